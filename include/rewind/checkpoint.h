@@ -1,0 +1,74 @@
+/**
+ * rewind/checkpoint.h - regions and policies: what is kept after the forward pass and what is run again.
+ *
+ * A region is a named interval of the tape. It needs no closure and no list of outputs: wrap straight-line code as it
+ * stands. Regions nest and must match. A policy says what becomes of the values made inside; whatever it says,
+ * gradients, losses and the generator's state are the same bytes.
+ * Thread-safety: as for the context.
+ */
+#ifndef REWIND_CHECKPOINT_H
+#define REWIND_CHECKPOINT_H
+
+#include <rewind/tape.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * Opens a region. name is copied; regions may share a name, selective:NAME picks all of them.
+ * @return RW_OK, RW_ERR_ARGUMENT, RW_ERR_MEMORY. Errors stick to the context.
+ */
+RW_API rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name);
+#define ckpt_begin(...) ckpt_begin_at(RW_HERE, __VA_ARGS__)
+
+/** Closes the innermost open region. RW_ERR_REGION when none is open. */
+RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
+#define ckpt_end(...) ckpt_end_at(RW_HERE, __VA_ARGS__)
+
+/**
+ * Chooses the policy of the tape, now or between steps.
+ *
+ *   none                      all that backward needs is kept: the fastest step
+ *   full                      the inputs of every outermost region are kept, the rest is replayed
+ *   selective:NAME,NAME       only regions of these names are replayed
+ *   uniform:N                 the inputs of every N sibling regions taken together are kept
+ *   block:N                   the first N sibling regions are replayed, the rest kept
+ *   ops:OP,OP                 outputs of these ops are kept, the rest of each region is replayed
+ *   names:save=NAME,NAME      values tagged by ckpt_name() are kept, the rest of each region is replayed
+ *
+ * REWIND_POLICY in the environment, when set, wins over this call.
+ * @return RW_OK; RW_ERR_POLICY with the position of the mistake, and the old policy stays; RW_ERR_UNSUPPORTED for
+ *         budget: and offload:, which are part of the language but not in this version.
+ */
+RW_API rw_status ckpt_set_policy(rw_tape *t, const char *spec);
+
+/** The policy in force, as it was given. Owned by the tape. */
+RW_API const char *ckpt_policy(const rw_tape *t);
+
+/** Tags x for names: policies and for messages. name is copied. Returns x. */
+RW_API rw_tensor *ckpt_name_at(rw_site at, rw_tape *t, rw_tensor *x, const char *name);
+#define ckpt_name(...) ckpt_name_at(RW_HERE, __VA_ARGS__)
+
+/** Keeps this one value, whatever the policy says. Returns x. */
+RW_API rw_tensor *ckpt_save_at(rw_site at, rw_tape *t, rw_tensor *x);
+#define ckpt_save(...) ckpt_save_at(RW_HERE, __VA_ARGS__)
+
+/** Discards this one value after forward and replays it, whatever the policy says, inside a region or not. Returns x. */
+RW_API rw_tensor *ckpt_recompute_at(rw_site at, rw_tape *t, rw_tensor *x);
+#define ckpt_recompute(...) ckpt_recompute_at(RW_HERE, __VA_ARGS__)
+
+/**
+ * Prints the plan that rw_backward(t, loss) would run: every kept and replayed value with bytes, op, region, call site
+ * and the reason, then the peak with the node where it occurs. Runs nothing. The loss is the one of the last
+ * rw_backward() or ckpt_verify() on this tape, or else the last scalar recorded.
+ * @return RW_OK or the error that planning met; nothing is printed then.
+ */
+RW_API rw_status ckpt_explain(rw_tape *t, FILE *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,51 @@
+/**
+ * rewind/memory.h - where the bytes are, and what a step costs.
+ *
+ * Placement is static, so the peak is known before the step runs; predicted and measured are the same number.
+ * Thread-safety: as for the context.
+ */
+#ifndef REWIND_MEMORY_H
+#define REWIND_MEMORY_H
+
+#include <rewind/tape.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Bytes. Activations are those of the last step plan that ran on the context. */
+typedef struct rw_memory {
+    size_t parameters;      ///< parameters and buffers
+    size_t gradients;       ///< parameters' gradients
+    size_t optimizer;       ///< optimizer states
+    size_t inputs;          ///< copies of the tapes' inputs
+    size_t results;         ///< values held for reading: losses, gradients of tape values, what was asked for
+    size_t kept;            ///< activations alive between forward and backward
+    size_t replayed;        ///< most bytes of replayed activations alive at one time
+    size_t workspace;       ///< largest workspace of one node
+    size_t largest_live;    ///< largest sum of live activation bytes at any node: no placement can be below
+    size_t predicted_peak;  ///< the arena's size as the plan says
+    size_t measured_peak;   ///< highest byte of the arena that the run used
+    size_t host;            ///< offloaded values in host memory
+    size_t tape;            ///< the tapes' own bookkeeping: nodes, operands, values, attributes
+    size_t plans;           ///< cached plans
+} rw_memory;
+
+/** Fills *ret_memory. RW_ERR_ARGUMENT on NULL. */
+RW_API rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory);
+
+/** Work of one step under the tape's policy, from the ops' cost functions. */
+typedef struct rw_cost {
+    double forward_flops, replayed_flops, backward_flops;
+    double forward_bytes, replayed_bytes, backward_bytes; ///< read and written
+    size_t forward_nodes, replayed_nodes, backward_nodes;
+} rw_cost;
+
+/** What rw_backward(t, loss) would do. Plans it when it has to; runs nothing. ret_cost untouched on failure. */
+RW_API rw_status rw_tape_cost(rw_tape *t, rw_tensor *loss, rw_cost *ret_cost);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,199 @@
+/**
+ * rewind/op.h - what an op is.
+ *
+ * An op is one rw_op_def: a shape check, a kernel per device, a gradient rule, a cost, and what hidden state it may
+ * depend on. Built-in ops use this structure and nothing else, so a caller's op takes part in regions, planning,
+ * placement and verification like any other.
+ *
+ * The one law a kernel must keep: the bytes it writes depend only on its inputs' bytes, its attributes and its ticket;
+ * not on addresses, thread count, or what ran before. An op that cannot keep it says RW_OP_NONDETERMINISTIC, and its
+ * outputs are then kept, never replayed.
+ */
+#ifndef REWIND_OP_H
+#define REWIND_OP_H
+
+#include <rewind/tape.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rw_op_def rw_op_def;
+
+/** Most inputs and outputs of one node. */
+#define RW_OP_MAX_INPUTS 64
+#define RW_OP_MAX_OUTPUTS 64
+
+/**
+ * How a value lies in its buffer. Interned: two equal layouts of a context are the same pointer. Immutable, lives as
+ * long as the context. Element (i0, i1, ...) is at data + sum(i * stride), in elements.
+ */
+typedef struct rw_layout {
+    int64_t numel;              ///< product of dim
+    int64_t offset;             ///< of the first element in the buffer that a view looks into; kernels see data moved by it
+    int64_t span;               ///< 1 + index of the last element reached, counted from the first; 0 when numel is 0
+    int32_t rank;
+    uint32_t id;                ///< place in the context's table
+    bool dense;                 ///< row-major without gaps
+    int64_t dim[RW_MAX_RANK];
+    int64_t stride[RW_MAX_RANK]; ///< 0 along a broadcast axis
+} rw_layout;
+
+/** Type and layout of one operand. */
+typedef struct rw_desc {
+    rw_dtype dtype;
+    const rw_layout *layout;
+} rw_desc;
+
+/** What the shape check, cost, draw and workspace functions see. */
+typedef struct rw_op_call {
+    const rw_op_def *op;
+    const void *attrs; ///< the op's attributes, attrs_size bytes
+    int n_inputs;
+    int n_outputs; ///< the check may lower or raise it when op->n_outputs is RW_OP_VARIADIC
+    const rw_desc *in;
+    rw_desc *out; ///< filled by the check through rw_op_output*()
+    rw_context *ctx;
+    void *state_; ///< private
+} rw_op_call;
+
+/** Sets the type and shape of output i: a fresh dense buffer. */
+RW_API rw_status rw_op_output(rw_op_call *call, int i, rw_dtype dtype, rw_shape shape);
+
+/** Output i gets the type of input j and its shape, dense. The cheapest of the three. */
+RW_API rw_status rw_op_output_like(rw_op_call *call, int i, int j);
+
+/**
+ * Output i of an RW_OP_VIEW looks into input 0's buffer.
+ * @param shape, stride, offset in elements, relative to the buffer (add input 0's own layout->offset).
+ */
+RW_API rw_status rw_op_output_view(rw_op_call *call, int i, rw_shape shape, const int64_t *stride, int64_t offset);
+
+/** The shape of a layout. */
+RW_API rw_shape rw_layout_shape(const rw_layout *layout);
+
+/**
+ * Refuses the call. The library puts the op's name, the inputs' types and shapes and the caller's file and line around
+ * the text. Returns status, so that a check can end with `return rw_op_error(...)`.
+ */
+RW_API rw_status rw_op_error(rw_op_call *call, rw_status status, const char *fmt, ...) RW_PRINTF(3, 4);
+
+/** The hidden state of a random node, taken when it was recorded. A replay carries the ticket of what it repeats. */
+typedef struct rw_ticket {
+    uint64_t seed;   ///< Philox key
+    uint64_t offset; ///< first block; element i of the op draws word i % 4 of block offset + i / 4
+} rw_ticket;
+
+/** One operand of a running kernel. data points at the first element (the layout's offset is already added). */
+typedef struct rw_view {
+    void *data;
+    const rw_layout *layout;
+    rw_dtype dtype;
+} rw_view;
+
+/** A running node. Everything a kernel may read. */
+typedef struct rw_kernel {
+    const rw_op_def *op;
+    const void *attrs;
+    const rw_view *in;
+    const rw_view *out; ///< fresh outputs are dense and 256-byte aligned; their bytes are undefined before
+    int n_inputs;
+    int n_outputs;
+    int threads;     ///< CPU threads to use; no bit may depend on it
+    rw_ticket ticket; ///< of a random op
+    void *workspace; ///< what op->workspace asked for, 256-byte aligned; NULL when 0
+    size_t workspace_bytes;
+    void *device; ///< the device's private state (stream, library handles)
+} rw_kernel;
+
+/** Computes all elements of all outputs. A failure is RW_ERR_MEMORY or RW_ERR_DEVICE; the step then fails whole. */
+typedef rw_status (*rw_kernel_fn)(const rw_kernel *k);
+
+/** A gradient rule at work. */
+typedef struct rw_grad_call rw_grad_call;
+
+typedef enum rw_op_flags {
+    RW_OP_VIEW = 1 << 0,             ///< no kernel: outputs look into input 0's buffer
+    RW_OP_RANDOM = 1 << 1,           ///< draws numbers: gets a ticket
+    RW_OP_STATEFUL = 1 << 2,         ///< has an effect outside its outputs: runs once a step, is never replayed
+    RW_OP_NONDETERMINISTIC = 1 << 3, ///< may give other bytes from the same inputs: outputs are kept
+    RW_OP_NO_GRADIENT = 1 << 4       ///< outputs carry no gradient, on purpose (argmax, comparison)
+} rw_op_flags;
+
+#define RW_OP_VARIADIC (-1)
+/** For strided and inplace: bit i stands for input i. */
+#define RW_OP_INPUT(i) (1u << (i))
+#define RW_OP_ALL_INPUTS 0xffffffffu
+
+/** Arithmetic and traffic of one node. */
+typedef struct rw_op_cost {
+    double flops;
+    double bytes; ///< read and written
+} rw_op_cost;
+
+/** The definition of an op: static data that outlives every context it is used in. Unset members mean "none". */
+struct rw_op_def {
+    const char *name; ///< unique, [a-z0-9_]; what ops: policies and messages call it
+    int n_inputs;     ///< or RW_OP_VARIADIC
+    int n_outputs;    ///< or RW_OP_VARIADIC
+    uint32_t flags;   ///< rw_op_flags
+    uint32_t strided; ///< inputs that the kernel takes with any layout; the others are made dense before
+    uint32_t inplace; ///< inputs whose buffer output 0 may take when nobody else needs it (same bytes, both dense)
+
+    /** Checks types, shapes and attributes; names each output. Required. May not keep pointers. */
+    rw_status (*check)(rw_op_call *call);
+    /** Kernels by device; NULL where the op cannot run. Not used for views. */
+    rw_kernel_fn kernel[RW_DEVICE_COUNT];
+    /** Emits the ops that compute the inputs' gradients. NULL: backward through the op is RW_ERR_NO_GRADIENT. */
+    rw_status (*grad)(rw_grad_call *g);
+    /** NULL: no arithmetic, every operand read or written once. */
+    rw_op_cost (*cost)(const rw_op_call *call);
+    /** Random elements drawn; NULL: the elements of output 0. */
+    int64_t (*draws)(const rw_op_call *call);
+    /** Bytes of workspace on a device, a function of the call alone. NULL: 0. */
+    size_t (*workspace)(const rw_op_call *call, rw_device device);
+};
+
+/**
+ * Records a node.
+ * @param in         n inputs; if any is NULL the result is NULL, with no new error.
+ * @param attrs      copied bytewise; may not hold pointers to what dies before the tape is reset. Give structs without
+ *                   padding: plans are cached by these bytes.
+ * @param ret_outs   receives the outputs (op->n_outputs of them; for RW_OP_VARIADIC what the check set); may be NULL.
+ * @return output 0, owned by the tape; NULL on an error, which sticks.
+ */
+RW_API rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n,
+                              const void *attrs, size_t attrs_size, rw_tensor **ret_outs);
+#define rw_apply(...) rw_apply_at(RW_HERE, __VA_ARGS__)
+
+/**
+ * Inside a gradient rule. A rule emits ordinary ops on rw_grad_tape(g); they carry the call site and region of the op
+ * they differentiate. What a rule never asks for is not kept for backward.
+ */
+RW_API rw_tape *rw_grad_tape(const rw_grad_call *g);
+RW_API const void *rw_grad_attrs(const rw_grad_call *g);
+RW_API int rw_grad_n_inputs(const rw_grad_call *g);
+RW_API int rw_grad_n_outputs(const rw_grad_call *g);
+/** Forward values. Asking makes backward need them. For shape and type alone, use rw_grad_input_desc(). */
+RW_API rw_tensor *rw_grad_input(const rw_grad_call *g, int i);
+RW_API rw_tensor *rw_grad_output(const rw_grad_call *g, int i);
+/** The gradient of output i; NULL when nothing flows into it. At least one is not NULL. */
+RW_API rw_tensor *rw_grad_upstream(const rw_grad_call *g, int i);
+/** True when somebody wants the gradient of input i. Rules skip what nobody wants. */
+RW_API bool rw_grad_wanted(const rw_grad_call *g, int i);
+/** Hands over the gradient of input i: its shape and type. dx is NULL after a failed op: the rule may just go on. */
+RW_API rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx);
+/**
+ * True under rw_grad(), whose result may be differentiated again: a rule with a fused backward op that has no gradient
+ * of its own should then emit ops that have one.
+ */
+RW_API bool rw_grad_again(const rw_grad_call *g);
+/** Like rw_apply(), and a random op gets the ticket of the op being differentiated: the same mask is drawn again. */
+RW_API rw_tensor *rw_grad_apply(rw_grad_call *g, const rw_op_def *op, rw_tensor *const *in, int n, const void *attrs,
+                                size_t attrs_size, rw_tensor **ret_outs);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

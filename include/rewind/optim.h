@@ -1,0 +1,48 @@
+/**
+ * rewind/optim.h - AdamW.
+ *
+ * Source: Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019; bias correction as in Kingma and
+ * Ba, "Adam", ICLR 2015.
+ * Thread-safety: as for the context.
+ */
+#ifndef REWIND_OPTIM_H
+#define REWIND_OPTIM_H
+
+#include <rewind/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rw_adamw rw_adamw;
+
+/** Zero means the default in brackets; a negative weight_decay or beta means zero. */
+typedef struct rw_adamw_params {
+    double lr;           ///< learning rate [1e-3]
+    double beta1, beta2; ///< decay of the moments [0.9, 0.999]
+    double eps;          ///< [1e-8]
+    double weight_decay; ///< [0.01]; not applied to parameters of rank 0 and 1 unless decay_all
+    bool decay_all;
+} rw_adamw_params;
+
+/**
+ * Creates an optimizer over all parameters that the context has now: two float32 moments each (float64 for float64
+ * parameters), and a float32 master copy for 16-bit ones.
+ * @param ret_opt receives the optimizer, owned by the caller, to be destroyed before the context; untouched on failure.
+ */
+RW_API rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_params *params);
+
+/** Frees the optimizer and sets *opt to NULL. NULL-safe. */
+RW_API void rw_adamw_destroy(rw_adamw **opt);
+
+/** One update of every parameter that has a gradient. */
+RW_API rw_status rw_adamw_step(rw_adamw *opt);
+
+/** Changes the learning rate of the following steps. */
+RW_API void rw_adamw_set_lr(rw_adamw *opt, double lr);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,33 @@
+/**
+ * rewind/rewind.h - everything.
+ *
+ *   context.h     a device with its memory, parameters and random generator
+ *   tensor.h      parameters, buffers, gradients
+ *   tape.h        inputs, reading, backward
+ *   ops.h         the ops
+ *   checkpoint.h  regions and policies
+ *   verify.h      proof that recompute changes no bit
+ *   memory.h      bytes and costs
+ *   optim.h       AdamW
+ *   io.h          weights to and from files
+ *   op.h          the caller's own ops (the built-in ones are written against the same header)
+ *   status.h      errors
+ *   types.h       element types, shapes, call sites
+ */
+#ifndef REWIND_REWIND_H
+#define REWIND_REWIND_H
+
+#include <rewind/checkpoint.h>
+#include <rewind/context.h>
+#include <rewind/io.h>
+#include <rewind/memory.h>
+#include <rewind/op.h>
+#include <rewind/ops.h>
+#include <rewind/optim.h>
+#include <rewind/status.h>
+#include <rewind/tape.h>
+#include <rewind/tensor.h>
+#include <rewind/types.h>
+#include <rewind/verify.h>
+
+#endif

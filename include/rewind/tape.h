@@ -1,0 +1,84 @@
+/**
+ * rewind/tape.h - a recorded step: record ops, ask for values, run backward, reset, again.
+ *
+ * Calling an op records a node; nothing runs until a value is asked for. Shapes, types and arguments are checked at
+ * the call. A tape keeps its memory, and its context the plans made for it, so a loop that records the same step
+ * again pays for planning once.
+ * Thread-safety: as for the context.
+ */
+#ifndef REWIND_TAPE_H
+#define REWIND_TAPE_H
+
+#include <rewind/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * Creates an empty tape. Its policy is "none", or what REWIND_POLICY says.
+ * @param ret_tape receives the tape, owned by the caller; untouched on failure.
+ */
+RW_API rw_status rw_tape_create(rw_tape **ret_tape, rw_context *ctx);
+
+/** Frees the tape and its tensors and sets *tape to NULL. NULL, or a pointer to NULL, is fine. */
+RW_API void rw_tape_destroy(rw_tape **tape);
+
+/** Forgets the recorded ops and their tensors. Parameters, gradients, plans and memory stay. Never fails. */
+RW_API void rw_tape_reset(rw_tape *tape);
+
+/** The context a tape was created for. */
+RW_API rw_context *rw_tape_context(const rw_tape *tape);
+
+/**
+ * An input of the step.
+ * @param data dense, row-major, rw_shape_numel(shape) elements of dtype; copied, so it may change after the call.
+ *             NULL makes a zero-filled input to be filled with rw_input_write().
+ */
+RW_API rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, const void *data);
+#define rw_input(...) rw_input_at(RW_HERE, __VA_ARGS__)
+
+/** Replaces an input's elements. Results that ran before and would be replayed from it report RW_ERR_CHANGED. */
+RW_API rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes);
+
+/** Asks for the gradient of an input or result x; after rw_backward() rw_gradient(x) gives it. Returns x. */
+RW_API rw_tensor *rw_require_grad(rw_tape *t, rw_tensor *x);
+
+/**
+ * Runs what is needed for x, if it did not run, and copies its elements out: dense, row-major, in x's type.
+ * A value that a region discarded is replayed. A parameter may be read with t = NULL.
+ * @param bytes must be rw_tensor_bytes(x).
+ * @return RW_OK or the first error; out is untouched on failure.
+ */
+RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
+
+/** The value of a tensor with one element, as a double; NaN on an error (see rw_error_message). */
+RW_API double rw_item(rw_tape *t, rw_tensor *x);
+
+/** Runs what the n tensors need; a later rw_read() of them costs a copy. */
+RW_API rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n);
+
+/**
+ * Adds d loss / d p to the gradient of every parameter p that loss depends on, and of every marked tape value.
+ * Runs the forward ops that did not run yet, replays what the policy discarded. May be called more than once.
+ * @param loss a floating-point tensor with one element.
+ * @return RW_OK or the first error; on failure no gradient has changed.
+ */
+RW_API rw_status rw_backward(rw_tape *t, rw_tensor *loss);
+
+/**
+ * Records the gradient of a sum of y's elements with respect to x[0..n) as ops on the tape, so that they can be used
+ * like any result and differentiated again.
+ * @param ret_grads receives n tensors, owned by the tape; untouched on failure. NULL entries: y does not depend on x.
+ */
+RW_API rw_status rw_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, size_t n, rw_tensor **ret_grads);
+#define rw_grad(...) rw_grad_at(RW_HERE, __VA_ARGS__)
+
+/** Number of nodes recorded since the last reset. */
+RW_API size_t rw_tape_nodes(const rw_tape *t);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,82 @@
+/**
+ * rewind/tensor.h - values: parameters and buffers of a context, inputs and results of a tape.
+ *
+ * Ownership: a parameter or buffer belongs to its context and lives as long as it does. Every other tensor belongs to
+ * its tape and lives until rw_tape_reset(). The caller never frees a tensor.
+ * Thread-safety: as for the context.
+ */
+#ifndef REWIND_TENSOR_H
+#define REWIND_TENSOR_H
+
+#include <rewind/context.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * A trainable parameter: zero-filled, with a gradient of the same type and shape that rw_backward() adds to.
+ * @param name unique in the context, copied; used in messages and in saved files.
+ * @return the parameter, owned by ctx; NULL on a bad name, type or shape, or without memory (see rw_error_message).
+ */
+RW_API rw_tensor *rw_param_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape);
+#define rw_param(...) rw_param_at(RW_HERE, __VA_ARGS__)
+
+/** Like rw_param(), without a gradient: running statistics, counters, tables. Written by rw_write() and rw_assign(). */
+RW_API rw_tensor *rw_buffer_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape);
+#define rw_buffer(...) rw_buffer_at(RW_HERE, __VA_ARGS__)
+
+/** The parameters and buffers of a context in order of creation; NULL past the end. */
+RW_API rw_tensor *rw_param_get(const rw_context *ctx, size_t index);
+
+/** The parameter or buffer of that name, or NULL. */
+RW_API rw_tensor *rw_param_find(const rw_context *ctx, const char *name);
+
+/** The name given to rw_param() or rw_buffer(), or by ckpt_name(); "" when there is none. */
+RW_API const char *rw_tensor_name(const rw_tensor *x);
+
+/** Shape, type and size. NULL x gives a scalar, RW_F32 and 0. */
+RW_API rw_shape rw_tensor_shape(const rw_tensor *x);
+RW_API rw_dtype rw_tensor_dtype(const rw_tensor *x);
+RW_API size_t rw_tensor_bytes(const rw_tensor *x);
+
+/** True for a parameter, and for any value that depends on one. */
+RW_API bool rw_tensor_requires_grad(const rw_tensor *x);
+
+/**
+ * Fills a parameter or buffer from host memory: dense, row-major, in the tensor's own type.
+ * @param bytes must be rw_tensor_bytes(x).
+ * A tape that has used x and would have to replay from it reports RW_ERR_CHANGED afterwards.
+ */
+RW_API rw_status rw_write(rw_tensor *x, const void *data, size_t bytes);
+
+/** Fills a parameter with normal deviates (Box-Muller over the context's generator), in element order. */
+RW_API rw_status rw_init_normal(rw_tensor *x, double mean, double std);
+
+/** Fills a parameter with uniform deviates in [lo, hi). */
+RW_API rw_status rw_init_uniform(rw_tensor *x, double lo, double hi);
+
+/** Fills a parameter with one value. */
+RW_API rw_status rw_init_constant(rw_tensor *x, double value);
+
+/**
+ * The gradient of a parameter, or of a tape value marked with rw_require_grad(), as a tensor to read or to use.
+ * @return owned by whoever owns x; NULL when x has no gradient (yet).
+ */
+RW_API rw_tensor *rw_gradient(rw_tensor *x);
+
+/** Sets every parameter's gradient to zero. Costs nothing: the next backward writes instead of adding. */
+RW_API void rw_zero_grad(rw_context *ctx);
+
+/**
+ * Scales all gradients of the context so that their joint 2-norm is at most max_norm. The sum of squares is taken in
+ * double, in order of creation, in blocks fixed by the shapes: its bits do not depend on the number of threads.
+ * @param ret_norm receives the norm before scaling; may be NULL; untouched on failure.
+ */
+RW_API rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
