@@ -1,0 +1,318 @@
+/* Matrix products: from layouts to a plan, and the tiles that oneDNN computes. See gemm.h. */
+#include "ops/matmul/gemm.h"
+#include "device/cpu/cpu.h"
+#include "ops/util.h"
+#include "record/context.h"
+
+#include <omp.h>
+#include <string.h>
+
+/* Up to this many multiplications a call of the library costs more than the product. */
+#define OWN_UP_TO 16384
+/* From this many on, starting threads pays. */
+#define PARALLEL_FROM 524288.0
+/* A good tile holds this much of c; smaller ones are used only to have something for every thread to do. */
+#define TILE_M 512
+#define TILE_N 384
+#define TILE_LEAST 64
+#define TILES_WANTED 8
+
+#define SCRATCH_ALIGN 256
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int64_t align(int64_t x, int64_t to)
+{
+    return ceil_div(x, to) * to;
+}
+
+/* ---- from layouts ---- */
+
+static int64_t stride_of(const rw_layout *l, int axis)
+{
+    return l->dim[axis] == 1 ? 0 : l->stride[axis];
+}
+
+/* The batch axes of an operand, aligned at their last one. */
+static void set_batch(const struct gemm *g, struct gemm_operand *x, const rw_layout *l)
+{
+    const int own = l->rank - 2, missing = g->batch_rank - own;
+    for (int i = 0; i < g->batch_rank; i++) x->batch[i] = i < missing ? 0 : stride_of(l, i - missing);
+}
+
+/* Joins the batch axes into the rows where b is the same for all and a's rows follow one another: one large product. */
+static void join_rows(struct gemm *g)
+{
+    while (g->batch_rank) {
+        const int last = g->batch_rank - 1;
+        const bool follows = g->m == 1 || g->batch[last] == 1 || g->a.batch[last] == g->a.row * g->m;
+        if (g->b.batch[last] || !follows) break;
+        if (g->m == 1) g->a.row = g->a.batch[last];
+        g->m *= g->batch[last];
+        g->batch_rank = last;
+    }
+    g->n_batch = 1;
+    for (int i = 0; i < g->batch_rank; i++) g->n_batch *= g->batch[i];
+}
+
+/* An axis of extent 1 may have any stride: give it one that a library takes. */
+static void tidy(struct gemm_operand *x, int64_t rows, int64_t cols)
+{
+    if (cols == 1 && rows == 1) x->row = x->col = 1;
+    else if (cols == 1) x->col = 1;
+    else if (rows == 1) x->row = x->col == 1 ? cols : 1;
+}
+
+static bool library_takes(const struct gemm_operand *x, int64_t rows, int64_t cols)
+{
+    return (x->col == 1 && x->row >= cols) || (x->row == 1 && x->col >= rows);
+}
+
+static void finish(struct gemm *g, const rw_layout *a, const rw_layout *b)
+{
+    join_rows(g);
+    tidy(&g->a, g->m, g->k);
+    tidy(&g->b, g->k, g->n);
+    const int64_t size = (int64_t)rw_dtype_size(g->dtype);
+    g->a.pack_bytes = library_takes(&g->a, g->m, g->k) ? 0 : align(g->n_batch * g->m * g->k * size, SCRATCH_ALIGN);
+    g->b.pack_bytes = library_takes(&g->b, g->k, g->n) ? 0 : align(g->n_batch * g->k * g->n * size, SCRATCH_ALIGN);
+}
+
+void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, rw_dtype dtype)
+{
+    *g = (struct gemm){ .dtype = dtype, .m = a->dim[a->rank - 2], .k = a->dim[a->rank - 1], .n = b->dim[b->rank - 1] };
+    g->batch_rank = (a->rank > b->rank ? a->rank : b->rank) - 2;
+    for (int i = 0; i < g->batch_rank; i++) {
+        const int ia = i - (g->batch_rank - (a->rank - 2)), ib = i - (g->batch_rank - (b->rank - 2));
+        const int64_t da = ia < 0 ? 1 : a->dim[ia], db = ib < 0 ? 1 : b->dim[ib];
+        g->batch[i] = da == 1 ? db : da;
+    }
+    set_batch(g, &g->a, a);
+    set_batch(g, &g->b, b);
+    g->a.row = a->stride[a->rank - 2];
+    g->a.col = a->stride[a->rank - 1];
+    g->b.row = b->stride[b->rank - 2];
+    g->b.col = b->stride[b->rank - 1];
+    finish(g, a, b);
+}
+
+void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weight, bool bias, rw_dtype dtype)
+{
+    const int rows = x->rank - 2;
+    *g = (struct gemm){ .dtype = dtype, .m = rows < 0 ? 1 : x->dim[rows], .k = weight->dim[1], .n = weight->dim[0], .has_bias = bias };
+    g->batch_rank = rows < 0 ? 0 : rows;
+    for (int i = 0; i < g->batch_rank; i++) {
+        g->batch[i] = x->dim[i];
+        g->a.batch[i] = stride_of(x, i);
+    }
+    g->a.row = rows < 0 ? 0 : x->stride[rows];
+    g->a.col = x->stride[x->rank - 1];
+    g->b.row = weight->stride[1];
+    g->b.col = weight->stride[0];
+    finish(g, x, weight);
+}
+
+/* ---- the plan ---- */
+
+/* Equal tiles, as many as wanted, multiples of 16 but for the last. */
+static int64_t even_tile(int64_t extent, int64_t most)
+{
+    const int64_t tile = align(ceil_div(extent, ceil_div(extent, most)), 16);
+    return tile < extent ? tile : extent;
+}
+
+static void cut(const struct gemm *g, struct gemm_plan *p)
+{
+    int64_t most_m = TILE_M, most_n = TILE_N;
+    for (;;) {
+        p->tile_m = even_tile(g->m, most_m);
+        p->tile_n = even_tile(g->n, most_n);
+        p->tiles_m = ceil_div(g->m, p->tile_m);
+        p->tiles_n = ceil_div(g->n, p->tile_n);
+        if (g->n_batch * p->tiles_m * p->tiles_n >= TILES_WANTED) return;
+        if (p->tile_m > TILE_LEAST && (p->tile_m >= p->tile_n || p->tile_n <= TILE_LEAST)) most_m = ceil_div(p->tile_m, 2);
+        else if (p->tile_n > TILE_LEAST) most_n = ceil_div(p->tile_n, 2);
+        else return;
+    }
+}
+
+static rw_status make_primitives(const struct gemm *g, struct rw_onednn *onednn, struct gemm_plan *p)
+{
+    const bool pack_a = g->a.pack_bytes, pack_b = g->b.pack_bytes;
+    for (int i = 0; i < 4; i++) {
+        const int last_m = i >> 1, last_n = i & 1;
+        const struct rw_matmul_signature s = {
+            .m = last_m ? g->m - (p->tiles_m - 1) * p->tile_m : p->tile_m,
+            .n = last_n ? g->n - (p->tiles_n - 1) * p->tile_n : p->tile_n,
+            .k = g->k,
+            .a_row = pack_a ? g->k : g->a.row,
+            .a_col = pack_a ? 1 : g->a.col,
+            .b_row = pack_b ? g->n : g->b.row,
+            .b_col = pack_b ? 1 : g->b.col,
+            .c_row = g->n,
+            .dtype = (int32_t)g->dtype,
+            .bias = g->has_bias,
+        };
+        RW_CHECK(rw_onednn_matmul(onednn, &s, p->threads, &p->primitive[last_m][last_n]));
+        if (!p->primitive[last_m][last_n]) {
+            p->own = true;
+            return RW_OK;
+        }
+        const size_t scratch = rw_onednn_matmul_scratch(p->primitive[last_m][last_n]);
+        if (scratch > p->scratch) p->scratch = scratch;
+    }
+    p->scratch = (size_t)align((int64_t)p->scratch, SCRATCH_ALIGN);
+    return RW_OK;
+}
+
+/* The same for any number of threads: a product that fits one thread uses one. */
+static int threads_for(const struct gemm *g, int threads)
+{
+    return (double)g->n_batch * (double)g->m * (double)g->n * (double)g->k < PARALLEL_FROM ? 1 : threads;
+}
+
+static void plan_own(const struct gemm *g, struct gemm_plan *p)
+{
+    p->own = true;
+    p->workspace = p->scratch = 0;
+    p->tile_m = GEMM_OWN_M;
+    p->tile_n = GEMM_OWN_N;
+    p->tiles_m = ceil_div(g->m, p->tile_m);
+    p->tiles_n = ceil_div(g->n, p->tile_n);
+}
+
+rw_status rw_gemm_plan(const struct gemm *g, struct rw_onednn *onednn, int threads, struct gemm_plan *ret)
+{
+    *ret = (struct gemm_plan){ .threads = threads_for(g, threads) };
+    const bool nothing = !g->n_batch || !g->m || !g->n;
+    const bool small = (double)g->m * (double)g->n * (double)g->k <= OWN_UP_TO;
+    if (nothing || small || g->dtype == RW_F64) {
+        plan_own(g, ret);
+        return RW_OK;
+    }
+    cut(g, ret);
+    RW_CHECK(make_primitives(g, onednn, ret));
+    if (ret->own) plan_own(g, ret);
+    else ret->workspace = (size_t)(g->a.pack_bytes + g->b.pack_bytes) + (size_t)ret->threads * ret->scratch;
+    return RW_OK;
+}
+
+size_t rw_gemm_workspace(const rw_op_call *call, rw_device device, const struct gemm *g)
+{
+    if (device != RW_DEVICE_CPU) return 0;
+    const struct rw_cpu *const cpu = call->ctx->device_state;
+    struct gemm_plan p;
+    /* A failure here comes again, and is reported, when the kernel runs. */
+    return rw_gemm_plan(g, cpu->onednn, call->ctx->threads, &p) ? 0 : p.workspace;
+}
+
+/* ---- the run ---- */
+
+static void copy_dense(const struct gemm *g, const struct gemm_operand *x, char *to, int64_t row, int64_t rows, int64_t cols)
+{
+    const int64_t size = (int64_t)rw_dtype_size(g->dtype);
+    const char *const from = (const char *)x->data + (rw_gemm_start(g, x, row / rows) + row % rows * x->row) * size;
+    to += row * cols * size;
+    if (size == 4)
+        for (int64_t i = 0; i < cols; i++) memcpy(to + 4 * i, from + 4 * i * x->col, 4);
+    else
+        for (int64_t i = 0; i < cols; i++) memcpy(to + 2 * i, from + 2 * i * x->col, 2);
+}
+
+/* A dense copy of an operand whose strides the library does not take; the operand then describes the copy. */
+static void pack(const struct gemm *g, struct gemm_operand *x, int threads, char *to, int64_t rows, int64_t cols)
+{
+    const int64_t all = g->n_batch * rows;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t row = 0; row < all; row++) copy_dense(g, x, to, row, rows, cols);
+    x->data = to;
+    x->row = cols;
+    x->col = 1;
+    int64_t stride = rows * cols;
+    for (int axis = g->batch_rank - 1; axis >= 0; axis--) {
+        x->batch[axis] = stride;
+        stride *= g->batch[axis];
+    }
+}
+
+struct tile {
+    int64_t item, row, rows, col, cols;
+    bool last_m, last_n;
+};
+
+/* Tiles of one column follow one another: they share a part of b, which is the larger operand as a rule. */
+static struct tile tile_of(const struct gemm *g, const struct gemm_plan *p, int64_t i)
+{
+    struct tile t;
+    const int64_t per_item = p->tiles_m * p->tiles_n;
+    t.item = i / per_item;
+    const int64_t im = i % per_item % p->tiles_m, in = i % per_item / p->tiles_m;
+    t.last_m = im == p->tiles_m - 1;
+    t.last_n = in == p->tiles_n - 1;
+    t.row = im * p->tile_m;
+    t.col = in * p->tile_n;
+    t.rows = t.last_m ? g->m - t.row : p->tile_m;
+    t.cols = t.last_n ? g->n - t.col : p->tile_n;
+    return t;
+}
+
+static rw_status library_tile(const struct gemm *g, const struct gemm_plan *p, const struct tile *t, int thread, char *scratch)
+{
+    const int64_t size = (int64_t)rw_dtype_size(g->dtype);
+    const char *const a = (const char *)g->a.data + (rw_gemm_start(g, &g->a, t->item) + t->row * g->a.row) * size;
+    const char *const b = (const char *)g->b.data + (rw_gemm_start(g, &g->b, t->item) + t->col * g->b.col) * size;
+    const char *const bias = g->has_bias ? (const char *)g->bias + t->col * size : NULL;
+    char *const c = (char *)g->c + ((t->item * g->m + t->row) * g->n + t->col) * size;
+    return rw_onednn_matmul_run(p->primitive[t->last_m][t->last_n], thread, a, b, bias, c, scratch + (size_t)thread * p->scratch);
+}
+
+/* The library starts no threads of its own where one thread is allowed. */
+static rw_status run_library(const struct gemm *g, const struct gemm_plan *p, int64_t tiles, char *scratch)
+{
+    int failed = RW_OK;
+#pragma omp parallel num_threads(p->threads) if (p->threads > 1)
+    {
+        const int allowed = omp_get_max_threads();
+        omp_set_num_threads(1);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < tiles; i++) {
+            const struct tile t = tile_of(g, p, i);
+            const rw_status status = library_tile(g, p, &t, omp_get_thread_num(), scratch);
+            if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
+        }
+        omp_set_num_threads(allowed);
+    }
+    return (rw_status)failed;
+}
+
+static void run_own(const struct gemm *g, const struct gemm_plan *p, int64_t tiles, rw_gemm_tile_fn tile)
+{
+#pragma omp parallel for num_threads(p->threads) schedule(dynamic, 1) if (p->threads > 1)
+    for (int64_t i = 0; i < tiles; i++) {
+        const struct tile t = tile_of(g, p, i);
+        tile(g, t.item, t.row, t.rows, t.col, t.cols);
+    }
+}
+
+rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile)
+{
+    const struct rw_cpu *const cpu = k->device;
+    struct gemm_plan p;
+    RW_CHECK(rw_gemm_plan(g, cpu->onednn, k->threads, &p));
+    const int64_t tiles = g->n_batch * p.tiles_m * p.tiles_n;
+    if (!tiles) return RW_OK;
+    if (p.own) {
+        run_own(g, &p, tiles, tile);
+        return RW_OK;
+    }
+    if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
+    char *scratch = k->workspace;
+    if (g->a.pack_bytes) pack(g, &g->a, p.threads, scratch, g->m, g->k);
+    scratch += g->a.pack_bytes;
+    if (g->b.pack_bytes) pack(g, &g->b, p.threads, scratch, g->k, g->n);
+    scratch += g->b.pack_bytes;
+    return run_library(g, &p, tiles, scratch);
+}

@@ -1,0 +1,75 @@
+/*
+ * Batches of matrix products, c[i] = a[i] b[i] + bias: what the matmul and linear kernels share.
+ *
+ * Two ways. oneDNN for float32 and bfloat16; the library's own loops (gemm_own_cpu.c) for float64, for very small
+ * matrices, where a library call costs more than the product, and for processors that oneDNN has no fast code for.
+ * Either way c is cut into tiles by its shape alone, each tile is computed by one thread and k is never split: the bits
+ * do not depend on the number of threads.
+ */
+#ifndef RW_OPS_MATMUL_GEMM_H
+#define RW_OPS_MATMUL_GEMM_H
+
+#include "device/cpu/onednn.h"
+
+#include <rewind/op.h>
+
+/* One operand: rows by columns at these strides, and where it starts for each element of the batch. */
+struct gemm_operand {
+    const void *data;
+    int64_t row, col;
+    int64_t batch[RW_MAX_RANK]; /* strides, 0 where it is broadcast */
+    int64_t pack_bytes;         /* of a dense copy, when oneDNN cannot take the strides; else 0 */
+};
+
+struct gemm {
+    rw_dtype dtype;
+    int64_t m, n, k;
+    struct gemm_operand a, b;
+    const void *bias; /* [n], or NULL */
+    bool has_bias;
+    void *c; /* dense [batch..., m, n] */
+    int batch_rank;
+    int64_t batch[RW_MAX_RANK], n_batch;
+};
+
+/* How a product is carried out: a function of shapes and strides alone. */
+struct gemm_plan {
+    bool own; /* the own loops, no workspace */
+    int64_t tile_m, tile_n, tiles_m, tiles_n;
+    struct rw_onednn_matmul *primitive[2][2]; /* [last row of tiles][last column of tiles] */
+    size_t scratch;                           /* per thread */
+    size_t workspace;
+    int threads;
+};
+
+/* The product of a node: matmul (a, b) or linear (x, weight[, bias]). data pointers are left NULL. */
+void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, rw_dtype dtype);
+void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weight, bool bias, rw_dtype dtype);
+
+/* Chooses, and makes the primitives on first sight. */
+rw_status rw_gemm_plan(const struct gemm *g, struct rw_onednn *onednn, int threads, struct gemm_plan *ret);
+
+/* Bytes of workspace of a recorded call; 0 on other devices. */
+size_t rw_gemm_workspace(const rw_op_call *call, rw_device device, const struct gemm *g);
+
+/* Carries it out. tile: the own loops of this instruction set. */
+typedef void (*rw_gemm_tile_fn)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols);
+rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile);
+
+/* Where batch element `item` of an operand starts, in elements. */
+static inline int64_t rw_gemm_start(const struct gemm *g, const struct gemm_operand *x, int64_t item)
+{
+    int64_t at = 0;
+    for (int axis = g->batch_rank - 1; axis >= 0; axis--) {
+        at += item % g->batch[axis] * x->batch[axis];
+        item /= g->batch[axis];
+    }
+    return at;
+}
+
+/* Extents of the own loops' tiles. */
+#define GEMM_OWN_M 48
+#define GEMM_OWN_N 64
+#define GEMM_OWN_K 128
+
+#endif

@@ -1,0 +1,77 @@
+/*
+ * The own loops of a matrix product, for one type of arithmetic. Included by matmul_cpu.c once with
+ * T = float, V = vf and once with T = double, V = vd; F(name) gives the vector functions and these functions their names.
+ *
+ * A tile of c: a block of a and a panel of b are copied into the order in which the inner loop reads them, zero-filled at
+ * the edges; the inner loop keeps OWN_ROWS x LANES of c in registers. Every element of c is one chain of sums over k.
+ */
+struct F(blocks) {
+    T a[GEMM_OWN_M * GEMM_OWN_K];
+    T b[GEMM_OWN_K * GEMM_OWN_N];
+    T c[GEMM_OWN_M * GEMM_OWN_N];
+};
+
+VEC_INLINE T F(element)(const void *p, rw_dtype dtype, int64_t i)
+{
+    return dtype == RW_F64 ? (T)((const double *)p)[i] : (T)f_get(p, dtype, i);
+}
+
+/* a[strip][k][OWN_ROWS] */
+VEC_INLINE void F(pack_a)(T *to, const struct gemm *g, rw_dtype dtype, int64_t at, int64_t rows, int64_t depth)
+{
+    for (int64_t strip = 0; strip < rows; strip += OWN_ROWS)
+        for (int64_t p = 0; p < depth; p++)
+            for (int64_t r = 0; r < OWN_ROWS; r++)
+                *to++ = strip + r < rows ? F(element)(g->a.data, dtype, at + (strip + r) * g->a.row + p * g->a.col) : 0;
+}
+
+/* b[strip][k][LANES] */
+VEC_INLINE void F(pack_b)(T *to, const struct gemm *g, rw_dtype dtype, int64_t at, int64_t cols, int64_t depth)
+{
+    for (int64_t strip = 0; strip < cols; strip += LANES)
+        for (int64_t p = 0; p < depth; p++)
+            for (int64_t l = 0; l < LANES; l++)
+                *to++ = strip + l < cols ? F(element)(g->b.data, dtype, at + p * g->b.row + (strip + l) * g->b.col) : 0;
+}
+
+VEC_INLINE void F(inner)(T *c, const T *a, const T *b, int64_t depth)
+{
+    V sum[OWN_ROWS];
+    for (int r = 0; r < OWN_ROWS; r++) sum[r] = F(load)(c + r * GEMM_OWN_N);
+    for (int64_t p = 0; p < depth; p++) {
+        const V y = F(load)(b + p * LANES);
+        for (int r = 0; r < OWN_ROWS; r++) sum[r] = F(own_fma)(F(all)(a[p * OWN_ROWS + r]), y, sum[r]);
+    }
+    for (int r = 0; r < OWN_ROWS; r++) F(store)(c + r * GEMM_OWN_N, sum[r]);
+}
+
+static void F(blocks_multiply)(struct F(blocks) *x, int64_t rows, int64_t cols, int64_t depth)
+{
+    for (int64_t j = 0; j < cols; j += LANES)
+        for (int64_t i = 0; i < rows; i += OWN_ROWS)
+            F(inner)(x->c + i * GEMM_OWN_N + j, x->a + i * depth, x->b + j * depth, depth);
+}
+
+VEC_INLINE void F(write)(const struct gemm *g, rw_dtype dtype, const T *c, int64_t at, int64_t rows, int64_t col, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) {
+            const T y = c[i * GEMM_OWN_N + j] + (g->has_bias ? F(element)(g->bias, dtype, col + j) : 0);
+            if (dtype == RW_F64) ((double *)g->c)[at + i * g->n + j] = (double)y;
+            else f_put(g->c, dtype, at + i * g->n + j, (float)y);
+        }
+}
+
+VEC_INLINE void F(tile)(const struct gemm *g, rw_dtype dtype, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols)
+{
+    struct F(blocks) x;
+    const int64_t a = rw_gemm_start(g, &g->a, item) + row * g->a.row, b = rw_gemm_start(g, &g->b, item) + col * g->b.col;
+    for (int64_t i = 0; i < rows + OWN_ROWS - 1 && i < GEMM_OWN_M; i++) memset(x.c + i * GEMM_OWN_N, 0, GEMM_OWN_N * sizeof *x.c);
+    for (int64_t p = 0; p < g->k; p += GEMM_OWN_K) {
+        const int64_t depth = g->k - p < GEMM_OWN_K ? g->k - p : GEMM_OWN_K;
+        F(pack_a)(x.a, g, dtype, a + p * g->a.col, rows, depth);
+        F(pack_b)(x.b, g, dtype, b + p * g->b.row, cols, depth);
+        F(blocks_multiply)(&x, rows, cols, depth);
+    }
+    F(write)(g, dtype, x.c, (item * g->m + row) * g->n + col, rows, col, cols);
+}
