@@ -214,6 +214,13 @@ RW_API rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tenso
 #define rw_attention(...) rw_attention_at(RW_HERE, __VA_ARGS__)
 
 /**
+ * softmax over the last axis of scale * scores, where query i of s sees keys up to i + (kv - s); the rest gives 0. scores
+ * [..., s, kv]. The form of attention with explicit scores: matmul, this, dropout, matmul.
+ */
+RW_API rw_tensor *rw_causal_softmax_at(rw_site at, rw_tape *t, rw_tensor *scores, float scale);
+#define rw_causal_softmax(...) rw_causal_softmax_at(RW_HERE, __VA_ARGS__)
+
+/**
  * Rotary position embedding. x [batch, heads, seq, d], d even; positions [seq] of RW_I32, or RW_NONE for 0, 1, 2, ...; pairs (i, i + d/2).
  * Source: Su et al., arXiv 2104.09864.
  */

@@ -1,0 +1,55 @@
+/* rope: rotary position embedding. Its gradient is the rotation by the negative angle: the same op. */
+#include "ops/embedding/rope.h"
+
+#include "device/cpu/isa.h"
+#include "ops/util.h"
+
+static rw_status check(rw_op_call *call)
+{
+    const struct rw_rope_attrs *const a = call->attrs;
+    const rw_layout *const x = call->in[0].layout;
+    RW_CHECK(rw_want_float(call, 0));
+    if (x->rank != 4 || x->dim[3] % 2) return rw_op_error(call, RW_ERR_SHAPE, "x [batch, heads, seq, d] with an even d is needed");
+    if (!(a->base > 0)) return rw_op_error(call, RW_ERR_ARGUMENT, "base %g", a->base);
+    if (call->n_inputs == 2) {
+        RW_CHECK(rw_want_dtype(call, 1, RW_I32));
+        if (call->in[1].layout->rank != 1 || call->in[1].layout->dim[0] != x->dim[2])
+            return rw_op_error(call, RW_ERR_SHAPE, "positions [%lld] are needed", (long long)x->dim[2]);
+    }
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 3);
+}
+
+/* cos and sin per position and pair */
+static size_t workspace(const rw_op_call *call, rw_device device)
+{
+    const rw_layout *const x = call->in[0].layout;
+    return (size_t)(x->dim[2] * x->dim[3]) * (call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float));
+}
+
+static rw_status grad(rw_grad_call *g);
+
+RW_CPU_KERNEL(rw_rope_cpu)
+static const rw_op_def rw_op_rope = { .name = "rope", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, .strided = RW_OP_INPUT(0),
+                                      .inplace = RW_OP_INPUT(0), .check = check, .kernel = { [RW_DEVICE_CPU] = rw_rope_cpu },
+                                      .grad = grad, .cost = cost, .workspace = workspace };
+
+static rw_status grad(rw_grad_call *g)
+{
+    struct rw_rope_attrs a = *(const struct rw_rope_attrs *)rw_grad_attrs(g);
+    a.inverse = !a.inverse;
+    const int n = rw_grad_n_inputs(g);
+    rw_tensor *const in[] = { rw_grad_upstream(g, 0), n == 2 ? rw_grad_input(g, 1) : NULL };
+    return rw_grad_set(g, 0, rw_grad_apply(g, &rw_op_rope, in, n, &a, sizeof a, NULL));
+}
+
+rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, float base)
+{
+    const struct rw_rope_attrs a = { .base = (double)base };
+    rw_tensor *const in[] = { x, positions };
+    return rw_apply_at(at, t, &rw_op_rope, in, positions == rw_none() ? 1 : 2, &a, sizeof a, NULL);
+}

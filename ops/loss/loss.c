@@ -1,0 +1,119 @@
+/*
+ * cross_entropy and mse_loss. Cross-entropy keeps one number per row beside the logits; its backward writes the gradient
+ * over the logits, so there never is a second copy of them.
+ */
+#include "ops/loss/loss.h"
+
+#include "device/cpu/isa.h"
+#include "ops/shape/shape.h"
+#include "ops/util.h"
+
+static rw_dtype loss_dtype(rw_dtype dtype)
+{
+    return dtype == RW_F64 ? RW_F64 : RW_F32;
+}
+
+static rw_status check_targets(rw_op_call *call)
+{
+    const rw_layout *const x = call->in[0].layout, *const y = call->in[1].layout;
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(rw_want_dtype(call, 1, RW_I32));
+    if (x->rank < 1 || y->rank != x->rank - 1 || x->dim[x->rank - 1] < 1)
+        return rw_op_error(call, RW_ERR_SHAPE, "logits [..., classes] and target [...] are needed");
+    for (int i = 0; i < y->rank; i++)
+        if (x->dim[i] != y->dim[i]) return rw_op_error(call, RW_ERR_SHAPE, "logits and target differ at axis %d", i);
+    return RW_OK;
+}
+
+static rw_status check_forward(rw_op_call *call)
+{
+    RW_CHECK(check_targets(call));
+    RW_CHECK(rw_op_output(call, 0, loss_dtype(call->in[0].dtype), RW_SCALAR));
+    return rw_op_output(call, 1, loss_dtype(call->in[0].dtype), rw_in_shape(call, 1));
+}
+
+static rw_status check_backward(rw_op_call *call)
+{
+    RW_CHECK(check_targets(call));
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    return (rw_op_cost){ 12 * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
+}
+
+/* logits, target, log-sum-exp per row, gradient of the loss -> gradient of the logits */
+RW_CPU_KERNEL(rw_cross_entropy_backward_cpu)
+static const rw_op_def rw_op_cross_entropy_backward = { .name = "cross_entropy_backward", .n_inputs = 4, .n_outputs = 1,
+                                                        .inplace = RW_OP_INPUT(0), .check = check_backward,
+                                                        .kernel = { [RW_DEVICE_CPU] = rw_cross_entropy_backward_cpu }, .cost = cost };
+
+/* The fused backward has no gradient of its own; (softmax - onehot) * dy / n has. */
+static rw_tensor *again(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const x = rw_grad_input(g, 0), *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const weights = rw_cross_entropy_weights_at(RW_HERE, t, rw_grad_input(g, 1), rw_tensor_shape(x), rw_tensor_dtype(x), a);
+    rw_tensor *const rows = rw_neg(t, rw_sum(t, weights, RW_AXES(-1), true)); /* 1 / n, or 0 for an ignored row */
+    rw_tensor *const scale = rw_cast(t, dy, rw_tensor_dtype(x));
+    return rw_mul(t, rw_add(t, rw_mul(t, rw_softmax(t, x, -1), rows), weights), scale);
+}
+
+static rw_status grad(rw_grad_call *g)
+{
+    const struct rw_cross_entropy_attrs a = *(const struct rw_cross_entropy_attrs *)rw_grad_attrs(g);
+    if (rw_grad_again(g)) return rw_grad_set(g, 0, again(g, &a));
+    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_output(g, 1), rw_grad_upstream(g, 0) };
+    return rw_grad_set(g, 0, rw_grad_apply(g, &rw_op_cross_entropy_backward, in, 4, &a, sizeof a, NULL));
+}
+
+RW_CPU_KERNEL(rw_cross_entropy_cpu)
+static const rw_op_def rw_op_cross_entropy = { .name = "cross_entropy", .n_inputs = 2, .n_outputs = 2, .check = check_forward,
+                                               .kernel = { [RW_DEVICE_CPU] = rw_cross_entropy_cpu }, .grad = grad, .cost = cost };
+
+rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, int32_t ignore)
+{
+    const struct rw_cross_entropy_attrs a = { .ignore = ignore };
+    rw_tensor *const in[] = { logits, target };
+    return rw_apply_at(at, t, &rw_op_cross_entropy, in, 2, &a, sizeof a, NULL);
+}
+
+rw_tensor *rw_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target)
+{
+    return rw_cross_entropy_ignore_at(at, t, logits, target, -100);
+}
+
+/* -1/n at the target of each counted row, else 0 */
+
+static rw_status check_weights(rw_op_call *call)
+{
+    const struct rw_cross_entropy_attrs *const a = call->attrs;
+    rw_shape shape = rw_in_shape(call, 0);
+    shape.dim[shape.rank++] = a->classes;
+    return rw_op_output(call, 0, (rw_dtype)a->dtype, shape);
+}
+
+RW_CPU_KERNEL(rw_cross_entropy_weights_cpu)
+static const rw_op_def rw_op_cross_entropy_weights = { .name = "cross_entropy_weights", .n_inputs = 1, .n_outputs = 1,
+                                                       .flags = RW_OP_NO_GRADIENT, .check = check_weights,
+                                                       .kernel = { [RW_DEVICE_CPU] = rw_cross_entropy_weights_cpu } };
+
+rw_tensor *rw_cross_entropy_weights_at(rw_site at, rw_tape *t, rw_tensor *target, rw_shape logits, rw_dtype dtype,
+                                       const struct rw_cross_entropy_attrs *attrs)
+{
+    struct rw_cross_entropy_attrs a = *attrs;
+    a.classes = logits.dim[logits.rank - 1];
+    a.dtype = dtype;
+    return rw_apply_at(at, t, &rw_op_cross_entropy_weights, &target, 1, &a, sizeof a, NULL);
+}
+
+/* mse_loss: composed; its scalar is float32 for 16-bit tensors */
+rw_tensor *rw_mse_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y)
+{
+    if (!x || !y) return NULL;
+    rw_tensor *d = rw_sub_at(at, t, x, y);
+    if (!d) return NULL;
+    if (rw_tensor_dtype(d) == RW_BF16) d = rw_cast_at(at, t, d, RW_F32);
+    return rw_mean_at(at, t, rw_mul_at(at, t, d, d), RW_ALL_AXES, false);
+}

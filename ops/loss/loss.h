@@ -1,0 +1,15 @@
+/* Attributes of the losses. */
+#ifndef RW_OPS_LOSS_H
+#define RW_OPS_LOSS_H
+
+#include <rewind/op.h>
+
+struct rw_cross_entropy_attrs {
+    int64_t ignore;
+    int64_t classes, dtype; /* of the weights */
+};
+
+rw_tensor *rw_cross_entropy_weights_at(rw_site at, rw_tape *t, rw_tensor *target, rw_shape logits, rw_dtype dtype,
+                                       const struct rw_cross_entropy_attrs *attrs);
+
+#endif

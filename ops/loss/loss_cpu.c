@@ -1,0 +1,134 @@
+/* Cross-entropy: rows in parallel, their losses added in order. */
+#include "device/cpu/isa.h"
+#include "ops/loss/loss.h"
+#include "ops/util.h"
+#include "ops/vec.h"
+
+VEC_INLINE vf load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, float fill)
+{
+    if (i + VF_LANES <= n) return vf_get(p, dtype, at + i);
+    return vf_load_some((const char *)p + (size_t)(at + i) * (dtype == RW_BF16 ? 2 : 4), dtype, n - i, fill);
+}
+
+VEC_INLINE float lse_row(const void *x, rw_dtype dtype, int64_t at, int64_t n)
+{
+    vf m = vf_all(-INFINITY), sum = { 0 };
+    for (int64_t i = 0; i < n; i += VF_LANES) m = vf_max(m, load(x, dtype, at, i, n, -INFINITY));
+    float most = vf_max_lane(m);
+    if (most == -INFINITY) most = 0;
+    for (int64_t i = 0; i < n; i += VF_LANES) sum += vf_exp(load(x, dtype, at, i, n, -INFINITY) - most);
+    return most + logf(vf_sum(sum));
+}
+
+static double lse_row_d(const double *x, int64_t n)
+{
+    double most = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; i++) most = fmax(most, x[i]);
+    if (most == -INFINITY) most = 0;
+    for (int64_t i = 0; i < n; i++) sum += exp(x[i] - most);
+    return most + log(sum);
+}
+
+/* Rows that count; -1 when a target is out of range. */
+static int64_t count_rows(const int32_t *target, int64_t rows, int64_t classes, int64_t ignore)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        if (target[i] == ignore) continue;
+        if (target[i] < 0 || target[i] >= classes) return -1;
+        n++;
+    }
+    return n;
+}
+
+rw_status RW_ISA_NAME(rw_cross_entropy_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_cross_entropy_cpu)(const rw_kernel *k)
+{
+    const struct rw_cross_entropy_attrs *const a = k->attrs;
+    const rw_layout *const l = k->in[0].layout;
+    const int64_t classes = l->dim[l->rank - 1], rows = l->numel / classes;
+    const int32_t *const target = k->in[1].data;
+    const void *const x = k->in[0].data;
+    const int64_t counted = count_rows(target, rows, classes, a->ignore);
+    if (counted < 0) return RW_ERR_ARGUMENT;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM / 4)
+    for (int64_t i = 0; i < rows; i++) {
+        if (k->in[0].dtype == RW_F64) ((double *)k->out[1].data)[i] = lse_row_d((const double *)x + i * classes, classes);
+        else if (k->in[0].dtype == RW_BF16) ((float *)k->out[1].data)[i] = lse_row(x, RW_BF16, i * classes, classes);
+        else ((float *)k->out[1].data)[i] = lse_row(x, RW_F32, i * classes, classes);
+    }
+    double sum = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        if (target[i] == a->ignore) continue;
+        const int64_t at = i * classes + target[i];
+        if (k->in[0].dtype == RW_F64) sum += ((double *)k->out[1].data)[i] - ((const double *)x)[at];
+        else sum += (double)((float *)k->out[1].data)[i] - (double)f_get(x, k->in[0].dtype, at);
+    }
+    const double loss = counted ? sum / (double)counted : 0;
+    if (k->out[0].dtype == RW_F64) *(double *)k->out[0].data = loss;
+    else *(float *)k->out[0].data = (float)loss;
+    return RW_OK;
+}
+
+VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t row, int64_t n, int32_t target, float factor)
+{
+    const float lse = ((const float *)k->in[2].data)[row];
+    const int64_t at = row * n;
+    const float hit = target >= 0 ? f_get(k->in[0].data, dtype, at + target) : 0; /* before it is written over */
+    for (int64_t i = 0; i < n; i += VF_LANES) {
+        const vf y = vf_exp(load(k->in[0].data, dtype, at, i, n, 0) - lse) * factor;
+        if (i + VF_LANES <= n) vf_put(k->out[0].data, dtype, at + i, y);
+        else for (int64_t j = i; j < n; j++) f_put(k->out[0].data, dtype, at + j, y[j - i]);
+    }
+    if (target < 0) return;
+    const vf e = vf_exp(vf_all(hit - lse));
+    f_put(k->out[0].data, dtype, at + target, (e[0] - 1) * factor);
+}
+
+static void backward_row_d(const rw_kernel *k, int64_t row, int64_t n, int32_t target, double factor)
+{
+    const double lse = ((const double *)k->in[2].data)[row];
+    const double *const x = (const double *)k->in[0].data + row * n;
+    double *const y = (double *)k->out[0].data + row * n;
+    for (int64_t i = 0; i < n; i++) y[i] = (exp(x[i] - lse) - (i == target)) * factor;
+}
+
+rw_status RW_ISA_NAME(rw_cross_entropy_backward_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_cross_entropy_backward_cpu)(const rw_kernel *k)
+{
+    const struct rw_cross_entropy_attrs *const a = k->attrs;
+    const rw_layout *const l = k->in[0].layout;
+    const int64_t n = l->dim[l->rank - 1], rows = l->numel / n;
+    const int32_t *const target = k->in[1].data;
+    const int64_t counted = count_rows(target, rows, n, a->ignore);
+    if (counted < 0) return RW_ERR_ARGUMENT;
+    const rw_dtype dtype = k->in[0].dtype;
+    const double dy = dtype == RW_F64 ? *(const double *)k->in[3].data : (double)*(const float *)k->in[3].data;
+    const double factor = counted ? dy / (double)counted : 0;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM / 4)
+    for (int64_t i = 0; i < rows; i++) {
+        if (target[i] == a->ignore) memset((char *)k->out[0].data + (size_t)(i * n) * rw_dtype_size(dtype), 0, (size_t)n * rw_dtype_size(dtype));
+        else if (dtype == RW_F64) backward_row_d(k, i, n, target[i], factor);
+        else if (dtype == RW_BF16) backward_row(k, RW_BF16, i, n, target[i], (float)factor);
+        else backward_row(k, RW_F32, i, n, target[i], (float)factor);
+    }
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_cross_entropy_weights_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_cross_entropy_weights_cpu)(const rw_kernel *k)
+{
+    const struct rw_cross_entropy_attrs *const a = k->attrs;
+    const int32_t *const target = k->in[0].data;
+    const int64_t rows = k->in[0].layout->numel, counted = count_rows(target, rows, a->classes, a->ignore);
+    if (counted < 0) return RW_ERR_ARGUMENT;
+    memset(k->out[0].data, 0, (size_t)k->out[0].layout->numel * rw_dtype_size(k->out[0].dtype));
+    for (int64_t i = 0; i < rows; i++) {
+        if (target[i] == a->ignore) continue;
+        const double w = -1 / (double)counted;
+        const int64_t at = i * a->classes + target[i];
+        if (k->out[0].dtype == RW_F64) ((double *)k->out[0].data)[at] = w;
+        else f_put(k->out[0].data, k->out[0].dtype, at, (float)w);
+    }
+    return RW_OK;
+}

@@ -1,0 +1,117 @@
+/*
+ * layernorm and rmsnorm over the last axis. No statistics are kept: the backward takes them again from x, whose row it
+ * has in cache anyway. Under rw_grad() the rule composes primitives, so that it can be differentiated again.
+ */
+#include "ops/norm/norm.h"
+
+#include "device/cpu/isa.h"
+#include "ops/util.h"
+
+static rw_status check_rows(rw_op_call *call)
+{
+    const rw_layout *const x = call->in[0].layout;
+    RW_CHECK(rw_want_float(call, 0));
+    if (x->rank < 1 || x->dim[x->rank - 1] < 1) return rw_op_error(call, RW_ERR_SHAPE, "a last axis with elements is needed");
+    const struct rw_norm_attrs *const a = call->attrs;
+    const int vectors = a->vectors;
+    for (int i = 1; i <= vectors; i++) {
+        RW_CHECK(rw_want_same_dtype(call, 0, i));
+        if (call->in[i].layout->rank != 1 || call->in[i].layout->dim[0] != x->dim[x->rank - 1])
+            return rw_op_error(call, RW_ERR_SHAPE, "%s must have the %lld elements of the last axis", i == 1 ? "weight" : "bias",
+                               (long long)x->dim[x->rank - 1]);
+    }
+    return RW_OK;
+}
+
+static rw_status check_forward(rw_op_call *call)
+{
+    RW_CHECK(check_rows(call));
+    return rw_op_output_like(call, 0, 0);
+}
+
+/* (x, weight, dy) -> dx, dweight, and for layernorm dbias */
+static rw_status check_backward(rw_op_call *call)
+{
+    RW_CHECK(check_rows(call));
+    RW_CHECK(rw_op_output_like(call, 0, 0));
+    for (int i = 1; i < call->n_outputs; i++) RW_CHECK(rw_op_output_like(call, i, 1));
+    return RW_OK;
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 8);
+}
+
+static size_t workspace_backward(const rw_op_call *call, rw_device device)
+{
+    const rw_layout *const x = call->in[0].layout;
+    const int64_t width = x->dim[x->rank - 1];
+    return (size_t)(rw_norm_blocks(x->numel / width) * 2 * width) * (call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float));
+}
+
+RW_CPU_KERNEL(rw_norm_cpu)
+RW_CPU_KERNEL(rw_norm_backward_cpu)
+
+static const rw_op_def rw_op_layernorm_backward = { .name = "layernorm_backward", .n_inputs = 3, .n_outputs = 3,
+                                                    .inplace = RW_OP_INPUT(2), .check = check_backward,
+                                                    .kernel = { [RW_DEVICE_CPU] = rw_norm_backward_cpu }, .cost = cost,
+                                                    .workspace = workspace_backward };
+static const rw_op_def rw_op_rmsnorm_backward = { .name = "rmsnorm_backward", .n_inputs = 3, .n_outputs = 2,
+                                                  .inplace = RW_OP_INPUT(2), .check = check_backward,
+                                                  .kernel = { [RW_DEVICE_CPU] = rw_norm_backward_cpu }, .cost = cost,
+                                                  .workspace = workspace_backward };
+
+/* Of primitives: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) - xh mean(h xh)) with h = dy weight. */
+static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const x = rw_grad_input(g, 0), *const w = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
+    const rw_shape vector = rw_tensor_shape(w);
+    rw_tensor *const centred = a->rms ? x : rw_sub(t, x, rw_mean(t, x, RW_AXES(-1), true));
+    rw_tensor *const var = rw_mean(t, rw_mul(t, centred, centred), RW_AXES(-1), true);
+    rw_tensor *const r = rw_pow_scalar(t, rw_add_scalar(t, var, (double)a->eps), -0.5);
+    rw_tensor *const xh = rw_mul(t, centred, r), *const h = rw_mul(t, dy, w);
+    rw_tensor *inner = rw_mul(t, xh, rw_mean(t, rw_mul(t, h, xh), RW_AXES(-1), true));
+    if (!a->rms) inner = rw_add(t, inner, rw_mean(t, h, RW_AXES(-1), true));
+    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, rw_mul(t, r, rw_sub(t, h, inner))));
+    if (rw_grad_wanted(g, 1)) RW_CHECK(rw_grad_set(g, 1, rw_sum_to(t, rw_mul(t, dy, xh), vector)));
+    if (a->vectors == 2 && rw_grad_wanted(g, 2)) return rw_grad_set(g, 2, rw_sum_to(t, dy, vector));
+    return RW_OK;
+}
+
+static rw_status grad(rw_grad_call *g)
+{
+    const struct rw_norm_attrs forward = *(const struct rw_norm_attrs *)rw_grad_attrs(g);
+    if (rw_grad_again(g)) return grad_again(g, &forward);
+    struct rw_norm_attrs a = forward;
+    a.vectors = 1;
+    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
+    rw_tensor *out[3] = { NULL, NULL, NULL };
+    rw_grad_apply(g, a.rms ? &rw_op_rmsnorm_backward : &rw_op_layernorm_backward, in, 3, &a, sizeof a, out);
+    for (int i = 0; i <= forward.vectors; i++)
+        if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, out[i]));
+    return RW_OK;
+}
+
+static const rw_op_def rw_op_layernorm = { .name = "layernorm", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, .inplace = RW_OP_INPUT(0),
+                                           .check = check_forward, .kernel = { [RW_DEVICE_CPU] = rw_norm_cpu }, .grad = grad,
+                                           .cost = cost };
+static const rw_op_def rw_op_rmsnorm = { .name = "rmsnorm", .n_inputs = 2, .n_outputs = 1, .inplace = RW_OP_INPUT(0),
+                                         .check = check_forward, .kernel = { [RW_DEVICE_CPU] = rw_norm_cpu }, .grad = grad,
+                                         .cost = cost };
+
+rw_tensor *rw_layernorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, float eps)
+{
+    const bool has_bias = bias != rw_none();
+    const struct rw_norm_attrs a = { .eps = eps, .vectors = has_bias ? 2 : 1 };
+    rw_tensor *const in[] = { x, weight, bias };
+    return rw_apply_at(at, t, &rw_op_layernorm, in, has_bias ? 3 : 2, &a, sizeof a, NULL);
+}
+
+rw_tensor *rw_rmsnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, float eps)
+{
+    const struct rw_norm_attrs a = { .eps = eps, .vectors = 1, .rms = 1 };
+    rw_tensor *const in[] = { x, weight };
+    return rw_apply_at(at, t, &rw_op_rmsnorm, in, 2, &a, sizeof a, NULL);
+}

@@ -1,0 +1,21 @@
+/* What the checks and kernels of layernorm and rmsnorm share. */
+#ifndef RW_OPS_NORM_H
+#define RW_OPS_NORM_H
+
+#include <rewind/op.h>
+
+struct rw_norm_attrs {
+    float eps;
+    int32_t vectors; /* weight, or weight and bias */
+    int32_t rms;
+    int32_t unused;
+};
+
+/* Rows are summed to dweight and dbias in this many blocks: a function of their number alone. */
+static inline int64_t rw_norm_blocks(int64_t rows)
+{
+    const int64_t blocks = (rows + 31) / 32;
+    return blocks < 1 ? 1 : blocks > 64 ? 64 : blocks;
+}
+
+#endif

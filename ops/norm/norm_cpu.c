@@ -1,0 +1,162 @@
+/*
+ * Rows of layernorm and rmsnorm. The backward sums dweight and dbias per block of rows into the workspace, then adds the
+ * blocks in order. Means are taken in lanes of float (double for float64), twice over the row: first the mean, then the
+ * variance around it.
+ */
+#include "device/cpu/isa.h"
+#include "ops/norm/norm.h"
+#include "ops/util.h"
+#include "ops/vec.h"
+
+VEC_INLINE vf load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n)
+{
+    if (i + VF_LANES <= n) return vf_get(p, dtype, at + i);
+    return vf_load_some((const char *)p + (size_t)(at + i) * (dtype == RW_BF16 ? 2 : 4), dtype, n - i, 0);
+}
+
+VEC_INLINE void store(void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, vf x)
+{
+    if (i + VF_LANES <= n) vf_put(p, dtype, at + i, x);
+    else vf_store_some((char *)p + (size_t)(at + i) * (dtype == RW_BF16 ? 2 : 4), dtype, n - i, x);
+}
+
+/* Lanes past the end count as x - mean = 0. */
+VEC_INLINE vf inside(vf x, int64_t i, int64_t n)
+{
+    for (int64_t l = n - i; l < VF_LANES; l++) x[l] = 0;
+    return x;
+}
+
+VEC_INLINE void statistics(const void *x, rw_dtype dtype, int64_t at, int64_t n, const struct rw_norm_attrs *a, float *mean, float *r)
+{
+    vf sum = { 0 };
+    *mean = 0;
+    if (!a->rms) {
+        for (int64_t i = 0; i < n; i += VF_LANES) sum += load(x, dtype, at, i, n);
+        *mean = vf_sum(sum) / (float)n;
+    }
+    vf square = { 0 };
+    for (int64_t i = 0; i < n; i += VF_LANES) {
+        vf d = load(x, dtype, at, i, n) - *mean;
+        if (i + VF_LANES > n) d = inside(d, i, n);
+        square += d * d;
+    }
+    *r = 1 / sqrtf(vf_sum(square) / (float)n + a->eps);
+}
+
+VEC_INLINE void forward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n)
+{
+    const struct rw_norm_attrs *const a = k->attrs;
+    float mean, r;
+    statistics(k->in[0].data, dtype, at, n, a, &mean, &r);
+    for (int64_t i = 0; i < n; i += VF_LANES) {
+        vf y = (load(k->in[0].data, dtype, at, i, n) - mean) * r * load(k->in[1].data, dtype, 0, i, n);
+        if (a->vectors == 2) y += load(k->in[2].data, dtype, 0, i, n);
+        store(k->out[0].data, dtype, at, i, n, y);
+    }
+}
+
+static void forward_row_d(const rw_kernel *k, int64_t at, int64_t n)
+{
+    const struct rw_norm_attrs *const a = k->attrs;
+    const double *const x = (const double *)k->in[0].data + at, *const w = k->in[1].data;
+    double *const y = (double *)k->out[0].data + at;
+    double mean = 0, square = 0;
+    for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;
+    for (int64_t i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
+    const double r = 1 / sqrt(square / (double)n + (double)a->eps);
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * r * w[i] + (a->vectors == 2 ? ((const double *)k->in[2].data)[i] : 0);
+}
+
+rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k)
+{
+    const rw_layout *const l = k->in[0].layout;
+    const int64_t n = l->dim[l->rank - 1], rows = l->numel / n;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
+    for (int64_t i = 0; i < rows; i++) {
+        if (k->in[0].dtype == RW_F64) forward_row_d(k, i * n, n);
+        else if (k->in[0].dtype == RW_BF16) forward_row(k, RW_BF16, i * n, n);
+        else forward_row(k, RW_F32, i * n, n);
+    }
+    return RW_OK;
+}
+
+/* in: x, weight, dy; out: dx, dweight, dbias. dw and db: this block's sums. */
+VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n, float *dw, float *db)
+{
+    const struct rw_norm_attrs *const a = k->attrs;
+    float mean, r;
+    statistics(k->in[0].data, dtype, at, n, a, &mean, &r);
+    vf sum_h = { 0 }, sum_hx = { 0 };
+    for (int64_t i = 0; i < n; i += VF_LANES) {
+        const vf xh = (load(k->in[0].data, dtype, at, i, n) - mean) * r;
+        const vf h = load(k->in[2].data, dtype, at, i, n) * load(k->in[1].data, dtype, 0, i, n);
+        sum_h += h;
+        sum_hx += h * xh;
+    }
+    const float mean_h = a->rms ? 0 : vf_sum(sum_h) / (float)n, mean_hx = vf_sum(sum_hx) / (float)n;
+    for (int64_t i = 0; i < n; i += VF_LANES) {
+        const vf dy = load(k->in[2].data, dtype, at, i, n), xh = (load(k->in[0].data, dtype, at, i, n) - mean) * r;
+        const vf h = dy * load(k->in[1].data, dtype, 0, i, n);
+        store(dw, RW_F32, 0, i, n, load(dw, RW_F32, 0, i, n) + dy * xh);
+        store(db, RW_F32, 0, i, n, load(db, RW_F32, 0, i, n) + dy);
+        store(k->out[0].data, dtype, at, i, n, r * (h - mean_h - xh * mean_hx));
+    }
+}
+
+static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, double *dw, double *db)
+{
+    const struct rw_norm_attrs *const a = k->attrs;
+    const double *const x = (const double *)k->in[0].data + at, *const w = k->in[1].data, *const dy = (const double *)k->in[2].data + at;
+    double *const dx = (double *)k->out[0].data + at;
+    double mean = 0, square = 0, mean_h = 0, mean_hx = 0;
+    for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;
+    for (int64_t i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
+    const double r = 1 / sqrt(square / (double)n + (double)a->eps);
+    for (int64_t i = 0; i < n; i++) {
+        mean_h += a->rms ? 0 : dy[i] * w[i] / (double)n;
+        mean_hx += dy[i] * w[i] * (x[i] - mean) * r / (double)n;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const double xh = (x[i] - mean) * r, g = dy[i];
+        dw[i] += g * xh;
+        db[i] += g;
+        dx[i] = r * (g * w[i] - mean_h - xh * mean_hx);
+    }
+}
+
+static void add_blocks(const rw_kernel *k, int64_t blocks, int64_t n)
+{
+    for (int o = 1; o < k->n_outputs; o++) {
+        for (int64_t i = 0; i < n; i++) {
+            double sum = 0;
+            for (int64_t b = 0; b < blocks; b++) {
+                const int64_t at = (b * 2 + o - 1) * n + i;
+                sum += k->in[0].dtype == RW_F64 ? ((double *)k->workspace)[at] : (double)((float *)k->workspace)[at];
+            }
+            if (k->in[0].dtype == RW_F64) ((double *)k->out[o].data)[i] = sum;
+            else f_put(k->out[o].data, k->out[o].dtype, i, (float)sum);
+        }
+    }
+}
+
+rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k)
+{
+    const rw_layout *const l = k->in[0].layout;
+    const int64_t n = l->dim[l->rank - 1], rows = l->numel / n, blocks = rw_norm_blocks(rows);
+    const size_t size = k->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float);
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
+    for (int64_t b = 0; b < blocks; b++) {
+        char *const dw = (char *)k->workspace + (size_t)(b * 2 * n) * size, *const db = dw + (size_t)n * size;
+        memset(dw, 0, (size_t)(2 * n) * size);
+        for (int64_t i = rows * b / blocks; i < rows * (b + 1) / blocks; i++) {
+            if (k->in[0].dtype == RW_F64) backward_row_d(k, i * n, n, (double *)(void *)dw, (double *)(void *)db);
+            else if (k->in[0].dtype == RW_BF16) backward_row(k, RW_BF16, i * n, n, (float *)(void *)dw, (float *)(void *)db);
+            else backward_row(k, RW_F32, i * n, n, (float *)(void *)dw, (float *)(void *)db);
+        }
+    }
+    add_blocks(k, blocks, n);
+    return RW_OK;
+}

@@ -1,0 +1,26 @@
+/* Kernels of the optimizer and of gradient clipping: called by runtime/optim, not recorded. */
+#ifndef RW_OPS_OPTIM_H
+#define RW_OPS_OPTIM_H
+
+#include <rewind/types.h>
+
+struct rw_adamw_update {
+    void *param;
+    const void *grad;
+    void *m, *v;
+    void *master; /* float32 copy of a 16-bit parameter, or NULL */
+    rw_dtype dtype;
+    int64_t n;
+    double lr, beta1, beta2, eps, weight_decay;
+    double correction1, correction2; /* 1 - beta^step */
+    int threads;
+};
+
+void rw_adamw_update_cpu(const struct rw_adamw_update *u);
+
+/* Sum of squares in blocks of fixed size, added in order; ret[0 .. blocks) receives the blocks' sums. */
+double rw_sum_squares_cpu(const void *grad, rw_dtype dtype, int64_t n, int threads);
+
+void rw_scale_buffer_cpu(void *data, rw_dtype dtype, int64_t n, double factor, int threads);
+
+#endif

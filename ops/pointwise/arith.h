@@ -1,0 +1,111 @@
+/*
+ * The arithmetic of the element-wise ops, written once. Included once per value type V: a vector of floats, a vector of
+ * doubles, and on CUDA float and double. F(name) is the name of a function for that type: F(exp), F(tanh), F(select)...
+ * are given; what is defined here are the ops, each as F(op_NAME)(inputs, outputs, attribute).
+ *
+ * No include guard: the includer sets V, VS (its element), VM (its mask) and F.
+ */
+
+#define ARITH1(name, expr)                                           \
+    VEC_INLINE void F(op_##name)(const V *in, V *out, double attr)   \
+    {                                                                \
+        const V x = in[0];                                           \
+        const VS a = (VS)attr;                                       \
+        (void)a;                                                     \
+        out[0] = (expr);                                             \
+    }
+
+#define ARITH2(name, expr)                                           \
+    VEC_INLINE void F(op_##name)(const V *in, V *out, double attr)   \
+    {                                                                \
+        const V x = in[0], z = in[1];                                \
+        (void)attr;                                                  \
+        out[0] = (expr);                                             \
+    }
+
+#define ZERO F(all)(0)
+#define ONE F(all)(1)
+
+VEC_INLINE V F(sigmoid)(V x)
+{
+    /* exp of a negative number only: never overflows */
+    const V e = F(exp)(F(select)((VM)(x < 0), x, -x));
+    return F(select)((VM)(x < 0), e, ONE) / (ONE + e);
+}
+
+VEC_INLINE V F(cdf)(V x)
+{
+    return (VS)0.5 * (ONE + F(erf)(x * (VS)0.70710678118654752440));
+}
+
+VEC_INLINE V F(gelu_inner)(V x)
+{
+    return (VS)0.79788456080286535588 * (x + (VS)0.044715 * (x * x * x));
+}
+
+ARITH2(add, x + z)
+ARITH2(accumulate, x + z)
+ARITH2(sub, x - z)
+ARITH2(mul, x *z)
+ARITH2(div, x / z)
+ARITH2(maximum, F(select)((VM)((x >= z) | (x != x)), x, z))
+ARITH2(at_least, F(select)((VM)((x >= z) | (x != x)), ONE, ZERO))
+
+ARITH1(scale, x *a)
+ARITH1(add_scalar, x + a)
+ARITH1(neg, -x)
+ARITH1(abs, F(select)((VM)(x < 0), -x, x + (VS)0))
+ARITH1(sign, F(select)((VM)(x > 0), ONE, F(select)((VM)(x < 0), -ONE, F(select)((VM)(x == 0), ZERO, x))))
+ARITH1(exp, F(exp)(x))
+ARITH1(log, F(log)(x))
+ARITH1(sqrt, F(sqrt)(x))
+ARITH1(tanh, F(tanh)(x))
+ARITH1(erf, F(erf)(x))
+ARITH1(sigmoid, F(sigmoid)(x))
+ARITH1(relu, F(select)((VM)((x > 0) | (x != x)), x, ZERO))
+ARITH1(silu, x *F(sigmoid)(x))
+ARITH1(gelu, x *F(cdf)(x))
+ARITH1(gelu_tanh, (VS)0.5 * x * (ONE + F(tanh)(F(gelu_inner)(x))))
+ARITH2(swiglu, x *F(sigmoid)(x) * z)
+
+/* Derivatives times the upstream gradient z. The first input is what the rule kept. */
+ARITH2(tanh_backward, z *(ONE - x * x))
+ARITH2(sigmoid_backward, z *(x * (ONE - x)))
+ARITH2(relu_backward, F(select)((VM)(x > 0), z, ZERO))
+ARITH2(sqrt_backward, z *(VS)0.5 / x)
+
+VEC_INLINE void F(op_silu_backward)(const V *in, V *out, double attr)
+{
+    const V s = F(sigmoid)(in[0]);
+    out[0] = in[1] * (s * (ONE + in[0] * (ONE - s)));
+}
+
+VEC_INLINE void F(op_gelu_backward)(const V *in, V *out, double attr)
+{
+    const V x = in[0];
+    out[0] = in[1] * (F(cdf)(x) + x * ((VS)0.39894228040143267794 * F(exp)((VS)-0.5 * (x * x))));
+}
+
+VEC_INLINE void F(op_gelu_tanh_backward)(const V *in, V *out, double attr)
+{
+    const V x = in[0], t = F(tanh)(F(gelu_inner)(x));
+    const V inner = (VS)0.79788456080286535588 * (ONE + (VS)0.134145 * (x * x));
+    out[0] = in[1] * ((VS)0.5 * (ONE + t) + (VS)0.5 * x * (ONE - t * t) * inner);
+}
+
+VEC_INLINE void F(op_swiglu_backward)(const V *in, V *out, double attr)
+{
+    const V gate = in[0], up = in[1], dy = in[2], s = F(sigmoid)(gate);
+    out[0] = dy * up * (s * (ONE + gate * (ONE - s)));
+    out[1] = dy * (gate * s);
+}
+
+VEC_INLINE void F(op_pow_scalar)(const V *in, V *out, double attr)
+{
+    F(pow)(in, out, attr);
+}
+
+#undef ARITH1
+#undef ARITH2
+#undef ZERO
+#undef ONE

@@ -1,0 +1,92 @@
+/* add, sub, mul, div, maximum, accumulate: two operands that broadcast. */
+#include "device/cpu/isa.h"
+#include "ops/pointwise/pointwise.h"
+#include "ops/util.h"
+
+static rw_status check_binary(rw_op_call *call)
+{
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    if (call->in[0].layout == call->in[1].layout) return rw_op_output_like(call, 0, 0);
+    rw_shape shape;
+    RW_CHECK(rw_broadcast(call, rw_in_shape(call, 0), rw_in_shape(call, 1), &shape));
+    return rw_op_output(call, 0, call->in[0].dtype, shape);
+}
+
+static rw_op_cost cost_binary(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 1);
+}
+
+/* g summed down to the shape of input i: the transpose of broadcasting. */
+static rw_status set(rw_grad_call *g, int i, rw_tensor *dx)
+{
+    if (!dx) return rw_grad_set(g, i, NULL);
+    const rw_shape shape = rw_tensor_shape(rw_grad_input(g, i));
+    return rw_grad_set(g, i, rw_shape_equal(shape, rw_tensor_shape(dx)) ? dx : rw_sum_to(rw_grad_tape(g), dx, shape));
+}
+
+static rw_status grad_add(rw_grad_call *g)
+{
+    for (int i = 0; i < 2; i++)
+        if (rw_grad_wanted(g, i)) RW_CHECK(set(g, i, rw_grad_upstream(g, 0)));
+    return RW_OK;
+}
+
+static rw_status grad_sub(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    if (rw_grad_wanted(g, 0)) RW_CHECK(set(g, 0, dy));
+    if (rw_grad_wanted(g, 1)) RW_CHECK(set(g, 1, rw_neg(t, dy)));
+    return RW_OK;
+}
+
+static rw_status grad_mul(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    for (int i = 0; i < 2; i++)
+        if (rw_grad_wanted(g, i)) RW_CHECK(set(g, i, rw_mul(t, dy, rw_grad_input(g, 1 - i))));
+    return RW_OK;
+}
+
+static rw_status grad_div(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const b = rw_grad_input(g, 1);
+    rw_tensor *const da = rw_div(t, rw_grad_upstream(g, 0), b);
+    if (rw_grad_wanted(g, 0)) RW_CHECK(set(g, 0, da));
+    if (rw_grad_wanted(g, 1)) RW_CHECK(set(g, 1, rw_neg(t, rw_mul(t, da, rw_div(t, rw_grad_input(g, 0), b)))));
+    return RW_OK;
+}
+
+static rw_status grad_maximum(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const da = rw_mul(t, dy, rw_at_least_at(RW_HERE, t, rw_grad_input(g, 0), rw_grad_input(g, 1)));
+    if (rw_grad_wanted(g, 0)) RW_CHECK(set(g, 0, da));
+    if (rw_grad_wanted(g, 1)) RW_CHECK(set(g, 1, rw_sub(t, dy, da)));
+    return RW_OK;
+}
+
+#define BINARY(NAME, GRAD, FLAGS)                                                                                     \
+    RW_CPU_KERNEL(rw_##NAME##_cpu)                                                                                    \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 2, .n_outputs = 1, .flags = FLAGS,             \
+                                            .strided = RW_OP_ALL_INPUTS, .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1),  \
+                                            .check = check_binary, .kernel = { [RW_DEVICE_CPU] = rw_##NAME##_cpu },   \
+                                            .grad = GRAD, .cost = cost_binary };                                      \
+    rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)                                     \
+    {                                                                                                                 \
+        rw_tensor *const in[] = { a, b };                                                                             \
+        return rw_apply_at(at, t, &rw_op_##NAME, in, 2, NULL, 0, NULL);                                               \
+    }
+
+BINARY(add, grad_add, 0)
+BINARY(accumulate, grad_add, 0)
+BINARY(sub, grad_sub, 0)
+BINARY(mul, grad_mul, 0)
+BINARY(div, grad_div, 0)
+BINARY(maximum, grad_maximum, 0)
+BINARY(at_least, NULL, RW_OP_NO_GRADIENT)

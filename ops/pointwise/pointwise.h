@@ -1,0 +1,21 @@
+/* Element-wise ops. The inner ones (accumulate, sign, erf, the backward ops) are for gradient rules. */
+#ifndef RW_OPS_POINTWISE_H
+#define RW_OPS_POINTWISE_H
+
+#include <rewind/op.h>
+
+/* sum + term, over either when it dies: how differentiation adds contributions. */
+rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *term);
+
+/* -1, 0 or 1; carries no gradient. */
+rw_tensor *rw_sign_at(rw_site at, rw_tape *t, rw_tensor *x);
+
+/* 1 where a >= b, else 0; carries no gradient. */
+rw_tensor *rw_at_least_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
+
+rw_tensor *rw_erf_at(rw_site at, rw_tape *t, rw_tensor *x);
+
+/* y = op(x) when nothing else is to be said: for rules of other families too. */
+rw_tensor *rw_pointwise_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *a, rw_tensor *b);
+
+#endif

@@ -1,0 +1,58 @@
+/* swiglu: silu(gate) * up in one pass, and both gradients in one pass. */
+#include "device/cpu/isa.h"
+#include "ops/util.h"
+
+static rw_status check(rw_op_call *call)
+{
+    RW_CHECK(rw_want_float(call, 0));
+    for (int i = 1; i < call->n_inputs; i++) {
+        RW_CHECK(rw_want_same_dtype(call, 0, i));
+        if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, i)))
+            return rw_op_error(call, RW_ERR_SHAPE, "gate and up have different shapes");
+    }
+    for (int i = 0; i < call->n_outputs; i++) RW_CHECK(rw_op_output_like(call, i, 0));
+    return RW_OK;
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 10);
+}
+
+RW_CPU_KERNEL(rw_swiglu_backward_cpu)
+static const rw_op_def rw_op_swiglu_backward = { .name = "swiglu_backward", .n_inputs = 3, .n_outputs = 2,
+                                                 .strided = RW_OP_ALL_INPUTS, .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(2),
+                                                 .check = check, .kernel = { [RW_DEVICE_CPU] = rw_swiglu_backward_cpu },
+                                                 .cost = cost };
+
+/* silu(gate) * up of primitives, so that it can be differentiated again. */
+static rw_status grad_again(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const gate = rw_grad_input(g, 0), *const up = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const s = rw_sigmoid(t, gate);
+    rw_tensor *const slope = rw_mul(t, s, rw_add_scalar(t, rw_mul(t, gate, rw_add_scalar(t, rw_neg(t, s), 1)), 1));
+    RW_CHECK(rw_grad_set(g, 0, rw_mul(t, rw_mul(t, dy, up), slope)));
+    return rw_grad_set(g, 1, rw_mul(t, dy, rw_mul(t, gate, s)));
+}
+
+static rw_status grad(rw_grad_call *g)
+{
+    if (rw_grad_again(g)) return grad_again(g);
+    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
+    rw_tensor *out[2] = { NULL, NULL };
+    rw_grad_apply(g, &rw_op_swiglu_backward, in, 3, NULL, 0, out);
+    RW_CHECK(rw_grad_set(g, 0, out[0]));
+    return rw_grad_set(g, 1, out[1]);
+}
+
+RW_CPU_KERNEL(rw_swiglu_cpu)
+static const rw_op_def rw_op_swiglu = { .name = "swiglu", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
+                                        .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
+                                        .kernel = { [RW_DEVICE_CPU] = rw_swiglu_cpu }, .grad = grad, .cost = cost };
+
+rw_tensor *rw_swiglu_at(rw_site at, rw_tape *t, rw_tensor *gate, rw_tensor *up)
+{
+    rw_tensor *const in[] = { gate, up };
+    return rw_apply_at(at, t, &rw_op_swiglu, in, 2, NULL, 0, NULL);
+}

@@ -1,0 +1,166 @@
+/*
+ * Element-wise functions of one tensor. A rule keeps the output where the derivative can be told from it (exp, tanh,
+ * sigmoid, sqrt, relu), else the input. The fused backward ops are first-order; a gradient of a gradient is composed.
+ */
+#include "device/cpu/isa.h"
+#include "ops/pointwise/pointwise.h"
+#include "ops/util.h"
+
+#include <math.h>
+
+struct constant {
+    double value;
+};
+
+static rw_status check_unary(rw_op_call *call)
+{
+    RW_CHECK(rw_want_float(call, 0));
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status check_backward(rw_op_call *call)
+{
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1))) return rw_op_error(call, RW_ERR_SHAPE, "shapes differ");
+    return rw_op_output_like(call, 0, 1);
+}
+
+static rw_op_cost cost_unary(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 8);
+}
+
+static rw_tensor *apply(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, double value)
+{
+    const struct constant attrs = { value };
+    return rw_apply_at(at, t, op, &x, 1, &attrs, sizeof attrs, NULL);
+}
+
+rw_tensor *rw_pointwise_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *a, rw_tensor *b)
+{
+    rw_tensor *const in[] = { a, b };
+    return rw_apply_at(at, t, op, in, 2, NULL, 0, NULL);
+}
+
+/* Backward ops: f(kept, dy) */
+#define BACKWARD(NAME)                                                                                                       \
+    RW_CPU_KERNEL(rw_##NAME##_backward_cpu)                                                                                  \
+    static const rw_op_def rw_op_##NAME##_backward = { .name = #NAME "_backward", .n_inputs = 2, .n_outputs = 1,             \
+                                                       .strided = RW_OP_ALL_INPUTS,                                          \
+                                                       .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check_backward,  \
+                                                       .kernel = { [RW_DEVICE_CPU] = rw_##NAME##_backward_cpu },             \
+                                                       .cost = cost_unary };
+
+BACKWARD(tanh)
+BACKWARD(sigmoid)
+BACKWARD(relu)
+BACKWARD(sqrt)
+BACKWARD(silu)
+BACKWARD(gelu)
+BACKWARD(gelu_tanh)
+
+/* dy times an expression in x (the input), y (the output) and t (the tape), or the fused op. */
+#define RULE(NAME, FUSED_OP, KEPT, EXPR)                                                                              \
+    static rw_status grad_##NAME(rw_grad_call *g)                                                                     \
+    {                                                                                                                 \
+        rw_tape *const t = rw_grad_tape(g);                                                                           \
+        rw_tensor *const dy = rw_grad_upstream(g, 0), *const x = rw_grad_input(g, 0), *const y = rw_grad_output(g, 0); \
+        const rw_op_def *const fused = FUSED_OP;                                                                      \
+        (void)x, (void)y;                                                                                             \
+        if (fused && !rw_grad_again(g)) return rw_grad_set(g, 0, rw_pointwise_at(RW_HERE, t, fused, KEPT, dy));       \
+        return rw_grad_set(g, 0, EXPR);                                                                               \
+    }
+
+static rw_tensor *one_minus(rw_tape *t, rw_tensor *x)
+{
+    return rw_add_scalar(t, rw_neg(t, x), 1);
+}
+
+static rw_tensor *silu_slope(rw_tape *t, rw_tensor *x)
+{
+    rw_tensor *const s = rw_sigmoid(t, x);
+    return rw_mul(t, s, rw_add_scalar(t, rw_mul(t, x, one_minus(t, s)), 1));
+}
+
+static rw_tensor *gelu_slope(rw_tape *t, rw_tensor *x)
+{
+    rw_tensor *const cdf = rw_scale(t, rw_add_scalar(t, rw_erf_at(RW_HERE, t, rw_scale(t, x, sqrt(0.5))), 1), 0.5);
+    rw_tensor *const pdf = rw_scale(t, rw_exp(t, rw_scale(t, rw_mul(t, x, x), -0.5)), 1 / sqrt(2 * 3.14159265358979323846));
+    return rw_add(t, cdf, rw_mul(t, x, pdf));
+}
+
+static rw_tensor *gelu_tanh_slope(rw_tape *t, rw_tensor *x)
+{
+    const double c = sqrt(2 / 3.14159265358979323846);
+    rw_tensor *const xx = rw_mul(t, x, x);
+    rw_tensor *const inner = rw_mul(t, x, rw_add_scalar(t, rw_scale(t, xx, 0.044715 * c), c));
+    rw_tensor *const th = rw_tanh(t, inner);
+    rw_tensor *const slope = rw_mul(t, one_minus(t, rw_mul(t, th, th)), rw_add_scalar(t, rw_scale(t, xx, 0.134145 * c), c));
+    return rw_scale(t, rw_add(t, rw_add_scalar(t, th, 1), rw_mul(t, x, slope)), 0.5);
+}
+
+static double constant_of(const rw_grad_call *g)
+{
+    return ((const struct constant *)rw_grad_attrs(g))->value;
+}
+
+RULE(scale, NULL, x, rw_scale(t, dy, constant_of(g)))
+RULE(add_scalar, NULL, x, dy)
+RULE(neg, NULL, x, rw_neg(t, dy))
+RULE(pow_scalar, NULL, x, rw_mul(t, dy, rw_scale(t, rw_pow_scalar(t, x, constant_of(g) - 1), constant_of(g))))
+RULE(abs, NULL, x, rw_mul(t, dy, rw_sign_at(RW_HERE, t, x)))
+RULE(exp, NULL, y, rw_mul(t, dy, y))
+RULE(log, NULL, x, rw_div(t, dy, x))
+RULE(sqrt, &rw_op_sqrt_backward, y, rw_div(t, rw_scale(t, dy, 0.5), y))
+RULE(tanh, &rw_op_tanh_backward, y, rw_mul(t, dy, one_minus(t, rw_mul(t, y, y))))
+RULE(erf, NULL, x, rw_mul(t, dy, rw_scale(t, rw_exp(t, rw_neg(t, rw_mul(t, x, x))), 2 / sqrt(3.14159265358979323846))))
+RULE(sigmoid, &rw_op_sigmoid_backward, y, rw_mul(t, dy, rw_mul(t, y, one_minus(t, y))))
+RULE(relu, &rw_op_relu_backward, y, rw_mul(t, dy, rw_sign_at(RW_HERE, t, y)))
+RULE(silu, &rw_op_silu_backward, x, rw_mul(t, dy, silu_slope(t, x)))
+RULE(gelu, &rw_op_gelu_backward, x, rw_mul(t, dy, gelu_slope(t, x)))
+RULE(gelu_tanh, &rw_op_gelu_tanh_backward, x, rw_mul(t, dy, gelu_tanh_slope(t, x)))
+
+#define UNARY_OP(NAME, GRAD, FLAGS)                                                                                     \
+    RW_CPU_KERNEL(rw_##NAME##_cpu)                                                                                      \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 1, .n_outputs = 1, .flags = FLAGS,               \
+                                            .strided = RW_OP_ALL_INPUTS, .inplace = RW_OP_INPUT(0), .check = check_unary, \
+                                            .kernel = { [RW_DEVICE_CPU] = rw_##NAME##_cpu }, .grad = GRAD,              \
+                                            .cost = cost_unary };
+
+#define UNARY(NAME)                                                      \
+    UNARY_OP(NAME, grad_##NAME, 0)                                       \
+    rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *x)      \
+    {                                                                    \
+        return apply(at, t, &rw_op_##NAME, x, 0);                        \
+    }
+
+#define UNARY_CONSTANT(NAME)                                                      \
+    UNARY_OP(NAME, grad_##NAME, 0)                                                \
+    rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *x, double value) \
+    {                                                                             \
+        return apply(at, t, &rw_op_##NAME, x, value);                             \
+    }
+
+UNARY_CONSTANT(scale)
+UNARY_CONSTANT(add_scalar)
+UNARY_CONSTANT(pow_scalar)
+UNARY(neg)
+UNARY(abs)
+UNARY(exp)
+UNARY(log)
+UNARY(sqrt)
+UNARY(tanh)
+UNARY(erf)
+UNARY(sigmoid)
+UNARY(relu)
+UNARY(silu)
+UNARY(gelu)
+UNARY(gelu_tanh)
+
+UNARY_OP(sign, NULL, RW_OP_NO_GRADIENT)
+
+rw_tensor *rw_sign_at(rw_site at, rw_tape *t, rw_tensor *x)
+{
+    return apply(at, t, &rw_op_sign, x, 0);
+}

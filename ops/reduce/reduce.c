@@ -1,0 +1,181 @@
+/* sum, mean, max, sum_to, logsumexp: checks and gradient rules of the reductions. */
+#include "ops/reduce/reduce.h"
+
+#include "device/cpu/isa.h"
+#include "ops/pointwise/pointwise.h"
+#include "ops/shape/shape.h"
+#include "ops/util.h"
+
+#include <float.h>
+#include <string.h>
+
+static rw_shape reduced_shape(rw_shape in, uint32_t mask, bool keep)
+{
+    rw_shape out = { 0 };
+    for (int i = 0; i < in.rank; i++) {
+        if (!(mask >> i & 1)) out.dim[out.rank++] = in.dim[i];
+        else if (keep) out.dim[out.rank++] = 1;
+    }
+    return out;
+}
+
+/* A check before the shape is known needs the mask: the front resolves it and passes it on as an attribute. */
+static rw_status check_reduce(rw_op_call *call)
+{
+    const struct rw_reduce_attrs *const a = call->attrs;
+    uint32_t mask;
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(rw_axes_mask(call, a->axes, call->in[0].layout->rank, &mask));
+    if (a->kind == RW_REDUCE_MAX)
+        for (int i = 0; i < call->in[0].layout->rank; i++)
+            if ((mask >> i & 1) && call->in[0].layout->dim[i] == 0) return rw_op_error(call, RW_ERR_SHAPE, "the maximum of no elements");
+    return rw_op_output(call, 0, call->in[0].dtype, reduced_shape(rw_in_shape(call, 0), mask, a->keep));
+}
+
+static rw_op_cost cost_reduce(const rw_op_call *call)
+{
+    return (rw_op_cost){ (double)call->in[0].layout->numel, rw_cost_bytes(call) };
+}
+
+/* Partial sums of a reduction to one element: rw_reduce_cpu(). */
+static size_t workspace_reduce(const rw_op_call *call, rw_device device)
+{
+    return (size_t)(call->in[0].layout->numel / RW_REDUCE_BLOCK + 1) * sizeof(double);
+}
+
+/* dy in the shape of the input with reduced axes of extent 1, stretched: a view. */
+static rw_tensor *stretch(rw_grad_call *g, rw_tensor *dy)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    const struct rw_reduce_attrs *const a = rw_grad_attrs(g);
+    const rw_shape in = rw_tensor_shape(rw_grad_input(g, 0));
+    const uint32_t mask = rw_reduce_mask(a->axes, in.rank);
+    return rw_broadcast_to(t, rw_reshape(t, dy, reduced_shape(in, mask, true)), in);
+}
+
+static rw_status grad_sum(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, stretch(g, rw_grad_upstream(g, 0)));
+}
+
+static rw_status grad_mean(rw_grad_call *g)
+{
+    const int64_t out = rw_shape_numel(rw_tensor_shape(rw_grad_output(g, 0)));
+    const int64_t in = rw_shape_numel(rw_tensor_shape(rw_grad_input(g, 0)));
+    return rw_grad_set(g, 0, stretch(g, rw_scale(rw_grad_tape(g), rw_grad_upstream(g, 0), in ? (double)out / (double)in : 0)));
+}
+
+static rw_status check_first_max(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+/* 1 at the first maximal element of each group, else 0. */
+RW_CPU_KERNEL(rw_first_max_cpu)
+static const rw_op_def rw_op_first_max = { .name = "first_max", .n_inputs = 2, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT,
+                                           .check = check_first_max, .kernel = { [RW_DEVICE_CPU] = rw_first_max_cpu } };
+
+static rw_status grad_max(rw_grad_call *g)
+{
+    const struct rw_reduce_attrs a = *(const struct rw_reduce_attrs *)rw_grad_attrs(g);
+    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_output(g, 0) };
+    rw_tensor *const first = rw_grad_apply(g, &rw_op_first_max, in, 2, &a, sizeof a, NULL);
+    return rw_grad_set(g, 0, rw_mul(rw_grad_tape(g), stretch(g, rw_grad_upstream(g, 0)), first));
+}
+
+#define REDUCE(NAME, GRAD, FLAGS)                                                                                         \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 1, .n_outputs = 1, .flags = FLAGS,                 \
+                                            .check = check_reduce, .kernel = { [RW_DEVICE_CPU] = rw_reduce_cpu },         \
+                                            .grad = GRAD, .cost = cost_reduce, .workspace = workspace_reduce };
+
+RW_CPU_KERNEL(rw_reduce_cpu)
+REDUCE(sum, grad_sum, 0)
+REDUCE(mean, grad_mean, 0)
+REDUCE(max, grad_max, 0)
+REDUCE(max_detached, NULL, RW_OP_NO_GRADIENT)
+
+static rw_tensor *reduce(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, uint32_t axes, bool keep, int kind)
+{
+    const struct rw_reduce_attrs a = { axes, keep, kind, 0 };
+    return rw_apply_at(at, t, op, &x, 1, &a, sizeof a, NULL);
+}
+
+rw_tensor *rw_sum_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
+{
+    return reduce(at, t, &rw_op_sum, x, axes, keep, RW_REDUCE_SUM);
+}
+
+rw_tensor *rw_mean_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
+{
+    return reduce(at, t, &rw_op_mean, x, axes, keep, RW_REDUCE_MEAN);
+}
+
+rw_tensor *rw_max_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
+{
+    return reduce(at, t, &rw_op_max, x, axes, keep, RW_REDUCE_MAX);
+}
+
+/* sum_to: the axes that broadcasting stretched, then the shape */
+
+struct sum_to_attrs {
+    struct rw_reduce_attrs reduce;
+    int64_t rank;
+    int64_t dim[RW_MAX_RANK];
+};
+
+static rw_status check_sum_to(rw_op_call *call)
+{
+    const struct sum_to_attrs *const a = call->attrs;
+    rw_shape shape = { .rank = (int32_t)a->rank }, joint;
+    memcpy(shape.dim, a->dim, sizeof shape.dim);
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(rw_broadcast(call, shape, rw_in_shape(call, 0), &joint));
+    if (!rw_shape_equal(joint, rw_in_shape(call, 0))) return rw_op_error(call, RW_ERR_SHAPE, "the shape does not stretch to the tensor's");
+    return rw_op_output(call, 0, call->in[0].dtype, shape);
+}
+
+static rw_status grad_sum_to(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_broadcast_to(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_shape(rw_grad_input(g, 0))));
+}
+
+static const rw_op_def rw_op_sum_to = { .name = "sum_to", .n_inputs = 1, .n_outputs = 1, .check = check_sum_to,
+                                        .kernel = { [RW_DEVICE_CPU] = rw_reduce_cpu }, .grad = grad_sum_to, .cost = cost_reduce,
+                                        .workspace = workspace_reduce };
+
+rw_tensor *rw_sum_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
+{
+    if (!x) return NULL;
+    struct sum_to_attrs a = { .reduce = { .kind = RW_REDUCE_SUM }, .rank = shape.rank };
+    memcpy(a.dim, shape.dim, sizeof a.dim);
+    const rw_shape in = rw_tensor_shape(x);
+    for (int i = 0; i < in.rank; i++) {
+        const int k = i - (in.rank - shape.rank);
+        if (k < 0 || (shape.dim[k] == 1 && in.dim[i] != 1)) a.reduce.axes |= 1u << i;
+    }
+    return rw_apply_at(at, t, &rw_op_sum_to, &x, 1, &a, sizeof a, NULL);
+}
+
+/*
+ * logsumexp: composed, because it is rare. The maximum only shifts, so no gradient flows through it; it is held above
+ * the lowest finite number so that a group of -inf gives -inf.
+ */
+rw_tensor *rw_logsumexp_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
+{
+    rw_tensor *const most = reduce(at, t, &rw_op_max_detached, x, axes, true, RW_REDUCE_MAX);
+    if (!most) return NULL;
+    rw_tensor *const lowest = rw_fill_at(at, t, rw_tensor_dtype(x), RW_SCALAR, -FLT_MAX / 2);
+    rw_tensor *const shift = rw_maximum_at(at, t, most, lowest);
+    rw_tensor *const sum = rw_sum_at(at, t, rw_exp_at(at, t, rw_sub_at(at, t, x, shift)), axes, keep);
+    if (!sum) return NULL;
+    return rw_add_at(at, t, rw_log_at(at, t, sum), rw_reshape_at(at, t, shift, rw_tensor_shape(sum)));
+}
+
+uint32_t rw_reduce_mask(uint32_t axes, int rank)
+{
+    if (axes == RW_ALL_AXES) return (1u << rank) - 1;
+    uint32_t mask = axes & 0xff;
+    for (int i = 8; i < 16; i++)
+        if (axes >> i & 1) mask |= 1u << (7 - i + rank);
+    return mask;
+}

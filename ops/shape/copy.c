@@ -1,0 +1,207 @@
+/* contiguous, cast, fill, pad, concat, assign: the shape ops that move elements. */
+#include "device/cpu/isa.h"
+#include "ops/shape/shape.h"
+#include "ops/util.h"
+#include "record/record.h"
+
+#include <string.h>
+
+static rw_op_cost cost_copy(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 0);
+}
+
+/* contiguous */
+
+static rw_status check_like(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status grad_same(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
+}
+
+RW_CPU_KERNEL(rw_copy_cpu)
+const rw_op_def rw_op_contiguous = { .name = "contiguous", .n_inputs = 1, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
+                                     .check = check_like, .kernel = { [RW_DEVICE_CPU] = rw_copy_cpu }, .grad = grad_same,
+                                     .cost = cost_copy };
+
+rw_tensor *rw_contiguous_at(rw_site at, rw_tape *t, rw_tensor *x)
+{
+    if (!t || !x) return NULL;
+    const struct rw_tensor *const v = rw_tape_resolve(t, x, "contiguous", at);
+    if (!v) return NULL;
+    if (rw_tensor_layout(t->ctx, v)->dense) return x;
+    return rw_apply_at(at, t, &rw_op_contiguous, &x, 1, NULL, 0, NULL);
+}
+
+/* cast */
+
+struct cast_attrs {
+    int64_t dtype;
+};
+
+static rw_status check_cast(rw_op_call *call)
+{
+    const struct cast_attrs *const a = call->attrs;
+    if (a->dtype < 0 || a->dtype >= RW_DTYPE_COUNT) return rw_op_error(call, RW_ERR_DTYPE, "%d is not an element type", (int)a->dtype);
+    return rw_op_output(call, 0, (rw_dtype)a->dtype, rw_in_shape(call, 0));
+}
+
+static rw_status grad_cast(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_cast(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_dtype(rw_grad_input(g, 0))));
+}
+
+static const rw_op_def rw_op_cast = { .name = "cast", .n_inputs = 1, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
+                                      .check = check_cast, .kernel = { [RW_DEVICE_CPU] = rw_copy_cpu }, .grad = grad_cast,
+                                      .cost = cost_copy };
+
+rw_tensor *rw_cast_at(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype dtype)
+{
+    if (x && rw_tensor_dtype(x) == dtype) return x;
+    const struct cast_attrs a = { dtype };
+    return rw_apply_at(at, t, &rw_op_cast, &x, 1, &a, sizeof a, NULL);
+}
+
+/* fill */
+
+struct fill_attrs {
+    double value;
+    int64_t dtype, rank;
+    int64_t dim[RW_MAX_RANK];
+};
+
+static rw_shape shape_of(int64_t rank, const int64_t *dim)
+{
+    rw_shape shape = { .rank = (int32_t)rank };
+    memcpy(shape.dim, dim, sizeof shape.dim);
+    return shape;
+}
+
+static rw_status check_fill(rw_op_call *call)
+{
+    const struct fill_attrs *const a = call->attrs;
+    return rw_op_output(call, 0, (rw_dtype)a->dtype, shape_of(a->rank, a->dim));
+}
+
+RW_CPU_KERNEL(rw_fill_cpu)
+static const rw_op_def rw_op_fill = { .name = "fill", .n_inputs = 0, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT, .check = check_fill,
+                                      .kernel = { [RW_DEVICE_CPU] = rw_fill_cpu }, .cost = cost_copy };
+
+rw_tensor *rw_fill_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, double value)
+{
+    struct fill_attrs a = { .value = value, .dtype = dtype, .rank = shape.rank };
+    memcpy(a.dim, shape.dim, sizeof a.dim);
+    return rw_apply_at(at, t, &rw_op_fill, NULL, 0, &a, sizeof a, NULL);
+}
+
+/* pad: the gradient of slice */
+
+struct pad_attrs {
+    int64_t axis, start, rank;
+    int64_t dim[RW_MAX_RANK];
+};
+
+static rw_status check_pad(rw_op_call *call)
+{
+    const struct pad_attrs *const a = call->attrs;
+    return rw_op_output(call, 0, call->in[0].dtype, shape_of(a->rank, a->dim));
+}
+
+static rw_status grad_pad(rw_grad_call *g)
+{
+    const struct pad_attrs *const a = rw_grad_attrs(g);
+    const rw_shape x = rw_tensor_shape(rw_grad_input(g, 0));
+    const int axis = a->axis < 0 ? (int)a->axis + x.rank : (int)a->axis;
+    return rw_grad_set(g, 0, rw_slice(rw_grad_tape(g), rw_grad_upstream(g, 0), axis, a->start, a->start + x.dim[axis]));
+}
+
+RW_CPU_KERNEL(rw_pad_cpu)
+static const rw_op_def rw_op_pad = { .name = "pad", .n_inputs = 1, .n_outputs = 1, .check = check_pad,
+                                     .kernel = { [RW_DEVICE_CPU] = rw_pad_cpu }, .grad = grad_pad, .cost = cost_copy };
+
+rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, int axis, int64_t start)
+{
+    struct pad_attrs a = { .axis = axis, .start = start, .rank = shape.rank };
+    memcpy(a.dim, shape.dim, sizeof a.dim);
+    return rw_apply_at(at, t, &rw_op_pad, &x, 1, &a, sizeof a, NULL);
+}
+
+/* concat */
+
+struct concat_attrs {
+    int64_t axis;
+};
+
+static rw_status check_concat(rw_op_call *call)
+{
+    const struct concat_attrs *const a = call->attrs;
+    if (call->n_inputs < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "nothing to join");
+    rw_shape out = rw_in_shape(call, 0);
+    int axis;
+    RW_CHECK(rw_axis(call, (int)a->axis, out.rank, &axis));
+    for (int i = 1; i < call->n_inputs; i++) {
+        const rw_shape s = rw_in_shape(call, i);
+        RW_CHECK(rw_want_same_dtype(call, 0, i));
+        for (int k = 0; k < out.rank || k < s.rank; k++)
+            if (s.rank != out.rank || (k != axis && s.dim[k] != out.dim[k]))
+                return rw_op_error(call, RW_ERR_SHAPE, "input %d differs from input 0 beside axis %d", i, axis);
+        out.dim[axis] += s.dim[axis];
+    }
+    return rw_op_output(call, 0, call->in[0].dtype, out);
+}
+
+static rw_status grad_concat(rw_grad_call *g)
+{
+    const struct concat_attrs a = *(const struct concat_attrs *)rw_grad_attrs(g);
+    int64_t at = 0;
+    for (int i = 0; i < rw_grad_n_inputs(g); i++) {
+        const rw_shape s = rw_tensor_shape(rw_grad_input(g, i));
+        const int axis = a.axis < 0 ? (int)a.axis + s.rank : (int)a.axis;
+        const int64_t from = at;
+        at += s.dim[axis];
+        if (!rw_grad_wanted(g, i)) continue;
+        RW_CHECK(rw_grad_set(g, i, rw_slice(rw_grad_tape(g), rw_grad_upstream(g, 0), axis, from, at)));
+    }
+    return RW_OK;
+}
+
+RW_CPU_KERNEL(rw_concat_cpu)
+static const rw_op_def rw_op_concat = { .name = "concat", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
+                                        .check = check_concat, .kernel = { [RW_DEVICE_CPU] = rw_concat_cpu }, .grad = grad_concat,
+                                        .cost = cost_copy };
+
+rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
+{
+    const struct concat_attrs a = { axis };
+    if (!x) return NULL;
+    return rw_apply_at(at, t, &rw_op_concat, x, n, &a, sizeof a, NULL);
+}
+
+/* assign: its output is the buffer's own memory, written when the step ends */
+
+static rw_status check_assign(rw_op_call *call)
+{
+    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
+        return rw_op_error(call, RW_ERR_SHAPE, "the buffer has another shape");
+    return rw_op_output_like(call, 0, 0);
+}
+
+const rw_op_def rw_op_assign = { .name = "assign", .n_inputs = 2, .n_outputs = 1, .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT,
+                                 .strided = RW_OP_ALL_INPUTS, .check = check_assign,
+                                 .kernel = { [RW_DEVICE_CPU] = rw_copy_cpu }, .cost = cost_copy };
+
+rw_status rw_assign_at(rw_site at, rw_tape *t, rw_tensor *buffer, rw_tensor *x)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    const struct rw_param *const p = buffer && buffer != rw_none() ? rw_param_of(buffer) : NULL;
+    if (!p || p->grad || (buffer->flags & RW_VALUE_GRADIENT))
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_assign at %s:%d: the target must be a buffer made by rw_buffer()", at.file, at.line);
+    rw_tensor *const in[] = { x, buffer };
+    if (rw_apply_at(at, t, &rw_op_assign, in, 2, NULL, 0, NULL)) return RW_OK;
+    return t->ctx->status ? t->ctx->status : RW_ERR_ARGUMENT;
+}

@@ -1,0 +1,198 @@
+/* Kernels of the shape ops: copies between layouts and types, fills, joins. */
+#include "device/cpu/isa.h"
+#include "ops/map.h"
+
+typedef void (*copy_row)(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n);
+
+static double get(const void *p, rw_dtype dtype, int64_t i)
+{
+    switch (dtype) {
+    case RW_F32: return ((const float *)p)[i];
+    case RW_F64: return ((const double *)p)[i];
+    case RW_I32: return ((const int32_t *)p)[i];
+    default: return bf16_to_f32(((const uint16_t *)p)[i]);
+    }
+}
+
+/* A double to bfloat16 rounds once: to float by rounding to odd first. */
+static uint16_t bf16_of_double(double x)
+{
+    float f = (float)x;
+    if (isfinite(f) && (double)f != x) {
+        uint32_t bits;
+        memcpy(&bits, &f, sizeof bits);
+        if (fabs((double)f) > fabs(x)) bits--;
+        bits |= 1;
+        memcpy(&f, &bits, sizeof bits);
+    }
+    return f32_to_bf16(f);
+}
+
+static void put(void *p, rw_dtype dtype, int64_t i, double x)
+{
+    switch (dtype) {
+    case RW_F32: ((float *)p)[i] = (float)x; break;
+    case RW_F64: ((double *)p)[i] = x; break;
+    case RW_I32: ((int32_t *)p)[i] = x != x ? 0 : x >= 2147483647.0 ? INT32_MAX : x <= -2147483648.0 ? INT32_MIN : (int32_t)x; break;
+    default: ((uint16_t *)p)[i] = bf16_of_double(x);
+    }
+}
+
+#define SAME_TYPE(name, type)                                                                                                \
+    static void name(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n)                     \
+    {                                                                                                                        \
+        type *const y = (type *)to + at;                                                                                     \
+        const type *const x = (const type *)from + from_at;                                                                  \
+        if (stride == 1) memcpy(y, x, (size_t)n * sizeof *y);                                                                \
+        else for (int64_t i = 0; i < n; i++) y[i] = x[i * stride];                                                           \
+    }
+
+SAME_TYPE(copy_2, uint16_t)
+SAME_TYPE(copy_4, uint32_t)
+SAME_TYPE(copy_8, uint64_t)
+
+static void f32_from_bf16(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) ((float *)to)[at + i] = bf16_to_f32(((const uint16_t *)from)[from_at + i * stride]);
+}
+
+static void bf16_from_f32(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[at + i] = f32_to_bf16(((const float *)from)[from_at + i * stride]);
+}
+
+static copy_row row_of(rw_dtype to, rw_dtype from)
+{
+    if (to == from) return rw_dtype_size(to) == 2 ? copy_2 : rw_dtype_size(to) == 4 ? copy_4 : copy_8;
+    if (to == RW_F32 && from == RW_BF16) return f32_from_bf16;
+    if (to == RW_BF16 && from == RW_F32) return bf16_from_f32;
+    return NULL;
+}
+
+static void copy_range(const rw_kernel *k, const struct map_axes *m, copy_row row, int64_t index, int64_t begin, int64_t n)
+{
+    int64_t at = 0, rest = index;
+    for (int axis = m->rank - 2; axis >= 0; axis--) {
+        at += rest % m->dim[axis] * m->stride[0][axis];
+        rest /= m->dim[axis];
+    }
+    const int64_t stride = m->stride[0][m->rank - 1], to = index * m->dim[m->rank - 1] + begin;
+    at += begin * stride;
+    if (row) {
+        row(k->out[0].data, to, k->in[0].data, at, stride, n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) put(k->out[0].data, k->out[0].dtype, to + i, get(k->in[0].data, k->in[0].dtype, at + i * stride));
+}
+
+rw_status RW_ISA_NAME(rw_copy_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_copy_cpu)(const rw_kernel *k)
+{
+    const int64_t numel = k->out[0].layout->numel;
+    if (!numel) return RW_OK;
+    struct map_axes m;
+    map_join(k, 1, &m);
+    const copy_row row = row_of(k->out[0].dtype, k->in[0].dtype);
+    const int64_t inner = m.dim[m.rank - 1], rows = numel / inner, cuts = (inner + MAP_BLOCK - 1) / MAP_BLOCK;
+    const bool parallel = numel >= RW_PARALLEL_FROM && k->threads > 1;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
+    for (int64_t i = 0; i < rows * cuts; i++) {
+        const int64_t begin = i % cuts * MAP_BLOCK;
+        copy_range(k, &m, row, i / cuts, begin, inner - begin < MAP_BLOCK ? inner - begin : MAP_BLOCK);
+    }
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_fill_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_fill_cpu)(const rw_kernel *k)
+{
+    double value;
+    memcpy(&value, k->attrs, sizeof value);
+    for (int64_t i = 0; i < k->out[0].layout->numel; i++) put(k->out[0].data, k->out[0].dtype, i, value);
+    return RW_OK;
+}
+
+/* Extents around an axis of the output: outer x axis x inner. */
+struct around {
+    int64_t outer, inner;
+    int axis;
+};
+
+static struct around around_axis(const rw_layout *l, int64_t axis)
+{
+    struct around a = { 1, 1, (int)(axis < 0 ? axis + l->rank : axis) };
+    for (int i = 0; i < a.axis; i++) a.outer *= l->dim[i];
+    for (int i = a.axis + 1; i < l->rank; i++) a.inner *= l->dim[i];
+    return a;
+}
+
+rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k)
+{
+    const int64_t *const attrs = k->attrs; /* axis, start, ... */
+    const rw_layout *const out = k->out[0].layout, *const in = k->in[0].layout;
+    const struct around a = around_axis(out, attrs[0]);
+    const size_t size = rw_dtype_size(k->out[0].dtype), part = (size_t)(in->dim[a.axis] * a.inner) * size;
+    const size_t whole = (size_t)(out->dim[a.axis] * a.inner) * size, before = (size_t)(attrs[1] * a.inner) * size;
+    if (!out->numel) return RW_OK;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
+    for (int64_t i = 0; i < a.outer; i++) {
+        char *const y = (char *)k->out[0].data + (size_t)i * whole;
+        memset(y, 0, before);
+        if (part) memcpy(y + before, (const char *)k->in[0].data + (size_t)i * part, part);
+        memset(y + before + part, 0, whole - before - part);
+    }
+    return RW_OK;
+}
+
+/* One row [axis x inner] of one input, of any strides. */
+static void join_row(const rw_view *x, const struct around *a, int64_t outer, char *to)
+{
+    const rw_layout *const l = x->layout;
+    const size_t size = rw_dtype_size(x->dtype);
+    int64_t at = 0;
+    for (int i = a->axis - 1; i >= 0; i--) {
+        at += outer % l->dim[i] * l->stride[i];
+        outer /= l->dim[i];
+    }
+    const int64_t n = l->dim[a->axis] * a->inner;
+    if (!n) return;
+    bool dense = true;
+    int64_t step = 1;
+    for (int i = l->rank - 1; i >= a->axis; i--) {
+        dense &= l->dim[i] == 1 || l->stride[i] == step;
+        step *= l->dim[i];
+    }
+    if (dense) {
+        memcpy(to, (const char *)x->data + at * (int64_t)size, (size_t)n * size);
+        return;
+    }
+    /* Inner axis in one go where it is dense, else element by element. */
+    const int64_t run = l->stride[l->rank - 1] == 1 ? l->dim[l->rank - 1] : 1;
+    for (int64_t e = 0; e < n; e += run) {
+        int64_t rest = e, from = at;
+        for (int i = l->rank - 1; i >= a->axis; i--) {
+            from += rest % l->dim[i] * l->stride[i];
+            rest /= l->dim[i];
+        }
+        memcpy(to + (size_t)e * size, (const char *)x->data + from * (int64_t)size, (size_t)run * size);
+    }
+}
+
+rw_status RW_ISA_NAME(rw_concat_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_concat_cpu)(const rw_kernel *k)
+{
+    const rw_layout *const out = k->out[0].layout;
+    const struct around a = around_axis(out, *(const int64_t *)k->attrs);
+    const size_t size = rw_dtype_size(k->out[0].dtype), whole = (size_t)(out->dim[a.axis] * a.inner) * size;
+    if (!out->numel) return RW_OK;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
+    for (int64_t i = 0; i < a.outer; i++) {
+        char *to = (char *)k->out[0].data + (size_t)i * whole;
+        for (int j = 0; j < k->n_inputs; j++) {
+            join_row(&k->in[j], &a, i, to);
+            to += (size_t)(k->in[j].layout->dim[a.axis] * a.inner) * size;
+        }
+    }
+    return RW_OK;
+}

@@ -1,0 +1,242 @@
+/* Views: reshape, permute, transpose, slice, split, broadcast_to. No kernels: the result looks into the input's buffer. */
+#include "ops/shape/shape.h"
+#include "ops/util.h"
+
+#include <string.h>
+
+/* permute */
+
+struct permute_attrs {
+    int32_t rank;
+    int32_t axis[RW_MAX_RANK];
+};
+
+static rw_status check_permute(rw_op_call *call)
+{
+    const struct permute_attrs *const a = call->attrs;
+    const rw_layout *const in = call->in[0].layout;
+    if (a->rank != in->rank) return rw_op_error(call, RW_ERR_SHAPE, "%d axes for a tensor of rank %d", a->rank, in->rank);
+    rw_shape shape = { .rank = in->rank };
+    int64_t stride[RW_MAX_RANK];
+    uint32_t seen = 0;
+    for (int i = 0; i < in->rank; i++) {
+        const int axis = a->axis[i];
+        if (axis < 0 || axis >= in->rank || (seen >> axis & 1))
+            return rw_op_error(call, RW_ERR_SHAPE, "axis %d is out of range or named twice", axis);
+        seen |= 1u << axis;
+        shape.dim[i] = in->dim[axis];
+        stride[i] = in->stride[axis];
+    }
+    return rw_op_output_view(call, 0, shape, stride, in->offset);
+}
+
+static rw_status grad_permute(rw_grad_call *g)
+{
+    const struct permute_attrs *const a = rw_grad_attrs(g);
+    int back[RW_MAX_RANK];
+    for (int i = 0; i < a->rank; i++) back[a->axis[i]] = i;
+    return rw_grad_set(g, 0, rw_permute(rw_grad_tape(g), rw_grad_upstream(g, 0), back));
+}
+
+static const rw_op_def rw_op_permute = { .name = "permute", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
+                                         .check = check_permute, .grad = grad_permute };
+
+rw_tensor *rw_permute_at(rw_site at, rw_tape *t, rw_tensor *x, const int *axes)
+{
+    if (!x || !axes) return NULL;
+    struct permute_attrs a = { .rank = rw_tensor_shape(x).rank };
+    for (int i = 0; i < a.rank; i++) a.axis[i] = axes[i];
+    return rw_apply_at(at, t, &rw_op_permute, &x, 1, &a, sizeof a, NULL);
+}
+
+rw_tensor *rw_transpose_at(rw_site at, rw_tape *t, rw_tensor *x, int axis_a, int axis_b)
+{
+    if (!x) return NULL;
+    struct permute_attrs a = { .rank = rw_tensor_shape(x).rank };
+    for (int i = 0; i < a.rank; i++) a.axis[i] = i;
+    const int p = axis_a < 0 ? axis_a + a.rank : axis_a, q = axis_b < 0 ? axis_b + a.rank : axis_b;
+    if (p < 0 || q < 0 || p >= a.rank || q >= a.rank) a.axis[0] = RW_MAX_RANK; /* refused by the check */
+    else a.axis[p] = q, a.axis[q] = p;
+    return rw_apply_at(at, t, &rw_op_permute, &x, 1, &a, sizeof a, NULL);
+}
+
+/* reshape */
+
+struct reshape_attrs {
+    int64_t rank;
+    int64_t dim[RW_MAX_RANK];
+};
+
+static rw_status check_reshape(rw_op_call *call)
+{
+    const struct reshape_attrs *const a = call->attrs;
+    const rw_layout *const in = call->in[0].layout;
+    rw_shape shape = { .rank = (int32_t)a->rank };
+    if (a->rank < 0 || a->rank > RW_MAX_RANK) return rw_op_error(call, RW_ERR_SHAPE, "rank %d", (int)a->rank);
+    int unknown = -1;
+    int64_t known = 1;
+    for (int i = 0; i < shape.rank; i++) {
+        shape.dim[i] = a->dim[i];
+        if (a->dim[i] == -1 && unknown < 0) unknown = i;
+        else if (a->dim[i] < 0) return rw_op_error(call, RW_ERR_SHAPE, "extent %lld at axis %d", (long long)a->dim[i], i);
+        else known *= a->dim[i];
+    }
+    if (unknown >= 0) shape.dim[unknown] = known ? in->numel / known : 0;
+    if (rw_shape_numel(shape) != in->numel)
+        return rw_op_error(call, RW_ERR_SHAPE, "%lld elements do not fill the new shape", (long long)in->numel);
+    int64_t stride[RW_MAX_RANK], step = 1;
+    for (int i = shape.rank - 1; i >= 0; i--) {
+        stride[i] = step;
+        step *= shape.dim[i];
+    }
+    return rw_op_output_view(call, 0, shape, stride, in->offset);
+}
+
+static rw_status grad_reshape(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_reshape(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_shape(rw_grad_input(g, 0))));
+}
+
+static const rw_op_def rw_op_reshape = { .name = "reshape", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
+                                         .check = check_reshape, .grad = grad_reshape };
+
+rw_tensor *rw_reshape_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
+{
+    struct reshape_attrs a = { .rank = shape.rank };
+    memcpy(a.dim, shape.dim, sizeof a.dim);
+    rw_tensor *const dense = rw_contiguous_at(at, t, x);
+    return dense ? rw_apply_at(at, t, &rw_op_reshape, &dense, 1, &a, sizeof a, NULL) : NULL;
+}
+
+/* slice */
+
+struct slice_attrs {
+    int64_t axis, start, end;
+};
+
+static rw_status check_slice(rw_op_call *call)
+{
+    const struct slice_attrs *const a = call->attrs;
+    const rw_layout *const in = call->in[0].layout;
+    int axis;
+    RW_CHECK(rw_axis(call, (int)a->axis, in->rank, &axis));
+    if (a->start < 0 || a->start > a->end || a->end > in->dim[axis])
+        return rw_op_error(call, RW_ERR_SHAPE, "elements %lld to %lld of an axis of extent %lld", (long long)a->start, (long long)a->end,
+                           (long long)in->dim[axis]);
+    rw_shape shape = rw_in_shape(call, 0);
+    shape.dim[axis] = a->end - a->start;
+    return rw_op_output_view(call, 0, shape, in->stride, in->offset + a->start * in->stride[axis]);
+}
+
+static rw_status grad_slice(rw_grad_call *g)
+{
+    const struct slice_attrs *const a = rw_grad_attrs(g);
+    return rw_grad_set(g, 0, rw_pad_at(RW_HERE, rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_shape(rw_grad_input(g, 0)),
+                                       (int)a->axis, a->start));
+}
+
+static const rw_op_def rw_op_slice = { .name = "slice", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW, .check = check_slice,
+                                       .grad = grad_slice };
+
+rw_tensor *rw_slice_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int64_t start, int64_t end)
+{
+    const struct slice_attrs a = { axis, start, end };
+    return rw_apply_at(at, t, &rw_op_slice, &x, 1, &a, sizeof a, NULL);
+}
+
+/* split: one node with several outputs, whose gradient is one concat */
+
+struct split_attrs {
+    int64_t axis, n;
+    int64_t size[RW_OP_MAX_OUTPUTS];
+};
+
+static rw_status check_split(rw_op_call *call)
+{
+    const struct split_attrs *const a = call->attrs;
+    const rw_layout *const in = call->in[0].layout;
+    int axis;
+    RW_CHECK(rw_axis(call, (int)a->axis, in->rank, &axis));
+    int64_t at = 0;
+    for (int i = 0; i < a->n; i++) {
+        if (a->size[i] < 0) return rw_op_error(call, RW_ERR_SHAPE, "a piece of %lld", (long long)a->size[i]);
+        at += a->size[i];
+    }
+    if (at != in->dim[axis])
+        return rw_op_error(call, RW_ERR_SHAPE, "pieces of %lld in all for an axis of extent %lld", (long long)at, (long long)in->dim[axis]);
+    call->n_outputs = (int)a->n;
+    rw_shape shape = rw_in_shape(call, 0);
+    at = 0;
+    for (int i = 0; i < a->n; i++) {
+        shape.dim[axis] = a->size[i];
+        RW_CHECK(rw_op_output_view(call, i, shape, in->stride, in->offset + at * in->stride[axis]));
+        at += a->size[i];
+    }
+    return RW_OK;
+}
+
+static rw_status grad_split(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    const struct split_attrs a = *(const struct split_attrs *)rw_grad_attrs(g);
+    rw_tensor *part[RW_OP_MAX_OUTPUTS];
+    for (int i = 0; i < a.n; i++) {
+        part[i] = rw_grad_upstream(g, i);
+        if (part[i]) continue;
+        rw_tensor *const y = rw_grad_output(g, i);
+        part[i] = rw_fill_at(RW_HERE, t, rw_tensor_dtype(y), rw_tensor_shape(y), 0);
+    }
+    return rw_grad_set(g, 0, rw_concat(t, part, (int)a.n, (int)a.axis));
+}
+
+static const rw_op_def rw_op_split = { .name = "split", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_VIEW,
+                                       .check = check_split, .grad = grad_split };
+
+rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, int n, rw_tensor **ret_parts)
+{
+    for (int i = 0; ret_parts && i < n; i++) ret_parts[i] = NULL;
+    if (!t || !ret_parts || !sizes || n < 1 || n > RW_OP_MAX_OUTPUTS) return RW_ERR_ARGUMENT;
+    struct split_attrs a = { .axis = axis, .n = n };
+    memcpy(a.size, sizes, (size_t)n * sizeof *sizes);
+    rw_tensor *parts[RW_OP_MAX_OUTPUTS];
+    if (!rw_apply_at(at, t, &rw_op_split, &x, 1, &a, offsetof(struct split_attrs, size) + (size_t)n * sizeof *sizes, parts)) {
+        const rw_status status = rw_error_status(rw_tape_context(t));
+        return status ? status : RW_ERR_ARGUMENT;
+    }
+    memcpy(ret_parts, parts, (size_t)n * sizeof *parts);
+    return RW_OK;
+}
+
+/* broadcast_to */
+
+static rw_status check_broadcast(rw_op_call *call)
+{
+    const struct reshape_attrs *const a = call->attrs;
+    const rw_layout *const in = call->in[0].layout;
+    rw_shape shape = { .rank = (int32_t)a->rank }, joint;
+    memcpy(shape.dim, a->dim, sizeof shape.dim);
+    if (a->rank < in->rank || a->rank > RW_MAX_RANK) return rw_op_error(call, RW_ERR_SHAPE, "rank %d to rank %d", in->rank, (int)a->rank);
+    RW_CHECK(rw_broadcast(call, rw_in_shape(call, 0), shape, &joint));
+    if (!rw_shape_equal(joint, shape)) return rw_op_error(call, RW_ERR_SHAPE, "the tensor does not stretch to the shape");
+    int64_t stride[RW_MAX_RANK];
+    for (int i = 0; i < shape.rank; i++) {
+        const int k = i - (shape.rank - in->rank);
+        stride[i] = k < 0 || in->dim[k] == 1 ? 0 : in->stride[k];
+    }
+    return rw_op_output_view(call, 0, shape, stride, in->offset);
+}
+
+static rw_status grad_broadcast(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_sum_to(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_shape(rw_grad_input(g, 0))));
+}
+
+static const rw_op_def rw_op_broadcast = { .name = "broadcast_to", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
+                                           .check = check_broadcast, .grad = grad_broadcast };
+
+rw_tensor *rw_broadcast_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
+{
+    struct reshape_attrs a = { .rank = shape.rank };
+    memcpy(a.dim, shape.dim, sizeof a.dim);
+    return rw_apply_at(at, t, &rw_op_broadcast, &x, 1, &a, sizeof a, NULL);
+}

@@ -1,0 +1,20 @@
+/* A gradient rule at work: the node it differentiates and what it hands back. */
+#ifndef RW_AUTODIFF_RULE_H
+#define RW_AUTODIFF_RULE_H
+
+#include "record/tape.h"
+
+struct rw_grad_call {
+    rw_tape *tape;
+    struct rw_node node; /* a copy: the array may move while the rule records */
+    rw_tensor *upstream[RW_OP_MAX_OUTPUTS];
+    rw_tensor *result[RW_OP_MAX_INPUTS];
+    bool again;
+};
+
+/* What recording asks of a rule: its nodes stand where the node stands that they differentiate. */
+uint32_t rw_rule_ticket(const struct rw_grad_call *g);
+rw_site rw_rule_site(const struct rw_grad_call *g);
+void rw_rule_stamp(const struct rw_grad_call *g, struct rw_node *node);
+
+#endif

@@ -1,0 +1,70 @@
+/* The CPU device: host memory and oneDNN. Kernels run in the calling thread and the OpenMP threads it starts. */
+#include "device/cpu/cpu.h"
+#include "device/cpu/onednn.h"
+#include "device/device.h"
+#include "memory/alloc.h"
+
+#include <string.h>
+
+#define CPU_ALIGNMENT 256
+
+static rw_status cpu_open(void **ret_state)
+{
+    struct rw_cpu *const cpu = rw_calloc(1, sizeof *cpu);
+    if (!cpu) return RW_ERR_MEMORY;
+    const rw_status status = rw_onednn_create(&cpu->onednn);
+    if (status) {
+        rw_free(cpu);
+        return status;
+    }
+    *ret_state = cpu;
+    return RW_OK;
+}
+
+static void cpu_close(void *state)
+{
+    struct rw_cpu *const cpu = state;
+    if (!cpu) return;
+    rw_onednn_destroy(&cpu->onednn);
+    rw_free(cpu);
+}
+
+static void *cpu_alloc(void *state, size_t bytes)
+{
+    return rw_malloc_aligned(bytes, CPU_ALIGNMENT);
+}
+
+static void cpu_free(void *state, void *p)
+{
+    rw_free_aligned(p);
+}
+
+static rw_status cpu_copy(void *state, void *to, const void *from, size_t bytes)
+{
+    if (bytes) memcpy(to, from, bytes);
+    return RW_OK;
+}
+
+static rw_status cpu_clear(void *state, void *to, size_t bytes)
+{
+    if (bytes) memset(to, 0, bytes);
+    return RW_OK;
+}
+
+static rw_status cpu_finish(void *state)
+{
+    return RW_OK;
+}
+
+const struct rw_device_fns rw_device_cpu = {
+    .name = "cpu",
+    .alignment = CPU_ALIGNMENT,
+    .open = cpu_open,
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .upload = cpu_copy,
+    .download = cpu_copy,
+    .clear = cpu_clear,
+    .finish = cpu_finish,
+};

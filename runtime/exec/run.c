@@ -1,0 +1,303 @@
+/* Pass 5: the walker. One loop over steps; per step a few loads per operand and one call. See run.h. */
+#include "exec/run.h"
+
+#include "memory/alloc.h"
+#include "verify/faults.h"
+
+#include <string.h>
+
+/* Where the places of a plan point during one run. */
+struct walk {
+    rw_tape *t;
+    rw_context *ctx;
+    const rw_plan *plan;
+    char *arena;
+    char *results;
+    void **sources;
+    uint64_t highest; /* byte of the arena that a step used */
+};
+
+static struct rw_block *block_of(const rw_tape *t, const rw_plan *plan)
+{
+    for (size_t i = 0; i < t->n_blocks; i++)
+        if (t->blocks[i].plan == plan->serial) return &t->blocks[i];
+    return NULL;
+}
+
+static bool is_held_block(const rw_tape *t, size_t block)
+{
+    for (size_t i = 0; i < t->n_held; i++)
+        if (t->held[i].block == block) return true;
+    return false;
+}
+
+static bool has_gradients(const rw_tape *t, size_t block)
+{
+    for (size_t i = 0; i < t->n_gradients; i++)
+        if (t->gradients[i]->producer == block) return true;
+    return false;
+}
+
+/* A block for the plan's results: the one it used last, or one that nothing is held in, or a new one. */
+static struct rw_block *take_block(rw_tape *t, const rw_plan *plan)
+{
+    struct rw_block *b = block_of(t, plan);
+    if (b) return b;
+    for (size_t i = 0; !b && i < t->n_blocks; i++)
+        if (!is_held_block(t, i) && !has_gradients(t, i)) b = &t->blocks[i];
+    return b;
+}
+
+static rw_status prepare_results(rw_tape *t, const rw_plan *plan)
+{
+    rw_context *const ctx = t->ctx;
+    struct rw_block *b = take_block(t, plan);
+    if (!b) {
+        if (!rw_grow(&t->blocks, &t->cap_blocks, t->n_blocks, 1, sizeof *t->blocks)) return RW_ERR_MEMORY;
+        b = &t->blocks[t->n_blocks++];
+        *b = (struct rw_block){ 0 };
+    }
+    if (b->bytes < plan->results_bytes) {
+        void *const data = ctx->device->alloc(ctx->device_state, plan->results_bytes);
+        if (!data) return RW_ERR_MEMORY;
+        ctx->device->free(ctx->device_state, b->data);
+        ctx->memory.results += plan->results_bytes - b->bytes;
+        b->data = data;
+        b->bytes = plan->results_bytes;
+    }
+    b->plan = plan->serial;
+    return RW_OK;
+}
+
+static rw_status prepare_arena(rw_context *ctx, const rw_plan *plan)
+{
+    if (ctx->arena_bytes >= plan->arena_bytes) return RW_OK;
+    void *const arena = ctx->device->alloc(ctx->device_state, plan->arena_bytes);
+    if (!arena) return RW_ERR_MEMORY;
+    ctx->device->free(ctx->device_state, ctx->arena);
+    ctx->arena = arena;
+    ctx->arena_bytes = plan->arena_bytes;
+    return RW_OK;
+}
+
+/* Law 8: what a replay reads must be what the forward pass read. */
+static rw_status check_source(rw_tape *t, const struct rw_source *source)
+{
+    if (source->leaf == RW_NONE_ID) return RW_OK;
+    struct rw_leaf *const leaf = &t->leaves[source->leaf];
+    if (leaf->kind == RW_LEAF_INPUT) {
+        if (leaf->ran && leaf->version != leaf->written) {
+            const char *const name = rw_tensor_name(rw_tape_value(t, leaf->value));
+            return rw_fail(t->ctx, RW_ERR_CHANGED, "input %s%s(value %u) was written by rw_input_write() after the forward pass had "
+                           "read it; reset the tape and record the step again", name, *name ? " " : "", leaf->value);
+        }
+        leaf->version = leaf->written;
+        leaf->ran = true;
+    }
+    if (leaf->kind == RW_LEAF_PARAM && t->ctx->params[leaf->param]->version != leaf->version)
+        return rw_fail(t->ctx, RW_ERR_CHANGED, "parameter \"%s\" changed after it was recorded; what is computed from it now would "
+                       "not match; reset the tape and record the step again", t->ctx->params[leaf->param]->name);
+    return RW_OK;
+}
+
+static rw_status resolve_sources(struct walk *w)
+{
+    const rw_plan *const p = w->plan;
+    for (size_t i = 0; i < p->n_sources; i++) {
+        const struct rw_source *const s = &p->sources[i];
+        const rw_status status = check_source(w->t, s);
+        if (status) return status;
+        switch ((enum rw_source_kind)s->kind) {
+        case RW_SOURCE_PARAM: w->sources[i] = w->ctx->params[s->index]->data; break;
+        case RW_SOURCE_GRADIENT: w->sources[i] = w->ctx->params[s->index]->grad; break;
+        case RW_SOURCE_INPUT: w->sources[i] = w->t->leaves[s->index].data; break;
+        case RW_SOURCE_HELD: w->sources[i] = rw_tape_held(w->t, s->index); break;
+        }
+    }
+    return RW_OK;
+}
+
+static inline void *memory_of(const struct walk *w, uint32_t place)
+{
+    const uint32_t index = place & 0x3fffffffu;
+    switch (place >> 30) {
+    case RW_PLACE_ARENA: return w->arena + (size_t)index * RW_PLACE_UNIT;
+    case RW_PLACE_RESULTS: return w->results + (size_t)index * RW_PLACE_UNIT;
+    case RW_PLACE_SOURCE: return w->sources[index];
+    default: return NULL;
+    }
+}
+
+static inline rw_view view_of(const struct walk *w, uint32_t value, uint32_t place)
+{
+    uint32_t layout_id;
+    rw_dtype dtype;
+    if (value < w->plan->mark_values) {
+        const struct rw_tensor *const v = rw_tape_value(w->t, value);
+        layout_id = v->layout;
+        dtype = (rw_dtype)v->dtype;
+    } else {
+        const struct rw_value_desc *const v = &w->plan->values[value - w->plan->mark_values];
+        layout_id = v->layout;
+        dtype = (rw_dtype)v->dtype;
+    }
+    const rw_layout *const layout = rw_layout_get(&w->ctx->layouts, layout_id);
+    char *const data = memory_of(w, place);
+    return (rw_view){ data ? data + (size_t)layout->offset * rw_dtype_size(dtype) : NULL, layout, dtype };
+}
+
+static inline void note_use(struct walk *w, uint32_t place, uint64_t bytes)
+{
+    if (place >> 30 != RW_PLACE_ARENA) return;
+    const uint64_t end = (uint64_t)(place & 0x3fffffffu) * RW_PLACE_UNIT + bytes;
+    if (end > w->highest) w->highest = end;
+}
+
+static rw_status kernel_failed(const struct walk *w, const struct rw_node *node, rw_status status)
+{
+    const rw_site at = w->ctx->sites[node->site];
+    return rw_fail(w->ctx, status, "%s recorded at %s:%d failed while it ran: %s", w->ctx->ops[node->op]->name, at.file, at.line,
+                   status == RW_ERR_ARGUMENT ? "an index in its inputs is out of range" : rw_status_name(status));
+}
+
+static size_t workspace_bytes(rw_context *ctx, const rw_kernel *k)
+{
+    rw_desc in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
+    for (int i = 0; i < k->n_inputs; i++) in[i] = (rw_desc){ k->in[i].dtype, k->in[i].layout };
+    for (int i = 0; i < k->n_outputs; i++) out[i] = (rw_desc){ k->out[i].dtype, k->out[i].layout };
+    const rw_op_call call = { .op = k->op, .attrs = k->attrs, .n_inputs = k->n_inputs, .n_outputs = k->n_outputs, .in = in,
+                              .out = out, .ctx = ctx };
+    return k->op->workspace(&call, ctx->kind);
+}
+
+static rw_status run_step(struct walk *w, size_t index, struct rw_observer *observer)
+{
+    const rw_plan *const p = w->plan;
+    const struct rw_step *const step = &p->steps[index];
+    const struct rw_node *const node = rw_plan_node(w->t, p, step->node);
+    const rw_op_def *const op = w->ctx->ops[node->op];
+    const uint32_t *const places = p->places + step->place;
+    const bool recorded = step->node < p->mark_nodes;
+    rw_view views[RW_OP_MAX_INPUTS + RW_OP_MAX_OUTPUTS];
+    const int n_in = node->n_inputs, n_out = node->n_outputs;
+    for (int i = 0; i < n_in; i++) views[i] = view_of(w, rw_plan_operand(w->t, p, node->first_input + (uint32_t)i), places[i]);
+    for (int i = 0; i < n_out; i++) {
+        views[n_in + i] = view_of(w, node->first_output + (uint32_t)i, places[n_in + i]);
+        note_use(w, places[n_in + i], (uint64_t)views[n_in + i].layout->span * rw_dtype_size(views[n_in + i].dtype));
+    }
+    rw_kernel k = { .op = op, .attrs = recorded ? w->t->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
+                    .in = views, .out = views + n_in, .n_inputs = n_in, .n_outputs = n_out, .threads = w->ctx->threads,
+                    .device = w->ctx->device_state };
+    if (node->ticket != RW_NONE_ID) k.ticket = w->t->tickets[node->ticket];
+    if (step->n_places > n_in + n_out) {
+        k.workspace = memory_of(w, places[n_in + n_out]);
+        k.workspace_bytes = workspace_bytes(w->ctx, &k);
+        note_use(w, places[n_in + n_out], k.workspace_bytes);
+    }
+    rw_status status = observer && observer->before ? observer->before(observer, p, index, &k) : RW_OK;
+    rw_fault_before(w->t, p, step, &k);
+    if (!status) {
+        const rw_kernel_fn kernel = op->kernel[w->ctx->kind];
+        status = kernel ? kernel(&k) : RW_ERR_UNSUPPORTED;
+        if (status) return kernel_failed(w, node, status);
+    }
+    rw_fault_after(w->t, p, step, &k);
+    if (!status && observer && observer->after) status = observer->after(observer, p, index, &k);
+    return status;
+}
+
+rw_status rw_plan_run(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct rw_observer *observer)
+{
+    rw_context *const ctx = t->ctx;
+    struct walk w = { .t = t, .ctx = ctx, .plan = plan };
+    rw_status status = prepare_arena(ctx, plan);
+    if (!status) status = prepare_results(t, plan);
+    w.sources = status ? NULL : rw_malloc(plan->n_sources * sizeof *w.sources);
+    if (!w.sources) return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the arena takes %llu bytes)",
+                                   (unsigned long long)plan->arena_bytes);
+    w.arena = ctx->arena;
+    const struct rw_block *const block = block_of(t, plan);
+    w.results = block ? block->data : NULL;
+    status = resolve_sources(&w);
+    for (size_t i = from; !status && i < to; i++) status = run_step(&w, i, observer);
+    if (!status) status = ctx->device->finish(ctx->device_state);
+    rw_free(w.sources);
+    if (from == 0) ctx->memory.measured_peak = 0;
+    if (w.highest > ctx->memory.measured_peak) ctx->memory.measured_peak = w.highest;
+    return status;
+}
+
+void *rw_plan_result(const rw_tape *t, const rw_plan *plan, const struct rw_result *result)
+{
+    const struct rw_block *const block = block_of(t, plan);
+    return (char *)block->data + result->offset;
+}
+
+/* Results */
+
+/*
+ * A stateful node has run and will not run again on this tape. rw_assign() has written its buffer: whoever computes from
+ * it from now on sees another value than this step did.
+ */
+static void note_effect(rw_tape *t, const rw_plan *plan, size_t index)
+{
+    const struct rw_step *const step = &plan->steps[index];
+    if (step->node >= plan->mark_nodes) return;
+    struct rw_node *const node = &t->nodes[step->node];
+    if (t->ctx->ops[node->op]->flags & RW_OP_STATEFUL) node->done = 1;
+    if (step->kind != RW_STEP_COMMIT) return;
+    const uint32_t place = plan->places[step->place + node->n_inputs];
+    t->ctx->params[plan->sources[place & 0x3fffffffu].index]->version++;
+}
+
+static bool produced_in(const rw_tape *t, const rw_plan *plan, const struct rw_result *r, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++) {
+        const struct rw_node *const node = rw_plan_node(t, plan, plan->steps[i].node);
+        if (plan->steps[i].kind != RW_STEP_REPLAY && r->value - node->first_output < node->n_outputs) return true;
+    }
+    return false;
+}
+
+static rw_status hold(rw_tape *t, const rw_plan *plan, const struct rw_result *r)
+{
+    if (rw_tape_held(t, r->value)) return RW_OK;
+    if (!rw_grow(&t->held, &t->cap_held, t->n_held, 1, sizeof *t->held)) return RW_ERR_MEMORY;
+    t->held[t->n_held++] = (struct rw_held){ r->value, (uint32_t)(block_of(t, plan) - t->blocks), r->offset };
+    return RW_OK;
+}
+
+static rw_status hand_out_gradient(rw_tape *t, const rw_plan *plan, const struct rw_result *r)
+{
+    struct rw_tensor *handle = NULL;
+    for (size_t i = 0; !handle && i < t->n_gradients; i++)
+        if (t->gradients[i]->id == r->of) handle = t->gradients[i];
+    if (!handle) {
+        if (!rw_grow(&t->gradients, &t->cap_gradients, t->n_gradients, 1, sizeof *t->gradients)) return RW_ERR_MEMORY;
+        handle = rw_malloc(sizeof *handle);
+        if (!handle) return RW_ERR_MEMORY;
+        t->gradients[t->n_gradients++] = handle;
+    }
+    /* producer and leaf are free in a handle: they say in which block and where the elements lie. */
+    *handle = (struct rw_tensor){ .owner.tape = t, .id = r->of, .layout = r->layout, .dtype = r->dtype,
+                                  .flags = RW_VALUE_GRADIENT, .producer = (uint32_t)(block_of(t, plan) - t->blocks),
+                                  .leaf = (uint32_t)(r->offset / RW_PLACE_UNIT) };
+    return RW_OK;
+}
+
+rw_status rw_plan_settle(rw_tape *t, const rw_plan *plan, size_t from, size_t to)
+{
+    rw_context *const ctx = t->ctx;
+    rw_status status = RW_OK;
+    const bool whole = from == 0 && to == plan->n_steps;
+    for (size_t i = 0; !status && i < plan->n_results; i++) {
+        const struct rw_result *const r = &plan->results[i];
+        if (r->of_param || (!whole && !produced_in(t, plan, r, from, to))) continue;
+        status = r->of == RW_NONE_ID ? hold(t, plan, r) : hand_out_gradient(t, plan, r);
+    }
+    if (status) return rw_fail(ctx, status, "run: out of memory");
+    for (size_t i = from; plan->n_effects && i < to; i++) note_effect(t, plan, i);
+    if (to != plan->n_steps) return RW_OK;
+    for (size_t i = 0; i < plan->n_gradients; i++) ctx->params[plan->gradients[i]]->grad_clear = false;
+    return RW_OK;
+}

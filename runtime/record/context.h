@@ -1,0 +1,66 @@
+/* A context: its tables of what never moves (ops, layouts, names, call sites), parameters, error, arena and plans. */
+#ifndef RW_RECORD_CONTEXT_H
+#define RW_RECORD_CONTEXT_H
+
+#include "device/device.h"
+#include "exec/cache.h"
+#include "record/layout.h"
+#include "record/param.h"
+
+#include <rewind/memory.h>
+
+#define RW_MESSAGE_MAX 1024
+
+struct rw_context {
+    rw_device kind;
+    const struct rw_device_fns *device;
+    void *device_state;
+    int threads;
+    rw_generator_state generator;
+    bool eager; /* REWIND_EAGER=1 */
+    int verify; /* enum rw_verify_mode, from REWIND_VERIFY */
+
+    rw_status status; /* the first error, RW_OK when there is none */
+    char message[RW_MESSAGE_MAX];
+
+    struct rw_layout_table layouts;
+    const rw_op_def **ops; /* by node.op */
+    size_t n_ops, cap_ops;
+    uint16_t *op_hash; /* def -> index + 1, open addressing, op_hash_size a power of two */
+    size_t op_hash_size;
+    char **names; /* region names and tags, unique */
+    size_t n_names, cap_names;
+    rw_site *sites; /* unique */
+    size_t n_sites, cap_sites;
+    uint32_t *site_hash;
+    size_t site_hash_size;
+
+    struct rw_param **params; /* in order of creation */
+    size_t n_params, cap_params;
+
+    /* One arena for all tapes: only one plan runs at a time. */
+    void *arena;
+    size_t arena_bytes;
+    rw_tape *tapes; /* all of the context, a list */
+    const rw_tape *arena_owner; /* whose forward pass waits in it for its backward, or NULL */
+    struct rw_plan_cache cache;
+
+    rw_memory memory; /* running totals; rw_memory_stats() fills in the rest */
+};
+
+/* Records an error unless one is there already; returns status. */
+rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...) RW_PRINTF(3, 4);
+
+/* Index of an op, a name or a call site in the context's tables; entered on first sight. RW_NONE_ID without memory. */
+uint32_t rw_op_index(rw_context *ctx, const rw_op_def *op);
+uint32_t rw_name_index(rw_context *ctx, const char *name);
+uint32_t rw_site_index(rw_context *ctx, rw_site site);
+
+static inline const rw_layout *rw_tensor_layout(const rw_context *ctx, const rw_tensor *x)
+{
+    return rw_layout_get(&ctx->layouts, x->layout);
+}
+
+rw_context *rw_tensor_context(const rw_tensor *x);
+
+#endif

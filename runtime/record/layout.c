@@ -1,0 +1,109 @@
+/* The table of layouts: open addressing over chunks that never move. See layout.h. */
+#include "record/layout.h"
+
+#include "memory/alloc.h"
+
+#include <string.h>
+
+static uint64_t hash_layout(const rw_layout *l)
+{
+    uint64_t h = (uint64_t)l->rank * 0x9e3779b97f4a7c15u ^ (uint64_t)l->offset;
+    for (int i = 0; i < l->rank; i++) {
+        h = (h ^ (uint64_t)l->dim[i]) * 0xff51afd7ed558ccdu;
+        h = (h ^ (h >> 32) ^ (uint64_t)l->stride[i]) * 0xc4ceb9fe1a85ec53u;
+    }
+    return h ^ (h >> 29);
+}
+
+static bool same_layout(const rw_layout *a, const rw_layout *b)
+{
+    if (a->rank != b->rank || a->offset != b->offset) return false;
+    for (int i = 0; i < a->rank; i++)
+        if (a->dim[i] != b->dim[i] || a->stride[i] != b->stride[i]) return false;
+    return true;
+}
+
+static bool rehash(struct rw_layout_table *t)
+{
+    const size_t size = t->hash_size ? t->hash_size * 2 : 256;
+    uint32_t *const hash = rw_calloc(size, sizeof *hash);
+    if (!hash) return false;
+    for (uint32_t id = 0; id < t->n; id++) {
+        size_t i = hash_layout(rw_layout_get(t, id)) & (size - 1);
+        while (hash[i]) i = (i + 1) & (size - 1);
+        hash[i] = id + 1;
+    }
+    rw_free(t->hash);
+    t->hash = hash;
+    t->hash_size = size;
+    return true;
+}
+
+static bool add_chunk(struct rw_layout_table *t)
+{
+    if (!rw_grow(&t->chunks, &t->cap_chunks, t->n_chunks, 1, sizeof *t->chunks)) return false;
+    t->chunks[t->n_chunks] = rw_malloc(RW_LAYOUT_CHUNK * sizeof(rw_layout));
+    if (!t->chunks[t->n_chunks]) return false;
+    t->n_chunks++;
+    return true;
+}
+
+static const rw_layout *intern(struct rw_layout_table *t, rw_layout *l)
+{
+    if (t->n * 2 >= t->hash_size && !rehash(t)) return NULL;
+    size_t i = hash_layout(l) & (t->hash_size - 1);
+    for (; t->hash[i]; i = (i + 1) & (t->hash_size - 1)) {
+        const rw_layout *const known = rw_layout_get(t, t->hash[i] - 1);
+        if (same_layout(known, l)) return known;
+    }
+    if (t->n == t->n_chunks * RW_LAYOUT_CHUNK && !add_chunk(t)) return NULL;
+    l->id = (uint32_t)t->n;
+    rw_layout *const entry = &t->chunks[l->id / RW_LAYOUT_CHUNK][l->id % RW_LAYOUT_CHUNK];
+    *entry = *l;
+    t->hash[i] = (uint32_t)++t->n;
+    return entry;
+}
+
+const rw_layout *rw_layout_dense(struct rw_layout_table *table, rw_shape shape)
+{
+    rw_layout l = { .rank = shape.rank, .numel = 1, .dense = true };
+    for (int i = shape.rank - 1; i >= 0; i--) {
+        l.dim[i] = shape.dim[i];
+        l.stride[i] = l.numel;
+        l.numel *= shape.dim[i];
+    }
+    l.span = l.numel;
+    return intern(table, &l);
+}
+
+const rw_layout *rw_layout_strided(struct rw_layout_table *table, rw_shape shape, const int64_t *stride, int64_t offset)
+{
+    rw_layout l = { .rank = shape.rank, .numel = 1, .dense = true, .offset = offset };
+    int64_t last = 0;
+    for (int i = shape.rank - 1; i >= 0; i--) {
+        l.dim[i] = shape.dim[i];
+        /* An axis of extent 1 has no stride of its own: one spelling for equal layouts. */
+        l.stride[i] = shape.dim[i] == 1 ? l.numel : stride[i];
+        if (l.stride[i] != l.numel) l.dense = false;
+        last += (l.dim[i] - 1) * l.stride[i];
+        l.numel *= shape.dim[i];
+    }
+    l.span = l.numel ? last + 1 : 0;
+    if (!l.numel) l.dense = true;
+    return intern(table, &l);
+}
+
+void rw_layout_table_finish(struct rw_layout_table *table)
+{
+    for (size_t i = 0; i < table->n_chunks; i++) rw_free(table->chunks[i]);
+    rw_free(table->chunks);
+    rw_free(table->hash);
+    *table = (struct rw_layout_table){ 0 };
+}
+
+rw_shape rw_layout_shape(const rw_layout *layout)
+{
+    rw_shape shape = { .rank = layout->rank };
+    memcpy(shape.dim, layout->dim, sizeof shape.dim);
+    return shape;
+}

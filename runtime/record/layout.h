@@ -1,0 +1,32 @@
+/* The table of layouts. Equal layouts are one pointer and one index, so a value stores four bytes and shapes compare by ==. */
+#ifndef RW_RECORD_LAYOUT_H
+#define RW_RECORD_LAYOUT_H
+
+#include <rewind/op.h>
+
+struct rw_layout_table {
+    rw_layout **chunks; /* of RW_LAYOUT_CHUNK layouts each: they never move */
+    size_t n, n_chunks, cap_chunks;
+    uint32_t *hash; /* index + 1, open addressing */
+    size_t hash_size;
+};
+
+#define RW_LAYOUT_CHUNK 256
+
+/* The layout, entered on first sight; NULL without memory. */
+const rw_layout *rw_layout_dense(struct rw_layout_table *table, rw_shape shape);
+const rw_layout *rw_layout_strided(struct rw_layout_table *table, rw_shape shape, const int64_t *stride, int64_t offset);
+void rw_layout_table_finish(struct rw_layout_table *table);
+
+static inline const rw_layout *rw_layout_get(const struct rw_layout_table *table, uint32_t id)
+{
+    return &table->chunks[id / RW_LAYOUT_CHUNK][id % RW_LAYOUT_CHUNK];
+}
+
+/* True for a layout that covers its whole buffer: dense and starting at its beginning. */
+static inline bool rw_layout_is_whole(const rw_layout *l)
+{
+    return l->dense && l->offset == 0;
+}
+
+#endif

@@ -1,0 +1,208 @@
+/* Parameters and buffers: creation, contents, gradients; and the accessors that serve every kind of tensor. */
+#include "record/param.h"
+
+#include "memory/alloc.h"
+#include "ops/random/random.h"
+#include "record/tape.h"
+
+#include <rewind/ops.h>
+
+#include <stdio.h>
+#include <string.h>
+
+struct rw_param *rw_param_of(const rw_tensor *x)
+{
+    if (!x || !(x->flags & RW_VALUE_CONTEXT)) return NULL;
+    return x->owner.ctx->params[x->id];
+}
+
+rw_context *rw_tensor_context(const rw_tensor *x)
+{
+    if (!x || x == rw_none()) return NULL;
+    return x->flags & RW_VALUE_CONTEXT ? x->owner.ctx : x->owner.tape->ctx;
+}
+
+static void free_param(rw_context *ctx, struct rw_param *p)
+{
+    ctx->device->free(ctx->device_state, p->data);
+    ctx->device->free(ctx->device_state, p->grad);
+    rw_free(p->name);
+    rw_free(p);
+}
+
+static bool fill_param(rw_context *ctx, struct rw_param *p, const char *name, rw_dtype dtype, rw_shape shape, bool trainable)
+{
+    const rw_layout *const layout = rw_layout_dense(&ctx->layouts, shape);
+    if (!layout || !rw_grow(&ctx->params, &ctx->cap_params, ctx->n_params, 1, sizeof *ctx->params)) return false;
+    p->tensor = (struct rw_tensor){ .owner.ctx = ctx, .id = (uint32_t)ctx->n_params, .layout = layout->id, .dtype = (uint8_t)dtype,
+                                    .producer = RW_NONE_ID, .leaf = RW_NONE_ID, .base = RW_NONE_ID,
+                                    .flags = RW_VALUE_CONTEXT | (trainable ? RW_VALUE_REQUIRES : 0) };
+    p->gradient = p->tensor;
+    p->gradient.flags = RW_VALUE_CONTEXT | RW_VALUE_GRADIENT;
+    p->numel = layout->numel;
+    p->bytes = (size_t)layout->numel * rw_dtype_size(dtype);
+    p->grad_clear = true;
+    p->name = rw_strdup(name);
+    p->data = ctx->device->alloc(ctx->device_state, p->bytes);
+    if (!p->name || !p->data) return false;
+    if (trainable && !(p->grad = ctx->device->alloc(ctx->device_state, p->bytes))) return false;
+    return ctx->device->clear(ctx->device_state, p->data, p->bytes) == RW_OK;
+}
+
+static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const char *name, rw_dtype dtype, rw_shape shape,
+                         bool trainable)
+{
+    if (!ctx) return NULL;
+    if (!name || !*name || strlen(name) > 255) {
+        rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: a name of 1 to 255 characters is needed", what, at.file, at.line);
+        return NULL;
+    }
+    if (rw_param_find(ctx, name)) {
+        rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: the name \"%s\" is taken", what, at.file, at.line, name);
+        return NULL;
+    }
+    if (!rw_shape_check(ctx, what, at, dtype, shape)) return NULL;
+    if (trainable && !rw_dtype_is_float(dtype)) {
+        rw_fail(ctx, RW_ERR_DTYPE, "%s at %s:%d: parameter \"%s\" of type %s carries no gradient; use rw_buffer()", what, at.file,
+                at.line, name, rw_dtype_name(dtype));
+        return NULL;
+    }
+    struct rw_param *const p = rw_calloc(1, sizeof *p);
+    if (!p || !fill_param(ctx, p, name, dtype, shape, trainable)) {
+        if (p) free_param(ctx, p);
+        rw_fail(ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory for \"%s\"", what, at.file, at.line, name);
+        return NULL;
+    }
+    ctx->params[ctx->n_params++] = p;
+    ctx->memory.parameters += p->bytes;
+    if (p->grad) ctx->memory.gradients += p->bytes;
+    return &p->tensor;
+}
+
+rw_tensor *rw_param_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape)
+{
+    return create(at, ctx, "rw_param", name, dtype, shape, true);
+}
+
+rw_tensor *rw_buffer_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape)
+{
+    return create(at, ctx, "rw_buffer", name, dtype, shape, false);
+}
+
+rw_tensor *rw_param_get(const rw_context *ctx, size_t index)
+{
+    return ctx && index < ctx->n_params ? &ctx->params[index]->tensor : NULL;
+}
+
+rw_tensor *rw_param_find(const rw_context *ctx, const char *name)
+{
+    for (size_t i = 0; ctx && name && i < ctx->n_params; i++)
+        if (!strcmp(ctx->params[i]->name, name)) return &ctx->params[i]->tensor;
+    return NULL;
+}
+
+/* Accessors */
+
+const char *rw_tensor_name(const rw_tensor *x)
+{
+    const struct rw_param *const p = rw_param_of(x);
+    if (p) return p->name;
+    const rw_context *const ctx = rw_tensor_context(x);
+    return ctx && x->tag ? ctx->names[x->tag - 1] : "";
+}
+
+rw_shape rw_tensor_shape(const rw_tensor *x)
+{
+    const rw_context *const ctx = rw_tensor_context(x);
+    return ctx ? rw_layout_shape(rw_tensor_layout(ctx, x)) : RW_SCALAR;
+}
+
+rw_dtype rw_tensor_dtype(const rw_tensor *x)
+{
+    return x ? (rw_dtype)x->dtype : RW_F32;
+}
+
+size_t rw_tensor_bytes(const rw_tensor *x)
+{
+    const rw_context *const ctx = rw_tensor_context(x);
+    return ctx ? (size_t)rw_tensor_layout(ctx, x)->numel * rw_dtype_size((rw_dtype)x->dtype) : 0;
+}
+
+bool rw_tensor_requires_grad(const rw_tensor *x)
+{
+    return x && (x->flags & RW_VALUE_REQUIRES);
+}
+
+/* Contents */
+
+rw_status rw_write(rw_tensor *x, const void *data, size_t bytes)
+{
+    struct rw_param *const p = rw_param_of(x);
+    rw_context *const ctx = rw_tensor_context(x);
+    if (!p || (x->flags & RW_VALUE_GRADIENT))
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: needs a parameter or buffer; rw_input_write() is for inputs");
+    if (!data || bytes != p->bytes)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: %zu bytes given, \"%s\" has %zu", data ? bytes : 0, p->name, p->bytes);
+    p->version++;
+    return ctx->device->upload(ctx->device_state, p->data, data, bytes);
+}
+
+/* Fills on the host, then uploads, so that every device starts from the same bits. */
+static rw_status fill(rw_tensor *x, const char *what, bool normal, double a, double b)
+{
+    struct rw_param *const p = rw_param_of(x);
+    rw_context *const ctx = rw_tensor_context(x);
+    if (!p || (x->flags & RW_VALUE_GRADIENT) || !rw_dtype_is_float((rw_dtype)x->dtype))
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: needs a floating-point parameter or buffer", what);
+    void *const host = rw_malloc_aligned(p->bytes, 256);
+    if (!host) return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", what);
+    const rw_ticket ticket = { ctx->generator.seed, ctx->generator.offset };
+    if (normal)
+        rw_random_fill_normal(host, (rw_dtype)x->dtype, p->numel, ticket, a, b, ctx->threads);
+    else
+        rw_random_fill_uniform(host, (rw_dtype)x->dtype, p->numel, ticket, a, b, ctx->threads);
+    if (normal || a != b) ctx->generator.offset += (uint64_t)(p->numel + 3) / 4;
+    p->version++;
+    const rw_status status = ctx->device->upload(ctx->device_state, p->data, host, p->bytes);
+    rw_free_aligned(host);
+    return status;
+}
+
+rw_status rw_init_normal(rw_tensor *x, double mean, double std)
+{
+    return fill(x, "rw_init_normal", true, mean, std);
+}
+
+rw_status rw_init_uniform(rw_tensor *x, double lo, double hi)
+{
+    return fill(x, "rw_init_uniform", false, lo, hi);
+}
+
+rw_status rw_init_constant(rw_tensor *x, double value)
+{
+    return fill(x, "rw_init_constant", false, value, value);
+}
+
+/* Gradients */
+
+static rw_tensor *tape_gradient(rw_tensor *x)
+{
+    rw_tape *const t = x->owner.tape;
+    for (size_t i = 0; i < t->n_gradients; i++)
+        if (t->gradients[i]->id == x->id) return t->gradients[i];
+    return NULL;
+}
+
+rw_tensor *rw_gradient(rw_tensor *x)
+{
+    if (!x || x == rw_none() || (x->flags & RW_VALUE_GRADIENT)) return NULL;
+    struct rw_param *const p = rw_param_of(x);
+    if (!p) return tape_gradient(x);
+    if (!p->grad) return NULL;
+    return &p->gradient;
+}
+
+void rw_zero_grad(rw_context *ctx)
+{
+    for (size_t i = 0; ctx && i < ctx->n_params; i++) ctx->params[i]->grad_clear = true;
+}

@@ -1,0 +1,26 @@
+/* Parameters and buffers: what lives as long as the context. */
+#ifndef RW_RECORD_PARAM_H
+#define RW_RECORD_PARAM_H
+
+#include "record/graph.h"
+
+struct rw_param {
+    struct rw_tensor tensor;   /* flags: RW_VALUE_CONTEXT, RW_VALUE_REQUIRES for a parameter */
+    struct rw_tensor gradient; /* what rw_gradient() hands out */
+    char *name;
+    void *data;
+    void *grad;       /* NULL for a buffer; its bytes mean nothing while grad_clear */
+    bool grad_clear;  /* the gradient is zero without having been written */
+    size_t bytes;
+    int64_t numel;
+    uint32_t version; /* counts changes of data */
+    /* The leaf on the tape that used it last: a parameter becomes one leaf per tape and step. */
+    rw_tape *tape;
+    uint64_t tape_step;
+    uint32_t tape_value;
+};
+
+/* The parameter or buffer behind a context tensor (or behind its gradient), NULL for a tape value. */
+struct rw_param *rw_param_of(const rw_tensor *x);
+
+#endif

@@ -1,0 +1,254 @@
+/*
+ * Recording a node: check the call, make strided inputs dense where the kernel needs it, append.
+ *
+ * Everything that can fail happens before the first array grows in length, so a failed call leaves the tape as it was.
+ */
+#include "autodiff/rule.h"
+#include "exec/step.h"
+#include "memory/alloc.h"
+#include "ops/shape/shape.h"
+#include "record/record.h"
+#include "record/tape.h"
+
+#include <rewind/ops.h>
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What rw_op_error() and rw_op_output*() find behind rw_op_call.state_. */
+struct check_state {
+    rw_context *ctx;
+    rw_status status;
+    bool no_memory;
+    char text[512];
+};
+
+/* One recording in progress. */
+struct recording {
+    rw_tape *tape;
+    rw_context *ctx;
+    const rw_op_def *op;
+    rw_site site;
+    uint32_t op_index, site_index;
+    int n;
+    struct rw_tensor *in[RW_OP_MAX_INPUTS];
+    rw_desc in_desc[RW_OP_MAX_INPUTS];
+    rw_desc out_desc[RW_OP_MAX_OUTPUTS];
+    rw_op_call call;
+};
+
+rw_status rw_op_error(rw_op_call *call, rw_status status, const char *fmt, ...)
+{
+    struct check_state *const s = call->state_;
+    if (s->status) return s->status;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(s->text, sizeof s->text, fmt, args);
+    va_end(args);
+    return s->status = status;
+}
+
+static rw_status set_output(rw_op_call *call, int i, rw_dtype dtype, const rw_layout *layout)
+{
+    struct check_state *const s = call->state_;
+    if (!layout) {
+        s->no_memory = true;
+        return s->status = RW_ERR_MEMORY;
+    }
+    call->out[i] = (rw_desc){ dtype, layout };
+    return RW_OK;
+}
+
+rw_status rw_op_output(rw_op_call *call, int i, rw_dtype dtype, rw_shape shape)
+{
+    struct check_state *const s = call->state_;
+    return set_output(call, i, dtype, rw_layout_dense(&s->ctx->layouts, shape));
+}
+
+rw_status rw_op_output_like(rw_op_call *call, int i, int j)
+{
+    struct check_state *const s = call->state_;
+    const rw_desc *const d = &call->in[j];
+    const rw_layout *const layout =
+        rw_layout_is_whole(d->layout) ? d->layout : rw_layout_dense(&s->ctx->layouts, rw_layout_shape(d->layout));
+    return set_output(call, i, d->dtype, layout);
+}
+
+rw_status rw_op_output_view(rw_op_call *call, int i, rw_shape shape, const int64_t *stride, int64_t offset)
+{
+    struct check_state *const s = call->state_;
+    return set_output(call, i, call->in[0].dtype, rw_layout_strided(&s->ctx->layouts, shape, stride, offset));
+}
+
+/* "f32[4, 8]" appended to text. */
+static void describe(char *text, size_t size, const rw_desc *d)
+{
+    size_t n = strlen(text);
+    n += (size_t)snprintf(text + n, size - n, "%s[", rw_dtype_name(d->dtype));
+    for (int i = 0; i < d->layout->rank && n < size; i++)
+        n += (size_t)snprintf(text + n, size - n, "%s%lld", i ? ", " : "", (long long)d->layout->dim[i]);
+    if (n < size) snprintf(text + n, size - n, "]");
+}
+
+static rw_tensor *refuse(const struct recording *r, rw_status status, const char *text)
+{
+    char inputs[384] = "";
+    for (int i = 0; i < r->n && i < 6; i++) {
+        if (i) strncat(inputs, ", ", sizeof inputs - strlen(inputs) - 1);
+        describe(inputs, sizeof inputs, &r->in_desc[i]);
+    }
+    rw_fail(r->ctx, status, "%s(%s) at %s:%d: %s", r->op->name, inputs, r->site.file, r->site.line, text);
+    return NULL;
+}
+
+static rw_desc desc_of(const rw_context *ctx, const struct rw_tensor *v)
+{
+    return (rw_desc){ (rw_dtype)v->dtype, rw_tensor_layout(ctx, v) };
+}
+
+/* Inputs as values of this tape, dense where the kernel asks for it. */
+static bool take_inputs(struct recording *r, rw_tensor *const *in)
+{
+    for (int i = 0; i < r->n; i++) {
+        r->in[i] = rw_tape_resolve(r->tape, in[i], r->op->name, r->site);
+        if (!r->in[i]) return false;
+        r->in_desc[i] = desc_of(r->ctx, r->in[i]);
+        const bool any_layout = i < 32 ? r->op->strided >> i & 1 : r->op->strided == RW_OP_ALL_INPUTS;
+        if (any_layout || (r->op->flags & RW_OP_VIEW) || r->in_desc[i].layout->dense) continue;
+        r->in[i] = rw_apply_at(r->site, r->tape, &rw_op_contiguous, &r->in[i], 1, NULL, 0, NULL);
+        if (!r->in[i]) return false;
+        r->in_desc[i] = desc_of(r->ctx, r->in[i]);
+    }
+    return true;
+}
+
+static rw_tensor *no_memory(const struct recording *r)
+{
+    return refuse(r, RW_ERR_MEMORY, "out of memory");
+}
+
+static bool check(struct recording *r, const void *attrs)
+{
+    struct check_state state = { .ctx = r->ctx };
+    r->call = (rw_op_call){ .op = r->op, .attrs = attrs, .n_inputs = r->n, .in = r->in_desc, .out = r->out_desc, .ctx = r->ctx,
+                            .n_outputs = r->op->n_outputs == RW_OP_VARIADIC ? 0 : r->op->n_outputs, .state_ = &state };
+    const rw_status status = r->op->check(&r->call);
+    r->call.state_ = NULL;
+    if (status == RW_OK && state.status == RW_OK) return true;
+    refuse(r, status ? status : state.status, state.no_memory ? "out of memory" : state.text[0] ? state.text : rw_status_name(status));
+    return false;
+}
+
+/* Room for one node with these many operands and outputs; nothing is appended yet. */
+static bool reserve(struct recording *r, size_t attrs_size)
+{
+    rw_tape *const t = r->tape;
+    const size_t attr_bytes = (attrs_size + 7) & ~(size_t)7;
+    r->op_index = rw_op_index(r->ctx, r->op);
+    r->site_index = rw_site_index(r->ctx, r->site);
+    if (r->op_index == RW_NONE_ID || r->site_index == RW_NONE_ID) return false;
+    if (!rw_grow(&t->nodes, &t->cap_nodes, t->n_nodes, 1, sizeof *t->nodes)) return false;
+    if (!rw_grow(&t->operands, &t->cap_operands, t->n_operands, (size_t)r->n, sizeof *t->operands)) return false;
+    if (!rw_grow(&t->attrs, &t->cap_attrs, t->n_attrs, attr_bytes, 1)) return false;
+    if (!rw_grow(&t->tickets, &t->cap_tickets, t->n_tickets, 1, sizeof *t->tickets)) return false;
+    return rw_grow(&t->effects, &t->cap_effects, t->n_effects, 1, sizeof *t->effects);
+}
+
+static bool add_outputs(struct recording *r, struct rw_node *node, bool requires)
+{
+    rw_tape *const t = r->tape;
+    const size_t before = t->n_values;
+    const bool view = r->op->flags & RW_OP_VIEW;
+    node->first_output = (uint32_t)before;
+    for (int i = 0; i < r->call.n_outputs; i++) {
+        struct rw_tensor *const v = rw_tape_add_value(t);
+        if (!v) {
+            t->n_values = before;
+            return false;
+        }
+        v->layout = r->out_desc[i].layout->id;
+        v->dtype = (uint8_t)r->out_desc[i].dtype;
+        v->producer = (uint32_t)t->n_nodes;
+        if (view) v->base = r->in[0]->base;
+        if (requires && rw_dtype_is_float((rw_dtype)v->dtype)) v->flags |= RW_VALUE_REQUIRES;
+        rw_hash_mix(&t->hash, (uint64_t)v->layout << 8 | v->dtype);
+    }
+    return true;
+}
+
+/* Law 2: numbers are drawn now, in tape order. A rule that draws the same mask again repeats its node's ticket. */
+static uint32_t draw_ticket(struct recording *r)
+{
+    rw_tape *const t = r->tape;
+    if (!(r->op->flags & RW_OP_RANDOM)) return RW_NONE_ID;
+    const uint32_t repeated = t->rule ? rw_rule_ticket(t->rule) : RW_NONE_ID;
+    if (repeated != RW_NONE_ID) return repeated;
+    const int64_t n = r->op->draws ? r->op->draws(&r->call) : r->out_desc[0].layout->numel;
+    t->tickets[t->n_tickets] = (rw_ticket){ r->ctx->generator.seed, r->ctx->generator.offset };
+    r->ctx->generator.offset += (uint64_t)(n + 3) / 4;
+    return (uint32_t)t->n_tickets++;
+}
+
+static bool append(struct recording *r, const void *attrs, size_t attrs_size)
+{
+    rw_tape *const t = r->tape;
+    struct rw_node *const node = &t->nodes[t->n_nodes];
+    *node = (struct rw_node){ .op = (uint16_t)r->op_index, .n_inputs = (uint8_t)r->n, .n_outputs = (uint8_t)r->call.n_outputs,
+                              .attrs_size = (uint16_t)attrs_size, .first_input = (uint32_t)t->n_operands,
+                              .attrs = (uint32_t)t->n_attrs, .region = t->open_region, .site = r->site_index };
+    bool requires = false;
+    for (int i = 0; i < r->n; i++) requires |= r->in[i]->flags & RW_VALUE_REQUIRES;
+    if (r->op->flags & RW_OP_NO_GRADIENT) requires = false;
+    if (t->rule) rw_rule_stamp(t->rule, node);
+    if (!add_outputs(r, node, requires)) return false;
+    node->ticket = draw_ticket(r);
+    for (int i = 0; i < r->n; i++) {
+        t->operands[t->n_operands++] = r->in[i]->id;
+        rw_hash_mix(&t->hash, r->in[i]->id);
+    }
+    if (attrs_size) {
+        memcpy(t->attrs + t->n_attrs, attrs, attrs_size);
+        rw_hash_mix_bytes(&t->hash, attrs, attrs_size);
+        t->n_attrs += (attrs_size + 7) & ~(size_t)7;
+    }
+    rw_hash_mix(&t->hash, (uint64_t)node->op << 48 ^ (uint64_t)node->n_inputs << 40 ^ (uint64_t)node->level << 32 ^ node->region);
+    if (r->op->flags & RW_OP_STATEFUL) t->effects[t->n_effects++] = (uint32_t)t->n_nodes;
+    t->n_nodes++;
+    return true;
+}
+
+static bool call_is_sound(const struct recording *r, const void *attrs, size_t attrs_size)
+{
+    if (r->n < 0 || r->n > RW_OP_MAX_INPUTS || (r->op->n_inputs != RW_OP_VARIADIC && r->n != r->op->n_inputs)) {
+        rw_fail(r->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: %d inputs, the op takes %d", r->op->name, r->site.file, r->site.line, r->n,
+                r->op->n_inputs == RW_OP_VARIADIC ? RW_OP_MAX_INPUTS : r->op->n_inputs);
+        return false;
+    }
+    if (attrs_size > UINT16_MAX || (attrs_size && !attrs)) {
+        rw_fail(r->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: attributes of %zu bytes", r->op->name, r->site.file, r->site.line, attrs_size);
+        return false;
+    }
+    return true;
+}
+
+rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n, const void *attrs,
+                       size_t attrs_size, rw_tensor **ret_outs)
+{
+    if (!t || !op) return NULL;
+    for (int i = 0; i < n; i++)
+        if (!in[i]) return NULL;
+    struct recording r;
+    r.tape = t;
+    r.ctx = t->ctx;
+    r.op = op;
+    r.site = t->rule ? rw_rule_site(t->rule) : at;
+    r.n = n;
+    if (!call_is_sound(&r, attrs, attrs_size) || !take_inputs(&r, in)) return NULL;
+    if (!check(&r, attrs)) return NULL;
+    if (!reserve(&r, attrs_size) || !append(&r, attrs, attrs_size)) return no_memory(&r);
+    const struct rw_node *const node = &t->nodes[t->n_nodes - 1];
+    for (int i = 0; ret_outs && i < node->n_outputs; i++) ret_outs[i] = rw_tape_value(t, node->first_output + (uint32_t)i);
+    if (t->ctx->eager && !t->rule && rw_run_eagerly(t, (uint32_t)t->n_nodes - 1)) return NULL;
+    return rw_tape_value(t, node->n_outputs ? node->first_output : 0);
+}

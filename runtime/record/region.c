@@ -1,0 +1,112 @@
+/* Regions and per-value decisions: what the caller says about checkpointing while recording. */
+#include "memory/alloc.h"
+#include "record/tape.h"
+
+#include <rewind/checkpoint.h>
+#include <rewind/ops.h>
+
+#include <string.h>
+
+rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    rw_context *const ctx = t->ctx;
+    if (!name || !*name || strpbrk(name, ",+;:/"))
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_begin at %s:%d: a region needs a name without , + ; : /", at.file, at.line);
+    const uint32_t index = rw_name_index(ctx, name);
+    const uint32_t site = rw_site_index(ctx, at);
+    if (index == RW_NONE_ID || site == RW_NONE_ID || !rw_grow(&t->regions, &t->cap_regions, t->n_regions, 1, sizeof *t->regions))
+        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: out of memory", at.file, at.line);
+    const uint32_t parent = t->open_region;
+    t->regions[t->n_regions] =
+        (struct rw_region){ .name = (uint16_t)index, .depth = parent == RW_NONE_ID ? 0 : (uint16_t)(t->regions[parent].depth + 1),
+                            .parent = parent, .first = (uint32_t)t->n_nodes, .end = RW_NONE_ID, .site = site };
+    t->open_region = (uint32_t)t->n_regions++;
+    rw_hash_mix(&t->hash, 0xbe91000000000000u ^ index);
+    return RW_OK;
+}
+
+rw_status ckpt_end_at(rw_site at, rw_tape *t)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    if (t->open_region == RW_NONE_ID)
+        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: no region is open", at.file, at.line);
+    struct rw_region *const r = &t->regions[t->open_region];
+    r->end = (uint32_t)t->n_nodes;
+    t->open_region = r->parent;
+    rw_hash_mix(&t->hash, 0xe9d0000000000000u);
+    return RW_OK;
+}
+
+/* x, when it is a value of this tape that a decision can be about. Errors stick. */
+static struct rw_tensor *decidable(rw_tape *t, rw_tensor *x, const char *what, rw_site at)
+{
+    if (!t || !x) return NULL;
+    if (x != rw_none() && !(x->flags & RW_VALUE_CONTEXT) && x->owner.tape == t) return x;
+    rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: needs a value of this tape", what, at.file, at.line);
+    return NULL;
+}
+
+static rw_tensor *decide(rw_site at, rw_tape *t, rw_tensor *x, const char *what, enum rw_value_flag set, enum rw_value_flag unset)
+{
+    if (!decidable(t, x, what, at)) return NULL;
+    struct rw_tensor *const base = rw_tape_value(t, x->base);
+    base->flags = (uint8_t)((base->flags & ~(unsigned)unset) | set);
+    rw_hash_mix(&t->hash, (uint64_t)set << 40 ^ base->id);
+    return x;
+}
+
+rw_tensor *ckpt_save_at(rw_site at, rw_tape *t, rw_tensor *x)
+{
+    return decide(at, t, x, "ckpt_save", RW_VALUE_SAVE, RW_VALUE_RECOMPUTE);
+}
+
+rw_tensor *ckpt_recompute_at(rw_site at, rw_tape *t, rw_tensor *x)
+{
+    return decide(at, t, x, "ckpt_recompute", RW_VALUE_RECOMPUTE, RW_VALUE_SAVE);
+}
+
+rw_tensor *ckpt_name_at(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
+{
+    if (!decidable(t, x, "ckpt_name", at)) return NULL;
+    if (!name || !*name) {
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "ckpt_name at %s:%d: a name is needed", at.file, at.line);
+        return NULL;
+    }
+    const uint32_t index = rw_name_index(t->ctx, name);
+    if (index == RW_NONE_ID) {
+        rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_name at %s:%d: out of memory", at.file, at.line);
+        return NULL;
+    }
+    x->tag = (uint16_t)(index + 1);
+    rw_tape_value(t, x->base)->tag = x->tag; /* what is kept of a view is its buffer */
+    rw_hash_mix(&t->hash, (uint64_t)index << 32 ^ x->id ^ (uint64_t)1 << 60);
+    return x;
+}
+
+rw_status ckpt_set_policy(rw_tape *t, const char *spec)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    rw_context *const ctx = t->ctx;
+    if (!spec) return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_set_policy: NULL policy");
+    struct rw_policy parsed;
+    char message[RW_MESSAGE_MAX];
+    const rw_status status = rw_policy_parse(spec, &parsed, message, sizeof message);
+    if (status) return rw_fail(ctx, status, "ckpt_set_policy: %s", message);
+    char *const copy = rw_strdup(spec);
+    if (!copy || t->policy_pinned) {
+        rw_policy_finish(&parsed);
+        rw_free(copy);
+        return copy ? RW_OK : rw_fail(ctx, RW_ERR_MEMORY, "ckpt_set_policy: out of memory");
+    }
+    rw_policy_finish(&t->policy);
+    rw_free(t->policy_spec);
+    t->policy = parsed;
+    t->policy_spec = copy;
+    return RW_OK;
+}
+
+const char *ckpt_policy(const rw_tape *t)
+{
+    return t ? t->policy_spec : "";
+}

@@ -1,0 +1,339 @@
+/* Tapes: creation, reset, the arrays, inputs, and the leaf that stands for a parameter. Recording is in record.c. */
+#include "record/tape.h"
+
+#include "memory/alloc.h"
+
+#include <rewind/ops.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INPUT_ALIGNMENT 256
+#define INPUT_BLOCK ((size_t)1 << 20)
+
+void rw_hash_mix_bytes(struct rw_hash *h, const void *data, size_t bytes)
+{
+    const unsigned char *p = data;
+    for (; bytes >= 8; p += 8, bytes -= 8) {
+        uint64_t x;
+        memcpy(&x, p, 8);
+        rw_hash_mix(h, x);
+    }
+    if (bytes) {
+        uint64_t x = 0;
+        memcpy(&x, p, bytes);
+        rw_hash_mix(h, x ^ (uint64_t)bytes << 56);
+    }
+}
+
+static rw_status set_first_policy(rw_tape *t)
+{
+    const char *const wanted = getenv("REWIND_POLICY");
+    const char *const spec = wanted && *wanted ? wanted : "none";
+    char message[RW_MESSAGE_MAX];
+    const rw_status status = rw_policy_parse(spec, &t->policy, message, sizeof message);
+    if (status) return rw_fail(t->ctx, status, "REWIND_POLICY: %s", message);
+    t->policy_pinned = spec == wanted;
+    t->policy_spec = rw_strdup(spec);
+    if (!t->policy_spec) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_tape_create: out of memory");
+    return RW_OK;
+}
+
+rw_status rw_tape_create(rw_tape **ret_tape, rw_context *ctx)
+{
+    if (!ret_tape || !ctx) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_tape_create: NULL argument");
+    rw_tape *t = rw_calloc(1, sizeof *t);
+    if (!t) return rw_fail(ctx, RW_ERR_MEMORY, "rw_tape_create: out of memory");
+    t->ctx = ctx;
+    t->step = 1;
+    t->open_region = RW_NONE_ID;
+    t->last_loss = RW_NONE_ID;
+    t->next = ctx->tapes;
+    t->link = &ctx->tapes;
+    if (t->next) t->next->link = &t->next;
+    ctx->tapes = t;
+    const rw_status status = set_first_policy(t);
+    if (status) {
+        rw_tape_destroy(&t);
+        return status;
+    }
+    *ret_tape = t;
+    return RW_OK;
+}
+
+static void forget_paused(rw_tape *t)
+{
+    if (t->ctx->arena_owner == t) t->ctx->arena_owner = NULL;
+    if (t->paused) rw_plan_release(t->paused);
+    t->paused = NULL;
+}
+
+static void free_gradients(rw_tape *t)
+{
+    for (size_t i = 0; i < t->n_gradients; i++) rw_free(t->gradients[i]);
+    t->n_gradients = 0;
+}
+
+void rw_tape_reset(rw_tape *t)
+{
+    if (!t) return;
+    forget_paused(t);
+    free_gradients(t);
+    t->step++;
+    t->n_nodes = t->n_operands = t->n_attrs = t->n_values = t->n_leaves = t->n_tickets = 0;
+    t->n_regions = t->n_effects = t->n_retained = t->n_held = 0;
+    t->open_region = t->last_loss = RW_NONE_ID;
+    t->hash = (struct rw_hash){ 0 };
+    for (size_t i = 0; i < t->n_inputs; i++) t->inputs[i].used = 0;
+    t->ctx->memory.inputs -= t->input_bytes;
+    t->input_bytes = 0;
+}
+
+void rw_tape_destroy(rw_tape **pt)
+{
+    if (!pt || !*pt) return;
+    rw_tape *const t = *pt;
+    rw_context *const ctx = t->ctx;
+    rw_tape_reset(t);
+    *t->link = t->next;
+    if (t->next) t->next->link = t->link;
+    for (size_t i = 0; i < ctx->n_params; i++)
+        if (ctx->params[i]->tape == t) ctx->params[i]->tape = NULL;
+    for (size_t i = 0; i < t->n_chunks; i++) rw_free(t->chunks[i]);
+    for (size_t i = 0; i < t->n_inputs; i++) ctx->device->free(ctx->device_state, t->inputs[i].data);
+    for (size_t i = 0; i < t->n_blocks; i++) {
+        ctx->memory.results -= t->blocks[i].bytes;
+        ctx->device->free(ctx->device_state, t->blocks[i].data);
+    }
+    rw_policy_finish(&t->policy);
+    void *const arrays[] = { t->nodes,   t->operands, t->attrs,    t->chunks, t->leaves, t->tickets,   t->regions,
+                             t->effects, t->retained, t->inputs,   t->held,   t->blocks, t->gradients, t->policy_spec };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
+    rw_free(t);
+    *pt = NULL;
+}
+
+rw_context *rw_tape_context(const rw_tape *t)
+{
+    return t ? t->ctx : NULL;
+}
+
+size_t rw_tape_nodes(const rw_tape *t)
+{
+    return t ? t->n_nodes : 0;
+}
+
+struct rw_tensor *rw_tape_add_value(rw_tape *t)
+{
+    if (t->n_values == t->n_chunks * RW_VALUE_CHUNK) {
+        if (!rw_grow(&t->chunks, &t->cap_chunks, t->n_chunks, 1, sizeof *t->chunks)) return NULL;
+        struct rw_tensor *const chunk = rw_malloc(RW_VALUE_CHUNK * sizeof *chunk);
+        if (!chunk) return NULL;
+        t->chunks[t->n_chunks++] = chunk;
+    }
+    const uint32_t id = (uint32_t)t->n_values++;
+    struct rw_tensor *const v = rw_tape_value(t, id);
+    *v = (struct rw_tensor){ .owner.tape = t, .id = id, .producer = RW_NONE_ID, .base = id, .leaf = RW_NONE_ID };
+    return v;
+}
+
+struct rw_tape_mark rw_tape_mark(const rw_tape *t)
+{
+    return (struct rw_tape_mark){ t->n_nodes, t->n_operands, t->n_attrs, t->n_values, t->n_leaves, t->n_tickets, t->n_effects, t->hash };
+}
+
+void rw_tape_cut(rw_tape *t, const struct rw_tape_mark *mark)
+{
+    t->n_nodes = mark->nodes;
+    t->n_operands = mark->operands;
+    t->n_attrs = mark->attrs;
+    t->n_values = mark->values;
+    t->n_leaves = mark->leaves;
+    t->n_tickets = mark->tickets;
+    t->n_effects = mark->effects;
+    t->hash = mark->hash;
+}
+
+rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node, rw_desc *in, rw_desc *out)
+{
+    for (int i = 0; i < node->n_inputs; i++) {
+        const struct rw_tensor *const v = rw_tape_value(t, t->operands[node->first_input + (uint32_t)i]);
+        in[i] = (rw_desc){ (rw_dtype)v->dtype, rw_tensor_layout(t->ctx, v) };
+    }
+    for (int i = 0; i < node->n_outputs; i++) {
+        const struct rw_tensor *const v = rw_tape_value(t, node->first_output + (uint32_t)i);
+        out[i] = (rw_desc){ (rw_dtype)v->dtype, rw_tensor_layout(t->ctx, v) };
+    }
+    return (rw_op_call){ .op = t->ctx->ops[node->op], .attrs = t->attrs + node->attrs, .n_inputs = node->n_inputs,
+                         .n_outputs = node->n_outputs, .in = in, .out = out, .ctx = t->ctx };
+}
+
+/* Leaves */
+
+static struct rw_tensor *add_leaf(rw_tape *t, struct rw_leaf leaf, uint32_t layout, rw_dtype dtype, unsigned flags)
+{
+    if (!rw_grow(&t->leaves, &t->cap_leaves, t->n_leaves, 1, sizeof *t->leaves)) return NULL;
+    struct rw_tensor *const v = rw_tape_add_value(t);
+    if (!v) return NULL;
+    v->layout = layout;
+    v->dtype = (uint8_t)dtype;
+    v->flags = (uint8_t)flags;
+    v->leaf = (uint32_t)t->n_leaves;
+    leaf.value = v->id;
+    t->leaves[t->n_leaves++] = leaf;
+    rw_hash_mix(&t->hash, (uint64_t)leaf.kind << 56 ^ (uint64_t)leaf.param << 24 ^ dtype);
+    rw_hash_mix(&t->hash, layout);
+    return v;
+}
+
+static struct rw_tensor *param_leaf(rw_tape *t, struct rw_param *p)
+{
+    if (p->tape == t && p->tape_step == t->step) return rw_tape_value(t, p->tape_value);
+    struct rw_tensor *const v =
+        add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_PARAM, .param = p->tensor.id, .version = p->version, .bytes = p->bytes },
+                 p->tensor.layout, (rw_dtype)p->tensor.dtype, p->tensor.flags & RW_VALUE_REQUIRES);
+    if (!v) return NULL;
+    p->tape = t;
+    p->tape_step = t->step;
+    p->tape_value = v->id;
+    return v;
+}
+
+/* A gradient is not cached in its parameter: it is rare, and two leaves of the same bytes do no harm. */
+static struct rw_tensor *gradient_leaf(rw_tape *t, struct rw_param *p)
+{
+    return add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_GRADIENT, .param = p->tensor.id, .bytes = p->bytes },
+                    p->tensor.layout, (rw_dtype)p->tensor.dtype, 0);
+}
+
+struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, rw_site at)
+{
+    if (!(x->flags & RW_VALUE_CONTEXT)) {
+        if (x->owner.tape == t && !(x->flags & RW_VALUE_GRADIENT)) return x;
+        if (x->owner.tape == t) {
+            rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: the gradient of a tape value can be read, not used in an op; rw_grad() "
+                    "records gradients as ops", what, at.file, at.line);
+            return NULL;
+        }
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: a tensor of another tape (or RW_NONE where a tensor is needed)", what,
+                at.file, at.line);
+        return NULL;
+    }
+    if (x->owner.ctx != t->ctx) {
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: parameter \"%s\" belongs to another context", what, at.file, at.line,
+                rw_tensor_name(x));
+        return NULL;
+    }
+    struct rw_param *const p = rw_param_of(x);
+    struct rw_tensor *const v = x->flags & RW_VALUE_GRADIENT ? gradient_leaf(t, p) : param_leaf(t, p);
+    if (!v) rw_fail(t->ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory", what, at.file, at.line);
+    return v;
+}
+
+/* Inputs */
+
+static void *input_memory(rw_tape *t, size_t bytes)
+{
+    bytes = (bytes + INPUT_ALIGNMENT - 1) / INPUT_ALIGNMENT * INPUT_ALIGNMENT;
+    for (size_t i = 0; i < t->n_inputs; i++) {
+        struct rw_input_block *const b = &t->inputs[i];
+        if (b->bytes - b->used < bytes) continue;
+        b->used += bytes;
+        return (char *)b->data + b->used - bytes;
+    }
+    if (!rw_grow(&t->inputs, &t->cap_inputs, t->n_inputs, 1, sizeof *t->inputs)) return NULL;
+    const size_t size = bytes > INPUT_BLOCK ? bytes : INPUT_BLOCK;
+    void *const data = t->ctx->device->alloc(t->ctx->device_state, size);
+    if (!data) return NULL;
+    t->inputs[t->n_inputs++] = (struct rw_input_block){ .data = data, .bytes = size, .used = bytes };
+    return data;
+}
+
+static bool shape_is_sound(rw_shape shape)
+{
+    if (shape.rank < 0 || shape.rank > RW_MAX_RANK) return false;
+    int64_t n = 1;
+    for (int i = 0; i < shape.rank; i++)
+        if (shape.dim[i] < 0 || __builtin_mul_overflow(n, shape.dim[i], &n) || n > INT64_MAX / 16) return false;
+    return true;
+}
+
+bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape)
+{
+    if ((unsigned)dtype >= RW_DTYPE_COUNT)
+        return rw_fail(ctx, RW_ERR_DTYPE, "%s at %s:%d: %d is not an element type", what, at.file, at.line, (int)dtype), false;
+    if (!shape_is_sound(shape))
+        return rw_fail(ctx, RW_ERR_SHAPE, "%s at %s:%d: a shape of rank %d with a negative or too large extent, or of rank "
+                       "over %d", what, at.file, at.line, (int)shape.rank, RW_MAX_RANK), false;
+    return true;
+}
+
+rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, const void *data)
+{
+    if (!t || !rw_shape_check(t->ctx, "rw_input", at, dtype, shape)) return NULL;
+    rw_context *const ctx = t->ctx;
+    const size_t bytes = (size_t)rw_shape_numel(shape) * rw_dtype_size(dtype);
+    const rw_layout *const layout = rw_layout_dense(&ctx->layouts, shape);
+    void *const copy = layout ? input_memory(t, bytes) : NULL;
+    struct rw_tensor *const v =
+        copy ? add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_INPUT, .data = copy, .bytes = bytes }, layout->id, dtype, 0) : NULL;
+    if (!v) {
+        rw_fail(ctx, RW_ERR_MEMORY, "rw_input at %s:%d: out of memory for %zu bytes", at.file, at.line, bytes);
+        return NULL;
+    }
+    t->input_bytes += bytes;
+    ctx->memory.inputs += bytes;
+    const rw_status status = data ? ctx->device->upload(ctx->device_state, copy, data, bytes)
+                                  : ctx->device->clear(ctx->device_state, copy, bytes);
+    if (status) rw_fail(ctx, status, "rw_input at %s:%d: the copy to the device failed", at.file, at.line);
+    return status ? NULL : v;
+}
+
+rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes)
+{
+    if (!x || x == rw_none() || (x->flags & RW_VALUE_CONTEXT)) return RW_ERR_ARGUMENT;
+    rw_tape *const t = x->owner.tape;
+    if (x->leaf == RW_NONE_ID || t->leaves[x->leaf].kind != RW_LEAF_INPUT)
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write: the tensor is the result of an op, not an input");
+    struct rw_leaf *const leaf = &t->leaves[x->leaf];
+    if (!data || bytes != leaf->bytes)
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write: %zu bytes given, the input has %zu", data ? bytes : 0, leaf->bytes);
+    leaf->written++;
+    return t->ctx->device->upload(t->ctx->device_state, leaf->data, data, bytes);
+}
+
+rw_tensor *rw_require_grad(rw_tape *t, rw_tensor *x)
+{
+    if (!t || !x) return NULL;
+    if ((x->flags & RW_VALUE_CONTEXT) || x->owner.tape != t || !rw_dtype_is_float((rw_dtype)x->dtype)) {
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_require_grad: needs a floating-point value of this tape");
+        return NULL;
+    }
+    if (x->flags & RW_VALUE_RETAIN) return x;
+    if (!rw_grow(&t->retained, &t->cap_retained, t->n_retained, 1, sizeof *t->retained)) {
+        rw_fail(t->ctx, RW_ERR_MEMORY, "rw_require_grad: out of memory");
+        return NULL;
+    }
+    t->retained[t->n_retained++] = x->id;
+    x->flags |= RW_VALUE_RETAIN | RW_VALUE_REQUIRES;
+    rw_hash_mix(&t->hash, (uint64_t)RW_VALUE_RETAIN << 32 | x->id);
+    return x;
+}
+
+void *rw_tape_held(const rw_tape *t, uint32_t base)
+{
+    for (size_t i = 0; i < t->n_held; i++)
+        if (t->held[i].value == base) return (char *)t->blocks[t->held[i].block].data + t->held[i].offset;
+    return NULL;
+}
+
+void rw_region_path(const rw_tape *t, uint32_t region, char *text, size_t size)
+{
+    if (!size) return;
+    text[0] = '\0';
+    if (region == RW_NONE_ID) return;
+    const struct rw_region *const r = &t->regions[region];
+    rw_region_path(t, r->parent, text, size);
+    const size_t used = strlen(text);
+    snprintf(text + used, size - used, "%s%s", used ? "/" : "", t->ctx->names[r->name]);
+}

@@ -1,0 +1,132 @@
+/*
+ * A tape: the growing arrays that record appends to, and the state of what ran.
+ *
+ * The tape remembers a running hash of its structure: ops, operands, layouts, attributes, regions, per-value decisions.
+ * Two steps that record the same program have the same hash, and share a plan. What differs from step to step without
+ * being structure - tickets, the contents of inputs - is read from the tape when the plan runs.
+ */
+#ifndef RW_RECORD_TAPE_H
+#define RW_RECORD_TAPE_H
+
+#include "exec/plan.h"
+#include "record/context.h"
+#include "remat/policy.h"
+
+#define RW_VALUE_CHUNK 4096
+
+struct rw_hash {
+    uint64_t a, b;
+};
+
+/* What was computed and is held for reading: outputs of evals, losses, gradients of tape values. */
+struct rw_held {
+    uint32_t value; /* a base */
+    uint32_t block;
+    size_t offset;
+};
+
+struct rw_tape {
+    rw_context *ctx;
+    rw_tape *next, **link; /* in the context's list */
+    uint64_t step; /* counts resets: tells a leaf of this step from one of the last */
+
+    struct rw_node *nodes;
+    size_t n_nodes, cap_nodes;
+    uint32_t *operands;
+    size_t n_operands, cap_operands;
+    unsigned char *attrs;
+    size_t n_attrs, cap_attrs;
+    struct rw_tensor **chunks; /* of RW_VALUE_CHUNK values: a value never moves, the caller holds its address */
+    size_t n_values, n_chunks, cap_chunks;
+    struct rw_leaf *leaves;
+    size_t n_leaves, cap_leaves;
+    rw_ticket *tickets;
+    size_t n_tickets, cap_tickets;
+    struct rw_region *regions;
+    size_t n_regions, cap_regions;
+    uint32_t *effects; /* stateful nodes */
+    size_t n_effects, cap_effects;
+    uint32_t *retained; /* values marked by rw_require_grad() */
+    size_t n_retained, cap_retained;
+    uint32_t open_region; /* innermost, RW_NONE_ID outside any */
+    struct rw_hash hash;
+
+    /* Input copies come from blocks that a reset keeps. */
+    struct rw_input_block {
+        void *data;
+        size_t bytes, used;
+    } *inputs;
+    size_t n_inputs, cap_inputs;
+    size_t input_bytes; /* counted in the context's totals */
+
+    /* While a gradient rule records: its nodes carry the call site, region and ticket of the node they differentiate. */
+    const struct rw_grad_call *rule;
+
+    char *policy_spec;
+    struct rw_policy policy;
+    bool policy_pinned; /* REWIND_POLICY wins over ckpt_set_policy() */
+
+    /* What ran. */
+    struct rw_held *held;
+    size_t n_held, cap_held;
+    struct rw_block {
+        void *data;
+        size_t bytes;
+        uint64_t plan; /* serial of the plan whose results it holds: the same plan uses it again; 0: free */
+    } *blocks;
+    size_t n_blocks, cap_blocks;
+    rw_plan *paused;          /* its forward part ran and waits in the arena, or NULL; counted as a reference */
+    uint32_t last_loss;       /* of the last backward or verify, for ckpt_explain() */
+    struct rw_tensor **gradients; /* handles given out by rw_gradient() for tape values, by retained index */
+    size_t n_gradients, cap_gradients;
+};
+
+static inline struct rw_tensor *rw_tape_value(const rw_tape *t, uint32_t id)
+{
+    return &t->chunks[id / RW_VALUE_CHUNK][id % RW_VALUE_CHUNK];
+}
+
+static inline uint32_t rw_tape_base(const rw_tape *t, uint32_t id)
+{
+    return rw_tape_value(t, id)->base;
+}
+
+static inline void rw_hash_mix(struct rw_hash *h, uint64_t x)
+{
+    h->a = (h->a ^ x) * 0x9e3779b97f4a7c15u;
+    h->a ^= h->a >> 32;
+    h->b = (h->b + x) * 0xd6e8feb86659fd93u;
+    h->b ^= h->b >> 29;
+}
+
+void rw_hash_mix_bytes(struct rw_hash *h, const void *data, size_t bytes);
+
+/* A new value; NULL without memory. Owned by the tape. */
+struct rw_tensor *rw_tape_add_value(rw_tape *t);
+
+/* The value of x on tape t: x itself, or the leaf that stands for a context tensor. NULL on an error, which sticks. */
+struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, rw_site at);
+
+/* Where a held base value lies, NULL when it is not held. */
+void *rw_tape_held(const rw_tape *t, uint32_t base);
+
+/* False, with an error that names the call, for a type or shape that no tensor can have. */
+bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape);
+
+/* The call that recorded a node, as its cost and workspace functions see it. The caller lends the arrays. */
+rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node, rw_desc *in, rw_desc *out);
+
+/* Cuts the arrays back to a mark: what differentiation put behind the recorded part goes into the plan. */
+struct rw_tape_mark {
+    size_t nodes, operands, attrs, values, leaves, tickets, effects;
+    struct rw_hash hash;
+};
+struct rw_tape_mark rw_tape_mark(const rw_tape *t);
+void rw_tape_cut(rw_tape *t, const struct rw_tape_mark *mark);
+
+/* "outer/inner" into text, "" for RW_NONE_ID. */
+void rw_region_path(const rw_tape *t, uint32_t region, char *text, size_t size);
+
+bool rw_tape_is_valid(const rw_tape *t);
+
+#endif

@@ -1,0 +1,77 @@
+/* Names and sizes of the small value types, and the sentinel for an operand left out. */
+#include "record/graph.h"
+
+#include <rewind/ops.h>
+
+static const struct {
+    const char *name;
+    size_t size;
+} dtypes[RW_DTYPE_COUNT] = {
+    [RW_F32] = { "f32", 4 },
+    [RW_F64] = { "f64", 8 },
+    [RW_BF16] = { "bf16", 2 },
+    [RW_I32] = { "i32", 4 },
+};
+
+size_t rw_dtype_size(rw_dtype dtype)
+{
+    return (unsigned)dtype < RW_DTYPE_COUNT ? dtypes[dtype].size : 0;
+}
+
+const char *rw_dtype_name(rw_dtype dtype)
+{
+    return (unsigned)dtype < RW_DTYPE_COUNT ? dtypes[dtype].name : "?";
+}
+
+bool rw_dtype_is_float(rw_dtype dtype)
+{
+    return dtype == RW_F32 || dtype == RW_F64 || dtype == RW_BF16;
+}
+
+int64_t rw_shape_numel(rw_shape shape)
+{
+    int64_t n = 1;
+    for (int i = 0; i < shape.rank && i < RW_MAX_RANK; i++) n *= shape.dim[i];
+    return n;
+}
+
+bool rw_shape_equal(rw_shape a, rw_shape b)
+{
+    if (a.rank != b.rank) return false;
+    for (int i = 0; i < a.rank && i < RW_MAX_RANK; i++)
+        if (a.dim[i] != b.dim[i]) return false;
+    return true;
+}
+
+const char *rw_device_name(rw_device device)
+{
+    static const char *const names[RW_DEVICE_COUNT] = { "auto", "cpu", "cuda" };
+    return (unsigned)device < RW_DEVICE_COUNT ? names[device] : "?";
+}
+
+const char *rw_status_name(rw_status status)
+{
+    switch (status) {
+    case RW_OK: return "ok";
+    case RW_ERR_ARGUMENT: return "bad argument";
+    case RW_ERR_SHAPE: return "shape mismatch";
+    case RW_ERR_DTYPE: return "wrong element type";
+    case RW_ERR_REGION: return "regions do not match";
+    case RW_ERR_POLICY: return "bad policy";
+    case RW_ERR_MEMORY: return "out of memory";
+    case RW_ERR_CHANGED: return "captured tensor changed";
+    case RW_ERR_MISMATCH: return "bytes differ";
+    case RW_ERR_NO_GRADIENT: return "no gradient rule";
+    case RW_ERR_DEVICE: return "device failure";
+    case RW_ERR_IO: return "input/output error";
+    case RW_ERR_UNSUPPORTED: return "not supported here";
+    case RW_ERR_BUDGET: return "budget too small";
+    }
+    return "unknown status";
+}
+
+rw_tensor *rw_none(void)
+{
+    static struct rw_tensor none = { .id = RW_NONE_ID, .producer = RW_NONE_ID, .leaf = RW_NONE_ID };
+    return &none;
+}

@@ -1,0 +1,50 @@
+/* Planted faults. See faults.h. */
+#include "verify/faults.h"
+
+#ifdef RW_FAULTS
+#include "record/tape.h"
+
+#include <string.h>
+
+struct rw_fault rw_fault;
+
+static bool plan_replays(const rw_plan *plan)
+{
+    return plan->cost.replayed_nodes > 0;
+}
+
+static bool strikes(const rw_plan *plan, const struct rw_step *step, const rw_kernel *k)
+{
+    if (!rw_fault.kind || !plan_replays(plan) || strcmp(k->op->name, rw_fault.op)) return false;
+    const bool replay = step->kind == RW_STEP_REPLAY;
+    if (rw_fault.kind == RW_FAULT_REORDER ? replay : !replay) return false;
+    return rw_fault.skip-- == 0;
+}
+
+static size_t bytes_of(const rw_view *v)
+{
+    return (size_t)v->layout->numel * rw_dtype_size(v->dtype);
+}
+
+void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_step *step, rw_kernel *k)
+{
+    if (rw_fault.kind == RW_FAULT_CORRUPT || rw_fault.kind == RW_FAULT_REORDER || !strikes(plan, step, k)) return;
+    rw_fault.struck++;
+    if (rw_fault.kind == RW_FAULT_TICKET) k->ticket.offset++;
+    for (int i = 0; rw_fault.kind == RW_FAULT_PARAMETER && i < k->n_inputs; i++) {
+        if (plan->places[step->place + (uint32_t)i] >> 30 != RW_PLACE_SOURCE) continue;
+        ((unsigned char *)k->in[i].data)[0] ^= 1;
+        return;
+    }
+}
+
+void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_step *step, const rw_kernel *k)
+{
+    if ((rw_fault.kind != RW_FAULT_CORRUPT && rw_fault.kind != RW_FAULT_REORDER) || !strikes(plan, step, k)) return;
+    if (!k->n_outputs || !bytes_of(&k->out[0])) return;
+    rw_fault.struck++;
+    /* A sum taken in another order differs in its last place: that is what is planted. */
+    const size_t at = (size_t)rw_fault.element * rw_dtype_size(k->out[0].dtype) % bytes_of(&k->out[0]);
+    ((unsigned char *)k->out[0].data)[at] ^= 1;
+}
+#endif

@@ -1,0 +1,41 @@
+/*
+ * Planted faults, in the private build of the tests only: what the verifier must find. Each strikes once per run of a
+ * plan with replays, at the step that the test names.
+ */
+#ifndef RW_VERIFY_FAULTS_H
+#define RW_VERIFY_FAULTS_H
+
+#include "exec/plan.h"
+
+#include <rewind/op.h>
+
+enum rw_fault_kind {
+    RW_FAULT_NONE,
+    RW_FAULT_TICKET,      /* a replay draws from the next block */
+    RW_FAULT_REORDER,     /* an accumulation adds its operands after one of them was rounded away and back */
+    RW_FAULT_CORRUPT,     /* one element of a replayed output changes its lowest bit */
+    RW_FAULT_PARAMETER    /* the parameter that a replay reads changes before it */
+};
+
+struct rw_fault {
+    enum rw_fault_kind kind;
+    const char *op;  /* strikes a step of this op */
+    int64_t element; /* of the corruption */
+    int skip;        /* lets that many matching steps pass */
+    int struck;      /* counts */
+};
+
+#ifdef RW_FAULTS
+extern struct rw_fault rw_fault;
+void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_step *step, rw_kernel *k);
+void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_step *step, const rw_kernel *k);
+#else
+static inline void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_step *step, rw_kernel *k)
+{
+}
+static inline void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_step *step, const rw_kernel *k)
+{
+}
+#endif
+
+#endif

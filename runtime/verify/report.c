@@ -1,0 +1,93 @@
+/* What a verification found, in numbers and in words. */
+#include "verify/report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+const char *ckpt_cause_name(ckpt_cause cause)
+{
+    switch (cause) {
+    case CKPT_CAUSE_NONE: return "none";
+    case CKPT_CAUSE_TICKET: return "the replay drew other random numbers";
+    case CKPT_CAUSE_INPUT_CHANGED: return "a parameter, input or buffer that it reads changed between the runs";
+    case CKPT_CAUSE_NONDETERMINISTIC: return "the kernel gives other bytes from the same inputs";
+    case CKPT_CAUSE_ORDER: return "gradient contributions were added in another order";
+    case CKPT_CAUSE_CORRUPTION: return "its memory was overwritten, or the kernel depends on more than its inputs";
+    }
+    return "unknown";
+}
+
+void rw_report_place(const rw_tape *t, const struct rw_node *node, bool replay, ckpt_report *report)
+{
+    const rw_site at = t->ctx->sites[node->site];
+    snprintf(report->op, sizeof report->op, "%s", t->ctx->ops[node->op]->name);
+    snprintf(report->site, sizeof report->site, "%s:%d", at.file, (int)at.line);
+    rw_region_path(t, node->region, report->region, sizeof report->region);
+    report->replay = replay;
+}
+
+/* Bits of a float as an integer that counts representable numbers in order. */
+static int64_t ordered(uint64_t bits, int width)
+{
+    const uint64_t sign = (uint64_t)1 << (width - 1);
+    return bits & sign ? -(int64_t)(bits & (sign - 1)) : (int64_t)bits;
+}
+
+static double element_of(const void *data, size_t i, rw_dtype dtype, uint64_t *ret_bits)
+{
+    const size_t size = rw_dtype_size(dtype);
+    uint64_t bits = 0;
+    memcpy(&bits, (const char *)data + i * size, size);
+    *ret_bits = bits;
+    if (dtype == RW_I32) return (int32_t)bits;
+    if (dtype == RW_F64) {
+        double d;
+        memcpy(&d, &bits, sizeof d);
+        return d;
+    }
+    const uint32_t word = dtype == RW_BF16 ? (uint32_t)bits << 16 : (uint32_t)bits;
+    float f;
+    memcpy(&f, &word, sizeof f);
+    return f;
+}
+
+void rw_report_element(const void *expected, const void *got, size_t bytes, rw_dtype dtype, ckpt_report *report)
+{
+    const size_t size = rw_dtype_size(dtype);
+    for (size_t i = 0; i < bytes / size; i++) {
+        if (!memcmp((const char *)expected + i * size, (const char *)got + i * size, size)) continue;
+        uint64_t a, b;
+        report->element = (int64_t)i;
+        report->expected = element_of(expected, i, dtype, &a);
+        report->got = element_of(got, i, dtype, &b);
+        const int width = (int)size * 8;
+        const int64_t x = ordered(a, width), y = ordered(b, width);
+        const bool nan = isnan(report->expected) || isnan(report->got);
+        report->ulp = nan ? UINT64_MAX : x > y ? (uint64_t)x - (uint64_t)y : (uint64_t)y - (uint64_t)x;
+        return;
+    }
+}
+
+void rw_report_text(const ckpt_report *r, char *text, size_t size)
+{
+    if (r->identical) {
+        snprintf(text, size, "identical: %zu gradients and %zu replayed values have the same bytes", r->gradients, r->replayed);
+        return;
+    }
+    snprintf(text, size,
+             "recompute changes bytes: %zu values differ. First at %s of %s%s%s%s (%s), region \"%s\", element %" PRId64
+             ": %.9g without recompute, %.9g with, %" PRIu64 " ulp apart. Likely cause: %s",
+             r->mismatches, r->replay ? "the replay" : "the first run", r->op, *r->value ? " \"" : "", r->value,
+             *r->value ? "\"" : "", r->site, r->region, r->element, r->expected, r->got, r->ulp, ckpt_cause_name(r->cause));
+}
+
+void ckpt_report_print(const ckpt_report *report, FILE *out)
+{
+    if (!report || !out) return;
+    char text[1024];
+    rw_report_text(report, text, sizeof text);
+    fprintf(out, "%s\n", text);
+    if (report->kept_nondeterministic)
+        fprintf(out, "%zu values of non-deterministic ops were kept and not compared\n", report->kept_nondeterministic);
+}

@@ -1,0 +1,16 @@
+/* Filling in and printing a ckpt_report. */
+#ifndef RW_VERIFY_REPORT_H
+#define RW_VERIFY_REPORT_H
+
+#include "record/tape.h"
+
+#include <rewind/verify.h>
+
+void rw_report_place(const rw_tape *t, const struct rw_node *node, bool replay, ckpt_report *report);
+
+/* The first differing element of two dense arrays. */
+void rw_report_element(const void *expected, const void *got, size_t bytes, rw_dtype dtype, ckpt_report *report);
+
+void rw_report_text(const ckpt_report *report, char *text, size_t size);
+
+#endif

@@ -1,0 +1,311 @@
+/*
+ * ckpt_verify(): the plan without recompute, then the plan with it, over one tape. The first run leaves a digest of every
+ * value; the second is compared with it step by step, so the first difference is the node at fault. Its bytes and the
+ * likely cause are found by running both plans once more.
+ */
+#include "verify/verify.h"
+
+#include "exec/step.h"
+#include "memory/alloc.h"
+#include "verify/mode.h"
+#include "verify/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int rw_verify_mode_of(const char *value)
+{
+    if (!value || !*value || !strcmp(value, "0")) return RW_VERIFY_OFF;
+    return !strcmp(value, "digest") ? RW_VERIFY_DIGEST : RW_VERIFY_FULL;
+}
+
+/* One watched run. */
+struct watch {
+    struct rw_observer observer;
+    rw_tape *t;
+    struct rw_digest *expected; /* per value, tail included */
+    bool *known;
+    bool compares;
+    size_t mismatches, replayed;
+    /* The first mismatch. */
+    size_t step;
+    int output;
+    bool found, ticket_differs, input_differs;
+    /* Capture: the bytes of one output of one step, or of the first computation of a node. */
+    bool captures;
+    uint32_t node;
+    size_t at_step;
+    void *bytes;
+    size_t n_bytes;
+};
+
+static size_t view_bytes(const rw_view *v)
+{
+    return (size_t)v->layout->numel * rw_dtype_size(v->dtype);
+}
+
+static struct rw_digest digest_view(const struct watch *w, const rw_view *v)
+{
+    return rw_digest_bytes(v->data, view_bytes(v), w->t->ctx->threads);
+}
+
+static bool same_ticket(const struct watch *w, const struct rw_node *node, const rw_kernel *k)
+{
+    if (node->ticket == RW_NONE_ID) return true;
+    const rw_ticket t = w->t->tickets[node->ticket];
+    return t.seed == k->ticket.seed && t.offset == k->ticket.offset;
+}
+
+/* Leaves are digested when a step first reads them. A strided view is digested as its span. */
+static bool leaf_changed(struct watch *w, const rw_plan *p, const struct rw_node *node, const rw_kernel *k, bool note)
+{
+    for (int i = 0; i < k->n_inputs; i++) {
+        const uint32_t v = rw_plan_operand(w->t, p, node->first_input + (uint32_t)i);
+        if (v >= p->mark_values || rw_tape_value(w->t, rw_tape_base(w->t, v))->producer != RW_NONE_ID) continue;
+        if (w->t->leaves[rw_tape_value(w->t, rw_tape_base(w->t, v))->leaf].kind == RW_LEAF_GRADIENT) continue;
+        const struct rw_digest d =
+            rw_digest_bytes(k->in[i].data, (size_t)k->in[i].layout->span * rw_dtype_size(k->in[i].dtype), w->t->ctx->threads);
+        if (note && !w->known[v]) {
+            w->expected[v] = d;
+            w->known[v] = true;
+        } else if (!note && w->known[v] && !rw_digest_equal(d, w->expected[v])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static rw_status before_step(struct rw_observer *o, const rw_plan *plan, size_t step, rw_kernel *k)
+{
+    struct watch *const w = (struct watch *)o;
+    if (!w->compares && !w->captures) leaf_changed(w, plan, rw_plan_node(w->t, plan, plan->steps[step].node), k, true);
+    return RW_OK;
+}
+
+static void capture(struct watch *w, const rw_plan *plan, size_t step, const rw_kernel *k)
+{
+    const struct rw_step *const s = &plan->steps[step];
+    if (s->node != w->node || (w->at_step != SIZE_MAX ? step != w->at_step : s->kind == RW_STEP_REPLAY)) return;
+    const rw_view *const v = &k->out[w->output];
+    w->n_bytes = view_bytes(v);
+    w->bytes = rw_malloc(w->n_bytes);
+    if (w->bytes) memcpy(w->bytes, v->data, w->n_bytes);
+}
+
+static void compare(struct watch *w, const rw_plan *plan, size_t step, const rw_kernel *k)
+{
+    const struct rw_node *const node = rw_plan_node(w->t, plan, plan->steps[step].node);
+    for (int i = 0; i < k->n_outputs; i++) {
+        const uint32_t v = node->first_output + (uint32_t)i;
+        w->replayed += plan->steps[step].kind == RW_STEP_REPLAY;
+        if (!w->known[v] || rw_digest_equal(digest_view(w, &k->out[i]), w->expected[v])) continue;
+        w->mismatches++;
+        if (w->found) continue;
+        w->found = true;
+        w->step = step;
+        w->output = i;
+        w->ticket_differs = !same_ticket(w, node, k);
+        w->input_differs = leaf_changed(w, plan, node, k, false);
+        w->n_bytes = view_bytes(&k->out[i]);
+        w->bytes = rw_malloc(w->n_bytes);
+        if (w->bytes) memcpy(w->bytes, k->out[i].data, w->n_bytes);
+    }
+}
+
+static rw_status after_step(struct rw_observer *o, const rw_plan *plan, size_t step, const rw_kernel *k)
+{
+    struct watch *const w = (struct watch *)o;
+    const struct rw_node *const node = rw_plan_node(w->t, plan, plan->steps[step].node);
+    if (w->captures) {
+        capture(w, plan, step, k);
+    } else if (w->compares) {
+        compare(w, plan, step, k);
+    } else {
+        for (int i = 0; i < k->n_outputs; i++) {
+            w->expected[node->first_output + (uint32_t)i] = digest_view(w, &k->out[i]);
+            w->known[node->first_output + (uint32_t)i] = true;
+        }
+    }
+    return RW_OK;
+}
+
+static rw_status run_watched(struct watch *w, rw_plan *plan)
+{
+    rw_arena_take(w->t);
+    plan->references++;
+    const size_t end = plan->n_steps - plan->n_commits; /* buffers are written by the real backward alone */
+    rw_status status = rw_plan_run(w->t, plan, 0, end, &w->observer);
+    if (!status) status = rw_plan_settle(w->t, plan, 0, end);
+    rw_plan_release(plan);
+    return status;
+}
+
+static struct watch watch_of(rw_tape *t)
+{
+    return (struct watch){ .observer = { before_step, after_step }, .t = t };
+}
+
+static rw_status plan_for(rw_tape *t, uint32_t loss, const struct rw_policy *policy, rw_plan **ret_plan)
+{
+    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = policy,
+                                        .private_gradients = true };
+    return rw_plan_get(t, &request, ret_plan);
+}
+
+/* The bytes of the node once more, in a plain run or at a step of the other one. */
+static void run_again(rw_tape *t, rw_plan *plan, uint32_t node, size_t at_step, int output, struct watch *ret)
+{
+    *ret = watch_of(t);
+    ret->captures = true;
+    ret->node = node;
+    ret->at_step = at_step;
+    ret->output = output;
+    run_watched(ret, plan);
+}
+
+static bool equal_bytes(const struct watch *a, const struct watch *b)
+{
+    return a->bytes && b->bytes && a->n_bytes == b->n_bytes && !memcmp(a->bytes, b->bytes, a->n_bytes);
+}
+
+static ckpt_cause find_cause(const struct watch *second, const struct watch *plain, const struct watch *again,
+                             const struct rw_digest *first, const rw_op_def *op)
+{
+    if (second->ticket_differs) return CKPT_CAUSE_TICKET;
+    if (second->input_differs) return CKPT_CAUSE_INPUT_CHANGED;
+    if (plain->bytes && !rw_digest_equal(rw_digest_bytes(plain->bytes, plain->n_bytes, 1), *first)) return CKPT_CAUSE_NONDETERMINISTIC;
+    if (!strcmp(op->name, "accumulate")) return CKPT_CAUSE_ORDER;
+    if (equal_bytes(again, plain)) return CKPT_CAUSE_CORRUPTION;
+    return equal_bytes(again, second) ? CKPT_CAUSE_CORRUPTION : CKPT_CAUSE_NONDETERMINISTIC;
+}
+
+static void describe_mismatch(rw_tape *t, rw_plan *none, rw_plan *plan, const struct watch *first, const struct watch *second,
+                              ckpt_report *report)
+{
+    const struct rw_step step = plan->steps[second->step];
+    const struct rw_node node = *rw_plan_node(t, plan, step.node);
+    const uint32_t v = node.first_output + (uint32_t)second->output;
+    struct watch plain, again;
+    run_again(t, none, step.node, SIZE_MAX, second->output, &plain);
+    run_again(t, plan, step.node, second->step, second->output, &again);
+    rw_report_place(t, &node, step.kind == RW_STEP_REPLAY, report);
+    if (v < plan->mark_values) strncpy(report->value, rw_tensor_name(rw_tape_value(t, v)), sizeof report->value - 1);
+    const rw_dtype dtype = v < plan->mark_values ? (rw_dtype)rw_tape_value(t, v)->dtype
+                                                 : (rw_dtype)plan->values[v - plan->mark_values].dtype;
+    report->cause = find_cause(second, &plain, &again, &first->expected[v], t->ctx->ops[node.op]);
+    if (plain.bytes && second->bytes) rw_report_element(plain.bytes, second->bytes, second->n_bytes, dtype, report);
+    rw_free(plain.bytes);
+    rw_free(again.bytes);
+}
+
+static size_t count_nondeterministic(const rw_tape *t)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_nodes; i++)
+        if (t->ctx->ops[t->nodes[i].op]->flags & RW_OP_NONDETERMINISTIC) n += t->nodes[i].n_outputs;
+    return n;
+}
+
+static rw_status compare_plans(rw_tape *t, rw_plan *none, uint32_t loss, struct watch *first, ckpt_report *report)
+{
+    rw_plan *plan;
+    rw_status status = plan_for(t, loss, &t->policy, &plan);
+    if (status) return status;
+    plan->references++;
+    struct watch second = watch_of(t);
+    second.compares = true;
+    second.expected = first->expected;
+    second.known = first->known;
+    status = run_watched(&second, plan);
+    if (!status) {
+        report->replayed = second.replayed;
+        report->mismatches = second.mismatches;
+        report->identical = !second.mismatches;
+        report->kept_nondeterministic = count_nondeterministic(t);
+        for (size_t i = 0; i < plan->n_results; i++) report->gradients += plan->results[i].of != RW_NONE_ID;
+        if (second.found) describe_mismatch(t, none, plan, first, &second, report);
+    }
+    rw_free(second.bytes);
+    rw_plan_release(plan);
+    return status;
+}
+
+rw_status ckpt_verify(rw_tape *t, rw_tensor *loss, ckpt_report *ret_report)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    const uint32_t id = rw_loss_check(t, loss, "ckpt_verify");
+    if (id == RW_NONE_ID) return t->ctx->status;
+    t->last_loss = id;
+    static const struct rw_policy keep_all = { .spec = (char *)"none" };
+    ckpt_report report = { 0 };
+    rw_plan *none;
+    rw_status status = plan_for(t, id, &keep_all, &none);
+    if (status) return status;
+    none->references++;
+    struct watch first = watch_of(t);
+    const size_t n = none->mark_values + none->n_values;
+    first.expected = rw_calloc(n, sizeof *first.expected);
+    first.known = rw_calloc(n, sizeof *first.known);
+    if (!first.expected || !first.known) status = rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_verify: out of memory");
+    if (!status) status = run_watched(&first, none);
+    if (!status) status = compare_plans(t, none, id, &first, &report);
+    rw_free(first.expected);
+    rw_free(first.known);
+    rw_plan_release(none);
+    if (status) return status;
+    if (ret_report) *ret_report = report;
+    return report.identical ? RW_OK : RW_ERR_MISMATCH;
+}
+
+rw_status rw_verify_or_fail(rw_tape *t, rw_tensor *loss)
+{
+    ckpt_report report;
+    const rw_status status = ckpt_verify(t, loss, &report);
+    if (status != RW_ERR_MISMATCH) return status;
+    char text[RW_MESSAGE_MAX];
+    rw_report_text(&report, text, sizeof text);
+    return rw_fail(t->ctx, RW_ERR_MISMATCH, "%s", text);
+}
+
+/* REWIND_VERIFY=digest */
+
+static rw_status digest_after(struct rw_observer *o, const rw_plan *plan, size_t step, const rw_kernel *k)
+{
+    struct rw_digest_observer *const d = (struct rw_digest_observer *)o;
+    const struct rw_step *const s = &plan->steps[step];
+    if (!s->digest) return RW_OK;
+    const struct rw_node *const node = rw_plan_node(d->t, plan, s->node);
+    for (int i = 0; i < k->n_outputs; i++) {
+        const uint32_t v = node->first_output + (uint32_t)i;
+        const struct rw_digest now = rw_digest_bytes(k->out[i].data, view_bytes(&k->out[i]), d->t->ctx->threads);
+        if (s->kind != RW_STEP_REPLAY) {
+            d->first[v] = now;
+            d->known[v] = true;
+        } else if (d->known[v] && !rw_digest_equal(d->first[v], now)) {
+            ckpt_report report = { .mismatches = 1 };
+            rw_report_place(d->t, node, true, &report);
+            const struct watch w = { .t = d->t };
+            report.cause = same_ticket(&w, node, k) ? CKPT_CAUSE_NONE : CKPT_CAUSE_TICKET;
+            return rw_fail(d->t->ctx, RW_ERR_MISMATCH, "REWIND_VERIFY=digest: the replay of %s at %s (region \"%s\") gave other bytes "
+                           "than its forward%s", report.op, report.site, report.region,
+                           report.cause ? ": it drew other random numbers" : "");
+        }
+    }
+    return RW_OK;
+}
+
+rw_status rw_digest_observer_init(struct rw_digest_observer *o, rw_tape *t, const rw_plan *plan)
+{
+    *o = (struct rw_digest_observer){ .observer.after = digest_after, .t = t };
+    o->first = rw_calloc(plan->mark_values, sizeof *o->first);
+    o->known = rw_calloc(plan->mark_values, sizeof *o->known);
+    if (o->first && o->known) return RW_OK;
+    rw_digest_observer_finish(o);
+    return rw_fail(t->ctx, RW_ERR_MEMORY, "REWIND_VERIFY=digest: out of memory");
+}
+
+void rw_digest_observer_finish(struct rw_digest_observer *o)
+{
+    rw_free(o->first);
+    rw_free(o->known);
+}
