@@ -1,177 +1,259 @@
-/* oneDNN's engine, its pinned bfloat16 primitives, and the three element types of a product. See onednn.h. */
+/* Matrix products by oneDNN. See onednn.h. What oneDNN itself allocates, when a primitive is made, is outside our count. */
 #include "device/cpu/onednn.h"
-
 #include "memory/alloc.h"
 
 #include <oneapi/dnnl/dnnl.h>
 #include <omp.h>
-#include <pthread.h>
 #include <string.h>
 
-struct signature {
-    int64_t m, n, k, lda, ldb, ldc;
-    int32_t ta, tb, bias, thread; /* a primitive owns its scratchpad, so each thread has its own */
+#define FORWARD(expr)                   \
+    do {                                \
+        const rw_status status_ = (expr); \
+        if (status_) return status_;    \
+    } while (0)
+
+/* Memory objects carry the address of their data, so every thread has its own. */
+struct slot {
+    dnnl_memory_t a, b, bias, c, scratch;
 };
 
-struct pinned {
-    struct signature key;
-    dnnl_primitive_t primitive;
-    dnnl_memory_t a, b, c, bias;
+struct rw_onednn_matmul {
+    struct rw_matmul_signature signature;
+    struct rw_onednn *owner;
+    dnnl_primitive_t primitive; /* NULL: no fast code */
+    dnnl_memory_desc_t a, b, bias, c, scratch;
+    struct slot *slots;
+    size_t n_slots, cap_slots;
 };
 
 struct rw_onednn {
     dnnl_engine_t engine;
-    dnnl_stream_t *streams; /* per thread */
+    dnnl_stream_t *streams; /* one per thread */
     size_t n_streams, cap_streams;
-    struct pinned **pinned;
-    size_t n_pinned, cap_pinned;
-    pthread_mutex_t lock;
+    struct rw_onednn_matmul **table; /* by signature, open addressing */
+    size_t size, n;                  /* size is 0 or a power of two */
 };
 
-int rw_onednn_enter(void)
+static rw_status status_of(dnnl_status_t s)
 {
-    const int saved = omp_get_max_threads();
-    omp_set_num_threads(1);
-    return saved;
-}
-
-void rw_onednn_leave(int saved)
-{
-    omp_set_num_threads(saved);
+    if (s == dnnl_success) return RW_OK;
+    return s == dnnl_out_of_memory ? RW_ERR_MEMORY : RW_ERR_DEVICE;
 }
 
 rw_status rw_onednn_create(struct rw_onednn **ret)
 {
     struct rw_onednn *const o = rw_calloc(1, sizeof *o);
     if (!o) return RW_ERR_MEMORY;
-    if (dnnl_engine_create(&o->engine, dnnl_cpu, 0) != dnnl_success) {
+    const rw_status status = status_of(dnnl_engine_create(&o->engine, dnnl_cpu, 0));
+    if (status) {
         rw_free(o);
-        return RW_ERR_DEVICE;
+        return status;
     }
-    pthread_mutex_init(&o->lock, NULL);
     *ret = o;
     return RW_OK;
 }
 
-static void destroy_pinned(struct pinned *p)
+static void slot_finish(struct slot *s)
 {
+    dnnl_memory_t const all[] = { s->a, s->b, s->bias, s->c, s->scratch };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]) dnnl_memory_destroy(all[i]);
+}
+
+static void matmul_destroy(struct rw_onednn_matmul *p)
+{
+    if (!p) return;
+    for (size_t i = 0; i < p->n_slots; i++) slot_finish(&p->slots[i]);
     if (p->primitive) dnnl_primitive_destroy(p->primitive);
-    if (p->a) dnnl_memory_destroy(p->a);
-    if (p->b) dnnl_memory_destroy(p->b);
-    if (p->c) dnnl_memory_destroy(p->c);
-    if (p->bias) dnnl_memory_destroy(p->bias);
+    rw_free(p->slots);
     rw_free(p);
 }
 
-void rw_onednn_destroy(struct rw_onednn **po)
+void rw_onednn_destroy(struct rw_onednn **o)
 {
-    struct rw_onednn *const o = *po;
-    if (!o) return;
-    for (size_t i = 0; i < o->n_pinned; i++) destroy_pinned(o->pinned[i]);
-    for (size_t i = 0; i < o->n_streams; i++)
-        if (o->streams[i]) dnnl_stream_destroy(o->streams[i]);
-    rw_free(o->pinned);
-    rw_free(o->streams);
-    dnnl_engine_destroy(o->engine);
-    pthread_mutex_destroy(&o->lock);
-    rw_free(o);
-    *po = NULL;
+    if (!o || !*o) return;
+    struct rw_onednn *const x = *o;
+    for (size_t i = 0; i < x->size; i++) matmul_destroy(x->table[i]);
+    for (size_t i = 0; i < x->n_streams; i++) dnnl_stream_destroy(x->streams[i]);
+    dnnl_engine_destroy(x->engine);
+    rw_free(x->table);
+    rw_free(x->streams);
+    rw_free(x);
+    *o = NULL;
 }
 
-rw_status rw_gemm_f32(const struct rw_gemm *g)
+static uint64_t hash(const struct rw_matmul_signature *s)
 {
-    const dnnl_status_t status = dnnl_sgemm(g->ta ? 'T' : 'N', g->tb ? 'T' : 'N', g->m, g->n, g->k, 1.0f, g->a, g->lda, g->b, g->ldb,
-                                            g->add ? 1.0f : 0.0f, g->c, g->ldc);
-    return status == dnnl_success ? RW_OK : status == dnnl_out_of_memory ? RW_ERR_MEMORY : RW_ERR_DEVICE;
-}
-
-/* float64 is for checking gradients: plain loops, rows of B in the inner one when they are contiguous. */
-void rw_gemm_f64(const struct rw_gemm *g)
-{
-    const double *const a = g->a, *const b = g->b;
-    for (int64_t i = 0; i < g->m; i++) {
-        double *const c = (double *)g->c + i * g->ldc;
-        if (!g->add)
-            for (int64_t j = 0; j < g->n; j++) c[j] = 0;
-        for (int64_t l = 0; l < g->k && !g->tb; l++) {
-            const double x = g->ta ? a[l * g->lda + i] : a[i * g->lda + l];
-            for (int64_t j = 0; j < g->n; j++) c[j] += x * b[l * g->ldb + j];
-        }
-        for (int64_t j = 0; j < g->n && g->tb; j++) {
-            double sum = 0;
-            for (int64_t l = 0; l < g->k; l++) sum += (g->ta ? a[l * g->lda + i] : a[i * g->lda + l]) * b[j * g->ldb + l];
-            c[j] += sum;
-        }
+    const int64_t words[] = { s->m, s->n, s->k, s->a_row, s->a_col, s->b_row, s->b_col, s->c_row, s->dtype * 2 + s->bias };
+    uint64_t h = 0;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        h = (h ^ (uint64_t)words[i]) * 0x9e3779b97f4a7c15u;
+        h ^= h >> 29;
     }
+    return h;
 }
 
-/* bfloat16 */
-
-static bool describe(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t ld, bool transposed)
+/* Where the signature is, or the free place where it belongs. The table is never full. */
+static struct rw_onednn_matmul **find(struct rw_onednn_matmul **table, size_t size, const struct rw_matmul_signature *s)
 {
-    const dnnl_dims_t dims = { rows, cols }, strides = { transposed ? 1 : ld, transposed ? ld : 1 };
-    return dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_bf16, strides) == dnnl_success;
+    size_t i = (size_t)hash(s) & (size - 1);
+    while (table[i] && memcmp(&table[i]->signature, s, sizeof *s)) i = (i + 1) & (size - 1);
+    return &table[i];
 }
 
-static bool make_primitive(struct rw_onednn *o, struct pinned *p, const struct rw_gemm *g)
+static rw_status make_room(struct rw_onednn *o)
 {
-    dnnl_memory_desc_t a, b, c, bias = { 0 };
-    if (!describe(&a, g->m, g->k, g->lda, g->ta) || !describe(&b, g->k, g->n, g->ldb, g->tb) || !describe(&c, g->m, g->n, g->ldc, false))
-        return false;
-    if (g->bias && !describe(&bias, 1, g->n, g->n, false)) return false;
+    if (2 * (o->n + 1) <= o->size) return RW_OK;
+    const size_t size = o->size ? 2 * o->size : 64;
+    struct rw_onednn_matmul **const table = rw_calloc(size, sizeof *table);
+    if (!table) return RW_ERR_MEMORY;
+    for (size_t i = 0; i < o->size; i++)
+        if (o->table[i]) *find(table, size, &o->table[i]->signature) = o->table[i];
+    rw_free(o->table);
+    o->table = table;
+    o->size = size;
+    return RW_OK;
+}
+
+static dnnl_status_t describe(dnnl_memory_desc_t *d, int32_t dtype, int64_t rows, int64_t cols, int64_t row, int64_t col)
+{
+    const dnnl_dims_t dims = { rows, cols }, strides = { row, col };
+    return dnnl_memory_desc_init_by_strides(d, 2, dims, dtype == RW_BF16 ? dnnl_bf16 : dnnl_f32, strides);
+}
+
+static dnnl_status_t describe_all(struct rw_onednn_matmul *p)
+{
+    const struct rw_matmul_signature *const s = &p->signature;
+    dnnl_status_t status = describe(&p->a, s->dtype, s->m, s->k, s->a_row, s->a_col);
+    if (!status) status = describe(&p->b, s->dtype, s->k, s->n, s->b_row, s->b_col);
+    if (!status) status = describe(&p->bias, s->dtype, 1, s->n, s->n, 1);
+    if (!status) status = describe(&p->c, s->dtype, s->m, s->n, s->c_row, 1);
+    return status;
+}
+
+/* oneDNN's reference code is there for checking, not for use. */
+static bool is_fast(dnnl_primitive_desc_t pd)
+{
+    const char *name = NULL;
+    if (dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name)) return false;
+    return name && !strstr(name, "ref");
+}
+
+static dnnl_status_t make_primitive(struct rw_onednn_matmul *p, dnnl_engine_t engine, dnnl_primitive_attr_t attr)
+{
     dnnl_matmul_desc_t desc;
     dnnl_primitive_desc_t pd = NULL;
-    if (dnnl_matmul_desc_init(&desc, &a, &b, g->bias ? &bias : NULL, &c) != dnnl_success) return false;
-    if (dnnl_primitive_desc_create(&pd, &desc, NULL, o->engine, NULL) != dnnl_success) return false;
-    bool ok = dnnl_primitive_create(&p->primitive, pd) == dnnl_success;
-    dnnl_primitive_desc_destroy(pd);
-    ok = ok && dnnl_memory_create(&p->a, &a, o->engine, DNNL_MEMORY_NONE) == dnnl_success;
-    ok = ok && dnnl_memory_create(&p->b, &b, o->engine, DNNL_MEMORY_NONE) == dnnl_success;
-    ok = ok && dnnl_memory_create(&p->c, &c, o->engine, DNNL_MEMORY_NONE) == dnnl_success;
-    return ok && (!g->bias || dnnl_memory_create(&p->bias, &bias, o->engine, DNNL_MEMORY_NONE) == dnnl_success);
-}
-
-static struct pinned *find(const struct rw_onednn *o, const struct signature *key)
-{
-    for (size_t i = o->n_pinned; i-- > 0;)
-        if (!memcmp(&o->pinned[i]->key, key, sizeof *key)) return o->pinned[i];
-    return NULL;
-}
-
-static struct pinned *add(struct rw_onednn *o, const struct signature *key, const struct rw_gemm *g)
-{
-    if (!rw_grow(&o->pinned, &o->cap_pinned, o->n_pinned, 1, sizeof *o->pinned)) return NULL;
-    struct pinned *const p = rw_calloc(1, sizeof *p);
-    if (!p) return NULL;
-    p->key = *key;
-    if (!make_primitive(o, p, g)) {
-        destroy_pinned(p);
-        return NULL;
+    dnnl_status_t status = dnnl_matmul_desc_init(&desc, &p->a, &p->b, p->signature.bias ? &p->bias : NULL, &p->c);
+    if (!status) status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (!status) status = dnnl_primitive_desc_create(&pd, &desc, attr, engine, NULL);
+    if (status == dnnl_unimplemented) return dnnl_success;
+    if (status) return status;
+    if (is_fast(pd)) {
+        p->scratch = *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+        status = dnnl_primitive_create(&p->primitive, pd);
     }
-    return o->pinned[o->n_pinned++] = p;
+    dnnl_primitive_desc_destroy(pd);
+    return status;
 }
 
-static dnnl_stream_t stream_of(struct rw_onednn *o, int thread)
+/* The number of threads is fixed when a primitive is made: here, one. */
+static dnnl_status_t make_for_one_thread(struct rw_onednn_matmul *p, dnnl_engine_t engine)
 {
-    if (!rw_grow(&o->streams, &o->cap_streams, (size_t)thread, 1, sizeof *o->streams)) return NULL;
-    while (o->n_streams <= (size_t)thread) o->streams[o->n_streams++] = NULL;
-    if (!o->streams[thread] && dnnl_stream_create(&o->streams[thread], o->engine, dnnl_stream_default_flags) != dnnl_success) return NULL;
-    return o->streams[thread];
+    dnnl_primitive_attr_t attr;
+    dnnl_status_t status = dnnl_primitive_attr_create(&attr);
+    if (status) return status;
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    status = describe_all(p);
+    if (!status) status = make_primitive(p, engine, attr);
+    omp_set_num_threads(threads);
+    dnnl_primitive_attr_destroy(attr);
+    return status;
 }
 
-rw_status rw_gemm_bf16(struct rw_onednn *o, const struct rw_gemm *g)
+static rw_status add_streams(struct rw_onednn *o, size_t threads)
 {
-    const struct signature key = { g->m, g->n, g->k, g->lda, g->ldb, g->ldc, g->ta, g->tb, g->bias != NULL, omp_get_thread_num() };
-    pthread_mutex_lock(&o->lock);
-    struct pinned *p = find(o, &key);
-    if (!p) p = add(o, &key, g);
-    const dnnl_stream_t stream = p ? stream_of(o, key.thread) : NULL;
-    pthread_mutex_unlock(&o->lock);
-    if (!p || !stream) return RW_ERR_DEVICE;
-    dnnl_memory_set_data_handle(p->a, (void *)(uintptr_t)g->a);
-    dnnl_memory_set_data_handle(p->b, (void *)(uintptr_t)g->b);
-    dnnl_memory_set_data_handle(p->c, g->c);
-    if (g->bias) dnnl_memory_set_data_handle(p->bias, (void *)(uintptr_t)g->bias);
-    const dnnl_exec_arg_t args[] = { { DNNL_ARG_SRC, p->a }, { DNNL_ARG_WEIGHTS, p->b }, { DNNL_ARG_DST, p->c }, { DNNL_ARG_BIAS, p->bias } };
-    return dnnl_primitive_execute(p->primitive, stream, g->bias ? 4 : 3, args) == dnnl_success ? RW_OK : RW_ERR_DEVICE;
+    while (o->n_streams < threads) {
+        if (!rw_grow(&o->streams, &o->cap_streams, o->n_streams, 1, sizeof *o->streams)) return RW_ERR_MEMORY;
+        const rw_status status = status_of(dnnl_stream_create(&o->streams[o->n_streams], o->engine, dnnl_stream_default_flags));
+        if (status) return status;
+        o->n_streams++;
+    }
+    return RW_OK;
+}
+
+static rw_status add_slots(struct rw_onednn_matmul *p, size_t threads)
+{
+    while (p->n_slots < threads) {
+        if (!rw_grow(&p->slots, &p->cap_slots, p->n_slots, 1, sizeof *p->slots)) return RW_ERR_MEMORY;
+        struct slot *const s = &p->slots[p->n_slots];
+        *s = (struct slot){ 0 };
+        const dnnl_engine_t engine = p->owner->engine;
+        dnnl_status_t status = dnnl_memory_create(&s->a, &p->a, engine, DNNL_MEMORY_NONE);
+        if (!status) status = dnnl_memory_create(&s->b, &p->b, engine, DNNL_MEMORY_NONE);
+        if (!status) status = dnnl_memory_create(&s->bias, &p->bias, engine, DNNL_MEMORY_NONE);
+        if (!status) status = dnnl_memory_create(&s->c, &p->c, engine, DNNL_MEMORY_NONE);
+        if (!status) status = dnnl_memory_create(&s->scratch, &p->scratch, engine, DNNL_MEMORY_NONE);
+        if (status) {
+            slot_finish(s);
+            return status_of(status);
+        }
+        p->n_slots++;
+    }
+    return RW_OK;
+}
+
+static rw_status add(struct rw_onednn *o, const struct rw_matmul_signature *s, struct rw_onednn_matmul **ret)
+{
+    FORWARD(make_room(o));
+    struct rw_onednn_matmul *const p = rw_calloc(1, sizeof *p);
+    if (!p) return RW_ERR_MEMORY;
+    p->signature = *s;
+    p->owner = o;
+    const rw_status status = status_of(make_for_one_thread(p, o->engine));
+    if (status) {
+        matmul_destroy(p);
+        return status;
+    }
+    *find(o->table, o->size, s) = p;
+    o->n++;
+    *ret = p;
+    return RW_OK;
+}
+
+rw_status rw_onednn_matmul(struct rw_onednn *o, const struct rw_matmul_signature *s, int threads, struct rw_onednn_matmul **ret)
+{
+    struct rw_onednn_matmul *p = o->size ? *find(o->table, o->size, s) : NULL;
+    if (!p) FORWARD(add(o, s, &p));
+    if (p->primitive) {
+        if (o->n_streams < (size_t)threads) FORWARD(add_streams(o, (size_t)threads));
+        if (p->n_slots < (size_t)threads) FORWARD(add_slots(p, (size_t)threads));
+    }
+    *ret = p->primitive ? p : NULL;
+    return RW_OK;
+}
+
+size_t rw_onednn_matmul_scratch(const struct rw_onednn_matmul *p)
+{
+    return dnnl_memory_desc_get_size(&p->scratch);
+}
+
+static dnnl_status_t point(dnnl_memory_t m, const void *data)
+{
+    return dnnl_memory_set_data_handle(m, (void *)(uintptr_t)data);
+}
+
+rw_status rw_onednn_matmul_run(struct rw_onednn_matmul *p, int thread, const void *a, const void *b, const void *bias, void *c,
+                               void *scratch)
+{
+    struct slot *const s = &p->slots[thread];
+    dnnl_status_t status = point(s->a, a);
+    if (!status) status = point(s->b, b);
+    if (!status && p->signature.bias) status = point(s->bias, bias);
+    if (!status) status = point(s->c, c);
+    if (!status) status = point(s->scratch, scratch);
+    if (status) return status_of(status);
+    const dnnl_exec_arg_t args[] = { { DNNL_ARG_SRC, s->a }, { DNNL_ARG_WEIGHTS, s->b }, { DNNL_ARG_DST, s->c },
+                                     { DNNL_ARG_SCRATCHPAD, s->scratch }, { DNNL_ARG_BIAS, s->bias } };
+    return status_of(dnnl_primitive_execute(p->primitive, p->owner->streams[thread], p->signature.bias ? 5 : 4, args));
 }

@@ -1,37 +1,43 @@
 /*
- * Matrix products by oneDNN (https://oneapi-src.github.io/oneDNN).
+ * oneDNN for the CPU kernels: matrix products, pinned.
  *
- * Threads are ours, not oneDNN's: every call computes one tile in the calling thread, and who calls cuts a product into
- * tiles by its shape alone. So the bits cannot depend on the number of threads. bfloat16 products are primitives, made
- * once per signature and kept for the life of the context: forward and replay run the very same one (law 6).
+ * A primitive is made once per signature (extents, strides, type, bias) and kept for the life of the context, so forward
+ * and replay run the same code (law 6). It is made for one thread: who wants more cuts the product into tiles by its shape
+ * alone and runs one primitive per tile, so no bit can depend on the number of threads.
  */
 #ifndef RW_DEVICE_CPU_ONEDNN_H
 #define RW_DEVICE_CPU_ONEDNN_H
 
 #include <rewind/status.h>
+#include <rewind/types.h>
 
 struct rw_onednn;
+struct rw_onednn_matmul;
+
+/* c [m, n] = a [m, k] b [k, n] + bias [n]. One stride of a and of b is 1; c's columns are next to each other. */
+struct rw_matmul_signature {
+    int64_t m, n, k;
+    int64_t a_row, a_col;
+    int64_t b_row, b_col;
+    int64_t c_row;
+    int32_t dtype; /* RW_F32 or RW_BF16, of all four */
+    int32_t bias;  /* 0 or 1 */
+};
 
 rw_status rw_onednn_create(struct rw_onednn **ret);
 void rw_onednn_destroy(struct rw_onednn **o);
 
-/* One product C = op(A) op(B) (+ C, or + bias): row-major, leading dimensions in elements. */
-struct rw_gemm {
-    int64_t m, n, k;
-    const void *a, *b;
-    void *c;
-    int64_t lda, ldb, ldc;
-    bool ta, tb;
-    bool add;         /* float32 only: adds to C */
-    const void *bias; /* bfloat16 only: n elements, or NULL */
-};
+/*
+ * The primitive of a signature, ready for use by threads 0 .. threads - 1. Not to be called by two threads at once.
+ * @param ret receives it, owned by o; NULL when oneDNN has no fast code for the signature on this processor.
+ */
+rw_status rw_onednn_matmul(struct rw_onednn *o, const struct rw_matmul_signature *s, int threads, struct rw_onednn_matmul **ret);
 
-/* Brackets a thread's calls: oneDNN then starts no threads of its own. Give back what enter returned. */
-int rw_onednn_enter(void);
-void rw_onednn_leave(int saved);
+/* Bytes of scratch memory that one run takes, to be aligned to 64. */
+size_t rw_onednn_matmul_scratch(const struct rw_onednn_matmul *p);
 
-rw_status rw_gemm_f32(const struct rw_gemm *g);
-rw_status rw_gemm_bf16(struct rw_onednn *o, const struct rw_gemm *g);
-void rw_gemm_f64(const struct rw_gemm *g);
+/* Runs in the calling thread, which says that it is number `thread`; no two threads may say the same at once. */
+rw_status rw_onednn_matmul_run(struct rw_onednn_matmul *p, int thread, const void *a, const void *b, const void *bias, void *c,
+                               void *scratch);
 
 #endif
