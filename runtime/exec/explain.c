@@ -66,16 +66,30 @@ static uint32_t loss_of(const rw_tape *t)
     return RW_NONE_ID;
 }
 
+/* Of several values that shared a buffer one after the other, the one that is there when backward begins. */
+static bool is_kept(const struct rw_schedule *s, uint32_t buffer)
+{
+    const struct rw_buffer *const b = &s->buffers[buffer];
+    uint32_t root = buffer;
+    while (s->buffers[root].merged != root) root = s->buffers[root].merged;
+    if (b->first >= s->n_forward || b->last < s->n_forward) return false;
+    for (uint32_t i = buffer + 1; i < s->n_buffers && s->buffers[i].first < s->n_forward; i++) {
+        uint32_t other = i;
+        while (s->buffers[other].merged != other) other = s->buffers[other].merged;
+        if (other == root) return false;
+    }
+    return true;
+}
+
 static void print_plan(const rw_tape *t, const rw_plan *plan, const struct rw_build_details *d, FILE *out)
 {
     const struct rw_schedule *const s = &d->schedule;
     fprintf(out, "policy %s: %zu nodes forward, %zu replayed, %zu backward\n", t->policy_spec, plan->cost.forward_nodes,
             plan->cost.replayed_nodes, plan->cost.backward_nodes);
-    for (size_t i = 0; i < s->n_buffers; i++) {
+    for (uint32_t i = 0; i < s->n_buffers; i++) {
         const struct rw_buffer *const b = &s->buffers[i];
-        if (b->place != RW_PLACE_ARENA || b->value == RW_NONE_ID || b->merged != i) continue;
-        const bool kept = b->first < s->n_forward && b->last >= s->n_forward;
-        if (kept || b->replay) print_value(t, d, b, out);
+        if (b->place != RW_PLACE_ARENA || b->value == RW_NONE_ID) continue;
+        if (b->replay || is_kept(s, i)) print_value(t, d, b, out);
     }
     uint64_t bytes;
     const size_t at = peak_step(s, &bytes);

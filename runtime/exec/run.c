@@ -149,7 +149,9 @@ static inline rw_view view_of(const struct walk *w, uint32_t value, uint32_t pla
 static inline void note_use(struct walk *w, uint32_t place, uint64_t bytes)
 {
     if (place >> 30 != RW_PLACE_ARENA) return;
-    const uint64_t end = (uint64_t)(place & 0x3fffffffu) * RW_PLACE_UNIT + bytes;
+    /* A buffer takes whole units of the device's alignment. */
+    const uint64_t unit = w->ctx->device->alignment;
+    const uint64_t end = (uint64_t)(place & 0x3fffffffu) * RW_PLACE_UNIT + (bytes + unit - 1) / unit * unit;
     if (end > w->highest) w->highest = end;
 }
 

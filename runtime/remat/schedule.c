@@ -256,8 +256,8 @@ static rw_status count_closure(struct emitter *e, uint32_t base)
         for (int i = 0; !status && i < node->n_inputs; i++) {
             const uint32_t in = operand_base(e->t, node, i);
             if (!discards(e, in)) continue;
-            e->remaining[in]++;
-            if (!is_there(e, in)) status = push(e, in);
+            /* What a scope around has counted already will be there by then. */
+            if (e->remaining[in]++ == 0 && !is_there(e, in)) status = push(e, in);
         }
     }
     return status;
@@ -276,8 +276,7 @@ static rw_status open_scope(struct emitter *e, uint32_t scope, size_t i)
         for (int k = 0; !status && k < node->n_inputs; k++) {
             const uint32_t b = operand_base(e->t, node, k);
             if (!discards(e, b) || e->scopes->home[b] != scope) continue;
-            status = count_closure(e, b);
-            e->remaining[b]++;
+            if (e->remaining[b]++ == 0) status = count_closure(e, b);
         }
     }
     return status;

@@ -77,8 +77,9 @@ static void find_homes(struct rw_scopes *s, const rw_tape *t, const bool *needed
     }
     for (size_t n = 0; n < t->n_nodes; n++) {
         const struct rw_node *const node = &t->nodes[n];
-        if (node->level || !needed[n]) continue;
         const uint32_t scope = rw_scope_of_node(s, node);
+        /* A recorded node outside every scope runs once: it needs its inputs later only if its gradient does. */
+        if (!needed[n] || (!node->level && !scope)) continue;
         for (int i = 0; i < node->n_inputs; i++) {
             const uint32_t b = rw_tape_base(t, t->operands[node->first_input + (uint32_t)i]);
             s->home[b] = common(s, s->home[b], scope);

@@ -1,0 +1,189 @@
+/*
+ * attention: softmax(scale q k^T + mask) v by blocks, after FlashAttention-2 (arXiv 2307.08691). The score matrix never
+ * exists; backward computes its tiles again from q, k and the logarithm of each row's sum, and draws dropout's mask again.
+ */
+#include "ops/attention/attention.h"
+#include "device/cpu/isa.h"
+#include "ops/random/random.h"
+#include "ops/util.h"
+#include "record/context.h"
+
+#include <math.h>
+
+static rw_dtype sum_type(rw_dtype dtype)
+{
+    return dtype == RW_F64 ? RW_F64 : RW_F32;
+}
+
+static rw_status check_operands(rw_op_call *call)
+{
+    RW_CHECK(rw_want_float(call, 0));
+    for (int i = 1; i < 3; i++) RW_CHECK(rw_want_same_dtype(call, 0, i));
+    const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1), v = rw_in_shape(call, 2);
+    if (q.rank != 4 || k.rank != 4) return rw_op_error(call, RW_ERR_SHAPE, "q, k and v are [batch, heads, seq, d]");
+    if (!rw_shape_equal(k, v)) return rw_op_error(call, RW_ERR_SHAPE, "k and v have different shapes");
+    if (q.dim[0] != k.dim[0] || q.dim[3] != k.dim[3]) return rw_op_error(call, RW_ERR_SHAPE, "q and k differ in batch or in d");
+    if (k.dim[1] ? q.dim[1] % k.dim[1] : q.dim[1])
+        return rw_op_error(call, RW_ERR_SHAPE, "%lld heads are no multiple of %lld kv heads", (long long)q.dim[1], (long long)k.dim[1]);
+    return RW_OK;
+}
+
+static rw_status check(rw_op_call *call)
+{
+    const struct rw_attention_attrs *const a = call->attrs;
+    RW_CHECK(check_operands(call));
+    if (!(a->dropout >= 0 && a->dropout < 1)) return rw_op_error(call, RW_ERR_ARGUMENT, "dropout %g is outside [0, 1)", a->dropout);
+    RW_CHECK(rw_op_output_like(call, 0, 0));
+    const rw_shape q = rw_in_shape(call, 0);
+    return rw_op_output(call, 1, sum_type(call->in[0].dtype), RW_SHAPE(q.dim[0], q.dim[1], q.dim[2]));
+}
+
+static rw_status check_backward(rw_op_call *call)
+{
+    RW_CHECK(check_operands(call));
+    for (int i = 0; i < 3; i++) RW_CHECK(rw_op_output_like(call, i, i));
+    return RW_OK;
+}
+
+static int64_t draws(const rw_op_call *call)
+{
+    const struct rw_attention_attrs *const a = call->attrs;
+    const rw_layout *const q = call->in[0].layout;
+    return a->dropout > 0 ? q->dim[0] * q->dim[1] * q->dim[2] * call->in[1].layout->dim[2] : 0;
+}
+
+/* Products of tiles: two forward, five backward, half of each under a causal mask. */
+static rw_op_cost cost_of(const rw_op_call *call, double products)
+{
+    const struct rw_attention_attrs *const a = call->attrs;
+    const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
+    const double scores = (double)e.batch * (double)e.heads * (double)e.seq * (double)e.kv_seq * (a->causal ? 0.5 : 1);
+    return (rw_op_cost){ scores * (2 * products * (double)e.d + 12), rw_cost_bytes(call) };
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    return cost_of(call, 2);
+}
+
+static rw_op_cost cost_backward(const rw_op_call *call)
+{
+    return cost_of(call, 5);
+}
+
+static size_t per_thread(const rw_op_call *call, rw_device device, int64_t elements)
+{
+    if (device != RW_DEVICE_CPU) return 0;
+    return (size_t)elements * rw_dtype_size(sum_type(call->in[0].dtype)) * (size_t)call->ctx->threads;
+}
+
+static size_t workspace(const rw_op_call *call, rw_device device)
+{
+    const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
+    return per_thread(call, device, rw_att_forward_elements(&e));
+}
+
+static size_t workspace_backward(const rw_op_call *call, rw_device device)
+{
+    const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
+    return per_thread(call, device, rw_att_backward_elements(&e, call->in[0].dtype));
+}
+
+RW_CPU_KERNEL(rw_attention_backward_cpu)
+static const rw_op_def rw_op_attention_backward = { .name = "attention_backward", .n_inputs = 6, .n_outputs = 3, .flags = RW_OP_RANDOM,
+                                                    .strided = RW_OP_ALL_INPUTS, .check = check_backward,
+                                                    .kernel = { [RW_DEVICE_CPU] = rw_attention_backward_cpu },
+                                                    .cost = cost_backward, .draws = draws, .workspace = workspace_backward };
+
+/* ---- of ops that can be differentiated again, with the scores in memory ---- */
+
+struct composed {
+    rw_grad_call *g;
+    rw_tape *t;
+    const struct rw_attention_attrs *attrs;
+};
+
+/* [b, h, s, d] as [b, kv_heads, group, s, d], to be broadcast against [b, kv_heads, 1, kv_seq, d]. */
+static rw_tensor *grouped(rw_tape *t, rw_tensor *x, int64_t kv_heads)
+{
+    if (!x) return NULL;
+    const rw_shape s = rw_tensor_shape(x);
+    return rw_reshape(t, x, RW_SHAPE(s.dim[0], kv_heads, kv_heads ? s.dim[1] / kv_heads : 0, s.dim[2], s.dim[3]));
+}
+
+static rw_tensor *probabilities(const struct composed *c, rw_tensor *scores)
+{
+    if (c->attrs->causal) return rw_causal_softmax(c->t, scores, (float)c->attrs->scale);
+    return rw_softmax(c->t, rw_scale(c->t, scores, c->attrs->scale), -1);
+}
+
+/* The forward's mask: drawn by element of the score matrix, whose order the grouping keeps. */
+static rw_tensor *masked(const struct composed *c, rw_tensor *x)
+{
+    if (c->attrs->dropout <= 0) return x;
+    return rw_grad_apply(c->g, &rw_op_dropout, &x, 1, &c->attrs->dropout, sizeof c->attrs->dropout, NULL);
+}
+
+static rw_tensor *transposed(const struct composed *c, rw_tensor *x)
+{
+    return rw_transpose(c->t, x, -1, -2);
+}
+
+static rw_status set_summed(const struct composed *c, int i, rw_tensor *dx)
+{
+    const rw_shape shape = rw_tensor_shape(rw_grad_input(c->g, i));
+    if (!dx) return rw_grad_set(c->g, i, NULL);
+    if (i == 0) return rw_grad_set(c->g, i, rw_reshape(c->t, dx, shape));
+    const rw_shape one = RW_SHAPE(shape.dim[0], shape.dim[1], 1, shape.dim[2], shape.dim[3]);
+    return rw_grad_set(c->g, i, rw_reshape(c->t, rw_sum_to(c->t, dx, one), shape));
+}
+
+static rw_status grad_again(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    const struct rw_attention_attrs a = *(const struct rw_attention_attrs *)rw_grad_attrs(g); /* recording may move the original */
+    const struct composed c = { g, t, &a };
+    const int64_t kv_heads = rw_tensor_shape(rw_grad_input(g, 1)).dim[1];
+    rw_tensor *const q = grouped(t, rw_grad_input(g, 0), kv_heads), *const dy = grouped(t, rw_grad_upstream(g, 0), kv_heads);
+    rw_tensor *const k = grouped(t, rw_grad_input(g, 1), kv_heads), *const v = grouped(t, rw_grad_input(g, 2), kv_heads);
+    rw_tensor *const p = probabilities(&c, rw_matmul(t, q, transposed(&c, k)));
+    rw_tensor *const dp = masked(&c, rw_matmul(t, dy, transposed(&c, v)));
+    rw_tensor *const dot = rw_sum(t, rw_mul(t, p, dp), RW_AXES(-1), true);
+    rw_tensor *const ds = rw_scale(t, rw_mul(t, p, rw_sub(t, dp, dot)), a.scale);
+    if (rw_grad_wanted(g, 0)) RW_CHECK(set_summed(&c, 0, rw_matmul(t, ds, k)));
+    if (rw_grad_wanted(g, 1)) RW_CHECK(set_summed(&c, 1, rw_matmul(t, transposed(&c, ds), q)));
+    if (rw_grad_wanted(g, 2)) RW_CHECK(set_summed(&c, 2, rw_matmul(t, transposed(&c, masked(&c, p)), dy)));
+    return RW_OK;
+}
+
+static rw_status grad(rw_grad_call *g)
+{
+    if (rw_grad_again(g)) return grad_again(g);
+    const struct rw_attention_attrs a = *(const struct rw_attention_attrs *)rw_grad_attrs(g);
+    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_input(g, 2),
+                              rw_grad_output(g, 0), rw_grad_output(g, 1), rw_grad_upstream(g, 0) };
+    rw_tensor *out[3] = { NULL, NULL, NULL };
+    rw_grad_apply(g, &rw_op_attention_backward, in, 6, &a, sizeof a, out);
+    for (int i = 0; i < 3; i++)
+        if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, out[i]));
+    return RW_OK;
+}
+
+RW_CPU_KERNEL(rw_attention_cpu)
+const rw_op_def rw_op_attention = { .name = "attention", .n_inputs = 3, .n_outputs = 2, .flags = RW_OP_RANDOM,
+                                    .strided = RW_OP_ALL_INPUTS, .check = check, .kernel = { [RW_DEVICE_CPU] = rw_attention_cpu },
+                                    .grad = grad, .cost = cost, .draws = draws, .workspace = workspace };
+
+rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v, const rw_attention_params *params)
+{
+    if (!q) return NULL;
+    const rw_shape s = rw_tensor_shape(q);
+    const int64_t d = s.rank ? s.dim[s.rank - 1] : 1;
+    struct rw_attention_attrs a = { .scale = params && params->scale != 0 ? (double)params->scale : 1 / sqrt((double)(d > 0 ? d : 1)) };
+    if (params) {
+        a.dropout = (double)params->dropout;
+        a.causal = params->causal;
+    }
+    rw_tensor *const in[] = { q, k, v };
+    return rw_apply_at(at, t, &rw_op_attention, in, 3, &a, sizeof a, NULL);
+}

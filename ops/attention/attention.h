@@ -1,0 +1,57 @@
+/* Attention by blocks: attributes, extents and workspace, shared by the op (attention.c) and its kernels. */
+#ifndef RW_OPS_ATTENTION_H
+#define RW_OPS_ATTENTION_H
+
+#include <rewind/op.h>
+
+extern const rw_op_def rw_op_attention;
+
+struct rw_attention_attrs {
+    double scale;
+    double dropout;
+    int64_t causal;
+};
+
+/* Queries and keys per tile of the score matrix. */
+#define ATT_BLOCK 64
+/* Fewer (batch, kv head) pairs than this are too few to share out: backward then runs two passes over smaller units. */
+#define ATT_PAIRS_ENOUGH 8
+
+struct att_extents {
+    int64_t batch, heads, kv_heads, group; /* group: query heads per kv head */
+    int64_t seq, kv_seq, d, width;         /* width: d rounded up to whole vectors */
+    int64_t q_blocks, kv_blocks;
+    bool two_pass;
+};
+
+static inline struct att_extents rw_att_extents(const rw_layout *q, const rw_layout *k)
+{
+    struct att_extents e = { .batch = q->dim[0], .heads = q->dim[1], .kv_heads = k->dim[1], .seq = q->dim[2], .kv_seq = k->dim[2],
+                             .d = q->dim[3] };
+    e.group = e.kv_heads ? e.heads / e.kv_heads : 0;
+    e.width = (e.d + 15) / 16 * 16;
+    e.q_blocks = (e.seq + ATT_BLOCK - 1) / ATT_BLOCK;
+    e.kv_blocks = (e.kv_seq + ATT_BLOCK - 1) / ATT_BLOCK;
+    e.two_pass = e.batch * e.kv_heads < ATT_PAIRS_ENOUGH;
+    return e;
+}
+
+/* bfloat16 and ragged rows are summed in rows of their own; the others straight in the output. */
+static inline bool rw_att_sums_in_output(const struct att_extents *e, rw_dtype dtype)
+{
+    return dtype != RW_BF16 && e->d == e->width;
+}
+
+/* Elements of workspace per thread, of the type that sums are taken in. Every part is a multiple of 64 bytes. */
+static inline int64_t rw_att_forward_elements(const struct att_extents *e)
+{
+    return 4 * ATT_BLOCK * e->width + 2 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK;
+}
+
+static inline int64_t rw_att_backward_elements(const struct att_extents *e, rw_dtype dtype)
+{
+    const int64_t sums = rw_att_sums_in_output(e, dtype) ? 0 : 2 * e->width * ATT_BLOCK * (e->two_pass ? 1 : e->kv_blocks);
+    return 7 * ATT_BLOCK * e->width + 3 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK + sums;
+}
+
+#endif

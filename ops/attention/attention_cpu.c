@@ -1,0 +1,375 @@
+/*
+ * CPU kernels of attention. Forward: one unit of work per block of queries. Backward: one per (batch, kv head), which sums
+ * dk and dv in a fixed order; where these are few, two passes over blocks, one for dk and dv and one for dq. Units are
+ * fixed by the shape, so no bit depends on the number of threads.
+ */
+#include "device/cpu/isa.h"
+#include "ops/attention/attention.h"
+#include "ops/random/philox_vec.h"
+#include "ops/util.h"
+
+#include <omp.h>
+
+/* Registers of c in the inner loop: rows by vectors. */
+#if defined(RW_ISA_IS_V4)
+#define ATT_ROWS 4
+#define ATT_VECS 4
+#elif defined(RW_ISA_IS_V3)
+#define ATT_ROWS 4
+#define ATT_VECS 1
+#else
+#define ATT_ROWS 2
+#define ATT_VECS 1
+#endif
+
+struct att {
+    const rw_kernel *k;
+    struct att_extents e;
+    double scale, keep_factor; /* keep_factor: 1 / (1 - dropout) */
+    bool causal;
+    uint32_t threshold; /* of dropout's words; 0: no dropout */
+    int64_t per_thread; /* elements of workspace */
+};
+
+struct att_rows {
+    const void *p;
+    int64_t row, col;
+};
+
+/* How many of `extent` elements lie in block i. */
+static int64_t att_extent(int64_t extent, int64_t i)
+{
+    const int64_t rest = extent - i * ATT_BLOCK;
+    return rest < ATT_BLOCK ? rest : ATT_BLOCK;
+}
+
+/* How many keys of block j some query of block i sees. */
+static int64_t att_keys_seen(const struct att *a, int64_t i, int64_t queries, int64_t j)
+{
+    const int64_t keys = att_extent(a->e.kv_seq, j);
+    if (!a->causal) return keys;
+    const int64_t seen = i * ATT_BLOCK + queries + (a->e.kv_seq - a->e.seq) - j * ATT_BLOCK;
+    return seen < keys ? seen : keys;
+}
+
+/* Block `block` of rows of input `input`, for one head. */
+static struct att_rows att_operand(const struct att *a, int input, int64_t b, int64_t head, int64_t block)
+{
+    const rw_view *const x = &a->k->in[input];
+    const int64_t *const s = x->layout->stride;
+    const int64_t at = b * s[0] + head * s[1] + block * ATT_BLOCK * s[2];
+    return (struct att_rows){ (const char *)x->data + at * (int64_t)rw_dtype_size(x->dtype), s[2], s[3] };
+}
+
+#define ATT_QUADS (ATT_BLOCK / 4)
+
+typedef uint64_t vlu __attribute__((vector_size(64), aligned(8), may_alias));
+typedef uint32_t vu8 __attribute__((vector_size(32), aligned(4), may_alias));
+
+/* The product of the lower halves of each lane. */
+VEC_INLINE vlu att_multiply(vlu a, uint32_t b)
+{
+#if defined(RW_ISA_IS_V4)
+    return (vlu)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(b));
+#elif defined(RW_ISA_IS_V3)
+    union { vlu v; __m256i h[2]; } x = { a };
+    for (int i = 0; i < 2; i++) x.h[i] = _mm256_mul_epu32(x.h[i], _mm256_set1_epi64x(b));
+    return x.v;
+#else
+    return (a & 0xffffffffu) * b;
+#endif
+}
+
+/* One Philox block per lane; words in the lower halves, the upper ones are whatever the products left there. */
+VEC_INLINE void att_philox(uint64_t seed, vlu block, vlu word[4])
+{
+    vlu c0 = block, c1 = block >> 32, c2 = { 0 }, c3 = { 0 };
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        const vlu p0 = att_multiply(c0, 0xD2511F53u), p1 = att_multiply(c2, 0xCD9E8D57u);
+        c0 = p1 >> 32 ^ c1 ^ k0;
+        c1 = p1;
+        c2 = p0 >> 32 ^ c3 ^ k1;
+        c3 = p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    word[0] = c0, word[1] = c1, word[2] = c2, word[3] = c3;
+}
+
+/* words[key][query] of a tile whose rows start at whole Philox blocks: eight queries at a time. */
+static void att_draw_whole(const struct att *a, uint32_t *words, uint64_t element, int64_t queries, int64_t keys)
+{
+    const uint64_t row = (uint64_t)a->e.kv_seq / 4, first = a->k->ticket.offset + element / 4;
+    for (int64_t q = 0; q < queries; q += 8) {
+        vlu block;
+        for (int l = 0; l < 8; l++) block[l] = first + (uint64_t)(q + l) * row;
+        for (int64_t key = 0; key < keys; key += 4) {
+            vlu word[4];
+            att_philox(a->k->ticket.seed, block, word);
+            for (int w = 0; w < 4; w++) *(vu8 *)(words + (key + w) * ATT_BLOCK + q) = __builtin_convertvector(word[w], vu8);
+            block += 1;
+        }
+    }
+}
+
+/* Element i of the [batch, heads, seq, kv_seq] matrix of scores has word i % 4 of block i / 4. */
+static void att_draw(const struct att *a, uint32_t *words, int64_t b, int64_t h, int64_t i, int64_t j, int64_t queries, int64_t keys)
+{
+    const int64_t row = (b * a->e.heads + h) * a->e.seq + i * ATT_BLOCK;
+    const uint64_t element = (uint64_t)(row * a->e.kv_seq + j * ATT_BLOCK);
+    if (a->e.kv_seq % 4 == 0) {
+        att_draw_whole(a, words, element, queries, keys);
+        return;
+    }
+    uint32_t drawn[2 * PHILOX_WORDS];
+    for (int64_t q = 0; q < queries; q++) {
+        const uint64_t first = element + (uint64_t)(q * a->e.kv_seq);
+        philox_fill(a->k->ticket.seed, a->k->ticket.offset + first / 4, drawn);
+        philox_fill(a->k->ticket.seed, a->k->ticket.offset + first / 4 + PHILOX_WORDS / 4, drawn + PHILOX_WORDS);
+        for (int64_t key = 0; key < keys; key++) words[key * ATT_BLOCK + q] = drawn[first % 4 + (uint64_t)key];
+    }
+}
+
+/* ---- float ---- */
+
+VEC_INLINE int64_t vf_lanes(int64_t queries)
+{
+    return (queries + VF_LANES - 1) / VF_LANES * VF_LANES;
+}
+
+/* a > b ? a : b, so that a NaN in b stays. */
+VEC_INLINE vf vf_larger(vf a, vf b)
+{
+#if defined(RW_ISA_IS_V4)
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return vf_max(a, b);
+#endif
+}
+
+/* Minus infinity becomes 0: the shift of a row in which nothing is seen. */
+VEC_INLINE vf vf_finite(vf x)
+{
+    return vf_select((vi)(x == vf_all(-INFINITY)), vf_all(0), x);
+}
+
+/*
+ * e to the x for x up to 88, within 2 ulp: 2^n times a polynomial (Cephes, expf). Below 2^-126.5 the result is 0; where SLEEF's is
+ * a call, this is part of the loop.
+ */
+VEC_INLINE vf vf_exp_fast(vf x)
+{
+    const vf magic = vf_all(12582912.0f); /* 1.5 * 2^23: adding it leaves the nearest integer in the lowest bits */
+    x = vf_larger(vf_all(-88.0f), x);
+    const vf t = vf_fma(x, vf_all(1.44269504088896341f), magic), n = t - magic;
+    const vf r = vf_fma(n, vf_all(2.12194440e-4f), vf_fma(n, vf_all(-0.693359375f), x));
+    vf y = vf_all(1.9875691500e-4f);
+    y = vf_fma(y, r, vf_all(1.3981999507e-3f));
+    y = vf_fma(y, r, vf_all(8.3334519073e-3f));
+    y = vf_fma(y, r, vf_all(4.1665795894e-2f));
+    y = vf_fma(y, r, vf_all(1.6666665459e-1f));
+    y = vf_fma(y, r, vf_all(5.0000001201e-1f));
+    y = vf_fma(y, r * r, r + 1.0f);
+    return y * (vf)(((vu)t << 23) + 0x3f800000u);
+}
+
+VEC_INLINE float vf_log_one(float x)
+{
+    return Sleef_logf1_u10(x);
+}
+
+/* factor where the word is kept, else 0. */
+VEC_INLINE vf vf_keep(const uint32_t *words, uint32_t threshold, vf factor)
+{
+    return (vf)((vi)factor & (vi)(*(const vu *)words >= threshold));
+}
+
+#if defined(RW_ISA_IS_V4)
+#define TURN(s, i) r[i] = (vf)_mm512_permutex2var_ps((__m512)x, lower, (__m512)y), r[i + s] = (vf)_mm512_permutex2var_ps((__m512)x, upper, (__m512)y)
+#endif
+
+/* Sixteen vectors as a matrix: four rounds of exchanging squares of 1, 2, 4 and 8. */
+VEC_INLINE void vf_transpose(vf r[VF_LANES])
+{
+#if defined(RW_ISA_IS_V4)
+    for (int s = 1; s < VF_LANES; s *= 2) {
+        vi low, high;
+        for (int l = 0; l < VF_LANES; l++) {
+            low[l] = l & s ? VF_LANES + l - s : l;
+            high[l] = l & s ? VF_LANES + l : l + s;
+        }
+        const __m512i lower = (__m512i)low, upper = (__m512i)high;
+        for (int i = 0; i < VF_LANES; i++) {
+            if (i & s) continue;
+            const vf x = r[i], y = r[i + s];
+            TURN(s, i);
+        }
+    }
+#else
+    float m[VF_LANES][VF_LANES];
+    memcpy(m, r, sizeof m);
+    for (int i = 0; i < VF_LANES; i++)
+        for (int l = 0; l < VF_LANES; l++) r[i][l] = m[l][i];
+#endif
+}
+
+#define T float
+#define V vf
+#define LANES VF_LANES
+#define F(name) vf_##name
+#include "ops/attention/attention_tile.h"
+#undef T
+#undef V
+#undef LANES
+#undef F
+
+/* ---- double ---- */
+
+VEC_INLINE int64_t vd_lanes(int64_t queries)
+{
+    return (queries + VD_LANES - 1) / VD_LANES * VD_LANES;
+}
+
+VEC_INLINE vd vd_larger(vd a, vd b)
+{
+    return vd_select((vl)(a > b), a, b);
+}
+
+VEC_INLINE vd vd_finite(vd x)
+{
+    return vd_select((vl)(x == vd_all(-(double)INFINITY)), vd_all(0), x);
+}
+
+VEC_INLINE vd vd_exp_fast(vd x)
+{
+    return vd_exp(x);
+}
+
+VEC_INLINE double vd_log_one(double x)
+{
+    return Sleef_logd1_u10(x);
+}
+
+VEC_INLINE vd vd_keep(const uint32_t *words, uint32_t threshold, vd factor)
+{
+    for (int l = 0; l < VD_LANES; l++) factor[l] = words[l] >= threshold ? factor[l] : 0;
+    return factor;
+}
+
+VEC_INLINE vd vd_fma(vd a, vd b, vd c)
+{
+#if defined(RW_ISA_IS_V4)
+    return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#else
+    return a * b + c;
+#endif
+}
+
+VEC_INLINE void vd_transpose(vd r[VD_LANES])
+{
+    double m[VD_LANES][VD_LANES];
+    memcpy(m, r, sizeof m);
+    for (int i = 0; i < VD_LANES; i++)
+        for (int l = 0; l < VD_LANES; l++) r[i][l] = m[l][i];
+}
+
+#define T double
+#define V vd
+#define LANES VD_LANES
+#define F(name) vd_##name
+#include "ops/attention/attention_tile.h"
+
+/* ---- units of work ---- */
+
+static void forward(const struct att *a, int64_t unit)
+{
+    const int64_t pairs = a->e.batch * a->e.heads, pair = unit % pairs, b = pair / a->e.heads, h = pair % a->e.heads;
+    const int64_t i = a->e.q_blocks - 1 - unit / pairs; /* the last blocks see most: first, so that no thread ends late */
+    void *const room = (char *)a->k->workspace + (size_t)omp_get_thread_num() * (size_t)a->per_thread * (a->k->out[0].dtype == RW_F64 ? 8 : 4);
+    switch (a->k->out[0].dtype) {
+    case RW_F32: vf_forward(a, RW_F32, room, b, h, i); return;
+    case RW_BF16: vf_forward(a, RW_BF16, room, b, h, i); return;
+    default: vd_forward(a, RW_F64, room, b, h, i); return;
+    }
+}
+
+static void *room_of_thread(const struct att *a)
+{
+    return (char *)a->k->workspace + (size_t)omp_get_thread_num() * (size_t)a->per_thread * (a->k->out[0].dtype == RW_F64 ? 8 : 4);
+}
+
+static void backward_keys(const struct att *a, int64_t b, int64_t kv_head, int64_t from, int64_t to, bool dq)
+{
+    void *const room = room_of_thread(a);
+    switch (a->k->out[0].dtype) {
+    case RW_F32: vf_backward_keys(a, RW_F32, room, b, kv_head, from, to, dq); return;
+    case RW_BF16: vf_backward_keys(a, RW_BF16, room, b, kv_head, from, to, dq); return;
+    default: vd_backward_keys(a, RW_F64, room, b, kv_head, from, to, dq); return;
+    }
+}
+
+static void backward_queries(const struct att *a, int64_t b, int64_t h, int64_t i)
+{
+    void *const room = room_of_thread(a);
+    const int64_t to = a->e.kv_blocks;
+    switch (a->k->out[0].dtype) {
+    case RW_F32: vf_backward_queries(a, RW_F32, room, b, h, i, 0, to, NULL, true); return;
+    case RW_BF16: vf_backward_queries(a, RW_BF16, room, b, h, i, 0, to, NULL, true); return;
+    default: vd_backward_queries(a, RW_F64, room, b, h, i, 0, to, NULL, true); return;
+    }
+}
+
+/* One pass: unit = (batch, kv head). Two: units of (batch, kv head, key block), then of (batch, head, query block). */
+static void backward(const struct att *a, int64_t unit)
+{
+    const int64_t pairs = a->e.batch * a->e.kv_heads;
+    if (!a->e.two_pass) {
+        backward_keys(a, unit / a->e.kv_heads, unit % a->e.kv_heads, 0, a->e.kv_blocks, true);
+        return;
+    }
+    if (unit < pairs * a->e.kv_blocks) {
+        const int64_t pair = unit % pairs, j = unit / pairs;
+        backward_keys(a, pair / a->e.kv_heads, pair % a->e.kv_heads, j, j + 1, false);
+        return;
+    }
+    const int64_t heads = a->e.batch * a->e.heads, rest = unit - pairs * a->e.kv_blocks, pair = rest % heads;
+    backward_queries(a, pair / a->e.heads, pair % a->e.heads, a->e.q_blocks - 1 - rest / heads);
+}
+
+static struct att begin(const rw_kernel *k)
+{
+    const struct rw_attention_attrs *const p = k->attrs;
+    struct att a = { .k = k, .e = rw_att_extents(k->in[0].layout, k->in[1].layout), .scale = p->scale, .causal = p->causal,
+                     .threshold = philox_threshold(p->dropout) };
+    a.keep_factor = a.threshold ? 1 / (1 - p->dropout) : 1;
+    return a;
+}
+
+static void run(const struct att *a, int64_t units, void (*unit)(const struct att *a, int64_t unit))
+{
+    const double work = (double)a->e.batch * (double)a->e.heads * (double)a->e.seq * (double)a->e.kv_seq * (double)a->e.d;
+    const int threads = work < 65536 ? 1 : a->k->threads;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
+    for (int64_t i = 0; i < units; i++) unit(a, i);
+}
+
+rw_status RW_ISA_NAME(rw_attention_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_attention_cpu)(const rw_kernel *k)
+{
+    struct att a = begin(k);
+    a.per_thread = rw_att_forward_elements(&a.e);
+    run(&a, a.e.batch * a.e.heads * a.e.q_blocks, forward);
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k)
+{
+    struct att a = begin(k);
+    a.per_thread = rw_att_backward_elements(&a.e, k->out[0].dtype);
+    const int64_t pairs = a.e.batch * a.e.kv_heads;
+    const int64_t two = pairs * a.e.kv_blocks + a.e.batch * a.e.heads * a.e.q_blocks;
+    run(&a, a.e.two_pass ? two : pairs, backward);
+    return RW_OK;
+}

@@ -1,0 +1,322 @@
+/*
+ * Attention on tiles of ATT_BLOCK queries by ATT_BLOCK keys, for one type of arithmetic. Included by attention_cpu.c once
+ * with T = float, V = vf and once with T = double, V = vd.
+ *
+ * A tile of scores is kept transposed, keys by queries: each lane of a vector is one query, so that softmax needs no sums
+ * across lanes, K and V rows are read where they lie, and only the queries are turned once per block.
+ */
+
+/* c [ROWS, VECS] (+)= a b: a's element (r, p) at r * a_row + p * a_col, b's row p at p * b_row. */
+VEC_INLINE void F(inner)(int rows, int vecs, T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row,
+                         int64_t depth, bool add)
+{
+    V sum[ATT_ROWS][ATT_VECS];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vecs; v++) sum[r][v] = add ? F(load)(c + r * c_row + v * LANES) : F(all)(0);
+    for (int64_t p = 0; p < depth; p++) {
+        V y[ATT_VECS];
+        for (int v = 0; v < vecs; v++) y[v] = F(load)(b + p * b_row + v * LANES);
+        for (int r = 0; r < rows; r++) {
+            const V x = F(all)(a[r * a_row + p * a_col]);
+            for (int v = 0; v < vecs; v++) sum[r][v] = F(fma)(x, y[v], sum[r][v]);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < vecs; v++) F(store)(c + r * c_row + v * LANES, sum[r][v]);
+}
+
+VEC_INLINE void F(strip)(int vecs, T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row,
+                         int64_t rows, int64_t depth, bool add)
+{
+    int64_t r = 0;
+    for (; r + ATT_ROWS <= rows; r += ATT_ROWS)
+        F(inner)(ATT_ROWS, vecs, c + r * c_row, c_row, a + r * a_row, a_row, a_col, b, b_row, depth, add);
+    for (; r < rows; r++) F(inner)(1, vecs, c + r * c_row, c_row, a + r * a_row, a_row, a_col, b, b_row, depth, add);
+}
+
+/* width: of c and b, whole vectors. */
+static void F(multiply)(T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row, int64_t rows,
+                        int64_t width, int64_t depth, bool add)
+{
+    int64_t j = 0;
+    for (; j + ATT_VECS * LANES <= width; j += ATT_VECS * LANES)
+        F(strip)(ATT_VECS, c + j, c_row, a, a_row, a_col, b + j, b_row, rows, depth, add);
+    for (; j < width; j += LANES) F(strip)(1, c + j, c_row, a, a_row, a_col, b + j, b_row, rows, depth, add);
+}
+
+VEC_INLINE T F(element)(const void *p, rw_dtype dtype, int64_t i)
+{
+    return dtype == RW_F64 ? (T)((const double *)p)[i] : (T)f_get(p, dtype, i);
+}
+
+/* Rows of an operand as T: where they lie when that is possible, else converted into `room`, filled with zeros up to width. */
+struct F(matrix) {
+    const T *p;
+    int64_t row;
+};
+
+VEC_INLINE struct F(matrix) F(rows)(const struct att *a, rw_dtype dtype, struct att_rows x, int64_t rows, T *room)
+{
+    const int64_t d = a->e.d, width = a->e.width;
+    if (dtype != RW_BF16 && x.col == 1 && d == width) return (struct F(matrix)){ x.p, x.row };
+    for (int64_t r = 0; r < rows; r++) {
+        T *const to = room + r * width;
+        int64_t i = 0;
+        if (dtype == RW_BF16 && x.col == 1)
+            for (; i + VF_LANES <= d; i += VF_LANES)
+                vf_store((float *)(void *)to + i, vf_load_bf16((const uint16_t *)x.p + r * x.row + i));
+        for (; i < d; i++) to[i] = F(element)(x.p, dtype, r * x.row + i * x.col);
+        for (; i < width; i++) to[i] = 0;
+    }
+    return (struct F(matrix)){ room, width };
+}
+
+/* to[i][q] = scale * x[q][i], ATT_BLOCK queries apart; lanes without a query are 0. */
+static void F(turn)(T *to, struct F(matrix) x, int64_t queries, int64_t width, T scale)
+{
+    const int64_t lanes = F(lanes)(queries);
+    for (int64_t q = 0; q < lanes; q += LANES)
+        for (int64_t i = 0; i < width; i += LANES) {
+            V r[LANES];
+            for (int l = 0; l < LANES; l++) r[l] = q + l < queries ? F(load)(x.p + (q + l) * x.row + i) * scale : F(all)(0);
+            F(transpose)(r);
+            for (int l = 0; l < LANES; l++) F(store)(to + (i + l) * ATT_BLOCK + q, r[l]);
+        }
+}
+
+/* n elements of a row written as dtype. */
+VEC_INLINE void F(write_row)(void *p, rw_dtype dtype, int64_t at, const T *from, int64_t n, T factor)
+{
+    int64_t i = 0;
+    if (dtype == RW_BF16)
+        for (; i + VF_LANES <= n; i += VF_LANES)
+            vf_store_bf16((uint16_t *)p + at + i, vf_load((const float *)(const void *)from + i) * (float)factor);
+    for (; i < n; i++) {
+        if (dtype == RW_F64) ((double *)p)[at + i] = (double)(from[i] * factor);
+        else f_put(p, dtype, at + i, (float)(from[i] * factor));
+    }
+}
+
+/* Keys after what the first queries see count as scores of minus infinity. */
+static void F(mask)(T *s, const struct att *a, int64_t i, int64_t j, int64_t keys, int64_t lanes)
+{
+    if (!a->causal) return;
+    for (int64_t key = 0; key < keys; key++) {
+        int64_t first = j * ATT_BLOCK + key - (a->e.kv_seq - a->e.seq) - i * ATT_BLOCK;
+        if (first > lanes) first = lanes;
+        for (int64_t q = 0; q < first; q++) s[key * ATT_BLOCK + q] = -(T)INFINITY;
+    }
+}
+
+/* ---- forward ---- */
+
+struct F(running) {
+    T *max, *sum, *shrink; /* per query */
+};
+
+/* Scores to probabilities relative to the running maximum. */
+static void F(softmax_tile)(T *s, const struct F(running) *run, int64_t keys, int64_t lanes)
+{
+    for (int64_t q = 0; q < lanes; q += LANES) {
+        const V before = F(load)(run->max + q);
+        V max = before, sum = F(all)(0);
+        for (int64_t key = 0; key < keys; key++) max = F(larger)(max, F(load)(s + key * ATT_BLOCK + q));
+        const V shift = F(finite)(max), shrink = F(exp_fast)(before - shift);
+        for (int64_t key = 0; key < keys; key++) {
+            const V p = F(exp_fast)(F(load)(s + key * ATT_BLOCK + q) - shift);
+            sum += p;
+            F(store)(s + key * ATT_BLOCK + q, p);
+        }
+        F(store)(run->sum + q, F(load)(run->sum + q) * shrink + sum);
+        F(store)(run->max + q, max);
+        F(store)(run->shrink + q, shrink);
+    }
+}
+
+static void F(drop_tile)(T *s, const struct att *a, const uint32_t *words, int64_t keys, int64_t lanes)
+{
+    for (int64_t key = 0; key < keys; key++)
+        for (int64_t q = 0; q < lanes; q++)
+            s[key * ATT_BLOCK + q] = words[key * ATT_BLOCK + q] >= a->threshold ? s[key * ATT_BLOCK + q] : 0;
+}
+
+VEC_INLINE void F(write_output)(const struct att *a, rw_dtype dtype, int64_t head, int64_t i, int64_t queries, const T *o,
+                                const struct F(running) *run)
+{
+    for (int64_t q = 0; q < queries; q++) {
+        const int64_t row = head * a->e.seq + i * ATT_BLOCK + q;
+        const T sum = run->sum[q], factor = sum == 0 ? 0 : (T)a->keep_factor / sum;
+        F(write_row)(a->k->out[0].data, dtype, row * a->e.d, o + q * a->e.width, a->e.d, factor);
+        ((T *)a->k->out[1].data)[row] = sum == 0 ? -(T)INFINITY : run->max[q] + F(log_one)(sum);
+    }
+}
+
+/* One block of queries of one head against all keys that they see. */
+VEC_INLINE void F(forward)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i)
+{
+    const int64_t width = a->e.width, queries = att_extent(a->e.seq, i), lanes = F(lanes)(queries);
+    T *const turned = room, *const o = turned + ATT_BLOCK * width, *const k_room = o + ATT_BLOCK * width;
+    T *const v_room = k_room + ATT_BLOCK * width, *const s = v_room + ATT_BLOCK * width;
+    uint32_t *const words = (uint32_t *)(void *)(s + ATT_BLOCK * ATT_BLOCK);
+    T *const stats = s + 2 * ATT_BLOCK * ATT_BLOCK;
+    const struct F(running) run = { stats, stats + ATT_BLOCK, stats + 2 * ATT_BLOCK };
+    F(turn)(turned, F(rows)(a, dtype, att_operand(a, 0, b, h, i), queries, k_room), queries, width, (T)a->scale);
+    memset(o, 0, (size_t)(queries * width) * sizeof *o);
+    for (int q = 0; q < ATT_BLOCK; q++) run.max[q] = -(T)INFINITY, run.sum[q] = 0;
+    for (int64_t j = 0; j < a->e.kv_blocks; j++) {
+        const int64_t keys = att_keys_seen(a, i, queries, j);
+        if (keys <= 0) break;
+        const struct F(matrix) k = F(rows)(a, dtype, att_operand(a, 1, b, h / a->e.group, j), keys, k_room);
+        const struct F(matrix) v = F(rows)(a, dtype, att_operand(a, 2, b, h / a->e.group, j), keys, v_room);
+        F(multiply)(s, ATT_BLOCK, k.p, k.row, 1, turned, ATT_BLOCK, keys, lanes, a->e.d, false);
+        F(mask)(s, a, i, j, keys, lanes);
+        F(softmax_tile)(s, &run, keys, lanes);
+        if (a->threshold) {
+            att_draw(a, words, b, h, i, j, queries, keys);
+            F(drop_tile)(s, a, words, keys, lanes);
+        }
+        for (int64_t q = 0; q < queries && j; q++)
+            for (int64_t c = 0; c < width; c += LANES) F(store)(o + q * width + c, F(load)(o + q * width + c) * run.shrink[q]);
+        F(multiply)(o, width, s, 1, ATT_BLOCK, v.p, v.row, queries, width, keys, true);
+    }
+    F(write_output)(a, dtype, b * a->e.heads + h, i, queries, o, &run);
+}
+
+/* ---- backward ---- */
+
+/* A block of queries, ready for its tiles. */
+struct F(block) {
+    int64_t b, h, i, queries, lanes;
+    T *q_turned, *do_turned; /* [width][ATT_BLOCK], q times the scale */
+    struct F(matrix) q, dy;
+    T *lse, *dot, *dq;
+    T *s, *ds, *k_room, *v_room;
+    uint32_t *words;
+};
+
+/* The sum over d of o * do: what softmax's gradient subtracts. */
+VEC_INLINE void F(dots)(const struct att *a, rw_dtype dtype, const struct F(block) *x)
+{
+    const struct att_rows o = att_operand(a, 3, x->b, x->h, x->i);
+    const T *const lse = (const T *)a->k->in[4].data + (x->b * a->e.heads + x->h) * a->e.seq + x->i * ATT_BLOCK;
+    const struct F(matrix) rows = F(rows)(a, dtype, o, x->queries, x->dq);
+    for (int64_t q = 0; q < ATT_BLOCK; q++) {
+        V sum = F(all)(0);
+        for (int64_t c = 0; c < a->e.width && q < x->queries; c += LANES)
+            sum = F(fma)(F(load)(rows.p + q * rows.row + c), F(load)(x->dy.p + q * x->dy.row + c), sum);
+        x->dot[q] = F(sum)(sum);
+        x->lse[q] = q < x->queries && lse[q] != -(T)INFINITY ? lse[q] : (T)INFINITY; /* probability 0 for who sees nothing */
+    }
+}
+
+VEC_INLINE struct F(block) F(block)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i)
+{
+    const int64_t panel = ATT_BLOCK * a->e.width, tile = ATT_BLOCK * ATT_BLOCK;
+    struct F(block) x = { .b = b, .h = h, .i = i, .queries = att_extent(a->e.seq, i) };
+    x.lanes = F(lanes)(x.queries);
+    x.q_turned = room;
+    x.do_turned = room + panel;
+    x.dq = room + 2 * panel;
+    x.k_room = room + 3 * panel;
+    x.v_room = room + 4 * panel;
+    x.s = room + 7 * panel;
+    x.ds = x.s + tile;
+    x.words = (uint32_t *)(void *)(x.ds + tile);
+    x.lse = x.ds + 2 * tile;
+    x.dot = x.lse + ATT_BLOCK;
+    x.q = F(rows)(a, dtype, att_operand(a, 0, b, h, i), x.queries, room + 5 * panel);
+    x.dy = F(rows)(a, dtype, att_operand(a, 5, b, h, i), x.queries, room + 6 * panel);
+    F(turn)(x.q_turned, x.q, x.queries, a->e.width, (T)a->scale);
+    F(turn)(x.do_turned, x.dy, x.queries, a->e.width, 1);
+    F(dots)(a, dtype, &x);
+    return x;
+}
+
+/* s: scores to probabilities as dv takes them; ds: gradient of the probabilities to gradient of the scores. */
+static void F(gradient_tile)(const struct att *a, const struct F(block) *x, int64_t keys)
+{
+    const V scale = F(all)((T)a->scale), factor = F(all)((T)a->keep_factor);
+    for (int64_t q = 0; q < x->lanes; q += LANES) {
+        const V lse = F(load)(x->lse + q), dot = F(load)(x->dot + q);
+        for (int64_t key = 0; key < keys; key++) {
+            T *const s = x->s + key * ATT_BLOCK + q, *const ds = x->ds + key * ATT_BLOCK + q;
+            const V p = F(exp_fast)(F(load)(s) - lse);
+            V kept = p, dp = F(load)(ds);
+            if (a->threshold) {
+                const V keep = F(keep)(x->words + key * ATT_BLOCK + q, a->threshold, factor);
+                kept *= keep;
+                dp *= keep;
+            }
+            F(store)(s, kept);
+            F(store)(ds, p * (dp - dot) * scale);
+        }
+    }
+}
+
+/* What is asked for: sums in rows of `row` elements, from the first key of block j on. */
+struct F(sums) {
+    T *dk, *dv;
+    int64_t row;
+};
+
+VEC_INLINE void F(backward_tile)(const struct att *a, rw_dtype dtype, const struct F(block) *x, int64_t j, const struct F(sums) *to,
+                                 bool dq)
+{
+    const int64_t width = a->e.width, keys = att_keys_seen(a, x->i, x->queries, j), kv_head = x->h / a->e.group;
+    const struct F(matrix) k = F(rows)(a, dtype, att_operand(a, 1, x->b, kv_head, j), keys, x->k_room);
+    const struct F(matrix) v = F(rows)(a, dtype, att_operand(a, 2, x->b, kv_head, j), keys, x->v_room);
+    F(multiply)(x->s, ATT_BLOCK, k.p, k.row, 1, x->q_turned, ATT_BLOCK, keys, x->lanes, a->e.d, false);
+    F(multiply)(x->ds, ATT_BLOCK, v.p, v.row, 1, x->do_turned, ATT_BLOCK, keys, x->lanes, a->e.d, false);
+    F(mask)(x->s, a, x->i, j, keys, x->lanes);
+    if (a->threshold) att_draw(a, x->words, x->b, x->h, x->i, j, x->queries, keys);
+    F(gradient_tile)(a, x, keys);
+    if (to) {
+        F(multiply)(to->dv, to->row, x->s, ATT_BLOCK, 1, x->dy.p, x->dy.row, keys, width, x->queries, true);
+        F(multiply)(to->dk, to->row, x->ds, ATT_BLOCK, 1, x->q.p, x->q.row, keys, width, x->queries, true);
+    }
+    if (dq) F(multiply)(x->dq, width, x->ds, 1, ATT_BLOCK, k.p, k.row, x->queries, width, keys, true);
+}
+
+VEC_INLINE void F(write_rows)(const struct att *a, rw_dtype dtype, int out, int64_t row, int64_t rows, const T *from)
+{
+    for (int64_t r = 0; r < rows; r++)
+        F(write_row)(a->k->out[out].data, dtype, (row + r) * a->e.d, from + r * a->e.width, a->e.d, 1);
+}
+
+/* dq of one block of queries, and on the way the sums of dk and dv for key blocks [from, to) if they are asked for. */
+VEC_INLINE void F(backward_queries)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i, int64_t from,
+                                    int64_t to, const struct F(sums) *sums, bool dq)
+{
+    if (dq ? false : att_keys_seen(a, i, att_extent(a->e.seq, i), from) <= 0) return;
+    const struct F(block) x = F(block)(a, dtype, room, b, h, i);
+    if (dq) memset(x.dq, 0, (size_t)(x.queries * a->e.width) * sizeof *x.dq);
+    for (int64_t j = from; j < to && att_keys_seen(a, i, x.queries, j) > 0; j++) {
+        if (!sums) {
+            F(backward_tile)(a, dtype, &x, j, NULL, dq);
+            continue;
+        }
+        const int64_t at = (j - from) * ATT_BLOCK * sums->row;
+        const struct F(sums) here = { sums->dk + at, sums->dv + at, sums->row };
+        F(backward_tile)(a, dtype, &x, j, &here, dq);
+    }
+    if (dq) F(write_rows)(a, dtype, 0, (b * a->e.heads + h) * a->e.seq + i * ATT_BLOCK, x.queries, x.dq);
+}
+
+/* dk and dv of key blocks [from, to) of one kv head, summed over its query heads and their blocks in order. */
+VEC_INLINE void F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t kv_head, int64_t from, int64_t to,
+                                 bool dq)
+{
+    const int64_t width = a->e.width, row = (b * a->e.kv_heads + kv_head) * a->e.kv_seq + from * ATT_BLOCK;
+    const int64_t rows = (to * ATT_BLOCK < a->e.kv_seq ? to * ATT_BLOCK : a->e.kv_seq) - from * ATT_BLOCK;
+    const bool in_output = rw_att_sums_in_output(&a->e, dtype);
+    T *const own = room + 7 * ATT_BLOCK * width + 3 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK;
+    const struct F(sums) sums = { in_output ? (T *)a->k->out[1].data + row * width : own,
+                                  in_output ? (T *)a->k->out[2].data + row * width : own + (to - from) * ATT_BLOCK * width, width };
+    memset(sums.dk, 0, (size_t)(rows * width) * sizeof(T));
+    memset(sums.dv, 0, (size_t)(rows * width) * sizeof(T));
+    for (int64_t h = kv_head * a->e.group; h < (kv_head + 1) * a->e.group; h++)
+        for (int64_t i = 0; i < a->e.q_blocks; i++) F(backward_queries)(a, dtype, room, b, h, i, from, to, &sums, dq);
+    if (in_output) return;
+    F(write_rows)(a, dtype, 1, row, rows, sums.dk);
+    F(write_rows)(a, dtype, 2, row, rows, sums.dv);
+}

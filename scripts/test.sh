@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Runs every test. The last line is "N passed, N failed" over every single test.
+#
+#   scripts/test.sh            all suites, headers, install, examples; the suites again under ASan and UBSan
+#   scripts/test.sh --quick    the suites only
+#   scripts/test.sh --tsan     the suites under ThreadSanitizer as well
+#   scripts/test.sh --valgrind the suites under Valgrind as well
+set -u
+. "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+
+quick= tsan= valgrind=
+for arg in "$@"; do
+    case $arg in
+    --quick) quick=1 ;;
+    --tsan) tsan=1 ;;
+    --valgrind) valgrind=1 ;;
+    *) echo "usage: scripts/test.sh [--quick] [--tsan] [--valgrind]" >&2; exit 2 ;;
+    esac
+done
+
+passed=0 failed=0
+
+# count NAME COMMAND...: a program that is one test
+check() {
+    local name=$1
+    shift
+    if "$@" >"$log" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok      $name"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $name"
+        sed 's/^/    /' "$log" | tail -60
+    fi
+}
+
+# suite NAME COMMAND...: a Criterion program; counts its tests. One that dies or runs none counts as a failure.
+suite() {
+    local name=$1
+    shift
+    "$@" --tap >"$log" 2>"$log.err" </dev/null
+    local status=$? ok bad
+    ok=$(grep -c '^ok ' "$log")
+    bad=$(grep -c '^not ok ' "$log")
+    if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ] || [ $((ok + bad)) -eq 0 ]; then bad=$((bad + 1)); fi
+    passed=$((passed + ok)) failed=$((failed + bad))
+    if [ "$bad" -eq 0 ]; then
+        echo "ok      $name ($ok tests)"
+    else
+        echo "FAILED  $name ($bad of $((ok + bad)) tests, exit status $status)"
+        grep -v '^ok ' "$log" | sed 's/^/    /' | head -80
+        sed 's/^/    /' "$log.err" | tail -40
+    fi
+}
+
+suites() {
+    local label=$1 dir=$2 t
+    shift 2
+    while read -r t; do suite "$label$t" "$@" "$dir/tests/$t"; done <"$dir/tests/suites.txt"
+}
+
+main() {
+    rewind_install || exit 1
+    rewind_build "$REWIND_BUILD" || { echo "0 passed, 1 failed"; exit 1; }
+    log=$(mktemp)
+    trap 'rm -f "$log" "$log.err"' EXIT
+    suites "" "$REWIND_BUILD"
+    if [ -z "$quick" ]; then
+        check "headers: each alone, C11 and C++17" "$rewind_root/tests/headers.sh"
+        check "install: programs outside the tree" "$rewind_root/tests/install.sh" "$REWIND_BUILD"
+        local e
+        while read -r e; do check "example $e" "$REWIND_BUILD/examples/$e" --quick; done <"$REWIND_BUILD/examples/examples.txt"
+        rewind_build "$REWIND_BUILD-asan" -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Db_lundef=false \
+            -Dcpu_isa=v3 -Dbench=false -Dexamples=false || { failed=$((failed + 1)); echo "FAILED  sanitizer build"; }
+        # libgomp keeps its thread pool; Criterion and its sandbox keep their own allocations
+        export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+        export ASAN_OPTIONS=detect_leaks=1 LSAN_OPTIONS=suppressions=$rewind_root/tests/lsan.supp:print_suppressions=0
+        REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} suites "asan " "$REWIND_BUILD-asan"
+    fi
+    if [ -n "$tsan" ]; then
+        rewind_build "$REWIND_BUILD-tsan" -Db_sanitize=thread -Dbuildtype=debugoptimized -Db_lundef=false -Dbench=false -Dexamples=false
+        TSAN_OPTIONS=ignore_noninstrumented_modules=1 suites "tsan " "$REWIND_BUILD-tsan"
+    fi
+    [ -n "$valgrind" ] && REWIND_ISA=v3 suites "valgrind " "$REWIND_BUILD" valgrind -q --error-exitcode=1 --trace-children=yes
+    echo "$passed passed, $failed failed"
+    [ "$failed" -eq 0 ]
+}
+
+main

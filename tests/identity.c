@@ -1,0 +1,144 @@
+/*
+ * The promise: recompute changes no byte. Losses, gradients, parameters after twenty optimizer steps and the generator's
+ * state, for every policy, nesting and type, against the policy "none". No tolerance anywhere.
+ */
+#include "support.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const policies[] = { "full",           "selective:outer",  "selective:inner", "selective:middle,inner",
+                                        "uniform:2",      "uniform:3",        "block:1",         "block:99",
+                                        "ops:linear",     "ops:layernorm,gelu", "names:save=up" };
+#define POLICIES (sizeof policies / sizeof *policies)
+#define STEPS 20
+
+struct outcome {
+    double loss[STEPS];
+    unsigned char *gradients, *parameters;
+    size_t bytes;
+    rw_generator_state generator;
+    size_t replayed;
+};
+
+static struct outcome train(const char *policy, rw_dtype dtype, int nesting, int threads, int steps)
+{
+    struct bench b = bench_open(7, threads);
+    struct net n;
+    struct outcome o = { 0 };
+    rw_adamw *opt = NULL;
+    net_init(&n, b.ctx, 5, 24, dtype, nesting);
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 1e-2 }), RW_OK);
+    for (int s = 0; s < steps; s++) {
+        rw_zero_grad(b.ctx);
+        rw_tensor *const loss = net_loss(&n, b.t, 37, s);
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
+        o.loss[s] = rw_item(b.t, loss);
+        rw_cost cost;
+        cr_assert_eq(rw_tape_cost(b.t, loss, &cost), RW_OK);
+        o.replayed = cost.replayed_nodes;
+        rw_memory m;
+        rw_memory_stats(b.ctx, &m);
+        cr_assert_eq(m.predicted_peak, m.measured_peak, "%s: predicted %zu, measured %zu", policy, m.predicted_peak, m.measured_peak);
+        if (s == steps - 1) o.gradients = all_gradients(b.ctx, &o.bytes);
+        cr_assert_eq(rw_adamw_step(opt), RW_OK);
+        rw_tape_reset(b.t);
+    }
+    o.parameters = all_parameters(b.ctx, &o.bytes);
+    o.generator = rw_generator_get(b.ctx);
+    rw_adamw_destroy(&opt);
+    bench_close(&b);
+    return o;
+}
+
+static void same(const struct outcome *a, const struct outcome *b, const char *what)
+{
+    cr_assert_eq(memcmp(a->loss, b->loss, sizeof a->loss), 0, "%s: losses differ", what);
+    cr_assert_eq(a->bytes, b->bytes);
+    cr_assert_eq(first_difference(a->gradients, b->gradients, a->bytes), -1, "%s: gradients differ", what);
+    cr_assert_eq(first_difference(a->parameters, b->parameters, a->bytes), -1, "%s: parameters differ", what);
+    cr_assert_eq(a->generator.offset, b->generator.offset, "%s: the generator stands elsewhere", what);
+}
+
+static void release(struct outcome *o)
+{
+    free(o->gradients);
+    free(o->parameters);
+}
+
+static void all_policies(rw_dtype dtype, int nesting)
+{
+    struct outcome none = train("none", dtype, nesting, 2, STEPS);
+    size_t replayed = 0;
+    for (size_t p = 0; p < POLICIES; p++) {
+        struct outcome o = train(policies[p], dtype, nesting, 2, STEPS);
+        same(&none, &o, policies[p]);
+        replayed += o.replayed;
+        release(&o);
+    }
+    cr_assert(nesting == 0 || replayed > 0, "no policy replayed anything: the comparison proves nothing");
+    release(&none);
+}
+
+Test(identity, float32_without_regions) { all_policies(RW_F32, 0); }
+Test(identity, float32_one_deep) { all_policies(RW_F32, 1); }
+Test(identity, float32_two_deep) { all_policies(RW_F32, 2); }
+Test(identity, float32_three_deep) { all_policies(RW_F32, 3); }
+Test(identity, bfloat16_one_deep) { all_policies(RW_BF16, 1); }
+Test(identity, bfloat16_three_deep) { all_policies(RW_BF16, 3); }
+Test(identity, float64_two_deep) { all_policies(RW_F64, 2); }
+
+Test(identity, number_of_threads)
+{
+    static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F64 };
+    for (int d = 0; d < 3; d++) {
+        struct outcome one = train("full", types[d], 1, 1, STEPS);
+        for (int threads = 2; threads <= 5; threads++) {
+            struct outcome o = train(threads % 2 ? "none" : "full", types[d], 1, threads, STEPS);
+            same(&one, &o, rw_dtype_name(types[d]));
+            release(&o);
+        }
+        release(&one);
+    }
+}
+
+Test(identity, eager_and_lazy)
+{
+    struct outcome lazy = train("full", RW_F32, 2, 2, 3);
+    setenv("REWIND_EAGER", "1", 1);
+    struct outcome eager = train("full", RW_F32, 2, 2, 3);
+    unsetenv("REWIND_EAGER");
+    same(&lazy, &eager, "REWIND_EAGER");
+    release(&lazy);
+    release(&eager);
+}
+
+/* A loss read before backward runs the forward part first; a second backward runs the same plan again. */
+Test(identity, reading_the_loss_first)
+{
+    struct bench b = bench_open(3, 2);
+    struct net n;
+    size_t bytes;
+    net_init(&n, b.ctx, 3, 16, RW_F32, 1);
+    ckpt_set_policy(b.t, "full");
+    rw_tensor *loss = net_loss(&n, b.t, 20, 0);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK);
+    const double at_once = rw_item(b.t, loss);
+    unsigned char *const first = all_gradients(b.ctx, &bytes);
+    bench_close(&b);
+
+    b = bench_open(3, 2);
+    net_init(&n, b.ctx, 3, 16, RW_F32, 1);
+    ckpt_set_policy(b.t, "full");
+    loss = net_loss(&n, b.t, 20, 0);
+    const double early = rw_item(b.t, loss);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK);
+    unsigned char *const second = all_gradients(b.ctx, &bytes);
+    cr_assert_eq(memcmp(&at_once, &early, sizeof early), 0);
+    cr_assert_eq(first_difference(first, second, bytes), -1);
+    free(first);
+    free(second);
+    bench_close(&b);
+}

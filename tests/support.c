@@ -1,0 +1,143 @@
+/* See support.h. */
+#include "support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int counted_runs[COUNTERS];
+
+struct bench bench_open(uint64_t seed, int threads)
+{
+    struct bench b = { 0 };
+    rw_context_create(&b.ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = seed, .threads = threads });
+    rw_tape_create(&b.t, b.ctx);
+    return b;
+}
+
+void bench_close(struct bench *b)
+{
+    rw_tape_destroy(&b->t);
+    rw_context_destroy(&b->ctx);
+}
+
+struct counted_attrs {
+    int64_t id;
+};
+
+static rw_status counted_check(rw_op_call *call)
+{
+    if (call->in[0].dtype != RW_F32) return rw_op_error(call, RW_ERR_DTYPE, "f32 only");
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status counted_kernel(const rw_kernel *k)
+{
+    const float *const x = k->in[0].data;
+    float *const y = k->out[0].data;
+    counted_runs[((const struct counted_attrs *)k->attrs)->id]++;
+    for (int64_t i = 0; i < k->out[0].layout->numel; i++) y[i] = x[i] * x[i];
+    return RW_OK;
+}
+
+static rw_status counted_grad(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    return rw_grad_set(g, 0, rw_scale(t, rw_mul(t, rw_grad_upstream(g, 0), rw_grad_input(g, 0)), 2));
+}
+
+static const rw_op_def counted_op = { .name = "counted_square", .n_inputs = 1, .n_outputs = 1, .check = counted_check,
+                                      .kernel = { [RW_DEVICE_CPU] = counted_kernel }, .grad = counted_grad };
+
+rw_tensor *counted_square(rw_tape *t, rw_tensor *x, int id)
+{
+    const struct counted_attrs a = { id };
+    return rw_apply(t, &counted_op, &x, 1, &a, sizeof a, NULL);
+}
+
+void counted_clear(void)
+{
+    memset(counted_runs, 0, sizeof counted_runs);
+}
+
+void net_init(struct net *n, rw_context *ctx, int layers, int width, rw_dtype dtype, int nesting)
+{
+    *n = (struct net){ .ctx = ctx, .layers = layers, .width = width, .nesting = nesting, .dtype = dtype, .dropout = 0.1f };
+    n->table = rw_param(ctx, "table", dtype, RW_SHAPE(97, width));
+    rw_init_normal(n->table, 0, 0.5);
+    for (int l = 0; l < layers; l++) {
+        char name[32];
+        snprintf(name, sizeof name, "gain%d", l);
+        n->gain[l] = rw_param(ctx, name, dtype, RW_SHAPE(width));
+        rw_init_constant(n->gain[l], 1);
+        snprintf(name, sizeof name, "shift%d", l);
+        n->shift[l] = rw_param(ctx, name, dtype, RW_SHAPE(width));
+        snprintf(name, sizeof name, "up%d", l);
+        n->up[l] = rw_param(ctx, name, dtype, RW_SHAPE(4 * width, width));
+        rw_init_normal(n->up[l], 0, 0.1);
+        snprintf(name, sizeof name, "down%d", l);
+        n->down[l] = rw_param(ctx, name, dtype, RW_SHAPE(width, 4 * width));
+        rw_init_normal(n->down[l], 0, 0.1);
+    }
+}
+
+static rw_tensor *layer(const struct net *n, rw_tape *t, rw_tensor *x, int l)
+{
+    static const char *const names[] = { "outer", "middle", "inner" };
+    for (int i = 0; i < n->nesting; i++) ckpt_begin(t, names[i]);
+    rw_tensor *h = rw_layernorm(t, x, n->gain[l], n->shift[l], 1e-5f);
+    h = ckpt_name(t, rw_linear(t, h, n->up[l], RW_NONE), "up");
+    if (n->nesting > 2) ckpt_end(t);
+    h = rw_dropout(t, rw_gelu(t, h), n->dropout);
+    if (n->nesting > 1) ckpt_end(t);
+    h = rw_dropout(t, rw_linear(t, h, n->down[l], RW_NONE), n->dropout);
+    x = rw_add(t, x, h);
+    if (n->nesting > 0) ckpt_end(t);
+    return x;
+}
+
+rw_tensor *net_loss(const struct net *n, rw_tape *t, int tokens, int step)
+{
+    int32_t in[256], out[256];
+    for (int i = 0; i < tokens; i++) {
+        in[i] = (i * 31 + step * 7) % 97;
+        out[i] = (i * 17 + step * 3 + 1) % 97;
+    }
+    rw_tensor *x = rw_embedding(t, n->table, rw_input(t, RW_I32, RW_SHAPE(tokens), in));
+    x = rw_dropout(t, x, n->dropout);
+    for (int l = 0; l < n->layers; l++) x = layer(n, t, x, l);
+    return rw_cross_entropy(t, rw_linear(t, x, n->table, RW_NONE), rw_input(t, RW_I32, RW_SHAPE(tokens), out));
+}
+
+static unsigned char *collect(rw_context *ctx, size_t *ret_bytes, bool gradients)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; rw_param_get(ctx, i); i++) bytes += rw_tensor_bytes(rw_param_get(ctx, i));
+    unsigned char *const all = calloc(bytes ? bytes : 1, 1);
+    size_t at = 0;
+    for (size_t i = 0; rw_param_get(ctx, i); i++) {
+        rw_tensor *const p = rw_param_get(ctx, i);
+        rw_tensor *const x = gradients ? rw_gradient(p) : p;
+        if (x) rw_read(NULL, x, all + at, rw_tensor_bytes(p));
+        at += rw_tensor_bytes(p);
+    }
+    *ret_bytes = bytes;
+    return all;
+}
+
+unsigned char *all_gradients(rw_context *ctx, size_t *ret_bytes)
+{
+    return collect(ctx, ret_bytes, true);
+}
+
+unsigned char *all_parameters(rw_context *ctx, size_t *ret_bytes)
+{
+    return collect(ctx, ret_bytes, false);
+}
+
+long first_difference(const void *a, const void *b, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (((const unsigned char *)a)[i] != ((const unsigned char *)b)[i]) return (long)i;
+    return -1;
+}

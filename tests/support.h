@@ -1,0 +1,40 @@
+/* What the suites share: a context with a tape, an op that counts its runs, a small model, comparison of bytes. */
+#ifndef RW_TESTS_SUPPORT_H
+#define RW_TESTS_SUPPORT_H
+
+#include <rewind/rewind.h>
+
+struct bench {
+    rw_context *ctx;
+    rw_tape *t;
+};
+
+struct bench bench_open(uint64_t seed, int threads);
+void bench_close(struct bench *b);
+
+/* y = x * x, one run counted per id; its gradient needs x. */
+#define COUNTERS 64
+extern int counted_runs[COUNTERS];
+rw_tensor *counted_square(rw_tape *t, rw_tensor *x, int id);
+void counted_clear(void);
+
+/* A residual network with dropout; every layer a region, `nesting` regions deep. */
+struct net {
+    rw_context *ctx;
+    int layers, width, nesting;
+    rw_dtype dtype;
+    float dropout;
+    rw_tensor *table, *gain[16], *shift[16], *up[16], *down[16];
+};
+
+void net_init(struct net *n, rw_context *ctx, int layers, int width, rw_dtype dtype, int nesting);
+rw_tensor *net_loss(const struct net *n, rw_tape *t, int tokens, int step);
+
+/* All gradients of a context, one after the other. The caller frees. */
+unsigned char *all_gradients(rw_context *ctx, size_t *ret_bytes);
+unsigned char *all_parameters(rw_context *ctx, size_t *ret_bytes);
+
+/* -1 when equal, else the first byte that differs. */
+long first_difference(const void *a, const void *b, size_t bytes);
+
+#endif
