@@ -176,7 +176,7 @@ VEC_INLINE vf vf_exp_fast(vf x)
 
 VEC_INLINE float vf_log_one(float x)
 {
-    return Sleef_logf1_u10(x);
+    return Sleef_logf_u10(x);
 }
 
 /* factor where the word is kept, else 0. */
@@ -184,10 +184,6 @@ VEC_INLINE vf vf_keep(const uint32_t *words, uint32_t threshold, vf factor)
 {
     return (vf)((vi)factor & (vi)(*(const vu *)words >= threshold));
 }
-
-#if defined(RW_ISA_IS_V4)
-#define TURN(s, i) r[i] = (vf)_mm512_permutex2var_ps((__m512)x, lower, (__m512)y), r[i + s] = (vf)_mm512_permutex2var_ps((__m512)x, upper, (__m512)y)
-#endif
 
 /* Sixteen vectors as a matrix: four rounds of exchanging squares of 1, 2, 4 and 8. */
 VEC_INLINE void vf_transpose(vf r[VF_LANES])
@@ -203,7 +199,8 @@ VEC_INLINE void vf_transpose(vf r[VF_LANES])
         for (int i = 0; i < VF_LANES; i++) {
             if (i & s) continue;
             const vf x = r[i], y = r[i + s];
-            TURN(s, i);
+            r[i] = (vf)_mm512_permutex2var_ps((__m512)x, lower, (__m512)y);
+            r[i + s] = (vf)_mm512_permutex2var_ps((__m512)x, upper, (__m512)y);
         }
     }
 #else
@@ -248,7 +245,7 @@ VEC_INLINE vd vd_exp_fast(vd x)
 
 VEC_INLINE double vd_log_one(double x)
 {
-    return Sleef_logd1_u10(x);
+    return Sleef_log_u10(x);
 }
 
 VEC_INLINE vd vd_keep(const uint32_t *words, uint32_t threshold, vd factor)
@@ -282,21 +279,22 @@ VEC_INLINE void vd_transpose(vd r[VD_LANES])
 
 /* ---- units of work ---- */
 
+static void *room_of_thread(const struct att *a)
+{
+    const size_t size = a->k->out[0].dtype == RW_F64 ? sizeof(double) : sizeof(float);
+    return (char *)a->k->workspace + (size_t)omp_get_thread_num() * (size_t)a->per_thread * size;
+}
+
 static void forward(const struct att *a, int64_t unit)
 {
     const int64_t pairs = a->e.batch * a->e.heads, pair = unit % pairs, b = pair / a->e.heads, h = pair % a->e.heads;
     const int64_t i = a->e.q_blocks - 1 - unit / pairs; /* the last blocks see most: first, so that no thread ends late */
-    void *const room = (char *)a->k->workspace + (size_t)omp_get_thread_num() * (size_t)a->per_thread * (a->k->out[0].dtype == RW_F64 ? 8 : 4);
+    void *const room = room_of_thread(a);
     switch (a->k->out[0].dtype) {
     case RW_F32: vf_forward(a, RW_F32, room, b, h, i); return;
     case RW_BF16: vf_forward(a, RW_BF16, room, b, h, i); return;
     default: vd_forward(a, RW_F64, room, b, h, i); return;
     }
-}
-
-static void *room_of_thread(const struct att *a)
-{
-    return (char *)a->k->workspace + (size_t)omp_get_thread_num() * (size_t)a->per_thread * (a->k->out[0].dtype == RW_F64 ? 8 : 4);
 }
 
 static void backward_keys(const struct att *a, int64_t b, int64_t kv_head, int64_t from, int64_t to, bool dq)

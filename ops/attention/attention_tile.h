@@ -78,7 +78,10 @@ static void F(turn)(T *to, struct F(matrix) x, int64_t queries, int64_t width, T
     for (int64_t q = 0; q < lanes; q += LANES)
         for (int64_t i = 0; i < width; i += LANES) {
             V r[LANES];
-            for (int l = 0; l < LANES; l++) r[l] = q + l < queries ? F(load)(x.p + (q + l) * x.row + i) * scale : F(all)(0);
+            for (int l = 0; l < LANES; l++) {
+                r[l] = F(all)(0);
+                if (q + l < queries) r[l] = F(load)(x.p + (q + l) * x.row + i) * scale;
+            }
             F(transpose)(r);
             for (int l = 0; l < LANES; l++) F(store)(to + (i + l) * ATT_BLOCK + q, r[l]);
         }
@@ -287,7 +290,7 @@ VEC_INLINE void F(write_rows)(const struct att *a, rw_dtype dtype, int out, int6
 VEC_INLINE void F(backward_queries)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i, int64_t from,
                                     int64_t to, const struct F(sums) *sums, bool dq)
 {
-    if (dq ? false : att_keys_seen(a, i, att_extent(a->e.seq, i), from) <= 0) return;
+    if (!dq && att_keys_seen(a, i, att_extent(a->e.seq, i), from) <= 0) return;
     const struct F(block) x = F(block)(a, dtype, room, b, h, i);
     if (dq) memset(x.dq, 0, (size_t)(x.queries * a->e.width) * sizeof *x.dq);
     for (int64_t j = from; j < to && att_keys_seen(a, i, x.queries, j) > 0; j++) {
