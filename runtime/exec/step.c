@@ -47,11 +47,18 @@ static struct rw_request step_request(const rw_tape *t, const uint32_t *loss)
     return (struct rw_request){ .kind = RW_PLAN_STEP, .values = loss, .n_values = 1, .policy = &t->policy };
 }
 
+/* Gradients that rw_grad() recorded are late nodes: what is made after one is not in a step's forward part. */
+static bool follows_a_gradient(const rw_tape *t, uint32_t node)
+{
+    while (node && !t->nodes[node].level) node--;
+    return t->nodes[node].level;
+}
+
 /* A loss that is read before backward: the forward part of the step's plan runs now, backward goes on from there. */
 static bool is_loss(const rw_tape *t, const struct rw_tensor *v)
 {
     return t->open_region == RW_NONE_ID && (v->flags & RW_VALUE_REQUIRES) && v->producer != RW_NONE_ID &&
-           rw_layout_get(&t->ctx->layouts, v->layout)->numel == 1;
+           rw_layout_get(&t->ctx->layouts, v->layout)->numel == 1 && !follows_a_gradient(t, v->producer);
 }
 
 static rw_status run_forward_of(rw_tape *t, uint32_t loss)

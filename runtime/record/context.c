@@ -1,6 +1,7 @@
 /* Contexts: creation, errors, the generator, and the tables of ops, names and call sites. */
 #include "record/context.h"
 
+#include "exec/step.h"
 #include "memory/alloc.h"
 #include "verify/mode.h"
 
@@ -89,6 +90,8 @@ rw_status rw_context_set_threads(rw_context *ctx, int n)
 {
     if (!ctx) return RW_ERR_ARGUMENT;
     if (n < 1) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_context_set_threads: %d threads, at least 1 is needed", n);
+    /* Workspaces are per thread: a plan is made for a number of threads, also one that waits for its backward. */
+    if (n != ctx->threads && ctx->arena_owner) rw_arena_take((rw_tape *)(uintptr_t)ctx->arena_owner);
     ctx->threads = n;
     return RW_OK;
 }
