@@ -1,0 +1,69 @@
+/* A decoder layer: attention and feed-forward, each added to the residual stream. */
+#include "models/block.h"
+
+#include <math.h>
+
+rw_tensor *model_norm(const struct model *m, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
+{
+    return m->config.kind == MODEL_GPT ? rw_layernorm(t, x, weight, bias, 1e-5f) : rw_rmsnorm(t, x, weight, 1e-5f);
+}
+
+static rw_tensor *repeat_heads(rw_tape *t, rw_tensor *x, int times)
+{
+    if (times == 1) return x;
+    const rw_shape s = rw_tensor_shape(x);
+    x = rw_broadcast_to(t, rw_reshape(t, x, RW_SHAPE(s.dim[0], s.dim[1], 1, s.dim[2], s.dim[3])),
+                        RW_SHAPE(s.dim[0], s.dim[1], times, s.dim[2], s.dim[3]));
+    return rw_reshape(t, x, RW_SHAPE(s.dim[0], s.dim[1] * times, s.dim[2], s.dim[3]));
+}
+
+/* The same numbers with the score matrix in memory: matmul, softmax, dropout, matmul. */
+static rw_tensor *explicit_attention(const struct model *m, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v)
+{
+    const struct model_config *const c = &m->config;
+    k = repeat_heads(t, k, c->heads / c->kv_heads);
+    v = repeat_heads(t, v, c->heads / c->kv_heads);
+    rw_tensor *const scores = rw_matmul(t, q, rw_transpose(t, k, -1, -2));
+    rw_tensor *const p = rw_causal_softmax(t, scores, 1.0f / sqrtf((float)(c->width / c->heads)));
+    return rw_matmul(t, rw_dropout(t, p, c->dropout), v);
+}
+
+static rw_tensor *attention(const struct model *m, rw_tape *t, rw_tensor *x, const struct model_layer *p)
+{
+    const struct model_config *const c = &m->config;
+    const rw_shape s = rw_tensor_shape(x);
+    rw_tensor *part[3];
+    rw_tensor *const qkv = ckpt_name(t, rw_linear(t, x, p->qkv, p->qkv_bias), "qkv");
+    /* Heads are split before q, k and v are cut apart, so that all three stay views of one buffer. */
+    rw_tensor *const heads = rw_reshape(t, qkv, RW_SHAPE(s.dim[0], s.dim[1], c->heads + 2 * c->kv_heads, c->width / c->heads));
+    const int64_t counts[3] = { c->heads, c->kv_heads, c->kv_heads };
+    if (rw_split(t, heads, 2, counts, 3, part)) return NULL;
+    rw_tensor *q = rw_transpose(t, part[0], 1, 2), *k = rw_transpose(t, part[1], 1, 2), *const v = rw_transpose(t, part[2], 1, 2);
+    if (c->kind == MODEL_LLAMA) {
+        q = rw_rope(t, q, RW_NONE, 10000.0f);
+        k = rw_rope(t, k, RW_NONE, 10000.0f);
+    }
+    ckpt_begin(t, "core_attn");
+    rw_tensor *y = c->scores ? explicit_attention(m, t, q, k, v)
+                             : rw_attention(t, q, k, v, &(rw_attention_params){ .causal = true, .dropout = c->dropout });
+    ckpt_end(t);
+    y = rw_reshape(t, rw_transpose(t, y, 1, 2), s);
+    return rw_dropout(t, rw_linear(t, ckpt_name(t, y, "attn_out"), p->proj, p->proj_bias), c->dropout);
+}
+
+static rw_tensor *feed_forward(const struct model *m, rw_tape *t, rw_tensor *x, const struct model_layer *p)
+{
+    ckpt_begin(t, "mlp");
+    rw_tensor *h = ckpt_name(t, rw_linear(t, x, p->up, p->up_bias), "ffn_up");
+    h = m->config.kind == MODEL_GPT ? rw_gelu_tanh(t, h) : rw_swiglu(t, rw_linear(t, x, p->gate, RW_NONE), h);
+    h = rw_linear(t, h, p->down, p->down_bias);
+    ckpt_end(t);
+    return rw_dropout(t, h, m->config.dropout);
+}
+
+rw_tensor *model_block(const struct model *m, rw_tape *t, rw_tensor *x, int layer)
+{
+    const struct model_layer *const p = &m->layer[layer];
+    x = rw_add(t, x, attention(m, t, model_norm(m, t, x, p->norm1, p->norm1_bias), p));
+    return rw_add(t, x, feed_forward(m, t, model_norm(m, t, x, p->norm2, p->norm2_bias), p));
+}

@@ -1,0 +1,10 @@
+/* Parts of a layer. */
+#ifndef REWIND_BENCH_BLOCK_H
+#define REWIND_BENCH_BLOCK_H
+
+#include "models/model.h"
+
+/* LayerNorm or RMSNorm, as the model has it. */
+rw_tensor *model_norm(const struct model *m, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias);
+
+#endif

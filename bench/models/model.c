@@ -1,0 +1,112 @@
+/* Configuration, parameters, embedding and loss: what both decoders share. See model.h. */
+#include "models/model.h"
+
+#include "models/block.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *model_name(enum model_kind kind)
+{
+    return kind == MODEL_LLAMA ? "llama" : "gpt";
+}
+
+bool model_preset(struct model_config *c, const char *name)
+{
+    static const struct {
+        const char *name;
+        int layers, width, heads, kv_heads;
+    } presets[] = { { "tiny", 4, 64, 4, 2 }, { "small", 6, 256, 8, 4 }, { "gpt2-124m", 12, 768, 12, 4 } };
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        if (strcmp(presets[i].name, name)) continue;
+        c->layers = presets[i].layers;
+        c->width = presets[i].width;
+        c->heads = presets[i].heads;
+        c->kv_heads = c->kind == MODEL_LLAMA ? presets[i].kv_heads : presets[i].heads;
+        c->vocab = strcmp(name, "gpt2-124m") ? 256 : 50304;
+        return true;
+    }
+    return false;
+}
+
+static rw_tensor *param(const struct model *m, int layer, const char *name, rw_shape shape)
+{
+    char full[64];
+    if (layer < 0) snprintf(full, sizeof full, "%s", name);
+    else snprintf(full, sizeof full, "h.%d.%s", layer, name);
+    return rw_param(m->ctx, full, m->config.dtype, shape);
+}
+
+static void create_layer(struct model *m, int l)
+{
+    const struct model_config *const c = &m->config;
+    const bool gpt = c->kind == MODEL_GPT;
+    struct model_layer *const p = &m->layer[l];
+    const int width = c->width, qkv = width + 2 * (width / c->heads) * c->kv_heads;
+    p->norm1 = param(m, l, "ln_1.weight", RW_SHAPE(width));
+    p->norm2 = param(m, l, "ln_2.weight", RW_SHAPE(width));
+    p->qkv = param(m, l, "attn.qkv.weight", RW_SHAPE(qkv, width));
+    p->proj = param(m, l, "attn.proj.weight", RW_SHAPE(width, width));
+    p->up = param(m, l, "mlp.up.weight", RW_SHAPE(c->hidden, width));
+    p->down = param(m, l, "mlp.down.weight", RW_SHAPE(width, c->hidden));
+    p->norm1_bias = p->norm2_bias = p->qkv_bias = p->proj_bias = p->up_bias = p->down_bias = RW_NONE;
+    if (!gpt) {
+        p->gate = param(m, l, "mlp.gate.weight", RW_SHAPE(c->hidden, width));
+        return;
+    }
+    p->norm1_bias = param(m, l, "ln_1.bias", RW_SHAPE(width));
+    p->norm2_bias = param(m, l, "ln_2.bias", RW_SHAPE(width));
+    p->qkv_bias = param(m, l, "attn.qkv.bias", RW_SHAPE(qkv));
+    p->proj_bias = param(m, l, "attn.proj.bias", RW_SHAPE(width));
+    p->up_bias = param(m, l, "mlp.up.bias", RW_SHAPE(c->hidden));
+    p->down_bias = param(m, l, "mlp.down.bias", RW_SHAPE(width));
+}
+
+rw_status model_create(struct model *m, rw_context *ctx, const struct model_config *config)
+{
+    *m = (struct model){ .config = *config, .ctx = ctx };
+    struct model_config *const c = &m->config;
+    if (!c->hidden) c->hidden = c->kind == MODEL_GPT ? 4 * c->width : (8 * c->width / 3 + 31) / 32 * 32;
+    m->embedding = param(m, -1, "wte.weight", RW_SHAPE(c->vocab, c->width));
+    if (c->kind == MODEL_GPT) m->positions = param(m, -1, "wpe.weight", RW_SHAPE(c->max_seq, c->width));
+    for (int l = 0; l < c->layers; l++) create_layer(m, l);
+    m->norm = param(m, -1, "ln_f.weight", RW_SHAPE(c->width));
+    m->norm_bias = c->kind == MODEL_GPT ? param(m, -1, "ln_f.bias", RW_SHAPE(c->width)) : RW_NONE;
+    m->head = c->kind == MODEL_GPT ? m->embedding : param(m, -1, "head.weight", RW_SHAPE(c->vocab, c->width));
+    return rw_error_status(ctx) ? rw_error_status(ctx) : model_init(m);
+}
+
+rw_status model_init(const struct model *m)
+{
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && rw_param_get(m->ctx, i); i++) {
+        rw_tensor *const p = rw_param_get(m->ctx, i);
+        const char *const name = rw_tensor_name(p);
+        const bool residual = strstr(name, "proj.weight") || strstr(name, "down.weight");
+        if (strstr(name, "bias")) status = rw_init_constant(p, 0);
+        else if (rw_tensor_shape(p).rank == 1) status = rw_init_constant(p, 1);
+        else status = rw_init_normal(p, 0, residual ? 0.02 / sqrt(2.0 * m->config.layers) : 0.02);
+    }
+    return status;
+}
+
+static rw_tensor *embed(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens)
+{
+    rw_tensor *x = rw_embedding(t, m->embedding, rw_input(t, RW_I32, RW_SHAPE(batch, seq), tokens));
+    if (m->positions) x = rw_add(t, x, rw_slice(t, m->positions, 0, 0, seq));
+    return rw_dropout(t, x, m->config.dropout);
+}
+
+rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens, const int32_t *targets)
+{
+    rw_tensor *x = embed(m, t, batch, seq, tokens);
+    for (int l = 0; l < m->config.layers; l++) {
+        ckpt_begin(t, "block");
+        x = model_block(m, t, x, l);
+        ckpt_end(t);
+    }
+    x = model_norm(m, t, x, m->norm, m->norm_bias);
+    rw_tensor *const logits = rw_linear(t, x, m->head, RW_NONE);
+    return rw_cross_entropy(t, logits, rw_input(t, RW_I32, RW_SHAPE(batch, seq), targets));
+}

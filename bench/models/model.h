@@ -1,0 +1,58 @@
+/*
+ * The models that the benchmarks run: real decoders, written against the public API alone.
+ *
+ *   gpt     GPT-2: learned positions, LayerNorm before each part, GELU (tanh), tied output embedding, dropout
+ *   llama   RMSNorm, rotary positions, SwiGLU, grouped-query heads, untied output, no biases
+ *
+ * Every layer is a region "block"; inside it "core_attn" is the attention and "mlp" the feed-forward part.
+ */
+#ifndef REWIND_BENCH_MODEL_H
+#define REWIND_BENCH_MODEL_H
+
+#include <rewind/rewind.h>
+
+enum model_kind { MODEL_GPT, MODEL_LLAMA };
+
+struct model_config {
+    enum model_kind kind;
+    int layers, width, heads, kv_heads;
+    int hidden;   /* of the feed-forward part; 0: 4 width (gpt), 8/3 width rounded up to 32 (llama) */
+    int vocab;
+    int max_seq;
+    float dropout;
+    rw_dtype dtype;
+    bool scores; /* attention with explicit scores instead of the fused one */
+};
+
+#define MODEL_MAX_LAYERS 64
+
+struct model_layer {
+    rw_tensor *norm1, *norm1_bias, *qkv, *qkv_bias, *proj, *proj_bias;
+    rw_tensor *norm2, *norm2_bias, *up, *up_bias, *gate, *down, *down_bias;
+};
+
+struct model {
+    struct model_config config;
+    rw_context *ctx;
+    rw_tensor *embedding, *positions, *norm, *norm_bias, *head;
+    struct model_layer layer[MODEL_MAX_LAYERS];
+};
+
+/* Fills in a preset: tiny, small, gpt2-124m. False when there is none of that name. */
+bool model_preset(struct model_config *config, const char *name);
+
+/* Creates the parameters in ctx and initialises them as GPT-2 does: normal 0.02, residual projections / sqrt(2 layers). */
+rw_status model_create(struct model *m, rw_context *ctx, const struct model_config *config);
+
+/* Initialises the parameters again from the context's generator. */
+rw_status model_init(const struct model *m);
+
+/* One layer, without its region. x [batch, seq, width]. */
+rw_tensor *model_block(const struct model *m, rw_tape *t, rw_tensor *x, int layer);
+
+/* Mean cross-entropy of the next byte: tokens and targets are [batch, seq]. */
+rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens, const int32_t *targets);
+
+const char *model_name(enum model_kind kind);
+
+#endif

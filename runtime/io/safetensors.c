@@ -1,0 +1,180 @@
+/*
+ * rw_save() and rw_load(): parameters and buffers as a safetensors file
+ * (https://github.com/huggingface/safetensors): 8 bytes with the header's length, a JSON header, the elements.
+ */
+#include "memory/alloc.h"
+#include "record/context.h"
+
+#include <rewind/io.h>
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HEADER_MOST ((uint64_t)100 << 20) /* as the format's own readers allow */
+
+static const char *const dtype_names[RW_DTYPE_COUNT] = { [RW_F32] = "F32", [RW_F64] = "F64", [RW_BF16] = "BF16", [RW_I32] = "I32" };
+
+static bool add_entry(cJSON *header, const rw_context *ctx, const struct rw_param *p, size_t at)
+{
+    cJSON *const entry = cJSON_AddObjectToObject(header, p->name);
+    cJSON *const shape = entry ? cJSON_AddArrayToObject(entry, "shape") : NULL;
+    cJSON *const offsets = entry ? cJSON_AddArrayToObject(entry, "data_offsets") : NULL;
+    if (!shape || !offsets || !cJSON_AddStringToObject(entry, "dtype", dtype_names[p->tensor.dtype])) return false;
+    const rw_layout *const l = rw_tensor_layout(ctx, &p->tensor);
+    for (int i = 0; i < l->rank; i++)
+        if (!cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)l->dim[i]))) return false;
+    return cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)at)) &&
+           cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)(at + p->bytes)));
+}
+
+/* The header's text, padded with blanks to a multiple of 8; freed with cJSON_free(). */
+static char *make_header(const rw_context *ctx)
+{
+    cJSON *const header = cJSON_CreateObject();
+    bool ok = header != NULL;
+    size_t at = 0;
+    for (size_t i = 0; ok && i < ctx->n_params; i++) {
+        ok = add_entry(header, ctx, ctx->params[i], at);
+        at += ctx->params[i]->bytes;
+    }
+    char *const text = ok ? cJSON_PrintUnformatted(header) : NULL;
+    cJSON_Delete(header);
+    return text;
+}
+
+static bool write_all(const rw_context *ctx, const char *header, FILE *f)
+{
+    const size_t length = strlen(header), padded = (length + 7) / 8 * 8;
+    unsigned char size[8];
+    for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)padded >> (8 * i));
+    if (fwrite(size, 1, 8, f) != 8 || fwrite(header, 1, length, f) != length) return false;
+    for (size_t i = length; i < padded; i++)
+        if (fputc(' ', f) == EOF) return false;
+    for (size_t i = 0; i < ctx->n_params; i++) {
+        const struct rw_param *const p = ctx->params[i];
+        void *const host = rw_malloc(p->bytes);
+        const bool ok = host && !ctx->device->download(ctx->device_state, host, p->data, p->bytes) &&
+                        fwrite(host, 1, p->bytes, f) == p->bytes;
+        rw_free(host);
+        if (!ok) return false;
+    }
+    return fflush(f) == 0;
+}
+
+rw_status rw_save(const rw_context *const_ctx, const char *path)
+{
+    rw_context *const ctx = (rw_context *)(uintptr_t)const_ctx; /* an error is noted there */
+    if (!ctx || !path) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_save: NULL argument");
+    char *const header = make_header(ctx);
+    const size_t length = strlen(path) + 32;
+    char *const beside = rw_malloc(length);
+    rw_status status = header && beside ? RW_OK : rw_fail(ctx, RW_ERR_MEMORY, "rw_save: out of memory");
+    if (!status) {
+        snprintf(beside, length, "%s.%ld.part", path, (long)getpid());
+        FILE *const f = fopen(beside, "wb");
+        bool ok = f && write_all(ctx, header, f);
+        const int reason = errno;
+        if (f) ok = fclose(f) == 0 && ok;
+        ok = ok && rename(beside, path) == 0;
+        if (!ok) {
+            if (f) remove(beside);
+            status = rw_fail(ctx, RW_ERR_IO, "rw_save: %s: %s", path, strerror(reason ? reason : errno));
+        }
+    }
+    if (header) cJSON_free(header);
+    rw_free(beside);
+    return status;
+}
+
+/* A file in memory: header and elements. */
+struct file {
+    unsigned char *data;
+    size_t bytes;
+    cJSON *header;
+    const unsigned char *elements;
+    size_t n_elements; /* in bytes */
+};
+
+static void file_finish(struct file *f)
+{
+    cJSON_Delete(f->header);
+    rw_free(f->data);
+}
+
+static rw_status read_file(rw_context *ctx, const char *path, struct file *ret)
+{
+    FILE *const f = fopen(path, "rb");
+    if (!f) return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: %s", path, strerror(errno));
+    long size = -1;
+    if (fseek(f, 0, SEEK_END) == 0) size = ftell(f);
+    rewind(f);
+    rw_status status = size < 0 ? rw_fail(ctx, RW_ERR_IO, "rw_load: %s: not a file that can be read", path) : RW_OK;
+    if (!status) {
+        ret->bytes = (size_t)size;
+        ret->data = rw_malloc(ret->bytes);
+        if (!ret->data) status = rw_fail(ctx, RW_ERR_MEMORY, "rw_load: out of memory for %ld bytes", size);
+        else if (fread(ret->data, 1, ret->bytes, f) != ret->bytes) status = rw_fail(ctx, RW_ERR_IO, "rw_load: %s: cannot be read", path);
+    }
+    fclose(f);
+    return status;
+}
+
+static rw_status parse(rw_context *ctx, const char *path, struct file *f)
+{
+    uint64_t length = 0;
+    for (int i = 0; f->bytes >= 8 && i < 8; i++) length |= (uint64_t)f->data[i] << (8 * i);
+    if (f->bytes < 8 || length > HEADER_MOST || length > f->bytes - 8)
+        return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: not a safetensors file (it is cut off, or its header's length is wrong)", path);
+    f->header = cJSON_ParseWithLength((const char *)f->data + 8, (size_t)length);
+    if (!cJSON_IsObject(f->header)) return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: not a safetensors file (no JSON header)", path);
+    f->elements = f->data + 8 + length;
+    f->n_elements = f->bytes - 8 - (size_t)length;
+    return RW_OK;
+}
+
+/* Finds the elements of a parameter and checks that they fit it. */
+static rw_status locate(rw_context *ctx, const char *path, const struct file *f, const struct rw_param *p, const void **ret)
+{
+    const cJSON *const entry = cJSON_GetObjectItemCaseSensitive(f->header, p->name);
+    if (!entry) return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: \"%s\" is not in it", path, p->name);
+    const cJSON *const dtype = cJSON_GetObjectItemCaseSensitive(entry, "dtype");
+    const cJSON *const shape = cJSON_GetObjectItemCaseSensitive(entry, "shape");
+    const cJSON *const offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
+    if (!cJSON_IsString(dtype) || !cJSON_IsArray(shape) || cJSON_GetArraySize(offsets) != 2)
+        return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: the entry of \"%s\" is malformed", path, p->name);
+    if (strcmp(dtype->valuestring, dtype_names[p->tensor.dtype]))
+        return rw_fail(ctx, RW_ERR_DTYPE, "rw_load: %s: \"%s\" is %s there, %s here", path, p->name, dtype->valuestring,
+                       dtype_names[p->tensor.dtype]);
+    const rw_layout *const l = rw_tensor_layout(ctx, &p->tensor);
+    bool fits = cJSON_GetArraySize(shape) == l->rank;
+    for (int i = 0; fits && i < l->rank; i++) fits = cJSON_GetNumberValue(cJSON_GetArrayItem(shape, i)) == (double)l->dim[i];
+    if (!fits) return rw_fail(ctx, RW_ERR_SHAPE, "rw_load: %s: \"%s\" has another shape there", path, p->name);
+    const double from = cJSON_GetNumberValue(cJSON_GetArrayItem(offsets, 0)), to = cJSON_GetNumberValue(cJSON_GetArrayItem(offsets, 1));
+    if (!(from >= 0 && to <= (double)f->n_elements && to - from == (double)p->bytes))
+        return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: the elements of \"%s\" lie outside the file", path, p->name);
+    *ret = f->elements + (size_t)from;
+    return RW_OK;
+}
+
+rw_status rw_load(rw_context *ctx, const char *path)
+{
+    if (!ctx || !path) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_load: NULL argument");
+    struct file f = { 0 };
+    const void **const from = rw_calloc(ctx->n_params, sizeof *from);
+    rw_status status = from ? read_file(ctx, path, &f) : rw_fail(ctx, RW_ERR_MEMORY, "rw_load: out of memory");
+    if (!status) status = parse(ctx, path, &f);
+    for (size_t i = 0; !status && i < ctx->n_params; i++) status = locate(ctx, path, &f, ctx->params[i], &from[i]);
+    for (size_t i = 0; !status && i < ctx->n_params; i++) {
+        struct rw_param *const p = ctx->params[i];
+        p->version++;
+        status = ctx->device->upload(ctx->device_state, p->data, from[i], p->bytes);
+    }
+    rw_free(from);
+    file_finish(&f);
+    return status;
+}
