@@ -30,12 +30,12 @@ typedef uint16_t vh __attribute__((vector_size(32), aligned(2), may_alias));
 
 VEC_INLINE vf vf_all(float x)
 {
-    return (vf){ 0 } + x;
+    return (vf){ x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x };
 }
 
 VEC_INLINE vd vd_all(double x)
 {
-    return (vd){ 0 } + x;
+    return (vd){ x, x, x, x, x, x, x, x };
 }
 
 /* bfloat16: the upper half of a float, rounded to nearest even; a NaN stays a NaN. */
