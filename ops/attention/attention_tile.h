@@ -78,9 +78,11 @@ static void F(turn)(T *to, struct F(matrix) x, int64_t queries, int64_t width, T
     for (int64_t q = 0; q < lanes; q += LANES)
         for (int64_t i = 0; i < width; i += LANES) {
             V r[LANES];
-            for (int l = 0; l < LANES; l++) {
-                r[l] = F(all)(0);
-                if (q + l < queries) r[l] = F(load)(x.p + (q + l) * x.row + i) * scale;
+            if (q + LANES <= queries) {
+                for (int l = 0; l < LANES; l++) r[l] = F(load)(x.p + (q + l) * x.row + i) * scale;
+            } else {
+                for (int l = 0; l < LANES; l++) r[l] = F(all)(0);
+                for (int l = 0; q + l < queries; l++) r[l] = F(load)(x.p + (q + l) * x.row + i) * scale;
             }
             F(transpose)(r);
             for (int l = 0; l < LANES; l++) F(store)(to + (i + l) * ATT_BLOCK + q, r[l]);
