@@ -139,32 +139,44 @@ static void cut(const struct gemm *g, struct gemm_plan *p)
     }
 }
 
-static rw_status make_primitives(const struct gemm *g, struct rw_onednn *onednn, struct gemm_plan *p)
+static struct rw_matmul_signature signature_of(const struct gemm *g, const struct gemm_plan *p, bool last_m, bool last_n)
 {
     const bool pack_a = g->a.pack_bytes, pack_b = g->b.pack_bytes;
-    for (int i = 0; i < 4; i++) {
-        const int last_m = i >> 1, last_n = i & 1;
-        const struct rw_matmul_signature s = {
-            .m = last_m ? g->m - (p->tiles_m - 1) * p->tile_m : p->tile_m,
-            .n = last_n ? g->n - (p->tiles_n - 1) * p->tile_n : p->tile_n,
-            .k = g->k,
-            .a_row = pack_a ? g->k : g->a.row,
-            .a_col = pack_a ? 1 : g->a.col,
-            .b_row = pack_b ? g->n : g->b.row,
-            .b_col = pack_b ? 1 : g->b.col,
-            .c_row = g->n,
-            .dtype = (int32_t)g->dtype,
-            .bias = g->has_bias,
-        };
-        RW_CHECK(rw_onednn_matmul(onednn, &s, p->threads, &p->primitive[last_m][last_n]));
-        if (!p->primitive[last_m][last_n]) {
-            p->own = true;
-            return RW_OK;
-        }
-        const size_t scratch = rw_onednn_matmul_scratch(p->primitive[last_m][last_n]);
+    return (struct rw_matmul_signature){
+        .m = last_m ? g->m - (p->tiles_m - 1) * p->tile_m : p->tile_m,
+        .n = last_n ? g->n - (p->tiles_n - 1) * p->tile_n : p->tile_n,
+        .k = g->k,
+        .a_row = pack_a ? g->k : g->a.row,
+        .a_col = pack_a ? 1 : g->a.col,
+        .b_row = pack_b ? g->n : g->b.row,
+        .b_col = pack_b ? 1 : g->b.col,
+        .c_row = g->n,
+        .dtype = (int32_t)g->dtype,
+        .bias = g->has_bias,
+    };
+}
+
+/* Is there fast code for all tiles, and how much scratch memory does the greediest take? */
+static rw_status ask_library(const struct gemm *g, const struct rw_onednn *onednn, struct gemm_plan *p)
+{
+    for (int i = 0; i < 4 && !p->own; i++) {
+        const struct rw_matmul_signature s = signature_of(g, p, i >> 1, i & 1);
+        bool fast;
+        size_t scratch;
+        RW_CHECK(rw_onednn_matmul_query(onednn, &s, &fast, &scratch));
         if (scratch > p->scratch) p->scratch = scratch;
+        p->own = !fast;
     }
     p->scratch = (size_t)align((int64_t)p->scratch, SCRATCH_ALIGN);
+    return RW_OK;
+}
+
+static rw_status take_primitives(const struct gemm *g, struct rw_onednn *onednn, struct gemm_plan *p)
+{
+    for (int i = 0; i < 4; i++) {
+        const struct rw_matmul_signature s = signature_of(g, p, i >> 1, i & 1);
+        RW_CHECK(rw_onednn_matmul(onednn, &s, p->threads, &p->primitive[i >> 1][i & 1]));
+    }
     return RW_OK;
 }
 
@@ -184,7 +196,7 @@ static void plan_own(const struct gemm *g, struct gemm_plan *p)
     p->tiles_n = ceil_div(g->n, p->tile_n);
 }
 
-rw_status rw_gemm_plan(const struct gemm *g, struct rw_onednn *onednn, int threads, struct gemm_plan *ret)
+rw_status rw_gemm_plan(const struct gemm *g, const struct rw_onednn *onednn, int threads, struct gemm_plan *ret)
 {
     *ret = (struct gemm_plan){ .threads = threads_for(g, threads) };
     const bool nothing = !g->n_batch || !g->m || !g->n;
@@ -194,7 +206,7 @@ rw_status rw_gemm_plan(const struct gemm *g, struct rw_onednn *onednn, int threa
         return RW_OK;
     }
     cut(g, ret);
-    RW_CHECK(make_primitives(g, onednn, ret));
+    RW_CHECK(ask_library(g, onednn, ret));
     if (ret->own) plan_own(g, ret);
     else ret->workspace = (size_t)(g->a.pack_bytes + g->b.pack_bytes) + (size_t)ret->threads * ret->scratch;
     return RW_OK;
@@ -205,7 +217,7 @@ size_t rw_gemm_workspace(const rw_op_call *call, rw_device device, const struct 
     if (device != RW_DEVICE_CPU) return 0;
     const struct rw_cpu *const cpu = call->ctx->device_state;
     struct gemm_plan p;
-    /* A failure here comes again, and is reported, when the kernel runs. */
+    /* Allocates nothing of ours; a failure of oneDNN comes again, and is reported, when the kernel runs. */
     return rw_gemm_plan(g, cpu->onednn, call->ctx->threads, &p) ? 0 : p.workspace;
 }
 
@@ -308,6 +320,7 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile)
         run_own(g, &p, tiles, tile);
         return RW_OK;
     }
+    RW_CHECK(take_primitives(g, cpu->onednn, &p));
     if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
     char *scratch = k->workspace;
     if (g->a.pack_bytes) pack(g, &g->a, p.threads, scratch, g->m, g->k);

@@ -46,8 +46,8 @@ struct gemm_plan {
 void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, rw_dtype dtype);
 void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weight, bool bias, rw_dtype dtype);
 
-/* Chooses, and makes the primitives on first sight. */
-rw_status rw_gemm_plan(const struct gemm *g, struct rw_onednn *onednn, int threads, struct gemm_plan *ret);
+/* Chooses; the primitives are made when it runs. */
+rw_status rw_gemm_plan(const struct gemm *g, const struct rw_onednn *onednn, int threads, struct gemm_plan *ret);
 
 /* Bytes of workspace of a recorded call; 0 on other devices. */
 size_t rw_gemm_workspace(const rw_op_call *call, rw_device device, const struct gemm *g);

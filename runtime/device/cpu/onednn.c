@@ -20,7 +20,8 @@ struct slot {
 struct rw_onednn_matmul {
     struct rw_matmul_signature signature;
     struct rw_onednn *owner;
-    dnnl_primitive_t primitive; /* NULL: no fast code */
+    bool fast;                  /* else there is no primitive */
+    dnnl_primitive_t primitive;
     dnnl_memory_desc_t a, b, bias, c, scratch;
     struct slot *slots;
     size_t n_slots, cap_slots;
@@ -139,7 +140,8 @@ static bool is_fast(dnnl_primitive_desc_t pd)
     return name && !strstr(name, "ref");
 }
 
-static dnnl_status_t make_primitive(struct rw_onednn_matmul *p, dnnl_engine_t engine, dnnl_primitive_attr_t attr)
+/* create: the primitive too, and not only what is known before its code is generated. */
+static dnnl_status_t make_primitive(struct rw_onednn_matmul *p, dnnl_engine_t engine, dnnl_primitive_attr_t attr, bool create)
 {
     dnnl_matmul_desc_t desc;
     dnnl_primitive_desc_t pd = NULL;
@@ -148,27 +150,26 @@ static dnnl_status_t make_primitive(struct rw_onednn_matmul *p, dnnl_engine_t en
     if (!status) status = dnnl_primitive_desc_create(&pd, &desc, attr, engine, NULL);
     if (status == dnnl_unimplemented) return dnnl_success;
     if (status) return status;
-    if (is_fast(pd)) {
-        p->scratch = *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-        status = dnnl_primitive_create(&p->primitive, pd);
-    }
+    p->fast = is_fast(pd);
+    if (p->fast) p->scratch = *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    if (p->fast && create) status = dnnl_primitive_create(&p->primitive, pd);
     dnnl_primitive_desc_destroy(pd);
     return status;
 }
 
 /* The number of threads is fixed when a primitive is made: here, one. */
-static dnnl_status_t make_for_one_thread(struct rw_onednn_matmul *p, dnnl_engine_t engine)
+static rw_status make_for_one_thread(struct rw_onednn_matmul *p, dnnl_engine_t engine, bool create)
 {
     dnnl_primitive_attr_t attr;
     dnnl_status_t status = dnnl_primitive_attr_create(&attr);
-    if (status) return status;
+    if (status) return status_of(status);
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);
     status = describe_all(p);
-    if (!status) status = make_primitive(p, engine, attr);
+    if (!status) status = make_primitive(p, engine, attr, create);
     omp_set_num_threads(threads);
     dnnl_primitive_attr_destroy(attr);
-    return status;
+    return status_of(status);
 }
 
 static rw_status add_streams(struct rw_onednn *o, size_t threads)
@@ -210,7 +211,7 @@ static rw_status add(struct rw_onednn *o, const struct rw_matmul_signature *s, s
     if (!p) return RW_ERR_MEMORY;
     p->signature = *s;
     p->owner = o;
-    const rw_status status = status_of(make_for_one_thread(p, o->engine));
+    const rw_status status = make_for_one_thread(p, o->engine, true);
     if (status) {
         matmul_destroy(p);
         return status;
@@ -221,21 +222,34 @@ static rw_status add(struct rw_onednn *o, const struct rw_matmul_signature *s, s
     return RW_OK;
 }
 
-rw_status rw_onednn_matmul(struct rw_onednn *o, const struct rw_matmul_signature *s, int threads, struct rw_onednn_matmul **ret)
+static struct rw_onednn_matmul *known(const struct rw_onednn *o, const struct rw_matmul_signature *s)
 {
-    struct rw_onednn_matmul *p = o->size ? *find(o->table, o->size, s) : NULL;
-    if (!p) FORWARD(add(o, s, &p));
-    if (p->primitive) {
-        if (o->n_streams < (size_t)threads) FORWARD(add_streams(o, (size_t)threads));
-        if (p->n_slots < (size_t)threads) FORWARD(add_slots(p, (size_t)threads));
+    return o->size ? *find(o->table, o->size, s) : NULL;
+}
+
+rw_status rw_onednn_matmul_query(const struct rw_onednn *o, const struct rw_matmul_signature *s, bool *ret_fast, size_t *ret_scratch)
+{
+    struct rw_onednn_matmul fresh = { .signature = *s };
+    const struct rw_onednn_matmul *p = known(o, s);
+    if (!p) {
+        FORWARD(make_for_one_thread(&fresh, o->engine, false));
+        p = &fresh;
     }
-    *ret = p->primitive ? p : NULL;
+    *ret_fast = p->fast;
+    *ret_scratch = p->fast ? dnnl_memory_desc_get_size(&p->scratch) : 0;
     return RW_OK;
 }
 
-size_t rw_onednn_matmul_scratch(const struct rw_onednn_matmul *p)
+rw_status rw_onednn_matmul(struct rw_onednn *o, const struct rw_matmul_signature *s, int threads, struct rw_onednn_matmul **ret)
 {
-    return dnnl_memory_desc_get_size(&p->scratch);
+    struct rw_onednn_matmul *p = known(o, s);
+    if (!p) FORWARD(add(o, s, &p));
+    if (p->fast) {
+        if (o->n_streams < (size_t)threads) FORWARD(add_streams(o, (size_t)threads));
+        if (p->n_slots < (size_t)threads) FORWARD(add_slots(p, (size_t)threads));
+    }
+    *ret = p->fast ? p : NULL;
+    return RW_OK;
 }
 
 static dnnl_status_t point(dnnl_memory_t m, const void *data)

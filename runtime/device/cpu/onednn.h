@@ -33,8 +33,11 @@ void rw_onednn_destroy(struct rw_onednn **o);
  */
 rw_status rw_onednn_matmul(struct rw_onednn *o, const struct rw_matmul_signature *s, int threads, struct rw_onednn_matmul **ret);
 
-/* Bytes of scratch memory that one run takes, to be aligned to 64. */
-size_t rw_onednn_matmul_scratch(const struct rw_onednn_matmul *p);
+/*
+ * What planning asks, before the primitive exists: is there fast code, and how many bytes of scratch memory, aligned to 64,
+ * does one run take? Allocates nothing of ours.
+ */
+rw_status rw_onednn_matmul_query(const struct rw_onednn *o, const struct rw_matmul_signature *s, bool *ret_fast, size_t *ret_scratch);
 
 /* Runs in the calling thread, which says that it is number `thread`; no two threads may say the same at once. */
 rw_status rw_onednn_matmul_run(struct rw_onednn_matmul *p, int thread, const void *a, const void *b, const void *bias, void *c,
