@@ -1,0 +1,189 @@
+/* The verifier against planted faults: it must find each one, and name the node, the element and the cause. */
+#include "support.h"
+
+#include "verify/faults.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct world {
+    struct bench b;
+    rw_tensor *w, *v, *loss;
+};
+
+static void build(struct world *x, uint64_t seed)
+{
+    x->b = bench_open(seed, 2);
+    ckpt_set_policy(x->b.t, "full");
+    x->w = rw_param(x->b.ctx, "w", RW_F32, RW_SHAPE(32, 32));
+    x->v = rw_param(x->b.ctx, "v", RW_F32, RW_SHAPE(32));
+    rw_init_normal(x->w, 0, 0.2);
+    rw_init_normal(x->v, 0, 1);
+}
+
+static void record(struct world *x)
+{
+    rw_tape *const t = x->b.t;
+    rw_tensor *h = rw_mul(t, rw_randn(t, RW_F32, RW_SHAPE(8, 32)), x->v);
+    for (int l = 0; l < 2; l++) {
+        ckpt_begin(t, l ? "second" : "first");
+        rw_tensor *const g = rw_gelu(t, rw_linear(t, h, x->w, RW_NONE));
+        h = rw_add(t, h, rw_mul(t, rw_dropout(t, g, 0.3f), g));
+        ckpt_end(t);
+    }
+    x->loss = rw_mean(t, rw_mul(t, h, h), RW_ALL_AXES, false);
+}
+
+static ckpt_report verify_with(struct rw_fault fault)
+{
+    struct world x;
+    build(&x, 3);
+    record(&x);
+    cr_assert_eq(ckpt_verify(x.b.t, x.loss, NULL), RW_OK, "without a fault all is equal: %s", rw_error_message(x.b.ctx));
+    rw_fault = fault;
+    ckpt_report r;
+    const rw_status status = ckpt_verify(x.b.t, x.loss, &r);
+    cr_assert_gt(rw_fault.struck, 0, "the fault was never planted");
+    rw_fault = (struct rw_fault){ 0 };
+    cr_assert_eq(status, RW_ERR_MISMATCH, "%s", rw_error_message(x.b.ctx));
+    cr_assert_not(r.identical);
+    cr_assert_gt(r.mismatches, 0);
+    cr_assert(strstr(r.site, "faults.c:"), "%s", r.site);
+    bench_close(&x.b);
+    return r;
+}
+
+Test(faults, a_skewed_ticket)
+{
+    const ckpt_report r = verify_with((struct rw_fault){ .kind = RW_FAULT_TICKET, .op = "dropout" });
+    cr_assert_str_eq(r.op, "dropout");
+    cr_assert_eq(r.cause, CKPT_CAUSE_TICKET, "%s", ckpt_cause_name(r.cause));
+    cr_assert(r.replay);
+    cr_assert_str_eq(r.region, "second", "backward meets the second region first");
+}
+
+Test(faults, one_corrupted_element_of_a_replay)
+{
+    const ckpt_report r = verify_with((struct rw_fault){ .kind = RW_FAULT_CORRUPT, .op = "linear", .element = 77 });
+    cr_assert_str_eq(r.op, "linear");
+    cr_assert_eq(r.cause, CKPT_CAUSE_CORRUPTION, "%s", ckpt_cause_name(r.cause));
+    cr_assert_eq(r.element, 77);
+    cr_assert_eq(r.ulp, 1);
+    cr_assert_neq(r.expected, r.got);
+    cr_assert(r.replay);
+}
+
+Test(faults, the_second_region_is_told_from_the_first)
+{
+    const ckpt_report r = verify_with((struct rw_fault){ .kind = RW_FAULT_CORRUPT, .op = "gelu", .element = 5, .skip = 1 });
+    cr_assert_str_eq(r.region, "first");
+    cr_assert_str_eq(r.op, "gelu");
+}
+
+Test(faults, a_reordered_accumulation)
+{
+    const ckpt_report r = verify_with((struct rw_fault){ .kind = RW_FAULT_REORDER, .op = "accumulate", .element = 3 });
+    cr_assert_str_eq(r.op, "accumulate");
+    cr_assert_eq(r.cause, CKPT_CAUSE_ORDER, "%s", ckpt_cause_name(r.cause));
+    cr_assert_not(r.replay);
+}
+
+Test(faults, a_parameter_that_changes_before_its_replay)
+{
+    const ckpt_report r = verify_with((struct rw_fault){ .kind = RW_FAULT_PARAMETER, .op = "linear" });
+    cr_assert_str_eq(r.op, "linear");
+    cr_assert_eq(r.cause, CKPT_CAUSE_INPUT_CHANGED, "%s", ckpt_cause_name(r.cause));
+}
+
+/* A caller's op that is not what it says: its result depends on how often it ran. */
+static rw_status fickle_check(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status fickle_kernel(const rw_kernel *k)
+{
+    static int runs;
+    runs++;
+    for (int64_t i = 0; i < k->out[0].layout->numel; i++)
+        ((float *)k->out[0].data)[i] = ((const float *)k->in[0].data)[i] + (i == 4 ? (float)runs * 0.125f : 0);
+    return RW_OK;
+}
+
+static rw_status fickle_grad(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
+}
+
+static rw_op_def fickle = { .name = "fickle", .n_inputs = 1, .n_outputs = 1, .check = fickle_check,
+                            .kernel = { [RW_DEVICE_CPU] = fickle_kernel }, .grad = fickle_grad };
+
+static rw_tensor *fickle_loss(struct bench *b)
+{
+    rw_tensor *p = rw_param_find(b->ctx, "p");
+    if (!p) {
+        p = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(8));
+        rw_init_normal(p, 0, 1);
+    }
+    ckpt_begin(b->t, "r");
+    rw_tensor *const y = rw_apply(b->t, &fickle, &p, 1, NULL, 0, NULL);
+    rw_tensor *const z = rw_mul(b->t, y, y);
+    ckpt_end(b->t);
+    return rw_sum(b->t, z, RW_ALL_AXES, false);
+}
+
+Test(faults, a_nondeterministic_op_of_the_caller)
+{
+    struct bench b = bench_open(3, 1);
+    ckpt_set_policy(b.t, "full");
+    rw_tensor *const loss = fickle_loss(&b);
+    ckpt_report r;
+    cr_assert_eq(ckpt_verify(b.t, loss, &r), RW_ERR_MISMATCH);
+    cr_assert_str_eq(r.op, "fickle");
+    cr_assert_eq(r.cause, CKPT_CAUSE_NONDETERMINISTIC, "%s", ckpt_cause_name(r.cause));
+    cr_assert_eq(r.element, 4);
+    bench_close(&b);
+}
+
+Test(faults, an_op_that_says_so_is_kept_and_verified_around)
+{
+    struct bench b = bench_open(3, 1);
+    ckpt_set_policy(b.t, "full");
+    fickle.flags = RW_OP_NONDETERMINISTIC;
+    rw_tensor *const loss = fickle_loss(&b);
+    ckpt_report r;
+    cr_assert_eq(ckpt_verify(b.t, loss, &r), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(r.kept_nondeterministic, 1);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK);
+    bench_close(&b);
+}
+
+static void by_environment(const char *mode, struct rw_fault fault, bool found)
+{
+    setenv("REWIND_VERIFY", mode, 1);
+    struct world x;
+    build(&x, 3);
+    unsetenv("REWIND_VERIFY");
+    record(&x);
+    rw_fault = fault;
+    const rw_status status = rw_backward(x.b.t, x.loss);
+    rw_fault = (struct rw_fault){ 0 };
+    cr_assert_eq(status, found ? RW_ERR_MISMATCH : RW_OK, "%s: %s", mode, rw_error_message(x.b.ctx));
+    if (found) cr_assert(strstr(rw_error_message(x.b.ctx), fault.op), "%s", rw_error_message(x.b.ctx));
+    bench_close(&x.b);
+}
+
+Test(faults, rewind_verify_1)
+{
+    by_environment("1", (struct rw_fault){ 0 }, false);
+    by_environment("1", (struct rw_fault){ .kind = RW_FAULT_TICKET, .op = "dropout" }, true);
+    by_environment("1", (struct rw_fault){ .kind = RW_FAULT_CORRUPT, .op = "gelu", .element = 1 }, true);
+}
+
+Test(faults, rewind_verify_digest)
+{
+    by_environment("digest", (struct rw_fault){ 0 }, false);
+    by_environment("digest", (struct rw_fault){ .kind = RW_FAULT_TICKET, .op = "dropout" }, true);
+    by_environment("digest", (struct rw_fault){ .kind = RW_FAULT_CORRUPT, .op = "linear", .element = 9 }, true);
+}
