@@ -1,19 +1,23 @@
 /*
  * The one loop of all element-wise kernels: up to three inputs of any strides (0 along a broadcast axis), up to two dense
- * outputs, one function on vectors. Everything is inlined per op and type, so the function costs nothing. Writes over an
- * input are safe: each vector is loaded whole before it is stored.
+ * outputs, one function on vectors. MAP_FUNCTIONS() makes the loop over a block of elements of one op, once per type, with
+ * the function inlined; map_kernel() cuts the tensor into blocks and shares them out. Writes over an input are safe: each
+ * vector is loaded whole before it is stored.
  */
 #ifndef RW_OPS_MAP_H
 #define RW_OPS_MAP_H
 
 #include "ops/util.h"
-#include "ops/vec.h"
+#include "ops/vec_native.h"
 
 #define MAP_INPUTS 3
 #define MAP_OUTPUTS 2
 
-typedef void (*map_vf)(const vf *x, vf *y, double a);
-typedef void (*map_vd)(const vd *x, vd *y, double a);
+/* Elements of a block: enough to hide the cost of handing it out, few enough to balance threads. */
+#define MAP_BLOCK 16384
+
+typedef void (*map_nf)(const nf *x, nf *y, double a);
+typedef void (*map_nd)(const nd *x, nd *y, double a);
 
 /* The outputs' shape with neighbouring axes joined wherever every input allows it. */
 struct map_axes {
@@ -22,15 +26,40 @@ struct map_axes {
     int64_t stride[MAP_INPUTS][RW_MAX_RANK];
 };
 
+/* A kernel's work, cut into blocks: pieces of a long innermost axis, or several rows of a short one. */
+struct map_job {
+    const rw_kernel *k;
+    struct map_axes m;
+    double a;
+    int64_t inner, rows;
+    int64_t cuts;  /* blocks of a row, or 1 */
+    int64_t group; /* rows of a block, or 1 */
+};
+
+typedef void (*map_block)(const struct map_job *job, int64_t block);
+
 static inline int64_t map_stride(const rw_layout *in, const rw_layout *out, int axis)
 {
     const int i = axis - (out->rank - in->rank);
     return i < 0 || in->dim[i] == 1 ? 0 : in->stride[i];
 }
 
+static inline void map_flat(const rw_kernel *k, int n_in, struct map_axes *m)
+{
+    m->rank = 1;
+    m->dim[0] = k->out[0].layout->numel;
+    for (int i = 0; i < n_in; i++) m->stride[i][0] = 1;
+}
+
 static inline void map_join(const rw_kernel *k, int n_in, struct map_axes *m)
 {
     const rw_layout *const out = k->out[0].layout;
+    bool flat = true;
+    for (int i = 0; i < n_in; i++) flat &= k->in[i].layout == out;
+    if (flat) {
+        map_flat(k, n_in, m);
+        return;
+    }
     m->rank = 0;
     for (int axis = 0; axis < out->rank; axis++) {
         if (out->dim[axis] == 1) continue;
@@ -41,113 +70,158 @@ static inline void map_join(const rw_kernel *k, int n_in, struct map_axes *m)
         m->dim[m->rank - 1] *= out->dim[axis];
         for (int i = 0; i < n_in; i++) m->stride[i][m->rank - 1] = map_stride(k->in[i].layout, out, axis);
     }
-    if (!m->rank) {
-        m->rank = 1;
-        m->dim[0] = 1;
-        for (int i = 0; i < n_in; i++) m->stride[i][0] = 0;
-    }
+    if (!m->rank) map_flat(k, n_in, m);
 }
 
-VEC_INLINE vf map_load_f(const void *p, rw_dtype dtype, int64_t at, int64_t stride, int64_t n)
+VEC_INLINE nf map_load_f(const void *p, rw_dtype dtype, int64_t at, int64_t stride, int64_t n)
 {
-    if (stride == 1 && n == VF_LANES) return vf_get(p, dtype, at);
-    if (stride == 0) return vf_all(f_get(p, dtype, at));
-    vf x = { 0 };
+    if (stride == 1) return n == NF_LANES ? nf_get(p, dtype, at) : nf_get_some(p, dtype, at, n);
+    if (stride == 0) return nf_all(f_get(p, dtype, at));
+    nf x = { 0 };
     for (int64_t i = 0; i < n; i++) x[i] = f_get(p, dtype, at + i * stride);
     return x;
 }
 
-VEC_INLINE vd map_load_d(const double *p, int64_t at, int64_t stride, int64_t n)
+VEC_INLINE nd map_load_d(const double *p, int64_t at, int64_t stride, int64_t n)
 {
-    if (stride == 1 && n == VD_LANES) return vd_load(p + at);
-    if (stride == 0) return vd_all(p[at]);
-    vd x = { 0 };
+    if (stride == 1 && n == ND_LANES) return *(const nd *)(p + at);
+    if (stride == 0) return nd_all(p[at]);
+    nd x = { 0 };
     for (int64_t i = 0; i < n; i++) x[i] = p[at + i * stride];
     return x;
 }
 
-/* n elements of the innermost axis. at[i]: first element of input i; to: first element of the outputs. */
-VEC_INLINE void map_row_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at, const int64_t *stride,
-                          int64_t to, int64_t n, map_vf f, double a)
+/* n <= NF_LANES elements: element i.. of the row whose inputs begin at at[] and whose outputs begin at `to`. */
+VEC_INLINE void map_step_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at, const int64_t *stride,
+                           int64_t to, int64_t i, int64_t n, map_nf f, double a)
 {
-    for (int64_t i = 0; i < n; i += VF_LANES) {
-        const int64_t some = n - i < VF_LANES ? n - i : VF_LANES;
-        vf x[MAP_INPUTS], y[MAP_OUTPUTS];
-        for (int j = 0; j < n_in; j++) x[j] = map_load_f(k->in[j].data, dtype, at[j] + i * stride[j], stride[j], some);
-        f(x, y, a);
-        for (int j = 0; j < n_out; j++) {
-            if (some == VF_LANES) {
-                vf_put(k->out[j].data, dtype, to + i, y[j]);
-                continue;
-            }
-            for (int64_t l = 0; l < some; l++) f_put(k->out[j].data, dtype, to + i + l, y[j][l]);
-        }
+    nf x[MAP_INPUTS], y[MAP_OUTPUTS];
+    for (int j = 0; j < n_in; j++) x[j] = map_load_f(k->in[j].data, dtype, at[j] + i * stride[j], stride[j], n);
+    f(x, y, a);
+    for (int j = 0; j < n_out; j++) {
+        if (n == NF_LANES) nf_put(k->out[j].data, dtype, to + i, y[j]);
+        else nf_put_some(k->out[j].data, dtype, to + i, n, y[j]);
     }
 }
 
-VEC_INLINE void map_row_d(const rw_kernel *k, int n_in, int n_out, const int64_t *at, const int64_t *stride, int64_t to, int64_t n,
-                          map_vd f, double a)
+VEC_INLINE void map_row_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at, const int64_t *stride,
+                          int64_t to, int64_t n, map_nf f, double a)
 {
-    for (int64_t i = 0; i < n; i += VD_LANES) {
-        const int64_t some = n - i < VD_LANES ? n - i : VD_LANES;
-        vd x[MAP_INPUTS], y[MAP_OUTPUTS];
+    int64_t i = 0;
+    for (; i + NF_LANES <= n; i += NF_LANES) map_step_f(k, dtype, n_in, n_out, at, stride, to, i, NF_LANES, f, a);
+    if (i < n) map_step_f(k, dtype, n_in, n_out, at, stride, to, i, n - i, f, a);
+}
+
+VEC_INLINE void map_row_d(const rw_kernel *k, int n_in, int n_out, const int64_t *at, const int64_t *stride, int64_t to, int64_t n,
+                          map_nd f, double a)
+{
+    for (int64_t i = 0; i < n; i += ND_LANES) {
+        const int64_t some = n - i < ND_LANES ? n - i : ND_LANES;
+        nd x[MAP_INPUTS], y[MAP_OUTPUTS];
         for (int j = 0; j < n_in; j++) x[j] = map_load_d(k->in[j].data, at[j] + i * stride[j], stride[j], some);
         f(x, y, a);
         for (int j = 0; j < n_out; j++) {
             double *const p = (double *)k->out[j].data + to + i;
-            if (some == VD_LANES) vd_store(p, y[j]);
+            if (some == ND_LANES) *(nd *)p = y[j];
             else for (int64_t l = 0; l < some; l++) p[l] = y[j][l];
         }
     }
 }
 
-#define MAP_BLOCK 16384
-
-/* Elements [from, to) in row-major order, to at most the end of MAP_BLOCK elements or of a row. */
-VEC_INLINE void map_range(const rw_kernel *k, const struct map_axes *m, rw_dtype dtype, int n_in, int n_out, int64_t row,
-                          int64_t begin, int64_t n, map_vf f, map_vd d, double a)
+/* A row whose inputs lie densely or stand still, as nearly all do, gets a loop without strides. */
+VEC_INLINE void map_row(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at, const int64_t *stride, int64_t to,
+                        int64_t n, map_nf f, map_nd d, double a)
 {
-    int64_t at[MAP_INPUTS] = { 0 }, stride[MAP_INPUTS] = { 0 };
-    int64_t rest = row;
-    for (int axis = m->rank - 2; axis >= 0; axis--) {
-        const int64_t i = rest % m->dim[axis];
-        rest /= m->dim[axis];
-        for (int j = 0; j < n_in; j++) at[j] += i * m->stride[j][axis];
-    }
-    for (int j = 0; j < n_in; j++) {
-        stride[j] = m->stride[j][m->rank - 1];
-        at[j] += begin * stride[j];
-    }
-    const int64_t to = row * m->dim[m->rank - 1] + begin;
+    static const int64_t dense[MAP_INPUTS] = { 1, 1, 1 };
+    bool all = true;
+    for (int j = 0; j < n_in; j++) all &= stride[j] == 1;
     if (dtype == RW_F64) map_row_d(k, n_in, n_out, at, stride, to, n, d, a);
+    else if (all) map_row_f(k, dtype, n_in, n_out, at, dense, to, n, f, a);
     else map_row_f(k, dtype, n_in, n_out, at, stride, to, n, f, a);
 }
 
-VEC_INLINE void map_all(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, map_vf f, map_vd d, double a)
+/* at[j]: where row `row` of input j begins; index: its place along the outer axes. */
+static inline void map_seek(const struct map_axes *m, int n_in, int64_t row, int64_t *at, int64_t *index)
 {
-    struct map_axes m;
-    const int64_t numel = k->out[0].layout->numel;
-    if (!numel) return;
-    map_join(k, n_in, &m);
-    const int64_t inner = m.dim[m.rank - 1], rows = numel / inner;
-    const int64_t cuts = (inner + MAP_BLOCK - 1) / MAP_BLOCK;
-    const bool parallel = numel >= RW_PARALLEL_FROM && k->threads > 1;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
-    for (int64_t i = 0; i < rows * cuts; i++) {
-        const int64_t begin = i % cuts * MAP_BLOCK;
-        map_range(k, &m, dtype, n_in, n_out, i / cuts, begin, inner - begin < MAP_BLOCK ? inner - begin : MAP_BLOCK, f, d, a);
+    for (int j = 0; j < n_in; j++) at[j] = 0;
+    for (int axis = m->rank - 2; axis >= 0; axis--) {
+        index[axis] = row % m->dim[axis];
+        row /= m->dim[axis];
+        for (int j = 0; j < n_in; j++) at[j] += index[axis] * m->stride[j][axis];
     }
 }
 
-/* The kernel body: one instance per type. */
-VEC_INLINE rw_status map_kernel(const rw_kernel *k, int n_in, int n_out, map_vf f, map_vd d, double a)
+static inline void map_next(const struct map_axes *m, int n_in, int64_t *at, int64_t *index)
 {
-    switch (k->out[0].dtype) {
-    case RW_F32: map_all(k, RW_F32, n_in, n_out, f, d, a); return RW_OK;
-    case RW_BF16: map_all(k, RW_BF16, n_in, n_out, f, d, a); return RW_OK;
-    case RW_F64: map_all(k, RW_F64, n_in, n_out, f, d, a); return RW_OK;
-    default: return RW_ERR_UNSUPPORTED;
+    for (int axis = m->rank - 2; axis >= 0; axis--) {
+        for (int j = 0; j < n_in; j++) at[j] += m->stride[j][axis];
+        if (++index[axis] < m->dim[axis]) return;
+        for (int j = 0; j < n_in; j++) at[j] -= index[axis] * m->stride[j][axis];
+        index[axis] = 0;
     }
+}
+
+VEC_INLINE void map_one_block(const struct map_job *job, int64_t block, rw_dtype dtype, int n_in, int n_out, map_nf f, map_nd d)
+{
+    int64_t at[MAP_INPUTS], stride[MAP_INPUTS], index[RW_MAX_RANK];
+    const int64_t first = block / job->cuts * job->group, begin = block % job->cuts * MAP_BLOCK;
+    const int64_t last = first + job->group < job->rows ? first + job->group : job->rows;
+    const int64_t rest = job->inner - begin, n = job->cuts > 1 && rest > MAP_BLOCK ? MAP_BLOCK : rest;
+    map_seek(&job->m, n_in, first, at, index);
+    for (int j = 0; j < n_in; j++) {
+        stride[j] = job->m.stride[j][job->m.rank - 1];
+        at[j] += begin * stride[j];
+    }
+    for (int64_t row = first; row < last; row++) {
+        map_row(job->k, dtype, n_in, n_out, at, stride, row * job->inner + begin, n, f, d, job->a);
+        map_next(&job->m, n_in, at, index);
+    }
+}
+
+/* The block loops of an op, as the argument `blocks` of map_kernel(). */
+#define MAP_FUNCTIONS(name, n_in, n_out, f, d)                                    \
+    static void name##_f32(const struct map_job *job, int64_t block)              \
+    {                                                                             \
+        map_one_block(job, block, RW_F32, n_in, n_out, f, d);                     \
+    }                                                                             \
+    static void name##_bf16(const struct map_job *job, int64_t block)             \
+    {                                                                             \
+        map_one_block(job, block, RW_BF16, n_in, n_out, f, d);                    \
+    }                                                                             \
+    static void name##_f64(const struct map_job *job, int64_t block)              \
+    {                                                                             \
+        map_one_block(job, block, RW_F64, n_in, n_out, f, d);                     \
+    }                                                                             \
+    static const map_block name##_blocks[RW_DTYPE_COUNT] = { [RW_F32] = name##_f32, [RW_BF16] = name##_bf16, [RW_F64] = name##_f64 };
+
+static inline int64_t map_cut(const rw_kernel *k, int n_in, struct map_job *job)
+{
+    const int64_t numel = k->out[0].layout->numel;
+    job->k = k;
+    map_join(k, n_in, &job->m);
+    job->inner = job->m.dim[job->m.rank - 1];
+    job->rows = numel / job->inner;
+    job->cuts = (job->inner + MAP_BLOCK - 1) / MAP_BLOCK;
+    job->group = job->cuts > 1 ? 1 : MAP_BLOCK / job->inner;
+    return job->cuts > 1 ? job->rows * job->cuts : (job->rows + job->group - 1) / job->group;
+}
+
+/* The kernel body. */
+static inline rw_status map_kernel(const rw_kernel *k, int n_in, const map_block *blocks, double a)
+{
+    const int64_t numel = k->out[0].layout->numel;
+    const map_block run = blocks[k->out[0].dtype];
+    if (!run) return RW_ERR_UNSUPPORTED;
+    if (!numel) return RW_OK;
+    struct map_job job = { .a = a };
+    const int64_t n = map_cut(k, n_in, &job);
+    if (numel < RW_PARALLEL_FROM || k->threads < 2) {
+        for (int64_t i = 0; i < n; i++) run(&job, i);
+        return RW_OK;
+    }
+#pragma omp parallel for num_threads(k->threads) schedule(static)
+    for (int64_t i = 0; i < n; i++) run(&job, i);
+    return RW_OK;
 }
 
 #endif

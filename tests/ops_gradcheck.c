@@ -200,6 +200,7 @@ static rw_tensor *record(struct problem *p)
     rw_tensor *y = p->c->build(t, x);
     cr_assert(y, "%s: %s", p->c->name, rw_error_message(p->b.ctx));
     if (p->second) {
+        y = rw_mul(t, y, y); /* so that a linear op too has a second derivative */
         rw_tensor *const w = rw_input(t, RW_F64, rw_tensor_shape(y), p->weight);
         rw_tensor *const first = rw_sum(t, rw_mul(t, y, w), RW_ALL_AXES, false);
         cr_assert_eq(rw_grad(t, first, p->x, 1, &y), RW_OK, "%s: %s", p->c->name, rw_error_message(p->b.ctx));

@@ -38,9 +38,10 @@ VEC_INLINE V F(cdf)(V x)
     return (VS)0.5 * (ONE + F(erf)(x * (VS)0.70710678118654752440));
 }
 
-VEC_INLINE V F(gelu_inner)(V x)
+/* (1 + tanh(u)) / 2 of gelu's tanh form is sigmoid(2 u): one exp, and no cancellation where it is small. */
+VEC_INLINE V F(gelu_gate)(V x)
 {
-    return (VS)0.79788456080286535588 * (x + (VS)0.044715 * (x * x * x));
+    return F(sigmoid)((VS)1.59576912160573071176 * (x + (VS)0.044715 * (x * x * x)));
 }
 
 ARITH2(add, x + z)
@@ -53,6 +54,7 @@ ARITH2(at_least, F(select)((VM)((x >= z) | (x != x)), ONE, ZERO))
 
 ARITH1(scale, x *a)
 ARITH1(add_scalar, x + a)
+ARITH1(pow_scalar, F(pow)(x, F(all)(a)))
 ARITH1(neg, -x)
 ARITH1(abs, F(select)((VM)(x < 0), -x, x + (VS)0))
 ARITH1(sign, F(select)((VM)(x > 0), ONE, F(select)((VM)(x < 0), -ONE, F(select)((VM)(x == 0), ZERO, x))))
@@ -65,7 +67,7 @@ ARITH1(sigmoid, F(sigmoid)(x))
 ARITH1(relu, F(select)((VM)((x > 0) | (x != x)), x, ZERO))
 ARITH1(silu, x *F(sigmoid)(x))
 ARITH1(gelu, x *F(cdf)(x))
-ARITH1(gelu_tanh, (VS)0.5 * x * (ONE + F(tanh)(F(gelu_inner)(x))))
+ARITH1(gelu_tanh, x *F(gelu_gate)(x))
 ARITH2(swiglu, x *F(sigmoid)(x) * z)
 
 /* Derivatives times the upstream gradient z. The first input is what the rule kept. */
@@ -88,9 +90,9 @@ VEC_INLINE void F(op_gelu_backward)(const V *in, V *out, double attr)
 
 VEC_INLINE void F(op_gelu_tanh_backward)(const V *in, V *out, double attr)
 {
-    const V x = in[0], t = F(tanh)(F(gelu_inner)(x));
-    const V inner = (VS)0.79788456080286535588 * (ONE + (VS)0.134145 * (x * x));
-    out[0] = in[1] * ((VS)0.5 * (ONE + t) + (VS)0.5 * x * (ONE - t * t) * inner);
+    const V x = in[0], s = F(gelu_gate)(x);
+    const V slope = (VS)1.59576912160573071176 * (ONE + (VS)0.134145 * (x * x));
+    out[0] = in[1] * (s + x * (s * (ONE - s)) * slope);
 }
 
 VEC_INLINE void F(op_swiglu_backward)(const V *in, V *out, double attr)
@@ -98,11 +100,6 @@ VEC_INLINE void F(op_swiglu_backward)(const V *in, V *out, double attr)
     const V gate = in[0], up = in[1], dy = in[2], s = F(sigmoid)(gate);
     out[0] = dy * up * (s * (ONE + gate * (ONE - s)));
     out[1] = dy * (gate * s);
-}
-
-VEC_INLINE void F(op_pow_scalar)(const V *in, V *out, double attr)
-{
-    F(pow)(in, out, attr);
 }
 
 #undef ARITH1

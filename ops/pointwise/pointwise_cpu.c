@@ -2,29 +2,19 @@
 #include "device/cpu/isa.h"
 #include "ops/map.h"
 
-VEC_INLINE void vf_pow(const vf *in, vf *out, double a)
-{
-    for (int i = 0; i < VF_LANES; i++) out[0][i] = (float)pow((double)in[0][i], a);
-}
-
-VEC_INLINE void vd_pow(const vd *in, vd *out, double a)
-{
-    for (int i = 0; i < VD_LANES; i++) out[0][i] = pow(in[0][i], a);
-}
-
-#define V vf
+#define V nf
 #define VS float
-#define VM vi
-#define F(name) vf_##name
+#define VM ni
+#define F(name) nf_##name
 #include "ops/pointwise/arith.h"
 #undef V
 #undef VS
 #undef VM
 #undef F
-#define V vd
+#define V nd
 #define VS double
-#define VM vl
-#define F(name) vd_##name
+#define VM nl
+#define F(name) nd_##name
 #include "ops/pointwise/arith.h"
 
 /* Ops on one input have one attribute, a double: the constant of those that have one. */
@@ -35,13 +25,11 @@ static double attribute(const rw_kernel *k)
     return a;
 }
 
-#define KERNEL(name, n_in, n_out)                                                            \
+#define POINTWISE(name, n_in, n_out)                                                         \
+    MAP_FUNCTIONS(map_##name, n_in, n_out, nf_op_##name, nd_op_##name)                       \
     rw_status RW_ISA_NAME(rw_##name##_cpu)(const rw_kernel *k);                              \
     rw_status RW_ISA_NAME(rw_##name##_cpu)(const rw_kernel *k)                               \
     {                                                                                        \
-        const double a = attribute(k);                                                       \
-        return map_kernel(k, n_in, n_out, vf_op_##name, vd_op_##name, a);                    \
+        return map_kernel(k, n_in, map_##name##_blocks, attribute(k));                       \
     }
-
-#define POINTWISE(name, n_in, n_out) KERNEL(name, n_in, n_out)
 #include "ops/pointwise/list.h"

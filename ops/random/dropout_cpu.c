@@ -1,30 +1,56 @@
-/* dropout: 64 elements per draw of sixteen Philox blocks. Safe over its input. */
+/* dropout: a vector of words decides for a vector of elements. Safe over its input. */
 #include "device/cpu/isa.h"
 #include "ops/random/philox_vec.h"
 #include "ops/util.h"
 
 #define BLOCK 16384
 
-VEC_INLINE void drop(const rw_kernel *k, rw_dtype dtype, int64_t from, int64_t n, uint32_t threshold, double factor)
+struct drop {
+    const rw_kernel *k;
+    uint32_t threshold;
+    double factor;
+};
+
+/* Elements [i, i + n) of the tensor, n <= PHILOX_WORDS; words are theirs. */
+VEC_INLINE void drop_f(const struct drop *d, rw_dtype dtype, const uint32_t *words, int64_t i, int64_t n)
+{
+    const void *const x = d->k->in[0].data;
+    void *const y = d->k->out[0].data;
+    for (int64_t j = 0; j < n; j += NF_LANES) {
+        const ni keep = (ni)(*(const nu *)(words + j) >= d->threshold);
+        const bool whole = n - j >= NF_LANES;
+        const nf v = whole ? nf_get(x, dtype, i + j) : nf_get_some(x, dtype, i + j, n - j);
+        const nf kept = nf_select(keep, v * (float)d->factor, nf_all(0));
+        if (whole) nf_put(y, dtype, i + j, kept);
+        else nf_put_some(y, dtype, i + j, n - j, kept);
+    }
+}
+
+static void drop_d(const struct drop *d, const uint32_t *words, int64_t i, int64_t n)
+{
+    const double *const x = (const double *)d->k->in[0].data + i;
+    double *const y = (double *)d->k->out[0].data + i;
+    for (int64_t j = 0; j < n; j++) y[j] = words[j] >= d->threshold ? x[j] * d->factor : 0;
+}
+
+VEC_INLINE void drop_range(const struct drop *d, rw_dtype dtype, int64_t from, int64_t n)
 {
     uint32_t words[PHILOX_WORDS];
-    const void *const x = k->in[0].data;
-    void *const y = k->out[0].data;
     for (int64_t i = from; i < from + n; i += PHILOX_WORDS) {
-        philox_fill(k->ticket.seed, k->ticket.offset + (uint64_t)i / 4, words);
         const int64_t some = from + n - i < PHILOX_WORDS ? from + n - i : PHILOX_WORDS;
-        if (dtype == RW_F64) {
-            for (int64_t j = 0; j < some; j++) ((double *)y)[i + j] = words[j] >= threshold ? ((const double *)x)[i + j] * factor : 0;
-        } else if (some == PHILOX_WORDS) {
-            for (int j = 0; j < PHILOX_WORDS; j += VF_LANES) {
-                const vu w = *(const vu *)(words + j);
-                vf_put(y, dtype, i + j, vf_select((vi)(w >= threshold), vf_get(x, dtype, i + j) * (float)factor, vf_all(0)));
-            }
-        } else {
-            for (int64_t j = 0; j < some; j++)
-                f_put(y, dtype, i + j, words[j] >= threshold ? f_get(x, dtype, i + j) * (float)factor : 0);
-        }
+        philox_fill(d->k->ticket.seed, d->k->ticket.offset + (uint64_t)i / 4, words);
+        if (dtype == RW_F64) drop_d(d, words, i, some);
+        else if (some == PHILOX_WORDS) drop_f(d, dtype, words, i, PHILOX_WORDS);
+        else drop_f(d, dtype, words, i, some);
     }
+}
+
+static void drop_block(const struct drop *d, int64_t block)
+{
+    const int64_t from = block * BLOCK, rest = d->k->out[0].layout->numel - from, n = rest < BLOCK ? rest : BLOCK;
+    if (d->k->out[0].dtype == RW_F64) drop_range(d, RW_F64, from, n);
+    else if (d->k->out[0].dtype == RW_BF16) drop_range(d, RW_BF16, from, n);
+    else drop_range(d, RW_F32, from, n);
 }
 
 rw_status RW_ISA_NAME(rw_dropout_cpu)(const rw_kernel *k);
@@ -32,15 +58,13 @@ rw_status RW_ISA_NAME(rw_dropout_cpu)(const rw_kernel *k)
 {
     double p;
     memcpy(&p, k->attrs, sizeof p);
-    const uint32_t threshold = philox_threshold(p);
-    const double factor = 1 / (1 - p);
+    const struct drop d = { .k = k, .threshold = philox_threshold(p), .factor = 1 / (1 - p) };
     const int64_t numel = k->out[0].layout->numel, blocks = (numel + BLOCK - 1) / BLOCK;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
-    for (int64_t b = 0; b < blocks; b++) {
-        const int64_t from = b * BLOCK, n = numel - from < BLOCK ? numel - from : BLOCK;
-        if (k->out[0].dtype == RW_F64) drop(k, RW_F64, from, n, threshold, factor);
-        else if (k->out[0].dtype == RW_BF16) drop(k, RW_BF16, from, n, threshold, factor);
-        else drop(k, RW_F32, from, n, threshold, factor);
+    if (numel < RW_PARALLEL_FROM || k->threads < 2) {
+        for (int64_t b = 0; b < blocks; b++) drop_block(&d, b);
+        return RW_OK;
     }
+#pragma omp parallel for num_threads(k->threads) schedule(static)
+    for (int64_t b = 0; b < blocks; b++) drop_block(&d, b);
     return RW_OK;
 }

@@ -1,39 +1,72 @@
-/* Sixteen Philox blocks at once: 64 consecutive words. */
+/*
+ * Sixteen Philox blocks at once: 64 consecutive words.
+ *
+ * A lane is 64 bits wide and computes one block. The halves of a product are the two words that the next round needs, and
+ * the multiplier reads lower halves only, so what is left in upper halves does no harm and nothing is moved between lanes
+ * before the end. Blocks are dealt to lanes so that interleaving the words' vectors by pairs puts them in order.
+ */
 #ifndef RW_OPS_PHILOX_VEC_H
 #define RW_OPS_PHILOX_VEC_H
 
 #include "ops/random/philox.h"
-#include "ops/vec.h"
+#include "ops/vec_native.h"
 
 #define PHILOX_WORDS 64
+#define PHILOX_LANES ND_LANES
 
-/* words[4 i + j]: word j of block first + i, i < 16. The inner loops are what the compiler vectorises. */
-static inline void philox_fill(uint64_t seed, uint64_t first, uint32_t *words)
+typedef uint64_t philox_lanes __attribute__((vector_size(NATIVE_BYTES), aligned(4), may_alias));
+
+#if PHILOX_LANES == 8
+#define PHILOX_DEAL { 0, 4, 1, 5, 2, 6, 3, 7 }
+#define PHILOX_EVEN { 0, 8, 2, 10, 4, 12, 6, 14 }
+#define PHILOX_ODD { 1, 9, 3, 11, 5, 13, 7, 15 }
+#elif PHILOX_LANES == 4
+#define PHILOX_DEAL { 0, 2, 1, 3 }
+#define PHILOX_EVEN { 0, 4, 2, 6 }
+#define PHILOX_ODD { 1, 5, 3, 7 }
+#else
+#define PHILOX_DEAL { 0, 1 }
+#define PHILOX_EVEN { 0, 2 }
+#define PHILOX_ODD { 1, 3 }
+#endif
+
+/* Products of the lower halves. */
+VEC_INLINE philox_lanes philox_multiply(philox_lanes a, uint32_t b)
 {
-    uint32_t c0[16], c1[16], c2[16], c3[16];
-    for (int i = 0; i < 16; i++) {
-        c0[i] = (uint32_t)(first + (uint64_t)i);
-        c1[i] = (uint32_t)((first + (uint64_t)i) >> 32);
-        c2[i] = c3[i] = 0;
-    }
+#if defined(RW_ISA_IS_V4)
+    return (philox_lanes)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(b));
+#elif defined(RW_ISA_IS_V3)
+    return (philox_lanes)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(b));
+#elif defined(__x86_64__)
+    return (philox_lanes)_mm_mul_epu32((__m128i)a, _mm_set1_epi64x(b));
+#else
+    return (a & 0xffffffffu) * b;
+#endif
+}
+
+/* 4 PHILOX_LANES words: those of blocks first, first + 1, ... */
+VEC_INLINE void philox_group(uint64_t seed, uint64_t first, uint32_t *words)
+{
+    philox_lanes c0 = (philox_lanes)PHILOX_DEAL + first, c1 = c0 >> 32, c2 = { 0 }, c3 = { 0 };
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int round = 0; round < 10; round++) {
-        for (int i = 0; i < 16; i++) {
-            const uint64_t p0 = (uint64_t)0xD2511F53u * c0[i], p1 = (uint64_t)0xCD9E8D57u * c2[i];
-            c0[i] = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0;
-            c1[i] = (uint32_t)p1;
-            c2[i] = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
-            c3[i] = (uint32_t)p0;
-        }
+        const philox_lanes p0 = philox_multiply(c0, 0xD2511F53u), p1 = philox_multiply(c2, 0xCD9E8D57u);
+        c0 = p1 >> 32 ^ c1 ^ k0;
+        c1 = p1;
+        c2 = p0 >> 32 ^ c3 ^ k1;
+        c3 = p0;
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    for (int i = 0; i < 16; i++) {
-        words[4 * i] = c0[i];
-        words[4 * i + 1] = c1[i];
-        words[4 * i + 2] = c2[i];
-        words[4 * i + 3] = c3[i];
-    }
+    const philox_lanes low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
+    *(philox_lanes *)words = __builtin_shuffle(low, high, (philox_lanes)PHILOX_EVEN);
+    *(philox_lanes *)(words + 2 * PHILOX_LANES) = __builtin_shuffle(low, high, (philox_lanes)PHILOX_ODD);
+}
+
+/* words[4 i + j]: word j of block first + i, i < 16. */
+static inline void philox_fill(uint64_t seed, uint64_t first, uint32_t *words)
+{
+    for (int i = 0; i < PHILOX_WORDS / 4; i += PHILOX_LANES) philox_group(seed, first + (uint64_t)i, words + 4 * i);
 }
 
 /* keep probability 1 - p: a word at or above this keeps its element; exact to 2^-32 */

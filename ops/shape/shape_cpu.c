@@ -103,12 +103,28 @@ rw_status RW_ISA_NAME(rw_copy_cpu)(const rw_kernel *k)
     return RW_OK;
 }
 
+/* n elements of `size` bytes, all like the first. */
+static void repeat(char *to, size_t size, size_t n)
+{
+    size_t done = 1;
+    for (; done * 2 <= n && done < 4096; done *= 2) memcpy(to + done * size, to, done * size);
+    const size_t step = done;
+    for (; done < n; done += step) memcpy(to + done * size, to, (n - done < step ? n - done : step) * size);
+}
+
 rw_status RW_ISA_NAME(rw_fill_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_fill_cpu)(const rw_kernel *k)
 {
     double value;
     memcpy(&value, k->attrs, sizeof value);
-    for (int64_t i = 0; i < k->out[0].layout->numel; i++) put(k->out[0].data, k->out[0].dtype, i, value);
+    const int64_t numel = k->out[0].layout->numel, blocks = (numel + MAP_BLOCK - 1) / MAP_BLOCK;
+    const size_t size = rw_dtype_size(k->out[0].dtype);
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
+    for (int64_t b = 0; b < blocks; b++) {
+        const int64_t from = b * MAP_BLOCK, n = numel - from < MAP_BLOCK ? numel - from : MAP_BLOCK;
+        put(k->out[0].data, k->out[0].dtype, from, value);
+        repeat((char *)k->out[0].data + (size_t)from * size, size, (size_t)n);
+    }
     return RW_OK;
 }
 

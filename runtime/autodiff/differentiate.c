@@ -6,6 +6,7 @@
 #include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
 
+#include <stddef.h>
 #include <string.h>
 
 /* A value marked by rw_require_grad() after it was used: what was recorded meanwhile depends on it too. */
@@ -38,9 +39,35 @@ static rw_status collect(struct rw_grad_call *g, rw_tensor **grads)
     return RW_OK;
 }
 
+/* The tape's attributes move when the rule records: it sees a copy. */
+static bool copy_attrs(struct rw_grad_call *g)
+{
+    unsigned char *const copy = g->node.attrs_size <= RW_RULE_ATTRS ? g->small : rw_malloc(g->node.attrs_size);
+    if (copy && g->node.attrs_size) memcpy(copy, g->tape->attrs + g->node.attrs, g->node.attrs_size);
+    g->attrs = copy;
+    return copy != NULL;
+}
+
+static rw_status run_rule(struct rw_grad_call *g, const rw_op_def *op, rw_tensor **grads)
+{
+    rw_tape *const t = g->tape;
+    if (!copy_attrs(g)) return RW_ERR_MEMORY;
+    t->rule = g;
+    rw_status status = op->grad(g);
+    if (!status) status = t->ctx->status;
+    if (!status) status = collect(g, grads);
+    t->rule = NULL;
+    if (g->attrs != g->small) rw_free((void *)(uintptr_t)g->attrs);
+    return status;
+}
+
 static rw_status apply_rule(rw_tape *t, uint32_t n, bool again, rw_tensor **grads)
 {
-    struct rw_grad_call g = { .tape = t, .node = t->nodes[n], .again = again };
+    struct rw_grad_call g;
+    memset(&g, 0, offsetof(struct rw_grad_call, small));
+    g.tape = t;
+    g.node = t->nodes[n];
+    g.again = again;
     const rw_op_def *const op = t->ctx->ops[g.node.op];
     bool flows = false, wanted = false;
     for (int i = 0; i < g.node.n_outputs; i++) {
@@ -53,11 +80,7 @@ static rw_status apply_rule(rw_tape *t, uint32_t n, bool again, rw_tensor **grad
     if (!op->grad)
         return rw_fail(t->ctx, RW_ERR_NO_GRADIENT, "%s at %s:%d: the op has no gradient rule, and a gradient has to flow through it",
                        op->name, at.file, at.line);
-    t->rule = &g;
-    rw_status status = op->grad(&g);
-    if (!status) status = t->ctx->status;
-    if (!status) status = collect(&g, grads);
-    t->rule = NULL;
+    const rw_status status = run_rule(&g, op, grads);
     if (status) rw_fail(t->ctx, status, "gradient rule of %s at %s:%d: %s", op->name, at.file, at.line, rw_status_name(status));
     return status;
 }

@@ -8,7 +8,7 @@ rw_tape *rw_grad_tape(const rw_grad_call *g)
 
 const void *rw_grad_attrs(const rw_grad_call *g)
 {
-    return g->tape->attrs + g->node.attrs;
+    return g->attrs;
 }
 
 int rw_grad_n_inputs(const rw_grad_call *g)

@@ -4,12 +4,17 @@
 
 #include "record/tape.h"
 
+/* Attributes up to this size are copied into the call itself, larger ones to the heap. */
+#define RW_RULE_ATTRS 128
+
 struct rw_grad_call {
     rw_tape *tape;
     struct rw_node node; /* a copy: the array may move while the rule records */
     rw_tensor *upstream[RW_OP_MAX_OUTPUTS];
     rw_tensor *result[RW_OP_MAX_INPUTS];
     bool again;
+    const void *attrs; /* a copy too, for the same reason */
+    _Alignas(8) unsigned char small[RW_RULE_ATTRS];
 };
 
 /* What recording asks of a rule: its nodes stand where the node stands that they differentiate. */

@@ -102,6 +102,7 @@ static rw_status place(const rw_tape *t, struct rw_schedule *s, rw_plan *plan, u
     }
     if (!status) status = rw_place(lives, n, alignment, &plan->arena_bytes);
     if (!status) plan->largest_live = rw_largest_live(lives, n, alignment);
+    if (!status && plan->arena_bytes && !plan->largest_live) status = RW_ERR_MEMORY;
     for (size_t i = 0; !status && i < n; i++) offsets[of[i]] = lives[i].offset;
     rw_free(lives);
     rw_free(of);

@@ -241,6 +241,9 @@ rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t 
     if (!n) return RW_OK;
     struct events events;
     const uint64_t least = rw_largest_live(life, n, alignment);
+    bool empty = true;
+    for (size_t i = 0; i < n && empty; i++) empty = life[i].bytes == 0;
+    if (!least && !empty) return RW_ERR_MEMORY;
     enum outcome outcome = NO_MEMORY;
     uint64_t size = 0;
     if (events_init(&events, life, n)) outcome = best_two_ended(life, &events, alignment, least, &size);

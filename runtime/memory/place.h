@@ -20,7 +20,7 @@ struct rw_life {
  */
 rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t *ret_size);
 
-/* The largest sum of live bytes at any step, each buffer rounded up: no placement can be smaller. */
+/* The largest sum of live bytes at any step, each buffer rounded up: no placement can be smaller. 0 without memory. */
 uint64_t rw_largest_live(const struct rw_life *life, size_t n, uint64_t alignment);
 
 /* True when no two buffers that live at the same time overlap and all lie below size. */
