@@ -28,13 +28,17 @@ static rw_status check_operands(rw_op_call *call)
     return RW_OK;
 }
 
+/*
+ * The output lies in memory as [batch, seq, heads, d] and is handed out as a view [batch, heads, seq, d]: putting the heads
+ * side by side again, as every model does next, then costs no copy and no second buffer.
+ */
 static rw_status check(rw_op_call *call)
 {
     const struct rw_attention_attrs *const a = call->attrs;
     RW_CHECK(check_operands(call));
     if (!(a->dropout >= 0 && a->dropout < 1)) return rw_op_error(call, RW_ERR_ARGUMENT, "dropout %g is outside [0, 1)", a->dropout);
-    RW_CHECK(rw_op_output_like(call, 0, 0));
     const rw_shape q = rw_in_shape(call, 0);
+    RW_CHECK(rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(q.dim[0], q.dim[2], q.dim[1], q.dim[3])));
     return rw_op_output(call, 1, sum_type(call->in[0].dtype), RW_SHAPE(q.dim[0], q.dim[1], q.dim[2]));
 }
 
@@ -144,7 +148,8 @@ static rw_status grad_again(rw_grad_call *g)
     const struct rw_attention_attrs a = *(const struct rw_attention_attrs *)rw_grad_attrs(g); /* recording may move the original */
     const struct composed c = { g, t, &a };
     const int64_t kv_heads = rw_tensor_shape(rw_grad_input(g, 1)).dim[1];
-    rw_tensor *const q = grouped(t, rw_grad_input(g, 0), kv_heads), *const dy = grouped(t, rw_grad_upstream(g, 0), kv_heads);
+    rw_tensor *const q = grouped(t, rw_grad_input(g, 0), kv_heads);
+    rw_tensor *const dy = grouped(t, rw_transpose(t, rw_grad_upstream(g, 0), 1, 2), kv_heads);
     rw_tensor *const k = grouped(t, rw_grad_input(g, 1), kv_heads), *const v = grouped(t, rw_grad_input(g, 2), kv_heads);
     rw_tensor *const p = probabilities(&c, rw_matmul(t, q, transposed(&c, k)));
     rw_tensor *const dp = masked(&c, rw_matmul(t, dy, transposed(&c, v)));
@@ -160,8 +165,9 @@ static rw_status grad(rw_grad_call *g)
 {
     if (rw_grad_again(g)) return grad_again(g);
     const struct rw_attention_attrs a = *(const struct rw_attention_attrs *)rw_grad_attrs(g);
-    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_input(g, 2),
-                              rw_grad_output(g, 0), rw_grad_output(g, 1), rw_grad_upstream(g, 0) };
+    rw_tensor *in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_input(g, 2),
+                        rw_grad_output(g, 0), rw_grad_output(g, 1), rw_grad_upstream(g, 0) };
+    for (int i = 3; i < 6; i += 2) in[i] = rw_transpose(rw_grad_tape(g), in[i], 1, 2);
     rw_tensor *out[3] = { NULL, NULL, NULL };
     rw_grad_apply(g, &rw_op_attention_backward, in, 6, &a, sizeof a, out);
     for (int i = 0; i < 3; i++)
@@ -185,5 +191,5 @@ rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, r
         a.causal = params->causal;
     }
     rw_tensor *const in[] = { q, k, v };
-    return rw_apply_at(at, t, &rw_op_attention, in, 3, &a, sizeof a, NULL);
+    return rw_transpose_at(at, t, rw_apply_at(at, t, &rw_op_attention, in, 3, &a, sizeof a, NULL), 1, 2);
 }

@@ -151,7 +151,9 @@ VEC_INLINE void F(write_output)(const struct att *a, rw_dtype dtype, int64_t hea
     for (int64_t q = 0; q < queries; q++) {
         const int64_t row = head * a->e.seq + i * ATT_BLOCK + q;
         const T sum = run->sum[q], factor = sum == 0 ? 0 : (T)a->keep_factor / sum;
-        F(write_row)(a->k->out[0].data, dtype, row * a->e.d, o + q * a->e.width, a->e.d, factor);
+        /* [batch, seq, heads, d] */
+        const int64_t to = (head / a->e.heads * a->e.seq + i * ATT_BLOCK + q) * a->e.heads + head % a->e.heads;
+        F(write_row)(a->k->out[0].data, dtype, to * a->e.d, o + q * a->e.width, a->e.d, factor);
         ((T *)a->k->out[1].data)[row] = sum == 0 ? -(T)INFINITY : run->max[q] + F(log_one)(sum);
     }
 }

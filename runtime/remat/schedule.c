@@ -284,12 +284,9 @@ static rw_status open_scope(struct emitter *e, uint32_t scope, size_t i)
 
 static rw_status enter(struct emitter *e, uint32_t scope, size_t i)
 {
-    uint32_t path[256];
-    size_t n = 0;
-    for (uint32_t s = scope; !e->open[s] && n < 256; s = e->scopes->parent[s]) path[n++] = s;
-    rw_status status = RW_OK;
-    while (!status && n) status = open_scope(e, path[--n], i);
-    return status;
+    if (e->open[scope]) return RW_OK;
+    const rw_status status = scope ? enter(e, e->scopes->parent[scope], i) : RW_OK;
+    return status ? status : open_scope(e, scope, i);
 }
 
 static void leave(struct emitter *e, uint32_t from, uint32_t to)
