@@ -33,15 +33,23 @@ VEC_INLINE V F(sigmoid)(V x)
     return F(select)((VM)(x < 0), e, ONE) / (ONE + e);
 }
 
+/* sigmoid(x) and 1 - sigmoid(x), the latter without cancellation where it is small. */
+VEC_INLINE V F(sigmoid_both)(V x, V *ret_rest)
+{
+    const V e = F(exp)(F(select)((VM)(x < 0), x, -x));
+    *ret_rest = F(select)((VM)(x < 0), ONE, e) / (ONE + e);
+    return F(select)((VM)(x < 0), e, ONE) / (ONE + e);
+}
+
 VEC_INLINE V F(cdf)(V x)
 {
     return (VS)0.5 * (ONE + F(erf)(x * (VS)0.70710678118654752440));
 }
 
-/* (1 + tanh(u)) / 2 of gelu's tanh form is sigmoid(2 u): one exp, and no cancellation where it is small. */
-VEC_INLINE V F(gelu_gate)(V x)
+/* (1 + tanh(u)) / 2 of gelu's tanh form is sigmoid(2 u): one exp, and no cancellation where it is small. This is 2 u. */
+VEC_INLINE V F(gelu_inner)(V x)
 {
-    return F(sigmoid)((VS)1.59576912160573071176 * (x + (VS)0.044715 * (x * x * x)));
+    return (VS)1.59576912160573071176 * (x + (VS)0.044715 * (x * x * x));
 }
 
 ARITH2(add, x + z)
@@ -67,7 +75,7 @@ ARITH1(sigmoid, F(sigmoid)(x))
 ARITH1(relu, F(select)((VM)((x > 0) | (x != x)), x, ZERO))
 ARITH1(silu, x *F(sigmoid)(x))
 ARITH1(gelu, x *F(cdf)(x))
-ARITH1(gelu_tanh, x *F(gelu_gate)(x))
+ARITH1(gelu_tanh, x *F(sigmoid)(F(gelu_inner)(x)))
 ARITH2(swiglu, x *F(sigmoid)(x) * z)
 
 /* Derivatives times the upstream gradient z. The first input is what the rule kept. */
@@ -78,8 +86,9 @@ ARITH2(sqrt_backward, z *(VS)0.5 / x)
 
 VEC_INLINE void F(op_silu_backward)(const V *in, V *out, double attr)
 {
-    const V s = F(sigmoid)(in[0]);
-    out[0] = in[1] * (s * (ONE + in[0] * (ONE - s)));
+    V rest;
+    const V s = F(sigmoid_both)(in[0], &rest);
+    out[0] = in[1] * (s * (ONE + in[0] * rest));
 }
 
 VEC_INLINE void F(op_gelu_backward)(const V *in, V *out, double attr)
@@ -90,15 +99,17 @@ VEC_INLINE void F(op_gelu_backward)(const V *in, V *out, double attr)
 
 VEC_INLINE void F(op_gelu_tanh_backward)(const V *in, V *out, double attr)
 {
-    const V x = in[0], s = F(gelu_gate)(x);
+    V rest;
+    const V x = in[0], s = F(sigmoid_both)(F(gelu_inner)(x), &rest);
     const V slope = (VS)1.59576912160573071176 * (ONE + (VS)0.134145 * (x * x));
-    out[0] = in[1] * (s + x * (s * (ONE - s)) * slope);
+    out[0] = in[1] * (s + x * (s * rest) * slope);
 }
 
 VEC_INLINE void F(op_swiglu_backward)(const V *in, V *out, double attr)
 {
-    const V gate = in[0], up = in[1], dy = in[2], s = F(sigmoid)(gate);
-    out[0] = dy * up * (s * (ONE + gate * (ONE - s)));
+    V rest;
+    const V gate = in[0], up = in[1], dy = in[2], s = F(sigmoid_both)(gate, &rest);
+    out[0] = dy * up * (s * (ONE + gate * rest));
     out[1] = dy * (gate * s);
 }
 
