@@ -2,10 +2,11 @@
 #include "ops/random/random.h"
 
 #include "device/cpu/isa.h"
-#include "ops/random/philox.h"
+#include "ops/random/fill.h"
 #include "ops/util.h"
-#include "ops/vec.h"
 #include "record/tape.h"
+
+#include <string.h>
 
 struct dropout_attrs {
     double p;
@@ -96,42 +97,16 @@ rw_tensor *rw_rand_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape)
 
 /* Fills */
 
-static void put(void *data, rw_dtype dtype, int64_t i, double x)
-{
-    if (dtype == RW_F64) ((double *)data)[i] = x;
-    else f_put(data, dtype, i, (float)x);
-}
+RW_CPU_KERNEL(rw_random_fill_cpu)
 
 void rw_random_fill_normal(void *data, rw_dtype dtype, int64_t n, rw_ticket ticket, double mean, double std, int threads)
 {
-#pragma omp parallel for num_threads(threads) schedule(static) if (n >= RW_PARALLEL_FROM)
-    for (int64_t b = 0; b < (n + 3) / 4; b++) {
-        uint32_t w[4];
-        rw_philox(ticket.seed, ticket.offset + (uint64_t)b, w);
-        for (int j = 0; j < 4; j += 2) {
-            const double u = ((double)w[j] + 1) * 0x1p-32, v = (double)w[j + 1] * 0x1p-32;
-            const double r = std * sqrt(-2 * log(u)), angle = 6.28318530717958647693 * v;
-            if (4 * b + j < n) put(data, dtype, 4 * b + j, mean + r * cos(angle));
-            if (4 * b + j + 1 < n) put(data, dtype, 4 * b + j + 1, mean + r * sin(angle));
-        }
-    }
-}
-
-/* The largest value of the type below hi, so that rounding never reaches it. */
-static double below(double x, double lo, double hi, rw_dtype dtype)
-{
-    const double widest = dtype == RW_F64 ? x : dtype == RW_BF16 ? (double)bf16_to_f32(f32_to_bf16((float)x)) : (double)(float)x;
-    if (widest < hi || lo == hi) return x;
-    return dtype == RW_BF16 ? lo + (hi - lo) * (1 - 0x1p-8) : lo + (hi - lo) * (1 - 0x1p-24);
+    const struct rw_random_fill f = { .data = data, .dtype = dtype, .normal = true, .n = n, .a = mean, .b = std };
+    rw_random_fill_cpu(&(rw_kernel){ .attrs = &f, .threads = threads, .ticket = ticket });
 }
 
 void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket ticket, double lo, double hi, int threads)
 {
-#pragma omp parallel for num_threads(threads) schedule(static) if (n >= RW_PARALLEL_FROM)
-    for (int64_t b = 0; b < (n + 3) / 4; b++) {
-        uint32_t w[4];
-        rw_philox(ticket.seed, ticket.offset + (uint64_t)b, w);
-        for (int j = 0; j < 4 && 4 * b + j < n; j++)
-            put(data, dtype, 4 * b + j, below(lo + (hi - lo) * ((double)w[j] * 0x1p-32), lo, hi, dtype));
-    }
+    const struct rw_random_fill f = { .data = data, .dtype = dtype, .n = n, .a = lo, .b = hi };
+    rw_random_fill_cpu(&(rw_kernel){ .attrs = &f, .threads = threads, .ticket = ticket });
 }

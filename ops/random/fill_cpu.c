@@ -1,0 +1,107 @@
+/* Normal and uniform deviates: 64 words per draw, evaluated in double and rounded to the type. */
+#include "device/cpu/isa.h"
+#include "ops/random/fill.h"
+#include "ops/random/philox_vec.h"
+#include "ops/util.h"
+
+#define PAIRS (PHILOX_WORDS / 2)
+
+/* sin and cos of pi x */
+VEC_INLINE void sincospi(nd x, nd *ret_sin, nd *ret_cos)
+{
+#if defined(RW_ISA_IS_V4)
+    const Sleef___m512d_2 r = Sleef_sincospid8_u05((__m512d)x);
+    *ret_sin = (nd)r.x, *ret_cos = (nd)r.y;
+#elif defined(RW_ISA_IS_V3)
+    const Sleef___m256d_2 r = Sleef_sincospid4_u05((__m256d)x);
+    *ret_sin = (nd)r.x, *ret_cos = (nd)r.y;
+#elif defined(__x86_64__)
+    const Sleef___m128d_2 r = Sleef_sincospid2_u05((__m128d)x);
+    *ret_sin = (nd)r.x, *ret_cos = (nd)r.y;
+#else
+    for (int i = 0; i < ND_LANES; i++) {
+        const Sleef_double2 r = Sleef_sincospi_u05(x[i]);
+        (*ret_sin)[i] = r.x, (*ret_cos)[i] = r.y;
+    }
+#endif
+}
+
+/* Box and Muller: words 2i and 2i + 1 give elements 2i (cosine) and 2i + 1 (sine). */
+static void normal(const uint32_t *words, double mean, double std, double *z)
+{
+    double u[PAIRS], v[PAIRS];
+    for (int i = 0; i < PAIRS; i++) {
+        u[i] = ((double)words[2 * i] + 1) * 0x1p-32; /* never 0 */
+        v[i] = (double)words[2 * i + 1] * 0x1p-31;   /* in units of pi */
+    }
+    for (int i = 0; i < PAIRS; i += ND_LANES) {
+        const nd r = std * nd_sqrt(-2.0 * nd_log(*(const nd *)(u + i)));
+        nd s, c;
+        sincospi(*(const nd *)(v + i), &s, &c);
+        const nd even = mean + r * c, odd = mean + r * s;
+        for (int l = 0; l < ND_LANES; l++) {
+            z[2 * (i + l)] = even[l];
+            z[2 * (i + l) + 1] = odd[l];
+        }
+    }
+}
+
+static void uniform(const uint32_t *words, double lo, double hi, double *z)
+{
+    for (int i = 0; i < PHILOX_WORDS; i++) z[i] = lo + (hi - lo) * ((double)words[i] * 0x1p-32);
+}
+
+static void put(void *data, rw_dtype dtype, int64_t at, int64_t n, const double *z)
+{
+    for (int64_t i = 0; dtype == RW_F64 && i < n; i++) ((double *)data)[at + i] = z[i];
+    for (int64_t i = 0; dtype == RW_F32 && i < n; i++) ((float *)data)[at + i] = (float)z[i];
+    for (int64_t i = 0; dtype == RW_BF16 && i < n; i++) ((uint16_t *)data)[at + i] = f32_to_bf16((float)z[i]);
+}
+
+/* Rounding to the type may reach hi, which is not in the interval: then the neighbour below it is taken. */
+static void keep_below(void *data, rw_dtype dtype, int64_t at, int64_t n, double lo, double hi)
+{
+    if (!(hi > lo)) return;
+    for (int64_t i = at; i < at + n; i++) {
+        if (dtype == RW_F64) {
+            double *const x = (double *)data + i;
+            if (*x >= hi) *x = nextafter(*x, -INFINITY);
+        } else if (dtype == RW_F32) {
+            float *const x = (float *)data + i;
+            if ((double)*x >= hi) *x = nextafterf(*x, -INFINITY);
+        } else if ((double)f_get(data, dtype, i) >= hi) {
+            uint16_t *const x = (uint16_t *)data + i;
+            *x = *x == 0 ? 0x8001 : *x & 0x8000 ? *x + 1 : *x - 1;
+        }
+    }
+}
+
+#define BLOCK 4096
+
+static void fill_block(const struct rw_random_fill *f, uint64_t seed, uint64_t offset, int64_t from)
+{
+    uint32_t words[PHILOX_WORDS];
+    double z[PHILOX_WORDS];
+    const int64_t end = f->n - from < BLOCK ? f->n : from + BLOCK;
+    for (int64_t i = from; i < end; i += PHILOX_WORDS) {
+        const int64_t n = end - i < PHILOX_WORDS ? end - i : PHILOX_WORDS;
+        philox_fill(seed, offset + (uint64_t)i / 4, words);
+        if (f->normal) normal(words, f->a, f->b, z);
+        else uniform(words, f->a, f->b, z);
+        put(f->data, f->dtype, i, n, z);
+        if (!f->normal) keep_below(f->data, f->dtype, i, n, f->a, f->b);
+    }
+}
+
+rw_status RW_ISA_NAME(rw_random_fill_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_random_fill_cpu)(const rw_kernel *k)
+{
+    const struct rw_random_fill *const f = k->attrs;
+    if (f->n < RW_PARALLEL_FROM / 8 || k->threads < 2) {
+        for (int64_t from = 0; from < f->n; from += BLOCK) fill_block(f, k->ticket.seed, k->ticket.offset, from);
+        return RW_OK;
+    }
+#pragma omp parallel for num_threads(k->threads) schedule(static)
+    for (int64_t from = 0; from < f->n; from += BLOCK) fill_block(f, k->ticket.seed, k->ticket.offset, from);
+    return RW_OK;
+}
