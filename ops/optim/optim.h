@@ -18,8 +18,15 @@ struct rw_adamw_update {
 
 void rw_adamw_update_cpu(const struct rw_adamw_update *u);
 
-/* Sum of squares in blocks of fixed size, added in order; ret[0 .. blocks) receives the blocks' sums. */
+/* Sum of squares in double, in blocks of fixed size, added in order: the same bits for any number of threads. */
 double rw_sum_squares_cpu(const void *grad, rw_dtype dtype, int64_t n, int threads);
+
+struct rw_scale_buffer {
+    void *data;
+    rw_dtype dtype;
+    int64_t n;
+    double factor;
+};
 
 void rw_scale_buffer_cpu(void *data, rw_dtype dtype, int64_t n, double factor, int threads);
 
