@@ -209,11 +209,12 @@ static bool write_files(const struct sweep_options *o, const struct sweep_row *r
         fprintf(stderr, "recompute_sweep: %s: %s\n", o->out, strerror(errno));
         return false;
     }
-    if (!sweep_write_csv(o, rows, n) || !sweep_write_json(o, rows, n) || !sweep_write_html(o, rows, n)) {
+    if (!sweep_write_csv(o, rows, n) || !sweep_write_json(o, rows, n) || !sweep_write_html(o, rows, n) ||
+        !sweep_write_svg(o, rows, n)) {
         fprintf(stderr, "recompute_sweep: %s: %s\n", o->out, strerror(errno));
         return false;
     }
-    printf("wrote %s/sweep.csv, sweep.json, sweep.html\n", o->out);
+    printf("wrote %s/sweep.csv, sweep.json, sweep.html, sweep.svg\n", o->out);
     return true;
 }
 

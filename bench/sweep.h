@@ -34,6 +34,7 @@ struct sweep_row {
 /* Each returns false, with errno set, when the file cannot be written. */
 bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows, int n);
 bool sweep_write_json(const struct sweep_options *o, const struct sweep_row *rows, int n);
+bool sweep_write_svg(const struct sweep_options *o, const struct sweep_row *rows, int n);
 bool sweep_write_html(const struct sweep_options *o, const struct sweep_row *rows, int n);
 
 #endif

@@ -52,16 +52,16 @@ static void axes(FILE *f, const struct scale *x, const struct scale *y, const ch
 {
     const double dx = tick(x->hi - x->lo, 8), dy = tick(y->hi - y->lo, 6);
     for (double v = ceil(x->lo / dx) * dx; v <= x->hi; v += dx)
-        fprintf(f, "<line class=grid x1=%.1f x2=%.1f y1=%.1f y2=%.1f /><text class=soft x=%.1f y=%.1f text-anchor=middle>%.6g</text>\n",
+        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" /><text class=\"soft\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%.6g</text>\n",
                 at(x, v), at(x, v), TOP, H - BOTTOM, at(x, v), H - BOTTOM + 18, v);
     for (double v = ceil(y->lo / dy) * dy; v <= y->hi; v += dy)
-        fprintf(f, "<line class=grid x1=%.1f x2=%.1f y1=%.1f y2=%.1f /><text class=soft x=%.1f y=%.1f text-anchor=end>%.6g</text>\n", LEFT,
+        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" /><text class=\"soft\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n", LEFT,
                 W - RIGHT, at(y, v), at(y, v), LEFT - 8, at(y, v) + 4, v);
-    fprintf(f, "<text x=%.1f y=%.1f text-anchor=middle>%s</text><text transform=\"translate(16 %.1f) rotate(-90)\" "
-               "text-anchor=middle>%s</text>\n", (LEFT + W - RIGHT) / 2, H - 8, x_name, (TOP + H - BOTTOM) / 2, y_name);
+    fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text><text transform=\"translate(16 %.1f) rotate(-90)\" "
+               "text-anchor=\"middle\">%s</text>\n", (LEFT + W - RIGHT) / 2, H - 8, x_name, (TOP + H - BOTTOM) / 2, y_name);
 }
 
-static void curve(FILE *f, const struct sweep_row *rows, int n, int seq)
+static void curve(FILE *f, const struct sweep_row *rows, int n, int seq, const char *style)
 {
     double most = 0, slow = 1, fast = 1;
     for (int i = 0; i < n; i++) {
@@ -71,7 +71,7 @@ static void curve(FILE *f, const struct sweep_row *rows, int n, int seq)
         fast = fmin(fast, rows[i].ratio);
     }
     const struct scale x = { 0, most * 1.25, LEFT, W - RIGHT }, y = { fast - 0.05, slow + 0.08, H - BOTTOM, TOP };
-    fprintf(f, "<svg viewBox=\"0 0 %.0f %.0f\" role=img>\n", W, H);
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" role=\"img\">%s\n", W, H, style);
     axes(f, &x, &y, "peak of activations, MiB", "step time over policy none");
     double above[SWEEP_MOST * 2][2];
     int labels = 0;
@@ -85,9 +85,9 @@ static void curve(FILE *f, const struct sweep_row *rows, int n, int seq)
         if (labels < SWEEP_MOST * 2) above[labels][0] = px, above[labels++][1] = ly;
         fprintf(f, "<g><title>");
         escape(f, r->policy);
-        fprintf(f, ": %.1f ms, %.3f x, peak %.1f MiB, kept %.1f MiB</title><circle cx=%.1f cy=%.1f r=5 fill=\"var(%s)\" />", r->step_ms,
+        fprintf(f, ": %.1f ms, %.3f x, peak %.1f MiB, kept %.1f MiB</title><circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"var(%s)\" />", r->step_ms,
                 r->ratio, (double)r->peak / 1048576, (double)r->kept / 1048576, px, py, r->identical ? "--a" : "--b");
-        fprintf(f, "<text x=%.1f y=%.1f>", px + 9, ly);
+        fprintf(f, "<text x=\"%.1f\" y=\"%.1f\">", px + 9, ly);
         escape(f, r->policy);
         fprintf(f, "</text></g>\n");
     }
@@ -105,13 +105,13 @@ static void losses(FILE *f, const struct sweep_options *o, const struct sweep_ro
     }
     const struct scale x = { 0, o->steps, LEFT, W - RIGHT }, y = { lo - (hi - lo) * 0.08 - 1e-6, hi + (hi - lo) * 0.08 + 1e-6, H - BOTTOM, TOP };
     fprintf(f, "<p>%d of %d policies have the same losses to the last bit, drawn as one line.</p>", same, same + other);
-    fprintf(f, "<svg viewBox=\"0 0 %.0f %.0f\" role=img>\n", W, H);
+    fprintf(f, "<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\">\n", W, H);
     axes(f, &x, &y, "step", "loss, nats per byte");
     bool drawn = false;
     for (int i = 0; i < n; i++) {
         if (rows[i].seq != seq || (rows[i].identical && drawn)) continue;
         drawn |= rows[i].identical;
-        fprintf(f, "<polyline fill=none stroke-width=2 stroke=\"var(%s)\" points=\"", rows[i].identical ? "--a" : "--b");
+        fprintf(f, "<polyline fill=\"none\" stroke-width=\"2\" stroke=\"var(%s)\" points=\"", rows[i].identical ? "--a" : "--b");
         for (int s = 0; s <= o->steps; s++) fprintf(f, "%.1f,%.1f ", at(&x, s), at(&y, rows[i].losses[s]));
         fprintf(f, "\" />\n");
     }
@@ -166,9 +166,24 @@ bool sweep_write_html(const struct sweep_options *o, const struct sweep_row *row
     machine(f, o);
     for (int i = 0; i < o->n_seqs; i++) {
         fprintf(f, "<h2>Sequence length %d</h2>\n", o->seqs[i]);
-        curve(f, rows, n, o->seqs[i]);
+        curve(f, rows, n, o->seqs[i], "");
         losses(f, o, rows, n, o->seqs[i]);
     }
     table(f, rows, n);
+    return fclose(f) == 0;
+}
+
+/* The curve of the first sequence length as a file of its own, for a page that cannot hold HTML. */
+bool sweep_write_svg(const struct sweep_options *o, const struct sweep_row *rows, int n)
+{
+    static const char style[] =
+        "<style>:root{--ink:#1b1f24;--soft:#667;--line:#d5d9e0;--a:#0b6bcb;--b:#c2410c}@media(prefers-color-scheme:dark){:root{"
+        "--ink:#e6e8ec;--soft:#9aa3af;--line:#363b45;--a:#5aa9ff;--b:#ff9d66}}text{fill:var(--ink);font:12px system-ui,sans-serif}"
+        ".soft{fill:var(--soft)}.grid{stroke:var(--line)}</style>";
+    char path[4096];
+    snprintf(path, sizeof path, "%s/sweep.svg", o->out);
+    FILE *const f = fopen(path, "w");
+    if (!f) return false;
+    curve(f, rows, n, o->seqs[0], style);
     return fclose(f) == 0;
 }

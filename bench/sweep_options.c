@@ -13,9 +13,9 @@ static const char usage[] =
     "  --preset tiny|small|gpt2-124m  [small]\n"
     "  --layers N --width N --heads N --kv-heads N   instead of the preset's\n"
     "  --policy LIST           policies separated by blanks, e.g. \"none full selective:core_attn,mlp uniform:2\"\n"
-    "  --seq LIST              sequence lengths separated by commas [256]\n"
+    "  --seq LIST              sequence lengths separated by commas [256,512]\n"
     "  --batch N               [4]\n"
-    "  --steps N               steps per row, one more to warm up [5]\n"
+    "  --steps N               steps per row, one more to warm up [20]\n"
     "  --dtype f32|bf16|f64    [f32]\n"
     "  --dropout P             [0.1 for gpt, 0 for llama]\n"
     "  --attention flash|scores  [flash]\n"
@@ -23,7 +23,7 @@ static const char usage[] =
     "  --device auto|cpu|cuda  [auto]\n"
     "  --seed N                [42]\n"
     "  --data FILE             trains byte by byte on any file [the shipped text]\n"
-    "  --out DIR               writes sweep.csv, sweep.json and sweep.html there [out]\n";
+    "  --out DIR               writes sweep.csv, .json, .html and .svg there [out]\n";
 
 enum { LAYERS = 256, WIDTH, HEADS, KV_HEADS, POLICY, SEQ, BATCH, STEPS, DTYPE, DROPOUT, ATTENTION, THREADS, DEVICE, SEED, DATA, OUT,
        MODEL, PRESET, HELP };
@@ -119,7 +119,7 @@ static int check(struct sweep_options *o)
 
 int sweep_options_read(struct sweep_options *o, int argc, char **argv)
 {
-    *o = (struct sweep_options){ .preset = "small", .device = "auto", .data = REWIND_DATA, .out = "out", .batch = 4, .steps = 5, .seed = 42 };
+    *o = (struct sweep_options){ .preset = "small", .device = "auto", .data = REWIND_DATA, .out = "out", .batch = 4, .steps = 20, .seed = 42 };
     for (int i = 0; i + 1 < argc; i++) { /* presets differ by model */
         if (strcmp(argv[i], "--model")) continue;
         if (!strcmp(argv[i + 1], "llama")) o->model.kind = MODEL_LLAMA;
@@ -130,7 +130,7 @@ int sweep_options_read(struct sweep_options *o, int argc, char **argv)
                  i ? argv[i] : "recompute_sweep");
     o->model.dropout = o->model.kind == MODEL_GPT ? 0.1f : 0;
     model_preset(&o->model, "small");
-    read_seqs(o, "256");
+    read_seqs(o, "256,512");
     read_policies(o, "none full uniform:2 block:3 selective:core_attn selective:mlp ops:linear,attention names:save=qkv,attn_out");
     int option, status = 0;
     while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1) status = take(o, option, optarg);

@@ -31,9 +31,9 @@ def options():
     for name in ("layers", "width", "heads", "kv-heads"):
         p.add_argument("--" + name, type=int)
     p.add_argument("--policy", default="none full", help="none, full")
-    p.add_argument("--seq", default="256")
+    p.add_argument("--seq", default="256,512")
     p.add_argument("--batch", type=int, default=4)
-    p.add_argument("--steps", type=int, default=5)
+    p.add_argument("--steps", type=int, default=20)
     p.add_argument("--dtype", choices=DTYPES, default="f32")
     p.add_argument("--dropout", type=float)
     p.add_argument("--attention", choices=("flash", "scores"), default="flash")
