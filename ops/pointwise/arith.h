@@ -59,6 +59,8 @@ ARITH2(mul, x *z)
 ARITH2(div, x / z)
 ARITH2(maximum, F(select)((VM)((x >= z) | (x != x)), x, z))
 ARITH2(at_least, F(select)((VM)((x >= z) | (x != x)), ONE, ZERO))
+ARITH2(take, F(select)((VM)(z != 0), x, ZERO))
+ARITH2(leave, F(select)((VM)(z != 0), ZERO, x))
 
 ARITH1(scale, x *a)
 ARITH1(add_scalar, x + a)

@@ -61,14 +61,26 @@ static rw_status grad_div(rw_grad_call *g)
     return RW_OK;
 }
 
+/* Chosen, not multiplied: an infinite gradient leaves 0, not NaN, where nothing flows. */
 static rw_status grad_maximum(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const dy = rw_grad_upstream(g, 0);
-    rw_tensor *const da = rw_mul(t, dy, rw_at_least_at(RW_HERE, t, rw_grad_input(g, 0), rw_grad_input(g, 1)));
-    if (rw_grad_wanted(g, 0)) RW_CHECK(set(g, 0, da));
-    if (rw_grad_wanted(g, 1)) RW_CHECK(set(g, 1, rw_sub(t, dy, da)));
+    rw_tensor *const first = rw_at_least_at(RW_HERE, t, rw_grad_input(g, 0), rw_grad_input(g, 1));
+    if (rw_grad_wanted(g, 0)) RW_CHECK(set(g, 0, rw_take_at(RW_HERE, t, dy, first)));
+    if (rw_grad_wanted(g, 1)) RW_CHECK(set(g, 1, rw_leave_at(RW_HERE, t, dy, first)));
     return RW_OK;
+}
+
+/* Linear in the first operand; the second only chooses. */
+static rw_status grad_take(rw_grad_call *g)
+{
+    return set(g, 0, rw_take_at(RW_HERE, rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_input(g, 1)));
+}
+
+static rw_status grad_leave(rw_grad_call *g)
+{
+    return set(g, 0, rw_leave_at(RW_HERE, rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_input(g, 1)));
 }
 
 #define BINARY(NAME, GRAD, FLAGS)                                                                                     \
@@ -89,4 +101,6 @@ BINARY(sub, grad_sub, 0)
 BINARY(mul, grad_mul, 0)
 BINARY(div, grad_div, 0)
 BINARY(maximum, grad_maximum, 0)
+BINARY(take, grad_take, 0)
+BINARY(leave, grad_leave, 0)
 BINARY(at_least, NULL, RW_OP_NO_GRADIENT)

@@ -13,6 +13,10 @@ rw_tensor *rw_sign_at(rw_site at, rw_tape *t, rw_tensor *x);
 /* 1 where a >= b, else 0; carries no gradient. */
 rw_tensor *rw_at_least_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 
+/* x where choice is not 0, else 0; and the other way round. No gradient flows into choice. */
+rw_tensor *rw_take_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *choice);
+rw_tensor *rw_leave_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *choice);
+
 rw_tensor *rw_erf_at(rw_site at, rw_tape *t, rw_tensor *x);
 
 /* y = op(x) when nothing else is to be said: for rules of other families too. */

@@ -4,6 +4,7 @@
  */
 #include "device/cpu/isa.h"
 #include "ops/pointwise/pointwise.h"
+#include "ops/shape/shape.h"
 #include "ops/util.h"
 
 #include <math.h>
@@ -100,6 +101,13 @@ static rw_tensor *gelu_tanh_slope(rw_tape *t, rw_tensor *x)
     return rw_scale(t, rw_add(t, rw_add_scalar(t, th, 1), rw_mul(t, x, slope)), 0.5);
 }
 
+/* A constant has slope 0 at 0 too, where 0 times a negative power would be NaN. */
+static rw_tensor *pow_slope(rw_tape *t, rw_tensor *x, double exponent)
+{
+    if (exponent == 0) return rw_fill_at(RW_HERE, t, rw_tensor_dtype(x), rw_tensor_shape(x), 0);
+    return rw_scale(t, rw_pow_scalar(t, x, exponent - 1), exponent);
+}
+
 static double constant_of(const rw_grad_call *g)
 {
     return ((const struct constant *)rw_grad_attrs(g))->value;
@@ -108,7 +116,7 @@ static double constant_of(const rw_grad_call *g)
 RULE(scale, NULL, x, rw_scale(t, dy, constant_of(g)))
 RULE(add_scalar, NULL, x, dy)
 RULE(neg, NULL, x, rw_neg(t, dy))
-RULE(pow_scalar, NULL, x, rw_mul(t, dy, rw_scale(t, rw_pow_scalar(t, x, constant_of(g) - 1), constant_of(g))))
+RULE(pow_scalar, NULL, x, rw_mul(t, dy, pow_slope(t, x, constant_of(g))))
 RULE(abs, NULL, x, rw_mul(t, dy, rw_sign_at(RW_HERE, t, x)))
 RULE(exp, NULL, y, rw_mul(t, dy, y))
 RULE(log, NULL, x, rw_div(t, dy, x))
@@ -116,7 +124,7 @@ RULE(sqrt, &rw_op_sqrt_backward, y, rw_div(t, rw_scale(t, dy, 0.5), y))
 RULE(tanh, &rw_op_tanh_backward, y, rw_mul(t, dy, one_minus(t, rw_mul(t, y, y))))
 RULE(erf, NULL, x, rw_mul(t, dy, rw_scale(t, rw_exp(t, rw_neg(t, rw_mul(t, x, x))), 2 / sqrt(3.14159265358979323846))))
 RULE(sigmoid, &rw_op_sigmoid_backward, y, rw_mul(t, dy, rw_mul(t, y, one_minus(t, y))))
-RULE(relu, &rw_op_relu_backward, y, rw_mul(t, dy, rw_sign_at(RW_HERE, t, y)))
+RULE(relu, &rw_op_relu_backward, y, rw_take_at(RW_HERE, t, dy, rw_sign_at(RW_HERE, t, y)))
 RULE(silu, &rw_op_silu_backward, x, rw_mul(t, dy, silu_slope(t, x)))
 RULE(gelu, &rw_op_gelu_backward, x, rw_mul(t, dy, gelu_slope(t, x)))
 RULE(gelu_tanh, &rw_op_gelu_tanh_backward, x, rw_mul(t, dy, gelu_tanh_slope(t, x)))

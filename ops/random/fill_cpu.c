@@ -48,7 +48,8 @@ static void normal(const uint32_t *words, double mean, double std, double *z)
 
 static void uniform(const uint32_t *words, double lo, double hi, double *z)
 {
-    for (int i = 0; i < PHILOX_WORDS; i++) z[i] = lo + (hi - lo) * ((double)words[i] * 0x1p-32);
+    const double width = hi == lo ? 0 : hi - lo; /* also of an infinite constant */
+    for (int i = 0; i < PHILOX_WORDS; i++) z[i] = lo + width * ((double)words[i] * 0x1p-32);
 }
 
 static void put(void *data, rw_dtype dtype, int64_t at, int64_t n, const double *z)
