@@ -11,6 +11,8 @@
 struct state {
     struct rw_param *param;
     void *m, *v, *master;
+    uint32_t version; /* of the parameter's contents that master is a copy of */
+    uint64_t step;    /* updates made: the bias correction of a parameter counts its own gradients */
 };
 
 struct rw_adamw {
@@ -18,7 +20,6 @@ struct rw_adamw {
     rw_adamw_params params;
     struct state *states;
     size_t n, bytes;
-    uint64_t step;
 };
 
 static double or_default(double x, double fallback)
@@ -42,6 +43,15 @@ static void *zeros(rw_adamw *opt, size_t bytes)
     return p;
 }
 
+static void copy_master(struct state *s)
+{
+    for (int64_t i = 0; i < s->param->numel; i++) {
+        const uint32_t bits = (uint32_t)((const uint16_t *)s->param->data)[i] << 16;
+        memcpy((float *)s->master + i, &bits, sizeof bits);
+    }
+    s->version = s->param->version;
+}
+
 static bool add_state(rw_adamw *opt, struct rw_param *p)
 {
     struct state *const s = &opt->states[opt->n++];
@@ -49,10 +59,7 @@ static bool add_state(rw_adamw *opt, struct rw_param *p)
     if (!s->m || !s->v) return false;
     if (p->tensor.dtype != RW_BF16) return true;
     s->master = zeros(opt, (size_t)p->numel * sizeof(float));
-    for (int64_t i = 0; s->master && i < p->numel; i++) {
-        const uint32_t bits = (uint32_t)((const uint16_t *)p->data)[i] << 16;
-        memcpy((float *)s->master + i, &bits, sizeof bits);
-    }
+    if (s->master) copy_master(s);
     return s->master != NULL;
 }
 
@@ -102,24 +109,28 @@ void rw_adamw_set_lr(rw_adamw *opt, double lr)
     if (opt) opt->params.lr = lr;
 }
 
+static void update(const rw_adamw *opt, struct state *s)
+{
+    const rw_adamw_params *const p = &opt->params;
+    const bool decays = p->decay_all || rw_tensor_layout(opt->ctx, &s->param->tensor)->rank > 1;
+    /* written, loaded or initialized since the last step: the new contents count, not the old copy */
+    if (s->master && s->version != s->param->version) copy_master(s);
+    s->step++;
+    const struct rw_adamw_update u = { .param = s->param->data, .grad = s->param->grad, .m = s->m, .v = s->v, .master = s->master,
+                                       .dtype = (rw_dtype)s->param->tensor.dtype, .n = s->param->numel, .lr = p->lr,
+                                       .beta1 = p->beta1, .beta2 = p->beta2, .eps = p->eps,
+                                       .weight_decay = decays ? p->weight_decay : 0,
+                                       .correction1 = 1 - pow(p->beta1, (double)s->step),
+                                       .correction2 = 1 - pow(p->beta2, (double)s->step), .threads = opt->ctx->threads };
+    rw_adamw_update_cpu(&u);
+    s->version = ++s->param->version;
+}
+
 rw_status rw_adamw_step(rw_adamw *opt)
 {
     if (!opt) return RW_ERR_ARGUMENT;
-    const rw_adamw_params *const p = &opt->params;
-    opt->step++;
-    for (size_t i = 0; i < opt->n; i++) {
-        const struct state *const s = &opt->states[i];
-        if (s->param->grad_clear) continue;
-        const bool decays = p->decay_all || rw_tensor_layout(opt->ctx, &s->param->tensor)->rank > 1;
-        const struct rw_adamw_update u = { .param = s->param->data, .grad = s->param->grad, .m = s->m, .v = s->v, .master = s->master,
-                                           .dtype = (rw_dtype)s->param->tensor.dtype, .n = s->param->numel, .lr = p->lr,
-                                           .beta1 = p->beta1, .beta2 = p->beta2, .eps = p->eps,
-                                           .weight_decay = decays ? p->weight_decay : 0,
-                                           .correction1 = 1 - pow(p->beta1, (double)opt->step),
-                                           .correction2 = 1 - pow(p->beta2, (double)opt->step), .threads = opt->ctx->threads };
-        rw_adamw_update_cpu(&u);
-        s->param->version++;
-    }
+    for (size_t i = 0; i < opt->n; i++)
+        if (!opt->states[i].param->grad_clear) update(opt, &opt->states[i]);
     return RW_OK;
 }
 
