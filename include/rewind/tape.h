@@ -55,11 +55,15 @@ RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
 /** The value of a tensor with one element, as a double; NaN on an error (see rw_error_message). */
 RW_API double rw_item(rw_tape *t, rw_tensor *x);
 
-/** Runs what the n tensors need; a later rw_read() of them costs a copy. */
+/**
+ * Runs what the n tensors need; a later rw_read() of them costs a copy. rw_assign() and other effects of the step happen
+ * with rw_backward(); on a tape with nothing to train they happen here.
+ */
 RW_API rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n);
 
 /**
- * Adds d loss / d p to the gradient of every parameter p that loss depends on, and of every marked tape value.
+ * Adds d loss / d p to the gradient of every parameter p that loss depends on. A value marked by rw_require_grad() gets
+ * the gradient of this loss alone: rw_gradient() gives that of the last backward.
  * Runs the forward ops that did not run yet, replays what the policy discarded. May be called more than once.
  * @param loss a floating-point tensor with one element.
  * @return RW_OK or the first error; on failure no gradient has changed.

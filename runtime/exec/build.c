@@ -8,6 +8,7 @@
 #include "ops/shape/shape.h"
 #include "record/record.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* A plan in the making. */
@@ -248,6 +249,7 @@ rw_status rw_plan_build_details(rw_tape *t, const struct rw_request *request, rw
                                 struct rw_build_details *details, struct rw_tape_mark *ret_mark)
 {
     struct build b = { .t = t, .ctx = t->ctx, .request = request };
+    assert(rw_tape_is_valid(t));
     *ret_mark = rw_tape_mark(t);
     *details = (struct rw_build_details){ 0 };
     rw_status status = name_sinks(&b);
@@ -259,6 +261,8 @@ rw_status rw_plan_build_details(rw_tape *t, const struct rw_request *request, rw
     }
     if (!status) status = assemble(&b, &details->schedule, ret_mark, ret_plan);
     build_finish(&b);
+    assert(status || rw_tape_is_valid(t));
+    assert(status || rw_plan_is_valid(t, *ret_plan));
     if (status) rw_build_details_finish(t, details, ret_mark);
     return status;
 }

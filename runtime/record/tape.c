@@ -337,3 +337,36 @@ void rw_region_path(const rw_tape *t, uint32_t region, char *text, size_t size)
     const size_t used = strlen(text);
     snprintf(text + used, size - used, "%s%s", used ? "/" : "", t->ctx->names[r->name]);
 }
+
+static bool node_is_valid(const rw_tape *t, uint32_t n)
+{
+    const struct rw_node *const node = &t->nodes[n];
+    if (node->op >= t->ctx->n_ops || node->site >= t->ctx->n_sites) return false;
+    if (node->first_input + node->n_inputs > t->n_operands || node->first_output + node->n_outputs > t->n_values) return false;
+    if (node->ticket != RW_NONE_ID && node->ticket >= t->n_tickets) return false;
+    for (uint32_t i = 0; i < node->n_outputs; i++)
+        if (rw_tape_value(t, node->first_output + i)->producer != n) return false;
+    for (uint32_t i = 0; i < node->n_inputs; i++) {
+        const uint32_t v = t->operands[node->first_input + i];
+        const uint32_t producer = v < t->n_values ? rw_tape_value(t, v)->producer : n;
+        if (producer != RW_NONE_ID && producer >= n) return false;
+    }
+    return true;
+}
+
+bool rw_tape_is_valid(const rw_tape *t)
+{
+    for (uint32_t n = 0; n < t->n_nodes; n++)
+        if (!node_is_valid(t, n)) return false;
+    for (uint32_t i = 0; i < t->n_values; i++) {
+        const struct rw_tensor *const v = rw_tape_value(t, i);
+        if (v->id != i || v->base > i || rw_tape_base(t, v->base) != v->base) return false;
+        if ((v->producer == RW_NONE_ID) == (v->leaf == RW_NONE_ID)) return false;
+    }
+    for (uint32_t r = 0; r < t->n_regions; r++) {
+        const struct rw_region *const x = &t->regions[r];
+        if (x->parent != RW_NONE_ID && (x->parent >= r || t->regions[x->parent].first > x->first)) return false;
+        if (x->end != RW_NONE_ID && x->end < x->first) return false;
+    }
+    return true;
+}
