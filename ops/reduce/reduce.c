@@ -19,7 +19,6 @@ static rw_shape reduced_shape(rw_shape in, uint32_t mask, bool keep)
     return out;
 }
 
-/* A check before the shape is known needs the mask: the front resolves it and passes it on as an attribute. */
 static rw_status check_reduce(rw_op_call *call)
 {
     const struct rw_reduce_attrs *const a = call->attrs;
@@ -34,13 +33,19 @@ static rw_status check_reduce(rw_op_call *call)
 
 static rw_op_cost cost_reduce(const rw_op_call *call)
 {
-    return (rw_op_cost){ (double)call->in[0].layout->numel, rw_cost_bytes(call) };
+    const struct rw_reduce_attrs *const a = call->attrs;
+    const double flops = a->kind == RW_REDUCE_LOGSUMEXP ? 12 : 1;
+    return (rw_op_cost){ flops * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
 }
 
-/* Partial sums of a reduction to one element: rw_reduce_cpu(). */
+/* Doubles: one per output and part; logsumexp also holds a maximum and a sum per output. See rw_reduce_cpu(). */
 static size_t workspace_reduce(const rw_op_call *call, rw_device device)
 {
-    return (size_t)(call->in[0].layout->numel / RW_REDUCE_BLOCK + 1) * sizeof(double);
+    const struct rw_reduce_attrs *const a = call->attrs;
+    const rw_layout *const in = call->in[0].layout;
+    const int64_t parts = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank)).parts;
+    const int64_t per_output = (parts > 1 ? parts : 0) + (a->kind == RW_REDUCE_LOGSUMEXP ? 2 : 0);
+    return (size_t)(call->out[0].layout->numel * per_output) * sizeof(double);
 }
 
 /* dy in the shape of the input with reduced axes of extent 1, stretched: a view. */
@@ -83,16 +88,40 @@ static rw_status grad_max(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_mul(rw_grad_tape(g), stretch(g, rw_grad_upstream(g, 0)), first));
 }
 
-#define REDUCE(NAME, GRAD, FLAGS)                                                                                         \
-    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 1, .n_outputs = 1, .flags = FLAGS,                 \
-                                            .check = check_reduce, .kernel = { [RW_DEVICE_CPU] = rw_reduce_cpu },         \
-                                            .grad = GRAD, .cost = cost_reduce, .workspace = workspace_reduce };
+/* exp(x - logsumexp(x)). The output of 16-bit tensors is too coarse for that: it is taken again in float32. */
+static rw_tensor *shares(rw_grad_call *g, rw_tensor *x)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    const struct rw_reduce_attrs a = *(const struct rw_reduce_attrs *)rw_grad_attrs(g);
+    const int rank = rw_tensor_shape(x).rank;
+    const uint32_t mask = rw_reduce_mask(a.axes, rank);
+    for (int axis = 0; axis < rank; axis++)
+        if (mask == 1u << axis) return rw_softmax(t, x, axis);
+    const bool half = rw_tensor_dtype(x) == RW_BF16;
+    rw_tensor *const wide = half ? rw_cast(t, x, RW_F32) : x;
+    rw_tensor *const total = half ? rw_logsumexp(t, wide, a.axes, a.keep) : rw_grad_output(g, 0);
+    if (!total) return NULL;
+    rw_tensor *const lowest = rw_fill_at(RW_HERE, t, rw_tensor_dtype(total), RW_SCALAR, -FLT_MAX / 2); /* a group of -inf: shares of 0 */
+    rw_tensor *const y = rw_exp(t, rw_sub(t, wide, stretch(g, rw_maximum(t, total, lowest))));
+    return half ? rw_cast(t, y, RW_BF16) : y;
+}
+
+static rw_status grad_logsumexp(rw_grad_call *g)
+{
+    rw_tensor *const dy = stretch(g, rw_grad_upstream(g, 0));
+    return rw_grad_set(g, 0, rw_mul(rw_grad_tape(g), shares(g, rw_grad_input(g, 0)), dy));
+}
+
+#define REDUCE(NAME, GRAD)                                                                                                \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 1, .n_outputs = 1, .check = check_reduce,          \
+                                            .kernel = { [RW_DEVICE_CPU] = rw_reduce_cpu }, .grad = GRAD,                  \
+                                            .cost = cost_reduce, .workspace = workspace_reduce };
 
 RW_CPU_KERNEL(rw_reduce_cpu)
-REDUCE(sum, grad_sum, 0)
-REDUCE(mean, grad_mean, 0)
-REDUCE(max, grad_max, 0)
-REDUCE(max_detached, NULL, RW_OP_NO_GRADIENT)
+REDUCE(sum, grad_sum)
+REDUCE(mean, grad_mean)
+REDUCE(max, grad_max)
+REDUCE(logsumexp, grad_logsumexp)
 
 static rw_tensor *reduce(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, uint32_t axes, bool keep, int kind)
 {
@@ -113,6 +142,11 @@ rw_tensor *rw_mean_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool 
 rw_tensor *rw_max_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
 {
     return reduce(at, t, &rw_op_max, x, axes, keep, RW_REDUCE_MAX);
+}
+
+rw_tensor *rw_logsumexp_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
+{
+    return reduce(at, t, &rw_op_logsumexp, x, axes, keep, RW_REDUCE_LOGSUMEXP);
 }
 
 /* sum_to: the axes that broadcasting stretched, then the shape */
@@ -156,21 +190,6 @@ rw_tensor *rw_sum_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
     return rw_apply_at(at, t, &rw_op_sum_to, &x, 1, &a, sizeof a, NULL);
 }
 
-/*
- * logsumexp: composed, because it is rare. The maximum only shifts, so no gradient flows through it; it is held above
- * the lowest finite number so that a group of -inf gives -inf.
- */
-rw_tensor *rw_logsumexp_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
-{
-    rw_tensor *const most = reduce(at, t, &rw_op_max_detached, x, axes, true, RW_REDUCE_MAX);
-    if (!most) return NULL;
-    rw_tensor *const lowest = rw_fill_at(at, t, rw_tensor_dtype(x), RW_SCALAR, -FLT_MAX / 2);
-    rw_tensor *const shift = rw_maximum_at(at, t, most, lowest);
-    rw_tensor *const sum = rw_sum_at(at, t, rw_exp_at(at, t, rw_sub_at(at, t, x, shift)), axes, keep);
-    if (!sum) return NULL;
-    return rw_add_at(at, t, rw_log_at(at, t, sum), rw_reshape_at(at, t, shift, rw_tensor_shape(sum)));
-}
-
 uint32_t rw_reduce_mask(uint32_t axes, int rank)
 {
     if (axes == RW_ALL_AXES) return (1u << rank) - 1;
@@ -178,4 +197,58 @@ uint32_t rw_reduce_mask(uint32_t axes, int rank)
     for (int i = 8; i < 16; i++)
         if (axes >> i & 1) mask |= 1u << (7 - i + rank);
     return mask;
+}
+
+static void add_axis(struct rw_reduce_axes *a, int64_t dim, int64_t stride)
+{
+    a->dim[a->rank] = dim;
+    a->stride[a->rank++] = stride;
+    a->numel *= dim;
+}
+
+static void cut_parts(struct rw_reduce_plan *p)
+{
+    const int64_t tasks = p->groups.numel * p->chunks;
+    int64_t parts = 1;
+    if (p->run_reduced) {
+        if (tasks == 1 && p->rows.numel == 1) parts = (p->run + RW_REDUCE_BLOCK - 1) / RW_REDUCE_BLOCK;
+    } else if (tasks && tasks < RW_REDUCE_PARTS) {
+        const int64_t most = p->groups.numel * p->rows.numel * p->run / RW_REDUCE_BLOCK / tasks;
+        parts = RW_REDUCE_PARTS / tasks;
+        if (parts > most) parts = most;
+        if (parts > p->rows.numel / 64) parts = p->rows.numel / 64;
+    }
+    p->parts = parts < 1 ? 1 : parts;
+}
+
+struct rw_reduce_plan rw_reduce_plan(const rw_layout *in, uint32_t mask)
+{
+    struct rw_reduce_plan p = { .groups.numel = 1, .rows.numel = 1, .run = 1, .run_reduced = true, .count = 1 };
+    int64_t dim[RW_MAX_RANK], step = 1;
+    bool reduced[RW_MAX_RANK];
+    int n = 0;
+    for (int i = 0; i < in->rank; i++) {
+        const bool r = mask >> i & 1;
+        if (r) p.count *= in->dim[i];
+        if (in->dim[i] == 1) continue;
+        if (n && reduced[n - 1] == r) {
+            dim[n - 1] *= in->dim[i];
+            continue;
+        }
+        dim[n] = in->dim[i];
+        reduced[n++] = r;
+    }
+    if (n) {
+        p.run = step = dim[n - 1];
+        p.run_reduced = reduced[n - 1];
+    }
+    struct rw_reduce_axes *const axes[] = { &p.groups, &p.rows };
+    for (int i = 0; i < n - 1; i++) {
+        int64_t stride = step;
+        for (int k = i + 1; k < n - 1; k++) stride *= dim[k];
+        add_axis(axes[reduced[i]], dim[i], stride);
+    }
+    p.chunks = p.run_reduced ? 1 : (p.run + RW_REDUCE_COLUMNS - 1) / RW_REDUCE_COLUMNS;
+    cut_parts(&p);
+    return p;
 }

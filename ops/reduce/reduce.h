@@ -1,19 +1,44 @@
-/* Reductions: attributes shared by checks and kernels. */
+/* Reductions: what checks and kernels share. */
 #ifndef RW_OPS_REDUCE_H
 #define RW_OPS_REDUCE_H
 
 #include <rewind/op.h>
 
-enum rw_reduce_kind { RW_REDUCE_SUM, RW_REDUCE_MEAN, RW_REDUCE_MAX };
+enum rw_reduce_kind { RW_REDUCE_SUM, RW_REDUCE_MEAN, RW_REDUCE_MAX, RW_REDUCE_LOGSUMEXP };
 
 struct rw_reduce_attrs {
     uint32_t axes; /* a set made by RW_AXES(), checked */
     int32_t keep, kind, unused;
 };
 
-/* Elements whose sum is one partial result of a long reduction. */
-#define RW_REDUCE_BLOCK 16384
+/* Some of the input's axes, and how far a step along each goes. */
+struct rw_reduce_axes {
+    int rank;
+    int64_t numel;
+    int64_t dim[RW_MAX_RANK];
+    int64_t stride[RW_MAX_RANK];
+};
+
+/*
+ * A dense input as groups x rows x run. The run is the innermost axis after joining neighbours of one kind: reduced with
+ * the rows to one element of a group (run_reduced), or kept, so that the rows are added column by column. Rows (of a
+ * lone run: elements) are cut into parts when groups and columns alone would not occupy the machine. A function of the
+ * shape alone: it fixes the order of every sum.
+ */
+struct rw_reduce_plan {
+    struct rw_reduce_axes groups, rows;
+    int64_t run;
+    bool run_reduced;
+    int64_t chunks; /* pieces of RW_REDUCE_COLUMNS of a kept run; 1 of a reduced one */
+    int64_t parts;
+    int64_t count; /* elements behind one output */
+};
+
+#define RW_REDUCE_BLOCK 16384 /* elements of a part of a lone run */
+#define RW_REDUCE_COLUMNS 512
+#define RW_REDUCE_PARTS 64 /* most parts of columns */
 
 uint32_t rw_reduce_mask(uint32_t axes, int rank);
+struct rw_reduce_plan rw_reduce_plan(const rw_layout *in, uint32_t mask);
 
 #endif

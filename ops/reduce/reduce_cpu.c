@@ -1,49 +1,28 @@
 /*
- * Reductions. The input is seen as outer x reduced x inner; other patterns of axes go element by element. The order of a
- * sum depends on the shape alone: 16 lanes, blocks of fixed length, partial results added in order in double.
+ * Reductions over the groups, rows and runs of rw_reduce_plan(). The order of a sum depends on the shape alone: lanes and
+ * blocks of fixed length in float, their sums in double, parts added in order. logsumexp makes two passes, the maximum
+ * and then the sum of exponentials below it.
  */
 #include "device/cpu/isa.h"
 #include "ops/reduce/reduce.h"
 #include "ops/util.h"
 #include "ops/vec.h"
 
-#include <rewind/ops.h>
+#define COLUMNS RW_REDUCE_COLUMNS
+#define ROW_BLOCK 64  /* rows added in float */
+#define RUN_BLOCK 1024 /* elements added in float */
 
-/* Input axes, joined where neighbours are both kept or both reduced. */
-struct pattern {
-    int rank;
-    int64_t dim[RW_MAX_RANK];
-    bool reduced[RW_MAX_RANK];
-    int64_t count; /* elements per group */
+enum pass { PASS_SUM, PASS_MAX, PASS_EXP };
+
+/* One pass over the input. Results go to `to` as doubles, or to the output when that is NULL. */
+struct pass_job {
+    const rw_kernel *k;
+    const struct rw_reduce_plan *plan;
+    double divisor;
+    const double *shift; /* of PASS_EXP, per output */
+    double *to;
+    double *part; /* [parts][outputs] */
 };
-
-static struct pattern pattern_of(const rw_layout *l, uint32_t mask)
-{
-    struct pattern p = { .count = 1 };
-    for (int i = 0; i < l->rank; i++) {
-        const bool reduced = mask >> i & 1;
-        if (reduced) p.count *= l->dim[i];
-        if (l->dim[i] == 1) continue;
-        if (p.rank && p.reduced[p.rank - 1] == reduced) {
-            p.dim[p.rank - 1] *= l->dim[i];
-            continue;
-        }
-        p.dim[p.rank] = l->dim[i];
-        p.reduced[p.rank++] = reduced;
-    }
-    return p;
-}
-
-/* outer x reduced x inner, when the pattern is of that form. */
-static bool three(const struct pattern *p, int64_t *outer, int64_t *reduced, int64_t *inner)
-{
-    int i = 0;
-    *outer = *reduced = *inner = 1;
-    if (i < p->rank && !p->reduced[i]) *outer = p->dim[i++];
-    if (i < p->rank && p->reduced[i]) *reduced = p->dim[i++];
-    if (i < p->rank && !p->reduced[i]) *inner = p->dim[i++];
-    return i == p->rank;
-}
 
 static double d_get(const rw_view *v, int64_t i)
 {
@@ -56,143 +35,273 @@ static void d_put(const rw_view *v, int64_t i, double x)
     else f_put(v->data, v->dtype, i, (float)x);
 }
 
-/* A run of at most RW_REDUCE_BLOCK contiguous elements. */
-VEC_INLINE double sum_run(const rw_view *v, rw_dtype dtype, int64_t at, int64_t n)
+static void put_result(const struct pass_job *j, int64_t o, double x)
 {
+    if (j->to) j->to[o] = x;
+    else d_put(&j->k->out[0], o, x / j->divisor);
+}
+
+/* Where element i of the axes lies, and its place along each. */
+static int64_t seek(const struct rw_reduce_axes *a, int64_t i, int64_t *index)
+{
+    int64_t at = 0;
+    for (int axis = a->rank - 1; axis >= 0; axis--) {
+        index[axis] = i % a->dim[axis];
+        at += index[axis] * a->stride[axis];
+        i /= a->dim[axis];
+    }
+    return at;
+}
+
+VEC_INLINE int64_t next(const struct rw_reduce_axes *a, int64_t at, int64_t *index)
+{
+    for (int axis = a->rank - 1; axis >= 0; axis--) {
+        at += a->stride[axis];
+        if (++index[axis] < a->dim[axis]) return at;
+        at -= index[axis] * a->stride[axis];
+        index[axis] = 0;
+    }
+    return at;
+}
+
+/* NaN wins. */
+VEC_INLINE double d_most(double m, double x)
+{
+    return x > m || x != x ? x : m;
+}
+
+VEC_INLINE vf vf_most(vf m, vf x)
+{
+    return vf_select((vi)(x > m) | (vi)(x != x), x, m);
+}
+
+VEC_INLINE vd vd_most(vd m, vd x)
+{
+    return vd_select((vl)(x > m) | (vl)(x != x), x, m);
+}
+
+VEC_INLINE double merge(enum pass pass, double a, double b)
+{
+    return pass == PASS_MAX ? d_most(a, b) : a + b;
+}
+
+/* A contiguous run to one number. */
+VEC_INLINE double run_f(const void *x, rw_dtype dtype, enum pass pass, float shift, int64_t at, int64_t n)
+{
+    double total = pass == PASS_MAX ? (double)-INFINITY : 0;
     int64_t i = 0;
-    double total = 0;
-    if (dtype == RW_F64) {
-        vd acc = { 0 };
-        for (; i + VD_LANES <= n; i += VD_LANES) acc += vd_load((const double *)v->data + at + i);
-        total = vd_sum(acc);
-        for (; i < n; i++) total += ((const double *)v->data)[at + i];
+    while (i + VF_LANES <= n) {
+        const int64_t stop = n - i < RUN_BLOCK ? n : i + RUN_BLOCK;
+        vf acc = vf_all(pass == PASS_MAX ? -INFINITY : 0);
+        for (; i + VF_LANES <= stop; i += VF_LANES) {
+            vf v = vf_get(x, dtype, at + i);
+            if (pass == PASS_EXP) v = vf_exp(v - shift);
+            if (pass == PASS_MAX) acc = vf_most(acc, v);
+            else acc += v;
+        }
+        if (pass == PASS_MAX) for (int l = 0; l < VF_LANES; l++) total = d_most(total, (double)acc[l]);
+        else total += (double)vf_sum(acc);
+    }
+    if (i == n) return total;
+    if (pass != PASS_EXP) {
+        for (; i < n; i++) total = merge(pass, total, (double)f_get(x, dtype, at + i));
         return total;
     }
-    while (i + VF_LANES <= n) {
-        vf acc = { 0 };
-        const int64_t stop = n - i < 1024 ? n : i + 1024;
-        for (; i + VF_LANES <= stop; i += VF_LANES) acc += vf_get(v->data, dtype, at + i);
-        total += (double)vf_sum(acc);
+    const char *const rest = (const char *)x + (size_t)(at + i) * (dtype == RW_BF16 ? 2 : 4);
+    return total + (double)vf_sum(vf_exp(vf_load_some(rest, dtype, n - i, -INFINITY) - shift));
+}
+
+VEC_INLINE double run_d(const double *x, enum pass pass, double shift, int64_t n)
+{
+    vd acc = vd_all(pass == PASS_MAX ? (double)-INFINITY : 0);
+    int64_t i = 0;
+    for (; i + VD_LANES <= n; i += VD_LANES) {
+        vd v = vd_load(x + i);
+        if (pass == PASS_EXP) v = vd_exp(v - shift);
+        if (pass == PASS_MAX) acc = vd_most(acc, v);
+        else acc += v;
     }
-    for (; i < n; i++) total += (double)f_get(v->data, dtype, at + i);
+    double total = pass == PASS_MAX ? (double)-INFINITY : vd_sum(acc);
+    if (pass == PASS_MAX) for (int l = 0; l < VD_LANES; l++) total = d_most(total, acc[l]);
+    for (; i < n; i++) total = merge(pass, total, pass == PASS_EXP ? exp(x[i] - shift) : x[i]);
     return total;
 }
 
-static double sum_run_any(const rw_view *v, int64_t at, int64_t n)
+VEC_INLINE double run_of(const rw_view *v, rw_dtype dtype, enum pass pass, double shift, int64_t at, int64_t n)
 {
-    switch (v->dtype) {
-    case RW_F64: return sum_run(v, RW_F64, at, n);
-    case RW_BF16: return sum_run(v, RW_BF16, at, n);
-    default: return sum_run(v, RW_F32, at, n);
-    }
+    if (dtype == RW_F64) return run_d((const double *)v->data + at, pass, shift, n);
+    return run_f(v->data, dtype, pass, (float)shift, at, n);
 }
 
-static void sum_all(const rw_kernel *k, int64_t n, double factor)
+/* Part p of group g of reduced runs. A lone run is cut into parts; else there is one. */
+VEC_INLINE void reduce_runs(const struct pass_job *j, rw_dtype dtype, enum pass pass, int64_t g, int64_t p)
 {
-    double *const part = k->workspace;
-    const int64_t blocks = (n + RW_REDUCE_BLOCK - 1) / RW_REDUCE_BLOCK;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
-    for (int64_t b = 0; b < blocks; b++) {
-        const int64_t from = b * RW_REDUCE_BLOCK;
-        part[b] = sum_run_any(&k->in[0], from, n - from < RW_REDUCE_BLOCK ? n - from : RW_REDUCE_BLOCK);
+    const struct rw_reduce_plan *const plan = j->plan;
+    const double shift = pass == PASS_EXP ? j->shift[g] : 0;
+    int64_t index[RW_MAX_RANK];
+    if (plan->parts > 1) {
+        const int64_t from = p * RW_REDUCE_BLOCK, rest = plan->run - from;
+        j->part[p] = run_of(&j->k->in[0], dtype, pass, shift, from, rest < RW_REDUCE_BLOCK ? rest : RW_REDUCE_BLOCK);
+        return;
     }
-    double total = 0;
-    for (int64_t b = 0; b < blocks; b++) total += part[b];
-    d_put(&k->out[0], 0, total * factor);
+    int64_t at = seek(&plan->groups, g, index);
+    double total = pass == PASS_MAX ? (double)-INFINITY : 0;
+    for (int axis = 0; axis < RW_MAX_RANK; axis++) index[axis] = 0;
+    for (int64_t r = 0; r < plan->rows.numel; r++) {
+        total = merge(pass, total, run_of(&j->k->in[0], dtype, pass, shift, at, plan->run));
+        at = next(&plan->rows, at, index);
+    }
+    put_result(j, g, total);
 }
 
-static void sum_rows(const rw_kernel *k, int64_t rows, int64_t n, double factor)
+/* block[0..n) of up to four rows at once: one read and write of the block for them all. */
+VEC_INLINE void add_rows_f(const void *x, rw_dtype dtype, enum pass pass, const float *shift, const int64_t *at, int rows, int64_t n,
+                           float *block)
 {
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (rows * n >= RW_PARALLEL_FROM)
-    for (int64_t r = 0; r < rows; r++) {
-        double total = 0;
-        for (int64_t i = 0; i < n; i += RW_REDUCE_BLOCK)
-            total += sum_run_any(&k->in[0], r * n + i, n - i < RW_REDUCE_BLOCK ? n - i : RW_REDUCE_BLOCK);
-        d_put(&k->out[0], r, total * factor);
+    int64_t i = 0;
+    for (; i + VF_LANES <= n; i += VF_LANES) {
+        vf v[4];
+        for (int r = 0; r < rows; r++) {
+            v[r] = vf_get(x, dtype, at[r] + i);
+            if (pass == PASS_EXP) v[r] = vf_exp(v[r] - vf_load(shift + i));
+        }
+        vf y = vf_load(block + i);
+        if (pass == PASS_MAX) for (int r = 0; r < rows; r++) y = vf_most(y, v[r]);
+        else if (rows == 4) y += (v[0] + v[1]) + (v[2] + v[3]);
+        else y += v[0];
+        vf_store(block + i, y);
     }
-}
-
-#define COLUMNS 128
-#define ROW_BLOCK 64
-
-/* Columns [c, c + n) of one outer slice: row blocks in float, their sums in double. */
-VEC_INLINE void sum_columns(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t rows, int64_t inner, int64_t c, int64_t n,
-                            int64_t to, double factor)
-{
-    double total[COLUMNS] = { 0 };
-    for (int64_t r = 0; r < rows; r += ROW_BLOCK) {
-        float block[COLUMNS] = { 0 };
-        const int64_t end = rows - r < ROW_BLOCK ? rows : r + ROW_BLOCK;
-        for (int64_t i = r; i < end; i++) {
-            const int64_t from = at + i * inner + c;
-            if (dtype == RW_F64) {
-                for (int64_t j = 0; j < n; j++) total[j] += ((const double *)k->in[0].data)[from + j];
-            } else if (n == COLUMNS) {
-                for (int j = 0; j < COLUMNS; j += VF_LANES) vf_store(block + j, vf_load(block + j) + vf_get(k->in[0].data, dtype, from + j));
-            } else {
-                for (int64_t j = 0; j < n; j++) block[j] += f_get(k->in[0].data, dtype, from + j);
+    if (i == n) return;
+    if (pass != PASS_EXP) {
+        for (int r = 0; r < rows; r++)
+            for (int64_t c = i; c < n; c++) {
+                const float v = f_get(x, dtype, at[r] + c);
+                block[c] = pass == PASS_SUM ? block[c] + v : v > block[c] || v != v ? v : block[c];
             }
+        return;
+    }
+    const size_t size = dtype == RW_BF16 ? 2 : 4;
+    vf y = vf_load(block + i);
+    for (int r = 0; r < rows; r++) {
+        const vf v = vf_load_some((const char *)x + (size_t)(at[r] + i) * size, dtype, n - i, 0);
+        y += vf_exp(v - vf_load(shift + i));
+    }
+    vf_store(block + i, y);
+}
+
+/* Rows [from, to) of n columns, the first at `base`, into total. */
+VEC_INLINE void columns_f(const struct pass_job *j, rw_dtype dtype, enum pass pass, int64_t base, int64_t from, int64_t to, int64_t n,
+                          const double *shift, double *total)
+{
+    float block[COLUMNS], by[COLUMNS];
+    int64_t index[RW_MAX_RANK], at = base + seek(&j->plan->rows, from, index);
+    const int64_t wide = (n + VF_LANES - 1) / VF_LANES * VF_LANES;
+    for (int64_t i = 0; i < wide; i++) by[i] = pass == PASS_EXP && i < n ? (float)shift[i] : 0;
+    for (int64_t r = from; r < to;) {
+        const int64_t end = to - r < ROW_BLOCK ? to : r + ROW_BLOCK;
+        for (int64_t i = 0; i < wide; i++) block[i] = pass == PASS_MAX ? -INFINITY : 0;
+        while (r < end) {
+            int64_t four[4];
+            const int rows = end - r < 4 ? 1 : 4;
+            for (int i = 0; i < rows; i++) {
+                four[i] = at;
+                at = next(&j->plan->rows, at, index);
+            }
+            if (rows == 4) add_rows_f(j->k->in[0].data, dtype, pass, by, four, 4, n, block);
+            else add_rows_f(j->k->in[0].data, dtype, pass, by, four, 1, n, block);
+            r += rows;
         }
-        if (dtype != RW_F64)
-            for (int64_t j = 0; j < n; j++) total[j] += (double)block[j];
-    }
-    for (int64_t j = 0; j < n; j++) d_put(&k->out[0], to + j, total[j] * factor);
-}
-
-static void sum_middle(const rw_kernel *k, int64_t outer, int64_t rows, int64_t inner, double factor)
-{
-    const int64_t chunks = (inner + COLUMNS - 1) / COLUMNS;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (outer * rows * inner >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < outer * chunks; i++) {
-        const int64_t o = i / chunks, c = i % chunks * COLUMNS, n = inner - c < COLUMNS ? inner - c : COLUMNS;
-        const int64_t at = o * rows * inner, to = o * inner + c;
-        if (k->in[0].dtype == RW_F64) sum_columns(k, RW_F64, at, rows, inner, c, n, to, factor);
-        else if (k->in[0].dtype == RW_BF16) sum_columns(k, RW_BF16, at, rows, inner, c, n, to, factor);
-        else sum_columns(k, RW_F32, at, rows, inner, c, n, to, factor);
+        for (int64_t i = 0; i < n; i++) total[i] = merge(pass, total[i], (double)block[i]);
     }
 }
 
-/* Any pattern: visits the elements of output `o` in row-major order. */
-typedef void (*visit)(void *state, double x, int64_t at);
-
-static void visit_group(const rw_view *x, const struct pattern *p, int64_t o, visit f, void *state)
+VEC_INLINE void columns_d(const struct pass_job *j, enum pass pass, int64_t base, int64_t from, int64_t to, int64_t n,
+                          const double *shift, double *total)
 {
-    int64_t stride[RW_MAX_RANK], step = 1, base = 0;
-    for (int i = p->rank - 1; i >= 0; i--) {
-        stride[i] = step;
-        step *= p->dim[i];
-    }
-    for (int i = p->rank - 1; i >= 0; i--) {
-        if (p->reduced[i]) continue;
-        base += o % p->dim[i] * stride[i];
-        o /= p->dim[i];
-    }
-    for (int64_t e = 0; e < p->count; e++) {
-        int64_t rest = e, at = base;
-        for (int i = p->rank - 1; i >= 0; i--) {
-            if (!p->reduced[i]) continue;
-            at += rest % p->dim[i] * stride[i];
-            rest /= p->dim[i];
-        }
-        f(state, d_get(x, at), at);
+    int64_t index[RW_MAX_RANK], at = base + seek(&j->plan->rows, from, index);
+    for (int64_t r = from; r < to; r++) {
+        const double *const x = (const double *)j->k->in[0].data + at;
+        for (int64_t i = 0; i < n; i++) total[i] = merge(pass, total[i], pass == PASS_EXP ? exp(x[i] - shift[i]) : x[i]);
+        at = next(&j->plan->rows, at, index);
     }
 }
 
-static void visit_sum(void *state, double x, int64_t at)
+/* Part p of one chunk of columns of group g. */
+VEC_INLINE void reduce_columns(const struct pass_job *j, rw_dtype dtype, enum pass pass, int64_t g, int64_t chunk, int64_t p)
 {
-    *(double *)state += x;
+    const struct rw_reduce_plan *const plan = j->plan;
+    const int64_t c = chunk * COLUMNS, n = plan->run - c < COLUMNS ? plan->run - c : COLUMNS, o = g * plan->run + c;
+    const int64_t from = plan->rows.numel * p / plan->parts, to = plan->rows.numel * (p + 1) / plan->parts;
+    int64_t index[RW_MAX_RANK];
+    const int64_t base = seek(&plan->groups, g, index) + c;
+    const double *const shift = pass == PASS_EXP ? j->shift + o : NULL;
+    double total[COLUMNS];
+    for (int64_t i = 0; i < n; i++) total[i] = pass == PASS_MAX ? (double)-INFINITY : 0;
+    if (dtype == RW_F64) columns_d(j, pass, base, from, to, n, shift, total);
+    else columns_f(j, dtype, pass, base, from, to, n, shift, total);
+    if (plan->parts > 1) memcpy(j->part + p * plan->groups.numel * plan->run + o, total, (size_t)n * sizeof *total);
+    else for (int64_t i = 0; i < n; i++) put_result(j, o + i, total[i]);
 }
 
-struct most {
-    double value;
-    int64_t at;
-};
-
-static void visit_max(void *state, double x, int64_t at)
+VEC_INLINE void task(const struct pass_job *j, rw_dtype dtype, enum pass pass, int64_t i)
 {
-    struct most *const m = state;
-    if (m->at >= 0 && !(x > m->value) && !(x != x && m->value == m->value)) return;
-    *m = (struct most){ x, at };
+    const struct rw_reduce_plan *const plan = j->plan;
+    const int64_t p = i % plan->parts, chunk = i / plan->parts % plan->chunks, g = i / plan->parts / plan->chunks;
+    if (plan->run_reduced) reduce_runs(j, dtype, pass, g, p);
+    else reduce_columns(j, dtype, pass, g, chunk, p);
+}
+
+#define TASKS(dtype, pass)                                                       \
+    static void task_##dtype##_##pass(const struct pass_job *j, int64_t i)       \
+    {                                                                            \
+        task(j, RW_##dtype, PASS_##pass, i);                                     \
+    }
+TASKS(F32, SUM)
+TASKS(F32, MAX)
+TASKS(F32, EXP)
+TASKS(BF16, SUM)
+TASKS(BF16, MAX)
+TASKS(BF16, EXP)
+TASKS(F64, SUM)
+TASKS(F64, MAX)
+TASKS(F64, EXP)
+
+static void run_pass(const struct pass_job *j, enum pass pass)
+{
+    static void (*const tasks[RW_DTYPE_COUNT][3])(const struct pass_job *, int64_t) = {
+        [RW_F32] = { task_F32_SUM, task_F32_MAX, task_F32_EXP },
+        [RW_BF16] = { task_BF16_SUM, task_BF16_MAX, task_BF16_EXP },
+        [RW_F64] = { task_F64_SUM, task_F64_MAX, task_F64_EXP },
+    };
+    const struct rw_reduce_plan *const plan = j->plan;
+    const int64_t n = plan->groups.numel * plan->chunks * plan->parts, out = plan->groups.numel * (plan->run_reduced ? 1 : plan->run);
+    void (*const run)(const struct pass_job *, int64_t) = tasks[j->k->in[0].dtype][pass];
+    if (j->k->threads < 2 || j->k->in[0].layout->numel < RW_PARALLEL_FROM) {
+        for (int64_t i = 0; i < n; i++) run(j, i);
+    } else {
+#pragma omp parallel for num_threads(j->k->threads) schedule(static)
+        for (int64_t i = 0; i < n; i++) run(j, i);
+    }
+    if (plan->parts < 2) return;
+    for (int64_t o = 0; o < out; o++) {
+        double total = j->part[o];
+        for (int64_t p = 1; p < plan->parts; p++) total = merge(pass, total, j->part[p * out + o]);
+        put_result(j, o, total);
+    }
+}
+
+static void logsumexp(struct pass_job *j, int64_t out)
+{
+    double *const shift = j->k->workspace, *const sum = shift + out;
+    j->part = sum + out;
+    j->to = shift;
+    run_pass(j, PASS_MAX);
+    for (int64_t o = 0; o < out; o++)
+        if (shift[o] == (double)INFINITY || shift[o] == (double)-INFINITY) shift[o] = 0;
+    j->shift = shift;
+    j->to = sum;
+    run_pass(j, PASS_EXP);
+    for (int64_t o = 0; o < out; o++) d_put(&j->k->out[0], o, shift[o] + log(sum[o]));
 }
 
 rw_status RW_ISA_NAME(rw_reduce_cpu)(const rw_kernel *k);
@@ -200,44 +309,71 @@ rw_status RW_ISA_NAME(rw_reduce_cpu)(const rw_kernel *k)
 {
     const struct rw_reduce_attrs *const a = k->attrs;
     const rw_layout *const in = k->in[0].layout;
-    const struct pattern p = pattern_of(in, rw_reduce_mask(a->axes, in->rank));
     const int64_t out = k->out[0].layout->numel;
-    const double factor = a->kind == RW_REDUCE_MEAN ? 1.0 / (double)p.count : 1.0;
-    int64_t outer, reduced, inner;
     if (!in->numel) {
-        for (int64_t o = 0; o < out; o++) d_put(&k->out[0], o, a->kind == RW_REDUCE_MEAN ? NAN : 0);
+        const double nothing = a->kind == RW_REDUCE_MEAN ? (double)NAN : a->kind == RW_REDUCE_LOGSUMEXP ? (double)-INFINITY : 0;
+        for (int64_t o = 0; o < out; o++) d_put(&k->out[0], o, nothing);
         return RW_OK;
     }
-    if (a->kind != RW_REDUCE_MAX && three(&p, &outer, &reduced, &inner)) {
-        if (inner > 1) sum_middle(k, outer, reduced, inner, factor);
-        else if (outer == 1) sum_all(k, reduced, factor);
-        else sum_rows(k, outer, reduced, factor);
-        return RW_OK;
-    }
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (in->numel >= RW_PARALLEL_FROM)
-    for (int64_t o = 0; o < out; o++) {
-        double sum = 0;
-        struct most m = { 0, -1 };
-        if (a->kind == RW_REDUCE_MAX) visit_group(&k->in[0], &p, o, visit_max, &m);
-        else visit_group(&k->in[0], &p, o, visit_sum, &sum);
-        d_put(&k->out[0], o, a->kind == RW_REDUCE_MAX ? m.value : sum * factor);
-    }
+    const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
+    struct pass_job j = { .k = k, .plan = &plan, .part = k->workspace, .divisor = a->kind == RW_REDUCE_MEAN ? (double)plan.count : 1 };
+    if (a->kind == RW_REDUCE_LOGSUMEXP) logsumexp(&j, out);
+    else run_pass(&j, a->kind == RW_REDUCE_MAX ? PASS_MAX : PASS_SUM);
     return RW_OK;
 }
 
+/* Is x what the maximum m was taken from? */
+static bool hit(double x, double m)
+{
+    return x == m || (x != x && m != m);
+}
+
+/* The rows of one group of kept runs, in order; a column is done at its first hit. */
+static void first_in_columns(const rw_kernel *k, const struct rw_reduce_plan *plan, int64_t g, int64_t c)
+{
+    int64_t index[RW_MAX_RANK];
+    int64_t at = seek(&plan->groups, g, index) + c;
+    const double m = d_get(&k->in[1], g * plan->run + c);
+    for (int axis = 0; axis < RW_MAX_RANK; axis++) index[axis] = 0;
+    for (int64_t r = 0; r < plan->rows.numel; r++) {
+        if (hit(d_get(&k->in[0], at), m)) {
+            d_put(&k->out[0], at, 1);
+            return;
+        }
+        at = next(&plan->rows, at, index);
+    }
+}
+
+static void first_in_runs(const rw_kernel *k, const struct rw_reduce_plan *plan, int64_t g)
+{
+    int64_t index[RW_MAX_RANK];
+    int64_t at = seek(&plan->groups, g, index);
+    const double m = d_get(&k->in[1], g);
+    for (int axis = 0; axis < RW_MAX_RANK; axis++) index[axis] = 0;
+    for (int64_t r = 0; r < plan->rows.numel; r++) {
+        for (int64_t i = 0; i < plan->run; i++) {
+            if (!hit(d_get(&k->in[0], at + i), m)) continue;
+            d_put(&k->out[0], at + i, 1);
+            return;
+        }
+        at = next(&plan->rows, at, index);
+    }
+}
+
+/* x and its maxima -> 1 at the first maximal element of each group in row-major order, else 0 */
 rw_status RW_ISA_NAME(rw_first_max_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_first_max_cpu)(const rw_kernel *k)
 {
     const struct rw_reduce_attrs *const a = k->attrs;
     const rw_layout *const in = k->in[0].layout;
-    const struct pattern p = pattern_of(in, rw_reduce_mask(a->axes, in->rank));
-    memset(k->out[0].data, 0, (size_t)in->numel * rw_dtype_size(k->out[0].dtype));
     if (!in->numel) return RW_OK;
+    const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
+    const int64_t columns = plan.run_reduced ? 1 : plan.run;
+    memset(k->out[0].data, 0, (size_t)in->numel * rw_dtype_size(k->out[0].dtype));
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (in->numel >= RW_PARALLEL_FROM)
-    for (int64_t o = 0; o < in->numel / p.count; o++) {
-        struct most m = { 0, -1 };
-        visit_group(&k->in[0], &p, o, visit_max, &m);
-        d_put(&k->out[0], m.at, 1);
+    for (int64_t i = 0; i < plan.groups.numel * columns; i++) {
+        if (plan.run_reduced) first_in_runs(k, &plan, i);
+        else first_in_columns(k, &plan, i / columns, i % columns);
     }
     return RW_OK;
 }
