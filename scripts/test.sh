@@ -3,8 +3,8 @@
 #
 #   scripts/test.sh            all suites, headers, install, examples; the suites again under ASan and UBSan
 #   scripts/test.sh --quick    the suites only
-#   scripts/test.sh --tsan     the suites under ThreadSanitizer as well
-#   scripts/test.sh --valgrind the suites under Valgrind as well
+#   scripts/test.sh --tsan     two contexts in two threads under ThreadSanitizer as well
+#   scripts/test.sh --valgrind the same program under Valgrind as well
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
@@ -20,7 +20,7 @@ done
 
 passed=0 failed=0
 
-# count NAME COMMAND...: a program that is one test
+# check NAME COMMAND...: a program that is one test
 check() {
     local name=$1
     shift
@@ -65,6 +65,7 @@ main() {
     log=$(mktemp)
     trap 'rm -f "$log" "$log.err"' EXIT
     suites "" "$REWIND_BUILD"
+    check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
     if [ -z "$quick" ]; then
         check "headers: each alone, C11 and C++17" "$rewind_root/tests/headers.sh"
         check "install: programs outside the tree" "$rewind_root/tests/install.sh" "$REWIND_BUILD"
@@ -78,10 +79,15 @@ main() {
         REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} suites "asan " "$REWIND_BUILD-asan"
     fi
     if [ -n "$tsan" ]; then
-        rewind_build "$REWIND_BUILD-tsan" -Db_sanitize=thread -Dbuildtype=debugoptimized -Db_lundef=false -Dbench=false -Dexamples=false
-        TSAN_OPTIONS=ignore_noninstrumented_modules=1 suites "tsan " "$REWIND_BUILD-tsan"
+        rewind_build "$REWIND_BUILD-tsan" -Db_sanitize=thread -Dbuildtype=debugoptimized -Db_lundef=false -Dbench=false \
+            -Dexamples=false -Dfaults=false
+        check "tsan two contexts" env TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 \
+            OMP_NUM_THREADS=1 "$REWIND_BUILD-tsan/tests/two_contexts"
     fi
-    [ -n "$valgrind" ] && REWIND_ISA=v3 suites "valgrind " "$REWIND_BUILD" valgrind -q --error-exitcode=1 --trace-children=yes
+    if [ -n "$valgrind" ]; then
+        check "valgrind two contexts" env REWIND_ISA=v3 OMP_NUM_THREADS=1 valgrind -q --error-exitcode=1 --leak-check=full \
+            --errors-for-leak-kinds=definite "$REWIND_BUILD/tests/two_contexts"
+    fi
     echo "$passed passed, $failed failed"
     [ "$failed" -eq 0 ]
 }
