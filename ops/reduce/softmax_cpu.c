@@ -1,13 +1,13 @@
 /*
- * Softmax kernels over rows of the last axis, and element by element over any other. A row is read from cache after its
- * first pass; every form is safe over its input.
+ * Softmax kernels: over the last axis a row at a time, over any other a vector of rows side by side. A row is read from
+ * cache after its first pass; every form is safe over its input.
  */
 #include "device/cpu/isa.h"
 #include "ops/reduce/softmax.h"
 #include "ops/util.h"
-#include "ops/vec.h"
+#include "ops/vec_native.h"
 
-/* A row as floats or doubles, whatever its type and stride. */
+/* A row of any stride. */
 struct row {
     const void *x;
     const void *z; /* second input, backward */
@@ -41,23 +41,37 @@ VEC_INLINE void store(void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n,
     else vf_store_some((char *)p + (size_t)(at + i) * (dtype == RW_BF16 ? 2 : 4), dtype, n - i, x);
 }
 
+/* Scaled scores; missing lanes are -inf. */
+VEC_INLINE vf scores(const struct row *r, rw_dtype dtype, int64_t i, float scale)
+{
+    vf x = tail(r->x, dtype, r->at, i, r->seen, 0) * scale;
+    for (int64_t l = r->seen - i; l < VF_LANES; l++) x[l] = -INFINITY;
+    return x;
+}
+
+/* Exponentials wait in the output where that holds them exactly; elsewhere they are taken again. */
 VEC_INLINE void softmax_row_f(const struct row *r, rw_dtype dtype, bool logarithm)
 {
     const float scale = (float)r->scale;
+    const bool keep = dtype == RW_F32 && !logarithm;
     vf m = vf_all(-INFINITY), sum = { 0 };
-    for (int64_t i = 0; i < r->seen; i += VF_LANES) m = vf_max(m, tail(r->x, dtype, r->at, i, r->seen, -INFINITY) * scale);
+    for (int64_t i = 0; i < r->seen; i += VF_LANES) m = vf_max(m, scores(r, dtype, i, scale));
     float most = vf_max_lane(m);
     if (most == -INFINITY) most = 0;
-    for (int64_t i = 0; i < r->seen; i += VF_LANES)
-        sum += vf_exp(tail(r->x, dtype, r->at, i, r->seen, -INFINITY) * scale - most);
+    for (int64_t i = 0; i < r->seen; i += VF_LANES) {
+        const vf e = vf_exp(scores(r, dtype, i, scale) - most);
+        sum += e;
+        if (keep) store(r->y, dtype, r->at, i, r->seen, e);
+    }
     const float total = vf_sum(sum);
     const float inverse = total > 0 || total != total ? 1 / total : 0, shift = most + logf(total);
     for (int64_t i = 0; i < r->seen; i += VF_LANES) {
-        const vf x = tail(r->x, dtype, r->at, i, r->seen, 0) * scale;
-        if (logarithm) store(r->y, dtype, r->at, i, r->seen, x - shift);
-        else store(r->y, dtype, r->at, i, r->seen, vf_exp(x - most) * inverse);
+        if (keep) store(r->y, dtype, r->at, i, r->seen, tail(r->y, dtype, r->at, i, r->seen, 0) * inverse);
+        else if (logarithm) store(r->y, dtype, r->at, i, r->seen, scores(r, dtype, i, scale) - shift);
+        else store(r->y, dtype, r->at, i, r->seen, vf_exp(scores(r, dtype, i, scale) - most) * inverse);
     }
-    for (int64_t i = r->seen; i < r->n; i++) f_put(r->y, dtype, r->at + i, 0);
+    if (r->seen < r->n) memset((char *)r->y + (size_t)(r->at + r->seen) * (dtype == RW_BF16 ? 2 : 4), 0,
+                               (size_t)(r->n - r->seen) * (dtype == RW_BF16 ? 2 : 4));
 }
 
 VEC_INLINE void softmax_row_d(const struct row *r, rw_dtype dtype, bool logarithm)
@@ -105,11 +119,62 @@ VEC_INLINE void backward_row_d(const struct row *r, rw_dtype dtype, bool logarit
     }
 }
 
-VEC_INLINE void one_row(const struct row *r, rw_dtype dtype, bool logarithm, bool backward)
+VEC_INLINE nf columns(const void *p, rw_dtype dtype, int64_t at, int64_t lanes)
 {
-    if (dtype == RW_F64 || r->stride != 1) {
+    return lanes == NF_LANES ? nf_get(p, dtype, at) : nf_get_some(p, dtype, at, lanes);
+}
+
+VEC_INLINE void put_columns(void *p, rw_dtype dtype, int64_t at, int64_t lanes, nf x)
+{
+    if (lanes == NF_LANES) nf_put(p, dtype, at, x);
+    else nf_put_some(p, dtype, at, lanes, x);
+}
+
+/* Up to NF_LANES rows side by side: the axis is not the last one. Lanes do not meet, so their number is free. */
+VEC_INLINE void softmax_columns(const struct row *r, rw_dtype dtype, int64_t lanes, bool logarithm)
+{
+    nf m = nf_all(-INFINITY), sum = { 0 };
+    for (int64_t i = 0; i < r->n; i++) {
+        const nf x = columns(r->x, dtype, r->at + i * r->stride, lanes);
+        m = nf_select((ni)(x > m), x, m);
+    }
+    m = nf_select((ni)(m == -INFINITY), (nf){ 0 }, m);
+    for (int64_t i = 0; i < r->n; i++) sum += nf_exp(columns(r->x, dtype, r->at + i * r->stride, lanes) - m);
+    const nf inverse = nf_select((ni)(sum == 0), (nf){ 0 }, 1 / sum), shift = m + nf_log(sum);
+    for (int64_t i = 0; i < r->n; i++) {
+        const int64_t at = r->at + i * r->stride;
+        const nf x = columns(r->x, dtype, at, lanes);
+        put_columns(r->y, dtype, at, lanes, logarithm ? x - shift : nf_exp(x - m) * inverse);
+    }
+}
+
+/* x: y of the forward pass, z: dy */
+VEC_INLINE void backward_columns(const struct row *r, rw_dtype dtype, int64_t lanes, bool logarithm)
+{
+    nf sum = { 0 };
+    for (int64_t i = 0; i < r->n; i++) {
+        const nf dy = columns(r->z, dtype, r->at + i * r->stride, lanes);
+        if (logarithm) sum += dy;
+        else sum += columns(r->x, dtype, r->at + i * r->stride, lanes) * dy;
+    }
+    for (int64_t i = 0; i < r->n; i++) {
+        const int64_t at = r->at + i * r->stride;
+        const nf y = columns(r->x, dtype, at, lanes), dy = columns(r->z, dtype, at, lanes);
+        if (logarithm) put_columns(r->y, dtype, at, lanes, dy - nf_exp(y) * sum);
+        else put_columns(r->y, dtype, at, lanes, y * (dy - sum) * (float)r->scale);
+    }
+}
+
+VEC_INLINE void one(const struct row *r, rw_dtype dtype, int64_t lanes, bool logarithm, bool backward)
+{
+    if (dtype == RW_F64) {
         if (backward) backward_row_d(r, dtype, logarithm);
         else softmax_row_d(r, dtype, logarithm);
+    } else if (r->stride != 1) {
+        if (backward && lanes == NF_LANES) backward_columns(r, dtype, NF_LANES, logarithm);
+        else if (backward) backward_columns(r, dtype, lanes, logarithm);
+        else if (lanes == NF_LANES) softmax_columns(r, dtype, NF_LANES, logarithm);
+        else softmax_columns(r, dtype, lanes, logarithm);
     } else {
         if (backward) backward_row_f(r, dtype, logarithm);
         else softmax_row_f(r, dtype, logarithm);
@@ -120,23 +185,25 @@ VEC_INLINE rw_status rows(const rw_kernel *k, bool logarithm, bool backward)
 {
     const struct rw_softmax_attrs *const a = k->attrs;
     const rw_layout *const l = k->in[0].layout;
+    const rw_dtype dtype = k->in[0].dtype;
     const int axis = (int)(a->axis < 0 ? a->axis + l->rank : a->axis);
     int64_t inner = 1;
     for (int i = axis + 1; i < l->rank; i++) inner *= l->dim[i];
-    const int64_t n = l->dim[axis], s = a->causal ? l->dim[l->rank - 2] : 1;
     if (!l->numel) return RW_OK;
+    const int64_t n = l->dim[axis], s = a->causal ? l->dim[l->rank - 2] : 1;
+    const int64_t side = dtype == RW_F64 || inner == 1 ? 1 : NF_LANES, pieces = (inner + side - 1) / side;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM / 4)
-    for (int64_t i = 0; i < l->numel / n; i++) {
-        struct row r = { k->in[0].data, backward ? k->in[1].data : NULL, k->out[0].data, i / inner * n * inner + i % inner, inner, n, n,
-                         a->scale };
+    for (int64_t i = 0; i < l->numel / (n * inner) * pieces; i++) {
+        const int64_t c = i % pieces * side, lanes = inner - c < side ? inner - c : side;
+        struct row r = { k->in[0].data, backward ? k->in[1].data : NULL, k->out[0].data, i / pieces * n * inner + c, inner, n, n, a->scale };
         if (a->causal && !backward) {
             const int64_t seen = i % s + 1 + (n - s);
             r.seen = seen < 0 ? 0 : seen < n ? seen : n;
         }
-        switch (k->in[0].dtype) {
-        case RW_F64: one_row(&r, RW_F64, logarithm, backward); break;
-        case RW_BF16: one_row(&r, RW_BF16, logarithm, backward); break;
-        default: one_row(&r, RW_F32, logarithm, backward);
+        switch (dtype) {
+        case RW_F64: one(&r, RW_F64, lanes, logarithm, backward); break;
+        case RW_BF16: one(&r, RW_BF16, lanes, logarithm, backward); break;
+        default: one(&r, RW_F32, lanes, logarithm, backward);
         }
     }
     return RW_OK;
