@@ -16,6 +16,9 @@
 /* Elements of a block: enough to hide the cost of handing it out, few enough to balance threads. */
 #define MAP_BLOCK 16384
 
+/* Operands are counted by constants: their loops are unrolled, so that vectors stay in registers. */
+#define MAP_UNROLL _Pragma("GCC unroll 3")
+
 typedef void (*map_nf)(const nf *x, nf *y, double a);
 typedef void (*map_nd)(const nd *x, nd *y, double a);
 
@@ -96,8 +99,10 @@ VEC_INLINE void map_step_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_o
                            int64_t to, int64_t i, int64_t n, map_nf f, double a)
 {
     nf x[MAP_INPUTS], y[MAP_OUTPUTS];
+    MAP_UNROLL
     for (int j = 0; j < n_in; j++) x[j] = map_load_f(k->in[j].data, dtype, at[j] + i * stride[j], stride[j], n);
     f(x, y, a);
+    MAP_UNROLL
     for (int j = 0; j < n_out; j++) {
         if (n == NF_LANES) nf_put(k->out[j].data, dtype, to + i, y[j]);
         else nf_put_some(k->out[j].data, dtype, to + i, n, y[j]);
@@ -118,8 +123,10 @@ VEC_INLINE void map_row_d(const rw_kernel *k, int n_in, int n_out, const int64_t
     for (int64_t i = 0; i < n; i += ND_LANES) {
         const int64_t some = n - i < ND_LANES ? n - i : ND_LANES;
         nd x[MAP_INPUTS], y[MAP_OUTPUTS];
+        MAP_UNROLL
         for (int j = 0; j < n_in; j++) x[j] = map_load_d(k->in[j].data, at[j] + i * stride[j], stride[j], some);
         f(x, y, a);
+        MAP_UNROLL
         for (int j = 0; j < n_out; j++) {
             double *const p = (double *)k->out[j].data + to + i;
             if (some == ND_LANES) *(nd *)p = y[j];
@@ -141,7 +148,7 @@ VEC_INLINE void map_row(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out,
 }
 
 /* at[j]: where row `row` of input j begins; index: its place along the outer axes. */
-static inline void map_seek(const struct map_axes *m, int n_in, int64_t row, int64_t *at, int64_t *index)
+static __attribute__((noinline, unused)) void map_seek(const struct map_axes *m, int n_in, int64_t row, int64_t *at, int64_t *index)
 {
     for (int j = 0; j < n_in; j++) at[j] = 0;
     for (int axis = m->rank - 2; axis >= 0; axis--) {
@@ -151,7 +158,7 @@ static inline void map_seek(const struct map_axes *m, int n_in, int64_t row, int
     }
 }
 
-static inline void map_next(const struct map_axes *m, int n_in, int64_t *at, int64_t *index)
+static __attribute__((noinline, unused)) void map_next(const struct map_axes *m, int n_in, int64_t *at, int64_t *index)
 {
     for (int axis = m->rank - 2; axis >= 0; axis--) {
         for (int j = 0; j < n_in; j++) at[j] += m->stride[j][axis];
