@@ -4,7 +4,7 @@
 #   scripts/test.sh            all suites, headers, install, examples; the suites again under ASan and UBSan
 #   scripts/test.sh --quick    the suites only
 #   scripts/test.sh --tsan     two contexts in two threads under ThreadSanitizer as well
-#   scripts/test.sh --valgrind the same program under Valgrind as well
+#   scripts/test.sh --valgrind all suites and that program under Valgrind as well
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
@@ -87,6 +87,8 @@ main() {
     if [ -n "$valgrind" ]; then
         check "valgrind two contexts" env REWIND_ISA=v3 OMP_NUM_THREADS=1 valgrind -q --error-exitcode=1 --leak-check=full \
             --errors-for-leak-kinds=definite "$REWIND_BUILD/tests/two_contexts"
+        export REWIND_ISA=v3 # Valgrind knows no AVX-512
+        REWIND_FUZZ_PROGRAMS=20 suites "valgrind " "$REWIND_BUILD" valgrind -q --trace-children=yes --error-exitcode=1
     fi
     echo "$passed passed, $failed failed"
     [ "$failed" -eq 0 ]

@@ -129,4 +129,10 @@ void rw_region_path(const rw_tape *t, uint32_t region, char *text, size_t size);
 
 bool rw_tape_is_valid(const rw_tape *t);
 
+/*
+ * The audit of law 3: true when no two tickets of the tape share a random word. Not an invariant: a caller may set the
+ * generator back on purpose. RW_ERR_MEMORY leaves *ret untouched.
+ */
+rw_status rw_tape_audit_tickets(const rw_tape *t, bool *ret_disjoint);
+
 #endif

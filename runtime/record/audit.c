@@ -1,0 +1,51 @@
+/* The audit of law 3: which Philox blocks each ticket of a tape takes, and whether any is taken twice. */
+#include "memory/alloc.h"
+#include "record/tape.h"
+
+#include <stdlib.h>
+
+struct taken {
+    uint64_t seed, first, end; /* blocks [first, end) */
+};
+
+static int by_place(const void *pa, const void *pb)
+{
+    const struct taken *const a = pa, *const b = pb;
+    if (a->seed != b->seed) return a->seed < b->seed ? -1 : 1;
+    if (a->first != b->first) return a->first < b->first ? -1 : 1;
+    return a->end < b->end ? -1 : a->end > b->end;
+}
+
+/* A node that repeats another's ticket draws the same words on purpose: each ticket counts once, by the node that took it. */
+static size_t collect(const rw_tape *t, struct taken *taken, bool *seen)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_nodes; i++) {
+        const struct rw_node *const node = &t->nodes[i];
+        if (node->ticket == RW_NONE_ID || seen[node->ticket]) continue;
+        seen[node->ticket] = true;
+        rw_desc in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
+        const rw_op_call call = rw_call_of(t, node, in, out);
+        const int64_t words = call.op->draws ? call.op->draws(&call) : out[0].layout->numel;
+        const rw_ticket ticket = t->tickets[node->ticket];
+        taken[n++] = (struct taken){ ticket.seed, ticket.offset, ticket.offset + (uint64_t)(words + 3) / 4 };
+    }
+    return n;
+}
+
+rw_status rw_tape_audit_tickets(const rw_tape *t, bool *ret_disjoint)
+{
+    struct taken *const taken = rw_malloc(t->n_tickets * sizeof *taken);
+    bool *const seen = rw_calloc(t->n_tickets, sizeof *seen);
+    const bool ok = taken && seen;
+    if (ok) {
+        const size_t n = collect(t, taken, seen);
+        qsort(taken, n, sizeof *taken, by_place);
+        bool disjoint = true;
+        for (size_t i = 1; i < n; i++) disjoint &= taken[i].seed != taken[i - 1].seed || taken[i].first >= taken[i - 1].end;
+        *ret_disjoint = disjoint;
+    }
+    rw_free(taken);
+    rw_free(seen);
+    return ok ? RW_OK : RW_ERR_MEMORY;
+}
