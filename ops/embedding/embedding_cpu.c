@@ -27,19 +27,37 @@ rw_status RW_ISA_NAME(rw_embedding_cpu)(const rw_kernel *k)
 #define COLUMNS 256
 
 /* Columns [c, c + n) of one table row: its tokens in order, in float (double for float64). */
+VEC_INLINE void sum_tokens_f(const rw_kernel *k, rw_dtype dtype, int64_t to, int64_t width, int64_t c, int64_t n, const int32_t *token,
+                             int64_t tokens)
+{
+    float sum[COLUMNS] = { 0 };
+    for (int64_t i = 0; i < tokens; i++) {
+        const int64_t at = token[i] * width + c;
+        int64_t j = 0;
+        for (; j + VF_LANES <= n; j += VF_LANES) vf_store(sum + j, vf_load(sum + j) + vf_get(k->in[0].data, dtype, at + j));
+        for (; j < n; j++) sum[j] += f_get(k->in[0].data, dtype, at + j);
+    }
+    for (int64_t j = 0; j < n; j++) f_put(k->out[0].data, dtype, to + j, sum[j]);
+}
+
+static void sum_tokens_d(const rw_kernel *k, int64_t to, int64_t width, int64_t c, int64_t n, const int32_t *token, int64_t tokens)
+{
+    double *const y = (double *)k->out[0].data + to;
+    memset(y, 0, (size_t)n * sizeof *y);
+    for (int64_t i = 0; i < tokens; i++) {
+        const double *const x = (const double *)k->in[0].data + token[i] * width + c;
+        for (int64_t j = 0; j < n; j++) y[j] += x[j];
+    }
+}
+
 static void sum_tokens(const rw_kernel *k, int64_t row, int64_t width, int64_t c, int64_t n, const int32_t *token, int64_t tokens)
 {
-    if (k->in[0].dtype == RW_F64) {
-        double *const y = (double *)k->out[0].data + row * width + c;
-        for (int64_t j = 0; j < n; j++) y[j] = 0;
-        for (int64_t i = 0; i < tokens; i++)
-            for (int64_t j = 0; j < n; j++) y[j] += ((const double *)k->in[0].data)[token[i] * width + c + j];
-        return;
+    const int64_t to = row * width + c;
+    switch (k->in[0].dtype) {
+    case RW_F64: sum_tokens_d(k, to, width, c, n, token, tokens); break;
+    case RW_BF16: sum_tokens_f(k, RW_BF16, to, width, c, n, token, tokens); break;
+    default: sum_tokens_f(k, RW_F32, to, width, c, n, token, tokens);
     }
-    float sum[COLUMNS] = { 0 };
-    for (int64_t i = 0; i < tokens; i++)
-        for (int64_t j = 0; j < n; j++) sum[j] += f_get(k->in[0].data, k->in[0].dtype, token[i] * width + c + j);
-    for (int64_t j = 0; j < n; j++) f_put(k->out[0].data, k->out[0].dtype, row * width + c + j, sum[j]);
 }
 
 rw_status RW_ISA_NAME(rw_embedding_backward_cpu)(const rw_kernel *k);

@@ -24,11 +24,12 @@ static rw_op_cost cost(const rw_op_call *call)
     return rw_cost_pointwise(call, 3);
 }
 
-/* cos and sin per position and pair */
+/* The table, then the angular frequencies in whole vectors of 8. */
 static size_t workspace(const rw_op_call *call, rw_device device)
 {
     const rw_layout *const x = call->in[0].layout;
-    return (size_t)(x->dim[2] * x->dim[3]) * (call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float));
+    const int64_t half = x->dim[3] / 2;
+    return rw_rope_table_bytes(x->dim[2], half, call->in[0].dtype) + (size_t)((half + 7) / 8 * 8) * sizeof(double);
 }
 
 static rw_status grad(rw_grad_call *g);

@@ -4,23 +4,43 @@
 #include "ops/util.h"
 #include "ops/vec.h"
 
+/*
+ * cos and sin of position s: half of each. The angular frequencies are at `frequency`, half of them rounded up to whole
+ * vectors; the lanes beyond are computed and dropped.
+ */
+VEC_INLINE void fill_position(const rw_kernel *k, rw_dtype dtype, const double *frequency, double position, int64_t s, int64_t half)
+{
+    const struct rw_rope_attrs *const a = k->attrs;
+    const double sign = a->inverse ? -1 : 1;
+    for (int64_t i = 0; i < half; i += VD_LANES) {
+        const vd angle = position * vd_load(frequency + i);
+        const vd c = vd_cos(angle), z = sign * vd_sin(angle);
+        for (int64_t l = 0; l < VD_LANES && i + l < half; l++) {
+            const int64_t at = s * 2 * half + i + l;
+            if (dtype == RW_F64) {
+                ((double *)k->workspace)[at] = c[l];
+                ((double *)k->workspace)[at + half] = z[l];
+            } else {
+                ((float *)k->workspace)[at] = (float)c[l];
+                ((float *)k->workspace)[at + half] = (float)z[l];
+            }
+        }
+    }
+}
+
+/* The table, per position half cosines and then half sines; the frequencies lie behind it. */
 static void fill_table(const rw_kernel *k, int64_t seq, int64_t half)
 {
     const struct rw_rope_attrs *const a = k->attrs;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (seq * half >= RW_PARALLEL_FROM / 16)
+    const size_t table = rw_rope_table_bytes(seq, half, k->in[0].dtype);
+    double *const frequency = (double *)(void *)((char *)k->workspace + table);
+    for (int64_t i = 0; i < (half + VD_LANES - 1) / VD_LANES * VD_LANES; i++)
+        frequency[i] = i < half ? pow(a->base, -(double)i / (double)half) : 0;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (seq * half >= RW_PARALLEL_FROM / 4)
     for (int64_t s = 0; s < seq; s++) {
         const double position = k->n_inputs == 2 ? ((const int32_t *)k->in[1].data)[s] : (double)s;
-        for (int64_t i = 0; i < half; i++) {
-            const double angle = position * pow(a->base, -(double)i / (double)half);
-            const double c = cos(angle), z = a->inverse ? -sin(angle) : sin(angle);
-            if (k->in[0].dtype == RW_F64) {
-                ((double *)k->workspace)[s * 2 * half + i] = c;
-                ((double *)k->workspace)[s * 2 * half + half + i] = z;
-            } else {
-                ((float *)k->workspace)[s * 2 * half + i] = (float)c;
-                ((float *)k->workspace)[s * 2 * half + half + i] = (float)z;
-            }
-        }
+        if (k->in[0].dtype == RW_F64) fill_position(k, RW_F64, frequency, position, s, half);
+        else fill_position(k, RW_F32, frequency, position, s, half);
     }
 }
 

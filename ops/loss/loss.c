@@ -1,6 +1,6 @@
 /*
  * cross_entropy and mse_loss. Cross-entropy keeps one number per row beside the logits; its backward writes the gradient
- * over the logits, so there never is a second copy of them.
+ * over the logits, so there never is a second copy of them. mse_loss keeps nothing beside its inputs.
  */
 #include "ops/loss/loss.h"
 
@@ -108,12 +108,68 @@ rw_tensor *rw_cross_entropy_weights_at(rw_site at, rw_tape *t, rw_tensor *target
     return rw_apply_at(at, t, &rw_op_cross_entropy_weights, &target, 1, &a, sizeof a, NULL);
 }
 
-/* mse_loss: composed; its scalar is float32 for 16-bit tensors */
+/* mse_loss */
+
+static rw_status check_mse(rw_op_call *call)
+{
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    return rw_op_output(call, 0, loss_dtype(call->in[0].dtype), RW_SCALAR);
+}
+
+static rw_status check_mse_backward(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_op_cost cost_mse(const rw_op_call *call)
+{
+    return (rw_op_cost){ 3 * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
+}
+
+/* A double per block. */
+static size_t workspace_mse(const rw_op_call *call, rw_device device)
+{
+    return (size_t)rw_mse_blocks(call->in[0].layout->numel) * sizeof(double);
+}
+
+/* x, y, gradient of the loss -> 2 (x - y) dy / n */
+RW_CPU_KERNEL(rw_mse_loss_backward_cpu)
+static const rw_op_def rw_op_mse_loss_backward = { .name = "mse_loss_backward", .n_inputs = 3, .n_outputs = 1,
+                                                   .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check_mse_backward,
+                                                   .kernel = { [RW_DEVICE_CPU] = rw_mse_loss_backward_cpu }, .cost = cost_mse };
+
+static rw_status grad_mse(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const x = rw_grad_input(g, 0), *const y = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *dx;
+    if (rw_grad_again(g)) {
+        const int64_t n = rw_shape_numel(rw_tensor_shape(x));
+        dx = rw_mul(t, rw_scale(t, rw_sub(t, x, y), n ? 2 / (double)n : 0), rw_cast(t, dy, rw_tensor_dtype(x)));
+    } else {
+        rw_tensor *const in[] = { x, y, dy };
+        dx = rw_grad_apply(g, &rw_op_mse_loss_backward, in, 3, NULL, 0, NULL);
+    }
+    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, dx));
+    return rw_grad_wanted(g, 1) ? rw_grad_set(g, 1, rw_neg(t, dx)) : RW_OK;
+}
+
+RW_CPU_KERNEL(rw_mse_loss_cpu)
+static const rw_op_def rw_op_mse_loss = { .name = "mse_loss", .n_inputs = 2, .n_outputs = 1, .check = check_mse,
+                                          .kernel = { [RW_DEVICE_CPU] = rw_mse_loss_cpu }, .grad = grad_mse, .cost = cost_mse,
+                                          .workspace = workspace_mse };
+
+/* Tensors that broadcast are rare: composed. */
 rw_tensor *rw_mse_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y)
 {
     if (!x || !y) return NULL;
-    rw_tensor *d = rw_sub_at(at, t, x, y);
-    if (!d) return NULL;
-    if (rw_tensor_dtype(d) == RW_BF16) d = rw_cast_at(at, t, d, RW_F32);
-    return rw_mean_at(at, t, rw_mul_at(at, t, d, d), RW_ALL_AXES, false);
+    if (!rw_shape_equal(rw_tensor_shape(x), rw_tensor_shape(y))) {
+        rw_tensor *d = rw_sub_at(at, t, x, y);
+        if (!d) return NULL;
+        if (rw_tensor_dtype(d) == RW_BF16) d = rw_cast_at(at, t, d, RW_F32);
+        return rw_mean_at(at, t, rw_mul_at(at, t, d, d), RW_ALL_AXES, false);
+    }
+    rw_tensor *const in[] = { x, y };
+    return rw_apply_at(at, t, &rw_op_mse_loss, in, 2, NULL, 0, NULL);
 }

@@ -9,6 +9,14 @@ struct rw_cross_entropy_attrs {
     int64_t classes, dtype; /* of the weights */
 };
 
+/* Squared differences are summed per block of this many elements, the blocks' sums in order. */
+#define RW_MSE_BLOCK 16384
+
+static inline int64_t rw_mse_blocks(int64_t numel)
+{
+    return (numel + RW_MSE_BLOCK - 1) / RW_MSE_BLOCK;
+}
+
 rw_tensor *rw_cross_entropy_weights_at(rw_site at, rw_tape *t, rw_tensor *target, rw_shape logits, rw_dtype dtype,
                                        const struct rw_cross_entropy_attrs *attrs);
 

@@ -126,18 +126,30 @@ static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, double *dw
     }
 }
 
-static void add_blocks(const rw_kernel *k, int64_t blocks, int64_t n)
+#define COLUMNS 256
+
+/* Columns [c, c + n) of dweight (o = 1) or dbias (o = 2): the blocks' sums, in order. */
+static void add_blocks(const rw_kernel *k, int o, int64_t blocks, int64_t width, int64_t c, int64_t n)
 {
-    for (int o = 1; o < k->n_outputs; o++) {
-        for (int64_t i = 0; i < n; i++) {
-            double sum = 0;
-            for (int64_t b = 0; b < blocks; b++) {
-                const int64_t at = (b * 2 + o - 1) * n + i;
-                sum += k->in[0].dtype == RW_F64 ? ((double *)k->workspace)[at] : (double)((float *)k->workspace)[at];
-            }
-            if (k->in[0].dtype == RW_F64) ((double *)k->out[o].data)[i] = sum;
-            else f_put(k->out[o].data, k->out[o].dtype, i, (float)sum);
-        }
+    double sum[COLUMNS] = { 0 };
+    for (int64_t b = 0; b < blocks; b++) {
+        const int64_t at = (b * 2 + o - 1) * width + c;
+        if (k->in[0].dtype == RW_F64) for (int64_t i = 0; i < n; i++) sum[i] += ((const double *)k->workspace)[at + i];
+        else for (int64_t i = 0; i < n; i++) sum[i] += (double)((const float *)k->workspace)[at + i];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (k->in[0].dtype == RW_F64) ((double *)k->out[o].data)[c + i] = sum[i];
+        else f_put(k->out[o].data, k->out[o].dtype, c + i, (float)sum[i]);
+    }
+}
+
+static void add_all_blocks(const rw_kernel *k, int64_t blocks, int64_t width)
+{
+    const int64_t chunks = (width + COLUMNS - 1) / COLUMNS;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (blocks * width >= RW_PARALLEL_FROM)
+    for (int64_t i = 0; i < chunks * (k->n_outputs - 1); i++) {
+        const int64_t c = i % chunks * COLUMNS, rest = width - c;
+        add_blocks(k, 1 + (int)(i / chunks), blocks, width, c, rest < COLUMNS ? rest : COLUMNS);
     }
 }
 
@@ -157,6 +169,6 @@ rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k)
             else backward_row(k, RW_F32, i * n, n, (float *)(void *)dw, (float *)(void *)db);
         }
     }
-    add_blocks(k, blocks, n);
+    add_all_blocks(k, blocks, n);
     return RW_OK;
 }
