@@ -45,12 +45,13 @@ static void put_result(const struct pass_job *j, int64_t o, double x)
 static int64_t seek(const struct rw_reduce_axes *a, int64_t i, int64_t *index)
 {
     int64_t at = 0;
-    for (int axis = a->rank - 1; axis >= 0; axis--) {
+    for (int axis = a->rank - 1; axis > 0; axis--) {
         index[axis] = i % a->dim[axis];
         at += index[axis] * a->stride[axis];
         i /= a->dim[axis];
     }
-    return at;
+    index[0] = i;
+    return a->rank ? at + i * a->stride[0] : 0;
 }
 
 VEC_INLINE int64_t next(const struct rw_reduce_axes *a, int64_t at, int64_t *index)
@@ -246,9 +247,12 @@ VEC_INLINE void reduce_columns(const struct pass_job *j, rw_dtype dtype, enum pa
 VEC_INLINE void task(const struct pass_job *j, rw_dtype dtype, enum pass pass, int64_t i)
 {
     const struct rw_reduce_plan *const plan = j->plan;
+    if (plan->run_reduced) { /* one group of parts, or groups of one part */
+        reduce_runs(j, dtype, pass, plan->parts > 1 ? 0 : i, plan->parts > 1 ? i : 0);
+        return;
+    }
     const int64_t p = i % plan->parts, chunk = i / plan->parts % plan->chunks, g = i / plan->parts / plan->chunks;
-    if (plan->run_reduced) reduce_runs(j, dtype, pass, g, p);
-    else reduce_columns(j, dtype, pass, g, chunk, p);
+    reduce_columns(j, dtype, pass, g, chunk, p);
 }
 
 #define TASKS(dtype, pass)                                                       \
