@@ -207,8 +207,6 @@ VEC_FUNCTION(exp)
 VEC_FUNCTION(log)
 VEC_FUNCTION(tanh)
 VEC_FUNCTION(erf)
-VEC_FUNCTION(sin)
-VEC_FUNCTION(cos)
 
 VEC_INLINE vf vf_sqrt(vf x)
 {

@@ -4,6 +4,9 @@
 #include "ops/util.h"
 #include "ops/vec.h"
 
+VEC_FUNCTION(sin)
+VEC_FUNCTION(cos)
+
 /*
  * cos and sin of position s: half of each. The angular frequencies are at `frequency`, half of them rounded up to whole
  * vectors; the lanes beyond are computed and dropped.
