@@ -4,19 +4,25 @@
  *   two-ended   walk the steps in order inside a fixed capacity; what lives long takes the lowest gap that fits, what
  *               dies soon the highest. Kept activations then form a stack at the bottom that backward takes down from
  *               its top, and transients never split it. n log n, tried for several ideas of "long" and, while none
- *               fits, for growing capacities.
- *   by size     largest buffer first, each at the lowest offset that is free during its whole life. Quadratic, so only
+ *               fits, for growing capacities. When no try fits, all from the bottom of a range without end.
+ *   by size     heaviest buffer first, each at the lowest offset that is free during its whole life. Quadratic, so only
  *               for a few thousand buffers. Source: Pisarchyk and Lee, "Efficient memory management for deep neural net
  *               inference", arXiv 2001.03288.
  */
 #include "memory/place.h"
 
 #include "memory/alloc.h"
+#include "memory/gaps.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define BY_SIZE_MOST 6000
+#define RANKINGS_MOST 2000
+
+/* Bounds on the work: 100,000 buffers stay within tens of milliseconds whatever their lives look like. */
+#define TAKES_PER_BUFFER 1
+#define TAKES_LEAST 100000
 
 static uint64_t rounded(uint64_t bytes, uint64_t alignment)
 {
@@ -85,112 +91,108 @@ static bool events_init(struct events *e, const struct rw_life *life, size_t n)
     return sort_by(life, n, e->steps, false, &e->begin, &e->begin_at) && sort_by(life, n, e->steps, true, &e->end, &e->end_at);
 }
 
-/* The gaps of an arena, in order of address, neighbours joined. */
-struct gaps {
-    struct gap {
-        uint64_t from, to;
-    } *gap;
-    size_t n, cap;
-};
-
-static size_t lower_bound(const struct gaps *g, uint64_t from)
-{
-    size_t lo = 0, hi = g->n;
-    while (lo < hi) {
-        const size_t mid = (lo + hi) / 2;
-        if (g->gap[mid].from < from) lo = mid + 1;
-        else hi = mid;
-    }
-    return lo;
-}
-
-static bool give(struct gaps *g, uint64_t from, uint64_t to)
-{
-    size_t i = lower_bound(g, from);
-    const bool joins_left = i > 0 && g->gap[i - 1].to == from, joins_right = i < g->n && g->gap[i].from == to;
-    if (joins_left && joins_right) {
-        g->gap[i - 1].to = g->gap[i].to;
-        memmove(&g->gap[i], &g->gap[i + 1], (--g->n - i) * sizeof *g->gap);
-    } else if (joins_left) {
-        g->gap[i - 1].to = to;
-    } else if (joins_right) {
-        g->gap[i].from = from;
-    } else {
-        if (!rw_grow(&g->gap, &g->cap, g->n, 1, sizeof *g->gap)) return false;
-        memmove(&g->gap[i + 1], &g->gap[i], (g->n++ - i) * sizeof *g->gap);
-        g->gap[i] = (struct gap){ from, to };
-    }
-    return true;
-}
-
-/* The lowest or the highest gap that fits; UINT64_MAX when none does. */
-static uint64_t take(struct gaps *g, uint64_t bytes, bool low)
-{
-    for (size_t k = 0; k < g->n; k++) {
-        const size_t i = low ? k : g->n - 1 - k;
-        struct gap *const gap = &g->gap[i];
-        if (gap->to - gap->from < bytes) continue;
-        const uint64_t offset = low ? gap->from : gap->to - bytes;
-        if (low) gap->from += bytes;
-        else gap->to -= bytes;
-        if (gap->from == gap->to) memmove(gap, gap + 1, (--g->n - i) * sizeof *g->gap);
-        return offset;
-    }
-    return UINT64_MAX;
-}
-
 enum outcome { FITS, DOES_NOT_FIT, NO_MEMORY };
 
-/* Places all in `capacity`; what lives more than `life_limit` steps is long-lived. */
-static enum outcome two_ended(struct rw_life *life, const struct events *e, struct gaps *g, uint64_t alignment, uint64_t capacity,
-                              uint32_t life_limit)
+/* A try: the tree of gaps is kept between tries, and `takes_left` bounds the work of all of them together. */
+struct tries {
+    struct rw_life *life;
+    const struct events *events;
+    uint64_t alignment;
+    struct rw_gaps gaps;
+    uint64_t takes_left;
+};
+
+#define ALL_LONG UINT32_MAX
+
+/* Places all in `capacity`; what lives more than life_limit steps is long-lived. *ret_top is the highest address used. */
+static enum outcome two_ended(struct tries *t, uint64_t capacity, uint32_t life_limit, uint64_t *ret_top)
 {
-    g->n = 0;
-    if (capacity && !give(g, 0, capacity)) return NO_MEMORY;
+    const struct events *const e = t->events;
+    *ret_top = 0;
+    if (!rw_gaps_reset(&t->gaps, capacity)) return NO_MEMORY;
     for (uint32_t s = 0; s < e->steps; s++) {
         for (uint32_t k = e->begin_at[s]; k < e->begin_at[s + 1]; k++) {
-            struct rw_life *const b = &life[e->begin[k]];
+            struct rw_life *const b = &t->life[e->begin[k]];
             b->offset = 0;
             if (!b->bytes) continue;
-            b->offset = take(g, rounded(b->bytes, alignment), b->last - b->first > life_limit);
+            const uint64_t bytes = rounded(b->bytes, t->alignment);
+            b->offset = rw_gaps_take(&t->gaps, bytes, life_limit == ALL_LONG || b->last - b->first > life_limit);
+            if (t->takes_left) t->takes_left--;
             if (b->offset == UINT64_MAX) return DOES_NOT_FIT;
+            if (b->offset + bytes > *ret_top) *ret_top = b->offset + bytes;
         }
         for (uint32_t k = e->end_at[s]; k < e->end_at[s + 1]; k++) {
-            const struct rw_life *const b = &life[e->end[k]];
-            if (b->bytes && !give(g, b->offset, b->offset + rounded(b->bytes, alignment))) return NO_MEMORY;
+            const struct rw_life *const b = &t->life[e->end[k]];
+            if (b->bytes && !rw_gaps_give(&t->gaps, b->offset, b->offset + rounded(b->bytes, t->alignment))) return NO_MEMORY;
         }
     }
     return FITS;
 }
 
-static enum outcome best_two_ended(struct rw_life *life, const struct events *e, uint64_t alignment, uint64_t least,
-                                   uint64_t *ret_size)
+/* Every idea of "long" in turn, until one fits. */
+static enum outcome fit_in(struct tries *t, uint64_t capacity, uint64_t *ret_top)
 {
-    static const unsigned permille[] = { 0, 5, 10, 15, 20, 30, 50, 80, 120, 200, 350, 600, 1000, 2000, 4000 };
-    struct gaps gaps = { 0 };
     enum outcome outcome = DOES_NOT_FIT;
-    for (size_t c = 0; outcome == DOES_NOT_FIT && c < sizeof permille / sizeof *permille; c++) {
-        const uint64_t capacity = rounded(least + least / 1000 * permille[c] + (c ? alignment : 0), alignment);
-        for (uint32_t limit = e->steps / 2; outcome == DOES_NOT_FIT; limit /= 3) {
-            outcome = two_ended(life, e, &gaps, alignment, capacity, limit);
-            *ret_size = capacity;
-            if (limit < 3) break;
-        }
+    for (uint32_t limit = t->events->steps / 2; outcome == DOES_NOT_FIT && t->takes_left; limit /= 3) {
+        outcome = two_ended(t, capacity, limit, ret_top);
+        if (limit < 3) break;
     }
-    rw_free(gaps.gap);
     return outcome;
+}
+
+/* Always fits: everything from the bottom of a range that could hold all buffers side by side. */
+static enum outcome from_the_bottom(struct tries *t, size_t n, uint64_t *ret_top)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++) sum += rounded(t->life[i].bytes, t->alignment);
+    return two_ended(t, sum, ALL_LONG, ret_top);
+}
+
+/*
+ * Capacities close to the bound first. When none of them does, all from the bottom says what is worth trying: capacities
+ * below that.
+ */
+static enum outcome best_two_ended(struct tries *t, size_t n, uint64_t least, uint64_t *ret_top)
+{
+    static const unsigned permille[] = { 0, 5, 10, 15, 20, 30, 40, 50, 65, 80, 100, 120, 150, 200 };
+    const size_t close = 5, all = sizeof permille / sizeof *permille;
+    enum outcome outcome = DOES_NOT_FIT;
+    uint64_t below = UINT64_MAX;
+    for (size_t c = 0; c < all && (t->takes_left || c <= close); c++) {
+        if (c == close) {
+            outcome = from_the_bottom(t, n, &below);
+            *ret_top = below;
+            if (outcome == NO_MEMORY || !t->takes_left) return outcome;
+        }
+        const uint64_t capacity = rounded(least + least / 1000 * permille[c] + (c ? t->alignment : 0), t->alignment);
+        if (capacity >= below) break;
+        outcome = fit_in(t, capacity, ret_top);
+        if (outcome != DOES_NOT_FIT) return outcome;
+    }
+    return from_the_bottom(t, n, ret_top);
 }
 
 /* By size */
 
 struct ranked {
+    double weight;
     uint64_t bytes;
     uint32_t index, span;
 };
 
-static int larger_first(const void *pa, const void *pb)
+/* What comes first: the largest, the largest product of bytes and steps, or what lives longest. */
+enum ranking { BY_BYTES, BY_AREA, BY_SPAN, N_RANKINGS };
+
+static double weight(enum ranking ranking, const struct rw_life *b, uint64_t bytes)
+{
+    const double span = (double)(b->last - b->first) + 1;
+    return ranking == BY_BYTES ? (double)bytes : ranking == BY_AREA ? (double)bytes * span : span;
+}
+
+static int heavier_first(const void *pa, const void *pb)
 {
     const struct ranked *const a = pa, *const b = pb;
+    if (a->weight != b->weight) return a->weight < b->weight ? 1 : -1;
     if (a->bytes != b->bytes) return a->bytes < b->bytes ? 1 : -1;
     if (a->span != b->span) return a->span < b->span ? 1 : -1;
     return a->index < b->index ? -1 : 1;
@@ -211,16 +213,18 @@ static uint64_t lowest_free(const struct rw_life *life, const uint32_t *placed, 
     return at;
 }
 
-static bool by_size(struct rw_life *life, size_t n, uint64_t alignment, uint64_t *ret_size)
+static bool by_size(struct rw_life *life, size_t n, uint64_t alignment, enum ranking ranking, uint64_t *ret_size)
 {
     struct ranked *const rank = rw_malloc(n * sizeof *rank);
     uint32_t *const placed = rw_malloc(n * sizeof *placed);
     const bool ok = rank && placed;
     size_t n_placed = 0;
     *ret_size = 0;
-    for (size_t i = 0; ok && i < n; i++)
-        rank[i] = (struct ranked){ rounded(life[i].bytes, alignment), (uint32_t)i, life[i].last - life[i].first };
-    if (ok) qsort(rank, n, sizeof *rank, larger_first);
+    for (size_t i = 0; ok && i < n; i++) {
+        const uint64_t bytes = rounded(life[i].bytes, alignment);
+        rank[i] = (struct ranked){ weight(ranking, &life[i], bytes), bytes, (uint32_t)i, life[i].last - life[i].first };
+    }
+    if (ok) qsort(rank, n, sizeof *rank, heavier_first);
     for (size_t i = 0; ok && i < n; i++) {
         struct rw_life *const b = &life[rank[i].index];
         b->offset = rank[i].bytes ? lowest_free(life, placed, n_placed, b, rank[i].bytes, alignment) : 0;
@@ -235,6 +239,25 @@ static bool by_size(struct rw_life *life, size_t n, uint64_t alignment, uint64_t
     return ok;
 }
 
+/* Tries by size what two-ended left above the bound; the better one stays. */
+static bool improve_by_size(struct rw_life *life, size_t n, uint64_t alignment, uint64_t least, uint64_t *size)
+{
+    uint64_t *const best = rw_malloc(n * sizeof *best);
+    const enum ranking rankings = n <= RANKINGS_MOST ? N_RANKINGS : BY_BYTES + 1;
+    bool ok = best != NULL;
+    for (size_t i = 0; ok && i < n; i++) best[i] = life[i].offset;
+    for (enum ranking r = BY_BYTES; ok && *size > least && r < rankings; r++) {
+        uint64_t other;
+        ok = by_size(life, n, alignment, r, &other);
+        if (!ok || other >= *size) continue;
+        *size = other;
+        for (size_t i = 0; i < n; i++) best[i] = life[i].offset;
+    }
+    for (size_t i = 0; ok && i < n; i++) life[i].offset = best[i];
+    rw_free(best);
+    return ok;
+}
+
 rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t *ret_size)
 {
     *ret_size = 0;
@@ -244,53 +267,38 @@ rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t 
     bool empty = true;
     for (size_t i = 0; i < n && empty; i++) empty = life[i].bytes == 0;
     if (!least && !empty) return RW_ERR_MEMORY;
+    struct tries tries = { life, &events, alignment, { 0 }, TAKES_PER_BUFFER * n + TAKES_LEAST };
     enum outcome outcome = NO_MEMORY;
     uint64_t size = 0;
-    if (events_init(&events, life, n)) outcome = best_two_ended(life, &events, alignment, least, &size);
-    rw_status status = outcome == NO_MEMORY ? RW_ERR_MEMORY : RW_OK;
-    if (!status && (outcome == DOES_NOT_FIT || size > least) && (n <= BY_SIZE_MOST || outcome == DOES_NOT_FIT)) {
-        uint64_t *const offsets = rw_malloc(n * sizeof *offsets);
-        uint64_t other;
-        if (!offsets) status = RW_ERR_MEMORY;
-        for (size_t i = 0; !status && i < n; i++) offsets[i] = life[i].offset;
-        if (!status && !by_size(life, n, alignment, &other)) status = RW_ERR_MEMORY;
-        if (!status && outcome == FITS && size <= other) {
-            for (size_t i = 0; i < n; i++) life[i].offset = offsets[i];
-        } else if (!status) {
-            size = other;
-        }
-        rw_free(offsets);
-    }
+    if (events_init(&events, life, n)) outcome = best_two_ended(&tries, n, least, &size);
+    bool ok = outcome == FITS;
+    if (ok && size > least && n <= BY_SIZE_MOST) ok = improve_by_size(life, n, alignment, least, &size);
+    rw_gaps_finish(&tries.gaps);
     events_finish(&events);
-    if (!status) *ret_size = size;
-    return status;
+    if (ok) *ret_size = size;
+    return ok ? RW_OK : RW_ERR_MEMORY;
 }
 
-/* Validity: walks the steps with a sorted list of what is live. */
+/* Validity: walks the steps; what begins must find its whole range free. */
 bool rw_place_is_valid(const struct rw_life *life, size_t n, uint64_t alignment, uint64_t size)
 {
     struct events e;
-    struct gaps free_now = { 0 };
-    bool ok = events_init(&e, life, n) && (!size || give(&free_now, 0, size));
+    struct rw_gaps free_now = { 0 };
+    bool ok = events_init(&e, life, n) && rw_gaps_reset(&free_now, size);
     for (uint32_t s = 0; ok && n && s < e.steps; s++) {
         for (uint32_t k = e.begin_at[s]; ok && k < e.begin_at[s + 1]; k++) {
             const struct rw_life *const b = &life[e.begin[k]];
-            const uint64_t bytes = rounded(b->bytes, alignment), from = b->offset, to = from + bytes;
-            if (!bytes) continue;
-            size_t i = lower_bound(&free_now, from + 1);
-            ok = from % alignment == 0 && i > 0 && free_now.gap[i - 1].from <= from && to <= free_now.gap[i - 1].to;
-            if (!ok) break;
-            const struct gap whole = free_now.gap[--i];
-            memmove(&free_now.gap[i], &free_now.gap[i + 1], (--free_now.n - i) * sizeof *free_now.gap);
-            if (whole.from < from) ok = give(&free_now, whole.from, from);
-            if (ok && to < whole.to) ok = give(&free_now, to, whole.to);
+            bool is_free = true;
+            if (!b->bytes) continue;
+            ok = b->offset % alignment == 0 &&
+                 rw_gaps_take_at(&free_now, b->offset, b->offset + rounded(b->bytes, alignment), &is_free) && is_free;
         }
         for (uint32_t k = e.end_at[s]; ok && k < e.end_at[s + 1]; k++) {
             const struct rw_life *const b = &life[e.end[k]];
-            if (b->bytes) ok = give(&free_now, b->offset, b->offset + rounded(b->bytes, alignment));
+            if (b->bytes) ok = rw_gaps_give(&free_now, b->offset, b->offset + rounded(b->bytes, alignment));
         }
     }
-    rw_free(free_now.gap);
+    rw_gaps_finish(&free_now);
     events_finish(&e);
     return ok;
 }
