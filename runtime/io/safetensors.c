@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define HEADER_MOST ((uint64_t)100 << 20) /* as the format's own readers allow */
@@ -47,7 +48,7 @@ static char *make_header(const rw_context *ctx)
     return text;
 }
 
-static bool write_all(const rw_context *ctx, const char *header, FILE *f)
+static bool write_header(const char *header, FILE *f)
 {
     const size_t length = strlen(header), padded = (length + 7) / 8 * 8;
     unsigned char size[8];
@@ -55,15 +56,41 @@ static bool write_all(const rw_context *ctx, const char *header, FILE *f)
     if (fwrite(size, 1, 8, f) != 8 || fwrite(header, 1, length, f) != length) return false;
     for (size_t i = length; i < padded; i++)
         if (fputc(' ', f) == EOF) return false;
-    for (size_t i = 0; i < ctx->n_params; i++) {
+    return true;
+}
+
+static rw_status write_elements(const rw_context *ctx, FILE *f)
+{
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < ctx->n_params; i++) {
         const struct rw_param *const p = ctx->params[i];
         void *const host = rw_malloc(p->bytes);
-        const bool ok = host && !ctx->device->download(ctx->device_state, host, p->data, p->bytes) &&
-                        fwrite(host, 1, p->bytes, f) == p->bytes;
+        status = host ? ctx->device->download(ctx->device_state, host, p->data, p->bytes) : RW_ERR_MEMORY;
+        if (!status && fwrite(host, 1, p->bytes, f) != p->bytes) status = RW_ERR_IO;
         rw_free(host);
-        if (!ok) return false;
     }
-    return fflush(f) == 0;
+    return status;
+}
+
+/* The elements reach the disk before the file gets its name: after a crash it is whole or not there. */
+static rw_status write_file(const rw_context *ctx, const char *header, const char *beside, const char *path)
+{
+    FILE *const f = fopen(beside, "wb");
+    if (!f) return RW_ERR_IO;
+    rw_status status = write_header(header, f) ? write_elements(ctx, f) : RW_ERR_IO;
+    if (!status && (fflush(f) || fsync(fileno(f)))) status = RW_ERR_IO;
+    int reason = errno;
+    if (fclose(f) && !status) {
+        status = RW_ERR_IO;
+        reason = errno;
+    }
+    if (!status && rename(beside, path)) {
+        status = RW_ERR_IO;
+        reason = errno;
+    }
+    if (status) remove(beside);
+    errno = reason;
+    return status;
 }
 
 rw_status rw_save(const rw_context *const_ctx, const char *path)
@@ -73,19 +100,13 @@ rw_status rw_save(const rw_context *const_ctx, const char *path)
     char *const header = make_header(ctx);
     const size_t length = strlen(path) + 32;
     char *const beside = rw_malloc(length);
-    rw_status status = header && beside ? RW_OK : rw_fail(ctx, RW_ERR_MEMORY, "rw_save: out of memory");
+    rw_status status = header && beside ? RW_OK : RW_ERR_MEMORY;
     if (!status) {
         snprintf(beside, length, "%s.%ld.part", path, (long)getpid());
-        FILE *const f = fopen(beside, "wb");
-        bool ok = f && write_all(ctx, header, f);
-        const int reason = errno;
-        if (f) ok = fclose(f) == 0 && ok;
-        ok = ok && rename(beside, path) == 0;
-        if (!ok) {
-            if (f) remove(beside);
-            status = rw_fail(ctx, RW_ERR_IO, "rw_save: %s: %s", path, strerror(reason ? reason : errno));
-        }
+        status = write_file(ctx, header, beside, path);
     }
+    if (status == RW_ERR_IO) rw_fail(ctx, status, "rw_save: %s: %s", path, strerror(errno));
+    else if (status) rw_fail(ctx, status, "rw_save: %s: %s", path, rw_status_name(status));
     if (header) cJSON_free(header);
     rw_free(beside);
     return status;
@@ -110,14 +131,13 @@ static rw_status read_file(rw_context *ctx, const char *path, struct file *ret)
 {
     FILE *const f = fopen(path, "rb");
     if (!f) return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: %s", path, strerror(errno));
-    long size = -1;
-    if (fseek(f, 0, SEEK_END) == 0) size = ftell(f);
-    rewind(f);
-    rw_status status = size < 0 ? rw_fail(ctx, RW_ERR_IO, "rw_load: %s: not a file that can be read", path) : RW_OK;
+    struct stat about;
+    const bool regular = fstat(fileno(f), &about) == 0 && S_ISREG(about.st_mode); /* a directory opens, too */
+    rw_status status = !regular ? rw_fail(ctx, RW_ERR_IO, "rw_load: %s: not a file that can be read", path) : RW_OK;
     if (!status) {
-        ret->bytes = (size_t)size;
+        ret->bytes = (size_t)about.st_size;
         ret->data = rw_malloc(ret->bytes);
-        if (!ret->data) status = rw_fail(ctx, RW_ERR_MEMORY, "rw_load: out of memory for %ld bytes", size);
+        if (!ret->data) status = rw_fail(ctx, RW_ERR_MEMORY, "rw_load: out of memory for %zu bytes", ret->bytes);
         else if (fread(ret->data, 1, ret->bytes, f) != ret->bytes) status = rw_fail(ctx, RW_ERR_IO, "rw_load: %s: cannot be read", path);
     }
     fclose(f);
