@@ -168,13 +168,13 @@ RW_API rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_te
 
 /**
  * Inside a gradient rule. A rule emits ordinary ops on rw_grad_tape(g); they carry the call site and region of the op
- * they differentiate. What a rule never asks for is not kept for backward.
+ * they differentiate. What no recorded op reads is not kept for backward.
  */
 RW_API rw_tape *rw_grad_tape(const rw_grad_call *g);
 RW_API const void *rw_grad_attrs(const rw_grad_call *g);
 RW_API int rw_grad_n_inputs(const rw_grad_call *g);
 RW_API int rw_grad_n_outputs(const rw_grad_call *g);
-/** Forward values. Asking makes backward need them. For shape and type alone, use rw_grad_input_desc(). */
+/** Forward values. What the rule's ops read of them is what backward needs; asking for a shape or type costs nothing. */
 RW_API rw_tensor *rw_grad_input(const rw_grad_call *g, int i);
 RW_API rw_tensor *rw_grad_output(const rw_grad_call *g, int i);
 /** The gradient of output i; NULL when nothing flows into it. At least one is not NULL. */

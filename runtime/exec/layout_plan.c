@@ -7,7 +7,6 @@
 #include "memory/alloc.h"
 #include "memory/place.h"
 
-#include <assert.h>
 #include <string.h>
 
 /* In place */
@@ -103,7 +102,6 @@ static rw_status place(const rw_tape *t, struct rw_schedule *s, rw_plan *plan, u
     }
     if (!status) status = rw_place(lives, n, alignment, &plan->arena_bytes);
     if (!status) plan->largest_live = rw_largest_live(lives, n, alignment);
-    assert(status || rw_place_is_valid(lives, n, alignment, plan->arena_bytes));
     if (!status && plan->arena_bytes && !plan->largest_live) status = RW_ERR_MEMORY;
     for (size_t i = 0; !status && i < n; i++) offsets[of[i]] = lives[i].offset;
     rw_free(lives);

@@ -30,8 +30,8 @@ bool rw_plan_is_valid(const rw_tape *t, const rw_plan *p)
     for (size_t i = 0; i < p->n_places; i++) {
         const uint32_t kind = p->places[i] >> 30, index = p->places[i] & 0x3fffffffu;
         if (kind == RW_PLACE_SOURCE && index >= p->n_sources) return false;
-        if (kind == RW_PLACE_ARENA && (uint64_t)index * RW_PLACE_UNIT >= p->arena_bytes) return false;
-        if (kind == RW_PLACE_RESULTS && (uint64_t)index * RW_PLACE_UNIT >= p->results_bytes) return false;
+        if (kind == RW_PLACE_ARENA && (uint64_t)index * RW_PLACE_UNIT > p->arena_bytes) return false;
+        if (kind == RW_PLACE_RESULTS && (uint64_t)index * RW_PLACE_UNIT > p->results_bytes) return false;
     }
     return p->n_forward <= p->n_steps;
 }
