@@ -164,6 +164,7 @@ Test(io, what_does_not_fit_changes_nothing)
         { Y("\"nonsense\"", "[2,2]", "[8,24]"), RW_ERR_DTYPE },
         { Y("7", "[2,2]", "[8,24]"), RW_ERR_IO },
         { Y("\"F32\"", "[4]", "[8,24]"), RW_ERR_SHAPE },
+        { Y("\"F32\"", "[2,2,1]", "[8,24]"), RW_ERR_SHAPE },
         { Y("\"F32\"", "[2,3]", "[8,24]"), RW_ERR_SHAPE },
         { Y("\"F32\"", "[2,\"2\"]", "[8,24]"), RW_ERR_SHAPE },
         { Y("\"F32\"", "4", "[8,24]"), RW_ERR_IO },
@@ -221,12 +222,15 @@ Test(io, a_failing_allocation_keeps_the_old_file_and_the_old_bytes)
     cr_assert_eq(rw_load(b.ctx, path), RW_OK);
     const uint64_t n = rw_alloc_count() - before;
     filled(x, 77);
+    char beside[96];
+    snprintf(beside, sizeof beside, "%s.%ld.part", path, (long)getpid());
     for (uint64_t i = 1; i <= 16; i++) {
         rw_alloc_fail_at(i);
         const rw_status saved = rw_save(b.ctx, path);
         rw_alloc_fail_at(0);
         if (saved == RW_OK) break;
         cr_assert_eq(saved, RW_ERR_MEMORY);
+        cr_assert_neq(access(beside, F_OK), 0, "a part of a file was left");
         rw_error_clear(b.ctx);
         rw_alloc_fail_at(1 + i % n);
         cr_assert_eq(rw_load(b.ctx, path), RW_ERR_MEMORY);

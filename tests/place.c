@@ -142,6 +142,18 @@ Test(place, the_walker_finds_an_overlap)
     cr_assert(rw_place_is_valid(life, 2, 256, 512), "one after the other");
 }
 
+/* More buffers than the quadratic heuristic takes: the two-ended one must do it alone. */
+Test(place, very_deep_models_come_within_two_percent)
+{
+    static struct rw_life life[16384];
+    for (int replays = 0; replays < 2; replays++) {
+        const size_t n = training_step(life, 400, replays);
+        cr_assert_gt(n, 9000);
+        const double ratio = check(life, n);
+        cr_assert_leq(ratio, 1.02, "%zu buffers: %.4f", n, ratio);
+    }
+}
+
 /* Lives without any order among them: no heuristic is made for these, yet none may waste a lot. */
 Test(place, lives_without_order_stay_within_a_quarter)
 {
