@@ -1,6 +1,7 @@
 /* The small parts that others stand on: the policy language, digests, the plan cache. */
 #include "support.h"
 
+#include "memory/alloc.h"
 #include "record/tape.h"
 #include "remat/policy.h"
 #include "verify/digest.h"
@@ -30,6 +31,64 @@ Test(policy, every_form_of_the_language)
         cr_assert_str_eq(p.spec, good[i].spec);
         rw_policy_finish(&p);
     }
+}
+
+Test(policy, names_are_looked_up_whole)
+{
+    struct rw_policy p;
+    char message[256];
+    cr_assert_eq(rw_policy_parse("selective:mlp,attn.core", &p, message, sizeof message), RW_OK);
+    cr_assert(rw_policy_has_name(&p, "mlp"));
+    cr_assert(rw_policy_has_name(&p, "attn.core"));
+    cr_assert_not(rw_policy_has_name(&p, "attn"));
+    cr_assert_not(rw_policy_has_name(&p, "mlp,attn.core"));
+    cr_assert_not(rw_policy_has_name(&p, ""));
+    rw_policy_finish(&p);
+}
+
+/* Strings over the language's own letters: read or refused with a column inside the string, and nothing is left over. */
+Test(policy, any_string_is_read_or_refused_with_a_column)
+{
+    static const char *const bits[] = { "none", "full", "selective", "uniform", "block", "ops", "names", "budget", "offload",
+                                        ":", ":", ",", ";", "=", "+", "save=", "offload=", "a", "12", "0", " ", "\xff" };
+    uint32_t state = 7;
+    for (int round = 0; round < 20000; round++) {
+        char spec[128] = "", message[512] = "";
+        for (int k = 0, n = round % 7; k < n; k++) {
+            state = state * 1664525u + 1013904223u;
+            strcat(spec, bits[(state >> 16) % (sizeof bits / sizeof *bits)]);
+        }
+        struct rw_policy p;
+        const rw_status status = rw_policy_parse(spec, &p, message, sizeof message);
+        if (status == RW_OK) {
+            cr_assert_str_eq(p.spec, spec);
+            rw_policy_finish(&p);
+            continue;
+        }
+        cr_assert(status == RW_ERR_POLICY || status == RW_ERR_UNSUPPORTED, "%s", spec);
+        const char *const column = strstr(message, "\", column ");
+        cr_assert_not_null(column, "%s", message);
+        const long at = strtol(column + 9, NULL, 10);
+        cr_assert(at >= 1 && at <= (long)strlen(spec) + 1, "%s", message);
+    }
+}
+
+Test(policy, every_allocation_that_fails_is_reported)
+{
+    struct rw_policy p;
+    char message[256];
+    for (uint64_t i = 1; i < 50; i++) {
+        rw_alloc_fail_at(i);
+        const rw_status status = rw_policy_parse("names:save=x,y,z", &p, message, sizeof message);
+        rw_alloc_fail_at(0);
+        if (status == RW_OK) {
+            cr_assert_gt(i, 3);
+            rw_policy_finish(&p);
+            return;
+        }
+        cr_assert_eq(status, RW_ERR_MEMORY);
+    }
+    cr_assert_fail("never without a failure");
 }
 
 Test(policy, the_environment_wins_over_the_program)
