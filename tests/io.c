@@ -127,7 +127,8 @@ Test(io, a_context_without_parameters_and_names_that_are_not_asked_for)
 
 Test(io, a_file_cut_off_anywhere)
 {
-    rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(3)), *const y = rw_param(b.ctx, "y", RW_BF16, RW_SHAPE(5));
+    rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(3));
+    rw_tensor *const y = rw_param(b.ctx, "y", RW_BF16, RW_SHAPE(5));
     filled(x, 1);
     filled(y, 2);
     cr_assert_eq(rw_save(b.ctx, path), RW_OK);

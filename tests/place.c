@@ -1,4 +1,7 @@
-/* Placement: no two live buffers overlap, near the lower bound on what training steps look like, the same twice, n log n. */
+/*
+ * Placement: no two live buffers overlap, near the lower bound on what training steps look like, the same twice,
+ * n log n.
+ */
 #include "memory/alloc.h"
 #include "memory/gaps.h"
 #include "memory/place.h"
@@ -46,10 +49,12 @@ static size_t training_step(struct rw_life *life, int layers, bool replays)
         const uint32_t back = end + (uint32_t)(layers - 1 - l) * 2 * per;
         for (int v = 0; v < 8; v++, step += 2) {
             const bool kept = !replays || v == 0;
-            life[n++] = (struct rw_life){ step, kept ? back + per + 15 - 2 * (uint32_t)v : step + 3, sizes[v] * unit, 0 };
+            const uint32_t twice = 2 * (uint32_t)v, done = back + per - twice;
+            const uint64_t bytes = sizes[v] * unit;
+            life[n++] = (struct rw_life){ step, kept ? done + 15 : step + 3, bytes, 0 };
             life[n++] = (struct rw_life){ step, step + 1, unit / 3, 0 };
-            if (replays && v) life[n++] = (struct rw_life){ back + 2 * (uint32_t)v, back + per + 16 - 2 * (uint32_t)v, sizes[v] * unit, 0 };
-            life[n++] = (struct rw_life){ back + per + 14 - 2 * (uint32_t)v, back + per + 17 - 2 * (uint32_t)v, sizes[v] * unit, 0 };
+            if (replays && v) life[n++] = (struct rw_life){ back + twice, done + 16, bytes, 0 };
+            life[n++] = (struct rw_life){ done + 14, done + 17, bytes, 0 };
         }
         step = (uint32_t)(l + 1) * per;
     }
@@ -161,7 +166,8 @@ Test(place, lives_without_order_stay_within_a_quarter)
     for (size_t n = 10; n <= 3000; n *= 2) {
         for (size_t i = 0; i < n; i++) {
             const uint32_t first = (uint32_t)draw(n);
-            life[i] = (struct rw_life){ first, first + (uint32_t)draw(draw(4) ? 20 : n), draw(1u << (8 + draw(14))), 0 };
+            const uint32_t steps = (uint32_t)draw(draw(4) ? 20 : n);
+            life[i] = (struct rw_life){ first, first + steps, draw(1u << (8 + draw(14))), 0 };
         }
         const double ratio = check(life, n);
         cr_assert_leq(ratio, 1.25, "%zu buffers: %.4f", n, ratio);

@@ -18,7 +18,9 @@
 
 #define HEADER_MOST ((uint64_t)100 << 20) /* as the format's own readers allow */
 
-static const char *const dtype_names[RW_DTYPE_COUNT] = { [RW_F32] = "F32", [RW_F64] = "F64", [RW_BF16] = "BF16", [RW_I32] = "I32" };
+static const char *const dtype_names[RW_DTYPE_COUNT] = {
+    [RW_F32] = "F32", [RW_F64] = "F64", [RW_BF16] = "BF16", [RW_I32] = "I32"
+};
 
 static bool add_entry(cJSON *header, const rw_context *ctx, const struct rw_param *p, size_t at)
 {
@@ -138,7 +140,8 @@ static rw_status read_file(rw_context *ctx, const char *path, struct file *ret)
         ret->bytes = (size_t)about.st_size;
         ret->data = rw_malloc(ret->bytes);
         if (!ret->data) status = rw_fail(ctx, RW_ERR_MEMORY, "rw_load: out of memory for %zu bytes", ret->bytes);
-        else if (fread(ret->data, 1, ret->bytes, f) != ret->bytes) status = rw_fail(ctx, RW_ERR_IO, "rw_load: %s: cannot be read", path);
+        else if (fread(ret->data, 1, ret->bytes, f) != ret->bytes)
+            status = rw_fail(ctx, RW_ERR_IO, "rw_load: %s: cannot be read", path);
     }
     fclose(f);
     return status;
@@ -149,16 +152,19 @@ static rw_status parse(rw_context *ctx, const char *path, struct file *f)
     uint64_t length = 0;
     for (int i = 0; f->bytes >= 8 && i < 8; i++) length |= (uint64_t)f->data[i] << (8 * i);
     if (f->bytes < 8 || length > HEADER_MOST || length > f->bytes - 8)
-        return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: not a safetensors file (it is cut off, or its header's length is wrong)", path);
+        return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: not a safetensors file (cut off, or the header's length is wrong)",
+                       path);
     f->header = cJSON_ParseWithLength((const char *)f->data + 8, (size_t)length);
-    if (!cJSON_IsObject(f->header)) return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: not a safetensors file (no JSON header)", path);
+    if (!cJSON_IsObject(f->header))
+        return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: not a safetensors file (no JSON header)", path);
     f->elements = f->data + 8 + length;
     f->n_elements = f->bytes - 8 - (size_t)length;
     return RW_OK;
 }
 
 /* Finds the elements of a parameter and checks that they fit it. */
-static rw_status locate(rw_context *ctx, const char *path, const struct file *f, const struct rw_param *p, const void **ret)
+static rw_status locate(rw_context *ctx, const char *path, const struct file *f, const struct rw_param *p,
+                        const void **ret)
 {
     const cJSON *const entry = cJSON_GetObjectItemCaseSensitive(f->header, p->name);
     if (!entry) return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: \"%s\" is not in it", path, p->name);
@@ -172,9 +178,11 @@ static rw_status locate(rw_context *ctx, const char *path, const struct file *f,
                        dtype_names[p->tensor.dtype]);
     const rw_layout *const l = rw_tensor_layout(ctx, &p->tensor);
     bool fits = cJSON_GetArraySize(shape) == l->rank;
-    for (int i = 0; fits && i < l->rank; i++) fits = cJSON_GetNumberValue(cJSON_GetArrayItem(shape, i)) == (double)l->dim[i];
+    for (int i = 0; fits && i < l->rank; i++)
+        fits = cJSON_GetNumberValue(cJSON_GetArrayItem(shape, i)) == (double)l->dim[i];
     if (!fits) return rw_fail(ctx, RW_ERR_SHAPE, "rw_load: %s: \"%s\" has another shape there", path, p->name);
-    const double from = cJSON_GetNumberValue(cJSON_GetArrayItem(offsets, 0)), to = cJSON_GetNumberValue(cJSON_GetArrayItem(offsets, 1));
+    const double from = cJSON_GetNumberValue(cJSON_GetArrayItem(offsets, 0));
+    const double to = cJSON_GetNumberValue(cJSON_GetArrayItem(offsets, 1));
     if (!(from >= 0 && to <= (double)f->n_elements && to - from == (double)p->bytes))
         return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: the elements of \"%s\" lie outside the file", path, p->name);
     *ret = f->elements + (size_t)from;

@@ -70,7 +70,8 @@ static void events_finish(struct events *e)
     rw_free(e->end_at);
 }
 
-static bool sort_by(const struct rw_life *life, size_t n, uint32_t steps, bool by_last, uint32_t **ret, uint32_t **ret_at)
+static bool sort_by(const struct rw_life *life, size_t n, uint32_t steps, bool by_last, uint32_t **ret,
+                    uint32_t **ret_at)
 {
     uint32_t *const order = rw_malloc(n * sizeof *order), *const at = rw_calloc((size_t)steps + 2, sizeof *at);
     *ret = order;
@@ -88,7 +89,8 @@ static bool sort_by(const struct rw_life *life, size_t n, uint32_t steps, bool b
 static bool events_init(struct events *e, const struct rw_life *life, size_t n)
 {
     *e = (struct events){ .steps = last_step(life, n) + 1 };
-    return sort_by(life, n, e->steps, false, &e->begin, &e->begin_at) && sort_by(life, n, e->steps, true, &e->end, &e->end_at);
+    return sort_by(life, n, e->steps, false, &e->begin, &e->begin_at) &&
+           sort_by(life, n, e->steps, true, &e->end, &e->end_at);
 }
 
 enum outcome { FITS, DOES_NOT_FIT, NO_MEMORY };
@@ -104,7 +106,7 @@ struct tries {
 
 #define ALL_LONG UINT32_MAX
 
-/* Places all in `capacity`; what lives more than life_limit steps is long-lived. *ret_top is the highest address used. */
+/* Places all in `capacity`; what lives more than life_limit steps is long-lived. *ret_top: the highest address used. */
 static enum outcome two_ended(struct tries *t, uint64_t capacity, uint32_t life_limit, uint64_t *ret_top)
 {
     const struct events *const e = t->events;
@@ -123,7 +125,8 @@ static enum outcome two_ended(struct tries *t, uint64_t capacity, uint32_t life_
         }
         for (uint32_t k = e->end_at[s]; k < e->end_at[s + 1]; k++) {
             const struct rw_life *const b = &t->life[e->end[k]];
-            if (b->bytes && !rw_gaps_give(&t->gaps, b->offset, b->offset + rounded(b->bytes, t->alignment))) return NO_MEMORY;
+            const uint64_t to = b->offset + rounded(b->bytes, t->alignment);
+            if (b->bytes && !rw_gaps_give(&t->gaps, b->offset, to)) return NO_MEMORY;
         }
     }
     return FITS;
@@ -149,8 +152,8 @@ static enum outcome from_the_bottom(struct tries *t, size_t n, uint64_t *ret_top
 }
 
 /*
- * Capacities close to the bound first. When none of them does, all from the bottom says what is worth trying: capacities
- * below that.
+ * Capacities close to the bound first. When none of them does, all from the bottom says what is worth trying: only
+ * capacities below that.
  */
 static enum outcome best_two_ended(struct tries *t, size_t n, uint64_t least, uint64_t *ret_top)
 {
