@@ -64,18 +64,19 @@ static void fill_batch(const struct text *text, int batch, int seq, int step, in
     }
 }
 
-static unsigned char *collect(rw_context *ctx, bool gradients, size_t *ret_bytes)
+/* All gradients, or all parameters, in one piece. */
+static rw_status collect(rw_context *ctx, bool gradients, unsigned char **ret, size_t *ret_bytes)
 {
     size_t bytes = 0, at = 0;
     for (size_t i = 0; rw_param_get(ctx, i); i++) bytes += rw_tensor_bytes(rw_param_get(ctx, i));
-    unsigned char *const all = malloc(bytes);
-    for (size_t i = 0; all && rw_param_get(ctx, i); i++) {
+    rw_status status = (*ret = malloc(bytes)) ? RW_OK : RW_ERR_MEMORY;
+    for (size_t i = 0; !status && rw_param_get(ctx, i); i++) {
         rw_tensor *const p = rw_param_get(ctx, i);
-        rw_read(NULL, gradients ? rw_gradient(p) : p, all + at, rw_tensor_bytes(p));
+        status = rw_read(NULL, gradients ? rw_gradient(p) : p, *ret + at, rw_tensor_bytes(p));
         at += rw_tensor_bytes(p);
     }
     *ret_bytes = bytes;
-    return all;
+    return status;
 }
 
 static int by_value(const void *a, const void *b)
@@ -141,9 +142,9 @@ static rw_status train(const struct sweep_options *o, const struct model *m, con
         row->predicted = memory.predicted_peak;
         row->loss = row->losses[o->steps];
         row->step_ms = median(times + 1, o->steps);
-        ret->gradients = collect(ctx, true, &ret->bytes);
-        status = rw_adamw_step(opt);
-        ret->parameters = collect(ctx, false, &ret->bytes);
+        status = collect(ctx, true, &ret->gradients, &ret->bytes);
+        if (!status) status = rw_adamw_step(opt);
+        if (!status) status = collect(ctx, false, &ret->parameters, &ret->bytes);
         ret->generator = rw_generator_get(ctx);
     }
     rw_adamw_destroy(&opt);

@@ -72,13 +72,25 @@ static bool read_seqs(struct sweep_options *o, const char *list)
     return ok && o->n_seqs > 0;
 }
 
+/* What the other options start from. */
+static int take_base(struct sweep_options *o, int option, const char *value)
+{
+    if (option == '?') return 3;
+    if (option == PRESET) {
+        o->preset = value;
+        return model_preset(&o->model, value) ? 0 : refuse("unknown preset", value);
+    }
+    o->model.kind = !strcmp(value, "llama") ? MODEL_LLAMA : MODEL_GPT;
+    return !strcmp(value, "llama") || !strcmp(value, "gpt") ? 0 : refuse("unknown model", value);
+}
+
 static int take(struct sweep_options *o, int option, const char *value)
 {
     struct model_config *const m = &o->model;
     bool ok = true;
+    char *end;
     switch (option) {
-    case MODEL: break; /* read before the others */
-    case PRESET: o->preset = value; ok = model_preset(m, value); break;
+    case MODEL: case PRESET: break; /* read before the others */
     case LAYERS: ok = number(value, 1, &m->layers) && m->layers <= MODEL_MAX_LAYERS; break;
     case WIDTH: ok = number(value, 1, &m->width); break;
     case HEADS: ok = number(value, 1, &m->heads); m->kv_heads = m->kind == MODEL_GPT ? m->heads : m->kv_heads; break;
@@ -88,9 +100,9 @@ static int take(struct sweep_options *o, int option, const char *value)
     case BATCH: ok = number(value, 1, &o->batch); break;
     case STEPS: ok = number(value, 1, &o->steps); break;
     case THREADS: ok = number(value, 1, &o->threads); break;
-    case DROPOUT: m->dropout = strtof(value, NULL); ok = m->dropout >= 0 && m->dropout < 1; break;
+    case DROPOUT: m->dropout = strtof(value, &end); ok = end != value && !*end && m->dropout >= 0 && m->dropout < 1; break;
     case DEVICE: o->device = value; ok = !strcmp(value, "auto") || !strcmp(value, "cpu") || !strcmp(value, "cuda"); break;
-    case SEED: o->seed = strtoull(value, NULL, 10); break;
+    case SEED: o->seed = strtoull(value, &end, 10); ok = end != value && !*end && *value != '-'; break;
     case DATA: o->data = value; break;
     case OUT: o->out = value; break;
     case ATTENTION: m->scores = !strcmp(value, "scores"); ok = m->scores || !strcmp(value, "flash"); break;
@@ -120,19 +132,20 @@ static int check(struct sweep_options *o)
 int sweep_options_read(struct sweep_options *o, int argc, char **argv)
 {
     *o = (struct sweep_options){ .preset = "small", .device = "auto", .data = REWIND_DATA, .out = "out", .batch = 4, .steps = 20, .seed = 42 };
-    for (int i = 0; i + 1 < argc; i++) { /* presets differ by model */
-        if (strcmp(argv[i], "--model")) continue;
-        if (!strcmp(argv[i + 1], "llama")) o->model.kind = MODEL_LLAMA;
-        else if (strcmp(argv[i + 1], "gpt")) return refuse("unknown model", argv[i + 1]);
-    }
     for (int i = 0; i < argc; i++)
         snprintf(o->command + strlen(o->command), sizeof o->command - strlen(o->command), "%s%s", i ? " " : "",
                  i ? argv[i] : "recompute_sweep");
-    o->model.dropout = o->model.kind == MODEL_GPT ? 0.1f : 0;
     model_preset(&o->model, "small");
+    int option, status = 0;
+    /* First the model and the preset, wherever they stand: the other options change what these two set. */
+    while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1)
+        if (option == MODEL || option == PRESET || option == '?') status = take_base(o, option, optarg);
+    if (status) return status;
+    model_preset(&o->model, o->preset);
+    o->model.dropout = o->model.kind == MODEL_GPT ? 0.1f : 0;
+    optind = 0; /* getopt_long starts again */
     read_seqs(o, "256,512");
     read_policies(o, "none full uniform:2 block:3 selective:core_attn selective:mlp ops:linear,attention names:save=qkv,attn_out");
-    int option, status = 0;
     while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1) status = take(o, option, optarg);
     if (!status && optind < argc) status = refuse("unexpected argument", argv[optind]);
     return status ? status : check(o);
