@@ -2,7 +2,7 @@
 """recompute_sweep in PyTorch, for comparison only: the same models, data, options and columns, with
 torch.utils.checkpoint (non-reentrant) around each block for `full`. Needs PyTorch 2.4 or later.
 
-`identical` compares losses, gradients and parameters with `none` byte for byte, as Rewind's sweep does.
+`identical` compares losses, the last gradients and the parameters with `none` by torch.equal.
 Weights saved by rw_save() can be loaded with --weights; parameter names are the same.
 """
 import argparse
