@@ -60,7 +60,7 @@ suites() {
 }
 
 main() {
-    rewind_install || exit 1
+    rewind_install || { echo "0 passed, 1 failed"; exit 1; }
     rewind_build "$REWIND_BUILD" || { echo "0 passed, 1 failed"; exit 1; }
     log=$(mktemp)
     trap 'rm -f "$log" "$log.err"' EXIT
