@@ -20,7 +20,7 @@ struct step {
 
 static rw_status open_step(struct step *s)
 {
-    rw_status status = rw_context_create(&s->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 9, .threads = 1 });
+    rw_status status = rw_context_create(&s->ctx, &(rw_context_params){ .device = test_device(), .seed = 9, .threads = 1 });
     if (status) return status;
     net_init(&s->net, s->ctx, 2, 8, RW_F32, 2);
     if ((status = rw_error_status(s->ctx))) return status;

@@ -102,7 +102,7 @@ Test(policy, the_environment_wins_over_the_program)
     setenv("REWIND_POLICY", "nonsense", 1);
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
-    cr_assert_eq(rw_context_create(&ctx, NULL), RW_OK);
+    cr_assert_eq(rw_context_create(&ctx, &(rw_context_params){ .device = test_device() }), RW_OK);
     cr_assert_eq(rw_tape_create(&t, ctx), RW_ERR_POLICY);
     cr_assert_null(t);
     unsetenv("REWIND_POLICY");

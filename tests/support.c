@@ -7,10 +7,24 @@
 
 int counted_runs[COUNTERS];
 
+rw_device test_device(void)
+{
+    const char *const name = getenv("REWIND_TEST_DEVICE");
+    if (!name || !*name || !strcmp(name, "cpu")) return RW_DEVICE_CPU;
+    if (!strcmp(name, "cuda")) return RW_DEVICE_CUDA;
+    fprintf(stderr, "REWIND_TEST_DEVICE=%s: cpu or cuda is expected\n", name);
+    abort();
+}
+
 struct bench bench_open(uint64_t seed, int threads)
 {
     struct bench b = { 0 };
-    rw_context_create(&b.ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = seed, .threads = threads });
+    const rw_context_params params = { .device = test_device(), .seed = seed, .threads = threads };
+    const rw_status status = rw_context_create(&b.ctx, &params);
+    if (status) {
+        fprintf(stderr, "no context on the device %s: %s\n", rw_device_name(params.device), rw_status_name(status));
+        abort();
+    }
     rw_tape_create(&b.t, b.ctx);
     return b;
 }

@@ -9,6 +9,10 @@ struct bench {
     rw_tape *t;
 };
 
+/* The device that every suite runs on: REWIND_TEST_DEVICE, "cpu" (also when unset) or "cuda". Ends the program on another value. */
+rw_device test_device(void);
+
+/* On that device. Ends the program when it isn't there: a suite that was asked for it must not pass on another. */
 struct bench bench_open(uint64_t seed, int threads);
 void bench_close(struct bench *b);
 
