@@ -204,6 +204,23 @@ Test(io, a_header_longer_than_any_file)
     cr_assert_eq(rw_load(b.ctx, path), RW_ERR_IO);
 }
 
+/* The format's own readers would take it for metadata: a file that cannot be read back must not be written. */
+Test(io, a_parameter_of_the_formats_reserved_name_is_refused_and_no_file_appears)
+{
+    filled(rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2)), 5);
+    cr_assert_eq(rw_save(b.ctx, path), RW_OK);
+    size_t before, after;
+    unsigned char *const old = get(&before);
+    filled(rw_param(b.ctx, "__metadata__", RW_F32, RW_SHAPE(2)), 6);
+    cr_assert_eq(rw_save(b.ctx, path), RW_ERR_ARGUMENT);
+    const char *const m = rw_error_message(b.ctx);
+    cr_assert(strstr(m, "__metadata__") && strstr(m, path), "%s", m);
+    unsigned char *const now = get(&after);
+    cr_assert(before == after && !memcmp(old, now, before), "the old file stays");
+    free(old);
+    free(now);
+}
+
 Test(io, places_that_cannot_be_read_or_written)
 {
     filled(rw_param(b.ctx, "x", RW_F32, RW_SHAPE(2)), 5);

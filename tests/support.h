@@ -12,6 +12,10 @@ struct bench {
 /* The device that every suite runs on: REWIND_TEST_DEVICE, "cpu" (also when unset) or "cuda". Ends the program on another value. */
 rw_device test_device(void);
 
+/* First in a test whose op of its own has a kernel for host memory only. Criterion must be included. */
+#define NEEDS_HOST_KERNELS() \
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("the test's own op runs in host memory")
+
 /* On that device. Ends the program when it isn't there: a suite that was asked for it must not pass on another. */
 struct bench bench_open(uint64_t seed, int threads);
 void bench_close(struct bench *b);

@@ -39,8 +39,12 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  *   names:save=NAME,NAME      values tagged by ckpt_name() are kept, the rest of each region is replayed
  *
  * REWIND_POLICY in the environment, when set, wins over this call.
+ * ops: takes the names of built-in ops and of ops recorded in this context; any other is refused with RW_ERR_POLICY by the
+ * first call that plans a step (rw_backward, ckpt_verify, ckpt_explain, ...), because an op of the caller's own may be
+ * recorded after this call.
  * @return RW_OK; RW_ERR_POLICY with the position of the mistake, and the old policy stays; RW_ERR_UNSUPPORTED for
- *         budget: and offload:, which are part of the language but not in this version.
+ *         budget:SIZE (1536MiB, 40%) and offload:NAME,NAME (added by +, or names:...;offload=NAME), which are part of the
+ *         language and read like the rest, but not in this version.
  */
 RW_API rw_status ckpt_set_policy(rw_tape *t, const char *spec);
 

@@ -4,6 +4,7 @@
 #include "autodiff/differentiate.h"
 #include "exec/layout_plan.h"
 #include "memory/alloc.h"
+#include "ops/names.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
 #include "record/record.h"
@@ -245,6 +246,26 @@ static rw_status assemble(struct build *b, struct rw_schedule *s, const struct r
     return RW_OK;
 }
 
+static bool is_op(const rw_context *ctx, const char *name)
+{
+    for (size_t i = 0; i < ctx->n_ops; i++)
+        if (!strcmp(ctx->ops[i]->name, name)) return true;
+    return rw_op_is_builtin(name);
+}
+
+/* Here and not where the policy is set: an op of the caller's own is known once it has been recorded. */
+static rw_status check_op_names(rw_context *ctx, const struct rw_policy *policy)
+{
+    size_t column = sizeof "ops:";
+    for (size_t i = 0; policy->kind == RW_POLICY_OPS && i < policy->n_names; i++) {
+        if (!is_op(ctx, policy->names[i]))
+            return rw_fail(ctx, RW_ERR_POLICY, "policy \"%s\", column %zu: no op is called \"%s\": it is neither built in nor recorded "
+                           "in this context", policy->spec, column, policy->names[i]);
+        column += strlen(policy->names[i]) + 1;
+    }
+    return RW_OK;
+}
+
 rw_status rw_plan_build_details(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan,
                                 struct rw_build_details *details, struct rw_tape_mark *ret_mark)
 {
@@ -252,7 +273,8 @@ rw_status rw_plan_build_details(rw_tape *t, const struct rw_request *request, rw
     assert(rw_tape_is_valid(t));
     *ret_mark = rw_tape_mark(t);
     *details = (struct rw_build_details){ 0 };
-    rw_status status = name_sinks(&b);
+    rw_status status = check_op_names(t->ctx, request->policy);
+    if (!status) status = name_sinks(&b);
     if (!status) {
         const struct rw_schedule_request wanted = { .policy = request->policy, .sinks = b.sinks, .n_sinks = b.n_sinks,
                                                     .early = b.early, .next = b.next, .n_regular = b.n_regular };

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define METADATA "__metadata__" /* the one name that the format takes for itself */
 #define HEADER_MOST ((uint64_t)100 << 20) /* as the format's own readers allow */
 
 static const char *const dtype_names[RW_DTYPE_COUNT] = {
@@ -99,6 +100,9 @@ rw_status rw_save(const rw_context *const_ctx, const char *path)
 {
     rw_context *const ctx = (rw_context *)(uintptr_t)const_ctx; /* an error is noted there */
     if (!ctx || !path) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_save: NULL argument");
+    if (rw_param_find(ctx, METADATA))
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_save: %s: safetensors keeps the name \"" METADATA "\" for itself: give the parameter "
+                       "another one", path);
     char *const header = make_header(ctx);
     const size_t length = strlen(path) + 32;
     char *const beside = rw_malloc(length);

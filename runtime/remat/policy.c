@@ -6,10 +6,12 @@
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct reader {
     const char *spec, *at;
+    const char *unsupported; /* the first part that is well-formed and not in this version, or NULL */
     struct rw_policy out;
     char *message;
     size_t size;
@@ -76,19 +78,52 @@ static rw_status read_count(struct reader *r)
     return RW_OK;
 }
 
+/* A part that is read whole before it is refused: a mistake in it or behind it is named first. */
+static void note_unsupported(struct reader *r, const char *at)
+{
+    if (!r->unsupported) r->unsupported = at;
+}
+
+static rw_status read_offloaded(struct reader *r, const char *what)
+{
+    note_unsupported(r, r->at);
+    r->at += 8; /* "offload:" or "offload=" */
+    return read_names(r, what);
+}
+
 static rw_status read_tagged(struct reader *r)
 {
-    if (!strncmp(r->at, "offload=", 8))
-        return refuse(r, r->at, RW_ERR_UNSUPPORTED, "offloading is not in this version");
+    if (!strncmp(r->at, "offload=", 8)) return read_offloaded(r, "a tag");
     if (strncmp(r->at, "save=", 5)) return refuse(r, r->at, RW_ERR_POLICY, "\"save=\" is expected, found \"%s\"", r->at);
     r->at += 5;
-    rw_status status = read_names(r, "a tag");
-    if (!status && *r->at == ';') {
-        r->at++;
-        if (!strncmp(r->at, "offload=", 8)) return refuse(r, r->at, RW_ERR_UNSUPPORTED, "offloading is not in this version");
-        return refuse(r, r->at, RW_ERR_POLICY, "\"offload=\" is expected, found \"%s\"", r->at);
+    const rw_status status = read_names(r, "a tag");
+    if (status || *r->at != ';') return status;
+    r->at++;
+    if (!strncmp(r->at, "offload=", 8)) return read_offloaded(r, "a tag");
+    return refuse(r, r->at, RW_ERR_POLICY, "\"offload=\" is expected, found \"%s\"", r->at);
+}
+
+/* 1536MiB, 1.5GiB, 40%: not by strtod(), which takes signs, hexadecimal, "nan" and the locale's comma. */
+static rw_status read_budget(struct reader *r)
+{
+    static const char *const units[] = { "%", "B", "KiB", "MiB", "GiB", "TiB" };
+    const char *const begin = r->at;
+    const size_t whole = strspn(begin, "0123456789");
+    const size_t part = begin[whole] == '.' ? 1 + strspn(begin + whole + 1, "0123456789") : 0;
+    if (!whole || part == 1)
+        return refuse(r, begin + whole + part, RW_ERR_POLICY, "a size as in 1536MiB or 40%% is expected, found \"%s\"", begin);
+    r->at += whole + part;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        const size_t n = strlen(units[i]);
+        if (strncmp(r->at, units[i], n) || (r->at[n] && !strchr(":,+;=", r->at[n]))) continue;
+        if (strspn(begin, "0.") >= whole + part) return refuse(r, begin, RW_ERR_POLICY, "more than 0 is expected, found \"%s\"", begin);
+        const unsigned long percent = i ? 0 : strtoul(begin, NULL, 10);
+        if (percent > 100 || (percent == 100 && part && strspn(begin + whole, ".0") < part))
+            return refuse(r, begin, RW_ERR_POLICY, "at most 100%% is expected, found \"%s\"", begin);
+        r->at += n;
+        return RW_OK;
     }
-    return status;
+    return refuse(r, r->at, RW_ERR_POLICY, "a unit (B, KiB, MiB, GiB, TiB or %%) is expected, found \"%s\"", r->at);
 }
 
 static const struct {
@@ -100,6 +135,20 @@ static const struct {
     { "uniform", RW_POLICY_UNIFORM, true },  { "block", RW_POLICY_BLOCK, true }, { "ops", RW_POLICY_OPS, true },
     { "names", RW_POLICY_NAMES, true },
 };
+
+/* budget: and offload: belong to the language and are not in this version. Sets *ret_found when r->at is at one of them. */
+static rw_status read_unsupported(struct reader *r, size_t n, bool *ret_found)
+{
+    const char *const begin = r->at;
+    const bool budget = n == 6 && !strncmp(begin, "budget", n), offload = n == 7 && !strncmp(begin, "offload", n);
+    *ret_found = budget || offload;
+    if (!*ret_found) return RW_OK;
+    if (begin[n] != ':') return refuse(r, begin + n, RW_ERR_POLICY, "\":\" is expected after \"%.*s\"", (int)n, begin);
+    if (offload) return read_offloaded(r, "a region");
+    note_unsupported(r, begin);
+    r->at += n + 1;
+    return read_budget(r);
+}
 
 static rw_status read_argument(struct reader *r)
 {
@@ -115,8 +164,9 @@ static rw_status read_part(struct reader *r)
 {
     const char *const begin = r->at;
     const size_t n = word_length(r->at);
-    if ((n == 6 && !strncmp(begin, "budget", n)) || (n == 7 && !strncmp(begin, "offload", n)))
-        return refuse(r, begin, RW_ERR_UNSUPPORTED, "\"%.*s\" is not in this version", (int)n, begin);
+    bool found;
+    const rw_status status = read_unsupported(r, n, &found);
+    if (found) return status;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if (strlen(words[i].word) != n || strncmp(words[i].word, begin, n)) continue;
         r->out.kind = words[i].kind;
@@ -136,10 +186,13 @@ rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message
     rw_status status = read_part(&r);
     if (!status && *r.at == '+') {
         r.at++;
-        status = !strncmp(r.at, "offload:", 8) ? refuse(&r, r.at, RW_ERR_UNSUPPORTED, "\"offload\" is not in this version")
+        status = !strncmp(r.at, "offload:", 8) ? read_offloaded(&r, "a region")
                                                : refuse(&r, r.at, RW_ERR_POLICY, "\"offload:\" is expected after \"+\"");
     }
     if (!status && *r.at) status = refuse(&r, r.at, RW_ERR_POLICY, "the end is expected, found \"%s\"", r.at);
+    if (!status && r.unsupported)
+        status = refuse(&r, r.unsupported, RW_ERR_UNSUPPORTED, "\"%.*s\" is not in this version", (int)word_length(r.unsupported),
+                        r.unsupported);
     if (!status && !(r.out.spec = rw_strdup(spec))) status = no_memory(&r);
     if (status) rw_policy_finish(&r.out);
     else *ret = r.out;
