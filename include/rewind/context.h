@@ -24,9 +24,17 @@ typedef struct rw_context_params {
  * Creates a context.
  * @param ret_ctx receives the context, owned by the caller; untouched on failure.
  * @param params  may be NULL for the defaults; need live only until the call returns.
- * @return RW_OK, RW_ERR_ARGUMENT, RW_ERR_MEMORY, RW_ERR_UNSUPPORTED (the device is not in this build or not there).
+ * @return RW_OK, RW_ERR_ARGUMENT, RW_ERR_MEMORY, RW_ERR_UNSUPPORTED (the device is not in this build or not there:
+ *         rw_device_check() says why).
  */
 RW_API rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *params);
+
+/**
+ * Says whether a device can be used here, and why not: no driver, none that this build knows, too old.
+ * @param why receives a text of at most size - 1 characters, "" when the device can be used; NULL with size 0 is fine.
+ * @return what rw_context_create() would return for it. Any thread.
+ */
+RW_API rw_status rw_device_check(rw_device device, char *why, size_t size);
 
 /**
  * Frees the context, its parameters, its arena and its cached plans, and sets *ctx to NULL. Tapes and optimizers of

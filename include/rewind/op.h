@@ -100,6 +100,7 @@ typedef struct rw_kernel {
     int n_inputs;
     int n_outputs;
     int threads;     ///< CPU threads to use; no bit may depend on it
+    uint32_t serial; ///< which step of the plan this is; for messages
     rw_ticket ticket; ///< of a random op
     void *workspace; ///< what op->workspace asked for, 256-byte aligned; NULL when 0
     size_t workspace_bytes;

@@ -214,7 +214,11 @@ rw_status rw_gemm_plan(const struct gemm *g, const struct rw_onednn *onednn, int
 
 size_t rw_gemm_workspace(const rw_op_call *call, rw_device device, const struct gemm *g)
 {
-    if (device != RW_DEVICE_CPU) return 0;
+#ifdef RW_HAVE_CUDA
+    if (device == RW_DEVICE_CUDA)
+        return rw_gemm_workspace_cuda(call->ctx->device_state, g, call->in[0].layout->offset, call->in[1].layout->offset,
+                                      call->n_inputs > 2 ? call->in[2].layout->offset : 0);
+#endif
     const struct rw_cpu *const cpu = call->ctx->device_state;
     struct gemm_plan p;
     /* Allocates nothing of ours; a failure of oneDNN comes again, and is reported, when the kernel runs. */

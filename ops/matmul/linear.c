@@ -1,5 +1,5 @@
 /* linear: x weight^T + bias, the bias added before the one rounding. */
-#include "device/cpu/isa.h"
+#include "ops/kernels.h"
 #include "ops/matmul/gemm.h"
 #include "ops/matmul/matmul.h"
 #include "ops/util.h"
@@ -56,9 +56,9 @@ static rw_status grad(rw_grad_call *g)
     return RW_OK;
 }
 
-RW_CPU_KERNEL(rw_linear_cpu)
+RW_DECLARE_KERNELS(rw_linear)
 const rw_op_def rw_op_linear = { .name = "linear", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1),
-                                 .check = check, .kernel = { [RW_DEVICE_CPU] = rw_linear_cpu }, .grad = grad, .cost = cost,
+                                 .check = check, .kernel = RW_KERNELS(rw_linear), .grad = grad, .cost = cost,
                                  .workspace = workspace };
 
 rw_tensor *rw_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)

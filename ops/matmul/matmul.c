@@ -1,5 +1,5 @@
 /* matmul: batched matrix products with broadcast leading axes. */
-#include "device/cpu/isa.h"
+#include "ops/kernels.h"
 #include "ops/matmul/gemm.h"
 #include "ops/matmul/matmul.h"
 #include "ops/util.h"
@@ -76,9 +76,9 @@ static rw_status grad(rw_grad_call *g)
     return RW_OK;
 }
 
-RW_CPU_KERNEL(rw_matmul_cpu)
+RW_DECLARE_KERNELS(rw_matmul)
 const rw_op_def rw_op_matmul = { .name = "matmul", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS, .check = check,
-                                 .kernel = { [RW_DEVICE_CPU] = rw_matmul_cpu }, .grad = grad, .cost = cost,
+                                 .kernel = RW_KERNELS(rw_matmul), .grad = grad, .cost = cost,
                                  .workspace = workspace };
 
 rw_tensor *rw_matmul_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)

@@ -7,17 +7,26 @@
 struct rw_device_fns {
     const char *name;
     size_t alignment; /* of every buffer in the arena */
-    /* The private state that kernels find in rw_kernel.device. */
-    rw_status (*open)(void **ret_state);
+    /* The private state that kernels find in rw_kernel.device. On failure `why` receives a text, or stays as it is. */
+    rw_status (*open)(void **ret_state, char *why, size_t size);
     void (*close)(void *state);
     void *(*alloc)(void *state, size_t bytes); /* NULL without memory */
     void (*free)(void *state, void *p);
     rw_status (*upload)(void *state, void *to, const void *from, size_t bytes);
     rw_status (*download)(void *state, void *to, const void *from, size_t bytes);
     rw_status (*clear)(void *state, void *to, size_t bytes);
-    rw_status (*finish)(void *state); /* waits until all kernels have run */
+    /*
+     * Waits until all kernels have run. RW_ERR_ARGUMENT: the step with the serial *ret_bad_step met an index that is out of
+     * range, which a kernel that has long returned could not say.
+     */
+    rw_status (*finish)(void *state, uint32_t *ret_bad_step);
+    /* Moves the text of the last failure to the caller, "" when there is none. NULL: the device has no texts. */
+    void (*take_message)(void *state, char *text, size_t size);
 };
 
 extern const struct rw_device_fns rw_device_cpu;
+#ifdef RW_HAVE_CUDA
+extern const struct rw_device_fns rw_device_cuda;
+#endif
 
 #endif

@@ -189,7 +189,7 @@ static rw_status run_step(struct walk *w, size_t index, struct rw_observer *obse
     }
     rw_kernel k = { .op = op, .attrs = recorded ? w->t->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
                     .in = views, .out = views + n_in, .n_inputs = n_in, .n_outputs = n_out, .threads = w->ctx->threads,
-                    .device = w->ctx->device_state };
+                    .serial = (uint32_t)index, .device = w->ctx->device_state };
     if (node->ticket != RW_NONE_ID) k.ticket = w->t->tickets[node->ticket];
     if (step->n_places > n_in + n_out) {
         k.workspace = memory_of(w, places[n_in + n_out]);
@@ -208,6 +208,14 @@ static rw_status run_step(struct walk *w, size_t index, struct rw_observer *obse
     return status;
 }
 
+static rw_status finish(const struct walk *w)
+{
+    uint32_t bad = 0;
+    const rw_status status = w->ctx->device->finish(w->ctx->device_state, &bad);
+    if (status == RW_ERR_ARGUMENT) return kernel_failed(w, rw_plan_node(w->t, w->plan, w->plan->steps[bad].node), status);
+    return status ? rw_fail(w->ctx, status, "run: the device failed") : RW_OK;
+}
+
 rw_status rw_plan_run(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct rw_observer *observer)
 {
     rw_context *const ctx = t->ctx;
@@ -222,7 +230,7 @@ rw_status rw_plan_run(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct 
     w.results = block ? block->data : NULL;
     status = resolve_sources(&w);
     for (size_t i = from; !status && i < to; i++) status = run_step(&w, i, observer);
-    if (!status) status = ctx->device->finish(ctx->device_state);
+    if (!status) status = finish(&w);
     rw_free(w.sources);
     if (from == 0) ctx->memory.measured_peak = 0;
     if (w.highest > ctx->memory.measured_peak) ctx->memory.measured_peak = w.highest;

@@ -17,13 +17,42 @@ static bool is_set(const char *variable)
     return value && *value && strcmp(value, "0") != 0;
 }
 
+static const struct rw_device_fns *const devices[RW_DEVICE_COUNT] = {
+    [RW_DEVICE_CPU] = &rw_device_cpu,
+#ifdef RW_HAVE_CUDA
+    [RW_DEVICE_CUDA] = &rw_device_cuda,
+#endif
+};
+
+static rw_status open_kind(rw_context *ctx, rw_device kind, char *why, size_t size)
+{
+    if (!devices[kind]) {
+        snprintf(why, size, "this build has no %s device", rw_device_name(kind));
+        return RW_ERR_UNSUPPORTED;
+    }
+    ctx->kind = kind;
+    ctx->device = devices[kind];
+    return ctx->device->open(&ctx->device_state, why, size);
+}
+
 /* AUTO is the fastest device of this build that answers. */
 static rw_status open_device(rw_context *ctx, rw_device asked)
 {
-    if (asked == RW_DEVICE_CUDA) return RW_ERR_UNSUPPORTED;
-    ctx->kind = RW_DEVICE_CPU;
-    ctx->device = &rw_device_cpu;
-    return ctx->device->open(&ctx->device_state);
+    char why[RW_MESSAGE_MAX];
+    if (asked != RW_DEVICE_AUTO) return open_kind(ctx, asked, why, sizeof why);
+    if (open_kind(ctx, RW_DEVICE_CUDA, why, sizeof why) == RW_OK) return RW_OK;
+    return open_kind(ctx, RW_DEVICE_CPU, why, sizeof why);
+}
+
+rw_status rw_device_check(rw_device device, char *why, size_t size)
+{
+    rw_context probe = { 0 };
+    if (size) why[0] = '\0';
+    if ((unsigned)device >= RW_DEVICE_COUNT) return RW_ERR_ARGUMENT;
+    if (device == RW_DEVICE_AUTO) return RW_OK;
+    const rw_status status = open_kind(&probe, device, why, size);
+    if (!status) probe.device->close(probe.device_state);
+    return status;
 }
 
 rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *params)
@@ -108,6 +137,15 @@ void rw_generator_set(rw_context *ctx, rw_generator_state state)
 
 /* Errors */
 
+/* What failed is said by who called the device, why by the device. */
+static void append_device_message(rw_context *ctx)
+{
+    char text[RW_MESSAGE_MAX] = "";
+    const size_t length = strlen(ctx->message);
+    if (ctx->device->take_message) ctx->device->take_message(ctx->device_state, text, sizeof text);
+    if (*text) snprintf(ctx->message + length, sizeof ctx->message - length, ": %s", text);
+}
+
 rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...)
 {
     if (!ctx || ctx->status) return status;
@@ -116,6 +154,7 @@ rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...)
     vsnprintf(ctx->message, sizeof ctx->message, fmt, args);
     va_end(args);
     ctx->status = status;
+    append_device_message(ctx);
     return status;
 }
 

@@ -8,7 +8,7 @@
 
 #define CPU_ALIGNMENT 256
 
-static rw_status cpu_open(void **ret_state)
+static rw_status cpu_open(void **ret_state, char *why, size_t size)
 {
     struct rw_cpu *const cpu = rw_calloc(1, sizeof *cpu);
     if (!cpu) return RW_ERR_MEMORY;
@@ -51,7 +51,7 @@ static rw_status cpu_clear(void *state, void *to, size_t bytes)
     return RW_OK;
 }
 
-static rw_status cpu_finish(void *state)
+static rw_status cpu_finish(void *state, uint32_t *ret_bad_step)
 {
     return RW_OK;
 }

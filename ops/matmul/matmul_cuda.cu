@@ -1,0 +1,265 @@
+/*
+ * matmul and linear on CUDA: cuBLASLt where it has an algorithm, else tiles of our own. See gemm.h for what a product is.
+ *
+ * Which way is taken, and with which alignments, follows from shapes and strides alone.
+ */
+#include "device/cuda/blaslt.h"
+#include "device/cuda/kernel.cuh"
+
+extern "C" {
+#include "ops/matmul/gemm.h"
+}
+
+#include <cstring>
+
+namespace {
+
+constexpr int64_t WORKSPACE_ALIGN = 256;
+constexpr int TILE = 32, TILE_ROWS = 8; /* a block of 32 x 8 threads computes 32 x 32 elements */
+
+int64_t aligned(int64_t bytes)
+{
+    return (bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
+}
+
+/* ---- the library's product: one call covers the innermost batch axis ---- */
+
+struct batch {
+    int rank;
+    int64_t dim[RW_MAX_RANK], a[RW_MAX_RANK], b[RW_MAX_RANK];
+};
+
+/* Batch axes that follow one another in both operands become one. */
+batch joined(const gemm &g)
+{
+    batch r = {};
+    for (int i = 0; i < g.batch_rank; i++) {
+        if (g.batch[i] == 1) continue;
+        const int last = r.rank - 1;
+        const bool follows = r.rank && r.a[last] == g.a.batch[i] * g.batch[i] && r.b[last] == g.b.batch[i] * g.batch[i];
+        if (!follows) r.dim[r.rank++] = 1;
+        r.dim[r.rank - 1] *= g.batch[i];
+        r.a[r.rank - 1] = g.a.batch[i];
+        r.b[r.rank - 1] = g.b.batch[i];
+    }
+    return r;
+}
+
+/* Bytes that every address is a multiple of, 16 at most: that of the first element and those a batch stride away. */
+int32_t alignment_of(rw_dtype dtype, int64_t offset, const int64_t *strides, int n)
+{
+    uint64_t bits = static_cast<uint64_t>(offset) | 16;
+    for (int i = 0; i < n; i++) bits |= static_cast<uint64_t>(strides[i]);
+    const uint64_t bytes = (bits & (~bits + 1)) * rw_dtype_size(dtype);
+    return static_cast<int32_t>(bytes < 16 ? bytes : 16);
+}
+
+void describe_dense(gemm *g, gemm_operand *x, int64_t rows, int64_t cols)
+{
+    x->row = cols;
+    x->col = 1;
+    int64_t stride = rows * cols;
+    for (int axis = g->batch_rank - 1; axis >= 0; axis--) {
+        x->batch[axis] = stride;
+        stride *= g->batch[axis];
+    }
+}
+
+struct plan {
+    bool own;
+    bool pack_a, pack_b;
+    gemm g; /* after packing */
+    batch outer;
+    rw_blaslt_product product;
+    size_t pack_a_bytes, pack_b_bytes, library_bytes;
+
+    size_t workspace() const { return pack_a_bytes + pack_b_bytes + library_bytes; }
+};
+
+/* offsets: of the first elements in their buffers, whose addresses are multiples of 256 */
+rw_status make_plan(rw_blaslt *lt, const gemm &g, int64_t offset_a, int64_t offset_b, int64_t offset_bias, plan *p)
+{
+    *p = {};
+    p->g = g;
+    p->own = !g.k || !g.m || !g.n || !g.n_batch;
+    if (p->own) return RW_OK;
+    if (g.a.pack_bytes) describe_dense(&p->g, &p->g.a, g.m, g.k), p->pack_a = true;
+    if (g.b.pack_bytes) describe_dense(&p->g, &p->g.b, g.k, g.n), p->pack_b = true;
+    p->outer = joined(p->g);
+    const int inner = p->outer.rank - 1;
+    rw_blaslt_product *const q = &p->product;
+    q->m = g.m, q->n = g.n, q->k = g.k;
+    q->a_row = p->g.a.row, q->a_col = p->g.a.col, q->b_row = p->g.b.row, q->b_col = p->g.b.col;
+    q->batch = inner < 0 ? 1 : p->outer.dim[inner];
+    q->a_batch = inner < 0 ? 0 : p->outer.a[inner];
+    q->b_batch = inner < 0 ? 0 : p->outer.b[inner];
+    q->a_align = alignment_of(g.dtype, p->pack_a ? 0 : offset_a, p->g.a.batch, g.batch_rank);
+    q->b_align = alignment_of(g.dtype, p->pack_b ? 0 : offset_b, p->g.b.batch, g.batch_rank);
+    q->bias_align = g.has_bias ? alignment_of(g.dtype, offset_bias, nullptr, 0) : 0;
+    q->dtype = g.dtype;
+    q->bias = g.has_bias;
+    bool has = false;
+    const rw_status status = rw_blaslt_query(lt, q, &has, &p->library_bytes);
+    if (status) return status;
+    p->own = !has;
+    if (!has) {
+        p->g = g;
+        p->library_bytes = 0;
+        return RW_OK;
+    }
+    if (p->pack_a) p->pack_a_bytes = static_cast<size_t>(aligned(g.a.pack_bytes));
+    if (p->pack_b) p->pack_b_bytes = static_cast<size_t>(aligned(g.b.pack_bytes));
+    return RW_OK;
+}
+
+/* ---- a dense copy of an operand that the library does not take ---- */
+
+struct strided {
+    int64_t row, col;
+    int rank;
+    int64_t dim[RW_MAX_RANK], batch[RW_MAX_RANK];
+};
+
+strided strided_of(const gemm &g, const gemm_operand &x)
+{
+    strided s = { x.row, x.col, g.batch_rank, {}, {} };
+    for (int i = 0; i < g.batch_rank; i++) s.dim[i] = g.batch[i], s.batch[i] = x.batch[i];
+    return s;
+}
+
+__device__ int64_t start_of(const strided &s, int64_t item)
+{
+    int64_t at = 0;
+    for (int axis = s.rank - 1; axis >= 0; axis--) {
+        at += item % s.dim[axis] * s.batch[axis];
+        item /= s.dim[axis];
+    }
+    return at;
+}
+
+template <typename T> __global__ void pack_kernel(const T *from, T *to, strided s, int64_t rows, int64_t cols, int64_t n)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const int64_t item = i / (rows * cols), row = i / cols % rows, col = i % cols;
+    to[i] = from[start_of(s, item) + row * s.row + col * s.col];
+}
+
+template <typename T> void pack_operand(const rw_kernel *k, const gemm &g, const gemm_operand &x, void *to, int64_t rows, int64_t cols)
+{
+    const int64_t n = g.n_batch * rows * cols;
+    RW_LAUNCH(pack_kernel<T>, blocks_for(n, 256), 256, 0, k, static_cast<const T *>(x.data), static_cast<T *>(to), strided_of(g, x),
+              rows, cols, n);
+}
+
+/* ---- tiles of our own: any strides, k in one sequence ---- */
+
+template <typename T>
+__global__ void tile_kernel(const T *a, const T *b, const T *bias, T *c, strided sa, strided sb, int64_t m, int64_t n, int64_t depth)
+{
+    using W = wide<T>;
+    __shared__ W as[TILE][TILE + 1], bs[TILE][TILE + 1];
+    const int64_t row = static_cast<int64_t>(blockIdx.y) * TILE, col = static_cast<int64_t>(blockIdx.x) * TILE + threadIdx.x;
+    const T *const pa = a + start_of(sa, blockIdx.z), *const pb = b + start_of(sb, blockIdx.z);
+    W sum[TILE / TILE_ROWS] = {};
+    for (int64_t from = 0; from < depth; from += TILE) {
+        for (int r = threadIdx.y; r < TILE; r += TILE_ROWS) {
+            const int64_t i = row + r, l = from + r;
+            as[r][threadIdx.x] = i < m && from + threadIdx.x < depth ? widen(pa[i * sa.row + (from + threadIdx.x) * sa.col]) : W(0);
+            bs[r][threadIdx.x] = l < depth && col < n ? widen(pb[l * sb.row + col * sb.col]) : W(0);
+        }
+        __syncthreads();
+        for (int l = 0; l < TILE; l++)
+            for (int r = 0; r < TILE / TILE_ROWS; r++) sum[r] += as[threadIdx.y + r * TILE_ROWS][l] * bs[l][threadIdx.x];
+        __syncthreads();
+    }
+    for (int r = 0; r < TILE / TILE_ROWS; r++) {
+        const int64_t i = row + threadIdx.y + r * TILE_ROWS;
+        if (i >= m || col >= n) continue;
+        c[(static_cast<int64_t>(blockIdx.z) * m + i) * n + col] = narrow<T>(bias ? sum[r] + widen(bias[col]) : sum[r]);
+    }
+}
+
+template <typename T> rw_status run_own(const rw_kernel *k, const gemm &g)
+{
+    if (!g.n_batch || !g.m || !g.n) return RW_OK;
+    const dim3 grid(blocks_for(g.n, TILE), blocks_for(g.m, TILE), static_cast<unsigned>(g.n_batch));
+    if (grid.y > 65535 || grid.z > 65535) return rw_cuda_fail(static_cast<rw_cuda *>(k->device), RW_ERR_UNSUPPORTED, "product too large");
+    RW_LAUNCH(tile_kernel<T>, grid, dim3(TILE, TILE_ROWS), 0, k, static_cast<const T *>(g.a.data), static_cast<const T *>(g.b.data),
+              static_cast<const T *>(g.bias), static_cast<T *>(g.c), strided_of(g, g.a), strided_of(g, g.b), g.m, g.n, g.k);
+    return rw_cuda_launched(k);
+}
+
+/* ---- the run ---- */
+
+template <typename T> rw_status run_library(const rw_kernel *k, const gemm &g, plan *p)
+{
+    rw_blaslt *const lt = static_cast<const rw_cuda *>(k->device)->blaslt;
+    char *const workspace = static_cast<char *>(k->workspace);
+    const T *a = static_cast<const T *>(g.a.data), *b = static_cast<const T *>(g.b.data);
+    if (k->workspace_bytes < p->workspace()) return RW_ERR_MEMORY;
+    if (p->pack_a) {
+        pack_operand<T>(k, g, g.a, workspace, g.m, g.k);
+        a = reinterpret_cast<const T *>(workspace);
+    }
+    if (p->pack_b) {
+        pack_operand<T>(k, g, g.b, workspace + p->pack_a_bytes, g.k, g.n);
+        b = reinterpret_cast<const T *>(workspace + p->pack_a_bytes);
+    }
+    char *const scratch = workspace + p->pack_a_bytes + p->pack_b_bytes;
+    int64_t calls = 1;
+    for (int i = 0; i < p->outer.rank - 1; i++) calls *= p->outer.dim[i];
+    for (int64_t call = 0; call < calls; call++) {
+        int64_t at_a = 0, at_b = 0, rest = call;
+        for (int i = p->outer.rank - 2; i >= 0; i--) {
+            at_a += rest % p->outer.dim[i] * p->outer.a[i];
+            at_b += rest % p->outer.dim[i] * p->outer.b[i];
+            rest /= p->outer.dim[i];
+        }
+        T *const c = static_cast<T *>(g.c) + call * p->product.batch * g.m * g.n;
+        const rw_status status =
+            rw_blaslt_run(lt, &p->product, a + at_a, b + at_b, g.bias, c, scratch, p->library_bytes);
+        if (status) return status;
+    }
+    return rw_cuda_launched(k);
+}
+
+rw_status run(const rw_kernel *k, gemm *g, bool bias)
+{
+    plan p;
+    g->a.data = k->in[0].data;
+    g->b.data = k->in[1].data;
+    g->bias = bias ? k->in[2].data : nullptr;
+    g->c = k->out[0].data;
+    const rw_status status = make_plan(static_cast<const rw_cuda *>(k->device)->blaslt, *g, k->in[0].layout->offset,
+                                       k->in[1].layout->offset, bias ? k->in[2].layout->offset : 0, &p);
+    if (status) return status;
+    return with_float_type(g->dtype, [&](auto type) {
+        using T = decltype(type);
+        return p.own ? run_own<T>(k, *g) : run_library<T>(k, *g, &p);
+    });
+}
+
+} // namespace
+
+extern "C" size_t rw_gemm_workspace_cuda(void *device, const gemm *g, int64_t offset_a, int64_t offset_b, int64_t offset_bias)
+{
+    plan p;
+    /* A failure comes again, and is reported, when the kernel runs. */
+    if (make_plan(static_cast<const rw_cuda *>(device)->blaslt, *g, offset_a, offset_b, offset_bias, &p)) return 0;
+    return p.workspace();
+}
+
+extern "C" rw_status rw_matmul_cuda(const rw_kernel *k)
+{
+    gemm g;
+    rw_gemm_of_matmul(&g, k->in[0].layout, k->in[1].layout, k->in[0].dtype);
+    return run(k, &g, false);
+}
+
+extern "C" rw_status rw_linear_cuda(const rw_kernel *k)
+{
+    gemm g;
+    rw_gemm_of_linear(&g, k->in[0].layout, k->in[1].layout, k->n_inputs > 2, k->in[0].dtype);
+    return run(k, &g, k->n_inputs > 2);
+}

@@ -1,0 +1,310 @@
+/* Pinned matrix products. See blaslt.h. */
+#include "device/cuda/blaslt.h"
+#include "device/cuda/library.h"
+#include "memory/alloc.h"
+
+#include <cublasLt.h>
+
+#include <string.h>
+
+/* What NVIDIA recommends for Hopper; an upper bound, most products take none. A constant: it feeds the choice. */
+#define WORKSPACE_LIMIT ((uint64_t)32 << 20)
+#define WORKSPACE_ALIGN 256
+#define CHOICES 8
+
+/* The functions in use, by name: X(Create) is cublasLtCreate. */
+#define CUBLASLT_FUNCTIONS(X)                                                                                          \
+    X(Create) X(Destroy) X(GetStatusString) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute)        \
+    X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatrixLayoutSetAttribute) X(MatmulPreferenceCreate)                \
+    X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic)                              \
+    X(MatmulAlgoConfigGetAttribute) X(Matmul)
+
+struct api {
+#define MEMBER(name) __typeof__(&cublasLt##name) name;
+    CUBLASLT_FUNCTIONS(MEMBER)
+#undef MEMBER
+};
+
+struct entry {
+    struct rw_blaslt_product product;
+    uint64_t hash;
+    bool has; /* else the library has no algorithm */
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algo;
+    size_t workspace;
+};
+
+struct rw_blaslt {
+    struct rw_cuda *cuda;
+    struct api api;
+    cublasLtHandle_t handle;
+    struct entry **entries; /* by hash, open addressing; size a power of two */
+    size_t n, size;
+};
+
+static rw_status failed(struct rw_blaslt *lt, cublasStatus_t status, const char *call)
+{
+    if (status == CUBLAS_STATUS_SUCCESS) return RW_OK;
+    return rw_cuda_fail(lt->cuda, status == CUBLAS_STATUS_ALLOC_FAILED ? RW_ERR_MEMORY : RW_ERR_DEVICE, "cuBLASLt: %s: %s (%d)", call,
+                        lt->api.GetStatusString(status), (int)status);
+}
+
+#define TRY(call)                                                 \
+    do {                                                          \
+        const rw_status try_ = failed(lt, lt->api.call, #call);   \
+        if (try_) return try_;                                    \
+    } while (0)
+
+static rw_status open_library(struct rw_blaslt *lt)
+{
+    static const char *const names[] = {
+#define NAME(name) "cublasLt" #name,
+        CUBLASLT_FUNCTIONS(NAME)
+#undef NAME
+    };
+    void *const to[] = {
+#define POINTER(name) &lt->api.name,
+        CUBLASLT_FUNCTIONS(POINTER)
+#undef POINTER
+    };
+    return rw_cuda_library(lt->cuda, RW_LIBRARY_CUBLASLT, names, to, sizeof names / sizeof *names);
+}
+
+rw_status rw_blaslt_create(struct rw_blaslt **ret, struct rw_cuda *cuda)
+{
+    struct rw_blaslt *lt = rw_calloc(1, sizeof *lt);
+    if (!lt) return RW_ERR_MEMORY;
+    lt->cuda = cuda;
+    rw_status status = open_library(lt);
+    if (!status) status = failed(lt, lt->api.Create(&lt->handle), "cublasLtCreate");
+    if (status) {
+        rw_free(lt);
+        return status;
+    }
+    *ret = lt;
+    return RW_OK;
+}
+
+static void free_entry(struct rw_blaslt *lt, struct entry *e)
+{
+    if (!e) return;
+    if (e->desc) lt->api.MatmulDescDestroy(e->desc);
+    if (e->a) lt->api.MatrixLayoutDestroy(e->a);
+    if (e->b) lt->api.MatrixLayoutDestroy(e->b);
+    if (e->c) lt->api.MatrixLayoutDestroy(e->c);
+    rw_free(e);
+}
+
+void rw_blaslt_destroy(struct rw_blaslt **plt)
+{
+    struct rw_blaslt *const lt = *plt;
+    if (!lt) return;
+    for (size_t i = 0; i < lt->size; i++) free_entry(lt, lt->entries[i]);
+    rw_free(lt->entries);
+    lt->api.Destroy(lt->handle);
+    rw_free(lt);
+    *plt = NULL;
+}
+
+/* ---- from a product to cuBLASLt's descriptors ---- */
+
+static cudaDataType_t data_type(int32_t dtype)
+{
+    switch (dtype) {
+    case RW_F64: return CUDA_R_64F;
+    case RW_BF16: return CUDA_R_16BF;
+    default: return CUDA_R_32F;
+    }
+}
+
+static cublasComputeType_t compute_type(const struct rw_blaslt_product *p)
+{
+    if (p->dtype == RW_F64) return CUBLAS_COMPUTE_64F;
+    return p->dtype == RW_F32 && p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+/*
+ * cuBLASLt's matrices lie by columns. Ours lie by rows, so it computes c^T = b^T a^T: its first operand is b, whose rows are
+ * columns of b^T. An operand that lies by columns is transposed once more.
+ */
+static rw_status make_layout(struct rw_blaslt *lt, cublasLtMatrixLayout_t *ret, const struct rw_blaslt_product *p, int64_t rows,
+                             int64_t cols, int64_t row, int64_t col, int64_t stride)
+{
+    const int32_t batch = (int32_t)p->batch;
+    const bool by_rows = col == 1;
+    TRY(MatrixLayoutCreate(ret, data_type(p->dtype), (uint64_t)(by_rows ? cols : rows), (uint64_t)(by_rows ? rows : cols),
+                           by_rows ? row : col));
+    TRY(MatrixLayoutSetAttribute(*ret, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch));
+    TRY(MatrixLayoutSetAttribute(*ret, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride));
+    return RW_OK;
+}
+
+static rw_status set_bias(struct rw_blaslt *lt, cublasLtMatmulDesc_t desc, const void *bias)
+{
+    TRY(MatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    return RW_OK;
+}
+
+static rw_status make_desc(struct rw_blaslt *lt, struct entry *e)
+{
+    const struct rw_blaslt_product *const p = &e->product;
+    const cublasOperation_t first = p->b_col == 1 ? CUBLAS_OP_N : CUBLAS_OP_T, second = p->a_col == 1 ? CUBLAS_OP_N : CUBLAS_OP_T;
+    TRY(MatmulDescCreate(&e->desc, compute_type(p), p->dtype == RW_F64 ? CUDA_R_64F : CUDA_R_32F));
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    if (!p->bias) return RW_OK;
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    const cudaDataType_t type = data_type(p->dtype);
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
+    /* The choice of an algorithm looks at the alignment of this address: let it be what the layout promises. */
+    return set_bias(lt, e->desc, (const void *)(uintptr_t)(4096 + p->bias_align));
+}
+
+static rw_status make_descriptors(struct rw_blaslt *lt, struct entry *e)
+{
+    const struct rw_blaslt_product *const p = &e->product;
+    rw_status status = make_desc(lt, e);
+    if (!status) status = make_layout(lt, &e->b, p, p->k, p->n, p->b_row, p->b_col, p->b_batch);
+    if (!status) status = make_layout(lt, &e->a, p, p->m, p->k, p->a_row, p->a_col, p->a_batch);
+    if (!status) status = make_layout(lt, &e->c, p, p->m, p->n, p->n, 1, p->m * p->n);
+    return status;
+}
+
+/* ---- the choice ---- */
+
+static rw_status set_preference(struct rw_blaslt *lt, cublasLtMatmulPreference_t pref, const struct rw_blaslt_product *p)
+{
+    const uint64_t workspace = WORKSPACE_LIMIT;
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
+    const uint32_t a = (uint32_t)p->b_align, b = (uint32_t)p->a_align, c = 16;
+    TRY(MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
+    TRY(MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions));
+    TRY(MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof a));
+    TRY(MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof b));
+    TRY(MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c));
+    TRY(MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c));
+    return RW_OK;
+}
+
+/* True when an algorithm adds up along k in one sequence: the mask asks for it, this makes sure. */
+static bool is_sequential(const struct rw_blaslt *lt, const cublasLtMatmulAlgo_t *algo)
+{
+    int32_t split = 1;
+    uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+    size_t written;
+    lt->api.MatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split, &written);
+    lt->api.MatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written);
+    return split <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
+static rw_status ask(struct rw_blaslt *lt, struct entry *e, cublasLtMatmulPreference_t pref)
+{
+    cublasLtMatmulHeuristicResult_t found[CHOICES];
+    int n = 0;
+    const rw_status status = set_preference(lt, pref, &e->product);
+    if (status) return status;
+    const cublasStatus_t asked =
+        lt->api.MatmulAlgoGetHeuristic(lt->handle, e->desc, e->b, e->a, e->c, e->c, pref, CHOICES, found, &n);
+    if (asked == CUBLAS_STATUS_NOT_SUPPORTED || asked == CUBLAS_STATUS_INVALID_VALUE) return RW_OK;
+    if (asked) return failed(lt, asked, "cublasLtMatmulAlgoGetHeuristic");
+    for (int i = 0; i < n && !e->has; i++) {
+        if (found[i].state != CUBLAS_STATUS_SUCCESS || !is_sequential(lt, &found[i].algo)) continue;
+        e->has = true;
+        e->algo = found[i].algo;
+        e->workspace = (found[i].workspaceSize + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
+    }
+    return RW_OK;
+}
+
+static rw_status choose(struct rw_blaslt *lt, struct entry *e)
+{
+    cublasLtMatmulPreference_t pref;
+    rw_status status = make_descriptors(lt, e);
+    if (status) return status;
+    TRY(MatmulPreferenceCreate(&pref));
+    status = ask(lt, e, pref);
+    lt->api.MatmulPreferenceDestroy(pref);
+    return status;
+}
+
+/* ---- the table ---- */
+
+static uint64_t hash_of(const struct rw_blaslt_product *p)
+{
+    uint64_t words[sizeof *p / 8], h = 0;
+    memcpy(words, p, sizeof words);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) h = (h ^ words[i]) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
+    return h;
+}
+
+static struct entry **slot_of(struct entry **entries, size_t size, const struct rw_blaslt_product *p, uint64_t hash)
+{
+    size_t i = hash & (size - 1);
+    while (entries[i] && (entries[i]->hash != hash || memcmp(&entries[i]->product, p, sizeof *p))) i = (i + 1) & (size - 1);
+    return &entries[i];
+}
+
+static bool make_room(struct rw_blaslt *lt)
+{
+    if (lt->n * 2 < lt->size) return true;
+    const size_t size = lt->size ? lt->size * 2 : 64;
+    struct entry **const entries = rw_calloc(size, sizeof(struct entry *));
+    if (!entries) return false;
+    for (size_t i = 0; i < lt->size; i++)
+        if (lt->entries[i]) *slot_of(entries, size, &lt->entries[i]->product, lt->entries[i]->hash) = lt->entries[i];
+    rw_free(lt->entries);
+    lt->entries = entries;
+    lt->size = size;
+    return true;
+}
+
+static rw_status find(struct rw_blaslt *lt, const struct rw_blaslt_product *p, struct entry **ret)
+{
+    if (!make_room(lt)) return RW_ERR_MEMORY;
+    const uint64_t hash = hash_of(p);
+    struct entry **const slot = slot_of(lt->entries, lt->size, p, hash);
+    if (!*slot) {
+        struct entry *const e = rw_calloc(1, sizeof *e);
+        if (!e) return RW_ERR_MEMORY;
+        e->product = *p;
+        e->hash = hash;
+        const rw_status status = choose(lt, e);
+        if (status) {
+            free_entry(lt, e);
+            return status;
+        }
+        *slot = e;
+        lt->n++;
+    }
+    *ret = *slot;
+    return RW_OK;
+}
+
+rw_status rw_blaslt_query(struct rw_blaslt *lt, const struct rw_blaslt_product *p, bool *ret_has, size_t *ret_workspace)
+{
+    struct entry *e;
+    const rw_status status = find(lt, p, &e);
+    if (status) return status;
+    *ret_has = e->has;
+    *ret_workspace = e->workspace;
+    return RW_OK;
+}
+
+rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const void *a, const void *b, const void *bias,
+                        void *c, void *workspace, size_t workspace_bytes)
+{
+    static const float one_f = 1, zero_f = 0;
+    static const double one_d = 1, zero_d = 0;
+    const bool wide = p->dtype == RW_F64;
+    struct entry *e;
+    rw_status status = find(lt, p, &e);
+    if (!status && p->bias) status = set_bias(lt, e->desc, bias);
+    if (status) return status;
+    if (!e->has) return RW_ERR_UNSUPPORTED;
+    if (workspace_bytes < e->workspace) return rw_cuda_fail(lt->cuda, RW_ERR_DEVICE, "cuBLASLt: the plan gave too little workspace");
+    TRY(Matmul(lt->handle, e->desc, wide ? (const void *)&one_d : &one_f, b, e->b, a, e->a,
+               wide ? (const void *)&zero_d : &zero_f, c, e->c, c, e->c, &e->algo, workspace, workspace_bytes, lt->cuda->stream));
+    return RW_OK;
+}

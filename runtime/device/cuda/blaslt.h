@@ -1,0 +1,45 @@
+/*
+ * cuBLASLt for the CUDA kernels: matrix products, pinned.
+ *
+ * The library is opened when the first context is made: a program that never asks for CUDA does not load it, and starts
+ * where it is not installed. An algorithm is asked for once per signature and kept for the life of the context (law 6):
+ * reductions along k are not split, alignments follow from layouts and never from addresses, and the workspace is ours.
+ */
+#ifndef RW_DEVICE_CUDA_BLASLT_H
+#define RW_DEVICE_CUDA_BLASLT_H
+
+#include "device/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* c[i] [m, n] = a[i] [m, k] b[i] [k, n] + bias [n]. One stride of a and of b is 1; c is dense. All bytes count: no padding. */
+struct rw_blaslt_product {
+    int64_t m, n, k;
+    int64_t a_row, a_col, b_row, b_col;
+    int64_t batch, a_batch, b_batch; /* strides between elements of the batch, 0: the same for all */
+    int32_t a_align, b_align, bias_align; /* of the addresses, in bytes; that of c and of the workspace is 16 at least */
+    int32_t dtype;                        /* of all four */
+    int32_t bias;                         /* 0 or 1 */
+    int32_t tf32;                         /* float32 through the tensor cores' 10-bit mantissas */
+};
+
+rw_status rw_blaslt_create(struct rw_blaslt **ret, struct rw_cuda *cuda);
+void rw_blaslt_destroy(struct rw_blaslt **lt);
+
+/*
+ * Pins the algorithm of a product. *ret_has is false when the library has none for it: then it never will.
+ * @param ret_workspace bytes that a run takes, aligned to 256.
+ */
+rw_status rw_blaslt_query(struct rw_blaslt *lt, const struct rw_blaslt_product *p, bool *ret_has, size_t *ret_workspace);
+
+/* Queues the product on the context's stream. RW_ERR_DEVICE when the pinned algorithm is refused: none other is tried. */
+rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const void *a, const void *b, const void *bias,
+                        void *c, void *workspace, size_t workspace_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,55 @@
+/*
+ * The CUDA device's state, as its own files and the kernels' host code see it. C11 and C++17.
+ *
+ * One compute stream: everything that touches device memory is queued on it in plan order, so nothing has to be waited
+ * for but results that the host reads. No kernel allocates, waits or talks to the host.
+ */
+#ifndef RW_DEVICE_CUDA_CUDA_H
+#define RW_DEVICE_CUDA_CUDA_H
+
+#include <rewind/op.h>
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RW_CUDA_ALIGNMENT 512
+#define RW_CUDA_MESSAGE 256
+
+struct rw_blaslt;
+struct rw_sdpa;
+
+struct rw_cuda {
+    int ordinal;
+    int capability; /* 90 for compute capability 9.0 */
+    cudaStream_t stream;
+    /* What is added to the first block of every ticket: 0, but for a graph that is launched again. In device memory. */
+    uint64_t *ticket_base;
+    /* 1 + the serial of a step that met an index out of range, 0 when none did. Pinned host memory, written by kernels. */
+    uint32_t *bad_step;
+    struct rw_blaslt *blaslt;
+    struct rw_sdpa *sdpa;
+    bool dead;                     /* an error that the CUDA runtime does not recover from */
+    char message[RW_CUDA_MESSAGE]; /* what failed, until somebody takes it; "" when nothing did */
+};
+
+/* RW_OK, or notes "call: text (name, code)" and gives RW_ERR_MEMORY or RW_ERR_DEVICE. Clears what can be cleared. */
+rw_status rw_cuda_status(struct rw_cuda *cuda, cudaError_t error, const char *call);
+
+/* Notes a failure that is not a cudaError_t. */
+rw_status rw_cuda_fail(struct rw_cuda *cuda, rw_status status, const char *fmt, ...) RW_PRINTF(3, 4);
+
+/* After the launches of one node: RW_OK, or why the last of them was refused. */
+static inline rw_status rw_cuda_launched(const rw_kernel *k)
+{
+    const cudaError_t error = cudaPeekAtLastError();
+    return error ? rw_cuda_status((struct rw_cuda *)k->device, error, k->op ? k->op->name : "launch") : RW_OK;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,170 @@
+/* The CUDA device: opening it, its memory, copies, and waiting. */
+#include "device/cuda/blaslt.h"
+#include "device/cuda/cuda.h"
+#include "device/device.h"
+#include "memory/alloc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LEAST_CAPABILITY 80
+/* Kernels are compiled for this version; a driver that is older cannot load them. */
+#define LEAST_DRIVER CUDART_VERSION
+
+#define TRY(call)                                                           \
+    do {                                                                    \
+        const rw_status try_ = rw_cuda_status(cuda, (call), #call);         \
+        if (try_) return try_;                                              \
+    } while (0)
+
+static rw_status check_driver(struct rw_cuda *cuda)
+{
+    int driver = 0, devices = 0;
+    const cudaError_t asked = cudaDriverGetVersion(&driver);
+    if (asked || driver == 0) {
+        cudaGetLastError();
+        return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "no CUDA driver on this machine");
+    }
+    if (driver / 1000 < LEAST_DRIVER / 1000)
+        return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "the driver is for CUDA %d.%d, this build needs CUDA %d.0 or later", driver / 1000,
+                            driver % 1000 / 10, LEAST_DRIVER / 1000);
+    const cudaError_t counted = cudaGetDeviceCount(&devices);
+    if (counted || devices == 0) {
+        cudaGetLastError();
+        return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "no CUDA device: %s",
+                            counted ? cudaGetErrorString(counted) : "the driver lists none");
+    }
+    return RW_OK;
+}
+
+static rw_status check_capability(struct rw_cuda *cuda)
+{
+    int major = 0, minor = 0;
+    TRY(cudaGetDevice(&cuda->ordinal));
+    TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda->ordinal));
+    TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, cuda->ordinal));
+    cuda->capability = major * 10 + minor;
+    if (cuda->capability < LEAST_CAPABILITY)
+        return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "the device is of compute capability %d.%d, 8.0 is needed", major, minor);
+    return RW_OK;
+}
+
+static rw_status make_state(struct rw_cuda *cuda)
+{
+    void *p = NULL;
+    TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    TRY(cudaMalloc(&p, sizeof *cuda->ticket_base));
+    cuda->ticket_base = p;
+    TRY(cudaMemsetAsync(cuda->ticket_base, 0, sizeof *cuda->ticket_base, cuda->stream));
+    TRY(cudaMallocHost(&p, sizeof *cuda->bad_step));
+    cuda->bad_step = p;
+    *cuda->bad_step = 0;
+    return rw_blaslt_create(&cuda->blaslt, cuda);
+}
+
+static void cuda_close(void *state)
+{
+    struct rw_cuda *const cuda = state;
+    if (!cuda) return;
+    if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    rw_blaslt_destroy(&cuda->blaslt);
+    cudaFree(cuda->ticket_base);
+    cudaFreeHost(cuda->bad_step);
+    if (cuda->stream) cudaStreamDestroy(cuda->stream);
+    cudaGetLastError();
+    rw_free(cuda);
+}
+
+static rw_status cuda_open(void **ret_state, char *why, size_t size)
+{
+    struct rw_cuda *const cuda = rw_calloc(1, sizeof *cuda);
+    if (!cuda) return RW_ERR_MEMORY;
+    rw_status status = check_driver(cuda);
+    if (!status) status = check_capability(cuda);
+    if (!status) status = make_state(cuda);
+    if (status) {
+        snprintf(why, size, "%s", cuda->message);
+        cuda_close(cuda);
+        return status;
+    }
+    *ret_state = cuda;
+    return RW_OK;
+}
+
+static void *cuda_alloc(void *state, size_t bytes)
+{
+    struct rw_cuda *const cuda = state;
+    void *p = NULL;
+    size_t available = 0, total = 0;
+    const cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
+    if (!error) return p;
+    cudaGetLastError();
+    if (error != cudaErrorMemoryAllocation || cudaMemGetInfo(&available, &total)) {
+        rw_cuda_status(cuda, error, "cudaMalloc");
+        return NULL;
+    }
+    rw_cuda_fail(cuda, RW_ERR_MEMORY, "CUDA: cudaMalloc of %zu bytes: %s; %zu of the device's %zu bytes are free", bytes,
+                 cudaGetErrorString(error), available, total);
+    return NULL;
+}
+
+static void cuda_free(void *state, void *p)
+{
+    cudaFree(p);
+}
+
+/* The caller's memory is pageable: CUDA takes its contents before the call returns, and nothing need wait. */
+static rw_status cuda_upload(void *state, void *to, const void *from, size_t bytes)
+{
+    struct rw_cuda *const cuda = state;
+    if (bytes) TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, cuda->stream));
+    return RW_OK;
+}
+
+static rw_status cuda_download(void *state, void *to, const void *from, size_t bytes)
+{
+    struct rw_cuda *const cuda = state;
+    if (!bytes) return RW_OK;
+    TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    TRY(cudaStreamSynchronize(cuda->stream));
+    return RW_OK;
+}
+
+static rw_status cuda_clear(void *state, void *to, size_t bytes)
+{
+    struct rw_cuda *const cuda = state;
+    if (bytes) TRY(cudaMemsetAsync(to, 0, bytes, cuda->stream));
+    return RW_OK;
+}
+
+static rw_status cuda_finish(void *state, uint32_t *ret_bad_step)
+{
+    struct rw_cuda *const cuda = state;
+    TRY(cudaStreamSynchronize(cuda->stream));
+    const uint32_t bad = *cuda->bad_step;
+    *cuda->bad_step = 0;
+    if (!bad) return RW_OK;
+    *ret_bad_step = bad - 1;
+    return RW_ERR_ARGUMENT;
+}
+
+static void cuda_take_message(void *state, char *text, size_t size)
+{
+    struct rw_cuda *const cuda = state;
+    snprintf(text, size, "%s", cuda->message);
+    cuda->message[0] = '\0';
+}
+
+const struct rw_device_fns rw_device_cuda = {
+    .name = "cuda",
+    .alignment = RW_CUDA_ALIGNMENT,
+    .open = cuda_open,
+    .close = cuda_close,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .clear = cuda_clear,
+    .finish = cuda_finish,
+    .take_message = cuda_take_message,
+};

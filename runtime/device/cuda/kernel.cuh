@@ -1,0 +1,138 @@
+/*
+ * What CUDA kernels share: element types and their accumulators, 16-byte accesses, sums of a fixed order, tickets.
+ *
+ * The law that these keep: bytes depend on inputs, attributes and ticket alone. Grids and the cuts of reductions come from
+ * shapes, never from the number of multiprocessors; a sum's tree is fixed; no atomics on floats. Everything is compiled
+ * without contraction: a fused multiply-add is written fmaf() where it is wanted, so the simulator gives the same bits.
+ */
+#ifndef RW_DEVICE_CUDA_KERNEL_CUH
+#define RW_DEVICE_CUDA_KERNEL_CUH
+
+#include "device/cuda/launch.cuh"
+#include "ops/random/philox.h"
+
+#include <cuda_bf16.h>
+
+using bf16 = __nv_bfloat16;
+
+/* Sums and functions of T are computed in this type. */
+template <typename T> struct rw_wide { using type = float; };
+template <> struct rw_wide<double> { using type = double; };
+template <typename T> using wide = typename rw_wide<T>::type;
+
+__device__ __forceinline__ float widen(float x) { return x; }
+__device__ __forceinline__ double widen(double x) { return x; }
+__device__ __forceinline__ float widen(bf16 x) { return __bfloat162float(x); }
+
+/* Rounds once, to nearest even. */
+template <typename T> __device__ __forceinline__ T narrow(wide<T> x);
+template <> __device__ __forceinline__ float narrow<float>(float x) { return x; }
+template <> __device__ __forceinline__ double narrow<double>(double x) { return x; }
+template <> __device__ __forceinline__ bf16 narrow<bf16>(float x) { return __float2bfloat16_rn(x); }
+
+/* Sixteen bytes of elements: one load or store instruction when the address is a multiple of 16. */
+template <typename T> struct alignas(16) pack {
+    static constexpr int size = 16 / sizeof(T);
+    T x[size];
+};
+
+template <typename T> __device__ __forceinline__ pack<T> load_pack(const T *p)
+{
+    return *reinterpret_cast<const pack<T> *>(p);
+}
+
+template <typename T> __device__ __forceinline__ void store_pack(T *p, const pack<T> &v)
+{
+    *reinterpret_cast<pack<T> *>(p) = v;
+}
+
+static inline bool is_aligned_16(const void *p)
+{
+    return (reinterpret_cast<uintptr_t>(p) & 15) == 0;
+}
+
+/* Sums and maxima over a warp, the same in every lane; the tree is that of the lanes' numbers. All 32 lanes take part. */
+template <typename W> __device__ __forceinline__ W warp_sum(W x)
+{
+    for (int d = 16; d > 0; d >>= 1) x += __shfl_xor_sync(0xffffffffu, x, d);
+    return x;
+}
+
+template <typename W> __device__ __forceinline__ W warp_max(W x)
+{
+    for (int d = 16; d > 0; d >>= 1) {
+        const W other = __shfl_xor_sync(0xffffffffu, x, d);
+        x = x > other || x != x ? x : other; /* NaN stays */
+    }
+    return x;
+}
+
+/*
+ * Over a block of whole warps, the same in every thread. `shared` has 32 elements and may be used again at once by the next
+ * call: both barriers are needed.
+ */
+template <typename W> __device__ __forceinline__ W block_sum(W x, W *shared)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = (blockDim.x + 31) >> 5;
+    x = warp_sum(x);
+    if (lane == 0) shared[warp] = x;
+    __syncthreads();
+    x = warp_sum(lane < warps ? shared[lane] : W(0));
+    __syncthreads();
+    return x;
+}
+
+template <typename W> __device__ __forceinline__ W block_max(W x, W *shared)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = (blockDim.x + 31) >> 5;
+    x = warp_max(x);
+    if (lane == 0) shared[warp] = x;
+    __syncthreads();
+    x = warp_max(shared[lane < warps ? lane : 0]);
+    __syncthreads();
+    return x;
+}
+
+/* A ticket on the device: law 3 holds for seed and first_block(). */
+struct device_ticket {
+    uint64_t seed, offset;
+    const uint64_t *base;
+
+    __device__ __forceinline__ uint64_t first_block() const { return offset + *base; }
+};
+
+static inline device_ticket ticket_of(const rw_kernel *k)
+{
+    return { k->ticket.seed, k->ticket.offset, static_cast<const struct rw_cuda *>(k->device)->ticket_base };
+}
+
+/* For kernels that read indexes: what to write, and where, when one is out of range. */
+struct index_guard {
+    uint32_t *bad_step;
+    uint32_t serial;
+
+    __device__ __forceinline__ void report() const { if (!*bad_step) *bad_step = serial + 1; }
+};
+
+static inline index_guard guard_of(const rw_kernel *k)
+{
+    return { static_cast<const struct rw_cuda *>(k->device)->bad_step, k->serial };
+}
+
+/* Calls f with a value of the element type: f(float()), f(double()), f(bf16()). RW_ERR_UNSUPPORTED for the others. */
+template <typename F> static inline rw_status with_float_type(rw_dtype dtype, F f)
+{
+    switch (dtype) {
+    case RW_F32: return f(float());
+    case RW_F64: return f(double());
+    case RW_BF16: return f(bf16());
+    default: return RW_ERR_UNSUPPORTED;
+    }
+}
+
+static inline unsigned blocks_for(int64_t n, int64_t per_block)
+{
+    return static_cast<unsigned>((n + per_block - 1) / per_block);
+}
+
+#endif

@@ -1,0 +1,45 @@
+/*
+ * How a kernel is launched, and its dynamic shared memory: one spelling for nvcc and for the simulator of the tests.
+ *
+ *     RW_LAUNCH(rows_kernel<float>, grid, block, shared_bytes, k, x, y, n);
+ *     RW_LAUNCH((tile_kernel<float, 64>), grid, block, shared_bytes, k, x, y);    // commas need parentheses
+ *
+ * k is the rw_kernel: its device says on which stream. Arguments are evaluated once, at the call.
+ */
+#ifndef RW_DEVICE_CUDA_LAUNCH_CUH
+#define RW_DEVICE_CUDA_LAUNCH_CUH
+
+#include "device/cuda/cuda.h"
+
+#include <cuda_runtime.h>
+
+static inline cudaStream_t rw_stream(const rw_kernel *k)
+{
+    return ((const struct rw_cuda *)k->device)->stream;
+}
+
+#ifdef RW_CUDASIM
+
+template <typename... P, typename... A>
+static inline void rw_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, A... args)
+{
+    cudasim::launch(name, grid, block, shared, stream, [=] { kernel(static_cast<P>(args)...); });
+}
+
+#define RW_LAUNCH(kernel, grid, block, shared, k, ...) rw_launch(#kernel, kernel, grid, block, shared, rw_stream(k), __VA_ARGS__)
+#define RW_SHARED_DYNAMIC(type, name) type *const name = static_cast<type *>(cudasim::dynamic_shared())
+
+#else
+
+#define RW_LAUNCH(kernel, grid, block, shared, k, ...)                      \
+    do {                                                                    \
+        const auto rw_kernel_ = kernel;                                     \
+        rw_kernel_<<<grid, block, shared, rw_stream(k)>>>(__VA_ARGS__);     \
+    } while (0)
+#define RW_SHARED_DYNAMIC(type, name)                                  \
+    extern __shared__ __align__(16) unsigned char rw_dynamic_shared[]; \
+    type *const name = reinterpret_cast<type *>(rw_dynamic_shared)
+
+#endif
+
+#endif

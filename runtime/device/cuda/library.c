@@ -1,0 +1,45 @@
+/* Opening cuBLASLt and cuDNN at run time. See library.h. */
+#include "device/cuda/library.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The major versions whose headers this build was made with: another one has other structures. */
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+
+static const char *const files[] = {
+    [RW_LIBRARY_CUBLASLT] = "libcublasLt.so." TEXT(RW_CUBLASLT_MAJOR),
+    [RW_LIBRARY_CUDNN] = "libcudnn.so." TEXT(RW_CUDNN_MAJOR),
+};
+
+/* RW_CUDA_LIBRARY_DIRS: folders of the build machine, each ended by a colon. */
+static void *open_in_folders(const char *file)
+{
+    char path[1024];
+    void *found = NULL;
+    for (const char *dir = RW_CUDA_LIBRARY_DIRS; *dir && !found;) {
+        const size_t n = strcspn(dir, ":");
+        if ((size_t)snprintf(path, sizeof path, "%.*s/%s", (int)n, dir, file) < sizeof path) found = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        dir += n + (dir[n] == ':');
+    }
+    return found;
+}
+
+rw_status rw_cuda_library(struct rw_cuda *cuda, enum rw_library library, const char *const *names, void *const *to, size_t n)
+{
+#ifdef RW_CUDASIM
+    void *handle = dlopen(NULL, RTLD_NOW); /* the simulator's stand-ins are part of the program */
+#else
+    void *handle = dlopen(files[library], RTLD_NOW | RTLD_LOCAL);
+    if (!handle) handle = open_in_folders(files[library]);
+#endif
+    if (!handle) return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "CUDA: %s was not found: %s", files[library], dlerror());
+    for (size_t i = 0; i < n; i++) {
+        void *const function = dlsym(handle, names[i]);
+        if (!function) return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "CUDA: %s has no %s", files[library], names[i]);
+        memcpy(to[i], &function, sizeof function);
+    }
+    return RW_OK;
+}
