@@ -21,8 +21,8 @@ struct runner {
 
 static void runner_open(struct runner *r, rw_dtype dtype, int threads, float dropout)
 {
-    const struct model_config c = { .kind = MODEL_GPT, .layers = LAYERS, .width = WIDTH, .heads = 12, .kv_heads = 12, .vocab = 1,
-                                    .max_seq = 1, .dropout = dropout, .dtype = dtype };
+    const struct model_config c = { .kind = MODEL_GPT, .layers = LAYERS, .width = WIDTH, .heads = 12, .kv_heads = 12,
+                                    .vocab = 1, .max_seq = 1, .dropout = dropout, .dtype = dtype };
     rw_context_create(&r->ctx, &(rw_context_params){ .seed = 1, .threads = threads });
     rw_tape_create(&r->t, r->ctx);
     if (model_create(&r->m, r->ctx, &c)) fprintf(stderr, "%s\n", rw_error_message(r->ctx));
@@ -59,9 +59,11 @@ static double run(rw_dtype dtype, int rounds, int threads, float dropout)
         if (i >= 0) a[i] = x, b[i] = y;
     }
     const double ma = median_of(a, rounds), mb = median_of(b, rounds);
-    printf("{\"library\": \"rewind\", \"dtype\": \"%s\", \"threads\": %d, \"policy\": \"none\", \"step_ms\": %.1f, \"kept_bytes\": %zu, \"peak_bytes\": %zu}\n",
+    printf("{\"library\": \"rewind\", \"dtype\": \"%s\", \"threads\": %d, \"policy\": \"none\", \"step_ms\": %.1f, "
+           "\"kept_bytes\": %zu, \"peak_bytes\": %zu}\n",
            rw_dtype_name(dtype), rw_context_threads(r.ctx), ma, none.kept, none.measured_peak);
-    printf("{\"library\": \"rewind\", \"dtype\": \"%s\", \"threads\": %d, \"policy\": \"full\", \"step_ms\": %.1f, \"kept_bytes\": %zu, \"peak_bytes\": %zu}\n",
+    printf("{\"library\": \"rewind\", \"dtype\": \"%s\", \"threads\": %d, \"policy\": \"full\", \"step_ms\": %.1f, "
+           "\"kept_bytes\": %zu, \"peak_bytes\": %zu}\n",
            rw_dtype_name(dtype), rw_context_threads(r.ctx), mb, full.kept, full.measured_peak);
     fflush(stdout);
     rw_tape_destroy(&r.t);

@@ -1,6 +1,6 @@
 /*
- * What the library itself costs, kernels excluded: nanoseconds per recorded node from record to the end of backward with
- * the plan cached, ckpt_begin + ckpt_end, bytes of tape per node, and the time of passes 2 to 4 for long tapes.
+ * What the library itself costs, kernels excluded: nanoseconds per recorded node from record to the end of backward
+ * with the plan cached, ckpt_begin + ckpt_end, bytes of tape per node, and the time of passes 2 to 4 for long tapes.
  *
  * The ops are the caller's own with empty kernels: a mix of one and two inputs, gradients of one or two such ops.
  */
@@ -22,10 +22,10 @@ static rw_status nothing(const rw_kernel *k)
 
 static rw_status grad(rw_grad_call *g);
 
-static const rw_op_def unary = { .name = "unary", .n_inputs = 1, .n_outputs = 1, .inplace = RW_OP_INPUT(0), .check = check,
-                                 .kernel = { [RW_DEVICE_CPU] = nothing }, .grad = grad };
-static const rw_op_def binary = { .name = "binary", .n_inputs = 2, .n_outputs = 1, .inplace = RW_OP_INPUT(0), .check = check,
-                                  .kernel = { [RW_DEVICE_CPU] = nothing }, .grad = grad };
+static const rw_op_def unary = { .name = "unary", .n_inputs = 1, .n_outputs = 1, .inplace = RW_OP_INPUT(0),
+                                 .check = check, .kernel = { [RW_DEVICE_CPU] = nothing }, .grad = grad };
+static const rw_op_def binary = { .name = "binary", .n_inputs = 2, .n_outputs = 1, .inplace = RW_OP_INPUT(0),
+                                  .check = check, .kernel = { [RW_DEVICE_CPU] = nothing }, .grad = grad };
 
 /* One adjoint node per input that wants one; every second kind reads the forward value. */
 static rw_status grad(rw_grad_call *g)
@@ -112,6 +112,7 @@ int main(void)
     host_cost();
     const double small = plan_seconds(100000), large = plan_seconds(1000000);
     figure("passes 2 to 4 for 100,000 nodes", small, "s", 0.2);
-    figure("growth of passes 2 to 4 to 1,000,000 nodes, over n log n", large / small / (10 * log(1e6) / log(1e5)), "times", 1);
+    figure("growth of passes 2 to 4 to 1,000,000 nodes, over n log n", large / small / (10 * log(1e6) / log(1e5)),
+           "times", 1);
     return 0;
 }

@@ -1,6 +1,6 @@
 /*
- * The arena over the largest sum of live bytes for both models under every policy, and the bytes that a GPT block keeps:
- * the difference between a model with one layer more and one with fewer.
+ * The arena over the largest sum of live bytes for both models under every policy, and the bytes that a GPT block
+ * keeps: the difference between a model with one layer more and one with fewer.
  */
 #include "figure.h"
 #include "models/model.h"
@@ -29,25 +29,28 @@ static rw_memory run(struct model_config config, const char *policy, int batch, 
 
 static void arena(void)
 {
-    static const char *const policies[] = { "none", "full", "uniform:2", "uniform:3", "block:2", "selective:core_attn", "selective:mlp",
-                                            "ops:linear,attention", "names:save=qkv,attn_out" };
+    static const char *const policies[] = { "none", "full", "uniform:2", "uniform:3", "block:2",
+                                            "selective:core_attn", "selective:mlp", "ops:linear,attention",
+                                            "names:save=qkv,attn_out" };
     double worst = 0;
     char where[128] = "";
     for (int kind = 0; kind < 2; kind++)
         for (int scores = 0; scores < 2; scores++)
             for (int dtype = 0; dtype < 2; dtype++)
                 for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
-                    struct model_config c = { .kind = (enum model_kind)kind, .scores = scores, .dtype = dtype ? RW_BF16 : RW_F32 };
+                    struct model_config c = { .kind = (enum model_kind)kind, .scores = scores,
+                                              .dtype = dtype ? RW_BF16 : RW_F32 };
                     model_preset(&c, "tiny");
                     c.layers = 6;
                     c.dropout = 0.1f;
                     const rw_memory m = run(c, policies[i], 2, 96);
                     const double ratio = (double)m.predicted_peak / (double)m.largest_live;
-                    if (m.predicted_peak != m.measured_peak) printf("predicted and measured peak differ: %s\n", policies[i]);
+                    if (m.predicted_peak != m.measured_peak)
+                        printf("predicted and measured peak differ: %s\n", policies[i]);
                     if (ratio <= worst) continue;
                     worst = ratio;
-                    snprintf(where, sizeof where, "arena over the largest sum of live bytes, worst of 72 (%s%s %s %s)", model_name(c.kind),
-                             scores ? " with scores" : "", rw_dtype_name(c.dtype), policies[i]);
+                    snprintf(where, sizeof where, "arena over the largest sum of live bytes, worst of 72 (%s%s %s %s)",
+                             model_name(c.kind), scores ? " with scores" : "", rw_dtype_name(c.dtype), policies[i]);
                 }
     for (char *c = where; *c; c++)
         if (*c == ',' && c > where + 50) *c = ';';
@@ -56,8 +59,8 @@ static void arena(void)
 
 static double kept_per_block(const char *policy, int batch, int seq, int width)
 {
-    struct model_config c = { .kind = MODEL_GPT, .width = width, .heads = width / 64, .kv_heads = width / 64, .vocab = 256,
-                              .dropout = 0.1f, .dtype = RW_BF16 };
+    struct model_config c = { .kind = MODEL_GPT, .width = width, .heads = width / 64, .kv_heads = width / 64,
+                              .vocab = 256, .dropout = 0.1f, .dtype = RW_BF16 };
     c.layers = 2;
     const rw_memory two = run(c, policy, batch, seq);
     c.layers = 4;
@@ -70,9 +73,9 @@ int main(void)
     enum { BATCH = 2, SEQ = 256, WIDTH = 256 };
     arena();
     const double unit = (double)BATCH * SEQ * WIDTH;
-    figure("kept bytes per GPT block under full, 16-bit, over the block's input", kept_per_block("full", BATCH, SEQ, WIDTH) / (2 * unit),
-           "times", 1);
-    figure("kept bytes per GPT block under none, 16-bit, over seq x batch x width", kept_per_block("none", BATCH, SEQ, WIDTH) / unit,
-           "bytes", 32);
+    figure("kept bytes per GPT block under full, 16-bit, over the block's input",
+           kept_per_block("full", BATCH, SEQ, WIDTH) / (2 * unit), "times", 1);
+    figure("kept bytes per GPT block under none, 16-bit, over seq x batch x width",
+           kept_per_block("none", BATCH, SEQ, WIDTH) / unit, "bytes", 32);
     return 0;
 }

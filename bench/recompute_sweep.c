@@ -17,13 +17,6 @@ struct text {
     size_t n;
 };
 
-/* What a run leaves, to be compared byte for byte. */
-struct outcome {
-    unsigned char *gradients, *parameters;
-    size_t bytes;
-    rw_generator_state generator;
-};
-
 static double now_ms(void)
 {
     struct timespec t;
@@ -64,21 +57,6 @@ static void fill_batch(const struct text *text, int batch, int seq, int step, in
     }
 }
 
-/* All gradients, or all parameters, in one piece. */
-static rw_status collect(rw_context *ctx, bool gradients, unsigned char **ret, size_t *ret_bytes)
-{
-    size_t bytes = 0, at = 0;
-    for (size_t i = 0; rw_param_get(ctx, i); i++) bytes += rw_tensor_bytes(rw_param_get(ctx, i));
-    rw_status status = (*ret = malloc(bytes)) ? RW_OK : RW_ERR_MEMORY;
-    for (size_t i = 0; !status && rw_param_get(ctx, i); i++) {
-        rw_tensor *const p = rw_param_get(ctx, i);
-        status = rw_read(NULL, gradients ? rw_gradient(p) : p, *ret + at, rw_tensor_bytes(p));
-        at += rw_tensor_bytes(p);
-    }
-    *ret_bytes = bytes;
-    return status;
-}
-
 static int by_value(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -96,120 +74,139 @@ static void progress(const char *policy, int step, int steps)
     if (isatty(2)) fprintf(stderr, "\r%-40.40s step %d of %d \033[K", policy, step, steps);
 }
 
-/* One step; its time without the optimizer's. */
-static rw_status one_step(const struct sweep_options *o, const struct model *m, rw_tape *t, rw_adamw *opt, const struct text *text, int seq,
-                          int step, double *ret_ms, struct sweep_row *row)
+/* One step; its time is that of forward and backward, without the optimizer. */
+static rw_status one_step(const struct sweep_options *o, const struct model *m, rw_tape *t, const int32_t *tokens,
+                          const int32_t *targets, int step, double *ret_ms, struct sweep_row *row)
 {
-    int32_t *const tokens = malloc(2 * sizeof *tokens * (size_t)(o->batch * seq)), *const targets = tokens + o->batch * seq;
-    fill_batch(text, o->batch, seq, step, tokens, targets);
     rw_zero_grad(m->ctx);
     const double begin = now_ms();
-    rw_tensor *const loss = model_loss(m, t, o->batch, seq, tokens, targets);
-    rw_status status = rw_backward(t, loss);
+    rw_tensor *const loss = model_loss(m, t, o->batch, row->seq, tokens, targets);
+    const rw_status status = rw_backward(t, loss);
     *ret_ms = now_ms() - begin;
-    free(tokens);
     if (status) return status;
-    row->losses[step] = rw_item(t, loss);
     rw_cost cost;
     if (!rw_tape_cost(t, loss, &cost)) row->replayed = cost.replayed_nodes;
-    if (step == o->steps) return RW_OK; /* the last step's gradients are compared before they are used */
-    status = rw_adamw_step(opt);
-    rw_tape_reset(t);
+    return sweep_outcome_step(&row->outcome, m->ctx, step, rw_item(t, loss));
+}
+
+/* One step to warm up and o->steps that count; all are compared. */
+static rw_status steps(const struct sweep_options *o, const struct model *m, rw_tape *t, rw_adamw *opt,
+                       const struct text *text, struct sweep_row *row)
+{
+    const size_t n = (size_t)o->batch * (size_t)row->seq;
+    int32_t *const tokens = malloc(2 * sizeof *tokens * n);
+    double *const times = malloc(sizeof *times * (size_t)(o->steps + 1));
+    rw_status status = tokens && times ? RW_OK : RW_ERR_MEMORY;
+    for (int s = 0; !status && s <= o->steps; s++) {
+        progress(row->policy, s, o->steps);
+        fill_batch(text, o->batch, row->seq, s, tokens, tokens + n);
+        status = one_step(o, m, t, tokens, tokens + n, s, &times[s], row);
+        if (!status) status = rw_adamw_step(opt);
+        rw_tape_reset(t);
+    }
+    if (!status) row->step_ms = median(times + 1, o->steps);
+    free(times);
+    free(tokens);
     return status;
 }
 
-static rw_status train(const struct sweep_options *o, const struct model *m, const struct text *text, struct sweep_row *row,
-                       struct outcome *ret)
+static rw_status train(const struct sweep_options *o, const struct model *m, const struct text *text,
+                       struct sweep_row *row)
 {
-    rw_context *const ctx = m->ctx;
-    rw_generator_set(ctx, (rw_generator_state){ .seed = o->seed });
     rw_tape *t = NULL;
     rw_adamw *opt = NULL;
-    double *const times = malloc(sizeof *times * (size_t)(o->steps + 1));
-    rw_status status = model_init(m);
-    if (!status) status = rw_tape_create(&t, ctx);
+    rw_generator_set(m->ctx, (rw_generator_state){ .seed = o->seed });
+    rw_status status = sweep_outcome_open(&row->outcome, o->steps) ? model_init(m) : RW_ERR_MEMORY;
+    if (!status) status = rw_tape_create(&t, m->ctx);
     if (!status) status = ckpt_set_policy(t, row->policy);
-    if (!status) status = rw_adamw_create(&opt, ctx, &(rw_adamw_params){ .lr = 3e-4, .weight_decay = 0.1 });
-    for (int s = 0; !status && s <= o->steps; s++) {
-        progress(row->policy, s, o->steps);
-        status = one_step(o, m, t, opt, text, row->seq, s, &times[s], row);
-    }
+    if (!status) status = rw_adamw_create(&opt, m->ctx, &(rw_adamw_params){ .lr = 3e-4, .weight_decay = 0.1 });
+    if (!status) status = steps(o, m, t, opt, text, row);
+    if (!status) status = sweep_outcome_end(&row->outcome, m->ctx);
     if (!status) {
         rw_memory memory;
-        rw_memory_stats(ctx, &memory);
+        rw_memory_stats(m->ctx, &memory);
         row->kept = memory.kept;
         row->peak = memory.measured_peak;
         row->predicted = memory.predicted_peak;
-        row->loss = row->losses[o->steps];
-        row->step_ms = median(times + 1, o->steps);
-        status = collect(ctx, true, &ret->gradients, &ret->bytes);
-        if (!status) status = rw_adamw_step(opt);
-        if (!status) status = collect(ctx, false, &ret->parameters, &ret->bytes);
-        ret->generator = rw_generator_get(ctx);
+        row->loss = row->outcome.losses[o->steps];
     }
     rw_adamw_destroy(&opt);
     rw_tape_destroy(&t);
-    free(times);
     return status;
 }
 
-static bool same(const struct outcome *a, const struct outcome *b, const struct sweep_row *x, const struct sweep_row *y, int steps)
+static void print_header(const struct sweep_options *o)
 {
-    return a->bytes == b->bytes && a->generator.offset == b->generator.offset && !memcmp(a->gradients, b->gradients, a->bytes) &&
-           !memcmp(a->parameters, b->parameters, a->bytes) && !memcmp(x->losses, y->losses, sizeof *x->losses * (size_t)(steps + 1));
-}
-
-static void release(struct outcome *o)
-{
-    free(o->gradients);
-    free(o->parameters);
+    printf("%s, %d layers of width %d, %s, batch %d, %d threads on %s, %d steps\n", model_name(o->model.kind),
+           o->model.layers, o->model.width, rw_dtype_name(o->model.dtype), o->batch, o->threads, o->device, o->steps);
+    printf("%5s  %-38s %9s %6s %12s %12s %12s %8s %9s  %s\n", "seq", "policy", "step ms", "ratio", "kept bytes",
+           "peak bytes", "predicted", "replayed", "loss", "identical");
+    fflush(stdout);
 }
 
 static void print_row(const struct sweep_row *r)
 {
     if (isatty(2)) fprintf(stderr, "\r\033[K");
-    printf("%5d  %-38s %9.1f %6.3f %12zu %12zu %12zu %8zu %9.5f  %s\n", r->seq, r->policy, r->step_ms, r->ratio, r->kept, r->peak,
-           r->predicted, r->replayed, r->loss, r->identical ? "yes" : "NO");
+    printf("%5d  %-38s %9.1f %6.3f %12zu %12zu %12zu %8zu %9.5f  %s\n", r->seq, r->policy, r->step_ms, r->ratio,
+           r->kept, r->peak, r->predicted, r->replayed, r->loss, r->identical ? "yes" : "NO");
     fflush(stdout);
 }
 
-/* All policies at one sequence length; `none` first, listed or not. */
-static bool sweep_seq(const struct sweep_options *o, const struct model *m, const struct text *text, int seq, struct sweep_row *rows, int *n)
+/* Says what is wrong with a row, or odd about it. False when it is wrong. */
+static bool judge(struct sweep_row *r, const struct sweep_row *none)
 {
-    struct sweep_row none = { .policy = "none", .seq = seq, .losses = calloc((size_t)o->steps + 1, sizeof(double)) };
-    struct outcome reference = { 0 };
-    bool ok = train(o, m, text, &none, &reference) == RW_OK;
-    none.ratio = 1;
-    none.identical = true;
-    for (int p = 0; ok && p < o->n_policies; p++) {
-        struct sweep_row *const r = &rows[*n];
-        if (!strcmp(o->policies[p], "none")) {
+    char where[64];
+    r->identical = sweep_outcome_same(&none->outcome, &r->outcome, where, sizeof where);
+    if (!r->identical) fprintf(stderr, "recompute_sweep: %s: not the bytes of none: %s\n", r->policy, where);
+    if (r->peak != r->predicted) fprintf(stderr, "recompute_sweep: %s: the peak is not the predicted one\n", r->policy);
+    if (!r->replayed && strcmp(r->policy, "none"))
+        fprintf(stderr, "recompute_sweep: %s: replays nothing; the model's regions are block, core_attn and mlp\n",
+                r->policy);
+    return r->identical && r->peak == r->predicted;
+}
+
+/* All policies at one sequence length, against `none`, listed or not. */
+static rw_status sweep_seq(const struct sweep_options *o, const struct model *m, const struct text *text, int seq,
+                           struct sweep_row *rows, int *n, bool *all_good)
+{
+    struct sweep_row none = { .policy = "none", .seq = seq, .ratio = 1 };
+    rw_status status = train(o, m, text, &none);
+    bool taken = false;
+    for (int p = 0; !status && p < o->n_policies; p++) {
+        struct sweep_row *const r = &rows[(*n)++];
+        if (!taken && !strcmp(o->policies[p], "none")) {
             *r = none;
-            r->losses = malloc(sizeof *r->losses * (size_t)(o->steps + 1));
-            memcpy(r->losses, none.losses, sizeof *r->losses * (size_t)(o->steps + 1));
+            taken = true;
         } else {
-            struct outcome outcome = { 0 };
-            *r = (struct sweep_row){ .policy = o->policies[p], .seq = seq, .losses = calloc((size_t)o->steps + 1, sizeof(double)) };
-            ok = train(o, m, text, r, &outcome) == RW_OK;
+            *r = (struct sweep_row){ .policy = o->policies[p], .seq = seq };
+            status = train(o, m, text, r);
             r->ratio = r->step_ms / none.step_ms;
-            r->identical = ok && same(&reference, &outcome, &none, r, o->steps) && r->peak == r->predicted;
-            release(&outcome);
         }
-        ++*n;
-        if (ok) print_row(r);
+        if (status) break;
+        *all_good &= judge(r, &none);
+        print_row(r);
     }
-    if (!ok) fprintf(stderr, "recompute_sweep: %s\n", rw_error_message(m->ctx));
-    release(&reference);
-    free(none.losses);
-    return ok;
+    if (!taken) sweep_outcome_close(&none.outcome);
+    return status;
+}
+
+/* Creates o->out and a file in it: a run of minutes must not end in a place that cannot be written. */
+static bool prepare_out(const struct sweep_options *o)
+{
+    char path[SWEEP_PATH];
+    snprintf(path, sizeof path, "%s/.sweep-XXXXXX", o->out);
+    const int f = mkdir(o->out, 0777) && errno != EEXIST ? -1 : mkstemp(path);
+    if (f < 0) {
+        fprintf(stderr, "recompute_sweep: --out %s: %s\n", o->out, strerror(errno));
+        return false;
+    }
+    close(f);
+    unlink(path);
+    return true;
 }
 
 static bool write_files(const struct sweep_options *o, const struct sweep_row *rows, int n)
 {
-    if (mkdir(o->out, 0777) && errno != EEXIST) {
-        fprintf(stderr, "recompute_sweep: %s: %s\n", o->out, strerror(errno));
-        return false;
-    }
     if (!sweep_write_csv(o, rows, n) || !sweep_write_json(o, rows, n) || !sweep_write_html(o, rows, n) ||
         !sweep_write_svg(o, rows, n)) {
         fprintf(stderr, "recompute_sweep: %s: %s\n", o->out, strerror(errno));
@@ -219,38 +216,58 @@ static bool write_files(const struct sweep_options *o, const struct sweep_row *r
     return true;
 }
 
+/* Every policy of the list is one that the library reads. */
+static bool policies_good(const struct sweep_options *o, rw_context *ctx)
+{
+    rw_tape *t = NULL;
+    rw_status status = rw_tape_create(&t, ctx);
+    for (int i = 0; !status && i < o->n_policies; i++) status = ckpt_set_policy(t, o->policies[i]);
+    if (status) fprintf(stderr, "recompute_sweep: %s\n", rw_error_message(ctx));
+    rw_tape_destroy(&t);
+    return !status;
+}
+
+static int sweep(const struct sweep_options *o, rw_context *ctx, const struct text *text)
+{
+    static struct sweep_row rows[SWEEP_MOST * SWEEP_MOST];
+    struct model m;
+    int n = 0;
+    bool good = true;
+    rw_status status = model_create(&m, ctx, &o->model);
+    if (!status) print_header(o);
+    for (int i = 0; !status && i < o->n_seqs; i++) status = sweep_seq(o, &m, text, o->seqs[i], rows, &n, &good);
+    if (status) {
+        const char *const message = rw_error_message(ctx);
+        fprintf(stderr, "recompute_sweep: %s\n", *message ? message : rw_status_name(status));
+    }
+    const bool written = !status && write_files(o, rows, n);
+    for (int i = 0; i < n; i++) sweep_outcome_close(&rows[i].outcome);
+    return !written ? 2 : good ? 0 : 1;
+}
+
 static int run(struct sweep_options *o, const struct text *text)
 {
-    const rw_device device = !strcmp(o->device, "cuda") ? RW_DEVICE_CUDA : !strcmp(o->device, "cpu") ? RW_DEVICE_CPU : RW_DEVICE_AUTO;
+    rw_context_params params = { .device = RW_DEVICE_AUTO, .seed = o->seed, .threads = o->threads };
+    for (rw_device d = 0; d < RW_DEVICE_COUNT; d++)
+        if (!strcmp(o->device, rw_device_name(d))) params.device = d;
     rw_context *ctx = NULL;
-    const rw_status opened = rw_context_create(&ctx, &(rw_context_params){ .device = device, .seed = o->seed, .threads = o->threads });
+    const rw_status opened = rw_context_create(&ctx, &params);
     if (opened) {
         fprintf(stderr, "recompute_sweep: device %s: %s\n", o->device, rw_status_name(opened));
         return 2;
     }
     o->threads = rw_context_threads(ctx);
     o->device = rw_device_name(rw_context_device(ctx));
-    static struct sweep_row rows[SWEEP_MOST * SWEEP_MOST];
-    struct model m;
-    int n = 0;
-    bool ok = model_create(&m, ctx, &o->model) == RW_OK;
-    if (!ok) fprintf(stderr, "recompute_sweep: %s\n", rw_error_message(ctx));
-    printf("%s, %d layers of width %d, %s, batch %d, %d threads on %s, %d steps\n", model_name(o->model.kind), o->model.layers, o->model.width,
-           rw_dtype_name(o->model.dtype), o->batch, o->threads, o->device, o->steps);
-    printf("%5s  %-38s %9s %6s %12s %12s %12s %8s %9s  %s\n", "seq", "policy", "step ms", "ratio", "kept bytes", "peak bytes", "predicted",
-           "replayed", "loss", "identical");
-    for (int i = 0; ok && i < o->n_seqs; i++) ok = sweep_seq(o, &m, text, o->seqs[i], rows, &n);
-    bool identical = true;
-    for (int i = 0; i < n; i++) identical &= rows[i].identical;
-    const bool written = ok && write_files(o, rows, n);
-    for (int i = 0; i < n; i++) free(rows[i].losses);
+    const int status = policies_good(o, ctx) && prepare_out(o) ? sweep(o, ctx, text) : 2;
     rw_context_destroy(&ctx);
-    return !ok || !written ? 2 : identical ? 0 : 1;
+    return status;
 }
 
 int main(int argc, char **argv)
 {
-    unsetenv("REWIND_POLICY"); /* it would win over every row's own */
+    if (getenv("REWIND_POLICY"))
+        fprintf(stderr, "recompute_sweep: REWIND_POLICY is left aside: each row has its own policy\n");
+    unsetenv("REWIND_POLICY");
     struct sweep_options o;
     const int read = sweep_options_read(&o, argc, argv);
     if (read) {

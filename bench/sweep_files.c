@@ -2,29 +2,40 @@
 #include "sweep.h"
 
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static FILE *open_in(const struct sweep_options *o, const char *name)
+FILE *sweep_open(const struct sweep_options *o, const char *name)
 {
-    char path[4096];
+    char path[SWEEP_PATH];
     snprintf(path, sizeof path, "%s/%s", o->out, name);
     return fopen(path, "w");
 }
 
+bool sweep_close(FILE *f)
+{
+    const bool good = !fflush(f) && !ferror(f);
+    const int error = errno;
+    const bool closed = !fclose(f);
+    if (!good) errno = error ? error : EIO;
+    return good && closed;
+}
+
 bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows, int n)
 {
-    FILE *const f = open_in(o, "sweep.csv");
+    FILE *const f = sweep_open(o, "sweep.csv");
     if (!f) return false;
-    fprintf(f, "model,preset,device,dtype,threads,batch,seq,policy,step_ms,ratio,kept_bytes,peak_bytes,predicted_peak_bytes,"
-               "replayed_nodes,loss,identical\n");
+    fprintf(f, "model,preset,device,dtype,threads,batch,seq,policy,step_ms,ratio,kept_bytes,peak_bytes,"
+               "predicted_peak_bytes,replayed_nodes,loss,identical\n");
     for (int i = 0; i < n; i++) {
         const struct sweep_row *const r = &rows[i];
-        fprintf(f, "%s,%s,%s,%s,%d,%d,%d,\"%s\",%.3f,%.4f,%zu,%zu,%zu,%zu,%.9g,%s\n", model_name(o->model.kind), o->preset, o->device,
-                rw_dtype_name(o->model.dtype), o->threads, o->batch, r->seq, r->policy, r->step_ms, r->ratio, r->kept, r->peak,
-                r->predicted, r->replayed, r->loss, r->identical ? "true" : "false");
+        fprintf(f, "%s,%s,%s,%s,%d,%d,%d,\"%s\",", model_name(o->model.kind), o->preset, o->device,
+                rw_dtype_name(o->model.dtype), o->threads, o->batch, r->seq, r->policy);
+        fprintf(f, "%.3f,%.4f,%zu,%zu,%zu,%zu,%.9g,%s\n", r->step_ms, r->ratio, r->kept, r->peak, r->predicted,
+                r->replayed, r->loss, r->identical ? "true" : "false");
     }
-    return fclose(f) == 0;
+    return sweep_close(f);
 }
 
 static void add_row(cJSON *array, const struct sweep_options *o, const struct sweep_row *r)
@@ -54,8 +65,9 @@ bool sweep_write_json(const struct sweep_options *o, const struct sweep_row *row
     cJSON *const array = cJSON_CreateArray();
     for (int i = 0; i < n; i++) add_row(array, o, &rows[i]);
     char *const text = cJSON_Print(array);
-    FILE *const f = text ? open_in(o, "sweep.json") : NULL;
-    const bool ok = f && fprintf(f, "%s\n", text) > 0 && fclose(f) == 0;
+    FILE *const f = text ? sweep_open(o, "sweep.json") : NULL;
+    if (f) fprintf(f, "%s\n", text);
+    const bool ok = f && sweep_close(f);
     cJSON_free(text);
     cJSON_Delete(array);
     return ok;

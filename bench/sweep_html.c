@@ -1,189 +1,111 @@
-/* sweep.html: one self-contained page with the memory-time curve, the loss curve and the table. */
+/* sweep.html: one self-contained page with the memory-time chart, the loss curve and the table; and sweep.svg. */
 #include "sweep.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
 
+#define LIGHT "--ink:#1b1f24;--soft:#667085;--line:#d5d9e0;--bg:#fff;--a:#0b6bcb;--b:#c2410c"
+#define DARK "--ink:#e6e8ec;--soft:#9aa3af;--line:#363b45;--bg:#15181d;--a:#5aa9ff;--b:#ff9d66"
+#define CHART                                                                                                          \
+    "text{fill:var(--ink);font:12px system-ui,sans-serif}.soft{fill:var(--soft)}.grid{stroke:var(--line)}"             \
+    ".label{stroke:var(--bg);stroke-width:4px;paint-order:stroke}"                                                     \
+    ".frontier{fill:none;stroke:var(--a);stroke-width:1.5;stroke-dasharray:2 4}"
+
 static const char head[] =
-    "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Rewind: what memory costs in time</title>\n"
-    "<style>:root{color-scheme:light dark;--ink:#1b1f24;--soft:#667;--line:#d5d9e0;--bg:#fff;--a:#0b6bcb;--b:#c2410c}\n"
-    "@media(prefers-color-scheme:dark){:root{--ink:#e6e8ec;--soft:#9aa3af;--line:#363b45;--bg:#15181d;--a:#5aa9ff;--b:#ff9d66}}\n"
-    "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--bg);max-width:60rem;margin:2rem auto;padding:0 1rem}\n"
-    "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:13px}td,th{padding:.3rem .6rem;border-bottom:1px "
-    "solid var(--line);text-align:right}td:nth-child(2),th:nth-child(2){text-align:left}svg{width:100%;height:auto}text{fill:var(--ink);"
-    "font-size:12px}.soft{color:var(--soft);fill:var(--soft)}.axis{stroke:var(--soft)}.grid{stroke:var(--line)}code{font-size:13px}</style>\n";
+    "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+    "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
+    "<title>Rewind: what memory costs in time</title>\n"
+    "<style>\n:root{color-scheme:light dark;" LIGHT "}\n@media(prefers-color-scheme:dark){:root{" DARK "}}\n"
+    "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--bg);max-width:60rem;margin:2rem auto;"
+    "padding:0 1rem}\n"
+    ".wide{overflow-x:auto}.soft{color:var(--soft)}code{font-size:13px;overflow-wrap:anywhere}\n"
+    "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:13px;white-space:nowrap}\n"
+    "td,th{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:right;vertical-align:bottom}\n"
+    "td:nth-child(2),th:nth-child(2){text-align:left}td b{color:var(--b)}\n"
+    "tr.first td{border-top:2px solid var(--line)}\n"
+    "svg{width:100%;min-width:640px;height:auto;display:block}\n" CHART "\n</style></head><body>\n";
 
-#define W 860.0
-#define H 420.0
-#define LEFT 70.0
-#define RIGHT 30.0
-#define TOP 20.0
-#define BOTTOM 50.0
+static const char standalone[] =
+    "<style>:root{" LIGHT "}@media(prefers-color-scheme:dark){:root{" DARK "}}" CHART
+    "</style><rect width=\"100%\" height=\"100%\" fill=\"var(--bg)\" />";
 
-struct scale {
-    double lo, hi, from, to;
-};
-
-static double at(const struct scale *s, double x)
+/* "model name" of the first processor, for the reader of the page. */
+static void read_cpu(char *cpu, size_t size)
 {
-    return s->from + (x - s->lo) / (s->hi - s->lo) * (s->to - s->from);
+    char line[256];
+    FILE *const info = fopen("/proc/cpuinfo", "r");
+    *cpu = '\0';
+    while (info && !*cpu && fgets(line, sizeof line, info)) {
+        const char *const colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || !colon) continue;
+        snprintf(cpu, size, "%s", colon + strspn(colon, ": "));
+        cpu[strcspn(cpu, "\n")] = '\0';
+    }
+    if (info) fclose(info);
 }
 
-/* A step of 1, 2 or 5 times a power of ten that cuts the range into about n parts. */
-static double tick(double range, int n)
+static void describe(FILE *f, const struct sweep_options *o)
 {
-    const double raw = range / n, power = pow(10, floor(log10(raw))), m = raw / power;
-    return (m < 1.5 ? 1 : m < 3.5 ? 2 : m < 7.5 ? 5 : 10) * power;
+    struct utsname u;
+    char cpu[256];
+    read_cpu(cpu, sizeof cpu);
+    fprintf(f, "<p class=\"soft\">%s, %d layers of width %d, %s, batch %d; device %s, %d threads on ",
+            model_name(o->model.kind), o->model.layers, o->model.width, rw_dtype_name(o->model.dtype), o->batch,
+            o->device, o->threads);
+    sweep_escape(f, cpu[0] ? cpu : "an unnamed processor");
+    if (!uname(&u)) fprintf(f, ", %s %s", u.sysname, u.machine);
+    fprintf(f, ". Step time is that of forward and backward, the median of %d steps.<br><code>", o->steps);
+    sweep_escape(f, o->command);
+    fprintf(f, "</code></p>\n");
 }
 
-static void escape(FILE *f, const char *s)
+static void section(FILE *f, int seq, const struct sweep_row *rows, int n)
 {
-    for (; *s; s++) {
-        if (*s == '<') fputs("&lt;", f);
-        else if (*s == '&') fputs("&amp;", f);
-        else if (*s == '"') fputs("&quot;", f);
-        else fputc(*s, f);
-    }
-}
-
-static void axes(FILE *f, const struct scale *x, const struct scale *y, const char *x_name, const char *y_name)
-{
-    const double dx = tick(x->hi - x->lo, 8), dy = tick(y->hi - y->lo, 6);
-    for (double v = ceil(x->lo / dx) * dx; v <= x->hi; v += dx)
-        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" /><text class=\"soft\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%.6g</text>\n",
-                at(x, v), at(x, v), TOP, H - BOTTOM, at(x, v), H - BOTTOM + 18, v);
-    for (double v = ceil(y->lo / dy) * dy; v <= y->hi; v += dy)
-        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" /><text class=\"soft\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n", LEFT,
-                W - RIGHT, at(y, v), at(y, v), LEFT - 8, at(y, v) + 4, v);
-    fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text><text transform=\"translate(16 %.1f) rotate(-90)\" "
-               "text-anchor=\"middle\">%s</text>\n", (LEFT + W - RIGHT) / 2, H - 8, x_name, (TOP + H - BOTTOM) / 2, y_name);
-}
-
-static void curve(FILE *f, const struct sweep_row *rows, int n, int seq, const char *style)
-{
-    double most = 0, slow = 1, fast = 1;
-    for (int i = 0; i < n; i++) {
-        if (rows[i].seq != seq) continue;
-        most = fmax(most, (double)rows[i].peak / 1048576);
-        slow = fmax(slow, rows[i].ratio);
-        fast = fmin(fast, rows[i].ratio);
-    }
-    const struct scale x = { 0, most * 1.25, LEFT, W - RIGHT }, y = { fast - 0.05, slow + 0.08, H - BOTTOM, TOP };
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" role=\"img\">%s\n", W, H, style);
-    axes(f, &x, &y, "peak of activations, MiB", "step time over policy none");
-    double above[SWEEP_MOST * 2][2];
-    int labels = 0;
-    for (int i = 0; i < n; i++) {
-        const struct sweep_row *const r = &rows[i];
-        if (r->seq != seq) continue;
-        const double px = at(&x, (double)r->peak / 1048576), py = at(&y, r->ratio);
-        double ly = py + 4; /* labels step aside for each other */
-        for (int k = 0; k < labels; k++)
-            if (fabs(above[k][0] - px) < 150 && fabs(above[k][1] - ly) < 14) ly = above[k][1] + 14, k = -1;
-        if (labels < SWEEP_MOST * 2) above[labels][0] = px, above[labels++][1] = ly;
-        fprintf(f, "<g><title>");
-        escape(f, r->policy);
-        fprintf(f, ": %.1f ms, %.3f x, peak %.1f MiB, kept %.1f MiB</title><circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"var(%s)\" />", r->step_ms,
-                r->ratio, (double)r->peak / 1048576, (double)r->kept / 1048576, px, py, r->identical ? "--a" : "--b");
-        fprintf(f, "<text x=\"%.1f\" y=\"%.1f\">", px + 9, ly);
-        escape(f, r->policy);
-        fprintf(f, "</text></g>\n");
-    }
-    fprintf(f, "</svg>\n");
-}
-
-static void losses(FILE *f, const struct sweep_options *o, const struct sweep_row *rows, int n, int seq)
-{
-    double lo = INFINITY, hi = -INFINITY;
-    int same = 0, other = 0;
-    for (int i = 0; i < n; i++) {
-        if (rows[i].seq != seq) continue;
-        rows[i].identical ? same++ : other++;
-        for (int s = 0; s <= o->steps; s++) lo = fmin(lo, rows[i].losses[s]), hi = fmax(hi, rows[i].losses[s]);
-    }
-    const struct scale x = { 0, o->steps, LEFT, W - RIGHT }, y = { lo - (hi - lo) * 0.08 - 1e-6, hi + (hi - lo) * 0.08 + 1e-6, H - BOTTOM, TOP };
-    fprintf(f, "<p>%d of %d policies have the same losses to the last bit, drawn as one line.</p>", same, same + other);
-    fprintf(f, "<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\">\n", W, H);
-    axes(f, &x, &y, "step", "loss, nats per byte");
-    bool drawn = false;
-    for (int i = 0; i < n; i++) {
-        if (rows[i].seq != seq || (rows[i].identical && drawn)) continue;
-        drawn |= rows[i].identical;
-        fprintf(f, "<polyline fill=\"none\" stroke-width=\"2\" stroke=\"var(%s)\" points=\"", rows[i].identical ? "--a" : "--b");
-        for (int s = 0; s <= o->steps; s++) fprintf(f, "%.1f,%.1f ", at(&x, s), at(&y, rows[i].losses[s]));
-        fprintf(f, "\" />\n");
-    }
-    fprintf(f, "</svg>\n");
+    int same = 0;
+    for (int i = 0; i < n; i++) same += rows[i].identical;
+    fprintf(f, "<h2>Sequence length %d</h2>\n<div class=\"wide\">", seq);
+    sweep_chart_memory(f, rows, n, "");
+    fprintf(f, "</div>\n<p class=\"soft\">Down and left is better. The dotted line joins the policies that no other "
+               "beats in both; a point shows its numbers under the pointer.</p>\n<div class=\"wide\">");
+    sweep_chart_loss(f, rows, n);
+    fprintf(f, "</div>\n<p class=\"soft\">%d of %d rows have the bytes of <code>none</code>: losses and gradients at "
+               "every step, parameters after the last. Their curves are one line.</p>\n", same, n);
 }
 
 static void table(FILE *f, const struct sweep_row *rows, int n)
 {
-    fprintf(f, "<h2>Rows</h2><table><tr><th>seq<th>policy<th>step, ms<th>ratio<th>kept, MiB<th>peak, MiB<th>predicted, MiB<th>nodes replayed<th>loss"
-               "<th>identical</tr>\n");
+    fprintf(f, "<h2>All rows</h2>\n<div class=\"wide\"><table>\n"
+               "<tr><th>length<th>policy<th>step,<br>ms<th>ratio<th>kept,<br>MiB"
+               "<th>peak,<br>MiB<th>predicted<br>peak, MiB<th>nodes<br>replayed<th>last<br>loss<th>identical</tr>\n");
     for (int i = 0; i < n; i++) {
         const struct sweep_row *const r = &rows[i];
-        fprintf(f, "<tr><td>%d<td><code>", r->seq);
-        escape(f, r->policy);
+        fprintf(f, "<tr%s><td>%d<td><code>", i && r->seq != rows[i - 1].seq ? " class=\"first\"" : "", r->seq);
+        sweep_escape(f, r->policy);
         fprintf(f, "</code><td>%.1f<td>%.3f<td>%.2f<td>%.2f<td>%.2f<td>%zu<td>%.6f<td>%s</tr>\n", r->step_ms, r->ratio,
-                (double)r->kept / 1048576, (double)r->peak / 1048576, (double)r->predicted / 1048576, r->replayed, r->loss,
-                r->identical ? "yes" : "<b>NO</b>");
+                (double)r->kept / 1048576, (double)r->peak / 1048576, (double)r->predicted / 1048576, r->replayed,
+                r->loss, r->identical ? "yes" : "<b>NO</b>");
     }
-    fprintf(f, "</table>\n");
-}
-
-/* "model name" of the first processor, for the reader of the page. */
-static void machine(FILE *f, const struct sweep_options *o)
-{
-    struct utsname u;
-    char line[256], cpu[256] = "";
-    FILE *const info = fopen("/proc/cpuinfo", "r");
-    while (info && fgets(line, sizeof line, info))
-        if (!strncmp(line, "model name", 10) && strchr(line, ':')) {
-            snprintf(cpu, sizeof cpu, "%s", strchr(line, ':') + 2);
-            cpu[strcspn(cpu, "\n")] = '\0';
-            break;
-        }
-    if (info) fclose(info);
-    fprintf(f, "<p class=soft>%s, %d layers of width %d, %s, batch %d; %d threads on ", model_name(o->model.kind), o->model.layers,
-            o->model.width, rw_dtype_name(o->model.dtype), o->batch, o->threads);
-    escape(f, cpu[0] ? cpu : o->device);
-    if (!uname(&u)) fprintf(f, ", %s %s", u.sysname, u.machine);
-    fprintf(f, ". Step time is forward and backward, the median of %d steps.<br><code>", o->steps);
-    escape(f, o->command);
-    fprintf(f, "</code></p>\n");
+    fprintf(f, "</table></div>\n</body></html>\n");
 }
 
 bool sweep_write_html(const struct sweep_options *o, const struct sweep_row *rows, int n)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/sweep.html", o->out);
-    FILE *const f = fopen(path, "w");
+    FILE *const f = sweep_open(o, "sweep.html");
     if (!f) return false;
     fputs(head, f);
     fprintf(f, "<h1>What memory costs in time</h1>\n");
-    machine(f, o);
-    for (int i = 0; i < o->n_seqs; i++) {
-        fprintf(f, "<h2>Sequence length %d</h2>\n", o->seqs[i]);
-        curve(f, rows, n, o->seqs[i], "");
-        losses(f, o, rows, n, o->seqs[i]);
-    }
+    describe(f, o);
+    for (int i = 0; i < o->n_seqs; i++) section(f, o->seqs[i], rows + i * o->n_policies, o->n_policies);
     table(f, rows, n);
-    return fclose(f) == 0;
+    return sweep_close(f);
 }
 
-/* The curve of the first sequence length as a file of its own, for a page that cannot hold HTML. */
+/* The chart of the first sequence length as a file of its own, for a page that cannot hold HTML. */
 bool sweep_write_svg(const struct sweep_options *o, const struct sweep_row *rows, int n)
 {
-    static const char style[] =
-        "<style>:root{--ink:#1b1f24;--soft:#667;--line:#d5d9e0;--a:#0b6bcb;--b:#c2410c}@media(prefers-color-scheme:dark){:root{"
-        "--ink:#e6e8ec;--soft:#9aa3af;--line:#363b45;--a:#5aa9ff;--b:#ff9d66}}text{fill:var(--ink);font:12px system-ui,sans-serif}"
-        ".soft{fill:var(--soft)}.grid{stroke:var(--line)}</style>";
-    char path[4096];
-    snprintf(path, sizeof path, "%s/sweep.svg", o->out);
-    FILE *const f = fopen(path, "w");
+    FILE *const f = sweep_open(o, "sweep.svg");
     if (!f) return false;
-    curve(f, rows, n, o->seqs[0], style);
-    return fclose(f) == 0;
+    sweep_chart_memory(f, rows, n < o->n_policies ? n : o->n_policies, standalone);
+    return sweep_close(f);
 }

@@ -35,17 +35,20 @@ static rw_tensor *attention(const struct model *m, rw_tape *t, rw_tensor *x, con
     rw_tensor *part[3];
     rw_tensor *const qkv = ckpt_name(t, rw_linear(t, x, p->qkv, p->qkv_bias), "qkv");
     /* Heads are split before q, k and v are cut apart, so that all three stay views of one buffer. */
-    rw_tensor *const heads = rw_reshape(t, qkv, RW_SHAPE(s.dim[0], s.dim[1], c->heads + 2 * c->kv_heads, c->width / c->heads));
+    const int n = c->heads + 2 * c->kv_heads;
+    rw_tensor *const heads = rw_reshape(t, qkv, RW_SHAPE(s.dim[0], s.dim[1], n, c->width / c->heads));
     const int64_t counts[3] = { c->heads, c->kv_heads, c->kv_heads };
     if (rw_split(t, heads, 2, counts, 3, part)) return NULL;
-    rw_tensor *q = rw_transpose(t, part[0], 1, 2), *k = rw_transpose(t, part[1], 1, 2), *const v = rw_transpose(t, part[2], 1, 2);
+    rw_tensor *q = rw_transpose(t, part[0], 1, 2);
+    rw_tensor *k = rw_transpose(t, part[1], 1, 2);
+    rw_tensor *const v = rw_transpose(t, part[2], 1, 2);
     if (c->kind == MODEL_LLAMA) {
         q = rw_rope(t, q, RW_NONE, 10000.0f);
         k = rw_rope(t, k, RW_NONE, 10000.0f);
     }
     ckpt_begin(t, "core_attn");
-    rw_tensor *y = c->scores ? explicit_attention(m, t, q, k, v)
-                             : rw_attention(t, q, k, v, &(rw_attention_params){ .causal = true, .dropout = c->dropout });
+    const rw_attention_params params = { .causal = true, .dropout = c->dropout };
+    rw_tensor *y = c->scores ? explicit_attention(m, t, q, k, v) : rw_attention(t, q, k, v, &params);
     ckpt_end(t);
     y = rw_reshape(t, rw_transpose(t, y, 1, 2), s);
     return rw_dropout(t, rw_linear(t, ckpt_name(t, y, "attn_out"), p->proj, p->proj_bias), c->dropout);

@@ -98,7 +98,8 @@ static rw_tensor *embed(const struct model *m, rw_tape *t, int batch, int seq, c
     return rw_dropout(t, x, m->config.dropout);
 }
 
-rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens, const int32_t *targets)
+rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens,
+                      const int32_t *targets)
 {
     rw_tensor *x = embed(m, t, batch, seq, tokens);
     for (int l = 0; l < m->config.layers; l++) {

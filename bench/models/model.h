@@ -41,7 +41,8 @@ struct model {
 /* Fills in a preset: tiny, small, gpt2-124m. False when there is none of that name. */
 bool model_preset(struct model_config *config, const char *name);
 
-/* Creates the parameters in ctx and initialises them as GPT-2 does: normal 0.02, residual projections / sqrt(2 layers). */
+/* Creates the parameters in ctx and initialises them as GPT-2 does: normal 0.02, residual projections over
+   sqrt(2 layers). */
 rw_status model_create(struct model *m, rw_context *ctx, const struct model_config *config);
 
 /* Initialises the parameters again from the context's generator. */
@@ -51,7 +52,8 @@ rw_status model_init(const struct model *m);
 rw_tensor *model_block(const struct model *m, rw_tape *t, rw_tensor *x, int layer);
 
 /* Mean cross-entropy of the next byte: tokens and targets are [batch, seq]. */
-rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens, const int32_t *targets);
+rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens,
+                      const int32_t *targets);
 
 const char *model_name(enum model_kind kind);
 
