@@ -1,0 +1,39 @@
+/*
+ * Mistakes planted on purpose: not a suite, but what scripts/test.sh shows to AddressSanitizer and Valgrind first. Whether
+ * they see anything in a test is not a matter of course: Criterion runs each test in a process of its own, ignores how that
+ * one ends and swallows what it prints.
+ */
+#include "memory/alloc.h"
+
+#include <criterion/criterion.h>
+#include <omp.h>
+
+/*
+ * More than one each, because a dead pointer may lie about in a register or a stack. Inlined, so that the report shows
+ * who leaks even where the compiler would turn the call into a jump.
+ */
+__attribute__((always_inline)) static inline void leak(void)
+{
+    for (int i = 0; i < 16; i++) {
+        volatile char *const p = rw_malloc(1000);
+        if (p) p[0] = 1;
+    }
+}
+
+Test(planted, leak_of_the_calling_thread)
+{
+    leak();
+}
+
+Test(planted, leak_of_an_openmp_thread)
+{
+#pragma omp parallel num_threads(3)
+    if (omp_get_thread_num()) leak();
+}
+
+Test(planted, read_past_the_end)
+{
+    volatile char *const p = rw_malloc(8);
+    cr_assert(p[8] || !p[8]);
+    rw_free((void *)(uintptr_t)p);
+}
