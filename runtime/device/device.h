@@ -2,6 +2,8 @@
 #ifndef RW_DEVICE_DEVICE_H
 #define RW_DEVICE_DEVICE_H
 
+#include "verify/digest.h"
+
 #include <rewind/context.h>
 
 struct rw_device_fns {
@@ -15,6 +17,8 @@ struct rw_device_fns {
     rw_status (*upload)(void *state, void *to, const void *from, size_t bytes);
     rw_status (*download)(void *state, void *to, const void *from, size_t bytes);
     rw_status (*clear)(void *state, void *to, size_t bytes);
+    /* Of bytes in the device's memory; the same for equal bytes on the same kind of device. */
+    rw_status (*digest)(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret);
     /*
      * Waits until all kernels have run. RW_ERR_ARGUMENT: the step with the serial *ret_bad_step met an index that is out of
      * range, which a kernel that has long returned could not say.

@@ -26,6 +26,15 @@ static size_t bytes_of(const rw_view *v)
     return (size_t)v->layout->numel * rw_dtype_size(v->dtype);
 }
 
+static void flip(rw_tape *t, void *data, size_t at)
+{
+    const rw_context *const ctx = t->ctx;
+    unsigned char byte = 0, *const p = (unsigned char *)data + at;
+    ctx->device->download(ctx->device_state, &byte, p, 1);
+    byte ^= 1;
+    ctx->device->upload(ctx->device_state, p, &byte, 1);
+}
+
 void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_step *step, rw_kernel *k)
 {
     if (rw_fault.kind == RW_FAULT_CORRUPT || rw_fault.kind == RW_FAULT_REORDER || !strikes(plan, step, k)) return;
@@ -33,7 +42,7 @@ void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_step *step
     if (rw_fault.kind == RW_FAULT_TICKET) k->ticket.offset++;
     for (int i = 0; rw_fault.kind == RW_FAULT_PARAMETER && i < k->n_inputs; i++) {
         if (plan->places[step->place + (uint32_t)i] >> 30 != RW_PLACE_SOURCE) continue;
-        ((unsigned char *)k->in[i].data)[0] ^= 1;
+        flip(t, k->in[i].data, 0);
         return;
     }
 }
@@ -45,6 +54,6 @@ void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_step *step,
     rw_fault.struck++;
     /* A sum taken in another order differs in its last place: that is what is planted. */
     const size_t at = (size_t)rw_fault.element * rw_dtype_size(k->out[0].dtype) % bytes_of(&k->out[0]);
-    ((unsigned char *)k->out[0].data)[at] ^= 1;
+    flip(t, k->out[0].data, at);
 }
 #endif

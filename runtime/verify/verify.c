@@ -37,6 +37,8 @@ struct watch {
     size_t at_step;
     void *bytes;
     size_t n_bytes;
+    struct rw_digest digest; /* of the captured bytes, as the device takes it */
+    rw_status status;        /* of a digest or copy that failed */
 };
 
 static size_t view_bytes(const rw_view *v)
@@ -44,9 +46,29 @@ static size_t view_bytes(const rw_view *v)
     return (size_t)v->layout->numel * rw_dtype_size(v->dtype);
 }
 
-static struct rw_digest digest_view(const struct watch *w, const rw_view *v)
+/* Where the bytes are: digests of two devices are not compared. A failure is reported when the step ends. */
+static struct rw_digest digest_of(struct watch *w, const void *data, size_t bytes)
 {
-    return rw_digest_bytes(v->data, view_bytes(v), w->t->ctx->threads);
+    const rw_context *const ctx = w->t->ctx;
+    struct rw_digest d = { 0 };
+    const rw_status status = ctx->device->digest(ctx->device_state, data, bytes, ctx->threads, &d);
+    if (!w->status) w->status = status;
+    return d;
+}
+
+static struct rw_digest digest_view(struct watch *w, const rw_view *v)
+{
+    return digest_of(w, v->data, view_bytes(v));
+}
+
+static void copy_bytes(struct watch *w, const rw_view *v)
+{
+    const rw_context *const ctx = w->t->ctx;
+    w->n_bytes = view_bytes(v);
+    w->bytes = rw_malloc(w->n_bytes);
+    if (!w->bytes) return; /* the report then has no values */
+    const rw_status status = ctx->device->download(ctx->device_state, w->bytes, v->data, w->n_bytes);
+    if (!w->status) w->status = status;
 }
 
 static bool same_ticket(const struct watch *w, const struct rw_node *node, const rw_kernel *k)
@@ -63,8 +85,7 @@ static bool leaf_changed(struct watch *w, const rw_plan *p, const struct rw_node
         const uint32_t v = rw_plan_operand(w->t, p, node->first_input + (uint32_t)i);
         if (v >= p->mark_values || rw_tape_value(w->t, rw_tape_base(w->t, v))->producer != RW_NONE_ID) continue;
         if (w->t->leaves[rw_tape_value(w->t, rw_tape_base(w->t, v))->leaf].kind == RW_LEAF_GRADIENT) continue;
-        const struct rw_digest d =
-            rw_digest_bytes(k->in[i].data, (size_t)k->in[i].layout->span * rw_dtype_size(k->in[i].dtype), w->t->ctx->threads);
+        const struct rw_digest d = digest_of(w, k->in[i].data, (size_t)k->in[i].layout->span * rw_dtype_size(k->in[i].dtype));
         if (note && !w->known[v]) {
             w->expected[v] = d;
             w->known[v] = true;
@@ -75,11 +96,16 @@ static bool leaf_changed(struct watch *w, const rw_plan *p, const struct rw_node
     return false;
 }
 
+static rw_status watch_status(const struct watch *w)
+{
+    return w->status ? rw_fail(w->t->ctx, w->status, "ckpt_verify: a value could not be read") : RW_OK;
+}
+
 static rw_status before_step(struct rw_observer *o, const rw_plan *plan, size_t step, rw_kernel *k)
 {
     struct watch *const w = (struct watch *)o;
     if (!w->compares && !w->captures) leaf_changed(w, plan, rw_plan_node(w->t, plan, plan->steps[step].node), k, true);
-    return RW_OK;
+    return watch_status(w);
 }
 
 static void capture(struct watch *w, const rw_plan *plan, size_t step, const rw_kernel *k)
@@ -87,9 +113,8 @@ static void capture(struct watch *w, const rw_plan *plan, size_t step, const rw_
     const struct rw_step *const s = &plan->steps[step];
     if (s->node != w->node || (w->at_step != SIZE_MAX ? step != w->at_step : s->kind == RW_STEP_REPLAY)) return;
     const rw_view *const v = &k->out[w->output];
-    w->n_bytes = view_bytes(v);
-    w->bytes = rw_malloc(w->n_bytes);
-    if (w->bytes) memcpy(w->bytes, v->data, w->n_bytes);
+    w->digest = digest_view(w, v);
+    copy_bytes(w, v);
 }
 
 static void compare(struct watch *w, const rw_plan *plan, size_t step, const rw_kernel *k)
@@ -106,9 +131,7 @@ static void compare(struct watch *w, const rw_plan *plan, size_t step, const rw_
         w->output = i;
         w->ticket_differs = !same_ticket(w, node, k);
         w->input_differs = leaf_changed(w, plan, node, k, false);
-        w->n_bytes = view_bytes(&k->out[i]);
-        w->bytes = rw_malloc(w->n_bytes);
-        if (w->bytes) memcpy(w->bytes, k->out[i].data, w->n_bytes);
+        copy_bytes(w, &k->out[i]);
     }
 }
 
@@ -126,7 +149,7 @@ static rw_status after_step(struct rw_observer *o, const rw_plan *plan, size_t s
             w->known[node->first_output + (uint32_t)i] = true;
         }
     }
-    return RW_OK;
+    return watch_status(w);
 }
 
 static rw_status run_watched(struct watch *w, rw_plan *plan)
@@ -173,7 +196,7 @@ static ckpt_cause find_cause(const struct watch *second, const struct watch *pla
 {
     if (second->ticket_differs) return CKPT_CAUSE_TICKET;
     if (second->input_differs) return CKPT_CAUSE_INPUT_CHANGED;
-    if (plain->bytes && !rw_digest_equal(rw_digest_bytes(plain->bytes, plain->n_bytes, 1), *first)) return CKPT_CAUSE_NONDETERMINISTIC;
+    if (plain->bytes && !rw_digest_equal(plain->digest, *first)) return CKPT_CAUSE_NONDETERMINISTIC;
     if (!strcmp(op->name, "accumulate")) return CKPT_CAUSE_ORDER;
     if (equal_bytes(again, plain)) return CKPT_CAUSE_CORRUPTION;
     return equal_bytes(again, second) ? CKPT_CAUSE_CORRUPTION : CKPT_CAUSE_NONDETERMINISTIC;
@@ -277,7 +300,11 @@ static rw_status digest_after(struct rw_observer *o, const rw_plan *plan, size_t
     const struct rw_node *const node = rw_plan_node(d->t, plan, s->node);
     for (int i = 0; i < k->n_outputs; i++) {
         const uint32_t v = node->first_output + (uint32_t)i;
-        const struct rw_digest now = rw_digest_bytes(k->out[i].data, view_bytes(&k->out[i]), d->t->ctx->threads);
+        struct rw_digest now;
+        const rw_context *const ctx = d->t->ctx;
+        const rw_status status =
+            ctx->device->digest(ctx->device_state, k->out[i].data, view_bytes(&k->out[i]), ctx->threads, &now);
+        if (status) return rw_fail(d->t->ctx, status, "REWIND_VERIFY=digest: a value could not be read");
         if (s->kind != RW_STEP_REPLAY) {
             d->first[v] = now;
             d->known[v] = true;

@@ -51,6 +51,12 @@ static rw_status cpu_clear(void *state, void *to, size_t bytes)
     return RW_OK;
 }
 
+static rw_status cpu_digest(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret)
+{
+    *ret = rw_digest_bytes(data, bytes, threads);
+    return RW_OK;
+}
+
 static rw_status cpu_finish(void *state, uint32_t *ret_bad_step)
 {
     return RW_OK;
@@ -66,5 +72,6 @@ const struct rw_device_fns rw_device_cpu = {
     .upload = cpu_copy,
     .download = cpu_copy,
     .clear = cpu_clear,
+    .digest = cpu_digest,
     .finish = cpu_finish,
 };

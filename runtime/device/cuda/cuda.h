@@ -29,6 +29,7 @@ struct rw_cuda {
     uint64_t *ticket_base;
     /* 1 + the serial of a step that met an index out of range, 0 when none did. Pinned host memory, written by kernels. */
     uint32_t *bad_step;
+    void *digest_sums; /* two 64-bit words of device memory */
     struct rw_blaslt *blaslt;
     struct rw_sdpa *sdpa;
     bool dead;                     /* an error that the CUDA runtime does not recover from */

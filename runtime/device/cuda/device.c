@@ -1,6 +1,7 @@
 /* The CUDA device: opening it, its memory, copies, and waiting. */
 #include "device/cuda/blaslt.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/digest.h"
 #include "device/device.h"
 #include "memory/alloc.h"
 
@@ -56,6 +57,7 @@ static rw_status make_state(struct rw_cuda *cuda)
     TRY(cudaMalloc(&p, sizeof *cuda->ticket_base));
     cuda->ticket_base = p;
     TRY(cudaMemsetAsync(cuda->ticket_base, 0, sizeof *cuda->ticket_base, cuda->stream));
+    TRY(cudaMalloc(&cuda->digest_sums, 2 * sizeof(uint64_t)));
     TRY(cudaMallocHost(&p, sizeof *cuda->bad_step));
     cuda->bad_step = p;
     *cuda->bad_step = 0;
@@ -69,6 +71,7 @@ static void cuda_close(void *state)
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
     rw_blaslt_destroy(&cuda->blaslt);
     cudaFree(cuda->ticket_base);
+    cudaFree(cuda->digest_sums);
     cudaFreeHost(cuda->bad_step);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     cudaGetLastError();
@@ -137,6 +140,15 @@ static rw_status cuda_clear(void *state, void *to, size_t bytes)
     return RW_OK;
 }
 
+static rw_status cuda_digest(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret)
+{
+    struct rw_cuda *const cuda = state;
+    uint64_t words[2];
+    TRY(rw_cuda_digest(cuda, data, bytes, words));
+    *ret = (struct rw_digest){ words[0], words[1] };
+    return RW_OK;
+}
+
 static rw_status cuda_finish(void *state, uint32_t *ret_bad_step)
 {
     struct rw_cuda *const cuda = state;
@@ -165,6 +177,7 @@ const struct rw_device_fns rw_device_cuda = {
     .upload = cuda_upload,
     .download = cuda_download,
     .clear = cuda_clear,
+    .digest = cuda_digest,
     .finish = cuda_finish,
     .take_message = cuda_take_message,
 };
