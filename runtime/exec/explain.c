@@ -30,14 +30,18 @@ static void print_value(const rw_tape *t, const struct rw_build_details *d, cons
             reasons[d->scopes.decision[b->value]]);
 }
 
+struct peak {
+    size_t step;
+    uint64_t bytes;
+};
+
 /* The step with the largest sum of live bytes. */
-static size_t peak_step(const struct rw_schedule *s, uint64_t *ret_bytes)
+static rw_status find_peak(const struct rw_schedule *s, struct peak *ret)
 {
-    size_t at = 0;
-    *ret_bytes = 0;
+    *ret = (struct peak){ 0 };
     int64_t live = 0;
     int64_t *const delta = rw_calloc(s->n_steps + 1, sizeof *delta);
-    if (!delta) return 0;
+    if (!delta) return RW_ERR_MEMORY;
     for (size_t i = 0; i < s->n_buffers; i++) {
         const struct rw_buffer *const b = &s->buffers[i];
         if (b->place != RW_PLACE_ARENA || b->merged != i) continue;
@@ -47,12 +51,10 @@ static size_t peak_step(const struct rw_schedule *s, uint64_t *ret_bytes)
     }
     for (size_t i = 0; i < s->n_steps; i++) {
         live += delta[i];
-        if (live <= (int64_t)*ret_bytes) continue;
-        *ret_bytes = (uint64_t)live;
-        at = i;
+        if (live > (int64_t)ret->bytes) *ret = (struct peak){ i, (uint64_t)live };
     }
     rw_free(delta);
-    return at;
+    return RW_OK;
 }
 
 static uint32_t loss_of(const rw_tape *t)
@@ -81,7 +83,7 @@ static bool is_kept(const struct rw_schedule *s, uint32_t buffer)
     return true;
 }
 
-static void print_plan(const rw_tape *t, const rw_plan *plan, const struct rw_build_details *d, FILE *out)
+static void print_plan(const rw_tape *t, const rw_plan *plan, const struct rw_build_details *d, struct peak peak, FILE *out)
 {
     const struct rw_schedule *const s = &d->schedule;
     fprintf(out, "policy %s: %zu nodes forward, %zu replayed, %zu backward\n", t->policy_spec, plan->cost.forward_nodes,
@@ -91,14 +93,13 @@ static void print_plan(const rw_tape *t, const rw_plan *plan, const struct rw_bu
         if (b->place != RW_PLACE_ARENA || b->value == RW_NONE_ID) continue;
         if (b->replay || is_kept(s, i)) print_value(t, d, b, out);
     }
-    uint64_t bytes;
-    const size_t at = peak_step(s, &bytes);
+    const size_t at = peak.step;
     const struct rw_node *const node = s->n_steps ? &t->nodes[s->steps[at].node] : NULL;
     fprintf(out, "kept %" PRIu64 " bytes; peak %" PRIu64 " bytes", plan->kept_bytes, plan->arena_bytes);
     if (node) {
         static const char *const kinds[] = { "forward", "replay", "adjoint", "commit" };
         const rw_site site = t->ctx->sites[node->site];
-        fprintf(out, ", reached (%" PRIu64 " live) at step %zu of %zu: %s of %s, %s:%d", bytes, at, s->n_steps,
+        fprintf(out, ", reached (%" PRIu64 " live) at step %zu of %zu: %s of %s, %s:%d", peak.bytes, at, s->n_steps,
                 kinds[s->steps[at].kind], t->ctx->ops[node->op]->name, site.file, (int)site.line);
     }
     fprintf(out, "\n");
@@ -116,10 +117,13 @@ rw_status ckpt_explain(rw_tape *t, FILE *out)
     struct rw_build_details details;
     struct rw_tape_mark mark;
     rw_plan *plan;
-    const rw_status status = rw_plan_build_details(t, &request, &plan, &details, &mark);
+    struct peak peak;
+    rw_status status = rw_plan_build_details(t, &request, &plan, &details, &mark);
     if (status) return status;
-    print_plan(t, plan, &details, out);
+    status = find_peak(&details.schedule, &peak);
+    if (status) rw_fail(ctx, status, "ckpt_explain: out of memory");
+    else print_plan(t, plan, &details, peak, out);
     rw_build_details_finish(t, &details, &mark);
     rw_plan_release(plan);
-    return RW_OK;
+    return status;
 }

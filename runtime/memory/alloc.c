@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 static _Atomic uint64_t allocations;
 static _Atomic uint64_t fail_at;
+static _Atomic int64_t live;
 
 static bool refuse(void)
 {
@@ -24,26 +25,52 @@ uint64_t rw_alloc_count(void)
 {
     return atomic_load(&allocations);
 }
+
+int64_t rw_alloc_live(void)
+{
+    return atomic_load(&live);
+}
+
+static void *taken(void *p)
+{
+    if (p) atomic_fetch_add(&live, 1);
+    return p;
+}
+
+static void given_back(const void *p)
+{
+    if (p) atomic_fetch_sub(&live, 1);
+}
 #else
 static inline bool refuse(void)
 {
     return false;
 }
+
+static inline void *taken(void *p)
+{
+    return p;
+}
+
+static inline void given_back(const void *p)
+{
+}
 #endif
 
 void *rw_malloc(size_t bytes)
 {
-    return refuse() ? NULL : malloc(bytes ? bytes : 1);
+    return refuse() ? NULL : taken(malloc(bytes ? bytes : 1));
 }
 
 void *rw_calloc(size_t n, size_t size)
 {
-    return refuse() ? NULL : calloc(n ? n : 1, size ? size : 1);
+    return refuse() ? NULL : taken(calloc(n ? n : 1, size ? size : 1));
 }
 
 void *rw_realloc(void *p, size_t bytes)
 {
-    return refuse() ? NULL : realloc(p, bytes ? bytes : 1);
+    void *const moved = refuse() ? NULL : realloc(p, bytes ? bytes : 1);
+    return p ? moved : taken(moved);
 }
 
 void *rw_malloc_aligned(size_t bytes, size_t alignment)
@@ -51,16 +78,18 @@ void *rw_malloc_aligned(size_t bytes, size_t alignment)
     void *p = NULL;
     if (alignment < sizeof(void *)) alignment = sizeof(void *);
     if (refuse() || posix_memalign(&p, alignment, bytes ? bytes : alignment)) return NULL;
-    return p;
+    return taken(p);
 }
 
 void rw_free(void *p)
 {
+    given_back(p);
     free(p);
 }
 
 void rw_free_aligned(void *p)
 {
+    given_back(p);
     free(p);
 }
 

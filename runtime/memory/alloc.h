@@ -27,5 +27,6 @@ bool rw_grow(void *array, size_t *capacity, size_t n, size_t more, size_t size);
 /* Fault builds: the n-th allocation from now fails (1 is the next one), 0 switches it off. Counts per process. */
 void rw_alloc_fail_at(uint64_t n);
 uint64_t rw_alloc_count(void); /* allocations so far */
+int64_t rw_alloc_live(void);   /* allocations not freed yet */
 
 #endif
