@@ -1,6 +1,6 @@
 /*
- * An op of the caller's own: y = x^3, with its shape check, kernel and gradient rule. It takes part in regions, planning,
- * placement and verification like any built-in one.
+ * An op of the caller's own: y = x^3, with its shape check, kernel and gradient rule. It takes part in regions,
+ * planning, placement and verification like any built-in one.
  */
 #include <rewind/rewind.h>
 
@@ -28,8 +28,8 @@ static rw_status cube_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_mul(t, rw_grad_upstream(g, 0), rw_scale(t, rw_mul(t, x, x), 3)));
 }
 
-static const rw_op_def cube = { .name = "cube", .n_inputs = 1, .n_outputs = 1, .inplace = RW_OP_INPUT(0), .check = cube_check,
-                                .kernel = { [RW_DEVICE_CPU] = cube_cpu }, .grad = cube_grad };
+static const rw_op_def cube = { .name = "cube", .n_inputs = 1, .n_outputs = 1, .inplace = RW_OP_INPUT(0),
+                                .check = cube_check, .kernel = { [RW_DEVICE_CPU] = cube_cpu }, .grad = cube_grad };
 
 int main(void)
 {
@@ -41,7 +41,8 @@ int main(void)
     rw_write(p, (const float[]){ 0.5f, 1, 1.5f, 2 }, 4 * sizeof(float));
 
     ckpt_begin(t, "cubes");
-    rw_tensor *const y = rw_apply(t, &cube, (rw_tensor *[]){ rw_apply(t, &cube, &p, 1, NULL, 0, NULL) }, 1, NULL, 0, NULL);
+    rw_tensor *y = rw_apply(t, &cube, &p, 1, NULL, 0, NULL);
+    y = rw_apply(t, &cube, &y, 1, NULL, 0, NULL);
     ckpt_end(t);
     rw_tensor *const loss = rw_sum(t, y, RW_ALL_AXES, false);
     float g[4];
@@ -49,7 +50,8 @@ int main(void)
         fprintf(stderr, "%s\n", rw_error_message(ctx));
         return 1;
     }
-    printf("sum of x^9: %g, gradient 9 x^8: %g %g %g %g\n", rw_item(t, loss), (double)g[0], (double)g[1], (double)g[2], (double)g[3]);
+    printf("sum of x^9: %g, gradient 9 x^8: %g %g %g %g\n", rw_item(t, loss), (double)g[0], (double)g[1], (double)g[2],
+           (double)g[3]);
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
     return 0;

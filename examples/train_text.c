@@ -1,11 +1,12 @@
 /*
  * Trains a small GPT on any file, byte by byte: a place to start from.
  *
- *   train_text [--data FILE] [--policy P] [--steps N] [--layers N] [--width N] [--seq N] [--batch N] [--dtype f32|bf16]
- *              [--load FILE] [--save FILE] [--sample N] [--quick]
+ *   train_text [--data FILE] [--policy P] [--steps N] [--layers N] [--width N] [--seq N] [--batch N] [--load FILE]
+ *              [--save FILE] [--dtype f32|bf16] [--sample N] [--temperature X] [--quick]
  */
 #include <rewind/rewind.h>
 
+#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +18,10 @@ enum { VOCAB = 256, HEAD = 32, MAX_LAYERS = 32 };
 static struct {
     const char *data, *policy, *load, *save;
     int steps, layers, width, seq, batch, sample;
+    double temperature;
     rw_dtype dtype;
-} o = { .data = REWIND_DATA, .policy = "full", .steps = 200, .layers = 4, .width = 128, .seq = 128, .batch = 8, .sample = 300 };
+} o = { .data = REWIND_DATA, .policy = "full", .steps = 200, .layers = 4, .width = 128, .seq = 128, .batch = 8,
+        .sample = 300, .temperature = 0.8 };
 
 static struct gpt {
     rw_tensor *table, *positions, *norm_w, *norm_b;
@@ -66,7 +69,8 @@ static rw_tensor *block(rw_tape *t, rw_tensor *x, int l, int batch, int seq, flo
     if (rw_split(t, h, 2, (const int64_t[]){ heads, heads, heads }, 3, part)) return NULL;
     for (int i = 0; i < 3; i++) part[i] = rw_transpose(t, part[i], 1, 2);
     h = rw_attention(t, part[0], part[1], part[2], &(rw_attention_params){ .causal = true, .dropout = dropout });
-    h = rw_linear(t, rw_reshape(t, rw_transpose(t, h, 1, 2), RW_SHAPE(batch, seq, o.width)), gpt.layer[l].proj, RW_NONE);
+    h = rw_reshape(t, rw_transpose(t, h, 1, 2), RW_SHAPE(batch, seq, o.width));
+    h = rw_linear(t, h, gpt.layer[l].proj, RW_NONE);
     x = rw_add(t, x, rw_dropout(t, h, dropout));
     h = rw_layernorm(t, x, gpt.layer[l].norm2_w, gpt.layer[l].norm2_b, 1e-5f);
     h = rw_linear(t, rw_gelu_tanh(t, rw_linear(t, h, gpt.layer[l].up, RW_NONE)), gpt.layer[l].down, RW_NONE);
@@ -106,23 +110,32 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Random windows of the text; each byte's target is the one after it. */
+static void fill_batch(const unsigned char *text, size_t n, int32_t *tokens, int32_t *targets)
+{
+    for (int b = 0; b < o.batch; b++) {
+        const unsigned char *const from = text + (size_t)rand() % (n - (size_t)o.seq);
+        for (int i = 0; i < o.seq; i++) tokens[b * o.seq + i] = from[i], targets[b * o.seq + i] = from[i + 1];
+    }
+}
+
 static rw_status train(rw_context *ctx, rw_tape *t, const unsigned char *text, size_t n)
 {
     rw_adamw *opt = NULL;
     rw_status status = rw_adamw_create(&opt, ctx, &(rw_adamw_params){ .lr = 1e-3, .weight_decay = 0.1 });
-    int32_t *const tokens = malloc(2 * sizeof *tokens * (size_t)(o.batch * o.seq)), *const targets = tokens + o.batch * o.seq;
-    const double begin = seconds();
+    int32_t *const tokens = malloc(2 * sizeof *tokens * (size_t)(o.batch * o.seq));
+    if (!tokens) status = RW_ERR_MEMORY;
+    double began = seconds();
     for (int step = 0; !status && step < o.steps; step++) {
-        for (int b = 0; b < o.batch; b++) {
-            const size_t at = (size_t)rand() % (n - (size_t)o.seq);
-            for (int i = 0; i < o.seq; i++) tokens[b * o.seq + i] = text[at + (size_t)i], targets[b * o.seq + i] = text[at + (size_t)i + 1];
-        }
+        int32_t *const targets = tokens + o.batch * o.seq;
+        fill_batch(text, n, tokens, targets);
         rw_tensor *const loss = rw_cross_entropy(t, logits(t, tokens, o.batch, o.seq, 0.1f),
                                                  rw_input(t, RW_I32, RW_SHAPE(o.batch, o.seq), targets));
         if (step == 0) { /* is recompute on this machine, with this model, the same to the last bit? */
-            ckpt_report report;
-            status = ckpt_verify(t, loss, &report);
-            if (!status || status == RW_ERR_MISMATCH) ckpt_report_print(&report, stdout);
+            ckpt_report verified;
+            status = ckpt_verify(t, loss, &verified);
+            if (!status || status == RW_ERR_MISMATCH) ckpt_report_print(&verified, stdout);
+            began = seconds();
         }
         if (!status) status = rw_backward(t, loss);
         if (!status) status = rw_clip_grad_norm(ctx, 1.0, NULL);
@@ -133,27 +146,30 @@ static rw_status train(rw_context *ctx, rw_tape *t, const unsigned char *text, s
         if (status || (step % 10 && step + 1 < o.steps)) continue;
         rw_memory m;
         rw_memory_stats(ctx, &m);
-        printf("step %4d  loss %.4f  %6.0f tokens/s  kept %.1f MiB  peak %.1f MiB\n", step, value,
-               (step + 1) * o.batch * o.seq / (seconds() - begin), (double)m.kept / 1048576, (double)m.measured_peak / 1048576);
+        const double tokens_per_s = (step + 1.0) * o.batch * o.seq / (seconds() - began);
+        printf("step %4d  loss %.4f  %6.0f tokens/s  kept %.1f MiB  peak %.1f MiB\n", step, value, tokens_per_s,
+               (double)m.kept / 1048576, (double)m.measured_peak / 1048576);
     }
     free(tokens);
     rw_adamw_destroy(&opt);
     return status;
 }
 
-/* Draws bytes one at a time from the model's own distribution at temperature 0.8. */
+/* Draws bytes one at a time from the model's own distribution; a temperature below 1 sharpens it. */
 static rw_status sample(rw_tape *t)
 {
     int32_t *const context = calloc((size_t)o.seq, sizeof *context);
+    if (!context) return RW_ERR_MEMORY;
     int n = 1;
     rw_status status = RW_OK;
     context[0] = '\n';
     for (int k = 0; !status && k < o.sample; k++) {
         float p[VOCAB];
         rw_tensor *y = rw_slice(t, logits(t, context, 1, n, 0), 1, n - 1, n);
-        y = rw_softmax(t, rw_scale(t, rw_cast(t, y, RW_F32), 1 / 0.8), -1);
+        y = rw_softmax(t, rw_scale(t, rw_cast(t, y, RW_F32), 1 / o.temperature), -1);
         status = rw_read(t, y, p, sizeof p);
         rw_tape_reset(t);
+        if (status) break;
         double r = rand() / (RAND_MAX + 1.0);
         int c = 0;
         while (c < VOCAB - 1 && (r -= (double)p[c]) >= 0) c++;
@@ -166,32 +182,50 @@ static rw_status sample(rw_tape *t)
     return status;
 }
 
+static int refuse(const char *option, const char *wanted)
+{
+    fprintf(stderr, "train_text: --%s takes %s, not \"%s\"\n", option, wanted, optarg);
+    exit(2);
+}
+
+static double number(const char *option, double least, double most)
+{
+    char *end, wanted[64];
+    const bool whole = least == floor(least);
+    const double x = strtod(optarg, &end);
+    if (end != optarg && !*end && x >= least && x <= most && (!whole || x == floor(x))) return x;
+    snprintf(wanted, sizeof wanted, "a %snumber from %g to %g", whole ? "whole " : "", least, most);
+    return refuse(option, wanted);
+}
+
 static bool read_options(int argc, char **argv)
 {
-    const struct {
-        const char *name;
-        const char **text;
-        int *number;
-    } options[] = { { "--data", &o.data, 0 },      { "--policy", &o.policy, 0 }, { "--load", &o.load, 0 },   { "--save", &o.save, 0 },
-                    { "--steps", 0, &o.steps },    { "--layers", 0, &o.layers }, { "--width", 0, &o.width }, { "--seq", 0, &o.seq },
-                    { "--batch", 0, &o.batch },    { "--sample", 0, &o.sample } };
-    for (int i = 1; i < argc; i++) {
-        bool known = false;
-        if (!strcmp(argv[i], "--quick")) {
-            o.steps = 3, o.width = 64, o.seq = 32, o.sample = 20, known = true;
-        } else if (i + 1 < argc && !strcmp(argv[i], "--dtype")) {
-            o.dtype = !strcmp(argv[++i], "bf16") ? RW_BF16 : RW_F32, known = true;
-        }
-        for (size_t k = 0; !known && i + 1 < argc && k < sizeof options / sizeof *options; k++) {
-            if (strcmp(argv[i], options[k].name)) continue;
-            if (options[k].text) *options[k].text = argv[++i];
-            else *options[k].number = atoi(argv[++i]);
-            known = true;
-        }
-        if (!known) return fprintf(stderr, "train_text: unknown option %s\n", argv[i]), false;
+    static const struct option names[] = { { "data", 1, 0, 'd' }, { "policy", 1, 0, 'p' }, { "load", 1, 0, 'l' },
+        { "save", 1, 0, 'v' }, { "dtype", 1, 0, 'y' }, { "steps", 1, 0, 's' }, { "layers", 1, 0, 'n' },
+        { "width", 1, 0, 'w' }, { "seq", 1, 0, 'q' }, { "batch", 1, 0, 'b' }, { "sample", 1, 0, 'm' },
+        { "temperature", 1, 0, 't' }, { "quick", 0, 0, 'k' }, { 0 } };
+    for (int c, i = 0; (c = getopt_long(argc, argv, "", names, &i)) != -1;) {
+        if (c == 'd') o.data = optarg;
+        else if (c == 'p') o.policy = optarg;
+        else if (c == 'l') o.load = optarg;
+        else if (c == 'v') o.save = optarg;
+        else if (c == 'y' && !strcmp(optarg, "f32")) o.dtype = RW_F32;
+        else if (c == 'y') o.dtype = !strcmp(optarg, "bf16") ? RW_BF16 : refuse("dtype", "f32 or bf16");
+        else if (c == 's') o.steps = (int)number(names[i].name, 0, 1e9);
+        else if (c == 'n') o.layers = (int)number(names[i].name, 1, MAX_LAYERS);
+        else if (c == 'w') o.width = (int)number(names[i].name, HEAD, 65536);
+        else if (c == 'q') o.seq = (int)number(names[i].name, 2, 16384);
+        else if (c == 'b') o.batch = (int)number(names[i].name, 1, 16384);
+        else if (c == 'm') o.sample = (int)number(names[i].name, 0, 1e9);
+        else if (c == 't') o.temperature = number(names[i].name, 0.01, 100);
+        else if (c == 'k') o.steps = 3, o.width = 64, o.seq = 32, o.sample = 20;
+        else return false;
     }
-    if (o.layers < 1 || o.layers > MAX_LAYERS || o.width < HEAD || o.width % HEAD || o.seq < 2 || o.batch < 1)
-        return fprintf(stderr, "train_text: 1 to %d layers, a width that is a multiple of %d\n", MAX_LAYERS, HEAD), false;
+    if (optind < argc) return fprintf(stderr, "train_text: %s is no option\n", argv[optind]), false;
+    if (o.width % HEAD) return fprintf(stderr, "train_text: the width must be a multiple of %d\n", HEAD), false;
+    FILE *const save = o.save ? fopen(o.save, "ab") : NULL; /* better known before hours of training than after */
+    if (o.save && !save) return perror(o.save), false;
+    if (save) fclose(save);
     return true;
 }
 
@@ -216,7 +250,8 @@ int main(int argc, char **argv)
     if (!status) status = train(ctx, t, text, n);
     if (!status) status = sample(t);
     if (!status && o.save) status = rw_save(ctx, o.save);
-    if (status) fprintf(stderr, "train_text: %s\n", *rw_error_message(ctx) ? rw_error_message(ctx) : rw_status_name(status));
+    const char *const message = rw_error_message(ctx);
+    if (status) fprintf(stderr, "train_text: %s\n", *message ? message : rw_status_name(status));
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
     free(text);

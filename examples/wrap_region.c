@@ -48,7 +48,9 @@ static rw_tensor *block(rw_tape *t, const struct layer *p, rw_tensor *x)
     rw_tensor *const heads = rw_reshape(t, qkv, RW_SHAPE(BATCH, SEQ, 3 * HEADS, WIDTH / HEADS));
     rw_tensor *part[3];
     if (rw_split(t, heads, 2, (const int64_t[]){ HEADS, HEADS, HEADS }, 3, part)) return NULL;
-    rw_tensor *const q = rw_transpose(t, part[0], 1, 2), *const k = rw_transpose(t, part[1], 1, 2), *const v = rw_transpose(t, part[2], 1, 2);
+    rw_tensor *const q = rw_transpose(t, part[0], 1, 2);
+    rw_tensor *const k = rw_transpose(t, part[1], 1, 2);
+    rw_tensor *const v = rw_transpose(t, part[2], 1, 2);
     ckpt_begin(t, "core_attn");
     rw_tensor *a = rw_attention(t, q, k, v, &(rw_attention_params){ .causal = true, .dropout = 0.1f });
     ckpt_end(t);
@@ -101,7 +103,8 @@ int main(int argc, char **argv)
     rw_init_normal(table, 0, 0.05);
     struct layer layer[LAYERS];
     for (int l = 0; l < LAYERS; l++) make_layer(ctx, &layer[l], l);
-    if (rw_tape_create(&t, ctx) || ckpt_set_policy(t, policy) || rw_adamw_create(&opt, ctx, &(rw_adamw_params){ .lr = 1e-3 })) {
+    if (rw_tape_create(&t, ctx) || ckpt_set_policy(t, policy) ||
+        rw_adamw_create(&opt, ctx, &(rw_adamw_params){ .lr = 1e-3 })) {
         fprintf(stderr, "%s\n", rw_error_message(ctx));
         return 1;
     }
