@@ -4,7 +4,7 @@
  */
 #include "ops/norm/norm.h"
 
-#include "device/cpu/isa.h"
+#include "ops/kernels.h"
 #include "ops/util.h"
 
 static rw_status check_rows(rw_op_call *call)
@@ -46,20 +46,21 @@ static rw_op_cost cost(const rw_op_call *call)
 static size_t workspace_backward(const rw_op_call *call, rw_device device)
 {
     const rw_layout *const x = call->in[0].layout;
-    const int64_t width = x->dim[x->rank - 1];
-    return (size_t)(rw_norm_blocks(x->numel / width) * 2 * width) * (call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float));
+    const int64_t width = x->dim[x->rank - 1], rows = x->numel / width;
+    const int64_t blocks = device == RW_DEVICE_CUDA ? rw_norm_cuda_blocks(rows, width) : rw_norm_blocks(rows);
+    return (size_t)(blocks * 2 * width) * (call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float));
 }
 
-RW_CPU_KERNEL(rw_norm_cpu)
-RW_CPU_KERNEL(rw_norm_backward_cpu)
+RW_DECLARE_KERNELS(rw_norm)
+RW_DECLARE_KERNELS(rw_norm_backward)
 
 static const rw_op_def rw_op_layernorm_backward = { .name = "layernorm_backward", .n_inputs = 3, .n_outputs = 3,
                                                     .inplace = RW_OP_INPUT(2), .check = check_backward,
-                                                    .kernel = { [RW_DEVICE_CPU] = rw_norm_backward_cpu }, .cost = cost,
+                                                    .kernel = RW_KERNELS(rw_norm_backward), .cost = cost,
                                                     .workspace = workspace_backward };
 static const rw_op_def rw_op_rmsnorm_backward = { .name = "rmsnorm_backward", .n_inputs = 3, .n_outputs = 2,
                                                   .inplace = RW_OP_INPUT(2), .check = check_backward,
-                                                  .kernel = { [RW_DEVICE_CPU] = rw_norm_backward_cpu }, .cost = cost,
+                                                  .kernel = RW_KERNELS(rw_norm_backward), .cost = cost,
                                                   .workspace = workspace_backward };
 
 /* Of primitives: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) - xh mean(h xh)) with h = dy weight. */
@@ -95,10 +96,10 @@ static rw_status grad(rw_grad_call *g)
 }
 
 static const rw_op_def rw_op_layernorm = { .name = "layernorm", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, .inplace = RW_OP_INPUT(0),
-                                           .check = check_forward, .kernel = { [RW_DEVICE_CPU] = rw_norm_cpu }, .grad = grad,
+                                           .check = check_forward, .kernel = RW_KERNELS(rw_norm), .grad = grad,
                                            .cost = cost };
 static const rw_op_def rw_op_rmsnorm = { .name = "rmsnorm", .n_inputs = 2, .n_outputs = 1, .inplace = RW_OP_INPUT(0),
-                                         .check = check_forward, .kernel = { [RW_DEVICE_CPU] = rw_norm_cpu }, .grad = grad,
+                                         .check = check_forward, .kernel = RW_KERNELS(rw_norm), .grad = grad,
                                          .cost = cost };
 
 rw_tensor *rw_layernorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, float eps)

@@ -1,0 +1,326 @@
+/*
+ * layernorm and rmsnorm on CUDA. A row is held in the registers of a warp, a wide one in those of a block, and read once.
+ * Rows that are too wide for that, or whose packs are not aligned, are read again for every sum.
+ *
+ * The backward takes the statistics again. A block of it takes a run of rows and sums dweight and dbias column by column
+ * in registers, then into the workspace; a second kernel adds the blocks. Their number follows from the shape alone.
+ */
+#include "ops/reduce/parts.cuh"
+#include "ops/reduce/rows.cuh"
+
+extern "C" {
+#include "ops/norm/norm.h"
+}
+
+namespace {
+
+constexpr int THREADS = 128; /* of a block of which each warp has its own rows */
+
+/* What all kernels take. */
+struct norm_rows {
+    int64_t rows, n;
+    float eps;
+    bool rms, bias;
+};
+
+norm_rows norm_of(const rw_kernel *k)
+{
+    const rw_norm_attrs *const a = static_cast<const rw_norm_attrs *>(k->attrs);
+    const rw_layout *const l = k->in[0].layout;
+    const int64_t n = l->dim[l->rank - 1];
+    return { l->numel / n, n, a->eps, a->rms != 0, a->vectors == 2 };
+}
+
+/* ---- forward, the row in registers ---- */
+
+template <typename T, int PACKS, int G> __device__ __forceinline__ float mean_of(const held_row<T, PACKS, G> &x, float n, float *shared, int &round)
+{
+    float sum = 0;
+#pragma unroll
+    for (int p = 0; p < PACKS; p++)
+#pragma unroll
+        for (int e = 0; e < pack<T>::size; e++) sum += widen(x.v[p].x[e]);
+    return group_sum<G>(sum, shared, round) / n;
+}
+
+template <typename T, int PACKS, int G>
+__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_kernel(const T *x, const T *weight, const T *bias, T *y, norm_rows a)
+{
+    using row = held_row<T, PACKS, G>;
+    __shared__ float shared[2 * ROW_SUMS * (ROW_BLOCK / 32)];
+    const int t = threadIdx.x % G, n = static_cast<int>(a.n);
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * (blockDim.x / G) + threadIdx.x / G;
+    int round = 0;
+    if (i >= a.rows) return; /* a whole group */
+    row r;
+    r.load(x + i * n, t, n);
+    const float mean = a.rms ? 0 : mean_of(r, static_cast<float>(n), shared, round);
+    float square = 0;
+#pragma unroll
+    for (int p = 0; p < PACKS; p++) {
+        if (row::place(p, t) >= n) continue;
+#pragma unroll
+        for (int e = 0; e < row::size; e++) {
+            const float d = widen(r.v[p].x[e]) - mean;
+            square = fmaf(d, d, square);
+        }
+    }
+    const float scale = 1 / sqrtf(group_sum<G>(square, shared, round) / static_cast<float>(n) + a.eps);
+#pragma unroll
+    for (int p = 0; p < PACKS; p++) {
+        const int at = row::place(p, t);
+        if (at >= n) continue;
+        const pack<T> w = load_pack(weight + at), b = a.bias ? load_pack(bias + at) : pack<T>{};
+        pack<T> out;
+#pragma unroll
+        for (int e = 0; e < row::size; e++)
+            out.x[e] = narrow<T>(fmaf((widen(r.v[p].x[e]) - mean) * scale, widen(w.x[e]), widen(b.x[e])));
+        store_pack(y + i * n + at, out);
+    }
+}
+
+/* ---- forward, any row ---- */
+
+template <typename T, int G>
+__device__ __forceinline__ void statistics(const T *x, const norm_rows &a, int t, wide<T> *shared, int &round, wide<T> &mean, wide<T> &scale)
+{
+    using W = wide<T>;
+    W sum = 0, square = 0;
+    mean = 0;
+    if (!a.rms) {
+        for (int64_t c = t; c < a.n; c += G) sum += widen(x[c]);
+        mean = group_sum<G>(sum, shared, round) / W(a.n);
+    }
+    for (int64_t c = t; c < a.n; c += G) {
+        const W d = widen(x[c]) - mean;
+        square += d * d;
+    }
+    scale = 1 / sqrt(group_sum<G>(square, shared, round) / W(a.n) + W(a.eps));
+}
+
+template <typename T, int G>
+__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_any_kernel(const T *x, const T *weight, const T *bias, T *y, norm_rows a)
+{
+    using W = wide<T>;
+    __shared__ W shared[2 * ROW_SUMS * (ROW_BLOCK / 32)];
+    const int t = threadIdx.x % G;
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * (blockDim.x / G) + threadIdx.x / G;
+    int round = 0;
+    W mean, scale;
+    if (i >= a.rows) return;
+    statistics<T, G>(x + i * a.n, a, t, shared, round, mean, scale);
+    for (int64_t c = t; c < a.n; c += G) {
+        const W v = (widen(x[i * a.n + c]) - mean) * scale * widen(weight[c]);
+        y[i * a.n + c] = narrow<T>(a.bias ? v + widen(bias[c]) : v);
+    }
+}
+
+template <typename T, int G> void launch_forward(const rw_kernel *k, const norm_rows &a, bool packs)
+{
+    const T *const x = static_cast<const T *>(k->in[0].data), *const w = static_cast<const T *>(k->in[1].data);
+    const T *const b = a.bias ? static_cast<const T *>(k->in[2].data) : nullptr;
+    T *const y = static_cast<T *>(k->out[0].data);
+    const int threads = G == ROW_WARP ? THREADS : G;
+    const unsigned grid = blocks_for(a.rows, threads / G);
+    if constexpr (sizeof(wide<T>) == sizeof(float)) {
+        if (packs && a.n <= ROW_BLOCK_MOST) {
+            with_packs<T>(a.n, G, [&](auto n) { RW_LAUNCH((forward_kernel<T, decltype(n)::value, G>), grid, threads, 0, k, x, w, b, y, a); });
+            return;
+        }
+    }
+    RW_LAUNCH((forward_any_kernel<T, G>), grid, threads, 0, k, x, w, b, y, a);
+}
+
+/* ---- backward, rows in registers ---- */
+
+/* Sums of a thread's columns. */
+template <int N, bool RMS> struct columns {
+    float dw[N], db[RMS ? 1 : N];
+};
+
+/*
+ * With d = x - mean, h = dy weight, s = 1 / sqrt(var + eps): dx = s h - s mean(h) - d s^3 mean(h d). The sums of d d, h and
+ * h d are taken in one round.
+ */
+template <typename T, int PACKS, int G, bool RMS>
+__device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, const held_row<T, PACKS, G> &dy, const T *weight, T *dx,
+                                             float eps, int t, int n, float *shared, int &round, columns<PACKS * pack<T>::size, RMS> &to)
+{
+    using row = held_row<T, PACKS, G>;
+    const float count = static_cast<float>(n), mean = RMS ? 0 : mean_of(x, count, shared, round);
+    float sums[3] = { 0, 0, 0 };
+#pragma unroll
+    for (int p = 0; p < PACKS; p++) {
+        if (row::place(p, t) >= n) continue;
+        const pack<T> w = load_pack(weight + row::place(p, t));
+#pragma unroll
+        for (int e = 0; e < row::size; e++) {
+            const float d = widen(x.v[p].x[e]) - mean, h = widen(dy.v[p].x[e]) * widen(w.x[e]);
+            sums[0] = fmaf(d, d, sums[0]);
+            sums[1] = fmaf(h, d, sums[1]);
+            if (!RMS) sums[2] += h;
+        }
+    }
+    group_sums<G>(sums, shared, round);
+    const float scale = 1 / sqrtf(sums[0] / count + eps);
+    const float by_d = scale * (scale * (scale * (sums[1] / count))), by_one = RMS ? 0 : scale * (sums[2] / count);
+#pragma unroll
+    for (int p = 0; p < PACKS; p++) {
+        const int at = row::place(p, t);
+        if (at >= n) continue;
+        const pack<T> w = load_pack(weight + at);
+        pack<T> out;
+#pragma unroll
+        for (int e = 0; e < row::size; e++) {
+            const float d = widen(x.v[p].x[e]) - mean, g = widen(dy.v[p].x[e]);
+            const int c = p * row::size + e;
+            to.dw[c] = fmaf(g, d * scale, to.dw[c]);
+            if (!RMS) to.db[c] += g;
+            out.x[e] = narrow<T>(fmaf(g * widen(w.x[e]), scale, fmaf(-d, by_d, -by_one)));
+        }
+        store_pack(dx + at, out);
+    }
+}
+
+/* Warps in order: each adds its columns to those of the warps before it; the last one's sums are the block's. */
+template <typename T, int PACKS, bool RMS>
+__device__ void add_warps(columns<PACKS * pack<T>::size, RMS> &to, float *shared, int n)
+{
+    using row = held_row<T, PACKS, ROW_WARP>;
+    const int t = threadIdx.x & 31;
+    for (int warp = 0; warp < THREADS / 32; warp++) {
+        if (static_cast<int>(threadIdx.x >> 5) == warp) {
+#pragma unroll
+            for (int c = 0; c < PACKS * row::size; c++) {
+                const int at = row::place(c / row::size, t) + c % row::size;
+                if (at >= n) continue;
+                shared[at] = to.dw[c] = warp ? shared[at] + to.dw[c] : to.dw[c];
+                if (!RMS) shared[ROW_WARP_MOST + at] = to.db[c] = warp ? shared[ROW_WARP_MOST + at] + to.db[c] : to.db[c];
+            }
+        }
+        __syncthreads();
+    }
+}
+
+template <typename T, int PACKS, int G, bool RMS>
+__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, G == ROW_WARP ? 3 : PACKS * pack<T>::size == 32 ? 1 : 2)
+    backward_kernel(const T *x, const T *weight, const T *dy, T *dx, float *part, norm_rows a)
+{
+    using row = held_row<T, PACKS, G>;
+    __shared__ float shared[G == ROW_WARP ? 2 * ROW_WARP_MOST : 2 * ROW_SUMS * (G / 32)];
+    const int t = threadIdx.x % G, n = static_cast<int>(a.n), groups = blockDim.x / G;
+    const int64_t from = a.rows * blockIdx.x / gridDim.x, to = a.rows * (blockIdx.x + 1) / gridDim.x;
+    columns<PACKS * row::size, RMS> sum = {};
+    int round = 0;
+    row rx, rdy, next_x, next_dy;
+    int64_t i = from + threadIdx.x / G;
+    if (i < to) rx.load(x + i * n, t, n), rdy.load(dy + i * n, t, n);
+    for (; i < to; i += groups) {
+        /* A block waits at barriers for its row, so it asks for the next one before; warps hide each other's waits. */
+        if (G != ROW_WARP && i + groups < to) next_x.load(x + (i + groups) * n, t, n), next_dy.load(dy + (i + groups) * n, t, n);
+        backward_row<T, PACKS, G, RMS>(rx, rdy, weight, dx + i * n, a.eps, t, n, shared, round, sum);
+        if (G != ROW_WARP) rx = next_x, rdy = next_dy;
+        else if (i + groups < to) rx.load(x + (i + groups) * n, t, n), rdy.load(dy + (i + groups) * n, t, n);
+    }
+    if (G == ROW_WARP) add_warps<T, PACKS, RMS>(sum, shared, n);
+    if (G == ROW_WARP && threadIdx.x < THREADS - 32) return;
+    float *const out = part + static_cast<int64_t>(blockIdx.x) * 2 * n;
+#pragma unroll
+    for (int c = 0; c < PACKS * row::size; c++) {
+        const int at = row::place(c / row::size, t) + c % row::size;
+        if (at >= n) continue;
+        out[at] = sum.dw[c];
+        if (!RMS) out[n + at] = sum.db[c];
+    }
+}
+
+/* ---- backward, any row: one block at a time, columns summed in the workspace ---- */
+
+template <typename T>
+__global__ void __launch_bounds__(ROW_BLOCK) backward_any_kernel(const T *x, const T *weight, const T *dy, T *dx, wide<T> *part, norm_rows a)
+{
+    using W = wide<T>;
+    constexpr int G = ROW_BLOCK;
+    __shared__ W shared[2 * ROW_SUMS * (G / 32)];
+    const int64_t from = a.rows * blockIdx.x / gridDim.x, to = a.rows * (blockIdx.x + 1) / gridDim.x;
+    W *const dw = part + static_cast<int64_t>(blockIdx.x) * 2 * a.n, *const db = dw + a.n;
+    const W count = W(a.n);
+    int round = 0;
+    for (int64_t c = threadIdx.x; c < a.n; c += G) dw[c] = db[c] = 0;
+    for (int64_t i = from; i < to; i++) {
+        const T *const xi = x + i * a.n, *const dyi = dy + i * a.n;
+        W mean, scale, sums[2] = { 0, 0 };
+        statistics<T, G>(xi, a, threadIdx.x, shared, round, mean, scale);
+        for (int64_t c = threadIdx.x; c < a.n; c += G) {
+            const W h = widen(dyi[c]) * widen(weight[c]);
+            sums[0] += h;
+            sums[1] += h * ((widen(xi[c]) - mean) * scale);
+        }
+        group_sums<G>(sums, shared, round);
+        const W mean_h = a.rms ? 0 : sums[0] / count, mean_hx = sums[1] / count;
+        for (int64_t c = threadIdx.x; c < a.n; c += G) {
+            const W g = widen(dyi[c]), xh = (widen(xi[c]) - mean) * scale;
+            dw[c] += g * xh;
+            db[c] += g;
+            dx[i * a.n + c] = narrow<T>(scale * (g * widen(weight[c]) - mean_h - xh * mean_hx));
+        }
+    }
+}
+
+template <typename T, int G, bool RMS> void launch_held(const rw_kernel *k, const norm_rows &a, unsigned blocks)
+{
+    const T *const x = static_cast<const T *>(k->in[0].data), *const w = static_cast<const T *>(k->in[1].data);
+    const T *const dy = static_cast<const T *>(k->in[2].data);
+    T *const dx = static_cast<T *>(k->out[0].data);
+    float *const part = static_cast<float *>(k->workspace);
+    with_packs<T>(a.n, G, [&](auto n) {
+        RW_LAUNCH((backward_kernel<T, decltype(n)::value, G, RMS>), blocks, G == ROW_WARP ? THREADS : G, 0, k, x, w, dy, dx, part, a);
+    });
+}
+
+template <typename T> bool launch_backward_held(const rw_kernel *k, const norm_rows &a, unsigned blocks)
+{
+    if constexpr (sizeof(wide<T>) == sizeof(float)) {
+        for (int i = 0; i < 3; i++)
+            if (!has_packs(&k->in[i], a.n)) return false;
+        if (a.n > ROW_BLOCK_MOST) return false;
+        if (a.n <= ROW_WARP_MOST) a.rms ? launch_held<T, ROW_WARP, true>(k, a, blocks) : launch_held<T, ROW_WARP, false>(k, a, blocks);
+        else a.rms ? launch_held<T, ROW_BLOCK, true>(k, a, blocks) : launch_held<T, ROW_BLOCK, false>(k, a, blocks);
+        return true;
+    }
+    return false;
+}
+
+} // namespace
+
+extern "C" rw_status rw_norm_cuda(const rw_kernel *k)
+{
+    const norm_rows a = norm_of(k);
+    bool packs = has_packs(&k->in[0], a.n);
+    for (int i = 1; i < k->n_inputs; i++) packs &= has_packs(&k->in[i], a.n);
+    if (!a.rows) return RW_OK;
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        if (a.n <= ROW_WARP_MOST) launch_forward<T, ROW_WARP>(k, a, packs);
+        else launch_forward<T, ROW_BLOCK>(k, a, packs);
+        return rw_cuda_launched(k);
+    });
+}
+
+extern "C" rw_status rw_norm_backward_cuda(const rw_kernel *k)
+{
+    const norm_rows a = norm_of(k);
+    const int64_t blocks = rw_norm_cuda_blocks(a.rows, a.n);
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        using W = wide<T>;
+        W *const part = static_cast<W *>(k->workspace);
+        const unsigned grid = static_cast<unsigned>(blocks);
+        if (!launch_backward_held<T>(k, a, grid))
+            RW_LAUNCH(backward_any_kernel<T>, grid, ROW_BLOCK, 0, k, static_cast<const T *>(k->in[0].data),
+                      static_cast<const T *>(k->in[1].data), static_cast<const T *>(k->in[2].data), static_cast<T *>(k->out[0].data), part, a);
+        for (int o = 1; o < k->n_outputs; o++)
+            add_parts<W, T>(k, part + (o - 1) * a.n, blocks, 2 * a.n, k->out[o].data, a.n, 1);
+        return rw_cuda_launched(k);
+    });
+}
