@@ -9,6 +9,7 @@
  *   verify.h      proof that recompute changes no bit
  *   memory.h      bytes and costs
  *   optim.h       AdamW
+ *   graph.h       a recorded step, launched many times
  *   io.h          weights to and from files
  *   op.h          the caller's own ops (the built-in ones are written against the same header)
  *   status.h      errors
@@ -19,6 +20,7 @@
 
 #include <rewind/checkpoint.h>
 #include <rewind/context.h>
+#include <rewind/graph.h>
 #include <rewind/io.h>
 #include <rewind/memory.h>
 #include <rewind/op.h>

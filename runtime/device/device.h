@@ -24,6 +24,19 @@ struct rw_device_fns {
      * range, which a kernel that has long returned could not say.
      */
     rw_status (*finish)(void *state, uint32_t *ret_bad_step);
+    /*
+     * Added to the first block of every ticket from now on. NULL: the walker adds it to the tickets that it hands out.
+     * A device that captures keeps it in its memory, where each launch finds its own.
+     */
+    rw_status (*set_ticket_base)(void *state, uint64_t base);
+    /*
+     * Capture: what is queued between begin and end does not run but becomes a graph, which launch() queues as one. end()
+     * is called after a failure as well. NULL: the device cannot.
+     */
+    rw_status (*capture_begin)(void *state);
+    rw_status (*capture_end)(void *state, void **ret_graph);
+    rw_status (*launch)(void *state, void *graph);
+    void (*free_graph)(void *state, void *graph);
     /* Moves the text of the last failure to the caller, "" when there is none. NULL: the device has no texts. */
     void (*take_message)(void *state, char *text, size_t size);
 };

@@ -100,18 +100,17 @@ static rw_status check_source(rw_tape *t, const struct rw_source *source)
     return RW_OK;
 }
 
-static rw_status resolve_sources(struct walk *w)
+static rw_status resolve_sources(rw_tape *t, const rw_plan *p, void **sources)
 {
-    const rw_plan *const p = w->plan;
     for (size_t i = 0; i < p->n_sources; i++) {
         const struct rw_source *const s = &p->sources[i];
-        const rw_status status = check_source(w->t, s);
+        const rw_status status = check_source(t, s);
         if (status) return status;
         switch ((enum rw_source_kind)s->kind) {
-        case RW_SOURCE_PARAM: w->sources[i] = w->ctx->params[s->index]->data; break;
-        case RW_SOURCE_GRADIENT: w->sources[i] = w->ctx->params[s->index]->grad; break;
-        case RW_SOURCE_INPUT: w->sources[i] = w->t->leaves[s->index].data; break;
-        case RW_SOURCE_HELD: w->sources[i] = rw_tape_held(w->t, s->index); break;
+        case RW_SOURCE_PARAM: sources[i] = t->ctx->params[s->index]->data; break;
+        case RW_SOURCE_GRADIENT: sources[i] = t->ctx->params[s->index]->grad; break;
+        case RW_SOURCE_INPUT: sources[i] = t->leaves[s->index].data; break;
+        case RW_SOURCE_HELD: sources[i] = rw_tape_held(t, s->index); break;
         }
     }
     return RW_OK;
@@ -155,10 +154,10 @@ static inline void note_use(struct walk *w, uint32_t place, uint64_t bytes)
     if (end > w->highest) w->highest = end;
 }
 
-static rw_status kernel_failed(const struct walk *w, const struct rw_node *node, rw_status status)
+static rw_status kernel_failed(rw_context *ctx, const struct rw_node *node, rw_status status)
 {
-    const rw_site at = w->ctx->sites[node->site];
-    return rw_fail(w->ctx, status, "%s recorded at %s:%d failed while it ran: %s", w->ctx->ops[node->op]->name, at.file, at.line,
+    const rw_site at = ctx->sites[node->site];
+    return rw_fail(ctx, status, "%s recorded at %s:%d failed while it ran: %s", ctx->ops[node->op]->name, at.file, at.line,
                    status == RW_ERR_ARGUMENT ? "an index in its inputs is out of range" : rw_status_name(status));
 }
 
@@ -190,7 +189,7 @@ static rw_status run_step(struct walk *w, size_t index, struct rw_observer *obse
     rw_kernel k = { .op = op, .attrs = recorded ? w->t->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
                     .in = views, .out = views + n_in, .n_inputs = n_in, .n_outputs = n_out, .threads = w->ctx->threads,
                     .serial = (uint32_t)index, .device = w->ctx->device_state };
-    if (node->ticket != RW_NONE_ID) k.ticket = w->t->tickets[node->ticket];
+    if (node->ticket != RW_NONE_ID) k.ticket = rw_plan_ticket(w->t, node);
     if (step->n_places > n_in + n_out) {
         k.workspace = memory_of(w, places[n_in + n_out]);
         k.workspace_bytes = workspace_bytes(w->ctx, &k);
@@ -201,40 +200,72 @@ static rw_status run_step(struct walk *w, size_t index, struct rw_observer *obse
     if (!status) {
         const rw_kernel_fn kernel = op->kernel[w->ctx->kind];
         status = kernel ? kernel(&k) : RW_ERR_UNSUPPORTED;
-        if (status) return kernel_failed(w, node, status);
+        if (status) return kernel_failed(w->ctx, node, status);
     }
     rw_fault_after(w->t, p, step, &k);
     if (!status && observer && observer->after) status = observer->after(observer, p, index, &k);
     return status;
 }
 
-static rw_status finish(const struct walk *w)
+rw_status rw_plan_prepare(rw_tape *t, const rw_plan *plan, struct rw_plan_memory *memory)
 {
+    rw_context *const ctx = t->ctx;
+    rw_status status = prepare_arena(ctx, plan);
+    if (!status) status = prepare_results(t, plan);
+    if (status) return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the arena takes %llu bytes)",
+                               (unsigned long long)plan->arena_bytes);
+    const struct rw_block *const block = block_of(t, plan);
+    memory->arena = ctx->arena;
+    memory->results = block ? block->data : NULL;
+    return resolve_sources(t, plan, memory->sources);
+}
+
+rw_status rw_plan_queue(rw_tape *t, rw_plan *plan, const struct rw_plan_memory *memory, size_t from, size_t to,
+                        struct rw_observer *observer)
+{
+    rw_context *const ctx = t->ctx;
+    struct walk w = { .t = t, .ctx = ctx, .plan = plan, .arena = memory->arena, .results = memory->results,
+                      .sources = memory->sources };
+    rw_status status = RW_OK;
+    for (size_t i = from; !status && i < to; i++) status = run_step(&w, i, observer);
+    if (from == 0) ctx->memory.measured_peak = 0;
+    if (w.highest > ctx->memory.measured_peak) ctx->memory.measured_peak = w.highest;
+    return status;
+}
+
+rw_status rw_plan_wait(rw_tape *t, const rw_plan *plan)
+{
+    rw_context *const ctx = t->ctx;
     uint32_t bad = 0;
-    const rw_status status = w->ctx->device->finish(w->ctx->device_state, &bad);
-    if (status == RW_ERR_ARGUMENT) return kernel_failed(w, rw_plan_node(w->t, w->plan, w->plan->steps[bad].node), status);
-    return status ? rw_fail(w->ctx, status, "run: the device failed") : RW_OK;
+    const rw_status status = ctx->device->finish(ctx->device_state, &bad);
+    if (status == RW_ERR_ARGUMENT) return kernel_failed(ctx, rw_plan_node(t, plan, plan->steps[bad].node), status);
+    return status ? rw_fail(ctx, status, "run: the device failed") : RW_OK;
+}
+
+rw_status rw_launched_wait(rw_context *ctx)
+{
+    rw_tape *const t = ctx->launched;
+    rw_plan *const plan = ctx->launched_plan;
+    if (!t) return RW_OK;
+    ctx->launched = NULL;
+    ctx->launched_plan = NULL;
+    const rw_status status = rw_plan_wait(t, plan);
+    rw_plan_release(plan);
+    return status;
 }
 
 rw_status rw_plan_run(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct rw_observer *observer)
 {
     rw_context *const ctx = t->ctx;
-    struct walk w = { .t = t, .ctx = ctx, .plan = plan };
-    rw_status status = prepare_arena(ctx, plan);
-    if (!status) status = prepare_results(t, plan);
-    w.sources = status ? NULL : rw_malloc(plan->n_sources * sizeof *w.sources);
-    if (!w.sources) return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the arena takes %llu bytes)",
-                                   (unsigned long long)plan->arena_bytes);
-    w.arena = ctx->arena;
-    const struct rw_block *const block = block_of(t, plan);
-    w.results = block ? block->data : NULL;
-    status = resolve_sources(&w);
-    for (size_t i = from; !status && i < to; i++) status = run_step(&w, i, observer);
-    if (!status) status = finish(&w);
-    rw_free(w.sources);
-    if (from == 0) ctx->memory.measured_peak = 0;
-    if (w.highest > ctx->memory.measured_peak) ctx->memory.measured_peak = w.highest;
-    return status;
+    struct rw_plan_memory memory = { .sources = rw_malloc(plan->n_sources * sizeof *memory.sources) };
+    if (!memory.sources) return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory");
+    rw_status status = rw_launched_wait(ctx);
+    if (!status) status = rw_plan_prepare(t, plan, &memory);
+    if (!status && ctx->device->set_ticket_base) status = ctx->device->set_ticket_base(ctx->device_state, t->ticket_base);
+    if (!status) status = rw_plan_queue(t, plan, &memory, from, to, observer);
+    const rw_status waited = rw_plan_wait(t, plan); /* after a failure too: what was queued reads memory that may go */
+    rw_free(memory.sources);
+    return status ? status : waited;
 }
 
 void *rw_plan_result(const rw_tape *t, const rw_plan *plan, const struct rw_result *result)

@@ -22,7 +22,7 @@ void rw_arena_take(rw_tape *t)
     ctx->arena_owner = NULL;
 }
 
-static void note_memory(rw_context *ctx, const rw_plan *plan)
+void rw_note_plan_memory(rw_context *ctx, const rw_plan *plan)
 {
     ctx->memory.kept = plan->kept_bytes;
     ctx->memory.replayed = plan->replayed_bytes;
@@ -35,7 +35,7 @@ static void note_memory(rw_context *ctx, const rw_plan *plan)
 static rw_status run_part(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct rw_observer *observer)
 {
     plan->references++; /* a kernel of the caller's own may record and plan: the cache must not drop this one meanwhile */
-    note_memory(t->ctx, plan);
+    rw_note_plan_memory(t->ctx, plan);
     rw_status status = rw_plan_run(t, plan, from, to, observer);
     if (!status) status = rw_plan_settle(t, plan, from, to);
     rw_plan_release(plan);
@@ -179,11 +179,14 @@ rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes)
     if (!x || x == rw_none() || !out) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: NULL argument");
     if (bytes != rw_tensor_bytes(x))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: room for %zu bytes, the tensor has %zu", bytes, rw_tensor_bytes(x));
+    rw_status status = rw_launched_wait(ctx);
+    if (status) return status;
     if (x->flags & RW_VALUE_CONTEXT) return read_param(x, out);
     if (!t) t = x->owner.tape;
-    rw_status status = x->flags & RW_VALUE_GRADIENT ? RW_OK : rw_eval(t, &x, 1);
+    if (!(x->flags & RW_VALUE_GRADIENT)) status = rw_eval(t, &x, 1);
     if (status) return status;
-    return copy_out(ctx, buffer_of(t, x), rw_tensor_layout(ctx, x), (rw_dtype)x->dtype, out);
+    status = copy_out(ctx, buffer_of(t, x), rw_tensor_layout(ctx, x), (rw_dtype)x->dtype, out);
+    return status ? rw_fail(ctx, status, "rw_read: the copy from the device failed") : RW_OK;
 }
 
 double rw_item(rw_tape *t, rw_tensor *x)

@@ -1,9 +1,8 @@
 /* AdamW over the parameters of a context, and clipping of their joint gradient. See rewind/optim.h, rewind/tensor.h. */
+#include "optim/adamw.h"
+
 #include "memory/alloc.h"
 #include "ops/optim/optim.h"
-#include "record/context.h"
-
-#include <rewind/optim.h>
 
 #include <math.h>
 #include <string.h>
@@ -13,6 +12,7 @@ struct state {
     void *m, *v, *master;
     uint32_t version; /* of the parameter's contents that master is a copy of */
     uint64_t step;    /* updates made: the bias correction of a parameter counts its own gradients */
+    bool due;         /* has a gradient in the step that is prepared */
 };
 
 struct rw_adamw {
@@ -109,13 +109,29 @@ void rw_adamw_set_lr(rw_adamw *opt, double lr)
     if (opt) opt->params.lr = lr;
 }
 
-static void update(const rw_adamw *opt, struct state *s)
+rw_context *rw_adamw_context(const rw_adamw *opt)
+{
+    return opt->ctx;
+}
+
+rw_status rw_adamw_prepare(rw_adamw *opt)
+{
+    for (size_t i = 0; i < opt->n; i++) {
+        struct state *const s = &opt->states[i];
+        s->due = !s->param->grad_clear;
+        if (!s->due) continue;
+        /* written, loaded or initialized since the last step: the new contents count, not the old copy */
+        if (s->master && s->version != s->param->version) copy_master(s);
+        s->step++;
+        s->version = ++s->param->version;
+    }
+    return RW_OK;
+}
+
+static void update(const rw_adamw *opt, const struct state *s)
 {
     const rw_adamw_params *const p = &opt->params;
     const bool decays = p->decay_all || rw_tensor_layout(opt->ctx, &s->param->tensor)->rank > 1;
-    /* written, loaded or initialized since the last step: the new contents count, not the old copy */
-    if (s->master && s->version != s->param->version) copy_master(s);
-    s->step++;
     const struct rw_adamw_update u = { .param = s->param->data, .grad = s->param->grad, .m = s->m, .v = s->v, .master = s->master,
                                        .dtype = (rw_dtype)s->param->tensor.dtype, .n = s->param->numel, .lr = p->lr,
                                        .beta1 = p->beta1, .beta2 = p->beta2, .eps = p->eps,
@@ -123,15 +139,20 @@ static void update(const rw_adamw *opt, struct state *s)
                                        .correction1 = 1 - pow(p->beta1, (double)s->step),
                                        .correction2 = 1 - pow(p->beta2, (double)s->step), .threads = opt->ctx->threads };
     rw_adamw_update_cpu(&u);
-    s->version = ++s->param->version;
+}
+
+rw_status rw_adamw_queue(rw_adamw *opt)
+{
+    for (size_t i = 0; i < opt->n; i++)
+        if (opt->states[i].due) update(opt, &opt->states[i]);
+    return RW_OK;
 }
 
 rw_status rw_adamw_step(rw_adamw *opt)
 {
     if (!opt) return RW_ERR_ARGUMENT;
-    for (size_t i = 0; i < opt->n; i++)
-        if (!opt->states[i].param->grad_clear) update(opt, &opt->states[i]);
-    return RW_OK;
+    const rw_status status = rw_adamw_prepare(opt);
+    return status ? status : rw_adamw_queue(opt);
 }
 
 rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm)

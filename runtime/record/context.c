@@ -1,6 +1,7 @@
 /* Contexts: creation, errors, the generator, and the tables of ops, names and call sites. */
 #include "record/context.h"
 
+#include "exec/run.h"
 #include "exec/step.h"
 #include "memory/alloc.h"
 #include "verify/mode.h"
@@ -90,6 +91,7 @@ void rw_context_destroy(rw_context **pctx)
 {
     if (!pctx || !*pctx) return;
     rw_context *const ctx = *pctx;
+    rw_launched_wait(ctx);
     rw_plan_cache_finish(&ctx->cache);
     free_params(ctx);
     ctx->device->free(ctx->device_state, ctx->arena);

@@ -44,6 +44,8 @@ struct rw_context {
     rw_tape *tapes; /* all of the context, a list */
     const rw_tape *arena_owner; /* whose forward pass waits in it for its backward, or NULL */
     struct rw_plan_cache cache;
+    rw_tape *launched; /* a graph of it was queued and nobody has waited for it, or NULL */
+    rw_plan *launched_plan;
 
     rw_memory memory; /* running totals; rw_memory_stats() fills in the rest */
 };

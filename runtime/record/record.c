@@ -187,6 +187,7 @@ static uint32_t draw_ticket(struct recording *r)
     const int64_t n = r->op->draws ? r->op->draws(&r->call) : r->out_desc[0].layout->numel;
     t->tickets[t->n_tickets] = (rw_ticket){ r->ctx->generator.seed, r->ctx->generator.offset };
     r->ctx->generator.offset += (uint64_t)(n + 3) / 4;
+    t->ticket_end = r->ctx->generator.offset;
     return (uint32_t)t->n_tickets++;
 }
 

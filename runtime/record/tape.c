@@ -1,6 +1,8 @@
 /* Tapes: creation, reset, the arrays, inputs, and the leaf that stands for a parameter. Recording is in record.c. */
 #include "record/tape.h"
 
+#include "exec/run.h"
+
 #include "memory/alloc.h"
 
 #include <rewind/ops.h>
@@ -77,12 +79,14 @@ static void free_gradients(rw_tape *t)
 void rw_tape_reset(rw_tape *t)
 {
     if (!t) return;
+    if (t->ctx->launched == t) rw_launched_wait(t->ctx);
     forget_paused(t);
     free_gradients(t);
     t->step++;
     t->n_nodes = t->n_operands = t->n_attrs = t->n_values = t->n_leaves = t->n_tickets = 0;
     t->n_regions = t->n_effects = t->n_retained = t->n_held = 0;
     t->open_region = t->last_loss = RW_NONE_ID;
+    t->ticket_end = t->ticket_base = 0;
     t->hash = (struct rw_hash){ 0 };
     for (size_t i = 0; i < t->n_inputs; i++) t->inputs[i].used = 0;
     t->ctx->memory.inputs -= t->input_bytes;

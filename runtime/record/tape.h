@@ -42,6 +42,8 @@ struct rw_tape {
     size_t n_leaves, cap_leaves;
     rw_ticket *tickets;
     size_t n_tickets, cap_tickets;
+    uint64_t ticket_end;  /* the block behind the last one drawn */
+    uint64_t ticket_base; /* added to every ticket: 0, but for a graph's launches from the second on */
     struct rw_region *regions;
     size_t n_regions, cap_regions;
     uint32_t *effects; /* stateful nodes */

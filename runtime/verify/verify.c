@@ -74,7 +74,7 @@ static void copy_bytes(struct watch *w, const rw_view *v)
 static bool same_ticket(const struct watch *w, const struct rw_node *node, const rw_kernel *k)
 {
     if (node->ticket == RW_NONE_ID) return true;
-    const rw_ticket t = w->t->tickets[node->ticket];
+    const rw_ticket t = rw_plan_ticket(w->t, node);
     return t.seed == k->ticket.seed && t.offset == k->ticket.offset;
 }
 

@@ -27,6 +27,7 @@ struct rw_cuda {
     cudaStream_t stream;
     /* What is added to the first block of every ticket: 0, but for a graph that is launched again. In device memory. */
     uint64_t *ticket_base;
+    uint64_t known_base; /* what was put there last */
     /* 1 + the serial of a step that met an index out of range, 0 when none did. Pinned host memory, written by kernels. */
     uint32_t *bad_step;
     void *digest_sums; /* two 64-bit words of device memory */

@@ -160,6 +160,50 @@ static rw_status cuda_finish(void *state, uint32_t *ret_bad_step)
     return RW_ERR_ARGUMENT;
 }
 
+/* From pageable memory: CUDA has taken them when the call returns. */
+static rw_status cuda_set_ticket_base(void *state, uint64_t base)
+{
+    struct rw_cuda *const cuda = state;
+    if (base == cuda->known_base) return RW_OK;
+    TRY(cudaMemcpyAsync(cuda->ticket_base, &base, sizeof base, cudaMemcpyHostToDevice, cuda->stream));
+    cuda->known_base = base;
+    return RW_OK;
+}
+
+/* ---- capture: the compute stream records instead of running ---- */
+
+static rw_status cuda_capture_begin(void *state)
+{
+    struct rw_cuda *const cuda = state;
+    TRY(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
+    return RW_OK;
+}
+
+static rw_status cuda_capture_end(void *state, void **ret_graph)
+{
+    struct rw_cuda *const cuda = state;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t ready = NULL;
+    TRY(cudaStreamEndCapture(cuda->stream, &graph));
+    const cudaError_t error = cudaGraphInstantiate(&ready, graph, 0);
+    cudaGraphDestroy(graph);
+    TRY(error);
+    *ret_graph = ready;
+    return RW_OK;
+}
+
+static rw_status cuda_launch(void *state, void *graph)
+{
+    struct rw_cuda *const cuda = state;
+    TRY(cudaGraphLaunch(graph, cuda->stream));
+    return RW_OK;
+}
+
+static void cuda_free_graph(void *state, void *graph)
+{
+    cudaGraphExecDestroy(graph);
+}
+
 static void cuda_take_message(void *state, char *text, size_t size)
 {
     struct rw_cuda *const cuda = state;
@@ -179,5 +223,10 @@ const struct rw_device_fns rw_device_cuda = {
     .clear = cuda_clear,
     .digest = cuda_digest,
     .finish = cuda_finish,
+    .set_ticket_base = cuda_set_ticket_base,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .launch = cuda_launch,
+    .free_graph = cuda_free_graph,
     .take_message = cuda_take_message,
 };
