@@ -91,17 +91,16 @@ rw_status model_init(const struct model *m)
     return status;
 }
 
-static rw_tensor *embed(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens)
+static rw_tensor *embed(const struct model *m, rw_tape *t, rw_tensor *tokens)
 {
-    rw_tensor *x = rw_embedding(t, m->embedding, rw_input(t, RW_I32, RW_SHAPE(batch, seq), tokens));
-    if (m->positions) x = rw_add(t, x, rw_slice(t, m->positions, 0, 0, seq));
+    rw_tensor *x = rw_embedding(t, m->embedding, tokens);
+    if (m->positions) x = rw_add(t, x, rw_slice(t, m->positions, 0, 0, rw_tensor_shape(tokens).dim[1]));
     return rw_dropout(t, x, m->config.dropout);
 }
 
-rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens,
-                      const int32_t *targets)
+rw_tensor *model_loss_of(const struct model *m, rw_tape *t, rw_tensor *tokens, rw_tensor *targets)
 {
-    rw_tensor *x = embed(m, t, batch, seq, tokens);
+    rw_tensor *x = embed(m, t, tokens);
     for (int l = 0; l < m->config.layers; l++) {
         ckpt_begin(t, "block");
         x = model_block(m, t, x, l);
@@ -109,5 +108,12 @@ rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, con
     }
     x = model_norm(m, t, x, m->norm, m->norm_bias);
     rw_tensor *const logits = rw_linear(t, x, m->head, RW_NONE);
-    return rw_cross_entropy(t, logits, rw_input(t, RW_I32, RW_SHAPE(batch, seq), targets));
+    return rw_cross_entropy(t, logits, targets);
+}
+
+rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens,
+                      const int32_t *targets)
+{
+    return model_loss_of(m, t, rw_input(t, RW_I32, RW_SHAPE(batch, seq), tokens),
+                         rw_input(t, RW_I32, RW_SHAPE(batch, seq), targets));
 }

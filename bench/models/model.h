@@ -55,6 +55,9 @@ rw_tensor *model_block(const struct model *m, rw_tape *t, rw_tensor *x, int laye
 rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens,
                       const int32_t *targets);
 
+/* The same of two inputs [batch, seq] that the caller keeps: to write into between the launches of a graph. */
+rw_tensor *model_loss_of(const struct model *m, rw_tape *t, rw_tensor *tokens, rw_tensor *targets);
+
 const char *model_name(enum model_kind kind);
 
 #endif
