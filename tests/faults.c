@@ -4,6 +4,7 @@
 #include "verify/faults.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,22 +36,37 @@ static void record(struct world *x)
     x->loss = rw_mean(t, rw_mul(t, h, h), RW_ALL_AXES, false);
 }
 
-static ckpt_report verify_with(struct rw_fault fault)
+static struct rw_fault struck; /* the last fault, with where it struck */
+
+/* Plants the fault and verifies. False when it found nothing to strike. */
+static bool verify_with_any(struct rw_fault fault, ckpt_report *ret)
 {
     struct world x;
+    char at[sizeof ret->site];
     build(&x, 3);
     record(&x);
     cr_assert_eq(ckpt_verify(x.b.t, x.loss, NULL), RW_OK, "without a fault all is equal: %s", rw_error_message(x.b.ctx));
     rw_fault = fault;
-    ckpt_report r;
-    const rw_status status = ckpt_verify(x.b.t, x.loss, &r);
-    cr_assert_gt(rw_fault.struck, 0, "the fault was never planted");
+    const rw_status status = ckpt_verify(x.b.t, x.loss, ret);
+    struck = rw_fault;
     rw_fault = (struct rw_fault){ 0 };
-    cr_assert_eq(status, RW_ERR_MISMATCH, "%s", rw_error_message(x.b.ctx));
-    cr_assert_not(r.identical);
-    cr_assert_gt(r.mismatches, 0);
-    cr_assert(strstr(r.site, "faults.c:"), "%s", r.site);
+    if (struck.struck) {
+        cr_assert_eq(status, RW_ERR_MISMATCH, "%s", rw_error_message(x.b.ctx));
+        cr_assert_not(ret->identical);
+        cr_assert_gt(ret->mismatches, 0);
+        snprintf(at, sizeof at, "%s:%d", struck.at.file, (int)struck.at.line);
+        cr_assert_str_eq(ret->site, at, "another node is named");
+        cr_assert(strstr(ret->site, "faults.c:"), "%s", ret->site);
+        cr_assert_str_eq(ret->op, fault.op);
+    }
     bench_close(&x.b);
+    return struck.struck;
+}
+
+static ckpt_report verify_with(struct rw_fault fault)
+{
+    ckpt_report r = { 0 };
+    cr_assert(verify_with_any(fault, &r), "the fault was never planted");
     return r;
 }
 
@@ -159,6 +175,24 @@ Test(faults, an_op_that_says_so_is_kept_and_verified_around)
     bench_close(&b);
 }
 
+/* Each step of that op in turn: it is that very node that is named. Returns how many there were. */
+static int strike_each(struct rw_fault fault)
+{
+    ckpt_report r;
+    int n = 0;
+    for (fault.skip = 0; verify_with_any(fault, &r); fault.skip = ++n) {}
+    return n;
+}
+
+Test(faults, whichever_node_is_struck_is_the_one_named)
+{
+    cr_assert_eq(strike_each((struct rw_fault){ .kind = RW_FAULT_TICKET, .op = "dropout" }), 2);
+    cr_assert_eq(strike_each((struct rw_fault){ .kind = RW_FAULT_CORRUPT, .op = "linear", .element = 200 }), 2);
+    cr_assert_eq(strike_each((struct rw_fault){ .kind = RW_FAULT_CORRUPT, .op = "gelu", .element = 0 }), 2);
+    cr_assert_gt(strike_each((struct rw_fault){ .kind = RW_FAULT_REORDER, .op = "accumulate", .element = 3 }), 4);
+}
+
+/* REWIND_VERIFY: nothing but the environment changes; rw_backward() fails and its message names the node. */
 static void by_environment(const char *mode, struct rw_fault fault, bool found)
 {
     setenv("REWIND_VERIFY", mode, 1);
@@ -168,22 +202,53 @@ static void by_environment(const char *mode, struct rw_fault fault, bool found)
     record(&x);
     rw_fault = fault;
     const rw_status status = rw_backward(x.b.t, x.loss);
+    const struct rw_fault after = rw_fault;
     rw_fault = (struct rw_fault){ 0 };
-    cr_assert_eq(status, found ? RW_ERR_MISMATCH : RW_OK, "%s: %s", mode, rw_error_message(x.b.ctx));
-    if (found) cr_assert(strstr(rw_error_message(x.b.ctx), fault.op), "%s", rw_error_message(x.b.ctx));
+    const char *const m = rw_error_message(x.b.ctx);
+    cr_assert(!fault.kind || after.struck, "%s: the fault was never planted", mode);
+    cr_assert_eq(status, found ? RW_ERR_MISMATCH : RW_OK, "%s: %s", mode, m);
+    if (found) {
+        char at[256];
+        snprintf(at, sizeof at, "%s:%d", after.at.file, (int)after.at.line);
+        cr_assert(strstr(m, fault.op) && strstr(m, at), "%s at %s is not named: %s", fault.op, at, m);
+    }
     bench_close(&x.b);
 }
 
-Test(faults, rewind_verify_1)
+static void fickle_by_environment(const char *mode)
+{
+    setenv("REWIND_VERIFY", mode, 1);
+    struct bench b = bench_open(3, 1);
+    unsetenv("REWIND_VERIFY");
+    ckpt_set_policy(b.t, "full");
+    fickle.flags = 0;
+    cr_assert_eq(rw_backward(b.t, fickle_loss(&b)), RW_ERR_MISMATCH, "%s", mode);
+    const char *const m = rw_error_message(b.ctx);
+    cr_assert(strstr(m, "fickle") && strstr(m, "faults.c:") && strstr(m, "\"r\""), "%s", m);
+    bench_close(&b);
+}
+
+Test(faults, rewind_verify_1_finds_every_kind)
 {
     by_environment("1", (struct rw_fault){ 0 }, false);
     by_environment("1", (struct rw_fault){ .kind = RW_FAULT_TICKET, .op = "dropout" }, true);
     by_environment("1", (struct rw_fault){ .kind = RW_FAULT_CORRUPT, .op = "gelu", .element = 1 }, true);
+    by_environment("1", (struct rw_fault){ .kind = RW_FAULT_REORDER, .op = "accumulate", .element = 3 }, true);
+    by_environment("1", (struct rw_fault){ .kind = RW_FAULT_PARAMETER, .op = "linear" }, true);
+    fickle_by_environment("1");
 }
 
-Test(faults, rewind_verify_digest)
+Test(faults, rewind_verify_digest_finds_every_kind_that_a_replay_shows)
 {
     by_environment("digest", (struct rw_fault){ 0 }, false);
     by_environment("digest", (struct rw_fault){ .kind = RW_FAULT_TICKET, .op = "dropout" }, true);
     by_environment("digest", (struct rw_fault){ .kind = RW_FAULT_CORRUPT, .op = "linear", .element = 9 }, true);
+    by_environment("digest", (struct rw_fault){ .kind = RW_FAULT_PARAMETER, .op = "linear" }, true);
+    fickle_by_environment("digest");
+}
+
+/* It has nothing to compare an adjoint node with: what it promises is that each replay equals its first run. */
+Test(faults, rewind_verify_digest_looks_at_replays_alone)
+{
+    by_environment("digest", (struct rw_fault){ .kind = RW_FAULT_REORDER, .op = "accumulate", .element = 3 }, false);
 }

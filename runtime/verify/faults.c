@@ -2,6 +2,7 @@
 #include "verify/faults.h"
 
 #ifdef RW_FAULTS
+#include "exec/run.h"
 #include "record/tape.h"
 
 #include <string.h>
@@ -21,6 +22,12 @@ static bool strikes(const rw_plan *plan, const struct rw_step *step, const rw_ke
     return rw_fault.skip-- == 0;
 }
 
+static void note_strike(const rw_tape *t, const rw_plan *plan, const struct rw_step *step)
+{
+    rw_fault.struck++;
+    rw_fault.at = t->ctx->sites[rw_plan_node(t, plan, step->node)->site];
+}
+
 static size_t bytes_of(const rw_view *v)
 {
     return (size_t)v->layout->numel * rw_dtype_size(v->dtype);
@@ -38,7 +45,7 @@ static void flip(rw_tape *t, void *data, size_t at)
 void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_step *step, rw_kernel *k)
 {
     if (rw_fault.kind == RW_FAULT_CORRUPT || rw_fault.kind == RW_FAULT_REORDER || !strikes(plan, step, k)) return;
-    rw_fault.struck++;
+    note_strike(t, plan, step);
     if (rw_fault.kind == RW_FAULT_TICKET) k->ticket.offset++;
     for (int i = 0; rw_fault.kind == RW_FAULT_PARAMETER && i < k->n_inputs; i++) {
         if (plan->places[step->place + (uint32_t)i] >> 30 != RW_PLACE_SOURCE) continue;
@@ -51,7 +58,7 @@ void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_step *step,
 {
     if ((rw_fault.kind != RW_FAULT_CORRUPT && rw_fault.kind != RW_FAULT_REORDER) || !strikes(plan, step, k)) return;
     if (!k->n_outputs || !bytes_of(&k->out[0])) return;
-    rw_fault.struck++;
+    note_strike(t, plan, step);
     /* A sum taken in another order differs in its last place: that is what is planted. */
     const size_t at = (size_t)rw_fault.element * rw_dtype_size(k->out[0].dtype) % bytes_of(&k->out[0]);
     flip(t, k->out[0].data, at);

@@ -23,6 +23,7 @@ struct rw_fault {
     int64_t element; /* of the corruption */
     int skip;        /* lets that many matching steps pass */
     int struck;      /* counts */
+    rw_site at;      /* of the node that it struck: what the verifier has to name */
 };
 
 #ifdef RW_FAULTS
