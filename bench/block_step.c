@@ -28,7 +28,8 @@ static void runner_open(struct runner *r, rw_dtype dtype, int threads, float dro
     if (model_create(&r->m, r->ctx, &c)) fprintf(stderr, "%s\n", rw_error_message(r->ctx));
 }
 
-static double step(struct runner *r, const char *policy, rw_memory *memory)
+/* Milliseconds of a step over the first `layers` blocks, and where its bytes were. */
+static double step(struct runner *r, const char *policy, int layers, rw_memory *memory)
 {
     rw_tape *const t = r->t;
     ckpt_set_policy(t, policy);
@@ -36,7 +37,7 @@ static double step(struct runner *r, const char *policy, rw_memory *memory)
     rw_zero_grad(r->ctx);
     rw_tensor *x = rw_require_grad(t, rw_input(t, r->m.config.dtype, RW_SHAPE(BATCH, SEQ, WIDTH), NULL));
     const double begin = now_s();
-    for (int l = 0; l < LAYERS; l++) {
+    for (int l = 0; l < layers; l++) {
         ckpt_begin(t, "block");
         x = model_block(&r->m, t, x, l);
         ckpt_end(t);
@@ -48,35 +49,53 @@ static double step(struct runner *r, const char *policy, rw_memory *memory)
     return ms;
 }
 
+/* kept_per_block is what one block more keeps. */
+static void print_line(struct runner *r, const char *policy, double ms, double ratio)
+{
+    rw_memory all = { 0 }, less = { 0 };
+    step(r, policy, LAYERS - 1, &less);
+    step(r, policy, LAYERS, &all);
+    printf("{\"library\": \"rewind\", \"dtype\": \"%s\", \"threads\": %d, \"policy\": \"%s\", \"step_ms\": %.1f, "
+           "\"ratio\": %.4f, \"kept_bytes\": %zu, \"kept_per_block_bytes\": %zu, \"peak_bytes\": %zu}\n",
+           rw_dtype_name(r->m.config.dtype), rw_context_threads(r->ctx), policy, ms, ratio, all.kept,
+           all.kept - less.kept, all.measured_peak);
+    fflush(stdout);
+}
+
 static double run(rw_dtype dtype, int rounds, int threads, float dropout)
 {
     struct runner r = { 0 };
-    rw_memory none = { 0 }, full = { 0 };
-    double a[64], b[64];
+    rw_memory memory;
+    double none[64], full[64];
     runner_open(&r, dtype, threads, dropout);
-    for (int i = -1; i < rounds; i++) {
-        const double x = step(&r, "none", &none), y = step(&r, "full", &full);
-        if (i >= 0) a[i] = x, b[i] = y;
+    for (int i = -1; i < rounds; i++) { /* the first one warms up */
+        const double a = step(&r, "none", LAYERS, &memory), b = step(&r, "full", LAYERS, &memory);
+        if (i >= 0) none[i] = a, full[i] = b;
     }
-    const double ma = median_of(a, rounds), mb = median_of(b, rounds);
-    printf("{\"library\": \"rewind\", \"dtype\": \"%s\", \"threads\": %d, \"policy\": \"none\", \"step_ms\": %.1f, "
-           "\"kept_bytes\": %zu, \"peak_bytes\": %zu}\n",
-           rw_dtype_name(dtype), rw_context_threads(r.ctx), ma, none.kept, none.measured_peak);
-    printf("{\"library\": \"rewind\", \"dtype\": \"%s\", \"threads\": %d, \"policy\": \"full\", \"step_ms\": %.1f, "
-           "\"kept_bytes\": %zu, \"peak_bytes\": %zu}\n",
-           rw_dtype_name(dtype), rw_context_threads(r.ctx), mb, full.kept, full.measured_peak);
-    fflush(stdout);
+    const double ms = median_of(none, rounds), ratio = median_of(full, rounds) / ms;
+    print_line(&r, "none", ms, 1);
+    print_line(&r, "full", ms * ratio, ratio);
     rw_tape_destroy(&r.t);
     rw_context_destroy(&r.ctx);
-    return mb / ma;
+    return ratio;
+}
+
+static int refuse(const char *value)
+{
+    fprintf(stderr, "block_step: \"%s\": usage: block_step [ROUNDS (1 to 64)] [THREADS] [DROPOUT (0 to 1)]\n", value);
+    return 2;
 }
 
 int main(int argc, char **argv)
 {
-    const int rounds = argc > 1 ? atoi(argv[1]) : 5, threads = argc > 2 ? atoi(argv[2]) : 0;
-    const float dropout = argc > 3 ? strtof(argv[3], NULL) : 0.1f;
-    if (rounds < 1 || rounds > 64) return 2;
-    const double f32 = run(RW_F32, rounds, threads, dropout), bf16 = run(RW_BF16, rounds, threads, dropout);
+    double arg[3] = { 5, 0, 0.1 };
+    for (int i = 1; i < argc; i++) {
+        char *end;
+        if (i > 3 || (arg[i - 1] = strtod(argv[i], &end), end == argv[i] || *end)) return refuse(argv[i]);
+    }
+    const int rounds = (int)arg[0], threads = (int)arg[1];
+    if (rounds < 1 || rounds > 64 || threads < 0 || !(arg[2] >= 0 && arg[2] < 1)) return refuse("out of range");
+    const double f32 = run(RW_F32, rounds, threads, (float)arg[2]), bf16 = run(RW_BF16, rounds, threads, (float)arg[2]);
     figure("step time of full over none, GPT blocks of width 768, f32", f32, "times", 1.28);
     figure("step time of full over none, GPT blocks of width 768, bf16", bf16, "times", 1.28);
     return 0;

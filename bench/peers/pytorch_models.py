@@ -41,7 +41,8 @@ def norm(c):
 def rope(x, base=10000.0):
     """Rotates the pairs (i, i + d/2). x [batch, heads, seq, d]."""
     half = x.shape[-1] // 2
-    angle = torch.outer(torch.arange(x.shape[-2], dtype=torch.float64), base ** (-torch.arange(half, dtype=torch.float64) / half))
+    rate = base ** (-torch.arange(half, dtype=torch.float64) / half)
+    angle = torch.outer(torch.arange(x.shape[-2], dtype=torch.float64), rate)
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     a, b = x[..., :half], x[..., half:]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
@@ -56,7 +57,8 @@ class Block(nn.Module):
         self.ln_1, self.ln_2 = norm(c), norm(c)
         self.attn = nn.ModuleDict({"qkv": nn.Linear(c.width, c.width + 2 * head * c.kv_heads, bias=gpt),
                                    "proj": nn.Linear(c.width, c.width, bias=gpt)})
-        self.mlp = nn.ModuleDict({"up": nn.Linear(c.width, c.hidden, bias=gpt), "down": nn.Linear(c.hidden, c.width, bias=gpt)})
+        self.mlp = nn.ModuleDict({"up": nn.Linear(c.width, c.hidden, bias=gpt),
+                                  "down": nn.Linear(c.hidden, c.width, bias=gpt)})
         if not gpt:
             self.mlp["gate"] = nn.Linear(c.width, c.hidden, bias=False)
 
