@@ -1,0 +1,75 @@
+/*
+ * Control of the simulated device for tests: reports, faults, what is alive. C and C++.
+ *
+ * Environment: CUDASIM_SEED (order of blocks and threads, default 1), CUDASIM_LAZY=1 (work waits for synchronisation),
+ * CUDASIM_STRICT=1 (the host faults when it touches device memory), CUDASIM_DEVICES, CUDASIM_DRIVER=none, CUDASIM_MEMORY
+ * (bytes, default 2 GiB), CUDASIM_SMS (multiprocessors, default 132), CUDASIM_CAPABILITY (default 90),
+ * CUDASIM_FAIL=FUNCTION:N:CODE[,...] (the N-th call of FUNCTION fails with CODE; "launch" is a kernel launch).
+ */
+#ifndef CUDASIM_H
+#define CUDASIM_H
+
+#include <cuda_runtime_api.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * A program error in a kernel or in the use of the runtime (deadlock, diverged barrier, a lane that never comes, a guard
+ * zone overwritten) is printed to stderr and ends the process. With fatal = false the report is kept instead, and a kernel
+ * that made it fails with cudaErrorLaunchFailure.
+ */
+void cudasim_set_fatal(bool fatal);
+const char *cudasim_last_report(void); /* "" when there is none */
+void cudasim_clear_report(void);
+
+/* Everything as in a fresh process, but for the environment, which is read again. Frees what is alive. */
+void cudasim_restart(void);
+
+void cudasim_set_seed(uint64_t seed);
+void cudasim_set_lazy(bool lazy);
+void cudasim_set_strict(bool strict);
+void cudasim_set_driver(bool present);
+void cudasim_set_devices(int count);
+void cudasim_set_memory(size_t bytes);
+void cudasim_set_multiprocessors(int count);
+void cudasim_set_capability(int major, int minor);
+
+/* The n-th call of `function` from now on (1: the next) fails with `code` and does nothing. "launch" for kernel launches. */
+void cudasim_fail_call(const char *function, long n, int code);
+/* The n-th kernel from now on ends the context with `code` (such as cudaErrorIllegalAddress) when it runs. */
+void cudasim_fail_kernel(long n, cudaError_t code);
+/* Ends the context now: every call fails with `code` until cudaDeviceReset(). */
+void cudasim_break(cudaError_t code);
+void cudasim_clear_faults(void);
+
+/* Calls of `function` since the start, "launch" included. */
+long cudasim_calls(const char *function);
+
+struct cudasim_live {
+    size_t device_allocations, device_bytes, host_allocations, host_bytes, registrations;
+    size_t streams, events, graphs, graph_execs, blas_objects;
+    size_t queued; /* pieces of work that have not run */
+};
+struct cudasim_live cudasim_live(void);
+size_t cudasim_live_allocations(void); /* all objects above, work not counted */
+void cudasim_print_live(FILE *file);
+size_t cudasim_peak_bytes(void); /* of device memory */
+
+/* Whether every guard zone is whole; reports the first that is not. */
+bool cudasim_check_guards(void);
+
+/* Depth of NVTX ranges on this thread, and how many were pushed by all. */
+int cudasim_nvtx_depth(void);
+long cudasim_nvtx_ranges(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,35 @@
+/* Fibers: stacks and the switch between them. Under AddressSanitizer every switch is announced to it. */
+#ifndef CUDASIM_FIBER_H
+#define CUDASIM_FIBER_H
+
+#include <stddef.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define CUDASIM_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define CUDASIM_ASAN 1
+#endif
+#endif
+
+namespace cudasim {
+
+struct fiber {
+    void *sp = nullptr;
+    void *bottom = nullptr; /* lowest address of the stack */
+    size_t size = 0;
+    void *fake = nullptr;   /* AddressSanitizer's */
+};
+
+/* A fiber that calls entry(), which must not return. */
+fiber *fiber_create(void (*entry)());
+/* Makes an abandoned fiber start anew at its next switch. */
+void fiber_reset(fiber *f, void (*entry)());
+/* Leaves `from`, which runs, for `to`. Returns when somebody switches back. */
+void fiber_switch(fiber *from, fiber *to);
+/* The first thing that a fiber's entry does. */
+void fiber_entered();
+
+} // namespace cudasim
+
+#endif

@@ -1,0 +1,15 @@
+/* What a .cu file sees: the runtime calls and, in C++, the device's built-ins as the simulator does them. */
+#ifndef CUDASIM_CUDA_RUNTIME_H
+#define CUDASIM_CUDA_RUNTIME_H
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+#include "cudasim_device.h"
+#include "cudasim_warp.h"
+#include "cudasim_atomic.h"
+#include "cudasim_math.h"
+#include "cudasim_runtime.h"
+#endif
+
+#endif

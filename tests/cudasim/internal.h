@@ -1,0 +1,61 @@
+/*
+ * What the simulator's own files share. Everything here is used under one lock (lock.h: class entry in runtime.h), which a
+ * running kernel holds as well.
+ */
+#ifndef CUDASIM_INTERNAL_H
+#define CUDASIM_INTERNAL_H
+
+#include "cudasim.h"
+
+#include <functional>
+
+namespace cudasim {
+
+struct kernel_launch {
+    const char *name;
+    const void *function; /* or null */
+    dim3 grid, block;
+    size_t shared;
+    std::function<void()> thread;
+};
+
+/* Runs all blocks. cudaSuccess, or the error that ends the context. */
+cudaError_t run_kernel(const kernel_launch &k);
+
+/* True on the thread of a kernel that runs now. */
+bool in_kernel();
+
+/* A kernel's own end: assertion, trap, or a program error already reported. Does not return. */
+[[noreturn]] void kernel_fail(cudaError_t code);
+
+/* Prints, and ends the process unless cudasim_set_fatal(false). */
+void report(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+uint64_t random_bits();
+uint64_t random_below(uint64_t n);
+void random_seed(uint64_t seed);
+
+/* Steps through 0..n-1 in a scattered order, once each. */
+class scatter {
+public:
+    void start(uint64_t n_);
+    uint64_t next()
+    {
+        const uint64_t i = at;
+        at += step;
+        if (at >= n) at -= n;
+        return i;
+    }
+
+private:
+    uint64_t n = 0, at = 0, step = 1;
+};
+
+/* shared.cc */
+void shared_begin_kernel(size_t dynamic_bytes);
+void shared_begin_block();
+const char *shared_check(); /* null, or what was overwritten */
+
+} // namespace cudasim
+
+#endif

@@ -1,0 +1,96 @@
+/*
+ * The runtime's state: errors and faults, memory, streams and captures. One lock guards all of it; class entry takes it at the
+ * door of every call and a running kernel keeps it.
+ */
+#ifndef CUDASIM_RUNTIME_INTERNAL_H
+#define CUDASIM_RUNTIME_INTERNAL_H
+
+#include "internal.h"
+
+#include <pthread.h>
+
+#include <memory>
+#include <vector>
+
+namespace cudasim {
+
+struct settings {
+    uint64_t seed = 1;
+    bool lazy = false, strict = false, driver = true;
+    int devices = 1, multiprocessors = 132, major = 9, minor = 0;
+    size_t memory = size_t(2) << 30;
+};
+extern settings config;
+
+/* What ends the context; every call fails with it. */
+extern cudaError_t broken;
+
+class entry {
+public:
+    explicit entry(const char *function);
+    ~entry();
+    cudaError_t refused() const { return refusal; }
+    /* Notes an error for cudaGetLastError() and passes it on. */
+    cudaError_t give(cudaError_t error);
+
+private:
+    cudaError_t refusal;
+};
+
+/* Counts the call and gives the error planted for it, or cudaSuccess. */
+cudaError_t call_fault(const char *function);
+cudaError_t kernel_fault();
+void set_last_error(cudaError_t error);
+
+/* The beginning of a runtime call. */
+#define CUDASIM_ENTER                                   \
+    cudasim::entry here(__func__);                      \
+    if (here.refused()) return here.give(here.refused())
+
+/* Device memory may be touched while one of these lives. */
+class device_access {
+public:
+    device_access();
+    ~device_access();
+};
+
+struct allocation {
+    size_t size;
+    uint64_t serial;
+};
+/* The live allocation that the whole range lies in, or false. */
+bool is_device(const void *ptr, size_t size);
+bool is_in_device_region(const void *ptr);
+bool is_pinned(const void *ptr, size_t size);
+void free_all_memory();
+
+/* A piece of work in a stream. */
+struct work {
+    std::function<cudaError_t()> run;
+    std::vector<std::shared_ptr<work>> before;
+    bool done = false;
+    double finished = 0; /* seconds */
+};
+using work_ptr = std::shared_ptr<work>;
+
+/*
+ * Queues, or adds to the capture that the stream is in. With `queued` non-null tells the work, null when captured.
+ * Runs it at once unless lazy.
+ */
+cudaError_t enqueue(cudaStream_t stream, cudaGraphNodeType type, std::function<cudaError_t()> run, work_ptr *queued = nullptr);
+void finish(const work_ptr &w);
+void finish_all();
+bool is_capturing(cudaStream_t stream);
+/* Refuses a call that must not be made while somebody captures, and spoils those captures. */
+cudaError_t refuse_unsafe();
+cudaError_t refuse_legacy();
+bool is_stream(cudaStream_t stream);
+void free_all_streams();
+void count_streams(struct cudasim_live *live);
+void count_memory(struct cudasim_live *live);
+void count_blas(struct cudasim_live *live);
+void print_allocations(FILE *file);
+
+} // namespace cudasim
+
+#endif
