@@ -3,7 +3,7 @@
  * exists; backward computes its tiles again from q, k and the logarithm of each row's sum, and draws dropout's mask again.
  */
 #include "ops/attention/attention.h"
-#include "device/cpu/isa.h"
+#include "ops/kernels.h"
 #include "ops/random/random.h"
 #include "ops/util.h"
 #include "record/context.h"
@@ -90,13 +90,14 @@ static size_t workspace(const rw_op_call *call, rw_device device)
 static size_t workspace_backward(const rw_op_call *call, rw_device device)
 {
     const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
+    if (device == RW_DEVICE_CUDA) return rw_att_stat_bytes(call->in[0].layout, call->in[1].layout, call->in[0].dtype);
     return per_thread(call, device, rw_att_backward_elements(&e, call->in[0].dtype));
 }
 
-RW_CPU_KERNEL(rw_attention_backward_cpu)
+RW_DECLARE_KERNELS(rw_attention_backward)
 static const rw_op_def rw_op_attention_backward = { .name = "attention_backward", .n_inputs = 6, .n_outputs = 3, .flags = RW_OP_RANDOM,
                                                     .strided = RW_OP_ALL_INPUTS, .check = check_backward,
-                                                    .kernel = { [RW_DEVICE_CPU] = rw_attention_backward_cpu },
+                                                    .kernel = RW_KERNELS(rw_attention_backward),
                                                     .cost = cost_backward, .draws = draws, .workspace = workspace_backward };
 
 /* ---- of ops that can be differentiated again, with the scores in memory ---- */
@@ -175,9 +176,9 @@ static rw_status grad(rw_grad_call *g)
     return RW_OK;
 }
 
-RW_CPU_KERNEL(rw_attention_cpu)
+RW_DECLARE_KERNELS(rw_attention)
 const rw_op_def rw_op_attention = { .name = "attention", .n_inputs = 3, .n_outputs = 2, .flags = RW_OP_RANDOM,
-                                    .strided = RW_OP_ALL_INPUTS, .check = check, .kernel = { [RW_DEVICE_CPU] = rw_attention_cpu },
+                                    .strided = RW_OP_ALL_INPUTS, .check = check, .kernel = RW_KERNELS(rw_attention),
                                     .grad = grad, .cost = cost, .draws = draws, .workspace = workspace };
 
 rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v, const rw_attention_params *params)

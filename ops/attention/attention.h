@@ -1,4 +1,4 @@
-/* Attention by blocks: attributes, extents and workspace, shared by the op (attention.c) and its kernels. */
+/* Attention by blocks: attributes, extents and workspace, shared by the op (attention.c) and its kernels. C11 and C++17. */
 #ifndef RW_OPS_ATTENTION_H
 #define RW_OPS_ATTENTION_H
 
@@ -26,8 +26,13 @@ struct att_extents {
 
 static inline struct att_extents rw_att_extents(const rw_layout *q, const rw_layout *k)
 {
-    struct att_extents e = { .batch = q->dim[0], .heads = q->dim[1], .kv_heads = k->dim[1], .seq = q->dim[2], .kv_seq = k->dim[2],
-                             .d = q->dim[3] };
+    struct att_extents e;
+    e.batch = q->dim[0];
+    e.heads = q->dim[1];
+    e.kv_heads = k->dim[1];
+    e.seq = q->dim[2];
+    e.kv_seq = k->dim[2];
+    e.d = q->dim[3];
     e.group = e.kv_heads ? e.heads / e.kv_heads : 0;
     e.width = (e.d + 15) / 16 * 16;
     e.q_blocks = (e.seq + ATT_BLOCK - 1) / ATT_BLOCK;
@@ -52,6 +57,18 @@ static inline int64_t rw_att_backward_elements(const struct att_extents *e, rw_d
 {
     const int64_t sums = rw_att_sums_in_output(e, dtype) ? 0 : 2 * e->width * ATT_BLOCK * (e->two_pass ? 1 : e->kv_blocks);
     return 7 * ATT_BLOCK * e->width + 3 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK + sums;
+}
+
+/* CUDA's backward keeps two numbers per row; the rows of a head are filled up to whole blocks. */
+static inline int64_t rw_att_stat_rows(const struct att_extents *e)
+{
+    return (e->seq + 127) / 128 * 128;
+}
+
+static inline size_t rw_att_stat_bytes(const rw_layout *q, const rw_layout *k, rw_dtype dtype)
+{
+    const struct att_extents e = rw_att_extents(q, k);
+    return (size_t)(2 * e.batch * e.heads * rw_att_stat_rows(&e)) * (dtype == RW_F64 ? sizeof(double) : sizeof(float));
 }
 
 #endif

@@ -38,4 +38,11 @@ RW_PHILOX_FN void rw_philox(uint64_t seed, uint64_t block, uint32_t out[4])
     rw_philox_rounds(out, (uint32_t)seed, (uint32_t)(seed >> 32));
 }
 
+/* Keep probability 1 - p: a word at or above this keeps its element; exact to 2^-32. */
+static inline uint32_t philox_threshold(double p)
+{
+    const double t = p * 4294967296.0;
+    return t >= 4294967295.0 ? 4294967295u : (uint32_t)t;
+}
+
 #endif

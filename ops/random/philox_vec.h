@@ -69,11 +69,4 @@ static inline void philox_fill(uint64_t seed, uint64_t first, uint32_t *words)
     for (int i = 0; i < PHILOX_WORDS / 4; i += PHILOX_LANES) philox_group(seed, first + (uint64_t)i, words + 4 * i);
 }
 
-/* keep probability 1 - p: a word at or above this keeps its element; exact to 2^-32 */
-static inline uint32_t philox_threshold(double p)
-{
-    const double t = p * 4294967296.0;
-    return t >= 4294967295.0 ? 4294967295u : (uint32_t)t;
-}
-
 #endif

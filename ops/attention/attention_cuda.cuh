@@ -1,0 +1,54 @@
+/*
+ * What attention's CUDA kernels share: a call's operands, who sees whom, dropout's bits, and what backward knows of each row.
+ *
+ * Every sum has one owner and one order: a block of queries goes through the blocks of keys in order, a block of keys through
+ * the query heads of its group and their blocks in order. Nothing is added up across thread blocks.
+ */
+#ifndef RW_OPS_ATTENTION_CUDA_CUH
+#define RW_OPS_ATTENTION_CUDA_CUH
+
+#include "device/cuda/kernel.cuh"
+
+extern "C" {
+#include "ops/attention/attention.h"
+}
+
+/* One operand [batch, heads, rows, d]; strides in elements. */
+struct att_operand {
+    const void *p;
+    int64_t batch, head, row, col;
+};
+
+/* Everything but the operands' bytes. Rows and keys are counted in int: ATT_ROWS_MOST at most. */
+struct att_call {
+    int heads, kv_heads, group, seq, kv_seq, d;
+    int reach;     /* query i sees the keys below i + reach */
+    int stat_rows; /* rows of a head in the workspace */
+    int64_t pairs, kv_pairs;
+    double scale, keep_factor;
+    uint32_t threshold; /* of dropout's words; 0: no dropout */
+    device_ticket ticket;
+    att_operand q, k, v, o, dy;
+    const void *lse;
+    void *out[3];
+    void *stat; /* backward's: for each row log-sum-exp, then for each row delta */
+};
+
+constexpr int64_t ATT_ROWS_MOST = INT64_C(1) << 30;
+
+/* Which keys [key, key + 4) of a row dropout keeps, as four bits. element: of the [batch, heads, seq, kv_seq] scores. */
+__device__ __forceinline__ uint32_t att_keep(uint64_t seed, uint64_t first_block, uint32_t threshold, uint64_t element)
+{
+    uint32_t word[4], bits = 0;
+    rw_philox(seed, first_block + element / 4, word);
+    for (int i = 0; i < 4; i++) bits |= static_cast<uint32_t>(word[i] >= threshold) << i;
+    const int shift = static_cast<int>(element % 4);
+    if (shift) {
+        rw_philox(seed, first_block + element / 4 + 1, word);
+        for (int i = 0; i < 4; i++) bits |= static_cast<uint32_t>(word[i] >= threshold) << (4 + i);
+        bits >>= shift;
+    }
+    return bits & 15;
+}
+
+#endif
