@@ -37,6 +37,13 @@ struct rw_device_fns {
     rw_status (*capture_end)(void *state, void **ret_graph);
     rw_status (*launch)(void *state, void *graph);
     void (*free_graph)(void *state, void *graph);
+    /* Times on the device's own clock: room for n marks, mark i queued, microseconds from mark 0 to mark i after a wait.
+       NULL: the host's clock is the device's. */
+    rw_status (*make_marks)(void *state, size_t n);
+    rw_status (*mark)(void *state, size_t i);
+    rw_status (*elapsed)(void *state, size_t i, double *ret_us);
+    /* Names what is queued next, for profilers; NULL text ends the last name. NULL: there is no profiler. */
+    void (*range)(void *state, const char *text);
     /* Moves the text of the last failure to the caller, "" when there is none. NULL: the device has no texts. */
     void (*take_message)(void *state, char *text, size_t size);
 };

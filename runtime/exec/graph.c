@@ -8,6 +8,7 @@
  */
 #include "exec/run.h"
 #include "exec/step.h"
+#include "exec/trace.h"
 #include "memory/alloc.h"
 #include "optim/adamw.h"
 #include "verify/mode.h"
@@ -177,11 +178,22 @@ static rw_status capture(rw_graph *g)
     return RW_OK;
 }
 
+/* A trace wants the times of single steps, which a captured graph does not have. */
+static rw_status queue_and_trace(rw_graph *g)
+{
+    rw_context *const ctx = g->t->ctx;
+    rw_status status = queue_step(g);
+    if (status || !ctx->trace) return status;
+    status = rw_plan_wait(g->t, g->plan);
+    if (!status) rw_trace_write(ctx->trace, g->t, g->plan, 0, g->plan->n_steps);
+    return status;
+}
+
 /* The first launch is not captured: what is loaded or chosen at first use is then there. */
 static rw_status run_step(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
-    if (!ctx->device->launch || !g->launches) return queue_step(g);
+    if (!ctx->device->launch || !g->launches || ctx->trace) return queue_and_trace(g);
     rw_status status = moved(g) ? capture(g) : RW_OK;
     if (status) return status;
     status = ctx->device->launch(ctx->device_state, g->captured);

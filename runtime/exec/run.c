@@ -1,9 +1,11 @@
 /* Pass 5: the walker. One loop over steps; per step a few loads per operand and one call. See run.h. */
 #include "exec/run.h"
 
+#include "exec/trace.h"
 #include "memory/alloc.h"
 #include "verify/faults.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Where the places of a plan point during one run. */
@@ -15,6 +17,8 @@ struct walk {
     char *results;
     void **sources;
     uint64_t highest; /* byte of the arena that a step used */
+    uint32_t region;  /* what the profiler was told last */
+    uint8_t kind;
 };
 
 static struct rw_block *block_of(const rw_tape *t, const rw_plan *plan)
@@ -207,6 +211,23 @@ static rw_status run_step(struct walk *w, size_t index, struct rw_observer *obse
     return status;
 }
 
+/* Regions and replays, as a profiler shows them. */
+static void name_range(struct walk *w, const struct rw_step *step)
+{
+    static const char *const kinds[] = { [RW_STEP_FORWARD] = "forward", [RW_STEP_REPLAY] = "replay", [RW_STEP_ADJOINT] = "backward",
+                                         [RW_STEP_COMMIT] = "commit" };
+    const uint32_t region = rw_plan_node(w->t, w->plan, step->node)->region;
+    if (region == w->region && step->kind == w->kind) return;
+    if (w->region != RW_NONE_ID) w->ctx->device->range(w->ctx->device_state, NULL);
+    w->region = region;
+    w->kind = step->kind;
+    if (region == RW_NONE_ID) return;
+    char path[256], text[300];
+    rw_region_path(w->t, region, path, sizeof path);
+    snprintf(text, sizeof text, "%s %s", kinds[step->kind], path);
+    w->ctx->device->range(w->ctx->device_state, text);
+}
+
 rw_status rw_plan_prepare(rw_tape *t, const rw_plan *plan, struct rw_plan_memory *memory)
 {
     rw_context *const ctx = t->ctx;
@@ -225,9 +246,16 @@ rw_status rw_plan_queue(rw_tape *t, rw_plan *plan, const struct rw_plan_memory *
 {
     rw_context *const ctx = t->ctx;
     struct walk w = { .t = t, .ctx = ctx, .plan = plan, .arena = memory->arena, .results = memory->results,
-                      .sources = memory->sources };
-    rw_status status = RW_OK;
-    for (size_t i = from; !status && i < to; i++) status = run_step(&w, i, observer);
+                      .sources = memory->sources, .region = RW_NONE_ID };
+    struct rw_trace *const trace = observer ? NULL : ctx->trace; /* a watched run is the verifier's, not the program's */
+    rw_status status = trace ? rw_trace_begin(trace, ctx, to - from) : RW_OK;
+    for (size_t i = from; !status && i < to; i++) {
+        if (ctx->device->range) name_range(&w, &plan->steps[i]);
+        if (trace) rw_trace_step(trace, ctx, i - from);
+        status = run_step(&w, i, observer);
+    }
+    if (trace && !status) rw_trace_step(trace, ctx, to - from);
+    if (ctx->device->range && w.region != RW_NONE_ID) ctx->device->range(ctx->device_state, NULL);
     if (from == 0) ctx->memory.measured_peak = 0;
     if (w.highest > ctx->memory.measured_peak) ctx->memory.measured_peak = w.highest;
     return status;
@@ -264,6 +292,7 @@ rw_status rw_plan_run(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct 
     if (!status && ctx->device->set_ticket_base) status = ctx->device->set_ticket_base(ctx->device_state, t->ticket_base);
     if (!status) status = rw_plan_queue(t, plan, &memory, from, to, observer);
     const rw_status waited = rw_plan_wait(t, plan); /* after a failure too: what was queued reads memory that may go */
+    if (ctx->trace && !observer && !status && !waited) rw_trace_write(ctx->trace, t, plan, from, to);
     rw_free(memory.sources);
     return status ? status : waited;
 }

@@ -3,6 +3,7 @@
 
 #include "exec/run.h"
 #include "exec/step.h"
+#include "exec/trace.h"
 #include "memory/alloc.h"
 #include "verify/mode.h"
 
@@ -71,6 +72,7 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
     ctx->generator.seed = p.seed;
     ctx->eager = is_set("REWIND_EAGER");
     ctx->verify = rw_verify_mode_of(getenv("REWIND_VERIFY"));
+    ctx->trace = rw_trace_open(ctx);
     *ret_ctx = ctx;
     return RW_OK;
 }
@@ -92,6 +94,7 @@ void rw_context_destroy(rw_context **pctx)
     if (!pctx || !*pctx) return;
     rw_context *const ctx = *pctx;
     rw_launched_wait(ctx);
+    rw_trace_close(&ctx->trace);
     rw_plan_cache_finish(&ctx->cache);
     free_params(ctx);
     ctx->device->free(ctx->device_state, ctx->arena);

@@ -18,6 +18,7 @@ struct rw_context {
     int threads;
     rw_generator_state generator;
     bool eager; /* REWIND_EAGER=1 */
+    struct rw_trace *trace; /* REWIND_TRACE, or NULL */
     int verify; /* enum rw_verify_mode, from REWIND_VERIFY */
 
     rw_status status; /* the first error, RW_OK when there is none */

@@ -33,6 +33,8 @@ struct rw_cuda {
     void *digest_sums; /* two 64-bit words of device memory */
     struct rw_blaslt *blaslt;
     struct rw_sdpa *sdpa;
+    cudaEvent_t *marks; /* for a trace's times */
+    size_t n_marks, cap_marks;
     bool dead;                     /* an error that the CUDA runtime does not recover from */
     char message[RW_CUDA_MESSAGE]; /* what failed, until somebody takes it; "" when nothing did */
 };

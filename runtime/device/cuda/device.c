@@ -5,6 +5,8 @@
 #include "device/device.h"
 #include "memory/alloc.h"
 
+#include <nvtx3/nvToolsExt.h>
+
 #include <stdio.h>
 #include <string.h>
 
@@ -70,6 +72,8 @@ static void cuda_close(void *state)
     if (!cuda) return;
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
     rw_blaslt_destroy(&cuda->blaslt);
+    for (size_t i = 0; i < cuda->n_marks; i++) cudaEventDestroy(cuda->marks[i]);
+    rw_free(cuda->marks);
     cudaFree(cuda->ticket_base);
     cudaFree(cuda->digest_sums);
     cudaFreeHost(cuda->bad_step);
@@ -204,6 +208,39 @@ static void cuda_free_graph(void *state, void *graph)
     cudaGraphExecDestroy(graph);
 }
 
+/* ---- times and names ---- */
+
+static rw_status cuda_make_marks(void *state, size_t n)
+{
+    struct rw_cuda *const cuda = state;
+    if (!rw_grow(&cuda->marks, &cuda->cap_marks, cuda->n_marks, n > cuda->n_marks ? n - cuda->n_marks : 0, sizeof *cuda->marks))
+        return RW_ERR_MEMORY;
+    for (; cuda->n_marks < n; cuda->n_marks++) TRY(cudaEventCreate(&cuda->marks[cuda->n_marks]));
+    return RW_OK;
+}
+
+static rw_status cuda_mark(void *state, size_t i)
+{
+    struct rw_cuda *const cuda = state;
+    TRY(cudaEventRecord(cuda->marks[i], cuda->stream));
+    return RW_OK;
+}
+
+static rw_status cuda_elapsed(void *state, size_t i, double *ret_us)
+{
+    struct rw_cuda *const cuda = state;
+    float ms = 0;
+    TRY(cudaEventElapsedTime(&ms, cuda->marks[0], cuda->marks[i]));
+    *ret_us = (double)ms * 1e3;
+    return RW_OK;
+}
+
+static void cuda_range(void *state, const char *text)
+{
+    if (text) nvtxRangePushA(text);
+    else nvtxRangePop();
+}
+
 static void cuda_take_message(void *state, char *text, size_t size)
 {
     struct rw_cuda *const cuda = state;
@@ -228,5 +265,9 @@ const struct rw_device_fns rw_device_cuda = {
     .capture_end = cuda_capture_end,
     .launch = cuda_launch,
     .free_graph = cuda_free_graph,
+    .make_marks = cuda_make_marks,
+    .mark = cuda_mark,
+    .elapsed = cuda_elapsed,
+    .range = cuda_range,
     .take_message = cuda_take_message,
 };
