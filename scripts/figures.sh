@@ -3,7 +3,7 @@
 # The rows against PyTorch need a Python with PyTorch 2.4 or later: REWIND_PYTHON=path scripts/figures.sh
 set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-rewind_setup >&2
+rewind_setup bench/host_cost bench/memory_figures bench/block_step >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
 rounds=${REWIND_ROUNDS:-5}

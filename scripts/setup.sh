@@ -1,5 +1,5 @@
-# Sourced by the other scripts. rewind_setup installs what is missing (Debian, apt), configures build/ and builds.
-# It says what it does, and does nothing twice.
+# Sourced by the other scripts. They install what is missing (Debian, apt), configure build/ and build what they run.
+# They say what they do, and do nothing twice.
 
 rewind_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 REWIND_BUILD=${REWIND_BUILD:-$rewind_root/build}
@@ -8,30 +8,47 @@ rewind_packages=(build-essential meson ninja-build pkg-config libdnnl-dev libsle
                  libcriterion-dev librandom123-dev)
 
 rewind_install() {
-    local missing=()
-    local p
+    local missing=() sudo= p
+    if ! command -v dpkg-query >/dev/null; then
+        echo "Not a Debian system: nothing is installed. Needed are what Debian calls ${rewind_packages[*]}"
+        return 0
+    fi
     for p in "${rewind_packages[@]}"; do
         dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing+=("$p")
     done
     [ ${#missing[@]} -eq 0 ] && return 0
-    local sudo=
-    [ "$(id -u)" -eq 0 ] || sudo=sudo
+    if [ "$(id -u)" -ne 0 ]; then
+        sudo=sudo
+        command -v sudo >/dev/null || { echo "Missing, and no sudo here: apt-get install ${missing[*]}" >&2; return 1; }
+    fi
     echo "Installing with apt: ${missing[*]}"
-    $sudo apt-get update -qq && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+    $sudo apt-get update -qq &&
+        $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
 }
 
-# rewind_build DIR [MESON OPTIONS]
-rewind_build() {
+# rewind_configure DIR [MESON OPTIONS]
+rewind_configure() {
     local dir=$1
     shift
-    if [ ! -f "$dir/build.ninja" ]; then
-        echo "Configuring $dir"
-        meson setup "$dir" "$rewind_root" "$@" >"$dir.log" 2>&1 || { cat "$dir.log"; return 1; }
-    fi
-    echo "Building $dir"
-    ninja -C "$dir" >"$dir.log" 2>&1 || { tail -40 "$dir.log"; return 1; }
+    [ -f "$dir/build.ninja" ] && return 0
+    echo "Configuring $dir"
+    meson setup "$dir" "$rewind_root" "$@" >"$dir.log" 2>&1 || { cat "$dir.log"; return 1; }
 }
 
+# rewind_ninja DIR [TARGETS]
+rewind_ninja() {
+    local dir=$1
+    shift
+    echo "Building $dir"
+    ninja -C "$dir" "$@" >"$dir.log" 2>&1 || { tail -40 "$dir.log"; return 1; }
+}
+
+# rewind_build DIR [MESON OPTIONS]: everything
+rewind_build() {
+    rewind_configure "$@" && rewind_ninja "$1"
+}
+
+# rewind_setup [TARGETS]: what is missing, and these targets in build/
 rewind_setup() {
-    rewind_install && rewind_build "$REWIND_BUILD"
+    rewind_install && rewind_configure "$REWIND_BUILD" && rewind_ninja "$REWIND_BUILD" "$@"
 }
