@@ -7,10 +7,11 @@
 #ifndef RW_OPS_MAP_H
 #define RW_OPS_MAP_H
 
+#include "ops/axes.h"
 #include "ops/util.h"
 #include "ops/vec_native.h"
 
-#define MAP_INPUTS 3
+#define MAP_INPUTS RW_AXES_INPUTS
 #define MAP_OUTPUTS 2
 
 /* Elements of a block: enough to hide the cost of handing it out, few enough to balance threads. */
@@ -22,17 +23,10 @@
 typedef void (*map_nf)(const nf *x, nf *y, double a);
 typedef void (*map_nd)(const nd *x, nd *y, double a);
 
-/* The outputs' shape with neighbouring axes joined wherever every input allows it. */
-struct map_axes {
-    int rank;
-    int64_t dim[RW_MAX_RANK];
-    int64_t stride[MAP_INPUTS][RW_MAX_RANK];
-};
-
 /* A kernel's work, cut into blocks: pieces of a long innermost axis, or several rows of a short one. */
 struct map_job {
     const rw_kernel *k;
-    struct map_axes m;
+    struct rw_axes m;
     double a;
     int64_t inner, rows;
     int64_t cuts;  /* blocks of a row, or 1 */
@@ -40,41 +34,6 @@ struct map_job {
 };
 
 typedef void (*map_block)(const struct map_job *job, int64_t block);
-
-static inline int64_t map_stride(const rw_layout *in, const rw_layout *out, int axis)
-{
-    const int i = axis - (out->rank - in->rank);
-    return i < 0 || in->dim[i] == 1 ? 0 : in->stride[i];
-}
-
-static inline void map_flat(const rw_kernel *k, int n_in, struct map_axes *m)
-{
-    m->rank = 1;
-    m->dim[0] = k->out[0].layout->numel;
-    for (int i = 0; i < n_in; i++) m->stride[i][0] = 1;
-}
-
-static inline void map_join(const rw_kernel *k, int n_in, struct map_axes *m)
-{
-    const rw_layout *const out = k->out[0].layout;
-    bool flat = true;
-    for (int i = 0; i < n_in; i++) flat &= k->in[i].layout == out;
-    if (flat) {
-        map_flat(k, n_in, m);
-        return;
-    }
-    m->rank = 0;
-    for (int axis = 0; axis < out->rank; axis++) {
-        if (out->dim[axis] == 1) continue;
-        bool joins = m->rank > 0;
-        for (int i = 0; i < n_in && joins; i++)
-            joins = m->stride[i][m->rank - 1] == map_stride(k->in[i].layout, out, axis) * out->dim[axis];
-        if (!joins) m->dim[m->rank++] = 1;
-        m->dim[m->rank - 1] *= out->dim[axis];
-        for (int i = 0; i < n_in; i++) m->stride[i][m->rank - 1] = map_stride(k->in[i].layout, out, axis);
-    }
-    if (!m->rank) map_flat(k, n_in, m);
-}
 
 VEC_INLINE nf map_load_f(const void *p, rw_dtype dtype, int64_t at, int64_t stride, int64_t n)
 {
@@ -148,7 +107,7 @@ VEC_INLINE void map_row(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out,
 }
 
 /* at[j]: where row `row` of input j begins; index: its place along the outer axes. */
-static __attribute__((noinline, unused)) void map_seek(const struct map_axes *m, int n_in, int64_t row, int64_t *at, int64_t *index)
+static __attribute__((noinline, unused)) void map_seek(const struct rw_axes *m, int n_in, int64_t row, int64_t *at, int64_t *index)
 {
     for (int j = 0; j < n_in; j++) at[j] = 0;
     for (int axis = m->rank - 2; axis >= 0; axis--) {
@@ -158,7 +117,7 @@ static __attribute__((noinline, unused)) void map_seek(const struct map_axes *m,
     }
 }
 
-static __attribute__((noinline, unused)) void map_next(const struct map_axes *m, int n_in, int64_t *at, int64_t *index)
+static __attribute__((noinline, unused)) void map_next(const struct rw_axes *m, int n_in, int64_t *at, int64_t *index)
 {
     for (int axis = m->rank - 2; axis >= 0; axis--) {
         for (int j = 0; j < n_in; j++) at[j] += m->stride[j][axis];
@@ -205,7 +164,7 @@ static inline int64_t map_cut(const rw_kernel *k, int n_in, struct map_job *job)
 {
     const int64_t numel = k->out[0].layout->numel;
     job->k = k;
-    map_join(k, n_in, &job->m);
+    rw_axes_join(k, n_in, &job->m);
     job->inner = job->m.dim[job->m.rank - 1];
     job->rows = numel / job->inner;
     job->cuts = (job->inner + MAP_BLOCK - 1) / MAP_BLOCK;

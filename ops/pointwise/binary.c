@@ -1,5 +1,5 @@
 /* add, sub, mul, div, maximum, accumulate: two operands that broadcast. */
-#include "device/cpu/isa.h"
+#include "ops/kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/util.h"
 
@@ -83,16 +83,16 @@ static rw_status grad_leave(rw_grad_call *g)
     return set(g, 0, rw_leave_at(RW_HERE, rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_input(g, 1)));
 }
 
-#define BINARY(NAME, GRAD, FLAGS)                                                                                     \
-    RW_CPU_KERNEL(rw_##NAME##_cpu)                                                                                    \
-    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 2, .n_outputs = 1, .flags = FLAGS,             \
-                                            .strided = RW_OP_ALL_INPUTS, .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1),  \
-                                            .check = check_binary, .kernel = { [RW_DEVICE_CPU] = rw_##NAME##_cpu },   \
-                                            .grad = GRAD, .cost = cost_binary };                                      \
-    rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)                                     \
-    {                                                                                                                 \
-        rw_tensor *const in[] = { a, b };                                                                             \
-        return rw_apply_at(at, t, &rw_op_##NAME, in, 2, NULL, 0, NULL);                                               \
+#define BINARY(NAME, GRAD, FLAGS)                                                                                    \
+    RW_DECLARE_KERNELS(rw_##NAME)                                                                                    \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 2, .n_outputs = 1, .flags = FLAGS,            \
+                                            .strided = RW_OP_ALL_INPUTS, .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), \
+                                            .check = check_binary, .kernel = RW_KERNELS(rw_##NAME),                  \
+                                            .grad = GRAD, .cost = cost_binary };                                     \
+    rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)                                    \
+    {                                                                                                                \
+        rw_tensor *const in[] = { a, b };                                                                            \
+        return rw_apply_at(at, t, &rw_op_##NAME, in, 2, NULL, 0, NULL);                                              \
     }
 
 BINARY(add, grad_add, 0)

@@ -1,5 +1,5 @@
 /* swiglu: silu(gate) * up in one pass, and both gradients in one pass. */
-#include "device/cpu/isa.h"
+#include "ops/kernels.h"
 #include "ops/util.h"
 
 static rw_status check(rw_op_call *call)
@@ -19,10 +19,10 @@ static rw_op_cost cost(const rw_op_call *call)
     return rw_cost_pointwise(call, 10);
 }
 
-RW_CPU_KERNEL(rw_swiglu_backward_cpu)
+RW_DECLARE_KERNELS(rw_swiglu_backward)
 static const rw_op_def rw_op_swiglu_backward = { .name = "swiglu_backward", .n_inputs = 3, .n_outputs = 2,
                                                  .strided = RW_OP_ALL_INPUTS, .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(2),
-                                                 .check = check, .kernel = { [RW_DEVICE_CPU] = rw_swiglu_backward_cpu },
+                                                 .check = check, .kernel = RW_KERNELS(rw_swiglu_backward),
                                                  .cost = cost };
 
 /* silu(gate) * up of primitives, so that it can be differentiated again. */
@@ -46,10 +46,10 @@ static rw_status grad(rw_grad_call *g)
     return rw_grad_set(g, 1, out[1]);
 }
 
-RW_CPU_KERNEL(rw_swiglu_cpu)
+RW_DECLARE_KERNELS(rw_swiglu)
 static const rw_op_def rw_op_swiglu = { .name = "swiglu", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                         .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
-                                        .kernel = { [RW_DEVICE_CPU] = rw_swiglu_cpu }, .grad = grad, .cost = cost };
+                                        .kernel = RW_KERNELS(rw_swiglu), .grad = grad, .cost = cost };
 
 rw_tensor *rw_swiglu_at(rw_site at, rw_tape *t, rw_tensor *gate, rw_tensor *up)
 {

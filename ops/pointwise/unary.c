@@ -2,7 +2,7 @@
  * Element-wise functions of one tensor. A rule keeps the output where the derivative can be told from it (exp, tanh,
  * sigmoid, sqrt, relu), else the input. The fused backward ops are first-order; a gradient of a gradient is composed.
  */
-#include "device/cpu/isa.h"
+#include "ops/kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
 #include "ops/util.h"
@@ -45,12 +45,12 @@ rw_tensor *rw_pointwise_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tenso
 }
 
 /* Backward ops: f(kept, dy) */
-#define BACKWARD(NAME)                                                                                                       \
-    RW_CPU_KERNEL(rw_##NAME##_backward_cpu)                                                                                  \
-    static const rw_op_def rw_op_##NAME##_backward = { .name = #NAME "_backward", .n_inputs = 2, .n_outputs = 1,             \
-                                                       .strided = RW_OP_ALL_INPUTS,                                          \
-                                                       .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check_backward,  \
-                                                       .kernel = { [RW_DEVICE_CPU] = rw_##NAME##_backward_cpu },             \
+#define BACKWARD(NAME)                                                                                                      \
+    RW_DECLARE_KERNELS(rw_##NAME##_backward)                                                                                \
+    static const rw_op_def rw_op_##NAME##_backward = { .name = #NAME "_backward", .n_inputs = 2, .n_outputs = 1,            \
+                                                       .strided = RW_OP_ALL_INPUTS,                                         \
+                                                       .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check_backward, \
+                                                       .kernel = RW_KERNELS(rw_##NAME##_backward),                          \
                                                        .cost = cost_unary };
 
 BACKWARD(tanh)
@@ -62,15 +62,15 @@ BACKWARD(gelu)
 BACKWARD(gelu_tanh)
 
 /* dy times an expression in x (the input), y (the output) and t (the tape), or the fused op. */
-#define RULE(NAME, FUSED_OP, KEPT, EXPR)                                                                              \
-    static rw_status grad_##NAME(rw_grad_call *g)                                                                     \
-    {                                                                                                                 \
-        rw_tape *const t = rw_grad_tape(g);                                                                           \
+#define RULE(NAME, FUSED_OP, KEPT, EXPR)                                                                               \
+    static rw_status grad_##NAME(rw_grad_call *g)                                                                      \
+    {                                                                                                                  \
+        rw_tape *const t = rw_grad_tape(g);                                                                            \
         rw_tensor *const dy = rw_grad_upstream(g, 0), *const x = rw_grad_input(g, 0), *const y = rw_grad_output(g, 0); \
-        const rw_op_def *const fused = FUSED_OP;                                                                      \
-        (void)x, (void)y;                                                                                             \
-        if (fused && !rw_grad_again(g)) return rw_grad_set(g, 0, rw_pointwise_at(RW_HERE, t, fused, KEPT, dy));       \
-        return rw_grad_set(g, 0, EXPR);                                                                               \
+        const rw_op_def *const fused = FUSED_OP;                                                                       \
+        (void)x, (void)y;                                                                                              \
+        if (fused && !rw_grad_again(g)) return rw_grad_set(g, 0, rw_pointwise_at(RW_HERE, t, fused, KEPT, dy));        \
+        return rw_grad_set(g, 0, EXPR);                                                                                \
     }
 
 static rw_tensor *one_minus(rw_tape *t, rw_tensor *x)
@@ -129,18 +129,18 @@ RULE(silu, &rw_op_silu_backward, x, rw_mul(t, dy, silu_slope(t, x)))
 RULE(gelu, &rw_op_gelu_backward, x, rw_mul(t, dy, gelu_slope(t, x)))
 RULE(gelu_tanh, &rw_op_gelu_tanh_backward, x, rw_mul(t, dy, gelu_tanh_slope(t, x)))
 
-#define UNARY_OP(NAME, GRAD, FLAGS)                                                                                     \
-    RW_CPU_KERNEL(rw_##NAME##_cpu)                                                                                      \
-    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 1, .n_outputs = 1, .flags = FLAGS,               \
+#define UNARY_OP(NAME, GRAD, FLAGS)                                                                                       \
+    RW_DECLARE_KERNELS(rw_##NAME)                                                                                         \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 1, .n_outputs = 1, .flags = FLAGS,                 \
                                             .strided = RW_OP_ALL_INPUTS, .inplace = RW_OP_INPUT(0), .check = check_unary, \
-                                            .kernel = { [RW_DEVICE_CPU] = rw_##NAME##_cpu }, .grad = GRAD,              \
+                                            .kernel = RW_KERNELS(rw_##NAME), .grad = GRAD,                                \
                                             .cost = cost_unary };
 
-#define UNARY(NAME)                                                      \
-    UNARY_OP(NAME, grad_##NAME, 0)                                       \
-    rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *x)      \
-    {                                                                    \
-        return apply(at, t, &rw_op_##NAME, x, 0);                        \
+#define UNARY(NAME)                                                 \
+    UNARY_OP(NAME, grad_##NAME, 0)                                  \
+    rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *x) \
+    {                                                               \
+        return apply(at, t, &rw_op_##NAME, x, 0);                   \
     }
 
 #define UNARY_CONSTANT(NAME)                                                      \

@@ -69,7 +69,7 @@ static copy_row row_of(rw_dtype to, rw_dtype from)
     return NULL;
 }
 
-static void copy_range(const rw_kernel *k, const struct map_axes *m, copy_row row, int64_t index, int64_t begin, int64_t n)
+static void copy_range(const rw_kernel *k, const struct rw_axes *m, copy_row row, int64_t index, int64_t begin, int64_t n)
 {
     int64_t at = 0, rest = index;
     for (int axis = m->rank - 2; axis >= 0; axis--) {
@@ -92,13 +92,13 @@ static void copy_range(const rw_kernel *k, const struct map_axes *m, copy_row ro
 #define TILE 32
 
 struct turn {
-    const struct map_axes *m;
+    const struct rw_axes *m;
     int axis;           /* the one that is dense in the input */
     int64_t to_stride;  /* its stride in the result */
     int64_t tiles;      /* along it */
 };
 
-static bool turns(const rw_kernel *k, const struct map_axes *m, struct turn *ret)
+static bool turns(const rw_kernel *k, const struct rw_axes *m, struct turn *ret)
 {
     const int last = m->rank - 1;
     if (k->in[0].dtype != k->out[0].dtype || m->stride[0][last] < 2 || m->dim[last] < 8) return false;
@@ -131,7 +131,7 @@ TURN(turn_8, uint64_t)
 /* Strip number `strip`: a tile's width of the dense axis, the whole innermost axis, one place along the other axes. */
 static void turn_strip(const rw_kernel *k, const struct turn *t, int64_t strip)
 {
-    const struct map_axes *const m = t->m;
+    const struct rw_axes *const m = t->m;
     const int64_t j = strip % t->tiles * TILE, n = m->dim[t->axis] - j < TILE ? m->dim[t->axis] - j : TILE;
     int64_t rest = strip / t->tiles, from = j, to = j * t->to_stride, step = m->dim[m->rank - 1];
     for (int axis = m->rank - 2; axis >= 0; axis--) {
@@ -164,9 +164,9 @@ rw_status RW_ISA_NAME(rw_copy_cpu)(const rw_kernel *k)
 {
     const int64_t numel = k->out[0].layout->numel;
     if (!numel) return RW_OK;
-    struct map_axes m;
+    struct rw_axes m;
     struct turn turn;
-    map_join(k, 1, &m);
+    rw_axes_join(k, 1, &m);
     if (turns(k, &m, &turn)) {
         turn_all(k, &turn);
         return RW_OK;
