@@ -1,11 +1,11 @@
 /*
  * Numbers of every element type as doubles, and how far a result may lie from a reference.
  *
- * The bound of an element is G(n, u) M, with G(n, u) = n u / (1 - n u) for n roundings after each other (Higham, Accuracy
- * and Stability of Numerical Algorithms, lemma 3.1), u the unit roundoff of the type that is computed in and M the sum of
- * the magnitudes of the terms that the element is made of. A sum or a product of k terms, in any order, is k roundings. A
- * type of 16 bits is computed in float32 and stored narrow: s intermediates that are stored on the way add G(s, v) M, v
- * being its own unit roundoff, and the element itself is rounded once more.
+ * The bound of an element is G(n, u) M, with G(n, u) = n u / (1 - n u) for n roundings after each other (Higham,
+ * Accuracy and Stability of Numerical Algorithms, lemma 3.1), u the unit roundoff of the type that is computed in and M
+ * the sum of the magnitudes of the terms that the element is made of. A sum or a product of k terms, in any order, is k
+ * roundings. A type of 16 bits is computed in float32 and stored narrow: s intermediates that are stored on the way add
+ * G(s, v) M, v being its own unit roundoff, and the element itself is rounded once more.
  */
 #ifndef RW_TESTS_COMPARE_H
 #define RW_TESTS_COMPARE_H
@@ -33,8 +33,8 @@ struct roundings {
 };
 
 /*
- * How far an element may lie from its value in double. dtype: of the case; stored: of the element, which casts and losses
- * store as another; size: M.
+ * How far an element may lie from its value in double. dtype: of the case; stored: of the element, which casts and
+ * losses store as another; size: M.
  */
 double tolerance(rw_dtype dtype, rw_dtype stored, struct roundings r, double want, double size);
 

@@ -2,8 +2,8 @@
  * One table of ops and shapes for every device and element type: what to record, from which inputs, and how many
  * roundings each result and each gradient may take. ops_device.c runs it; op_sizes.c knows the magnitudes.
  *
- * Inputs are numbers of at most eight significant bits, so that every type holds them and one reference in float64 serves
- * all. A gradient is that of sum(w * y), w made like an input.
+ * Inputs are numbers of at most eight significant bits, so that every type holds them and one reference in float64
+ * serves all. A gradient is that of sum(w * y), w made like an input.
  */
 #ifndef RW_TESTS_OP_CASES_H
 #define RW_TESTS_OP_CASES_H
@@ -79,15 +79,16 @@ struct op_case {
     uint32_t axes;
     int axis;
     bool keep, causal, rms, ignoring;
-    double value;   /* factor, exponent, scale, base, epsilon */
-    double dropout; /* probability */
-    rw_shape shape; /* of the result, or of the indexes */
-    rw_dtype dtype; /* of a cast */
+    double value;           /* factor, exponent, scale, base, epsilon */
+    double dropout;         /* probability */
+    rw_shape shape;         /* of the result, or of the indexes */
+    rw_dtype dtype;         /* of a cast */
+    const int32_t *indexes; /* instead of those of op_index() */
     /* How it is compared. */
-    bool large;     /* only with REWIND_TEST_LARGE=1 */
-    bool no_sum;    /* the loss is the result itself */
+    bool large;      /* only with REWIND_TEST_LARGE=1 */
+    bool no_sum;     /* the loss is the result itself */
     bool first_only; /* has no second derivative: random */
-    bool typed;     /* random deviates: against the same type */
+    bool typed;      /* random deviates: against the same type */
 };
 
 /* The table, made at the first call. */
@@ -112,14 +113,18 @@ void op_sizes_gelu_tanh(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_t
 void op_sizes_swiglu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_norm(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_softmax(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
-void op_sizes_log_softmax(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_log_softmax(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
+                          rw_tensor **m);
 void op_sizes_logsumexp(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_attention(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_rope(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
-void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
+                            rw_tensor **m);
 void op_sizes_mse(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 
-/* Index i of a case's c->shape of indexes, below `below`; where c->ignoring, every third is c->axis. */
+/* Index i of a case's c->shape of indexes, from 0 to `below` or OP_INDEXES; where c->ignoring, every third is c->axis.
+ */
+#define OP_INDEXES 300
 int32_t op_index(const struct op_case *c, int64_t i, int64_t below);
 
 #endif

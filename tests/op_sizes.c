@@ -6,8 +6,8 @@
  * Where a part is a function of something that carries an error itself, that error is weighed by the function's slope:
  *  - sigmoid and tanh have slopes below their own size or below 1; gelu's erf and density: |z erf'(z)| < 1/2 and
  *    |x^3 density(x)| < 1/2, so x and 1 + |x| cover them; gelu_tanh's argument: 1 + the slope of |x|.
- *  - exp(x - max) of a softmax: its argument is off by 2 u |x| from shifting and 2 u |x| from scaling, in the numerator and
- *    in the sum: K = 1 + 8 max|scaled x| times the exponential.
+ *  - exp(x - max) of a softmax: its argument is off by 2 u |x| from shifting and 2 u |x| from scaling, in the numerator
+ * and in the sum: K = 1 + 8 max|scaled x| times the exponential.
  *  - an angle of rope is off by a few u times itself: 1 + angle.
  */
 #include "op_cases.h"
@@ -197,12 +197,14 @@ void op_sizes_rope(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor
     }
 }
 
-void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
+                            rw_tensor **m)
 {
     (void)w, (void)y;
     const rw_shape s = c->in[0].shape;
     const int64_t classes = s.dim[s.rank - 1], rows = rw_shape_numel(c->shape);
-    double *const hits = calloc((size_t)(rows * classes + 1), sizeof *hits), *const counted = calloc((size_t)rows + 1, sizeof *counted);
+    double *const hits = calloc((size_t)(rows * classes + 1), sizeof *hits), *const counted = calloc((size_t)rows + 1,
+                                                                                                     sizeof *counted);
     double n = 0;
     for (int64_t i = 0; i < rows; i++) {
         const int32_t target = op_index(c, i, classes);

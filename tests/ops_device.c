@@ -1,11 +1,11 @@
 /*
- * Every op, shape class and element type of op_cases.c on the device of REWIND_TEST_DEVICE: results and gradients within
- * the derived bound (compare.h, op_cases.c, op_sizes.c) of the CPU's in float64, and the same bytes in a second run. On the
- * CPU the second run has three threads instead of one. The CPU's float32 and bfloat16 are held to the same bounds, so two
- * devices differ by at most twice the bound.
+ * Every op, shape class and element type of op_cases.c on the device of REWIND_TEST_DEVICE: results and gradients
+ * within the derived bound (compare.h, op_cases.c, op_sizes.c) of the CPU's in float64, and the same bytes in a second
+ * run. On the CPU the second run has three threads instead of one. The CPU's float32 and bfloat16 are held to the same
+ * bounds, so two devices differ by at most twice the bound.
  *
  * REWIND_TEST_OPS=text runs the cases whose name holds the text; REWIND_TEST_LARGE=1 the large ones too;
- * REWIND_TEST_SHOW=1 prints how much of its bound each case uses.
+ * REWIND_TEST_SHOW=1 prints how much of its bound each case uses (without --tap, which swallows it).
  */
 #include "op_cases.h"
 #include "support.h"
@@ -37,13 +37,15 @@ struct recording {
     rw_tensor *base[OP_INPUTS], *x[OP_INPUTS], *w, *y;
 };
 
-static rw_tensor *numbers(rw_tape *t, const struct op_case *c, rw_dtype dtype, rw_shape shape, enum op_range range, int salt, bool absolute)
+static rw_tensor *numbers(rw_tape *t, const struct op_case *c, rw_dtype dtype, rw_shape shape, enum op_range range,
+                          int salt, bool absolute)
 {
     const int64_t n = rw_shape_numel(shape);
     char *const data = malloc((size_t)n * 8 + 8);
     for (int64_t i = 0; i < n; i++) {
         const double x = op_number(range, i, salt);
-        cr_assert(number_put(data, dtype, i, absolute ? fabs(x) : x), "%s: %s does not hold %g", c->name, rw_dtype_name(dtype), x);
+        cr_assert(number_put(data, dtype, i, absolute ? fabs(x) : x), "%s: %s does not hold %g", c->name,
+                  rw_dtype_name(dtype), x);
     }
     rw_tensor *const x = rw_input(t, dtype, shape, data);
     free(data);
@@ -144,7 +146,8 @@ static rw_status sizes(struct outcome *o, rw_tape *t, const struct op_case *c)
 
 static const char *part(int i)
 {
-    static const char *const names[] = { "result", "gradient of input 0", "gradient of input 1", "gradient of input 2", "gradient of input 3" };
+    static const char *const names[] = { "result", "gradient of input 0", "gradient of input 1", "gradient of input 2",
+                                         "gradient of input 3" };
     return names[i];
 }
 
@@ -164,22 +167,25 @@ static double bound(const struct op_case *c, rw_dtype dtype, int i, rw_dtype sto
     return r.n ? 2 * (roundings(r.n, 0x1p-53) + unit_roundoff(stored)) * size : 0;
 }
 
-static void within(const struct op_case *c, rw_dtype dtype, const struct outcome *got, const struct outcome *want, const struct outcome *size)
+static void within(const struct op_case *c, rw_dtype dtype, const struct outcome *got, const struct outcome *want,
+                   const struct outcome *size)
 {
     double worst = 0;
     for (int i = 0; i < got->n; i++) {
-        cr_assert(got->numel[i] == want->numel[i] && got->numel[i] == size->numel[i], "%s: %s: shapes", c->name, part(i));
+        cr_assert(got->numel[i] == want->numel[i] && got->numel[i] == size->numel[i], "%s: %s: shapes", c->name,
+                  part(i));
         for (int64_t k = 0; k < got->numel[i]; k++) {
             const double a = number_get(got->raw[i], got->dtype[i], k), b = number_get(want->raw[i], want->dtype[i], k);
             if (a == b) continue;
             const double most = bound(c, dtype, i, got->dtype[i], b, fabs(number_get(size->raw[i], size->dtype[i], k)));
-            cr_expect(fabs(a - b) <= most, "%s, %s, %s, element %lld: %.17g, not %.17g: off by %.3g, %.3g allowed", c->name, rw_dtype_name(dtype),
-                      part(i), (long long)k, a, b, fabs(a - b), most);
+            cr_expect(fabs(a - b) <= most, "%s, %s, %s, element %lld: %.17g, not %.17g: off by %.3g, %.3g allowed",
+                      c->name, rw_dtype_name(dtype), part(i), (long long)k, a, b, fabs(a - b), most);
             if (!(fabs(a - b) <= most)) return; /* one element tells enough */
             worst = fmax(worst, fabs(a - b) / most);
         }
     }
-    if (getenv("REWIND_TEST_SHOW")) fprintf(stderr, "# %-4s %-60s %.3f of the bound\n", rw_dtype_name(dtype), c->name, worst);
+    if (getenv("REWIND_TEST_SHOW"))
+        fprintf(stderr, "# %-4s %-60s %.3f of the bound\n", rw_dtype_name(dtype), c->name, worst);
 }
 
 static void same_bytes(const struct op_case *c, rw_dtype dtype, const struct outcome *a, const struct outcome *b)
@@ -209,7 +215,8 @@ static void check(struct pair *p, const struct op_case *c, rw_dtype dtype)
     struct outcome got, again, want = { 0 }, size = { 0 };
     const bool ran = worked(run(&got, p->subject.t, c, dtype, PLAIN), p->subject.t, c, dtype, "first run");
     if (cpu) rw_context_set_threads(p->subject.ctx, 3);
-    if (worked(run(&again, p->subject.t, c, dtype, PLAIN), p->subject.t, c, dtype, "second run") && ran) same_bytes(c, dtype, &got, &again);
+    if (worked(run(&again, p->subject.t, c, dtype, PLAIN), p->subject.t, c, dtype, "second run") && ran)
+        same_bytes(c, dtype, &got, &again);
     if (cpu) rw_context_set_threads(p->subject.ctx, 1);
     if (worked(run(&want, p->reference.t, c, wide, PLAIN), p->reference.t, c, dtype, "reference") &&
         worked(sizes(&size, p->reference.t, c), p->reference.t, c, dtype, "magnitudes") && ran)
@@ -239,10 +246,19 @@ static void check_group(enum op_group group, rw_dtype dtype)
     bench_close(&p.reference);
 }
 
-#define GROUP(name, group)                                            \
-    Test(ops_device, name##_f64) { check_group(group, RW_F64); }      \
-    Test(ops_device, name##_f32) { check_group(group, RW_F32); }      \
-    Test(ops_device, name##_bf16) { check_group(group, RW_BF16); }
+#define GROUP(name, group)                                                                                             \
+    Test(ops_device, name##_f64)                                                                                       \
+    {                                                                                                                  \
+        check_group(group, RW_F64);                                                                                    \
+    }                                                                                                                  \
+    Test(ops_device, name##_f32)                                                                                       \
+    {                                                                                                                  \
+        check_group(group, RW_F32);                                                                                    \
+    }                                                                                                                  \
+    Test(ops_device, name##_bf16)                                                                                      \
+    {                                                                                                                  \
+        check_group(group, RW_BF16);                                                                                   \
+    }
 
 GROUP(pointwise, OP_POINTWISE)
 GROUP(products, OP_PRODUCTS)

@@ -11,6 +11,7 @@ and g0.m of the gradient of input 0. The number of roundings stands in ops_golde
 The file: "RWGOLD01", then tensors up to the end, all little-endian: u32 length of the name, the name, u32 type (0
 float32, 1 float64, 2 int32), u32 rank, u64 per extent, the elements in row-major order. Names are CASE/x0, x1, x2
 (inputs), CASE/i0 (an int32 input), CASE/w (upstream gradient), CASE/y, CASE/y.m, CASE/g0, CASE/g0.m ...
+CASE is OP or OP.VARIANT: another shape, or other values.
 """
 import math
 import pathlib
@@ -92,30 +93,38 @@ binary("add", torch.add)
 binary("sub", torch.sub, absolute=torch.add)
 binary("mul", torch.mul)
 binary("div", torch.div, positive(3, 1))
+for name, f in [("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("div", torch.div)]:
+    case(f"{name}.same", f, [normal(5, 19), positive(5, 19)], absolute=torch.add if name == "sub" else None)
 # Ties are in there on purpose: the first operand is taken.
 first = lambda a, b: torch.where(a >= b, a, b)
-case("maximum", first, [torch.randint(-3, 4, (2, 1, 37)) / 2, torch.randint(-3, 4, (3, 37)) / 2],
-     sizes=lambda w, y, a, b: (y, *gradients(first, [a, b], w.abs())[1]))
+for name, a, b in [("maximum", (2, 1, 37), (3, 37)), ("maximum.same", (5, 19), (5, 19))]:
+    case(name, first, [torch.randint(-3, 4, a) / 2, torch.randint(-3, 4, b) / 2],
+         sizes=lambda w, y, a, b: (y, *gradients(first, [a, b], w.abs())[1]))
 
+# Twice each: values around 0 and, as a tensor of odd extents, values far from it, where functions saturate.
 spread = exact(torch.cat([torch.linspace(-6, 6, 75), torch.zeros(1), torch.randn(35)])).reshape(3, 37)
+far = exact(torch.cat([torch.linspace(-24, 24, 41), torch.tensor([-0.0, 2.0**-9, -(2.0**-9), 1.0])])).reshape(3, 5, 3)
 many = positive(3, 37)
-case("scale", lambda x: x * 1.7, [spread])
-case("add_scalar", lambda x: x + 0.3, [spread])
+orders = exact(torch.logspace(-3, 3, 45)).reshape(3, 5, 3)
 sizes = lambda w, y, x: (y, gradients(f, [x], w)[1][0])
-for name, f, x in [("pow_scalar", lambda x: x**2.5, many), ("pow_negative", lambda x: x**-0.5, many),
-                   ("exp", torch.exp, spread), ("log", torch.log, many), ("sqrt", torch.sqrt, many),
-                   ("neg", torch.neg, spread), ("abs", torch.abs, spread), ("relu", torch.relu, spread)]:
-    case(name, f, [x], sizes=sizes)
-
 sigmoid = torch.sigmoid
-case("tanh", torch.tanh, [spread], sizes=lambda w, y, x: (y, w * (1 + 2 * y * y)))
-case("sigmoid", sigmoid, [spread], sizes=lambda w, y, x: (y, w * y))
-case("silu", F.silu, [spread], sizes=lambda w, y, x: (y, w * sigmoid(x) * (1 + x.abs())))
-case("gelu", F.gelu, [spread], sizes=lambda w, y, x: (x, w * (1 + x.abs())))
+tanh_sizes = lambda w, y, x: (y, w * (1 + 2 * y * y))
 slope = lambda x: x.abs() * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)
-case("gelu_tanh", lambda x: F.gelu(x, approximate="tanh"), [spread], sizes=lambda w, y, x: (x, w * (1 + slope(x))))
-case("swiglu", lambda g, u: F.silu(g) * u, [spread, normal(3, 37)],
-     sizes=lambda w, y, g, u: (y, w * u * sigmoid(g) * (1 + g.abs()), w * F.silu(g)))
+for variant, x, p in [("", spread, many), (".far", far, orders)]:
+    case("scale" + variant, lambda x: x * 1.7, [x])
+    case("add_scalar" + variant, lambda x: x + 0.3, [x])
+    for name, f, x in [("pow_scalar", lambda x: x**2.5, p), ("pow_negative", lambda x: x**-0.5, p),
+                       ("exp", torch.exp, x / 4 if variant else x), ("log", torch.log, p), ("sqrt", torch.sqrt, p),
+                       ("neg", torch.neg, x), ("abs", torch.abs, x), ("relu", torch.relu, x)]:
+        case(name + variant, f, [x], sizes=sizes)
+    case("tanh" + variant, torch.tanh, [x], sizes=tanh_sizes)
+    case("sigmoid" + variant, sigmoid, [x], sizes=lambda w, y, x: (y, w * y))
+    case("silu" + variant, F.silu, [x], sizes=lambda w, y, x: (y, w * sigmoid(x) * (1 + x.abs())))
+    case("gelu" + variant, F.gelu, [x], sizes=lambda w, y, x: (x, w * (1 + x.abs())))
+    case("gelu_tanh" + variant, lambda x: F.gelu(x, approximate="tanh"), [x],
+         sizes=lambda w, y, x: (x, w * (1 + slope(x))))
+    case("swiglu" + variant, lambda g, u: F.silu(g) * u, [x, normal(*x.shape)],
+         sizes=lambda w, y, g, u: (y, w * u * sigmoid(g) * (1 + g.abs()), w * F.silu(g)))
 
 # ---- products
 
@@ -124,11 +133,14 @@ case("matmul_flat", torch.matmul, [normal(2, 5, 33), normal(33, 7)])
 case("matmul_transposed", lambda a, b: a.mT @ b.mT, [normal(33, 5), normal(2, 7, 33)])
 case("linear", F.linear, [normal(2, 5, 33), normal(7, 33), normal(7)])
 case("linear_no_bias", F.linear, [normal(2, 5, 33), normal(7, 33)])
+case("linear.vector", F.linear, [normal(19), normal(3, 19), normal(3)])
+case("linear_no_bias.wide", F.linear, [normal(6, 96), normal(40, 96)])
+case("matmul.ones", torch.matmul, [normal(2, 1, 1), normal(2, 1, 3)])
 
 
 # ---- norms
 
-def norm(name, f, eps, mean, bias):
+def norm(name, f, eps, mean, bias, shape=(2, 3, 37)):
     def sizes(w, y, x, weight, *b):
         centre = x.mean(-1, keepdim=True) if mean else torch.zeros(())
         r = ((x - centre).square().mean(-1, keepdim=True) + eps).rsqrt()
@@ -136,14 +148,18 @@ def norm(name, f, eps, mean, bias):
         h = (w * weight).abs()
         dx = r * (h + (h.mean(-1, keepdim=True) if mean else 0) + xh * (h * xh).mean(-1, keepdim=True))
         m_y = xh * weight.abs() + (b[0].abs() if b else 0)
-        return (m_y, dx, (w.abs() * xh).sum((0, 1)), *([w.abs().sum((0, 1))] if b else []))
-    case(name, f, [exact(normal(2, 3, 37, size=2) + 0.5), normal(37)] + ([normal(37)] if bias else []), sizes=sizes)
+        rows = tuple(range(x.dim() - 1))
+        return (m_y, dx, (w.abs() * xh).sum(rows), *([w.abs().sum(rows)] if b else []))
+    c = shape[-1]
+    case(name, f, [exact(normal(*shape, size=2) + 0.5), normal(c)] + ([normal(c)] if bias else []), sizes=sizes)
 
 
 eps = single(1e-3)
-norm("layernorm", lambda x, w, b: F.layer_norm(x, (37,), w, b, eps), eps, True, True)
-norm("layernorm_no_bias", lambda x, w: F.layer_norm(x, (37,), w, None, eps), eps, True, False)
-norm("rmsnorm", lambda x, w: F.rms_norm(x, (37,), w, eps), eps, False, False)
+for variant, shape in [("", (2, 3, 37)), (".even", (5, 64)), (".narrow", (40, 3))]:
+    c = shape[-1:]
+    norm("layernorm" + variant, lambda x, w, b: F.layer_norm(x, c, w, b, eps), eps, True, True, shape)
+    norm("layernorm_no_bias" + variant, lambda x, w: F.layer_norm(x, c, w, None, eps), eps, True, False, shape)
+    norm("rmsnorm" + variant, lambda x, w: F.rms_norm(x, c, w, eps), eps, False, False, shape)
 
 
 # ---- reductions
@@ -168,6 +184,7 @@ ties = torch.randint(-6, 7, (3, 5, 37)) / 4
 for name, f in [("max_middle", lambda x: maximum(x, [1], True)), ("max_outer", lambda x: maximum(x, [0, 2], False))]:
     case(name, f, [ties], sizes=sizes)
 case("sum_to", lambda x: x.sum((0, 2)).reshape(5, 1), [cube])
+case("sum_to_vector", lambda x: x.sum((0, 1)), [normal(2, 9, 21)])
 
 
 # ---- softmax: `large` is 1 + 8 max |scaled x| of the row, see ops_golden.c
@@ -207,7 +224,11 @@ softmax("softmax_middle", lambda x: F.softmax(x, 1), normal(3, 11, 5, size=2), 1
 scale = single(0.7)
 softmax("causal_softmax", lambda x: F.softmax((x * scale).masked_fill(~causal(6, 9), -math.inf), -1),
         normal(2, 6, 9, size=2), -1, scale=scale)
+softmax("causal_softmax.square", lambda x: F.softmax((x * scale).masked_fill(~causal(17, 17), -math.inf), -1),
+        normal(17, 17, size=2), -1, scale=scale)
+softmax("softmax.wide", lambda x: F.softmax(x, -1), normal(2, 130, size=2), -1)
 log_softmax("log_softmax", normal(5, 37, size=2), -1)
+log_softmax("log_softmax.wide", normal(2, 130, size=2), -1)
 log_softmax("log_softmax_middle", normal(3, 11, 5, size=2), 1)
 logsumexp("logsumexp", normal(5, 37, size=2), (-1,), True)
 logsumexp("logsumexp_outer", normal(3, 5, 7, size=2), (0, 2), False)
@@ -215,8 +236,11 @@ logsumexp("logsumexp_outer", normal(3, 5, 7, size=2), (0, 2), False)
 
 # ---- attention
 
-def attention(name, q, k, v, mask, scale):
+def attention(name, q, k, v, mask, scale, drop=None):
+    """drop: what the probabilities are multiplied by, 0 or 1 / (1 - p)."""
     group = q.shape[1] // k.shape[1]
+    drop = torch.ones(()) if drop is None else drop
+    most = drop.max()
 
     def spread_out(x):
         return x.repeat_interleave(group, 1)
@@ -225,15 +249,18 @@ def attention(name, q, k, v, mask, scale):
         return x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2)
 
     def f(q, k, v):
-        return F.scaled_dot_product_attention(q, spread_out(k), spread_out(v), attn_mask=mask, scale=scale)
+        if drop.dim() == 0:
+            return F.scaled_dot_product_attention(q, spread_out(k), spread_out(v), attn_mask=mask, scale=scale)
+        p = torch.softmax((scale * q @ spread_out(k).mT).masked_fill(~mask, -math.inf), -1)
+        return (p * drop) @ spread_out(v)
 
     def sizes(w, y, q, k, v):
         k, v, w = spread_out(k), spread_out(v).abs(), w.abs()
         p = torch.softmax((scale * q @ k.mT).masked_fill(~mask, -math.inf), -1)
         q, k = q.abs(), k.abs()
         pk = p * large(scale * q @ k.mT, -1)
-        ds = scale * pk * (w @ v.mT + 2 * (w * (p @ v)).sum(-1, keepdim=True))
-        return pk @ v, ds @ k, gathered(ds.mT @ q), gathered(pk.mT @ w)
+        ds = scale * most * pk * (w @ v.mT + 2 * (w * (p @ v)).sum(-1, keepdim=True))
+        return most * pk @ v, ds @ k, gathered(ds.mT @ q), most * gathered(pk.mT @ w)
     case(name, f, [q, k, v], sizes=sizes)
 
 
@@ -241,8 +268,58 @@ attention("attention_causal", normal(2, 4, 5, 12), normal(2, 2, 7, 12), normal(2
           1 / math.sqrt(12))
 attention("attention_full", normal(1, 2, 5, 16), normal(1, 2, 3, 16), normal(1, 2, 3, 16),
           torch.ones(5, 3, dtype=torch.bool), single(0.3))
-attention("attention_blocks", normal(1, 4, 70, 8), normal(1, 2, 80, 8), normal(1, 2, 80, 8), causal(70, 80),
+attention("attention_causal.blocks", normal(1, 4, 70, 8), normal(1, 2, 80, 8), normal(1, 2, 80, 8), causal(70, 80),
           1 / math.sqrt(8))
+attention("attention_causal.head_64", normal(1, 2, 9, 64), normal(1, 1, 17, 64), normal(1, 1, 17, 64), causal(9, 17), 1 / 8)
+attention("attention_full.head_128", normal(1, 1, 3, 128), normal(1, 1, 7, 128), normal(1, 1, 7, 128),
+          torch.ones(3, 7, dtype=torch.bool), single(0.3))
+attention("attention_full.odd", normal(2, 1, 4, 5), normal(2, 1, 19, 5), normal(2, 1, 19, 5),
+          torch.ones(4, 19, dtype=torch.bool), single(0.3))
+# The composed form: matmul, causal_softmax, matmul.
+attention("attention_scores", normal(2, 2, 6, 8), normal(2, 2, 9, 8), normal(2, 2, 9, 8), causal(6, 9), single(0.35))
+
+
+# ---- random: the words of the generator of seed 5, from block 11 on (Salmon et al., SC'11)
+
+def philox(block, seed):
+    c, k = [block & 0xFFFFFFFF, block >> 32, 0, 0], [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [b >> 32 ^ c[1] ^ k[0], b & 0xFFFFFFFF, a >> 32 ^ c[3] ^ k[1], a & 0xFFFFFFFF]
+        k = [k[0] + 0x9E3779B9 & 0xFFFFFFFF, k[1] + 0xBB67AE85 & 0xFFFFFFFF]
+    return c
+
+
+def words(*shape):
+    n = math.prod(shape)
+    drawn = [w for block in range(-(-n // 4)) for w in philox(11 + block, 5)]
+    return torch.tensor(drawn[:n], dtype=torch.float64).reshape(shape)
+
+
+def kept(p, *shape):
+    p = single(p)
+    return (words(*shape) >= p * 2.0**32) / (1 - p)
+
+
+def deviates(*shape):
+    """Box and Muller: words 2i and 2i + 1 give elements 2i (cosine) and 2i + 1 (sine)."""
+    n = math.prod(shape)
+    u, v = words(n + n % 2).reshape(-1, 2).T
+    r, angle = torch.sqrt(-2 * torch.log((u + 1) * 2.0**-32)), 2 * math.pi * v * 2.0**-32
+    return torch.stack([r * torch.cos(angle), r * torch.sin(angle)], 1).flatten()[:n].reshape(shape)
+
+
+case("dropout", lambda x: x * kept(0.3, 5, 37), [normal(5, 37)])
+case("dropout.small", lambda x: x * kept(0.3, 3), [normal(3)])
+case("rand", lambda x: x * words(67) * 2.0**-32, [normal(67)])
+case("rand.box", lambda x: x * words(2, 3, 5) * 2.0**-32, [normal(2, 3, 5)])
+for variant, shape in [("", (67,)), (".box", (2, 3, 5))]:
+    case("randn" + variant, lambda x: x * deviates(*shape), [normal(*shape)],
+         sizes=lambda w, y, x: (y, w * deviates(*shape)))
+attention("attention_dropout", normal(1, 2, 13, 8), normal(1, 1, 18, 8), normal(1, 1, 18, 8), causal(13, 18),
+          1 / math.sqrt(8), kept(0.3, 1, 2, 13, 18))
+attention("attention_dropout.batches", normal(2, 2, 3, 6), normal(2, 2, 5, 6), normal(2, 2, 5, 6), causal(3, 5),
+          1 / math.sqrt(6), kept(0.3, 2, 2, 3, 5))
 
 
 # ---- rope
@@ -269,6 +346,8 @@ rope("rope_positions", normal(2, 1, 4, 6), places, 50.0, places)
 
 index = torch.tensor([[2, 0, 2], [5, 2, 0]], dtype=torch.int32)
 case("embedding", lambda t: F.embedding(index.long(), t), [normal(7, 19)], index=index)
+often = torch.arange(40, dtype=torch.int32) ** 2 % 5
+case("embedding.often", lambda t: F.embedding(often.long(), t), [normal(5, 8)], index=often)
 
 
 def cross_entropy(name, x, target, ignore):
@@ -287,20 +366,28 @@ def cross_entropy(name, x, target, ignore):
 
 cross_entropy("cross_entropy", normal(2, 3, 37, size=2),
               torch.tensor([[3, -100, 36], [0, 7, -100]], dtype=torch.int32), -100)
+cross_entropy("cross_entropy.wide", normal(4, 130, size=2), torch.tensor([129, 0, 64, -100], dtype=torch.int32), -100)
 cross_entropy("cross_entropy_ignore", normal(5, 11, size=2), torch.tensor([3, 1, 10, 1, 0], dtype=torch.int32), 1)
-case("mse_loss", F.mse_loss, [normal(5, 37), normal(5, 37)], loss=True,
-     sizes=lambda w, y, a, b: (y, *[2 * (a - b).abs() / a.numel()] * 2))
+for variant, shape in [("", (5, 37)), (".small", (3,))]:
+    case("mse_loss" + variant, F.mse_loss, [normal(*shape), normal(*shape)], loss=True,
+         sizes=lambda w, y, a, b: (y, *[2 * (a - b).abs() / a.numel()] * 2))
 
 # ---- shape: exact
 
-box = normal(4, 5, 6)
-case("reshape", lambda x: x.reshape(6, 20), [box])
-case("permute", lambda x: x.permute(2, 0, 1), [box])
-case("transpose", lambda x: x.transpose(0, -1).contiguous(), [box])
-case("slice", lambda x: x[:, 1:4], [box])
+for variant, box in [("", normal(4, 5, 6)), (".odd", normal(6, 7, 9))]:
+    case("reshape" + variant, lambda x: x.reshape(6, -1), [box])
+    case("permute" + variant, lambda x: x.permute(2, 0, 1), [box])
+    case("transpose" + variant, lambda x: x.transpose(0, -1).contiguous(), [box])
+    case("contiguous" + variant, lambda x: x.mT.contiguous(), [box])
+    case("slice" + variant, lambda x: x[:, 1:4], [box])
+    case("slice_last" + variant, lambda x: x[..., 2:5], [box])
+    n = box.shape[-1]
+    case("split" + variant, lambda x: torch.cat([x.split([1, 2, n - 3], -1)[i] for i in (2, 0)], -1), [box])
+case("reshape_turned", lambda x: x.mT.reshape(6, -1), [normal(4, 5, 6)])
 case("broadcast_to", lambda x: x.expand(3, 4, 6), [normal(4, 1)])
+case("broadcast_to.row", lambda x: x.expand(3, 4, 6), [normal(6)])
 case("concat", lambda a, b, c: torch.cat([a, b, c], 1), [normal(4, 2, 3), normal(4, 1, 3), normal(4, 5, 3)])
-case("split", lambda x: torch.cat([x.split([1, 2, 3], -1)[i] for i in (2, 0)], -1), [box])
+case("concat.columns", lambda a, b, c: torch.cat([a, b, c], 1), [normal(7, 1), normal(7, 16), normal(7, 2)])
 
 
 class ToBfloat16(torch.autograd.Function):
@@ -315,9 +402,10 @@ class ToBfloat16(torch.autograd.Function):
         return g
 
 
-case("cast_bf16", lambda x: ToBfloat16.apply(x * x), [spread])
-case("cast_f32", lambda x: x * x, [spread])
-case("cast_f64", lambda x: x * x, [spread])
+for variant, x in [("", spread), (".far", far)]:
+    case("cast_bf16" + variant, lambda x: ToBfloat16.apply(x * x), [x])
+    case("cast_f32" + variant, lambda x: x * x, [x])
+    case("cast_f64" + variant, lambda x: x * x, [x])
 
 path = pathlib.Path(__file__).with_name("ops.golden")
 path.write_bytes(out)
