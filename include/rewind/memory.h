@@ -1,5 +1,5 @@
 /**
- * rewind/memory.h - where the bytes are, and what a step costs.
+ * rewind/memory.h - where the bytes are, what a step costs, and how long it takes.
  *
  * Placement is static, so the peak is known before the step runs; predicted and measured are the same number.
  * Thread-safety: as for the context.
@@ -29,6 +29,7 @@ typedef struct rw_memory {
     size_t host;            ///< offloaded values in host memory
     size_t tape;            ///< the tapes' own bookkeeping: nodes, operands, values, attributes
     size_t plans;           ///< cached plans
+    size_t device;          ///< in use on the device by everybody, as its driver counts; 0 on the CPU
 } rw_memory;
 
 /** Fills *ret_memory. RW_ERR_ARGUMENT on NULL. */
@@ -43,6 +44,15 @@ typedef struct rw_cost {
 
 /** What rw_backward(t, loss) would do. Plans it when it has to; runs nothing. ret_cost untouched on failure. */
 RW_API rw_status rw_tape_cost(rw_tape *t, rw_tensor *loss, rw_cost *ret_cost);
+
+/**
+ * A stopwatch in the device's own queue: begin, any calls, end. What is measured is the device's time, without that of a
+ * host that runs ahead. rw_timer_end() waits for the device. One at a time per context.
+ * @param ret_ms receives the milliseconds between the two; untouched on failure.
+ * @return RW_ERR_ARGUMENT on NULL or without a begin, RW_ERR_DEVICE.
+ */
+RW_API rw_status rw_timer_begin(rw_context *ctx);
+RW_API rw_status rw_timer_end(rw_context *ctx, double *ret_ms);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,9 @@
 
 #include <rewind/context.h>
 
+/* Marks 0 and 1 are the caller's timer, those behind a trace's. */
+#define RW_TRACE_MARKS 2
+
 struct rw_device_fns {
     const char *name;
     size_t alignment; /* of every buffer in the arena */
@@ -37,11 +40,13 @@ struct rw_device_fns {
     rw_status (*capture_end)(void *state, void **ret_graph);
     rw_status (*launch)(void *state, void *graph);
     void (*free_graph)(void *state, void *graph);
-    /* Times on the device's own clock: room for n marks, mark i queued, microseconds from mark 0 to mark i after a wait.
+    /* Times on the device's own clock: room for n marks, mark i queued, microseconds between two marks after a wait.
        NULL: the host's clock is the device's. */
     rw_status (*make_marks)(void *state, size_t n);
     rw_status (*mark)(void *state, size_t i);
-    rw_status (*elapsed)(void *state, size_t i, double *ret_us);
+    rw_status (*elapsed)(void *state, size_t from, size_t to, double *ret_us);
+    /* Bytes of the device's memory in use by everybody, as its driver counts. NULL: nobody counts. */
+    rw_status (*used)(void *state, size_t *ret_bytes);
     /* Names what is queued next, for profilers; NULL text ends the last name. NULL: there is no profiler. */
     void (*range)(void *state, const char *text);
     /* Moves the text of the last failure to the caller, "" when there is none. NULL: the device has no texts. */

@@ -131,21 +131,13 @@ static void count_bytes(const rw_tape *t, const struct rw_schedule *s, rw_plan *
     }
 }
 
-static double traffic(const rw_op_call *call)
-{
-    double bytes = 0;
-    for (int i = 0; i < call->n_inputs; i++) bytes += (double)call->in[i].layout->numel * (double)rw_dtype_size(call->in[i].dtype);
-    for (int i = 0; i < call->n_outputs; i++) bytes += (double)call->out[i].layout->numel * (double)rw_dtype_size(call->out[i].dtype);
-    return bytes;
-}
-
 static void count_cost(const rw_tape *t, const struct rw_schedule *s, rw_cost *cost)
 {
     for (size_t i = 0; i < s->n_steps; i++) {
         const struct rw_node *const node = &t->nodes[s->steps[i].node];
         rw_desc in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
         const rw_op_call call = rw_call_of(t, node, in, out);
-        const rw_op_cost c = call.op->cost ? call.op->cost(&call) : (rw_op_cost){ 0, traffic(&call) };
+        const rw_op_cost c = rw_call_cost(&call);
         const uint8_t kind = s->steps[i].kind;
         *(kind == RW_STEP_REPLAY ? &cost->replayed_flops : kind == RW_STEP_ADJOINT ? &cost->backward_flops
                                                                                    : &cost->forward_flops) += c.flops;

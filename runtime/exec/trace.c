@@ -87,7 +87,7 @@ rw_status rw_trace_begin(struct rw_trace *trace, rw_context *ctx, size_t n_steps
     trace->n = 0;
     if (!rw_grow(&trace->times, &trace->cap, 0, n_steps + 1, sizeof *trace->times))
         return rw_fail(ctx, RW_ERR_MEMORY, "REWIND_TRACE: out of memory");
-    const rw_status status = ctx->device->make_marks ? ctx->device->make_marks(ctx->device_state, n_steps + 1) : RW_OK;
+    const rw_status status = ctx->device->make_marks ? ctx->device->make_marks(ctx->device_state, RW_TRACE_MARKS + n_steps + 1) : RW_OK;
     return status ? rw_fail(ctx, status, "REWIND_TRACE: the device gives no times") : RW_OK;
 }
 
@@ -95,7 +95,7 @@ void rw_trace_step(struct rw_trace *trace, rw_context *ctx, size_t i)
 {
     trace->times[i] = now();
     trace->n = i + 1;
-    if (ctx->device->mark) ctx->device->mark(ctx->device_state, i);
+    if (ctx->device->mark) ctx->device->mark(ctx->device_state, RW_TRACE_MARKS + i);
 }
 
 /* ---- writing ---- */
@@ -120,16 +120,25 @@ static const char *category_of(const struct rw_step *s)
     return names[s->kind];
 }
 
-static size_t output_bytes(const rw_tape *t, const rw_plan *plan, const struct rw_node *node)
+static rw_desc desc_of(const rw_tape *t, const rw_plan *plan, uint32_t v)
 {
-    size_t bytes = 0;
-    for (uint32_t v = node->first_output; v < node->first_output + node->n_outputs; v++) {
-        const bool recorded = v < plan->mark_values;
-        const uint32_t layout = recorded ? rw_tape_value(t, v)->layout : plan->values[v - plan->mark_values].layout;
-        const rw_dtype dtype = (rw_dtype)(recorded ? rw_tape_value(t, v)->dtype : plan->values[v - plan->mark_values].dtype);
-        bytes += (size_t)rw_layout_get(&t->ctx->layouts, layout)->numel * rw_dtype_size(dtype);
-    }
-    return bytes;
+    const bool recorded = v < plan->mark_values;
+    const uint32_t layout = recorded ? rw_tape_value(t, v)->layout : plan->values[v - plan->mark_values].layout;
+    const uint8_t dtype = recorded ? rw_tape_value(t, v)->dtype : plan->values[v - plan->mark_values].dtype;
+    return (rw_desc){ (rw_dtype)dtype, rw_layout_get(&t->ctx->layouts, layout) };
+}
+
+/* What the op says that it computes, reads and writes: with the time, how close it comes to the hardware's limits. */
+static rw_op_cost cost_of(const rw_tape *t, const rw_plan *plan, const struct rw_node *node)
+{
+    rw_desc in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
+    for (uint32_t i = 0; i < node->n_inputs; i++) in[i] = desc_of(t, plan, rw_plan_operand(t, plan, node->first_input + i));
+    for (uint32_t i = 0; i < node->n_outputs; i++) out[i] = desc_of(t, plan, node->first_output + i);
+    const bool recorded = node->attrs < plan->mark_attrs;
+    const rw_op_call call = { .op = t->ctx->ops[node->op], .n_inputs = node->n_inputs, .n_outputs = node->n_outputs, .in = in,
+                              .out = out, .ctx = t->ctx,
+                              .attrs = recorded ? t->attrs + node->attrs : plan->attrs + (node->attrs - plan->mark_attrs) };
+    return rw_call_cost(&call);
 }
 
 static void write_step(struct rw_trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from, double to)
@@ -143,7 +152,9 @@ static void write_step(struct rw_trace *trace, const rw_tape *t, const rw_plan *
     cJSON *const args = cJSON_AddObjectToObject(event, "args");
     cJSON_AddStringToObject(args, "kind", category_of(s));
     cJSON_AddStringToObject(args, "site", site);
-    cJSON_AddNumberToObject(args, "bytes", (double)output_bytes(t, plan, node));
+    const rw_op_cost cost = cost_of(t, plan, node);
+    cJSON_AddNumberToObject(args, "flops", cost.flops);
+    cJSON_AddNumberToObject(args, "bytes", cost.bytes);
     put(trace, event);
 }
 
@@ -171,7 +182,7 @@ static void take_times(struct rw_trace *trace, const rw_context *ctx)
     const double host = trace->times[0] - trace->origin;
     for (size_t i = trace->n; i-- > 0;) {
         double since;
-        const bool own = ctx->device->elapsed && !ctx->device->elapsed(ctx->device_state, i, &since);
+        const bool own = ctx->device->elapsed && !ctx->device->elapsed(ctx->device_state, RW_TRACE_MARKS, RW_TRACE_MARKS + i, &since);
         trace->times[i] = own ? host + since : trace->times[i] - trace->origin;
     }
 }

@@ -2,7 +2,7 @@
  * REWIND_TRACE=file.json: every step of every plan with its time, in the format that Perfetto and chrome://tracing open
  * (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU, "Trace Event Format").
  *
- * Two tracks: the steps (op, call site, value bytes), and the regions they belong to, forward and replay apart. Times are
+ * Two tracks: the steps (op, call site, operations, bytes read and written), and the regions they belong to, forward and replay apart. Times are
  * the device's: a device that runs behind the host is asked for its own.
  */
 #ifndef RW_EXEC_TRACE_H

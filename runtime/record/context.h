@@ -19,6 +19,8 @@ struct rw_context {
     rw_generator_state generator;
     bool eager; /* REWIND_EAGER=1 */
     struct rw_trace *trace; /* REWIND_TRACE, or NULL */
+    bool timer_runs;        /* rw_timer_begin() */
+    double timer_begin;     /* microseconds of the host's clock */
     int verify; /* enum rw_verify_mode, from REWIND_VERIFY */
 
     rw_status status; /* the first error, RW_OK when there is none */

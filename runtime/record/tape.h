@@ -118,6 +118,9 @@ bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtyp
 /* The call that recorded a node, as its cost and workspace functions see it. The caller lends the arrays. */
 rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node, rw_desc *in, rw_desc *out);
 
+/* What the op says that it costs; without a word of its own, every operand read or written once. */
+rw_op_cost rw_call_cost(const rw_op_call *call);
+
 /* Cuts the arrays back to a mark: what differentiation put behind the recorded part goes into the plan. */
 struct rw_tape_mark {
     size_t nodes, operands, attrs, values, leaves, tickets, effects;

@@ -226,12 +226,21 @@ static rw_status cuda_mark(void *state, size_t i)
     return RW_OK;
 }
 
-static rw_status cuda_elapsed(void *state, size_t i, double *ret_us)
+static rw_status cuda_elapsed(void *state, size_t from, size_t to, double *ret_us)
 {
     struct rw_cuda *const cuda = state;
     float ms = 0;
-    TRY(cudaEventElapsedTime(&ms, cuda->marks[0], cuda->marks[i]));
+    TRY(cudaEventElapsedTime(&ms, cuda->marks[from], cuda->marks[to]));
     *ret_us = (double)ms * 1e3;
+    return RW_OK;
+}
+
+static rw_status cuda_used(void *state, size_t *ret_bytes)
+{
+    struct rw_cuda *const cuda = state;
+    size_t available = 0, total = 0;
+    TRY(cudaMemGetInfo(&available, &total));
+    *ret_bytes = total - available;
     return RW_OK;
 }
 
@@ -268,6 +277,7 @@ const struct rw_device_fns rw_device_cuda = {
     .make_marks = cuda_make_marks,
     .mark = cuda_mark,
     .elapsed = cuda_elapsed,
+    .used = cuda_used,
     .range = cuda_range,
     .take_message = cuda_take_message,
 };
