@@ -216,15 +216,27 @@ static bool write_files(const struct sweep_options *o, const struct sweep_row *r
     return true;
 }
 
-/* Every policy of the list is one that the library reads. */
-static bool policies_good(const struct sweep_options *o, rw_context *ctx)
+static void print_error(rw_context *ctx, rw_status status)
 {
+    const char *const message = rw_error_message(ctx);
+    fprintf(stderr, "recompute_sweep: %s\n", *message ? message : rw_status_name(status));
+}
+
+/* A step of one byte is planned, not run, under every policy of the list: a mistake in the last one must not come to
+   light after the others have trained. */
+static rw_status try_policies(const struct sweep_options *o, const struct model *m)
+{
+    const int32_t token = 0;
     rw_tape *t = NULL;
-    rw_status status = rw_tape_create(&t, ctx);
-    for (int i = 0; !status && i < o->n_policies; i++) status = ckpt_set_policy(t, o->policies[i]);
-    if (status) fprintf(stderr, "recompute_sweep: %s\n", rw_error_message(ctx));
+    rw_cost cost;
+    rw_status status = rw_tape_create(&t, m->ctx);
+    for (int i = 0; !status && i < o->n_policies; i++) {
+        status = ckpt_set_policy(t, o->policies[i]);
+        if (!status) status = rw_tape_cost(t, model_loss(m, t, 1, 1, &token, &token), &cost);
+        rw_tape_reset(t);
+    }
     rw_tape_destroy(&t);
-    return !status;
+    return status;
 }
 
 static int sweep(const struct sweep_options *o, rw_context *ctx, const struct text *text)
@@ -234,12 +246,10 @@ static int sweep(const struct sweep_options *o, rw_context *ctx, const struct te
     int n = 0;
     bool good = true;
     rw_status status = model_create(&m, ctx, &o->model);
+    if (!status) status = try_policies(o, &m);
     if (!status) print_header(o);
     for (int i = 0; !status && i < o->n_seqs; i++) status = sweep_seq(o, &m, text, o->seqs[i], rows, &n, &good);
-    if (status) {
-        const char *const message = rw_error_message(ctx);
-        fprintf(stderr, "recompute_sweep: %s\n", *message ? message : rw_status_name(status));
-    }
+    if (status) print_error(ctx, status);
     const bool written = !status && write_files(o, rows, n);
     for (int i = 0; i < n; i++) sweep_outcome_close(&rows[i].outcome);
     return !written ? 2 : good ? 0 : 1;
@@ -258,7 +268,7 @@ static int run(struct sweep_options *o, const struct text *text)
     }
     o->threads = rw_context_threads(ctx);
     o->device = rw_device_name(rw_context_device(ctx));
-    const int status = policies_good(o, ctx) && prepare_out(o) ? sweep(o, ctx, text) : 2;
+    const int status = prepare_out(o) ? sweep(o, ctx, text) : 2;
     rw_context_destroy(&ctx);
     return status;
 }

@@ -33,8 +33,8 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  *   none                      all that backward needs is kept: the fastest step
  *   full                      the inputs of every outermost region are kept, the rest is replayed
  *   selective:NAME,NAME       only regions of these names are replayed
- *   uniform:N                 the inputs of every N sibling regions taken together are kept
- *   block:N                   the first N sibling regions are replayed, the rest kept
+ *   uniform:N                 the inputs of every N outermost regions taken together are kept
+ *   block:N                   the first N outermost regions are replayed, the rest kept
  *   ops:OP,OP                 outputs of these ops are kept, the rest of each region is replayed
  *   names:save=NAME,NAME      values tagged by ckpt_name() are kept, the rest of each region is replayed
  *
