@@ -1,7 +1,7 @@
 /* dropout, rand, randn, and the fills behind rw_init_normal() and rw_init_uniform(). */
 #include "ops/random/random.h"
 
-#include "device/cpu/isa.h"
+#include "ops/kernels.h"
 #include "ops/random/fill.h"
 #include "ops/util.h"
 #include "record/tape.h"
@@ -32,10 +32,10 @@ static rw_op_cost cost_dropout(const rw_op_call *call)
     return rw_cost_pointwise(call, 20);
 }
 
-RW_CPU_KERNEL(rw_dropout_cpu)
+RW_DECLARE_KERNELS(rw_dropout)
 const rw_op_def rw_op_dropout = { .name = "dropout", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_RANDOM,
                                   .inplace = RW_OP_INPUT(0), .check = check_dropout,
-                                  .kernel = { [RW_DEVICE_CPU] = rw_dropout_cpu }, .grad = grad_dropout, .cost = cost_dropout };
+                                  .kernel = RW_KERNELS(rw_dropout), .grad = grad_dropout, .cost = cost_dropout };
 
 rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, float p)
 {
@@ -60,22 +60,25 @@ static rw_status check_rand(rw_op_call *call)
     return rw_op_output(call, 0, (rw_dtype)a->dtype, shape);
 }
 
-static rw_status randn_cpu(const rw_kernel *k)
+RW_DECLARE_CUDA_KERNEL(rw_randn)
+RW_DECLARE_CUDA_KERNEL(rw_rand)
+
+static rw_status rw_randn_cpu(const rw_kernel *k)
 {
     rw_random_fill_normal(k->out[0].data, k->out[0].dtype, k->out[0].layout->numel, k->ticket, 0, 1, k->threads);
     return RW_OK;
 }
 
-static rw_status rand_cpu(const rw_kernel *k)
+static rw_status rw_rand_cpu(const rw_kernel *k)
 {
     rw_random_fill_uniform(k->out[0].data, k->out[0].dtype, k->out[0].layout->numel, k->ticket, 0, 1, k->threads);
     return RW_OK;
 }
 
 static const rw_op_def rw_op_randn = { .name = "randn", .n_outputs = 1, .flags = RW_OP_RANDOM | RW_OP_NO_GRADIENT,
-                                       .check = check_rand, .kernel = { [RW_DEVICE_CPU] = randn_cpu } };
+                                       .check = check_rand, .kernel = RW_KERNELS(rw_randn) };
 static const rw_op_def rw_op_rand = { .name = "rand", .n_outputs = 1, .flags = RW_OP_RANDOM | RW_OP_NO_GRADIENT,
-                                      .check = check_rand, .kernel = { [RW_DEVICE_CPU] = rand_cpu } };
+                                      .check = check_rand, .kernel = RW_KERNELS(rw_rand) };
 
 static rw_tensor *apply_rand(rw_site at, rw_tape *t, const rw_op_def *op, rw_dtype dtype, rw_shape shape)
 {

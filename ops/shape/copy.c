@@ -1,5 +1,5 @@
 /* contiguous, cast, fill, pad, concat, assign: the shape ops that move elements. */
-#include "device/cpu/isa.h"
+#include "ops/kernels.h"
 #include "ops/shape/shape.h"
 #include "ops/util.h"
 #include "record/record.h"
@@ -23,9 +23,9 @@ static rw_status grad_same(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
 }
 
-RW_CPU_KERNEL(rw_copy_cpu)
+RW_DECLARE_KERNELS(rw_copy)
 const rw_op_def rw_op_contiguous = { .name = "contiguous", .n_inputs = 1, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
-                                     .check = check_like, .kernel = { [RW_DEVICE_CPU] = rw_copy_cpu }, .grad = grad_same,
+                                     .check = check_like, .kernel = RW_KERNELS(rw_copy), .grad = grad_same,
                                      .cost = cost_copy };
 
 rw_tensor *rw_contiguous_at(rw_site at, rw_tape *t, rw_tensor *x)
@@ -56,7 +56,7 @@ static rw_status grad_cast(rw_grad_call *g)
 }
 
 static const rw_op_def rw_op_cast = { .name = "cast", .n_inputs = 1, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
-                                      .check = check_cast, .kernel = { [RW_DEVICE_CPU] = rw_copy_cpu }, .grad = grad_cast,
+                                      .check = check_cast, .kernel = RW_KERNELS(rw_copy), .grad = grad_cast,
                                       .cost = cost_copy };
 
 rw_tensor *rw_cast_at(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype dtype)
@@ -87,9 +87,9 @@ static rw_status check_fill(rw_op_call *call)
     return rw_op_output(call, 0, (rw_dtype)a->dtype, shape_of(a->rank, a->dim));
 }
 
-RW_CPU_KERNEL(rw_fill_cpu)
+RW_DECLARE_KERNELS(rw_fill)
 static const rw_op_def rw_op_fill = { .name = "fill", .n_inputs = 0, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT, .check = check_fill,
-                                      .kernel = { [RW_DEVICE_CPU] = rw_fill_cpu }, .cost = cost_copy };
+                                      .kernel = RW_KERNELS(rw_fill), .cost = cost_copy };
 
 rw_tensor *rw_fill_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, double value)
 {
@@ -119,9 +119,9 @@ static rw_status grad_pad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_slice(rw_grad_tape(g), rw_grad_upstream(g, 0), axis, a->start, a->start + x.dim[axis]));
 }
 
-RW_CPU_KERNEL(rw_pad_cpu)
+RW_DECLARE_KERNELS(rw_pad)
 static const rw_op_def rw_op_pad = { .name = "pad", .n_inputs = 1, .n_outputs = 1, .check = check_pad,
-                                     .kernel = { [RW_DEVICE_CPU] = rw_pad_cpu }, .grad = grad_pad, .cost = cost_copy };
+                                     .kernel = RW_KERNELS(rw_pad), .grad = grad_pad, .cost = cost_copy };
 
 rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, int axis, int64_t start)
 {
@@ -169,9 +169,9 @@ static rw_status grad_concat(rw_grad_call *g)
     return RW_OK;
 }
 
-RW_CPU_KERNEL(rw_concat_cpu)
+RW_DECLARE_KERNELS(rw_concat)
 static const rw_op_def rw_op_concat = { .name = "concat", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
-                                        .check = check_concat, .kernel = { [RW_DEVICE_CPU] = rw_concat_cpu }, .grad = grad_concat,
+                                        .check = check_concat, .kernel = RW_KERNELS(rw_concat), .grad = grad_concat,
                                         .cost = cost_copy };
 
 rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
@@ -193,7 +193,7 @@ static rw_status check_assign(rw_op_call *call)
 
 const rw_op_def rw_op_assign = { .name = "assign", .n_inputs = 2, .n_outputs = 1, .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT,
                                  .strided = RW_OP_ALL_INPUTS, .check = check_assign,
-                                 .kernel = { [RW_DEVICE_CPU] = rw_copy_cpu }, .cost = cost_copy };
+                                 .kernel = RW_KERNELS(rw_copy), .cost = cost_copy };
 
 rw_status rw_assign_at(rw_site at, rw_tape *t, rw_tensor *buffer, rw_tensor *x)
 {

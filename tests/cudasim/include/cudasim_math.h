@@ -84,6 +84,18 @@ static inline float rcbrtf(float a) { return 1.0f / cbrtf(a); }
 static inline float normcdff(float a) { return 0.5f * erfcf(-0.70710678118654752f * a); }
 static inline double normcdf(double a) { return 0.5 * erfc(-0.70710678118654752 * a); }
 static inline float cudasim_exp10f(float a) { return static_cast<float>(pow(10.0, static_cast<double>(a))); }
+/* Of pi x: x less its quarters of a turn, which is exact, then turned by them. */
+static inline void sincospi(double x, double *ret_sin, double *ret_cos)
+{
+    const double turns = nearbyint(2 * x), rest = x - turns / 2;
+    const double s = sin(3.14159265358979323846 * rest), c = cos(3.14159265358979323846 * rest);
+    switch (static_cast<int>(fmod(turns, 4) + 4) % 4) {
+    case 0: *ret_sin = s, *ret_cos = c; break;
+    case 1: *ret_sin = c, *ret_cos = -s; break;
+    case 2: *ret_sin = -s, *ret_cos = -c; break;
+    default: *ret_sin = -c, *ret_cos = s;
+    }
+}
 /* Macros: the C library has functions of some of these names. */
 #define __expf(x) expf(x)
 #define __exp10f(x) cudasim_exp10f(x)

@@ -1,0 +1,164 @@
+/*
+ * dropout, rand and randn on CUDA. The words are the CPU's (philox.h), so masks and uniform deviates are the CPU's
+ * bits; normal ones are evaluated in double with CUDA's logarithm and sines, which may differ from the CPU's in their
+ * last places before they are rounded to the type.
+ */
+#include "device/cuda/kernel.cuh"
+
+#include <cstring>
+
+namespace {
+
+constexpr int THREADS = 256;
+constexpr int WORDS = 4; /* of one block */
+
+template <typename T> struct alignas(WORDS * sizeof(T) < 16 ? WORDS * sizeof(T) : 16) group {
+    T x[WORDS];
+};
+
+template <typename T> bool is_aligned(const void *p)
+{
+    return reinterpret_cast<uintptr_t>(p) % alignof(group<T>) == 0;
+}
+
+template <typename T> __device__ __forceinline__ group<T> load_group(const T *p, int64_t n, bool whole)
+{
+    if (whole && n >= WORDS) return *reinterpret_cast<const group<T> *>(p);
+    group<T> v = {};
+#pragma unroll
+    for (int l = 0; l < WORDS; l++)
+        if (l < n) v.x[l] = p[l];
+    return v;
+}
+
+template <typename T> __device__ __forceinline__ void store_group(T *p, int64_t n, const group<T> &v, bool whole)
+{
+    if (whole && n >= WORDS) {
+        *reinterpret_cast<group<T> *>(p) = v;
+        return;
+    }
+#pragma unroll
+    for (int l = 0; l < WORDS; l++)
+        if (l < n) p[l] = v.x[l];
+}
+
+/* Two groups a thread, so that 16-bit types have 16 bytes in flight. Safe over its input. */
+constexpr int GROUPS = 2;
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    dropout_kernel(const T *x, T *y, int64_t numel, device_ticket ticket, uint32_t threshold, double factor, bool whole)
+{
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * (THREADS * GROUPS) + threadIdx.x;
+    const uint64_t base = ticket.first_block();
+    const wide<T> f = static_cast<wide<T>>(factor);
+    group<T> v[GROUPS];
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        const int64_t i = (first + g * THREADS) * WORDS;
+        v[g] = load_group(x + i, numel - i, whole);
+    }
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        const int64_t block = first + g * THREADS, i = block * WORDS;
+        uint32_t word[WORDS];
+        rw_philox(ticket.seed, base + static_cast<uint64_t>(block), word);
+#pragma unroll
+        for (int l = 0; l < WORDS; l++) v[g].x[l] = narrow<T>(word[l] >= threshold ? widen(v[g].x[l]) * f : wide<T>(0));
+        store_group(y + i, numel - i, v[g], whole);
+    }
+}
+
+__device__ __forceinline__ void round_to(double z, double *to) { *to = z; }
+__device__ __forceinline__ void round_to(double z, float *to) { *to = static_cast<float>(z); }
+__device__ __forceinline__ void round_to(double z, bf16 *to) { *to = __float2bfloat16_rn(static_cast<float>(z)); }
+
+/* Rounding to the type may reach 1, which is not in the interval: then the neighbour below it is taken. */
+__device__ __forceinline__ void round_below_one(double z, double *to) { *to = z; }
+
+__device__ __forceinline__ void round_below_one(double z, float *to)
+{
+    const float x = static_cast<float>(z);
+    *to = x < 1 ? x : 0x1.fffffep-1f;
+}
+
+__device__ __forceinline__ void round_below_one(double z, bf16 *to)
+{
+    const float x = __bfloat162float(__float2bfloat16_rn(static_cast<float>(z)));
+    *to = __float2bfloat16_rn(x < 1 ? x : 0x1.fep-1f);
+}
+
+/* Box and Muller: words 2i and 2i + 1 give elements 2i (cosine) and 2i + 1 (sine). */
+template <typename T> __device__ __forceinline__ void normal(const uint32_t *word, T *to)
+{
+#pragma unroll
+    for (int l = 0; l < WORDS; l += 2) {
+        const double u = (static_cast<double>(word[l]) + 1) * 0x1p-32; /* never 0 */
+        const double v = static_cast<double>(word[l + 1]) * 0x1p-31;   /* in units of pi */
+        const double r = sqrt(-2.0 * log(u));
+        double s, c;
+        sincospi(v, &s, &c);
+        round_to(r * c, &to[l]);
+        round_to(r * s, &to[l + 1]);
+    }
+}
+
+template <typename T> __device__ __forceinline__ void uniform(const uint32_t *word, T *to)
+{
+#pragma unroll
+    for (int l = 0; l < WORDS; l++) round_below_one(static_cast<double>(word[l]) * 0x1p-32, &to[l]);
+}
+
+template <typename T, bool NORMAL>
+__global__ void __launch_bounds__(THREADS) deviates_kernel(T *y, int64_t numel, device_ticket ticket, bool whole)
+{
+    const int64_t block = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, i = block * WORDS;
+    if (i >= numel) return;
+    uint32_t word[WORDS];
+    group<T> v;
+    rw_philox(ticket.seed, ticket.first_block() + static_cast<uint64_t>(block), word);
+    if (NORMAL) normal(word, v.x);
+    else uniform(word, v.x);
+    store_group(y + i, numel - i, v, whole);
+}
+
+template <bool NORMAL> rw_status deviates(const rw_kernel *k)
+{
+    const int64_t numel = k->out[0].layout->numel;
+    if (!numel) return RW_OK;
+    return with_float_type(k->out[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        T *const y = static_cast<T *>(k->out[0].data);
+        RW_LAUNCH((deviates_kernel<T, NORMAL>), blocks_for(numel, WORDS * THREADS), THREADS, 0, k, y, numel,
+                  ticket_of(k), is_aligned<T>(y));
+        return rw_cuda_launched(k);
+    });
+}
+
+} // namespace
+
+extern "C" rw_status rw_dropout_cuda(const rw_kernel *k)
+{
+    const int64_t numel = k->out[0].layout->numel;
+    double p;
+    memcpy(&p, k->attrs, sizeof p);
+    if (!numel) return RW_OK;
+    return with_float_type(k->out[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        const T *const x = static_cast<const T *>(k->in[0].data);
+        T *const y = static_cast<T *>(k->out[0].data);
+        RW_LAUNCH(dropout_kernel<T>, blocks_for(numel, WORDS * GROUPS * THREADS), THREADS, 0, k, x, y, numel,
+                  ticket_of(k), philox_threshold(p), 1 / (1 - p), is_aligned<T>(x) && is_aligned<T>(y));
+        return rw_cuda_launched(k);
+    });
+}
+
+extern "C" rw_status rw_rand_cuda(const rw_kernel *k)
+{
+    return deviates<false>(k);
+}
+
+extern "C" rw_status rw_randn_cuda(const rw_kernel *k)
+{
+    return deviates<true>(k);
+}
