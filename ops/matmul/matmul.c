@@ -48,8 +48,9 @@ rw_tensor *rw_matrix_of_rows(rw_tape *t, rw_tensor *x)
 {
     if (!x) return NULL;
     const rw_shape s = rw_tensor_shape(x);
-    const int64_t c = s.dim[s.rank - 1];
-    return s.rank == 2 ? x : rw_reshape(t, x, RW_SHAPE(c ? rw_shape_numel(s) / c : 0, c));
+    int64_t rows = 1; /* not the elements over the last extent, which may be 0 */
+    for (int i = 0; i < s.rank - 1; i++) rows *= s.dim[i];
+    return s.rank == 2 ? x : rw_reshape(t, x, RW_SHAPE(rows, s.dim[s.rank - 1]));
 }
 
 /* a^T dy. Where b is one matrix for the whole batch, the sum over the batch is part of one product. */

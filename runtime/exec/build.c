@@ -149,7 +149,7 @@ static bool has_trainable_leaf(const rw_tape *t)
 static rw_status sink_effects(struct build *b, size_t n_recorded)
 {
     const rw_tape *const t = b->t;
-    const bool all = b->request->kind == RW_PLAN_STEP || !has_trainable_leaf(t);
+    const bool all = b->request->kind == RW_PLAN_STEP || (b->request->effects && !has_trainable_leaf(t));
     rw_status status = RW_OK;
     for (size_t n = 0; !status && n < n_recorded; n++) {
         const struct rw_node *const node = &t->nodes[n];
@@ -270,7 +270,9 @@ rw_status rw_plan_build_details(rw_tape *t, const struct rw_request *request, rw
                                 struct rw_build_details *details, struct rw_tape_mark *ret_mark)
 {
     struct build b = { .t = t, .ctx = t->ctx, .request = request };
+    const bool eager = t->ctx->eager;
     assert(rw_tape_is_valid(t));
+    t->ctx->eager = false; /* what planning records runs as part of the plan */
     *ret_mark = rw_tape_mark(t);
     *details = (struct rw_build_details){ 0 };
     rw_status status = check_op_names(t->ctx, request->policy);
@@ -283,6 +285,7 @@ rw_status rw_plan_build_details(rw_tape *t, const struct rw_request *request, rw
     }
     if (!status) status = assemble(&b, &details->schedule, ret_mark, ret_plan);
     build_finish(&b);
+    t->ctx->eager = eager;
     assert(status || rw_tape_is_valid(t));
     assert(status || rw_plan_is_valid(t, *ret_plan));
     if (status) rw_build_details_finish(t, details, ret_mark);
@@ -308,7 +311,7 @@ rw_status rw_plan_build(rw_tape *t, const struct rw_request *request, rw_plan **
 struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *request)
 {
     struct rw_hash h = t->hash;
-    rw_hash_mix(&h, (uint64_t)request->kind << 1 | request->private_gradients);
+    rw_hash_mix(&h, (uint64_t)request->kind << 2 | (uint64_t)request->effects << 1 | request->private_gradients);
     rw_hash_mix(&h, t->n_nodes);
     rw_hash_mix(&h, (uint64_t)t->ctx->threads); /* workspaces are per thread */
     for (size_t i = 0; i < request->n_values; i++) rw_hash_mix(&h, request->values[i]);

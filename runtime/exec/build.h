@@ -10,6 +10,7 @@ struct rw_request {
     const uint32_t *values;        /* of an eval: what to hold; of a step: the loss alone */
     size_t n_values;
     const struct rw_policy *policy;
+    bool effects;                  /* of an eval: those of the step happen too, when there is nothing to train */
     bool private_gradients;        /* parameters' gradients become results of the plan: the verifier's */
 };
 

@@ -87,7 +87,8 @@ static rw_status prepare_arena(rw_context *ctx, const rw_plan *plan)
 /* Law 8: what a replay reads must be what the forward pass read. */
 static rw_status check_source(rw_tape *t, const struct rw_source *source)
 {
-    if (source->leaf == RW_NONE_ID) return RW_OK;
+    /* A gradient may change; its leaf may be one that planning made on another tape and cut off again. */
+    if (source->leaf == RW_NONE_ID || source->kind == RW_SOURCE_GRADIENT) return RW_OK;
     struct rw_leaf *const leaf = &t->leaves[source->leaf];
     if (leaf->kind == RW_LEAF_INPUT) {
         if (leaf->ran && leaf->version != leaf->written) {

@@ -4,6 +4,7 @@
 #include "autodiff/differentiate.h"
 #include "exec/run.h"
 #include "memory/alloc.h"
+#include "record/record.h"
 #include "verify/mode.h"
 #include "verify/verify.h"
 
@@ -78,11 +79,12 @@ static rw_status run_forward_of(rw_tape *t, uint32_t loss)
     return RW_OK;
 }
 
-static rw_status eval(rw_tape *t, const uint32_t *values, size_t n)
+static rw_status eval(rw_tape *t, const uint32_t *values, size_t n, bool effects)
 {
     if (n == 1 && is_loss(t, rw_tape_value(t, values[0])) && !t->ctx->eager) return run_forward_of(t, values[0]);
     static const struct rw_policy keep_all = { .spec = (char *)"none" };
-    const struct rw_request request = { .kind = RW_PLAN_EVAL, .values = values, .n_values = n, .policy = &keep_all };
+    const struct rw_request request = { .kind = RW_PLAN_EVAL, .values = values, .n_values = n, .policy = &keep_all,
+                                        .effects = effects };
     rw_plan *plan;
     rw_status status = rw_plan_get(t, &request, &plan);
     if (status) return status;
@@ -93,12 +95,21 @@ static rw_status eval(rw_tape *t, const uint32_t *values, size_t n)
 rw_status rw_run_eagerly(rw_tape *t, uint32_t node)
 {
     const struct rw_node n = t->nodes[node];
+    if (t->ctx->ops[n.op] == &rw_op_assign) return RW_OK; /* it happens when the step ends */
     for (uint32_t i = 0; i < n.n_outputs; i++) {
         const uint32_t v = n.first_output + i;
-        const rw_status status = eval(t, &v, 1);
+        const rw_status status = eval(t, &v, 1, false);
         if (status) return status;
     }
     return RW_OK;
+}
+
+/* Under REWIND_EAGER all values are there already, but an effect still waits for somebody to ask. */
+static bool effects_wait(const rw_tape *t)
+{
+    for (size_t i = 0; t->ctx->eager && i < t->n_effects; i++)
+        if (!t->nodes[t->effects[i]].done) return true;
+    return false;
 }
 
 rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n)
@@ -117,7 +128,7 @@ rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n)
         else if (!rw_tape_held(t, x[i]->base) && rw_tape_value(t, x[i]->base)->producer != RW_NONE_ID)
             values[missing++] = x[i]->id;
     }
-    if (!status && missing) status = eval(t, values, missing);
+    if (!status && (missing || effects_wait(t))) status = eval(t, values, missing, true);
     rw_free(values);
     return status;
 }

@@ -156,6 +156,7 @@ static rw_status run_watched(struct watch *w, rw_plan *plan)
 {
     rw_arena_take(w->t);
     plan->references++;
+    rw_note_plan_memory(w->t->ctx, plan);
     const size_t end = plan->n_steps - plan->n_commits; /* buffers are written by the real backward alone */
     rw_status status = rw_plan_run(w->t, plan, 0, end, &w->observer);
     if (!status) status = rw_plan_settle(w->t, plan, 0, end);
