@@ -84,12 +84,23 @@ suites() {
     while read -r t; do suite "$label$t" "$@" "$dir/tests/$t"; done <"$dir/tests/suites.txt"
 }
 
+# simulated LABEL DIR [WRAPPER...]: the suites on the simulated CUDA device. Kernels run by fibers: fewer random programs.
+simulated() {
+    local label=$1 dir=$2 t
+    shift 2
+    while read -r t; do
+        REWIND_TEST_DEVICE=cuda REWIND_FUZZ_PROGRAMS=${REWIND_SIM_FUZZ_PROGRAMS:-25} REWIND_FUZZ_MAX=12 \
+            suite "$label$t" "$@" "$dir/tests/$t"
+    done <"$dir/tests/sim_suites.txt"
+}
+
 main() {
     rewind_install || { echo "0 passed, 1 failed"; exit 1; }
     rewind_build "$REWIND_BUILD" || { echo "0 passed, 1 failed"; exit 1; }
     log=$(mktemp)
     trap 'rm -f "$log" "$log.err" "$log".report.*' EXIT
     suites "" "$REWIND_BUILD"
+    simulated "" "$REWIND_BUILD"
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
     if [ -z "$quick" ]; then
         check "headers: each alone, C11 and C++17" "$rewind_root/tests/headers.sh"
@@ -98,17 +109,18 @@ main() {
         local e
         while read -r e; do check "example $e" "$REWIND_BUILD/examples/$e" --quick; done <"$REWIND_BUILD/examples/examples.txt"
         rewind_build "$REWIND_BUILD-asan" -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Db_lundef=false \
-            -Dcpu_isa=v3 -Dbench=false -Dexamples=false || { failed=$((failed + 1)); echo "FAILED  sanitizer build"; }
+            -Dcpu_isa=v3 -Dcuda=disabled -Dbench=false -Dexamples=false || { failed=$((failed + 1)); echo "FAILED  sanitizer build"; }
         # No suppressions: one for Criterion or libgomp hides every leak of ours in whatever they call
         export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:log_path=$log.report
         export ASAN_OPTIONS=detect_leaks=1:log_path=$log.report
         planted "asan sees planted leaks" 'planted/leak*' "leak_of_the_calling_thread leak_of_an_openmp_thread" \
             "$REWIND_BUILD-asan/tests/planted"
         REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} suites "asan " "$REWIND_BUILD-asan"
+        simulated "asan " "$REWIND_BUILD-asan"
     fi
     if [ -n "$tsan" ]; then
         rewind_build "$REWIND_BUILD-tsan" -Db_sanitize=thread -Dbuildtype=debugoptimized -Db_lundef=false -Dbench=false \
-            -Dexamples=false -Dfaults=false
+            -Dexamples=false -Dfaults=false -Dcuda=disabled
         check "tsan two contexts" env TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 \
             OMP_NUM_THREADS=1 "$REWIND_BUILD-tsan/tests/two_contexts"
     fi
