@@ -7,7 +7,7 @@
  * REWIND_TEST_OPS=text runs the cases whose name holds the text; REWIND_TEST_LARGE=1 the large ones too;
  * REWIND_TEST_SHOW=1 prints how much of its bound each case uses (without --tap, which swallows it).
  */
-#include "op_cases.h"
+#include "op_run.h"
 #include "support.h"
 
 #include <criterion/criterion.h>
@@ -16,134 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TENSORS (1 + OP_INPUTS)
-
-enum mode {
-    PLAIN,
-    UPWARD,  /* at |w| */
-    ABSOLUTE /* at |x| and |w| */
-};
-
-/* A result and its gradients: 0 the result, 1 + i the gradient of the input that operand i is made from. */
-struct outcome {
-    int n;
-    rw_dtype dtype[TENSORS];
-    int64_t numel[TENSORS];
-    size_t bytes[TENSORS];
-    unsigned char *raw[TENSORS];
-};
-
-struct recording {
-    rw_tensor *base[OP_INPUTS], *x[OP_INPUTS], *w, *y;
-};
-
-static rw_tensor *numbers(rw_tape *t, const struct op_case *c, rw_dtype dtype, rw_shape shape, enum op_range range,
-                          int salt, bool absolute)
-{
-    const int64_t n = rw_shape_numel(shape);
-    char *const data = malloc((size_t)n * 8 + 8);
-    for (int64_t i = 0; i < n; i++) {
-        const double x = op_number(range, i, salt);
-        cr_assert(number_put(data, dtype, i, absolute ? fabs(x) : x), "%s: %s does not hold %g", c->name,
-                  rw_dtype_name(dtype), x);
-    }
-    rw_tensor *const x = rw_input(t, dtype, shape, data);
-    free(data);
-    return x;
-}
-
-static rw_tensor *record(rw_tape *t, const struct op_case *c, rw_dtype dtype, enum mode mode, struct recording *r)
-{
-    rw_generator_set(rw_tape_context(t), (rw_generator_state){ 5, 11 }); /* the same words on every device */
-    for (int i = 0; i < c->n; i++) {
-        r->base[i] = numbers(t, c, dtype, op_base_shape(&c->in[i]), c->in[i].range, i, mode == ABSOLUTE);
-        rw_require_grad(t, r->base[i]);
-        r->x[i] = op_operand_of(t, &c->in[i], r->base[i]);
-    }
-    rw_tensor *x[OP_INPUTS];
-    memcpy(x, r->x, sizeof x);
-    r->y = c->build(t, x, c);
-    if (!r->y || c->no_sum) return r->y;
-    r->w = numbers(t, c, rw_tensor_dtype(r->y), rw_tensor_shape(r->y), OP_SIGNED, 9, mode != PLAIN);
-    return rw_sum(t, rw_mul(t, r->y, r->w), RW_ALL_AXES, false);
-}
-
-static rw_status keep(struct outcome *o, rw_tape *t, rw_tensor *x, int i)
-{
-    o->dtype[i] = rw_tensor_dtype(x);
-    o->numel[i] = rw_shape_numel(rw_tensor_shape(x));
-    o->bytes[i] = rw_tensor_bytes(x);
-    o->raw[i] = malloc(o->bytes[i] + 8);
-    return rw_read(t, x, o->raw[i], o->bytes[i]);
-}
-
-static rw_status run(struct outcome *o, rw_tape *t, const struct op_case *c, rw_dtype dtype, enum mode mode)
-{
-    struct recording r;
-    memset(o, 0, sizeof *o);
-    rw_tensor *const loss = record(t, c, dtype, mode, &r);
-    if (!loss) return rw_error_status(rw_tape_context(t));
-    rw_require_grad(t, r.y); /* keeps y to be read */
-    rw_status status = c->n ? rw_backward(t, loss) : RW_OK;
-    if (!status) status = keep(o, t, r.y, 0);
-    for (int i = 0; i < c->n && !status; i++) status = keep(o, t, rw_gradient(r.base[i]), 1 + i);
-    o->n = 1 + c->n;
-    return status;
-}
-
-static void forget(struct outcome *o)
-{
-    for (int i = 0; i < TENSORS; i++) free(o->raw[i]);
-    memset(o, 0, sizeof *o);
-}
-
-/* ---- magnitudes ---- */
-
-/* |m| as an input of that shape, which does not depend on anything. */
-static rw_tensor *detached(rw_tape *t, rw_tensor *m, rw_shape shape)
-{
-    rw_tensor *const all = rw_contiguous(t, rw_broadcast_to(t, rw_abs(t, m), shape));
-    void *const data = malloc(rw_tensor_bytes(all) + 8);
-    rw_tensor *const x = rw_read(t, all, data, rw_tensor_bytes(all)) ? NULL : rw_input(t, RW_F64, shape, data);
-    free(data);
-    return x;
-}
-
-static rw_status derived_sizes(struct outcome *o, rw_tape *t, const struct op_case *c)
-{
-    struct recording r = { .w = NULL };
-    rw_tensor *m[TENSORS] = { NULL }, *base;
-    if (!record(t, c, RW_F64, PLAIN, &r)) return rw_error_status(rw_tape_context(t));
-    c->sizes(t, c, r.x, r.w, r.y, m);
-    rw_status status = keep(o, t, detached(t, m[0], rw_tensor_shape(r.y)), 0);
-    for (int i = 0; i < c->n && !status; i++) {
-        /* the sizes of a view's gradient are summed to those of what it looks at */
-        rw_tensor *const looked = rw_mul(t, r.x[i], detached(t, m[1 + i], c->in[i].shape));
-        status = rw_grad(t, looked, &r.base[i], 1, &base);
-        if (!status) status = keep(o, t, base, 1 + i);
-    }
-    o->n = 1 + c->n;
-    return status;
-}
-
-static rw_status sizes(struct outcome *o, rw_tape *t, const struct op_case *c)
-{
-    memset(o, 0, sizeof *o);
-    if (c->sizes == OP_TERMS) return run(o, t, c, RW_F64, ABSOLUTE);
-    if (c->sizes != op_values) return derived_sizes(o, t, c);
-    struct outcome plain;
-    rw_status status = run(&plain, t, c, RW_F64, PLAIN);
-    rw_tape_reset(t);
-    if (!status) status = run(o, t, c, RW_F64, UPWARD);
-    unsigned char *const y = o->raw[0];
-    o->raw[0] = plain.raw[0];
-    plain.raw[0] = y;
-    forget(&plain);
-    return status;
-}
-
-/* ---- comparison ---- */
-
 static const char *part(int i)
 {
     static const char *const names[] = { "result", "gradient of input 0", "gradient of input 1", "gradient of input 2",
@@ -151,18 +23,10 @@ static const char *part(int i)
     return names[i];
 }
 
-static struct roundings allowed(const struct op_case *c, int i)
-{
-    struct roundings r = c->r[i];
-    const int64_t times = i ? op_expansion(&c->in[i - 1]) : 1;
-    if (times > 1) r.n += (int)times, r.s++;
-    return r;
-}
-
 /* Both sides of a typed case were rounded to the type. */
 static double bound(const struct op_case *c, rw_dtype dtype, int i, rw_dtype stored, double want, double size)
 {
-    const struct roundings r = allowed(c, i);
+    const struct roundings r = op_allowed(c, i);
     if (!c->typed) return tolerance(dtype, stored, r, want, size);
     return r.n ? 2 * (roundings(r.n, 0x1p-53) + unit_roundoff(stored)) * size : 0;
 }
@@ -204,6 +68,9 @@ static bool worked(rw_status status, rw_tape *t, const struct op_case *c, rw_dty
     return status == RW_OK;
 }
 
+/* op_number()s */
+static const struct op_data numbers = { .w = NULL };
+
 struct pair {
     struct bench subject, reference;
 };
@@ -213,15 +80,16 @@ static void check(struct pair *p, const struct op_case *c, rw_dtype dtype)
     const bool cpu = test_device() == RW_DEVICE_CPU;
     const rw_dtype wide = c->typed ? dtype : RW_F64;
     struct outcome got, again, want = { 0 }, size = { 0 };
-    const bool ran = worked(run(&got, p->subject.t, c, dtype, PLAIN), p->subject.t, c, dtype, "first run");
+    const bool ran = worked(op_run(&got, p->subject.t, c, dtype, &numbers, OP_PLAIN), p->subject.t, c, dtype,
+                            "first run");
     if (cpu) rw_context_set_threads(p->subject.ctx, 3);
-    if (worked(run(&again, p->subject.t, c, dtype, PLAIN), p->subject.t, c, dtype, "second run") && ran)
+    if (worked(op_run(&again, p->subject.t, c, dtype, &numbers, OP_PLAIN), p->subject.t, c, dtype, "second run") && ran)
         same_bytes(c, dtype, &got, &again);
     if (cpu) rw_context_set_threads(p->subject.ctx, 1);
-    if (worked(run(&want, p->reference.t, c, wide, PLAIN), p->reference.t, c, dtype, "reference") &&
-        worked(sizes(&size, p->reference.t, c), p->reference.t, c, dtype, "magnitudes") && ran)
+    if (worked(op_run(&want, p->reference.t, c, wide, &numbers, OP_PLAIN), p->reference.t, c, dtype, "reference") &&
+        worked(op_run_sizes(&size, p->reference.t, c, &numbers), p->reference.t, c, dtype, "magnitudes") && ran)
         within(c, dtype, &got, &want, &size);
-    forget(&got), forget(&again), forget(&want), forget(&size);
+    op_forget(&got), op_forget(&again), op_forget(&want), op_forget(&size);
 }
 
 static void check_group(enum op_group group, rw_dtype dtype)
