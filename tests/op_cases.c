@@ -352,7 +352,6 @@ static void add_attention(void)
         c->causal = all[i].causal;
         c->value = all[i].scale;
         c->dropout = all[i].dropout;
-        c->first_only = c->dropout > 0;
         op_count_attention(c);
         c->large = all[i].large;
         describe(c, "attention%s%s%s", c->causal ? " causal" : "", c->value != 0 ? " scaled" : "",
@@ -510,7 +509,6 @@ static void add_random(void)
             c->in[0] = shapes[i];
             c->in[0].range = OP_POSITIVE; /* no zeros but the mask's */
             c->dropout = p[k];
-            c->first_only = true;
             c->r[0].n = c->r[1].n = N_DROPOUT;
             c->large = large;
             describe(c, "dropout %g", p[k]);
@@ -521,7 +519,7 @@ static void add_random(void)
                 struct op_case *const c = next(OP_RANDOM, normal ? op_build_randn : op_build_rand, op_values, 0);
                 c->shape = shapes[i].shape;
                 c->dtype = (rw_dtype)d;
-                c->first_only = c->typed = true;
+                c->typed = true;
                 /* Evaluated in double: logarithm, root, sine and product, then rounded. Uniform deviates are words. */
                 c->r[0].n = normal ? N_RANDN : 0;
                 c->large = large;

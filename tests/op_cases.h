@@ -85,10 +85,9 @@ struct op_case {
     rw_dtype dtype;         /* of a cast */
     const int32_t *indexes; /* instead of those of op_index() */
     /* How it is compared. */
-    bool large;      /* only with REWIND_TEST_LARGE=1 */
-    bool no_sum;     /* the loss is the result itself */
-    bool first_only; /* has no second derivative: random */
-    bool typed;      /* random deviates: against the same type */
+    bool large;  /* only with REWIND_TEST_LARGE=1 */
+    bool no_sum; /* the loss is the result itself */
+    bool typed;  /* random deviates: against the same type */
 };
 
 /* The table, made at the first call. */

@@ -200,11 +200,11 @@ void op_sizes_rope(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor
 void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
                             rw_tensor **m)
 {
-    (void)w, (void)y;
+    (void)y;
     const rw_shape s = c->in[0].shape;
     const int64_t classes = s.dim[s.rank - 1], rows = rw_shape_numel(c->shape);
-    double *const hits = calloc((size_t)(rows * classes + 1), sizeof *hits), *const counted = calloc((size_t)rows + 1,
-                                                                                                     sizeof *counted);
+    double *const hits = calloc((size_t)(rows * classes + 1), sizeof *hits);
+    double *const counted = calloc((size_t)rows + 1, sizeof *counted);
     double n = 0;
     for (int64_t i = 0; i < rows; i++) {
         const int32_t target = op_index(c, i, classes);
@@ -222,13 +222,14 @@ void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, 
     const double share = n > 0 ? 1 / n : 0;
     m[0] = rw_scale(t, rw_sum(t, rw_mul(t, live, rw_add(t, k, own)), RW_ALL_AXES, false), share);
     m[1] = rw_scale(t, rw_mul(t, live, rw_add(t, rw_mul(t, rw_softmax(t, x[0], -1), k), hit)), share);
+    if (w) m[1] = rw_mul(t, m[1], absolute(t, w));
 }
 
 void op_sizes_mse(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
-    (void)w;
-    rw_tensor *const d = absolute(t, rw_sub(t, x[0], x[1]));
+    rw_tensor *d = absolute(t, rw_sub(t, x[0], x[1]));
     const int64_t n = rw_shape_numel(rw_tensor_shape(d));
+    if (w) d = rw_mul(t, d, absolute(t, w));
     m[0] = y;
     for (int i = 0; i < 2; i++) m[1 + i] = rw_sum_to(t, rw_scale(t, d, n ? 2 / (double)n : 0), c->in[i].shape);
 }
