@@ -320,7 +320,8 @@ extern "C" rw_status rw_norm_backward_cuda(const rw_kernel *k)
             RW_LAUNCH(backward_any_kernel<T>, grid, ROW_BLOCK, 0, k, static_cast<const T *>(k->in[0].data),
                       static_cast<const T *>(k->in[1].data), static_cast<const T *>(k->in[2].data), static_cast<T *>(k->out[0].data), part, a);
         for (int o = 1; o < k->n_outputs; o++)
-            add_parts<W, T>(k, part + (o - 1) * a.n, blocks, 2 * a.n, k->out[o].data, a.n, 1);
+            merge_parts<summed, T>(k, reinterpret_cast<const typename summed<W>::state *>(part + (o - 1) * a.n), blocks, 2 * a.n,
+                                   k->out[o].data, a.n, 1);
         return rw_cuda_launched(k);
     });
 }

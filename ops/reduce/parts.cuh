@@ -1,35 +1,137 @@
-/* The second stage of sums by column: partial results of blocks of rows, added in a fixed order. */
+/*
+ * What is summed up on CUDA, and the second stage: partial results of parts of the input, merged in a fixed order.
+ *
+ * A reducer R<W> has a state, takes elements in (add: several at once), merges two states and gives a result. Missing elements
+ * count as R<W>::nothing().
+ */
 #ifndef RW_OPS_REDUCE_PARTS_CUH
 #define RW_OPS_REDUCE_PARTS_CUH
 
 #include "device/cuda/kernel.cuh"
 
-constexpr int PARTS_COLUMNS = 32, PARTS_ROWS = 32;
+template <typename W> struct sum_state { W sum; };
+template <typename W> struct most_state { W most; };
+template <typename W> struct exponentials_state { W most, sum; };
 
-/* to[c] = sum over p of part[p * stride + c]: every 32nd part by one thread, then the threads in order. In double. */
-template <typename W, typename T>
-__global__ void __launch_bounds__(PARTS_COLUMNS * PARTS_ROWS)
-    add_parts_kernel(const W *part, int64_t parts, int64_t stride, T *to, int64_t n, double divisor)
-{
-    __shared__ double sums[PARTS_ROWS][PARTS_COLUMNS + 1];
-    const int64_t c = static_cast<int64_t>(blockIdx.x) * PARTS_COLUMNS + threadIdx.x;
-    double sum = 0;
-    if (c < n) {
-#pragma unroll 4
-        for (int64_t p = threadIdx.y; p < parts; p += PARTS_ROWS) sum += static_cast<double>(part[p * stride + c]);
+template <typename W> struct summed {
+    using state = sum_state<W>;
+    static __device__ __forceinline__ state empty() { return { 0 }; }
+    static __device__ __forceinline__ W nothing() { return 0; }
+    static __device__ __forceinline__ void merge(state &s, const state &o) { s.sum += o.sum; }
+    static __device__ __forceinline__ state shuffled(const state &s, int d) { return { __shfl_xor_sync(0xffffffffu, s.sum, d) }; }
+    static __device__ __forceinline__ sum_state<double> doubled(const state &s) { return { static_cast<double>(s.sum) }; }
+    static __device__ __forceinline__ W result(const state &s) { return s.sum; }
+
+    template <int N> static __device__ __forceinline__ void add(state &s, const W (&x)[N])
+    {
+        W tree[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) tree[i] = x[i];
+#pragma unroll
+        for (int d = 1; d < N; d *= 2)
+#pragma unroll
+            for (int i = 0; i + d < N; i += 2 * d) tree[i] += tree[i + d];
+        s.sum += tree[0];
     }
-    sums[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y || c >= n) return;
-    for (int i = 1; i < PARTS_ROWS; i++) sum += sums[i][threadIdx.x];
-    to[c] = narrow<T>(static_cast<wide<T>>(sum / divisor));
+};
+
+/* NaN wins. */
+template <typename W> __device__ __forceinline__ W most_of(W m, W x)
+{
+    return x > m || x != x ? x : m;
 }
 
-template <typename W, typename T>
-static inline void add_parts(const rw_kernel *k, const W *part, int64_t parts, int64_t stride, void *to, int64_t n, double divisor)
+template <typename W> struct largest {
+    using state = most_state<W>;
+    static __device__ __forceinline__ W nothing() { return -static_cast<W>(INFINITY); }
+    static __device__ __forceinline__ state empty() { return { nothing() }; }
+    static __device__ __forceinline__ void merge(state &s, const state &o) { s.most = most_of(s.most, o.most); }
+    static __device__ __forceinline__ state shuffled(const state &s, int d) { return { __shfl_xor_sync(0xffffffffu, s.most, d) }; }
+    static __device__ __forceinline__ most_state<double> doubled(const state &s) { return { static_cast<double>(s.most) }; }
+    static __device__ __forceinline__ W result(const state &s) { return s.most; }
+
+    template <int N> static __device__ __forceinline__ void add(state &s, const W (&x)[N])
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++) s.most = most_of(s.most, x[i]);
+    }
+};
+
+/*
+ * log(sum(exp(x))) as a maximum and a sum of exponentials below it. NaN is never the maximum: it is in the sum. Two equal
+ * infinities are no distance apart.
+ */
+template <typename W> struct exponentials {
+    using state = exponentials_state<W>;
+    static __device__ __forceinline__ W nothing() { return -static_cast<W>(INFINITY); }
+    static __device__ __forceinline__ state empty() { return { nothing(), 0 }; }
+    static __device__ __forceinline__ W below(W x, W most) { return x == most ? W(1) : static_cast<W>(exp(x - most)); }
+    static __device__ __forceinline__ W result(const state &s) { return s.most + static_cast<W>(log(s.sum)); }
+
+    static __device__ __forceinline__ void merge(state &s, const state &o)
+    {
+        const W most = s.most > o.most ? s.most : o.most;
+        s.sum = s.sum * below(s.most, most) + o.sum * below(o.most, most);
+        s.most = most;
+    }
+
+    static __device__ __forceinline__ state shuffled(const state &s, int d)
+    {
+        return { __shfl_xor_sync(0xffffffffu, s.most, d), __shfl_xor_sync(0xffffffffu, s.sum, d) };
+    }
+
+    static __device__ __forceinline__ exponentials_state<double> doubled(const state &s)
+    {
+        return { static_cast<double>(s.most), static_cast<double>(s.sum) };
+    }
+
+    template <int N> static __device__ __forceinline__ void add(state &s, const W (&x)[N])
+    {
+        W most = s.most;
+#pragma unroll
+        for (int i = 0; i < N; i++) most = x[i] > most ? x[i] : most;
+        s.sum *= below(s.most, most);
+        s.most = most;
+#pragma unroll
+        for (int i = 0; i < N; i++) s.sum += below(x[i], most);
+    }
+};
+
+constexpr int PARTS_THREADS = 512, PARTS_COLUMNS = 32;
+
+/*
+ * to[c] = part[c] + part[stride + c] + ..., over `divisor`. blockDim: columns x rows, powers of two; a thread takes the parts
+ * that are its row modulo their number, then the rows are merged pairwise. In double.
+ */
+template <template <typename> class R, typename W, typename T>
+__global__ void __launch_bounds__(PARTS_THREADS)
+    merge_parts_kernel(const typename R<W>::state *part, int64_t parts, int64_t stride, T *to, int64_t n, double divisor)
 {
+    using D = R<double>;
+    __shared__ typename D::state shared[PARTS_THREADS];
+    const int64_t c = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    typename D::state s = D::empty();
+    if (c < n) {
+#pragma unroll 4
+        for (int64_t p = threadIdx.y; p < parts; p += blockDim.y) D::merge(s, R<W>::doubled(part[p * stride + c]));
+    }
+    for (unsigned d = blockDim.y / 2; d > 0; d /= 2) {
+        if (threadIdx.y >= d && threadIdx.y < 2 * d) shared[(threadIdx.y - d) * blockDim.x + threadIdx.x] = s;
+        __syncthreads();
+        if (threadIdx.y < d) D::merge(s, shared[threadIdx.y * blockDim.x + threadIdx.x]);
+        __syncthreads();
+    }
+    if (threadIdx.y == 0 && c < n) to[c] = narrow<T>(static_cast<wide<T>>(D::result(s) / divisor));
+}
+
+template <template <typename> class R, typename T>
+static inline void merge_parts(const rw_kernel *k, const typename R<wide<T>>::state *part, int64_t parts, int64_t stride, void *to,
+                               int64_t n, double divisor)
+{
+    unsigned columns = 1;
+    while (columns < PARTS_COLUMNS && columns < n) columns *= 2;
     if (!n) return;
-    RW_LAUNCH((add_parts_kernel<W, T>), blocks_for(n, PARTS_COLUMNS), dim3(PARTS_COLUMNS, PARTS_ROWS), 0, k, part, parts, stride,
+    RW_LAUNCH((merge_parts_kernel<R, wide<T>, T>), blocks_for(n, columns), dim3(columns, PARTS_THREADS / columns), 0, k, part, parts, stride,
               static_cast<T *>(to), n, divisor);
 }
 

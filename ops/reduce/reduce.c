@@ -1,7 +1,7 @@
 /* sum, mean, max, sum_to, logsumexp: checks and gradient rules of the reductions. */
 #include "ops/reduce/reduce.h"
 
-#include "device/cpu/isa.h"
+#include "ops/kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
 #include "ops/util.h"
@@ -38,12 +38,14 @@ static rw_op_cost cost_reduce(const rw_op_call *call)
     return (rw_op_cost){ flops * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
 }
 
-/* Doubles: one per output and part; logsumexp also holds a maximum and a sum per output. See rw_reduce_cpu(). */
+/* On the CPU doubles: one per output and part; logsumexp also holds a maximum and a sum per output. See rw_reduce_cpu(). */
 static size_t workspace_reduce(const rw_op_call *call, rw_device device)
 {
     const struct rw_reduce_attrs *const a = call->attrs;
     const rw_layout *const in = call->in[0].layout;
-    const int64_t parts = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank)).parts;
+    const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
+    if (device == RW_DEVICE_CUDA) return rw_reduce_cuda_workspace(&plan, in, call->in[0].dtype, a->kind);
+    const int64_t parts = plan.parts;
     const int64_t per_output = (parts > 1 ? parts : 0) + (a->kind == RW_REDUCE_LOGSUMEXP ? 2 : 0);
     return (size_t)(call->out[0].layout->numel * per_output) * sizeof(double);
 }
@@ -76,9 +78,9 @@ static rw_status check_first_max(rw_op_call *call)
 }
 
 /* 1 at the first maximal element of each group, else 0. */
-RW_CPU_KERNEL(rw_first_max_cpu)
+RW_DECLARE_KERNELS(rw_first_max)
 static const rw_op_def rw_op_first_max = { .name = "first_max", .n_inputs = 2, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT,
-                                           .check = check_first_max, .kernel = { [RW_DEVICE_CPU] = rw_first_max_cpu } };
+                                           .check = check_first_max, .kernel = RW_KERNELS(rw_first_max) };
 
 static rw_status grad_max(rw_grad_call *g)
 {
@@ -114,10 +116,10 @@ static rw_status grad_logsumexp(rw_grad_call *g)
 
 #define REDUCE(NAME, GRAD)                                                                                                \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 1, .n_outputs = 1, .check = check_reduce,          \
-                                            .kernel = { [RW_DEVICE_CPU] = rw_reduce_cpu }, .grad = GRAD,                  \
+                                            .kernel = RW_KERNELS(rw_reduce), .grad = GRAD,                  \
                                             .cost = cost_reduce, .workspace = workspace_reduce };
 
-RW_CPU_KERNEL(rw_reduce_cpu)
+RW_DECLARE_KERNELS(rw_reduce)
 REDUCE(sum, grad_sum)
 REDUCE(mean, grad_mean)
 REDUCE(max, grad_max)
@@ -174,7 +176,7 @@ static rw_status grad_sum_to(rw_grad_call *g)
 }
 
 static const rw_op_def rw_op_sum_to = { .name = "sum_to", .n_inputs = 1, .n_outputs = 1, .check = check_sum_to,
-                                        .kernel = { [RW_DEVICE_CPU] = rw_reduce_cpu }, .grad = grad_sum_to, .cost = cost_reduce,
+                                        .kernel = RW_KERNELS(rw_reduce), .grad = grad_sum_to, .cost = cost_reduce,
                                         .workspace = workspace_reduce };
 
 rw_tensor *rw_sum_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
@@ -251,4 +253,48 @@ struct rw_reduce_plan rw_reduce_plan(const rw_layout *in, uint32_t mask)
     p.chunks = p.run_reduced ? 1 : (p.run + RW_REDUCE_COLUMNS - 1) / RW_REDUCE_COLUMNS;
     cut_parts(&p);
     return p;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void cut_columns(struct rw_reduce_cut *c, const struct rw_reduce_plan *p)
+{
+    while (c->lanes < 32 && c->lanes * c->pack < p->run) c->lanes *= 2;
+    c->chunks = (p->run + c->lanes * c->pack - 1) / (c->lanes * c->pack);
+    const int64_t blocks = p->groups.numel * c->chunks, rows = RW_REDUCE_CUDA_THREADS / c->lanes;
+    if (blocks) c->parts = least(RW_REDUCE_CUDA_BLOCKS / blocks, p->rows.numel / (rows * 8));
+}
+
+static void cut_runs(struct rw_reduce_cut *c, const struct rw_reduce_plan *p)
+{
+    const int64_t elements = p->rows.numel * p->run, grain = RW_REDUCE_CUDA_THREADS * 16;
+    c->part = elements;
+    if (!p->groups.numel) return;
+    const int64_t parts = least(RW_REDUCE_CUDA_BLOCKS / p->groups.numel, elements / (2 * grain));
+    if (parts < 2) return;
+    c->part = (elements / parts + grain - 1) / grain * grain;
+    c->parts = (elements + c->part - 1) / c->part;
+}
+
+struct rw_reduce_cut rw_reduce_cut(const struct rw_reduce_plan *p, const rw_layout *in, rw_dtype dtype)
+{
+    struct rw_reduce_cut c = { .pack = 1, .lanes = 1, .chunks = 1, .parts = 1 };
+    const int32_t pack = (int32_t)(16 / rw_dtype_size(dtype));
+    const bool lone = p->run_reduced && p->rows.numel == 1 && p->groups.numel == 1; /* its rest is read one by one */
+    if (dtype != RW_F64 && in->offset % pack == 0 && (lone || p->run % pack == 0)) c.pack = pack;
+    if (p->run_reduced) cut_runs(&c, p);
+    else cut_columns(&c, p);
+    if (c.parts < 1) c.parts = 1;
+    return c;
+}
+
+/* A state per output and part: logsumexp's is a maximum and a sum. */
+size_t rw_reduce_cuda_workspace(const struct rw_reduce_plan *p, const rw_layout *in, rw_dtype dtype, int kind)
+{
+    const int64_t parts = rw_reduce_cut(p, in, dtype).parts, outputs = p->groups.numel * (p->run_reduced ? 1 : p->run);
+    const size_t number = dtype == RW_F64 ? sizeof(double) : sizeof(float);
+    return parts < 2 ? 0 : (size_t)(parts * outputs) * number * (kind == RW_REDUCE_LOGSUMEXP ? 2 : 1);
 }

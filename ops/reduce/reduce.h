@@ -38,6 +38,25 @@ struct rw_reduce_plan {
 #define RW_REDUCE_COLUMNS 512
 #define RW_REDUCE_PARTS 64 /* most parts of columns */
 
+/*
+ * How CUDA cuts the same plan. Kept runs: blocks of `lanes` threads along the run, each with `pack` columns, times as many rows as
+ * fill the block. Reduced ones: parts of `part` elements of a group, counted through its rows.
+ */
+struct rw_reduce_cut {
+    int32_t pack; /* elements of a load: 16 bytes of them where every row begins at such a multiple, else 1 */
+    int32_t lanes;
+    int64_t chunks; /* blocks along a kept run */
+    int64_t parts;
+    int64_t part;
+};
+
+#define RW_REDUCE_CUDA_THREADS 256
+#define RW_REDUCE_CUDA_BLOCKS 512 /* enough to occupy a large device once */
+#define RW_REDUCE_CUDA_WARP 1024  /* groups of this many elements at most are one warp's */
+
+struct rw_reduce_cut rw_reduce_cut(const struct rw_reduce_plan *p, const rw_layout *in, rw_dtype dtype);
+size_t rw_reduce_cuda_workspace(const struct rw_reduce_plan *p, const rw_layout *in, rw_dtype dtype, int kind);
+
 uint32_t rw_reduce_mask(uint32_t axes, int rank);
 struct rw_reduce_plan rw_reduce_plan(const rw_layout *in, uint32_t mask);
 

@@ -1,0 +1,263 @@
+/*
+ * Reductions on CUDA over the groups, rows and runs of rw_reduce_plan(), cut by rw_reduce_cut(). Runs that are reduced: a warp
+ * or a block takes a group, or a part of it. Runs that are kept: a block takes columns side by side and adds rows to them.
+ * The cut and the order of every sum follow from the layout alone; parts are merged by a second kernel.
+ */
+#include "ops/reduce/parts.cuh"
+
+extern "C" {
+#include "ops/reduce/reduce.h"
+}
+
+namespace {
+
+constexpr int THREADS = RW_REDUCE_CUDA_THREADS;
+constexpr int WARP_THREADS = 128; /* of blocks whose warps have a group each */
+constexpr int LOADS = 4;          /* in flight in a thread */
+
+/* Where item i of the axes begins. */
+__device__ __forceinline__ int64_t start_of(const rw_reduce_axes &a, int64_t i)
+{
+    if (a.rank == 0) return 0;
+    if (a.rank == 1) return i * a.stride[0];
+    int64_t at = 0;
+#pragma unroll 1
+    for (int axis = a.rank - 1; axis >= 0; axis--) {
+        at += i % a.dim[axis] * a.stride[axis];
+        i /= a.dim[axis];
+    }
+    return at;
+}
+
+/* Element e of a group, counted through its rows. */
+__device__ __forceinline__ int64_t place_of(const rw_reduce_axes &rows, int64_t run, int64_t e)
+{
+    if (rows.rank == 0) return e;
+    if (rows.numel * run <= INT32_MAX) {
+        const uint32_t row = static_cast<uint32_t>(e) / static_cast<uint32_t>(run);
+        return start_of(rows, row) + (static_cast<uint32_t>(e) - row * static_cast<uint32_t>(run));
+    }
+    return start_of(rows, e / run) + e % run;
+}
+
+/* What a kernel takes beside its operands. */
+struct job {
+    rw_reduce_axes groups, rows;
+    int64_t run, chunks, parts, part;
+    double divisor;
+};
+
+/* A result, or the state of a part for the second stage. */
+template <template <typename> class R, typename T>
+__device__ __forceinline__ void put(const job &j, const typename R<wide<T>>::state &s, int64_t part, int64_t o, int64_t outputs, void *to)
+{
+    using W = wide<T>;
+    if (j.parts > 1) static_cast<typename R<W>::state *>(to)[part * outputs + o] = s;
+    else static_cast<T *>(to)[o] = narrow<T>(static_cast<W>(static_cast<double>(R<W>::result(s)) / j.divisor));
+}
+
+template <typename T, int N> struct alignas(sizeof(T) * N) bundle { T x[N]; };
+
+/* N elements of those before `stop`, the others as R's nothing. A bundle that is not whole is read one by one. */
+template <typename R, typename T, int N> __device__ __forceinline__ bundle<T, N> load(const T *x, int64_t at, int64_t e, int64_t stop)
+{
+    if (e + N <= stop) return *reinterpret_cast<const bundle<T, N> *>(x + at);
+    bundle<T, N> v;
+#pragma unroll
+    for (int i = 0; i < N; i++) v.x[i] = e + i < stop ? x[at + i] : narrow<T>(R::nothing());
+    return v;
+}
+
+/* ---- reduced runs: G threads, a warp or the block, for each part of a group ---- */
+
+template <template <typename> class R, typename T, int N, int G>
+__global__ void __launch_bounds__(G == 32 ? WARP_THREADS : G) runs_kernel(const T *x, void *to, job j)
+{
+    using W = wide<T>;
+    using state = typename R<W>::state;
+    __shared__ state shared[G / 32];
+    const int64_t item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / G) + threadIdx.x / G;
+    const int64_t g = item / j.parts, part = item % j.parts, elements = j.rows.numel * j.run;
+    if (g >= j.groups.numel) return;
+    const int64_t begin = part * j.part, end = begin + j.part < elements ? begin + j.part : elements;
+    const T *const from = x + start_of(j.groups, g);
+    state s = R<W>::empty();
+    for (int64_t e = begin + threadIdx.x % G * N; e < end; e += G * N * LOADS) {
+        bundle<T, N> v[LOADS];
+        W wide_v[LOADS * N];
+#pragma unroll
+        for (int l = 0; l < LOADS; l++) {
+            const int64_t at = e + l * G * N;
+            v[l] = load<R<W>, T, N>(from, at < end ? place_of(j.rows, j.run, at) : 0, at, end);
+        }
+#pragma unroll
+        for (int i = 0; i < LOADS * N; i++) wide_v[i] = widen(v[i / N].x[i % N]);
+        R<W>::add(s, wide_v);
+    }
+    for (int d = 16; d > 0; d >>= 1) R<W>::merge(s, R<W>::shuffled(s, d));
+    if (G > 32) {
+        if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = s;
+        __syncthreads();
+        for (int w = 1; w < G / 32 && threadIdx.x == 0; w++) R<W>::merge(s, shared[w]);
+    }
+    if (threadIdx.x % G == 0) put<R, T>(j, s, part, g, j.groups.numel, to);
+}
+
+/* ---- kept runs: blockDim.x columns, or packs of columns, and blockDim.y rows at a time ---- */
+
+template <template <typename> class R, typename T, int N>
+__global__ void __launch_bounds__(THREADS, 4) columns_kernel(const T *x, void *to, job j)
+{
+    using W = wide<T>;
+    using state = typename R<W>::state;
+    __shared__ state shared[N][THREADS / 2];
+    const int64_t column = (blockIdx.x % j.chunks * blockDim.x + threadIdx.x) * N;
+    const int64_t part = blockIdx.x / j.chunks % j.parts, g = blockIdx.x / j.chunks / j.parts;
+    const int64_t end = j.rows.numel * (part + 1) / j.parts, step = blockDim.y;
+    const T *const from = x + start_of(j.groups, g) + column;
+    state s[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) s[i] = R<W>::empty();
+    for (int64_t r = j.rows.numel * part / j.parts + threadIdx.y; r < end && column < j.run; r += step * LOADS) {
+        bundle<T, N> v[LOADS];
+#pragma unroll
+        for (int l = 0; l < LOADS; l++) {
+            const int64_t row = r + l * step;
+            v[l] = load<R<W>, T, N>(from, row < end ? start_of(j.rows, row) : 0, 0, row < end ? N : 0);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            W of_column[LOADS];
+            for (int l = 0; l < LOADS; l++) of_column[l] = widen(v[l].x[i]);
+            R<W>::add(s[i], of_column);
+        }
+    }
+    for (unsigned d = blockDim.y / 2; d > 0; d /= 2) {
+        const unsigned at = threadIdx.y % d * blockDim.x + threadIdx.x;
+        if (threadIdx.y >= d && threadIdx.y < 2 * d)
+            for (int i = 0; i < N; i++) shared[i][at] = s[i];
+        __syncthreads();
+        if (threadIdx.y < d)
+            for (int i = 0; i < N; i++) R<W>::merge(s[i], shared[i][at]);
+        __syncthreads();
+    }
+    if (threadIdx.y || column >= j.run) return;
+    for (int i = 0; i < N; i++) put<R, T>(j, s[i], part, g * j.run + column + i, j.groups.numel * j.run, to);
+}
+
+template <template <typename> class R, typename T, int N>
+void launch(const rw_kernel *k, const struct rw_reduce_plan &plan, const struct rw_reduce_cut &cut, const job &j)
+{
+    const T *const x = static_cast<const T *>(k->in[0].data);
+    void *const to = j.parts > 1 ? k->workspace : k->out[0].data;
+    const int64_t items = j.groups.numel * j.parts;
+    if (!plan.run_reduced)
+        RW_LAUNCH((columns_kernel<R, T, N>), static_cast<unsigned>(items * j.chunks), dim3(cut.lanes, THREADS / cut.lanes), 0, k, x, to, j);
+    else if (j.rows.numel * j.run <= RW_REDUCE_CUDA_WARP)
+        RW_LAUNCH((runs_kernel<R, T, N, 32>), blocks_for(items, WARP_THREADS / 32), WARP_THREADS, 0, k, x, to, j);
+    else RW_LAUNCH((runs_kernel<R, T, N, THREADS>), static_cast<unsigned>(items), THREADS, 0, k, x, to, j);
+}
+
+template <template <typename> class R, typename T> rw_status reduce(const rw_kernel *k, double divisor)
+{
+    using W = wide<T>;
+    const rw_reduce_attrs *const a = static_cast<const rw_reduce_attrs *>(k->attrs);
+    const rw_layout *const in = k->in[0].layout;
+    const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
+    const struct rw_reduce_cut cut = rw_reduce_cut(&plan, in, k->in[0].dtype);
+    const job j = { plan.groups, plan.rows, plan.run, cut.chunks, cut.parts, cut.part, cut.parts > 1 ? 1 : divisor };
+    if (cut.pack == 1) launch<R, T, 1>(k, plan, cut, j);
+    else if constexpr (sizeof(T) < sizeof(double)) launch<R, T, pack<T>::size>(k, plan, cut, j);
+    const int64_t outputs = k->out[0].layout->numel;
+    if (cut.parts > 1)
+        merge_parts<R, T>(k, static_cast<const typename R<W>::state *>(k->workspace), cut.parts, outputs, k->out[0].data, outputs, divisor);
+    return rw_cuda_launched(k);
+}
+
+template <typename T> __global__ void fill_kernel(T *to, int64_t n, double value)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < n) to[i] = narrow<T>(static_cast<wide<T>>(value));
+}
+
+/* What a reduction of no elements gives. */
+template <typename T> rw_status reduce_nothing(const rw_kernel *k, int kind)
+{
+    const double nothing = kind == RW_REDUCE_MEAN ? static_cast<double>(NAN) : kind == RW_REDUCE_LOGSUMEXP ? -static_cast<double>(INFINITY) : 0;
+    const int64_t n = k->out[0].layout->numel;
+    if (n) RW_LAUNCH(fill_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, static_cast<T *>(k->out[0].data), n, nothing);
+    return rw_cuda_launched(k);
+}
+
+/* ---- the first of the largest elements ---- */
+
+template <typename T> __device__ __forceinline__ bool is_hit(T x, T most)
+{
+    const wide<T> a = widen(x), b = widen(most);
+    return a == b || (a != a && b != b);
+}
+
+/* A block for a group of reduced runs. */
+template <typename T> __global__ void __launch_bounds__(THREADS) first_in_runs_kernel(const T *x, const T *most, T *to, job j)
+{
+    __shared__ int64_t shared[THREADS];
+    const int64_t g = blockIdx.x, elements = j.rows.numel * j.run, start = start_of(j.groups, g);
+    int64_t first = elements;
+    for (int64_t e = threadIdx.x; e < elements && first == elements; e += THREADS)
+        if (is_hit(x[start + place_of(j.rows, j.run, e)], most[g])) first = e;
+    shared[threadIdx.x] = first;
+    __syncthreads();
+    if (threadIdx.x) return;
+    for (int i = 1; i < THREADS; i++) first = shared[i] < first ? shared[i] : first;
+    if (first < elements) to[start + place_of(j.rows, j.run, first)] = narrow<T>(1);
+}
+
+/* A thread for a column of kept runs. */
+template <typename T> __global__ void __launch_bounds__(THREADS) first_in_columns_kernel(const T *x, const T *most, T *to, job j)
+{
+    const int64_t o = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (o >= j.groups.numel * j.run) return;
+    const int64_t start = start_of(j.groups, o / j.run) + o % j.run;
+    for (int64_t r = 0; r < j.rows.numel; r++) {
+        const int64_t at = start + start_of(j.rows, r);
+        if (!is_hit(x[at], most[o])) continue;
+        to[at] = narrow<T>(1);
+        return;
+    }
+}
+
+} // namespace
+
+extern "C" rw_status rw_reduce_cuda(const rw_kernel *k)
+{
+    const int kind = static_cast<const rw_reduce_attrs *>(k->attrs)->kind;
+    const int64_t in = k->in[0].layout->numel, out = k->out[0].layout->numel;
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        if (!in) return reduce_nothing<T>(k, kind);
+        if (kind == RW_REDUCE_MAX) return reduce<largest, T>(k, 1);
+        if (kind == RW_REDUCE_LOGSUMEXP) return reduce<exponentials, T>(k, 1);
+        return reduce<summed, T>(k, kind == RW_REDUCE_MEAN ? static_cast<double>(in / out) : 1);
+    });
+}
+
+extern "C" rw_status rw_first_max_cuda(const rw_kernel *k)
+{
+    const rw_reduce_attrs *const a = static_cast<const rw_reduce_attrs *>(k->attrs);
+    const rw_layout *const in = k->in[0].layout;
+    if (!in->numel) return RW_OK;
+    const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
+    const job j = { plan.groups, plan.rows, plan.run, 1, 1, 0, 1 };
+    rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
+    const cudaError_t cleared =
+        cudaMemsetAsync(k->out[0].data, 0, static_cast<size_t>(in->numel) * rw_dtype_size(k->out[0].dtype), cuda->stream);
+    if (cleared) return rw_cuda_status(cuda, cleared, "cudaMemsetAsync");
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        const T *const x = static_cast<const T *>(k->in[0].data), *const most = static_cast<const T *>(k->in[1].data);
+        T *const to = static_cast<T *>(k->out[0].data);
+        if (plan.run_reduced) RW_LAUNCH(first_in_runs_kernel<T>, static_cast<unsigned>(plan.groups.numel), THREADS, 0, k, x, most, to, j);
+        else RW_LAUNCH(first_in_columns_kernel<T>, blocks_for(plan.groups.numel * plan.run, THREADS), THREADS, 0, k, x, most, to, j);
+        return rw_cuda_launched(k);
+    });
+}
