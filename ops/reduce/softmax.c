@@ -1,7 +1,7 @@
 /* softmax, log_softmax and softmax with a causal mask. Their gradients need the output only. */
 #include "ops/reduce/softmax.h"
 
-#include "device/cpu/isa.h"
+#include "ops/kernels.h"
 #include "ops/util.h"
 
 static rw_status check_softmax(rw_op_call *call)
@@ -26,10 +26,10 @@ static rw_op_cost cost(const rw_op_call *call)
 }
 
 #define BACKWARD(NAME)                                                                                                       \
-    RW_CPU_KERNEL(rw_##NAME##_backward_cpu)                                                                                  \
+    RW_DECLARE_KERNELS(rw_##NAME##_backward)                                                                                 \
     static const rw_op_def rw_op_##NAME##_backward = { .name = #NAME "_backward", .n_inputs = 2, .n_outputs = 1,             \
                                                        .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check_backward,  \
-                                                       .kernel = { [RW_DEVICE_CPU] = rw_##NAME##_backward_cpu }, .cost = cost };
+                                                       .kernel = RW_KERNELS(rw_##NAME##_backward), .cost = cost };
 
 BACKWARD(softmax)
 BACKWARD(log_softmax)
@@ -69,14 +69,14 @@ static rw_status grad_log_softmax(rw_grad_call *g)
 
 #define SOFTMAX(NAME, KERNEL, GRAD)                                                                                 \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 1, .n_outputs = 1, .inplace = RW_OP_INPUT(0), \
-                                            .check = check_softmax, .kernel = { [RW_DEVICE_CPU] = KERNEL },         \
+                                            .check = check_softmax, .kernel = RW_KERNELS(KERNEL),                   \
                                             .grad = GRAD, .cost = cost };
 
-RW_CPU_KERNEL(rw_softmax_cpu)
-RW_CPU_KERNEL(rw_log_softmax_cpu)
-SOFTMAX(softmax, rw_softmax_cpu, grad_softmax)
-SOFTMAX(causal_softmax, rw_softmax_cpu, grad_softmax)
-SOFTMAX(log_softmax, rw_log_softmax_cpu, grad_log_softmax)
+RW_DECLARE_KERNELS(rw_softmax)
+RW_DECLARE_KERNELS(rw_log_softmax)
+SOFTMAX(softmax, rw_softmax, grad_softmax)
+SOFTMAX(causal_softmax, rw_softmax, grad_softmax)
+SOFTMAX(log_softmax, rw_log_softmax, grad_log_softmax)
 
 rw_tensor *rw_softmax_at(rw_site at, rw_tape *t, rw_tensor *x, int axis)
 {

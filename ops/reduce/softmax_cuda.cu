@@ -1,0 +1,304 @@
+/*
+ * The softmax family on CUDA. Over the last axis a row is held in the registers of a warp or a block and read once; rows that
+ * are too wide, or whose packs are not aligned, and all in float64, are read twice: once for the maximum and the sum of
+ * exponentials together. Over another axis a block takes columns side by side. Every form is safe over its input.
+ */
+#include "ops/reduce/parts.cuh"
+#include "ops/reduce/rows.cuh"
+
+extern "C" {
+#include "ops/reduce/softmax.h"
+}
+
+namespace {
+
+constexpr int THREADS = 128; /* of a block of which each warp has its own rows */
+
+struct job {
+    int64_t rows, n, inner; /* inner: how far the axis steps */
+    int64_t queries;        /* of a causal mask, 0 when there is none */
+    double scale;
+    bool logarithm;
+
+    /* Elements of a row before the mask begins. */
+    __device__ __forceinline__ int64_t seen(int64_t row) const
+    {
+        if (!queries) return n;
+        const int64_t s = row % queries + 1 + (n - queries);
+        return s < 0 ? 0 : s < n ? s : n;
+    }
+};
+
+/* From the sum of exponentials below `most` to what the elements are scaled and shifted by. */
+template <typename W> struct normal {
+    W most, inverse, shift;
+};
+
+template <typename W> __device__ __forceinline__ normal<W> normal_of(W most, W sum)
+{
+    return { most, sum > 0 || sum != sum ? 1 / sum : 0, most + static_cast<W>(log(sum)) };
+}
+
+/* The same of a reducer's state, whose infinities are no distance apart: here they give NaN, and nothing but -inf gives 0. */
+template <typename W> __device__ __forceinline__ normal<W> normal_of(const exponentials_state<W> &s)
+{
+    const W inf = static_cast<W>(INFINITY);
+    if (s.most == -inf) return normal_of<W>(0, s.sum != s.sum ? s.sum : 0);
+    return normal_of<W>(s.most, s.most == inf ? inf - inf : s.sum);
+}
+
+template <typename W> __device__ __forceinline__ W normalised(W x, const normal<W> &a, bool logarithm)
+{
+    return logarithm ? x - a.shift : static_cast<W>(exp(x - a.most)) * a.inverse;
+}
+
+/* ---- rows in registers ---- */
+
+template <typename T, int PACKS, int G>
+__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_kernel(const T *x, T *y, job j)
+{
+    using row = held_row<T, PACKS, G>;
+    __shared__ float shared[2 * ROW_SUMS * (ROW_BLOCK / 32)];
+    const int t = threadIdx.x % G, n = static_cast<int>(j.n);
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * (blockDim.x / G) + threadIdx.x / G;
+    if (i >= j.rows) return; /* a whole group */
+    const int seen = static_cast<int>(j.seen(i));
+    const float scale = static_cast<float>(j.scale);
+    float s[PACKS * row::size], most = -INFINITY, sum = 0;
+    int round = 0;
+    row r;
+    r.load(x + i * n, t, seen + row::size - 1 < n ? (seen + row::size - 1) / row::size * row::size : n);
+#pragma unroll
+    for (int c = 0; c < PACKS * row::size; c++) {
+        s[c] = row::place(c / row::size, t) + c % row::size < seen ? widen(r.v[c / row::size].x[c % row::size]) * scale : -INFINITY;
+        most = s[c] > most ? s[c] : most; /* NaN comes back in the sum */
+    }
+    most = group_max<G>(most, shared, round);
+    if (most == -INFINITY) most = 0;
+#pragma unroll
+    for (int c = 0; c < PACKS * row::size; c++) {
+        const float e = expf(s[c] - most);
+        if (!j.logarithm) s[c] = e;
+        sum += e;
+    }
+    const normal<float> a = normal_of(most, group_sum<G>(sum, shared, round));
+#pragma unroll
+    for (int p = 0; p < PACKS; p++) {
+        pack<T> out;
+        if (row::place(p, t) >= n) continue;
+#pragma unroll
+        for (int e = 0; e < row::size; e++) {
+            const float v = s[p * row::size + e];
+            out.x[e] = narrow<T>(j.logarithm ? v - a.shift : v * a.inverse);
+        }
+        store_pack(y + i * n + row::place(p, t), out);
+    }
+}
+
+/* One element of a gradient from y, dy and the row's sum. */
+template <typename W> __device__ __forceinline__ W slope(W y, W dy, W sum, W scale, bool logarithm)
+{
+    return logarithm ? dy - static_cast<W>(exp(y)) * sum : y * (dy - sum) * scale;
+}
+
+template <typename T, int PACKS, int G>
+__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) backward_kernel(const T *y, const T *dy, T *dx, job j)
+{
+    using row = held_row<T, PACKS, G>;
+    __shared__ float shared[2 * ROW_SUMS * (ROW_BLOCK / 32)];
+    const int t = threadIdx.x % G, n = static_cast<int>(j.n);
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * (blockDim.x / G) + threadIdx.x / G;
+    if (i >= j.rows) return;
+    float sum = 0;
+    int round = 0;
+    row ry, rdy;
+    ry.load(y + i * n, t, n), rdy.load(dy + i * n, t, n);
+#pragma unroll
+    for (int c = 0; c < PACKS * row::size; c++) {
+        const float g = widen(rdy.v[c / row::size].x[c % row::size]);
+        if (j.logarithm) sum += g;
+        else sum = fmaf(widen(ry.v[c / row::size].x[c % row::size]), g, sum);
+    }
+    sum = group_sum<G>(sum, shared, round);
+#pragma unroll
+    for (int p = 0; p < PACKS; p++) {
+        pack<T> out;
+        if (row::place(p, t) >= n) continue;
+#pragma unroll
+        for (int e = 0; e < row::size; e++)
+            out.x[e] = narrow<T>(slope(widen(ry.v[p].x[e]), widen(rdy.v[p].x[e]), sum, static_cast<float>(j.scale), j.logarithm));
+        store_pack(dx + i * n + row::place(p, t), out);
+    }
+}
+
+/* ---- any row ---- */
+
+template <typename T, int G>
+__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_any_kernel(const T *x, T *y, job j)
+{
+    using W = wide<T>;
+    using E = exponentials<W>;
+    __shared__ typename E::state shared[ROW_BLOCK / 32];
+    const int t = threadIdx.x % G;
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * (blockDim.x / G) + threadIdx.x / G;
+    if (i >= j.rows) return;
+    const int64_t seen = j.seen(i), start = i * j.n;
+    const W scale = static_cast<W>(j.scale);
+    typename E::state s = E::empty();
+    for (int64_t c = t; c < seen; c += G * 4) {
+        W v[4];
+#pragma unroll
+        for (int l = 0; l < 4; l++) v[l] = c + l * G < seen ? widen(x[start + c + l * G]) * scale : E::nothing();
+        E::add(s, v);
+    }
+    for (int d = 16; d > 0; d >>= 1) E::merge(s, E::shuffled(s, d));
+    if (G > 32) {
+        if (t % 32 == 0) shared[t / 32] = s;
+        __syncthreads();
+        s = shared[0];
+        for (int w = 1; w < G / 32; w++) E::merge(s, shared[w]);
+    }
+    const normal<W> a = normal_of(s);
+    for (int64_t c = t; c < j.n; c += G) {
+        const W v = c < seen ? normalised(widen(x[start + c]) * scale, a, j.logarithm) : W(0);
+        y[start + c] = narrow<T>(v);
+    }
+}
+
+template <typename T, int G>
+__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) backward_any_kernel(const T *y, const T *dy, T *dx, job j)
+{
+    using W = wide<T>;
+    __shared__ W shared[2 * ROW_SUMS * (ROW_BLOCK / 32)];
+    const int t = threadIdx.x % G;
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * (blockDim.x / G) + threadIdx.x / G, start = i * j.n;
+    if (i >= j.rows) return;
+    W sum = 0;
+    int round = 0;
+    for (int64_t c = t; c < j.n; c += G) sum += j.logarithm ? widen(dy[start + c]) : widen(y[start + c]) * widen(dy[start + c]);
+    sum = group_sum<G>(sum, shared, round);
+    for (int64_t c = t; c < j.n; c += G)
+        dx[start + c] = narrow<T>(slope(widen(y[start + c]), widen(dy[start + c]), sum, static_cast<W>(j.scale), j.logarithm));
+}
+
+/* ---- another axis than the last: blockDim.x columns of a slab of n x inner, blockDim.y rows at a time ---- */
+
+/* Merges the states of a column's threads; every one gets the result. */
+template <typename R> __device__ __forceinline__ typename R::state merge_rows(typename R::state s, typename R::state *shared)
+{
+    for (unsigned d = blockDim.y / 2; d > 0; d /= 2) {
+        const unsigned at = threadIdx.y % d * blockDim.x + threadIdx.x;
+        if (threadIdx.y >= d && threadIdx.y < 2 * d) shared[at] = s;
+        __syncthreads();
+        if (threadIdx.y < d) R::merge(s, shared[at]);
+        __syncthreads();
+    }
+    if (threadIdx.y == 0) shared[threadIdx.x] = s;
+    __syncthreads();
+    return shared[threadIdx.x];
+}
+
+template <typename T, bool BACKWARD>
+__global__ void __launch_bounds__(ROW_BLOCK) columns_kernel(const T *x, const T *dy, T *to, job j, int64_t chunks)
+{
+    using W = wide<T>;
+    using E = exponentials<W>;
+    using S = summed<W>;
+    __shared__ typename E::state of_forward[ROW_BLOCK];
+    __shared__ typename S::state of_backward[ROW_BLOCK];
+    const int64_t column = blockIdx.x % chunks * blockDim.x + threadIdx.x, start = blockIdx.x / chunks * j.n * j.inner + column;
+    const bool mine = column < j.inner;
+    if (BACKWARD) {
+        typename S::state s = S::empty();
+        for (int64_t r = threadIdx.y; r < j.n && mine; r += blockDim.y) {
+            const W g = widen(dy[start + r * j.inner]);
+            s.sum += j.logarithm ? g : widen(x[start + r * j.inner]) * g;
+        }
+        s = merge_rows<S>(s, of_backward);
+        for (int64_t r = threadIdx.y; r < j.n && mine; r += blockDim.y) {
+            const int64_t at = start + r * j.inner;
+            to[at] = narrow<T>(slope(widen(x[at]), widen(dy[at]), s.sum, static_cast<W>(j.scale), j.logarithm));
+        }
+    } else {
+        typename E::state s = E::empty();
+        for (int64_t r = threadIdx.y; r < j.n && mine; r += blockDim.y) {
+            const W v[1] = { widen(x[start + r * j.inner]) * static_cast<W>(j.scale) };
+            E::add(s, v);
+        }
+        const normal<W> a = normal_of(merge_rows<E>(s, of_forward));
+        for (int64_t r = threadIdx.y; r < j.n && mine; r += blockDim.y) {
+            const int64_t at = start + r * j.inner;
+            to[at] = narrow<T>(normalised(widen(x[at]) * static_cast<W>(j.scale), a, j.logarithm));
+        }
+    }
+}
+
+/* ---- launches ---- */
+
+template <typename T, bool BACKWARD> void launch_columns(const rw_kernel *k, const job &j)
+{
+    unsigned lanes = 1;
+    while (lanes < 32 && lanes < j.inner) lanes *= 2;
+    const int64_t chunks = (j.inner + lanes - 1) / lanes;
+    RW_LAUNCH((columns_kernel<T, BACKWARD>), static_cast<unsigned>(j.rows / j.inner * chunks), dim3(lanes, ROW_BLOCK / lanes), 0, k,
+              static_cast<const T *>(k->in[0].data), static_cast<const T *>(BACKWARD ? k->in[1].data : nullptr),
+              static_cast<T *>(k->out[0].data), j, chunks);
+}
+
+template <typename T, int G, bool BACKWARD> void launch_rows(const rw_kernel *k, const job &j)
+{
+    const T *const x = static_cast<const T *>(k->in[0].data), *const dy = static_cast<const T *>(BACKWARD ? k->in[1].data : nullptr);
+    T *const to = static_cast<T *>(k->out[0].data);
+    const int threads = G == ROW_WARP ? THREADS : G;
+    const unsigned grid = blocks_for(j.rows, threads / G);
+    if constexpr (sizeof(T) < sizeof(double)) {
+        if (j.n <= ROW_BLOCK_MOST && has_packs(&k->in[0], j.n) && (!BACKWARD || has_packs(&k->in[1], j.n))) {
+            with_packs<T>(j.n, G, [&](auto n) {
+                if constexpr (BACKWARD) RW_LAUNCH((backward_kernel<T, decltype(n)::value, G>), grid, threads, 0, k, x, dy, to, j);
+                else RW_LAUNCH((forward_kernel<T, decltype(n)::value, G>), grid, threads, 0, k, x, to, j);
+            });
+            return;
+        }
+    }
+    if constexpr (BACKWARD) RW_LAUNCH((backward_any_kernel<T, G>), grid, threads, 0, k, x, dy, to, j);
+    else RW_LAUNCH((forward_any_kernel<T, G>), grid, threads, 0, k, x, to, j);
+}
+
+template <bool BACKWARD> rw_status run(const rw_kernel *k, bool logarithm)
+{
+    const rw_softmax_attrs *const a = static_cast<const rw_softmax_attrs *>(k->attrs);
+    const rw_layout *const l = k->in[0].layout;
+    const int axis = static_cast<int>(a->axis < 0 ? a->axis + l->rank : a->axis);
+    if (!l->numel) return RW_OK;
+    job j = { l->numel / l->dim[axis], l->dim[axis], 1, a->causal ? l->dim[l->rank - 2] : 0, a->scale, logarithm };
+    for (int i = axis + 1; i < l->rank; i++) j.inner *= l->dim[i];
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        if (j.inner > 1) launch_columns<T, BACKWARD>(k, j);
+        else if (j.n <= ROW_WARP_MOST) launch_rows<T, ROW_WARP, BACKWARD>(k, j);
+        else launch_rows<T, ROW_BLOCK, BACKWARD>(k, j);
+        return rw_cuda_launched(k);
+    });
+}
+
+} // namespace
+
+extern "C" rw_status rw_softmax_cuda(const rw_kernel *k)
+{
+    return run<false>(k, false);
+}
+
+extern "C" rw_status rw_log_softmax_cuda(const rw_kernel *k)
+{
+    return run<false>(k, true);
+}
+
+extern "C" rw_status rw_softmax_backward_cuda(const rw_kernel *k)
+{
+    return run<true>(k, false);
+}
+
+extern "C" rw_status rw_log_softmax_backward_cuda(const rw_kernel *k)
+{
+    return run<true>(k, true);
+}
