@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_kernel(co
 #pragma unroll
         for (int e = 0; e < row::size; e++) {
             const float v = s[p * row::size + e];
-            out.x[e] = narrow<T>(j.logarithm ? v - a.shift : v * a.inverse);
+            const float normalised = j.logarithm ? v - a.shift : v * a.inverse;
+            out.x[e] = narrow<T>(row::place(p, t) + e < seen ? normalised : 0);
         }
         store_pack(y + i * n + row::place(p, t), out);
     }
