@@ -1,6 +1,8 @@
 /* Programs that once failed under tests/fuzz.c, shrunk, and what they taught. */
 #include "fuzz/found.h"
 
+#include <math.h>
+
 /* The statistics were those of the plan before, beside the measured peak of the verifier's. */
 Test(found, the_predicted_peak_is_the_measured_one_after_verify_too)
 {
@@ -121,4 +123,36 @@ Test(found, an_eager_assignment_waits_for_the_end_of_the_step)
         cr_assert_eq(now[0], 3, "with%s anything to train: %g", trains ? "" : "out", (double)now[0]);
         bench_close(&b);
     }
+}
+
+/*
+ * An op wrote over a buffer of which its operand was only a dense first part, and broadcast: it went on reading what it had
+ * written. Under `full` the table's rows die in backward's product with their first one; under `none` the buffer lived on.
+ */
+Test(found, seed_10662_a_part_of_a_buffer_is_not_written_over)
+{
+    static const int32_t index[9] = { 0 };
+    struct found f = { 0 };
+    for (f.policy = 0; f.policy < 2; f.policy++) {
+        struct bench b = bench_open(1, 1);
+        rw_tape *const t = b.t;
+        rw_tensor *const v0 = rw_param(b.ctx, "v0", RW_F32, RW_SHAPE(1, 3));
+        rw_init_normal(v0, 0, 0.5);
+        ckpt_set_policy(t, f.policy ? "full" : "none");
+        ckpt_begin(t, "c");
+        rw_tensor *const v1 = rw_embedding(t, v0, rw_input(t, RW_I32, RW_SHAPE(3, 3), index));
+        rw_tensor *const v2 = rw_mul(t, v1, rw_slice(t, v1, 0, 0, 1));
+        ckpt_end(t);
+        rw_tensor *const loss = rw_sum(t, rw_tanh(t, v2), RW_ALL_AXES, false);
+        found_backward(&f, t, loss);
+        float x[3], g[3]; /* 9 tanh(x^2), differentiated: fewer than 100 roundings, the cancellation in 1 - tanh^2 included */
+        cr_assert_eq(rw_read(NULL, v0, x, sizeof x), RW_OK);
+        cr_assert_eq(rw_read(NULL, rw_gradient(v0), g, sizeof g), RW_OK);
+        for (int i = 0; i < 3; i++) {
+            const double th = tanh((double)x[i] * (double)x[i]), expected = 18 * (double)x[i] * (1 - th * th);
+            cr_assert_float_eq(g[i], expected, 100 * 0x1p-24 * fabs(expected), "%g, not %g", (double)g[i], expected);
+        }
+        bench_close(&b);
+    }
+    found_finish(&f);
 }

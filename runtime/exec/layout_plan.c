@@ -22,13 +22,19 @@ static const struct rw_tensor *input_value(const rw_tape *t, const struct rw_nod
     return rw_tape_value(t, t->operands[node->first_input + (uint32_t)i]);
 }
 
+/* A dense part of a buffer is not enough: an op that broadcasts it reads it again after the rest has been written over. */
+static bool is_whole_buffer(const rw_tape *t, const struct rw_tensor *v)
+{
+    return rw_layout_is_whole(rw_tensor_layout(t->ctx, v)) && rw_tensor_bytes(v) == rw_tensor_bytes(rw_tape_value(t, v->base));
+}
+
 /* No other operand of the step may look into the buffer, unless it is the very same dense value. */
 static bool is_alone(const rw_tape *t, const struct rw_schedule *s, const struct rw_step *step, int i)
 {
     const struct rw_node *const node = &t->nodes[step->node];
     for (int k = 0; k < node->n_inputs; k++) {
         if (s->refs[step->place + (uint32_t)k] != s->refs[step->place + (uint32_t)i]) continue;
-        if (!rw_layout_is_whole(rw_tensor_layout(t->ctx, input_value(t, node, k)))) return false;
+        if (!is_whole_buffer(t, input_value(t, node, k))) return false;
         if (k != i && !(t->ctx->ops[node->op]->inplace >> k & 1)) return false;
     }
     return true;
