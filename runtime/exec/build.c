@@ -226,6 +226,13 @@ static bool take_tail(const struct build *b, rw_plan *plan, const struct rw_tape
            copy_array(&plan->attrs, &plan->n_attrs, t->attrs + mark->attrs, t->n_attrs - mark->attrs, 1);
 }
 
+/* What a gradient rule read of the context by itself: the tape will have another leaf in that place, or none. */
+static void forget_leaves_of_the_tail(rw_plan *plan, const struct rw_tape_mark *mark)
+{
+    for (size_t i = 0; i < plan->n_sources; i++)
+        if (plan->sources[i].leaf != RW_NONE_ID && plan->sources[i].leaf >= mark->leaves) plan->sources[i].leaf = RW_NONE_ID;
+}
+
 static rw_status assemble(struct build *b, struct rw_schedule *s, const struct rw_tape_mark *mark, rw_plan **ret_plan)
 {
     rw_plan *const plan = rw_calloc(1, sizeof *plan);
@@ -236,6 +243,7 @@ static rw_status assemble(struct build *b, struct rw_schedule *s, const struct r
     plan->root = b->request->n_values ? b->request->values[0] : RW_NONE_ID;
     rw_status status = take_tail(b, plan, mark) ? RW_OK : RW_ERR_MEMORY;
     if (!status) status = rw_layout_plan(b->t, s, plan);
+    if (!status) forget_leaves_of_the_tail(plan, mark);
     if (!status && !copy_array(&plan->gradients, &plan->n_gradients, b->params, b->n_params, sizeof *b->params))
         status = RW_ERR_MEMORY;
     if (status) {

@@ -14,10 +14,6 @@ struct rw_param {
     size_t bytes;
     int64_t numel;
     uint32_t version; /* counts changes of data */
-    /* The leaf on the tape that used it last: a parameter becomes one leaf per tape and step. */
-    rw_tape *tape;
-    uint64_t tape_step;
-    uint32_t tape_value;
 };
 
 /* The parameter or buffer behind a context tensor (or behind its gradient), NULL for a tape value. */

@@ -101,8 +101,6 @@ void rw_tape_destroy(rw_tape **pt)
     rw_tape_reset(t);
     *t->link = t->next;
     if (t->next) t->next->link = t->link;
-    for (size_t i = 0; i < ctx->n_params; i++)
-        if (ctx->params[i]->tape == t) ctx->params[i]->tape = NULL;
     for (size_t i = 0; i < t->n_chunks; i++) rw_free(t->chunks[i]);
     for (size_t i = 0; i < t->n_inputs; i++) ctx->device->free(ctx->device_state, t->inputs[i].data);
     for (size_t i = 0; i < t->n_blocks; i++) {
@@ -110,8 +108,8 @@ void rw_tape_destroy(rw_tape **pt)
         ctx->device->free(ctx->device_state, t->blocks[i].data);
     }
     rw_policy_finish(&t->policy);
-    void *const arrays[] = { t->nodes,   t->operands, t->attrs,    t->chunks, t->leaves, t->tickets,   t->regions,
-                             t->effects, t->retained, t->inputs,   t->held,   t->blocks, t->gradients, t->policy_spec };
+    void *const arrays[] = { t->nodes,   t->operands, t->attrs,  t->chunks, t->leaves, t->seen,      t->tickets,    t->regions,
+                             t->effects, t->retained, t->inputs, t->held,   t->blocks, t->gradients, t->policy_spec };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_free(t);
     *pt = NULL;
@@ -161,6 +159,8 @@ struct rw_tape_mark rw_tape_mark(const rw_tape *t)
 
 void rw_tape_cut(rw_tape *t, const struct rw_tape_mark *mark)
 {
+    for (size_t i = mark->leaves; i < t->n_leaves; i++)
+        if (t->leaves[i].kind == RW_LEAF_PARAM) t->seen[t->leaves[i].param].step = 0;
     t->n_nodes = mark->nodes;
     t->n_operands = mark->operands;
     t->n_attrs = mark->attrs;
@@ -203,16 +203,24 @@ static struct rw_tensor *add_leaf(rw_tape *t, struct rw_leaf leaf, uint32_t layo
     return v;
 }
 
+static struct rw_seen *seen_of(rw_tape *t, uint32_t param)
+{
+    const size_t had = t->cap_seen;
+    if (!rw_grow(&t->seen, &t->cap_seen, param, 1, sizeof *t->seen)) return NULL;
+    if (t->cap_seen > had) memset(t->seen + had, 0, (t->cap_seen - had) * sizeof *t->seen);
+    return &t->seen[param];
+}
+
 static struct rw_tensor *param_leaf(rw_tape *t, struct rw_param *p)
 {
-    if (p->tape == t && p->tape_step == t->step) return rw_tape_value(t, p->tape_value);
+    struct rw_seen *const seen = seen_of(t, p->tensor.id);
+    if (!seen) return NULL;
+    if (seen->step == t->step) return rw_tape_value(t, seen->value);
     struct rw_tensor *const v =
         add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_PARAM, .param = p->tensor.id, .version = p->version, .bytes = p->bytes },
                  p->tensor.layout, (rw_dtype)p->tensor.dtype, p->tensor.flags & RW_VALUE_REQUIRES);
     if (!v) return NULL;
-    p->tape = t;
-    p->tape_step = t->step;
-    p->tape_value = v->id;
+    *seen = (struct rw_seen){ t->step, v->id };
     return v;
 }
 

@@ -40,6 +40,12 @@ struct rw_tape {
     size_t n_values, n_chunks, cap_chunks;
     struct rw_leaf *leaves;
     size_t n_leaves, cap_leaves;
+    /* By parameter: its leaf, of which there is one per step, whatever other tapes record in between. */
+    struct rw_seen {
+        uint64_t step; /* 0: none */
+        uint32_t value;
+    } *seen;
+    size_t cap_seen;
     rw_ticket *tickets;
     size_t n_tickets, cap_tickets;
     uint64_t ticket_end;  /* the block behind the last one drawn */
