@@ -156,3 +156,19 @@ Test(found, seed_10662_a_part_of_a_buffer_is_not_written_over)
     }
     found_finish(&f);
 }
+
+/* A value without elements, alone in its block of results, did not pass for held: its effect happened again. */
+Test(found, an_effect_on_a_value_without_elements_happens_once)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("the op's kernel runs on the CPU alone");
+    struct bench b = bench_open(1, 1);
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(3, 0));
+    rw_tensor *const y = rw_apply(b.t, &fuzz_tally, &(rw_tensor *){ p }, 1, &(int64_t){ 5 }, 8, NULL);
+    char nothing;
+    fuzz_clear_runs();
+    cr_assert_eq(rw_read(b.t, y, &nothing, 0), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(fuzz_tally_runs[5], 1);
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(fuzz_tally_runs[5], 1);
+    bench_close(&b);
+}

@@ -347,8 +347,12 @@ rw_tensor *rw_require_grad(rw_tape *t, rw_tensor *x)
 
 void *rw_tape_held(const rw_tape *t, uint32_t base)
 {
-    for (size_t i = 0; i < t->n_held; i++)
-        if (t->held[i].value == base) return (char *)t->blocks[t->held[i].block].data + t->held[i].offset;
+    static char nothing; /* where a value without elements lies when its block has no memory: it is held all the same */
+    for (size_t i = 0; i < t->n_held; i++) {
+        if (t->held[i].value != base) continue;
+        char *const data = t->blocks[t->held[i].block].data;
+        return data ? data + t->held[i].offset : &nothing;
+    }
     return NULL;
 }
 

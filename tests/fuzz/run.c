@@ -201,6 +201,13 @@ static void act(struct stage *g, int tape, int what)
     }
 }
 
+static bool goes_backward(const struct fz_program *p)
+{
+    for (int i = 0; i < p->n_actions; i++)
+        if (!p->action[i].dropped && p->action[i].kind == FZ_BACKWARD) return true;
+    return false;
+}
+
 static void end_step(struct stage *g)
 {
     double norm = 0;
@@ -215,7 +222,8 @@ static void end_step(struct stage *g)
     }
     const rw_generator_state state = rw_generator_get(g->b.ctx);
     memcpy(note(g, FZ_GENERATOR, -1, -1, RW_OK, sizeof state), &state, sizeof state);
-    memcpy(note(g, FZ_EFFECT, -1, -1, RW_OK, sizeof fuzz_tally_runs), fuzz_tally_runs, sizeof fuzz_tally_runs);
+    if (goes_backward(g->p)) /* else effects need not have happened, and under REWIND_EAGER they have */
+        memcpy(note(g, FZ_EFFECT, -1, -1, RW_OK, sizeof fuzz_tally_runs), fuzz_tally_runs, sizeof fuzz_tally_runs);
     if (!g->p->accumulates) rw_zero_grad(g->b.ctx);
     for (int tape = 0; tape < g->n_tapes; tape++) rw_tape_reset(g->tape[tape]);
 }
