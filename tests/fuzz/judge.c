@@ -149,6 +149,47 @@ struct fz_verdict fz_judge(const struct fz_program *p, const struct fz_sabotage 
     return finish(s);
 }
 
+/* In a child: goes on until a candidate fails as wanted; s->seed is its number, or that of the one that ends the process. */
+static void search(fz_candidate_fn make, void *context, const struct fz_verdict *wanted, const struct fz_sabotage *sabotage,
+                   struct shared *s)
+{
+    struct fz_program *const p = malloc(sizeof *p);
+    if (!p) abort();
+    for (;; s->seed++) {
+        const enum fz_candidate c = make(context, p, (int)s->seed);
+        if (c == FZ_NO_MORE) break;
+        if (c == FZ_SKIP) continue;
+        in_child();
+        judge_here(p, sabotage, s);
+        if (fz_same_failure(&s->verdict, wanted)) _exit(0);
+    }
+    s->verdict.failure = FZ_FINE;
+}
+
+int fz_judge_first(fz_candidate_fn make, void *context, int from, const struct fz_verdict *wanted,
+                   const struct fz_sabotage *sabotage, struct fz_verdict *ret_verdict)
+{
+    for (;;) {
+        struct shared *const s = begin();
+        s->seed = (uint64_t)from;
+        fflush(NULL);
+        const pid_t child = fork();
+        if (child == 0) {
+            search(make, context, wanted, sabotage, s);
+            _exit(0);
+        }
+        wait_for(child, s);
+        from = (int)s->seed;
+        const struct fz_verdict v = finish(s);
+        if (v.failure == FZ_FINE) return -1;
+        if (fz_same_failure(&v, wanted)) {
+            *ret_verdict = v;
+            return from;
+        }
+        from++; /* another crash than the one wanted */
+    }
+}
+
 struct fz_verdict fz_judge_seeds(uint64_t first, uint64_t count, int64_t most, uint64_t *ret_seed, struct fz_coverage *coverage)
 {
     struct shared *const s = begin();

@@ -30,6 +30,14 @@ struct fz_sabotage {
 /* One program. */
 struct fz_verdict fz_judge(const struct fz_program *p, const struct fz_sabotage *sabotage);
 
+/* Candidate number k of a list. */
+enum fz_candidate { FZ_CANDIDATE, FZ_SKIP, FZ_NO_MORE };
+typedef enum fz_candidate (*fz_candidate_fn)(void *context, struct fz_program *p, int k);
+
+/* The number of the first candidate, from `from` on, that fails as *wanted did, with its verdict; -1 when there is none. */
+int fz_judge_first(fz_candidate_fn make, void *context, int from, const struct fz_verdict *wanted,
+                   const struct fz_sabotage *sabotage, struct fz_verdict *ret_verdict);
+
 /* Programs first, first + 1, ... up to `count`; stops at the first that fails and gives its seed. */
 struct fz_verdict fz_judge_seeds(uint64_t first, uint64_t count, int64_t most, uint64_t *ret_seed, struct fz_coverage *coverage);
 

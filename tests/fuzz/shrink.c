@@ -1,103 +1,64 @@
 /*
- * Delta debugging over a program. Each reduction makes a candidate; a candidate that is still a program and still fails
- * in the same way takes the program's place. Reductions that leave most out come first, and all are tried again until
- * none helps.
+ * Delta debugging over a program. A pass is a list of reductions, each of which makes a candidate from the best program so
+ * far; a candidate that is still a program and still fails in the same way takes its place. Passes that leave most out
+ * come first, and all are gone through again until none helps.
  */
 #include "fuzz/shrink.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_TRIES 4000
-
-struct shrinker {
-    struct fz_program *best, *next; /* the candidate is made in *next */
-    struct fz_verdict wanted, found;
-    const struct fz_sabotage *sabotage;
-    int tries;
-};
-
-static struct fz_program *candidate(struct shrinker *s)
-{
-    *s->next = *s->best;
-    return s->next;
-}
-
-static bool take_if_it_fails(struct shrinker *s)
-{
-    if (s->tries >= MOST_TRIES || !memcmp(s->best, s->next, sizeof *s->best) || !fz_resolve(s->next, NULL)) return false;
-    s->tries++;
-    const struct fz_verdict v = fz_judge(s->next, s->sabotage);
-    if (!fz_same_failure(&v, &s->wanted)) return false;
-    s->found = v;
-    struct fz_program *const p = s->best;
-    s->best = s->next;
-    s->next = p;
-    return true;
-}
-
-/* A mask that differs in an element that is dropped anyway shows nothing: other random numbers may show more. */
-static bool take_with_luck(struct shrinker *s)
-{
-    if (take_if_it_fails(s)) return true;
-    if (fz_size(s->next) > 12) return false;
-    for (int i = 0; i < 3; i++) {
-        s->next->numbers++;
-        if (take_if_it_fails(s)) return true;
-    }
-    return false;
-}
+/* Makes candidate number k of *p; false past the last one. A candidate equal to *p is passed over. */
+typedef bool (*pass_fn)(struct fz_program *p, int k);
 
 /* Settings */
 
-static bool simplify_settings(struct shrinker *s)
+static bool settings(struct fz_program *p, int k)
 {
-    static const char *const policies[] = { "full", "selective:a", "uniform:1", "block:1", "none" };
-    bool any = false;
-    candidate(s)->steps = 1, any |= take_if_it_fails(s);
-    candidate(s)->two_tapes = false, any |= take_if_it_fails(s);
-    candidate(s)->accumulates = false, any |= take_if_it_fails(s);
-    candidate(s)->clips = false, any |= take_if_it_fails(s);
-    candidate(s)->mode = FZ_PLAIN, any |= take_if_it_fails(s);
-    for (int i = 0; i < FZ_STEPS; i++) candidate(s)->threads[i] = 1, any |= take_if_it_fails(s);
-    strcpy(candidate(s)->policy[1], s->best->policy[0]), any |= take_if_it_fails(s);
-    for (int i = 0; i < FZ_STEPS; i++) {
-        bool simple = false;
-        for (int k = 0; k < 5; k++) simple |= !strcmp(s->best->policy[i], policies[k]);
-        for (int k = 0; k < 5 && !simple; k++) {
-            strcpy(candidate(s)->policy[i], policies[k]);
-            if ((simple = take_if_it_fails(s))) any = true;
-        }
+    switch (k) {
+    case 0: p->steps = 1; break;
+    case 1: p->two_tapes = false; break;
+    case 2: p->accumulates = false; break;
+    case 3: p->clips = false; break;
+    case 4: p->mode = FZ_PLAIN; break;
+    case 5: p->threads[0] = p->threads[1] = 1; break;
+    case 6: p->threads[1] = p->threads[0]; break;
+    case 7: memcpy(p->policy[1], p->policy[0], FZ_POLICY); break;
+    case 8: memcpy(p->policy[0], p->policy[1], FZ_POLICY); break;
+    default: return false;
     }
-    return any;
+    return true;
 }
 
-static bool drop_actions(struct shrinker *s)
+/* The first of these that will do; a policy is not made worse again. */
+static bool policies(struct fz_program *p, int k)
 {
-    bool any = false;
-    for (int i = s->best->n_actions; i-- > 0;) {
-        if (s->best->action[i].dropped) continue;
-        candidate(s)->action[i].dropped = true;
-        any |= take_if_it_fails(s);
-    }
-    return any;
+    static const char *const simple[] = { "full", "selective:a", "uniform:1", "block:1", "none" };
+    char *const policy = p->policy[k / 5 % FZ_STEPS];
+    if (k >= 5 * FZ_STEPS) return false;
+    for (int i = 0; i <= k % 5; i++)
+        if (!strcmp(policy, simple[i])) return true;
+    strcpy(policy, simple[k % 5]);
+    return true;
 }
 
-static bool drop_losses(struct shrinker *s)
+static bool actions(struct fz_program *p, int k)
 {
-    bool any = false;
-    for (int l = s->best->n_losses; l-- > 0;) {
-        struct fz_program *const p = candidate(s);
-        if (p->n_losses < 2) break;
-        for (int i = l; i < p->n_losses - 1; i++) p->loss[i] = p->loss[i + 1];
-        p->n_losses--;
-        for (int i = 0; i < p->n_actions; i++) {
-            if (p->action[i].loss == l) p->action[i].dropped = true;
-            else p->action[i].loss -= p->action[i].loss > l;
-        }
-        any |= take_if_it_fails(s);
+    if (k >= p->n_actions) return false;
+    p->action[k].dropped = true;
+    return true;
+}
+
+static bool losses(struct fz_program *p, int l)
+{
+    if (p->n_losses < 2 || l >= p->n_losses) return false;
+    for (int i = l; i < p->n_losses - 1; i++) p->loss[i] = p->loss[i + 1];
+    p->n_losses--;
+    for (int i = 0; i < p->n_actions; i++) {
+        if (p->action[i].loss == l) p->action[i].dropped = true;
+        else p->action[i].loss -= p->action[i].loss > l;
     }
-    return any;
+    return true;
 }
 
 /* Statements */
@@ -115,7 +76,7 @@ static int end_of(const struct fz_program *p, int begin)
         depth += is_named(p, i, "ckpt_begin") - is_named(p, i, "ckpt_end");
         if (!depth) return i;
     }
-    return -1;
+    return begin;
 }
 
 static void redirect(struct fz_program *p, int from, int to)
@@ -135,171 +96,191 @@ static void drop_unused(struct fz_program *p)
         if (!p->s[i].dropped && !(fz_op(p->s[i].op)->flags & FZ_MARK) && !fz_is_used(p, i)) p->s[i].dropped = true;
 }
 
-/* A leaf takes the statement's place; it gives the one output that is read. */
-static bool cut(struct fz_program *p, int i)
+static bool is_read(const struct fz_program *p, int value)
+{
+    for (int i = value / FZ_OUTS + 1; i < p->n; i++)
+        for (int k = 0; !p->s[i].dropped && k < p->s[i].n_in; k++)
+            if (p->s[i].in[k] == value) return true;
+    for (int l = 0; l < p->n_losses; l++)
+        if (p->loss[l] == value) return true;
+    return false;
+}
+
+/* A leaf takes the statement's place, when one output of it is read. */
+static void cut(struct fz_program *p, int i)
 {
     struct fz_statement *const s = &p->s[i];
-    if (s->dropped || (fz_op(s->op)->flags & (FZ_LEAF | FZ_MARK)) || !s->n_out) return false;
     int used = -1;
+    if (s->dropped || (fz_op(s->op)->flags & (FZ_LEAF | FZ_MARK))) return;
     for (int k = 0; k < s->n_out; k++) {
-        struct fz_program *const q = p;
-        bool read = false;
-        for (int j = i + 1; j < q->n; j++)
-            for (int m = 0; !q->s[j].dropped && m < q->s[j].n_in; m++) read |= q->s[j].in[m] == i * FZ_OUTS + k;
-        for (int l = 0; l < p->n_losses; l++) read |= p->loss[l] == i * FZ_OUTS + k;
-        if (read && used >= 0) return false;
-        if (read) used = k;
+        if (!is_read(p, i * FZ_OUTS + k)) continue;
+        if (used >= 0) return;
+        used = k;
     }
-    if (used < 0) return false;
+    if (used < 0) return;
     const struct fz_type type = s->out[used];
+    const bool index = type.dtype == RW_I32;
     redirect(p, i * FZ_OUTS + used, i * FZ_OUTS);
-    *s = (struct fz_statement){ .op = (uint8_t)fz_op_named(type.dtype == RW_I32 ? "index" : "param"), .n_out = 1,
+    *s = (struct fz_statement){ .op = (uint8_t)fz_op_named(index ? "index" : "param"), .n_out = 1,
                                 .word = { s->word[0], s->word[1], s->word[2] } };
-    s->out[0] = (struct fz_type){ .dtype = type.dtype, .shape = type.shape, .bound = type.dtype == RW_I32 ? type.bound : 2,
-                                  .slope = type.dtype != RW_I32 };
+    s->out[0] = (struct fz_type){ .dtype = type.dtype, .shape = type.shape, .bound = index ? type.bound : 2, .slope = !index };
+}
+
+/* Halves, quarters, ... of the statements, from the end; at last one by one. */
+static bool cuts(struct fz_program *p, int k)
+{
+    int size = (p->n + 1) / 2;
+    while (size > 0 && k >= (p->n + size - 1) / size) {
+        k -= (p->n + size - 1) / size;
+        size = size == 1 ? 0 : (size + 1) / 2;
+    }
+    if (!size) return false;
+    for (int i = p->n - (k + 1) * size; i < p->n - k * size; i++)
+        if (i >= 0) cut(p, i);
+    drop_unused(p);
     return true;
 }
 
-static bool cut_chunks(struct shrinker *s)
+/* Uses of a statement's results become uses of an operand of the same type. */
+static bool bypasses(struct fz_program *p, int k)
 {
-    bool any = false;
-    for (int size = s->best->n / 2; size > 0; size /= 2)
-        for (int from = s->best->n - size; from > -size; from -= size) {
-            struct fz_program *const p = candidate(s);
-            bool changed = false;
-            for (int i = from < 0 ? 0 : from; i < from + size && i < p->n; i++) changed |= cut(p, i);
-            if (!changed) continue;
-            drop_unused(p);
-            any |= take_if_it_fails(s);
-        }
-    return any;
+    const int i = p->n - 1 - k / FZ_INS, operand = k % FZ_INS;
+    if (i < 0) return false;
+    if (p->s[i].dropped || operand >= p->s[i].n_in) return true;
+    bool changed = false;
+    for (int m = 0; m < p->s[i].n_out; m++) {
+        if (!fz_same(&p->s[i].out[m], fz_in(p, &p->s[i], operand))) continue;
+        redirect(p, i * FZ_OUTS + m, p->s[i].in[operand]);
+        changed = true;
+    }
+    if (changed) drop_unused(p);
+    return true;
 }
 
-/* Uses of a statement's result become uses of an operand of the same type. */
-static bool bypass(struct shrinker *s)
+/* All that nobody reads, then statement by statement; a region's edges go together. */
+static bool drops(struct fz_program *p, int k)
 {
-    bool any = false;
-    for (int i = s->best->n; i-- > 0;) {
-        for (int k = 0; k < s->best->s[i].n_in && !s->best->s[i].dropped; k++) {
-            struct fz_program *const p = candidate(s);
-            bool changed = false;
-            for (int m = 0; m < p->s[i].n_out; m++) {
-                if (!fz_same(&p->s[i].out[m], fz_in(p, &p->s[i], k))) continue;
-                redirect(p, i * FZ_OUTS + m, p->s[i].in[k]);
-                changed = true;
-            }
-            if (!changed) continue;
-            drop_unused(p);
-            any |= take_with_luck(s);
-        }
-    }
-    return any;
+    const int i = p->n - k;
+    if (k == 0) drop_unused(p);
+    if (i < 0) return false;
+    if (k == 0 || p->s[i].dropped || is_named(p, i, "ckpt_end")) return true;
+    if (!(fz_op(p->s[i].op)->flags & FZ_MARK) && fz_is_used(p, i)) return true;
+    if (is_named(p, i, "ckpt_begin")) p->s[end_of(p, i)].dropped = true;
+    p->s[i].dropped = true;
+    return true;
 }
 
-static bool drop_statements(struct shrinker *s)
+/* Fewer operands: a bias, a third piece. What an op can do without shows when it is resolved. */
+static bool operands(struct fz_program *p, int i)
 {
-    bool any = false;
-    drop_unused(candidate(s));
-    any |= take_with_luck(s);
-    for (int i = s->best->n; i-- > 0;) {
-        const unsigned flags = fz_op(s->best->s[i].op)->flags;
-        if (s->best->s[i].dropped || is_named(s->best, i, "ckpt_end") || (!(flags & FZ_MARK) && fz_is_used(s->best, i))) continue;
-        struct fz_program *const p = candidate(s);
-        if (is_named(p, i, "ckpt_begin")) p->s[end_of(p, i)].dropped = true;
-        p->s[i].dropped = true;
-        any |= take_with_luck(s);
-    }
-    return any;
-}
-
-/* Fewer operands: a bias, a third piece. */
-static bool drop_operands(struct shrinker *s)
-{
-    bool any = false;
-    for (int i = s->best->n; i-- > 0;) {
-        if (s->best->s[i].dropped || s->best->s[i].n_in < 2) continue;
-        struct fz_program *const p = candidate(s);
-        const char *const name = fz_op(p->s[i].op)->name;
-        if (strcmp(name, "linear") && strcmp(name, "layernorm") && strcmp(name, "concat") && strcmp(name, "rope") && strcmp(name, "rw_grad"))
-            continue;
-        if (p->s[i].n_in == 2 && (!strcmp(name, "linear") || !strcmp(name, "layernorm") || !strcmp(name, "rw_grad"))) continue;
-        p->s[i].n_in--;
-        any |= take_if_it_fails(s);
-    }
-    return any;
+    static const char *const names[] = { "linear", "layernorm", "concat", "rope", "rw_grad" };
+    static const int least[] = { 2, 2, 1, 1, 2 };
+    if (i >= p->n) return false;
+    for (int k = 0; k < 5; k++)
+        if (!p->s[i].dropped && is_named(p, i, names[k]) && p->s[i].n_in > least[k]) p->s[i].n_in--;
+    return true;
 }
 
 /* Shapes, types, choices */
 
-static void rename_extent(struct fz_program *p, int64_t from, int64_t to)
+/* The largest extent of a leaf below that one. */
+static int64_t extent_below(const struct fz_program *p, int64_t most)
 {
+    int64_t found = 0;
+    for (int i = 0; i < p->n; i++)
+        for (int d = 0; !p->s[i].dropped && (fz_op(p->s[i].op)->flags & FZ_LEAF) && d < p->s[i].out[0].shape.rank; d++)
+            if (p->s[i].out[0].shape.dim[d] < most && p->s[i].out[0].shape.dim[d] > found) found = p->s[i].out[0].shape.dim[d];
+    return found;
+}
+
+static bool extents(struct fz_program *p, int k)
+{
+    int64_t from = extent_below(p, INT64_MAX);
+    for (int i = 0; i < k / 4; i++) from = extent_below(p, from);
+    const int64_t to[] = { 1, 2, from / 2, from - 1 };
+    if (from < 2) return false;
+    if (to[k % 4] >= from) return true;
     for (int i = 0; i < p->n; i++) {
         struct fz_statement *const s = &p->s[i];
         if (s->dropped || !(fz_op(s->op)->flags & FZ_LEAF)) continue;
-        for (int k = 0; k < s->out[0].shape.rank; k++)
-            if (s->out[0].shape.dim[k] == from) s->out[0].shape.dim[k] = to;
-        if (s->out[0].dtype == RW_I32 && s->out[0].bound == (double)from) s->out[0].bound = (double)to;
+        for (int d = 0; d < s->out[0].shape.rank; d++)
+            if (s->out[0].shape.dim[d] == from) s->out[0].shape.dim[d] = to[k % 4];
+        if (s->out[0].dtype == RW_I32 && s->out[0].bound == (double)from) s->out[0].bound = (double)to[k % 4];
     }
+    return true;
 }
 
-static bool lower_extents(struct shrinker *s)
+static bool types(struct fz_program *p, int k)
 {
-    bool any = false;
-    for (int64_t from = 200; from > 1; from--) {
-        const int64_t ways[] = { 1, 2, from / 2, from - 1 };
-        bool there = false;
-        for (int i = 0; i < s->best->n && !there; i++)
-            for (int k = 0; k < s->best->s[i].out[0].shape.rank && !s->best->s[i].dropped; k++)
-                there |= s->best->s[i].out[0].shape.dim[k] == from;
-        for (int w = 0; there && w < 4; w++) {
-            if (ways[w] >= from) continue;
-            rename_extent(candidate(s), from, ways[w]);
-            if (!take_if_it_fails(s)) continue;
-            any = true;
-            break;
-        }
-    }
-    return any;
+    static const rw_dtype other[] = { RW_F64, RW_BF16 };
+    if (k >= 2) return false;
+    for (int i = 0; i < p->n; i++)
+        if ((fz_op(p->s[i].op)->flags & FZ_LEAF) && p->s[i].out[0].dtype == other[k]) p->s[i].out[0].dtype = RW_F32;
+    return true;
 }
 
-static bool simplify_types(struct shrinker *s)
+static bool choices(struct fz_program *p, int i)
 {
-    bool any = false;
-    for (int d = 0; d < RW_DTYPE_COUNT; d++) {
-        struct fz_program *const p = candidate(s);
-        if (d == RW_F32 || d == RW_I32) continue;
-        for (int i = 0; i < p->n; i++)
-            if ((fz_op(p->s[i].op)->flags & FZ_LEAF) && p->s[i].out[0].dtype == (rw_dtype)d) p->s[i].out[0].dtype = RW_F32;
-        any |= take_if_it_fails(s);
-    }
-    return any;
+    if (i >= p->n) return false;
+    memset(p->s[i].word, 0, sizeof p->s[i].word);
+    return true;
 }
 
-static bool simplify_choices(struct shrinker *s)
+/* Numbers the statements without gaps. */
+static bool compaction(struct fz_program *p, int k)
 {
-    bool any = false;
-    for (int i = 0; i < s->best->n; i++) {
-        const uint32_t *const w = s->best->s[i].word;
-        if (s->best->s[i].dropped || !(w[0] | w[1] | w[2])) continue;
-        memset(candidate(s)->s[i].word, 0, sizeof s->best->s[i].word);
-        any |= take_if_it_fails(s);
-    }
-    return any;
-}
-
-/* Leaves out what is dropped, so that the statements are numbered without gaps. */
-static void compact(struct fz_program *p)
-{
-    int n = 0, actions = 0;
+    int n = 0, kept = 0;
+    if (k) return false;
     for (int i = 0; i < p->n; i++) {
         if (p->s[i].dropped) continue;
-        for (int k = 0; k < FZ_OUTS && n != i; k++) redirect(p, i * FZ_OUTS + k, n * FZ_OUTS + k);
+        for (int out = 0; out < FZ_OUTS && n != i; out++) redirect(p, i * FZ_OUTS + out, n * FZ_OUTS + out);
         p->s[n++] = p->s[i];
     }
     p->n = n;
     for (int i = 0; i < p->n_actions; i++)
-        if (!p->action[i].dropped) p->action[actions++] = p->action[i];
-    p->n_actions = actions;
+        if (!p->action[i].dropped) p->action[kept++] = p->action[i];
+    p->n_actions = kept;
+    return true;
+}
+
+/* The driver */
+
+struct shrinker {
+    struct fz_program *best, *next;
+    struct fz_verdict wanted, found;
+    const struct fz_sabotage *sabotage;
+    pass_fn pass;
+    int luck; /* other random numbers that each candidate is tried with as well */
+};
+
+/*
+ * Candidate k of the pass under way, for fz_judge_first(). With other numbers too when the program is small: a mask that
+ * differs in an element that is dropped anyway shows nothing.
+ */
+static enum fz_candidate make(void *context, struct fz_program *p, int k)
+{
+    const struct shrinker *const s = context;
+    const int tries = 1 + s->luck;
+    *p = *s->best;
+    if (!s->pass(p, k / tries)) return FZ_NO_MORE;
+    if (!memcmp(p, s->best, sizeof *p)) return FZ_SKIP;
+    p->numbers += (uint64_t)(k % tries);
+    return fz_resolve(p, NULL) ? FZ_CANDIDATE : FZ_SKIP;
+}
+
+static bool run_pass(struct shrinker *s, pass_fn pass)
+{
+    bool any = false;
+    s->pass = pass;
+    s->luck = fz_size(s->best) <= 12 ? 3 : 0;
+    for (int k = 0; (k = fz_judge_first(make, s, k, &s->wanted, s->sabotage, &s->found)) >= 0;) {
+        make(s, s->next, k);
+        struct fz_program *const p = s->best;
+        s->best = s->next;
+        s->next = p;
+        any = true;
+    }
+    return any;
 }
 
 int fz_size(const struct fz_program *p)
@@ -311,24 +292,16 @@ int fz_size(const struct fz_program *p)
 
 struct fz_verdict fz_shrink(struct fz_program *p, const struct fz_sabotage *sabotage)
 {
+    static const pass_fn passes[] = { settings, policies, losses, actions, cuts, bypasses, drops, operands, extents, types };
     struct shrinker s = { .best = malloc(sizeof *p), .next = malloc(sizeof *p), .sabotage = sabotage };
     if (!s.best || !s.next) abort();
     *s.best = *p;
     s.found = s.wanted = fz_judge(p, sabotage);
     for (bool smaller = s.wanted.failure != FZ_FINE; smaller;) {
-        smaller = simplify_settings(&s);
-        smaller |= drop_losses(&s);
-        smaller |= drop_actions(&s);
-        smaller |= cut_chunks(&s);
-        smaller |= bypass(&s);
-        smaller |= drop_statements(&s);
-        smaller |= drop_operands(&s);
-        smaller |= lower_extents(&s);
-        smaller |= simplify_types(&s);
+        smaller = false;
+        for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) smaller |= run_pass(&s, passes[i]);
     }
-    simplify_choices(&s);
-    compact(candidate(&s));
-    take_if_it_fails(&s);
+    if (s.wanted.failure) run_pass(&s, choices), run_pass(&s, compaction);
     *p = *s.best;
     free(s.best);
     free(s.next);
