@@ -31,6 +31,9 @@ void cudasim_clear_report(void);
 /* Everything as in a fresh process, but for the environment, which is read again. Frees what is alive. */
 void cudasim_restart(void);
 
+/* Every question for algorithms gets its answers in another order (also CUDASIM_BLAS_ROTATE=1): a re-query shows. */
+void cudasim_set_blas_rotation(bool on);
+
 void cudasim_set_seed(uint64_t seed);
 void cudasim_set_lazy(bool lazy);
 void cudasim_set_strict(bool strict);

@@ -118,6 +118,7 @@ entry::entry(const char *function)
     if (!configured) configure();
     if (in_kernel()) report("%s called by a kernel", function);
     refusal = call_fault(function);
+    from_test = refusal != cudaSuccess;
     if (!refusal) refusal = unusable();
 }
 

@@ -30,11 +30,13 @@ public:
     explicit entry(const char *function);
     ~entry();
     cudaError_t refused() const { return refusal; }
+    bool is_planted() const { return from_test; } /* refused() is the code that a test wanted */
     /* Notes an error for cudaGetLastError() and passes it on. */
     cudaError_t give(cudaError_t error);
 
 private:
     cudaError_t refusal;
+    bool from_test;
 };
 
 /* Counts the call and gives the error planted for it, or cudaSuccess. */

@@ -2,7 +2,7 @@
 #ifndef CUDASIM_LIBRARY_TYPES_H
 #define CUDASIM_LIBRARY_TYPES_H
 
-typedef enum cudaDataType_t {
+typedef enum {
     CUDA_R_32F = 0,
     CUDA_R_64F = 1,
     CUDA_R_16F = 2,
@@ -23,7 +23,7 @@ typedef enum cudaDataType_t {
     CUDA_R_64U = 26,
     CUDA_R_8F_E4M3 = 28,
     CUDA_R_8F_E5M2 = 29
-} cudaDataType;
+} cudaDataType, cudaDataType_t;
 
 typedef enum libraryPropertyType_t { MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL } libraryPropertyType;
 

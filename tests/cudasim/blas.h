@@ -1,0 +1,115 @@
+/* cuBLASLt's objects, and a product as it is run: between cublaslt.cc (calls and checks), algos.cc (choice) and gemm.cc. */
+#ifndef CUDASIM_BLAS_H
+#define CUDASIM_BLAS_H
+
+#include "runtime.h"
+
+#include <cublasLt.h>
+
+struct cublasLtContext {
+    int unused;
+};
+
+struct cublasLtMatmulDescOpaque_t {
+    int32_t compute, scale, pointer_mode, transa, transb, transc, fill;
+    uint32_t epilogue;
+    uint64_t bias, aux;
+    int64_t bias_stride, aux_ld, aux_stride;
+    int32_t sm_target, aux_type, bias_type;
+    int8_t fast_accumulation;
+};
+
+struct cublasLtMatrixLayoutOpaque_t {
+    uint32_t type;
+    int32_t order;
+    uint64_t rows, cols;
+    int64_t ld;
+    int32_t batch;
+    int64_t stride, plane;
+};
+
+struct cublasLtMatmulPreferenceOpaque_t {
+    uint32_t search;
+    uint64_t workspace;
+    uint32_t reductions, alignment[4]; /* A, B, C, D */
+    float waves;
+    uint64_t implementations;
+};
+
+namespace cudasim {
+
+using matmul_desc = cublasLtMatmulDescOpaque_t;
+using layout = cublasLtMatrixLayoutOpaque_t;
+using preference = cublasLtMatmulPreferenceOpaque_t;
+
+/* How an algorithm adds up along k. */
+enum class order : int { one, blocks, lanes, backwards };
+
+struct algorithm {
+    int id;
+    enum order order;
+    int block;
+    unsigned alignment; /* that A, B, C and D need, in bytes */
+    int splits;
+    unsigned scheme;
+    size_t workspace; /* bytes, beside those of split sums */
+};
+
+/* One product with everything it needs; nothing in it is the caller's. */
+struct product {
+    matmul_desc desc;
+    layout a, b, c, d;
+    algorithm algo;
+    const void *a_ptr, *b_ptr, *c_ptr;
+    void *d_ptr, *workspace;
+    const void *alpha_device, *beta_device; /* in pointer mode DEVICE */
+    double alpha, beta;
+};
+
+size_t size_of_type(uint32_t type); /* 0 for one that is not simulated */
+
+/* What the choice depends on. */
+struct problem {
+    const matmul_desc *desc;
+    const layout *a, *b, *c, *d;
+};
+/* Success when types, shapes and epilogue go together. */
+cublasStatus_t check_problem(const problem &p);
+uint64_t rows_of_a(const problem &p);
+uint64_t inner(const problem &p);
+size_t workspace_of(const algorithm &algo, const problem &p);
+/* Unpacks and proves: only what this library has made is an algorithm. */
+bool unpack(const cublasLtMatmulAlgo_t *packed, algorithm *algo, unsigned promised[4]);
+/* The first answer for the default preferences. */
+cublasStatus_t default_algorithm(const problem &p, cublasLtMatmulAlgo_t *packed);
+/* NOT_SUPPORTED when the algorithm cannot do the problem. */
+cublasStatus_t check_algorithm(const algorithm &algo, const problem &p);
+
+bool blas_is_alive(const void *object);
+
+/* The door of a call: takes the lock, gives a planted status. */
+class blas_entry {
+public:
+    explicit blas_entry(const char *function) : inner(function) {}
+
+    /* Of calls that need no device: only what is planted. */
+    cublasStatus_t planted() const
+    {
+        return inner.is_planted() ? static_cast<cublasStatus_t>(inner.refused()) : CUBLAS_STATUS_SUCCESS;
+    }
+
+    cublasStatus_t refused() const
+    {
+        if (inner.is_planted() || !inner.refused()) return planted();
+        return broken ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_NOT_INITIALIZED;
+    }
+
+private:
+    entry inner;
+};
+
+cudaError_t run_product(const product &p);
+
+} // namespace cudasim
+
+#endif
