@@ -63,51 +63,20 @@ static struct att_rows att_operand(const struct att *a, int input, int64_t b, in
 
 #define ATT_QUADS (ATT_BLOCK / 4)
 
-typedef uint64_t vlu __attribute__((vector_size(64), aligned(8), may_alias));
-typedef uint32_t vu8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint32_t att_words __attribute__((vector_size(NATIVE_BYTES / 2), aligned(4), may_alias));
 
-/* The product of the lower halves of each lane. */
-VEC_INLINE vlu att_multiply(vlu a, uint32_t b)
-{
-#if defined(RW_ISA_IS_V4)
-    return (vlu)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(b));
-#elif defined(RW_ISA_IS_V3)
-    union { vlu v; __m256i h[2]; } x = { a };
-    for (int i = 0; i < 2; i++) x.h[i] = _mm256_mul_epu32(x.h[i], _mm256_set1_epi64x(b));
-    return x.v;
-#else
-    return (a & 0xffffffffu) * b;
-#endif
-}
-
-/* One Philox block per lane; words in the lower halves, the upper ones are whatever the products left there. */
-VEC_INLINE void att_philox(uint64_t seed, vlu block, vlu word[4])
-{
-    vlu c0 = block, c1 = block >> 32, c2 = { 0 }, c3 = { 0 };
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        const vlu p0 = att_multiply(c0, 0xD2511F53u), p1 = att_multiply(c2, 0xCD9E8D57u);
-        c0 = p1 >> 32 ^ c1 ^ k0;
-        c1 = p1;
-        c2 = p0 >> 32 ^ c3 ^ k1;
-        c3 = p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    word[0] = c0, word[1] = c1, word[2] = c2, word[3] = c3;
-}
-
-/* words[key][query] of a tile whose rows start at whole Philox blocks: eight queries at a time. */
+/* words[key][query] of a tile whose rows start at whole Philox blocks: PHILOX_LANES queries at a time. */
 static void att_draw_whole(const struct att *a, uint32_t *words, uint64_t element, int64_t queries, int64_t keys)
 {
     const uint64_t row = (uint64_t)a->e.kv_seq / 4, first = a->k->ticket.offset + element / 4;
-    for (int64_t q = 0; q < queries; q += 8) {
-        vlu block;
-        for (int l = 0; l < 8; l++) block[l] = first + (uint64_t)(q + l) * row;
+    for (int64_t q = 0; q < queries; q += PHILOX_LANES) {
+        philox_lanes block;
+        for (int l = 0; l < PHILOX_LANES; l++) block[l] = first + (uint64_t)(q + l) * row;
         for (int64_t key = 0; key < keys; key += 4) {
-            vlu word[4];
-            att_philox(a->k->ticket.seed, block, word);
-            for (int w = 0; w < 4; w++) *(vu8 *)(words + (key + w) * ATT_BLOCK + q) = __builtin_convertvector(word[w], vu8);
+            philox_lanes word[4];
+            philox_blocks(a->k->ticket.seed, block, word);
+            for (int w = 0; w < 4; w++)
+                *(att_words *)(words + (key + w) * ATT_BLOCK + q) = __builtin_convertvector(word[w], att_words);
             block += 1;
         }
     }

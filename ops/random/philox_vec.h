@@ -44,10 +44,10 @@ VEC_INLINE philox_lanes philox_multiply(philox_lanes a, uint32_t b)
 #endif
 }
 
-/* 4 PHILOX_LANES words: those of blocks first, first + 1, ... */
-VEC_INLINE void philox_group(uint64_t seed, uint64_t first, uint32_t *words)
+/* One block per lane: the words in the lower halves, the upper ones are whatever the products left there. */
+VEC_INLINE void philox_blocks(uint64_t seed, philox_lanes block, philox_lanes word[4])
 {
-    philox_lanes c0 = (philox_lanes)PHILOX_DEAL + first, c1 = c0 >> 32, c2 = { 0 }, c3 = { 0 };
+    philox_lanes c0 = block, c1 = block >> 32, c2 = { 0 }, c3 = { 0 };
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int round = 0; round < 10; round++) {
         const philox_lanes p0 = philox_multiply(c0, 0xD2511F53u), p1 = philox_multiply(c2, 0xCD9E8D57u);
@@ -58,7 +58,15 @@ VEC_INLINE void philox_group(uint64_t seed, uint64_t first, uint32_t *words)
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    const philox_lanes low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
+    word[0] = c0, word[1] = c1, word[2] = c2, word[3] = c3;
+}
+
+/* 4 PHILOX_LANES words: those of blocks first, first + 1, ... */
+VEC_INLINE void philox_group(uint64_t seed, uint64_t first, uint32_t *words)
+{
+    philox_lanes w[4];
+    philox_blocks(seed, (philox_lanes)PHILOX_DEAL + first, w);
+    const philox_lanes low = (w[0] & 0xffffffffu) | w[1] << 32, high = (w[2] & 0xffffffffu) | w[3] << 32;
     *(philox_lanes *)words = __builtin_shuffle(low, high, (philox_lanes)PHILOX_EVEN);
     *(philox_lanes *)(words + 2 * PHILOX_LANES) = __builtin_shuffle(low, high, (philox_lanes)PHILOX_ODD);
 }
