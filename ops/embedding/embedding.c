@@ -1,5 +1,6 @@
 /* embedding: rows of a table by index; the gradient sorts the indexes, so that each row is summed once, in order. */
-#include "device/cpu/isa.h"
+#include "ops/embedding/embedding.h"
+#include "ops/kernels.h"
 #include "ops/util.h"
 
 #include <string.h>
@@ -15,14 +16,10 @@ static rw_status check_forward(rw_op_call *call)
     return rw_op_output(call, 0, call->in[0].dtype, shape);
 }
 
-struct table_attrs {
-    int64_t rows, width;
-};
-
 /* dy [..., c], index [...] -> [n, c] */
 static rw_status check_backward(rw_op_call *call)
 {
-    const struct table_attrs *const a = call->attrs;
+    const struct rw_table_attrs *const a = call->attrs;
     return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(a->rows, a->width));
 }
 
@@ -31,11 +28,13 @@ static rw_status grad_backward(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_embedding(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_input(g, 1)));
 }
 
-/* Where each row's tokens begin, then the tokens sorted by row. */
+/* On the CPU: where each row's tokens begin, then the tokens sorted by row. */
 static size_t workspace_backward(const rw_op_call *call, rw_device device)
 {
-    const struct table_attrs *const a = call->attrs;
-    return (size_t)(a->rows + 1 + call->in[1].layout->numel) * sizeof(int32_t);
+    const struct rw_table_attrs *const a = call->attrs;
+    const int64_t tokens = call->in[1].layout->numel;
+    if (device == RW_DEVICE_CUDA) return rw_embedding_space_of(tokens, a->width, call->in[0].dtype).bytes;
+    return (size_t)(a->rows + 1 + tokens) * sizeof(int32_t);
 }
 
 static rw_op_cost cost(const rw_op_call *call)
@@ -43,23 +42,23 @@ static rw_op_cost cost(const rw_op_call *call)
     return (rw_op_cost){ 0, 2 * (double)call->out[0].layout->numel * (double)rw_dtype_size(call->out[0].dtype) };
 }
 
-RW_CPU_KERNEL(rw_embedding_backward_cpu)
+RW_DECLARE_KERNELS(rw_embedding_backward)
 static const rw_op_def rw_op_embedding_backward = { .name = "embedding_backward", .n_inputs = 2, .n_outputs = 1,
                                                     .check = check_backward, .grad = grad_backward,
-                                                    .kernel = { [RW_DEVICE_CPU] = rw_embedding_backward_cpu }, .cost = cost,
+                                                    .kernel = RW_KERNELS(rw_embedding_backward), .cost = cost,
                                                     .workspace = workspace_backward };
 
 static rw_status grad(rw_grad_call *g)
 {
     const rw_shape table = rw_tensor_shape(rw_grad_input(g, 0));
-    const struct table_attrs a = { table.dim[0], table.dim[1] };
+    const struct rw_table_attrs a = { table.dim[0], table.dim[1] };
     rw_tensor *const in[] = { rw_grad_upstream(g, 0), rw_grad_input(g, 1) };
     return rw_grad_set(g, 0, rw_grad_apply(g, &rw_op_embedding_backward, in, 2, &a, sizeof a, NULL));
 }
 
-RW_CPU_KERNEL(rw_embedding_cpu)
+RW_DECLARE_KERNELS(rw_embedding)
 static const rw_op_def rw_op_embedding = { .name = "embedding", .n_inputs = 2, .n_outputs = 1, .check = check_forward, .grad = grad,
-                                           .kernel = { [RW_DEVICE_CPU] = rw_embedding_cpu }, .cost = cost };
+                                           .kernel = RW_KERNELS(rw_embedding), .cost = cost };
 
 rw_tensor *rw_embedding_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index)
 {

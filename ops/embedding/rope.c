@@ -1,7 +1,7 @@
 /* rope: rotary position embedding. Its gradient is the rotation by the negative angle: the same op. */
 #include "ops/embedding/rope.h"
 
-#include "device/cpu/isa.h"
+#include "ops/kernels.h"
 #include "ops/util.h"
 
 static rw_status check(rw_op_call *call)
@@ -34,9 +34,9 @@ static size_t workspace(const rw_op_call *call, rw_device device)
 
 static rw_status grad(rw_grad_call *g);
 
-RW_CPU_KERNEL(rw_rope_cpu)
+RW_DECLARE_KERNELS(rw_rope)
 static const rw_op_def rw_op_rope = { .name = "rope", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, .strided = RW_OP_INPUT(0),
-                                      .inplace = RW_OP_INPUT(0), .check = check, .kernel = { [RW_DEVICE_CPU] = rw_rope_cpu },
+                                      .inplace = RW_OP_INPUT(0), .check = check, .kernel = RW_KERNELS(rw_rope),
                                       .grad = grad, .cost = cost, .workspace = workspace };
 
 static rw_status grad(rw_grad_call *g)

@@ -1,0 +1,45 @@
+/* What embedding's op definition and its CUDA kernels share. C11 and C++17. */
+#ifndef RW_OPS_EMBEDDING_H
+#define RW_OPS_EMBEDDING_H
+
+#include <rewind/op.h>
+
+struct rw_table_attrs {
+    int64_t rows, width;
+};
+
+/* Tokens that one block ranks in a pass of the sort, the digits of a pass, and tokens that are summed in one go. */
+#define RW_SORT_TILE 2048
+#define RW_SORT_DIGITS 256
+#define RW_SUM_RUN 64
+
+/* Places in the workspace of the gradient on CUDA, in bytes. Each begins at a multiple of 256. */
+struct rw_embedding_space {
+    size_t keys[2], tokens[2]; /* before and after a pass */
+    size_t counts;             /* of each digit in each tile */
+    size_t sums;               /* of the tokens of a row at the beginning and at the end of each run */
+    size_t bytes;
+};
+
+static inline size_t rw_embedding_place(size_t *at, size_t bytes)
+{
+    const size_t place = *at;
+    *at += (bytes + 255) / 256 * 256;
+    return place;
+}
+
+static inline struct rw_embedding_space rw_embedding_space_of(int64_t tokens, int64_t width, rw_dtype dtype)
+{
+    const size_t n = (size_t)tokens;
+    const size_t tiles = (n + RW_SORT_TILE - 1) / RW_SORT_TILE, runs = (n + RW_SUM_RUN - 1) / RW_SUM_RUN;
+    struct rw_embedding_space s;
+    size_t at = 0;
+    for (int i = 0; i < 2; i++) s.keys[i] = rw_embedding_place(&at, n * sizeof(int32_t));
+    for (int i = 0; i < 2; i++) s.tokens[i] = rw_embedding_place(&at, n * sizeof(int32_t));
+    s.counts = rw_embedding_place(&at, tiles * RW_SORT_DIGITS * sizeof(int32_t));
+    s.sums = rw_embedding_place(&at, 2 * runs * (size_t)width * (dtype == RW_F64 ? sizeof(double) : sizeof(float)));
+    s.bytes = at;
+    return s;
+}
+
+#endif

@@ -1,0 +1,348 @@
+/*
+ * embedding on CUDA. The gradient sorts the tokens by row, by digits from the last on, each pass stable; then it adds
+ * runs of RW_SUM_RUN sorted tokens in order, and stitches together the rows that lie over several runs, also in order.
+ * Where a sum is cut follows from the indexes alone.
+ */
+#include "ops/map.cuh"
+
+#include "ops/embedding/embedding.h"
+
+namespace {
+
+constexpr int THREADS = 256;
+constexpr int UNROLL = 2;
+
+/* ---- forward: rows in units as wide as they allow ---- */
+
+struct alignas(16) unit16 {
+    uint64_t x[2];
+};
+
+struct gather_args {
+    int64_t n; /* units of the result */
+    map_divider width;
+    int64_t rows;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    gather_kernel(const T *table, const int32_t *index, T *y, const __grid_constant__ gather_args a, index_guard guard)
+{
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * (THREADS * UNROLL) + threadIdx.x;
+    const int64_t width = static_cast<int64_t>(a.width.d);
+    T v[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        const int64_t i = first + u * THREADS;
+        v[u] = {};
+        if (i >= a.n) continue;
+        const int64_t token = static_cast<int64_t>(a.width.quotient(static_cast<uint64_t>(i))), row = index[token];
+        if (row >= 0 && row < a.rows) v[u] = table[row * width + (i - token * width)];
+        else guard.report();
+    }
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++)
+        if (first + u * THREADS < a.n) y[first + u * THREADS] = v[u];
+}
+
+template <typename T> rw_status gather(const rw_kernel *k, int64_t width)
+{
+    gather_args a = {};
+    a.n = k->in[1].layout->numel * width;
+    a.width.set(width);
+    a.rows = k->in[0].layout->dim[0];
+    RW_LAUNCH(gather_kernel<T>, blocks_for(a.n, THREADS * UNROLL), THREADS, 0, k, static_cast<const T *>(k->in[0].data),
+              static_cast<const int32_t *>(k->in[1].data), static_cast<T *>(k->out[0].data), a, guard_of(k));
+    return rw_cuda_launched(k);
+}
+
+/* ---- the sort: keys are rows; an index out of range becomes the row after the last, and is not summed ---- */
+
+constexpr int SORT_WARPS = THREADS / 32;
+constexpr int SORT_ITEMS = RW_SORT_TILE / THREADS;
+static_assert(THREADS == RW_SORT_DIGITS, "a thread looks after one digit");
+
+struct sort_pass {
+    const int32_t *index; /* of the first pass, which has no keys yet; else NULL */
+    const int32_t *keys, *tokens;
+    int32_t *to_keys, *to_tokens;
+    int32_t *counts; /* [digit][tile] */
+    int64_t n, rows, tiles;
+    int shift;
+};
+
+__device__ __forceinline__ int32_t key_of(const sort_pass &p, int64_t i)
+{
+    if (!p.index) return p.keys[i];
+    const int32_t key = p.index[i];
+    return key >= 0 && key < p.rows ? key : static_cast<int32_t>(p.rows);
+}
+
+__device__ __forceinline__ int digit_of(const sort_pass &p, int32_t key)
+{
+    return static_cast<int>(static_cast<uint32_t>(key) >> p.shift) & (RW_SORT_DIGITS - 1);
+}
+
+__global__ void __launch_bounds__(THREADS) count_kernel(const sort_pass p, index_guard guard)
+{
+    __shared__ int32_t count[RW_SORT_DIGITS];
+    count[threadIdx.x] = 0;
+    __syncthreads();
+    for (int j = 0; j < SORT_ITEMS; j++) {
+        const int64_t i = static_cast<int64_t>(blockIdx.x) * RW_SORT_TILE + j * THREADS + threadIdx.x;
+        if (i >= p.n) break;
+        const int32_t key = key_of(p, i);
+        if (p.index && key == p.rows) guard.report();
+        atomicAdd(&count[digit_of(p, key)], 1);
+    }
+    __syncthreads();
+    p.counts[threadIdx.x * p.tiles + blockIdx.x] = count[threadIdx.x];
+}
+
+/* Each count becomes the sum of those before it. One block: a thread takes a stretch of them. */
+constexpr int SCAN_THREADS = 1024;
+
+__global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(int32_t *counts, int64_t n)
+{
+    __shared__ int32_t warp_sum_of[32];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int64_t each = (n + SCAN_THREADS - 1) / SCAN_THREADS, from = threadIdx.x * each;
+    const int64_t to = from + each < n ? from + each : n;
+    int32_t sum = 0;
+    for (int64_t i = from; i < to; i++) sum += counts[i];
+    int32_t before = sum; /* and this thread's own, until it is taken off below */
+    for (int d = 1; d < 32; d <<= 1) {
+        const int32_t other = __shfl_up_sync(0xffffffffu, before, d);
+        if (lane >= d) before += other;
+    }
+    if (lane == 31) warp_sum_of[warp] = before;
+    __syncthreads();
+    int32_t warps = warp_sum_of[lane];
+    for (int d = 1; d < 32; d <<= 1) {
+        const int32_t other = __shfl_up_sync(0xffffffffu, warps, d);
+        if (lane >= d) warps += other;
+    }
+    const int32_t warps_before = __shfl_sync(0xffffffffu, warps, warp ? warp - 1 : 0);
+    before += (warp ? warps_before : 0) - sum;
+    for (int64_t i = from; i < to; i++) {
+        const int32_t count = counts[i];
+        counts[i] = before;
+        before += count;
+    }
+}
+
+/* A warp ranks its part of the tile 32 tokens at a time, in order: the sort is stable. */
+__global__ void __launch_bounds__(THREADS) scatter_kernel(const sort_pass p)
+{
+    __shared__ int32_t place[SORT_WARPS][RW_SORT_DIGITS + 1]; /* the last one is for threads without a token */
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int64_t base = static_cast<int64_t>(blockIdx.x) * RW_SORT_TILE + warp * (32 * SORT_ITEMS) + lane;
+    int32_t key[SORT_ITEMS], rank[SORT_ITEMS];
+    for (int d = lane; d <= RW_SORT_DIGITS; d += 32) place[warp][d] = 0;
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < SORT_ITEMS; j++) {
+        const int64_t i = base + j * 32;
+        key[j] = i < p.n ? key_of(p, i) : 0;
+        const int digit = i < p.n ? digit_of(p, key[j]) : RW_SORT_DIGITS;
+        const uint32_t alike = __match_any_sync(0xffffffffu, digit), below = alike & ((1u << lane) - 1);
+        const int32_t counted = place[warp][digit];
+        __syncwarp();
+        if (!below) place[warp][digit] = counted + __popc(alike);
+        __syncwarp();
+        rank[j] = counted + __popc(below);
+    }
+    __syncthreads();
+    int32_t at = p.counts[threadIdx.x * p.tiles + blockIdx.x];
+    for (int w = 0; w < SORT_WARPS; w++) {
+        const int32_t count = place[w][threadIdx.x];
+        place[w][threadIdx.x] = at;
+        at += count;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < SORT_ITEMS; j++) {
+        const int64_t i = base + j * 32;
+        if (i >= p.n) continue;
+        const int32_t to = place[warp][digit_of(p, key[j])] + rank[j];
+        p.to_keys[to] = key[j];
+        p.to_tokens[to] = p.index ? static_cast<int32_t>(i) : p.tokens[i];
+    }
+}
+
+/* Returns which of the two halves of the workspace holds the sorted tokens. */
+int sort(const rw_kernel *k, const rw_embedding_space &s, int64_t n, int64_t rows)
+{
+    char *const space = static_cast<char *>(k->workspace);
+    sort_pass p = {};
+    p.n = n, p.rows = rows, p.tiles = blocks_for(n, RW_SORT_TILE);
+    p.index = static_cast<const int32_t *>(k->in[1].data);
+    p.counts = reinterpret_cast<int32_t *>(space + s.counts);
+    int half = 1;
+    for (p.shift = 0; p.shift == 0 || rows >> p.shift; p.shift += 8) {
+        p.keys = reinterpret_cast<int32_t *>(space + s.keys[half]);
+        p.tokens = reinterpret_cast<int32_t *>(space + s.tokens[half]);
+        half = 1 - half;
+        p.to_keys = reinterpret_cast<int32_t *>(space + s.keys[half]);
+        p.to_tokens = reinterpret_cast<int32_t *>(space + s.tokens[half]);
+        RW_LAUNCH(count_kernel, static_cast<unsigned>(p.tiles), THREADS, 0, k, p, guard_of(k));
+        RW_LAUNCH(scan_kernel, 1, SCAN_THREADS, 0, k, p.counts, p.tiles * RW_SORT_DIGITS);
+        RW_LAUNCH(scatter_kernel, static_cast<unsigned>(p.tiles), THREADS, 0, k, p);
+        p.index = nullptr;
+    }
+    return half;
+}
+
+/* ---- the sums ---- */
+
+constexpr int SUM_THREADS = 128, SUM_AHEAD = 4;
+
+template <typename T> struct sum_args {
+    const T *dy;
+    const int32_t *keys, *tokens; /* sorted */
+    T *table;
+    wide<T> *sums; /* [run][beginning, end][width] */
+    int64_t n, rows, width, blocks; /* blocks: of columns */
+};
+
+template <typename T, int P> struct alignas(sizeof(T) * P) columns {
+    T x[P];
+};
+
+template <typename T, int P>
+__device__ __forceinline__ void put_row(const sum_args<T> &a, int64_t row, int64_t col, const wide<T> *sum)
+{
+    columns<T, P> v;
+#pragma unroll
+    for (int l = 0; l < P; l++) v.x[l] = narrow<T>(sum[l]);
+    *reinterpret_cast<columns<T, P> *>(a.table + row * a.width + col) = v;
+}
+
+/* P columns per thread of RW_SUM_RUN sorted tokens. Rows that go on before or after them are left to stitch_kernel. */
+template <typename T, int P> __global__ void __launch_bounds__(SUM_THREADS) sum_kernel(const sum_args<T> a)
+{
+    /* Keys: with one before and one after, -1 where there is none. */
+    __shared__ int32_t keys[RW_SUM_RUN + 2], tokens[RW_SUM_RUN];
+    const int64_t run = blockIdx.x / a.blocks, first = run * RW_SUM_RUN;
+    const int64_t col = (blockIdx.x % a.blocks * SUM_THREADS + threadIdx.x) * P;
+    const int n = static_cast<int>(a.n - first < RW_SUM_RUN ? a.n - first : RW_SUM_RUN);
+    for (int i = threadIdx.x; i < n + 2; i += SUM_THREADS) {
+        const int64_t at = first + i - 1;
+        keys[i] = at >= 0 && at < a.n ? a.keys[at] : -1;
+        if (i < n) tokens[i] = a.tokens[first + i];
+    }
+    __syncthreads();
+    if (col >= a.width) return;
+    wide<T> sum[P] = {};
+    bool begins = keys[0] != keys[1]; /* the row at hand, here */
+    for (int from = 0; from < n; from += SUM_AHEAD) {
+        columns<T, P> v[SUM_AHEAD] = {};
+#pragma unroll
+        for (int u = 0; u < SUM_AHEAD; u++)
+            if (from + u < n)
+                v[u] = *reinterpret_cast<const columns<T, P> *>(a.dy + tokens[from + u] * a.width + col);
+#pragma unroll
+        for (int u = 0; u < SUM_AHEAD; u++) {
+            const int i = from + u;
+            if (i >= n) break;
+#pragma unroll
+            for (int l = 0; l < P; l++) sum[l] += widen(v[u].x[l]);
+            const int32_t row = keys[1 + i];
+            if (i + 1 < n && keys[2 + i] == row) continue;
+            if (row >= a.rows) return; /* the rest is out of range */
+            if (begins && keys[2 + i] != row) {
+                put_row<T, P>(a, row, col, sum);
+            } else {
+                wide<T> *const to = a.sums + (2 * run + begins) * a.width + col;
+#pragma unroll
+                for (int l = 0; l < P; l++) to[l] = sum[l];
+            }
+            begins = true;
+#pragma unroll
+            for (int l = 0; l < P; l++) sum[l] = 0;
+        }
+    }
+}
+
+/* A row that begins in this run and goes on: its sums there, in order. */
+template <typename T, int P> __global__ void __launch_bounds__(SUM_THREADS) stitch_kernel(const sum_args<T> a)
+{
+    const int64_t run = blockIdx.x / a.blocks, first = run * RW_SUM_RUN, end = first + RW_SUM_RUN;
+    const int64_t col = (blockIdx.x % a.blocks * SUM_THREADS + threadIdx.x) * P;
+    if (end >= a.n || col >= a.width) return;
+    const int32_t row = a.keys[end - 1];
+    if (row >= a.rows || a.keys[end] != row || (first > 0 && a.keys[first - 1] == row)) return;
+    int64_t low = end, high = a.n; /* the end of the row lies in (low, high] */
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        if (a.keys[middle] == row) low = middle;
+        else high = middle;
+    }
+    const int64_t last = low / RW_SUM_RUN;
+    wide<T> sum[P];
+#pragma unroll
+    for (int l = 0; l < P; l++) sum[l] = a.sums[(2 * run + 1) * a.width + col + l];
+#pragma unroll 4
+    for (int64_t r = run + 1; r <= last; r++)
+#pragma unroll
+        for (int l = 0; l < P; l++) sum[l] += a.sums[2 * r * a.width + col + l];
+    put_row<T, P>(a, row, col, sum);
+}
+
+template <typename T, int P> rw_status launch_sums(const rw_kernel *k, sum_args<T> *a)
+{
+    const int64_t runs = blocks_for(a->n, RW_SUM_RUN);
+    a->blocks = blocks_for(a->width, SUM_THREADS * P);
+    RW_LAUNCH((sum_kernel<T, P>), static_cast<unsigned>(runs * a->blocks), SUM_THREADS, 0, k, *a);
+    RW_LAUNCH((stitch_kernel<T, P>), static_cast<unsigned>(runs * a->blocks), SUM_THREADS, 0, k, *a);
+    return rw_cuda_launched(k);
+}
+
+template <typename T> rw_status sum_rows(const rw_kernel *k, const rw_embedding_space &s, int half)
+{
+    constexpr int P = pack<T>::size;
+    char *const space = static_cast<char *>(k->workspace);
+    sum_args<T> a = {};
+    a.dy = static_cast<const T *>(k->in[0].data);
+    a.keys = reinterpret_cast<int32_t *>(space + s.keys[half]);
+    a.tokens = reinterpret_cast<int32_t *>(space + s.tokens[half]);
+    a.table = static_cast<T *>(k->out[0].data);
+    a.sums = reinterpret_cast<wide<T> *>(space + s.sums);
+    a.n = k->in[1].layout->numel;
+    a.rows = k->out[0].layout->dim[0], a.width = k->out[0].layout->dim[1];
+    /* Columns do not meet: how many a thread takes does not show. */
+    if (a.width % P == 0 && is_aligned_16(a.dy) && is_aligned_16(a.table)) return launch_sums<T, P>(k, &a);
+    return launch_sums<T, 1>(k, &a);
+}
+
+} // namespace
+
+extern "C" rw_status rw_embedding_cuda(const rw_kernel *k)
+{
+    const int64_t row = k->in[0].layout->dim[1] * static_cast<int64_t>(rw_dtype_size(k->in[0].dtype));
+    if (!k->out[0].layout->numel) return RW_OK;
+    int64_t unit = 16;
+    while (row % unit || !map_is_aligned(k->in[0].data, static_cast<size_t>(unit))) unit /= 2;
+    switch (unit) {
+    case 2: return gather<uint16_t>(k, row / unit);
+    case 4: return gather<uint32_t>(k, row / unit);
+    case 8: return gather<uint64_t>(k, row / unit);
+    default: return gather<unit16>(k, row / unit);
+    }
+}
+
+extern "C" rw_status rw_embedding_backward_cuda(const rw_kernel *k)
+{
+    const rw_layout *const table = k->out[0].layout;
+    const int64_t n = k->in[1].layout->numel;
+    if (!table->numel) return RW_OK;
+    /* Rows without tokens. */
+    const size_t bytes = static_cast<size_t>(table->numel) * rw_dtype_size(k->out[0].dtype);
+    const cudaError_t error = cudaMemsetAsync(k->out[0].data, 0, bytes, rw_stream(k));
+    if (error) return rw_cuda_status(static_cast<rw_cuda *>(k->device), error, "cudaMemsetAsync");
+    if (!n) return RW_OK;
+    const rw_embedding_space s = rw_embedding_space_of(n, table->dim[1], k->out[0].dtype);
+    if (k->workspace_bytes < s.bytes) return RW_ERR_MEMORY;
+    const int half = sort(k, s, n, table->dim[0]);
+    return with_float_type(k->out[0].dtype, [&](auto type) { return sum_rows<decltype(type)>(k, s, half); });
+}
