@@ -4,7 +4,7 @@
  */
 #include "ops/loss/loss.h"
 
-#include "device/cpu/isa.h"
+#include "ops/kernels.h"
 #include "ops/shape/shape.h"
 #include "ops/util.h"
 
@@ -38,16 +38,29 @@ static rw_status check_backward(rw_op_call *call)
     return rw_op_output_like(call, 0, 0);
 }
 
+/* On CUDA: a double per row. */
+static size_t workspace_forward(const rw_op_call *call, rw_device device)
+{
+    return device == RW_DEVICE_CUDA ? (size_t)call->in[1].layout->numel * sizeof(double) : 0;
+}
+
+/* On CUDA: what the rows' gradients are multiplied by. */
+static size_t workspace_factor(const rw_op_call *call, rw_device device)
+{
+    return device == RW_DEVICE_CUDA ? sizeof(double) : 0;
+}
+
 static rw_op_cost cost(const rw_op_call *call)
 {
     return (rw_op_cost){ 12 * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
 }
 
 /* logits, target, log-sum-exp per row, gradient of the loss -> gradient of the logits */
-RW_CPU_KERNEL(rw_cross_entropy_backward_cpu)
+RW_DECLARE_KERNELS(rw_cross_entropy_backward)
 static const rw_op_def rw_op_cross_entropy_backward = { .name = "cross_entropy_backward", .n_inputs = 4, .n_outputs = 1,
                                                         .inplace = RW_OP_INPUT(0), .check = check_backward,
-                                                        .kernel = { [RW_DEVICE_CPU] = rw_cross_entropy_backward_cpu }, .cost = cost };
+                                                        .kernel = RW_KERNELS(rw_cross_entropy_backward), .cost = cost,
+                                                        .workspace = workspace_factor };
 
 /* The fused backward has no gradient of its own; (softmax - onehot) * dy / n has. */
 static rw_tensor *again(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
@@ -68,9 +81,10 @@ static rw_status grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_grad_apply(g, &rw_op_cross_entropy_backward, in, 4, &a, sizeof a, NULL));
 }
 
-RW_CPU_KERNEL(rw_cross_entropy_cpu)
+RW_DECLARE_KERNELS(rw_cross_entropy)
 static const rw_op_def rw_op_cross_entropy = { .name = "cross_entropy", .n_inputs = 2, .n_outputs = 2, .check = check_forward,
-                                               .kernel = { [RW_DEVICE_CPU] = rw_cross_entropy_cpu }, .grad = grad, .cost = cost };
+                                               .kernel = RW_KERNELS(rw_cross_entropy), .grad = grad, .cost = cost,
+                                               .workspace = workspace_forward };
 
 rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, int32_t ignore)
 {
@@ -94,10 +108,11 @@ static rw_status check_weights(rw_op_call *call)
     return rw_op_output(call, 0, (rw_dtype)a->dtype, shape);
 }
 
-RW_CPU_KERNEL(rw_cross_entropy_weights_cpu)
+RW_DECLARE_KERNELS(rw_cross_entropy_weights)
 static const rw_op_def rw_op_cross_entropy_weights = { .name = "cross_entropy_weights", .n_inputs = 1, .n_outputs = 1,
                                                        .flags = RW_OP_NO_GRADIENT, .check = check_weights,
-                                                       .kernel = { [RW_DEVICE_CPU] = rw_cross_entropy_weights_cpu } };
+                                                       .kernel = RW_KERNELS(rw_cross_entropy_weights),
+                                                       .workspace = workspace_factor };
 
 rw_tensor *rw_cross_entropy_weights_at(rw_site at, rw_tape *t, rw_tensor *target, rw_shape logits, rw_dtype dtype,
                                        const struct rw_cross_entropy_attrs *attrs)
@@ -134,10 +149,10 @@ static size_t workspace_mse(const rw_op_call *call, rw_device device)
 }
 
 /* x, y, gradient of the loss -> 2 (x - y) dy / n */
-RW_CPU_KERNEL(rw_mse_loss_backward_cpu)
+RW_DECLARE_KERNELS(rw_mse_loss_backward)
 static const rw_op_def rw_op_mse_loss_backward = { .name = "mse_loss_backward", .n_inputs = 3, .n_outputs = 1,
                                                    .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check_mse_backward,
-                                                   .kernel = { [RW_DEVICE_CPU] = rw_mse_loss_backward_cpu }, .cost = cost_mse };
+                                                   .kernel = RW_KERNELS(rw_mse_loss_backward), .cost = cost_mse };
 
 static rw_status grad_mse(rw_grad_call *g)
 {
@@ -155,9 +170,9 @@ static rw_status grad_mse(rw_grad_call *g)
     return rw_grad_wanted(g, 1) ? rw_grad_set(g, 1, rw_neg(t, dx)) : RW_OK;
 }
 
-RW_CPU_KERNEL(rw_mse_loss_cpu)
+RW_DECLARE_KERNELS(rw_mse_loss)
 static const rw_op_def rw_op_mse_loss = { .name = "mse_loss", .n_inputs = 2, .n_outputs = 1, .check = check_mse,
-                                          .kernel = { [RW_DEVICE_CPU] = rw_mse_loss_cpu }, .grad = grad_mse, .cost = cost_mse,
+                                          .kernel = RW_KERNELS(rw_mse_loss), .grad = grad_mse, .cost = cost_mse,
                                           .workspace = workspace_mse };
 
 /* Tensors that broadcast are rare: composed. */

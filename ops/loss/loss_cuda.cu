@@ -1,0 +1,361 @@
+/*
+ * Losses on CUDA. Cross-entropy: one block per row reads the logits once and keeps their log-sum-exp; its backward
+ * writes the gradient over the logits. Which elements a thread adds follows from the row's place in its buffer, not
+ * from addresses. The losses of the rows, and the sums of squared differences, are added in double by one block.
+ */
+#include "ops/map.cuh"
+
+#include "ops/loss/loss.h"
+
+#include <cmath>
+
+namespace {
+
+constexpr int ROW_THREADS = 512, SUM_THREADS = 1024, THREADS = 256;
+
+/* A row cut into packs at the multiples of a pack in its buffer: the first and the last may be cut off. */
+template <typename T> struct row_packs {
+    static constexpr int P = pack<T>::size;
+    int64_t n;
+    int shift;  /* elements before the row in its first pack */
+    bool whole; /* the addresses agree with the places */
+
+    /* x: the row; y: where a row of the same length is written, or x again */
+    __device__ __forceinline__ row_packs(const T *x, const T *y, int64_t place, int64_t length)
+        : n(length), shift(static_cast<int>(place % P)), whole(agrees(x) && agrees(y))
+    {
+    }
+
+    __device__ __forceinline__ bool agrees(const T *p) const
+    {
+        return reinterpret_cast<uintptr_t>(p) / sizeof(T) % P == static_cast<uintptr_t>(shift);
+    }
+
+    __device__ __forceinline__ int64_t count() const { return (shift + n + P - 1) / P; }
+
+    /* The first element of pack i: before 0 where the first pack is cut off. */
+    __device__ __forceinline__ int64_t first(int64_t i) const { return i * P - shift; }
+    __device__ __forceinline__ bool is_full(int64_t i) const { return whole && first(i) >= 0 && first(i) + P <= n; }
+
+    __device__ __forceinline__ pack<T> load(const T *x, int64_t i, T fill) const
+    {
+        const int64_t at = first(i);
+        if (is_full(i)) return load_pack(x + at);
+        pack<T> v;
+#pragma unroll
+        for (int l = 0; l < P; l++) v.x[l] = at + l >= 0 && at + l < n ? x[at + l] : fill;
+        return v;
+    }
+
+    __device__ __forceinline__ void store(T *y, int64_t i, const pack<T> &v) const
+    {
+        const int64_t at = first(i);
+        if (is_full(i)) {
+            store_pack(y + at, v);
+            return;
+        }
+#pragma unroll
+        for (int l = 0; l < P; l++)
+            if (at + l >= 0 && at + l < n) y[at + l] = v.x[l];
+    }
+};
+
+__device__ __forceinline__ float exp_of(float x) { return expf(x); }
+__device__ __forceinline__ double exp_of(double x) { return exp(x); }
+__device__ __forceinline__ float log_of(float x) { return logf(x); }
+__device__ __forceinline__ double log_of(double x) { return log(x); }
+
+/* A sum of exponentials, less its largest term's exponent. NaN never is the largest, but it is in the sum. */
+template <typename W> struct exponentials {
+    W most, sum;
+
+    static __device__ __forceinline__ W base(W m) { return m == -W(INFINITY) ? W(0) : m; }
+
+    __device__ __forceinline__ void raise(W m)
+    {
+        if (!(m > most)) return;
+        sum *= exp_of(most - base(m));
+        most = m;
+    }
+
+    __device__ __forceinline__ void join(W other_most, W other_sum)
+    {
+        const W m = other_most > most ? other_most : most;
+        sum = sum * exp_of(most - base(m)) + other_sum * exp_of(other_most - base(m));
+        most = m;
+    }
+};
+
+/* Of the whole block, in thread 0: pairs, in a fixed tree. `shared` has 64 elements. */
+template <typename W> __device__ __forceinline__ exponentials<W> block_join(exponentials<W> e, W *shared)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    for (int step = 0; step < 2; step++) {
+        for (int d = 1; d < 32; d <<= 1) {
+            const W most = __shfl_down_sync(0xffffffffu, e.most, d), sum = __shfl_down_sync(0xffffffffu, e.sum, d);
+            if (lane + d < 32) e.join(most, sum);
+        }
+        if (step) break;
+        if (lane == 0) shared[warp] = e.most, shared[32 + warp] = e.sum;
+        __syncthreads();
+        const bool some = lane < static_cast<int>(blockDim.x >> 5);
+        e = { some ? shared[lane] : -W(INFINITY), some ? shared[32 + lane] : W(0) };
+    }
+    return e;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(ROW_THREADS)
+    lse_kernel(const T *x, int64_t place, const int32_t *target, wide<T> *lse, double *loss, int64_t classes,
+               int64_t ignore, index_guard guard)
+{
+    using W = wide<T>;
+    __shared__ W shared[64];
+    const int64_t row = blockIdx.x;
+    const T *const logits = x + row * classes;
+    const row_packs<T> r(logits, logits, place + row * classes, classes);
+    exponentials<W> e = { -W(INFINITY), W(0) };
+    const T none = narrow<T>(-W(INFINITY));
+    pack<T> next = r.load(logits, threadIdx.x, none);
+    for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS) {
+        const pack<T> v = next;
+        next = r.load(logits, i + ROW_THREADS, none); /* on its way while this one is added */
+        W most = e.most;
+#pragma unroll
+        for (int l = 0; l < pack<T>::size; l++) most = widen(v.x[l]) > most ? widen(v.x[l]) : most;
+        e.raise(most);
+        const W base = exponentials<W>::base(most);
+#pragma unroll
+        for (int l = 0; l < pack<T>::size; l++) e.sum += exp_of(widen(v.x[l]) - base);
+    }
+    e = block_join(e, shared);
+    if (threadIdx.x) return;
+    const W result = exponentials<W>::base(e.most) + log_of(e.sum);
+    const int32_t t = target[row];
+    lse[row] = result;
+    loss[row] = 0;
+    if (t == ignore) return;
+    if (t < 0 || t >= classes) guard.report();
+    else loss[row] = static_cast<double>(result) - static_cast<double>(widen(logits[t]));
+}
+
+/* Rows that count, in every thread of one block. */
+__device__ __forceinline__ double count_rows(const int32_t *target, int64_t rows, int64_t ignore, double *shared)
+{
+    double n = 0;
+    for (int64_t i = threadIdx.x; i < rows; i += SUM_THREADS) n += target[i] != ignore;
+    return block_sum(n, shared);
+}
+
+template <typename W>
+__global__ void __launch_bounds__(SUM_THREADS)
+    mean_kernel(const double *loss, const int32_t *target, int64_t rows, int64_t ignore, W *ret)
+{
+    __shared__ double shared[32];
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < rows; i += SUM_THREADS) sum += loss[i];
+    sum = block_sum(sum, shared);
+    const double n = count_rows(target, rows, ignore, shared);
+    if (threadIdx.x == 0) *ret = static_cast<W>(n > 0 ? sum / n : 0);
+}
+
+/* What each row's gradient is multiplied by: dy / n, dy being 1 where it is NULL. */
+template <typename W>
+__global__ void __launch_bounds__(SUM_THREADS)
+    factor_kernel(const int32_t *target, int64_t rows, int64_t ignore, const W *dy, double *ret)
+{
+    __shared__ double shared[32];
+    const double n = count_rows(target, rows, ignore, shared);
+    if (threadIdx.x == 0) *ret = n > 0 ? (dy ? static_cast<double>(*dy) : 1.0) / n : 0;
+}
+
+/* y may be x: a thread reads what it writes, and reads it first. */
+template <typename T>
+__global__ void __launch_bounds__(ROW_THREADS)
+    backward_kernel(const T *x, T *y, int64_t place, const int32_t *target, const wide<T> *lse, const double *factor,
+                    int64_t classes, int64_t ignore, index_guard guard)
+{
+    using W = wide<T>;
+    const int64_t row = blockIdx.x;
+    const T *const logits = x + row * classes;
+    T *const to = y + row * classes;
+    const row_packs<T> r(logits, to, place + row * classes, classes);
+    const int32_t t = target[row];
+    const bool counts = t != ignore && t >= 0 && t < classes;
+    const W f = counts ? static_cast<W>(*factor) : W(0), base = lse[row];
+    if (threadIdx.x == 0 && !counts && t != ignore) guard.report();
+    if (!counts) {
+        for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS) r.store(to, i, pack<T>{});
+        return;
+    }
+    const T none = narrow<T>(W(0));
+    pack<T> next = r.load(logits, threadIdx.x, none);
+    for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS) {
+        pack<T> v = next;
+        next = r.load(logits, i + ROW_THREADS, none);
+#pragma unroll
+        for (int l = 0; l < pack<T>::size; l++) {
+            const W e = exp_of(widen(v.x[l]) - base);
+            v.x[l] = narrow<T>(r.first(i) + l == t ? (e - 1) * f : e * f);
+        }
+        r.store(to, i, v);
+    }
+}
+
+/* -1 / n at each counted target, else 0. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    weights_kernel(T *y, const int32_t *target, int64_t n, int64_t classes, int64_t ignore, const double *factor,
+                   index_guard guard)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i >= n) return;
+    const int64_t row = i / classes, column = i - row * classes, t = target[row];
+    y[i] = narrow<T>(t != ignore && t == column ? -static_cast<wide<T>>(*factor) : wide<T>(0));
+    if (column == 0 && t != ignore && (t < 0 || t >= classes)) guard.report();
+}
+
+/* ---- mean squared error ---- */
+
+/* Blocks of RW_MSE_BLOCK elements. A thread adds 64 of them in the type that is computed in; the rest is double. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    square_kernel(const T *x, const T *y, int64_t numel, double *part, bool whole)
+{
+    constexpr int P = pack<T>::size;
+    __shared__ double shared[32];
+    const int64_t from = static_cast<int64_t>(blockIdx.x) * RW_MSE_BLOCK;
+    wide<T> sum = 0;
+    for (int j = threadIdx.x * P; j < RW_MSE_BLOCK; j += THREADS * P) {
+        const int64_t at = from + j;
+        if (at >= numel) break;
+        pack<T> a = {}, b = {};
+        if (whole && at + P <= numel) {
+            a = load_pack(x + at);
+            b = load_pack(y + at);
+        } else {
+#pragma unroll
+            for (int l = 0; l < P; l++)
+                if (at + l < numel) a.x[l] = x[at + l], b.x[l] = y[at + l];
+        }
+#pragma unroll
+        for (int l = 0; l < P; l++) {
+            const wide<T> d = widen(a.x[l]) - widen(b.x[l]);
+            sum += d * d;
+        }
+    }
+    const double total = block_sum(static_cast<double>(sum), shared);
+    if (threadIdx.x == 0) part[blockIdx.x] = total;
+}
+
+template <typename W>
+__global__ void __launch_bounds__(SUM_THREADS)
+    mse_mean_kernel(const double *part, int64_t blocks, int64_t numel, W *ret)
+{
+    __shared__ double shared[32];
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < blocks; i += SUM_THREADS) sum += part[i];
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) *ret = static_cast<W>(sum / static_cast<double>(numel));
+}
+
+template <typename T> struct mse_backward_of {
+    using In = T;
+    using Out = T;
+    static constexpr int inputs = 2, outputs = 1;
+    const wide<T> *dy;
+    double numel;
+    __device__ __forceinline__ void operator()(const T *x, T *y) const
+    {
+        const wide<T> factor = static_cast<wide<T>>(2 * static_cast<double>(*dy) / numel);
+        *y = narrow<T>((widen(x[0]) - widen(x[1])) * factor);
+    }
+};
+
+const rw_cross_entropy_attrs *attrs_of(const rw_kernel *k)
+{
+    return static_cast<const rw_cross_entropy_attrs *>(k->attrs);
+}
+
+} // namespace
+
+extern "C" rw_status rw_cross_entropy_cuda(const rw_kernel *k)
+{
+    const rw_layout *const l = k->in[0].layout;
+    const int64_t classes = l->dim[l->rank - 1], rows = l->numel / classes, ignore = attrs_of(k)->ignore;
+    const int32_t *const target = static_cast<const int32_t *>(k->in[1].data);
+    double *const loss = static_cast<double *>(k->workspace);
+    if (k->workspace_bytes < static_cast<size_t>(rows) * sizeof *loss) return RW_ERR_MEMORY;
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        const T *const x = static_cast<const T *>(k->in[0].data);
+        if (rows)
+            RW_LAUNCH(lse_kernel<T>, static_cast<unsigned>(rows), ROW_THREADS, 0, k, x, l->offset, target,
+                      static_cast<wide<T> *>(k->out[1].data), loss, classes, ignore, guard_of(k));
+        RW_LAUNCH(mean_kernel<wide<T>>, 1, SUM_THREADS, 0, k, loss, target, rows, ignore,
+                  static_cast<wide<T> *>(k->out[0].data));
+        return rw_cuda_launched(k);
+    });
+}
+
+extern "C" rw_status rw_cross_entropy_backward_cuda(const rw_kernel *k)
+{
+    const rw_layout *const l = k->in[0].layout;
+    const int64_t classes = l->dim[l->rank - 1], rows = l->numel / classes, ignore = attrs_of(k)->ignore;
+    const int32_t *const target = static_cast<const int32_t *>(k->in[1].data);
+    double *const factor = static_cast<double *>(k->workspace);
+    if (!rows) return RW_OK;
+    if (k->workspace_bytes < sizeof *factor) return RW_ERR_MEMORY;
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        RW_LAUNCH(factor_kernel<wide<T>>, 1, SUM_THREADS, 0, k, target, rows, ignore,
+                  static_cast<const wide<T> *>(k->in[3].data), factor);
+        RW_LAUNCH(backward_kernel<T>, static_cast<unsigned>(rows), ROW_THREADS, 0, k,
+                  static_cast<const T *>(k->in[0].data), static_cast<T *>(k->out[0].data), l->offset, target,
+                  static_cast<const wide<T> *>(k->in[2].data), factor, classes, ignore, guard_of(k));
+        return rw_cuda_launched(k);
+    });
+}
+
+extern "C" rw_status rw_cross_entropy_weights_cuda(const rw_kernel *k)
+{
+    const int64_t n = k->out[0].layout->numel, rows = k->in[0].layout->numel;
+    const int64_t classes = attrs_of(k)->classes, ignore = attrs_of(k)->ignore;
+    const int32_t *const target = static_cast<const int32_t *>(k->in[0].data);
+    double *const factor = static_cast<double *>(k->workspace);
+    if (!n) return RW_OK;
+    if (k->workspace_bytes < sizeof *factor) return RW_ERR_MEMORY;
+    return with_float_type(k->out[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        RW_LAUNCH(factor_kernel<wide<T>>, 1, SUM_THREADS, 0, k, target, rows, ignore, nullptr, factor);
+        RW_LAUNCH(weights_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, static_cast<T *>(k->out[0].data), target, n,
+                  classes, ignore, factor, guard_of(k));
+        return rw_cuda_launched(k);
+    });
+}
+
+extern "C" rw_status rw_mse_loss_cuda(const rw_kernel *k)
+{
+    const int64_t n = k->in[0].layout->numel, blocks = rw_mse_blocks(n);
+    double *const part = static_cast<double *>(k->workspace);
+    if (k->workspace_bytes < static_cast<size_t>(blocks) * sizeof *part) return RW_ERR_MEMORY;
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        const T *const x = static_cast<const T *>(k->in[0].data), *const y = static_cast<const T *>(k->in[1].data);
+        if (blocks)
+            RW_LAUNCH(square_kernel<T>, static_cast<unsigned>(blocks), THREADS, 0, k, x, y, n, part,
+                      is_aligned_16(x) && is_aligned_16(y));
+        RW_LAUNCH(mse_mean_kernel<wide<T>>, 1, SUM_THREADS, 0, k, part, blocks, n,
+                  static_cast<wide<T> *>(k->out[0].data));
+        return rw_cuda_launched(k);
+    });
+}
+
+extern "C" rw_status rw_mse_loss_backward_cuda(const rw_kernel *k)
+{
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        const wide<T> *const dy = static_cast<const wide<T> *>(k->in[2].data);
+        return map_run(k, mse_backward_of<T>{ dy, static_cast<double>(k->in[0].layout->numel) });
+    });
+}
