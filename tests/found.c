@@ -27,11 +27,15 @@ Test(found, gradients_of_linear_with_extents_of_0)
 {
     static const struct {
         rw_shape x, w;
-    } cases[] = { { { 3, { 2, 3, 0 } }, { 2, { 4, 0 } } }, { { 1, { 3 } }, { 2, { 0, 3 } } }, { { 3, { 0, 2, 3 } }, { 2, { 4, 3 } } },
-                  { { 3, { 2, 3, 5 } }, { 2, { 0, 5 } } }, { { 1, { 0 } }, { 2, { 2, 0 } } } };
+    } cases[] = { { { 3, { 2, 3, 0 } }, { 2, { 4, 0 } } },
+                  { { 1, { 3 } }, { 2, { 0, 3 } } },
+                  { { 3, { 0, 2, 3 } }, { 2, { 4, 3 } } },
+                  { { 3, { 2, 3, 5 } }, { 2, { 0, 5 } } },
+                  { { 1, { 0 } }, { 2, { 2, 0 } } } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct bench b = bench_open(1, 1);
-        rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, cases[i].x), *const w = rw_param(b.ctx, "w", RW_F32, cases[i].w);
+        rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, cases[i].x);
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, cases[i].w);
         rw_init_normal(x, 0, 1);
         rw_init_normal(w, 0, 1);
         rw_tensor *const y = rw_linear(b.t, x, w, RW_NONE);
@@ -90,7 +94,8 @@ Test(found, an_eager_gradient_is_added_once)
     float g[2][4];
     for (int eager = 0; eager < 2; eager++) {
         struct bench b = eager ? eager_bench() : bench_open(1, 1);
-        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4)), *const q = rw_param(b.ctx, "q", RW_F32, RW_SHAPE(4));
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4));
+        rw_tensor *const q = rw_param(b.ctx, "q", RW_F32, RW_SHAPE(4));
         rw_init_constant(p, 0.5);
         rw_init_constant(q, 2);
         rw_tensor *const first = rw_sum(b.t, q, RW_ALL_AXES, false);
@@ -109,14 +114,17 @@ Test(found, an_eager_assignment_waits_for_the_end_of_the_step)
 {
     for (int trains = 0; trains < 2; trains++) {
         struct bench b = eager_bench();
-        rw_tensor *const count = rw_buffer(b.ctx, "count", RW_F32, RW_SHAPE(2)), *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(2));
+        rw_tensor *const count = rw_buffer(b.ctx, "count", RW_F32, RW_SHAPE(2));
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(2));
         float now[2];
         for (int step = 0; step < 3; step++) {
             cr_assert_eq(rw_assign(b.t, count, rw_add_scalar(b.t, count, 1)), RW_OK);
             rw_tensor *const y = rw_add_scalar(b.t, count, 10);
             cr_assert_eq(rw_read(b.t, rw_scale(b.t, y, 2), now, sizeof now), RW_OK, "%s", rw_error_message(b.ctx));
             cr_assert_eq(now[0], 2 * (10 + step));
-            if (trains) cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, p), RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+            if (trains)
+                cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, p), RW_ALL_AXES, false)), RW_OK, "%s",
+                             rw_error_message(b.ctx));
             rw_tape_reset(b.t);
         }
         cr_assert_eq(rw_read(NULL, count, now, sizeof now), RW_OK);
@@ -126,8 +134,9 @@ Test(found, an_eager_assignment_waits_for_the_end_of_the_step)
 }
 
 /*
- * An op wrote over a buffer of which its operand was only a dense first part, and broadcast: it went on reading what it had
- * written. Under `full` the table's rows die in backward's product with their first one; under `none` the buffer lived on.
+ * An op wrote over a buffer of which its operand was only a dense first part, and broadcast: it went on reading what it
+ * had written. Under `full` the table's rows die in backward's product with their first one; under `none` the buffer
+ * lived on.
  */
 Test(found, seed_10662_a_part_of_a_buffer_is_not_written_over)
 {
@@ -145,7 +154,8 @@ Test(found, seed_10662_a_part_of_a_buffer_is_not_written_over)
         ckpt_end(t);
         rw_tensor *const loss = rw_sum(t, rw_tanh(t, v2), RW_ALL_AXES, false);
         found_backward(&f, t, loss);
-        float x[3], g[3]; /* 9 tanh(x^2), differentiated: fewer than 100 roundings, the cancellation in 1 - tanh^2 included */
+        /* 9 tanh(x^2), differentiated: fewer than 100 roundings, the cancellation in 1 - tanh^2 included */
+        float x[3], g[3];
         cr_assert_eq(rw_read(NULL, v0, x, sizeof x), RW_OK);
         cr_assert_eq(rw_read(NULL, rw_gradient(v0), g, sizeof g), RW_OK);
         for (int i = 0; i < 3; i++) {
@@ -168,7 +178,8 @@ Test(found, an_effect_on_a_value_without_elements_happens_once)
     fuzz_clear_runs();
     cr_assert_eq(rw_read(b.t, y, &nothing, 0), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(fuzz_tally_runs[5], 1);
-    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK, "%s",
+                 rw_error_message(b.ctx));
     cr_assert_eq(fuzz_tally_runs[5], 1);
     bench_close(&b);
 }

@@ -45,21 +45,26 @@ static struct fz_program *new_program(void)
 
 static void report(const struct fz_coverage *c)
 {
-    fprintf(stderr, "%llu programs: %llu replay, %llu finite, %llu with rw_grad, %llu nested, %llu with empty values, %llu on two "
-            "tapes, %llu with rw_assign; %llu nodes, %llu replayed\n", (unsigned long long)c->programs, (unsigned long long)c->replaying,
-            (unsigned long long)c->finite, (unsigned long long)c->with_grad, (unsigned long long)c->nested, (unsigned long long)c->empty,
-            (unsigned long long)c->two_tapes, (unsigned long long)c->assigns, (unsigned long long)c->nodes, (unsigned long long)c->replayed);
+    fprintf(
+        stderr,
+        "%llu programs: %llu replay, %llu finite, %llu with rw_grad, %llu nested, %llu with empty values, %llu on two "
+        "tapes, %llu with rw_assign; %llu nodes, %llu replayed\n",
+        (unsigned long long)c->programs, (unsigned long long)c->replaying, (unsigned long long)c->finite,
+        (unsigned long long)c->with_grad, (unsigned long long)c->nested, (unsigned long long)c->empty,
+        (unsigned long long)c->two_tapes, (unsigned long long)c->assigns, (unsigned long long)c->nodes,
+        (unsigned long long)c->replayed);
     for (int i = 0; i < fz_ops(); i++)
-        fprintf(stderr, "%s %llu%s", fz_op(i)->name, (unsigned long long)c->statements[i], i + 1 < fz_ops() ? ", " : "\n");
+        fprintf(stderr, "%s %llu%s", fz_op(i)->name, (unsigned long long)c->statements[i],
+                i + 1 < fz_ops() ? ", " : "\n");
 }
 
 /* A run in which nothing is replayed, or everything is NaN, would prove nothing. */
 static void check_coverage(const struct fz_coverage *c)
 {
-    cr_expect_geq(c->replaying * 100, c->programs * 60, "only %llu of %llu programs replay anything", (unsigned long long)c->replaying,
-                  (unsigned long long)c->programs);
-    cr_expect_geq(c->finite * 100, c->programs * 98, "only %llu of %llu programs have finite losses", (unsigned long long)c->finite,
-                  (unsigned long long)c->programs);
+    cr_expect_geq(c->replaying * 100, c->programs * 60, "only %llu of %llu programs replay anything",
+                  (unsigned long long)c->replaying, (unsigned long long)c->programs);
+    cr_expect_geq(c->finite * 100, c->programs * 98, "only %llu of %llu programs have finite losses",
+                  (unsigned long long)c->finite, (unsigned long long)c->programs);
     if (c->programs < 200) return;
     cr_expect_geq(c->with_grad * 100, c->programs * 15);
     cr_expect_geq(c->nested * 100, c->programs * 30);
@@ -82,13 +87,15 @@ static void fail_with(uint64_t seed)
 
 Test(fuzz, random_programs_under_random_policies, .timeout = 36000)
 {
-    const uint64_t count = from_environment("REWIND_FUZZ_PROGRAMS", 300), first = from_environment("REWIND_FUZZ_SEED", 1);
+    const uint64_t count = from_environment("REWIND_FUZZ_PROGRAMS", 300),
+                   first = from_environment("REWIND_FUZZ_SEED", 1);
     struct fz_coverage coverage = { 0 };
     for (uint64_t done = 0; done < count; done += BATCH) {
         const uint64_t n = count - done < BATCH ? count - done : BATCH;
         uint64_t seed = 0;
         const struct fz_verdict v = fz_judge_seeds(first + done, n, largest_extent(), &seed, &coverage);
-        if (v.failure) fprintf(stderr, "seed %llu: %s: %s\n", (unsigned long long)seed, fz_failure_names[v.failure], v.text);
+        if (v.failure)
+            fprintf(stderr, "seed %llu: %s: %s\n", (unsigned long long)seed, fz_failure_names[v.failure], v.text);
         if (v.failure) fail_with(seed);
     }
     if (from_environment("REWIND_FUZZ_REPORT", 0)) report(&coverage);
@@ -116,7 +123,8 @@ static void shrinks(struct fz_sabotage sabotage, const char *op, enum fz_failure
         before = fz_judge(p, &sabotage);
         if (before.failure != wanted) continue;
         programs++;
-        const struct fz_verdict after = fz_shrink(p, &sabotage), again = fz_judge(p, &sabotage), honest = fz_judge(p, NULL);
+        const struct fz_verdict after = fz_shrink(p, &sabotage), again = fz_judge(p, &sabotage),
+                                honest = fz_judge(p, NULL);
         char *const text = fz_print(p, &after);
         cr_assert_eq(after.failure, wanted, "seed %llu: %s", (unsigned long long)seed, fz_failure_names[after.failure]);
         cr_assert(fz_same_failure(&again, &before), "seed %llu: %s", (unsigned long long)seed, again.text);
@@ -133,12 +141,14 @@ static void shrinks(struct fz_sabotage sabotage, const char *op, enum fz_failure
 
 Test(fuzz, a_skewed_ticket_shrinks_to_its_dropout, .timeout = 600)
 {
-    shrinks((struct fz_sabotage){ .fault = { .kind = RW_FAULT_TICKET, .op = "dropout" } }, "dropout", FZ_GRADIENT, 0, 8);
+    shrinks((struct fz_sabotage){ .fault = { .kind = RW_FAULT_TICKET, .op = "dropout" } }, "dropout", FZ_GRADIENT, 0,
+            8);
 }
 
 Test(fuzz, a_corrupted_replay_shrinks_to_its_op, .timeout = 600)
 {
-    shrinks((struct fz_sabotage){ .fault = { .kind = RW_FAULT_CORRUPT, .op = "sigmoid" } }, "sigmoid", FZ_GRADIENT, 0, 8);
+    shrinks((struct fz_sabotage){ .fault = { .kind = RW_FAULT_CORRUPT, .op = "sigmoid" } }, "sigmoid", FZ_GRADIENT, 0,
+            8);
 }
 
 Test(fuzz, an_op_that_lies_when_it_is_replayed_shrinks_to_itself, .timeout = 600)
@@ -162,7 +172,8 @@ Test(fuzz, a_seed_makes_the_same_program_every_time)
         cr_assert_eq(memcmp(a, b, sizeof *a), 0);
         const char *why = "";
         cr_assert(fz_resolve(a, &why), "seed %llu: %s", (unsigned long long)seed, why);
-        cr_assert_eq(memcmp(a, b, sizeof *a), 0, "what follows from leaves and words is the same when it is worked out again");
+        cr_assert_eq(memcmp(a, b, sizeof *a), 0,
+                     "what follows from leaves and words is the same when it is worked out again");
     }
     free(a);
     free(b);

@@ -60,7 +60,8 @@ int fz_new_leaf(struct fz_generator *g, const char *op, rw_dtype dtype, rw_shape
 
 /* Operands */
 
-static int pick(struct fz_generator *g, bool (*fits)(const struct fz_type *, const void *), const void *what, bool newer)
+static int pick(struct fz_generator *g, bool (*fits)(const struct fz_type *, const void *), const void *what,
+                bool newer)
 {
     int found[FZ_STATEMENTS * FZ_OUTS], n = 0;
     const bool unread = newer && fz_chance(g, 40); /* so that the program hangs together */
@@ -94,7 +95,8 @@ static bool is_same(const struct fz_type *x, const void *what)
 
 int fz_like(struct fz_generator *g, rw_dtype dtype, rw_shape shape)
 {
-    static const char *const leaves[] = { "param", "param", "param", "param", "param", "input", "randn", "randn", "rand", "buffer" };
+    static const char *const leaves[] = { "param", "param", "param", "param", "param",
+                                          "input", "randn", "randn", "rand",  "buffer" };
     const struct fz_type type = { .dtype = dtype, .shape = shape };
     const int found = fz_chance(g, 60) ? pick(g, is_same, &type, true) : -1;
     return found >= 0 ? found : fz_new_leaf(g, leaves[fz_below(g, 10)], dtype, shape, 2);
@@ -111,7 +113,8 @@ int fz_index(struct fz_generator *g, rw_shape shape, int64_t bound)
     if (bound < 1) return -1;
     const struct fz_type want = { .shape = shape, .bound = (double)bound };
     int found = pick(g, is_index, &want, true);
-    while (found >= 0 && !strcmp(fz_op(g->p->s[found / FZ_OUTS].op)->name, "targets")) found = -1; /* it may hold -100 */
+    while (found >= 0 && !strcmp(fz_op(g->p->s[found / FZ_OUTS].op)->name, "targets"))
+        found = -1; /* it may hold -100 */
     return found >= 0 && fz_chance(g, 80) ? found : fz_new_leaf(g, "index", RW_I32, shape, (double)bound);
 }
 
@@ -161,7 +164,8 @@ static void make_losses(struct fz_generator *g)
         for (int k = 0; k < p->s[i].n_out; k++) {
             bool read = !rw_dtype_is_float(p->s[i].out[k].dtype) || (fz_op(p->s[i].op)->flags & FZ_LEAF);
             for (int j = i + 1; !read && j < p->n; j++)
-                for (int m = 0; m < p->s[j].n_in && !(fz_op(p->s[j].op)->flags & FZ_MARK); m++) read |= p->s[j].in[m] == i * FZ_OUTS + k;
+                for (int m = 0; m < p->s[j].n_in && !(fz_op(p->s[j].op)->flags & FZ_MARK); m++)
+                    read |= p->s[j].in[m] == i * FZ_OUTS + k;
             if (!read) sinks[n++] = i * FZ_OUTS + k;
         }
     if (!n) sinks[n++] = 0;
@@ -186,10 +190,12 @@ static void act(struct fz_generator *g, enum fz_action_kind kind, int loss)
     if (p->n_actions >= FZ_ACTIONS) return;
     const int value = kind == FZ_READ || kind == FZ_EVAL ? pick(g, has_rank, &(struct ranks){ 0, 8 }, false) : 0;
     if (value < 0) return;
-    p->action[p->n_actions++] = (struct fz_action){ .kind = (uint8_t)kind, .loss = (uint8_t)loss, .value = (int16_t)value };
+    p->action[p->n_actions++] = (struct fz_action){ .kind = (uint8_t)kind,
+                                                    .loss = (uint8_t)loss,
+                                                    .value = (int16_t)value };
 }
 
-/* A program with an effect on a buffer ends with its backward: from then on the buffer differs from what was recorded. */
+/* A program with an effect on a buffer ends with its backward: from then on the buffer is not what was recorded. */
 static void make_actions(struct fz_generator *g, bool assigns)
 {
     const int n = g->p->n_losses;
@@ -215,7 +221,8 @@ static void make_actions(struct fz_generator *g, bool assigns)
 
 static void make_policy(struct fz_generator *g, char *out)
 {
-    static const char *const ops[] = { "linear", "matmul", "tanh", "dropout", "softmax", "attention", "add", "gelu", "layernorm", "exp" };
+    static const char *const ops[] = { "linear",    "matmul", "tanh", "dropout",   "softmax",
+                                       "attention", "add",    "gelu", "layernorm", "exp" };
     const char *const *const r = fz_region_names, *const *const t = fz_tag_names;
     const int a = (int)fz_below(g, FZ_NAMES), b = (int)fz_below(g, FZ_NAMES);
     const int x = (int)fz_below(g, 10), y = (int)fz_below(g, 10);
@@ -256,7 +263,8 @@ static void make_shapes(struct fz_generator *g)
     for (int i = 0; i < 5; i++) {
         int64_t n = extents[fz_below(g, 15)];
         if (fz_chance(g, 3)) n = 0;
-        if (i == 0 && fz_chance(g, 15)) n = g->most / 2 + fz_below(g, g->most / 2 + 1); /* past the blocks of a kernel */
+        if (i == 0 && fz_chance(g, 15))
+            n = g->most / 2 + fz_below(g, g->most / 2 + 1); /* past the blocks of a kernel */
         g->extent[i] = n < g->most ? n : g->most;
     }
     g->dtype = types[fz_below(g, 6)];

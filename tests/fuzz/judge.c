@@ -62,7 +62,7 @@ static void cover(struct fz_coverage *c, const struct fz_program *p, const struc
     c->empty += empty;
 }
 
-/* What a message says, without the numbers, names and shapes in it: a smaller program is refused for the same reason. */
+/* What a message says, without its numbers, names and shapes: a smaller program is refused for the same reason. */
 static int reason_of(const char *text)
 {
     uint32_t hash = 0;
@@ -149,9 +149,9 @@ struct fz_verdict fz_judge(const struct fz_program *p, const struct fz_sabotage 
     return finish(s);
 }
 
-/* In a child: goes on until a candidate fails as wanted; s->seed is its number, or that of the one that ends the process. */
-static void search(fz_candidate_fn make, void *context, const struct fz_verdict *wanted, const struct fz_sabotage *sabotage,
-                   struct shared *s)
+/* In a child: goes on until a candidate fails as wanted; s->seed is its number, or of the one that ends the process. */
+static void search(fz_candidate_fn make, void *context, const struct fz_verdict *wanted,
+                   const struct fz_sabotage *sabotage, struct shared *s)
 {
     struct fz_program *const p = malloc(sizeof *p);
     if (!p) abort();
@@ -190,7 +190,8 @@ int fz_judge_first(fz_candidate_fn make, void *context, int from, const struct f
     }
 }
 
-struct fz_verdict fz_judge_seeds(uint64_t first, uint64_t count, int64_t most, uint64_t *ret_seed, struct fz_coverage *coverage)
+struct fz_verdict fz_judge_seeds(uint64_t first, uint64_t count, int64_t most, uint64_t *ret_seed,
+                                 struct fz_coverage *coverage)
 {
     struct shared *const s = begin();
     s->coverage = *coverage;

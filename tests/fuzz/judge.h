@@ -34,12 +34,13 @@ struct fz_verdict fz_judge(const struct fz_program *p, const struct fz_sabotage 
 enum fz_candidate { FZ_CANDIDATE, FZ_SKIP, FZ_NO_MORE };
 typedef enum fz_candidate (*fz_candidate_fn)(void *context, struct fz_program *p, int k);
 
-/* The number of the first candidate, from `from` on, that fails as *wanted did, with its verdict; -1 when there is none. */
+/* The number of the first candidate, from `from` on, that fails as *wanted did, with its verdict; -1: none does. */
 int fz_judge_first(fz_candidate_fn make, void *context, int from, const struct fz_verdict *wanted,
                    const struct fz_sabotage *sabotage, struct fz_verdict *ret_verdict);
 
 /* Programs first, first + 1, ... up to `count`; stops at the first that fails and gives its seed. */
-struct fz_verdict fz_judge_seeds(uint64_t first, uint64_t count, int64_t most, uint64_t *ret_seed, struct fz_coverage *coverage);
+struct fz_verdict fz_judge_seeds(uint64_t first, uint64_t count, int64_t most, uint64_t *ret_seed,
+                                 struct fz_coverage *coverage);
 
 static inline bool fz_same_failure(const struct fz_verdict *a, const struct fz_verdict *b)
 {

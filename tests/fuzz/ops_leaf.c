@@ -16,7 +16,8 @@ static uint64_t mixed(uint64_t x)
 
 double fz_element(const struct fz_program *p, const struct fz_statement *s, int step, int64_t i)
 {
-    const uint64_t x = mixed((uint64_t)s->word[0] << 32 ^ s->word[1] ^ (uint64_t)step << 56 ^ (uint64_t)i * 0x632be59bd9b4e019u);
+    const uint64_t x = mixed((uint64_t)s->word[0] << 32 ^ s->word[1] ^ (uint64_t)step << 56 ^
+                             (uint64_t)i * 0x632be59bd9b4e019u);
     if (s->out[0].dtype != RW_I32) return (double)(int64_t)(x % 33 - 16) / 8; /* exact in every type */
     if (s->word[2] % 3 == 0 && x >> 40 & 1 && !strcmp(fz_op(s->op)->name, "targets")) return s->word[2] % 2 ? -100 : 1;
     return (double)(x % (uint64_t)s->out[0].bound);
@@ -100,7 +101,8 @@ static int choose_leaf(struct fz_generator *g, int op)
 
 const struct fz_op fz_leaf_ops[] = {
     { "param", 0, FZ_LEAF | FZ_CONTEXT, 0, choose_leaf, resolve_float, record_param, "rw_param(b.ctx, \"$\", ^0, @0)" },
-    { "buffer", 1, FZ_LEAF | FZ_CONTEXT, 0, choose_leaf, resolve_float, record_buffer, "rw_buffer(b.ctx, \"$\", ^0, @0)" },
+    { "buffer", 1, FZ_LEAF | FZ_CONTEXT, 0, choose_leaf, resolve_float, record_buffer,
+      "rw_buffer(b.ctx, \"$\", ^0, @0)" },
     { "input", 2, FZ_LEAF, 0, choose_leaf, resolve_float, record_input, "rw_input(t, ^0, @0, $[step])" },
     { "index", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_I32, @0, $[step])" },
     { "targets", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_I32, @0, $[step])" },

@@ -112,7 +112,8 @@ static bool resolve_grad(const struct fz_program *p, struct fz_statement *s)
     for (int i = 1; i < s->n_in; i++) {
         const struct fz_type *const x = fz_in(p, s, i);
         if (!x->trains || !fz_depends(p, s->in[0], s->in[i])) return false;
-        if (!fz_out(s, i - 1, x->dtype, x->shape, y->slope * n / 4 + 1, (y->slope + 1) * (y->slope + 1) * n / 4)) return false;
+        if (!fz_out(s, i - 1, x->dtype, x->shape, y->slope * n / 4 + 1, (y->slope + 1) * (y->slope + 1) * n / 4))
+            return false;
     }
     return true;
 }

@@ -41,7 +41,9 @@ static bool resolve_linear(const struct fz_program *p, struct fz_statement *s)
     const struct fz_type *const x = fz_in(p, s, 0), *const w = fz_in(p, s, 1);
     if (!rw_dtype_is_float(x->dtype) || x->dtype != w->dtype || !x->shape.rank || w->shape.rank != 2) return false;
     if (last(x->shape) != w->shape.dim[1]) return false;
-    if (s->n_in > 2 && (fz_in(p, s, 2)->dtype != x->dtype || !rw_shape_equal(fz_in(p, s, 2)->shape, RW_SHAPE(w->shape.dim[0])))) return false;
+    if (s->n_in > 2 &&
+        (fz_in(p, s, 2)->dtype != x->dtype || !rw_shape_equal(fz_in(p, s, 2)->shape, RW_SHAPE(w->shape.dim[0]))))
+        return false;
     if (!product(s, x, w, last_becomes(x->shape, w->shape.dim[0]), (double)last(x->shape))) return false;
     return s->n_in < 3 || fz_out(s, 0, x->dtype, s->out[0].shape, s->out[0].bound + fz_in(p, s, 2)->bound,
                                  s->out[0].slope + fz_in(p, s, 2)->slope);
@@ -134,7 +136,8 @@ static void record_rmsnorm(struct fz_call *c)
 static int rank_4(struct fz_generator *g)
 {
     const int x = fz_any(g, 4, 4);
-    return x >= 0 ? x : fz_like(g, g->dtype, RW_SHAPE(1 + fz_below(g, 2), 1 + fz_below(g, 4), fz_extent(g), fz_extent(g)));
+    const int64_t batch = 1 + fz_below(g, 2), heads = 1 + fz_below(g, 4), seq = fz_extent(g), d = fz_extent(g);
+    return x >= 0 ? x : fz_like(g, g->dtype, RW_SHAPE(batch, heads, seq, d));
 }
 
 static int choose_attention(struct fz_generator *g, int op)
@@ -155,27 +158,32 @@ static int choose_attention(struct fz_generator *g, int op)
 static bool resolve_attention(const struct fz_program *p, struct fz_statement *s)
 {
     const struct fz_type *const q = fz_in(p, s, 0), *const k = fz_in(p, s, 1), *const v = fz_in(p, s, 2);
-    if (!rw_dtype_is_float(q->dtype) || k->dtype != q->dtype || !fz_same(k, v) || q->shape.rank != 4 || k->shape.rank != 4) return false;
+    if (!rw_dtype_is_float(q->dtype) || k->dtype != q->dtype || !fz_same(k, v) || q->shape.rank != 4 ||
+        k->shape.rank != 4)
+        return false;
     const int64_t *const a = q->shape.dim, *const b = k->shape.dim;
     if (a[0] != b[0] || a[3] != b[3] || (b[1] ? a[1] % b[1] : a[1]) || q->bound * k->bound > 100) return false;
     s->k[0] = s->word[0] & 1;
     s->k[1] = s->word[0] & 2 ? 1 + s->word[0] / 4 % 4 : 0;
     s->f = s->word[1] & 1 ? 0 : 0.25;
     const double d = sqrt((double)a[3] + 1) * v->bound;
-    return fz_out(s, 0, q->dtype, q->shape, 2 * v->bound, 2 * v->slope + d * (q->slope * k->bound + k->slope * q->bound));
+    return fz_out(s, 0, q->dtype, q->shape, 2 * v->bound,
+                  2 * v->slope + d * (q->slope * k->bound + k->slope * q->bound));
 }
 
 static void record_attention(struct fz_call *c)
 {
-    const rw_attention_params params = { .causal = c->s->k[0], .scale = (float)c->s->f, .dropout = (float)c->s->k[1] / 8 };
+    const rw_attention_params params = { .causal = c->s->k[0],
+                                         .scale = (float)c->s->f,
+                                         .dropout = (float)c->s->k[1] / 8 };
     c->out[0] = rw_attention_at(c->at, c->t, c->in[0], c->in[1], c->in[2], &params);
 }
 
 static int choose_rope(struct fz_generator *g, int op)
 {
     int x = fz_any(g, 4, 4);
-    if (x < 0 || fz_type_of(g->p, x)->shape.dim[3] % 2)
-        x = fz_like(g, g->dtype, RW_SHAPE(1 + fz_below(g, 2), 1 + fz_below(g, 3), fz_extent(g), 2 * (1 + fz_below(g, 4))));
+    const int64_t batch = 1 + fz_below(g, 2), heads = 1 + fz_below(g, 3), seq = fz_extent(g), half = 1 + fz_below(g, 4);
+    if (x < 0 || fz_type_of(g->p, x)->shape.dim[3] % 2) x = fz_like(g, g->dtype, RW_SHAPE(batch, heads, seq, 2 * half));
     if (x < 0 || fz_chance(g, 50)) return fz_emit(g, op, 1, x);
     return fz_emit(g, op, 2, x, fz_index(g, RW_SHAPE(fz_type_of(g->p, x)->shape.dim[2]), 50));
 }
@@ -184,7 +192,9 @@ static bool resolve_rope(const struct fz_program *p, struct fz_statement *s)
 {
     const struct fz_type *const x = fz_in(p, s, 0);
     if (!rw_dtype_is_float(x->dtype) || x->shape.rank != 4 || x->shape.dim[3] % 2) return false;
-    if (s->n_in > 1 && (fz_in(p, s, 1)->dtype != RW_I32 || !rw_shape_equal(fz_in(p, s, 1)->shape, RW_SHAPE(x->shape.dim[2])))) return false;
+    if (s->n_in > 1 &&
+        (fz_in(p, s, 1)->dtype != RW_I32 || !rw_shape_equal(fz_in(p, s, 1)->shape, RW_SHAPE(x->shape.dim[2]))))
+        return false;
     s->f = s->word[0] % 2 ? 10000 : 100;
     return fz_out(s, 0, x->dtype, x->shape, 1.5 * x->bound, 1.5 * x->slope);
 }
@@ -199,8 +209,9 @@ static void record_rope(struct fz_call *c)
 static int choose_embedding(struct fz_generator *g, int op)
 {
     int table = fz_any(g, 2, 2);
+    const int64_t rows = 1 + fz_below(g, 12), width = fz_extent(g);
     if (table < 0 || fz_chance(g, 50) || !fz_type_of(g->p, table)->shape.dim[0])
-        table = fz_like(g, g->dtype, RW_SHAPE(1 + fz_below(g, 12), fz_extent(g)));
+        table = fz_like(g, g->dtype, RW_SHAPE(rows, width));
     if (table < 0) return -1;
     rw_shape shape = { .rank = (int32_t)fz_below(g, 4) };
     for (int i = 0; i < shape.rank; i++) shape.dim[i] = fz_extent(g);
@@ -228,8 +239,9 @@ static int choose_cross_entropy(struct fz_generator *g, int op)
     if (x < 0 || !last(fz_type_of(g->p, x)->shape)) return -1;
     rw_shape rows = fz_type_of(g->p, x)->shape;
     rows.rank--;
-    const int target = fz_chance(g, 30) ? fz_index(g, rows, last(fz_type_of(g->p, x)->shape))
-                                        : fz_new_leaf(g, "targets", RW_I32, rows, (double)last(fz_type_of(g->p, x)->shape));
+    const int target = fz_chance(g, 30)
+                           ? fz_index(g, rows, last(fz_type_of(g->p, x)->shape))
+                           : fz_new_leaf(g, "targets", RW_I32, rows, (double)last(fz_type_of(g->p, x)->shape));
     return fz_emit(g, op, 2, x, target);
 }
 

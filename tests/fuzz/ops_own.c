@@ -26,7 +26,8 @@ static bool resolve_like(const struct fz_program *p, struct fz_statement *s)
 static bool resolve_pair(const struct fz_program *p, struct fz_statement *s)
 {
     const struct fz_type *const x = fz_in(p, s, 0);
-    return rw_dtype_is_float(x->dtype) && fz_out(s, 0, x->dtype, x->shape, x->bound * x->bound, 2 * x->bound * x->slope) &&
+    return rw_dtype_is_float(x->dtype) &&
+           fz_out(s, 0, x->dtype, x->shape, x->bound * x->bound, 2 * x->bound * x->slope) &&
            fz_out(s, 1, x->dtype, x->shape, x->bound, x->slope);
 }
 

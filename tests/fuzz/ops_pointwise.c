@@ -35,7 +35,8 @@ static int partner(struct fz_generator *g, int a)
     rw_shape joint;
     for (int tries = 0; tries < 6; tries++) {
         const int b = fz_any(g, 0, 6);
-        if (b >= 0 && fz_type_of(g->p, b)->dtype == x->dtype && fz_broadcast(x->shape, fz_type_of(g->p, b)->shape, &joint)) return b;
+        const struct fz_type *const y = b < 0 ? NULL : fz_type_of(g->p, b);
+        if (y && y->dtype == x->dtype && fz_broadcast(x->shape, y->shape, &joint)) return b;
     }
     return fz_like(g, x->dtype, fz_chance(g, 60) ? x->shape : narrowed(g, x->shape));
 }
@@ -91,7 +92,8 @@ static bool resolve_scalar(const struct fz_program *p, struct fz_statement *s)
     static const double values[] = { 0.5, -1.25, 2, 0.375, 1, -0.0625 };
     s->f = values[s->word[0] % 6];
     const double b = fz_in(p, s, 0)->bound;
-    return !strcmp(fz_op(s->op)->name, "scale") ? unary(p, s, b * fabs(s->f), fabs(s->f)) : unary(p, s, b + fabs(s->f), 1);
+    const bool scales = !strcmp(fz_op(s->op)->name, "scale");
+    return scales ? unary(p, s, b * fabs(s->f), fabs(s->f)) : unary(p, s, b + fabs(s->f), 1);
 }
 
 static bool resolve_pow(const struct fz_program *p, struct fz_statement *s)
@@ -182,14 +184,15 @@ static void record_add_scalar(struct fz_call *c)
 
 /* A pointer to data can point at a pointer to a function, not at a function. */
 #define FN(name, type) static const type fn_##name = rw_##name##_at;
-FN(neg, unary_fn) FN(abs, unary_fn) FN(exp, unary_fn) FN(log, unary_fn) FN(sqrt, unary_fn) FN(tanh, unary_fn) FN(sigmoid, unary_fn)
-FN(relu, unary_fn) FN(silu, unary_fn) FN(gelu, unary_fn) FN(gelu_tanh, unary_fn) FN(add, binary_fn) FN(sub, binary_fn)
-FN(mul, binary_fn) FN(maximum, binary_fn) FN(swiglu, binary_fn)
+FN(neg, unary_fn) FN(abs, unary_fn) FN(exp, unary_fn) FN(log, unary_fn) FN(sqrt, unary_fn) FN(tanh, unary_fn)
+FN(sigmoid, unary_fn) FN(relu, unary_fn) FN(silu, unary_fn) FN(gelu, unary_fn) FN(gelu_tanh, unary_fn)
+FN(add, binary_fn) FN(sub, binary_fn) FN(mul, binary_fn) FN(maximum, binary_fn) FN(swiglu, binary_fn)
 
 #define UNARY(name, weight, resolve) \
     { #name, weight, 0, 1, choose_unary, resolve, record_unary, "rw_" #name "(t, $0)", &fn_##name }
 #define SHIFTED(name, resolve) \
-    { #name, 3, 0, 1, choose_unary, resolve, record_shifted, "rw_" #name "(t, rw_add_scalar(t, rw_abs(t, $0), 0.5))", &fn_##name }
+    { #name, 3, 0, 1, choose_unary, resolve, record_shifted, "rw_" #name "(t, rw_add_scalar(t, rw_abs(t, $0), 0.5))", \
+      &fn_##name }
 #define BINARY(name, weight, choose, resolve) \
     { #name, weight, 0, 3, choose, resolve, record_binary, "rw_" #name "(t, $0, $1)", &fn_##name }
 
@@ -205,7 +208,8 @@ const struct fz_op fz_pointwise_ops[] = {
     UNARY(gelu_tanh, 3, resolve_same),
     SHIFTED(log, resolve_log),
     SHIFTED(sqrt, resolve_same),
-    { "pow_scalar", 3, 0, 1, choose_unary, resolve_pow, record_pow, "rw_pow_scalar(t, rw_add_scalar(t, rw_abs(t, $0), 0.5), ~)" },
+    { "pow_scalar", 3, 0, 1, choose_unary, resolve_pow, record_pow,
+      "rw_pow_scalar(t, rw_add_scalar(t, rw_abs(t, $0), 0.5), ~)" },
     { "scale", 3, 0, 1, choose_unary, resolve_scalar, record_scale, "rw_scale(t, $0, ~)" },
     { "add_scalar", 3, 0, 1, choose_unary, resolve_scalar, record_add_scalar, "rw_add_scalar(t, $0, ~)" },
     BINARY(add, 9, choose_binary, resolve_sum),
@@ -213,6 +217,7 @@ const struct fz_op fz_pointwise_ops[] = {
     BINARY(mul, 9, choose_binary, resolve_product),
     BINARY(maximum, 4, choose_binary, resolve_larger),
     BINARY(swiglu, 4, choose_equal, resolve_swiglu),
-    { "div", 4, 0, 3, choose_binary, resolve_quotient, record_div, "rw_div(t, $0, rw_add_scalar(t, rw_abs(t, $1), 0.5))" },
+    { "div", 4, 0, 3, choose_binary, resolve_quotient, record_div,
+      "rw_div(t, $0, rw_add_scalar(t, rw_abs(t, $1), 0.5))" },
     { NULL },
 };

@@ -91,8 +91,8 @@ static bool resolve_causal(const struct fz_program *p, struct fz_statement *s)
 static void record_reduce(struct fz_call *c)
 {
     const bool all = c->s->k[0] == (1 << rw_tensor_shape(c->in[0]).rank) - 1;
-    c->out[0] = (*(const reduce_fn *)fz_op(c->s->op)->function)(c->at, c->t, c->in[0], all ? RW_ALL_AXES : (uint32_t)c->s->k[0],
-                                                                 c->s->k[1]);
+    c->out[0] = (*(const reduce_fn *)fz_op(c->s->op)->function)(c->at, c->t, c->in[0],
+                                                                all ? RW_ALL_AXES : (uint32_t)c->s->k[0], c->s->k[1]);
 }
 
 static void record_sum_to(struct fz_call *c)
@@ -123,7 +123,9 @@ static bool resolve_term(const struct fz_program *p, struct fz_statement *s)
 static void record_term(struct fz_call *c)
 {
     rw_tensor *x = c->in[0];
-    x = c->s->k[0] == 0 ? rw_mul_at(c->at, c->t, x, rw_tanh_at(c->at, c->t, x)) : c->s->k[0] == 1 ? rw_tanh_at(c->at, c->t, x) : x;
+    x = c->s->k[0] == 0   ? rw_mul_at(c->at, c->t, x, rw_tanh_at(c->at, c->t, x))
+        : c->s->k[0] == 1 ? rw_tanh_at(c->at, c->t, x)
+                          : x;
     x = rw_scale_at(c->at, c->t, rw_sum_at(c->at, c->t, x, RW_ALL_AXES, false), c->s->f);
     c->out[0] = rw_cast_at(c->at, c->t, x, RW_F32);
 }

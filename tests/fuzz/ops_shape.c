@@ -100,7 +100,8 @@ static bool resolve_slice(const struct fz_program *p, struct fz_statement *s)
     const int64_t n = x.dim[axis];
     int64_t from = (int64_t)(s->word[1] % (uint64_t)(n + 1)), to = (int64_t)(s->word[2] % (uint64_t)(n + 1));
     if (from > to) { const int64_t swap = from; from = to, to = swap; }
-    if (from == to && s->word[1] % 16) from = from ? from - 1 : 0, to = from < n ? from + 1 : n; /* an empty one now and then */
+    if (from == to && s->word[1] % 16)
+        from = from ? from - 1 : 0, to = from < n ? from + 1 : n; /* an empty one now and then */
     s->k[0] = axis, s->k[1] = from, s->k[2] = to;
     x.dim[axis] = to - from;
     return view(p, s, x);

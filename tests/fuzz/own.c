@@ -133,7 +133,8 @@ static bool coin(rw_ticket ticket, int64_t i)
 
 static rw_status jitter_cpu(const rw_kernel *k)
 {
-    for (int64_t i = 0; i < k->in[0].layout->numel; i++) store(&k->out[0], i, load(&k->in[0], i) * (coin(k->ticket, i) ? 1 : 0.5));
+    for (int64_t i = 0; i < k->in[0].layout->numel; i++)
+        store(&k->out[0], i, load(&k->in[0], i) * (coin(k->ticket, i) ? 1 : 0.5));
     return RW_OK;
 }
 
@@ -143,8 +144,13 @@ static rw_status jitter_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_grad_apply(g, &fuzz_jitter, &dy, 1, NULL, 0, NULL));
 }
 
-const rw_op_def fuzz_jitter = { .name = "fuzz_jitter", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_RANDOM,
-                                .inplace = RW_OP_INPUT(0), .check = check_like, .kernel = { [RW_DEVICE_CPU] = jitter_cpu },
+const rw_op_def fuzz_jitter = { .name = "fuzz_jitter",
+                                .n_inputs = 1,
+                                .n_outputs = 1,
+                                .flags = RW_OP_RANDOM,
+                                .inplace = RW_OP_INPUT(0),
+                                .check = check_like,
+                                .kernel = { [RW_DEVICE_CPU] = jitter_cpu },
                                 .grad = jitter_grad };
 
 /* noise and tally */
@@ -152,7 +158,8 @@ const rw_op_def fuzz_jitter = { .name = "fuzz_jitter", .n_inputs = 1, .n_outputs
 static rw_status noise_cpu(const rw_kernel *k)
 {
     const int runs = ++fuzz_noise_runs[id_of(k)];
-    for (int64_t i = 0; i < k->in[0].layout->numel; i++) store(&k->out[0], i, load(&k->in[0], i) * (1 + (double)runs / 64));
+    for (int64_t i = 0; i < k->in[0].layout->numel; i++)
+        store(&k->out[0], i, load(&k->in[0], i) * (1 + (double)runs / 64));
     return RW_OK;
 }
 
@@ -166,5 +173,10 @@ static rw_status tally_cpu(const rw_kernel *k)
     return RW_OK;
 }
 
-const rw_op_def fuzz_tally = { .name = "fuzz_tally", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_STATEFUL, .check = check_like,
-                               .kernel = { [RW_DEVICE_CPU] = tally_cpu }, .grad = pass_on };
+const rw_op_def fuzz_tally = { .name = "fuzz_tally",
+                               .n_inputs = 1,
+                               .n_outputs = 1,
+                               .flags = RW_OP_STATEFUL,
+                               .check = check_like,
+                               .kernel = { [RW_DEVICE_CPU] = tally_cpu },
+                               .grad = pass_on };

@@ -12,7 +12,9 @@ struct printer {
     const struct fz_program *p;
 };
 
-static const char *const type_names[] = { [RW_F32] = "RW_F32", [RW_F64] = "RW_F64", [RW_BF16] = "RW_BF16", [RW_I32] = "RW_I32" };
+static const char *const type_names[] = {
+    [RW_F32] = "RW_F32", [RW_F64] = "RW_F64", [RW_BF16] = "RW_BF16", [RW_I32] = "RW_I32"
+};
 
 static void print_name(const struct printer *p, int value)
 {
@@ -118,13 +120,15 @@ static void print_expression(const struct printer *p, const struct fz_statement 
         if (name[1] == 'a') fprintf(o, ", "), print_number(o, s->f), fputc('f', o);
         fputc(')', o);
     } else if (!strcmp(name, "rope")) {
-        fprintf(o, "rw_rope(t, "), print_operands(p, s, 0), fprintf(o, s->n_in < 2 ? ", RW_NONE, " : ", "), print_number(o, s->f), fprintf(o, "f)");
+        fprintf(o, "rw_rope(t, "), print_operands(p, s, 0), fprintf(o, s->n_in < 2 ? ", RW_NONE, " : ", "),
+            print_number(o, s->f), fprintf(o, "f)");
     } else if (!strcmp(name, "attention")) {
         fprintf(o, "rw_attention(t, "), print_operands(p, s, 0);
         fprintf(o, ", &(rw_attention_params){ .causal = %lld, .scale = ", (long long)s->k[0]), print_number(o, s->f);
         fprintf(o, "f, .dropout = "), print_number(o, (double)s->k[1] / 8), fprintf(o, "f })");
     } else if (!strcmp(name, "concat")) {
-        fprintf(o, "rw_concat(t, (rw_tensor *[]){ "), print_operands(p, s, 0), fprintf(o, " }, %d, %lld)", s->n_in, (long long)s->k[0]);
+        fprintf(o, "rw_concat(t, (rw_tensor *[]){ "), print_operands(p, s, 0),
+            fprintf(o, " }, %d, %lld)", s->n_in, (long long)s->k[0]);
     } else if (!strcmp(name, "permute")) {
         fprintf(o, "rw_permute(t, "), print_operands(p, s, 0), fprintf(o, ", (const int[]){ ");
         for (int i = 0; i < s->out[0].shape.rank; i++) fprintf(o, i ? ", %d" : "%d", (int)(s->k[0] >> 4 * i & 15));
@@ -133,15 +137,19 @@ static void print_expression(const struct printer *p, const struct fz_statement 
         fprintf(o, "rw_cast(t, rw_scale(t, rw_sum(t, ");
         fprintf(o, s->k[0] == 0 ? "rw_mul(t, " : s->k[0] == 1 ? "rw_tanh(t, " : ""), print_operands(p, s, 0);
         if (s->k[0] == 0) fprintf(o, ", rw_tanh(t, "), print_operands(p, s, 0), fprintf(o, "))");
-        fprintf(o, s->k[0] == 1 ? "), RW_ALL_AXES, false), " : ", RW_ALL_AXES, false), "), print_number(o, s->f), fprintf(o, "), RW_F32)");
+        fprintf(o, s->k[0] == 1 ? "), RW_ALL_AXES, false), " : ", RW_ALL_AXES, false), "), print_number(o, s->f),
+            fprintf(o, "), RW_F32)");
     }
 }
 
 static void print_data(const struct printer *p, const struct fz_statement *s)
 {
-    static const char *const types[] = { [RW_F32] = "float", [RW_F64] = "double", [RW_BF16] = "uint16_t", [RW_I32] = "int32_t" };
+    static const char *const types[] = {
+        [RW_F32] = "float", [RW_F64] = "double", [RW_BF16] = "uint16_t", [RW_I32] = "int32_t"
+    };
     const int64_t n = rw_shape_numel(s->out[0].shape);
-    fprintf(p->out, "    static const %s ev%d[%d][%lld] = {", types[s->out[0].dtype], (int)(s - p->p->s), p->p->steps, (long long)(n ? n : 1));
+    fprintf(p->out, "    static const %s ev%d[%d][%lld] = {", types[s->out[0].dtype], (int)(s - p->p->s), p->p->steps,
+            (long long)(n ? n : 1));
     for (int step = 0; step < p->p->steps; step++) {
         fprintf(p->out, "%s{ ", step ? ", " : " ");
         for (int64_t i = 0; i < n; i++) {
@@ -168,8 +176,10 @@ static void print_statement(const struct printer *p, const struct fz_statement *
     fprintf(p->out, ";\n");
     if (fz_op(s->op)->flags & FZ_CONTEXT)
         fprintf(p->out, "%srw_generator_set(b.ctx, (rw_generator_state){ .seed = %u });\n", indent, s->word[0]);
-    if (!strcmp(fz_op(s->op)->name, "param")) fprintf(p->out, "%srw_init_normal(v%d, 0, 0.5);\n", indent, (int)(s - p->p->s));
-    if (!strcmp(fz_op(s->op)->name, "buffer")) fprintf(p->out, "%srw_init_uniform(v%d, -1, 1);\n", indent, (int)(s - p->p->s));
+    if (!strcmp(fz_op(s->op)->name, "param"))
+        fprintf(p->out, "%srw_init_normal(v%d, 0, 0.5);\n", indent, (int)(s - p->p->s));
+    if (!strcmp(fz_op(s->op)->name, "buffer"))
+        fprintf(p->out, "%srw_init_uniform(v%d, -1, 1);\n", indent, (int)(s - p->p->s));
 }
 
 static void print_action(const struct printer *p, const struct fz_action *a)
@@ -180,9 +190,15 @@ static void print_action(const struct printer *p, const struct fz_action *a)
     switch ((enum fz_action_kind)a->kind) {
     case FZ_ITEM: fprintf(o, "%sfound_item(&f, rw_item(t, v%d));\n", indent, loss); break;
     case FZ_BACKWARD: fprintf(o, "%sfound_backward(&f, t, v%d);\n", indent, loss); break;
-    case FZ_VERIFY: fprintf(o, "%scr_assert_eq(ckpt_verify(t, v%d, NULL), RW_OK, \"%%s\", rw_error_message(b.ctx));\n", indent, loss); break;
+    case FZ_VERIFY:
+        fprintf(o, "%scr_assert_eq(ckpt_verify(t, v%d, NULL), RW_OK, \"%%s\", rw_error_message(b.ctx));\n", indent,
+                loss);
+        break;
     case FZ_READ: fprintf(o, "%sfound_read(&f, t, ", indent), print_name(p, a->value), fprintf(o, ");\n"); break;
-    case FZ_EVAL: fprintf(o, "%srw_eval(t, (rw_tensor *[]){ ", indent), print_name(p, a->value), fprintf(o, ", v%d }, 2);\n", loss); break;
+    case FZ_EVAL:
+        fprintf(o, "%srw_eval(t, (rw_tensor *[]){ ", indent), print_name(p, a->value),
+            fprintf(o, ", v%d }, 2);\n", loss);
+        break;
     case FZ_COST: fprintf(o, "%srw_tape_cost(t, v%d, &(rw_cost){ 0 });\n", indent, loss); break;
     default: fprintf(o, "%sckpt_explain(t, stdout);\n", indent);
     }
@@ -191,9 +207,11 @@ static void print_action(const struct printer *p, const struct fz_action *a)
 static void print_comment(const struct printer *p, const struct fz_verdict *v)
 {
     static const char *const modes[] = { "", ", REWIND_VERIFY=1", ", REWIND_VERIFY=digest", ", REWIND_EAGER=1" };
-    fprintf(p->out, "/*\n * %s: %s\n * Shrunk from REWIND_FUZZ_SEED=%llu REWIND_FUZZ_PROGRAMS=1%s%s%s%s%s.\n */\n", fz_failure_names[v->failure], v->text,
-            (unsigned long long)p->p->seed, modes[p->p->mode], p->p->two_tapes ? ", the program on two tapes in turn" : "",
-            p->p->clips ? ", rw_clip_grad_norm() after each step" : "", p->p->steps > 1 ? ", rw_adamw_step() after each step" : "",
+    fprintf(p->out, "/*\n * %s: %s\n * Shrunk from REWIND_FUZZ_SEED=%llu REWIND_FUZZ_PROGRAMS=1%s%s%s%s%s.\n */\n",
+            fz_failure_names[v->failure], v->text, (unsigned long long)p->p->seed, modes[p->p->mode],
+            p->p->two_tapes ? ", the program on two tapes in turn" : "",
+            p->p->clips ? ", rw_clip_grad_norm() after each step" : "",
+            p->p->steps > 1 ? ", rw_adamw_step() after each step" : "",
             p->p->accumulates ? ", gradients never cleared" : "");
 }
 
@@ -202,15 +220,20 @@ static void print_body(const struct printer *p)
     FILE *const o = p->out;
     const struct fz_program *const q = p->p;
     fprintf(o, "    struct found f = { 0 };\n    for (f.policy = 0; f.policy < 2; f.policy++) {\n");
-    fprintf(o, "        struct bench b = bench_open(%llu, f.policy ? %d : 1);\n        rw_tape *const t = b.t;\n", (unsigned long long)q->numbers,
-            q->threads[0]);
+    fprintf(o, "        struct bench b = bench_open(%llu, f.policy ? %d : 1);\n        rw_tape *const t = b.t;\n",
+            (unsigned long long)q->numbers, q->threads[0]);
     for (int i = 0; i < q->n; i++)
         if (!q->s[i].dropped && (fz_op(q->s[i].op)->flags & FZ_CONTEXT)) print_statement(p, &q->s[i]);
-    fprintf(o, "        rw_generator_set(b.ctx, (rw_generator_state){ .seed = %llu });\n", (unsigned long long)q->numbers);
-    if (q->steps > 1) fprintf(o, "        rw_adamw *opt = NULL;\n        rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 0.01 });\n");
+    fprintf(o, "        rw_generator_set(b.ctx, (rw_generator_state){ .seed = %llu });\n",
+            (unsigned long long)q->numbers);
+    if (q->steps > 1)
+        fprintf(
+            o,
+            "        rw_adamw *opt = NULL;\n        rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 0.01 });\n");
     fprintf(o, "        for (int step = 0; step < %d; step++) {\n", q->steps);
     if (strcmp(q->policy[0], q->policy[1]) && q->steps > 1)
-        fprintf(o, "            ckpt_set_policy(t, !f.policy ? \"none\" : step ? \"%s\" : \"%s\");\n", q->policy[1], q->policy[0]);
+        fprintf(o, "            ckpt_set_policy(t, !f.policy ? \"none\" : step ? \"%s\" : \"%s\");\n", q->policy[1],
+                q->policy[0]);
     else fprintf(o, "            ckpt_set_policy(t, f.policy ? \"%s\" : \"none\");\n", q->policy[0]);
     if (q->threads[0] != q->threads[1] && q->steps > 1)
         fprintf(o, "            if (f.policy && step) rw_context_set_threads(b.ctx, %d);\n", q->threads[1]);

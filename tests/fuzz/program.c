@@ -39,8 +39,11 @@ const struct fz_type *fz_type_of(const struct fz_program *p, int value)
 
 bool fz_out(struct fz_statement *s, int i, rw_dtype dtype, rw_shape shape, double bound, double slope)
 {
-    if (shape.rank > 6 || rw_shape_numel(shape) > MOST_ELEMENTS || bound > MOST_BOUND || slope > MOST_SLOPE) return false;
-    s->out[i] = (struct fz_type){ .dtype = dtype, .shape = shape, .bound = bound, .slope = slope, .trains = s->out[i].trains };
+    if (shape.rank > 6 || rw_shape_numel(shape) > MOST_ELEMENTS || bound > MOST_BOUND || slope > MOST_SLOPE)
+        return false;
+    s->out[i] = (struct fz_type){
+        .dtype = dtype, .shape = shape, .bound = bound, .slope = slope, .trains = s->out[i].trains
+    };
     if (s->n_out <= i) s->n_out = (uint8_t)(i + 1);
     return true;
 }
@@ -116,7 +119,8 @@ bool fz_resolve(struct fz_program *p, const char **ret_why)
     for (int i = 0; i < p->n_losses; i++) {
         if (!value_is_there(p, p->loss[i])) return *why = "a loss is gone", false;
         const struct fz_type *const loss = fz_type_of(p, p->loss[i]);
-        if (!loss->trains || rw_shape_numel(loss->shape) != 1 || fz_is_leaf(p, p->loss[i])) return *why = "a loss is none", false;
+        if (!loss->trains || rw_shape_numel(loss->shape) != 1 || fz_is_leaf(p, p->loss[i]))
+            return *why = "a loss is none", false;
     }
     for (int i = 0; i < p->n_actions; i++) {
         const struct fz_action *const a = &p->action[i];

@@ -2,8 +2,8 @@
  * A random program as data: statements in the order they are recorded, each with its operands and a few random words.
  *
  * Everything else follows from leaves and words: fz_resolve() works out attributes, types and shapes of all statements,
- * and refuses a program that would not be one. So a program stays a program when a statement is replaced by a leaf or an
- * extent is lowered, and the shrinker needs to know nothing about ops.
+ * and refuses a program that would not be one. So a program stays a program when a statement is replaced by a leaf or
+ * an extent is lowered, and the shrinker needs to know nothing about ops.
  */
 #ifndef FUZZ_PROGRAM_H
 #define FUZZ_PROGRAM_H
@@ -106,8 +106,8 @@ const struct fz_op *fz_op(int op);
 int fz_op_named(const char *name);
 
 /* The family tables that fz_op() joins, each ended by a row without a name. */
-extern const struct fz_op fz_leaf_ops[], fz_mark_ops[], fz_pointwise_ops[], fz_reduce_ops[], fz_shape_ops[], fz_model_ops[],
-    fz_own_ops[];
+extern const struct fz_op fz_leaf_ops[], fz_mark_ops[], fz_pointwise_ops[], fz_reduce_ops[], fz_shape_ops[],
+    fz_model_ops[], fz_own_ops[];
 
 /* The value's type. */
 const struct fz_type *fz_type_of(const struct fz_program *p, int value);

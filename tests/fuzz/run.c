@@ -10,8 +10,18 @@
 #include <string.h>
 
 const char *const fz_failure_names[FZ_FAILURES] = {
-    "nothing fails", "a call fails", "statuses differ", "losses differ", "values read differ", "gradients differ", "parameters differ",
-    "generators differ", "effects differ", "predicted and measured peak differ", "ckpt_verify() finds a difference", "the process ends",
+    "nothing fails",
+    "a call fails",
+    "statuses differ",
+    "losses differ",
+    "values read differ",
+    "gradients differ",
+    "parameters differ",
+    "generators differ",
+    "effects differ",
+    "predicted and measured peak differ",
+    "ckpt_verify() finds a difference",
+    "the process ends",
 };
 
 /* One record of the log: a header, then bytes. */
@@ -41,7 +51,8 @@ static void fail(struct stage *g, enum fz_failure failure, const char *fmt, ...)
 {
     if (g->r->failure) return;
     g->r->failure = failure;
-    const int n = snprintf(g->r->text, sizeof g->r->text, "step %d, policy %s: ", g->step, g->plain ? "none" : g->p->policy[g->step]);
+    const int n = snprintf(g->r->text, sizeof g->r->text, "step %d, policy %s: ", g->step,
+                           g->plain ? "none" : g->p->policy[g->step]);
     va_list args;
     va_start(args, fmt);
     vsnprintf(g->r->text + n, sizeof g->r->text - (size_t)n, fmt, args);
@@ -77,7 +88,8 @@ static bool settle(struct stage *g, int tape, int what, const char *call, rw_sta
 {
     if (status && status != RW_ERR_CHANGED) {
         g->r->status = status;
-        fail(g, status == RW_ERR_MISMATCH ? FZ_REPORT : FZ_REFUSED, "%s: %s: %s", call, rw_status_name(status), rw_error_message(g->b.ctx));
+        fail(g, status == RW_ERR_MISMATCH ? FZ_REPORT : FZ_REFUSED, "%s: %s: %s", call, rw_status_name(status),
+             rw_error_message(g->b.ctx));
     }
     note(g, FZ_STATUS, tape, what, status, 0);
     rw_error_clear(g->b.ctx);
@@ -104,7 +116,9 @@ static void record(struct stage *g, int tape)
         const struct fz_op *const op = fz_op(s->op);
         rw_tensor **const out = g->value[tape] + i * FZ_OUTS;
         if (s->dropped || (op->flags & FZ_CONTEXT)) continue;
-        struct fz_call c = { .ctx = g->b.ctx, .t = g->tape[tape], .at = { "statement", i }, .p = g->p, .s = s, .step = g->step };
+        struct fz_call c = {
+            .ctx = g->b.ctx, .t = g->tape[tape], .at = { "statement", i }, .p = g->p, .s = s, .step = g->step
+        };
         for (int k = 0; k < s->n_in; k++) c.in[k] = g->value[tape][s->in[k]];
         op->record(&c);
         for (int k = 0; k < s->n_out; k++) out[k] = c.out[k];
@@ -113,7 +127,8 @@ static void record(struct stage *g, int tape)
             fail(g, FZ_REFUSED, "v%d: %s", i, rw_error_message(g->b.ctx));
         }
         for (int k = 0; k < s->n_out && !g->r->failure; k++)
-            if (!out[k] || !rw_shape_equal(rw_tensor_shape(out[k]), s->out[k].shape) || rw_tensor_dtype(out[k]) != s->out[k].dtype)
+            if (!out[k] || !rw_shape_equal(rw_tensor_shape(out[k]), s->out[k].shape) ||
+                rw_tensor_dtype(out[k]) != s->out[k].dtype)
                 fail(g, FZ_REFUSED, "v%d: %s gives another type or shape than expected", i, op->name);
     }
 }
@@ -285,8 +300,9 @@ static const struct entry *entry_at(const struct fz_run *r, size_t at)
 static enum fz_failure describe(const struct entry *a, const struct entry *b, size_t at, char *text, size_t size)
 {
     if (a->kind != b->kind || a->status != b->status || a->bytes != b->bytes) {
-        snprintf(text, size, "step %d, tape %d, action or statement %d: %s and %s, %llu and %llu bytes", a->step, a->tape, a->what,
-                 rw_status_name(a->status), rw_status_name(b->status), (unsigned long long)a->bytes, (unsigned long long)b->bytes);
+        snprintf(text, size, "step %d, tape %d, action or statement %d: %s and %s, %llu and %llu bytes", a->step,
+                 a->tape, a->what, rw_status_name(a->status), rw_status_name(b->status), (unsigned long long)a->bytes,
+                 (unsigned long long)b->bytes);
         return FZ_STATUS;
     }
     const char *const what = a->kind == FZ_GRADIENT || a->kind == FZ_PARAMETER ? "v" : "action ";

@@ -1,7 +1,7 @@
 /*
- * Delta debugging over a program. A pass is a list of reductions, each of which makes a candidate from the best program so
- * far; a candidate that is still a program and still fails in the same way takes its place. Passes that leave most out
- * come first, and all are gone through again until none helps.
+ * Delta debugging over a program. A pass is a list of reductions, each of which makes a candidate from the best program
+ * so far; a candidate that is still a program and still fails in the same way takes its place. Passes that leave most
+ * out come first, and all are gone through again until none helps.
  */
 #include "fuzz/shrink.h"
 
@@ -123,7 +123,9 @@ static void cut(struct fz_program *p, int i)
     redirect(p, i * FZ_OUTS + used, i * FZ_OUTS);
     *s = (struct fz_statement){ .op = (uint8_t)fz_op_named(index ? "index" : "param"), .n_out = 1,
                                 .word = { s->word[0], s->word[1], s->word[2] } };
-    s->out[0] = (struct fz_type){ .dtype = type.dtype, .shape = type.shape, .bound = index ? type.bound : 2, .slope = !index };
+    s->out[0] = (struct fz_type){
+        .dtype = type.dtype, .shape = type.shape, .bound = index ? type.bound : 2, .slope = !index
+    };
 }
 
 /* Halves, quarters, ... of the statements, from the end; at last one by one. */
@@ -189,7 +191,8 @@ static int64_t extent_below(const struct fz_program *p, int64_t most)
     int64_t found = 0;
     for (int i = 0; i < p->n; i++)
         for (int d = 0; !p->s[i].dropped && (fz_op(p->s[i].op)->flags & FZ_LEAF) && d < p->s[i].out[0].shape.rank; d++)
-            if (p->s[i].out[0].shape.dim[d] < most && p->s[i].out[0].shape.dim[d] > found) found = p->s[i].out[0].shape.dim[d];
+            if (p->s[i].out[0].shape.dim[d] < most && p->s[i].out[0].shape.dim[d] > found)
+                found = p->s[i].out[0].shape.dim[d];
     return found;
 }
 
@@ -254,8 +257,8 @@ struct shrinker {
 };
 
 /*
- * Candidate k of the pass under way, for fz_judge_first(). With other numbers too when the program is small: a mask that
- * differs in an element that is dropped anyway shows nothing.
+ * Candidate k of the pass under way, for fz_judge_first(). With other numbers too when the program is small: a mask
+ * that differs in an element that is dropped anyway shows nothing.
  */
 static enum fz_candidate make(void *context, struct fz_program *p, int k)
 {
@@ -292,7 +295,8 @@ int fz_size(const struct fz_program *p)
 
 struct fz_verdict fz_shrink(struct fz_program *p, const struct fz_sabotage *sabotage)
 {
-    static const pass_fn passes[] = { settings, policies, losses, actions, cuts, bypasses, drops, operands, extents, types };
+    static const pass_fn passes[] = { settings, policies, losses,   actions, cuts,
+                                      bypasses, drops,    operands, extents, types };
     struct shrinker s = { .best = malloc(sizeof *p), .next = malloc(sizeof *p), .sabotage = sabotage };
     if (!s.best || !s.next) abort();
     *s.best = *p;
