@@ -505,6 +505,7 @@ extern "C" rw_status rw_attention_cuda(const rw_kernel *k)
     if (status) return status;
     c.lse = k->out[1].data;
     /* The implementation is chosen here: by types, shapes, strides and offsets, the same for forward and replay. */
+    if (rw_attention_mma_takes(k, c)) return rw_attention_mma_forward(k, c);
     return portable_forward(k, c);
 }
 
@@ -518,7 +519,8 @@ extern "C" rw_status rw_attention_backward_cuda(const rw_kernel *k)
     c.stat = k->workspace;
     if (k->workspace_bytes < rw_att_stat_bytes(k->in[0].layout, k->in[1].layout, k->out[0].dtype)) return RW_ERR_MEMORY;
     /* As in the forward kernel: the choice is a function of the call. */
-    const rw_status prepared = prepare_rows(k, c, 1);
+    const bool mma = rw_attention_mma_takes(k, c);
+    const rw_status prepared = prepare_rows(k, c, mma ? 1.4426950408889634 : 1);
     if (prepared) return prepared;
-    return portable_backward(k, c);
+    return mma ? rw_attention_mma_backward(k, c) : portable_backward(k, c);
 }

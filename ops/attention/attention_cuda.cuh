@@ -36,6 +36,11 @@ struct att_call {
 
 constexpr int64_t ATT_ROWS_MOST = INT64_C(1) << 30;
 
+/* Kernels on tensor cores: bfloat16, d of 64 or 128, 16-byte rows. They answer whether they take the call. */
+bool rw_attention_mma_takes(const rw_kernel *k, const att_call &c);
+rw_status rw_attention_mma_forward(const rw_kernel *k, const att_call &c);
+rw_status rw_attention_mma_backward(const rw_kernel *k, const att_call &c);
+
 /* Which keys [key, key + 4) of a row dropout keeps, as four bits. element: of the [batch, heads, seq, kv_seq] scores. */
 __device__ __forceinline__ uint32_t att_keep(uint64_t seed, uint64_t first_block, uint32_t threshold, uint64_t element)
 {

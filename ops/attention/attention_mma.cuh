@@ -1,0 +1,211 @@
+/*
+ * Parts of attention's kernels on tensor cores: tiles in shared memory, products of a warp, dropout's bits by fragment.
+ *
+ * Rows in shared memory are 16-byte chunks, chunk c of row r at place c ^ (r & 7): eight rows of a matrix then lie in
+ * different banks, and so do eight chunks of a row.
+ */
+#ifndef RW_OPS_ATTENTION_MMA_CUH
+#define RW_OPS_ATTENTION_MMA_CUH
+
+#include "ops/attention/attention_cuda.cuh"
+#include "ops/attention/mma.cuh"
+
+namespace {
+
+constexpr unsigned ALL_LANES = 0xffffffffu;
+
+struct operand {
+    const bf16 *p;
+    int64_t batch, head, row;
+};
+
+struct args {
+    operand q, k, v, dy;
+    bf16 *out[3];
+    float *lse;
+    const float *stat, *delta; /* of backward; stat is the log-sum-exp in base 2 */
+    int heads, kv_heads, group, seq, kv_seq, reach, stat_rows, q_tiles, kv_tiles;
+    float scale, scale_2, keep_factor; /* scale_2: scale * log2(e) */
+    uint32_t threshold;
+    device_ticket ticket;
+};
+
+/* Rows of one head. */
+struct rows {
+    const bf16 *p;
+    int64_t row;
+    int n;
+};
+
+__device__ __forceinline__ rows rows_of(const operand &x, int b, int h, int n)
+{
+    return { x.p + b * x.batch + h * x.head, x.row, n };
+}
+
+/* ---- shared memory ---- */
+
+template <int D> __device__ __forceinline__ int place(int row, int chunk)
+{
+    return row * D * 2 + ((chunk ^ (row & 7)) << 4);
+}
+
+/* Rows [row, row + ROWS) on their way to shared memory; zeros after the last. */
+template <int D, int ROWS, int THREADS> __device__ __forceinline__ void fetch(shared_address to, const rows &x, int row)
+{
+    constexpr int CHUNKS = D / 8, STEP = THREADS / CHUNKS;
+    const int first = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    const bf16 *from = x.p + (row + first) * x.row + chunk * 8;
+#pragma unroll
+    for (int r = 0; r < ROWS; r += STEP, from += STEP * x.row) {
+        const bool valid = row + first + r < x.n;
+        copy_async(to + place<D>(first + r, chunk), valid ? from : x.p, valid);
+    }
+}
+
+/*
+ * Which row and chunk a lane names for four matrices of 16 rows by 16 columns: as a left operand, and turned as a right one;
+ * and as a right operand whose rows are the columns of the result.
+ */
+struct lanes {
+    int left, right;
+};
+
+template <int D> __device__ __forceinline__ lanes lanes_of_warp()
+{
+    const int lane = threadIdx.x % 32;
+    return { place<D>(lane % 16, lane / 16), place<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2) };
+}
+
+/* The matrices of rows [row, row + 16) and columns [16 step, 16 step + 16); row is a multiple of 16. */
+template <int D> __device__ __forceinline__ shared_address at(shared_address tile, int row, int lane, int step)
+{
+    return tile + row * D * 2 + (lane ^ (step << 5));
+}
+
+/* ---- products ---- */
+
+/* c [16 M, 8 N] = x y^T: rows of x from x_row on, rows of y from y_row on. UNROLL: steps whose operands may be held at once. */
+template <int D, int UNROLL, int M, int N>
+__device__ __forceinline__ void product(float (&c)[M][N][4], shared_address x, int x_row, shared_address y, int y_row, lanes l)
+{
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int j = 0; j < N; j++) c[i][j][0] = c[i][j][1] = c[i][j][2] = c[i][j][3] = 0;
+#pragma unroll UNROLL
+    for (int step = 0; step < D / 16; step++) {
+        uint32_t a[M][4];
+#pragma unroll
+        for (int i = 0; i < M; i++) load_matrices(a[i], at<D>(x, x_row + i * 16, l.left, step));
+#pragma unroll
+        for (int j = 0; j < N; j += 2) {
+            uint32_t b[4];
+            load_matrices(b, at<D>(y, y_row + j * 8, l.right, step));
+#pragma unroll
+            for (int i = 0; i < M; i++) {
+                multiply(c[i][j], a[i], b[0], b[1]);
+                multiply(c[i][j + 1], a[i], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* c [16 M, D] += p y: p [16 M, 8 N] rounded, y the 8 N rows of a tile from y_row on. */
+template <int D, int M, int N>
+__device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float (&p)[M][N][4], shared_address y, int y_row, lanes l)
+{
+#pragma unroll
+    for (int k = 0; k < N; k += 2) {
+        uint32_t a[M][4];
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+            a[i][0] = pair_of(p[i][k][0], p[i][k][1]), a[i][1] = pair_of(p[i][k][2], p[i][k][3]);
+            a[i][2] = pair_of(p[i][k + 1][0], p[i][k + 1][1]), a[i][3] = pair_of(p[i][k + 1][2], p[i][k + 1][3]);
+        }
+#pragma unroll
+        for (int j = 0; j < D / 8; j += 2) {
+            uint32_t b[4];
+            load_matrices_turned(b, at<D>(y, y_row + k * 8, l.left, j / 2));
+#pragma unroll
+            for (int i = 0; i < M; i++) {
+                multiply(c[i][j], a[i], b[0], b[1]);
+                multiply(c[i][j + 1], a[i], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/*
+ * A warp's rows of a result, times a factor for each (0: 8 g + ..., see mma.cuh), to `n` rows of memory. They pass through
+ * rows of shared memory that nobody else reads, so that each lane writes 16 bytes.
+ */
+template <int D, int M>
+__device__ __forceinline__ void write_rows(bf16 *to, int64_t row, int n, const float (&c)[M][D / 8][4], const float (&factor)[M][2],
+                                           shared_address room)
+{
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int j = 0; j < D / 8; j++) {
+            store_shared(room + place<D>(i * 16 + g, j) + t * 4, pair_of(c[i][j][0] * factor[i][0], c[i][j][1] * factor[i][0]));
+            store_shared(room + place<D>(i * 16 + g + 8, j) + t * 4, pair_of(c[i][j][2] * factor[i][1], c[i][j][3] * factor[i][1]));
+        }
+    __syncwarp();
+#pragma unroll
+    for (int i = lane; i < M * 16 * (D / 8); i += 32) {
+        const int r = i / (D / 8), chunk = i % (D / 8);
+        const pack<uint32_t> x = load_shared_16(room + place<D>(r, chunk));
+        if (r < n) store_pack(reinterpret_cast<uint32_t *>(to + r * row + chunk * 8), x);
+    }
+}
+
+/* ---- dropout ---- */
+
+/*
+ * Scores of queries by keys. Four keys share a Philox block: of two neighbouring lanes the even one draws for row g, the odd
+ * one for row g + 8, four bits per tile of 8 keys, and they exchange. Bit 16 half + 4 (j % 4) + i of keep[j / 4]: row g + 8 half,
+ * key 8 j + 2 t + i.
+ */
+template <int N> __device__ __forceinline__ void draw(uint32_t (&keep)[N / 4], const args &a, uint64_t first_block, int64_t row, int key)
+{
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, odd = t & 1;
+    const uint64_t element = static_cast<uint64_t>((row + g + 8 * odd) * a.kv_seq + key + t / 2 * 4);
+    uint32_t mine = 0;
+#pragma unroll 4
+    for (int j = 0; j < N; j++) mine |= att_keep(a.ticket.seed, first_block, a.threshold, element + 8 * j) << 4 * j;
+    const uint32_t other = __shfl_xor_sync(ALL_LANES, mine, 1);
+    const uint32_t low = (odd ? other : mine) >> 2 * odd, high = (odd ? mine : other) >> 2 * odd;
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) keep[i] = (low >> 16 * i & 0xffff) | high >> 16 * i << 16;
+}
+
+template <int N> __device__ __forceinline__ bool is_kept(const uint32_t (&keep)[N], int j, int c)
+{
+    return keep[j / 4] >> (c / 2 * 16 + j % 4 * 4 + c % 2) & 1;
+}
+
+/*
+ * Scores of keys by queries. The lanes of g = 4 u + e, e = 0 ... 3, need bit e of four blocks: keys 4 u and 8 + 4 u of queries
+ * 2 t and 2 t + 1. Each draws one. Bit 16 i + 4 j of keep[half]: key g + 8 half, query 8 j + 2 t + i.
+ */
+__device__ __forceinline__ void draw_turned(uint32_t (&keep)[2], const args &a, uint64_t first_block, int64_t row, int key)
+{
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, e = g % 4;
+    const uint64_t element = static_cast<uint64_t>((row + 2 * t + e % 2) * a.kv_seq + key + e / 2 * 8 + g / 4 * 4);
+    uint32_t mine = 0;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        mine |= att_keep(a.ticket.seed, first_block, a.threshold, element + static_cast<uint64_t>(8 * j) * a.kv_seq) << 4 * j;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint32_t first = __shfl_sync(ALL_LANES, mine, (lane & ~12) | half << 3);
+        const uint32_t second = __shfl_sync(ALL_LANES, mine, (lane & ~12) | half << 3 | 4);
+        keep[half] = first >> e | second >> e << 16;
+    }
+}
+
+} // namespace
+
+#endif

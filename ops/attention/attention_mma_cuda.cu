@@ -1,0 +1,432 @@
+/*
+ * attention on tensor cores: bfloat16, heads of 64 or 128 columns, after FlashAttention-2 (arXiv 2307.08691).
+ *
+ * A warp owns 16 or 32 rows of its block's results, in registers, and goes through tiles of the other side, which all warps
+ * share: two are in shared memory, one being multiplied while the other arrives. Scores stay in registers; rounded to
+ * bfloat16, they are the left operand of the next product as they lie. Backward takes two kernels, one that owns keys and one
+ * that owns queries, so that no sum is shared: the scores are computed twice and no bit depends on the order of blocks.
+ */
+#include "ops/attention/attention_mma.cuh"
+
+namespace {
+
+/* ---- forward ---- */
+
+/* The blocks of a head follow one another, those with most work first. */
+struct unit {
+    int tile, pair;
+};
+
+__device__ __forceinline__ unit unit_of(int tiles, bool last_first)
+{
+    const int tile = static_cast<int>(blockIdx.x % tiles);
+    return { last_first ? tiles - 1 - tile : tile, static_cast<int>(blockIdx.x / tiles) };
+}
+
+/* Tiles of ROWS keys that some query before `end` sees. */
+template <int ROWS> __device__ __forceinline__ int tiles_seen(const args &a, int end)
+{
+    const int keys = min(a.kv_seq, end + a.reach);
+    return keys > 0 ? (keys + ROWS - 1) / ROWS : 0;
+}
+
+/* Minus infinity where a query of the warp, from `row` on, does not see a key of the tile, from `key` on. */
+template <int M, int N> __device__ __forceinline__ void mask(float (&s)[M][N][4], const args &a, int row, int key)
+{
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    if (key + 8 * N <= min(a.kv_seq, row + a.reach)) return;
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int end = min(a.kv_seq, row + i * 16 + half * 8 + g + a.reach) - key;
+#pragma unroll
+            for (int j = 0; j < N; j++)
+#pragma unroll
+                for (int c = 0; c < 2; c++)
+                    if (8 * j + 2 * t + c >= end) s[i][j][2 * half + c] = -INFINITY;
+        }
+}
+
+template <int M> struct running {
+    float high[M][2], total[M][2]; /* of the scores before the scale; the sum over this lane's keys alone */
+};
+
+/* Scores to probabilities relative to the running maximum; the output so far shrinks with it. */
+template <int D, int M, int N>
+__device__ __forceinline__ void softmax(float (&s)[M][N][4], float (&o)[M][D / 8][4], running<M> &run, float scale_2)
+{
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float before = run.high[i][half];
+            float high = before;
+#pragma unroll
+            for (int j = 0; j < N; j++) high = fmaxf(high, fmaxf(s[i][j][2 * half], s[i][j][2 * half + 1]));
+            high = fmaxf(high, __shfl_xor_sync(ALL_LANES, high, 1));
+            high = fmaxf(high, __shfl_xor_sync(ALL_LANES, high, 2));
+            run.high[i][half] = high;
+            const float shift = high == -INFINITY ? 0 : high * scale_2, shrink = power_of_two(before * scale_2 - shift);
+            float sum = 0;
+#pragma unroll
+            for (int j = 0; j < N; j++)
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    const float p = power_of_two(fmaf(s[i][j][2 * half + c], scale_2, -shift));
+                    sum += p;
+                    s[i][j][2 * half + c] = p;
+                }
+            run.total[i][half] = fmaf(run.total[i][half], shrink, sum);
+#pragma unroll
+            for (int j = 0; j < D / 8; j++) o[i][j][2 * half] *= shrink, o[i][j][2 * half + 1] *= shrink;
+        }
+}
+
+template <int M, int N> __device__ __forceinline__ void drop(float (&s)[M][N][4], const uint32_t (&keep)[M][N / 4])
+{
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int j = 0; j < N; j++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) s[i][j][c] = is_kept(keep[i], j, c) ? s[i][j][c] : 0;
+}
+
+/* The tile sizes of forward: 4 warps of 32 queries. Registers allow two blocks on a multiprocessor, shared memory does too. */
+template <int D> struct forward_tiles {
+    static constexpr int WARPS = 4, THREADS = 32 * WARPS, M = 2, ROWS = WARPS * M * 16, KEYS = D == 64 ? 64 : 32, N = KEYS / 8;
+    static constexpr int Q = 0, KV = ROWS * D * 2, TILE = KEYS * D * 2, SHARED = KV + 4 * TILE;
+};
+
+template <int D, bool DROP> __global__ void __launch_bounds__(forward_tiles<D>::THREADS, 2) forward_kernel(const args a)
+{
+    using S = forward_tiles<D>;
+    constexpr int M = S::M, N = S::N;
+    RW_SHARED_DYNAMIC(unsigned char, memory);
+    const shared_address shared = shared_of(memory);
+    const unit u = unit_of(a.q_tiles, true);
+    const int b = u.pair / a.heads, h = u.pair % a.heads, first = u.tile * S::ROWS, own = threadIdx.x / 32 * M * 16, row = first + own;
+    const rows q = rows_of(a.q, b, h, a.seq), k = rows_of(a.k, b, h / a.group, a.kv_seq), v = rows_of(a.v, b, h / a.group, a.kv_seq);
+    const lanes l = lanes_of_warp<D>();
+    const uint64_t first_block = DROP ? a.ticket.first_block() : 0;
+    const int64_t score_row = static_cast<int64_t>(u.pair) * a.seq + row;
+    const int tiles = tiles_seen<S::KEYS>(a, min(first + S::ROWS, a.seq) - 1);
+    float o[M][D / 8][4] = {};
+    running<M> run = {};
+    for (int i = 0; i < M; i++) run.high[i][0] = run.high[i][1] = -INFINITY;
+    fetch<D, S::ROWS, S::THREADS>(shared + S::Q, q, first);
+    fetch<D, S::KEYS, S::THREADS>(shared + S::KV, k, 0);
+    fetch<D, S::KEYS, S::THREADS>(shared + S::KV + S::TILE, v, 0);
+    copy_commit();
+    for (int tile = 0; tile < tiles; tile++) {
+        const shared_address here = shared + S::KV + tile % 2 * 2 * S::TILE, next = shared + S::KV + (tile + 1) % 2 * 2 * S::TILE;
+        const int key = tile * S::KEYS;
+        if (tile + 1 < tiles) {
+            fetch<D, S::KEYS, S::THREADS>(next, k, key + S::KEYS);
+            fetch<D, S::KEYS, S::THREADS>(next + S::TILE, v, key + S::KEYS);
+        }
+        copy_commit();
+        copy_wait<1>();
+        __syncthreads();
+        if (key < row + M * 16 - 1 + a.reach) {
+            float s[M][N][4];
+            uint32_t keep[M][N / 4];
+#pragma unroll
+            for (int i = 0; DROP && i < M; i++) draw<N>(keep[i], a, first_block, score_row + i * 16, key);
+            product<D, D / 16>(s, shared + S::Q, own, here, 0, l);
+            mask(s, a, row, key);
+            softmax<D>(s, o, run, a.scale_2);
+            if (DROP) drop(s, keep);
+            add_product<D>(o, s, here + S::TILE, 0, l);
+        }
+        __syncthreads();
+    }
+    copy_wait<0>();
+    __syncthreads();
+    const int lane = threadIdx.x % 32;
+    float factor[M][2];
+    for (int i = 0; i < M; i++)
+        for (int half = 0; half < 2; half++) {
+            float total = run.total[i][half];
+            total += __shfl_xor_sync(ALL_LANES, total, 1);
+            total += __shfl_xor_sync(ALL_LANES, total, 2);
+            factor[i][half] = total == 0 ? 0 : a.keep_factor / total;
+            const int r = row + i * 16 + half * 8 + lane / 4;
+            if (lane % 4 == 0 && r < a.seq)
+                a.lse[static_cast<int64_t>(u.pair) * a.seq + r] = total == 0 ? -INFINITY : fmaf(run.high[i][half], a.scale, logf(total));
+        }
+    const int64_t stride = static_cast<int64_t>(a.heads) * D;
+    bf16 *const to = a.out[0] + (static_cast<int64_t>(b) * a.seq + row) * stride + h * D; /* [batch, seq, heads, d] */
+    write_rows<D, M>(to, stride, a.seq - row, o, factor, shared + S::Q + own * D * 2);
+}
+
+/* ---- backward ---- */
+
+/* What is known of ROWS rows: the log-sum-exp of each, then the delta of each. They never end within the workspace's blocks. */
+template <int ROWS> __device__ __forceinline__ void fetch_stats(shared_address to, const args &a, int pair, int row)
+{
+    const int i = threadIdx.x * 4;
+    const int64_t from = static_cast<int64_t>(pair) * a.stat_rows + row;
+    if (i < ROWS) copy_async(to + i * 4, a.stat + from + i, true);
+    else if (i < 2 * ROWS) copy_async(to + i * 4, a.delta + from + i - ROWS, true);
+}
+
+/* 4 warps of 32 queries; a tile of 64 keys is taken 32 at a time. Two blocks on a multiprocessor. */
+template <int D> struct query_tiles {
+    static constexpr int WARPS = 4, THREADS = 32 * WARPS, M = 2, ROWS = WARPS * M * 16, KEYS = D == 64 ? 64 : 32, N = 4;
+    template <bool DROP> static constexpr int UNROLL = DROP && D == 128 ? 2 : 4;
+    static constexpr int Q = 0, DY = ROWS * D * 2, KV = 2 * DY, TILE = KEYS * D * 2, STAT = KV + 4 * TILE, SHARED = STAT + ROWS * 8;
+};
+
+template <int D, bool DROP> __global__ void __launch_bounds__(query_tiles<D>::THREADS) queries_kernel(const args a)
+{
+    using S = query_tiles<D>;
+    constexpr int M = S::M, N = S::N;
+    RW_SHARED_DYNAMIC(unsigned char, memory);
+    const shared_address shared = shared_of(memory);
+    const unit u = unit_of(a.q_tiles, true);
+    const int b = u.pair / a.heads, h = u.pair % a.heads, first = u.tile * S::ROWS, own = threadIdx.x / 32 * M * 16, row = first + own;
+    const rows q = rows_of(a.q, b, h, a.seq), dy = rows_of(a.dy, b, h, a.seq);
+    const rows k = rows_of(a.k, b, h / a.group, a.kv_seq), v = rows_of(a.v, b, h / a.group, a.kv_seq);
+    const lanes l = lanes_of_warp<D>();
+    const uint64_t first_block = DROP ? a.ticket.first_block() : 0;
+    const int64_t score_row = static_cast<int64_t>(u.pair) * a.seq + row;
+    const int tiles = tiles_seen<S::KEYS>(a, min(first + S::ROWS, a.seq) - 1);
+    const float *const stats = reinterpret_cast<const float *>(memory + S::STAT) + own + threadIdx.x % 32 / 4;
+    float dq[M][D / 8][4] = {};
+    fetch<D, S::ROWS, S::THREADS>(shared + S::Q, q, first);
+    fetch<D, S::ROWS, S::THREADS>(shared + S::DY, dy, first);
+    fetch_stats<S::ROWS>(shared + S::STAT, a, u.pair, first);
+    fetch<D, S::KEYS, S::THREADS>(shared + S::KV, k, 0);
+    fetch<D, S::KEYS, S::THREADS>(shared + S::KV + S::TILE, v, 0);
+    copy_commit();
+    for (int tile = 0; tile < tiles; tile++) {
+        const shared_address here = shared + S::KV + tile % 2 * 2 * S::TILE, next = shared + S::KV + (tile + 1) % 2 * 2 * S::TILE;
+        if (tile + 1 < tiles) {
+            fetch<D, S::KEYS, S::THREADS>(next, k, (tile + 1) * S::KEYS);
+            fetch<D, S::KEYS, S::THREADS>(next + S::TILE, v, (tile + 1) * S::KEYS);
+        }
+        copy_commit();
+        copy_wait<1>();
+        __syncthreads();
+#pragma unroll 1
+        for (int part = 0; part < S::KEYS; part += 8 * N) {
+            const int key = tile * S::KEYS + part;
+            if (key >= min(a.kv_seq, row + M * 16 - 1 + a.reach)) break;
+            float s[M][N][4], ds[M][N][4];
+            uint32_t keep[M][N / 4];
+#pragma unroll
+            for (int i = 0; DROP && i < M; i++) draw<N>(keep[i], a, first_block, score_row + i * 16, key);
+            product<D, S::template UNROLL<DROP>>(s, shared + S::Q, own, here, part, l);
+            product<D, S::template UNROLL<DROP>>(ds, shared + S::DY, own, here + S::TILE, part, l);
+            mask(s, a, row, key);
+#pragma unroll
+            for (int i = 0; i < M; i++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const float stat = stats[i * 16 + half * 8], delta = stats[S::ROWS + i * 16 + half * 8];
+#pragma unroll
+                    for (int j = 0; j < N; j++)
+#pragma unroll
+                        for (int c = 2 * half; c < 2 * half + 2; c++) {
+                            const float p = power_of_two(fmaf(s[i][j][c], a.scale_2, -stat));
+                            const float dp = !DROP ? ds[i][j][c] : is_kept(keep[i], j, c) ? ds[i][j][c] * a.keep_factor : 0;
+                            ds[i][j][c] = p * (dp - delta);
+                        }
+                }
+            add_product<D>(dq, ds, here, part, l);
+        }
+        __syncthreads();
+    }
+    copy_wait<0>();
+    __syncthreads();
+    float factor[M][2];
+    for (int i = 0; i < M; i++) factor[i][0] = factor[i][1] = a.scale;
+    write_rows<D, M>(a.out[0] + score_row * D, D, a.seq - row, dq, factor, shared + S::Q + own * D * 2);
+}
+
+/*
+ * 128 keys: 4 warps of 32 (d = 64, two blocks on a multiprocessor) or 8 warps of 16 (d = 128, one block). Tiles of queries
+ * come with their log-sum-exp and delta.
+ */
+template <int D> struct key_tiles {
+    static constexpr int M = D == 64 ? 2 : 1, WARPS = 8 / M, THREADS = 32 * WARPS, ROWS = 128, QUERIES = D == 64 ? 64 : 32, N = 4;
+    template <bool DROP> static constexpr int UNROLL = DROP && D == 64 ? 2 : 4;
+    static constexpr int K = 0, V = ROWS * D * 2, QDY = 2 * V, TILE = QUERIES * D * 2, STAT = 2 * TILE, STEP = STAT + QUERIES * 8;
+    static constexpr int SHARED = QDY + 2 * STEP;
+};
+
+/* Minus infinity where a key of the warp, from `key` on, is not seen by a query of the tile, from `row` on. */
+template <int M, int N> __device__ __forceinline__ void mask_turned(float (&s)[M][N][4], const args &a, int key, int row)
+{
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    if (key + 16 * M <= row + a.reach) return;
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int end = key + i * 16 + half * 8 + g - a.reach - row; /* queries after this one see the key */
+#pragma unroll
+            for (int j = 0; j < N; j++)
+#pragma unroll
+                for (int c = 0; c < 2; c++)
+                    if (8 * j + 2 * t + c <= end) s[i][j][2 * half + c] = -INFINITY;
+        }
+}
+
+/* A step of keys_kernel: one tile of queries of one head, and what is known of its rows. */
+template <int D> __device__ __forceinline__ void fetch_queries(shared_address to, const args &a, int b, int h, int row)
+{
+    using S = key_tiles<D>;
+    fetch<D, S::QUERIES, S::THREADS>(to, rows_of(a.q, b, h, a.seq), row);
+    fetch<D, S::QUERIES, S::THREADS>(to + S::TILE, rows_of(a.dy, b, h, a.seq), row);
+    fetch_stats<S::QUERIES>(to + S::STAT, a, b * a.heads + h, row);
+}
+
+template <int D, bool DROP> __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args a)
+{
+    using S = key_tiles<D>;
+    constexpr int M = S::M, N = S::N;
+    RW_SHARED_DYNAMIC(unsigned char, memory);
+    const shared_address shared = shared_of(memory);
+    const unit u = unit_of(a.kv_tiles, false);
+    const int b = u.pair / a.kv_heads, kv_head = u.pair % a.kv_heads, first = u.tile * S::ROWS, own = threadIdx.x / 32 * M * 16, key = first + own;
+    const lanes l = lanes_of_warp<D>();
+    const uint64_t first_block = DROP ? a.ticket.first_block() : 0;
+    const int start = max(0, first - a.reach + 1) / S::QUERIES; /* the first queries that see one of these keys */
+    const int end = (a.seq + S::QUERIES - 1) / S::QUERIES, steps = max(0, end - start) * a.group, t = threadIdx.x % 4;
+    int next_h = kv_head * a.group, next_tile = start;
+    float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {};
+    fetch<D, S::ROWS, S::THREADS>(shared + S::K, rows_of(a.k, b, kv_head, a.kv_seq), first);
+    fetch<D, S::ROWS, S::THREADS>(shared + S::V, rows_of(a.v, b, kv_head, a.kv_seq), first);
+    if (steps) fetch_queries<D>(shared + S::QDY, a, b, next_h, start * S::QUERIES);
+    copy_commit();
+    for (int step = 0; step < steps; step++) {
+        const int here = S::QDY + step % 2 * S::STEP, h = next_h, tile = next_tile;
+        if (++next_tile == end) next_tile = start, next_h++;
+        if (step + 1 < steps) fetch_queries<D>(shared + S::QDY + (step + 1) % 2 * S::STEP, a, b, next_h, next_tile * S::QUERIES);
+        copy_commit();
+        copy_wait<1>();
+        __syncthreads();
+        const float *const stats = reinterpret_cast<const float *>(memory + here + S::STAT);
+#pragma unroll 1
+        for (int part = 0; part < S::QUERIES; part += 8 * N) {
+            const int row = tile * S::QUERIES + part;
+            if (row >= a.seq) break;
+            if (row + 8 * N - 1 + a.reach <= key) continue;
+            float s[M][N][4], ds[M][N][4];
+            uint32_t keep[M][2];
+#pragma unroll
+            for (int i = 0; DROP && i < M; i++)
+                draw_turned(keep[i], a, first_block, static_cast<int64_t>(b * a.heads + h) * a.seq + row, key + i * 16);
+            product<D, S::template UNROLL<DROP>>(s, shared + S::K, own, shared + here, part, l);
+            product<D, S::template UNROLL<DROP>>(ds, shared + S::V, own, shared + here + S::TILE, part, l);
+            mask_turned(s, a, key, row);
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                const float *const stat = stats + part + 8 * j + 2 * t, *const delta = stat + S::QUERIES;
+#pragma unroll
+                for (int i = 0; i < M; i++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++) {
+                        const float p = power_of_two(fmaf(s[i][j][c], a.scale_2, -stat[c % 2]));
+                        const bool kept = !DROP || keep[i][c / 2] >> (c % 2 * 16 + 4 * j) & 1;
+                        const float dp = !DROP ? ds[i][j][c] : kept ? ds[i][j][c] * a.keep_factor : 0;
+                        ds[i][j][c] = p * (dp - delta[c % 2]);
+                        s[i][j][c] = kept ? p : 0;
+                    }
+            }
+            add_product<D>(dv, s, shared + here + S::TILE, part, l);
+            add_product<D>(dk, ds, shared + here, part, l);
+        }
+        __syncthreads();
+    }
+    copy_wait<0>();
+    __syncthreads();
+    float of_dk[M][2], of_dv[M][2];
+    for (int i = 0; i < M; i++) of_dk[i][0] = of_dk[i][1] = a.scale, of_dv[i][0] = of_dv[i][1] = a.keep_factor;
+    const int64_t to = (static_cast<int64_t>(u.pair) * a.kv_seq + key) * D;
+    write_rows<D, M>(a.out[1] + to, D, a.kv_seq - key, dk, of_dk, shared + S::K + own * D * 2);
+    write_rows<D, M>(a.out[2] + to, D, a.kv_seq - key, dv, of_dv, shared + S::V + own * D * 2);
+}
+
+/* ---- launches ---- */
+
+args args_of(const att_call &c, int q_rows, int kv_rows)
+{
+    const auto of = [](const att_operand &x) { return operand{ static_cast<const bf16 *>(x.p), x.batch, x.head, x.row }; };
+    args a = {};
+    a.q = of(c.q), a.k = of(c.k), a.v = of(c.v), a.dy = of(c.dy);
+    for (int i = 0; i < 3; i++) a.out[i] = static_cast<bf16 *>(c.out[i]);
+    a.lse = const_cast<float *>(static_cast<const float *>(c.lse));
+    a.stat = static_cast<const float *>(c.stat);
+    a.delta = a.stat ? a.stat + c.pairs * c.stat_rows : nullptr;
+    a.heads = c.heads, a.kv_heads = c.kv_heads, a.group = c.group, a.seq = c.seq, a.kv_seq = c.kv_seq, a.reach = c.reach;
+    a.stat_rows = c.stat_rows;
+    a.q_tiles = (c.seq + q_rows - 1) / q_rows, a.kv_tiles = (c.kv_seq + kv_rows - 1) / kv_rows;
+    a.scale = static_cast<float>(c.scale);
+    a.scale_2 = static_cast<float>(c.scale * 1.4426950408889634);
+    a.keep_factor = static_cast<float>(c.keep_factor);
+    a.threshold = c.threshold;
+    a.ticket = c.ticket;
+    return a;
+}
+
+rw_status launch(const rw_kernel *k, void (*kernel)(args), const args &a, int64_t blocks, int threads, int shared)
+{
+    rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
+    if (!blocks) return RW_OK;
+    if (blocks > INT32_MAX) return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "%s: too many blocks", k->op->name);
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    if (error) return rw_cuda_status(cuda, error, "cudaFuncSetAttribute");
+    RW_LAUNCH(kernel, static_cast<unsigned>(blocks), threads, shared, k, a);
+    return rw_cuda_launched(k);
+}
+
+template <int D, bool DROP> rw_status forward(const rw_kernel *k, const att_call &c)
+{
+    using S = forward_tiles<D>;
+    const args a = args_of(c, S::ROWS, S::KEYS);
+    return launch(k, forward_kernel<D, DROP>, a, c.pairs * a.q_tiles, S::THREADS, S::SHARED);
+}
+
+template <int D, bool DROP> rw_status backward(const rw_kernel *k, const att_call &c)
+{
+    using K = key_tiles<D>;
+    using Q = query_tiles<D>;
+    const args a = args_of(c, Q::ROWS, K::ROWS);
+    const rw_status status = launch(k, keys_kernel<D, DROP>, a, c.kv_pairs * a.kv_tiles, K::THREADS, K::SHARED);
+    return status ? status : launch(k, queries_kernel<D, DROP>, a, c.pairs * a.q_tiles, Q::THREADS, Q::SHARED);
+}
+
+/* Whether all rows start at multiples of 16 bytes, buffers being aligned. A stride along an axis of one element counts too. */
+bool has_aligned_rows(const rw_view &x)
+{
+    const int64_t *const s = x.layout->stride;
+    return s[3] == 1 && (x.layout->offset | s[0] | s[1] | s[2]) % 8 == 0;
+}
+
+} // namespace
+
+bool rw_attention_mma_takes(const rw_kernel *k, const att_call &c)
+{
+    if (k->in[0].dtype != RW_BF16 || (c.d != 64 && c.d != 128) || c.pairs > INT32_MAX) return false;
+    if (static_cast<const rw_cuda *>(k->device)->capability < 80) return false;
+    if (!(c.scale > 0)) return false; /* the maximum is taken before the scale */
+    for (int i = 0; i < 3; i++)
+        if (!has_aligned_rows(k->in[i])) return false;
+    return k->n_inputs < 6 || has_aligned_rows(k->in[5]);
+}
+
+rw_status rw_attention_mma_forward(const rw_kernel *k, const att_call &c)
+{
+    if (c.d == 64) return c.threshold ? forward<64, true>(k, c) : forward<64, false>(k, c);
+    return c.threshold ? forward<128, true>(k, c) : forward<128, false>(k, c);
+}
+
+rw_status rw_attention_mma_backward(const rw_kernel *k, const att_call &c)
+{
+    if (c.d == 64) return c.threshold ? backward<64, true>(k, c) : backward<64, false>(k, c);
+    return c.threshold ? backward<128, true>(k, c) : backward<128, false>(k, c);
+}

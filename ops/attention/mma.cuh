@@ -1,0 +1,251 @@
+/*
+ * Tensor-core products of bfloat16 and copies into shared memory that do not wait: PTX of compute capability 8.0, and the
+ * same operations spelled out for the simulator of the tests.
+ *
+ * Fragments of a product c [16, 8] += a [16, 16] b [16, 8], lane = 4 g + t:
+ *     c: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1)
+ *     a: pairs of columns from (g, 2t) (g + 8, 2t) (g, 2t + 8) (g + 8, 2t + 8)
+ *     b: pairs of rows from (2t, g) (2t + 8, g)
+ * so that two tiles of c side by side, rounded, are an a.
+ */
+#ifndef RW_OPS_MMA_CUH
+#define RW_OPS_MMA_CUH
+
+#include "device/cuda/kernel.cuh"
+
+#ifdef RW_CUDASIM
+
+#include <vector>
+
+using shared_address = char *;
+
+namespace mma_sim {
+
+struct warp_room {
+    uint32_t a[32][4], b[32][2];
+    const char *row[32];
+};
+
+struct copies {
+    struct one {
+        char *to;
+        const void *from; /* NULL: zeros */
+    };
+    uint64_t serial;
+    std::vector<std::vector<one>> groups;
+    std::vector<one> open;
+};
+
+inline int thread()
+{
+    return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+}
+
+inline warp_room &room()
+{
+    static warp_room rooms[32];
+    return rooms[thread() / 32];
+}
+
+/* A thread's copies are made when it waits for them, not before. */
+inline copies &copies_of_thread()
+{
+    static copies all[1024];
+    copies &c = all[thread()];
+    if (c.serial != cudasim::block_serial) {
+        c.serial = cudasim::block_serial;
+        c.groups.clear();
+        c.open.clear();
+    }
+    return c;
+}
+
+inline float half_of(uint32_t pair, int i)
+{
+    const uint32_t bits = i ? pair & 0xffff0000u : pair << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* a(row, depth) and b(depth, col) from the fragments of all lanes. */
+inline float a_at(const warp_room &w, int row, int depth)
+{
+    return half_of(w.a[row % 8 * 4 + depth % 8 / 2][depth / 8 * 2 + row / 8], depth % 2);
+}
+
+inline float b_at(const warp_room &w, int depth, int col)
+{
+    return half_of(w.b[col * 4 + depth % 8 / 2][depth / 8], depth % 2);
+}
+
+inline uint32_t matrix_pair(const char *first, const char *second, int at_first, int at_second)
+{
+    uint16_t x[2];
+    memcpy(&x[0], first + 2 * at_first, 2);
+    memcpy(&x[1], second + 2 * at_second, 2);
+    return x[0] | static_cast<uint32_t>(x[1]) << 16;
+}
+
+} // namespace mma_sim
+
+inline shared_address shared_of(void *p) { return static_cast<char *>(p); }
+
+inline void copy_async(shared_address to, const void *from, bool valid)
+{
+    mma_sim::copies_of_thread().open.push_back({ to, valid ? from : nullptr });
+}
+
+inline void copy_commit()
+{
+    mma_sim::copies &c = mma_sim::copies_of_thread();
+    c.groups.push_back(c.open);
+    c.open.clear();
+}
+
+template <int N> inline void copy_wait()
+{
+    mma_sim::copies &c = mma_sim::copies_of_thread();
+    while (c.groups.size() > N) {
+        for (const auto &one : c.groups.front()) {
+            if (one.from) memcpy(one.to, one.from, 16);
+            else memset(one.to, 0, 16);
+        }
+        c.groups.erase(c.groups.begin());
+    }
+}
+
+inline void load_matrices(uint32_t (&r)[4], shared_address row)
+{
+    mma_sim::warp_room &w = mma_sim::room();
+    const int lane = mma_sim::thread() % 32;
+    w.row[lane] = row;
+    __syncwarp();
+    for (int m = 0; m < 4; m++) {
+        const char *const from = w.row[m * 8 + lane / 4];
+        r[m] = mma_sim::matrix_pair(from, from, lane % 4 * 2, lane % 4 * 2 + 1);
+    }
+    __syncwarp();
+}
+
+inline void load_matrices_turned(uint32_t (&r)[4], shared_address row)
+{
+    mma_sim::warp_room &w = mma_sim::room();
+    const int lane = mma_sim::thread() % 32;
+    w.row[lane] = row;
+    __syncwarp();
+    for (int m = 0; m < 4; m++)
+        r[m] = mma_sim::matrix_pair(w.row[m * 8 + lane % 4 * 2], w.row[m * 8 + lane % 4 * 2 + 1], lane / 4, lane / 4);
+    __syncwarp();
+}
+
+inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    mma_sim::warp_room &w = mma_sim::room();
+    const int lane = mma_sim::thread() % 32;
+    memcpy(w.a[lane], a, sizeof a);
+    w.b[lane][0] = b0, w.b[lane][1] = b1;
+    __syncwarp();
+    for (int i = 0; i < 4; i++) {
+        double sum = static_cast<double>(c[i]);
+        for (int k = 0; k < 16; k++)
+            sum += static_cast<double>(mma_sim::a_at(w, lane / 4 + i / 2 * 8, k)) *
+                   static_cast<double>(mma_sim::b_at(w, k, lane % 4 * 2 + i % 2));
+        c[i] = static_cast<float>(sum);
+    }
+    __syncwarp();
+}
+
+inline uint32_t pair_of(float low, float high)
+{
+    const bf16 x[2] = { __float2bfloat16_rn(low), __float2bfloat16_rn(high) };
+    uint32_t r;
+    memcpy(&r, x, sizeof r);
+    return r;
+}
+
+inline float power_of_two(float x) { return exp2f(x); }
+
+inline void store_shared(shared_address to, uint32_t x) { memcpy(to, &x, sizeof x); }
+
+inline pack<uint32_t> load_shared_16(shared_address from)
+{
+    pack<uint32_t> x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+#else
+
+using shared_address = uint32_t;
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define RW_MMA_ASM(...) __trap()
+#else
+#define RW_MMA_ASM(...) asm volatile(__VA_ARGS__)
+#endif
+
+__device__ __forceinline__ shared_address shared_of(void *p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+/* Sixteen bytes, or zeros: then `from` is not read. */
+__device__ __forceinline__ void copy_async(shared_address to, const void *from, bool valid)
+{
+    const int bytes = valid ? 16 : 0;
+    RW_MMA_ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+/* What was asked for since the last call is a group; copy_wait<N> waits for all groups but the last N of this thread. */
+__device__ __forceinline__ void copy_commit() { RW_MMA_ASM("cp.async.commit_group;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void copy_wait() { RW_MMA_ASM("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+/* Four 8 x 8 matrices: lane 8 m + i names row i of matrix m, and gets two neighbours of row lane / 4 of each. */
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], shared_address row)
+{
+    RW_MMA_ASM("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], shared_address row)
+{
+    RW_MMA_ASM("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
+}
+
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    RW_MMA_ASM("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Rounded to nearest even; low in the lower half. */
+__device__ __forceinline__ uint32_t pair_of(float low, float high)
+{
+    uint32_t r;
+    RW_MMA_ASM("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+/* Within 2 units in the last place; subnormal numbers are 0. */
+__device__ __forceinline__ float power_of_two(float x)
+{
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+__device__ __forceinline__ void store_shared(shared_address to, uint32_t x)
+{
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
+
+__device__ __forceinline__ pack<uint32_t> load_shared_16(shared_address from)
+{
+    pack<uint32_t> x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x[0]), "=r"(x.x[1]), "=r"(x.x[2]), "=r"(x.x[3]) : "r"(from) : "memory");
+    return x;
+}
+
+#endif
+
+#endif
