@@ -118,8 +118,9 @@ static rw_tensor *grouped(rw_tape *t, rw_tensor *x, int64_t kv_heads)
 
 static rw_tensor *probabilities(const struct composed *c, rw_tensor *scores)
 {
-    if (c->attrs->causal) return rw_causal_softmax(c->t, scores, (float)c->attrs->scale);
-    return rw_softmax(c->t, rw_scale(c->t, scores, c->attrs->scale), -1);
+    /* not causal_softmax()'s own scale, which is a float: the fused kernels take 1 / sqrt(d) as a double */
+    rw_tensor *const scaled = rw_scale(c->t, scores, c->attrs->scale);
+    return c->attrs->causal ? rw_causal_softmax(c->t, scaled, 1) : rw_softmax(c->t, scaled, -1);
 }
 
 /* The forward's mask: drawn by element of the score matrix, whose order the grouping keeps. */
