@@ -108,39 +108,50 @@ VEC_INLINE int64_t vf_lanes(int64_t queries)
 }
 
 /* a > b ? a : b, so that a NaN in b stays. */
-VEC_INLINE vf vf_larger(vf a, vf b)
+VEC_INLINE nf nf_larger(nf a, nf b)
 {
 #if defined(RW_ISA_IS_V4)
-    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+    return (nf)_mm512_max_ps((__m512)a, (__m512)b);
 #else
-    return vf_max(a, b);
+    return nf_select((ni)(a > b), a, b);
 #endif
 }
 
 /* Minus infinity becomes 0: the shift of a row in which nothing is seen. */
-VEC_INLINE vf vf_finite(vf x)
+VEC_INLINE nf nf_finite(nf x)
 {
-    return vf_select((vi)(x == vf_all(-INFINITY)), vf_all(0), x);
+    return nf_select((ni)(x == nf_all(-INFINITY)), nf_all(0), x);
+}
+
+VEC_INLINE nf nf_fma(nf a, nf b, nf c)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(RW_ISA_IS_V3)
+    return (nf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
 }
 
 /*
- * e to the x for x up to 88, within 2 ulp: 2^n times a polynomial (Cephes, expf). Below 2^-126.5 the result is 0; where SLEEF's is
- * a call, this is part of the loop.
+ * e to the x for x up to 88, within 2 ulp: 2^n times a polynomial (Cephes, expf). Below 2^-126.5 the result is 0; where
+ * SLEEF's is a call, this is part of the loop.
  */
-VEC_INLINE vf vf_exp_fast(vf x)
+VEC_INLINE nf nf_exp_fast(nf x)
 {
-    const vf magic = vf_all(12582912.0f); /* 1.5 * 2^23: adding it leaves the nearest integer in the lowest bits */
-    x = vf_larger(vf_all(-88.0f), x);
-    const vf t = vf_fma(x, vf_all(1.44269504088896341f), magic), n = t - magic;
-    const vf r = vf_fma(n, vf_all(2.12194440e-4f), vf_fma(n, vf_all(-0.693359375f), x));
-    vf y = vf_all(1.9875691500e-4f);
-    y = vf_fma(y, r, vf_all(1.3981999507e-3f));
-    y = vf_fma(y, r, vf_all(8.3334519073e-3f));
-    y = vf_fma(y, r, vf_all(4.1665795894e-2f));
-    y = vf_fma(y, r, vf_all(1.6666665459e-1f));
-    y = vf_fma(y, r, vf_all(5.0000001201e-1f));
-    y = vf_fma(y, r * r, r + 1.0f);
-    return y * (vf)(((vu)t << 23) + 0x3f800000u);
+    const nf magic = nf_all(12582912.0f); /* 1.5 * 2^23: adding it leaves the nearest integer in the lowest bits */
+    x = nf_larger(nf_all(-88.0f), x);
+    const nf t = nf_fma(x, nf_all(1.44269504088896341f), magic), n = t - magic;
+    const nf r = nf_fma(n, nf_all(2.12194440e-4f), nf_fma(n, nf_all(-0.693359375f), x));
+    nf y = nf_all(1.9875691500e-4f);
+    y = nf_fma(y, r, nf_all(1.3981999507e-3f));
+    y = nf_fma(y, r, nf_all(8.3334519073e-3f));
+    y = nf_fma(y, r, nf_all(4.1665795894e-2f));
+    y = nf_fma(y, r, nf_all(1.6666665459e-1f));
+    y = nf_fma(y, r, nf_all(5.0000001201e-1f));
+    y = nf_fma(y, r * r, r + 1.0f);
+    return y * (nf)(((nu)t << 23) + 0x3f800000u);
 }
 
 VEC_INLINE float vf_log_one(float x)
@@ -149,9 +160,9 @@ VEC_INLINE float vf_log_one(float x)
 }
 
 /* factor where the word is kept, else 0. */
-VEC_INLINE vf vf_keep(const uint32_t *words, uint32_t threshold, vf factor)
+VEC_INLINE nf nf_keep(const uint32_t *words, uint32_t threshold, nf factor)
 {
-    return (vf)((vi)factor & (vi)(*(const vu *)words >= threshold));
+    return (nf)((ni)factor & (ni)(*(const nu *)words >= threshold));
 }
 
 #if defined(RW_ISA_IS_V4)
@@ -190,13 +201,17 @@ VEC_INLINE void vf_transpose(vf r[VF_LANES])
 
 #define T float
 #define V vf
+#define N nf
 #define LANES VF_LANES
 #define F(name) vf_##name
+#define G(name) nf_##name
 #include "ops/attention/attention_tile.h"
 #undef T
 #undef V
+#undef N
 #undef LANES
 #undef F
+#undef G
 
 /* ---- double ---- */
 
@@ -205,19 +220,19 @@ VEC_INLINE int64_t vd_lanes(int64_t queries)
     return (queries + VD_LANES - 1) / VD_LANES * VD_LANES;
 }
 
-VEC_INLINE vd vd_larger(vd a, vd b)
+VEC_INLINE nd nd_larger(nd a, nd b)
 {
-    return vd_select((vl)(a > b), a, b);
+    return nd_select((nl)(a > b), a, b);
 }
 
-VEC_INLINE vd vd_finite(vd x)
+VEC_INLINE nd nd_finite(nd x)
 {
-    return vd_select((vl)(x == vd_all(-(double)INFINITY)), vd_all(0), x);
+    return nd_select((nl)(x == nd_all(-(double)INFINITY)), nd_all(0), x);
 }
 
-VEC_INLINE vd vd_exp_fast(vd x)
+VEC_INLINE nd nd_exp_fast(nd x)
 {
-    return vd_exp(x);
+    return nd_exp(x);
 }
 
 VEC_INLINE double vd_log_one(double x)
@@ -225,9 +240,9 @@ VEC_INLINE double vd_log_one(double x)
     return Sleef_log_u10(x);
 }
 
-VEC_INLINE vd vd_keep(const uint32_t *words, uint32_t threshold, vd factor)
+VEC_INLINE nd nd_keep(const uint32_t *words, uint32_t threshold, nd factor)
 {
-    for (int l = 0; l < VD_LANES; l++) factor[l] = words[l] >= threshold ? factor[l] : 0;
+    for (int l = 0; l < ND_LANES; l++) factor[l] = words[l] >= threshold ? factor[l] : 0;
     return factor;
 }
 
@@ -235,6 +250,15 @@ VEC_INLINE vd vd_fma(vd a, vd b, vd c)
 {
 #if defined(RW_ISA_IS_V4)
     return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#else
+    return a * b + c;
+#endif
+}
+
+VEC_INLINE nd nd_fma(nd a, nd b, nd c)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
 #else
     return a * b + c;
 #endif
@@ -250,8 +274,10 @@ VEC_INLINE void vd_transpose(vd r[VD_LANES])
 
 #define T double
 #define V vd
+#define N nd
 #define LANES VD_LANES
 #define F(name) vd_##name
+#define G(name) nd_##name
 #include "ops/attention/attention_tile.h"
 
 /* ---- units of work ---- */

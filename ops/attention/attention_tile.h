@@ -1,28 +1,34 @@
 /*
  * Attention on tiles of ATT_BLOCK queries by ATT_BLOCK keys, for one type of arithmetic. Included by attention_cpu.c once
- * with T = float, V = vf and once with T = double, V = vd.
+ * with T = float and once with T = double. V is the fixed vector (vec.h), N the machine's own (vec_native.h), for loops in
+ * which no lane meets another; F and G name their functions.
  *
  * A tile of scores is kept transposed, keys by queries: each lane of a vector is one query, so that softmax needs no sums
  * across lanes, K and V rows are read where they lie, and only the queries are turned once per block.
  */
 
-/* c [ROWS, VECS] (+)= a b: a's element (r, p) at r * a_row + p * a_col, b's row p at p * b_row. */
-VEC_INLINE void F(inner)(int rows, int vecs, T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row,
-                         int64_t depth, bool add)
+#define N_LANES (int)(NATIVE_BYTES / sizeof(T))
+#define N_MOST (ATT_VECS * LANES / N_LANES)
+
+/* c [ROWS, VECS] (+)= a b: a's element (r, p) at r * a_row + p * a_col, b's row p at p * b_row. No lane meets another, so
+   the sums may lie in vectors of the machine's own width, and in registers on every machine. */
+VEC_INLINE void F(inner)(int rows, int vecs, T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b,
+                         int64_t b_row, int64_t depth, bool add)
 {
-    V sum[ATT_ROWS][ATT_VECS];
+    const int n = vecs * LANES / N_LANES;
+    N sum[ATT_ROWS][N_MOST];
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < vecs; v++) sum[r][v] = add ? F(load)(c + r * c_row + v * LANES) : F(all)(0);
+        for (int v = 0; v < n; v++) sum[r][v] = add ? *(const N *)(c + r * c_row + v * N_LANES) : G(all)(0);
     for (int64_t p = 0; p < depth; p++) {
-        V y[ATT_VECS];
-        for (int v = 0; v < vecs; v++) y[v] = F(load)(b + p * b_row + v * LANES);
+        N y[N_MOST];
+        for (int v = 0; v < n; v++) y[v] = *(const N *)(b + p * b_row + v * N_LANES);
         for (int r = 0; r < rows; r++) {
-            const V x = F(all)(a[r * a_row + p * a_col]);
-            for (int v = 0; v < vecs; v++) sum[r][v] = F(fma)(x, y[v], sum[r][v]);
+            const N x = G(all)(a[r * a_row + p * a_col]);
+            for (int v = 0; v < n; v++) sum[r][v] = G(fma)(x, y[v], sum[r][v]);
         }
     }
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < vecs; v++) F(store)(c + r * c_row + v * LANES, sum[r][v]);
+        for (int v = 0; v < n; v++) *(N *)(c + r * c_row + v * N_LANES) = sum[r][v];
 }
 
 VEC_INLINE void F(strip)(int vecs, T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row,
@@ -122,19 +128,19 @@ struct F(running) {
 /* Scores to probabilities relative to the running maximum. */
 static void F(softmax_tile)(T *s, const struct F(running) *run, int64_t keys, int64_t lanes)
 {
-    for (int64_t q = 0; q < lanes; q += LANES) {
-        const V before = F(load)(run->max + q);
-        V max = before, sum = F(all)(0);
-        for (int64_t key = 0; key < keys; key++) max = F(larger)(max, F(load)(s + key * ATT_BLOCK + q));
-        const V shift = F(finite)(max), shrink = F(exp_fast)(before - shift);
+    for (int64_t q = 0; q < lanes; q += N_LANES) {
+        const N before = *(const N *)(run->max + q);
+        N max = before, sum = G(all)(0);
+        for (int64_t key = 0; key < keys; key++) max = G(larger)(max, *(const N *)(s + key * ATT_BLOCK + q));
+        const N shift = G(finite)(max), shrink = G(exp_fast)(before - shift);
         for (int64_t key = 0; key < keys; key++) {
-            const V p = F(exp_fast)(F(load)(s + key * ATT_BLOCK + q) - shift);
-            sum += p;
-            F(store)(s + key * ATT_BLOCK + q, p);
+            N *const p = (N *)(s + key * ATT_BLOCK + q);
+            *p = G(exp_fast)(*p - shift);
+            sum += *p;
         }
-        F(store)(run->sum + q, F(load)(run->sum + q) * shrink + sum);
-        F(store)(run->max + q, max);
-        F(store)(run->shrink + q, shrink);
+        *(N *)(run->sum + q) = *(const N *)(run->sum + q) * shrink + sum;
+        *(N *)(run->max + q) = max;
+        *(N *)(run->shrink + q) = shrink;
     }
 }
 
@@ -242,20 +248,20 @@ VEC_INLINE struct F(block) F(block)(const struct att *a, rw_dtype dtype, T *room
 /* s: scores to probabilities as dv takes them; ds: gradient of the probabilities to gradient of the scores. */
 static void F(gradient_tile)(const struct att *a, const struct F(block) *x, int64_t keys)
 {
-    const V scale = F(all)((T)a->scale), factor = F(all)((T)a->keep_factor);
-    for (int64_t q = 0; q < x->lanes; q += LANES) {
-        const V lse = F(load)(x->lse + q), dot = F(load)(x->dot + q);
+    const N scale = G(all)((T)a->scale), factor = G(all)((T)a->keep_factor);
+    for (int64_t q = 0; q < x->lanes; q += N_LANES) {
+        const N lse = *(const N *)(x->lse + q), dot = *(const N *)(x->dot + q);
         for (int64_t key = 0; key < keys; key++) {
-            T *const s = x->s + key * ATT_BLOCK + q, *const ds = x->ds + key * ATT_BLOCK + q;
-            const V p = F(exp_fast)(F(load)(s) - lse);
-            V kept = p, dp = F(load)(ds);
+            N *const s = (N *)(x->s + key * ATT_BLOCK + q), *const ds = (N *)(x->ds + key * ATT_BLOCK + q);
+            const N p = G(exp_fast)(*s - lse);
+            N kept = p, dp = *ds;
             if (a->threshold) {
-                const V keep = F(keep)(x->words + key * ATT_BLOCK + q, a->threshold, factor);
+                const N keep = G(keep)(x->words + key * ATT_BLOCK + q, a->threshold, factor);
                 kept *= keep;
                 dp *= keep;
             }
-            F(store)(s, kept);
-            F(store)(ds, p * (dp - dot) * scale);
+            *s = kept;
+            *ds = p * (dp - dot) * scale;
         }
     }
 }
@@ -327,3 +333,6 @@ VEC_INLINE void F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, i
     F(write_rows)(a, dtype, 1, row, rows, sums.dk);
     F(write_rows)(a, dtype, 2, row, rows, sums.dv);
 }
+
+#undef N_LANES
+#undef N_MOST
