@@ -1,6 +1,7 @@
 /* The CUDA device: opening it, its memory, copies, and waiting. */
 #include "device/cuda/blaslt.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/sdpa.h"
 #include "device/cuda/digest.h"
 #include "device/device.h"
 #include "memory/alloc.h"
@@ -72,6 +73,7 @@ static void cuda_close(void *state)
     if (!cuda) return;
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
     rw_blaslt_destroy(&cuda->blaslt);
+    rw_sdpa_destroy(&cuda->sdpa);
     for (size_t i = 0; i < cuda->n_marks; i++) cudaEventDestroy(cuda->marks[i]);
     rw_free(cuda->marks);
     cudaFree(cuda->ticket_base);
