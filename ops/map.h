@@ -1,8 +1,8 @@
 /*
- * The one loop of all element-wise kernels: up to three inputs of any strides (0 along a broadcast axis), up to two dense
- * outputs, one function on vectors. MAP_FUNCTIONS() makes the loop over a block of elements of one op, once per type, with
- * the function inlined; map_kernel() cuts the tensor into blocks and shares them out. Writes over an input are safe: each
- * vector is loaded whole before it is stored.
+ * The one loop of all element-wise kernels: up to three inputs of any strides (0 along a broadcast axis), up to two
+ * dense outputs, one function on vectors. MAP_FUNCTIONS() makes the loop over a block of elements of one op, once per
+ * type, with the function inlined; map_kernel() cuts the tensor into blocks and shares them out. Writes over an input
+ * are safe: each vector is loaded whole before it is stored.
  */
 #ifndef RW_OPS_MAP_H
 #define RW_OPS_MAP_H
@@ -54,8 +54,8 @@ VEC_INLINE nd map_load_d(const double *p, int64_t at, int64_t stride, int64_t n)
 }
 
 /* n <= NF_LANES elements: element i.. of the row whose inputs begin at at[] and whose outputs begin at `to`. */
-VEC_INLINE void map_step_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at, const int64_t *stride,
-                           int64_t to, int64_t i, int64_t n, map_nf f, double a)
+VEC_INLINE void map_step_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
+                           const int64_t *stride, int64_t to, int64_t i, int64_t n, map_nf f, double a)
 {
     nf x[MAP_INPUTS], y[MAP_OUTPUTS];
     MAP_UNROLL
@@ -68,16 +68,16 @@ VEC_INLINE void map_step_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_o
     }
 }
 
-VEC_INLINE void map_row_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at, const int64_t *stride,
-                          int64_t to, int64_t n, map_nf f, double a)
+VEC_INLINE void map_row_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
+                          const int64_t *stride, int64_t to, int64_t n, map_nf f, double a)
 {
     int64_t i = 0;
     for (; i + NF_LANES <= n; i += NF_LANES) map_step_f(k, dtype, n_in, n_out, at, stride, to, i, NF_LANES, f, a);
     if (i < n) map_step_f(k, dtype, n_in, n_out, at, stride, to, i, n - i, f, a);
 }
 
-VEC_INLINE void map_row_d(const rw_kernel *k, int n_in, int n_out, const int64_t *at, const int64_t *stride, int64_t to, int64_t n,
-                          map_nd f, double a)
+VEC_INLINE void map_row_d(const rw_kernel *k, int n_in, int n_out, const int64_t *at, const int64_t *stride, int64_t to,
+                          int64_t n, map_nd f, double a)
 {
     for (int64_t i = 0; i < n; i += ND_LANES) {
         const int64_t some = n - i < ND_LANES ? n - i : ND_LANES;
@@ -95,8 +95,8 @@ VEC_INLINE void map_row_d(const rw_kernel *k, int n_in, int n_out, const int64_t
 }
 
 /* A row whose inputs lie densely or stand still, as nearly all do, gets a loop without strides. */
-VEC_INLINE void map_row(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at, const int64_t *stride, int64_t to,
-                        int64_t n, map_nf f, map_nd d, double a)
+VEC_INLINE void map_row(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
+                        const int64_t *stride, int64_t to, int64_t n, map_nf f, map_nd d, double a)
 {
     static const int64_t dense[MAP_INPUTS] = { 1, 1, 1 };
     bool all = true;
@@ -107,7 +107,8 @@ VEC_INLINE void map_row(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out,
 }
 
 /* at[j]: where row `row` of input j begins; index: its place along the outer axes. */
-static __attribute__((noinline, unused)) void map_seek(const struct rw_axes *m, int n_in, int64_t row, int64_t *at, int64_t *index)
+static __attribute__((noinline, unused)) void map_seek(const struct rw_axes *m, int n_in, int64_t row, int64_t *at,
+                                                       int64_t *index)
 {
     for (int j = 0; j < n_in; j++) at[j] = 0;
     for (int axis = m->rank - 2; axis >= 0; axis--) {
@@ -127,7 +128,8 @@ static __attribute__((noinline, unused)) void map_next(const struct rw_axes *m, 
     }
 }
 
-VEC_INLINE void map_one_block(const struct map_job *job, int64_t block, rw_dtype dtype, int n_in, int n_out, map_nf f, map_nd d)
+VEC_INLINE void map_one_block(const struct map_job *job, int64_t block, rw_dtype dtype, int n_in, int n_out, map_nf f,
+                              map_nd d)
 {
     int64_t at[MAP_INPUTS], stride[MAP_INPUTS], index[RW_MAX_RANK];
     const int64_t first = block / job->cuts * job->group, begin = block % job->cuts * MAP_BLOCK;
@@ -158,7 +160,9 @@ VEC_INLINE void map_one_block(const struct map_job *job, int64_t block, rw_dtype
     {                                                                             \
         map_one_block(job, block, RW_F64, n_in, n_out, f, d);                     \
     }                                                                             \
-    static const map_block name##_blocks[RW_DTYPE_COUNT] = { [RW_F32] = name##_f32, [RW_BF16] = name##_bf16, [RW_F64] = name##_f64 };
+    static const map_block name##_blocks[RW_DTYPE_COUNT] = { [RW_F32] = name##_f32, \
+                                                             [RW_BF16] = name##_bf16, \
+                                                             [RW_F64] = name##_f64 };
 
 static inline int64_t map_cut(const rw_kernel *k, int n_in, struct map_job *job)
 {

@@ -7,7 +7,8 @@
 static void shape_text(char *text, size_t size, rw_shape s)
 {
     size_t n = (size_t)snprintf(text, size, "[");
-    for (int i = 0; i < s.rank && n < size; i++) n += (size_t)snprintf(text + n, size - n, "%s%lld", i ? ", " : "", (long long)s.dim[i]);
+    for (int i = 0; i < s.rank && n < size; i++)
+        n += (size_t)snprintf(text + n, size - n, "%s%lld", i ? ", " : "", (long long)s.dim[i]);
     if (n < size) snprintf(text + n, size - n, "]");
 }
 
@@ -21,7 +22,8 @@ rw_status rw_broadcast(rw_op_call *call, rw_shape a, rw_shape b, rw_shape *ret)
             char ta[160], tb[160];
             shape_text(ta, sizeof ta, a);
             shape_text(tb, sizeof tb, b);
-            return rw_op_error(call, RW_ERR_SHAPE, "shapes %s and %s do not broadcast: extents %lld and %lld at axis %d from the end", ta,
+            return rw_op_error(call, RW_ERR_SHAPE,
+                               "shapes %s and %s do not broadcast: extents %lld and %lld at axis %d from the end", ta,
                                tb, (long long)da, (long long)db, i + 1);
         }
         out.dim[out.rank - 1 - i] = da == 1 ? db : da;
@@ -82,22 +84,24 @@ rw_status rw_want_float(rw_op_call *call, int input)
 rw_status rw_want_same_dtype(rw_op_call *call, int a, int b)
 {
     if (call->in[a].dtype == call->in[b].dtype) return RW_OK;
-    return rw_op_error(call, RW_ERR_DTYPE, "types %s and %s differ; rw_cast() converts", rw_dtype_name(call->in[a].dtype),
-                       rw_dtype_name(call->in[b].dtype));
+    return rw_op_error(call, RW_ERR_DTYPE, "types %s and %s differ; rw_cast() converts",
+                       rw_dtype_name(call->in[a].dtype), rw_dtype_name(call->in[b].dtype));
 }
 
 rw_status rw_want_dtype(rw_op_call *call, int input, rw_dtype dtype)
 {
     if (call->in[input].dtype == dtype) return RW_OK;
-    return rw_op_error(call, RW_ERR_DTYPE, "input %d is of type %s; %s is needed", input, rw_dtype_name(call->in[input].dtype),
-                       rw_dtype_name(dtype));
+    return rw_op_error(call, RW_ERR_DTYPE, "input %d is of type %s; %s is needed", input,
+                       rw_dtype_name(call->in[input].dtype), rw_dtype_name(dtype));
 }
 
 double rw_cost_bytes(const rw_op_call *call)
 {
     double bytes = 0;
-    for (int i = 0; i < call->n_inputs; i++) bytes += (double)call->in[i].layout->numel * (double)rw_dtype_size(call->in[i].dtype);
-    for (int i = 0; i < call->n_outputs; i++) bytes += (double)call->out[i].layout->numel * (double)rw_dtype_size(call->out[i].dtype);
+    for (int i = 0; i < call->n_inputs; i++)
+        bytes += (double)call->in[i].layout->numel * (double)rw_dtype_size(call->in[i].dtype);
+    for (int i = 0; i < call->n_outputs; i++)
+        bytes += (double)call->out[i].layout->numel * (double)rw_dtype_size(call->out[i].dtype);
     return bytes;
 }
 

@@ -1,6 +1,7 @@
 /*
- * One virtual vector for every instruction set: 64 bytes, 16 float lanes or 8 double lanes. GCC lowers it to one AVX-512,
- * two AVX2 or four SSE registers. Because the number of lanes is fixed, a sum over lanes has the same order everywhere.
+ * One virtual vector for every instruction set: 64 bytes, 16 float lanes or 8 double lanes. GCC lowers it to one
+ * AVX-512, two AVX2 or four SSE registers. Because the number of lanes is fixed, a sum over lanes has the same order
+ * everywhere.
  *
  * Vector functions are SLEEF's (https://sleef.org), within 1 ulp; elsewhere than on x86-64, SLEEF's scalar ones.
  */

@@ -1,7 +1,7 @@
 /*
- * The widest vector that the instruction set has, for kernels in which an element never meets its neighbours: the number
- * of lanes cannot be seen in their results. Reductions take the fixed vector of vec.h instead; the compiler keeps that
- * one in memory where registers are narrower.
+ * The widest vector that the instruction set has, for kernels in which an element never meets its neighbours: the
+ * number of lanes cannot be seen in their results. Reductions take the fixed vector of vec.h instead; the compiler
+ * keeps that one in memory where registers are narrower.
  */
 #ifndef RW_OPS_VEC_NATIVE_H
 #define RW_OPS_VEC_NATIVE_H

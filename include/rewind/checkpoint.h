@@ -39,12 +39,12 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  *   names:save=NAME,NAME      values tagged by ckpt_name() are kept, the rest of each region is replayed
  *
  * REWIND_POLICY in the environment, when set, wins over this call.
- * ops: takes the names of built-in ops and of ops recorded in this context; any other is refused with RW_ERR_POLICY by the
- * first call that plans a step (rw_backward, ckpt_verify, ckpt_explain, ...), because an op of the caller's own may be
- * recorded after this call.
+ * ops: takes the names of built-in ops and of ops recorded in this context; any other is refused with RW_ERR_POLICY by
+ * the first call that plans a step (rw_backward, ckpt_verify, ckpt_explain, ...), because an op of the caller's own
+ * may be recorded after this call.
  * @return RW_OK; RW_ERR_POLICY with the position of the mistake, and the old policy stays; RW_ERR_UNSUPPORTED for
- *         budget:SIZE (1536MiB, 40%) and offload:NAME,NAME (added by +, or names:...;offload=NAME), which are part of the
- *         language and read like the rest, but not in this version.
+ *         budget:SIZE (1536MiB, 40%) and offload:NAME,NAME (added by +, or names:...;offload=NAME), which are part of
+ *         the language and read like the rest, but not in this version.
  */
 RW_API rw_status ckpt_set_policy(rw_tape *t, const char *spec);
 
@@ -59,7 +59,9 @@ RW_API rw_tensor *ckpt_name_at(rw_site at, rw_tape *t, rw_tensor *x, const char 
 RW_API rw_tensor *ckpt_save_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define ckpt_save(...) ckpt_save_at(RW_HERE, __VA_ARGS__)
 
-/** Discards this one value after forward and replays it, whatever the policy says, inside a region or not. Returns x. */
+/**
+ * Discards this one value after forward and replays it, whatever the policy says, inside a region or not. Returns x.
+ */
 RW_API rw_tensor *ckpt_recompute_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define ckpt_recompute(...) ckpt_recompute_at(RW_HERE, __VA_ARGS__)
 

@@ -3,9 +3,9 @@
  *
  * A step whose shapes stay the same need not be recorded again: write the next batch into its inputs and launch. Each
  * launch is what recording the step again would be, to the last bit: parameters as they are now, fresh random numbers
- * (the same in forward and replay), the generator moved on. On CUDA the whole step - gradients cleared, forward, replays,
- * backward, clipping, optimizer - is captured as one CUDA graph, so a launch costs the host microseconds; on the CPU the
- * plan is walked.
+ * (the same in forward and replay), the generator moved on. On CUDA the whole step - gradients cleared, forward,
+ * replays, backward, clipping, optimizer - is captured as one CUDA graph, so a launch costs the host microseconds; on
+ * the CPU the plan is walked.
  *
  *     rw_tensor *loss = model(t, x, y);                  // recorded once
  *     rw_graph *g = NULL;
@@ -35,17 +35,17 @@ typedef struct rw_graph rw_graph;
 /** All zero means: neither clipping nor an optimizer; the gradients are read by the caller. */
 typedef struct rw_graph_params {
     rw_adamw *optimizer; ///< makes one update at the end of each launch; must outlive the graph
-    double max_norm;     ///< gradients are clipped to this joint norm before the update, as rw_clip_grad_norm() does; 0: not
+    double max_norm;     ///< gradients are clipped to this joint norm before the update (rw_clip_grad_norm()); 0: not
 } rw_graph_params;
 
 /**
- * Makes a graph of one step of a tape, under the tape's policy. Nothing runs yet. Nothing of the tape may have run either:
- * the first launch is the recorded step.
+ * Makes a graph of one step of a tape, under the tape's policy. Nothing runs yet. Nothing of the tape may have run
+ * either: the first launch is the recorded step.
  * @param ret_graph receives the graph, owned by the caller, to be destroyed before the tape; untouched on failure.
  * @param loss      as for rw_backward().
  * @param params    may be NULL for the defaults; need live only until the call returns.
- * @return what rw_backward() returns; RW_ERR_ARGUMENT when values of the tape were computed before, or when the generator
- *         was set while the tape was recorded.
+ * @return what rw_backward() returns; RW_ERR_ARGUMENT when values of the tape were computed before, or when the
+ *         generator was set while the tape was recorded.
  */
 RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, const rw_graph_params *params);
 

@@ -15,8 +15,10 @@ extern "C" {
 #endif
 
 /**
- * Writes all parameters and buffers of the context. The file appears whole or not at all (written beside, then renamed).
- * @return RW_OK, RW_ERR_IO, RW_ERR_MEMORY; RW_ERR_ARGUMENT for a parameter named "__metadata__", which the format reserves.
+ * Writes all parameters and buffers of the context. The file appears whole or not at all (written beside, then
+ * renamed).
+ * @return RW_OK, RW_ERR_IO, RW_ERR_MEMORY; RW_ERR_ARGUMENT for a parameter named "__metadata__", which the format
+ *         reserves.
  */
 RW_API rw_status rw_save(const rw_context *ctx, const char *path);
 

@@ -46,8 +46,8 @@ typedef struct rw_cost {
 RW_API rw_status rw_tape_cost(rw_tape *t, rw_tensor *loss, rw_cost *ret_cost);
 
 /**
- * A stopwatch in the device's own queue: begin, any calls, end. What is measured is the device's time, without that of a
- * host that runs ahead. rw_timer_end() waits for the device. One at a time per context.
+ * A stopwatch in the device's own queue: begin, any calls, end. What is measured is the device's time, without that of
+ * a host that runs ahead. rw_timer_end() waits for the device. One at a time per context.
  * @param ret_ms receives the milliseconds between the two; untouched on failure.
  * @return RW_ERR_ARGUMENT on NULL or without a begin, RW_ERR_DEVICE.
  */

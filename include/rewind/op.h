@@ -30,7 +30,7 @@ typedef struct rw_op_def rw_op_def;
  */
 typedef struct rw_layout {
     int64_t numel;              ///< product of dim
-    int64_t offset;             ///< of the first element in the buffer that a view looks into; kernels see data moved by it
+    int64_t offset;             ///< of the first element in the buffer that a view looks into; data is moved by it
     int64_t span;               ///< 1 + index of the last element reached, counted from the first; 0 when numel is 0
     int32_t rank;
     uint32_t id;                ///< place in the context's table
@@ -175,7 +175,9 @@ RW_API rw_tape *rw_grad_tape(const rw_grad_call *g);
 RW_API const void *rw_grad_attrs(const rw_grad_call *g);
 RW_API int rw_grad_n_inputs(const rw_grad_call *g);
 RW_API int rw_grad_n_outputs(const rw_grad_call *g);
-/** Forward values. What the rule's ops read of them is what backward needs; asking for a shape or type costs nothing. */
+/**
+ * Forward values. What the rule's ops read of them is what backward needs; asking for a shape or type costs nothing.
+ */
 RW_API rw_tensor *rw_grad_input(const rw_grad_call *g, int i);
 RW_API rw_tensor *rw_grad_output(const rw_grad_call *g, int i);
 /** The gradient of output i; NULL when nothing flows into it. At least one is not NULL. */

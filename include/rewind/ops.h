@@ -71,8 +71,8 @@ RW_API rw_tensor *rw_pow_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double 
 #define rw_pow_scalar(...) rw_pow_scalar_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
- * Element-wise functions. Same shape and type as x. float32 and bfloat16 within 1 ulp of the type (SLEEF u10) per function
- * used, float64 likewise.
+ * Element-wise functions. Same shape and type as x. float32 and bfloat16 within 1 ulp of the type (SLEEF u10) per
+ * function used, float64 likewise.
  */
 
 /** -x. */
@@ -124,7 +124,8 @@ RW_API rw_tensor *rw_swiglu_at(rw_site at, rw_tape *t, rw_tensor *gate, rw_tenso
 #define rw_swiglu(...) rw_swiglu_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
- * Products. A contiguous or transposed view (rw_permute) costs no copy. bfloat16 accumulates in float32 and rounds once.
+ * Products. A contiguous or transposed view (rw_permute) costs no copy. bfloat16 accumulates in float32 and rounds
+ * once.
  */
 
 /** [..., m, k] x [..., k, n] -> [..., m, n]; leading axes broadcast. Both of rank 2 or more. */
@@ -148,8 +149,8 @@ RW_API rw_tensor *rw_rmsnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor 
 #define rw_rmsnorm(...) rw_rmsnorm_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
- * Reductions. axes is a bit set made by RW_AXES(-1) or RW_AXES(0, 2); RW_ALL_AXES reduces to a scalar. keep: reduced axes
- * stay with extent 1. Sums are taken in an order fixed by the shape alone.
+ * Reductions. axes is a bit set made by RW_AXES(-1) or RW_AXES(0, 2); RW_ALL_AXES reduces to a scalar. keep: reduced
+ * axes stay with extent 1. Sums are taken in an order fixed by the shape alone.
  */
 
 /** Sum. */
@@ -185,8 +186,8 @@ RW_API rw_tensor *rw_logsumexp_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t
  */
 
 /**
- * x / (1 - p) where word i of the ticket is at least p * 2^32, else 0. 0 <= p < 1. The mask is never kept: the backward draws it
- * again. p = 0 gives x itself and draws nothing.
+ * x / (1 - p) where word i of the ticket is at least p * 2^32, else 0. 0 <= p < 1. The mask is never kept: the
+ * backward draws it again. p = 0 gives x itself and draws nothing.
  */
 RW_API rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, float p);
 #define rw_dropout(...) rw_dropout_at(RW_HERE, __VA_ARGS__)
@@ -205,24 +206,25 @@ RW_API rw_tensor *rw_rand_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape sh
 
 /**
  * softmax(scale q k^T + mask) v by blocks, with memory linear in the sequence length.
- * q [batch, heads, seq, d], k and v [batch, kv_heads, kv_seq, d], heads a multiple of kv_heads (query head h uses kv head
- * h / (heads / kv_heads)) -> [batch, heads, seq, d]. Any strides with a dense last axis are taken without a copy.
- * Dropout on the probabilities draws word i for element i of the [batch, heads, seq, kv_seq] score matrix.
- * Source: Dao, "FlashAttention-2", arXiv 2307.08691. params may be NULL.
+ * q [batch, heads, seq, d], k and v [batch, kv_heads, kv_seq, d], heads a multiple of kv_heads (query head h uses kv
+ * head h / (heads / kv_heads)) -> [batch, heads, seq, d]. Any strides with a dense last axis are taken without a copy.
+ * Dropout on the probabilities draws word i for element i of the [batch, heads, seq, kv_seq] score matrix. Source:
+ * Dao, "FlashAttention-2", arXiv 2307.08691. params may be NULL.
  */
-RW_API rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v, const rw_attention_params *params);
+RW_API rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
+                                  const rw_attention_params *params);
 #define rw_attention(...) rw_attention_at(RW_HERE, __VA_ARGS__)
 
 /**
- * softmax over the last axis of scale * scores, where query i of s sees keys up to i + (kv - s); the rest gives 0. scores
- * [..., s, kv]. The form of attention with explicit scores: matmul, this, dropout, matmul.
+ * softmax over the last axis of scale * scores, where query i of s sees keys up to i + (kv - s); the rest gives 0.
+ * scores [..., s, kv]. The form of attention with explicit scores: matmul, this, dropout, matmul.
  */
 RW_API rw_tensor *rw_causal_softmax_at(rw_site at, rw_tape *t, rw_tensor *scores, float scale);
 #define rw_causal_softmax(...) rw_causal_softmax_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Rotary position embedding. x [batch, heads, seq, d], d even; positions [seq] of RW_I32, or RW_NONE for 0, 1, 2, ...; pairs (i, i + d/2).
- * Source: Su et al., arXiv 2104.09864.
+ * Rotary position embedding. x [batch, heads, seq, d], d even; positions [seq] of RW_I32, or RW_NONE for 0, 1, 2, ...;
+ * pairs (i, i + d/2). Source: Su et al., arXiv 2104.09864.
  */
 RW_API rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, float base);
 #define rw_rope(...) rw_rope_at(RW_HERE, __VA_ARGS__)
@@ -236,14 +238,16 @@ RW_API rw_tensor *rw_embedding_at(rw_site at, rw_tape *t, rw_tensor *table, rw_t
 #define rw_embedding(...) rw_embedding_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Mean over rows of -log softmax(logits)[target]: logits [..., classes], target [...] of RW_I32 -> scalar (float32; float64 for float64).
- * A target of -100 is ignored; all ignored gives 0. The gradient overwrites the logits when nobody else needs them.
+ * Mean over rows of -log softmax(logits)[target]: logits [..., classes], target [...] of RW_I32 -> scalar (float32;
+ * float64 for float64). A target of -100 is ignored; all ignored gives 0. The gradient overwrites the logits when
+ * nobody else needs them.
  */
 RW_API rw_tensor *rw_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target);
 #define rw_cross_entropy(...) rw_cross_entropy_at(RW_HERE, __VA_ARGS__)
 
 /** cross_entropy() with another ignored index. */
-RW_API rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, int32_t ignore);
+RW_API rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target,
+                                             int32_t ignore);
 #define rw_cross_entropy_ignore(...) rw_cross_entropy_ignore_at(RW_HERE, __VA_ARGS__)
 
 /** Mean of (x - y)^2 over all elements -> scalar. */

@@ -56,8 +56,8 @@ RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
 RW_API double rw_item(rw_tape *t, rw_tensor *x);
 
 /**
- * Runs what the n tensors need; a later rw_read() of them costs a copy. rw_assign() and other effects of the step happen
- * with rw_backward(); on a tape with nothing to train they happen here.
+ * Runs what the n tensors need; a later rw_read() of them costs a copy. rw_assign() and other effects of the step
+ * happen with rw_backward(); on a tape with nothing to train they happen here.
  */
 RW_API rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n);
 

@@ -1,4 +1,5 @@
-/* Attention by blocks: attributes, extents and workspace, shared by the op (attention.c) and its kernels. C11 and C++17. */
+/* Attention by blocks: attributes, extents and workspace, shared by the op (attention.c) and its kernels. C11 and
+   C++17. */
 #ifndef RW_OPS_ATTENTION_H
 #define RW_OPS_ATTENTION_H
 
@@ -55,7 +56,8 @@ static inline int64_t rw_att_forward_elements(const struct att_extents *e)
 
 static inline int64_t rw_att_backward_elements(const struct att_extents *e, rw_dtype dtype)
 {
-    const int64_t sums = rw_att_sums_in_output(e, dtype) ? 0 : 2 * e->width * ATT_BLOCK * (e->two_pass ? 1 : e->kv_blocks);
+    const int64_t sums = rw_att_sums_in_output(e, dtype) ? 0
+                                                         : 2 * e->width * ATT_BLOCK * (e->two_pass ? 1 : e->kv_blocks);
     return 7 * ATT_BLOCK * e->width + 3 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK + sums;
 }
 

@@ -1,7 +1,7 @@
 /*
- * CPU kernels of attention. Forward: one unit of work per block of queries. Backward: one per (batch, kv head), which sums
- * dk and dv in a fixed order; where these are few, two passes over blocks, one for dk and dv and one for dq. Units are
- * fixed by the shape, so no bit depends on the number of threads.
+ * CPU kernels of attention. Forward: one unit of work per block of queries. Backward: one per (batch, kv head), which
+ * sums dk and dv in a fixed order; where these are few, two passes over blocks, one for dk and dv and one for dq.
+ * Units are fixed by the shape, so no bit depends on the number of threads.
  */
 #include "device/cpu/isa.h"
 #include "ops/attention/attention.h"
@@ -83,7 +83,8 @@ static void att_draw_whole(const struct att *a, uint32_t *words, uint64_t elemen
 }
 
 /* Element i of the [batch, heads, seq, kv_seq] matrix of scores has word i % 4 of block i / 4. */
-static void att_draw(const struct att *a, uint32_t *words, int64_t b, int64_t h, int64_t i, int64_t j, int64_t queries, int64_t keys)
+static void att_draw(const struct att *a, uint32_t *words, int64_t b, int64_t h, int64_t i, int64_t j, int64_t queries,
+                     int64_t keys)
 {
     const int64_t row = (b * a->e.heads + h) * a->e.seq + i * ATT_BLOCK;
     const uint64_t element = (uint64_t)(row * a->e.kv_seq + j * ATT_BLOCK);
@@ -291,7 +292,8 @@ static void *room_of_thread(const struct att *a)
 static void forward(const struct att *a, int64_t unit)
 {
     const int64_t pairs = a->e.batch * a->e.heads, pair = unit % pairs, b = pair / a->e.heads, h = pair % a->e.heads;
-    const int64_t i = a->e.q_blocks - 1 - unit / pairs; /* the last blocks see most: first, so that no thread ends late */
+    /* The last blocks see most: they come first, so that no thread ends late. */
+    const int64_t i = a->e.q_blocks - 1 - unit / pairs;
     void *const room = room_of_thread(a);
     switch (a->k->out[0].dtype) {
     case RW_F32: vf_forward(a, RW_F32, room, b, h, i); return;
@@ -341,15 +343,16 @@ static void backward(const struct att *a, int64_t unit)
 static struct att begin(const rw_kernel *k)
 {
     const struct rw_attention_attrs *const p = k->attrs;
-    struct att a = { .k = k, .e = rw_att_extents(k->in[0].layout, k->in[1].layout), .scale = p->scale, .causal = p->causal,
-                     .threshold = philox_threshold(p->dropout) };
+    struct att a = { .k = k, .e = rw_att_extents(k->in[0].layout, k->in[1].layout), .scale = p->scale,
+                     .causal = p->causal, .threshold = philox_threshold(p->dropout) };
     a.keep_factor = a.threshold ? 1 / (1 - p->dropout) : 1;
     return a;
 }
 
 static void run(const struct att *a, int64_t units, void (*unit)(const struct att *a, int64_t unit))
 {
-    const double work = (double)a->e.batch * (double)a->e.heads * (double)a->e.seq * (double)a->e.kv_seq * (double)a->e.d;
+    const double work = (double)a->e.batch * (double)a->e.heads * (double)a->e.seq * (double)a->e.kv_seq *
+                        (double)a->e.d;
     const int threads = work < 65536 ? 1 : a->k->threads;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
     for (int64_t i = 0; i < units; i++) unit(a, i);

@@ -1,17 +1,17 @@
 /*
- * Attention on tiles of ATT_BLOCK queries by ATT_BLOCK keys, for one type of arithmetic. Included by attention_cpu.c once
- * with T = float and once with T = double. V is the fixed vector (vec.h), N the machine's own (vec_native.h), for loops in
- * which no lane meets another; F and G name their functions.
+ * Attention on tiles of ATT_BLOCK queries by ATT_BLOCK keys, for one type of arithmetic. Included by attention_cpu.c
+ * once with T = float and once with T = double. V is the fixed vector (vec.h), N the machine's own (vec_native.h), for
+ * loops in which no lane meets another; F and G name their functions.
  *
- * A tile of scores is kept transposed, keys by queries: each lane of a vector is one query, so that softmax needs no sums
- * across lanes, K and V rows are read where they lie, and only the queries are turned once per block.
+ * A tile of scores is kept transposed, keys by queries: each lane of a vector is one query, so that softmax needs no
+ * sums across lanes, K and V rows are read where they lie, and only the queries are turned once per block.
  */
 
 #define N_LANES (int)(NATIVE_BYTES / sizeof(T))
 #define N_MOST (ATT_VECS * LANES / N_LANES)
 
-/* c [ROWS, VECS] (+)= a b: a's element (r, p) at r * a_row + p * a_col, b's row p at p * b_row. No lane meets another, so
-   the sums may lie in vectors of the machine's own width, and in registers on every machine. */
+/* c [ROWS, VECS] (+)= a b: a's element (r, p) at r * a_row + p * a_col, b's row p at p * b_row. No lane meets another,
+   so the sums may lie in vectors of the machine's own width, and in registers on every machine. */
 VEC_INLINE void F(inner)(int rows, int vecs, T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b,
                          int64_t b_row, int64_t depth, bool add)
 {
@@ -31,8 +31,8 @@ VEC_INLINE void F(inner)(int rows, int vecs, T *c, int64_t c_row, const T *a, in
         for (int v = 0; v < n; v++) *(N *)(c + r * c_row + v * N_LANES) = sum[r][v];
 }
 
-VEC_INLINE void F(strip)(int vecs, T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row,
-                         int64_t rows, int64_t depth, bool add)
+VEC_INLINE void F(strip)(int vecs, T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b,
+                         int64_t b_row, int64_t rows, int64_t depth, bool add)
 {
     int64_t r = 0;
     for (; r + ATT_ROWS <= rows; r += ATT_ROWS)
@@ -41,8 +41,8 @@ VEC_INLINE void F(strip)(int vecs, T *c, int64_t c_row, const T *a, int64_t a_ro
 }
 
 /* width: of c and b, whole vectors. */
-static void F(multiply)(T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row, int64_t rows,
-                        int64_t width, int64_t depth, bool add)
+static void F(multiply)(T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row,
+                        int64_t rows, int64_t width, int64_t depth, bool add)
 {
     int64_t j = 0;
     for (; j + ATT_VECS * LANES <= width; j += ATT_VECS * LANES)
@@ -55,7 +55,8 @@ VEC_INLINE T F(element)(const void *p, rw_dtype dtype, int64_t i)
     return dtype == RW_F64 ? (T)((const double *)p)[i] : (T)f_get(p, dtype, i);
 }
 
-/* Rows of an operand as T: where they lie when that is possible, else converted into `room`, filled with zeros up to width. */
+/* Rows of an operand as T: where they lie when that is possible, else converted into `room`, filled with zeros up to
+   width. */
 struct F(matrix) {
     const T *p;
     int64_t row;
@@ -151,8 +152,8 @@ static void F(drop_tile)(T *s, const struct att *a, const uint32_t *words, int64
             s[key * ATT_BLOCK + q] = words[key * ATT_BLOCK + q] >= a->threshold ? s[key * ATT_BLOCK + q] : 0;
 }
 
-VEC_INLINE void F(write_output)(const struct att *a, rw_dtype dtype, int64_t head, int64_t i, int64_t queries, const T *o,
-                                const struct F(running) *run)
+VEC_INLINE void F(write_output)(const struct att *a, rw_dtype dtype, int64_t head, int64_t i, int64_t queries,
+                                const T *o, const struct F(running) *run)
 {
     for (int64_t q = 0; q < queries; q++) {
         const int64_t row = head * a->e.seq + i * ATT_BLOCK + q;
@@ -189,7 +190,8 @@ VEC_INLINE void F(forward)(const struct att *a, rw_dtype dtype, T *room, int64_t
             F(drop_tile)(s, a, words, keys, lanes);
         }
         for (int64_t q = 0; q < queries && j; q++)
-            for (int64_t c = 0; c < width; c += LANES) F(store)(o + q * width + c, F(load)(o + q * width + c) * run.shrink[q]);
+            for (int64_t c = 0; c < width; c += LANES)
+                F(store)(o + q * width + c, F(load)(o + q * width + c) * run.shrink[q]);
         F(multiply)(o, width, s, 1, ATT_BLOCK, v.p, v.row, queries, width, keys, true);
     }
     F(write_output)(a, dtype, b * a->e.heads + h, i, queries, o, &run);
@@ -218,7 +220,8 @@ VEC_INLINE void F(dots)(const struct att *a, rw_dtype dtype, const struct F(bloc
         for (int64_t c = 0; c < a->e.width && q < x->queries; c += LANES)
             sum = F(fma)(F(load)(rows.p + q * rows.row + c), F(load)(x->dy.p + q * x->dy.row + c), sum);
         x->dot[q] = F(sum)(sum);
-        x->lse[q] = q < x->queries && lse[q] != -(T)INFINITY ? lse[q] : (T)INFINITY; /* probability 0 for who sees nothing */
+        /* probability 0 for who sees nothing */
+        x->lse[q] = q < x->queries && lse[q] != -(T)INFINITY ? lse[q] : (T)INFINITY;
     }
 }
 
@@ -272,8 +275,8 @@ struct F(sums) {
     int64_t row;
 };
 
-VEC_INLINE void F(backward_tile)(const struct att *a, rw_dtype dtype, const struct F(block) *x, int64_t j, const struct F(sums) *to,
-                                 bool dq)
+VEC_INLINE void F(backward_tile)(const struct att *a, rw_dtype dtype, const struct F(block) *x, int64_t j,
+                                 const struct F(sums) *to, bool dq)
 {
     const int64_t width = a->e.width, keys = att_keys_seen(a, x->i, x->queries, j), kv_head = x->h / a->e.group;
     const struct F(matrix) k = F(rows)(a, dtype, att_operand(a, 1, x->b, kv_head, j), keys, x->k_room);
@@ -297,8 +300,8 @@ VEC_INLINE void F(write_rows)(const struct att *a, rw_dtype dtype, int out, int6
 }
 
 /* dq of one block of queries, and on the way the sums of dk and dv for key blocks [from, to) if they are asked for. */
-VEC_INLINE void F(backward_queries)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i, int64_t from,
-                                    int64_t to, const struct F(sums) *sums, bool dq)
+VEC_INLINE void F(backward_queries)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i,
+                                    int64_t from, int64_t to, const struct F(sums) *sums, bool dq)
 {
     if (!dq && att_keys_seen(a, i, att_extent(a->e.seq, i), from) <= 0) return;
     const struct F(block) x = F(block)(a, dtype, room, b, h, i);
@@ -316,15 +319,16 @@ VEC_INLINE void F(backward_queries)(const struct att *a, rw_dtype dtype, T *room
 }
 
 /* dk and dv of key blocks [from, to) of one kv head, summed over its query heads and their blocks in order. */
-VEC_INLINE void F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t kv_head, int64_t from, int64_t to,
-                                 bool dq)
+VEC_INLINE void F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t kv_head, int64_t from,
+                                 int64_t to, bool dq)
 {
     const int64_t width = a->e.width, row = (b * a->e.kv_heads + kv_head) * a->e.kv_seq + from * ATT_BLOCK;
     const int64_t rows = (to * ATT_BLOCK < a->e.kv_seq ? to * ATT_BLOCK : a->e.kv_seq) - from * ATT_BLOCK;
     const bool in_output = rw_att_sums_in_output(&a->e, dtype);
     T *const own = room + 7 * ATT_BLOCK * width + 3 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK;
-    const struct F(sums) sums = { in_output ? (T *)a->k->out[1].data + row * width : own,
-                                  in_output ? (T *)a->k->out[2].data + row * width : own + (to - from) * ATT_BLOCK * width, width };
+    const struct F(sums)
+        sums = { in_output ? (T *)a->k->out[1].data + row * width : own,
+                 in_output ? (T *)a->k->out[2].data + row * width : own + (to - from) * ATT_BLOCK * width, width };
     memset(sums.dk, 0, (size_t)(rows * width) * sizeof(T));
     memset(sums.dv, 0, (size_t)(rows * width) * sizeof(T));
     for (int64_t h = kv_head * a->e.group; h < (kv_head + 1) * a->e.group; h++)

@@ -27,20 +27,22 @@ rw_status RW_ISA_NAME(rw_embedding_cpu)(const rw_kernel *k)
 #define COLUMNS 256
 
 /* Columns [c, c + n) of one table row: its tokens in order, in float (double for float64). */
-VEC_INLINE void sum_tokens_f(const rw_kernel *k, rw_dtype dtype, int64_t to, int64_t width, int64_t c, int64_t n, const int32_t *token,
-                             int64_t tokens)
+VEC_INLINE void sum_tokens_f(const rw_kernel *k, rw_dtype dtype, int64_t to, int64_t width, int64_t c, int64_t n,
+                             const int32_t *token, int64_t tokens)
 {
     float sum[COLUMNS] = { 0 };
     for (int64_t i = 0; i < tokens; i++) {
         const int64_t at = token[i] * width + c;
         int64_t j = 0;
-        for (; j + VF_LANES <= n; j += VF_LANES) vf_store(sum + j, vf_load(sum + j) + vf_get(k->in[0].data, dtype, at + j));
+        for (; j + VF_LANES <= n; j += VF_LANES)
+            vf_store(sum + j, vf_load(sum + j) + vf_get(k->in[0].data, dtype, at + j));
         for (; j < n; j++) sum[j] += f_get(k->in[0].data, dtype, at + j);
     }
     for (int64_t j = 0; j < n; j++) f_put(k->out[0].data, dtype, to + j, sum[j]);
 }
 
-static void sum_tokens_d(const rw_kernel *k, int64_t to, int64_t width, int64_t c, int64_t n, const int32_t *token, int64_t tokens)
+static void sum_tokens_d(const rw_kernel *k, int64_t to, int64_t width, int64_t c, int64_t n, const int32_t *token,
+                         int64_t tokens)
 {
     double *const y = (double *)k->out[0].data + to;
     memset(y, 0, (size_t)n * sizeof *y);
@@ -50,7 +52,8 @@ static void sum_tokens_d(const rw_kernel *k, int64_t to, int64_t width, int64_t 
     }
 }
 
-static void sum_tokens(const rw_kernel *k, int64_t row, int64_t width, int64_t c, int64_t n, const int32_t *token, int64_t tokens)
+static void sum_tokens(const rw_kernel *k, int64_t row, int64_t width, int64_t c, int64_t n, const int32_t *token,
+                       int64_t tokens)
 {
     const int64_t to = row * width + c;
     switch (k->in[0].dtype) {

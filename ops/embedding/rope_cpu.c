@@ -11,7 +11,8 @@ VEC_FUNCTION(cos)
  * cos and sin of position s: half of each. The angular frequencies are at `frequency`, half of them rounded up to whole
  * vectors; the lanes beyond are computed and dropped.
  */
-VEC_INLINE void fill_position(const rw_kernel *k, rw_dtype dtype, const double *frequency, double position, int64_t s, int64_t half)
+VEC_INLINE void fill_position(const rw_kernel *k, rw_dtype dtype, const double *frequency, double position, int64_t s,
+                              int64_t half)
 {
     const struct rw_rope_attrs *const a = k->attrs;
     const double sign = a->inverse ? -1 : 1;
@@ -47,14 +48,16 @@ static void fill_table(const rw_kernel *k, int64_t seq, int64_t half)
     }
 }
 
-VEC_INLINE void rotate(const rw_kernel *k, rw_dtype dtype, int64_t from, int64_t stride, int64_t to, int64_t s, int64_t half)
+VEC_INLINE void rotate(const rw_kernel *k, rw_dtype dtype, int64_t from, int64_t stride, int64_t to, int64_t s,
+                       int64_t half)
 {
     const void *const x = k->in[0].data;
     void *const y = k->out[0].data;
     if (dtype == RW_F64) {
         const double *const c = (const double *)k->workspace + s * 2 * half, *const z = c + half;
         for (int64_t i = 0; i < half; i++) {
-            const double a = ((const double *)x)[from + i * stride], b = ((const double *)x)[from + (i + half) * stride];
+            const double a = ((const double *)x)[from + i * stride],
+                         b = ((const double *)x)[from + (i + half) * stride];
             ((double *)y)[to + i] = a * c[i] - b * z[i];
             ((double *)y)[to + half + i] = b * c[i] + a * z[i];
         }

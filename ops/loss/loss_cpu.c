@@ -53,7 +53,8 @@ rw_status RW_ISA_NAME(rw_cross_entropy_cpu)(const rw_kernel *k)
     if (counted < 0) return RW_ERR_ARGUMENT;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM / 4)
     for (int64_t i = 0; i < rows; i++) {
-        if (k->in[0].dtype == RW_F64) ((double *)k->out[1].data)[i] = lse_row_d((const double *)x + i * classes, classes);
+        if (k->in[0].dtype == RW_F64)
+            ((double *)k->out[1].data)[i] = lse_row_d((const double *)x + i * classes, classes);
         else if (k->in[0].dtype == RW_BF16) ((float *)k->out[1].data)[i] = lse_row(x, RW_BF16, i * classes, classes);
         else ((float *)k->out[1].data)[i] = lse_row(x, RW_F32, i * classes, classes);
     }
@@ -107,7 +108,9 @@ rw_status RW_ISA_NAME(rw_cross_entropy_backward_cpu)(const rw_kernel *k)
     const double factor = counted ? dy / (double)counted : 0;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM / 4)
     for (int64_t i = 0; i < rows; i++) {
-        if (target[i] == a->ignore) memset((char *)k->out[0].data + (size_t)(i * n) * rw_dtype_size(dtype), 0, (size_t)n * rw_dtype_size(dtype));
+        if (target[i] == a->ignore)
+            memset((char *)k->out[0].data + (size_t)(i * n) * rw_dtype_size(dtype), 0,
+                   (size_t)n * rw_dtype_size(dtype));
         else if (dtype == RW_F64) backward_row_d(k, i, n, target[i], factor);
         else if (dtype == RW_BF16) backward_row(k, RW_BF16, i, n, target[i], (float)factor);
         else backward_row(k, RW_F32, i, n, target[i], (float)factor);

@@ -102,7 +102,8 @@ void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, r
 void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weight, bool bias, rw_dtype dtype)
 {
     const int rows = x->rank - 2;
-    *g = (struct gemm){ .dtype = dtype, .m = rows < 0 ? 1 : x->dim[rows], .k = weight->dim[1], .n = weight->dim[0], .has_bias = bias };
+    *g = (struct gemm){ .dtype = dtype, .m = rows < 0 ? 1 : x->dim[rows], .k = weight->dim[1], .n = weight->dim[0],
+                        .has_bias = bias };
     g->batch_rank = rows < 0 ? 0 : rows;
     for (int i = 0; i < g->batch_rank; i++) {
         g->batch[i] = x->dim[i];
@@ -133,13 +134,15 @@ static void cut(const struct gemm *g, struct gemm_plan *p)
         p->tiles_m = ceil_div(g->m, p->tile_m);
         p->tiles_n = ceil_div(g->n, p->tile_n);
         if (g->n_batch * p->tiles_m * p->tiles_n >= TILES_WANTED) return;
-        if (p->tile_m > TILE_LEAST && (p->tile_m >= p->tile_n || p->tile_n <= TILE_LEAST)) most_m = ceil_div(p->tile_m, 2);
+        if (p->tile_m > TILE_LEAST && (p->tile_m >= p->tile_n || p->tile_n <= TILE_LEAST))
+            most_m = ceil_div(p->tile_m, 2);
         else if (p->tile_n > TILE_LEAST) most_n = ceil_div(p->tile_n, 2);
         else return;
     }
 }
 
-static struct rw_matmul_signature signature_of(const struct gemm *g, const struct gemm_plan *p, bool last_m, bool last_n)
+static struct rw_matmul_signature signature_of(const struct gemm *g, const struct gemm_plan *p, bool last_m,
+                                               bool last_n)
 {
     const bool pack_a = g->a.pack_bytes, pack_b = g->b.pack_bytes;
     return (struct rw_matmul_signature){
@@ -216,8 +219,8 @@ size_t rw_gemm_workspace(const rw_op_call *call, rw_device device, const struct 
 {
 #ifdef RW_HAVE_CUDA
     if (device == RW_DEVICE_CUDA)
-        return rw_gemm_workspace_cuda(call->ctx->device_state, g, call->in[0].layout->offset, call->in[1].layout->offset,
-                                      call->n_inputs > 2 ? call->in[2].layout->offset : 0);
+        return rw_gemm_workspace_cuda(call->ctx->device_state, g, call->in[0].layout->offset,
+                                      call->in[1].layout->offset, call->n_inputs > 2 ? call->in[2].layout->offset : 0);
 #endif
     const struct rw_cpu *const cpu = call->ctx->device_state;
     struct gemm_plan p;
@@ -227,7 +230,8 @@ size_t rw_gemm_workspace(const rw_op_call *call, rw_device device, const struct 
 
 /* ---- the run ---- */
 
-static void copy_dense(const struct gemm *g, const struct gemm_operand *x, char *to, int64_t row, int64_t rows, int64_t cols)
+static void copy_dense(const struct gemm *g, const struct gemm_operand *x, char *to, int64_t row, int64_t rows,
+                       int64_t cols)
 {
     const int64_t size = (int64_t)rw_dtype_size(g->dtype);
     const char *const from = (const char *)x->data + (rw_gemm_start(g, x, row / rows) + row % rows * x->row) * size;
@@ -275,14 +279,16 @@ static struct tile tile_of(const struct gemm *g, const struct gemm_plan *p, int6
     return t;
 }
 
-static rw_status library_tile(const struct gemm *g, const struct gemm_plan *p, const struct tile *t, int thread, char *scratch)
+static rw_status library_tile(const struct gemm *g, const struct gemm_plan *p, const struct tile *t, int thread,
+                              char *scratch)
 {
     const int64_t size = (int64_t)rw_dtype_size(g->dtype);
     const char *const a = (const char *)g->a.data + (rw_gemm_start(g, &g->a, t->item) + t->row * g->a.row) * size;
     const char *const b = (const char *)g->b.data + (rw_gemm_start(g, &g->b, t->item) + t->col * g->b.col) * size;
     const char *const bias = g->has_bias ? (const char *)g->bias + t->col * size : NULL;
     char *const c = (char *)g->c + ((t->item * g->m + t->row) * g->n + t->col) * size;
-    return rw_onednn_matmul_run(p->primitive[t->last_m][t->last_n], thread, a, b, bias, c, scratch + (size_t)thread * p->scratch);
+    return rw_onednn_matmul_run(p->primitive[t->last_m][t->last_n], thread, a, b, bias, c,
+                                scratch + (size_t)thread * p->scratch);
 }
 
 /* The library starts no threads of its own where one thread is allowed. */

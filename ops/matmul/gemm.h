@@ -53,10 +53,12 @@ rw_status rw_gemm_plan(const struct gemm *g, const struct rw_onednn *onednn, int
 size_t rw_gemm_workspace(const rw_op_call *call, rw_device device, const struct gemm *g);
 
 /* The same on CUDA, for operands that start at these elements of their buffers. In matmul_cuda.cu. */
-size_t rw_gemm_workspace_cuda(void *device, const struct gemm *g, int64_t offset_a, int64_t offset_b, int64_t offset_bias);
+size_t rw_gemm_workspace_cuda(void *device, const struct gemm *g, int64_t offset_a, int64_t offset_b,
+                              int64_t offset_bias);
 
 /* Carries it out. tile: the own loops of this instruction set. */
-typedef void (*rw_gemm_tile_fn)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols);
+typedef void (*rw_gemm_tile_fn)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
+                                int64_t cols);
 rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile);
 
 /* Where batch element `item` of an operand starts, in elements. */

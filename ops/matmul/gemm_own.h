@@ -1,9 +1,11 @@
 /*
  * The own loops of a matrix product, for one type of arithmetic. Included by matmul_cpu.c once with
- * T = float, V = vf and once with T = double, V = vd; F(name) gives the vector functions and these functions their names.
+ * T = float, V = vf and once with T = double, V = vd; F(name) gives the vector functions and these functions their
+ * names.
  *
- * A tile of c: a block of a and a panel of b are copied into the order in which the inner loop reads them, zero-filled at
- * the edges; the inner loop keeps OWN_ROWS x LANES of c in registers. Every element of c is one chain of sums over k.
+ * A tile of c: a block of a and a panel of b are copied into the order in which the inner loop reads them, zero-filled
+ * at the edges; the inner loop keeps OWN_ROWS x LANES of c in registers. Every element of c is one chain of sums over
+ * k.
  */
 struct F(blocks) {
     T a[GEMM_OWN_M * GEMM_OWN_K];
@@ -52,7 +54,8 @@ static void F(blocks_multiply)(struct F(blocks) *x, int64_t rows, int64_t cols, 
             F(inner)(x->c + i * GEMM_OWN_N + j, x->a + i * depth, x->b + j * depth, depth);
 }
 
-VEC_INLINE void F(write)(const struct gemm *g, rw_dtype dtype, const T *c, int64_t at, int64_t rows, int64_t col, int64_t cols)
+VEC_INLINE void F(write)(const struct gemm *g, rw_dtype dtype, const T *c, int64_t at, int64_t rows, int64_t col,
+                         int64_t cols)
 {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) {
@@ -62,11 +65,14 @@ VEC_INLINE void F(write)(const struct gemm *g, rw_dtype dtype, const T *c, int64
         }
 }
 
-VEC_INLINE void F(tile)(const struct gemm *g, rw_dtype dtype, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols)
+VEC_INLINE void F(tile)(const struct gemm *g, rw_dtype dtype, int64_t item, int64_t row, int64_t rows, int64_t col,
+                        int64_t cols)
 {
     struct F(blocks) x;
-    const int64_t a = rw_gemm_start(g, &g->a, item) + row * g->a.row, b = rw_gemm_start(g, &g->b, item) + col * g->b.col;
-    for (int64_t i = 0; i < rows + OWN_ROWS - 1 && i < GEMM_OWN_M; i++) memset(x.c + i * GEMM_OWN_N, 0, GEMM_OWN_N * sizeof *x.c);
+    const int64_t a = rw_gemm_start(g, &g->a, item) + row * g->a.row,
+                  b = rw_gemm_start(g, &g->b, item) + col * g->b.col;
+    for (int64_t i = 0; i < rows + OWN_ROWS - 1 && i < GEMM_OWN_M; i++)
+        memset(x.c + i * GEMM_OWN_N, 0, GEMM_OWN_N * sizeof *x.c);
     for (int64_t p = 0; p < g->k; p += GEMM_OWN_K) {
         const int64_t depth = g->k - p < GEMM_OWN_K ? g->k - p : GEMM_OWN_K;
         F(pack_a)(x.a, g, dtype, a + p * g->a.col, rows, depth);

@@ -1,7 +1,7 @@
 /*
- * Rows of layernorm and rmsnorm. The backward sums dweight and dbias per block of rows into the workspace, then adds the
- * blocks in order. Means are taken in lanes of float (double for float64), twice over the row: first the mean, then the
- * variance around it.
+ * Rows of layernorm and rmsnorm. The backward sums dweight and dbias per block of rows into the workspace, then adds
+ * the blocks in order. Means are taken in lanes of float (double for float64), twice over the row: first the mean,
+ * then the variance around it.
  */
 #include "device/cpu/isa.h"
 #include "ops/norm/norm.h"
@@ -27,7 +27,8 @@ VEC_INLINE vf inside(vf x, int64_t i, int64_t n)
     return x;
 }
 
-VEC_INLINE void statistics(const void *x, rw_dtype dtype, int64_t at, int64_t n, const struct rw_norm_attrs *a, float *mean, float *r)
+VEC_INLINE void statistics(const void *x, rw_dtype dtype, int64_t at, int64_t n, const struct rw_norm_attrs *a,
+                           float *mean, float *r)
 {
     vf sum = { 0 };
     *mean = 0;
@@ -65,7 +66,8 @@ static void forward_row_d(const rw_kernel *k, int64_t at, int64_t n)
     for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;
     for (int64_t i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
     const double r = 1 / sqrt(square / (double)n + (double)a->eps);
-    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * r * w[i] + (a->vectors == 2 ? ((const double *)k->in[2].data)[i] : 0);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (x[i] - mean) * r * w[i] + (a->vectors == 2 ? ((const double *)k->in[2].data)[i] : 0);
 }
 
 rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k);
@@ -108,7 +110,8 @@ VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int
 static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, double *dw, double *db)
 {
     const struct rw_norm_attrs *const a = k->attrs;
-    const double *const x = (const double *)k->in[0].data + at, *const w = k->in[1].data, *const dy = (const double *)k->in[2].data + at;
+    const double *const x = (const double *)k->in[0].data + at, *const w = k->in[1].data,
+                        *const dy = (const double *)k->in[2].data + at;
     double *const dx = (double *)k->out[0].data + at;
     double mean = 0, square = 0, mean_h = 0, mean_hx = 0;
     for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;
@@ -165,7 +168,8 @@ rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k)
         memset(dw, 0, (size_t)(2 * n) * size);
         for (int64_t i = rows * b / blocks; i < rows * (b + 1) / blocks; i++) {
             if (k->in[0].dtype == RW_F64) backward_row_d(k, i * n, n, (double *)(void *)dw, (double *)(void *)db);
-            else if (k->in[0].dtype == RW_BF16) backward_row(k, RW_BF16, i * n, n, (float *)(void *)dw, (float *)(void *)db);
+            else if (k->in[0].dtype == RW_BF16)
+                backward_row(k, RW_BF16, i * n, n, (float *)(void *)dw, (float *)(void *)db);
             else backward_row(k, RW_F32, i * n, n, (float *)(void *)dw, (float *)(void *)db);
         }
     }

@@ -25,13 +25,15 @@ struct step {
 
 static struct step step_of(const struct rw_adamw_update *u)
 {
-    return (struct step){ .b1 = (float)u->beta1, .b2 = (float)u->beta2, .c1 = (float)(1 - u->beta1), .c2 = (float)(1 - u->beta2),
-                          .decay = (float)(1 - u->lr * u->weight_decay), .rate = (float)(u->lr / u->correction1),
-                          .root = (float)(1 / sqrt(u->correction2)), .eps = (float)u->eps };
+    return (struct step){ .b1 = (float)u->beta1, .b2 = (float)u->beta2, .c1 = (float)(1 - u->beta1),
+                          .c2 = (float)(1 - u->beta2), .decay = (float)(1 - u->lr * u->weight_decay),
+                          .rate = (float)(u->lr / u->correction1), .root = (float)(1 / sqrt(u->correction2)),
+                          .eps = (float)u->eps };
 }
 
 /* n <= NF_LANES elements of a float32 or 16-bit parameter; the arithmetic is float32's. */
-VEC_INLINE void update_lanes(const struct rw_adamw_update *u, const struct step *s, rw_dtype dtype, int64_t i, int64_t n, bool whole)
+VEC_INLINE void update_lanes(const struct rw_adamw_update *u, const struct step *s, rw_dtype dtype, int64_t i,
+                             int64_t n, bool whole)
 {
     float *const to = u->master ? u->master : u->param;
 #define GET(p, type) (whole ? nf_get(p, type, i) : nf_get_some(p, type, i, n))

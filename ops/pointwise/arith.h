@@ -46,7 +46,8 @@ VEC_INLINE V F(cdf)(V x)
     return (VS)0.5 * (ONE + F(erf)(x * (VS)0.70710678118654752440));
 }
 
-/* (1 + tanh(u)) / 2 of gelu's tanh form is sigmoid(2 u): one exp, and no cancellation where it is small. This is 2 u. */
+/* (1 + tanh(u)) / 2 of gelu's tanh form is sigmoid(2 u): one exp, and no cancellation where it is small. This is 2
+   u. */
 VEC_INLINE V F(gelu_inner)(V x)
 {
     return (VS)1.59576912160573071176 * (x + (VS)0.044715 * (x * x * x));

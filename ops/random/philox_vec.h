@@ -1,9 +1,10 @@
 /*
  * Sixteen Philox blocks at once: 64 consecutive words.
  *
- * A lane is 64 bits wide and computes one block. The halves of a product are the two words that the next round needs, and
- * the multiplier reads lower halves only, so what is left in upper halves does no harm and nothing is moved between lanes
- * before the end. Blocks are dealt to lanes so that interleaving the words' vectors by pairs puts them in order.
+ * A lane is 64 bits wide and computes one block. The halves of a product are the two words that the next round needs,
+ * and the multiplier reads lower halves only, so what is left in upper halves does no harm and nothing is moved
+ * between lanes before the end. Blocks are dealt to lanes so that interleaving the words' vectors by pairs puts them
+ * in order.
  */
 #ifndef RW_OPS_PHILOX_VEC_H
 #define RW_OPS_PHILOX_VEC_H

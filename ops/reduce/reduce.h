@@ -20,10 +20,10 @@ struct rw_reduce_axes {
 };
 
 /*
- * A dense input as groups x rows x run. The run is the innermost axis after joining neighbours of one kind: reduced with
- * the rows to one element of a group (run_reduced), or kept, so that the rows are added column by column. Rows (of a
- * lone run: elements) are cut into parts when groups and columns alone would not occupy the machine. A function of the
- * shape alone: it fixes the order of every sum.
+ * A dense input as groups x rows x run. The run is the innermost axis after joining neighbours of one kind: reduced
+ * with the rows to one element of a group (run_reduced), or kept, so that the rows are added column by column. Rows
+ * (of a lone run: elements) are cut into parts when groups and columns alone would not occupy the machine. A function
+ * of the shape alone: it fixes the order of every sum.
  */
 struct rw_reduce_plan {
     struct rw_reduce_axes groups, rows;
@@ -39,8 +39,8 @@ struct rw_reduce_plan {
 #define RW_REDUCE_PARTS 64 /* most parts of columns */
 
 /*
- * How CUDA cuts the same plan. Kept runs: blocks of `lanes` threads along the run, each with `pack` columns, times as many rows as
- * fill the block. Reduced ones: parts of `part` elements of a group, counted through its rows.
+ * How CUDA cuts the same plan. Kept runs: blocks of `lanes` threads along the run, each with `pack` columns, times as
+ * many rows as fill the block. Reduced ones: parts of `part` elements of a group, counted through its rows.
  */
 struct rw_reduce_cut {
     int32_t pack; /* elements of a load: 16 bytes of them where every row begins at such a multiple, else 1 */

@@ -1,7 +1,7 @@
 /*
- * Reductions over the groups, rows and runs of rw_reduce_plan(). The order of a sum depends on the shape alone: lanes and
- * blocks of fixed length in float, their sums in double, parts added in order. logsumexp makes two passes, the maximum
- * and then the sum of exponentials below it.
+ * Reductions over the groups, rows and runs of rw_reduce_plan(). The order of a sum depends on the shape alone: lanes
+ * and blocks of fixed length in float, their sums in double, parts added in order. logsumexp makes two passes, the
+ * maximum and then the sum of exponentials below it.
  */
 #include "device/cpu/isa.h"
 #include "ops/reduce/reduce.h"
@@ -156,8 +156,8 @@ VEC_INLINE void reduce_runs(const struct pass_job *j, rw_dtype dtype, enum pass 
 }
 
 /* block[0..n) of up to four rows at once: one read and write of the block for them all. */
-VEC_INLINE void add_rows_f(const void *x, rw_dtype dtype, enum pass pass, const float *shift, const int64_t *at, int rows, int64_t n,
-                           float *block)
+VEC_INLINE void add_rows_f(const void *x, rw_dtype dtype, enum pass pass, const float *shift, const int64_t *at,
+                           int rows, int64_t n, float *block)
 {
     int64_t i = 0;
     for (; i + VF_LANES <= n; i += VF_LANES) {
@@ -191,8 +191,8 @@ VEC_INLINE void add_rows_f(const void *x, rw_dtype dtype, enum pass pass, const 
 }
 
 /* Rows [from, to) of n columns, the first at `base`, into total. */
-VEC_INLINE void columns_f(const struct pass_job *j, rw_dtype dtype, enum pass pass, int64_t base, int64_t from, int64_t to, int64_t n,
-                          const double *shift, double *total)
+VEC_INLINE void columns_f(const struct pass_job *j, rw_dtype dtype, enum pass pass, int64_t base, int64_t from,
+                          int64_t to, int64_t n, const double *shift, double *total)
 {
     float block[COLUMNS], by[COLUMNS];
     int64_t index[RW_MAX_RANK], at = base + seek(&j->plan->rows, from, index);
@@ -222,13 +222,15 @@ VEC_INLINE void columns_d(const struct pass_job *j, enum pass pass, int64_t base
     int64_t index[RW_MAX_RANK], at = base + seek(&j->plan->rows, from, index);
     for (int64_t r = from; r < to; r++) {
         const double *const x = (const double *)j->k->in[0].data + at;
-        for (int64_t i = 0; i < n; i++) total[i] = merge(pass, total[i], pass == PASS_EXP ? exp(x[i] - shift[i]) : x[i]);
+        for (int64_t i = 0; i < n; i++)
+            total[i] = merge(pass, total[i], pass == PASS_EXP ? exp(x[i] - shift[i]) : x[i]);
         at = next(&j->plan->rows, at, index);
     }
 }
 
 /* Part p of one chunk of columns of group g. */
-VEC_INLINE void reduce_columns(const struct pass_job *j, rw_dtype dtype, enum pass pass, int64_t g, int64_t chunk, int64_t p)
+VEC_INLINE void reduce_columns(const struct pass_job *j, rw_dtype dtype, enum pass pass, int64_t g, int64_t chunk,
+                               int64_t p)
 {
     const struct rw_reduce_plan *const plan = j->plan;
     const int64_t c = chunk * COLUMNS, n = plan->run - c < COLUMNS ? plan->run - c : COLUMNS, o = g * plan->run + c;
@@ -278,7 +280,8 @@ static void run_pass(const struct pass_job *j, enum pass pass)
         [RW_F64] = { task_F64_SUM, task_F64_MAX, task_F64_EXP },
     };
     const struct rw_reduce_plan *const plan = j->plan;
-    const int64_t n = plan->groups.numel * plan->chunks * plan->parts, out = plan->groups.numel * (plan->run_reduced ? 1 : plan->run);
+    const int64_t n = plan->groups.numel * plan->chunks * plan->parts,
+                  out = plan->groups.numel * (plan->run_reduced ? 1 : plan->run);
     void (*const run)(const struct pass_job *, int64_t) = tasks[j->k->in[0].dtype][pass];
     if (j->k->threads < 2 || j->k->in[0].layout->numel < RW_PARALLEL_FROM) {
         for (int64_t i = 0; i < n; i++) run(j, i);
@@ -315,12 +318,15 @@ rw_status RW_ISA_NAME(rw_reduce_cpu)(const rw_kernel *k)
     const rw_layout *const in = k->in[0].layout;
     const int64_t out = k->out[0].layout->numel;
     if (!in->numel) {
-        const double nothing = a->kind == RW_REDUCE_MEAN ? (double)NAN : a->kind == RW_REDUCE_LOGSUMEXP ? (double)-INFINITY : 0;
+        const double nothing = a->kind == RW_REDUCE_MEAN        ? (double)NAN
+                               : a->kind == RW_REDUCE_LOGSUMEXP ? (double)-INFINITY
+                                                                : 0;
         for (int64_t o = 0; o < out; o++) d_put(&k->out[0], o, nothing);
         return RW_OK;
     }
     const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
-    struct pass_job j = { .k = k, .plan = &plan, .part = k->workspace, .divisor = a->kind == RW_REDUCE_MEAN ? (double)plan.count : 1 };
+    struct pass_job j = { .k = k, .plan = &plan, .part = k->workspace,
+                          .divisor = a->kind == RW_REDUCE_MEAN ? (double)plan.count : 1 };
     if (a->kind == RW_REDUCE_LOGSUMEXP) logsumexp(&j, out);
     else run_pass(&j, a->kind == RW_REDUCE_MAX ? PASS_MAX : PASS_SUM);
     return RW_OK;

@@ -195,7 +195,8 @@ VEC_INLINE rw_status rows(const rw_kernel *k, bool logarithm, bool backward)
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM / 4)
     for (int64_t i = 0; i < l->numel / (n * inner) * pieces; i++) {
         const int64_t c = i % pieces * side, lanes = inner - c < side ? inner - c : side;
-        struct row r = { k->in[0].data, backward ? k->in[1].data : NULL, k->out[0].data, i / pieces * n * inner + c, inner, n, n, a->scale };
+        struct row r = { k->in[0].data, backward ? k->in[1].data : NULL, k->out[0].data,
+                         i / pieces * n * inner + c, inner, n, n, a->scale };
         if (a->causal && !backward) {
             const int64_t seen = i % s + 1 + (n - s);
             r.seen = seen < 0 ? 0 : seen < n ? seen : n;

@@ -33,18 +33,20 @@ static void put(void *p, rw_dtype dtype, int64_t i, double x)
     switch (dtype) {
     case RW_F32: ((float *)p)[i] = (float)x; break;
     case RW_F64: ((double *)p)[i] = x; break;
-    case RW_I32: ((int32_t *)p)[i] = x != x ? 0 : x >= 2147483647.0 ? INT32_MAX : x <= -2147483648.0 ? INT32_MIN : (int32_t)x; break;
+    case RW_I32:
+        ((int32_t *)p)[i] = x != x ? 0 : x >= 2147483647.0 ? INT32_MAX : x <= -2147483648.0 ? INT32_MIN : (int32_t)x;
+        break;
     default: ((uint16_t *)p)[i] = bf16_of_double(x);
     }
 }
 
-#define SAME_TYPE(name, type)                                                                                                \
-    static void name(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n)                     \
-    {                                                                                                                        \
-        type *const y = (type *)to + at;                                                                                     \
-        const type *const x = (const type *)from + from_at;                                                                  \
-        if (stride == 1) memcpy(y, x, (size_t)n * sizeof *y);                                                                \
-        else for (int64_t i = 0; i < n; i++) y[i] = x[i * stride];                                                           \
+#define SAME_TYPE(name, type)                                                                                  \
+    static void name(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n)       \
+    {                                                                                                          \
+        type *const y = (type *)to + at;                                                                       \
+        const type *const x = (const type *)from + from_at;                                                    \
+        if (stride == 1) memcpy(y, x, (size_t)n * sizeof *y);                                                  \
+        else for (int64_t i = 0; i < n; i++) y[i] = x[i * stride];                                             \
     }
 
 SAME_TYPE(copy_2, uint16_t)
@@ -69,7 +71,8 @@ static copy_row row_of(rw_dtype to, rw_dtype from)
     return NULL;
 }
 
-static void copy_range(const rw_kernel *k, const struct rw_axes *m, copy_row row, int64_t index, int64_t begin, int64_t n)
+static void copy_range(const rw_kernel *k, const struct rw_axes *m, copy_row row, int64_t index, int64_t begin,
+                       int64_t n)
 {
     int64_t at = 0, rest = index;
     for (int axis = m->rank - 2; axis >= 0; axis--) {
@@ -82,12 +85,13 @@ static void copy_range(const rw_kernel *k, const struct rw_axes *m, copy_row row
         row(k->out[0].data, to, k->in[0].data, at, stride, n);
         return;
     }
-    for (int64_t i = 0; i < n; i++) put(k->out[0].data, k->out[0].dtype, to + i, get(k->in[0].data, k->in[0].dtype, at + i * stride));
+    for (int64_t i = 0; i < n; i++)
+        put(k->out[0].data, k->out[0].dtype, to + i, get(k->in[0].data, k->in[0].dtype, at + i * stride));
 }
 
 /*
- * A transpose: the innermost axis of the result is strided in the input, and another axis is dense there. Copied tile by
- * tile, so that every cache line that is read is used up before it is dropped.
+ * A transpose: the innermost axis of the result is strided in the input, and another axis is dense there. Copied tile
+ * by tile, so that every cache line that is read is used up before it is dropped.
  */
 #define TILE 32
 
@@ -113,15 +117,15 @@ static bool turns(const rw_kernel *k, const struct rw_axes *m, struct turn *ret)
     return false;
 }
 
-#define TURN(name, type)                                                                                                \
-    static void name(const struct turn *t, const type *x, type *y, int64_t n)                                          \
-    {                                                                                                                   \
-        const int64_t inner = t->m->dim[t->m->rank - 1], stride = t->m->stride[0][t->m->rank - 1];                      \
-        for (int64_t i = 0; i < inner; i += TILE) {                                                                     \
-            const int64_t some = inner - i < TILE ? inner - i : TILE;                                                   \
-            for (int64_t j = 0; j < n; j++)                                                                             \
-                for (int64_t l = i; l < i + some; l++) y[j * t->to_stride + l] = x[j + l * stride];                     \
-        }                                                                                                               \
+#define TURN(name, type)                                                                                       \
+    static void name(const struct turn *t, const type *x, type *y, int64_t n)                                  \
+    {                                                                                                          \
+        const int64_t inner = t->m->dim[t->m->rank - 1], stride = t->m->stride[0][t->m->rank - 1];             \
+        for (int64_t i = 0; i < inner; i += TILE) {                                                            \
+            const int64_t some = inner - i < TILE ? inner - i : TILE;                                          \
+            for (int64_t j = 0; j < n; j++)                                                                    \
+                for (int64_t l = i; l < i + some; l++) y[j * t->to_stride + l] = x[j + l * stride];            \
+        }                                                                                                      \
     }
 
 TURN(turn_2, uint16_t)

@@ -78,10 +78,12 @@ static rw_status apply_rule(rw_tape *t, uint32_t n, bool again, rw_tensor **grad
     if (!flows || !wanted || (op->flags & RW_OP_NO_GRADIENT)) return RW_OK;
     const rw_site at = rw_rule_site(&g);
     if (!op->grad)
-        return rw_fail(t->ctx, RW_ERR_NO_GRADIENT, "%s at %s:%d: the op has no gradient rule, and a gradient has to flow through it",
-                       op->name, at.file, at.line);
+        return rw_fail(t->ctx, RW_ERR_NO_GRADIENT,
+                       "%s at %s:%d: the op has no gradient rule, and a gradient has to flow through it", op->name,
+                       at.file, at.line);
     const rw_status status = run_rule(&g, op, grads);
-    if (status) rw_fail(t->ctx, status, "gradient rule of %s at %s:%d: %s", op->name, at.file, at.line, rw_status_name(status));
+    if (status)
+        rw_fail(t->ctx, status, "gradient rule of %s at %s:%d: %s", op->name, at.file, at.line, rw_status_name(status));
     return status;
 }
 
@@ -93,7 +95,8 @@ static rw_tensor *seed(rw_tape *t, uint32_t root, bool again)
     else if (t->n_nodes) g.node.site = t->nodes[0].site;
     else return NULL;
     t->rule = &g;
-    rw_tensor *const one = rw_fill_at(rw_rule_site(&g), t, (rw_dtype)y->dtype, rw_layout_shape(rw_tensor_layout(t->ctx, y)), 1.0);
+    rw_tensor *const one = rw_fill_at(rw_rule_site(&g), t, (rw_dtype)y->dtype,
+                                      rw_layout_shape(rw_tensor_layout(t->ctx, y)), 1.0);
     t->rule = NULL;
     return one;
 }

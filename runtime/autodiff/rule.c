@@ -49,8 +49,10 @@ rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx)
     const rw_layout *const a = rw_tensor_layout(ctx, x), *const b = rw_tensor_layout(ctx, dx);
     if (x->dtype != dx->dtype || !rw_shape_equal(rw_layout_shape(a), rw_layout_shape(b))) {
         const rw_site at = rw_rule_site(g);
-        return rw_fail(ctx, RW_ERR_SHAPE, "gradient rule of %s at %s:%d: the gradient of input %d has another shape or type than "
-                       "the input", ctx->ops[g->node.op]->name, at.file, at.line, i);
+        return rw_fail(ctx, RW_ERR_SHAPE,
+                       "gradient rule of %s at %s:%d: the gradient of input %d has another shape or type than "
+                       "the input",
+                       ctx->ops[g->node.op]->name, at.file, at.line, i);
     }
     g->result[i] = dx;
     return RW_OK;
@@ -61,8 +63,8 @@ bool rw_grad_again(const rw_grad_call *g)
     return g->again;
 }
 
-rw_tensor *rw_grad_apply(rw_grad_call *g, const rw_op_def *op, rw_tensor *const *in, int n, const void *attrs, size_t attrs_size,
-                         rw_tensor **ret_outs)
+rw_tensor *rw_grad_apply(rw_grad_call *g, const rw_op_def *op, rw_tensor *const *in, int n, const void *attrs,
+                         size_t attrs_size, rw_tensor **ret_outs)
 {
     return rw_apply_at(rw_rule_site(g), g->tape, op, in, n, attrs, attrs_size, ret_outs);
 }

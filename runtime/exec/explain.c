@@ -26,8 +26,8 @@ static void print_value(const rw_tape *t, const struct rw_build_details *d, cons
     char region[128];
     rw_region_path(t, node->region, region, sizeof region);
     fprintf(out, "  %-8s %12" PRIu64 "  %-14s %-24s %s:%d%s%s  (%s)\n", b->replay ? "replayed" : "kept", b->bytes,
-            t->ctx->ops[node->op]->name, region, at.file, (int)at.line, v->tag ? "  " : "", v->tag ? t->ctx->names[v->tag - 1] : "",
-            reasons[d->scopes.decision[b->value]]);
+            t->ctx->ops[node->op]->name, region, at.file, (int)at.line, v->tag ? "  " : "",
+            v->tag ? t->ctx->names[v->tag - 1] : "", reasons[d->scopes.decision[b->value]]);
 }
 
 struct peak {
@@ -62,7 +62,8 @@ static uint32_t loss_of(const rw_tape *t)
     if (t->last_loss != RW_NONE_ID) return t->last_loss;
     for (uint32_t v = (uint32_t)t->n_values; v-- > 0;) {
         const struct rw_tensor *const x = rw_tape_value(t, v);
-        if (x->producer != RW_NONE_ID && (x->flags & RW_VALUE_REQUIRES) && rw_layout_get(&t->ctx->layouts, x->layout)->numel == 1)
+        if (x->producer != RW_NONE_ID && (x->flags & RW_VALUE_REQUIRES) &&
+            rw_layout_get(&t->ctx->layouts, x->layout)->numel == 1)
             return v;
     }
     return RW_NONE_ID;
@@ -83,7 +84,8 @@ static bool is_kept(const struct rw_schedule *s, uint32_t buffer)
     return true;
 }
 
-static void print_plan(const rw_tape *t, const rw_plan *plan, const struct rw_build_details *d, struct peak peak, FILE *out)
+static void print_plan(const rw_tape *t, const rw_plan *plan, const struct rw_build_details *d, struct peak peak,
+                       FILE *out)
 {
     const struct rw_schedule *const s = &d->schedule;
     fprintf(out, "policy %s: %zu nodes forward, %zu replayed, %zu backward\n", t->policy_spec, plan->cost.forward_nodes,
@@ -112,7 +114,8 @@ rw_status ckpt_explain(rw_tape *t, FILE *out)
     if (ctx->status) return ctx->status;
     const uint32_t loss = loss_of(t);
     if (loss == RW_NONE_ID || t->open_region != RW_NONE_ID)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain: %s", loss == RW_NONE_ID ? "no loss has been recorded" : "a region is open");
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain: %s",
+                       loss == RW_NONE_ID ? "no loss has been recorded" : "a region is open");
     const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = &t->policy };
     struct rw_build_details details;
     struct rw_tape_mark mark;

@@ -17,7 +17,8 @@ size_t rw_plan_bytes(const rw_plan *p)
 {
     return sizeof *p + p->n_nodes * sizeof *p->nodes + p->n_operands * sizeof *p->operands + p->n_attrs +
            p->n_values * sizeof *p->values + p->n_steps * sizeof *p->steps + p->n_places * sizeof *p->places +
-           p->n_sources * sizeof *p->sources + p->n_results * sizeof *p->results + p->n_gradients * sizeof *p->gradients;
+           p->n_sources * sizeof *p->sources + p->n_results * sizeof *p->results +
+           p->n_gradients * sizeof *p->gradients;
 }
 
 bool rw_plan_is_valid(const rw_tape *t, const rw_plan *p)

@@ -101,8 +101,10 @@ rw_status rw_save(const rw_context *const_ctx, const char *path)
     rw_context *const ctx = (rw_context *)(uintptr_t)const_ctx; /* an error is noted there */
     if (!ctx || !path) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_save: NULL argument");
     if (rw_param_find(ctx, METADATA))
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_save: %s: safetensors keeps the name \"" METADATA "\" for itself: give the parameter "
-                       "another one", path);
+        return rw_fail(ctx, RW_ERR_ARGUMENT,
+                       "rw_save: %s: safetensors keeps the name \"" METADATA "\" for itself: give the parameter "
+                       "another one",
+                       path);
     char *const header = make_header(ctx);
     const size_t length = strlen(path) + 32;
     char *const beside = rw_malloc(length);

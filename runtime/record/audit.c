@@ -16,7 +16,8 @@ static int by_place(const void *pa, const void *pb)
     return a->end < b->end ? -1 : a->end > b->end;
 }
 
-/* A node that repeats another's ticket draws the same words on purpose: each ticket counts once, by the node that took it. */
+/* A node that repeats another's ticket draws the same words on purpose: each ticket counts once, by the node that took
+   it. */
 static size_t collect(const rw_tape *t, struct taken *taken, bool *seen)
 {
     size_t n = 0;
@@ -42,7 +43,8 @@ rw_status rw_tape_audit_tickets(const rw_tape *t, bool *ret_disjoint)
         const size_t n = collect(t, taken, seen);
         qsort(taken, n, sizeof *taken, by_place);
         bool disjoint = true;
-        for (size_t i = 1; i < n; i++) disjoint &= taken[i].seed != taken[i - 1].seed || taken[i].first >= taken[i - 1].end;
+        for (size_t i = 1; i < n; i++)
+            disjoint &= taken[i].seed != taken[i - 1].seed || taken[i].first >= taken[i - 1].end;
         *ret_disjoint = disjoint;
     }
     rw_free(taken);

@@ -1,4 +1,5 @@
-/* The table of layouts. Equal layouts are one pointer and one index, so a value stores four bytes and shapes compare by ==. */
+/* The table of layouts. Equal layouts are one pointer and one index, so a value stores four bytes and shapes compare
+   by ==. */
 #ifndef RW_RECORD_LAYOUT_H
 #define RW_RECORD_LAYOUT_H
 
@@ -15,7 +16,8 @@ struct rw_layout_table {
 
 /* The layout, entered on first sight; NULL without memory. */
 const rw_layout *rw_layout_dense(struct rw_layout_table *table, rw_shape shape);
-const rw_layout *rw_layout_strided(struct rw_layout_table *table, rw_shape shape, const int64_t *stride, int64_t offset);
+const rw_layout *rw_layout_strided(struct rw_layout_table *table, rw_shape shape, const int64_t *stride,
+                                   int64_t offset);
 void rw_layout_table_finish(struct rw_layout_table *table);
 
 static inline const rw_layout *rw_layout_get(const struct rw_layout_table *table, uint32_t id)

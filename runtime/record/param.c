@@ -30,12 +30,14 @@ static void free_param(rw_context *ctx, struct rw_param *p)
     rw_free(p);
 }
 
-static bool fill_param(rw_context *ctx, struct rw_param *p, const char *name, rw_dtype dtype, rw_shape shape, bool trainable)
+static bool fill_param(rw_context *ctx, struct rw_param *p, const char *name, rw_dtype dtype, rw_shape shape,
+                       bool trainable)
 {
     const rw_layout *const layout = rw_layout_dense(&ctx->layouts, shape);
     if (!layout || !rw_grow(&ctx->params, &ctx->cap_params, ctx->n_params, 1, sizeof *ctx->params)) return false;
-    p->tensor = (struct rw_tensor){ .owner.ctx = ctx, .id = (uint32_t)ctx->n_params, .layout = layout->id, .dtype = (uint8_t)dtype,
-                                    .producer = RW_NONE_ID, .leaf = RW_NONE_ID, .base = RW_NONE_ID,
+    p->tensor = (struct rw_tensor){ .owner.ctx = ctx, .id = (uint32_t)ctx->n_params, .layout = layout->id,
+                                    .dtype = (uint8_t)dtype, .producer = RW_NONE_ID, .leaf = RW_NONE_ID,
+                                    .base = RW_NONE_ID,
                                     .flags = RW_VALUE_CONTEXT | (trainable ? RW_VALUE_REQUIRES : 0) };
     p->gradient = p->tensor;
     p->gradient.flags = RW_VALUE_CONTEXT | RW_VALUE_GRADIENT;
@@ -49,8 +51,8 @@ static bool fill_param(rw_context *ctx, struct rw_param *p, const char *name, rw
     return ctx->device->clear(ctx->device_state, p->data, p->bytes) == RW_OK;
 }
 
-static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const char *name, rw_dtype dtype, rw_shape shape,
-                         bool trainable)
+static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const char *name, rw_dtype dtype,
+                         rw_shape shape, bool trainable)
 {
     if (!ctx) return NULL;
     if (!name || !*name || strlen(name) > 255) {
@@ -63,8 +65,8 @@ static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const ch
     }
     if (!rw_shape_check(ctx, what, at, dtype, shape)) return NULL;
     if (trainable && !rw_dtype_is_float(dtype)) {
-        rw_fail(ctx, RW_ERR_DTYPE, "%s at %s:%d: parameter \"%s\" of type %s carries no gradient; use rw_buffer()", what, at.file,
-                at.line, name, rw_dtype_name(dtype));
+        rw_fail(ctx, RW_ERR_DTYPE, "%s at %s:%d: parameter \"%s\" of type %s carries no gradient; use rw_buffer()",
+                what, at.file, at.line, name, rw_dtype_name(dtype));
         return NULL;
     }
     struct rw_param *const p = rw_calloc(1, sizeof *p);
@@ -142,7 +144,8 @@ rw_status rw_write(rw_tensor *x, const void *data, size_t bytes)
     if (!p || (x->flags & RW_VALUE_GRADIENT))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: needs a parameter or buffer; rw_input_write() is for inputs");
     if (!data || bytes != p->bytes)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: %zu bytes given, \"%s\" has %zu", data ? bytes : 0, p->name, p->bytes);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: %zu bytes given, \"%s\" has %zu", data ? bytes : 0, p->name,
+                       p->bytes);
     p->version++;
     return ctx->device->upload(ctx->device_state, p->data, data, bytes);
 }

@@ -131,12 +131,16 @@ static rw_tensor *no_memory(const struct recording *r)
 static bool check(struct recording *r, const void *attrs)
 {
     struct check_state state = { .ctx = r->ctx };
-    r->call = (rw_op_call){ .op = r->op, .attrs = attrs, .n_inputs = r->n, .in = r->in_desc, .out = r->out_desc, .ctx = r->ctx,
-                            .n_outputs = r->op->n_outputs == RW_OP_VARIADIC ? 0 : r->op->n_outputs, .state_ = &state };
+    r->call = (rw_op_call){ .op = r->op, .attrs = attrs, .n_inputs = r->n, .in = r->in_desc, .out = r->out_desc,
+                            .ctx = r->ctx, .n_outputs = r->op->n_outputs == RW_OP_VARIADIC ? 0 : r->op->n_outputs,
+                            .state_ = &state };
     const rw_status status = r->op->check(&r->call);
     r->call.state_ = NULL;
     if (status == RW_OK && state.status == RW_OK) return true;
-    refuse(r, status ? status : state.status, state.no_memory ? "out of memory" : state.text[0] ? state.text : rw_status_name(status));
+    refuse(r, status ? status : state.status,
+           state.no_memory ? "out of memory"
+           : state.text[0] ? state.text
+                           : rw_status_name(status));
     return false;
 }
 
@@ -195,9 +199,10 @@ static bool append(struct recording *r, const void *attrs, size_t attrs_size)
 {
     rw_tape *const t = r->tape;
     struct rw_node *const node = &t->nodes[t->n_nodes];
-    *node = (struct rw_node){ .op = (uint16_t)r->op_index, .n_inputs = (uint8_t)r->n, .n_outputs = (uint8_t)r->call.n_outputs,
-                              .attrs_size = (uint16_t)attrs_size, .first_input = (uint32_t)t->n_operands,
-                              .attrs = (uint32_t)t->n_attrs, .region = t->open_region, .site = r->site_index };
+    *node = (struct rw_node){ .op = (uint16_t)r->op_index, .n_inputs = (uint8_t)r->n,
+                              .n_outputs = (uint8_t)r->call.n_outputs, .attrs_size = (uint16_t)attrs_size,
+                              .first_input = (uint32_t)t->n_operands, .attrs = (uint32_t)t->n_attrs,
+                              .region = t->open_region, .site = r->site_index };
     bool requires = false;
     for (int i = 0; i < r->n; i++) requires |= r->in[i]->flags & RW_VALUE_REQUIRES;
     if (r->op->flags & RW_OP_NO_GRADIENT) requires = false;
@@ -213,7 +218,8 @@ static bool append(struct recording *r, const void *attrs, size_t attrs_size)
         rw_hash_mix_bytes(&t->hash, attrs, attrs_size);
         t->n_attrs += (attrs_size + 7) & ~(size_t)7;
     }
-    rw_hash_mix(&t->hash, (uint64_t)node->op << 48 ^ (uint64_t)node->n_inputs << 40 ^ (uint64_t)node->level << 32 ^ node->region);
+    rw_hash_mix(&t->hash,
+                (uint64_t)node->op << 48 ^ (uint64_t)node->n_inputs << 40 ^ (uint64_t)node->level << 32 ^ node->region);
     if (r->op->flags & RW_OP_STATEFUL) t->effects[t->n_effects++] = (uint32_t)t->n_nodes;
     t->n_nodes++;
     return true;
@@ -222,12 +228,13 @@ static bool append(struct recording *r, const void *attrs, size_t attrs_size)
 static bool call_is_sound(const struct recording *r, const void *attrs, size_t attrs_size)
 {
     if (r->n < 0 || r->n > RW_OP_MAX_INPUTS || (r->op->n_inputs != RW_OP_VARIADIC && r->n != r->op->n_inputs)) {
-        rw_fail(r->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: %d inputs, the op takes %d", r->op->name, r->site.file, r->site.line, r->n,
-                r->op->n_inputs == RW_OP_VARIADIC ? RW_OP_MAX_INPUTS : r->op->n_inputs);
+        rw_fail(r->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: %d inputs, the op takes %d", r->op->name, r->site.file,
+                r->site.line, r->n, r->op->n_inputs == RW_OP_VARIADIC ? RW_OP_MAX_INPUTS : r->op->n_inputs);
         return false;
     }
     if (attrs_size > UINT16_MAX || (attrs_size && !attrs)) {
-        rw_fail(r->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: attributes of %zu bytes", r->op->name, r->site.file, r->site.line, attrs_size);
+        rw_fail(r->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: attributes of %zu bytes", r->op->name, r->site.file,
+                r->site.line, attrs_size);
         return false;
     }
     return true;
@@ -249,7 +256,8 @@ rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *c
     if (!check(&r, attrs)) return NULL;
     if (!reserve(&r, attrs_size) || !append(&r, attrs, attrs_size)) return no_memory(&r);
     const struct rw_node *const node = &t->nodes[t->n_nodes - 1];
-    for (int i = 0; ret_outs && i < node->n_outputs; i++) ret_outs[i] = rw_tape_value(t, node->first_output + (uint32_t)i);
+    for (int i = 0; ret_outs && i < node->n_outputs; i++)
+        ret_outs[i] = rw_tape_value(t, node->first_output + (uint32_t)i);
     if (t->ctx->eager && !t->rule && rw_run_eagerly(t, (uint32_t)t->n_nodes - 1)) return NULL;
     return rw_tape_value(t, node->n_outputs ? node->first_output : 0);
 }

@@ -12,14 +12,17 @@ rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
     if (!t) return RW_ERR_ARGUMENT;
     rw_context *const ctx = t->ctx;
     if (!name || !*name || strpbrk(name, ",+;:/"))
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_begin at %s:%d: a region needs a name without , + ; : /", at.file, at.line);
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_begin at %s:%d: a region needs a name without , + ; : /", at.file,
+                       at.line);
     const uint32_t index = rw_name_index(ctx, name);
     const uint32_t site = rw_site_index(ctx, at);
-    if (index == RW_NONE_ID || site == RW_NONE_ID || !rw_grow(&t->regions, &t->cap_regions, t->n_regions, 1, sizeof *t->regions))
+    if (index == RW_NONE_ID || site == RW_NONE_ID ||
+        !rw_grow(&t->regions, &t->cap_regions, t->n_regions, 1, sizeof *t->regions))
         return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: out of memory", at.file, at.line);
     const uint32_t parent = t->open_region;
     t->regions[t->n_regions] =
-        (struct rw_region){ .name = (uint16_t)index, .depth = parent == RW_NONE_ID ? 0 : (uint16_t)(t->regions[parent].depth + 1),
+        (struct rw_region){ .name = (uint16_t)index,
+                            .depth = parent == RW_NONE_ID ? 0 : (uint16_t)(t->regions[parent].depth + 1),
                             .parent = parent, .first = (uint32_t)t->n_nodes, .end = RW_NONE_ID, .site = site };
     t->open_region = (uint32_t)t->n_regions++;
     rw_hash_mix(&t->hash, 0xbe91000000000000u ^ index);
@@ -47,7 +50,8 @@ static struct rw_tensor *decidable(rw_tape *t, rw_tensor *x, const char *what, r
     return NULL;
 }
 
-static rw_tensor *decide(rw_site at, rw_tape *t, rw_tensor *x, const char *what, enum rw_value_flag set, enum rw_value_flag unset)
+static rw_tensor *decide(rw_site at, rw_tape *t, rw_tensor *x, const char *what, enum rw_value_flag set,
+                         enum rw_value_flag unset)
 {
     if (!decidable(t, x, what, at)) return NULL;
     struct rw_tensor *const base = rw_tape_value(t, x->base);

@@ -67,7 +67,8 @@ struct rw_tape {
     size_t n_inputs, cap_inputs;
     size_t input_bytes; /* counted in the context's totals */
 
-    /* While a gradient rule records: its nodes carry the call site, region and ticket of the node they differentiate. */
+    /* While a gradient rule records: its nodes carry the call site, region and ticket of the node they
+       differentiate. */
     const struct rw_grad_call *rule;
 
     char *policy_spec;

@@ -43,8 +43,9 @@ static size_t word_length(const char *s)
 static rw_status read_name(struct reader *r, const char *what)
 {
     const size_t n = strcspn(r->at, ",+;:=");
-    if (!n) return refuse(r, r->at, RW_ERR_POLICY, "the name of %s is expected, found %s%.1s%s", what, *r->at ? "\"" : "the end", r->at,
-                          *r->at ? "\"" : "");
+    if (!n)
+        return refuse(r, r->at, RW_ERR_POLICY, "the name of %s is expected, found %s%.1s%s", what,
+                      *r->at ? "\"" : "the end", r->at, *r->at ? "\"" : "");
     char **const names = rw_realloc(r->out.names, (r->out.n_names + 1) * sizeof *names);
     if (!names) return no_memory(r);
     r->out.names = names;
@@ -94,7 +95,8 @@ static rw_status read_offloaded(struct reader *r, const char *what)
 static rw_status read_tagged(struct reader *r)
 {
     if (!strncmp(r->at, "offload=", 8)) return read_offloaded(r, "a tag");
-    if (strncmp(r->at, "save=", 5)) return refuse(r, r->at, RW_ERR_POLICY, "\"save=\" is expected, found \"%s\"", r->at);
+    if (strncmp(r->at, "save=", 5))
+        return refuse(r, r->at, RW_ERR_POLICY, "\"save=\" is expected, found \"%s\"", r->at);
     r->at += 5;
     const rw_status status = read_names(r, "a tag");
     if (status || *r->at != ';') return status;
@@ -111,12 +113,14 @@ static rw_status read_budget(struct reader *r)
     const size_t whole = strspn(begin, "0123456789");
     const size_t part = begin[whole] == '.' ? 1 + strspn(begin + whole + 1, "0123456789") : 0;
     if (!whole || part == 1)
-        return refuse(r, begin + whole + part, RW_ERR_POLICY, "a size as in 1536MiB or 40%% is expected, found \"%s\"", begin);
+        return refuse(r, begin + whole + part, RW_ERR_POLICY, "a size as in 1536MiB or 40%% is expected, found \"%s\"",
+                      begin);
     r->at += whole + part;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         const size_t n = strlen(units[i]);
         if (strncmp(r->at, units[i], n) || (r->at[n] && !strchr(":,+;=", r->at[n]))) continue;
-        if (strspn(begin, "0.") >= whole + part) return refuse(r, begin, RW_ERR_POLICY, "more than 0 is expected, found \"%s\"", begin);
+        if (strspn(begin, "0.") >= whole + part)
+            return refuse(r, begin, RW_ERR_POLICY, "more than 0 is expected, found \"%s\"", begin);
         const unsigned long percent = i ? 0 : strtoul(begin, NULL, 10);
         if (percent > 100 || (percent == 100 && part && strspn(begin + whole, ".0") < part))
             return refuse(r, begin, RW_ERR_POLICY, "at most 100%% is expected, found \"%s\"", begin);
@@ -131,12 +135,14 @@ static const struct {
     enum rw_policy_kind kind;
     bool takes_argument;
 } words[] = {
-    { "none", RW_POLICY_NONE, false },       { "full", RW_POLICY_FULL, false }, { "selective", RW_POLICY_SELECTIVE, true },
-    { "uniform", RW_POLICY_UNIFORM, true },  { "block", RW_POLICY_BLOCK, true }, { "ops", RW_POLICY_OPS, true },
+    { "none", RW_POLICY_NONE, false },          { "full", RW_POLICY_FULL, false },
+    { "selective", RW_POLICY_SELECTIVE, true }, { "uniform", RW_POLICY_UNIFORM, true },
+    { "block", RW_POLICY_BLOCK, true },         { "ops", RW_POLICY_OPS, true },
     { "names", RW_POLICY_NAMES, true },
 };
 
-/* budget: and offload: belong to the language and are not in this version. Sets *ret_found when r->at is at one of them. */
+/* budget: and offload: belong to the language and are not in this version. Sets *ret_found when r->at is at one of
+   them. */
 static rw_status read_unsupported(struct reader *r, size_t n, bool *ret_found)
 {
     const char *const begin = r->at;
@@ -176,8 +182,8 @@ static rw_status read_part(struct reader *r)
         r->at++;
         return read_argument(r);
     }
-    return refuse(r, begin, RW_ERR_POLICY, "unknown policy \"%.*s\" (none, full, selective:, uniform:, block:, ops:, names:)", (int)n,
-                  begin);
+    return refuse(r, begin, RW_ERR_POLICY,
+                  "unknown policy \"%.*s\" (none, full, selective:, uniform:, block:, ops:, names:)", (int)n, begin);
 }
 
 rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message, size_t size)
@@ -186,13 +192,14 @@ rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message
     rw_status status = read_part(&r);
     if (!status && *r.at == '+') {
         r.at++;
-        status = !strncmp(r.at, "offload:", 8) ? read_offloaded(&r, "a region")
-                                               : refuse(&r, r.at, RW_ERR_POLICY, "\"offload:\" is expected after \"+\"");
+        status = !strncmp(r.at, "offload:", 8)
+                     ? read_offloaded(&r, "a region")
+                     : refuse(&r, r.at, RW_ERR_POLICY, "\"offload:\" is expected after \"+\"");
     }
     if (!status && *r.at) status = refuse(&r, r.at, RW_ERR_POLICY, "the end is expected, found \"%s\"", r.at);
     if (!status && r.unsupported)
-        status = refuse(&r, r.unsupported, RW_ERR_UNSUPPORTED, "\"%.*s\" is not in this version", (int)word_length(r.unsupported),
-                        r.unsupported);
+        status = refuse(&r, r.unsupported, RW_ERR_UNSUPPORTED, "\"%.*s\" is not in this version",
+                        (int)word_length(r.unsupported), r.unsupported);
     if (!status && !(r.out.spec = rw_strdup(spec))) status = no_memory(&r);
     if (status) rw_policy_finish(&r.out);
     else *ret = r.out;

@@ -1,4 +1,5 @@
-/* The policy language: one string, the same in C, in REWIND_POLICY and on every command line. See rewind/checkpoint.h. */
+/* The policy language: one string, the same in C, in REWIND_POLICY and on every command line. See
+   rewind/checkpoint.h. */
 #ifndef RW_REMAT_POLICY_H
 #define RW_REMAT_POLICY_H
 

@@ -78,7 +78,8 @@ static uint32_t source_buffer(struct emitter *e, uint32_t base, struct rw_source
 {
     const uint32_t index = add_source(e, source);
     if (index == RW_NONE_ID) return RW_NONE_ID;
-    return add_buffer(e, (struct rw_buffer){ .value = base, .first = UINT32_MAX, .place = RW_PLACE_SOURCE, .index = index });
+    return add_buffer(e, (struct rw_buffer){ .value = base, .first = UINT32_MAX, .place = RW_PLACE_SOURCE,
+                                             .index = index });
 }
 
 static uint32_t leaf_buffer(struct emitter *e, uint32_t base)
@@ -87,9 +88,11 @@ static uint32_t leaf_buffer(struct emitter *e, uint32_t base)
     if (v->producer != RW_NONE_ID)
         return source_buffer(e, base, (struct rw_source){ .kind = RW_SOURCE_HELD, .index = base, .leaf = RW_NONE_ID });
     const struct rw_leaf *const leaf = &e->t->leaves[v->leaf];
-    const uint8_t kind = leaf->kind == RW_LEAF_PARAM ? RW_SOURCE_PARAM : leaf->kind == RW_LEAF_INPUT ? RW_SOURCE_INPUT
-                                                                                                     : RW_SOURCE_GRADIENT;
-    return source_buffer(e, base, (struct rw_source){ .kind = kind, .index = kind == RW_SOURCE_INPUT ? v->leaf : leaf->param,
+    const uint8_t kind = leaf->kind == RW_LEAF_PARAM   ? RW_SOURCE_PARAM
+                         : leaf->kind == RW_LEAF_INPUT ? RW_SOURCE_INPUT
+                                                       : RW_SOURCE_GRADIENT;
+    return source_buffer(e, base, (struct rw_source){ .kind = kind,
+                                                      .index = kind == RW_SOURCE_INPUT ? v->leaf : leaf->param,
                                                       .leaf = v->leaf });
 }
 
@@ -103,13 +106,15 @@ static uint32_t result_buffer(struct emitter *e, const struct rw_sink *sink, uin
     struct rw_schedule *const s = e->out;
     const struct rw_tensor *const v = rw_tape_value(e->t, base);
     if (sink->into_gradient)
-        return source_buffer(e, base, (struct rw_source){ .kind = RW_SOURCE_GRADIENT, .index = sink->of, .leaf = RW_NONE_ID });
+        return source_buffer(e, base, (struct rw_source){ .kind = RW_SOURCE_GRADIENT, .index = sink->of,
+                                                          .leaf = RW_NONE_ID });
     if (!rw_grow(&s->results, &s->cap_results, s->n_results, 1, sizeof *s->results)) return RW_NONE_ID;
-    s->results[s->n_results] = (struct rw_result){ .value = base, .of = sink->of, .of_param = sink->of_param, .layout = v->layout,
-                                                   .dtype = v->dtype, .offset = s->results_bytes, .bytes = bytes };
+    s->results[s->n_results] = (struct rw_result){ .value = base, .of = sink->of, .of_param = sink->of_param,
+                                                   .layout = v->layout, .dtype = v->dtype, .offset = s->results_bytes,
+                                                   .bytes = bytes };
     s->results_bytes += padded(bytes);
-    return add_buffer(e, (struct rw_buffer){ .value = base, .place = RW_PLACE_RESULTS, .index = (uint32_t)s->n_results++,
-                                             .bytes = bytes });
+    return add_buffer(e, (struct rw_buffer){ .value = base, .place = RW_PLACE_RESULTS,
+                                             .index = (uint32_t)s->n_results++, .bytes = bytes });
 }
 
 static const struct rw_sink *sink_of(const struct emitter *e, uint32_t base)
@@ -127,14 +132,15 @@ static uint32_t output_buffer(struct emitter *e, const struct rw_node *node, uin
     if (kind == RW_STEP_COMMIT) {
         const struct rw_tensor *const to = rw_tape_value(e->t, operand_base(e->t, node, 1));
         const struct rw_leaf *const leaf = &e->t->leaves[to->leaf];
-        return source_buffer(e, base, (struct rw_source){ .kind = RW_SOURCE_PARAM, .index = leaf->param, .leaf = RW_NONE_ID });
+        return source_buffer(e, base, (struct rw_source){ .kind = RW_SOURCE_PARAM, .index = leaf->param,
+                                                          .leaf = RW_NONE_ID });
     }
     if (e->wanted[base] && kind != RW_STEP_REPLAY) {
         const struct rw_sink *const sink = sink_of(e, base);
         if (sink) return result_buffer(e, sink, base, bytes);
     }
-    return add_buffer(e, (struct rw_buffer){ .value = base, .place = bytes ? RW_PLACE_ARENA : RW_PLACE_NOWHERE, .bytes = bytes,
-                                             .replay = kind == RW_STEP_REPLAY });
+    return add_buffer(e, (struct rw_buffer){ .value = base, .place = bytes ? RW_PLACE_ARENA : RW_PLACE_NOWHERE,
+                                             .bytes = bytes, .replay = kind == RW_STEP_REPLAY });
 }
 
 static size_t workspace_bytes(const rw_tape *t, const struct rw_node *node)
@@ -184,7 +190,8 @@ static rw_status emit(struct emitter *e, uint32_t n, uint8_t kind)
     }
     const size_t workspace = workspace_bytes(e->t, node);
     if (workspace) {
-        const uint32_t buffer = add_buffer(e, (struct rw_buffer){ .value = RW_NONE_ID, .place = RW_PLACE_ARENA, .bytes = workspace });
+        const uint32_t buffer = add_buffer(e, (struct rw_buffer){ .value = RW_NONE_ID, .place = RW_PLACE_ARENA,
+                                                                  .bytes = workspace });
         if (!touch(e, buffer, true)) return RW_ERR_MEMORY;
     }
     for (int i = 0; i < node->n_inputs; i++) forget_if_done(e, operand_base(e->t, node, i));
@@ -226,7 +233,8 @@ static rw_status demand(struct emitter *e, uint32_t base)
             if (!is_there(e, in)) status = push(e, in);
         }
         if (status || e->n_stack > depth) continue;
-        /* Its uses may be counted nowhere (a rule that reads a value of another scope): hold it for the step at hand. */
+        /* Its uses may be counted nowhere (a rule that reads a value of another scope): hold it for the step at
+           hand. */
         if (!e->remaining[b]) e->remaining[b] = 1;
         status = emit(e, n, RW_STEP_REPLAY);
         e->n_stack--;
@@ -374,7 +382,8 @@ static void append_order(struct emitter *e, uint32_t n)
 {
     const struct rw_node *const node = &e->t->nodes[n];
     if (e->needed[n] && !is_view(e->t, node) && !is_commit(e->t, node)) e->order[e->n_order++] = n;
-    for (uint32_t after = e->request->early ? e->request->early[n] : RW_NONE_ID; after != RW_NONE_ID; after = e->request->next[after])
+    for (uint32_t after = e->request->early ? e->request->early[n] : RW_NONE_ID; after != RW_NONE_ID;
+         after = e->request->next[after])
         e->order[e->n_order++] = after;
 }
 
@@ -392,7 +401,8 @@ static void make_order(struct emitter *e, size_t n_regular)
 
 static void emitter_finish(struct emitter *e)
 {
-    void *const arrays[] = { e->needed, e->wanted, e->current, e->remaining, e->order, e->open, e->stack, e->replay_of };
+    void *const arrays[] = { e->needed, e->wanted, e->current, e->remaining,
+                             e->order,  e->open,   e->stack,   e->replay_of };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
 }
 
@@ -406,7 +416,8 @@ static rw_status emitter_init(struct emitter *e)
     e->order = rw_malloc(nodes * sizeof *e->order);
     e->open = rw_calloc(e->t->n_regions + 1, sizeof *e->open);
     e->replay_of = rw_calloc(nodes, sizeof *e->replay_of);
-    if (!e->needed || !e->wanted || !e->current || !e->remaining || !e->order || !e->open || !e->replay_of) return RW_ERR_MEMORY;
+    if (!e->needed || !e->wanted || !e->current || !e->remaining || !e->order || !e->open || !e->replay_of)
+        return RW_ERR_MEMORY;
     for (size_t v = 0; v < values; v++) e->current[v] = RW_NONE_ID;
     return RW_OK;
 }

@@ -48,7 +48,7 @@ struct rw_schedule_request {
     const struct rw_policy *policy;
     const struct rw_sink *sinks;
     size_t n_sinks;
-    const uint32_t *early; /* per node: first of the nodes to run right after it, or RW_NONE_ID; NULL when there are none */
+    const uint32_t *early; /* per node: first of those to run right after it, or RW_NONE_ID; NULL when there are none */
     const uint32_t *next;  /* per node: the next one of that list */
     size_t n_regular;      /* nodes that run in tape order; the others are in a list of `early` */
 };

@@ -98,7 +98,8 @@ static uint32_t find(const uint32_t *merged, uint32_t scope)
     return scope;
 }
 
-/* Bytes that come into a region from outside its scope: its inputs, each once, parameters and inputs of the step left out. */
+/* Bytes that come into a region from outside its scope: its inputs, each once, parameters and inputs of the step left
+   out. */
 static size_t input_bytes(const struct rw_scopes *s, const rw_tape *t, const struct rw_region *region, uint32_t scope,
                           uint32_t *stamp)
 {
@@ -153,7 +154,8 @@ static rw_status dissolve(struct rw_scopes *s, const rw_tape *t, const bool *nee
     return ok ? RW_OK : RW_ERR_MEMORY;
 }
 
-static uint8_t decide(const struct rw_scopes *s, const rw_tape *t, const struct rw_policy *policy, uint32_t v, bool wanted)
+static uint8_t decide(const struct rw_scopes *s, const rw_tape *t, const struct rw_policy *policy, uint32_t v,
+                      bool wanted)
 {
     const struct rw_tensor *const x = rw_tape_value(t, v);
     const struct rw_node *const node = &t->nodes[x->producer];

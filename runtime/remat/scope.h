@@ -3,8 +3,8 @@
  *
  * A scope is a region, or a group of regions, that the policy replays as one. Scope 0 is the root: nothing in it is
  * discarded. A value's home is the innermost scope that holds its producer and every node that may read it again: nodes
- * of scopes, which are replayed, and adjoint nodes. So a value that leaves a region and is needed there is at home outside
- * and is kept, or replayed with the region around, like any input of a region.
+ * of scopes, which are replayed, and adjoint nodes. So a value that leaves a region and is needed there is at home
+ * outside and is kept, or replayed with the region around, like any input of a region.
  *
  * A nested scope whose discarded values take no more bytes than its inputs is dissolved into the one around: replaying
  * it on its own would cost time and save nothing.

@@ -72,14 +72,16 @@ void rw_report_element(const void *expected, const void *got, size_t bytes, rw_d
 void rw_report_text(const ckpt_report *r, char *text, size_t size)
 {
     if (r->identical) {
-        snprintf(text, size, "identical: %zu gradients and %zu replayed values have the same bytes", r->gradients, r->replayed);
+        snprintf(text, size, "identical: %zu gradients and %zu replayed values have the same bytes", r->gradients,
+                 r->replayed);
         return;
     }
     snprintf(text, size,
              "recompute changes bytes: %zu values differ. First at %s of %s%s%s%s (%s), region \"%s\", element %" PRId64
              ": %.9g without recompute, %.9g with, %" PRIu64 " ulp apart. Likely cause: %s",
              r->mismatches, r->replay ? "the replay" : "the first run", r->op, *r->value ? " \"" : "", r->value,
-             *r->value ? "\"" : "", r->site, r->region, r->element, r->expected, r->got, r->ulp, ckpt_cause_name(r->cause));
+             *r->value ? "\"" : "", r->site, r->region, r->element, r->expected, r->got, r->ulp,
+             ckpt_cause_name(r->cause));
 }
 
 void ckpt_report_print(const ckpt_report *report, FILE *out)
