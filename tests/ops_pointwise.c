@@ -1,15 +1,15 @@
 /*
- * Element-wise ops, copies, fills and the optimizer against plain scalar code in double: every type, sizes around vector
- * widths, broadcast and strided operands, special values; and the same bytes for every number of threads.
+ * Element-wise ops, copies, fills and the optimizer against plain scalar code in double: every type, sizes around
+ * vector widths, broadcast and strided operands, special values; and the same bytes for every number of threads.
  *
  * Tolerance. SLEEF's functions err by at most 1 ulp each and no op takes more than eight roundings after each other, so
- * 12 units in the last place of the type, relative to the result plus the larger of 1 and the operands' size where terms
- * may cancel, hold for all of them; bfloat16 rounds once from float32 and stays within one of its own.
+ * 24 unit roundoffs of the type, relative to the result plus the larger of 1 and the operands' size where terms
+ * may cancel, hold for all of them; bfloat16 rounds once from float32, by one of its own.
  */
+#include "compare.h"
 #include "support.h"
 
 #include <criterion/criterion.h>
-#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,16 +22,29 @@ struct fn {
     bool positive;
 };
 
-#define UNARY(name, op, expr)                                                  \
-    static rw_tensor *u_##name(rw_tape *t, rw_tensor *x) { return op; }        \
-    static double v_##name(double x, double y) { (void)y; return expr; }
-#define BINARY(name, op, expr)                                                 \
-    static rw_tensor *b_##name(rw_tape *t, rw_tensor *x, rw_tensor *y) { return op; } \
-    static double v_##name(double x, double y) { return expr; }
+#define UNARY(name, op, expr)                                                                                          \
+    static rw_tensor *u_##name(rw_tape *t, rw_tensor *x)                                                               \
+    {                                                                                                                  \
+        return op;                                                                                                     \
+    }                                                                                                                  \
+    static double v_##name(double x, double y)                                                                         \
+    {                                                                                                                  \
+        (void)y;                                                                                                       \
+        return expr;                                                                                                   \
+    }
+#define BINARY(name, op, expr)                                                                                         \
+    static rw_tensor *b_##name(rw_tape *t, rw_tensor *x, rw_tensor *y)                                                 \
+    {                                                                                                                  \
+        return op;                                                                                                     \
+    }                                                                                                                  \
+    static double v_##name(double x, double y)                                                                         \
+    {                                                                                                                  \
+        return expr;                                                                                                   \
+    }
 
 UNARY(scale, rw_scale(t, x, 1.5), x * 1.5)
 UNARY(add_scalar, rw_add_scalar(t, x, -0.25), x - 0.25)
-UNARY(pow3, rw_pow_scalar(t, x, 3), x * x * x)
+UNARY(pow3, rw_pow_scalar(t, x, 3), x *x *x)
 UNARY(pow_half, rw_pow_scalar(t, x, -0.5), 1 / sqrt(x))
 UNARY(neg, rw_neg(t, x), -x)
 UNARY(abs, rw_abs(t, x), fabs(x))
@@ -51,36 +64,24 @@ BINARY(div, rw_div(t, x, y), x / y)
 BINARY(maximum, rw_maximum(t, x, y), x >= y ? x : y)
 BINARY(swiglu, rw_swiglu(t, x, y), x / (1 + exp(-x)) * y)
 
-#define U(name) { #name, u_##name, NULL, v_##name, false }
-#define P(name) { #name, u_##name, NULL, v_##name, true }
-#define B(name) { #name, NULL, b_##name, v_##name, false }
-static const struct fn all[] = { U(scale), U(add_scalar), U(pow3), P(pow_half), U(neg),  U(abs),       U(exp), P(log), P(sqrt), U(tanh), U(sigmoid),
-                                 U(relu),  U(silu),       U(gelu), U(gelu_tanh), B(add), B(sub),       B(mul), B(div), B(maximum), B(swiglu) };
+#define U(name)                                                                                                        \
+    {                                                                                                                  \
+#name, u_##name, NULL, v_##name, false                                                                         \
+    }
+#define P(name)                                                                                                        \
+    {                                                                                                                  \
+#name, u_##name, NULL, v_##name, true                                                                          \
+    }
+#define B(name)                                                                                                        \
+    {                                                                                                                  \
+#name, NULL, b_##name, v_##name, false                                                                         \
+    }
+static const struct fn all[] = { U(scale),     U(add_scalar), U(pow3), P(pow_half), U(neg),  U(abs),     U(exp),
+                                 P(log),       P(sqrt),       U(tanh), U(sigmoid),  U(relu), U(silu),    U(gelu),
+                                 U(gelu_tanh), B(add),        B(sub),  B(mul),      B(div),  B(maximum), B(swiglu) };
 #define N_FNS (sizeof all / sizeof *all)
 
 static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F64 };
-static const double ulp[] = { FLT_EPSILON, 0x1p-8, DBL_EPSILON };
-
-static double get(const void *p, rw_dtype dtype, int64_t i)
-{
-    if (dtype == RW_F64) return ((const double *)p)[i];
-    if (dtype == RW_F32) return (double)((const float *)p)[i];
-    const uint32_t bits = (uint32_t)((const uint16_t *)p)[i] << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return (double)f;
-}
-
-/* Values of few bits, exact in every type. */
-static void set(void *p, rw_dtype dtype, int64_t i, double x)
-{
-    const float f = (float)x;
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if (dtype == RW_F64) ((double *)p)[i] = x;
-    else if (dtype == RW_F32) ((float *)p)[i] = f;
-    else ((uint16_t *)p)[i] = (uint16_t)(bits >> 16);
-}
 
 static double sample(int64_t i, int salt, bool positive)
 {
@@ -91,15 +92,17 @@ static double sample(int64_t i, int salt, bool positive)
 static void *samples(rw_dtype dtype, int64_t n, int salt, bool positive)
 {
     char *const p = malloc((size_t)n * 8 + 8);
-    for (int64_t i = 0; i < n; i++) set(p, dtype, i, sample(i, salt, positive));
+    for (int64_t i = 0; i < n; i++) cr_assert(number_put(p, dtype, i, sample(i, salt, positive)));
     return p;
 }
 
 static void expect(const struct fn *f, int d, int64_t i, double got, double x, double y)
 {
     const double want = f->value(x, y), size = fabs(want) + (fabs(x) > 1 ? fabs(x) : 1);
-    cr_assert(got == want || fabs(got - want) <= 12 * (d == 1 ? FLT_EPSILON : ulp[d]) * size + (d == 1 ? ulp[1] * fabs(want) : 0),
-              "%s, %s, element %lld: %.17g of %g and %g, not %.17g", f->name, rw_dtype_name(types[d]), (long long)i, got, x, y, want);
+    const double off = 24 * arithmetic_roundoff(types[d]) * size;
+    const double stored = types[d] == RW_BF16 ? unit_roundoff(RW_BF16) * (fabs(want) + off) : 0;
+    cr_assert(got == want || fabs(got - want) <= off + stored, "%s, %s, element %lld: %.17g of %g and %g, not %.17g",
+              f->name, rw_dtype_name(types[d]), (long long)i, got, x, y, want);
 }
 
 static rw_tensor *apply(const struct fn *f, rw_tape *t, rw_tensor *x, rw_tensor *y)
@@ -119,13 +122,19 @@ Test(ops_pointwise, values_of_every_size_type_and_number_of_threads)
                 void *const x = samples(types[d], n, 0, all[f].positive), *const y = samples(types[d], n, 1, true);
                 char *const out[2] = { malloc(bytes + 1), malloc(bytes + 1) };
                 for (int th = 0; th < 3; th++) {
-                    rw_tensor *const a = rw_input(b[th].t, types[d], RW_SHAPE(n), x), *const c = rw_input(b[th].t, types[d], RW_SHAPE(n), y);
+                    rw_tensor *const a = rw_input(b[th].t, types[d], RW_SHAPE(n), x), *const c = rw_input(
+                                                                                          b[th].t, types[d],
+                                                                                          RW_SHAPE(n), y);
                     cr_assert_eq(rw_read(b[th].t, apply(&all[f], b[th].t, a, c), out[th > 0], bytes), RW_OK, "%s",
                                  rw_error_message(b[th].ctx));
                     rw_tape_reset(b[th].t);
-                    if (th) cr_assert_eq(memcmp(out[0], out[1], bytes), 0, "%s: %d threads, other bytes", all[f].name, th + 1);
+                    if (th)
+                        cr_assert_eq(memcmp(out[0], out[1], bytes), 0, "%s: %d threads, other bytes", all[f].name,
+                                     th + 1);
                 }
-                for (int64_t i = 0; i < n; i++) expect(&all[f], d, i, get(out[0], types[d], i), get(x, types[d], i), get(y, types[d], i));
+                for (int64_t i = 0; i < n; i++)
+                    expect(&all[f], d, i, number_get(out[0], types[d], i), number_get(x, types[d], i),
+                           number_get(y, types[d], i));
                 free(x), free(y), free(out[0]), free(out[1]);
             }
     for (int th = 0; th < 3; th++) bench_close(&b[th]);
@@ -150,8 +159,10 @@ static rw_tensor *operand(rw_tape *t, int kind, rw_dtype dtype, const void *data
 /* Index of element (i, j, k) of an operand in its data. */
 static int64_t place(int kind, int64_t i, int64_t j, int64_t k)
 {
-    const int64_t at[] = { (i * 3 + j) * 37 + k, k, 0, i * 37 + k, j, (k * 3 + j) * 5 + i, (i * 3 + j) * 41 + k + 3, (i * 37 + k) * 4 + j + 1,
-                           i * 3 + j };
+    const int64_t at[] = {
+        (i * 3 + j) * 37 + k,     k,        0, i * 37 + k, j, (k * 3 + j) * 5 + i, (i * 3 + j) * 41 + k + 3,
+        (i * 37 + k) * 4 + j + 1, i * 3 + j
+    };
     return at[kind];
 }
 
@@ -164,17 +175,21 @@ Test(ops_pointwise, broadcast_and_strided_operands)
                 for (int q = 0; q < 9; q++) {
                     if (all[f].unary && q) continue;
                     rw_tensor *x, *y = NULL;
-                    void *const dx = samples(types[d], 1000, 0, all[f].positive), *const dy = samples(types[d], 1000, 1, true);
+                    void *const dx = samples(types[d], 1000, 0, all[f].positive), *const dy = samples(types[d], 1000, 1,
+                                                                                                      true);
                     x = operand(b.t, p, types[d], dx);
                     if (all[f].binary) y = operand(b.t, q, types[d], dy);
-                    const bool whole = rw_shape_numel(rw_tensor_shape(x)) == 555 || (y && rw_shape_numel(rw_tensor_shape(y)) == 555);
-                    if (whole && (!y || strcmp(all[f].name, "swiglu") || rw_shape_equal(rw_tensor_shape(x), rw_tensor_shape(y)))) {
+                    const bool whole = rw_shape_numel(rw_tensor_shape(x)) == 555 ||
+                                       (y && rw_shape_numel(rw_tensor_shape(y)) == 555);
+                    if (whole && (!y || strcmp(all[f].name, "swiglu") ||
+                                  rw_shape_equal(rw_tensor_shape(x), rw_tensor_shape(y)))) {
                         char out[555 * 8];
-                        cr_assert_eq(rw_read(b.t, apply(&all[f], b.t, x, y), out, 555 * rw_dtype_size(types[d])), RW_OK, "%s",
-                                     rw_error_message(b.ctx));
+                        cr_assert_eq(rw_read(b.t, apply(&all[f], b.t, x, y), out, 555 * rw_dtype_size(types[d])), RW_OK,
+                                     "%s", rw_error_message(b.ctx));
                         for (int64_t e = 0; e < 555; e++)
-                            expect(&all[f], d, e, get(out, types[d], e), get(dx, types[d], place(p, e / 111, e / 37 % 3, e % 37)),
-                                   get(dy, types[d], place(q, e / 111, e / 37 % 3, e % 37)));
+                            expect(&all[f], d, e, number_get(out, types[d], e),
+                                   number_get(dx, types[d], place(p, e / 111, e / 37 % 3, e % 37)),
+                                   number_get(dy, types[d], place(q, e / 111, e / 37 % 3, e % 37)));
                     }
                     rw_tape_reset(b.t);
                     free(dx), free(dy);
@@ -205,7 +220,8 @@ Test(ops_pointwise, special_values)
 Test(ops_pointwise, rounding_to_bfloat16_is_to_nearest_even_and_keeps_nan)
 {
     struct bench b = bench_open(1, 1);
-    const uint32_t bits[8] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff, 0x7f7fffff, 0x7f800001, 0x80000001, 0xffffffff };
+    const uint32_t bits[8] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff,
+                               0x7f7fffff, 0x7f800001, 0x80000001, 0xffffffff };
     uint16_t half[8], scaled[8];
     rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(8), bits), *const h = rw_cast(b.t, x, RW_BF16);
     rw_read(b.t, h, half, sizeof half);
@@ -253,8 +269,8 @@ Test(ops_shape, dense_copies_of_turned_tensors)
     static const struct {
         int64_t dim[3];
         int axes[3];
-    } cases[] = { { { 1, 70, 45 }, { 0, 2, 1 } }, { { 3, 33, 64 }, { 0, 2, 1 } }, { { 31, 5, 65 }, { 2, 1, 0 } }, { { 129, 7, 9 }, { 2, 0, 1 } },
-                  { { 40, 41, 42 }, { 1, 2, 0 } }, { { 300, 2, 200 }, { 2, 1, 0 } } };
+    } cases[] = { { { 1, 70, 45 }, { 0, 2, 1 } }, { { 3, 33, 64 }, { 0, 2, 1 } },  { { 31, 5, 65 }, { 2, 1, 0 } },
+                  { { 129, 7, 9 }, { 2, 0, 1 } }, { { 40, 41, 42 }, { 1, 2, 0 } }, { { 300, 2, 200 }, { 2, 1, 0 } } };
     for (int threads = 1; threads <= 3; threads++) {
         struct bench b = bench_open(1, threads);
         for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
@@ -266,12 +282,16 @@ Test(ops_shape, dense_copies_of_turned_tensors)
                 unsigned char *const x = malloc((size_t)numel * size), *const y = malloc((size_t)numel * size);
                 for (size_t i = 0; i < (size_t)numel * size; i++) x[i] = (unsigned char)(i * 2654435761u >> 13);
                 rw_tensor *const in = rw_input(b.t, types[d], RW_SHAPE(n[0], n[1], n[2]), x);
-                cr_assert_eq(rw_read(b.t, rw_contiguous(b.t, rw_permute(b.t, in, axes)), y, (size_t)numel * size), RW_OK);
-                const int64_t s[3] = { stride[axes[0]], stride[axes[1]], stride[axes[2]] }, e[3] = { n[axes[0]], n[axes[1]], n[axes[2]] };
+                cr_assert_eq(rw_read(b.t, rw_contiguous(b.t, rw_permute(b.t, in, axes)), y, (size_t)numel * size),
+                             RW_OK);
+                const int64_t s[3] = { stride[axes[0]], stride[axes[1]], stride[axes[2]] },
+                              e[3] = { n[axes[0]], n[axes[1]], n[axes[2]] };
                 for (int64_t i = 0, at = 0; i < e[0]; i++)
                     for (int64_t j = 0; j < e[1]; j++)
                         for (int64_t k = 0; k < e[2]; k++, at++)
-                            cr_assert_eq(memcmp(y + (size_t)at * size, x + (size_t)(i * s[0] + j * s[1] + k * s[2]) * size, size), 0);
+                            cr_assert_eq(memcmp(y + (size_t)at * size,
+                                                x + (size_t)(i * s[0] + j * s[1] + k * s[2]) * size, size),
+                                         0);
                 rw_tape_reset(b.t);
                 free(x), free(y);
             }
@@ -301,24 +321,29 @@ Test(optim, adamw_against_scalar_double)
             rw_adamw *opt = NULL;
             rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 0.01, .weight_decay = 0.1, .decay_all = true });
             rw_write(p, start, rw_tensor_bytes(p)); /* after the optimizer took its copy */
-            for (int64_t i = 0; i < n; i++) y[i] = get(start, types[d], i);
+            for (int64_t i = 0; i < n; i++) y[i] = number_get(start, types[d], i);
             for (int step = 1; step <= 3; step++) {
                 x = rw_input(b.t, types[d], RW_SHAPE(n), w);
-                cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, p, x), RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+                cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, p, x), RW_ALL_AXES, false)), RW_OK, "%s",
+                             rw_error_message(b.ctx));
                 rw_adamw_step(opt);
                 rw_zero_grad(b.ctx);
                 rw_tape_reset(b.t);
                 for (int64_t i = 0; i < n; i++) {
-                    const double g = get(w, types[d], i);
+                    const double g = number_get(w, types[d], i);
                     m[i] = 0.9 * m[i] + 0.1 * g, v[i] = 0.999 * v[i] + 0.001 * g * g;
-                    y[i] = y[i] * (1 - 0.001) - 0.01 * (m[i] / (1 - pow(0.9, step))) / (sqrt(v[i] / (1 - pow(0.999, step))) + 1e-8);
+                    y[i] = y[i] * (1 - 0.001) -
+                           0.01 * (m[i] / (1 - pow(0.9, step))) / (sqrt(v[i] / (1 - pow(0.999, step))) + 1e-8);
                 }
             }
             char *const out = malloc((size_t)n * 8);
             rw_read(NULL, p, out, rw_tensor_bytes(p));
             for (int64_t i = 0; i < n; i++) {
-                const double eps = d == 1 ? 0x1p-8 : d == 0 ? 1e-6 : 1e-14;
-                cr_assert_float_eq(get(out, types[d], i), y[i], eps * (0.1 + fabs(y[i])), "%s, element %lld", rw_dtype_name(types[d]), (long long)i);
+                /* three steps: two roundings of y each, and a dozen of an update of 0.01, ours and the reference's */
+                const double u = arithmetic_roundoff(types[d]), v = unit_roundoff(types[d]), size = 0.1 + fabs(y[i]);
+                const double bound = (roundings(16, u) + roundings(16, 0x1p-53) + (v > u ? v : 0)) * size;
+                cr_assert_float_eq(number_get(out, types[d], i), y[i], bound, "%s, element %lld",
+                                   rw_dtype_name(types[d]), (long long)i);
             }
             free(out), free(m), free(v), free(y), free(start), free(w);
             rw_adamw_destroy(&opt);

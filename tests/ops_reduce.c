@@ -1,13 +1,15 @@
 /*
- * Reductions against plain code in double: every pattern of axes, lengths around lanes, blocks and parts, special values,
- * no elements. Rows (softmax, norms, losses, embedding, rope): float32 and bfloat16 with the fused backward against the
- * same op in float64 with the composed one. The same bytes for every number of threads.
+ * Reductions against plain code in double: every pattern of axes, lengths around lanes, blocks and parts, special
+ * values, no elements. Rows (softmax, norms, losses, embedding, rope): float32 and bfloat16 with the fused backward
+ * against the same op in float64 with the composed one. The same bytes for every number of threads.
  *
- * Tolerance of a sum. At most 64 + 4 float additions follow each other (1024 elements in 16 lanes, a tree over lanes; 64
- * rows by fours); the rest is double. So |error| <= 70 u sum|x| with u = 2^-24 (2^-53 in double, where the longest chain
- * here is below 16384 additions), and one rounding of the result. Of rows: relative to the largest element, 64 roundings
- * of float32 and, stored as bfloat16, 4 of its own (inputs of the backward are stored too).
+ * Tolerance of a sum. At most 64 + 4 float additions follow each other (1024 elements in 16 lanes, a tree over lanes;
+ * 64 rows by fours); the rest is double. So |error| <= 70 u sum|x| with u = 2^-24 (2^-53 in double, where the longest
+ * chain here is below 16384 additions), and the rounding of the result. The gradient of logsumexp is exp(x - y) of the
+ * stored y, whose absolute error makes a relative one. Of rows: relative to the largest element, 64 roundings of
+ * float32 and, stored as bfloat16, 2 of its own: the element's and that of the result which a backward reads.
  */
+#include "compare.h"
 #include "support.h"
 
 #include <criterion/criterion.h>
@@ -18,31 +20,6 @@
 
 static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F64 };
 
-static double unit(rw_dtype dtype) /* half a unit in the last place, relative */
-{
-    return dtype == RW_F64 ? DBL_EPSILON / 2 : dtype == RW_F32 ? (double)FLT_EPSILON / 2 : 0x1p-9;
-}
-
-static double get(const void *p, rw_dtype dtype, int64_t i)
-{
-    if (dtype == RW_F64) return ((const double *)p)[i];
-    if (dtype == RW_F32) return (double)((const float *)p)[i];
-    const uint32_t bits = (uint32_t)((const uint16_t *)p)[i] << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return (double)f;
-}
-
-static void put(void *p, rw_dtype dtype, int64_t i, double x)
-{
-    const float f = (float)x;
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if (dtype == RW_F64) ((double *)p)[i] = x;
-    else if (dtype == RW_F32) ((float *)p)[i] = f;
-    else ((uint16_t *)p)[i] = (uint16_t)(bits >> 16); /* cut: any bfloat16 will do */
-}
-
 /* Values of 8 bits: exact in every type. */
 static double value(int64_t i)
 {
@@ -52,7 +29,7 @@ static double value(int64_t i)
 static void *values(rw_dtype dtype, int64_t n, int64_t seed)
 {
     void *const p = malloc((size_t)(n + 1) * 8);
-    for (int64_t i = 0; i < n; i++) put(p, dtype, i, value(i * 7 + seed));
+    for (int64_t i = 0; i < n; i++) cr_assert(number_put(p, dtype, i, value(i * 7 + seed)));
     return p;
 }
 
@@ -132,23 +109,30 @@ static void check_reduce(struct bench *b, rw_dtype dtype, rw_shape s, uint32_t m
         unsigned char *const bytes = got[threads > 1];
         rw_context_set_threads(b->ctx, threads);
         rw_tape_reset(b->t);
-        rw_tensor *const in = rw_require_grad(b->t, rw_input(b->t, dtype, s, x)), *const y = reduce(b->t, in, kind, mask);
+        rw_tensor *const in = rw_require_grad(b->t, rw_input(b->t, dtype, s, x)), *const y = reduce(b->t, in, kind,
+                                                                                                    mask);
         rw_tensor *g;
         cr_assert_eq(rw_grad(b->t, rw_sum(b->t, y, RW_ALL_AXES, false), &in, 1, &g), RW_OK);
         cr_assert_eq(rw_read(b->t, y, bytes, (size_t)out * size), RW_OK);
         cr_assert_eq(rw_read(b->t, g, bytes + (size_t)out * size, (size_t)n * size), RW_OK);
         if (threads > 1) cr_assert_eq(first_difference(got[0], bytes, (size_t)(n + out) * size), -1, "threads");
     }
-    const double u = dtype == RW_F64 ? 16384 * DBL_EPSILON / 2 : 70 * (double)FLT_EPSILON / 2;
-    for (int64_t o = 0; o < out; o++)
-        cr_assert_leq(fabs(get(got[0], dtype, o) - r.y[o]), u * r.size[o] + 2 * unit(dtype) * fabs(r.y[o]), "kind %d type %d axes %x of %lld: %g for %g",
-                      kind, dtype, mask, (long long)n, get(got[0], dtype, o), r.y[o]);
+    const double v = unit_roundoff(dtype), u = (dtype == RW_F64 ? 16384 : 70) * arithmetic_roundoff(dtype);
+    for (int64_t o = 0; o < out; o++) {
+        const double sum = u * r.size[o] + DBL_EPSILON * fabs(r.y[o]), y = number_get(got[0], dtype, o);
+        cr_assert_leq(fabs(y - r.y[o]), sum + v * (fabs(r.y[o]) + sum), "kind %d type %d axes %x of %lld: %g for %g",
+                      kind, dtype, mask, (long long)n, y, r.y[o]);
+    }
     for (int64_t i = 0; i < n; i++) {
         const int64_t o = group(s, mask, i);
-        const double g = get(got[0] + (size_t)out * size, dtype, i);
-        const double want = kind == SUM ? 1 : kind == MEAN ? (double)out / (double)n : kind == MAX ? i == r.first[o] : exp(value(i * 7) - r.y[o]);
-        cr_assert_leq(fabs(g - want), (kind == LOGSUMEXP ? 64 * (double)FLT_EPSILON + 8 * unit(dtype) : 2 * unit(dtype)) * want, "gradient of kind %d: %g for %g",
-                      kind, g, want);
+        const double g = number_get(got[0] + (size_t)out * size, dtype, i);
+        const double want = kind == SUM    ? 1
+                            : kind == MEAN ? (double)out / (double)n
+                            : kind == MAX  ? i == r.first[o]
+                                           : exp(value(i * 7) - r.y[o]);
+        const double few = 2 * arithmetic_roundoff(dtype),
+                     off = kind == LOGSUMEXP ? expm1(v * fabs(r.y[o]) + u) + few : few;
+        cr_assert_leq(fabs(g - want), (off + v * (1 + off)) * want, "gradient of kind %d: %g for %g", kind, g, want);
     }
     free(r.y), free(r.size), free(r.first), free(x), free(got[0]), free(got[1]);
 }
@@ -156,12 +140,14 @@ static void check_reduce(struct bench *b, rw_dtype dtype, rw_shape s, uint32_t m
 Test(ops_reduce, every_pattern)
 {
     struct bench b = bench_open(1, 1);
-    const rw_shape shapes[] = { RW_SHAPE(7),         RW_SHAPE(40003),     RW_SHAPE(37, 1029),   RW_SHAPE(3001, 37), RW_SHAPE(3, 50, 17),
-                                RW_SHAPE(5, 1, 33),  RW_SHAPE(4, 5, 6, 7), RW_SHAPE(3, 200, 130), RW_SHAPE(2, 4, 3, 520) };
+    const rw_shape shapes[] = { RW_SHAPE(7),          RW_SHAPE(40003),       RW_SHAPE(37, 1029),
+                                RW_SHAPE(3001, 37),   RW_SHAPE(3, 50, 17),   RW_SHAPE(5, 1, 33),
+                                RW_SHAPE(4, 5, 6, 7), RW_SHAPE(3, 200, 130), RW_SHAPE(2, 4, 3, 520) };
     for (size_t d = 0; d < 3; d++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (uint32_t mask = 1; mask < 1u << shapes[i].rank; mask++)
-                for (int kind = SUM; kind <= LOGSUMEXP; kind++) check_reduce(&b, types[d], shapes[i], mask, (enum kind)kind);
+                for (int kind = SUM; kind <= LOGSUMEXP; kind++)
+                    check_reduce(&b, types[d], shapes[i], mask, (enum kind)kind);
     bench_close(&b);
 }
 
@@ -209,7 +195,11 @@ static rw_tensor *indexes(rw_tape *t, int64_t n)
     return rw_input(t, RW_I32, RW_SHAPE(n), target);
 }
 
-#define ROWS(name, expr) static rw_tensor *r_##name(rw_tape *t, rw_tensor *const *x) { return expr; }
+#define ROWS(name, expr)                                                                                               \
+    static rw_tensor *r_##name(rw_tape *t, rw_tensor *const *x)                                                        \
+    {                                                                                                                  \
+        return expr;                                                                                                   \
+    }
 ROWS(softmax, rw_softmax(t, x[0], -1))
 ROWS(softmax_middle, rw_softmax(t, x[0], 1))
 ROWS(log_softmax, rw_log_softmax(t, x[0], -1))
@@ -223,7 +213,8 @@ ROWS(cross_entropy, rw_cross_entropy(t, x[0], indexes(t, rw_tensor_shape(x[0]).d
 ROWS(mse, rw_mse_loss(t, x[0], x[1]))
 ROWS(embedding, rw_embedding(t, x[0], indexes(t, 300)))
 ROWS(rope, rw_rope(t, x[0], RW_NONE, 10000.0f))
-ROWS(rope_view, rw_rope(t, rw_permute(t, x[0], (const int[]){ 0, 2, 1, 3 }), indexes(t, rw_tensor_shape(x[0]).dim[1]), 500.0f))
+ROWS(rope_view,
+     rw_rope(t, rw_permute(t, x[0], (const int[]){ 0, 2, 1, 3 }), indexes(t, rw_tensor_shape(x[0]).dim[1]), 500.0f))
 
 struct rows_case {
     const char *name;
@@ -300,12 +291,16 @@ static void close_to(const struct rows_case *c, const struct result *got, const 
     for (int i = 0; i <= c->n; i++) {
         double error = 0, most = 0;
         for (int64_t j = 0; j < got->n[i]; j++) {
-            const double w = get(want->bytes[i], RW_F64, j), e = fabs(get(got->bytes[i], got->dtype[i], j) - w);
+            const double w = number_get(want->bytes[i], RW_F64, j),
+                         e = fabs(number_get(got->bytes[i], got->dtype[i], j) - w);
             most = fmax(most, fabs(w));
             error = e <= error ? error : e; /* a NaN stays */
         }
-        const double tolerance = dtype == RW_F64 ? 4096 * DBL_EPSILON : 64 * unit(RW_F32) + (dtype == RW_BF16 ? 4 * unit(RW_BF16) : 0);
-        cr_assert_leq(error, tolerance * most, "%s, type %d, result %d: error %g of %g", c->name, dtype, i, error, most);
+        const double tolerance = dtype == RW_F64
+                                     ? 4096 * DBL_EPSILON
+                                     : 64 * unit_roundoff(RW_F32) + (dtype == RW_BF16 ? 2 * unit_roundoff(RW_BF16) : 0);
+        cr_assert_leq(error, tolerance * most, "%s, type %d, result %d: error %g of %g", c->name, dtype, i, error,
+                      most);
     }
 }
 
@@ -315,7 +310,8 @@ Test(ops_reduce, rows)
     for (int i = 0; i < 512; i++) target[i] = i % 7 == 3 ? -100 : i * 37 % 101;
     for (size_t k = 0; k < sizeof rows_cases / sizeof *rows_cases; k++) {
         const struct rows_case *const c = &rows_cases[k];
-        if (c->build == r_embedding) for (int i = 0; i < 512; i++) target[i] = i * 37 % 101;
+        if (c->build == r_embedding)
+            for (int i = 0; i < 512; i++) target[i] = i * 37 % 101;
         const struct result want = run_rows(&b, c, RW_F64, true);
         for (size_t d = 0; d < 3; d++) {
             struct result one = { 0 };
