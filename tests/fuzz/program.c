@@ -158,3 +158,45 @@ bool fz_is_used(const struct fz_program *p, int statement)
             return true;
     return false;
 }
+
+/* Field by field: the bytes between them are anybody's. */
+
+static bool same_type(const struct fz_type *a, const struct fz_type *b)
+{
+    return fz_same(a, b) && a->bound == b->bound && a->slope == b->slope && a->trains == b->trains;
+}
+
+static bool same_statement(const struct fz_statement *a, const struct fz_statement *b)
+{
+    if (a->op != b->op || a->n_in != b->n_in || a->n_out != b->n_out || a->dropped != b->dropped || a->f != b->f)
+        return false;
+    if (memcmp(a->word, b->word, sizeof a->word) || memcmp(a->k, b->k, sizeof a->k)) return false;
+    for (int i = 0; i < a->n_in; i++)
+        if (a->in[i] != b->in[i]) return false;
+    for (int i = 0; i < a->n_out; i++)
+        if (!same_type(&a->out[i], &b->out[i])) return false;
+    return true;
+}
+
+static bool same_settings(const struct fz_program *a, const struct fz_program *b)
+{
+    for (int i = 0; i < FZ_STEPS; i++)
+        if (strcmp(a->policy[i], b->policy[i]) || a->threads[i] != b->threads[i]) return false;
+    return a->seed == b->seed && a->numbers == b->numbers && a->steps == b->steps && a->mode == b->mode &&
+           a->two_tapes == b->two_tapes && a->accumulates == b->accumulates && a->clips == b->clips;
+}
+
+bool fz_equal(const struct fz_program *a, const struct fz_program *b)
+{
+    if (!same_settings(a, b) || a->n != b->n || a->n_actions != b->n_actions || a->n_losses != b->n_losses)
+        return false;
+    for (int i = 0; i < a->n; i++)
+        if (!same_statement(&a->s[i], &b->s[i])) return false;
+    for (int i = 0; i < a->n_losses; i++)
+        if (a->loss[i] != b->loss[i]) return false;
+    for (int i = 0; i < a->n_actions; i++) {
+        const struct fz_action *const x = &a->action[i], *const y = &b->action[i];
+        if (x->kind != y->kind || x->loss != y->loss || x->dropped != y->dropped || x->value != y->value) return false;
+    }
+    return true;
+}

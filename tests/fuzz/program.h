@@ -132,6 +132,8 @@ bool fz_is_leaf(const struct fz_program *p, int value);
 /* Something reads an output of the statement. */
 bool fz_is_used(const struct fz_program *p, int statement);
 
+bool fz_equal(const struct fz_program *a, const struct fz_program *b);
+
 bool fz_broadcast(rw_shape a, rw_shape b, rw_shape *ret);
 static inline bool fz_same(const struct fz_type *a, const struct fz_type *b)
 {

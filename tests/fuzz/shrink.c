@@ -266,7 +266,7 @@ static enum fz_candidate make(void *context, struct fz_program *p, int k)
     const int tries = 1 + s->luck;
     *p = *s->best;
     if (!s->pass(p, k / tries)) return FZ_NO_MORE;
-    if (!memcmp(p, s->best, sizeof *p)) return FZ_SKIP;
+    if (fz_equal(p, s->best)) return FZ_SKIP;
     p->numbers += (uint64_t)(k % tries);
     return fz_resolve(p, NULL) ? FZ_CANDIDATE : FZ_SKIP;
 }
