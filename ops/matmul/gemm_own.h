@@ -1,12 +1,12 @@
 /*
- * The own loops of a matrix product, for one type of arithmetic. Included by matmul_cpu.c once with
- * T = float, V = vf and once with T = double, V = vd; F(name) gives the vector functions and these functions their
- * names.
+ * The own loops of a matrix product, for one type of arithmetic. Included by matmul_cpu.c once with T = float, N = nf
+ * and once with T = double, N = nd, the machine's own vectors; F names these functions, G those of N.
  *
  * A tile of c: a block of a and a panel of b are copied into the order in which the inner loop reads them, zero-filled
- * at the edges; the inner loop keeps OWN_ROWS x LANES of c in registers. Every element of c is one chain of sums over
- * k.
+ * at the edges; the inner loop keeps OWN_ROWS x LANES of c in registers. Every element is one chain of sums over k.
  */
+#define N_LANES (int)(NATIVE_BYTES / sizeof(T))
+
 struct F(blocks) {
     T a[GEMM_OWN_M * GEMM_OWN_K];
     T b[GEMM_OWN_K * GEMM_OWN_N];
@@ -36,15 +36,22 @@ VEC_INLINE void F(pack_b)(T *to, const struct gemm *g, rw_dtype dtype, int64_t a
                 *to++ = strip + l < cols ? F(element)(g->b.data, dtype, at + p * g->b.row + (strip + l) * g->b.col) : 0;
 }
 
+/* No lane meets another, so the sums may lie in vectors of the machine's own width, and in registers on every machine. */
 VEC_INLINE void F(inner)(T *c, const T *a, const T *b, int64_t depth)
 {
-    V sum[OWN_ROWS];
-    for (int r = 0; r < OWN_ROWS; r++) sum[r] = F(load)(c + r * GEMM_OWN_N);
+    N sum[OWN_ROWS][LANES / N_LANES];
+    for (int r = 0; r < OWN_ROWS; r++)
+        for (int v = 0; v < LANES / N_LANES; v++) sum[r][v] = *(const N *)(c + r * GEMM_OWN_N + v * N_LANES);
     for (int64_t p = 0; p < depth; p++) {
-        const V y = F(load)(b + p * LANES);
-        for (int r = 0; r < OWN_ROWS; r++) sum[r] = F(own_fma)(F(all)(a[p * OWN_ROWS + r]), y, sum[r]);
+        N y[LANES / N_LANES];
+        for (int v = 0; v < LANES / N_LANES; v++) y[v] = *(const N *)(b + p * LANES + v * N_LANES);
+        for (int r = 0; r < OWN_ROWS; r++) {
+            const N x = G(all)(a[p * OWN_ROWS + r]);
+            for (int v = 0; v < LANES / N_LANES; v++) sum[r][v] = G(own_fma)(x, y[v], sum[r][v]);
+        }
     }
-    for (int r = 0; r < OWN_ROWS; r++) F(store)(c + r * GEMM_OWN_N, sum[r]);
+    for (int r = 0; r < OWN_ROWS; r++)
+        for (int v = 0; v < LANES / N_LANES; v++) *(N *)(c + r * GEMM_OWN_N + v * N_LANES) = sum[r][v];
 }
 
 static void F(blocks_multiply)(struct F(blocks) *x, int64_t rows, int64_t cols, int64_t depth)
@@ -81,3 +88,5 @@ VEC_INLINE void F(tile)(const struct gemm *g, rw_dtype dtype, int64_t item, int6
     }
     F(write)(g, dtype, x.c, (item * g->m + row) * g->n + col, rows, col, cols);
 }
+
+#undef N_LANES

@@ -1,7 +1,7 @@
 /* CPU kernels of matmul and linear: the own loops of this instruction set, and the way to oneDNN (gemm.c). */
 #include "device/cpu/isa.h"
 #include "ops/matmul/gemm.h"
-#include "ops/vec.h"
+#include "ops/vec_native.h"
 
 /* Rows of c held in registers; divides GEMM_OWN_M. */
 #if defined(RW_ISA_IS_V4)
@@ -12,38 +12,45 @@
 #define OWN_ROWS 3
 #endif
 
-VEC_INLINE vf vf_own_fma(vf a, vf b, vf c)
-{
-    return vf_fma(a, b, c);
-}
-
-VEC_INLINE vd vd_own_fma(vd a, vd b, vd c)
+/* a * b + c with one rounding where the machine has it. */
+VEC_INLINE nf nf_own_fma(nf a, nf b, nf c)
 {
 #if defined(RW_ISA_IS_V4)
-    return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+    return (nf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(RW_ISA_IS_V3)
-    union { vd v; __m256d h[2]; } x = { a }, y = { b }, z = { c };
-    z.h[0] = _mm256_fmadd_pd(x.h[0], y.h[0], z.h[0]);
-    z.h[1] = _mm256_fmadd_pd(x.h[1], y.h[1], z.h[1]);
-    return z.v;
+    return (nf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+VEC_INLINE nd nd_own_fma(nd a, nd b, nd c)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(RW_ISA_IS_V3)
+    return (nd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
 #else
     return a * b + c;
 #endif
 }
 
 #define T float
-#define V vf
+#define N nf
 #define LANES VF_LANES
 #define F(name) vf_##name
+#define G(name) nf_##name
 #include "ops/matmul/gemm_own.h"
 #undef T
-#undef V
+#undef N
 #undef LANES
 #undef F
+#undef G
 #define T double
-#define V vd
+#define N nd
 #define LANES VD_LANES
 #define F(name) vd_##name
+#define G(name) nd_##name
 #include "ops/matmul/gemm_own.h"
 
 static void tile(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols)
