@@ -1,7 +1,8 @@
 /*
- * Every allocation of a training step fails once: for each n the n-th one. Each time the call reports RW_ERR_MEMORY (or
- * NULL with that error stuck), what was allocated meanwhile is given back, and the same step then succeeds and gives the
- * same bytes. A step is all that a trainer calls: optimizer, record, verify, explain, backward, update, save, load.
+ * * Every allocation of a training step fails once: for each n the n-th one. Each time the call reports RW_ERR_MEMORY
+ * (or NULL with that error stuck), what was allocated meanwhile is given back, and the same step then succeeds and
+ * gives the same bytes. A step is all that a trainer calls: optimizer, record, verify, explain, backward, update,
+ * save, load.
  */
 #include "support.h"
 
@@ -44,7 +45,8 @@ struct step {
 
 static rw_status create_context(struct step *s)
 {
-    rw_status status = rw_context_create(&s->ctx, &(rw_context_params){ .device = test_device(), .seed = 9, .threads = 1 });
+    rw_status status = rw_context_create(&s->ctx,
+                                         &(rw_context_params){ .device = test_device(), .seed = 9, .threads = 1 });
     if (status) return status;
     net_init(&s->net, s->ctx, 2, 16, RW_F32, 2); /* products large enough for the library that computes them */
     if ((status = rw_error_status(s->ctx))) return status;
@@ -129,11 +131,15 @@ static unsigned char *result_of(struct step *s)
 static void expect_no_part_of_a_file(void)
 {
     DIR *const d = opendir(dir);
-    for (const struct dirent *e = readdir(d); e; e = readdir(d)) cr_assert(!strstr(e->d_name, ".part"), "%s", e->d_name);
+    for (const struct dirent *e = readdir(d); e; e = readdir(d)) cr_assert(!strstr(e->d_name, ".part"), "%s",
+                                                                           e->d_name);
     closedir(d);
 }
 
-/* The i-th allocation fails, the step is given up, and then succeeds. live: the count after a reset, or -1 to leave it. */
+/*
+ * The i-th allocation fails, the step is given up, and then succeeds. live: the count after a reset, or -1 to leave
+ * it.
+ */
 static void fail_then_retry(struct step *s, uint64_t i, uint64_t n, const unsigned char *expected, int64_t live)
 {
     rw_alloc_fail_at(i);
@@ -168,7 +174,8 @@ Test(alloc_failure, of_creation)
     for (uint64_t i = 1; i <= n; i++) {
         struct step s = { 0 };
         rw_alloc_fail_at(i);
-        cr_assert_eq(create_context(&s), RW_ERR_MEMORY, "allocation %llu of %llu", (unsigned long long)i, (unsigned long long)n);
+        cr_assert_eq(create_context(&s), RW_ERR_MEMORY, "allocation %llu of %llu", (unsigned long long)i,
+                     (unsigned long long)n);
         rw_alloc_fail_at(0);
         close_step(&s);
         cr_assert_eq(rw_alloc_live(), live, "allocation %llu of %llu", (unsigned long long)i, (unsigned long long)n);

@@ -1,7 +1,7 @@
 /*
- * What the conformance suites share: a step of a program as bytes, to be compared between policies. No tolerance: what is
- * compared is recompute with itself. Numbers in the suites' comments are those of the behaviours that peers' test suites
- * and bug reports ask of a checkpointing runtime:
+ * What the conformance suites share: a step of a program as bytes, to be compared between policies. No tolerance:
+ * what is compared is recompute with itself. Numbers in the suites' comments are those of the behaviours that peers'
+ * test suites and bug reports ask of a checkpointing runtime:
  *
  *    1 replayed nodes run twice, others once        15 a value made in a region and used after it
  *    2 equal outputs and gradients                  16 dropout under every choice of kept values
@@ -124,8 +124,8 @@ static inline void expect_same_under(program p, const char *const *policies, siz
     cr_assert_gt(replayed, 0, "nothing was replayed: the comparison proves nothing");
     answer_free(&none);
 }
-#define SAME_UNDER(p, ...) \
-    expect_same_under(p, (const char *const[]){ __VA_ARGS__ }, sizeof((const char *const[]){ __VA_ARGS__ }) / sizeof(char *))
+#define NAMES(...) (const char *const[]){ __VA_ARGS__ }
+#define SAME_UNDER(p, ...) expect_same_under(p, NAMES(__VA_ARGS__), sizeof(NAMES(__VA_ARGS__)) / sizeof(char *))
 
 /* A parameter of normal deviates, made on the first call. */
 static inline rw_tensor *normal(struct bench *b, const char *name, rw_dtype dtype, rw_shape shape, double std)

@@ -19,7 +19,8 @@ static rw_tensor *chain(struct bench *b)
     rw_tensor *x = asked_input(b, RW_SHAPE(9, 8), 1);
     for (int l = 0; l < 4; l++) {
         ckpt_begin(b->t, "link");
-        x = rw_dropout(b->t, rw_gelu(b->t, rw_linear(b->t, x, normal(b, "w", RW_F32, RW_SHAPE(8, 8), 0.3), RW_NONE)), 0.1f);
+        x = rw_dropout(b->t, rw_gelu(b->t, rw_linear(b->t, x, normal(b, "w", RW_F32, RW_SHAPE(8, 8), 0.3), RW_NONE)),
+                       0.1f);
         x = watch(rw_mul(b->t, x, x));
         ckpt_end(b->t);
     }
@@ -74,7 +75,8 @@ static struct state advance(struct bench *b, struct state s, rw_tensor *w)
 static rw_tensor *structs(struct bench *b)
 {
     rw_tensor *const w = normal(b, "w", RW_F32, RW_SHAPE(8, 8), 0.4);
-    struct state s = { asked_input(b, RW_SHAPE(4, 8), 3), { asked_input(b, RW_SHAPE(4, 8), 4), asked_input(b, RW_SHAPE(4, 8), 5) } };
+    struct state s = { asked_input(b, RW_SHAPE(4, 8), 3),
+                       { asked_input(b, RW_SHAPE(4, 8), 4), asked_input(b, RW_SHAPE(4, 8), 5) } };
     for (int i = 0; i < 4; i++) s = advance(b, s, w);
     return total(b, rw_add(b->t, watch(s.hidden), rw_mul(b->t, watch(s.inner.cell), watch(s.inner.gate))));
 }
@@ -87,7 +89,8 @@ Test(conformance_bytes, outputs_and_gradients_of_regions_that_take_and_give_stru
 static rw_tensor *plain_input(struct bench *b)
 {
     const float v[12] = { 0.5f, -1, 2, 0.25f, 1, -0.75f, 3, 1.5f, -2, 0.125f, 1, 1 };
-    rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(3, 4), v), *const w = normal(b, "w", RW_F32, RW_SHAPE(4, 4), 0.5);
+    rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(3, 4), v), *const w = normal(b, "w", RW_F32, RW_SHAPE(4, 4),
+                                                                                      0.5);
     ckpt_begin(b->t, "mixed");
     rw_tensor *const h = rw_mul(b->t, rw_exp(b->t, x), rw_tanh(b->t, rw_linear(b->t, x, w, RW_NONE)));
     rw_tensor *const y = rw_mul(b->t, h, watch(rw_tanh(b->t, x)));
@@ -272,7 +275,8 @@ static rw_tensor *views(struct bench *b)
     rw_tensor *const base = rw_exp(b->t, rw_reshape(b->t, outside, RW_SHAPE(4, 12)));
     rw_tensor *const view = watch(rw_slice(b->t, base, 1, 3, 9)); /* leaves the region: kept */
     rw_tensor *const within = rw_slice(b->t, rw_sigmoid(b->t, base), 1, 2, 8); /* of a value that is discarded */
-    rw_tensor *const inner = rw_mul(b->t, rw_mul(b->t, view, within), rw_transpose(b->t, rw_transpose(b->t, within, 0, 1), 0, 1));
+    rw_tensor *const inner = rw_mul(b->t, rw_mul(b->t, view, within),
+                                    rw_transpose(b->t, rw_transpose(b->t, within, 0, 1), 0, 1));
     ckpt_end(b->t);
     return total(b, rw_mul(b->t, rw_permute(b->t, view, (const int[]){ 1, 0 }), rw_transpose(b->t, inner, 0, 1)));
 }
@@ -386,19 +390,22 @@ static rw_status top2_kernel(const rw_kernel *k)
     return RW_OK;
 }
 
-static const rw_op_def top2 = { .name = "top2", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT, .check = top2_check,
+static const rw_op_def top2 = { .name = "top2", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT,
+                                .check = top2_check,
                                 .kernel = { [RW_DEVICE_CPU] = top2_kernel } };
 
 static rw_tensor *mixture(struct bench *b)
 {
-    rw_tensor *const x = normal(b, "x", RW_F32, RW_SHAPE(8, 5), 1), *const experts = normal(b, "experts", RW_F32, RW_SHAPE(EXPERTS, 5), 1);
+    rw_tensor *const x = normal(b, "x", RW_F32, RW_SHAPE(8, 5), 1), *const experts = normal(b, "experts", RW_F32,
+                                                                                            RW_SHAPE(EXPERTS, 5), 1);
     rw_tensor *router = rw_param_find(b->ctx, "router"); /* zero: all experts tie, at every token */
     if (!router) router = rw_param(b->ctx, "router", RW_F32, RW_SHAPE(EXPERTS, 5));
     ckpt_begin(b->t, "moe");
     rw_tensor *const scores = rw_softmax(b->t, rw_linear(b->t, rw_tanh(b->t, x), router, RW_NONE), -1);
     rw_tensor *const index = rw_apply(b->t, &top2, &scores, 1, NULL, 0, NULL);
     rw_tensor *const taken = rw_mul(b->t, rw_embedding(b->t, experts, index), rw_reshape(b->t, x, RW_SHAPE(8, 1, 5)));
-    rw_tensor *const gain = rw_mul(b->t, taken, rw_reshape(b->t, rw_max(b->t, scores, RW_AXES(-1), false), RW_SHAPE(8, 1, 1)));
+    rw_tensor *const gain = rw_mul(b->t, taken,
+                                   rw_reshape(b->t, rw_max(b->t, scores, RW_AXES(-1), false), RW_SHAPE(8, 1, 1)));
     ckpt_end(b->t);
     return total(b, rw_mul(b->t, gain, gain));
 }

@@ -1,6 +1,6 @@
 /*
- * Conformance: what a node gives depends on its inputs, its attributes and its ticket alone. Items 22 and 25 of the list in
- * conformance.h: precision, threads, alignment, the place in the arena, what ran before.
+ * * Conformance: what a node gives depends on its inputs, its attributes and its ticket alone. Items 22 and 25 of the
+ * list in conformance.h: precision, threads, alignment, the place in the arena, what ran before.
  */
 #include "conformance.h"
 
@@ -45,7 +45,8 @@ static rw_dtype inside; /* the precision that the region is recorded in */
 
 static rw_tensor *mixed(struct bench *b)
 {
-    rw_tensor *const w = normal(b, "w", RW_F32, RW_SHAPE(64, 64), 0.2), *const x = normal(b, "x", RW_F32, RW_SHAPE(48, 64), 1);
+    rw_tensor *const w = normal(b, "w", RW_F32, RW_SHAPE(64, 64), 0.2), *const x = normal(b, "x", RW_F32,
+                                                                                          RW_SHAPE(48, 64), 1);
     ckpt_begin(b->t, "low");
     rw_tensor *h = rw_linear(b->t, rw_cast(b->t, rw_mul(b->t, x, x), inside), rw_cast(b->t, w, inside), RW_NONE);
     h = rw_gelu(b->t, h);
@@ -112,7 +113,8 @@ static rw_dtype dtype;
 static rw_tensor *all_families(struct bench *b)
 {
     enum { S = 33, C = 24, V = 29 };
-    rw_tensor *const table = normal(b, "table", dtype, RW_SHAPE(V, C), 1), *const w = normal(b, "w", dtype, RW_SHAPE(3 * C, C), 0.3);
+    rw_tensor *const table = normal(b, "table", dtype, RW_SHAPE(V, C), 1), *const w = normal(b, "w", dtype,
+                                                                                             RW_SHAPE(3 * C, C), 0.3);
     rw_tensor *const gain = normal(b, "gain", dtype, RW_SHAPE(C), 1);
     int32_t index[S];
     for (int i = 0; i < S; i++) index[i] = i * 7 % V;
@@ -133,7 +135,8 @@ static rw_tensor *all_families(struct bench *b)
     x = rw_concat(b->t, (rw_tensor *[]){ rw_slice(b->t, x, 1, 3, C), rw_exp(b->t, rw_slice(b->t, x, 1, 0, 3)) }, 2, 1);
     x = rw_add(b->t, watch(x), rw_scale(b->t, rw_randn(b->t, dtype, RW_SHAPE(S, C)), 0.1));
     ckpt_end(b->t);
-    return rw_cross_entropy(b->t, rw_matmul(b->t, x, rw_transpose(b->t, table, 0, 1)), rw_input(b->t, RW_I32, RW_SHAPE(S), index));
+    return rw_cross_entropy(b->t, rw_matmul(b->t, x, rw_transpose(b->t, table, 0, 1)),
+                            rw_input(b->t, RW_I32, RW_SHAPE(S), index));
 }
 
 static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F64 };
@@ -225,13 +228,15 @@ static struct answer shifted(int op, int before)
     struct answer a = { 0 };
     struct bench b = bench_open(5, 2);
     const size_t size = rw_dtype_size(dtype);
-    rw_tensor *const base = rw_param(b.ctx, "base", RW_F32, RW_SHAPE(N)), *const p = rw_param(b.ctx, "p", dtype, RW_SHAPE(N + 32));
+    rw_tensor *const base = rw_param(b.ctx, "base", RW_F32, RW_SHAPE(N)), *const p = rw_param(b.ctx, "p", dtype,
+                                                                                              RW_SHAPE(N + 32));
     rw_init_normal(base, 0, 1);
     unsigned char value[(N + 32) * 8] = { 0 }, gradient[(N + 32) * 8];
     cr_assert_eq(rw_read(b.t, rw_cast(b.t, base, dtype), value + (size_t)before * size, N * size), RW_OK);
     cr_assert_eq(rw_write(p, value, rw_tensor_bytes(p)), RW_OK);
     rw_tensor *const y = one_op(b.t, rw_slice(b.t, p, 0, before, before + N), op);
-    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK, "%s",
+                 rw_error_message(b.ctx));
     append_tensor(&a, b.t, y);
     cr_assert_eq(rw_read(b.t, rw_gradient(p), gradient, rw_tensor_bytes(p)), RW_OK);
     append(&a, gradient + (size_t)before * size, N * size);
@@ -322,7 +327,8 @@ static rw_tensor *after_others(struct bench *b)
     rw_tensor *other = rw_input(b->t, dtype, RW_SHAPE(13, 17), NULL);
     for (int i = 0; i < recorded_before; i++) other = rw_tanh(b->t, rw_add_scalar(b->t, other, 0.1));
     rw_tensor *const loss = all_families(b);
-    return recorded_before ? rw_add(b->t, loss, rw_scale(b->t, rw_cast(b->t, total(b, other), rw_tensor_dtype(loss)), 0)) : loss;
+    return recorded_before ? rw_add(b->t, loss,
+                                    rw_scale(b->t, rw_cast(b->t, total(b, other), rw_tensor_dtype(loss)), 0)) : loss;
 }
 
 Test(conformance_kernels, masks_and_results_do_not_depend_on_what_was_recorded_before)

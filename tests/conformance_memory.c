@@ -93,7 +93,8 @@ static rw_status poison_after(struct rw_observer *o, const rw_plan *plan, size_t
 
 static rw_plan *step_plan(struct bench *b, rw_tensor *loss)
 {
-    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss->id, .n_values = 1, .policy = &b->t->policy };
+    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss->id, .n_values = 1,
+                                        .policy = &b->t->policy };
     rw_plan *plan = NULL;
     cr_assert_eq(rw_plan_get(b->t, &request, &plan), RW_OK, "%s", rw_error_message(b->ctx));
     return plan;
@@ -253,7 +254,10 @@ Test(conformance_memory, peak_with_recompute_is_below_peak_without_and_equals_th
     cr_assert_lt(kept[1], kept[0]);
 }
 
-/* 7. Replays of one region make room for those of the next: more regions cost their inputs, 4096 floats each, no more. */
+/*
+ * 7. Replays of one region make room for those of the next: more regions cost their inputs, 4096 floats each, no
+ * more.
+ */
 Test(conformance_memory, a_replayed_value_is_dropped_after_its_last_use)
 {
     size_t peak[2];
@@ -339,7 +343,8 @@ Test(conformance_memory, no_category_of_memory_grows_over_ten_thousand_steps)
     for (int step = 0; step < STEPS; step++) {
         const struct held h = trained_step(&b, &n, opt, step);
         if (step < WARM) warm = h;
-        cr_assert_eq(memcmp(&h.memory, &warm.memory, sizeof h.memory), 0, "step %d: some category of rw_memory differs", step);
+        cr_assert_eq(memcmp(&h.memory, &warm.memory, sizeof h.memory), 0, "step %d: some category of rw_memory differs",
+                     step);
         cr_assert_eq(h.allocations, warm.allocations, "step %d: %d allocations more", step,
                      (int)(h.allocations - warm.allocations));
         /* 16 bytes, the least that malloc() gives, leaked at every step would be 155 KiB. */
@@ -410,7 +415,8 @@ Test(conformance_memory, nothing_leaks_after_a_failed_step)
             allocations = rw_alloc_live();
             memory = now;
         }
-        cr_assert_eq(rw_alloc_live(), allocations, "round %d: %d allocations more", round, (int)(rw_alloc_live() - allocations));
+        cr_assert_eq(rw_alloc_live(), allocations, "round %d: %d allocations more", round,
+                     (int)(rw_alloc_live() - allocations));
         cr_assert_eq(memcmp(&now, &memory, sizeof now), 0, "round %d: some category of rw_memory differs", round);
     }
     bench_close(&b);

@@ -204,7 +204,8 @@ static void expect_runs(const char *policy, const char *runs)
     expect_same(&none, &a, policy);
     size_t replayed = 0;
     for (int i = 0; i < 2 * LAYERS; i++) {
-        cr_assert_eq(counted_runs[i], runs[i] - '0', "%s: op %d of layer %d ran %d times", policy, i % 2, i / 2, counted_runs[i]);
+        cr_assert_eq(counted_runs[i], runs[i] - '0', "%s: op %d of layer %d ran %d times", policy, i % 2, i / 2,
+                     counted_runs[i]);
         replayed += (size_t)counted_runs[i] - 1;
     }
     cr_assert_eq(a.replayed, replayed, "%s: %zu replays planned, %zu ran", policy, a.replayed, replayed);
@@ -304,7 +305,8 @@ static rw_status noisy_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_mul(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_output(g, 1)));
 }
 
-static const rw_op_def noisy = { .name = "noisy", .n_inputs = 1, .n_outputs = 2, .flags = RW_OP_RANDOM, .check = noisy_check,
+static const rw_op_def noisy = { .name = "noisy", .n_inputs = 1, .n_outputs = 2, .flags = RW_OP_RANDOM,
+                                 .check = noisy_check,
                                  .kernel = { [RW_DEVICE_CPU] = noisy_kernel }, .grad = noisy_grad };
 
 static rw_tensor *noise_at_the_end(struct bench *b)
@@ -335,20 +337,23 @@ Test(conformance_replay, an_auxiliary_output_of_a_regions_last_op_is_complete_in
 /* The built-in ones: attention's backward reads its row sums, the loss's its row statistics. */
 static rw_tensor *attention_at_the_end(struct bench *b)
 {
-    rw_tensor *const w = normal(b, "w", RW_F32, RW_SHAPE(48, 16), 0.3), *const x = normal(b, "x", RW_F32, RW_SHAPE(20, 16), 1);
+    rw_tensor *const w = normal(b, "w", RW_F32, RW_SHAPE(48, 16), 0.3), *const x = normal(b, "x", RW_F32,
+                                                                                          RW_SHAPE(20, 16), 1);
     const int64_t sizes[3] = { 16, 16, 16 };
     rw_tensor *part[3];
     ckpt_begin(b->t, "attention");
     cr_assert_eq(rw_split(b->t, rw_linear(b->t, x, w, RW_NONE), -1, sizes, 3, part), RW_OK);
     for (int i = 0; i < 3; i++) part[i] = rw_reshape(b->t, part[i], RW_SHAPE(1, 2, 20, 8));
-    rw_tensor *const y = rw_attention(b->t, part[0], part[1], part[2], &(rw_attention_params){ .causal = true, .dropout = 0.2f });
+    rw_tensor *const y = rw_attention(b->t, part[0], part[1], part[2],
+                                      &(rw_attention_params){ .causal = true, .dropout = 0.2f });
     ckpt_end(b->t);
     return total(b, y);
 }
 
 static rw_tensor *loss_at_the_end(struct bench *b)
 {
-    rw_tensor *const w = normal(b, "w", RW_F32, RW_SHAPE(11, 16), 0.3), *const x = normal(b, "x", RW_F32, RW_SHAPE(6, 16), 1);
+    rw_tensor *const w = normal(b, "w", RW_F32, RW_SHAPE(11, 16), 0.3), *const x = normal(b, "x", RW_F32,
+                                                                                          RW_SHAPE(6, 16), 1);
     const int32_t target[6] = { 1, 10, -100, 0, 3, 3 };
     ckpt_begin(b->t, "head");
     rw_tensor *const loss =

@@ -1,6 +1,6 @@
 /*
- * The promise: recompute changes no byte. Losses and gradients of every step, parameters after twenty and the generator's
- * state, for every policy, nesting and type, against the policy "none". No tolerance anywhere.
+ * * The promise: recompute changes no byte. Losses and gradients of every step, parameters after twenty and the
+ * generator's state, for every policy, nesting and type, against the policy "none". No tolerance anywhere.
  */
 #include "support.h"
 
@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const policies[] = { "full",           "selective:outer",  "selective:inner", "selective:middle,inner",
+static const char *const policies[] = { "full",           "selective:outer",  "selective:inner",
+                                        "selective:middle,inner",
                                         "uniform:2",      "uniform:3",        "block:1",         "block:99",
                                         "ops:linear",     "ops:layernorm,gelu", "names:save=up" };
 #define POLICIES (sizeof policies / sizeof *policies)
@@ -94,7 +95,8 @@ static void same(const struct outcome *a, const struct outcome *b, const char *w
     cr_assert_eq(a->bytes, b->bytes);
     for (int s = 0; s < a->steps; s++) {
         const size_t at = a->bytes * (size_t)s;
-        cr_assert_eq(first_difference(a->gradients + at, b->gradients + at, a->bytes), -1, "%s: gradients of step %d differ",
+        cr_assert_eq(first_difference(a->gradients + at, b->gradients + at, a->bytes), -1,
+                     "%s: gradients of step %d differ",
                      what, s);
     }
     cr_assert_eq(first_difference(a->parameters, b->parameters, a->bytes), -1, "%s: parameters differ", what);

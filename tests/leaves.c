@@ -1,4 +1,7 @@
-/* Leaves: what stands on a tape for a parameter, its gradient or an input, with several tapes and plans in one context. */
+/*
+ * Leaves: what stands on a tape for a parameter, its gradient or an input, with several tapes and plans in one
+ * context.
+ */
 #include "support.h"
 
 #include <criterion/criterion.h>
@@ -36,7 +39,8 @@ static void expect_gradient(rw_tensor *p, const float *expected, const char *wha
 {
     float g[4];
     cr_assert_eq(rw_read(NULL, rw_gradient(p), g, sizeof g), RW_OK);
-    cr_assert_eq(memcmp(g, expected, sizeof g), 0, "%s: %g %g %g %g", what, (double)g[0], (double)g[1], (double)g[2], (double)g[3]);
+    cr_assert_eq(memcmp(g, expected, sizeof g), 0, "%s: %g %g %g %g", what, (double)g[0], (double)g[1], (double)g[2],
+                 (double)g[3]);
 }
 
 /* One after the other, then op by op in turns: each use of a parameter must count, whoever recorded in between. */
@@ -108,7 +112,10 @@ Test(leaves, a_parameter_that_only_a_gradient_rule_reads_can_be_used_afterwards)
     }
 }
 
-/* Adding to gradients reads them: a leaf of the plan alone, whose place on the tape belongs to another structure's leaf. */
+/*
+ * Adding to gradients reads them: a leaf of the plan alone, whose place on the tape belongs to another structure's
+ * leaf.
+ */
 Test(leaves, a_plan_that_adds_to_gradients_does_not_mistake_another_structures_leaves_for_its_own)
 {
     rw_tensor *const p = param("p", 0.5f), *const q = param("q", 0.25f);

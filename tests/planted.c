@@ -1,7 +1,7 @@
 /*
- * Mistakes planted on purpose: not a suite, but what scripts/test.sh shows to AddressSanitizer and Valgrind first. Whether
- * they see anything in a test is not a matter of course: Criterion runs each test in a process of its own, ignores how that
- * one ends and swallows what it prints.
+ * * Mistakes planted on purpose: not a suite, but what scripts/test.sh shows to AddressSanitizer and Valgrind first.
+ * Whether they see anything in a test is not a matter of course: Criterion runs each test in a process of its own,
+ * ignores how that one ends and swallows what it prints.
  */
 #include "memory/alloc.h"
 

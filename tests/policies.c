@@ -1,4 +1,4 @@
-/* The policy language: every form is read, every mistake refused with its place, and names that stand for nothing too. */
+/* The policy language: every form is read, every mistake and every name of nothing refused with its place. */
 #include "support.h"
 
 #include "memory/alloc.h"
@@ -47,7 +47,10 @@ Test(policy, names_are_looked_up_whole)
     rw_policy_finish(&p);
 }
 
-/* What is not in this version is read to the end before it is refused: a mistake in it is named first, with its place. */
+/*
+ * What is not in this version is read to the end before it is refused: a mistake in it is named first, with its
+ * place.
+ */
 Test(policy, budgets_and_offloading_are_read_before_they_are_refused)
 {
     static const struct {
@@ -84,10 +87,13 @@ Test(policy, budgets_and_offloading_are_read_before_they_are_refused)
     }
 }
 
-/* Strings over the language's own letters: read or refused with a column inside the string, and nothing is left over. */
+/*
+ * Strings over the language's own letters: read or refused with a column inside the string, and nothing is left over.
+ */
 Test(policy, any_string_is_read_or_refused_with_a_column)
 {
-    static const char *const bits[] = { "none", "full", "selective", "uniform", "block", "ops", "names", "budget", "offload",
+    static const char *const bits[] = { "none", "full", "selective", "uniform", "block", "ops", "names", "budget",
+                                        "offload",
                                         ":", ":", ",", ";", "=", "+", "save=", "offload=", "a", "12", "0", " ", "\xff",
                                         ".", "%", "GiB", "budget:12" };
     uint32_t state = 7;
@@ -139,14 +145,17 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_tensor *const v = rw_sum(t, x, RW_AXES(0), false), *const q = rw_reshape(t, x, RW_SHAPE(1, 1, 2, 2));
     rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(2), NULL);
     rw_add(t, x, x), rw_sub(t, x, x), rw_mul(t, x, x), rw_div(t, x, x), rw_maximum(t, x, x), rw_swiglu(t, x, x);
-    rw_scale(t, x, 2), rw_add_scalar(t, x, 2), rw_pow_scalar(t, x, 2), rw_neg(t, x), rw_abs(t, x), rw_exp(t, x), rw_log(t, x);
+    rw_scale(t, x, 2), rw_add_scalar(t, x, 2), rw_pow_scalar(t, x, 2), rw_neg(t, x), rw_abs(t, x), rw_exp(t,
+                                                                                                          x), rw_log(t,
+                                                                                                                     x);
     rw_sqrt(t, x), rw_tanh(t, x), rw_sigmoid(t, x), rw_relu(t, x), rw_silu(t, x), rw_gelu(t, x), rw_gelu_tanh(t, x);
     rw_matmul(t, x, x), rw_linear(t, x, x, RW_NONE), rw_layernorm(t, x, v, v, 1), rw_rmsnorm(t, x, v, 1);
     rw_mean(t, x, RW_AXES(0), false), rw_max(t, x, RW_AXES(0), false), rw_logsumexp(t, x, RW_AXES(0), false);
     rw_sum_to(t, x, RW_SHAPE(1, 2)), rw_softmax(t, x, 0), rw_log_softmax(t, x, 0), rw_causal_softmax(t, x, 1);
     rw_dropout(t, x, 0.5f), rw_randn(t, RW_F32, RW_SHAPE(2)), rw_rand(t, RW_F32, RW_SHAPE(2));
     rw_attention(t, q, q, q, NULL), rw_rope(t, q, RW_NONE, 10000);
-    rw_embedding(t, x, index), rw_cross_entropy(t, x, index), rw_cross_entropy_ignore(t, x, index, 7), rw_mse_loss(t, x, x);
+    rw_embedding(t, x, index), rw_cross_entropy(t, x, index), rw_cross_entropy_ignore(t, x, index, 7), rw_mse_loss(t, x,
+                                                                                                                   x);
     rw_permute(t, x, axes), rw_transpose(t, x, 0, 1), rw_slice(t, x, 0, 0, 1), rw_broadcast_to(t, v, RW_SHAPE(3, 2));
     rw_contiguous(t, rw_transpose(t, x, 0, 1)), rw_cast(t, x, RW_F64), rw_concat(t, (rw_tensor *[]){ x, x }, 2, 0);
     rw_split(t, x, 0, sizes, 2, part), rw_assign(t, state, x);
@@ -163,9 +172,11 @@ static bool was_recorded(const rw_context *ctx, const char *name)
 Test(policy, the_list_of_built_in_ops_is_that_of_the_public_header)
 {
     struct bench b = bench_open(1, 1);
-    record_every_op(b.t, rw_param(b.ctx, "x", RW_F32, RW_SHAPE(2, 2)), rw_buffer(b.ctx, "state", RW_F32, RW_SHAPE(2, 2)));
+    record_every_op(b.t, rw_param(b.ctx, "x", RW_F32, RW_SHAPE(2, 2)),
+                    rw_buffer(b.ctx, "state", RW_F32, RW_SHAPE(2, 2)));
     cr_assert_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
-    for (size_t i = 0; i < b.ctx->n_ops; i++) cr_expect(rw_op_is_builtin(b.ctx->ops[i]->name), "%s", b.ctx->ops[i]->name);
+    for (size_t i = 0; i < b.ctx->n_ops; i++) cr_expect(rw_op_is_builtin(b.ctx->ops[i]->name), "%s",
+                                                        b.ctx->ops[i]->name);
     FILE *const f = fopen(REWIND_OPS_HEADER, "r");
     cr_assert_not_null(f);
     char line[512], name[64];
@@ -173,7 +184,8 @@ Test(policy, the_list_of_built_in_ops_is_that_of_the_public_header)
     while (fgets(line, sizeof line, f)) {
         if (sscanf(line, "#define rw_%63[a-z_](...) rw_", name) != 1 || !strstr(line, "(...)")) continue;
         n++;
-        if (!strcmp(name, "transpose") || !strcmp(name, "cross_entropy_ignore")) continue; /* forms of permute and cross_entropy */
+        /* forms of permute and cross_entropy */
+        if (!strcmp(name, "transpose") || !strcmp(name, "cross_entropy_ignore")) continue;
         cr_expect(rw_op_is_builtin(name), "rw_%s", name);
         cr_expect(was_recorded(b.ctx, name), "rw_%s is not called above", name);
     }
@@ -189,7 +201,8 @@ static rw_status twice_check(rw_op_call *call)
 
 static rw_status twice_kernel(const rw_kernel *k)
 {
-    for (int64_t i = 0; i < k->out[0].layout->numel; i++) ((float *)k->out[0].data)[i] = 2 * ((const float *)k->in[0].data)[i];
+    const float *const x = k->in[0].data;
+    for (int64_t i = 0; i < k->out[0].layout->numel; i++) ((float *)k->out[0].data)[i] = 2 * x[i];
     return RW_OK;
 }
 

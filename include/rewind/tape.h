@@ -66,7 +66,9 @@ RW_API rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n);
  * the gradient of this loss alone: rw_gradient() gives that of the last backward.
  * Runs the forward ops that did not run yet, replays what the policy discarded. May be called more than once.
  * @param loss a floating-point tensor with one element.
- * @return RW_OK or the first error; on failure no gradient has changed.
+ * @return RW_OK or the first error. On failure no gradient has changed, with one exception: sums are taken in place,
+ *         so a gradient that was not zero and to which this call had begun to add is lost. To read it, to add to it or
+ *         to step with it is RW_ERR_CHANGED, until rw_zero_grad().
  */
 RW_API rw_status rw_backward(rw_tape *t, rw_tensor *loss);
 

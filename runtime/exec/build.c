@@ -230,7 +230,7 @@ static bool take_tail(const struct build *b, rw_plan *plan, const struct rw_tape
 static void forget_leaves_of_the_tail(rw_plan *plan, const struct rw_tape_mark *mark)
 {
     for (size_t i = 0; i < plan->n_sources; i++)
-        if (plan->sources[i].leaf != RW_NONE_ID && plan->sources[i].leaf >= mark->leaves) plan->sources[i].leaf = RW_NONE_ID;
+        if (plan->sources[i].leaf >= mark->leaves) plan->sources[i].leaf = RW_NONE_ID;
 }
 
 static rw_status assemble(struct build *b, struct rw_schedule *s, const struct rw_tape_mark *mark, rw_plan **ret_plan)
@@ -267,8 +267,8 @@ static rw_status check_op_names(rw_context *ctx, const struct rw_policy *policy)
     size_t column = sizeof "ops:";
     for (size_t i = 0; policy->kind == RW_POLICY_OPS && i < policy->n_names; i++) {
         if (!is_op(ctx, policy->names[i]))
-            return rw_fail(ctx, RW_ERR_POLICY, "policy \"%s\", column %zu: no op is called \"%s\": it is neither built in nor recorded "
-                           "in this context", policy->spec, column, policy->names[i]);
+            return rw_fail(ctx, RW_ERR_POLICY, "policy \"%s\", column %zu: no op is called \"%s\": it is neither built in nor "
+                           "recorded in this context", policy->spec, column, policy->names[i]);
         column += strlen(policy->names[i]) + 1;
     }
     return RW_OK;

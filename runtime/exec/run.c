@@ -113,7 +113,12 @@ static rw_status resolve_sources(rw_tape *t, const rw_plan *p, void **sources)
         if (status) return status;
         switch ((enum rw_source_kind)s->kind) {
         case RW_SOURCE_PARAM: sources[i] = t->ctx->params[s->index]->data; break;
-        case RW_SOURCE_GRADIENT: sources[i] = t->ctx->params[s->index]->grad; break;
+        case RW_SOURCE_GRADIENT: {
+            const rw_status spoiled = rw_gradient_check(t->ctx, t->ctx->params[s->index], "run");
+            if (spoiled) return spoiled;
+            sources[i] = t->ctx->params[s->index]->grad;
+            break;
+        }
         case RW_SOURCE_INPUT: sources[i] = t->leaves[s->index].data; break;
         case RW_SOURCE_HELD: sources[i] = rw_tape_held(t, s->index); break;
         }
@@ -242,6 +247,22 @@ rw_status rw_plan_prepare(rw_tape *t, const rw_plan *plan, struct rw_plan_memory
     return resolve_sources(t, plan, memory->sources);
 }
 
+void rw_plan_spoil(rw_tape *t, const rw_plan *plan, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++) {
+        const struct rw_step *const step = &plan->steps[i];
+        const struct rw_node *const node = rw_plan_node(t, plan, step->node);
+        for (uint32_t k = 0; k < node->n_outputs; k++) {
+            const uint32_t place = plan->places[step->place + node->n_inputs + k];
+            if (place >> 30 != RW_PLACE_SOURCE) continue;
+            const struct rw_source *const to_source = &plan->sources[place & 0x3fffffffu];
+            if (to_source->kind != RW_SOURCE_GRADIENT) continue;
+            struct rw_param *const p = t->ctx->params[to_source->index];
+            p->grad_spoiled = !p->grad_clear; /* what was clear still is: it was written, and nobody reads that */
+        }
+    }
+}
+
 rw_status rw_plan_queue(rw_tape *t, rw_plan *plan, const struct rw_plan_memory *memory, size_t from, size_t to,
                         struct rw_observer *observer)
 {
@@ -250,11 +271,13 @@ rw_status rw_plan_queue(rw_tape *t, rw_plan *plan, const struct rw_plan_memory *
                       .sources = memory->sources, .region = RW_NONE_ID };
     struct rw_trace *const trace = observer ? NULL : ctx->trace; /* a watched run is the verifier's, not the program's */
     rw_status status = trace ? rw_trace_begin(trace, ctx, to - from) : RW_OK;
-    for (size_t i = from; !status && i < to; i++) {
+    size_t reached = from;
+    for (size_t i = from; !status && i < to; reached = ++i) {
         if (ctx->device->range) name_range(&w, &plan->steps[i]);
         if (trace) rw_trace_step(trace, ctx, i - from);
         status = run_step(&w, i, observer);
     }
+    if (status) rw_plan_spoil(t, plan, from, reached);
     if (trace && !status) rw_trace_step(trace, ctx, to - from);
     if (ctx->device->range && w.region != RW_NONE_ID) ctx->device->range(ctx->device_state, NULL);
     if (from == 0) ctx->memory.measured_peak = 0;
@@ -293,6 +316,7 @@ rw_status rw_plan_run(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct 
     if (!status && ctx->device->set_ticket_base) status = ctx->device->set_ticket_base(ctx->device_state, t->ticket_base);
     if (!status) status = rw_plan_queue(t, plan, &memory, from, to, observer);
     const rw_status waited = rw_plan_wait(t, plan); /* after a failure too: what was queued reads memory that may go */
+    if (waited && !status) rw_plan_spoil(t, plan, from, to);
     if (ctx->trace && !observer && !status && !waited) rw_trace_write(ctx->trace, t, plan, from, to);
     rw_free(memory.sources);
     return status ? status : waited;

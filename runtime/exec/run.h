@@ -47,6 +47,9 @@ rw_status rw_plan_prepare(rw_tape *t, const rw_plan *plan, struct rw_plan_memory
 rw_status rw_plan_queue(rw_tape *t, rw_plan *plan, const struct rw_plan_memory *memory, size_t from, size_t to,
                         struct rw_observer *observer);
 
+/* Steps [from, to) of a plan may have run, and the whole has failed: gradients that they added to are no sums. */
+void rw_plan_spoil(rw_tape *t, const rw_plan *plan, size_t from, size_t to);
+
 /* Waits for a queued plan and reports what failed in it. */
 rw_status rw_plan_wait(rw_tape *t, const rw_plan *plan);
 

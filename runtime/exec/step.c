@@ -38,7 +38,7 @@ static rw_status run_part(rw_tape *t, rw_plan *plan, size_t from, size_t to, str
     plan->references++; /* a kernel of the caller's own may record and plan: the cache must not drop this one meanwhile */
     rw_note_plan_memory(t->ctx, plan);
     rw_status status = rw_plan_run(t, plan, from, to, observer);
-    if (!status) status = rw_plan_settle(t, plan, from, to);
+    if (!status && (status = rw_plan_settle(t, plan, from, to))) rw_plan_spoil(t, plan, from, to);
     rw_plan_release(plan);
     return status;
 }
@@ -167,6 +167,8 @@ static rw_status read_param(struct rw_tensor *x, void *out)
     struct rw_param *const p = rw_param_of(x);
     rw_context *const ctx = x->owner.ctx;
     if (!(x->flags & RW_VALUE_GRADIENT)) return ctx->device->download(ctx->device_state, out, p->data, p->bytes);
+    const rw_status status = rw_gradient_check(ctx, p, "rw_read");
+    if (status) return status;
     if (p->grad_clear) memset(out, 0, p->bytes);
     else return ctx->device->download(ctx->device_state, out, p->grad, p->bytes);
     return RW_OK;

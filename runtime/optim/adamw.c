@@ -151,7 +151,8 @@ rw_status rw_adamw_queue(rw_adamw *opt)
 rw_status rw_adamw_step(rw_adamw *opt)
 {
     if (!opt) return RW_ERR_ARGUMENT;
-    const rw_status status = rw_adamw_prepare(opt);
+    rw_status status = rw_gradients_check(opt->ctx, "rw_adamw_step");
+    if (!status) status = rw_adamw_prepare(opt);
     return status ? status : rw_adamw_queue(opt);
 }
 
@@ -159,6 +160,8 @@ rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm)
 {
     if (!ctx) return RW_ERR_ARGUMENT;
     if (!(max_norm > 0)) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: a norm of %g", max_norm);
+    const rw_status spoiled = rw_gradients_check(ctx, "rw_clip_grad_norm");
+    if (spoiled) return spoiled;
     double sum = 0;
     for (size_t i = 0; i < ctx->n_params; i++) {
         const struct rw_param *const p = ctx->params[i];

@@ -207,5 +207,22 @@ rw_tensor *rw_gradient(rw_tensor *x)
 
 void rw_zero_grad(rw_context *ctx)
 {
-    for (size_t i = 0; ctx && i < ctx->n_params; i++) ctx->params[i]->grad_clear = true;
+    for (size_t i = 0; ctx && i < ctx->n_params; i++) {
+        ctx->params[i]->grad_clear = true;
+        ctx->params[i]->grad_spoiled = false;
+    }
+}
+
+rw_status rw_gradient_check(rw_context *ctx, const struct rw_param *p, const char *what)
+{
+    if (!p->grad_spoiled) return RW_OK;
+    return rw_fail(ctx, RW_ERR_CHANGED, "%s: the gradient of \"%s\" holds a part of a backward that failed while it was "
+                   "added to it; rw_zero_grad() makes it usable again", what, p->name);
+}
+
+rw_status rw_gradients_check(rw_context *ctx, const char *what)
+{
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < ctx->n_params; i++) status = rw_gradient_check(ctx, ctx->params[i], what);
+    return status;
 }

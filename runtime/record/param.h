@@ -11,6 +11,7 @@ struct rw_param {
     void *data;
     void *grad;       /* NULL for a buffer; its bytes mean nothing while grad_clear */
     bool grad_clear;  /* the gradient is zero without having been written */
+    bool grad_spoiled; /* a backward that was adding to it failed half-way: not to be used until it is cleared */
     size_t bytes;
     int64_t numel;
     uint32_t version; /* counts changes of data */
@@ -18,5 +19,9 @@ struct rw_param {
 
 /* The parameter or buffer behind a context tensor (or behind its gradient), NULL for a tape value. */
 struct rw_param *rw_param_of(const rw_tensor *x);
+
+/* An error when the gradient is spoiled; in the second form when any of the context is. what names the call. */
+rw_status rw_gradient_check(rw_context *ctx, const struct rw_param *p, const char *what);
+rw_status rw_gradients_check(rw_context *ctx, const char *what);
 
 #endif

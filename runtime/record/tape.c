@@ -108,8 +108,9 @@ void rw_tape_destroy(rw_tape **pt)
         ctx->device->free(ctx->device_state, t->blocks[i].data);
     }
     rw_policy_finish(&t->policy);
-    void *const arrays[] = { t->nodes,   t->operands, t->attrs,  t->chunks, t->leaves, t->seen,      t->tickets,    t->regions,
-                             t->effects, t->retained, t->inputs, t->held,   t->blocks, t->gradients, t->policy_spec };
+    void *const arrays[] = { t->nodes,   t->operands, t->attrs,  t->chunks, t->leaves, t->seen,      t->tickets,
+                             t->regions, t->effects,  t->retained, t->inputs, t->held, t->blocks,    t->gradients,
+                             t->policy_spec };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_free(t);
     *pt = NULL;
