@@ -100,6 +100,7 @@ Test(fuzz, random_programs_under_random_policies, .timeout = 36000)
     }
     if (from_environment("REWIND_FUZZ_REPORT", 0)) report(&coverage);
     if (count >= BATCH) check_coverage(&coverage);
+    fz_look_for_leaks(first, count, largest_extent());
 }
 
 /* The shrinker against planted faults: what is left must be small, and fail in the same way. */
@@ -160,7 +161,7 @@ Test(fuzz, an_op_that_lies_when_it_is_replayed_shrinks_to_itself, .timeout = 600
 Test(fuzz, a_crash_is_caught_and_shrunk_too, .timeout = 600)
 {
     if (!fz_host()) cr_skip_test("the op's kernel runs on the CPU alone");
-    shrinks((struct fz_sabotage){ .plant = FUZZ_CRASHES }, "fuzz_pair", FZ_CRASH, SIGABRT, 8);
+    shrinks((struct fz_sabotage){ .plant = FUZZ_CRASHES }, "fuzz_pair", FZ_CRASH, SIGKILL, 8);
 }
 
 Test(fuzz, a_seed_makes_the_same_program_every_time)

@@ -42,6 +42,9 @@ int fz_judge_first(fz_candidate_fn make, void *context, int from, const struct f
 struct fz_verdict fz_judge_seeds(uint64_t first, uint64_t count, int64_t most, uint64_t *ret_seed,
                                  struct fz_coverage *coverage);
 
+/* Runs programs that are fine in this very process, when it is one that looks for leaks at its end. */
+void fz_look_for_leaks(uint64_t first, uint64_t count, int64_t most);
+
 static inline bool fz_same_failure(const struct fz_verdict *a, const struct fz_verdict *b)
 {
     return a->failure == b->failure && a->detail == b->detail;

@@ -3,6 +3,7 @@
 
 #include <rewind/ops.h>
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +61,7 @@ static rw_status pass_on(rw_grad_call *g)
 static rw_status pair_cpu(const rw_kernel *k)
 {
     const int runs = fuzz_pair_runs[id_of(k)]++;
-    if (runs && fuzz_plant == FUZZ_CRASHES) abort();
+    if (runs && fuzz_plant == FUZZ_CRASHES) raise(SIGKILL); /* which no tool takes for a mistake of ours */
     const double lie = runs && fuzz_plant == FUZZ_LIES ? 0.25 : 0;
     for (int64_t i = 0; i < k->in[0].layout->numel; i++) {
         const double x = load(&k->in[0], i);
