@@ -36,7 +36,7 @@ VEC_INLINE void F(pack_b)(T *to, const struct gemm *g, rw_dtype dtype, int64_t a
                 *to++ = strip + l < cols ? F(element)(g->b.data, dtype, at + p * g->b.row + (strip + l) * g->b.col) : 0;
 }
 
-/* No lane meets another, so the sums may lie in vectors of the machine's own width, and in registers on every machine. */
+/* No lane meets another, so the sums may lie in vectors of the machine's own width: in registers on every machine. */
 VEC_INLINE void F(inner)(T *c, const T *a, const T *b, int64_t depth)
 {
     N sum[OWN_ROWS][LANES / N_LANES];
