@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prints every figure the project promises: name, value, bound, met or missed. docs/figures.md says how each is measured.
+# Prints every figure the project promises: name, value, bound, met or missed. docs/figures.md says how it is measured.
 # The rows against PyTorch need a Python with PyTorch 2.4 or later: REWIND_PYTHON=path scripts/figures.sh
-# REWIND_ROUNDS (5): timed steps. A busy machine shows in the times: compare the first comment line's load with its cores.
+# REWIND_ROUNDS (5): timed steps. Times of a busy machine say little: the first line gives its load and its cores.
 set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/host_cost bench/memory_figures bench/block_step >&2
