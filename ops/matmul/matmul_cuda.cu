@@ -95,6 +95,8 @@ rw_status make_plan(rw_blaslt *lt, const gemm &g, int64_t offset_a, int64_t offs
     q->b_batch = inner < 0 ? 0 : p->outer.b[inner];
     q->a_align = alignment_of(g.dtype, p->pack_a ? 0 : offset_a, p->g.a.batch, g.batch_rank);
     q->b_align = alignment_of(g.dtype, p->pack_b ? 0 : offset_b, p->g.b.batch, g.batch_rank);
+    const int64_t each = g.n_batch > 1 ? g.m * g.n : 0;
+    q->c_align = alignment_of(g.dtype, 0, &each, 1);
     q->bias_align = g.has_bias ? alignment_of(g.dtype, offset_bias, nullptr, 0) : 0;
     q->dtype = g.dtype;
     q->bias = g.has_bias;

@@ -178,7 +178,7 @@ static rw_status set_preference(struct rw_blaslt *lt, cublasLtMatmulPreference_t
 {
     const uint64_t workspace = WORKSPACE_LIMIT;
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
-    const uint32_t a = (uint32_t)p->b_align, b = (uint32_t)p->a_align, c = 16;
+    const uint32_t a = (uint32_t)p->b_align, b = (uint32_t)p->a_align, c = (uint32_t)p->c_align;
     TRY(MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
     TRY(MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions));
     TRY(MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof a));
