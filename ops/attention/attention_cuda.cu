@@ -1,9 +1,10 @@
 /*
  * attention on CUDA: the choice of an implementation, and kernels for every type, head size and layout.
  *
- * These kernels multiply on the ordinary cores. A tile of 64 queries by 64 keys belongs to a block of 16 x 16 threads, four
- * rows by four columns each. Operands come through shared memory in pieces: along d for the scores, along the rows for what
- * is multiplied by the scores. A head wider than SLICE columns is cut into slices, each with scores of its own.
+ * These kernels multiply on the ordinary cores. A tile of 64 queries by 64 keys belongs to a block of 16 x 16 threads,
+ * four rows by four columns each. Operands come through shared memory in pieces: along d for the scores, along the rows
+ * for what is multiplied by the scores. A head wider than SLICE columns is cut into slices, each with scores of its
+ * own.
  */
 #include "ops/attention/attention_cuda.cuh"
 
@@ -71,8 +72,12 @@ template <typename T> __device__ __forceinline__ quad<wide<T>> read_quad(const m
     return r;
 }
 
-/* to[c][r] = m[row + r][col + c] for TILE rows and `cols` columns: neighbours read neighbouring rows, and write without conflict. */
-template <typename T> __device__ __forceinline__ void stage_turned(wide<T> *to, const matrix<T> &m, int row, int col, int cols)
+/*
+ * to[c][r] = m[row + r][col + c] for TILE rows and `cols` columns: neighbours read neighbouring rows, and write without
+ * conflict.
+ */
+template <typename T>
+__device__ __forceinline__ void stage_turned(wide<T> *to, const matrix<T> &m, int row, int col, int cols)
 {
     for (int i = threadIdx.x; i < TILE * (cols / 4); i += THREADS) {
         const int r = i % TILE, c = i / TILE * 4;
@@ -82,7 +87,8 @@ template <typename T> __device__ __forceinline__ void stage_turned(wide<T> *to, 
 }
 
 /* to[r][c] = m[row + r][col + c] */
-template <int COLS, typename T> __device__ __forceinline__ void stage(wide<T> *to, const matrix<T> &m, int row, int rows, int col)
+template <int COLS, typename T>
+__device__ __forceinline__ void stage(wide<T> *to, const matrix<T> &m, int row, int rows, int col)
 {
     for (int i = threadIdx.x; i < rows * (COLS / 4); i += THREADS) {
         const int r = i / (COLS / 4), c = i % (COLS / 4) * 4;
@@ -94,7 +100,7 @@ template <int COLS, typename T> __device__ __forceinline__ void stage(wide<T> *t
 
 /* Elements of the pieces: two turned ones, or one of whole rows. */
 template <typename W> constexpr int DEPTH = sizeof(W) == 4 ? 32 : 16;
-template <typename W> constexpr int STAGED = 2 * DEPTH<W> * TILE;
+template <typename W> constexpr int STAGED = 2 * TILE * DEPTH<W>;
 
 template <typename T> constexpr int shared_bytes()
 {
@@ -103,7 +109,8 @@ template <typename T> constexpr int shared_bytes()
 
 /* s = a b^T for the tile whose first rows are a_row and b_row. Ends with a barrier. */
 template <typename T>
-__device__ __forceinline__ void scores(wide<T> (&s)[4][4], wide<T> *staged, const matrix<T> &a, int a_row, const matrix<T> &b, int b_row)
+__device__ __forceinline__ void scores(wide<T> (&s)[4][4], wide<T> *staged, const matrix<T> &a, int a_row,
+                                       const matrix<T> &b, int b_row)
 {
     using W = wide<T>;
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
@@ -126,12 +133,13 @@ __device__ __forceinline__ void scores(wide<T> (&s)[4][4], wide<T> *staged, cons
 }
 
 /*
- * sum += p m for the TILE rows of m from `row` on; p is [TILE][TILE_ROW] in shared memory, turned: p^T m. A thread has rows
- * ty * 4 + i and columns tx * 4 + j % 4 + j / 4 * 64 of the slice. A barrier comes before the first access, and one last.
+ * sum += p m for the TILE rows of m from `row` on; p is [TILE][TILE_ROW] in shared memory, turned: p^T m. A thread has
+ * rows ty * 4 + i and columns tx * 4 + j % 4 + j / 4 * 64 of the slice. A barrier comes before the first access, and
+ * one last.
  */
 template <int SLICE, bool TURNED, typename T>
-__device__ __forceinline__ void add_product(wide<T> (&sum)[4][SLICE / 16], const wide<T> *p, wide<T> *staged, const matrix<T> &m, int row,
-                                            int col)
+__device__ __forceinline__ void add_product(wide<T> (&sum)[4][SLICE / 16], const wide<T> *p, wide<T> *staged,
+                                            const matrix<T> &m, int row, int col)
 {
     using W = wide<T>;
     constexpr int ROWS = STAGED<W> / SLICE;
@@ -142,7 +150,8 @@ __device__ __forceinline__ void add_product(wide<T> (&sum)[4][SLICE / 16], const
 #pragma unroll 4
         for (int r = 0; r < ROWS; r++) {
             W x[4];
-            for (int i = 0; i < 4; i++) x[i] = TURNED ? p[(from + r) * TILE_ROW + ty * 4 + i] : p[(ty * 4 + i) * TILE_ROW + from + r];
+            for (int i = 0; i < 4; i++)
+                x[i] = TURNED ? p[(from + r) * TILE_ROW + ty * 4 + i] : p[(ty * 4 + i) * TILE_ROW + from + r];
             for (int n = 0; n < SLICE / 64; n++) {
                 const quad<W> y = *reinterpret_cast<const quad<W> *>(staged + r * SLICE + n * 64 + tx * 4);
                 for (int i = 0; i < 4; i++)
@@ -156,7 +165,8 @@ __device__ __forceinline__ void add_product(wide<T> (&sum)[4][SLICE / 16], const
 template <typename W> __device__ __forceinline__ void write_tile(W *p, const W (&s)[4][4])
 {
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
-    for (int i = 0; i < 4; i++) *reinterpret_cast<quad<W> *>(p + (ty * 4 + i) * TILE_ROW + tx * 4) = { s[i][0], s[i][1], s[i][2], s[i][3] };
+    for (int i = 0; i < 4; i++)
+        *reinterpret_cast<quad<W> *>(p + (ty * 4 + i) * TILE_ROW + tx * 4) = { s[i][0], s[i][1], s[i][2], s[i][3] };
 }
 
 /* Row `row` of a head's result, from the columns that this thread has. */
@@ -182,7 +192,8 @@ template <typename T> __device__ __forceinline__ void mask(wide<T> (&s)[4][4], c
 }
 
 /* Bit 4 i + j: whether dropout keeps the score of row + i and key + j. */
-template <typename T> __device__ __forceinline__ uint32_t keep_bits(const args<T> &a, uint64_t first_block, int64_t pair, int row, int key)
+template <typename T>
+__device__ __forceinline__ uint32_t keep_bits(const args<T> &a, uint64_t first_block, int64_t pair, int row, int key)
 {
     if (!a.threshold) return 0xffff;
     uint32_t bits = 0;
@@ -207,7 +218,7 @@ template <typename W> __device__ __forceinline__ W row_sum(W x)
     return x;
 }
 
-/* The first block of keys that the queries before `row` do not see. */
+/* Blocks of keys that some query up to `row` sees. */
 template <typename T> __device__ __forceinline__ int kv_tiles_seen(const args<T> &a, int row)
 {
     const int keys = min(a.kv_seq, row + a.reach);
@@ -224,7 +235,8 @@ __device__ __forceinline__ unit unit_of(int slices, int tiles, bool last_first)
 {
     const unsigned rest = blockIdx.x / slices;
     const int tile = static_cast<int>(rest % tiles);
-    return { static_cast<int>(blockIdx.x % slices), last_first ? tiles - 1 - tile : tile, static_cast<int64_t>(rest / tiles) };
+    return { static_cast<int>(blockIdx.x % slices), last_first ? tiles - 1 - tile : tile,
+             static_cast<int64_t>(rest / tiles) };
 }
 
 /* ---- forward ---- */
@@ -236,12 +248,14 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) forw
     W *const p = staged + STAGED<W>;
     const unit u = unit_of(a.slices, a.q_tiles, true);
     const int64_t b = u.pair / a.heads;
-    const int h = static_cast<int>(u.pair % a.heads), first = u.tile * TILE, row = first + threadIdx.x / 16 * 4, tx = threadIdx.x % 16;
-    const matrix<T> q = a.q.of(b, h, a.seq, a.d), k = a.k.of(b, h / a.group, a.kv_seq, a.d), v = a.v.of(b, h / a.group, a.kv_seq, a.d);
+    const int h = static_cast<int>(u.pair % a.heads), first = u.tile * TILE, row = first + threadIdx.x / 16 * 4,
+              tx = threadIdx.x % 16;
+    const matrix<T> q = a.q.of(b, h, a.seq, a.d), k = a.k.of(b, h / a.group, a.kv_seq, a.d),
+                    v = a.v.of(b, h / a.group, a.kv_seq, a.d);
     const uint64_t first_block = a.threshold ? a.ticket.first_block() : 0;
     W o[4][SLICE / 16] = {}, high[4], total[4] = {};
     for (int i = 0; i < 4; i++) high[i] = -static_cast<W>(INFINITY);
-    const int tiles = kv_tiles_seen(a, min(first + TILE, a.seq));
+    const int tiles = kv_tiles_seen(a, min(first + TILE, a.seq) - 1);
     for (int tile = 0; tile < tiles; tile++) {
         const int key = tile * TILE + tx * 4;
         const uint32_t keep = keep_bits(a, first_block, u.pair, row, key);
@@ -296,10 +310,13 @@ template <typename T> __global__ void __launch_bounds__(THREADS) stat_kernel(con
     a.delta[at] = sum;
 }
 
-/* s: scores to the probabilities that dv takes. ds: gradient of the probabilities to that of the scores, but for the scale. */
+/*
+ * s: scores to the probabilities that dv takes. ds: gradient of the probabilities to that of the scores, but for the
+ * scale.
+ */
 template <typename T>
-__device__ __forceinline__ void gradient_tile(wide<T> (&s)[4][4], wide<T> (&ds)[4][4], const args<T> &a, uint32_t keep, int64_t pair,
-                                              int row, int key)
+__device__ __forceinline__ void gradient_tile(wide<T> (&s)[4][4], wide<T> (&ds)[4][4], const args<T> &a, uint32_t keep,
+                                              int64_t pair, int row, int key)
 {
     using W = wide<T>;
     mask(s, a, row, key);
@@ -322,7 +339,8 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) keys
     W *const p = staged + STAGED<W>;
     const unit u = unit_of(a.slices, a.kv_tiles, false);
     const int64_t b = u.pair / a.kv_heads;
-    const int kv_head = static_cast<int>(u.pair % a.kv_heads), first = u.tile * TILE, ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    const int kv_head = static_cast<int>(u.pair % a.kv_heads), first = u.tile * TILE, ty = threadIdx.x / 16,
+              tx = threadIdx.x % 16;
     const matrix<T> k = a.k.of(b, kv_head, a.kv_seq, a.d), v = a.v.of(b, kv_head, a.kv_seq, a.d);
     const uint64_t first_block = a.threshold ? a.ticket.first_block() : 0;
     const int start = max(0, first - a.reach + 1) / TILE; /* the first queries that see one of these keys */
@@ -357,12 +375,13 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) quer
     W *const p = staged + STAGED<W>;
     const unit u = unit_of(a.slices, a.q_tiles, true);
     const int64_t b = u.pair / a.heads;
-    const int h = static_cast<int>(u.pair % a.heads), first = u.tile * TILE, row = first + threadIdx.x / 16 * 4, tx = threadIdx.x % 16;
+    const int h = static_cast<int>(u.pair % a.heads), first = u.tile * TILE, row = first + threadIdx.x / 16 * 4,
+              tx = threadIdx.x % 16;
     const matrix<T> q = a.q.of(b, h, a.seq, a.d), dy = a.dy.of(b, h, a.seq, a.d);
     const matrix<T> k = a.k.of(b, h / a.group, a.kv_seq, a.d), v = a.v.of(b, h / a.group, a.kv_seq, a.d);
     const uint64_t first_block = a.threshold ? a.ticket.first_block() : 0;
     W dq[4][SLICE / 16] = {};
-    const int tiles = kv_tiles_seen(a, min(first + TILE, a.seq));
+    const int tiles = kv_tiles_seen(a, min(first + TILE, a.seq) - 1);
     for (int tile = 0; tile < tiles; tile++) {
         const uint32_t keep = keep_bits(a, first_block, u.pair, row, tile * TILE + tx * 4);
         W s[4][4], ds[4][4];
@@ -381,8 +400,8 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) quer
 template <typename T> operand<T> operand_of(const att_operand &x)
 {
     const int64_t bytes = sizeof(quad<T>) < 16 ? sizeof(quad<T>) : 16, each = sizeof(T);
-    const bool aligned = reinterpret_cast<uintptr_t>(x.p) % bytes == 0 && x.batch * each % bytes == 0 && x.head * each % bytes == 0 &&
-                         x.row * each % bytes == 0;
+    const bool aligned = reinterpret_cast<uintptr_t>(x.p) % bytes == 0 && x.batch * each % bytes == 0 &&
+                         x.head * each % bytes == 0 && x.row * each % bytes == 0;
     return { static_cast<const T *>(x.p), x.batch, x.head, x.row, x.col, x.col == 1 && aligned };
 }
 
@@ -390,7 +409,8 @@ template <typename T> args<T> args_of(const att_call &c, int slice)
 {
     using W = wide<T>;
     args<T> a = {};
-    a.q = operand_of<T>(c.q), a.k = operand_of<T>(c.k), a.v = operand_of<T>(c.v), a.o = operand_of<T>(c.o), a.dy = operand_of<T>(c.dy);
+    a.q = operand_of<T>(c.q), a.k = operand_of<T>(c.k), a.v = operand_of<T>(c.v);
+    a.o = operand_of<T>(c.o), a.dy = operand_of<T>(c.dy);
     for (int i = 0; i < 3; i++) a.out[i] = static_cast<T *>(c.out[i]);
     a.lse = const_cast<W *>(static_cast<const W *>(c.lse));
     a.rows = c.pairs * c.stat_rows;
@@ -408,13 +428,15 @@ template <typename T> args<T> args_of(const att_call &c, int slice)
     return a;
 }
 
-template <typename T> rw_status launch(const rw_kernel *k, void (*kernel)(args<T>), const args<T> &a, int64_t pairs, int tiles)
+template <typename T>
+rw_status launch(const rw_kernel *k, void (*kernel)(args<T>), const args<T> &a, int64_t pairs, int tiles)
 {
     const int64_t blocks = pairs * tiles * a.slices;
     rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
     if (!blocks) return RW_OK;
     if (blocks > INT32_MAX) return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "%s: too many blocks", k->op->name);
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<T>());
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   shared_bytes<T>());
     if (error) return rw_cuda_status(cuda, error, "cudaFuncSetAttribute");
     RW_LAUNCH(kernel, static_cast<unsigned>(blocks), THREADS, shared_bytes<T>(), k, a);
     return rw_cuda_launched(k);
@@ -482,7 +504,8 @@ rw_status begin(const rw_kernel *k, att_call *c)
     *c = {};
     if (e.seq > ATT_ROWS_MOST || e.kv_seq > ATT_ROWS_MOST || e.d > ATT_ROWS_MOST || e.heads > ATT_ROWS_MOST)
         return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "%s: more than 2^30 rows", k->op->name);
-    c->heads = static_cast<int>(e.heads), c->kv_heads = static_cast<int>(e.kv_heads), c->group = static_cast<int>(e.group);
+    c->heads = static_cast<int>(e.heads), c->kv_heads = static_cast<int>(e.kv_heads),
+    c->group = static_cast<int>(e.group);
     c->seq = static_cast<int>(e.seq), c->kv_seq = static_cast<int>(e.kv_seq), c->d = static_cast<int>(e.d);
     c->reach = attrs->causal ? c->kv_seq - c->seq + 1 : c->kv_seq;
     c->stat_rows = static_cast<int>(rw_att_stat_rows(&e));

@@ -1,8 +1,9 @@
 /*
- * What attention's CUDA kernels share: a call's operands, who sees whom, dropout's bits, and what backward knows of each row.
+ * What attention's CUDA kernels share: a call's operands, who sees whom, dropout's bits, and what backward knows of
+ * each row.
  *
- * Every sum has one owner and one order: a block of queries goes through the blocks of keys in order, a block of keys through
- * the query heads of its group and their blocks in order. Nothing is added up across thread blocks.
+ * Every sum has one owner and one order: a block of queries goes through the blocks of keys in order, a block of keys
+ * through the query heads of its group and their blocks in order. Nothing is added up across thread blocks.
  */
 #ifndef RW_OPS_ATTENTION_CUDA_CUH
 #define RW_OPS_ATTENTION_CUDA_CUH
@@ -41,7 +42,7 @@ bool rw_attention_mma_takes(const rw_kernel *k, const att_call &c);
 rw_status rw_attention_mma_forward(const rw_kernel *k, const att_call &c);
 rw_status rw_attention_mma_backward(const rw_kernel *k, const att_call &c);
 
-/* Which keys [key, key + 4) of a row dropout keeps, as four bits. element: of the [batch, heads, seq, kv_seq] scores. */
+/* Which of four keys of a row dropout keeps, as bits. element: of the first one in [batch, heads, seq, kv_seq] scores. */
 __device__ __forceinline__ uint32_t att_keep(uint64_t seed, uint64_t first_block, uint32_t threshold, uint64_t element)
 {
     uint32_t word[4], bits = 0;

@@ -63,8 +63,8 @@ template <int D, int ROWS, int THREADS> __device__ __forceinline__ void fetch(sh
 }
 
 /*
- * Which row and chunk a lane names for four matrices of 16 rows by 16 columns: as a left operand, and turned as a right one;
- * and as a right operand whose rows are the columns of the result.
+ * Which row and chunk a lane names for four matrices of 16 rows by 16 columns: as a left operand, and turned as a right
+ * one; and as a right operand whose rows are the columns of the result.
  */
 struct lanes {
     int left, right;
@@ -84,9 +84,13 @@ template <int D> __device__ __forceinline__ shared_address at(shared_address til
 
 /* ---- products ---- */
 
-/* c [16 M, 8 N] = x y^T: rows of x from x_row on, rows of y from y_row on. UNROLL: steps whose operands may be held at once. */
+/*
+ * c [16 M, 8 N] = x y^T: rows of x from x_row on, rows of y from y_row on. UNROLL: steps whose operands may be held at
+ * once.
+ */
 template <int D, int UNROLL, int M, int N>
-__device__ __forceinline__ void product(float (&c)[M][N][4], shared_address x, int x_row, shared_address y, int y_row, lanes l)
+__device__ __forceinline__ void product(float (&c)[M][N][4], shared_address x, int x_row, shared_address y, int y_row,
+                                        lanes l)
 {
 #pragma unroll
     for (int i = 0; i < M; i++)
@@ -112,7 +116,8 @@ __device__ __forceinline__ void product(float (&c)[M][N][4], shared_address x, i
 
 /* c [16 M, D] += p y: p [16 M, 8 N] rounded, y the 8 N rows of a tile from y_row on. */
 template <int D, int M, int N>
-__device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float (&p)[M][N][4], shared_address y, int y_row, lanes l)
+__device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float (&p)[M][N][4], shared_address y,
+                                            int y_row, lanes l)
 {
 #pragma unroll
     for (int k = 0; k < N; k += 2) {
@@ -136,12 +141,12 @@ __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float
 }
 
 /*
- * A warp's rows of a result, times a factor for each (0: 8 g + ..., see mma.cuh), to `n` rows of memory. They pass through
- * rows of shared memory that nobody else reads, so that each lane writes 16 bytes.
+ * A warp's rows of a result to `n` rows of memory, row 16 i + 8 half + g times factor[i][half]. They pass through rows
+ * of shared memory that no other warp reads, so that each lane writes 16 bytes.
  */
 template <int D, int M>
-__device__ __forceinline__ void write_rows(bf16 *to, int64_t row, int n, const float (&c)[M][D / 8][4], const float (&factor)[M][2],
-                                           shared_address room)
+__device__ __forceinline__ void write_rows(bf16 *to, int64_t row, int n, const float (&c)[M][D / 8][4],
+                                           const float (&factor)[M][2], shared_address room)
 {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     __syncwarp();
@@ -149,8 +154,10 @@ __device__ __forceinline__ void write_rows(bf16 *to, int64_t row, int n, const f
     for (int i = 0; i < M; i++)
 #pragma unroll
         for (int j = 0; j < D / 8; j++) {
-            store_shared(room + place<D>(i * 16 + g, j) + t * 4, pair_of(c[i][j][0] * factor[i][0], c[i][j][1] * factor[i][0]));
-            store_shared(room + place<D>(i * 16 + g + 8, j) + t * 4, pair_of(c[i][j][2] * factor[i][1], c[i][j][3] * factor[i][1]));
+            store_shared(room + place<D>(i * 16 + g, j) + t * 4,
+                         pair_of(c[i][j][0] * factor[i][0], c[i][j][1] * factor[i][0]));
+            store_shared(room + place<D>(i * 16 + g + 8, j) + t * 4,
+                         pair_of(c[i][j][2] * factor[i][1], c[i][j][3] * factor[i][1]));
         }
     __syncwarp();
 #pragma unroll
@@ -164,11 +171,12 @@ __device__ __forceinline__ void write_rows(bf16 *to, int64_t row, int n, const f
 /* ---- dropout ---- */
 
 /*
- * Scores of queries by keys. Four keys share a Philox block: of two neighbouring lanes the even one draws for row g, the odd
- * one for row g + 8, four bits per tile of 8 keys, and they exchange. Bit 16 half + 4 (j % 4) + i of keep[j / 4]: row g + 8 half,
- * key 8 j + 2 t + i.
+ * Scores of queries by keys. Four keys share a Philox block: of two neighbouring lanes the even one draws for row g,
+ * the odd one for row g + 8, four bits per tile of 8 keys, and they exchange.
+ * Bit 16 half + 4 (j % 4) + i of keep[j / 4]: row g + 8 half, key 8 j + 2 t + i.
  */
-template <int N> __device__ __forceinline__ void draw(uint32_t (&keep)[N / 4], const args &a, uint64_t first_block, int64_t row, int key)
+template <int N>
+__device__ __forceinline__ void draw(uint32_t (&keep)[N / 4], const args &a, uint64_t first_block, int64_t row, int key)
 {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, odd = t & 1;
     const uint64_t element = static_cast<uint64_t>((row + g + 8 * odd) * a.kv_seq + key + t / 2 * 4);
@@ -187,17 +195,19 @@ template <int N> __device__ __forceinline__ bool is_kept(const uint32_t (&keep)[
 }
 
 /*
- * Scores of keys by queries. The lanes of g = 4 u + e, e = 0 ... 3, need bit e of four blocks: keys 4 u and 8 + 4 u of queries
- * 2 t and 2 t + 1. Each draws one. Bit 16 i + 4 j of keep[half]: key g + 8 half, query 8 j + 2 t + i.
+ * Scores of keys by queries. The lanes of g = 4 u + e, e = 0 ... 3, need bit e of four blocks: keys 4 u and 8 + 4 u of
+ * queries 2 t and 2 t + 1. Each draws one. Bit 16 i + 4 j of keep[half]: key g + 8 half, query 8 j + 2 t + i.
  */
-__device__ __forceinline__ void draw_turned(uint32_t (&keep)[2], const args &a, uint64_t first_block, int64_t row, int key)
+__device__ __forceinline__ void draw_turned(uint32_t (&keep)[2], const args &a, uint64_t first_block, int64_t row,
+                                            int key)
 {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, e = g % 4;
     const uint64_t element = static_cast<uint64_t>((row + 2 * t + e % 2) * a.kv_seq + key + e / 2 * 8 + g / 4 * 4);
     uint32_t mine = 0;
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        mine |= att_keep(a.ticket.seed, first_block, a.threshold, element + static_cast<uint64_t>(8 * j) * a.kv_seq) << 4 * j;
+        mine |= att_keep(a.ticket.seed, first_block, a.threshold, element + static_cast<uint64_t>(8 * j) * a.kv_seq)
+                << 4 * j;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const uint32_t first = __shfl_sync(ALL_LANES, mine, (lane & ~12) | half << 3);

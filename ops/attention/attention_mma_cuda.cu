@@ -1,10 +1,11 @@
 /*
  * attention on tensor cores: bfloat16, heads of 64 or 128 columns, after FlashAttention-2 (arXiv 2307.08691).
  *
- * A warp owns 16 or 32 rows of its block's results, in registers, and goes through tiles of the other side, which all warps
- * share: two are in shared memory, one being multiplied while the other arrives. Scores stay in registers; rounded to
- * bfloat16, they are the left operand of the next product as they lie. Backward takes two kernels, one that owns keys and one
- * that owns queries, so that no sum is shared: the scores are computed twice and no bit depends on the order of blocks.
+ * A warp owns 16 or 32 rows of its block's results, in registers, and goes through tiles of the other side, which all
+ * warps share: two are in shared memory, one being multiplied while the other arrives. Scores stay in registers;
+ * rounded to bfloat16, they are the left operand of the next product as they lie. Backward takes two kernels, one that
+ * owns keys and one that owns queries, so that no sum is shared: the scores are computed twice and no bit depends on
+ * the order of blocks.
  */
 #include "ops/attention/attention_mma.cuh"
 
@@ -21,6 +22,12 @@ __device__ __forceinline__ unit unit_of(int tiles, bool last_first)
 {
     const int tile = static_cast<int>(blockIdx.x % tiles);
     return { last_first ? tiles - 1 - tile : tile, static_cast<int>(blockIdx.x / tiles) };
+}
+
+/* Rows of the heads before this block's. Where it is needed: registers are too few to keep it. */
+__device__ __forceinline__ int64_t rows_before(const args &a)
+{
+    return static_cast<int64_t>(blockIdx.x / a.q_tiles) * a.seq;
 }
 
 /* Tiles of ROWS keys that some query before `end` sees. */
@@ -93,9 +100,13 @@ template <int M, int N> __device__ __forceinline__ void drop(float (&s)[M][N][4]
             for (int c = 0; c < 4; c++) s[i][j][c] = is_kept(keep[i], j, c) ? s[i][j][c] : 0;
 }
 
-/* The tile sizes of forward: 4 warps of 32 queries. Registers allow two blocks on a multiprocessor, shared memory does too. */
+/*
+ * 4 warps of 32 queries, tiles of 64 or 32 keys. 48 or 64 KiB of shared memory and 255 registers of 128 threads: two
+ * blocks, 8 warps, on a multiprocessor.
+ */
 template <int D> struct forward_tiles {
-    static constexpr int WARPS = 4, THREADS = 32 * WARPS, M = 2, ROWS = WARPS * M * 16, KEYS = D == 64 ? 64 : 32, N = KEYS / 8;
+    static constexpr int WARPS = 4, THREADS = 32 * WARPS, M = 2, ROWS = WARPS * M * 16, KEYS = D == 64 ? 64 : 32,
+                         N = KEYS / 8;
     static constexpr int Q = 0, KV = ROWS * D * 2, TILE = KEYS * D * 2, SHARED = KV + 4 * TILE;
 };
 
@@ -106,11 +117,12 @@ template <int D, bool DROP> __global__ void __launch_bounds__(forward_tiles<D>::
     RW_SHARED_DYNAMIC(unsigned char, memory);
     const shared_address shared = shared_of(memory);
     const unit u = unit_of(a.q_tiles, true);
-    const int b = u.pair / a.heads, h = u.pair % a.heads, first = u.tile * S::ROWS, own = threadIdx.x / 32 * M * 16, row = first + own;
-    const rows q = rows_of(a.q, b, h, a.seq), k = rows_of(a.k, b, h / a.group, a.kv_seq), v = rows_of(a.v, b, h / a.group, a.kv_seq);
+    const int b = u.pair / a.heads, h = u.pair % a.heads, first = u.tile * S::ROWS, own = threadIdx.x / 32 * M * 16,
+              row = first + own;
+    const rows q = rows_of(a.q, b, h, a.seq), k = rows_of(a.k, b, h / a.group, a.kv_seq),
+               v = rows_of(a.v, b, h / a.group, a.kv_seq);
     const lanes l = lanes_of_warp<D>();
     const uint64_t first_block = DROP ? a.ticket.first_block() : 0;
-    const int64_t score_row = static_cast<int64_t>(u.pair) * a.seq + row;
     const int tiles = tiles_seen<S::KEYS>(a, min(first + S::ROWS, a.seq) - 1);
     float o[M][D / 8][4] = {};
     running<M> run = {};
@@ -120,7 +132,8 @@ template <int D, bool DROP> __global__ void __launch_bounds__(forward_tiles<D>::
     fetch<D, S::KEYS, S::THREADS>(shared + S::KV + S::TILE, v, 0);
     copy_commit();
     for (int tile = 0; tile < tiles; tile++) {
-        const shared_address here = shared + S::KV + tile % 2 * 2 * S::TILE, next = shared + S::KV + (tile + 1) % 2 * 2 * S::TILE;
+        const shared_address here = shared + S::KV + tile % 2 * 2 * S::TILE,
+                             next = shared + S::KV + (tile + 1) % 2 * 2 * S::TILE;
         const int key = tile * S::KEYS;
         if (tile + 1 < tiles) {
             fetch<D, S::KEYS, S::THREADS>(next, k, key + S::KEYS);
@@ -129,11 +142,11 @@ template <int D, bool DROP> __global__ void __launch_bounds__(forward_tiles<D>::
         copy_commit();
         copy_wait<1>();
         __syncthreads();
-        if (key < row + M * 16 - 1 + a.reach) {
+        if (row < a.seq && key < row + M * 16 - 1 + a.reach) {
             float s[M][N][4];
             uint32_t keep[M][N / 4];
 #pragma unroll
-            for (int i = 0; DROP && i < M; i++) draw<N>(keep[i], a, first_block, score_row + i * 16, key);
+            for (int i = 0; DROP && i < M; i++) draw<N>(keep[i], a, first_block, rows_before(a) + row + i * 16, key);
             product<D, D / 16>(s, shared + S::Q, own, here, 0, l);
             mask(s, a, row, key);
             softmax<D>(s, o, run, a.scale_2);
@@ -152,9 +165,9 @@ template <int D, bool DROP> __global__ void __launch_bounds__(forward_tiles<D>::
             total += __shfl_xor_sync(ALL_LANES, total, 1);
             total += __shfl_xor_sync(ALL_LANES, total, 2);
             factor[i][half] = total == 0 ? 0 : a.keep_factor / total;
-            const int r = row + i * 16 + half * 8 + lane / 4;
-            if (lane % 4 == 0 && r < a.seq)
-                a.lse[static_cast<int64_t>(u.pair) * a.seq + r] = total == 0 ? -INFINITY : fmaf(run.high[i][half], a.scale, logf(total));
+            if (lane % 4 == 0 && row + i * 16 + half * 8 + lane / 4 < a.seq)
+                a.lse[rows_before(a) + row + i * 16 + half * 8 + lane / 4] =
+                    total == 0 ? -INFINITY : fmaf(run.high[i][half], a.scale, logf(total));
         }
     const int64_t stride = static_cast<int64_t>(a.heads) * D;
     bf16 *const to = a.out[0] + (static_cast<int64_t>(b) * a.seq + row) * stride + h * D; /* [batch, seq, heads, d] */
@@ -163,7 +176,10 @@ template <int D, bool DROP> __global__ void __launch_bounds__(forward_tiles<D>::
 
 /* ---- backward ---- */
 
-/* What is known of ROWS rows: the log-sum-exp of each, then the delta of each. They never end within the workspace's blocks. */
+/*
+ * What is known of ROWS rows: the log-sum-exp of each, then the delta of each. They never end within the workspace's
+ * blocks.
+ */
 template <int ROWS> __device__ __forceinline__ void fetch_stats(shared_address to, const args &a, int pair, int row)
 {
     const int i = threadIdx.x * 4;
@@ -172,11 +188,15 @@ template <int ROWS> __device__ __forceinline__ void fetch_stats(shared_address t
     else if (i < 2 * ROWS) copy_async(to + i * 4, a.delta + from + i - ROWS, true);
 }
 
-/* 4 warps of 32 queries; a tile of 64 keys is taken 32 at a time. Two blocks on a multiprocessor. */
+/*
+ * 4 warps of 32 queries; a tile of 64 keys is taken 32 at a time. 65 or 97 KiB of shared memory and 255 registers of
+ * 128 threads: two blocks, 8 warps, on a multiprocessor (one on compute capability 8.6 or 8.9 with d = 128).
+ */
 template <int D> struct query_tiles {
     static constexpr int WARPS = 4, THREADS = 32 * WARPS, M = 2, ROWS = WARPS * M * 16, KEYS = D == 64 ? 64 : 32, N = 4;
     template <bool DROP> static constexpr int UNROLL = DROP && D == 128 ? 2 : 4;
-    static constexpr int Q = 0, DY = ROWS * D * 2, KV = 2 * DY, TILE = KEYS * D * 2, STAT = KV + 4 * TILE, SHARED = STAT + ROWS * 8;
+    static constexpr int Q = 0, DY = ROWS * D * 2, KV = 2 * DY, TILE = KEYS * D * 2, STAT = KV + 4 * TILE,
+                         SHARED = STAT + ROWS * 8;
 };
 
 template <int D, bool DROP> __global__ void __launch_bounds__(query_tiles<D>::THREADS) queries_kernel(const args a)
@@ -186,12 +206,12 @@ template <int D, bool DROP> __global__ void __launch_bounds__(query_tiles<D>::TH
     RW_SHARED_DYNAMIC(unsigned char, memory);
     const shared_address shared = shared_of(memory);
     const unit u = unit_of(a.q_tiles, true);
-    const int b = u.pair / a.heads, h = u.pair % a.heads, first = u.tile * S::ROWS, own = threadIdx.x / 32 * M * 16, row = first + own;
+    const int b = u.pair / a.heads, h = u.pair % a.heads, first = u.tile * S::ROWS, own = threadIdx.x / 32 * M * 16,
+              row = first + own;
     const rows q = rows_of(a.q, b, h, a.seq), dy = rows_of(a.dy, b, h, a.seq);
     const rows k = rows_of(a.k, b, h / a.group, a.kv_seq), v = rows_of(a.v, b, h / a.group, a.kv_seq);
     const lanes l = lanes_of_warp<D>();
     const uint64_t first_block = DROP ? a.ticket.first_block() : 0;
-    const int64_t score_row = static_cast<int64_t>(u.pair) * a.seq + row;
     const int tiles = tiles_seen<S::KEYS>(a, min(first + S::ROWS, a.seq) - 1);
     const float *const stats = reinterpret_cast<const float *>(memory + S::STAT) + own + threadIdx.x % 32 / 4;
     float dq[M][D / 8][4] = {};
@@ -202,7 +222,8 @@ template <int D, bool DROP> __global__ void __launch_bounds__(query_tiles<D>::TH
     fetch<D, S::KEYS, S::THREADS>(shared + S::KV + S::TILE, v, 0);
     copy_commit();
     for (int tile = 0; tile < tiles; tile++) {
-        const shared_address here = shared + S::KV + tile % 2 * 2 * S::TILE, next = shared + S::KV + (tile + 1) % 2 * 2 * S::TILE;
+        const shared_address here = shared + S::KV + tile % 2 * 2 * S::TILE,
+                             next = shared + S::KV + (tile + 1) % 2 * 2 * S::TILE;
         if (tile + 1 < tiles) {
             fetch<D, S::KEYS, S::THREADS>(next, k, (tile + 1) * S::KEYS);
             fetch<D, S::KEYS, S::THREADS>(next + S::TILE, v, (tile + 1) * S::KEYS);
@@ -213,11 +234,11 @@ template <int D, bool DROP> __global__ void __launch_bounds__(query_tiles<D>::TH
 #pragma unroll 1
         for (int part = 0; part < S::KEYS; part += 8 * N) {
             const int key = tile * S::KEYS + part;
-            if (key >= min(a.kv_seq, row + M * 16 - 1 + a.reach)) break;
+            if (row >= a.seq || key >= min(a.kv_seq, row + M * 16 - 1 + a.reach)) break;
             float s[M][N][4], ds[M][N][4];
             uint32_t keep[M][N / 4];
 #pragma unroll
-            for (int i = 0; DROP && i < M; i++) draw<N>(keep[i], a, first_block, score_row + i * 16, key);
+            for (int i = 0; DROP && i < M; i++) draw<N>(keep[i], a, first_block, rows_before(a) + row + i * 16, key);
             product<D, S::template UNROLL<DROP>>(s, shared + S::Q, own, here, part, l);
             product<D, S::template UNROLL<DROP>>(ds, shared + S::DY, own, here + S::TILE, part, l);
             mask(s, a, row, key);
@@ -231,7 +252,9 @@ template <int D, bool DROP> __global__ void __launch_bounds__(query_tiles<D>::TH
 #pragma unroll
                         for (int c = 2 * half; c < 2 * half + 2; c++) {
                             const float p = power_of_two(fmaf(s[i][j][c], a.scale_2, -stat));
-                            const float dp = !DROP ? ds[i][j][c] : is_kept(keep[i], j, c) ? ds[i][j][c] * a.keep_factor : 0;
+                            const float dp = !DROP                    ? ds[i][j][c]
+                                             : is_kept(keep[i], j, c) ? ds[i][j][c] * a.keep_factor
+                                                                      : 0;
                             ds[i][j][c] = p * (dp - delta);
                         }
                 }
@@ -243,22 +266,25 @@ template <int D, bool DROP> __global__ void __launch_bounds__(query_tiles<D>::TH
     __syncthreads();
     float factor[M][2];
     for (int i = 0; i < M; i++) factor[i][0] = factor[i][1] = a.scale;
-    write_rows<D, M>(a.out[0] + score_row * D, D, a.seq - row, dq, factor, shared + S::Q + own * D * 2);
+    write_rows<D, M>(a.out[0] + (rows_before(a) + row) * D, D, a.seq - row, dq, factor, shared + S::Q + own * D * 2);
 }
 
 /*
- * 128 keys: 4 warps of 32 (d = 64, two blocks on a multiprocessor) or 8 warps of 16 (d = 128, one block). Tiles of queries
- * come with their log-sum-exp and delta.
+ * 128 keys: 4 warps of 32 (d = 64: 65 KiB of shared memory, 255 registers, two blocks on a multiprocessor) or 8 warps
+ * of 16 (d = 128: 97 KiB, 240 registers, one block). Tiles of queries come with their log-sum-exp and delta.
  */
 template <int D> struct key_tiles {
-    static constexpr int M = D == 64 ? 2 : 1, WARPS = 8 / M, THREADS = 32 * WARPS, ROWS = 128, QUERIES = D == 64 ? 64 : 32, N = 4;
-    template <bool DROP> static constexpr int UNROLL = DROP && D == 64 ? 2 : 4;
-    static constexpr int K = 0, V = ROWS * D * 2, QDY = 2 * V, TILE = QUERIES * D * 2, STAT = 2 * TILE, STEP = STAT + QUERIES * 8;
+    static constexpr int M = D == 64 ? 2 : 1, WARPS = 8 / M, THREADS = 32 * WARPS, ROWS = 128,
+                         QUERIES = D == 64 ? 64 : 32, N = 4;
+    template <bool DROP> static constexpr int UNROLL = D == 64 ? 2 : 4;
+    static constexpr int K = 0, V = ROWS * D * 2, QDY = 2 * V, TILE = QUERIES * D * 2, STAT = 2 * TILE,
+                         STEP = STAT + QUERIES * 8;
     static constexpr int SHARED = QDY + 2 * STEP;
 };
 
 /* Minus infinity where a key of the warp, from `key` on, is not seen by a query of the tile, from `row` on. */
-template <int M, int N> __device__ __forceinline__ void mask_turned(float (&s)[M][N][4], const args &a, int key, int row)
+template <int M, int N>
+__device__ __forceinline__ void mask_turned(float (&s)[M][N][4], const args &a, int key, int row)
 {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     if (key + 16 * M <= row + a.reach) return;
@@ -291,7 +317,8 @@ template <int D, bool DROP> __global__ void __launch_bounds__(key_tiles<D>::THRE
     RW_SHARED_DYNAMIC(unsigned char, memory);
     const shared_address shared = shared_of(memory);
     const unit u = unit_of(a.kv_tiles, false);
-    const int b = u.pair / a.kv_heads, kv_head = u.pair % a.kv_heads, first = u.tile * S::ROWS, own = threadIdx.x / 32 * M * 16, key = first + own;
+    const int b = u.pair / a.kv_heads, kv_head = u.pair % a.kv_heads, first = u.tile * S::ROWS,
+              own = threadIdx.x / 32 * M * 16, key = first + own;
     const lanes l = lanes_of_warp<D>();
     const uint64_t first_block = DROP ? a.ticket.first_block() : 0;
     const int start = max(0, first - a.reach + 1) / S::QUERIES; /* the first queries that see one of these keys */
@@ -305,7 +332,8 @@ template <int D, bool DROP> __global__ void __launch_bounds__(key_tiles<D>::THRE
     for (int step = 0; step < steps; step++) {
         const int here = S::QDY + step % 2 * S::STEP, h = next_h, tile = next_tile;
         if (++next_tile == end) next_tile = start, next_h++;
-        if (step + 1 < steps) fetch_queries<D>(shared + S::QDY + (step + 1) % 2 * S::STEP, a, b, next_h, next_tile * S::QUERIES);
+        if (step + 1 < steps)
+            fetch_queries<D>(shared + S::QDY + (step + 1) % 2 * S::STEP, a, b, next_h, next_tile * S::QUERIES);
         copy_commit();
         copy_wait<1>();
         __syncthreads();
@@ -313,7 +341,7 @@ template <int D, bool DROP> __global__ void __launch_bounds__(key_tiles<D>::THRE
 #pragma unroll 1
         for (int part = 0; part < S::QUERIES; part += 8 * N) {
             const int row = tile * S::QUERIES + part;
-            if (row >= a.seq) break;
+            if (row >= a.seq || key >= a.kv_seq) break;
             if (row + 8 * N - 1 + a.reach <= key) continue;
             float s[M][N][4], ds[M][N][4];
             uint32_t keep[M][2];
@@ -355,14 +383,17 @@ template <int D, bool DROP> __global__ void __launch_bounds__(key_tiles<D>::THRE
 
 args args_of(const att_call &c, int q_rows, int kv_rows)
 {
-    const auto of = [](const att_operand &x) { return operand{ static_cast<const bf16 *>(x.p), x.batch, x.head, x.row }; };
+    const auto of = [](const att_operand &x) {
+        return operand{ static_cast<const bf16 *>(x.p), x.batch, x.head, x.row };
+    };
     args a = {};
     a.q = of(c.q), a.k = of(c.k), a.v = of(c.v), a.dy = of(c.dy);
     for (int i = 0; i < 3; i++) a.out[i] = static_cast<bf16 *>(c.out[i]);
     a.lse = const_cast<float *>(static_cast<const float *>(c.lse));
     a.stat = static_cast<const float *>(c.stat);
     a.delta = a.stat ? a.stat + c.pairs * c.stat_rows : nullptr;
-    a.heads = c.heads, a.kv_heads = c.kv_heads, a.group = c.group, a.seq = c.seq, a.kv_seq = c.kv_seq, a.reach = c.reach;
+    a.heads = c.heads, a.kv_heads = c.kv_heads, a.group = c.group;
+    a.seq = c.seq, a.kv_seq = c.kv_seq, a.reach = c.reach;
     a.stat_rows = c.stat_rows;
     a.q_tiles = (c.seq + q_rows - 1) / q_rows, a.kv_tiles = (c.kv_seq + kv_rows - 1) / kv_rows;
     a.scale = static_cast<float>(c.scale);
@@ -400,7 +431,10 @@ template <int D, bool DROP> rw_status backward(const rw_kernel *k, const att_cal
     return status ? status : launch(k, queries_kernel<D, DROP>, a, c.pairs * a.q_tiles, Q::THREADS, Q::SHARED);
 }
 
-/* Whether all rows start at multiples of 16 bytes, buffers being aligned. A stride along an axis of one element counts too. */
+/*
+ * Whether all rows start at multiples of 16 bytes, buffers being aligned. A stride along an axis of one element counts
+ * too.
+ */
 bool has_aligned_rows(const rw_view &x)
 {
     const int64_t *const s = x.layout->stride;

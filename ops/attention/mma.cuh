@@ -1,6 +1,6 @@
 /*
- * Tensor-core products of bfloat16 and copies into shared memory that do not wait: PTX of compute capability 8.0, and the
- * same operations spelled out for the simulator of the tests.
+ * Tensor-core products of bfloat16 and copies into shared memory that do not wait: PTX of compute capability 8.0, and
+ * the same operations spelled out for the simulator of the tests.
  *
  * Fragments of a product c [16, 8] += a [16, 16] b [16, 8], lane = 4 g + t:
  *     c: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1)
@@ -36,10 +36,7 @@ struct copies {
     std::vector<one> open;
 };
 
-inline int thread()
-{
-    return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
-}
+inline int thread() { return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)); }
 
 inline warp_room &room()
 {
@@ -185,7 +182,10 @@ using shared_address = uint32_t;
 #define RW_MMA_ASM(...) asm volatile(__VA_ARGS__)
 #endif
 
-__device__ __forceinline__ shared_address shared_of(void *p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ shared_address shared_of(void *p)
+{
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
 
 /* Sixteen bytes, or zeros: then `from` is not read. */
 __device__ __forceinline__ void copy_async(shared_address to, const void *from, bool valid)
@@ -194,27 +194,36 @@ __device__ __forceinline__ void copy_async(shared_address to, const void *from, 
     RW_MMA_ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-/* What was asked for since the last call is a group; copy_wait<N> waits for all groups but the last N of this thread. */
+/* What was asked for since the last call is a group; copy_wait<N> waits for this thread's groups but the last N. */
 __device__ __forceinline__ void copy_commit() { RW_MMA_ASM("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void copy_wait() { RW_MMA_ASM("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+template <int N> __device__ __forceinline__ void copy_wait()
+{
+    RW_MMA_ASM("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 
 /* Four 8 x 8 matrices: lane 8 m + i names row i of matrix m, and gets two neighbours of row lane / 4 of each. */
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], shared_address row)
 {
     RW_MMA_ASM("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(row)
+               : "memory");
 }
 
 __device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], shared_address row)
 {
     RW_MMA_ASM("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(row)
+               : "memory");
 }
 
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    RW_MMA_ASM("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    RW_MMA_ASM("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* Rounded to nearest even; low in the lower half. */
@@ -242,7 +251,9 @@ __device__ __forceinline__ pack<uint32_t> load_shared_16(shared_address from)
 {
     pack<uint32_t> x;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x[0]), "=r"(x.x[1]), "=r"(x.x[2]), "=r"(x.x[3]) : "r"(from) : "memory");
+                 : "=r"(x.x[0]), "=r"(x.x[1]), "=r"(x.x[2]), "=r"(x.x[3])
+                 : "r"(from)
+                 : "memory");
     return x;
 }
 
