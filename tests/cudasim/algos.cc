@@ -21,7 +21,7 @@ static const algorithm algorithms[] = {
     { 24, order::lanes, 4, 16, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0 },
     { 25, order::backwards, 4, 4, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0 },
     { 31, order::one, 1, 8, 4, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 0 },
-    { 32, order::one, 1, 8, 2, CUBLASLT_REDUCTION_SCHEME_INPLACE, 1 << 10 },
+    { 32, order::one, 1, 8, 3, CUBLASLT_REDUCTION_SCHEME_INPLACE, 1 << 10 },
     { 33, order::one, 1, 8, 3, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 0 },
 };
 

@@ -4,12 +4,30 @@
 #include <stddef.h>
 #include <string.h>
 
-#include <set>
+#include <map>
 #include <string>
 
 namespace cudasim {
 
-static std::set<const void *> alive;
+static std::map<const void *, void (*)(const void *)> alive; /* and how to delete it */
+
+template <typename T> static void delete_object(const void *object)
+{
+    delete static_cast<const T *>(object);
+}
+
+template <typename T> static cublasStatus_t keep(T **ret, T *object)
+{
+    alive[object] = delete_object<T>;
+    *ret = object;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+void free_all_blas()
+{
+    for (const auto &object : alive) object.second(object.first);
+    alive.clear();
+}
 
 void count_blas(struct cudasim_live *live)
 {
@@ -220,9 +238,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
     if (here.refused()) return here.refused();
     if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
     if (refuse_legacy()) return CUBLAS_STATUS_NOT_INITIALIZED; /* it initialises on the legacy stream */
-    *handle = new cublasLtContext{ 0 };
-    alive.insert(*handle);
-    return CUBLAS_STATUS_SUCCESS;
+    return keep(handle, new cublasLtContext{ 0 });
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
@@ -286,9 +302,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *ret, cublasCompute
 {
     BLAS_ENTER;
     if (!ret) return CUBLAS_STATUS_INVALID_VALUE;
-    *ret = new matmul_desc{ compute, scale, 0, 0, 0, 0, 2, CUBLASLT_EPILOGUE_DEFAULT, 0, 0, 0, 0, 0, 0, -1, -1, 0 };
-    alive.insert(*ret);
-    return CUBLAS_STATUS_SUCCESS;
+    return keep(ret, new matmul_desc{ compute, scale, 0, 0, 0, 0, 2, CUBLASLT_EPILOGUE_DEFAULT, 0, 0, 0, 0, 0, 0, -1, -1, 0 });
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t object)
@@ -316,9 +330,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *ret, cudaDataT
 {
     BLAS_ENTER;
     if (!ret) return CUBLAS_STATUS_INVALID_VALUE;
-    *ret = new layout{ static_cast<uint32_t>(type), CUBLASLT_ORDER_COL, rows, cols, ld, 1, 0, 0 };
-    alive.insert(*ret);
-    return CUBLAS_STATUS_SUCCESS;
+    return keep(ret, new layout{ static_cast<uint32_t>(type), CUBLASLT_ORDER_COL, rows, cols, ld, 1, 0, 0 });
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t object)
@@ -345,9 +357,7 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *ret)
 {
     BLAS_ENTER;
     if (!ret) return CUBLAS_STATUS_INVALID_VALUE;
-    *ret = new preference{ 0, 0, CUBLASLT_REDUCTION_SCHEME_MASK, { 256, 256, 256, 256 }, 0, ~uint64_t(0) };
-    alive.insert(*ret);
-    return CUBLAS_STATUS_SUCCESS;
+    return keep(ret, new preference{ 0, 0, CUBLASLT_REDUCTION_SCHEME_MASK, { 256, 256, 256, 256 }, 0, ~uint64_t(0) });
 }
 
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t object)

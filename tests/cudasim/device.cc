@@ -354,6 +354,7 @@ void cudasim_restart(void)
 {
     lock_scope scope;
     free_all_streams();
+    free_all_blas();
     free_all_memory();
     counters.clear();
     kernels_left = 0;

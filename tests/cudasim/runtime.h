@@ -88,6 +88,7 @@ cudaError_t refuse_unsafe();
 cudaError_t refuse_legacy();
 bool is_stream(cudaStream_t stream);
 void free_all_streams();
+void free_all_blas();
 void count_streams(struct cudasim_live *live);
 void count_memory(struct cudasim_live *live);
 void count_blas(struct cudasim_live *live);
