@@ -9,7 +9,7 @@ __global__ static void add_kernel(int *x, int n, int v)
     if (i < n) x[i] += v;
 }
 
-__global__ static void join_kernel(const int *a, const int *b, int *sum) { *sum = *a + 10 * *b; }
+__global__ static void join_kernel(const int *a, const int *b, int *sum) { *sum = *sum + *a + 10 * *b; }
 
 static cudaStream_t stream;
 static int *x;
@@ -64,7 +64,7 @@ Test(cudasim_graph, a_captured_graph_runs_at_each_launch_with_its_arguments)
     cr_assert_eq(cudasim_live_allocations(), 0);
 }
 
-/* One stream forks into two and joins: sum = 3 + 10 * 4, in every order that this allows. */
+/* One stream forks into two and joins: sum += 3 + 10 * 4, once, in every order that this allows. */
 static void capture_fork(bool join)
 {
     cudaStream_t side;
