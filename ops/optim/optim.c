@@ -1,4 +1,4 @@
-/* The optimizer's kernels by instruction set, and the sum of squares. */
+/* The optimizer on the CPU: its kernels by instruction set, the sum of squares; and the table of devices. */
 #include "ops/optim/optim.h"
 
 #include "device/cpu/isa.h"
@@ -7,17 +7,6 @@
 
 RW_CPU_KERNEL(rw_adamw_cpu)
 RW_CPU_KERNEL(rw_scale_buffer_kernel)
-
-void rw_adamw_update_cpu(const struct rw_adamw_update *u)
-{
-    rw_adamw_cpu(&(rw_kernel){ .attrs = u, .threads = u->threads });
-}
-
-void rw_scale_buffer_cpu(void *data, rw_dtype dtype, int64_t n, double factor, int threads)
-{
-    const struct rw_scale_buffer s = { .data = data, .dtype = dtype, .n = n, .factor = factor };
-    rw_scale_buffer_kernel(&(rw_kernel){ .attrs = &s, .threads = threads });
-}
 
 #define BLOCK 4096
 #define GROUP 1024 /* blocks whose sums are kept at a time */
@@ -50,7 +39,8 @@ static double block_sum(const void *grad, rw_dtype dtype, int64_t n, int64_t fro
     return block_squares(grad, RW_F32, from, some);
 }
 
-double rw_sum_squares_cpu(const void *grad, rw_dtype dtype, int64_t n, int threads)
+/* In double, in blocks of fixed size, added in order: the same bits for any number of threads. */
+static double sum_squares(const void *grad, rw_dtype dtype, int64_t n, int threads)
 {
     double total = 0;
     for (int64_t first = 0; first < n; first += (int64_t)BLOCK * GROUP) {
@@ -61,4 +51,48 @@ double rw_sum_squares_cpu(const void *grad, rw_dtype dtype, int64_t n, int threa
         for (int64_t b = 0; b < blocks; b++) total += part[b];
     }
     return total;
+}
+
+static rw_status update(void *state, const struct rw_optim_tensor *tensors, const struct rw_optim_step *steps, size_t n,
+                        int threads)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct rw_adamw_update u = { &tensors[i], &steps[i] };
+        if (steps[i].due) rw_adamw_cpu(&(rw_kernel){ .attrs = &u, .threads = threads });
+    }
+    return RW_OK;
+}
+
+static rw_status widen(void *device, float *to, const void *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) to[i] = bf16_to_f32(((const uint16_t *)from)[i]);
+    return RW_OK;
+}
+
+static rw_status clip(void *device, const struct rw_clip_tensor *gradients, size_t n, double max_norm, double *ret_norm,
+                      int threads)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += sum_squares(gradients[i].data, gradients[i].dtype, gradients[i].n, threads);
+    const double norm = sqrt(sum);
+    for (size_t i = 0; norm > max_norm && i < n; i++) {
+        const struct rw_scale_buffer s = { gradients[i].data, gradients[i].dtype, gradients[i].n, max_norm / norm };
+        rw_scale_buffer_kernel(&(rw_kernel){ .attrs = &s, .threads = threads });
+    }
+    if (ret_norm) *ret_norm = norm;
+    return RW_OK;
+}
+
+static const struct rw_optim_fns optim_cpu = { .update = update, .widen = widen, .clip = clip };
+
+#ifdef RW_HAVE_CUDA
+extern const struct rw_optim_fns rw_optim_cuda;
+#endif
+
+const struct rw_optim_fns *rw_optim_of(rw_device kind)
+{
+#ifdef RW_HAVE_CUDA
+    if (kind == RW_DEVICE_CUDA) return &rw_optim_cuda;
+#endif
+    return &optim_cpu;
 }

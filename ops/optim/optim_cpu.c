@@ -8,61 +8,49 @@
 
 static void update_f64(const struct rw_adamw_update *u, int64_t from, int64_t n)
 {
-    double *const p = u->param, *const m = u->m, *const v = u->v;
+    const struct rw_optim_step *const s = u->s;
+    double *const p = u->t->param, *const m = u->t->m, *const v = u->t->v;
     for (int64_t i = from; i < from + n; i++) {
-        const double g = ((const double *)u->grad)[i];
-        m[i] = u->beta1 * m[i] + (1 - u->beta1) * g;
-        v[i] = u->beta2 * v[i] + (1 - u->beta2) * g * g;
-        const double x = p[i] * (1 - u->lr * u->weight_decay);
-        p[i] = x - u->lr * (m[i] / u->correction1) / (sqrt(v[i] / u->correction2) + u->eps);
+        const double g = ((const double *)u->t->grad)[i];
+        m[i] = s->beta1 * m[i] + (1 - s->beta1) * g;
+        v[i] = s->beta2 * v[i] + (1 - s->beta2) * g * g;
+        const double x = p[i] * (1 - s->lr * s->weight_decay);
+        p[i] = x - s->lr * (m[i] / s->correction1) / (sqrt(v[i] / s->correction2) + s->eps);
     }
 }
 
-/* The step's constants in float32. */
-struct step {
-    float b1, b2, c1, c2, decay, rate, root, eps;
-};
-
-static struct step step_of(const struct rw_adamw_update *u)
-{
-    return (struct step){ .b1 = (float)u->beta1, .b2 = (float)u->beta2, .c1 = (float)(1 - u->beta1),
-                          .c2 = (float)(1 - u->beta2), .decay = (float)(1 - u->lr * u->weight_decay),
-                          .rate = (float)(u->lr / u->correction1), .root = (float)(1 / sqrt(u->correction2)),
-                          .eps = (float)u->eps };
-}
-
 /* n <= NF_LANES elements of a float32 or 16-bit parameter; the arithmetic is float32's. */
-VEC_INLINE void update_lanes(const struct rw_adamw_update *u, const struct step *s, rw_dtype dtype, int64_t i,
-                             int64_t n, bool whole)
+VEC_INLINE void update_lanes(const struct rw_optim_tensor *t, const struct rw_adamw_floats *s, rw_dtype dtype,
+                             int64_t i, int64_t n, bool whole)
 {
-    float *const to = u->master ? u->master : u->param;
+    float *const to = t->master ? t->master : t->param;
 #define GET(p, type) (whole ? nf_get(p, type, i) : nf_get_some(p, type, i, n))
 #define PUT(p, type, x) (whole ? nf_put(p, type, i, x) : nf_put_some(p, type, i, n, x))
-    const nf g = GET(u->grad, dtype);
-    const nf m = s->b1 * GET(u->m, RW_F32) + s->c1 * g;
-    const nf v = s->b2 * GET(u->v, RW_F32) + s->c2 * g * g;
+    const nf g = GET(t->grad, dtype);
+    const nf m = s->b1 * GET(t->m, RW_F32) + s->c1 * g;
+    const nf v = s->b2 * GET(t->v, RW_F32) + s->c2 * g * g;
     const nf x = GET(to, RW_F32) * s->decay - s->rate * m / (nf_sqrt(v) * s->root + s->eps);
-    PUT(u->m, RW_F32, m);
-    PUT(u->v, RW_F32, v);
+    PUT(t->m, RW_F32, m);
+    PUT(t->v, RW_F32, v);
     PUT(to, RW_F32, x);
-    if (u->master) PUT(u->param, dtype, x);
+    if (t->master) PUT(t->param, dtype, x);
 #undef GET
 #undef PUT
 }
 
 VEC_INLINE void update_f32(const struct rw_adamw_update *u, rw_dtype dtype, int64_t from, int64_t n)
 {
-    const struct step s = step_of(u);
+    const struct rw_adamw_floats s = rw_adamw_floats_of(u->s);
     int64_t i = 0;
-    for (; i + NF_LANES <= n; i += NF_LANES) update_lanes(u, &s, dtype, from + i, NF_LANES, true);
-    if (i < n) update_lanes(u, &s, dtype, from + i, n - i, false);
+    for (; i + NF_LANES <= n; i += NF_LANES) update_lanes(u->t, &s, dtype, from + i, NF_LANES, true);
+    if (i < n) update_lanes(u->t, &s, dtype, from + i, n - i, false);
 }
 
 static void update_block(const struct rw_adamw_update *u, int64_t from)
 {
-    const int64_t n = u->n - from < BLOCK ? u->n - from : BLOCK;
-    if (u->dtype == RW_F64) update_f64(u, from, n);
-    else if (u->dtype == RW_BF16) update_f32(u, RW_BF16, from, n);
+    const int64_t n = u->t->n - from < BLOCK ? u->t->n - from : BLOCK;
+    if (u->t->dtype == RW_F64) update_f64(u, from, n);
+    else if (u->t->dtype == RW_BF16) update_f32(u, RW_BF16, from, n);
     else update_f32(u, RW_F32, from, n);
 }
 
@@ -70,12 +58,12 @@ rw_status RW_ISA_NAME(rw_adamw_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_adamw_cpu)(const rw_kernel *k)
 {
     const struct rw_adamw_update *const u = k->attrs;
-    if (u->n < RW_PARALLEL_FROM || k->threads < 2) {
-        for (int64_t from = 0; from < u->n; from += BLOCK) update_block(u, from);
+    if (u->t->n < RW_PARALLEL_FROM || k->threads < 2) {
+        for (int64_t from = 0; from < u->t->n; from += BLOCK) update_block(u, from);
         return RW_OK;
     }
 #pragma omp parallel for num_threads(k->threads) schedule(static)
-    for (int64_t from = 0; from < u->n; from += BLOCK) update_block(u, from);
+    for (int64_t from = 0; from < u->t->n; from += BLOCK) update_block(u, from);
     return RW_OK;
 }
 

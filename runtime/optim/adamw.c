@@ -9,18 +9,25 @@
 
 struct state {
     struct rw_param *param;
-    void *m, *v, *master;
-    uint32_t version; /* of the parameter's contents that master is a copy of */
+    uint32_t version; /* of the parameter's contents that the master copy is one of */
     uint64_t step;    /* updates made: the bias correction of a parameter counts its own gradients */
-    bool due;         /* has a gradient in the step that is prepared */
 };
 
 struct rw_adamw {
     rw_context *ctx;
+    const struct rw_optim_fns *fns;
     rw_adamw_params params;
     struct state *states;
+    struct rw_optim_tensor *tensors; /* the states' */
+    struct rw_optim_step *steps;
     size_t n, bytes;
+    void *device; /* the device's own memory */
 };
+
+static rw_status device_failed(rw_context *ctx, rw_status status, const char *what)
+{
+    return rw_fail(ctx, status, "%s: %s", what, status == RW_ERR_MEMORY ? "out of memory" : "the device failed");
+}
 
 static double or_default(double x, double fallback)
 {
@@ -43,24 +50,42 @@ static void *zeros(rw_adamw *opt, size_t bytes)
     return p;
 }
 
-static void copy_master(struct state *s)
+static rw_status copy_master(const rw_adamw *opt, size_t i)
 {
-    for (int64_t i = 0; i < s->param->numel; i++) {
-        const uint32_t bits = (uint32_t)((const uint16_t *)s->param->data)[i] << 16;
-        memcpy((float *)s->master + i, &bits, sizeof bits);
-    }
-    s->version = s->param->version;
+    const struct rw_optim_tensor *const t = &opt->tensors[i];
+    opt->states[i].version = opt->states[i].param->version;
+    return opt->fns->widen(opt->ctx->device_state, t->master, t->param, t->n);
 }
 
-static bool add_state(rw_adamw *opt, struct rw_param *p)
+static rw_status add_state(rw_adamw *opt, struct rw_param *p)
 {
-    struct state *const s = &opt->states[opt->n++];
-    *s = (struct state){ .param = p, .m = zeros(opt, moment_size(p)), .v = zeros(opt, moment_size(p)) };
-    if (!s->m || !s->v) return false;
-    if (p->tensor.dtype != RW_BF16) return true;
-    s->master = zeros(opt, (size_t)p->numel * sizeof(float));
-    if (s->master) copy_master(s);
-    return s->master != NULL;
+    struct rw_optim_tensor *const t = &opt->tensors[opt->n];
+    opt->states[opt->n] = (struct state){ .param = p };
+    *t = (struct rw_optim_tensor){ .param = p->data, .grad = p->grad, .m = zeros(opt, moment_size(p)),
+                                   .v = zeros(opt, moment_size(p)), .n = p->numel, .dtype = (rw_dtype)p->tensor.dtype };
+    opt->n++;
+    if (!t->m || !t->v) return RW_ERR_MEMORY;
+    if (t->dtype != RW_BF16) return RW_OK;
+    t->master = zeros(opt, (size_t)p->numel * sizeof(float));
+    return t->master ? copy_master(opt, opt->n - 1) : RW_ERR_MEMORY;
+}
+
+static rw_status add_states(rw_adamw *opt)
+{
+    rw_context *const ctx = opt->ctx;
+    size_t bytes = 0;
+    opt->states = rw_calloc(ctx->n_params, sizeof *opt->states);
+    opt->tensors = rw_calloc(ctx->n_params, sizeof *opt->tensors);
+    opt->steps = rw_calloc(ctx->n_params, sizeof *opt->steps);
+    if (!opt->states || !opt->tensors || !opt->steps) return RW_ERR_MEMORY;
+    for (size_t i = 0; i < ctx->n_params; i++) {
+        const rw_status status = ctx->params[i]->grad ? add_state(opt, ctx->params[i]) : RW_OK;
+        if (status) return status;
+    }
+    if (!opt->fns->open) return RW_OK;
+    const rw_status status = opt->fns->open(&opt->device, ctx->device_state, opt->tensors, opt->n, &bytes);
+    opt->bytes += bytes;
+    return status;
 }
 
 rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_params *params)
@@ -68,21 +93,17 @@ rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_pa
     if (!ret_opt || !ctx) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_adamw_create: NULL argument");
     rw_adamw *opt = rw_calloc(1, sizeof *opt);
     const rw_adamw_params p = params ? *params : (rw_adamw_params){ 0 };
-    bool ok = opt != NULL;
-    if (ok) {
-        opt->ctx = ctx;
-        opt->params = (rw_adamw_params){ .lr = or_default(p.lr, 1e-3), .beta1 = or_default(p.beta1, 0.9),
-                                         .beta2 = or_default(p.beta2, 0.999), .eps = or_default(p.eps, 1e-8),
-                                         .weight_decay = or_default(p.weight_decay, 0.01), .decay_all = p.decay_all };
-        opt->states = rw_calloc(ctx->n_params, sizeof *opt->states);
-        ok = opt->states != NULL;
-    }
-    for (size_t i = 0; ok && i < ctx->n_params; i++)
-        if (ctx->params[i]->grad) ok = add_state(opt, ctx->params[i]);
-    if (opt) ctx->memory.optimizer += opt->bytes;
-    if (!ok) {
+    if (!opt) return rw_fail(ctx, RW_ERR_MEMORY, "rw_adamw_create: out of memory");
+    opt->ctx = ctx;
+    opt->fns = rw_optim_of(ctx->kind);
+    opt->params = (rw_adamw_params){ .lr = or_default(p.lr, 1e-3), .beta1 = or_default(p.beta1, 0.9),
+                                     .beta2 = or_default(p.beta2, 0.999), .eps = or_default(p.eps, 1e-8),
+                                     .weight_decay = or_default(p.weight_decay, 0.01), .decay_all = p.decay_all };
+    const rw_status status = add_states(opt);
+    ctx->memory.optimizer += opt->bytes;
+    if (status) {
         rw_adamw_destroy(&opt);
-        return rw_fail(ctx, RW_ERR_MEMORY, "rw_adamw_create: out of memory");
+        return device_failed(ctx, status, "rw_adamw_create");
     }
     *ret_opt = opt;
     return RW_OK;
@@ -93,13 +114,16 @@ void rw_adamw_destroy(rw_adamw **popt)
     if (!popt || !*popt) return;
     rw_adamw *const opt = *popt;
     rw_context *const ctx = opt->ctx;
+    if (opt->device) opt->fns->close(opt->device);
     for (size_t i = 0; i < opt->n; i++) {
-        ctx->device->free(ctx->device_state, opt->states[i].m);
-        ctx->device->free(ctx->device_state, opt->states[i].v);
-        ctx->device->free(ctx->device_state, opt->states[i].master);
+        ctx->device->free(ctx->device_state, opt->tensors[i].m);
+        ctx->device->free(ctx->device_state, opt->tensors[i].v);
+        ctx->device->free(ctx->device_state, opt->tensors[i].master);
     }
     ctx->memory.optimizer -= opt->bytes;
     rw_free(opt->states);
+    rw_free(opt->tensors);
+    rw_free(opt->steps);
     rw_free(opt);
     *popt = NULL;
 }
@@ -114,38 +138,38 @@ rw_context *rw_adamw_context(const rw_adamw *opt)
     return opt->ctx;
 }
 
-rw_status rw_adamw_prepare(rw_adamw *opt)
-{
-    for (size_t i = 0; i < opt->n; i++) {
-        struct state *const s = &opt->states[i];
-        s->due = !s->param->grad_clear;
-        if (!s->due) continue;
-        /* written, loaded or initialized since the last step: the new contents count, not the old copy */
-        if (s->master && s->version != s->param->version) copy_master(s);
-        s->step++;
-        s->version = ++s->param->version;
-    }
-    return RW_OK;
-}
-
-static void update(const rw_adamw *opt, const struct state *s)
+static struct rw_optim_step step_of(const rw_adamw *opt, size_t i)
 {
     const rw_adamw_params *const p = &opt->params;
+    const struct state *const s = &opt->states[i];
     const bool decays = p->decay_all || rw_tensor_layout(opt->ctx, &s->param->tensor)->rank > 1;
-    const struct rw_adamw_update u = { .param = s->param->data, .grad = s->param->grad, .m = s->m, .v = s->v, .master = s->master,
-                                       .dtype = (rw_dtype)s->param->tensor.dtype, .n = s->param->numel, .lr = p->lr,
-                                       .beta1 = p->beta1, .beta2 = p->beta2, .eps = p->eps,
-                                       .weight_decay = decays ? p->weight_decay : 0,
-                                       .correction1 = 1 - pow(p->beta1, (double)s->step),
-                                       .correction2 = 1 - pow(p->beta2, (double)s->step), .threads = opt->ctx->threads };
-    rw_adamw_update_cpu(&u);
+    return (struct rw_optim_step){ .lr = p->lr, .beta1 = p->beta1, .beta2 = p->beta2, .eps = p->eps,
+                                   .weight_decay = decays ? p->weight_decay : 0,
+                                   .correction1 = 1 - pow(p->beta1, (double)s->step),
+                                   .correction2 = 1 - pow(p->beta2, (double)s->step), .due = true };
+}
+
+rw_status rw_adamw_prepare(rw_adamw *opt)
+{
+    rw_status status = RW_OK;
+    for (size_t i = 0; i < opt->n && !status; i++) {
+        struct state *const s = &opt->states[i];
+        opt->steps[i].due = !s->param->grad_clear;
+        if (!opt->steps[i].due) continue;
+        /* written, loaded or initialized since the last step: the new contents count, not the old copy */
+        if (opt->tensors[i].master && s->version != s->param->version) status = copy_master(opt, i);
+        s->step++;
+        s->version = ++s->param->version;
+        opt->steps[i] = step_of(opt, i);
+    }
+    if (!status && opt->fns->prepare) status = opt->fns->prepare(opt->device, opt->steps);
+    return status ? device_failed(opt->ctx, status, "rw_adamw_step") : RW_OK;
 }
 
 rw_status rw_adamw_queue(rw_adamw *opt)
 {
-    for (size_t i = 0; i < opt->n; i++)
-        if (opt->states[i].due) update(opt, &opt->states[i]);
-    return RW_OK;
+    const rw_status status = opt->fns->update(opt->device, opt->tensors, opt->steps, opt->n, opt->ctx->threads);
+    return status ? device_failed(opt->ctx, status, "rw_adamw_step") : RW_OK;
 }
 
 rw_status rw_adamw_step(rw_adamw *opt)
@@ -162,16 +186,16 @@ rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm)
     if (!(max_norm > 0)) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: a norm of %g", max_norm);
     const rw_status spoiled = rw_gradients_check(ctx, "rw_clip_grad_norm");
     if (spoiled) return spoiled;
-    double sum = 0;
+    struct rw_clip_tensor *const gradients = rw_calloc(ctx->n_params, sizeof *gradients);
+    if (!gradients) return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+    size_t n = 0;
     for (size_t i = 0; i < ctx->n_params; i++) {
         const struct rw_param *const p = ctx->params[i];
-        if (p->grad && !p->grad_clear) sum += rw_sum_squares_cpu(p->grad, (rw_dtype)p->tensor.dtype, p->numel, ctx->threads);
+        if (!p->grad || p->grad_clear) continue;
+        gradients[n++] = (struct rw_clip_tensor){ p->grad, p->numel, (rw_dtype)p->tensor.dtype };
     }
-    const double norm = sqrt(sum);
-    for (size_t i = 0; norm > max_norm && i < ctx->n_params; i++) {
-        const struct rw_param *const p = ctx->params[i];
-        if (p->grad && !p->grad_clear) rw_scale_buffer_cpu(p->grad, (rw_dtype)p->tensor.dtype, p->numel, max_norm / norm, ctx->threads);
-    }
-    if (ret_norm) *ret_norm = norm;
-    return RW_OK;
+    const struct rw_optim_fns *const fns = rw_optim_of(ctx->kind);
+    const rw_status status = fns->clip(ctx->device_state, gradients, n, max_norm, ret_norm, ctx->threads);
+    rw_free(gradients);
+    return status ? device_failed(ctx, status, "rw_clip_grad_norm") : RW_OK;
 }

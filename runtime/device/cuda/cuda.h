@@ -17,6 +17,7 @@ extern "C" {
 
 #define RW_CUDA_ALIGNMENT 512
 #define RW_CUDA_MESSAGE 256
+#define RW_CUDA_NORM_SUMS 1024
 
 struct rw_blaslt;
 struct rw_sdpa;
@@ -31,6 +32,7 @@ struct rw_cuda {
     /* 1 + the serial of a step that met an index out of range, 0 when none did. Pinned host memory, written by kernels. */
     uint32_t *bad_step;
     void *digest_sums; /* two 64-bit words of device memory */
+    double *norm;      /* of clipping, in device memory: RW_CUDA_NORM_SUMS partial sums, the norm, the factor */
     struct rw_blaslt *blaslt;
     struct rw_sdpa *sdpa;
     cudaEvent_t *marks; /* for a trace's times */

@@ -61,6 +61,8 @@ static rw_status make_state(struct rw_cuda *cuda)
     cuda->ticket_base = p;
     TRY(cudaMemsetAsync(cuda->ticket_base, 0, sizeof *cuda->ticket_base, cuda->stream));
     TRY(cudaMalloc(&cuda->digest_sums, 2 * sizeof(uint64_t)));
+    TRY(cudaMalloc(&p, (RW_CUDA_NORM_SUMS + 2) * sizeof *cuda->norm));
+    cuda->norm = p;
     TRY(cudaMallocHost(&p, sizeof *cuda->bad_step));
     cuda->bad_step = p;
     *cuda->bad_step = 0;
@@ -78,6 +80,7 @@ static void cuda_close(void *state)
     rw_free(cuda->marks);
     cudaFree(cuda->ticket_base);
     cudaFree(cuda->digest_sums);
+    cudaFree(cuda->norm);
     cudaFreeHost(cuda->bad_step);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     cudaGetLastError();
