@@ -75,6 +75,7 @@ static void configure()
     if (const char *v = setting("CUDASIM_SMS")) config.multiprocessors = atoi(v);
     if (const char *v = setting("CUDASIM_CAPABILITY")) config.major = atoi(v) / 10, config.minor = atoi(v) % 10;
     if (const char *v = setting("CUDASIM_FAIL")) plant_list(v);
+    if (config.strict) watch_faults();
     random_seed(config.seed);
 }
 
@@ -381,6 +382,7 @@ void cudasim_set_strict(bool strict)
 {
     lock_scope scope;
     {
+        if (strict) watch_faults();
         device_access all; /* whatever it was, it is open now */
         config.strict = strict;
     }

@@ -7,9 +7,12 @@
 #include "runtime.h"
 #include "fiber.h"
 
+#include <execinfo.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <deque>
 #include <map>
@@ -51,6 +54,30 @@ device_access::device_access()
 device_access::~device_access()
 {
     if (--accesses == 0 && config.strict) protect(PROT_NONE);
+}
+
+static struct sigaction previous;
+
+/* Says what happened and where, then lets the fault happen again, to whoever handled it before. */
+static void on_fault(int, siginfo_t *info, void *)
+{
+    static const char text[] = "cudasim: the host touched device memory:\n";
+    void *frames[32];
+    sigaction(SIGSEGV, &previous, nullptr);
+    if (!is_in_device_region(info->si_addr)) return;
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0) return;
+    backtrace_symbols_fd(frames, backtrace(frames, 32), STDERR_FILENO);
+}
+
+void watch_faults()
+{
+    static bool watching;
+    struct sigaction action = {};
+    if (watching) return;
+    watching = true;
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGSEGV, &action, &previous);
 }
 
 static void poison(size_t offset, size_t size)

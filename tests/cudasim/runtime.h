@@ -65,6 +65,8 @@ bool is_device(const void *ptr, size_t size);
 bool is_in_device_region(const void *ptr);
 bool is_pinned(const void *ptr, size_t size);
 void free_all_memory();
+/* Has faults in device memory told with a backtrace. */
+void watch_faults();
 
 /* A piece of work in a stream. */
 struct work {
