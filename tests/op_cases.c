@@ -193,7 +193,9 @@ static void add_norms(void)
     const struct op_operand shapes[] = {
         { S(1, 1), 0, 0 },           { S(3, 2), 0, 0 },   { S(2, 3, 37), 0, 0 },       { S(5, 64), OP_TURNED, 0 },
         { S(2, 257), OP_SLICED, 0 }, { S(130, 5), 0, 0 }, { S(4, 8), OP_EXPANDED, 0 }, { S(0, 6), 0, 0 },
-        { S(3, 1024), 0, 0 },        { S(9), 0, 0 },      { S(1500, 33), 0, 0 },       { S(17, 4099), 0, 0 }
+        { S(3, 1024), 0, 0 },        { S(9), 0, 0 },      { S(1500, 33), 0, 0 },       { S(17, 4099), 0, 0 },
+        { S(2, 400), 0, 0 },         { S(2, 2048), 0, 0 }, { S(1, 4096), 0, 0 },       { S(400, 64), 0, 0 },
+        { S(70, 1600), 0, 0 },       { S(3, 8192), 0, 0 }, { S(2, 8200), 0, 0 }
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int kind = 0; kind < 3; kind++) { /* layernorm, without bias, rmsnorm */
@@ -248,6 +250,9 @@ static void add_reductions(void)
         { { S(3, 70000), 0, 0 }, 2 },
         { { S(5000, 65), 0, 0 }, 1 },
         { { S(37, 41, 43), 0, 0 }, 5 },
+        { { S(700, 256), 0, 0 }, 1 },
+        { { S(3, 1200, 8), 0, 0 }, 2 },
+        { { S(40000), 0, 0 }, 1 },
     };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
@@ -285,7 +290,10 @@ static void add_softmaxes(void)
                    { { S(3, 11, 5), 0, 0 }, 1 },        { { S(7, 3), 0, 0 }, 0 },
                    { { S(2, 1025), 0, 0 }, -1 },        { { S(0, 4), 0, 0 }, -1 },
                    { { S(6, 9), OP_EXPANDED, 0 }, -1 }, { { S(70, 4), 0, 0 }, -1 },
-                   { { S(40, 5003), 0, 0 }, -1 },       { { S(9, 65, 129), 0, 0 }, 1 } };
+                   { { S(40, 5003), 0, 0 }, -1 },       { { S(9, 65, 129), 0, 0 }, 1 },
+                   { { S(2, 400), 0, 0 }, -1 },         { { S(4, 1024), 0, 0 }, -1 },
+                   { { S(2, 2048), 0, 0 }, -1 },        { { S(1, 4096), 0, 0 }, -1 },
+                   { { S(3, 8192), 0, 0 }, -1 } };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int logarithm = 0; logarithm < 2; logarithm++) {
             struct op_case *const c = next(OP_REDUCTIONS, logarithm ? op_build_log_softmax : op_build_softmax,
