@@ -8,6 +8,10 @@
 #include "ops/util.h"
 #include "record/context.h"
 
+#ifdef RW_HAVE_CUDA
+#include "ops/attention/attention_cudnn.h"
+#endif
+
 #include <math.h>
 
 static rw_dtype sum_type(rw_dtype dtype)
@@ -83,6 +87,9 @@ static size_t per_thread(const rw_op_call *call, rw_device device, int64_t eleme
 
 static size_t workspace(const rw_op_call *call, rw_device device)
 {
+#ifdef RW_HAVE_CUDA
+    if (device == RW_DEVICE_CUDA) return rw_att_cudnn_of_call(call->ctx->device_state, call).workspace;
+#endif
     const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
     return per_thread(call, device, rw_att_forward_elements(&e));
 }
@@ -90,6 +97,12 @@ static size_t workspace(const rw_op_call *call, rw_device device)
 static size_t workspace_backward(const rw_op_call *call, rw_device device)
 {
     const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
+#ifdef RW_HAVE_CUDA
+    if (device == RW_DEVICE_CUDA) {
+        const struct rw_att_cudnn c = rw_att_cudnn_of_call(call->ctx->device_state, call);
+        if (c.sdpa) return c.workspace;
+    }
+#endif
     if (device == RW_DEVICE_CUDA) return rw_att_stat_bytes(call->in[0].layout, call->in[1].layout, call->in[0].dtype);
     return per_thread(call, device, rw_att_backward_elements(&e, call->in[0].dtype));
 }

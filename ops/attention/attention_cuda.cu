@@ -7,6 +7,7 @@
  * own.
  */
 #include "ops/attention/attention_cuda.cuh"
+#include "ops/attention/attention_cudnn.h"
 
 namespace {
 
@@ -524,7 +525,11 @@ rw_status begin(const rw_kernel *k, att_call *c)
 extern "C" rw_status rw_attention_cuda(const rw_kernel *k)
 {
     att_call c;
-    const rw_status status = begin(k, &c);
+    rw_att_cudnn library;
+    rw_status status = rw_att_cudnn_of_kernel(&library, k);
+    if (status) return status;
+    if (library.sdpa) return rw_att_cudnn_forward(&library, k);
+    status = begin(k, &c);
     if (status) return status;
     c.lse = k->out[1].data;
     /* The implementation is chosen here: by types, shapes, strides and offsets, the same for forward and replay. */
@@ -535,7 +540,11 @@ extern "C" rw_status rw_attention_cuda(const rw_kernel *k)
 extern "C" rw_status rw_attention_backward_cuda(const rw_kernel *k)
 {
     att_call c;
-    const rw_status status = begin(k, &c);
+    rw_att_cudnn library;
+    rw_status status = rw_att_cudnn_of_kernel(&library, k);
+    if (status) return status;
+    if (library.sdpa) return rw_att_cudnn_backward(&library, k);
+    status = begin(k, &c);
     if (status) return status;
     c.o = view_of(k->in[3]), c.dy = view_of(k->in[5]);
     c.lse = k->in[4].data;
