@@ -289,24 +289,27 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) forw
 
 /*
  * What backward knows of each row: the log-sum-exp times `factor`, and delta = sum of o * dy, what softmax's gradient
- * subtracts. Rows after the last and rows that see nothing get probability 0. One warp per row.
+ * subtracts. Rows after the last and rows that see nothing get probability 0. `lanes` threads per row, a power of two.
  */
-template <typename T> __global__ void __launch_bounds__(THREADS) stat_kernel(const args<T> a, wide<T> factor)
+template <typename T> __global__ void __launch_bounds__(THREADS) stat_kernel(const args<T> a, int lanes, wide<T> factor)
 {
     using W = wide<T>;
-    const int64_t at = static_cast<int64_t>(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
-    if (at >= a.rows) return;
+    const int64_t at = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) / lanes;
     const int64_t pair = at / a.stat_rows, b = pair / a.heads;
-    const int row = static_cast<int>(at % a.stat_rows), h = static_cast<int>(pair % a.heads), lane = threadIdx.x % 32;
-    const matrix<T> o = a.o.of(b, h, a.seq, a.d), dy = a.dy.of(b, h, a.seq, a.d);
+    const int row = static_cast<int>(at % a.stat_rows), h = static_cast<int>(pair % a.heads);
+    const int lane = threadIdx.x % lanes;
+    const bool valid = at < a.rows && row < a.seq;
     W sum = 0;
-    for (int c = lane * 4; c < a.d && row < a.seq; c += 128) {
-        const quad<W> x = read_quad(o, row, c), y = read_quad(dy, row, c);
-        for (int i = 0; i < 4; i++) sum = fused(x.x[i], y.x[i], sum);
+    if (valid) {
+        const matrix<T> o = a.o.of(b, h, a.seq, a.d), dy = a.dy.of(b, h, a.seq, a.d);
+        for (int c = lane * 4; c < a.d; c += lanes * 4) {
+            const quad<W> x = read_quad(o, row, c), y = read_quad(dy, row, c);
+            for (int i = 0; i < 4; i++) sum = fused(x.x[i], y.x[i], sum);
+        }
     }
-    sum = warp_sum(sum);
-    if (lane) return;
-    const W lse = row < a.seq ? a.lse[pair * a.seq + row] : -static_cast<W>(INFINITY);
+    for (int d = lanes / 2; d > 0; d >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+    if (lane || at >= a.rows) return;
+    const W lse = valid ? a.lse[pair * a.seq + row] : -static_cast<W>(INFINITY);
     a.stat[at] = lse == -static_cast<W>(INFINITY) ? static_cast<W>(INFINITY) : lse * factor;
     a.delta[at] = sum;
 }
@@ -482,9 +485,10 @@ rw_status prepare_rows(const rw_kernel *k, const att_call &c, double factor)
     return with_float_type(k->out[0].dtype, [&](auto type) {
         using T = decltype(type);
         const args<T> a = args_of<T>(c, 1);
-        const int64_t blocks = (a.rows + THREADS / 32 - 1) / (THREADS / 32);
+        const int lanes = c.d > 64 ? 32 : c.d > 32 ? 16 : 8;
+        const int64_t per_block = THREADS / lanes, blocks = (a.rows + per_block - 1) / per_block;
         if (!blocks) return RW_OK;
-        RW_LAUNCH(stat_kernel<T>, static_cast<unsigned>(blocks), THREADS, 0, k, a, static_cast<wide<T>>(factor));
+        RW_LAUNCH(stat_kernel<T>, static_cast<unsigned>(blocks), THREADS, 0, k, a, lanes, static_cast<wide<T>>(factor));
         return rw_cuda_launched(k);
     });
 }

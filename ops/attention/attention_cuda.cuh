@@ -42,7 +42,7 @@ bool rw_attention_mma_takes(const rw_kernel *k, const att_call &c);
 rw_status rw_attention_mma_forward(const rw_kernel *k, const att_call &c);
 rw_status rw_attention_mma_backward(const rw_kernel *k, const att_call &c);
 
-/* Which of four keys of a row dropout keeps, as bits. element: of the first one in [batch, heads, seq, kv_seq] scores. */
+/* Which of four keys of a row dropout keeps, as bits. element: of the first one among [batch, heads, seq, kv_seq]. */
 __device__ __forceinline__ uint32_t att_keep(uint64_t seed, uint64_t first_block, uint32_t threshold, uint64_t element)
 {
     uint32_t word[4], bits = 0;
