@@ -124,7 +124,8 @@ __global__ static void indexes_kernel(int *hits)
 
 Test(cudasim, every_thread_of_every_block_runs_once)
 {
-    const dim3 grids[] = { dim3(5, 3, 2), dim3(1), dim3(1, 7), dim3(1, 1, 4) }, blocks[] = { dim3(3, 5, 4), dim3(1), dim3(33), dim3(2, 2, 64) };
+    const dim3 grids[] = { dim3(5, 3, 2), dim3(1), dim3(1, 7), dim3(1, 1, 4) },
+               blocks[] = { dim3(3, 5, 4), dim3(1), dim3(33), dim3(2, 2, 64) };
     for (const dim3 &g : grids)
         for (const dim3 &b : blocks) {
             const size_t n = (size_t)g.x * g.y * g.z * b.x * b.y * b.z;
@@ -221,7 +222,8 @@ template <typename T> static void check_unwritten()
         for (T v : from_device(y, 8)) {
             unsigned char bytes[sizeof(T)];
             memcpy(bytes, &v, sizeof v);
-            for (unsigned char c : bytes) cr_assert(c == 0xff || c == 0xcb || c == 0x7e, "byte %02x of the block before", c);
+            for (unsigned char c : bytes)
+                cr_assert(c == 0xff || c == 0xcb || c == 0x7e, "byte %02x of the block before", c);
         }
     }
 }
@@ -295,7 +297,8 @@ Test(cudasim, diverged_barriers_are_reported)
 {
     cudasim_set_fatal(false);
     LAUNCH(diverged_kernel, 2, 64, 0, 0, 20);
-    expect_report("kernel diverged_kernel", "__syncthreads diverged; threads 0 to 19 wait in __syncthreads at ", "threads 20 to 63 wait");
+    expect_report("kernel diverged_kernel", "__syncthreads diverged; threads 0 to 19 wait in __syncthreads at ",
+                  "threads 20 to 63 wait");
     LAUNCH(diverged_kernel, 2, 64, 0, 0, 64);
     OK(cudaDeviceSynchronize());
 }
@@ -304,7 +307,8 @@ Test(cudasim, deadlocks_are_reported_with_who_waits_where)
 {
     cudasim_set_fatal(false);
     LAUNCH(half_waits_kernel, 2, 64, 0, 0, 40);
-    expect_report("deadlock", "threads 0 to 39 wait in __syncthreads at ", "threads 40 to 63 wait in __syncwarp with mask ffffffff at ");
+    expect_report("deadlock", "threads 0 to 39 wait in __syncthreads at ",
+                  "threads 40 to 63 wait in __syncwarp with mask ffffffff at ");
 }
 
 __global__ static void mask_kernel(unsigned mask, int op)
@@ -333,7 +337,8 @@ Test(cudasim, wrong_masks_are_reported)
 {
     cudasim_set_fatal(false);
     LAUNCH(mask_kernel, 1, 32, 0, 0, 0x0000ffffu, 0);
-    expect_report("kernel mask_kernel, block (0, 0, 0), thread (", "does not name the caller's lane", "cudasim_test.cc");
+    expect_report("kernel mask_kernel, block (0, 0, 0), thread (", "does not name the caller's lane",
+                  "cudasim_test.cc");
     LAUNCH(mask_kernel, 1, 40, 0, 0, 0xffffffffu, 0);
     expect_report("names lanes ffffff00 that the block does not have", "block (0, 0, 0)", "thread (");
     LAUNCH(mask_kernel, 1, 32, 0, 0, 0xffffffffu, 4);

@@ -1,8 +1,8 @@
 /*
- * The choice of an algorithm. There are several with really different orders of summation, so that a product whose algorithm
- * changes between forward and replay gives other bytes. Which comes first follows from what cuBLASLt's choice follows from:
- * shapes, types, leading dimensions, transposes, epilogue, promised alignments, the alignment of the bias' address,
- * workspace; not from beta.
+ * The choice of an algorithm. There are several with really different orders of summation, so that a product whose
+ * algorithm changes between forward and replay gives other bytes. Which comes first follows from what cuBLASLt's choice
+ * follows from: shapes, types, leading dimensions, transposes, epilogue, promised alignments, the alignment of the
+ * bias' address, workspace; not from beta.
  */
 #include "blas.h"
 
@@ -84,11 +84,14 @@ static cublasStatus_t check_layout(const layout &l)
 
 static cublasStatus_t check_epilogue(const problem &p)
 {
-    static const uint32_t known[] = { CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_AUX,
-        CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_RELU_AUX_BIAS, CUBLASLT_EPILOGUE_DRELU,
-        CUBLASLT_EPILOGUE_DRELU_BGRAD, CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_BIAS,
-        CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_DGELU_BGRAD, CUBLASLT_EPILOGUE_BGRADA,
-        CUBLASLT_EPILOGUE_BGRADB };
+    static const uint32_t known[] = { CUBLASLT_EPILOGUE_DEFAULT,   CUBLASLT_EPILOGUE_RELU,
+                                      CUBLASLT_EPILOGUE_RELU_AUX,  CUBLASLT_EPILOGUE_BIAS,
+                                      CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_RELU_AUX_BIAS,
+                                      CUBLASLT_EPILOGUE_DRELU,     CUBLASLT_EPILOGUE_DRELU_BGRAD,
+                                      CUBLASLT_EPILOGUE_GELU,      CUBLASLT_EPILOGUE_GELU_AUX,
+                                      CUBLASLT_EPILOGUE_GELU_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+                                      CUBLASLT_EPILOGUE_DGELU,     CUBLASLT_EPILOGUE_DGELU_BGRAD,
+                                      CUBLASLT_EPILOGUE_BGRADA,    CUBLASLT_EPILOGUE_BGRADB };
     const uint32_t e = p.desc->epilogue;
     const bool function = e & (2 | 8 | 32 | 64), bias = e & (4 | 16);
     if (std::find(std::begin(known), std::end(known), e) == std::end(known)) return CUBLAS_STATUS_INVALID_VALUE;
@@ -112,8 +115,10 @@ cublasStatus_t check_problem(const problem &p)
     const uint64_t k = rows_of(*p.a, p.desc->transa == CUBLAS_OP_N ? CUBLAS_OP_T : CUBLAS_OP_N);
     const uint64_t n = rows_of(*p.b, p.desc->transb == CUBLAS_OP_N ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (inner(p) != k || p.d->rows != rows_of_a(p) || p.d->cols != n) return CUBLAS_STATUS_INVALID_VALUE;
-    if (p.c->rows != p.d->rows || p.c->cols != p.d->cols || p.c->order != p.d->order) return CUBLAS_STATUS_INVALID_VALUE;
-    if (p.desc->pointer_mode > CUBLASLT_POINTER_MODE_DEVICE || p.desc->transc != CUBLAS_OP_N) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (p.c->rows != p.d->rows || p.c->cols != p.d->cols || p.c->order != p.d->order)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (p.desc->pointer_mode > CUBLASLT_POINTER_MODE_DEVICE || p.desc->transc != CUBLAS_OP_N)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!types_go_together(p)) return CUBLAS_STATUS_NOT_SUPPORTED;
     return check_epilogue(p);
 }
@@ -121,7 +126,9 @@ cublasStatus_t check_problem(const problem &p)
 size_t workspace_of(const algorithm &algo, const problem &p)
 {
     const size_t element = p.a->type == CUDA_R_64F ? 8 : 4;
-    const size_t parts = algo.splits > 1 && algo.scheme != CUBLASLT_REDUCTION_SCHEME_INPLACE ? static_cast<size_t>(algo.splits) : 0;
+    const size_t parts = algo.splits > 1 && algo.scheme != CUBLASLT_REDUCTION_SCHEME_INPLACE
+                             ? static_cast<size_t>(algo.splits)
+                             : 0;
     return algo.workspace + parts * element * p.d->rows * p.d->cols * static_cast<size_t>(p.d->batch);
 }
 
@@ -159,8 +166,8 @@ static uint64_t checksum(const cublasLtMatmulAlgo_t &packed)
 /* Words: 0 what made it, 1 id, 2 splits, 3 scheme, 4 promised alignments, 7 checksum. */
 static cublasLtMatmulAlgo_t pack(const algorithm &algo, const unsigned promised[4])
 {
-    cublasLtMatmulAlgo_t packed = { { magic << 32 | CUBLAS_VERSION, static_cast<uint64_t>(algo.id), static_cast<uint64_t>(algo.splits),
-                                      algo.scheme, 0, 0, 0, 0 } };
+    cublasLtMatmulAlgo_t packed = { { magic << 32 | CUBLAS_VERSION, static_cast<uint64_t>(algo.id),
+                                      static_cast<uint64_t>(algo.splits), algo.scheme, 0, 0, 0, 0 } };
     for (int i = 0; i < 4; i++) packed.data[4] |= static_cast<uint64_t>(promised[i]) << (16 * i);
     packed.data[7] = checksum(packed);
     return packed;
@@ -168,14 +175,16 @@ static cublasLtMatmulAlgo_t pack(const algorithm &algo, const unsigned promised[
 
 bool unpack(const cublasLtMatmulAlgo_t *packed, algorithm *algo, unsigned promised[4])
 {
-    if (!packed || packed->data[0] != (magic << 32 | CUBLAS_VERSION) || packed->data[7] != checksum(*packed)) return false;
+    if (!packed || packed->data[0] != (magic << 32 | CUBLAS_VERSION) || packed->data[7] != checksum(*packed))
+        return false;
     for (const algorithm &known : algorithms) {
         if (static_cast<uint64_t>(known.id) != packed->data[1]) continue;
         *algo = known;
         algo->splits = static_cast<int>(packed->data[2]);
         algo->scheme = static_cast<unsigned>(packed->data[3]);
         for (int i = 0; i < 4; i++) promised[i] = static_cast<unsigned>(packed->data[4] >> (16 * i) & 0xffff);
-        return algo->splits >= 1 && (algo->splits == 1 || known.splits > 1) && (algo->splits == 1) == (algo->scheme == 0);
+        return algo->splits >= 1 && (algo->splits == 1 || known.splits > 1) &&
+               (algo->splits == 1) == (algo->scheme == 0);
     }
     return false;
 }
@@ -189,7 +198,9 @@ static uint64_t signature(const problem &p, const preference &pref, const unsign
                        int64_t(d.pointer_mode), int64_t(d.bias_type), int64_t(d.sm_target) })
         h = mix(h, static_cast<uint64_t>(x));
     for (const layout *l : { p.a, p.b, p.c, p.d })
-        for (uint64_t x : { uint64_t(l->type), uint64_t(l->order), l->rows, l->cols, uint64_t(l->ld), uint64_t(l->batch) }) h = mix(h, x);
+        for (uint64_t x :
+             { uint64_t(l->type), uint64_t(l->order), l->rows, l->cols, uint64_t(l->ld), uint64_t(l->batch) })
+            h = mix(h, x);
     for (int i = 0; i < 4; i++) h = mix(h, std::min(alignment[i], 16u));
     if (d.epilogue & 4) h = mix(h, (d.bias | 16) & -(d.bias | 16));
     return mix(h, pref.workspace);
@@ -233,7 +244,8 @@ static int answer(const problem &p, const preference &pref, int requested, cubla
     return n;
 }
 
-static const preference default_preference = { 0, 0, CUBLASLT_REDUCTION_SCHEME_MASK, { 256, 256, 256, 256 }, 0, ~uint64_t(0) };
+static const preference default_preference = { 0, 0,           CUBLASLT_REDUCTION_SCHEME_MASK, { 256, 256, 256, 256 },
+                                               0, ~uint64_t(0) };
 
 cublasStatus_t default_algorithm(const problem &p, cublasLtMatmulAlgo_t *packed)
 {
@@ -265,16 +277,17 @@ void cudasim_set_blas_rotation(bool on)
     rotates_known = true;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t pref, int requested,
                                               cublasLtMatmulHeuristicResult_t results[], int *count)
 {
     blas_entry here(__func__);
     if (here.refused()) return here.refused();
-    for (const void *object : { static_cast<const void *>(handle), static_cast<const void *>(operation),
-                                static_cast<const void *>(a), static_cast<const void *>(b), static_cast<const void *>(c),
-                                static_cast<const void *>(d) })
+    for (const void *object :
+         { static_cast<const void *>(handle), static_cast<const void *>(operation), static_cast<const void *>(a),
+           static_cast<const void *>(b), static_cast<const void *>(c), static_cast<const void *>(d) })
         if (!blas_is_alive(object)) return CUBLAS_STATUS_INVALID_VALUE;
     if (!blas_is_alive(pref) || requested < 1 || !results || !count) return CUBLAS_STATUS_INVALID_VALUE;
     *count = 0;
@@ -285,7 +298,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t handle, cublasComputeType_t, cudaDataType_t, cudaDataType_t,
-                                        cudaDataType_t, cudaDataType_t, cudaDataType_t, int requested, int ids[], int *count)
+                                        cudaDataType_t, cudaDataType_t, cudaDataType_t, int requested, int ids[],
+                                        int *count)
 {
     blas_entry here(__func__);
     if (here.refused()) return here.refused();
@@ -296,8 +310,9 @@ cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t handle, cublasComputeTy
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType_t, cudaDataType_t, cudaDataType_t, cudaDataType_t,
-                                      cudaDataType_t, cudaDataType_t, int id, cublasLtMatmulAlgo_t *packed)
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType_t, cudaDataType_t, cudaDataType_t,
+                                      cudaDataType_t, cudaDataType_t, cudaDataType_t, int id,
+                                      cublasLtMatmulAlgo_t *packed)
 {
     blas_entry here(__func__);
     if (here.refused()) return here.refused();
@@ -311,15 +326,16 @@ cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
-                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                       const cublasLtMatmulAlgo_t *packed, cublasLtMatmulHeuristicResult_t *result)
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *packed,
+                                       cublasLtMatmulHeuristicResult_t *result)
 {
     blas_entry here(__func__);
     if (here.refused()) return here.refused();
-    for (const void *object : { static_cast<const void *>(handle), static_cast<const void *>(operation),
-                                static_cast<const void *>(a), static_cast<const void *>(b), static_cast<const void *>(c),
-                                static_cast<const void *>(d) })
+    for (const void *object :
+         { static_cast<const void *>(handle), static_cast<const void *>(operation), static_cast<const void *>(a),
+           static_cast<const void *>(b), static_cast<const void *>(c), static_cast<const void *>(d) })
         if (!blas_is_alive(object)) return CUBLAS_STATUS_INVALID_VALUE;
     const problem p = { operation, a, b, c, d };
     algorithm algo;
@@ -331,15 +347,17 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
     return s;
 }
 
-cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *packed, cublasLtMatmulAlgoConfigAttributes_t attr,
-                                                    void *buf, size_t size, size_t *written)
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *packed,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attr, void *buf, size_t size,
+                                                    size_t *written)
 {
     algorithm algo;
     unsigned promised[4];
     if (!unpack(packed, &algo, promised)) return CUBLAS_STATUS_INVALID_VALUE;
     switch (attr) {
     case CUBLASLT_ALGO_CONFIG_ID: return give_attribute(static_cast<uint64_t>(algo.id), 4, buf, size, written);
-    case CUBLASLT_ALGO_CONFIG_SPLITK_NUM: return give_attribute(static_cast<uint64_t>(algo.splits), 4, buf, size, written);
+    case CUBLASLT_ALGO_CONFIG_SPLITK_NUM:
+        return give_attribute(static_cast<uint64_t>(algo.splits), 4, buf, size, written);
     case CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME: return give_attribute(algo.scheme, 4, buf, size, written);
     case CUBLASLT_ALGO_CONFIG_TILE_ID: return give_attribute(static_cast<uint64_t>(algo.block), 4, buf, size, written);
     case CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING:
@@ -351,8 +369,9 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
     }
 }
 
-cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t *packed, cublasLtMatmulAlgoConfigAttributes_t attr,
-                                                    const void *buf, size_t size)
+cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t *packed,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attr, const void *buf,
+                                                    size_t size)
 {
     uint32_t value;
     if (!packed || !buf || size != 4 || packed->data[7] != checksum(*packed)) return CUBLAS_STATUS_INVALID_VALUE;
@@ -364,8 +383,9 @@ cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t *packed
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *packed, cublasLtMatmulAlgoCapAttributes_t attr,
-                                                 void *buf, size_t size, size_t *written)
+cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *packed,
+                                                 cublasLtMatmulAlgoCapAttributes_t attr, void *buf, size_t size,
+                                                 size_t *written)
 {
     algorithm algo;
     unsigned promised[4];

@@ -1,4 +1,5 @@
-/* cuBLASLt's objects, and a product as it is run: between cublaslt.cc (calls and checks), algos.cc (choice) and gemm.cc. */
+/* cuBLASLt's objects, and a product as it is run: between cublaslt.cc (calls and checks), algos.cc (choice) and
+ * gemm.cc. */
 #ifndef CUDASIM_BLAS_H
 #define CUDASIM_BLAS_H
 

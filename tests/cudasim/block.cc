@@ -1,9 +1,9 @@
 /*
  * A block's threads: one fiber each while they wait, one after another on the same fiber while they do not.
  *
- * A thread gives up the processor only in a barrier or a warp operation that others have still to come to. Who runs next
- * varies with the seed: the order in which threads start, whether released threads go before new ones, and whether the last
- * to come to a barrier goes first.
+ * A thread gives up the processor only in a barrier or a warp operation that others have still to come to. Who runs
+ * next varies with the seed: the order in which threads start and in which a barrier lets them go, and whether released
+ * threads go before new ones.
  */
 #include "cudasim_device.h"
 #include "cudasim_warp.h"
@@ -99,8 +99,8 @@ void trap()
 static std::string place_of_thread(const thread *t)
 {
     char text[160];
-    snprintf(text, sizeof text, "block (%u, %u, %u), thread (%u, %u, %u)", block_index.x, block_index.y, block_index.z, t->index.x,
-             t->index.y, t->index.z);
+    snprintf(text, sizeof text, "block (%u, %u, %u), thread (%u, %u, %u)", block_index.x, block_index.y, block_index.z,
+             t->index.x, t->index.y, t->index.z);
     return text;
 }
 
@@ -112,10 +112,12 @@ static std::string place_of_thread(const thread *t)
 
 static const char *op_name(warp_op op)
 {
-    static const char *const names[] = { "__syncwarp", "__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync",
-        "__ballot_sync", "__any_sync", "__all_sync", "__match_any_sync", "__match_all_sync", "__reduce_add_sync",
-        "__reduce_min_sync", "__reduce_max_sync", "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync",
-        "__reduce_and_sync", "__reduce_or_sync", "__reduce_xor_sync" };
+    static const char *const names[] = {
+        "__syncwarp",        "__shfl_sync",       "__shfl_up_sync",    "__shfl_down_sync",  "__shfl_xor_sync",
+        "__ballot_sync",     "__any_sync",        "__all_sync",        "__match_any_sync",  "__match_all_sync",
+        "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_add_sync", "__reduce_min_sync",
+        "__reduce_max_sync", "__reduce_and_sync", "__reduce_or_sync",  "__reduce_xor_sync"
+    };
     return names[static_cast<int>(op)];
 }
 
@@ -143,7 +145,8 @@ static std::string who_waits()
         }
         const std::string where = waits_where(t);
         const uint32_t first = i;
-        while (i < block.count && (block.threads[i].state == state::at_barrier || block.threads[i].state == state::at_warp) &&
+        while (i < block.count &&
+               (block.threads[i].state == state::at_barrier || block.threads[i].state == state::at_warp) &&
                waits_where(&block.threads[i]) == where)
             i++;
         text += "; threads " + std::to_string(first) + " to " + std::to_string(i - 1) + " " + where;
@@ -306,7 +309,9 @@ static uint64_t shuffled(const thread *lanes, unsigned lane)
     unsigned source = lane;
     switch (t->op) {
     case warp_op::shfl: source = first | (t->operand & (width - 1)); break;
-    case warp_op::shfl_up: source = lane - (t->operand & 31) < first || (t->operand & 31) > lane ? lane : lane - (t->operand & 31); break;
+    case warp_op::shfl_up:
+        source = lane - (t->operand & 31) < first || (t->operand & 31) > lane ? lane : lane - (t->operand & 31);
+        break;
     case warp_op::shfl_down: source = lane + (t->operand & 31) > last ? lane : lane + (t->operand & 31); break;
     default: source = (lane ^ (t->operand & 31)) > last ? lane : lane ^ (t->operand & 31); break;
     }
@@ -376,7 +381,9 @@ static void check_mask(const thread *t, const warp_lanes *w, unsigned bit)
     const char *const name = op_name(t->op);
     const unsigned missing = t->mask & ~w->existing, gone = t->mask & w->exited;
     if (!(t->mask & bit)) snprintf(text, sizeof text, "%s: mask %08x does not name the caller's lane", name, t->mask);
-    else if (missing) snprintf(text, sizeof text, "%s: mask %08x names lanes %08x that the block does not have", name, t->mask, missing);
+    else if (missing)
+        snprintf(text, sizeof text, "%s: mask %08x names lanes %08x that the block does not have", name, t->mask,
+                 missing);
     else if (gone) snprintf(text, sizeof text, "%s: mask %08x names lanes %08x that have exited", name, t->mask, gone);
     else if (t->width < 1 || t->width > 32 || (t->width & (t->width - 1)))
         snprintf(text, sizeof text, "%s: width %d is not a power of two up to 32", name, t->width);
@@ -403,8 +410,9 @@ warp_result warp(warp_op op, unsigned mask, uint64_t value, unsigned operand, in
     for (unsigned m = mask & w->waiting & ~bit; m; m &= m - 1) {
         const thread *o = &lanes[__builtin_ctz(m)];
         if (o->op == op && o->mask == mask) continue;
-        if (o->mask & bit) thread_error(std::string("lanes of one mask came to different operations: ") + waits_where(t) + "; lane " +
-                                        std::to_string(__builtin_ctz(m)) + " " + waits_where(o));
+        if (o->mask & bit)
+            thread_error(std::string("lanes of one mask came to different operations: ") + waits_where(t) + "; lane " +
+                         std::to_string(__builtin_ctz(m)) + " " + waits_where(o));
         all = false;
     }
     if (!all) {
@@ -456,11 +464,12 @@ static void run_block(uint64_t number)
     fiber_switch(&block.host, idle_fiber());
     if (block.failed) return;
     if (block.live) {
-        report("kernel %s, block (%u, %u, %u): deadlock%s", block.kernel->name, block_index.x, block_index.y, block_index.z,
-               who_waits().c_str());
+        report("kernel %s, block (%u, %u, %u): deadlock%s", block.kernel->name, block_index.x, block_index.y,
+               block_index.z, who_waits().c_str());
         block.failed = cudaErrorLaunchFailure;
     } else if (const char *damage = shared_check()) {
-        report("kernel %s, block (%u, %u, %u): %s", block.kernel->name, block_index.x, block_index.y, block_index.z, damage);
+        report("kernel %s, block (%u, %u, %u): %s", block.kernel->name, block_index.x, block_index.y, block_index.z,
+               damage);
         block.failed = cudaErrorLaunchFailure;
     }
 }

@@ -93,7 +93,8 @@ static const field preference_fields[] = {
     FIELD(CUBLASLT_MATMUL_PREF_IMPL_MASK, preference, implementations),
 };
 
-template <size_t N> static cublasStatus_t set(const field (&fields)[N], void *object, int attr, const void *buf, size_t size)
+template <size_t N>
+static cublasStatus_t set(const field (&fields)[N], void *object, int attr, const void *buf, size_t size)
 {
     if (!is_alive(object) || !buf) return CUBLAS_STATUS_INVALID_VALUE;
     for (const field &f : fields) {
@@ -106,7 +107,8 @@ template <size_t N> static cublasStatus_t set(const field (&fields)[N], void *ob
 }
 
 template <size_t N>
-static cublasStatus_t get(const field (&fields)[N], const void *object, int attr, void *buf, size_t size, size_t *written)
+static cublasStatus_t get(const field (&fields)[N], const void *object, int attr, void *buf, size_t size,
+                          size_t *written)
 {
     if (!is_alive(object) || (!size && !written)) return CUBLAS_STATUS_INVALID_VALUE;
     for (const field &f : fields) {
@@ -143,13 +145,14 @@ static cublasStatus_t wrong(const std::string &what)
 }
 
 /*
- * Operands against what the choice was promised and against what is allocated. Breaking these is an error of the program that a
- * device answers with anything from wrong numbers to a lost context, so it is reported.
+ * Operands against what the choice was promised and against what is allocated. Breaking these is an error of the
+ * program that a device answers with anything from wrong numbers to a lost context, so it is reported.
  */
 static cublasStatus_t check_operand(const char *name, const void *ptr, const layout &l, unsigned promised)
 {
     if (reinterpret_cast<uintptr_t>(ptr) % promised)
-        return wrong(std::string(name) + " is not aligned to the " + std::to_string(promised) + " bytes that the choice was promised");
+        return wrong(std::string(name) + " is not aligned to the " + std::to_string(promised) +
+                     " bytes that the choice was promised");
     if (!is_device(ptr, extent(l)) && !is_pinned(ptr, extent(l)))
         return wrong(std::string(name) + ", " + std::to_string(extent(l)) + " bytes, is not in one device allocation");
     return CUBLAS_STATUS_SUCCESS;
@@ -178,7 +181,8 @@ static cublasStatus_t check_workspace(const product &p, const problem &q, size_t
 {
     const size_t needed = workspace_of(p.algo, q);
     if (!needed) return CUBLAS_STATUS_SUCCESS;
-    if (!p.workspace || given < needed || reinterpret_cast<uintptr_t>(p.workspace) % 256) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!p.workspace || given < needed || reinterpret_cast<uintptr_t>(p.workspace) % 256)
+        return CUBLAS_STATUS_INVALID_VALUE;
     if (!is_device(p.workspace, given)) return wrong("the workspace is not in one device allocation");
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -194,7 +198,8 @@ static cublasStatus_t status_of(cudaError_t e)
     return e ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t start_product(product *p, const cublasLtMatmulAlgo_t *algo, size_t workspace_size, cudaStream_t stream)
+static cublasStatus_t start_product(product *p, const cublasLtMatmulAlgo_t *algo, size_t workspace_size,
+                                    cudaStream_t stream)
 {
     const problem q = { &p->desc, &p->a, &p->b, &p->c, &p->d };
     cublasLtMatmulAlgo_t chosen; /* what a call without an algorithm gets */
@@ -302,7 +307,8 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *ret, cublasCompute
 {
     BLAS_ENTER;
     if (!ret) return CUBLAS_STATUS_INVALID_VALUE;
-    return keep(ret, new matmul_desc{ compute, scale, 0, 0, 0, 0, 2, CUBLASLT_EPILOGUE_DEFAULT, 0, 0, 0, 0, 0, 0, -1, -1, 0 });
+    return keep(
+        ret, new matmul_desc{ compute, scale, 0, 0, 0, 0, 2, CUBLASLT_EPILOGUE_DEFAULT, 0, 0, 0, 0, 0, 0, -1, -1, 0 });
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t object)
@@ -311,22 +317,22 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t object)
     return destroy(object);
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t object, cublasLtMatmulDescAttributes_t attr, const void *buf,
-                                              size_t size)
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t object, cublasLtMatmulDescAttributes_t attr,
+                                              const void *buf, size_t size)
 {
     BLAS_ENTER;
     return set(desc_fields, object, attr, buf, size);
 }
 
-cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t object, cublasLtMatmulDescAttributes_t attr, void *buf,
-                                              size_t size, size_t *written)
+cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t object, cublasLtMatmulDescAttributes_t attr,
+                                              void *buf, size_t size, size_t *written)
 {
     BLAS_ENTER;
     return get(desc_fields, object, attr, buf, size, written);
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *ret, cudaDataType_t type, uint64_t rows, uint64_t cols,
-                                          int64_t ld)
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *ret, cudaDataType_t type, uint64_t rows,
+                                          uint64_t cols, int64_t ld)
 {
     BLAS_ENTER;
     if (!ret) return CUBLAS_STATUS_INVALID_VALUE;
@@ -346,8 +352,8 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t object, c
     return set(layout_fields, object, attr, buf, size);
 }
 
-cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t object, cublasLtMatrixLayoutAttribute_t attr, void *buf,
-                                                size_t size, size_t *written)
+cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t object, cublasLtMatrixLayoutAttribute_t attr,
+                                                void *buf, size_t size, size_t *written)
 {
     BLAS_ENTER;
     return get(layout_fields, object, attr, buf, size, written);
@@ -366,24 +372,27 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t object
     return destroy(object);
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t object, cublasLtMatmulPreferenceAttributes_t attr,
-                                                    const void *buf, size_t size)
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t object,
+                                                    cublasLtMatmulPreferenceAttributes_t attr, const void *buf,
+                                                    size_t size)
 {
     BLAS_ENTER;
     return set(preference_fields, object, attr, buf, size);
 }
 
-cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t object, cublasLtMatmulPreferenceAttributes_t attr,
-                                                    void *buf, size_t size, size_t *written)
+cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t object,
+                                                    cublasLtMatmulPreferenceAttributes_t attr, void *buf, size_t size,
+                                                    size_t *written)
 {
     BLAS_ENTER;
     return get(preference_fields, object, attr, buf, size, written);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void *alpha, const void *a,
-                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
-                              const void *c, cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_size, cudaStream_t stream)
+                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                              size_t workspace_size, cudaStream_t stream)
 {
     blas_entry here(__func__);
     if (here.refused()) return here.refused();

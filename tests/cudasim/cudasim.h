@@ -2,8 +2,8 @@
  * Control of the simulated device for tests: reports, faults, what is alive. C and C++.
  *
  * Environment: CUDASIM_SEED (order of blocks and threads, default 1), CUDASIM_LAZY=1 (work waits for synchronisation),
- * CUDASIM_STRICT=1 (the host faults when it touches device memory), CUDASIM_DEVICES, CUDASIM_DRIVER=none, CUDASIM_MEMORY
- * (bytes, default 2 GiB), CUDASIM_SMS (multiprocessors, default 132), CUDASIM_CAPABILITY (default 90),
+ * CUDASIM_STRICT=1 (the host faults when it touches device memory), CUDASIM_DEVICES, CUDASIM_DRIVER=none,
+ * CUDASIM_MEMORY (bytes, default 2 GiB), CUDASIM_SMS (multiprocessors, default 132), CUDASIM_CAPABILITY (default 90),
  * CUDASIM_FAIL=FUNCTION:N:CODE[,...] (the N-th call of FUNCTION fails with CODE; "launch" is a kernel launch).
  */
 #ifndef CUDASIM_H
@@ -20,9 +20,9 @@ extern "C" {
 #endif
 
 /*
- * A program error in a kernel or in the use of the runtime (deadlock, diverged barrier, a lane that never comes, a guard
- * zone overwritten) is printed to stderr and ends the process. With fatal = false the report is kept instead, and a kernel
- * that made it fails with cudaErrorLaunchFailure.
+ * A program error in a kernel or in the use of the runtime (deadlock, diverged barrier, a lane that never comes, a
+ * guard zone overwritten) is printed to stderr and ends the process. With fatal = false the report is kept instead, and
+ * a kernel that made it fails with cudaErrorLaunchFailure.
  */
 void cudasim_set_fatal(bool fatal);
 const char *cudasim_last_report(void); /* "" when there is none */
@@ -43,7 +43,8 @@ void cudasim_set_memory(size_t bytes);
 void cudasim_set_multiprocessors(int count);
 void cudasim_set_capability(int major, int minor);
 
-/* The n-th call of `function` from now on (1: the next) fails with `code` and does nothing. "launch" for kernel launches. */
+/* The n-th call of `function` from now on (1: the next) fails with `code` and does nothing. "launch" for kernel
+ * launches. */
 void cudasim_fail_call(const char *function, long n, int code);
 /* The n-th kernel from now on ends the context with `code` (such as cudaErrorIllegalAddress) when it runs. */
 void cudasim_fail_kernel(long n, cudaError_t code);

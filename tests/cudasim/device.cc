@@ -147,20 +147,41 @@ struct attribute {
 static int attribute_value(cudaDeviceAttr attr, bool *known)
 {
     static const attribute table[] = {
-        { cudaDevAttrMaxThreadsPerBlock, 1024 }, { cudaDevAttrMaxBlockDimX, 1024 }, { cudaDevAttrMaxBlockDimY, 1024 },
-        { cudaDevAttrMaxBlockDimZ, 64 }, { cudaDevAttrMaxGridDimX, 2147483647 }, { cudaDevAttrMaxGridDimY, 65535 },
-        { cudaDevAttrMaxGridDimZ, 65535 }, { cudaDevAttrMaxSharedMemoryPerBlock, 48 << 10 },
-        { cudaDevAttrTotalConstantMemory, 64 << 10 }, { cudaDevAttrWarpSize, 32 }, { cudaDevAttrMaxRegistersPerBlock, 65536 },
-        { cudaDevAttrClockRate, 1980000 }, { cudaDevAttrIntegrated, 0 }, { cudaDevAttrCanMapHostMemory, 1 },
-        { cudaDevAttrConcurrentKernels, 1 }, { cudaDevAttrEccEnabled, 1 }, { cudaDevAttrPciBusId, 0 },
-        { cudaDevAttrPciDeviceId, 0 }, { cudaDevAttrMemoryClockRate, 3201000 }, { cudaDevAttrGlobalMemoryBusWidth, 6144 },
-        { cudaDevAttrL2CacheSize, 60 << 20 }, { cudaDevAttrMaxThreadsPerMultiProcessor, 2048 },
-        { cudaDevAttrAsyncEngineCount, 3 }, { cudaDevAttrUnifiedAddressing, 1 }, { cudaDevAttrPciDomainId, 0 },
-        { cudaDevAttrStreamPrioritiesSupported, 1 }, { cudaDevAttrMaxSharedMemoryPerMultiprocessor, 228 << 10 },
-        { cudaDevAttrMaxRegistersPerMultiprocessor, 65536 }, { cudaDevAttrManagedMemory, 0 },
-        { cudaDevAttrCooperativeLaunch, 0 }, { cudaDevAttrMaxSharedMemoryPerBlockOptin, 227 << 10 },
-        { cudaDevAttrHostRegisterSupported, 1 }, { cudaDevAttrMaxBlocksPerMultiprocessor, 32 },
-        { cudaDevAttrReservedSharedMemoryPerBlock, 1 << 10 }, { cudaDevAttrMemoryPoolsSupported, 0 },
+        { cudaDevAttrMaxThreadsPerBlock, 1024 },
+        { cudaDevAttrMaxBlockDimX, 1024 },
+        { cudaDevAttrMaxBlockDimY, 1024 },
+        { cudaDevAttrMaxBlockDimZ, 64 },
+        { cudaDevAttrMaxGridDimX, 2147483647 },
+        { cudaDevAttrMaxGridDimY, 65535 },
+        { cudaDevAttrMaxGridDimZ, 65535 },
+        { cudaDevAttrMaxSharedMemoryPerBlock, 48 << 10 },
+        { cudaDevAttrTotalConstantMemory, 64 << 10 },
+        { cudaDevAttrWarpSize, 32 },
+        { cudaDevAttrMaxRegistersPerBlock, 65536 },
+        { cudaDevAttrClockRate, 1980000 },
+        { cudaDevAttrIntegrated, 0 },
+        { cudaDevAttrCanMapHostMemory, 1 },
+        { cudaDevAttrConcurrentKernels, 1 },
+        { cudaDevAttrEccEnabled, 1 },
+        { cudaDevAttrPciBusId, 0 },
+        { cudaDevAttrPciDeviceId, 0 },
+        { cudaDevAttrMemoryClockRate, 3201000 },
+        { cudaDevAttrGlobalMemoryBusWidth, 6144 },
+        { cudaDevAttrL2CacheSize, 60 << 20 },
+        { cudaDevAttrMaxThreadsPerMultiProcessor, 2048 },
+        { cudaDevAttrAsyncEngineCount, 3 },
+        { cudaDevAttrUnifiedAddressing, 1 },
+        { cudaDevAttrPciDomainId, 0 },
+        { cudaDevAttrStreamPrioritiesSupported, 1 },
+        { cudaDevAttrMaxSharedMemoryPerMultiprocessor, 228 << 10 },
+        { cudaDevAttrMaxRegistersPerMultiprocessor, 65536 },
+        { cudaDevAttrManagedMemory, 0 },
+        { cudaDevAttrCooperativeLaunch, 0 },
+        { cudaDevAttrMaxSharedMemoryPerBlockOptin, 227 << 10 },
+        { cudaDevAttrHostRegisterSupported, 1 },
+        { cudaDevAttrMaxBlocksPerMultiprocessor, 32 },
+        { cudaDevAttrReservedSharedMemoryPerBlock, 1 << 10 },
+        { cudaDevAttrMemoryPoolsSupported, 0 },
         { cudaDevAttrClusterLaunch, 0 },
     };
     *known = true;
@@ -435,24 +456,26 @@ struct cudasim_live cudasim_live(void)
 size_t cudasim_live_allocations(void)
 {
     const struct cudasim_live l = cudasim_live();
-    return l.device_allocations + l.host_allocations + l.registrations + l.streams + l.events + l.graphs + l.graph_execs +
-           l.blas_objects;
+    return l.device_allocations + l.host_allocations + l.registrations + l.streams + l.events + l.graphs +
+           l.graph_execs + l.blas_objects;
 }
 
 void cudasim_print_live(FILE *file)
 {
     const struct cudasim_live l = cudasim_live();
-    fprintf(file, "alive: %zu device allocations (%zu bytes), %zu pinned (%zu bytes), %zu registrations, %zu streams, %zu events, "
-                  "%zu graphs, %zu executable graphs, %zu cuBLASLt objects; %zu pieces of work wait\n",
-            l.device_allocations, l.device_bytes, l.host_allocations, l.host_bytes, l.registrations, l.streams, l.events, l.graphs,
-            l.graph_execs, l.blas_objects, l.queued);
+    fprintf(file,
+            "alive: %zu device allocations (%zu bytes), %zu pinned (%zu bytes), %zu registrations, %zu streams, %zu "
+            "events, "
+            "%zu graphs, %zu executable graphs, %zu cuBLASLt objects; %zu pieces of work wait\n",
+            l.device_allocations, l.device_bytes, l.host_allocations, l.host_bytes, l.registrations, l.streams,
+            l.events, l.graphs, l.graph_execs, l.blas_objects, l.queued);
     lock_scope scope;
     print_allocations(file);
 }
 
 /*
- * A failed assertion in a kernel ends the kernel, as on the device; elsewhere the process, as the C library does. Here because
- * kernels are compiled with the C library's assert().
+ * A failed assertion in a kernel ends the kernel, as on the device; elsewhere the process, as the C library does. Here
+ * because kernels are compiled with the C library's assert().
  */
 void __assert_fail(const char *expression, const char *file, unsigned line, const char *function) noexcept
 {

@@ -85,7 +85,8 @@ static fiber *arriving_from; /* who is leaving during a switch */
 fiber *fiber_create(void (*entry)())
 {
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    void *map = mmap(nullptr, stack_size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *map = mmap(nullptr, stack_size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                     -1, 0);
     if (map == MAP_FAILED || mprotect(map, page, PROT_NONE) != 0) {
         fprintf(stderr, "cudasim: no memory for a fiber's stack\n");
         abort();

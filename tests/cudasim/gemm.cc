@@ -1,6 +1,6 @@
 /*
- * Products: D = epilogue(alpha op(A) op(B) + beta C), summed along k as the algorithm says. Operands are first brought into
- * row-major arrays of the type that is summed in; those reads and the writes of D are checked by the sanitizers.
+ * Products: D = epilogue(alpha op(A) op(B) + beta C), summed along k as the algorithm says. Operands are first brought
+ * into row-major arrays of the type that is summed in; those reads and the writes of D are checked by the sanitizers.
  */
 #include "blas.h"
 
@@ -55,7 +55,8 @@ static float to_tf32(float x)
 
 static size_t place(const layout &l, uint64_t row, uint64_t col, int32_t batch)
 {
-    const uint64_t ld = static_cast<uint64_t>(l.ld), first = static_cast<uint64_t>(batch) * static_cast<uint64_t>(l.stride);
+    const uint64_t ld = static_cast<uint64_t>(l.ld),
+                   first = static_cast<uint64_t>(batch) * static_cast<uint64_t>(l.stride);
     return first + (l.order == CUBLASLT_ORDER_COL ? col * ld + row : row * ld + col);
 }
 
@@ -69,16 +70,20 @@ static void gather(std::vector<W> *to, const void *from, const layout &l, int32_
         for (uint64_t c = 0; c < cols; c++) {
             const size_t i = trans == CUBLAS_OP_N ? place(l, r, c, batch) : place(l, c, r, batch);
             const double x = load(from, l.type, i);
-            if (compute == CUBLAS_COMPUTE_32F_FAST_TF32) (*to)[r * cols + c] = static_cast<W>(to_tf32(static_cast<float>(x)));
-            else if (compute == CUBLAS_COMPUTE_32F_FAST_16BF) (*to)[r * cols + c] = static_cast<W>(rounded(CUDA_R_16BF, x));
+            if (compute == CUBLAS_COMPUTE_32F_FAST_TF32)
+                (*to)[r * cols + c] = static_cast<W>(to_tf32(static_cast<float>(x)));
+            else if (compute == CUBLAS_COMPUTE_32F_FAST_16BF)
+                (*to)[r * cols + c] = static_cast<W>(rounded(CUDA_R_16BF, x));
             else (*to)[r * cols + c] = static_cast<W>(x);
         }
 }
 
-/* acc[0..n) += sum over k in [from, to) of a[k] b[k][0..n), one k after another. On arrays of our own: not sanitized, fast. */
+/* acc[0..n) += sum over k in [from, to) of a[k] b[k][0..n), one k after another. On arrays of our own: not sanitized,
+ * fast. */
 template <typename W>
 __attribute__((no_sanitize("address", "undefined"), optimize("O3"))) static void
-axpy(W *__restrict__ acc, const W *__restrict__ a, const W *__restrict__ b, uint64_t n, uint64_t from, uint64_t to, uint64_t step)
+axpy(W *__restrict__ acc, const W *__restrict__ a, const W *__restrict__ b, uint64_t n, uint64_t from, uint64_t to,
+     uint64_t step)
 {
     for (uint64_t k = from; k < to; k += step) {
         const W x = a[k];
@@ -117,8 +122,8 @@ static void sum_row(const algorithm &algo, std::vector<W> *acc, const W *a, cons
 }
 
 /*
- * One row from several parts of k. COMPUTE_TYPE adds them in the order of k; OUTPUT_TYPE rounds each first; INPLACE adds to the
- * output, rounded each time, in the order in which the parts happen to arrive.
+ * One row from several parts of k. COMPUTE_TYPE adds them in the order of k; OUTPUT_TYPE rounds each first; INPLACE
+ * adds to the output, rounded each time, in the order in which the parts happen to arrive.
  */
 template <typename W>
 static void sum_split_row(const algorithm &algo, std::vector<W> *acc, const W *a, const W *b, uint64_t k, uint32_t type)
@@ -129,9 +134,11 @@ static void sum_split_row(const algorithm &algo, std::vector<W> *acc, const W *a
         const uint64_t s = algo.scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE ? (first + i) % splits : i;
         sum_row(algo, &part, a, b, k * s / splits, k * (s + 1) / splits);
         for (size_t j = 0; j < total.size(); j++) {
-            if (algo.scheme == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) part[j] = static_cast<W>(rounded(type, static_cast<double>(part[j])));
+            if (algo.scheme == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE)
+                part[j] = static_cast<W>(rounded(type, static_cast<double>(part[j])));
             total[j] += part[j];
-            if (algo.scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE) total[j] = static_cast<W>(rounded(type, static_cast<double>(total[j])));
+            if (algo.scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE)
+                total[j] = static_cast<W>(rounded(type, static_cast<double>(total[j])));
         }
     }
     *acc = total;
@@ -159,7 +166,8 @@ static aux_place aux_of(const product &p, uint64_t row, uint64_t col, int32_t ba
 {
     const uint32_t type = p.desc.aux_type < 0 ? p.d.type : static_cast<uint32_t>(p.desc.aux_type);
     return { reinterpret_cast<void *>(p.desc.aux), type,
-             col * static_cast<uint64_t>(p.desc.aux_ld) + row + static_cast<uint64_t>(batch) * static_cast<uint64_t>(p.desc.aux_stride) };
+             col * static_cast<uint64_t>(p.desc.aux_ld) + row +
+                 static_cast<uint64_t>(batch) * static_cast<uint64_t>(p.desc.aux_stride) };
 }
 
 static void set_bit(const aux_place &at, bool on)
@@ -190,8 +198,9 @@ template <typename W> static W after(const product &p, W x, uint64_t row, uint64
 }
 
 /* Sums that go to the bias' address: of D's rows, of op(A)'s rows or of op(B)'s columns. */
-template <typename W> static void bias_gradient(const product &p, const std::vector<W> &x, uint64_t rows, uint64_t cols, bool of_rows,
-                                                int32_t batch)
+template <typename W>
+static void bias_gradient(const product &p, const std::vector<W> &x, uint64_t rows, uint64_t cols, bool of_rows,
+                          int32_t batch)
 {
     const uint32_t type = p.desc.bias_type < 0 ? p.d.type : static_cast<uint32_t>(p.desc.bias_type);
     const size_t first = static_cast<size_t>(batch) * static_cast<size_t>(p.desc.bias_stride);
@@ -219,7 +228,8 @@ template <typename W> static void run_batch(const product &p, W alpha, W beta, i
         }
     }
     for (uint64_t i = 0; i < m; i++)
-        for (uint64_t j = 0; j < n; j++) store(p.d_ptr, p.d.type, place(p.d, i, j, batch), static_cast<double>(d[i * n + j]));
+        for (uint64_t j = 0; j < n; j++)
+            store(p.d_ptr, p.d.type, place(p.d, i, j, batch), static_cast<double>(d[i * n + j]));
     if (p.desc.epilogue & 16) bias_gradient(p, d, m, n, true, batch);
     if (p.desc.epilogue & 256) bias_gradient(p, a, m, k, true, batch);
     if (p.desc.epilogue & 512) bias_gradient(p, b, k, n, false, batch);

@@ -1,4 +1,5 @@
-/* Stream capture and graphs: queued work becomes nodes with their arguments; a launch runs them in any allowed order. */
+/* Stream capture and graphs: queued work becomes nodes with their arguments; a launch runs them in any allowed order.
+ */
 #include "stream.h"
 
 #include <algorithm>
@@ -24,7 +25,8 @@ cudaError_t refuse_unsafe()
     for (capture *c : captures) {
         const bool own = pthread_equal(c->thread, pthread_self());
         if (c->mode == cudaStreamCaptureModeRelaxed) continue;
-        if (!own && (c->mode == cudaStreamCaptureModeThreadLocal || thread_mode == cudaStreamCaptureModeThreadLocal)) continue;
+        if (!own && (c->mode == cudaStreamCaptureModeThreadLocal || thread_mode == cudaStreamCaptureModeThreadLocal))
+            continue;
         error = spoil(c, cudaErrorStreamCaptureUnsupported);
     }
     return error;

@@ -1,6 +1,6 @@
 /*
- * What the simulator's own files share. Everything here is used under one lock (lock.h: class entry in runtime.h), which a
- * running kernel holds as well.
+ * What the simulator's own files share. Everything here is used under one lock (class entry in runtime.h),
+ * which a running kernel holds as well.
  */
 #ifndef CUDASIM_INTERNAL_H
 #define CUDASIM_INTERNAL_H

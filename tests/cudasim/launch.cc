@@ -14,7 +14,8 @@ static std::map<const void *, int> dynamic_limits; /* kernels that may have more
 static cudaError_t check_launch(const void *function, dim3 g, dim3 b, size_t shared)
 {
     const uint64_t threads = static_cast<uint64_t>(b.x) * b.y * b.z;
-    if (!g.x || !g.y || !g.z || !threads || g.x > 2147483647u || g.y > 65535 || g.z > 65535) return cudaErrorInvalidConfiguration;
+    if (!g.x || !g.y || !g.z || !threads || g.x > 2147483647u || g.y > 65535 || g.z > 65535)
+        return cudaErrorInvalidConfiguration;
     if (b.x > 1024 || b.y > 1024 || b.z > 64 || threads > 1024) return cudaErrorInvalidConfiguration;
     size_t limit = 227 << 10;
     if (function) {
@@ -69,8 +70,8 @@ static bool is_pageable(const void *ptr, size_t size)
 }
 
 /*
- * As the runtime promises it: from pageable memory the bytes are taken before the call returns; to pageable memory the call
- * returns when they are there. Between pinned and device memory nothing is promised before a synchronisation.
+ * As the runtime promises it: from pageable memory the bytes are taken before the call returns; to pageable memory the
+ * call returns when they are there. Between pinned and device memory nothing is promised before a synchronisation.
  */
 static cudaError_t copy(void *dst, const void *src, size_t size, cudaMemcpyKind kind, cudaStream_t stream, bool wait)
 {
@@ -144,8 +145,8 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t 
     CUDASIM_ENTER;
     if (width > dpitch || width > spitch) return here.give(cudaErrorInvalidPitchValue);
     for (size_t row = 0; row < height; row++) {
-        const cudaError_t e = copy(static_cast<char *>(dst) + row * dpitch, static_cast<const char *>(src) + row * spitch, width,
-                                   kind, stream, false);
+        const cudaError_t e = copy(static_cast<char *>(dst) + row * dpitch,
+                                   static_cast<const char *>(src) + row * spitch, width, kind, stream, false);
         if (e) return here.give(e);
     }
     return cudaSuccess;
@@ -169,8 +170,10 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute at
 {
     CUDASIM_ENTER;
     if (!function) return here.give(cudaErrorInvalidDeviceFunction);
-    if (attr == cudaFuncAttributePreferredSharedMemoryCarveout) return here.give(value > 100 || value < -1 ? cudaErrorInvalidValue : cudaSuccess);
-    if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > 227 << 10) return here.give(cudaErrorInvalidValue);
+    if (attr == cudaFuncAttributePreferredSharedMemoryCarveout)
+        return here.give(value > 100 || value < -1 ? cudaErrorInvalidValue : cudaSuccess);
+    if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > 227 << 10)
+        return here.give(cudaErrorInvalidValue);
     dynamic_limits[function] = value;
     return cudaSuccess;
 }
@@ -191,12 +194,14 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
 }
 
 /* By threads and shared memory, for a kernel of 32 registers. */
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int block_size, size_t shared)
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int block_size,
+                                                          size_t shared)
 {
     CUDASIM_ENTER;
     if (!blocks || block_size < 1 || block_size > 1024) return here.give(cudaErrorInvalidValue);
     if (!function) return here.give(cudaErrorInvalidDeviceFunction);
-    const size_t by_shared = (228 << 10) / (shared + (1 << 10)), by_threads = 2048 / static_cast<size_t>((block_size + 31) & ~31);
+    const size_t by_shared = (228 << 10) / (shared + (1 << 10)),
+                 by_threads = 2048 / static_cast<size_t>((block_size + 31) & ~31);
     size_t n = by_threads < 32 ? by_threads : 32;
     if (by_shared < n) n = by_shared;
     *blocks = shared > 227 << 10 ? 0 : static_cast<int>(n);

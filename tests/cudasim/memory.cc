@@ -152,7 +152,8 @@ static bool open_more(size_t size, size_t *offset)
 static cudaError_t allocate(void **ptr, size_t size)
 {
     size_t offset = 0;
-    if (size > config.memory || device_bytes + extent_of(size) - guard > config.memory) return cudaErrorMemoryAllocation;
+    if (size > config.memory || device_bytes + extent_of(size) - guard > config.memory)
+        return cudaErrorMemoryAllocation;
     if (!take_hole(extent_of(size), &offset) && !open_more(extent_of(size), &offset)) return cudaErrorMemoryAllocation;
     unpoison(offset, extent_of(size));
     memset(region + offset, fresh_byte, size);
@@ -266,7 +267,8 @@ void count_memory(struct cudasim_live *live)
 void print_allocations(FILE *file)
 {
     for (const auto &a : live_at)
-        fprintf(file, "device allocation %llu: %zu bytes\n", static_cast<unsigned long long>(a.second.serial), a.second.size);
+        fprintf(file, "device allocation %llu: %zu bytes\n", static_cast<unsigned long long>(a.second.serial),
+                a.second.size);
 }
 
 static cudaError_t free_device(void *ptr)

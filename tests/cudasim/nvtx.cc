@@ -20,12 +20,18 @@ int nvtxRangePushA(const char *)
 
 int nvtxRangePushEx(const nvtxEventAttributes_t *) { return nvtxRangePushA(""); }
 int nvtxRangePop(void) { return --depth; }
-nvtxRangeId_t nvtxRangeStartA(const char *) { return static_cast<nvtxRangeId_t>(__atomic_add_fetch(&pushed, 1, __ATOMIC_RELAXED)); }
+nvtxRangeId_t nvtxRangeStartA(const char *)
+{
+    return static_cast<nvtxRangeId_t>(__atomic_add_fetch(&pushed, 1, __ATOMIC_RELAXED));
+}
 void nvtxRangeEnd(nvtxRangeId_t) {}
 void nvtxMarkA(const char *) {}
 nvtxDomainHandle_t nvtxDomainCreateA(const char *) { return reinterpret_cast<nvtxDomainHandle_t>(&handle); }
 void nvtxDomainDestroy(nvtxDomainHandle_t) {}
-nvtxStringHandle_t nvtxDomainRegisterStringA(nvtxDomainHandle_t, const char *) { return reinterpret_cast<nvtxStringHandle_t>(&handle); }
+nvtxStringHandle_t nvtxDomainRegisterStringA(nvtxDomainHandle_t, const char *)
+{
+    return reinterpret_cast<nvtxStringHandle_t>(&handle);
+}
 int nvtxDomainRangePushEx(nvtxDomainHandle_t, const nvtxEventAttributes_t *) { return nvtxRangePushA(""); }
 int nvtxDomainRangePop(nvtxDomainHandle_t) { return nvtxRangePop(); }
 void nvtxDomainMarkEx(nvtxDomainHandle_t, const nvtxEventAttributes_t *) {}

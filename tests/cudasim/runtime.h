@@ -1,6 +1,6 @@
 /*
- * The runtime's state: errors and faults, memory, streams and captures. One lock guards all of it; class entry takes it at the
- * door of every call and a running kernel keeps it.
+ * The runtime's state: errors and faults, memory, streams and captures. One lock guards all of it; class entry takes it
+ * at the door of every call and a running kernel keeps it.
  */
 #ifndef CUDASIM_RUNTIME_INTERNAL_H
 #define CUDASIM_RUNTIME_INTERNAL_H
@@ -81,7 +81,8 @@ using work_ptr = std::shared_ptr<work>;
  * Queues, or adds to the capture that the stream is in. With `queued` non-null tells the work, null when captured.
  * Runs it at once unless lazy.
  */
-cudaError_t enqueue(cudaStream_t stream, cudaGraphNodeType type, std::function<cudaError_t()> run, work_ptr *queued = nullptr);
+cudaError_t enqueue(cudaStream_t stream, cudaGraphNodeType type, std::function<cudaError_t()> run,
+                    work_ptr *queued = nullptr);
 void finish(const work_ptr &w);
 void finish_all();
 bool is_capturing(cudaStream_t stream);

@@ -1,6 +1,7 @@
 /*
- * Shared memory. Static arrays are the kernels' function-local statics: the symbol tables of the program and of the libraries
- * beside it say where they lie. A function's arrays are those of its local statics that can be written; the mark that
+ * Shared memory. Static arrays are the kernels' function-local statics: the symbol tables of the program and of the
+ * libraries beside it say where they lie. A function's arrays are those of its local statics that can be written; the
+ * mark that
  * `__shared__` puts beside them has the same function's name in front.
  */
 #include "cudasim_device.h"
@@ -41,13 +42,15 @@ static std::string function_of(const std::string &name, size_t variable)
     return name.substr(0, variable);
 }
 
-/* Where a name's last part, a length and so many characters with an optional discriminator, begins. 0 when it has none. */
+/* Where a name's last part, a length and so many characters with an optional discriminator, begins. 0 when it has none.
+ */
 static size_t last_part(const std::string &name)
 {
     for (size_t i = name.size(); i-- > 3;) {
         if (name[i] < '1' || name[i] > '9' || (name[i - 1] >= '0' && name[i - 1] <= '9')) continue;
         size_t length = 0, j = i;
-        while (j < name.size() && name[j] >= '0' && name[j] <= '9') length = length * 10 + static_cast<size_t>(name[j++] - '0');
+        while (j < name.size() && name[j] >= '0' && name[j] <= '9')
+            length = length * 10 + static_cast<size_t>(name[j++] - '0');
         if (j + length > name.size()) continue;
         if (name[i - 1] == 'E' && (j + length == name.size() || name[j + length] == '_')) return i;
     }
@@ -79,7 +82,8 @@ static void scan_symbols(const char *file, uintptr_t load)
             const Elf64_Sym *sym = at<Elf64_Sym>(file, sections[s].sh_offset) + i;
             if (ELF64_ST_TYPE(sym->st_info) != STT_OBJECT || sym->st_shndx >= e->e_shnum) continue;
             const char *raw = names + sym->st_name;
-            if (strncmp(raw, "_ZZ", 3) != 0 || !is_variables_section(section_names + sections[sym->st_shndx].sh_name)) continue;
+            if (strncmp(raw, "_ZZ", 3) != 0 || !is_variables_section(section_names + sections[sym->st_shndx].sh_name))
+                continue;
             const std::string name = raw;
             const size_t part = last_part(name);
             if (!part) continue;
@@ -168,7 +172,8 @@ const char *shared_check()
 {
 #ifndef CUDASIM_ASAN
     for (size_t i = 0; i < guard; i++) {
-        if (static_cast<unsigned char>(dynamic_region[i]) != guard_byte) return "wrote in front of dynamic shared memory";
+        if (static_cast<unsigned char>(dynamic_region[i]) != guard_byte)
+            return "wrote in front of dynamic shared memory";
         if (static_cast<unsigned char>(dynamic_region[guard + dynamic_bytes + i]) != guard_byte)
             return "wrote behind dynamic shared memory";
     }

@@ -1,6 +1,6 @@
 /*
- * Streams and events. Work runs when it is queued or, if lazy, when somebody waits for it, in any order that the promised
- * dependencies allow: within a stream, on events, and around the legacy stream.
+ * Streams and events. Work runs when it is queued or, if lazy, when somebody waits for it, in any order that the
+ * promised dependencies allow: within a stream, on events, and around the legacy stream.
  */
 #include "stream.h"
 
@@ -85,7 +85,8 @@ void finish(const work_ptr &w)
 
 static void forget_done()
 {
-    pending.erase(std::remove_if(pending.begin(), pending.end(), [](const work_ptr &w) { return w->done; }), pending.end());
+    pending.erase(std::remove_if(pending.begin(), pending.end(), [](const work_ptr &w) { return w->done; }),
+                  pending.end());
 }
 
 void finish_all()

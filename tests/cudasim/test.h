@@ -17,8 +17,8 @@
 #endif
 
 template <typename... P, typename... A>
-static inline void launch_kernel(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                                 A... args)
+static inline void launch_kernel(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                                 cudaStream_t stream, A... args)
 {
     cudasim::launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
                     [=] { kernel(static_cast<P>(args)...); });

@@ -28,7 +28,8 @@ struct setup {
     cublasLtMatmulDesc_t desc = nullptr;
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
     cublasLtMatmulPreference_t pref = nullptr;
-    void *a_ptr = nullptr, *b_ptr = nullptr, *d_ptr = nullptr, *c_ptr = nullptr, *bias_ptr = nullptr, *aux_ptr = nullptr;
+    void *a_ptr = nullptr, *b_ptr = nullptr, *d_ptr = nullptr, *c_ptr = nullptr, *bias_ptr = nullptr,
+         *aux_ptr = nullptr;
     void *workspace_ptr = nullptr;
     std::vector<double> a_values, b_values, c_values, bias_values; /* as the operands lie in memory */
     int64_t aux_ld = 128;
@@ -110,7 +111,8 @@ void setup::make()
     OK(cublasLtMatmulPreferenceCreate(&pref));
     OK(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, 8));
     OK(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, 4));
-    for (int attr = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES; attr <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES; attr++)
+    for (int attr = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES; attr <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES;
+         attr++)
         OK(cublasLtMatmulPreferenceSetAttribute(pref, (cublasLtMatmulPreferenceAttributes_t)attr, &alignment, 4));
 }
 
@@ -125,13 +127,14 @@ cublasStatus_t setup::run(const cublasLtMatmulAlgo_t *algo, double alpha, double
 {
     const float alpha_f = (float)alpha, beta_f = (float)beta;
     const bool wide = in == CUDA_R_64F;
-    return cublasLtMatmul(handle, desc, wide ? (void *)&alpha : (void *)&alpha_f, a_ptr, a, b_ptr, b, wide ? (void *)&beta : (void *)&beta_f,
-                          c_ptr, d, d_ptr, d, algo, workspace_ptr, 1 << 20, 0);
+    return cublasLtMatmul(handle, desc, wide ? (void *)&alpha : (void *)&alpha_f, a_ptr, a, b_ptr, b,
+                          wide ? (void *)&beta : (void *)&beta_f, c_ptr, d, d_ptr, d, algo, workspace_ptr, 1 << 20, 0);
 }
 
 static size_t index_of(uint64_t rows, uint64_t cols, int order, int64_t pad, uint64_t r, uint64_t c, int32_t batch)
 {
-    const uint64_t ld = (order == CUBLASLT_ORDER_COL ? rows : cols) + (uint64_t)pad, outer = order == CUBLASLT_ORDER_COL ? cols : rows;
+    const uint64_t ld = (order == CUBLASLT_ORDER_COL ? rows : cols) + (uint64_t)pad,
+                   outer = order == CUBLASLT_ORDER_COL ? cols : rows;
     return (size_t)batch * ld * outer + (order == CUBLASLT_ORDER_COL ? c * ld + r : r * ld + c);
 }
 
@@ -140,8 +143,10 @@ static double reference(const setup &s, uint64_t i, uint64_t j, int32_t batch, d
     double sum = 0;
     *magnitude = 0;
     for (uint64_t x = 0; x < s.k; x++) {
-        const size_t a = s.ta == CUBLAS_OP_N ? index_of(s.m, s.k, s.a_order, s.pad, i, x, batch) : index_of(s.k, s.m, s.a_order, s.pad, x, i, batch);
-        const size_t b = s.tb == CUBLAS_OP_N ? index_of(s.k, s.n, s.b_order, s.pad, x, j, batch) : index_of(s.n, s.k, s.b_order, s.pad, j, x, batch);
+        const size_t a = s.ta == CUBLAS_OP_N ? index_of(s.m, s.k, s.a_order, s.pad, i, x, batch)
+                                             : index_of(s.k, s.m, s.a_order, s.pad, x, i, batch);
+        const size_t b = s.tb == CUBLAS_OP_N ? index_of(s.k, s.n, s.b_order, s.pad, x, j, batch)
+                                             : index_of(s.n, s.k, s.b_order, s.pad, j, x, batch);
         sum += s.a_values[a] * s.b_values[b];
         *magnitude += fabs(s.a_values[a] * s.b_values[b]);
     }
@@ -150,15 +155,19 @@ static double reference(const setup &s, uint64_t i, uint64_t j, int32_t batch, d
 
 static std::vector<char> result(const setup &s)
 {
-    const uint64_t outer = s.d_order == CUBLASLT_ORDER_COL ? s.n : s.m, ld = (s.d_order == CUBLASLT_ORDER_COL ? s.m : s.n) + (uint64_t)s.pad;
+    const uint64_t outer = s.d_order == CUBLASLT_ORDER_COL ? s.n : s.m,
+                   ld = (s.d_order == CUBLASLT_ORDER_COL ? s.m : s.n) + (uint64_t)s.pad;
     return from_device((const char *)s.d_ptr, (size_t)s.batch * outer * ld * bytes_of(s.out));
 }
 
-static double unit_of(cudaDataType_t type) { return ldexp(1, type == CUDA_R_64F ? -53 : type == CUDA_R_32F ? -24 : type == CUDA_R_16F ? -11 : -8); }
+static double unit_of(cudaDataType_t type)
+{
+    return ldexp(1, type == CUDA_R_64F ? -53 : type == CUDA_R_32F ? -24 : type == CUDA_R_16F ? -11 : -8);
+}
 
 /*
- * In any order of k products and k sums each term is rounded at most k + 1 times in the type summed in, and the result, with
- * alpha, beta and C, thrice there and once in D's type (half's subnormals: 2^-25).
+ * In any order of k products and k sums each term is rounded at most k + 1 times in the type summed in, and the result,
+ * with alpha, beta and C, thrice there and once in D's type (half's subnormals: 2^-25).
  */
 static void check_result(const setup &s, double alpha, double beta, const char *what)
 {
@@ -172,7 +181,8 @@ static void check_result(const setup &s, double alpha, double beta, const char *
                 const double c = beta * s.c_values[at], want = alpha * reference(s, i, j, batch, &magnitude) + c;
                 const double bound = (double)(s.k + 5) * u * (fabs(alpha) * magnitude + fabs(c)) * 1.01;
                 const double got = read_value(d.data(), s.out, at);
-                cr_assert_leq(fabs(got - want), bound + unit_of(s.out) * (fabs(want) + bound) + (s.out == CUDA_R_16F ? 0x1p-25 : 0),
+                cr_assert_leq(fabs(got - want),
+                              bound + unit_of(s.out) * (fabs(want) + bound) + (s.out == CUDA_R_16F ? 0x1p-25 : 0),
                               "%s: (%zu, %zu): %g, not %g", what, (size_t)i, (size_t)j, got, want);
             }
 }
@@ -243,7 +253,8 @@ Test(cudasim_blas, algorithms_differ_and_repeat)
             OK(s.run(&found[i].algo));
             runs.insert(hash_of(result(s)));
         }
-        const bool in_place = config(&found[i].algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) == CUBLASLT_REDUCTION_SCHEME_INPLACE;
+        const bool in_place = config(&found[i].algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) ==
+                              CUBLASLT_REDUCTION_SCHEME_INPLACE;
         cr_assert_eq(runs.size() == 1, !in_place, "algorithm %d", config(&found[i].algo, CUBLASLT_ALGO_CONFIG_ID));
         different.insert(*runs.begin());
     }
@@ -311,8 +322,8 @@ static double gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (
 
 Test(cudasim_blas, epilogues)
 {
-    const uint32_t kinds[] = { CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_GELU,
-        CUBLASLT_EPILOGUE_GELU_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS };
+    const uint32_t kinds[] = { CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_RELU,      CUBLASLT_EPILOGUE_RELU_BIAS,
+                               CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS };
     for (uint32_t kind : kinds) {
         setup s;
         cublasLtMatmulHeuristicResult_t found[1];
@@ -327,7 +338,8 @@ Test(cudasim_blas, epilogues)
                 if (kind & 4) x += s.bias_values[i];
                 /* 77 roundings as in check_result, then a few of the function, whose slope stays below 1.13 */
                 const double bound = 1.13 * 90 * 0x1p-24 * (magnitude + 1);
-                if (kind & 128) cr_assert_leq(fabs(read_value(aux.data(), CUDA_R_32F, j * (size_t)s.aux_ld + i) - x), bound);
+                if (kind & 128)
+                    cr_assert_leq(fabs(read_value(aux.data(), CUDA_R_32F, j * (size_t)s.aux_ld + i) - x), bound);
                 const double want = kind & 2 ? (x > 0 ? x : 0) : kind & 32 ? gelu(x) : x;
                 cr_assert_leq(fabs(read_value(d.data(), CUDA_R_32F, j * s.m + i) - want), bound, "epilogue %u", kind);
             }
@@ -336,7 +348,8 @@ Test(cudasim_blas, epilogues)
 
 Test(cudasim_blas, gradients_of_epilogues)
 {
-    for (uint32_t kind : { CUBLASLT_EPILOGUE_DGELU_BGRAD, CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_EPILOGUE_BGRADB, CUBLASLT_EPILOGUE_DRELU }) {
+    for (uint32_t kind : { CUBLASLT_EPILOGUE_DGELU_BGRAD, CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_EPILOGUE_BGRADB,
+                           CUBLASLT_EPILOGUE_DRELU }) {
         setup s;
         cublasLtMatmulHeuristicResult_t found[1];
         s.epilogue = kind;
@@ -356,7 +369,8 @@ Test(cudasim_blas, gradients_of_epilogues)
                 }
                 if (kind & 8) x = aux[bit / 8] >> bit % 8 & 1 ? x : 0;
                 sums[i] += x;
-                cr_assert_leq(fabs(read_value(d.data(), CUDA_R_32F, j * s.m + i) - x), 1.13 * 90 * 0x1p-24 * (magnitude + 1) + 1e-8);
+                cr_assert_leq(fabs(read_value(d.data(), CUDA_R_32F, j * s.m + i) - x),
+                              1.13 * 90 * 0x1p-24 * (magnitude + 1) + 1e-8);
             }
         if (kind & 256)
             for (uint64_t i = 0; i < s.m; i++) {
@@ -370,7 +384,8 @@ Test(cudasim_blas, gradients_of_epilogues)
             }
         /* At most 72 terms of at most 72, each with the error above and rounded 72 times in a sum. */
         for (uint64_t i = 0; i < (kind & 512 ? s.n : s.m) && kind != CUBLASLT_EPILOGUE_DRELU; i++)
-            cr_assert_leq(fabs(read_value(bias.data(), CUDA_R_32F, i) - sums[i]), 72 * 73 * 162 * 0x1p-24 * 1.13, "epilogue %u", kind);
+            cr_assert_leq(fabs(read_value(bias.data(), CUDA_R_32F, i) - sums[i]), 72 * 73 * 162 * 0x1p-24 * 1.13,
+                          "epilogue %u", kind);
     }
 }
 
@@ -456,8 +471,9 @@ Test(cudasim_blas, workspaces_are_checked_and_spoiled)
         const size_t size = found[i].workspaceSize;
         if (!size) continue;
         with_workspace++;
-#define RUN(at, bytes) cublasLtMatmul(handle, s.desc, &one, s.a_ptr, s.a, s.b_ptr, s.b, &zero, s.d_ptr, s.d, s.d_ptr, s.d, \
-                                      &found[i].algo, at, bytes, 0)
+#define RUN(at, bytes)                                                                                                 \
+    cublasLtMatmul(handle, s.desc, &one, s.a_ptr, s.a, s.b_ptr, s.b, &zero, s.d_ptr, s.d, s.d_ptr, s.d,                \
+                   &found[i].algo, at, bytes, 0)
         GIVES(RUN(s.workspace_ptr, size - 1), CUBLAS_STATUS_INVALID_VALUE);
         GIVES(RUN((char *)s.workspace_ptr + 128, size), CUBLAS_STATUS_INVALID_VALUE);
         GIVES(RUN(nullptr, size), CUBLAS_STATUS_INVALID_VALUE);
@@ -497,8 +513,8 @@ Test(cudasim_blas, products_are_captured)
     s.answers(found, 1);
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    OK(cublasLtMatmul(handle, s.desc, &alpha, s.a_ptr, s.a, s.b_ptr, s.b, &beta, s.d_ptr, s.d, s.d_ptr, s.d, &found[0].algo,
-                      s.workspace_ptr, 1 << 20, stream));
+    OK(cublasLtMatmul(handle, s.desc, &alpha, s.a_ptr, s.a, s.b_ptr, s.b, &beta, s.d_ptr, s.d, s.d_ptr, s.d,
+                      &found[0].algo, s.workspace_ptr, 1 << 20, stream));
     alpha = 100; /* the captured value stays */
     OK(cudaStreamEndCapture(stream, &graph));
     OK(cudaGraphInstantiate(&exec, graph, 0));

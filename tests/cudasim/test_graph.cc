@@ -161,7 +161,8 @@ static void *from_another_thread(void *result)
 
 Test(cudasim_graph, other_threads_and_captures)
 {
-    const cudaStreamCaptureMode modes[] = { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+    const cudaStreamCaptureMode modes[] = { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+                                            cudaStreamCaptureModeRelaxed };
     const cudaError_t expected[][2] = { { cudaErrorStreamCaptureUnsupported, cudaErrorStreamCaptureWrongThread },
         { cudaSuccess, cudaErrorStreamCaptureWrongThread }, { cudaSuccess, cudaSuccess } };
     for (int i = 0; i < 3; i++) {

@@ -52,7 +52,8 @@ template <typename F, typename W> static void check_rounding()
     const unsigned infinity = ((1u << F::exponent) - 1) << F::mantissa;
     for (unsigned p = 0; p < infinity; p++) {
         const double low = value_of(p, F::mantissa, F::exponent);
-        const double high = p + 1 < infinity ? value_of(p + 1, F::mantissa, F::exponent) : 2 * low - value_of(p - 1, F::mantissa, F::exponent);
+        const double high = p + 1 < infinity ? value_of(p + 1, F::mantissa, F::exponent)
+                                             : 2 * low - value_of(p - 1, F::mantissa, F::exponent);
         const W middle = (W)(low + (high - low) / 2);
         const unsigned even = p & 1 ? p + 1 : p;
         for (unsigned sign : { 0u, 0x8000u }) {
@@ -75,7 +76,8 @@ Test(cudasim_numbers, arithmetic_rounds_once)
 {
     const __nv_bfloat16 a(1.0f), tiny(0x1p-9f), c(0x1.02p0f);
     cr_assert_eq(__bfloat16_as_ushort(a + tiny), 0x3f80);
-    cr_assert_eq(__bfloat16_as_ushort(__hfma(c, c, __nv_bfloat16(-1.0f))), __bfloat16_as_ushort(__nv_bfloat16(0x1.02p0 * 0x1.02p0 - 1)));
+    cr_assert_eq(__bfloat16_as_ushort(__hfma(c, c, __nv_bfloat16(-1.0f))),
+                 __bfloat16_as_ushort(__nv_bfloat16(0x1.02p0 * 0x1.02p0 - 1)));
     const __nv_bfloat162 pair = __floats2bfloat162_rn(1.5f, -2.0f);
     cr_assert_eq(__bfloat1622float2(pair).x, 1.5f);
     cr_assert_eq(__bfloat1622float2(pair).y, -2.0f);

@@ -97,7 +97,8 @@ Test(cudasim_runtime, planted_errors_come_at_their_call)
 Test(cudasim_runtime, launches_are_checked)
 {
     int *x = device_array(std::vector<int>(4));
-    const dim3 bad_grids[] = { dim3(0), dim3(1, 65536), dim3(1, 1, 65536) }, bad_blocks[] = { dim3(0), dim3(1025), dim3(32, 33), dim3(1, 1, 65) };
+    const dim3 bad_grids[] = { dim3(0), dim3(1, 65536), dim3(1, 1, 65536) },
+               bad_blocks[] = { dim3(0), dim3(1025), dim3(32, 33), dim3(1, 1, 65) };
     for (const dim3 &g : bad_grids) {
         LAUNCH(add_kernel, g, 1, 0, 0, x, 4, 1);
         GIVES(cudaGetLastError(), cudaErrorInvalidConfiguration);
@@ -111,7 +112,8 @@ Test(cudasim_runtime, launches_are_checked)
     LAUNCH(add_kernel, 1, 4, (48 << 10) + 1, 0, x, 4, 1);
     GIVES(cudaGetLastError(), cudaErrorInvalidValue);
     OK(cudaFuncSetAttribute(add_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10));
-    GIVES(cudaFuncSetAttribute(add_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 228 << 10), cudaErrorInvalidValue);
+    GIVES(cudaFuncSetAttribute(add_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 228 << 10),
+          cudaErrorInvalidValue);
     GIVES(cudaGetLastError(), cudaErrorInvalidValue);
     LAUNCH(add_kernel, 1, 4, 100 << 10, 0, x, 4, 1);
     OK(cudaGetLastError());
@@ -179,7 +181,8 @@ Test(cudasim_runtime, writes_behind_an_allocation_are_reported)
 }
 
 /* Under AddressSanitizer, which sees the access itself, the process ends with its code instead. */
-Test(cudasim_runtime, the_host_may_not_touch_device_memory, .signal = UNDER_ASAN ? 0 : SIGSEGV, .exit_code = UNDER_ASAN ? 1 : 0)
+Test(cudasim_runtime, the_host_may_not_touch_device_memory, .signal = UNDER_ASAN ? 0 : SIGSEGV,
+     .exit_code = UNDER_ASAN ? 1 : 0)
 {
     cudasim_set_strict(true);
     int *x = device_array(std::vector<int>(64, 5));
@@ -276,7 +279,8 @@ Test(cudasim_runtime, polls_let_time_pass)
     OK(cudaGetLastError() == cudaErrorInvalidResourceHandle ? 0 : 1);
 }
 
-/* Stream 2 reads what stream 1 writes; only an event orders them. Returns in how many of the runs it read the new value. */
+/* Stream 2 reads what stream 1 writes; only an event orders them. Returns in how many of the runs it read the new
+ * value. */
 static int ordered_runs(bool with_event)
 {
     int good = 0;

@@ -46,7 +46,8 @@ template <typename T> static void check_shuffles()
                 const std::vector<T> h = from_device(y, 64);
                 for (int i = 0; i < 64; i++) {
                     const int from = source_lane(mode, i & 31, operand, width);
-                    cr_assert_eq((int)static_cast<float>(h[i]), 100 + from, "mode %d width %d operand %u lane %d", mode, width, operand, i);
+                    cr_assert_eq((int)static_cast<float>(h[i]), 100 + from, "mode %d width %d operand %u lane %d", mode,
+                                 width, operand, i);
                 }
             }
 }
@@ -75,7 +76,8 @@ __global__ static void votes_kernel(unsigned *y)
     int all = -1;
     y[8 * i + 4] = __match_all_sync(0xffffffffu, lane / 31, &all) + static_cast<unsigned>(all);
     y[8 * i + 5] = __match_all_sync(0xffffffffu, 7.5f, &all) - static_cast<unsigned>(all);
-    y[8 * i + 6] = static_cast<unsigned>(__reduce_min_sync(0xffffffffu, 3 - lane) + __reduce_max_sync(0xffffffffu, lane - 40));
+    y[8 * i + 6] = static_cast<unsigned>(__reduce_min_sync(0xffffffffu, 3 - lane) +
+                                         __reduce_max_sync(0xffffffffu, lane - 40));
     y[8 * i + 7] = __reduce_add_sync(0xffffffffu, 0x10000000u + lane) ^ __reduce_or_sync(0xffffffffu, 1u << lane) ^
                    __reduce_max_sync(0xffffffffu, 0u - lane);
 }

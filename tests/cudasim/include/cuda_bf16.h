@@ -11,7 +11,8 @@ static inline uint16_t bfloat16_of_double(double x) { return narrow_bits(x, 7, 8
 static inline float bfloat16_value(uint16_t x) { return cudasim_cast<float>(static_cast<uint32_t>(x) << 16); }
 }
 
-CUDASIM_HALF_CLASS(__nv_bfloat16, __nv_bfloat16_raw, cudasim::bfloat16_bits, cudasim::bfloat16_of_double, cudasim::bfloat16_value)
+CUDASIM_HALF_CLASS(__nv_bfloat16, __nv_bfloat16_raw, cudasim::bfloat16_bits, cudasim::bfloat16_of_double,
+                   cudasim::bfloat16_value)
 CUDASIM_HALF_FUNCTIONS(__nv_bfloat16, __nv_bfloat16_raw)
 CUDASIM_HALF_PAIR(__nv_bfloat16, __nv_bfloat162)
 using nv_bfloat16 = __nv_bfloat16;

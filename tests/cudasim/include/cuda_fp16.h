@@ -37,7 +37,10 @@ static inline __half __low2half(__half2 v) { return v.x; }
 static inline __half __high2half(__half2 v) { return v.y; }
 static inline __half2 __low2half2(__half2 v) { return { v.x, v.x }; }
 static inline __half2 __high2half2(__half2 v) { return { v.y, v.y }; }
-static inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) { return { __hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y) }; }
+static inline __half2 __hfma2(__half2 a, __half2 b, __half2 c)
+{
+    return { __hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y) };
+}
 
 #else
 

@@ -34,8 +34,8 @@ extern dim3 block_dimensions, grid_dimensions;
 extern uint64_t block_serial; /* another number for every block that is run */
 
 /*
- * One per `__shared__` declaration, in the same function. The first thread of a block that reaches it has the function's
- * shared arrays filled with a pattern (shared.cc), so that what is read before it is written shows.
+ * One per `__shared__` declaration, in the same function. The first thread of a block that reaches it has the
+ * function's shared arrays filled with a pattern (shared.cc), so that what is read before it is written shows.
  */
 struct shared_mark {
     uint64_t serial;
@@ -51,8 +51,8 @@ static inline void touch_shared(shared_mark *mark)
 void *dynamic_shared();
 
 /*
- * What kernel<<<grid, block, shared, stream>>>(...) does: errors are left for cudaGetLastError(). `function` is the kernel's
- * address, for its attributes; without it more than 48 KiB of dynamic shared memory is allowed.
+ * What kernel<<<grid, block, shared, stream>>>(...) does: errors are left for cudaGetLastError(). `function` is the
+ * kernel's address, for its attributes; without it more than 48 KiB of dynamic shared memory is allowed.
  */
 void launch(const char *name, const void *function, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
             std::function<void()> thread);

@@ -1,9 +1,9 @@
 /*
  * bfloat16 and half: conversions with one rounding, arithmetic through wider types that make no second one.
  *
- * A sum, product, quotient or root of two numbers of p bits rounded to 2p + 2 bits or more and then to p bits is the one rounded
- * at once (p is 8 or 11, float has 24). A fused multiply-add goes through double: its product is exact there, and no sum
- * of it with a number of p bits lies so near a tie that 53 bits hide it.
+ * A sum, product, quotient or root of two numbers of p bits rounded to 2p + 2 bits or more and then to p bits is the
+ * one rounded at once (p is 8 or 11, float has 24). A fused multiply-add goes through double: its product is exact
+ * there, and no sum of it with a number of p bits lies so near a tie that 53 bits hide it.
  */
 #ifndef CUDASIM_HALF_H
 #define CUDASIM_HALF_H
@@ -23,8 +23,8 @@ static inline uint64_t round_off(uint64_t m, int drop)
 }
 
 /*
- * A double as a number of `mantissa` stored bits and `exponent` exponent bits. NaN gives all ones without a sign, as the
- * device's conversions do.
+ * A double as a number of `mantissa` stored bits and `exponent` exponent bits. NaN gives all ones without a sign, as
+ * the device's conversions do.
  */
 static inline uint16_t narrow_bits(double x, int mantissa, int exponent)
 {
@@ -109,28 +109,94 @@ static inline uint16_t bfloat16_bits(float x)
     static inline type2 __hneg2(type2 a) { return { -a.x, -a.y }; }
 
 /* Arithmetic by name. */
-#define CUDASIM_HALF_FUNCTIONS(type, raw)                                                             \
-    static inline type __hadd(type a, type b) { return a + b; }                                       \
-    static inline type __hsub(type a, type b) { return a - b; }                                       \
-    static inline type __hmul(type a, type b) { return a * b; }                                       \
-    static inline type __hdiv(type a, type b) { return a / b; }                                       \
-    static inline type __hadd_rn(type a, type b) { return a + b; }                                    \
-    static inline type __hsub_rn(type a, type b) { return a - b; }                                    \
-    static inline type __hmul_rn(type a, type b) { return a * b; }                                    \
-    static inline type __hfma(type a, type b, type c) { return type(fma(double(float(a)), double(float(b)), double(float(c)))); } \
-    static inline type __hneg(type a) { return -a; }                                                  \
-    static inline type __habs(type a) { return raw{ static_cast<unsigned short>(raw(a).x & 0x7fff) }; } \
-    static inline type __hmax(type a, type b) { return type(fmaxf(a, b)); }                           \
-    static inline type __hmin(type a, type b) { return type(fminf(a, b)); }                           \
-    static inline bool __hisnan(type a) { return float(a) != float(a); }                              \
-    static inline bool __heq(type a, type b) { return a == b; }                                       \
-    static inline bool __hne(type a, type b) { return float(a) < float(b) || float(a) > float(b); }   \
-    static inline bool __hlt(type a, type b) { return a < b; }                                        \
-    static inline bool __hle(type a, type b) { return a <= b; }                                       \
-    static inline bool __hgt(type a, type b) { return a > b; }                                        \
-    static inline bool __hge(type a, type b) { return a >= b; }                                       \
-    static inline type hsqrt(type a) { return type(sqrtf(a)); }                                       \
-    static inline type hexp(type a) { return type(expf(a)); }                                         \
-    static inline type hlog(type a) { return type(logf(a)); }
+#define CUDASIM_HALF_FUNCTIONS(type, raw)                                                                              \
+    static inline type __hadd(type a, type b)                                                                          \
+    {                                                                                                                  \
+        return a + b;                                                                                                  \
+    }                                                                                                                  \
+    static inline type __hsub(type a, type b)                                                                          \
+    {                                                                                                                  \
+        return a - b;                                                                                                  \
+    }                                                                                                                  \
+    static inline type __hmul(type a, type b)                                                                          \
+    {                                                                                                                  \
+        return a * b;                                                                                                  \
+    }                                                                                                                  \
+    static inline type __hdiv(type a, type b)                                                                          \
+    {                                                                                                                  \
+        return a / b;                                                                                                  \
+    }                                                                                                                  \
+    static inline type __hadd_rn(type a, type b)                                                                       \
+    {                                                                                                                  \
+        return a + b;                                                                                                  \
+    }                                                                                                                  \
+    static inline type __hsub_rn(type a, type b)                                                                       \
+    {                                                                                                                  \
+        return a - b;                                                                                                  \
+    }                                                                                                                  \
+    static inline type __hmul_rn(type a, type b)                                                                       \
+    {                                                                                                                  \
+        return a * b;                                                                                                  \
+    }                                                                                                                  \
+    static inline type __hfma(type a, type b, type c)                                                                  \
+    {                                                                                                                  \
+        return type(fma(double(float(a)), double(float(b)), double(float(c))));                                        \
+    }                                                                                                                  \
+    static inline type __hneg(type a)                                                                                  \
+    {                                                                                                                  \
+        return -a;                                                                                                     \
+    }                                                                                                                  \
+    static inline type __habs(type a)                                                                                  \
+    {                                                                                                                  \
+        return raw{ static_cast<unsigned short>(raw(a).x & 0x7fff) };                                                  \
+    }                                                                                                                  \
+    static inline type __hmax(type a, type b)                                                                          \
+    {                                                                                                                  \
+        return type(fmaxf(a, b));                                                                                      \
+    }                                                                                                                  \
+    static inline type __hmin(type a, type b)                                                                          \
+    {                                                                                                                  \
+        return type(fminf(a, b));                                                                                      \
+    }                                                                                                                  \
+    static inline bool __hisnan(type a)                                                                                \
+    {                                                                                                                  \
+        return float(a) != float(a);                                                                                   \
+    }                                                                                                                  \
+    static inline bool __heq(type a, type b)                                                                           \
+    {                                                                                                                  \
+        return a == b;                                                                                                 \
+    }                                                                                                                  \
+    static inline bool __hne(type a, type b)                                                                           \
+    {                                                                                                                  \
+        return float(a) < float(b) || float(a) > float(b);                                                             \
+    }                                                                                                                  \
+    static inline bool __hlt(type a, type b)                                                                           \
+    {                                                                                                                  \
+        return a < b;                                                                                                  \
+    }                                                                                                                  \
+    static inline bool __hle(type a, type b)                                                                           \
+    {                                                                                                                  \
+        return a <= b;                                                                                                 \
+    }                                                                                                                  \
+    static inline bool __hgt(type a, type b)                                                                           \
+    {                                                                                                                  \
+        return a > b;                                                                                                  \
+    }                                                                                                                  \
+    static inline bool __hge(type a, type b)                                                                           \
+    {                                                                                                                  \
+        return a >= b;                                                                                                 \
+    }                                                                                                                  \
+    static inline type hsqrt(type a)                                                                                   \
+    {                                                                                                                  \
+        return type(sqrtf(a));                                                                                         \
+    }                                                                                                                  \
+    static inline type hexp(type a)                                                                                    \
+    {                                                                                                                  \
+        return type(expf(a));                                                                                          \
+    }                                                                                                                  \
+    static inline type hlog(type a)                                                                                    \
+    {                                                                                                                  \
+        return type(logf(a));                                                                                          \
+    }
 
 #endif

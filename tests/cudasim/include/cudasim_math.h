@@ -23,7 +23,10 @@ static inline long long __double_as_longlong(double x) { return cudasim_cast<lon
 static inline double __longlong_as_double(long long x) { return cudasim_cast<double>(x); }
 static inline int __double2hiint(double x) { return static_cast<int>(cudasim_cast<uint64_t>(x) >> 32); }
 static inline int __double2loint(double x) { return static_cast<int>(cudasim_cast<uint64_t>(x)); }
-static inline double __hiloint2double(int hi, int lo) { return cudasim_cast<double>(static_cast<uint64_t>(static_cast<unsigned>(hi)) << 32 | static_cast<unsigned>(lo)); }
+static inline double __hiloint2double(int hi, int lo)
+{
+    return cudasim_cast<double>(static_cast<uint64_t>(static_cast<unsigned>(hi)) << 32 | static_cast<unsigned>(lo));
+}
 
 /* Integers */
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
@@ -39,12 +42,27 @@ static inline unsigned long long __brevll(unsigned long long x)
     return y;
 }
 static inline unsigned __brev(unsigned x) { return static_cast<unsigned>(__brevll(x) >> 32); }
-static inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32); }
+static inline unsigned __umulhi(unsigned a, unsigned b)
+{
+    return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32);
+}
 static inline int __mulhi(int a, int b) { return static_cast<int>(static_cast<int64_t>(a) * b >> 32); }
-static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64); }
-static inline long long __mul64hi(long long a, long long b) { return static_cast<long long>(static_cast<__int128>(a) * b >> 64); }
-static inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned n) { return static_cast<unsigned>((static_cast<uint64_t>(hi) << 32 | lo) << (n & 31) >> 32); }
-static inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned n) { return static_cast<unsigned>((static_cast<uint64_t>(hi) << 32 | lo) >> (n & 31)); }
+static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
+{
+    return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+static inline long long __mul64hi(long long a, long long b)
+{
+    return static_cast<long long>(static_cast<__int128>(a) * b >> 64);
+}
+static inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned n)
+{
+    return static_cast<unsigned>((static_cast<uint64_t>(hi) << 32 | lo) << (n & 31) >> 32);
+}
+static inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned n)
+{
+    return static_cast<unsigned>((static_cast<uint64_t>(hi) << 32 | lo) >> (n & 31));
+}
 static inline unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffffu) * (b & 0xffffffu); }
 /* Bytes of x (0 to 3) and y (4 to 7), chosen by the nibbles of s; a nibble's high bit repeats the byte's sign. */
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s)
@@ -128,7 +146,10 @@ static inline long long __float2ll_rn(float x) { return cudasim_to_integer<long 
 static inline long long __float2ll_rz(float x) { return cudasim_to_integer<long long>(truncf(x)); }
 static inline long long __float2ll_rd(float x) { return cudasim_to_integer<long long>(floorf(x)); }
 static inline long long __float2ll_ru(float x) { return cudasim_to_integer<long long>(ceilf(x)); }
-static inline unsigned long long __float2ull_rn(float x) { return cudasim_to_integer<unsigned long long>(nearbyintf(x)); }
+static inline unsigned long long __float2ull_rn(float x)
+{
+    return cudasim_to_integer<unsigned long long>(nearbyintf(x));
+}
 static inline unsigned long long __float2ull_rz(float x) { return cudasim_to_integer<unsigned long long>(truncf(x)); }
 static inline unsigned long long __float2ull_rd(float x) { return cudasim_to_integer<unsigned long long>(floorf(x)); }
 static inline unsigned long long __float2ull_ru(float x) { return cudasim_to_integer<unsigned long long>(ceilf(x)); }
@@ -144,7 +165,10 @@ static inline long long __double2ll_rn(double x) { return cudasim_to_integer<lon
 static inline long long __double2ll_rz(double x) { return cudasim_to_integer<long long>(trunc(x)); }
 static inline long long __double2ll_rd(double x) { return cudasim_to_integer<long long>(floor(x)); }
 static inline long long __double2ll_ru(double x) { return cudasim_to_integer<long long>(ceil(x)); }
-static inline unsigned long long __double2ull_rn(double x) { return cudasim_to_integer<unsigned long long>(nearbyint(x)); }
+static inline unsigned long long __double2ull_rn(double x)
+{
+    return cudasim_to_integer<unsigned long long>(nearbyint(x));
+}
 static inline unsigned long long __double2ull_rz(double x) { return cudasim_to_integer<unsigned long long>(trunc(x)); }
 static inline unsigned long long __double2ull_rd(double x) { return cudasim_to_integer<unsigned long long>(floor(x)); }
 static inline unsigned long long __double2ull_ru(double x) { return cudasim_to_integer<unsigned long long>(ceil(x)); }

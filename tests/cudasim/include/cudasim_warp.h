@@ -22,7 +22,8 @@ struct warp_result {
 warp_result warp(warp_op op, unsigned mask, uint64_t value, unsigned operand, int width, const char *file, int line);
 unsigned active_mask();
 
-template <typename T> inline T shuffle(warp_op op, unsigned mask, T value, unsigned operand, int width, const char *file, int line)
+template <typename T>
+inline T shuffle(warp_op op, unsigned mask, T value, unsigned operand, int width, const char *file, int line)
 {
     static_assert(std::is_trivially_copyable<T>::value && (sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8),
                   "shuffles take values of 2, 4 or 8 bytes");
@@ -62,7 +63,8 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu, CUDASIM_PLACE)
 
 static inline unsigned __ballot_sync(unsigned mask, int predicate, CUDASIM_PLACE)
 {
-    return static_cast<unsigned>(cudasim::warp(cudasim::warp_op::ballot, mask, predicate != 0, 0, 32, file, line).value);
+    return static_cast<unsigned>(
+        cudasim::warp(cudasim::warp_op::ballot, mask, predicate != 0, 0, 32, file, line).value);
 }
 
 static inline int __any_sync(unsigned mask, int predicate, CUDASIM_PLACE)
