@@ -66,7 +66,8 @@ static rw_status make_state(struct rw_cuda *cuda)
     TRY(cudaMallocHost(&p, sizeof *cuda->bad_step));
     cuda->bad_step = p;
     *cuda->bad_step = 0;
-    return rw_blaslt_create(&cuda->blaslt, cuda);
+    const rw_status status = rw_blaslt_create(&cuda->blaslt, cuda);
+    return status ? status : rw_sdpa_create(&cuda->sdpa, cuda);
 }
 
 static void cuda_close(void *state)

@@ -24,7 +24,8 @@ struct entry {
 struct rw_sdpa {
     struct rw_cuda *cuda;
     struct rw_cudnn dnn;
-    bool has; /* else it was not asked for, or is not there: then it is not looked for again */
+    bool opened; /* looked for, once */
+    bool has;    /* else it was not asked for, or is not there */
     struct entry *entries;
 };
 
@@ -92,18 +93,25 @@ static bool is_wanted(void)
     return choice && !strcmp(choice, "cudnn");
 }
 
+rw_status rw_sdpa_create(struct rw_sdpa **ret, struct rw_cuda *cuda)
+{
+    struct rw_sdpa *const sdpa = rw_calloc(1, sizeof *sdpa);
+    if (!sdpa) return RW_ERR_MEMORY;
+    sdpa->cuda = cuda;
+    *ret = sdpa;
+    return RW_OK;
+}
+
 struct rw_sdpa *rw_sdpa_of(struct rw_cuda *cuda)
 {
-    if (!cuda->sdpa) {
-        struct rw_sdpa *const sdpa = rw_calloc(1, sizeof *sdpa);
-        if (!sdpa) return NULL;
-        sdpa->cuda = cuda;
-        cuda->sdpa = sdpa;
+    struct rw_sdpa *const sdpa = cuda->sdpa;
+    if (!sdpa->opened) {
         const bool had_message = cuda->message[0];
+        sdpa->opened = true;
         sdpa->has = is_wanted() && open_library(sdpa) == RW_OK;
         if (!had_message) cuda->message[0] = '\0'; /* that it is not there is no failure */
     }
-    return cuda->sdpa->has ? cuda->sdpa : NULL;
+    return sdpa->has ? sdpa : NULL;
 }
 
 static void free_entry(struct rw_sdpa *sdpa, struct entry *e)

@@ -45,7 +45,9 @@ struct rw_sdpa_signature {
 bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q, const rw_layout *k, const rw_layout *v,
                       const rw_layout *o, const rw_layout *dy, double scale, bool causal, double dropout);
 
-/* The device's cuDNN, or NULL: not asked for, or not there. */
+rw_status rw_sdpa_create(struct rw_sdpa **ret, struct rw_cuda *cuda);
+
+/* The device's cuDNN, or NULL: not asked for, or not there. Opens it at the first call. */
 struct rw_sdpa *rw_sdpa_of(struct rw_cuda *cuda);
 void rw_sdpa_destroy(struct rw_sdpa **sdpa);
 
@@ -70,6 +72,11 @@ static inline bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtyp
                                     double dropout)
 {
     return false;
+}
+
+static inline rw_status rw_sdpa_create(struct rw_sdpa **ret, struct rw_cuda *cuda)
+{
+    return RW_OK;
 }
 
 static inline struct rw_sdpa *rw_sdpa_of(struct rw_cuda *cuda)
