@@ -351,6 +351,7 @@ static void add_attention(void)
         { 2, 2, 2, 129, 129, 128, true, 0, 0, OP_DENSE, true },
         { 1, 2, 1, 200, 200, 64, true, 0, 0.1, OP_DENSE, true },
         { 1, 2, 2, 100, 300, 96, false, 0, 0, OP_DENSE, true },
+        { 1, 4, 1, 70, 131, 128, true, 0, 0.2, OP_DENSE, true },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         struct op_case *const c = next(OP_ATTENTION, op_build_attention, op_sizes_attention, 3);
