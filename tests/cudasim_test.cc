@@ -2,6 +2,8 @@
 #undef NDEBUG /* a test fails assertions */
 #include "cudasim/test.h"
 
+TestSuite(cudasim, .fini = cudasim_restart); /* what a test leaves alive is freed */
+
 /* Barriers. */
 
 __global__ static void reverse_kernel(const int *x, int *y)

@@ -11,6 +11,7 @@
 #include "internal.h"
 
 #include <pthread.h>
+#include <stdarg.h>
 #include <time.h>
 
 #include <string>
@@ -96,17 +97,20 @@ void trap()
 
 /* Errors of the program. */
 
-static std::string place_of_thread(const thread *t)
-{
-    char text[160];
-    snprintf(text, sizeof text, "block (%u, %u, %u), thread (%u, %u, %u)", block_index.x, block_index.y, block_index.z,
-             t->index.x, t->index.y, t->index.z);
-    return text;
-}
+/*
+ * What the current thread did wrong; its block's host side reports it, because what a thread has on the heap when it is
+ * abandoned is lost.
+ */
+static char complaint[1024];
+static bool complaint_lists; /* who waits */
 
-[[noreturn]] static void thread_error(const std::string &what)
+[[noreturn]] static void thread_error(bool list, const char *fmt, ...)
 {
-    report("kernel %s, %s: %s", block.kernel->name, place_of_thread(block.current).c_str(), what.c_str());
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(complaint, sizeof complaint, fmt, args);
+    va_end(args);
+    complaint_lists = list;
     kernel_fail(cudaErrorLaunchFailure);
 }
 
@@ -207,8 +211,8 @@ static void thread_exits(thread *t)
     block.live--;
     for (unsigned others = w->waiting; others; others &= others - 1) {
         const thread *o = &block.threads[(i & ~31u) + static_cast<unsigned>(__builtin_ctz(others))];
-        if (o->mask & bit) thread_error("exits, but " + std::string(op_name(o->op)) + " at " + o->file + ":" +
-                                        std::to_string(o->line) + " names its lane");
+        if (o->mask & bit)
+            thread_error(false, "exits, but %s at %s:%d names its lane", op_name(o->op), o->file, o->line);
     }
     if (block.live && block.at_barrier == block.live) release_barrier();
 }
@@ -265,7 +269,7 @@ static void release_barrier()
         sum += t.predicate != 0;
         if (t.file != first->file || t.line != first->line) {
             block.current = &t;
-            thread_error("__syncthreads diverged" + who_waits());
+            thread_error(true, "__syncthreads diverged");
         }
     }
     for (uint32_t n = 0; n < block.count; n++) {
@@ -387,7 +391,17 @@ static void check_mask(const thread *t, const warp_lanes *w, unsigned bit)
     else if (gone) snprintf(text, sizeof text, "%s: mask %08x names lanes %08x that have exited", name, t->mask, gone);
     else if (t->width < 1 || t->width > 32 || (t->width & (t->width - 1)))
         snprintf(text, sizeof text, "%s: width %d is not a power of two up to 32", name, t->width);
-    if (text[0]) thread_error(std::string(text) + " (" + t->file + ":" + std::to_string(t->line) + ")");
+    if (text[0]) thread_error(false, "%s (%s:%d)", text, t->file, t->line);
+}
+
+/* Whether o waits for what t came to; an error when it waits for t in something else. */
+static bool same_operation(const thread *t, const thread *o, unsigned bit)
+{
+    if (o->op == t->op && o->mask == t->mask) return true;
+    if (o->mask & bit)
+        thread_error(true, "lanes of one mask came to different operations, %s with mask %08x and %s with mask %08x",
+                     op_name(t->op), t->mask, op_name(o->op), o->mask);
+    return false;
 }
 
 warp_result warp(warp_op op, unsigned mask, uint64_t value, unsigned operand, int width, const char *file, int line)
@@ -406,15 +420,11 @@ warp_result warp(warp_op op, unsigned mask, uint64_t value, unsigned operand, in
     check_mask(t, w, bit);
     t->state = state::at_warp;
     w->waiting |= bit;
+    /* Until the last has come one other lane is looked at: enough to find most errors where they are made. */
+    const unsigned others = mask & w->waiting & ~bit;
     bool all = (w->waiting & mask) == mask;
-    for (unsigned m = mask & w->waiting & ~bit; m; m &= m - 1) {
-        const thread *o = &lanes[__builtin_ctz(m)];
-        if (o->op == op && o->mask == mask) continue;
-        if (o->mask & bit)
-            thread_error(std::string("lanes of one mask came to different operations: ") + waits_where(t) + "; lane " +
-                         std::to_string(__builtin_ctz(m)) + " " + waits_where(o));
-        all = false;
-    }
+    for (unsigned m = all ? others : others & -others; m; m &= m - 1)
+        all = same_operation(t, &lanes[__builtin_ctz(m)], bit) && all;
     if (!all) {
         leave(t->on);
         return t->result;
@@ -457,21 +467,31 @@ static void begin_block(uint64_t number)
     shared_begin_block();
 }
 
+static void report_thread()
+{
+    const uint3 b = block_index, t = block.current->index;
+    report("kernel %s, block (%u, %u, %u), thread (%u, %u, %u): %s%s", block.kernel->name, b.x, b.y, b.z, t.x, t.y, t.z,
+           complaint, complaint_lists ? who_waits().c_str() : "");
+    complaint[0] = 0;
+}
+
 static void run_block(uint64_t number)
 {
     begin_block(number);
     block.current = nullptr;
     fiber_switch(&block.host, idle_fiber());
-    if (block.failed) return;
-    if (block.live) {
-        report("kernel %s, block (%u, %u, %u): deadlock%s", block.kernel->name, block_index.x, block_index.y,
-               block_index.z, who_waits().c_str());
-        block.failed = cudaErrorLaunchFailure;
-    } else if (const char *damage = shared_check()) {
-        report("kernel %s, block (%u, %u, %u): %s", block.kernel->name, block_index.x, block_index.y, block_index.z,
-               damage);
-        block.failed = cudaErrorLaunchFailure;
+    const char *what = nullptr;
+    bool list = false;
+    if (block.failed) {
+        if (complaint[0]) report_thread();
+        return;
     }
+    if (block.live) what = "deadlock", list = true;
+    else what = shared_check();
+    if (!what) return;
+    report("kernel %s, block (%u, %u, %u): %s%s", block.kernel->name, block_index.x, block_index.y, block_index.z, what,
+           list ? who_waits().c_str() : "");
+    block.failed = cudaErrorLaunchFailure;
 }
 
 /* After a failure fibers hold threads that will never run again. */

@@ -118,6 +118,7 @@ static const size_t dynamic_limit = 227 << 10, guard = 1024;
 static const unsigned char guard_byte = 0xfd;
 static char *dynamic_region; /* dynamic_limit and a guard on both sides */
 static size_t dynamic_bytes;
+static bool dynamic_used; /* by this kernel */
 static unsigned char pattern;
 
 static void protect(bool on)
@@ -144,6 +145,7 @@ void shared_begin_kernel(size_t bytes)
     scanned = true;
     protect(false);
     dynamic_bytes = bytes;
+    dynamic_used = false;
     memset(dynamic_region, guard_byte, guard);
     memset(dynamic_region + guard + bytes, guard_byte, guard);
     protect(true);
@@ -171,7 +173,7 @@ void enter_shared(shared_mark *mark)
 const char *shared_check()
 {
 #ifndef CUDASIM_ASAN
-    for (size_t i = 0; i < guard; i++) {
+    for (size_t i = 0; i < guard && dynamic_used; i++) {
         if (static_cast<unsigned char>(dynamic_region[i]) != guard_byte)
             return "wrote in front of dynamic shared memory";
         if (static_cast<unsigned char>(dynamic_region[guard + dynamic_bytes + i]) != guard_byte)
@@ -183,6 +185,7 @@ const char *shared_check()
 
 void *dynamic_shared()
 {
+    dynamic_used = true;
     return dynamic_region + guard;
 }
 

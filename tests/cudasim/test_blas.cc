@@ -9,6 +9,8 @@
 
 #include <set>
 
+TestSuite(cudasim_blas, .fini = cudasim_restart); /* what a test leaves alive is freed */
+
 static cublasLtHandle_t handle;
 
 /* A product with its descriptors; fields are set before make(). */

@@ -3,6 +3,8 @@
 
 #include <pthread.h>
 
+TestSuite(cudasim_graph, .fini = cudasim_restart); /* what a test leaves alive is freed */
+
 __global__ static void add_kernel(int *x, int n, int v)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <signal.h>
 
+TestSuite(cudasim_runtime, .fini = cudasim_restart); /* what a test leaves alive is freed */
+
 __global__ static void add_kernel(int *x, int n, int v)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -180,9 +182,8 @@ Test(cudasim_runtime, writes_behind_an_allocation_are_reported)
     cr_assert(reported("byte 0 behind device allocation 1 of 100 bytes was overwritten"));
 }
 
-/* Under AddressSanitizer, which sees the access itself, the process ends with its code instead. */
-Test(cudasim_runtime, the_host_may_not_touch_device_memory, .signal = UNDER_ASAN ? 0 : SIGSEGV,
-     .exit_code = UNDER_ASAN ? 1 : 0)
+#if !UNDER_ASAN /* it would tell of the access itself */
+Test(cudasim_runtime, the_host_may_not_touch_device_memory, .signal = SIGSEGV)
 {
     cudasim_set_strict(true);
     int *x = device_array(std::vector<int>(64, 5));
@@ -190,6 +191,7 @@ Test(cudasim_runtime, the_host_may_not_touch_device_memory, .signal = UNDER_ASAN
     cr_assert_eq(from_device(x, 64)[63], 6);
     *(volatile int *)x = 1;
 }
+#endif
 
 Test(cudasim_runtime, copies_check_their_kind_and_range)
 {

@@ -4,6 +4,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+TestSuite(cudasim_warp, .fini = cudasim_restart); /* what a test leaves alive is freed */
+
 enum { MODES = 4 };
 
 template <typename T> __global__ static void shuffle_kernel(T *y, int mode, unsigned operand, int width)
