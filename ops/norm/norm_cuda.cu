@@ -1,9 +1,10 @@
 /*
- * layernorm and rmsnorm on CUDA. A row is held in the registers of a warp, a wide one in those of a block, and read once.
- * Rows that are too wide for that, or whose packs are not aligned, are read again for every sum.
+ * layernorm and rmsnorm on CUDA. A row is held in the registers of a warp, a wide one in those of a block, and read
+ * once. Rows that are too wide for that, or whose packs are not aligned, are read again for every sum.
  *
- * The backward takes the statistics again. A block of it takes a run of rows and sums dweight and dbias column by column
- * in registers, then into the workspace; a second kernel adds the blocks. Their number follows from the shape alone.
+ * The backward takes the statistics again. A block of it takes a run of rows and sums dweight and dbias column by
+ * column in registers, then into the workspace; a second kernel adds the blocks. Their number follows from the shape
+ * alone.
  */
 #include "ops/reduce/parts.cuh"
 #include "ops/reduce/rows.cuh"
@@ -33,7 +34,8 @@ norm_rows norm_of(const rw_kernel *k)
 
 /* ---- forward, the row in registers ---- */
 
-template <typename T, int PACKS, int G> __device__ __forceinline__ float mean_of(const held_row<T, PACKS, G> &x, float n, float *shared, int &round)
+template <typename T, int PACKS, int G>
+__device__ __forceinline__ float mean_of(const held_row<T, PACKS, G> &x, float n, float *shared, int &round)
 {
     float sum = 0;
 #pragma unroll
@@ -44,7 +46,8 @@ template <typename T, int PACKS, int G> __device__ __forceinline__ float mean_of
 }
 
 template <typename T, int PACKS, int G>
-__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_kernel(const T *x, const T *weight, const T *bias, T *y, norm_rows a)
+__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
+    forward_kernel(const T *x, const T *weight, const T *bias, T *y, norm_rows a)
 {
     using row = held_row<T, PACKS, G>;
     __shared__ float shared[2 * ROW_SUMS * (ROW_BLOCK / 32)];
@@ -82,7 +85,8 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_kernel(co
 /* ---- forward, any row ---- */
 
 template <typename T, int G>
-__device__ __forceinline__ void statistics(const T *x, const norm_rows &a, int t, wide<T> *shared, int &round, wide<T> &mean, wide<T> &scale)
+__device__ __forceinline__ void statistics(const T *x, const norm_rows &a, int t, wide<T> *shared, int &round,
+                                           wide<T> &mean, wide<T> &scale)
 {
     using W = wide<T>;
     W sum = 0, square = 0;
@@ -99,7 +103,8 @@ __device__ __forceinline__ void statistics(const T *x, const norm_rows &a, int t
 }
 
 template <typename T, int G>
-__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_any_kernel(const T *x, const T *weight, const T *bias, T *y, norm_rows a)
+__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
+    forward_any_kernel(const T *x, const T *weight, const T *bias, T *y, norm_rows a)
 {
     using W = wide<T>;
     __shared__ W shared[2 * ROW_SUMS * (ROW_BLOCK / 32)];
@@ -124,7 +129,9 @@ template <typename T, int G> void launch_forward(const rw_kernel *k, const norm_
     const unsigned grid = blocks_for(a.rows, threads / G);
     if constexpr (sizeof(wide<T>) == sizeof(float)) {
         if (packs && a.n <= ROW_BLOCK_MOST) {
-            with_packs<T>(a.n, G, [&](auto n) { RW_LAUNCH((forward_kernel<T, decltype(n)::value, G>), grid, threads, 0, k, x, w, b, y, a); });
+            with_packs<T>(a.n, G, [&](auto n) {
+                RW_LAUNCH((forward_kernel<T, decltype(n)::value, G>), grid, threads, 0, k, x, w, b, y, a);
+            });
             return;
         }
     }
@@ -139,12 +146,13 @@ template <int N, bool RMS> struct columns {
 };
 
 /*
- * With d = x - mean, h = dy weight, s = 1 / sqrt(var + eps): dx = s h - s mean(h) - d s^3 mean(h d). The sums of d d, h and
- * h d are taken in one round.
+ * With d = x - mean, h = dy weight, s = 1 / sqrt(var + eps): dx = s h - s mean(h) - d s^3 mean(h d). The sums of d d, h
+ * and h d are taken in one round.
  */
 template <typename T, int PACKS, int G, bool RMS>
-__device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, const held_row<T, PACKS, G> &dy, const T *weight, T *dx,
-                                             float eps, int t, int n, float *shared, int &round, columns<PACKS * pack<T>::size, RMS> &to)
+__device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, const held_row<T, PACKS, G> &dy,
+                                             const T *weight, T *dx, float eps, int t, int n, float *shared, int &round,
+                                             columns<PACKS * pack<T>::size, RMS> &to)
 {
     using row = held_row<T, PACKS, G>;
     const float count = static_cast<float>(n), mean = RMS ? 0 : mean_of(x, count, shared, round);
@@ -195,7 +203,8 @@ __device__ void add_warps(columns<PACKS * pack<T>::size, RMS> &to, float *shared
                 const int at = row::place(c / row::size, t) + c % row::size;
                 if (at >= n) continue;
                 shared[at] = to.dw[c] = warp ? shared[at] + to.dw[c] : to.dw[c];
-                if (!RMS) shared[ROW_WARP_MOST + at] = to.db[c] = warp ? shared[ROW_WARP_MOST + at] + to.db[c] : to.db[c];
+                if (!RMS)
+                    shared[ROW_WARP_MOST + at] = to.db[c] = warp ? shared[ROW_WARP_MOST + at] + to.db[c] : to.db[c];
             }
         }
         __syncthreads();
@@ -217,7 +226,8 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, G == ROW_WARP ? 3
     if (i < to) rx.load(x + i * n, t, n), rdy.load(dy + i * n, t, n);
     for (; i < to; i += groups) {
         /* A block waits at barriers for its row, so it asks for the next one before; warps hide each other's waits. */
-        if (G != ROW_WARP && i + groups < to) next_x.load(x + (i + groups) * n, t, n), next_dy.load(dy + (i + groups) * n, t, n);
+        if (G != ROW_WARP && i + groups < to)
+            next_x.load(x + (i + groups) * n, t, n), next_dy.load(dy + (i + groups) * n, t, n);
         backward_row<T, PACKS, G, RMS>(rx, rdy, weight, dx + i * n, a.eps, t, n, shared, round, sum);
         if (G != ROW_WARP) rx = next_x, rdy = next_dy;
         else if (i + groups < to) rx.load(x + (i + groups) * n, t, n), rdy.load(dy + (i + groups) * n, t, n);
@@ -237,7 +247,8 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, G == ROW_WARP ? 3
 /* ---- backward, any row: one block at a time, columns summed in the workspace ---- */
 
 template <typename T>
-__global__ void __launch_bounds__(ROW_BLOCK) backward_any_kernel(const T *x, const T *weight, const T *dy, T *dx, wide<T> *part, norm_rows a)
+__global__ void __launch_bounds__(ROW_BLOCK)
+    backward_any_kernel(const T *x, const T *weight, const T *dy, T *dx, wide<T> *part, norm_rows a)
 {
     using W = wide<T>;
     constexpr int G = ROW_BLOCK;
@@ -274,7 +285,8 @@ template <typename T, int G, bool RMS> void launch_held(const rw_kernel *k, cons
     T *const dx = static_cast<T *>(k->out[0].data);
     float *const part = static_cast<float *>(k->workspace);
     with_packs<T>(a.n, G, [&](auto n) {
-        RW_LAUNCH((backward_kernel<T, decltype(n)::value, G, RMS>), blocks, G == ROW_WARP ? THREADS : G, 0, k, x, w, dy, dx, part, a);
+        RW_LAUNCH((backward_kernel<T, decltype(n)::value, G, RMS>), blocks, G == ROW_WARP ? THREADS : G, 0, k, x, w, dy,
+                  dx, part, a);
     });
 }
 
@@ -284,7 +296,8 @@ template <typename T> bool launch_backward_held(const rw_kernel *k, const norm_r
         for (int i = 0; i < 3; i++)
             if (!has_packs(&k->in[i], a.n)) return false;
         if (a.n > ROW_BLOCK_MOST) return false;
-        if (a.n <= ROW_WARP_MOST) a.rms ? launch_held<T, ROW_WARP, true>(k, a, blocks) : launch_held<T, ROW_WARP, false>(k, a, blocks);
+        if (a.n <= ROW_WARP_MOST)
+            a.rms ? launch_held<T, ROW_WARP, true>(k, a, blocks) : launch_held<T, ROW_WARP, false>(k, a, blocks);
         else a.rms ? launch_held<T, ROW_BLOCK, true>(k, a, blocks) : launch_held<T, ROW_BLOCK, false>(k, a, blocks);
         return true;
     }
@@ -318,10 +331,11 @@ extern "C" rw_status rw_norm_backward_cuda(const rw_kernel *k)
         const unsigned grid = static_cast<unsigned>(blocks);
         if (!launch_backward_held<T>(k, a, grid))
             RW_LAUNCH(backward_any_kernel<T>, grid, ROW_BLOCK, 0, k, static_cast<const T *>(k->in[0].data),
-                      static_cast<const T *>(k->in[1].data), static_cast<const T *>(k->in[2].data), static_cast<T *>(k->out[0].data), part, a);
+                      static_cast<const T *>(k->in[1].data), static_cast<const T *>(k->in[2].data),
+                      static_cast<T *>(k->out[0].data), part, a);
         for (int o = 1; o < k->n_outputs; o++)
-            merge_parts<summed, T>(k, reinterpret_cast<const typename summed<W>::state *>(part + (o - 1) * a.n), blocks, 2 * a.n,
-                                   k->out[o].data, a.n, 1);
+            merge_parts<summed, T>(k, reinterpret_cast<const typename summed<W>::state *>(part + (o - 1) * a.n), blocks,
+                                   2 * a.n, k->out[o].data, a.n, 1);
         return rw_cuda_launched(k);
     });
 }

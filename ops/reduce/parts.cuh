@@ -1,8 +1,8 @@
 /*
  * What is summed up on CUDA, and the second stage: partial results of parts of the input, merged in a fixed order.
  *
- * A reducer R<W> has a state, takes elements in (add: several at once), merges two states and gives a result. Missing elements
- * count as R<W>::nothing().
+ * A reducer R<W> has a state, takes elements in (add: several at once), merges two states and gives a result. Missing
+ * elements count as R<W>::nothing().
  */
 #ifndef RW_OPS_REDUCE_PARTS_CUH
 #define RW_OPS_REDUCE_PARTS_CUH
@@ -18,8 +18,14 @@ template <typename W> struct summed {
     static __device__ __forceinline__ state empty() { return { 0 }; }
     static __device__ __forceinline__ W nothing() { return 0; }
     static __device__ __forceinline__ void merge(state &s, const state &o) { s.sum += o.sum; }
-    static __device__ __forceinline__ state shuffled(const state &s, int d) { return { __shfl_xor_sync(0xffffffffu, s.sum, d) }; }
-    static __device__ __forceinline__ sum_state<double> doubled(const state &s) { return { static_cast<double>(s.sum) }; }
+    static __device__ __forceinline__ state shuffled(const state &s, int d)
+    {
+        return { __shfl_xor_sync(0xffffffffu, s.sum, d) };
+    }
+    static __device__ __forceinline__ sum_state<double> doubled(const state &s)
+    {
+        return { static_cast<double>(s.sum) };
+    }
     static __device__ __forceinline__ W result(const state &s) { return s.sum; }
 
     template <int N> static __device__ __forceinline__ void add(state &s, const W (&x)[N])
@@ -46,8 +52,14 @@ template <typename W> struct largest {
     static __device__ __forceinline__ W nothing() { return -static_cast<W>(INFINITY); }
     static __device__ __forceinline__ state empty() { return { nothing() }; }
     static __device__ __forceinline__ void merge(state &s, const state &o) { s.most = most_of(s.most, o.most); }
-    static __device__ __forceinline__ state shuffled(const state &s, int d) { return { __shfl_xor_sync(0xffffffffu, s.most, d) }; }
-    static __device__ __forceinline__ most_state<double> doubled(const state &s) { return { static_cast<double>(s.most) }; }
+    static __device__ __forceinline__ state shuffled(const state &s, int d)
+    {
+        return { __shfl_xor_sync(0xffffffffu, s.most, d) };
+    }
+    static __device__ __forceinline__ most_state<double> doubled(const state &s)
+    {
+        return { static_cast<double>(s.most) };
+    }
     static __device__ __forceinline__ W result(const state &s) { return s.most; }
 
     template <int N> static __device__ __forceinline__ void add(state &s, const W (&x)[N])
@@ -58,8 +70,8 @@ template <typename W> struct largest {
 };
 
 /*
- * log(sum(exp(x))) as a maximum and a sum of exponentials below it. NaN is never the maximum: it is in the sum. Two equal
- * infinities are no distance apart.
+ * log(sum(exp(x))) as a maximum and a sum of exponentials below it. NaN is never the maximum: it is in the sum. Two
+ * equal infinities are no distance apart.
  */
 template <typename W> struct exponentials {
     using state = exponentials_state<W>;
@@ -100,12 +112,12 @@ template <typename W> struct exponentials {
 constexpr int PARTS_THREADS = 512, PARTS_COLUMNS = 32;
 
 /*
- * to[c] = part[c] + part[stride + c] + ..., over `divisor`. blockDim: columns x rows, powers of two; a thread takes the parts
- * that are its row modulo their number, then the rows are merged pairwise. In double.
+ * to[c] = part[c] + part[stride + c] + ..., over `divisor`. blockDim: columns x rows, powers of two; a thread takes the
+ * parts that are its row modulo their number, then the rows are merged pairwise. In double.
  */
 template <template <typename> class R, typename W, typename T>
-__global__ void __launch_bounds__(PARTS_THREADS)
-    merge_parts_kernel(const typename R<W>::state *part, int64_t parts, int64_t stride, T *to, int64_t n, double divisor)
+__global__ void __launch_bounds__(PARTS_THREADS) merge_parts_kernel(const typename R<W>::state *part, int64_t parts,
+                                                                    int64_t stride, T *to, int64_t n, double divisor)
 {
     using D = R<double>;
     __shared__ typename D::state shared[PARTS_THREADS];
@@ -125,14 +137,14 @@ __global__ void __launch_bounds__(PARTS_THREADS)
 }
 
 template <template <typename> class R, typename T>
-static inline void merge_parts(const rw_kernel *k, const typename R<wide<T>>::state *part, int64_t parts, int64_t stride, void *to,
-                               int64_t n, double divisor)
+static inline void merge_parts(const rw_kernel *k, const typename R<wide<T>>::state *part, int64_t parts,
+                               int64_t stride, void *to, int64_t n, double divisor)
 {
     unsigned columns = 1;
     while (columns < PARTS_COLUMNS && columns < n) columns *= 2;
     if (!n) return;
-    RW_LAUNCH((merge_parts_kernel<R, wide<T>, T>), blocks_for(n, columns), dim3(columns, PARTS_THREADS / columns), 0, k, part, parts, stride,
-              static_cast<T *>(to), n, divisor);
+    RW_LAUNCH((merge_parts_kernel<R, wide<T>, T>), blocks_for(n, columns), dim3(columns, PARTS_THREADS / columns), 0, k,
+              part, parts, stride, static_cast<T *>(to), n, divisor);
 }
 
 #endif

@@ -27,7 +27,8 @@ static rw_status check_reduce(rw_op_call *call)
     RW_CHECK(rw_axes_mask(call, a->axes, call->in[0].layout->rank, &mask));
     if (a->kind == RW_REDUCE_MAX)
         for (int i = 0; i < call->in[0].layout->rank; i++)
-            if ((mask >> i & 1) && call->in[0].layout->dim[i] == 0) return rw_op_error(call, RW_ERR_SHAPE, "the maximum of no elements");
+            if ((mask >> i & 1) && call->in[0].layout->dim[i] == 0)
+                return rw_op_error(call, RW_ERR_SHAPE, "the maximum of no elements");
     return rw_op_output(call, 0, call->in[0].dtype, reduced_shape(rw_in_shape(call, 0), mask, a->keep));
 }
 
@@ -38,7 +39,7 @@ static rw_op_cost cost_reduce(const rw_op_call *call)
     return (rw_op_cost){ flops * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
 }
 
-/* On the CPU doubles: one per output and part; logsumexp also holds a maximum and a sum per output. See rw_reduce_cpu(). */
+/* On the CPU doubles: one per output and part; logsumexp also holds a maximum and a sum per output. */
 static size_t workspace_reduce(const rw_op_call *call, rw_device device)
 {
     const struct rw_reduce_attrs *const a = call->attrs;
@@ -69,7 +70,8 @@ static rw_status grad_mean(rw_grad_call *g)
 {
     const int64_t out = rw_shape_numel(rw_tensor_shape(rw_grad_output(g, 0)));
     const int64_t in = rw_shape_numel(rw_tensor_shape(rw_grad_input(g, 0)));
-    return rw_grad_set(g, 0, stretch(g, rw_scale(rw_grad_tape(g), rw_grad_upstream(g, 0), in ? (double)out / (double)in : 0)));
+    return rw_grad_set(
+        g, 0, stretch(g, rw_scale(rw_grad_tape(g), rw_grad_upstream(g, 0), in ? (double)out / (double)in : 0)));
 }
 
 static rw_status check_first_max(rw_op_call *call)
@@ -79,8 +81,12 @@ static rw_status check_first_max(rw_op_call *call)
 
 /* 1 at the first maximal element of each group, else 0. */
 RW_DECLARE_KERNELS(rw_first_max)
-static const rw_op_def rw_op_first_max = { .name = "first_max", .n_inputs = 2, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT,
-                                           .check = check_first_max, .kernel = RW_KERNELS(rw_first_max) };
+static const rw_op_def rw_op_first_max = { .name = "first_max",
+                                           .n_inputs = 2,
+                                           .n_outputs = 1,
+                                           .flags = RW_OP_NO_GRADIENT,
+                                           .check = check_first_max,
+                                           .kernel = RW_KERNELS(rw_first_max) };
 
 static rw_status grad_max(rw_grad_call *g)
 {
@@ -103,7 +109,8 @@ static rw_tensor *shares(rw_grad_call *g, rw_tensor *x)
     rw_tensor *const wide = half ? rw_cast(t, x, RW_F32) : x;
     rw_tensor *const total = half ? rw_logsumexp(t, wide, a.axes, a.keep) : rw_grad_output(g, 0);
     if (!total) return NULL;
-    rw_tensor *const lowest = rw_fill_at(RW_HERE, t, rw_tensor_dtype(total), RW_SCALAR, -FLT_MAX / 2); /* a group of -inf: shares of 0 */
+    rw_tensor *const lowest = rw_fill_at(RW_HERE, t, rw_tensor_dtype(total), RW_SCALAR,
+                                         -FLT_MAX / 2); /* a group of -inf: shares of 0 */
     rw_tensor *const y = rw_exp(t, rw_sub(t, wide, stretch(g, rw_maximum(t, total, lowest))));
     return half ? rw_cast(t, y, RW_BF16) : y;
 }
@@ -114,10 +121,15 @@ static rw_status grad_logsumexp(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_mul(rw_grad_tape(g), shares(g, rw_grad_input(g, 0)), dy));
 }
 
-#define REDUCE(NAME, GRAD)                                                                                                \
-    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 1, .n_outputs = 1, .check = check_reduce,          \
-                                            .kernel = RW_KERNELS(rw_reduce), .grad = GRAD,                  \
-                                            .cost = cost_reduce, .workspace = workspace_reduce };
+#define REDUCE(NAME, GRAD)                                                                                             \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME,                                                             \
+                                            .n_inputs = 1,                                                             \
+                                            .n_outputs = 1,                                                            \
+                                            .check = check_reduce,                                                     \
+                                            .kernel = RW_KERNELS(rw_reduce),                                           \
+                                            .grad = GRAD,                                                              \
+                                            .cost = cost_reduce,                                                       \
+                                            .workspace = workspace_reduce };
 
 RW_DECLARE_KERNELS(rw_reduce)
 REDUCE(sum, grad_sum)
@@ -166,13 +178,15 @@ static rw_status check_sum_to(rw_op_call *call)
     memcpy(shape.dim, a->dim, sizeof shape.dim);
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_broadcast(call, shape, rw_in_shape(call, 0), &joint));
-    if (!rw_shape_equal(joint, rw_in_shape(call, 0))) return rw_op_error(call, RW_ERR_SHAPE, "the shape does not stretch to the tensor's");
+    if (!rw_shape_equal(joint, rw_in_shape(call, 0)))
+        return rw_op_error(call, RW_ERR_SHAPE, "the shape does not stretch to the tensor's");
     return rw_op_output(call, 0, call->in[0].dtype, shape);
 }
 
 static rw_status grad_sum_to(rw_grad_call *g)
 {
-    return rw_grad_set(g, 0, rw_broadcast_to(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_shape(rw_grad_input(g, 0))));
+    return rw_grad_set(g, 0,
+                       rw_broadcast_to(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_shape(rw_grad_input(g, 0))));
 }
 
 static const rw_op_def rw_op_sum_to = { .name = "sum_to", .n_inputs = 1, .n_outputs = 1, .check = check_sum_to,

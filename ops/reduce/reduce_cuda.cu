@@ -1,7 +1,7 @@
 /*
- * Reductions on CUDA over the groups, rows and runs of rw_reduce_plan(), cut by rw_reduce_cut(). Runs that are reduced: a warp
- * or a block takes a group, or a part of it. Runs that are kept: a block takes columns side by side and adds rows to them.
- * The cut and the order of every sum follow from the layout alone; parts are merged by a second kernel.
+ * Reductions on CUDA over the groups, rows and runs of rw_reduce_plan(), cut by rw_reduce_cut(). Runs that are reduced:
+ * a warp or a block takes a group, or a part of it. Runs that are kept: a block takes columns side by side and adds
+ * rows to them. The cut and the order of every sum follow from the layout alone; parts are merged by a second kernel.
  */
 #include "ops/reduce/parts.cuh"
 
@@ -49,7 +49,8 @@ struct job {
 
 /* A result, or the state of a part for the second stage. */
 template <template <typename> class R, typename T>
-__device__ __forceinline__ void put(const job &j, const typename R<wide<T>>::state &s, int64_t part, int64_t o, int64_t outputs, void *to)
+__device__ __forceinline__ void put(const job &j, const typename R<wide<T>>::state &s, int64_t part, int64_t o,
+                                    int64_t outputs, void *to)
 {
     using W = wide<T>;
     if (j.parts > 1) static_cast<typename R<W>::state *>(to)[part * outputs + o] = s;
@@ -59,7 +60,8 @@ __device__ __forceinline__ void put(const job &j, const typename R<wide<T>>::sta
 template <typename T, int N> struct alignas(sizeof(T) * N) bundle { T x[N]; };
 
 /* N elements of those before `stop`, the others as R's nothing. A bundle that is not whole is read one by one. */
-template <typename R, typename T, int N> __device__ __forceinline__ bundle<T, N> load(const T *x, int64_t at, int64_t e, int64_t stop)
+template <typename R, typename T, int N>
+__device__ __forceinline__ bundle<T, N> load(const T *x, int64_t at, int64_t e, int64_t stop)
 {
     if (e + N <= stop) return *reinterpret_cast<const bundle<T, N> *>(x + at);
     bundle<T, N> v;
@@ -152,7 +154,8 @@ void launch(const rw_kernel *k, const struct rw_reduce_plan &plan, const struct 
     void *const to = j.parts > 1 ? k->workspace : k->out[0].data;
     const int64_t items = j.groups.numel * j.parts;
     if (!plan.run_reduced)
-        RW_LAUNCH((columns_kernel<R, T, N>), static_cast<unsigned>(items * j.chunks), dim3(cut.lanes, THREADS / cut.lanes), 0, k, x, to, j);
+        RW_LAUNCH((columns_kernel<R, T, N>), static_cast<unsigned>(items * j.chunks),
+                  dim3(cut.lanes, THREADS / cut.lanes), 0, k, x, to, j);
     else if (j.rows.numel * j.run <= RW_REDUCE_CUDA_WARP)
         RW_LAUNCH((runs_kernel<R, T, N, 32>), blocks_for(items, WARP_THREADS / 32), WARP_THREADS, 0, k, x, to, j);
     else RW_LAUNCH((runs_kernel<R, T, N, THREADS>), static_cast<unsigned>(items), THREADS, 0, k, x, to, j);
@@ -170,7 +173,8 @@ template <template <typename> class R, typename T> rw_status reduce(const rw_ker
     else if constexpr (sizeof(T) < sizeof(double)) launch<R, T, pack<T>::size>(k, plan, cut, j);
     const int64_t outputs = k->out[0].layout->numel;
     if (cut.parts > 1)
-        merge_parts<R, T>(k, static_cast<const typename R<W>::state *>(k->workspace), cut.parts, outputs, k->out[0].data, outputs, divisor);
+        merge_parts<R, T>(k, static_cast<const typename R<W>::state *>(k->workspace), cut.parts, outputs,
+                          k->out[0].data, outputs, divisor);
     return rw_cuda_launched(k);
 }
 
@@ -183,9 +187,12 @@ template <typename T> __global__ void fill_kernel(T *to, int64_t n, double value
 /* What a reduction of no elements gives. */
 template <typename T> rw_status reduce_nothing(const rw_kernel *k, int kind)
 {
-    const double nothing = kind == RW_REDUCE_MEAN ? static_cast<double>(NAN) : kind == RW_REDUCE_LOGSUMEXP ? -static_cast<double>(INFINITY) : 0;
+    const double nothing = kind == RW_REDUCE_MEAN        ? static_cast<double>(NAN)
+                           : kind == RW_REDUCE_LOGSUMEXP ? -static_cast<double>(INFINITY)
+                                                         : 0;
     const int64_t n = k->out[0].layout->numel;
-    if (n) RW_LAUNCH(fill_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, static_cast<T *>(k->out[0].data), n, nothing);
+    if (n)
+        RW_LAUNCH(fill_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, static_cast<T *>(k->out[0].data), n, nothing);
     return rw_cuda_launched(k);
 }
 
@@ -198,7 +205,8 @@ template <typename T> __device__ __forceinline__ bool is_hit(T x, T most)
 }
 
 /* A block for a group of reduced runs. */
-template <typename T> __global__ void __launch_bounds__(THREADS) first_in_runs_kernel(const T *x, const T *most, T *to, job j)
+template <typename T>
+__global__ void __launch_bounds__(THREADS) first_in_runs_kernel(const T *x, const T *most, T *to, job j)
 {
     __shared__ int64_t shared[THREADS];
     const int64_t g = blockIdx.x, elements = j.rows.numel * j.run, start = start_of(j.groups, g);
@@ -213,7 +221,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) first_in_runs_k
 }
 
 /* A thread for a column of kept runs. */
-template <typename T> __global__ void __launch_bounds__(THREADS) first_in_columns_kernel(const T *x, const T *most, T *to, job j)
+template <typename T>
+__global__ void __launch_bounds__(THREADS) first_in_columns_kernel(const T *x, const T *most, T *to, job j)
 {
     const int64_t o = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     if (o >= j.groups.numel * j.run) return;
@@ -249,15 +258,18 @@ extern "C" rw_status rw_first_max_cuda(const rw_kernel *k)
     const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
     const job j = { plan.groups, plan.rows, plan.run, 1, 1, 0, 1 };
     rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
-    const cudaError_t cleared =
-        cudaMemsetAsync(k->out[0].data, 0, static_cast<size_t>(in->numel) * rw_dtype_size(k->out[0].dtype), cuda->stream);
+    const cudaError_t cleared = cudaMemsetAsync(
+        k->out[0].data, 0, static_cast<size_t>(in->numel) * rw_dtype_size(k->out[0].dtype), cuda->stream);
     if (cleared) return rw_cuda_status(cuda, cleared, "cudaMemsetAsync");
     return with_float_type(k->in[0].dtype, [&](auto type) {
         using T = decltype(type);
         const T *const x = static_cast<const T *>(k->in[0].data), *const most = static_cast<const T *>(k->in[1].data);
         T *const to = static_cast<T *>(k->out[0].data);
-        if (plan.run_reduced) RW_LAUNCH(first_in_runs_kernel<T>, static_cast<unsigned>(plan.groups.numel), THREADS, 0, k, x, most, to, j);
-        else RW_LAUNCH(first_in_columns_kernel<T>, blocks_for(plan.groups.numel * plan.run, THREADS), THREADS, 0, k, x, most, to, j);
+        if (plan.run_reduced)
+            RW_LAUNCH(first_in_runs_kernel<T>, static_cast<unsigned>(plan.groups.numel), THREADS, 0, k, x, most, to, j);
+        else
+            RW_LAUNCH(first_in_columns_kernel<T>, blocks_for(plan.groups.numel * plan.run, THREADS), THREADS, 0, k, x,
+                      most, to, j);
         return rw_cuda_launched(k);
     });
 }

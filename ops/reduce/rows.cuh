@@ -1,6 +1,6 @@
 /*
- * Rows in registers: a row belongs to a group of threads, one warp or one whole block, whose thread t holds packs t, t + G,
- * t + 2 G ... of it. It is read once, whatever is then summed over it.
+ * Rows in registers: a row belongs to a group of threads, one warp or one whole block, whose thread t holds packs t, t
+ * + G, t + 2 G ... of it. It is read once, whatever is then summed over it.
  */
 #ifndef RW_OPS_REDUCE_ROWS_CUH
 #define RW_OPS_REDUCE_ROWS_CUH
@@ -29,8 +29,8 @@ template <typename T, int PACKS, int G> struct held_row {
 };
 
 /*
- * Sums over a group, the same in every thread. `shared` has 2 * ROW_SUMS * 8 elements for a block, none for a warp; rounds
- * alternate between its halves, so that one barrier a round is enough.
+ * Sums over a group, the same in every thread. `shared` has 2 * ROW_SUMS * 8 elements for a block, none for a warp;
+ * rounds alternate between its halves, so that one barrier a round is enough.
  */
 template <int G, int N, typename W> __device__ __forceinline__ void group_sums(W (&x)[N], W *shared, int &round)
 {
@@ -69,7 +69,8 @@ template <int G, typename W> __device__ __forceinline__ W group_max(W x, W *shar
     return x;
 }
 
-/* Do packs of this operand's rows begin at multiples of 16 bytes? Asked of the layout: buffers begin at multiples of 256. */
+/* Do packs of this operand's rows begin at multiples of 16 bytes? Asked of the layout: buffers begin at multiples of
+ * 256. */
 static inline bool has_packs(const rw_view *v, int64_t width)
 {
     const int64_t size = 16 / static_cast<int64_t>(rw_dtype_size(v->dtype));

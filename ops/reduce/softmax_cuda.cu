@@ -1,7 +1,8 @@
 /*
- * The softmax family on CUDA. Over the last axis a row is held in the registers of a warp or a block and read once; rows that
- * are too wide, or whose packs are not aligned, and all in float64, are read twice: once for the maximum and the sum of
- * exponentials together. Over another axis a block takes columns side by side. Every form is safe over its input.
+ * The softmax family on CUDA. Over the last axis a row is held in the registers of a warp or a block and read once;
+ * rows that are too wide, or whose packs are not aligned, and all in float64, are read twice: once for the maximum and
+ * the sum of exponentials together. Over another axis a block takes columns side by side. Every form is safe over its
+ * input.
  */
 #include "ops/reduce/parts.cuh"
 #include "ops/reduce/rows.cuh"
@@ -39,7 +40,8 @@ template <typename W> __device__ __forceinline__ normal<W> normal_of(W most, W s
     return { most, sum > 0 || sum != sum ? 1 / sum : 0, most + static_cast<W>(log(sum)) };
 }
 
-/* The same of a reducer's state, whose infinities are no distance apart: here they give NaN, and nothing but -inf gives 0. */
+/* The same of a reducer's state, whose infinities are no distance apart: here they give NaN, and nothing but -inf gives
+ * 0. */
 template <typename W> __device__ __forceinline__ normal<W> normal_of(const exponentials_state<W> &s)
 {
     const W inf = static_cast<W>(INFINITY);
@@ -70,7 +72,8 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_kernel(co
     r.load(x + i * n, t, seen + row::size - 1 < n ? (seen + row::size - 1) / row::size * row::size : n);
 #pragma unroll
     for (int c = 0; c < PACKS * row::size; c++) {
-        s[c] = row::place(c / row::size, t) + c % row::size < seen ? widen(r.v[c / row::size].x[c % row::size]) * scale : -INFINITY;
+        s[c] = row::place(c / row::size, t) + c % row::size < seen ? widen(r.v[c / row::size].x[c % row::size]) * scale
+                                                                   : -INFINITY;
         most = s[c] > most ? s[c] : most; /* NaN comes back in the sum */
     }
     most = group_max<G>(most, shared, round);
@@ -127,7 +130,8 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) backward_kernel(c
         if (row::place(p, t) >= n) continue;
 #pragma unroll
         for (int e = 0; e < row::size; e++)
-            out.x[e] = narrow<T>(slope(widen(ry.v[p].x[e]), widen(rdy.v[p].x[e]), sum, static_cast<float>(j.scale), j.logarithm));
+            out.x[e] = narrow<T>(
+                slope(widen(ry.v[p].x[e]), widen(rdy.v[p].x[e]), sum, static_cast<float>(j.scale), j.logarithm));
         store_pack(dx + i * n + row::place(p, t), out);
     }
 }
@@ -167,7 +171,8 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_any_kerne
 }
 
 template <typename T, int G>
-__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) backward_any_kernel(const T *y, const T *dy, T *dx, job j)
+__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
+    backward_any_kernel(const T *y, const T *dy, T *dx, job j)
 {
     using W = wide<T>;
     __shared__ W shared[2 * ROW_SUMS * (ROW_BLOCK / 32)];
@@ -176,16 +181,19 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) backward_any_kern
     if (i >= j.rows) return;
     W sum = 0;
     int round = 0;
-    for (int64_t c = t; c < j.n; c += G) sum += j.logarithm ? widen(dy[start + c]) : widen(y[start + c]) * widen(dy[start + c]);
+    for (int64_t c = t; c < j.n; c += G)
+        sum += j.logarithm ? widen(dy[start + c]) : widen(y[start + c]) * widen(dy[start + c]);
     sum = group_sum<G>(sum, shared, round);
     for (int64_t c = t; c < j.n; c += G)
-        dx[start + c] = narrow<T>(slope(widen(y[start + c]), widen(dy[start + c]), sum, static_cast<W>(j.scale), j.logarithm));
+        dx[start + c] = narrow<T>(
+            slope(widen(y[start + c]), widen(dy[start + c]), sum, static_cast<W>(j.scale), j.logarithm));
 }
 
 /* ---- another axis than the last: blockDim.x columns of a slab of n x inner, blockDim.y rows at a time ---- */
 
 /* Merges the states of a column's threads; every one gets the result. */
-template <typename R> __device__ __forceinline__ typename R::state merge_rows(typename R::state s, typename R::state *shared)
+template <typename R>
+__device__ __forceinline__ typename R::state merge_rows(typename R::state s, typename R::state *shared)
 {
     for (unsigned d = blockDim.y / 2; d > 0; d /= 2) {
         const unsigned at = threadIdx.y % d * blockDim.x + threadIdx.x;
@@ -207,7 +215,8 @@ __global__ void __launch_bounds__(ROW_BLOCK) columns_kernel(const T *x, const T 
     using S = summed<W>;
     __shared__ typename E::state of_forward[ROW_BLOCK];
     __shared__ typename S::state of_backward[ROW_BLOCK];
-    const int64_t column = blockIdx.x % chunks * blockDim.x + threadIdx.x, start = blockIdx.x / chunks * j.n * j.inner + column;
+    const int64_t column = blockIdx.x % chunks * blockDim.x + threadIdx.x,
+                  start = blockIdx.x / chunks * j.n * j.inner + column;
     const bool mine = column < j.inner;
     if (BACKWARD) {
         typename S::state s = S::empty();
@@ -241,21 +250,23 @@ template <typename T, bool BACKWARD> void launch_columns(const rw_kernel *k, con
     unsigned lanes = 1;
     while (lanes < 32 && lanes < j.inner) lanes *= 2;
     const int64_t chunks = (j.inner + lanes - 1) / lanes;
-    RW_LAUNCH((columns_kernel<T, BACKWARD>), static_cast<unsigned>(j.rows / j.inner * chunks), dim3(lanes, ROW_BLOCK / lanes), 0, k,
-              static_cast<const T *>(k->in[0].data), static_cast<const T *>(BACKWARD ? k->in[1].data : nullptr),
-              static_cast<T *>(k->out[0].data), j, chunks);
+    RW_LAUNCH((columns_kernel<T, BACKWARD>), static_cast<unsigned>(j.rows / j.inner * chunks),
+              dim3(lanes, ROW_BLOCK / lanes), 0, k, static_cast<const T *>(k->in[0].data),
+              static_cast<const T *>(BACKWARD ? k->in[1].data : nullptr), static_cast<T *>(k->out[0].data), j, chunks);
 }
 
 template <typename T, int G, bool BACKWARD> void launch_rows(const rw_kernel *k, const job &j)
 {
-    const T *const x = static_cast<const T *>(k->in[0].data), *const dy = static_cast<const T *>(BACKWARD ? k->in[1].data : nullptr);
+    const T *const x = static_cast<const T *>(k->in[0].data), *const dy = static_cast<const T *>(
+                                                                  BACKWARD ? k->in[1].data : nullptr);
     T *const to = static_cast<T *>(k->out[0].data);
     const int threads = G == ROW_WARP ? THREADS : G;
     const unsigned grid = blocks_for(j.rows, threads / G);
     if constexpr (sizeof(T) < sizeof(double)) {
         if (j.n <= ROW_BLOCK_MOST && has_packs(&k->in[0], j.n) && (!BACKWARD || has_packs(&k->in[1], j.n))) {
             with_packs<T>(j.n, G, [&](auto n) {
-                if constexpr (BACKWARD) RW_LAUNCH((backward_kernel<T, decltype(n)::value, G>), grid, threads, 0, k, x, dy, to, j);
+                if constexpr (BACKWARD)
+                    RW_LAUNCH((backward_kernel<T, decltype(n)::value, G>), grid, threads, 0, k, x, dy, to, j);
                 else RW_LAUNCH((forward_kernel<T, decltype(n)::value, G>), grid, threads, 0, k, x, to, j);
             });
             return;

@@ -32,7 +32,8 @@ struct rw_sdpa {
 static rw_status failed(struct rw_sdpa *sdpa, cudnnStatus_t status, const char *call)
 {
     if (status == CUDNN_STATUS_SUCCESS) return RW_OK;
-    return rw_cuda_fail(sdpa->cuda, status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ? RW_ERR_MEMORY : RW_ERR_DEVICE,
+    return rw_cuda_fail(sdpa->cuda,
+                        status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ? RW_ERR_MEMORY : RW_ERR_DEVICE,
                         "cuDNN: %s: %s (%d)", call, sdpa->dnn.GetErrorString(status), (int)status);
 }
 
@@ -48,14 +49,23 @@ static bool take_layout(int64_t *stride, const rw_layout *l)
     return true;
 }
 
-bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q, const rw_layout *k, const rw_layout *v,
-                      const rw_layout *o, const rw_layout *dy, double scale, bool causal, double dropout)
+bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q, const rw_layout *k,
+                      const rw_layout *v, const rw_layout *o, const rw_layout *dy, double scale, bool causal,
+                      double dropout)
 {
-    struct rw_sdpa_signature s = { .batch = q->dim[0], .heads = q->dim[1], .kv_heads = k->dim[1], .seq = q->dim[2], .kv_seq = k->dim[2],
-                                   .d = q->dim[3], .scale = (float)scale, .causal = causal, .dtype = (int32_t)dtype,
+    struct rw_sdpa_signature s = { .batch = q->dim[0],
+                                   .heads = q->dim[1],
+                                   .kv_heads = k->dim[1],
+                                   .seq = q->dim[2],
+                                   .kv_seq = k->dim[2],
+                                   .d = q->dim[3],
+                                   .scale = (float)scale,
+                                   .causal = causal,
+                                   .dtype = (int32_t)dtype,
                                    .backward = dy != NULL };
     if (dtype != RW_BF16 || dropout > 0 || !q->numel || !k->numel) return false;
-    if (s.d % PACK || s.d > RW_SDPA_HEAD_MOST || (s.seq == 1 && s.kv_seq == 1) || (causal && s.seq != s.kv_seq)) return false;
+    if (s.d % PACK || s.d > RW_SDPA_HEAD_MOST || (s.seq == 1 && s.kv_seq == 1) || (causal && s.seq != s.kv_seq))
+        return false;
     if (!take_layout(s.q, q) || !take_layout(s.k, k) || !take_layout(s.v, v)) return false;
     if (s.backward) {
         if (!take_layout(s.o, o) || !take_layout(s.dy, dy)) return false;
@@ -230,7 +240,8 @@ static cudnnStatus_t execute(struct rw_sdpa *sdpa, const struct entry *e, void *
     if (status) return status;
     status = dnn->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, addresses);
     if (!status) status = dnn->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
-    if (!status) status = dnn->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    if (!status)
+        status = dnn->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     if (!status) status = dnn->BackendFinalize(pack);
     if (!status) status = dnn->BackendExecute(dnn->handle, e->plan.plan, pack);
     dnn->BackendDestroyDescriptor(pack);
@@ -243,22 +254,30 @@ static void step_on(const struct entry *e, void **operands)
     const struct rw_sdpa_signature *const s = &e->signature;
     const int64_t size = 2, queries = s->heads * s->seq, keys = s->kv_heads * s->kv_seq * s->d;
     const int64_t bytes[RW_SDPA_OPERANDS] = {
-        [RW_SDPA_Q] = s->q[0] * size, [RW_SDPA_K] = s->k[0] * size, [RW_SDPA_V] = s->v[0] * size, [RW_SDPA_O] = s->o[0] * size,
-        [RW_SDPA_DY] = s->dy[0] * size, [RW_SDPA_DQ] = queries * s->d * size, [RW_SDPA_DK] = keys * size, [RW_SDPA_DV] = keys * size,
+        [RW_SDPA_Q] = s->q[0] * size,
+        [RW_SDPA_K] = s->k[0] * size,
+        [RW_SDPA_V] = s->v[0] * size,
+        [RW_SDPA_O] = s->o[0] * size,
+        [RW_SDPA_DY] = s->dy[0] * size,
+        [RW_SDPA_DQ] = queries * s->d * size,
+        [RW_SDPA_DK] = keys * size,
+        [RW_SDPA_DV] = keys * size,
         [RW_SDPA_STATS] = queries * (int64_t)sizeof(float),
     };
     for (int i = 1; i < RW_SDPA_OPERANDS; i++)
         if (operands[i]) operands[i] = (char *)operands[i] + bytes[i] * (s->batch / e->calls);
 }
 
-static rw_status run(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, void **operands, char *workspace, size_t workspace_bytes)
+static rw_status run(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, void **operands, char *workspace,
+                     size_t workspace_bytes)
 {
     static const float lowest = -FLT_MAX, one = 1;
     struct entry *e;
     rw_status status = find(sdpa, s, &e);
     if (status) return status;
     if (!e->plan.plan) return RW_ERR_UNSUPPORTED;
-    if (workspace_bytes < e->workspace) return rw_cuda_fail(sdpa->cuda, RW_ERR_DEVICE, "cuDNN: the plan gave too little workspace");
+    if (workspace_bytes < e->workspace)
+        return rw_cuda_fail(sdpa->cuda, RW_ERR_DEVICE, "cuDNN: the plan gave too little workspace");
     operands[RW_SDPA_SCALE] = &e->signature.scale;
     if (s->causal) operands[RW_SDPA_LOWEST] = (void *)&lowest;
     if (s->backward) {
@@ -267,25 +286,35 @@ static rw_status run(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, vo
     }
     for (int64_t i = 0; i < e->calls && !status; i++) {
         if (i) step_on(e, operands);
-        status = failed(sdpa, execute(sdpa, e, operands, workspace), s->backward ? "attention's backward" : "attention");
+        status = failed(sdpa, execute(sdpa, e, operands, workspace),
+                        s->backward ? "attention's backward" : "attention");
     }
     return status;
 }
 
-rw_status rw_sdpa_forward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q, const void *k, const void *v, void *o,
-                          void *stats, void *workspace, size_t workspace_bytes)
+rw_status rw_sdpa_forward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q, const void *k,
+                          const void *v, void *o, void *stats, void *workspace, size_t workspace_bytes)
 {
-    void *operands[RW_SDPA_OPERANDS] = { [RW_SDPA_Q] = (void *)q, [RW_SDPA_K] = (void *)k, [RW_SDPA_V] = (void *)v, [RW_SDPA_O] = o,
+    void *operands[RW_SDPA_OPERANDS] = { [RW_SDPA_Q] = (void *)q,
+                                         [RW_SDPA_K] = (void *)k,
+                                         [RW_SDPA_V] = (void *)v,
+                                         [RW_SDPA_O] = o,
                                          [RW_SDPA_STATS] = stats };
     return run(sdpa, s, operands, workspace, workspace_bytes);
 }
 
-rw_status rw_sdpa_backward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q, const void *k, const void *v,
-                           const void *o, const void *stats, const void *dy, void *dq, void *dk, void *dv, void *workspace,
-                           size_t workspace_bytes)
+rw_status rw_sdpa_backward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q, const void *k,
+                           const void *v, const void *o, const void *stats, const void *dy, void *dq, void *dk,
+                           void *dv, void *workspace, size_t workspace_bytes)
 {
-    void *operands[RW_SDPA_OPERANDS] = { [RW_SDPA_Q] = (void *)q, [RW_SDPA_K] = (void *)k, [RW_SDPA_V] = (void *)v,
-                                         [RW_SDPA_O] = (void *)o, [RW_SDPA_STATS] = (void *)stats, [RW_SDPA_DY] = (void *)dy,
-                                         [RW_SDPA_DQ] = dq, [RW_SDPA_DK] = dk, [RW_SDPA_DV] = dv };
+    void *operands[RW_SDPA_OPERANDS] = { [RW_SDPA_Q] = (void *)q,
+                                         [RW_SDPA_K] = (void *)k,
+                                         [RW_SDPA_V] = (void *)v,
+                                         [RW_SDPA_O] = (void *)o,
+                                         [RW_SDPA_STATS] = (void *)stats,
+                                         [RW_SDPA_DY] = (void *)dy,
+                                         [RW_SDPA_DQ] = dq,
+                                         [RW_SDPA_DK] = dk,
+                                         [RW_SDPA_DV] = dv };
     return run(sdpa, s, operands, workspace, workspace_bytes);
 }

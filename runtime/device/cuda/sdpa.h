@@ -1,11 +1,12 @@
 /*
- * cuDNN's fused attention for the CUDA kernels, pinned. Never required: where the library is not installed, does not take a
- * signature or wants too much workspace, attention runs the kernels of its own.
+ * cuDNN's fused attention for the CUDA kernels, pinned. Never required: where the library is not installed, does not
+ * take a signature or wants too much workspace, attention runs the kernels of its own.
  *
- * Off unless REWIND_SDPA=cudnn. The library is opened at the first question. Engine and knobs are chosen once per signature
- * and kept for the life of the context (law 6). The backward is the form that is deterministic on compute capability 9.0:
- * dQ is written by one product, nothing is added up in memory. Its workspace grows with the product of the sequence lengths
- * in cuDNN 9.19, hence the limit; a batch that needs more runs in equal pieces, one after the other.
+ * Off unless REWIND_SDPA=cudnn. The library is opened at the first question. Engine and knobs are chosen once per
+ * signature and kept for the life of the context (law 6). The backward is the form that is deterministic on compute
+ * capability 9.0: dQ is written by one product, nothing is added up in memory. Its workspace grows with the product of
+ * the sequence lengths in cuDNN 9.19, hence the limit; a batch that needs more runs in equal pieces, one after the
+ * other.
  */
 #ifndef RW_DEVICE_CUDA_SDPA_H
 #define RW_DEVICE_CUDA_SDPA_H
@@ -23,8 +24,8 @@ struct rw_sdpa;
 
 /*
  * q [batch, heads, seq, d], k and v [batch, kv_heads, kv_seq, d], o and dy like q: strides of the first three axes, in
- * elements; that of d is 1. dq, dk and dv are dense. Stats are the logarithms of the rows' sums, float32 [batch, heads, seq],
- * dense. All bytes count: no padding.
+ * elements; that of d is 1. dq, dk and dv are dense. Stats are the logarithms of the rows' sums, float32 [batch, heads,
+ * seq], dense. All bytes count: no padding.
  */
 struct rw_sdpa_signature {
     int64_t batch, heads, kv_heads, seq, kv_seq, d;
@@ -38,12 +39,13 @@ struct rw_sdpa_signature {
 #ifndef RW_CUDASIM
 
 /*
- * Fills a signature from layouts. The forward's o is dense [batch, seq, heads, d]: o and dy are then NULL. The backward's
- * o and dy are given as [batch, heads, seq, d].
+ * Fills a signature from layouts. The forward's o is dense [batch, seq, heads, d]: o and dy are then NULL. The
+ * backward's o and dy are given as [batch, heads, seq, d].
  * @return false when the library can't take the operands: by type, head size, strides, offsets or dropout.
  */
-bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q, const rw_layout *k, const rw_layout *v,
-                      const rw_layout *o, const rw_layout *dy, double scale, bool causal, double dropout);
+bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q, const rw_layout *k,
+                      const rw_layout *v, const rw_layout *o, const rw_layout *dy, double scale, bool causal,
+                      double dropout);
 
 rw_status rw_sdpa_create(struct rw_sdpa **ret, struct rw_cuda *cuda);
 
@@ -52,24 +54,24 @@ struct rw_sdpa *rw_sdpa_of(struct rw_cuda *cuda);
 void rw_sdpa_destroy(struct rw_sdpa **sdpa);
 
 /*
- * Pins the implementation of a signature. *ret_has is false when the library has none within the limit: then it never will.
- * Call it where the op's workspace is asked for: that is outside a graph's capture.
+ * Pins the implementation of a signature. *ret_has is false when the library has none within the limit: then it never
+ * will. Call it where the op's workspace is asked for: that is outside a graph's capture.
  * @param ret_workspace bytes that a run takes, aligned to 256.
  */
 rw_status rw_sdpa_query(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, bool *ret_has, size_t *ret_workspace);
 
 /* Queue a run on the context's stream. RW_ERR_DEVICE when what is pinned is refused: nothing else is tried. */
-rw_status rw_sdpa_forward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q, const void *k, const void *v, void *o,
-                          void *stats, void *workspace, size_t workspace_bytes);
-rw_status rw_sdpa_backward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q, const void *k, const void *v,
-                           const void *o, const void *stats, const void *dy, void *dq, void *dk, void *dv, void *workspace,
-                           size_t workspace_bytes);
+rw_status rw_sdpa_forward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q, const void *k,
+                          const void *v, void *o, void *stats, void *workspace, size_t workspace_bytes);
+rw_status rw_sdpa_backward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q, const void *k,
+                           const void *v, const void *o, const void *stats, const void *dy, void *dq, void *dk,
+                           void *dv, void *workspace, size_t workspace_bytes);
 
 #else /* the simulator has no cuDNN */
 
-static inline bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q, const rw_layout *k,
-                                    const rw_layout *v, const rw_layout *o, const rw_layout *dy, double scale, bool causal,
-                                    double dropout)
+static inline bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q,
+                                    const rw_layout *k, const rw_layout *v, const rw_layout *o, const rw_layout *dy,
+                                    double scale, bool causal, double dropout)
 {
     return false;
 }
@@ -88,20 +90,22 @@ static inline void rw_sdpa_destroy(struct rw_sdpa **sdpa)
 {
 }
 
-static inline rw_status rw_sdpa_query(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, bool *ret_has, size_t *ret_workspace)
+static inline rw_status rw_sdpa_query(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, bool *ret_has,
+                                      size_t *ret_workspace)
 {
     return RW_ERR_UNSUPPORTED;
 }
 
-static inline rw_status rw_sdpa_forward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q, const void *k,
-                                        const void *v, void *o, void *stats, void *workspace, size_t workspace_bytes)
+static inline rw_status rw_sdpa_forward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q,
+                                        const void *k, const void *v, void *o, void *stats, void *workspace,
+                                        size_t workspace_bytes)
 {
     return RW_ERR_UNSUPPORTED;
 }
 
-static inline rw_status rw_sdpa_backward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q, const void *k,
-                                         const void *v, const void *o, const void *stats, const void *dy, void *dq, void *dk, void *dv,
-                                         void *workspace, size_t workspace_bytes)
+static inline rw_status rw_sdpa_backward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q,
+                                         const void *k, const void *v, const void *o, const void *stats, const void *dy,
+                                         void *dq, void *dk, void *dv, void *workspace, size_t workspace_bytes)
 {
     return RW_ERR_UNSUPPORTED;
 }

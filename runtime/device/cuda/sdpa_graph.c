@@ -1,6 +1,6 @@
 /*
- * Attention as cuDNN's graph API takes it: one operation per step, in the pattern that its fused engines know. The order of
- * the operations and the types of what lies between them are part of that pattern. See sdpa_graph.h.
+ * Attention as cuDNN's graph API takes it: one operation per step, in the pattern that its fused engines know. The
+ * order of the operations and the types of what lies between them are part of that pattern. See sdpa_graph.h.
  */
 #include "device/cuda/sdpa_graph.h"
 
@@ -38,8 +38,8 @@ static descriptor make(struct graph *g, cudnnBackendDescriptorType_t type)
     return d;
 }
 
-static void set(struct graph *g, descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n,
-                const void *values)
+static void set(struct graph *g, descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                int64_t n, const void *values)
 {
     if (!g->failed) g->failed = g->dnn->BackendSetAttribute(d, name, type, n, values);
 }
@@ -56,8 +56,8 @@ static void finalize(struct graph *g, descriptor d)
 
 /* ---- tensors ---- */
 
-static struct tensor make_tensor(struct graph *g, int64_t id, cudnnDataType_t type, const int64_t *dim, const int64_t *stride,
-                                 bool in_memory, bool by_value)
+static struct tensor make_tensor(struct graph *g, int64_t id, cudnnDataType_t type, const int64_t *dim,
+                                 const int64_t *stride, bool in_memory, bool by_value)
 {
     struct tensor t = { .d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR) };
     const int64_t alignment = 16;
@@ -81,7 +81,8 @@ static cudnnDataType_t element_type(const struct graph *g)
 }
 
 /* An operand in memory: [batch, heads, rows, d], or the last two axes exchanged. */
-static struct tensor operand(struct graph *g, enum rw_sdpa_operand id, int64_t heads, int64_t rows, const int64_t *stride, bool exchanged)
+static struct tensor operand(struct graph *g, enum rw_sdpa_operand id, int64_t heads, int64_t rows,
+                             const int64_t *stride, bool exchanged)
 {
     const int64_t d = g->s->d;
     const int64_t dim[] = { g->s->batch, heads, exchanged ? d : rows, exchanged ? rows : d };
@@ -106,7 +107,8 @@ static struct tensor number(struct graph *g, enum rw_sdpa_operand id)
     return make_tensor(g, id, CUDNN_DATA_FLOAT, one, one, true, true);
 }
 
-static struct tensor dense(struct graph *g, int64_t id, cudnnDataType_t type, int64_t a, int64_t b, int64_t c, int64_t d)
+static struct tensor dense(struct graph *g, int64_t id, cudnnDataType_t type, int64_t a, int64_t b, int64_t c,
+                           int64_t d)
 {
     const int64_t dim[] = { a, b, c, d }, stride[] = { b * c * d, c * d, d, 1 };
     return make_tensor(g, id ? id : g->next++, type, dim, stride, id != 0, false);
@@ -212,12 +214,15 @@ static struct tensor exchange(struct graph *g, struct tensor x, cudnnDataType_t 
 static struct tensor masked(struct graph *g, struct tensor x)
 {
     if (!g->s->causal) return x;
-    const struct tensor row = pointwise_to(g, x, (struct step){ CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 2 }, scores(g, CUDNN_DATA_INT32));
-    const struct tensor col = pointwise_to(g, x, (struct step){ CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 3 }, scores(g, CUDNN_DATA_INT32));
-    const struct tensor seen =
-        pointwise_to(g, row, (struct step){ CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, .b = &col }, scores(g, CUDNN_DATA_BOOLEAN));
+    const struct tensor row = pointwise_to(g, x, (struct step){ CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 2 },
+                                           scores(g, CUDNN_DATA_INT32));
+    const struct tensor col = pointwise_to(g, x, (struct step){ CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 3 },
+                                           scores(g, CUDNN_DATA_INT32));
+    const struct tensor seen = pointwise_to(
+        g, row, (struct step){ CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, .b = &col }, scores(g, CUDNN_DATA_BOOLEAN));
     const struct tensor lowest = number(g, RW_SDPA_LOWEST);
-    return pointwise_to(g, x, (struct step){ CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, .b = &lowest, .mask = &seen },
+    return pointwise_to(g, x,
+                        (struct step){ CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, .b = &lowest, .mask = &seen },
                         scores(g, CUDNN_DATA_FLOAT));
 }
 
@@ -227,15 +232,17 @@ static void forward(struct graph *g)
     const struct tensor q = query(g, RW_SDPA_Q, s->q), k = operand(g, RW_SDPA_K, s->kv_heads, s->kv_seq, s->k, true);
     const struct tensor v = operand(g, RW_SDPA_V, s->kv_heads, s->kv_seq, s->v, false), o = query(g, RW_SDPA_O, s->o);
     const struct tensor scale = number(g, RW_SDPA_SCALE);
-    const struct tensor scaled = pointwise(g, CUDNN_POINTWISE_MUL, matmul(g, q, k, scores(g, CUDNN_DATA_FLOAT)), &scale);
+    const struct tensor scaled = pointwise(g, CUDNN_POINTWISE_MUL, matmul(g, q, k, scores(g, CUDNN_DATA_FLOAT)),
+                                           &scale);
     const struct tensor x = masked(g, scaled);
     const struct tensor most = reduce(g, CUDNN_REDUCE_TENSOR_MAX, x, rows(g, 0));
     const struct tensor e = pointwise(g, CUDNN_POINTWISE_EXP, pointwise(g, CUDNN_POINTWISE_SUB, x, &most), NULL);
     const struct tensor sum = reduce(g, CUDNN_REDUCE_TENSOR_ADD, e, rows(g, 0));
     const struct tensor logarithm = pointwise(g, CUDNN_POINTWISE_LOG, sum, NULL);
-    pointwise_to(g, most, (struct step){ CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, .b = &logarithm }, rows(g, RW_SDPA_STATS));
-    const struct tensor p =
-        pointwise_to(g, e, (struct step){ CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, .b = &sum }, scores(g, element_type(g)));
+    pointwise_to(g, most, (struct step){ CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, .b = &logarithm },
+                 rows(g, RW_SDPA_STATS));
+    const struct tensor p = pointwise_to(g, e, (struct step){ CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, .b = &sum },
+                                         scores(g, element_type(g)));
     matmul(g, p, v, o);
 }
 
@@ -245,7 +252,9 @@ static void key_gradient(struct graph *g, struct tensor a, struct tensor b, enum
     const struct rw_sdpa_signature *const s = g->s;
     const struct tensor to = dense_operand(g, id, s->kv_heads, s->kv_seq);
     if (s->heads == s->kv_heads) matmul(g, a, b, to);
-    else reduce(g, CUDNN_REDUCE_TENSOR_ADD, matmul(g, a, b, dense(g, 0, element_type(g), s->batch, s->heads, s->kv_seq, s->d)), to);
+    else
+        reduce(g, CUDNN_REDUCE_TENSOR_ADD,
+               matmul(g, a, b, dense(g, 0, element_type(g), s->batch, s->heads, s->kv_seq, s->d)), to);
 }
 
 /* dV = P^T dO, dS = scale P (dO V^T - rowsum(dO O)), dK = dS^T Q, dQ = dS K. */
@@ -262,8 +271,10 @@ static void backward(struct graph *g)
     const struct tensor dot =
         pointwise_to(g, reduce(g, CUDNN_REDUCE_TENSOR_ADD, product, rows(g, 0)),
                      (struct step){ CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, .b = &one }, rows(g, RW_SDPA_DOT));
-    const struct tensor scaled = pointwise(g, CUDNN_POINTWISE_MUL, matmul(g, q, k, scores(g, CUDNN_DATA_FLOAT)), &scale);
-    const struct tensor p = pointwise(g, CUDNN_POINTWISE_EXP, masked(g, pointwise(g, CUDNN_POINTWISE_SUB, scaled, &stats)), NULL);
+    const struct tensor scaled = pointwise(g, CUDNN_POINTWISE_MUL, matmul(g, q, k, scores(g, CUDNN_DATA_FLOAT)),
+                                           &scale);
+    const struct tensor p = pointwise(g, CUDNN_POINTWISE_EXP,
+                                      masked(g, pointwise(g, CUDNN_POINTWISE_SUB, scaled, &stats)), NULL);
     key_gradient(g, exchange(g, p, element_type(g)), dy, RW_SDPA_DV);
     const struct tensor dp = pointwise(g, CUDNN_POINTWISE_SUB, matmul(g, dy, v, scores(g, CUDNN_DATA_FLOAT)), &dot);
     const struct tensor ds = pointwise(g, CUDNN_POINTWISE_MUL, pointwise(g, CUDNN_POINTWISE_MUL, dp, &p), &scale);
@@ -279,10 +290,11 @@ static bool is_deterministic(struct graph *g, descriptor config)
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     descriptor engine = make(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     int64_t n = 0;
-    if (g->failed || g->dnn->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine))
+    if (g->failed ||
+        g->dnn->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine))
         return false;
-    if (g->dnn->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT,
-                                    &n, notes))
+    if (g->dnn->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                    CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes))
         return false;
     for (int64_t i = 0; i < n; i++)
         if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) return false;
@@ -297,7 +309,8 @@ static bool make_plan(struct graph *g, descriptor config, size_t limit)
     set(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->dnn->handle);
     set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (g->failed || g->dnn->BackendFinalize(plan)) return false;
-    if (g->dnn->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &bytes)) return false;
+    if (g->dnn->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &bytes))
+        return false;
     if (bytes < 0) return false;
     if ((uint64_t)bytes > limit) {
         if (!g->to->least_refused || (size_t)bytes < g->to->least_refused) g->to->least_refused = (size_t)bytes;
@@ -317,13 +330,15 @@ static void choose(struct graph *g, descriptor graph, cudnnBackendHeurMode_t mod
     set(g, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     for (int i = 0; i < MOST_CHOICES; i++) configs[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (g->failed || g->dnn->BackendFinalize(heuristics)) return;
-    if (g->dnn->BackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CHOICES, &n, configs))
+    if (g->dnn->BackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                    MOST_CHOICES, &n, configs))
         return;
     for (int64_t i = 0; i < n && i < MOST_CHOICES && !g->to->plan; i++)
         if (is_deterministic(g, configs[i])) make_plan(g, configs[i], limit);
 }
 
-cudnnStatus_t rw_sdpa_build(const struct rw_cudnn *dnn, const struct rw_sdpa_signature *s, size_t limit, struct rw_sdpa_plan *plan)
+cudnnStatus_t rw_sdpa_build(const struct rw_cudnn *dnn, const struct rw_sdpa_signature *s, size_t limit,
+                            struct rw_sdpa_plan *plan)
 {
     struct graph g = { .dnn = dnn, .s = s, .to = plan, .next = RW_SDPA_OPERANDS, .failed = CUDNN_STATUS_SUCCESS };
     if (s->backward) backward(&g);

@@ -7,9 +7,10 @@
 #include <cudnn.h>
 
 /* By name: X(Create) is cudnnCreate. */
-#define CUDNN_FUNCTIONS(X)                                                                                                 \
-    X(Create) X(Destroy) X(SetStream) X(GetVersion) X(GetErrorString) X(BackendCreateDescriptor) X(BackendDestroyDescriptor) \
-    X(BackendSetAttribute) X(BackendGetAttribute) X(BackendFinalize) X(BackendExecute)
+#define CUDNN_FUNCTIONS(X)                                                                                             \
+    X(Create)                                                                                                          \
+    X(Destroy) X(SetStream) X(GetVersion) X(GetErrorString) X(BackendCreateDescriptor) X(BackendDestroyDescriptor)     \
+        X(BackendSetAttribute) X(BackendGetAttribute) X(BackendFinalize) X(BackendExecute)
 
 struct rw_cudnn {
 #define CUDNN_MEMBER(name) __typeof__(&cudnn##name) name;
@@ -44,14 +45,16 @@ struct rw_sdpa_plan {
     int n;
     cudnnBackendDescriptor_t plan; /* NULL: the library has none */
     size_t workspace;              /* the plan's own */
-    size_t least_refused;          /* of the plans that wanted more than the limit: the smallest workspace; 0: there were none */
+    size_t least_refused; /* of the plans that wanted more than the limit: the smallest workspace; 0: there were none */
 };
 
 /*
- * Describes the computation, asks for engines and makes a plan of the first that takes it within `limit` bytes of workspace.
+ * Describes the computation, asks for engines and makes a plan of the first that takes it within `limit` bytes of
+ * workspace.
  * @return CUDNN_STATUS_SUCCESS also when there is none; else what failed. Whatever it returns, `plan` is to be freed.
  */
-cudnnStatus_t rw_sdpa_build(const struct rw_cudnn *dnn, const struct rw_sdpa_signature *s, size_t limit, struct rw_sdpa_plan *plan);
+cudnnStatus_t rw_sdpa_build(const struct rw_cudnn *dnn, const struct rw_sdpa_signature *s, size_t limit,
+                            struct rw_sdpa_plan *plan);
 void rw_sdpa_free_plan(const struct rw_cudnn *dnn, struct rw_sdpa_plan *plan);
 
 #endif
