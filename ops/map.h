@@ -152,6 +152,10 @@ VEC_INLINE void map_one_block(const struct map_job *job, int64_t block, rw_dtype
     {                                                                             \
         map_one_block(job, block, RW_F32, n_in, n_out, f, d);                     \
     }                                                                             \
+    static void name##_f16(const struct map_job *job, int64_t block)              \
+    {                                                                             \
+        map_one_block(job, block, RW_F16, n_in, n_out, f, d);                     \
+    }                                                                             \
     static void name##_bf16(const struct map_job *job, int64_t block)             \
     {                                                                             \
         map_one_block(job, block, RW_BF16, n_in, n_out, f, d);                    \
@@ -162,6 +166,7 @@ VEC_INLINE void map_one_block(const struct map_job *job, int64_t block, rw_dtype
     }                                                                             \
     static const map_block name##_blocks[RW_DTYPE_COUNT] = { [RW_F32] = name##_f32, \
                                                              [RW_BF16] = name##_bf16, \
+                                                             [RW_F16] = name##_f16, \
                                                              [RW_F64] = name##_f64 };
 
 static inline int64_t map_cut(const rw_kernel *k, int n_in, struct map_job *job)

@@ -56,6 +56,44 @@ VEC_INLINE uint16_t f32_to_bf16(float f)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* binary16, rounded to nearest even. */
+VEC_INLINE float f16_to_f32(uint16_t h)
+{
+    _Float16 x;
+    memcpy(&x, &h, sizeof x);
+    return (float)x;
+}
+
+VEC_INLINE uint16_t f32_to_f16(float f)
+{
+    const _Float16 x = (_Float16)f;
+    uint16_t h;
+    memcpy(&h, &x, sizeof h);
+    return h;
+}
+
+/* The types of 16 bits, which are computed in float32. dtype is a constant after inlining, here and below. */
+VEC_INLINE bool is_half(rw_dtype dtype)
+{
+    return dtype == RW_BF16 || dtype == RW_F16;
+}
+
+VEC_INLINE float half_to_f32(uint16_t h, rw_dtype dtype)
+{
+    return dtype == RW_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+}
+
+VEC_INLINE uint16_t f32_to_half(float f, rw_dtype dtype)
+{
+    return dtype == RW_F16 ? f32_to_f16(f) : f32_to_bf16(f);
+}
+
+/* Bytes of an element of a type that is computed in float32. */
+VEC_INLINE size_t float_size(rw_dtype dtype)
+{
+    return is_half(dtype) ? 2 : 4;
+}
+
 VEC_INLINE vf vf_load(const float *p)
 {
     return *(const vf *)p;
@@ -89,6 +127,46 @@ VEC_INLINE void vf_store_bf16(uint16_t *p, vf x)
     const vu rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
     const vu quiet = bits >> 16 | 0x40u;
     *(vh *)p = __builtin_convertvector((rounded & ~nan) | (quiet & nan), vh);
+}
+
+VEC_INLINE vf vf_load_f16(const uint16_t *p)
+{
+#if defined(RW_ISA_IS_V4)
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#elif defined(RW_ISA_IS_V3)
+    union { vf v; __m256 h[2]; } x;
+    x.h[0] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+    x.h[1] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)));
+    return x.v;
+#else
+    float l[VF_LANES];
+    for (int i = 0; i < VF_LANES; i++) l[i] = f16_to_f32(p[i]);
+    return vf_load(l);
+#endif
+}
+
+VEC_INLINE void vf_store_f16(uint16_t *p, vf x)
+{
+#if defined(RW_ISA_IS_V4)
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif defined(RW_ISA_IS_V3)
+    union { vf v; __m256 h[2]; } u = { x };
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(u.h[0], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(u.h[1], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+    for (int i = 0; i < VF_LANES; i++) p[i] = f32_to_f16(x[i]);
+#endif
+}
+
+VEC_INLINE vf vf_load_half(const uint16_t *p, rw_dtype dtype)
+{
+    return dtype == RW_F16 ? vf_load_f16(p) : vf_load_bf16(p);
+}
+
+VEC_INLINE void vf_store_half(uint16_t *p, rw_dtype dtype, vf x)
+{
+    if (dtype == RW_F16) vf_store_f16(p, x);
+    else vf_store_bf16(p, x);
 }
 
 /* Where lanes of a mask (all ones or all zeros) are set: a, else b. */
@@ -226,38 +304,38 @@ VEC_INLINE vf vf_load_some(const void *p, rw_dtype dtype, int64_t n, float fill)
 {
     float l[VF_LANES];
     for (int i = 0; i < VF_LANES; i++)
-        l[i] = i >= n ? fill : dtype == RW_BF16 ? bf16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+        l[i] = i >= n ? fill : is_half(dtype) ? half_to_f32(((const uint16_t *)p)[i], dtype) : ((const float *)p)[i];
     return vf_load(l);
 }
 
 VEC_INLINE void vf_store_some(void *p, rw_dtype dtype, int64_t n, vf x)
 {
     for (int i = 0; i < n; i++) {
-        if (dtype == RW_BF16) ((uint16_t *)p)[i] = f32_to_bf16(x[i]);
+        if (is_half(dtype)) ((uint16_t *)p)[i] = f32_to_half(x[i], dtype);
         else ((float *)p)[i] = x[i];
     }
 }
 
-/* Element i.. of an array of RW_F32 or RW_BF16. dtype is a constant after inlining. */
+/* Element i.. of an array of RW_F32 or a type of 16 bits. */
 VEC_INLINE vf vf_get(const void *p, rw_dtype dtype, int64_t i)
 {
-    return dtype == RW_BF16 ? vf_load_bf16((const uint16_t *)p + i) : vf_load((const float *)p + i);
+    return is_half(dtype) ? vf_load_half((const uint16_t *)p + i, dtype) : vf_load((const float *)p + i);
 }
 
 VEC_INLINE void vf_put(void *p, rw_dtype dtype, int64_t i, vf x)
 {
-    if (dtype == RW_BF16) vf_store_bf16((uint16_t *)p + i, x);
+    if (is_half(dtype)) vf_store_half((uint16_t *)p + i, dtype, x);
     else vf_store((float *)p + i, x);
 }
 
 VEC_INLINE float f_get(const void *p, rw_dtype dtype, int64_t i)
 {
-    return dtype == RW_BF16 ? bf16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+    return is_half(dtype) ? half_to_f32(((const uint16_t *)p)[i], dtype) : ((const float *)p)[i];
 }
 
 VEC_INLINE void f_put(void *p, rw_dtype dtype, int64_t i, float x)
 {
-    if (dtype == RW_BF16) ((uint16_t *)p)[i] = f32_to_bf16(x);
+    if (is_half(dtype)) ((uint16_t *)p)[i] = f32_to_half(x, dtype);
     else ((float *)p)[i] = x;
 }
 

@@ -86,15 +86,51 @@ VEC_INLINE nh nf_to_bf16(nf x)
 #endif
 }
 
-/* Elements i.. of an array of RW_F32 or RW_BF16. dtype is a constant after inlining. */
+VEC_INLINE nf nf_of_f16(nh h)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nf)_mm512_cvtph_ps((__m256i)h);
+#elif defined(RW_ISA_IS_V3)
+    return (nf)_mm256_cvtph_ps((__m128i)h);
+#else
+    nf x;
+    for (int i = 0; i < NF_LANES; i++) x[i] = f16_to_f32(h[i]);
+    return x;
+#endif
+}
+
+VEC_INLINE nh nf_to_f16(nf x)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nh)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(RW_ISA_IS_V3)
+    return (nh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    nh h;
+    for (int i = 0; i < NF_LANES; i++) h[i] = f32_to_f16(x[i]);
+    return h;
+#endif
+}
+
+VEC_INLINE nf nf_of_half(nh h, rw_dtype dtype)
+{
+    return dtype == RW_F16 ? nf_of_f16(h) : nf_of_bf16(h);
+}
+
+VEC_INLINE nh nf_to_half(nf x, rw_dtype dtype)
+{
+    return dtype == RW_F16 ? nf_to_f16(x) : nf_to_bf16(x);
+}
+
+/* Elements i.. of an array of RW_F32 or a type of 16 bits. dtype is a constant after inlining. */
 VEC_INLINE nf nf_get(const void *p, rw_dtype dtype, int64_t i)
 {
-    return dtype == RW_BF16 ? nf_of_bf16(*(const nh *)((const uint16_t *)p + i)) : *(const nf *)((const float *)p + i);
+    return is_half(dtype) ? nf_of_half(*(const nh *)((const uint16_t *)p + i), dtype) : *(const nf *)((const float *)p + i);
 }
 
 VEC_INLINE void nf_put(void *p, rw_dtype dtype, int64_t i, nf x)
 {
-    if (dtype == RW_BF16) *(nh *)((uint16_t *)p + i) = nf_to_bf16(x);
+    if (is_half(dtype)) *(nh *)((uint16_t *)p + i) = nf_to_half(x, dtype);
     else *(nf *)((float *)p + i) = x;
 }
 
@@ -103,7 +139,7 @@ VEC_INLINE nf nf_get_some(const void *p, rw_dtype dtype, int64_t i, int64_t n)
 {
 #if defined(RW_ISA_IS_V4)
     const __mmask16 mask = (__mmask16)((1u << n) - 1);
-    if (dtype == RW_BF16) return nf_of_bf16((nh)_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i));
+    if (is_half(dtype)) return nf_of_half((nh)_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i), dtype);
     return (nf)_mm512_maskz_loadu_ps(mask, (const float *)p + i);
 #else
     nf x = { 0 };
@@ -116,7 +152,7 @@ VEC_INLINE void nf_put_some(void *p, rw_dtype dtype, int64_t i, int64_t n, nf x)
 {
 #if defined(RW_ISA_IS_V4)
     const __mmask16 mask = (__mmask16)((1u << n) - 1);
-    if (dtype == RW_BF16) _mm256_mask_storeu_epi16((uint16_t *)p + i, mask, (__m256i)nf_to_bf16(x));
+    if (is_half(dtype)) _mm256_mask_storeu_epi16((uint16_t *)p + i, mask, (__m256i)nf_to_half(x, dtype));
     else _mm512_mask_storeu_ps((float *)p + i, mask, (__m512)x);
 #else
     for (int64_t l = 0; l < n; l++) f_put(p, dtype, i + l, x[l]);

@@ -31,19 +31,20 @@ typedef struct rw_context rw_context; ///< a device, its memory, parameters and 
 typedef struct rw_tape rw_tape;       ///< one recorded step
 typedef struct rw_tensor rw_tensor;   ///< a value: a parameter, an input, or the result of an op
 
-/** Element types. Arithmetic on RW_BF16 is carried out in float32 and rounded once, to nearest even. */
+/** Element types. Arithmetic on RW_BF16 and RW_F16 is carried out in float32 and rounded once, to nearest even. */
 typedef enum rw_dtype {
     RW_F32,  ///< IEEE-754 binary32
     RW_F64,  ///< IEEE-754 binary64
     RW_BF16, ///< the upper half of binary32
     RW_I32,  ///< signed 32-bit integer; indexes only, carries no gradient
+    RW_F16,  ///< IEEE-754 binary16
     RW_DTYPE_COUNT
 } rw_dtype;
 
 /** Bytes per element; 0 for a value that is not an rw_dtype. */
 RW_API size_t rw_dtype_size(rw_dtype dtype);
 
-/** "f32", "f64", "bf16" or "i32"; "?" for a value that is not an rw_dtype. */
+/** "f32", "f64", "bf16", "i32" or "f16"; "?" for a value that is not an rw_dtype. */
 RW_API const char *rw_dtype_name(rw_dtype dtype);
 
 /** True for the types that carry gradients. */

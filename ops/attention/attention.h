@@ -42,10 +42,10 @@ static inline struct att_extents rw_att_extents(const rw_layout *q, const rw_lay
     return e;
 }
 
-/* bfloat16 and ragged rows are summed in rows of their own; the others straight in the output. */
+/* Types of 16 bits and ragged rows are summed in rows of their own; the others straight in the output. */
 static inline bool rw_att_sums_in_output(const struct att_extents *e, rw_dtype dtype)
 {
-    return dtype != RW_BF16 && e->d == e->width;
+    return rw_dtype_size(dtype) != 2 && e->d == e->width;
 }
 
 /* Elements of workspace per thread, of the type that sums are taken in. Every part is a multiple of 64 bytes. */

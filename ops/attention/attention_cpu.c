@@ -298,6 +298,7 @@ static void forward(const struct att *a, int64_t unit)
     switch (a->k->out[0].dtype) {
     case RW_F32: vf_forward(a, RW_F32, room, b, h, i); return;
     case RW_BF16: vf_forward(a, RW_BF16, room, b, h, i); return;
+    case RW_F16: vf_forward(a, RW_F16, room, b, h, i); return;
     default: vd_forward(a, RW_F64, room, b, h, i); return;
     }
 }
@@ -308,6 +309,7 @@ static void backward_keys(const struct att *a, int64_t b, int64_t kv_head, int64
     switch (a->k->out[0].dtype) {
     case RW_F32: vf_backward_keys(a, RW_F32, room, b, kv_head, from, to, dq); return;
     case RW_BF16: vf_backward_keys(a, RW_BF16, room, b, kv_head, from, to, dq); return;
+    case RW_F16: vf_backward_keys(a, RW_F16, room, b, kv_head, from, to, dq); return;
     default: vd_backward_keys(a, RW_F64, room, b, kv_head, from, to, dq); return;
     }
 }
@@ -319,6 +321,7 @@ static void backward_queries(const struct att *a, int64_t b, int64_t h, int64_t 
     switch (a->k->out[0].dtype) {
     case RW_F32: vf_backward_queries(a, RW_F32, room, b, h, i, 0, to, NULL, true); return;
     case RW_BF16: vf_backward_queries(a, RW_BF16, room, b, h, i, 0, to, NULL, true); return;
+    case RW_F16: vf_backward_queries(a, RW_F16, room, b, h, i, 0, to, NULL, true); return;
     default: vd_backward_queries(a, RW_F64, room, b, h, i, 0, to, NULL, true); return;
     }
 }

@@ -65,13 +65,13 @@ struct F(matrix) {
 VEC_INLINE struct F(matrix) F(rows)(const struct att *a, rw_dtype dtype, struct att_rows x, int64_t rows, T *room)
 {
     const int64_t d = a->e.d, width = a->e.width;
-    if (dtype != RW_BF16 && x.col == 1 && d == width) return (struct F(matrix)){ x.p, x.row };
+    if (!is_half(dtype) && x.col == 1 && d == width) return (struct F(matrix)){ x.p, x.row };
     for (int64_t r = 0; r < rows; r++) {
         T *const to = room + r * width;
         int64_t i = 0;
-        if (dtype == RW_BF16 && x.col == 1)
+        if (is_half(dtype) && x.col == 1)
             for (; i + VF_LANES <= d; i += VF_LANES)
-                vf_store((float *)(void *)to + i, vf_load_bf16((const uint16_t *)x.p + r * x.row + i));
+                vf_store((float *)(void *)to + i, vf_load_half((const uint16_t *)x.p + r * x.row + i, dtype));
         for (; i < d; i++) to[i] = F(element)(x.p, dtype, r * x.row + i * x.col);
         for (; i < width; i++) to[i] = 0;
     }
@@ -100,9 +100,9 @@ static void F(turn)(T *to, struct F(matrix) x, int64_t queries, int64_t width, T
 VEC_INLINE void F(write_row)(void *p, rw_dtype dtype, int64_t at, const T *from, int64_t n, T factor)
 {
     int64_t i = 0;
-    if (dtype == RW_BF16)
+    if (is_half(dtype))
         for (; i + VF_LANES <= n; i += VF_LANES)
-            vf_store_bf16((uint16_t *)p + at + i, vf_load((const float *)(const void *)from + i) * (float)factor);
+            vf_store_half((uint16_t *)p + at + i, dtype, vf_load((const float *)(const void *)from + i) * (float)factor);
     for (; i < n; i++) {
         if (dtype == RW_F64) ((double *)p)[at + i] = (double)(from[i] * factor);
         else f_put(p, dtype, at + i, (float)(from[i] * factor));

@@ -59,6 +59,7 @@ static void sum_tokens(const rw_kernel *k, int64_t row, int64_t width, int64_t c
     switch (k->in[0].dtype) {
     case RW_F64: sum_tokens_d(k, to, width, c, n, token, tokens); break;
     case RW_BF16: sum_tokens_f(k, RW_BF16, to, width, c, n, token, tokens); break;
+    case RW_F16: sum_tokens_f(k, RW_F16, to, width, c, n, token, tokens); break;
     default: sum_tokens_f(k, RW_F32, to, width, c, n, token, tokens);
     }
 }

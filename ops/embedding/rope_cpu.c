@@ -90,6 +90,7 @@ rw_status RW_ISA_NAME(rw_rope_cpu)(const rw_kernel *k)
         const int64_t from = b * l->stride[0] + h * l->stride[1] + s * l->stride[2];
         if (k->in[0].dtype == RW_F64) rotate(k, RW_F64, from, l->stride[3], i * d, s, half);
         else if (k->in[0].dtype == RW_BF16) rotate(k, RW_BF16, from, l->stride[3], i * d, s, half);
+        else if (k->in[0].dtype == RW_F16) rotate(k, RW_F16, from, l->stride[3], i * d, s, half);
         else rotate(k, RW_F32, from, l->stride[3], i * d, s, half);
     }
     return RW_OK;

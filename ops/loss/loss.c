@@ -182,7 +182,7 @@ rw_tensor *rw_mse_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y)
     if (!rw_shape_equal(rw_tensor_shape(x), rw_tensor_shape(y))) {
         rw_tensor *d = rw_sub_at(at, t, x, y);
         if (!d) return NULL;
-        if (rw_tensor_dtype(d) == RW_BF16) d = rw_cast_at(at, t, d, RW_F32);
+        if (rw_dtype_size(rw_tensor_dtype(d)) == 2) d = rw_cast_at(at, t, d, RW_F32);
         return rw_mean_at(at, t, rw_mul_at(at, t, d, d), RW_ALL_AXES, false);
     }
     rw_tensor *const in[] = { x, y };

@@ -7,7 +7,7 @@
 VEC_INLINE vf load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, float fill)
 {
     if (i + VF_LANES <= n) return vf_get(p, dtype, at + i);
-    return vf_load_some((const char *)p + (size_t)(at + i) * (dtype == RW_BF16 ? 2 : 4), dtype, n - i, fill);
+    return vf_load_some((const char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, fill);
 }
 
 VEC_INLINE float lse_row(const void *x, rw_dtype dtype, int64_t at, int64_t n)
@@ -56,6 +56,7 @@ rw_status RW_ISA_NAME(rw_cross_entropy_cpu)(const rw_kernel *k)
         if (k->in[0].dtype == RW_F64)
             ((double *)k->out[1].data)[i] = lse_row_d((const double *)x + i * classes, classes);
         else if (k->in[0].dtype == RW_BF16) ((float *)k->out[1].data)[i] = lse_row(x, RW_BF16, i * classes, classes);
+        else if (k->in[0].dtype == RW_F16) ((float *)k->out[1].data)[i] = lse_row(x, RW_F16, i * classes, classes);
         else ((float *)k->out[1].data)[i] = lse_row(x, RW_F32, i * classes, classes);
     }
     double sum = 0;
@@ -113,6 +114,7 @@ rw_status RW_ISA_NAME(rw_cross_entropy_backward_cpu)(const rw_kernel *k)
                    (size_t)n * rw_dtype_size(dtype));
         else if (dtype == RW_F64) backward_row_d(k, i, n, target[i], factor);
         else if (dtype == RW_BF16) backward_row(k, RW_BF16, i, n, target[i], (float)factor);
+        else if (dtype == RW_F16) backward_row(k, RW_F16, i, n, target[i], (float)factor);
         else backward_row(k, RW_F32, i, n, target[i], (float)factor);
     }
     return RW_OK;

@@ -45,6 +45,7 @@ static double square(const rw_kernel *k, int64_t at, int64_t n)
     switch (k->in[0].dtype) {
     case RW_F64: return square_d((const double *)k->in[0].data + at, (const double *)k->in[1].data + at, n);
     case RW_BF16: return square_f(k, RW_BF16, at, n);
+    case RW_F16: return square_f(k, RW_F16, at, n);
     default: return square_f(k, RW_F32, at, n);
     }
 }

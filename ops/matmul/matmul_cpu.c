@@ -58,6 +58,7 @@ static void tile(const struct gemm *g, int64_t item, int64_t row, int64_t rows, 
     switch (g->dtype) {
     case RW_F32: vf_tile(g, RW_F32, item, row, rows, col, cols); return;
     case RW_BF16: vf_tile(g, RW_BF16, item, row, rows, col, cols); return;
+    case RW_F16: vf_tile(g, RW_F16, item, row, rows, col, cols); return;
     default: vd_tile(g, RW_F64, item, row, rows, col, cols); return;
     }
 }

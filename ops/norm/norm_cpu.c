@@ -11,13 +11,13 @@
 VEC_INLINE vf load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n)
 {
     if (i + VF_LANES <= n) return vf_get(p, dtype, at + i);
-    return vf_load_some((const char *)p + (size_t)(at + i) * (dtype == RW_BF16 ? 2 : 4), dtype, n - i, 0);
+    return vf_load_some((const char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, 0);
 }
 
 VEC_INLINE void store(void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, vf x)
 {
     if (i + VF_LANES <= n) vf_put(p, dtype, at + i, x);
-    else vf_store_some((char *)p + (size_t)(at + i) * (dtype == RW_BF16 ? 2 : 4), dtype, n - i, x);
+    else vf_store_some((char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, x);
 }
 
 /* Lanes past the end count as x - mean = 0. */
@@ -79,6 +79,7 @@ rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k)
     for (int64_t i = 0; i < rows; i++) {
         if (k->in[0].dtype == RW_F64) forward_row_d(k, i * n, n);
         else if (k->in[0].dtype == RW_BF16) forward_row(k, RW_BF16, i * n, n);
+        else if (k->in[0].dtype == RW_F16) forward_row(k, RW_F16, i * n, n);
         else forward_row(k, RW_F32, i * n, n);
     }
     return RW_OK;
@@ -170,6 +171,8 @@ rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k)
             if (k->in[0].dtype == RW_F64) backward_row_d(k, i * n, n, (double *)(void *)dw, (double *)(void *)db);
             else if (k->in[0].dtype == RW_BF16)
                 backward_row(k, RW_BF16, i * n, n, (float *)(void *)dw, (float *)(void *)db);
+            else if (k->in[0].dtype == RW_F16)
+                backward_row(k, RW_F16, i * n, n, (float *)(void *)dw, (float *)(void *)db);
             else backward_row(k, RW_F32, i * n, n, (float *)(void *)dw, (float *)(void *)db);
         }
     }

@@ -36,6 +36,7 @@ static double block_sum(const void *grad, rw_dtype dtype, int64_t n, int64_t fro
     const int64_t some = n - from < BLOCK ? n - from : BLOCK;
     if (dtype == RW_F64) return block_squares(grad, RW_F64, from, some);
     if (dtype == RW_BF16) return block_squares(grad, RW_BF16, from, some);
+    if (dtype == RW_F16) return block_squares(grad, RW_F16, from, some);
     return block_squares(grad, RW_F32, from, some);
 }
 

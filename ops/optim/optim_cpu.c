@@ -51,6 +51,7 @@ static void update_block(const struct rw_adamw_update *u, int64_t from)
     const int64_t n = u->t->n - from < BLOCK ? u->t->n - from : BLOCK;
     if (u->t->dtype == RW_F64) update_f64(u, from, n);
     else if (u->t->dtype == RW_BF16) update_f32(u, RW_BF16, from, n);
+    else if (u->t->dtype == RW_F16) update_f32(u, RW_F16, from, n);
     else update_f32(u, RW_F32, from, n);
 }
 
@@ -80,6 +81,7 @@ static void scale_block(const struct rw_scale_buffer *s, int64_t from)
     const int64_t n = s->n - from < BLOCK ? s->n - from : BLOCK;
     if (s->dtype == RW_F64) for (int64_t i = from; i < from + n; i++) ((double *)s->data)[i] *= s->factor;
     else if (s->dtype == RW_BF16) scale_f32(s->data, RW_BF16, from, n, (float)s->factor);
+    else if (s->dtype == RW_F16) scale_f32(s->data, RW_F16, from, n, (float)s->factor);
     else scale_f32(s->data, RW_F32, from, n, (float)s->factor);
 }
 

@@ -50,6 +50,7 @@ static void drop_block(const struct drop *d, int64_t block)
     const int64_t from = block * BLOCK, rest = d->k->out[0].layout->numel - from, n = rest < BLOCK ? rest : BLOCK;
     if (d->k->out[0].dtype == RW_F64) drop_range(d, RW_F64, from, n);
     else if (d->k->out[0].dtype == RW_BF16) drop_range(d, RW_BF16, from, n);
+    else if (d->k->out[0].dtype == RW_F16) drop_range(d, RW_F16, from, n);
     else drop_range(d, RW_F32, from, n);
 }
 

@@ -57,6 +57,7 @@ static void put(void *data, rw_dtype dtype, int64_t at, int64_t n, const double 
     for (int64_t i = 0; dtype == RW_F64 && i < n; i++) ((double *)data)[at + i] = z[i];
     for (int64_t i = 0; dtype == RW_F32 && i < n; i++) ((float *)data)[at + i] = (float)z[i];
     for (int64_t i = 0; dtype == RW_BF16 && i < n; i++) ((uint16_t *)data)[at + i] = f32_to_bf16((float)z[i]);
+    for (int64_t i = 0; dtype == RW_F16 && i < n; i++) ((uint16_t *)data)[at + i] = f32_to_f16((float)z[i]);
 }
 
 /* Rounding to the type may reach hi, which is not in the interval: then the neighbour below it is taken. */

@@ -105,14 +105,15 @@ static rw_tensor *shares(rw_grad_call *g, rw_tensor *x)
     const uint32_t mask = rw_reduce_mask(a.axes, rank);
     for (int axis = 0; axis < rank; axis++)
         if (mask == 1u << axis) return rw_softmax(t, x, axis);
-    const bool half = rw_tensor_dtype(x) == RW_BF16;
+    const rw_dtype dtype = rw_tensor_dtype(x);
+    const bool half = rw_dtype_size(dtype) == 2;
     rw_tensor *const wide = half ? rw_cast(t, x, RW_F32) : x;
     rw_tensor *const total = half ? rw_logsumexp(t, wide, a.axes, a.keep) : rw_grad_output(g, 0);
     if (!total) return NULL;
     rw_tensor *const lowest = rw_fill_at(RW_HERE, t, rw_tensor_dtype(total), RW_SCALAR,
                                          -FLT_MAX / 2); /* a group of -inf: shares of 0 */
     rw_tensor *const y = rw_exp(t, rw_sub(t, wide, stretch(g, rw_maximum(t, total, lowest))));
-    return half ? rw_cast(t, y, RW_BF16) : y;
+    return half ? rw_cast(t, y, dtype) : y;
 }
 
 static rw_status grad_logsumexp(rw_grad_call *g)

@@ -108,7 +108,7 @@ VEC_INLINE double run_f(const void *x, rw_dtype dtype, enum pass pass, float shi
         for (; i < n; i++) total = merge(pass, total, (double)f_get(x, dtype, at + i));
         return total;
     }
-    const char *const rest = (const char *)x + (size_t)(at + i) * (dtype == RW_BF16 ? 2 : 4);
+    const char *const rest = (const char *)x + (size_t)(at + i) * float_size(dtype);
     return total + (double)vf_sum(vf_exp(vf_load_some(rest, dtype, n - i, -INFINITY) - shift));
 }
 
@@ -181,7 +181,7 @@ VEC_INLINE void add_rows_f(const void *x, rw_dtype dtype, enum pass pass, const 
             }
         return;
     }
-    const size_t size = dtype == RW_BF16 ? 2 : 4;
+    const size_t size = float_size(dtype);
     vf y = vf_load(block + i);
     for (int r = 0; r < rows; r++) {
         const vf v = vf_load_some((const char *)x + (size_t)(at[r] + i) * size, dtype, n - i, 0);
@@ -268,6 +268,9 @@ TASKS(F32, EXP)
 TASKS(BF16, SUM)
 TASKS(BF16, MAX)
 TASKS(BF16, EXP)
+TASKS(F16, SUM)
+TASKS(F16, MAX)
+TASKS(F16, EXP)
 TASKS(F64, SUM)
 TASKS(F64, MAX)
 TASKS(F64, EXP)
@@ -277,6 +280,7 @@ static void run_pass(const struct pass_job *j, enum pass pass)
     static void (*const tasks[RW_DTYPE_COUNT][3])(const struct pass_job *, int64_t) = {
         [RW_F32] = { task_F32_SUM, task_F32_MAX, task_F32_EXP },
         [RW_BF16] = { task_BF16_SUM, task_BF16_MAX, task_BF16_EXP },
+        [RW_F16] = { task_F16_SUM, task_F16_MAX, task_F16_EXP },
         [RW_F64] = { task_F64_SUM, task_F64_MAX, task_F64_EXP },
     };
     const struct rw_reduce_plan *const plan = j->plan;

@@ -32,13 +32,13 @@ VEC_INLINE void put(void *p, rw_dtype dtype, int64_t i, double x)
 VEC_INLINE vf tail(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, float fill)
 {
     if (i + VF_LANES <= n) return vf_get(p, dtype, at + i);
-    return vf_load_some((const char *)p + (size_t)(at + i) * (dtype == RW_BF16 ? 2 : 4), dtype, n - i, fill);
+    return vf_load_some((const char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, fill);
 }
 
 VEC_INLINE void store(void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, vf x)
 {
     if (i + VF_LANES <= n) vf_put(p, dtype, at + i, x);
-    else vf_store_some((char *)p + (size_t)(at + i) * (dtype == RW_BF16 ? 2 : 4), dtype, n - i, x);
+    else vf_store_some((char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, x);
 }
 
 /* Scaled scores; missing lanes are -inf. */
@@ -70,8 +70,8 @@ VEC_INLINE void softmax_row_f(const struct row *r, rw_dtype dtype, bool logarith
         else if (logarithm) store(r->y, dtype, r->at, i, r->seen, scores(r, dtype, i, scale) - shift);
         else store(r->y, dtype, r->at, i, r->seen, vf_exp(scores(r, dtype, i, scale) - most) * inverse);
     }
-    if (r->seen < r->n) memset((char *)r->y + (size_t)(r->at + r->seen) * (dtype == RW_BF16 ? 2 : 4), 0,
-                               (size_t)(r->n - r->seen) * (dtype == RW_BF16 ? 2 : 4));
+    if (r->seen < r->n) memset((char *)r->y + (size_t)(r->at + r->seen) * float_size(dtype), 0,
+                               (size_t)(r->n - r->seen) * float_size(dtype));
 }
 
 VEC_INLINE void softmax_row_d(const struct row *r, rw_dtype dtype, bool logarithm)
@@ -204,6 +204,7 @@ VEC_INLINE rw_status rows(const rw_kernel *k, bool logarithm, bool backward)
         switch (dtype) {
         case RW_F64: one(&r, RW_F64, lanes, logarithm, backward); break;
         case RW_BF16: one(&r, RW_BF16, lanes, logarithm, backward); break;
+        case RW_F16: one(&r, RW_F16, lanes, logarithm, backward); break;
         default: one(&r, RW_F32, lanes, logarithm, backward);
         }
     }

@@ -10,12 +10,12 @@ static double get(const void *p, rw_dtype dtype, int64_t i)
     case RW_F32: return ((const float *)p)[i];
     case RW_F64: return ((const double *)p)[i];
     case RW_I32: return ((const int32_t *)p)[i];
-    default: return bf16_to_f32(((const uint16_t *)p)[i]);
+    default: return half_to_f32(((const uint16_t *)p)[i], dtype);
     }
 }
 
-/* A double to bfloat16 rounds once: to float by rounding to odd first. */
-static uint16_t bf16_of_double(double x)
+/* A double to a type of 16 bits rounds once: to float by rounding to odd first. */
+static uint16_t half_of_double(double x, rw_dtype dtype)
 {
     float f = (float)x;
     if (isfinite(f) && (double)f != x) {
@@ -25,7 +25,7 @@ static uint16_t bf16_of_double(double x)
         bits |= 1;
         memcpy(&f, &bits, sizeof bits);
     }
-    return f32_to_bf16(f);
+    return f32_to_half(f, dtype);
 }
 
 static void put(void *p, rw_dtype dtype, int64_t i, double x)
@@ -36,7 +36,7 @@ static void put(void *p, rw_dtype dtype, int64_t i, double x)
     case RW_I32:
         ((int32_t *)p)[i] = x != x ? 0 : x >= 2147483647.0 ? INT32_MAX : x <= -2147483648.0 ? INT32_MIN : (int32_t)x;
         break;
-    default: ((uint16_t *)p)[i] = bf16_of_double(x);
+    default: ((uint16_t *)p)[i] = half_of_double(x, dtype);
     }
 }
 
@@ -53,21 +53,26 @@ SAME_TYPE(copy_2, uint16_t)
 SAME_TYPE(copy_4, uint32_t)
 SAME_TYPE(copy_8, uint64_t)
 
-static void f32_from_bf16(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) ((float *)to)[at + i] = bf16_to_f32(((const uint16_t *)from)[from_at + i * stride]);
-}
+#define HALF_TYPE(name)                                                                                                      \
+    static void f32_from_##name(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n)          \
+    {                                                                                                                        \
+        for (int64_t i = 0; i < n; i++) ((float *)to)[at + i] = name##_to_f32(((const uint16_t *)from)[from_at + i * stride]); \
+    }                                                                                                                        \
+    static void name##_from_f32(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n)          \
+    {                                                                                                                        \
+        for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[at + i] = f32_to_##name(((const float *)from)[from_at + i * stride]); \
+    }
 
-static void bf16_from_f32(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[at + i] = f32_to_bf16(((const float *)from)[from_at + i * stride]);
-}
+HALF_TYPE(bf16)
+HALF_TYPE(f16)
 
 static copy_row row_of(rw_dtype to, rw_dtype from)
 {
     if (to == from) return rw_dtype_size(to) == 2 ? copy_2 : rw_dtype_size(to) == 4 ? copy_4 : copy_8;
     if (to == RW_F32 && from == RW_BF16) return f32_from_bf16;
     if (to == RW_BF16 && from == RW_F32) return bf16_from_f32;
+    if (to == RW_F32 && from == RW_F16) return f32_from_f16;
+    if (to == RW_F16 && from == RW_F32) return f16_from_f32;
     return NULL;
 }
 

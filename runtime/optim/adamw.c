@@ -65,7 +65,7 @@ static rw_status add_state(rw_adamw *opt, struct rw_param *p)
                                    .v = zeros(opt, moment_size(p)), .n = p->numel, .dtype = (rw_dtype)p->tensor.dtype };
     opt->n++;
     if (!t->m || !t->v) return RW_ERR_MEMORY;
-    if (t->dtype != RW_BF16) return RW_OK;
+    if (rw_dtype_size(t->dtype) != 2) return RW_OK;
     t->master = zeros(opt, (size_t)p->numel * sizeof(float));
     return t->master ? copy_master(opt, opt->n - 1) : RW_ERR_MEMORY;
 }

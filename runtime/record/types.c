@@ -10,6 +10,7 @@ static const struct {
     [RW_F32] = { "f32", 4 },
     [RW_F64] = { "f64", 8 },
     [RW_BF16] = { "bf16", 2 },
+    [RW_F16] = { "f16", 2 },
     [RW_I32] = { "i32", 4 },
 };
 
@@ -25,7 +26,7 @@ const char *rw_dtype_name(rw_dtype dtype)
 
 bool rw_dtype_is_float(rw_dtype dtype)
 {
-    return dtype == RW_F32 || dtype == RW_F64 || dtype == RW_BF16;
+    return dtype == RW_F32 || dtype == RW_F64 || dtype == RW_BF16 || dtype == RW_F16;
 }
 
 int64_t rw_shape_numel(rw_shape shape)

@@ -46,6 +46,11 @@ static double element_of(const void *data, size_t i, rw_dtype dtype, uint64_t *r
         memcpy(&d, &bits, sizeof d);
         return d;
     }
+    if (dtype == RW_F16) {
+        _Float16 h;
+        memcpy(&h, &bits, sizeof h);
+        return (double)h;
+    }
     const uint32_t word = dtype == RW_BF16 ? (uint32_t)bits << 16 : (uint32_t)bits;
     float f;
     memcpy(&f, &word, sizeof f);

@@ -119,7 +119,7 @@ static rw_status make_room(struct rw_onednn *o)
 static dnnl_status_t describe(dnnl_memory_desc_t *d, int32_t dtype, int64_t rows, int64_t cols, int64_t row, int64_t col)
 {
     const dnnl_dims_t dims = { rows, cols }, strides = { row, col };
-    return dnnl_memory_desc_init_by_strides(d, 2, dims, dtype == RW_BF16 ? dnnl_bf16 : dnnl_f32, strides);
+    return dnnl_memory_desc_init_by_strides(d, 2, dims, dtype == RW_BF16 ? dnnl_bf16 : dtype == RW_F16 ? dnnl_f16 : dnnl_f32, strides);
 }
 
 static dnnl_status_t describe_all(struct rw_onednn_matmul *p)
