@@ -390,9 +390,10 @@ static rw_status top2_kernel(const rw_kernel *k)
     return RW_OK;
 }
 
+HOST_KERNEL_OF(top2_kernel)
 static const rw_op_def top2 = { .name = "top2", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT,
                                 .check = top2_check,
-                                .kernel = { [RW_DEVICE_CPU] = top2_kernel } };
+                                .kernel = HOST_KERNEL(top2_kernel) };
 
 static rw_tensor *mixture(struct bench *b)
 {
@@ -412,7 +413,6 @@ static rw_tensor *mixture(struct bench *b)
 
 Test(conformance_bytes, top_2_routing_with_exact_ties_takes_the_same_experts_in_replay)
 {
-    NEEDS_HOST_KERNELS();
     struct answer none = answer_of(mixture, "none", 2);
     top2_runs = 0;
     struct answer full = answer_of(mixture, "full", 2);

@@ -38,8 +38,9 @@ static rw_status probe_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_mul(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_output(g, 0)));
 }
 
+HOST_KERNEL_OF(probe_kernel)
 static const rw_op_def probe = { .name = "probe", .n_inputs = 1, .n_outputs = 1, .check = probe_check,
-                                 .kernel = { [RW_DEVICE_CPU] = probe_kernel }, .grad = probe_grad };
+                                 .kernel = HOST_KERNEL(probe_kernel), .grad = probe_grad };
 
 static rw_dtype inside; /* the precision that the region is recorded in */
 

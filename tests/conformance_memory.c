@@ -138,7 +138,7 @@ static void last_steps(const rw_tape *t, const rw_plan *p, size_t *last)
 /* 4 */
 Test(conformance_memory, bytes_held_drop_at_every_layer_of_backward_and_nothing_is_held_when_it_ends)
 {
-    NEEDS_HOST_KERNELS();
+    NEEDS_HOST_MEMORY();
     for (size_t k = 0; k < sizeof held_policies / sizeof *held_policies; k++) {
         struct bench b = bench_open(3, 2);
         ckpt_set_policy(b.t, held_policies[k]);
@@ -161,7 +161,7 @@ Test(conformance_memory, bytes_held_drop_at_every_layer_of_backward_and_nothing_
 /* 4. Were anything used that is not among the held bytes, the gradients would be NaN. */
 Test(conformance_memory, bytes_that_are_not_held_are_never_read)
 {
-    NEEDS_HOST_KERNELS();
+    NEEDS_HOST_MEMORY();
     for (size_t k = 0; k < sizeof held_policies / sizeof *held_policies; k++) {
         struct bench b = bench_open(3, 2);
         ckpt_set_policy(b.t, held_policies[k]);

@@ -4,7 +4,6 @@
 /* 1 */
 Test(conformance_replay, each_replayed_node_runs_exactly_twice_and_any_other_once)
 {
-    NEEDS_HOST_KERNELS();
     struct bench b = bench_open(1, 1);
     ckpt_set_policy(b.t, "full");
     rw_tensor *x = ramp(&b, "p", 8, 0.9f);
@@ -23,7 +22,6 @@ Test(conformance_replay, each_replayed_node_runs_exactly_twice_and_any_other_onc
 /* 7 */
 Test(conformance_replay, a_replayed_value_asked_for_twice_is_replayed_once)
 {
-    NEEDS_HOST_KERNELS();
     struct bench b = bench_open(1, 1);
     ckpt_set_policy(b.t, "full");
     rw_tensor *const p = ramp(&b, "p", 8, 0.5f);
@@ -40,7 +38,6 @@ Test(conformance_replay, a_replayed_value_asked_for_twice_is_replayed_once)
 /* 10 */
 Test(conformance_replay, a_trailing_op_whose_output_nobody_needs_is_not_replayed)
 {
-    NEEDS_HOST_KERNELS();
     struct bench b = bench_open(1, 1);
     ckpt_set_policy(b.t, "full");
     rw_tensor *const p = ramp(&b, "p", 8, 0.5f);
@@ -58,7 +55,6 @@ Test(conformance_replay, a_trailing_op_whose_output_nobody_needs_is_not_replayed
 /* 10 */
 Test(conformance_replay, a_region_from_which_nothing_is_needed_is_not_replayed)
 {
-    NEEDS_HOST_KERNELS();
     struct bench b = bench_open(1, 1);
     ckpt_set_policy(b.t, "full");
     const float c[4] = { 1, 2, 3, 4 };
@@ -129,8 +125,9 @@ static rw_status argmax_kernel(const rw_kernel *k)
     return RW_OK;
 }
 
+HOST_KERNEL_OF(argmax_kernel)
 static const rw_op_def argmax = { .name = "argmax", .n_inputs = 1, .n_outputs = 2, .flags = RW_OP_NO_GRADIENT,
-                                  .check = argmax_check, .kernel = { [RW_DEVICE_CPU] = argmax_kernel } };
+                                  .check = argmax_check, .kernel = HOST_KERNEL(argmax_kernel) };
 
 /* The index chooses rows of a table: backward of the look-up needs it again. */
 static rw_tensor *route(struct bench *b)
@@ -148,7 +145,6 @@ static rw_tensor *route(struct bench *b)
 
 Test(conformance_replay, an_integer_output_inside_a_region_is_replayed_and_gives_the_same_bytes)
 {
-    NEEDS_HOST_KERNELS();
     struct answer none = answer_of(route, "none", 1);
     cr_assert_eq(argmax_runs, 1);
     argmax_runs = 0;
@@ -216,7 +212,6 @@ static void expect_runs(const char *policy, const char *runs)
 /* The last op of a group leads to nothing that backward needs; values between the layers of a group are replayed. */
 Test(conformance_replay, uniform_with_a_chunk_that_does_not_divide_the_layers)
 {
-    NEEDS_HOST_KERNELS();
     expect_runs("uniform:1", "21212121212121");
     expect_runs("uniform:2", "22212221222121");
     expect_runs("uniform:3", "22222122222121");
@@ -228,7 +223,6 @@ Test(conformance_replay, uniform_with_a_chunk_that_does_not_divide_the_layers)
 
 Test(conformance_replay, block_with_more_regions_than_there_are)
 {
-    NEEDS_HOST_KERNELS();
     expect_runs("block:1", "21111111111111");
     expect_runs("block:6", "21212121212111");
     expect_runs("block:7", "21212121212121");
@@ -249,7 +243,6 @@ static rw_tensor *used_after(struct bench *b)
 
 Test(conformance_replay, a_value_made_inside_a_region_and_used_after_it_is_kept)
 {
-    NEEDS_HOST_KERNELS();
     struct answer none = answer_of(used_after, "none", 1);
     counted_clear();
     struct answer full = answer_of(used_after, "full", 1);
@@ -305,9 +298,10 @@ static rw_status noisy_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_mul(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_output(g, 1)));
 }
 
+HOST_KERNEL_OF(noisy_kernel)
 static const rw_op_def noisy = { .name = "noisy", .n_inputs = 1, .n_outputs = 2, .flags = RW_OP_RANDOM,
                                  .check = noisy_check,
-                                 .kernel = { [RW_DEVICE_CPU] = noisy_kernel }, .grad = noisy_grad };
+                                 .kernel = HOST_KERNEL(noisy_kernel), .grad = noisy_grad };
 
 static rw_tensor *noise_at_the_end(struct bench *b)
 {
@@ -322,7 +316,6 @@ static rw_tensor *noise_at_the_end(struct bench *b)
 
 Test(conformance_replay, an_auxiliary_output_of_a_regions_last_op_is_complete_in_replay)
 {
-    NEEDS_HOST_KERNELS();
     struct answer none = answer_of(noise_at_the_end, "none", 2);
     cr_assert_eq(noisy_runs, 1);
     noisy_runs = 0;

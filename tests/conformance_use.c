@@ -31,8 +31,9 @@ static rw_status brittle_kernel(const rw_kernel *k)
 
 static rw_status brittle_grad(rw_grad_call *g);
 
+HOST_KERNEL_OF(brittle_kernel)
 static const rw_op_def brittle = { .name = "brittle", .n_inputs = 1, .n_outputs = 1, .check = brittle_check,
-                                   .kernel = { [RW_DEVICE_CPU] = brittle_kernel }, .grad = brittle_grad };
+                                   .kernel = HOST_KERNEL(brittle_kernel), .grad = brittle_grad };
 
 /* 2 x dy by way of the op itself, so that it runs in backward, too: (x + dy/2)^2 - x^2 - (dy/2)^2 = x dy. */
 static rw_status brittle_grad(rw_grad_call *g)
@@ -104,7 +105,6 @@ static struct answer undisturbed(void)
 
 Test(conformance_use, a_failing_op_in_forward_replay_or_backward_leaves_tape_and_context_usable)
 {
-    NEEDS_HOST_KERNELS();
     struct answer expected = undisturbed();
     for (int run = 1; run <= 3; run++) { /* forward, replay, adjoint */
         fail_at_run(run, RW_ERR_DEVICE, &expected);
@@ -179,7 +179,6 @@ static int fail_while_adding(int run)
 
 Test(conformance_use, a_failed_backward_never_leaves_a_part_of_a_sum_as_a_gradient)
 {
-    NEEDS_HOST_KERNELS();
     cr_assert_eq(fail_while_adding(1), 0, "in forward nothing has been added");
     cr_assert_eq(fail_while_adding(2), 1, "before the replay only \"last\" is complete");
     cr_assert_eq(fail_while_adding(3), 1);
@@ -188,7 +187,6 @@ Test(conformance_use, a_failed_backward_never_leaves_a_part_of_a_sum_as_a_gradie
 /* 8. An allocation of backward fails, each one in turn. */
 Test(conformance_use, a_failing_allocation_in_backward_leaves_tape_and_context_usable)
 {
-    NEEDS_HOST_KERNELS();
     struct answer expected = undisturbed();
     int failures = 0;
     for (uint64_t i = 1;; i++) {
@@ -264,8 +262,9 @@ static rw_status report_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
 }
 
+HOST_KERNEL_OF(report_kernel)
 static const rw_op_def report = { .name = "report", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_STATEFUL,
-                                  .check = brittle_check, .kernel = { [RW_DEVICE_CPU] = report_kernel },
+                                  .check = brittle_check, .kernel = HOST_KERNEL(report_kernel),
                                   .grad = report_grad };
 
 static rw_tensor *reporting(struct bench *b)
@@ -284,7 +283,6 @@ static rw_tensor *reporting(struct bench *b)
 
 Test(conformance_use, maxima_and_losses_reported_on_the_side_are_reported_once_per_step_under_every_policy)
 {
-    NEEDS_HOST_KERNELS();
     struct answer none = answer_of(reporting, "none", 1);
     float expected[8];
     memcpy(expected, history, sizeof expected);

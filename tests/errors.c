@@ -198,10 +198,12 @@ static rw_status no_rule_kernel(const rw_kernel *k)
     return RW_OK;
 }
 
+HOST_KERNEL_OF(no_rule_kernel)
+
 Test(errors, an_op_without_a_gradient_rule)
 {
     static const rw_op_def op = { .name = "ruleless", .n_inputs = 1, .n_outputs = 1, .check = no_rule_check,
-                                  .kernel = { [RW_DEVICE_CPU] = no_rule_kernel } };
+                                  .kernel = HOST_KERNEL(no_rule_kernel) };
     rw_tensor *p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(3));
     rw_tensor *const y = rw_apply(b.t, &op, &p, 1, NULL, 0, NULL);
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_ERR_NO_GRADIENT);

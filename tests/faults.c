@@ -132,8 +132,9 @@ static rw_status fickle_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
 }
 
+HOST_KERNEL_OF(fickle_kernel)
 static rw_op_def fickle = { .name = "fickle", .n_inputs = 1, .n_outputs = 1, .check = fickle_check,
-                            .kernel = { [RW_DEVICE_CPU] = fickle_kernel }, .grad = fickle_grad };
+                            .kernel = HOST_KERNEL(fickle_kernel), .grad = fickle_grad };
 
 static rw_tensor *fickle_loss(struct bench *b)
 {

@@ -88,8 +88,9 @@ static rw_status captures_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_mul(rw_grad_tape(g), rw_grad_upstream(g, 0), captured));
 }
 
+HOST_KERNEL_OF(captures_kernel)
 static const rw_op_def captures = { .name = "captures", .n_inputs = 1, .n_outputs = 1, .check = captures_check,
-                                    .kernel = { [RW_DEVICE_CPU] = captures_kernel }, .grad = captures_grad };
+                                    .kernel = HOST_KERNEL(captures_kernel), .grad = captures_grad };
 
 Test(leaves, a_parameter_that_only_a_gradient_rule_reads_can_be_used_afterwards)
 {

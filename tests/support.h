@@ -12,9 +12,23 @@ struct bench {
 /* The device that every suite runs on: REWIND_TEST_DEVICE, "cpu" (also when unset) or "cuda". Ends the program on another value. */
 rw_device test_device(void);
 
-/* First in a test whose op of its own has a kernel for host memory only. Criterion must be included. */
-#define NEEDS_HOST_KERNELS() \
-    if (test_device() != RW_DEVICE_CPU) cr_skip_test("the test's own op runs in host memory")
+/* First in a test that looks into the arena itself. Criterion must be included. */
+#define NEEDS_HOST_MEMORY() \
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("the arena is not in host memory")
+
+/*
+ * A test's own op has one kernel, written for host memory. On another device it works on copies. Outside any function, then
+ * in the definition:
+ *     HOST_KERNEL_OF(square)
+ *     static const rw_op_def square_op = { ..., .kernel = HOST_KERNEL(square), ... };
+ */
+rw_status run_on_copies(const rw_kernel *k, rw_kernel_fn kernel);
+#define HOST_KERNEL_OF(name)                         \
+    static rw_status name##_away(const rw_kernel *k) \
+    {                                                \
+        return run_on_copies(k, name);               \
+    }
+#define HOST_KERNEL(name) { [RW_DEVICE_CPU] = name, [RW_DEVICE_CUDA] = name##_away }
 
 /* On that device. Ends the program when it isn't there: a suite that was asked for it must not pass on another. */
 struct bench bench_open(uint64_t seed, int threads);

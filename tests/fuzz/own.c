@@ -80,8 +80,9 @@ static rw_status pair_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, first && second ? rw_add(t, first, second) : first ? first : second);
 }
 
+HOST_KERNEL_OF(pair_cpu)
 const rw_op_def fuzz_pair = { .name = "fuzz_pair", .n_inputs = 1, .n_outputs = 2, .check = check_like,
-                              .kernel = { [RW_DEVICE_CPU] = pair_cpu }, .grad = pair_grad };
+                              .kernel = HOST_KERNEL(pair_cpu), .grad = pair_grad };
 
 /* top */
 
@@ -120,8 +121,9 @@ static rw_status top_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_contiguous(t, rw_broadcast_to(t, rw_reshape(t, rw_grad_upstream(g, 0), column), x)));
 }
 
+HOST_KERNEL_OF(top_cpu)
 const rw_op_def fuzz_top = { .name = "fuzz_top", .n_inputs = 1, .n_outputs = 2, .check = top_check,
-                             .kernel = { [RW_DEVICE_CPU] = top_cpu }, .grad = top_grad };
+                             .kernel = HOST_KERNEL(top_cpu), .grad = top_grad };
 
 /* jitter */
 
@@ -145,13 +147,14 @@ static rw_status jitter_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_grad_apply(g, &fuzz_jitter, &dy, 1, NULL, 0, NULL));
 }
 
+HOST_KERNEL_OF(jitter_cpu)
 const rw_op_def fuzz_jitter = { .name = "fuzz_jitter",
                                 .n_inputs = 1,
                                 .n_outputs = 1,
                                 .flags = RW_OP_RANDOM,
                                 .inplace = RW_OP_INPUT(0),
                                 .check = check_like,
-                                .kernel = { [RW_DEVICE_CPU] = jitter_cpu },
+                                .kernel = HOST_KERNEL(jitter_cpu),
                                 .grad = jitter_grad };
 
 /* noise and tally */
@@ -164,8 +167,9 @@ static rw_status noise_cpu(const rw_kernel *k)
     return RW_OK;
 }
 
+HOST_KERNEL_OF(noise_cpu)
 const rw_op_def fuzz_noise = { .name = "fuzz_noise", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_NONDETERMINISTIC,
-                               .check = check_like, .kernel = { [RW_DEVICE_CPU] = noise_cpu }, .grad = pass_on };
+                               .check = check_like, .kernel = HOST_KERNEL(noise_cpu), .grad = pass_on };
 
 static rw_status tally_cpu(const rw_kernel *k)
 {
@@ -174,10 +178,11 @@ static rw_status tally_cpu(const rw_kernel *k)
     return RW_OK;
 }
 
+HOST_KERNEL_OF(tally_cpu)
 const rw_op_def fuzz_tally = { .name = "fuzz_tally",
                                .n_inputs = 1,
                                .n_outputs = 1,
                                .flags = RW_OP_STATEFUL,
                                .check = check_like,
-                               .kernel = { [RW_DEVICE_CPU] = tally_cpu },
+                               .kernel = HOST_KERNEL(tally_cpu),
                                .grad = pass_on };
