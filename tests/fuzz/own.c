@@ -1,6 +1,8 @@
 /* See own.h. */
 #include "fuzz/own.h"
 
+#include "support.h"
+
 #include <rewind/ops.h>
 
 #include <signal.h>
