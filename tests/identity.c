@@ -129,6 +129,7 @@ Test(identity, float32_one_deep) { all_policies(RW_F32, 1); }
 Test(identity, float32_two_deep) { all_policies(RW_F32, 2); }
 Test(identity, float32_three_deep) { all_policies(RW_F32, 3); }
 Test(identity, bfloat16_one_deep) { all_policies(RW_BF16, 1); }
+Test(identity, float16_one_deep) { all_policies(RW_F16, 1); }
 Test(identity, bfloat16_three_deep) { all_policies(RW_BF16, 3); }
 Test(identity, float64_two_deep) { all_policies(RW_F64, 2); }
 

@@ -75,6 +75,7 @@ static void every_policy(enum model_kind kind, rw_dtype dtype, bool scores)
 
 Test(models, gpt_float32) { every_policy(MODEL_GPT, RW_F32, false); }
 Test(models, gpt_bfloat16) { every_policy(MODEL_GPT, RW_BF16, false); }
+Test(models, gpt_float16) { every_policy(MODEL_GPT, RW_F16, false); }
 Test(models, gpt_float64) { every_policy(MODEL_GPT, RW_F64, false); }
 Test(models, gpt_float32_with_scores) { every_policy(MODEL_GPT, RW_F32, true); }
 Test(models, gpt_bfloat16_with_scores) { every_policy(MODEL_GPT, RW_BF16, true); }

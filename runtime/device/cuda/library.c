@@ -14,6 +14,7 @@ static const char *const files[] = {
     [RW_LIBRARY_CUDNN] = "libcudnn.so." TEXT(RW_CUDNN_MAJOR),
 };
 
+#ifndef RW_CUDASIM
 /* RW_CUDA_LIBRARY_DIRS: folders of the build machine, each ended by a colon. */
 static void *open_in_folders(const char *file)
 {
@@ -26,6 +27,7 @@ static void *open_in_folders(const char *file)
     }
     return found;
 }
+#endif
 
 rw_status rw_cuda_library(struct rw_cuda *cuda, enum rw_library library, const char *const *names, void *const *to, size_t n)
 {
