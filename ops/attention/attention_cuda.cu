@@ -464,6 +464,7 @@ rw_status portable_forward(const rw_kernel *k, const att_call &c)
     switch (k->out[0].dtype) {
     case RW_F32: return c.d > 64 ? forward<float, 128>(k, c) : forward<float, 64>(k, c);
     case RW_BF16: return c.d > 64 ? forward<bf16, 128>(k, c) : forward<bf16, 64>(k, c);
+    case RW_F16: return c.d > 64 ? forward<f16, 128>(k, c) : forward<f16, 64>(k, c);
     case RW_F64: return forward<double, 64>(k, c);
     default: return RW_ERR_UNSUPPORTED;
     }
@@ -474,6 +475,7 @@ rw_status portable_backward(const rw_kernel *k, const att_call &c)
     switch (k->out[0].dtype) {
     case RW_F32: return c.d > 64 ? backward<float, 128>(k, c) : backward<float, 64>(k, c);
     case RW_BF16: return c.d > 64 ? backward<bf16, 128>(k, c) : backward<bf16, 64>(k, c);
+    case RW_F16: return c.d > 64 ? backward<f16, 128>(k, c) : backward<f16, 64>(k, c);
     case RW_F64: return backward<double, 64>(k, c);
     default: return RW_ERR_UNSUPPORTED;
     }

@@ -64,9 +64,9 @@ static rw_status update(void *state, const struct rw_optim_tensor *tensors, cons
     return RW_OK;
 }
 
-static rw_status widen(void *device, float *to, const void *from, int64_t n)
+static rw_status widen(void *device, float *to, const void *from, rw_dtype dtype, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) to[i] = bf16_to_f32(((const uint16_t *)from)[i]);
+    for (int64_t i = 0; i < n; i++) to[i] = half_to_f32(((const uint16_t *)from)[i], dtype);
     return RW_OK;
 }
 

@@ -66,8 +66,8 @@ struct rw_optim_fns {
     /* Queues the update of all tensors that are due. */
     rw_status (*update)(void *state, const struct rw_optim_tensor *tensors, const struct rw_optim_step *steps, size_t n,
                         int threads);
-    /* bfloat16 to float32 */
-    rw_status (*widen)(void *device, float *to, const void *from, int64_t n);
+    /* Elements of a type of 16 bits to float32. */
+    rw_status (*widen)(void *device, float *to, const void *from, rw_dtype dtype, int64_t n);
     /*
      * Scales the gradients so that the norm of all of them is max_norm, if it is larger. Waits, and reads, only for
      * ret_norm, which may be NULL.

@@ -130,6 +130,7 @@ __global__ void __launch_bounds__(THREADS)
     switch (t.dtype) {
     case RW_F64: update_doubles(t, s.d, from, n); break;
     case RW_BF16: update_chunk<bf16>(t, s.f, from, n); break;
+    case RW_F16: update_chunk<f16>(t, s.f, from, n); break;
     default: update_chunk<float>(t, s.f, from, n);
     }
 }
@@ -236,18 +237,21 @@ rw_status update_all(void *state, const rw_optim_tensor *, const rw_optim_step *
     return rw_cuda_launched(&k);
 }
 
-__global__ void __launch_bounds__(THREADS) widen_kernel(float *to, const bf16 *from, int64_t n)
+template <typename T> __global__ void __launch_bounds__(THREADS) widen_kernel(float *to, const T *from, int64_t n)
 {
     constexpr int P = 4;
     const int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * P;
-    for (int64_t l = i; l < i + P && l < n; l++) to[l] = __bfloat162float(from[l]);
+    for (int64_t l = i; l < i + P && l < n; l++) to[l] = ::widen(from[l]);
 }
 
-rw_status widen_all(void *device, float *to, const void *from, int64_t n)
+rw_status widen_all(void *device, float *to, const void *from, rw_dtype dtype, int64_t n)
 {
     const rw_kernel k = on_stream(device);
     if (!n) return RW_OK;
-    RW_LAUNCH(widen_kernel, blocks_for(n, 4 * THREADS), THREADS, 0, &k, to, static_cast<const bf16 *>(from), n);
+    if (dtype == RW_F16)
+        RW_LAUNCH(widen_kernel<f16>, blocks_for(n, 4 * THREADS), THREADS, 0, &k, to, static_cast<const f16 *>(from), n);
+    else
+        RW_LAUNCH(widen_kernel<bf16>, blocks_for(n, 4 * THREADS), THREADS, 0, &k, to, static_cast<const bf16 *>(from), n);
     return rw_cuda_launched(&k);
 }
 
@@ -301,6 +305,7 @@ __global__ void __launch_bounds__(THREADS) squares_kernel(double *sums, const __
         switch (dtype) {
         case RW_F64: sum += squares<double>(data, from, n); break;
         case RW_BF16: sum += squares<bf16>(data, from, n); break;
+        case RW_F16: sum += squares<f16>(data, from, n); break;
         default: sum += squares<float>(data, from, n);
         }
     });
@@ -344,6 +349,7 @@ __global__ void __launch_bounds__(THREADS)
         switch (dtype) {
         case RW_F64: scale<double>(data, from, n, factor); break;
         case RW_BF16: scale<bf16>(data, from, n, factor); break;
+        case RW_F16: scale<f16>(data, from, n, factor); break;
         default: scale<float>(data, from, n, factor);
         }
     });

@@ -74,6 +74,8 @@ __device__ __forceinline__ void round_to(double z, double *to) { *to = z; }
 __device__ __forceinline__ void round_to(double z, float *to) { *to = static_cast<float>(z); }
 __device__ __forceinline__ void round_to(double z, bf16 *to) { *to = __float2bfloat16_rn(static_cast<float>(z)); }
 
+__device__ __forceinline__ void round_to(double z, f16 *to) { *to = __float2half_rn(static_cast<float>(z)); }
+
 /* Rounding to the type may reach 1, which is not in the interval: then the neighbour below it is taken. */
 __device__ __forceinline__ void round_below_one(double z, double *to) { *to = z; }
 
@@ -87,6 +89,12 @@ __device__ __forceinline__ void round_below_one(double z, bf16 *to)
 {
     const float x = __bfloat162float(__float2bfloat16_rn(static_cast<float>(z)));
     *to = __float2bfloat16_rn(x < 1 ? x : 0x1.fep-1f);
+}
+
+__device__ __forceinline__ void round_below_one(double z, f16 *to)
+{
+    const float x = __half2float(__float2half_rn(static_cast<float>(z)));
+    *to = __float2half_rn(x < 1 ? x : 0x1.ffcp-1f);
 }
 
 /* Box and Muller: words 2i and 2i + 1 give elements 2i (cosine) and 2i + 1 (sine). */

@@ -236,6 +236,9 @@ template <> struct rounded<float> {
 template <> struct rounded<bf16> {
     static __host__ __device__ bf16 of(double x) { return __float2bfloat16_rn(odd_float(x)); }
 };
+template <> struct rounded<f16> {
+    static __host__ __device__ f16 of(double x) { return __float2half_rn(odd_float(x)); }
+};
 template <> struct rounded<int32_t> {
     static __host__ __device__ int32_t of(double x)
     {
@@ -248,6 +251,7 @@ __device__ __forceinline__ double exact(float x) { return static_cast<double>(x)
 __device__ __forceinline__ double exact(double x) { return x; }
 __device__ __forceinline__ double exact(int32_t x) { return static_cast<double>(x); }
 __device__ __forceinline__ double exact(bf16 x) { return static_cast<double>(__bfloat162float(x)); }
+__device__ __forceinline__ double exact(f16 x) { return static_cast<double>(__half2float(x)); }
 
 template <typename From, typename To> struct cast_of {
     using In = From;
@@ -255,18 +259,23 @@ template <typename From, typename To> struct cast_of {
     static constexpr int inputs = 1, outputs = 1;
     __device__ __forceinline__ void operator()(const From *x, To *y) const { *y = rounded<To>::of(exact(*x)); }
 };
-template <> struct cast_of<float, bf16> {
+/* The frequent ones need no double. */
+template <typename Half> struct narrowing {
     using In = float;
-    using Out = bf16;
+    using Out = Half;
     static constexpr int inputs = 1, outputs = 1;
-    __device__ __forceinline__ void operator()(const float *x, bf16 *y) const { *y = __float2bfloat16_rn(*x); }
+    __device__ __forceinline__ void operator()(const float *x, Half *y) const { *y = narrow<Half>(*x); }
 };
-template <> struct cast_of<bf16, float> {
-    using In = bf16;
+template <typename Half> struct widening {
+    using In = Half;
     using Out = float;
     static constexpr int inputs = 1, outputs = 1;
-    __device__ __forceinline__ void operator()(const bf16 *x, float *y) const { *y = __bfloat162float(*x); }
+    __device__ __forceinline__ void operator()(const Half *x, float *y) const { *y = widen(*x); }
 };
+template <> struct cast_of<float, bf16> : narrowing<bf16> {};
+template <> struct cast_of<float, f16> : narrowing<f16> {};
+template <> struct cast_of<bf16, float> : widening<bf16> {};
+template <> struct cast_of<f16, float> : widening<f16> {};
 
 template <typename F> rw_status with_any_type(rw_dtype dtype, F f)
 {

@@ -54,7 +54,7 @@ static rw_status copy_master(const rw_adamw *opt, size_t i)
 {
     const struct rw_optim_tensor *const t = &opt->tensors[i];
     opt->states[i].version = opt->states[i].param->version;
-    return opt->fns->widen(opt->ctx->device_state, t->master, t->param, t->n);
+    return opt->fns->widen(opt->ctx->device_state, t->master, t->param, t->dtype, t->n);
 }
 
 static rw_status add_state(rw_adamw *opt, struct rw_param *p)

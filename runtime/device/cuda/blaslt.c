@@ -114,6 +114,7 @@ static cudaDataType_t data_type(int32_t dtype)
     switch (dtype) {
     case RW_F64: return CUDA_R_64F;
     case RW_BF16: return CUDA_R_16BF;
+    case RW_F16: return CUDA_R_16F;
     default: return CUDA_R_32F;
     }
 }

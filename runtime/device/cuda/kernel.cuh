@@ -12,8 +12,10 @@
 #include "ops/random/philox.h"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 using bf16 = __nv_bfloat16;
+using f16 = __half;
 
 /* Sums and functions of T are computed in this type. */
 template <typename T> struct rw_wide { using type = float; };
@@ -23,12 +25,14 @@ template <typename T> using wide = typename rw_wide<T>::type;
 __device__ __forceinline__ float widen(float x) { return x; }
 __device__ __forceinline__ double widen(double x) { return x; }
 __device__ __forceinline__ float widen(bf16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float widen(f16 x) { return __half2float(x); }
 
 /* Rounds once, to nearest even. */
 template <typename T> __device__ __forceinline__ T narrow(wide<T> x);
 template <> __device__ __forceinline__ float narrow<float>(float x) { return x; }
 template <> __device__ __forceinline__ double narrow<double>(double x) { return x; }
 template <> __device__ __forceinline__ bf16 narrow<bf16>(float x) { return __float2bfloat16_rn(x); }
+template <> __device__ __forceinline__ f16 narrow<f16>(float x) { return __float2half_rn(x); }
 
 /* Sixteen bytes of elements: one load or store instruction when the address is a multiple of 16. */
 template <typename T> struct alignas(16) pack {
@@ -119,13 +123,14 @@ static inline index_guard guard_of(const rw_kernel *k)
     return { static_cast<const struct rw_cuda *>(k->device)->bad_step, k->serial };
 }
 
-/* Calls f with a value of the element type: f(float()), f(double()), f(bf16()). RW_ERR_UNSUPPORTED for the others. */
+/* Calls f with a value of the element type: f(float()), f(double()), f(bf16()), f(f16()). RW_ERR_UNSUPPORTED for the others. */
 template <typename F> static inline rw_status with_float_type(rw_dtype dtype, F f)
 {
     switch (dtype) {
     case RW_F32: return f(float());
     case RW_F64: return f(double());
     case RW_BF16: return f(bf16());
+    case RW_F16: return f(f16());
     default: return RW_ERR_UNSUPPORTED;
     }
 }
