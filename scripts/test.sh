@@ -92,6 +92,11 @@ simulated() {
         REWIND_TEST_DEVICE=cuda REWIND_FUZZ_PROGRAMS=${REWIND_SIM_FUZZ_PROGRAMS:-25} REWIND_FUZZ_MAX=12 \
             suite "$label$t" "$@" "$dir/tests/$t"
     done <"$dir/tests/sim_suites.txt"
+    # Once more where work waits for synchronisation and the host faults when it touches device memory.
+    if [ -z "$label" ] && grep -qx sim_graph "$dir/tests/sim_suites.txt"; then
+        REWIND_TEST_DEVICE=cuda CUDASIM_STRICT=1 CUDASIM_LAZY=1 CUDASIM_SEED=2 \
+            suite "sim_graph, strict and lazy" "$@" "$dir/tests/sim_graph"
+    fi
 }
 
 main() {

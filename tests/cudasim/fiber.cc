@@ -8,6 +8,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#if __has_include(<valgrind/memcheck.h>)
+#include <valgrind/memcheck.h>
+#else
+#define VALGRIND_STACK_REGISTER(low, high) 0
+#define VALGRIND_MAKE_MEM_UNDEFINED(at, size) 0
+#endif
+
 #ifdef CUDASIM_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
@@ -94,6 +101,7 @@ fiber *fiber_create(void (*entry)())
     fiber *f = new fiber;
     f->bottom = static_cast<char *>(map) + page;
     f->size = stack_size;
+    (void)VALGRIND_STACK_REGISTER(f->bottom, static_cast<char *>(f->bottom) + f->size - 1);
     fiber_reset(f, entry);
     return f;
 }
@@ -103,6 +111,7 @@ void fiber_reset(fiber *f, void (*entry)())
 #ifdef CUDASIM_ASAN
     __asan_unpoison_memory_region(f->bottom, f->size);
 #endif
+    (void)VALGRIND_MAKE_MEM_UNDEFINED(f->bottom, f->size);
     f->fake = nullptr;
     f->sp = first_frame(static_cast<char *>(f->bottom) + f->size, entry);
 }
