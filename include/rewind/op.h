@@ -151,7 +151,8 @@ struct rw_op_def {
     rw_op_cost (*cost)(const rw_op_call *call);
     /** Random elements drawn; NULL: the elements of output 0. */
     int64_t (*draws)(const rw_op_call *call);
-    /** Bytes of workspace on a device, a function of the call alone. NULL: 0. */
+    /** Bytes of workspace on a device, a function of the call alone. NULL: 0. SIZE_MAX: out of memory while asking a
+        library; the plan is then not made, and asked for again the next time. */
     size_t (*workspace)(const rw_op_call *call, rw_device device);
 };
 

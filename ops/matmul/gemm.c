@@ -219,13 +219,11 @@ size_t rw_gemm_workspace(const rw_op_call *call, rw_device device, const struct 
 {
 #ifdef RW_HAVE_CUDA
     if (device == RW_DEVICE_CUDA)
-        return rw_gemm_workspace_cuda(call->ctx->device_state, g, call->in[0].layout->offset,
-                                      call->in[1].layout->offset, call->n_inputs > 2 ? call->in[2].layout->offset : 0);
+        return rw_gemm_workspace_cuda(call->ctx->device_state, g, call->in, call->n_inputs > 2);
 #endif
     const struct rw_cpu *const cpu = call->ctx->device_state;
     struct gemm_plan p;
-    /* Allocates nothing of ours; a failure of oneDNN comes again, and is reported, when the kernel runs. */
-    return rw_gemm_plan(g, cpu->onednn, call->ctx->threads, &p) ? 0 : p.workspace;
+    return rw_gemm_plan(g, cpu->onednn, call->ctx->threads, &p) ? SIZE_MAX : p.workspace;
 }
 
 /* ---- the run ---- */

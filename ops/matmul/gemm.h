@@ -52,9 +52,8 @@ rw_status rw_gemm_plan(const struct gemm *g, const struct rw_onednn *onednn, int
 /* Bytes of workspace of a recorded call. */
 size_t rw_gemm_workspace(const rw_op_call *call, rw_device device, const struct gemm *g);
 
-/* The same on CUDA, for operands that start at these elements of their buffers. In matmul_cuda.cu. */
-size_t rw_gemm_workspace_cuda(void *device, const struct gemm *g, int64_t offset_a, int64_t offset_b,
-                              int64_t offset_bias);
+/* The same on CUDA, of the call's inputs. In matmul_cuda.cu. */
+size_t rw_gemm_workspace_cuda(void *device, const struct gemm *g, const rw_desc *in, bool bias);
 
 /* Carries it out. tile: the own loops of this instruction set. */
 typedef void (*rw_gemm_tile_fn)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,

@@ -45,10 +45,10 @@ batch joined(const gemm &g)
     return r;
 }
 
-/* Bytes that every address is a multiple of, 16 at most: that of the first element and those a batch stride away. */
-int32_t alignment_of(rw_dtype dtype, int64_t offset, const int64_t *strides, int n)
+/* Bytes that the addresses of a batch are multiples of, 16 at most, when the first one is. */
+int32_t alignment_of(rw_dtype dtype, const int64_t *strides, int n)
 {
-    uint64_t bits = static_cast<uint64_t>(offset) | 16;
+    uint64_t bits = 16;
     for (int i = 0; i < n; i++) bits |= static_cast<uint64_t>(strides[i]);
     const uint64_t bytes = (bits & (~bits + 1)) * rw_dtype_size(dtype);
     return static_cast<int32_t>(bytes < 16 ? bytes : 16);
@@ -65,26 +65,55 @@ void describe_dense(gemm *g, gemm_operand *x, int64_t rows, int64_t cols)
     }
 }
 
+/*
+ * What the library reads of an operand. One that begins off an aligned address is copied as it lies: with its own alignment
+ * it would get an algorithm of its own, and so other bits than the same numbers elsewhere (law 1).
+ */
+enum reading { IN_PLACE, AS_IT_LIES, MADE_DENSE };
+
 struct plan {
     bool own;
-    bool pack_a, pack_b;
-    gemm g; /* after packing */
+    reading a, b, bias;
+    gemm g; /* as the library reads it */
     batch outer;
     rw_blaslt_product product;
-    size_t pack_a_bytes, pack_b_bytes, library_bytes;
+    size_t a_bytes, b_bytes, bias_bytes, library_bytes;
 
-    size_t workspace() const { return pack_a_bytes + pack_b_bytes + library_bytes; }
+    size_t workspace() const { return a_bytes + b_bytes + bias_bytes + library_bytes; }
 };
 
-/* offsets: of the first elements in their buffers, whose addresses are multiples of 256 */
-rw_status make_plan(rw_blaslt *lt, const gemm &g, int64_t offset_a, int64_t offset_b, int64_t offset_bias, plan *p)
+bool begins_aligned(rw_dtype dtype, const rw_layout *l)
+{
+    return static_cast<uint64_t>(l->offset) * rw_dtype_size(dtype) % 16 == 0;
+}
+
+size_t span_bytes(rw_dtype dtype, const rw_layout *l)
+{
+    return static_cast<size_t>(aligned(l->span * static_cast<int64_t>(rw_dtype_size(dtype))));
+}
+
+reading reading_of(const gemm &g, const gemm_operand &x, const rw_layout *l)
+{
+    return x.pack_bytes ? MADE_DENSE : begins_aligned(g.dtype, l) ? IN_PLACE : AS_IT_LIES;
+}
+
+size_t copy_bytes(const gemm &g, const gemm_operand &x, const rw_layout *l, reading r)
+{
+    return r == MADE_DENSE ? static_cast<size_t>(aligned(x.pack_bytes)) : r == AS_IT_LIES ? span_bytes(g.dtype, l) : 0;
+}
+
+/* The layouts of both operands and of the bias, NULL without one. Their buffers' addresses are multiples of 256. */
+rw_status make_plan(rw_blaslt *lt, const gemm &g, const rw_layout *a, const rw_layout *b, const rw_layout *bias, plan *p)
 {
     *p = {};
     p->g = g;
     p->own = !g.k || !g.m || !g.n || !g.n_batch;
     if (p->own) return RW_OK;
-    if (g.a.pack_bytes) describe_dense(&p->g, &p->g.a, g.m, g.k), p->pack_a = true;
-    if (g.b.pack_bytes) describe_dense(&p->g, &p->g.b, g.k, g.n), p->pack_b = true;
+    p->a = reading_of(g, g.a, a);
+    p->b = reading_of(g, g.b, b);
+    p->bias = bias && !begins_aligned(g.dtype, bias) ? AS_IT_LIES : IN_PLACE;
+    if (p->a == MADE_DENSE) describe_dense(&p->g, &p->g.a, g.m, g.k);
+    if (p->b == MADE_DENSE) describe_dense(&p->g, &p->g.b, g.k, g.n);
     p->outer = joined(p->g);
     const int inner = p->outer.rank - 1;
     rw_blaslt_product *const q = &p->product;
@@ -93,11 +122,11 @@ rw_status make_plan(rw_blaslt *lt, const gemm &g, int64_t offset_a, int64_t offs
     q->batch = inner < 0 ? 1 : p->outer.dim[inner];
     q->a_batch = inner < 0 ? 0 : p->outer.a[inner];
     q->b_batch = inner < 0 ? 0 : p->outer.b[inner];
-    q->a_align = alignment_of(g.dtype, p->pack_a ? 0 : offset_a, p->g.a.batch, g.batch_rank);
-    q->b_align = alignment_of(g.dtype, p->pack_b ? 0 : offset_b, p->g.b.batch, g.batch_rank);
+    q->a_align = alignment_of(g.dtype, p->g.a.batch, g.batch_rank);
+    q->b_align = alignment_of(g.dtype, p->g.b.batch, g.batch_rank);
     const int64_t each = g.n_batch > 1 ? g.m * g.n : 0;
-    q->c_align = alignment_of(g.dtype, 0, &each, 1);
-    q->bias_align = g.has_bias ? alignment_of(g.dtype, offset_bias, nullptr, 0) : 0;
+    q->c_align = alignment_of(g.dtype, &each, 1);
+    q->bias_align = g.has_bias ? 16 : 0;
     q->dtype = g.dtype;
     q->bias = g.has_bias;
     bool has = false;
@@ -109,8 +138,9 @@ rw_status make_plan(rw_blaslt *lt, const gemm &g, int64_t offset_a, int64_t offs
         p->library_bytes = 0;
         return RW_OK;
     }
-    if (p->pack_a) p->pack_a_bytes = static_cast<size_t>(aligned(g.a.pack_bytes));
-    if (p->pack_b) p->pack_b_bytes = static_cast<size_t>(aligned(g.b.pack_bytes));
+    p->a_bytes = copy_bytes(g, g.a, a, p->a);
+    p->b_bytes = copy_bytes(g, g.b, b, p->b);
+    p->bias_bytes = p->bias == AS_IT_LIES ? span_bytes(g.dtype, bias) : 0;
     return RW_OK;
 }
 
@@ -194,21 +224,26 @@ template <typename T> rw_status run_own(const rw_kernel *k, const gemm &g)
 
 /* ---- the run ---- */
 
+const void *copied_as_it_lies(const rw_kernel *k, int input, void *to)
+{
+    const rw_view &x = k->in[input];
+    cudaMemcpyAsync(to, x.data, static_cast<size_t>(x.layout->span) * rw_dtype_size(x.dtype), cudaMemcpyDeviceToDevice, rw_stream(k));
+    return to; /* a failure is seen by rw_cuda_launched() */
+}
+
 template <typename T> rw_status run_library(const rw_kernel *k, const gemm &g, plan *p)
 {
     rw_blaslt *const lt = static_cast<const rw_cuda *>(k->device)->blaslt;
-    char *const workspace = static_cast<char *>(k->workspace);
-    const T *a = static_cast<const T *>(g.a.data), *b = static_cast<const T *>(g.b.data);
+    char *const for_a = static_cast<char *>(k->workspace), *const for_b = for_a + p->a_bytes;
+    char *const for_bias = for_b + p->b_bytes, *const scratch = for_bias + p->bias_bytes;
     if (k->workspace_bytes < p->workspace()) return RW_ERR_MEMORY;
-    if (p->pack_a) {
-        pack_operand<T>(k, g, g.a, workspace, g.m, g.k);
-        a = reinterpret_cast<const T *>(workspace);
-    }
-    if (p->pack_b) {
-        pack_operand<T>(k, g, g.b, workspace + p->pack_a_bytes, g.k, g.n);
-        b = reinterpret_cast<const T *>(workspace + p->pack_a_bytes);
-    }
-    char *const scratch = workspace + p->pack_a_bytes + p->pack_b_bytes;
+    if (p->a == MADE_DENSE) pack_operand<T>(k, g, g.a, for_a, g.m, g.k);
+    if (p->b == MADE_DENSE) pack_operand<T>(k, g, g.b, for_b, g.k, g.n);
+    if (p->a == AS_IT_LIES) copied_as_it_lies(k, 0, for_a);
+    if (p->b == AS_IT_LIES) copied_as_it_lies(k, 1, for_b);
+    const T *const a = static_cast<const T *>(p->a == IN_PLACE ? g.a.data : for_a);
+    const T *const b = static_cast<const T *>(p->b == IN_PLACE ? g.b.data : for_b);
+    const void *const bias = p->bias == IN_PLACE ? g.bias : copied_as_it_lies(k, 2, for_bias);
     int64_t calls = 1;
     for (int i = 0; i < p->outer.rank - 1; i++) calls *= p->outer.dim[i];
     for (int64_t call = 0; call < calls; call++) {
@@ -220,7 +255,7 @@ template <typename T> rw_status run_library(const rw_kernel *k, const gemm &g, p
         }
         T *const c = static_cast<T *>(g.c) + call * p->product.batch * g.m * g.n;
         const rw_status status =
-            rw_blaslt_run(lt, &p->product, a + at_a, b + at_b, g.bias, c, scratch, p->library_bytes);
+            rw_blaslt_run(lt, &p->product, a + at_a, b + at_b, bias, c, scratch, p->library_bytes);
         if (status) return status;
     }
     return rw_cuda_launched(k);
@@ -233,8 +268,8 @@ rw_status run(const rw_kernel *k, gemm *g, bool bias)
     g->b.data = k->in[1].data;
     g->bias = bias ? k->in[2].data : nullptr;
     g->c = k->out[0].data;
-    const rw_status status = make_plan(static_cast<const rw_cuda *>(k->device)->blaslt, *g, k->in[0].layout->offset,
-                                       k->in[1].layout->offset, bias ? k->in[2].layout->offset : 0, &p);
+    const rw_status status = make_plan(static_cast<const rw_cuda *>(k->device)->blaslt, *g, k->in[0].layout,
+                                       k->in[1].layout, bias ? k->in[2].layout : nullptr, &p);
     if (status) return status;
     return with_float_type(g->dtype, [&](auto type) {
         using T = decltype(type);
@@ -244,11 +279,11 @@ rw_status run(const rw_kernel *k, gemm *g, bool bias)
 
 } // namespace
 
-extern "C" size_t rw_gemm_workspace_cuda(void *device, const gemm *g, int64_t offset_a, int64_t offset_b, int64_t offset_bias)
+extern "C" size_t rw_gemm_workspace_cuda(void *device, const gemm *g, const rw_desc *in, bool bias)
 {
     plan p;
-    /* A failure comes again, and is reported, when the kernel runs. */
-    if (make_plan(static_cast<const rw_cuda *>(device)->blaslt, *g, offset_a, offset_b, offset_bias, &p)) return 0;
+    if (make_plan(static_cast<const rw_cuda *>(device)->blaslt, *g, in[0].layout, in[1].layout, bias ? in[2].layout : nullptr, &p))
+        return SIZE_MAX;
     return p.workspace();
 }
 

@@ -189,6 +189,7 @@ static rw_status emit(struct emitter *e, uint32_t n, uint8_t kind)
         e->current[b] = buffer;
     }
     const size_t workspace = workspace_bytes(e->t, node);
+    if (workspace == SIZE_MAX) return RW_ERR_MEMORY;
     if (workspace) {
         const uint32_t buffer = add_buffer(e, (struct rw_buffer){ .value = RW_NONE_ID, .place = RW_PLACE_ARENA,
                                                                   .bytes = workspace });
