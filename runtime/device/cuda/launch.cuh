@@ -23,7 +23,9 @@ static inline cudaStream_t rw_stream(const rw_kernel *k)
 template <typename... P, typename... A>
 static inline void rw_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, A... args)
 {
-    cudasim::launch(name, grid, block, shared, stream, [=] { kernel(static_cast<P>(args)...); });
+    /* With the kernel's address: more than 48 KiB of dynamic shared memory has to be asked for, as on a device. */
+    cudasim::launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
+                    [=] { kernel(static_cast<P>(args)...); });
 }
 
 #define RW_LAUNCH(kernel, grid, block, shared, k, ...) rw_launch(#kernel, kernel, grid, block, shared, rw_stream(k), __VA_ARGS__)
