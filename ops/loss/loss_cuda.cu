@@ -13,7 +13,10 @@ namespace {
 
 constexpr int ROW_THREADS = 512, SUM_THREADS = 1024, THREADS = 256;
 
-/* A row cut into packs at the multiples of a pack in its buffer: the first and the last may be cut off. */
+/*
+ * A row cut into packs at the multiples of a pack in the tensor: the first and the last may be cut off. Where the tensor itself
+ * begins off such a multiple the cut is the same, and packs are read one by one.
+ */
 template <typename T> struct row_packs {
     static constexpr int P = pack<T>::size;
     int64_t n;
@@ -106,14 +109,14 @@ template <typename W> __device__ __forceinline__ exponentials<W> block_join(expo
 
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS)
-    lse_kernel(const T *x, int64_t place, const int32_t *target, wide<T> *lse, double *loss, int64_t classes,
+    lse_kernel(const T *x, const int32_t *target, wide<T> *lse, double *loss, int64_t classes,
                int64_t ignore, index_guard guard)
 {
     using W = wide<T>;
     __shared__ W shared[64];
     const int64_t row = blockIdx.x;
     const T *const logits = x + row * classes;
-    const row_packs<T> r(logits, logits, place + row * classes, classes);
+    const row_packs<T> r(logits, logits, row * classes, classes);
     exponentials<W> e = { -W(INFINITY), W(0) };
     const T none = narrow<T>(-W(INFINITY));
     pack<T> next = r.load(logits, threadIdx.x, none);
@@ -172,14 +175,14 @@ __global__ void __launch_bounds__(SUM_THREADS)
 /* y may be x: a thread reads what it writes, and reads it first. */
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS)
-    backward_kernel(const T *x, T *y, int64_t place, const int32_t *target, const wide<T> *lse, const double *factor,
+    backward_kernel(const T *x, T *y, const int32_t *target, const wide<T> *lse, const double *factor,
                     int64_t classes, int64_t ignore, index_guard guard)
 {
     using W = wide<T>;
     const int64_t row = blockIdx.x;
     const T *const logits = x + row * classes;
     T *const to = y + row * classes;
-    const row_packs<T> r(logits, to, place + row * classes, classes);
+    const row_packs<T> r(logits, to, row * classes, classes);
     const int32_t t = target[row];
     const bool counts = t != ignore && t >= 0 && t < classes;
     const W f = counts ? static_cast<W>(*factor) : W(0), base = lse[row];
@@ -290,7 +293,7 @@ extern "C" rw_status rw_cross_entropy_cuda(const rw_kernel *k)
         using T = decltype(type);
         const T *const x = static_cast<const T *>(k->in[0].data);
         if (rows)
-            RW_LAUNCH(lse_kernel<T>, static_cast<unsigned>(rows), ROW_THREADS, 0, k, x, l->offset, target,
+            RW_LAUNCH(lse_kernel<T>, static_cast<unsigned>(rows), ROW_THREADS, 0, k, x, target,
                       static_cast<wide<T> *>(k->out[1].data), loss, classes, ignore, guard_of(k));
         RW_LAUNCH(mean_kernel<wide<T>>, 1, SUM_THREADS, 0, k, loss, target, rows, ignore,
                   static_cast<wide<T> *>(k->out[0].data));
@@ -311,7 +314,7 @@ extern "C" rw_status rw_cross_entropy_backward_cuda(const rw_kernel *k)
         RW_LAUNCH(factor_kernel<wide<T>>, 1, SUM_THREADS, 0, k, target, rows, ignore,
                   static_cast<const wide<T> *>(k->in[3].data), factor);
         RW_LAUNCH(backward_kernel<T>, static_cast<unsigned>(rows), ROW_THREADS, 0, k,
-                  static_cast<const T *>(k->in[0].data), static_cast<T *>(k->out[0].data), l->offset, target,
+                  static_cast<const T *>(k->in[0].data), static_cast<T *>(k->out[0].data), target,
                   static_cast<const wide<T> *>(k->in[2].data), factor, classes, ignore, guard_of(k));
         return rw_cuda_launched(k);
     });

@@ -1,6 +1,6 @@
 /*
  * layernorm and rmsnorm on CUDA. A row is held in the registers of a warp, a wide one in those of a block, and read
- * once. Rows that are too wide for that, or whose packs are not aligned, are read again for every sum.
+ * once. Rows that are too wide for that, or that do not divide into packs, are read again for every sum.
  *
  * The backward takes the statistics again. A block of it takes a run of rows and sums dweight and dbias column by
  * column in registers, then into the workspace; a second kernel adds the blocks. Their number follows from the shape
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
     for (int p = 0; p < PACKS; p++) {
         const int at = row::place(p, t);
         if (at >= n) continue;
-        const pack<T> w = load_pack(weight + at), b = a.bias ? load_pack(bias + at) : pack<T>{};
+        const pack<T> w = load_pack_anywhere(weight + at), b = a.bias ? load_pack_anywhere(bias + at) : pack<T>{};
         pack<T> out;
 #pragma unroll
         for (int e = 0; e < row::size; e++)
@@ -160,7 +160,7 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         if (row::place(p, t) >= n) continue;
-        const pack<T> w = load_pack(weight + row::place(p, t));
+        const pack<T> w = load_pack_anywhere(weight + row::place(p, t));
 #pragma unroll
         for (int e = 0; e < row::size; e++) {
             const float d = widen(x.v[p].x[e]) - mean, h = widen(dy.v[p].x[e]) * widen(w.x[e]);
@@ -176,7 +176,7 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
     for (int p = 0; p < PACKS; p++) {
         const int at = row::place(p, t);
         if (at >= n) continue;
-        const pack<T> w = load_pack(weight + at);
+        const pack<T> w = load_pack_anywhere(weight + at);
         pack<T> out;
 #pragma unroll
         for (int e = 0; e < row::size; e++) {

@@ -299,7 +299,7 @@ struct rw_reduce_cut rw_reduce_cut(const struct rw_reduce_plan *p, const rw_layo
     struct rw_reduce_cut c = { .pack = 1, .lanes = 1, .chunks = 1, .parts = 1 };
     const int32_t pack = (int32_t)(16 / rw_dtype_size(dtype));
     const bool lone = p->run_reduced && p->rows.numel == 1 && p->groups.numel == 1; /* its rest is read one by one */
-    if (dtype != RW_F64 && in->offset % pack == 0 && (lone || p->run % pack == 0)) c.pack = pack;
+    if (dtype != RW_F64 && (lone || p->run % pack == 0)) c.pack = pack;
     if (p->run_reduced) cut_runs(&c, p);
     else cut_columns(&c, p);
     if (c.parts < 1) c.parts = 1;

@@ -43,7 +43,7 @@ struct rw_reduce_plan {
  * many rows as fill the block. Reduced ones: parts of `part` elements of a group, counted through its rows.
  */
 struct rw_reduce_cut {
-    int32_t pack; /* elements of a load: 16 bytes of them where every row begins at such a multiple, else 1 */
+    int32_t pack; /* elements of a load: 16 bytes of them where a row divides into them, else 1 */
     int32_t lanes;
     int64_t chunks; /* blocks along a kept run */
     int64_t parts;

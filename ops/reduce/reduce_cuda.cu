@@ -59,11 +59,13 @@ __device__ __forceinline__ void put(const job &j, const typename R<wide<T>>::sta
 
 template <typename T, int N> struct alignas(sizeof(T) * N) bundle { T x[N]; };
 
-/* N elements of those before `stop`, the others as R's nothing. A bundle that is not whole is read one by one. */
+/* N elements of those before `stop`, the others as R's nothing. A bundle that is not whole, or off its alignment, is read one
+ * by one: what is added to what does not depend on where the operand begins. */
 template <typename R, typename T, int N>
 __device__ __forceinline__ bundle<T, N> load(const T *x, int64_t at, int64_t e, int64_t stop)
 {
-    if (e + N <= stop) return *reinterpret_cast<const bundle<T, N> *>(x + at);
+    const bool together = !(reinterpret_cast<uintptr_t>(x + at) % sizeof(bundle<T, N>));
+    if (together && e + N <= stop) return *reinterpret_cast<const bundle<T, N> *>(x + at);
     bundle<T, N> v;
 #pragma unroll
     for (int i = 0; i < N; i++) v.x[i] = e + i < stop ? x[at + i] : narrow<T>(R::nothing());

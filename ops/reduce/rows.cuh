@@ -24,7 +24,7 @@ template <typename T, int PACKS, int G> struct held_row {
     __device__ __forceinline__ void load(const T *row, int t, int n)
     {
 #pragma unroll
-        for (int p = 0; p < PACKS; p++) v[p] = place(p, t) < n ? load_pack(row + place(p, t)) : pack<T>{};
+        for (int p = 0; p < PACKS; p++) v[p] = place(p, t) < n ? load_pack_anywhere(row + place(p, t)) : pack<T>{};
     }
 };
 
@@ -69,12 +69,10 @@ template <int G, typename W> __device__ __forceinline__ W group_max(W x, W *shar
     return x;
 }
 
-/* Do packs of this operand's rows begin at multiples of 16 bytes? Asked of the layout: buffers begin at multiples of
- * 256. */
+/* Does a row divide into packs? */
 static inline bool has_packs(const rw_view *v, int64_t width)
 {
-    const int64_t size = 16 / static_cast<int64_t>(rw_dtype_size(v->dtype));
-    return width % size == 0 && v->layout->offset % size == 0;
+    return width % (16 / static_cast<int64_t>(rw_dtype_size(v->dtype))) == 0;
 }
 
 /* Calls f with std::integral_constant<int, packs>: as few of 8, 16 or 32 elements a thread as hold the row. */

@@ -1,6 +1,6 @@
 /*
  * The softmax family on CUDA. Over the last axis a row is held in the registers of a warp or a block and read once;
- * rows that are too wide, or whose packs are not aligned, and all in float64, are read twice: once for the maximum and
+ * rows that are too wide, or do not divide into packs, and all in float64, are read twice: once for the maximum and
  * the sum of exponentials together. Over another axis a block takes columns side by side. Every form is safe over its
  * input.
  */

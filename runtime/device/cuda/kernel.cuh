@@ -45,6 +45,19 @@ template <typename T> __device__ __forceinline__ pack<T> load_pack(const T *p)
     return *reinterpret_cast<const pack<T> *>(p);
 }
 
+/*
+ * The same from any address: who sums packs cuts rows by their shape alone, so that a view that begins off a multiple of 16
+ * bytes is added up in the same order, and has the same bits, as one that does not.
+ */
+template <typename T> __device__ __forceinline__ pack<T> load_pack_anywhere(const T *p)
+{
+    if (!(reinterpret_cast<uintptr_t>(p) & 15)) return load_pack(p);
+    pack<T> v;
+#pragma unroll
+    for (int i = 0; i < pack<T>::size; i++) v.x[i] = p[i];
+    return v;
+}
+
 template <typename T> __device__ __forceinline__ void store_pack(T *p, const pack<T> &v)
 {
     *reinterpret_cast<pack<T> *>(p) = v;
