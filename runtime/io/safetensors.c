@@ -207,6 +207,7 @@ rw_status rw_load(rw_context *ctx, const char *path)
         struct rw_param *const p = ctx->params[i];
         p->version++;
         status = ctx->device->upload(ctx->device_state, p->data, from[i], p->bytes);
+        if (status) rw_fail(ctx, status, "rw_load: \"%s\": the copy to the device failed", p->name);
     }
     rw_free(from);
     file_finish(&f);

@@ -147,7 +147,8 @@ rw_status rw_write(rw_tensor *x, const void *data, size_t bytes)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: %zu bytes given, \"%s\" has %zu", data ? bytes : 0, p->name,
                        p->bytes);
     p->version++;
-    return ctx->device->upload(ctx->device_state, p->data, data, bytes);
+    const rw_status status = ctx->device->upload(ctx->device_state, p->data, data, bytes);
+    return status ? rw_fail(ctx, status, "rw_write: \"%s\": the copy to the device failed", p->name) : RW_OK;
 }
 
 /* Fills on the host, then uploads, so that every device starts from the same bits. */
@@ -168,7 +169,7 @@ static rw_status fill(rw_tensor *x, const char *what, bool normal, double a, dou
     p->version++;
     const rw_status status = ctx->device->upload(ctx->device_state, p->data, host, p->bytes);
     rw_free_aligned(host);
-    return status;
+    return status ? rw_fail(ctx, status, "%s: \"%s\": the copy to the device failed", what, p->name) : RW_OK;
 }
 
 rw_status rw_init_normal(rw_tensor *x, double mean, double std)

@@ -325,7 +325,8 @@ rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes)
     if (!data || bytes != leaf->bytes)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write: %zu bytes given, the input has %zu", data ? bytes : 0, leaf->bytes);
     leaf->written++;
-    return t->ctx->device->upload(t->ctx->device_state, leaf->data, data, bytes);
+    const rw_status status = t->ctx->device->upload(t->ctx->device_state, leaf->data, data, bytes);
+    return status ? rw_fail(t->ctx, status, "rw_input_write: the copy to the device failed") : RW_OK;
 }
 
 rw_tensor *rw_require_grad(rw_tape *t, rw_tensor *x)

@@ -1,0 +1,199 @@
+/*
+ * What a CUDA device that is missing, too old, full, or failing gets: one status, a message with the call and its text,
+ * nothing leaked, and the CPU still usable. On the simulated device, where every call can be made to fail.
+ */
+#include "support.h"
+
+#include <criterion/criterion.h>
+#include <cudasim.h>
+#include <stdlib.h>
+#include <string.h>
+
+static rw_status create(rw_context **ctx, rw_device device)
+{
+    return rw_context_create(ctx, &(rw_context_params){ .device = device, .seed = 3, .threads = 2 });
+}
+
+static void unusable(const char *word)
+{
+    char why[256];
+    rw_context *ctx = NULL;
+    cr_assert_eq(rw_device_check(RW_DEVICE_CUDA, why, sizeof why), RW_ERR_UNSUPPORTED, "%s", word);
+    cr_assert(strstr(why, word), "\"%s\" does not say \"%s\"", why, word);
+    cr_assert_eq(create(&ctx, RW_DEVICE_CUDA), RW_ERR_UNSUPPORTED);
+    cr_assert_null(ctx);
+    cr_assert_eq(create(&ctx, RW_DEVICE_AUTO), RW_OK);
+    cr_assert_eq(rw_context_device(ctx), RW_DEVICE_CPU);
+    rw_context_destroy(&ctx);
+    cr_assert_eq(cudasim_live_allocations(), 0, "%s", word);
+}
+
+Test(cuda_errors, no_driver)
+{
+    cudasim_set_driver(false);
+    unusable("driver");
+}
+
+Test(cuda_errors, no_device)
+{
+    cudasim_set_devices(0);
+    unusable("no CUDA device");
+}
+
+Test(cuda_errors, a_compute_capability_that_is_too_low)
+{
+    cudasim_set_capability(7, 5);
+    unusable("7.5");
+}
+
+Test(cuda_errors, auto_takes_a_device_that_answers)
+{
+    char why[64] = "?";
+    rw_context *ctx = NULL;
+    cr_assert_eq(rw_device_check(RW_DEVICE_CUDA, why, sizeof why), RW_OK);
+    cr_assert_str_eq(why, "");
+    cr_assert_eq(create(&ctx, RW_DEVICE_AUTO), RW_OK);
+    cr_assert_eq(rw_context_device(ctx), RW_DEVICE_CUDA);
+    rw_context_destroy(&ctx);
+    cr_assert_eq(cudasim_live_allocations(), 0);
+}
+
+/* ---- a training step that may fail anywhere ---- */
+
+struct training {
+    struct bench b;
+    struct net n;
+    rw_adamw *opt;
+};
+
+static rw_status open_training(struct training *r, rw_device device)
+{
+    *r = (struct training){ 0 };
+    rw_status status = create(&r->b.ctx, device);
+    if (!status) status = rw_tape_create(&r->b.t, r->b.ctx);
+    if (status) return status;
+    net_init(&r->n, r->b.ctx, 2, 16, RW_F32, 1);
+    ckpt_set_policy(r->b.t, "full");
+    if (!rw_error_status(r->b.ctx)) rw_adamw_create(&r->opt, r->b.ctx, NULL);
+    return rw_error_status(r->b.ctx);
+}
+
+static void close_training(struct training *r)
+{
+    rw_adamw_destroy(&r->opt);
+    rw_tape_destroy(&r->b.t);
+    rw_context_destroy(&r->b.ctx);
+}
+
+/* From the same parameters and generator every time; ret_gradients may be NULL. */
+static rw_status step(struct training *r, unsigned char **ret_gradients, size_t *ret_bytes)
+{
+    rw_context *const ctx = r->b.ctx;
+    rw_error_clear(ctx);
+    rw_tape_reset(r->b.t);
+    rw_zero_grad(ctx);
+    rw_generator_set(ctx, (rw_generator_state){ .seed = 11 });
+    rw_status status = rw_backward(r->b.t, net_loss(&r->n, r->b.t, 9, 0));
+    if (!status && ret_gradients) *ret_gradients = all_gradients(ctx, ret_bytes);
+    return status ? status : rw_error_status(ctx);
+}
+
+/* Every call of these that a context and a step make, failed once. */
+static const char *const functions[] = { "cudaMalloc",        "cudaMallocHost",      "cudaMemcpyAsync", "cudaMemsetAsync",
+                                         "cudaStreamCreateWithFlags", "cudaStreamSynchronize", "launch", "cublasLtCreate",
+                                         "cublasLtMatmulDescCreate", "cublasLtMatrixLayoutCreate",
+                                         "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul", "cudaGetDevice" };
+
+static int code_of(const char *function)
+{
+    return !strncmp(function, "cublas", 6) ? 3 /* CUBLAS_STATUS_ALLOC_FAILED */ : (int)cudaErrorMemoryAllocation;
+}
+
+Test(cuda_errors, every_call_of_a_step_fails_once)
+{
+    struct training r;
+    unsigned char *expected = NULL;
+    size_t bytes = 0;
+    cr_assert_eq(open_training(&r, RW_DEVICE_CUDA), RW_OK, "%s", rw_error_message(r.b.ctx));
+    cr_assert_eq(step(&r, &expected, &bytes), RW_OK);
+    close_training(&r);
+    cr_assert_eq(cudasim_live_allocations(), 0);
+    for (size_t f = 0; f < sizeof functions / sizeof *functions; f++) {
+        size_t failures = 0;
+        for (long n = 1;; n += n < 40 ? 1 : 17) {
+            cudasim_clear_faults();
+            cudasim_fail_call(functions[f], n, code_of(functions[f]));
+            const long before = cudasim_calls(functions[f]);
+            const rw_status opened = open_training(&r, RW_DEVICE_CUDA);
+            rw_status status = opened;
+            if (r.b.ctx && !opened) status = step(&r, NULL, NULL);
+            const bool struck = cudasim_calls(functions[f]) - before >= n;
+            if (status && r.b.ctx) cr_assert_gt(strlen(rw_error_message(r.b.ctx)), 0, "%s %ld: no message", functions[f], n);
+            failures += status != RW_OK;
+            cudasim_clear_faults();
+            if (!opened) {
+                unsigned char *again = NULL;
+                cr_assert_eq(step(&r, &again, &bytes), RW_OK, "%s %ld: %s", functions[f], n, rw_error_message(r.b.ctx));
+                cr_assert_eq(first_difference(expected, again, bytes), -1, "%s %ld: other bytes after the failure", functions[f], n);
+                free(again);
+            }
+            close_training(&r);
+            cr_assert_eq(cudasim_live_allocations(), 0, "%s %ld: leaked", functions[f], n);
+            if (!struck) break;
+        }
+        cr_assert_gt(failures, 0, "%s never failed: the test proves nothing", functions[f]);
+    }
+    free(expected);
+}
+
+Test(cuda_errors, out_of_memory_says_how_much_was_asked_for)
+{
+    struct bench b = { 0 };
+    cr_assert_eq(create(&b.ctx, RW_DEVICE_CUDA), RW_OK);
+    cr_assert_eq(rw_tape_create(&b.t, b.ctx), RW_OK);
+    cudasim_set_memory((size_t)1 << 20);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1024, 1024));
+    cr_assert_null(w);
+    cr_assert_eq(rw_error_status(b.ctx), RW_ERR_MEMORY);
+    cr_assert(strstr(rw_error_message(b.ctx), "4194304"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    cudasim_set_memory((size_t)1 << 30);
+    cr_assert_not_null(rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1024, 1024)));
+    bench_close(&b);
+    cr_assert_eq(cudasim_live_allocations(), 0);
+}
+
+/* An error after which the device answers nothing more: the context says so, and the CPU goes on. */
+Test(cuda_errors, a_kernel_that_breaks_the_device)
+{
+    struct training r, host;
+    cr_assert_eq(open_training(&r, RW_DEVICE_CUDA), RW_OK);
+    cr_assert_eq(step(&r, NULL, NULL), RW_OK);
+    cudasim_fail_kernel(3, cudaErrorIllegalAddress);
+    cr_assert_eq(step(&r, NULL, NULL), RW_ERR_DEVICE);
+    cr_assert(strstr(rw_error_message(r.b.ctx), "illegal"), "%s", rw_error_message(r.b.ctx));
+    cr_assert(strstr(rw_error_message(r.b.ctx), "cannot use the device any more"), "%s", rw_error_message(r.b.ctx));
+    cr_assert_neq(step(&r, NULL, NULL), RW_OK);
+    close_training(&r);
+    cr_assert_eq(open_training(&host, RW_DEVICE_CPU), RW_OK);
+    cr_assert_eq(step(&host, NULL, NULL), RW_OK);
+    close_training(&host);
+}
+
+Test(cuda_errors, an_index_out_of_range_is_named_where_it_was_recorded)
+{
+    struct bench b = { 0 };
+    const int32_t good[3] = { 0, 1, 2 }, bad[3] = { 0, 7, 2 };
+    cr_assert_eq(create(&b.ctx, RW_DEVICE_CUDA), RW_OK);
+    cr_assert_eq(rw_tape_create(&b.t, b.ctx), RW_OK);
+    rw_tensor *const table = rw_param(b.ctx, "table", RW_F32, RW_SHAPE(4, 8));
+    for (int i = 0; i < 2; i++) {
+        rw_tensor *const rows = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(3), i ? good : bad));
+        const rw_status status = rw_backward(b.t, rw_sum(b.t, rows, RW_ALL_AXES, false));
+        cr_assert_eq(status, i ? RW_OK : RW_ERR_ARGUMENT, "%s", rw_error_message(b.ctx));
+        if (!i) cr_assert(strstr(rw_error_message(b.ctx), "embedding") && strstr(rw_error_message(b.ctx), "cuda_errors.c:"));
+        rw_error_clear(b.ctx);
+        rw_tape_reset(b.t);
+    }
+    bench_close(&b);
+}
