@@ -5,9 +5,12 @@ build=$(cd "$1" && pwd)
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 DESTDIR="$dir/stage" meson install -C "$build" --no-rebuild >/dev/null
-prefix=$(find "$dir/stage" -name rewind.pc -printf '%h\n' | head -1)
-libdir=$(dirname "$prefix")
-export PKG_CONFIG_PATH=$prefix PKG_CONFIG_SYSROOT_DIR="$dir/stage"
+installed=$(find "$dir/stage" -name rewind.pc | head -1)
+libdir=$(dirname "$(dirname "$installed")")
+# As if the stage were the root, for Rewind alone: the libraries that it needs are where they are.
+mkdir "$dir/pkgconfig"
+sed "s|^prefix=|prefix=$dir/stage|" "$installed" >"$dir/pkgconfig/rewind.pc"
+export PKG_CONFIG_PATH=$dir/pkgconfig
 
 cat >"$dir/use.c" <<'C'
 #include <rewind/rewind.h>
