@@ -1,0 +1,130 @@
+/*
+ * The part of Criterion's interface that the suites use, for ThreadSanitizer, under which Criterion's own processes do not
+ * start. Each test runs in a fork of the program; the output is TAP. Only the -Dtsan_suites build includes this.
+ */
+#ifndef RW_TESTS_TSAN_CRITERION_H
+#define RW_TESTS_TSAN_CRITERION_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct tsan_options {
+    void (*init)(void), (*fini)(void);
+    int timeout, signal, exit_code;
+    bool disabled;
+};
+
+struct tsan_suite {
+    const char *name;
+    struct tsan_options options;
+    struct tsan_suite *next;
+};
+
+struct tsan_test {
+    const char *suite, *name;
+    void (*run)(void);
+    struct tsan_options options;
+    struct tsan_test *next;
+};
+
+/* Common to all files of a program. */
+__attribute__((weak)) struct tsan_suite *tsan_suites;
+__attribute__((weak)) struct tsan_test *tsan_tests;
+__attribute__((weak)) int tsan_failed;
+
+#define TestSuite(suite_, ...)                                                                        \
+    static struct tsan_suite tsan_suite_##suite_ = { #suite_, { __VA_ARGS__ }, NULL };                \
+    __attribute__((constructor)) static void tsan_add_suite_##suite_(void)                            \
+    {                                                                                                 \
+        tsan_suite_##suite_.next = tsan_suites;                                                       \
+        tsan_suites = &tsan_suite_##suite_;                                                           \
+    }                                                                                                 \
+    struct tsan_suite
+
+#define Test(suite_, name_, ...)                                                                                     \
+    static void suite_##_##name_(void);                                                                              \
+    static struct tsan_test tsan_##suite_##_##name_ = { #suite_, #name_, suite_##_##name_, { __VA_ARGS__ }, NULL };  \
+    __attribute__((constructor)) static void tsan_add_##suite_##_##name_(void)                                       \
+    {                                                                                                                \
+        tsan_##suite_##_##name_.next = tsan_tests;                                                                   \
+        tsan_tests = &tsan_##suite_##_##name_;                                                                       \
+    }                                                                                                                \
+    static void suite_##_##name_(void)
+
+/* Says what did not hold; with a format, that too. */
+#define TSAN_SAY(file, line, text, ...)                       \
+    do {                                                      \
+        fprintf(stderr, "%s:%d: %s:", file, line, text);      \
+        fprintf(stderr, " " __VA_ARGS__);                     \
+        fputc('\n', stderr);                                  \
+    } while (0)
+#define TSAN_ASSERT(condition, text, ...)                     \
+    do {                                                      \
+        if (!(condition)) {                                   \
+            TSAN_SAY(__FILE__, __LINE__, text, __VA_ARGS__);  \
+            exit(1);                                          \
+        }                                                     \
+    } while (0)
+#define TSAN_EXPECT(condition, text, ...)                     \
+    do {                                                      \
+        if (!(condition)) {                                   \
+            TSAN_SAY(__FILE__, __LINE__, text, __VA_ARGS__);  \
+            tsan_failed = 1;                                  \
+        }                                                     \
+    } while (0)
+
+#define cr_assert(c, ...) TSAN_ASSERT(c, #c, __VA_ARGS__)
+#define cr_assert_not(c, ...) TSAN_ASSERT(!(c), "not " #c, __VA_ARGS__)
+#define cr_assert_fail(...) TSAN_ASSERT(false, "failed", __VA_ARGS__)
+#define cr_assert_eq(a, b, ...) TSAN_ASSERT((a) == (b), #a " == " #b, __VA_ARGS__)
+#define cr_assert_neq(a, b, ...) TSAN_ASSERT((a) != (b), #a " != " #b, __VA_ARGS__)
+#define cr_assert_lt(a, b, ...) TSAN_ASSERT((a) < (b), #a " < " #b, __VA_ARGS__)
+#define cr_assert_leq(a, b, ...) TSAN_ASSERT((a) <= (b), #a " <= " #b, __VA_ARGS__)
+#define cr_assert_gt(a, b, ...) TSAN_ASSERT((a) > (b), #a " > " #b, __VA_ARGS__)
+#define cr_assert_geq(a, b, ...) TSAN_ASSERT((a) >= (b), #a " >= " #b, __VA_ARGS__)
+#define cr_assert_null(a, ...) TSAN_ASSERT((a) == NULL, #a " is NULL", __VA_ARGS__)
+#define cr_assert_not_null(a, ...) TSAN_ASSERT((a) != NULL, #a " is not NULL", __VA_ARGS__)
+#define cr_assert_str_eq(a, b, ...) TSAN_ASSERT(!strcmp(a, b), #a " is the text " #b, __VA_ARGS__)
+#define cr_assert_float_eq(a, b, e, ...) TSAN_ASSERT(fabs((double)((a) - (b))) <= (e), #a " near " #b, __VA_ARGS__)
+#define cr_expect(c, ...) TSAN_EXPECT(c, #c, __VA_ARGS__)
+#define cr_expect_eq(a, b, ...) TSAN_EXPECT((a) == (b), #a " == " #b, __VA_ARGS__)
+#define cr_expect_geq(a, b, ...) TSAN_EXPECT((a) >= (b), #a " >= " #b, __VA_ARGS__)
+#define cr_skip_test(...) exit(0)
+
+static void tsan_run(const struct tsan_test *t)
+{
+    struct tsan_options o = t->options;
+    for (const struct tsan_suite *s = tsan_suites; s; s = s->next) {
+        if (strcmp(s->name, t->suite)) continue;
+        if (!o.init) o.init = s->options.init;
+        if (!o.fini) o.fini = s->options.fini;
+    }
+    if (o.init) o.init();
+    t->run();
+    if (o.fini) o.fini();
+    exit(tsan_failed);
+}
+
+/* One test per process, as under Criterion: what a test sets in its environment is gone with it. */
+__attribute__((weak)) int main(void)
+{
+    int n = 0, failures = 0;
+    for (const struct tsan_test *t = tsan_tests; t; t = t->next) {
+        fflush(NULL);
+        const pid_t child = fork();
+        if (!child) tsan_run(t);
+        int status = 1;
+        if (child > 0) waitpid(child, &status, 0);
+        failures += status != 0;
+        printf("%s %d - %s::%s\n", status ? "not ok" : "ok", ++n, t->suite, t->name);
+    }
+    printf("1..%d\n", n);
+    return failures != 0;
+}
+
+#endif
