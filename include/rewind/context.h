@@ -45,6 +45,12 @@ RW_API void rw_context_destroy(rw_context **ctx);
 /** The device in use, never RW_DEVICE_AUTO. */
 RW_API rw_device rw_context_device(const rw_context *ctx);
 
+/**
+ * On CUDA the cudaStream_t that all of the context's work is queued on, to queue after it, or to wait for it; NULL on a CPU.
+ * Owned by the context.
+ */
+RW_API void *rw_context_stream(const rw_context *ctx);
+
 /** CPU threads in use. */
 RW_API int rw_context_threads(const rw_context *ctx);
 

@@ -32,13 +32,17 @@ RW_API rw_context *rw_tape_context(const rw_tape *tape);
 
 /**
  * An input of the step.
- * @param data dense, row-major, rw_shape_numel(shape) elements of dtype; copied, so it may change after the call.
+ * @param data dense, row-major, rw_shape_numel(shape) elements of dtype; copied, so it may change after the call. Host memory,
+ *             on CUDA also device memory whose contents are complete.
  *             NULL makes a zero-filled input to be filled with rw_input_write().
  */
 RW_API rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, const void *data);
 #define rw_input(...) rw_input_at(RW_HERE, __VA_ARGS__)
 
-/** Replaces an input's elements. Results that ran before and would be replayed from it report RW_ERR_CHANGED. */
+/**
+ * Replaces an input's elements; data as for rw_input(). Results that ran before and would be replayed from it report
+ * RW_ERR_CHANGED. On CUDA it does not wait for a graph that is still running: the elements travel meanwhile.
+ */
 RW_API rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes);
 
 /** Asks for the gradient of an input or result x; after rw_backward() rw_gradient(x) gives it. Returns x. */
@@ -47,6 +51,7 @@ RW_API rw_tensor *rw_require_grad(rw_tape *t, rw_tensor *x);
 /**
  * Runs what is needed for x, if it did not run, and copies its elements out: dense, row-major, in x's type.
  * A value that a region discarded is replayed. A parameter may be read with t = NULL.
+ * @param out   host memory, on CUDA also device memory.
  * @param bytes must be rw_tensor_bytes(x).
  * @return RW_OK or the first error; out is untouched on failure.
  */

@@ -44,7 +44,8 @@ RW_API size_t rw_tensor_bytes(const rw_tensor *x);
 RW_API bool rw_tensor_requires_grad(const rw_tensor *x);
 
 /**
- * Fills a parameter or buffer from host memory: dense, row-major, in the tensor's own type.
+ * Fills a parameter or buffer: dense, row-major, in the tensor's own type. data is host memory, on CUDA also device memory
+ * whose contents are complete; copied, so it may change after the call.
  * @param bytes must be rw_tensor_bytes(x).
  * A tape that has used x and would have to replay from it reports RW_ERR_CHANGED afterwards.
  */

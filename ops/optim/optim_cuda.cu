@@ -31,6 +31,7 @@ rw_kernel on_stream(void *device)
 {
     rw_kernel k = {};
     k.device = device;
+    k.stream = static_cast<const struct rw_cuda *>(device)->stream;
     return k;
 }
 

@@ -9,6 +9,12 @@
 /* Marks 0 and 1 are the caller's timer, those behind a trace's. */
 #define RW_TRACE_MARKS 2
 
+/* What the kernels of a device queue their work on. See struct rw_kernel. */
+struct rw_device_queue {
+    void *stream;
+    const uint64_t *ticket_base;
+};
+
 struct rw_device_fns {
     const char *name;
     size_t alignment; /* of every buffer in the arena */
@@ -17,9 +23,12 @@ struct rw_device_fns {
     void (*close)(void *state);
     void *(*alloc)(void *state, size_t bytes); /* NULL without memory */
     void (*free)(void *state, void *p);
+    /* The caller's side may be host memory or the device's own. When upload() returns, `from` has been read. */
     rw_status (*upload)(void *state, void *to, const void *from, size_t bytes);
     rw_status (*download)(void *state, void *to, const void *from, size_t bytes);
     rw_status (*clear)(void *state, void *to, size_t bytes);
+    /* NULL: a kernel has finished when it returns. */
+    struct rw_device_queue (*queue)(void *state);
     /* Of bytes in the device's memory; the same for equal bytes on the same kind of device. */
     rw_status (*digest)(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret);
     /*

@@ -16,6 +16,7 @@ struct walk {
     char *arena;
     char *results;
     void **sources;
+    struct rw_device_queue queue;
     uint64_t highest; /* byte of the arena that a step used */
     uint32_t region;  /* what the profiler was told last */
     uint8_t kind;
@@ -198,7 +199,8 @@ static rw_status run_step(struct walk *w, size_t index, struct rw_observer *obse
     }
     rw_kernel k = { .op = op, .attrs = recorded ? w->t->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
                     .in = views, .out = views + n_in, .n_inputs = n_in, .n_outputs = n_out, .threads = w->ctx->threads,
-                    .serial = (uint32_t)index, .device = w->ctx->device_state };
+                    .serial = (uint32_t)index, .stream = w->queue.stream, .ticket_base = w->queue.ticket_base,
+                    .device = w->ctx->device_state };
     if (node->ticket != RW_NONE_ID) k.ticket = rw_plan_ticket(w->t, node);
     if (step->n_places > n_in + n_out) {
         k.workspace = memory_of(w, places[n_in + n_out]);
@@ -269,6 +271,7 @@ rw_status rw_plan_queue(rw_tape *t, rw_plan *plan, const struct rw_plan_memory *
     rw_context *const ctx = t->ctx;
     struct walk w = { .t = t, .ctx = ctx, .plan = plan, .arena = memory->arena, .results = memory->results,
                       .sources = memory->sources, .region = RW_NONE_ID };
+    if (ctx->device->queue) w.queue = ctx->device->queue(ctx->device_state);
     struct rw_trace *const trace = observer ? NULL : ctx->trace; /* a watched run is the verifier's, not the program's */
     rw_status status = trace ? rw_trace_begin(trace, ctx, to - from) : RW_OK;
     size_t reached = from;

@@ -115,6 +115,11 @@ rw_device rw_context_device(const rw_context *ctx)
     return ctx ? ctx->kind : RW_DEVICE_AUTO;
 }
 
+void *rw_context_stream(const rw_context *ctx)
+{
+    return ctx && ctx->device->queue ? ctx->device->queue(ctx->device_state).stream : NULL;
+}
+
 int rw_context_threads(const rw_context *ctx)
 {
     return ctx ? ctx->threads : 0;

@@ -1,8 +1,9 @@
 /*
  * The CUDA device's state, as its own files and the kernels' host code see it. C11 and C++17.
  *
- * One compute stream: everything that touches device memory is queued on it in plan order, so nothing has to be waited
- * for but results that the host reads. No kernel allocates, waits or talks to the host.
+ * One compute stream: everything that touches the context's memory is queued on it in plan order, so nothing has to be
+ * waited for but results that the host reads. No kernel allocates, waits or talks to the host. A second stream brings the
+ * caller's bytes to the device (staging.h).
  */
 #ifndef RW_DEVICE_CUDA_CUDA_H
 #define RW_DEVICE_CUDA_CUDA_H
@@ -21,6 +22,7 @@ extern "C" {
 
 struct rw_blaslt;
 struct rw_sdpa;
+struct rw_staging;
 
 struct rw_cuda {
     int ordinal;
@@ -35,6 +37,7 @@ struct rw_cuda {
     double *norm;      /* of clipping, in device memory: RW_CUDA_NORM_SUMS partial sums, the norm, the factor */
     struct rw_blaslt *blaslt;
     struct rw_sdpa *sdpa;
+    struct rw_staging *staging;
     cudaEvent_t *marks; /* for a trace's times */
     size_t n_marks, cap_marks;
     bool dead;                     /* an error that the CUDA runtime does not recover from */

@@ -3,6 +3,7 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/sdpa.h"
 #include "device/cuda/digest.h"
+#include "device/cuda/staging.h"
 #include "device/device.h"
 #include "memory/alloc.h"
 
@@ -66,7 +67,8 @@ static rw_status make_state(struct rw_cuda *cuda)
     TRY(cudaMallocHost(&p, sizeof *cuda->bad_step));
     cuda->bad_step = p;
     *cuda->bad_step = 0;
-    const rw_status status = rw_blaslt_create(&cuda->blaslt, cuda);
+    rw_status status = rw_staging_create(&cuda->staging, cuda);
+    if (!status) status = rw_blaslt_create(&cuda->blaslt, cuda);
     return status ? status : rw_sdpa_create(&cuda->sdpa, cuda);
 }
 
@@ -77,6 +79,7 @@ static void cuda_close(void *state)
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
     rw_blaslt_destroy(&cuda->blaslt);
     rw_sdpa_destroy(&cuda->sdpa);
+    rw_staging_destroy(&cuda->staging);
     for (size_t i = 0; i < cuda->n_marks; i++) cudaEventDestroy(cuda->marks[i]);
     rw_free(cuda->marks);
     cudaFree(cuda->ticket_base);
@@ -126,19 +129,17 @@ static void cuda_free(void *state, void *p)
     cudaFree(p);
 }
 
-/* The caller's memory is pageable: CUDA takes its contents before the call returns, and nothing need wait. */
 static rw_status cuda_upload(void *state, void *to, const void *from, size_t bytes)
 {
     struct rw_cuda *const cuda = state;
-    if (bytes) TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, cuda->stream));
-    return RW_OK;
+    return rw_staging_upload(cuda->staging, to, from, bytes);
 }
 
 static rw_status cuda_download(void *state, void *to, const void *from, size_t bytes)
 {
     struct rw_cuda *const cuda = state;
     if (!bytes) return RW_OK;
-    TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream));
     TRY(cudaStreamSynchronize(cuda->stream));
     return RW_OK;
 }
@@ -148,6 +149,12 @@ static rw_status cuda_clear(void *state, void *to, size_t bytes)
     struct rw_cuda *const cuda = state;
     if (bytes) TRY(cudaMemsetAsync(to, 0, bytes, cuda->stream));
     return RW_OK;
+}
+
+static struct rw_device_queue cuda_queue(void *state)
+{
+    const struct rw_cuda *const cuda = state;
+    return (struct rw_device_queue){ .stream = cuda->stream, .ticket_base = cuda->ticket_base };
 }
 
 static rw_status cuda_digest(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret)
@@ -273,6 +280,7 @@ const struct rw_device_fns rw_device_cuda = {
     .upload = cuda_upload,
     .download = cuda_download,
     .clear = cuda_clear,
+    .queue = cuda_queue,
     .digest = cuda_digest,
     .finish = cuda_finish,
     .set_ticket_base = cuda_set_ticket_base,

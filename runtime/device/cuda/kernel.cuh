@@ -120,7 +120,7 @@ struct device_ticket {
 
 static inline device_ticket ticket_of(const rw_kernel *k)
 {
-    return { k->ticket.seed, k->ticket.offset, static_cast<const struct rw_cuda *>(k->device)->ticket_base };
+    return { k->ticket.seed, k->ticket.offset, k->ticket_base };
 }
 
 /* For kernels that read indexes: what to write, and where, when one is out of range. */

@@ -17,7 +17,7 @@
 
 static inline cudaStream_t rw_stream(const rw_kernel *k)
 {
-    return ((const struct rw_cuda *)k->device)->stream;
+    return (cudaStream_t)k->stream;
 }
 
 #ifdef RW_CUDASIM

@@ -1,0 +1,223 @@
+/*
+ * What a CUDA user brings along: kernels of their own on the library's stream, and data in pinned or in device memory. The
+ * simulated device runs queued work as late and in as odd an order as the promises allow.
+ */
+#include "support.h"
+
+#include <criterion/criterion.h>
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef RW_CUDASIM
+#include <cudasim.h>
+static void be_late(uint64_t seed)
+{
+    cudasim_set_lazy(true);
+    cudasim_set_seed(seed);
+}
+static size_t queued(void) { return cudasim_live().queued; }
+#define SEEDS 8
+#else
+static void be_late(uint64_t seed) { (void)seed; }
+#define SEEDS 1
+#endif
+
+#define N 3000
+
+static struct bench open_cuda(void)
+{
+    struct bench b = { NULL, NULL };
+    const rw_context_params params = { .device = RW_DEVICE_CUDA, .seed = 11, .threads = 2 };
+    cr_assert_eq(rw_context_create(&b.ctx, &params), RW_OK);
+    cr_assert_eq(rw_tape_create(&b.t, b.ctx), RW_OK);
+    return b;
+}
+
+static void count_up(float *x, size_t n, float from)
+{
+    for (size_t i = 0; i < n; i++) x[i] = from + (float)i;
+}
+
+/* ---- an op of the caller's: y = 2 x, by two copies and no kernel; its bytes are those of x, twice ---- */
+
+static rw_status twice_check(rw_op_call *call)
+{
+    rw_shape s = rw_layout_shape(call->in[0].layout);
+    s.dim[0] *= 2;
+    return rw_op_output(call, 0, call->in[0].dtype, s);
+}
+
+static rw_status twice_cuda(const rw_kernel *k)
+{
+    const size_t bytes = (size_t)k->in[0].layout->numel * rw_dtype_size(k->in[0].dtype);
+    for (int i = 0; i < 2; i++)
+        if (cudaMemcpyAsync((char *)k->out[0].data + (size_t)i * bytes, k->in[0].data, bytes, cudaMemcpyDeviceToDevice, k->stream))
+            return RW_ERR_DEVICE;
+    return k->ticket_base ? RW_OK : RW_ERR_DEVICE;
+}
+
+static rw_status twice_grad(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    const int64_t half = rw_tensor_shape(dy).dim[0] / 2;
+    return rw_grad_set(g, 0, rw_add(t, rw_slice(t, dy, 0, 0, half), rw_slice(t, dy, 0, half, 2 * half)));
+}
+
+static const rw_op_def twice = { .name = "twice", .n_inputs = 1, .n_outputs = 1, .check = twice_check,
+                                 .kernel = { [RW_DEVICE_CUDA] = twice_cuda }, .grad = twice_grad };
+
+static void own_op(uint64_t seed, const char *policy)
+{
+    be_late(seed);
+    struct bench b = open_cuda();
+    float x[N], g[N];
+    count_up(x, N, 1);
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(N));
+    cr_assert_eq(rw_write(p, x, sizeof x), RW_OK);
+    ckpt_begin(b.t, "own");
+    rw_tensor *const y = rw_apply(b.t, &twice, (rw_tensor *[]){ rw_mul(b.t, p, p) }, 1, NULL, 0, NULL);
+    rw_tensor *const z = rw_mul(b.t, y, y);
+    ckpt_end(b.t);
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, z, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(NULL, rw_gradient(p), g, sizeof g), RW_OK);
+    for (int i = 0; i < N; i++) cr_assert_eq(g[i], 4 * (x[i] * x[i]) * x[i] * 2, "%d", i);
+    bench_close(&b);
+}
+
+Test(cuda_use, an_own_op_on_the_stream)
+{
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        own_op(seed, "none");
+        own_op(seed, "full");
+    }
+}
+
+Test(cuda_use, the_stream_of_a_context)
+{
+    struct bench b = open_cuda();
+    rw_context *cpu = NULL;
+    cr_assert_not_null(rw_context_stream(b.ctx));
+    cr_assert_eq(cudaStreamSynchronize(rw_context_stream(b.ctx)), cudaSuccess);
+    cr_assert_eq(rw_context_create(&cpu, &(rw_context_params){ .device = RW_DEVICE_CPU }), RW_OK);
+    cr_assert_null(rw_context_stream(cpu));
+    cr_assert_null(rw_context_stream(NULL));
+    rw_context_destroy(&cpu);
+    bench_close(&b);
+}
+
+/* ---- the caller's bytes ---- */
+
+/* A loader that fills its pinned buffer again as soon as the call has returned. */
+static void from_pinned(uint64_t seed)
+{
+    be_late(seed);
+    struct bench b = open_cuda();
+    float *pinned, out[N];
+    cr_assert_eq(cudaMallocHost((void **)&pinned, N * sizeof *pinned), cudaSuccess);
+    rw_tensor *x[6];
+    for (int i = 0; i < 6; i++) {
+        count_up(pinned, N, (float)(i * N));
+        x[i] = rw_input(b.t, RW_F32, RW_SHAPE(N), pinned);
+    }
+    count_up(pinned, N, -1);
+    for (int i = 0; i < 6; i++) {
+        cr_assert_eq(rw_read(b.t, x[i], out, sizeof out), RW_OK);
+        for (int k = 0; k < N; k++) cr_assert_eq(out[k], (float)(i * N + k), "input %d, element %d", i, k);
+    }
+    bench_close(&b);
+    cudaFreeHost(pinned);
+}
+
+Test(cuda_use, pinned_memory_may_change_after_the_call)
+{
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) from_pinned(seed);
+}
+
+static void from_device(uint64_t seed)
+{
+    be_late(seed);
+    struct bench b = open_cuda();
+    float *device, host[N], out[N];
+    count_up(host, N, 5);
+    cr_assert_eq(cudaMalloc((void **)&device, sizeof host), cudaSuccess);
+    cr_assert_eq(cudaMemcpy(device, host, sizeof host, cudaMemcpyDefault), cudaSuccess);
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(N)), *const x = rw_input(b.t, RW_F32, RW_SHAPE(N), device);
+    cr_assert_eq(rw_write(p, device, sizeof host), RW_OK);
+    cr_assert_eq(cudaMemset(device, 0, sizeof host), cudaSuccess);
+    cr_assert_eq(cudaStreamSynchronize(cudaStreamLegacy), cudaSuccess);
+    rw_tensor *const y = rw_add(b.t, p, x);
+    cr_assert_eq(rw_read(b.t, y, device, sizeof host), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(cudaMemcpy(out, device, sizeof out, cudaMemcpyDefault), cudaSuccess);
+    for (int i = 0; i < N; i++) cr_assert_eq(out[i], 2 * host[i], "%d", i);
+    bench_close(&b);
+    cudaFree(device);
+}
+
+Test(cuda_use, device_memory_in_and_out)
+{
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) from_device(seed);
+}
+
+/* Many times what is under way at once, and no whole number of pieces. */
+Test(cuda_use, large_uploads)
+{
+    const size_t n = ((size_t)9 << 18) + 77;
+    float *const data = malloc(n * sizeof *data), *const out = malloc(n * sizeof *out);
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        be_late(seed);
+        struct bench b = open_cuda();
+        count_up(data, n, (float)seed);
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE((int64_t)n)), *const q = rw_param(b.ctx, "q", RW_F32, RW_SHAPE((int64_t)n));
+        cr_assert_eq(rw_write(p, data, n * sizeof *data), RW_OK);
+        memset(data, 0, n * sizeof *data);
+        cr_assert_eq(rw_write(q, data, n * sizeof *data), RW_OK);
+        count_up(data, n, (float)seed);
+        cr_assert_eq(rw_read(NULL, p, out, n * sizeof *out), RW_OK);
+        cr_assert_eq(first_difference(data, out, n * sizeof *out), -1);
+        cr_assert_eq(rw_read(NULL, q, out, n * sizeof *out), RW_OK);
+        for (size_t i = 0; i < n; i++) cr_assert_eq(out[i], 0);
+        bench_close(&b);
+    }
+    free(data);
+    free(out);
+}
+
+/* The next step's input travels while the graph runs, and takes its place when it has ended. */
+static void input_of_a_running_graph(uint64_t seed)
+{
+    enum { STEPS = 7 };
+    be_late(seed);
+    struct bench b = open_cuda();
+    rw_graph *g = NULL;
+    float x[N], sum = 0, out = 0;
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(N)), *const total = rw_buffer(b.ctx, "total", RW_F32, RW_SHAPE(1));
+    cr_assert_eq(rw_init_constant(p, 1), RW_OK);
+    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(N), NULL);
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, p, in), RW_ALL_AXES, false);
+    rw_assign(b.t, total, rw_add(b.t, total, rw_reshape(b.t, loss, RW_SHAPE(1))));
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int s = 0; s < STEPS; s++) {
+        for (int i = 0; i < N; i++) x[i] = i < 16 ? (float)(s + i) : 0;
+        for (int i = 0; i < 16; i++) sum += x[i];
+#ifdef RW_CUDASIM
+        const size_t before = queued();
+#endif
+        cr_assert_eq(rw_input_write(in, x, sizeof x), RW_OK, "%s", rw_error_message(b.ctx));
+#ifdef RW_CUDASIM
+        if (s == 3) cr_assert(before > 0 && queued() > before, "rw_input_write() waited for the launch");
+#endif
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+    }
+    cr_assert_eq(rw_read(NULL, total, &out, sizeof out), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(out, sum);
+    rw_graph_destroy(&g);
+    bench_close(&b);
+}
+
+Test(cuda_use, an_input_is_written_while_the_graph_runs)
+{
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) input_of_a_running_graph(seed);
+}
