@@ -123,7 +123,7 @@ main() {
             "$REWIND_BUILD-asan/tests/planted"
         REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} suites "asan " "$REWIND_BUILD-asan"
         # These two repeat for long what the others run: the same kernels, thousands of times
-        simulated "asan " "$REWIND_BUILD-asan" "sim_identity sim_conformance_memory"
+        simulated "asan " "$REWIND_BUILD-asan" "sim_identity sim_conformance_memory sim_ops_gradcheck sim_ops_reduce"
     fi
     if [ -n "$tsan" ]; then
         rewind_build "$REWIND_BUILD-tsan" -Db_sanitize=thread -Dbuildtype=debugoptimized -Db_lundef=false -Dbench=false \

@@ -217,6 +217,15 @@ Test(ops_pointwise, special_values)
     bench_close(&b);
 }
 
+/* A NaN stays one; which of them, a GPU does not say. */
+static void same_bfloat16(const uint16_t *x, const uint16_t *want, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const bool any_nan = test_device() != RW_DEVICE_CPU && (want[i] & 0x7fff) > 0x7f80;
+        cr_assert(any_nan ? (x[i] & 0x7fff) > 0x7f80 : x[i] == want[i], "%d: %04x instead of %04x", i, x[i], want[i]);
+    }
+}
+
 Test(ops_pointwise, rounding_to_bfloat16_is_to_nearest_even_and_keeps_nan)
 {
     struct bench b = bench_open(1, 1);
@@ -226,9 +235,9 @@ Test(ops_pointwise, rounding_to_bfloat16_is_to_nearest_even_and_keeps_nan)
     rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(8), bits), *const h = rw_cast(b.t, x, RW_BF16);
     rw_read(b.t, h, half, sizeof half);
     const uint16_t want[8] = { 0x3f80, 0x3f82, 0x3f81, 0x3f80, 0x7f80, 0x7fc0, 0x8000, 0xffff };
-    cr_assert_eq(memcmp(half, want, sizeof half), 0);
+    same_bfloat16(half, want, 8);
     rw_read(b.t, rw_scale(b.t, h, 1), scaled, sizeof scaled);
-    cr_assert_eq(memcmp(scaled, want, sizeof half), 0);
+    same_bfloat16(scaled, want, 8);
     bench_close(&b);
 }
 
