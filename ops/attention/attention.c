@@ -8,10 +8,6 @@
 #include "ops/util.h"
 #include "record/context.h"
 
-#ifdef RW_HAVE_CUDA
-#include "ops/attention/attention_cudnn.h"
-#endif
-
 #include <math.h>
 
 static rw_dtype sum_type(rw_dtype dtype)
@@ -79,32 +75,27 @@ static rw_op_cost cost_backward(const rw_op_call *call)
     return cost_of(call, 5);
 }
 
-static size_t per_thread(const rw_op_call *call, rw_device device, int64_t elements)
+static size_t per_thread(const rw_op_call *call, int64_t elements)
 {
-    if (device != RW_DEVICE_CPU) return 0;
     return (size_t)elements * rw_dtype_size(sum_type(call->in[0].dtype)) * (size_t)call->ctx->threads;
 }
 
 static size_t workspace(const rw_op_call *call, rw_device device)
 {
 #ifdef RW_HAVE_CUDA
-    if (device == RW_DEVICE_CUDA) return rw_att_cudnn_of_call(call->ctx->device_state, call).workspace;
+    if (device == RW_DEVICE_CUDA) return rw_attention_workspace_cuda(call->ctx->device_state, call);
 #endif
     const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
-    return per_thread(call, device, rw_att_forward_elements(&e));
+    return device == RW_DEVICE_CPU ? per_thread(call, rw_att_forward_elements(&e)) : 0;
 }
 
 static size_t workspace_backward(const rw_op_call *call, rw_device device)
 {
-    const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
 #ifdef RW_HAVE_CUDA
-    if (device == RW_DEVICE_CUDA) {
-        const struct rw_att_cudnn c = rw_att_cudnn_of_call(call->ctx->device_state, call);
-        if (c.sdpa) return c.workspace;
-    }
+    if (device == RW_DEVICE_CUDA) return rw_attention_workspace_cuda(call->ctx->device_state, call);
 #endif
-    if (device == RW_DEVICE_CUDA) return rw_att_stat_bytes(call->in[0].layout, call->in[1].layout, call->in[0].dtype);
-    return per_thread(call, device, rw_att_backward_elements(&e, call->in[0].dtype));
+    const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
+    return device == RW_DEVICE_CPU ? per_thread(call, rw_att_backward_elements(&e, call->in[0].dtype)) : 0;
 }
 
 RW_DECLARE_KERNELS(rw_attention_backward)

@@ -37,10 +37,19 @@ struct att_call {
 
 constexpr int64_t ATT_ROWS_MOST = INT64_C(1) << 30;
 
-/* Kernels on tensor cores: bfloat16, d of 64 or 128, 16-byte rows. They answer whether they take the call. */
-bool rw_attention_mma_takes(const rw_kernel *k, const att_call &c);
+/* Kernels on tensor cores: bfloat16, d of 64 or 128, a positive scale, rows that begin at multiples of 16 bytes. */
 rw_status rw_attention_mma_forward(const rw_kernel *k, const att_call &c);
 rw_status rw_attention_mma_backward(const rw_kernel *k, const att_call &c);
+
+/* Kernels for everything else. */
+rw_status rw_attention_portable_forward(const rw_kernel *k, const att_call &c);
+rw_status rw_attention_portable_backward(const rw_kernel *k, const att_call &c);
+
+/*
+ * Fills c.stat, before either backward. The log-sum-exp is kept times `factor`: kernels that compute powers of two want
+ * log2(e).
+ */
+rw_status rw_attention_prepare_rows(const rw_kernel *k, const att_call &c, double factor);
 
 /* Which of four keys of a row dropout keeps, as bits. element: of the first one among [batch, heads, seq, kv_seq]. */
 __device__ __forceinline__ uint32_t att_keep(uint64_t seed, uint64_t first_block, uint32_t threshold, uint64_t element)

@@ -431,27 +431,7 @@ template <int D, bool DROP> rw_status backward(const rw_kernel *k, const att_cal
     return status ? status : launch(k, queries_kernel<D, DROP>, a, c.pairs * a.q_tiles, Q::THREADS, Q::SHARED);
 }
 
-/*
- * Whether all rows start at multiples of 16 bytes, buffers being aligned. A stride along an axis of one element counts
- * too.
- */
-bool has_aligned_rows(const rw_view &x)
-{
-    const int64_t *const s = x.layout->stride;
-    return s[3] == 1 && (x.layout->offset | s[0] | s[1] | s[2]) % 8 == 0;
-}
-
 } // namespace
-
-bool rw_attention_mma_takes(const rw_kernel *k, const att_call &c)
-{
-    if (k->in[0].dtype != RW_BF16 || (c.d != 64 && c.d != 128) || c.pairs > INT32_MAX) return false;
-    if (static_cast<const rw_cuda *>(k->device)->capability < 80) return false;
-    if (!(c.scale > 0)) return false; /* the maximum is taken before the scale */
-    for (int i = 0; i < 3; i++)
-        if (!has_aligned_rows(k->in[i])) return false;
-    return k->n_inputs < 6 || has_aligned_rows(k->in[5]);
-}
 
 rw_status rw_attention_mma_forward(const rw_kernel *k, const att_call &c)
 {

@@ -41,7 +41,7 @@ static rw_status failed(struct rw_sdpa *sdpa, cudnnStatus_t status, const char *
 
 static bool take_layout(int64_t *stride, const rw_layout *l)
 {
-    if (l->rank != 4 || l->stride[3] != 1 || l->offset % PACK) return false;
+    if (l->rank != 4 || l->stride[3] != 1) return false;
     for (int i = 0; i < 3; i++) {
         stride[i] = l->dim[i] == 1 ? l->dim[3] : l->stride[i]; /* that of a single element means nothing */
         if (stride[i] <= 0 || stride[i] % PACK) return false;

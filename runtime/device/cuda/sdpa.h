@@ -41,7 +41,8 @@ struct rw_sdpa_signature {
 /*
  * Fills a signature from layouts. The forward's o is dense [batch, seq, heads, d]: o and dy are then NULL. The
  * backward's o and dy are given as [batch, heads, seq, d].
- * @return false when the library can't take the operands: by type, head size, strides, offsets or dropout.
+ * Offsets do not count: an operand that begins off 16 bytes is to be copied before a run.
+ * @return false when the library can't take the operands: by type, head size, strides or dropout.
  */
 bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q, const rw_layout *k,
                       const rw_layout *v, const rw_layout *o, const rw_layout *dy, double scale, bool causal,

@@ -1,0 +1,496 @@
+/*
+ * attention on CUDA for every type, head size and layout, and what all of our kernels know of each row beforehand.
+ *
+ * These kernels multiply on the ordinary cores. A tile of 64 queries by 64 keys belongs to a block of 16 x 16 threads,
+ * four rows by four columns each. Operands come through shared memory in pieces: along d for the scores, along the rows
+ * for what is multiplied by the scores. A head wider than SLICE columns is cut into slices, each with scores of its
+ * own.
+ */
+#include "ops/attention/attention_cuda.cuh"
+
+namespace {
+
+constexpr int TILE = ATT_BLOCK, THREADS = 256;
+constexpr int TILE_ROW = TILE + 4; /* of the scores in shared memory: rows keep their 16-byte alignment */
+
+__device__ __forceinline__ float fused(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ __forceinline__ double fused(double a, double b, double c) { return fma(a, b, c); }
+__device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
+__device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
+__device__ __forceinline__ float exponential(float x) { return expf(x); }
+__device__ __forceinline__ double exponential(double x) { return exp(x); }
+__device__ __forceinline__ float logarithm(float x) { return logf(x); }
+__device__ __forceinline__ double logarithm(double x) { return log(x); }
+
+template <typename T> struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) quad {
+    T x[4];
+};
+
+/* Rows of one head. quads: four columns from a multiple of four on are one access. */
+template <typename T> struct matrix {
+    const T *p;
+    int64_t row, col;
+    int rows, d;
+    bool quads;
+};
+
+template <typename T> struct operand {
+    const T *p;
+    int64_t batch, head, row, col;
+    bool quads;
+
+    __device__ __forceinline__ matrix<T> of(int64_t b, int h, int rows, int d) const
+    {
+        return { p + b * batch + h * head, row, col, rows, d, quads };
+    }
+};
+
+template <typename T> struct args {
+    operand<T> q, k, v, o, dy;
+    T *out[3];
+    wide<T> *lse, *stat, *delta;
+    int heads, kv_heads, group, seq, kv_seq, d, reach, stat_rows, slices, q_tiles, kv_tiles;
+    int64_t rows;
+    wide<T> scale, keep_factor;
+    uint32_t threshold;
+    device_ticket ticket;
+};
+
+/* ---- pieces of operands ---- */
+
+template <typename T> __device__ __forceinline__ quad<wide<T>> read_quad(const matrix<T> &m, int row, int col)
+{
+    quad<wide<T>> r = {};
+    if (row >= m.rows) return r;
+    const T *const p = m.p + row * m.row + col * m.col;
+    if (m.quads && col + 4 <= m.d) {
+        const quad<T> x = *reinterpret_cast<const quad<T> *>(p);
+        for (int i = 0; i < 4; i++) r.x[i] = widen(x.x[i]);
+    } else {
+        for (int i = 0; i < 4 && col + i < m.d; i++) r.x[i] = widen(p[i * m.col]);
+    }
+    return r;
+}
+
+/*
+ * to[c][r] = m[row + r][col + c] for TILE rows and `cols` columns: neighbours read neighbouring rows, and write without
+ * conflict.
+ */
+template <typename T>
+__device__ __forceinline__ void stage_turned(wide<T> *to, const matrix<T> &m, int row, int col, int cols)
+{
+    for (int i = threadIdx.x; i < TILE * (cols / 4); i += THREADS) {
+        const int r = i % TILE, c = i / TILE * 4;
+        const quad<wide<T>> x = read_quad(m, row + r, col + c);
+        for (int j = 0; j < 4; j++) to[(c + j) * TILE + r] = x.x[j];
+    }
+}
+
+/* to[r][c] = m[row + r][col + c] */
+template <int COLS, typename T>
+__device__ __forceinline__ void stage(wide<T> *to, const matrix<T> &m, int row, int rows, int col)
+{
+    for (int i = threadIdx.x; i < rows * (COLS / 4); i += THREADS) {
+        const int r = i / (COLS / 4), c = i % (COLS / 4) * 4;
+        *reinterpret_cast<quad<wide<T>> *>(to + r * COLS + c) = read_quad(m, row + r, col + c);
+    }
+}
+
+/* ---- products ---- */
+
+/* Elements of the pieces: two turned ones, or one of whole rows. */
+template <typename W> constexpr int DEPTH = sizeof(W) == 4 ? 32 : 16;
+template <typename W> constexpr int STAGED = 2 * TILE * DEPTH<W>;
+
+template <typename T> constexpr int shared_bytes()
+{
+    return static_cast<int>(sizeof(wide<T>)) * (STAGED<wide<T>> + TILE * TILE_ROW);
+}
+
+/* s = a b^T for the tile whose first rows are a_row and b_row. Ends with a barrier. */
+template <typename T>
+__device__ __forceinline__ void scores(wide<T> (&s)[4][4], wide<T> *staged, const matrix<T> &a, int a_row,
+                                       const matrix<T> &b, int b_row)
+{
+    using W = wide<T>;
+    const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+    W *const at = staged, *const bt = staged + DEPTH<W> * TILE;
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) s[i][j] = 0;
+    for (int col = 0; col < a.d; col += DEPTH<W>) {
+        stage_turned(at, a, a_row, col, DEPTH<W>);
+        stage_turned(bt, b, b_row, col, DEPTH<W>);
+        __syncthreads();
+#pragma unroll 8
+        for (int c = 0; c < DEPTH<W>; c++) {
+            const quad<W> x = *reinterpret_cast<const quad<W> *>(at + c * TILE + ty * 4);
+            const quad<W> y = *reinterpret_cast<const quad<W> *>(bt + c * TILE + tx * 4);
+            for (int i = 0; i < 4; i++)
+                for (int j = 0; j < 4; j++) s[i][j] = fused(x.x[i], y.x[j], s[i][j]);
+        }
+        __syncthreads();
+    }
+}
+
+/*
+ * sum += p m for the TILE rows of m from `row` on; p is [TILE][TILE_ROW] in shared memory, turned: p^T m. A thread has
+ * rows ty * 4 + i and columns tx * 4 + j % 4 + j / 4 * 64 of the slice. A barrier comes before the first access, and
+ * one last.
+ */
+template <int SLICE, bool TURNED, typename T>
+__device__ __forceinline__ void add_product(wide<T> (&sum)[4][SLICE / 16], const wide<T> *p, wide<T> *staged,
+                                            const matrix<T> &m, int row, int col)
+{
+    using W = wide<T>;
+    constexpr int ROWS = STAGED<W> / SLICE;
+    const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+    for (int from = 0; from < TILE; from += ROWS) {
+        stage<SLICE>(staged, m, row + from, ROWS, col);
+        __syncthreads();
+#pragma unroll 4
+        for (int r = 0; r < ROWS; r++) {
+            W x[4];
+            for (int i = 0; i < 4; i++)
+                x[i] = TURNED ? p[(from + r) * TILE_ROW + ty * 4 + i] : p[(ty * 4 + i) * TILE_ROW + from + r];
+            for (int n = 0; n < SLICE / 64; n++) {
+                const quad<W> y = *reinterpret_cast<const quad<W> *>(staged + r * SLICE + n * 64 + tx * 4);
+                for (int i = 0; i < 4; i++)
+                    for (int j = 0; j < 4; j++) sum[i][n * 4 + j] = fused(x[i], y.x[j], sum[i][n * 4 + j]);
+            }
+        }
+        __syncthreads();
+    }
+}
+
+template <typename W> __device__ __forceinline__ void write_tile(W *p, const W (&s)[4][4])
+{
+    const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+    for (int i = 0; i < 4; i++)
+        *reinterpret_cast<quad<W> *>(p + (ty * 4 + i) * TILE_ROW + tx * 4) = { s[i][0], s[i][1], s[i][2], s[i][3] };
+}
+
+/* Row `row` of a head's result, from the columns that this thread has. */
+template <int SLICE, typename T>
+__device__ __forceinline__ void write_row(T *row, const wide<T> (&sum)[SLICE / 16], int col, int d, wide<T> factor)
+{
+    for (int j = 0; j < SLICE / 16; j++) {
+        const int c = col + j / 4 * 64 + threadIdx.x % 16 * 4 + j % 4;
+        if (c < d) row[c] = narrow<T>(sum[j] * factor);
+    }
+}
+
+/* ---- scores ---- */
+
+/* Times the scale; minus infinity where nothing is seen. */
+template <typename T> __device__ __forceinline__ void mask(wide<T> (&s)[4][4], const args<T> &a, int row, int key)
+{
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) {
+            const bool seen = key + j < a.kv_seq && key + j < row + i + a.reach;
+            s[i][j] = seen ? s[i][j] * a.scale : -static_cast<wide<T>>(INFINITY);
+        }
+}
+
+/* Bit 4 i + j: whether dropout keeps the score of row + i and key + j. */
+template <typename T>
+__device__ __forceinline__ uint32_t keep_bits(const args<T> &a, uint64_t first_block, int64_t pair, int row, int key)
+{
+    if (!a.threshold) return 0xffff;
+    uint32_t bits = 0;
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) {
+        const uint64_t element = static_cast<uint64_t>((pair * a.seq + row + i) * a.kv_seq + key);
+        bits |= att_keep(a.ticket.seed, first_block, a.threshold, element) << 4 * i;
+    }
+    return bits;
+}
+
+/* Over the 16 threads that share a row. */
+template <typename W> __device__ __forceinline__ W row_max(W x)
+{
+    for (int d = 8; d > 0; d >>= 1) x = larger(x, __shfl_xor_sync(0xffffffffu, x, d));
+    return x;
+}
+
+template <typename W> __device__ __forceinline__ W row_sum(W x)
+{
+    for (int d = 8; d > 0; d >>= 1) x += __shfl_xor_sync(0xffffffffu, x, d);
+    return x;
+}
+
+/* Blocks of keys that some query up to `row` sees. */
+template <typename T> __device__ __forceinline__ int kv_tiles_seen(const args<T> &a, int row)
+{
+    const int keys = min(a.kv_seq, row + a.reach);
+    return keys > 0 ? (keys + TILE - 1) / TILE : 0;
+}
+
+struct unit {
+    int slice, tile;
+    int64_t pair;
+};
+
+/* Slices of a tile follow one another, then tiles of a head, those with most work first. */
+__device__ __forceinline__ unit unit_of(int slices, int tiles, bool last_first)
+{
+    const unsigned rest = blockIdx.x / slices;
+    const int tile = static_cast<int>(rest % tiles);
+    return { static_cast<int>(blockIdx.x % slices), last_first ? tiles - 1 - tile : tile,
+             static_cast<int64_t>(rest / tiles) };
+}
+
+/* ---- forward ---- */
+
+template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) forward_kernel(const args<T> a)
+{
+    using W = wide<T>;
+    RW_SHARED_DYNAMIC(W, staged);
+    W *const p = staged + STAGED<W>;
+    const unit u = unit_of(a.slices, a.q_tiles, true);
+    const int64_t b = u.pair / a.heads;
+    const int h = static_cast<int>(u.pair % a.heads), first = u.tile * TILE, row = first + threadIdx.x / 16 * 4,
+              tx = threadIdx.x % 16;
+    const matrix<T> q = a.q.of(b, h, a.seq, a.d), k = a.k.of(b, h / a.group, a.kv_seq, a.d),
+                    v = a.v.of(b, h / a.group, a.kv_seq, a.d);
+    const uint64_t first_block = a.threshold ? a.ticket.first_block() : 0;
+    W o[4][SLICE / 16] = {}, high[4], total[4] = {};
+    for (int i = 0; i < 4; i++) high[i] = -static_cast<W>(INFINITY);
+    const int tiles = kv_tiles_seen(a, min(first + TILE, a.seq) - 1);
+    for (int tile = 0; tile < tiles; tile++) {
+        const int key = tile * TILE + tx * 4;
+        const uint32_t keep = keep_bits(a, first_block, u.pair, row, key);
+        W s[4][4];
+        scores(s, staged, q, first, k, tile * TILE);
+        mask(s, a, row, key);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const W before = high[i];
+            high[i] = larger(before, row_max(larger(larger(s[i][0], s[i][1]), larger(s[i][2], s[i][3]))));
+            const W shift = high[i] == -static_cast<W>(INFINITY) ? 0 : high[i], shrink = exponential(before - shift);
+            for (int j = 0; j < 4; j++) s[i][j] = exponential(s[i][j] - shift);
+            total[i] = total[i] * shrink + row_sum((s[i][0] + s[i][1]) + (s[i][2] + s[i][3]));
+            for (int j = 0; j < SLICE / 16; j++) o[i][j] *= shrink;
+            for (int j = 0; j < 4; j++) s[i][j] = keep >> (4 * i + j) & 1 ? s[i][j] : 0;
+        }
+        write_tile(p, s);
+        add_product<SLICE, false>(o, p, staged, v, tile * TILE, u.slice * SLICE);
+    }
+    for (int i = 0; i < 4 && row + i < a.seq; i++) {
+        const W factor = total[i] == 0 ? 0 : a.keep_factor / total[i];
+        T *const to = a.out[0] + ((b * a.seq + row + i) * a.heads + h) * a.d; /* [batch, seq, heads, d] */
+        write_row<SLICE>(to, o[i], u.slice * SLICE, a.d, factor);
+        if (u.slice == 0 && tx == 0)
+            a.lse[u.pair * a.seq + row + i] = total[i] == 0 ? -static_cast<W>(INFINITY) : high[i] + logarithm(total[i]);
+    }
+}
+
+/* ---- backward ---- */
+
+/*
+ * What backward knows of each row: the log-sum-exp times `factor`, and delta = sum of o * dy, what softmax's gradient
+ * subtracts. Rows after the last and rows that see nothing get probability 0. `lanes` threads per row, a power of two.
+ */
+template <typename T> __global__ void __launch_bounds__(THREADS) stat_kernel(const args<T> a, int lanes, wide<T> factor)
+{
+    using W = wide<T>;
+    const int64_t at = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) / lanes;
+    const int64_t pair = at / a.stat_rows, b = pair / a.heads;
+    const int row = static_cast<int>(at % a.stat_rows), h = static_cast<int>(pair % a.heads);
+    const int lane = threadIdx.x % lanes;
+    const bool valid = at < a.rows && row < a.seq;
+    W sum = 0;
+    if (valid) {
+        const matrix<T> o = a.o.of(b, h, a.seq, a.d), dy = a.dy.of(b, h, a.seq, a.d);
+        for (int c = lane * 4; c < a.d; c += lanes * 4) {
+            const quad<W> x = read_quad(o, row, c), y = read_quad(dy, row, c);
+            for (int i = 0; i < 4; i++) sum = fused(x.x[i], y.x[i], sum);
+        }
+    }
+    for (int d = lanes / 2; d > 0; d >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+    if (lane || at >= a.rows) return;
+    const W lse = valid ? a.lse[pair * a.seq + row] : -static_cast<W>(INFINITY);
+    a.stat[at] = lse == -static_cast<W>(INFINITY) ? static_cast<W>(INFINITY) : lse * factor;
+    a.delta[at] = sum;
+}
+
+/*
+ * s: scores to the probabilities that dv takes. ds: gradient of the probabilities to that of the scores, but for the
+ * scale.
+ */
+template <typename T>
+__device__ __forceinline__ void gradient_tile(wide<T> (&s)[4][4], wide<T> (&ds)[4][4], const args<T> &a, uint32_t keep,
+                                              int64_t pair, int row, int key)
+{
+    using W = wide<T>;
+    mask(s, a, row, key);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const W lse = a.stat[pair * a.stat_rows + row + i], delta = a.delta[pair * a.stat_rows + row + i];
+        for (int j = 0; j < 4; j++) {
+            const W p = exponential(s[i][j] - lse), factor = keep >> (4 * i + j) & 1 ? a.keep_factor : 0;
+            s[i][j] = p * factor;
+            ds[i][j] = p * (ds[i][j] * factor - delta);
+        }
+    }
+}
+
+/* dk and dv of one block of keys, over the query heads of its group and their blocks in order. */
+template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) keys_kernel(const args<T> a)
+{
+    using W = wide<T>;
+    RW_SHARED_DYNAMIC(W, staged);
+    W *const p = staged + STAGED<W>;
+    const unit u = unit_of(a.slices, a.kv_tiles, false);
+    const int64_t b = u.pair / a.kv_heads;
+    const int kv_head = static_cast<int>(u.pair % a.kv_heads), first = u.tile * TILE, ty = threadIdx.x / 16,
+              tx = threadIdx.x % 16;
+    const matrix<T> k = a.k.of(b, kv_head, a.kv_seq, a.d), v = a.v.of(b, kv_head, a.kv_seq, a.d);
+    const uint64_t first_block = a.threshold ? a.ticket.first_block() : 0;
+    const int start = max(0, first - a.reach + 1) / TILE; /* the first queries that see one of these keys */
+    W dk[4][SLICE / 16] = {}, dv[4][SLICE / 16] = {};
+    for (int h = kv_head * a.group; h < (kv_head + 1) * a.group; h++) {
+        const matrix<T> q = a.q.of(b, h, a.seq, a.d), dy = a.dy.of(b, h, a.seq, a.d);
+        for (int tile = start; tile < a.q_tiles; tile++) {
+            const int64_t pair = b * a.heads + h;
+            const uint32_t keep = keep_bits(a, first_block, pair, tile * TILE + ty * 4, first + tx * 4);
+            W s[4][4], ds[4][4];
+            scores(s, staged, q, tile * TILE, k, first);
+            scores(ds, staged, dy, tile * TILE, v, first);
+            gradient_tile(s, ds, a, keep, pair, tile * TILE + ty * 4, first + tx * 4);
+            write_tile(p, s);
+            add_product<SLICE, true>(dv, p, staged, dy, tile * TILE, u.slice * SLICE);
+            write_tile(p, ds);
+            add_product<SLICE, true>(dk, p, staged, q, tile * TILE, u.slice * SLICE);
+        }
+    }
+    for (int i = 0; i < 4 && first + ty * 4 + i < a.kv_seq; i++) {
+        const int64_t row = u.pair * a.kv_seq + first + ty * 4 + i;
+        write_row<SLICE>(a.out[1] + row * a.d, dk[i], u.slice * SLICE, a.d, a.scale);
+        write_row<SLICE>(a.out[2] + row * a.d, dv[i], u.slice * SLICE, a.d, W(1));
+    }
+}
+
+/* dq of one block of queries, over the blocks of keys in order. */
+template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) queries_kernel(const args<T> a)
+{
+    using W = wide<T>;
+    RW_SHARED_DYNAMIC(W, staged);
+    W *const p = staged + STAGED<W>;
+    const unit u = unit_of(a.slices, a.q_tiles, true);
+    const int64_t b = u.pair / a.heads;
+    const int h = static_cast<int>(u.pair % a.heads), first = u.tile * TILE, row = first + threadIdx.x / 16 * 4,
+              tx = threadIdx.x % 16;
+    const matrix<T> q = a.q.of(b, h, a.seq, a.d), dy = a.dy.of(b, h, a.seq, a.d);
+    const matrix<T> k = a.k.of(b, h / a.group, a.kv_seq, a.d), v = a.v.of(b, h / a.group, a.kv_seq, a.d);
+    const uint64_t first_block = a.threshold ? a.ticket.first_block() : 0;
+    W dq[4][SLICE / 16] = {};
+    const int tiles = kv_tiles_seen(a, min(first + TILE, a.seq) - 1);
+    for (int tile = 0; tile < tiles; tile++) {
+        const uint32_t keep = keep_bits(a, first_block, u.pair, row, tile * TILE + tx * 4);
+        W s[4][4], ds[4][4];
+        scores(s, staged, q, first, k, tile * TILE);
+        scores(ds, staged, dy, first, v, tile * TILE);
+        gradient_tile(s, ds, a, keep, u.pair, row, tile * TILE + tx * 4);
+        write_tile(p, ds);
+        add_product<SLICE, false>(dq, p, staged, k, tile * TILE, u.slice * SLICE);
+    }
+    for (int i = 0; i < 4 && row + i < a.seq; i++)
+        write_row<SLICE>(a.out[0] + (u.pair * a.seq + row + i) * a.d, dq[i], u.slice * SLICE, a.d, a.scale);
+}
+
+/* ---- launches ---- */
+
+template <typename T> operand<T> operand_of(const att_operand &x)
+{
+    const int64_t bytes = sizeof(quad<T>) < 16 ? sizeof(quad<T>) : 16, each = sizeof(T);
+    const bool aligned = reinterpret_cast<uintptr_t>(x.p) % bytes == 0 && x.batch * each % bytes == 0 &&
+                         x.head * each % bytes == 0 && x.row * each % bytes == 0;
+    return { static_cast<const T *>(x.p), x.batch, x.head, x.row, x.col, x.col == 1 && aligned };
+}
+
+template <typename T> args<T> args_of(const att_call &c, int slice)
+{
+    using W = wide<T>;
+    args<T> a = {};
+    a.q = operand_of<T>(c.q), a.k = operand_of<T>(c.k), a.v = operand_of<T>(c.v);
+    a.o = operand_of<T>(c.o), a.dy = operand_of<T>(c.dy);
+    for (int i = 0; i < 3; i++) a.out[i] = static_cast<T *>(c.out[i]);
+    a.lse = const_cast<W *>(static_cast<const W *>(c.lse));
+    a.rows = c.pairs * c.stat_rows;
+    a.stat = static_cast<W *>(c.stat);
+    a.delta = a.stat ? a.stat + a.rows : nullptr;
+    a.heads = c.heads, a.kv_heads = c.kv_heads, a.group = c.group, a.seq = c.seq, a.kv_seq = c.kv_seq, a.d = c.d;
+    a.reach = c.reach;
+    a.stat_rows = c.stat_rows;
+    a.slices = c.d > slice ? (c.d + slice - 1) / slice : 1;
+    a.q_tiles = (c.seq + TILE - 1) / TILE;
+    a.kv_tiles = (c.kv_seq + TILE - 1) / TILE;
+    a.scale = static_cast<W>(c.scale), a.keep_factor = static_cast<W>(c.keep_factor);
+    a.threshold = c.threshold;
+    a.ticket = c.ticket;
+    return a;
+}
+
+template <typename T>
+rw_status launch(const rw_kernel *k, void (*kernel)(args<T>), const args<T> &a, int64_t pairs, int tiles)
+{
+    const int64_t blocks = pairs * tiles * a.slices;
+    rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
+    if (!blocks) return RW_OK;
+    if (blocks > INT32_MAX) return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "%s: too many blocks", k->op->name);
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   shared_bytes<T>());
+    if (error) return rw_cuda_status(cuda, error, "cudaFuncSetAttribute");
+    RW_LAUNCH(kernel, static_cast<unsigned>(blocks), THREADS, shared_bytes<T>(), k, a);
+    return rw_cuda_launched(k);
+}
+
+template <typename T, int SLICE> rw_status forward(const rw_kernel *k, const att_call &c)
+{
+    const args<T> a = args_of<T>(c, SLICE);
+    return launch<T>(k, forward_kernel<T, SLICE>, a, c.pairs, a.q_tiles);
+}
+
+template <typename T, int SLICE> rw_status backward(const rw_kernel *k, const att_call &c)
+{
+    const args<T> a = args_of<T>(c, SLICE);
+    const rw_status status = launch<T>(k, keys_kernel<T, SLICE>, a, c.kv_pairs, a.kv_tiles);
+    return status ? status : launch<T>(k, queries_kernel<T, SLICE>, a, c.pairs, a.q_tiles);
+}
+
+} // namespace
+
+rw_status rw_attention_portable_forward(const rw_kernel *k, const att_call &c)
+{
+    switch (k->out[0].dtype) {
+    case RW_F32: return c.d > 64 ? forward<float, 128>(k, c) : forward<float, 64>(k, c);
+    case RW_BF16: return c.d > 64 ? forward<bf16, 128>(k, c) : forward<bf16, 64>(k, c);
+    case RW_F16: return c.d > 64 ? forward<f16, 128>(k, c) : forward<f16, 64>(k, c);
+    case RW_F64: return forward<double, 64>(k, c);
+    default: return RW_ERR_UNSUPPORTED;
+    }
+}
+
+rw_status rw_attention_portable_backward(const rw_kernel *k, const att_call &c)
+{
+    switch (k->out[0].dtype) {
+    case RW_F32: return c.d > 64 ? backward<float, 128>(k, c) : backward<float, 64>(k, c);
+    case RW_BF16: return c.d > 64 ? backward<bf16, 128>(k, c) : backward<bf16, 64>(k, c);
+    case RW_F16: return c.d > 64 ? backward<f16, 128>(k, c) : backward<f16, 64>(k, c);
+    case RW_F64: return backward<double, 64>(k, c);
+    default: return RW_ERR_UNSUPPORTED;
+    }
+}
+
+rw_status rw_attention_prepare_rows(const rw_kernel *k, const att_call &c, double factor)
+{
+    return with_float_type(k->out[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        const args<T> a = args_of<T>(c, 1);
+        const int lanes = c.d > 64 ? 32 : c.d > 32 ? 16 : 8;
+        const int64_t per_block = THREADS / lanes, blocks = (a.rows + per_block - 1) / per_block;
+        if (!blocks) return RW_OK;
+        RW_LAUNCH(stat_kernel<T>, static_cast<unsigned>(blocks), THREADS, 0, k, a, lanes, static_cast<wide<T>>(factor));
+        return rw_cuda_launched(k);
+    });
+}
