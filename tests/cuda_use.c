@@ -6,6 +6,8 @@
 
 #include <criterion/criterion.h>
 #include <cuda_runtime_api.h>
+#include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,6 +109,112 @@ Test(cuda_use, the_stream_of_a_context)
     rw_context_destroy(&cpu);
     bench_close(&b);
 }
+
+/* ---- several devices, several threads ---- */
+
+/* Steps, a graph, clipping, AdamW, a file: every way in, and the caller's own device is as it was. */
+static unsigned char *train(struct bench *b, int caller, size_t *ret_bytes)
+{
+#define CALLER_IS_UNTOUCHED()                                      \
+    do {                                                           \
+        int now_ = -1;                                             \
+        cr_assert_eq(cudaGetDevice(&now_), cudaSuccess);           \
+        cr_assert_eq(now_, caller, "line %d left device %d", __LINE__, now_); \
+    } while (0)
+    struct net n = { .dropout = 0.1f };
+    rw_adamw *opt = NULL;
+    rw_graph *g = NULL;
+    net_init(&n, b->ctx, 2, 16, RW_BF16, 1);
+    cr_assert_eq(ckpt_set_policy(b->t, "full"), RW_OK);
+    cr_assert_eq(rw_adamw_create(&opt, b->ctx, NULL), RW_OK, "%s", rw_error_message(b->ctx));
+    CALLER_IS_UNTOUCHED();
+    for (int step = 0; step < 3; step++) {
+        rw_zero_grad(b->ctx);
+        cr_assert_eq(rw_backward(b->t, net_loss(&n, b->t, 9, step)), RW_OK, "%s", rw_error_message(b->ctx));
+        CALLER_IS_UNTOUCHED();
+        cr_assert_eq(rw_clip_grad_norm(b->ctx, 0.5, NULL), RW_OK);
+        if (step == 1) cr_assert_eq(rw_init_constant(n.up[0], 0.25), RW_OK); /* the optimizer takes its copy again */
+        cr_assert_eq(rw_adamw_step(opt), RW_OK, "%s", rw_error_message(b->ctx));
+        CALLER_IS_UNTOUCHED();
+        rw_tape_reset(b->t);
+    }
+    cr_assert_eq(rw_graph_create(&g, b->t, net_loss(&n, b->t, 9, 3), &(rw_graph_params){ .optimizer = opt }), RW_OK);
+    for (int i = 0; i < 3; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b->ctx));
+    CALLER_IS_UNTOUCHED();
+    unsigned char *const bytes = all_parameters(b->ctx, ret_bytes);
+    rw_graph_destroy(&g);
+    rw_adamw_destroy(&opt);
+    CALLER_IS_UNTOUCHED();
+    return bytes;
+}
+
+struct elsewhere {
+    struct bench *b;
+    unsigned char *bytes;
+    size_t n;
+};
+
+/* A new thread's current device is the first one. */
+static void *train_in_a_thread(void *arg)
+{
+    struct elsewhere *const e = arg;
+    e->bytes = train(e->b, 0, &e->n);
+    return NULL;
+}
+
+Test(cuda_use, contexts_of_two_devices_and_another_thread)
+{
+    int devices = 0;
+#ifdef RW_CUDASIM
+    cudasim_set_devices(2);
+#endif
+    cr_assert_eq(cudaGetDeviceCount(&devices), cudaSuccess);
+    if (devices < 2) cr_skip_test("one device");
+    struct bench first = open_cuda();
+    cr_assert_eq(cudaSetDevice(1), cudaSuccess);
+    struct bench second = open_cuda(), third = open_cuda();
+#ifdef RW_CUDASIM
+    const size_t before = cudasim_bytes_on(0);
+#endif
+    size_t n[2];
+    struct elsewhere e = { &third, NULL, 0 };
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, train_in_a_thread, &e), 0);
+    pthread_join(thread, NULL);
+    unsigned char *const b = train(&second, 1, &n[1]);
+#ifdef RW_CUDASIM
+    cr_assert_eq(cudasim_bytes_on(0), before, "memory was taken from the other device");
+#endif
+    unsigned char *const a = train(&first, 1, &n[0]);
+    cr_assert_eq(n[0], n[1]);
+    cr_assert_eq(first_difference(a, b, n[0]), -1);
+    cr_assert_eq(first_difference(a, e.bytes, n[0]), -1);
+    bench_close(&third);
+    bench_close(&second);
+    bench_close(&first);
+    free(a), free(b), free(e.bytes);
+}
+
+#ifdef RW_CUDASIM
+/* The old arena and the new one do not fit together: what is in the old one is of no use any more. */
+Test(cuda_use, a_larger_plan_takes_the_memory_of_the_smaller)
+{
+    cudasim_set_memory((size_t)48 << 20);
+    struct bench b = open_cuda();
+    for (int64_t n = 1 << 21; n <= 5 << 20; n += 3 << 20) {
+        rw_tensor *const x = rw_exp(b.t, rw_rand(b.t, RW_F32, RW_SHAPE(n))), *const y = rw_exp(b.t, x);
+        cr_assert_eq(rw_item(b.t, rw_max(b.t, rw_mul(b.t, x, y), RW_ALL_AXES, false)) > 0, true, "%s", rw_error_message(b.ctx));
+        rw_tape_reset(b.t);
+    }
+    rw_tensor *const x = rw_exp(b.t, rw_rand(b.t, RW_F32, RW_SHAPE(32 << 20)));
+    cr_assert(isnan(rw_item(b.t, rw_sum(b.t, rw_mul(b.t, x, rw_exp(b.t, x)), RW_ALL_AXES, false))));
+    cr_assert_eq(rw_error_status(b.ctx), RW_ERR_MEMORY);
+    rw_error_clear(b.ctx);
+    rw_tape_reset(b.t);
+    cr_assert_eq(rw_item(b.t, rw_scale(b.t, rw_rand(b.t, RW_F32, RW_SHAPE(1)), 0)), 0, "%s", rw_error_message(b.ctx));
+    bench_close(&b);
+}
+#endif
 
 /* ---- the caller's bytes ---- */
 

@@ -21,6 +21,12 @@ struct rw_device_fns {
     /* The private state that kernels find in rw_kernel.device. On failure `why` receives a text, or stays as it is. */
     rw_status (*open)(void **ret_state, char *why, size_t size);
     void (*close)(void *state);
+    /*
+     * Around whatever is queued, or asked of the device's libraries, not by a function of this table: the device becomes the
+     * calling thread's own until leave() gets what enter() returned. NULL: there is no such thing.
+     */
+    int (*enter)(void *state);
+    void (*leave)(void *state, int previous);
     void *(*alloc)(void *state, size_t bytes); /* NULL without memory */
     void (*free)(void *state, void *p);
     /* The caller's side may be host memory or the device's own. When upload() returns, `from` has been read. */

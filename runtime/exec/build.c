@@ -278,6 +278,7 @@ rw_status rw_plan_build_details(rw_tape *t, const struct rw_request *request, rw
                                 struct rw_build_details *details, struct rw_tape_mark *ret_mark)
 {
     struct build b = { .t = t, .ctx = t->ctx, .request = request };
+    RW_ON_DEVICE_OF(t->ctx); /* for those who ask a library how much workspace it takes */
     const bool eager = t->ctx->eager;
     assert(rw_tape_is_valid(t));
     t->ctx->eager = false; /* what planning records runs as part of the plan */

@@ -77,9 +77,17 @@ static rw_status prepare_results(rw_tape *t, const rw_plan *plan)
 static rw_status prepare_arena(rw_context *ctx, const rw_plan *plan)
 {
     if (ctx->arena_bytes >= plan->arena_bytes) return RW_OK;
-    void *const arena = ctx->device->alloc(ctx->device_state, plan->arena_bytes);
+    void *arena = ctx->device->alloc(ctx->device_state, plan->arena_bytes);
+    if (arena) {
+        ctx->device->free(ctx->device_state, ctx->arena);
+    } else if (ctx->arena) {
+        /* What is in the old one belongs to no step any more: its memory may be what the new one lacks. */
+        ctx->device->free(ctx->device_state, ctx->arena);
+        ctx->arena = NULL;
+        ctx->arena_bytes = 0;
+        arena = ctx->device->alloc(ctx->device_state, plan->arena_bytes);
+    }
     if (!arena) return RW_ERR_MEMORY;
-    ctx->device->free(ctx->device_state, ctx->arena);
     ctx->arena = arena;
     ctx->arena_bytes = plan->arena_bytes;
     return RW_OK;
@@ -271,6 +279,7 @@ rw_status rw_plan_queue(rw_tape *t, rw_plan *plan, const struct rw_plan_memory *
     rw_context *const ctx = t->ctx;
     struct walk w = { .t = t, .ctx = ctx, .plan = plan, .arena = memory->arena, .results = memory->results,
                       .sources = memory->sources, .region = RW_NONE_ID };
+    RW_ON_DEVICE_OF(ctx);
     if (ctx->device->queue) w.queue = ctx->device->queue(ctx->device_state);
     struct rw_trace *const trace = observer ? NULL : ctx->trace; /* a watched run is the verifier's, not the program's */
     rw_status status = trace ? rw_trace_begin(trace, ctx, to - from) : RW_OK;

@@ -91,6 +91,7 @@ static rw_status add_states(rw_adamw *opt)
 rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_params *params)
 {
     if (!ret_opt || !ctx) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_adamw_create: NULL argument");
+    RW_ON_DEVICE_OF(ctx);
     rw_adamw *opt = rw_calloc(1, sizeof *opt);
     const rw_adamw_params p = params ? *params : (rw_adamw_params){ 0 };
     if (!opt) return rw_fail(ctx, RW_ERR_MEMORY, "rw_adamw_create: out of memory");
@@ -114,6 +115,7 @@ void rw_adamw_destroy(rw_adamw **popt)
     if (!popt || !*popt) return;
     rw_adamw *const opt = *popt;
     rw_context *const ctx = opt->ctx;
+    RW_ON_DEVICE_OF(ctx);
     if (opt->device) opt->fns->close(opt->device);
     for (size_t i = 0; i < opt->n; i++) {
         ctx->device->free(ctx->device_state, opt->tensors[i].m);
@@ -152,6 +154,7 @@ static struct rw_optim_step step_of(const rw_adamw *opt, size_t i)
 rw_status rw_adamw_prepare(rw_adamw *opt)
 {
     rw_status status = RW_OK;
+    RW_ON_DEVICE_OF(opt->ctx);
     for (size_t i = 0; i < opt->n && !status; i++) {
         struct state *const s = &opt->states[i];
         opt->steps[i].due = !s->param->grad_clear;
@@ -168,6 +171,7 @@ rw_status rw_adamw_prepare(rw_adamw *opt)
 
 rw_status rw_adamw_queue(rw_adamw *opt)
 {
+    RW_ON_DEVICE_OF(opt->ctx);
     const rw_status status = opt->fns->update(opt->device, opt->tensors, opt->steps, opt->n, opt->ctx->threads);
     return status ? device_failed(opt->ctx, status, "rw_adamw_step") : RW_OK;
 }
@@ -194,6 +198,7 @@ rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm)
         if (!p->grad || p->grad_clear) continue;
         gradients[n++] = (struct rw_clip_tensor){ p->grad, p->numel, (rw_dtype)p->tensor.dtype };
     }
+    RW_ON_DEVICE_OF(ctx);
     const struct rw_optim_fns *const fns = rw_optim_of(ctx->kind);
     const rw_status status = fns->clip(ctx->device_state, gradients, n, max_norm, ret_norm, ctx->threads);
     rw_free(gradients);

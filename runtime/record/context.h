@@ -68,4 +68,23 @@ static inline const rw_layout *rw_tensor_layout(const rw_context *ctx, const rw_
 
 rw_context *rw_tensor_context(const rw_tensor *x);
 
+/* Until the end of the block the context's device is the calling thread's: around what its table of functions does not do. */
+struct rw_device_scope {
+    const rw_context *ctx;
+    int previous;
+};
+
+static inline struct rw_device_scope rw_device_enter(const rw_context *ctx)
+{
+    return (struct rw_device_scope){ ctx, ctx->device->enter ? ctx->device->enter(ctx->device_state) : 0 };
+}
+
+static inline void rw_device_leave(const struct rw_device_scope *scope)
+{
+    if (scope->ctx->device->leave) scope->ctx->device->leave(scope->ctx->device_state, scope->previous);
+}
+
+#define RW_ON_DEVICE_OF(ctx) \
+    const struct rw_device_scope device_scope_ __attribute__((cleanup(rw_device_leave), unused)) = rw_device_enter(ctx)
+
 #endif

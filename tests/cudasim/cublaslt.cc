@@ -396,6 +396,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
 {
     blas_entry here(__func__);
     if (here.refused()) return here.refused();
+    if (!is_here(stream)) return CUBLAS_STATUS_EXECUTION_FAILED;
     for (const void *object : { static_cast<const void *>(handle), static_cast<const void *>(operation),
                                 static_cast<const void *>(a_layout), static_cast<const void *>(b_layout),
                                 static_cast<const void *>(c_layout), static_cast<const void *>(d_layout) })

@@ -98,6 +98,11 @@ cudaError_t call_fault(const char *function)
     return static_cast<cudaError_t>(c->code);
 }
 
+int device_of_thread()
+{
+    return current_device;
+}
+
 cudaError_t kernel_fault()
 {
     if (!kernels_left || --kernels_left) return cudaSuccess;

@@ -232,6 +232,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     CUDASIM_ENTER;
     if (!execs.count(exec)) return here.give(cudaErrorInvalidValue);
+    if (!is_here(stream)) return here.give(cudaErrorInvalidResourceHandle);
     /* A copy: the handle may be destroyed before the work runs. */
     auto nodes = std::make_shared<std::vector<CUgraphNode_st>>(exec->nodes);
     return here.give(enqueue(stream, cudaGraphNodeTypeGraph, [nodes] { return run_nodes(*nodes); }));

@@ -37,6 +37,7 @@ void launch(const char *name, const void *function, dim3 grid, dim3 block, size_
 {
     entry here("launch");
     if (here.refused()) return (void)here.give(here.refused());
+    if (!is_here(stream)) return (void)here.give(cudaErrorInvalidResourceHandle);
     if (const cudaError_t e = check_launch(function, grid, block, shared)) return (void)here.give(e);
     auto k = std::make_shared<kernel_launch>(kernel_launch{ name, function, grid, block, shared, std::move(thread) });
     here.give(enqueue(stream, cudaGraphNodeTypeKernel, [k] { return run(k); }));

@@ -159,7 +159,7 @@ static cudaError_t allocate(void **ptr, size_t size)
     memset(region + offset, fresh_byte, size);
     memset(region + offset + size, guard_byte, extent_of(size) - size);
     poison(offset + size, extent_of(size) - size);
-    live_at[offset] = { size, ++serial };
+    live_at[offset] = { size, ++serial, device_of_thread() };
     device_bytes += extent_of(size) - guard;
     if (device_bytes > peak_bytes) peak_bytes = device_bytes;
     *ptr = region + offset;
@@ -410,7 +410,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
     if (!attributes) return here.give(cudaErrorInvalidValue);
     size_t offset;
     void *const p = const_cast<void *>(ptr);
-    if (find(ptr, &offset)) *attributes = { cudaMemoryTypeDevice, 0, p, nullptr };
+    if (const allocation *const a = find(ptr, &offset)) *attributes = { cudaMemoryTypeDevice, a->device, p, nullptr };
     else if (is_pinned(ptr, 1)) *attributes = { cudaMemoryTypeHost, 0, p, p };
     else *attributes = { cudaMemoryTypeUnregistered, -1, nullptr, p };
     return cudaSuccess;
@@ -423,6 +423,14 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
     *available = config.memory > device_bytes ? config.memory - device_bytes : 0;
     *total = config.memory;
     return cudaSuccess;
+}
+
+size_t cudasim_bytes_on(int device)
+{
+    entry here(__func__);
+    size_t bytes = 0;
+    for (const auto &a : live_at) bytes += a.second.device == device ? a.second.size : 0;
+    return bytes;
 }
 
 size_t cudasim_peak_bytes(void)

@@ -42,6 +42,7 @@ private:
 /* Counts the call and gives the error planted for it, or cudaSuccess. */
 cudaError_t call_fault(const char *function);
 cudaError_t kernel_fault();
+int device_of_thread();
 void set_last_error(cudaError_t error);
 
 /* The beginning of a runtime call. */
@@ -59,6 +60,7 @@ public:
 struct allocation {
     size_t size;
     uint64_t serial;
+    int device;
 };
 /* The live allocation that the whole range lies in, or false. */
 bool is_device(const void *ptr, size_t size);
@@ -90,6 +92,8 @@ bool is_capturing(cudaStream_t stream);
 cudaError_t refuse_unsafe();
 cudaError_t refuse_legacy();
 bool is_stream(cudaStream_t stream);
+/* A kernel or a graph can be launched there: the stream is of the calling thread's device. */
+bool is_here(cudaStream_t stream);
 void free_all_streams();
 void free_all_blas();
 void count_streams(struct cudasim_live *live);

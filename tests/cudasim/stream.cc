@@ -13,7 +13,7 @@ namespace cudasim {
 
 std::set<cudaStream_t> streams;
 std::set<cudaEvent_t> events;
-static CUstream_st legacy = { true, nullptr, {}, nullptr, {} }, per_thread = { true, nullptr, {}, nullptr, {} };
+static CUstream_st legacy = { true, nullptr, {}, nullptr, {}, -1 }, per_thread = { true, nullptr, {}, nullptr, {}, -1 };
 static std::vector<work_ptr> pending; /* not done, and perhaps some that are */
 
 CUstream_st *stream_of(cudaStream_t handle)
@@ -21,6 +21,12 @@ CUstream_st *stream_of(cudaStream_t handle)
     if (!handle || handle == cudaStreamLegacy) return &legacy;
     if (handle == cudaStreamPerThread) return &per_thread;
     return streams.count(handle) ? handle : nullptr;
+}
+
+bool is_here(cudaStream_t handle)
+{
+    const CUstream_st *s = stream_of(handle);
+    return s && (s->device < 0 || s->device == device_of_thread());
 }
 
 bool is_stream(cudaStream_t stream)
@@ -170,7 +176,7 @@ void count_streams(struct cudasim_live *live)
 static cudaError_t make_stream(cudaStream_t *stream, unsigned flags)
 {
     if (!stream || flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
-    *stream = new CUstream_st{ flags != cudaStreamNonBlocking, nullptr, {}, nullptr, {} };
+    *stream = new CUstream_st{ flags != cudaStreamNonBlocking, nullptr, {}, nullptr, {}, device_of_thread() };
     streams.insert(*stream);
     return cudaSuccess;
 }
@@ -178,7 +184,7 @@ static cudaError_t make_stream(cudaStream_t *stream, unsigned flags)
 static cudaError_t make_event(cudaEvent_t *event, unsigned flags)
 {
     if (!event || flags > 7) return cudaErrorInvalidValue;
-    *event = new CUevent_st{ flags, nullptr, 0, {} };
+    *event = new CUevent_st{ flags, nullptr, 0, {}, device_of_thread() };
     events.insert(*event);
     return cudaSuccess;
 }
@@ -195,6 +201,7 @@ static cudaError_t record(cudaEvent_t event, cudaStream_t stream)
 {
     CUstream_st *s = stream_of(stream);
     if (!events.count(event) || !s) return cudaErrorInvalidResourceHandle;
+    if (s->device >= 0 && s->device != event->device) return cudaErrorInvalidResourceHandle;
     if (s->capture) {
         if (s->capture->spoiled) return cudaErrorStreamCaptureInvalidated;
         event->capture = s->capture->id;

@@ -41,6 +41,7 @@ struct CUstream_st {
     std::vector<cudasim::work_ptr> waits; /* for the next piece of work */
     cudasim::capture *capture;
     std::vector<size_t> tips; /* the graph's nodes that the next one comes after */
+    int device;               /* -1: any, of the default streams */
 };
 
 struct CUevent_st {
@@ -48,6 +49,7 @@ struct CUevent_st {
     cudasim::work_ptr mark;
     uint64_t capture; /* of the capture that it was recorded in, or 0 */
     std::vector<size_t> tips;
+    int device;
 };
 
 namespace cudasim {

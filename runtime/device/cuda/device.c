@@ -1,6 +1,7 @@
 /* The CUDA device: opening it, its memory, copies, and waiting. */
 #include "device/cuda/blaslt.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/current.h"
 #include "device/cuda/sdpa.h"
 #include "device/cuda/digest.h"
 #include "device/cuda/staging.h"
@@ -76,6 +77,7 @@ static void cuda_close(void *state)
 {
     struct rw_cuda *const cuda = state;
     if (!cuda) return;
+    RW_ON_DEVICE(cuda);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
     rw_blaslt_destroy(&cuda->blaslt);
     rw_sdpa_destroy(&cuda->sdpa);
@@ -107,9 +109,20 @@ static rw_status cuda_open(void **ret_state, char *why, size_t size)
     return RW_OK;
 }
 
+static int cuda_enter(void *state)
+{
+    return rw_cuda_enter(state);
+}
+
+static void cuda_leave(void *state, int previous)
+{
+    rw_cuda_leave(previous);
+}
+
 static void *cuda_alloc(void *state, size_t bytes)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     void *p = NULL;
     size_t available = 0, total = 0;
     const cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
@@ -126,18 +139,21 @@ static void *cuda_alloc(void *state, size_t bytes)
 
 static void cuda_free(void *state, void *p)
 {
+    RW_ON_DEVICE(state);
     cudaFree(p);
 }
 
 static rw_status cuda_upload(void *state, void *to, const void *from, size_t bytes)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     return rw_staging_upload(cuda->staging, to, from, bytes);
 }
 
 static rw_status cuda_download(void *state, void *to, const void *from, size_t bytes)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     if (!bytes) return RW_OK;
     TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream));
     TRY(cudaStreamSynchronize(cuda->stream));
@@ -147,6 +163,7 @@ static rw_status cuda_download(void *state, void *to, const void *from, size_t b
 static rw_status cuda_clear(void *state, void *to, size_t bytes)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     if (bytes) TRY(cudaMemsetAsync(to, 0, bytes, cuda->stream));
     return RW_OK;
 }
@@ -160,6 +177,7 @@ static struct rw_device_queue cuda_queue(void *state)
 static rw_status cuda_digest(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     uint64_t words[2];
     TRY(rw_cuda_digest(cuda, data, bytes, words));
     *ret = (struct rw_digest){ words[0], words[1] };
@@ -169,6 +187,7 @@ static rw_status cuda_digest(void *state, const void *data, size_t bytes, int th
 static rw_status cuda_finish(void *state, uint32_t *ret_bad_step)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     TRY(cudaStreamSynchronize(cuda->stream));
     const uint32_t bad = *cuda->bad_step;
     *cuda->bad_step = 0;
@@ -181,6 +200,7 @@ static rw_status cuda_finish(void *state, uint32_t *ret_bad_step)
 static rw_status cuda_set_ticket_base(void *state, uint64_t base)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     if (base == cuda->known_base) return RW_OK;
     TRY(cudaMemcpyAsync(cuda->ticket_base, &base, sizeof base, cudaMemcpyHostToDevice, cuda->stream));
     cuda->known_base = base;
@@ -192,6 +212,7 @@ static rw_status cuda_set_ticket_base(void *state, uint64_t base)
 static rw_status cuda_capture_begin(void *state)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     TRY(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
     return RW_OK;
 }
@@ -199,6 +220,7 @@ static rw_status cuda_capture_begin(void *state)
 static rw_status cuda_capture_end(void *state, void **ret_graph)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     cudaGraph_t graph = NULL;
     cudaGraphExec_t ready = NULL;
     TRY(cudaStreamEndCapture(cuda->stream, &graph));
@@ -212,12 +234,14 @@ static rw_status cuda_capture_end(void *state, void **ret_graph)
 static rw_status cuda_launch(void *state, void *graph)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     TRY(cudaGraphLaunch(graph, cuda->stream));
     return RW_OK;
 }
 
 static void cuda_free_graph(void *state, void *graph)
 {
+    RW_ON_DEVICE(state);
     cudaGraphExecDestroy(graph);
 }
 
@@ -226,6 +250,7 @@ static void cuda_free_graph(void *state, void *graph)
 static rw_status cuda_make_marks(void *state, size_t n)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     if (!rw_grow(&cuda->marks, &cuda->cap_marks, cuda->n_marks, n > cuda->n_marks ? n - cuda->n_marks : 0, sizeof *cuda->marks))
         return RW_ERR_MEMORY;
     for (; cuda->n_marks < n; cuda->n_marks++) TRY(cudaEventCreate(&cuda->marks[cuda->n_marks]));
@@ -235,6 +260,7 @@ static rw_status cuda_make_marks(void *state, size_t n)
 static rw_status cuda_mark(void *state, size_t i)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     TRY(cudaEventRecord(cuda->marks[i], cuda->stream));
     return RW_OK;
 }
@@ -242,6 +268,7 @@ static rw_status cuda_mark(void *state, size_t i)
 static rw_status cuda_elapsed(void *state, size_t from, size_t to, double *ret_us)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     float ms = 0;
     TRY(cudaEventElapsedTime(&ms, cuda->marks[from], cuda->marks[to]));
     *ret_us = (double)ms * 1e3;
@@ -251,6 +278,7 @@ static rw_status cuda_elapsed(void *state, size_t from, size_t to, double *ret_u
 static rw_status cuda_used(void *state, size_t *ret_bytes)
 {
     struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
     size_t available = 0, total = 0;
     TRY(cudaMemGetInfo(&available, &total));
     *ret_bytes = total - available;
@@ -275,6 +303,8 @@ const struct rw_device_fns rw_device_cuda = {
     .alignment = RW_CUDA_ALIGNMENT,
     .open = cuda_open,
     .close = cuda_close,
+    .enter = cuda_enter,
+    .leave = cuda_leave,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .upload = cuda_upload,
