@@ -1,6 +1,8 @@
 /* What the cases of op_cases.c record, and the operands that they record it on. */
 #include "op_builds.h"
 
+#include "ops/matmul/matmul.h"
+
 #include <stdlib.h>
 
 /* ---- operands ---- */
@@ -100,6 +102,8 @@ B(gelu, rw_gelu(t, x[0]))
 B(gelu_tanh, rw_gelu_tanh(t, x[0]))
 B(swiglu, rw_swiglu(t, x[0], x[1]))
 B(matmul, rw_matmul(t, x[0], x[1]))
+/* keep: the sum lives on; else it dies here, and the result is written over it */
+B(matmul_add, rw_matmul_add_at(RW_HERE, t, c->keep ? x[0] : rw_scale(t, x[0], 1), x[1], x[2]))
 B(linear, rw_linear(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE))
 B(layernorm, rw_layernorm(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, (float)c->value))
 B(rmsnorm, rw_rmsnorm(t, x[0], x[1], (float)c->value))

@@ -142,6 +142,15 @@ static void add_binary(void)
         }
 }
 
+static rw_shape op_product(rw_shape a, rw_shape b)
+{
+    const int64_t m = a.dim[a.rank - 2], n = b.dim[b.rank - 1];
+    a.rank -= 2, b.rank -= 2;
+    rw_shape c = op_broadcast(a, b);
+    c.dim[c.rank++] = m, c.dim[c.rank++] = n;
+    return c;
+}
+
 static void add_products(void)
 {
     const struct {
@@ -169,6 +178,16 @@ static void add_products(void)
         c->large = rw_shape_numel(c->in[0].shape) > 4096;
         describe(c, "matmul");
     }
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++)
+        for (int lives = 0; lives < 2; lives++) {
+            struct op_case *const c = next(OP_PRODUCTS, op_build_matmul_add, OP_TERMS, 3);
+            c->in[1] = products[i].a, c->in[2] = products[i].b;
+            c->in[0] = (struct op_operand){ .shape = op_product(c->in[1].shape, c->in[2].shape), .layout = lives ? OP_CUT : OP_DENSE };
+            c->keep = lives;
+            op_count_matmul_add(c);
+            c->large = rw_shape_numel(c->in[1].shape) > 4096;
+            describe(c, "matmul_add");
+        }
     const struct {
         struct op_operand x;
         int64_t out;

@@ -29,17 +29,29 @@ void op_count_broadcast(struct op_case *c)
     }
 }
 
-/* A gradient that is summed over a batch is stored per batch first. */
-void op_count_product(struct op_case *c)
+/* Of the operands from `first` on. A gradient that is summed over a batch is stored per batch first. */
+static void count_product(struct op_case *c, int first)
 {
-    rw_shape a = c->in[0].shape, b = c->in[1].shape;
+    rw_shape a = c->in[first].shape, b = c->in[first + 1].shape;
     const int m = extent(a, -2), k = extent(a, -1), n = extent(b, -1);
     a.rank -= 2, b.rank -= 2;
     const int64_t whole = rw_shape_numel(op_broadcast(a, b));
     const int times_a = quotient(whole, rw_shape_numel(a)), times_b = quotient(whole, rw_shape_numel(b));
     c->r[0].n = k;
-    c->r[1] = (struct roundings){ (n + 1) * times_a, times_a > 1 };
-    c->r[2] = (struct roundings){ (m + 1) * times_b, times_b > 1 };
+    c->r[first + 1] = (struct roundings){ (n + 1) * times_a, times_a > 1 };
+    c->r[first + 2] = (struct roundings){ (m + 1) * times_b, times_b > 1 };
+}
+
+void op_count_product(struct op_case *c)
+{
+    count_product(c, 0);
+}
+
+/* The sum is one more term; its gradient passes as it is. */
+void op_count_matmul_add(struct op_case *c)
+{
+    count_product(c, 1);
+    c->r[0].n++;
 }
 
 void op_count_linear(struct op_case *c)

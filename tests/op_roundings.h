@@ -40,6 +40,7 @@ rw_shape op_broadcast(rw_shape a, rw_shape b);
 
 /* Set c->r from the operands and the parameters of c. */
 void op_count_product(struct op_case *c);
+void op_count_matmul_add(struct op_case *c);
 void op_count_linear(struct op_case *c);
 void op_count_norm(struct op_case *c);
 void op_count_sum(struct op_case *c);

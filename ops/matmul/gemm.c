@@ -156,6 +156,7 @@ static struct rw_matmul_signature signature_of(const struct gemm *g, const struc
         .c_row = g->n,
         .dtype = (int32_t)g->dtype,
         .bias = g->has_bias,
+        .adds = g->adds,
     };
 }
 
@@ -215,11 +216,11 @@ rw_status rw_gemm_plan(const struct gemm *g, const struct rw_onednn *onednn, int
     return RW_OK;
 }
 
-size_t rw_gemm_workspace(const rw_op_call *call, rw_device device, const struct gemm *g)
+size_t rw_gemm_workspace(const rw_op_call *call, const rw_desc *in, rw_device device, const struct gemm *g)
 {
 #ifdef RW_HAVE_CUDA
     if (device == RW_DEVICE_CUDA)
-        return rw_gemm_workspace_cuda(call->ctx->device_state, g, call->in, call->n_inputs > 2);
+        return rw_gemm_workspace_cuda(call->ctx->device_state, g, in);
 #endif
     const struct rw_cpu *const cpu = call->ctx->device_state;
     struct gemm_plan p;
@@ -324,6 +325,7 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile)
     RW_CHECK(rw_gemm_plan(g, cpu->onednn, k->threads, &p));
     const int64_t tiles = g->n_batch * p.tiles_m * p.tiles_n;
     if (!tiles) return RW_OK;
+    if (g->adds && g->sum != g->c) memcpy(g->c, g->sum, (size_t)(g->n_batch * g->m * g->n) * rw_dtype_size(g->dtype));
     if (p.own) {
         run_own(g, &p, tiles, tile);
         return RW_OK;

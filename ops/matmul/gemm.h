@@ -1,5 +1,5 @@
 /*
- * Batches of matrix products, c[i] = a[i] b[i] + bias: what the matmul and linear kernels share.
+ * Batches of matrix products, c[i] = a[i] b[i] + bias (+ c[i]): what the kernels of this family share.
  *
  * Two ways. oneDNN for float32 and bfloat16; the library's own loops (gemm_own_cpu.c) for float64, for very small
  * matrices, where a library call costs more than the product, and for processors that oneDNN has no fast code for.
@@ -27,7 +27,9 @@ struct gemm {
     struct gemm_operand a, b;
     const void *bias; /* [n], or NULL */
     bool has_bias;
-    void *c; /* dense [batch..., m, n] */
+    bool adds;       /* to the sum, before the one rounding */
+    const void *sum; /* like c, and may be c */
+    void *c;         /* dense [batch..., m, n] */
     int batch_rank;
     int64_t batch[RW_MAX_RANK], n_batch;
 };
@@ -42,18 +44,18 @@ struct gemm_plan {
     int threads;
 };
 
-/* The product of a node: matmul (a, b) or linear (x, weight[, bias]). data pointers are left NULL. */
+/* The product of a node: matmul or matmul_add (a, b) or linear (x, weight[, bias]). data pointers are left NULL. */
 void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, rw_dtype dtype);
 void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weight, bool bias, rw_dtype dtype);
 
 /* Chooses; the primitives are made when it runs. */
 rw_status rw_gemm_plan(const struct gemm *g, const struct rw_onednn *onednn, int threads, struct gemm_plan *ret);
 
-/* Bytes of workspace of a recorded call. */
-size_t rw_gemm_workspace(const rw_op_call *call, rw_device device, const struct gemm *g);
+/* Bytes of workspace of a recorded call whose operands a, b[, bias] are its inputs from `in` on. */
+size_t rw_gemm_workspace(const rw_op_call *call, const rw_desc *in, rw_device device, const struct gemm *g);
 
-/* The same on CUDA, of the call's inputs. In matmul_cuda.cu. */
-size_t rw_gemm_workspace_cuda(void *device, const struct gemm *g, const rw_desc *in, bool bias);
+/* The same on CUDA. In matmul_cuda.cu. */
+size_t rw_gemm_workspace_cuda(void *device, const struct gemm *g, const rw_desc *in);
 
 /* Carries it out. tile: the own loops of this instruction set. */
 typedef void (*rw_gemm_tile_fn)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,

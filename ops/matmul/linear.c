@@ -33,7 +33,7 @@ static size_t workspace(const rw_op_call *call, rw_device device)
 {
     struct gemm g;
     rw_gemm_of_linear(&g, call->in[0].layout, call->in[1].layout, call->n_inputs > 2, call->in[0].dtype);
-    return rw_gemm_workspace(call, device, &g);
+    return rw_gemm_workspace(call, call->in, device, &g);
 }
 
 static rw_status grad(rw_grad_call *g)

@@ -1,4 +1,4 @@
-/* matmul: batched matrix products with broadcast leading axes. */
+/* matmul: batched matrix products with broadcast leading axes; matmul_add: a sum and such a product. */
 #include "ops/kernels.h"
 #include "ops/matmul/gemm.h"
 #include "ops/matmul/matmul.h"
@@ -10,33 +10,57 @@ static rw_shape leading(rw_shape s)
     return s;
 }
 
+/* Operands `a` and `a` + 1 of the call give a product of type and shape ret. */
+static rw_status check_product(rw_op_call *call, int a, rw_shape *ret)
+{
+    RW_CHECK(rw_want_float(call, a));
+    RW_CHECK(rw_want_same_dtype(call, a, a + 1));
+    const rw_shape x = rw_in_shape(call, a), y = rw_in_shape(call, a + 1);
+    if (x.rank < 2 || y.rank < 2) return rw_op_error(call, RW_ERR_SHAPE, "both operands need two axes or more");
+    if (x.dim[x.rank - 1] != y.dim[y.rank - 2])
+        return rw_op_error(call, RW_ERR_SHAPE, "the first operand has %lld columns, the second %lld rows",
+                           (long long)x.dim[x.rank - 1], (long long)y.dim[y.rank - 2]);
+    RW_CHECK(rw_broadcast(call, leading(x), leading(y), ret));
+    ret->dim[ret->rank++] = x.dim[x.rank - 2];
+    ret->dim[ret->rank++] = y.dim[y.rank - 1];
+    return RW_OK;
+}
+
 static rw_status check(rw_op_call *call)
 {
-    RW_CHECK(rw_want_float(call, 0));
-    RW_CHECK(rw_want_same_dtype(call, 0, 1));
-    const rw_shape a = rw_in_shape(call, 0), b = rw_in_shape(call, 1);
-    if (a.rank < 2 || b.rank < 2) return rw_op_error(call, RW_ERR_SHAPE, "both operands need two axes or more");
-    if (a.dim[a.rank - 1] != b.dim[b.rank - 2])
-        return rw_op_error(call, RW_ERR_SHAPE, "the first operand has %lld columns, the second %lld rows",
-                           (long long)a.dim[a.rank - 1], (long long)b.dim[b.rank - 2]);
     rw_shape c;
-    RW_CHECK(rw_broadcast(call, leading(a), leading(b), &c));
-    c.dim[c.rank++] = a.dim[a.rank - 2];
-    c.dim[c.rank++] = b.dim[b.rank - 1];
+    RW_CHECK(check_product(call, 0, &c));
     return rw_op_output(call, 0, call->in[0].dtype, c);
+}
+
+static rw_status check_add(rw_op_call *call)
+{
+    rw_shape c;
+    RW_CHECK(check_product(call, 1, &c));
+    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    if (!rw_shape_equal(c, rw_in_shape(call, 0))) return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the product's shape");
+    return rw_op_output(call, 0, call->in[0].dtype, c);
+}
+
+/* The operands of a product are a call's last two inputs. */
+static const rw_desc *factors(const rw_op_call *call)
+{
+    return call->in + call->n_inputs - 2;
 }
 
 static rw_op_cost cost(const rw_op_call *call)
 {
-    const rw_layout *const a = call->in[0].layout;
+    const rw_layout *const a = factors(call)->layout;
     return (rw_op_cost){ 2.0 * (double)call->out[0].layout->numel * (double)a->dim[a->rank - 1], rw_cost_bytes(call) };
 }
 
 static size_t workspace(const rw_op_call *call, rw_device device)
 {
+    const rw_desc *const in = factors(call);
     struct gemm g;
-    rw_gemm_of_matmul(&g, call->in[0].layout, call->in[1].layout, call->in[0].dtype);
-    return rw_gemm_workspace(call, device, &g);
+    rw_gemm_of_matmul(&g, in[0].layout, in[1].layout, in[0].dtype);
+    g.adds = call->n_inputs > 2;
+    return rw_gemm_workspace(call, in, device, &g);
 }
 
 static rw_tensor *summed_to(rw_tape *t, rw_tensor *x, rw_shape shape)
@@ -62,19 +86,27 @@ static rw_tensor *grad_b(rw_tape *t, rw_tensor *a, rw_tensor *dy, rw_shape b)
     return summed_to(t, rw_matmul(t, rw_transpose(t, a, -1, -2), dy), b);
 }
 
-static rw_status grad(rw_grad_call *g)
+/* Of the product of inputs i and i + 1. */
+static rw_status grad_product(rw_grad_call *g, int i)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const dy = rw_grad_upstream(g, 0);
-    if (rw_grad_wanted(g, 0)) {
-        rw_tensor *const da = rw_matmul(t, dy, rw_transpose(t, rw_grad_input(g, 1), -1, -2));
-        RW_CHECK(rw_grad_set(g, 0, summed_to(t, da, rw_tensor_shape(rw_grad_input(g, 0)))));
+    rw_tensor *const dy = rw_grad_upstream(g, 0), *const a = rw_grad_input(g, i), *const b = rw_grad_input(g, i + 1);
+    if (rw_grad_wanted(g, i)) {
+        rw_tensor *const da = rw_matmul(t, dy, rw_transpose(t, b, -1, -2));
+        RW_CHECK(rw_grad_set(g, i, summed_to(t, da, rw_tensor_shape(a))));
     }
-    if (rw_grad_wanted(g, 1)) {
-        const rw_shape b = rw_tensor_shape(rw_grad_input(g, 1));
-        RW_CHECK(rw_grad_set(g, 1, grad_b(t, rw_grad_input(g, 0), dy, b)));
-    }
-    return RW_OK;
+    return rw_grad_wanted(g, i + 1) ? rw_grad_set(g, i + 1, grad_b(t, a, dy, rw_tensor_shape(b))) : RW_OK;
+}
+
+static rw_status grad(rw_grad_call *g)
+{
+    return grad_product(g, 0);
+}
+
+static rw_status grad_add(rw_grad_call *g)
+{
+    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, rw_grad_upstream(g, 0)));
+    return grad_product(g, 1);
 }
 
 RW_DECLARE_KERNELS(rw_matmul)
@@ -82,8 +114,20 @@ const rw_op_def rw_op_matmul = { .name = "matmul", .n_inputs = 2, .n_outputs = 1
                                  .kernel = RW_KERNELS(rw_matmul), .grad = grad, .cost = cost,
                                  .workspace = workspace };
 
+RW_DECLARE_KERNELS(rw_matmul_add)
+static const rw_op_def rw_op_matmul_add = { .name = "matmul_add", .n_inputs = 3, .n_outputs = 1,
+                                            .strided = RW_OP_INPUT(1) | RW_OP_INPUT(2), .inplace = RW_OP_INPUT(0),
+                                            .check = check_add, .kernel = RW_KERNELS(rw_matmul_add), .grad = grad_add,
+                                            .cost = cost, .workspace = workspace };
+
 rw_tensor *rw_matmul_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)
 {
     rw_tensor *const in[] = { a, b };
     return rw_apply_at(at, t, &rw_op_matmul, in, 2, NULL, 0, NULL);
+}
+
+rw_tensor *rw_matmul_add_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *a, rw_tensor *b)
+{
+    rw_tensor *const in[] = { sum, a, b };
+    return rw_apply_at(at, t, &rw_op_matmul_add, in, 3, NULL, 0, NULL);
 }

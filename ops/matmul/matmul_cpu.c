@@ -1,4 +1,4 @@
-/* CPU kernels of matmul and linear: the own loops of this instruction set, and the way to oneDNN (gemm.c). */
+/* CPU kernels of matmul, matmul_add and linear: the own loops of this instruction set, and the way to oneDNN (gemm.c). */
 #include "device/cpu/isa.h"
 #include "ops/matmul/gemm.h"
 #include "ops/vec_native.h"
@@ -70,6 +70,19 @@ rw_status RW_ISA_NAME(rw_matmul_cpu)(const rw_kernel *k)
     rw_gemm_of_matmul(&g, k->in[0].layout, k->in[1].layout, k->out[0].dtype);
     g.a.data = k->in[0].data;
     g.b.data = k->in[1].data;
+    g.c = k->out[0].data;
+    return rw_gemm_run(k, &g, tile);
+}
+
+rw_status RW_ISA_NAME(rw_matmul_add_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_matmul_add_cpu)(const rw_kernel *k)
+{
+    struct gemm g;
+    rw_gemm_of_matmul(&g, k->in[1].layout, k->in[2].layout, k->out[0].dtype);
+    g.a.data = k->in[1].data;
+    g.b.data = k->in[2].data;
+    g.adds = true;
+    g.sum = k->in[0].data;
     g.c = k->out[0].data;
     return rw_gemm_run(k, &g, tile);
 }

@@ -1,5 +1,5 @@
 /*
- * matmul and linear on CUDA: cuBLASLt where it has an algorithm, else tiles of our own. See gemm.h for what a product is.
+ * matmul, matmul_add and linear on CUDA: cuBLASLt where it has an algorithm, else tiles of our own. See gemm.h for what a product is.
  *
  * Which way is taken, and with which alignments, follows from shapes and strides alone.
  */
@@ -15,7 +15,8 @@ extern "C" {
 namespace {
 
 constexpr int64_t WORKSPACE_ALIGN = 256;
-constexpr int TILE = 32, TILE_ROWS = 8; /* a block of 32 x 8 threads computes 32 x 32 elements */
+constexpr int TILE = 32, TILE_ROWS = 8;     /* a block of 32 x 8 threads computes 32 x 32 elements */
+constexpr int64_t MOST_BLOCKS = 0x7fffffff; /* of a grid's first axis */
 
 int64_t aligned(int64_t bytes)
 {
@@ -73,11 +74,11 @@ enum reading { IN_PLACE, AS_IT_LIES, MADE_DENSE };
 
 struct plan {
     bool own;
-    reading a, b, bias;
+    reading a, b, bias, sum;
     gemm g; /* as the library reads it */
     batch outer;
     rw_blaslt_product product;
-    size_t a_bytes, b_bytes, bias_bytes, library_bytes;
+    size_t a_bytes, b_bytes, bias_bytes, library_bytes; /* a sum that begins off an aligned address is copied to c itself */
 
     size_t workspace() const { return a_bytes + b_bytes + bias_bytes + library_bytes; }
 };
@@ -102,16 +103,21 @@ size_t copy_bytes(const gemm &g, const gemm_operand &x, const rw_layout *l, read
     return r == MADE_DENSE ? static_cast<size_t>(aligned(x.pack_bytes)) : r == AS_IT_LIES ? span_bytes(g.dtype, l) : 0;
 }
 
-/* The layouts of both operands and of the bias, NULL without one. Their buffers' addresses are multiples of 256. */
-rw_status make_plan(rw_blaslt *lt, const gemm &g, const rw_layout *a, const rw_layout *b, const rw_layout *bias, plan *p)
+/* Layouts; NULL for what the product does not have. The buffers' addresses are multiples of 256. */
+struct layouts {
+    const rw_layout *a, *b, *bias, *sum;
+};
+
+rw_status make_plan(rw_blaslt *lt, const gemm &g, const layouts &of, plan *p)
 {
     *p = {};
     p->g = g;
     p->own = !g.k || !g.m || !g.n || !g.n_batch;
     if (p->own) return RW_OK;
-    p->a = reading_of(g, g.a, a);
-    p->b = reading_of(g, g.b, b);
-    p->bias = bias && !begins_aligned(g.dtype, bias) ? AS_IT_LIES : IN_PLACE;
+    p->a = reading_of(g, g.a, of.a);
+    p->b = reading_of(g, g.b, of.b);
+    p->bias = of.bias && !begins_aligned(g.dtype, of.bias) ? AS_IT_LIES : IN_PLACE;
+    p->sum = of.sum && !begins_aligned(g.dtype, of.sum) ? AS_IT_LIES : IN_PLACE;
     if (p->a == MADE_DENSE) describe_dense(&p->g, &p->g.a, g.m, g.k);
     if (p->b == MADE_DENSE) describe_dense(&p->g, &p->g.b, g.k, g.n);
     p->outer = joined(p->g);
@@ -129,6 +135,7 @@ rw_status make_plan(rw_blaslt *lt, const gemm &g, const rw_layout *a, const rw_l
     q->bias_align = g.has_bias ? 16 : 0;
     q->dtype = g.dtype;
     q->bias = g.has_bias;
+    q->adds = g.adds;
     bool has = false;
     const rw_status status = rw_blaslt_query(lt, q, &has, &p->library_bytes);
     if (status) return status;
@@ -138,9 +145,9 @@ rw_status make_plan(rw_blaslt *lt, const gemm &g, const rw_layout *a, const rw_l
         p->library_bytes = 0;
         return RW_OK;
     }
-    p->a_bytes = copy_bytes(g, g.a, a, p->a);
-    p->b_bytes = copy_bytes(g, g.b, b, p->b);
-    p->bias_bytes = p->bias == AS_IT_LIES ? span_bytes(g.dtype, bias) : 0;
+    p->a_bytes = copy_bytes(g, g.a, of.a, p->a);
+    p->b_bytes = copy_bytes(g, g.b, of.b, p->b);
+    p->bias_bytes = p->bias == AS_IT_LIES ? span_bytes(g.dtype, of.bias) : 0;
     return RW_OK;
 }
 
@@ -186,39 +193,51 @@ template <typename T> void pack_operand(const rw_kernel *k, const gemm &g, const
 
 /* ---- tiles of our own: any strides, k in one sequence ---- */
 
+struct tiles {
+    int64_t m, n, k, across, down, all; /* all: of the batch */
+};
+
 template <typename T>
-__global__ void tile_kernel(const T *a, const T *b, const T *bias, T *c, strided sa, strided sb, int64_t m, int64_t n, int64_t depth)
+__global__ void tile_kernel(const T *a, const T *b, const T *bias, const T *sum, T *c, strided sa, strided sb, tiles x)
 {
     using W = wide<T>;
-    __shared__ W as[TILE][TILE + 1], bs[TILE][TILE + 1];
-    const int64_t row = static_cast<int64_t>(blockIdx.y) * TILE, col = static_cast<int64_t>(blockIdx.x) * TILE + threadIdx.x;
-    const T *const pa = a + start_of(sa, blockIdx.z), *const pb = b + start_of(sb, blockIdx.z);
-    W sum[TILE / TILE_ROWS] = {};
-    for (int64_t from = 0; from < depth; from += TILE) {
-        for (int r = threadIdx.y; r < TILE; r += TILE_ROWS) {
-            const int64_t i = row + r, l = from + r;
-            as[r][threadIdx.x] = i < m && from + threadIdx.x < depth ? widen(pa[i * sa.row + (from + threadIdx.x) * sa.col]) : W(0);
-            bs[r][threadIdx.x] = l < depth && col < n ? widen(pb[l * sb.row + col * sb.col]) : W(0);
+    __shared__ W as[TILE][TILE + 1];
+    __shared__ W bs[TILE][TILE + 1];
+    for (int64_t tile = blockIdx.x; tile < x.all; tile += gridDim.x) {
+        const int64_t item = tile / (x.across * x.down), row = tile / x.across % x.down * TILE;
+        const int64_t col = tile % x.across * TILE + threadIdx.x;
+        const T *const pa = a + start_of(sa, item), *const pb = b + start_of(sb, item);
+        W acc[TILE / TILE_ROWS] = {};
+        for (int64_t from = 0; from < x.k; from += TILE) {
+            for (int r = threadIdx.y; r < TILE; r += TILE_ROWS) {
+                const int64_t i = row + r, l = from + r, ka = from + threadIdx.x;
+                as[r][threadIdx.x] = i < x.m && ka < x.k ? widen(pa[i * sa.row + ka * sa.col]) : W(0);
+                bs[r][threadIdx.x] = l < x.k && col < x.n ? widen(pb[l * sb.row + col * sb.col]) : W(0);
+            }
+            __syncthreads();
+            for (int l = 0; l < TILE; l++)
+                for (int r = 0; r < TILE / TILE_ROWS; r++) acc[r] += as[threadIdx.y + r * TILE_ROWS][l] * bs[l][threadIdx.x];
+            __syncthreads();
         }
-        __syncthreads();
-        for (int l = 0; l < TILE; l++)
-            for (int r = 0; r < TILE / TILE_ROWS; r++) sum[r] += as[threadIdx.y + r * TILE_ROWS][l] * bs[l][threadIdx.x];
-        __syncthreads();
-    }
-    for (int r = 0; r < TILE / TILE_ROWS; r++) {
-        const int64_t i = row + threadIdx.y + r * TILE_ROWS;
-        if (i >= m || col >= n) continue;
-        c[(static_cast<int64_t>(blockIdx.z) * m + i) * n + col] = narrow<T>(bias ? sum[r] + widen(bias[col]) : sum[r]);
+        for (int r = 0; r < TILE / TILE_ROWS; r++) {
+            const int64_t i = row + threadIdx.y + r * TILE_ROWS, at = (item * x.m + i) * x.n + col;
+            if (i >= x.m || col >= x.n) continue;
+            W y = bias ? acc[r] + widen(bias[col]) : acc[r];
+            if (sum) y += widen(sum[at]);
+            c[at] = narrow<T>(y);
+        }
     }
 }
 
 template <typename T> rw_status run_own(const rw_kernel *k, const gemm &g)
 {
-    if (!g.n_batch || !g.m || !g.n) return RW_OK;
-    const dim3 grid(blocks_for(g.n, TILE), blocks_for(g.m, TILE), static_cast<unsigned>(g.n_batch));
-    if (grid.y > 65535 || grid.z > 65535) return rw_cuda_fail(static_cast<rw_cuda *>(k->device), RW_ERR_UNSUPPORTED, "product too large");
-    RW_LAUNCH(tile_kernel<T>, grid, dim3(TILE, TILE_ROWS), 0, k, static_cast<const T *>(g.a.data), static_cast<const T *>(g.b.data),
-              static_cast<const T *>(g.bias), static_cast<T *>(g.c), strided_of(g, g.a), strided_of(g, g.b), g.m, g.n, g.k);
+    tiles x = { g.m, g.n, g.k, (g.n + TILE - 1) / TILE, (g.m + TILE - 1) / TILE, 0 };
+    x.all = x.across * x.down * g.n_batch;
+    if (!x.all) return RW_OK;
+    const unsigned blocks = static_cast<unsigned>(x.all < MOST_BLOCKS ? x.all : MOST_BLOCKS);
+    RW_LAUNCH(tile_kernel<T>, blocks, dim3(TILE, TILE_ROWS), 0, k, static_cast<const T *>(g.a.data), static_cast<const T *>(g.b.data),
+              static_cast<const T *>(g.bias), static_cast<const T *>(g.sum), static_cast<T *>(g.c), strided_of(g, g.a),
+              strided_of(g, g.b), x);
     return rw_cuda_launched(k);
 }
 
@@ -231,7 +250,12 @@ const void *copied_as_it_lies(const rw_kernel *k, int input, void *to)
     return to; /* a failure is seen by rw_cuda_launched() */
 }
 
-template <typename T> rw_status run_library(const rw_kernel *k, const gemm &g, plan *p)
+/* Which inputs of the node the operands are; -1 for what it does not have. */
+struct inputs {
+    int a, b, bias, sum;
+};
+
+template <typename T> rw_status run_library(const rw_kernel *k, const inputs &of, const gemm &g, plan *p)
 {
     rw_blaslt *const lt = static_cast<const rw_cuda *>(k->device)->blaslt;
     char *const for_a = static_cast<char *>(k->workspace), *const for_b = for_a + p->a_bytes;
@@ -239,11 +263,13 @@ template <typename T> rw_status run_library(const rw_kernel *k, const gemm &g, p
     if (k->workspace_bytes < p->workspace()) return RW_ERR_MEMORY;
     if (p->a == MADE_DENSE) pack_operand<T>(k, g, g.a, for_a, g.m, g.k);
     if (p->b == MADE_DENSE) pack_operand<T>(k, g, g.b, for_b, g.k, g.n);
-    if (p->a == AS_IT_LIES) copied_as_it_lies(k, 0, for_a);
-    if (p->b == AS_IT_LIES) copied_as_it_lies(k, 1, for_b);
+    if (p->a == AS_IT_LIES) copied_as_it_lies(k, of.a, for_a);
+    if (p->b == AS_IT_LIES) copied_as_it_lies(k, of.b, for_b);
     const T *const a = static_cast<const T *>(p->a == IN_PLACE ? g.a.data : for_a);
     const T *const b = static_cast<const T *>(p->b == IN_PLACE ? g.b.data : for_b);
-    const void *const bias = p->bias == IN_PLACE ? g.bias : copied_as_it_lies(k, 2, for_bias);
+    const T *const sum = static_cast<const T *>(p->sum == IN_PLACE ? g.sum : copied_as_it_lies(k, of.sum, g.c));
+    rw_blaslt_operands x = {};
+    x.bias = p->bias == IN_PLACE ? g.bias : copied_as_it_lies(k, of.bias, for_bias);
     int64_t calls = 1;
     for (int i = 0; i < p->outer.rank - 1; i++) calls *= p->outer.dim[i];
     for (int64_t call = 0; call < calls; call++) {
@@ -253,50 +279,64 @@ template <typename T> rw_status run_library(const rw_kernel *k, const gemm &g, p
             at_b += rest % p->outer.dim[i] * p->outer.b[i];
             rest /= p->outer.dim[i];
         }
-        T *const c = static_cast<T *>(g.c) + call * p->product.batch * g.m * g.n;
-        const rw_status status =
-            rw_blaslt_run(lt, &p->product, a + at_a, b + at_b, bias, c, scratch, p->library_bytes);
+        const int64_t at_c = call * p->product.batch * g.m * g.n;
+        x.a = a + at_a;
+        x.b = b + at_b;
+        x.sum = sum ? sum + at_c : nullptr;
+        x.c = static_cast<T *>(g.c) + at_c;
+        const rw_status status = rw_blaslt_run(lt, &p->product, &x, scratch, p->library_bytes);
         if (status) return status;
     }
     return rw_cuda_launched(k);
 }
 
-rw_status run(const rw_kernel *k, gemm *g, bool bias)
+rw_status run(const rw_kernel *k, gemm *g, const inputs &of)
 {
     plan p;
-    g->a.data = k->in[0].data;
-    g->b.data = k->in[1].data;
-    g->bias = bias ? k->in[2].data : nullptr;
+    const auto data = [k](int i) -> const void * { return i < 0 ? nullptr : k->in[i].data; };
+    const auto layout = [k](int i) -> const rw_layout * { return i < 0 ? nullptr : k->in[i].layout; };
+    g->a.data = data(of.a);
+    g->b.data = data(of.b);
+    g->bias = data(of.bias);
+    g->sum = data(of.sum);
     g->c = k->out[0].data;
-    const rw_status status = make_plan(static_cast<const rw_cuda *>(k->device)->blaslt, *g, k->in[0].layout,
-                                       k->in[1].layout, bias ? k->in[2].layout : nullptr, &p);
+    const layouts lie = { layout(of.a), layout(of.b), layout(of.bias), layout(of.sum) };
+    const rw_status status = make_plan(static_cast<const rw_cuda *>(k->device)->blaslt, *g, lie, &p);
     if (status) return status;
     return with_float_type(g->dtype, [&](auto type) {
         using T = decltype(type);
-        return p.own ? run_own<T>(k, *g) : run_library<T>(k, *g, &p);
+        return p.own ? run_own<T>(k, *g) : run_library<T>(k, of, *g, &p);
     });
 }
 
 } // namespace
 
-extern "C" size_t rw_gemm_workspace_cuda(void *device, const gemm *g, const rw_desc *in, bool bias)
+extern "C" size_t rw_gemm_workspace_cuda(void *device, const gemm *g, const rw_desc *in)
 {
-    plan p;
-    if (make_plan(static_cast<const rw_cuda *>(device)->blaslt, *g, in[0].layout, in[1].layout, bias ? in[2].layout : nullptr, &p))
-        return SIZE_MAX;
-    return p.workspace();
+    plan p; /* a sum takes none */
+    const layouts lie = { in[0].layout, in[1].layout, g->has_bias ? in[2].layout : nullptr, nullptr };
+    return make_plan(static_cast<const rw_cuda *>(device)->blaslt, *g, lie, &p) ? SIZE_MAX : p.workspace();
 }
 
 extern "C" rw_status rw_matmul_cuda(const rw_kernel *k)
 {
     gemm g;
     rw_gemm_of_matmul(&g, k->in[0].layout, k->in[1].layout, k->in[0].dtype);
-    return run(k, &g, false);
+    return run(k, &g, { 0, 1, -1, -1 });
+}
+
+extern "C" rw_status rw_matmul_add_cuda(const rw_kernel *k)
+{
+    gemm g;
+    rw_gemm_of_matmul(&g, k->in[1].layout, k->in[2].layout, k->in[0].dtype);
+    g.adds = true;
+    return run(k, &g, { 1, 2, -1, 0 });
 }
 
 extern "C" rw_status rw_linear_cuda(const rw_kernel *k)
 {
+    const bool bias = k->n_inputs > 2;
     gemm g;
-    rw_gemm_of_linear(&g, k->in[0].layout, k->in[1].layout, k->n_inputs > 2, k->in[0].dtype);
-    return run(k, &g, k->n_inputs > 2);
+    rw_gemm_of_linear(&g, k->in[0].layout, k->in[1].layout, bias, k->in[0].dtype);
+    return run(k, &g, { 0, 1, bias ? 2 : -1, -1 });
 }

@@ -1,6 +1,7 @@
 /* Pass 2: walks the tape backwards and lets each op's rule record its adjoint. See differentiate.h. */
 #include "autodiff/differentiate.h"
 
+#include "autodiff/accumulate.h"
 #include "autodiff/rule.h"
 #include "memory/alloc.h"
 #include "ops/pointwise/pointwise.h"
@@ -25,14 +26,30 @@ static void spread_requirement(rw_tape *t)
     }
 }
 
+/* Was result i made by a product that this rule recorded for nothing else? first_*: where the rule began to record. */
+static bool is_own_product(const struct rw_grad_call *g, int i, size_t first_node, size_t first_operand)
+{
+    const rw_tape *const t = g->tape;
+    const rw_tensor *const term = g->result[i];
+    const uint32_t product = rw_product_of(t, term);
+    if (product == RW_NONE_ID || product < first_node) return false;
+    int reads = 0;
+    for (size_t k = first_operand; k < t->n_operands; k++) reads += rw_tape_base(t, t->operands[k]) == term->base;
+    for (int k = 0; k < g->node.n_inputs; k++)
+        if (k != i && g->result[k] && g->result[k]->base == term->base) return false;
+    return reads == (term->base != term->id); /* by the reshape alone */
+}
+
 /* Adds what the rule found to what other consumers contributed before. */
-static rw_status collect(struct rw_grad_call *g, rw_tensor **grads)
+static rw_status collect(struct rw_grad_call *g, rw_tensor **grads, size_t first_node, size_t first_operand)
 {
     rw_tape *const t = g->tape;
     for (int i = 0; i < g->node.n_inputs; i++) {
         if (!g->result[i]) continue;
         const uint32_t in = t->operands[g->node.first_input + (uint32_t)i];
-        rw_tensor *const sum = grads[in] ? rw_accumulate_at(rw_rule_site(g), t, grads[in], g->result[i]) : g->result[i];
+        rw_tensor *sum = g->result[i];
+        if (grads[in] && is_own_product(g, i, first_node, first_operand)) sum = rw_add_product_at(rw_rule_site(g), t, grads[in], sum);
+        else if (grads[in]) sum = rw_accumulate_at(rw_rule_site(g), t, grads[in], sum);
         if (!sum) return t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
         grads[in] = sum;
     }
@@ -51,11 +68,12 @@ static bool copy_attrs(struct rw_grad_call *g)
 static rw_status run_rule(struct rw_grad_call *g, const rw_op_def *op, rw_tensor **grads)
 {
     rw_tape *const t = g->tape;
+    const size_t first_node = t->n_nodes, first_operand = t->n_operands;
     if (!copy_attrs(g)) return RW_ERR_MEMORY;
     t->rule = g;
     rw_status status = op->grad(g);
     if (!status) status = t->ctx->status;
-    if (!status) status = collect(g, grads);
+    if (!status) status = collect(g, grads, first_node, first_operand);
     t->rule = NULL;
     if (g->attrs != g->small) rw_free((void *)(uintptr_t)g->attrs);
     return status;

@@ -1,6 +1,7 @@
 /* Passes 2 to 4: differentiate, name what is to be held, schedule, place, and keep the result as a plan. See build.h. */
 #include "exec/build.h"
 
+#include "autodiff/accumulate.h"
 #include "autodiff/differentiate.h"
 #include "exec/layout_plan.h"
 #include "memory/alloc.h"
@@ -18,10 +19,14 @@ struct build {
     rw_context *ctx;
     const struct rw_request *request;
     rw_tensor **grads; /* per recorded value, of a step */
+    size_t n_recorded;
     struct rw_sink *sinks;
     size_t n_sinks, cap_sinks;
     uint32_t *params; /* with a gradient */
     size_t n_params, cap_params;
+    uint32_t *reads;        /* per base of the tape: by nodes, and as the gradient of a leaf */
+    uint32_t *instead;      /* per node recorded for a sink: the product whose place it takes, or RW_NONE_ID */
+    size_t n_instead, cap_instead, first_sink_node;
     uint32_t *early, *next; /* nodes that run right after the one that completes their input */
     size_t n_regular;
 };
@@ -58,6 +63,16 @@ static rw_site any_site(const struct build *b)
     return b->t->n_nodes ? b->ctx->sites[b->t->nodes[0].site] : RW_HERE;
 }
 
+/* Notes whose place the node recorded last takes. */
+static bool take_place(struct build *b, uint32_t product)
+{
+    const size_t n = b->t->n_nodes - b->first_sink_node;
+    if (!rw_grow(&b->instead, &b->cap_instead, b->n_instead, n - b->n_instead, sizeof *b->instead)) return false;
+    while (b->n_instead < n) b->instead[b->n_instead++] = RW_NONE_ID;
+    b->instead[n - 1] = product;
+    return true;
+}
+
 static rw_tensor *copy_of(struct build *b, rw_tensor *g)
 {
     rw_tensor *const copy = rw_apply_at(any_site(b), b->t, &rw_op_contiguous, &g, 1, NULL, 0, NULL);
@@ -65,12 +80,18 @@ static rw_tensor *copy_of(struct build *b, rw_tensor *g)
     return copy;
 }
 
-/* old + g, written over old: the parameter's gradient is both an input and where the sum goes. */
+/*
+ * old + g, written over old: the parameter's gradient is both an input and where the sum goes. A product that nobody else
+ * reads is added by a node that takes its place.
+ */
 static rw_tensor *added_to(struct build *b, struct rw_param *p, rw_tensor *g)
 {
-    rw_tensor *const sum = rw_accumulate_at(any_site(b), b->t, &p->gradient, g);
-    if (sum) stamp_last_node(b, g);
-    return sum;
+    const uint32_t product = g->base == g->id && b->reads[g->id] == 1 ? rw_product_of(b->t, g) : RW_NONE_ID;
+    rw_tensor *const sum = product == RW_NONE_ID ? rw_accumulate_at(any_site(b), b->t, &p->gradient, g)
+                                                 : rw_add_product_at(any_site(b), b->t, &p->gradient, g);
+    if (!sum) return NULL;
+    stamp_last_node(b, g);
+    return take_place(b, product) ? sum : NULL;
 }
 
 static rw_status sink_param(struct build *b, uint32_t param, rw_tensor *g, bool *taken)
@@ -86,11 +107,32 @@ static rw_status sink_param(struct build *b, uint32_t param, rw_tensor *g, bool 
                                          .into_gradient = !b->request->private_gradients });
 }
 
-static rw_status sink_gradients(struct build *b, size_t n_values)
+/* Who reads what, before sinks read too. */
+static bool count_reads(struct build *b)
 {
     const rw_tape *const t = b->t;
+    b->reads = rw_calloc(t->n_values, sizeof *b->reads);
+    if (!b->reads) return false;
+    for (size_t i = 0; i < t->n_operands; i++) b->reads[rw_tape_base(t, t->operands[i])]++;
+    for (size_t i = 0; i < t->n_retained; i++)
+        if (b->grads[t->retained[i]]) b->reads[b->grads[t->retained[i]]->base]++;
+    for (size_t i = 0; i < t->n_leaves; i++) {
+        const struct rw_leaf *const leaf = &t->leaves[i];
+        if (leaf->kind == RW_LEAF_PARAM && leaf->value < b->n_recorded && b->grads[leaf->value])
+            b->reads[b->grads[leaf->value]->base]++;
+    }
+    return true;
+}
+
+static rw_status sink_gradients(struct build *b)
+{
+    const rw_tape *const t = b->t;
+    const size_t n_values = b->n_recorded;
     bool *const taken = rw_calloc(t->n_values, sizeof *taken);
-    if (!taken) return no_memory(b);
+    if (!taken || !count_reads(b)) {
+        rw_free(taken);
+        return no_memory(b);
+    }
     rw_status status = RW_OK;
     const size_t n_leaves = t->n_leaves;
     for (size_t i = 0; !status && i < t->n_retained; i++) {
@@ -109,10 +151,36 @@ static rw_status sink_gradients(struct build *b, size_t n_values)
     return status;
 }
 
-/* Lists the nodes from `first` on behind the nodes that make their inputs. */
-static rw_status run_early(struct build *b, size_t first)
+/* All of them in tape order. */
+static rw_status run_last(struct build *b)
+{
+    rw_free(b->early);
+    rw_free(b->next);
+    b->early = b->next = NULL;
+    return RW_OK;
+}
+
+/* Behind which node may a sink's node run: that of its latest input, or the product that it stands for. */
+static uint32_t node_before(const struct build *b, uint32_t n)
 {
     const rw_tape *const t = b->t;
+    const struct rw_node *const node = &t->nodes[n];
+    const size_t i = n - b->first_sink_node;
+    if (i < b->n_instead && b->instead[i] != RW_NONE_ID) return b->instead[i];
+    uint32_t after = RW_NONE_ID;
+    for (int k = 0; k < node->n_inputs; k++) {
+        const uint32_t in = rw_tape_base(t, t->operands[node->first_input + (uint32_t)k]);
+        const uint32_t p = rw_tape_value(t, in)->producer;
+        if (p != RW_NONE_ID && (after == RW_NONE_ID || p > after)) after = p;
+    }
+    return after;
+}
+
+/* Lists the sinks' nodes behind those. */
+static rw_status run_early(struct build *b)
+{
+    const rw_tape *const t = b->t;
+    const size_t first = b->first_sink_node;
     b->n_regular = t->n_nodes;
     if (first == t->n_nodes) return RW_OK;
     b->early = rw_malloc(t->n_nodes * sizeof *b->early);
@@ -120,14 +188,9 @@ static rw_status run_early(struct build *b, size_t first)
     if (!b->early || !b->next) return no_memory(b);
     for (size_t n = 0; n < t->n_nodes; n++) b->early[n] = b->next[n] = RW_NONE_ID;
     for (uint32_t n = (uint32_t)t->n_nodes; n-- > first;) {
-        const struct rw_node *const node = &t->nodes[n];
-        uint32_t after = RW_NONE_ID; /* the latest producer among its inputs */
-        for (int i = 0; i < node->n_inputs; i++) {
-            const uint32_t in = rw_tape_base(t, t->operands[node->first_input + (uint32_t)i]);
-            const uint32_t p = rw_tape_value(t, in)->producer;
-            if (p != RW_NONE_ID && (after == RW_NONE_ID || p > after)) after = p;
-        }
-        if (after == RW_NONE_ID || after >= first) return RW_OK; /* the gradient is a leaf: run in tape order */
+        const uint32_t after = node_before(b, n);
+        /* the gradient is a leaf, or a value of forward */
+        if (after == RW_NONE_ID || after >= first || !t->nodes[after].level) return run_last(b);
         b->next[n] = b->early[after];
         b->early[after] = n;
     }
@@ -168,7 +231,8 @@ static rw_status sink_effects(struct build *b, size_t n_recorded)
 static rw_status name_sinks(struct build *b)
 {
     rw_tape *const t = b->t;
-    const size_t n_values = t->n_values, n_recorded = t->n_nodes;
+    const size_t n_recorded = t->n_nodes;
+    b->n_recorded = t->n_values;
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < b->request->n_values; i++) {
         const uint32_t base = rw_tape_base(t, b->request->values[i]);
@@ -181,9 +245,9 @@ static rw_status name_sinks(struct build *b)
         return status;
     }
     status = rw_differentiate(t, b->request->values[0], false, &b->grads);
-    const size_t first_sink_node = t->n_nodes;
-    if (!status) status = sink_gradients(b, n_values);
-    return status ? status : run_early(b, first_sink_node);
+    b->first_sink_node = t->n_nodes;
+    if (!status) status = sink_gradients(b);
+    return status ? status : run_early(b);
 }
 
 static void build_finish(struct build *b)
@@ -191,6 +255,8 @@ static void build_finish(struct build *b)
     rw_free(b->grads);
     rw_free(b->sinks);
     rw_free(b->params);
+    rw_free(b->reads);
+    rw_free(b->instead);
     rw_free(b->early);
     rw_free(b->next);
 }

@@ -85,7 +85,7 @@ void rw_onednn_destroy(struct rw_onednn **o)
 
 static uint64_t hash(const struct rw_matmul_signature *s)
 {
-    const int64_t words[] = { s->m, s->n, s->k, s->a_row, s->a_col, s->b_row, s->b_col, s->c_row, s->dtype * 2 + s->bias };
+    const int64_t words[] = { s->m, s->n, s->k, s->a_row, s->a_col, s->b_row, s->b_col, s->c_row, s->dtype * 4 + s->adds * 2 + s->bias };
     uint64_t h = 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         h = (h ^ (uint64_t)words[i]) * 0x9e3779b97f4a7c15u;
@@ -140,12 +140,24 @@ static bool is_fast(dnnl_primitive_desc_t pd)
     return name && !strstr(name, "ref");
 }
 
+static dnnl_status_t add_to_c(dnnl_primitive_attr_t attr)
+{
+    dnnl_post_ops_t ops;
+    dnnl_status_t status = dnnl_post_ops_create(&ops);
+    if (status) return status;
+    status = dnnl_post_ops_append_sum(ops, 1);
+    if (!status) status = dnnl_primitive_attr_set_post_ops(attr, ops);
+    dnnl_post_ops_destroy(ops);
+    return status;
+}
+
 /* create: the primitive too, and not only what is known before its code is generated. */
 static dnnl_status_t make_primitive(struct rw_onednn_matmul *p, dnnl_engine_t engine, dnnl_primitive_attr_t attr, bool create)
 {
     dnnl_matmul_desc_t desc;
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t status = dnnl_matmul_desc_init(&desc, &p->a, &p->b, p->signature.bias ? &p->bias : NULL, &p->c);
+    dnnl_status_t status = p->signature.adds ? add_to_c(attr) : dnnl_success;
+    if (!status) status = dnnl_matmul_desc_init(&desc, &p->a, &p->b, p->signature.bias ? &p->bias : NULL, &p->c);
     if (!status) status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
     if (!status) status = dnnl_primitive_desc_create(&pd, &desc, attr, engine, NULL);
     if (status == dnnl_unimplemented) return dnnl_success;

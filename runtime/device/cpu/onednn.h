@@ -1,7 +1,7 @@
 /*
  * oneDNN for the CPU kernels: matrix products, pinned.
  *
- * A primitive is made once per signature (extents, strides, type, bias) and kept for the life of the context, so forward
+ * A primitive is made once per signature (extents, strides, type, bias, sum) and kept for the life of the context, so forward
  * and replay run the same code (law 6). It is made for one thread: who wants more cuts the product into tiles by its shape
  * alone and runs one primitive per tile, so no bit can depend on the number of threads.
  */
@@ -14,7 +14,7 @@
 struct rw_onednn;
 struct rw_onednn_matmul;
 
-/* c [m, n] = a [m, k] b [k, n] + bias [n]. One stride of a and of b is 1; c's columns are next to each other. */
+/* c [m, n] = a [m, k] b [k, n] + bias [n] (+ c). One stride of a and of b is 1; c's columns are next to each other. */
 struct rw_matmul_signature {
     int64_t m, n, k;
     int64_t a_row, a_col;
@@ -22,6 +22,8 @@ struct rw_matmul_signature {
     int64_t c_row;
     int32_t dtype; /* RW_F32, RW_BF16 or RW_F16, of all four */
     int32_t bias;  /* 0 or 1 */
+    int32_t adds;  /* 0 or 1: to what c holds */
+    int32_t unused;
 };
 
 rw_status rw_onednn_create(struct rw_onednn **ret);

@@ -293,19 +293,20 @@ rw_status rw_blaslt_query(struct rw_blaslt *lt, const struct rw_blaslt_product *
     return RW_OK;
 }
 
-rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const void *a, const void *b, const void *bias,
-                        void *c, void *workspace, size_t workspace_bytes)
+rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const struct rw_blaslt_operands *x, void *workspace,
+                        size_t workspace_bytes)
 {
-    static const float one_f = 1, zero_f = 0;
-    static const double one_d = 1, zero_d = 0;
+    static const float f[] = { 0, 1 };
+    static const double d[] = { 0, 1 };
     const bool wide = p->dtype == RW_F64;
+    const void *const alpha = wide ? (const void *)&d[1] : &f[1], *const beta = wide ? (const void *)&d[p->adds] : &f[p->adds];
     struct entry *e;
     rw_status status = find(lt, p, &e);
-    if (!status && p->bias) status = set_bias(lt, e->desc, bias);
+    if (!status && p->bias) status = set_bias(lt, e->desc, x->bias);
     if (status) return status;
     if (!e->has) return RW_ERR_UNSUPPORTED;
     if (workspace_bytes < e->workspace) return rw_cuda_fail(lt->cuda, RW_ERR_DEVICE, "cuBLASLt: the plan gave too little workspace");
-    TRY(Matmul(lt->handle, e->desc, wide ? (const void *)&one_d : &one_f, b, e->b, a, e->a,
-               wide ? (const void *)&zero_d : &zero_f, c, e->c, c, e->c, &e->algo, workspace, workspace_bytes, lt->cuda->stream));
+    TRY(Matmul(lt->handle, e->desc, alpha, x->b, e->b, x->a, e->a, beta, p->adds ? x->sum : x->c, e->c, x->c, e->c, &e->algo,
+               workspace, workspace_bytes, lt->cuda->stream));
     return RW_OK;
 }

@@ -14,7 +14,10 @@
 extern "C" {
 #endif
 
-/* c[i] [m, n] = a[i] [m, k] b[i] [k, n] + bias [n]. One stride of a and of b is 1; c is dense. All bytes count: no padding. */
+/*
+ * c[i] [m, n] = a[i] [m, k] b[i] [k, n] + bias [n] (+ sum[i], which lies like c and may be c). One stride of a and of b is 1;
+ * c is dense. All bytes count: no padding.
+ */
 struct rw_blaslt_product {
     int64_t m, n, k;
     int64_t a_row, a_col, b_row, b_col;
@@ -23,7 +26,13 @@ struct rw_blaslt_product {
     int32_t dtype; /* of all four */
     int32_t bias;  /* 0 or 1 */
     int32_t tf32;  /* float32 through the tensor cores' 10-bit mantissas */
-    int32_t unused;
+    int32_t adds;  /* 0 or 1: there is a sum */
+};
+
+/* Where they are. NULL for what the product does not have. */
+struct rw_blaslt_operands {
+    const void *a, *b, *bias, *sum;
+    void *c;
 };
 
 rw_status rw_blaslt_create(struct rw_blaslt **ret, struct rw_cuda *cuda);
@@ -36,8 +45,8 @@ void rw_blaslt_destroy(struct rw_blaslt **lt);
 rw_status rw_blaslt_query(struct rw_blaslt *lt, const struct rw_blaslt_product *p, bool *ret_has, size_t *ret_workspace);
 
 /* Queues the product on the context's stream. RW_ERR_DEVICE when the pinned algorithm is refused: none other is tried. */
-rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const void *a, const void *b, const void *bias,
-                        void *c, void *workspace, size_t workspace_bytes);
+rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const struct rw_blaslt_operands *x, void *workspace,
+                        size_t workspace_bytes);
 
 #ifdef __cplusplus
 }
