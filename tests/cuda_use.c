@@ -269,6 +269,28 @@ Test(cuda_use, device_memory_in_and_out)
     for (uint64_t seed = 1; seed <= SEEDS; seed++) from_device(seed);
 }
 
+/* Half of the batch on each of two contexts, summed where the gradients lie: the bytes of one context that saw both halves. */
+Test(cuda_use, gradients_are_summed_in_place)
+{
+    be_late(3);
+    struct bench b[2] = { open_cuda(), open_cuda() };
+    rw_tensor *p[2], *q;
+    float x[N], sum[N], expected[N];
+    for (int i = 0; i < 2; i++) {
+        p[i] = rw_param(b[i].ctx, "p", RW_F32, RW_SHAPE(N));
+        count_up(x, N, (float)i);
+        cr_assert_eq(rw_backward(b[i].t, rw_sum(b[i].t, rw_mul(b[i].t, p[i], rw_input(b[i].t, RW_F32, RW_SHAPE(N), x)), RW_ALL_AXES, false)), RW_OK);
+    }
+    q = rw_gradient(p[0]);
+    rw_tensor *const other = rw_input(b[0].t, RW_F32, RW_SHAPE(N), rw_tensor_data(rw_gradient(p[1])));
+    cr_assert_eq(rw_read(b[0].t, rw_add(b[0].t, q, other), rw_tensor_data(q), sizeof x), RW_OK, "%s", rw_error_message(b[0].ctx));
+    cr_assert_eq(rw_read(NULL, q, sum, sizeof sum), RW_OK);
+    for (int i = 0; i < N; i++) expected[i] = (float)(2 * i + 1);
+    cr_assert_eq(first_difference(sum, expected, sizeof sum), -1);
+    bench_close(&b[0]);
+    bench_close(&b[1]);
+}
+
 /* Many times what is under way at once, and no whole number of pieces. */
 Test(cuda_use, large_uploads)
 {

@@ -43,6 +43,44 @@ static void expect_gradient(rw_tensor *p, const float *expected, const char *wha
                  (double)g[3]);
 }
 
+/* As a sum over processes does: read, summed elsewhere, written back. */
+Test(leaves, a_gradient_that_is_written_is_the_gradient)
+{
+    rw_tensor *const p = param("p", 1);
+    const float own[4] = { 5, 6, 7, 8 }, sum[4] = { 6, 7, 8, 9 }, zeros[4] = { 0 };
+    cr_assert_eq(rw_write(rw_gradient(p), own, sizeof own), RW_OK);
+    expect_gradient(p, own, "written");
+    cr_assert_eq(rw_backward(b.t, total(b.t, p)), RW_OK);
+    expect_gradient(p, sum, "a backward adds to it");
+    cr_assert_eq(rw_write(rw_gradient(p), own, 3 * sizeof *own), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    expect_gradient(p, sum, "a write that was refused");
+    rw_zero_grad(b.ctx);
+    cr_assert_not_null(rw_tensor_data(rw_gradient(p)));
+    expect_gradient(p, zeros, "asked for its address");
+}
+
+Test(leaves, addresses)
+{
+    rw_tensor *const p = param("p", 1), *const x = rw_add(b.t, p, p);
+    float v[4];
+    void *const data = rw_tensor_data(p), *const grad = rw_tensor_data(rw_gradient(p));
+    cr_assert(data && grad && data != grad);
+    cr_assert_eq(rw_backward(b.t, total(b.t, x)), RW_OK);
+    cr_assert_eq(rw_tensor_data(rw_gradient(p)), grad);
+    if (test_device() == RW_DEVICE_CPU) {
+        const float twos[4] = { 2, 2, 2, 2 };
+        cr_assert_eq(memcmp(grad, twos, sizeof twos), 0);
+        ((float *)grad)[1] = 9;
+        cr_assert_eq(rw_read(NULL, rw_gradient(p), v, sizeof v), RW_OK);
+        cr_assert_eq(v[1], 9);
+    }
+    cr_assert_null(rw_tensor_data(x));
+    cr_assert_eq(rw_error_status(b.ctx), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    cr_assert_null(rw_tensor_data(NULL));
+}
+
 /* One after the other, then op by op in turns: each use of a parameter must count, whoever recorded in between. */
 Test(leaves, two_tapes_recorded_in_turns_give_what_each_gives_alone)
 {

@@ -137,18 +137,46 @@ bool rw_tensor_requires_grad(const rw_tensor *x)
 
 /* Contents */
 
+static rw_status write_gradient(rw_context *ctx, struct rw_param *p, const void *data)
+{
+    const rw_status status = ctx->device->upload(ctx->device_state, p->grad, data, p->bytes);
+    p->grad_spoiled = status && !p->grad_clear;
+    if (!status) p->grad_clear = false;
+    return status;
+}
+
 rw_status rw_write(rw_tensor *x, const void *data, size_t bytes)
 {
     struct rw_param *const p = rw_param_of(x);
     rw_context *const ctx = rw_tensor_context(x);
-    if (!p || (x->flags & RW_VALUE_GRADIENT))
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: needs a parameter or buffer; rw_input_write() is for inputs");
+    if (!p)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: needs a parameter, a buffer or a parameter's gradient; rw_input_write() is "
+                       "for inputs");
     if (!data || bytes != p->bytes)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: %zu bytes given, \"%s\" has %zu", data ? bytes : 0, p->name,
                        p->bytes);
-    p->version++;
-    const rw_status status = ctx->device->upload(ctx->device_state, p->data, data, bytes);
+    const bool gradient = x->flags & RW_VALUE_GRADIENT;
+    if (!gradient) p->version++;
+    const rw_status status = gradient ? write_gradient(ctx, p, data) : ctx->device->upload(ctx->device_state, p->data, data, bytes);
     return status ? rw_fail(ctx, status, "rw_write: \"%s\": the copy to the device failed", p->name) : RW_OK;
+}
+
+void *rw_tensor_data(rw_tensor *x)
+{
+    struct rw_param *const p = rw_param_of(x);
+    rw_context *const ctx = rw_tensor_context(x);
+    if (!p) {
+        rw_fail(ctx, RW_ERR_ARGUMENT, "rw_tensor_data: only parameters, buffers and gradients of parameters stay in one place");
+        return NULL;
+    }
+    if (!(x->flags & RW_VALUE_GRADIENT)) return p->data;
+    rw_status status = rw_gradient_check(ctx, p, "rw_tensor_data");
+    if (!status && p->grad_clear) {
+        status = ctx->device->clear(ctx->device_state, p->grad, p->bytes);
+        if (status) rw_fail(ctx, status, "rw_tensor_data: \"%s\": the device failed", p->name);
+        else p->grad_clear = false;
+    }
+    return status ? NULL : p->grad;
 }
 
 /* Fills on the host, then uploads, so that every device starts from the same bits. */
