@@ -141,3 +141,57 @@ GROUP(attention, OP_ATTENTION)
 GROUP(tables, OP_TABLES)
 GROUP(shapes, OP_SHAPES)
 GROUP(random, OP_RANDOM)
+
+/* ---- attention in float16: what lies between its products has a larger range than the type ---- */
+
+/* The results and gradients of a case whose upstream gradient is 2^shift times the usual one. */
+static rw_status run_times(struct outcome *o, struct bench *b, const struct op_case *c, int shift)
+{
+    const int64_t n = rw_shape_numel(c->in[0].shape);
+    double *const w = malloc((size_t)n * sizeof *w);
+    for (int64_t i = 0; i < n; i++) w[i] = ldexp(op_number(OP_SIGNED, i, 9), shift);
+    const struct op_data data = { .w = w };
+    const rw_status status = op_run(o, b->t, c, RW_F16, &data, OP_PLAIN);
+    worked(status, b->t, c, RW_F16, "upstream times a power of two");
+    free(w);
+    return status;
+}
+
+/*
+ * A power of two in the upstream gradient is one in the gradients. Rounding keeps it, where both are normal numbers.
+ * Below 2^-14 what is stored is off by 2^-25, the usual one then times the power; a normal one there by 2^-11 of
+ * itself, which is no more.
+ */
+static void follows(const struct op_case *c, const struct outcome *got, const struct outcome *usual, int shift)
+{
+    for (int i = 1; i < got->n; i++)
+        for (int64_t k = 0; k < got->numel[i]; k++) {
+            const double a = number_get(got->raw[i], RW_F16, k), x = number_get(usual->raw[i], RW_F16, k);
+            const double b = ldexp(x, shift);
+            const double allowed = fmin(fabs(a), fabs(x)) >= 0x1p-14 ? 0 : ldexp(0x1p-24, shift > 0 ? shift : 0);
+            cr_expect(fabs(b) >= 65504 || fabs(a - b) <= allowed, "%s, times 2^%d: %s, element %lld: %.9g, not %.9g",
+                      c->name, shift, part(i), (long long)k, a, b);
+            if (fabs(b) < 65504 && !(fabs(a - b) <= allowed)) return;
+        }
+}
+
+Test(ops_device, attention_f16_follows_powers_of_two)
+{
+    static const int shifts[] = { -10, 4, 12 };
+    size_t n;
+    const struct op_case *const all = op_cases(&n);
+    struct bench b = bench_open(1, 1);
+    for (size_t i = 0; i < n; i++) {
+        const struct op_case *const c = &all[i];
+        struct outcome usual, got;
+        if (c->group != OP_ATTENTION || c->n != 3 || c->large || !rw_shape_numel(c->in[0].shape)) continue;
+        if (c->in[0].layout == OP_EXPANDED) continue; /* sums of what was stored */
+        const rw_status status = run_times(&usual, &b, c, 0);
+        for (size_t k = 0; k < sizeof shifts / sizeof *shifts && !status; k++) {
+            if (!run_times(&got, &b, c, shifts[k])) follows(c, &got, &usual, shifts[k]);
+            op_forget(&got);
+        }
+        op_forget(&usual);
+    }
+    bench_close(&b);
+}

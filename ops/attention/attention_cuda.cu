@@ -44,7 +44,7 @@ bool tensor_cores_take(const subject &s)
 {
     const rw_layout *const q = s.in[0];
     const bool size = q->dim[3] == 64 || q->dim[3] == 128;
-    return s.cuda->capability >= 80 && s.dtype == RW_BF16 && size && s.attrs->scale > 0 &&
+    return s.cuda->capability >= 80 && (s.dtype == RW_BF16 || s.dtype == RW_F16) && size && s.attrs->scale > 0 &&
            q->dim[0] * q->dim[1] <= INT32_MAX;
 }
 
@@ -232,7 +232,8 @@ extern "C" rw_status rw_attention_backward_cuda(const rw_kernel *k)
     c.lse = k->in[LSE].data;
     c.stat = k->workspace;
     const bool fast = ch.by == way::TENSOR_CORES;
-    status = rw_attention_prepare_rows(k, c, fast ? 1.4426950408889634 : 1);
+    status = rw_attention_prepare_rows(k, c, fast ? 1.4426950408889634 : 1,
+                                       fast && k->out[0].dtype == RW_F16 ? ATT_LIFT_F16 : 0);
     if (status) return status;
     return fast ? rw_attention_mma_backward(k, c) : rw_attention_portable_backward(k, c);
 }

@@ -35,9 +35,13 @@ struct att_call {
     void *stat; /* backward's: for each row log-sum-exp, then for each row delta */
 };
 
+constexpr int ATT_LIFT_F16 = 10;
 constexpr int64_t ATT_ROWS_MOST = INT64_C(1) << 30;
 
-/* Kernels on tensor cores: bfloat16, d of 64 or 128, a positive scale, rows that begin at multiples of 16 bytes. */
+/*
+ * Kernels on tensor cores: bfloat16 or float16, d of 64 or 128, a positive scale, rows that begin at multiples of 16
+ * bytes.
+ */
 rw_status rw_attention_mma_forward(const rw_kernel *k, const att_call &c);
 rw_status rw_attention_mma_backward(const rw_kernel *k, const att_call &c);
 
@@ -46,10 +50,10 @@ rw_status rw_attention_portable_forward(const rw_kernel *k, const att_call &c);
 rw_status rw_attention_portable_backward(const rw_kernel *k, const att_call &c);
 
 /*
- * Fills c.stat, before either backward. The log-sum-exp is kept times `factor`: kernels that compute powers of two want
- * log2(e).
+ * Fills c.stat, before either backward. The log-sum-exp is kept times `factor`, less `lift`: kernels that compute
+ * powers of two want log2(e), those that round probabilities to float16 want them times 2^ATT_LIFT_F16.
  */
-rw_status rw_attention_prepare_rows(const rw_kernel *k, const att_call &c, double factor);
+rw_status rw_attention_prepare_rows(const rw_kernel *k, const att_call &c, double factor, double lift);
 
 /* Which of four keys of a row dropout keeps, as bits. element: of the first one among [batch, heads, seq, kv_seq]. */
 __device__ __forceinline__ uint32_t att_keep(uint64_t seed, uint64_t first_block, uint32_t threshold, uint64_t element)

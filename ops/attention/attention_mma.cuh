@@ -14,14 +14,15 @@ namespace {
 
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
+/* Elements are 16 bits wide; what they mean matters in products alone. */
 struct operand {
-    const bf16 *p;
+    const uint16_t *p;
     int64_t batch, head, row;
 };
 
 struct args {
     operand q, k, v, dy;
-    bf16 *out[3];
+    uint16_t *out[3];
     float *lse;
     const float *stat, *delta; /* of backward; stat is the log-sum-exp in base 2 */
     int heads, kv_heads, group, seq, kv_seq, reach, stat_rows, q_tiles, kv_tiles;
@@ -32,7 +33,7 @@ struct args {
 
 /* Rows of one head. */
 struct rows {
-    const bf16 *p;
+    const uint16_t *p;
     int64_t row;
     int n;
 };
@@ -54,7 +55,7 @@ template <int D, int ROWS, int THREADS> __device__ __forceinline__ void fetch(sh
 {
     constexpr int CHUNKS = D / 8, STEP = THREADS / CHUNKS;
     const int first = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
-    const bf16 *from = x.p + (row + first) * x.row + chunk * 8;
+    const uint16_t *from = x.p + (row + first) * x.row + chunk * 8;
 #pragma unroll
     for (int r = 0; r < ROWS; r += STEP, from += STEP * x.row) {
         const bool valid = row + first + r < x.n;
@@ -88,7 +89,7 @@ template <int D> __device__ __forceinline__ shared_address at(shared_address til
  * c [16 M, 8 N] = x y^T: rows of x from x_row on, rows of y from y_row on. UNROLL: steps whose operands may be held at
  * once.
  */
-template <int D, int UNROLL, int M, int N>
+template <typename T, int D, int UNROLL, int M, int N>
 __device__ __forceinline__ void product(float (&c)[M][N][4], shared_address x, int x_row, shared_address y, int y_row,
                                         lanes l)
 {
@@ -107,15 +108,59 @@ __device__ __forceinline__ void product(float (&c)[M][N][4], shared_address x, i
             load_matrices(b, at<D>(y, y_row + j * 8, l.right, step));
 #pragma unroll
             for (int i = 0; i < M; i++) {
-                multiply(c[i][j], a[i], b[0], b[1]);
-                multiply(c[i][j + 1], a[i], b[2], b[3]);
+                multiply<T>(c[i][j], a[i], b[0], b[1]);
+                multiply<T>(c[i][j + 1], a[i], b[2], b[3]);
             }
         }
     }
 }
 
-/* c [16 M, D] += p y: p [16 M, 8 N] rounded, y the 8 N rows of a tile from y_row on. */
+/*
+ * float16 has a small range, so what is rounded to it on its way into a product is brought there first. Probabilities
+ * are kept times 2^LIFT: one of 2^-24 still has all its bits, and the scores' rounding would have to double a
+ * probability six times to overflow. bfloat16 has the range of float.
+ */
+template <typename T> constexpr float LIFT = 0;
+template <> constexpr float LIFT<f16> = ATT_LIFT_F16;
+template <typename T> constexpr float LIFTED = 1;
+template <> constexpr float LIFTED<f16> = static_cast<float>(1 << ATT_LIFT_F16);
+
+constexpr float UNIT_FIRST = 0x1p100f;
+
+/*
+ * Gradients of the scores may be anything, so a warp keeps them, and their sums, times a power of two: the largest at
+ * which none so far was above 2^15. It falls when a larger one comes, and the sums follow, which is exact. What is lost
+ * is less than 2^-38 of the largest gradient. Infinities and NaNs stay what they are, where they are.
+ */
 template <int D, int M, int N>
+__device__ __forceinline__ void fit(float (&ds)[M][N][4], float (&sum)[M][D / 8][4], float &unit)
+{
+    constexpr uint32_t INFINITE = 0x7f800000u;
+    uint32_t most = 0, finite = 0;
+#pragma unroll
+    for (int i = 0; i < M * N * 4; i++)
+        most = max(most, __float_as_uint(ds[i / (N * 4)][i / 4 % N][i % 4]) & ~(1u << 31));
+    most = __reduce_max_sync(ALL_LANES, most);
+    if (most >= INFINITE) {
+#pragma unroll
+        for (int i = 0; i < M * N * 4; i++) {
+            const uint32_t x = __float_as_uint(ds[i / (N * 4)][i / 4 % N][i % 4]) & ~(1u << 31);
+            if (x < INFINITE) finite = max(finite, x);
+        }
+        most = __reduce_max_sync(ALL_LANES, finite);
+    }
+    if (__uint_as_float(most) * unit > 0x1p15f) {
+        const float next = __uint_as_float((2 * 127 + 14 - (most >> 23)) << 23), shrink = next / unit;
+        unit = next;
+#pragma unroll
+        for (int i = 0; i < M * (D / 8) * 4; i++) sum[i / (D / 2)][i / 4 % (D / 8)][i % 4] *= shrink;
+    }
+#pragma unroll
+    for (int i = 0; i < M * N * 4; i++) ds[i / (N * 4)][i / 4 % N][i % 4] *= unit;
+}
+
+/* c [16 M, D] += p y: p [16 M, 8 N] rounded, y the 8 N rows of a tile from y_row on. */
+template <typename T, int D, int M, int N>
 __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float (&p)[M][N][4], shared_address y,
                                             int y_row, lanes l)
 {
@@ -124,8 +169,8 @@ __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float
         uint32_t a[M][4];
 #pragma unroll
         for (int i = 0; i < M; i++) {
-            a[i][0] = pair_of(p[i][k][0], p[i][k][1]), a[i][1] = pair_of(p[i][k][2], p[i][k][3]);
-            a[i][2] = pair_of(p[i][k + 1][0], p[i][k + 1][1]), a[i][3] = pair_of(p[i][k + 1][2], p[i][k + 1][3]);
+            a[i][0] = pair_of<T>(p[i][k][0], p[i][k][1]), a[i][1] = pair_of<T>(p[i][k][2], p[i][k][3]);
+            a[i][2] = pair_of<T>(p[i][k + 1][0], p[i][k + 1][1]), a[i][3] = pair_of<T>(p[i][k + 1][2], p[i][k + 1][3]);
         }
 #pragma unroll
         for (int j = 0; j < D / 8; j += 2) {
@@ -133,8 +178,8 @@ __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float
             load_matrices_turned(b, at<D>(y, y_row + k * 8, l.left, j / 2));
 #pragma unroll
             for (int i = 0; i < M; i++) {
-                multiply(c[i][j], a[i], b[0], b[1]);
-                multiply(c[i][j + 1], a[i], b[2], b[3]);
+                multiply<T>(c[i][j], a[i], b[0], b[1]);
+                multiply<T>(c[i][j + 1], a[i], b[2], b[3]);
             }
         }
     }
@@ -144,8 +189,8 @@ __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float
  * A warp's rows of a result to `n` rows of memory, row 16 i + 8 half + g times factor[i][half]. They pass through rows
  * of shared memory that no other warp reads, so that each lane writes 16 bytes.
  */
-template <int D, int M>
-__device__ __forceinline__ void write_rows(bf16 *to, int64_t row, int n, const float (&c)[M][D / 8][4],
+template <typename T, int D, int M>
+__device__ __forceinline__ void write_rows(uint16_t *to, int64_t row, int n, const float (&c)[M][D / 8][4],
                                            const float (&factor)[M][2], shared_address room)
 {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -155,9 +200,9 @@ __device__ __forceinline__ void write_rows(bf16 *to, int64_t row, int n, const f
 #pragma unroll
         for (int j = 0; j < D / 8; j++) {
             store_shared(room + place<D>(i * 16 + g, j) + t * 4,
-                         pair_of(c[i][j][0] * factor[i][0], c[i][j][1] * factor[i][0]));
+                         pair_of<T>(c[i][j][0] * factor[i][0], c[i][j][1] * factor[i][0]));
             store_shared(room + place<D>(i * 16 + g + 8, j) + t * 4,
-                         pair_of(c[i][j][2] * factor[i][1], c[i][j][3] * factor[i][1]));
+                         pair_of<T>(c[i][j][2] * factor[i][1], c[i][j][3] * factor[i][1]));
         }
     __syncwarp();
 #pragma unroll

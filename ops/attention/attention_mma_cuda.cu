@@ -1,9 +1,10 @@
 /*
- * attention on tensor cores: bfloat16, heads of 64 or 128 columns, after FlashAttention-2 (arXiv 2307.08691).
+ * attention on tensor cores: bfloat16 or float16, heads of 64 or 128 columns, after FlashAttention-2 (arXiv
+ * 2307.08691).
  *
  * A warp owns 16 or 32 rows of its block's results, in registers, and goes through tiles of the other side, which all
  * warps share: two are in shared memory, one being multiplied while the other arrives. Scores stay in registers;
- * rounded to bfloat16, they are the left operand of the next product as they lie. Backward takes two kernels, one that
+ * rounded to 16 bits, they are the left operand of the next product as they lie. Backward takes two kernels, one that
  * owns keys and one that owns queries, so that no sum is shared: the scores are computed twice and no bit depends on
  * the order of blocks.
  */
@@ -60,7 +61,7 @@ template <int M> struct running {
 };
 
 /* Scores to probabilities relative to the running maximum; the output so far shrinks with it. */
-template <int D, int M, int N>
+template <typename T, int D, int M, int N>
 __device__ __forceinline__ void softmax(float (&s)[M][N][4], float (&o)[M][D / 8][4], running<M> &run, float scale_2)
 {
 #pragma unroll
@@ -75,12 +76,13 @@ __device__ __forceinline__ void softmax(float (&s)[M][N][4], float (&o)[M][D / 8
             high = fmaxf(high, __shfl_xor_sync(ALL_LANES, high, 2));
             run.high[i][half] = high;
             const float shift = high == -INFINITY ? 0 : high * scale_2, shrink = power_of_two(before * scale_2 - shift);
+            const float lift = LIFT<T> - shift;
             float sum = 0;
 #pragma unroll
             for (int j = 0; j < N; j++)
 #pragma unroll
                 for (int c = 0; c < 2; c++) {
-                    const float p = power_of_two(fmaf(s[i][j][2 * half + c], scale_2, -shift));
+                    const float p = power_of_two(fmaf(s[i][j][2 * half + c], scale_2, lift));
                     sum += p;
                     s[i][j][2 * half + c] = p;
                 }
@@ -110,7 +112,8 @@ template <int D> struct forward_tiles {
     static constexpr int Q = 0, KV = ROWS * D * 2, TILE = KEYS * D * 2, SHARED = KV + 4 * TILE;
 };
 
-template <int D, bool DROP> __global__ void __launch_bounds__(forward_tiles<D>::THREADS, 2) forward_kernel(const args a)
+template <typename T, int D, bool DROP>
+__global__ void __launch_bounds__(forward_tiles<D>::THREADS, 2) forward_kernel(const args a)
 {
     using S = forward_tiles<D>;
     constexpr int M = S::M, N = S::N;
@@ -147,11 +150,11 @@ template <int D, bool DROP> __global__ void __launch_bounds__(forward_tiles<D>::
             uint32_t keep[M][N / 4];
 #pragma unroll
             for (int i = 0; DROP && i < M; i++) draw<N>(keep[i], a, first_block, rows_before(a) + row + i * 16, key);
-            product<D, D / 16>(s, shared + S::Q, own, here, 0, l);
+            product<T, D, D / 16>(s, shared + S::Q, own, here, 0, l);
             mask(s, a, row, key);
-            softmax<D>(s, o, run, a.scale_2);
+            softmax<T, D>(s, o, run, a.scale_2);
             if (DROP) drop(s, keep);
-            add_product<D>(o, s, here + S::TILE, 0, l);
+            add_product<T, D>(o, s, here + S::TILE, 0, l);
         }
         __syncthreads();
     }
@@ -167,11 +170,12 @@ template <int D, bool DROP> __global__ void __launch_bounds__(forward_tiles<D>::
             factor[i][half] = total == 0 ? 0 : a.keep_factor / total;
             if (lane % 4 == 0 && row + i * 16 + half * 8 + lane / 4 < a.seq)
                 a.lse[rows_before(a) + row + i * 16 + half * 8 + lane / 4] =
-                    total == 0 ? -INFINITY : fmaf(run.high[i][half], a.scale, logf(total));
+                    total == 0 ? -INFINITY : fmaf(run.high[i][half], a.scale, logf(total * (1 / LIFTED<T>)));
         }
     const int64_t stride = static_cast<int64_t>(a.heads) * D;
-    bf16 *const to = a.out[0] + (static_cast<int64_t>(b) * a.seq + row) * stride + h * D; /* [batch, seq, heads, d] */
-    write_rows<D, M>(to, stride, a.seq - row, o, factor, shared + S::Q + own * D * 2);
+    /* [batch, seq, heads, d] */
+    uint16_t *const to = a.out[0] + (static_cast<int64_t>(b) * a.seq + row) * stride + h * D;
+    write_rows<T, D, M>(to, stride, a.seq - row, o, factor, shared + S::Q + own * D * 2);
 }
 
 /* ---- backward ---- */
@@ -199,7 +203,8 @@ template <int D> struct query_tiles {
                          SHARED = STAT + ROWS * 8;
 };
 
-template <int D, bool DROP> __global__ void __launch_bounds__(query_tiles<D>::THREADS) queries_kernel(const args a)
+template <typename T, int D, bool DROP>
+__global__ void __launch_bounds__(query_tiles<D>::THREADS) queries_kernel(const args a)
 {
     using S = query_tiles<D>;
     constexpr int M = S::M, N = S::N;
@@ -214,7 +219,7 @@ template <int D, bool DROP> __global__ void __launch_bounds__(query_tiles<D>::TH
     const uint64_t first_block = DROP ? a.ticket.first_block() : 0;
     const int tiles = tiles_seen<S::KEYS>(a, min(first + S::ROWS, a.seq) - 1);
     const float *const stats = reinterpret_cast<const float *>(memory + S::STAT) + own + threadIdx.x % 32 / 4;
-    float dq[M][D / 8][4] = {};
+    float dq[M][D / 8][4] = {}, unit = UNIT_FIRST;
     fetch<D, S::ROWS, S::THREADS>(shared + S::Q, q, first);
     fetch<D, S::ROWS, S::THREADS>(shared + S::DY, dy, first);
     fetch_stats<S::ROWS>(shared + S::STAT, a, u.pair, first);
@@ -239,8 +244,8 @@ template <int D, bool DROP> __global__ void __launch_bounds__(query_tiles<D>::TH
             uint32_t keep[M][N / 4];
 #pragma unroll
             for (int i = 0; DROP && i < M; i++) draw<N>(keep[i], a, first_block, rows_before(a) + row + i * 16, key);
-            product<D, S::template UNROLL<DROP>>(s, shared + S::Q, own, here, part, l);
-            product<D, S::template UNROLL<DROP>>(ds, shared + S::DY, own, here + S::TILE, part, l);
+            product<T, D, S::template UNROLL<DROP>>(s, shared + S::Q, own, here, part, l);
+            product<T, D, S::template UNROLL<DROP>>(ds, shared + S::DY, own, here + S::TILE, part, l);
             mask(s, a, row, key);
 #pragma unroll
             for (int i = 0; i < M; i++)
@@ -258,15 +263,16 @@ template <int D, bool DROP> __global__ void __launch_bounds__(query_tiles<D>::TH
                             ds[i][j][c] = p * (dp - delta);
                         }
                 }
-            add_product<D>(dq, ds, here, part, l);
+            if (LIFT<T> > 0) fit<D>(ds, dq, unit);
+            add_product<T, D>(dq, ds, here, part, l);
         }
         __syncthreads();
     }
     copy_wait<0>();
     __syncthreads();
     float factor[M][2];
-    for (int i = 0; i < M; i++) factor[i][0] = factor[i][1] = a.scale;
-    write_rows<D, M>(a.out[0] + (rows_before(a) + row) * D, D, a.seq - row, dq, factor, shared + S::Q + own * D * 2);
+    for (int i = 0; i < M; i++) factor[i][0] = factor[i][1] = LIFT<T> > 0 ? a.scale / (LIFTED<T> * unit) : a.scale;
+    write_rows<T, D, M>(a.out[0] + (rows_before(a) + row) * D, D, a.seq - row, dq, factor, shared + S::Q + own * D * 2);
 }
 
 /*
@@ -310,7 +316,8 @@ template <int D> __device__ __forceinline__ void fetch_queries(shared_address to
     fetch_stats<S::QUERIES>(to + S::STAT, a, b * a.heads + h, row);
 }
 
-template <int D, bool DROP> __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args a)
+template <typename T, int D, bool DROP>
+__global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args a)
 {
     using S = key_tiles<D>;
     constexpr int M = S::M, N = S::N;
@@ -324,7 +331,7 @@ template <int D, bool DROP> __global__ void __launch_bounds__(key_tiles<D>::THRE
     const int start = max(0, first - a.reach + 1) / S::QUERIES; /* the first queries that see one of these keys */
     const int end = (a.seq + S::QUERIES - 1) / S::QUERIES, steps = max(0, end - start) * a.group, t = threadIdx.x % 4;
     int next_h = kv_head * a.group, next_tile = start;
-    float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {};
+    float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {}, unit = UNIT_FIRST;
     fetch<D, S::ROWS, S::THREADS>(shared + S::K, rows_of(a.k, b, kv_head, a.kv_seq), first);
     fetch<D, S::ROWS, S::THREADS>(shared + S::V, rows_of(a.v, b, kv_head, a.kv_seq), first);
     if (steps) fetch_queries<D>(shared + S::QDY, a, b, next_h, start * S::QUERIES);
@@ -348,8 +355,8 @@ template <int D, bool DROP> __global__ void __launch_bounds__(key_tiles<D>::THRE
 #pragma unroll
             for (int i = 0; DROP && i < M; i++)
                 draw_turned(keep[i], a, first_block, static_cast<int64_t>(b * a.heads + h) * a.seq + row, key + i * 16);
-            product<D, S::template UNROLL<DROP>>(s, shared + S::K, own, shared + here, part, l);
-            product<D, S::template UNROLL<DROP>>(ds, shared + S::V, own, shared + here + S::TILE, part, l);
+            product<T, D, S::template UNROLL<DROP>>(s, shared + S::K, own, shared + here, part, l);
+            product<T, D, S::template UNROLL<DROP>>(ds, shared + S::V, own, shared + here + S::TILE, part, l);
             mask_turned(s, a, key, row);
 #pragma unroll
             for (int j = 0; j < N; j++) {
@@ -365,18 +372,22 @@ template <int D, bool DROP> __global__ void __launch_bounds__(key_tiles<D>::THRE
                         s[i][j][c] = kept ? p : 0;
                     }
             }
-            add_product<D>(dv, s, shared + here + S::TILE, part, l);
-            add_product<D>(dk, ds, shared + here, part, l);
+            add_product<T, D>(dv, s, shared + here + S::TILE, part, l);
+            if (LIFT<T> > 0) fit<D>(ds, dk, unit);
+            add_product<T, D>(dk, ds, shared + here, part, l);
         }
         __syncthreads();
     }
     copy_wait<0>();
     __syncthreads();
     float of_dk[M][2], of_dv[M][2];
-    for (int i = 0; i < M; i++) of_dk[i][0] = of_dk[i][1] = a.scale, of_dv[i][0] = of_dv[i][1] = a.keep_factor;
+    for (int i = 0; i < M; i++) {
+        of_dk[i][0] = of_dk[i][1] = LIFT<T> > 0 ? a.scale / (LIFTED<T> * unit) : a.scale;
+        of_dv[i][0] = of_dv[i][1] = a.keep_factor / LIFTED<T>;
+    }
     const int64_t to = (static_cast<int64_t>(u.pair) * a.kv_seq + key) * D;
-    write_rows<D, M>(a.out[1] + to, D, a.kv_seq - key, dk, of_dk, shared + S::K + own * D * 2);
-    write_rows<D, M>(a.out[2] + to, D, a.kv_seq - key, dv, of_dv, shared + S::V + own * D * 2);
+    write_rows<T, D, M>(a.out[1] + to, D, a.kv_seq - key, dk, of_dk, shared + S::K + own * D * 2);
+    write_rows<T, D, M>(a.out[2] + to, D, a.kv_seq - key, dv, of_dv, shared + S::V + own * D * 2);
 }
 
 /* ---- launches ---- */
@@ -384,11 +395,11 @@ template <int D, bool DROP> __global__ void __launch_bounds__(key_tiles<D>::THRE
 args args_of(const att_call &c, int q_rows, int kv_rows)
 {
     const auto of = [](const att_operand &x) {
-        return operand{ static_cast<const bf16 *>(x.p), x.batch, x.head, x.row };
+        return operand{ static_cast<const uint16_t *>(x.p), x.batch, x.head, x.row };
     };
     args a = {};
     a.q = of(c.q), a.k = of(c.k), a.v = of(c.v), a.dy = of(c.dy);
-    for (int i = 0; i < 3; i++) a.out[i] = static_cast<bf16 *>(c.out[i]);
+    for (int i = 0; i < 3; i++) a.out[i] = static_cast<uint16_t *>(c.out[i]);
     a.lse = const_cast<float *>(static_cast<const float *>(c.lse));
     a.stat = static_cast<const float *>(c.stat);
     a.delta = a.stat ? a.stat + c.pairs * c.stat_rows : nullptr;
@@ -415,32 +426,42 @@ rw_status launch(const rw_kernel *k, void (*kernel)(args), const args &a, int64_
     return rw_cuda_launched(k);
 }
 
-template <int D, bool DROP> rw_status forward(const rw_kernel *k, const att_call &c)
+template <typename T, int D, bool DROP> rw_status forward(const rw_kernel *k, const att_call &c)
 {
     using S = forward_tiles<D>;
     const args a = args_of(c, S::ROWS, S::KEYS);
-    return launch(k, forward_kernel<D, DROP>, a, c.pairs * a.q_tiles, S::THREADS, S::SHARED);
+    return launch(k, forward_kernel<T, D, DROP>, a, c.pairs * a.q_tiles, S::THREADS, S::SHARED);
 }
 
-template <int D, bool DROP> rw_status backward(const rw_kernel *k, const att_call &c)
+template <typename T, int D, bool DROP> rw_status backward(const rw_kernel *k, const att_call &c)
 {
     using K = key_tiles<D>;
     using Q = query_tiles<D>;
     const args a = args_of(c, Q::ROWS, K::ROWS);
-    const rw_status status = launch(k, keys_kernel<D, DROP>, a, c.kv_pairs * a.kv_tiles, K::THREADS, K::SHARED);
-    return status ? status : launch(k, queries_kernel<D, DROP>, a, c.pairs * a.q_tiles, Q::THREADS, Q::SHARED);
+    const rw_status status = launch(k, keys_kernel<T, D, DROP>, a, c.kv_pairs * a.kv_tiles, K::THREADS, K::SHARED);
+    return status ? status : launch(k, queries_kernel<T, D, DROP>, a, c.pairs * a.q_tiles, Q::THREADS, Q::SHARED);
+}
+
+template <typename T, int D> rw_status run(const rw_kernel *k, const att_call &c, bool back)
+{
+    if (back) return c.threshold ? backward<T, D, true>(k, c) : backward<T, D, false>(k, c);
+    return c.threshold ? forward<T, D, true>(k, c) : forward<T, D, false>(k, c);
+}
+
+rw_status run(const rw_kernel *k, const att_call &c, bool back)
+{
+    if (k->out[0].dtype == RW_F16) return c.d == 64 ? run<f16, 64>(k, c, back) : run<f16, 128>(k, c, back);
+    return c.d == 64 ? run<bf16, 64>(k, c, back) : run<bf16, 128>(k, c, back);
 }
 
 } // namespace
 
 rw_status rw_attention_mma_forward(const rw_kernel *k, const att_call &c)
 {
-    if (c.d == 64) return c.threshold ? forward<64, true>(k, c) : forward<64, false>(k, c);
-    return c.threshold ? forward<128, true>(k, c) : forward<128, false>(k, c);
+    return run(k, c, false);
 }
 
 rw_status rw_attention_mma_backward(const rw_kernel *k, const att_call &c)
 {
-    if (c.d == 64) return c.threshold ? backward<64, true>(k, c) : backward<64, false>(k, c);
-    return c.threshold ? backward<128, true>(k, c) : backward<128, false>(k, c);
+    return run(k, c, true);
 }

@@ -287,10 +287,12 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) forw
 /* ---- backward ---- */
 
 /*
- * What backward knows of each row: the log-sum-exp times `factor`, and delta = sum of o * dy, what softmax's gradient
- * subtracts. Rows after the last and rows that see nothing get probability 0. `lanes` threads per row, a power of two.
+ * What backward knows of each row: the log-sum-exp times `factor`, less `lift`, and delta = sum of o * dy, what
+ * softmax's gradient subtracts. Rows after the last and rows that see nothing get probability 0. `lanes` threads per
+ * row, a power of two.
  */
-template <typename T> __global__ void __launch_bounds__(THREADS) stat_kernel(const args<T> a, int lanes, wide<T> factor)
+template <typename T>
+__global__ void __launch_bounds__(THREADS) stat_kernel(const args<T> a, int lanes, wide<T> factor, wide<T> lift)
 {
     using W = wide<T>;
     const int64_t at = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) / lanes;
@@ -309,7 +311,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) stat_kernel(con
     for (int d = lanes / 2; d > 0; d >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, d);
     if (lane || at >= a.rows) return;
     const W lse = valid ? a.lse[pair * a.seq + row] : -static_cast<W>(INFINITY);
-    a.stat[at] = lse == -static_cast<W>(INFINITY) ? static_cast<W>(INFINITY) : lse * factor;
+    a.stat[at] = lse == -static_cast<W>(INFINITY) ? static_cast<W>(INFINITY) : lse * factor - lift;
     a.delta[at] = sum;
 }
 
@@ -482,7 +484,7 @@ rw_status rw_attention_portable_backward(const rw_kernel *k, const att_call &c)
     }
 }
 
-rw_status rw_attention_prepare_rows(const rw_kernel *k, const att_call &c, double factor)
+rw_status rw_attention_prepare_rows(const rw_kernel *k, const att_call &c, double factor, double lift)
 {
     return with_float_type(k->out[0].dtype, [&](auto type) {
         using T = decltype(type);
@@ -490,7 +492,8 @@ rw_status rw_attention_prepare_rows(const rw_kernel *k, const att_call &c, doubl
         const int lanes = c.d > 64 ? 32 : c.d > 32 ? 16 : 8;
         const int64_t per_block = THREADS / lanes, blocks = (a.rows + per_block - 1) / per_block;
         if (!blocks) return RW_OK;
-        RW_LAUNCH(stat_kernel<T>, static_cast<unsigned>(blocks), THREADS, 0, k, a, lanes, static_cast<wide<T>>(factor));
+        RW_LAUNCH(stat_kernel<T>, static_cast<unsigned>(blocks), THREADS, 0, k, a, lanes, static_cast<wide<T>>(factor),
+                  static_cast<wide<T>>(lift));
         return rw_cuda_launched(k);
     });
 }

@@ -1,6 +1,6 @@
 /*
- * Tensor-core products of bfloat16 and copies into shared memory that do not wait: PTX of compute capability 8.0, and
- * the same operations spelled out for the simulator of the tests.
+ * Tensor-core products of bfloat16 or float16, and copies into shared memory that do not wait: PTX of compute
+ * capability 8.0, and the same operations spelled out for the simulator of the tests.
  *
  * Fragments of a product c [16, 8] += a [16, 16] b [16, 8], lane = 4 g + t:
  *     c: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1)
@@ -57,23 +57,23 @@ inline copies &copies_of_thread()
     return c;
 }
 
-inline float half_of(uint32_t pair, int i)
+template <typename T> inline double half_of(uint32_t pair, int i)
 {
-    const uint32_t bits = i ? pair & 0xffff0000u : pair << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+    const uint16_t bits = static_cast<uint16_t>(i ? pair >> 16 : pair);
+    T x;
+    memcpy(static_cast<void *>(&x), &bits, sizeof x);
+    return static_cast<double>(widen(x));
 }
 
 /* a(row, depth) and b(depth, col) from the fragments of all lanes. */
-inline float a_at(const warp_room &w, int row, int depth)
+template <typename T> inline double a_at(const warp_room &w, int row, int depth)
 {
-    return half_of(w.a[row % 8 * 4 + depth % 8 / 2][depth / 8 * 2 + row / 8], depth % 2);
+    return half_of<T>(w.a[row % 8 * 4 + depth % 8 / 2][depth / 8 * 2 + row / 8], depth % 2);
 }
 
-inline float b_at(const warp_room &w, int depth, int col)
+template <typename T> inline double b_at(const warp_room &w, int depth, int col)
 {
-    return half_of(w.b[col * 4 + depth % 8 / 2][depth / 8], depth % 2);
+    return half_of<T>(w.b[col * 4 + depth % 8 / 2][depth / 8], depth % 2);
 }
 
 inline uint32_t matrix_pair(const char *first, const char *second, int at_first, int at_second)
@@ -136,7 +136,7 @@ inline void load_matrices_turned(uint32_t (&r)[4], shared_address row)
     __syncwarp();
 }
 
-inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+template <typename T> inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     mma_sim::warp_room &w = mma_sim::room();
     const int lane = mma_sim::thread() % 32;
@@ -146,16 +146,15 @@ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
     for (int i = 0; i < 4; i++) {
         double sum = static_cast<double>(c[i]);
         for (int k = 0; k < 16; k++)
-            sum += static_cast<double>(mma_sim::a_at(w, lane / 4 + i / 2 * 8, k)) *
-                   static_cast<double>(mma_sim::b_at(w, k, lane % 4 * 2 + i % 2));
+            sum += mma_sim::a_at<T>(w, lane / 4 + i / 2 * 8, k) * mma_sim::b_at<T>(w, k, lane % 4 * 2 + i % 2);
         c[i] = static_cast<float>(sum);
     }
     __syncwarp();
 }
 
-inline uint32_t pair_of(float low, float high)
+template <typename T> inline uint32_t pair_of(float low, float high)
 {
-    const bf16 x[2] = { __float2bfloat16_rn(low), __float2bfloat16_rn(high) };
+    const T x[2] = { narrow<T>(low), narrow<T>(high) };
     uint32_t r;
     memcpy(&r, x, sizeof r);
     return r;
@@ -218,21 +217,34 @@ __device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], shared_ad
                : "memory");
 }
 
-__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    RW_MMA_ASM("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+/* T: bf16 or f16. */
+template <typename T>
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+
+#define RW_MMA_MULTIPLY(T, type)                                                                                      \
+    template <>                                                                                                       \
+    __device__ __forceinline__ void multiply<T>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)      \
+    {                                                                                                                 \
+        RW_MMA_ASM("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                                     \
+                   "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                  \
+                   : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                   \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                   \
+    }
+RW_MMA_MULTIPLY(bf16, "bf16")
+RW_MMA_MULTIPLY(f16, "f16")
 
 /* Rounded to nearest even; low in the lower half. */
-__device__ __forceinline__ uint32_t pair_of(float low, float high)
-{
-    uint32_t r;
-    RW_MMA_ASM("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
+template <typename T> __device__ __forceinline__ uint32_t pair_of(float low, float high);
+
+#define RW_MMA_PAIR(T, type)                                                                                          \
+    template <> __device__ __forceinline__ uint32_t pair_of<T>(float low, float high)                                 \
+    {                                                                                                                 \
+        uint32_t r;                                                                                                   \
+        RW_MMA_ASM("cvt.rn." type "x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));                              \
+        return r;                                                                                                     \
+    }
+RW_MMA_PAIR(bf16, "bf16")
+RW_MMA_PAIR(f16, "f16")
 
 /* Within 2 units in the last place; subnormal numbers are 0. */
 __device__ __forceinline__ float power_of_two(float x)
