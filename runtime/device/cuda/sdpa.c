@@ -49,6 +49,16 @@ static bool take_layout(int64_t *stride, const rw_layout *l)
     return true;
 }
 
+/* The rule: what the library is given, but for the layouts. Each line says why. */
+static bool takes(const struct rw_sdpa_signature *s, double dropout)
+{
+    return (s->dtype == RW_BF16 || s->dtype == RW_F16)      /* its fused engines know no other types */
+           && !(dropout > 0)                                /* its masks are not the CPU's (law 3) */
+           && s->d % PACK == 0 && s->d <= RW_SDPA_HEAD_MOST /* its limits on compute capability 9.0 */
+           && (!s->causal || s->seq == s->kv_seq)           /* our mask ends at the last key, its at the diagonal */
+           && !(s->seq == 1 && s->kv_seq == 1);             /* not supported */
+}
+
 bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q, const rw_layout *k,
                       const rw_layout *v, const rw_layout *o, const rw_layout *dy, double scale, bool causal,
                       double dropout)
@@ -63,9 +73,7 @@ bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_la
                                    .causal = causal,
                                    .dtype = (int32_t)dtype,
                                    .backward = dy != NULL };
-    if (dtype != RW_BF16 || dropout > 0 || !q->numel || !k->numel) return false;
-    if (s.d % PACK || s.d > RW_SDPA_HEAD_MOST || (s.seq == 1 && s.kv_seq == 1) || (causal && s.seq != s.kv_seq))
-        return false;
+    if (!q->numel || !k->numel || !takes(&s, dropout)) return false;
     if (!take_layout(s.q, q) || !take_layout(s.k, k) || !take_layout(s.v, v)) return false;
     if (s.backward) {
         if (!take_layout(s.o, o) || !take_layout(s.dy, dy)) return false;

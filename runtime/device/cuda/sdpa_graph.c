@@ -49,6 +49,14 @@ static void set_descriptor(struct graph *g, descriptor d, cudnnBackendAttributeN
     set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
+/* What a plan is for: the handle's device, or one that is only described. */
+static void set_device(struct graph *g, descriptor d, cudnnBackendAttributeName_t handle,
+                       cudnnBackendAttributeName_t described)
+{
+    if (g->dnn->handle) set(g, d, handle, CUDNN_TYPE_HANDLE, 1, &g->dnn->handle);
+    else set_descriptor(g, d, described, g->dnn->described);
+}
+
 static void finalize(struct graph *g, descriptor d)
 {
     if (!g->failed) g->failed = g->dnn->BackendFinalize(d);
@@ -77,7 +85,7 @@ static struct tensor make_tensor(struct graph *g, int64_t id, cudnnDataType_t ty
 
 static cudnnDataType_t element_type(const struct graph *g)
 {
-    return CUDNN_DATA_BFLOAT16;
+    return g->s->dtype == RW_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
 }
 
 /* An operand in memory: [batch, heads, rows, d], or the last two axes exchanged. */
@@ -306,7 +314,7 @@ static bool make_plan(struct graph *g, descriptor config, size_t limit)
 {
     int64_t bytes = 0, n = 0;
     const descriptor plan = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    set(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->dnn->handle);
+    set_device(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
     set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (g->failed || g->dnn->BackendFinalize(plan)) return false;
     if (g->dnn->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &bytes))
@@ -327,6 +335,7 @@ static void choose(struct graph *g, descriptor graph, cudnnBackendHeurMode_t mod
     int64_t n = 0;
     const descriptor heuristics = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_descriptor(g, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    if (!g->dnn->handle) set_descriptor(g, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, g->dnn->described);
     set(g, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     for (int i = 0; i < MOST_CHOICES; i++) configs[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (g->failed || g->dnn->BackendFinalize(heuristics)) return;
@@ -344,7 +353,7 @@ cudnnStatus_t rw_sdpa_build(const struct rw_cudnn *dnn, const struct rw_sdpa_sig
     if (s->backward) backward(&g);
     else forward(&g);
     const descriptor graph = make(&g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    set(&g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &dnn->handle);
+    if (dnn->handle) set(&g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &dnn->handle);
     set(&g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g.n_operations, g.operations);
     finalize(&g, graph);
     choose(&g, graph, CUDNN_HEUR_MODE_A, limit);

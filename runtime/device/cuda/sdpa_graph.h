@@ -17,6 +17,7 @@ struct rw_cudnn {
     CUDNN_FUNCTIONS(CUDNN_MEMBER)
 #undef CUDNN_MEMBER
     cudnnHandle_t handle;
+    cudnnBackendDescriptor_t described; /* a device's description, with which plans are made where there is no handle */
 };
 
 /* Operands by their numbers in a plan. */

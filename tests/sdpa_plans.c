@@ -1,0 +1,193 @@
+/*
+ * cuDNN itself takes attention's graphs, forward and backward, for compute capability 9.0: it finds an engine, compiles
+ * its kernels and says how much workspace they want. No device is needed, one is described; nothing is run. Skipped
+ * where cuDNN is not installed.
+ *
+ * And what is given to it: sdpa.h's rule, operand by operand.
+ */
+#include "device/cuda/library.h"
+#include "device/cuda/sdpa_graph.h"
+
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An H200. */
+static const char described[] =
+    "{\"cudaDeviceId\":0,\"deviceName\":\"NVIDIA H200\",\"deviceVer\":900,\"driverVer\":13000,\"isTccDriver\":0,"
+    "\"l2CacheSize\":62914560,\"maxBlockSize\":[1024,1024,64],\"maxCtasPerSM\":32,"
+    "\"maxGridSize\":[2147483647,65535,65535],\"maxRegistersPerSM\":65536,\"maxSharedMemoryPerBlock\":49152,"
+    "\"maxSharedMemoryPerBlockOptin\":232448,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,"
+    "\"memClockRateKHz\":3201000,\"multiProcessorCount\":132,\"pciDeviceId\":0,\"regsPerBlock\":65536,"
+    "\"reservedSharedMemoryPerBlock\":1024,\"smClockRateKHz\":1980000,\"supportCoopLaunch\":1,"
+    "\"totalGlobalMem\":150000000000,\"warpSize\":32}";
+
+/* The oldest library that is used at all: sdpa.c. */
+#define LEAST_VERSION 91100
+
+/* What cuDNN and the compiler inside it keep to themselves is no error of ours, and Valgrind takes minutes. */
+static bool is_watched(void)
+{
+    const char *const preloaded = getenv("LD_PRELOAD");
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+    return true;
+#endif
+    return preloaded && strstr(preloaded, "vgpreload");
+}
+
+static void library_open(struct rw_cudnn *dnn)
+{
+    static const char *const names[] = {
+#define NAME(name) "cudnn" #name,
+        CUDNN_FUNCTIONS(NAME)
+#undef NAME
+    };
+    void *const to[] = {
+#define POINTER(name) &dnn->name,
+        CUDNN_FUNCTIONS(POINTER)
+#undef POINTER
+    };
+    struct rw_cuda cuda = { .ordinal = 0 };
+    memset(dnn, 0, sizeof *dnn);
+    if (is_watched()) cr_skip_test("under a sanitizer or Valgrind");
+    cr_assert(dlopen(REWIND_NO_DRIVER, RTLD_NOW | RTLD_GLOBAL), "%s", dlerror());
+    if (rw_cuda_library(&cuda, RW_LIBRARY_CUDNN, names, to, sizeof names / sizeof *names))
+        cr_skip_test("cuDNN is not installed");
+    if (dnn->GetVersion() < LEAST_VERSION) cr_skip_test("an older cuDNN than the library uses");
+    cudnnStatus_t status = dnn->BackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &dnn->described);
+    if (!status)
+        status = dnn->BackendSetAttribute(dnn->described, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                          sizeof described, described);
+    if (!status) status = dnn->BackendFinalize(dnn->described);
+    cr_assert_eq(status, CUDNN_STATUS_SUCCESS, "the description of a device: %d", (int)status);
+}
+
+struct extents {
+    int64_t batch, heads, kv_heads, seq, kv_seq, d;
+    bool causal;
+};
+
+/* [batch, heads, rows, d], in memory as [batch, rows, parts, heads, d]. */
+static rw_layout layout_of(int64_t batch, int64_t heads, int64_t rows, int64_t d, int64_t parts)
+{
+    return (rw_layout){ .numel = batch * heads * rows * d,
+                        .span = batch * heads * rows * d * parts,
+                        .rank = 4,
+                        .dim = { batch, heads, rows, d },
+                        .stride = { rows * parts * heads * d, d, parts * heads * d, 1 } };
+}
+
+static bool describe(struct rw_sdpa_signature *s, const struct extents *e, rw_dtype dtype, bool backward,
+                     double dropout)
+{
+    const int64_t parts = e->heads == e->kv_heads ? 3 : 1; /* of one product for q, k and v */
+    const rw_layout q = layout_of(e->batch, e->heads, e->seq, e->d, parts);
+    const rw_layout k = layout_of(e->batch, e->kv_heads, e->kv_seq, e->d, parts);
+    const rw_layout o = layout_of(e->batch, e->heads, e->seq, e->d, 1);
+    const rw_layout *const dy = backward ? &o : NULL;
+    return rw_sdpa_describe(s, dtype, &q, &k, &k, dy, dy, 0.125, e->causal, dropout);
+}
+
+/*
+ * What the deterministic backward keeps: a number of 16 bits for each score, rows and keys filled up to 128 at most;
+ * and dk and dv of each head, where heads share keys. The forward: nothing of the kind.
+ */
+static size_t kept(const struct extents *e)
+{
+    const size_t rows = (size_t)(e->seq + 127) / 128 * 128, keys = (size_t)(e->kv_seq + 127) / 128 * 128;
+    const size_t shared = e->heads == e->kv_heads ? 0 : 2 * (size_t)(e->kv_seq * e->d);
+    return (size_t)(e->batch * e->heads) * (rows * keys + shared) * 2;
+}
+
+static void makes_plans(const struct extents *all, size_t n, rw_dtype dtype)
+{
+    struct rw_cudnn dnn;
+    library_open(&dnn);
+    for (size_t i = 0; i < n; i++)
+        for (int backward = 0; backward < 2; backward++) {
+            struct rw_sdpa_signature s;
+            struct rw_sdpa_plan plan = { .n = 0 };
+            cr_assert(describe(&s, &all[i], dtype, backward, 0), "case %zu is not given to cuDNN", i);
+            const cudnnStatus_t status = rw_sdpa_build(&dnn, &s, RW_SDPA_WORKSPACE_LIMIT, &plan);
+            cr_expect(status == CUDNN_STATUS_SUCCESS && plan.plan, "case %zu, %s: %s", i,
+                      backward ? "backward" : "forward", dnn.GetErrorString(status));
+            cr_expect(plan.workspace <= (backward ? kept(&all[i]) : 0) + 4096, "case %zu, %s: %zu bytes of workspace",
+                      i, backward ? "backward" : "forward", plan.workspace);
+            rw_sdpa_free_plan(&dnn, &plan);
+        }
+    dnn.BackendDestroyDescriptor(dnn.described);
+}
+
+/* Of every kind one; each plan takes the library about a second. */
+static const struct extents usual[] = {
+    { 4, 12, 12, 512, 512, 64, true },
+    { 2, 16, 4, 256, 256, 128, true }, /* heads that share keys */
+    { 1, 4, 4, 100, 300, 80, false },
+    { 1, 2, 2, 64, 64, 256, true },
+};
+
+Test(sdpa_plans, bf16)
+{
+    makes_plans(usual, sizeof usual / sizeof *usual, RW_BF16);
+}
+
+Test(sdpa_plans, f16)
+{
+    makes_plans(usual, 2, RW_F16);
+}
+
+Test(sdpa_plans, too_much_workspace)
+{
+    const struct extents e = { 8, 12, 12, 512, 512, 64, true };
+    struct rw_sdpa_signature s;
+    struct rw_sdpa_plan plan = { .n = 0 };
+    struct rw_cudnn dnn;
+    library_open(&dnn);
+    cr_assert(describe(&s, &e, RW_BF16, true, 0));
+    cr_expect_eq(rw_sdpa_build(&dnn, &s, (size_t)1 << 20, &plan), CUDNN_STATUS_SUCCESS);
+    cr_expect(!plan.plan && plan.least_refused > (size_t)1 << 20, "%zu bytes", plan.least_refused);
+    rw_sdpa_free_plan(&dnn, &plan);
+    dnn.BackendDestroyDescriptor(dnn.described);
+}
+
+Test(sdpa_plans, what_is_given_to_the_library)
+{
+    const struct extents e = { 2, 4, 4, 32, 32, 64, true };
+    struct extents other = e;
+    struct rw_sdpa_signature s;
+    for (int backward = 0; backward < 2; backward++) {
+        cr_expect(describe(&s, &e, RW_BF16, backward, 0) && describe(&s, &e, RW_F16, backward, 0));
+        cr_expect(!describe(&s, &e, RW_F32, backward, 0) && !describe(&s, &e, RW_F64, backward, 0), "types of 32 bits");
+        cr_expect(!describe(&s, &e, RW_BF16, backward, 0.1), "dropout");
+    }
+    other.kv_seq = 48;
+    cr_expect(!describe(&s, &other, RW_BF16, false, 0), "a causal mask off the diagonal");
+    other.causal = false;
+    cr_expect(describe(&s, &other, RW_BF16, false, 0));
+    other.d = 60;
+    cr_expect(!describe(&s, &other, RW_BF16, false, 0), "a head of 60");
+    other.d = 264;
+    cr_expect(!describe(&s, &other, RW_BF16, false, 0), "a head of 264");
+    other = (struct extents){ 2, 4, 4, 1, 1, 64, false };
+    cr_expect(!describe(&s, &other, RW_BF16, false, 0), "one query and one key");
+    other = (struct extents){ 0, 4, 4, 32, 32, 64, false };
+    cr_expect(!describe(&s, &other, RW_BF16, false, 0), "nothing");
+}
+
+/* Rows that lie apart are refused; where the operand begins does not count. */
+Test(sdpa_plans, layouts)
+{
+    rw_layout q = layout_of(2, 4, 32, 64, 1);
+    const rw_layout k = q;
+    struct rw_sdpa_signature s, t;
+    cr_assert(rw_sdpa_describe(&s, RW_BF16, &q, &k, &k, NULL, NULL, 1, false, 0));
+    q.offset = 3;
+    cr_expect(rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, 1, false, 0) && !memcmp(&s, &t, sizeof s));
+    q.stride[2] += 4;
+    cr_expect(!rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, 1, false, 0), "rows off 16 bytes");
+    q = k, q.stride[0] = 0;
+    cr_expect(!rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, 1, false, 0), "a stretched axis");
+    q = k, q.stride[3] = 8;
+    cr_expect(!rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, 1, false, 0), "columns that lie apart");
+}
