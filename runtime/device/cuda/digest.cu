@@ -60,6 +60,7 @@ extern "C" cudaError_t rw_cuda_digest(struct rw_cuda *cuda, const void *data, si
     rw_kernel k;
     memset(&k, 0, sizeof k);
     k.device = cuda;
+    k.stream = cuda->stream;
     unsigned long long *const sums = static_cast<unsigned long long *>(cuda->digest_sums);
     cudaError_t error = cudaMemsetAsync(sums, 0, 2 * sizeof *sums, cuda->stream);
     if (!error && bytes)
