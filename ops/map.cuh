@@ -89,14 +89,10 @@ __device__ __forceinline__ void map_seek(const map_args<N_IN, N_OUT> &a, int64_t
 
 /* n <= P elements that are `step` apart; those after them are zero. */
 template <typename T, int P>
-__device__ __forceinline__ map_vector<T, P> map_load(const T *p, int64_t step, int n, bool whole)
+__device__ __forceinline__ raw<map_vector<T, P>> map_load(const T *p, int64_t step, int n, bool whole)
 {
-    if (n == P && whole) return *reinterpret_cast<const map_vector<T, P> *>(p);
-    map_vector<T, P> v = {};
-#pragma unroll
-    for (int l = 0; l < P; l++)
-        if (l < n) v.x[l] = p[l * step];
-    return v;
+    if (n == P && whole) return load_raw<map_vector<T, P>>(p);
+    return gather_raw<map_vector<T, P>, T>([=](int l) { return l < n ? p[l * step] : T{}; });
 }
 
 template <typename T, int P>
@@ -125,7 +121,7 @@ __global__ void __launch_bounds__(MAP_THREADS) map_packs(const __grid_constant__
     using Out = typename Op::Out;
     constexpr int P = map_pack<Op>(), U = map_unroll<Op>();
     const int64_t first = static_cast<int64_t>(blockIdx.x) * (MAP_THREADS * U) + threadIdx.x;
-    map_vector<In, P> x[U][Op::inputs];
+    raw<map_vector<In, P>> x[U][Op::inputs];
 #pragma unroll
     for (int u = 0; u < U; u++) {
         const int64_t i = (first + u * MAP_THREADS) * P, rest = a.numel - i;
@@ -140,13 +136,16 @@ __global__ void __launch_bounds__(MAP_THREADS) map_packs(const __grid_constant__
     for (int u = 0; u < U; u++) {
         const int64_t i = (first + u * MAP_THREADS) * P, rest = a.numel - i;
         const int n = rest < P ? static_cast<int>(rest) : P;
+        map_vector<In, P> v[Op::inputs];
         map_vector<Out, P> y[Op::outputs];
+#pragma unroll
+        for (int j = 0; j < Op::inputs; j++) v[j] = x[u][j].elements();
 #pragma unroll
         for (int l = 0; l < P; l++) {
             In from[Op::inputs];
             Out to[Op::outputs];
 #pragma unroll
-            for (int j = 0; j < Op::inputs; j++) from[j] = x[u][j].x[l];
+            for (int j = 0; j < Op::inputs; j++) from[j] = v[j].x[l];
             op(from, to);
 #pragma unroll
             for (int j = 0; j < Op::outputs; j++) y[j].x[l] = to[j];

@@ -73,9 +73,8 @@ struct sort_pass {
 
 __device__ __forceinline__ int32_t key_of(const sort_pass &p, int64_t i)
 {
-    if (!p.index) return p.keys[i];
-    const int32_t key = p.index[i];
-    return key >= 0 && key < p.rows ? key : static_cast<int32_t>(p.rows);
+    const int32_t key = (p.index ? p.index : p.keys)[i];
+    return !p.index || (key >= 0 && key < p.rows) ? key : static_cast<int32_t>(p.rows);
 }
 
 __device__ __forceinline__ int digit_of(const sort_pass &p, int32_t key)
@@ -86,14 +85,17 @@ __device__ __forceinline__ int digit_of(const sort_pass &p, int32_t key)
 __global__ void __launch_bounds__(THREADS) count_kernel(const sort_pass p, index_guard guard)
 {
     __shared__ int32_t count[RW_SORT_DIGITS];
+    const int64_t base = static_cast<int64_t>(blockIdx.x) * RW_SORT_TILE + threadIdx.x;
+    int32_t key[SORT_ITEMS];
     count[threadIdx.x] = 0;
+#pragma unroll
+    for (int j = 0; j < SORT_ITEMS; j++) key[j] = base + j * THREADS < p.n ? key_of(p, base + j * THREADS) : 0;
     __syncthreads();
+#pragma unroll
     for (int j = 0; j < SORT_ITEMS; j++) {
-        const int64_t i = static_cast<int64_t>(blockIdx.x) * RW_SORT_TILE + j * THREADS + threadIdx.x;
-        if (i >= p.n) break;
-        const int32_t key = key_of(p, i);
-        if (p.index && key == p.rows) guard.report();
-        atomicAdd(&count[digit_of(p, key)], 1);
+        if (base + j * THREADS >= p.n) break;
+        if (p.index && key[j] == p.rows) guard.report();
+        atomicAdd(&count[digit_of(p, key[j])], 1);
     }
     __syncthreads();
     p.counts[threadIdx.x * p.tiles + blockIdx.x] = count[threadIdx.x];
@@ -137,13 +139,18 @@ __global__ void __launch_bounds__(THREADS) scatter_kernel(const sort_pass p)
     __shared__ int32_t place[SORT_WARPS][RW_SORT_DIGITS + 1]; /* the last one is for threads without a token */
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int64_t base = static_cast<int64_t>(blockIdx.x) * RW_SORT_TILE + warp * (32 * SORT_ITEMS) + lane;
-    int32_t key[SORT_ITEMS], rank[SORT_ITEMS];
+    int32_t key[SORT_ITEMS], token[SORT_ITEMS], rank[SORT_ITEMS];
+#pragma unroll
+    for (int j = 0; j < SORT_ITEMS; j++) {
+        const int64_t i = base + j * 32;
+        key[j] = i < p.n ? key_of(p, i) : 0;
+        token[j] = i < p.n && !p.index ? p.tokens[i] : static_cast<int32_t>(i);
+    }
     for (int d = lane; d <= RW_SORT_DIGITS; d += 32) place[warp][d] = 0;
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < SORT_ITEMS; j++) {
         const int64_t i = base + j * 32;
-        key[j] = i < p.n ? key_of(p, i) : 0;
         const int digit = i < p.n ? digit_of(p, key[j]) : RW_SORT_DIGITS;
         const uint32_t alike = __match_any_sync(0xffffffffu, digit), below = alike & ((1u << lane) - 1);
         const int32_t counted = place[warp][digit];
@@ -166,7 +173,7 @@ __global__ void __launch_bounds__(THREADS) scatter_kernel(const sort_pass p)
         if (i >= p.n) continue;
         const int32_t to = place[warp][digit_of(p, key[j])] + rank[j];
         p.to_keys[to] = key[j];
-        p.to_tokens[to] = p.index ? static_cast<int32_t>(i) : p.tokens[i];
+        p.to_tokens[to] = token[j];
     }
 }
 
@@ -215,7 +222,7 @@ __device__ __forceinline__ void put_row(const sum_args<T> &a, int64_t row, int64
     columns<T, P> v;
 #pragma unroll
     for (int l = 0; l < P; l++) v.x[l] = narrow<T>(sum[l]);
-    *reinterpret_cast<columns<T, P> *>(a.table + row * a.width + col) = v;
+    store_raw(a.table + row * a.width + col, v);
 }
 
 /* P columns per thread of RW_SUM_RUN sorted tokens. Rows that go on before or after them are left to stitch_kernel. */

@@ -32,6 +32,17 @@ template <typename T, int P> struct alignas(sizeof(T) * P) pairs {
     T x[P];
 };
 
+template <typename W, int P> __device__ __forceinline__ void load_table(const W *table, W (&to)[P])
+{
+    constexpr int size = P < pack<W>::size ? 1 : pack<W>::size;
+#pragma unroll
+    for (int from = 0; from < P; from += size) {
+        const pairs<W, size> part = *reinterpret_cast<const pairs<W, size> *>(table + from);
+#pragma unroll
+        for (int l = 0; l < size; l++) to[from + l] = part.x[l];
+    }
+}
+
 /* P > 1: the last axis is dense, rows and addresses are multiples of a pack. Safe over its input, if both are dense. */
 template <typename T, int P>
 __global__ void __launch_bounds__(THREADS)
@@ -50,7 +61,9 @@ __global__ void __launch_bounds__(THREADS)
     T *const to = y + row * 2 * a.half + i;
     const pairs<T, P> p = *reinterpret_cast<const pairs<T, P> *>(from);
     const pairs<T, P> q = *reinterpret_cast<const pairs<T, P> *>(from + a.half * a.stride[3]);
-    const W *const c = table + s * 2 * a.half + i, *const z = c + a.half;
+    W c[P], z[P];
+    load_table<W, P>(table + s * 2 * a.half + i, c);
+    load_table<W, P>(table + (s * 2 + 1) * a.half + i, z);
     pairs<T, P> first, second;
 #pragma unroll
     for (int l = 0; l < P; l++) {
@@ -58,8 +71,8 @@ __global__ void __launch_bounds__(THREADS)
         first.x[l] = narrow<T>(u * c[l] - v * z[l]);
         second.x[l] = narrow<T>(v * c[l] + u * z[l]);
     }
-    *reinterpret_cast<pairs<T, P> *>(to) = first;
-    *reinterpret_cast<pairs<T, P> *>(to + a.half) = second;
+    store_raw(to, first);
+    store_raw(to + a.half, second);
 }
 
 template <typename T, int P> rw_status rotate(const rw_kernel *k)

@@ -12,6 +12,7 @@
 namespace {
 
 constexpr int ROW_THREADS = 512, SUM_THREADS = 1024, THREADS = 256;
+constexpr int AHEAD = 2; /* packs of a row that a thread has on their way while it computes */
 
 /*
  * A row cut into packs at the multiples of a pack in the tensor: the first and the last may be cut off. Where the tensor itself
@@ -40,14 +41,28 @@ template <typename T> struct row_packs {
     __device__ __forceinline__ int64_t first(int64_t i) const { return i * P - shift; }
     __device__ __forceinline__ bool is_full(int64_t i) const { return whole && first(i) >= 0 && first(i) + P <= n; }
 
-    __device__ __forceinline__ pack<T> load(const T *x, int64_t i, T fill) const
+    __device__ __forceinline__ raw<pack<T>> load(const T *x, int64_t i, T fill) const
     {
         const int64_t at = first(i);
-        if (is_full(i)) return load_pack(x + at);
-        pack<T> v;
+        if (is_full(i)) return load_raw<pack<T>>(x + at);
+        return gather_raw<pack<T>, T>([=](int l) { return at + l >= 0 && at + l < n ? x[at + l] : fill; });
+    }
+
+    /* Calls f(i, pack i) for the packs of this thread, in order; the next ones are on their way. */
+    template <typename F> __device__ __forceinline__ void each(const T *x, T fill, F f) const
+    {
+        raw<pack<T>> next[AHEAD];
 #pragma unroll
-        for (int l = 0; l < P; l++) v.x[l] = at + l >= 0 && at + l < n ? x[at + l] : fill;
-        return v;
+        for (int a = 0; a < AHEAD; a++) next[a] = load(x, threadIdx.x + a * ROW_THREADS, fill);
+        for (int64_t from = threadIdx.x; from < count(); from += AHEAD * ROW_THREADS) {
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++) {
+                const int64_t i = from + a * ROW_THREADS;
+                pack<T> v = next[a].elements();
+                next[a] = load(x, i + AHEAD * ROW_THREADS, fill);
+                if (i < count()) f(i, v);
+            }
+        }
     }
 
     __device__ __forceinline__ void store(T *y, int64_t i, const pack<T> &v) const
@@ -119,10 +134,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     const row_packs<T> r(logits, logits, row * classes, classes);
     exponentials<W> e = { -W(INFINITY), W(0) };
     const T none = narrow<T>(-W(INFINITY));
-    pack<T> next = r.load(logits, threadIdx.x, none);
-    for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS) {
-        const pack<T> v = next;
-        next = r.load(logits, i + ROW_THREADS, none); /* on its way while this one is added */
+    r.each(logits, none, [&](int64_t, const pack<T> &v) {
         W most = e.most;
 #pragma unroll
         for (int l = 0; l < pack<T>::size; l++) most = widen(v.x[l]) > most ? widen(v.x[l]) : most;
@@ -130,7 +142,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
         const W base = exponentials<W>::base(most);
 #pragma unroll
         for (int l = 0; l < pack<T>::size; l++) e.sum += exp_of(widen(v.x[l]) - base);
-    }
+    });
     e = block_join(e, shared);
     if (threadIdx.x) return;
     const W result = exponentials<W>::base(e.most) + log_of(e.sum);
@@ -191,18 +203,14 @@ __global__ void __launch_bounds__(ROW_THREADS)
         for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS) r.store(to, i, pack<T>{});
         return;
     }
-    const T none = narrow<T>(W(0));
-    pack<T> next = r.load(logits, threadIdx.x, none);
-    for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS) {
-        pack<T> v = next;
-        next = r.load(logits, i + ROW_THREADS, none);
+    r.each(logits, narrow<T>(W(0)), [&](int64_t i, pack<T> &v) {
 #pragma unroll
         for (int l = 0; l < pack<T>::size; l++) {
             const W e = exp_of(widen(v.x[l]) - base);
             v.x[l] = narrow<T>(r.first(i) + l == t ? (e - 1) * f : e * f);
         }
         r.store(to, i, v);
-    }
+    });
 }
 
 /* -1 / n at each counted target, else 0. */

@@ -13,37 +13,52 @@ namespace {
 constexpr int THREADS = 256;
 constexpr int WORDS = 4; /* of one block */
 
-template <typename T> struct alignas(WORDS * sizeof(T) < 16 ? WORDS * sizeof(T) : 16) group {
-    T x[WORDS];
-};
-
-template <typename T> bool is_aligned(const void *p)
+/* Blocks that a thread takes side by side, so that their elements are 16 bytes or more. */
+template <typename T> constexpr int blocks_of()
 {
-    return reinterpret_cast<uintptr_t>(p) % alignof(group<T>) == 0;
+    return sizeof(T) == 2 ? 2 : 1;
 }
+
+template <typename T> struct alignas(16) group {
+    static constexpr int size = WORDS * blocks_of<T>();
+    T x[size];
+};
 
 template <typename T> __device__ __forceinline__ group<T> load_group(const T *p, int64_t n, bool whole)
 {
-    if (whole && n >= WORDS) return *reinterpret_cast<const group<T> *>(p);
-    group<T> v = {};
+    constexpr int size = group<T>::size, P = pack<T>::size;
+    group<T> v;
 #pragma unroll
-    for (int l = 0; l < WORDS; l++)
-        if (l < n) v.x[l] = p[l];
+    for (int from = 0; from < size; from += P) {
+        const pack<T> part = (whole && n >= size ? load_raw<pack<T>>(p + from) : gather_raw<pack<T>, T>([=](int l) {
+            return from + l < n ? p[from + l] : T{};
+        })).elements();
+#pragma unroll
+        for (int l = 0; l < P; l++) v.x[from + l] = part.x[l];
+    }
     return v;
 }
 
 template <typename T> __device__ __forceinline__ void store_group(T *p, int64_t n, const group<T> &v, bool whole)
 {
-    if (whole && n >= WORDS) {
+    if (whole && n >= group<T>::size) {
         *reinterpret_cast<group<T> *>(p) = v;
         return;
     }
 #pragma unroll
-    for (int l = 0; l < WORDS; l++)
+    for (int l = 0; l < group<T>::size; l++)
         if (l < n) p[l] = v.x[l];
 }
 
-/* Two groups a thread, so that 16-bit types have 16 bytes in flight. Safe over its input. */
+/* Element l takes word l % WORDS of block l / WORDS, counted from `block`. */
+template <typename T>
+__device__ __forceinline__ void words_of(uint64_t seed, uint64_t block, uint32_t *word)
+{
+#pragma unroll
+    for (int b = 0; b < blocks_of<T>(); b++) rw_philox(seed, block + static_cast<uint64_t>(b), word + b * WORDS);
+}
+
+/* Groups of a thread. Safe over its input. */
 constexpr int GROUPS = 2;
 
 template <typename T>
@@ -56,16 +71,16 @@ __global__ void __launch_bounds__(THREADS)
     group<T> v[GROUPS];
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
-        const int64_t i = (first + g * THREADS) * WORDS;
+        const int64_t i = (first + g * THREADS) * group<T>::size;
         v[g] = load_group(x + i, numel - i, whole);
     }
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
-        const int64_t block = first + g * THREADS, i = block * WORDS;
-        uint32_t word[WORDS];
-        rw_philox(ticket.seed, base + static_cast<uint64_t>(block), word);
+        const int64_t at = first + g * THREADS, i = at * group<T>::size;
+        uint32_t word[group<T>::size];
+        words_of<T>(ticket.seed, base + static_cast<uint64_t>(at) * blocks_of<T>(), word);
 #pragma unroll
-        for (int l = 0; l < WORDS; l++) v[g].x[l] = narrow<T>(word[l] >= threshold ? widen(v[g].x[l]) * f : wide<T>(0));
+        for (int l = 0; l < group<T>::size; l++) v[g].x[l] = narrow<T>(word[l] >= threshold ? widen(v[g].x[l]) * f : wide<T>(0));
         store_group(y + i, numel - i, v[g], whole);
     }
 }
@@ -101,7 +116,7 @@ __device__ __forceinline__ void round_below_one(double z, f16 *to)
 template <typename T> __device__ __forceinline__ void normal(const uint32_t *word, T *to)
 {
 #pragma unroll
-    for (int l = 0; l < WORDS; l += 2) {
+    for (int l = 0; l < group<T>::size; l += 2) {
         const double u = (static_cast<double>(word[l]) + 1) * 0x1p-32; /* never 0 */
         const double v = static_cast<double>(word[l + 1]) * 0x1p-31;   /* in units of pi */
         const double r = sqrt(-2.0 * log(u));
@@ -115,17 +130,17 @@ template <typename T> __device__ __forceinline__ void normal(const uint32_t *wor
 template <typename T> __device__ __forceinline__ void uniform(const uint32_t *word, T *to)
 {
 #pragma unroll
-    for (int l = 0; l < WORDS; l++) round_below_one(static_cast<double>(word[l]) * 0x1p-32, &to[l]);
+    for (int l = 0; l < group<T>::size; l++) round_below_one(static_cast<double>(word[l]) * 0x1p-32, &to[l]);
 }
 
 template <typename T, bool NORMAL>
 __global__ void __launch_bounds__(THREADS) deviates_kernel(T *y, int64_t numel, device_ticket ticket, bool whole)
 {
-    const int64_t block = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, i = block * WORDS;
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, i = at * group<T>::size;
     if (i >= numel) return;
-    uint32_t word[WORDS];
+    uint32_t word[group<T>::size];
     group<T> v;
-    rw_philox(ticket.seed, ticket.first_block() + static_cast<uint64_t>(block), word);
+    words_of<T>(ticket.seed, ticket.first_block() + static_cast<uint64_t>(at) * blocks_of<T>(), word);
     if (NORMAL) normal(word, v.x);
     else uniform(word, v.x);
     store_group(y + i, numel - i, v, whole);
@@ -138,8 +153,8 @@ template <bool NORMAL> rw_status deviates(const rw_kernel *k)
     return with_float_type(k->out[0].dtype, [&](auto type) {
         using T = decltype(type);
         T *const y = static_cast<T *>(k->out[0].data);
-        RW_LAUNCH((deviates_kernel<T, NORMAL>), blocks_for(numel, WORDS * THREADS), THREADS, 0, k, y, numel,
-                  ticket_of(k), is_aligned<T>(y));
+        RW_LAUNCH((deviates_kernel<T, NORMAL>), blocks_for(numel, group<T>::size * THREADS), THREADS, 0, k, y, numel,
+                  ticket_of(k), is_aligned_16(y));
         return rw_cuda_launched(k);
     });
 }
@@ -156,8 +171,8 @@ extern "C" rw_status rw_dropout_cuda(const rw_kernel *k)
         using T = decltype(type);
         const T *const x = static_cast<const T *>(k->in[0].data);
         T *const y = static_cast<T *>(k->out[0].data);
-        RW_LAUNCH(dropout_kernel<T>, blocks_for(numel, WORDS * GROUPS * THREADS), THREADS, 0, k, x, y, numel,
-                  ticket_of(k), philox_threshold(p), 1 / (1 - p), is_aligned<T>(x) && is_aligned<T>(y));
+        RW_LAUNCH(dropout_kernel<T>, blocks_for(numel, group<T>::size * GROUPS * THREADS), THREADS, 0, k, x, y, numel,
+                  ticket_of(k), philox_threshold(p), 1 / (1 - p), is_aligned_16(x) && is_aligned_16(y));
         return rw_cuda_launched(k);
     });
 }

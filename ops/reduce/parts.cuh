@@ -110,6 +110,7 @@ template <typename W> struct exponentials {
 };
 
 constexpr int PARTS_THREADS = 512, PARTS_COLUMNS = 32;
+constexpr int PARTS_AHEAD = 4; /* loads of a thread in flight */
 
 /*
  * to[c] = part[c] + part[stride + c] + ..., over `divisor`. blockDim: columns x rows, powers of two; a thread takes the
@@ -123,9 +124,16 @@ __global__ void __launch_bounds__(PARTS_THREADS) merge_parts_kernel(const typena
     __shared__ typename D::state shared[PARTS_THREADS];
     const int64_t c = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     typename D::state s = D::empty();
-    if (c < n) {
-#pragma unroll 4
-        for (int64_t p = threadIdx.y; p < parts; p += blockDim.y) D::merge(s, R<W>::doubled(part[p * stride + c]));
+    for (int64_t p = threadIdx.y; p < parts && c < n; p += PARTS_AHEAD * blockDim.y) {
+        typename R<W>::state ahead[PARTS_AHEAD];
+#pragma unroll
+        for (int a = 0; a < PARTS_AHEAD; a++) {
+            const int64_t at = p + a * blockDim.y;
+            ahead[a] = at < parts ? part[at * stride + c] : R<W>::empty();
+        }
+#pragma unroll
+        for (int a = 0; a < PARTS_AHEAD; a++)
+            if (p + a * blockDim.y < parts) D::merge(s, R<W>::doubled(ahead[a]));
     }
     for (unsigned d = blockDim.y / 2; d > 0; d /= 2) {
         if (threadIdx.y >= d && threadIdx.y < 2 * d) shared[(threadIdx.y - d) * blockDim.x + threadIdx.x] = s;

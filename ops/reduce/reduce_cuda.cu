@@ -5,6 +5,8 @@
  */
 #include "ops/reduce/parts.cuh"
 
+#include <type_traits>
+
 extern "C" {
 #include "ops/reduce/reduce.h"
 }
@@ -59,17 +61,24 @@ __device__ __forceinline__ void put(const job &j, const typename R<wide<T>>::sta
 
 template <typename T, int N> struct alignas(sizeof(T) * N) bundle { T x[N]; };
 
+/* An element by itself, which needs no words. */
+template <typename T> struct single {
+    T x;
+
+    __device__ __forceinline__ bundle<T, 1> elements() const { return { { x } }; }
+};
+
+template <typename T, int N> using loaded = std::conditional_t<N == 1, single<T>, raw<bundle<T, N>>>;
+
 /* N elements of those before `stop`, the others as R's nothing. A bundle that is not whole, or off its alignment, is read one
  * by one: what is added to what does not depend on where the operand begins. */
 template <typename R, typename T, int N>
-__device__ __forceinline__ bundle<T, N> load(const T *x, int64_t at, int64_t e, int64_t stop)
+__device__ __forceinline__ auto load(const T *x, int64_t at, int64_t e, int64_t stop)
 {
     const bool together = !(reinterpret_cast<uintptr_t>(x + at) % sizeof(bundle<T, N>));
-    if (together && e + N <= stop) return *reinterpret_cast<const bundle<T, N> *>(x + at);
-    bundle<T, N> v;
-#pragma unroll
-    for (int i = 0; i < N; i++) v.x[i] = e + i < stop ? x[at + i] : narrow<T>(R::nothing());
-    return v;
+    const auto element = [=](int i) { return e + i < stop ? x[at + i] : narrow<T>(R::nothing()); };
+    if constexpr (N == 1) return single<T>{ element(0) };
+    else return together && e + N <= stop ? load_raw<bundle<T, N>>(x + at) : gather_raw<bundle<T, N>, T>(element);
 }
 
 /* ---- reduced runs: G threads, a warp or the block, for each part of a group ---- */
@@ -87,7 +96,7 @@ __global__ void __launch_bounds__(G == 32 ? WARP_THREADS : G) runs_kernel(const 
     const T *const from = x + start_of(j.groups, g);
     state s = R<W>::empty();
     for (int64_t e = begin + threadIdx.x % G * N; e < end; e += G * N * LOADS) {
-        bundle<T, N> v[LOADS];
+        loaded<T, N> v[LOADS];
         W wide_v[LOADS * N];
 #pragma unroll
         for (int l = 0; l < LOADS; l++) {
@@ -95,7 +104,11 @@ __global__ void __launch_bounds__(G == 32 ? WARP_THREADS : G) runs_kernel(const 
             v[l] = load<R<W>, T, N>(from, at < end ? place_of(j.rows, j.run, at) : 0, at, end);
         }
 #pragma unroll
-        for (int i = 0; i < LOADS * N; i++) wide_v[i] = widen(v[i / N].x[i % N]);
+        for (int l = 0; l < LOADS; l++) {
+            const bundle<T, N> b = v[l].elements();
+#pragma unroll
+            for (int i = 0; i < N; i++) wide_v[l * N + i] = widen(b.x[i]);
+        }
         R<W>::add(s, wide_v);
     }
     for (int d = 16; d > 0; d >>= 1) R<W>::merge(s, R<W>::shuffled(s, d));
@@ -109,8 +122,15 @@ __global__ void __launch_bounds__(G == 32 ? WARP_THREADS : G) runs_kernel(const 
 
 /* ---- kept runs: blockDim.x columns, or packs of columns, and blockDim.y rows at a time ---- */
 
+/* Blocks of a multiprocessor: fewer where the states of N columns need the registers. */
+template <typename S, int N> constexpr int columns_blocks()
+{
+    return sizeof(S) * N > 32 ? 3 : 4;
+}
+
 template <template <typename> class R, typename T, int N>
-__global__ void __launch_bounds__(THREADS, 4) columns_kernel(const T *x, void *to, job j)
+__global__ void __launch_bounds__(THREADS, columns_blocks<typename R<wide<T>>::state, N>())
+    columns_kernel(const T *x, void *to, job j)
 {
     using W = wide<T>;
     using state = typename R<W>::state;
@@ -123,16 +143,19 @@ __global__ void __launch_bounds__(THREADS, 4) columns_kernel(const T *x, void *t
 #pragma unroll
     for (int i = 0; i < N; i++) s[i] = R<W>::empty();
     for (int64_t r = j.rows.numel * part / j.parts + threadIdx.y; r < end && column < j.run; r += step * LOADS) {
-        bundle<T, N> v[LOADS];
+        loaded<T, N> v[LOADS];
+        bundle<T, N> b[LOADS];
 #pragma unroll
         for (int l = 0; l < LOADS; l++) {
             const int64_t row = r + l * step;
             v[l] = load<R<W>, T, N>(from, row < end ? start_of(j.rows, row) : 0, 0, row < end ? N : 0);
         }
 #pragma unroll
+        for (int l = 0; l < LOADS; l++) b[l] = v[l].elements();
+#pragma unroll
         for (int i = 0; i < N; i++) {
             W of_column[LOADS];
-            for (int l = 0; l < LOADS; l++) of_column[l] = widen(v[l].x[i]);
+            for (int l = 0; l < LOADS; l++) of_column[l] = widen(b[l].x[i]);
             R<W>::add(s[i], of_column);
         }
     }

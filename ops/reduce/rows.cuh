@@ -23,8 +23,12 @@ template <typename T, int PACKS, int G> struct held_row {
     /* n: a multiple of the pack's size. What lies beyond is zero. */
     __device__ __forceinline__ void load(const T *row, int t, int n)
     {
+        raw<pack<T>> w[PACKS];
 #pragma unroll
-        for (int p = 0; p < PACKS; p++) v[p] = place(p, t) < n ? load_pack_anywhere(row + place(p, t)) : pack<T>{};
+        for (int p = 0; p < PACKS; p++)
+            w[p] = place(p, t) < n ? load_raw_anywhere(row + place(p, t)) : raw<pack<T>>{};
+#pragma unroll
+        for (int p = 0; p < PACKS; p++) v[p] = w[p].elements();
     }
 };
 

@@ -160,9 +160,15 @@ __global__ void __launch_bounds__(turn_tile<T>() *TURN_ROWS)
         rest /= a.dim[axis];
     }
     const int lane = threadIdx.x;
-    for (int r = threadIdx.y; r < TILE; r += TURN_ROWS)
-        if (row + lane < a.dim[a.dense] && col + r < a.dim[last])
-            tile[r][lane] = x[from + (row + lane) + (col + r) * a.from[last]];
+    T ahead[TILE / TURN_ROWS]; /* all of a thread's loads in flight before the first is stored */
+#pragma unroll
+    for (int i = 0; i < TILE / TURN_ROWS; i++) {
+        const int64_t at = col + threadIdx.y + i * TURN_ROWS;
+        const bool inside = row + lane < a.dim[a.dense] && at < a.dim[last];
+        ahead[i] = inside ? x[from + (row + lane) + at * a.from[last]] : T{};
+    }
+#pragma unroll
+    for (int i = 0; i < TILE / TURN_ROWS; i++) tile[threadIdx.y + i * TURN_ROWS][lane] = ahead[i];
     __syncthreads();
     for (int r = threadIdx.y; r < TILE; r += TURN_ROWS)
         if (row + r < a.dim[a.dense] && col + lane < a.dim[last])
@@ -296,8 +302,14 @@ rw_status cast(const rw_kernel *k)
 __global__ void __launch_bounds__(THREADS) fill_kernel(unit16 *y, unit16 value, int64_t bytes)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, rest = bytes - i * 16;
-    if (rest >= 16) y[i] = value;
-    else if (rest > 0) memcpy(y + i, &value, static_cast<size_t>(rest));
+    if (rest >= 16) {
+        y[i] = value;
+        return;
+    }
+    unsigned char *const last = reinterpret_cast<unsigned char *>(y + i);
+#pragma unroll
+    for (int b = 0; b < 16; b++)
+        if (b < rest) last[b] = static_cast<unsigned char>(value.x[b / 8] >> (b % 8 * 8));
 }
 
 /* ---- pad ---- */

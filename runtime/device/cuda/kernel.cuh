@@ -14,6 +14,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cstring>
+
 using bf16 = __nv_bfloat16;
 using f16 = __half;
 
@@ -34,6 +36,71 @@ template <> __device__ __forceinline__ double narrow<double>(double x) { return 
 template <> __device__ __forceinline__ bf16 narrow<bf16>(float x) { return __float2bfloat16_rn(x); }
 template <> __device__ __forceinline__ f16 narrow<f16>(float x) { return __float2half_rn(x); }
 
+/*
+ * A vector of elements on its way from memory, in words of 32 bits. Where a fast way of loading and a slow one meet, words must
+ * meet: the compiler takes 16-bit elements apart at that place, and then waits for each load before it issues the next.
+ */
+template <typename V> struct alignas(sizeof(V)) raw {
+    uint32_t word[sizeof(V) / 4];
+
+    __device__ __forceinline__ V elements() const
+    {
+        V v;
+        uint32_t w[sizeof(V) / 4];
+#pragma unroll
+        for (int i = 0; i < static_cast<int>(sizeof(V) / 4); i++) {
+            w[i] = word[i];
+            asm("" : "+r"(w[i])); /* no instruction: the taking apart stays behind the place where the ways meet */
+        }
+        memcpy(static_cast<void *>(&v), w, sizeof v);
+        return v;
+    }
+};
+
+template <typename V> __device__ __forceinline__ raw<V> load_raw(const void *p)
+{
+    return *static_cast<const raw<V> *>(p);
+}
+
+/* One store, whatever the compiler thinks: of two structures in a row it has made one of 16 bytes, and one for each element. */
+template <typename V> __device__ __forceinline__ void store_raw(void *p, const V &v)
+{
+    if constexpr (sizeof(V) < 4) {
+        *static_cast<V *>(p) = v;
+    } else {
+        raw<V> r;
+        memcpy(r.word, &v, sizeof v);
+#ifndef RW_CUDASIM
+        if constexpr (sizeof(V) == 16)
+            return __stwb(static_cast<uint4 *>(p), make_uint4(r.word[0], r.word[1], r.word[2], r.word[3]));
+#endif
+        *static_cast<raw<V> *>(p) = r;
+    }
+}
+
+/* Of element(0), element(1) ..., which are of type T. */
+template <typename V, typename T, typename F> __device__ __forceinline__ raw<V> gather_raw(F element)
+{
+    raw<V> r;
+    if constexpr (sizeof(T) == 2) {
+#pragma unroll
+        for (int w = 0; w < static_cast<int>(sizeof(V) / 4); w++) {
+            const T low = element(2 * w), high = element(2 * w + 1);
+            uint16_t a, b;
+            memcpy(&a, &low, sizeof a);
+            memcpy(&b, &high, sizeof b);
+            r.word[w] = a | static_cast<uint32_t>(b) << 16;
+        }
+    } else {
+#pragma unroll
+        for (int l = 0; l < static_cast<int>(sizeof(V) / sizeof(T)); l++) {
+            const T x = element(l);
+            memcpy(&r.word[l * (sizeof(T) / 4)], &x, sizeof x);
+        }
+    }
+    return r;
+}
+
 /* Sixteen bytes of elements: one load or store instruction when the address is a multiple of 16. */
 template <typename T> struct alignas(16) pack {
     static constexpr int size = 16 / sizeof(T);
@@ -42,20 +109,22 @@ template <typename T> struct alignas(16) pack {
 
 template <typename T> __device__ __forceinline__ pack<T> load_pack(const T *p)
 {
-    return *reinterpret_cast<const pack<T> *>(p);
+    return load_raw<pack<T>>(p).elements();
 }
 
 /*
  * The same from any address: who sums packs cuts rows by their shape alone, so that a view that begins off a multiple of 16
  * bytes is added up in the same order, and has the same bits, as one that does not.
  */
+template <typename T> __device__ __forceinline__ raw<pack<T>> load_raw_anywhere(const T *p)
+{
+    if (!(reinterpret_cast<uintptr_t>(p) & 15)) return load_raw<pack<T>>(p);
+    return gather_raw<pack<T>, T>([=](int i) { return p[i]; });
+}
+
 template <typename T> __device__ __forceinline__ pack<T> load_pack_anywhere(const T *p)
 {
-    if (!(reinterpret_cast<uintptr_t>(p) & 15)) return load_pack(p);
-    pack<T> v;
-#pragma unroll
-    for (int i = 0; i < pack<T>::size; i++) v.x[i] = p[i];
-    return v;
+    return load_raw_anywhere(p).elements();
 }
 
 template <typename T> __device__ __forceinline__ void store_pack(T *p, const pack<T> &v)
