@@ -20,18 +20,33 @@ done
 
 passed=0 failed=0
 
+# verdict NAME STATUS: counts a test whose output is in the log
+verdict() {
+    if [ "$2" -eq 0 ]; then
+        passed=$((passed + 1))
+        echo "ok      $1"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $1"
+        sed 's/^/    /' "$log" | tail -60
+    fi
+}
+
 # check NAME COMMAND...: a program that is one test
 check() {
     local name=$1
     shift
-    if "$@" >"$log" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok      $name"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        sed 's/^/    /' "$log" | tail -60
-    fi
+    "$@" >"$log" 2>&1
+    verdict "$name" $?
+}
+
+# optional NAME COMMAND...: the same, unless it ends with status 77: its last line says why it cannot run here
+optional() {
+    local name=$1 status
+    shift
+    "$@" >"$log" 2>&1
+    status=$?
+    if [ "$status" -eq 77 ]; then echo "skipped $name: $(tail -1 "$log")"; else verdict "$name" "$status"; fi
 }
 
 # suite NAME COMMAND...: a Criterion program; counts its tests. One that dies or runs none counts as a failure, and so
@@ -111,6 +126,7 @@ main() {
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
     if [ -z "$quick" ]; then
         check "headers: each alone, C11 and C++17" "$rewind_root/tests/headers.sh"
+        optional "machine code of the CUDA kernels" python3 "$rewind_root/tests/machine_code.py" "$REWIND_BUILD"
         check "install: programs outside the tree" "$rewind_root/tests/install.sh" "$REWIND_BUILD"
         check "examples: there are some" test -s "$REWIND_BUILD/examples/examples.txt"
         local e

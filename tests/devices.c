@@ -6,6 +6,8 @@
 #include "compare.h"
 #include "support.h"
 
+#include "ops/embedding/embedding.h"
+
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -131,22 +133,89 @@ struct table {
     int often; /* of every three tokens, two are this row; -1: none is */
 };
 
-static unsigned char *embedding_gradient(struct bench *b, const struct table *s, size_t *ret_bytes)
+static uint32_t next_random(uint32_t *r)
 {
-    int32_t *const index = malloc((size_t)s->tokens * sizeof *index);
-    float *const w = malloc((size_t)(s->tokens * s->width) * sizeof *w);
+    *r = *r * 1664525u + 1013904223u;
+    return *r >> 8;
+}
+
+static void fill_index(int32_t *index, const struct table *s)
+{
     uint32_t r = 1;
     for (int64_t i = 0; i < s->tokens; i++) {
-        r = r * 1664525u + 1013904223u;
-        index[i] = s->often >= 0 && i % 3 ? s->often : (int32_t)((r >> 8) % (uint32_t)s->rows);
+        const int32_t any = (int32_t)(next_random(&r) % (uint32_t)s->rows);
+        index[i] = s->often >= 0 && i % 3 ? s->often : any;
     }
-    for (int64_t i = 0; i < s->tokens * s->width; i++) w[i] = (float)(i * 7 % 61 - 30); /* sums are exact */
+}
+
+/* w: what each token adds to its row. */
+static unsigned char *embedding_gradient(struct bench *b, const struct table *s, const int32_t *index, const float *w,
+                                         size_t *ret_bytes)
+{
     rw_tensor *const table = rw_param(b->ctx, "table", RW_F32, RW_SHAPE(s->rows, s->width));
     rw_tensor *const y = rw_embedding(b->t, table, rw_input(b->t, RW_I32, RW_SHAPE(s->tokens), index));
     rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(s->tokens, s->width), w);
     cr_assert_eq(rw_backward(b->t, rw_sum(b->t, rw_mul(b->t, y, x), RW_ALL_AXES, false)), RW_OK);
-    free(index), free(w);
     return all_gradients(b->ctx, ret_bytes);
+}
+
+/*
+ * What the kernels promise: a row's tokens are added in their order. CUDA adds runs of RW_SUM_RUN of all tokens, sorted
+ * by row and in their order, and then the sums of a row's runs, also in order.
+ */
+static float *sums_in_order(const struct table *s, const int32_t *index, const float *w)
+{
+    const int64_t run = test_device() == RW_DEVICE_CUDA ? RW_SUM_RUN : INT64_MAX;
+    float *const sums = calloc((size_t)(s->rows * s->width), sizeof *sums);
+    int64_t sorted = 0; /* tokens of the rows before */
+    for (int64_t row = 0; row < s->rows; row++) {
+        int64_t n = 0;
+        for (int64_t c = 0; c < s->width; c++) {
+            float part = 0, *const to = &sums[row * s->width + c];
+            bool first = true;
+            n = 0;
+            for (int64_t i = 0; i < s->tokens; i++) {
+                if (index[i] != row) continue;
+                if (n && (sorted + n) % run == 0) {
+                    *to = first ? part : *to + part;
+                    part = 0, first = false;
+                }
+                part += w[i * s->width + c];
+                n++;
+            }
+            *to = first ? part : *to + part;
+        }
+        sorted += n;
+    }
+    return sums;
+}
+
+Test(devices, embedding_gradient_adds_in_order)
+{
+    static const struct table all[] = {
+        { 300, 5, 5000, 17 }, { 300, 8, 5000, 5 }, { 9, 4, 2048, -1 }, { 1, 4, 129, 0 }
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const struct table *const s = &all[i];
+        int32_t *const index = malloc((size_t)s->tokens * sizeof *index);
+        float *const w = malloc((size_t)(s->tokens * s->width) * sizeof *w);
+        uint32_t r = 9;
+        fill_index(index, s);
+        /* Of many magnitudes: two tokens that change places change the sum. */
+        for (int64_t k = 0; k < s->tokens * s->width; k++) {
+            const int number = (int)(next_random(&r) % 2001) - 1000;
+            w[k] = ldexpf((float)number, (int)(next_random(&r) % 16));
+        }
+        struct bench b = bench_open(1, 3);
+        size_t n;
+        unsigned char *const got = embedding_gradient(&b, s, index, w, &n);
+        float *const want = sums_in_order(s, index, w);
+        cr_assert_eq(n, (size_t)(s->rows * s->width) * sizeof *want);
+        const long at = first_difference(got, want, n);
+        cr_expect_eq(at, -1, "table %zu: byte %ld differs", i, at);
+        free(got), free(want), free(index), free(w);
+        bench_close(&b);
+    }
 }
 
 Test(devices, embedding_gradient)
@@ -158,12 +227,16 @@ Test(devices, embedding_gradient)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         struct bench a = bench_open(1, 3), b = reference_open();
         size_t n, m;
-        unsigned char *const got = embedding_gradient(&a, &all[i], &n);
-        unsigned char *const want = embedding_gradient(&b, &all[i], &m);
+        int32_t *const index = malloc((size_t)all[i].tokens * sizeof *index);
+        float *const w = malloc((size_t)(all[i].tokens * all[i].width) * sizeof *w);
+        fill_index(index, &all[i]);
+        for (int64_t k = 0; k < all[i].tokens * all[i].width; k++) w[k] = (float)(k * 7 % 61 - 30); /* sums are exact */
+        unsigned char *const got = embedding_gradient(&a, &all[i], index, w, &n);
+        unsigned char *const want = embedding_gradient(&b, &all[i], index, w, &m);
         cr_assert_eq(n, m);
         const long at = first_difference(got, want, n);
         cr_expect_eq(at, -1, "table %zu: byte %ld differs", i, at);
-        free(got), free(want);
+        free(got), free(want), free(index), free(w);
         bench_close(&a), bench_close(&b);
     }
 }

@@ -45,7 +45,8 @@ static bool verify_with_any(struct rw_fault fault, ckpt_report *ret)
     char at[sizeof ret->site];
     build(&x, 3);
     record(&x);
-    cr_assert_eq(ckpt_verify(x.b.t, x.loss, NULL), RW_OK, "without a fault all is equal: %s", rw_error_message(x.b.ctx));
+    cr_assert_eq(ckpt_verify(x.b.t, x.loss, NULL), RW_OK, "without a fault all is equal: %s",
+                 rw_error_message(x.b.ctx));
     rw_fault = fault;
     const rw_status status = ckpt_verify(x.b.t, x.loss, ret);
     struck = rw_fault;
@@ -92,7 +93,8 @@ Test(faults, one_corrupted_element_of_a_replay)
 
 Test(faults, the_second_region_is_told_from_the_first)
 {
-    const ckpt_report r = verify_with((struct rw_fault){ .kind = RW_FAULT_CORRUPT, .op = "gelu", .element = 5, .skip = 1 });
+    const ckpt_report r = verify_with(
+        (struct rw_fault){ .kind = RW_FAULT_CORRUPT, .op = "gelu", .element = 5, .skip = 1 });
     cr_assert_str_eq(r.region, "first");
     cr_assert_str_eq(r.op, "gelu");
 }
@@ -194,6 +196,14 @@ Test(faults, whichever_node_is_struck_is_the_one_named)
     cr_assert_geq(strike_each((struct rw_fault){ .kind = RW_FAULT_REORDER, .op = "matmul_add", .element = 3 }), 2);
 }
 
+/* What a message must say of the cause. A digest cannot tell which of the others it was. */
+static const char *cause_in(const char *mode, struct rw_fault fault)
+{
+    if (fault.kind == RW_FAULT_TICKET) return "drew other random numbers";
+    if (fault.kind != RW_FAULT_PARAMETER) return "";
+    return strcmp(mode, "digest") ? "a parameter, input or buffer that it reads changed" : "parameter \"w\" changed";
+}
+
 /* REWIND_VERIFY: nothing but the environment changes; rw_backward() fails and its message names the node. */
 static void by_environment(const char *mode, struct rw_fault fault, bool found)
 {
@@ -213,6 +223,7 @@ static void by_environment(const char *mode, struct rw_fault fault, bool found)
         char at[256];
         snprintf(at, sizeof at, "%s:%d", after.at.file, (int)after.at.line);
         cr_assert(strstr(m, fault.op) && strstr(m, at), "%s at %s is not named: %s", fault.op, at, m);
+        cr_assert(strstr(m, cause_in(mode, fault)), "\"%s\" is not said: %s", cause_in(mode, fault), m);
     }
     bench_close(&x.b);
 }

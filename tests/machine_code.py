@@ -344,7 +344,7 @@ def main():
     args = parser.parse_args()
     tool, objects = find_tool(), sorted(args.dir.rglob('*.cu.o'))
     if not tool or not objects:
-        print('skipped: ' + ('no objects of CUDA kernels' if tool else 'cuobjdump was not found'))
+        print('no objects of CUDA kernels' if tool else 'cuobjdump was not found: CUOBJDUMP can name it')
         return 77
     with concurrent.futures.ProcessPoolExecutor() as pool:
         read = list(pool.map(read_object, [tool] * len(objects), objects))

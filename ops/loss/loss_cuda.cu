@@ -15,8 +15,8 @@ constexpr int ROW_THREADS = 512, SUM_THREADS = 1024, THREADS = 256;
 constexpr int AHEAD = 2; /* packs of a row that a thread has on their way while it computes */
 
 /*
- * A row cut into packs at the multiples of a pack in the tensor: the first and the last may be cut off. Where the tensor itself
- * begins off such a multiple the cut is the same, and packs are read one by one.
+ * A row cut into packs at the multiples of a pack in the tensor: the first and the last may be cut off. Where the
+ * tensor itself begins off such a multiple the cut is the same, and packs are read one by one.
  */
 template <typename T> struct row_packs {
     static constexpr int P = pack<T>::size;

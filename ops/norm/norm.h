@@ -18,10 +18,14 @@ static inline int64_t rw_norm_blocks(int64_t rows)
     return blocks < 1 ? 1 : blocks > 64 ? 64 : blocks;
 }
 
-/* The same on CUDA: enough to occupy a large device, each with rows enough to make its sums cheap. */
+/*
+ * The same on CUDA: as many as a large device holds at a time, by their registers, which are fewer where rows are
+ * narrow; each with rows enough to make its sums cheap.
+ */
 static inline int64_t rw_norm_cuda_blocks(int64_t rows, int64_t width)
 {
-    const int64_t most = width <= 1024 ? 384 : width <= 4096 ? 256 : 128, blocks = rows / (width <= 1024 ? 32 : 8);
+    const int64_t most = width <= 256 ? 768 : width <= 1024 ? 384 : width <= 4096 ? 256 : 128;
+    const int64_t blocks = rows / (width <= 1024 ? 16 : 8);
     return blocks < 1 ? 1 : blocks > most ? most : blocks;
 }
 

@@ -1,8 +1,8 @@
 /*
  * dropout, rand and randn on CUDA. The words are the CPU's (philox.h), so masks and uniform deviates are the CPU's
  * bits. Normal ones are evaluated in double with CUDA's logarithm (1 ulp) and sines (2 ulp) where the CPU has SLEEF's
- * (1 and 0.5): with the roundings of root and product, the two differ by less than 6 ulp of double, and are then rounded
- * to the type.
+ * (1 and 0.5): with the roundings of root and product, the two differ by less than 6 ulp of double, and are then
+ * rounded to the type.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(THREADS)
         uint32_t word[group<T>::size];
         words_of<T>(ticket.seed, base + static_cast<uint64_t>(at) * blocks_of<T>(), word);
 #pragma unroll
-        for (int l = 0; l < group<T>::size; l++) v[g].x[l] = narrow<T>(word[l] >= threshold ? widen(v[g].x[l]) * f : wide<T>(0));
+        for (int l = 0; l < group<T>::size; l++)
+            v[g].x[l] = narrow<T>(word[l] >= threshold ? widen(v[g].x[l]) * f : wide<T>(0));
         store_group(y + i, numel - i, v[g], whole);
     }
 }

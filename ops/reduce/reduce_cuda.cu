@@ -70,8 +70,8 @@ template <typename T> struct single {
 
 template <typename T, int N> using loaded = std::conditional_t<N == 1, single<T>, raw<bundle<T, N>>>;
 
-/* N elements of those before `stop`, the others as R's nothing. A bundle that is not whole, or off its alignment, is read one
- * by one: what is added to what does not depend on where the operand begins. */
+/* N elements of those before `stop`, the others as R's nothing. A bundle that is not whole, or off its alignment, is
+ * read one by one: what is added to what does not depend on where the operand begins. */
 template <typename R, typename T, int N>
 __device__ __forceinline__ auto load(const T *x, int64_t at, int64_t e, int64_t stop)
 {

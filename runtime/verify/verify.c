@@ -1,7 +1,7 @@
 /*
- * ckpt_verify(): the plan without recompute, then the plan with it, over one tape. The first run leaves a digest of every
- * value; the second is compared with it step by step, so the first difference is the node at fault. Its bytes and the
- * likely cause are found by running both plans once more.
+ * ckpt_verify(): the plan without recompute, then the plan with it, over one tape. The first run leaves a digest of
+ * every value; the second is compared with it step by step, so the first difference is the node at fault. Its bytes and
+ * the likely cause are found by running both plans once more.
  */
 #include "verify/verify.h"
 
@@ -10,6 +10,7 @@
 #include "verify/mode.h"
 #include "verify/report.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,22 +79,27 @@ static bool same_ticket(const struct watch *w, const struct rw_node *node, const
     return t.seed == k->ticket.seed && t.offset == k->ticket.offset;
 }
 
-/* Leaves are digested when a step first reads them. A strided view is digested as its span. */
-static bool leaf_changed(struct watch *w, const rw_plan *p, const struct rw_node *node, const rw_kernel *k, bool note)
+/*
+ * Leaves are digested when a step first reads them. A strided view is digested as its span. Returns the first one whose
+ * digest is another by now.
+ */
+static uint32_t changed_leaf(struct watch *w, const rw_plan *p, const struct rw_node *node, const rw_kernel *k,
+                             bool note)
 {
     for (int i = 0; i < k->n_inputs; i++) {
         const uint32_t v = rw_plan_operand(w->t, p, node->first_input + (uint32_t)i);
         if (v >= p->mark_values || rw_tape_value(w->t, rw_tape_base(w->t, v))->producer != RW_NONE_ID) continue;
         if (w->t->leaves[rw_tape_value(w->t, rw_tape_base(w->t, v))->leaf].kind == RW_LEAF_GRADIENT) continue;
-        const struct rw_digest d = digest_of(w, k->in[i].data, (size_t)k->in[i].layout->span * rw_dtype_size(k->in[i].dtype));
+        const struct rw_digest d = digest_of(w, k->in[i].data,
+                                             (size_t)k->in[i].layout->span * rw_dtype_size(k->in[i].dtype));
         if (note && !w->known[v]) {
             w->expected[v] = d;
             w->known[v] = true;
         } else if (!note && w->known[v] && !rw_digest_equal(d, w->expected[v])) {
-            return true;
+            return v;
         }
     }
-    return false;
+    return RW_NONE_ID;
 }
 
 static rw_status watch_status(const struct watch *w)
@@ -104,7 +110,7 @@ static rw_status watch_status(const struct watch *w)
 static rw_status before_step(struct rw_observer *o, const rw_plan *plan, size_t step, rw_kernel *k)
 {
     struct watch *const w = (struct watch *)o;
-    if (!w->compares && !w->captures) leaf_changed(w, plan, rw_plan_node(w->t, plan, plan->steps[step].node), k, true);
+    if (!w->compares && !w->captures) changed_leaf(w, plan, rw_plan_node(w->t, plan, plan->steps[step].node), k, true);
     return watch_status(w);
 }
 
@@ -130,7 +136,7 @@ static void compare(struct watch *w, const rw_plan *plan, size_t step, const rw_
         w->step = step;
         w->output = i;
         w->ticket_differs = !same_ticket(w, node, k);
-        w->input_differs = leaf_changed(w, plan, node, k, false);
+        w->input_differs = changed_leaf(w, plan, node, k, false) != RW_NONE_ID;
         copy_bytes(w, &k->out[i]);
     }
 }
@@ -203,8 +209,8 @@ static ckpt_cause find_cause(const struct watch *second, const struct watch *pla
     return equal_bytes(again, second) ? CKPT_CAUSE_CORRUPTION : CKPT_CAUSE_NONDETERMINISTIC;
 }
 
-static void describe_mismatch(rw_tape *t, rw_plan *none, rw_plan *plan, const struct watch *first, const struct watch *second,
-                              ckpt_report *report)
+static void describe_mismatch(rw_tape *t, rw_plan *none, rw_plan *plan, const struct watch *first,
+                              const struct watch *second, ckpt_report *report)
 {
     const struct rw_step step = plan->steps[second->step];
     const struct rw_node node = *rw_plan_node(t, plan, step.node);
@@ -293,30 +299,47 @@ rw_status rw_verify_or_fail(rw_tape *t, rw_tensor *loss)
 
 /* REWIND_VERIFY=digest */
 
+/* The replay of a node gave other bytes: which node, and why where that can be told. */
+static rw_status report_replay(struct rw_digest_observer *d, const rw_plan *plan, const struct rw_node *node,
+                               const rw_kernel *k)
+{
+    struct watch w = { .t = d->t, .expected = d->first, .known = d->known };
+    char cause[160] = "";
+    ckpt_report report = { .mismatches = 1 };
+    rw_report_place(d->t, node, true, &report);
+    const uint32_t leaf = changed_leaf(&w, plan, node, k, false);
+    if (!same_ticket(&w, node, k)) {
+        strcpy(cause, ": it drew other random numbers");
+    } else if (leaf != RW_NONE_ID) {
+        const rw_tensor *const v = rw_tape_value(d->t, rw_tape_base(d->t, leaf));
+        const struct rw_leaf *const l = &d->t->leaves[v->leaf];
+        const bool param = l->kind == RW_LEAF_PARAM;
+        snprintf(cause, sizeof cause, ": %s \"%s\" changed in between", param ? "parameter" : "input",
+                 param ? d->t->ctx->params[l->param]->name : rw_tensor_name(v));
+    }
+    return rw_fail(d->t->ctx, RW_ERR_MISMATCH,
+                   "REWIND_VERIFY=digest: the replay of %s at %s (region \"%s\") gave other "
+                   "bytes than its forward%s",
+                   report.op, report.site, report.region, cause);
+}
+
 static rw_status digest_after(struct rw_observer *o, const rw_plan *plan, size_t step, const rw_kernel *k)
 {
     struct rw_digest_observer *const d = (struct rw_digest_observer *)o;
     const struct rw_step *const s = &plan->steps[step];
     if (!s->digest) return RW_OK;
     const struct rw_node *const node = rw_plan_node(d->t, plan, s->node);
+    struct watch w = { .t = d->t, .expected = d->first, .known = d->known };
+    if (s->kind != RW_STEP_REPLAY) changed_leaf(&w, plan, node, k, true);
     for (int i = 0; i < k->n_outputs; i++) {
         const uint32_t v = node->first_output + (uint32_t)i;
-        struct rw_digest now;
-        const rw_context *const ctx = d->t->ctx;
-        const rw_status status =
-            ctx->device->digest(ctx->device_state, k->out[i].data, view_bytes(&k->out[i]), ctx->threads, &now);
-        if (status) return rw_fail(d->t->ctx, status, "REWIND_VERIFY=digest: a value could not be read");
+        const struct rw_digest now = digest_view(&w, &k->out[i]);
+        if (w.status) return rw_fail(d->t->ctx, w.status, "REWIND_VERIFY=digest: a value could not be read");
         if (s->kind != RW_STEP_REPLAY) {
             d->first[v] = now;
             d->known[v] = true;
         } else if (d->known[v] && !rw_digest_equal(d->first[v], now)) {
-            ckpt_report report = { .mismatches = 1 };
-            rw_report_place(d->t, node, true, &report);
-            const struct watch w = { .t = d->t };
-            report.cause = same_ticket(&w, node, k) ? CKPT_CAUSE_NONE : CKPT_CAUSE_TICKET;
-            return rw_fail(d->t->ctx, RW_ERR_MISMATCH, "REWIND_VERIFY=digest: the replay of %s at %s (region \"%s\") gave other bytes "
-                           "than its forward%s", report.op, report.site, report.region,
-                           report.cause ? ": it drew other random numbers" : "");
+            return report_replay(d, plan, node, k);
         }
     }
     return RW_OK;

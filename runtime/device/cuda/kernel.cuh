@@ -1,9 +1,10 @@
 /*
  * What CUDA kernels share: element types and their accumulators, 16-byte accesses, sums of a fixed order, tickets.
  *
- * The law that these keep: bytes depend on inputs, attributes and ticket alone. Grids and the cuts of reductions come from
- * shapes, never from the number of multiprocessors; a sum's tree is fixed; no atomics on floats. Everything is compiled
- * without contraction: a fused multiply-add is written fmaf() where it is wanted, so the simulator gives the same bits.
+ * The law that these keep: bytes depend on inputs, attributes and ticket alone. Grids and the cuts of reductions come
+ * from shapes, never from the number of multiprocessors; a sum's tree is fixed; no atomics on floats. Everything is
+ * compiled without contraction: a fused multiply-add is written fmaf() where it is wanted, so the simulator gives the
+ * same bits.
  */
 #ifndef RW_DEVICE_CUDA_KERNEL_CUH
 #define RW_DEVICE_CUDA_KERNEL_CUH
@@ -37,8 +38,9 @@ template <> __device__ __forceinline__ bf16 narrow<bf16>(float x) { return __flo
 template <> __device__ __forceinline__ f16 narrow<f16>(float x) { return __float2half_rn(x); }
 
 /*
- * A vector of elements on its way from memory, in words of 32 bits. Where a fast way of loading and a slow one meet, words must
- * meet: the compiler takes 16-bit elements apart at that place, and then waits for each load before it issues the next.
+ * A vector of elements on its way from memory, in words of 32 bits. Where a fast way of loading and a slow one meet,
+ * words must meet: the compiler takes 16-bit elements apart at that place, and then waits for each load before it
+ * issues the next.
  */
 template <typename V> struct alignas(sizeof(V)) raw {
     uint32_t word[sizeof(V) / 4];
@@ -62,7 +64,8 @@ template <typename V> __device__ __forceinline__ raw<V> load_raw(const void *p)
     return *static_cast<const raw<V> *>(p);
 }
 
-/* One store, whatever the compiler thinks: of two structures in a row it has made one of 16 bytes, and one for each element. */
+/* One store, whatever the compiler thinks: of two structures in a row it has made one of 16 bytes, and one for each
+ * element. */
 template <typename V> __device__ __forceinline__ void store_raw(void *p, const V &v)
 {
     if constexpr (sizeof(V) < 4) {
@@ -113,8 +116,8 @@ template <typename T> __device__ __forceinline__ pack<T> load_pack(const T *p)
 }
 
 /*
- * The same from any address: who sums packs cuts rows by their shape alone, so that a view that begins off a multiple of 16
- * bytes is added up in the same order, and has the same bits, as one that does not.
+ * The same from any address: who sums packs cuts rows by their shape alone, so that a view that begins off a multiple
+ * of 16 bytes is added up in the same order, and has the same bits, as one that does not.
  */
 template <typename T> __device__ __forceinline__ raw<pack<T>> load_raw_anywhere(const T *p)
 {
@@ -137,7 +140,7 @@ static inline bool is_aligned_16(const void *p)
     return (reinterpret_cast<uintptr_t>(p) & 15) == 0;
 }
 
-/* Sums and maxima over a warp, the same in every lane; the tree is that of the lanes' numbers. All 32 lanes take part. */
+/* Sums and maxima over a warp, the same in every lane; the tree is that of the lanes' numbers. All lanes take part. */
 template <typename W> __device__ __forceinline__ W warp_sum(W x)
 {
     for (int d = 16; d > 0; d >>= 1) x += __shfl_xor_sync(0xffffffffu, x, d);
@@ -154,8 +157,8 @@ template <typename W> __device__ __forceinline__ W warp_max(W x)
 }
 
 /*
- * Over a block of whole warps, the same in every thread. `shared` has 32 elements and may be used again at once by the next
- * call: both barriers are needed.
+ * Over a block of whole warps, the same in every thread. `shared` has 32 elements and may be used again at once by the
+ * next call: both barriers are needed.
  */
 template <typename W> __device__ __forceinline__ W block_sum(W x, W *shared)
 {
@@ -205,7 +208,8 @@ static inline index_guard guard_of(const rw_kernel *k)
     return { static_cast<const struct rw_cuda *>(k->device)->bad_step, k->serial };
 }
 
-/* Calls f with a value of the element type: f(float()), f(double()), f(bf16()), f(f16()). RW_ERR_UNSUPPORTED for the others. */
+/* Calls f with a value of the element type: f(float()), f(double()), f(bf16()), f(f16()). RW_ERR_UNSUPPORTED for the
+ * others. */
 template <typename F> static inline rw_status with_float_type(rw_dtype dtype, F f)
 {
     switch (dtype) {
