@@ -1,6 +1,6 @@
 /*
- * A step recorded once and launched many times: a curve is fitted to noisy points, a new batch for every launch. Each launch is
- * what recording the step again would be, dropout included; on CUDA it is one captured graph.
+ * A step recorded once and launched many times: a curve is fitted to noisy points, a new batch for every launch. Each
+ * launch is what recording the step again would be, dropout included; on CUDA it is one captured graph.
  */
 #include <rewind/rewind.h>
 
@@ -61,7 +61,8 @@ int main(void)
         if (step == 0) first = rw_item(t, loss); /* waits; the other launches need not */
     }
     last = rw_item(t, loss);
-    printf("on %s: loss %.4f after one launch, %.4f after %d\n", rw_device_name(rw_context_device(ctx)), first, last, STEPS);
+    printf("on %s: loss %.4f after one launch, %.4f after %d\n", rw_device_name(rw_context_device(ctx)), first, last,
+           STEPS);
     rw_graph_destroy(&g);
     rw_adamw_destroy(&opt);
     rw_tape_destroy(&t);

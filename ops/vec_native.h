@@ -125,7 +125,8 @@ VEC_INLINE nh nf_to_half(nf x, rw_dtype dtype)
 /* Elements i.. of an array of RW_F32 or a type of 16 bits. dtype is a constant after inlining. */
 VEC_INLINE nf nf_get(const void *p, rw_dtype dtype, int64_t i)
 {
-    return is_half(dtype) ? nf_of_half(*(const nh *)((const uint16_t *)p + i), dtype) : *(const nf *)((const float *)p + i);
+    return is_half(dtype) ? nf_of_half(*(const nh *)((const uint16_t *)p + i), dtype)
+                          : *(const nf *)((const float *)p + i);
 }
 
 VEC_INLINE void nf_put(void *p, rw_dtype dtype, int64_t i, nf x)

@@ -1,7 +1,8 @@
 /*
  * Gradients that are added up, over the uses of a value and over micro-batches: a product of backward that nobody else
- * reads is added by one node, where it would have been made first and added then; and the bytes are the same under every
- * policy. Where numbers are compared with others than those of another policy, they are small integers: every sum is exact.
+ * reads is added by one node, where it would have been made first and added then; and the bytes are the same under
+ * every policy. Where numbers are compared with others than those of another policy, they are small integers: every sum
+ * is exact.
  */
 #include "support.h"
 
@@ -15,13 +16,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const policies[] = { "full",      "selective:outer", "selective:middle,inner", "uniform:2", "block:1",
-                                        "ops:linear", "ops:layernorm,gelu", "names:save=up" };
+static const char *const policies[] = { "full",    "selective:outer", "selective:middle,inner", "uniform:2",
+                                        "block:1", "ops:linear",      "ops:layernorm,gelu",     "names:save=up" };
 #define POLICIES (sizeof policies / sizeof *policies)
 
 static rw_plan *step_plan(struct bench *b, rw_tensor *loss)
 {
-    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss->id, .n_values = 1, .policy = &b->t->policy };
+    const struct rw_request request = {
+        .kind = RW_PLAN_STEP, .values = &loss->id, .n_values = 1, .policy = &b->t->policy
+    };
     rw_plan *plan = NULL;
     cr_assert_eq(rw_plan_get(b->t, &request, &plan), RW_OK, "%s", rw_error_message(b->ctx));
     return plan;
@@ -96,8 +99,8 @@ static void expect_times(rw_tensor *p, const float *once, int times, const char 
     float now[4096];
     read_gradient(p, now);
     for (int64_t i = 0; i < rw_shape_numel(rw_tensor_shape(p)); i++)
-        cr_assert_eq(now[i], (float)times * once[i], "%s, element %d: %g, not %d times %g", what, (int)i, (double)now[i], times,
-                     (double)once[i]);
+        cr_assert_eq(now[i], (float)times * once[i], "%s, element %d: %g, not %d times %g", what, (int)i,
+                     (double)now[i], times, (double)once[i]);
 }
 
 /* ---- over micro-batches ---- */
@@ -262,8 +265,10 @@ Test(accumulate, in_place_and_beside_the_sum)
         for (int large = 0; large < 2; large++) {
             struct bench b = bench_open(9, 2);
             const int64_t m = large ? 150 : 7, n = large ? 140 : 5, k = large ? 64 : 3;
-            rw_tensor *const a = rw_randn(b.t, types[d], RW_SHAPE(m, k)), *const x = rw_randn(b.t, types[d], RW_SHAPE(k, n));
-            rw_tensor *const sums = rw_randn(b.t, types[d], RW_SHAPE(m + 1, n)), *const part = rw_slice(b.t, sums, 0, 1, m + 1);
+            rw_tensor *const a = rw_randn(b.t, types[d], RW_SHAPE(m, k)), *const x = rw_randn(b.t, types[d],
+                                                                                              RW_SHAPE(k, n));
+            rw_tensor *const sums = rw_randn(b.t, types[d], RW_SHAPE(m + 1, n)), *const part = rw_slice(b.t, sums, 0, 1,
+                                                                                                        m + 1);
             unsigned char *bytes[3];
             size_t size = 0;
             for (int way = 0; way < 3; way++) {
@@ -274,7 +279,8 @@ Test(accumulate, in_place_and_beside_the_sum)
                 cr_assert_eq(rw_read(b.t, y, bytes[way], size), RW_OK, "%s", rw_error_message(b.ctx));
             }
             for (int way = 1; way < 3; way++)
-                cr_assert_eq(first_difference(bytes[0], bytes[way], size), -1, "%s, way %d", rw_dtype_name(types[d]), way);
+                cr_assert_eq(first_difference(bytes[0], bytes[way], size), -1, "%s, way %d", rw_dtype_name(types[d]),
+                             way);
             for (int way = 0; way < 3; way++) free(bytes[way]);
             bench_close(&b);
         }
@@ -356,7 +362,8 @@ HOST_KERNEL_OF(borrow_kernel)
 static const rw_op_def borrow = { .name = "borrow", .n_inputs = 2, .n_outputs = 1, .check = borrow_check,
                                   .kernel = HOST_KERNEL(borrow_kernel), .grad = borrow_grad };
 
-/* A product of forward, and an input: neither is backward's to make again, and the loss may be read before either is added. */
+/* A product of forward, and an input: neither is backward's to make again, and the loss may be read before either is
+ * added. */
 Test(accumulate, a_gradient_that_forward_made)
 {
     for (int leaf = 0; leaf < 2; leaf++)

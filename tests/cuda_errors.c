@@ -99,10 +99,19 @@ static rw_status step(struct training *r, unsigned char **ret_gradients, size_t 
 }
 
 /* Every call of these that a context and a step make, failed once. */
-static const char *const functions[] = { "cudaMalloc",        "cudaMallocHost",      "cudaMemcpyAsync", "cudaMemsetAsync",
-                                         "cudaStreamCreateWithFlags", "cudaStreamSynchronize", "launch", "cublasLtCreate",
-                                         "cublasLtMatmulDescCreate", "cublasLtMatrixLayoutCreate",
-                                         "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul", "cudaGetDevice" };
+static const char *const functions[] = { "cudaMalloc",
+                                         "cudaMallocHost",
+                                         "cudaMemcpyAsync",
+                                         "cudaMemsetAsync",
+                                         "cudaStreamCreateWithFlags",
+                                         "cudaStreamSynchronize",
+                                         "launch",
+                                         "cublasLtCreate",
+                                         "cublasLtMatmulDescCreate",
+                                         "cublasLtMatrixLayoutCreate",
+                                         "cublasLtMatmulAlgoGetHeuristic",
+                                         "cublasLtMatmul",
+                                         "cudaGetDevice" };
 
 static int code_of(const char *function)
 {
@@ -128,13 +137,15 @@ Test(cuda_errors, every_call_of_a_step_fails_once)
             rw_status status = opened;
             if (r.b.ctx && !opened) status = step(&r, NULL, NULL);
             const bool struck = cudasim_calls(functions[f]) - before >= n;
-            if (status && r.b.ctx) cr_assert_gt(strlen(rw_error_message(r.b.ctx)), 0, "%s %ld: no message", functions[f], n);
+            if (status && r.b.ctx)
+                cr_assert_gt(strlen(rw_error_message(r.b.ctx)), 0, "%s %ld: no message", functions[f], n);
             failures += status != RW_OK;
             cudasim_clear_faults();
             if (!opened) {
                 unsigned char *again = NULL;
                 cr_assert_eq(step(&r, &again, &bytes), RW_OK, "%s %ld: %s", functions[f], n, rw_error_message(r.b.ctx));
-                cr_assert_eq(first_difference(expected, again, bytes), -1, "%s %ld: other bytes after the failure", functions[f], n);
+                cr_assert_eq(first_difference(expected, again, bytes), -1, "%s %ld: other bytes after the failure",
+                             functions[f], n);
                 free(again);
             }
             close_training(&r);
@@ -192,7 +203,9 @@ Test(cuda_errors, an_index_out_of_range_is_named_where_it_was_recorded)
         rw_tensor *const rows = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(3), i ? good : bad));
         const rw_status status = rw_backward(b.t, rw_sum(b.t, rows, RW_ALL_AXES, false));
         cr_assert_eq(status, i ? RW_OK : RW_ERR_ARGUMENT, "%s", rw_error_message(b.ctx));
-        if (!i) cr_assert(strstr(rw_error_message(b.ctx), "embedding") && strstr(rw_error_message(b.ctx), "cuda_errors.c:"));
+        if (!i)
+            cr_assert(strstr(rw_error_message(b.ctx), "embedding") &&
+                      strstr(rw_error_message(b.ctx), "cuda_errors.c:"));
         rw_error_clear(b.ctx);
         rw_tape_reset(b.t);
     }

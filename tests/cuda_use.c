@@ -1,6 +1,6 @@
 /*
- * What a CUDA user brings along: kernels of their own on the library's stream, and data in pinned or in device memory. The
- * simulated device runs queued work as late and in as odd an order as the promises allow.
+ * What a CUDA user brings along: kernels of their own on the library's stream, and data in pinned or in device memory.
+ * The simulated device runs queued work as late and in as odd an order as the promises allow.
  */
 #include "support.h"
 
@@ -54,7 +54,8 @@ static rw_status twice_cuda(const rw_kernel *k)
 {
     const size_t bytes = (size_t)k->in[0].layout->numel * rw_dtype_size(k->in[0].dtype);
     for (int i = 0; i < 2; i++)
-        if (cudaMemcpyAsync((char *)k->out[0].data + (size_t)i * bytes, k->in[0].data, bytes, cudaMemcpyDeviceToDevice, k->stream))
+        if (cudaMemcpyAsync((char *)k->out[0].data + (size_t)i * bytes, k->in[0].data, bytes, cudaMemcpyDeviceToDevice,
+                            k->stream))
             return RW_ERR_DEVICE;
     return k->ticket_base ? RW_OK : RW_ERR_DEVICE;
 }
@@ -203,7 +204,8 @@ Test(cuda_use, a_larger_plan_takes_the_memory_of_the_smaller)
     struct bench b = open_cuda();
     for (int64_t n = 1 << 21; n <= 5 << 20; n += 3 << 20) {
         rw_tensor *const x = rw_exp(b.t, rw_rand(b.t, RW_F32, RW_SHAPE(n))), *const y = rw_exp(b.t, x);
-        cr_assert_eq(rw_item(b.t, rw_max(b.t, rw_mul(b.t, x, y), RW_ALL_AXES, false)) > 0, true, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_item(b.t, rw_max(b.t, rw_mul(b.t, x, y), RW_ALL_AXES, false)) > 0, true, "%s",
+                     rw_error_message(b.ctx));
         rw_tape_reset(b.t);
     }
     rw_tensor *const x = rw_exp(b.t, rw_rand(b.t, RW_F32, RW_SHAPE(32 << 20)));
@@ -252,7 +254,8 @@ static void from_device(uint64_t seed)
     count_up(host, N, 5);
     cr_assert_eq(cudaMalloc((void **)&device, sizeof host), cudaSuccess);
     cr_assert_eq(cudaMemcpy(device, host, sizeof host, cudaMemcpyDefault), cudaSuccess);
-    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(N)), *const x = rw_input(b.t, RW_F32, RW_SHAPE(N), device);
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(N)), *const x = rw_input(b.t, RW_F32, RW_SHAPE(N),
+                                                                                        device);
     cr_assert_eq(rw_write(p, device, sizeof host), RW_OK);
     cr_assert_eq(cudaMemset(device, 0, sizeof host), cudaSuccess);
     cr_assert_eq(cudaStreamSynchronize(cudaStreamLegacy), cudaSuccess);
@@ -269,7 +272,8 @@ Test(cuda_use, device_memory_in_and_out)
     for (uint64_t seed = 1; seed <= SEEDS; seed++) from_device(seed);
 }
 
-/* Half of the batch on each of two contexts, summed where the gradients lie: the bytes of one context that saw both halves. */
+/* Half of the batch on each of two contexts, summed where the gradients lie: the bytes of one context that saw both
+ * halves. */
 Test(cuda_use, gradients_are_summed_in_place)
 {
     be_late(3);
@@ -279,11 +283,14 @@ Test(cuda_use, gradients_are_summed_in_place)
     for (int i = 0; i < 2; i++) {
         p[i] = rw_param(b[i].ctx, "p", RW_F32, RW_SHAPE(N));
         count_up(x, N, (float)i);
-        cr_assert_eq(rw_backward(b[i].t, rw_sum(b[i].t, rw_mul(b[i].t, p[i], rw_input(b[i].t, RW_F32, RW_SHAPE(N), x)), RW_ALL_AXES, false)), RW_OK);
+        cr_assert_eq(rw_backward(b[i].t, rw_sum(b[i].t, rw_mul(b[i].t, p[i], rw_input(b[i].t, RW_F32, RW_SHAPE(N), x)),
+                                                RW_ALL_AXES, false)),
+                     RW_OK);
     }
     q = rw_gradient(p[0]);
     rw_tensor *const other = rw_input(b[0].t, RW_F32, RW_SHAPE(N), rw_tensor_data(rw_gradient(p[1])));
-    cr_assert_eq(rw_read(b[0].t, rw_add(b[0].t, q, other), rw_tensor_data(q), sizeof x), RW_OK, "%s", rw_error_message(b[0].ctx));
+    cr_assert_eq(rw_read(b[0].t, rw_add(b[0].t, q, other), rw_tensor_data(q), sizeof x), RW_OK, "%s",
+                 rw_error_message(b[0].ctx));
     cr_assert_eq(rw_read(NULL, q, sum, sizeof sum), RW_OK);
     for (int i = 0; i < N; i++) expected[i] = (float)(2 * i + 1);
     cr_assert_eq(first_difference(sum, expected, sizeof sum), -1);
@@ -300,7 +307,9 @@ Test(cuda_use, large_uploads)
         be_late(seed);
         struct bench b = open_cuda();
         count_up(data, n, (float)seed);
-        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE((int64_t)n)), *const q = rw_param(b.ctx, "q", RW_F32, RW_SHAPE((int64_t)n));
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE((int64_t)n)), *const q = rw_param(
+                                                                                     b.ctx, "q", RW_F32,
+                                                                                     RW_SHAPE((int64_t)n));
         cr_assert_eq(rw_write(p, data, n * sizeof *data), RW_OK);
         memset(data, 0, n * sizeof *data);
         cr_assert_eq(rw_write(q, data, n * sizeof *data), RW_OK);
@@ -323,7 +332,8 @@ static void input_of_a_running_graph(uint64_t seed)
     struct bench b = open_cuda();
     rw_graph *g = NULL;
     float x[N], sum = 0, out = 0;
-    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(N)), *const total = rw_buffer(b.ctx, "total", RW_F32, RW_SHAPE(1));
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(N)), *const total = rw_buffer(b.ctx, "total", RW_F32,
+                                                                                             RW_SHAPE(1));
     cr_assert_eq(rw_init_constant(p, 1), RW_OK);
     rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(N), NULL);
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, p, in), RW_ALL_AXES, false);

@@ -1,4 +1,5 @@
-/* Bad input: one message that names the op, the shapes or values, and this file; nothing lost; the tape usable after a reset. */
+/* Bad input: one message that names the op, the shapes or values, and this file; nothing lost; the tape usable after a
+ * reset. */
 #include "support.h"
 
 #include <criterion/criterion.h>
@@ -32,7 +33,8 @@ static void expect(rw_status status, const char *const *parts)
     rw_tape_reset(b.t);
     rw_tensor *p = rw_param_find(b.ctx, "works");
     if (!p) p = rw_param(b.ctx, "works", RW_F32, RW_SHAPE(2));
-    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, p, p), RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, p, p), RW_ALL_AXES, false)), RW_OK, "%s",
+                 rw_error_message(b.ctx));
     rw_tape_reset(b.t);
 }
 #define EXPECT(status, ...) expect(status, (const char *const[]){ __VA_ARGS__, NULL })

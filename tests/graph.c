@@ -1,6 +1,6 @@
 /*
- * rw_graph: launching a step again is recording it again, byte for byte. Losses of every launch, gradients, parameters and
- * the generator, for every policy and type; and what a graph refuses.
+ * rw_graph: launching a step again is recording it again, byte for byte. Losses of every launch, gradients, parameters
+ * and the generator, for every policy and type; and what a graph refuses.
  */
 #include "support.h"
 
@@ -80,7 +80,8 @@ static struct outcome record_every_step(const struct model_config *c, const char
     return o;
 }
 
-static struct outcome launch_every_step(const struct model_config *c, const char *policy, double max_norm, bool read_losses)
+static struct outcome launch_every_step(const struct model_config *c, const char *policy, double max_norm,
+                                        bool read_losses)
 {
     struct model m;
     rw_adamw *opt = NULL;
@@ -112,13 +113,22 @@ static struct outcome launch_every_step(const struct model_config *c, const char
 
 static struct model_config config(enum model_kind kind, rw_dtype dtype)
 {
-    return (struct model_config){ .kind = kind, .layers = 2, .width = 16, .heads = 4, .kv_heads = kind == MODEL_GPT ? 4 : 2,
-                                  .vocab = 61, .max_seq = SEQ, .dropout = 0.1f, .dtype = dtype };
+    return (struct model_config){ .kind = kind,
+                                  .layers = 2,
+                                  .width = 16,
+                                  .heads = 4,
+                                  .kv_heads = kind == MODEL_GPT ? 4 : 2,
+                                  .vocab = 61,
+                                  .max_seq = SEQ,
+                                  .dropout = 0.1f,
+                                  .dtype = dtype };
 }
 
 static void every_policy(enum model_kind kind, rw_dtype dtype)
 {
-    static const char *const policies[] = { "none", "full", "uniform:2", "selective:core_attn", "ops:linear", "block:1" };
+    static const char *const policies[] = {
+        "none", "full", "uniform:2", "selective:core_attn", "ops:linear", "block:1"
+    };
     const struct model_config c = config(kind, dtype);
     struct outcome recorded = record_every_step(&c, "none", 0);
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
@@ -175,7 +185,8 @@ Test(graph, each_launch_draws_a_fresh_mask)
         cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
         cr_assert_eq(rw_read(NULL, rw_gradient(w), gradient[i], sizeof gradient[i]), RW_OK);
         /* the gradient is 0 where forward dropped: a replay that drew another mask would give 0 x something else */
-        for (int j = 0; j < i; j++) cr_assert_neq(memcmp(gradient[i], gradient[j], sizeof gradient[i]), 0, "launches %d, %d", i, j);
+        for (int j = 0; j < i; j++)
+            cr_assert_neq(memcmp(gradient[i], gradient[j], sizeof gradient[i]), 0, "launches %d, %d", i, j);
     }
     const rw_generator_state end = rw_generator_get(b.ctx);
     cr_assert_eq(end.offset, (uint64_t)LAUNCHES * N / 4);
@@ -189,7 +200,8 @@ Test(graph, survives_a_larger_plan_in_between)
     struct bench b = bench_open(1, 1);
     rw_graph *g = NULL;
     rw_tape *other = NULL;
-    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(64)), *const v = rw_buffer(b.ctx, "v", RW_F32, RW_SHAPE(65536));
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(64)), *const v = rw_buffer(b.ctx, "v", RW_F32,
+                                                                                          RW_SHAPE(65536));
     rw_init_normal(w, 0, 1);
     cr_assert_eq(rw_tape_create(&other, b.ctx), RW_OK);
     rw_tensor *const loss = rw_sum(b.t, rw_tanh(b.t, rw_exp(b.t, w)), RW_AXES(0), false);
@@ -212,7 +224,8 @@ Test(graph, effects_happen_at_every_launch)
     struct bench b = bench_open(1, 1);
     rw_graph *g = NULL;
     float count = 0;
-    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1)), *const n = rw_buffer(b.ctx, "n", RW_F32, RW_SHAPE(1));
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1)), *const n = rw_buffer(b.ctx, "n", RW_F32,
+                                                                                         RW_SHAPE(1));
     rw_init_constant(w, 2);
     rw_assign(b.t, n, rw_add_scalar(b.t, n, 1));
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, w, n), RW_AXES(0), false);

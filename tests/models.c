@@ -1,6 +1,6 @@
 /*
- * Both benchmark models under every policy and type, with fused and with explicit attention: losses, gradients, parameters
- * after the steps, and the generator, against `none`, byte for byte.
+ * Both benchmark models under every policy and type, with fused and with explicit attention: losses, gradients,
+ * parameters after the steps, and the generator, against `none`, byte for byte.
  */
 #include "support.h"
 
@@ -54,10 +54,24 @@ static struct outcome train(const struct model_config *c, const char *policy, in
 
 static void every_policy(enum model_kind kind, rw_dtype dtype, bool scores)
 {
-    static const char *const policies[] = { "full", "uniform:2", "block:1", "selective:core_attn", "selective:mlp", "selective:block,mlp",
-                                            "ops:linear,attention", "names:save=qkv" };
-    const struct model_config c = { .kind = kind, .layers = 3, .width = 32, .heads = 4, .kv_heads = kind == MODEL_GPT ? 4 : 2, .vocab = 61,
-                                    .max_seq = SEQ, .dropout = 0.1f, .dtype = dtype, .scores = scores };
+    static const char *const policies[] = { "full",
+                                            "uniform:2",
+                                            "block:1",
+                                            "selective:core_attn",
+                                            "selective:mlp",
+                                            "selective:block,mlp",
+                                            "ops:linear,attention",
+                                            "names:save=qkv" };
+    const struct model_config c = { .kind = kind,
+                                    .layers = 3,
+                                    .width = 32,
+                                    .heads = 4,
+                                    .kv_heads = kind == MODEL_GPT ? 4 : 2,
+                                    .vocab = 61,
+                                    .max_seq = SEQ,
+                                    .dropout = 0.1f,
+                                    .dtype = dtype,
+                                    .scores = scores };
     struct outcome none = train(&c, "none", 1);
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
         struct outcome o = train(&c, policies[i], 1 + (int)i % 3);
@@ -88,8 +102,14 @@ Test(models, llama_float32_with_scores) { every_policy(MODEL_LLAMA, RW_F32, true
 Test(models, fused_and_explicit_attention_agree)
 {
     for (int kind = 0; kind < 2; kind++) {
-        struct model_config c = { .kind = (enum model_kind)kind, .layers = 2, .width = 32, .heads = 4, .kv_heads = kind ? 2 : 4, .vocab = 61,
-                                  .max_seq = SEQ, .dtype = RW_F64 };
+        struct model_config c = { .kind = (enum model_kind)kind,
+                                  .layers = 2,
+                                  .width = 32,
+                                  .heads = 4,
+                                  .kv_heads = kind ? 2 : 4,
+                                  .vocab = 61,
+                                  .max_seq = SEQ,
+                                  .dtype = RW_F64 };
         struct outcome fused = train(&c, "none", 1);
         c.scores = true;
         struct outcome scores = train(&c, "none", 1);

@@ -182,7 +182,8 @@ static void add_products(void)
         for (int lives = 0; lives < 2; lives++) {
             struct op_case *const c = next(OP_PRODUCTS, op_build_matmul_add, OP_TERMS, 3);
             c->in[1] = products[i].a, c->in[2] = products[i].b;
-            c->in[0] = (struct op_operand){ .shape = op_product(c->in[1].shape, c->in[2].shape), .layout = lives ? OP_CUT : OP_DENSE };
+            c->in[0] = (struct op_operand){ .shape = op_product(c->in[1].shape, c->in[2].shape),
+                                            .layout = lives ? OP_CUT : OP_DENSE };
             c->keep = lives;
             op_count_matmul_add(c);
             c->large = rw_shape_numel(c->in[1].shape) > 4096;

@@ -42,7 +42,8 @@ static void within(const struct op_case *c, rw_dtype dtype, const struct outcome
             const double a = number_get(got->raw[i], got->dtype[i], k), b = number_get(want->raw[i], want->dtype[i], k);
             if (a == b) continue;
             double most = bound(c, dtype, i, got->dtype[i], b, fabs(number_get(size->raw[i], size->dtype[i], k)));
-            if (want->dtype[i] != RW_F64) most += unit_roundoff(want->dtype[i]) * fabs(b); /* a cast: it was rounded too */
+            if (want->dtype[i] != RW_F64)
+                most += unit_roundoff(want->dtype[i]) * fabs(b); /* a cast: it was rounded too */
             cr_expect(fabs(a - b) <= most, "%s, %s, %s, element %lld: %.17g, not %.17g: off by %.3g, %.3g allowed",
                       c->name, rw_dtype_name(dtype), part(i), (long long)k, a, b, fabs(a - b), most);
             if (!(fabs(a - b) <= most)) return; /* one element tells enough */

@@ -111,7 +111,9 @@ void counted_clear(void)
 
 void net_init(struct net *n, rw_context *ctx, int layers, int width, rw_dtype dtype, int nesting)
 {
-    *n = (struct net){ .ctx = ctx, .layers = layers, .width = width, .nesting = nesting, .dtype = dtype, .dropout = 0.1f };
+    *n = (struct net){
+        .ctx = ctx, .layers = layers, .width = width, .nesting = nesting, .dtype = dtype, .dropout = 0.1f
+    };
     n->table = rw_param(ctx, "table", dtype, RW_SHAPE(97, width));
     rw_init_normal(n->table, 0, 0.5);
     for (int l = 0; l < layers; l++) {

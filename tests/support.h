@@ -9,7 +9,8 @@ struct bench {
     rw_tape *t;
 };
 
-/* The device that every suite runs on: REWIND_TEST_DEVICE, "cpu" (also when unset) or "cuda". Ends the program on another value. */
+/* The device that every suite runs on: REWIND_TEST_DEVICE, "cpu" (also when unset) or "cuda". Ends the program on
+ * another value. */
 rw_device test_device(void);
 
 /* First in a test that looks into the arena itself. Criterion must be included. */
@@ -17,10 +18,9 @@ rw_device test_device(void);
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("the arena is not in host memory")
 
 /*
- * A test's own op has one kernel, written for host memory. On another device it works on copies. Outside any function, then
- * in the definition:
- *     HOST_KERNEL_OF(square)
- *     static const rw_op_def square_op = { ..., .kernel = HOST_KERNEL(square), ... };
+ * A test's own op has one kernel, written for host memory. On another device it works on copies. Outside any function,
+ * then in the definition: HOST_KERNEL_OF(square) static const rw_op_def square_op = { ..., .kernel =
+ * HOST_KERNEL(square), ... };
  */
 rw_status run_on_copies(const rw_kernel *k, rw_kernel_fn kernel);
 #define HOST_KERNEL_OF(name)                         \

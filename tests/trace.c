@@ -1,4 +1,5 @@
-/* REWIND_TRACE: a file that a JSON reader takes, with every step of what ran, and nothing of it when it cannot be written. */
+/* REWIND_TRACE: a file that a JSON reader takes, with every step of what ran, and nothing of it when it cannot be
+ * written. */
 #include "support.h"
 
 #include <cjson/cJSON.h>

@@ -1,6 +1,7 @@
 /*
- * Two contexts in two threads at once, each trained for a few steps: independent of each other, so both give the bytes that
- * one alone gives. A plain program, because Criterion does not run under ThreadSanitizer; scripts/test.sh --tsan and
+ * Two contexts in two threads at once, each trained for a few steps: independent of each other, so both give the bytes
+ * that one alone gives. A plain program, because Criterion does not run under ThreadSanitizer; scripts/test.sh --tsan
+ * and
  * --valgrind run it there. Each context uses one OpenMP thread: libgomp's own barriers are invisible to the sanitizer.
  */
 #include "support.h"

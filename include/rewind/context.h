@@ -21,8 +21,8 @@ typedef struct rw_context_params {
 } rw_context_params;
 
 /**
- * Creates a context. On CUDA it lives on the GPU that is the calling thread's current one; later calls may come from other
- * threads and with other current devices, and leave them as they are.
+ * Creates a context. On CUDA it lives on the GPU that is the calling thread's current one; later calls may come from
+ * other threads and with other current devices, and leave them as they are.
  * @param ret_ctx receives the context, owned by the caller; untouched on failure.
  * @param params  may be NULL for the defaults; need live only until the call returns.
  * @return RW_OK, RW_ERR_ARGUMENT, RW_ERR_MEMORY, RW_ERR_UNSUPPORTED (the device is not in this build or not there:
@@ -47,8 +47,8 @@ RW_API void rw_context_destroy(rw_context **ctx);
 RW_API rw_device rw_context_device(const rw_context *ctx);
 
 /**
- * On CUDA the cudaStream_t that all of the context's work is queued on, to queue after it, or to wait for it; NULL on a CPU.
- * Owned by the context.
+ * On CUDA the cudaStream_t that all of the context's work is queued on, to queue after it, or to wait for it; NULL on a
+ * CPU. Owned by the context.
  */
 RW_API void *rw_context_stream(const rw_context *ctx);
 

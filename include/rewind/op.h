@@ -105,14 +105,14 @@ typedef struct rw_kernel {
     void *workspace; ///< what op->workspace asked for, 256-byte aligned; NULL when 0
     size_t workspace_bytes;
     void *stream; ///< on CUDA the cudaStream_t that everything has to be queued on; NULL on a CPU
-    /** On CUDA, in device memory: to be added to ticket.offset when the kernel runs. NULL on a CPU, where it has been. */
+    /** On CUDA, in device memory: to be added to ticket.offset when the kernel runs. NULL on a CPU: it has been. */
     const uint64_t *ticket_base;
     void *device; ///< the device's private state
 } rw_kernel;
 
 /**
- * Computes all elements of all outputs. On CUDA it queues that on k->stream and neither allocates nor waits, so that the step
- * can be captured as a graph. A failure is RW_ERR_MEMORY or RW_ERR_DEVICE; the step then fails whole.
+ * Computes all elements of all outputs. On CUDA it queues that on k->stream and neither allocates nor waits, so that
+ * the step can be captured as a graph. A failure is RW_ERR_MEMORY or RW_ERR_DEVICE; the step then fails whole.
  */
 typedef rw_status (*rw_kernel_fn)(const rw_kernel *k);
 

@@ -32,9 +32,9 @@ RW_API rw_context *rw_tape_context(const rw_tape *tape);
 
 /**
  * An input of the step.
- * @param data dense, row-major, rw_shape_numel(shape) elements of dtype; copied, so it may change after the call. Host memory,
- *             on CUDA also device memory whose contents are complete.
- *             NULL makes a zero-filled input to be filled with rw_input_write().
+ * @param data dense, row-major, rw_shape_numel(shape) elements of dtype; copied, so it may change after the call. Host
+ * memory, on CUDA also device memory whose contents are complete. NULL makes a zero-filled input to be filled with
+ * rw_input_write().
  */
 RW_API rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, const void *data);
 #define rw_input(...) rw_input_at(RW_HERE, __VA_ARGS__)

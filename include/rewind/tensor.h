@@ -44,17 +44,18 @@ RW_API size_t rw_tensor_bytes(const rw_tensor *x);
 RW_API bool rw_tensor_requires_grad(const rw_tensor *x);
 
 /**
- * Fills a parameter, a buffer or a parameter's gradient: dense, row-major, in the tensor's own type. data is host memory, on CUDA also device memory
- * whose contents are complete; copied, so it may change after the call.
+ * Fills a parameter, a buffer or a parameter's gradient: dense, row-major, in the tensor's own type. data is host
+ * memory, on CUDA also device memory whose contents are complete; copied, so it may change after the call.
  * @param bytes must be rw_tensor_bytes(x).
  * A tape that has used a parameter and would have to replay from it reports RW_ERR_CHANGED afterwards.
  */
 RW_API rw_status rw_write(rw_tensor *x, const void *data, size_t bytes);
 
 /**
- * Where the elements of a parameter, a buffer or a parameter's gradient lie, dense and row-major: on CUDA in device memory. The
- * address is the same for the life of the context. A gradient may be written through it, to sum it over processes, say, before
- * an optimizer's step: on CUDA, queue that on rw_context_stream(). Parameters and buffers are written by rw_write() alone.
+ * Where the elements of a parameter, a buffer or a parameter's gradient lie, dense and row-major: on CUDA in device
+ * memory. The address is the same for the life of the context. A gradient may be written through it, to sum it over
+ * processes, say, before an optimizer's step: on CUDA, queue that on rw_context_stream(). Parameters and buffers are
+ * written by rw_write() alone.
  * @return NULL on an error, which sticks; owned by the context.
  */
 RW_API void *rw_tensor_data(rw_tensor *x);

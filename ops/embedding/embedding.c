@@ -57,8 +57,13 @@ static rw_status grad(rw_grad_call *g)
 }
 
 RW_DECLARE_KERNELS(rw_embedding)
-static const rw_op_def rw_op_embedding = { .name = "embedding", .n_inputs = 2, .n_outputs = 1, .check = check_forward, .grad = grad,
-                                           .kernel = RW_KERNELS(rw_embedding), .cost = cost };
+static const rw_op_def rw_op_embedding = { .name = "embedding",
+                                           .n_inputs = 2,
+                                           .n_outputs = 1,
+                                           .check = check_forward,
+                                           .grad = grad,
+                                           .kernel = RW_KERNELS(rw_embedding),
+                                           .cost = cost };
 
 rw_tensor *rw_embedding_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index)
 {

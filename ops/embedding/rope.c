@@ -9,7 +9,8 @@ static rw_status check(rw_op_call *call)
     const struct rw_rope_attrs *const a = call->attrs;
     const rw_layout *const x = call->in[0].layout;
     RW_CHECK(rw_want_float(call, 0));
-    if (x->rank != 4 || x->dim[3] % 2) return rw_op_error(call, RW_ERR_SHAPE, "x [batch, heads, seq, d] with an even d is needed");
+    if (x->rank != 4 || x->dim[3] % 2)
+        return rw_op_error(call, RW_ERR_SHAPE, "x [batch, heads, seq, d] with an even d is needed");
     if (!(a->base > 0)) return rw_op_error(call, RW_ERR_ARGUMENT, "base %g", a->base);
     if (call->n_inputs == 2) {
         RW_CHECK(rw_want_dtype(call, 1, RW_I32));
@@ -35,9 +36,16 @@ static size_t workspace(const rw_op_call *call, rw_device device)
 static rw_status grad(rw_grad_call *g);
 
 RW_DECLARE_KERNELS(rw_rope)
-static const rw_op_def rw_op_rope = { .name = "rope", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, .strided = RW_OP_INPUT(0),
-                                      .inplace = RW_OP_INPUT(0), .check = check, .kernel = RW_KERNELS(rw_rope),
-                                      .grad = grad, .cost = cost, .workspace = workspace };
+static const rw_op_def rw_op_rope = { .name = "rope",
+                                      .n_inputs = RW_OP_VARIADIC,
+                                      .n_outputs = 1,
+                                      .strided = RW_OP_INPUT(0),
+                                      .inplace = RW_OP_INPUT(0),
+                                      .check = check,
+                                      .kernel = RW_KERNELS(rw_rope),
+                                      .grad = grad,
+                                      .cost = cost,
+                                      .workspace = workspace };
 
 static rw_status grad(rw_grad_call *g)
 {

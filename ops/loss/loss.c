@@ -1,6 +1,6 @@
 /*
- * cross_entropy and mse_loss. Cross-entropy keeps one number per row beside the logits; its backward writes the gradient
- * over the logits, so there never is a second copy of them. mse_loss keeps nothing beside its inputs.
+ * cross_entropy and mse_loss. Cross-entropy keeps one number per row beside the logits; its backward writes the
+ * gradient over the logits, so there never is a second copy of them. mse_loss keeps nothing beside its inputs.
  */
 #include "ops/loss/loss.h"
 
@@ -67,7 +67,8 @@ static rw_tensor *again(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const x = rw_grad_input(g, 0), *const dy = rw_grad_upstream(g, 0);
-    rw_tensor *const weights = rw_cross_entropy_weights_at(RW_HERE, t, rw_grad_input(g, 1), rw_tensor_shape(x), rw_tensor_dtype(x), a);
+    rw_tensor *const weights = rw_cross_entropy_weights_at(RW_HERE, t, rw_grad_input(g, 1), rw_tensor_shape(x),
+                                                           rw_tensor_dtype(x), a);
     rw_tensor *const rows = rw_neg(t, rw_sum(t, weights, RW_AXES(-1), true)); /* 1 / n, or 0 for an ignored row */
     rw_tensor *const scale = rw_cast(t, dy, rw_tensor_dtype(x));
     return rw_mul(t, rw_add(t, rw_mul(t, rw_softmax(t, x, -1), rows), weights), scale);
@@ -82,8 +83,13 @@ static rw_status grad(rw_grad_call *g)
 }
 
 RW_DECLARE_KERNELS(rw_cross_entropy)
-static const rw_op_def rw_op_cross_entropy = { .name = "cross_entropy", .n_inputs = 2, .n_outputs = 2, .check = check_forward,
-                                               .kernel = RW_KERNELS(rw_cross_entropy), .grad = grad, .cost = cost,
+static const rw_op_def rw_op_cross_entropy = { .name = "cross_entropy",
+                                               .n_inputs = 2,
+                                               .n_outputs = 2,
+                                               .check = check_forward,
+                                               .kernel = RW_KERNELS(rw_cross_entropy),
+                                               .grad = grad,
+                                               .cost = cost,
                                                .workspace = workspace_forward };
 
 rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, int32_t ignore)
@@ -150,9 +156,13 @@ static size_t workspace_mse(const rw_op_call *call, rw_device device)
 
 /* x, y, gradient of the loss -> 2 (x - y) dy / n */
 RW_DECLARE_KERNELS(rw_mse_loss_backward)
-static const rw_op_def rw_op_mse_loss_backward = { .name = "mse_loss_backward", .n_inputs = 3, .n_outputs = 1,
-                                                   .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check_mse_backward,
-                                                   .kernel = RW_KERNELS(rw_mse_loss_backward), .cost = cost_mse };
+static const rw_op_def rw_op_mse_loss_backward = { .name = "mse_loss_backward",
+                                                   .n_inputs = 3,
+                                                   .n_outputs = 1,
+                                                   .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1),
+                                                   .check = check_mse_backward,
+                                                   .kernel = RW_KERNELS(rw_mse_loss_backward),
+                                                   .cost = cost_mse };
 
 static rw_status grad_mse(rw_grad_call *g)
 {

@@ -11,14 +11,15 @@ static rw_status check_rows(rw_op_call *call)
 {
     const rw_layout *const x = call->in[0].layout;
     RW_CHECK(rw_want_float(call, 0));
-    if (x->rank < 1 || x->dim[x->rank - 1] < 1) return rw_op_error(call, RW_ERR_SHAPE, "a last axis with elements is needed");
+    if (x->rank < 1 || x->dim[x->rank - 1] < 1)
+        return rw_op_error(call, RW_ERR_SHAPE, "a last axis with elements is needed");
     const struct rw_norm_attrs *const a = call->attrs;
     const int vectors = a->vectors;
     for (int i = 1; i <= vectors; i++) {
         RW_CHECK(rw_want_same_dtype(call, 0, i));
         if (call->in[i].layout->rank != 1 || call->in[i].layout->dim[0] != x->dim[x->rank - 1])
-            return rw_op_error(call, RW_ERR_SHAPE, "%s must have the %lld elements of the last axis", i == 1 ? "weight" : "bias",
-                               (long long)x->dim[x->rank - 1]);
+            return rw_op_error(call, RW_ERR_SHAPE, "%s must have the %lld elements of the last axis",
+                               i == 1 ? "weight" : "bias", (long long)x->dim[x->rank - 1]);
     }
     return RW_OK;
 }
@@ -95,8 +96,13 @@ static rw_status grad(rw_grad_call *g)
     return RW_OK;
 }
 
-static const rw_op_def rw_op_layernorm = { .name = "layernorm", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, .inplace = RW_OP_INPUT(0),
-                                           .check = check_forward, .kernel = RW_KERNELS(rw_norm), .grad = grad,
+static const rw_op_def rw_op_layernorm = { .name = "layernorm",
+                                           .n_inputs = RW_OP_VARIADIC,
+                                           .n_outputs = 1,
+                                           .inplace = RW_OP_INPUT(0),
+                                           .check = check_forward,
+                                           .kernel = RW_KERNELS(rw_norm),
+                                           .grad = grad,
                                            .cost = cost };
 static const rw_op_def rw_op_rmsnorm = { .name = "rmsnorm", .n_inputs = 2, .n_outputs = 1, .inplace = RW_OP_INPUT(0),
                                          .check = check_forward, .kernel = RW_KERNELS(rw_norm), .grad = grad,

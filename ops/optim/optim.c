@@ -19,11 +19,13 @@ VEC_INLINE double block_squares(const void *grad, rw_dtype dtype, int64_t from, 
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int l = 0; l < LANES; l++) {
-            const double g = dtype == RW_F64 ? ((const double *)grad)[from + i + l] : (double)f_get(grad, dtype, from + i + l);
+            const double g = dtype == RW_F64 ? ((const double *)grad)[from + i + l]
+                                             : (double)f_get(grad, dtype, from + i + l);
             sum[l] += g * g;
         }
     for (int l = 0; i + l < n; l++) {
-        const double g = dtype == RW_F64 ? ((const double *)grad)[from + i + l] : (double)f_get(grad, dtype, from + i + l);
+        const double g = dtype == RW_F64 ? ((const double *)grad)[from + i + l]
+                                         : (double)f_get(grad, dtype, from + i + l);
         sum[l] += g * g;
     }
     for (int half = LANES / 2; half; half /= 2)

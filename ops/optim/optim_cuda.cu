@@ -252,7 +252,8 @@ rw_status widen_all(void *device, float *to, const void *from, rw_dtype dtype, i
     if (dtype == RW_F16)
         RW_LAUNCH(widen_kernel<f16>, blocks_for(n, 4 * THREADS), THREADS, 0, &k, to, static_cast<const f16 *>(from), n);
     else
-        RW_LAUNCH(widen_kernel<bf16>, blocks_for(n, 4 * THREADS), THREADS, 0, &k, to, static_cast<const bf16 *>(from), n);
+        RW_LAUNCH(widen_kernel<bf16>, blocks_for(n, 4 * THREADS), THREADS, 0, &k, to, static_cast<const bf16 *>(from),
+                  n);
     return rw_cuda_launched(&k);
 }
 

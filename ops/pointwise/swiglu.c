@@ -20,9 +20,13 @@ static rw_op_cost cost(const rw_op_call *call)
 }
 
 RW_DECLARE_KERNELS(rw_swiglu_backward)
-static const rw_op_def rw_op_swiglu_backward = { .name = "swiglu_backward", .n_inputs = 3, .n_outputs = 2,
-                                                 .strided = RW_OP_ALL_INPUTS, .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(2),
-                                                 .check = check, .kernel = RW_KERNELS(rw_swiglu_backward),
+static const rw_op_def rw_op_swiglu_backward = { .name = "swiglu_backward",
+                                                 .n_inputs = 3,
+                                                 .n_outputs = 2,
+                                                 .strided = RW_OP_ALL_INPUTS,
+                                                 .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(2),
+                                                 .check = check,
+                                                 .kernel = RW_KERNELS(rw_swiglu_backward),
                                                  .cost = cost };
 
 /* silu(gate) * up of primitives, so that it can be differentiated again. */

@@ -23,7 +23,8 @@ static rw_status check_backward(rw_op_call *call)
 {
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_want_same_dtype(call, 0, 1));
-    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1))) return rw_op_error(call, RW_ERR_SHAPE, "shapes differ");
+    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
+        return rw_op_error(call, RW_ERR_SHAPE, "shapes differ");
     return rw_op_output_like(call, 0, 1);
 }
 
@@ -87,7 +88,8 @@ static rw_tensor *silu_slope(rw_tape *t, rw_tensor *x)
 static rw_tensor *gelu_slope(rw_tape *t, rw_tensor *x)
 {
     rw_tensor *const cdf = rw_scale(t, rw_add_scalar(t, rw_erf_at(RW_HERE, t, rw_scale(t, x, sqrt(0.5))), 1), 0.5);
-    rw_tensor *const pdf = rw_scale(t, rw_exp(t, rw_scale(t, rw_mul(t, x, x), -0.5)), 1 / sqrt(2 * 3.14159265358979323846));
+    rw_tensor *const pdf = rw_scale(t, rw_exp(t, rw_scale(t, rw_mul(t, x, x), -0.5)),
+                                    1 / sqrt(2 * 3.14159265358979323846));
     return rw_add(t, cdf, rw_mul(t, x, pdf));
 }
 
@@ -97,7 +99,8 @@ static rw_tensor *gelu_tanh_slope(rw_tape *t, rw_tensor *x)
     rw_tensor *const xx = rw_mul(t, x, x);
     rw_tensor *const inner = rw_mul(t, x, rw_add_scalar(t, rw_scale(t, xx, 0.044715 * c), c));
     rw_tensor *const th = rw_tanh(t, inner);
-    rw_tensor *const slope = rw_mul(t, one_minus(t, rw_mul(t, th, th)), rw_add_scalar(t, rw_scale(t, xx, 0.134145 * c), c));
+    rw_tensor *const slope = rw_mul(t, one_minus(t, rw_mul(t, th, th)),
+                                    rw_add_scalar(t, rw_scale(t, xx, 0.134145 * c), c));
     return rw_scale(t, rw_add(t, rw_add_scalar(t, th, 1), rw_mul(t, x, slope)), 0.5);
 }
 

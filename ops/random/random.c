@@ -24,7 +24,8 @@ static rw_status check_dropout(rw_op_call *call)
 static rw_status grad_dropout(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_upstream(g, 0);
-    return rw_grad_set(g, 0, rw_grad_apply(g, &rw_op_dropout, &dy, 1, rw_grad_attrs(g), sizeof(struct dropout_attrs), NULL));
+    return rw_grad_set(g, 0,
+                       rw_grad_apply(g, &rw_op_dropout, &dy, 1, rw_grad_attrs(g), sizeof(struct dropout_attrs), NULL));
 }
 
 static rw_op_cost cost_dropout(const rw_op_call *call)
@@ -56,7 +57,8 @@ static rw_status check_rand(rw_op_call *call)
     const struct shape_attrs *const a = call->attrs;
     rw_shape shape = { .rank = (int32_t)a->rank };
     memcpy(shape.dim, a->dim, sizeof shape.dim);
-    if (!rw_dtype_is_float((rw_dtype)a->dtype)) return rw_op_error(call, RW_ERR_DTYPE, "a floating-point type is needed");
+    if (!rw_dtype_is_float((rw_dtype)a->dtype))
+        return rw_op_error(call, RW_ERR_DTYPE, "a floating-point type is needed");
     return rw_op_output(call, 0, (rw_dtype)a->dtype, shape);
 }
 
@@ -102,7 +104,8 @@ rw_tensor *rw_rand_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape)
 
 RW_CPU_KERNEL(rw_random_fill_cpu)
 
-void rw_random_fill_normal(void *data, rw_dtype dtype, int64_t n, rw_ticket ticket, double mean, double std, int threads)
+void rw_random_fill_normal(void *data, rw_dtype dtype, int64_t n, rw_ticket ticket, double mean, double std,
+                           int threads)
 {
     const struct rw_random_fill f = { .data = data, .dtype = dtype, .normal = true, .n = n, .a = mean, .b = std };
     rw_random_fill_cpu(&(rw_kernel){ .attrs = &f, .threads = threads, .ticket = ticket });

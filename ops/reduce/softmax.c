@@ -10,7 +10,8 @@ static rw_status check_softmax(rw_op_call *call)
     int axis;
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_axis(call, (int)a->axis, call->in[0].layout->rank, &axis));
-    if (a->causal && call->in[0].layout->rank < 2) return rw_op_error(call, RW_ERR_SHAPE, "scores of rank 2 or more are needed");
+    if (a->causal && call->in[0].layout->rank < 2)
+        return rw_op_error(call, RW_ERR_SHAPE, "scores of rank 2 or more are needed");
     return rw_op_output_like(call, 0, 0);
 }
 

@@ -46,7 +46,8 @@ struct cast_attrs {
 static rw_status check_cast(rw_op_call *call)
 {
     const struct cast_attrs *const a = call->attrs;
-    if (a->dtype < 0 || a->dtype >= RW_DTYPE_COUNT) return rw_op_error(call, RW_ERR_DTYPE, "%d is not an element type", (int)a->dtype);
+    if (a->dtype < 0 || a->dtype >= RW_DTYPE_COUNT)
+        return rw_op_error(call, RW_ERR_DTYPE, "%d is not an element type", (int)a->dtype);
     return rw_op_output(call, 0, (rw_dtype)a->dtype, rw_in_shape(call, 0));
 }
 
@@ -88,8 +89,13 @@ static rw_status check_fill(rw_op_call *call)
 }
 
 RW_DECLARE_KERNELS(rw_fill)
-static const rw_op_def rw_op_fill = { .name = "fill", .n_inputs = 0, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT, .check = check_fill,
-                                      .kernel = RW_KERNELS(rw_fill), .cost = cost_copy };
+static const rw_op_def rw_op_fill = { .name = "fill",
+                                      .n_inputs = 0,
+                                      .n_outputs = 1,
+                                      .flags = RW_OP_NO_GRADIENT,
+                                      .check = check_fill,
+                                      .kernel = RW_KERNELS(rw_fill),
+                                      .cost = cost_copy };
 
 rw_tensor *rw_fill_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, double value)
 {
@@ -170,8 +176,13 @@ static rw_status grad_concat(rw_grad_call *g)
 }
 
 RW_DECLARE_KERNELS(rw_concat)
-static const rw_op_def rw_op_concat = { .name = "concat", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
-                                        .check = check_concat, .kernel = RW_KERNELS(rw_concat), .grad = grad_concat,
+static const rw_op_def rw_op_concat = { .name = "concat",
+                                        .n_inputs = RW_OP_VARIADIC,
+                                        .n_outputs = 1,
+                                        .strided = RW_OP_ALL_INPUTS,
+                                        .check = check_concat,
+                                        .kernel = RW_KERNELS(rw_concat),
+                                        .grad = grad_concat,
                                         .cost = cost_copy };
 
 rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
@@ -191,16 +202,22 @@ static rw_status check_assign(rw_op_call *call)
     return rw_op_output_like(call, 0, 0);
 }
 
-const rw_op_def rw_op_assign = { .name = "assign", .n_inputs = 2, .n_outputs = 1, .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT,
-                                 .strided = RW_OP_ALL_INPUTS, .check = check_assign,
-                                 .kernel = RW_KERNELS(rw_copy), .cost = cost_copy };
+const rw_op_def rw_op_assign = { .name = "assign",
+                                 .n_inputs = 2,
+                                 .n_outputs = 1,
+                                 .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT,
+                                 .strided = RW_OP_ALL_INPUTS,
+                                 .check = check_assign,
+                                 .kernel = RW_KERNELS(rw_copy),
+                                 .cost = cost_copy };
 
 rw_status rw_assign_at(rw_site at, rw_tape *t, rw_tensor *buffer, rw_tensor *x)
 {
     if (!t) return RW_ERR_ARGUMENT;
     const struct rw_param *const p = buffer && buffer != rw_none() ? rw_param_of(buffer) : NULL;
     if (!p || p->grad || (buffer->flags & RW_VALUE_GRADIENT))
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_assign at %s:%d: the target must be a buffer made by rw_buffer()", at.file, at.line);
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_assign at %s:%d: the target must be a buffer made by rw_buffer()",
+                       at.file, at.line);
     rw_tensor *const in[] = { x, buffer };
     if (rw_apply_at(at, t, &rw_op_assign, in, 2, NULL, 0, NULL)) return RW_OK;
     return t->ctx->status ? t->ctx->status : RW_ERR_ARGUMENT;

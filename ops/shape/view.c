@@ -1,4 +1,4 @@
-/* Views: reshape, permute, transpose, slice, split, broadcast_to. No kernels: the result looks into the input's buffer. */
+/* Views: reshape, permute, transpose, slice, split, broadcast_to. No kernels: the result looks into the input. */
 #include "ops/shape/shape.h"
 #include "ops/util.h"
 
@@ -15,7 +15,8 @@ static rw_status check_permute(rw_op_call *call)
 {
     const struct permute_attrs *const a = call->attrs;
     const rw_layout *const in = call->in[0].layout;
-    if (a->rank != in->rank) return rw_op_error(call, RW_ERR_SHAPE, "%d axes for a tensor of rank %d", a->rank, in->rank);
+    if (a->rank != in->rank)
+        return rw_op_error(call, RW_ERR_SHAPE, "%d axes for a tensor of rank %d", a->rank, in->rank);
     rw_shape shape = { .rank = in->rank };
     int64_t stride[RW_MAX_RANK];
     uint32_t seen = 0;
@@ -78,7 +79,8 @@ static rw_status check_reshape(rw_op_call *call)
     for (int i = 0; i < shape.rank; i++) {
         shape.dim[i] = a->dim[i];
         if (a->dim[i] == -1 && unknown < 0) unknown = i;
-        else if (a->dim[i] < 0) return rw_op_error(call, RW_ERR_SHAPE, "extent %lld at axis %d", (long long)a->dim[i], i);
+        else if (a->dim[i] < 0)
+            return rw_op_error(call, RW_ERR_SHAPE, "extent %lld at axis %d", (long long)a->dim[i], i);
         else known *= a->dim[i];
     }
     if (unknown >= 0) shape.dim[unknown] = known ? in->numel / known : 0;
@@ -121,8 +123,8 @@ static rw_status check_slice(rw_op_call *call)
     int axis;
     RW_CHECK(rw_axis(call, (int)a->axis, in->rank, &axis));
     if (a->start < 0 || a->start > a->end || a->end > in->dim[axis])
-        return rw_op_error(call, RW_ERR_SHAPE, "elements %lld to %lld of an axis of extent %lld", (long long)a->start, (long long)a->end,
-                           (long long)in->dim[axis]);
+        return rw_op_error(call, RW_ERR_SHAPE, "elements %lld to %lld of an axis of extent %lld", (long long)a->start,
+                           (long long)a->end, (long long)in->dim[axis]);
     rw_shape shape = rw_in_shape(call, 0);
     shape.dim[axis] = a->end - a->start;
     return rw_op_output_view(call, 0, shape, in->stride, in->offset + a->start * in->stride[axis]);
@@ -131,12 +133,14 @@ static rw_status check_slice(rw_op_call *call)
 static rw_status grad_slice(rw_grad_call *g)
 {
     const struct slice_attrs *const a = rw_grad_attrs(g);
-    return rw_grad_set(g, 0, rw_pad_at(RW_HERE, rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_shape(rw_grad_input(g, 0)),
-                                       (int)a->axis, a->start));
+    return rw_grad_set(g, 0,
+                       rw_pad_at(RW_HERE, rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_shape(rw_grad_input(g, 0)),
+                                 (int)a->axis, a->start));
 }
 
-static const rw_op_def rw_op_slice = { .name = "slice", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW, .check = check_slice,
-                                       .grad = grad_slice };
+static const rw_op_def rw_op_slice = {
+    .name = "slice", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW, .check = check_slice, .grad = grad_slice
+};
 
 rw_tensor *rw_slice_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int64_t start, int64_t end)
 {
@@ -163,7 +167,8 @@ static rw_status check_split(rw_op_call *call)
         at += a->size[i];
     }
     if (at != in->dim[axis])
-        return rw_op_error(call, RW_ERR_SHAPE, "pieces of %lld in all for an axis of extent %lld", (long long)at, (long long)in->dim[axis]);
+        return rw_op_error(call, RW_ERR_SHAPE, "pieces of %lld in all for an axis of extent %lld", (long long)at,
+                           (long long)in->dim[axis]);
     call->n_outputs = (int)a->n;
     rw_shape shape = rw_in_shape(call, 0);
     at = 0;
@@ -192,14 +197,16 @@ static rw_status grad_split(rw_grad_call *g)
 static const rw_op_def rw_op_split = { .name = "split", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_VIEW,
                                        .check = check_split, .grad = grad_split };
 
-rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, int n, rw_tensor **ret_parts)
+rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, int n,
+                      rw_tensor **ret_parts)
 {
     for (int i = 0; ret_parts && i < n; i++) ret_parts[i] = NULL;
     if (!t || !ret_parts || !sizes || n < 1 || n > RW_OP_MAX_OUTPUTS) return RW_ERR_ARGUMENT;
     struct split_attrs a = { .axis = axis, .n = n };
     memcpy(a.size, sizes, (size_t)n * sizeof *sizes);
     rw_tensor *parts[RW_OP_MAX_OUTPUTS];
-    if (!rw_apply_at(at, t, &rw_op_split, &x, 1, &a, offsetof(struct split_attrs, size) + (size_t)n * sizeof *sizes, parts)) {
+    if (!rw_apply_at(at, t, &rw_op_split, &x, 1, &a, offsetof(struct split_attrs, size) + (size_t)n * sizeof *sizes,
+                     parts)) {
         const rw_status status = rw_error_status(rw_tape_context(t));
         return status ? status : RW_ERR_ARGUMENT;
     }
@@ -215,9 +222,11 @@ static rw_status check_broadcast(rw_op_call *call)
     const rw_layout *const in = call->in[0].layout;
     rw_shape shape = { .rank = (int32_t)a->rank }, joint;
     memcpy(shape.dim, a->dim, sizeof shape.dim);
-    if (a->rank < in->rank || a->rank > RW_MAX_RANK) return rw_op_error(call, RW_ERR_SHAPE, "rank %d to rank %d", in->rank, (int)a->rank);
+    if (a->rank < in->rank || a->rank > RW_MAX_RANK)
+        return rw_op_error(call, RW_ERR_SHAPE, "rank %d to rank %d", in->rank, (int)a->rank);
     RW_CHECK(rw_broadcast(call, rw_in_shape(call, 0), shape, &joint));
-    if (!rw_shape_equal(joint, shape)) return rw_op_error(call, RW_ERR_SHAPE, "the tensor does not stretch to the shape");
+    if (!rw_shape_equal(joint, shape))
+        return rw_op_error(call, RW_ERR_SHAPE, "the tensor does not stretch to the shape");
     int64_t stride[RW_MAX_RANK];
     for (int i = 0; i < shape.rank; i++) {
         const int k = i - (shape.rank - in->rank);

@@ -21,6 +21,7 @@ rw_tensor *rw_add_product_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *
     const uint32_t *const in = t->operands + t->nodes[whole->producer].first_input;
     rw_tensor *const a = rw_tape_value(t, in[0]), *const b = rw_tape_value(t, in[1]);
     if (whole == term) return rw_matmul_add_at(at, t, sum, a, b);
-    const rw_shape own = rw_layout_shape(rw_tensor_layout(t->ctx, whole)), asked = rw_layout_shape(rw_tensor_layout(t->ctx, term));
+    const rw_shape own = rw_layout_shape(rw_tensor_layout(t->ctx, whole)),
+                   asked = rw_layout_shape(rw_tensor_layout(t->ctx, term));
     return rw_reshape_at(at, t, rw_matmul_add_at(at, t, rw_reshape_at(at, t, sum, own), a, b), asked);
 }

@@ -11,7 +11,8 @@
 /* The matmul node of backward that term is the whole result of, perhaps in another shape; RW_NONE_ID when it is not. */
 uint32_t rw_product_of(const rw_tape *t, const rw_tensor *term);
 
-/* sum + term, where nobody else reads the product: its node is then asked for by nobody. term's shape; NULL on an error. */
+/* sum + term, where nobody else reads the product: its node is then asked for by nobody. term's shape; NULL on an
+ * error. */
 rw_tensor *rw_add_product_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *term);
 
 #endif

@@ -48,7 +48,8 @@ static rw_status collect(struct rw_grad_call *g, rw_tensor **grads, size_t first
         if (!g->result[i]) continue;
         const uint32_t in = t->operands[g->node.first_input + (uint32_t)i];
         rw_tensor *sum = g->result[i];
-        if (grads[in] && is_own_product(g, i, first_node, first_operand)) sum = rw_add_product_at(rw_rule_site(g), t, grads[in], sum);
+        if (grads[in] && is_own_product(g, i, first_node, first_operand))
+            sum = rw_add_product_at(rw_rule_site(g), t, grads[in], sum);
         else if (grads[in]) sum = rw_accumulate_at(rw_rule_site(g), t, grads[in], sum);
         if (!sum) return t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
         grads[in] = sum;

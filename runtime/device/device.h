@@ -22,8 +22,8 @@ struct rw_device_fns {
     rw_status (*open)(void **ret_state, char *why, size_t size);
     void (*close)(void *state);
     /*
-     * Around whatever is queued, or asked of the device's libraries, not by a function of this table: the device becomes the
-     * calling thread's own until leave() gets what enter() returned. NULL: there is no such thing.
+     * Around whatever is queued, or asked of the device's libraries, not by a function of this table: the device
+     * becomes the calling thread's own until leave() gets what enter() returned. NULL: there is no such thing.
      */
     int (*enter)(void *state);
     void (*leave)(void *state, int previous);
@@ -38,8 +38,8 @@ struct rw_device_fns {
     /* Of bytes in the device's memory; the same for equal bytes on the same kind of device. */
     rw_status (*digest)(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret);
     /*
-     * Waits until all kernels have run. RW_ERR_ARGUMENT: the step with the serial *ret_bad_step met an index that is out of
-     * range, which a kernel that has long returned could not say.
+     * Waits until all kernels have run. RW_ERR_ARGUMENT: the step with the serial *ret_bad_step met an index that is
+     * out of range, which a kernel that has long returned could not say.
      */
     rw_status (*finish)(void *state, uint32_t *ret_bad_step);
     /*
@@ -48,8 +48,8 @@ struct rw_device_fns {
      */
     rw_status (*set_ticket_base)(void *state, uint64_t base);
     /*
-     * Capture: what is queued between begin and end does not run but becomes a graph, which launch() queues as one. end()
-     * is called after a failure as well. NULL: the device cannot.
+     * Capture: what is queued between begin and end does not run but becomes a graph, which launch() queues as one.
+     * end() is called after a failure as well. NULL: the device cannot.
      */
     rw_status (*capture_begin)(void *state);
     rw_status (*capture_end)(void *state, void **ret_graph);

@@ -9,8 +9,8 @@
 rw_context *rw_adamw_context(const rw_adamw *opt);
 
 /*
- * Counts a step of every parameter whose gradient is not clear, and puts the learning rate and the bias corrections where
- * the update finds them. The parameters count as changed from here on.
+ * Counts a step of every parameter whose gradient is not clear, and puts the learning rate and the bias corrections
+ * where the update finds them. The parameters count as changed from here on.
  */
 rw_status rw_adamw_prepare(rw_adamw *opt);
 

@@ -68,7 +68,8 @@ static inline const rw_layout *rw_tensor_layout(const rw_context *ctx, const rw_
 
 rw_context *rw_tensor_context(const rw_tensor *x);
 
-/* Until the end of the block the context's device is the calling thread's: around what its table of functions does not do. */
+/* Until the end of the block the context's device is the calling thread's: around what its table of functions does not
+ * do. */
 struct rw_device_scope {
     const rw_context *ctx;
     int previous;

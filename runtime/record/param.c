@@ -150,14 +150,16 @@ rw_status rw_write(rw_tensor *x, const void *data, size_t bytes)
     struct rw_param *const p = rw_param_of(x);
     rw_context *const ctx = rw_tensor_context(x);
     if (!p)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: needs a parameter, a buffer or a parameter's gradient; rw_input_write() is "
+        return rw_fail(ctx, RW_ERR_ARGUMENT,
+                       "rw_write: needs a parameter, a buffer or a parameter's gradient; rw_input_write() is "
                        "for inputs");
     if (!data || bytes != p->bytes)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: %zu bytes given, \"%s\" has %zu", data ? bytes : 0, p->name,
                        p->bytes);
     const bool gradient = x->flags & RW_VALUE_GRADIENT;
     if (!gradient) p->version++;
-    const rw_status status = gradient ? write_gradient(ctx, p, data) : ctx->device->upload(ctx->device_state, p->data, data, bytes);
+    const rw_status status = gradient ? write_gradient(ctx, p, data)
+                                      : ctx->device->upload(ctx->device_state, p->data, data, bytes);
     return status ? rw_fail(ctx, status, "rw_write: \"%s\": the copy to the device failed", p->name) : RW_OK;
 }
 
@@ -166,7 +168,8 @@ void *rw_tensor_data(rw_tensor *x)
     struct rw_param *const p = rw_param_of(x);
     rw_context *const ctx = rw_tensor_context(x);
     if (!p) {
-        rw_fail(ctx, RW_ERR_ARGUMENT, "rw_tensor_data: only parameters, buffers and gradients of parameters stay in one place");
+        rw_fail(ctx, RW_ERR_ARGUMENT,
+                "rw_tensor_data: only parameters, buffers and gradients of parameters stay in one place");
         return NULL;
     }
     if (!(x->flags & RW_VALUE_GRADIENT)) return p->data;
@@ -245,8 +248,10 @@ void rw_zero_grad(rw_context *ctx)
 rw_status rw_gradient_check(rw_context *ctx, const struct rw_param *p, const char *what)
 {
     if (!p->grad_spoiled) return RW_OK;
-    return rw_fail(ctx, RW_ERR_CHANGED, "%s: the gradient of \"%s\" holds a part of a backward that failed while it was "
-                   "added to it; rw_zero_grad() makes it usable again", what, p->name);
+    return rw_fail(ctx, RW_ERR_CHANGED,
+                   "%s: the gradient of \"%s\" holds a part of a backward that failed while it was "
+                   "added to it; rw_zero_grad() makes it usable again",
+                   what, p->name);
 }
 
 rw_status rw_gradients_check(rw_context *ctx, const char *what)

@@ -143,8 +143,10 @@ struct rw_tensor *rw_tape_add_value(rw_tape *t)
 static double traffic(const rw_op_call *call)
 {
     double bytes = 0;
-    for (int i = 0; i < call->n_inputs; i++) bytes += (double)call->in[i].layout->numel * (double)rw_dtype_size(call->in[i].dtype);
-    for (int i = 0; i < call->n_outputs; i++) bytes += (double)call->out[i].layout->numel * (double)rw_dtype_size(call->out[i].dtype);
+    for (int i = 0; i < call->n_inputs; i++)
+        bytes += (double)call->in[i].layout->numel * (double)rw_dtype_size(call->in[i].dtype);
+    for (int i = 0; i < call->n_outputs; i++)
+        bytes += (double)call->out[i].layout->numel * (double)rw_dtype_size(call->out[i].dtype);
     return bytes;
 }
 
@@ -155,7 +157,8 @@ rw_op_cost rw_call_cost(const rw_op_call *call)
 
 struct rw_tape_mark rw_tape_mark(const rw_tape *t)
 {
-    return (struct rw_tape_mark){ t->n_nodes, t->n_operands, t->n_attrs, t->n_values, t->n_leaves, t->n_tickets, t->n_effects, t->hash };
+    return (struct rw_tape_mark){ t->n_nodes,  t->n_operands, t->n_attrs,   t->n_values,
+                                  t->n_leaves, t->n_tickets,  t->n_effects, t->hash };
 }
 
 void rw_tape_cut(rw_tape *t, const struct rw_tape_mark *mark)
@@ -217,9 +220,9 @@ static struct rw_tensor *param_leaf(rw_tape *t, struct rw_param *p)
     struct rw_seen *const seen = seen_of(t, p->tensor.id);
     if (!seen) return NULL;
     if (seen->step == t->step) return rw_tape_value(t, seen->value);
-    struct rw_tensor *const v =
-        add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_PARAM, .param = p->tensor.id, .version = p->version, .bytes = p->bytes },
-                 p->tensor.layout, (rw_dtype)p->tensor.dtype, p->tensor.flags & RW_VALUE_REQUIRES);
+    struct rw_tensor *const v = add_leaf(
+        t, (struct rw_leaf){ .kind = RW_LEAF_PARAM, .param = p->tensor.id, .version = p->version, .bytes = p->bytes },
+        p->tensor.layout, (rw_dtype)p->tensor.dtype, p->tensor.flags & RW_VALUE_REQUIRES);
     if (!v) return NULL;
     *seen = (struct rw_seen){ t->step, v->id };
     return v;
@@ -237,17 +240,19 @@ struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, rw
     if (!(x->flags & RW_VALUE_CONTEXT)) {
         if (x->owner.tape == t && !(x->flags & RW_VALUE_GRADIENT)) return x;
         if (x->owner.tape == t) {
-            rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: the gradient of a tape value can be read, not used in an op; rw_grad() "
-                    "records gradients as ops", what, at.file, at.line);
+            rw_fail(t->ctx, RW_ERR_ARGUMENT,
+                    "%s at %s:%d: the gradient of a tape value can be read, not used in an op; rw_grad() "
+                    "records gradients as ops",
+                    what, at.file, at.line);
             return NULL;
         }
-        rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: a tensor of another tape (or RW_NONE where a tensor is needed)", what,
-                at.file, at.line);
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: a tensor of another tape (or RW_NONE where a tensor is needed)",
+                what, at.file, at.line);
         return NULL;
     }
     if (x->owner.ctx != t->ctx) {
-        rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: parameter \"%s\" belongs to another context", what, at.file, at.line,
-                rw_tensor_name(x));
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: parameter \"%s\" belongs to another context", what, at.file,
+                at.line, rw_tensor_name(x));
         return NULL;
     }
     struct rw_param *const p = rw_param_of(x);
@@ -287,10 +292,14 @@ static bool shape_is_sound(rw_shape shape)
 bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape)
 {
     if ((unsigned)dtype >= RW_DTYPE_COUNT)
-        return rw_fail(ctx, RW_ERR_DTYPE, "%s at %s:%d: %d is not an element type", what, at.file, at.line, (int)dtype), false;
+        return rw_fail(ctx, RW_ERR_DTYPE, "%s at %s:%d: %d is not an element type", what, at.file, at.line, (int)dtype),
+               false;
     if (!shape_is_sound(shape))
-        return rw_fail(ctx, RW_ERR_SHAPE, "%s at %s:%d: a shape of rank %d with a negative or too large extent, or of rank "
-                       "over %d", what, at.file, at.line, (int)shape.rank, RW_MAX_RANK), false;
+        return rw_fail(ctx, RW_ERR_SHAPE,
+                       "%s at %s:%d: a shape of rank %d with a negative or too large extent, or of rank "
+                       "over %d",
+                       what, at.file, at.line, (int)shape.rank, RW_MAX_RANK),
+               false;
     return true;
 }
 
@@ -301,8 +310,10 @@ rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, c
     const size_t bytes = (size_t)rw_shape_numel(shape) * rw_dtype_size(dtype);
     const rw_layout *const layout = rw_layout_dense(&ctx->layouts, shape);
     void *const copy = layout ? input_memory(t, bytes) : NULL;
-    struct rw_tensor *const v =
-        copy ? add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_INPUT, .data = copy, .bytes = bytes }, layout->id, dtype, 0) : NULL;
+    struct rw_tensor *const v = copy ? add_leaf(t,
+                                                (struct rw_leaf){ .kind = RW_LEAF_INPUT, .data = copy, .bytes = bytes },
+                                                layout->id, dtype, 0)
+                                     : NULL;
     if (!v) {
         rw_fail(ctx, RW_ERR_MEMORY, "rw_input at %s:%d: out of memory for %zu bytes", at.file, at.line, bytes);
         return NULL;
@@ -323,7 +334,8 @@ rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write: the tensor is the result of an op, not an input");
     struct rw_leaf *const leaf = &t->leaves[x->leaf];
     if (!data || bytes != leaf->bytes)
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write: %zu bytes given, the input has %zu", data ? bytes : 0, leaf->bytes);
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write: %zu bytes given, the input has %zu", data ? bytes : 0,
+                       leaf->bytes);
     leaf->written++;
     const rw_status status = t->ctx->device->upload(t->ctx->device_state, leaf->data, data, bytes);
     return status ? rw_fail(t->ctx, status, "rw_input_write: the copy to the device failed") : RW_OK;
@@ -373,7 +385,8 @@ static bool node_is_valid(const rw_tape *t, uint32_t n)
 {
     const struct rw_node *const node = &t->nodes[n];
     if (node->op >= t->ctx->n_ops || node->site >= t->ctx->n_sites) return false;
-    if (node->first_input + node->n_inputs > t->n_operands || node->first_output + node->n_outputs > t->n_values) return false;
+    if (node->first_input + node->n_inputs > t->n_operands || node->first_output + node->n_outputs > t->n_values)
+        return false;
     if (node->ticket != RW_NONE_ID && node->ticket >= t->n_tickets) return false;
     for (uint32_t i = 0; i < node->n_outputs; i++)
         if (rw_tape_value(t, node->first_output + i)->producer != n) return false;

@@ -1,4 +1,5 @@
-/* Matrix products by oneDNN. See onednn.h. What oneDNN itself allocates, when a primitive is made, is outside our count. */
+/* Matrix products by oneDNN. See onednn.h. What oneDNN itself allocates, when a primitive is made, is outside our
+ * count. */
 #include "device/cpu/onednn.h"
 #include "memory/alloc.h"
 
@@ -85,7 +86,9 @@ void rw_onednn_destroy(struct rw_onednn **o)
 
 static uint64_t hash(const struct rw_matmul_signature *s)
 {
-    const int64_t words[] = { s->m, s->n, s->k, s->a_row, s->a_col, s->b_row, s->b_col, s->c_row, s->dtype * 4 + s->adds * 2 + s->bias };
+    const int64_t words[] = { s->m,     s->n,     s->k,
+                              s->a_row, s->a_col, s->b_row,
+                              s->b_col, s->c_row, s->dtype * 4 + s->adds * 2 + s->bias };
     uint64_t h = 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         h = (h ^ (uint64_t)words[i]) * 0x9e3779b97f4a7c15u;
@@ -116,10 +119,15 @@ static rw_status make_room(struct rw_onednn *o)
     return RW_OK;
 }
 
-static dnnl_status_t describe(dnnl_memory_desc_t *d, int32_t dtype, int64_t rows, int64_t cols, int64_t row, int64_t col)
+static dnnl_status_t describe(dnnl_memory_desc_t *d, int32_t dtype, int64_t rows, int64_t cols, int64_t row,
+                              int64_t col)
 {
     const dnnl_dims_t dims = { rows, cols }, strides = { row, col };
-    return dnnl_memory_desc_init_by_strides(d, 2, dims, dtype == RW_BF16 ? dnnl_bf16 : dtype == RW_F16 ? dnnl_f16 : dnnl_f32, strides);
+    return dnnl_memory_desc_init_by_strides(d, 2, dims,
+                                            dtype == RW_BF16  ? dnnl_bf16
+                                            : dtype == RW_F16 ? dnnl_f16
+                                                              : dnnl_f32,
+                                            strides);
 }
 
 static dnnl_status_t describe_all(struct rw_onednn_matmul *p)
@@ -152,7 +160,8 @@ static dnnl_status_t add_to_c(dnnl_primitive_attr_t attr)
 }
 
 /* create: the primitive too, and not only what is known before its code is generated. */
-static dnnl_status_t make_primitive(struct rw_onednn_matmul *p, dnnl_engine_t engine, dnnl_primitive_attr_t attr, bool create)
+static dnnl_status_t make_primitive(struct rw_onednn_matmul *p, dnnl_engine_t engine, dnnl_primitive_attr_t attr,
+                                    bool create)
 {
     dnnl_matmul_desc_t desc;
     dnnl_primitive_desc_t pd = NULL;
@@ -188,7 +197,8 @@ static rw_status add_streams(struct rw_onednn *o, size_t threads)
 {
     while (o->n_streams < threads) {
         if (!rw_grow(&o->streams, &o->cap_streams, o->n_streams, 1, sizeof *o->streams)) return RW_ERR_MEMORY;
-        const rw_status status = status_of(dnnl_stream_create(&o->streams[o->n_streams], o->engine, dnnl_stream_default_flags));
+        const rw_status status = status_of(
+            dnnl_stream_create(&o->streams[o->n_streams], o->engine, dnnl_stream_default_flags));
         if (status) return status;
         o->n_streams++;
     }
@@ -239,7 +249,8 @@ static struct rw_onednn_matmul *known(const struct rw_onednn *o, const struct rw
     return o->size ? *find(o->table, o->size, s) : NULL;
 }
 
-rw_status rw_onednn_matmul_query(const struct rw_onednn *o, const struct rw_matmul_signature *s, bool *ret_fast, size_t *ret_scratch)
+rw_status rw_onednn_matmul_query(const struct rw_onednn *o, const struct rw_matmul_signature *s, bool *ret_fast,
+                                 size_t *ret_scratch)
 {
     struct rw_onednn_matmul fresh = { .signature = *s };
     const struct rw_onednn_matmul *p = known(o, s);
@@ -252,7 +263,8 @@ rw_status rw_onednn_matmul_query(const struct rw_onednn *o, const struct rw_matm
     return RW_OK;
 }
 
-rw_status rw_onednn_matmul(struct rw_onednn *o, const struct rw_matmul_signature *s, int threads, struct rw_onednn_matmul **ret)
+rw_status rw_onednn_matmul(struct rw_onednn *o, const struct rw_matmul_signature *s, int threads,
+                           struct rw_onednn_matmul **ret)
 {
     struct rw_onednn_matmul *p = known(o, s);
     if (!p) FORWARD(add(o, s, &p));
@@ -269,8 +281,8 @@ static dnnl_status_t point(dnnl_memory_t m, const void *data)
     return dnnl_memory_set_data_handle(m, (void *)(uintptr_t)data);
 }
 
-rw_status rw_onednn_matmul_run(struct rw_onednn_matmul *p, int thread, const void *a, const void *b, const void *bias, void *c,
-                               void *scratch)
+rw_status rw_onednn_matmul_run(struct rw_onednn_matmul *p, int thread, const void *a, const void *b, const void *bias,
+                               void *c, void *scratch)
 {
     struct slot *const s = &p->slots[thread];
     dnnl_status_t status = point(s->a, a);

@@ -46,8 +46,8 @@ struct rw_blaslt {
 static rw_status failed(struct rw_blaslt *lt, cublasStatus_t status, const char *call)
 {
     if (status == CUBLAS_STATUS_SUCCESS) return RW_OK;
-    return rw_cuda_fail(lt->cuda, status == CUBLAS_STATUS_ALLOC_FAILED ? RW_ERR_MEMORY : RW_ERR_DEVICE, "cuBLASLt: %s: %s (%d)", call,
-                        lt->api.GetStatusString(status), (int)status);
+    return rw_cuda_fail(lt->cuda, status == CUBLAS_STATUS_ALLOC_FAILED ? RW_ERR_MEMORY : RW_ERR_DEVICE,
+                        "cuBLASLt: %s: %s (%d)", call, lt->api.GetStatusString(status), (int)status);
 }
 
 #define TRY(call)                                                 \
@@ -126,16 +126,16 @@ static cublasComputeType_t compute_type(const struct rw_blaslt_product *p)
 }
 
 /*
- * cuBLASLt's matrices lie by columns. Ours lie by rows, so it computes c^T = b^T a^T: its first operand is b, whose rows are
- * columns of b^T. An operand that lies by columns is transposed once more.
+ * cuBLASLt's matrices lie by columns. Ours lie by rows, so it computes c^T = b^T a^T: its first operand is b, whose
+ * rows are columns of b^T. An operand that lies by columns is transposed once more.
  */
-static rw_status make_layout(struct rw_blaslt *lt, cublasLtMatrixLayout_t *ret, const struct rw_blaslt_product *p, int64_t rows,
-                             int64_t cols, int64_t row, int64_t col, int64_t stride)
+static rw_status make_layout(struct rw_blaslt *lt, cublasLtMatrixLayout_t *ret, const struct rw_blaslt_product *p,
+                             int64_t rows, int64_t cols, int64_t row, int64_t col, int64_t stride)
 {
     const int32_t batch = (int32_t)p->batch;
     const bool by_rows = col == 1;
-    TRY(MatrixLayoutCreate(ret, data_type(p->dtype), (uint64_t)(by_rows ? cols : rows), (uint64_t)(by_rows ? rows : cols),
-                           by_rows ? row : col));
+    TRY(MatrixLayoutCreate(ret, data_type(p->dtype), (uint64_t)(by_rows ? cols : rows),
+                           (uint64_t)(by_rows ? rows : cols), by_rows ? row : col));
     TRY(MatrixLayoutSetAttribute(*ret, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch));
     TRY(MatrixLayoutSetAttribute(*ret, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride));
     return RW_OK;
@@ -150,7 +150,8 @@ static rw_status set_bias(struct rw_blaslt *lt, cublasLtMatmulDesc_t desc, const
 static rw_status make_desc(struct rw_blaslt *lt, struct entry *e)
 {
     const struct rw_blaslt_product *const p = &e->product;
-    const cublasOperation_t first = p->b_col == 1 ? CUBLAS_OP_N : CUBLAS_OP_T, second = p->a_col == 1 ? CUBLAS_OP_N : CUBLAS_OP_T;
+    const cublasOperation_t first = p->b_col == 1 ? CUBLAS_OP_N : CUBLAS_OP_T,
+                            second = p->a_col == 1 ? CUBLAS_OP_N : CUBLAS_OP_T;
     TRY(MatmulDescCreate(&e->desc, compute_type(p), p->dtype == RW_F64 ? CUDA_R_64F : CUDA_R_32F));
     TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
@@ -175,7 +176,8 @@ static rw_status make_descriptors(struct rw_blaslt *lt, struct entry *e)
 
 /* ---- the choice ---- */
 
-static rw_status set_preference(struct rw_blaslt *lt, cublasLtMatmulPreference_t pref, const struct rw_blaslt_product *p)
+static rw_status set_preference(struct rw_blaslt *lt, cublasLtMatmulPreference_t pref,
+                                const struct rw_blaslt_product *p)
 {
     const uint64_t workspace = WORKSPACE_LIMIT;
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
@@ -243,7 +245,8 @@ static uint64_t hash_of(const struct rw_blaslt_product *p)
 static struct entry **slot_of(struct entry **entries, size_t size, const struct rw_blaslt_product *p, uint64_t hash)
 {
     size_t i = hash & (size - 1);
-    while (entries[i] && (entries[i]->hash != hash || memcmp(&entries[i]->product, p, sizeof *p))) i = (i + 1) & (size - 1);
+    while (entries[i] && (entries[i]->hash != hash || memcmp(&entries[i]->product, p, sizeof *p)))
+        i = (i + 1) & (size - 1);
     return &entries[i];
 }
 
@@ -293,20 +296,22 @@ rw_status rw_blaslt_query(struct rw_blaslt *lt, const struct rw_blaslt_product *
     return RW_OK;
 }
 
-rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const struct rw_blaslt_operands *x, void *workspace,
-                        size_t workspace_bytes)
+rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const struct rw_blaslt_operands *x,
+                        void *workspace, size_t workspace_bytes)
 {
     static const float f[] = { 0, 1 };
     static const double d[] = { 0, 1 };
     const bool wide = p->dtype == RW_F64;
-    const void *const alpha = wide ? (const void *)&d[1] : &f[1], *const beta = wide ? (const void *)&d[p->adds] : &f[p->adds];
+    const void *const alpha = wide ? (const void *)&d[1] : &f[1], *const beta = wide ? (const void *)&d[p->adds]
+                                                                                     : &f[p->adds];
     struct entry *e;
     rw_status status = find(lt, p, &e);
     if (!status && p->bias) status = set_bias(lt, e->desc, x->bias);
     if (status) return status;
     if (!e->has) return RW_ERR_UNSUPPORTED;
-    if (workspace_bytes < e->workspace) return rw_cuda_fail(lt->cuda, RW_ERR_DEVICE, "cuBLASLt: the plan gave too little workspace");
-    TRY(Matmul(lt->handle, e->desc, alpha, x->b, e->b, x->a, e->a, beta, p->adds ? x->sum : x->c, e->c, x->c, e->c, &e->algo,
-               workspace, workspace_bytes, lt->cuda->stream));
+    if (workspace_bytes < e->workspace)
+        return rw_cuda_fail(lt->cuda, RW_ERR_DEVICE, "cuBLASLt: the plan gave too little workspace");
+    TRY(Matmul(lt->handle, e->desc, alpha, x->b, e->b, x->a, e->a, beta, p->adds ? x->sum : x->c, e->c, x->c, e->c,
+               &e->algo, workspace, workspace_bytes, lt->cuda->stream));
     return RW_OK;
 }

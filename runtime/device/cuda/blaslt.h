@@ -15,8 +15,8 @@ extern "C" {
 #endif
 
 /*
- * c[i] [m, n] = a[i] [m, k] b[i] [k, n] + bias [n] (+ sum[i], which lies like c and may be c). One stride of a and of b is 1;
- * c is dense. All bytes count: no padding.
+ * c[i] [m, n] = a[i] [m, k] b[i] [k, n] + bias [n] (+ sum[i], which lies like c and may be c). One stride of a and of b
+ * is 1; c is dense. All bytes count: no padding.
  */
 struct rw_blaslt_product {
     int64_t m, n, k;
@@ -42,11 +42,12 @@ void rw_blaslt_destroy(struct rw_blaslt **lt);
  * Pins the algorithm of a product. *ret_has is false when the library has none for it: then it never will.
  * @param ret_workspace bytes that a run takes, aligned to 256.
  */
-rw_status rw_blaslt_query(struct rw_blaslt *lt, const struct rw_blaslt_product *p, bool *ret_has, size_t *ret_workspace);
+rw_status rw_blaslt_query(struct rw_blaslt *lt, const struct rw_blaslt_product *p, bool *ret_has,
+                          size_t *ret_workspace);
 
-/* Queues the product on the context's stream. RW_ERR_DEVICE when the pinned algorithm is refused: none other is tried. */
-rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const struct rw_blaslt_operands *x, void *workspace,
-                        size_t workspace_bytes);
+/* Queues the product on the context's stream. RW_ERR_DEVICE when the algorithm is refused: none else is tried. */
+rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const struct rw_blaslt_operands *x,
+                        void *workspace, size_t workspace_bytes);
 
 #ifdef __cplusplus
 }

@@ -2,8 +2,8 @@
  * The CUDA device's state, as its own files and the kernels' host code see it. C11 and C++17.
  *
  * One compute stream: everything that touches the context's memory is queued on it in plan order, so nothing has to be
- * waited for but results that the host reads. No kernel allocates, waits or talks to the host. A second stream brings the
- * caller's bytes to the device (staging.h).
+ * waited for but results that the host reads. No kernel allocates, waits or talks to the host. A second stream brings
+ * the caller's bytes to the device (staging.h).
  */
 #ifndef RW_DEVICE_CUDA_CUDA_H
 #define RW_DEVICE_CUDA_CUDA_H
@@ -31,7 +31,7 @@ struct rw_cuda {
     /* What is added to the first block of every ticket: 0, but for a graph that is launched again. In device memory. */
     uint64_t *ticket_base;
     uint64_t known_base; /* what was put there last */
-    /* 1 + the serial of a step that met an index out of range, 0 when none did. Pinned host memory, written by kernels. */
+    /* 1 + the serial of a step that met an index out of range, 0: none did. In pinned memory, written by kernels. */
     uint32_t *bad_step;
     void *digest_sums; /* two 64-bit words of device memory */
     double *norm;      /* of clipping, in device memory: RW_CUDA_NORM_SUMS partial sums, the norm, the factor */

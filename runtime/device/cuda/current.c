@@ -1,7 +1,7 @@
 /* The current device. See current.h. */
 #include "device/cuda/current.h"
 
-/* A failure is left to the call that follows: it fails as well, on a stream of another device, and says which it was. */
+/* A failure is left to the call that follows: it fails as well, on a stream of another device, and says which. */
 int rw_cuda_enter(const struct rw_cuda *cuda)
 {
     int previous = -1;

@@ -1,6 +1,6 @@
 /*
- * CUDA's calls mean the calling thread's current device. Every way into the library makes that the context's own, and gives
- * the caller's back: a program may use several GPUs, and a context in another thread than the one that made it.
+ * CUDA's calls mean the calling thread's current device. Every way into the library makes that the context's own, and
+ * gives the caller's back: a program may use several GPUs, and a context in another thread than the one that made it.
  */
 #ifndef RW_DEVICE_CUDA_CURRENT_H
 #define RW_DEVICE_CUDA_CURRENT_H
@@ -17,6 +17,7 @@ static inline void rw_cuda_leave_scope(const int *previous)
 }
 
 /* The context's device until the end of the block. */
-#define RW_ON_DEVICE(cuda) const int caller_device_ __attribute__((cleanup(rw_cuda_leave_scope), unused)) = rw_cuda_enter(cuda)
+#define RW_ON_DEVICE(cuda)                                                                                             \
+    const int caller_device_ __attribute__((cleanup(rw_cuda_leave_scope), unused)) = rw_cuda_enter(cuda)
 
 #endif

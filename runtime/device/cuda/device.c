@@ -32,7 +32,8 @@ static rw_status check_driver(struct rw_cuda *cuda)
         return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "no CUDA driver on this machine");
     }
     if (driver / 1000 < LEAST_DRIVER / 1000)
-        return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "the driver is for CUDA %d.%d, this build needs CUDA %d.0 or later", driver / 1000,
+        return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED,
+                            "the driver is for CUDA %d.%d, this build needs CUDA %d.0 or later", driver / 1000,
                             driver % 1000 / 10, LEAST_DRIVER / 1000);
     const cudaError_t counted = cudaGetDeviceCount(&devices);
     if (counted || devices == 0) {
@@ -51,7 +52,8 @@ static rw_status check_capability(struct rw_cuda *cuda)
     TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, cuda->ordinal));
     cuda->capability = major * 10 + minor;
     if (cuda->capability < LEAST_CAPABILITY)
-        return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "the device is of compute capability %d.%d, 8.0 is needed", major, minor);
+        return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "the device is of compute capability %d.%d, 8.0 is needed", major,
+                            minor);
     return RW_OK;
 }
 
@@ -132,8 +134,8 @@ static void *cuda_alloc(void *state, size_t bytes)
         rw_cuda_status(cuda, error, "cudaMalloc");
         return NULL;
     }
-    rw_cuda_fail(cuda, RW_ERR_MEMORY, "CUDA: cudaMalloc of %zu bytes: %s; %zu of the device's %zu bytes are free", bytes,
-                 cudaGetErrorString(error), available, total);
+    rw_cuda_fail(cuda, RW_ERR_MEMORY, "CUDA: cudaMalloc of %zu bytes: %s; %zu of the device's %zu bytes are free",
+                 bytes, cudaGetErrorString(error), available, total);
     return NULL;
 }
 
@@ -251,7 +253,8 @@ static rw_status cuda_make_marks(void *state, size_t n)
 {
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
-    if (!rw_grow(&cuda->marks, &cuda->cap_marks, cuda->n_marks, n > cuda->n_marks ? n - cuda->n_marks : 0, sizeof *cuda->marks))
+    if (!rw_grow(&cuda->marks, &cuda->cap_marks, cuda->n_marks, n > cuda->n_marks ? n - cuda->n_marks : 0,
+                 sizeof *cuda->marks))
         return RW_ERR_MEMORY;
     for (; cuda->n_marks < n; cuda->n_marks++) TRY(cudaEventCreate(&cuda->marks[cuda->n_marks]));
     return RW_OK;

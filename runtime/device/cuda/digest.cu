@@ -1,7 +1,7 @@
 /*
- * Digests of device memory: every 8-byte word is mixed with its place, and the mixed words are added up. Sums of integers
- * do not depend on their order, so blocks add with atomics. For finding bytes that differ by accident, not by malice.
- * Mixing: the finalizers of SplitMix64 and MurmurHash3.
+ * Digests of device memory: every 8-byte word is mixed with its place, and the mixed words are added up. Sums of
+ * integers do not depend on their order, so blocks add with atomics. For finding bytes that differ by accident, not by
+ * malice. Mixing: the finalizers of SplitMix64 and MurmurHash3.
  */
 #include "device/cuda/digest.h"
 #include "device/cuda/kernel.cuh"
@@ -31,8 +31,10 @@ __device__ uint64_t mix_b(uint64_t x)
 __device__ uint64_t word_at(const unsigned char *data, int64_t i, int64_t bytes)
 {
     uint64_t word = 0;
-    if (!(reinterpret_cast<uintptr_t>(data) & 7) && 8 * i + 8 <= bytes) return reinterpret_cast<const uint64_t *>(data)[i];
-    for (int64_t j = 8 * i; j < 8 * i + 8 && j < bytes; j++) word |= static_cast<uint64_t>(data[j]) << (8 * (j - 8 * i));
+    if (!(reinterpret_cast<uintptr_t>(data) & 7) && 8 * i + 8 <= bytes)
+        return reinterpret_cast<const uint64_t *>(data)[i];
+    for (int64_t j = 8 * i; j < 8 * i + 8 && j < bytes; j++)
+        word |= static_cast<uint64_t>(data[j]) << (8 * (j - 8 * i));
     return word;
 }
 

@@ -38,7 +38,7 @@ rw_status rw_cuda_status(struct rw_cuda *cuda, cudaError_t error, const char *ca
     if (!error) return RW_OK;
     cudaGetLastError(); /* clears it, unless it is sticky */
     if (is_sticky(error)) cuda->dead = true;
-    return rw_cuda_fail(cuda, error == cudaErrorMemoryAllocation ? RW_ERR_MEMORY : RW_ERR_DEVICE, "CUDA: %s: %s (%s, %d)%s", call,
-                        cudaGetErrorString(error), cudaGetErrorName(error), (int)error,
+    return rw_cuda_fail(cuda, error == cudaErrorMemoryAllocation ? RW_ERR_MEMORY : RW_ERR_DEVICE,
+                        "CUDA: %s: %s (%s, %d)%s", call, cudaGetErrorString(error), cudaGetErrorName(error), (int)error,
                         cuda->dead ? "; this process cannot use the device any more" : "");
 }

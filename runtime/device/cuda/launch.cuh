@@ -4,9 +4,9 @@
  *     RW_LAUNCH(rows_kernel<float>, grid, block, shared_bytes, k, x, y, n);
  *     RW_LAUNCH((tile_kernel<float, 64>), grid, block, shared_bytes, k, x, y);    // commas need parentheses
  *
- * k is the rw_kernel: its device says on which stream. Arguments are evaluated once, at the call. After a launch or a copy
- * that was refused nothing more is launched until rw_cuda_launched() has reported it: a later stage of a node would read what
- * an earlier one never wrote.
+ * k is the rw_kernel: its device says on which stream. Arguments are evaluated once, at the call. After a launch or a
+ * copy that was refused nothing more is launched until rw_cuda_launched() has reported it: a later stage of a node
+ * would read what an earlier one never wrote.
  */
 #ifndef RW_DEVICE_CUDA_LAUNCH_CUH
 #define RW_DEVICE_CUDA_LAUNCH_CUH
@@ -23,7 +23,8 @@ static inline cudaStream_t rw_stream(const rw_kernel *k)
 #ifdef RW_CUDASIM
 
 template <typename... P, typename... A>
-static inline void rw_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, A... args)
+static inline void rw_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                             cudaStream_t stream, A... args)
 {
     if (cudaPeekAtLastError()) return;
     /* With the kernel's address: more than 48 KiB of dynamic shared memory has to be asked for, as on a device. */
@@ -31,7 +32,8 @@ static inline void rw_launch(const char *name, void (*kernel)(P...), dim3 grid, 
                     [=] { kernel(static_cast<P>(args)...); });
 }
 
-#define RW_LAUNCH(kernel, grid, block, shared, k, ...) rw_launch(#kernel, kernel, grid, block, shared, rw_stream(k), __VA_ARGS__)
+#define RW_LAUNCH(kernel, grid, block, shared, k, ...)                                                                 \
+    rw_launch(#kernel, kernel, grid, block, shared, rw_stream(k), __VA_ARGS__)
 #define RW_SHARED_DYNAMIC(type, name) type *const name = static_cast<type *>(cudasim::dynamic_shared())
 
 #else

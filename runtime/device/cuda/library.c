@@ -22,14 +22,16 @@ static void *open_in_folders(const char *file)
     void *found = NULL;
     for (const char *dir = RW_CUDA_LIBRARY_DIRS; *dir && !found;) {
         const size_t n = strcspn(dir, ":");
-        if ((size_t)snprintf(path, sizeof path, "%.*s/%s", (int)n, dir, file) < sizeof path) found = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if ((size_t)snprintf(path, sizeof path, "%.*s/%s", (int)n, dir, file) < sizeof path)
+            found = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         dir += n + (dir[n] == ':');
     }
     return found;
 }
 #endif
 
-rw_status rw_cuda_library(struct rw_cuda *cuda, enum rw_library library, const char *const *names, void *const *to, size_t n)
+rw_status rw_cuda_library(struct rw_cuda *cuda, enum rw_library library, const char *const *names, void *const *to,
+                          size_t n)
 {
 #ifdef RW_CUDASIM
     void *handle = dlopen(NULL, RTLD_NOW); /* the simulator's stand-ins are part of the program */

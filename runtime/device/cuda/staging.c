@@ -8,7 +8,7 @@
 #define SLOTS 4
 #define SLOT_BYTES ((size_t)1 << 20)
 
-/* A piece under way: in pinned memory until it has arrived in the slot's device memory, there until it has been taken. */
+/* A piece under way: in pinned memory until it has arrived in the slot's device memory, and there until it is taken. */
 struct slot {
     cudaEvent_t arrived, taken;
     bool used;
@@ -89,8 +89,8 @@ static rw_status upload_piece(struct rw_staging *s, void *to, const void *from, 
         TRY(cudaStreamWaitEvent(s->copies, slot->taken, 0));
     }
     if (!on_device) memcpy(pinned, from, bytes);
-    TRY(cudaMemcpyAsync(device, on_device ? from : pinned, bytes, on_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice,
-                        s->copies));
+    TRY(cudaMemcpyAsync(device, on_device ? from : pinned, bytes,
+                        on_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice, s->copies));
     TRY(cudaEventRecord(slot->arrived, s->copies));
     TRY(cudaStreamWaitEvent(s->cuda->stream, slot->arrived, 0));
     TRY(cudaMemcpyAsync(to, device, bytes, cudaMemcpyDeviceToDevice, s->cuda->stream));

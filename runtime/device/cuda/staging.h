@@ -11,8 +11,9 @@ rw_status rw_staging_create(struct rw_staging **ret, struct rw_cuda *cuda);
 void rw_staging_destroy(struct rw_staging **staging);
 
 /*
- * Queues a copy to `to`, behind all work of the compute stream. `from` may be pageable or pinned host memory or device memory,
- * and may change when the call returns. Waits for the compute stream only when more is under way than the ring holds.
+ * Queues a copy to `to`, behind all work of the compute stream. `from` may be pageable or pinned host memory or device
+ * memory, and may change when the call returns. Waits for the compute stream only when more is under way than the ring
+ * holds.
  */
 rw_status rw_staging_upload(struct rw_staging *staging, void *to, const void *from, size_t bytes);
 

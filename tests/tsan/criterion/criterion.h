@@ -1,6 +1,6 @@
 /*
- * The part of Criterion's interface that the suites use, for ThreadSanitizer, under which Criterion's own processes do not
- * start. Each test runs in a fork of the program; the output is TAP. Only the -Dtsan_suites build includes this.
+ * The part of Criterion's interface that the suites use, for ThreadSanitizer, under which Criterion's own processes do
+ * not start. Each test runs in a fork of the program; the output is TAP. Only the -Dtsan_suites build includes this.
  */
 #ifndef RW_TESTS_TSAN_CRITERION_H
 #define RW_TESTS_TSAN_CRITERION_H
