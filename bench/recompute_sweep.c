@@ -2,6 +2,8 @@
  * recompute_sweep: trains a model under several policies; prints step time, memory, and whether every byte is the same
  * as without recompute. Exits with 1 when a row is not identical, 2 on bad options or data.
  */
+#include "figure.h"
+#include "limits.h"
 #include "sweep.h"
 
 #include <errno.h>
@@ -9,20 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 struct text {
     unsigned char *bytes;
     size_t n;
 };
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
 
 static bool read_text(const char *path, struct text *ret)
 {
@@ -57,98 +51,142 @@ static void fill_batch(const struct text *text, int batch, int seq, int step, in
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, by_value);
-    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
-}
-
 static void progress(const char *policy, int step, int steps)
 {
     if (isatty(2)) fprintf(stderr, "\r%-40.40s step %d of %d \033[K", policy, step, steps);
 }
 
-/* One step; its time is that of forward and backward, without the optimizer. */
-static rw_status one_step(const struct sweep_options *o, const struct model *m, rw_tape *t, const int32_t *tokens,
-                          const int32_t *targets, int step, double *ret_ms, struct sweep_row *row)
+/* What must not outlive a row: its context, so that the device holds nothing of the rows before it. */
+struct run {
+    const struct sweep_options *o;
+    const struct text *text;
+    struct model m;
+    rw_tape *t;
+    rw_adamw *opt;
+};
+
+static rw_status print_error(rw_context *ctx, rw_status status)
 {
-    rw_zero_grad(m->ctx);
-    const double begin = now_ms();
-    rw_tensor *const loss = model_loss(m, t, o->batch, row->seq, tokens, targets);
-    const rw_status status = rw_backward(t, loss);
-    *ret_ms = now_ms() - begin;
-    if (status) return status;
+    const char *const message = rw_error_message(ctx);
+    fprintf(stderr, "recompute_sweep: %s\n", *message ? message : rw_status_name(status));
+    return status;
+}
+
+static rw_context_params context_params(const struct sweep_options *o)
+{
+    rw_context_params params = { .device = RW_DEVICE_AUTO, .seed = o->seed, .threads = o->threads };
+    for (rw_device d = 0; d < RW_DEVICE_COUNT; d++)
+        if (!strcmp(o->device, rw_device_name(d))) params.device = d;
+    return params;
+}
+
+static rw_status open_run(struct run *r, const struct sweep_options *o, const struct text *text)
+{
+    const rw_context_params params = context_params(o);
+    rw_context *ctx = NULL;
+    *r = (struct run){ .o = o, .text = text };
+    rw_status status = rw_context_create(&ctx, &params);
+    if (status) return print_error(NULL, status);
+    status = model_create(&r->m, ctx, &o->model);
+    if (!status) status = rw_tape_create(&r->t, ctx);
+    r->m.ctx = ctx;
+    return status;
+}
+
+/* Says what went wrong, when something did. */
+static rw_status close_run(struct run *r, rw_status status)
+{
+    if (r->m.ctx && status) print_error(r->m.ctx, status);
+    rw_adamw_destroy(&r->opt);
+    rw_tape_destroy(&r->t);
+    rw_context_destroy(&r->m.ctx);
+    return status;
+}
+
+/* One step; its time is that of forward and backward, without the optimizer. */
+static rw_status one_step(struct run *r, const int32_t *tokens, const int32_t *targets, int step, double *ret_ms,
+                          struct sweep_row *row)
+{
+    rw_context *const ctx = r->m.ctx;
     rw_cost cost;
-    if (!rw_tape_cost(t, loss, &cost)) row->replayed = cost.replayed_nodes;
-    return sweep_outcome_step(&row->outcome, m->ctx, step, rw_item(t, loss));
+    rw_zero_grad(ctx);
+    rw_status status = rw_timer_begin(ctx);
+    if (status) return status;
+    rw_tensor *const loss = model_loss(&r->m, r->t, r->o->batch, row->seq, tokens, targets);
+    status = rw_backward(r->t, loss);
+    if (!status) status = rw_timer_end(ctx, ret_ms);
+    if (!status) status = rw_tape_cost(r->t, loss, &cost);
+    if (status) return status;
+    row->replayed = cost.replayed_nodes;
+    row->tflops = (cost.forward_flops + cost.backward_flops) * 1e-9; /* of one step; divided by its time later */
+    outcome_loss(&row->outcome, step, rw_item(r->t, loss));
+    return outcome_gradients(&row->outcome, ctx, step);
 }
 
 /* One step to warm up and o->steps that count; all are compared. */
-static rw_status steps(const struct sweep_options *o, const struct model *m, rw_tape *t, rw_adamw *opt,
-                       const struct text *text, struct sweep_row *row)
+static rw_status steps(struct run *r, struct sweep_row *row)
 {
+    const struct sweep_options *const o = r->o;
     const size_t n = (size_t)o->batch * (size_t)row->seq;
     int32_t *const tokens = malloc(2 * sizeof *tokens * n);
     double *const times = malloc(sizeof *times * (size_t)(o->steps + 1));
     rw_status status = tokens && times ? RW_OK : RW_ERR_MEMORY;
     for (int s = 0; !status && s <= o->steps; s++) {
         progress(row->policy, s, o->steps);
-        fill_batch(text, o->batch, row->seq, s, tokens, tokens + n);
-        status = one_step(o, m, t, tokens, tokens + n, s, &times[s], row);
-        if (!status) status = rw_adamw_step(opt);
-        rw_tape_reset(t);
+        fill_batch(r->text, o->batch, row->seq, s, tokens, tokens + n);
+        status = one_step(r, tokens, tokens + n, s, &times[s], row);
+        if (!status) status = rw_adamw_step(r->opt);
+        rw_tape_reset(r->t);
     }
-    if (!status) row->step_ms = median(times + 1, o->steps);
+    if (!status) row->step_ms = median_of(times + 1, o->steps);
+    if (!status) row->tflops /= row->step_ms;
     free(times);
     free(tokens);
     return status;
 }
 
-static rw_status train(const struct sweep_options *o, const struct model *m, const struct text *text,
-                       struct sweep_row *row)
+static void note_memory(const struct run *r, struct sweep_row *row)
 {
-    rw_tape *t = NULL;
-    rw_adamw *opt = NULL;
-    rw_generator_set(m->ctx, (rw_generator_state){ .seed = o->seed });
-    rw_status status = sweep_outcome_open(&row->outcome, o->steps) ? model_init(m) : RW_ERR_MEMORY;
-    if (!status) status = rw_tape_create(&t, m->ctx);
-    if (!status) status = ckpt_set_policy(t, row->policy);
-    if (!status) status = rw_adamw_create(&opt, m->ctx, &(rw_adamw_params){ .lr = 3e-4, .weight_decay = 0.1 });
-    if (!status) status = steps(o, m, t, opt, text, row);
-    if (!status) status = sweep_outcome_end(&row->outcome, m->ctx);
-    if (!status) {
-        rw_memory memory;
-        rw_memory_stats(m->ctx, &memory);
-        row->kept = memory.kept;
-        row->peak = memory.measured_peak;
-        row->predicted = memory.predicted_peak;
-        row->loss = row->outcome.losses[o->steps];
-    }
-    rw_adamw_destroy(&opt);
-    rw_tape_destroy(&t);
-    return status;
+    rw_memory memory;
+    rw_memory_stats(r->m.ctx, &memory);
+    row->kept = memory.kept;
+    row->peak = memory.measured_peak;
+    row->predicted = memory.predicted_peak;
+    row->device = memory.device;
+    row->loss = row->outcome.losses[r->o->steps];
+}
+
+static rw_status train(const struct sweep_options *o, const struct text *text, struct sweep_row *row)
+{
+    struct run r;
+    rw_status status = open_run(&r, o, text);
+    if (!status && !outcome_open(&row->outcome, o->steps)) status = RW_ERR_MEMORY;
+    if (!status) status = ckpt_set_policy(r.t, row->policy);
+    if (!status) status = rw_adamw_create(&r.opt, r.m.ctx, &(rw_adamw_params){ .lr = 3e-4, .weight_decay = 0.1 });
+    if (!status) status = steps(&r, row);
+    if (!status) status = outcome_end(&row->outcome, r.m.ctx);
+    if (!status) note_memory(&r, row);
+    return close_run(&r, status);
 }
 
 static void print_header(const struct sweep_options *o)
 {
-    printf("%s, %d layers of width %d, %s, batch %d, %d threads on %s, %d steps\n", model_name(o->model.kind),
-           o->model.layers, o->model.width, rw_dtype_name(o->model.dtype), o->batch, o->threads, o->device, o->steps);
-    printf("%5s  %-38s %9s %6s %12s %12s %12s %8s %9s  %s\n", "seq", "policy", "step ms", "ratio", "kept bytes",
-           "peak bytes", "predicted", "replayed", "loss", "identical");
+    printf("%s, %d layers of width %d, %s, batch %d, %d threads on %s, %d steps; a plain matrix product reaches %.4g TFLOP/s\n",
+           model_name(o->model.kind), o->model.layers, o->model.width, rw_dtype_name(o->model.dtype), o->batch, o->threads,
+           o->device, o->steps, o->ceiling);
+    printf("%5s  %-32s %9s %6s %8s %6s %12s %12s %12s %12s %8s %9s  %s\n", "seq", "policy", "step ms", "ratio", "TFLOP/s",
+           "of it", "kept bytes", "peak bytes", "predicted", "in use", "replayed", "loss", "identical");
     fflush(stdout);
 }
 
-static void print_row(const struct sweep_row *r)
+static void print_row(const struct sweep_options *o, const struct sweep_row *r)
 {
+    char device[24] = "-";
+    if (r->device) snprintf(device, sizeof device, "%zu", r->device);
     if (isatty(2)) fprintf(stderr, "\r\033[K");
-    printf("%5d  %-38s %9.1f %6.3f %12zu %12zu %12zu %8zu %9.5f  %s\n", r->seq, r->policy, r->step_ms, r->ratio,
-           r->kept, r->peak, r->predicted, r->replayed, r->loss, r->identical ? "yes" : "NO");
+    printf("%5d  %-32s %9.1f %6.3f %8.4g %5.1f%% %12zu %12zu %12zu %12s %8zu %9.5f  %s\n", r->seq, r->policy, r->step_ms,
+           r->ratio, r->tflops, sweep_utilisation(o, r), r->kept, r->peak, r->predicted, device, r->replayed, r->loss,
+           r->identical ? "yes" : "NO");
     fflush(stdout);
 }
 
@@ -156,7 +194,7 @@ static void print_row(const struct sweep_row *r)
 static bool judge(struct sweep_row *r, const struct sweep_row *none)
 {
     char where[64];
-    r->identical = sweep_outcome_same(&none->outcome, &r->outcome, where, sizeof where);
+    r->identical = outcome_same(&none->outcome, &r->outcome, where, sizeof where);
     if (!r->identical) fprintf(stderr, "recompute_sweep: %s: not the bytes of none: %s\n", r->policy, where);
     if (r->peak != r->predicted) fprintf(stderr, "recompute_sweep: %s: the peak is not the predicted one\n", r->policy);
     if (!r->replayed && strcmp(r->policy, "none"))
@@ -166,11 +204,11 @@ static bool judge(struct sweep_row *r, const struct sweep_row *none)
 }
 
 /* All policies at one sequence length, against `none`, listed or not. */
-static rw_status sweep_seq(const struct sweep_options *o, const struct model *m, const struct text *text, int seq,
-                           struct sweep_row *rows, int *n, bool *all_good)
+static rw_status sweep_seq(const struct sweep_options *o, const struct text *text, int seq, struct sweep_row *rows, int *n,
+                           bool *all_good)
 {
     struct sweep_row none = { .policy = "none", .seq = seq, .ratio = 1 };
-    rw_status status = train(o, m, text, &none);
+    rw_status status = train(o, text, &none);
     bool taken = false;
     for (int p = 0; !status && p < o->n_policies; p++) {
         struct sweep_row *const r = &rows[(*n)++];
@@ -179,14 +217,14 @@ static rw_status sweep_seq(const struct sweep_options *o, const struct model *m,
             taken = true;
         } else {
             *r = (struct sweep_row){ .policy = o->policies[p], .seq = seq };
-            status = train(o, m, text, r);
+            status = train(o, text, r);
             r->ratio = r->step_ms / none.step_ms;
         }
         if (status) break;
         *all_good &= judge(r, &none);
-        print_row(r);
+        print_row(o, r);
     }
-    if (!taken) sweep_outcome_close(&none.outcome);
+    if (!taken) outcome_close(&none.outcome);
     return status;
 }
 
@@ -216,61 +254,48 @@ static bool write_files(const struct sweep_options *o, const struct sweep_row *r
     return true;
 }
 
-static void print_error(rw_context *ctx, rw_status status)
-{
-    const char *const message = rw_error_message(ctx);
-    fprintf(stderr, "recompute_sweep: %s\n", *message ? message : rw_status_name(status));
-}
-
 /* A step of one byte is planned, not run, under every policy of the list: a mistake in the last one must not come to
-   light after the others have trained. */
-static rw_status try_policies(const struct sweep_options *o, const struct model *m)
+   light after the others have trained. Notes what the device turned out to be. */
+static rw_status try_policies(struct sweep_options *o)
 {
     const int32_t token = 0;
-    rw_tape *t = NULL;
+    struct run r;
     rw_cost cost;
-    rw_status status = rw_tape_create(&t, m->ctx);
+    rw_status status = open_run(&r, o, NULL);
     for (int i = 0; !status && i < o->n_policies; i++) {
-        status = ckpt_set_policy(t, o->policies[i]);
-        if (!status) status = rw_tape_cost(t, model_loss(m, t, 1, 1, &token, &token), &cost);
-        rw_tape_reset(t);
+        status = ckpt_set_policy(r.t, o->policies[i]);
+        if (!status) status = rw_tape_cost(r.t, model_loss(&r.m, r.t, 1, 1, &token, &token), &cost);
+        rw_tape_reset(r.t);
     }
-    rw_tape_destroy(&t);
-    return status;
+    if (!status) o->threads = rw_context_threads(r.m.ctx);
+    if (!status) o->device = rw_device_name(rw_context_device(r.m.ctx));
+    return close_run(&r, status);
 }
 
-static int sweep(const struct sweep_options *o, rw_context *ctx, const struct text *text)
+static int sweep(struct sweep_options *o, const struct text *text)
 {
     static struct sweep_row rows[SWEEP_MOST * SWEEP_MOST];
-    struct model m;
     int n = 0;
     bool good = true;
-    rw_status status = model_create(&m, ctx, &o->model);
-    if (!status) status = try_policies(o, &m);
+    rw_status status = try_policies(o);
+    const rw_context_params params = context_params(o);
+    if (!status && (status = limit_matmul(&params, o->model.dtype, &o->ceiling))) print_error(NULL, status);
     if (!status) print_header(o);
-    for (int i = 0; !status && i < o->n_seqs; i++) status = sweep_seq(o, &m, text, o->seqs[i], rows, &n, &good);
-    if (status) print_error(ctx, status);
+    for (int i = 0; !status && i < o->n_seqs; i++) status = sweep_seq(o, text, o->seqs[i], rows, &n, &good);
     const bool written = !status && write_files(o, rows, n);
-    for (int i = 0; i < n; i++) sweep_outcome_close(&rows[i].outcome);
+    for (int i = 0; i < n; i++) outcome_close(&rows[i].outcome);
     return !written ? 2 : good ? 0 : 1;
 }
 
 static int run(struct sweep_options *o, const struct text *text)
 {
-    rw_context_params params = { .device = RW_DEVICE_AUTO, .seed = o->seed, .threads = o->threads };
-    for (rw_device d = 0; d < RW_DEVICE_COUNT; d++)
-        if (!strcmp(o->device, rw_device_name(d))) params.device = d;
-    rw_context *ctx = NULL;
-    const rw_status opened = rw_context_create(&ctx, &params);
-    if (opened) {
-        fprintf(stderr, "recompute_sweep: device %s: %s\n", o->device, rw_status_name(opened));
+    char why[512];
+    const rw_context_params params = context_params(o);
+    if (rw_device_check(params.device, why, sizeof why)) {
+        fprintf(stderr, "recompute_sweep: device %s: %s\n", o->device, why);
         return 2;
     }
-    o->threads = rw_context_threads(ctx);
-    o->device = rw_device_name(rw_context_device(ctx));
-    const int status = prepare_out(o) ? sweep(o, ctx, text) : 2;
-    rw_context_destroy(&ctx);
-    return status;
+    return prepare_out(o) ? sweep(o, text) : 2;
 }
 
 int main(int argc, char **argv)

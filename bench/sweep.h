@@ -3,9 +3,9 @@
 #define REWIND_BENCH_SWEEP_H
 
 #include "models/model.h"
+#include "outcome.h"
 
 #include <stdio.h>
-#include <xxhash.h>
 
 #define SWEEP_MOST 64   /* entries of a list */
 #define SWEEP_PATH 4096 /* a file's name; sweep_options_read() sees to it that those in `out` fit */
@@ -18,6 +18,7 @@ struct sweep_options {
     int n_policies;
     int seqs[SWEEP_MOST], n_seqs;
     int batch, steps, threads;
+    double ceiling; /* 1e12 operations per second of a plain product on the device, measured before the first row */
     uint64_t seed;
     char command[1024];
 };
@@ -26,32 +27,15 @@ struct sweep_options {
 int sweep_options_read(struct sweep_options *o, int argc, char **argv);
 void sweep_options_finish(struct sweep_options *o);
 
-/* Losses and digests of gradients at every step; parameters and generator after the last. */
-struct sweep_outcome {
-    int steps;
-    double *losses;
-    XXH128_hash_t *gradients, parameters;
-    rw_generator_state generator;
-};
-
-/* Room for `steps` steps and the one before them. False without memory. */
-bool sweep_outcome_open(struct sweep_outcome *o, int steps);
-void sweep_outcome_close(struct sweep_outcome *o);
-
-/* Notes a loss and the gradients as they are after backward; the state that the last optimizer step left. */
-rw_status sweep_outcome_step(struct sweep_outcome *o, rw_context *ctx, int step, double loss);
-rw_status sweep_outcome_end(struct sweep_outcome *o, rw_context *ctx);
-
-/* Whether two runs are the same to the last bit; if not, ret_where says what differs first. */
-bool sweep_outcome_same(const struct sweep_outcome *a, const struct sweep_outcome *b, char *ret_where, size_t size);
-
 struct sweep_row {
     const char *policy;
     int seq;
     double step_ms, ratio;
+    double tflops; /* operations of forward and backward per second of a step, 1e12; what is replayed does not count */
     size_t kept, peak, predicted, replayed;
+    size_t device; /* in use on the device, as its driver counts; 0 where nobody counts */
     double loss;
-    struct sweep_outcome outcome;
+    struct outcome outcome;
     bool identical;
 };
 
@@ -64,6 +48,12 @@ bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows
 bool sweep_write_json(const struct sweep_options *o, const struct sweep_row *rows, int n);
 bool sweep_write_svg(const struct sweep_options *o, const struct sweep_row *rows, int n);
 bool sweep_write_html(const struct sweep_options *o, const struct sweep_row *rows, int n);
+
+/* Per cent of the ceiling. */
+static inline double sweep_utilisation(const struct sweep_options *o, const struct sweep_row *r)
+{
+    return o->ceiling > 0 ? 100 * r->tflops / o->ceiling : 0;
+}
 
 /* SVG of the rows of one sequence length. style goes into the element as it stands. */
 void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const char *style);

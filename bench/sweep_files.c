@@ -27,13 +27,15 @@ bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows
     FILE *const f = sweep_open(o, "sweep.csv");
     if (!f) return false;
     fprintf(f, "model,preset,device,dtype,threads,batch,seq,policy,step_ms,ratio,kept_bytes,peak_bytes,"
-               "predicted_peak_bytes,replayed_nodes,loss,identical\n");
+               "predicted_peak_bytes,device_bytes,replayed_nodes,tflops,ceiling_tflops,utilisation_percent,loss,identical\n");
     for (int i = 0; i < n; i++) {
         const struct sweep_row *const r = &rows[i];
         fprintf(f, "%s,%s,%s,%s,%d,%d,%d,\"%s\",", model_name(o->model.kind), o->preset, o->device,
                 rw_dtype_name(o->model.dtype), o->threads, o->batch, r->seq, r->policy);
-        fprintf(f, "%.3f,%.4f,%zu,%zu,%zu,%zu,%.9g,%s\n", r->step_ms, r->ratio, r->kept, r->peak, r->predicted,
-                r->replayed, r->loss, r->identical ? "true" : "false");
+        fprintf(f, "%.3f,%.4f,%zu,%zu,%zu,", r->step_ms, r->ratio, r->kept, r->peak, r->predicted);
+        if (r->device) fprintf(f, "%zu", r->device);
+        fprintf(f, ",%zu,%.5g,%.5g,%.2f,%.9g,%s\n", r->replayed, r->tflops, o->ceiling, sweep_utilisation(o, r), r->loss,
+                r->identical ? "true" : "false");
     }
     return sweep_close(f);
 }
@@ -54,7 +56,12 @@ static void add_row(cJSON *array, const struct sweep_options *o, const struct sw
     cJSON_AddNumberToObject(j, "kept_bytes", (double)r->kept);
     cJSON_AddNumberToObject(j, "peak_bytes", (double)r->peak);
     cJSON_AddNumberToObject(j, "predicted_peak_bytes", (double)r->predicted);
+    if (r->device) cJSON_AddNumberToObject(j, "device_bytes", (double)r->device);
+    else cJSON_AddNullToObject(j, "device_bytes");
     cJSON_AddNumberToObject(j, "replayed_nodes", (double)r->replayed);
+    cJSON_AddNumberToObject(j, "tflops", r->tflops);
+    cJSON_AddNumberToObject(j, "ceiling_tflops", o->ceiling);
+    cJSON_AddNumberToObject(j, "utilisation_percent", sweep_utilisation(o, r));
     cJSON_AddNumberToObject(j, "loss", r->loss);
     cJSON_AddBoolToObject(j, "identical", r->identical);
     cJSON_AddItemToArray(array, j);

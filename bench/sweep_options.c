@@ -17,7 +17,7 @@ static const char usage[] =
     "  --seq LIST              sequence lengths separated by commas [256,512]\n"
     "  --batch N               [4]\n"
     "  --steps N               steps per row, one more to warm up [20]\n"
-    "  --dtype f32|bf16|f64    [f32]\n"
+    "  --dtype f32|bf16|f16|f64  [f32]\n"
     "  --dropout P             [0.1 for gpt, 0 for llama]\n"
     "  --attention flash|scores  [flash]\n"
     "  --threads N             [all cores]\n"
@@ -68,7 +68,7 @@ static const char *const wanted[] = {
     [SEQ - LAYERS] = "1 to 64 lengths of 1 to 16777216 separated by commas",
     [BATCH - LAYERS] = "1 to 16777216",
     [STEPS - LAYERS] = "1 to 16777216",
-    [DTYPE - LAYERS] = "f32, bf16 or f64",
+    [DTYPE - LAYERS] = "f32, bf16, f16 or f64",
     [DROPOUT - LAYERS] = "a number from 0 up to, not including, 1",
     [ATTENTION - LAYERS] = "flash or scores",
     [THREADS - LAYERS] = "1 to 1024",
@@ -142,7 +142,10 @@ static int take_base(struct sweep_options *o, int option, const char *value)
 
 static bool take_dtype(struct model_config *m, const char *value)
 {
-    m->dtype = !strcmp(value, "bf16") ? RW_BF16 : !strcmp(value, "f64") ? RW_F64 : RW_F32;
+    static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
+    m->dtype = RW_F32;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (!strcmp(value, rw_dtype_name(types[i]))) m->dtype = types[i];
     return !strcmp(value, rw_dtype_name(m->dtype));
 }
 

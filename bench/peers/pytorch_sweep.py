@@ -4,7 +4,7 @@ torch.utils.checkpoint (non-reentrant) around each block for `full`. Needs PyTor
 
 `identical` compares losses and gradients of every step and the last parameters with those of `none`, byte for byte.
 `kept_bytes` and `peak_bytes` are counted in the step that warms up (pytorch_memory.py says what counts). PyTorch
-predicts no peak and has no nodes to count, so `predicted_peak_bytes` and `replayed_nodes` are null.
+predicts no peak and counts neither nodes nor operations: these columns are null.
 Weights saved by rw_save() can be loaded with --weights; parameter names are the same.
 """
 import argparse
@@ -23,7 +23,7 @@ from pytorch_memory import Held
 from pytorch_models import PRESETS, Config, Model
 
 COLUMNS = ("model preset device dtype threads batch seq policy step_ms ratio kept_bytes peak_bytes "
-           "predicted_peak_bytes replayed_nodes loss identical").split()
+           "predicted_peak_bytes device_bytes replayed_nodes tflops ceiling_tflops utilisation_percent loss identical").split()
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
 POLICIES = {"none": lambda i, block, x: block(x),
             "full": lambda i, block, x: checkpoint(block, x, use_reentrant=False)}
@@ -139,7 +139,7 @@ def train(o, c, text, seq, policy):
         opt.step()
     digests.append(digest(model.parameters()))
     row = {"seq": seq, "policy": policy, "step_ms": statistics.median(times), "kept_bytes": kept, "peak_bytes": peak,
-           "predicted_peak_bytes": None, "replayed_nodes": None, "loss": losses[-1]}
+           "loss": losses[-1]}
     return row, (losses, digests)
 
 
@@ -156,7 +156,7 @@ def sweep(o, text):
             row |= common | {"ratio": row["step_ms"] / none["step_ms"], "identical": got == expected}
             print(f"{seq:5d}  {policy:10s} {row['step_ms']:9.1f} ms {row['ratio']:6.3f}  kept {row['kept_bytes']}  "
                   f"peak {row['peak_bytes']}  loss {row['loss']:.5f}  identical {row['identical']}", flush=True)
-            yield {key: row[key] for key in COLUMNS}
+            yield {key: row.get(key) for key in COLUMNS}
 
 
 def main():

@@ -1,23 +1,23 @@
-/* What a run leaves behind, as digests: enough to compare two runs at every step without keeping either. */
-#include "sweep.h"
+/* See outcome.h. */
+#include "outcome.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-bool sweep_outcome_open(struct sweep_outcome *o, int steps)
+bool outcome_open(struct outcome *o, int steps)
 {
-    *o = (struct sweep_outcome){ .steps = steps + 1 };
+    *o = (struct outcome){ .steps = steps + 1 };
     o->losses = calloc((size_t)o->steps, sizeof *o->losses);
     o->gradients = calloc((size_t)o->steps, sizeof *o->gradients);
     return o->losses && o->gradients;
 }
 
-void sweep_outcome_close(struct sweep_outcome *o)
+void outcome_close(struct outcome *o)
 {
     free(o->losses);
     free(o->gradients);
-    *o = (struct sweep_outcome){ 0 };
+    *o = (struct outcome){ 0 };
 }
 
 /* The bytes of all parameters, or of all gradients, in order of creation. */
@@ -43,19 +43,23 @@ static rw_status digest(rw_context *ctx, bool gradients, XXH128_hash_t *ret)
     return status;
 }
 
-rw_status sweep_outcome_step(struct sweep_outcome *o, rw_context *ctx, int step, double loss)
+void outcome_loss(struct outcome *o, int step, double loss)
 {
     o->losses[step] = loss;
+}
+
+rw_status outcome_gradients(struct outcome *o, rw_context *ctx, int step)
+{
     return digest(ctx, true, &o->gradients[step]);
 }
 
-rw_status sweep_outcome_end(struct sweep_outcome *o, rw_context *ctx)
+rw_status outcome_end(struct outcome *o, rw_context *ctx)
 {
     o->generator = rw_generator_get(ctx);
     return digest(ctx, false, &o->parameters);
 }
 
-bool sweep_outcome_same(const struct sweep_outcome *a, const struct sweep_outcome *b, char *ret_where, size_t size)
+bool outcome_same(const struct outcome *a, const struct outcome *b, char *ret_where, size_t size)
 {
     for (int s = 0; s < a->steps; s++) {
         const bool loss = !memcmp(&a->losses[s], &b->losses[s], sizeof *a->losses);

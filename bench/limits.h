@@ -1,0 +1,16 @@
+/* What a device reaches at most, measured: the numbers that a model's and a kernel's rates are put beside. */
+#ifndef REWIND_BENCH_LIMITS_H
+#define REWIND_BENCH_LIMITS_H
+
+#include <rewind/rewind.h>
+
+/*
+ * Operations per second (1e12) of a plain product of square matrices, by the library's own matmul: the best of several
+ * sizes, each the median of several rounds. Uses a context of its own, so nothing of it stays in anybody's memory.
+ */
+rw_status limit_matmul(const rw_context_params *params, rw_dtype dtype, double *ret_tflops);
+
+/* Bytes per second (1e9), read and written, of a copy from memory to memory, by the device's own means. */
+rw_status limit_copy(rw_device device, double *ret_gbs);
+
+#endif
