@@ -45,8 +45,11 @@ static rw_status time_size(rw_context *ctx, rw_dtype dtype, int64_t n, double *r
 /* Sizes double until a product takes long enough that starting it no longer shows. */
 rw_status limit_matmul(const rw_context_params *params, rw_dtype dtype, double *ret_tflops)
 {
+    const char *const traced = getenv("REWIND_TRACE"); /* is for what the caller runs */
+    char *const trace = traced ? strdup(traced) : NULL;
     double best = 0, ms = 0;
     rw_status status = RW_OK;
+    unsetenv("REWIND_TRACE");
     for (int64_t n = LEAST_SIZE; !status && n <= MOST_SIZE && ms < 5; n *= 2) {
         rw_context *ctx = NULL;
         status = rw_context_create(&ctx, params);
@@ -55,6 +58,8 @@ rw_status limit_matmul(const rw_context_params *params, rw_dtype dtype, double *
         if (!status && tflops > best) best = tflops;
         rw_context_destroy(&ctx);
     }
+    if (trace) setenv("REWIND_TRACE", trace, 1);
+    free(trace);
     if (!status) *ret_tflops = best;
     return status;
 }

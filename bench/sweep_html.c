@@ -17,11 +17,11 @@ static const char head[] =
     "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
     "<title>Rewind: what memory costs in time</title>\n"
     "<style>\n:root{color-scheme:light dark;" LIGHT "}\n@media(prefers-color-scheme:dark){:root{" DARK "}}\n"
-    "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--bg);max-width:60rem;margin:2rem auto;"
+    "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--bg);max-width:64rem;margin:2rem auto;"
     "padding:0 1rem}\n"
     ".wide{overflow-x:auto}.soft{color:var(--soft)}code{font-size:13px;overflow-wrap:anywhere}\n"
     "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:13px;white-space:nowrap}\n"
-    "td,th{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:right;vertical-align:bottom}\n"
+    "td,th{padding:.3rem .45rem;border-bottom:1px solid var(--line);text-align:right;vertical-align:bottom}\n"
     "td:nth-child(2),th:nth-child(2){text-align:left}td b{color:var(--b)}\n"
     "tr.first td{border-top:2px solid var(--line)}\n"
     "svg{width:100%;min-width:640px;height:auto;display:block}\n" CHART "\n</style></head><body>\n";
@@ -87,7 +87,7 @@ static void table_row(FILE *f, const struct sweep_options *o, const struct sweep
 {
     fprintf(f, "<tr%s><td>%d<td><code>", first ? " class=\"first\"" : "", r->seq);
     sweep_escape(f, r->policy);
-    fprintf(f, "</code><td>%.1f<td>%.3f<td>%.3g<td>%.1f<td>%.2f<td>%.2f<td>%.2f<td>", r->step_ms, r->ratio, r->tflops,
+    fprintf(f, "</code><td>%.1f<td>%.3f<td>%#.3g<td>%.1f<td>%.2f<td>%.2f<td>%.2f<td>", r->step_ms, r->ratio, r->tflops,
             sweep_utilisation(o, r), (double)r->kept / 1048576, (double)r->peak / 1048576, (double)r->predicted / 1048576);
     if (r->device) fprintf(f, "%.0f", (double)r->device / 1048576);
     else fputs("\xe2\x80\x93", f);
@@ -97,8 +97,8 @@ static void table_row(FILE *f, const struct sweep_options *o, const struct sweep
 static void table(FILE *f, const struct sweep_options *o, const struct sweep_row *rows, int n)
 {
     fprintf(f, "<div class=\"wide\"><table>\n"
-               "<tr><th>length<th>policy<th>step,<br>ms<th>ratio<th>TFLOP/s<th>of the<br>ceiling, %%<th>kept,<br>MiB"
-               "<th>peak,<br>MiB<th>predicted<br>peak, MiB<th>in use,<br>MiB<th>nodes<br>replayed<th>last<br>loss<th>identical</tr>\n");
+               "<tr><th>length<th>policy<th>step,<br>ms<th>ratio<th>TFLOP/s<th>%% of<br>ceiling<th>kept,<br>MiB"
+               "<th>peak,<br>MiB<th>predicted,<br>MiB<th>in use,<br>MiB<th>nodes<br>replayed<th>last<br>loss<th>identical</tr>\n");
     for (int i = 0; i < n; i++) table_row(f, o, &rows[i], i && rows[i].seq != rows[i - 1].seq);
     fprintf(f, "</table></div>\n</body></html>\n");
 }

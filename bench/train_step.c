@@ -4,33 +4,39 @@
  * matrix product reaches on the same device in the same run. Prints JSON lines.
  *
  *     train_step [--device cuda] [--model gpt] [--preset gpt2-124m] [--layers N --width N --heads N] [--vocab N] [--dtype bf16]
- *                [--batch 32] [--seq 1024] [--dropout P] [--steps 20] [--ceiling] POLICY...
+ *                [--batch 32] [--seq 1024] [--dropout P] [--steps 20] [--compare N] [--ceiling] POLICY...
  *
- * The bytes are compared too: losses of all steps and digests of the parameters at the end, of every policy and both ways,
- * with the first row's. Exits with 1 when they differ.
+ * The bytes are compared too, of every policy and both ways, with the first row's: the losses of all steps, the gradients of
+ * every N-th one (1 without --compare; they are read back outside the times), the parameters and the generator's state at the
+ * end. A mask that differs shows in the gradients of its step. Exits with 1 when anything differs or a loss is not finite.
  */
 #include "figure.h"
+#include "limits.h"
 #include "models/model.h"
+#include "outcome.h"
 
 #include <getopt.h>
+#include <math.h>
 #include <string.h>
-#include <xxhash.h>
 
 struct options {
     struct model_config model;
     rw_device device;
-    int batch, seq, steps;
+    int batch, seq, steps, compare;
     bool ceiling;
     const char *preset;
 };
 
 struct row {
-    double step_ms, host_us;
-    double *losses;
-    XXH128_hash_t parameters;
+    double step_ms, host_us, optimizer_gbs;
+    struct outcome outcome;
     rw_memory memory;
     rw_cost cost;
-    uint64_t offset;
+};
+
+/* What the device reaches at most; zero when not asked for. */
+struct limits {
+    double tflops, gbs;
 };
 
 static void die(rw_context *ctx, const char *what)
@@ -41,7 +47,10 @@ static void die(rw_context *ctx, const char *what)
 
 static void must(rw_context *ctx, rw_status status, const char *what)
 {
-    if (status) die(ctx, *rw_error_message(ctx) ? what : rw_status_name(status));
+    if (!status) return;
+    if (*rw_error_message(ctx)) die(ctx, what);
+    fprintf(stderr, "train_step: %s: %s\n", what, rw_status_name(status));
+    exit(2);
 }
 
 static void fill(const struct options *o, int32_t *tokens, int32_t *targets, int step)
@@ -54,22 +63,6 @@ static void fill(const struct options *o, int32_t *tokens, int32_t *targets, int
     }
 }
 
-static XXH128_hash_t digest_parameters(rw_context *ctx)
-{
-    XXH3_state_t *const state = XXH3_createState();
-    XXH3_128bits_reset(state);
-    rw_tensor *p;
-    for (size_t i = 0; (p = rw_param_get(ctx, i)); i++) {
-        void *const bytes = malloc(rw_tensor_bytes(p));
-        must(ctx, rw_read(NULL, p, bytes, rw_tensor_bytes(p)), "rw_read");
-        XXH3_128bits_update(state, bytes, rw_tensor_bytes(p));
-        free(bytes);
-    }
-    const XXH128_hash_t h = XXH3_128bits_digest(state);
-    XXH3_freeState(state);
-    return h;
-}
-
 struct training {
     const struct options *o;
     struct model *m;
@@ -78,6 +71,17 @@ struct training {
     int32_t *tokens, *targets;
     double *ms, *us;
 };
+
+/* What a step left. */
+static void note(struct training *r, struct row *row, rw_tensor *loss, int step)
+{
+    rw_context *const ctx = r->m->ctx;
+    outcome_loss(&row->outcome, step, rw_item(r->t, loss));
+    must(ctx, rw_error_status(ctx), "rw_item");
+    if (step % r->o->compare == 0 || step == r->o->steps)
+        must(ctx, outcome_gradients(&row->outcome, ctx, step), "the gradients cannot be read");
+    if (step == 0) must(ctx, rw_tape_cost(r->t, loss, &row->cost), "rw_tape_cost");
+}
 
 /* One step to warm up and o->steps that count. */
 static void run_recorded(struct training *r, struct row *row)
@@ -91,8 +95,7 @@ static void run_recorded(struct training *r, struct row *row)
         must(ctx, rw_backward(r->t, loss), "rw_backward");
         must(ctx, rw_adamw_step(r->opt), "rw_adamw_step");
         must(ctx, rw_timer_end(ctx, &r->ms[s]), "rw_timer_end");
-        row->losses[s] = rw_item(r->t, loss);
-        if (s == 0) must(ctx, rw_tape_cost(r->t, loss, &row->cost), "rw_tape_cost");
+        note(r, row, loss, s);
         rw_tape_reset(r->t);
     }
 }
@@ -117,10 +120,24 @@ static void run_graph(struct training *r, struct row *row)
         must(ctx, rw_graph_launch(g), "rw_graph_launch");
         r->us[s] = 1e6 * (now_s() - begin);
         must(ctx, rw_timer_end(ctx, &r->ms[s]), "rw_timer_end");
-        row->losses[s] = rw_item(r->t, loss);
-        if (s == 0) must(ctx, rw_tape_cost(r->t, loss, &row->cost), "rw_tape_cost");
+        note(r, row, loss, s);
     }
     rw_graph_destroy(&g);
+}
+
+/* Bytes per second (1e9) of the optimizer alone, once the bytes of the run are noted: parameters and states are read and
+   written, gradients read. */
+static double optimizer_rate(struct training *r, const rw_memory *m)
+{
+    enum { ROUNDS = 5 };
+    double ms[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        must(r->m->ctx, rw_timer_begin(r->m->ctx), "rw_timer_begin");
+        must(r->m->ctx, rw_adamw_step(r->opt), "rw_adamw_step");
+        must(r->m->ctx, rw_timer_end(r->m->ctx, &ms[i]), "rw_timer_end");
+    }
+    const double ms_each = median_of(ms, ROUNDS);
+    return ms_each > 0 ? 1e-6 * (2.0 * (double)m->parameters + 2.0 * (double)m->optimizer + (double)m->gradients) / ms_each : 0;
 }
 
 static struct row train(const struct options *o, struct model *m, const char *policy, bool graph)
@@ -129,7 +146,8 @@ static struct row train(const struct options *o, struct model *m, const char *po
     const size_t n = (size_t)o->batch * (size_t)o->seq;
     struct training r = { .o = o, .m = m, .tokens = malloc(n * sizeof(int32_t)), .targets = malloc(n * sizeof(int32_t)),
                           .ms = calloc((size_t)o->steps + 1, sizeof(double)), .us = calloc((size_t)o->steps + 1, sizeof(double)) };
-    struct row row = { .losses = calloc((size_t)o->steps + 1, sizeof(double)) };
+    struct row row = { 0 };
+    if (!r.tokens || !r.targets || !r.ms || !r.us || !outcome_open(&row.outcome, o->steps)) die(NULL, "out of memory");
     rw_generator_set(ctx, (rw_generator_state){ .seed = 42 });
     must(ctx, model_init(m), "model_init");
     must(ctx, rw_tape_create(&r.t, ctx), "rw_tape_create");
@@ -138,8 +156,8 @@ static struct row train(const struct options *o, struct model *m, const char *po
     if (graph) run_graph(&r, &row);
     else run_recorded(&r, &row);
     rw_memory_stats(ctx, &row.memory);
-    row.parameters = digest_parameters(ctx);
-    row.offset = rw_generator_get(ctx).offset;
+    must(ctx, outcome_end(&row.outcome, ctx), "the parameters cannot be read");
+    if (o->ceiling) row.optimizer_gbs = optimizer_rate(&r, &row.memory);
     const int skip = o->steps > 2 ? 2 : 1;
     row.step_ms = median_of(r.ms + skip, o->steps + 1 - skip);
     row.host_us = median_of(r.us + skip, o->steps + 1 - skip);
@@ -149,50 +167,43 @@ static struct row train(const struct options *o, struct model *m, const char *po
     return row;
 }
 
-static bool same(const struct options *o, const struct row *a, const struct row *b)
+/* Against the first row; says what differs. */
+static bool judge(const struct options *o, const struct row *first, const struct row *r, const char *policy, const char *mode)
 {
-    return !memcmp(a->losses, b->losses, ((size_t)o->steps + 1) * sizeof *a->losses) &&
-           XXH128_isEqual(a->parameters, b->parameters) && a->offset == b->offset;
-}
-
-/* What a product of square matrices reaches: the ceiling that a model's operations per second are measured against. */
-static double ceiling(rw_context *ctx, rw_dtype dtype, int64_t n)
-{
-    enum { PRODUCTS = 8, ROUNDS = 5 };
-    double tflops[ROUNDS];
-    rw_tape *t = NULL;
-    rw_tensor *const a = rw_buffer(ctx, "ceiling.a", dtype, RW_SHAPE(n, n)), *const b = rw_buffer(ctx, "ceiling.b", dtype, RW_SHAPE(n, n));
-    must(ctx, rw_init_normal(a, 0, 1), "rw_init_normal");
-    must(ctx, rw_init_normal(b, 0, 1), "rw_init_normal");
-    must(ctx, rw_tape_create(&t, ctx), "rw_tape_create");
-    for (int round = 0; round < ROUNDS; round++) {
-        rw_tensor *y[PRODUCTS];
-        double ms = 0;
-        for (int i = 0; i < PRODUCTS; i++) y[i] = rw_matmul(t, a, b);
-        must(ctx, rw_timer_begin(ctx), "rw_timer_begin");
-        must(ctx, rw_eval(t, y, PRODUCTS), "rw_eval");
-        must(ctx, rw_timer_end(ctx, &ms), "rw_timer_end");
-        tflops[round] = 2.0 * PRODUCTS * (double)n * (double)n * (double)n / ms * 1e-9;
-        rw_tape_reset(t);
+    char where[64];
+    bool good = outcome_same(&first->outcome, &r->outcome, where, sizeof where);
+    if (!good) fprintf(stderr, "train_step: %s, %s: not the bytes of the first row: %s\n", policy, mode, where);
+    for (int s = 0; s <= o->steps && good; s++) {
+        good = isfinite(r->outcome.losses[s]);
+        if (!good) fprintf(stderr, "train_step: %s, %s: the loss of step %d is not finite\n", policy, mode, s);
     }
-    rw_tape_destroy(&t);
-    return median_of(tflops + 1, ROUNDS - 1);
+    return good;
 }
 
-static void print_row(const struct options *o, const char *policy, const char *mode, const struct row *r, double top, bool identical)
+static double rate(const struct row *r)
 {
     /* model operations: forward and backward once, whatever was computed again */
-    const double tflops = (r->cost.forward_flops + r->cost.backward_flops) / r->step_ms * 1e-9;
+    return r->step_ms > 0 ? (r->cost.forward_flops + r->cost.backward_flops) / r->step_ms * 1e-9 : 0;
+}
+
+static void print_row(const struct options *o, const char *policy, const char *mode, const struct row *r,
+                      const struct limits *top, bool identical)
+{
     const rw_memory *const m = &r->memory;
     printf("{\"library\": \"rewind\", \"device\": \"%s\", \"model\": \"%s\", \"preset\": \"%s\", \"layers\": %d, \"width\": %d, "
-           "\"dtype\": \"%s\", \"batch\": %d, \"seq\": %d, \"dropout\": %g, \"policy\": \"%s\", \"mode\": \"%s\", \"step_ms\": %.3f, ",
+           "\"dtype\": \"%s\", \"batch\": %d, \"seq\": %d, \"dropout\": %g, \"policy\": \"%s\", \"mode\": \"%s\", ",
            rw_device_name(o->device), model_name(o->model.kind), o->preset, o->model.layers, o->model.width,
-           rw_dtype_name(o->model.dtype), o->batch, o->seq, (double)o->model.dropout, policy, mode, r->step_ms);
-    printf("\"host_us\": %.1f, \"kept_bytes\": %zu, \"peak_bytes\": %zu, \"predicted_peak_bytes\": %zu, \"total_bytes\": %zu, "
-           "\"device_bytes\": %zu, \"replayed_nodes\": %zu, \"tflops\": %.3f, \"ceiling_tflops\": %.3f, \"loss\": %.9g, "
-           "\"identical\": %s}\n", r->host_us, m->kept, m->measured_peak, m->predicted_peak,
+           rw_dtype_name(o->model.dtype), o->batch, o->seq, (double)o->model.dropout, policy, mode);
+    printf("\"step_ms\": %.3f, \"host_us\": %.1f, \"kept_bytes\": %zu, \"peak_bytes\": %zu, \"predicted_peak_bytes\": %zu, "
+           "\"total_bytes\": %zu, \"device_bytes\": %zu, \"replayed_nodes\": %zu, ", r->step_ms, r->host_us, m->kept,
+           m->measured_peak, m->predicted_peak,
            m->parameters + m->gradients + m->optimizer + m->inputs + m->results + m->predicted_peak, m->device,
-           r->cost.replayed_nodes, tflops, top, r->losses[o->steps], identical ? "true" : "false");
+           r->cost.replayed_nodes);
+    printf("\"tflops\": %.5g, \"ceiling_tflops\": %.5g, \"optimizer_gbs\": %.5g, \"copy_gbs\": %.5g, ", rate(r), top->tflops,
+           r->optimizer_gbs, top->gbs);
+    if (isfinite(r->outcome.losses[o->steps])) printf("\"loss\": %.9g, ", r->outcome.losses[o->steps]);
+    else printf("\"loss\": null, ");
+    printf("\"steps\": %d, \"compared_every\": %d, \"identical\": %s}\n", o->steps, o->compare, identical ? "true" : "false");
     fflush(stdout);
 }
 
@@ -240,7 +251,7 @@ static int read_options(struct options *o, int argc, char **argv)
     static const struct option names[] = { { "device", 1, 0, 0 }, { "model", 1, 0, 0 },  { "preset", 1, 0, 0 },  { "layers", 1, 0, 0 },
                                            { "width", 1, 0, 0 },  { "heads", 1, 0, 0 },  { "vocab", 1, 0, 0 },   { "dtype", 1, 0, 0 },
                                            { "batch", 1, 0, 0 },  { "seq", 1, 0, 0 },    { "dropout", 1, 0, 0 }, { "steps", 1, 0, 0 },
-                                           { "ceiling", 0, 0, 0 }, { 0 } };
+                                           { "ceiling", 0, 0, 0 }, { "compare", 1, 0, 0 }, { 0 } };
     int c, i = 0;
     while ((c = getopt_long(argc, argv, "", names, &i)) != -1) {
         if (c) exit(2);
@@ -257,6 +268,7 @@ static int read_options(struct options *o, int argc, char **argv)
         else if (!strcmp(name, "seq")) o->seq = integer(optarg, name);
         else if (!strcmp(name, "dropout")) o->model.dropout = strtof(optarg, NULL);
         else if (!strcmp(name, "steps")) o->steps = integer(optarg, name);
+        else if (!strcmp(name, "compare")) o->compare = integer(optarg, name);
         else o->ceiling = true;
     }
     if (o->model.kind == MODEL_GPT) o->model.kv_heads = o->model.heads;
@@ -264,33 +276,45 @@ static int read_options(struct options *o, int argc, char **argv)
     return optind;
 }
 
+/* Recorded and as a graph, in a context that the rows before have left nothing in. */
+static bool run_policy(const struct options *o, const char *policy, const struct limits *top, struct row *first)
+{
+    rw_context *ctx = NULL;
+    struct model m;
+    bool all = true;
+    must(NULL, rw_context_create(&ctx, &(rw_context_params){ .device = o->device, .seed = 42 }), "rw_context_create");
+    must(ctx, model_create(&m, ctx, &o->model), "model_create");
+    for (int graph = 0; graph < 2; graph++) {
+        const char *const mode = graph ? "graph" : "record";
+        struct row r = train(o, &m, policy, graph);
+        const bool identical = judge(o, first->outcome.losses ? first : &r, &r, policy, mode);
+        print_row(o, policy, mode, &r, top, identical);
+        all &= identical;
+        if (!first->outcome.losses) *first = r;
+        else outcome_close(&r.outcome);
+    }
+    rw_context_destroy(&ctx);
+    return all;
+}
+
 int main(int argc, char **argv)
 {
-    struct options o = { .device = RW_DEVICE_CPU, .batch = 4, .seq = 128, .steps = 20 };
+    struct options o = { .device = RW_DEVICE_CPU, .batch = 4, .seq = 128, .steps = 20, .compare = 1 };
     set_preset(&o, "tiny");
-    const int first = read_options(&o, argc, argv);
+    const int n = read_options(&o, argc, argv);
     char why[512];
-    rw_context *ctx = NULL;
-    if (rw_device_check(o.device, why, sizeof why) || rw_context_create(&ctx, &(rw_context_params){ .device = o.device, .seed = 42 })) {
+    if (rw_device_check(o.device, why, sizeof why)) {
         fprintf(stderr, "train_step: device %s: %s\n", rw_device_name(o.device), why);
         return 2;
     }
-    const double top = o.ceiling ? ceiling(ctx, o.model.dtype, o.device == RW_DEVICE_CPU ? 1024 : 8192) : 0;
-    struct model m;
-    struct row reference = { 0 };
+    struct limits top = { 0 };
+    struct row first = { 0 };
     bool all = true;
-    must(ctx, model_create(&m, ctx, &o.model), "model_create");
-    for (int i = first; i < argc; i++) {
-        for (int graph = 0; graph < 2; graph++) {
-            struct row r = train(&o, &m, argv[i], graph);
-            const bool identical = !reference.losses || same(&o, &reference, &r);
-            print_row(&o, argv[i], graph ? "graph" : "record", &r, top, identical);
-            all &= identical;
-            if (!reference.losses) reference = r;
-            else free(r.losses);
-        }
+    if (o.ceiling) {
+        must(NULL, limit_matmul(&(rw_context_params){ .device = o.device }, o.model.dtype, &top.tflops), "the ceiling of products");
+        must(NULL, limit_copy(o.device, &top.gbs), "the ceiling of copies");
     }
-    free(reference.losses);
-    rw_context_destroy(&ctx);
+    for (int i = n; i < argc; i++) all &= run_policy(&o, argv[i], &top, &first);
+    outcome_close(&first.outcome);
     return all ? 0 : 1;
 }

@@ -1,112 +1,218 @@
 #!/usr/bin/env bash
 # Where a GPU is at hand: builds, runs every test on it, compute-sanitizer over the kernels, the figures and the peers, and
-# writes what it finds, with the machine's description, to bench/results/DEVICE/. Under ten minutes, no network.
+# writes what it finds, with the machine's description, to bench/results/DEVICE/. No network: nothing is installed.
 #
-#   scripts/gpu_check.sh [PART...]    machine build tests sanitizer identity figures kernels peers; all without an argument
+#   scripts/gpu_check.sh [PART...]    all without an argument, in this order, however they are given:
+#                                     machine build tests sanitizer identity figures sweep kernels peers
 #
-# REWIND_PYTHON names a Python that has PyTorch, for the peers. REWIND_OUT is a folder to write to instead.
+# Parts can be run singly: figures.txt is made anew from what lies in the folder. A part that fails, is cut off or writes
+# nothing shows as figures that were missed.
+#
+# REWIND_PYTHON names a Python that has PyTorch, for the peers. REWIND_OUT is a folder to write to instead, REWIND_GPU_BUILD
+# one to build in. The other REWIND_GPU_... below are sizes, for a rehearsal where there is no GPU.
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-all="machine build tests sanitizer identity figures kernels peers"
-parts=${*:-$all}
-for part in $parts; do
-    [[ " $all " == *" $part "* ]] || { echo "usage: scripts/gpu_check.sh [PART...], of: $all" >&2; exit 2; }
+# The ten minutes, on one H200 and 16 cores: at the end of its seconds a part is cut off, at the end of all of them the run.
+# In brackets, what is expected (nothing of it is measured yet). A build that is there already takes a second.
+all_seconds=${REWIND_GPU_SECONDS:-590}
+declare -A seconds=(
+    [machine]=5     # [1]
+    [build]=$all_seconds # [90] waited for: without it there is nothing to run
+    [tests]=150     # [100] one process per test: half a second each for the device's context
+    [sanitizer]=45  # [30]  the six runs side by side
+    [identity]=60   # [45]  the eight models and types side by side
+    [figures]=70    # [45]  124M: six rows of eleven steps; 1.5B: two rows of four steps
+    [sweep]=25      # [15]  eight rows of four steps
+    [kernels]=15    # [8]
+    [peers]=130     # [100] three eager rows and three compiled ones; compiling takes nearly all of it
+)
+parts=(machine build tests sanitizer identity figures sweep kernels peers)
+
+chosen=${*:-${parts[*]}}
+for part in $chosen; do
+    [[ " ${parts[*]} " == *" $part "* ]] || { echo "usage: scripts/gpu_check.sh [PART...], of: ${parts[*]}" >&2; exit 2; }
 done
 python=${REWIND_PYTHON:-python3}
-bench=$REWIND_BUILD/bench
+build=${REWIND_GPU_BUILD:-$REWIND_BUILD-gpu}
+bench=$build/bench
+steps=${REWIND_GPU_STEPS:-1000}
+batch=${REWIND_GPU_BATCH:-32}
+preset=${REWIND_GPU_PRESET:-gpt2-124m}
+seq=${REWIND_GPU_SEQ:-1024}
+large=${REWIND_GPU_LARGE:-"--preset gpt2-124m --layers 48 --width 1600 --heads 25 --batch 16"} # GPT-2 XL: 1.5 billion parameters
+tools=${REWIND_GPU_TOOLS:-memcheck racecheck}
 passed=0 failed=0
 
-name=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1) ||
-    { echo "no GPU: nvidia-smi does not answer" >&2; exit 2; }
-[ -n "$name" ] || { echo "no GPU: nvidia-smi lists none" >&2; exit 2; }
-folder=$(tr 'A-Z ' 'a-z-' <<<"$name")
-out=${REWIND_OUT:-$rewind_root/bench/results/$folder}
-mkdir -p "$out"
+name=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1)
+[ -n "$name" ] || { echo "no GPU: nvidia-smi is missing, does not answer, or lists none" >&2; exit 2; }
+out=${REWIND_OUT:-$rewind_root/bench/results/$(tr 'A-Z ' 'a-z-' <<<"$name")}
+mkdir -p "$out" || exit 2
 
-wanted() { [[ " $parts " == *" $1 "* ]]; }
+# Programs of older builds elsewhere must not answer for this one
+unset REWIND_POLICY REWIND_VERIFY REWIND_EAGER REWIND_TRACE
+
+# limited SECONDS COMMAND...: no longer than that, nor than what is left of the part; the exit status is 124 when cut off
+limited() {
+    local most=$1 left=$((part_end - SECONDS))
+    shift
+    [ "$left" -gt $((all_seconds - SECONDS)) ] && left=$((all_seconds - SECONDS))
+    [ "$left" -lt "$most" ] && most=$left
+    [ "$most" -ge 1 ] || return 124
+    timeout --kill-after=5 "$most" "$@"
+}
+
+# figure NAME STATUS: a yes or no in the form of the other figures
+figure() {
+    if [ "$2" -eq 0 ]; then echo "$1, 0 bytes, at most 0, met"; else echo "$1, exit status $2, at most 0, missed"; fi
+}
 
 machine() {
     {
         echo "date: $(date -u +%Y-%m-%dT%H:%MZ)"
         echo "commit: $(git -C "$rewind_root" rev-parse --short HEAD 2>/dev/null || echo unknown)"
         nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit --format=csv
-        nvcc --version | tail -2
+        "$(nvcc_path)" --version | tail -2
         grep -m1 'model name' /proc/cpuinfo
-        nproc
+        echo "$(nproc) cores"
     } >"$out/machine.txt" 2>&1
     cat "$out/machine.txt"
 }
 
+nvcc_path() { command -v nvcc || echo /usr/local/cuda/bin/nvcc; }
+
+# For this device alone; without the simulator, which this is the real thing of. -Dcuda=enabled: what is missing is an error.
 build() {
-    rewind_install && rewind_build "$REWIND_BUILD" || exit 1
+    local arch
+    arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
+    [[ $arch =~ ^[0-9]+$ ]] || arch=80
+    rewind_build "$build" -Dcuda=enabled -Dcudasim=disabled -Dexamples=false "-Dgpu_arch=$arch" && return
+    echo "The build failed. Needed are the CUDA Toolkit with cuDNN (docs/cuda.md) and what Debian calls ${rewind_packages[*]}" >&2
+    exit 1
 }
 
 # One test at a time: a GPU is not shared, and a failing test is then easy to name.
 tests() {
     local t ok bad status
     : >"$out/tests.txt"
+    passed=0 failed=0
     while read -r t; do
-        REWIND_TEST_DEVICE=cuda timeout 150 "$REWIND_BUILD/tests/$t" --tap --jobs 1 >"$out/$t.log" 2>&1 </dev/null
+        REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} REWIND_TEST_DEVICE=cuda \
+            limited 60 "$build/tests/$t" --tap --jobs 1 >"$out/$t.log" 2>&1 </dev/null
         status=$?
         ok=$(grep -c '^ok ' "$out/$t.log") bad=$(grep -c '^not ok ' "$out/$t.log")
         if [ $status -ne 0 ] && [ "$bad" -eq 0 ] || [ $((ok + bad)) -eq 0 ]; then bad=$((bad + 1)); fi
         passed=$((passed + ok)) failed=$((failed + bad))
-        echo "$t: $ok passed, $bad failed, exit status $status" | tee -a "$out/tests.txt"
+        echo "$t: $ok passed, $bad failed, exit status $status$([ $status -eq 124 ] && echo " (cut off)")" | tee -a "$out/tests.txt"
         if [ "$bad" -gt 0 ]; then grep -v '^ok ' "$out/$t.log" | tail -25 | tee -a "$out/tests.txt"; fi
         rm -f "$out/$t.log"
-    done < <(grep -v -e cudasim_test "$REWIND_BUILD/tests/suites.txt")
+    done < <(grep -v -e cudasim_test "$build/tests/suites.txt")
+    [ $((passed + failed)) -gt 0 ] || failed=1 # no suites: Criterion is missing
     echo "tests on the GPU: $passed passed, $failed failed" | tee -a "$out/tests.txt"
 }
 
-# Every kernel at small sizes, through a plain program: the sanitizer does not follow Criterion's processes.
-sanitizer() {
-    local tool status
-    for tool in memcheck racecheck; do
-        timeout 120 compute-sanitizer --tool $tool --error-exitcode 9 "$bench/train_step" --device cuda --preset tiny --layers 1 \
-            --batch 2 --seq 65 --steps 2 --dtype bf16 --dropout 0.1 full >"$out/$tool.txt" 2>&1
-        status=$?
-        echo "compute-sanitizer $tool: exit status $status, $(tail -1 "$out/$tool.txt")"
-    done
+# Heads of 64 in bfloat16 take the tensor cores' attention, float32 and odd sizes the portable one, llama the other ops.
+sanitized() {
+    limited 40 compute-sanitizer --tool "$1" --error-exitcode 9 "$bench/train_step" --device cuda --layers 1 --batch 1 --seq 65 \
+        --steps 2 --dropout 0.1 "${@:2}" full
 }
 
-# Recompute on and off, recorded and as a graph, 1,000 steps: losses, parameters, generator.
-identity() {
-    local model dtype status
-    : >"$out/identity.json"
-    for model in gpt llama; do
-        for dtype in f32 bf16 f64; do
-            timeout 60 "$bench/train_step" --device cuda --model $model --preset tiny --dtype $dtype --batch 2 --seq 64 --dropout 0.1 \
-                --steps 1000 none full selective:core_attn uniform:2 >>"$out/identity.json"
+# The kernels of a step at small sizes, through a plain program: the sanitizer does not follow Criterion's processes.
+sanitizer() {
+    local tool i status
+    local runs=("--dtype bf16 --width 128 --heads 2" "--dtype f32 --width 48 --heads 3" "--model llama --dtype f16 --width 64 --heads 2")
+    declare -A pids
+    : >"$out/sanitizer.txt"
+    for tool in $tools; do
+        for i in "${!runs[@]}"; do
+            # shellcheck disable=SC2086 # the words of a run are its arguments
+            sanitized "$tool" ${runs[i]} >"$out/$tool$i.log" 2>&1 &
+            pids[$tool$i]=$!
+        done
+    done
+    for tool in $tools; do
+        for i in "${!runs[@]}"; do
+            wait "${pids[$tool$i]}"
             status=$?
-            echo "bytes that differ over 1,000 steps, $model $dtype, graph on and off, $([ $status -eq 0 ] && echo 0, at most 0, met ||
-                echo "exit status $status, missed")"
+            [ $status -eq 0 ] || failed=$((failed + 1))
+            figure "compute-sanitizer $tool, ${runs[i]}" $status | sed 's/ bytes,/ errors,/' | tee -a "$out/sanitizer.txt"
+            [ $status -eq 0 ] || grep -v '^{' "$out/$tool$i.log" | tail -20 | tee -a "$out/sanitizer.txt"
+            rm -f "$out/$tool$i.log"
         done
     done
 }
 
-figures() {
-    timeout 200 "$bench/train_step" --device cuda --preset gpt2-124m --dtype bf16 --batch 32 --seq 1024 --steps 10 --ceiling \
-        none full selective:core_attn >"$out/steps.json"
-    # 1.5 billion parameters: GPT-2 XL's sizes
-    timeout 120 "$bench/train_step" --device cuda --preset gpt2-124m --layers 48 --width 1600 --heads 25 --dtype bf16 --batch 16 \
-        --seq 1024 --steps 5 --ceiling selective:core_attn >"$out/steps-1.5b.json"
+# Recompute on and off, recorded and as a graph: losses and gradients of every step, parameters and generator at the end.
+# Masks are in there: one that differs changes its step's gradients. Nothing is timed here, so all run side by side.
+identity() {
+    local model dtype status
+    declare -A pids
+    : >"$out/identity.json"
+    : >"$out/identity.txt"
+    for model in gpt llama; do
+        for dtype in f32 bf16 f16 f64; do
+            limited 60 "$bench/train_step" --device cuda --model $model --preset tiny --dtype $dtype --batch 2 --seq 64 \
+                --dropout 0.1 --steps "$steps" none full selective:core_attn selective:mlp uniform:2 block:2 ops:linear,attention \
+                names:save=qkv,attn_out >"$out/identity-$model-$dtype.log" 2>&1 &
+            pids[$model-$dtype]=$!
+        done
+    done
+    for model in gpt llama; do
+        for dtype in f32 bf16 f16 f64; do
+            wait "${pids[$model-$dtype]}"
+            status=$?
+            grep '^{' "$out/identity-$model-$dtype.log" >>"$out/identity.json"
+            figure "gradients, losses, masks over $steps steps, recompute on and off, graph on and off, $model $dtype" $status |
+                tee -a "$out/identity.txt"
+            [ $status -eq 0 ] || { failed=$((failed + 1)); grep -v '^{' "$out/identity-$model-$dtype.log" | tail -5; }
+            rm -f "$out/identity-$model-$dtype.log"
+        done
+    done
 }
 
-# Every op of a step by the device's clock, beside what it must read and write.
+# The last step's gradients are enough here: identity has them all.
+figures() {
+    limited 45 "$bench/train_step" --device cuda --preset "$preset" --dtype bf16 --batch "$batch" --seq "$seq" --steps 10 \
+        --compare 10 --ceiling none full selective:core_attn >"$out/steps.json" || echo "figures: exit status $?"
+    # shellcheck disable=SC2086 # words
+    limited 50 "$bench/train_step" --device cuda $large --dtype bf16 --seq "$seq" --steps 3 --compare 3 --ceiling \
+        selective:core_attn >"$out/steps-1.5b.json" || echo "figures, 1.5B: exit status $?"
+}
+
+sweep() {
+    limited 30 "$bench/recompute_sweep" --device cuda --preset "$preset" --dtype bf16 --batch "$batch" --seq "$seq" --steps 3 \
+        --out "$out" | tee "$out/sweep.txt"
+    local status=${PIPESTATUS[0]}
+    [ "$status" -eq 0 ] || { failed=$((failed + 1)); echo "sweep: exit status $status"; }
+}
+
+# Every op of a step by the device's clock, beside what it must read and write and what a copy reaches in the same run.
 kernels() {
-    REWIND_TRACE=$out/trace.json timeout 60 "$bench/train_step" --device cuda --preset gpt2-124m --dtype bf16 --batch 32 --seq 1024 \
-        --steps 2 full >/dev/null
-    "$python" "$rewind_root/scripts/trace_table.py" "$out/trace.json" | tee "$out/kernels.txt"
-    rm -f "$out"/trace.json*
+    rm -f "$out/trace.json"
+    REWIND_TRACE=$out/trace.json limited 20 "$bench/train_step" --device cuda --preset "$preset" --dtype bf16 --batch "$batch" \
+        --seq "$seq" --steps 4 --compare 4 --dropout 0.1 --ceiling full >"$out/kernels.json" || echo "kernels: exit status $?"
+    "$python" "$rewind_root/scripts/trace_table.py" "$out/trace.json" --limits "$out/kernels.json" >"$out/kernels.txt"
+    cat "$out/kernels.txt"
+    rm -f "$out/trace.json"
 }
 
 peers() {
-    timeout 240 "$python" "$rewind_root/bench/peers/pytorch_gpu.py" --steps 10 none full budget:0.5 >"$out/pytorch.json"
+    # shellcheck disable=SC2086 # words
+    limited 130 "$python" "$rewind_root/bench/peers/pytorch_gpu.py" --preset "$preset" --batch "$batch" --seq "$seq" --steps 10 \
+        ${REWIND_GPU_PEERS:-} none full selective:core_attn budget:0.5 >"$out/pytorch.json" || echo "peers: exit status $?"
 }
 
-for part in $all; do
-    if wanted $part; then echo "== $part"; $part; fi
+SECONDS=0
+for part in "${parts[@]}"; do
+    [[ " $chosen " == *" $part "* ]] || continue
+    began=$SECONDS
+    part_end=$((SECONDS + seconds[$part]))
+    echo "== $part"
+    $part
+    echo "-- $part: $((SECONDS - began)) s"
 done
-if wanted figures; then "$python" "$rewind_root/scripts/gpu_figures.py" "$out" | tee "$out/figures.txt"; fi
+"$python" "$rewind_root/scripts/gpu_figures.py" "$out" >"$out/figures.txt" || failed=$((failed + 1))
+echo "== figures.txt"
+cat "$out/figures.txt"
+echo "all: $SECONDS s"
 [ $failed -eq 0 ]

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The figures promised for a GPU, from what scripts/gpu_check.sh wrote: name, value, bound, met or missed.
+"""The figures promised for a GPU, from what scripts/gpu_check.sh wrote: name, value, bound, met or missed. One that cannot be
+computed, because its part failed or never ran, is printed too: not measured, missed.
 
     gpu_figures.py bench/results/DEVICE
 """
@@ -7,50 +8,101 @@ import json
 import os
 import sys
 
+POLICIES = ("none", "full", "selective:core_attn")
 
-def rows(folder, name):
+
+def lines(folder, name):
     path = os.path.join(folder, name)
     if not os.path.exists(path):
         return []
     with open(path) as f:
-        return [json.loads(line) for line in f if line.startswith("{")]
+        return f.read().splitlines()
 
 
-def one(all_rows, **keys):
-    found = [r for r in all_rows if all(r[k] == v for k, v in keys.items())]
-    return found[-1] if found else None
+def rows(folder, name):
+    """The JSON lines; one that was cut off in the middle counts as not there."""
+    found = []
+    for line in lines(folder, name):
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            pass
+    return [r for r in found if isinstance(r, dict)]
+
+
+def one(all_rows, key, **keys):
+    """What the last row with these keys says of `key`; None when there is none, or nothing above zero."""
+    found = [r.get(key) for r in all_rows if all(r.get(k) == v for k, v in keys.items())]
+    return found[-1] if found and found[-1] and found[-1] > 0 else None
+
+
+def over(a, b, scale=1):
+    return scale * a / b if a and b else None
 
 
 def figure(name, value, unit, bound, at_least=False):
+    limit = f"at {'least' if at_least else 'most'} " + (f"{bound:.4g}" if bound is not None else "PyTorch's own")
+    if value is None or bound is None:
+        shown = f"{value:.4g} {unit}" if value is not None else "not measured"
+        print(f"{name}, {shown}, {limit}, missed")
+        return
     met = value >= bound if at_least else value <= bound
-    print(f"{name}, {value:.4g} {unit}, at {'least' if at_least else 'most'} {bound:g}, {'met' if met else 'missed'}")
+    print(f"{name}, {value:.4g} {unit}, {limit}, {'met' if met else 'missed'}")
+
+
+def pair(a, b, unit, scale=1.0):
+    return f" ({a / scale:.4g} and {b / scale:.4g} {unit})" if a and b else ""
+
+
+def identity(folder):
+    found = [line for line in lines(folder, "identity.txt") if line]
+    for line in found:
+        print(line)
+    for what in (f"{model} {dtype}" for model in ("gpt", "llama") for dtype in ("f32", "bf16", "f16", "f64")):
+        if not any(what + "," in line for line in found):
+            print(f"gradients, losses, masks, recompute on and off, graph on and off, {what}, not measured, at most 0, missed")
+
+
+def step_times(ours, theirs):
+    mine = {p: one(ours, "step_ms", policy=p, mode="graph") for p in POLICIES}
+    for mode, bound in (("eager", 0.8), ("compile", 1.0)):
+        peer = one(theirs, "step_ms", policy="none", mode=mode)
+        figure(f"step time over PyTorch's, {mode}" + pair(mine["none"], peer, "ms"), over(mine["none"], peer), "times", bound)
+    ratio = over(mine["full"], mine["none"])
+    figure("step time of full over none" + pair(mine["full"], mine["none"], "ms"), ratio, "times", 1.27)
+    for mode in ("eager", "compile"):
+        a, b = (one(theirs, "step_ms", policy=p, mode=mode) for p in ("full", "none"))
+        figure(f"step time of full over none, beside PyTorch's own, {mode}", ratio, "times", over(a, b))
+    figure("host time per step, graph launch", one(ours, "host_us", policy="none", mode="graph"), "us", 50)
+
+
+def memory(ours, theirs):
+    for policy in POLICIES:
+        a, b = (one(r, k, policy=policy, mode=m) for r, k, m in ((ours, "total_bytes", "graph"), (theirs, "peak_bytes", "eager")))
+        figure(f"peak memory over PyTorch's, {policy}" + pair(a, b, "GB", 1e9), over(a, b), "times", 0.9)
+
+
+def utilisation(large):
+    policy = "selective:core_attn"
+    a, b = (one(large, k, policy=policy, mode="graph") for k in ("tflops", "ceiling_tflops"))
+    figure(f"model FLOP/s over the matmul ceiling, 1.5B parameters, {policy}" + pair(a, b, "TFLOP/s"), over(a, b, 100), "%", 50,
+           at_least=True)
+
+
+def kernels(folder):
+    found = [line for line in lines(folder, "kernels.txt") if line.endswith((", met", ", missed"))]
+    for line in found or ["bandwidth of the memory-bound kernels over a copy's, not measured, at least 80, missed"]:
+        print(line)
 
 
 def main():
-    ours, theirs, large = (rows(sys.argv[1], n) for n in ("steps.json", "pytorch.json", "steps-1.5b.json"))
-    graph = {p: one(ours, policy=p, mode="graph") for p in ("none", "full", "selective:core_attn")}
-    if graph["none"]:
-        for mode, bound in (("eager", 0.8), ("compile", 1.0)):
-            peer = one(theirs, policy="none", mode=mode)
-            if peer:
-                figure(f"step time over PyTorch's, {mode} ({graph['none']['step_ms']:.1f} and {peer['step_ms']:.1f} ms)",
-                       graph["none"]["step_ms"] / peer["step_ms"], "times", bound)
-        figure("host time per step, graph launch", graph["none"]["host_us"], "us", 50)
-    if graph["none"] and graph["full"]:
-        ratio = graph["full"]["step_ms"] / graph["none"]["step_ms"]
-        figure("step time of full over none", ratio, "times", 1.27)
-        for mode in ("eager", "compile"):
-            a, b = (one(theirs, policy=p, mode=mode) for p in ("full", "none"))
-            if a and b:
-                figure(f"the same, beside PyTorch's own, {mode}", ratio, "times", a["step_ms"] / b["step_ms"])
-    for policy in ("none", "full"):
-        peer = one(theirs, policy=policy, mode="eager")
-        if graph[policy] and peer:
-            figure(f"peak memory over PyTorch's, {policy}", graph[policy]["total_bytes"] / peer["peak_bytes"], "times", 0.9)
-    for r in large[-1:]:
-        if r["ceiling_tflops"]:
-            figure(f"model FLOP/s over the matmul ceiling, 1.5B, {r['policy']} ({r['tflops']:.0f} of {r['ceiling_tflops']:.0f} TFLOP/s)",
-                   100 * r["tflops"] / r["ceiling_tflops"], "%", 50, at_least=True)
+    folder = sys.argv[1]
+    ours, theirs, large = (rows(folder, n) for n in ("steps.json", "pytorch.json", "steps-1.5b.json"))
+    identity(folder)
+    step_times(ours, theirs)
+    memory(ours, theirs)
+    utilisation(large)
+    kernels(folder)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,100 @@
 #!/usr/bin/env python3
 """A table of a REWIND_TRACE file: for each op and kind of step, its share of the time, operations and bytes per second.
 
-    trace_table.py trace.json
+    trace_table.py trace.json [--limits rows.json]
+
+A node's time is the median over the steps of the trace, so that the first, which loads and chooses, weighs nothing.
+
+With --limits, the JSON lines of a `train_step --ceiling` on the same device, one figure follows for each memory-bound op:
+its bytes per second, as its cost function counts them, over those of a plain copy. Memory-bound is what would take longer to
+move its bytes than to do its operations, both at the device's limits. What moves too little to leave the caches, or to
+outlast the start of a kernel, is left out.
 """
+import argparse
 import collections
 import json
+import statistics
 import sys
+
+LEAST_BYTES = 48e6
+LEAST_PERCENT = 80
+
+
+class Group:
+    """The nodes of one op and kind."""
+
+    def __init__(self):
+        self.nodes, self.us, self.flops, self.bytes, self.most = 0, 0.0, 0.0, 0.0, 0.0
+
+
+def read(path):
+    with open(path) as f:
+        text = f.read().rstrip()
+    if not text.endswith("]"):  # the program was cut off: all but the last, unfinished line
+        text = text[:text.rfind("\n")].rstrip().rstrip(",") + "\n]"
+    return [e for e in json.loads(text) if e.get("ph") == "X" and e["tid"] == 1]
+
+
+def group(steps):
+    """Nodes of one op, kind, call site and size are alike; a median of each, times how many there are."""
+    alike = collections.defaultdict(list)
+    for e in steps:
+        alike[e["name"], e["cat"], e["args"]["site"], e["args"]["flops"], e["args"]["bytes"]].append(e["dur"])
+    groups = collections.defaultdict(Group)
+    for (op, kind, _, flops, moved), durations in alike.items():
+        g, n = groups[op, kind], len(durations)
+        g.nodes += n
+        g.us += n * statistics.median(durations)
+        g.flops += n * flops
+        g.bytes += n * moved
+        g.most = max(g.most, moved)
+    return sorted(groups.items(), key=lambda item: -item[1].us)
+
+
+def table(groups):
+    total = sum(g.us for _, g in groups) or 1
+    print(f"{'op':28} {'kind':9} {'nodes':>6} {'time':>7} {'us each':>9} {'TFLOP/s':>8} {'GB/s':>7}")
+    for (op, kind), g in groups:
+        rate = (g.flops / g.us * 1e-6, g.bytes / g.us * 1e-3) if g.us else (0, 0)
+        print(f"{op:28} {kind:9} {g.nodes:6} {g.us / total:7.1%} {g.us / g.nodes:9.1f} {rate[0]:8.2f} {rate[1]:7.0f}")
+
+
+def bandwidth(name, gbs, copy):
+    percent = 100 * gbs / copy
+    print(f"bandwidth of {name} over a copy's ({gbs:.0f} and {copy:.0f} GB/s), {percent:.4g} %, at least {LEAST_PERCENT}, "
+          f"{'met' if percent >= LEAST_PERCENT else 'missed'}")
+
+
+def figures(groups, rows):
+    limits = [r for r in rows if r.get("copy_gbs") and r.get("ceiling_tflops")]
+    if not limits:
+        sys.exit("no copy_gbs and ceiling_tflops in the limits: was it train_step --ceiling?")
+    copy, top = limits[-1]["copy_gbs"], limits[-1]["ceiling_tflops"]
+    for (op, kind), g in groups:
+        memory_bound = g.bytes / (copy * 1e9) > g.flops / (top * 1e12)
+        if memory_bound and g.us and g.most >= LEAST_BYTES:
+            bandwidth(f"{op}, {kind}", g.bytes / g.us * 1e-3, copy)
+    if limits[-1].get("optimizer_gbs"):
+        bandwidth("adamw", limits[-1]["optimizer_gbs"], copy)
+
+
+def json_lines(path):
+    with open(path) as f:
+        return [json.loads(line) for line in f if line.startswith("{") and line.rstrip().endswith("}")]
 
 
 def main():
-    with open(sys.argv[1]) as f:
-        steps = [e for e in json.load(f) if e.get("ph") == "X" and e["tid"] == 1]
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("trace")
+    p.add_argument("--limits")
+    o = p.parse_args()
+    steps = read(o.trace)
     if not steps:
         sys.exit("no steps in the trace")
-    groups = collections.defaultdict(lambda: [0, 0.0, 0.0, 0.0])
-    for e in steps:
-        g = groups[e["name"], e["cat"]]
-        g[0] += 1
-        g[1] += e["dur"]
-        g[2] += e["args"]["flops"]
-        g[3] += e["args"]["bytes"]
-    total = sum(g[1] for g in groups.values())
-    print(f"{'op':28} {'kind':9} {'steps':>6} {'time':>7} {'us each':>9} {'TFLOP/s':>8} {'GB/s':>7}")
-    for (op, kind), (n, us, flops, moved) in sorted(groups.items(), key=lambda item: -item[1][1]):
-        rate = (flops / us * 1e-6, moved / us * 1e-3) if us else (0, 0)
-        print(f"{op:28} {kind:9} {n:6} {us / total:7.1%} {us / n:9.1f} {rate[0]:8.2f} {rate[1]:7.0f}")
-    print(f"{'all':28} {'':9} {len(steps):6} {1:7.1%} {total / len(steps):9.1f}")
+    groups = group(steps)
+    table(groups)
+    if o.limits:
+        figures(groups, json_lines(o.limits))
 
 
 if __name__ == "__main__":

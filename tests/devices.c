@@ -240,3 +240,17 @@ Test(devices, embedding_gradient)
         bench_close(&a), bench_close(&b);
     }
 }
+
+/* The driver's count sees what a context takes; a CPU has nobody who counts. */
+Test(devices, memory_in_use)
+{
+    const size_t bytes = (size_t)64 << 20;
+    struct bench b = bench_open(1, 1);
+    rw_memory before, after;
+    cr_assert_eq(rw_memory_stats(b.ctx, &before), RW_OK);
+    cr_assert_neq(rw_buffer(b.ctx, "large", RW_F32, RW_SHAPE((int64_t)(bytes / sizeof(float)))), NULL);
+    cr_assert_eq(rw_memory_stats(b.ctx, &after), RW_OK);
+    if (rw_context_device(b.ctx) == RW_DEVICE_CPU) cr_expect(before.device == 0 && after.device == 0);
+    else cr_expect_geq(after.device, before.device + bytes);
+    bench_close(&b);
+}

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 """bench/train_step in PyTorch on a GPU: whole training steps of the same model, eager and compiled, with
-torch.utils.checkpoint around each block (`full`) and with torch.compile's memory budget (`budget:FRACTION`).
+torch.utils.checkpoint around each block (`full`) or the attention (`selective:core_attn`), and with torch.compile's memory
+budget (`budget:FRACTION`, compiled only). `selective:core_attn` runs eagerly only.
 
 Prints the same JSON lines; `mode` is eager or compile. Times are CUDA-event times of forward, backward and a fused AdamW;
 `peak_bytes` is what the allocator had in use at most, `device_bytes` what the driver has lent.
 
     pytorch_gpu.py [--model gpt] [--preset gpt2-124m] [--batch 32] [--seq 1024] [--dtype bf16] [--steps 20] POLICY...
+
+--device cpu is for trying the script out: times are the host's, and bytes 0.
 """
 import argparse
 import json
 import statistics
+import time
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -30,13 +34,16 @@ def options():
     p.add_argument("--dropout", type=float, default=0.0)
     p.add_argument("--dtype", choices=DTYPES, default="bf16")
     p.add_argument("--steps", type=int, default=20)
+    p.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     p.add_argument("--mode", choices=("eager", "compile", "both"), default="both")
-    p.add_argument("policy", nargs="+", help="none, full, budget:FRACTION (compiled only)")
+    p.add_argument("policy", nargs="+", help="none, full, selective:core_attn, budget:FRACTION")
     return p.parse_args()
 
 
-def build(o):
+def build(o, policy):
     c = Config(o.model, o.preset, layers=o.layers, width=o.width, heads=o.heads, vocab=o.vocab, dropout=o.dropout, max_seq=o.seq)
+    if policy == "selective:core_attn":
+        c.run_core = lambda core, *qkv: checkpoint(core, *qkv, use_reentrant=False)
     torch.manual_seed(42)
     return c, Model(c).to(DTYPES[o.dtype])
 
@@ -61,45 +68,75 @@ def step_function(model, policy, compiled):
     return torch.compile(loss_of)
 
 
+class Clock:
+    """A stopwatch in the device's own queue."""
+
+    def __init__(self, device):
+        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device == "cuda" else None
+
+    def __enter__(self):
+        self.began = time.perf_counter()
+        if self.events:
+            self.events[0].record()
+        return self
+
+    def __exit__(self, *failure):
+        self.ms = 1e3 * (time.perf_counter() - self.began)
+        if self.events:
+            self.events[1].record()
+            torch.cuda.synchronize()
+            self.ms = self.events[0].elapsed_time(self.events[1])
+
+
+def memory(device):
+    """Bytes that the allocator had in use at most, and that the driver has lent."""
+    if device == "cpu":
+        return 0, 0
+    free, total = torch.cuda.mem_get_info()
+    return torch.cuda.max_memory_allocated(), total - free
+
+
 def train(o, policy, compiled):
-    c, model = build(o)
+    c, model = build(o, policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
     loss_of = step_function(model, policy, compiled)
-    generator = torch.Generator("cuda").manual_seed(1)
+    generator = torch.Generator(o.device).manual_seed(1)
     times, loss = [], None
     for step in range(o.steps + 3):
         batch = torch.randint(0, c.vocab, (2, o.batch, o.seq), generator=generator)
-        if step == 3:
+        if step == 3 and o.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(batch[0], batch[1])
-        loss.backward()
-        optimizer.step()
-        end.record()
-        torch.cuda.synchronize()
+        with Clock(o.device) as clock:
+            optimizer.zero_grad(set_to_none=True)
+            loss = loss_of(batch[0], batch[1])
+            loss.backward()
+            optimizer.step()
         if step >= 3:
-            times.append(begin.elapsed_time(end))
-    free, total = torch.cuda.mem_get_info()
-    return {"library": "pytorch " + torch.__version__, "device": torch.cuda.get_device_name(), "model": o.model,
+            times.append(clock.ms)
+    peak, lent = memory(o.device)
+    return {"library": "pytorch " + torch.__version__, "device": torch.cuda.get_device_name() if o.device == "cuda" else "cpu", "model": o.model,
             "preset": o.preset, "layers": c.layers, "width": c.width, "dtype": o.dtype, "batch": o.batch, "seq": o.seq,
             "dropout": o.dropout, "policy": policy, "mode": "compile" if compiled else "eager",
-            "step_ms": round(statistics.median(times), 3), "peak_bytes": torch.cuda.max_memory_allocated(),
-            "device_bytes": total - free, "loss": loss.item()}
+            "step_ms": round(statistics.median(times), 3), "peak_bytes": peak, "device_bytes": lent, "loss": loss.item()}
+
+
+def runs(o):
+    """Eager ones first: they are quick, and a run that is cut off loses compiled ones alone."""
+    for policy in o.policy:
+        if o.mode != "compile" and not policy.startswith("budget:"):
+            yield policy, False
+    for policy in o.policy:
+        if o.mode != "eager" and not policy.startswith("selective:"):
+            yield policy, True
 
 
 def main():
     o = options()
-    torch.set_default_device("cuda")
+    torch.set_default_device(o.device)
     torch.backends.cuda.matmul.allow_tf32 = False
-    for policy in o.policy:
-        for compiled in (False, True):
-            if (o.mode == "eager" and compiled) or (o.mode == "compile" and not compiled):
-                continue
-            if policy.startswith("budget:") and not compiled:
-                continue
-            print(json.dumps(train(o, policy, compiled)), flush=True)
+    for policy, compiled in runs(o):
+        print(json.dumps(train(o, policy, compiled)), flush=True)
+        if o.device == "cuda":
             torch.cuda.empty_cache()
 
 

@@ -15,7 +15,7 @@ rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory)
     *ret_memory = ctx->memory;
     ret_memory->plans = rw_plan_cache_bytes(&ctx->cache);
     for (const rw_tape *t = ctx->tapes; t; t = t->next) ret_memory->tape += tape_bytes(t);
-    return RW_OK;
+    return ctx->device->used ? ctx->device->used(ctx->device_state, &ret_memory->device) : RW_OK;
 }
 
 rw_status rw_tape_cost(rw_tape *t, rw_tensor *loss, rw_cost *ret_cost)
