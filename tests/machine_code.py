@@ -27,10 +27,12 @@ import sys
 # Kernels whose integers are added in any order: the sums are the same.
 ATOMICS = {'digest:digest_kernel', 'embedding_cuda:count_kernel'}
 
-# Kernels that may use the stack, and why.
-STACK = {
-    'rope_cuda:table_kernel': 'the reduction of large angles in sincos() of libdevice; one small launch per call',
-}
+# Kernels that may use the stack: how many of the instructions of the innermost loop around an access may be such
+# accesses, and why.
+STACK = [
+    (r'rope_cuda:table_kernel<.*>', 1, 'sincos() of libdevice, for large angles; one small launch per call'),
+    (r'attention_(mma|portable)_cuda:\w+<.*>', 0.01, 'all registers are taken: a word is put aside for a whole tile'),
+]
 
 # Bit-equal to the CPU, and without a division or a root, whose own code fuses.
 UNFUSED = ('random_cuda:dropout_kernel',)
@@ -94,7 +96,8 @@ STREAMS = [
 
 # What else there is, and why nothing is asked of its accesses.
 OTHERS = [
-    (r'attention(_mma)?_cuda:\w+<.*>', 'limited by arithmetic'),
+    (r'attention_(mma|portable)_cuda:\w+<.*>', 'limited by arithmetic'),
+    (r'attention_cuda:pack_kernel', 'operands that begin off an aligned address'),
     (r'matmul_cuda:tile_kernel<.*>', 'limited by arithmetic; for what cuBLASLt has no algorithm for'),
     (r'matmul_cuda:pack_kernel<.*>', 'operands that begin off an aligned address'),
     (r'\w+:map_elements<.*>', 'rows that do not divide into packs'),
@@ -142,6 +145,7 @@ class Kernel:
         self.widest = {'load': 0, 'store': 0}
         self.stores = collections.Counter()  # by bits
         self.opcodes = collections.Counter()
+        self.loops, self.spills = [], []  # addresses: (begin, end), and of accesses to local memory
         self.flight = 0
 
     @property
@@ -159,6 +163,16 @@ class Kernel:
         shared = {80: 164, 90: 228}.get(self.arch, 100) * 1024
         each = self.shared + (1024 if self.arch < 90 else 0)
         return min(65536 // per_warp // warps, 64 // warps, 32, shared // each if each else 32)
+
+    def spill_share(self):
+        """The greatest share of accesses to local memory in the innermost loop around one of them."""
+        share = 0
+        for spill in self.spills:
+            around = [(end - begin, begin, end) for begin, end in self.loops if begin <= spill <= end]
+            if around:
+                size, begin, end = min(around)
+                share = max(share, sum(begin <= s <= end for s in self.spills) / (size / 16 + 1))
+        return share
 
     def in_flight(self):
         return self.flight * self.threads * self.blocks()
@@ -178,7 +192,7 @@ def run(command, pattern=None):
 
 
 REGISTER = re.compile(r'\bR(\d+)\b')
-INSTRUCTION = re.compile(r'\s+/\*[0-9a-f]+\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);')
+INSTRUCTION = re.compile(r'\s+/\*([0-9a-f]+)\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);')
 MEMORY = {'LDG': 'load', 'LD': 'load', 'STG': 'store', 'ST': 'store'}
 ADDRESS_BITS = {'128': 128, '64': 64, 'U16': 16, 'S16': 16, 'U8': 8, 'S8': 8}
 
@@ -223,8 +237,13 @@ def read_instruction(kernel, flight, line):
     m = INSTRUCTION.match(line)
     if not m:
         return
-    predicate, opcode, operands = m.groups()
+    at, predicate, opcode, operands = m.groups()
     operation = opcode.split('.')[0]
+    here = int(at, 16)
+    if operation in ('LDL', 'STL'):
+        kernel.spills.append(here)
+    if operation == 'BRA' and (target := re.search(r'0x([0-9a-f]+)', operands)) and int(target[1], 16) < here:
+        kernel.loops.append((int(target[1], 16), here))
     kernel.opcodes[opcode] += 1
     if operation in MEMORY:
         kernel.widest[MEMORY[operation]] = max(kernel.widest[MEMORY[operation]], bits_of(opcode))
@@ -296,13 +315,13 @@ ARITHMETIC = re.compile(r'(FFMA|DFMA|HFMA2)(\.|$)')
 def faults_of(k):
     """What is wrong with a kernel, in words."""
     stream = next((s for s in STREAMS if s.pattern.fullmatch(k.id)), None)
-    spilled = sum(n for op, n in k.opcodes.items() if op.split('.')[0] in ('LDL', 'STL'))
     if any(FLOAT_ATOMIC.match(op) for op in k.opcodes):
         yield 'adds floats with atomics: the sum depends on the order of threads'
     elif any(ANY_ATOMIC.match(op) for op in k.opcodes) and k.base not in ATOMICS:
         yield 'uses atomics, and is not in ATOMICS'
-    if (k.stack or k.local or spilled) and k.base not in STACK:
-        yield f'{k.stack} bytes of stack, {spilled} accesses to local memory'
+    allowed = next((most for pattern, most, _ in STACK if re.fullmatch(pattern, k.id)), None)
+    if (k.stack or k.local or k.spills) and (allowed is None or k.spill_share() > allowed):
+        yield f'{k.stack} bytes of stack, {len(k.spills)} accesses to local memory, {k.spill_share():.1%} of a loop'
     if k.base in UNFUSED and any(ARITHMETIC.match(op) for op in k.opcodes):
         yield 'has fused multiply-adds'
     if not stream:
