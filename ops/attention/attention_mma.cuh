@@ -28,6 +28,7 @@ struct args {
     int heads, kv_heads, group, seq, kv_seq, reach, stat_rows, q_tiles, kv_tiles;
     float scale, scale_2, keep_factor; /* scale_2: scale * log2(e) */
     uint32_t threshold;
+    uint32_t keys[2 * RW_PHILOX_ROUNDS]; /* of dropout's rounds */
     device_ticket ticket;
 };
 
@@ -216,6 +217,48 @@ __device__ __forceinline__ void write_rows(uint16_t *to, int64_t row, int n, con
 /* ---- dropout ---- */
 
 /*
+ * Which of the four elements of a Philox block are kept, as bits: rw_philox() in 20 products and 20 exclusive ors,
+ * which is what dropout costs. The rounds' keys are arguments of the kernel, and three numbers are combined at a time:
+ * left to itself, the compiler makes 60 instructions of it.
+ */
+__device__ __forceinline__ uint32_t keep_of_block(const args &a, uint64_t block)
+{
+    uint32_t c[4] = { static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0 }, bits = 0;
+#pragma unroll
+    for (int round = 0; round < RW_PHILOX_ROUNDS; round++) {
+        const uint64_t p0 = static_cast<uint64_t>(RW_PHILOX_FACTOR_0) * c[0],
+                       p1 = static_cast<uint64_t>(RW_PHILOX_FACTOR_1) * c[2];
+        c[0] = exclusive_or(static_cast<uint32_t>(p1 >> 32), c[1], a.keys[2 * round]);
+        c[1] = static_cast<uint32_t>(p1);
+        c[2] = exclusive_or(static_cast<uint32_t>(p0 >> 32), c[3], a.keys[2 * round + 1]);
+        c[3] = static_cast<uint32_t>(p0);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) bits |= static_cast<uint32_t>(c[i] >= a.threshold) << i;
+    return bits;
+}
+
+/* Of four elements from `element` on, then of those `step` elements further, N times: four bits each. */
+template <int N>
+__device__ __forceinline__ uint32_t keep_of_each(const args &a, uint64_t first_block, uint64_t element, uint64_t step)
+{
+    uint32_t bits = 0;
+    if ((element | step) % 4 == 0) { /* a block each */
+        const uint64_t block = first_block + element / 4;
+#pragma unroll 4
+        for (int j = 0; j < N; j++) bits |= keep_of_block(a, block + j * (step / 4)) << 4 * j;
+    } else {
+#pragma unroll 1
+        for (int j = 0; j < N; j++, element += step) {
+            const uint64_t block = first_block + element / 4;
+            const uint32_t both = keep_of_block(a, block) | keep_of_block(a, block + 1) << 4;
+            bits |= (both >> element % 4 & 15) << 4 * j;
+        }
+    }
+    return bits;
+}
+
+/*
  * Scores of queries by keys. Four keys share a Philox block: of two neighbouring lanes the even one draws for row g,
  * the odd one for row g + 8, four bits per tile of 8 keys, and they exchange.
  * Bit 16 half + 4 (j % 4) + i of keep[j / 4]: row g + 8 half, key 8 j + 2 t + i.
@@ -225,9 +268,7 @@ __device__ __forceinline__ void draw(uint32_t (&keep)[N / 4], const args &a, uin
 {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, odd = t & 1;
     const uint64_t element = static_cast<uint64_t>((row + g + 8 * odd) * a.kv_seq + key + t / 2 * 4);
-    uint32_t mine = 0;
-#pragma unroll 4
-    for (int j = 0; j < N; j++) mine |= att_keep(a.ticket.seed, first_block, a.threshold, element + 8 * j) << 4 * j;
+    const uint32_t mine = keep_of_each<N>(a, first_block, element, 8);
     const uint32_t other = __shfl_xor_sync(ALL_LANES, mine, 1);
     const uint32_t low = (odd ? other : mine) >> 2 * odd, high = (odd ? mine : other) >> 2 * odd;
 #pragma unroll
@@ -248,11 +289,7 @@ __device__ __forceinline__ void draw_turned(uint32_t (&keep)[2], const args &a, 
 {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, e = g % 4;
     const uint64_t element = static_cast<uint64_t>((row + 2 * t + e % 2) * a.kv_seq + key + e / 2 * 8 + g / 4 * 4);
-    uint32_t mine = 0;
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        mine |= att_keep(a.ticket.seed, first_block, a.threshold, element + static_cast<uint64_t>(8 * j) * a.kv_seq)
-                << 4 * j;
+    const uint32_t mine = keep_of_each<4>(a, first_block, element, static_cast<uint64_t>(8) * a.kv_seq);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const uint32_t first = __shfl_sync(ALL_LANES, mine, (lane & ~12) | half << 3);

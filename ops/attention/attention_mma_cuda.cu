@@ -412,6 +412,10 @@ args args_of(const att_call &c, int q_rows, int kv_rows)
     a.keep_factor = static_cast<float>(c.keep_factor);
     a.threshold = c.threshold;
     a.ticket = c.ticket;
+    for (uint32_t i = 0; i < RW_PHILOX_ROUNDS; i++) {
+        a.keys[2 * i] = static_cast<uint32_t>(c.ticket.seed) + i * RW_PHILOX_KEY_0;
+        a.keys[2 * i + 1] = static_cast<uint32_t>(c.ticket.seed >> 32) + i * RW_PHILOX_KEY_1;
+    }
     return a;
 }
 

@@ -162,6 +162,8 @@ template <typename T> inline uint32_t pair_of(float low, float high)
 
 inline float power_of_two(float x) { return exp2f(x); }
 
+inline uint32_t exclusive_or(uint32_t a, uint32_t b, uint32_t c) { return a ^ b ^ c; }
+
 inline void store_shared(shared_address to, uint32_t x) { memcpy(to, &x, sizeof x); }
 
 inline pack<uint32_t> load_shared_16(shared_address from)
@@ -251,6 +253,14 @@ __device__ __forceinline__ float power_of_two(float x)
 {
     float r;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+/* One instruction. */
+__device__ __forceinline__ uint32_t exclusive_or(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0x96;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
     return r;
 }
 

@@ -15,17 +15,23 @@
 #define RW_PHILOX_FN static inline
 #endif
 
+#define RW_PHILOX_ROUNDS 10
+#define RW_PHILOX_FACTOR_0 0xD2511F53u
+#define RW_PHILOX_FACTOR_1 0xCD9E8D57u
+#define RW_PHILOX_KEY_0 0x9E3779B9u /* what the keys grow by from round to round */
+#define RW_PHILOX_KEY_1 0xBB67AE85u
+
 RW_PHILOX_FN void rw_philox_rounds(uint32_t c[4], uint32_t k0, uint32_t k1)
 {
-    for (int round = 0; round < 10; round++) {
-        const uint64_t p0 = (uint64_t)0xD2511F53u * c[0], p1 = (uint64_t)0xCD9E8D57u * c[2];
+    for (int round = 0; round < RW_PHILOX_ROUNDS; round++) {
+        const uint64_t p0 = (uint64_t)RW_PHILOX_FACTOR_0 * c[0], p1 = (uint64_t)RW_PHILOX_FACTOR_1 * c[2];
         const uint32_t c1 = c[1], c3 = c[3];
         c[0] = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
         c[1] = (uint32_t)p1;
         c[2] = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
         c[3] = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+        k0 += RW_PHILOX_KEY_0;
+        k1 += RW_PHILOX_KEY_1;
     }
 }
 
