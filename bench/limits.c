@@ -33,7 +33,8 @@ static rw_status time_products(rw_tape *t, rw_tensor *a, rw_tensor *b, double *r
 static rw_status time_size(rw_context *ctx, rw_dtype dtype, int64_t n, double *ret_ms)
 {
     rw_tape *t = NULL;
-    rw_tensor *const a = rw_buffer(ctx, "a", dtype, RW_SHAPE(n, n)), *const b = rw_buffer(ctx, "b", dtype, RW_SHAPE(n, n));
+    rw_tensor *const a = rw_buffer(ctx, "a", dtype, RW_SHAPE(n, n)), *const b = rw_buffer(ctx, "b", dtype,
+                                                                                          RW_SHAPE(n, n));
     rw_status status = a && b ? rw_init_normal(a, 0, 1) : rw_error_status(ctx);
     if (!status) status = rw_init_normal(b, 0, 1);
     if (!status) status = rw_tape_create(&t, ctx);

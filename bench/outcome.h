@@ -1,4 +1,5 @@
-/* What a run of training steps leaves behind, as digests: enough to compare two runs at every step without keeping either. */
+/* What a run of training steps leaves behind, as digests: enough to compare two runs at every step without keeping
+ * either. */
 #ifndef REWIND_BENCH_OUTCOME_H
 #define REWIND_BENCH_OUTCOME_H
 

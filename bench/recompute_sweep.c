@@ -171,11 +171,12 @@ static rw_status train(const struct sweep_options *o, const struct text *text, s
 
 static void print_header(const struct sweep_options *o)
 {
-    printf("%s, %d layers of width %d, %s, batch %d, %d threads on %s, %d steps; a plain matrix product reaches %.4g TFLOP/s\n",
-           model_name(o->model.kind), o->model.layers, o->model.width, rw_dtype_name(o->model.dtype), o->batch, o->threads,
-           o->device, o->steps, o->ceiling);
-    printf("%5s  %-32s %9s %6s %8s %6s %12s %12s %12s %12s %8s %9s  %s\n", "seq", "policy", "step ms", "ratio", "TFLOP/s",
-           "of it", "kept bytes", "peak bytes", "predicted", "in use", "replayed", "loss", "identical");
+    printf("%s, %d layers of width %d, %s, batch %d, %d threads on %s, %d steps; a plain matrix product reaches %.4g "
+           "TFLOP/s\n",
+           model_name(o->model.kind), o->model.layers, o->model.width, rw_dtype_name(o->model.dtype), o->batch,
+           o->threads, o->device, o->steps, o->ceiling);
+    printf("%5s  %-32s %9s %6s %8s %6s %12s %12s %12s %12s %8s %9s  %s\n", "seq", "policy", "step ms", "ratio",
+           "TFLOP/s", "of it", "kept bytes", "peak bytes", "predicted", "in use", "replayed", "loss", "identical");
     fflush(stdout);
 }
 
@@ -184,9 +185,9 @@ static void print_row(const struct sweep_options *o, const struct sweep_row *r)
     char device[24] = "-";
     if (r->device) snprintf(device, sizeof device, "%zu", r->device);
     if (isatty(2)) fprintf(stderr, "\r\033[K");
-    printf("%5d  %-32s %9.1f %6.3f %8.4g %5.1f%% %12zu %12zu %12zu %12s %8zu %9.5f  %s\n", r->seq, r->policy, r->step_ms,
-           r->ratio, r->tflops, sweep_utilisation(o, r), r->kept, r->peak, r->predicted, device, r->replayed, r->loss,
-           r->identical ? "yes" : "NO");
+    printf("%5d  %-32s %9.1f %6.3f %8.4g %5.1f%% %12zu %12zu %12zu %12s %8zu %9.5f  %s\n", r->seq, r->policy,
+           r->step_ms, r->ratio, r->tflops, sweep_utilisation(o, r), r->kept, r->peak, r->predicted, device,
+           r->replayed, r->loss, r->identical ? "yes" : "NO");
     fflush(stdout);
 }
 
@@ -204,8 +205,8 @@ static bool judge(struct sweep_row *r, const struct sweep_row *none)
 }
 
 /* All policies at one sequence length, against `none`, listed or not. */
-static rw_status sweep_seq(const struct sweep_options *o, const struct text *text, int seq, struct sweep_row *rows, int *n,
-                           bool *all_good)
+static rw_status sweep_seq(const struct sweep_options *o, const struct text *text, int seq, struct sweep_row *rows,
+                           int *n, bool *all_good)
 {
     struct sweep_row none = { .policy = "none", .seq = seq, .ratio = 1 };
     rw_status status = train(o, text, &none);

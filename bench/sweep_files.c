@@ -26,16 +26,18 @@ bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows
 {
     FILE *const f = sweep_open(o, "sweep.csv");
     if (!f) return false;
-    fprintf(f, "model,preset,device,dtype,threads,batch,seq,policy,step_ms,ratio,kept_bytes,peak_bytes,"
-               "predicted_peak_bytes,device_bytes,replayed_nodes,tflops,ceiling_tflops,utilisation_percent,loss,identical\n");
+    fprintf(
+        f,
+        "model,preset,device,dtype,threads,batch,seq,policy,step_ms,ratio,kept_bytes,peak_bytes,"
+        "predicted_peak_bytes,device_bytes,replayed_nodes,tflops,ceiling_tflops,utilisation_percent,loss,identical\n");
     for (int i = 0; i < n; i++) {
         const struct sweep_row *const r = &rows[i];
         fprintf(f, "%s,%s,%s,%s,%d,%d,%d,\"%s\",", model_name(o->model.kind), o->preset, o->device,
                 rw_dtype_name(o->model.dtype), o->threads, o->batch, r->seq, r->policy);
         fprintf(f, "%.3f,%.4f,%zu,%zu,%zu,", r->step_ms, r->ratio, r->kept, r->peak, r->predicted);
         if (r->device) fprintf(f, "%zu", r->device);
-        fprintf(f, ",%zu,%.5g,%.5g,%.2f,%.9g,%s\n", r->replayed, r->tflops, o->ceiling, sweep_utilisation(o, r), r->loss,
-                r->identical ? "true" : "false");
+        fprintf(f, ",%zu,%.5g,%.5g,%.2f,%.9g,%s\n", r->replayed, r->tflops, o->ceiling, sweep_utilisation(o, r),
+                r->loss, r->identical ? "true" : "false");
     }
     return sweep_close(f);
 }

@@ -48,11 +48,11 @@ static void read_cpu(char *cpu, size_t size)
 /* What the columns of rates and of memory mean. */
 static void describe_rates(FILE *f, const struct sweep_options *o)
 {
-    fprintf(f, "<h2>All rows</h2>\n<p class=\"soft\">TFLOP/s are the operations of one forward and one backward per second of a step: what is "
-               "replayed does not count. A plain product of square matrices reaches %.3g TFLOP/s on this device in this "
-               "type, measured in the same run; beside it stands the share of it that the step reaches. Peak is that of the "
-               "activations, by the plan; in use is what the device's driver counts, parameters, library and "
-               "everybody else included (\xe2\x80\x93 on a CPU).</p>\n", o->ceiling);
+    fprintf(f, "<h2>All rows</h2>\n<p class=\"soft\">TFLOP/s are the operations of one forward and one backward per "
+               "second of a step: what is replayed does not count. A plain product of square matrices reaches %.3g "
+               "TFLOP/s on this device in this type, measured in the same run: the ceiling. Peak is that of the "
+               "activations, by the plan; in use is what the device's driver counts, parameters, library and everybody "
+               "else included (\xe2\x80\x93 on a CPU).</p>\n", o->ceiling);
 }
 
 static void describe(FILE *f, const struct sweep_options *o)
@@ -65,7 +65,8 @@ static void describe(FILE *f, const struct sweep_options *o)
             o->device, o->threads);
     sweep_escape(f, cpu[0] ? cpu : "an unnamed processor");
     if (!uname(&u)) fprintf(f, ", %s %s", u.sysname, u.machine);
-    fprintf(f, ". Step time is that of forward and backward by the device's clock, the median of %d steps.<br><code>", o->steps);
+    fprintf(f, ". Step time is that of forward and backward by the device's clock, the median of %d steps.<br><code>",
+            o->steps);
     sweep_escape(f, o->command);
     fprintf(f, "</code></p>\n");
 }
@@ -88,7 +89,8 @@ static void table_row(FILE *f, const struct sweep_options *o, const struct sweep
     fprintf(f, "<tr%s><td>%d<td><code>", first ? " class=\"first\"" : "", r->seq);
     sweep_escape(f, r->policy);
     fprintf(f, "</code><td>%.1f<td>%.3f<td>%#.3g<td>%.1f<td>%.2f<td>%.2f<td>%.2f<td>", r->step_ms, r->ratio, r->tflops,
-            sweep_utilisation(o, r), (double)r->kept / 1048576, (double)r->peak / 1048576, (double)r->predicted / 1048576);
+            sweep_utilisation(o, r), (double)r->kept / 1048576, (double)r->peak / 1048576,
+            (double)r->predicted / 1048576);
     if (r->device) fprintf(f, "%.0f", (double)r->device / 1048576);
     else fputs("\xe2\x80\x93", f);
     fprintf(f, "<td>%zu<td>%.6f<td>%s</tr>\n", r->replayed, r->loss, r->identical ? "yes" : "<b>NO</b>");
@@ -98,7 +100,8 @@ static void table(FILE *f, const struct sweep_options *o, const struct sweep_row
 {
     fprintf(f, "<div class=\"wide\"><table>\n"
                "<tr><th>length<th>policy<th>step,<br>ms<th>ratio<th>TFLOP/s<th>%% of<br>ceiling<th>kept,<br>MiB"
-               "<th>peak,<br>MiB<th>predicted,<br>MiB<th>in use,<br>MiB<th>nodes<br>replayed<th>last<br>loss<th>identical</tr>\n");
+               "<th>peak,<br>MiB<th>predicted,<br>MiB<th>in use,<br>MiB<th>nodes<br>replayed<th>last<br>loss"
+               "<th>identical</tr>\n");
     for (int i = 0; i < n; i++) table_row(f, o, &rows[i], i && rows[i].seq != rows[i - 1].seq);
     fprintf(f, "</table></div>\n</body></html>\n");
 }

@@ -1,14 +1,16 @@
 /*
- * Whole training steps - gradients cleared, forward, replays, backward, optimizer - recorded each time and as a graph: the
- * device's time, the host's, memory as planned and as the driver sees it, and operations per second beside what a plain
- * matrix product reaches on the same device in the same run. Prints JSON lines.
+ * Whole training steps - gradients cleared, forward, replays, backward, optimizer - recorded each time and as a graph:
+ * the device's time, the host's, memory as planned and as the driver sees it, and operations per second beside what a
+ * plain matrix product reaches on the same device in the same run. Prints JSON lines.
  *
- *     train_step [--device cuda] [--model gpt] [--preset gpt2-124m] [--layers N --width N --heads N] [--vocab N] [--dtype bf16]
- *                [--batch 32] [--seq 1024] [--dropout P] [--steps 20] [--compare N] [--ceiling] POLICY...
+ *     train_step [--device cuda] [--model gpt] [--preset gpt2-124m] [--layers N --width N --heads N] [--vocab N]
+ *                [--dtype bf16] [--batch 32] [--seq 1024] [--dropout P] [--steps 20] [--compare N] [--ceiling]
+ *                POLICY...
  *
- * The bytes are compared too, of every policy and both ways, with the first row's: the losses of all steps, the gradients of
- * every N-th one (1 without --compare; they are read back outside the times), the parameters and the generator's state at the
- * end. A mask that differs shows in the gradients of its step. Exits with 1 when anything differs or a loss is not finite.
+ * The bytes are compared too, of every policy and both ways, with the first row's: the losses of all steps, the
+ * gradients of every N-th one (1 without --compare; they are read back outside the times), the parameters and the
+ * generator's state at the end. A mask that differs shows in the gradients of its step. Exits with 1 when anything
+ * differs or a loss is not finite.
  */
 #include "figure.h"
 #include "limits.h"
@@ -125,8 +127,8 @@ static void run_graph(struct training *r, struct row *row)
     rw_graph_destroy(&g);
 }
 
-/* Bytes per second (1e9) of the optimizer alone, once the bytes of the run are noted: parameters and states are read and
-   written, gradients read. */
+/* Bytes per second (1e9) of the optimizer alone, once the bytes of the run are noted: parameters and states are read
+   and written, gradients read. */
 static double optimizer_rate(struct training *r, const rw_memory *m)
 {
     enum { ROUNDS = 5 };
@@ -137,15 +139,20 @@ static double optimizer_rate(struct training *r, const rw_memory *m)
         must(r->m->ctx, rw_timer_end(r->m->ctx, &ms[i]), "rw_timer_end");
     }
     const double ms_each = median_of(ms, ROUNDS);
-    return ms_each > 0 ? 1e-6 * (2.0 * (double)m->parameters + 2.0 * (double)m->optimizer + (double)m->gradients) / ms_each : 0;
+    const double bytes = 2 * (double)m->parameters + 2 * (double)m->optimizer + (double)m->gradients;
+    return ms_each > 0 ? 1e-6 * bytes / ms_each : 0;
 }
 
 static struct row train(const struct options *o, struct model *m, const char *policy, bool graph)
 {
     rw_context *const ctx = m->ctx;
     const size_t n = (size_t)o->batch * (size_t)o->seq;
-    struct training r = { .o = o, .m = m, .tokens = malloc(n * sizeof(int32_t)), .targets = malloc(n * sizeof(int32_t)),
-                          .ms = calloc((size_t)o->steps + 1, sizeof(double)), .us = calloc((size_t)o->steps + 1, sizeof(double)) };
+    struct training r = { .o = o,
+                          .m = m,
+                          .tokens = malloc(n * sizeof(int32_t)),
+                          .targets = malloc(n * sizeof(int32_t)),
+                          .ms = calloc((size_t)o->steps + 1, sizeof(double)),
+                          .us = calloc((size_t)o->steps + 1, sizeof(double)) };
     struct row row = { 0 };
     if (!r.tokens || !r.targets || !r.ms || !r.us || !outcome_open(&row.outcome, o->steps)) die(NULL, "out of memory");
     rw_generator_set(ctx, (rw_generator_state){ .seed = 42 });
@@ -168,7 +175,8 @@ static struct row train(const struct options *o, struct model *m, const char *po
 }
 
 /* Against the first row; says what differs. */
-static bool judge(const struct options *o, const struct row *first, const struct row *r, const char *policy, const char *mode)
+static bool judge(const struct options *o, const struct row *first, const struct row *r, const char *policy,
+                  const char *mode)
 {
     char where[64];
     bool good = outcome_same(&first->outcome, &r->outcome, where, sizeof where);
@@ -190,20 +198,23 @@ static void print_row(const struct options *o, const char *policy, const char *m
                       const struct limits *top, bool identical)
 {
     const rw_memory *const m = &r->memory;
-    printf("{\"library\": \"rewind\", \"device\": \"%s\", \"model\": \"%s\", \"preset\": \"%s\", \"layers\": %d, \"width\": %d, "
+    printf("{\"library\": \"rewind\", \"device\": \"%s\", \"model\": \"%s\", \"preset\": \"%s\", \"layers\": %d, "
+           "\"width\": %d, "
            "\"dtype\": \"%s\", \"batch\": %d, \"seq\": %d, \"dropout\": %g, \"policy\": \"%s\", \"mode\": \"%s\", ",
            rw_device_name(o->device), model_name(o->model.kind), o->preset, o->model.layers, o->model.width,
            rw_dtype_name(o->model.dtype), o->batch, o->seq, (double)o->model.dropout, policy, mode);
-    printf("\"step_ms\": %.3f, \"host_us\": %.1f, \"kept_bytes\": %zu, \"peak_bytes\": %zu, \"predicted_peak_bytes\": %zu, "
-           "\"total_bytes\": %zu, \"device_bytes\": %zu, \"replayed_nodes\": %zu, ", r->step_ms, r->host_us, m->kept,
-           m->measured_peak, m->predicted_peak,
+    printf("\"step_ms\": %.3f, \"host_us\": %.1f, \"kept_bytes\": %zu, \"peak_bytes\": %zu, \"predicted_peak_bytes\": "
+           "%zu, "
+           "\"total_bytes\": %zu, \"device_bytes\": %zu, \"replayed_nodes\": %zu, ",
+           r->step_ms, r->host_us, m->kept, m->measured_peak, m->predicted_peak,
            m->parameters + m->gradients + m->optimizer + m->inputs + m->results + m->predicted_peak, m->device,
            r->cost.replayed_nodes);
-    printf("\"tflops\": %.5g, \"ceiling_tflops\": %.5g, \"optimizer_gbs\": %.5g, \"copy_gbs\": %.5g, ", rate(r), top->tflops,
-           r->optimizer_gbs, top->gbs);
+    printf("\"tflops\": %.5g, \"ceiling_tflops\": %.5g, \"optimizer_gbs\": %.5g, \"copy_gbs\": %.5g, ", rate(r),
+           top->tflops, r->optimizer_gbs, top->gbs);
     if (isfinite(r->outcome.losses[o->steps])) printf("\"loss\": %.9g, ", r->outcome.losses[o->steps]);
     else printf("\"loss\": null, ");
-    printf("\"steps\": %d, \"compared_every\": %d, \"identical\": %s}\n", o->steps, o->compare, identical ? "true" : "false");
+    printf("\"steps\": %d, \"compared_every\": %d, \"identical\": %s}\n", o->steps, o->compare,
+           identical ? "true" : "false");
     fflush(stdout);
 }
 
@@ -248,9 +259,10 @@ static void set_preset(struct options *o, const char *name)
 
 static int read_options(struct options *o, int argc, char **argv)
 {
-    static const struct option names[] = { { "device", 1, 0, 0 }, { "model", 1, 0, 0 },  { "preset", 1, 0, 0 },  { "layers", 1, 0, 0 },
-                                           { "width", 1, 0, 0 },  { "heads", 1, 0, 0 },  { "vocab", 1, 0, 0 },   { "dtype", 1, 0, 0 },
-                                           { "batch", 1, 0, 0 },  { "seq", 1, 0, 0 },    { "dropout", 1, 0, 0 }, { "steps", 1, 0, 0 },
+    static const struct option names[] = { { "device", 1, 0, 0 },  { "model", 1, 0, 0 },   { "preset", 1, 0, 0 },
+                                           { "layers", 1, 0, 0 },  { "width", 1, 0, 0 },   { "heads", 1, 0, 0 },
+                                           { "vocab", 1, 0, 0 },   { "dtype", 1, 0, 0 },   { "batch", 1, 0, 0 },
+                                           { "seq", 1, 0, 0 },     { "dropout", 1, 0, 0 }, { "steps", 1, 0, 0 },
                                            { "ceiling", 0, 0, 0 }, { "compare", 1, 0, 0 }, { 0 } };
     int c, i = 0;
     while ((c = getopt_long(argc, argv, "", names, &i)) != -1) {
@@ -311,7 +323,8 @@ int main(int argc, char **argv)
     struct row first = { 0 };
     bool all = true;
     if (o.ceiling) {
-        must(NULL, limit_matmul(&(rw_context_params){ .device = o.device }, o.model.dtype, &top.tflops), "the ceiling of products");
+        must(NULL, limit_matmul(&(rw_context_params){ .device = o.device }, o.model.dtype, &top.tflops),
+             "the ceiling of products");
         must(NULL, limit_copy(o.device, &top.gbs), "the ceiling of copies");
     }
     for (int i = n; i < argc; i++) all &= run_policy(&o, argv[i], &top, &first);

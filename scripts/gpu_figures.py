@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The figures promised for a GPU, from what scripts/gpu_check.sh wrote: name, value, bound, met or missed. One that cannot be
-computed, because its part failed or never ran, is printed too: not measured, missed.
+"""The figures promised for a GPU, from what scripts/gpu_check.sh wrote: name, value, bound, met or missed. One that
+cannot be computed, because its part failed or never ran, is printed too: not measured, missed.
 
     gpu_figures.py bench/results/DEVICE
 """
@@ -60,14 +60,16 @@ def identity(folder):
         print(line)
     for what in (f"{model} {dtype}" for model in ("gpt", "llama") for dtype in ("f32", "bf16", "f16", "f64")):
         if not any(what + "," in line for line in found):
-            print(f"gradients, losses, masks, recompute on and off, graph on and off, {what}, not measured, at most 0, missed")
+            print(f"gradients, losses, masks, recompute on and off, graph on and off, {what}, not measured, at most 0, "
+                  "missed")
 
 
 def step_times(ours, theirs):
     mine = {p: one(ours, "step_ms", policy=p, mode="graph") for p in POLICIES}
     for mode, bound in (("eager", 0.8), ("compile", 1.0)):
         peer = one(theirs, "step_ms", policy="none", mode=mode)
-        figure(f"step time over PyTorch's, {mode}" + pair(mine["none"], peer, "ms"), over(mine["none"], peer), "times", bound)
+        figure(f"step time over PyTorch's, {mode}" + pair(mine["none"], peer, "ms"), over(mine["none"], peer), "times",
+               bound)
     ratio = over(mine["full"], mine["none"])
     figure("step time of full over none" + pair(mine["full"], mine["none"], "ms"), ratio, "times", 1.27)
     for mode in ("eager", "compile"):
@@ -78,15 +80,16 @@ def step_times(ours, theirs):
 
 def memory(ours, theirs):
     for policy in POLICIES:
-        a, b = (one(r, k, policy=policy, mode=m) for r, k, m in ((ours, "total_bytes", "graph"), (theirs, "peak_bytes", "eager")))
+        a = one(ours, "total_bytes", policy=policy, mode="graph")
+        b = one(theirs, "peak_bytes", policy=policy, mode="eager")
         figure(f"peak memory over PyTorch's, {policy}" + pair(a, b, "GB", 1e9), over(a, b), "times", 0.9)
 
 
 def utilisation(large):
     policy = "selective:core_attn"
     a, b = (one(large, k, policy=policy, mode="graph") for k in ("tflops", "ceiling_tflops"))
-    figure(f"model FLOP/s over the matmul ceiling, 1.5B parameters, {policy}" + pair(a, b, "TFLOP/s"), over(a, b, 100), "%", 50,
-           at_least=True)
+    figure(f"model FLOP/s over the matmul ceiling, 1.5B parameters, {policy}" + pair(a, b, "TFLOP/s"), over(a, b, 100),
+           "%", 50, at_least=True)
 
 
 def kernels(folder):

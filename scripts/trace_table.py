@@ -5,10 +5,10 @@
 
 A node's time is the median over the steps of the trace, so that the first, which loads and chooses, weighs nothing.
 
-With --limits, the JSON lines of a `train_step --ceiling` on the same device, one figure follows for each memory-bound op:
-its bytes per second, as its cost function counts them, over those of a plain copy. Memory-bound is what would take longer to
-move its bytes than to do its operations, both at the device's limits. What moves too little to leave the caches, or to
-outlast the start of a kernel, is left out.
+With --limits, the JSON lines of a `train_step --ceiling` on the same device, one figure follows for each memory-bound
+op: its bytes per second, as its cost function counts them, over those of a plain copy. Memory-bound is what would take
+longer to move its bytes than to do its operations, both at the device's limits. What moves too little to leave the
+caches, or to outlast the start of a kernel, is left out.
 """
 import argparse
 import collections
@@ -61,8 +61,8 @@ def table(groups):
 
 def bandwidth(name, gbs, copy):
     percent = 100 * gbs / copy
-    print(f"bandwidth of {name} over a copy's ({gbs:.0f} and {copy:.0f} GB/s), {percent:.4g} %, at least {LEAST_PERCENT}, "
-          f"{'met' if percent >= LEAST_PERCENT else 'missed'}")
+    print(f"bandwidth of {name} over a copy's ({gbs:.0f} and {copy:.0f} GB/s), {percent:.4g} %, "
+          f"at least {LEAST_PERCENT}, {'met' if percent >= LEAST_PERCENT else 'missed'}")
 
 
 def figures(groups, rows):
@@ -88,7 +88,10 @@ def main():
     p.add_argument("trace")
     p.add_argument("--limits")
     o = p.parse_args()
-    steps = read(o.trace)
+    try:
+        steps = read(o.trace)
+    except (OSError, ValueError) as failure:
+        sys.exit(f"no trace: {failure}")
     if not steps:
         sys.exit("no steps in the trace")
     groups = group(steps)

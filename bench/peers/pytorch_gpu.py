@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """bench/train_step in PyTorch on a GPU: whole training steps of the same model, eager and compiled, with
-torch.utils.checkpoint around each block (`full`) or the attention (`selective:core_attn`), and with torch.compile's memory
-budget (`budget:FRACTION`, compiled only). `selective:core_attn` runs eagerly only.
+torch.utils.checkpoint around each block (`full`) or the attention (`selective:core_attn`, eager only), and with
+torch.compile's memory budget (`budget:FRACTION`, compiled only).
 
-Prints the same JSON lines; `mode` is eager or compile. Times are CUDA-event times of forward, backward and a fused AdamW;
+Prints the same JSON lines; `mode` is eager or compile. Times are CUDA-event times of forward, backward and fused AdamW;
 `peak_bytes` is what the allocator had in use at most, `device_bytes` what the driver has lent.
 
     pytorch_gpu.py [--model gpt] [--preset gpt2-124m] [--batch 32] [--seq 1024] [--dtype bf16] [--steps 20] POLICY...
@@ -41,7 +41,8 @@ def options():
 
 
 def build(o, policy):
-    c = Config(o.model, o.preset, layers=o.layers, width=o.width, heads=o.heads, vocab=o.vocab, dropout=o.dropout, max_seq=o.seq)
+    c = Config(o.model, o.preset, layers=o.layers, width=o.width, heads=o.heads, vocab=o.vocab, dropout=o.dropout,
+               max_seq=o.seq)
     if policy == "selective:core_attn":
         c.run_core = lambda core, *qkv: checkpoint(core, *qkv, use_reentrant=False)
     torch.manual_seed(42)
@@ -114,10 +115,12 @@ def train(o, policy, compiled):
         if step >= 3:
             times.append(clock.ms)
     peak, lent = memory(o.device)
-    return {"library": "pytorch " + torch.__version__, "device": torch.cuda.get_device_name() if o.device == "cuda" else "cpu", "model": o.model,
+    return {"library": "pytorch " + torch.__version__,
+            "device": torch.cuda.get_device_name() if o.device == "cuda" else "cpu", "model": o.model,
             "preset": o.preset, "layers": c.layers, "width": c.width, "dtype": o.dtype, "batch": o.batch, "seq": o.seq,
             "dropout": o.dropout, "policy": policy, "mode": "compile" if compiled else "eager",
-            "step_ms": round(statistics.median(times), 3), "peak_bytes": peak, "device_bytes": lent, "loss": loss.item()}
+            "step_ms": round(statistics.median(times), 3),
+            "peak_bytes": peak, "device_bytes": lent, "loss": loss.item()}
 
 
 def runs(o):

@@ -23,7 +23,8 @@ from pytorch_memory import Held
 from pytorch_models import PRESETS, Config, Model
 
 COLUMNS = ("model preset device dtype threads batch seq policy step_ms ratio kept_bytes peak_bytes "
-           "predicted_peak_bytes device_bytes replayed_nodes tflops ceiling_tflops utilisation_percent loss identical").split()
+           "predicted_peak_bytes device_bytes replayed_nodes tflops ceiling_tflops utilisation_percent loss "
+           "identical").split()
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
 POLICIES = {"none": lambda i, block, x: block(x),
             "full": lambda i, block, x: checkpoint(block, x, use_reentrant=False)}
