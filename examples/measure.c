@@ -16,7 +16,7 @@ static rw_tensor *record(rw_tape *t, rw_tensor *up, rw_tensor *down, int rows)
     rw_tensor *x = rw_randn(t, RW_F32, RW_SHAPE(rows, WIDTH));
     for (int l = 0; l < LAYERS; l++) {
         ckpt_begin(t, "block");
-        rw_tensor *const h = rw_gelu_tanh(t, rw_linear(t, x, up, RW_NONE));
+        rw_tensor *const h = rw_linear_gelu(t, x, up, RW_NONE);
         x = rw_add(t, x, rw_dropout(t, rw_linear(t, h, down, RW_NONE), 0.1f));
         ckpt_end(t);
     }

@@ -73,7 +73,7 @@ static rw_tensor *block(rw_tape *t, rw_tensor *x, int l, int batch, int seq, flo
     h = rw_linear(t, h, gpt.layer[l].proj, RW_NONE);
     x = rw_add(t, x, rw_dropout(t, h, dropout));
     h = rw_layernorm(t, x, gpt.layer[l].norm2_w, gpt.layer[l].norm2_b, 1e-5f);
-    h = rw_linear(t, rw_gelu_tanh(t, rw_linear(t, h, gpt.layer[l].up, RW_NONE)), gpt.layer[l].down, RW_NONE);
+    h = rw_linear(t, rw_linear_gelu(t, h, gpt.layer[l].up, RW_NONE), gpt.layer[l].down, RW_NONE);
     return rw_add(t, x, rw_dropout(t, h, dropout));
 }
 

@@ -58,8 +58,8 @@ static rw_tensor *block(rw_tape *t, const struct layer *p, rw_tensor *x)
     h = rw_dropout(t, rw_linear(t, a, p->proj_w, p->proj_b), 0.1f);
     x = rw_add(t, x, h);
     ckpt_begin(t, "mlp");
-    h = rw_linear(t, rw_layernorm(t, x, p->ln2_w, p->ln2_b, 1e-5f), p->up_w, p->up_b);
-    h = rw_linear(t, rw_gelu_tanh(t, h), p->down_w, p->down_b);
+    h = rw_linear_gelu(t, rw_layernorm(t, x, p->ln2_w, p->ln2_b, 1e-5f), p->up_w, p->up_b);
+    h = rw_linear(t, h, p->down_w, p->down_b);
     ckpt_end(t);
     return rw_add(t, x, rw_dropout(t, h, 0.1f));
 }

@@ -6,7 +6,7 @@
 static const char *const names[] = {
     "abs", "add", "add_scalar", "assign", "attention", "broadcast_to", "cast", "causal_softmax", "concat",
     "contiguous", "cross_entropy", "div", "dropout", "embedding", "exp", "gelu", "gelu_tanh", "layernorm",
-    "linear", "log", "log_softmax", "logsumexp", "matmul", "max", "maximum", "mean", "mse_loss", "mul", "neg",
+    "linear", "linear_gelu", "log", "log_softmax", "logsumexp", "matmul", "max", "maximum", "mean", "mse_loss", "mul", "neg",
     "permute", "pow_scalar", "rand", "randn", "relu", "reshape", "rmsnorm", "rope", "scale", "sigmoid",
     "silu", "slice", "softmax", "split", "sqrt", "sub", "sum", "sum_to", "swiglu", "tanh",
 };

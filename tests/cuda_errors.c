@@ -211,3 +211,46 @@ Test(cuda_errors, an_index_out_of_range_is_named_where_it_was_recorded)
     }
     bench_close(&b);
 }
+
+/* gelu(x w^T + bias) of bfloat16; one op or two. The caller frees. */
+static unsigned char *activation(struct bench *b, bool one_op, size_t *ret_bytes)
+{
+    const rw_generator_state start = { .seed = 4 };
+    rw_generator_set(b->ctx, start);
+    rw_tensor *const x = rw_randn(b->t, RW_BF16, RW_SHAPE(48, 32)), *const w = rw_randn(b->t, RW_BF16, RW_SHAPE(64, 32));
+    rw_tensor *const bias = rw_randn(b->t, RW_BF16, RW_SHAPE(64));
+    rw_tensor *const y = one_op ? rw_linear_gelu(b->t, x, w, bias) : rw_gelu_tanh(b->t, rw_linear(b->t, x, w, bias));
+    *ret_bytes = rw_tensor_bytes(y);
+    unsigned char *const bytes = malloc(*ret_bytes);
+    cr_assert_eq(rw_read(b->t, y, bytes, *ret_bytes), RW_OK, "%s", rw_error_message(b->ctx));
+    rw_tape_reset(b->t);
+    return bytes;
+}
+
+/*
+ * cuBLASLt has no algorithm with gelu behind the product: then the function is taken by our kernel, and for the rest of the
+ * context's life, though the library would have an answer, and another one each time.
+ */
+Test(cuda_errors, an_epilogue_that_the_library_does_not_have)
+{
+    for (int refused = 0; refused < 2; refused++) {
+        struct bench b = { 0 };
+        unsigned char *bytes[4];
+        size_t n;
+        cr_assert_eq(create(&b.ctx, RW_DEVICE_CUDA), RW_OK);
+        cr_assert_eq(rw_tape_create(&b.t, b.ctx), RW_OK);
+        bytes[0] = activation(&b, false, &n);
+        if (refused) cudasim_fail_call("cublasLtMatmulAlgoGetHeuristic", 1, 15 /* CUBLAS_STATUS_NOT_SUPPORTED */);
+        for (int i = 1; i < 4; i++) {
+            bytes[i] = activation(&b, true, &n);
+            cr_assert_eq(first_difference(bytes[i], bytes[1], n), -1, "run %d", i);
+            cudasim_clear_faults();
+            cudasim_set_blas_rotation(true);
+        }
+        cudasim_set_blas_rotation(false);
+        cr_assert_eq(first_difference(bytes[0], bytes[1], n) < 0, refused, "who takes the function shows");
+        for (int i = 0; i < 4; i++) free(bytes[i]);
+        bench_close(&b);
+        cr_assert_eq(cudasim_live_allocations(), 0);
+    }
+}

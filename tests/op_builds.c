@@ -105,6 +105,7 @@ B(matmul, rw_matmul(t, x[0], x[1]))
 /* keep: the sum lives on; else it dies here, and the result is written over it */
 B(matmul_add, rw_matmul_add_at(RW_HERE, t, c->keep ? x[0] : rw_scale(t, x[0], 1), x[1], x[2]))
 B(linear, rw_linear(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE))
+B(linear_gelu, rw_linear_gelu(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE))
 B(layernorm, rw_layernorm(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, (float)c->value))
 B(rmsnorm, rw_rmsnorm(t, x[0], x[1], (float)c->value))
 B(sum, rw_sum(t, x[0], c->axes, c->keep))

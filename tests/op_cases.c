@@ -196,15 +196,18 @@ static void add_products(void)
                    { { S(3, 8), OP_SLICED, 0 }, 65 }, { { S(0, 4), 0, 0 }, 3 },     { { S(7), 0, 0 }, 5 },
                    { { S(300, 96), 0, 0 }, 200 } };
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
-        for (int bias = 0; bias < 2; bias++) {
-            struct op_case *const c = next(OP_PRODUCTS, op_build_linear, OP_TERMS, 2 + bias);
+        for (int form = 0; form < 4; form++) {
+            const int bias = form & 1, gelu = form & 2;
+            struct op_case *const c = next(OP_PRODUCTS, gelu ? op_build_linear_gelu : op_build_linear,
+                                           gelu ? op_sizes_linear_gelu : OP_TERMS, 2 + bias);
             const rw_shape x = layers[i].x.shape;
             const int64_t in = x.dim[x.rank - 1];
             c->in[0] = layers[i].x;
             c->in[1].shape = S(layers[i].out, in), c->in[2].shape = S(layers[i].out);
-            op_count_linear(c);
+            if (gelu) op_count_linear_gelu(c);
+            else op_count_linear(c);
             c->large = rw_shape_numel(x) > 4096;
-            describe(c, "linear");
+            describe(c, gelu ? "linear_gelu" : "linear");
         }
 }
 

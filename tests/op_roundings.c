@@ -62,6 +62,16 @@ void op_count_linear(struct op_case *c)
     c->r[2].n = c->r[3].n = rows + 1;
 }
 
+/* The product, then the function; where they are two kernels, the product is stored between them. Each gradient goes through
+ * the product again, the slope, which is stored, and linear's own. */
+void op_count_linear_gelu(struct op_case *c)
+{
+    op_count_linear(c);
+    const int product = c->r[0].n;
+    c->r[0] = (struct roundings){ product + N_GELU_TANH, 1 };
+    for (int i = 1; i <= c->n; i++) c->r[i] = (struct roundings){ c->r[i].n + product + N_GELU_TANH_G, 2 };
+}
+
 /*
  * Over c elements: mean c + 1; the variance c + 4, halved by the root, and root and quotient: 1 / sqrt(var + eps) is
  * off by c / 2 + 4. y takes both. dx has that, xh twice (each 1.5 c + 6) and a mean. dweight: xh and the rows.

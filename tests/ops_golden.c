@@ -118,6 +118,8 @@ static const struct row rows[] = {
     COUNTED(matmul_transposed, matmul, product, .in = { { .layout = OP_TURNED }, { .layout = OP_TURNED } }),
     COUNTED(linear, linear, linear, ),
     COUNTED(linear_no_bias, linear, linear, ),
+    COUNTED(linear_gelu, linear_gelu, linear_gelu, ),
+    COUNTED(linear_gelu_no_bias, linear_gelu, linear_gelu, ),
     COUNTED(layernorm, layernorm, norm, .value = 1e-3),
     COUNTED(layernorm_no_bias, layernorm, norm, .value = 1e-3),
     COUNTED(rmsnorm, rmsnorm, norm, .value = 1e-3),

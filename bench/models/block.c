@@ -57,8 +57,10 @@ static rw_tensor *attention(const struct model *m, rw_tape *t, rw_tensor *x, con
 static rw_tensor *feed_forward(const struct model *m, rw_tape *t, rw_tensor *x, const struct model_layer *p)
 {
     ckpt_begin(t, "mlp");
-    rw_tensor *h = ckpt_name(t, rw_linear(t, x, p->up, p->up_bias), "ffn_up");
-    h = m->config.kind == MODEL_GPT ? rw_gelu_tanh(t, h) : rw_swiglu(t, rw_linear(t, x, p->gate, RW_NONE), h);
+    const bool gpt = m->config.kind == MODEL_GPT;
+    rw_tensor *h = gpt ? rw_linear_gelu(t, x, p->up, p->up_bias) : rw_linear(t, x, p->up, p->up_bias);
+    h = ckpt_name(t, h, "ffn_up");
+    if (!gpt) h = rw_swiglu(t, rw_linear(t, x, p->gate, RW_NONE), h);
     h = rw_linear(t, h, p->down, p->down_bias);
     ckpt_end(t);
     return rw_dropout(t, h, m->config.dropout);

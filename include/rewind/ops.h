@@ -136,6 +136,13 @@ RW_API rw_tensor *rw_matmul_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *
 RW_API rw_tensor *rw_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias);
 #define rw_linear(...) rw_linear_at(RW_HERE, __VA_ARGS__)
 
+/**
+ * rw_gelu_tanh(rw_linear(x, weight, bias)) as one op. On the CPU the same bytes as the two. On CUDA the function may be
+ * taken of the product before it is rounded; whether it is, follows from the product's shapes and type.
+ */
+RW_API rw_tensor *rw_linear_gelu_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias);
+#define rw_linear_gelu(...) rw_linear_gelu_at(RW_HERE, __VA_ARGS__)
+
 /* ----------------------------------------------------------------------------------------------------------------
  * Normalisation over the last axis. No statistics are kept: the backward takes them again from x.
  */

@@ -30,6 +30,8 @@ struct gemm {
     bool adds;       /* to the sum, before the one rounding */
     const void *sum; /* like c, and may be c */
     void *c;         /* dense [batch..., m, n] */
+    bool gelu;        /* on CUDA: gelu's tanh form of c is made too */
+    void *activation; /* like c */
     int batch_rank;
     int64_t batch[RW_MAX_RANK], n_batch;
 };

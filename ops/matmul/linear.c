@@ -1,9 +1,11 @@
-/* linear: x weight^T + bias, the bias added before the one rounding. */
+/* linear: x weight^T + bias, the bias added before the one rounding; linear_gelu: its gelu, and it. */
 #include "ops/kernels.h"
 #include "ops/matmul/gemm.h"
 #include "ops/matmul/matmul.h"
+#include "ops/pointwise/pointwise.h"
 #include "ops/util.h"
 
+/* Of one output, or of two that are alike: the activation and what it is taken of. */
 static rw_status check(rw_op_call *call)
 {
     RW_CHECK(rw_want_float(call, 0));
@@ -21,6 +23,7 @@ static rw_status check(rw_op_call *call)
     }
     rw_shape y = x;
     y.dim[y.rank - 1] = w.dim[0];
+    for (int i = 1; i < call->n_outputs; i++) RW_CHECK(rw_op_output(call, i, call->in[0].dtype, y));
     return rw_op_output(call, 0, call->in[0].dtype, y);
 }
 
@@ -29,17 +32,24 @@ static rw_op_cost cost(const rw_op_call *call)
     return (rw_op_cost){ 2.0 * (double)call->out[0].layout->numel * (double)call->in[1].layout->dim[1], rw_cost_bytes(call) };
 }
 
+static rw_op_cost cost_gelu(const rw_op_call *call)
+{
+    rw_op_cost c = cost(call);
+    c.flops += 8.0 * (double)call->out[0].layout->numel;
+    return c;
+}
+
 static size_t workspace(const rw_op_call *call, rw_device device)
 {
     struct gemm g;
     rw_gemm_of_linear(&g, call->in[0].layout, call->in[1].layout, call->n_inputs > 2, call->in[0].dtype);
+    g.gelu = call->n_outputs > 1;
     return rw_gemm_workspace(call, call->in, device, &g);
 }
 
-static rw_status grad(rw_grad_call *g)
+static rw_status grad_of(rw_grad_call *g, rw_tensor *dy)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const dy = rw_grad_upstream(g, 0);
     if (rw_grad_wanted(g, 0)) {
         rw_tensor *const x = rw_grad_input(g, 0), *const w = rw_grad_input(g, 1);
         rw_tensor *const dx = rw_matmul(t, rw_matrix_of_rows(t, dy), w);
@@ -56,13 +66,39 @@ static rw_status grad(rw_grad_call *g)
     return RW_OK;
 }
 
+static rw_status grad(rw_grad_call *g)
+{
+    return grad_of(g, rw_grad_upstream(g, 0));
+}
+
+/* Into the second output flows what a gradient of a gradient found: the slope is taken there. */
+static rw_status grad_gelu(rw_grad_call *g)
+{
+    rw_tensor *const dy = rw_grad_upstream(g, 0), *const more = rw_grad_upstream(g, 1);
+    rw_tensor *dz = dy ? rw_gelu_tanh_slope(g, rw_grad_output(g, 1), dy) : more;
+    if (dy && more) dz = rw_accumulate_at(RW_HERE, rw_grad_tape(g), dz, more);
+    return dz ? grad_of(g, dz) : rw_grad_set(g, 0, NULL);
+}
+
 RW_DECLARE_KERNELS(rw_linear)
+RW_DECLARE_KERNELS(rw_linear_gelu)
 const rw_op_def rw_op_linear = { .name = "linear", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1),
                                  .check = check, .kernel = RW_KERNELS(rw_linear), .grad = grad, .cost = cost,
                                  .workspace = workspace };
+
+static const rw_op_def rw_op_linear_gelu = { .name = "linear_gelu", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
+                                             .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
+                                             .kernel = RW_KERNELS(rw_linear_gelu), .grad = grad_gelu, .cost = cost_gelu,
+                                             .workspace = workspace };
 
 rw_tensor *rw_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
 {
     rw_tensor *const in[] = { x, weight, bias };
     return rw_apply_at(at, t, &rw_op_linear, in, bias == rw_none() ? 2 : 3, NULL, 0, NULL);
+}
+
+rw_tensor *rw_linear_gelu_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
+{
+    rw_tensor *const in[] = { x, weight, bias };
+    return rw_apply_at(at, t, &rw_op_linear_gelu, in, bias == rw_none() ? 2 : 3, NULL, 0, NULL);
 }

@@ -1,4 +1,4 @@
-/* CPU kernels of matmul, matmul_add and linear: the own loops of this instruction set, and the way to oneDNN (gemm.c). */
+/* CPU kernels of the products: the own loops of this instruction set, and the way to oneDNN (gemm.c). */
 #include "device/cpu/isa.h"
 #include "ops/matmul/gemm.h"
 #include "ops/vec_native.h"
@@ -87,14 +87,34 @@ rw_status RW_ISA_NAME(rw_matmul_add_cpu)(const rw_kernel *k)
     return rw_gemm_run(k, &g, tile);
 }
 
-rw_status RW_ISA_NAME(rw_linear_cpu)(const rw_kernel *k);
-rw_status RW_ISA_NAME(rw_linear_cpu)(const rw_kernel *k)
+/* Into output `to`. */
+static rw_status linear_to(const rw_kernel *k, int to)
 {
     struct gemm g;
-    rw_gemm_of_linear(&g, k->in[0].layout, k->in[1].layout, k->n_inputs > 2, k->out[0].dtype);
+    rw_gemm_of_linear(&g, k->in[0].layout, k->in[1].layout, k->n_inputs > 2, k->out[to].dtype);
     g.a.data = k->in[0].data;
     g.b.data = k->in[1].data;
     g.bias = k->n_inputs > 2 ? k->in[2].data : NULL;
-    g.c = k->out[0].data;
+    g.c = k->out[to].data;
     return rw_gemm_run(k, &g, tile);
+}
+
+rw_status RW_ISA_NAME(rw_linear_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_linear_cpu)(const rw_kernel *k)
+{
+    return linear_to(k, 0);
+}
+
+/* By the kernel of gelu_tanh itself: the bytes are those of the two ops. */
+rw_status RW_ISA_NAME(rw_gelu_tanh_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_linear_gelu_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_linear_gelu_cpu)(const rw_kernel *k)
+{
+    static const double no_constant;
+    rw_kernel gelu = *k;
+    gelu.attrs = &no_constant;
+    gelu.in = &k->out[1];
+    gelu.n_inputs = gelu.n_outputs = 1;
+    const rw_status status = linear_to(k, 1);
+    return status ? status : RW_ISA_NAME(rw_gelu_tanh_cpu)(&gelu);
 }

@@ -1,5 +1,5 @@
 /*
- * matmul, matmul_add and linear on CUDA: cuBLASLt where it has an algorithm, else tiles of our own. See gemm.h for what a product is.
+ * The products on CUDA: cuBLASLt where it has an algorithm, else tiles of our own. See gemm.h for what a product is.
  *
  * Which way is taken, and with which alignments, follows from shapes and strides alone.
  */
@@ -8,6 +8,8 @@
 
 extern "C" {
 #include "ops/matmul/gemm.h"
+
+rw_status rw_gelu_tanh_cuda(const rw_kernel *k);
 }
 
 #include <cstring>
@@ -74,6 +76,7 @@ enum reading { IN_PLACE, AS_IT_LIES, MADE_DENSE };
 
 struct plan {
     bool own;
+    bool gelu; /* by the library; else by a kernel after it */
     reading a, b, bias, sum;
     gemm g; /* as the library reads it */
     batch outer;
@@ -101,6 +104,15 @@ reading reading_of(const gemm &g, const gemm_operand &x, const rw_layout *l)
 size_t copy_bytes(const gemm &g, const gemm_operand &x, const rw_layout *l, reading r)
 {
     return r == MADE_DENSE ? static_cast<size_t>(aligned(x.pack_bytes)) : r == AS_IT_LIES ? span_bytes(g.dtype, l) : 0;
+}
+
+/*
+ * The library does not say how exactly it takes the function. That is no matter where the result is rounded to 16 bits, or
+ * float32 was given up by asking for TF32; else it is taken by our kernel, whose error is known.
+ */
+bool may_fuse(const rw_blaslt_product &q)
+{
+    return (rw_dtype_size(static_cast<rw_dtype>(q.dtype)) == 2 || q.tf32) && q.n % 8 == 0;
 }
 
 /* Layouts; NULL for what the product does not have. The buffers' addresses are multiples of 256. */
@@ -137,9 +149,15 @@ rw_status make_plan(rw_blaslt *lt, const gemm &g, const layouts &of, plan *p)
     q->bias = g.has_bias;
     q->adds = g.adds;
     bool has = false;
-    const rw_status status = rw_blaslt_query(lt, q, &has, &p->library_bytes);
+    q->gelu = g.gelu && may_fuse(*q);
+    rw_status status = rw_blaslt_query(lt, q, &has, &p->library_bytes);
+    if (!status && !has && q->gelu) {
+        q->gelu = 0;
+        status = rw_blaslt_query(lt, q, &has, &p->library_bytes);
+    }
     if (status) return status;
     p->own = !has;
+    p->gelu = q->gelu;
     if (!has) {
         p->g = g;
         p->library_bytes = 0;
@@ -283,11 +301,23 @@ template <typename T> rw_status run_library(const rw_kernel *k, const inputs &of
         x.a = a + at_a;
         x.b = b + at_b;
         x.sum = sum ? sum + at_c : nullptr;
-        x.c = static_cast<T *>(g.c) + at_c;
+        x.c = static_cast<T *>(p->gelu ? g.activation : g.c) + at_c;
+        x.aux = p->gelu ? static_cast<T *>(g.c) + at_c : nullptr;
         const rw_status status = rw_blaslt_run(lt, &p->product, &x, scratch, p->library_bytes);
         if (status) return status;
     }
     return rw_cuda_launched(k);
+}
+
+/* Of output 1, into output 0. */
+rw_status take_gelu(const rw_kernel *k)
+{
+    static const double no_constant = 0;
+    rw_kernel gelu = *k;
+    gelu.attrs = &no_constant;
+    gelu.in = &k->out[1];
+    gelu.n_inputs = gelu.n_outputs = 1;
+    return rw_gelu_tanh_cuda(&gelu);
 }
 
 rw_status run(const rw_kernel *k, gemm *g, const inputs &of)
@@ -299,14 +329,16 @@ rw_status run(const rw_kernel *k, gemm *g, const inputs &of)
     g->b.data = data(of.b);
     g->bias = data(of.bias);
     g->sum = data(of.sum);
-    g->c = k->out[0].data;
+    g->c = k->out[g->gelu ? 1 : 0].data;
+    g->activation = g->gelu ? k->out[0].data : nullptr;
     const layouts lie = { layout(of.a), layout(of.b), layout(of.bias), layout(of.sum) };
-    const rw_status status = make_plan(static_cast<const rw_cuda *>(k->device)->blaslt, *g, lie, &p);
+    rw_status status = make_plan(static_cast<const rw_cuda *>(k->device)->blaslt, *g, lie, &p);
     if (status) return status;
-    return with_float_type(g->dtype, [&](auto type) {
+    status = with_float_type(g->dtype, [&](auto type) {
         using T = decltype(type);
         return p.own ? run_own<T>(k, *g) : run_library<T>(k, of, *g, &p);
     });
+    return status || !g->gelu || p.gelu ? status : take_gelu(k);
 }
 
 } // namespace
@@ -338,5 +370,11 @@ extern "C" rw_status rw_linear_cuda(const rw_kernel *k)
     const bool bias = k->n_inputs > 2;
     gemm g;
     rw_gemm_of_linear(&g, k->in[0].layout, k->in[1].layout, bias, k->in[0].dtype);
+    g.gelu = k->n_outputs > 1;
     return run(k, &g, { 0, 1, bias ? 2 : -1, -1 });
+}
+
+extern "C" rw_status rw_linear_gelu_cuda(const rw_kernel *k)
+{
+    return rw_linear_cuda(k);
 }

@@ -130,7 +130,15 @@ RULE(sigmoid, &rw_op_sigmoid_backward, y, rw_mul(t, dy, rw_mul(t, y, one_minus(t
 RULE(relu, &rw_op_relu_backward, y, rw_take_at(RW_HERE, t, dy, rw_sign_at(RW_HERE, t, y)))
 RULE(silu, &rw_op_silu_backward, x, rw_mul(t, dy, silu_slope(t, x)))
 RULE(gelu, &rw_op_gelu_backward, x, rw_mul(t, dy, gelu_slope(t, x)))
-RULE(gelu_tanh, &rw_op_gelu_tanh_backward, x, rw_mul(t, dy, gelu_tanh_slope(t, x)))
+
+rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    if (!rw_grad_again(g)) return rw_pointwise_at(RW_HERE, t, &rw_op_gelu_tanh_backward, x, dy);
+    return rw_mul(t, dy, gelu_tanh_slope(t, x));
+}
+
+RULE(gelu_tanh, NULL, x, rw_gelu_tanh_slope(g, x, dy))
 
 #define UNARY_OP(NAME, GRAD, FLAGS)                                                                                       \
     RW_DECLARE_KERNELS(rw_##NAME)                                                                                         \

@@ -1,8 +1,8 @@
 /*
  * The choice of an algorithm. There are several with really different orders of summation, so that a product whose
  * algorithm changes between forward and replay gives other bytes. Which comes first follows from what cuBLASLt's choice
- * follows from: shapes, types, leading dimensions, transposes, epilogue, promised alignments, the alignment of the
- * bias' address, workspace; not from beta.
+ * follows from: shapes, types, leading dimensions, transposes, epilogue, promised alignments, the alignments of the
+ * bias' and of the auxiliary output's address, workspace; not from beta.
  */
 #include "blas.h"
 
@@ -82,6 +82,12 @@ static cublasStatus_t check_layout(const layout &l)
     return l.ld < static_cast<int64_t>(within) ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
 }
 
+/* -1: D's own. */
+static bool is_type(int32_t type, const layout &l)
+{
+    return type < 0 || static_cast<uint32_t>(type) == l.type;
+}
+
 static cublasStatus_t check_epilogue(const problem &p)
 {
     static const uint32_t known[] = { CUBLASLT_EPILOGUE_DEFAULT,   CUBLASLT_EPILOGUE_RELU,
@@ -99,6 +105,11 @@ static cublasStatus_t check_epilogue(const problem &p)
     if (e & 128 && !p.desc->aux) return CUBLAS_STATUS_INVALID_VALUE;
     if (e & 128 && p.desc->aux_ld % (e & (32 | 64) ? 8 : 128)) return CUBLAS_STATUS_INVALID_VALUE;
     if (e & 128 && p.desc->aux_ld < static_cast<int64_t>(p.d->rows)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (e & 128 && p.d->batch > 1 && p.desc->aux_stride < p.desc->aux_ld * static_cast<int64_t>(p.d->cols))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (e & (4 | 16 | 256 | 512) && !is_type(p.desc->bias_type, *p.d) && !is_type(p.desc->bias_type, *p.a))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (e & 128 && e & (32 | 64) && !is_type(p.desc->aux_type, *p.d)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (function && p.d->type == CUDA_R_64F) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (function && bias && p.d->order == CUBLASLT_ORDER_ROW) return CUBLAS_STATUS_NOT_SUPPORTED;
     return CUBLAS_STATUS_SUCCESS;
@@ -163,17 +174,25 @@ static uint64_t checksum(const cublasLtMatmulAlgo_t &packed)
     return h;
 }
 
-/* Words: 0 what made it, 1 id, 2 splits, 3 scheme, 4 promised alignments, 7 checksum. */
-static cublasLtMatmulAlgo_t pack(const algorithm &algo, const unsigned promised[4])
+/* What an address in a descriptor promises, 16 at most. */
+static unsigned address_alignment(uint64_t address)
+{
+    return static_cast<unsigned>((address | 16) & -(address | 16));
+}
+
+/* Words: 0 what made it, 1 id, 2 splits, 3 scheme, 4 promised alignments, 5 those of bias and aux, 7 checksum. */
+static cublasLtMatmulAlgo_t pack(const algorithm &algo, const unsigned promised[4], const matmul_desc *desc)
 {
     cublasLtMatmulAlgo_t packed = { { magic << 32 | CUBLAS_VERSION, static_cast<uint64_t>(algo.id),
                                       static_cast<uint64_t>(algo.splits), algo.scheme, 0, 0, 0, 0 } };
     for (int i = 0; i < 4; i++) packed.data[4] |= static_cast<uint64_t>(promised[i]) << (16 * i);
+    if (desc && desc->epilogue & 4) packed.data[5] |= address_alignment(desc->bias);
+    if (desc && desc->epilogue & 128) packed.data[5] |= static_cast<uint64_t>(address_alignment(desc->aux)) << 16;
     packed.data[7] = checksum(packed);
     return packed;
 }
 
-bool unpack(const cublasLtMatmulAlgo_t *packed, algorithm *algo, unsigned promised[4])
+bool unpack(const cublasLtMatmulAlgo_t *packed, algorithm *algo, unsigned promised[6])
 {
     if (!packed || packed->data[0] != (magic << 32 | CUBLAS_VERSION) || packed->data[7] != checksum(*packed))
         return false;
@@ -183,6 +202,7 @@ bool unpack(const cublasLtMatmulAlgo_t *packed, algorithm *algo, unsigned promis
         algo->splits = static_cast<int>(packed->data[2]);
         algo->scheme = static_cast<unsigned>(packed->data[3]);
         for (int i = 0; i < 4; i++) promised[i] = static_cast<unsigned>(packed->data[4] >> (16 * i) & 0xffff);
+        for (int i = 0; i < 2; i++) promised[4 + i] = static_cast<unsigned>(packed->data[5] >> (16 * i) & 0xffff);
         return algo->splits >= 1 && (algo->splits == 1 || known.splits > 1) &&
                (algo->splits == 1) == (algo->scheme == 0);
     }
@@ -202,7 +222,8 @@ static uint64_t signature(const problem &p, const preference &pref, const unsign
              { uint64_t(l->type), uint64_t(l->order), l->rows, l->cols, uint64_t(l->ld), uint64_t(l->batch) })
             h = mix(h, x);
     for (int i = 0; i < 4; i++) h = mix(h, std::min(alignment[i], 16u));
-    if (d.epilogue & 4) h = mix(h, (d.bias | 16) & -(d.bias | 16));
+    if (d.epilogue & 4) h = mix(h, address_alignment(d.bias));
+    if (d.epilogue & 128) h = mix(h, address_alignment(d.aux));
     return mix(h, pref.workspace);
 }
 
@@ -239,7 +260,7 @@ static int answer(const problem &p, const preference &pref, int requested, cubla
     int n = 0;
     for (; n < requested && n < static_cast<int>(found.size()); n++) {
         const algorithm &algo = *found[(first + static_cast<uint64_t>(n)) % found.size()];
-        results[n] = { pack(algo, pref.alignment), workspace_of(algo, p), CUBLAS_STATUS_SUCCESS, 1.0f, { 0, 0, 0, 0 } };
+        results[n] = { pack(algo, pref.alignment, p.desc), workspace_of(algo, p), CUBLAS_STATUS_SUCCESS, 1.0f, { 0, 0, 0, 0 } };
     }
     return n;
 }
@@ -320,7 +341,7 @@ cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType
     for (const algorithm &algo : algorithms) {
         if (algo.id != id) continue;
         const unsigned needed[4] = { algo.alignment, algo.alignment, algo.alignment, algo.alignment };
-        *packed = pack(algo, needed);
+        *packed = pack(algo, needed, nullptr);
         return CUBLAS_STATUS_SUCCESS;
     }
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -339,7 +360,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
         if (!blas_is_alive(object)) return CUBLAS_STATUS_INVALID_VALUE;
     const problem p = { operation, a, b, c, d };
     algorithm algo;
-    unsigned promised[4];
+    unsigned promised[6];
     if (!result || !unpack(packed, &algo, promised)) return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t s = check_problem(p);
     if (!s) s = check_algorithm(algo, p);
@@ -352,7 +373,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
                                                     size_t *written)
 {
     algorithm algo;
-    unsigned promised[4];
+    unsigned promised[6];
     if (!unpack(packed, &algo, promised)) return CUBLAS_STATUS_INVALID_VALUE;
     switch (attr) {
     case CUBLASLT_ALGO_CONFIG_ID: return give_attribute(static_cast<uint64_t>(algo.id), 4, buf, size, written);
@@ -388,7 +409,7 @@ cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *pac
                                                  size_t *written)
 {
     algorithm algo;
-    unsigned promised[4];
+    unsigned promised[6];
     if (!unpack(packed, &algo, promised)) return CUBLAS_STATUS_INVALID_VALUE;
     switch (attr) {
     case CUBLASLT_ALGO_CAP_SPLITK_SUPPORT: return give_attribute(algo.splits > 1, 4, buf, size, written);

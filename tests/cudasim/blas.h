@@ -80,7 +80,7 @@ uint64_t rows_of_a(const problem &p);
 uint64_t inner(const problem &p);
 size_t workspace_of(const algorithm &algo, const problem &p);
 /* Unpacks and proves: only what this library has made is an algorithm. */
-bool unpack(const cublasLtMatmulAlgo_t *packed, algorithm *algo, unsigned promised[4]);
+bool unpack(const cublasLtMatmulAlgo_t *packed, algorithm *algo, unsigned promised[6]); /* A, B, C, D, bias, aux */
 /* The first answer for the default preferences. */
 cublasStatus_t default_algorithm(const problem &p, cublasLtMatmulAlgo_t *packed);
 /* NOT_SUPPORTED when the algorithm cannot do the problem. */

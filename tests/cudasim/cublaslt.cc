@@ -177,6 +177,27 @@ static cublasStatus_t check_places(const product &p, bool reads_c)
     return p.c_ptr == p.d_ptr && same_places(p.c, p.d) ? CUBLAS_STATUS_SUCCESS : wrong("D overlaps C, and is not C");
 }
 
+/* What an epilogue reads and writes beside C and D. Bits of ReLU are left to the sanitizers. */
+static cublasStatus_t check_epilogue_operands(const product &p, unsigned bias_promised, unsigned aux_promised)
+{
+    const uint32_t e = p.desc.epilogue;
+    const auto wide = [&p](int32_t type) { return size_of_type(type < 0 ? p.d.type : static_cast<uint32_t>(type)); };
+    const size_t bias = p.d.rows * wide(p.desc.bias_type);
+    const auto bias_ptr = reinterpret_cast<const void *>(p.desc.bias), aux_ptr = reinterpret_cast<const void *>(p.desc.aux);
+    if (e & 4 && bias_promised && p.desc.bias % bias_promised) return wrong("the bias is not aligned as the choice was promised");
+    if (e & 4 && !is_device(bias_ptr, bias)) return wrong("the bias is not in one device allocation");
+    if (!(e & 128) || !(e & (32 | 64))) return CUBLAS_STATUS_SUCCESS;
+    const uint64_t last = static_cast<uint64_t>(p.d.batch - 1) * static_cast<uint64_t>(p.desc.aux_stride) +
+                          (p.d.cols - 1) * static_cast<uint64_t>(p.desc.aux_ld) + p.d.rows;
+    const size_t aux = last * wide(p.desc.aux_type);
+    if (aux_promised && p.desc.aux % aux_promised) return wrong("aux is not aligned as the choice was promised");
+    if (!is_device(aux_ptr, aux)) return wrong("aux is not in one device allocation");
+    if (overlap(aux_ptr, aux, p.d_ptr, extent(p.d)) || overlap(aux_ptr, aux, p.a_ptr, extent(p.a)) ||
+        overlap(aux_ptr, aux, p.b_ptr, extent(p.b)))
+        return wrong("aux overlaps A, B or D");
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 static cublasStatus_t check_workspace(const product &p, const problem &q, size_t given)
 {
     const size_t needed = workspace_of(p.algo, q);
@@ -203,12 +224,12 @@ static cublasStatus_t start_product(product *p, const cublasLtMatmulAlgo_t *algo
 {
     const problem q = { &p->desc, &p->a, &p->b, &p->c, &p->d };
     cublasLtMatmulAlgo_t chosen; /* what a call without an algorithm gets */
-    unsigned promised[4];
+    unsigned promised[6];
     cublasStatus_t s = check_problem(q);
     if (!s && !algo) s = default_algorithm(q, &chosen);
     if (s) return s;
     if (!unpack(algo ? algo : &chosen, &p->algo, promised)) return CUBLAS_STATUS_INVALID_VALUE;
-    if (!algo) promised[0] = promised[1] = promised[2] = promised[3] = p->algo.alignment;
+    if (!algo) promised[0] = promised[1] = promised[2] = promised[3] = p->algo.alignment, promised[4] = promised[5] = 1;
     s = check_algorithm(p->algo, q);
     const bool reads_c = p->desc.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE || p->beta != 0;
     if (!s && reads_c && !p->c_ptr) s = CUBLAS_STATUS_INVALID_VALUE;
@@ -217,6 +238,7 @@ static cublasStatus_t start_product(product *p, const cublasLtMatmulAlgo_t *algo
     if (!s && reads_c) s = check_operand("C", p->c_ptr, p->c, promised[2]);
     if (!s) s = check_operand("D", p->d_ptr, p->d, promised[3]);
     if (!s) s = check_places(*p, reads_c);
+    if (!s) s = check_epilogue_operands(*p, promised[4], promised[5]);
     if (!s) s = check_workspace(*p, q, workspace_size);
     if (s) return s;
     const auto copy = std::make_shared<product>(*p);

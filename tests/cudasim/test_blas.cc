@@ -461,6 +461,50 @@ Test(cudasim_blas, wrong_problems_are_refused)
     GIVES(ASK(), CUBLAS_STATUS_INVALID_VALUE);
 }
 
+Test(cudasim_blas, an_auxiliary_output_is_checked)
+{
+    setup s;
+    cublasLtMatmulHeuristicResult_t found[1];
+    int count;
+    cudasim_set_fatal(false);
+    s.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    s.make();
+    const auto set = [&s](cublasLtMatmulDescAttributes_t attr, const void *value, size_t size) {
+        OK(cublasLtMatmulDescSetAttribute(s.desc, attr, value, size));
+    };
+    for (int64_t ld : { int64_t(s.m) + 4, int64_t(s.m) - 8 }) { /* not a multiple of 8, and too short */
+        set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, 8);
+        GIVES(ASK(), CUBLAS_STATUS_INVALID_VALUE);
+    }
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &s.aux_ld, 8);
+    for (cublasLtMatmulDescAttributes_t attr : { CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE }) {
+        const int32_t half = CUDA_R_16F, own = CUDA_R_32F;
+        set(attr, &half, 4);
+        GIVES(ASK(), CUBLAS_STATUS_NOT_SUPPORTED);
+        set(attr, &own, 4);
+        OK(ASK());
+    }
+    char *const aux = (char *)s.aux_ptr, *const bias = (char *)s.bias_ptr;
+    const auto gives = [&](void *at_aux, void *at_bias, const char *why) {
+        set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &at_aux, 8);
+        set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at_bias, 8);
+        GIVES(s.run(&found[0].algo), CUBLAS_STATUS_INVALID_VALUE);
+        cr_assert(reported(why), "%s", cudasim_last_report());
+    };
+    gives(aux + 4, bias, "aux is not aligned as the choice was promised");
+    gives(aux + 1024, bias, "aux is not in one device allocation");
+    gives(s.d_ptr, bias, "aux is not in one device allocation");
+    gives(aux, bias + 4, "the bias is not aligned as the choice was promised");
+    gives(aux, bias + 128, "the bias is not in one device allocation");
+    int64_t ld = 32;
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, 8);
+    gives(s.d_ptr, bias, "aux overlaps A, B or D");
+    ld = s.aux_ld;
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, 8);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &s.aux_ptr, 8);
+    OK(s.run(&found[0].algo));
+}
+
 Test(cudasim_blas, workspaces_are_checked_and_spoiled)
 {
     setup s;

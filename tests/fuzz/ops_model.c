@@ -54,6 +54,18 @@ static void record_linear(struct fz_call *c)
     c->out[0] = rw_linear_at(c->at, c->t, c->in[0], c->in[1], c->s->n_in > 2 ? c->in[2] : RW_NONE);
 }
 
+static bool resolve_linear_gelu(const struct fz_program *p, struct fz_statement *s)
+{
+    if (!resolve_linear(p, s)) return false;
+    s->out[0].slope *= 1.2; /* gelu is a little steeper than 1 */
+    return true;
+}
+
+static void record_linear_gelu(struct fz_call *c)
+{
+    c->out[0] = rw_linear_gelu_at(c->at, c->t, c->in[0], c->in[1], c->s->n_in > 2 ? c->in[2] : RW_NONE);
+}
+
 /* The other factor: leading axes dropped or of extent 1, and now and then a transposed view of it. */
 static int choose_matmul(struct fz_generator *g, int op)
 {
@@ -309,6 +321,7 @@ static void record_dropout(struct fz_call *c)
 
 const struct fz_op fz_model_ops[] = {
     { "linear", 12, 0, 7, choose_linear, resolve_linear, record_linear, NULL },
+    { "linear_gelu", 6, 0, 7, choose_linear, resolve_linear_gelu, record_linear_gelu, NULL },
     { "matmul", 10, 0, 3, choose_matmul, resolve_matmul, record_matmul, "rw_matmul(t, $0, $1)" },
     { "layernorm", 7, 0, 7, choose_norm, resolve_norm, record_layernorm, NULL },
     { "rmsnorm", 6, 0, 3, choose_norm, resolve_norm, record_rmsnorm, "rw_rmsnorm(t, $0, $1, ~f)" },

@@ -115,7 +115,7 @@ static void print_expression(const struct printer *p, const struct fz_statement 
     const char *const name = fz_op(s->op)->name;
     if (fz_op(s->op)->text) {
         print_call(p, s);
-    } else if (!strcmp(name, "linear") || !strcmp(name, "layernorm")) {
+    } else if (!strncmp(name, "linear", 6) || !strcmp(name, "layernorm")) {
         fprintf(o, "rw_%s(t, ", name), print_operands(p, s, 0), fprintf(o, s->n_in < 3 ? ", RW_NONE" : "");
         if (name[1] == 'a') fprintf(o, ", "), print_number(o, s->f), fputc('f', o);
         fputc(')', o);

@@ -175,10 +175,10 @@ static bool drops(struct fz_program *p, int k)
 /* Fewer operands: a bias, a third piece. What an op can do without shows when it is resolved. */
 static bool operands(struct fz_program *p, int i)
 {
-    static const char *const names[] = { "linear", "layernorm", "concat", "rope", "rw_grad" };
-    static const int least[] = { 2, 2, 1, 1, 2 };
+    static const char *const names[] = { "linear", "linear_gelu", "layernorm", "concat", "rope", "rw_grad" };
+    static const int least[] = { 2, 2, 2, 1, 1, 2 };
     if (i >= p->n) return false;
-    for (int k = 0; k < 5; k++)
+    for (int k = 0; k < 6; k++)
         if (!p->s[i].dropped && is_named(p, i, names[k]) && p->s[i].n_in > least[k]) p->s[i].n_in--;
     return true;
 }

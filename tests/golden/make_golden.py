@@ -413,6 +413,23 @@ for variant, x in [("", spread), (".far", far)]:
     case("cast_f32" + variant, lambda x: x * x, [x])
     case("cast_f64" + variant, lambda x: x * x, [x])
 
+
+def linear_gelu(x, weight, *bias):
+    return F.gelu(F.linear(x, weight, *bias), approximate="tanh")
+
+
+def linear_gelu_sizes(w, y, x, weight, *bias):
+    """The function at what the product gives, whose own terms meet its slope, below 1.129, and the slope's, below 0.798."""
+    terms = F.linear(x.abs(), weight.abs(), *[b.abs() for b in bias])
+    dz = (w.abs() * (1 + slope(F.linear(x, weight, *bias)) + 0.798 * terms)).reshape(-1, weight.shape[0])
+    dx, dw = (dz @ weight.abs()).reshape(x.shape), dz.T @ x.abs().reshape(-1, x.shape[-1])
+    return (1.129 * terms, dx, dw, *([dz.sum(0)] if bias else []))
+
+
+case("linear_gelu", linear_gelu, [normal(2, 5, 33), normal(7, 33), normal(7)], sizes=linear_gelu_sizes)
+case("linear_gelu.wide", linear_gelu, [normal(6, 96), normal(40, 96, size=0.125), normal(40)], sizes=linear_gelu_sizes)
+case("linear_gelu_no_bias", linear_gelu, [normal(3, 19), normal(16, 19, size=0.25)], sizes=linear_gelu_sizes)
+
 path = pathlib.Path(__file__).with_name("ops.golden")
 path.write_bytes(out)
 print(path.name, len(out), "bytes")

@@ -141,10 +141,35 @@ static rw_status make_layout(struct rw_blaslt *lt, cublasLtMatrixLayout_t *ret, 
     return RW_OK;
 }
 
-static rw_status set_bias(struct rw_blaslt *lt, cublasLtMatmulDesc_t desc, const void *bias)
+/* What an epilogue reads and writes beside C and D. */
+static rw_status set_pointers(struct rw_blaslt *lt, const struct entry *e, const void *bias, const void *aux)
 {
-    TRY(MatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    if (e->product.bias) TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    if (e->product.gelu) TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux));
     return RW_OK;
+}
+
+static rw_status set_gelu(struct rw_blaslt *lt, const struct entry *e)
+{
+    const struct rw_blaslt_product *const p = &e->product;
+    const int64_t each = p->m * p->n;
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->n, sizeof p->n));
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, &each, sizeof each));
+    return RW_OK;
+}
+
+static rw_status set_epilogue(struct rw_blaslt *lt, const struct entry *e)
+{
+    static const cublasLtEpilogue_t epilogues[2][2] = { { CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS },
+                                                        { CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS } };
+    const struct rw_blaslt_product *const p = &e->product;
+    const cudaDataType_t type = data_type(p->dtype);
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogues[p->gelu][p->bias], sizeof epilogues[0][0]));
+    if (p->bias) TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
+    const rw_status status = p->gelu ? set_gelu(lt, e) : RW_OK;
+    if (status) return status;
+    /* The choice of an algorithm looks at the alignment of these addresses: let it be what the layouts promise. */
+    return set_pointers(lt, e, (const void *)(uintptr_t)(4096 + p->bias_align), (const void *)(uintptr_t)(4096 + p->c_align));
 }
 
 static rw_status make_desc(struct rw_blaslt *lt, struct entry *e)
@@ -155,13 +180,7 @@ static rw_status make_desc(struct rw_blaslt *lt, struct entry *e)
     TRY(MatmulDescCreate(&e->desc, compute_type(p), p->dtype == RW_F64 ? CUDA_R_64F : CUDA_R_32F));
     TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
-    if (!p->bias) return RW_OK;
-    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    const cudaDataType_t type = data_type(p->dtype);
-    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
-    /* The choice of an algorithm looks at the alignment of this address: let it be what the layout promises. */
-    return set_bias(lt, e->desc, (const void *)(uintptr_t)(4096 + p->bias_align));
+    return p->bias || p->gelu ? set_epilogue(lt, e) : RW_OK;
 }
 
 static rw_status make_descriptors(struct rw_blaslt *lt, struct entry *e)
@@ -306,7 +325,7 @@ rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p,
                                                                                      : &f[p->adds];
     struct entry *e;
     rw_status status = find(lt, p, &e);
-    if (!status && p->bias) status = set_bias(lt, e->desc, x->bias);
+    if (!status) status = set_pointers(lt, e, x->bias, x->aux);
     if (status) return status;
     if (!e->has) return RW_ERR_UNSUPPORTED;
     if (workspace_bytes < e->workspace)

@@ -16,7 +16,8 @@ extern "C" {
 
 /*
  * c[i] [m, n] = a[i] [m, k] b[i] [k, n] + bias [n] (+ sum[i], which lies like c and may be c). One stride of a and of b
- * is 1; c is dense. All bytes count: no padding.
+ * is 1; c is dense. With gelu, c is gelu's tanh form of that, taken before it is rounded, and aux, which lies like c, is
+ * that itself. All bytes count: no padding.
  */
 struct rw_blaslt_product {
     int64_t m, n, k;
@@ -27,12 +28,14 @@ struct rw_blaslt_product {
     int32_t bias;  /* 0 or 1 */
     int32_t tf32;  /* float32 through the tensor cores' 10-bit mantissas */
     int32_t adds;  /* 0 or 1: there is a sum */
+    int32_t gelu;  /* 0 or 1 */
+    int32_t unused;
 };
 
 /* Where they are. NULL for what the product does not have. */
 struct rw_blaslt_operands {
     const void *a, *b, *bias, *sum;
-    void *c;
+    void *c, *aux;
 };
 
 rw_status rw_blaslt_create(struct rw_blaslt **ret, struct rw_cuda *cuda);
