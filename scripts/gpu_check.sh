@@ -158,8 +158,8 @@ identity() {
     for model in gpt llama; do
         for dtype in f32 bf16 f16 f64; do
             limited 90 "$bench/train_step" --device cuda --model $model --preset tiny --layers 2 --dtype $dtype \
-                --batch 2 --seq 32 --dropout 0.1 --steps "$steps" none full selective:core_attn selective:mlp uniform:2 \
-                block:1 ops:linear,attention names:save=qkv,attn_out >"$out/identity-$model-$dtype.log" 2>&1 &
+                --batch 2 --seq 32 --dropout 0.1 --steps "$steps" none full selective:core_attn selective:mlp \
+                uniform:2 block:1 ops:linear,attention names:save=qkv,attn_out >"$out/identity-$model-$dtype.log" 2>&1 &
             pids[$model-$dtype]=$!
         done
     done
