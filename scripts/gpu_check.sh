@@ -102,7 +102,7 @@ tests() {
     : >"$out/tests.txt"
     passed=0 failed=0
     while read -r t; do
-        REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} REWIND_TEST_DEVICE=cuda \
+        REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} REWIND_TEST_DEVICE=cuda REWIND_TEST_LARGE=1 \
             limited 60 "$build/tests/$t" --tap --jobs 1 >"$out/$t.log" 2>&1 </dev/null
         status=$?
         ok=$(grep -c '^ok ' "$out/$t.log") bad=$(grep -c '^not ok ' "$out/$t.log")
@@ -111,7 +111,7 @@ tests() {
         echo "$t: $ok passed, $bad failed, exit status $status" | tee -a "$out/tests.txt"
         if [ "$bad" -gt 0 ]; then grep -v '^ok ' "$out/$t.log" | tail -25 | tee -a "$out/tests.txt"; fi
         rm -f "$out/$t.log"
-    done < <(grep -v -e cudasim_test "$build/tests/suites.txt")
+    done < <(grep -h -v -e cudasim_test -e sdpa_plans "$build/tests/suites.txt" "$build/tests/gpu_suites.txt")
     [ $((passed + failed)) -gt 0 ] || failed=1 # no suites: Criterion is missing
     echo "tests on the GPU: $passed passed, $failed failed" | tee -a "$out/tests.txt"
 }
