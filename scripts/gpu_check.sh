@@ -52,6 +52,9 @@ name=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1)
 [ -n "$name" ] || { echo "no GPU: nvidia-smi is missing, does not answer, or lists none" >&2; exit 2; }
 out=${REWIND_OUT:-$rewind_root/bench/results/$(tr 'A-Z ' 'a-z-' <<<"$name")}
 mkdir -p "$out" || exit 2
+# A whole run shows nothing of an earlier one, also when it ends early
+[ $# -gt 0 ] || rm -f "$out"/{machine,tests,sanitizer,identity,sweep,kernels,figures}.txt \
+    "$out"/sweep.{csv,json,html,svg} "$out"/{identity,steps,steps-1.5b,kernels,pytorch}.json
 
 PATH=$PATH:/usr/local/cuda/bin # nvcc and compute-sanitizer, where the toolkit is not in the path
 
