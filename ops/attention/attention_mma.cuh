@@ -116,6 +116,39 @@ __device__ __forceinline__ void product(float (&c)[M][N][4], shared_address x, i
     }
 }
 
+/* The left operand of a product, held in registers for many of them: rows of x from x_row on. */
+template <int D, int M>
+__device__ __forceinline__ void hold(uint32_t (&held)[D / 16][M][4], shared_address x, int x_row, lanes l)
+{
+#pragma unroll
+    for (int step = 0; step < D / 16; step++)
+#pragma unroll
+        for (int i = 0; i < M; i++) load_matrices(held[step][i], at<D>(x, x_row + i * 16, l.left, step));
+}
+
+/* product() of what is held. */
+template <typename T, int D, int M, int N>
+__device__ __forceinline__ void product_of_held(float (&c)[M][N][4], const uint32_t (&held)[D / 16][M][4],
+                                                shared_address y, int y_row, lanes l)
+{
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int j = 0; j < N; j++) c[i][j][0] = c[i][j][1] = c[i][j][2] = c[i][j][3] = 0;
+#pragma unroll
+    for (int step = 0; step < D / 16; step++)
+#pragma unroll
+        for (int j = 0; j < N; j += 2) {
+            uint32_t b[4];
+            load_matrices(b, at<D>(y, y_row + j * 8, l.right, step));
+#pragma unroll
+            for (int i = 0; i < M; i++) {
+                multiply<T>(c[i][j], held[step][i], b[0], b[1]);
+                multiply<T>(c[i][j + 1], held[step][i], b[2], b[3]);
+            }
+        }
+}
+
 /*
  * float16 has a small range, so what is rounded to it on its way into a product is brought there first. Probabilities
  * are kept times 2^LIFT: one of 2^-24 still has all its bits, and the scores' rounding would have to double a

@@ -277,12 +277,13 @@ __global__ void __launch_bounds__(query_tiles<D>::THREADS) queries_kernel(const 
 
 /*
  * 128 keys: 4 warps of 32 (d = 64: 65 KiB of shared memory, 255 registers, two blocks on a multiprocessor) or 8 warps
- * of 16 (d = 128: 97 KiB, 240 registers, one block). Tiles of queries come with their log-sum-exp and delta.
+ * of 16 (d = 128: 97 KiB, 255 registers, one block). Tiles of queries come with their log-sum-exp and delta.
  */
 template <int D> struct key_tiles {
     static constexpr int M = D == 64 ? 2 : 1, WARPS = 8 / M, THREADS = 32 * WARPS, ROWS = 128,
                          QUERIES = D == 64 ? 64 : 32, N = 4;
     template <bool DROP> static constexpr int UNROLL = D == 64 ? 2 : 4;
+    static constexpr bool HOLDS = D == 128; /* its keys in registers */
     static constexpr int K = 0, V = ROWS * D * 2, QDY = 2 * V, TILE = QUERIES * D * 2, STAT = 2 * TILE,
                          STEP = STAT + QUERIES * 8;
     static constexpr int SHARED = QDY + 2 * STEP;
@@ -334,8 +335,15 @@ __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args 
     float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {}, unit = UNIT_FIRST;
     fetch<D, S::ROWS, S::THREADS>(shared + S::K, rows_of(a.k, b, kv_head, a.kv_seq), first);
     fetch<D, S::ROWS, S::THREADS>(shared + S::V, rows_of(a.v, b, kv_head, a.kv_seq), first);
+    copy_commit();
     if (steps) fetch_queries<D>(shared + S::QDY, a, b, next_h, start * S::QUERIES);
     copy_commit();
+    uint32_t held[D / 16][M][4]; /* of d = 128 alone */
+    if (S::HOLDS) {
+        copy_wait<1>();
+        __syncthreads();
+        hold<D, M>(held, shared + S::K, own, l);
+    }
     for (int step = 0; step < steps; step++) {
         const int here = S::QDY + step % 2 * S::STEP, h = next_h, tile = next_tile;
         if (++next_tile == end) next_tile = start, next_h++;
@@ -355,7 +363,8 @@ __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args 
 #pragma unroll
             for (int i = 0; DROP && i < M; i++)
                 draw_turned(keep[i], a, first_block, static_cast<int64_t>(b * a.heads + h) * a.seq + row, key + i * 16);
-            product<T, D, S::template UNROLL<DROP>>(s, shared + S::K, own, shared + here, part, l);
+            if (S::HOLDS) product_of_held<T, D>(s, held, shared + here, part, l);
+            else product<T, D, S::template UNROLL<DROP>>(s, shared + S::K, own, shared + here, part, l);
             product<T, D, S::template UNROLL<DROP>>(ds, shared + S::V, own, shared + here + S::TILE, part, l);
             mask_turned(s, a, key, row);
 #pragma unroll
