@@ -217,7 +217,8 @@ static unsigned char *activation(struct bench *b, bool one_op, size_t *ret_bytes
 {
     const rw_generator_state start = { .seed = 4 };
     rw_generator_set(b->ctx, start);
-    rw_tensor *const x = rw_randn(b->t, RW_BF16, RW_SHAPE(48, 32)), *const w = rw_randn(b->t, RW_BF16, RW_SHAPE(64, 32));
+    rw_tensor *const x = rw_randn(b->t, RW_BF16, RW_SHAPE(48, 32));
+    rw_tensor *const w = rw_randn(b->t, RW_BF16, RW_SHAPE(64, 32));
     rw_tensor *const bias = rw_randn(b->t, RW_BF16, RW_SHAPE(64));
     rw_tensor *const y = one_op ? rw_linear_gelu(b->t, x, w, bias) : rw_gelu_tanh(b->t, rw_linear(b->t, x, w, bias));
     *ret_bytes = rw_tensor_bytes(y);
@@ -228,8 +229,8 @@ static unsigned char *activation(struct bench *b, bool one_op, size_t *ret_bytes
 }
 
 /*
- * cuBLASLt has no algorithm with gelu behind the product: then the function is taken by our kernel, and for the rest of the
- * context's life, though the library would have an answer, and another one each time.
+ * cuBLASLt has no algorithm with gelu behind the product: then the function is taken by our kernel, and for the rest of
+ * the context's life, though the library would have an answer, and another one each time.
  */
 Test(cuda_errors, an_epilogue_that_the_library_does_not_have)
 {

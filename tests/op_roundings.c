@@ -62,8 +62,10 @@ void op_count_linear(struct op_case *c)
     c->r[2].n = c->r[3].n = rows + 1;
 }
 
-/* The product, then the function; where they are two kernels, the product is stored between them. Each gradient goes through
- * the product again, the slope, which is stored, and linear's own. */
+/*
+ * The product, then the function; where they are two kernels, the product is stored between them. Each gradient goes
+ * through the product again, the slope, which is stored, and linear's own.
+ */
 void op_count_linear_gelu(struct op_case *c)
 {
     op_count_linear(c);

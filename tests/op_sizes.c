@@ -73,8 +73,8 @@ void op_sizes_gelu_tanh(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_t
 }
 
 /*
- * The function is taken of z = x weight^T + bias, which is off by some u |x| |weight|^T + u |bias|: weighed by the largest
- * slope, 1.129, in the result, and by the slope's largest slope, 0.798, in the gradient.
+ * The function is taken of z = x weight^T + bias, which is off by some u |x| |weight|^T + u |bias|: weighed by the
+ * largest slope, 1.129, in the result, and by the slope's largest slope, 0.798, in the gradient.
  */
 void op_sizes_linear_gelu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {

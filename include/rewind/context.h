@@ -18,6 +18,9 @@ typedef struct rw_context_params {
     rw_device device;
     uint64_t seed;   ///< key of the context's Philox generator
     int32_t threads; ///< CPU threads; 0: OMP_NUM_THREADS or all cores. No bit of any result depends on it.
+    /** CUDA: products of float32 may take their factors rounded to TF32, which keeps 10 bits of the fraction's 23, for
+        the tensor cores. Sums stay float32, replays the same bytes. The CPU ignores it. */
+    bool tf32;
 } rw_context_params;
 
 /**

@@ -11,11 +11,12 @@ static rw_status check(rw_op_call *call)
     RW_CHECK(rw_want_float(call, 0));
     for (int i = 1; i < call->n_inputs; i++) RW_CHECK(rw_want_same_dtype(call, 0, i));
     const rw_shape x = rw_in_shape(call, 0), w = rw_in_shape(call, 1);
-    if (call->n_inputs < 2 || call->n_inputs > 3) return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, weight and at most a bias");
+    if (call->n_inputs < 2 || call->n_inputs > 3) 
+        return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, weight and at most a bias");
     if (x.rank < 1 || w.rank != 2) return rw_op_error(call, RW_ERR_SHAPE, "x needs an axis and weight two: [out, in]");
     if (x.dim[x.rank - 1] != w.dim[1])
-        return rw_op_error(call, RW_ERR_SHAPE, "x has %lld features, weight [out, in] takes %lld", (long long)x.dim[x.rank - 1],
-                           (long long)w.dim[1]);
+        return rw_op_error(call, RW_ERR_SHAPE, "x has %lld features, weight [out, in] takes %lld",
+                           (long long)x.dim[x.rank - 1], (long long)w.dim[1]);
     if (call->n_inputs == 3) {
         const rw_shape bias = rw_in_shape(call, 2);
         if (bias.rank != 1 || bias.dim[0] != w.dim[0])
@@ -29,7 +30,8 @@ static rw_status check(rw_op_call *call)
 
 static rw_op_cost cost(const rw_op_call *call)
 {
-    return (rw_op_cost){ 2.0 * (double)call->out[0].layout->numel * (double)call->in[1].layout->dim[1], rw_cost_bytes(call) };
+    const double k = (double)call->in[1].layout->dim[1];
+    return (rw_op_cost){ 2 * k * (double)call->out[0].layout->numel, rw_cost_bytes(call) };
 }
 
 static rw_op_cost cost_gelu(const rw_op_call *call)
@@ -57,7 +59,8 @@ static rw_status grad_of(rw_grad_call *g, rw_tensor *dy)
     }
     if (rw_grad_wanted(g, 1)) {
         rw_tensor *const rows = rw_matrix_of_rows(t, dy);
-        RW_CHECK(rw_grad_set(g, 1, rw_matmul(t, rows ? rw_transpose(t, rows, 0, 1) : NULL, rw_matrix_of_rows(t, rw_grad_input(g, 0)))));
+        rw_tensor *const turned = rows ? rw_transpose(t, rows, 0, 1) : NULL;
+        RW_CHECK(rw_grad_set(g, 1, rw_matmul(t, turned, rw_matrix_of_rows(t, rw_grad_input(g, 0)))));
     }
     if (rw_grad_n_inputs(g) > 2 && rw_grad_wanted(g, 2)) {
         const rw_shape y = rw_tensor_shape(dy);
@@ -82,9 +85,9 @@ static rw_status grad_gelu(rw_grad_call *g)
 
 RW_DECLARE_KERNELS(rw_linear)
 RW_DECLARE_KERNELS(rw_linear_gelu)
-const rw_op_def rw_op_linear = { .name = "linear", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1),
-                                 .check = check, .kernel = RW_KERNELS(rw_linear), .grad = grad, .cost = cost,
-                                 .workspace = workspace };
+const rw_op_def rw_op_linear = { .name = "linear", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
+                                 .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
+                                 .kernel = RW_KERNELS(rw_linear), .grad = grad, .cost = cost, .workspace = workspace };
 
 static const rw_op_def rw_op_linear_gelu = { .name = "linear_gelu", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
                                              .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,

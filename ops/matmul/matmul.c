@@ -38,7 +38,8 @@ static rw_status check_add(rw_op_call *call)
     rw_shape c;
     RW_CHECK(check_product(call, 1, &c));
     RW_CHECK(rw_want_same_dtype(call, 0, 1));
-    if (!rw_shape_equal(c, rw_in_shape(call, 0))) return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the product's shape");
+    if (!rw_shape_equal(c, rw_in_shape(call, 0)))
+        return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the product's shape");
     return rw_op_output(call, 0, call->in[0].dtype, c);
 }
 
@@ -110,8 +111,8 @@ static rw_status grad_add(rw_grad_call *g)
 }
 
 RW_DECLARE_KERNELS(rw_matmul)
-const rw_op_def rw_op_matmul = { .name = "matmul", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS, .check = check,
-                                 .kernel = RW_KERNELS(rw_matmul), .grad = grad, .cost = cost,
+const rw_op_def rw_op_matmul = { .name = "matmul", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
+                                 .check = check, .kernel = RW_KERNELS(rw_matmul), .grad = grad, .cost = cost,
                                  .workspace = workspace };
 
 RW_DECLARE_KERNELS(rw_matmul_add)

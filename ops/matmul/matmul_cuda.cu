@@ -69,8 +69,8 @@ void describe_dense(gemm *g, gemm_operand *x, int64_t rows, int64_t cols)
 }
 
 /*
- * What the library reads of an operand. One that begins off an aligned address is copied as it lies: with its own alignment
- * it would get an algorithm of its own, and so other bits than the same numbers elsewhere (law 1).
+ * What the library reads of an operand. One that begins off an aligned address is copied as it lies: with its own
+ * alignment it would get an algorithm of its own, and so other bits than the same numbers elsewhere (law 1).
  */
 enum reading { IN_PLACE, AS_IT_LIES, MADE_DENSE };
 
@@ -81,7 +81,7 @@ struct plan {
     gemm g; /* as the library reads it */
     batch outer;
     rw_blaslt_product product;
-    size_t a_bytes, b_bytes, bias_bytes, library_bytes; /* a sum that begins off an aligned address is copied to c itself */
+    size_t a_bytes, b_bytes, bias_bytes, library_bytes; /* a sum that is not aligned is copied to c itself */
 
     size_t workspace() const { return a_bytes + b_bytes + bias_bytes + library_bytes; }
 };
@@ -107,8 +107,8 @@ size_t copy_bytes(const gemm &g, const gemm_operand &x, const rw_layout *l, read
 }
 
 /*
- * The library does not say how exactly it takes the function. That is no matter where the result is rounded to 16 bits, or
- * float32 was given up by asking for TF32; else it is taken by our kernel, whose error is known.
+ * The library does not say how exactly it takes the function. That is no matter where the result is rounded to 16 bits,
+ * or float32 was given up by asking for TF32; else it is taken by our kernel, whose error is known.
  */
 bool may_fuse(const rw_blaslt_product &q)
 {
@@ -120,7 +120,7 @@ struct layouts {
     const rw_layout *a, *b, *bias, *sum;
 };
 
-rw_status make_plan(rw_blaslt *lt, const gemm &g, const layouts &of, plan *p)
+rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan *p)
 {
     *p = {};
     p->g = g;
@@ -149,11 +149,12 @@ rw_status make_plan(rw_blaslt *lt, const gemm &g, const layouts &of, plan *p)
     q->bias = g.has_bias;
     q->adds = g.adds;
     bool has = false;
+    q->tf32 = g.dtype == RW_F32 && cuda->tf32;
     q->gelu = g.gelu && may_fuse(*q);
-    rw_status status = rw_blaslt_query(lt, q, &has, &p->library_bytes);
+    rw_status status = rw_blaslt_query(cuda->blaslt, q, &has, &p->library_bytes);
     if (!status && !has && q->gelu) {
         q->gelu = 0;
-        status = rw_blaslt_query(lt, q, &has, &p->library_bytes);
+        status = rw_blaslt_query(cuda->blaslt, q, &has, &p->library_bytes);
     }
     if (status) return status;
     p->own = !has;
@@ -194,7 +195,8 @@ __device__ int64_t start_of(const strided &s, int64_t item)
     return at;
 }
 
-template <typename T> __global__ void pack_kernel(const T *from, T *to, strided s, int64_t rows, int64_t cols, int64_t n)
+template <typename T>
+__global__ void pack_kernel(const T *from, T *to, strided s, int64_t rows, int64_t cols, int64_t n)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= n) return;
@@ -202,11 +204,12 @@ template <typename T> __global__ void pack_kernel(const T *from, T *to, strided 
     to[i] = from[start_of(s, item) + row * s.row + col * s.col];
 }
 
-template <typename T> void pack_operand(const rw_kernel *k, const gemm &g, const gemm_operand &x, void *to, int64_t rows, int64_t cols)
+template <typename T>
+void pack_operand(const rw_kernel *k, const gemm &g, const gemm_operand &x, void *to, int64_t rows, int64_t cols)
 {
     const int64_t n = g.n_batch * rows * cols;
-    RW_LAUNCH(pack_kernel<T>, blocks_for(n, 256), 256, 0, k, static_cast<const T *>(x.data), static_cast<T *>(to), strided_of(g, x),
-              rows, cols, n);
+    RW_LAUNCH(pack_kernel<T>, blocks_for(n, 256), 256, 0, k, static_cast<const T *>(x.data), static_cast<T *>(to),
+              strided_of(g, x), rows, cols, n);
 }
 
 /* ---- tiles of our own: any strides, k in one sequence ---- */
@@ -234,7 +237,8 @@ __global__ void tile_kernel(const T *a, const T *b, const T *bias, const T *sum,
             }
             __syncthreads();
             for (int l = 0; l < TILE; l++)
-                for (int r = 0; r < TILE / TILE_ROWS; r++) acc[r] += as[threadIdx.y + r * TILE_ROWS][l] * bs[l][threadIdx.x];
+                for (int r = 0; r < TILE / TILE_ROWS; r++)
+                    acc[r] += as[threadIdx.y + r * TILE_ROWS][l] * bs[l][threadIdx.x];
             __syncthreads();
         }
         for (int r = 0; r < TILE / TILE_ROWS; r++) {
@@ -253,9 +257,9 @@ template <typename T> rw_status run_own(const rw_kernel *k, const gemm &g)
     x.all = x.across * x.down * g.n_batch;
     if (!x.all) return RW_OK;
     const unsigned blocks = static_cast<unsigned>(x.all < MOST_BLOCKS ? x.all : MOST_BLOCKS);
-    RW_LAUNCH(tile_kernel<T>, blocks, dim3(TILE, TILE_ROWS), 0, k, static_cast<const T *>(g.a.data), static_cast<const T *>(g.b.data),
-              static_cast<const T *>(g.bias), static_cast<const T *>(g.sum), static_cast<T *>(g.c), strided_of(g, g.a),
-              strided_of(g, g.b), x);
+    RW_LAUNCH(tile_kernel<T>, blocks, dim3(TILE, TILE_ROWS), 0, k, static_cast<const T *>(g.a.data),
+              static_cast<const T *>(g.b.data), static_cast<const T *>(g.bias), static_cast<const T *>(g.sum),
+              static_cast<T *>(g.c), strided_of(g, g.a), strided_of(g, g.b), x);
     return rw_cuda_launched(k);
 }
 
@@ -264,7 +268,8 @@ template <typename T> rw_status run_own(const rw_kernel *k, const gemm &g)
 const void *copied_as_it_lies(const rw_kernel *k, int input, void *to)
 {
     const rw_view &x = k->in[input];
-    cudaMemcpyAsync(to, x.data, static_cast<size_t>(x.layout->span) * rw_dtype_size(x.dtype), cudaMemcpyDeviceToDevice, rw_stream(k));
+    const size_t bytes = static_cast<size_t>(x.layout->span) * rw_dtype_size(x.dtype);
+    cudaMemcpyAsync(to, x.data, bytes, cudaMemcpyDeviceToDevice, rw_stream(k));
     return to; /* a failure is seen by rw_cuda_launched() */
 }
 
@@ -332,7 +337,7 @@ rw_status run(const rw_kernel *k, gemm *g, const inputs &of)
     g->c = k->out[g->gelu ? 1 : 0].data;
     g->activation = g->gelu ? k->out[0].data : nullptr;
     const layouts lie = { layout(of.a), layout(of.b), layout(of.bias), layout(of.sum) };
-    rw_status status = make_plan(static_cast<const rw_cuda *>(k->device)->blaslt, *g, lie, &p);
+    rw_status status = make_plan(static_cast<const rw_cuda *>(k->device), *g, lie, &p);
     if (status) return status;
     status = with_float_type(g->dtype, [&](auto type) {
         using T = decltype(type);
@@ -347,7 +352,7 @@ extern "C" size_t rw_gemm_workspace_cuda(void *device, const gemm *g, const rw_d
 {
     plan p; /* a sum takes none */
     const layouts lie = { in[0].layout, in[1].layout, g->has_bias ? in[2].layout : nullptr, nullptr };
-    return make_plan(static_cast<const rw_cuda *>(device)->blaslt, *g, lie, &p) ? SIZE_MAX : p.workspace();
+    return make_plan(static_cast<const rw_cuda *>(device), *g, lie, &p) ? SIZE_MAX : p.workspace();
 }
 
 extern "C" rw_status rw_matmul_cuda(const rw_kernel *k)

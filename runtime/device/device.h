@@ -19,7 +19,7 @@ struct rw_device_fns {
     const char *name;
     size_t alignment; /* of every buffer in the arena */
     /* The private state that kernels find in rw_kernel.device. On failure `why` receives a text, or stays as it is. */
-    rw_status (*open)(void **ret_state, char *why, size_t size);
+    rw_status (*open)(void **ret_state, const rw_context_params *params, char *why, size_t size);
     void (*close)(void *state);
     /*
      * Around whatever is queued, or asked of the device's libraries, not by a function of this table: the device

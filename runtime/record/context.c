@@ -26,7 +26,7 @@ static const struct rw_device_fns *const devices[RW_DEVICE_COUNT] = {
 #endif
 };
 
-static rw_status open_kind(rw_context *ctx, rw_device kind, char *why, size_t size)
+static rw_status open_kind(rw_context *ctx, rw_device kind, const rw_context_params *params, char *why, size_t size)
 {
     if (!devices[kind]) {
         snprintf(why, size, "this build has no %s device", rw_device_name(kind));
@@ -34,25 +34,26 @@ static rw_status open_kind(rw_context *ctx, rw_device kind, char *why, size_t si
     }
     ctx->kind = kind;
     ctx->device = devices[kind];
-    return ctx->device->open(&ctx->device_state, why, size);
+    return ctx->device->open(&ctx->device_state, params, why, size);
 }
 
 /* AUTO is the fastest device of this build that answers. */
-static rw_status open_device(rw_context *ctx, rw_device asked)
+static rw_status open_device(rw_context *ctx, const rw_context_params *params)
 {
     char why[RW_MESSAGE_MAX];
-    if (asked != RW_DEVICE_AUTO) return open_kind(ctx, asked, why, sizeof why);
-    if (open_kind(ctx, RW_DEVICE_CUDA, why, sizeof why) == RW_OK) return RW_OK;
-    return open_kind(ctx, RW_DEVICE_CPU, why, sizeof why);
+    if (params->device != RW_DEVICE_AUTO) return open_kind(ctx, params->device, params, why, sizeof why);
+    if (open_kind(ctx, RW_DEVICE_CUDA, params, why, sizeof why) == RW_OK) return RW_OK;
+    return open_kind(ctx, RW_DEVICE_CPU, params, why, sizeof why);
 }
 
 rw_status rw_device_check(rw_device device, char *why, size_t size)
 {
+    const rw_context_params params = { .device = device };
     rw_context probe = { 0 };
     if (size) why[0] = '\0';
     if ((unsigned)device >= RW_DEVICE_COUNT) return RW_ERR_ARGUMENT;
     if (device == RW_DEVICE_AUTO) return RW_OK;
-    const rw_status status = open_kind(&probe, device, why, size);
+    const rw_status status = open_kind(&probe, device, &params, why, size);
     if (!status) probe.device->close(probe.device_state);
     return status;
 }
@@ -63,7 +64,7 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
     if (!ret_ctx || (unsigned)p.device >= RW_DEVICE_COUNT || p.threads < 0) return RW_ERR_ARGUMENT;
     rw_context *const ctx = rw_calloc(1, sizeof *ctx);
     if (!ctx) return RW_ERR_MEMORY;
-    const rw_status status = open_device(ctx, p.device);
+    const rw_status status = open_device(ctx, &p);
     if (status) {
         rw_free(ctx);
         return status;

@@ -260,7 +260,8 @@ static int answer(const problem &p, const preference &pref, int requested, cubla
     int n = 0;
     for (; n < requested && n < static_cast<int>(found.size()); n++) {
         const algorithm &algo = *found[(first + static_cast<uint64_t>(n)) % found.size()];
-        results[n] = { pack(algo, pref.alignment, p.desc), workspace_of(algo, p), CUBLAS_STATUS_SUCCESS, 1.0f, { 0, 0, 0, 0 } };
+        results[n] = { pack(algo, pref.alignment, p.desc), workspace_of(algo, p), CUBLAS_STATUS_SUCCESS, 1.0f,
+                       { 0, 0, 0, 0 } };
     }
     return n;
 }

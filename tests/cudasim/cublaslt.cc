@@ -183,8 +183,10 @@ static cublasStatus_t check_epilogue_operands(const product &p, unsigned bias_pr
     const uint32_t e = p.desc.epilogue;
     const auto wide = [&p](int32_t type) { return size_of_type(type < 0 ? p.d.type : static_cast<uint32_t>(type)); };
     const size_t bias = p.d.rows * wide(p.desc.bias_type);
-    const auto bias_ptr = reinterpret_cast<const void *>(p.desc.bias), aux_ptr = reinterpret_cast<const void *>(p.desc.aux);
-    if (e & 4 && bias_promised && p.desc.bias % bias_promised) return wrong("the bias is not aligned as the choice was promised");
+    const void *const bias_ptr = reinterpret_cast<const void *>(p.desc.bias);
+    const void *const aux_ptr = reinterpret_cast<const void *>(p.desc.aux);
+    if (e & 4 && bias_promised && p.desc.bias % bias_promised)
+        return wrong("the bias is not aligned as the choice was promised");
     if (e & 4 && !is_device(bias_ptr, bias)) return wrong("the bias is not in one device allocation");
     if (!(e & 128) || !(e & (32 | 64))) return CUBLAS_STATUS_SUCCESS;
     const uint64_t last = static_cast<uint64_t>(p.d.batch - 1) * static_cast<uint64_t>(p.desc.aux_stride) +

@@ -477,7 +477,8 @@ Test(cudasim_blas, an_auxiliary_output_is_checked)
         GIVES(ASK(), CUBLAS_STATUS_INVALID_VALUE);
     }
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &s.aux_ld, 8);
-    for (cublasLtMatmulDescAttributes_t attr : { CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE }) {
+    for (cublasLtMatmulDescAttributes_t attr : { CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE,
+                                                 CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE }) {
         const int32_t half = CUDA_R_16F, own = CUDA_R_32F;
         set(attr, &half, 4);
         GIVES(ASK(), CUBLAS_STATUS_NOT_SUPPORTED);

@@ -8,7 +8,7 @@
 
 #define CPU_ALIGNMENT 256
 
-static rw_status cpu_open(void **ret_state, char *why, size_t size)
+static rw_status cpu_open(void **ret_state, const rw_context_params *params, char *why, size_t size)
 {
     struct rw_cpu *const cpu = rw_calloc(1, sizeof *cpu);
     if (!cpu) return RW_ERR_MEMORY;

@@ -145,7 +145,8 @@ static rw_status make_layout(struct rw_blaslt *lt, cublasLtMatrixLayout_t *ret, 
 static rw_status set_pointers(struct rw_blaslt *lt, const struct entry *e, const void *bias, const void *aux)
 {
     if (e->product.bias) TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
-    if (e->product.gelu) TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux));
+    if (!e->product.gelu) return RW_OK;
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux));
     return RW_OK;
 }
 
@@ -160,16 +161,20 @@ static rw_status set_gelu(struct rw_blaslt *lt, const struct entry *e)
 
 static rw_status set_epilogue(struct rw_blaslt *lt, const struct entry *e)
 {
-    static const cublasLtEpilogue_t epilogues[2][2] = { { CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS },
-                                                        { CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS } };
+    static const cublasLtEpilogue_t epilogues[2][2] = {
+        { CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS },
+        { CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS },
+    };
     const struct rw_blaslt_product *const p = &e->product;
     const cudaDataType_t type = data_type(p->dtype);
-    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogues[p->gelu][p->bias], sizeof epilogues[0][0]));
+    const cublasLtEpilogue_t epilogue = epilogues[p->gelu][p->bias];
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     if (p->bias) TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
     const rw_status status = p->gelu ? set_gelu(lt, e) : RW_OK;
     if (status) return status;
     /* The choice of an algorithm looks at the alignment of these addresses: let it be what the layouts promise. */
-    return set_pointers(lt, e, (const void *)(uintptr_t)(4096 + p->bias_align), (const void *)(uintptr_t)(4096 + p->c_align));
+    return set_pointers(lt, e, (const void *)(uintptr_t)(4096 + p->bias_align),
+                        (const void *)(uintptr_t)(4096 + p->c_align));
 }
 
 static rw_status make_desc(struct rw_blaslt *lt, struct entry *e)

@@ -16,8 +16,8 @@ extern "C" {
 
 /*
  * c[i] [m, n] = a[i] [m, k] b[i] [k, n] + bias [n] (+ sum[i], which lies like c and may be c). One stride of a and of b
- * is 1; c is dense. With gelu, c is gelu's tanh form of that, taken before it is rounded, and aux, which lies like c, is
- * that itself. All bytes count: no padding.
+ * is 1; c is dense. With gelu, c is gelu's tanh form of that, taken before it is rounded,
+ * and aux, which lies like c, is that itself. All bytes count: no padding.
  */
 struct rw_blaslt_product {
     int64_t m, n, k;

@@ -27,6 +27,7 @@ struct rw_staging;
 struct rw_cuda {
     int ordinal;
     int capability; /* 90 for compute capability 9.0 */
+    bool tf32;      /* rw_context_params */
     cudaStream_t stream;
     /* What is added to the first block of every ticket: 0, but for a graph that is launched again. In device memory. */
     uint64_t *ticket_base;

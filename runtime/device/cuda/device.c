@@ -95,10 +95,11 @@ static void cuda_close(void *state)
     rw_free(cuda);
 }
 
-static rw_status cuda_open(void **ret_state, char *why, size_t size)
+static rw_status cuda_open(void **ret_state, const rw_context_params *params, char *why, size_t size)
 {
     struct rw_cuda *const cuda = rw_calloc(1, sizeof *cuda);
     if (!cuda) return RW_ERR_MEMORY;
+    cuda->tf32 = params->tf32;
     rw_status status = check_driver(cuda);
     if (!status) status = check_capability(cuda);
     if (!status) status = make_state(cuda);
