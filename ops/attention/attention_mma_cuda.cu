@@ -204,7 +204,7 @@ template <int D> struct query_tiles {
 };
 
 template <typename T, int D, bool DROP>
-__global__ void __launch_bounds__(query_tiles<D>::THREADS) queries_kernel(const args a)
+__global__ void __launch_bounds__(query_tiles<D>::THREADS, 2) queries_kernel(const args a)
 {
     using S = query_tiles<D>;
     constexpr int M = S::M, N = S::N;
