@@ -126,21 +126,22 @@ main() {
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
     if [ -z "$quick" ]; then
         check "headers: each alone, C11 and C++17" "$rewind_root/tests/headers.sh"
+        rewind_cuobjdump
         optional "machine code of the CUDA kernels" python3 "$rewind_root/tests/machine_code.py" "$REWIND_BUILD"
         check "install: programs outside the tree" "$rewind_root/tests/install.sh" "$REWIND_BUILD"
         check "examples: there are some" test -s "$REWIND_BUILD/examples/examples.txt"
         local e
         while read -r e; do check "example $e" "$REWIND_BUILD/examples/$e" --quick; done <"$REWIND_BUILD/examples/examples.txt"
         rewind_build "$REWIND_BUILD-asan" -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Db_lundef=false \
-            -Dcpu_isa=v3 -Dcuda=disabled -Dbench=false -Dexamples=false || { failed=$((failed + 1)); echo "FAILED  sanitizer build"; }
+            -Dc_args=-g1 -Dcpp_args=-g1 -Dcpu_isa=v3 -Dcuda=disabled -Dbench=false -Dexamples=false || { failed=$((failed + 1)); echo "FAILED  sanitizer build"; }
         # No suppressions: one for Criterion or libgomp hides every leak of ours in whatever they call
         export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:log_path=$log.report
         export ASAN_OPTIONS=detect_leaks=1:log_path=$log.report
         planted "asan sees planted leaks" 'planted/leak*' "leak_of_the_calling_thread leak_of_an_openmp_thread" \
             "$REWIND_BUILD-asan/tests/planted"
         REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} suites "asan " "$REWIND_BUILD-asan"
-        # These two repeat for long what the others run: the same kernels, thousands of times
-        simulated "asan " "$REWIND_BUILD-asan" "sim_identity sim_conformance_memory sim_ops_gradcheck sim_ops_reduce"
+        # These repeat for long what the others run: the same kernels, thousands of times
+        simulated "asan " "$REWIND_BUILD-asan" "sim_identity sim_conformance_memory sim_ops_gradcheck sim_ops_reduce sim_models"
     fi
     if [ -n "$tsan" ]; then
         rewind_build "$REWIND_BUILD-tsan" -Db_sanitize=thread -Dbuildtype=debugoptimized -Db_lundef=false -Dbench=false \

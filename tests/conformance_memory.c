@@ -319,11 +319,13 @@ struct held {
 static struct held trained_step(struct bench *b, const struct net *n, rw_adamw *opt, int step)
 {
     struct held h = { 0 };
+    float gain[8];
     rw_zero_grad(b->ctx);
     rw_tensor *const loss = net_loss(n, b->t, 4, step);
     if (step % 2) rw_item(b->t, loss);
     cr_assert_eq(rw_backward(b->t, loss), RW_OK, "%s", rw_error_message(b->ctx));
     cr_assert_eq(rw_adamw_step(opt), RW_OK);
+    cr_assert_eq(rw_read(NULL, n->gain[0], gain, sizeof gain), RW_OK); /* and so waits for what is queued */
     rw_memory_stats(b->ctx, &h.memory);
     rw_tape_reset(b->t);
     h.allocations = rw_alloc_live();

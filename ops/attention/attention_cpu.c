@@ -374,6 +374,7 @@ rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k)
 {
     struct att a = begin(k);
+    if (!a.e.d) return RW_OK;
     a.per_thread = rw_att_backward_elements(&a.e, k->out[0].dtype);
     const int64_t pairs = a.e.batch * a.e.kv_heads;
     const int64_t two = pairs * a.e.kv_blocks + a.e.batch * a.e.heads * a.e.q_blocks;

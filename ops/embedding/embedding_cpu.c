@@ -71,6 +71,7 @@ rw_status RW_ISA_NAME(rw_embedding_backward_cpu)(const rw_kernel *k)
     const int64_t n = k->in[1].layout->numel, rows = k->out[0].layout->dim[0], width = k->out[0].layout->dim[1];
     int32_t *const begin = k->workspace, *const token = begin + rows + 1;
     if (!in_range(index, n, rows)) return RW_ERR_ARGUMENT;
+    if (!width) return RW_OK;
     /* A counting sort: stable, so the tokens of a row stay in order. */
     memset(begin, 0, (size_t)(rows + 1) * sizeof *begin);
     for (int64_t i = 0; i < n; i++) begin[index[i]]++;

@@ -278,6 +278,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     if (s->capture) return here.give(spoil(s->capture, cudaErrorStreamCaptureUnsupported));
     if (const cudaError_t e = refuse_unsafe()) return here.give(e);
     if (s->last) finish(s->last);
+    forget_done();
     return here.give(broken);
 }
 

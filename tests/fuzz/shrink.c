@@ -13,6 +13,22 @@ typedef bool (*pass_fn)(struct fz_program *p, int k);
 
 /* Settings */
 
+static const char *const simple[] = { "full", "selective:a", "uniform:1", "block:1", "none" };
+#define SIMPLE (int)(sizeof simple / sizeof *simple)
+
+static int rank(const char *policy)
+{
+    int i = 0;
+    while (i < SIMPLE && strcmp(policy, simple[i])) i++;
+    return i;
+}
+
+/* Never a simpler one by a worse: the pass below would bring it back, and so on for ever. */
+static void copy_policy(char *to, const char *from)
+{
+    if (rank(from) <= rank(to)) memmove(to, from, FZ_POLICY);
+}
+
 static bool settings(struct fz_program *p, int k)
 {
     switch (k) {
@@ -23,8 +39,8 @@ static bool settings(struct fz_program *p, int k)
     case 4: p->mode = FZ_PLAIN; break;
     case 5: p->threads[0] = p->threads[1] = 1; break;
     case 6: p->threads[1] = p->threads[0]; break;
-    case 7: memcpy(p->policy[1], p->policy[0], FZ_POLICY); break;
-    case 8: memcpy(p->policy[0], p->policy[1], FZ_POLICY); break;
+    case 7: copy_policy(p->policy[1], p->policy[0]); break;
+    case 8: copy_policy(p->policy[0], p->policy[1]); break;
     default: return false;
     }
     return true;
@@ -33,12 +49,9 @@ static bool settings(struct fz_program *p, int k)
 /* The first of these that will do; a policy is not made worse again. */
 static bool policies(struct fz_program *p, int k)
 {
-    static const char *const simple[] = { "full", "selective:a", "uniform:1", "block:1", "none" };
-    char *const policy = p->policy[k / 5 % FZ_STEPS];
-    if (k >= 5 * FZ_STEPS) return false;
-    for (int i = 0; i <= k % 5; i++)
-        if (!strcmp(policy, simple[i])) return true;
-    strcpy(policy, simple[k % 5]);
+    char *const policy = p->policy[k / SIMPLE % FZ_STEPS];
+    if (k >= SIMPLE * FZ_STEPS) return false;
+    if (rank(policy) > k % SIMPLE) strcpy(policy, simple[k % SIMPLE]);
     return true;
 }
 
