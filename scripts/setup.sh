@@ -52,17 +52,3 @@ rewind_build() {
 rewind_setup() {
     rewind_install && rewind_configure "$REWIND_BUILD" && rewind_ninja "$REWIND_BUILD" "$@"
 }
-
-# rewind_cuobjdump: sets CUOBJDUMP to NVIDIA's reader of machine code: that of the toolkit, else PyPI's in the build's folder
-rewind_cuobjdump() {
-    local tools=$REWIND_BUILD/tools
-    CUOBJDUMP=$(command -v cuobjdump || find "$tools" -name cuobjdump -type f 2>/dev/null | head -1)
-    if [ -z "$CUOBJDUMP" ] && compgen -G "$REWIND_BUILD/*.cu.o" >/dev/null; then
-        echo "Installing with pip into $tools: nvidia-cuda-cuobjdump"
-        python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --target "$tools" \
-            'nvidia-cuda-cuobjdump>=13' 2>&1 | tail -1
-        CUOBJDUMP=$(find "$tools" -name cuobjdump -type f 2>/dev/null | head -1)
-    fi
-    [ -z "$CUOBJDUMP" ] || chmod +x "$CUOBJDUMP" 2>/dev/null
-    export CUOBJDUMP
-}

@@ -126,7 +126,6 @@ main() {
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
     if [ -z "$quick" ]; then
         check "headers: each alone, C11 and C++17" "$rewind_root/tests/headers.sh"
-        rewind_cuobjdump
         optional "machine code of the CUDA kernels" python3 "$rewind_root/tests/machine_code.py" "$REWIND_BUILD"
         check "install: programs outside the tree" "$rewind_root/tests/install.sh" "$REWIND_BUILD"
         check "examples: there are some" test -s "$REWIND_BUILD/examples/examples.txt"
