@@ -19,7 +19,8 @@ rewind_install() {
     [ ${#missing[@]} -eq 0 ] && return 0
     if [ "$(id -u)" -ne 0 ]; then
         sudo=sudo
-        command -v sudo >/dev/null || { echo "Missing, and no sudo here: apt-get install ${missing[*]}" >&2; return 1; }
+        command -v sudo >/dev/null ||
+            { echo "Missing, and no sudo here: apt-get install ${missing[*]}" >&2; return 1; }
     fi
     echo "Installing with apt: ${missing[*]}"
     $sudo apt-get update -qq &&
@@ -51,4 +52,20 @@ rewind_build() {
 # rewind_setup [TARGETS]: what is missing, and these targets in build/
 rewind_setup() {
     rewind_install && rewind_configure "$REWIND_BUILD" && rewind_ninja "$REWIND_BUILD" "$@"
+}
+
+# The disassembler of CUDA, which toolkits may come without, from PyPI into the build folder: CUOBJDUMP names it. Where
+# there are kernels to read; who needs it does without where there is no Python or no network.
+rewind_disassembler() {
+    local tools=$REWIND_BUILD/disassembler version=13.2.78
+    [ -n "$(find "$REWIND_BUILD" -name '*.cu.o' -print -quit)" ] || return 0
+    [ -n "${CUOBJDUMP:-}" ] || { command -v cuobjdump && command -v nvdisasm; } >/dev/null && return 0
+    if ! [ -d "$tools" ]; then
+        echo "Fetching cuobjdump and nvdisasm into $tools"
+        python3 -m pip install -q --no-deps --timeout 20 --retries 1 --target "$tools.part" \
+            "nvidia-cuda-cuobjdump==$version" "nvidia-cuda-nvdisasm==$version" >"$tools.log" 2>&1 &&
+            mv "$tools.part" "$tools" || { tail -2 "$tools.log"; return 0; }
+    fi
+    CUOBJDUMP=$(find "$tools" -type f -name cuobjdump)
+    export CUOBJDUMP
 }

@@ -99,8 +99,8 @@ suites() {
     while read -r t; do suite "$label$t" "$@" "$dir/tests/$t"; done <"$dir/tests/suites.txt"
 }
 
-# simulated LABEL DIR SKIPPED: the suites on the simulated CUDA device. Kernels run by fibers: fewer random programs. Queued work
-# waits until somebody waits for it: what is on a wrong stream, or read too early, shows.
+# simulated LABEL DIR SKIPPED: the suites on the simulated CUDA device. Kernels run by fibers: fewer random programs.
+# Queued work waits until somebody waits for it: what is on a wrong stream, or read too early, shows.
 simulated() {
     local label=$1 dir=$2 skipped=$3 t
     shift 3
@@ -126,13 +126,17 @@ main() {
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
     if [ -z "$quick" ]; then
         check "headers: each alone, C11 and C++17" "$rewind_root/tests/headers.sh"
+        rewind_disassembler
         optional "machine code of the CUDA kernels" python3 "$rewind_root/tests/machine_code.py" "$REWIND_BUILD"
         check "install: programs outside the tree" "$rewind_root/tests/install.sh" "$REWIND_BUILD"
         check "examples: there are some" test -s "$REWIND_BUILD/examples/examples.txt"
         local e
-        while read -r e; do check "example $e" "$REWIND_BUILD/examples/$e" --quick; done <"$REWIND_BUILD/examples/examples.txt"
+        while read -r e; do
+            check "example $e" "$REWIND_BUILD/examples/$e" --quick
+        done <"$REWIND_BUILD/examples/examples.txt"
         rewind_build "$REWIND_BUILD-asan" -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Db_lundef=false \
-            -Dc_args=-g1 -Dcpp_args=-g1 -Dcpu_isa=v3 -Dcuda=disabled -Dbench=false -Dexamples=false || { failed=$((failed + 1)); echo "FAILED  sanitizer build"; }
+            -Dc_args=-g1 -Dcpp_args=-g1 -Dcpu_isa=v3 -Dcuda=disabled -Dbench=false -Dexamples=false ||
+            { failed=$((failed + 1)); echo "FAILED  sanitizer build"; }
         # No suppressions: one for Criterion or libgomp hides every leak of ours in whatever they call
         export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:log_path=$log.report
         export ASAN_OPTIONS=detect_leaks=1:log_path=$log.report
@@ -140,11 +144,12 @@ main() {
             "$REWIND_BUILD-asan/tests/planted"
         REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} suites "asan " "$REWIND_BUILD-asan"
         # These repeat for long what the others run: the same kernels, thousands of times
-        simulated "asan " "$REWIND_BUILD-asan" "sim_identity sim_conformance_memory sim_ops_gradcheck sim_ops_reduce sim_models"
+        simulated "asan " "$REWIND_BUILD-asan" \
+            "sim_identity sim_conformance_memory sim_ops_gradcheck sim_ops_reduce sim_models"
     fi
     if [ -n "$tsan" ]; then
-        rewind_build "$REWIND_BUILD-tsan" -Db_sanitize=thread -Dbuildtype=debugoptimized -Db_lundef=false -Dbench=false \
-            -Dexamples=false -Dcpu_isa=v3 -Dcuda=disabled -Dcudasim=disabled -Dtsan_suites=true
+        rewind_build "$REWIND_BUILD-tsan" -Db_sanitize=thread -Dbuildtype=debugoptimized -Db_lundef=false \
+            -Dbench=false -Dexamples=false -Dcpu_isa=v3 -Dcuda=disabled -Dcudasim=disabled -Dtsan_suites=true
         check "tsan two contexts" env TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 \
             OMP_NUM_THREADS=1 "$REWIND_BUILD-tsan/tests/two_contexts"
         # One OpenMP thread: GCC's libgomp is not instrumented, and its barriers would be reported as races
@@ -152,8 +157,8 @@ main() {
             suites "tsan " "$REWIND_BUILD-tsan"
     fi
     if [ -n "$valgrind" ]; then
-        check "valgrind two contexts" env REWIND_ISA=v3 OMP_NUM_THREADS=1 valgrind -q --error-exitcode=1 --leak-check=full \
-            --errors-for-leak-kinds=definite "$REWIND_BUILD/tests/two_contexts"
+        check "valgrind two contexts" env REWIND_ISA=v3 OMP_NUM_THREADS=1 valgrind -q --error-exitcode=1 \
+            --leak-check=full --errors-for-leak-kinds=definite "$REWIND_BUILD/tests/two_contexts"
         export REWIND_ISA=v3 # Valgrind knows no AVX-512
         local memcheck="valgrind -q --trace-children=yes --log-file=$log.report.%p"
         planted "valgrind sees a planted read past the end" 'planted/read*' "read_past_the_end" $memcheck \

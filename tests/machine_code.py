@@ -349,10 +349,11 @@ def print_table(kernels):
 
 
 def find_tool():
-    """cuobjdump: named by CUOBJDUMP, or beside nvcc, or where programs are found."""
+    """cuobjdump: named by CUOBJDUMP, or where programs are found, or beside nvcc; with nvdisasm, which it runs."""
     for place in (os.environ.get('CUOBJDUMP'), 'cuobjdump', '/usr/local/cuda/bin/cuobjdump'):
-        if place and shutil.which(place):
-            return shutil.which(place)
+        tool = place and shutil.which(place)
+        if tool and (shutil.which('nvdisasm') or shutil.which(pathlib.Path(tool).with_name('nvdisasm'))):
+            return tool
     return None
 
 
@@ -363,7 +364,7 @@ def main():
     args = parser.parse_args()
     tool, objects = find_tool(), sorted(args.dir.rglob('*.cu.o'))
     if not tool or not objects:
-        print('no objects of CUDA kernels' if tool else 'cuobjdump was not found: CUOBJDUMP can name it')
+        print('no objects of CUDA kernels' if tool else 'no cuobjdump with an nvdisasm: CUOBJDUMP can name it')
         return 77
     with concurrent.futures.ProcessPoolExecutor() as pool:
         read = list(pool.map(read_object, [tool] * len(objects), objects))
