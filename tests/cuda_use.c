@@ -98,6 +98,74 @@ Test(cuda_use, an_own_op_on_the_stream)
     }
 }
 
+/* ---- an op that breaks the law: its bytes come from memory that nobody told the library of ---- */
+
+static float *hidden[2]; /* pinned; read by the first computation, and by its replay */
+static int asked;
+
+static rw_status hidden_check(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status hidden_cuda(const rw_kernel *k)
+{
+    return cudaMemcpyAsync(k->out[0].data, hidden[asked++ % 2], N * sizeof(float), cudaMemcpyHostToDevice, k->stream)
+               ? RW_ERR_DEVICE
+               : RW_OK;
+}
+
+static rw_status hidden_grad(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
+}
+
+static const rw_op_def hidden_op = { .name = "hidden", .n_inputs = 1, .n_outputs = 1, .check = hidden_check,
+                                     .kernel = { [RW_DEVICE_CUDA] = hidden_cuda }, .grad = hidden_grad };
+
+static rw_tensor *hidden_loss(struct bench *b, rw_tensor *w)
+{
+    ckpt_set_policy(b->t, "full");
+    ckpt_begin(b->t, "r");
+    rw_tensor *const y = rw_apply(b->t, &hidden_op, &w, 1, NULL, 0, NULL);
+    rw_tensor *const z = rw_mul(b->t, y, y);
+    ckpt_end(b->t);
+    return rw_sum(b->t, z, RW_AXES(0), false);
+}
+
+/* What is queued does not change any more, what it computes does: the captured graph finds that out itself. */
+Test(cuda_use, a_captured_graph_digests_its_replays)
+{
+    setenv("REWIND_VERIFY", "digest", 1);
+    struct bench b = open_cuda();
+    unsetenv("REWIND_VERIFY");
+    rw_graph *g = NULL;
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(cudaMallocHost((void **)&hidden[i], N * sizeof(float)), cudaSuccess);
+        count_up(hidden[i], N, 1);
+    }
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
+    rw_tensor *const loss = hidden_loss(&b, w);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 4; i++) {
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_gt(rw_item(b.t, loss), 0, "launch %d: %s", i, rw_error_message(b.ctx));
+    }
+    cr_assert_eq(asked, 4, "the graph was not captured");
+    hidden[1][N - 1] += 1;
+    for (int i = 0; i < 2; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_item(b.t, loss);
+    cr_assert_eq(rw_error_status(b.ctx), RW_ERR_MISMATCH, "%s", rw_error_message(b.ctx));
+    cr_assert(strstr(rw_error_message(b.ctx), "replay of hidden at"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    hidden[1][N - 1] -= 1;
+    cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_gt(rw_item(b.t, loss), 0, "%s", rw_error_message(b.ctx));
+    rw_graph_destroy(&g);
+    bench_close(&b);
+    for (int i = 0; i < 2; i++) cudaFreeHost(hidden[i]);
+}
+
 Test(cuda_use, the_stream_of_a_context)
 {
     struct bench b = open_cuda();

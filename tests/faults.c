@@ -265,3 +265,43 @@ Test(faults, rewind_verify_digest_looks_at_replays_alone)
 {
     by_environment("digest", (struct rw_fault){ .kind = RW_FAULT_REORDER, .op = "accumulate", .element = 3 }, false);
 }
+
+/* A fault at launch number `at`: of a captured graph the next call that reads tells, elsewhere the launch. */
+static void launch_with(struct rw_fault fault, int at)
+{
+    setenv("REWIND_VERIFY", "digest", 1);
+    struct world x;
+    build(&x, 3);
+    unsetenv("REWIND_VERIFY");
+    record(&x);
+    rw_graph *g = NULL;
+    float gradient[32];
+    cr_assert_eq(rw_graph_create(&g, x.b.t, x.loss, NULL), RW_OK, "%s", rw_error_message(x.b.ctx));
+    for (int i = 0; i < at; i++) {
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(x.b.ctx));
+        rw_item(x.b.t, x.loss);
+        cr_assert_eq(rw_error_status(x.b.ctx), RW_OK, "%s", rw_error_message(x.b.ctx));
+    }
+    rw_fault = fault;
+    rw_graph_launch(g);
+    rw_fault.kind = RW_FAULT_NONE;
+    cr_assert_eq(rw_fault.struck, 1);
+    rw_item(x.b.t, x.loss);
+    const char *const m = rw_error_message(x.b.ctx);
+    cr_assert_eq(rw_error_status(x.b.ctx), RW_ERR_MISMATCH, "launch %d: %s", at, m);
+    cr_assert(strstr(m, fault.op) && strstr(m, "faults.c:") && strstr(m, cause_in("digest", fault)), "%s", m);
+    rw_error_clear(x.b.ctx);
+    cr_assert_eq(rw_read(NULL, rw_gradient(x.v), gradient, sizeof gradient), RW_OK);
+    for (int i = 0; i < 32; i++) cr_assert_eq(gradient[i], 0, "the gradients of such a step are clear");
+    rw_fault = (struct rw_fault){ 0 };
+    rw_graph_destroy(&g);
+    bench_close(&x.b);
+}
+
+Test(faults, rewind_verify_digest_watches_graphs)
+{
+    launch_with((struct rw_fault){ .kind = RW_FAULT_TICKET, .op = "dropout" }, 0);
+    launch_with((struct rw_fault){ .kind = RW_FAULT_TICKET, .op = "dropout" }, 1); /* captured with it */
+    launch_with((struct rw_fault){ .kind = RW_FAULT_CORRUPT, .op = "linear", .element = 9 }, 0);
+    launch_with((struct rw_fault){ .kind = RW_FAULT_PARAMETER, .op = "linear" }, 0);
+}

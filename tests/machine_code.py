@@ -116,7 +116,7 @@ OTHERS = [
     (r'embedding_cuda:(gather|sum)_kernel<.*>', 'rows that do not divide into packs'),
     (r'rope_cuda:(table|rotate)_kernel<.*>', 'a table per call; heads that do not divide into packs'),
     (r'shape_cuda:(move|pad)_kernel<.*>', 'rows that do not divide into packs'),
-    (r'digest:digest_kernel', 'verification'),
+    (r'digest:(digest|compare)_kernel', 'verification'),
 ]
 
 

@@ -3,7 +3,8 @@
  *
  * Turning recompute off is another plan over the same tape, so verification needs nothing from the caller: it runs
  * both plans and compares bytes. REWIND_VERIFY=1 does so at every rw_backward(); REWIND_VERIFY=digest only digests
- * each value that will be replayed and checks the replay against it, cheap enough for a long run.
+ * each value that will be replayed and checks the replay against it, in every launch of a graph as well: cheap enough
+ * for a long run. Digests are made and compared on the device; nothing waits for them before the step ends.
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_VERIFY_H

@@ -35,11 +35,17 @@ struct rw_device_fns {
     rw_status (*clear)(void *state, void *to, size_t bytes);
     /* NULL: a kernel has finished when it returns. */
     struct rw_device_queue (*queue)(void *state);
-    /* Of bytes in the device's memory; the same for equal bytes on the same kind of device. */
-    rw_status (*digest)(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret);
     /*
-     * Waits until all kernels have run. RW_ERR_ARGUMENT: the step with the serial *ret_bad_step met an index that is
-     * out of range, which a kernel that has long returned could not say.
+     * Queued like a kernel: a digest of bytes, the same for equal bytes on the same kind of device, and whether two
+     * digests are equal. Bytes and digests are in the device's memory. That two differ is said at once, by
+     * RW_ERR_MISMATCH, or by finish().
+     */
+    rw_status (*digest)(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret);
+    rw_status (*compare)(void *state, const struct rw_digest *a, const struct rw_digest *b, uint32_t serial);
+    /*
+     * Waits until all kernels have run, and tells what those that have long returned could not: RW_ERR_ARGUMENT, the
+     * step with the serial *ret_bad_step met an index that is out of range; RW_ERR_MISMATCH, the first comparison that
+     * failed had that serial.
      */
     rw_status (*finish)(void *state, uint32_t *ret_bad_step);
     /*

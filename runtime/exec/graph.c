@@ -12,6 +12,7 @@
 #include "memory/alloc.h"
 #include "optim/adamw.h"
 #include "verify/mode.h"
+#include "verify/replays.h"
 #include "verify/verify.h"
 
 #include <rewind/graph.h>
@@ -26,7 +27,8 @@ struct rw_graph {
     rw_graph_params params;
     uint64_t launches;
     struct rw_plan_memory memory, captured_memory;
-    void *captured; /* the device's, NULL before the first capture */
+    struct rw_observer *observer; /* of REWIND_VERIFY=digest, or NULL */
+    void *captured;               /* the device's, NULL before the first capture */
 };
 
 static rw_status check_nothing_ran(const rw_tape *t)
@@ -143,7 +145,8 @@ static void begin_step(rw_graph *g)
 static rw_status queue_step(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
-    rw_status status = rw_plan_queue(g->t, g->plan, &g->memory, 0, g->plan->n_steps, NULL);
+    rw_status status = rw_replays_watch(g->t, g->plan, &g->observer);
+    if (!status) status = rw_plan_queue(g->t, g->plan, &g->memory, 0, g->plan->n_steps, g->observer);
     if (status) return status;
     if (g->params.max_norm > 0) status = rw_clip_grad_norm(ctx, g->params.max_norm, NULL);
     if (!status && g->params.optimizer) status = rw_adamw_queue(g->params.optimizer);
@@ -183,7 +186,7 @@ static rw_status queue_and_trace(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
     rw_status status = queue_step(g);
-    if (status || !ctx->trace) return status;
+    if (status || !ctx->trace || g->observer) return status;
     status = rw_plan_wait(g->t, g->plan);
     if (!status) rw_trace_write(ctx->trace, g->t, g->plan, 0, g->plan->n_steps);
     return status;

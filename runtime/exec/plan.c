@@ -3,6 +3,7 @@
 
 #include "memory/alloc.h"
 #include "record/tape.h"
+#include "verify/replays.h"
 
 void rw_plan_release(rw_plan *plan)
 {
@@ -10,6 +11,7 @@ void rw_plan_release(rw_plan *plan)
     void *const arrays[] = { plan->nodes,  plan->operands, plan->attrs,   plan->values,    plan->steps,
                              plan->places, plan->sources,  plan->results, plan->gradients };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
+    rw_replays_destroy(plan->replays);
     rw_free(plan);
 }
 

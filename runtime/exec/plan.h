@@ -102,6 +102,8 @@ struct rw_plan {
     size_t n_commits; /* of these the last ones, which write buffers */
     uint32_t root; /* the loss of a step */
 
+    struct rw_replays *replays; /* of REWIND_VERIFY=digest, NULL before its first run */
+
     uint64_t arena_bytes, results_bytes;
     uint64_t largest_live, kept_bytes, replayed_bytes, workspace_bytes;
     rw_cost cost;

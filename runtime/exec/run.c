@@ -4,6 +4,7 @@
 #include "exec/trace.h"
 #include "memory/alloc.h"
 #include "verify/faults.h"
+#include "verify/replays.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -302,6 +303,7 @@ rw_status rw_plan_wait(rw_tape *t, const rw_plan *plan)
     rw_context *const ctx = t->ctx;
     uint32_t bad = 0;
     const rw_status status = ctx->device->finish(ctx->device_state, &bad);
+    if (status == RW_ERR_MISMATCH) return rw_replays_report(t, plan, bad);
     if (status == RW_ERR_ARGUMENT) return kernel_failed(ctx, rw_plan_node(t, plan, plan->steps[bad].node), status);
     return status ? rw_fail(ctx, status, "run: the device failed") : RW_OK;
 }
@@ -314,6 +316,7 @@ rw_status rw_launched_wait(rw_context *ctx)
     ctx->launched = NULL;
     ctx->launched_plan = NULL;
     const rw_status status = rw_plan_wait(t, plan);
+    if (status) rw_zero_grad(ctx); /* as after a launch that fails at once */
     rw_plan_release(plan);
     return status;
 }

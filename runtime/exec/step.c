@@ -6,6 +6,7 @@
 #include "memory/alloc.h"
 #include "record/record.h"
 #include "verify/mode.h"
+#include "verify/replays.h"
 #include "verify/verify.h"
 
 #include <rewind/ops.h>
@@ -268,19 +269,12 @@ static rw_status run_step_plan(rw_tape *t, uint32_t loss)
     }
     const struct rw_request request = step_request(t, &loss);
     rw_plan *plan;
-    const rw_status status = rw_plan_get(t, &request, &plan);
+    rw_status status = rw_plan_get(t, &request, &plan);
     if (status) return status;
     rw_arena_take(t);
-    struct rw_digest_observer digests;
-    struct rw_observer *observer = NULL;
-    if (t->ctx->verify == RW_VERIFY_DIGEST) {
-        const rw_status begun = rw_digest_observer_init(&digests, t, plan);
-        if (begun) return begun;
-        observer = &digests.observer;
-    }
-    const rw_status run = run_part(t, plan, 0, plan->n_steps, observer);
-    if (observer) rw_digest_observer_finish(&digests);
-    return run;
+    struct rw_observer *observer;
+    status = rw_replays_watch(t, plan, &observer);
+    return status ? status : run_part(t, plan, 0, plan->n_steps, observer);
 }
 
 rw_status rw_backward(rw_tape *t, rw_tensor *loss)

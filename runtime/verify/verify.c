@@ -5,6 +5,7 @@
  */
 #include "verify/verify.h"
 
+#include "exec/run.h"
 #include "exec/step.h"
 #include "memory/alloc.h"
 #include "verify/mode.h"
@@ -38,8 +39,9 @@ struct watch {
     size_t at_step;
     void *bytes;
     size_t n_bytes;
-    struct rw_digest digest; /* of the captured bytes, as the device takes it */
-    rw_status status;        /* of a digest or copy that failed */
+    struct rw_digest digest;     /* of the captured bytes, as the device takes it */
+    struct rw_digest *on_device; /* where the device puts one */
+    rw_status status;            /* of a digest or copy that failed */
 };
 
 static size_t view_bytes(const rw_view *v)
@@ -52,7 +54,8 @@ static struct rw_digest digest_of(struct watch *w, const void *data, size_t byte
 {
     const rw_context *const ctx = w->t->ctx;
     struct rw_digest d = { 0 };
-    const rw_status status = ctx->device->digest(ctx->device_state, data, bytes, ctx->threads, &d);
+    rw_status status = ctx->device->digest(ctx->device_state, data, bytes, ctx->threads, w->on_device);
+    if (!status) status = ctx->device->download(ctx->device_state, &d, w->on_device, sizeof d);
     if (!w->status) w->status = status;
     return d;
 }
@@ -160,13 +163,17 @@ static rw_status after_step(struct rw_observer *o, const rw_plan *plan, size_t s
 
 static rw_status run_watched(struct watch *w, rw_plan *plan)
 {
+    rw_context *const ctx = w->t->ctx;
+    w->on_device = ctx->device->alloc(ctx->device_state, sizeof *w->on_device);
+    if (!w->on_device) return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_verify: out of memory");
     rw_arena_take(w->t);
     plan->references++;
-    rw_note_plan_memory(w->t->ctx, plan);
+    rw_note_plan_memory(ctx, plan);
     const size_t end = plan->n_steps - plan->n_commits; /* buffers are written by the real backward alone */
     rw_status status = rw_plan_run(w->t, plan, 0, end, &w->observer);
     if (!status) status = rw_plan_settle(w->t, plan, 0, end);
     rw_plan_release(plan);
+    ctx->device->free(ctx->device_state, w->on_device);
     return status;
 }
 
@@ -295,68 +302,4 @@ rw_status rw_verify_or_fail(rw_tape *t, rw_tensor *loss)
     char text[RW_MESSAGE_MAX];
     rw_report_text(&report, text, sizeof text);
     return rw_fail(t->ctx, RW_ERR_MISMATCH, "%s", text);
-}
-
-/* REWIND_VERIFY=digest */
-
-/* The replay of a node gave other bytes: which node, and why where that can be told. */
-static rw_status report_replay(struct rw_digest_observer *d, const rw_plan *plan, const struct rw_node *node,
-                               const rw_kernel *k)
-{
-    struct watch w = { .t = d->t, .expected = d->first, .known = d->known };
-    char cause[160] = "";
-    ckpt_report report = { .mismatches = 1 };
-    rw_report_place(d->t, node, true, &report);
-    const uint32_t leaf = changed_leaf(&w, plan, node, k, false);
-    if (!same_ticket(&w, node, k)) {
-        strcpy(cause, ": it drew other random numbers");
-    } else if (leaf != RW_NONE_ID) {
-        const rw_tensor *const v = rw_tape_value(d->t, rw_tape_base(d->t, leaf));
-        const struct rw_leaf *const l = &d->t->leaves[v->leaf];
-        const bool param = l->kind == RW_LEAF_PARAM;
-        snprintf(cause, sizeof cause, ": %s \"%s\" changed in between", param ? "parameter" : "input",
-                 param ? d->t->ctx->params[l->param]->name : rw_tensor_name(v));
-    }
-    return rw_fail(d->t->ctx, RW_ERR_MISMATCH,
-                   "REWIND_VERIFY=digest: the replay of %s at %s (region \"%s\") gave other "
-                   "bytes than its forward%s",
-                   report.op, report.site, report.region, cause);
-}
-
-static rw_status digest_after(struct rw_observer *o, const rw_plan *plan, size_t step, const rw_kernel *k)
-{
-    struct rw_digest_observer *const d = (struct rw_digest_observer *)o;
-    const struct rw_step *const s = &plan->steps[step];
-    if (!s->digest) return RW_OK;
-    const struct rw_node *const node = rw_plan_node(d->t, plan, s->node);
-    struct watch w = { .t = d->t, .expected = d->first, .known = d->known };
-    if (s->kind != RW_STEP_REPLAY) changed_leaf(&w, plan, node, k, true);
-    for (int i = 0; i < k->n_outputs; i++) {
-        const uint32_t v = node->first_output + (uint32_t)i;
-        const struct rw_digest now = digest_view(&w, &k->out[i]);
-        if (w.status) return rw_fail(d->t->ctx, w.status, "REWIND_VERIFY=digest: a value could not be read");
-        if (s->kind != RW_STEP_REPLAY) {
-            d->first[v] = now;
-            d->known[v] = true;
-        } else if (d->known[v] && !rw_digest_equal(d->first[v], now)) {
-            return report_replay(d, plan, node, k);
-        }
-    }
-    return RW_OK;
-}
-
-rw_status rw_digest_observer_init(struct rw_digest_observer *o, rw_tape *t, const rw_plan *plan)
-{
-    *o = (struct rw_digest_observer){ .observer.after = digest_after, .t = t };
-    o->first = rw_calloc(plan->mark_values, sizeof *o->first);
-    o->known = rw_calloc(plan->mark_values, sizeof *o->known);
-    if (o->first && o->known) return RW_OK;
-    rw_digest_observer_finish(o);
-    return rw_fail(t->ctx, RW_ERR_MEMORY, "REWIND_VERIFY=digest: out of memory");
-}
-
-void rw_digest_observer_finish(struct rw_digest_observer *o)
-{
-    rw_free(o->first);
-    rw_free(o->known);
 }

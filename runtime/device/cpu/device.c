@@ -57,6 +57,11 @@ static rw_status cpu_digest(void *state, const void *data, size_t bytes, int thr
     return RW_OK;
 }
 
+static rw_status cpu_compare(void *state, const struct rw_digest *a, const struct rw_digest *b, uint32_t serial)
+{
+    return rw_digest_equal(*a, *b) ? RW_OK : RW_ERR_MISMATCH;
+}
+
 static rw_status cpu_finish(void *state, uint32_t *ret_bad_step)
 {
     return RW_OK;
@@ -73,5 +78,6 @@ const struct rw_device_fns rw_device_cpu = {
     .download = cpu_copy,
     .clear = cpu_clear,
     .digest = cpu_digest,
+    .compare = cpu_compare,
     .finish = cpu_finish,
 };

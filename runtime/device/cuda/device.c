@@ -64,12 +64,12 @@ static rw_status make_state(struct rw_cuda *cuda)
     TRY(cudaMalloc(&p, sizeof *cuda->ticket_base));
     cuda->ticket_base = p;
     TRY(cudaMemsetAsync(cuda->ticket_base, 0, sizeof *cuda->ticket_base, cuda->stream));
-    TRY(cudaMalloc(&cuda->digest_sums, 2 * sizeof(uint64_t)));
     TRY(cudaMalloc(&p, (RW_CUDA_NORM_SUMS + 2) * sizeof *cuda->norm));
     cuda->norm = p;
-    TRY(cudaMallocHost(&p, sizeof *cuda->bad_step));
+    TRY(cudaMallocHost(&p, 2 * sizeof *cuda->bad_step));
     cuda->bad_step = p;
-    *cuda->bad_step = 0;
+    cuda->bad_replay = cuda->bad_step + 1;
+    *cuda->bad_step = *cuda->bad_replay = 0;
     rw_status status = rw_staging_create(&cuda->staging, cuda);
     if (!status) status = rw_blaslt_create(&cuda->blaslt, cuda);
     return status ? status : rw_sdpa_create(&cuda->sdpa, cuda);
@@ -87,7 +87,6 @@ static void cuda_close(void *state)
     for (size_t i = 0; i < cuda->n_marks; i++) cudaEventDestroy(cuda->marks[i]);
     rw_free(cuda->marks);
     cudaFree(cuda->ticket_base);
-    cudaFree(cuda->digest_sums);
     cudaFree(cuda->norm);
     cudaFreeHost(cuda->bad_step);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
@@ -181,9 +180,15 @@ static rw_status cuda_digest(void *state, const void *data, size_t bytes, int th
 {
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
-    uint64_t words[2];
-    TRY(rw_cuda_digest(cuda, data, bytes, words));
-    *ret = (struct rw_digest){ words[0], words[1] };
+    TRY(rw_cuda_digest(cuda, data, bytes, ret));
+    return RW_OK;
+}
+
+static rw_status cuda_compare(void *state, const struct rw_digest *a, const struct rw_digest *b, uint32_t serial)
+{
+    struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
+    TRY(rw_cuda_compare_digests(cuda, a, b, serial));
     return RW_OK;
 }
 
@@ -192,11 +197,11 @@ static rw_status cuda_finish(void *state, uint32_t *ret_bad_step)
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
     TRY(cudaStreamSynchronize(cuda->stream));
-    const uint32_t bad = *cuda->bad_step;
-    *cuda->bad_step = 0;
-    if (!bad) return RW_OK;
-    *ret_bad_step = bad - 1;
-    return RW_ERR_ARGUMENT;
+    const uint32_t bad_step = *cuda->bad_step, bad_replay = *cuda->bad_replay;
+    *cuda->bad_step = *cuda->bad_replay = 0;
+    if (!bad_step && !bad_replay) return RW_OK;
+    *ret_bad_step = (bad_step ? bad_step : bad_replay) - 1;
+    return bad_step ? RW_ERR_ARGUMENT : RW_ERR_MISMATCH;
 }
 
 /* From pageable memory: CUDA has taken them when the call returns. */
@@ -316,6 +321,7 @@ const struct rw_device_fns rw_device_cuda = {
     .clear = cuda_clear,
     .queue = cuda_queue,
     .digest = cuda_digest,
+    .compare = cuda_compare,
     .finish = cuda_finish,
     .set_ticket_base = cuda_set_ticket_base,
     .capture_begin = cuda_capture_begin,

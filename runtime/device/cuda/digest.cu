@@ -38,7 +38,7 @@ __device__ uint64_t word_at(const unsigned char *data, int64_t i, int64_t bytes)
     return word;
 }
 
-__global__ void digest_kernel(const unsigned char *data, int64_t bytes, unsigned long long *sums)
+__global__ void digest_kernel(const unsigned char *data, int64_t bytes, rw_digest *sum)
 {
     __shared__ uint64_t shared[32];
     const int64_t words = (bytes + 7) / 8, from = static_cast<int64_t>(blockIdx.x) * BLOCK_WORDS;
@@ -51,25 +51,41 @@ __global__ void digest_kernel(const unsigned char *data, int64_t bytes, unsigned
     a = block_sum(a, shared);
     b = block_sum(b, shared);
     if (threadIdx.x) return;
-    atomicAdd(&sums[0], static_cast<unsigned long long>(a));
-    atomicAdd(&sums[1], static_cast<unsigned long long>(b));
+    atomicAdd(reinterpret_cast<unsigned long long *>(&sum->lo), static_cast<unsigned long long>(a));
+    atomicAdd(reinterpret_cast<unsigned long long *>(&sum->hi), static_cast<unsigned long long>(b));
 }
 
-} // namespace
+__global__ void compare_kernel(const rw_digest *a, const rw_digest *b, uint32_t serial, uint32_t *bad_replay)
+{
+    if ((a->lo != b->lo || a->hi != b->hi) && !*bad_replay) *bad_replay = serial + 1;
+}
 
-extern "C" cudaError_t rw_cuda_digest(struct rw_cuda *cuda, const void *data, size_t bytes, uint64_t ret[2])
+rw_kernel kernel_on(struct rw_cuda *cuda)
 {
     rw_kernel k;
     memset(&k, 0, sizeof k);
     k.device = cuda;
     k.stream = cuda->stream;
-    unsigned long long *const sums = static_cast<unsigned long long *>(cuda->digest_sums);
-    cudaError_t error = cudaMemsetAsync(sums, 0, 2 * sizeof *sums, cuda->stream);
-    if (!error && bytes)
+    return k;
+}
+
+} // namespace
+
+extern "C" cudaError_t rw_cuda_digest(struct rw_cuda *cuda, const void *data, size_t bytes, struct rw_digest *ret)
+{
+    const rw_kernel k = kernel_on(cuda);
+    const cudaError_t error = cudaMemsetAsync(ret, 0, sizeof *ret, cuda->stream);
+    if (error) return error;
+    if (bytes)
         RW_LAUNCH(digest_kernel, blocks_for(static_cast<int64_t>(bytes), 8 * BLOCK_WORDS), THREADS, 0, &k,
-                  static_cast<const unsigned char *>(data), static_cast<int64_t>(bytes), sums);
-    if (!error) error = cudaPeekAtLastError();
-    if (!error) error = cudaMemcpyAsync(ret, sums, 2 * sizeof *sums, cudaMemcpyDeviceToHost, cuda->stream);
-    if (!error) error = cudaStreamSynchronize(cuda->stream);
-    return error;
+                  static_cast<const unsigned char *>(data), static_cast<int64_t>(bytes), ret);
+    return cudaPeekAtLastError();
+}
+
+extern "C" cudaError_t rw_cuda_compare_digests(struct rw_cuda *cuda, const struct rw_digest *a,
+                                               const struct rw_digest *b, uint32_t serial)
+{
+    const rw_kernel k = kernel_on(cuda);
+    RW_LAUNCH(compare_kernel, 1, 1, 0, &k, a, b, serial, cuda->bad_replay);
+    return cudaPeekAtLastError();
 }

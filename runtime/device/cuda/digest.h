@@ -3,13 +3,17 @@
 #define RW_DEVICE_CUDA_DIGEST_H
 
 #include "device/cuda/cuda.h"
+#include "verify/digest.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Waits for the digest of bytes in device memory: two words, the same for equal bytes. */
-cudaError_t rw_cuda_digest(struct rw_cuda *cuda, const void *data, size_t bytes, uint64_t ret[2]);
+/* Queue a digest of bytes, and a comparison that notes its serial in cuda->bad_replay when it is the first to fail. All
+   pointers are to device memory. */
+cudaError_t rw_cuda_digest(struct rw_cuda *cuda, const void *data, size_t bytes, struct rw_digest *ret);
+cudaError_t rw_cuda_compare_digests(struct rw_cuda *cuda, const struct rw_digest *a, const struct rw_digest *b,
+                                    uint32_t serial);
 
 #ifdef __cplusplus
 }
