@@ -14,7 +14,7 @@ set -u
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 # The ten minutes, on one H200 and 16 cores: at the end of its seconds a part is cut off, at the end of all of them the
-# run. In brackets, what is expected (not measured yet), 470 in all. A build that is there already takes a second.
+# run. In brackets, what is expected (not measured yet), 485 in all. A build that is there already takes a second.
 all_seconds=${REWIND_GPU_SECONDS:-590}
 declare -A seconds=(
     [machine]=5     # [1]
@@ -22,7 +22,8 @@ declare -A seconds=(
     [tests]=170     # [120] 300 processes, one per test: a third of a second each for the device's context
     [sanitizer]=45  # [30]  the six runs side by side
     [identity]=90   # [60]  the eight models and types side by side: 128,000 steps of 150 small kernels
-    [figures]=70    # [45]  124M: six rows of eleven steps; 1.5B: two rows of four steps
+    [figures]=90    # [60]  124M: six rows of eleven steps, twice four with another attention and with digests; 1.5B: two
+                    #       rows of four steps
     [sweep]=25      # [15]  eight rows of four steps
     [kernels]=15    # [8]
     [peers]=130     # [100] three eager rows and three compiled ones; compiling takes nearly all of it
@@ -54,7 +55,7 @@ out=${REWIND_OUT:-$rewind_root/bench/results/$(tr 'A-Z ' 'a-z-' <<<"$name")}
 mkdir -p "$out" || exit 2
 # A whole run shows nothing of an earlier one, also when it ends early
 [ $# -gt 0 ] || rm -f "$out"/{machine,tests,sanitizer,identity,sweep,kernels,figures}.txt \
-    "$out"/sweep.{csv,json,html,svg} "$out"/{identity,steps,steps-1.5b,kernels,pytorch}.json
+    "$out"/sweep.{csv,json,html,svg} "$out"/{identity,steps,steps-1.5b,steps-cudnn,steps-digest,kernels,pytorch}.json
 
 PATH=$PATH:/usr/local/cuda/bin # nvcc and compute-sanitizer, where the toolkit is not in the path
 
@@ -179,11 +180,16 @@ identity() {
     done
 }
 
-# The last step's gradients are enough here: identity has them all.
+# full_size SECONDS FILE ARGUMENT...: steps at full size. The last one's gradients are enough here: identity has them all.
+full_size() {
+    limited "$1" "$bench/train_step" --device cuda --preset "$preset" --dtype bf16 --batch "$batch" --seq "$seq" \
+        --steps 10 --compare 10 "${@:3}" >"$out/$2" || echo "figures, $2: exit status $?"
+}
+
 figures() {
-    limited 45 "$bench/train_step" --device cuda --preset "$preset" --dtype bf16 --batch "$batch" --seq "$seq" \
-        --steps 10 --compare 10 --ceiling none full selective:core_attn >"$out/steps.json" ||
-        echo "figures: exit status $?"
+    full_size 45 steps.json --ceiling none full selective:core_attn
+    REWIND_SDPA=cudnn full_size 15 steps-cudnn.json none full
+    REWIND_VERIFY=digest full_size 15 steps-digest.json full
     # shellcheck disable=SC2086 # words
     limited 50 "$bench/train_step" --device cuda $large --dtype bf16 --seq "$seq" --steps 3 --compare 3 --ceiling \
         selective:core_attn >"$out/steps-1.5b.json" ||

@@ -92,6 +92,17 @@ def utilisation(large):
            "%", 50, at_least=True)
 
 
+def beside(ours, cudnn, digest):
+    """What nothing was promised of: of use to who has to choose."""
+    for policy in ("none", "full"):
+        a, b = (one(r, "step_ms", policy=policy, mode="graph") for r in (cudnn, ours))
+        print(f"step time with cuDNN's attention over ours, {policy}" + pair(a, b, "ms") +
+              (f", {a / b:.4g} times" if a and b else ", not measured"))
+    a, b = (one(r, "step_ms", policy="full", mode="graph") for r in (digest, ours))
+    print("step time with every replay digested, REWIND_VERIFY=digest, full" + pair(a, b, "ms") +
+          (f", {a / b:.4g} times" if a and b else ", not measured"))
+
+
 def kernels(folder):
     found = [line for line in lines(folder, "kernels.txt") if line.endswith((", met", ", missed"))]
     for line in found or ["bandwidth of the memory-bound kernels over a copy's, not measured, at least 80, missed"]:
@@ -106,6 +117,7 @@ def main():
     memory(ours, theirs)
     utilisation(large)
     kernels(folder)
+    beside(ours, *(rows(folder, n) for n in ("steps-cudnn.json", "steps-digest.json")))
 
 
 if __name__ == "__main__":
