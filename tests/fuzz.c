@@ -143,7 +143,7 @@ static void shrinks(struct fz_sabotage sabotage, const char *op, enum fz_failure
 Test(fuzz, a_skewed_ticket_shrinks_to_its_dropout, .timeout = 600)
 {
     shrinks((struct fz_sabotage){ .fault = { .kind = RW_FAULT_TICKET, .op = "dropout" } }, "dropout", FZ_GRADIENT, 0,
-            9);
+            8);
 }
 
 Test(fuzz, a_corrupted_replay_shrinks_to_its_op, .timeout = 600)

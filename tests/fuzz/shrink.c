@@ -1,33 +1,21 @@
 /*
  * Delta debugging over a program. A pass is a list of reductions, each of which makes a candidate from the best program
- * so far; a candidate that is still a program and still fails in the same way takes its place. Passes that leave most
- * out come first, and all are gone through again until none helps.
+ * so far. A candidate is mended where the reduction has left something that can't be; when it is then smaller, and still
+ * fails in the same way, it takes the best one's place. Passes that leave most out come first, and all are gone through
+ * again until none helps. That ends, for there is one measure of what is smaller.
  */
 #include "fuzz/shrink.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Makes candidate number k of *p; false past the last one. A candidate equal to *p is passed over. */
+/* Makes candidate number k of *p; false past the last one. What isn't smaller than *p is passed over. */
 typedef bool (*pass_fn)(struct fz_program *p, int k);
 
 /* Settings */
 
 static const char *const simple[] = { "full", "selective:a", "uniform:1", "block:1", "none" };
 #define SIMPLE (int)(sizeof simple / sizeof *simple)
-
-static int rank(const char *policy)
-{
-    int i = 0;
-    while (i < SIMPLE && strcmp(policy, simple[i])) i++;
-    return i;
-}
-
-/* Never a simpler one by a worse: the pass below would bring it back, and so on for ever. */
-static void copy_policy(char *to, const char *from)
-{
-    if (rank(from) <= rank(to)) memmove(to, from, FZ_POLICY);
-}
 
 static bool settings(struct fz_program *p, int k)
 {
@@ -39,19 +27,18 @@ static bool settings(struct fz_program *p, int k)
     case 4: p->mode = FZ_PLAIN; break;
     case 5: p->threads[0] = p->threads[1] = 1; break;
     case 6: p->threads[1] = p->threads[0]; break;
-    case 7: copy_policy(p->policy[1], p->policy[0]); break;
-    case 8: copy_policy(p->policy[0], p->policy[1]); break;
+    case 7: memcpy(p->policy[1], p->policy[0], FZ_POLICY); break;
+    case 8: memcpy(p->policy[0], p->policy[1], FZ_POLICY); break;
     default: return false;
     }
     return true;
 }
 
-/* The first of these that will do; a policy is not made worse again. */
+/* The first of these that will do. */
 static bool policies(struct fz_program *p, int k)
 {
-    char *const policy = p->policy[k / SIMPLE % FZ_STEPS];
     if (k >= SIMPLE * FZ_STEPS) return false;
-    if (rank(policy) > k % SIMPLE) strcpy(policy, simple[k % SIMPLE]);
+    strcpy(p->policy[k / SIMPLE], simple[k % SIMPLE]);
     return true;
 }
 
@@ -119,26 +106,27 @@ static bool is_read(const struct fz_program *p, int value)
     return false;
 }
 
-/* A leaf takes the statement's place, when one output of it is read. */
-static void cut(struct fz_program *p, int i)
+/* A leaf takes the statement's place, when what is read of it is of one type. */
+static bool cut(struct fz_program *p, int i)
 {
     struct fz_statement *const s = &p->s[i];
     int used = -1;
-    if (s->dropped || (fz_op(s->op)->flags & (FZ_LEAF | FZ_MARK))) return;
+    if (s->dropped || (fz_op(s->op)->flags & (FZ_LEAF | FZ_MARK))) return false;
     for (int k = 0; k < s->n_out; k++) {
         if (!is_read(p, i * FZ_OUTS + k)) continue;
-        if (used >= 0) return;
+        if (used >= 0 && !fz_same(&s->out[used], &s->out[k])) return false;
         used = k;
     }
-    if (used < 0) return;
+    if (used < 0) return false;
     const struct fz_type type = s->out[used];
     const bool index = type.dtype == RW_I32;
-    redirect(p, i * FZ_OUTS + used, i * FZ_OUTS);
+    for (int k = 1; k < s->n_out; k++) redirect(p, i * FZ_OUTS + k, i * FZ_OUTS);
     *s = (struct fz_statement){ .op = (uint8_t)fz_op_named(index ? "index" : "param"), .n_out = 1,
                                 .word = { s->word[0], s->word[1], s->word[2] } };
     s->out[0] = (struct fz_type){
         .dtype = type.dtype, .shape = type.shape, .bound = index ? type.bound : 2, .slope = !index
     };
+    return true;
 }
 
 /* Halves, quarters, ... of the statements, from the end; at last one by one. */
@@ -156,19 +144,33 @@ static bool cuts(struct fz_program *p, int k)
     return true;
 }
 
-/* Uses of a statement's results become uses of an operand of the same type. */
+/* Uses of a statement's results become uses of an operand: of the same type, then of any. */
 static bool bypasses(struct fz_program *p, int k)
 {
-    const int i = p->n - 1 - k / FZ_INS, operand = k % FZ_INS;
+    const int i = p->n - 1 - k / 2 / FZ_INS, operand = k / 2 % FZ_INS;
+    const bool any_type = k % 2;
     if (i < 0) return false;
     if (p->s[i].dropped || operand >= p->s[i].n_in) return true;
-    bool changed = false;
-    for (int m = 0; m < p->s[i].n_out; m++) {
-        if (!fz_same(&p->s[i].out[m], fz_in(p, &p->s[i], operand))) continue;
-        redirect(p, i * FZ_OUTS + m, p->s[i].in[operand]);
-        changed = true;
-    }
-    if (changed) drop_unused(p);
+    for (int m = 0; m < p->s[i].n_out; m++)
+        if (any_type || fz_same(&p->s[i].out[m], fz_in(p, &p->s[i], operand)))
+            redirect(p, i * FZ_OUTS + m, p->s[i].in[operand]);
+    drop_unused(p);
+    return true;
+}
+
+/* Uses of a leaf become uses of an earlier value of its type: the nearest one, then the first one. */
+static bool merges(struct fz_program *p, int k)
+{
+    const int i = p->n - 1 - k / 2;
+    const bool first = k % 2;
+    int found = -1;
+    if (i < 0) return false;
+    if (p->s[i].dropped || !(fz_op(p->s[i].op)->flags & FZ_LEAF)) return true;
+    for (int j = 0; j < i && (found < 0 || !first); j++)
+        for (int m = 0; !p->s[j].dropped && m < p->s[j].n_out; m++)
+            if (fz_same(&p->s[j].out[m], &p->s[i].out[0])) found = j * FZ_OUTS + m;
+    if (found >= 0) redirect(p, i * FZ_OUTS, found);
+    drop_unused(p);
     return true;
 }
 
@@ -182,6 +184,23 @@ static bool drops(struct fz_program *p, int k)
     if (!(fz_op(p->s[i].op)->flags & FZ_MARK) && fz_is_used(p, i)) return true;
     if (is_named(p, i, "ckpt_begin")) p->s[end_of(p, i)].dropped = true;
     p->s[i].dropped = true;
+    return true;
+}
+
+/* A region goes on where the next one within the same one begins. */
+static bool joins(struct fz_program *p, int i)
+{
+    int depth = 0;
+    if (i >= p->n) return false;
+    if (p->s[i].dropped || !is_named(p, i, "ckpt_end")) return true;
+    for (int j = i + 1; j < p->n && depth >= 0; j++) {
+        if (p->s[j].dropped) continue;
+        if (is_named(p, j, "ckpt_begin") && depth++ == 0) {
+            p->s[i].dropped = p->s[j].dropped = true;
+            return true;
+        }
+        depth -= is_named(p, j, "ckpt_end");
+    }
     return true;
 }
 
@@ -209,20 +228,53 @@ static int64_t extent_below(const struct fz_program *p, int64_t most)
     return found;
 }
 
+static void lower(struct fz_program *p, int64_t from, int64_t to)
+{
+    for (int i = 0; i < p->n; i++) {
+        struct fz_statement *const s = &p->s[i];
+        if (s->dropped || !(fz_op(s->op)->flags & FZ_LEAF)) continue;
+        for (int d = 0; d < s->out[0].shape.rank; d++)
+            if (s->out[0].shape.dim[d] == from) s->out[0].shape.dim[d] = to;
+        if (s->out[0].dtype == RW_I32 && s->out[0].bound == (double)from) s->out[0].bound = (double)to;
+    }
+}
+
+/* All large extents at once: what is small is quick to run. */
+static bool sizes(struct fz_program *p, int k)
+{
+    const int64_t to[] = { 1, 2, 3, 5 };
+    if (k >= 4) return false;
+    for (int64_t from; (from = extent_below(p, INT64_MAX)) > to[k];) lower(p, from, to[k]);
+    return true;
+}
+
 static bool extents(struct fz_program *p, int k)
 {
     int64_t from = extent_below(p, INT64_MAX);
     for (int i = 0; i < k / 4; i++) from = extent_below(p, from);
     const int64_t to[] = { 1, 2, from / 2, from - 1 };
     if (from < 2) return false;
-    if (to[k % 4] >= from) return true;
-    for (int i = 0; i < p->n; i++) {
-        struct fz_statement *const s = &p->s[i];
-        if (s->dropped || !(fz_op(s->op)->flags & FZ_LEAF)) continue;
-        for (int d = 0; d < s->out[0].shape.rank; d++)
-            if (s->out[0].shape.dim[d] == from) s->out[0].shape.dim[d] = to[k % 4];
-        if (s->out[0].dtype == RW_I32 && s->out[0].bound == (double)from) s->out[0].bound = (double)to[k % 4];
-    }
+    lower(p, from, to[k % 4]);
+    return true;
+}
+
+static void drop_axis(struct fz_statement *s, int axis)
+{
+    rw_shape *const shape = &s->out[0].shape;
+    if (s->dropped || !(fz_op(s->op)->flags & FZ_LEAF) || axis >= shape->rank) return;
+    memmove(shape->dim + axis, shape->dim + axis + 1, sizeof *shape->dim * (size_t)(shape->rank - axis - 1));
+    shape->rank--;
+}
+
+/* Leaves of fewer dimensions: all at once, then an axis of one. */
+static bool ranks(struct fz_program *p, int k)
+{
+    const int i = k / RW_MAX_RANK - 1;
+    if (i >= p->n) return false;
+    if (i >= 0) drop_axis(&p->s[i], k % RW_MAX_RANK);
+    for (int j = 0; i < 0 && j < p->n; j++)
+        while (p->s[j].out[0].shape.rank > k && (fz_op(p->s[j].op)->flags & FZ_LEAF) && !p->s[j].dropped)
+            drop_axis(&p->s[j], 0);
     return true;
 }
 
@@ -259,6 +311,70 @@ static bool compaction(struct fz_program *p, int k)
     return true;
 }
 
+/* What is smaller */
+
+static int rank_of(const char *policy)
+{
+    int i = 0;
+    while (i < SIMPLE && strcmp(policy, simple[i])) i++;
+    return i;
+}
+
+static int64_t weight_of_settings(const struct fz_program *p)
+{
+    int64_t sum = p->n_losses + p->two_tapes + p->accumulates + p->clips + (p->mode != FZ_PLAIN);
+    for (int i = 0; i < p->n_actions; i++) sum += !p->action[i].dropped;
+    for (int i = 0; i < FZ_STEPS; i++) sum += p->threads[i] + rank_of(p->policy[i]);
+    return sum + p->steps;
+}
+
+/* What counts, the most important first. */
+enum { STATEMENTS, OPS, OPERANDS, SETTINGS, RANKS, EXTENTS, TYPES, WORDS, GAPS, WEIGHTS };
+
+static void weigh(const struct fz_program *p, int64_t w[WEIGHTS])
+{
+    memset(w, 0, sizeof *w * WEIGHTS);
+    w[SETTINGS] = weight_of_settings(p);
+    w[GAPS] = p->n;
+    for (int i = 0; i < p->n; i++) {
+        const struct fz_statement *const s = &p->s[i];
+        const bool leaf = fz_op(s->op)->flags & FZ_LEAF;
+        if (s->dropped) continue;
+        w[STATEMENTS]++;
+        w[OPS] += !leaf;
+        w[OPERANDS] += s->n_in;
+        for (int k = 0; k < 3; k++) w[WORDS] += s->word[k] != 0;
+        if (!leaf) continue;
+        w[RANKS] += s->out[0].shape.rank;
+        w[TYPES] += s->out[0].dtype == RW_F64 || s->out[0].dtype == RW_BF16;
+        for (int d = 0; d < s->out[0].shape.rank; d++) w[EXTENTS] += s->out[0].shape.dim[d];
+    }
+}
+
+static bool is_smaller(const struct fz_program *a, const struct fz_program *b)
+{
+    int64_t x[WEIGHTS], y[WEIGHTS];
+    int i = 0;
+    weigh(a, x);
+    weigh(b, y);
+    while (i < WEIGHTS - 1 && x[i] == y[i]) i++;
+    return x[i] < y[i];
+}
+
+/* Whether it is a program, once marks that can't be any more are gone and ops that can't be are leaves. */
+static bool mend(struct fz_program *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        const struct fz_statement before = p->s[i];
+        if (fz_resolve_statement(p, i)) continue;
+        p->s[i] = before;
+        if (fz_op(before.op)->flags & FZ_MARK) p->s[i].dropped = true;
+        else if (!cut(p, i) || !fz_resolve_statement(p, i)) return false;
+    }
+    drop_unused(p);
+    return fz_resolve(p, NULL);
+}
+
 /* The driver */
 
 struct shrinker {
@@ -279,16 +395,16 @@ static enum fz_candidate make(void *context, struct fz_program *p, int k)
     const int tries = 1 + s->luck;
     *p = *s->best;
     if (!s->pass(p, k / tries)) return FZ_NO_MORE;
-    if (fz_equal(p, s->best)) return FZ_SKIP;
+    if (!mend(p) || !is_smaller(p, s->best)) return FZ_SKIP;
     p->numbers += (uint64_t)(k % tries);
-    return fz_resolve(p, NULL) ? FZ_CANDIDATE : FZ_SKIP;
+    return FZ_CANDIDATE;
 }
 
 static bool run_pass(struct shrinker *s, pass_fn pass)
 {
     bool any = false;
     s->pass = pass;
-    s->luck = fz_size(s->best) <= 12 ? 3 : 0;
+    s->luck = fz_size(s->best) <= 20 ? 3 : 0;
     for (int k = 0; (k = fz_judge_first(make, s, k, &s->wanted, s->sabotage, &s->found)) >= 0;) {
         make(s, s->next, k);
         struct fz_program *const p = s->best;
@@ -308,8 +424,8 @@ int fz_size(const struct fz_program *p)
 
 struct fz_verdict fz_shrink(struct fz_program *p, const struct fz_sabotage *sabotage)
 {
-    static const pass_fn passes[] = { settings, policies, losses,   actions, cuts,
-                                      bypasses, drops,    operands, extents, types };
+    static const pass_fn passes[] = { settings, sizes,    policies, losses,  actions, cuts,  bypasses, drops,
+                                      joins,    operands, merges,   extents, ranks,   types, choices };
     struct shrinker s = { .best = malloc(sizeof *p), .next = malloc(sizeof *p), .sabotage = sabotage };
     if (!s.best || !s.next) abort();
     *s.best = *p;
@@ -318,7 +434,7 @@ struct fz_verdict fz_shrink(struct fz_program *p, const struct fz_sabotage *sabo
         smaller = false;
         for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) smaller |= run_pass(&s, passes[i]);
     }
-    if (s.wanted.failure) run_pass(&s, choices), run_pass(&s, compaction);
+    if (s.wanted.failure) run_pass(&s, compaction);
     *p = *s.best;
     free(s.best);
     free(s.next);
