@@ -5,10 +5,11 @@
 
 static const char *const names[] = {
     "abs", "add", "add_scalar", "assign", "attention", "broadcast_to", "cast", "causal_softmax", "concat",
-    "contiguous", "cross_entropy", "div", "dropout", "embedding", "exp", "gelu", "gelu_tanh", "layernorm",
-    "linear", "linear_gelu", "log", "log_softmax", "logsumexp", "matmul", "max", "maximum", "mean", "mse_loss", "mul", "neg",
-    "permute", "pow_scalar", "rand", "randn", "relu", "reshape", "rmsnorm", "rope", "scale", "sigmoid",
-    "silu", "slice", "softmax", "split", "sqrt", "sub", "sum", "sum_to", "swiglu", "tanh",
+    "contiguous", "cross_entropy", "div", "dropout", "dropout_add", "embedding", "exp", "gelu", "gelu_tanh",
+    "layernorm", "linear", "linear_add", "linear_gelu", "log", "log_softmax", "logsumexp", "matmul", "max",
+    "maximum", "mean", "mse_loss", "mul", "neg", "permute", "pow_scalar", "rand", "randn", "relu", "reshape",
+    "rmsnorm", "rope", "scale", "sigmoid", "silu", "slice", "softmax", "split", "sqrt", "sub", "sum", "sum_to",
+    "swiglu", "tanh",
 };
 
 bool rw_op_is_builtin(const char *name)

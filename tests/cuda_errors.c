@@ -212,6 +212,51 @@ Test(cuda_errors, an_index_out_of_range_is_named_where_it_was_recorded)
     bench_close(&b);
 }
 
+/*
+ * residual + x w^T + bias in whole numbers, which no order of sums shows. The residual dies, and the result lies where
+ * it lay; or it is a part of something, and begins off an aligned address.
+ */
+static void expect_sum(struct bench *b, bool apart, const char *what)
+{
+    enum { M = 48, N = 24, K = 32 };
+    static float x[M * K], w[N * K], bias[N], to[M * N + 1], y[M * N];
+    for (int i = 0; i < M * K; i++) x[i] = (float)(i % 5 - 2);
+    for (int i = 0; i < N * K; i++) w[i] = (float)(i % 7 - 3);
+    for (int i = 0; i < N; i++) bias[i] = (float)(i % 9);
+    for (int i = 0; i < M * N + 1; i++) to[i] = (float)(i % 11);
+    rw_tensor *const whole = rw_input(b->t, RW_F32, RW_SHAPE(M * N + 1), to);
+    rw_tensor *const part = rw_slice(b->t, whole, 0, apart, apart + M * N);
+    rw_tensor *const residual = rw_reshape(b->t, apart ? part : rw_scale(b->t, part, 1), RW_SHAPE(M, N));
+    rw_tensor *const sum = rw_linear_add(b->t, rw_input(b->t, RW_F32, RW_SHAPE(M, K), x),
+                                         rw_input(b->t, RW_F32, RW_SHAPE(N, K), w),
+                                         rw_input(b->t, RW_F32, RW_SHAPE(N), bias), residual);
+    cr_assert_eq(rw_read(b->t, sum, y, sizeof y), RW_OK, "%s: %s", what, rw_error_message(b->ctx));
+    for (int i = 0; i < M * N; i++) {
+        float want = to[i + apart] + bias[i % N];
+        for (int k = 0; k < K; k++) want += x[i / N * K + k] * w[i % N * K + k];
+        cr_assert_eq(y[i], want, "%s, element %d: %g, not %g", what, i, (double)y[i], (double)want);
+    }
+    rw_tape_reset(b->t);
+}
+
+/* Without an algorithm for a product with a bias and beta = 1 the tiles of our own add both. */
+Test(cuda_errors, a_sum_that_the_library_does_not_have)
+{
+    for (int refused = 0; refused < 2; refused++)
+        for (int apart = 0; apart < 2; apart++) {
+            struct bench b = { 0 };
+            cr_assert_eq(create(&b.ctx, RW_DEVICE_CUDA), RW_OK);
+            cr_assert_eq(rw_tape_create(&b.t, b.ctx), RW_OK);
+            if (refused) cudasim_fail_call("cublasLtMatmulAlgoGetHeuristic", 1, 15 /* CUBLAS_STATUS_NOT_SUPPORTED */);
+            const long before = cudasim_calls("cublasLtMatmul");
+            for (int i = 0; i < 2; i++) expect_sum(&b, apart, refused ? "refused" : "by the library");
+            cr_assert_eq(cudasim_calls("cublasLtMatmul") - before, refused ? 0 : 2);
+            cudasim_clear_faults();
+            bench_close(&b);
+            cr_assert_eq(cudasim_live_allocations(), 0);
+        }
+}
+
 /* gelu(x w^T + bias) of bfloat16; one op or two. The caller frees. */
 static unsigned char *activation(struct bench *b, bool one_op, size_t *ret_bytes)
 {

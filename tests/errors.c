@@ -56,6 +56,31 @@ Test(errors, inner_extents_of_a_product)
     EXPECT(RW_ERR_SHAPE, "matmul(", "f32[2, 3]", "f32[4, 5]", "errors.c:");
 }
 
+Test(errors, residuals_that_do_not_fit)
+{
+    rw_tensor *const x = in(RW_F32, RW_SHAPE(4, 6)), *const w = in(RW_F32, RW_SHAPE(5, 6));
+    cr_assert_null(rw_linear_add(b.t, x, w, RW_NONE, x));
+    EXPECT(RW_ERR_SHAPE, "linear_add(", "residual", "f32[4, 6]", "errors.c:");
+    cr_assert_null(rw_linear_add(b.t, in(RW_F32, RW_SHAPE(4, 6)), in(RW_F32, RW_SHAPE(5, 6)), RW_NONE,
+                                 in(RW_F32, RW_SHAPE(5))));
+    EXPECT(RW_ERR_SHAPE, "linear_add(", "residual", "f32[5]");
+    cr_assert_null(rw_linear_add(b.t, in(RW_F32, RW_SHAPE(4, 6)), in(RW_F32, RW_SHAPE(5, 6)),
+                                 in(RW_F32, RW_SHAPE(4, 5)), in(RW_F32, RW_SHAPE(4, 5))));
+    EXPECT(RW_ERR_SHAPE, "linear_add(", "bias is not [5]");
+    cr_assert_null(rw_linear_add(b.t, in(RW_F32, RW_SHAPE(4, 7)), in(RW_F32, RW_SHAPE(5, 6)), RW_NONE,
+                                 in(RW_F32, RW_SHAPE(4, 5))));
+    EXPECT(RW_ERR_SHAPE, "linear_add(", "7 features", "takes 6");
+    cr_assert_null(rw_linear_add(b.t, in(RW_F32, RW_SHAPE(4, 6)), in(RW_F32, RW_SHAPE(5, 6)), RW_NONE,
+                                 in(RW_F64, RW_SHAPE(4, 5))));
+    EXPECT(RW_ERR_DTYPE, "linear_add(", "f64[4, 5]");
+    cr_assert_null(rw_dropout_add(b.t, in(RW_F32, RW_SHAPE(4, 5)), in(RW_F32, RW_SHAPE(5)), 0.5f));
+    EXPECT(RW_ERR_SHAPE, "dropout_add(", "residual", "errors.c:");
+    cr_assert_null(rw_dropout_add(b.t, in(RW_F32, RW_SHAPE(5)), in(RW_BF16, RW_SHAPE(5)), 0.5f));
+    EXPECT(RW_ERR_DTYPE, "dropout_add(", "bf16");
+    cr_assert_null(rw_dropout_add(b.t, in(RW_F32, RW_SHAPE(5)), in(RW_F32, RW_SHAPE(5)), 1));
+    EXPECT(RW_ERR_ARGUMENT, "dropout_add(", "probability 1");
+}
+
 Test(errors, element_types_that_differ)
 {
     cr_assert_null(rw_mul(b.t, in(RW_F32, RW_SHAPE(2)), in(RW_BF16, RW_SHAPE(2))));

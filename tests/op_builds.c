@@ -106,6 +106,9 @@ B(matmul, rw_matmul(t, x[0], x[1]))
 B(matmul_add, rw_matmul_add_at(RW_HERE, t, c->keep ? x[0] : rw_scale(t, x[0], 1), x[1], x[2]))
 B(linear, rw_linear(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE))
 B(linear_gelu, rw_linear_gelu(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE))
+/* The residual is operand 0; keep as for matmul_add. */
+B(linear_add,
+  rw_linear_add(t, x[1], x[2], c->n == 4 ? x[3] : RW_NONE, c->keep ? x[0] : rw_scale(t, x[0], 1)))
 B(layernorm, rw_layernorm(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, (float)c->value))
 B(rmsnorm, rw_rmsnorm(t, x[0], x[1], (float)c->value))
 B(sum, rw_sum(t, x[0], c->axes, c->keep))
@@ -134,6 +137,10 @@ B(broadcast_to, rw_broadcast_to(t, x[0], c->shape))
 B(concat, rw_concat(t, x, c->n, c->axis))
 B(cast, rw_cast(t, rw_mul(t, x[0], x[0]), c->dtype))
 B(dropout, rw_dropout(t, x[0], (float)c->dropout))
+/* keep: both live on; else both die here, and the result is written over one */
+B(dropout_add,
+  c->keep ? rw_dropout_add(t, x[0], x[1], (float)c->dropout)
+          : rw_dropout_add(t, rw_scale(t, x[0], 1), rw_scale(t, x[1], 1), (float)c->dropout))
 B(rand, rw_rand(t, c->dtype, c->shape))
 B(randn, rw_randn(t, c->dtype, c->shape))
 

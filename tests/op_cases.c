@@ -209,6 +209,20 @@ static void add_products(void)
             c->large = rw_shape_numel(x) > 4096;
             describe(c, gelu ? "linear_gelu" : "linear");
         }
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+        for (int form = 0; form < 4; form++) {
+            const int bias = form & 1;
+            struct op_case *const c = next(OP_PRODUCTS, op_build_linear_add, OP_TERMS, 3 + bias);
+            rw_shape s = layers[i].x.shape;
+            c->keep = form & 2;
+            c->in[1] = layers[i].x;
+            c->in[2].shape = S(layers[i].out, s.dim[s.rank - 1]), c->in[3].shape = S(layers[i].out);
+            s.dim[s.rank - 1] = layers[i].out;
+            c->in[0] = (struct op_operand){ .shape = s, .layout = c->keep && s.rank > 1 ? OP_CUT : OP_DENSE };
+            op_count_linear_add(c);
+            c->large = rw_shape_numel(layers[i].x.shape) > 4096;
+            describe(c, "linear_add");
+        }
 }
 
 static void add_norms(void)
@@ -544,6 +558,17 @@ static void add_random(void)
             c->r[0].n = c->r[1].n = N_DROPOUT;
             c->large = large;
             describe(c, "dropout %g", p[k]);
+        }
+        for (int k = 0; k < 6; k++) {
+            struct op_case *const c = next(OP_RANDOM, op_build_dropout_add, OP_TERMS, 2);
+            c->in[0] = c->in[1] = shapes[i];
+            c->in[1].layout = k % 2 && shapes[i].shape.rank > 1 ? OP_SLICED : OP_DENSE;
+            c->dropout = p[k / 2];
+            c->keep = k % 2;
+            c->r[0].n = N_DROPOUT + 1;
+            c->r[1].n = N_DROPOUT;
+            c->large = large;
+            describe(c, "dropout_add %g", c->dropout);
         }
         for (int normal = 0; normal < 2; normal++)
             for (int d = 0; d < RW_DTYPE_COUNT; d++) {

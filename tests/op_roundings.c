@@ -62,6 +62,16 @@ void op_count_linear(struct op_case *c)
     c->r[2].n = c->r[3].n = rows + 1;
 }
 
+/* The residual is one more term; its gradient passes as it is. Those of the layer are linear's, one operand further. */
+void op_count_linear_add(struct op_case *c)
+{
+    const int rows = quotient(rw_shape_numel(c->in[1].shape), extent(c->in[1].shape, -1));
+    c->r[0].n = extent(c->in[2].shape, 1) + 2;
+    c->r[1].n = 0;
+    c->r[2].n = extent(c->in[2].shape, 0);
+    c->r[3].n = c->r[4].n = rows + 1;
+}
+
 /*
  * The product, then the function; where they are two kernels, the product is stored between them. Each gradient goes
  * through the product again, the slope, which is stored, and linear's own.

@@ -43,6 +43,7 @@ void op_count_product(struct op_case *c);
 void op_count_matmul_add(struct op_case *c);
 void op_count_linear(struct op_case *c);
 void op_count_linear_gelu(struct op_case *c);
+void op_count_linear_add(struct op_case *c);
 void op_count_norm(struct op_case *c);
 void op_count_sum(struct op_case *c);
 void op_count_mean(struct op_case *c);

@@ -120,6 +120,8 @@ static const struct row rows[] = {
     COUNTED(linear_no_bias, linear, linear, ),
     COUNTED(linear_gelu, linear_gelu, linear_gelu, ),
     COUNTED(linear_gelu_no_bias, linear_gelu, linear_gelu, ),
+    COUNTED(linear_add, linear_add, linear_add, ),
+    COUNTED(linear_add_no_bias, linear_add, linear_add, .keep = true),
     COUNTED(layernorm, layernorm, norm, .value = 1e-3),
     COUNTED(layernorm_no_bias, layernorm, norm, .value = 1e-3),
     COUNTED(rmsnorm, rmsnorm, norm, .value = 1e-3),
@@ -146,6 +148,7 @@ static const struct row rows[] = {
     COUNTED(rope, rope, rope, .value = 10000),
     COUNTED(rope_positions, rope, rope, .value = 50),
     ROW(dropout, dropout, .dropout = 0.3, .r = { { N_DROPOUT, 0 }, { N_DROPOUT, 0 } }),
+    ROW(dropout_add, dropout_add, .dropout = 0.3, .r = { { N_DROPOUT + 1, 0 }, { N_DROPOUT, 0 }, { 0, 0 } }),
     /* the deviate, stored, and a product; words are exact in float64, and deviates computed in it */
     { "rand", { .build = with_rand, .r = { { 2, 1 }, { 2, 1 } } }, NULL },
     { "randn", { .build = with_randn, .r = { { N_RANDN + 2, 1 }, { N_RANDN + 2, 1 } } }, NULL },
@@ -257,11 +260,12 @@ static double compare(const struct op_case *c, rw_dtype dtype, rw_tape *t, rw_te
 
 static void check(struct op_case *c, void (*count)(struct op_case *c), rw_dtype dtype)
 {
-    static const char *const xs[] = { "x0", "x1", "x2" }, *const gs[] = { "g0", "g1", "g2" };
+    static const char *const xs[] = { "x0", "x1", "x2", "x3" },
+                             *const gs[] = { "g0", "g1", "g2", "g3" };
     struct bench b = bench_open(1, 2);
     rw_tensor *base[OP_INPUTS] = { NULL }, *x[OP_INPUTS];
     rw_generator_set(b.ctx, (rw_generator_state){ 5, 11 });
-    for (const struct golden *g; c->n < 3 && (g = find(c->name, xs[c->n], "")); c->n++) {
+    for (const struct golden *g; c->n < OP_INPUTS && (g = find(c->name, xs[c->n], "")); c->n++) {
         struct op_operand *const o = &c->in[c->n];
         o->shape = g->shape;
         o->shape = op_base_shape(o); /* turning is its own inverse */

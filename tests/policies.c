@@ -149,7 +149,8 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
                                                                                                           x), rw_log(t,
                                                                                                                      x);
     rw_sqrt(t, x), rw_tanh(t, x), rw_sigmoid(t, x), rw_relu(t, x), rw_silu(t, x), rw_gelu(t, x), rw_gelu_tanh(t, x);
-    rw_matmul(t, x, x), rw_linear(t, x, x, RW_NONE), rw_linear_gelu(t, x, x, v), rw_layernorm(t, x, v, v, 1), rw_rmsnorm(t, x, v, 1);
+    rw_matmul(t, x, x), rw_linear(t, x, x, RW_NONE), rw_linear_gelu(t, x, x, v);
+    rw_linear_add(t, x, x, v, x), rw_dropout_add(t, x, x, 0.5f), rw_layernorm(t, x, v, v, 1), rw_rmsnorm(t, x, v, 1);
     rw_mean(t, x, RW_AXES(0), false), rw_max(t, x, RW_AXES(0), false), rw_logsumexp(t, x, RW_AXES(0), false);
     rw_sum_to(t, x, RW_SHAPE(1, 2)), rw_softmax(t, x, 0), rw_log_softmax(t, x, 0), rw_causal_softmax(t, x, 1);
     rw_dropout(t, x, 0.5f), rw_randn(t, RW_F32, RW_SHAPE(2)), rw_rand(t, RW_F32, RW_SHAPE(2));

@@ -143,6 +143,14 @@ RW_API rw_tensor *rw_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *
 RW_API rw_tensor *rw_linear_gelu_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias);
 #define rw_linear_gelu(...) rw_linear_gelu_at(RW_HERE, __VA_ARGS__)
 
+/**
+ * residual + rw_linear(x, weight, bias) as one op, rounded once; residual has the result's shape. Where nobody else
+ * needs the residual, the result is written over it.
+ */
+RW_API rw_tensor *rw_linear_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
+                                   rw_tensor *residual);
+#define rw_linear_add(...) rw_linear_add_at(RW_HERE, __VA_ARGS__)
+
 /* ----------------------------------------------------------------------------------------------------------------
  * Normalisation over the last axis. No statistics are kept: the backward takes them again from x.
  */
@@ -198,6 +206,13 @@ RW_API rw_tensor *rw_logsumexp_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t
  */
 RW_API rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, float p);
 #define rw_dropout(...) rw_dropout_at(RW_HERE, __VA_ARGS__)
+
+/**
+ * residual + rw_dropout(x, p) as one op, rounded once; the same mask. Equal shapes. p = 0 is rw_add(residual, x). Where
+ * nobody else needs x or the residual, the result is written over it.
+ */
+RW_API rw_tensor *rw_dropout_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *residual, float p);
+#define rw_dropout_add(...) rw_dropout_add_at(RW_HERE, __VA_ARGS__)
 
 /** Standard normal deviates (Box-Muller), no gradient. */
 RW_API rw_tensor *rw_randn_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape);

@@ -278,6 +278,13 @@ static struct tile tile_of(const struct gemm *g, const struct gemm_plan *p, int6
     return t;
 }
 
+/* The library adds to what c holds. Copied tile by tile: a tile is still in the cache when it is added to. */
+static void bring_sum(const struct gemm *g, const struct tile *t, int64_t at, int64_t size)
+{
+    for (int64_t i = 0; i < t->rows; i++, at += g->n)
+        memcpy((char *)g->c + at * size, (const char *)g->sum + at * size, (size_t)(t->cols * size));
+}
+
 static rw_status library_tile(const struct gemm *g, const struct gemm_plan *p, const struct tile *t, int thread,
                               char *scratch)
 {
@@ -285,7 +292,9 @@ static rw_status library_tile(const struct gemm *g, const struct gemm_plan *p, c
     const char *const a = (const char *)g->a.data + (rw_gemm_start(g, &g->a, t->item) + t->row * g->a.row) * size;
     const char *const b = (const char *)g->b.data + (rw_gemm_start(g, &g->b, t->item) + t->col * g->b.col) * size;
     const char *const bias = g->has_bias ? (const char *)g->bias + t->col * size : NULL;
-    char *const c = (char *)g->c + ((t->item * g->m + t->row) * g->n + t->col) * size;
+    const int64_t at = (t->item * g->m + t->row) * g->n + t->col;
+    char *const c = (char *)g->c + at * size;
+    if (g->adds && g->sum != g->c) bring_sum(g, t, at, size);
     return rw_onednn_matmul_run(p->primitive[t->last_m][t->last_n], thread, a, b, bias, c,
                                 scratch + (size_t)thread * p->scratch);
 }
@@ -325,7 +334,6 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile)
     RW_CHECK(rw_gemm_plan(g, cpu->onednn, k->threads, &p));
     const int64_t tiles = g->n_batch * p.tiles_m * p.tiles_n;
     if (!tiles) return RW_OK;
-    if (g->adds && g->sum != g->c) memcpy(g->c, g->sum, (size_t)(g->n_batch * g->m * g->n) * rw_dtype_size(g->dtype));
     if (p.own) {
         run_own(g, &p, tiles, tile);
         return RW_OK;

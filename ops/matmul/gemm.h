@@ -46,7 +46,7 @@ struct gemm_plan {
     int threads;
 };
 
-/* The product of a node: matmul or matmul_add (a, b) or linear (x, weight[, bias]). data pointers are left NULL. */
+/* The product of a node: matmul or matmul_add (a, b) or linear... (x, weight[, bias]). data pointers are left NULL. */
 void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, rw_dtype dtype);
 void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weight, bool bias, rw_dtype dtype);
 

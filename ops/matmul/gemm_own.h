@@ -67,7 +67,7 @@ VEC_INLINE void F(write)(const struct gemm *g, rw_dtype dtype, const T *c, int64
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) {
             T y = c[i * GEMM_OWN_N + j] + (g->has_bias ? F(element)(g->bias, dtype, col + j) : 0);
-            if (g->adds) y += F(element)(g->c, dtype, at + i * g->n + j);
+            if (g->adds) y += F(element)(g->sum, dtype, at + i * g->n + j);
             if (dtype == RW_F64) ((double *)g->c)[at + i * g->n + j] = (double)y;
             else f_put(g->c, dtype, at + i * g->n + j, (float)y);
         }

@@ -87,14 +87,18 @@ rw_status RW_ISA_NAME(rw_matmul_add_cpu)(const rw_kernel *k)
     return rw_gemm_run(k, &g, tile);
 }
 
-/* Into output `to`. */
-static rw_status linear_to(const rw_kernel *k, int to)
+/* Of x, weight and perhaps a bias, inputs from `x` on, into output `to`. */
+static rw_status linear_to(const rw_kernel *k, int x, int to)
 {
+    const rw_view *const in = k->in + x;
+    const bool bias = k->n_inputs > x + 2;
     struct gemm g;
-    rw_gemm_of_linear(&g, k->in[0].layout, k->in[1].layout, k->n_inputs > 2, k->out[to].dtype);
-    g.a.data = k->in[0].data;
-    g.b.data = k->in[1].data;
-    g.bias = k->n_inputs > 2 ? k->in[2].data : NULL;
+    rw_gemm_of_linear(&g, in[0].layout, in[1].layout, bias, k->out[to].dtype);
+    g.a.data = in[0].data;
+    g.b.data = in[1].data;
+    g.bias = bias ? in[2].data : NULL;
+    g.adds = x > 0;
+    g.sum = g.adds ? k->in[0].data : NULL;
     g.c = k->out[to].data;
     return rw_gemm_run(k, &g, tile);
 }
@@ -102,7 +106,13 @@ static rw_status linear_to(const rw_kernel *k, int to)
 rw_status RW_ISA_NAME(rw_linear_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_linear_cpu)(const rw_kernel *k)
 {
-    return linear_to(k, 0);
+    return linear_to(k, 0, 0);
+}
+
+rw_status RW_ISA_NAME(rw_linear_add_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_linear_add_cpu)(const rw_kernel *k)
+{
+    return linear_to(k, 1, 0);
 }
 
 /* By the kernel of gelu_tanh itself: the bytes are those of the two ops. */
@@ -115,6 +125,6 @@ rw_status RW_ISA_NAME(rw_linear_gelu_cpu)(const rw_kernel *k)
     gelu.attrs = &no_constant;
     gelu.in = &k->out[1];
     gelu.n_inputs = gelu.n_outputs = 1;
-    const rw_status status = linear_to(k, 1);
+    const rw_status status = linear_to(k, 0, 1);
     return status ? status : RW_ISA_NAME(rw_gelu_tanh_cpu)(&gelu);
 }

@@ -370,16 +370,28 @@ extern "C" rw_status rw_matmul_add_cuda(const rw_kernel *k)
     return run(k, &g, { 1, 2, -1, 0 });
 }
 
+/* Of x, weight and perhaps a bias, inputs from `x` on; what it is added to comes before them. */
+static rw_status linear(const rw_kernel *k, int x)
+{
+    const bool bias = k->n_inputs > x + 2;
+    gemm g;
+    rw_gemm_of_linear(&g, k->in[x].layout, k->in[x + 1].layout, bias, k->in[0].dtype);
+    g.gelu = k->n_outputs > 1;
+    g.adds = x > 0;
+    return run(k, &g, { x, x + 1, bias ? x + 2 : -1, x - 1 });
+}
+
 extern "C" rw_status rw_linear_cuda(const rw_kernel *k)
 {
-    const bool bias = k->n_inputs > 2;
-    gemm g;
-    rw_gemm_of_linear(&g, k->in[0].layout, k->in[1].layout, bias, k->in[0].dtype);
-    g.gelu = k->n_outputs > 1;
-    return run(k, &g, { 0, 1, bias ? 2 : -1, -1 });
+    return linear(k, 0);
 }
 
 extern "C" rw_status rw_linear_gelu_cuda(const rw_kernel *k)
 {
-    return rw_linear_cuda(k);
+    return linear(k, 0);
+}
+
+extern "C" rw_status rw_linear_add_cuda(const rw_kernel *k)
+{
+    return linear(k, 1);
 }

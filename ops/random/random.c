@@ -1,4 +1,4 @@
-/* dropout, rand, randn, and the fills behind rw_init_normal() and rw_init_uniform(). */
+/* dropout, dropout_add, rand, randn, and the fills behind rw_init_normal() and rw_init_uniform(). */
 #include "ops/random/random.h"
 
 #include "ops/kernels.h"
@@ -20,12 +20,26 @@ static rw_status check_dropout(rw_op_call *call)
     return rw_op_output_like(call, 0, 0);
 }
 
-/* The same op on the gradient, with the same ticket: the mask is drawn again instead of being kept. */
+static rw_status check_dropout_add(rw_op_call *call)
+{
+    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
+        return rw_op_error(call, RW_ERR_SHAPE, "x and the residual have different shapes");
+    return check_dropout(call);
+}
+
+/* Dropout of the gradient, with the same ticket: the mask is drawn again instead of being kept. */
 static rw_status grad_dropout(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_upstream(g, 0);
     return rw_grad_set(g, 0,
                        rw_grad_apply(g, &rw_op_dropout, &dy, 1, rw_grad_attrs(g), sizeof(struct dropout_attrs), NULL));
+}
+
+static rw_status grad_dropout_add(rw_grad_call *g)
+{
+    if (rw_grad_wanted(g, 1)) RW_CHECK(rw_grad_set(g, 1, rw_grad_upstream(g, 0)));
+    return rw_grad_wanted(g, 0) ? grad_dropout(g) : RW_OK;
 }
 
 static rw_op_cost cost_dropout(const rw_op_call *call)
@@ -43,6 +57,20 @@ rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, float p)
     if (p == 0) return x;
     const struct dropout_attrs a = { p };
     return rw_apply_at(at, t, &rw_op_dropout, &x, 1, &a, sizeof a, NULL);
+}
+
+RW_DECLARE_KERNELS(rw_dropout_add)
+static const rw_op_def rw_op_dropout_add = { .name = "dropout_add", .n_inputs = 2, .n_outputs = 1,
+                                             .flags = RW_OP_RANDOM, .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1),
+                                             .check = check_dropout_add, .kernel = RW_KERNELS(rw_dropout_add),
+                                             .grad = grad_dropout_add, .cost = cost_dropout };
+
+rw_tensor *rw_dropout_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *residual, float p)
+{
+    if (p == 0) return rw_add_at(at, t, residual, x);
+    const struct dropout_attrs a = { p };
+    rw_tensor *const in[] = { x, residual };
+    return rw_apply_at(at, t, &rw_op_dropout_add, in, 2, &a, sizeof a, NULL);
 }
 
 /* rand and randn */

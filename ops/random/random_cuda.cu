@@ -1,5 +1,5 @@
 /*
- * dropout, rand and randn on CUDA. The words are the CPU's (philox.h), so masks and uniform deviates are the CPU's
+ * dropout, dropout_add, rand and randn on CUDA. The words are the CPU's (philox.h), so masks and uniform deviates are the CPU's
  * bits. Normal ones are evaluated in double with CUDA's logarithm (1 ulp) and sines (2 ulp) where the CPU has SLEEF's
  * (1 and 0.5): with the roundings of root and product, the two differ by less than 6 ulp of double, and are then
  * rounded to the type.
@@ -58,21 +58,24 @@ __device__ __forceinline__ void words_of(uint64_t seed, uint64_t block, uint32_t
     for (int b = 0; b < blocks_of<T>(); b++) rw_philox(seed, block + static_cast<uint64_t>(b), word + b * WORDS);
 }
 
-/* Groups of a thread. Safe over its input. */
+/* Groups of a thread. Safe over the inputs. */
 constexpr int GROUPS = 2;
 
-template <typename T>
+/* residual: of ADDS only. */
+template <typename T, bool ADDS>
 __global__ void __launch_bounds__(THREADS)
-    dropout_kernel(const T *x, T *y, int64_t numel, device_ticket ticket, uint32_t threshold, double factor, bool whole)
+    dropout_kernel(const T *x, const T *residual, T *y, int64_t numel, device_ticket ticket, uint32_t threshold,
+                   double factor, bool whole)
 {
     const int64_t first = static_cast<int64_t>(blockIdx.x) * (THREADS * GROUPS) + threadIdx.x;
     const uint64_t base = ticket.first_block();
     const wide<T> f = static_cast<wide<T>>(factor);
-    group<T> v[GROUPS];
+    group<T> v[GROUPS], r[ADDS ? GROUPS : 1];
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
         const int64_t i = (first + g * THREADS) * group<T>::size;
         v[g] = load_group(x + i, numel - i, whole);
+        if (ADDS) r[g] = load_group(residual + i, numel - i, whole);
     }
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
@@ -80,8 +83,10 @@ __global__ void __launch_bounds__(THREADS)
         uint32_t word[group<T>::size];
         words_of<T>(ticket.seed, base + static_cast<uint64_t>(at) * blocks_of<T>(), word);
 #pragma unroll
-        for (int l = 0; l < group<T>::size; l++)
-            v[g].x[l] = narrow<T>(word[l] >= threshold ? widen(v[g].x[l]) * f : wide<T>(0));
+        for (int l = 0; l < group<T>::size; l++) {
+            const wide<T> kept = word[l] >= threshold ? widen(v[g].x[l]) * f : wide<T>(0);
+            v[g].x[l] = narrow<T>(ADDS ? widen(r[g].x[l]) + kept : kept);
+        }
         store_group(y + i, numel - i, v[g], whole);
     }
 }
@@ -160,9 +165,7 @@ template <bool NORMAL> rw_status deviates(const rw_kernel *k)
     });
 }
 
-} // namespace
-
-extern "C" rw_status rw_dropout_cuda(const rw_kernel *k)
+template <bool ADDS> rw_status dropout(const rw_kernel *k)
 {
     const int64_t numel = k->out[0].layout->numel;
     double p;
@@ -171,11 +174,25 @@ extern "C" rw_status rw_dropout_cuda(const rw_kernel *k)
     return with_float_type(k->out[0].dtype, [&](auto type) {
         using T = decltype(type);
         const T *const x = static_cast<const T *>(k->in[0].data);
+        const T *const residual = ADDS ? static_cast<const T *>(k->in[1].data) : x;
         T *const y = static_cast<T *>(k->out[0].data);
-        RW_LAUNCH(dropout_kernel<T>, blocks_for(numel, group<T>::size * GROUPS * THREADS), THREADS, 0, k, x, y, numel,
-                  ticket_of(k), philox_threshold(p), 1 / (1 - p), is_aligned_16(x) && is_aligned_16(y));
+        const bool whole = is_aligned_16(x) && is_aligned_16(residual) && is_aligned_16(y);
+        RW_LAUNCH((dropout_kernel<T, ADDS>), blocks_for(numel, group<T>::size * GROUPS * THREADS), THREADS, 0, k, x,
+                  residual, y, numel, ticket_of(k), philox_threshold(p), 1 / (1 - p), whole);
         return rw_cuda_launched(k);
     });
+}
+
+} // namespace
+
+extern "C" rw_status rw_dropout_cuda(const rw_kernel *k)
+{
+    return dropout<false>(k);
+}
+
+extern "C" rw_status rw_dropout_add_cuda(const rw_kernel *k)
+{
+    return dropout<true>(k);
 }
 
 extern "C" rw_status rw_rand_cuda(const rw_kernel *k)

@@ -222,10 +222,11 @@ static void make_actions(struct fz_generator *g, bool assigns)
 static void make_policy(struct fz_generator *g, char *out)
 {
     static const char *const ops[] = { "linear",    "matmul", "tanh", "dropout",   "softmax", "linear_gelu",
-                                       "attention", "add",    "gelu", "layernorm", "exp" };
+                                       "attention", "add",    "gelu", "layernorm", "exp",     "linear_add",
+                                       "dropout_add" };
     const char *const *const r = fz_region_names, *const *const t = fz_tag_names;
     const int a = (int)fz_below(g, FZ_NAMES), b = (int)fz_below(g, FZ_NAMES);
-    const int x = (int)fz_below(g, 11), y = (int)fz_below(g, 11);
+    const int x = (int)fz_below(g, 13), y = (int)fz_below(g, 13);
     switch (fz_below(g, 14)) {
     case 0: snprintf(out, FZ_POLICY, "selective:%s", r[a]); break;
     case 1: snprintf(out, FZ_POLICY, "selective:%s,%s", r[a], r[b]); break;

@@ -66,6 +66,38 @@ static void record_linear_gelu(struct fz_call *c)
     c->out[0] = rw_linear_gelu_at(c->at, c->t, c->in[0], c->in[1], c->s->n_in > 2 ? c->in[2] : RW_NONE);
 }
 
+/* x, weight, residual and perhaps a bias */
+static int choose_linear_add(struct fz_generator *g, int op)
+{
+    const int x = fz_any(g, 1, 5);
+    if (x < 0) return -1;
+    const struct fz_type t = *fz_type_of(g->p, x);
+    const int64_t out = fz_chance(g, 70) ? last(t.shape) : fz_extent(g);
+    const int w = fz_like(g, t.dtype, RW_SHAPE(out, last(t.shape)));
+    const bool same = out == last(t.shape) && fz_chance(g, 10);
+    const int residual = same ? x : fz_like(g, t.dtype, last_becomes(t.shape, out));
+    if (fz_chance(g, 50)) return fz_emit(g, op, 3, x, w, residual);
+    return fz_emit(g, op, 4, x, w, residual, fz_like(g, t.dtype, RW_SHAPE(out)));
+}
+
+static bool resolve_linear_add(const struct fz_program *p, struct fz_statement *s)
+{
+    if (s->n_in < 3) return false;
+    struct fz_statement layer = *s; /* without the residual */
+    const struct fz_type *const residual = fz_in(p, s, 2);
+    layer.n_in--;
+    layer.in[2] = s->in[3];
+    if (!resolve_linear(p, &layer)) return false;
+    const struct fz_type *const y = &layer.out[0];
+    return fz_same(residual, y) &&
+           fz_out(s, 0, y->dtype, y->shape, y->bound + residual->bound, y->slope + residual->slope);
+}
+
+static void record_linear_add(struct fz_call *c)
+{
+    c->out[0] = rw_linear_add_at(c->at, c->t, c->in[0], c->in[1], c->s->n_in > 3 ? c->in[3] : RW_NONE, c->in[2]);
+}
+
 /* The other factor: leading axes dropped or of extent 1, and now and then a transposed view of it. */
 static int choose_matmul(struct fz_generator *g, int op)
 {
@@ -319,9 +351,31 @@ static void record_dropout(struct fz_call *c)
     c->out[0] = rw_dropout_at(c->at, c->t, c->in[0], (float)c->s->f);
 }
 
+static int choose_dropout_add(struct fz_generator *g, int op)
+{
+    const int x = fz_any(g, 0, 6);
+    if (x < 0) return -1;
+    const struct fz_type t = *fz_type_of(g->p, x);
+    return fz_emit(g, op, 2, x, fz_chance(g, 10) ? x : fz_like(g, t.dtype, t.shape));
+}
+
+static bool resolve_dropout_add(const struct fz_program *p, struct fz_statement *s)
+{
+    const struct fz_type *const residual = fz_in(p, s, 1);
+    if (!fz_same(fz_in(p, s, 0), residual) || !resolve_dropout(p, s)) return false;
+    return fz_out(s, 0, residual->dtype, residual->shape, s->out[0].bound + residual->bound,
+                  s->out[0].slope + residual->slope);
+}
+
+static void record_dropout_add(struct fz_call *c)
+{
+    c->out[0] = rw_dropout_add_at(c->at, c->t, c->in[0], c->in[1], (float)c->s->f);
+}
+
 const struct fz_op fz_model_ops[] = {
     { "linear", 12, 0, 7, choose_linear, resolve_linear, record_linear, NULL },
     { "linear_gelu", 6, 0, 7, choose_linear, resolve_linear_gelu, record_linear_gelu, NULL },
+    { "linear_add", 8, 0, 15, choose_linear_add, resolve_linear_add, record_linear_add, NULL },
     { "matmul", 10, 0, 3, choose_matmul, resolve_matmul, record_matmul, "rw_matmul(t, $0, $1)" },
     { "layernorm", 7, 0, 7, choose_norm, resolve_norm, record_layernorm, NULL },
     { "rmsnorm", 6, 0, 3, choose_norm, resolve_norm, record_rmsnorm, "rw_rmsnorm(t, $0, $1, ~f)" },
@@ -332,5 +386,7 @@ const struct fz_op fz_model_ops[] = {
       "rw_cross_entropy_ignore(t, $0, $1, %0)" },
     { "mse_loss", 4, 0, 3, choose_mse, resolve_mse, record_mse, "rw_mse_loss(t, $0, $1)" },
     { "dropout", 12, 0, 1, choose_dropout, resolve_dropout, record_dropout, "rw_dropout(t, $0, ~f)" },
+    { "dropout_add", 8, 0, 3, choose_dropout_add, resolve_dropout_add, record_dropout_add,
+      "rw_dropout_add(t, $0, $1, ~f)" },
     { NULL },
 };

@@ -115,6 +115,10 @@ static void print_expression(const struct printer *p, const struct fz_statement 
     const char *const name = fz_op(s->op)->name;
     if (fz_op(s->op)->text) {
         print_call(p, s);
+    } else if (!strcmp(name, "linear_add")) {
+        fprintf(o, "rw_linear_add(t, "), print_name(p, s->in[0]), fprintf(o, ", "), print_name(p, s->in[1]);
+        fprintf(o, ", "), s->n_in > 3 ? print_name(p, s->in[3]) : (void)fprintf(o, "RW_NONE");
+        fprintf(o, ", "), print_name(p, s->in[2]), fputc(')', o);
     } else if (!strncmp(name, "linear", 6) || !strcmp(name, "layernorm")) {
         fprintf(o, "rw_%s(t, ", name), print_operands(p, s, 0), fprintf(o, s->n_in < 3 ? ", RW_NONE" : "");
         if (name[1] == 'a') fprintf(o, ", "), print_number(o, s->f), fputc('f', o);

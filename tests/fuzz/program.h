@@ -11,7 +11,7 @@
 #include <rewind/rewind.h>
 
 #define FZ_STATEMENTS 240
-#define FZ_INS 3
+#define FZ_INS 4
 #define FZ_OUTS 3
 #define FZ_ACTIONS 20
 #define FZ_LOSSES 3

@@ -207,11 +207,31 @@ static bool joins(struct fz_program *p, int i)
 /* Fewer operands: a bias, a third piece. What an op can do without shows when it is resolved. */
 static bool operands(struct fz_program *p, int i)
 {
-    static const char *const names[] = { "linear", "linear_gelu", "layernorm", "concat", "rope", "rw_grad" };
-    static const int least[] = { 2, 2, 2, 1, 1, 2 };
+    static const char *const names[] = { "linear", "linear_gelu", "linear_add", "layernorm", "concat", "rope",
+                                         "rw_grad" };
+    static const int least[] = { 2, 2, 3, 2, 1, 1, 2 };
     if (i >= p->n) return false;
-    for (int k = 0; k < 6; k++)
+    for (int k = 0; k < 7; k++)
         if (!p->s[i].dropped && is_named(p, i, names[k]) && p->s[i].n_in > least[k]) p->s[i].n_in--;
+    return true;
+}
+
+/* An op gives way to one that does less, and does not take that operand. */
+static bool simpler(struct fz_program *p, int i)
+{
+    static const struct {
+        const char *op, *by;
+        int without;
+    } ways[] = { { "linear_add", "linear", 2 }, { "dropout_add", "dropout", 1 } };
+    if (i >= p->n) return false;
+    struct fz_statement *const s = &p->s[i];
+    for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+        if (s->dropped || !is_named(p, i, ways[k].op)) continue;
+        s->op = (uint8_t)fz_op_named(ways[k].by);
+        s->n_in--;
+        for (int in = ways[k].without; in < s->n_in; in++) s->in[in] = s->in[in + 1];
+        return true;
+    }
     return true;
 }
 
@@ -424,8 +444,8 @@ int fz_size(const struct fz_program *p)
 
 struct fz_verdict fz_shrink(struct fz_program *p, const struct fz_sabotage *sabotage)
 {
-    static const pass_fn passes[] = { settings, sizes,    policies, losses,  actions, cuts,  bypasses, drops,
-                                      joins,    operands, merges,   extents, ranks,   types, choices };
+    static const pass_fn passes[] = { settings, sizes,    policies, losses, actions, cuts,  bypasses, drops,
+                                      joins,    operands, simpler,  merges, extents, ranks, types,    choices };
     struct shrinker s = { .best = malloc(sizeof *p), .next = malloc(sizeof *p), .sabotage = sabotage };
     if (!s.best || !s.next) abort();
     *s.best = *p;

@@ -9,7 +9,7 @@ bfloat16. A result y is followed by y.m, the size of the terms that its rounding
 and g0.m of the gradient of input 0. The number of roundings stands in op_roundings.h and .c, what M is in op_sizes.c.
 
 The file: "RWGOLD01", then tensors up to the end, all little-endian: u32 length of the name, the name, u32 type (0
-float32, 1 float64, 2 int32), u32 rank, u64 per extent, the elements in row-major order. Names are CASE/x0, x1, x2
+float32, 1 float64, 2 int32), u32 rank, u64 per extent, the elements in row-major order. Names are CASE/x0, x1, ...
 (inputs), CASE/i0 (an int32 input), CASE/w (upstream gradient), CASE/y, CASE/y.m, CASE/g0, CASE/g0.m ...
 CASE is OP or OP.VARIANT: another shape, or other values.
 """
@@ -429,6 +429,15 @@ def linear_gelu_sizes(w, y, x, weight, *bias):
 case("linear_gelu", linear_gelu, [normal(2, 5, 33), normal(7, 33), normal(7)], sizes=linear_gelu_sizes)
 case("linear_gelu.wide", linear_gelu, [normal(6, 96), normal(40, 96, size=0.125), normal(40)], sizes=linear_gelu_sizes)
 case("linear_gelu_no_bias", linear_gelu, [normal(3, 19), normal(16, 19, size=0.25)], sizes=linear_gelu_sizes)
+
+# ---- added to a residual, which is the first operand of linear_add and the second of dropout_add
+
+for variant, shapes in [("linear_add", [(2, 5, 7), (2, 5, 33), (7, 33), (7,)]),
+                        ("linear_add.wide", [(6, 40), (6, 96), (40, 96), (40,)]),
+                        ("linear_add_no_bias", [(3, 16), (3, 19), (16, 19)])]:
+    case(variant, lambda r, x, weight, *bias: r + F.linear(x, weight, *bias), [normal(*s) for s in shapes])
+for variant, shape in [("dropout_add", (5, 37)), ("dropout_add.small", (3,))]:
+    case(variant, lambda x, r: r + x * kept(0.3, *shape), [normal(*shape), normal(*shape)])
 
 path = pathlib.Path(__file__).with_name("ops.golden")
 path.write_bytes(out)
