@@ -17,7 +17,7 @@ static rw_tensor *record(rw_tape *t, rw_tensor *up, rw_tensor *down, int rows)
     for (int l = 0; l < LAYERS; l++) {
         ckpt_begin(t, "block");
         rw_tensor *const h = rw_linear_gelu(t, x, up, RW_NONE);
-        x = rw_add(t, x, rw_dropout(t, rw_linear(t, h, down, RW_NONE), 0.1f));
+        x = rw_dropout_add(t, rw_linear(t, h, down, RW_NONE), x, 0.1f);
         ckpt_end(t);
     }
     return rw_mean(t, rw_mul(t, x, x), RW_ALL_AXES, false);

@@ -28,7 +28,7 @@ static rw_tensor *record(rw_tape *t, rw_tensor *w, bool decide)
         h = rw_gelu(t, h);
         if (decide && l == 0) ckpt_save(t, h); /* kept, although its region is replayed */
         h = rw_linear(t, h, w, RW_NONE);
-        x = rw_add(t, x, rw_dropout(t, h, 0.1f));
+        x = rw_dropout_add(t, h, x, 0.1f);
         ckpt_end(t);
     }
     rw_tensor *const y = rw_tanh(t, x);

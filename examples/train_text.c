@@ -71,10 +71,10 @@ static rw_tensor *block(rw_tape *t, rw_tensor *x, int l, int batch, int seq, flo
     h = rw_attention(t, part[0], part[1], part[2], &(rw_attention_params){ .causal = true, .dropout = dropout });
     h = rw_reshape(t, rw_transpose(t, h, 1, 2), RW_SHAPE(batch, seq, o.width));
     h = rw_linear(t, h, gpt.layer[l].proj, RW_NONE);
-    x = rw_add(t, x, rw_dropout(t, h, dropout));
+    x = rw_dropout_add(t, h, x, dropout);
     h = rw_layernorm(t, x, gpt.layer[l].norm2_w, gpt.layer[l].norm2_b, 1e-5f);
     h = rw_linear(t, rw_linear_gelu(t, h, gpt.layer[l].up, RW_NONE), gpt.layer[l].down, RW_NONE);
-    return rw_add(t, x, rw_dropout(t, h, dropout));
+    return rw_dropout_add(t, h, x, dropout);
 }
 
 static rw_tensor *logits(rw_tape *t, const int32_t *tokens, int batch, int seq, float dropout)

@@ -55,13 +55,12 @@ static rw_tensor *block(rw_tape *t, const struct layer *p, rw_tensor *x)
     rw_tensor *a = rw_attention(t, q, k, v, &(rw_attention_params){ .causal = true, .dropout = 0.1f });
     ckpt_end(t);
     a = rw_reshape(t, rw_transpose(t, a, 1, 2), RW_SHAPE(BATCH, SEQ, WIDTH));
-    h = rw_dropout(t, rw_linear(t, a, p->proj_w, p->proj_b), 0.1f);
-    x = rw_add(t, x, h);
+    x = rw_dropout_add(t, rw_linear(t, a, p->proj_w, p->proj_b), x, 0.1f);
     ckpt_begin(t, "mlp");
     h = rw_linear_gelu(t, rw_layernorm(t, x, p->ln2_w, p->ln2_b, 1e-5f), p->up_w, p->up_b);
     h = rw_linear(t, h, p->down_w, p->down_b);
     ckpt_end(t);
-    return rw_add(t, x, rw_dropout(t, h, 0.1f));
+    return rw_dropout_add(t, h, x, 0.1f);
 }
 
 /* A sequence that can be learnt: each token follows from the one before. */

@@ -28,7 +28,18 @@ static rw_tensor *explicit_attention(const struct model *m, rw_tape *t, rw_tenso
     return rw_matmul(t, rw_dropout(t, p, c->dropout), v);
 }
 
-static rw_tensor *attention(const struct model *m, rw_tape *t, rw_tensor *x, const struct model_layer *p)
+/* The end of a branch: its last layer, dropout, and the sum with the residual stream. */
+static rw_tensor *join(const struct model *m, rw_tape *t, rw_tensor *residual, rw_tensor *x, rw_tensor *weight,
+                       rw_tensor *bias)
+{
+    const float dropout = m->config.dropout;
+    if (dropout == 0) return rw_linear_add(t, x, weight, bias, residual);
+    return rw_dropout_add(t, rw_linear(t, x, weight, bias), residual, dropout);
+}
+
+/* residual + attention of x */
+static rw_tensor *attention(const struct model *m, rw_tape *t, rw_tensor *residual, rw_tensor *x,
+                            const struct model_layer *p)
 {
     const struct model_config *const c = &m->config;
     const rw_shape s = rw_tensor_shape(x);
@@ -51,24 +62,25 @@ static rw_tensor *attention(const struct model *m, rw_tape *t, rw_tensor *x, con
     rw_tensor *y = c->scores ? explicit_attention(m, t, q, k, v) : rw_attention(t, q, k, v, &params);
     ckpt_end(t);
     y = rw_reshape(t, rw_transpose(t, y, 1, 2), s);
-    return rw_dropout(t, rw_linear(t, ckpt_name(t, y, "attn_out"), p->proj, p->proj_bias), c->dropout);
+    return join(m, t, residual, ckpt_name(t, y, "attn_out"), p->proj, p->proj_bias);
 }
 
-static rw_tensor *feed_forward(const struct model *m, rw_tape *t, rw_tensor *x, const struct model_layer *p)
+static rw_tensor *feed_forward(const struct model *m, rw_tape *t, rw_tensor *residual, rw_tensor *x,
+                               const struct model_layer *p)
 {
     ckpt_begin(t, "mlp");
     const bool gpt = m->config.kind == MODEL_GPT;
     rw_tensor *h = gpt ? rw_linear_gelu(t, x, p->up, p->up_bias) : rw_linear(t, x, p->up, p->up_bias);
     h = ckpt_name(t, h, "ffn_up");
     if (!gpt) h = rw_swiglu(t, rw_linear(t, x, p->gate, RW_NONE), h);
-    h = rw_linear(t, h, p->down, p->down_bias);
+    x = join(m, t, residual, h, p->down, p->down_bias);
     ckpt_end(t);
-    return rw_dropout(t, h, m->config.dropout);
+    return x;
 }
 
 rw_tensor *model_block(const struct model *m, rw_tape *t, rw_tensor *x, int layer)
 {
     const struct model_layer *const p = &m->layer[layer];
-    x = rw_add(t, x, attention(m, t, model_norm(m, t, x, p->norm1, p->norm1_bias), p));
-    return rw_add(t, x, feed_forward(m, t, model_norm(m, t, x, p->norm2, p->norm2_bias), p));
+    x = attention(m, t, x, model_norm(m, t, x, p->norm1, p->norm1_bias), p);
+    return feed_forward(m, t, x, model_norm(m, t, x, p->norm2, p->norm2_bias), p);
 }
