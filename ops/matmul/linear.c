@@ -96,15 +96,11 @@ static size_t workspace_add(const rw_op_call *call, rw_device device)
 static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy)
 {
     rw_tape *const t = rw_grad_tape(g);
-    if (rw_grad_wanted(g, at)) {
-        rw_tensor *const x = rw_grad_input(g, at), *const w = rw_grad_input(g, at + 1);
-        rw_tensor *const dx = rw_matmul(t, rw_matrix_of_rows(t, dy), w);
-        RW_CHECK(rw_grad_set(g, at, dx && rw_tensor_shape(x).rank != 2 ? rw_reshape(t, dx, rw_tensor_shape(x)) : dx));
-    }
+    if (rw_grad_wanted(g, at)) RW_CHECK(rw_grad_set_product(g, at, rw_matrix_of_rows(t, dy), rw_grad_input(g, at + 1)));
     if (rw_grad_wanted(g, at + 1)) {
         rw_tensor *const rows = rw_matrix_of_rows(t, dy);
         rw_tensor *const turned = rows ? rw_transpose(t, rows, 0, 1) : NULL;
-        RW_CHECK(rw_grad_set(g, at + 1, rw_matmul(t, turned, rw_matrix_of_rows(t, rw_grad_input(g, at)))));
+        RW_CHECK(rw_grad_set_product(g, at + 1, turned, rw_matrix_of_rows(t, rw_grad_input(g, at))));
     }
     if (rw_grad_n_inputs(g) > at + 2 && rw_grad_wanted(g, at + 2)) {
         const rw_shape y = rw_tensor_shape(dy);

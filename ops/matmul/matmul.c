@@ -64,9 +64,31 @@ static size_t workspace(const rw_op_call *call, rw_device device)
     return rw_gemm_workspace(call, in, device, &g);
 }
 
-static rw_tensor *summed_to(rw_tape *t, rw_tensor *x, rw_shape shape)
+static rw_shape shape_of_product(const rw_tensor *a, const rw_tensor *b)
 {
-    return x && !rw_shape_equal(rw_tensor_shape(x), shape) ? rw_sum_to(t, x, shape) : x;
+    const rw_shape x = rw_tensor_shape(a), y = rw_tensor_shape(b);
+    rw_shape c = x.rank > y.rank ? x : y;
+    for (int i = 3; i <= x.rank && i <= y.rank; i++)
+        c.dim[c.rank - i] = x.dim[x.rank - i] == 1 ? y.dim[y.rank - i] : x.dim[x.rank - i];
+    c.dim[c.rank - 2] = x.dim[x.rank - 2];
+    c.dim[c.rank - 1] = y.dim[y.rank - 1];
+    return c;
+}
+
+static rw_tensor *shaped(rw_tape *t, rw_tensor *x, rw_shape shape)
+{
+    return x && !rw_shape_equal(rw_tensor_shape(x), shape) ? rw_reshape(t, x, shape) : x;
+}
+
+rw_status rw_grad_set_product(rw_grad_call *g, int i, rw_tensor *a, rw_tensor *b)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    if (!a || !b) return rw_grad_set(g, i, NULL);
+    const rw_shape x = rw_tensor_shape(rw_grad_input(g, i)), own = shape_of_product(a, b);
+    if (rw_shape_numel(own) != rw_shape_numel(x)) return rw_grad_set(g, i, rw_sum_to(t, rw_matmul(t, a, b), x));
+    rw_tensor *const sum = rw_grad_addend(g, i);
+    rw_tensor *const y = sum ? rw_matmul_add_at(RW_HERE, t, shaped(t, sum, own), a, b) : rw_matmul(t, a, b);
+    return rw_grad_set_sum(g, i, shaped(t, y, x));
 }
 
 rw_tensor *rw_matrix_of_rows(rw_tape *t, rw_tensor *x)
@@ -79,12 +101,14 @@ rw_tensor *rw_matrix_of_rows(rw_tape *t, rw_tensor *x)
 }
 
 /* a^T dy. Where b is one matrix for the whole batch, the sum over the batch is part of one product. */
-static rw_tensor *grad_b(rw_tape *t, rw_tensor *a, rw_tensor *dy, rw_shape b)
+static rw_status grad_b(rw_grad_call *g, int i, rw_tensor *a, rw_tensor *dy)
 {
-    if (!a || !dy) return NULL;
-    if (b.rank == 2 && rw_shape_numel(rw_tensor_shape(a)) > 0 && rw_tensor_shape(a).rank == rw_tensor_shape(dy).rank)
-        return rw_matmul(t, rw_transpose(t, rw_matrix_of_rows(t, a), 0, 1), rw_matrix_of_rows(t, dy));
-    return summed_to(t, rw_matmul(t, rw_transpose(t, a, -1, -2), dy), b);
+    rw_tape *const t = rw_grad_tape(g);
+    const rw_shape x = rw_tensor_shape(a);
+    const bool one = rw_tensor_shape(rw_grad_input(g, i)).rank == 2 && rw_shape_numel(x) > 0 &&
+                     x.rank == rw_tensor_shape(dy).rank;
+    if (!one) return rw_grad_set_product(g, i, rw_transpose(t, a, -1, -2), dy);
+    return rw_grad_set_product(g, i, rw_transpose(t, rw_matrix_of_rows(t, a), 0, 1), rw_matrix_of_rows(t, dy));
 }
 
 /* Of the product of inputs i and i + 1. */
@@ -92,11 +116,8 @@ static rw_status grad_product(rw_grad_call *g, int i)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const dy = rw_grad_upstream(g, 0), *const a = rw_grad_input(g, i), *const b = rw_grad_input(g, i + 1);
-    if (rw_grad_wanted(g, i)) {
-        rw_tensor *const da = rw_matmul(t, dy, rw_transpose(t, b, -1, -2));
-        RW_CHECK(rw_grad_set(g, i, summed_to(t, da, rw_tensor_shape(a))));
-    }
-    return rw_grad_wanted(g, i + 1) ? rw_grad_set(g, i + 1, grad_b(t, a, dy, rw_tensor_shape(b))) : RW_OK;
+    if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set_product(g, i, dy, rw_transpose(t, b, -1, -2)));
+    return rw_grad_wanted(g, i + 1) ? grad_b(g, i + 1, a, dy) : RW_OK;
 }
 
 static rw_status grad(rw_grad_call *g)

@@ -7,8 +7,14 @@
 extern const rw_op_def rw_op_matmul;
 extern const rw_op_def rw_op_linear;
 
-/* sum + a b, rounded once, over the sum when it dies: what differentiation makes of a product that it would add. */
+/* sum + a b, rounded once, over the sum when it dies. */
 rw_tensor *rw_matmul_add_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *a, rw_tensor *b);
+
+/*
+ * Hands over a b as the gradient of input i: summed over what the input was broadcast along, or in the input's shape,
+ * and then added to its sum so far by the node that makes it.
+ */
+rw_status rw_grad_set_product(rw_grad_call *g, int i, rw_tensor *a, rw_tensor *b);
 
 /* [..., c] as a matrix of rows of c; x itself when it is one. */
 rw_tensor *rw_matrix_of_rows(rw_tape *t, rw_tensor *x);

@@ -1,10 +1,8 @@
 /* Pass 2: walks the tape backwards and lets each op's rule record its adjoint. See differentiate.h. */
 #include "autodiff/differentiate.h"
 
-#include "autodiff/accumulate.h"
 #include "autodiff/rule.h"
 #include "memory/alloc.h"
-#include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
 
 #include <stddef.h>
@@ -26,36 +24,13 @@ static void spread_requirement(rw_tape *t)
     }
 }
 
-/* Was result i made by a product that this rule recorded for nothing else? first_*: where the rule began to record. */
-static bool is_own_product(const struct rw_grad_call *g, int i, size_t first_node, size_t first_operand)
-{
-    const rw_tape *const t = g->tape;
-    const rw_tensor *const term = g->result[i];
-    const uint32_t product = rw_product_of(t, term);
-    if (product == RW_NONE_ID || product < first_node) return false;
-    int reads = 0;
-    for (size_t k = first_operand; k < t->n_operands; k++) reads += rw_tape_base(t, t->operands[k]) == term->base;
-    for (int k = 0; k < g->node.n_inputs; k++)
-        if (k != i && g->result[k] && g->result[k]->base == term->base) return false;
-    return reads == (term->base != term->id); /* by the reshape alone */
-}
-
-/* Adds what the rule found to what other consumers contributed before. */
-static rw_status collect(struct rw_grad_call *g, rw_tensor **grads, size_t first_node, size_t first_operand)
-{
-    rw_tape *const t = g->tape;
-    for (int i = 0; i < g->node.n_inputs; i++) {
-        if (!g->result[i]) continue;
-        const uint32_t in = t->operands[g->node.first_input + (uint32_t)i];
-        rw_tensor *sum = g->result[i];
-        if (grads[in] && is_own_product(g, i, first_node, first_operand))
-            sum = rw_add_product_at(rw_rule_site(g), t, grads[in], sum);
-        else if (grads[in]) sum = rw_accumulate_at(rw_rule_site(g), t, grads[in], sum);
-        if (!sum) return t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
-        grads[in] = sum;
-    }
-    return RW_OK;
-}
+struct walk {
+    rw_tape *t;
+    rw_tensor **grads;
+    bool again;
+    struct rw_grad_taker *taker;
+    uint32_t *first_use; /* by value: the consumer that is met last; NULL without a taker */
+};
 
 /* The tape's attributes move when the rule records: it sees a copy. */
 static bool copy_attrs(struct rw_grad_call *g)
@@ -66,80 +41,119 @@ static bool copy_attrs(struct rw_grad_call *g)
     return copy != NULL;
 }
 
-static rw_status run_rule(struct rw_grad_call *g, const rw_op_def *op, rw_tensor **grads)
+static rw_status run_rule(struct rw_grad_call *g, const rw_op_def *op)
 {
     rw_tape *const t = g->tape;
-    const size_t first_node = t->n_nodes, first_operand = t->n_operands;
     if (!copy_attrs(g)) return RW_ERR_MEMORY;
-    t->rule = g;
     rw_status status = op->grad(g);
     if (!status) status = t->ctx->status;
-    if (!status) status = collect(g, grads, first_node, first_operand);
-    t->rule = NULL;
+    if (!status) status = rw_rule_settle(g);
     if (g->attrs != g->small) rw_free((void *)(uintptr_t)g->attrs);
     return status;
 }
 
-static rw_status apply_rule(rw_tape *t, uint32_t n, bool again, rw_tensor **grads)
+static rw_status apply_rule(struct rw_grad_call *g)
 {
+    rw_context *const ctx = g->tape->ctx;
+    const rw_op_def *const op = ctx->ops[g->node.op];
+    bool flows = false, wanted = false;
+    for (int i = 0; i < g->node.n_outputs; i++) {
+        g->upstream[i] = g->grads[g->node.first_output + (uint32_t)i];
+        flows |= g->upstream[i] != NULL;
+    }
+    for (int i = 0; i < g->node.n_inputs; i++) wanted |= rw_grad_wanted(g, i);
+    if (!flows || !wanted || (op->flags & RW_OP_NO_GRADIENT)) return RW_OK;
+    const rw_site at = rw_rule_site(g);
+    if (!op->grad)
+        return rw_fail(ctx, RW_ERR_NO_GRADIENT,
+                       "%s at %s:%d: the op has no gradient rule, and a gradient has to flow through it", op->name,
+                       at.file, at.line);
+    const rw_status status = run_rule(g, op);
+    if (status)
+        rw_fail(ctx, status, "gradient rule of %s at %s:%d: %s", op->name, at.file, at.line, rw_status_name(status));
+    return status;
+}
+
+static bool is_awaited(const rw_tape *t, const struct rw_tensor *v)
+{
+    return (v->flags & RW_VALUE_RETAIN) ||
+           (v->leaf != RW_NONE_ID && t->leaves[v->leaf].kind == RW_LEAF_PARAM && (v->flags & RW_VALUE_REQUIRES));
+}
+
+static rw_status hand_out(const struct walk *w, uint32_t value)
+{
+    if (!w->taker || !w->grads[value] || !is_awaited(w->t, rw_tape_value(w->t, value))) return RW_OK;
+    return w->taker->take(w->taker, value, w->grads[value]);
+}
+
+/* Before node n nobody uses what it is the first to use. */
+static rw_status complete(const struct walk *w, const struct rw_node *node, uint32_t n)
+{
+    rw_status status = RW_OK;
+    for (int i = 0; w->taker && !status && i < node->n_inputs; i++) {
+        const uint32_t in = w->t->operands[node->first_input + (uint32_t)i];
+        if (w->first_use[in] != n) continue;
+        w->first_use[in] = RW_NONE_ID; /* it may be several of the inputs */
+        status = hand_out(w, in);
+    }
+    return status;
+}
+
+static rw_status visit(const struct walk *w, uint32_t n)
+{
+    rw_tape *const t = w->t;
     struct rw_grad_call g;
     memset(&g, 0, offsetof(struct rw_grad_call, small));
     g.tape = t;
     g.node = t->nodes[n];
-    g.again = again;
-    const rw_op_def *const op = t->ctx->ops[g.node.op];
-    bool flows = false, wanted = false;
-    for (int i = 0; i < g.node.n_outputs; i++) {
-        g.upstream[i] = grads[g.node.first_output + (uint32_t)i];
-        flows |= g.upstream[i] != NULL;
-    }
-    for (int i = 0; i < g.node.n_inputs; i++) wanted |= rw_grad_wanted(&g, i);
-    if (!flows || !wanted || (op->flags & RW_OP_NO_GRADIENT)) return RW_OK;
-    const rw_site at = rw_rule_site(&g);
-    if (!op->grad)
-        return rw_fail(t->ctx, RW_ERR_NO_GRADIENT,
-                       "%s at %s:%d: the op has no gradient rule, and a gradient has to flow through it", op->name,
-                       at.file, at.line);
-    const rw_status status = run_rule(&g, op, grads);
-    if (status)
-        rw_fail(t->ctx, status, "gradient rule of %s at %s:%d: %s", op->name, at.file, at.line, rw_status_name(status));
+    g.grads = w->grads;
+    g.again = w->again;
+    t->rule = &g;
+    rw_status status = apply_rule(&g);
+    if (!status) status = complete(w, &g.node, n);
+    t->rule = NULL;
     return status;
 }
 
-static rw_tensor *seed(rw_tape *t, uint32_t root, bool again)
+/* The gradient of the root is one. */
+static rw_status begin(const struct walk *w, uint32_t root)
 {
+    rw_tape *const t = w->t;
     const struct rw_tensor *const y = rw_tape_value(t, root);
-    struct rw_grad_call g = { .tape = t, .again = again, .node.ticket = RW_NONE_ID, .node.region = RW_NONE_ID };
+    struct rw_grad_call g = { .tape = t, .again = w->again, .node.ticket = RW_NONE_ID, .node.region = RW_NONE_ID };
     if (y->producer != RW_NONE_ID) g.node = t->nodes[y->producer];
     else if (t->n_nodes) g.node.site = t->nodes[0].site;
-    else return NULL;
+    else return RW_ERR_MEMORY;
     t->rule = &g;
-    rw_tensor *const one = rw_fill_at(rw_rule_site(&g), t, (rw_dtype)y->dtype,
-                                      rw_layout_shape(rw_tensor_layout(t->ctx, y)), 1.0);
+    w->grads[root] = rw_fill_at(rw_rule_site(&g), t, (rw_dtype)y->dtype, rw_layout_shape(rw_tensor_layout(t->ctx, y)),
+                                1.0);
+    rw_status status = w->grads[root] ? hand_out(w, root) : t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
     t->rule = NULL;
-    return one;
+    return status;
 }
 
-rw_status rw_differentiate(rw_tape *t, uint32_t root, bool again, rw_tensor ***ret_grads)
+static rw_status find_first_uses(struct walk *w)
 {
-    const size_t n_values = t->n_values;
-    spread_requirement(t);
-    rw_tensor **const grads = rw_calloc(n_values, sizeof *grads);
-    if (!grads) return rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
-    const struct rw_tensor *const y = rw_tape_value(t, root);
-    rw_status status = RW_OK;
-    if (y->flags & RW_VALUE_REQUIRES) {
-        grads[root] = seed(t, root, again);
-        if (!grads[root]) status = t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
-        for (uint32_t n = y->producer; !status && n != RW_NONE_ID; n--) {
-            status = apply_rule(t, n, again, grads);
-            if (n == 0) break;
-        }
-    }
-    if (status) {
-        rw_free(grads);
-        return status;
-    }
-    *ret_grads = grads;
+    const rw_tape *const t = w->t;
+    w->first_use = rw_malloc(t->n_values * sizeof *w->first_use);
+    if (!w->first_use) return rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
+    for (size_t v = 0; v < t->n_values; v++) w->first_use[v] = RW_NONE_ID;
+    for (uint32_t n = (uint32_t)t->n_nodes; n-- > 0;)
+        for (uint32_t i = 0; i < t->nodes[n].n_inputs; i++)
+            w->first_use[t->operands[t->nodes[n].first_input + i]] = n;
     return RW_OK;
+}
+
+rw_status rw_differentiate(rw_tape *t, uint32_t root, bool again, rw_tensor **grads, struct rw_grad_taker *taker)
+{
+    struct walk w = { .t = t, .grads = grads, .again = again, .taker = taker };
+    spread_requirement(t);
+    const struct rw_tensor *const y = rw_tape_value(t, root);
+    if (!(y->flags & RW_VALUE_REQUIRES)) return RW_OK;
+    const uint32_t last = y->producer;
+    rw_status status = taker ? find_first_uses(&w) : RW_OK;
+    if (!status) status = begin(&w, root);
+    for (uint32_t n = last == RW_NONE_ID ? 0 : last + 1; !status && n-- > 0;) status = visit(&w, n);
+    rw_free(w.first_use);
+    return status;
 }

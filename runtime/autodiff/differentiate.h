@@ -4,6 +4,12 @@
 
 #include "record/tape.h"
 
+/* Who waits for gradients. What it records stands where backward is at that moment. */
+struct rw_grad_taker {
+    /* The gradient of a parameter's leaf, or of a value marked by rw_require_grad(), is complete. */
+    rw_status (*take)(struct rw_grad_taker *taker, uint32_t value, rw_tensor *gradient);
+};
+
 /*
  * Records d sum(root) / d v for every value v that requires a gradient and that root depends on, behind the nodes that
  * are on the tape now.
@@ -11,9 +17,9 @@
  * The contributions to one value are added in the order in which reverse tape order meets them, whatever the policy.
  * Source: reverse-mode accumulation, e.g. Griewank and Walther, "Evaluating Derivatives", chapter 3.
  *
- * ret_grads receives an array of n_values (before the call) tensors, NULL where nothing flows; freed by the caller
- * with rw_free(). again: the result will be differentiated itself.
+ * grads: per value on the tape now what its sum begins with, NULL for nothing; afterwards the sum. again: the result
+ * will be differentiated itself. taker may be NULL.
  */
-rw_status rw_differentiate(rw_tape *t, uint32_t root, bool again, rw_tensor ***ret_grads);
+rw_status rw_differentiate(rw_tape *t, uint32_t root, bool again, rw_tensor **grads, struct rw_grad_taker *taker);
 
 #endif

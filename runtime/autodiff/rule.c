@@ -1,6 +1,8 @@
 /* The side of differentiation that gradient rules see. See rewind/op.h. */
 #include "autodiff/rule.h"
 
+#include "ops/pointwise/pointwise.h"
+
 rw_tape *rw_grad_tape(const rw_grad_call *g)
 {
     return g->tape;
@@ -41,7 +43,52 @@ bool rw_grad_wanted(const rw_grad_call *g, int i)
     return rw_grad_input(g, i)->flags & RW_VALUE_REQUIRES;
 }
 
-rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx)
+static uint32_t value_of(const rw_grad_call *g, int i)
+{
+    return g->tape->operands[g->node.first_input + (uint32_t)i];
+}
+
+/* Result i goes into the sum of its value. */
+static rw_status settle(rw_grad_call *g, int i)
+{
+    rw_tape *const t = g->tape;
+    rw_tensor **const to = &g->grads[value_of(g, i)];
+    rw_tensor *const sum = *to && !g->is_sum[i] ? rw_accumulate_at(rw_rule_site(g), t, *to, g->result[i]) : g->result[i];
+    if (!sum) return t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
+    *to = sum;
+    g->result[i] = g->lent[i] = NULL;
+    g->is_sum[i] = false;
+    return RW_OK;
+}
+
+/* Of one value or, for RW_NONE_ID, all. One that contains the sum so far comes before others that are added to it. */
+static rw_status settle_all(rw_grad_call *g, uint32_t value)
+{
+    rw_status status = RW_OK;
+    for (int sums = 1; sums >= 0; sums--)
+        for (int i = 0; !status && i < g->node.n_inputs; i++)
+            if (g->result[i] && g->is_sum[i] >= sums && (value == RW_NONE_ID || value_of(g, i) == value))
+                status = settle(g, i);
+    return status;
+}
+
+rw_status rw_rule_settle(rw_grad_call *g)
+{
+    return settle_all(g, RW_NONE_ID);
+}
+
+rw_tensor *rw_grad_addend(rw_grad_call *g, int i)
+{
+    const uint32_t value = value_of(g, i);
+    if (!rw_grad_wanted(g, i)) return NULL;
+    /* Two that each add to the same sum would lose what the other one added. */
+    for (int k = 0; k < g->node.n_inputs; k++)
+        if (k != i && g->lent[k] && !g->result[k] && value_of(g, k) == value) return NULL;
+    if (settle_all(g, value)) return NULL;
+    return g->lent[i] = g->grads[value];
+}
+
+static rw_status hand_over(rw_grad_call *g, int i, rw_tensor *dx, bool is_sum)
 {
     rw_context *const ctx = g->tape->ctx;
     if (!dx) return ctx->status ? ctx->status : RW_ERR_ARGUMENT;
@@ -55,7 +102,18 @@ rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx)
                        ctx->ops[g->node.op]->name, at.file, at.line, i);
     }
     g->result[i] = dx;
+    g->is_sum[i] = is_sum;
     return RW_OK;
+}
+
+rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx)
+{
+    return hand_over(g, i, dx, false);
+}
+
+rw_status rw_grad_set_sum(rw_grad_call *g, int i, rw_tensor *sum)
+{
+    return hand_over(g, i, sum, g->lent[i] != NULL);
 }
 
 bool rw_grad_again(const rw_grad_call *g)

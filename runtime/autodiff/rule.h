@@ -10,8 +10,13 @@
 struct rw_grad_call {
     rw_tape *tape;
     struct rw_node node; /* a copy: the array may move while the rule records */
+    rw_tensor **grads;   /* the sums so far, per value */
     rw_tensor *upstream[RW_OP_MAX_OUTPUTS];
+    /* By input: what the rule handed over and is not in its sum yet; the sum that the rule was given to add to; and
+       whether what it handed over contains that. */
     rw_tensor *result[RW_OP_MAX_INPUTS];
+    rw_tensor *lent[RW_OP_MAX_INPUTS];
+    bool is_sum[RW_OP_MAX_INPUTS];
     bool again;
     const void *attrs; /* a copy too, for the same reason */
     _Alignas(8) unsigned char small[RW_RULE_ATTRS];
@@ -21,5 +26,8 @@ struct rw_grad_call {
 uint32_t rw_rule_ticket(const struct rw_grad_call *g);
 rw_site rw_rule_site(const struct rw_grad_call *g);
 void rw_rule_stamp(const struct rw_grad_call *g, struct rw_node *node);
+
+/* The rule is done: what it handed over goes into the sums. */
+rw_status rw_rule_settle(struct rw_grad_call *g);
 
 #endif

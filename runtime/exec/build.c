@@ -102,8 +102,7 @@ rw_status rw_plan_build_details(rw_tape *t, const struct rw_request *request, rw
     rw_status status = check_op_names(t->ctx, request->policy);
     if (!status) status = rw_sinks_init(&sinks, t, request);
     if (!status) {
-        const struct rw_schedule_request wanted = { .policy = request->policy, .sinks = sinks.sink, .n_sinks = sinks.n,
-                                                    .early = sinks.early, .next = sinks.next, .n_regular = sinks.n_regular };
+        const struct rw_schedule_request wanted = { .policy = request->policy, .sinks = sinks.sink, .n_sinks = sinks.n };
         status = rw_schedule_init(&details->schedule, &details->scopes, t, &wanted);
         if (status) rw_fail(t->ctx, status, "planning: %s", rw_status_name(status));
     }

@@ -127,7 +127,7 @@ static void begin_step(rw_graph *g)
     rw_context *const ctx = t->ctx;
     rw_arena_take(t);
     rw_zero_grad(ctx);
-    for (size_t i = 0; i < g->plan->n_gradients; i++) ctx->params[g->plan->gradients[i]]->grad_clear = false;
+    for (size_t i = 0; i < g->plan->n_gradients; i++) ctx->params[g->plan->gradients[i].param]->grad_clear = false;
     t->n_held = 0;
     for (size_t i = 0; i < t->n_effects; i++) t->nodes[t->effects[i]].done = 0;
     for (size_t i = 0; i < t->n_leaves; i++) {

@@ -40,55 +40,92 @@ static bool is_alone(const rw_tape *t, const struct rw_schedule *s, const struct
     return true;
 }
 
-/* A gradient that some node of the step also reads keeps its old bytes until the last moment. */
-static bool is_read(const struct rw_schedule *s, uint32_t source)
-{
-    for (size_t i = 0; i < s->n_sources; i++)
-        if (s->sources[i].kind == RW_SOURCE_GRADIENT && s->sources[i].index == s->sources[source].index &&
-            s->sources[i].leaf != RW_NONE_ID)
-            return true;
-    return false;
-}
-
-/*
- * Output 0 takes over input i's memory when that input dies here. An input in the arena may also move into an external
- * output (a parameter's gradient) when nothing else uses that memory meanwhile: a sum of gradients then never needs a
- * second buffer.
- */
-static void merge_step(const rw_tape *t, struct rw_schedule *s, uint32_t index)
+/* Does step `index` let its output 0 take the memory of each of its inputs that lies in that buffer? */
+static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t index, uint32_t buffer)
 {
     const struct rw_step *const step = &s->steps[index];
     const struct rw_node *const node = &t->nodes[step->node];
-    const rw_op_def *const op = t->ctx->ops[node->op];
-    if (!op->inplace || !node->n_outputs || step->kind == RW_STEP_COMMIT) return;
-    const uint32_t out = s->refs[step->place + node->n_inputs];
-    struct rw_buffer *const o = &s->buffers[out];
-    if (o->place == RW_PLACE_NOWHERE || o->place == RW_PLACE_RESULTS) return;
-    if (o->place == RW_PLACE_SOURCE && s->sources[o->index].leaf != RW_NONE_ID) return;
+    for (int i = 0; i < node->n_inputs; i++)
+        if (s->refs[step->place + (uint32_t)i] == buffer)
+            return i < 32 && (t->ctx->ops[node->op]->inplace >> i & 1) && is_alone(t, s, step, i);
+    return true;
+}
+
+/* Is what a gradient holds read no more once buffer b is written, but by the step that writes b and may do so in
+   place? */
+static bool is_free(const rw_tape *t, const struct rw_schedule *s, uint32_t gradient, const struct rw_buffer *b)
+{
+    const struct rw_step *const maker = &s->steps[b->first];
+    for (uint32_t i = 0; i < s->n_buffers; i++) {
+        const struct rw_buffer *const r = &s->buffers[i];
+        if (r->place != RW_PLACE_SOURCE || s->sources[r->index].kind != RW_SOURCE_GRADIENT) continue;
+        if (s->sources[r->index].index != gradient || s->sources[r->index].leaf == RW_NONE_ID) continue;
+        if (r->last < b->first || r->first == UINT32_MAX) continue;
+        if (r->last > b->first) return false;
+        if (&s->buffers[s->refs[maker->place + t->nodes[maker->node].n_inputs]] != b) return false;
+        if (!takes_over(t, s, b->first, i)) return false;
+    }
+    return true;
+}
+
+/* May output 0 of the step take over the memory of input i, as far as the two say? */
+static bool may_take(const rw_tape *t, const struct rw_schedule *s, uint32_t index, int i, uint32_t in)
+{
+    const struct rw_step *const step = &s->steps[index];
+    const struct rw_buffer *const b = &s->buffers[in];
+    return (t->ctx->ops[t->nodes[step->node].op]->inplace >> i & 1) && b->place == RW_PLACE_ARENA && b->last == index &&
+           b->bytes && is_alone(t, s, step, i);
+}
+
+static bool writes_in_place(const rw_tape *t, const struct rw_step *step)
+{
+    const struct rw_node *const node = &t->nodes[step->node];
+    return t->ctx->ops[node->op]->inplace && node->n_outputs && step->kind != RW_STEP_COMMIT;
+}
+
+/*
+ * Output 0 is a parameter's gradient: an input that dies here is made there to begin with, and so is what that was made
+ * from in the same way, when nothing else uses that memory meanwhile. A sum of gradients then needs no second buffer.
+ */
+static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_t index)
+{
+    const struct rw_step *const step = &s->steps[index];
+    const struct rw_node *const node = &t->nodes[step->node];
+    if (!writes_in_place(t, step)) return;
+    const struct rw_buffer *const o = &s->buffers[s->refs[step->place + node->n_inputs]];
+    if (o->place != RW_PLACE_SOURCE || s->sources[o->index].leaf != RW_NONE_ID) return;
     for (int i = 0; i < node->n_inputs && i < 32; i++) {
-        if (!(op->inplace >> i & 1)) continue;
-        const uint32_t in = root_of(s, s->refs[step->place + (uint32_t)i]);
-        struct rw_buffer *const b = &s->buffers[in];
-        if (b->place != RW_PLACE_ARENA || b->last != index || b->bytes == 0) continue;
-        if (!is_alone(t, s, step, i)) continue;
-        if (o->place == RW_PLACE_ARENA) {
-            if (o->bytes != b->bytes) continue;
-            o->merged = in;
-            b->last = o->last;
-            return;
-        }
-        /* Only a value made for this sum: it must not have been merged from something that is read elsewhere. */
-        if (b->bytes != rw_tensor_bytes(rw_tape_value(t, o->value)) || s->refs[step->place + (uint32_t)i] != in) continue;
-        if (is_read(s, o->index)) continue;
+        struct rw_buffer *const b = &s->buffers[s->refs[step->place + (uint32_t)i]];
+        if (!may_take(t, s, index, i, s->refs[step->place + (uint32_t)i])) continue;
+        if (b->bytes != rw_tensor_bytes(rw_tape_value(t, o->value))) continue;
+        if (!is_free(t, s, s->sources[o->index].index, b)) continue;
         b->place = RW_PLACE_SOURCE;
         b->index = o->index;
         return;
     }
 }
 
+/* Output 0 takes over input i's memory when that input dies here. */
+static void merge_in_arena(const rw_tape *t, struct rw_schedule *s, uint32_t index)
+{
+    const struct rw_step *const step = &s->steps[index];
+    const struct rw_node *const node = &t->nodes[step->node];
+    if (!writes_in_place(t, step)) return;
+    struct rw_buffer *const o = &s->buffers[s->refs[step->place + node->n_inputs]];
+    if (o->place != RW_PLACE_ARENA) return;
+    for (int i = 0; i < node->n_inputs && i < 32; i++) {
+        const uint32_t in = root_of(s, s->refs[step->place + (uint32_t)i]);
+        if (!may_take(t, s, index, i, in) || s->buffers[in].bytes != o->bytes) continue;
+        o->merged = in;
+        s->buffers[in].last = o->last;
+        return;
+    }
+}
+
 static void merge_in_place(const rw_tape *t, struct rw_schedule *s)
 {
-    for (uint32_t i = 0; i < s->n_steps; i++) merge_step(t, s, i);
+    for (uint32_t i = (uint32_t)s->n_steps; i-- > 0;) merge_into_gradient(t, s, i);
+    for (uint32_t i = 0; i < s->n_steps; i++) merge_in_arena(t, s, i);
 }
 
 /* Placement */

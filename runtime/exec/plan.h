@@ -63,6 +63,12 @@ struct rw_result {
     uint64_t bytes;
 };
 
+/* A parameter's gradient that a plan writes, or adds to where it was not clear when the plan was made. */
+struct rw_plan_gradient {
+    uint32_t param;
+    bool adds;
+};
+
 struct rw_value_desc {
     uint32_t layout;
     uint32_t base;
@@ -96,7 +102,7 @@ struct rw_plan {
     size_t n_sources;
     struct rw_result *results;
     size_t n_results;
-    uint32_t *gradients; /* parameters whose gradient it writes or adds to */
+    struct rw_plan_gradient *gradients;
     size_t n_gradients;
     size_t n_effects; /* steps of stateful nodes */
     size_t n_commits; /* of these the last ones, which write buffers */

@@ -408,6 +408,6 @@ rw_status rw_plan_settle(rw_tape *t, const rw_plan *plan, size_t from, size_t to
     if (status) return rw_fail(ctx, status, "run: out of memory");
     for (size_t i = from; plan->n_effects && i < to; i++) note_effect(t, plan, i);
     if (to != plan->n_steps) return RW_OK;
-    for (size_t i = 0; i < plan->n_gradients; i++) ctx->params[plan->gradients[i]]->grad_clear = false;
+    for (size_t i = 0; i < plan->n_gradients; i++) ctx->params[plan->gradients[i].param]->grad_clear = false;
     return RW_OK;
 }

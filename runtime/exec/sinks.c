@@ -1,10 +1,8 @@
 /* What a plan is for. See sinks.h. */
 #include "exec/sinks.h"
 
-#include "autodiff/accumulate.h"
-#include "autodiff/differentiate.h"
+#include "autodiff/rule.h"
 #include "memory/alloc.h"
-#include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
 #include "record/record.h"
 
@@ -20,159 +18,142 @@ static rw_status add_sink(struct rw_sinks *s, struct rw_sink sink)
     return RW_OK;
 }
 
-/* A gradient can be written straight to where it belongs when a node makes it whole and nobody else has taken it. */
-static bool is_bindable(const struct rw_sinks *s, const rw_tensor *g, const bool *taken)
+static bool is_taken(const struct rw_sinks *s, uint32_t base)
 {
-    return g->base == g->id && g->producer != RW_NONE_ID && !taken[g->id] &&
-           rw_layout_is_whole(rw_tensor_layout(s->ctx, g));
+    for (size_t i = 0; i < s->n; i++)
+        if (rw_tape_base(s->t, s->sink[i].value) == base) return true;
+    return false;
 }
 
-/* A node recorded here belongs to backward, and to the region of the node that made its input. */
-static void stamp_last_node(struct rw_sinks *s, const rw_tensor *after)
+static rw_tensor *copy_of(const struct rw_sinks *s, rw_tensor *g)
 {
-    struct rw_node *const node = &s->t->nodes[s->t->n_nodes - 1];
-    node->level = 1;
-    if (after->producer != RW_NONE_ID) node->region = s->t->nodes[after->producer].region;
+    return rw_apply_at(RW_HERE, s->t, &rw_op_contiguous, &g, 1, NULL, 0, NULL); /* the site is the rule's */
 }
 
-static rw_site any_site(const struct rw_sinks *s)
+/* The gradient of a marked value can be written where it stays when a node makes it whole and it goes nowhere else. */
+static rw_status take_retained(struct rw_sinks *s, uint32_t value, rw_tensor *g)
 {
-    return s->t->n_nodes ? s->ctx->sites[s->t->nodes[0].site] : RW_HERE;
+    const bool bindable = g->base == g->id && g->producer != RW_NONE_ID && !is_taken(s, g->id) &&
+                          rw_layout_is_whole(rw_tensor_layout(s->ctx, g));
+    rw_tensor *const y = bindable ? g : copy_of(s, g);
+    if (!y) return s->ctx->status ? s->ctx->status : no_memory(s);
+    return add_sink(s, (struct rw_sink){ .value = y->id, .of = value });
 }
 
-/* Notes whose place the node recorded last takes. */
-static bool take_place(struct rw_sinks *s, uint32_t product)
+/* May node n write over a gradient that it reads? */
+static bool works_in_place(const struct rw_sinks *s, const struct rw_node *node, uint32_t gradient)
 {
-    const size_t n = s->t->n_nodes - s->first_sink_node;
-    if (!rw_grow(&s->instead, &s->cap_instead, s->n_instead, n - s->n_instead, sizeof *s->instead)) return false;
-    while (s->n_instead < n) s->instead[s->n_instead++] = RW_NONE_ID;
-    s->instead[n - 1] = product;
+    const rw_tape *const t = s->t;
+    for (uint32_t i = 0; i < node->n_inputs; i++) {
+        const struct rw_tensor *const in = rw_tape_value(t, t->operands[node->first_input + i]);
+        if (in->base != gradient) continue;
+        if (i >= 32 || !(s->ctx->ops[node->op]->inplace >> i & 1)) return false;
+        if (!rw_layout_is_whole(rw_tensor_layout(s->ctx, in))) return false;
+        if (rw_tensor_bytes(in) != rw_tensor_bytes(rw_tape_value(t, gradient))) return false;
+    }
     return true;
-}
-
-static rw_tensor *copy_of(struct rw_sinks *s, rw_tensor *g)
-{
-    rw_tensor *const copy = rw_apply_at(any_site(s), s->t, &rw_op_contiguous, &g, 1, NULL, 0, NULL);
-    if (copy) stamp_last_node(s, g);
-    return copy;
 }
 
 /*
- * old + g, written over old: the parameter's gradient is both an input and where the sum goes. A product that nobody else
- * reads is added by a node that takes its place.
+ * Can g be written into a parameter's gradient? A view that is all of a buffer will do: only the bytes stay. Where the
+ * sum began with what the gradient holds, nobody may read that from then on. Only rules at work since g was made may
+ * have: the search is short.
  */
-static rw_tensor *added_to(struct rw_sinks *s, struct rw_param *p, rw_tensor *g)
-{
-    const uint32_t product = g->base == g->id && s->reads[g->id] == 1 ? rw_product_of(s->t, g) : RW_NONE_ID;
-    rw_tensor *const sum = product == RW_NONE_ID ? rw_accumulate_at(any_site(s), s->t, &p->gradient, g)
-                                                 : rw_add_product_at(any_site(s), s->t, &p->gradient, g);
-    if (!sum) return NULL;
-    stamp_last_node(s, g);
-    return take_place(s, product) ? sum : NULL;
-}
-
-static rw_status sink_param(struct rw_sinks *s, uint32_t param, rw_tensor *g, bool *taken)
-{
-    struct rw_param *const p = s->ctx->params[param];
-    const bool adds = !p->grad_clear && !s->request->private_gradients;
-    rw_tensor *const y = adds ? added_to(s, p, g) : is_bindable(s, g, taken) ? g : copy_of(s, g);
-    if (!y) return s->ctx->status ? s->ctx->status : no_memory(s);
-    if (y == g) taken[g->id] = true;
-    if (!rw_grow(&s->params, &s->cap_params, s->n_params, 1, sizeof *s->params)) return no_memory(s);
-    if (!s->request->private_gradients) s->params[s->n_params++] = param;
-    return add_sink(s, (struct rw_sink){ .value = y->id, .of = param, .of_param = true,
-                                         .into_gradient = !s->request->private_gradients });
-}
-
-/* Who reads what, before sinks read too. */
-static bool count_reads(struct rw_sinks *s)
+static bool is_bindable(const struct rw_sinks *s, const rw_tensor *g, const rw_tensor *seed)
 {
     const rw_tape *const t = s->t;
-    s->reads = rw_calloc(t->n_values, sizeof *s->reads);
-    if (!s->reads) return false;
-    for (size_t i = 0; i < t->n_operands; i++) s->reads[rw_tape_base(t, t->operands[i])]++;
-    for (size_t i = 0; i < t->n_retained; i++)
-        if (s->grads[t->retained[i]]) s->reads[s->grads[t->retained[i]]->base]++;
-    for (size_t i = 0; i < t->n_leaves; i++) {
-        const struct rw_leaf *const leaf = &t->leaves[i];
-        if (leaf->kind == RW_LEAF_PARAM && leaf->value < s->n_recorded && s->grads[leaf->value])
-            s->reads[s->grads[leaf->value]->base]++;
-    }
+    const struct rw_tensor *const whole = rw_tape_value(t, g->base);
+    const rw_layout *const l = rw_tensor_layout(s->ctx, g);
+    if (whole->producer == RW_NONE_ID || is_taken(s, whole->id)) return false;
+    if (!rw_layout_is_whole(l) || rw_tensor_bytes(whole) != rw_tensor_bytes(g)) return false;
+    if (!seed) return true;
+    const struct rw_node *const maker = &t->nodes[whole->producer];
+    if (whole->id != maker->first_output || !works_in_place(s, maker, seed->id)) return false;
+    const size_t after = whole->producer + 1 < t->n_nodes ? maker[1].first_input : t->n_operands;
+    for (size_t i = after; i < t->n_operands; i++)
+        if (rw_tape_base(t, t->operands[i]) == seed->id) return false;
     return true;
 }
 
-static rw_status sink_gradients(struct rw_sinks *s)
+static rw_tensor *seed_of(const struct rw_sinks *s, uint32_t param)
 {
-    const rw_tape *const t = s->t;
-    const size_t n_values = s->n_recorded;
-    bool *const taken = rw_calloc(t->n_values, sizeof *taken);
-    if (!taken || !count_reads(s)) {
-        rw_free(taken);
-        return no_memory(s);
-    }
-    rw_status status = RW_OK;
-    const size_t n_leaves = t->n_leaves;
-    for (size_t i = 0; !status && i < t->n_retained; i++) {
-        rw_tensor *g = s->grads[t->retained[i]];
-        if (!g) continue;
-        if (!is_bindable(s, g, taken)) g = copy_of(s, g);
-        else taken[g->id] = true;
-        status = g ? add_sink(s, (struct rw_sink){ .value = g->id, .of = t->retained[i] }) : s->ctx->status;
-    }
-    for (size_t i = 0; !status && i < n_leaves; i++) {
+    for (size_t i = s->first_seed; i < s->first_seed + s->n_seeds; i++)
+        if (s->t->leaves[i].param == param) return rw_tape_value(s->t, s->t->leaves[i].value);
+    return NULL;
+}
+
+static rw_status take_param(struct rw_sinks *s, uint32_t param, rw_tensor *g)
+{
+    rw_tensor *const seed = seed_of(s, param);
+    if (g == seed) return RW_OK; /* nothing was added */
+    while (g && !is_bindable(s, g, seed)) g = copy_of(s, g);
+    if (!g) return s->ctx->status ? s->ctx->status : no_memory(s);
+    const bool is_private = s->request->private_gradients;
+    if (!rw_grow(&s->params, &s->cap_params, s->n_params, 1, sizeof *s->params)) return no_memory(s);
+    if (!is_private) s->params[s->n_params++] = (struct rw_plan_gradient){ .param = param, .adds = seed != NULL };
+    return add_sink(s, (struct rw_sink){ .value = g->id, .of = param, .of_param = true, .into_gradient = !is_private });
+}
+
+static rw_status take(struct rw_grad_taker *taker, uint32_t value, rw_tensor *g)
+{
+    struct rw_sinks *const s = (struct rw_sinks *)taker;
+    const struct rw_tensor *const v = rw_tape_value(s->t, value);
+    const bool is_param = v->leaf != RW_NONE_ID && s->t->leaves[v->leaf].kind == RW_LEAF_PARAM;
+    return is_param ? take_param(s, s->t->leaves[v->leaf].param, g) : take_retained(s, value, g);
+}
+
+/* Sums of gradients that are to be added to begin with what those hold. */
+static rw_status plant_seeds(struct rw_sinks *s)
+{
+    rw_tape *const t = s->t;
+    s->first_seed = t->n_leaves;
+    if (s->request->private_gradients) return RW_OK;
+    for (size_t i = 0; i < s->first_seed; i++) {
         const struct rw_leaf leaf = t->leaves[i];
-        if (leaf.kind != RW_LEAF_PARAM || leaf.value >= n_values || !s->grads[leaf.value]) continue;
-        if (s->ctx->params[leaf.param]->grad) status = sink_param(s, leaf.param, s->grads[leaf.value], taken);
+        struct rw_param *const p = leaf.kind == RW_LEAF_PARAM ? s->ctx->params[leaf.param] : NULL;
+        if (!p || !p->grad || p->grad_clear) continue;
+        s->grads[leaf.value] = rw_tape_resolve(t, &p->gradient, "planning", RW_HERE);
+        if (!s->grads[leaf.value]) return s->ctx->status;
+        s->n_seeds++;
     }
-    rw_free(taken);
+    return RW_OK;
+}
+
+static bool is_read(const rw_tape *t, uint32_t base)
+{
+    for (size_t i = 0; i < t->n_operands; i++)
+        if (rw_tape_base(t, t->operands[i]) == base) return true;
+    return false;
+}
+
+/* Has somebody else than the sum read the gradient's old contents, where replays and later nodes may do so again? */
+static bool has_readers(const struct rw_sinks *s, uint32_t param)
+{
+    const rw_tape *const t = s->t;
+    for (size_t i = 0; i < t->n_leaves; i++) {
+        const struct rw_leaf *const leaf = &t->leaves[i];
+        if (i >= s->first_seed && i < s->first_seed + s->n_seeds) continue;
+        if (leaf->kind == RW_LEAF_GRADIENT && leaf->param == param && is_read(t, leaf->value)) return true;
+    }
+    return false;
+}
+
+/* What the program itself reads of a gradient stays what it was until everything else has run. */
+static rw_status keep_for_readers(struct rw_sinks *s)
+{
+    struct rw_grad_call g = { .tape = s->t, .node.ticket = RW_NONE_ID, .node.region = RW_NONE_ID };
+    rw_status status = RW_OK;
+    if (s->t->n_nodes) g.node.site = s->t->nodes[0].site;
+    s->t->rule = &g;
+    for (size_t i = 0; !status && i < s->n; i++) {
+        struct rw_sink *const sink = &s->sink[i];
+        if (!sink->into_gradient || !has_readers(s, sink->of)) continue;
+        rw_tensor *const copy = copy_of(s, rw_tape_value(s->t, sink->value));
+        if (copy) sink->value = copy->id;
+        else status = s->ctx->status ? s->ctx->status : no_memory(s);
+    }
+    s->t->rule = NULL;
     return status;
-}
-
-/* All of them in tape order. */
-static rw_status run_last(struct rw_sinks *s)
-{
-    rw_free(s->early);
-    rw_free(s->next);
-    s->early = s->next = NULL;
-    return RW_OK;
-}
-
-/* Behind which node may a sink's node run: that of its latest input, or the product that it stands for. */
-static uint32_t node_before(const struct rw_sinks *s, uint32_t n)
-{
-    const rw_tape *const t = s->t;
-    const struct rw_node *const node = &t->nodes[n];
-    const size_t i = n - s->first_sink_node;
-    if (i < s->n_instead && s->instead[i] != RW_NONE_ID) return s->instead[i];
-    uint32_t after = RW_NONE_ID;
-    for (int k = 0; k < node->n_inputs; k++) {
-        const uint32_t in = rw_tape_base(t, t->operands[node->first_input + (uint32_t)k]);
-        const uint32_t p = rw_tape_value(t, in)->producer;
-        if (p != RW_NONE_ID && (after == RW_NONE_ID || p > after)) after = p;
-    }
-    return after;
-}
-
-/* Lists the sinks' nodes behind those. */
-static rw_status run_early(struct rw_sinks *s)
-{
-    const rw_tape *const t = s->t;
-    const size_t first = s->first_sink_node;
-    s->n_regular = t->n_nodes;
-    if (first == t->n_nodes) return RW_OK;
-    s->early = rw_malloc(t->n_nodes * sizeof *s->early);
-    s->next = rw_malloc(t->n_nodes * sizeof *s->next);
-    if (!s->early || !s->next) return no_memory(s);
-    for (size_t n = 0; n < t->n_nodes; n++) s->early[n] = s->next[n] = RW_NONE_ID;
-    for (uint32_t n = (uint32_t)t->n_nodes; n-- > first;) {
-        const uint32_t after = node_before(s, n);
-        /* the gradient is a leaf, or a value of forward */
-        if (after == RW_NONE_ID || after >= first || !t->nodes[after].level) return run_last(s);
-        s->next[n] = s->early[after];
-        s->early[after] = n;
-    }
-    s->n_regular = first;
-    return RW_OK;
 }
 
 static bool has_trainable_leaf(const rw_tape *t)
@@ -205,11 +186,20 @@ static rw_status sink_effects(struct rw_sinks *s, size_t n_recorded)
     return status;
 }
 
+static rw_status differentiate(struct rw_sinks *s)
+{
+    rw_tape *const t = s->t;
+    s->grads = rw_calloc(t->n_values, sizeof *s->grads);
+    if (!s->grads) return no_memory(s);
+    rw_status status = plant_seeds(s);
+    if (!status) status = rw_differentiate(t, s->request->values[0], false, s->grads, &s->taker);
+    return status ? status : keep_for_readers(s);
+}
+
 rw_status rw_sinks_init(struct rw_sinks *s, rw_tape *t, const struct rw_request *request)
 {
-    *s = (struct rw_sinks){ .t = t, .ctx = t->ctx, .request = request };
+    *s = (struct rw_sinks){ .taker.take = take, .t = t, .ctx = t->ctx, .request = request };
     const size_t n_recorded = t->n_nodes;
-    s->n_recorded = t->n_values;
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < s->request->n_values; i++) {
         const uint32_t base = rw_tape_base(t, s->request->values[i]);
@@ -217,14 +207,8 @@ rw_status rw_sinks_init(struct rw_sinks *s, rw_tape *t, const struct rw_request 
         status = add_sink(s, (struct rw_sink){ .value = base, .of = RW_NONE_ID });
     }
     if (!status) status = sink_effects(s, n_recorded);
-    if (status || s->request->kind != RW_PLAN_STEP) {
-        s->n_regular = n_recorded;
-        return status;
-    }
-    status = rw_differentiate(t, s->request->values[0], false, &s->grads);
-    s->first_sink_node = t->n_nodes;
-    if (!status) status = sink_gradients(s);
-    return status ? status : run_early(s);
+    if (status || s->request->kind != RW_PLAN_STEP) return status;
+    return differentiate(s);
 }
 
 void rw_sinks_finish(struct rw_sinks *s)
@@ -232,8 +216,4 @@ void rw_sinks_finish(struct rw_sinks *s)
     rw_free(s->grads);
     rw_free(s->sink);
     rw_free(s->params);
-    rw_free(s->reads);
-    rw_free(s->instead);
-    rw_free(s->early);
-    rw_free(s->next);
 }

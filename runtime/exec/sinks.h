@@ -1,28 +1,25 @@
 /*
- * What a plan is for: the values it has to hold, with differentiation recorded on the way, and where each gradient goes. A
- * gradient is written where it belongs by the node that makes it, or added there by a node recorded for that.
+ * What a plan is for: the values it has to hold, with differentiation recorded on the way, and where each gradient goes.
+ * A gradient is written where it belongs by the node that makes it, or copied there. Where a parameter's gradient is to
+ * be added to, its sum begins with what it holds, and the sum's last node writes over that.
  */
 #ifndef RW_EXEC_SINKS_H
 #define RW_EXEC_SINKS_H
 
+#include "autodiff/differentiate.h"
 #include "exec/build.h"
 
 struct rw_sinks {
+    struct rw_grad_taker taker;
     rw_tape *t;
     rw_context *ctx;
     const struct rw_request *request;
     struct rw_sink *sink;
     size_t n, cap;
-    uint32_t *params; /* whose gradient is written or added to */
+    struct rw_plan_gradient *params; /* whose gradient is written or added to */
     size_t n_params, cap_params;
-    uint32_t *early, *next; /* nodes that run right after the one that completes their input; see struct rw_schedule_request */
-    size_t n_regular;
-
     rw_tensor **grads; /* per recorded value, of a step */
-    size_t n_recorded;
-    uint32_t *reads;   /* per base of the tape: by nodes, and as the gradient of a leaf */
-    uint32_t *instead; /* per node recorded for a sink: the product whose place it takes, or RW_NONE_ID */
-    size_t n_instead, cap_instead, first_sink_node;
+    size_t first_seed, n_seeds; /* leaves that sums of parameters begin with */
 };
 
 /* Records on the tape what it takes. On a failure, which is recorded, rw_sinks_finish() is still to be called. */

@@ -256,11 +256,19 @@ uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what)
     return RW_NONE_ID;
 }
 
+/* Did rw_zero_grad() or rw_write() come between the forward part and the rest? */
+static bool fits_gradients(const rw_tape *t, const rw_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_gradients; i++)
+        if (t->ctx->params[plan->gradients[i].param]->grad_clear == plan->gradients[i].adds) return false;
+    return true;
+}
+
 /* Goes on in the plan whose forward part has run, or runs the whole of it. */
 static rw_status run_step_plan(rw_tape *t, uint32_t loss)
 {
     rw_plan *const paused = t->ctx->arena_owner == t ? t->paused : NULL;
-    if (paused && paused->root == loss && paused->mark_nodes == t->n_nodes) {
+    if (paused && paused->root == loss && paused->mark_nodes == t->n_nodes && fits_gradients(t, paused)) {
         t->paused = NULL;
         t->ctx->arena_owner = NULL;
         const rw_status status = run_part(t, paused, paused->n_forward, paused->n_steps, NULL);
@@ -319,9 +327,10 @@ rw_status rw_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, 
                              "rw_require_grad() before it is used", at.file, at.line, i);
         else of[i] = v->id;
     }
-    rw_tensor **grads = NULL;
+    rw_tensor **const grads = rw_calloc(t->n_values, sizeof *grads);
     const struct rw_tape_mark mark = rw_tape_mark(t);
-    if (!status) status = rw_differentiate(t, y->id, true, &grads);
+    if (!status && !grads) status = rw_fail(t->ctx, RW_ERR_MEMORY, "rw_grad at %s:%d: out of memory", at.file, at.line);
+    if (!status) status = rw_differentiate(t, y->id, true, grads, NULL);
     if (status) rw_tape_cut(t, &mark);
     for (size_t i = 0; !status && i < n; i++) ret_grads[i] = grads[of[i]];
     rw_free(grads);

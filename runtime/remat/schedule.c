@@ -379,20 +379,12 @@ static void mark_needed(struct emitter *e)
     }
 }
 
-static void append_order(struct emitter *e, uint32_t n)
+static void make_order(struct emitter *e)
 {
-    const struct rw_node *const node = &e->t->nodes[n];
-    if (e->needed[n] && !is_view(e->t, node) && !is_commit(e->t, node)) e->order[e->n_order++] = n;
-    for (uint32_t after = e->request->early ? e->request->early[n] : RW_NONE_ID; after != RW_NONE_ID;
-         after = e->request->next[after])
-        e->order[e->n_order++] = after;
-}
-
-static void make_order(struct emitter *e, size_t n_regular)
-{
-    for (uint32_t n = 0; n < n_regular; n++) append_order(e, n);
-    for (size_t i = 0; i < e->n_order; i++) {
-        const struct rw_node *const node = &e->t->nodes[e->order[i]];
+    for (uint32_t n = 0; n < e->t->n_nodes; n++) {
+        const struct rw_node *const node = &e->t->nodes[n];
+        if (!e->needed[n] || is_view(e->t, node) || is_commit(e->t, node)) continue;
+        e->order[e->n_order++] = n;
         for (int k = 0; !node->level && k < node->n_inputs; k++) {
             const uint32_t b = operand_base(e->t, node, k);
             if (discards(e, b)) e->remaining[b]++;
@@ -442,7 +434,7 @@ rw_status rw_schedule_init(struct rw_schedule *s, struct rw_scopes *scopes, cons
     if (!status) mark_needed(&e);
     if (!status) status = rw_scopes_init(scopes, t, request->policy, e.needed, e.wanted);
     if (!status) {
-        make_order(&e, request->n_regular);
+        make_order(&e);
         status = emit_all(&e);
     }
     emitter_finish(&e);

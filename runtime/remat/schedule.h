@@ -48,9 +48,6 @@ struct rw_schedule_request {
     const struct rw_policy *policy;
     const struct rw_sink *sinks;
     size_t n_sinks;
-    const uint32_t *early; /* per node: first of those to run right after it, or RW_NONE_ID; NULL when there are none */
-    const uint32_t *next;  /* per node: the next one of that list */
-    size_t n_regular;      /* nodes that run in tape order; the others are in a list of `early` */
 };
 
 rw_status rw_schedule_init(struct rw_schedule *s, struct rw_scopes *scopes, const rw_tape *t,
