@@ -56,14 +56,12 @@ static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t i
 static bool is_free(const rw_tape *t, const struct rw_schedule *s, uint32_t gradient, const struct rw_buffer *b)
 {
     const struct rw_step *const maker = &s->steps[b->first];
-    for (uint32_t i = 0; i < s->n_buffers; i++) {
-        const struct rw_buffer *const r = &s->buffers[i];
-        if (r->place != RW_PLACE_SOURCE || s->sources[r->index].kind != RW_SOURCE_GRADIENT) continue;
-        if (s->sources[r->index].index != gradient || s->sources[r->index].leaf == RW_NONE_ID) continue;
-        if (r->last < b->first || r->first == UINT32_MAX) continue;
+    for (size_t i = 0; i < s->n_read_gradients; i++) {
+        const struct rw_buffer *const r = &s->buffers[s->read_gradients[i]];
+        if (s->sources[r->index].index != gradient || r->last < b->first) continue;
         if (r->last > b->first) return false;
         if (&s->buffers[s->refs[maker->place + t->nodes[maker->node].n_inputs]] != b) return false;
-        if (!takes_over(t, s, b->first, i)) return false;
+        if (!takes_over(t, s, b->first, s->read_gradients[i])) return false;
     }
     return true;
 }

@@ -82,6 +82,12 @@ static uint32_t source_buffer(struct emitter *e, uint32_t base, struct rw_source
                                              .index = index });
 }
 
+static uint32_t note_read_gradient(struct rw_schedule *s, uint32_t buffer)
+{
+    if (!rw_grow(&s->read_gradients, &s->cap_read_gradients, s->n_read_gradients, 1, sizeof buffer)) return RW_NONE_ID;
+    return s->read_gradients[s->n_read_gradients++] = buffer;
+}
+
 static uint32_t leaf_buffer(struct emitter *e, uint32_t base)
 {
     const struct rw_tensor *const v = rw_tape_value(e->t, base);
@@ -91,9 +97,11 @@ static uint32_t leaf_buffer(struct emitter *e, uint32_t base)
     const uint8_t kind = leaf->kind == RW_LEAF_PARAM   ? RW_SOURCE_PARAM
                          : leaf->kind == RW_LEAF_INPUT ? RW_SOURCE_INPUT
                                                        : RW_SOURCE_GRADIENT;
-    return source_buffer(e, base, (struct rw_source){ .kind = kind,
-                                                      .index = kind == RW_SOURCE_INPUT ? v->leaf : leaf->param,
-                                                      .leaf = v->leaf });
+    const uint32_t buffer = source_buffer(e, base,
+                                          (struct rw_source){ .kind = kind,
+                                                              .index = kind == RW_SOURCE_INPUT ? v->leaf : leaf->param,
+                                                              .leaf = v->leaf });
+    return kind == RW_SOURCE_GRADIENT && buffer != RW_NONE_ID ? note_read_gradient(e->out, buffer) : buffer;
 }
 
 static uint64_t padded(uint64_t bytes)
@@ -421,6 +429,7 @@ void rw_schedule_finish(struct rw_schedule *s)
     rw_free(s->refs);
     rw_free(s->buffers);
     rw_free(s->sources);
+    rw_free(s->read_gradients);
     rw_free(s->results);
     *s = (struct rw_schedule){ 0 };
 }
