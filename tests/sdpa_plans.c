@@ -79,14 +79,14 @@ static rw_layout layout_of(int64_t batch, int64_t heads, int64_t rows, int64_t d
 }
 
 static bool describe(struct rw_sdpa_signature *s, const struct extents *e, rw_dtype dtype, bool backward,
-                     double dropout)
+                     bool packed, double dropout)
 {
     const int64_t parts = e->heads == e->kv_heads ? 3 : 1; /* of one product for q, k and v */
     const rw_layout q = layout_of(e->batch, e->heads, e->seq, e->d, parts);
     const rw_layout k = layout_of(e->batch, e->kv_heads, e->kv_seq, e->d, parts);
     const rw_layout o = layout_of(e->batch, e->heads, e->seq, e->d, 1);
     const rw_layout *const dy = backward ? &o : NULL;
-    return rw_sdpa_describe(s, dtype, &q, &k, &k, dy, dy, 0.125, e->causal, dropout);
+    return rw_sdpa_describe(s, dtype, &q, &k, &k, dy, dy, packed, 0.125, e->causal, dropout);
 }
 
 /*

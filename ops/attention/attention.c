@@ -5,6 +5,7 @@
 #include "ops/attention/attention.h"
 #include "ops/kernels.h"
 #include "ops/random/random.h"
+#include "ops/shape/shape.h"
 #include "ops/util.h"
 #include "record/context.h"
 
@@ -44,7 +45,14 @@ static rw_status check(rw_op_call *call)
 
 static rw_status check_backward(rw_op_call *call)
 {
+    const struct rw_attention_backward_attrs *const a = call->attrs;
     RW_CHECK(check_operands(call));
+    call->n_outputs = a->packed ? 1 : 3;
+    if (a->packed) {
+        const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1);
+        return rw_op_output(call, 0, call->in[0].dtype,
+                            RW_SHAPE(q.dim[0], q.dim[2], q.dim[1] + 2 * k.dim[1], q.dim[3]));
+    }
     for (int i = 0; i < 3; i++) RW_CHECK(rw_op_output_like(call, i, i));
     return RW_OK;
 }
@@ -99,7 +107,8 @@ static size_t workspace_backward(const rw_op_call *call, rw_device device)
 }
 
 RW_DECLARE_KERNELS(rw_attention_backward)
-static const rw_op_def rw_op_attention_backward = { .name = "attention_backward", .n_inputs = 6, .n_outputs = 3, .flags = RW_OP_RANDOM,
+static const rw_op_def rw_op_attention_backward = { .name = "attention_backward", .n_inputs = 6,
+                                                    .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_RANDOM,
                                                     .strided = RW_OP_ALL_INPUTS, .check = check_backward,
                                                     .kernel = RW_KERNELS(rw_attention_backward),
                                                     .cost = cost_backward, .draws = draws, .workspace = workspace_backward };
@@ -167,15 +176,46 @@ static rw_status grad_again(rw_grad_call *g)
     return RW_OK;
 }
 
+/*
+ * Are q, k and v the pieces of one dense buffer [batch, seq, heads + 2 kv_heads, d]? Their gradients then become the
+ * pieces of one, too, and what cut up the buffer hands that on without a copy. Layouts decide, so the choice is the
+ * same in every step and under every policy; no bit of a gradient depends on it.
+ */
+static bool is_one_buffer(const rw_grad_call *g, rw_tensor *const *qkv)
+{
+    rw_layout l;
+    for (int i = 0; i < 3; i++)
+        if (!rw_grad_wanted(g, i)) return false;
+    if (!rw_pieces_of_one(rw_grad_tape(g), qkv, 3, 1, &l)) return false;
+    const int64_t dense[] = { l.dim[2] * l.dim[1] * l.dim[3], l.dim[3], l.dim[1] * l.dim[3], 1 };
+    for (int i = 0; i < 4; i++)
+        if (l.dim[i] != 1 && l.stride[i] != dense[i]) return false;
+    return true;
+}
+
+/* dq, dk and dv as views of the buffer in which the kernel wrote them. */
+static rw_status set_pieces(rw_grad_call *g, rw_tensor *packed, int64_t heads, int64_t kv_heads)
+{
+    const int64_t counts[] = { heads, kv_heads, kv_heads };
+    rw_tensor *piece[3];
+    if (!packed) return rw_grad_set(g, 0, NULL);
+    RW_CHECK(rw_split(rw_grad_tape(g), packed, 2, counts, 3, piece));
+    for (int i = 0; i < 3; i++) RW_CHECK(rw_grad_set(g, i, rw_transpose(rw_grad_tape(g), piece[i], 1, 2)));
+    return RW_OK;
+}
+
 static rw_status grad(rw_grad_call *g)
 {
     if (rw_grad_again(g)) return grad_again(g);
-    const struct rw_attention_attrs a = *(const struct rw_attention_attrs *)rw_grad_attrs(g);
+    struct rw_attention_backward_attrs a = { *(const struct rw_attention_attrs *)rw_grad_attrs(g), 0 };
     rw_tensor *in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_input(g, 2),
                         rw_grad_output(g, 0), rw_grad_output(g, 1), rw_grad_upstream(g, 0) };
     for (int i = 3; i < 6; i += 2) in[i] = rw_transpose(rw_grad_tape(g), in[i], 1, 2);
     rw_tensor *out[3] = { NULL, NULL, NULL };
+    a.packed = is_one_buffer(g, in);
     rw_grad_apply(g, &rw_op_attention_backward, in, 6, &a, sizeof a, out);
+    if (a.packed)
+        return set_pieces(g, out[0], rw_tensor_shape(in[0]).dim[1], rw_tensor_shape(in[1]).dim[1]);
     for (int i = 0; i < 3; i++)
         if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, out[i]));
     return RW_OK;

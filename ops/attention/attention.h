@@ -13,6 +13,15 @@ struct rw_attention_attrs {
     int64_t causal;
 };
 
+/*
+ * Backward's. packed: one output [batch, seq, heads + 2 kv_heads, d], in which dq, dk and dv lie side by side, instead
+ * of three [batch, heads, seq, d]. Kernels tell by the number of outputs.
+ */
+struct rw_attention_backward_attrs {
+    struct rw_attention_attrs forward;
+    int64_t packed;
+};
+
 /* Queries and keys per tile of the score matrix. */
 #define ATT_BLOCK 64
 /* Fewer (batch, kv head) pairs than this are too few to share out: backward then runs two passes over smaller units. */
@@ -40,6 +49,45 @@ static inline struct att_extents rw_att_extents(const rw_layout *q, const rw_lay
     e.kv_blocks = (e.kv_seq + ATT_BLOCK - 1) / ATT_BLOCK;
     e.two_pass = e.batch * e.kv_heads < ATT_PAIRS_ENOUGH;
     return e;
+}
+
+/* A result [batch, heads, rows, d] where a kernel writes it: strides in elements, that of d is 1. */
+struct att_result {
+    void *p;
+    int64_t batch, head, row;
+};
+
+/* [batch, heads, seq, d] of the forward, which lies in memory as [batch, seq, heads, d]. */
+static inline struct att_result rw_att_output(const rw_kernel *k)
+{
+    const rw_layout *const q = k->in[0].layout;
+    struct att_result r;
+    r.p = k->out[0].data;
+    r.batch = q->dim[2] * q->dim[1] * q->dim[3];
+    r.head = q->dim[3];
+    r.row = q->dim[1] * q->dim[3];
+    return r;
+}
+
+/* The gradient of input i: 0 for q, 1 for k, 2 for v. */
+static inline struct att_result rw_att_gradient(const rw_kernel *k, int i)
+{
+    const rw_layout *const x = k->in[i].layout;
+    const int64_t heads = k->in[0].layout->dim[1], kv_heads = k->in[1].layout->dim[1], d = x->dim[3];
+    struct att_result r;
+    if (k->n_outputs == 1) { /* packed */
+        const int64_t first = i ? heads + (i - 1) * kv_heads : 0;
+        r.p = (char *)k->out[0].data + first * d * (int64_t)rw_dtype_size(k->out[0].dtype);
+        r.head = d;
+        r.row = (heads + 2 * kv_heads) * d;
+        r.batch = x->dim[2] * r.row;
+    } else {
+        r.p = k->out[i].data;
+        r.row = d;
+        r.head = x->dim[2] * d;
+        r.batch = x->dim[1] * r.head;
+    }
+    return r;
 }
 
 /* Types of 16 bits and ragged rows are summed in rows of their own; the others straight in the output. */

@@ -29,6 +29,7 @@ struct att {
     bool causal;
     uint32_t threshold; /* of dropout's words; 0: no dropout */
     int64_t per_thread; /* elements of workspace */
+    struct att_result gradient[3]; /* of backward */
 };
 
 struct att_rows {
@@ -59,6 +60,12 @@ static struct att_rows att_operand(const struct att *a, int input, int64_t b, in
     const int64_t *const s = x->layout->stride;
     const int64_t at = b * s[0] + head * s[1] + block * ATT_BLOCK * s[2];
     return (struct att_rows){ (const char *)x->data + at * (int64_t)rw_dtype_size(x->dtype), s[2], s[3] };
+}
+
+/* Where row `row` of a head begins in a result, in elements. */
+static int64_t att_begin(const struct att_result *r, int64_t b, int64_t head, int64_t row)
+{
+    return b * r->batch + head * r->head + row * r->row;
 }
 
 #define ATT_QUADS (ATT_BLOCK / 4)
@@ -376,6 +383,7 @@ rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k)
     struct att a = begin(k);
     if (!a.e.d) return RW_OK;
     a.per_thread = rw_att_backward_elements(&a.e, k->out[0].dtype);
+    for (int i = 0; i < 3; i++) a.gradient[i] = rw_att_gradient(k, i);
     const int64_t pairs = a.e.batch * a.e.kv_heads;
     const int64_t two = pairs * a.e.kv_blocks + a.e.batch * a.e.heads * a.e.q_blocks;
     run(&a, a.e.two_pass ? two : pairs, backward);

@@ -33,6 +33,8 @@ struct subject {
     const rw_attention_attrs *attrs;
     const rw_layout *in[INPUTS]; /* NULL from O on in the forward */
 
+    bool packed; /* what a backward writes */
+
     bool backward() const { return in[DY]; }
 };
 
@@ -70,8 +72,8 @@ rw_status ask_library(choice *c, const subject &s)
 {
     rw_sdpa *const sdpa = rw_sdpa_of(const_cast<rw_cuda *>(s.cuda));
     bool has = false;
-    if (!sdpa || !rw_sdpa_describe(&c->signature, s.dtype, s.in[0], s.in[1], s.in[2], s.in[O], s.in[DY], s.attrs->scale,
-                                   s.attrs->causal != 0, s.attrs->dropout))
+    if (!sdpa || !rw_sdpa_describe(&c->signature, s.dtype, s.in[0], s.in[1], s.in[2], s.in[O], s.in[DY], s.packed,
+                                   s.attrs->scale, s.attrs->causal != 0, s.attrs->dropout))
         return RW_OK;
     const rw_status status = rw_sdpa_query(sdpa, &c->signature, &has, &c->workspace);
     if (status || !has) return status;
@@ -165,14 +167,16 @@ rw_status begin(const rw_kernel *k, att_call *c, const choice &ch)
     att_operand *const to[INPUTS] = { &c->q, &c->k, &c->v, &c->o, nullptr, &c->dy };
     for (int i = 0; i < k->n_inputs; i++)
         if (to[i]) *to[i] = fast ? loaded(k, ch, i) : view_of(k->in[i]);
-    for (int i = 0; i < k->n_outputs && i < 3; i++) c->out[i] = k->out[i].data;
+    if (k->n_inputs < INPUTS) c->out[0] = rw_att_output(k);
+    else
+        for (int i = 0; i < 3; i++) c->out[i] = rw_att_gradient(k, i);
     return RW_OK;
 }
 
 subject subject_of(const rw_kernel *k)
 {
     subject s = { static_cast<const rw_cuda *>(k->device), k->out[0].dtype,
-                  static_cast<const rw_attention_attrs *>(k->attrs), {} };
+                  static_cast<const rw_attention_attrs *>(k->attrs), {}, k->n_outputs == 1 };
     for (int i = 0; i < k->n_inputs; i++) s.in[i] = k->in[i].layout;
     return s;
 }
@@ -190,7 +194,7 @@ rw_status choose_again(choice *c, const rw_kernel *k)
 extern "C" size_t rw_attention_workspace_cuda(void *device, const rw_op_call *call)
 {
     subject s = { static_cast<const rw_cuda *>(device), call->in[0].dtype,
-                  static_cast<const rw_attention_attrs *>(call->attrs), {} };
+                  static_cast<const rw_attention_attrs *>(call->attrs), {}, call->n_outputs == 1 };
     for (int i = 0; i < call->n_inputs; i++) s.in[i] = call->in[i].layout;
     choice c;
     return choose(&c, s) ? SIZE_MAX : c.workspace;
@@ -223,8 +227,8 @@ extern "C" rw_status rw_attention_backward_cuda(const rw_kernel *k)
     if (ch.by == way::CUDNN) {
         const void *const q = aligned(k, ch, 0), *const key = aligned(k, ch, 1), *const v = aligned(k, ch, 2);
         const void *const o = aligned(k, ch, O), *const dy = aligned(k, ch, DY);
-        status = rw_sdpa_backward(ch.sdpa, &ch.signature, q, key, v, o, k->in[LSE].data, dy, k->out[0].data,
-                                  k->out[1].data, k->out[2].data, k->workspace, k->workspace_bytes);
+        status = rw_sdpa_backward(ch.sdpa, &ch.signature, q, key, v, o, k->in[LSE].data, dy, rw_att_gradient(k, 0).p,
+                                  rw_att_gradient(k, 1).p, rw_att_gradient(k, 2).p, k->workspace, k->workspace_bytes);
         return status ? status : rw_cuda_launched(k);
     }
     status = begin(k, &c, ch);

@@ -31,7 +31,7 @@ struct att_call {
     device_ticket ticket;
     att_operand q, k, v, o, dy;
     const void *lse;
-    void *out[3];
+    att_result out[3]; /* o; or dq, dk and dv */
     void *stat; /* backward's: for each row log-sum-exp, then for each row delta */
 };
 

@@ -20,9 +20,14 @@ struct operand {
     int64_t batch, head, row;
 };
 
+struct result {
+    uint16_t *p;
+    int64_t batch, head, row;
+};
+
 struct args {
     operand q, k, v, dy;
-    uint16_t *out[3];
+    result out[3];
     float *lse;
     const float *stat, *delta; /* of backward; stat is the log-sum-exp in base 2 */
     int heads, kv_heads, group, seq, kv_seq, reach, stat_rows, q_tiles, kv_tiles;
@@ -42,6 +47,17 @@ struct rows {
 __device__ __forceinline__ rows rows_of(const operand &x, int b, int h, int n)
 {
     return { x.p + b * x.batch + h * x.head, x.row, n };
+}
+
+/* Those of one (batch, head) pair's result. */
+struct result_rows {
+    uint16_t *p;
+    int64_t row;
+};
+
+__device__ __forceinline__ result_rows rows_of(const result &x, int b, int h)
+{
+    return { x.p + b * x.batch + h * x.head, x.row };
 }
 
 /* ---- shared memory ---- */
@@ -220,13 +236,15 @@ __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float
 }
 
 /*
- * A warp's rows of a result to `n` rows of memory, row 16 i + 8 half + g times factor[i][half]. They pass through rows
- * of shared memory that no other warp reads, so that each lane writes 16 bytes.
+ * A warp's rows of a head, from `row` on as far as there are any, row 16 i + 8 half + g times factor[i][half]. They pass
+ * through rows of shared memory that no other warp reads, so that each lane writes 16 bytes.
  */
 template <typename T, int D, int M>
-__device__ __forceinline__ void write_rows(uint16_t *to, int64_t row, int n, const float (&c)[M][D / 8][4],
-                                           const float (&factor)[M][2], shared_address room)
+__device__ __forceinline__ void write_rows(const result_rows &y, int row, int rows,
+                                           const float (&c)[M][D / 8][4], const float (&factor)[M][2],
+                                           shared_address room)
 {
+    uint16_t *const to = y.p + row * y.row;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     __syncwarp();
 #pragma unroll
@@ -243,7 +261,7 @@ __device__ __forceinline__ void write_rows(uint16_t *to, int64_t row, int n, con
     for (int i = lane; i < M * 16 * (D / 8); i += 32) {
         const int r = i / (D / 8), chunk = i % (D / 8);
         const pack<uint32_t> x = load_shared_16(room + place<D>(r, chunk));
-        if (r < n) store_pack(reinterpret_cast<uint32_t *>(to + r * row + chunk * 8), x);
+        if (row + r < rows) store_pack(reinterpret_cast<uint32_t *>(to + r * y.row + chunk * 8), x);
     }
 }
 

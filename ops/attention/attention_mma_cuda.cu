@@ -172,13 +172,17 @@ __global__ void __launch_bounds__(forward_tiles<D>::THREADS, 2) forward_kernel(c
                 a.lse[rows_before(a) + row + i * 16 + half * 8 + lane / 4] =
                     total == 0 ? -INFINITY : fmaf(run.high[i][half], a.scale, logf(total * (1 / LIFTED<T>)));
         }
-    const int64_t stride = static_cast<int64_t>(a.heads) * D;
-    /* [batch, seq, heads, d] */
-    uint16_t *const to = a.out[0] + (static_cast<int64_t>(b) * a.seq + row) * stride + h * D;
-    write_rows<T, D, M>(to, stride, a.seq - row, o, factor, shared + S::Q + own * D * 2);
+    write_rows<T, D, M>(rows_of(a.out[0], b, h), row, a.seq, o, factor, shared + S::Q + own * D * 2);
 }
 
 /* ---- backward ---- */
+
+/* The rows of this block's head. Batch and head are found again at the end, for the same reason as rows_before(). */
+__device__ __forceinline__ result_rows result_of_pair(const result &x, int tiles, int heads)
+{
+    const int pair = static_cast<int>(blockIdx.x / tiles);
+    return rows_of(x, pair / heads, pair % heads);
+}
 
 /*
  * What is known of ROWS rows: the log-sum-exp of each, then the delta of each. They never end within the workspace's
@@ -272,7 +276,7 @@ __global__ void __launch_bounds__(query_tiles<D>::THREADS, 2) queries_kernel(con
     __syncthreads();
     float factor[M][2];
     for (int i = 0; i < M; i++) factor[i][0] = factor[i][1] = LIFT<T> > 0 ? a.scale / (LIFTED<T> * unit) : a.scale;
-    write_rows<T, D, M>(a.out[0] + (rows_before(a) + row) * D, D, a.seq - row, dq, factor, shared + S::Q + own * D * 2);
+    write_rows<T, D, M>(result_of_pair(a.out[0], a.q_tiles, a.heads), row, a.seq, dq, factor, shared + S::Q + own * D * 2);
 }
 
 /*
@@ -394,9 +398,8 @@ __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args 
         of_dk[i][0] = of_dk[i][1] = LIFT<T> > 0 ? a.scale / (LIFTED<T> * unit) : a.scale;
         of_dv[i][0] = of_dv[i][1] = a.keep_factor / LIFTED<T>;
     }
-    const int64_t to = (static_cast<int64_t>(u.pair) * a.kv_seq + key) * D;
-    write_rows<T, D, M>(a.out[1] + to, D, a.kv_seq - key, dk, of_dk, shared + S::K + own * D * 2);
-    write_rows<T, D, M>(a.out[2] + to, D, a.kv_seq - key, dv, of_dv, shared + S::V + own * D * 2);
+    write_rows<T, D, M>(result_of_pair(a.out[1], a.kv_tiles, a.kv_heads), key, a.kv_seq, dk, of_dk, shared + S::K + own * D * 2);
+    write_rows<T, D, M>(result_of_pair(a.out[2], a.kv_tiles, a.kv_heads), key, a.kv_seq, dv, of_dv, shared + S::V + own * D * 2);
 }
 
 /* ---- launches ---- */
@@ -408,7 +411,8 @@ args args_of(const att_call &c, int q_rows, int kv_rows)
     };
     args a = {};
     a.q = of(c.q), a.k = of(c.k), a.v = of(c.v), a.dy = of(c.dy);
-    for (int i = 0; i < 3; i++) a.out[i] = static_cast<uint16_t *>(c.out[i]);
+    for (int i = 0; i < 3; i++)
+        a.out[i] = { static_cast<uint16_t *>(c.out[i].p), c.out[i].batch, c.out[i].head, c.out[i].row };
     a.lse = const_cast<float *>(static_cast<const float *>(c.lse));
     a.stat = static_cast<const float *>(c.stat);
     a.delta = a.stat ? a.stat + c.pairs * c.stat_rows : nullptr;

@@ -45,9 +45,16 @@ template <typename T> struct operand {
     }
 };
 
+template <typename T> struct result {
+    T *p;
+    int64_t batch, head, row;
+
+    __device__ __forceinline__ T *of(int64_t b, int h, int r) const { return p + b * batch + h * head + r * row; }
+};
+
 template <typename T> struct args {
     operand<T> q, k, v, o, dy;
-    T *out[3];
+    result<T> out[3];
     wide<T> *lse, *stat, *delta;
     int heads, kv_heads, group, seq, kv_seq, d, reach, stat_rows, slices, q_tiles, kv_tiles;
     int64_t rows;
@@ -277,8 +284,7 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) forw
     }
     for (int i = 0; i < 4 && row + i < a.seq; i++) {
         const W factor = total[i] == 0 ? 0 : a.keep_factor / total[i];
-        T *const to = a.out[0] + ((b * a.seq + row + i) * a.heads + h) * a.d; /* [batch, seq, heads, d] */
-        write_row<SLICE>(to, o[i], u.slice * SLICE, a.d, factor);
+        write_row<SLICE>(a.out[0].of(b, h, row + i), o[i], u.slice * SLICE, a.d, factor);
         if (u.slice == 0 && tx == 0)
             a.lse[u.pair * a.seq + row + i] = total[i] == 0 ? -static_cast<W>(INFINITY) : high[i] + logarithm(total[i]);
     }
@@ -366,9 +372,9 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) keys
         }
     }
     for (int i = 0; i < 4 && first + ty * 4 + i < a.kv_seq; i++) {
-        const int64_t row = u.pair * a.kv_seq + first + ty * 4 + i;
-        write_row<SLICE>(a.out[1] + row * a.d, dk[i], u.slice * SLICE, a.d, a.scale);
-        write_row<SLICE>(a.out[2] + row * a.d, dv[i], u.slice * SLICE, a.d, W(1));
+        const int row = first + ty * 4 + i;
+        write_row<SLICE>(a.out[1].of(b, kv_head, row), dk[i], u.slice * SLICE, a.d, a.scale);
+        write_row<SLICE>(a.out[2].of(b, kv_head, row), dv[i], u.slice * SLICE, a.d, W(1));
     }
 }
 
@@ -397,7 +403,7 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) quer
         add_product<SLICE, false>(dq, p, staged, k, tile * TILE, u.slice * SLICE);
     }
     for (int i = 0; i < 4 && row + i < a.seq; i++)
-        write_row<SLICE>(a.out[0] + (u.pair * a.seq + row + i) * a.d, dq[i], u.slice * SLICE, a.d, a.scale);
+        write_row<SLICE>(a.out[0].of(b, h, row + i), dq[i], u.slice * SLICE, a.d, a.scale);
 }
 
 /* ---- launches ---- */
@@ -416,7 +422,8 @@ template <typename T> args<T> args_of(const att_call &c, int slice)
     args<T> a = {};
     a.q = operand_of<T>(c.q), a.k = operand_of<T>(c.k), a.v = operand_of<T>(c.v);
     a.o = operand_of<T>(c.o), a.dy = operand_of<T>(c.dy);
-    for (int i = 0; i < 3; i++) a.out[i] = static_cast<T *>(c.out[i]);
+    for (int i = 0; i < 3; i++)
+        a.out[i] = { static_cast<T *>(c.out[i].p), c.out[i].batch, c.out[i].head, c.out[i].row };
     a.lse = const_cast<W *>(static_cast<const W *>(c.lse));
     a.rows = c.pairs * c.stat_rows;
     a.stat = static_cast<W *>(c.stat);

@@ -293,10 +293,12 @@ VEC_INLINE void F(backward_tile)(const struct att *a, rw_dtype dtype, const stru
     if (dq) F(multiply)(x->dq, width, x->ds, 1, ATT_BLOCK, k.p, k.row, x->queries, width, keys, true);
 }
 
-VEC_INLINE void F(write_rows)(const struct att *a, rw_dtype dtype, int out, int64_t row, int64_t rows, const T *from)
+/* To a result's rows, the first of which begins at element `at`. */
+VEC_INLINE void F(write_rows)(const struct att *a, rw_dtype dtype, const struct att_result *to, int64_t at,
+                              int64_t rows, const T *from)
 {
     for (int64_t r = 0; r < rows; r++)
-        F(write_row)(a->k->out[out].data, dtype, (row + r) * a->e.d, from + r * a->e.width, a->e.d, 1);
+        F(write_row)(to->p, dtype, at + r * to->row, from + r * a->e.width, a->e.d, 1);
 }
 
 /* dq of one block of queries, and on the way the sums of dk and dv for key blocks [from, to) if they are asked for. */
@@ -315,27 +317,31 @@ VEC_INLINE void F(backward_queries)(const struct att *a, rw_dtype dtype, T *room
         const struct F(sums) here = { sums->dk + at, sums->dv + at, sums->row };
         F(backward_tile)(a, dtype, &x, j, &here, dq);
     }
-    if (dq) F(write_rows)(a, dtype, 0, (b * a->e.heads + h) * a->e.seq + i * ATT_BLOCK, x.queries, x.dq);
+    const struct att_result *const result = &a->gradient[0];
+    if (dq) F(write_rows)(a, dtype, result, att_begin(result, b, h, i * ATT_BLOCK), x.queries, x.dq);
 }
 
 /* dk and dv of key blocks [from, to) of one kv head, summed over its query heads and their blocks in order. */
 VEC_INLINE void F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t kv_head, int64_t from,
                                  int64_t to, bool dq)
 {
-    const int64_t width = a->e.width, row = (b * a->e.kv_heads + kv_head) * a->e.kv_seq + from * ATT_BLOCK;
+    const struct att_result *const dk = &a->gradient[1], *const dv = &a->gradient[2]; /* of equal strides */
+    const int64_t width = a->e.width, at = att_begin(dk, b, kv_head, from * ATT_BLOCK);
     const int64_t rows = (to * ATT_BLOCK < a->e.kv_seq ? to * ATT_BLOCK : a->e.kv_seq) - from * ATT_BLOCK;
     const bool in_output = rw_att_sums_in_output(&a->e, dtype);
     T *const own = room + 7 * ATT_BLOCK * width + 3 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK;
     const struct F(sums)
-        sums = { in_output ? (T *)a->k->out[1].data + row * width : own,
-                 in_output ? (T *)a->k->out[2].data + row * width : own + (to - from) * ATT_BLOCK * width, width };
-    memset(sums.dk, 0, (size_t)(rows * width) * sizeof(T));
-    memset(sums.dv, 0, (size_t)(rows * width) * sizeof(T));
+        sums = { in_output ? (T *)dk->p + at : own,
+                 in_output ? (T *)dv->p + at : own + (to - from) * ATT_BLOCK * width, in_output ? dk->row : width };
+    for (int64_t r = 0; r < rows; r++) {
+        memset(sums.dk + r * sums.row, 0, (size_t)width * sizeof(T));
+        memset(sums.dv + r * sums.row, 0, (size_t)width * sizeof(T));
+    }
     for (int64_t h = kv_head * a->e.group; h < (kv_head + 1) * a->e.group; h++)
         for (int64_t i = 0; i < a->e.q_blocks; i++) F(backward_queries)(a, dtype, room, b, h, i, from, to, &sums, dq);
     if (in_output) return;
-    F(write_rows)(a, dtype, 1, row, rows, sums.dk);
-    F(write_rows)(a, dtype, 2, row, rows, sums.dv);
+    F(write_rows)(a, dtype, dk, at, rows, sums.dk);
+    F(write_rows)(a, dtype, dv, at, rows, sums.dv);
 }
 
 #undef N_LANES

@@ -126,8 +126,9 @@ static rw_status grad_pad(rw_grad_call *g)
 }
 
 RW_DECLARE_KERNELS(rw_pad)
-static const rw_op_def rw_op_pad = { .name = "pad", .n_inputs = 1, .n_outputs = 1, .check = check_pad,
-                                     .kernel = RW_KERNELS(rw_pad), .grad = grad_pad, .cost = cost_copy };
+static const rw_op_def rw_op_pad = { .name = "pad", .n_inputs = 1, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
+                                     .check = check_pad, .kernel = RW_KERNELS(rw_pad), .grad = grad_pad,
+                                     .cost = cost_copy };
 
 rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, int axis, int64_t start)
 {

@@ -230,25 +230,6 @@ static struct around around_axis(const rw_layout *l, int64_t axis)
     return a;
 }
 
-rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k);
-rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k)
-{
-    const int64_t *const attrs = k->attrs; /* axis, start, ... */
-    const rw_layout *const out = k->out[0].layout, *const in = k->in[0].layout;
-    const struct around a = around_axis(out, attrs[0]);
-    const size_t size = rw_dtype_size(k->out[0].dtype), part = (size_t)(in->dim[a.axis] * a.inner) * size;
-    const size_t whole = (size_t)(out->dim[a.axis] * a.inner) * size, before = (size_t)(attrs[1] * a.inner) * size;
-    if (!out->numel) return RW_OK;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < a.outer; i++) {
-        char *const y = (char *)k->out[0].data + (size_t)i * whole;
-        memset(y, 0, before);
-        if (part) memcpy(y + before, (const char *)k->in[0].data + (size_t)i * part, part);
-        memset(y + before + part, 0, whole - before - part);
-    }
-    return RW_OK;
-}
-
 /* One row [axis x inner] of one input, of any strides. */
 static void join_row(const rw_view *x, const struct around *a, int64_t outer, char *to)
 {
@@ -281,6 +262,25 @@ static void join_row(const rw_view *x, const struct around *a, int64_t outer, ch
         }
         memcpy(to + (size_t)e * size, (const char *)x->data + from * (int64_t)size, (size_t)run * size);
     }
+}
+
+rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k)
+{
+    const int64_t *const attrs = k->attrs; /* axis, start, ... */
+    const rw_layout *const out = k->out[0].layout, *const in = k->in[0].layout;
+    const struct around a = around_axis(out, attrs[0]);
+    const size_t size = rw_dtype_size(k->out[0].dtype), part = (size_t)(in->dim[a.axis] * a.inner) * size;
+    const size_t whole = (size_t)(out->dim[a.axis] * a.inner) * size, before = (size_t)(attrs[1] * a.inner) * size;
+    if (!out->numel) return RW_OK;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
+    for (int64_t i = 0; i < a.outer; i++) {
+        char *const y = (char *)k->out[0].data + (size_t)i * whole;
+        memset(y, 0, before);
+        join_row(&k->in[0], &a, i, y + before);
+        memset(y + before + part, 0, whole - before - part);
+    }
+    return RW_OK;
 }
 
 rw_status RW_ISA_NAME(rw_concat_cpu)(const rw_kernel *k);

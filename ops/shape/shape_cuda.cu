@@ -344,6 +344,19 @@ int64_t inner_of(const rw_layout *l, int axis)
     return n;
 }
 
+/* Rows that lie apart: zeros everywhere, then the input. */
+rw_status pad_apart(const rw_kernel *k, int axis, int64_t start)
+{
+    const rw_layout *const out = k->out[0].layout;
+    const int64_t size = static_cast<int64_t>(rw_dtype_size(k->out[0].dtype)), bytes = out->numel * size;
+    int64_t to[RW_MAX_RANK];
+    dense_strides(out, to);
+    RW_LAUNCH(fill_kernel, blocks_for(bytes, 16 * THREADS), THREADS, 0, k, static_cast<unit16 *>(k->out[0].data),
+              unit16{}, bytes);
+    const rw_status status = rw_cuda_launched(k);
+    return status ? status : move(k, &k->in[0], static_cast<char *>(k->out[0].data) + start * to[axis] * size, to);
+}
+
 } // namespace
 
 extern "C" rw_status rw_copy_cuda(const rw_kernel *k)
@@ -383,6 +396,7 @@ extern "C" rw_status rw_pad_cuda(const rw_kernel *k)
     const int64_t inner = inner_of(out, axis) * static_cast<int64_t>(rw_dtype_size(k->out[0].dtype));
     const int64_t whole = out->dim[axis] * inner, part = in->dim[axis] * inner, before = attrs[1] * inner;
     if (!out->numel) return RW_OK;
+    if (!in->dense) return pad_apart(k, axis, attrs[1]);
     int64_t unit = 16;
     while (whole % unit || part % unit || before % unit || !map_is_aligned(k->in[0].data, static_cast<size_t>(unit)))
         unit /= 2;

@@ -148,7 +148,7 @@ rw_tensor *rw_slice_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int64_t s
     return rw_apply_at(at, t, &rw_op_slice, &x, 1, &a, sizeof a, NULL);
 }
 
-/* split: one node with several outputs, whose gradient is one concat */
+/* split: one node with several outputs, whose gradient is one concat, or nothing to do */
 
 struct split_attrs {
     int64_t axis, n;
@@ -190,8 +190,11 @@ static rw_status grad_split(rw_grad_call *g)
         if (part[i]) continue;
         rw_tensor *const y = rw_grad_output(g, i);
         part[i] = rw_fill_at(RW_HERE, t, rw_tensor_dtype(y), rw_tensor_shape(y), 0);
+        if (!part[i]) return rw_grad_set(g, 0, NULL);
     }
-    return rw_grad_set(g, 0, rw_concat(t, part, (int)a.n, (int)a.axis));
+    /* Under rw_grad() the pieces may be differentiated themselves: they are joined by a node that reads them. */
+    rw_tensor *const whole = rw_grad_again(g) ? NULL : rw_whole_of_pieces(t, part, (int)a.n, (int)a.axis);
+    return rw_grad_set(g, 0, whole ? whole : rw_concat(t, part, (int)a.n, (int)a.axis));
 }
 
 static const rw_op_def rw_op_split = { .name = "split", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_VIEW,

@@ -59,9 +59,18 @@ static bool takes(const struct rw_sdpa_signature *s, double dropout)
            && !(s->seq == 1 && s->kv_seq == 1);             /* not supported */
 }
 
+static void set_gradients(struct rw_sdpa_signature *s, bool packed)
+{
+    const int64_t d = s->d, all = (s->heads + 2 * s->kv_heads) * d;
+    const int64_t side_by_side[] = { s->seq * all, d, all };
+    const int64_t dq[] = { s->heads * s->seq * d, s->seq * d, d }, dk[] = { s->kv_heads * s->kv_seq * d, s->kv_seq * d, d };
+    memcpy(s->dq, packed ? side_by_side : dq, sizeof s->dq);
+    memcpy(s->dk, packed ? side_by_side : dk, sizeof s->dk);
+}
+
 bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q, const rw_layout *k,
-                      const rw_layout *v, const rw_layout *o, const rw_layout *dy, double scale, bool causal,
-                      double dropout)
+                      const rw_layout *v, const rw_layout *o, const rw_layout *dy, bool packed, double scale,
+                      bool causal, double dropout)
 {
     struct rw_sdpa_signature s = { .batch = q->dim[0],
                                    .heads = q->dim[1],
@@ -77,6 +86,7 @@ bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_la
     if (!take_layout(s.q, q) || !take_layout(s.k, k) || !take_layout(s.v, v)) return false;
     if (s.backward) {
         if (!take_layout(s.o, o) || !take_layout(s.dy, dy)) return false;
+        set_gradients(&s, packed);
     } else {
         s.o[0] = s.seq * s.heads * s.d, s.o[1] = s.d, s.o[2] = s.heads * s.d;
     }
@@ -260,16 +270,16 @@ static cudnnStatus_t execute(struct rw_sdpa *sdpa, const struct entry *e, void *
 static void step_on(const struct entry *e, void **operands)
 {
     const struct rw_sdpa_signature *const s = &e->signature;
-    const int64_t size = 2, queries = s->heads * s->seq, keys = s->kv_heads * s->kv_seq * s->d;
+    const int64_t size = 2, queries = s->heads * s->seq;
     const int64_t bytes[RW_SDPA_OPERANDS] = {
         [RW_SDPA_Q] = s->q[0] * size,
         [RW_SDPA_K] = s->k[0] * size,
         [RW_SDPA_V] = s->v[0] * size,
         [RW_SDPA_O] = s->o[0] * size,
         [RW_SDPA_DY] = s->dy[0] * size,
-        [RW_SDPA_DQ] = queries * s->d * size,
-        [RW_SDPA_DK] = keys * size,
-        [RW_SDPA_DV] = keys * size,
+        [RW_SDPA_DQ] = s->dq[0] * size,
+        [RW_SDPA_DK] = s->dk[0] * size,
+        [RW_SDPA_DV] = s->dk[0] * size,
         [RW_SDPA_STATS] = queries * (int64_t)sizeof(float),
     };
     for (int i = 1; i < RW_SDPA_OPERANDS; i++)

@@ -24,12 +24,12 @@ struct rw_sdpa;
 
 /*
  * q [batch, heads, seq, d], k and v [batch, kv_heads, kv_seq, d], o and dy like q: strides of the first three axes, in
- * elements; that of d is 1. dq, dk and dv are dense. Stats are the logarithms of the rows' sums, float32 [batch, heads,
+ * elements; that of d is 1. dq, dk and dv are dense, or side by side in one buffer. Stats are the logarithms of the rows' sums, float32 [batch, heads,
  * seq], dense. All bytes count: no padding.
  */
 struct rw_sdpa_signature {
     int64_t batch, heads, kv_heads, seq, kv_seq, d;
-    int64_t q[3], k[3], v[3], o[3], dy[3];
+    int64_t q[3], k[3], v[3], o[3], dy[3], dq[3], dk[3]; /* dv has the strides of dk */
     float scale;
     int32_t causal; /* query i sees keys up to i; seq and kv_seq are then equal */
     int32_t dtype;
@@ -41,12 +41,13 @@ struct rw_sdpa_signature {
 /*
  * Fills a signature from layouts. The forward's o is dense [batch, seq, heads, d]: o and dy are then NULL. The
  * backward's o and dy are given as [batch, heads, seq, d].
+ * packed: dq, dk and dv are pieces of one buffer [batch, seq, heads + 2 kv_heads, d].
  * Offsets do not count: an operand that begins off 16 bytes is to be copied before a run.
  * @return false when the library can't take the operands: by type, head size, strides or dropout.
  */
 bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q, const rw_layout *k,
-                      const rw_layout *v, const rw_layout *o, const rw_layout *dy, double scale, bool causal,
-                      double dropout);
+                      const rw_layout *v, const rw_layout *o, const rw_layout *dy, bool packed, double scale,
+                      bool causal, double dropout);
 
 rw_status rw_sdpa_create(struct rw_sdpa **ret, struct rw_cuda *cuda);
 
@@ -72,7 +73,7 @@ rw_status rw_sdpa_backward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature 
 
 static inline bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q,
                                     const rw_layout *k, const rw_layout *v, const rw_layout *o, const rw_layout *dy,
-                                    double scale, bool causal, double dropout)
+                                    bool packed, double scale, bool causal, double dropout)
 {
     return false;
 }

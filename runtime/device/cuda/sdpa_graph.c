@@ -103,12 +103,6 @@ static struct tensor query(struct graph *g, enum rw_sdpa_operand id, const int64
     return operand(g, id, g->s->heads, g->s->seq, stride, false);
 }
 
-static struct tensor dense_operand(struct graph *g, enum rw_sdpa_operand id, int64_t heads, int64_t rows)
-{
-    const int64_t stride[] = { heads * rows * g->s->d, rows * g->s->d, g->s->d };
-    return operand(g, id, heads, rows, stride, false);
-}
-
 static struct tensor number(struct graph *g, enum rw_sdpa_operand id)
 {
     const int64_t one[] = { 1, 1, 1, 1 };
@@ -258,7 +252,7 @@ static void forward(struct graph *g)
 static void key_gradient(struct graph *g, struct tensor a, struct tensor b, enum rw_sdpa_operand id)
 {
     const struct rw_sdpa_signature *const s = g->s;
-    const struct tensor to = dense_operand(g, id, s->kv_heads, s->kv_seq);
+    const struct tensor to = operand(g, id, s->kv_heads, s->kv_seq, s->dk, false);
     if (s->heads == s->kv_heads) matmul(g, a, b, to);
     else
         reduce(g, CUDNN_REDUCE_TENSOR_ADD,
@@ -287,7 +281,7 @@ static void backward(struct graph *g)
     const struct tensor dp = pointwise(g, CUDNN_POINTWISE_SUB, matmul(g, dy, v, scores(g, CUDNN_DATA_FLOAT)), &dot);
     const struct tensor ds = pointwise(g, CUDNN_POINTWISE_MUL, pointwise(g, CUDNN_POINTWISE_MUL, dp, &p), &scale);
     key_gradient(g, exchange(g, ds, element_type(g)), q, RW_SDPA_DK);
-    matmul(g, ds, exchange(g, k, CUDNN_DATA_FLOAT), dense_operand(g, RW_SDPA_DQ, s->heads, s->seq));
+    matmul(g, ds, exchange(g, k, CUDNN_DATA_FLOAT), query(g, RW_SDPA_DQ, s->dq));
 }
 
 /* ---- the choice ---- */
