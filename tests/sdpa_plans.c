@@ -100,20 +100,24 @@ static size_t kept(const struct extents *e)
     return (size_t)(e->batch * e->heads) * (rows * keys + shared) * 2;
 }
 
+static const char *const form_names[] = { "forward", "backward", "backward, packed" };
+
 static void makes_plans(const struct extents *all, size_t n, rw_dtype dtype)
 {
     struct rw_cudnn dnn;
     library_open(&dnn);
     for (size_t i = 0; i < n; i++)
-        for (int backward = 0; backward < 2; backward++) {
+        for (int form = 0; form < 3; form++) { /* forward, backward, backward into one buffer */
             struct rw_sdpa_signature s;
             struct rw_sdpa_plan plan = { .n = 0 };
-            cr_assert(describe(&s, &all[i], dtype, backward, 0), "case %zu is not given to cuDNN", i);
+            const bool backward = form > 0, packed = form == 2;
+            if (packed && all[i].seq != all[i].kv_seq) continue;
+            cr_assert(describe(&s, &all[i], dtype, backward, packed, 0), "case %zu is not given to cuDNN", i);
             const cudnnStatus_t status = rw_sdpa_build(&dnn, &s, RW_SDPA_WORKSPACE_LIMIT, &plan);
-            cr_expect(status == CUDNN_STATUS_SUCCESS && plan.plan, "case %zu, %s: %s", i,
-                      backward ? "backward" : "forward", dnn.GetErrorString(status));
+            cr_expect(status == CUDNN_STATUS_SUCCESS && plan.plan, "case %zu, %s: %s", i, form_names[form],
+                      dnn.GetErrorString(status));
             cr_expect(plan.workspace <= (backward ? kept(&all[i]) : 0) + 4096, "case %zu, %s: %zu bytes of workspace",
-                      i, backward ? "backward" : "forward", plan.workspace);
+                      i, form_names[form], plan.workspace);
             rw_sdpa_free_plan(&dnn, &plan);
         }
     dnn.BackendDestroyDescriptor(dnn.described);
@@ -144,7 +148,7 @@ Test(sdpa_plans, too_much_workspace)
     struct rw_sdpa_plan plan = { .n = 0 };
     struct rw_cudnn dnn;
     library_open(&dnn);
-    cr_assert(describe(&s, &e, RW_BF16, true, 0));
+    cr_assert(describe(&s, &e, RW_BF16, true, false, 0));
     cr_expect_eq(rw_sdpa_build(&dnn, &s, (size_t)1 << 20, &plan), CUDNN_STATUS_SUCCESS);
     cr_expect(!plan.plan && plan.least_refused > (size_t)1 << 20, "%zu bytes", plan.least_refused);
     rw_sdpa_free_plan(&dnn, &plan);
@@ -157,22 +161,22 @@ Test(sdpa_plans, what_is_given_to_the_library)
     struct extents other = e;
     struct rw_sdpa_signature s;
     for (int backward = 0; backward < 2; backward++) {
-        cr_expect(describe(&s, &e, RW_BF16, backward, 0) && describe(&s, &e, RW_F16, backward, 0));
-        cr_expect(!describe(&s, &e, RW_F32, backward, 0) && !describe(&s, &e, RW_F64, backward, 0), "types of 32 bits");
-        cr_expect(!describe(&s, &e, RW_BF16, backward, 0.1), "dropout");
+        cr_expect(describe(&s, &e, RW_BF16, backward, false, 0) && describe(&s, &e, RW_F16, backward, false, 0));
+        cr_expect(!describe(&s, &e, RW_F32, backward, false, 0) && !describe(&s, &e, RW_F64, backward, false, 0), "types of 32 bits");
+        cr_expect(!describe(&s, &e, RW_BF16, backward, false, 0.1), "dropout");
     }
     other.kv_seq = 48;
-    cr_expect(!describe(&s, &other, RW_BF16, false, 0), "a causal mask off the diagonal");
+    cr_expect(!describe(&s, &other, RW_BF16, false, false, 0), "a causal mask off the diagonal");
     other.causal = false;
-    cr_expect(describe(&s, &other, RW_BF16, false, 0));
+    cr_expect(describe(&s, &other, RW_BF16, false, false, 0));
     other.d = 60;
-    cr_expect(!describe(&s, &other, RW_BF16, false, 0), "a head of 60");
+    cr_expect(!describe(&s, &other, RW_BF16, false, false, 0), "a head of 60");
     other.d = 264;
-    cr_expect(!describe(&s, &other, RW_BF16, false, 0), "a head of 264");
+    cr_expect(!describe(&s, &other, RW_BF16, false, false, 0), "a head of 264");
     other = (struct extents){ 2, 4, 4, 1, 1, 64, false };
-    cr_expect(!describe(&s, &other, RW_BF16, false, 0), "one query and one key");
+    cr_expect(!describe(&s, &other, RW_BF16, false, false, 0), "one query and one key");
     other = (struct extents){ 0, 4, 4, 32, 32, 64, false };
-    cr_expect(!describe(&s, &other, RW_BF16, false, 0), "nothing");
+    cr_expect(!describe(&s, &other, RW_BF16, false, false, 0), "nothing");
 }
 
 /* Rows that lie apart are refused; where the operand begins does not count. */
@@ -181,13 +185,26 @@ Test(sdpa_plans, layouts)
     rw_layout q = layout_of(2, 4, 32, 64, 1);
     const rw_layout k = q;
     struct rw_sdpa_signature s, t;
-    cr_assert(rw_sdpa_describe(&s, RW_BF16, &q, &k, &k, NULL, NULL, 1, false, 0));
+    cr_assert(rw_sdpa_describe(&s, RW_BF16, &q, &k, &k, NULL, NULL, false, 1, false, 0));
     q.offset = 3;
-    cr_expect(rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, 1, false, 0) && !memcmp(&s, &t, sizeof s));
+    cr_expect(rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, false, 1, false, 0) && !memcmp(&s, &t, sizeof s));
     q.stride[2] += 4;
-    cr_expect(!rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, 1, false, 0), "rows off 16 bytes");
+    cr_expect(!rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, false, 1, false, 0), "rows off 16 bytes");
     q = k, q.stride[0] = 0;
-    cr_expect(!rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, 1, false, 0), "a stretched axis");
+    cr_expect(!rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, false, 1, false, 0), "a stretched axis");
     q = k, q.stride[3] = 8;
-    cr_expect(!rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, 1, false, 0), "columns that lie apart");
+    cr_expect(!rw_sdpa_describe(&t, RW_BF16, &q, &k, &k, NULL, NULL, false, 1, false, 0), "columns that lie apart");
+}
+
+/* Where the gradients lie: each in a tensor of its own, or side by side in one, row by row. */
+Test(sdpa_plans, strides_of_the_gradients)
+{
+    const struct extents e = { 2, 6, 3, 32, 32, 64, true };
+    const int64_t of_q[] = { 6 * 32 * 64, 32 * 64, 64 }, of_k[] = { 3 * 32 * 64, 32 * 64, 64 },
+                  in_one[] = { 32 * 12 * 64, 64, 12 * 64 };
+    struct rw_sdpa_signature s;
+    cr_assert(describe(&s, &e, RW_BF16, true, false, 0));
+    cr_expect(!memcmp(s.dq, of_q, sizeof of_q) && !memcmp(s.dk, of_k, sizeof of_k));
+    cr_assert(describe(&s, &e, RW_BF16, true, true, 0));
+    cr_expect(!memcmp(s.dq, in_one, sizeof in_one) && !memcmp(s.dk, in_one, sizeof in_one));
 }
