@@ -375,6 +375,51 @@ Test(pieces, cut_up_and_joined)
     bench_close(&b);
 }
 
+/* The pieces' gradients are a part of a longer buffer, or the buffer lies otherwise: they are joined by a copy. */
+Test(pieces, pieces_of_something_else)
+{
+    float data[12], g[12];
+    struct bench b = bench_open(1, 1);
+    for (int i = 0; i < 12; i++) data[i] = (float)(i + 1);
+    for (int longer = 0; longer < 2; longer++) {
+        const int rows = longer ? 2 : 3;
+        rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(rows, 4), data)), *part[3], *y;
+        cr_assert_eq(rw_split(b.t, x, 1, (int64_t[]){ 2, 2 }, 2, part), RW_OK);
+        part[2] = rw_input(b.t, RW_F32, RW_SHAPE(rows, 2), NULL);
+        if (longer) y = rw_concat(b.t, part, 3, 1); /* [2, 6]: the pieces are its first four columns */
+        else y = rw_concat(b.t, part, 2, 0);        /* [6, 2]: one piece after the other */
+        rw_tensor *const w = rw_input(b.t, RW_F32, rw_tensor_shape(y), data);
+        rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, w), RW_ALL_AXES, false);
+        cr_expect_eq(steps_of(&b, step_plan(&b, loss), "concat"), 1);
+        backward(&b, loss);
+        read_gradient(&b, x, (char *)g);
+        for (int i = 0; i < rows * 4; i++) {
+            const int r = i / 4, c = i % 4;
+            cr_expect_eq(g[i], data[longer ? r * 6 + c : c / 2 * 6 + r * 2 + c % 2], "%d: element %d", longer, i);
+        }
+        rw_tape_reset(b.t);
+    }
+    bench_close(&b);
+}
+
+/* Gradients that are differentiated themselves: the whole's is made of the pieces', and depends on them. */
+Test(pieces, gradients_of_gradients_of_pieces)
+{
+    float data[8], g[4];
+    struct bench b = bench_open(1, 1);
+    for (int i = 0; i < 8; i++) data[i] = (float)(i + 1);
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(8), data)), *part[2], *first[2];
+    cr_assert_eq(rw_split(b.t, x, 0, (int64_t[]){ 4, 4 }, 2, part), RW_OK);
+    rw_tensor *const y = rw_concat(b.t, part, 2, 0), *const cube = rw_mul(b.t, rw_mul(b.t, y, y), y);
+    rw_tensor *const of[] = { x, part[0] };
+    cr_assert_eq(rw_grad(b.t, rw_sum(b.t, cube, RW_ALL_AXES, false), of, 2, first), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_require_grad(b.t, first[1]);
+    backward(&b, rw_sum(b.t, rw_mul(b.t, first[0], first[0]), RW_ALL_AXES, false));
+    read_gradient(&b, first[1], (char *)g);
+    for (int i = 0; i < 4; i++) cr_expect_eq(g[i], 6 * data[i] * data[i]); /* 2 (3 x^2) */
+    bench_close(&b);
+}
+
 /* What rw_concat() makes is a value of its own: a piece that wants its gradient is on the way to it. */
 Test(pieces, joining_is_a_copy_that_gradients_flow_through)
 {
