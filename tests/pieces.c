@@ -375,30 +375,64 @@ Test(pieces, cut_up_and_joined)
     bench_close(&b);
 }
 
-/* The pieces' gradients are a part of a longer buffer, or the buffer lies otherwise: they are joined by a copy. */
+enum { LONGER, NOT_BESIDE, EXCHANGED, TURNED, STRETCHED, OTHERS };
+
+/* x [4, 4] cut into pieces, and what reads them: their gradients are pieces of one buffer, but not as x was cut. */
+static rw_tensor *read_otherwise(struct bench *b, rw_tensor *x, int how)
+{
+    rw_tape *const t = b->t;
+    rw_tensor *part[4], *other = rw_input(t, RW_F32, RW_SHAPE(1, 4), NULL);
+    const int64_t n = how == STRETCHED ? 4 : how == EXCHANGED ? 1 : 2, sizes[] = { n, n, n, n };
+    if (how == TURNED) x = rw_reshape(t, x, RW_SHAPE(8, 2));
+    cr_assert_eq(rw_split(t, x, 0, sizes, how == TURNED ? 4 : (int)(4 / n), part), RW_OK);
+    if (how == LONGER) return rw_concat(t, (rw_tensor *[]){ part[0], part[1], other }, 3, 0);
+    if (how == NOT_BESIDE) return rw_concat(t, part, 2, 1);
+    if (how == EXCHANGED) return rw_concat(t, (rw_tensor *[]){ part[0], part[1], part[3], part[2] }, 4, 0);
+    if (how == TURNED) {
+        part[2] = rw_transpose(t, part[2], 0, 1);
+        return rw_concat(t, part, 4, 0);
+    }
+    rw_tensor *const total = rw_sum(t, part[0], RW_AXES(0), true);
+    return rw_concat(t, (rw_tensor *[]){ total, other, other, other }, 4, 0);
+}
+
+/* Which element of w the gradient of x at row r, column c is. */
+static int element_of(int how, int r, int c)
+{
+    if (how == NOT_BESIDE) return r % 2 * 8 + r / 2 * 4 + c;
+    if (how == EXCHANGED) return (r > 1 ? 5 - r : r) * 4 + c;
+    if (how == TURNED && r == 2) return 8 + c % 2 * 2 + c / 2;
+    return how == STRETCHED ? c : r * 4 + c;
+}
+
 Test(pieces, pieces_of_something_else)
 {
-    float data[12], g[12];
+    float data[20], g[16];
     struct bench b = bench_open(1, 1);
-    for (int i = 0; i < 12; i++) data[i] = (float)(i + 1);
-    for (int longer = 0; longer < 2; longer++) {
-        const int rows = longer ? 2 : 3;
-        rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(rows, 4), data)), *part[3], *y;
-        cr_assert_eq(rw_split(b.t, x, 1, (int64_t[]){ 2, 2 }, 2, part), RW_OK);
-        part[2] = rw_input(b.t, RW_F32, RW_SHAPE(rows, 2), NULL);
-        if (longer) y = rw_concat(b.t, part, 3, 1); /* [2, 6]: the pieces are its first four columns */
-        else y = rw_concat(b.t, part, 2, 0);        /* [6, 2]: one piece after the other */
-        rw_tensor *const w = rw_input(b.t, RW_F32, rw_tensor_shape(y), data);
+    for (int i = 0; i < 20; i++) data[i] = (float)(i + 1);
+    for (int how = 0; how < OTHERS; how++) {
+        rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(4, 4), data));
+        rw_tensor *const y = read_otherwise(&b, x, how), *const w = rw_input(b.t, RW_F32, rw_tensor_shape(y), data);
         rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, w), RW_ALL_AXES, false);
-        cr_expect_eq(steps_of(&b, step_plan(&b, loss), "concat"), 1);
+        cr_expect_eq(steps_of(&b, step_plan(&b, loss), "concat"), 1, "%d", how);
         backward(&b, loss);
         read_gradient(&b, x, (char *)g);
-        for (int i = 0; i < rows * 4; i++) {
-            const int r = i / 4, c = i % 4;
-            cr_expect_eq(g[i], data[longer ? r * 6 + c : c / 2 * 6 + r * 2 + c % 2], "%d: element %d", longer, i);
-        }
+        for (int i = 0; i < 16; i++)
+            cr_expect_eq(g[i], data[element_of(how, i / 4, i % 4)], "%d: element %d is %g", how, i, (double)g[i]);
         rw_tape_reset(b.t);
     }
+    bench_close(&b);
+}
+
+/* A buffer with the heads outside the rows: its gradient would not lie as attention writes one. */
+Test(pieces, heads_outside)
+{
+    rw_tensor *qkv[3];
+    struct bench b = bench_open(1, 1);
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, 6, 5, 8), NULL));
+    cr_assert_eq(rw_split(b.t, x, 1, (int64_t[]){ 2, 2, 2 }, 3, qkv), RW_OK);
+    rw_tensor *const y = rw_attention(b.t, qkv[0], qkv[1], qkv[2], NULL);
+    cr_expect_eq(outputs_of_backward(&b, step_plan(&b, rw_sum(b.t, y, RW_ALL_AXES, false))), 3);
     bench_close(&b);
 }
 

@@ -230,6 +230,8 @@ RW_API rw_tensor *rw_rand_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape sh
  * softmax(scale q k^T + mask) v by blocks, with memory linear in the sequence length.
  * q [batch, heads, seq, d], k and v [batch, kv_heads, kv_seq, d], heads a multiple of kv_heads (query head h uses kv
  * head h / (heads / kv_heads)) -> [batch, heads, seq, d]. Any strides with a dense last axis are taken without a copy.
+ * Where the three are cut out of one dense tensor [batch, seq, heads + 2 kv_heads, d] by rw_split() and rw_transpose(),
+ * its gradient is written at once, as one tensor.
  * Dropout on the probabilities draws word i for element i of the [batch, heads, seq, kv_seq] score matrix. Source:
  * Dao, "FlashAttention-2", arXiv 2307.08691. params may be NULL.
  */
@@ -308,12 +310,13 @@ RW_API rw_tensor *rw_contiguous_at(rw_site at, rw_tape *t, rw_tensor *x);
 RW_API rw_tensor *rw_cast_at(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype dtype);
 #define rw_cast(...) rw_cast_at(RW_HERE, __VA_ARGS__)
 
-/** Joins n tensors of equal type that differ at most along axis. */
+/** Joins n tensors of equal type that differ at most along axis. Always a new tensor. */
 RW_API rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis);
 #define rw_concat(...) rw_concat_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Cuts x along an axis into n pieces of the given sizes, which add up to the extent. Views.
+ * Cuts x along an axis into n pieces of the given sizes, which add up to the extent. Views. The gradient of x joins
+ * those of the pieces; where they lie side by side in one buffer already, that costs nothing.
  * @param ret_parts receives the n pieces; set to NULL on an error.
  */
 RW_API rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, int n,
