@@ -3,9 +3,11 @@
  * own under every policy and whether or not there is a backward where cuBLASLt takes it. TF32: only when asked for, and
  * only float32 on CUDA.
  */
+#include "compare.h"
 #include "support.h"
 
 #include "ops/matmul/matmul.h"
+#include "ops/shape/shape.h"
 #include "record/context.h"
 
 #include <criterion/criterion.h>
@@ -113,6 +115,64 @@ Test(products, one_op_gives_what_two_give)
                              rw_dtype_name(l.dtype));
             forget(&one), forget(&two);
         }
+}
+
+/* ---- the bias's gradient, taken with the slope ---- */
+
+/*
+ * gelu(x + bias), the weight being the identity: so the gradient of x is dz itself, and that of the bias the sum of its
+ * columns. Adds dx, dweight and, with `wanted`, dbias.
+ */
+static struct bytes slopes(rw_dtype dtype, rw_shape shape, int threads, bool wanted)
+{
+    struct bench b = bench_open(9, threads);
+    struct bytes r = { 0 };
+    const int64_t n = shape.dim[shape.rank - 1];
+    char *const identity = calloc((size_t)(n * n), 8);
+    for (int64_t i = 0; i < n; i++) number_put(identity, dtype, i * (n + 1), 1);
+    rw_tensor *const w = rw_require_grad(b.t, rw_input(b.t, dtype, RW_SHAPE(n, n), identity));
+    rw_tensor *const x = rw_require_grad(b.t, rw_scale(b.t, rw_randn(b.t, dtype, shape), 2));
+    rw_tensor *const bias = rw_scale(b.t, rw_randn(b.t, dtype, RW_SHAPE(n)), 1);
+    if (wanted) rw_require_grad(b.t, bias);
+    rw_tensor *const y = rw_linear_gelu(b.t, x, w, bias);
+    rw_tensor *const up = threads > 1 ? rw_randn(b.t, dtype, shape) : rw_fill_at(RW_HERE, b.t, dtype, RW_SCALAR, 0.75);
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, up), RW_ALL_AXES, false)), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    add(&r, b.t, rw_gradient(x)), add(&r, b.t, rw_gradient(w));
+    if (wanted) add(&r, b.t, rw_gradient(bias));
+    free(identity);
+    bench_close(&b);
+    return r;
+}
+
+/* sum_to of dz, by itself. */
+static struct bytes summed(rw_dtype dtype, rw_shape shape, const struct bytes *dz)
+{
+    struct bench b = bench_open(9, 1);
+    struct bytes r = { 0 };
+    add(&r, b.t, rw_sum_to(b.t, rw_input(b.t, dtype, shape, dz->data), RW_SHAPE(shape.dim[shape.rank - 1])));
+    bench_close(&b);
+    return r;
+}
+
+Test(products, the_bias_gradient_is_the_sum_of_the_slopes_that_were_stored)
+{
+    const rw_shape shapes[] = { RW_SHAPE(2, 2),  RW_SHAPE(3, 5),    RW_SHAPE(2, 5, 24), RW_SHAPE(64, 33),
+                                RW_SHAPE(1, 8),  RW_SHAPE(9, 1),    RW_SHAPE(7),        RW_SHAPE(0, 8),
+                                RW_SHAPE(70, 600), RW_SHAPE(700, 96), RW_SHAPE(701, 97),  RW_SHAPE(3, 1500, 16) };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int d = 0; d < 4; d++)
+            for (int threads = 1; threads < 4; threads += 2) {
+                struct bytes with = slopes(types[d], shapes[i], threads, true);
+                struct bytes without = slopes(types[d], shapes[i], threads, false);
+                struct bytes sum = summed(types[d], shapes[i], &with);
+                cr_assert_eq(first_difference(with.data, without.data, without.n), -1, "slopes %d, %s", (int)i,
+                             rw_dtype_name(types[d]));
+                cr_assert_eq(with.n, without.n + sum.n);
+                cr_assert_eq(first_difference(with.data + without.n, sum.data, sum.n), -1, "sum %d, %s", (int)i,
+                             rw_dtype_name(types[d]));
+                forget(&with), forget(&without), forget(&sum);
+            }
 }
 
 /* Large enough that some element shows it: the function of what was not rounded is another one. */

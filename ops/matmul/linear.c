@@ -92,8 +92,8 @@ static size_t workspace_add(const rw_op_call *call, rw_device device)
     return workspace_of(call, device, 1);
 }
 
-/* Of x, weight and bias, inputs from `at` on; dy flows into the product. */
-static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy)
+/* Of x, weight and bias, inputs from `at` on; dy flows into the product. sum: of its columns, if they have been taken. */
+static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy, rw_tensor *sum)
 {
     rw_tape *const t = rw_grad_tape(g);
     if (rw_grad_wanted(g, at)) RW_CHECK(rw_grad_set_product(g, at, rw_matrix_of_rows(t, dy), rw_grad_input(g, at + 1)));
@@ -104,30 +104,34 @@ static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy)
     }
     if (rw_grad_n_inputs(g) > at + 2 && rw_grad_wanted(g, at + 2)) {
         const rw_shape y = rw_tensor_shape(dy);
-        RW_CHECK(rw_grad_set(g, at + 2, y.rank == 1 ? dy : rw_sum_to(t, dy, RW_SHAPE(y.dim[y.rank - 1]))));
+        if (!sum) sum = y.rank == 1 ? dy : rw_sum_to(t, dy, RW_SHAPE(y.dim[y.rank - 1]));
+        RW_CHECK(rw_grad_set(g, at + 2, sum));
     }
     return RW_OK;
 }
 
 static rw_status grad(rw_grad_call *g)
 {
-    return grad_of(g, 0, rw_grad_upstream(g, 0));
+    return grad_of(g, 0, rw_grad_upstream(g, 0), NULL);
 }
 
 static rw_status grad_add(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_upstream(g, 0);
     if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, dy));
-    return grad_of(g, 1, dy);
+    return grad_of(g, 1, dy, NULL);
 }
 
 /* Into the second output flows what a gradient of a gradient found: the slope is taken there. */
 static rw_status grad_gelu(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_upstream(g, 0), *const more = rw_grad_upstream(g, 1);
-    rw_tensor *dz = dy ? rw_gelu_tanh_slope(g, rw_grad_output(g, 1), dy) : more;
+    const bool sums = rw_grad_n_inputs(g) > 2 && rw_grad_wanted(g, 2) && !more;
+    rw_tensor *dz = more, *sum = NULL;
+    if (dy && sums) dz = rw_gelu_tanh_slope_sum(g, rw_grad_output(g, 1), dy, &sum);
+    else if (dy) dz = rw_gelu_tanh_slope(g, rw_grad_output(g, 1), dy);
     if (dy && more) dz = rw_accumulate_at(RW_HERE, rw_grad_tape(g), dz, more);
-    return dz ? grad_of(g, 0, dz) : rw_grad_set(g, 0, NULL);
+    return dz ? grad_of(g, 0, dz, sum) : rw_grad_set(g, 0, NULL);
 }
 
 RW_DECLARE_KERNELS(rw_linear)

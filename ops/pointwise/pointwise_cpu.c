@@ -1,6 +1,7 @@
 /* CPU kernels of the element-wise ops: the arithmetic of arith.h in the loop of map.h, once per type. */
 #include "device/cpu/isa.h"
 #include "ops/map.h"
+#include "ops/reduce/reduce.h"
 
 #define V nf
 #define VS float
@@ -33,3 +34,23 @@ static double attribute(const rw_kernel *k)
         return map_kernel(k, n_in, map_##name##_blocks, attribute(k));                       \
     }
 #include "ops/pointwise/list.h"
+
+/* gelu_tanh_backward of elements [at, at + n), by its own arithmetic. */
+static void make_slopes(const rw_kernel *k, int64_t at, int64_t n)
+{
+    static const int64_t dense[MAP_INPUTS] = { 1, 1, 1 };
+    const int64_t from[MAP_INPUTS] = { at, at, at };
+    switch (k->out[0].dtype) {
+    case RW_F64: map_row_d(k, 2, 1, from, dense, at, n, nd_op_gelu_tanh_backward, 0); return;
+    case RW_BF16: map_row_f(k, RW_BF16, 2, 1, from, dense, at, n, nf_op_gelu_tanh_backward, 0); return;
+    case RW_F16: map_row_f(k, RW_F16, 2, 1, from, dense, at, n, nf_op_gelu_tanh_backward, 0); return;
+    default: map_row_f(k, RW_F32, 2, 1, from, dense, at, n, nf_op_gelu_tanh_backward, 0); return;
+    }
+}
+
+rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make);
+rw_status RW_ISA_NAME(rw_gelu_tanh_backward_sum_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_gelu_tanh_backward_sum_cpu)(const rw_kernel *k)
+{
+    return RW_ISA_NAME(rw_sum_rows_cpu)(k, make_slopes);
+}

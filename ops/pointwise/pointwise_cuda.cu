@@ -1,5 +1,6 @@
 /* CUDA kernels of the element-wise ops: the arithmetic of arith.h in the loop of map.cuh, once per type. */
 #include "ops/map.cuh"
+#include "ops/reduce/columns.cuh"
 
 #include <cstring>
 #include <type_traits>
@@ -68,3 +69,65 @@ double attribute(const rw_kernel *k)
         });                                                                           \
     }
 #include "ops/pointwise/list.h"
+
+/* ---- gelu_tanh_backward and the sums of its columns ---- */
+
+namespace {
+
+/* Elements of dz, made and stored as they are added up. Where there is no row, 0 times a slope is added. */
+template <typename R, typename T, int N> struct gelu_slopes {
+    struct held { loaded<T, N> z, dy; };
+    static constexpr int ahead = LOADS / 2, blocks = 3; /* two inputs, and the slope takes registers */
+    const T *z, *dy;
+    T *dz;
+
+    __device__ __forceinline__ held ask(int64_t at) const
+    {
+        const int n = at < 0 ? 0 : N;
+        return { load<R, T, N>(z, at < 0 ? 0 : at, 0, n), load<R, T, N>(dy, at < 0 ? 0 : at, 0, n) };
+    }
+
+    __device__ __forceinline__ bundle<T, N> take(const held &v, int64_t at) const
+    {
+        const bundle<T, N> a = v.z.elements(), b = v.dy.elements();
+        bundle<T, N> c;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const T x[2] = { a.x[i], b.x[i] };
+            gelu_tanh_backward_of<T>{ 0 }(x, &c.x[i]);
+        }
+        if (at < 0) return c;
+        if (!(reinterpret_cast<uintptr_t>(dz + at) % sizeof c)) *reinterpret_cast<bundle<T, N> *>(dz + at) = c;
+        else for (int i = 0; i < N; i++) dz[at + i] = c.x[i];
+        return c;
+    }
+};
+
+template <typename T, int N>
+void gelu_columns(const rw_kernel *k, const struct rw_reduce_cut &cut, const job &j)
+{
+    const gelu_slopes<summed<wide<T>>, T, N> x = { static_cast<const T *>(k->in[0].data),
+                                                   static_cast<const T *>(k->in[1].data),
+                                                   static_cast<T *>(k->out[0].data) };
+    launch_columns<summed, T, N, gelu_slopes>(k, cut, j, x, j.parts > 1 ? k->workspace : k->out[1].data);
+}
+
+} // namespace
+
+/* The order of the sums is sum_to's: the same source of columns_kernel, but for where elements come from. */
+extern "C" rw_status rw_gelu_tanh_backward_sum_cuda(const rw_kernel *k)
+{
+    const rw_layout *const l = k->out[0].layout;
+    const struct rw_reduce_plan plan = rw_reduce_plan(l, rw_reduce_rows(l->rank));
+    const struct rw_reduce_cut cut = rw_reduce_cut(&plan, l, k->out[0].dtype);
+    const job j = { plan.groups, plan.rows, plan.run, cut.chunks, cut.parts, cut.part, 1 };
+    return with_float_type(k->out[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        if (cut.pack == 1) gelu_columns<T, 1>(k, cut, j);
+        else if constexpr (sizeof(T) < sizeof(double)) gelu_columns<T, pack<T>::size>(k, cut, j);
+        if (cut.parts > 1)
+            merge_parts<summed, T>(k, static_cast<const sum_state<wide<T>> *>(k->workspace), cut.parts, plan.run,
+                                   k->out[1].data, plan.run, 1);
+        return rw_cuda_launched(k);
+    });
+}

@@ -39,6 +39,14 @@ static rw_op_cost cost_reduce(const rw_op_call *call)
     return (rw_op_cost){ flops * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
 }
 
+size_t rw_reduce_sum_workspace(const rw_layout *in, rw_dtype dtype, uint32_t mask, rw_device device)
+{
+    const struct rw_reduce_plan plan = rw_reduce_plan(in, mask);
+    if (device == RW_DEVICE_CUDA) return rw_reduce_cuda_workspace(&plan, in, dtype, RW_REDUCE_SUM);
+    const int64_t outputs = plan.groups.numel * (plan.run_reduced ? 1 : plan.run);
+    return plan.parts > 1 ? (size_t)(plan.parts * outputs) * sizeof(double) : 0;
+}
+
 /* On the CPU doubles: one per output and part; logsumexp also holds a maximum and a sum per output. */
 static size_t workspace_reduce(const rw_op_call *call, rw_device device)
 {

@@ -60,4 +60,19 @@ size_t rw_reduce_cuda_workspace(const struct rw_reduce_plan *p, const rw_layout 
 uint32_t rw_reduce_mask(uint32_t axes, int rank);
 struct rw_reduce_plan rw_reduce_plan(const rw_layout *in, uint32_t mask);
 
+/* All axes but the last of a value, as a mask: what the gradient of a bias sums over. */
+static inline uint32_t rw_reduce_rows(int rank)
+{
+    return (1u << (rank - 1)) - 1;
+}
+
+/* Bytes of workspace of sums over a mask. */
+size_t rw_reduce_sum_workspace(const rw_layout *in, rw_dtype dtype, uint32_t mask, rw_device device);
+
+/*
+ * Makes elements [at, at + n) of a kernel's output 0, which somebody is about to add up. On the CPU sums of columns are
+ * taken of elements that are made as they are needed: in the order, and with the bits, of sum_to of what was stored.
+ */
+typedef void (*rw_reduce_make)(const rw_kernel *k, int64_t at, int64_t n);
+
 #endif

@@ -22,6 +22,8 @@ struct pass_job {
     const double *shift; /* of PASS_EXP, per output */
     double *to;
     double *part; /* [parts][outputs] */
+    const rw_kernel *maker; /* of elements that are made as they are added up, by make; else NULL */
+    rw_reduce_make make;
 };
 
 static double d_get(const rw_view *v, int64_t i)
@@ -206,6 +208,7 @@ VEC_INLINE void columns_f(const struct pass_job *j, rw_dtype dtype, enum pass pa
             const int rows = end - r < 4 ? 1 : 4;
             for (int i = 0; i < rows; i++) {
                 four[i] = at;
+                if (j->make) j->make(j->maker, at, n);
                 at = next(&j->plan->rows, at, index);
             }
             if (rows == 4) add_rows_f(j->k->in[0].data, dtype, pass, by, four, 4, n, block);
@@ -222,6 +225,7 @@ VEC_INLINE void columns_d(const struct pass_job *j, enum pass pass, int64_t base
     int64_t index[RW_MAX_RANK], at = base + seek(&j->plan->rows, from, index);
     for (int64_t r = from; r < to; r++) {
         const double *const x = (const double *)j->k->in[0].data + at;
+        if (j->make) j->make(j->maker, at, n);
         for (int64_t i = 0; i < n; i++)
             total[i] = merge(pass, total[i], pass == PASS_EXP ? exp(x[i] - shift[i]) : x[i]);
         at = next(&j->plan->rows, at, index);
@@ -333,6 +337,22 @@ rw_status RW_ISA_NAME(rw_reduce_cpu)(const rw_kernel *k)
                           .divisor = a->kind == RW_REDUCE_MEAN ? (double)plan.count : 1 };
     if (a->kind == RW_REDUCE_LOGSUMEXP) logsumexp(&j, out);
     else run_pass(&j, a->kind == RW_REDUCE_MAX ? PASS_MAX : PASS_SUM);
+    return RW_OK;
+}
+
+/* Output 1: sums over all axes but the last of output 0, which `make` makes. There is more than one row and column. */
+rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make);
+rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make)
+{
+    const rw_layout *const l = k->out[0].layout;
+    const struct rw_reduce_plan plan = rw_reduce_plan(l, rw_reduce_rows(l->rank));
+    rw_kernel sum = *k;
+    sum.in = &k->out[0];
+    sum.out = &k->out[1];
+    sum.n_inputs = sum.n_outputs = 1;
+    run_pass(&(struct pass_job){ .k = &sum, .plan = &plan, .part = k->workspace, .divisor = 1, .maker = k,
+                                 .make = make },
+             PASS_SUM);
     return RW_OK;
 }
 

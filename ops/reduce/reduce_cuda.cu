@@ -1,35 +1,14 @@
 /*
  * Reductions on CUDA over the groups, rows and runs of rw_reduce_plan(), cut by rw_reduce_cut(). Runs that are reduced:
- * a warp or a block takes a group, or a part of it. Runs that are kept: a block takes columns side by side and adds
- * rows to them. The cut and the order of every sum follow from the layout alone; parts are merged by a second kernel.
+ * a warp or a block takes a group, or a part of it. Runs that are kept: columns.cuh. The cut and the order of every sum
+ * follow from the layout alone; parts are merged by a second kernel.
  */
-#include "ops/reduce/parts.cuh"
-
-#include <type_traits>
-
-extern "C" {
-#include "ops/reduce/reduce.h"
-}
+#include "ops/reduce/columns.cuh"
 
 namespace {
 
 constexpr int THREADS = RW_REDUCE_CUDA_THREADS;
 constexpr int WARP_THREADS = 128; /* of blocks whose warps have a group each */
-constexpr int LOADS = 4;          /* in flight in a thread */
-
-/* Where item i of the axes begins. */
-__device__ __forceinline__ int64_t start_of(const rw_reduce_axes &a, int64_t i)
-{
-    if (a.rank == 0) return 0;
-    if (a.rank == 1) return i * a.stride[0];
-    int64_t at = 0;
-#pragma unroll 1
-    for (int axis = a.rank - 1; axis >= 0; axis--) {
-        at += i % a.dim[axis] * a.stride[axis];
-        i /= a.dim[axis];
-    }
-    return at;
-}
 
 /* Element e of a group, counted through its rows. */
 __device__ __forceinline__ int64_t place_of(const rw_reduce_axes &rows, int64_t run, int64_t e)
@@ -40,45 +19,6 @@ __device__ __forceinline__ int64_t place_of(const rw_reduce_axes &rows, int64_t 
         return start_of(rows, row) + (static_cast<uint32_t>(e) - row * static_cast<uint32_t>(run));
     }
     return start_of(rows, e / run) + e % run;
-}
-
-/* What a kernel takes beside its operands. */
-struct job {
-    rw_reduce_axes groups, rows;
-    int64_t run, chunks, parts, part;
-    double divisor;
-};
-
-/* A result, or the state of a part for the second stage. */
-template <template <typename> class R, typename T>
-__device__ __forceinline__ void put(const job &j, const typename R<wide<T>>::state &s, int64_t part, int64_t o,
-                                    int64_t outputs, void *to)
-{
-    using W = wide<T>;
-    if (j.parts > 1) static_cast<typename R<W>::state *>(to)[part * outputs + o] = s;
-    else static_cast<T *>(to)[o] = narrow<T>(static_cast<W>(static_cast<double>(R<W>::result(s)) / j.divisor));
-}
-
-template <typename T, int N> struct alignas(sizeof(T) * N) bundle { T x[N]; };
-
-/* An element by itself, which needs no words. */
-template <typename T> struct single {
-    T x;
-
-    __device__ __forceinline__ bundle<T, 1> elements() const { return { { x } }; }
-};
-
-template <typename T, int N> using loaded = std::conditional_t<N == 1, single<T>, raw<bundle<T, N>>>;
-
-/* N elements of those before `stop`, the others as R's nothing. A bundle that is not whole, or off its alignment, is
- * read one by one: what is added to what does not depend on where the operand begins. */
-template <typename R, typename T, int N>
-__device__ __forceinline__ auto load(const T *x, int64_t at, int64_t e, int64_t stop)
-{
-    const bool together = !(reinterpret_cast<uintptr_t>(x + at) % sizeof(bundle<T, N>));
-    const auto element = [=](int i) { return e + i < stop ? x[at + i] : narrow<T>(R::nothing()); };
-    if constexpr (N == 1) return single<T>{ element(0) };
-    else return together && e + N <= stop ? load_raw<bundle<T, N>>(x + at) : gather_raw<bundle<T, N>, T>(element);
 }
 
 /* ---- reduced runs: G threads, a warp or the block, for each part of a group ---- */
@@ -120,67 +60,13 @@ __global__ void __launch_bounds__(G == 32 ? WARP_THREADS : G) runs_kernel(const 
     if (threadIdx.x % G == 0) put<R, T>(j, s, part, g, j.groups.numel, to);
 }
 
-/* ---- kept runs: blockDim.x columns, or packs of columns, and blockDim.y rows at a time ---- */
-
-/* Blocks of a multiprocessor: fewer where the states of N columns need the registers. */
-template <typename S, int N> constexpr int columns_blocks()
-{
-    return sizeof(S) * N > 32 ? 3 : 4;
-}
-
-template <template <typename> class R, typename T, int N>
-__global__ void __launch_bounds__(THREADS, columns_blocks<typename R<wide<T>>::state, N>())
-    columns_kernel(const T *x, void *to, job j)
-{
-    using W = wide<T>;
-    using state = typename R<W>::state;
-    __shared__ state shared[N][THREADS / 2];
-    const int64_t column = (blockIdx.x % j.chunks * blockDim.x + threadIdx.x) * N;
-    const int64_t part = blockIdx.x / j.chunks % j.parts, g = blockIdx.x / j.chunks / j.parts;
-    const int64_t end = j.rows.numel * (part + 1) / j.parts, step = blockDim.y;
-    const T *const from = x + start_of(j.groups, g) + column;
-    state s[N];
-#pragma unroll
-    for (int i = 0; i < N; i++) s[i] = R<W>::empty();
-    for (int64_t r = j.rows.numel * part / j.parts + threadIdx.y; r < end && column < j.run; r += step * LOADS) {
-        loaded<T, N> v[LOADS];
-        bundle<T, N> b[LOADS];
-#pragma unroll
-        for (int l = 0; l < LOADS; l++) {
-            const int64_t row = r + l * step;
-            v[l] = load<R<W>, T, N>(from, row < end ? start_of(j.rows, row) : 0, 0, row < end ? N : 0);
-        }
-#pragma unroll
-        for (int l = 0; l < LOADS; l++) b[l] = v[l].elements();
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            W of_column[LOADS];
-            for (int l = 0; l < LOADS; l++) of_column[l] = widen(b[l].x[i]);
-            R<W>::add(s[i], of_column);
-        }
-    }
-    for (unsigned d = blockDim.y / 2; d > 0; d /= 2) {
-        const unsigned at = threadIdx.y % d * blockDim.x + threadIdx.x;
-        if (threadIdx.y >= d && threadIdx.y < 2 * d)
-            for (int i = 0; i < N; i++) shared[i][at] = s[i];
-        __syncthreads();
-        if (threadIdx.y < d)
-            for (int i = 0; i < N; i++) R<W>::merge(s[i], shared[i][at]);
-        __syncthreads();
-    }
-    if (threadIdx.y || column >= j.run) return;
-    for (int i = 0; i < N; i++) put<R, T>(j, s[i], part, g * j.run + column + i, j.groups.numel * j.run, to);
-}
-
 template <template <typename> class R, typename T, int N>
 void launch(const rw_kernel *k, const struct rw_reduce_plan &plan, const struct rw_reduce_cut &cut, const job &j)
 {
     const T *const x = static_cast<const T *>(k->in[0].data);
     void *const to = j.parts > 1 ? k->workspace : k->out[0].data;
     const int64_t items = j.groups.numel * j.parts;
-    if (!plan.run_reduced)
-        RW_LAUNCH((columns_kernel<R, T, N>), static_cast<unsigned>(items * j.chunks),
-                  dim3(cut.lanes, THREADS / cut.lanes), 0, k, x, to, j);
+    if (!plan.run_reduced) launch_columns<R, T, N, stored>(k, cut, j, stored<R<wide<T>>, T, N>{ x }, to);
     else if (j.rows.numel * j.run <= RW_REDUCE_CUDA_WARP)
         RW_LAUNCH((runs_kernel<R, T, N, 32>), blocks_for(items, WARP_THREADS / 32), WARP_THREADS, 0, k, x, to, j);
     else RW_LAUNCH((runs_kernel<R, T, N, THREADS>), static_cast<unsigned>(items), THREADS, 0, k, x, to, j);

@@ -1,0 +1,52 @@
+/*
+ * What backward makes of linear_gelu: dz, gelu's slope (tanh form) times dy, and the sums of its columns, which are the
+ * gradient of the bias, in one pass. The bytes are those of gelu_tanh_backward and then sum_to.
+ */
+#include "ops/kernels.h"
+#include "ops/pointwise/pointwise.h"
+#include "ops/reduce/reduce.h"
+#include "ops/util.h"
+
+static rw_status check(rw_op_call *call)
+{
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    const rw_shape z = rw_in_shape(call, 0);
+    if (!rw_shape_equal(z, rw_in_shape(call, 1))) return rw_op_error(call, RW_ERR_SHAPE, "shapes differ");
+    RW_CHECK(rw_op_output_like(call, 0, 0));
+    return rw_op_output(call, 1, call->in[0].dtype, RW_SHAPE(z.dim[z.rank - 1]));
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 9);
+}
+
+static size_t workspace(const rw_op_call *call, rw_device device)
+{
+    const rw_layout *const z = call->in[0].layout;
+    return rw_reduce_sum_workspace(z, call->in[0].dtype, rw_reduce_rows(z->rank), device);
+}
+
+RW_DECLARE_KERNELS(rw_gelu_tanh_backward_sum)
+static const rw_op_def rw_op_gelu_tanh_backward_sum = { .name = "gelu_tanh_backward_sum",
+                                                        .n_inputs = 2,
+                                                        .n_outputs = 2,
+                                                        .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1),
+                                                        .check = check,
+                                                        .kernel = RW_KERNELS(rw_gelu_tanh_backward_sum),
+                                                        .cost = cost,
+                                                        .workspace = workspace };
+
+rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, rw_tensor *z, rw_tensor *dy, rw_tensor **ret_sum)
+{
+    const rw_shape s = rw_tensor_shape(z);
+    const int64_t columns = s.rank ? s.dim[s.rank - 1] : 1;
+    *ret_sum = NULL;
+    if (rw_grad_again(g) || columns < 2 || rw_shape_numel(s) < 2 * columns) return rw_gelu_tanh_slope(g, z, dy);
+    rw_tensor *const in[] = { z, dy };
+    rw_tensor *out[2] = { NULL, NULL };
+    rw_grad_apply(g, &rw_op_gelu_tanh_backward_sum, in, 2, NULL, 0, out);
+    *ret_sum = out[1];
+    return out[0];
+}
