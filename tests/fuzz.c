@@ -117,9 +117,10 @@ static void shrinks(struct fz_sabotage sabotage, const char *op, enum fz_failure
 {
     struct fz_program *const p = new_program();
     struct fz_verdict before = { 0 };
+    const int64_t most = largest_extent() < 40 ? largest_extent() : 40;
     int programs = 0, size = 0;
     for (uint64_t seed = 1; seed < 3000 && programs < 2; seed++) {
-        fz_generate(p, seed, 40, fz_host());
+        fz_generate(p, seed, most, fz_host());
         if (p->mode != FZ_PLAIN || !has(p, op) || (size = fz_size(p)) < 30) continue;
         before = fz_judge(p, &sabotage);
         if (before.failure != wanted) continue;

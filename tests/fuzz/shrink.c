@@ -1,8 +1,8 @@
 /*
  * Delta debugging over a program. A pass is a list of reductions, each of which makes a candidate from the best program
- * so far. A candidate is mended where the reduction has left something that can't be; when it is then smaller, and still
- * fails in the same way, it takes the best one's place. Passes that leave most out come first, and all are gone through
- * again until none helps. That ends, for there is one measure of what is smaller.
+ * so far. A candidate is mended where the reduction has left something that can't be; when it is then smaller, and
+ * still fails in the same way, it takes the best one's place. Passes that leave most out come first, and all are gone
+ * through again until none helps. That ends, for there is one measure of what is smaller.
  */
 #include "fuzz/shrink.h"
 
@@ -444,8 +444,8 @@ int fz_size(const struct fz_program *p)
 
 struct fz_verdict fz_shrink(struct fz_program *p, const struct fz_sabotage *sabotage)
 {
-    static const pass_fn passes[] = { settings, sizes,    policies, losses, actions, cuts,  bypasses, drops,
-                                      joins,    operands, simpler,  merges, extents, ranks, types,    choices };
+    static const pass_fn passes[] = { settings, cuts,     sizes,   policies, losses,  actions, bypasses, drops,
+                                      joins,    operands, simpler, merges,   extents, ranks,   types,    choices };
     struct shrinker s = { .best = malloc(sizeof *p), .next = malloc(sizeof *p), .sabotage = sabotage };
     if (!s.best || !s.next) abort();
     *s.best = *p;
