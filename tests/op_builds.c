@@ -109,8 +109,10 @@ B(linear_gelu, rw_linear_gelu(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE))
 /* The residual is operand 0; keep as for matmul_add. */
 B(linear_add,
   rw_linear_add(t, x[1], x[2], c->n == 4 ? x[3] : RW_NONE, c->keep ? x[0] : rw_scale(t, x[0], 1)))
-B(layernorm, rw_layernorm(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, (float)c->value))
-B(rmsnorm, rw_rmsnorm(t, x[0], x[1], (float)c->value))
+/* keep: in a residual stream, which x lives on in and whose gradient the norm's is added to */
+#define BESIDE(x, y) (c->keep ? rw_add(t, x, y) : (y))
+B(layernorm, BESIDE(x[0], rw_layernorm(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, (float)c->value)))
+B(rmsnorm, BESIDE(x[0], rw_rmsnorm(t, x[0], x[1], (float)c->value)))
 B(sum, rw_sum(t, x[0], c->axes, c->keep))
 B(mean, rw_mean(t, x[0], c->axes, c->keep))
 B(max, rw_max(t, x[0], c->axes, c->keep))
@@ -123,7 +125,13 @@ B(attention,
   rw_attention(t, x[0], x[1], x[2],
                &(rw_attention_params){ .causal = c->causal, .scale = (float)c->value, .dropout = (float)c->dropout }))
 B(rope, rw_rope(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, (float)c->value))
-B(embedding, rw_embedding(t, x[0], indexes(t, c, c->in[0].shape.dim[0])))
+/* keep: the table is read elsewhere too, and the gradient is added to what flows from there */
+static rw_tensor *embedded(rw_tape *t, rw_tensor *table, const struct op_case *c)
+{
+    rw_tensor *const rows = rw_embedding(t, table, indexes(t, c, c->in[0].shape.dim[0]));
+    return c->keep ? rw_add(t, rows, rw_sum(t, table, RW_AXES(0), true)) : rows;
+}
+B(embedding, embedded(t, x[0], c))
 B(cross_entropy,
   c->axis == -100
       ? rw_cross_entropy(t, x[0], indexes(t, c, c->in[0].shape.dim[c->in[0].shape.rank - 1]))

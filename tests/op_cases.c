@@ -235,18 +235,20 @@ static void add_norms(void)
         { S(70, 1600), 0, 0 },       { S(3, 8192), 0, 0 }, { S(2, 8200), 0, 0 }
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int kind = 0; kind < 3; kind++) { /* layernorm, without bias, rmsnorm */
+        for (int form = 0; form < 6; form++) { /* layernorm, without bias, rmsnorm; each beside its input too */
+            const int kind = form % 3;
             const rw_shape s = shapes[i].shape;
             const int64_t width = s.dim[s.rank - 1];
             struct op_case *const c = next(OP_NORMS, kind == 2 ? op_build_rmsnorm : op_build_layernorm, op_sizes_norm,
                                            kind ? 2 : 3);
             c->rms = kind == 2;
+            c->keep = form > 2;
             c->value = 1e-3;
             c->in[0] = shapes[i];
             c->in[1].shape = c->in[2].shape = S(width);
             op_count_norm(c);
             c->large = rw_shape_numel(s) > 4096;
-            describe(c, kind == 2 ? "rmsnorm" : "layernorm");
+            describe(c, "%s%s", kind == 2 ? "rmsnorm" : "layernorm", c->keep ? " beside" : "");
         }
 }
 

@@ -95,6 +95,10 @@ void op_count_norm(struct op_case *c)
     c->r[1].n = 5 * n + 24;
     c->r[2].n = 2 * n + 8 + rows;
     c->r[3].n = rows;
+    if (!c->keep) return;
+    /* The norm is stored before it is added. So is its gradient where the norm reads a dense copy of x. */
+    c->r[0].n++, c->r[0].s = 1;
+    c->r[1].n++, c->r[1].s = c->in[0].layout != OP_DENSE && c->in[0].layout != OP_CUT;
 }
 
 /* ---- reductions ---- */

@@ -123,6 +123,7 @@ void op_sizes_norm(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor
     m[1] = rw_mul(t, r, rw_add(t, h, inner));
     m[2] = rw_sum_to(t, rw_mul(t, up, xh), vector);
     if (c->n == 3) m[3] = rw_sum_to(t, up, vector);
+    if (c->keep) m[0] = rw_add(t, m[0], size), m[1] = rw_add(t, m[1], up);
 }
 
 /* 1 + 8 max|x| over some axes. */

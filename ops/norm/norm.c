@@ -30,10 +30,17 @@ static rw_status check_forward(rw_op_call *call)
     return rw_op_output_like(call, 0, 0);
 }
 
-/* (x, weight, dy) -> dx, dweight, and for layernorm dbias */
+/* (x, weight, dy, and perhaps a sum that dx is added to) -> dx, dweight, and for layernorm dbias */
 static rw_status check_backward(rw_op_call *call)
 {
+    if (call->n_inputs < 3 || call->n_inputs > 4)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, weight, dy and at most a sum");
     RW_CHECK(check_rows(call));
+    for (int i = 2; i < call->n_inputs; i++) {
+        RW_CHECK(rw_want_same_dtype(call, 0, i));
+        if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, i)))
+            return rw_op_error(call, RW_ERR_SHAPE, "%s has not x's shape", i == 2 ? "dy" : "the sum");
+    }
     RW_CHECK(rw_op_output_like(call, 0, 0));
     for (int i = 1; i < call->n_outputs; i++) RW_CHECK(rw_op_output_like(call, i, 1));
     return RW_OK;
@@ -55,12 +62,14 @@ static size_t workspace_backward(const rw_op_call *call, rw_device device)
 RW_DECLARE_KERNELS(rw_norm)
 RW_DECLARE_KERNELS(rw_norm_backward)
 
-static const rw_op_def rw_op_layernorm_backward = { .name = "layernorm_backward", .n_inputs = 3, .n_outputs = 3,
-                                                    .inplace = RW_OP_INPUT(2), .check = check_backward,
+static const rw_op_def rw_op_layernorm_backward = { .name = "layernorm_backward", .n_inputs = RW_OP_VARIADIC,
+                                                    .n_outputs = 3, .inplace = RW_OP_INPUT(2) | RW_OP_INPUT(3),
+                                                    .check = check_backward,
                                                     .kernel = RW_KERNELS(rw_norm_backward), .cost = cost,
                                                     .workspace = workspace_backward };
-static const rw_op_def rw_op_rmsnorm_backward = { .name = "rmsnorm_backward", .n_inputs = 3, .n_outputs = 2,
-                                                  .inplace = RW_OP_INPUT(2), .check = check_backward,
+static const rw_op_def rw_op_rmsnorm_backward = { .name = "rmsnorm_backward", .n_inputs = RW_OP_VARIADIC,
+                                                  .n_outputs = 2, .inplace = RW_OP_INPUT(2) | RW_OP_INPUT(3),
+                                                  .check = check_backward,
                                                   .kernel = RW_KERNELS(rw_norm_backward), .cost = cost,
                                                   .workspace = workspace_backward };
 
@@ -82,16 +91,19 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
     return RW_OK;
 }
 
+/* Where x is a residual stream, its gradient so far is added to in the same pass. */
 static rw_status grad(rw_grad_call *g)
 {
     const struct rw_norm_attrs forward = *(const struct rw_norm_attrs *)rw_grad_attrs(g);
     if (rw_grad_again(g)) return grad_again(g, &forward);
     struct rw_norm_attrs a = forward;
     a.vectors = 1;
-    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
+    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0), rw_grad_addend(g, 0) };
     rw_tensor *out[3] = { NULL, NULL, NULL };
-    rw_grad_apply(g, a.rms ? &rw_op_rmsnorm_backward : &rw_op_layernorm_backward, in, 3, &a, sizeof a, out);
-    for (int i = 0; i <= forward.vectors; i++)
+    const rw_op_def *const op = a.rms ? &rw_op_rmsnorm_backward : &rw_op_layernorm_backward;
+    rw_grad_apply(g, op, in, in[3] ? 4 : 3, &a, sizeof a, out);
+    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set_sum(g, 0, out[0]));
+    for (int i = 1; i <= forward.vectors; i++)
         if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, out[i]));
     return RW_OK;
 }

@@ -85,7 +85,7 @@ rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k)
     return RW_OK;
 }
 
-/* in: x, weight, dy; out: dx, dweight, dbias. dw and db: this block's sums. */
+/* in: x, weight, dy, perhaps a sum; out: dx, or the sum and it, dweight, dbias. dw and db: this block's sums. */
 VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n, float *dw, float *db)
 {
     const struct rw_norm_attrs *const a = k->attrs;
@@ -104,7 +104,9 @@ VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int
         const vf h = dy * load(k->in[1].data, dtype, 0, i, n);
         store(dw, RW_F32, 0, i, n, load(dw, RW_F32, 0, i, n) + dy * xh);
         store(db, RW_F32, 0, i, n, load(db, RW_F32, 0, i, n) + dy);
-        store(k->out[0].data, dtype, at, i, n, r * (h - mean_h - xh * mean_hx));
+        vf dx = r * (h - mean_h - xh * mean_hx);
+        if (k->n_inputs > 3) dx += load(k->in[3].data, dtype, at, i, n);
+        store(k->out[0].data, dtype, at, i, n, dx);
     }
 }
 
@@ -112,7 +114,8 @@ static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, double *dw
 {
     const struct rw_norm_attrs *const a = k->attrs;
     const double *const x = (const double *)k->in[0].data + at, *const w = k->in[1].data,
-                        *const dy = (const double *)k->in[2].data + at;
+                        *const dy = (const double *)k->in[2].data + at,
+                        *const sum = k->n_inputs > 3 ? (const double *)k->in[3].data + at : NULL;
     double *const dx = (double *)k->out[0].data + at;
     double mean = 0, square = 0, mean_h = 0, mean_hx = 0;
     for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;
@@ -126,7 +129,8 @@ static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, double *dw
         const double xh = (x[i] - mean) * r, g = dy[i];
         dw[i] += g * xh;
         db[i] += g;
-        dx[i] = r * (g * w[i] - mean_h - xh * mean_hx);
+        const double d = r * (g * w[i] - mean_h - xh * mean_hx);
+        dx[i] = sum ? sum[i] + d : d;
     }
 }
 

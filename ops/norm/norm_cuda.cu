@@ -147,12 +147,12 @@ template <int N, bool RMS> struct columns {
 
 /*
  * With d = x - mean, h = dy weight, s = 1 / sqrt(var + eps): dx = s h - s mean(h) - d s^3 mean(h d). The sums of d d, h
- * and h d are taken in one round.
+ * and h d are taken in one round. sum, where it is not NULL, is what dx is added to: it is asked for before that round.
  */
 template <typename T, int PACKS, int G, bool RMS>
 __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, const held_row<T, PACKS, G> &dy,
-                                             const T *weight, T *dx, float eps, int t, int n, float *shared, int &round,
-                                             columns<PACKS * pack<T>::size, RMS> &to)
+                                             const T *weight, const T *sum, T *dx, float eps, int t, int n,
+                                             float *shared, int &round, columns<PACKS * pack<T>::size, RMS> &to)
 {
     using row = held_row<T, PACKS, G>;
     const float count = static_cast<float>(n), mean = RMS ? 0 : mean_of(x, count, shared, round);
@@ -169,6 +169,15 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
             if (!RMS) sums[2] += h;
         }
     }
+    /* Where rows and the columns' sums leave few registers, only the beginning of it; the rest follows as it is used. */
+    constexpr bool tight = !RMS && G == ROW_WARP && PACKS * row::size == 32;
+    constexpr int AHEAD = !tight ? PACKS : sizeof(T) == 4 ? 1 : PACKS / 4;
+    raw<pack<T>> before[AHEAD] = {};
+    const auto ask = [&](int p) {
+        if (sum && p < PACKS && row::place(p, t) < n) before[p % AHEAD] = load_raw_anywhere(sum + row::place(p, t));
+    };
+#pragma unroll
+    for (int p = 0; p < AHEAD; p++) ask(p);
     group_sums<G>(sums, shared, round);
     const float scale = 1 / sqrtf(sums[0] / count + eps);
     const float by_d = scale * (scale * (scale * (sums[1] / count))), by_one = RMS ? 0 : scale * (sums[2] / count);
@@ -177,6 +186,8 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
         const int at = row::place(p, t);
         if (at >= n) continue;
         const pack<T> w = load_pack_anywhere(weight + at);
+        const pack<T> b = before[p % AHEAD].elements();
+        ask(p + AHEAD);
         pack<T> out;
 #pragma unroll
         for (int e = 0; e < row::size; e++) {
@@ -184,7 +195,8 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
             const int c = p * row::size + e;
             to.dw[c] = fmaf(g, d * scale, to.dw[c]);
             if (!RMS) to.db[c] += g;
-            out.x[e] = narrow<T>(fmaf(g * widen(w.x[e]), scale, fmaf(-d, by_d, -by_one)));
+            const float d_x = fmaf(g * widen(w.x[e]), scale, fmaf(-d, by_d, -by_one));
+            out.x[e] = narrow<T>(sum ? widen(b.x[e]) + d_x : d_x);
         }
         store_pack(dx + at, out);
     }
@@ -211,9 +223,13 @@ __device__ void add_warps(columns<PACKS * pack<T>::size, RMS> &to, float *shared
     }
 }
 
+/* Blocks that a multiprocessor is to hold: a block asks for its next row early, so one is enough for wide rows. */
 template <typename T, int PACKS, int G, bool RMS>
-__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, G == ROW_WARP ? 3 : PACKS * pack<T>::size == 32 ? 1 : 2)
-    backward_kernel(const T *x, const T *weight, const T *dy, T *dx, float *part, norm_rows a)
+constexpr int BLOCKS = G == ROW_WARP ? 3 : PACKS * pack<T>::size * (sizeof(T) == 4 && !RMS ? 2 : 1) >= 32 ? 1 : 2;
+
+template <typename T, int PACKS, int G, bool RMS>
+__global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS, G, RMS>))
+    backward_kernel(const T *x, const T *weight, const T *dy, const T *addend, T *dx, float *part, norm_rows a)
 {
     using row = held_row<T, PACKS, G>;
     __shared__ float shared[G == ROW_WARP ? 2 * ROW_WARP_MOST : 2 * ROW_SUMS * (G / 32)];
@@ -228,7 +244,8 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, G == ROW_WARP ? 3
         /* A block waits at barriers for its row, so it asks for the next one before; warps hide each other's waits. */
         if (G != ROW_WARP && i + groups < to)
             next_x.load(x + (i + groups) * n, t, n), next_dy.load(dy + (i + groups) * n, t, n);
-        backward_row<T, PACKS, G, RMS>(rx, rdy, weight, dx + i * n, a.eps, t, n, shared, round, sum);
+        backward_row<T, PACKS, G, RMS>(rx, rdy, weight, addend ? addend + i * n : nullptr, dx + i * n, a.eps, t, n,
+                                       shared, round, sum);
         if (G != ROW_WARP) rx = next_x, rdy = next_dy;
         else if (i + groups < to) rx.load(x + (i + groups) * n, t, n), rdy.load(dy + (i + groups) * n, t, n);
     }
@@ -248,7 +265,7 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, G == ROW_WARP ? 3
 
 template <typename T>
 __global__ void __launch_bounds__(ROW_BLOCK)
-    backward_any_kernel(const T *x, const T *weight, const T *dy, T *dx, wide<T> *part, norm_rows a)
+    backward_any_kernel(const T *x, const T *weight, const T *dy, const T *addend, T *dx, wide<T> *part, norm_rows a)
 {
     using W = wide<T>;
     constexpr int G = ROW_BLOCK;
@@ -273,27 +290,33 @@ __global__ void __launch_bounds__(ROW_BLOCK)
             const W g = widen(dyi[c]), xh = (widen(xi[c]) - mean) * scale;
             dw[c] += g * xh;
             db[c] += g;
-            dx[i * a.n + c] = narrow<T>(scale * (g * widen(weight[c]) - mean_h - xh * mean_hx));
+            const W d = scale * (g * widen(weight[c]) - mean_h - xh * mean_hx);
+            dx[i * a.n + c] = narrow<T>(addend ? widen(addend[i * a.n + c]) + d : d);
         }
     }
+}
+
+template <typename T> const T *addend_of(const rw_kernel *k)
+{
+    return k->n_inputs > 3 ? static_cast<const T *>(k->in[3].data) : nullptr;
 }
 
 template <typename T, int G, bool RMS> void launch_held(const rw_kernel *k, const norm_rows &a, unsigned blocks)
 {
     const T *const x = static_cast<const T *>(k->in[0].data), *const w = static_cast<const T *>(k->in[1].data);
-    const T *const dy = static_cast<const T *>(k->in[2].data);
+    const T *const dy = static_cast<const T *>(k->in[2].data), *const addend = addend_of<T>(k);
     T *const dx = static_cast<T *>(k->out[0].data);
     float *const part = static_cast<float *>(k->workspace);
     with_packs<T>(a.n, G, [&](auto n) {
         RW_LAUNCH((backward_kernel<T, decltype(n)::value, G, RMS>), blocks, G == ROW_WARP ? THREADS : G, 0, k, x, w, dy,
-                  dx, part, a);
+                  addend, dx, part, a);
     });
 }
 
 template <typename T> bool launch_backward_held(const rw_kernel *k, const norm_rows &a, unsigned blocks)
 {
     if constexpr (sizeof(wide<T>) == sizeof(float)) {
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < k->n_inputs; i++)
             if (!has_packs(&k->in[i], a.n)) return false;
         if (a.n > ROW_BLOCK_MOST) return false;
         if (a.n <= ROW_WARP_MOST)
@@ -332,7 +355,7 @@ extern "C" rw_status rw_norm_backward_cuda(const rw_kernel *k)
         if (!launch_backward_held<T>(k, a, grid))
             RW_LAUNCH(backward_any_kernel<T>, grid, ROW_BLOCK, 0, k, static_cast<const T *>(k->in[0].data),
                       static_cast<const T *>(k->in[1].data), static_cast<const T *>(k->in[2].data),
-                      static_cast<T *>(k->out[0].data), part, a);
+                      addend_of<T>(k), static_cast<T *>(k->out[0].data), part, a);
         for (int o = 1; o < k->n_outputs; o++)
             merge_parts<summed, T>(k, reinterpret_cast<const typename summed<W>::state *>(part + (o - 1) * a.n), blocks,
                                    2 * a.n, k->out[o].data, a.n, 1);
