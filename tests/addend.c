@@ -11,6 +11,7 @@
 #include "record/tape.h"
 
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { N = 6 };
@@ -324,6 +325,56 @@ Test(addend, a_sum_in_another_shape)
         rw_tape_reset(b.t);
     }
     bench_close(&b);
+}
+
+/* Tied embeddings: the rows that tokens name are added to what the head's product left, in place. */
+Test(addend, a_table_that_is_the_head_too)
+{
+    static const int32_t tokens[4] = { 3, 70, 3, 1 };
+    struct bench b = bench_open(1, 2);
+    rw_tensor *const table = rw_param(b.ctx, "table", RW_F32, RW_SHAPE(512, 64));
+    float once[512], now[512];
+    for (int step = 0; step < 3; step++) {
+        rw_init_constant(table, 1);
+        rw_tensor *const x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(4), tokens));
+        rw_tensor *const y = rw_linear(b.t, x, table, RW_NONE), *const loss = total(&b, rw_mul(b.t, y, y));
+        const rw_plan *const plan = step_plan(&b, loss);
+        cr_expect_eq(steps_of(&b, plan, "embedding_backward"), 1);
+        cr_expect_eq(steps_of(&b, plan, "matmul_add"), step > 0);
+        cr_expect_eq(steps_of(&b, plan, "accumulate"), 1, "of the square alone");
+        cr_expect_lt(plan->largest_live, rw_tensor_bytes(table) / 2, "%d: %d bytes", step, (int)plan->largest_live);
+        backward(&b, loss);
+        float *const all = malloc(rw_tensor_bytes(table));
+        cr_assert_eq(rw_read(NULL, rw_gradient(table), all, rw_tensor_bytes(table)), RW_OK);
+        for (int row = 0; row < 512; row++) now[row] = all[64 * row + row % 64];
+        free(all);
+        if (step == 0) memcpy(once, now, sizeof once);
+        for (int row = 0; row < 512; row++) cr_assert_eq(now[row], (float)(step + 1) * once[row], "row %d", row);
+        /* y = 64 everywhere, dy = 128: 4 rows of ones by the head; for each token that names a row, 512 times dy */
+        cr_assert_eq(once[0], 4 * 128);
+        cr_assert_eq(once[1], 4 * 128 + 512 * 128);
+        cr_assert_eq(once[3], 4 * 128 + 2 * 512 * 128);
+        rw_tape_reset(b.t);
+    }
+    bench_close(&b);
+}
+
+/* x + f(norm(x)), twice: the residual stream's gradient is added to by the norms. */
+Test(addend, a_residual_stream)
+{
+    for (int rms = 0; rms < 2; rms++) {
+        struct bench b = bench_open(1, 2);
+        rw_tensor *const p = param(&b, "p", xs), *const gain = param(&b, "gain", ones), *x = rw_add(b.t, p, p);
+        for (int l = 0; l < 2; l++) {
+            rw_tensor *const h = rms ? rw_rmsnorm(b.t, x, gain, 1e-5f) : rw_layernorm(b.t, x, gain, gain, 1e-5f);
+            x = rw_add(b.t, x, rw_tanh(b.t, h));
+        }
+        const rw_plan *const plan = step_plan(&b, total(&b, rw_mul(b.t, x, input(&b, ys))));
+        cr_expect_eq(steps_of(&b, plan, rms ? "rmsnorm_backward" : "layernorm_backward"), 2);
+        cr_expect_eq(steps_of(&b, plan, "accumulate"), rms ? 2 : 4, "of the gains and of p: %d",
+                     steps_of(&b, plan, "accumulate"));
+        bench_close(&b);
+    }
 }
 
 /* A gradient that nothing flows into stays what it was. */

@@ -430,13 +430,15 @@ static void add_tables(void)
     const rw_shape tables[][2] = { { S(1, 1), S(1) },        { S(7, 19), S(2, 3) }, { S(5, 64), S(33) },
                                    { S(3, 5), S(200) },      { S(4, 8), S(0) },     { S(11, 257), S(4) },
                                    { S(250, 96), S(3, 700) } };
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+    for (size_t form = 0; form < 2 * (sizeof tables / sizeof *tables); form++) { /* each beside another use too */
+        const size_t i = form / 2;
         struct op_case *const c = next(OP_TABLES, op_build_embedding, OP_TERMS, 1);
         c->in[0].shape = tables[i][0];
         c->shape = tables[i][1];
+        c->keep = form % 2;
         op_count_embedding(c);
         c->large = i == 6;
-        describe(c, "embedding of %lld", (long long)rw_shape_numel(c->shape));
+        describe(c, c->keep ? "embedding beside a sum, of %lld" : "embedding of %lld", (long long)rw_shape_numel(c->shape));
     }
     const struct {
         struct op_operand x;

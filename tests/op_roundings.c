@@ -198,6 +198,10 @@ void op_count_embedding(struct op_case *c)
         most = k > most ? k : most;
     }
     c->r[1].n = most;
+    if (!c->keep) return;
+    /* The sum of the rows, which is stored, and the one with it; a gradient that comes through it adds all tokens. */
+    c->r[0] = (struct roundings){ extent(c->in[0].shape, 0) + 1, 1 };
+    c->r[1] = (struct roundings){ quotient(rw_shape_numel(c->shape), 1) + most + 1, 1 };
 }
 
 /* Mean over rows of logsumexp - x; the gradient is a softmax less 1 at the target, over the number of rows. */

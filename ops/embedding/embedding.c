@@ -16,15 +16,25 @@ static rw_status check_forward(rw_op_call *call)
     return rw_op_output(call, 0, call->in[0].dtype, shape);
 }
 
-/* dy [..., c], index [...] -> [n, c] */
+/* dy [..., c], index [...], and perhaps a sum [n, c] that they are added to -> [n, c] */
 static rw_status check_backward(rw_op_call *call)
 {
     const struct rw_table_attrs *const a = call->attrs;
-    return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(a->rows, a->width));
+    const rw_shape table = RW_SHAPE(a->rows, a->width);
+    if (call->n_inputs < 2 || call->n_inputs > 3)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "takes dy, indexes and at most a sum");
+    if (call->n_inputs > 2) {
+        RW_CHECK(rw_want_same_dtype(call, 0, 2));
+        if (!rw_shape_equal(rw_in_shape(call, 2), table))
+            return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the table's shape");
+    }
+    return rw_op_output(call, 0, call->in[0].dtype, table);
 }
 
 static rw_status grad_backward(rw_grad_call *g)
 {
+    if (rw_grad_n_inputs(g) > 2 && rw_grad_wanted(g, 2)) RW_CHECK(rw_grad_set(g, 2, rw_grad_upstream(g, 0)));
+    if (!rw_grad_wanted(g, 0)) return RW_OK;
     return rw_grad_set(g, 0, rw_embedding(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_input(g, 1)));
 }
 
@@ -42,18 +52,26 @@ static rw_op_cost cost(const rw_op_call *call)
     return (rw_op_cost){ 0, 2 * (double)call->out[0].layout->numel * (double)rw_dtype_size(call->out[0].dtype) };
 }
 
+/* Over a sum only the rows that tokens name are touched: at most one per token. */
+static rw_op_cost cost_backward(const rw_op_call *call)
+{
+    if (call->n_inputs < 3) return cost(call);
+    return (rw_op_cost){ 0, 3 * (double)call->in[0].layout->numel * (double)rw_dtype_size(call->out[0].dtype) };
+}
+
 RW_DECLARE_KERNELS(rw_embedding_backward)
-static const rw_op_def rw_op_embedding_backward = { .name = "embedding_backward", .n_inputs = 2, .n_outputs = 1,
+static const rw_op_def rw_op_embedding_backward = { .name = "embedding_backward", .n_inputs = RW_OP_VARIADIC,
+                                                    .n_outputs = 1, .inplace = RW_OP_INPUT(2),
                                                     .check = check_backward, .grad = grad_backward,
-                                                    .kernel = RW_KERNELS(rw_embedding_backward), .cost = cost,
-                                                    .workspace = workspace_backward };
+                                                    .kernel = RW_KERNELS(rw_embedding_backward),
+                                                    .cost = cost_backward, .workspace = workspace_backward };
 
 static rw_status grad(rw_grad_call *g)
 {
     const rw_shape table = rw_tensor_shape(rw_grad_input(g, 0));
     const struct rw_table_attrs a = { table.dim[0], table.dim[1] };
-    rw_tensor *const in[] = { rw_grad_upstream(g, 0), rw_grad_input(g, 1) };
-    return rw_grad_set(g, 0, rw_grad_apply(g, &rw_op_embedding_backward, in, 2, &a, sizeof a, NULL));
+    rw_tensor *const in[] = { rw_grad_upstream(g, 0), rw_grad_input(g, 1), rw_grad_addend(g, 0) };
+    return rw_grad_set_sum(g, 0, rw_grad_apply(g, &rw_op_embedding_backward, in, in[2] ? 3 : 2, &a, sizeof a, NULL));
 }
 
 RW_DECLARE_KERNELS(rw_embedding)

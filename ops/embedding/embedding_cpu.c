@@ -26,7 +26,7 @@ rw_status RW_ISA_NAME(rw_embedding_cpu)(const rw_kernel *k)
 
 #define COLUMNS 256
 
-/* Columns [c, c + n) of one table row: its tokens in order, in float (double for float64). */
+/* Columns [c, c + n) of one table row: its tokens in order, in float (double for float64), then the sum before. */
 VEC_INLINE void sum_tokens_f(const rw_kernel *k, rw_dtype dtype, int64_t to, int64_t width, int64_t c, int64_t n,
                              const int32_t *token, int64_t tokens)
 {
@@ -38,18 +38,20 @@ VEC_INLINE void sum_tokens_f(const rw_kernel *k, rw_dtype dtype, int64_t to, int
             vf_store(sum + j, vf_load(sum + j) + vf_get(k->in[0].data, dtype, at + j));
         for (; j < n; j++) sum[j] += f_get(k->in[0].data, dtype, at + j);
     }
+    for (int64_t j = 0; k->n_inputs > 2 && j < n; j++) sum[j] += f_get(k->in[2].data, dtype, to + j);
     for (int64_t j = 0; j < n; j++) f_put(k->out[0].data, dtype, to + j, sum[j]);
 }
 
 static void sum_tokens_d(const rw_kernel *k, int64_t to, int64_t width, int64_t c, int64_t n, const int32_t *token,
                          int64_t tokens)
 {
-    double *const y = (double *)k->out[0].data + to;
-    memset(y, 0, (size_t)n * sizeof *y);
+    double sum[COLUMNS] = { 0 };
     for (int64_t i = 0; i < tokens; i++) {
         const double *const x = (const double *)k->in[0].data + token[i] * width + c;
-        for (int64_t j = 0; j < n; j++) y[j] += x[j];
+        for (int64_t j = 0; j < n; j++) sum[j] += x[j];
     }
+    for (int64_t j = 0; k->n_inputs > 2 && j < n; j++) sum[j] += ((const double *)k->in[2].data)[to + j];
+    memcpy((double *)k->out[0].data + to, sum, (size_t)n * sizeof *sum);
 }
 
 static void sum_tokens(const rw_kernel *k, int64_t row, int64_t width, int64_t c, int64_t n, const int32_t *token,
@@ -62,6 +64,15 @@ static void sum_tokens(const rw_kernel *k, int64_t row, int64_t width, int64_t c
     case RW_F16: sum_tokens_f(k, RW_F16, to, width, c, n, token, tokens); break;
     default: sum_tokens_f(k, RW_F32, to, width, c, n, token, tokens);
     }
+}
+
+/* A row without tokens. */
+static void untouched_row(const rw_kernel *k, int64_t row, int64_t width)
+{
+    const size_t bytes = (size_t)width * rw_dtype_size(k->out[0].dtype), at = (size_t)row * bytes;
+    char *const to = (char *)k->out[0].data + at;
+    if (k->n_inputs < 3) memset(to, 0, bytes);
+    else if (k->in[2].data != k->out[0].data) memcpy(to, (const char *)k->in[2].data + at, bytes);
 }
 
 rw_status RW_ISA_NAME(rw_embedding_backward_cpu)(const rw_kernel *k);
@@ -86,8 +97,7 @@ rw_status RW_ISA_NAME(rw_embedding_backward_cpu)(const rw_kernel *k)
     for (int64_t r = 0; r < rows; r++) {
         const int32_t from = r ? begin[r - 1] : 0;
         if (begin[r] == from) {
-            const size_t bytes = (size_t)width * rw_dtype_size(k->out[0].dtype);
-            memset((char *)k->out[0].data + (size_t)r * bytes, 0, bytes);
+            untouched_row(k, r, width);
             continue;
         }
         for (int64_t c = 0; c < width; c += COLUMNS)

@@ -209,6 +209,7 @@ template <typename T> struct sum_args {
     const int32_t *keys, *tokens; /* sorted */
     T *table;
     wide<T> *sums; /* [run][beginning, end][width] */
+    bool adds;     /* to what the table holds */
     int64_t n, rows, width, blocks; /* blocks: of columns */
 };
 
@@ -219,9 +220,10 @@ template <typename T, int P> struct alignas(sizeof(T) * P) columns {
 template <typename T, int P>
 __device__ __forceinline__ void put_row(const sum_args<T> &a, int64_t row, int64_t col, const wide<T> *sum)
 {
-    columns<T, P> v;
+    columns<T, P> v = {};
+    if (a.adds) v = *reinterpret_cast<const columns<T, P> *>(a.table + row * a.width + col);
 #pragma unroll
-    for (int l = 0; l < P; l++) v.x[l] = narrow<T>(sum[l]);
+    for (int l = 0; l < P; l++) v.x[l] = narrow<T>(a.adds ? sum[l] + widen(v.x[l]) : sum[l]);
     store_raw(a.table + row * a.width + col, v);
 }
 
@@ -315,6 +317,7 @@ template <typename T> rw_status sum_rows(const rw_kernel *k, const rw_embedding_
     a.tokens = reinterpret_cast<int32_t *>(space + s.tokens[half]);
     a.table = static_cast<T *>(k->out[0].data);
     a.sums = reinterpret_cast<wide<T> *>(space + s.sums);
+    a.adds = k->n_inputs > 2;
     a.n = k->in[1].layout->numel;
     a.rows = k->out[0].layout->dim[0], a.width = k->out[0].layout->dim[1];
     /* Columns do not meet: how many a thread takes does not show. */
@@ -343,10 +346,13 @@ extern "C" rw_status rw_embedding_backward_cuda(const rw_kernel *k)
     const rw_layout *const table = k->out[0].layout;
     const int64_t n = k->in[1].layout->numel;
     if (!table->numel) return RW_OK;
-    /* Rows without tokens. */
+    /* Rows without tokens, and what the others are added to. */
     const size_t bytes = static_cast<size_t>(table->numel) * rw_dtype_size(k->out[0].dtype);
-    const cudaError_t error = cudaMemsetAsync(k->out[0].data, 0, bytes, rw_stream(k));
-    if (error) return rw_cuda_status(static_cast<rw_cuda *>(k->device), error, "cudaMemsetAsync");
+    cudaError_t error = cudaSuccess;
+    if (k->n_inputs < 3) error = cudaMemsetAsync(k->out[0].data, 0, bytes, rw_stream(k));
+    else if (k->in[2].data != k->out[0].data)
+        error = cudaMemcpyAsync(k->out[0].data, k->in[2].data, bytes, cudaMemcpyDeviceToDevice, rw_stream(k));
+    if (error) return rw_cuda_status(static_cast<rw_cuda *>(k->device), error, "the table's gradient");
     if (!n) return RW_OK;
     const rw_embedding_space s = rw_embedding_space_of(n, table->dim[1], k->out[0].dtype);
     if (k->workspace_bytes < s.bytes) return RW_ERR_MEMORY;
