@@ -46,13 +46,13 @@ rw_tensor *rw_pointwise_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tenso
 }
 
 /* Backward ops: f(kept, dy) */
-#define BACKWARD(NAME)                                                                                                      \
-    RW_DECLARE_KERNELS(rw_##NAME##_backward)                                                                                \
-    static const rw_op_def rw_op_##NAME##_backward = { .name = #NAME "_backward", .n_inputs = 2, .n_outputs = 1,            \
-                                                       .strided = RW_OP_ALL_INPUTS,                                         \
-                                                       .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check_backward, \
-                                                       .kernel = RW_KERNELS(rw_##NAME##_backward),                          \
-                                                       .cost = cost_unary };
+#define BACKWARD(NAME)                                                                         \
+    RW_DECLARE_KERNELS(rw_##NAME##_backward)                                                   \
+    static const rw_op_def rw_op_##NAME##_backward = {                                         \
+        .name = #NAME "_backward", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS, \
+        .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check_backward,                   \
+        .kernel = RW_KERNELS(rw_##NAME##_backward), .cost = cost_unary                         \
+    };
 
 BACKWARD(tanh)
 BACKWARD(sigmoid)
@@ -140,12 +140,13 @@ rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy)
 
 RULE(gelu_tanh, NULL, x, rw_gelu_tanh_slope(g, x, dy))
 
-#define UNARY_OP(NAME, GRAD, FLAGS)                                                                                       \
-    RW_DECLARE_KERNELS(rw_##NAME)                                                                                         \
-    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 1, .n_outputs = 1, .flags = FLAGS,                 \
-                                            .strided = RW_OP_ALL_INPUTS, .inplace = RW_OP_INPUT(0), .check = check_unary, \
-                                            .kernel = RW_KERNELS(rw_##NAME), .grad = GRAD,                                \
-                                            .cost = cost_unary };
+#define UNARY_OP(NAME, GRAD, FLAGS)                                                                     \
+    RW_DECLARE_KERNELS(rw_##NAME)                                                                       \
+    static const rw_op_def rw_op_##NAME = {                                                             \
+        .name = #NAME, .n_inputs = 1, .n_outputs = 1, .flags = FLAGS, .strided = RW_OP_ALL_INPUTS,      \
+        .inplace = RW_OP_INPUT(0), .check = check_unary, .kernel = RW_KERNELS(rw_##NAME), .grad = GRAD, \
+        .cost = cost_unary                                                                              \
+    };
 
 #define UNARY(NAME)                                                 \
     UNARY_OP(NAME, grad_##NAME, 0)                                  \

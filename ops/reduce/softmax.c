@@ -26,11 +26,12 @@ static rw_op_cost cost(const rw_op_call *call)
     return rw_cost_pointwise(call, 12);
 }
 
-#define BACKWARD(NAME)                                                                                                       \
-    RW_DECLARE_KERNELS(rw_##NAME##_backward)                                                                                 \
-    static const rw_op_def rw_op_##NAME##_backward = { .name = #NAME "_backward", .n_inputs = 2, .n_outputs = 1,             \
-                                                       .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check_backward,  \
-                                                       .kernel = RW_KERNELS(rw_##NAME##_backward), .cost = cost };
+#define BACKWARD(NAME)                                                                                        \
+    RW_DECLARE_KERNELS(rw_##NAME##_backward)                                                                  \
+    static const rw_op_def rw_op_##NAME##_backward = {                                                        \
+        .name = #NAME "_backward", .n_inputs = 2, .n_outputs = 1, .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), \
+        .check = check_backward, .kernel = RW_KERNELS(rw_##NAME##_backward), .cost = cost                     \
+    };
 
 BACKWARD(softmax)
 BACKWARD(log_softmax)

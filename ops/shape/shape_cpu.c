@@ -53,14 +53,16 @@ SAME_TYPE(copy_2, uint16_t)
 SAME_TYPE(copy_4, uint32_t)
 SAME_TYPE(copy_8, uint64_t)
 
-#define HALF_TYPE(name)                                                                                                      \
-    static void f32_from_##name(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n)          \
-    {                                                                                                                        \
-        for (int64_t i = 0; i < n; i++) ((float *)to)[at + i] = name##_to_f32(((const uint16_t *)from)[from_at + i * stride]); \
-    }                                                                                                                        \
-    static void name##_from_f32(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n)          \
-    {                                                                                                                        \
-        for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[at + i] = f32_to_##name(((const float *)from)[from_at + i * stride]); \
+#define HALF_TYPE(name)                                                                                             \
+    static void f32_from_##name(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n) \
+    {                                                                                                               \
+        const uint16_t *const x = from;                                                                             \
+        for (int64_t i = 0; i < n; i++) ((float *)to)[at + i] = name##_to_f32(x[from_at + i * stride]);             \
+    }                                                                                                               \
+    static void name##_from_f32(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n) \
+    {                                                                                                               \
+        const float *const x = from;                                                                                \
+        for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[at + i] = f32_to_##name(x[from_at + i * stride]);          \
     }
 
 HALF_TYPE(bf16)
