@@ -290,7 +290,8 @@ Test(pieces, pieces_that_others_read)
             qkv[i] = rw_transpose(b.t, own[i], 1, 2);
         }
         rw_tensor *loss = loss_of(&b, &e, qkv);
-        for (int i = 0; i < 2; i++) loss = rw_add(b.t, loss, rw_sum(b.t, rw_mul(b.t, qkv[i], qkv[i]), RW_ALL_AXES, false));
+        for (int i = 0; i < 2; i++)
+            loss = rw_add(b.t, loss, rw_sum(b.t, rw_mul(b.t, qkv[i], qkv[i]), RW_ALL_AXES, false));
         if (joined) cr_expect_eq(outputs_of_backward(&b, step_plan(&b, loss)), 1);
         for (int i = 0; i < 3; i++) rw_require_grad(b.t, qkv[i]);
         backward(&b, loss);
@@ -446,7 +447,8 @@ Test(pieces, gradients_of_gradients_of_pieces)
     cr_assert_eq(rw_split(b.t, x, 0, (int64_t[]){ 4, 4 }, 2, part), RW_OK);
     rw_tensor *const y = rw_concat(b.t, part, 2, 0), *const cube = rw_mul(b.t, rw_mul(b.t, y, y), y);
     rw_tensor *const of[] = { x, part[0] };
-    cr_assert_eq(rw_grad(b.t, rw_sum(b.t, cube, RW_ALL_AXES, false), of, 2, first), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tensor *const total = rw_sum(b.t, cube, RW_ALL_AXES, false);
+    cr_assert_eq(rw_grad(b.t, total, of, 2, first), RW_OK, "%s", rw_error_message(b.ctx));
     rw_require_grad(b.t, first[1]);
     backward(&b, rw_sum(b.t, rw_mul(b.t, first[0], first[0]), RW_ALL_AXES, false));
     read_gradient(&b, first[1], (char *)g);
@@ -476,8 +478,9 @@ static int concats_of(enum model_kind kind)
 {
     struct bench b = bench_open(1, 2);
     struct model m;
-    const struct model_config c = { .kind = kind, .layers = 2, .width = 32, .heads = 4, .kv_heads = kind == MODEL_GPT ? 4 : 2,
-                                    .vocab = 11, .max_seq = 8, .dropout = 0.1f, .dtype = RW_F32 };
+    const struct model_config c = { .kind = kind, .layers = 2, .width = 32, .heads = 4,
+                                    .kv_heads = kind == MODEL_GPT ? 4 : 2, .vocab = 11, .max_seq = 8, .dropout = 0.1f,
+                                    .dtype = RW_F32 };
     int32_t tokens[16];
     for (int i = 0; i < 16; i++) tokens[i] = i % 11;
     cr_assert_eq(model_create(&m, b.ctx, &c), RW_OK);

@@ -103,12 +103,11 @@ template <int D> __device__ __forceinline__ shared_address at(shared_address til
 /* ---- products ---- */
 
 /*
- * c [16 M, 8 N] = x y^T: rows of x from x_row on, rows of y from y_row on. UNROLL: steps whose operands may be held at
- * once.
+ * c [16 M, 8 N] = x y^T, y's rows from y_row on. left(a, step) is columns [16 step, 16 step + 16) of x. UNROLL: steps
+ * whose operands may be held at once.
  */
-template <typename T, int D, int UNROLL, int M, int N>
-__device__ __forceinline__ void product(float (&c)[M][N][4], shared_address x, int x_row, shared_address y, int y_row,
-                                        lanes l)
+template <typename T, int D, int UNROLL, typename Left, int M, int N>
+__device__ __forceinline__ void product_of(float (&c)[M][N][4], const Left &left, shared_address y, int y_row, lanes l)
 {
 #pragma unroll
     for (int i = 0; i < M; i++)
@@ -117,8 +116,7 @@ __device__ __forceinline__ void product(float (&c)[M][N][4], shared_address x, i
 #pragma unroll UNROLL
     for (int step = 0; step < D / 16; step++) {
         uint32_t a[M][4];
-#pragma unroll
-        for (int i = 0; i < M; i++) load_matrices(a[i], at<D>(x, x_row + i * 16, l.left, step));
+        left(a, step);
 #pragma unroll
         for (int j = 0; j < N; j += 2) {
             uint32_t b[4];
@@ -132,6 +130,18 @@ __device__ __forceinline__ void product(float (&c)[M][N][4], shared_address x, i
     }
 }
 
+/* Of x in shared memory, its rows from x_row on. */
+template <typename T, int D, int UNROLL, int M, int N>
+__device__ __forceinline__ void product(float (&c)[M][N][4], shared_address x, int x_row, shared_address y, int y_row,
+                                        lanes l)
+{
+    const auto left = [&](uint32_t(&a)[M][4], int step) {
+#pragma unroll
+        for (int i = 0; i < M; i++) load_matrices(a[i], at<D>(x, x_row + i * 16, l.left, step));
+    };
+    product_of<T, D, UNROLL>(c, left, y, y_row, l);
+}
+
 /* The left operand of a product, held in registers for many of them: rows of x from x_row on. */
 template <int D, int M>
 __device__ __forceinline__ void hold(uint32_t (&held)[D / 16][M][4], shared_address x, int x_row, lanes l)
@@ -142,27 +152,17 @@ __device__ __forceinline__ void hold(uint32_t (&held)[D / 16][M][4], shared_addr
         for (int i = 0; i < M; i++) load_matrices(held[step][i], at<D>(x, x_row + i * 16, l.left, step));
 }
 
-/* product() of what is held. */
 template <typename T, int D, int M, int N>
 __device__ __forceinline__ void product_of_held(float (&c)[M][N][4], const uint32_t (&held)[D / 16][M][4],
                                                 shared_address y, int y_row, lanes l)
 {
+    const auto left = [&](uint32_t(&a)[M][4], int step) {
 #pragma unroll
-    for (int i = 0; i < M; i++)
+        for (int i = 0; i < M; i++)
 #pragma unroll
-        for (int j = 0; j < N; j++) c[i][j][0] = c[i][j][1] = c[i][j][2] = c[i][j][3] = 0;
-#pragma unroll
-    for (int step = 0; step < D / 16; step++)
-#pragma unroll
-        for (int j = 0; j < N; j += 2) {
-            uint32_t b[4];
-            load_matrices(b, at<D>(y, y_row + j * 8, l.right, step));
-#pragma unroll
-            for (int i = 0; i < M; i++) {
-                multiply<T>(c[i][j], held[step][i], b[0], b[1]);
-                multiply<T>(c[i][j + 1], held[step][i], b[2], b[3]);
-            }
-        }
+            for (int c = 0; c < 4; c++) a[i][c] = held[step][i][c];
+    };
+    product_of<T, D, D / 16>(c, left, y, y_row, l);
 }
 
 /*
@@ -236,8 +236,8 @@ __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float
 }
 
 /*
- * A warp's rows of a head, from `row` on as far as there are any, row 16 i + 8 half + g times factor[i][half]. They pass
- * through rows of shared memory that no other warp reads, so that each lane writes 16 bytes.
+ * A warp's rows of a head, from `row` on as far as there are any, row 16 i + 8 half + g times factor[i][half]. They
+ * pass through rows of shared memory that no other warp reads, so that each lane writes 16 bytes.
  */
 template <typename T, int D, int M>
 __device__ __forceinline__ void write_rows(const result_rows &y, int row, int rows,

@@ -276,7 +276,8 @@ __global__ void __launch_bounds__(query_tiles<D>::THREADS, 2) queries_kernel(con
     __syncthreads();
     float factor[M][2];
     for (int i = 0; i < M; i++) factor[i][0] = factor[i][1] = LIFT<T> > 0 ? a.scale / (LIFTED<T> * unit) : a.scale;
-    write_rows<T, D, M>(result_of_pair(a.out[0], a.q_tiles, a.heads), row, a.seq, dq, factor, shared + S::Q + own * D * 2);
+    write_rows<T, D, M>(result_of_pair(a.out[0], a.q_tiles, a.heads), row, a.seq, dq, factor,
+                        shared + S::Q + own * D * 2);
 }
 
 /*
@@ -398,8 +399,10 @@ __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args 
         of_dk[i][0] = of_dk[i][1] = LIFT<T> > 0 ? a.scale / (LIFTED<T> * unit) : a.scale;
         of_dv[i][0] = of_dv[i][1] = a.keep_factor / LIFTED<T>;
     }
-    write_rows<T, D, M>(result_of_pair(a.out[1], a.kv_tiles, a.kv_heads), key, a.kv_seq, dk, of_dk, shared + S::K + own * D * 2);
-    write_rows<T, D, M>(result_of_pair(a.out[2], a.kv_tiles, a.kv_heads), key, a.kv_seq, dv, of_dv, shared + S::V + own * D * 2);
+    write_rows<T, D, M>(result_of_pair(a.out[1], a.kv_tiles, a.kv_heads), key, a.kv_seq, dk, of_dk,
+                        shared + S::K + own * D * 2);
+    write_rows<T, D, M>(result_of_pair(a.out[2], a.kv_tiles, a.kv_heads), key, a.kv_seq, dv, of_dv,
+                        shared + S::V + own * D * 2);
 }
 
 /* ---- launches ---- */

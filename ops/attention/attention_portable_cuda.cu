@@ -246,6 +246,30 @@ __device__ __forceinline__ unit unit_of(int slices, int tiles, bool last_first)
              static_cast<int64_t>(rest / tiles) };
 }
 
+/* A block of queries: its head, that head's operands, and how many blocks of keys it sees. */
+template <typename T> struct queries {
+    unit u;
+    int64_t b;
+    int h, first, tiles;
+    matrix<T> q, k, v;
+    uint64_t first_block; /* of dropout's words */
+};
+
+template <typename T> __device__ __forceinline__ queries<T> queries_of(const args<T> &a)
+{
+    queries<T> x;
+    x.u = unit_of(a.slices, a.q_tiles, true);
+    x.b = x.u.pair / a.heads;
+    x.h = static_cast<int>(x.u.pair % a.heads);
+    x.first = x.u.tile * TILE;
+    x.tiles = kv_tiles_seen(a, min(x.first + TILE, a.seq) - 1);
+    x.q = a.q.of(x.b, x.h, a.seq, a.d);
+    x.k = a.k.of(x.b, x.h / a.group, a.kv_seq, a.d);
+    x.v = a.v.of(x.b, x.h / a.group, a.kv_seq, a.d);
+    x.first_block = a.threshold ? a.ticket.first_block() : 0;
+    return x;
+}
+
 /* ---- forward ---- */
 
 template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) forward_kernel(const args<T> a)
@@ -253,21 +277,15 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) forw
     using W = wide<T>;
     RW_SHARED_DYNAMIC(W, staged);
     W *const p = staged + STAGED<W>;
-    const unit u = unit_of(a.slices, a.q_tiles, true);
-    const int64_t b = u.pair / a.heads;
-    const int h = static_cast<int>(u.pair % a.heads), first = u.tile * TILE, row = first + threadIdx.x / 16 * 4,
-              tx = threadIdx.x % 16;
-    const matrix<T> q = a.q.of(b, h, a.seq, a.d), k = a.k.of(b, h / a.group, a.kv_seq, a.d),
-                    v = a.v.of(b, h / a.group, a.kv_seq, a.d);
-    const uint64_t first_block = a.threshold ? a.ticket.first_block() : 0;
+    const queries<T> x = queries_of(a);
+    const int row = x.first + threadIdx.x / 16 * 4, tx = threadIdx.x % 16;
     W o[4][SLICE / 16] = {}, high[4], total[4] = {};
     for (int i = 0; i < 4; i++) high[i] = -static_cast<W>(INFINITY);
-    const int tiles = kv_tiles_seen(a, min(first + TILE, a.seq) - 1);
-    for (int tile = 0; tile < tiles; tile++) {
+    for (int tile = 0; tile < x.tiles; tile++) {
         const int key = tile * TILE + tx * 4;
-        const uint32_t keep = keep_bits(a, first_block, u.pair, row, key);
+        const uint32_t keep = keep_bits(a, x.first_block, x.u.pair, row, key);
         W s[4][4];
-        scores(s, staged, q, first, k, tile * TILE);
+        scores(s, staged, x.q, x.first, x.k, tile * TILE);
         mask(s, a, row, key);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -280,13 +298,14 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) forw
             for (int j = 0; j < 4; j++) s[i][j] = keep >> (4 * i + j) & 1 ? s[i][j] : 0;
         }
         write_tile(p, s);
-        add_product<SLICE, false>(o, p, staged, v, tile * TILE, u.slice * SLICE);
+        add_product<SLICE, false>(o, p, staged, x.v, tile * TILE, x.u.slice * SLICE);
     }
     for (int i = 0; i < 4 && row + i < a.seq; i++) {
         const W factor = total[i] == 0 ? 0 : a.keep_factor / total[i];
-        write_row<SLICE>(a.out[0].of(b, h, row + i), o[i], u.slice * SLICE, a.d, factor);
-        if (u.slice == 0 && tx == 0)
-            a.lse[u.pair * a.seq + row + i] = total[i] == 0 ? -static_cast<W>(INFINITY) : high[i] + logarithm(total[i]);
+        write_row<SLICE>(a.out[0].of(x.b, x.h, row + i), o[i], x.u.slice * SLICE, a.d, factor);
+        if (x.u.slice == 0 && tx == 0)
+            a.lse[x.u.pair * a.seq + row + i] =
+                total[i] == 0 ? -static_cast<W>(INFINITY) : high[i] + logarithm(total[i]);
     }
 }
 
@@ -384,26 +403,21 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) quer
     using W = wide<T>;
     RW_SHARED_DYNAMIC(W, staged);
     W *const p = staged + STAGED<W>;
-    const unit u = unit_of(a.slices, a.q_tiles, true);
-    const int64_t b = u.pair / a.heads;
-    const int h = static_cast<int>(u.pair % a.heads), first = u.tile * TILE, row = first + threadIdx.x / 16 * 4,
-              tx = threadIdx.x % 16;
-    const matrix<T> q = a.q.of(b, h, a.seq, a.d), dy = a.dy.of(b, h, a.seq, a.d);
-    const matrix<T> k = a.k.of(b, h / a.group, a.kv_seq, a.d), v = a.v.of(b, h / a.group, a.kv_seq, a.d);
-    const uint64_t first_block = a.threshold ? a.ticket.first_block() : 0;
+    const queries<T> x = queries_of(a);
+    const matrix<T> dy = a.dy.of(x.b, x.h, a.seq, a.d);
+    const int row = x.first + threadIdx.x / 16 * 4, tx = threadIdx.x % 16;
     W dq[4][SLICE / 16] = {};
-    const int tiles = kv_tiles_seen(a, min(first + TILE, a.seq) - 1);
-    for (int tile = 0; tile < tiles; tile++) {
-        const uint32_t keep = keep_bits(a, first_block, u.pair, row, tile * TILE + tx * 4);
+    for (int tile = 0; tile < x.tiles; tile++) {
+        const uint32_t keep = keep_bits(a, x.first_block, x.u.pair, row, tile * TILE + tx * 4);
         W s[4][4], ds[4][4];
-        scores(s, staged, q, first, k, tile * TILE);
-        scores(ds, staged, dy, first, v, tile * TILE);
-        gradient_tile(s, ds, a, keep, u.pair, row, tile * TILE + tx * 4);
+        scores(s, staged, x.q, x.first, x.k, tile * TILE);
+        scores(ds, staged, dy, x.first, x.v, tile * TILE);
+        gradient_tile(s, ds, a, keep, x.u.pair, row, tile * TILE + tx * 4);
         write_tile(p, ds);
-        add_product<SLICE, false>(dq, p, staged, k, tile * TILE, u.slice * SLICE);
+        add_product<SLICE, false>(dq, p, staged, x.k, tile * TILE, x.u.slice * SLICE);
     }
     for (int i = 0; i < 4 && row + i < a.seq; i++)
-        write_row<SLICE>(a.out[0].of(b, h, row + i), dq[i], u.slice * SLICE, a.d, a.scale);
+        write_row<SLICE>(a.out[0].of(x.b, x.h, row + i), dq[i], x.u.slice * SLICE, a.d, a.scale);
 }
 
 /* ---- launches ---- */

@@ -63,7 +63,8 @@ static void set_gradients(struct rw_sdpa_signature *s, bool packed)
 {
     const int64_t d = s->d, all = (s->heads + 2 * s->kv_heads) * d;
     const int64_t side_by_side[] = { s->seq * all, d, all };
-    const int64_t dq[] = { s->heads * s->seq * d, s->seq * d, d }, dk[] = { s->kv_heads * s->kv_seq * d, s->kv_seq * d, d };
+    const int64_t dq[] = { s->heads * s->seq * d, s->seq * d, d };
+    const int64_t dk[] = { s->kv_heads * s->kv_seq * d, s->kv_seq * d, d };
     memcpy(s->dq, packed ? side_by_side : dq, sizeof s->dq);
     memcpy(s->dk, packed ? side_by_side : dk, sizeof s->dk);
 }

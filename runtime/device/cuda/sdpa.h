@@ -24,8 +24,8 @@ struct rw_sdpa;
 
 /*
  * q [batch, heads, seq, d], k and v [batch, kv_heads, kv_seq, d], o and dy like q: strides of the first three axes, in
- * elements; that of d is 1. dq, dk and dv are dense, or side by side in one buffer. Stats are the logarithms of the rows' sums, float32 [batch, heads,
- * seq], dense. All bytes count: no padding.
+ * elements; that of d is 1. dq, dk and dv are dense, or side by side in one buffer. Stats are the logarithms of the
+ * rows' sums, float32 [batch, heads, seq], dense. All bytes count: no padding.
  */
 struct rw_sdpa_signature {
     int64_t batch, heads, kv_heads, seq, kv_seq, d;
