@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS,
 /* ---- backward, any row: one block at a time, columns summed in the workspace ---- */
 
 template <typename T>
-__global__ void __launch_bounds__(ROW_BLOCK)
+__global__ void __launch_bounds__(ROW_BLOCK, 2)
     backward_any_kernel(const T *x, const T *weight, const T *dy, const T *addend, T *dx, wide<T> *part, norm_rows a)
 {
     using W = wide<T>;
@@ -290,8 +290,9 @@ __global__ void __launch_bounds__(ROW_BLOCK)
             const W g = widen(dyi[c]), xh = (widen(xi[c]) - mean) * scale;
             dw[c] += g * xh;
             db[c] += g;
-            const W d = scale * (g * widen(weight[c]) - mean_h - xh * mean_hx);
-            dx[i * a.n + c] = narrow<T>(addend ? widen(addend[i * a.n + c]) + d : d);
+            W d = scale * (g * widen(weight[c]) - mean_h - xh * mean_hx);
+            if (addend) d += widen(addend[i * a.n + c]);
+            dx[i * a.n + c] = narrow<T>(d);
         }
     }
 }
