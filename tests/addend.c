@@ -310,8 +310,8 @@ Test(addend, no_second_buffer_for_a_weight_that_is_used_several_times)
 Test(addend, a_sum_in_another_shape)
 {
     struct bench b = bench_open(1, 1);
-    rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(2, 1, 3)), *const w = rw_param(b.ctx, "w", RW_F32,
-                                                                                               RW_SHAPE(1, 3));
+    const rw_shape shape = RW_SHAPE(2, 1, 3);
+    rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, shape), *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1, 3));
     rw_write(x, xs, sizeof xs);
     rw_write(w, ys, 3 * sizeof *ys);
     for (int step = 1; step < 4; step++) {
@@ -351,9 +351,31 @@ Test(addend, a_table_that_is_the_head_too)
         if (step == 0) memcpy(once, now, sizeof once);
         for (int row = 0; row < 512; row++) cr_assert_eq(now[row], (float)(step + 1) * once[row], "row %d", row);
         /* y = 64 everywhere, dy = 128: 4 rows of ones by the head; for each token that names a row, 512 times dy */
-        cr_assert_eq(once[0], 4 * 128);
-        cr_assert_eq(once[1], 4 * 128 + 512 * 128);
-        cr_assert_eq(once[3], 4 * 128 + 2 * 512 * 128);
+        cr_assert(once[0] == 4 * 128 && once[1] == 4 * 128 + 512 * 128 && once[3] == 4 * 128 + 2 * 512 * 128);
+        rw_tape_reset(b.t);
+    }
+    bench_close(&b);
+}
+
+/* y = t0 t1 + 2 t1 t2, of rows by index: g = (t1, t0 + 2 t2, 2 t1), and d(g g)/dt = (2 g1, 10 t1, 4 g1). */
+Test(addend, a_table_is_differentiated_again)
+{
+    static const int32_t left[3] = { 0, 1, 1 }, right[3] = { 1, 2, 2 };
+    static const float rows[3] = { 3, -2, 5 }, expected[3] = { 2 * 13, -10 * 2, 4 * 13 };
+    struct bench b = bench_open(1, 1);
+    rw_tensor *const table = rw_param(b.ctx, "table", RW_F32, RW_SHAPE(3, 1));
+    cr_assert_eq(rw_write(table, rows, sizeof rows), RW_OK);
+    for (int step = 1; step < 3; step++) {
+        float got[3];
+        rw_tensor *g = NULL;
+        rw_tensor *const x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(3), left));
+        rw_tensor *const y = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(3), right));
+        cr_assert_eq(rw_grad(b.t, total(&b, rw_mul(b.t, x, y)), (rw_tensor *[]){ table }, 1, &g), RW_OK);
+        rw_tensor *const loss = total(&b, rw_mul(b.t, g, g));
+        cr_expect_eq(steps_of(&b, step_plan(&b, loss), "embedding_backward"), 4);
+        backward(&b, loss);
+        cr_assert_eq(rw_read(NULL, rw_gradient(table), got, sizeof got), RW_OK);
+        for (int i = 0; i < 3; i++) cr_assert_eq(got[i], (float)step * expected[i], "row %d: %g", i, (double)got[i]);
         rw_tape_reset(b.t);
     }
     bench_close(&b);
