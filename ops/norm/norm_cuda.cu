@@ -169,7 +169,7 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
             if (!RMS) sums[2] += h;
         }
     }
-    /* Where rows and the columns' sums leave few registers, only the beginning of it; the rest follows as it is used. */
+    /* Where rows and the columns' sums leave few registers, only the beginning of it; the rest follows on use. */
     constexpr bool tight = !RMS && G == ROW_WARP && PACKS * row::size == 32;
     constexpr int AHEAD = !tight ? PACKS : sizeof(T) == 4 ? 1 : PACKS / 4;
     raw<pack<T>> before[AHEAD] = {};
