@@ -107,3 +107,4 @@ Test(offsets, reductions) { check_group(OP_REDUCTIONS); }
 Test(offsets, attention) { check_group(OP_ATTENTION); }
 Test(offsets, tables) { check_group(OP_TABLES); }
 Test(offsets, shapes) { check_group(OP_SHAPES); }
+Test(offsets, random) { check_group(OP_RANDOM); }

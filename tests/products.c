@@ -179,9 +179,11 @@ Test(products, the_bias_gradient_is_the_sum_of_the_slopes_that_were_stored)
 Test(products, the_function_is_taken_before_rounding_where_the_library_takes_it)
 {
     for (int d = 0; d < 8; d++)
-        for (int odd = 0; odd < 2; odd++) {
-            const struct layer l = { .dtype = types[d % 4], .x = { 2, { 30, 40 } }, .out = odd ? 65 : 64,
-                                     .bias = true, .tf32 = d >= 4 };
+        for (int form = 0; form < 4; form++) {
+            const bool odd = form & 1, batch = form & 2; /* rows that do not join: a product for each of two */
+            struct layer l = { .dtype = types[d % 4], .x = { 2, { 30, 40 } }, .out = odd ? 65 : 64,
+                               .bias = true, .tf32 = d >= 4, .turned = batch };
+            if (batch) l.x = RW_SHAPE(40, 30, 2);
             struct bytes one = run(&l, true, false), two = run(&l, false, false);
             cr_assert_eq(first_difference(one.data, two.data, one.n) >= 0, is_fused(l.dtype, l.out, l.tf32), "%s, %d",
                          rw_dtype_name(l.dtype), (int)l.out);
