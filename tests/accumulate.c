@@ -4,10 +4,8 @@
  * every policy. Where numbers are compared with others than those of another policy, they are small integers: every sum
  * is exact.
  */
-#include "support.h"
+#include "steps.h"
 
-#include "exec/build.h"
-#include "exec/run.h"
 #include "ops/matmul/matmul.h"
 #include "record/context.h"
 #include "record/tape.h"
@@ -19,27 +17,6 @@
 static const char *const policies[] = { "full",    "selective:outer", "selective:middle,inner", "uniform:2",
                                         "block:1", "ops:linear",      "ops:layernorm,gelu",     "names:save=up" };
 #define POLICIES (sizeof policies / sizeof *policies)
-
-static rw_plan *step_plan(struct bench *b, rw_tensor *loss)
-{
-    const struct rw_request request = {
-        .kind = RW_PLAN_STEP, .values = &loss->id, .n_values = 1, .policy = &b->t->policy
-    };
-    rw_plan *plan = NULL;
-    cr_assert_eq(rw_plan_get(b->t, &request, &plan), RW_OK, "%s", rw_error_message(b->ctx));
-    return plan;
-}
-
-/* Steps of backward with that op. */
-static int steps_of(struct bench *b, const rw_plan *plan, const char *op)
-{
-    int n = 0;
-    for (size_t i = 0; i < plan->n_steps; i++) {
-        const struct rw_node *const node = rw_plan_node(b->t, plan, plan->steps[i].node);
-        n += plan->steps[i].kind == RW_STEP_ADJOINT && !strcmp(b->ctx->ops[node->op]->name, op);
-    }
-    return n;
-}
 
 static void expect_steps(struct bench *b, rw_tensor *loss, int products, int added, int sums)
 {

@@ -3,10 +3,9 @@
  * gradient, and that neither the old gradient nor a contribution is lost or counted twice. All numbers are small
  * integers: every sum is exact in any order.
  */
-#include "support.h"
+#include "steps.h"
 
 #include "exec/build.h"
-#include "exec/run.h"
 #include "record/context.h"
 #include "record/tape.h"
 
@@ -33,26 +32,6 @@ static rw_tensor *input(struct bench *b, const float *data)
 static rw_tensor *total(struct bench *b, rw_tensor *x)
 {
     return rw_sum(b->t, x, RW_ALL_AXES, false);
-}
-
-static const rw_plan *step_plan(struct bench *b, rw_tensor *loss)
-{
-    const struct rw_request request = {
-        .kind = RW_PLAN_STEP, .values = &loss->id, .n_values = 1, .policy = &b->t->policy
-    };
-    rw_plan *plan = NULL;
-    cr_assert_eq(rw_plan_get(b->t, &request, &plan), RW_OK, "%s", rw_error_message(b->ctx));
-    return plan;
-}
-
-static int steps_of(struct bench *b, const rw_plan *plan, const char *op)
-{
-    int n = 0;
-    for (size_t i = 0; i < plan->n_steps; i++) {
-        const struct rw_node *const node = rw_plan_node(b->t, plan, plan->steps[i].node);
-        n += plan->steps[i].kind == RW_STEP_ADJOINT && !strcmp(b->ctx->ops[node->op]->name, op);
-    }
-    return n;
 }
 
 static void backward(struct bench *b, rw_tensor *loss)

@@ -4,10 +4,8 @@
  * own, in every type, and where pieces lie otherwise the gradients are the same numbers by the longer way.
  */
 #include "compare.h"
-#include "support.h"
+#include "steps.h"
 
-#include "exec/build.h"
-#include "exec/run.h"
 #include "models/model.h"
 #include "record/context.h"
 #include "record/tape.h"
@@ -59,31 +57,6 @@ static bool has_concat(enum form form)
 static double element(int64_t i, int salt)
 {
     return (double)((i * 37 + salt * 11 + i * i % 53) % 65 - 32) / 32;
-}
-
-static rw_plan *step_plan(struct bench *b, rw_tensor *loss)
-{
-    const struct rw_request request = {
-        .kind = RW_PLAN_STEP, .values = &loss->id, .n_values = 1, .policy = &b->t->policy
-    };
-    rw_plan *plan = NULL;
-    cr_assert_eq(rw_plan_get(b->t, &request, &plan), RW_OK, "%s", rw_error_message(b->ctx));
-    return plan;
-}
-
-static const struct rw_node *backward_node(struct bench *b, const rw_plan *plan, size_t step, const char *op)
-{
-    const struct rw_node *const node = rw_plan_node(b->t, plan, plan->steps[step].node);
-    const bool is = plan->steps[step].kind == RW_STEP_ADJOINT && !strcmp(b->ctx->ops[node->op]->name, op);
-    return is ? node : NULL;
-}
-
-/* Steps of backward with that op. */
-static int steps_of(struct bench *b, const rw_plan *plan, const char *op)
-{
-    int n = 0;
-    for (size_t i = 0; i < plan->n_steps; i++) n += backward_node(b, plan, i, op) != NULL;
-    return n;
 }
 
 /* What attention's backward writes. */

@@ -23,9 +23,11 @@ static rw_status check_operands(rw_op_call *call)
     const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1), v = rw_in_shape(call, 2);
     if (q.rank != 4 || k.rank != 4) return rw_op_error(call, RW_ERR_SHAPE, "q, k and v are [batch, heads, seq, d]");
     if (!rw_shape_equal(k, v)) return rw_op_error(call, RW_ERR_SHAPE, "k and v have different shapes");
-    if (q.dim[0] != k.dim[0] || q.dim[3] != k.dim[3]) return rw_op_error(call, RW_ERR_SHAPE, "q and k differ in batch or in d");
+    if (q.dim[0] != k.dim[0] || q.dim[3] != k.dim[3])
+        return rw_op_error(call, RW_ERR_SHAPE, "q and k differ in batch or in d");
     if (k.dim[1] ? q.dim[1] % k.dim[1] : q.dim[1])
-        return rw_op_error(call, RW_ERR_SHAPE, "%lld heads are no multiple of %lld kv heads", (long long)q.dim[1], (long long)k.dim[1]);
+        return rw_op_error(call, RW_ERR_SHAPE, "%lld heads are no multiple of %lld kv heads", (long long)q.dim[1],
+                           (long long)k.dim[1]);
     return RW_OK;
 }
 
@@ -37,7 +39,8 @@ static rw_status check(rw_op_call *call)
 {
     const struct rw_attention_attrs *const a = call->attrs;
     RW_CHECK(check_operands(call));
-    if (!(a->dropout >= 0 && a->dropout < 1)) return rw_op_error(call, RW_ERR_ARGUMENT, "dropout %g is outside [0, 1)", a->dropout);
+    if (!(a->dropout >= 0 && a->dropout < 1))
+        return rw_op_error(call, RW_ERR_ARGUMENT, "dropout %g is outside [0, 1)", a->dropout);
     const rw_shape q = rw_in_shape(call, 0);
     RW_CHECK(rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(q.dim[0], q.dim[2], q.dim[1], q.dim[3])));
     return rw_op_output(call, 1, sum_type(call->in[0].dtype), RW_SHAPE(q.dim[0], q.dim[1], q.dim[2]));
@@ -111,7 +114,8 @@ static const rw_op_def rw_op_attention_backward = { .name = "attention_backward"
                                                     .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_RANDOM,
                                                     .strided = RW_OP_ALL_INPUTS, .check = check_backward,
                                                     .kernel = RW_KERNELS(rw_attention_backward),
-                                                    .cost = cost_backward, .draws = draws, .workspace = workspace_backward };
+                                                    .cost = cost_backward, .draws = draws,
+                                                    .workspace = workspace_backward };
 
 /* ---- of ops that can be differentiated again, with the scores in memory ---- */
 
@@ -165,7 +169,8 @@ static rw_status grad_again(rw_grad_call *g)
     const int64_t kv_heads = rw_tensor_shape(rw_grad_input(g, 1)).dim[1];
     rw_tensor *const q = grouped(t, rw_grad_input(g, 0), kv_heads);
     rw_tensor *const dy = grouped(t, rw_transpose(t, rw_grad_upstream(g, 0), 1, 2), kv_heads);
-    rw_tensor *const k = grouped(t, rw_grad_input(g, 1), kv_heads), *const v = grouped(t, rw_grad_input(g, 2), kv_heads);
+    rw_tensor *const k = grouped(t, rw_grad_input(g, 1), kv_heads);
+    rw_tensor *const v = grouped(t, rw_grad_input(g, 2), kv_heads);
     rw_tensor *const p = probabilities(&c, rw_matmul(t, q, transposed(&c, k)));
     rw_tensor *const dp = masked(&c, rw_matmul(t, dy, transposed(&c, v)));
     rw_tensor *const dot = rw_sum(t, rw_mul(t, p, dp), RW_AXES(-1), true);
@@ -226,7 +231,8 @@ const rw_op_def rw_op_attention = { .name = "attention", .n_inputs = 3, .n_outpu
                                     .strided = RW_OP_ALL_INPUTS, .check = check, .kernel = RW_KERNELS(rw_attention),
                                     .grad = grad, .cost = cost, .draws = draws, .workspace = workspace };
 
-rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v, const rw_attention_params *params)
+rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
+                           const rw_attention_params *params)
 {
     if (!q) return NULL;
     const rw_shape s = rw_tensor_shape(q);

@@ -92,7 +92,7 @@ static size_t workspace_add(const rw_op_call *call, rw_device device)
     return workspace_of(call, device, 1);
 }
 
-/* Of x, weight and bias, inputs from `at` on; dy flows into the product. sum: of its columns, if they have been taken. */
+/* Of x, weight and bias, inputs from `at` on; dy flows into the product. sum: of its columns, where it was taken. */
 static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy, rw_tensor *sum)
 {
     rw_tape *const t = rw_grad_tape(g);

@@ -19,7 +19,7 @@ rw_tensor *rw_leave_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *choice);
 
 rw_tensor *rw_erf_at(rw_site at, rw_tape *t, rw_tensor *x);
 
-/* dy times the slope of gelu's tanh form at x, for rules: by the fused op, or of ops that can be differentiated again. */
+/* dy times the slope of gelu's tanh form at x, for rules: one op, or several that can be differentiated again. */
 rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy);
 
 /* The same, and the sums of its columns: over all axes but the last. *ret_sum is NULL where they are no part of it. */

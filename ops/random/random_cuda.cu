@@ -1,8 +1,8 @@
 /*
- * dropout, dropout_add, rand and randn on CUDA. The words are the CPU's (philox.h), so masks and uniform deviates are the CPU's
- * bits. Normal ones are evaluated in double with CUDA's logarithm (1 ulp) and sines (2 ulp) where the CPU has SLEEF's
- * (1 and 0.5): with the roundings of root and product, the two differ by less than 6 ulp of double, and are then
- * rounded to the type.
+ * dropout, dropout_add, rand and randn on CUDA. The words are the CPU's (philox.h), so masks and uniform deviates are
+ * the CPU's bits. Normal ones are evaluated in double with CUDA's logarithm (1 ulp) and sines (2 ulp) where the CPU
+ * has SLEEF's (1 and 0.5): with the roundings of root and product, the two differ by less than 6 ulp of double, and
+ * are then rounded to the type.
  */
 #include "device/cuda/kernel.cuh"
 

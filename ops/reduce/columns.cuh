@@ -96,7 +96,8 @@ template <typename State, int N> constexpr int columns_blocks(int most)
 
 /* S: where elements come from: stored<>, or another that makes them. */
 template <template <typename> class R, typename T, int N, template <typename, typename, int> class S>
-__global__ void __launch_bounds__(RW_REDUCE_CUDA_THREADS, columns_blocks<typename R<wide<T>>::state, N>(S<R<wide<T>>, T, N>::blocks))
+__global__ void __launch_bounds__(RW_REDUCE_CUDA_THREADS,
+                                  columns_blocks<typename R<wide<T>>::state, N>(S<R<wide<T>>, T, N>::blocks))
     columns_kernel(S<R<wide<T>>, T, N> x, void *to, job j)
 {
     using W = wide<T>;
@@ -149,9 +150,9 @@ template <template <typename> class R, typename T, int N, template <typename, ty
 void launch_columns(const rw_kernel *k, const struct rw_reduce_cut &cut, const job &j, const S<R<wide<T>>, T, N> &x,
                     void *to)
 {
+    const unsigned lanes = static_cast<unsigned>(cut.lanes);
     RW_LAUNCH((columns_kernel<R, T, N, S>), static_cast<unsigned>(j.groups.numel * j.parts * j.chunks),
-              dim3(static_cast<unsigned>(cut.lanes), RW_REDUCE_CUDA_THREADS / static_cast<unsigned>(cut.lanes)), 0, k, x,
-              to, j);
+              dim3(lanes, RW_REDUCE_CUDA_THREADS / lanes), 0, k, x, to, j);
 }
 
 } // namespace

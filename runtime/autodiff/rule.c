@@ -53,7 +53,8 @@ static rw_status settle(rw_grad_call *g, int i)
 {
     rw_tape *const t = g->tape;
     rw_tensor **const to = &g->grads[value_of(g, i)];
-    rw_tensor *const sum = *to && !g->is_sum[i] ? rw_accumulate_at(rw_rule_site(g), t, *to, g->result[i]) : g->result[i];
+    rw_tensor *sum = g->result[i];
+    if (*to && !g->is_sum[i]) sum = rw_accumulate_at(rw_rule_site(g), t, *to, sum);
     if (!sum) return t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
     *to = sum;
     g->result[i] = g->lent[i] = NULL;

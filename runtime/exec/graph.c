@@ -35,8 +35,9 @@ static rw_status check_nothing_ran(const rw_tape *t)
 {
     bool ran = t->n_held > 0 && !t->ctx->eager; /* REWIND_EAGER=1 has computed them all, with the same bytes */
     for (size_t i = 0; i < t->n_effects; i++) ran |= t->nodes[t->effects[i]].done;
-    return ran ? rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: values of the tape were computed already; create the graph right "
-                         "after recording") : RW_OK;
+    if (!ran) return RW_OK;
+    return rw_fail(t->ctx, RW_ERR_ARGUMENT,
+                   "rw_graph_create: values of the tape were computed already; create the graph right after recording");
 }
 
 /* One number must carry all tickets on: they follow one another, from one seed. */
@@ -45,7 +46,8 @@ static rw_status check_tickets(const rw_tape *t)
     bool sound = true;
     for (size_t i = 1; i < t->n_tickets; i++)
         sound &= t->tickets[i].seed == t->tickets[0].seed && t->tickets[i].offset >= t->tickets[i - 1].offset;
-    return sound ? RW_OK : rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the generator was set while the tape was recorded");
+    if (sound) return RW_OK;
+    return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the generator was set while the tape was recorded");
 }
 
 /* The plan of a step that finds all gradients clear, whatever they hold now. */
@@ -207,7 +209,8 @@ static rw_status prepare(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
     rw_status status = rw_plan_prepare(g->t, g->plan, &g->memory);
-    if (!status && ctx->device->set_ticket_base) status = ctx->device->set_ticket_base(ctx->device_state, g->t->ticket_base);
+    if (!status && ctx->device->set_ticket_base)
+        status = ctx->device->set_ticket_base(ctx->device_state, g->t->ticket_base);
     if (!status && g->params.optimizer) status = rw_adamw_prepare(g->params.optimizer);
     return status;
 }

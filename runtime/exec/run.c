@@ -103,15 +103,19 @@ static rw_status check_source(rw_tape *t, const struct rw_source *source)
     if (leaf->kind == RW_LEAF_INPUT) {
         if (leaf->ran && leaf->version != leaf->written) {
             const char *const name = rw_tensor_name(rw_tape_value(t, leaf->value));
-            return rw_fail(t->ctx, RW_ERR_CHANGED, "input %s%s(value %u) was written by rw_input_write() after the forward pass had "
-                           "read it; reset the tape and record the step again", name, *name ? " " : "", leaf->value);
+            return rw_fail(t->ctx, RW_ERR_CHANGED,
+                           "input %s%s(value %u) was written by rw_input_write() after the forward pass had read it; "
+                           "reset the tape and record the step again",
+                           name, *name ? " " : "", leaf->value);
         }
         leaf->version = leaf->written;
         leaf->ran = true;
     }
     if (leaf->kind == RW_LEAF_PARAM && t->ctx->params[leaf->param]->version != leaf->version)
-        return rw_fail(t->ctx, RW_ERR_CHANGED, "parameter \"%s\" changed after it was recorded; what is computed from it now would "
-                       "not match; reset the tape and record the step again", t->ctx->params[leaf->param]->name);
+        return rw_fail(t->ctx, RW_ERR_CHANGED,
+                       "parameter \"%s\" changed after it was recorded; what is computed from it now would not match; "
+                       "reset the tape and record the step again",
+                       t->ctx->params[leaf->param]->name);
     return RW_OK;
 }
 
