@@ -99,30 +99,82 @@ suites() {
     while read -r t; do suite "$label$t" "$@" "$dir/tests/$t"; done <"$dir/tests/suites.txt"
 }
 
-# simulated LABEL DIR SKIPPED: the suites on the simulated CUDA device. Kernels run by fibers: fewer random programs.
-# Queued work waits until somebody waits for it: what is on a wrong stream, or read too early, shows.
+# simulated LABEL DIR HALF SKIPPED [ARGUMENT...]: every second suite on the simulated CUDA device, from the HALF-th (0, 1)
+# on; arguments are for sim_fuzz. Kernels run by fibers: fewer random programs. Queued work waits until somebody waits for
+# it: what is on a wrong stream, or read too early, shows.
 simulated() {
-    local label=$1 dir=$2 skipped=$3 t
-    shift 3
+    local label=$1 dir=$2 half=$3 skipped=$4 t i=0 arguments
+    shift 4
     while read -r t; do
         [[ " $skipped " == *" $t "* ]] && continue
+        [ $((i++ % 2)) -eq "$half" ] || continue
+        arguments=()
+        [ "$t" = sim_fuzz ] && arguments=("$@")
         REWIND_TEST_DEVICE=cuda CUDASIM_LAZY=1 REWIND_FUZZ_PROGRAMS=${REWIND_SIM_FUZZ_PROGRAMS:-25} REWIND_FUZZ_MAX=12 \
-            suite "$label$t" "$@" "$dir/tests/$t"
+            suite "$label$t" "$dir/tests/$t" "${arguments[@]}"
     done <"$dir/tests/sim_suites.txt"
-    # Once more where the host faults when it touches device memory.
-    if [ -z "$label" ] && grep -qx sim_graph "$dir/tests/sim_suites.txt"; then
-        REWIND_TEST_DEVICE=cuda CUDASIM_STRICT=1 CUDASIM_LAZY=1 CUDASIM_SEED=2 \
-            suite "sim_graph, strict" "$@" "$dir/tests/sim_graph"
-    fi
+}
+
+# Once more where the host faults when it touches device memory.
+strict_graph() {
+    grep -qx sim_graph "$1/tests/sim_suites.txt" || return
+    REWIND_TEST_DEVICE=cuda CUDASIM_STRICT=1 CUDASIM_LAZY=1 CUDASIM_SEED=2 \
+        suite "sim_graph, strict" "$1/tests/sim_graph"
+}
+
+# beside FUNCTION FUNCTION: both at a time, as many tests of the simulator leave a core idle; each has a log and counts of
+# its own, and what it prints follows at the end. One that dies counts as a failure.
+beside() {
+    local f ok bad
+    for f in "$@"; do
+        (
+            log=$log.$f passed=0 failed=0
+            "$f" >"$log.out"
+            echo "$passed $failed" >"$log.counts"
+        ) &
+    done
+    wait
+    for f in "$@"; do
+        cat "$log.$f.out"
+        read -r ok bad <"$log.$f.counts" || ok=0 bad=1
+        passed=$((passed + ok)) failed=$((failed + bad))
+    done
+}
+
+simulated_0() { simulated "" "$REWIND_BUILD" 0 ""; }
+simulated_1() { simulated "" "$REWIND_BUILD" 1 ""; strict_graph "$REWIND_BUILD"; }
+
+# Reports of the sanitizers go beside the log. No suppressions: one for Criterion or libgomp hides every leak of ours in
+# whatever they call.
+report_to_log() {
+    export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:log_path=$log.report
+    export ASAN_OPTIONS=detect_leaks=1:log_path=$log.report
+}
+
+# Left out is what repeats for long what the others run, the same kernels thousands of times, and the shrinker, which
+# is the tests' own: it is sanitized on the CPU.
+sanitized() {
+    report_to_log
+    simulated "asan " "$REWIND_BUILD-asan" "$1" \
+        "sim_identity sim_conformance_memory sim_ops_gradcheck sim_ops_reduce sim_models" \
+        --filter 'fuzz/!(*shrinks*|*shrunk*)'
+}
+
+sanitized_0() { sanitized 0; }
+
+sanitized_1() {
+    report_to_log
+    REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} suites "asan " "$REWIND_BUILD-asan"
+    sanitized 1
 }
 
 main() {
     rewind_install || { echo "0 passed, 1 failed"; exit 1; }
     rewind_build "$REWIND_BUILD" || { echo "0 passed, 1 failed"; exit 1; }
     log=$(mktemp)
-    trap 'rm -f "$log" "$log.err" "$log".report.*' EXIT
+    trap 'rm -f "$log" "$log".*' EXIT
     suites "" "$REWIND_BUILD"
-    simulated "" "$REWIND_BUILD" ""
+    beside simulated_0 simulated_1
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
     if [ -z "$quick" ]; then
         check "headers: each alone, C11 and C++17" "$rewind_root/tests/headers.sh"
@@ -137,15 +189,10 @@ main() {
         rewind_build "$REWIND_BUILD-asan" -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Db_lundef=false \
             -Dc_args=-g1 -Dcpp_args=-g1 -Dcpu_isa=v3 -Dcuda=disabled -Dbench=false -Dexamples=false ||
             { failed=$((failed + 1)); echo "FAILED  sanitizer build"; }
-        # No suppressions: one for Criterion or libgomp hides every leak of ours in whatever they call
-        export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:log_path=$log.report
-        export ASAN_OPTIONS=detect_leaks=1:log_path=$log.report
+        report_to_log
         planted "asan sees planted leaks" 'planted/leak*' "leak_of_the_calling_thread leak_of_an_openmp_thread" \
             "$REWIND_BUILD-asan/tests/planted"
-        REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} suites "asan " "$REWIND_BUILD-asan"
-        # These repeat for long what the others run: the same kernels, thousands of times
-        simulated "asan " "$REWIND_BUILD-asan" \
-            "sim_identity sim_conformance_memory sim_ops_gradcheck sim_ops_reduce sim_models"
+        beside sanitized_0 sanitized_1
     fi
     if [ -n "$tsan" ]; then
         rewind_build "$REWIND_BUILD-tsan" -Db_sanitize=thread -Dbuildtype=debugoptimized -Db_lundef=false \
