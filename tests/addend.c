@@ -5,7 +5,7 @@
  */
 #include "steps.h"
 
-#include "exec/build.h"
+#include "plan/build.h"
 #include "record/context.h"
 #include "record/tape.h"
 

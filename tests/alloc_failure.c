@@ -6,7 +6,7 @@
  */
 #include "support.h"
 
-#include "memory/alloc.h"
+#include "base/alloc.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>

@@ -1,9 +1,9 @@
 /* Conformance: what is held, for how long, and that nothing grows. The list of behaviours is in conformance.h. */
 #include "conformance.h"
 
-#include "exec/run.h"
-#include "exec/step.h"
-#include "memory/alloc.h"
+#include "run/run.h"
+#include "api/ask.h"
+#include "base/alloc.h"
 
 #include <malloc.h>
 

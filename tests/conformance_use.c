@@ -4,7 +4,7 @@
  */
 #include "conformance.h"
 
-#include "memory/alloc.h"
+#include "base/alloc.h"
 #include "record/context.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Weights in safetensors files: every type comes back to the byte; whatever is wrong with a file, nothing changes. */
 #include "support.h"
 
-#include "memory/alloc.h"
+#include "base/alloc.h"
 
 #include <criterion/criterion.h>
 #include <inttypes.h>

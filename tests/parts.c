@@ -2,7 +2,7 @@
 #include "support.h"
 
 #include "record/tape.h"
-#include "verify/digest.h"
+#include "base/digest.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

@@ -2,9 +2,9 @@
  * Placement: no two live buffers overlap, near the lower bound on what training steps look like, the same twice,
  * n log n.
  */
-#include "memory/alloc.h"
-#include "memory/gaps.h"
-#include "memory/place.h"
+#include "base/alloc.h"
+#include "place/gaps.h"
+#include "place/place.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * Whether they see anything in a test is not a matter of course: Criterion runs each test in a process of its own,
  * ignores how that one ends and swallows what it prints.
  */
-#include "memory/alloc.h"
+#include "base/alloc.h"
 
 #include <criterion/criterion.h>
 #include <omp.h>

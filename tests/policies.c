@@ -1,10 +1,10 @@
 /* The policy language: every form is read, every mistake and every name of nothing refused with its place. */
 #include "support.h"
 
-#include "memory/alloc.h"
-#include "ops/names.h"
+#include "base/alloc.h"
+#include "ops/common/names.h"
 #include "record/tape.h"
-#include "remat/policy.h"
+#include "record/policy.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

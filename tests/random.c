@@ -1,7 +1,7 @@
 /* Philox against its published vectors and Random123; law 3: which element draws which word; no word drawn twice. */
 #include "support.h"
 
-#include "ops/random/philox.h"
+#include "base/philox.h"
 #include "ops/random/philox_vec.h"
 #include "record/tape.h"
 

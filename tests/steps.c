@@ -1,8 +1,8 @@
 /* See steps.h. */
 #include "steps.h"
 
-#include "exec/build.h"
-#include "exec/run.h"
+#include "plan/build.h"
+#include "run/run.h"
 #include "record/context.h"
 #include "record/tape.h"
 

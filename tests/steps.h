@@ -4,7 +4,7 @@
 
 #include "support.h"
 
-#include "exec/plan.h"
+#include "plan/plan.h"
 
 /* Of rw_backward(b->t, loss) under the tape's policy; the cache's own. */
 const rw_plan *step_plan(struct bench *b, rw_tensor *loss);

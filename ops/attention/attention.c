@@ -3,10 +3,10 @@
  * exists; backward computes its tiles again from q, k and the logarithm of each row's sum, and draws dropout's mask again.
  */
 #include "ops/attention/attention.h"
-#include "ops/kernels.h"
+#include "ops/common/kernels.h"
 #include "ops/random/random.h"
 #include "ops/shape/shape.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 #include "record/context.h"
 
 #include <math.h>

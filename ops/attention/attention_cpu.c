@@ -6,7 +6,7 @@
 #include "device/cpu/isa.h"
 #include "ops/attention/attention.h"
 #include "ops/random/philox_vec.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 
 #include <omp.h>
 

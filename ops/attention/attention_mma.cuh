@@ -8,7 +8,7 @@
 #define RW_OPS_ATTENTION_MMA_CUH
 
 #include "ops/attention/attention_cuda.cuh"
-#include "ops/attention/mma.cuh"
+#include "ops/common/mma.cuh"
 
 namespace {
 

@@ -1,7 +1,7 @@
 /* embedding: rows of a table by index; the gradient sorts the indexes, so that each row is summed once, in order. */
 #include "ops/embedding/embedding.h"
-#include "ops/kernels.h"
-#include "ops/util.h"
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
 
 #include <string.h>
 

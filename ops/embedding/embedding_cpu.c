@@ -1,7 +1,7 @@
 /* Gathers rows; sums gradients row by row in the order of the tokens. */
 #include "device/cpu/isa.h"
-#include "ops/util.h"
-#include "ops/vec.h"
+#include "ops/common/util.h"
+#include "ops/common/vec.h"
 
 static bool in_range(const int32_t *index, int64_t n, int64_t rows)
 {

@@ -3,7 +3,7 @@
  * runs of RW_SUM_RUN sorted tokens in order, and stitches together the rows that lie over several runs, also in order.
  * Where a sum is cut follows from the indexes alone.
  */
-#include "ops/map.cuh"
+#include "ops/common/map.cuh"
 
 #include "ops/embedding/embedding.h"
 

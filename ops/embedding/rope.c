@@ -1,8 +1,8 @@
 /* rope: rotary position embedding. Its gradient is the rotation by the negative angle: the same op. */
 #include "ops/embedding/rope.h"
 
-#include "ops/kernels.h"
-#include "ops/util.h"
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
 
 static rw_status check(rw_op_call *call)
 {

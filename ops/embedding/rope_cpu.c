@@ -1,8 +1,8 @@
 /* Rotates the pairs (i, i + d/2) of each head. Angles are taken in double, once per position. */
 #include "device/cpu/isa.h"
 #include "ops/embedding/rope.h"
-#include "ops/util.h"
-#include "ops/vec.h"
+#include "ops/common/util.h"
+#include "ops/common/vec.h"
 
 VEC_FUNCTION(sin)
 VEC_FUNCTION(cos)

@@ -1,5 +1,5 @@
 /* rope on CUDA: a table of cosines and sines, taken in double once per position, then one pass over the pairs. */
-#include "ops/map.cuh"
+#include "ops/common/map.cuh"
 
 #include "ops/embedding/rope.h"
 

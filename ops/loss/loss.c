@@ -4,9 +4,9 @@
  */
 #include "ops/loss/loss.h"
 
-#include "ops/kernels.h"
+#include "ops/common/kernels.h"
 #include "ops/shape/shape.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 
 static rw_dtype loss_dtype(rw_dtype dtype)
 {

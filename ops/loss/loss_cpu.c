@@ -1,8 +1,8 @@
 /* Cross-entropy: rows in parallel, their losses added in order. */
 #include "device/cpu/isa.h"
 #include "ops/loss/loss.h"
-#include "ops/util.h"
-#include "ops/vec.h"
+#include "ops/common/util.h"
+#include "ops/common/vec.h"
 
 VEC_INLINE vf load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, float fill)
 {

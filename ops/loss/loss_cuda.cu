@@ -3,7 +3,7 @@
  * writes the gradient over the logits. Which elements a thread adds follows from the row's place in its buffer, not
  * from addresses. The losses of the rows, and the sums of squared differences, are added in double by one block.
  */
-#include "ops/map.cuh"
+#include "ops/common/map.cuh"
 
 #include "ops/loss/loss.h"
 

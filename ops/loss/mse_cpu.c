@@ -1,8 +1,8 @@
 /* Mean squared error: blocks of fixed length in lanes of float (double for float64), their sums in double, in order. */
 #include "device/cpu/isa.h"
 #include "ops/loss/loss.h"
-#include "ops/map.h"
-#include "ops/vec.h"
+#include "ops/common/map.h"
+#include "ops/common/vec.h"
 
 #define RUN 1024 /* elements added in float */
 

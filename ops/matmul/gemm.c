@@ -1,7 +1,7 @@
 /* Matrix products: from layouts to a plan, and the tiles that oneDNN computes. See gemm.h. */
 #include "ops/matmul/gemm.h"
 #include "device/cpu/cpu.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 #include "record/context.h"
 
 #include <omp.h>

@@ -2,11 +2,11 @@
  * linear: x weight^T + bias, the bias added before the one rounding; linear_gelu: its gelu, and it; linear_add: the sum
  * of a residual and it, rounded once. The residual is input 0 there, and x, weight and bias follow.
  */
-#include "ops/kernels.h"
+#include "ops/common/kernels.h"
 #include "ops/matmul/gemm.h"
 #include "ops/matmul/matmul.h"
 #include "ops/pointwise/pointwise.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 
 /* Of x, weight and perhaps a bias, inputs from `x` on: the shape of the result. */
 static rw_status check_layer(rw_op_call *call, int x, rw_shape *ret)

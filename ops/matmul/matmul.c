@@ -1,8 +1,8 @@
 /* matmul: batched matrix products with broadcast leading axes; matmul_add: a sum and such a product. */
-#include "ops/kernels.h"
+#include "ops/common/kernels.h"
 #include "ops/matmul/gemm.h"
 #include "ops/matmul/matmul.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 
 static rw_shape leading(rw_shape s)
 {

@@ -1,7 +1,7 @@
 /* CPU kernels of the products: the own loops of this instruction set, and the way to oneDNN (gemm.c). */
 #include "device/cpu/isa.h"
 #include "ops/matmul/gemm.h"
-#include "ops/vec_native.h"
+#include "ops/common/vec_native.h"
 
 /* Rows of c held in registers; divides GEMM_OWN_M. */
 #if defined(RW_ISA_IS_V4)

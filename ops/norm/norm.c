@@ -4,8 +4,8 @@
  */
 #include "ops/norm/norm.h"
 
-#include "ops/kernels.h"
-#include "ops/util.h"
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
 
 static rw_status check_rows(rw_op_call *call)
 {

@@ -5,8 +5,8 @@
  */
 #include "device/cpu/isa.h"
 #include "ops/norm/norm.h"
-#include "ops/util.h"
-#include "ops/vec.h"
+#include "ops/common/util.h"
+#include "ops/common/vec.h"
 
 VEC_INLINE vf load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n)
 {

@@ -6,8 +6,8 @@
  * column in registers, then into the workspace; a second kernel adds the blocks. Their number follows from the shape
  * alone.
  */
-#include "ops/reduce/parts.cuh"
-#include "ops/reduce/rows.cuh"
+#include "ops/common/parts.cuh"
+#include "ops/common/rows.cuh"
 
 extern "C" {
 #include "ops/norm/norm.h"

@@ -2,8 +2,8 @@
 #include "ops/optim/optim.h"
 
 #include "device/cpu/isa.h"
-#include "ops/util.h"
-#include "ops/vec.h"
+#include "ops/common/util.h"
+#include "ops/common/vec.h"
 
 RW_CPU_KERNEL(rw_adamw_cpu)
 RW_CPU_KERNEL(rw_scale_buffer_kernel)

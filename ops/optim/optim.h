@@ -1,5 +1,5 @@
 /*
- * What the optimizer and the clipping of gradients ask of a device: called by runtime/optim, not recorded. C11, C++17.
+ * What the optimizer and the clipping of gradients ask of a device: called by runtime/api, not recorded. C11, C++17.
  *
  * An update comes in two: prepare() is called by the host at every step, update() may be captured once and repeated. On
  * a device that captures, update() therefore finds all that changes from step to step in the device's memory.

@@ -1,8 +1,8 @@
 /* AdamW: one pass over parameter, gradient and both moments, each element by itself. */
 #include "device/cpu/isa.h"
 #include "ops/optim/optim.h"
-#include "ops/util.h"
-#include "ops/vec_native.h"
+#include "ops/common/util.h"
+#include "ops/common/vec_native.h"
 
 #define BLOCK 4096
 

@@ -9,7 +9,7 @@
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
-#include "memory/alloc.h"
+#include "base/alloc.h"
 #include "ops/optim/optim.h"
 }
 

@@ -1,7 +1,7 @@
 /* add, sub, mul, div, maximum, accumulate: two operands that broadcast. */
-#include "ops/kernels.h"
+#include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 
 static rw_status check_binary(rw_op_call *call)
 {

@@ -2,10 +2,10 @@
  * What backward makes of linear_gelu: dz, gelu's slope (tanh form) times dy, and the sums of its columns, which are the
  * gradient of the bias, in one pass. The bytes are those of gelu_tanh_backward and then sum_to.
  */
-#include "ops/kernels.h"
+#include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 
 static rw_status check(rw_op_call *call)
 {

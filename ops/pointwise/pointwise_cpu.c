@@ -1,6 +1,6 @@
 /* CPU kernels of the element-wise ops: the arithmetic of arith.h in the loop of map.h, once per type. */
 #include "device/cpu/isa.h"
-#include "ops/map.h"
+#include "ops/common/map.h"
 #include "ops/reduce/reduce.h"
 
 #define V nf

@@ -1,6 +1,6 @@
 /* swiglu: silu(gate) * up in one pass, and both gradients in one pass. */
-#include "ops/kernels.h"
-#include "ops/util.h"
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
 
 static rw_status check(rw_op_call *call)
 {

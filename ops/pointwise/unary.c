@@ -2,10 +2,10 @@
  * Element-wise functions of one tensor. A rule keeps the output where the derivative can be told from it (exp, tanh,
  * sigmoid, sqrt, relu), else the input. The fused backward ops are first-order; a gradient of a gradient is composed.
  */
-#include "ops/kernels.h"
+#include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* dropout and dropout_add: a vector of words decides for a vector of elements. Safe over their inputs. */
 #include "device/cpu/isa.h"
 #include "ops/random/philox_vec.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 
 #define BLOCK 16384
 

@@ -2,7 +2,7 @@
 #include "device/cpu/isa.h"
 #include "ops/random/fill.h"
 #include "ops/random/philox_vec.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 
 #define PAIRS (PHILOX_WORDS / 2)
 

@@ -9,8 +9,8 @@
 #ifndef RW_OPS_PHILOX_VEC_H
 #define RW_OPS_PHILOX_VEC_H
 
-#include "ops/random/philox.h"
-#include "ops/vec_native.h"
+#include "base/philox.h"
+#include "ops/common/vec_native.h"
 
 #define PHILOX_WORDS 64
 #define PHILOX_LANES ND_LANES

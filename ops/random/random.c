@@ -1,9 +1,9 @@
 /* dropout, dropout_add, rand, randn, and the fills behind rw_init_normal() and rw_init_uniform(). */
 #include "ops/random/random.h"
 
-#include "ops/kernels.h"
+#include "ops/common/kernels.h"
 #include "ops/random/fill.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 #include "record/tape.h"
 
 #include <string.h>

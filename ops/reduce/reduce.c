@@ -1,10 +1,10 @@
 /* sum, mean, max, sum_to, logsumexp: checks and gradient rules of the reductions. */
 #include "ops/reduce/reduce.h"
 
-#include "ops/kernels.h"
+#include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 
 #include <float.h>
 #include <string.h>

@@ -5,8 +5,8 @@
  */
 #include "device/cpu/isa.h"
 #include "ops/reduce/reduce.h"
-#include "ops/util.h"
-#include "ops/vec.h"
+#include "ops/common/util.h"
+#include "ops/common/vec.h"
 
 #define COLUMNS RW_REDUCE_COLUMNS
 #define ROW_BLOCK 64  /* rows added in float */

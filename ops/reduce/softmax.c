@@ -1,8 +1,8 @@
 /* softmax, log_softmax and softmax with a causal mask. Their gradients need the output only. */
 #include "ops/reduce/softmax.h"
 
-#include "ops/kernels.h"
-#include "ops/util.h"
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
 
 static rw_status check_softmax(rw_op_call *call)
 {

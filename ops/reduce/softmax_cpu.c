@@ -4,8 +4,8 @@
  */
 #include "device/cpu/isa.h"
 #include "ops/reduce/softmax.h"
-#include "ops/util.h"
-#include "ops/vec_native.h"
+#include "ops/common/util.h"
+#include "ops/common/vec_native.h"
 
 /* A row of any stride. */
 struct row {

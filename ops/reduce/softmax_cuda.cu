@@ -4,8 +4,8 @@
  * the sum of exponentials together. Over another axis a block takes columns side by side. Every form is safe over its
  * input.
  */
-#include "ops/reduce/parts.cuh"
-#include "ops/reduce/rows.cuh"
+#include "ops/common/parts.cuh"
+#include "ops/common/rows.cuh"
 
 extern "C" {
 #include "ops/reduce/softmax.h"

@@ -1,7 +1,7 @@
 /* contiguous, cast, fill, pad, concat, assign: the shape ops that move elements. */
-#include "ops/kernels.h"
+#include "ops/common/kernels.h"
 #include "ops/shape/shape.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 #include "record/record.h"
 
 #include <string.h>

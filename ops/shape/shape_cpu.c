@@ -1,6 +1,6 @@
 /* Kernels of the shape ops: copies between layouts and types, fills, joins. */
 #include "device/cpu/isa.h"
-#include "ops/map.h"
+#include "ops/common/map.h"
 
 typedef void (*copy_row)(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n);
 

@@ -2,7 +2,7 @@
  * CUDA kernels of the shape ops: copies between layouts, casts, fills, joins. A copy moves units as wide as rows,
  * strides and addresses allow, 16 bytes at most; a transpose goes through tiles in shared memory.
  */
-#include "ops/map.cuh"
+#include "ops/common/map.cuh"
 
 #include <cmath>
 #include <cstring>

@@ -1,6 +1,6 @@
 /* Views: reshape, permute, transpose, slice, split, broadcast_to. No kernels: the result looks into the input. */
 #include "ops/shape/shape.h"
-#include "ops/util.h"
+#include "ops/common/util.h"
 
 #include <string.h>
 

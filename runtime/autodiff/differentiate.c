@@ -2,7 +2,7 @@
 #include "autodiff/differentiate.h"
 
 #include "autodiff/rule.h"
-#include "memory/alloc.h"
+#include "base/alloc.h"
 #include "ops/shape/shape.h"
 
 #include <stddef.h>

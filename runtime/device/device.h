@@ -2,7 +2,7 @@
 #ifndef RW_DEVICE_DEVICE_H
 #define RW_DEVICE_DEVICE_H
 
-#include "verify/digest.h"
+#include "base/digest.h"
 
 #include <rewind/context.h>
 

@@ -2,7 +2,7 @@
  * rw_save() and rw_load(): parameters and buffers as a safetensors file
  * (https://github.com/huggingface/safetensors): 8 bytes with the header's length, a JSON header, the elements.
  */
-#include "memory/alloc.h"
+#include "base/alloc.h"
 #include "record/context.h"
 
 #include <rewind/io.h>

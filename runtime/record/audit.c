@@ -1,5 +1,5 @@
 /* The audit of law 3: which Philox blocks each ticket of a tape takes, and whether any is taken twice. */
-#include "memory/alloc.h"
+#include "base/alloc.h"
 #include "record/tape.h"
 
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 /* Contexts: creation, errors, the generator, and the tables of ops, names and call sites. */
 #include "record/context.h"
 
-#include "exec/run.h"
-#include "exec/step.h"
-#include "exec/trace.h"
-#include "memory/alloc.h"
-#include "verify/mode.h"
+#include "run/run.h"
+#include "api/ask.h"
+#include "run/trace.h"
+#include "base/alloc.h"
+#include "record/mode.h"
 
 #include <omp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #define RW_RECORD_CONTEXT_H
 
 #include "device/device.h"
-#include "exec/cache.h"
+#include "plan/cache.h"
 #include "record/layout.h"
 #include "record/param.h"
 

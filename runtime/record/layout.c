@@ -1,7 +1,7 @@
 /* The table of layouts: open addressing over chunks that never move. See layout.h. */
 #include "record/layout.h"
 
-#include "memory/alloc.h"
+#include "base/alloc.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Parameters and buffers: creation, contents, gradients; and the accessors that serve every kind of tensor. */
 #include "record/param.h"
 
-#include "memory/alloc.h"
+#include "base/alloc.h"
 #include "ops/random/random.h"
 #include "record/tape.h"
 

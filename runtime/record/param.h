@@ -2,7 +2,7 @@
 #ifndef RW_RECORD_PARAM_H
 #define RW_RECORD_PARAM_H
 
-#include "record/graph.h"
+#include "record/node.h"
 
 struct rw_param {
     struct rw_tensor tensor;   /* flags: RW_VALUE_CONTEXT, RW_VALUE_REQUIRES for a parameter */

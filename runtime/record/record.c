@@ -4,8 +4,8 @@
  * Everything that can fail happens before the first array grows in length, so a failed call leaves the tape as it was.
  */
 #include "autodiff/rule.h"
-#include "exec/step.h"
-#include "memory/alloc.h"
+#include "api/ask.h"
+#include "base/alloc.h"
 #include "ops/shape/shape.h"
 #include "record/record.h"
 #include "record/tape.h"

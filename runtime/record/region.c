@@ -1,5 +1,5 @@
 /* Regions and per-value decisions: what the caller says about checkpointing while recording. */
-#include "memory/alloc.h"
+#include "base/alloc.h"
 #include "record/tape.h"
 
 #include <rewind/checkpoint.h>

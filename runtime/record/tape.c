@@ -1,9 +1,9 @@
 /* Tapes: creation, reset, the arrays, inputs, and the leaf that stands for a parameter. Recording is in record.c. */
 #include "record/tape.h"
 
-#include "exec/run.h"
+#include "run/run.h"
 
-#include "memory/alloc.h"
+#include "base/alloc.h"
 
 #include <rewind/ops.h>
 #include <stdio.h>

@@ -8,9 +8,9 @@
 #ifndef RW_RECORD_TAPE_H
 #define RW_RECORD_TAPE_H
 
-#include "exec/plan.h"
+#include "plan/plan.h"
 #include "record/context.h"
-#include "remat/policy.h"
+#include "record/policy.h"
 
 #define RW_VALUE_CHUNK 4096
 

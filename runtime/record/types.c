@@ -1,5 +1,5 @@
 /* Names and sizes of the small value types, and the sentinel for an operand left out. */
-#include "record/graph.h"
+#include "record/node.h"
 
 #include <rewind/ops.h>
 

@@ -11,7 +11,7 @@
  */
 #include "remat/schedule.h"
 
-#include "memory/alloc.h"
+#include "base/alloc.h"
 #include "record/record.h"
 
 #include <string.h>

@@ -7,7 +7,7 @@
 #ifndef RW_REMAT_SCHEDULE_H
 #define RW_REMAT_SCHEDULE_H
 
-#include "exec/plan.h"
+#include "plan/plan.h"
 #include "remat/scope.h"
 
 struct rw_buffer {

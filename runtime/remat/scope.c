@@ -1,7 +1,7 @@
 /* From regions and a policy to scopes, homes and decisions. See scope.h. */
 #include "remat/scope.h"
 
-#include "memory/alloc.h"
+#include "base/alloc.h"
 
 #include <string.h>
 

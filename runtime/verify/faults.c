@@ -2,7 +2,7 @@
 #include "verify/faults.h"
 
 #ifdef RW_FAULTS
-#include "exec/run.h"
+#include "run/run.h"
 #include "record/tape.h"
 
 #include <string.h>

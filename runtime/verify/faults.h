@@ -5,7 +5,7 @@
 #ifndef RW_VERIFY_FAULTS_H
 #define RW_VERIFY_FAULTS_H
 
-#include "exec/plan.h"
+#include "plan/plan.h"
 
 #include <rewind/op.h>
 

@@ -1,9 +1,9 @@
 /* Replays against the digests of what they repeat. See replays.h. */
 #include "verify/replays.h"
 
-#include "memory/alloc.h"
-#include "verify/digest.h"
-#include "verify/mode.h"
+#include "base/alloc.h"
+#include "base/digest.h"
+#include "record/mode.h"
 #include "verify/report.h"
 
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #ifndef RW_VERIFY_REPLAYS_H
 #define RW_VERIFY_REPLAYS_H
 
-#include "exec/run.h"
+#include "run/run.h"
 
 /*
  * Who watches what is queued next of plan: *ret_observer is the plan's own, or NULL when the mode is another. The first

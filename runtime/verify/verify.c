@@ -5,10 +5,10 @@
  */
 #include "verify/verify.h"
 
-#include "exec/run.h"
-#include "exec/step.h"
-#include "memory/alloc.h"
-#include "verify/mode.h"
+#include "run/run.h"
+#include "api/ask.h"
+#include "base/alloc.h"
+#include "record/mode.h"
 #include "verify/report.h"
 
 #include <stdio.h>

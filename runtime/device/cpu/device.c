@@ -2,7 +2,7 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/onednn.h"
 #include "device/device.h"
-#include "memory/alloc.h"
+#include "base/alloc.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Matrix products by oneDNN. See onednn.h. What oneDNN itself allocates, when a primitive is made, is outside our
  * count. */
 #include "device/cpu/onednn.h"
-#include "memory/alloc.h"
+#include "base/alloc.h"
 
 #include <oneapi/dnnl/dnnl.h>
 #include <omp.h>

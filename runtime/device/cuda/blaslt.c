@@ -1,7 +1,7 @@
 /* Pinned matrix products. See blaslt.h. */
 #include "device/cuda/blaslt.h"
 #include "device/cuda/library.h"
-#include "memory/alloc.h"
+#include "base/alloc.h"
 
 #include <cublasLt.h>
 

@@ -6,7 +6,7 @@
 #include "device/cuda/digest.h"
 #include "device/cuda/staging.h"
 #include "device/device.h"
-#include "memory/alloc.h"
+#include "base/alloc.h"
 
 #include <nvtx3/nvToolsExt.h>
 

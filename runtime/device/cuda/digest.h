@@ -3,7 +3,7 @@
 #define RW_DEVICE_CUDA_DIGEST_H
 
 #include "device/cuda/cuda.h"
-#include "verify/digest.h"
+#include "base/digest.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -10,7 +10,7 @@
 #define RW_DEVICE_CUDA_KERNEL_CUH
 
 #include "device/cuda/launch.cuh"
-#include "ops/random/philox.h"
+#include "base/philox.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -2,7 +2,7 @@
 #include "device/cuda/sdpa_graph.h"
 
 #include "device/cuda/library.h"
-#include "memory/alloc.h"
+#include "base/alloc.h"
 
 #include <float.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Staged uploads. See staging.h. */
 #include "device/cuda/staging.h"
 
-#include "memory/alloc.h"
+#include "base/alloc.h"
 
 #include <string.h>
 

@@ -1,0 +1,160 @@
+/*
+ * Sums and the like of columns on CUDA: a block takes columns side by side and adds rows to them. What is added comes
+ * from a source, so that a kernel that makes elements can add them up in the same pass, in the order and with the bits
+ * of a reduction of what it stores. Parts are merged by the second stage (parts.cuh).
+ */
+#ifndef RW_OPS_REDUCE_COLUMNS_CUH
+#define RW_OPS_REDUCE_COLUMNS_CUH
+
+#include "ops/common/parts.cuh"
+
+#include <type_traits>
+
+extern "C" {
+#include "ops/reduce/reduce.h"
+}
+
+namespace {
+
+constexpr int LOADS = 4; /* in flight in a thread */
+
+/* Where item i of the axes begins. */
+__device__ __forceinline__ int64_t start_of(const rw_reduce_axes &a, int64_t i)
+{
+    if (a.rank == 0) return 0;
+    if (a.rank == 1) return i * a.stride[0];
+    int64_t at = 0;
+#pragma unroll 1
+    for (int axis = a.rank - 1; axis >= 0; axis--) {
+        at += i % a.dim[axis] * a.stride[axis];
+        i /= a.dim[axis];
+    }
+    return at;
+}
+
+/* What a kernel takes beside its operands. */
+struct job {
+    rw_reduce_axes groups, rows;
+    int64_t run, chunks, parts, part;
+    double divisor;
+};
+
+/* A result, or the state of a part for the second stage. */
+template <template <typename> class R, typename T>
+__device__ __forceinline__ void put(const job &j, const typename R<wide<T>>::state &s, int64_t part, int64_t o,
+                                    int64_t outputs, void *to)
+{
+    using W = wide<T>;
+    if (j.parts > 1) static_cast<typename R<W>::state *>(to)[part * outputs + o] = s;
+    else static_cast<T *>(to)[o] = narrow<T>(static_cast<W>(static_cast<double>(R<W>::result(s)) / j.divisor));
+}
+
+template <typename T, int N> struct alignas(sizeof(T) * N) bundle { T x[N]; };
+
+/* An element by itself, which needs no words. */
+template <typename T> struct single {
+    T x;
+
+    __device__ __forceinline__ bundle<T, 1> elements() const { return { { x } }; }
+};
+
+template <typename T, int N> using loaded = std::conditional_t<N == 1, single<T>, raw<bundle<T, N>>>;
+
+/* N elements of those before `stop`, the others as R's nothing. A bundle that is not whole, or off its alignment, is
+ * read one by one: what is added to what does not depend on where the operand begins. */
+template <typename R, typename T, int N>
+__device__ __forceinline__ auto load(const T *x, int64_t at, int64_t e, int64_t stop)
+{
+    const bool together = !(reinterpret_cast<uintptr_t>(x + at) % sizeof(bundle<T, N>));
+    const auto element = [=](int i) { return e + i < stop ? x[at + i] : narrow<T>(R::nothing()); };
+    if constexpr (N == 1) return single<T>{ element(0) };
+    else return together && e + N <= stop ? load_raw<bundle<T, N>>(x + at) : gather_raw<bundle<T, N>, T>(element);
+}
+
+/* Elements that lie in memory. */
+template <typename R, typename T, int N> struct stored {
+    using held = loaded<T, N>;
+    static constexpr int ahead = LOADS; /* rows asked for before the first is taken; divides LOADS */
+    static constexpr int blocks = 4;    /* of a multiprocessor, at most */
+    const T *x;
+
+    __device__ __forceinline__ held ask(int64_t at) const
+    {
+        return load<R, T, N>(x, at < 0 ? 0 : at, 0, at < 0 ? 0 : N);
+    }
+
+    __device__ __forceinline__ bundle<T, N> take(const held &v, int64_t) const { return v.elements(); }
+};
+
+/* ---- kept runs: blockDim.x columns, or packs of columns, and blockDim.y rows at a time ---- */
+
+/* Blocks of a multiprocessor: fewer where the states of N columns need the registers, or what makes elements. */
+template <typename State, int N> constexpr int columns_blocks(int most)
+{
+    return sizeof(State) * N > 32 ? 3 : most;
+}
+
+/* S: where elements come from: stored<>, or another that makes them. */
+template <template <typename> class R, typename T, int N, template <typename, typename, int> class S>
+__global__ void __launch_bounds__(RW_REDUCE_CUDA_THREADS,
+                                  columns_blocks<typename R<wide<T>>::state, N>(S<R<wide<T>>, T, N>::blocks))
+    columns_kernel(S<R<wide<T>>, T, N> x, void *to, job j)
+{
+    using W = wide<T>;
+    using state = typename R<W>::state;
+    using source = S<R<W>, T, N>;
+    __shared__ state shared[N][RW_REDUCE_CUDA_THREADS / 2];
+    const int64_t column = (blockIdx.x % j.chunks * blockDim.x + threadIdx.x) * N;
+    const int64_t part = blockIdx.x / j.chunks % j.parts, g = blockIdx.x / j.chunks / j.parts;
+    const int64_t end = j.rows.numel * (part + 1) / j.parts, step = blockDim.y;
+    const int64_t from = start_of(j.groups, g) + column;
+    state s[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) s[i] = R<W>::empty();
+    for (int64_t r = j.rows.numel * part / j.parts + threadIdx.y; r < end && column < j.run; r += step * LOADS) {
+        bundle<T, N> b[LOADS];
+#pragma unroll
+        for (int first = 0; first < LOADS; first += source::ahead) {
+            typename source::held v[source::ahead];
+            int64_t at[source::ahead]; /* of a row that is not there: -1 */
+#pragma unroll
+            for (int l = 0; l < source::ahead; l++) {
+                const int64_t row = r + (first + l) * step;
+                at[l] = row < end ? from + start_of(j.rows, row) : -1;
+                v[l] = x.ask(at[l]);
+            }
+#pragma unroll
+            for (int l = 0; l < source::ahead; l++) b[first + l] = x.take(v[l], at[l]);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            W of_column[LOADS];
+            for (int l = 0; l < LOADS; l++) of_column[l] = widen(b[l].x[i]);
+            R<W>::add(s[i], of_column);
+        }
+    }
+    for (unsigned d = blockDim.y / 2; d > 0; d /= 2) {
+        const unsigned at = threadIdx.y % d * blockDim.x + threadIdx.x;
+        if (threadIdx.y >= d && threadIdx.y < 2 * d)
+            for (int i = 0; i < N; i++) shared[i][at] = s[i];
+        __syncthreads();
+        if (threadIdx.y < d)
+            for (int i = 0; i < N; i++) R<W>::merge(s[i], shared[i][at]);
+        __syncthreads();
+    }
+    if (threadIdx.y || column >= j.run) return;
+    for (int i = 0; i < N; i++) put<R, T>(j, s[i], part, g * j.run + column + i, j.groups.numel * j.run, to);
+}
+
+template <template <typename> class R, typename T, int N, template <typename, typename, int> class S>
+void launch_columns(const rw_kernel *k, const struct rw_reduce_cut &cut, const job &j, const S<R<wide<T>>, T, N> &x,
+                    void *to)
+{
+    const unsigned lanes = static_cast<unsigned>(cut.lanes);
+    RW_LAUNCH((columns_kernel<R, T, N, S>), static_cast<unsigned>(j.groups.numel * j.parts * j.chunks),
+              dim3(lanes, RW_REDUCE_CUDA_THREADS / lanes), 0, k, x, to, j);
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,202 @@
+/*
+ * The one loop of all element-wise kernels: up to three inputs of any strides (0 along a broadcast axis), up to two
+ * dense outputs, one function on vectors. MAP_FUNCTIONS() makes the loop over a block of elements of one op, once per
+ * type, with the function inlined; map_kernel() cuts the tensor into blocks and shares them out. Writes over an input
+ * are safe: each vector is loaded whole before it is stored.
+ */
+#ifndef RW_OPS_COMMON_MAP_H
+#define RW_OPS_COMMON_MAP_H
+
+#include "ops/common/axes.h"
+#include "ops/common/util.h"
+#include "ops/common/vec_native.h"
+
+#define MAP_INPUTS RW_AXES_INPUTS
+#define MAP_OUTPUTS 2
+
+/* Elements of a block: enough to hide the cost of handing it out, few enough to balance threads. */
+#define MAP_BLOCK 16384
+
+/* Operands are counted by constants: their loops are unrolled, so that vectors stay in registers. */
+#define MAP_UNROLL _Pragma("GCC unroll 3")
+
+typedef void (*map_nf)(const nf *x, nf *y, double a);
+typedef void (*map_nd)(const nd *x, nd *y, double a);
+
+/* A kernel's work, cut into blocks: pieces of a long innermost axis, or several rows of a short one. */
+struct map_job {
+    const rw_kernel *k;
+    struct rw_axes m;
+    double a;
+    int64_t inner, rows;
+    int64_t cuts;  /* blocks of a row, or 1 */
+    int64_t group; /* rows of a block, or 1 */
+};
+
+typedef void (*map_block)(const struct map_job *job, int64_t block);
+
+VEC_INLINE nf map_load_f(const void *p, rw_dtype dtype, int64_t at, int64_t stride, int64_t n)
+{
+    if (stride == 1) return n == NF_LANES ? nf_get(p, dtype, at) : nf_get_some(p, dtype, at, n);
+    if (stride == 0) return nf_all(f_get(p, dtype, at));
+    nf x = { 0 };
+    for (int64_t i = 0; i < n; i++) x[i] = f_get(p, dtype, at + i * stride);
+    return x;
+}
+
+VEC_INLINE nd map_load_d(const double *p, int64_t at, int64_t stride, int64_t n)
+{
+    if (stride == 1 && n == ND_LANES) return *(const nd *)(p + at);
+    if (stride == 0) return nd_all(p[at]);
+    nd x = { 0 };
+    for (int64_t i = 0; i < n; i++) x[i] = p[at + i * stride];
+    return x;
+}
+
+/* n <= NF_LANES elements: element i.. of the row whose inputs begin at at[] and whose outputs begin at `to`. */
+VEC_INLINE void map_step_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
+                           const int64_t *stride, int64_t to, int64_t i, int64_t n, map_nf f, double a)
+{
+    nf x[MAP_INPUTS], y[MAP_OUTPUTS];
+    MAP_UNROLL
+    for (int j = 0; j < n_in; j++) x[j] = map_load_f(k->in[j].data, dtype, at[j] + i * stride[j], stride[j], n);
+    f(x, y, a);
+    MAP_UNROLL
+    for (int j = 0; j < n_out; j++) {
+        if (n == NF_LANES) nf_put(k->out[j].data, dtype, to + i, y[j]);
+        else nf_put_some(k->out[j].data, dtype, to + i, n, y[j]);
+    }
+}
+
+VEC_INLINE void map_row_f(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
+                          const int64_t *stride, int64_t to, int64_t n, map_nf f, double a)
+{
+    int64_t i = 0;
+    for (; i + NF_LANES <= n; i += NF_LANES) map_step_f(k, dtype, n_in, n_out, at, stride, to, i, NF_LANES, f, a);
+    if (i < n) map_step_f(k, dtype, n_in, n_out, at, stride, to, i, n - i, f, a);
+}
+
+VEC_INLINE void map_row_d(const rw_kernel *k, int n_in, int n_out, const int64_t *at, const int64_t *stride, int64_t to,
+                          int64_t n, map_nd f, double a)
+{
+    for (int64_t i = 0; i < n; i += ND_LANES) {
+        const int64_t some = n - i < ND_LANES ? n - i : ND_LANES;
+        nd x[MAP_INPUTS], y[MAP_OUTPUTS];
+        MAP_UNROLL
+        for (int j = 0; j < n_in; j++) x[j] = map_load_d(k->in[j].data, at[j] + i * stride[j], stride[j], some);
+        f(x, y, a);
+        MAP_UNROLL
+        for (int j = 0; j < n_out; j++) {
+            double *const p = (double *)k->out[j].data + to + i;
+            if (some == ND_LANES) *(nd *)p = y[j];
+            else for (int64_t l = 0; l < some; l++) p[l] = y[j][l];
+        }
+    }
+}
+
+/* A row whose inputs lie densely or stand still, as nearly all do, gets a loop without strides. */
+VEC_INLINE void map_row(const rw_kernel *k, rw_dtype dtype, int n_in, int n_out, const int64_t *at,
+                        const int64_t *stride, int64_t to, int64_t n, map_nf f, map_nd d, double a)
+{
+    static const int64_t dense[MAP_INPUTS] = { 1, 1, 1 };
+    bool all = true;
+    for (int j = 0; j < n_in; j++) all &= stride[j] == 1;
+    if (dtype == RW_F64) map_row_d(k, n_in, n_out, at, stride, to, n, d, a);
+    else if (all) map_row_f(k, dtype, n_in, n_out, at, dense, to, n, f, a);
+    else map_row_f(k, dtype, n_in, n_out, at, stride, to, n, f, a);
+}
+
+/* at[j]: where row `row` of input j begins; index: its place along the outer axes. */
+static __attribute__((noinline, unused)) void map_seek(const struct rw_axes *m, int n_in, int64_t row, int64_t *at,
+                                                       int64_t *index)
+{
+    for (int j = 0; j < n_in; j++) at[j] = 0;
+    for (int axis = m->rank - 2; axis >= 0; axis--) {
+        index[axis] = row % m->dim[axis];
+        row /= m->dim[axis];
+        for (int j = 0; j < n_in; j++) at[j] += index[axis] * m->stride[j][axis];
+    }
+}
+
+static __attribute__((noinline, unused)) void map_next(const struct rw_axes *m, int n_in, int64_t *at, int64_t *index)
+{
+    for (int axis = m->rank - 2; axis >= 0; axis--) {
+        for (int j = 0; j < n_in; j++) at[j] += m->stride[j][axis];
+        if (++index[axis] < m->dim[axis]) return;
+        for (int j = 0; j < n_in; j++) at[j] -= index[axis] * m->stride[j][axis];
+        index[axis] = 0;
+    }
+}
+
+VEC_INLINE void map_one_block(const struct map_job *job, int64_t block, rw_dtype dtype, int n_in, int n_out, map_nf f,
+                              map_nd d)
+{
+    int64_t at[MAP_INPUTS], stride[MAP_INPUTS], index[RW_MAX_RANK];
+    const int64_t first = block / job->cuts * job->group, begin = block % job->cuts * MAP_BLOCK;
+    const int64_t last = first + job->group < job->rows ? first + job->group : job->rows;
+    const int64_t rest = job->inner - begin, n = job->cuts > 1 && rest > MAP_BLOCK ? MAP_BLOCK : rest;
+    map_seek(&job->m, n_in, first, at, index);
+    for (int j = 0; j < n_in; j++) {
+        stride[j] = job->m.stride[j][job->m.rank - 1];
+        at[j] += begin * stride[j];
+    }
+    for (int64_t row = first; row < last; row++) {
+        map_row(job->k, dtype, n_in, n_out, at, stride, row * job->inner + begin, n, f, d, job->a);
+        map_next(&job->m, n_in, at, index);
+    }
+}
+
+/* The block loops of an op, as the argument `blocks` of map_kernel(). */
+#define MAP_FUNCTIONS(name, n_in, n_out, f, d)                                    \
+    static void name##_f32(const struct map_job *job, int64_t block)              \
+    {                                                                             \
+        map_one_block(job, block, RW_F32, n_in, n_out, f, d);                     \
+    }                                                                             \
+    static void name##_f16(const struct map_job *job, int64_t block)              \
+    {                                                                             \
+        map_one_block(job, block, RW_F16, n_in, n_out, f, d);                     \
+    }                                                                             \
+    static void name##_bf16(const struct map_job *job, int64_t block)             \
+    {                                                                             \
+        map_one_block(job, block, RW_BF16, n_in, n_out, f, d);                    \
+    }                                                                             \
+    static void name##_f64(const struct map_job *job, int64_t block)              \
+    {                                                                             \
+        map_one_block(job, block, RW_F64, n_in, n_out, f, d);                     \
+    }                                                                             \
+    static const map_block name##_blocks[RW_DTYPE_COUNT] = { [RW_F32] = name##_f32, \
+                                                             [RW_BF16] = name##_bf16, \
+                                                             [RW_F16] = name##_f16, \
+                                                             [RW_F64] = name##_f64 };
+
+static inline int64_t map_cut(const rw_kernel *k, int n_in, struct map_job *job)
+{
+    const int64_t numel = k->out[0].layout->numel;
+    job->k = k;
+    rw_axes_join(k, n_in, &job->m);
+    job->inner = job->m.dim[job->m.rank - 1];
+    job->rows = numel / job->inner;
+    job->cuts = (job->inner + MAP_BLOCK - 1) / MAP_BLOCK;
+    job->group = job->cuts > 1 ? 1 : MAP_BLOCK / job->inner;
+    return job->cuts > 1 ? job->rows * job->cuts : (job->rows + job->group - 1) / job->group;
+}
+
+/* The kernel body. */
+static inline rw_status map_kernel(const rw_kernel *k, int n_in, const map_block *blocks, double a)
+{
+    const int64_t numel = k->out[0].layout->numel;
+    const map_block run = blocks[k->out[0].dtype];
+    if (!run) return RW_ERR_UNSUPPORTED;
+    if (!numel) return RW_OK;
+    struct map_job job = { .a = a };
+    const int64_t n = map_cut(k, n_in, &job);
+    if (numel < RW_PARALLEL_FROM || k->threads < 2) {
+        for (int64_t i = 0; i < n; i++) run(&job, i);
+        return RW_OK;
+    }
+#pragma omp parallel for num_threads(k->threads) schedule(static)
+    for (int64_t i = 0; i < n; i++) run(&job, i);
+    return RW_OK;
+}
+
+#endif

@@ -1,0 +1,111 @@
+/* Shared checks. See util.h. */
+#include "ops/common/util.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static void shape_text(char *text, size_t size, rw_shape s)
+{
+    size_t n = (size_t)snprintf(text, size, "[");
+    for (int i = 0; i < s.rank && n < size; i++)
+        n += (size_t)snprintf(text + n, size - n, "%s%lld", i ? ", " : "", (long long)s.dim[i]);
+    if (n < size) snprintf(text + n, size - n, "]");
+}
+
+rw_status rw_broadcast(rw_op_call *call, rw_shape a, rw_shape b, rw_shape *ret)
+{
+    rw_shape out = { .rank = a.rank > b.rank ? a.rank : b.rank };
+    for (int i = 0; i < out.rank; i++) {
+        const int ia = a.rank - 1 - i, ib = b.rank - 1 - i;
+        const int64_t da = ia < 0 ? 1 : a.dim[ia], db = ib < 0 ? 1 : b.dim[ib];
+        if (da != db && da != 1 && db != 1) {
+            char ta[160], tb[160];
+            shape_text(ta, sizeof ta, a);
+            shape_text(tb, sizeof tb, b);
+            return rw_op_error(call, RW_ERR_SHAPE,
+                               "shapes %s and %s do not broadcast: extents %lld and %lld at axis %d from the end", ta,
+                               tb, (long long)da, (long long)db, i + 1);
+        }
+        out.dim[out.rank - 1 - i] = da == 1 ? db : da;
+    }
+    *ret = out;
+    return RW_OK;
+}
+
+rw_status rw_axis(rw_op_call *call, int axis, int rank, int *ret)
+{
+    const int a = axis < 0 ? axis + rank : axis;
+    if (a < 0 || a >= rank) return rw_op_error(call, RW_ERR_SHAPE, "axis %d of a tensor of rank %d", axis, rank);
+    *ret = a;
+    return RW_OK;
+}
+
+uint32_t rw_axes_(int n, ...)
+{
+    uint32_t set = 0;
+    va_list args;
+    va_start(args, n);
+    for (int i = 0; i < n; i++) {
+        const int axis = va_arg(args, int);
+        if (axis >= 0 && axis < RW_MAX_RANK) set |= 1u << axis;
+        else if (axis < 0 && axis >= -RW_MAX_RANK) set |= 1u << (7 - axis);
+        else set |= 1u << 16; /* out of any range: refused when it is used */
+    }
+    va_end(args);
+    return set;
+}
+
+rw_status rw_axes_mask(rw_op_call *call, uint32_t axes, int rank, uint32_t *ret_mask)
+{
+    uint32_t mask = 0;
+    if (axes == RW_ALL_AXES) {
+        *ret_mask = (1u << rank) - 1;
+        return RW_OK;
+    }
+    if (axes >> 16) return rw_op_error(call, RW_ERR_SHAPE, "an axis outside -8..7");
+    for (int i = 0; i < 16; i++) {
+        if (!(axes >> i & 1)) continue;
+        int axis = 0;
+        RW_CHECK(rw_axis(call, i < 8 ? i : 7 - i, rank, &axis));
+        if (mask >> axis & 1) return rw_op_error(call, RW_ERR_SHAPE, "axis %d is named twice", axis);
+        mask |= 1u << axis;
+    }
+    *ret_mask = mask;
+    return RW_OK;
+}
+
+rw_status rw_want_float(rw_op_call *call, int input)
+{
+    if (rw_dtype_is_float(call->in[input].dtype)) return RW_OK;
+    return rw_op_error(call, RW_ERR_DTYPE, "input %d is of type %s; a floating-point type is needed", input,
+                       rw_dtype_name(call->in[input].dtype));
+}
+
+rw_status rw_want_same_dtype(rw_op_call *call, int a, int b)
+{
+    if (call->in[a].dtype == call->in[b].dtype) return RW_OK;
+    return rw_op_error(call, RW_ERR_DTYPE, "types %s and %s differ; rw_cast() converts",
+                       rw_dtype_name(call->in[a].dtype), rw_dtype_name(call->in[b].dtype));
+}
+
+rw_status rw_want_dtype(rw_op_call *call, int input, rw_dtype dtype)
+{
+    if (call->in[input].dtype == dtype) return RW_OK;
+    return rw_op_error(call, RW_ERR_DTYPE, "input %d is of type %s; %s is needed", input,
+                       rw_dtype_name(call->in[input].dtype), rw_dtype_name(dtype));
+}
+
+double rw_cost_bytes(const rw_op_call *call)
+{
+    double bytes = 0;
+    for (int i = 0; i < call->n_inputs; i++)
+        bytes += (double)call->in[i].layout->numel * (double)rw_dtype_size(call->in[i].dtype);
+    for (int i = 0; i < call->n_outputs; i++)
+        bytes += (double)call->out[i].layout->numel * (double)rw_dtype_size(call->out[i].dtype);
+    return bytes;
+}
+
+rw_op_cost rw_cost_pointwise(const rw_op_call *call, double flops_per_element)
+{
+    return (rw_op_cost){ flops_per_element * (double)call->out[0].layout->numel, rw_cost_bytes(call) };
+}

@@ -1,0 +1,39 @@
+/* What the ops' checks share: broadcasting, axes, types; and the threshold below which kernels stay serial. */
+#ifndef RW_OPS_COMMON_UTIL_H
+#define RW_OPS_COMMON_UTIL_H
+
+#include <rewind/ops.h>
+#include <rewind/op.h>
+
+/* Below this many elements a parallel region costs more than it saves. */
+#define RW_PARALLEL_FROM 32768
+
+#define RW_CHECK(expr)                          \
+    do {                                        \
+        const rw_status status_ = (expr);       \
+        if (status_) return status_;            \
+    } while (0)
+
+/* NumPy broadcasting of two shapes; the message gives both. */
+rw_status rw_broadcast(rw_op_call *call, rw_shape a, rw_shape b, rw_shape *ret);
+
+/* axis from the end when negative; an error when out of range. */
+rw_status rw_axis(rw_op_call *call, int axis, int rank, int *ret);
+
+/* A set made by RW_AXES() as a bit mask over the axes of a rank. */
+rw_status rw_axes_mask(rw_op_call *call, uint32_t axes, int rank, uint32_t *ret_mask);
+
+rw_status rw_want_float(rw_op_call *call, int input);
+rw_status rw_want_same_dtype(rw_op_call *call, int a, int b);
+rw_status rw_want_dtype(rw_op_call *call, int input, rw_dtype dtype);
+
+static inline rw_shape rw_in_shape(const rw_op_call *call, int i)
+{
+    return rw_layout_shape(call->in[i].layout);
+}
+
+/* Costs of element-wise ops. */
+rw_op_cost rw_cost_pointwise(const rw_op_call *call, double flops_per_element);
+double rw_cost_bytes(const rw_op_call *call);
+
+#endif

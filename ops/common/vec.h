@@ -1,0 +1,342 @@
+/*
+ * One virtual vector for every instruction set: 64 bytes, 16 float lanes or 8 double lanes. GCC lowers it to one
+ * AVX-512, two AVX2 or four SSE registers. Because the number of lanes is fixed, a sum over lanes has the same order
+ * everywhere.
+ *
+ * Vector functions are SLEEF's (https://sleef.org), within 1 ulp; elsewhere than on x86-64, SLEEF's scalar ones.
+ */
+#ifndef RW_OPS_COMMON_VEC_H
+#define RW_OPS_COMMON_VEC_H
+
+#include <rewind/op.h>
+
+#include <math.h>
+#include <sleef.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define VF_LANES 16
+#define VD_LANES 8
+
+typedef float vf __attribute__((vector_size(64), aligned(4), may_alias));
+typedef double vd __attribute__((vector_size(64), aligned(8), may_alias));
+typedef int32_t vi __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t vu __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int64_t vl __attribute__((vector_size(64), aligned(8), may_alias));
+typedef uint16_t vh __attribute__((vector_size(32), aligned(2), may_alias));
+
+#define VEC_INLINE static inline __attribute__((always_inline, unused))
+
+VEC_INLINE vf vf_all(float x)
+{
+    return (vf){ x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x };
+}
+
+VEC_INLINE vd vd_all(double x)
+{
+    return (vd){ x, x, x, x, x, x, x, x };
+}
+
+/* bfloat16: the upper half of a float, rounded to nearest even; a NaN stays a NaN. */
+VEC_INLINE float bf16_to_f32(uint16_t h)
+{
+    const uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+VEC_INLINE uint16_t f32_to_bf16(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if (f != f) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* binary16, rounded to nearest even. */
+VEC_INLINE float f16_to_f32(uint16_t h)
+{
+    _Float16 x;
+    memcpy(&x, &h, sizeof x);
+    return (float)x;
+}
+
+VEC_INLINE uint16_t f32_to_f16(float f)
+{
+    const _Float16 x = (_Float16)f;
+    uint16_t h;
+    memcpy(&h, &x, sizeof h);
+    return h;
+}
+
+/* The types of 16 bits, which are computed in float32. dtype is a constant after inlining, here and below. */
+VEC_INLINE bool is_half(rw_dtype dtype)
+{
+    return dtype == RW_BF16 || dtype == RW_F16;
+}
+
+VEC_INLINE float half_to_f32(uint16_t h, rw_dtype dtype)
+{
+    return dtype == RW_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+}
+
+VEC_INLINE uint16_t f32_to_half(float f, rw_dtype dtype)
+{
+    return dtype == RW_F16 ? f32_to_f16(f) : f32_to_bf16(f);
+}
+
+/* Bytes of an element of a type that is computed in float32. */
+VEC_INLINE size_t float_size(rw_dtype dtype)
+{
+    return is_half(dtype) ? 2 : 4;
+}
+
+VEC_INLINE vf vf_load(const float *p)
+{
+    return *(const vf *)p;
+}
+
+VEC_INLINE void vf_store(float *p, vf x)
+{
+    *(vf *)p = x;
+}
+
+VEC_INLINE vd vd_load(const double *p)
+{
+    return *(const vd *)p;
+}
+
+VEC_INLINE void vd_store(double *p, vd x)
+{
+    *(vd *)p = x;
+}
+
+VEC_INLINE vf vf_load_bf16(const uint16_t *p)
+{
+    const vu bits = __builtin_convertvector(*(const vh *)p, vu) << 16;
+    return (vf)bits;
+}
+
+VEC_INLINE void vf_store_bf16(uint16_t *p, vf x)
+{
+    const vu bits = (vu)x;
+    const vu nan = (vu)(x != x);
+    const vu rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    const vu quiet = bits >> 16 | 0x40u;
+    *(vh *)p = __builtin_convertvector((rounded & ~nan) | (quiet & nan), vh);
+}
+
+VEC_INLINE vf vf_load_f16(const uint16_t *p)
+{
+#if defined(RW_ISA_IS_V4)
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#elif defined(RW_ISA_IS_V3)
+    union { vf v; __m256 h[2]; } x;
+    x.h[0] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+    x.h[1] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)));
+    return x.v;
+#else
+    float l[VF_LANES];
+    for (int i = 0; i < VF_LANES; i++) l[i] = f16_to_f32(p[i]);
+    return vf_load(l);
+#endif
+}
+
+VEC_INLINE void vf_store_f16(uint16_t *p, vf x)
+{
+#if defined(RW_ISA_IS_V4)
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif defined(RW_ISA_IS_V3)
+    union { vf v; __m256 h[2]; } u = { x };
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(u.h[0], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(u.h[1], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+    for (int i = 0; i < VF_LANES; i++) p[i] = f32_to_f16(x[i]);
+#endif
+}
+
+VEC_INLINE vf vf_load_half(const uint16_t *p, rw_dtype dtype)
+{
+    return dtype == RW_F16 ? vf_load_f16(p) : vf_load_bf16(p);
+}
+
+VEC_INLINE void vf_store_half(uint16_t *p, rw_dtype dtype, vf x)
+{
+    if (dtype == RW_F16) vf_store_f16(p, x);
+    else vf_store_bf16(p, x);
+}
+
+/* Where lanes of a mask (all ones or all zeros) are set: a, else b. */
+VEC_INLINE vf vf_select(vi mask, vf a, vf b)
+{
+    return (vf)(((vi)a & mask) | ((vi)b & ~mask));
+}
+
+VEC_INLINE vd vd_select(vl mask, vd a, vd b)
+{
+    return (vd)(((vl)a & mask) | ((vl)b & ~mask));
+}
+
+VEC_INLINE vf vf_max(vf a, vf b)
+{
+    return vf_select((vi)(a > b), a, b);
+}
+
+/* a * b + c with one rounding where the machine has it. */
+VEC_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+#if defined(RW_ISA_IS_V4)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(RW_ISA_IS_V3)
+    union { vf v; __m256 h[2]; } x = { a }, y = { b }, z = { c };
+    z.h[0] = _mm256_fmadd_ps(x.h[0], y.h[0], z.h[0]);
+    z.h[1] = _mm256_fmadd_ps(x.h[1], y.h[1], z.h[1]);
+    return z.v;
+#else
+    return a * b + c;
+#endif
+}
+
+/* Sum and maximum over lanes as a fixed tree: halves, quarters, ... */
+VEC_INLINE float vf_sum(vf x)
+{
+    float l[VF_LANES];
+    memcpy(l, &x, sizeof l);
+    for (int n = VF_LANES / 2; n; n /= 2)
+        for (int i = 0; i < n; i++) l[i] += l[i + n];
+    return l[0];
+}
+
+VEC_INLINE double vd_sum(vd x)
+{
+    double l[VD_LANES];
+    memcpy(l, &x, sizeof l);
+    for (int n = VD_LANES / 2; n; n /= 2)
+        for (int i = 0; i < n; i++) l[i] += l[i + n];
+    return l[0];
+}
+
+VEC_INLINE float vf_max_lane(vf x)
+{
+    float l[VF_LANES];
+    memcpy(l, &x, sizeof l);
+    float m = l[0];
+    for (int i = 1; i < VF_LANES; i++) m = l[i] > m ? l[i] : m;
+    return m;
+}
+
+#if defined(RW_ISA_IS_V4)
+#define VEC_FUNCTION(name)                                       \
+    VEC_INLINE vf vf_##name(vf x)                                \
+    {                                                            \
+        return (vf)Sleef_##name##f16_u10((__m512)x);             \
+    }                                                            \
+    VEC_INLINE vd vd_##name(vd x)                                \
+    {                                                            \
+        return (vd)Sleef_##name##d8_u10((__m512d)x);             \
+    }
+#elif defined(RW_ISA_IS_V3)
+#define VEC_FUNCTION(name)                                       \
+    VEC_INLINE vf vf_##name(vf x)                                \
+    {                                                            \
+        union { vf v; __m256 h[2]; } u = { x };                  \
+        u.h[0] = Sleef_##name##f8_u10(u.h[0]);                   \
+        u.h[1] = Sleef_##name##f8_u10(u.h[1]);                   \
+        return u.v;                                              \
+    }                                                            \
+    VEC_INLINE vd vd_##name(vd x)                                \
+    {                                                            \
+        union { vd v; __m256d h[2]; } u = { x };                 \
+        u.h[0] = Sleef_##name##d4_u10(u.h[0]);                   \
+        u.h[1] = Sleef_##name##d4_u10(u.h[1]);                   \
+        return u.v;                                              \
+    }
+#elif defined(__x86_64__)
+#define VEC_FUNCTION(name)                                       \
+    VEC_INLINE vf vf_##name(vf x)                                \
+    {                                                            \
+        union { vf v; __m128 q[4]; } u = { x };                  \
+        for (int i = 0; i < 4; i++) u.q[i] = Sleef_##name##f4_u10(u.q[i]); \
+        return u.v;                                              \
+    }                                                            \
+    VEC_INLINE vd vd_##name(vd x)                                \
+    {                                                            \
+        union { vd v; __m128d q[4]; } u = { x };                 \
+        for (int i = 0; i < 4; i++) u.q[i] = Sleef_##name##d2_u10(u.q[i]); \
+        return u.v;                                              \
+    }
+#else
+#define VEC_FUNCTION(name)                                       \
+    VEC_INLINE vf vf_##name(vf x)                                \
+    {                                                            \
+        for (int i = 0; i < VF_LANES; i++) x[i] = Sleef_##name##f_u10(x[i]); \
+        return x;                                                \
+    }                                                            \
+    VEC_INLINE vd vd_##name(vd x)                                \
+    {                                                            \
+        for (int i = 0; i < VD_LANES; i++) x[i] = Sleef_##name##_u10(x[i]); \
+        return x;                                                \
+    }
+#endif
+
+VEC_FUNCTION(exp)
+VEC_FUNCTION(log)
+VEC_FUNCTION(tanh)
+VEC_FUNCTION(erf)
+
+VEC_INLINE vf vf_sqrt(vf x)
+{
+    for (int i = 0; i < VF_LANES; i++) x[i] = __builtin_sqrtf(x[i]);
+    return x;
+}
+
+VEC_INLINE vd vd_sqrt(vd x)
+{
+    for (int i = 0; i < VD_LANES; i++) x[i] = __builtin_sqrt(x[i]);
+    return x;
+}
+
+/* Elements [0, n) of a float-like array, n <= 16; missing lanes are `fill`. */
+VEC_INLINE vf vf_load_some(const void *p, rw_dtype dtype, int64_t n, float fill)
+{
+    float l[VF_LANES];
+    for (int i = 0; i < VF_LANES; i++)
+        l[i] = i >= n ? fill : is_half(dtype) ? half_to_f32(((const uint16_t *)p)[i], dtype) : ((const float *)p)[i];
+    return vf_load(l);
+}
+
+VEC_INLINE void vf_store_some(void *p, rw_dtype dtype, int64_t n, vf x)
+{
+    for (int i = 0; i < n; i++) {
+        if (is_half(dtype)) ((uint16_t *)p)[i] = f32_to_half(x[i], dtype);
+        else ((float *)p)[i] = x[i];
+    }
+}
+
+/* Element i.. of an array of RW_F32 or a type of 16 bits. */
+VEC_INLINE vf vf_get(const void *p, rw_dtype dtype, int64_t i)
+{
+    return is_half(dtype) ? vf_load_half((const uint16_t *)p + i, dtype) : vf_load((const float *)p + i);
+}
+
+VEC_INLINE void vf_put(void *p, rw_dtype dtype, int64_t i, vf x)
+{
+    if (is_half(dtype)) vf_store_half((uint16_t *)p + i, dtype, x);
+    else vf_store((float *)p + i, x);
+}
+
+VEC_INLINE float f_get(const void *p, rw_dtype dtype, int64_t i)
+{
+    return is_half(dtype) ? half_to_f32(((const uint16_t *)p)[i], dtype) : ((const float *)p)[i];
+}
+
+VEC_INLINE void f_put(void *p, rw_dtype dtype, int64_t i, float x)
+{
+    if (is_half(dtype)) ((uint16_t *)p)[i] = f32_to_half(x, dtype);
+    else ((float *)p)[i] = x;
+}
+
+#endif

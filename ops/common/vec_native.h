@@ -1,0 +1,236 @@
+/*
+ * The widest vector that the instruction set has, for kernels in which an element never meets its neighbours: the
+ * number of lanes cannot be seen in their results. Reductions take the fixed vector of vec.h instead; the compiler
+ * keeps that one in memory where registers are narrower.
+ */
+#ifndef RW_OPS_COMMON_VEC_NATIVE_H
+#define RW_OPS_COMMON_VEC_NATIVE_H
+
+#include "ops/common/vec.h"
+
+#if defined(RW_ISA_IS_V4)
+#define NATIVE_BYTES 64
+typedef __m512 native_ps;
+typedef __m512d native_pd;
+#define NATIVE_PS(name) Sleef_##name##f16_u10
+#define NATIVE_PD(name) Sleef_##name##d8_u10
+#define NATIVE_SQRT_PS _mm512_sqrt_ps
+#define NATIVE_SQRT_PD _mm512_sqrt_pd
+#elif defined(RW_ISA_IS_V3)
+#define NATIVE_BYTES 32
+typedef __m256 native_ps;
+typedef __m256d native_pd;
+#define NATIVE_PS(name) Sleef_##name##f8_u10
+#define NATIVE_PD(name) Sleef_##name##d4_u10
+#define NATIVE_SQRT_PS _mm256_sqrt_ps
+#define NATIVE_SQRT_PD _mm256_sqrt_pd
+#else
+#define NATIVE_BYTES 16
+#if defined(__x86_64__)
+typedef __m128 native_ps;
+typedef __m128d native_pd;
+#define NATIVE_PS(name) Sleef_##name##f4_u10
+#define NATIVE_PD(name) Sleef_##name##d2_u10
+#define NATIVE_SQRT_PS _mm_sqrt_ps
+#define NATIVE_SQRT_PD _mm_sqrt_pd
+#endif
+#endif
+
+#define NF_LANES (NATIVE_BYTES / 4)
+#define ND_LANES (NATIVE_BYTES / 8)
+
+typedef float nf __attribute__((vector_size(NATIVE_BYTES), aligned(4), may_alias));
+typedef double nd __attribute__((vector_size(NATIVE_BYTES), aligned(8), may_alias));
+typedef int32_t ni __attribute__((vector_size(NATIVE_BYTES), aligned(4), may_alias));
+typedef uint32_t nu __attribute__((vector_size(NATIVE_BYTES), aligned(4), may_alias));
+typedef int64_t nl __attribute__((vector_size(NATIVE_BYTES), aligned(8), may_alias));
+typedef uint16_t nh __attribute__((vector_size(NATIVE_BYTES / 2), aligned(2), may_alias));
+
+VEC_INLINE nf nf_all(float x)
+{
+    return x - (nf){ 0 };
+}
+
+VEC_INLINE nd nd_all(double x)
+{
+    return x - (nd){ 0 };
+}
+
+VEC_INLINE nf nf_select(ni mask, nf a, nf b)
+{
+    return (nf)(((ni)a & mask) | ((ni)b & ~mask));
+}
+
+VEC_INLINE nd nd_select(nl mask, nd a, nd b)
+{
+    return (nd)(((nl)a & mask) | ((nl)b & ~mask));
+}
+
+VEC_INLINE nf nf_of_bf16(nh h)
+{
+    return (nf)(__builtin_convertvector(h, nu) << 16);
+}
+
+/* Rounded to nearest even; a NaN stays a NaN. */
+VEC_INLINE nh nf_to_bf16(nf x)
+{
+    const nu bits = (nu)x;
+    const nu nan = (nu)(x != x);
+    const nu rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    const nu half = (rounded & ~nan) | ((bits >> 16 | 0x40u) & nan);
+#if defined(RW_ISA_IS_V3)
+    const __m256i packed = _mm256_packus_epi32((__m256i)half, (__m256i)half);
+    return (nh)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+#else
+    return __builtin_convertvector(half, nh);
+#endif
+}
+
+VEC_INLINE nf nf_of_f16(nh h)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nf)_mm512_cvtph_ps((__m256i)h);
+#elif defined(RW_ISA_IS_V3)
+    return (nf)_mm256_cvtph_ps((__m128i)h);
+#else
+    nf x;
+    for (int i = 0; i < NF_LANES; i++) x[i] = f16_to_f32(h[i]);
+    return x;
+#endif
+}
+
+VEC_INLINE nh nf_to_f16(nf x)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nh)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(RW_ISA_IS_V3)
+    return (nh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    nh h;
+    for (int i = 0; i < NF_LANES; i++) h[i] = f32_to_f16(x[i]);
+    return h;
+#endif
+}
+
+VEC_INLINE nf nf_of_half(nh h, rw_dtype dtype)
+{
+    return dtype == RW_F16 ? nf_of_f16(h) : nf_of_bf16(h);
+}
+
+VEC_INLINE nh nf_to_half(nf x, rw_dtype dtype)
+{
+    return dtype == RW_F16 ? nf_to_f16(x) : nf_to_bf16(x);
+}
+
+/* Elements i.. of an array of RW_F32 or a type of 16 bits. dtype is a constant after inlining. */
+VEC_INLINE nf nf_get(const void *p, rw_dtype dtype, int64_t i)
+{
+    return is_half(dtype) ? nf_of_half(*(const nh *)((const uint16_t *)p + i), dtype)
+                          : *(const nf *)((const float *)p + i);
+}
+
+VEC_INLINE void nf_put(void *p, rw_dtype dtype, int64_t i, nf x)
+{
+    if (is_half(dtype)) *(nh *)((uint16_t *)p + i) = nf_to_half(x, dtype);
+    else *(nf *)((float *)p + i) = x;
+}
+
+/* The first n < NF_LANES of them; the lanes after them are 0. */
+VEC_INLINE nf nf_get_some(const void *p, rw_dtype dtype, int64_t i, int64_t n)
+{
+#if defined(RW_ISA_IS_V4)
+    const __mmask16 mask = (__mmask16)((1u << n) - 1);
+    if (is_half(dtype)) return nf_of_half((nh)_mm256_maskz_loadu_epi16(mask, (const uint16_t *)p + i), dtype);
+    return (nf)_mm512_maskz_loadu_ps(mask, (const float *)p + i);
+#else
+    nf x = { 0 };
+    for (int64_t l = 0; l < n; l++) x[l] = f_get(p, dtype, i + l);
+    return x;
+#endif
+}
+
+VEC_INLINE void nf_put_some(void *p, rw_dtype dtype, int64_t i, int64_t n, nf x)
+{
+#if defined(RW_ISA_IS_V4)
+    const __mmask16 mask = (__mmask16)((1u << n) - 1);
+    if (is_half(dtype)) _mm256_mask_storeu_epi16((uint16_t *)p + i, mask, (__m256i)nf_to_half(x, dtype));
+    else _mm512_mask_storeu_ps((float *)p + i, mask, (__m512)x);
+#else
+    for (int64_t l = 0; l < n; l++) f_put(p, dtype, i + l, x[l]);
+#endif
+}
+
+#if defined(__x86_64__)
+#define NATIVE_FUNCTION(name)                                    \
+    VEC_INLINE nf nf_##name(nf x)                                \
+    {                                                            \
+        return (nf)NATIVE_PS(name)((native_ps)x);                \
+    }                                                            \
+    VEC_INLINE nd nd_##name(nd x)                                \
+    {                                                            \
+        return (nd)NATIVE_PD(name)((native_pd)x);                \
+    }
+
+VEC_INLINE nf nf_sqrt(nf x)
+{
+    return (nf)NATIVE_SQRT_PS((native_ps)x);
+}
+
+VEC_INLINE nd nd_sqrt(nd x)
+{
+    return (nd)NATIVE_SQRT_PD((native_pd)x);
+}
+
+VEC_INLINE nf nf_pow(nf x, nf y)
+{
+    return (nf)NATIVE_PS(pow)((native_ps)x, (native_ps)y);
+}
+
+VEC_INLINE nd nd_pow(nd x, nd y)
+{
+    return (nd)NATIVE_PD(pow)((native_pd)x, (native_pd)y);
+}
+#else
+#define NATIVE_FUNCTION(name)                                    \
+    VEC_INLINE nf nf_##name(nf x)                                \
+    {                                                            \
+        for (int i = 0; i < NF_LANES; i++) x[i] = Sleef_##name##f_u10(x[i]); \
+        return x;                                                \
+    }                                                            \
+    VEC_INLINE nd nd_##name(nd x)                                \
+    {                                                            \
+        for (int i = 0; i < ND_LANES; i++) x[i] = Sleef_##name##_u10(x[i]); \
+        return x;                                                \
+    }
+
+VEC_INLINE nf nf_sqrt(nf x)
+{
+    for (int i = 0; i < NF_LANES; i++) x[i] = __builtin_sqrtf(x[i]);
+    return x;
+}
+
+VEC_INLINE nd nd_sqrt(nd x)
+{
+    for (int i = 0; i < ND_LANES; i++) x[i] = __builtin_sqrt(x[i]);
+    return x;
+}
+
+VEC_INLINE nf nf_pow(nf x, nf y)
+{
+    for (int i = 0; i < NF_LANES; i++) x[i] = Sleef_powf_u10(x[i], y[i]);
+    return x;
+}
+
+VEC_INLINE nd nd_pow(nd x, nd y)
+{
+    for (int i = 0; i < ND_LANES; i++) x[i] = Sleef_pow_u10(x[i], y[i]);
+    return x;
+}
+#endif
+
+NATIVE_FUNCTION(exp)
+NATIVE_FUNCTION(log)
+NATIVE_FUNCTION(tanh)
+NATIVE_FUNCTION(erf)
+
+#endif

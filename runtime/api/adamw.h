@@ -1,0 +1,20 @@
+/* An AdamW step in two: what the host does each time, and what a captured graph repeats. */
+#ifndef RW_API_ADAMW_H
+#define RW_API_ADAMW_H
+
+#include "record/context.h"
+
+#include <rewind/optim.h>
+
+rw_context *rw_adamw_context(const rw_adamw *opt);
+
+/*
+ * Counts a step of every parameter whose gradient is not clear, and puts the learning rate and the bias corrections
+ * where the update finds them. The parameters count as changed from here on.
+ */
+rw_status rw_adamw_prepare(rw_adamw *opt);
+
+/* Queues the update of those parameters. Reads nothing on the host that changes from step to step. */
+rw_status rw_adamw_queue(rw_adamw *opt);
+
+#endif

@@ -1,0 +1,339 @@
+/* rw_eval(), rw_read(), rw_item(), rw_backward(), rw_grad(): which plan, how much of it, and what is held afterwards. */
+#include "api/ask.h"
+
+#include "autodiff/differentiate.h"
+#include "run/run.h"
+#include "base/alloc.h"
+#include "record/record.h"
+#include "record/mode.h"
+#include "verify/replays.h"
+#include "verify/verify.h"
+
+#include <rewind/ops.h>
+
+#include <math.h>
+#include <string.h>
+
+void rw_arena_take(rw_tape *t)
+{
+    rw_context *const ctx = t->ctx;
+    if (!ctx->arena_owner) return;
+    rw_tape *const owner = (rw_tape *)(uintptr_t)ctx->arena_owner;
+    rw_plan_release(owner->paused);
+    owner->paused = NULL;
+    ctx->arena_owner = NULL;
+}
+
+void rw_note_plan_memory(rw_context *ctx, const rw_plan *plan)
+{
+    ctx->memory.kept = plan->kept_bytes;
+    ctx->memory.replayed = plan->replayed_bytes;
+    ctx->memory.workspace = plan->workspace_bytes;
+    ctx->memory.largest_live = plan->largest_live;
+    ctx->memory.predicted_peak = plan->arena_bytes;
+}
+
+/* Runs a part of a plan and keeps what it was run for. */
+static rw_status run_part(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct rw_observer *observer)
+{
+    plan->references++; /* a kernel of the caller's own may record and plan: the cache must not drop this one meanwhile */
+    rw_note_plan_memory(t->ctx, plan);
+    rw_status status = rw_plan_run(t, plan, from, to, observer);
+    if (!status && (status = rw_plan_settle(t, plan, from, to))) rw_plan_spoil(t, plan, from, to);
+    rw_plan_release(plan);
+    return status;
+}
+
+static struct rw_request step_request(const rw_tape *t, const uint32_t *loss)
+{
+    return (struct rw_request){ .kind = RW_PLAN_STEP, .values = loss, .n_values = 1, .policy = &t->policy };
+}
+
+/* Gradients that rw_grad() recorded are late nodes: what is made after one is not in a step's forward part. */
+static bool follows_a_gradient(const rw_tape *t, uint32_t node)
+{
+    while (node && !t->nodes[node].level) node--;
+    return t->nodes[node].level;
+}
+
+/* A loss that is read before backward: the forward part of the step's plan runs now, backward goes on from there. */
+static bool is_loss(const rw_tape *t, const struct rw_tensor *v)
+{
+    return t->open_region == RW_NONE_ID && (v->flags & RW_VALUE_REQUIRES) && v->producer != RW_NONE_ID &&
+           rw_layout_get(&t->ctx->layouts, v->layout)->numel == 1 && !follows_a_gradient(t, v->producer);
+}
+
+static rw_status run_forward_of(rw_tape *t, uint32_t loss)
+{
+    const struct rw_request request = step_request(t, &loss);
+    rw_plan *plan;
+    rw_status status = rw_plan_get(t, &request, &plan);
+    if (status) return status;
+    rw_arena_take(t);
+    /* Digest mode has to see both halves of a step in one run. */
+    if (t->ctx->verify == RW_VERIFY_DIGEST) return run_part(t, plan, 0, plan->n_forward, NULL);
+    status = run_part(t, plan, 0, plan->n_forward, NULL);
+    if (status) return status;
+    plan->references++;
+    t->paused = plan;
+    t->ctx->arena_owner = t;
+    return RW_OK;
+}
+
+static rw_status eval(rw_tape *t, const uint32_t *values, size_t n, bool effects)
+{
+    if (n == 1 && is_loss(t, rw_tape_value(t, values[0])) && !t->ctx->eager) return run_forward_of(t, values[0]);
+    static const struct rw_policy keep_all = { .spec = (char *)"none" };
+    const struct rw_request request = { .kind = RW_PLAN_EVAL, .values = values, .n_values = n, .policy = &keep_all,
+                                        .effects = effects };
+    rw_plan *plan;
+    rw_status status = rw_plan_get(t, &request, &plan);
+    if (status) return status;
+    rw_arena_take(t);
+    return run_part(t, plan, 0, plan->n_steps, NULL);
+}
+
+rw_status rw_run_eagerly(rw_tape *t, uint32_t node)
+{
+    const struct rw_node n = t->nodes[node];
+    if (t->ctx->ops[n.op] == &rw_op_assign) return RW_OK; /* it happens when the step ends */
+    for (uint32_t i = 0; i < n.n_outputs; i++) {
+        const uint32_t v = n.first_output + i;
+        const rw_status status = eval(t, &v, 1, false);
+        if (status) return status;
+    }
+    return RW_OK;
+}
+
+/* Under REWIND_EAGER all values are there already, but an effect still waits for somebody to ask. */
+static bool effects_wait(const rw_tape *t)
+{
+    for (size_t i = 0; t->ctx->eager && i < t->n_effects; i++)
+        if (!t->nodes[t->effects[i]].done) return true;
+    return false;
+}
+
+rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n)
+{
+    if (!t || (n && !x)) return RW_ERR_ARGUMENT;
+    if (t->ctx->status) return t->ctx->status;
+    uint32_t *const values = rw_malloc(n * sizeof *values);
+    if (!values) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_eval: out of memory");
+    size_t missing = 0;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < n; i++) {
+        if (!x[i]) status = rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_eval: tensor %zu is NULL", i);
+        else if (x[i]->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) continue;
+        else if (x[i] == rw_none() || x[i]->owner.tape != t)
+            status = rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_eval: tensor %zu belongs to another tape", i);
+        else if (!rw_tape_held(t, x[i]->base) && rw_tape_value(t, x[i]->base)->producer != RW_NONE_ID)
+            values[missing++] = x[i]->id;
+    }
+    if (!status && (missing || effects_wait(t))) status = eval(t, values, missing, true);
+    rw_free(values);
+    return status;
+}
+
+/* Reading */
+
+static void copy_strided(char *out, const char *base, const rw_layout *l, size_t size, int axis)
+{
+    /* base points at the element (0, ..., 0) of the axes from `axis` on */
+    if (axis == l->rank) {
+        memcpy(out, base, size);
+        return;
+    }
+    int64_t inner = 1;
+    for (int i = axis + 1; i < l->rank; i++) inner *= l->dim[i];
+    for (int64_t i = 0; i < l->dim[axis]; i++)
+        copy_strided(out + (size_t)(i * inner) * size, base + i * l->stride[axis] * (int64_t)size, l, size, axis + 1);
+}
+
+static rw_status copy_out(rw_context *ctx, const void *buffer, const rw_layout *l, rw_dtype dtype, void *out)
+{
+    const size_t size = rw_dtype_size(dtype);
+    const char *const first = (const char *)buffer + (size_t)l->offset * size;
+    if (!l->numel) return RW_OK;
+    if (l->dense) return ctx->device->download(ctx->device_state, out, first, (size_t)l->numel * size);
+    char *const span = rw_malloc((size_t)l->span * size);
+    if (!span) return rw_fail(ctx, RW_ERR_MEMORY, "rw_read: out of memory");
+    const rw_status status = ctx->device->download(ctx->device_state, span, first, (size_t)l->span * size);
+    if (!status) copy_strided(out, span, l, size, 0);
+    rw_free(span);
+    return status;
+}
+
+static rw_status read_param(struct rw_tensor *x, void *out)
+{
+    struct rw_param *const p = rw_param_of(x);
+    rw_context *const ctx = x->owner.ctx;
+    if (!(x->flags & RW_VALUE_GRADIENT)) return ctx->device->download(ctx->device_state, out, p->data, p->bytes);
+    const rw_status status = rw_gradient_check(ctx, p, "rw_read");
+    if (status) return status;
+    if (p->grad_clear) memset(out, 0, p->bytes);
+    else return ctx->device->download(ctx->device_state, out, p->grad, p->bytes);
+    return RW_OK;
+}
+
+static const void *buffer_of(const rw_tape *t, const struct rw_tensor *x)
+{
+    if (x->flags & RW_VALUE_GRADIENT) return (char *)t->blocks[x->producer].data + (size_t)x->leaf * RW_PLACE_UNIT;
+    const struct rw_tensor *const base = rw_tape_value(t, x->base);
+    if (base->producer != RW_NONE_ID) return rw_tape_held(t, base->id);
+    const struct rw_leaf *const leaf = &t->leaves[base->leaf];
+    if (leaf->kind == RW_LEAF_INPUT) return leaf->data;
+    const struct rw_param *const p = t->ctx->params[leaf->param];
+    return leaf->kind == RW_LEAF_PARAM ? p->data : p->grad;
+}
+
+rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes)
+{
+    rw_context *const ctx = t ? t->ctx : rw_tensor_context(x);
+    if (ctx && ctx->status) return ctx->status;
+    if (!x || x == rw_none() || !out) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: NULL argument");
+    if (bytes != rw_tensor_bytes(x))
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: room for %zu bytes, the tensor has %zu", bytes, rw_tensor_bytes(x));
+    rw_status status = rw_launched_wait(ctx);
+    if (status) return status;
+    if (x->flags & RW_VALUE_CONTEXT) return read_param(x, out);
+    if (!t) t = x->owner.tape;
+    if (!(x->flags & RW_VALUE_GRADIENT)) status = rw_eval(t, &x, 1);
+    if (status) return status;
+    status = copy_out(ctx, buffer_of(t, x), rw_tensor_layout(ctx, x), (rw_dtype)x->dtype, out);
+    return status ? rw_fail(ctx, status, "rw_read: the copy from the device failed") : RW_OK;
+}
+
+double rw_item(rw_tape *t, rw_tensor *x)
+{
+    rw_context *const ctx = t ? t->ctx : rw_tensor_context(x);
+    if (x && x != rw_none() && rw_shape_numel(rw_tensor_shape(x)) != 1) {
+        rw_fail(ctx, RW_ERR_SHAPE, "rw_item: the tensor has %lld elements, not 1", (long long)rw_shape_numel(rw_tensor_shape(x)));
+        return NAN;
+    }
+    union {
+        float f32;
+        double f64;
+        int32_t i32;
+        uint16_t bf16;
+        _Float16 f16;
+    } u;
+    if (rw_read(t, x, &u, x && x != rw_none() ? rw_dtype_size((rw_dtype)x->dtype) : 0)) return NAN;
+    switch ((rw_dtype)x->dtype) {
+    case RW_F32: return u.f32;
+    case RW_F64: return u.f64;
+    case RW_I32: return u.i32;
+    case RW_F16: return (double)u.f16;
+    default: break;
+    }
+    const uint32_t bits = (uint32_t)u.bf16 << 16;
+    memcpy(&u.f32, &bits, sizeof bits);
+    return u.f32;
+}
+
+/* Backward */
+
+uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what)
+{
+    rw_context *const ctx = t->ctx;
+    if (ctx->status) return RW_NONE_ID;
+    if (!loss || loss == rw_none()) {
+        rw_fail(ctx, RW_ERR_ARGUMENT, "%s: the loss is NULL", what);
+    } else if ((loss->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) || loss->owner.tape != t) {
+        rw_fail(ctx, RW_ERR_ARGUMENT, "%s: the loss is not a value of this tape", what);
+    } else if (t->open_region != RW_NONE_ID) {
+        const struct rw_region *const r = &t->regions[t->open_region];
+        const rw_site at = ctx->sites[r->site];
+        rw_fail(ctx, RW_ERR_REGION, "%s: region \"%s\", begun at %s:%d, is still open", what, ctx->names[r->name], at.file, at.line);
+    } else if (rw_tensor_layout(ctx, loss)->numel != 1) {
+        rw_fail(ctx, RW_ERR_SHAPE, "%s: the loss has %lld elements, not 1", what, (long long)rw_tensor_layout(ctx, loss)->numel);
+    } else if (!rw_dtype_is_float((rw_dtype)loss->dtype)) {
+        rw_fail(ctx, RW_ERR_DTYPE, "%s: the loss is of type %s", what, rw_dtype_name((rw_dtype)loss->dtype));
+    } else if (!(loss->flags & RW_VALUE_REQUIRES)) {
+        rw_fail(ctx, RW_ERR_ARGUMENT, "%s: the loss depends on no parameter and no value marked by rw_require_grad()", what);
+    } else {
+        return loss->id;
+    }
+    return RW_NONE_ID;
+}
+
+/* Did rw_zero_grad() or rw_write() come between the forward part and the rest? */
+static bool fits_gradients(const rw_tape *t, const rw_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_gradients; i++)
+        if (t->ctx->params[plan->gradients[i].param]->grad_clear == plan->gradients[i].adds) return false;
+    return true;
+}
+
+/* Goes on in the plan whose forward part has run, or runs the whole of it. */
+static rw_status run_step_plan(rw_tape *t, uint32_t loss)
+{
+    rw_plan *const paused = t->ctx->arena_owner == t ? t->paused : NULL;
+    if (paused && paused->root == loss && paused->mark_nodes == t->n_nodes && fits_gradients(t, paused)) {
+        t->paused = NULL;
+        t->ctx->arena_owner = NULL;
+        const rw_status status = run_part(t, paused, paused->n_forward, paused->n_steps, NULL);
+        rw_plan_release(paused);
+        return status;
+    }
+    const struct rw_request request = step_request(t, &loss);
+    rw_plan *plan;
+    rw_status status = rw_plan_get(t, &request, &plan);
+    if (status) return status;
+    rw_arena_take(t);
+    struct rw_observer *observer;
+    status = rw_replays_watch(t, plan, &observer);
+    return status ? status : run_part(t, plan, 0, plan->n_steps, observer);
+}
+
+rw_status rw_backward(rw_tape *t, rw_tensor *loss)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    const uint32_t id = rw_loss_check(t, loss, "rw_backward");
+    if (id == RW_NONE_ID) return t->ctx->status;
+    t->last_loss = id;
+    if (t->ctx->verify == RW_VERIFY_FULL) {
+        const rw_status status = rw_verify_or_fail(t, loss);
+        if (status) return status;
+    }
+    return run_step_plan(t, id);
+}
+
+/* Gradients as ops */
+
+static rw_status check_grad_call(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, size_t n, rw_tensor **ret_grads)
+{
+    rw_context *const ctx = t->ctx;
+    if (ctx->status) return ctx->status;
+    if (!y || y == rw_none() || (n && (!x || !ret_grads)) || (y->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) || y->owner.tape != t)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: y must be a value of this tape", at.file, at.line);
+    for (size_t i = 0; i < n; i++)
+        if (!x[i] || x[i] == rw_none())
+            return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: tensor %zu is NULL", at.file, at.line, i);
+    return RW_OK;
+}
+
+rw_status rw_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, size_t n, rw_tensor **ret_grads)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    rw_status status = check_grad_call(at, t, y, x, n, ret_grads);
+    if (status) return status;
+    uint32_t *const of = rw_malloc(n * sizeof *of);
+    if (!of) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_grad at %s:%d: out of memory", at.file, at.line);
+    for (size_t i = 0; !status && i < n; i++) {
+        const struct rw_tensor *const v = rw_tape_resolve(t, x[i], "rw_grad", at);
+        if (!v) status = t->ctx->status;
+        else if (!(v->flags & RW_VALUE_REQUIRES))
+            status = rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: tensor %zu requires no gradient; mark it with "
+                             "rw_require_grad() before it is used", at.file, at.line, i);
+        else of[i] = v->id;
+    }
+    rw_tensor **const grads = rw_calloc(t->n_values, sizeof *grads);
+    const struct rw_tape_mark mark = rw_tape_mark(t);
+    if (!status && !grads) status = rw_fail(t->ctx, RW_ERR_MEMORY, "rw_grad at %s:%d: out of memory", at.file, at.line);
+    if (!status) status = rw_differentiate(t, y->id, true, grads, NULL);
+    if (status) rw_tape_cut(t, &mark);
+    for (size_t i = 0; !status && i < n; i++) ret_grads[i] = grads[of[i]];
+    rw_free(grads);
+    rw_free(of);
+    return status;
+}

@@ -1,0 +1,32 @@
+/* rw_memory_stats() and rw_tape_cost(): the numbers of plans and pools. */
+#include "plan/build.h"
+#include "api/ask.h"
+
+static size_t tape_bytes(const rw_tape *t)
+{
+    return t->n_nodes * sizeof *t->nodes + t->n_operands * sizeof *t->operands + t->n_attrs +
+           t->n_values * sizeof(struct rw_tensor) + t->n_leaves * sizeof *t->leaves +
+           t->n_tickets * sizeof *t->tickets + t->n_regions * sizeof *t->regions;
+}
+
+rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory)
+{
+    if (!ctx || !ret_memory) return RW_ERR_ARGUMENT;
+    *ret_memory = ctx->memory;
+    ret_memory->plans = rw_plan_cache_bytes(&ctx->cache);
+    for (const rw_tape *t = ctx->tapes; t; t = t->next) ret_memory->tape += tape_bytes(t);
+    return ctx->device->used ? ctx->device->used(ctx->device_state, &ret_memory->device) : RW_OK;
+}
+
+rw_status rw_tape_cost(rw_tape *t, rw_tensor *loss, rw_cost *ret_cost)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    if (!ret_cost) return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_tape_cost: NULL argument");
+    const uint32_t id = rw_loss_check(t, loss, "rw_tape_cost");
+    if (id == RW_NONE_ID) return t->ctx->status;
+    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &id, .n_values = 1, .policy = &t->policy };
+    rw_plan *plan;
+    const rw_status status = rw_plan_get(t, &request, &plan);
+    if (!status) *ret_cost = plan->cost;
+    return status;
+}

@@ -1,0 +1,41 @@
+/* rw_timer_begin() and rw_timer_end(): marks in the device's queue, or the host's clock where that is the device's. */
+#include "run/run.h"
+
+#include <time.h>
+
+enum { BEGIN, END };
+
+static double now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+rw_status rw_timer_begin(rw_context *ctx)
+{
+    if (!ctx) return RW_ERR_ARGUMENT;
+    rw_status status = RW_OK;
+    if (ctx->device->make_marks) status = ctx->device->make_marks(ctx->device_state, RW_TRACE_MARKS);
+    if (!status && ctx->device->mark) status = ctx->device->mark(ctx->device_state, BEGIN);
+    if (status) return rw_fail(ctx, status, "rw_timer_begin: the device gives no times");
+    ctx->timer_runs = true;
+    ctx->timer_begin = now_us();
+    return RW_OK;
+}
+
+rw_status rw_timer_end(rw_context *ctx, double *ret_ms)
+{
+    if (!ctx) return RW_ERR_ARGUMENT;
+    if (!ret_ms || !ctx->timer_runs) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_timer_end: NULL argument, or no rw_timer_begin() before it");
+    double us = now_us() - ctx->timer_begin;
+    rw_status status = ctx->device->mark ? ctx->device->mark(ctx->device_state, END) : RW_OK;
+    if (!status) status = rw_launched_wait(ctx);
+    uint32_t bad;
+    if (!status) status = ctx->device->finish(ctx->device_state, &bad);
+    if (!status && ctx->device->elapsed) status = ctx->device->elapsed(ctx->device_state, BEGIN, END, &us);
+    ctx->timer_runs = false;
+    if (status) return rw_fail(ctx, status, "rw_timer_end: the device failed");
+    *ret_ms = us / 1e3;
+    return RW_OK;
+}

@@ -1,0 +1,32 @@
+/*
+ * The only way to the heap. Every allocation of the library goes through here, so that a fault build can make the n-th
+ * one fail and prove that a failed call changes nothing, and so that host bytes can be counted.
+ */
+#ifndef RW_BASE_ALLOC_H
+#define RW_BASE_ALLOC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* All return NULL without memory. Contents are undefined unless said otherwise. rw_free(NULL) is fine. */
+void *rw_malloc(size_t bytes);
+void *rw_calloc(size_t n, size_t size); /* zero-filled; refuses an overflowing product */
+void *rw_realloc(void *p, size_t bytes); /* on failure p is untouched */
+void *rw_malloc_aligned(size_t bytes, size_t alignment); /* alignment a power of two; freed by rw_free_aligned */
+void rw_free(void *p);
+void rw_free_aligned(void *p);
+char *rw_strdup(const char *s);
+
+/*
+ * Makes room for one more element in a growing array: *array holds *capacity elements of the given size, n are in use.
+ * Doubles. False without memory, nothing changed.
+ */
+bool rw_grow(void *array, size_t *capacity, size_t n, size_t more, size_t size);
+
+/* Fault builds: the n-th allocation from now fails (1 is the next one), 0 switches it off. Counts per process. */
+void rw_alloc_fail_at(uint64_t n);
+uint64_t rw_alloc_count(void); /* allocations so far */
+int64_t rw_alloc_live(void);   /* allocations not freed yet */
+
+#endif

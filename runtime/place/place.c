@@ -1,0 +1,307 @@
+/*
+ * Static placement. Two families of heuristics:
+ *
+ *   two-ended   walk the steps in order inside a fixed capacity; what lives long takes the lowest gap that fits, what
+ *               dies soon the highest. Kept activations then form a stack at the bottom that backward takes down from
+ *               its top, and transients never split it. n log n, tried for several ideas of "long" and, while none
+ *               fits, for growing capacities. When no try fits, all from the bottom of a range without end.
+ *   by size     heaviest buffer first, each at the lowest offset that is free during its whole life. Quadratic, so only
+ *               for a few thousand buffers. Source: Pisarchyk and Lee, "Efficient memory management for deep neural net
+ *               inference", arXiv 2001.03288.
+ */
+#include "place/place.h"
+
+#include "base/alloc.h"
+#include "place/gaps.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BY_SIZE_MOST 6000
+#define RANKINGS_MOST 2000
+
+/* Bounds on the work: 100,000 buffers stay within tens of milliseconds whatever their lives look like. */
+#define TAKES_PER_BUFFER 1
+#define TAKES_LEAST 100000
+
+static uint64_t rounded(uint64_t bytes, uint64_t alignment)
+{
+    return (bytes + alignment - 1) / alignment * alignment;
+}
+
+static uint32_t last_step(const struct rw_life *life, size_t n)
+{
+    uint32_t last = 0;
+    for (size_t i = 0; i < n; i++)
+        if (life[i].last > last) last = life[i].last;
+    return last;
+}
+
+uint64_t rw_largest_live(const struct rw_life *life, size_t n, uint64_t alignment)
+{
+    const size_t steps = (size_t)last_step(life, n) + 2;
+    int64_t *const delta = rw_calloc(steps, sizeof *delta);
+    if (!delta) return 0;
+    for (size_t i = 0; i < n; i++) {
+        delta[life[i].first] += (int64_t)rounded(life[i].bytes, alignment);
+        delta[life[i].last + 1] -= (int64_t)rounded(life[i].bytes, alignment);
+    }
+    int64_t live = 0, most = 0;
+    for (size_t s = 0; s < steps; s++) {
+        live += delta[s];
+        if (live > most) most = live;
+    }
+    rw_free(delta);
+    return (uint64_t)most;
+}
+
+/* Buffers by the step at which they begin and at which they end: two counting sorts. */
+struct events {
+    uint32_t steps;
+    uint32_t *begin, *begin_at; /* begin[begin_at[s] .. begin_at[s + 1]) begin at step s */
+    uint32_t *end, *end_at;
+};
+
+static void events_finish(struct events *e)
+{
+    rw_free(e->begin);
+    rw_free(e->begin_at);
+    rw_free(e->end);
+    rw_free(e->end_at);
+}
+
+static bool sort_by(const struct rw_life *life, size_t n, uint32_t steps, bool by_last, uint32_t **ret,
+                    uint32_t **ret_at)
+{
+    uint32_t *const order = rw_malloc(n * sizeof *order), *const at = rw_calloc((size_t)steps + 2, sizeof *at);
+    *ret = order;
+    *ret_at = at;
+    if (!order || !at) return false;
+    for (size_t i = 0; i < n; i++) at[(by_last ? life[i].last : life[i].first) + 1]++;
+    for (uint32_t s = 0; s <= steps; s++) at[s + 1] += at[s];
+    for (size_t i = n; i-- > 0;) order[--at[(by_last ? life[i].last : life[i].first) + 1]] = (uint32_t)i;
+    /* at[s + 1] is now the beginning of step s */
+    memmove(at, at + 1, (size_t)steps * sizeof *at);
+    at[steps] = (uint32_t)n;
+    return true;
+}
+
+static bool events_init(struct events *e, const struct rw_life *life, size_t n)
+{
+    *e = (struct events){ .steps = last_step(life, n) + 1 };
+    return sort_by(life, n, e->steps, false, &e->begin, &e->begin_at) &&
+           sort_by(life, n, e->steps, true, &e->end, &e->end_at);
+}
+
+enum outcome { FITS, DOES_NOT_FIT, NO_MEMORY };
+
+/* A try: the tree of gaps is kept between tries, and `takes_left` bounds the work of all of them together. */
+struct tries {
+    struct rw_life *life;
+    const struct events *events;
+    uint64_t alignment;
+    struct rw_gaps gaps;
+    uint64_t takes_left;
+};
+
+#define ALL_LONG UINT32_MAX
+
+/* Places all in `capacity`; what lives more than life_limit steps is long-lived. *ret_top: the highest address used. */
+static enum outcome two_ended(struct tries *t, uint64_t capacity, uint32_t life_limit, uint64_t *ret_top)
+{
+    const struct events *const e = t->events;
+    *ret_top = 0;
+    if (!rw_gaps_reset(&t->gaps, capacity)) return NO_MEMORY;
+    for (uint32_t s = 0; s < e->steps; s++) {
+        for (uint32_t k = e->begin_at[s]; k < e->begin_at[s + 1]; k++) {
+            struct rw_life *const b = &t->life[e->begin[k]];
+            b->offset = 0;
+            if (!b->bytes) continue;
+            const uint64_t bytes = rounded(b->bytes, t->alignment);
+            b->offset = rw_gaps_take(&t->gaps, bytes, life_limit == ALL_LONG || b->last - b->first > life_limit);
+            if (t->takes_left) t->takes_left--;
+            if (b->offset == UINT64_MAX) return DOES_NOT_FIT;
+            if (b->offset + bytes > *ret_top) *ret_top = b->offset + bytes;
+        }
+        for (uint32_t k = e->end_at[s]; k < e->end_at[s + 1]; k++) {
+            const struct rw_life *const b = &t->life[e->end[k]];
+            const uint64_t to = b->offset + rounded(b->bytes, t->alignment);
+            if (b->bytes && !rw_gaps_give(&t->gaps, b->offset, to)) return NO_MEMORY;
+        }
+    }
+    return FITS;
+}
+
+/* Every idea of "long" in turn, until one fits. */
+static enum outcome fit_in(struct tries *t, uint64_t capacity, uint64_t *ret_top)
+{
+    enum outcome outcome = DOES_NOT_FIT;
+    for (uint32_t limit = t->events->steps / 2; outcome == DOES_NOT_FIT && t->takes_left; limit /= 3) {
+        outcome = two_ended(t, capacity, limit, ret_top);
+        if (limit < 3) break;
+    }
+    return outcome;
+}
+
+/* Always fits: everything from the bottom of a range that could hold all buffers side by side. */
+static enum outcome from_the_bottom(struct tries *t, size_t n, uint64_t *ret_top)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++) sum += rounded(t->life[i].bytes, t->alignment);
+    return two_ended(t, sum, ALL_LONG, ret_top);
+}
+
+/*
+ * Capacities close to the bound first. When none of them does, all from the bottom says what is worth trying: only
+ * capacities below that.
+ */
+static enum outcome best_two_ended(struct tries *t, size_t n, uint64_t least, uint64_t *ret_top)
+{
+    static const unsigned permille[] = { 0, 5, 10, 15, 20, 30, 40, 50, 65, 80, 100, 120, 150, 200 };
+    const size_t close = 5, all = sizeof permille / sizeof *permille;
+    enum outcome outcome = DOES_NOT_FIT;
+    uint64_t below = UINT64_MAX;
+    for (size_t c = 0; c < all && (t->takes_left || c <= close); c++) {
+        if (c == close) {
+            outcome = from_the_bottom(t, n, &below);
+            *ret_top = below;
+            if (outcome == NO_MEMORY || !t->takes_left) return outcome;
+        }
+        const uint64_t capacity = rounded(least + least / 1000 * permille[c] + (c ? t->alignment : 0), t->alignment);
+        if (capacity >= below) break;
+        outcome = fit_in(t, capacity, ret_top);
+        if (outcome != DOES_NOT_FIT) return outcome;
+    }
+    return from_the_bottom(t, n, ret_top);
+}
+
+/* By size */
+
+struct ranked {
+    double weight;
+    uint64_t bytes;
+    uint32_t index, span;
+};
+
+/* What comes first: the largest, the largest product of bytes and steps, or what lives longest. */
+enum ranking { BY_BYTES, BY_AREA, BY_SPAN, N_RANKINGS };
+
+static double weight(enum ranking ranking, const struct rw_life *b, uint64_t bytes)
+{
+    const double span = (double)(b->last - b->first) + 1;
+    return ranking == BY_BYTES ? (double)bytes : ranking == BY_AREA ? (double)bytes * span : span;
+}
+
+static int heavier_first(const void *pa, const void *pb)
+{
+    const struct ranked *const a = pa, *const b = pb;
+    if (a->weight != b->weight) return a->weight < b->weight ? 1 : -1;
+    if (a->bytes != b->bytes) return a->bytes < b->bytes ? 1 : -1;
+    if (a->span != b->span) return a->span < b->span ? 1 : -1;
+    return a->index < b->index ? -1 : 1;
+}
+
+/* placed: indexes in order of offset. The lowest gap between those that share a step with b. */
+static uint64_t lowest_free(const struct rw_life *life, const uint32_t *placed, size_t n, const struct rw_life *b,
+                            uint64_t bytes, uint64_t alignment)
+{
+    uint64_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct rw_life *const p = &life[placed[i]];
+        if (p->last < b->first || p->first > b->last) continue;
+        if (p->offset >= at + bytes) break;
+        const uint64_t end = p->offset + rounded(p->bytes, alignment);
+        if (end > at) at = end;
+    }
+    return at;
+}
+
+static bool by_size(struct rw_life *life, size_t n, uint64_t alignment, enum ranking ranking, uint64_t *ret_size)
+{
+    struct ranked *const rank = rw_malloc(n * sizeof *rank);
+    uint32_t *const placed = rw_malloc(n * sizeof *placed);
+    const bool ok = rank && placed;
+    size_t n_placed = 0;
+    *ret_size = 0;
+    for (size_t i = 0; ok && i < n; i++) {
+        const uint64_t bytes = rounded(life[i].bytes, alignment);
+        rank[i] = (struct ranked){ weight(ranking, &life[i], bytes), bytes, (uint32_t)i, life[i].last - life[i].first };
+    }
+    if (ok) qsort(rank, n, sizeof *rank, heavier_first);
+    for (size_t i = 0; ok && i < n; i++) {
+        struct rw_life *const b = &life[rank[i].index];
+        b->offset = rank[i].bytes ? lowest_free(life, placed, n_placed, b, rank[i].bytes, alignment) : 0;
+        if (!rank[i].bytes) continue;
+        size_t k = n_placed++;
+        for (; k > 0 && life[placed[k - 1]].offset > b->offset; k--) placed[k] = placed[k - 1];
+        placed[k] = rank[i].index;
+        if (b->offset + rank[i].bytes > *ret_size) *ret_size = b->offset + rank[i].bytes;
+    }
+    rw_free(rank);
+    rw_free(placed);
+    return ok;
+}
+
+/* Tries by size what two-ended left above the bound; the better one stays. */
+static bool improve_by_size(struct rw_life *life, size_t n, uint64_t alignment, uint64_t least, uint64_t *size)
+{
+    uint64_t *const best = rw_malloc(n * sizeof *best);
+    const enum ranking rankings = n <= RANKINGS_MOST ? N_RANKINGS : BY_BYTES + 1;
+    bool ok = best != NULL;
+    for (size_t i = 0; ok && i < n; i++) best[i] = life[i].offset;
+    for (enum ranking r = BY_BYTES; ok && *size > least && r < rankings; r++) {
+        uint64_t other;
+        ok = by_size(life, n, alignment, r, &other);
+        if (!ok || other >= *size) continue;
+        *size = other;
+        for (size_t i = 0; i < n; i++) best[i] = life[i].offset;
+    }
+    for (size_t i = 0; ok && i < n; i++) life[i].offset = best[i];
+    rw_free(best);
+    return ok;
+}
+
+rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t *ret_size)
+{
+    *ret_size = 0;
+    if (!n) return RW_OK;
+    struct events events;
+    const uint64_t least = rw_largest_live(life, n, alignment);
+    bool empty = true;
+    for (size_t i = 0; i < n && empty; i++) empty = life[i].bytes == 0;
+    if (!least && !empty) return RW_ERR_MEMORY;
+    struct tries tries = { life, &events, alignment, { 0 }, TAKES_PER_BUFFER * n + TAKES_LEAST };
+    enum outcome outcome = NO_MEMORY;
+    uint64_t size = 0;
+    if (events_init(&events, life, n)) outcome = best_two_ended(&tries, n, least, &size);
+    bool ok = outcome == FITS;
+    if (ok && size > least && n <= BY_SIZE_MOST) ok = improve_by_size(life, n, alignment, least, &size);
+    rw_gaps_finish(&tries.gaps);
+    events_finish(&events);
+    if (ok) *ret_size = size;
+    return ok ? RW_OK : RW_ERR_MEMORY;
+}
+
+/* Validity: walks the steps; what begins must find its whole range free. */
+bool rw_place_is_valid(const struct rw_life *life, size_t n, uint64_t alignment, uint64_t size)
+{
+    struct events e;
+    struct rw_gaps free_now = { 0 };
+    bool ok = events_init(&e, life, n) && rw_gaps_reset(&free_now, size);
+    for (uint32_t s = 0; ok && n && s < e.steps; s++) {
+        for (uint32_t k = e.begin_at[s]; ok && k < e.begin_at[s + 1]; k++) {
+            const struct rw_life *const b = &life[e.begin[k]];
+            bool is_free = true;
+            if (!b->bytes) continue;
+            ok = b->offset % alignment == 0 &&
+                 rw_gaps_take_at(&free_now, b->offset, b->offset + rounded(b->bytes, alignment), &is_free) && is_free;
+        }
+        for (uint32_t k = e.end_at[s]; ok && k < e.end_at[s + 1]; k++) {
+            const struct rw_life *const b = &life[e.end[k]];
+            if (b->bytes) ok = rw_gaps_give(&free_now, b->offset, b->offset + rounded(b->bytes, alignment));
+        }
+    }
+    rw_gaps_finish(&free_now);
+    events_finish(&e);
+    return ok;
+}

@@ -1,0 +1,29 @@
+/*
+ * Pass 4: one offset for each buffer of a step, so that no two that live at the same time overlap. The arena's size is
+ * the peak: known before anything runs.
+ */
+#ifndef RW_PLACE_PLACE_H
+#define RW_PLACE_PLACE_H
+
+#include <rewind/status.h>
+
+struct rw_life {
+    uint32_t first, last; /* steps, inclusive */
+    uint64_t bytes;
+    uint64_t offset; /* result */
+};
+
+/*
+ * Places n buffers at multiples of alignment. Deterministic. *ret_size is the arena's size.
+ * Several cheap heuristics are tried until one needs no more than the largest sum of live bytes; the best is kept.
+ * RW_ERR_MEMORY leaves the offsets undefined.
+ */
+rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t *ret_size);
+
+/* The largest sum of live bytes at any step, each buffer rounded up: no placement can be smaller. 0 without memory. */
+uint64_t rw_largest_live(const struct rw_life *life, size_t n, uint64_t alignment);
+
+/* True when no two buffers that live at the same time overlap and all lie below size. */
+bool rw_place_is_valid(const struct rw_life *life, size_t n, uint64_t alignment, uint64_t size);
+
+#endif

@@ -1,0 +1,40 @@
+/* Plans: release, size, and the walker that checks one. */
+#include "plan/plan.h"
+
+#include "base/alloc.h"
+#include "record/tape.h"
+#include "verify/replays.h"
+
+void rw_plan_release(rw_plan *plan)
+{
+    if (!plan || --plan->references) return;
+    void *const arrays[] = { plan->nodes,  plan->operands, plan->attrs,   plan->values,    plan->steps,
+                             plan->places, plan->sources,  plan->results, plan->gradients };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
+    rw_replays_destroy(plan->replays);
+    rw_free(plan);
+}
+
+size_t rw_plan_bytes(const rw_plan *p)
+{
+    return sizeof *p + p->n_nodes * sizeof *p->nodes + p->n_operands * sizeof *p->operands + p->n_attrs +
+           p->n_values * sizeof *p->values + p->n_steps * sizeof *p->steps + p->n_places * sizeof *p->places +
+           p->n_sources * sizeof *p->sources + p->n_results * sizeof *p->results +
+           p->n_gradients * sizeof *p->gradients;
+}
+
+bool rw_plan_is_valid(const rw_tape *t, const rw_plan *p)
+{
+    for (size_t i = 0; i < p->n_steps; i++) {
+        const struct rw_step *const step = &p->steps[i];
+        if (step->node >= p->mark_nodes + p->n_nodes || step->place + step->n_places > p->n_places) return false;
+        if (step->node < p->mark_nodes && step->node >= t->n_nodes) return false;
+    }
+    for (size_t i = 0; i < p->n_places; i++) {
+        const uint32_t kind = p->places[i] >> 30, index = p->places[i] & 0x3fffffffu;
+        if (kind == RW_PLACE_SOURCE && index >= p->n_sources) return false;
+        if (kind == RW_PLACE_ARENA && (uint64_t)index * RW_PLACE_UNIT > p->arena_bytes) return false;
+        if (kind == RW_PLACE_RESULTS && (uint64_t)index * RW_PLACE_UNIT > p->results_bytes) return false;
+    }
+    return p->n_forward <= p->n_steps;
+}

@@ -1,0 +1,125 @@
+/*
+ * A plan: the ordered list of nodes of one step with the place of every operand. It can be kept, printed, checked and
+ * compared without running it.
+ *
+ * A plan is made once per tape structure and run at every step. It owns what differentiation added behind the recorded
+ * nodes (the tail): a node or value id below the mark is the tape's, from the mark on the plan's.
+ *
+ * Where an operand lies is one 32-bit word, its place:
+ *     kind (2 bits) | index (30 bits)
+ *     ARENA    index * 256 bytes into the context's arena
+ *     RESULTS  index * 256 bytes into the tape's block of this plan's results
+ *     SOURCE   plan.sources[index]: a parameter, its gradient, an input, a value held from an earlier run
+ *     NOWHERE  an operand that needs no memory (no elements)
+ */
+#ifndef RW_PLAN_PLAN_H
+#define RW_PLAN_PLAN_H
+
+#include "record/node.h"
+
+#include <rewind/memory.h>
+
+typedef struct rw_plan rw_plan;
+
+#define RW_PLACE_UNIT 256u
+enum rw_place_kind { RW_PLACE_ARENA, RW_PLACE_RESULTS, RW_PLACE_SOURCE, RW_PLACE_NOWHERE };
+
+static inline uint32_t rw_place_make(enum rw_place_kind kind, uint64_t index)
+{
+    return (uint32_t)kind << 30 | (uint32_t)index;
+}
+
+enum rw_step_kind {
+    RW_STEP_FORWARD, /* a recorded node, first time */
+    RW_STEP_REPLAY,  /* a recorded node again */
+    RW_STEP_ADJOINT, /* a node that differentiation made */
+    RW_STEP_COMMIT   /* rw_assign(): writes a buffer when the step ends */
+};
+
+struct rw_step {
+    uint32_t node;
+    uint32_t place; /* first of its places: inputs, outputs, then the workspace if it has one */
+    uint16_t n_places;
+    uint8_t kind;
+    uint8_t digest; /* some output is a value that is replayed later, or a replay of one */
+};
+
+enum rw_source_kind { RW_SOURCE_PARAM, RW_SOURCE_GRADIENT, RW_SOURCE_INPUT, RW_SOURCE_HELD };
+
+struct rw_source {
+    uint8_t kind;
+    uint32_t index; /* parameter, leaf of the tape, or base value held by the tape */
+    uint32_t leaf;  /* leaf of the tape, RW_NONE_ID for a gradient that is only written */
+};
+
+/* A value that stays readable after the run. */
+struct rw_result {
+    uint32_t value; /* a base; for a gradient its own id in the tail */
+    uint32_t of;    /* retained value or parameter whose gradient it is, RW_NONE_ID for a forward value */
+    uint32_t layout;
+    uint8_t dtype;
+    bool of_param;
+    uint64_t offset;
+    uint64_t bytes;
+};
+
+/* A parameter's gradient that a plan writes, or adds to where it was not clear when the plan was made. */
+struct rw_plan_gradient {
+    uint32_t param;
+    bool adds;
+};
+
+struct rw_value_desc {
+    uint32_t layout;
+    uint32_t base;
+    uint8_t dtype;
+};
+
+enum rw_plan_kind {
+    RW_PLAN_EVAL, /* some values */
+    RW_PLAN_STEP  /* a loss and its gradients */
+};
+
+struct rw_plan {
+    uint64_t serial;
+    int references; /* of the cache and of tapes that paused in it */
+    uint8_t kind;   /* enum rw_plan_kind */
+
+    /* The tail. */
+    uint32_t mark_nodes, mark_operands, mark_attrs, mark_values;
+    struct rw_node *nodes;
+    uint32_t *operands;
+    unsigned char *attrs;
+    struct rw_value_desc *values;
+    size_t n_nodes, n_operands, n_attrs, n_values;
+
+    struct rw_step *steps;
+    size_t n_steps;
+    size_t n_forward; /* steps before the first one of backward */
+    uint32_t *places;
+    size_t n_places;
+    struct rw_source *sources;
+    size_t n_sources;
+    struct rw_result *results;
+    size_t n_results;
+    struct rw_plan_gradient *gradients;
+    size_t n_gradients;
+    size_t n_effects; /* steps of stateful nodes */
+    size_t n_commits; /* of these the last ones, which write buffers */
+    uint32_t root; /* the loss of a step */
+
+    struct rw_replays *replays; /* of REWIND_VERIFY=digest, NULL before its first run */
+
+    uint64_t arena_bytes, results_bytes;
+    uint64_t largest_live, kept_bytes, replayed_bytes, workspace_bytes;
+    rw_cost cost;
+};
+
+void rw_plan_release(rw_plan *plan);
+
+/* Bytes that a plan takes itself. */
+size_t rw_plan_bytes(const rw_plan *plan);
+
+bool rw_plan_is_valid(const rw_tape *t, const rw_plan *plan);
+
+#endif

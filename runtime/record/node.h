@@ -1,0 +1,86 @@
+/*
+ * What a tape is made of: nodes, values, regions, leaves, tickets.
+ *
+ *   value   one result or input of a node. rw_tensor IS the value; the caller sees only the name of the type.
+ *   base    the value that owns the buffer. base(v) == v unless v is a view; a view's base is never a view.
+ *   leaf    a value that no node makes: a parameter, a parameter's gradient, or an input.
+ *   node    an op with its inputs, outputs, attributes and ticket. The only thing that runs.
+ *   level   0 for what the caller recorded, 1 for its adjoint, also when rw_grad() put it on the tape.
+ *
+ * Everything is an index into an array, so a node costs 32 bytes, a value 32, an operand 4, and a plan can be kept
+ * for the next step by its indexes alone.
+ *
+ * Invariants, checked by rw_tape_is_valid():
+ *   outputs of a node are consecutive values;  inputs of node n are made by nodes < n;
+ *   value.producer == RW_NONE_ID  <=>  value.leaf != RW_NONE_ID;
+ *   base(base(v)) == base(v);  region intervals nest.
+ */
+#ifndef RW_RECORD_NODE_H
+#define RW_RECORD_NODE_H
+
+#include <rewind/op.h>
+
+#define RW_NONE_ID UINT32_MAX
+
+enum rw_value_flag {
+    RW_VALUE_CONTEXT = 1 << 0,  /* a parameter or buffer: id is its place in the context */
+    RW_VALUE_GRADIENT = 1 << 1, /* the gradient of a parameter, or of a tape value */
+    RW_VALUE_REQUIRES = 1 << 2, /* depends on a parameter or a marked input */
+    RW_VALUE_RETAIN = 1 << 3,   /* rw_require_grad(): backward hands out its gradient */
+    RW_VALUE_SAVE = 1 << 4,     /* ckpt_save() */
+    RW_VALUE_RECOMPUTE = 1 << 5 /* ckpt_recompute() */
+};
+
+struct rw_tensor {
+    union {
+        rw_tape *tape;
+        rw_context *ctx; /* with RW_VALUE_CONTEXT */
+    } owner;
+    uint32_t id;
+    uint32_t layout;   /* in the context's layout table */
+    uint32_t producer; /* node, or RW_NONE_ID */
+    uint32_t base;
+    uint8_t dtype;
+    uint8_t flags;
+    uint16_t tag;  /* ckpt_name(): index + 1 in the context's names, 0 for none */
+    uint32_t leaf; /* in the tape's leaves, or RW_NONE_ID */
+};
+
+struct rw_node {
+    uint16_t op; /* in the context's op table */
+    uint8_t n_inputs;
+    uint8_t n_outputs;
+    uint8_t level;
+    uint8_t done; /* a stateful node that has run: it does not run again on this tape */
+    uint16_t attrs_size;
+    uint32_t first_input;  /* in operands */
+    uint32_t first_output; /* value id */
+    uint32_t attrs;        /* offset in the attribute bytes, a multiple of 8 */
+    uint32_t region;       /* RW_NONE_ID outside any */
+    uint32_t site;         /* in the context's sites */
+    uint32_t ticket;       /* in the tape's tickets, RW_NONE_ID when the op draws nothing */
+};
+
+struct rw_region {
+    uint16_t name;   /* in the context's names */
+    uint16_t depth;  /* 0 for an outermost region */
+    uint32_t parent; /* RW_NONE_ID for an outermost region */
+    uint32_t first;  /* nodes [first, end) were recorded inside; end is RW_NONE_ID while open */
+    uint32_t end;
+    uint32_t site;
+};
+
+enum rw_leaf_kind { RW_LEAF_PARAM, RW_LEAF_GRADIENT, RW_LEAF_INPUT, RW_LEAF_VALUE_GRADIENT };
+
+struct rw_leaf {
+    uint8_t kind;
+    bool ran;         /* a node has read it: from now on a change is an error */
+    uint32_t value;   /* its value on the tape */
+    uint32_t param;   /* of a parameter or its gradient */
+    uint32_t version; /* of the contents that the tape relies on */
+    uint32_t written; /* an input's own count of changes */
+    void *data;       /* an input's elements, owned by the tape */
+    size_t bytes;
+};
+
+#endif

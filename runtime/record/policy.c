@@ -1,0 +1,222 @@
+/* A recursive-descent reader of the policy language, small enough to be read in one go. */
+#include "record/policy.h"
+
+#include "base/alloc.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct reader {
+    const char *spec, *at;
+    const char *unsupported; /* the first part that is well-formed and not in this version, or NULL */
+    struct rw_policy out;
+    char *message;
+    size_t size;
+};
+
+static rw_status refuse(struct reader *r, const char *at, rw_status status, const char *fmt, ...) RW_PRINTF(4, 5);
+
+static rw_status refuse(struct reader *r, const char *at, rw_status status, const char *fmt, ...)
+{
+    const int n = snprintf(r->message, r->size, "policy \"%s\", column %d: ", r->spec, (int)(at - r->spec) + 1);
+    if (n < 0 || (size_t)n >= r->size) return status;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(r->message + n, r->size - (size_t)n, fmt, args);
+    va_end(args);
+    return status;
+}
+
+static rw_status no_memory(struct reader *r)
+{
+    return refuse(r, r->at, RW_ERR_MEMORY, "out of memory");
+}
+
+static size_t word_length(const char *s)
+{
+    return strcspn(s, ":,+;=");
+}
+
+static rw_status read_name(struct reader *r, const char *what)
+{
+    const size_t n = strcspn(r->at, ",+;:=");
+    if (!n)
+        return refuse(r, r->at, RW_ERR_POLICY, "the name of %s is expected, found %s%.1s%s", what,
+                      *r->at ? "\"" : "the end", r->at, *r->at ? "\"" : "");
+    char **const names = rw_realloc(r->out.names, (r->out.n_names + 1) * sizeof *names);
+    if (!names) return no_memory(r);
+    r->out.names = names;
+    char *const name = rw_malloc(n + 1);
+    if (!name) return no_memory(r);
+    memcpy(name, r->at, n);
+    name[n] = '\0';
+    names[r->out.n_names++] = name;
+    r->at += n;
+    return RW_OK;
+}
+
+static rw_status read_names(struct reader *r, const char *what)
+{
+    rw_status status = read_name(r, what);
+    while (!status && *r->at == ',') {
+        r->at++;
+        status = read_name(r, what);
+    }
+    return status;
+}
+
+static rw_status read_count(struct reader *r)
+{
+    const char *const begin = r->at;
+    int64_t n = 0;
+    while (isdigit((unsigned char)*r->at) && n < 1000000000) n = n * 10 + (*r->at++ - '0');
+    if (r->at == begin || n == 0)
+        return refuse(r, begin, RW_ERR_POLICY, "a number of regions, at least 1, is expected, found \"%s\"", begin);
+    r->out.n = n;
+    return RW_OK;
+}
+
+/* A part that is read whole before it is refused: a mistake in it or behind it is named first. */
+static void note_unsupported(struct reader *r, const char *at)
+{
+    if (!r->unsupported) r->unsupported = at;
+}
+
+static rw_status read_offloaded(struct reader *r, const char *what)
+{
+    note_unsupported(r, r->at);
+    r->at += 8; /* "offload:" or "offload=" */
+    return read_names(r, what);
+}
+
+static rw_status read_tagged(struct reader *r)
+{
+    if (!strncmp(r->at, "offload=", 8)) return read_offloaded(r, "a tag");
+    if (strncmp(r->at, "save=", 5))
+        return refuse(r, r->at, RW_ERR_POLICY, "\"save=\" is expected, found \"%s\"", r->at);
+    r->at += 5;
+    const rw_status status = read_names(r, "a tag");
+    if (status || *r->at != ';') return status;
+    r->at++;
+    if (!strncmp(r->at, "offload=", 8)) return read_offloaded(r, "a tag");
+    return refuse(r, r->at, RW_ERR_POLICY, "\"offload=\" is expected, found \"%s\"", r->at);
+}
+
+/* 1536MiB, 1.5GiB, 40%: not by strtod(), which takes signs, hexadecimal, "nan" and the locale's comma. */
+static rw_status read_budget(struct reader *r)
+{
+    static const char *const units[] = { "%", "B", "KiB", "MiB", "GiB", "TiB" };
+    const char *const begin = r->at;
+    const size_t whole = strspn(begin, "0123456789");
+    const size_t part = begin[whole] == '.' ? 1 + strspn(begin + whole + 1, "0123456789") : 0;
+    if (!whole || part == 1)
+        return refuse(r, begin + whole + part, RW_ERR_POLICY, "a size as in 1536MiB or 40%% is expected, found \"%s\"",
+                      begin);
+    r->at += whole + part;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        const size_t n = strlen(units[i]);
+        if (strncmp(r->at, units[i], n) || (r->at[n] && !strchr(":,+;=", r->at[n]))) continue;
+        if (strspn(begin, "0.") >= whole + part)
+            return refuse(r, begin, RW_ERR_POLICY, "more than 0 is expected, found \"%s\"", begin);
+        const unsigned long percent = i ? 0 : strtoul(begin, NULL, 10);
+        if (percent > 100 || (percent == 100 && part && strspn(begin + whole, ".0") < part))
+            return refuse(r, begin, RW_ERR_POLICY, "at most 100%% is expected, found \"%s\"", begin);
+        r->at += n;
+        return RW_OK;
+    }
+    return refuse(r, r->at, RW_ERR_POLICY, "a unit (B, KiB, MiB, GiB, TiB or %%) is expected, found \"%s\"", r->at);
+}
+
+static const struct {
+    const char *word;
+    enum rw_policy_kind kind;
+    bool takes_argument;
+} words[] = {
+    { "none", RW_POLICY_NONE, false },          { "full", RW_POLICY_FULL, false },
+    { "selective", RW_POLICY_SELECTIVE, true }, { "uniform", RW_POLICY_UNIFORM, true },
+    { "block", RW_POLICY_BLOCK, true },         { "ops", RW_POLICY_OPS, true },
+    { "names", RW_POLICY_NAMES, true },
+};
+
+/* budget: and offload: belong to the language and are not in this version. Sets *ret_found when r->at is at one of
+   them. */
+static rw_status read_unsupported(struct reader *r, size_t n, bool *ret_found)
+{
+    const char *const begin = r->at;
+    const bool budget = n == 6 && !strncmp(begin, "budget", n), offload = n == 7 && !strncmp(begin, "offload", n);
+    *ret_found = budget || offload;
+    if (!*ret_found) return RW_OK;
+    if (begin[n] != ':') return refuse(r, begin + n, RW_ERR_POLICY, "\":\" is expected after \"%.*s\"", (int)n, begin);
+    if (offload) return read_offloaded(r, "a region");
+    note_unsupported(r, begin);
+    r->at += n + 1;
+    return read_budget(r);
+}
+
+static rw_status read_argument(struct reader *r)
+{
+    switch (r->out.kind) {
+    case RW_POLICY_SELECTIVE: return read_names(r, "a region");
+    case RW_POLICY_OPS: return read_names(r, "an op");
+    case RW_POLICY_NAMES: return read_tagged(r);
+    default: return read_count(r);
+    }
+}
+
+static rw_status read_part(struct reader *r)
+{
+    const char *const begin = r->at;
+    const size_t n = word_length(r->at);
+    bool found;
+    const rw_status status = read_unsupported(r, n, &found);
+    if (found) return status;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (strlen(words[i].word) != n || strncmp(words[i].word, begin, n)) continue;
+        r->out.kind = words[i].kind;
+        r->at += n;
+        if (!words[i].takes_argument) return RW_OK;
+        if (*r->at != ':') return refuse(r, r->at, RW_ERR_POLICY, "\":\" is expected after \"%s\"", words[i].word);
+        r->at++;
+        return read_argument(r);
+    }
+    return refuse(r, begin, RW_ERR_POLICY,
+                  "unknown policy \"%.*s\" (none, full, selective:, uniform:, block:, ops:, names:)", (int)n, begin);
+}
+
+rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message, size_t size)
+{
+    struct reader r = { .spec = spec, .at = spec, .message = message, .size = size };
+    rw_status status = read_part(&r);
+    if (!status && *r.at == '+') {
+        r.at++;
+        status = !strncmp(r.at, "offload:", 8)
+                     ? read_offloaded(&r, "a region")
+                     : refuse(&r, r.at, RW_ERR_POLICY, "\"offload:\" is expected after \"+\"");
+    }
+    if (!status && *r.at) status = refuse(&r, r.at, RW_ERR_POLICY, "the end is expected, found \"%s\"", r.at);
+    if (!status && r.unsupported)
+        status = refuse(&r, r.unsupported, RW_ERR_UNSUPPORTED, "\"%.*s\" is not in this version",
+                        (int)word_length(r.unsupported), r.unsupported);
+    if (!status && !(r.out.spec = rw_strdup(spec))) status = no_memory(&r);
+    if (status) rw_policy_finish(&r.out);
+    else *ret = r.out;
+    return status;
+}
+
+void rw_policy_finish(struct rw_policy *policy)
+{
+    for (size_t i = 0; i < policy->n_names; i++) rw_free(policy->names[i]);
+    rw_free(policy->names);
+    rw_free(policy->spec);
+    *policy = (struct rw_policy){ 0 };
+}
+
+bool rw_policy_has_name(const struct rw_policy *policy, const char *name)
+{
+    for (size_t i = 0; i < policy->n_names; i++)
+        if (!strcmp(policy->names[i], name)) return true;
+    return false;
+}

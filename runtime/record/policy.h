@@ -1,0 +1,34 @@
+/* The policy language: one string, the same in C, in REWIND_POLICY and on every command line. See
+   rewind/checkpoint.h. */
+#ifndef RW_RECORD_POLICY_H
+#define RW_RECORD_POLICY_H
+
+#include <rewind/status.h>
+
+enum rw_policy_kind {
+    RW_POLICY_NONE,
+    RW_POLICY_FULL,
+    RW_POLICY_SELECTIVE,
+    RW_POLICY_UNIFORM,
+    RW_POLICY_BLOCK,
+    RW_POLICY_OPS,
+    RW_POLICY_NAMES
+};
+
+struct rw_policy {
+    enum rw_policy_kind kind;
+    int64_t n;    /* uniform, block */
+    char **names; /* selective, ops, names */
+    size_t n_names;
+    char *spec;   /* as given */
+};
+
+/*
+ * Reads a spec. On failure ret is untouched and message says where the mistake is: the column (from 1), what was found
+ * and what was expected.
+ */
+rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message, size_t size);
+void rw_policy_finish(struct rw_policy *policy);
+bool rw_policy_has_name(const struct rw_policy *policy, const char *name);
+
+#endif

@@ -1,0 +1,201 @@
+/* The trace of what ran. See trace.h. */
+#include "run/trace.h"
+
+#include "base/alloc.h"
+
+#include <cjson/cJSON.h>
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { TRACK_STEPS = 1, TRACK_REGIONS = 2 };
+
+struct rw_trace {
+    FILE *file;
+    bool first; /* no comma before the next event */
+    double origin; /* microseconds of the clock at the first plan */
+    double *times; /* n + 1 of a plan: begin of each step, end of the last */
+    size_t n, cap;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static void put(struct rw_trace *trace, cJSON *event)
+{
+    char *const text = event ? cJSON_PrintUnformatted(event) : NULL;
+    if (text) fprintf(trace->file, "%s\n%s", trace->first ? "" : ",", text);
+    if (text) trace->first = false;
+    cJSON_free(text);
+    cJSON_Delete(event);
+}
+
+static void name_track(struct rw_trace *trace, int track, const char *name)
+{
+    cJSON *const event = cJSON_CreateObject();
+    cJSON_AddStringToObject(event, "name", "thread_name");
+    cJSON_AddStringToObject(event, "ph", "M");
+    cJSON_AddNumberToObject(event, "pid", 1);
+    cJSON_AddNumberToObject(event, "tid", track);
+    cJSON_AddStringToObject(cJSON_AddObjectToObject(event, "args"), "name", name);
+    put(trace, event);
+}
+
+struct rw_trace *rw_trace_open(rw_context *ctx)
+{
+    static atomic_int opened;
+    const char *const name = getenv("REWIND_TRACE");
+    if (!name || !*name) return NULL;
+    char path[4096];
+    const int number = atomic_fetch_add(&opened, 1) + 1;
+    const int length = number == 1 ? snprintf(path, sizeof path, "%s", name) : snprintf(path, sizeof path, "%s.%d", name, number);
+    FILE *const file = length < (int)sizeof path ? fopen(path, "w") : NULL;
+    struct rw_trace *const trace = file ? rw_calloc(1, sizeof *trace) : NULL;
+    if (!trace) {
+        if (file) fclose(file);
+        rw_fail(ctx, file ? RW_ERR_MEMORY : RW_ERR_IO, "REWIND_TRACE=%s: %s", name, file ? "out of memory" : strerror(errno));
+        return NULL;
+    }
+    *trace = (struct rw_trace){ .file = file, .first = true, .origin = now() };
+    fputs("[", file);
+    name_track(trace, TRACK_STEPS, "steps");
+    name_track(trace, TRACK_REGIONS, "regions");
+    return trace;
+}
+
+void rw_trace_close(struct rw_trace **ptrace)
+{
+    struct rw_trace *const trace = *ptrace;
+    if (!trace) return;
+    fputs("\n]\n", trace->file);
+    fclose(trace->file);
+    rw_free(trace->times);
+    rw_free(trace);
+    *ptrace = NULL;
+}
+
+rw_status rw_trace_begin(struct rw_trace *trace, rw_context *ctx, size_t n_steps)
+{
+    trace->n = 0;
+    if (!rw_grow(&trace->times, &trace->cap, 0, n_steps + 1, sizeof *trace->times))
+        return rw_fail(ctx, RW_ERR_MEMORY, "REWIND_TRACE: out of memory");
+    const rw_status status = ctx->device->make_marks ? ctx->device->make_marks(ctx->device_state, RW_TRACE_MARKS + n_steps + 1) : RW_OK;
+    return status ? rw_fail(ctx, status, "REWIND_TRACE: the device gives no times") : RW_OK;
+}
+
+void rw_trace_step(struct rw_trace *trace, rw_context *ctx, size_t i)
+{
+    trace->times[i] = now();
+    trace->n = i + 1;
+    if (ctx->device->mark) ctx->device->mark(ctx->device_state, RW_TRACE_MARKS + i);
+}
+
+/* ---- writing ---- */
+
+static cJSON *slice(int track, const char *name, const char *category, double from, double to)
+{
+    cJSON *const event = cJSON_CreateObject();
+    cJSON_AddStringToObject(event, "name", name);
+    cJSON_AddStringToObject(event, "cat", category);
+    cJSON_AddStringToObject(event, "ph", "X");
+    cJSON_AddNumberToObject(event, "ts", from);
+    cJSON_AddNumberToObject(event, "dur", to - from);
+    cJSON_AddNumberToObject(event, "pid", 1);
+    cJSON_AddNumberToObject(event, "tid", track);
+    return event;
+}
+
+static const char *category_of(const struct rw_step *s)
+{
+    static const char *const names[] = { [RW_STEP_FORWARD] = "forward", [RW_STEP_REPLAY] = "replay", [RW_STEP_ADJOINT] = "backward",
+                                         [RW_STEP_COMMIT] = "commit" };
+    return names[s->kind];
+}
+
+static rw_desc desc_of(const rw_tape *t, const rw_plan *plan, uint32_t v)
+{
+    const bool recorded = v < plan->mark_values;
+    const uint32_t layout = recorded ? rw_tape_value(t, v)->layout : plan->values[v - plan->mark_values].layout;
+    const uint8_t dtype = recorded ? rw_tape_value(t, v)->dtype : plan->values[v - plan->mark_values].dtype;
+    return (rw_desc){ (rw_dtype)dtype, rw_layout_get(&t->ctx->layouts, layout) };
+}
+
+/* What the op says that it computes, reads and writes: with the time, how close it comes to the hardware's limits. */
+static rw_op_cost cost_of(const rw_tape *t, const rw_plan *plan, const struct rw_node *node)
+{
+    rw_desc in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
+    for (uint32_t i = 0; i < node->n_inputs; i++) in[i] = desc_of(t, plan, rw_plan_operand(t, plan, node->first_input + i));
+    for (uint32_t i = 0; i < node->n_outputs; i++) out[i] = desc_of(t, plan, node->first_output + i);
+    const bool recorded = node->attrs < plan->mark_attrs;
+    const rw_op_call call = { .op = t->ctx->ops[node->op], .n_inputs = node->n_inputs, .n_outputs = node->n_outputs, .in = in,
+                              .out = out, .ctx = t->ctx,
+                              .attrs = recorded ? t->attrs + node->attrs : plan->attrs + (node->attrs - plan->mark_attrs) };
+    return rw_call_cost(&call);
+}
+
+static void write_step(struct rw_trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from, double to)
+{
+    const struct rw_step *const s = &plan->steps[i];
+    const struct rw_node *const node = rw_plan_node(t, plan, s->node);
+    const rw_site at = t->ctx->sites[node->site];
+    char site[512];
+    snprintf(site, sizeof site, "%s:%d", at.file, (int)at.line);
+    cJSON *const event = slice(TRACK_STEPS, t->ctx->ops[node->op]->name, category_of(s), from, to);
+    cJSON *const args = cJSON_AddObjectToObject(event, "args");
+    cJSON_AddStringToObject(args, "kind", category_of(s));
+    cJSON_AddStringToObject(args, "site", site);
+    const rw_op_cost cost = cost_of(t, plan, node);
+    cJSON_AddNumberToObject(args, "flops", cost.flops);
+    cJSON_AddNumberToObject(args, "bytes", cost.bytes);
+    put(trace, event);
+}
+
+/* The steps [i, ret) are of one region and kind. */
+static size_t same_region(const rw_tape *t, const rw_plan *plan, size_t i, size_t to)
+{
+    const struct rw_step *const s = &plan->steps[i];
+    const uint32_t region = rw_plan_node(t, plan, s->node)->region;
+    while (i < to && plan->steps[i].kind == s->kind && rw_plan_node(t, plan, plan->steps[i].node)->region == region) i++;
+    return i;
+}
+
+static void write_region(struct rw_trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from, double to)
+{
+    const uint32_t region = rw_plan_node(t, plan, plan->steps[i].node)->region;
+    if (region == RW_NONE_ID) return;
+    char path[512];
+    rw_region_path(t, region, path, sizeof path);
+    put(trace, slice(TRACK_REGIONS, path, category_of(&plan->steps[i]), from, to));
+}
+
+/* Marks 0 .. n of the steps: when each began, and when the last one ended, in microseconds from the trace's begin. */
+static void take_times(struct rw_trace *trace, const rw_context *ctx)
+{
+    const double host = trace->times[0] - trace->origin;
+    for (size_t i = trace->n; i-- > 0;) {
+        double since;
+        const bool own = ctx->device->elapsed && !ctx->device->elapsed(ctx->device_state, RW_TRACE_MARKS, RW_TRACE_MARKS + i, &since);
+        trace->times[i] = own ? host + since : trace->times[i] - trace->origin;
+    }
+}
+
+void rw_trace_write(struct rw_trace *trace, const rw_tape *t, const rw_plan *plan, size_t from, size_t to)
+{
+    if (trace->n != to - from + 1) return; /* the run ended early */
+    take_times(trace, t->ctx);
+    for (size_t i = from; i < to; i++) write_step(trace, t, plan, i, trace->times[i - from], trace->times[i - from + 1]);
+    for (size_t i = from; i < to;) {
+        const size_t end = same_region(t, plan, i, to);
+        write_region(trace, t, plan, i, trace->times[i - from], trace->times[end - from]);
+        i = end;
+    }
+    fflush(trace->file);
+}
