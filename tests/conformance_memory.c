@@ -48,10 +48,10 @@ static void read_at(struct lives *l, uint32_t place, uint32_t step)
 
 static struct lives lives_of(const rw_tape *t, const rw_plan *p)
 {
-    struct lives l = { .plan = p, .life = calloc(p->n_places + 1, sizeof *l.life) };
-    for (uint32_t i = 0; i < p->n_steps; i++) {
-        const struct rw_node *const node = rw_plan_node(t, p, p->steps[i].node);
-        const uint32_t *const place = p->places + p->steps[i].place;
+    struct lives l = { .plan = p, .life = calloc(p->n_words + 1, sizeof *l.life) };
+    for (uint32_t i = 0; i < p->n_actions; i++) {
+        const struct rw_node *const node = rw_plan_node(t, p, p->actions[i].node);
+        const uint32_t *const place = p->words + p->actions[i].word;
         for (int k = 0; k < node->n_inputs; k++) read_at(&l, place[k], i);
         for (int k = 0; k < node->n_outputs; k++)
             if (in_arena(place[node->n_inputs + k]))
@@ -104,8 +104,8 @@ static void run_poisoned(struct bench *b, rw_plan *plan, const struct lives *liv
 {
     struct poison p = { .observer.after = poison_after, .ctx = b->ctx, .lives = lives,
                         .keep = malloc(plan->arena_bytes + 1) };
-    cr_assert_eq(rw_plan_run(b->t, plan, 0, plan->n_steps, &p.observer), RW_OK, "%s", rw_error_message(b->ctx));
-    cr_assert_eq(rw_plan_settle(b->t, plan, 0, plan->n_steps), RW_OK);
+    cr_assert_eq(rw_plan_run(b->t, plan, 0, plan->n_actions, &p.observer), RW_OK, "%s", rw_error_message(b->ctx));
+    cr_assert_eq(rw_plan_settle(b->t, plan, 0, plan->n_actions), RW_OK);
     free(p.keep);
 }
 
@@ -129,9 +129,9 @@ static rw_tensor *layers(struct bench *b)
 /* The last step of backward that belongs to each layer. */
 static void last_steps(const rw_tape *t, const rw_plan *p, size_t *last)
 {
-    for (size_t i = 0; i < p->n_steps; i++) {
-        const struct rw_node *const node = rw_plan_node(t, p, p->steps[i].node);
-        if (p->steps[i].kind == RW_STEP_ADJOINT && node->region != RW_NONE_ID) last[node->region] = i;
+    for (size_t i = 0; i < p->n_actions; i++) {
+        const struct rw_node *const node = rw_plan_node(t, p, p->actions[i].node);
+        if (p->actions[i].kind == RW_ACTION_BACKWARD && node->region != RW_NONE_ID) last[node->region] = i;
     }
 }
 
@@ -152,7 +152,7 @@ Test(conformance_memory, bytes_held_drop_at_every_layer_of_backward_and_nothing_
             cr_assert_lt(now, before, "%s, layer %d: %zu bytes held, %zu before it", held_policies[k], l, now, before);
             before = now;
         }
-        cr_assert_eq(held_after(&lives, plan->n_steps - 1), 0, "%s", held_policies[k]);
+        cr_assert_eq(held_after(&lives, plan->n_actions - 1), 0, "%s", held_policies[k]);
         free(lives.life);
         bench_close(&b);
     }

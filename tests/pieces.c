@@ -62,7 +62,7 @@ static double element(int64_t i, int salt)
 /* What attention's backward writes. */
 static int outputs_of_backward(struct bench *b, const rw_plan *plan)
 {
-    for (size_t i = 0; i < plan->n_steps; i++) {
+    for (size_t i = 0; i < plan->n_actions; i++) {
         const struct rw_node *const node = backward_node(b, plan, i, "attention_backward");
         if (node) return node->n_outputs;
     }

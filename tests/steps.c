@@ -21,14 +21,14 @@ const rw_plan *step_plan(struct bench *b, rw_tensor *loss)
 
 const struct rw_node *backward_node(struct bench *b, const rw_plan *plan, size_t step, const char *op)
 {
-    const struct rw_node *const node = rw_plan_node(b->t, plan, plan->steps[step].node);
-    const bool is = plan->steps[step].kind == RW_STEP_ADJOINT && !strcmp(b->ctx->ops[node->op]->name, op);
+    const struct rw_node *const node = rw_plan_node(b->t, plan, plan->actions[step].node);
+    const bool is = plan->actions[step].kind == RW_ACTION_BACKWARD && !strcmp(b->ctx->ops[node->op]->name, op);
     return is ? node : NULL;
 }
 
 int steps_of(struct bench *b, const rw_plan *plan, const char *op)
 {
     int n = 0;
-    for (size_t i = 0; i < plan->n_steps; i++) n += backward_node(b, plan, i, op) != NULL;
+    for (size_t i = 0; i < plan->n_actions; i++) n += backward_node(b, plan, i, op) != NULL;
     return n;
 }

@@ -90,7 +90,7 @@ static rw_status eval(rw_tape *t, const uint32_t *values, size_t n, bool effects
     rw_status status = rw_plan_get(t, &request, &plan);
     if (status) return status;
     rw_arena_take(t);
-    return run_part(t, plan, 0, plan->n_steps, NULL);
+    return run_part(t, plan, 0, plan->n_actions, NULL);
 }
 
 rw_status rw_run_eagerly(rw_tape *t, uint32_t node)
@@ -271,7 +271,7 @@ static rw_status run_step_plan(rw_tape *t, uint32_t loss)
     if (paused && paused->root == loss && paused->mark_nodes == t->n_nodes && fits_gradients(t, paused)) {
         t->paused = NULL;
         t->ctx->arena_owner = NULL;
-        const rw_status status = run_part(t, paused, paused->n_forward, paused->n_steps, NULL);
+        const rw_status status = run_part(t, paused, paused->n_forward, paused->n_actions, NULL);
         rw_plan_release(paused);
         return status;
     }
@@ -282,7 +282,7 @@ static rw_status run_step_plan(rw_tape *t, uint32_t loss)
     rw_arena_take(t);
     struct rw_observer *observer;
     status = rw_replays_watch(t, plan, &observer);
-    return status ? status : run_part(t, plan, 0, plan->n_steps, observer);
+    return status ? status : run_part(t, plan, 0, plan->n_actions, observer);
 }
 
 rw_status rw_backward(rw_tape *t, rw_tensor *loss)

@@ -148,7 +148,7 @@ static rw_status queue_step(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
     rw_status status = rw_replays_watch(g->t, g->plan, &g->observer);
-    if (!status) status = rw_plan_queue(g->t, g->plan, &g->memory, 0, g->plan->n_steps, g->observer);
+    if (!status) status = rw_plan_queue(g->t, g->plan, &g->memory, 0, g->plan->n_actions, g->observer);
     if (status) return status;
     if (g->params.max_norm > 0) status = rw_clip_grad_norm(ctx, g->params.max_norm, NULL);
     if (!status && g->params.optimizer) status = rw_adamw_queue(g->params.optimizer);
@@ -190,7 +190,7 @@ static rw_status queue_and_trace(rw_graph *g)
     rw_status status = queue_step(g);
     if (status || !ctx->trace || g->observer) return status;
     status = rw_plan_wait(g->t, g->plan);
-    if (!status) rw_trace_write(ctx->trace, g->t, g->plan, 0, g->plan->n_steps);
+    if (!status) rw_trace_write(ctx->trace, g->t, g->plan, 0, g->plan->n_actions);
     return status;
 }
 
@@ -241,5 +241,5 @@ rw_status rw_graph_launch(rw_graph *g)
     if (ctx->launched_plan) rw_plan_release(ctx->launched_plan);
     ctx->launched = t;
     ctx->launched_plan = g->plan;
-    return rw_plan_settle(t, g->plan, 0, g->plan->n_steps);
+    return rw_plan_settle(t, g->plan, 0, g->plan->n_actions);
 }

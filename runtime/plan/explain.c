@@ -40,7 +40,7 @@ static rw_status find_peak(const struct rw_schedule *s, struct peak *ret)
 {
     *ret = (struct peak){ 0 };
     int64_t live = 0;
-    int64_t *const delta = rw_calloc(s->n_steps + 1, sizeof *delta);
+    int64_t *const delta = rw_calloc(s->n_actions + 1, sizeof *delta);
     if (!delta) return RW_ERR_MEMORY;
     for (size_t i = 0; i < s->n_buffers; i++) {
         const struct rw_buffer *const b = &s->buffers[i];
@@ -49,7 +49,7 @@ static rw_status find_peak(const struct rw_schedule *s, struct peak *ret)
         delta[b->first] += bytes;
         delta[b->last + 1] -= bytes;
     }
-    for (size_t i = 0; i < s->n_steps; i++) {
+    for (size_t i = 0; i < s->n_actions; i++) {
         live += delta[i];
         if (live > (int64_t)ret->bytes) *ret = (struct peak){ i, (uint64_t)live };
     }
@@ -96,13 +96,13 @@ static void print_plan(const rw_tape *t, const rw_plan *plan, const struct rw_bu
         if (b->replay || is_kept(s, i)) print_value(t, d, b, out);
     }
     const size_t at = peak.step;
-    const struct rw_node *const node = s->n_steps ? &t->nodes[s->steps[at].node] : NULL;
+    const struct rw_node *const node = s->n_actions ? &t->nodes[s->actions[at].node] : NULL;
     fprintf(out, "kept %" PRIu64 " bytes; peak %" PRIu64 " bytes", plan->kept_bytes, plan->arena_bytes);
     if (node) {
         static const char *const kinds[] = { "forward", "replay", "adjoint", "commit" };
         const rw_site site = t->ctx->sites[node->site];
-        fprintf(out, ", reached (%" PRIu64 " live) at step %zu of %zu: %s of %s, %s:%d", peak.bytes, at, s->n_steps,
-                kinds[s->steps[at].kind], t->ctx->ops[node->op]->name, site.file, (int)site.line);
+        fprintf(out, ", reached (%" PRIu64 " live) at step %zu of %zu: %s of %s, %s:%d", peak.bytes, at, s->n_actions,
+                kinds[s->actions[at].kind], t->ctx->ops[node->op]->name, site.file, (int)site.line);
     }
     fprintf(out, "\n");
 }

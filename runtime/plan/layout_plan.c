@@ -29,11 +29,11 @@ static bool is_whole_buffer(const rw_tape *t, const struct rw_tensor *v)
 }
 
 /* No other operand of the step may look into the buffer, unless it is the very same dense value. */
-static bool is_alone(const rw_tape *t, const struct rw_schedule *s, const struct rw_step *step, int i)
+static bool is_alone(const rw_tape *t, const struct rw_schedule *s, const struct rw_action *step, int i)
 {
     const struct rw_node *const node = &t->nodes[step->node];
     for (int k = 0; k < node->n_inputs; k++) {
-        if (s->refs[step->place + (uint32_t)k] != s->refs[step->place + (uint32_t)i]) continue;
+        if (s->refs[step->word + (uint32_t)k] != s->refs[step->word + (uint32_t)i]) continue;
         if (!is_whole_buffer(t, input_value(t, node, k))) return false;
         if (k != i && !(t->ctx->ops[node->op]->inplace >> k & 1)) return false;
     }
@@ -43,10 +43,10 @@ static bool is_alone(const rw_tape *t, const struct rw_schedule *s, const struct
 /* Does step `index` let its output 0 take the memory of each of its inputs that lies in that buffer? */
 static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t index, uint32_t buffer)
 {
-    const struct rw_step *const step = &s->steps[index];
+    const struct rw_action *const step = &s->actions[index];
     const struct rw_node *const node = &t->nodes[step->node];
     for (int i = 0; i < node->n_inputs; i++)
-        if (s->refs[step->place + (uint32_t)i] == buffer)
+        if (s->refs[step->word + (uint32_t)i] == buffer)
             return i < 32 && (t->ctx->ops[node->op]->inplace >> i & 1) && is_alone(t, s, step, i);
     return true;
 }
@@ -55,12 +55,12 @@ static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t i
    place? */
 static bool is_free(const rw_tape *t, const struct rw_schedule *s, uint32_t gradient, const struct rw_buffer *b)
 {
-    const struct rw_step *const maker = &s->steps[b->first];
+    const struct rw_action *const maker = &s->actions[b->first];
     for (size_t i = 0; i < s->n_read_gradients; i++) {
         const struct rw_buffer *const r = &s->buffers[s->read_gradients[i]];
         if (s->sources[r->index].index != gradient || r->last < b->first) continue;
         if (r->last > b->first) return false;
-        if (&s->buffers[s->refs[maker->place + t->nodes[maker->node].n_inputs]] != b) return false;
+        if (&s->buffers[s->refs[maker->word + t->nodes[maker->node].n_inputs]] != b) return false;
         if (!takes_over(t, s, b->first, s->read_gradients[i])) return false;
     }
     return true;
@@ -69,16 +69,16 @@ static bool is_free(const rw_tape *t, const struct rw_schedule *s, uint32_t grad
 /* May output 0 of the step take over the memory of input i, as far as the two say? */
 static bool may_take(const rw_tape *t, const struct rw_schedule *s, uint32_t index, int i, uint32_t in)
 {
-    const struct rw_step *const step = &s->steps[index];
+    const struct rw_action *const step = &s->actions[index];
     const struct rw_buffer *const b = &s->buffers[in];
     return (t->ctx->ops[t->nodes[step->node].op]->inplace >> i & 1) && b->place == RW_PLACE_ARENA && b->last == index &&
            b->bytes && is_alone(t, s, step, i);
 }
 
-static bool writes_in_place(const rw_tape *t, const struct rw_step *step)
+static bool writes_in_place(const rw_tape *t, const struct rw_action *step)
 {
     const struct rw_node *const node = &t->nodes[step->node];
-    return t->ctx->ops[node->op]->inplace && node->n_outputs && step->kind != RW_STEP_COMMIT;
+    return t->ctx->ops[node->op]->inplace && node->n_outputs && step->kind != RW_ACTION_COMMIT;
 }
 
 /*
@@ -87,14 +87,14 @@ static bool writes_in_place(const rw_tape *t, const struct rw_step *step)
  */
 static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_t index)
 {
-    const struct rw_step *const step = &s->steps[index];
+    const struct rw_action *const step = &s->actions[index];
     const struct rw_node *const node = &t->nodes[step->node];
     if (!writes_in_place(t, step)) return;
-    const struct rw_buffer *const o = &s->buffers[s->refs[step->place + node->n_inputs]];
+    const struct rw_buffer *const o = &s->buffers[s->refs[step->word + node->n_inputs]];
     if (o->place != RW_PLACE_SOURCE || s->sources[o->index].leaf != RW_NONE_ID) return;
     for (int i = 0; i < node->n_inputs && i < 32; i++) {
-        struct rw_buffer *const b = &s->buffers[s->refs[step->place + (uint32_t)i]];
-        if (!may_take(t, s, index, i, s->refs[step->place + (uint32_t)i])) continue;
+        struct rw_buffer *const b = &s->buffers[s->refs[step->word + (uint32_t)i]];
+        if (!may_take(t, s, index, i, s->refs[step->word + (uint32_t)i])) continue;
         if (b->bytes != rw_tensor_bytes(rw_tape_value(t, o->value))) continue;
         if (!is_free(t, s, s->sources[o->index].index, b)) continue;
         b->place = RW_PLACE_SOURCE;
@@ -106,13 +106,13 @@ static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_
 /* Output 0 takes over input i's memory when that input dies here. */
 static void merge_in_arena(const rw_tape *t, struct rw_schedule *s, uint32_t index)
 {
-    const struct rw_step *const step = &s->steps[index];
+    const struct rw_action *const step = &s->actions[index];
     const struct rw_node *const node = &t->nodes[step->node];
     if (!writes_in_place(t, step)) return;
-    struct rw_buffer *const o = &s->buffers[s->refs[step->place + node->n_inputs]];
+    struct rw_buffer *const o = &s->buffers[s->refs[step->word + node->n_inputs]];
     if (o->place != RW_PLACE_ARENA) return;
     for (int i = 0; i < node->n_inputs && i < 32; i++) {
-        const uint32_t in = root_of(s, s->refs[step->place + (uint32_t)i]);
+        const uint32_t in = root_of(s, s->refs[step->word + (uint32_t)i]);
         if (!may_take(t, s, index, i, in) || s->buffers[in].bytes != o->bytes) continue;
         o->merged = in;
         s->buffers[in].last = o->last;
@@ -122,8 +122,8 @@ static void merge_in_arena(const rw_tape *t, struct rw_schedule *s, uint32_t ind
 
 static void merge_in_place(const rw_tape *t, struct rw_schedule *s)
 {
-    for (uint32_t i = (uint32_t)s->n_steps; i-- > 0;) merge_into_gradient(t, s, i);
-    for (uint32_t i = 0; i < s->n_steps; i++) merge_in_arena(t, s, i);
+    for (uint32_t i = (uint32_t)s->n_actions; i-- > 0;) merge_into_gradient(t, s, i);
+    for (uint32_t i = 0; i < s->n_actions; i++) merge_in_arena(t, s, i);
 }
 
 /* Placement */
@@ -166,7 +166,7 @@ static void count_bytes(const rw_tape *t, const struct rw_schedule *s, rw_plan *
         delta[b->last + 1] -= (int64_t)bytes;
     }
     int64_t live = 0;
-    for (size_t i = 0; i < s->n_steps; i++) {
+    for (size_t i = 0; i < s->n_actions; i++) {
         live += delta[i];
         if (live > (int64_t)plan->replayed_bytes) plan->replayed_bytes = (uint64_t)live;
     }
@@ -174,26 +174,26 @@ static void count_bytes(const rw_tape *t, const struct rw_schedule *s, rw_plan *
 
 static void count_cost(const rw_tape *t, const struct rw_schedule *s, rw_cost *cost)
 {
-    for (size_t i = 0; i < s->n_steps; i++) {
-        const struct rw_node *const node = &t->nodes[s->steps[i].node];
+    for (size_t i = 0; i < s->n_actions; i++) {
+        const struct rw_node *const node = &t->nodes[s->actions[i].node];
         rw_desc in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
         const rw_op_call call = rw_call_of(t, node, in, out);
         const rw_op_cost c = rw_call_cost(&call);
-        const uint8_t kind = s->steps[i].kind;
-        *(kind == RW_STEP_REPLAY ? &cost->replayed_flops : kind == RW_STEP_ADJOINT ? &cost->backward_flops
+        const uint8_t kind = s->actions[i].kind;
+        *(kind == RW_ACTION_REPLAY ? &cost->replayed_flops : kind == RW_ACTION_BACKWARD ? &cost->backward_flops
                                                                                    : &cost->forward_flops) += c.flops;
-        *(kind == RW_STEP_REPLAY ? &cost->replayed_bytes : kind == RW_STEP_ADJOINT ? &cost->backward_bytes
+        *(kind == RW_ACTION_REPLAY ? &cost->replayed_bytes : kind == RW_ACTION_BACKWARD ? &cost->backward_bytes
                                                                                    : &cost->forward_bytes) += c.bytes;
-        *(kind == RW_STEP_REPLAY ? &cost->replayed_nodes : kind == RW_STEP_ADJOINT ? &cost->backward_nodes
+        *(kind == RW_ACTION_REPLAY ? &cost->replayed_nodes : kind == RW_ACTION_BACKWARD ? &cost->backward_nodes
                                                                                    : &cost->forward_nodes) += 1;
     }
 }
 
 static void count_effects(const rw_tape *t, const struct rw_schedule *s, rw_plan *plan)
 {
-    for (size_t i = 0; i < s->n_steps; i++) {
-        plan->n_effects += (t->ctx->ops[t->nodes[s->steps[i].node].op]->flags & RW_OP_STATEFUL) != 0;
-        plan->n_commits += s->steps[i].kind == RW_STEP_COMMIT;
+    for (size_t i = 0; i < s->n_actions; i++) {
+        plan->n_effects += (t->ctx->ops[t->nodes[s->actions[i].node].op]->flags & RW_OP_STATEFUL) != 0;
+        plan->n_commits += s->actions[i].kind == RW_ACTION_COMMIT;
     }
 }
 
@@ -202,9 +202,9 @@ static rw_status mark_digests(const rw_tape *t, struct rw_schedule *s)
 {
     bool *const replayed = rw_calloc(t->n_nodes, sizeof *replayed);
     if (!replayed) return RW_ERR_MEMORY;
-    for (size_t i = 0; i < s->n_steps; i++)
-        if (s->steps[i].kind == RW_STEP_REPLAY) replayed[s->steps[i].node] = true;
-    for (size_t i = 0; i < s->n_steps; i++) s->steps[i].digest = replayed[s->steps[i].node];
+    for (size_t i = 0; i < s->n_actions; i++)
+        if (s->actions[i].kind == RW_ACTION_REPLAY) replayed[s->actions[i].node] = true;
+    for (size_t i = 0; i < s->n_actions; i++) s->actions[i].digest = replayed[s->actions[i].node];
     rw_free(replayed);
     return RW_OK;
 }
@@ -225,17 +225,17 @@ static uint32_t place_word(const struct rw_schedule *s, uint32_t buffer, const u
 
 static rw_status compact(struct rw_schedule *s, rw_plan *plan, const uint64_t *offsets)
 {
-    plan->steps = rw_malloc(s->n_steps * sizeof *plan->steps);
-    plan->places = rw_malloc(s->n_refs * sizeof *plan->places);
+    plan->actions = rw_malloc(s->n_actions * sizeof *plan->actions);
+    plan->words = rw_malloc(s->n_refs * sizeof *plan->words);
     plan->sources = rw_malloc(s->n_sources * sizeof *plan->sources);
     plan->results = rw_malloc(s->n_results * sizeof *plan->results);
-    if (!plan->steps || !plan->places || !plan->sources || !plan->results) return RW_ERR_MEMORY;
-    for (size_t i = 0; i < s->n_refs; i++) plan->places[i] = place_word(s, s->refs[i], offsets);
-    if (s->n_steps) memcpy(plan->steps, s->steps, s->n_steps * sizeof *plan->steps);
+    if (!plan->actions || !plan->words || !plan->sources || !plan->results) return RW_ERR_MEMORY;
+    for (size_t i = 0; i < s->n_refs; i++) plan->words[i] = place_word(s, s->refs[i], offsets);
+    if (s->n_actions) memcpy(plan->actions, s->actions, s->n_actions * sizeof *plan->actions);
     if (s->n_sources) memcpy(plan->sources, s->sources, s->n_sources * sizeof *plan->sources);
     if (s->n_results) memcpy(plan->results, s->results, s->n_results * sizeof *plan->results);
-    plan->n_steps = s->n_steps;
-    plan->n_places = s->n_refs;
+    plan->n_actions = s->n_actions;
+    plan->n_words = s->n_refs;
     plan->n_sources = s->n_sources;
     plan->n_results = s->n_results;
     plan->n_forward = s->n_forward;
@@ -247,7 +247,7 @@ rw_status rw_layout_plan(const rw_tape *t, struct rw_schedule *s, rw_plan *plan)
 {
     merge_in_place(t, s);
     uint64_t *const offsets = rw_calloc(s->n_buffers, sizeof *offsets);
-    int64_t *const delta = rw_calloc(s->n_steps + 1, sizeof *delta);
+    int64_t *const delta = rw_calloc(s->n_actions + 1, sizeof *delta);
     rw_status status = offsets && delta ? place(t, s, plan, offsets) : RW_ERR_MEMORY;
     if (!status) status = mark_digests(t, s);
     if (!status) status = compact(s, plan, offsets);

@@ -8,8 +8,8 @@
 void rw_plan_release(rw_plan *plan)
 {
     if (!plan || --plan->references) return;
-    void *const arrays[] = { plan->nodes,  plan->operands, plan->attrs,   plan->values,    plan->steps,
-                             plan->places, plan->sources,  plan->results, plan->gradients };
+    void *const arrays[] = { plan->nodes,  plan->operands, plan->attrs,   plan->values,    plan->actions,
+                             plan->words, plan->sources,  plan->results, plan->gradients };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_replays_destroy(plan->replays);
     rw_free(plan);
@@ -18,23 +18,23 @@ void rw_plan_release(rw_plan *plan)
 size_t rw_plan_bytes(const rw_plan *p)
 {
     return sizeof *p + p->n_nodes * sizeof *p->nodes + p->n_operands * sizeof *p->operands + p->n_attrs +
-           p->n_values * sizeof *p->values + p->n_steps * sizeof *p->steps + p->n_places * sizeof *p->places +
+           p->n_values * sizeof *p->values + p->n_actions * sizeof *p->actions + p->n_words * sizeof *p->words +
            p->n_sources * sizeof *p->sources + p->n_results * sizeof *p->results +
            p->n_gradients * sizeof *p->gradients;
 }
 
 bool rw_plan_is_valid(const rw_tape *t, const rw_plan *p)
 {
-    for (size_t i = 0; i < p->n_steps; i++) {
-        const struct rw_step *const step = &p->steps[i];
-        if (step->node >= p->mark_nodes + p->n_nodes || step->place + step->n_places > p->n_places) return false;
+    for (size_t i = 0; i < p->n_actions; i++) {
+        const struct rw_action *const step = &p->actions[i];
+        if (step->node >= p->mark_nodes + p->n_nodes || step->word + step->n_words > p->n_words) return false;
         if (step->node < p->mark_nodes && step->node >= t->n_nodes) return false;
     }
-    for (size_t i = 0; i < p->n_places; i++) {
-        const uint32_t kind = p->places[i] >> 30, index = p->places[i] & 0x3fffffffu;
+    for (size_t i = 0; i < p->n_words; i++) {
+        const uint32_t kind = p->words[i] >> 30, index = p->words[i] & 0x3fffffffu;
         if (kind == RW_PLACE_SOURCE && index >= p->n_sources) return false;
         if (kind == RW_PLACE_ARENA && (uint64_t)index * RW_PLACE_UNIT > p->arena_bytes) return false;
         if (kind == RW_PLACE_RESULTS && (uint64_t)index * RW_PLACE_UNIT > p->results_bytes) return false;
     }
-    return p->n_forward <= p->n_steps;
+    return p->n_forward <= p->n_actions;
 }

@@ -29,17 +29,17 @@ static inline uint32_t rw_place_make(enum rw_place_kind kind, uint64_t index)
     return (uint32_t)kind << 30 | (uint32_t)index;
 }
 
-enum rw_step_kind {
-    RW_STEP_FORWARD, /* a recorded node, first time */
-    RW_STEP_REPLAY,  /* a recorded node again */
-    RW_STEP_ADJOINT, /* a node that differentiation made */
-    RW_STEP_COMMIT   /* rw_assign(): writes a buffer when the step ends */
+enum rw_action_kind {
+    RW_ACTION_FORWARD, /* a recorded node, first time */
+    RW_ACTION_REPLAY,  /* a recorded node again */
+    RW_ACTION_BACKWARD, /* a node that differentiation made */
+    RW_ACTION_COMMIT   /* rw_assign(): writes a buffer when the step ends */
 };
 
-struct rw_step {
+struct rw_action {
     uint32_t node;
-    uint32_t place; /* first of its places: inputs, outputs, then the workspace if it has one */
-    uint16_t n_places;
+    uint32_t word; /* first of its words: inputs, outputs, then the workspace if it has one */
+    uint16_t n_words;
     uint8_t kind;
     uint8_t digest; /* some output is a value that is replayed later, or a replay of one */
 };
@@ -93,11 +93,11 @@ struct rw_plan {
     struct rw_value_desc *values;
     size_t n_nodes, n_operands, n_attrs, n_values;
 
-    struct rw_step *steps;
-    size_t n_steps;
+    struct rw_action *actions;
+    size_t n_actions;
     size_t n_forward; /* steps before the first one of backward */
-    uint32_t *places;
-    size_t n_places;
+    uint32_t *words;
+    size_t n_words;
     struct rw_source *sources;
     size_t n_sources;
     struct rw_result *results;

@@ -137,18 +137,18 @@ static uint32_t output_buffer(struct emitter *e, const struct rw_node *node, uin
 {
     const struct rw_tensor *const v = rw_tape_value(e->t, base);
     const uint64_t bytes = rw_tensor_bytes(v);
-    if (kind == RW_STEP_COMMIT) {
+    if (kind == RW_ACTION_COMMIT) {
         const struct rw_tensor *const to = rw_tape_value(e->t, operand_base(e->t, node, 1));
         const struct rw_leaf *const leaf = &e->t->leaves[to->leaf];
         return source_buffer(e, base, (struct rw_source){ .kind = RW_SOURCE_PARAM, .index = leaf->param,
                                                           .leaf = RW_NONE_ID });
     }
-    if (e->wanted[base] && kind != RW_STEP_REPLAY) {
+    if (e->wanted[base] && kind != RW_ACTION_REPLAY) {
         const struct rw_sink *const sink = sink_of(e, base);
         if (sink) return result_buffer(e, sink, base, bytes);
     }
     return add_buffer(e, (struct rw_buffer){ .value = base, .place = bytes ? RW_PLACE_ARENA : RW_PLACE_NOWHERE,
-                                             .bytes = bytes, .replay = kind == RW_STEP_REPLAY });
+                                             .bytes = bytes, .replay = kind == RW_ACTION_REPLAY });
 }
 
 static size_t workspace_bytes(const rw_tape *t, const struct rw_node *node)
@@ -168,8 +168,8 @@ static bool touch(struct emitter *e, uint32_t buffer, bool starts)
     if (buffer == RW_NONE_ID || !rw_grow(&s->refs, &s->cap_refs, s->n_refs, 1, sizeof *s->refs)) return false;
     s->refs[s->n_refs++] = buffer;
     struct rw_buffer *const b = &s->buffers[buffer];
-    if (starts || b->first == UINT32_MAX) b->first = (uint32_t)s->n_steps;
-    b->last = (uint32_t)s->n_steps;
+    if (starts || b->first == UINT32_MAX) b->first = (uint32_t)s->n_actions;
+    b->last = (uint32_t)s->n_actions;
     return true;
 }
 
@@ -182,8 +182,8 @@ static rw_status emit(struct emitter *e, uint32_t n, uint8_t kind)
 {
     struct rw_schedule *const s = e->out;
     const struct rw_node *const node = &e->t->nodes[n];
-    if (!rw_grow(&s->steps, &s->cap_steps, s->n_steps, 1, sizeof *s->steps)) return RW_ERR_MEMORY;
-    struct rw_step step = { .node = n, .place = (uint32_t)s->n_refs, .kind = kind };
+    if (!rw_grow(&s->actions, &s->cap_actions, s->n_actions, 1, sizeof *s->actions)) return RW_ERR_MEMORY;
+    struct rw_action step = { .node = n, .word = (uint32_t)s->n_refs, .kind = kind };
     for (int i = 0; i < node->n_inputs; i++) {
         const uint32_t b = operand_base(e->t, node, i);
         if (e->current[b] == RW_NONE_ID && is_leaf(e, b)) e->current[b] = leaf_buffer(e, b);
@@ -205,8 +205,8 @@ static rw_status emit(struct emitter *e, uint32_t n, uint8_t kind)
     }
     for (int i = 0; i < node->n_inputs; i++) forget_if_done(e, operand_base(e->t, node, i));
     for (int i = 0; i < node->n_outputs; i++) forget_if_done(e, node->first_output + (uint32_t)i);
-    step.n_places = (uint16_t)(s->n_refs - step.place);
-    s->steps[s->n_steps++] = step;
+    step.n_words = (uint16_t)(s->n_refs - step.word);
+    s->actions[s->n_actions++] = step;
     return RW_OK;
 }
 
@@ -245,7 +245,7 @@ static rw_status demand(struct emitter *e, uint32_t base)
         /* Its uses may be counted nowhere (a rule that reads a value of another scope): hold it for the step at
            hand. */
         if (!e->remaining[b]) e->remaining[b] = 1;
-        status = emit(e, n, RW_STEP_REPLAY);
+        status = emit(e, n, RW_ACTION_REPLAY);
         e->n_stack--;
     }
     return status;
@@ -324,7 +324,7 @@ static rw_status emit_late(struct emitter *e, uint32_t n, size_t i, uint32_t *sc
         status = enter(e, to, i);
     }
     for (int k = 0; !status && k < node->n_inputs; k++) status = demand(e, operand_base(e->t, node, k));
-    return status ? status : emit(e, n, RW_STEP_ADJOINT);
+    return status ? status : emit(e, n, RW_ACTION_BACKWARD);
 }
 
 static rw_status emit_early(struct emitter *e, uint32_t n)
@@ -332,7 +332,7 @@ static rw_status emit_early(struct emitter *e, uint32_t n)
     const struct rw_node *const node = &e->t->nodes[n];
     rw_status status = RW_OK;
     for (int k = 0; !status && k < node->n_inputs; k++) status = demand(e, operand_base(e->t, node, k));
-    return status ? status : emit(e, n, RW_STEP_FORWARD);
+    return status ? status : emit(e, n, RW_ACTION_FORWARD);
 }
 
 static bool is_commit(const rw_tape *t, const struct rw_node *node)
@@ -351,14 +351,14 @@ static rw_status emit_all(struct emitter *e)
             status = emit_early(e, n);
             continue;
         }
-        if (!late) e->out->n_forward = e->out->n_steps;
+        if (!late) e->out->n_forward = e->out->n_actions;
         late = true;
         status = emit_late(e, n, i, &scope);
     }
-    if (!late) e->out->n_forward = e->out->n_steps;
+    if (!late) e->out->n_forward = e->out->n_actions;
     for (size_t i = 0; !status && i < e->t->n_effects; i++) {
         const uint32_t n = e->t->effects[i];
-        if (e->needed[n] && is_commit(e->t, &e->t->nodes[n])) status = emit(e, n, RW_STEP_COMMIT);
+        if (e->needed[n] && is_commit(e->t, &e->t->nodes[n])) status = emit(e, n, RW_ACTION_COMMIT);
     }
     return status;
 }
@@ -425,7 +425,7 @@ static rw_status emitter_init(struct emitter *e)
 
 void rw_schedule_finish(struct rw_schedule *s)
 {
-    rw_free(s->steps);
+    rw_free(s->actions);
     rw_free(s->refs);
     rw_free(s->buffers);
     rw_free(s->sources);

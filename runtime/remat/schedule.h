@@ -21,8 +21,8 @@ struct rw_buffer {
 };
 
 struct rw_schedule {
-    struct rw_step *steps; /* places are indexes into refs until placement turns them into places */
-    size_t n_steps, cap_steps;
+    struct rw_action *actions; /* places are indexes into refs until placement turns them into places */
+    size_t n_actions, cap_actions;
     uint32_t *refs;        /* buffer ids */
     size_t n_refs, cap_refs;
     struct rw_buffer *buffers;

@@ -198,10 +198,10 @@ static size_t workspace_bytes(rw_context *ctx, const rw_kernel *k)
 static rw_status run_step(struct walk *w, size_t index, struct rw_observer *observer)
 {
     const rw_plan *const p = w->plan;
-    const struct rw_step *const step = &p->steps[index];
+    const struct rw_action *const step = &p->actions[index];
     const struct rw_node *const node = rw_plan_node(w->t, p, step->node);
     const rw_op_def *const op = w->ctx->ops[node->op];
-    const uint32_t *const places = p->places + step->place;
+    const uint32_t *const places = p->words + step->word;
     const bool recorded = step->node < p->mark_nodes;
     rw_view views[RW_OP_MAX_INPUTS + RW_OP_MAX_OUTPUTS];
     const int n_in = node->n_inputs, n_out = node->n_outputs;
@@ -215,7 +215,7 @@ static rw_status run_step(struct walk *w, size_t index, struct rw_observer *obse
                     .serial = (uint32_t)index, .stream = w->queue.stream, .ticket_base = w->queue.ticket_base,
                     .device = w->ctx->device_state };
     if (node->ticket != RW_NONE_ID) k.ticket = rw_plan_ticket(w->t, node);
-    if (step->n_places > n_in + n_out) {
+    if (step->n_words > n_in + n_out) {
         k.workspace = memory_of(w, places[n_in + n_out]);
         k.workspace_bytes = workspace_bytes(w->ctx, &k);
         note_use(w, places[n_in + n_out], k.workspace_bytes);
@@ -233,10 +233,10 @@ static rw_status run_step(struct walk *w, size_t index, struct rw_observer *obse
 }
 
 /* Regions and replays, as a profiler shows them. */
-static void name_range(struct walk *w, const struct rw_step *step)
+static void name_range(struct walk *w, const struct rw_action *step)
 {
-    static const char *const kinds[] = { [RW_STEP_FORWARD] = "forward", [RW_STEP_REPLAY] = "replay", [RW_STEP_ADJOINT] = "backward",
-                                         [RW_STEP_COMMIT] = "commit" };
+    static const char *const kinds[] = { [RW_ACTION_FORWARD] = "forward", [RW_ACTION_REPLAY] = "replay", [RW_ACTION_BACKWARD] = "backward",
+                                         [RW_ACTION_COMMIT] = "commit" };
     const uint32_t region = rw_plan_node(w->t, w->plan, step->node)->region;
     if (region == w->region && step->kind == w->kind) return;
     if (w->region != RW_NONE_ID) w->ctx->device->range(w->ctx->device_state, NULL);
@@ -265,10 +265,10 @@ rw_status rw_plan_prepare(rw_tape *t, const rw_plan *plan, struct rw_plan_memory
 void rw_plan_spoil(rw_tape *t, const rw_plan *plan, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
-        const struct rw_step *const step = &plan->steps[i];
+        const struct rw_action *const step = &plan->actions[i];
         const struct rw_node *const node = rw_plan_node(t, plan, step->node);
         for (uint32_t k = 0; k < node->n_outputs; k++) {
-            const uint32_t place = plan->places[step->place + node->n_inputs + k];
+            const uint32_t place = plan->words[step->word + node->n_inputs + k];
             if (place >> 30 != RW_PLACE_SOURCE) continue;
             const struct rw_source *const to_source = &plan->sources[place & 0x3fffffffu];
             if (to_source->kind != RW_SOURCE_GRADIENT) continue;
@@ -290,7 +290,7 @@ rw_status rw_plan_queue(rw_tape *t, rw_plan *plan, const struct rw_plan_memory *
     rw_status status = trace ? rw_trace_begin(trace, ctx, to - from) : RW_OK;
     size_t reached = from;
     for (size_t i = from; !status && i < to; reached = ++i) {
-        if (ctx->device->range) name_range(&w, &plan->steps[i]);
+        if (ctx->device->range) name_range(&w, &plan->actions[i]);
         if (trace) rw_trace_step(trace, ctx, i - from);
         status = run_step(&w, i, observer);
     }
@@ -308,7 +308,7 @@ rw_status rw_plan_wait(rw_tape *t, const rw_plan *plan)
     uint32_t bad = 0;
     const rw_status status = ctx->device->finish(ctx->device_state, &bad);
     if (status == RW_ERR_MISMATCH) return rw_replays_report(t, plan, bad);
-    if (status == RW_ERR_ARGUMENT) return kernel_failed(ctx, rw_plan_node(t, plan, plan->steps[bad].node), status);
+    if (status == RW_ERR_ARGUMENT) return kernel_failed(ctx, rw_plan_node(t, plan, plan->actions[bad].node), status);
     return status ? rw_fail(ctx, status, "run: the device failed") : RW_OK;
 }
 
@@ -355,20 +355,20 @@ void *rw_plan_result(const rw_tape *t, const rw_plan *plan, const struct rw_resu
  */
 static void note_effect(rw_tape *t, const rw_plan *plan, size_t index)
 {
-    const struct rw_step *const step = &plan->steps[index];
+    const struct rw_action *const step = &plan->actions[index];
     if (step->node >= plan->mark_nodes) return;
     struct rw_node *const node = &t->nodes[step->node];
     if (t->ctx->ops[node->op]->flags & RW_OP_STATEFUL) node->done = 1;
-    if (step->kind != RW_STEP_COMMIT) return;
-    const uint32_t place = plan->places[step->place + node->n_inputs];
+    if (step->kind != RW_ACTION_COMMIT) return;
+    const uint32_t place = plan->words[step->word + node->n_inputs];
     t->ctx->params[plan->sources[place & 0x3fffffffu].index]->version++;
 }
 
 static bool produced_in(const rw_tape *t, const rw_plan *plan, const struct rw_result *r, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
-        const struct rw_node *const node = rw_plan_node(t, plan, plan->steps[i].node);
-        if (plan->steps[i].kind != RW_STEP_REPLAY && r->value - node->first_output < node->n_outputs) return true;
+        const struct rw_node *const node = rw_plan_node(t, plan, plan->actions[i].node);
+        if (plan->actions[i].kind != RW_ACTION_REPLAY && r->value - node->first_output < node->n_outputs) return true;
     }
     return false;
 }
@@ -403,7 +403,7 @@ rw_status rw_plan_settle(rw_tape *t, const rw_plan *plan, size_t from, size_t to
 {
     rw_context *const ctx = t->ctx;
     rw_status status = RW_OK;
-    const bool whole = from == 0 && to == plan->n_steps;
+    const bool whole = from == 0 && to == plan->n_actions;
     for (size_t i = 0; !status && i < plan->n_results; i++) {
         const struct rw_result *const r = &plan->results[i];
         if (r->of_param || (!whole && !produced_in(t, plan, r, from, to))) continue;
@@ -411,7 +411,7 @@ rw_status rw_plan_settle(rw_tape *t, const rw_plan *plan, size_t from, size_t to
     }
     if (status) return rw_fail(ctx, status, "run: out of memory");
     for (size_t i = from; plan->n_effects && i < to; i++) note_effect(t, plan, i);
-    if (to != plan->n_steps) return RW_OK;
+    if (to != plan->n_actions) return RW_OK;
     for (size_t i = 0; i < plan->n_gradients; i++) ctx->params[plan->gradients[i].param]->grad_clear = false;
     return RW_OK;
 }

@@ -113,10 +113,10 @@ static cJSON *slice(int track, const char *name, const char *category, double fr
     return event;
 }
 
-static const char *category_of(const struct rw_step *s)
+static const char *category_of(const struct rw_action *s)
 {
-    static const char *const names[] = { [RW_STEP_FORWARD] = "forward", [RW_STEP_REPLAY] = "replay", [RW_STEP_ADJOINT] = "backward",
-                                         [RW_STEP_COMMIT] = "commit" };
+    static const char *const names[] = { [RW_ACTION_FORWARD] = "forward", [RW_ACTION_REPLAY] = "replay", [RW_ACTION_BACKWARD] = "backward",
+                                         [RW_ACTION_COMMIT] = "commit" };
     return names[s->kind];
 }
 
@@ -143,7 +143,7 @@ static rw_op_cost cost_of(const rw_tape *t, const rw_plan *plan, const struct rw
 
 static void write_step(struct rw_trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from, double to)
 {
-    const struct rw_step *const s = &plan->steps[i];
+    const struct rw_action *const s = &plan->actions[i];
     const struct rw_node *const node = rw_plan_node(t, plan, s->node);
     const rw_site at = t->ctx->sites[node->site];
     char site[512];
@@ -161,19 +161,19 @@ static void write_step(struct rw_trace *trace, const rw_tape *t, const rw_plan *
 /* The steps [i, ret) are of one region and kind. */
 static size_t same_region(const rw_tape *t, const rw_plan *plan, size_t i, size_t to)
 {
-    const struct rw_step *const s = &plan->steps[i];
+    const struct rw_action *const s = &plan->actions[i];
     const uint32_t region = rw_plan_node(t, plan, s->node)->region;
-    while (i < to && plan->steps[i].kind == s->kind && rw_plan_node(t, plan, plan->steps[i].node)->region == region) i++;
+    while (i < to && plan->actions[i].kind == s->kind && rw_plan_node(t, plan, plan->actions[i].node)->region == region) i++;
     return i;
 }
 
 static void write_region(struct rw_trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from, double to)
 {
-    const uint32_t region = rw_plan_node(t, plan, plan->steps[i].node)->region;
+    const uint32_t region = rw_plan_node(t, plan, plan->actions[i].node)->region;
     if (region == RW_NONE_ID) return;
     char path[512];
     rw_region_path(t, region, path, sizeof path);
-    put(trace, slice(TRACK_REGIONS, path, category_of(&plan->steps[i]), from, to));
+    put(trace, slice(TRACK_REGIONS, path, category_of(&plan->actions[i]), from, to));
 }
 
 /* Marks 0 .. n of the steps: when each began, and when the last one ended, in microseconds from the trace's begin. */

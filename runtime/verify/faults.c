@@ -14,15 +14,15 @@ static bool plan_replays(const rw_plan *plan)
     return plan->cost.replayed_nodes > 0;
 }
 
-static bool strikes(const rw_plan *plan, const struct rw_step *step, const rw_kernel *k)
+static bool strikes(const rw_plan *plan, const struct rw_action *step, const rw_kernel *k)
 {
     if (!rw_fault.kind || !plan_replays(plan) || strcmp(k->op->name, rw_fault.op)) return false;
-    const bool replay = step->kind == RW_STEP_REPLAY;
+    const bool replay = step->kind == RW_ACTION_REPLAY;
     if (rw_fault.kind == RW_FAULT_REORDER ? replay : !replay) return false;
     return rw_fault.skip-- == 0;
 }
 
-static void note_strike(const rw_tape *t, const rw_plan *plan, const struct rw_step *step)
+static void note_strike(const rw_tape *t, const rw_plan *plan, const struct rw_action *step)
 {
     rw_fault.struck++;
     rw_fault.at = t->ctx->sites[rw_plan_node(t, plan, step->node)->site];
@@ -42,19 +42,19 @@ static void flip(rw_tape *t, void *data, size_t at)
     ctx->device->upload(ctx->device_state, p, &byte, 1);
 }
 
-void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_step *step, rw_kernel *k)
+void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_action *step, rw_kernel *k)
 {
     if (rw_fault.kind == RW_FAULT_CORRUPT || rw_fault.kind == RW_FAULT_REORDER || !strikes(plan, step, k)) return;
     note_strike(t, plan, step);
     if (rw_fault.kind == RW_FAULT_TICKET) k->ticket.offset++;
     for (int i = 0; rw_fault.kind == RW_FAULT_PARAMETER && i < k->n_inputs; i++) {
-        if (plan->places[step->place + (uint32_t)i] >> 30 != RW_PLACE_SOURCE) continue;
+        if (plan->words[step->word + (uint32_t)i] >> 30 != RW_PLACE_SOURCE) continue;
         flip(t, k->in[i].data, 0);
         return;
     }
 }
 
-void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_step *step, const rw_kernel *k)
+void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_action *step, const rw_kernel *k)
 {
     if ((rw_fault.kind != RW_FAULT_CORRUPT && rw_fault.kind != RW_FAULT_REORDER) || !strikes(plan, step, k)) return;
     if (!k->n_outputs || !bytes_of(&k->out[0])) return;

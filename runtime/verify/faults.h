@@ -28,13 +28,13 @@ struct rw_fault {
 
 #ifdef RW_FAULTS
 extern struct rw_fault rw_fault;
-void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_step *step, rw_kernel *k);
-void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_step *step, const rw_kernel *k);
+void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_action *step, rw_kernel *k);
+void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_action *step, const rw_kernel *k);
 #else
-static inline void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_step *step, rw_kernel *k)
+static inline void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_action *step, rw_kernel *k)
 {
 }
-static inline void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_step *step, const rw_kernel *k)
+static inline void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_action *step, const rw_kernel *k)
 {
 }
 #endif

@@ -101,11 +101,11 @@ static bool draws_others(const struct rw_replays *r, const struct rw_node *node,
 static rw_status after_step(struct rw_observer *o, const rw_plan *plan, size_t step, const rw_kernel *k)
 {
     struct rw_replays *const r = (struct rw_replays *)o;
-    const struct rw_step *const s = &plan->steps[step];
+    const struct rw_action *const s = &plan->actions[step];
     if (!s->digest) return RW_OK;
     const struct rw_node *const node = rw_plan_node(r->t, plan, s->node);
     rw_status status;
-    if (s->kind == RW_STEP_REPLAY) {
+    if (s->kind == RW_ACTION_REPLAY) {
         if (r->odd_step == SIZE_MAX && draws_others(r, node, k)) r->odd_step = step;
         status = compare_outputs(r, node, step, k);
     } else {
@@ -142,7 +142,7 @@ static uint32_t changed_leaf(const struct rw_replays *r, const rw_plan *plan, co
 static void find_cause(const struct rw_replays *r, const rw_plan *plan, size_t step, char *text, size_t size)
 {
     const rw_tape *const t = r->t;
-    const uint32_t leaf = changed_leaf(r, plan, rw_plan_node(t, plan, plan->steps[step].node));
+    const uint32_t leaf = changed_leaf(r, plan, rw_plan_node(t, plan, plan->actions[step].node));
     if (r->odd_step == step) {
         snprintf(text, size, ": it drew other random numbers");
     } else if (leaf != RW_NONE_ID) {
@@ -158,7 +158,7 @@ rw_status rw_replays_report(rw_tape *t, const rw_plan *plan, size_t step)
 {
     char cause[160] = "";
     ckpt_report report = { .mismatches = 1 };
-    rw_report_place(t, rw_plan_node(t, plan, plan->steps[step].node), true, &report);
+    rw_report_place(t, rw_plan_node(t, plan, plan->actions[step].node), true, &report);
     /* Somebody else's run of the plan may have been queued since a graph was captured: of that one nothing is said. */
     if (plan->replays->t == t) find_cause(plan->replays, plan, step, cause, sizeof cause);
     return rw_fail(t->ctx, RW_ERR_MISMATCH,

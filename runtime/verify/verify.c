@@ -113,14 +113,14 @@ static rw_status watch_status(const struct watch *w)
 static rw_status before_step(struct rw_observer *o, const rw_plan *plan, size_t step, rw_kernel *k)
 {
     struct watch *const w = (struct watch *)o;
-    if (!w->compares && !w->captures) changed_leaf(w, plan, rw_plan_node(w->t, plan, plan->steps[step].node), k, true);
+    if (!w->compares && !w->captures) changed_leaf(w, plan, rw_plan_node(w->t, plan, plan->actions[step].node), k, true);
     return watch_status(w);
 }
 
 static void capture(struct watch *w, const rw_plan *plan, size_t step, const rw_kernel *k)
 {
-    const struct rw_step *const s = &plan->steps[step];
-    if (s->node != w->node || (w->at_step != SIZE_MAX ? step != w->at_step : s->kind == RW_STEP_REPLAY)) return;
+    const struct rw_action *const s = &plan->actions[step];
+    if (s->node != w->node || (w->at_step != SIZE_MAX ? step != w->at_step : s->kind == RW_ACTION_REPLAY)) return;
     const rw_view *const v = &k->out[w->output];
     w->digest = digest_view(w, v);
     copy_bytes(w, v);
@@ -128,10 +128,10 @@ static void capture(struct watch *w, const rw_plan *plan, size_t step, const rw_
 
 static void compare(struct watch *w, const rw_plan *plan, size_t step, const rw_kernel *k)
 {
-    const struct rw_node *const node = rw_plan_node(w->t, plan, plan->steps[step].node);
+    const struct rw_node *const node = rw_plan_node(w->t, plan, plan->actions[step].node);
     for (int i = 0; i < k->n_outputs; i++) {
         const uint32_t v = node->first_output + (uint32_t)i;
-        w->replayed += plan->steps[step].kind == RW_STEP_REPLAY;
+        w->replayed += plan->actions[step].kind == RW_ACTION_REPLAY;
         if (!w->known[v] || rw_digest_equal(digest_view(w, &k->out[i]), w->expected[v])) continue;
         w->mismatches++;
         if (w->found) continue;
@@ -147,7 +147,7 @@ static void compare(struct watch *w, const rw_plan *plan, size_t step, const rw_
 static rw_status after_step(struct rw_observer *o, const rw_plan *plan, size_t step, const rw_kernel *k)
 {
     struct watch *const w = (struct watch *)o;
-    const struct rw_node *const node = rw_plan_node(w->t, plan, plan->steps[step].node);
+    const struct rw_node *const node = rw_plan_node(w->t, plan, plan->actions[step].node);
     if (w->captures) {
         capture(w, plan, step, k);
     } else if (w->compares) {
@@ -169,7 +169,7 @@ static rw_status run_watched(struct watch *w, rw_plan *plan)
     rw_arena_take(w->t);
     plan->references++;
     rw_note_plan_memory(ctx, plan);
-    const size_t end = plan->n_steps - plan->n_commits; /* buffers are written by the real backward alone */
+    const size_t end = plan->n_actions - plan->n_commits; /* buffers are written by the real backward alone */
     rw_status status = rw_plan_run(w->t, plan, 0, end, &w->observer);
     if (!status) status = rw_plan_settle(w->t, plan, 0, end);
     rw_plan_release(plan);
@@ -219,13 +219,13 @@ static ckpt_cause find_cause(const struct watch *second, const struct watch *pla
 static void describe_mismatch(rw_tape *t, rw_plan *none, rw_plan *plan, const struct watch *first,
                               const struct watch *second, ckpt_report *report)
 {
-    const struct rw_step step = plan->steps[second->step];
+    const struct rw_action step = plan->actions[second->step];
     const struct rw_node node = *rw_plan_node(t, plan, step.node);
     const uint32_t v = node.first_output + (uint32_t)second->output;
     struct watch plain, again;
     run_again(t, none, step.node, SIZE_MAX, second->output, &plain);
     run_again(t, plan, step.node, second->step, second->output, &again);
-    rw_report_place(t, &node, step.kind == RW_STEP_REPLAY, report);
+    rw_report_place(t, &node, step.kind == RW_ACTION_REPLAY, report);
     if (v < plan->mark_values) strncpy(report->value, rw_tensor_name(rw_tape_value(t, v)), sizeof report->value - 1);
     const rw_dtype dtype = v < plan->mark_values ? (rw_dtype)rw_tape_value(t, v)->dtype
                                                  : (rw_dtype)plan->values[v - plan->mark_values].dtype;
