@@ -156,7 +156,7 @@ report_to_log() {
 sanitized() {
     report_to_log
     simulated "asan " "$REWIND_BUILD-asan" "$1" \
-        "sim_identity sim_conformance_memory sim_ops_gradcheck sim_ops_reduce sim_models" \
+        "sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models" \
         --filter 'fuzz/!(*shrinks*|*shrunk*)'
 }
 
@@ -177,10 +177,10 @@ main() {
     beside simulated_0 simulated_1
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
     if [ -z "$quick" ]; then
-        check "headers: each alone, C11 and C++17" "$rewind_root/tests/headers.sh"
+        check "headers: each alone, C11 and C++17" "$rewind_root/tests/tools/headers.sh"
         rewind_disassembler
-        optional "machine code of the CUDA kernels" python3 "$rewind_root/tests/machine_code.py" "$REWIND_BUILD"
-        check "install: programs outside the tree" "$rewind_root/tests/install.sh" "$REWIND_BUILD"
+        optional "machine code of the CUDA kernels" python3 "$rewind_root/tests/tools/machine_code.py" "$REWIND_BUILD"
+        check "install: programs outside the tree" "$rewind_root/tests/tools/install.sh" "$REWIND_BUILD"
         check "examples: there are some" test -s "$REWIND_BUILD/examples/examples.txt"
         local e
         while read -r e; do

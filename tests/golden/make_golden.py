@@ -1,5 +1,5 @@
 """
-Writes ops.golden, the values that tests/ops_golden.c holds the ops to: inputs, results and gradients by PyTorch, in
+Writes ops.golden, the values that tests/ops/golden.c holds the ops to: inputs, results and gradients by PyTorch, in
 float64. Run by hand when a case is added; nothing needs it to build or to test.
 
     python make_golden.py        (PyTorch 2 or newer; writes beside itself)

@@ -1,0 +1,224 @@
+/* The two charts of sweep.html as SVG: memory against time, and the loss curve. */
+#include "sweep/sweep.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define W 860.0
+#define H 420.0
+#define LEFT 70.0
+#define RIGHT 30.0
+#define TOP 20.0
+#define BOTTOM 50.0
+#define LINE 15.0 /* height of a line of text */
+#define GLYPH 6.8 /* width of a glyph, on the safe side */
+
+struct scale {
+    double lo, hi, from, to;
+};
+
+struct box {
+    double left, right, top, bottom;
+};
+
+static double at(const struct scale *s, double x)
+{
+    return s->from + (x - s->lo) / (s->hi - s->lo) * (s->to - s->from);
+}
+
+static double mib(size_t bytes)
+{
+    return (double)bytes / 1048576;
+}
+
+/* A step of 1, 2 or 5 times a power of ten that cuts the range into about n parts. */
+static double tick(double range, int n)
+{
+    const double raw = range / n, power = pow(10, floor(log10(raw))), m = raw / power;
+    return (m < 1.5 ? 1 : m < 3.5 ? 2 : m < 7.5 ? 5 : 10) * power;
+}
+
+/* Digits after the point that tell neighbouring ticks apart. */
+static int digits(double step)
+{
+    return step >= 1 ? 0 : (int)ceil(-log10(step) - 1e-9);
+}
+
+void sweep_escape(FILE *f, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '<') fputs("&lt;", f);
+        else if (*s == '>') fputs("&gt;", f);
+        else if (*s == '&') fputs("&amp;", f);
+        else if (*s == '"') fputs("&quot;", f);
+        else fputc(*s, f);
+    }
+}
+
+static void x_axis(FILE *f, const struct scale *x, const char *name, double least_step)
+{
+    const double step = fmax(tick(x->hi - x->lo, 8), least_step);
+    for (double k = ceil(x->lo / step - 1e-9); k * step <= x->hi + 1e-9 * step; k++) {
+        const double px = at(x, k * step);
+        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" />", px, px, TOP, H - BOTTOM);
+        fprintf(f, "<text class=\"soft\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%.*f</text>\n", px,
+                H - BOTTOM + 18, digits(step), k * step + 0.0); /* -0 becomes 0 */
+    }
+    fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", (LEFT + W - RIGHT) / 2, H - 8, name);
+}
+
+static void y_axis(FILE *f, const struct scale *y, const char *name)
+{
+    const double step = tick(y->hi - y->lo, 6);
+    for (double k = ceil(y->lo / step - 1e-9); k * step <= y->hi + 1e-9 * step; k++) {
+        const double py = at(y, k * step);
+        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" />", LEFT, W - RIGHT, py, py);
+        fprintf(f, "<text class=\"soft\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%.*f</text>\n", LEFT - 8, py + 4,
+                digits(step), k * step + 0.0);
+    }
+    fprintf(f, "<text transform=\"translate(16 %.1f) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
+            (TOP + H - BOTTOM) / 2, name);
+}
+
+static bool overlap(const struct box *a, const struct box *b)
+{
+    return a->left < b->right && b->left < a->right && a->top < b->bottom && b->top < a->bottom;
+}
+
+static bool is_free(const struct box *b, const struct box *taken, int n)
+{
+    if (b->left < LEFT || b->right > W - RIGHT || b->top < TOP - LINE || b->bottom > H - BOTTOM) return false;
+    for (int i = 0; i < n; i++)
+        if (overlap(b, &taken[i])) return false;
+    return true;
+}
+
+/* A place for the text of the point (px, py), clear of all that is taken: beside it, over or under it, further off. */
+static struct box place_label(double px, double py, size_t length, const struct box *taken, int n)
+{
+    const double w = GLYPH * (double)length;
+    for (int far = 0; far < 12; far++) {
+        const double shift = LINE * ((far + 1) / 2) * (far % 2 ? -1 : 1);
+        const double lefts[] = { px + 9, px - 9 - w, px - w / 2 }, tops[] = { 0, 0, far % 2 ? -LINE : LINE };
+        for (int i = 0; i < 3; i++) {
+            const double top = py - LINE / 2 + shift + tops[i];
+            const struct box b = { lefts[i], lefts[i] + w, top, top + LINE };
+            if (is_free(&b, taken, n)) return b;
+        }
+    }
+    const double left = fmax(LEFT, fmin(px + 9, W - RIGHT - w));
+    return (struct box){ left, left + w, py - LINE / 2, py + LINE / 2 };
+}
+
+static void label(FILE *f, const struct sweep_row *r, double px, double py, const struct box *b)
+{
+    const double end = b->left > px ? b->left : b->right < px ? b->right : (b->left + b->right) / 2;
+    const double middle = (b->top + b->bottom) / 2;
+    if (fabs(middle - py) > LINE)
+        fprintf(f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" />", px, end, py, middle);
+    fprintf(f, "<text class=\"label\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", end, middle + 4,
+            b->left > px ? "start" : b->right < px ? "end" : "middle");
+    sweep_escape(f, r->policy);
+    fprintf(f, "</text>\n");
+}
+
+static void points(FILE *f, const struct sweep_row *rows, int n, const struct scale *x, const struct scale *y)
+{
+    struct box taken[2 * SWEEP_MOST];
+    for (int i = 0; i < n; i++) {
+        const double px = at(x, mib(rows[i].peak)), py = at(y, rows[i].ratio);
+        taken[i] = (struct box){ px - 6, px + 6, py - 6, py + 6 };
+    }
+    for (int i = 0; i < n; i++) {
+        const struct sweep_row *const r = &rows[i];
+        const double px = at(x, mib(r->peak)), py = at(y, r->ratio);
+        taken[n + i] = place_label(px, py, strlen(r->policy), taken, n + i);
+        fprintf(f, "<g><title>");
+        sweep_escape(f, r->policy);
+        fprintf(f, ": %.1f ms, %.3f times none; peak %.1f MiB, kept %.1f MiB; %s</title>", r->step_ms, r->ratio,
+                mib(r->peak), mib(r->kept), r->identical ? "identical" : "NOT identical");
+        fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"var(%s)\" />", px, py, r->identical ? "--a" : "--b");
+        label(f, r, px, py, &taken[n + i]);
+        fprintf(f, "</g>\n");
+    }
+}
+
+static int by_peak(const void *a, const void *b)
+{
+    const struct sweep_row *const x = *(const struct sweep_row *const *)a;
+    const struct sweep_row *const y = *(const struct sweep_row *const *)b;
+    if (x->peak != y->peak) return x->peak < y->peak ? -1 : 1;
+    return x->ratio < y->ratio ? -1 : x->ratio > y->ratio;
+}
+
+/* Joins the rows that no other beats in both memory and time. */
+static void frontier(FILE *f, const struct sweep_row *rows, int n, const struct scale *x, const struct scale *y)
+{
+    const struct sweep_row *sorted[SWEEP_MOST];
+    for (int i = 0; i < n; i++) sorted[i] = &rows[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, by_peak);
+    fprintf(f, "<polyline class=\"frontier\" points=\"");
+    double best = INFINITY;
+    for (int i = 0; i < n; i++) {
+        if (sorted[i]->ratio >= best) continue;
+        best = sorted[i]->ratio;
+        fprintf(f, "%.1f,%.1f ", at(x, mib(sorted[i]->peak)), at(y, best));
+    }
+    fprintf(f, "\" />\n");
+}
+
+void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const char *style)
+{
+    double most = 0, slow = 1, fast = 1;
+    for (int i = 0; i < n; i++) {
+        most = fmax(most, mib(rows[i].peak));
+        slow = fmax(slow, rows[i].ratio);
+        fast = fmin(fast, rows[i].ratio);
+    }
+    const struct scale x = { 0, most * 1.25 + 1e-3, LEFT, W - RIGHT },
+                       y = { fast - 0.05, slow + 0.08, H - BOTTOM, TOP };
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
+               "aria-label=\"Step time against peak memory\">%s\n", W, H, style);
+    x_axis(f, &x, "peak of activations, MiB", 0);
+    y_axis(f, &y, "step time, times that of none");
+    frontier(f, rows, n, &x, &y);
+    points(f, rows, n, &x, &y);
+    fprintf(f, "</svg>\n");
+}
+
+static void loss_line(FILE *f, const struct sweep_row *r, const struct scale *x, const struct scale *y)
+{
+    fprintf(f, "<polyline fill=\"none\" stroke-width=\"2\" stroke=\"var(%s)\" points=\"", r->identical ? "--a" : "--b");
+    for (int s = 0; s < r->outcome.steps; s++)
+        if (isfinite(r->outcome.losses[s])) fprintf(f, "%.1f,%.1f ", at(x, s), at(y, r->outcome.losses[s]));
+    fprintf(f, "\"><title>");
+    sweep_escape(f, r->identical ? "every identical row" : r->policy);
+    fprintf(f, "</title></polyline>\n");
+}
+
+void sweep_chart_loss(FILE *f, const struct sweep_row *rows, int n)
+{
+    double lo = INFINITY, hi = -INFINITY;
+    for (int i = 0; i < n; i++)
+        for (int s = 0; s < rows[i].outcome.steps; s++) {
+            if (!isfinite(rows[i].outcome.losses[s])) continue;
+            lo = fmin(lo, rows[i].outcome.losses[s]);
+            hi = fmax(hi, rows[i].outcome.losses[s]);
+        }
+    if (lo > hi) lo = hi = 0; /* no finite loss at all */
+    const double air = (hi - lo) * 0.08 + 1e-6;
+    const struct scale x = { 0, rows[0].outcome.steps - 1, LEFT, W - RIGHT },
+                       y = { lo - air, hi + air, H - BOTTOM, TOP };
+    fprintf(f, "<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Loss against step\">\n", W, H);
+    x_axis(f, &x, "step", 1);
+    y_axis(f, &y, "loss, nats per byte");
+    bool drawn = false;
+    for (int i = 0; i < n; i++) {
+        if (rows[i].identical && drawn) continue;
+        drawn |= rows[i].identical;
+        loss_line(f, &rows[i], &x, &y);
+    }
+    fprintf(f, "</svg>\n");
+}

@@ -1,0 +1,129 @@
+/* sweep.html: one self-contained page with the memory-time chart, the loss curve and the table; and sweep.svg. */
+#include "sweep/sweep.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+#define LIGHT "--ink:#1b1f24;--soft:#667085;--line:#d5d9e0;--bg:#fff;--a:#0b6bcb;--b:#c2410c"
+#define DARK "--ink:#e6e8ec;--soft:#9aa3af;--line:#363b45;--bg:#15181d;--a:#5aa9ff;--b:#ff9d66"
+#define CHART                                                                                                          \
+    "text{fill:var(--ink);font:12px system-ui,sans-serif}.soft{fill:var(--soft)}.grid{stroke:var(--line)}"             \
+    ".label{stroke:var(--bg);stroke-width:4px;paint-order:stroke}"                                                     \
+    ".frontier{fill:none;stroke:var(--a);stroke-width:1.5;stroke-dasharray:2 4}"
+
+static const char head[] =
+    "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+    "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
+    "<title>Rewind: what memory costs in time</title>\n"
+    "<style>\n:root{color-scheme:light dark;" LIGHT "}\n@media(prefers-color-scheme:dark){:root{" DARK "}}\n"
+    "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--bg);max-width:64rem;margin:2rem auto;"
+    "padding:0 1rem}\n"
+    ".wide{overflow-x:auto}.soft{color:var(--soft)}code{font-size:13px;overflow-wrap:anywhere}\n"
+    "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:13px;white-space:nowrap}\n"
+    "td,th{padding:.3rem .45rem;border-bottom:1px solid var(--line);text-align:right;vertical-align:bottom}\n"
+    "td:nth-child(2),th:nth-child(2){text-align:left}td b{color:var(--b)}\n"
+    "tr.first td{border-top:2px solid var(--line)}\n"
+    "svg{width:100%;min-width:640px;height:auto;display:block}\n" CHART "\n</style></head><body>\n";
+
+static const char standalone[] =
+    "<style>:root{" LIGHT "}@media(prefers-color-scheme:dark){:root{" DARK "}}" CHART
+    "</style><rect width=\"100%\" height=\"100%\" fill=\"var(--bg)\" />";
+
+/* "model name" of the first processor, for the reader of the page. */
+static void read_cpu(char *cpu, size_t size)
+{
+    char line[256];
+    FILE *const info = fopen("/proc/cpuinfo", "r");
+    *cpu = '\0';
+    while (info && !*cpu && fgets(line, sizeof line, info)) {
+        const char *const colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || !colon) continue;
+        snprintf(cpu, size, "%s", colon + strspn(colon, ": "));
+        cpu[strcspn(cpu, "\n")] = '\0';
+    }
+    if (info) fclose(info);
+}
+
+/* What the columns of rates and of memory mean. */
+static void describe_rates(FILE *f, const struct sweep_options *o)
+{
+    fprintf(f, "<h2>All rows</h2>\n<p class=\"soft\">TFLOP/s are the operations of one forward and one backward per "
+               "second of a step: what is replayed does not count. A plain product of square matrices reaches %.3g "
+               "TFLOP/s on this device in this type, measured in the same run: the ceiling. Peak is that of the "
+               "activations, by the plan; in use is what the device's driver counts, parameters, library and everybody "
+               "else included (\xe2\x80\x93 on a CPU).</p>\n", o->ceiling);
+}
+
+static void describe(FILE *f, const struct sweep_options *o)
+{
+    struct utsname u;
+    char cpu[256];
+    read_cpu(cpu, sizeof cpu);
+    fprintf(f, "<p class=\"soft\">%s, %d layers of width %d, %s, batch %d; device %s, %d threads on ",
+            model_name(o->model.kind), o->model.layers, o->model.width, rw_dtype_name(o->model.dtype), o->batch,
+            o->device, o->threads);
+    sweep_escape(f, cpu[0] ? cpu : "an unnamed processor");
+    if (!uname(&u)) fprintf(f, ", %s %s", u.sysname, u.machine);
+    fprintf(f, ". Step time is that of forward and backward by the device's clock, the median of %d steps.<br><code>",
+            o->steps);
+    sweep_escape(f, o->command);
+    fprintf(f, "</code></p>\n");
+}
+
+static void section(FILE *f, int seq, const struct sweep_row *rows, int n)
+{
+    int same = 0;
+    for (int i = 0; i < n; i++) same += rows[i].identical;
+    fprintf(f, "<h2>Sequence length %d</h2>\n<div class=\"wide\">", seq);
+    sweep_chart_memory(f, rows, n, "");
+    fprintf(f, "</div>\n<p class=\"soft\">Down and left is better. The dotted line joins the policies that no other "
+               "beats in both; a point shows its numbers under the pointer.</p>\n<div class=\"wide\">");
+    sweep_chart_loss(f, rows, n);
+    fprintf(f, "</div>\n<p class=\"soft\">%d of %d rows have the bytes of <code>none</code>: losses and gradients at "
+               "every step, parameters after the last. Their curves are one line.</p>\n", same, n);
+}
+
+static void table_row(FILE *f, const struct sweep_options *o, const struct sweep_row *r, bool first)
+{
+    fprintf(f, "<tr%s><td>%d<td><code>", first ? " class=\"first\"" : "", r->seq);
+    sweep_escape(f, r->policy);
+    fprintf(f, "</code><td>%.1f<td>%.3f<td>%#.3g<td>%.1f<td>%.2f<td>%.2f<td>%.2f<td>", r->step_ms, r->ratio, r->tflops,
+            sweep_utilisation(o, r), (double)r->kept / 1048576, (double)r->peak / 1048576,
+            (double)r->predicted / 1048576);
+    if (r->device) fprintf(f, "%.0f", (double)r->device / 1048576);
+    else fputs("\xe2\x80\x93", f);
+    fprintf(f, "<td>%zu<td>%.6f<td>%s</tr>\n", r->replayed, r->loss, r->identical ? "yes" : "<b>NO</b>");
+}
+
+static void table(FILE *f, const struct sweep_options *o, const struct sweep_row *rows, int n)
+{
+    fprintf(f, "<div class=\"wide\"><table>\n"
+               "<tr><th>length<th>policy<th>step,<br>ms<th>ratio<th>TFLOP/s<th>%% of<br>ceiling<th>kept,<br>MiB"
+               "<th>peak,<br>MiB<th>predicted,<br>MiB<th>in use,<br>MiB<th>nodes<br>replayed<th>last<br>loss"
+               "<th>identical</tr>\n");
+    for (int i = 0; i < n; i++) table_row(f, o, &rows[i], i && rows[i].seq != rows[i - 1].seq);
+    fprintf(f, "</table></div>\n</body></html>\n");
+}
+
+bool sweep_write_html(const struct sweep_options *o, const struct sweep_row *rows, int n)
+{
+    FILE *const f = sweep_open(o, "sweep.html");
+    if (!f) return false;
+    fputs(head, f);
+    fprintf(f, "<h1>What memory costs in time</h1>\n");
+    describe(f, o);
+    for (int i = 0; i < o->n_seqs; i++) section(f, o->seqs[i], rows + i * o->n_policies, o->n_policies);
+    describe_rates(f, o);
+    table(f, o, rows, n);
+    return sweep_close(f);
+}
+
+/* The chart of the first sequence length as a file of its own, for a page that cannot hold HTML. */
+bool sweep_write_svg(const struct sweep_options *o, const struct sweep_row *rows, int n)
+{
+    FILE *const f = sweep_open(o, "sweep.svg");
+    if (!f) return false;
+    sweep_chart_memory(f, rows, n < o->n_policies ? n : o->n_policies, standalone);
+    return sweep_close(f);
+}

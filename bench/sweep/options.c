@@ -1,0 +1,258 @@
+/* The command line of recompute_sweep. */
+#include "sweep/sweep.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "recompute_sweep: trains a model under several checkpointing policies and shows what memory costs in time.\n"
+    "Every row is verified: losses, gradients and parameters must be the bytes of policy `none`.\n\n"
+    "  --model gpt|llama       [gpt]\n"
+    "  --preset tiny|small|gpt2-124m  [small]\n"
+    "  --layers N --width N --heads N --kv-heads N   instead of the preset's\n"
+    "  --policy LIST           policies separated by blanks, e.g. \"none full selective:core_attn,mlp uniform:2\"\n"
+    "  --seq LIST              sequence lengths separated by commas [256,512]\n"
+    "  --batch N               [4]\n"
+    "  --steps N               steps per row, one more to warm up [20]\n"
+    "  --dtype f32|bf16|f16|f64  [f32]\n"
+    "  --dropout P             [0.1 for gpt, 0 for llama]\n"
+    "  --attention flash|scores  [flash]\n"
+    "  --threads N             [all cores]\n"
+    "  --device auto|cpu|cuda  [auto]\n"
+    "  --seed N                [42]\n"
+    "  --data FILE             trains byte by byte on any file [the shipped text]\n"
+    "  --out DIR               writes sweep.csv, .json, .html and .svg there [out]\n";
+
+enum {
+    LAYERS = 256,
+    WIDTH,
+    HEADS,
+    KV_HEADS,
+    POLICY,
+    SEQ,
+    BATCH,
+    STEPS,
+    DTYPE,
+    DROPOUT,
+    ATTENTION,
+    THREADS,
+    DEVICE,
+    SEED,
+    DATA,
+    OUT,
+    MODEL,
+    PRESET,
+    HELP
+};
+
+static const struct option names[] = {
+    { "layers", 1, 0, LAYERS },       { "width", 1, 0, WIDTH },     { "heads", 1, 0, HEADS },
+    { "kv-heads", 1, 0, KV_HEADS },   { "policy", 1, 0, POLICY },   { "seq", 1, 0, SEQ },
+    { "batch", 1, 0, BATCH },         { "steps", 1, 0, STEPS },     { "dtype", 1, 0, DTYPE },
+    { "dropout", 1, 0, DROPOUT },     { "attention", 1, 0, ATTENTION }, { "threads", 1, 0, THREADS },
+    { "device", 1, 0, DEVICE },       { "seed", 1, 0, SEED },       { "data", 1, 0, DATA },
+    { "out", 1, 0, OUT },             { "model", 1, 0, MODEL },     { "preset", 1, 0, PRESET },
+    { "help", 0, 0, HELP },           { 0 },
+};
+
+/* What each option takes, for the message that refuses a value. */
+static const char *const wanted[] = {
+    [LAYERS - LAYERS] = "1 to 64",
+    [WIDTH - LAYERS] = "1 to 16777216",
+    [HEADS - LAYERS] = "1 to 16777216",
+    [KV_HEADS - LAYERS] = "1 to 16777216 and needs --model llama (gpt has as many as heads)",
+    [POLICY - LAYERS] = "1 to 64 policies separated by blanks",
+    [SEQ - LAYERS] = "1 to 64 lengths of 1 to 16777216 separated by commas",
+    [BATCH - LAYERS] = "1 to 16777216",
+    [STEPS - LAYERS] = "1 to 16777216",
+    [DTYPE - LAYERS] = "f32, bf16, f16 or f64",
+    [DROPOUT - LAYERS] = "a number from 0 up to, not including, 1",
+    [ATTENTION - LAYERS] = "flash or scores",
+    [THREADS - LAYERS] = "1 to 1024",
+    [DEVICE - LAYERS] = "auto, cpu or cuda",
+    [SEED - LAYERS] = "a whole number below 2^64",
+    [DATA - LAYERS] = "a file",
+    [OUT - LAYERS] = "a folder, at most 4000 bytes",
+    [MODEL - LAYERS] = "gpt or llama",
+    [PRESET - LAYERS] = "tiny, small or gpt2-124m",
+};
+
+static int refuse(int option, const char *value)
+{
+    fprintf(stderr, "recompute_sweep: --%s takes %s, not \"%.80s\" (--help lists the options)\n",
+            names[option - LAYERS].name, wanted[option - LAYERS], value);
+    return 3;
+}
+
+static bool number(const char *text, int least, int most, int *ret)
+{
+    char *end;
+    errno = 0;
+    const long n = strtol(text, &end, 10);
+    if (errno || *end || end == text || n < least || n > most) return false;
+    *ret = (int)n;
+    return true;
+}
+
+static bool size(const char *text, int *ret)
+{
+    return number(text, 1, 1 << 24, ret);
+}
+
+static bool read_policies(struct sweep_options *o, const char *list)
+{
+    for (int i = 0; i < o->n_policies; i++) free(o->policies[i]);
+    o->n_policies = 0;
+    char *const copy = strdup(list);
+    bool ok = copy;
+    for (char *p = ok ? strtok(copy, " \t\n") : NULL; p && ok; p = strtok(NULL, " \t\n")) {
+        ok = o->n_policies < SWEEP_MOST && (o->policies[o->n_policies] = strdup(p));
+        o->n_policies += ok;
+    }
+    free(copy);
+    return ok && o->n_policies > 0;
+}
+
+static bool read_seqs(struct sweep_options *o, const char *list)
+{
+    o->n_seqs = 0;
+    char *const copy = strdup(list);
+    bool ok = copy;
+    for (char *p = ok ? strtok(copy, ", ") : NULL; p && ok; p = strtok(NULL, ", "))
+        ok = o->n_seqs < SWEEP_MOST && size(p, &o->seqs[o->n_seqs++]);
+    free(copy);
+    return ok && o->n_seqs > 0;
+}
+
+/* What the other options start from. */
+static int take_base(struct sweep_options *o, int option, const char *value)
+{
+    if (option == '?') return 3;
+    bool ok = true;
+    if (option == PRESET) ok = model_preset(&o->model, o->preset = value);
+    if (option == MODEL) {
+        o->model.kind = !strcmp(value, "llama") ? MODEL_LLAMA : MODEL_GPT;
+        ok = !strcmp(value, model_name(o->model.kind));
+    }
+    return ok ? 0 : refuse(option, value);
+}
+
+static bool take_dtype(struct model_config *m, const char *value)
+{
+    static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
+    m->dtype = RW_F32;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (!strcmp(value, rw_dtype_name(types[i]))) m->dtype = types[i];
+    return !strcmp(value, rw_dtype_name(m->dtype));
+}
+
+static bool take_dropout(struct model_config *m, const char *value)
+{
+    char *end;
+    m->dropout = strtof(value, &end);
+    return end != value && !*end && m->dropout >= 0 && m->dropout < 1;
+}
+
+static bool take_seed(struct sweep_options *o, const char *value)
+{
+    char *end;
+    errno = 0;
+    o->seed = strtoull(value, &end, 10);
+    return !errno && end != value && !*end && !strchr(value, '-');
+}
+
+static bool is_device(const char *value)
+{
+    return !strcmp(value, "auto") || !strcmp(value, "cpu") || !strcmp(value, "cuda");
+}
+
+static int take(struct sweep_options *o, int option, const char *value)
+{
+    struct model_config *const m = &o->model;
+    bool ok = true;
+    switch (option) {
+    case LAYERS: ok = number(value, 1, MODEL_MAX_LAYERS, &m->layers); break;
+    case WIDTH: ok = size(value, &m->width); break;
+    case HEADS: ok = size(value, &m->heads); break;
+    case KV_HEADS: ok = m->kind == MODEL_LLAMA && size(value, &m->kv_heads); break;
+    case POLICY: ok = read_policies(o, value); break;
+    case SEQ: ok = read_seqs(o, value); break;
+    case BATCH: ok = size(value, &o->batch); break;
+    case STEPS: ok = size(value, &o->steps); break;
+    case THREADS: ok = number(value, 1, 1024, &o->threads); break;
+    case DTYPE: ok = take_dtype(m, value); break;
+    case DROPOUT: ok = take_dropout(m, value); break;
+    case ATTENTION: m->scores = !strcmp(value, "scores"), ok = m->scores || !strcmp(value, "flash"); break;
+    case DEVICE: o->device = value, ok = is_device(value); break;
+    case SEED: ok = take_seed(o, value); break;
+    case DATA: o->data = value, ok = *value; break;
+    case OUT: o->out = value, ok = *value && strlen(value) <= 4000; break;
+    case MODEL: case PRESET: break; /* read before the others */
+    case HELP: fputs(usage, stdout); return 1;
+    default: return 3;
+    }
+    if (option == LAYERS || option == WIDTH || option == HEADS || option == KV_HEADS) o->preset = "custom";
+    return ok ? 0 : refuse(option, value);
+}
+
+/* What no option can see alone. */
+static int check(struct sweep_options *o)
+{
+    struct model_config *const m = &o->model;
+    if (m->kind == MODEL_GPT) m->kv_heads = m->heads;
+    if (m->width % m->heads || m->heads % m->kv_heads || (m->kind == MODEL_LLAMA && m->width / m->heads % 2)) {
+        fprintf(stderr, "recompute_sweep: width %d, %d heads, %d kv-heads: width must be a multiple of heads, "
+                        "heads of kv-heads%s\n",
+                m->width, m->heads, m->kv_heads, m->kind == MODEL_LLAMA ? ", and width / heads even" : "");
+        return 3;
+    }
+    for (int i = 0; i < o->n_seqs; i++) {
+        if (o->seqs[i] > m->max_seq) m->max_seq = o->seqs[i];
+        if ((int64_t)o->batch * o->seqs[i] <= INT32_MAX / 2) continue;
+        fprintf(stderr, "recompute_sweep: batch %d of length %d: more than 2^30 tokens in a step\n", o->batch,
+                o->seqs[i]);
+        return 3;
+    }
+    return 0;
+}
+
+static void note_command(struct sweep_options *o, int argc, char **argv)
+{
+    size_t n = (size_t)snprintf(o->command, sizeof o->command, "recompute_sweep");
+    for (int i = 1; i < argc && n < sizeof o->command; i++) {
+        const char *const quote = strpbrk(argv[i], " \t\n") ? "'" : "";
+        n += (size_t)snprintf(o->command + n, sizeof o->command - n, " %s%s%s", quote, argv[i], quote);
+    }
+}
+
+int sweep_options_read(struct sweep_options *o, int argc, char **argv)
+{
+    *o = (struct sweep_options){ .preset = "small", .device = "auto", .data = REWIND_DATA, .out = "out",
+                                 .batch = 4, .steps = 20, .seed = 42 };
+    note_command(o, argc, argv);
+    int option, status = 0;
+    /* First the model and the preset, wherever they stand: the other options change what these two set. */
+    while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1) status = take_base(o, option, optarg);
+    if (status) return status;
+    model_preset(&o->model, o->preset);
+    o->model.dropout = o->model.kind == MODEL_GPT ? 0.1f : 0;
+    read_seqs(o, "256,512");
+    read_policies(o, "none full uniform:2 block:3 selective:core_attn selective:mlp ops:linear,attention "
+                     "names:save=qkv,attn_out");
+    optind = 0; /* getopt_long starts again */
+    while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1) status = take(o, option, optarg);
+    if (!status && optind < argc) {
+        fprintf(stderr, "recompute_sweep: \"%s\" is no option (--help lists them; a list with blanks needs quotes)\n",
+                argv[optind]);
+        status = 3;
+    }
+    return status ? status : check(o);
+}
+
+void sweep_options_finish(struct sweep_options *o)
+{
+    for (int i = 0; i < o->n_policies; i++) free(o->policies[i]);
+}

@@ -1,0 +1,380 @@
+/*
+ * Element-wise ops, copies, fills and the optimizer against plain scalar code in double: every type, sizes around
+ * vector widths, broadcast and strided operands, special values; and the same bytes for every number of threads.
+ *
+ * Tolerance. SLEEF's functions err by at most 1 ulp each and no op takes more than eight roundings after each other, so
+ * 24 unit roundoffs of the type, relative to the result plus the larger of 1 and the operands' size where terms
+ * may cancel, hold for all of them; bfloat16 rounds once from float32, by one of its own.
+ */
+#include "support/compare.h"
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct fn {
+    const char *name;
+    rw_tensor *(*unary)(rw_tape *t, rw_tensor *x);
+    rw_tensor *(*binary)(rw_tape *t, rw_tensor *x, rw_tensor *y);
+    double (*value)(double x, double y);
+    bool positive;
+};
+
+#define UNARY(name, op, expr)                                                                                          \
+    static rw_tensor *u_##name(rw_tape *t, rw_tensor *x)                                                               \
+    {                                                                                                                  \
+        return op;                                                                                                     \
+    }                                                                                                                  \
+    static double v_##name(double x, double y)                                                                         \
+    {                                                                                                                  \
+        (void)y;                                                                                                       \
+        return expr;                                                                                                   \
+    }
+#define BINARY(name, op, expr)                                                                                         \
+    static rw_tensor *b_##name(rw_tape *t, rw_tensor *x, rw_tensor *y)                                                 \
+    {                                                                                                                  \
+        return op;                                                                                                     \
+    }                                                                                                                  \
+    static double v_##name(double x, double y)                                                                         \
+    {                                                                                                                  \
+        return expr;                                                                                                   \
+    }
+
+UNARY(scale, rw_scale(t, x, 1.5), x * 1.5)
+UNARY(add_scalar, rw_add_scalar(t, x, -0.25), x - 0.25)
+UNARY(pow3, rw_pow_scalar(t, x, 3), x *x *x)
+UNARY(pow_half, rw_pow_scalar(t, x, -0.5), 1 / sqrt(x))
+UNARY(neg, rw_neg(t, x), -x)
+UNARY(abs, rw_abs(t, x), fabs(x))
+UNARY(exp, rw_exp(t, x), exp(x))
+UNARY(log, rw_log(t, x), log(x))
+UNARY(sqrt, rw_sqrt(t, x), sqrt(x))
+UNARY(tanh, rw_tanh(t, x), tanh(x))
+UNARY(sigmoid, rw_sigmoid(t, x), 1 / (1 + exp(-x)))
+UNARY(relu, rw_relu(t, x), x > 0 ? x : 0)
+UNARY(silu, rw_silu(t, x), x / (1 + exp(-x)))
+UNARY(gelu, rw_gelu(t, x), 0.5 * x * (1 + erf(x / sqrt(2))))
+UNARY(gelu_tanh, rw_gelu_tanh(t, x), 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))))
+BINARY(add, rw_add(t, x, y), x + y)
+BINARY(sub, rw_sub(t, x, y), x - y)
+BINARY(mul, rw_mul(t, x, y), x *y)
+BINARY(div, rw_div(t, x, y), x / y)
+BINARY(maximum, rw_maximum(t, x, y), x >= y ? x : y)
+BINARY(swiglu, rw_swiglu(t, x, y), x / (1 + exp(-x)) * y)
+
+#define U(name)                                                                                                        \
+    {                                                                                                                  \
+#name, u_##name, NULL, v_##name, false                                                                         \
+    }
+#define P(name)                                                                                                        \
+    {                                                                                                                  \
+#name, u_##name, NULL, v_##name, true                                                                          \
+    }
+#define B(name)                                                                                                        \
+    {                                                                                                                  \
+#name, NULL, b_##name, v_##name, false                                                                         \
+    }
+static const struct fn all[] = { U(scale),     U(add_scalar), U(pow3), P(pow_half), U(neg),  U(abs),     U(exp),
+                                 P(log),       P(sqrt),       U(tanh), U(sigmoid),  U(relu), U(silu),    U(gelu),
+                                 U(gelu_tanh), B(add),        B(sub),  B(mul),      B(div),  B(maximum), B(swiglu) };
+#define N_FNS (sizeof all / sizeof *all)
+
+static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F64 };
+
+static double sample(int64_t i, int salt, bool positive)
+{
+    const double x = (double)((i * 7919 + salt * 104729) % 251 - 125) / 32;
+    return positive || salt ? fabs(x) + 0.125 : x;
+}
+
+static void *samples(rw_dtype dtype, int64_t n, int salt, bool positive)
+{
+    char *const p = malloc((size_t)n * 8 + 8);
+    for (int64_t i = 0; i < n; i++) cr_assert(number_put(p, dtype, i, sample(i, salt, positive)));
+    return p;
+}
+
+static void expect(const struct fn *f, int d, int64_t i, double got, double x, double y)
+{
+    const double want = f->value(x, y), size = fabs(want) + (fabs(x) > 1 ? fabs(x) : 1);
+    const double off = 24 * arithmetic_roundoff(types[d]) * size;
+    const double stored = types[d] == RW_BF16 ? unit_roundoff(RW_BF16) * (fabs(want) + off) : 0;
+    cr_assert(got == want || fabs(got - want) <= off + stored, "%s, %s, element %lld: %.17g of %g and %g, not %.17g",
+              f->name, rw_dtype_name(types[d]), (long long)i, got, x, y, want);
+}
+
+static rw_tensor *apply(const struct fn *f, rw_tape *t, rw_tensor *x, rw_tensor *y)
+{
+    return f->unary ? f->unary(t, x) : f->binary(t, x, y);
+}
+
+Test(ops_pointwise, values_of_every_size_type_and_number_of_threads)
+{
+    static const int64_t sizes[] = { 0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 1000, 16385, 40003 };
+    struct fixture b[3] = { fixture_open(1, 1), fixture_open(1, 2), fixture_open(1, 3) };
+    for (size_t f = 0; f < N_FNS; f++)
+        for (int d = 0; d < 3; d++)
+            for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+                const int64_t n = sizes[s];
+                const size_t bytes = (size_t)n * rw_dtype_size(types[d]);
+                void *const x = samples(types[d], n, 0, all[f].positive), *const y = samples(types[d], n, 1, true);
+                char *const out[2] = { malloc(bytes + 1), malloc(bytes + 1) };
+                for (int th = 0; th < 3; th++) {
+                    rw_tensor *const a = rw_input(b[th].t, types[d], RW_SHAPE(n), x), *const c = rw_input(
+                                                                                          b[th].t, types[d],
+                                                                                          RW_SHAPE(n), y);
+                    cr_assert_eq(rw_read(b[th].t, apply(&all[f], b[th].t, a, c), out[th > 0], bytes), RW_OK, "%s",
+                                 rw_error_message(b[th].ctx));
+                    rw_tape_reset(b[th].t);
+                    if (th)
+                        cr_assert_eq(memcmp(out[0], out[1], bytes), 0, "%s: %d threads, other bytes", all[f].name,
+                                     th + 1);
+                }
+                for (int64_t i = 0; i < n; i++)
+                    expect(&all[f], d, i, number_get(out[0], types[d], i), number_get(x, types[d], i),
+                           number_get(y, types[d], i));
+                free(x), free(y), free(out[0]), free(out[1]);
+            }
+    for (int th = 0; th < 3; th++) fixture_close(&b[th]);
+}
+
+/* Operands of shape [5, 3, 37] seen through strides and broadcasting. */
+static rw_tensor *operand(rw_tape *t, int kind, rw_dtype dtype, const void *data)
+{
+    switch (kind) {
+    case 0: return rw_input(t, dtype, RW_SHAPE(5, 3, 37), data);
+    case 1: return rw_input(t, dtype, RW_SHAPE(37), data);
+    case 2: return rw_input(t, dtype, RW_SHAPE(1), data);
+    case 3: return rw_input(t, dtype, RW_SHAPE(5, 1, 37), data);
+    case 4: return rw_input(t, dtype, RW_SHAPE(3, 1), data);
+    case 5: return rw_permute(t, rw_input(t, dtype, RW_SHAPE(37, 3, 5), data), (const int[]){ 2, 1, 0 });
+    case 6: return rw_slice(t, rw_input(t, dtype, RW_SHAPE(5, 3, 41), data), 2, 3, 40);
+    case 7: return rw_transpose(t, rw_slice(t, rw_input(t, dtype, RW_SHAPE(5, 37, 4), data), -1, 1, 4), 1, 2);
+    default: return rw_broadcast_to(t, rw_input(t, dtype, RW_SHAPE(5, 3, 1), data), RW_SHAPE(5, 3, 37));
+    }
+}
+
+/* Index of element (i, j, k) of an operand in its data. */
+static int64_t place(int kind, int64_t i, int64_t j, int64_t k)
+{
+    const int64_t at[] = {
+        (i * 3 + j) * 37 + k,     k,        0, i * 37 + k, j, (k * 3 + j) * 5 + i, (i * 3 + j) * 41 + k + 3,
+        (i * 37 + k) * 4 + j + 1, i * 3 + j
+    };
+    return at[kind];
+}
+
+Test(ops_pointwise, broadcast_and_strided_operands)
+{
+    struct fixture b = fixture_open(1, 2);
+    for (size_t f = 0; f < N_FNS; f++)
+        for (int d = 0; d < 3; d++)
+            for (int p = 0; p < 9; p++)
+                for (int q = 0; q < 9; q++) {
+                    if (all[f].unary && q) continue;
+                    rw_tensor *x, *y = NULL;
+                    void *const dx = samples(types[d], 1000, 0, all[f].positive), *const dy = samples(types[d], 1000, 1,
+                                                                                                      true);
+                    x = operand(b.t, p, types[d], dx);
+                    if (all[f].binary) y = operand(b.t, q, types[d], dy);
+                    const bool whole = rw_shape_numel(rw_tensor_shape(x)) == 555 ||
+                                       (y && rw_shape_numel(rw_tensor_shape(y)) == 555);
+                    if (whole && (!y || strcmp(all[f].name, "swiglu") ||
+                                  rw_shape_equal(rw_tensor_shape(x), rw_tensor_shape(y)))) {
+                        char out[555 * 8];
+                        cr_assert_eq(rw_read(b.t, apply(&all[f], b.t, x, y), out, 555 * rw_dtype_size(types[d])), RW_OK,
+                                     "%s", rw_error_message(b.ctx));
+                        for (int64_t e = 0; e < 555; e++)
+                            expect(&all[f], d, e, number_get(out, types[d], e),
+                                   number_get(dx, types[d], place(p, e / 111, e / 37 % 3, e % 37)),
+                                   number_get(dy, types[d], place(q, e / 111, e / 37 % 3, e % 37)));
+                    }
+                    rw_tape_reset(b.t);
+                    free(dx), free(dy);
+                }
+    fixture_close(&b);
+}
+
+Test(ops_pointwise, special_values)
+{
+    struct fixture b = fixture_open(1, 1);
+    const double x[8] = { NAN, 1, INFINITY, -INFINITY, 0.0, -0.0, 2, -1e308 }, y[8] = { 1, NAN, 1, 1, -0.0, 0.0, 2, 1 };
+    double out[8];
+    rw_tensor *const a = rw_input(b.t, RW_F64, RW_SHAPE(8), x), *const c = rw_input(b.t, RW_F64, RW_SHAPE(8), y);
+    rw_read(b.t, rw_maximum(b.t, a, c), out, sizeof out);
+    cr_assert(isnan(out[0]) && isnan(out[1]), "NaN wins");
+    cr_assert(out[2] == INFINITY && out[3] == 1 && !signbit(out[4]) && signbit(out[5]));
+    rw_read(b.t, rw_relu(b.t, a), out, sizeof out);
+    cr_assert(isnan(out[0]) && out[2] == INFINITY && out[3] == 0);
+    rw_read(b.t, rw_sigmoid(b.t, a), out, sizeof out);
+    cr_assert(isnan(out[0]) && out[2] == 1 && out[3] == 0 && out[7] == 0);
+    rw_read(b.t, rw_abs(b.t, a), out, sizeof out);
+    cr_assert(isnan(out[0]) && out[3] == INFINITY && !signbit(out[5]));
+    rw_read(b.t, rw_log(b.t, a), out, sizeof out);
+    cr_assert(out[2] == INFINITY && isnan(out[3]) && out[4] == -INFINITY && isnan(out[7]));
+    fixture_close(&b);
+}
+
+/* A NaN stays one; which of them, a GPU does not say. */
+static void same_bfloat16(const uint16_t *x, const uint16_t *want, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const bool any_nan = test_device() != RW_DEVICE_CPU && (want[i] & 0x7fff) > 0x7f80;
+        cr_assert(any_nan ? (x[i] & 0x7fff) > 0x7f80 : x[i] == want[i], "%d: %04x instead of %04x", i, x[i], want[i]);
+    }
+}
+
+Test(ops_pointwise, rounding_to_bfloat16_is_to_nearest_even_and_keeps_nan)
+{
+    struct fixture b = fixture_open(1, 1);
+    const uint32_t bits[8] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff,
+                               0x7f7fffff, 0x7f800001, 0x80000001, 0xffffffff };
+    uint16_t half[8], scaled[8];
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(8), bits), *const h = rw_cast(b.t, x, RW_BF16);
+    rw_read(b.t, h, half, sizeof half);
+    const uint16_t want[8] = { 0x3f80, 0x3f82, 0x3f81, 0x3f80, 0x7f80, 0x7fc0, 0x8000, 0xffff };
+    same_bfloat16(half, want, 8);
+    rw_read(b.t, rw_scale(b.t, h, 1), scaled, sizeof scaled);
+    same_bfloat16(scaled, want, 8);
+    fixture_close(&b);
+}
+
+Test(ops_pointwise, an_infinite_gradient_leaves_zero_where_nothing_flows)
+{
+    struct fixture b = fixture_open(1, 1);
+    const double x[2] = { 1, 2 }, y[2] = { 2, 1 }, w[2] = { INFINITY, INFINITY };
+    rw_tensor *const in[2] = { rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(2), x)),
+                               rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(2), y)) };
+    rw_tensor *const m = rw_mul(b.t, rw_maximum(b.t, in[0], in[1]), rw_input(b.t, RW_F64, RW_SHAPE(2), w));
+    rw_tensor *g[2];
+    cr_assert_eq(rw_grad(b.t, m, in, 2, g), RW_OK);
+    for (int i = 0; i < 2; i++) {
+        double out[2];
+        rw_read(b.t, g[i], out, sizeof out);
+        cr_assert(out[i] == 0 && out[1 - i] == INFINITY);
+    }
+    fixture_close(&b);
+}
+
+Test(ops_pointwise, a_square_has_no_third_derivative_at_zero)
+{
+    struct fixture b = fixture_open(1, 1);
+    const double zero = 0;
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(1), &zero));
+    rw_tensor *y = rw_pow_scalar(b.t, x, 2);
+    const double want[3] = { 0, 2, 0 };
+    for (int order = 0; order < 3; order++) {
+        cr_assert_eq(rw_grad(b.t, y, &x, 1, &y), RW_OK, "%s", rw_error_message(b.ctx));
+        if (y) cr_assert_eq(rw_item(b.t, y), want[order]);
+        else break;
+    }
+    fixture_close(&b);
+}
+
+Test(ops_shape, dense_copies_of_turned_tensors)
+{
+    static const struct {
+        int64_t dim[3];
+        int axes[3];
+    } cases[] = { { { 1, 70, 45 }, { 0, 2, 1 } }, { { 3, 33, 64 }, { 0, 2, 1 } },  { { 31, 5, 65 }, { 2, 1, 0 } },
+                  { { 129, 7, 9 }, { 2, 0, 1 } }, { { 40, 41, 42 }, { 1, 2, 0 } }, { { 300, 2, 200 }, { 2, 1, 0 } } };
+    for (int threads = 1; threads <= 3; threads++) {
+        struct fixture b = fixture_open(1, threads);
+        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+            for (int d = 0; d < 3; d++) {
+                const int64_t *const n = cases[c].dim;
+                const int *const axes = cases[c].axes;
+                const int64_t numel = n[0] * n[1] * n[2], stride[3] = { n[1] * n[2], n[2], 1 };
+                const size_t size = rw_dtype_size(types[d]);
+                unsigned char *const x = malloc((size_t)numel * size), *const y = malloc((size_t)numel * size);
+                for (size_t i = 0; i < (size_t)numel * size; i++) x[i] = (unsigned char)(i * 2654435761u >> 13);
+                rw_tensor *const in = rw_input(b.t, types[d], RW_SHAPE(n[0], n[1], n[2]), x);
+                cr_assert_eq(rw_read(b.t, rw_contiguous(b.t, rw_permute(b.t, in, axes)), y, (size_t)numel * size),
+                             RW_OK);
+                const int64_t s[3] = { stride[axes[0]], stride[axes[1]], stride[axes[2]] },
+                              e[3] = { n[axes[0]], n[axes[1]], n[axes[2]] };
+                for (int64_t i = 0, at = 0; i < e[0]; i++)
+                    for (int64_t j = 0; j < e[1]; j++)
+                        for (int64_t k = 0; k < e[2]; k++, at++)
+                            cr_assert_eq(memcmp(y + (size_t)at * size,
+                                                x + (size_t)(i * s[0] + j * s[1] + k * s[2]) * size, size),
+                                         0);
+                rw_tape_reset(b.t);
+                free(x), free(y);
+            }
+        fixture_close(&b);
+    }
+}
+
+Test(random_fills, uniform_deviates_stay_below_the_open_end)
+{
+    struct fixture b = fixture_open(1, 2);
+    static float x[4096];
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4096));
+    rw_init_uniform(p, 1, 1 + 0x1p-23); /* half of them would round up */
+    rw_read(NULL, p, x, sizeof x);
+    for (int i = 0; i < 4096; i++) cr_assert_eq(x[i], 1);
+    fixture_close(&b);
+}
+
+Test(optim, adamw_against_scalar_double)
+{
+    for (int d = 0; d < 3; d++)
+        for (int64_t n = 1; n < 50000; n = n * 5 + 2) {
+            struct fixture b = fixture_open(1, 3);
+            rw_tensor *const p = rw_param(b.ctx, "p", types[d], RW_SHAPE(n)), *x;
+            void *const start = samples(types[d], n, 0, false), *const w = samples(types[d], n, 1, false);
+            double *const m = calloc((size_t)n, 8), *const v = calloc((size_t)n, 8), *const y = malloc((size_t)n * 8);
+            rw_adamw *opt = NULL;
+            rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 0.01, .weight_decay = 0.1, .decay_all = true });
+            rw_write(p, start, rw_tensor_bytes(p)); /* after the optimizer took its copy */
+            for (int64_t i = 0; i < n; i++) y[i] = number_get(start, types[d], i);
+            for (int step = 1; step <= 3; step++) {
+                x = rw_input(b.t, types[d], RW_SHAPE(n), w);
+                cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, p, x), RW_ALL_AXES, false)), RW_OK, "%s",
+                             rw_error_message(b.ctx));
+                rw_adamw_step(opt);
+                rw_zero_grad(b.ctx);
+                rw_tape_reset(b.t);
+                for (int64_t i = 0; i < n; i++) {
+                    const double g = number_get(w, types[d], i);
+                    m[i] = 0.9 * m[i] + 0.1 * g, v[i] = 0.999 * v[i] + 0.001 * g * g;
+                    y[i] = y[i] * (1 - 0.001) -
+                           0.01 * (m[i] / (1 - pow(0.9, step))) / (sqrt(v[i] / (1 - pow(0.999, step))) + 1e-8);
+                }
+            }
+            char *const out = malloc((size_t)n * 8);
+            rw_read(NULL, p, out, rw_tensor_bytes(p));
+            for (int64_t i = 0; i < n; i++) {
+                /* three steps: two roundings of y each, and a dozen of an update of 0.01, ours and the reference's */
+                const double u = arithmetic_roundoff(types[d]), v = unit_roundoff(types[d]), size = 0.1 + fabs(y[i]);
+                const double bound = (roundings(16, u) + roundings(16, 0x1p-53) + (v > u ? v : 0)) * size;
+                cr_assert_float_eq(number_get(out, types[d], i), y[i], bound, "%s, element %lld",
+                                   rw_dtype_name(types[d]), (long long)i);
+            }
+            free(out), free(m), free(v), free(y), free(start), free(w);
+            rw_adamw_destroy(&opt);
+            fixture_close(&b);
+        }
+}
+
+Test(optim, clipping_has_the_same_bits_for_any_number_of_threads)
+{
+    double first = 0;
+    for (int threads = 1; threads <= 3; threads++) {
+        struct fixture b = fixture_open(9, threads);
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(100003));
+        rw_init_normal(p, 0, 1);
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, p, p), RW_ALL_AXES, false)), RW_OK);
+        double norm = 0, after = 0;
+        cr_assert_eq(rw_clip_grad_norm(b.ctx, 1, &norm), RW_OK);
+        if (threads == 1) first = norm;
+        cr_assert_eq(norm, first);
+        rw_clip_grad_norm(b.ctx, 1e9, &after);
+        cr_assert_float_eq(after, 1, 1e-5);
+        rw_tape_reset(b.t);
+        fixture_close(&b);
+    }
+}

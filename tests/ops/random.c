@@ -1,0 +1,133 @@
+/* Philox against its published vectors and Random123; law 3: which element draws which word; no word drawn twice. */
+#include "support/support.h"
+
+#include "base/philox.h"
+#include "ops/random/philox_vec.h"
+#include "record/tape.h"
+
+#include <Random123/philox.h>
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+Test(random, published_vectors)
+{
+    static const struct {
+        uint32_t counter[4], key[2], out[4];
+    } known[] = {
+        { { 0, 0, 0, 0 }, { 0, 0 }, { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } },
+        { { ~0u, ~0u, ~0u, ~0u }, { ~0u, ~0u }, { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd } },
+        { { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344 },
+          { 0xa4093822, 0x299f31d0 },
+          { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
+    };
+    for (int i = 0; i < 3; i++) {
+        uint32_t c[4];
+        memcpy(c, known[i].counter, sizeof c);
+        rw_philox_rounds(c, known[i].key[0], known[i].key[1]);
+        cr_assert_eq(memcmp(c, known[i].out, sizeof c), 0, "vector %d", i);
+    }
+}
+
+Test(random, blocks_equal_random123)
+{
+    for (uint64_t i = 0; i < 1000; i++) {
+        const uint64_t seed = i * 0x9e3779b97f4a7c15u, block = i * i * 0x100000001b3u;
+        uint32_t mine[4], many[PHILOX_WORDS];
+        rw_philox(seed, block, mine);
+        const philox4x32_ctr_t c = { { (uint32_t)block, (uint32_t)(block >> 32), 0, 0 } };
+        const philox4x32_key_t k = { { (uint32_t)seed, (uint32_t)(seed >> 32) } };
+        const philox4x32_ctr_t r = philox4x32(c, k);
+        cr_assert_eq(memcmp(mine, r.v, sizeof mine), 0);
+        philox_fill(seed, block - 5, many);
+        cr_assert_eq(memcmp(mine, many + 20, sizeof mine), 0, "sixteen at once");
+    }
+}
+
+static unsigned char *mask_of(struct fixture *b, rw_dtype dtype, int n, float p, uint64_t offset)
+{
+    unsigned char *const kept = malloc((size_t)n), *const y = malloc((size_t)n * 8);
+    char name[40];
+    snprintf(name, sizeof name, "%s%d.%llu", rw_dtype_name(dtype), n, (unsigned long long)offset);
+    rw_tensor *const one = rw_param(b->ctx, name, dtype, RW_SHAPE(n));
+    rw_init_constant(one, 1);
+    rw_generator_set(b->ctx, (rw_generator_state){ 77, offset });
+    rw_tensor *const d = rw_dropout(b->t, one, p);
+    cr_assert_eq(rw_read(b->t, d, y, rw_tensor_bytes(d)), RW_OK);
+    const size_t size = rw_dtype_size(dtype);
+    for (int i = 0; i < n; i++) kept[i] = memcmp(y + (size_t)i * size, "\0\0\0\0\0\0\0\0", size) != 0;
+    rw_tape_reset(b->t);
+    free(y);
+    return kept;
+}
+
+Test(random, element_i_draws_word_i_mod_4_of_block_i_div_4)
+{
+    static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F64 };
+    for (int threads = 1; threads <= 3; threads++) {
+        struct fixture b = fixture_open(1, threads);
+        for (int d = 0; d < 3; d++)
+            for (int n = 1; n < 70000; n = n < 130 ? n + 1 : n * 3 + 1) {
+                unsigned char *const kept = mask_of(&b, types[d], n, 0.3f, 1000);
+                for (int i = 0; i < n; i++) {
+                    uint32_t w[4];
+                    rw_philox(77, 1000 + (uint64_t)i / 4, w);
+                    cr_assert_eq(kept[i], w[i % 4] >= (uint32_t)((double)0.3f * 4294967296.0), "%s, n %d, element %d",
+                                 rw_dtype_name(types[d]), n, i);
+                }
+                free(kept);
+                if (n > 130) fixture_close(&b), b = fixture_open(1, threads);
+            }
+        fixture_close(&b);
+    }
+}
+
+Test(random, the_audit_finds_no_word_taken_twice)
+{
+    struct fixture b = fixture_open(5, 1);
+    struct net n;
+    bool disjoint = false;
+    net_init(&n, b.ctx, 4, 24, RW_F32, 1);
+    rw_tensor *const loss = net_loss(&n, b.t, 33, 0);
+    rw_tensor *const q = rw_randn(b.t, RW_F32, RW_SHAPE(2, 3, 5, 8));
+    rw_attention(b.t, q, q, q, &(rw_attention_params){ .dropout = 0.5f });
+    rw_rand(b.t, RW_F32, RW_SHAPE(7));
+    rw_tensor *g, *w = n.table;
+    cr_assert_eq(rw_grad(b.t, loss, &w, 1, &g), RW_OK, "repeats the tickets of its dropouts");
+    cr_assert_eq(rw_tape_audit_tickets(b.t, &disjoint), RW_OK);
+    cr_assert(disjoint);
+    cr_assert_gt(b.t->n_tickets, 10);
+    rw_generator_set(b.ctx, (rw_generator_state){ 5, rw_generator_get(b.ctx).offset - 1 });
+    rw_rand(b.t, RW_F32, RW_SHAPE(3));
+    cr_assert_eq(rw_tape_audit_tickets(b.t, &disjoint), RW_OK);
+    cr_assert_not(disjoint, "a generator set back by one block");
+    fixture_close(&b);
+}
+
+Test(random, dropout_keeps_the_expected_share)
+{
+    struct fixture b = fixture_open(5, 2);
+    const int n = 1 << 20;
+    unsigned char *const kept = mask_of(&b, RW_F32, n, 0.25f, 0);
+    int count = 0;
+    for (int i = 0; i < n; i++) count += kept[i];
+    /* Binomial: five standard deviations of n p (1 - p) */
+    cr_assert_float_eq(count, 0.75 * n, 5 * 443.4);
+    free(kept);
+    fixture_close(&b);
+}
+
+Test(random, normal_deviates_have_the_moments_of_a_normal)
+{
+    struct fixture b = fixture_open(5, 2);
+    const int n = 1 << 18;
+    float *const x = malloc((size_t)n * sizeof *x);
+    rw_tensor *const r = rw_randn(b.t, RW_F32, RW_SHAPE(n));
+    cr_assert_eq(rw_read(b.t, r, x, (size_t)n * sizeof *x), RW_OK);
+    double mean = 0, square = 0;
+    for (int i = 0; i < n; i++) mean += (double)x[i] / n, square += (double)x[i] * (double)x[i] / n;
+    cr_assert_float_eq(mean, 0, 5.0 / 512);
+    cr_assert_float_eq(square, 1, 5 * 1.4143 / 512);
+    free(x);
+    fixture_close(&b);
+}

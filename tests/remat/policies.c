@@ -1,0 +1,280 @@
+/* The policy language: every form is read, every mistake and every name of nothing refused with its place. */
+#include "support/support.h"
+
+#include "base/alloc.h"
+#include "ops/common/names.h"
+#include "record/tape.h"
+#include "record/policy.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+Test(policy, every_form_of_the_language)
+{
+    static const struct {
+        const char *spec;
+        enum rw_policy_kind kind;
+        int64_t n;
+        size_t names;
+    } good[] = { { "none", RW_POLICY_NONE, 0, 0 },          { "full", RW_POLICY_FULL, 0, 0 },
+                 { "selective:a,b c", RW_POLICY_SELECTIVE, 0, 2 }, { "uniform:12", RW_POLICY_UNIFORM, 12, 0 },
+                 { "block:3", RW_POLICY_BLOCK, 3, 0 },      { "ops:matmul", RW_POLICY_OPS, 0, 1 },
+                 { "names:save=x,y,z", RW_POLICY_NAMES, 0, 3 } };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct rw_policy p;
+        char message[256];
+        cr_assert_eq(rw_policy_parse(good[i].spec, &p, message, sizeof message), RW_OK, "%s", message);
+        cr_assert_eq(p.kind, good[i].kind);
+        cr_assert_eq(p.n, good[i].n);
+        cr_assert_eq(p.n_names, good[i].names);
+        cr_assert_str_eq(p.spec, good[i].spec);
+        rw_policy_finish(&p);
+    }
+}
+
+Test(policy, names_are_looked_up_whole)
+{
+    struct rw_policy p;
+    char message[256];
+    cr_assert_eq(rw_policy_parse("selective:mlp,attn.core", &p, message, sizeof message), RW_OK);
+    cr_assert(rw_policy_has_name(&p, "mlp"));
+    cr_assert(rw_policy_has_name(&p, "attn.core"));
+    cr_assert_not(rw_policy_has_name(&p, "attn"));
+    cr_assert_not(rw_policy_has_name(&p, "mlp,attn.core"));
+    cr_assert_not(rw_policy_has_name(&p, ""));
+    rw_policy_finish(&p);
+}
+
+/*
+ * What is not in this version is read to the end before it is refused: a mistake in it is named first, with its
+ * place.
+ */
+Test(policy, budgets_and_offloading_are_read_before_they_are_refused)
+{
+    static const struct {
+        const char *spec;
+        int column;
+        rw_status status;
+    } cases[] = {
+        { "budget:1536MiB", 1, RW_ERR_UNSUPPORTED },        { "budget:40%", 1, RW_ERR_UNSUPPORTED },
+        { "budget:1.5GiB", 1, RW_ERR_UNSUPPORTED },         { "budget:100%", 1, RW_ERR_UNSUPPORTED },
+        { "budget:0.5%+offload:mlp", 1, RW_ERR_UNSUPPORTED }, { "budget:7B", 1, RW_ERR_UNSUPPORTED },
+        { "full+offload:mlp,attn", 6, RW_ERR_UNSUPPORTED }, { "offload:mlp", 1, RW_ERR_UNSUPPORTED },
+        { "names:save=a;offload=b,c", 14, RW_ERR_UNSUPPORTED }, { "names:offload=b", 7, RW_ERR_UNSUPPORTED },
+        { "budget", 7, RW_ERR_POLICY },                     { "budget:", 8, RW_ERR_POLICY },
+        { "budget:-1GiB", 8, RW_ERR_POLICY },               { "budget:GiB", 8, RW_ERR_POLICY },
+        { "budget:0x10MiB", 9, RW_ERR_POLICY },             { "budget:nan%", 8, RW_ERR_POLICY },
+        { "budget:1536", 12, RW_ERR_POLICY },               { "budget:1536MB", 12, RW_ERR_POLICY },
+        { "budget:15MiBs", 10, RW_ERR_POLICY },             { "budget:1.GiB", 10, RW_ERR_POLICY },
+        { "budget:1.5.2GiB", 11, RW_ERR_POLICY },           { "budget:1 GiB", 9, RW_ERR_POLICY },
+        { "budget:0%", 8, RW_ERR_POLICY },                  { "budget:0.00GiB", 8, RW_ERR_POLICY },
+        { "budget:101%", 8, RW_ERR_POLICY },                { "budget:100.5%", 8, RW_ERR_POLICY },
+        { "budget:99999999999999999999%", 8, RW_ERR_POLICY }, { "budget:40%,", 11, RW_ERR_POLICY },
+        { "budget:40%+", 12, RW_ERR_POLICY },               { "budget:40%+full", 12, RW_ERR_POLICY },
+        { "full+offload", 6, RW_ERR_POLICY },               { "full+offload:", 14, RW_ERR_POLICY },
+        { "full+offload:a,", 16, RW_ERR_POLICY },           { "offload:a+offload:b+", 20, RW_ERR_POLICY },
+        { "names:save=a;offload=", 22, RW_ERR_POLICY },     { "names:offload=a;b", 16, RW_ERR_POLICY },
+        { "offloads:a", 1, RW_ERR_POLICY },                 { "budget:40%+offload:;", 20, RW_ERR_POLICY },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct rw_policy p;
+        char message[256], at[32];
+        snprintf(at, sizeof at, "\", column %d: ", cases[i].column);
+        cr_expect_eq(rw_policy_parse(cases[i].spec, &p, message, sizeof message), cases[i].status, "%s", cases[i].spec);
+        cr_expect(strstr(message, at), "%s:%s", message, at);
+    }
+}
+
+/*
+ * Strings over the language's own letters: read or refused with a column inside the string, and nothing is left over.
+ */
+Test(policy, any_string_is_read_or_refused_with_a_column)
+{
+    static const char *const bits[] = { "none", "full", "selective", "uniform", "block", "ops", "names", "budget",
+                                        "offload",
+                                        ":", ":", ",", ";", "=", "+", "save=", "offload=", "a", "12", "0", " ", "\xff",
+                                        ".", "%", "GiB", "budget:12" };
+    uint32_t state = 7;
+    for (int round = 0; round < 20000; round++) {
+        char spec[128] = "", message[512] = "";
+        for (int k = 0, n = round % 7; k < n; k++) {
+            state = state * 1664525u + 1013904223u;
+            strcat(spec, bits[(state >> 16) % (sizeof bits / sizeof *bits)]);
+        }
+        struct rw_policy p;
+        const rw_status status = rw_policy_parse(spec, &p, message, sizeof message);
+        if (status == RW_OK) {
+            cr_assert_str_eq(p.spec, spec);
+            rw_policy_finish(&p);
+            continue;
+        }
+        cr_assert(status == RW_ERR_POLICY || status == RW_ERR_UNSUPPORTED, "%s", spec);
+        const char *const column = strstr(message, "\", column ");
+        cr_assert_not_null(column, "%s", message);
+        const long at = strtol(column + 9, NULL, 10);
+        cr_assert(at >= 1 && at <= (long)strlen(spec) + 1, "%s", message);
+    }
+}
+
+Test(policy, every_allocation_that_fails_is_reported)
+{
+    struct rw_policy p;
+    char message[256];
+    for (uint64_t i = 1; i < 50; i++) {
+        rw_alloc_fail_at(i);
+        const rw_status status = rw_policy_parse("names:save=x,y,z", &p, message, sizeof message);
+        rw_alloc_fail_at(0);
+        if (status == RW_OK) {
+            cr_assert_gt(i, 3);
+            rw_policy_finish(&p);
+            return;
+        }
+        cr_assert_eq(status, RW_ERR_MEMORY);
+    }
+    cr_assert_fail("never without a failure");
+}
+
+/* Calls every function of rewind/ops.h once. x: f32 [2, 2]; state: a buffer of that shape. */
+static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
+{
+    const int axes[2] = { 1, 0 };
+    const int64_t sizes[2] = { 1, 1 };
+    rw_tensor *part[2];
+    rw_tensor *const v = rw_sum(t, x, RW_AXES(0), false), *const q = rw_reshape(t, x, RW_SHAPE(1, 1, 2, 2));
+    rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(2), NULL);
+    rw_add(t, x, x), rw_sub(t, x, x), rw_mul(t, x, x), rw_div(t, x, x), rw_maximum(t, x, x), rw_swiglu(t, x, x);
+    rw_scale(t, x, 2), rw_add_scalar(t, x, 2), rw_pow_scalar(t, x, 2), rw_neg(t, x), rw_abs(t, x), rw_exp(t,
+                                                                                                          x), rw_log(t,
+                                                                                                                     x);
+    rw_sqrt(t, x), rw_tanh(t, x), rw_sigmoid(t, x), rw_relu(t, x), rw_silu(t, x), rw_gelu(t, x), rw_gelu_tanh(t, x);
+    rw_matmul(t, x, x), rw_linear(t, x, x, RW_NONE), rw_linear_gelu(t, x, x, v);
+    rw_linear_add(t, x, x, v, x), rw_dropout_add(t, x, x, 0.5f), rw_layernorm(t, x, v, v, 1), rw_rmsnorm(t, x, v, 1);
+    rw_mean(t, x, RW_AXES(0), false), rw_max(t, x, RW_AXES(0), false), rw_logsumexp(t, x, RW_AXES(0), false);
+    rw_sum_to(t, x, RW_SHAPE(1, 2)), rw_softmax(t, x, 0), rw_log_softmax(t, x, 0), rw_causal_softmax(t, x, 1);
+    rw_dropout(t, x, 0.5f), rw_randn(t, RW_F32, RW_SHAPE(2)), rw_rand(t, RW_F32, RW_SHAPE(2));
+    rw_attention(t, q, q, q, NULL), rw_rope(t, q, RW_NONE, 10000);
+    rw_embedding(t, x, index), rw_cross_entropy(t, x, index), rw_cross_entropy_ignore(t, x, index, 7), rw_mse_loss(t, x,
+                                                                                                                   x);
+    rw_permute(t, x, axes), rw_transpose(t, x, 0, 1), rw_slice(t, x, 0, 0, 1), rw_broadcast_to(t, v, RW_SHAPE(3, 2));
+    rw_contiguous(t, rw_transpose(t, x, 0, 1)), rw_cast(t, x, RW_F64), rw_concat(t, (rw_tensor *[]){ x, x }, 2, 0);
+    rw_split(t, x, 0, sizes, 2, part), rw_assign(t, state, x);
+}
+
+static bool was_recorded(const rw_context *ctx, const char *name)
+{
+    for (size_t i = 0; i < ctx->n_ops; i++)
+        if (!strcmp(ctx->ops[i]->name, name)) return true;
+    return false;
+}
+
+/* Both ways: a function of ops.h whose op the list doesn't know, and an op on the tape that it doesn't know. */
+Test(policy, the_list_of_built_in_ops_is_that_of_the_public_header)
+{
+    struct fixture b = fixture_open(1, 1);
+    record_every_op(b.t, rw_param(b.ctx, "x", RW_F32, RW_SHAPE(2, 2)),
+                    rw_buffer(b.ctx, "state", RW_F32, RW_SHAPE(2, 2)));
+    cr_assert_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+    for (size_t i = 0; i < b.ctx->n_ops; i++) cr_expect(rw_op_is_builtin(b.ctx->ops[i]->name), "%s",
+                                                        b.ctx->ops[i]->name);
+    FILE *const f = fopen(REWIND_OPS_HEADER, "r");
+    cr_assert_not_null(f);
+    char line[512], name[64];
+    int n = 0;
+    while (fgets(line, sizeof line, f)) {
+        if (sscanf(line, "#define rw_%63[a-z_](...) rw_", name) != 1 || !strstr(line, "(...)")) continue;
+        n++;
+        /* forms of permute and cross_entropy */
+        if (!strcmp(name, "transpose") || !strcmp(name, "cross_entropy_ignore")) continue;
+        cr_expect(rw_op_is_builtin(name), "rw_%s", name);
+        cr_expect(was_recorded(b.ctx, name), "rw_%s is not called above", name);
+    }
+    fclose(f);
+    cr_assert_gt(n, 40);
+    fixture_close(&b);
+}
+
+static rw_status twice_check(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status twice_kernel(const rw_kernel *k)
+{
+    const float *const x = k->in[0].data;
+    for (int64_t i = 0; i < k->out[0].layout->numel; i++) ((float *)k->out[0].data)[i] = 2 * x[i];
+    return RW_OK;
+}
+
+static rw_status twice_grad(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_scale(rw_grad_tape(g), rw_grad_upstream(g, 0), 2));
+}
+
+HOST_KERNEL_OF(twice_kernel)
+static const rw_op_def twice = { .name = "twice", .n_inputs = 1, .n_outputs = 1, .check = twice_check,
+                                 .kernel = HOST_KERNEL(twice_kernel), .grad = twice_grad };
+
+static rw_tensor *loss_through(struct fixture *b, bool own)
+{
+    rw_tensor *p = rw_param_find(b->ctx, "p");
+    if (!p) p = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(4));
+    ckpt_begin(b->t, "r");
+    rw_tensor *x = rw_tanh(b->t, rw_exp(b->t, p));
+    if (own) x = rw_apply(b->t, &twice, &x, 1, NULL, 0, NULL);
+    x = rw_mul(b->t, x, x);
+    ckpt_end(b->t);
+    return rw_sum(b->t, x, RW_ALL_AXES, false);
+}
+
+Test(policy, an_op_that_nobody_has_is_refused_when_the_step_is_planned)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_cost cost;
+    cr_assert_eq(ckpt_set_policy(b.t, "ops:exp,tahn"), RW_OK, "it may be an op of the caller's that is yet to come");
+    rw_tensor *loss = loss_through(&b, false);
+    cr_assert_eq(rw_backward(b.t, loss), RW_ERR_POLICY);
+    const char *const m = rw_error_message(b.ctx);
+    cr_assert(strstr(m, "\"tahn\"") && strstr(m, "column 9"), "%s", m);
+    rw_error_clear(b.ctx);
+    cr_assert_eq(ckpt_verify(b.t, loss, NULL), RW_ERR_POLICY);
+    rw_error_clear(b.ctx);
+    cr_assert_eq(rw_tape_cost(b.t, loss, &cost), RW_ERR_POLICY);
+    rw_error_clear(b.ctx);
+    cr_assert_eq(ckpt_set_policy(b.t, "ops:exp,tanh"), RW_OK);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "nothing is lost: %s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}
+
+Test(policy, an_op_that_this_tape_does_not_use_is_fine_and_so_is_one_of_the_callers)
+{
+    struct fixture b = fixture_open(1, 1);
+    cr_assert_eq(ckpt_set_policy(b.t, "ops:attention,tanh"), RW_OK);
+    cr_assert_eq(rw_backward(b.t, loss_through(&b, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tape_reset(b.t);
+    cr_assert_eq(ckpt_set_policy(b.t, "ops:twice"), RW_OK);
+    cr_assert_eq(rw_backward(b.t, loss_through(&b, false)), RW_ERR_POLICY, "not recorded yet");
+    rw_error_clear(b.ctx);
+    rw_tape_reset(b.t);
+    cr_assert_eq(rw_backward(b.t, loss_through(&b, true)), RW_OK, "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}
+
+Test(policy, the_environment_wins_over_the_program)
+{
+    setenv("REWIND_POLICY", "uniform:2", 1);
+    struct fixture b = fixture_open(1, 1);
+    unsetenv("REWIND_POLICY");
+    cr_assert_eq(ckpt_set_policy(b.t, "full"), RW_OK);
+    cr_assert_str_eq(ckpt_policy(b.t), "uniform:2");
+    fixture_close(&b);
+    setenv("REWIND_POLICY", "nonsense", 1);
+    rw_context *ctx = NULL;
+    rw_tape *t = NULL;
+    cr_assert_eq(rw_context_create(&ctx, &(rw_context_params){ .device = test_device() }), RW_OK);
+    cr_assert_eq(rw_tape_create(&t, ctx), RW_ERR_POLICY);
+    cr_assert_null(t);
+    unsetenv("REWIND_POLICY");
+    rw_context_destroy(&ctx);
+}

@@ -1,0 +1,294 @@
+/*
+ * rw_graph: launching a step again is recording it again, byte for byte. Losses of every launch, gradients, parameters
+ * and the generator, for every policy and type; and what a graph refuses.
+ */
+#include "support/support.h"
+
+#include "models/model.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 2, SEQ = 13, STEPS = 6 };
+
+struct outcome {
+    double loss[STEPS];
+    unsigned char *gradients, *parameters;
+    size_t bytes;
+    rw_generator_state generator;
+};
+
+static void release(struct outcome *o)
+{
+    free(o->gradients);
+    free(o->parameters);
+}
+
+static void same(const struct outcome *a, const struct outcome *b, const char *what)
+{
+    cr_assert_eq(memcmp(a->loss, b->loss, sizeof a->loss), 0, "%s: losses", what);
+    cr_assert_eq(a->bytes, b->bytes);
+    cr_assert_eq(first_difference(a->gradients, b->gradients, a->bytes), -1, "%s: gradients", what);
+    cr_assert_eq(first_difference(a->parameters, b->parameters, a->bytes), -1, "%s: parameters", what);
+    cr_assert_eq(a->generator.seed, b->generator.seed, "%s: generator", what);
+    cr_assert_eq(a->generator.offset, b->generator.offset, "%s: generator", what);
+}
+
+static void fill(int32_t *tokens, int32_t *targets, int vocab, int step)
+{
+    for (int i = 0; i < BATCH * SEQ; i++) tokens[i] = (i * 7 + step * 3) % vocab, targets[i] = (i * 5 + step) % vocab;
+}
+
+static void finish(struct fixture *b, rw_adamw **opt, struct outcome *o)
+{
+    o->gradients = all_gradients(b->ctx, &o->bytes);
+    o->parameters = all_parameters(b->ctx, &o->bytes);
+    o->generator = rw_generator_get(b->ctx);
+    rw_adamw_destroy(opt);
+    fixture_close(b);
+}
+
+static struct fixture begin(const struct model_config *c, const char *policy, struct model *m, rw_adamw **opt)
+{
+    struct fixture b = fixture_open(5, 2);
+    cr_assert_eq(model_create(m, b.ctx, c), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+    cr_assert_eq(rw_adamw_create(opt, b.ctx, &(rw_adamw_params){ .lr = 1e-2 }), RW_OK);
+    return b;
+}
+
+static struct outcome record_every_step(const struct model_config *c, const char *policy, double max_norm)
+{
+    struct model m;
+    rw_adamw *opt = NULL;
+    struct outcome o = { 0 };
+    struct fixture b = begin(c, policy, &m, &opt);
+    int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
+    for (int s = 0; s < STEPS; s++) {
+        fill(tokens, targets, c->vocab, s);
+        rw_adamw_set_lr(opt, 1e-2 / (s + 1));
+        rw_zero_grad(b.ctx);
+        rw_tensor *const loss = model_loss(&m, b.t, BATCH, SEQ, tokens, targets);
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        o.loss[s] = rw_item(b.t, loss);
+        if (max_norm > 0) cr_assert_eq(rw_clip_grad_norm(b.ctx, max_norm, NULL), RW_OK);
+        cr_assert_eq(rw_adamw_step(opt), RW_OK);
+        rw_tape_reset(b.t);
+    }
+    finish(&b, &opt, &o);
+    return o;
+}
+
+static struct outcome launch_every_step(const struct model_config *c, const char *policy, double max_norm,
+                                        bool read_losses)
+{
+    struct model m;
+    rw_adamw *opt = NULL;
+    rw_graph *g = NULL;
+    struct outcome o = { 0 };
+    struct fixture b = begin(c, policy, &m, &opt);
+    int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
+    fill(tokens, targets, c->vocab, 0);
+    rw_tensor *const x = rw_input(b.t, RW_I32, RW_SHAPE(BATCH, SEQ), tokens);
+    rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(BATCH, SEQ), targets);
+    rw_tensor *const loss = model_loss_of(&m, b.t, x, y);
+    const rw_graph_params params = { .optimizer = opt, .max_norm = max_norm };
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, &params), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int s = 0; s < STEPS; s++) {
+        fill(tokens, targets, c->vocab, s);
+        cr_assert_eq(rw_input_write(x, tokens, sizeof tokens), RW_OK);
+        cr_assert_eq(rw_input_write(y, targets, sizeof targets), RW_OK);
+        rw_adamw_set_lr(opt, 1e-2 / (s + 1));
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
+        if (read_losses || s == STEPS - 1) o.loss[s] = rw_item(b.t, loss);
+        rw_memory memory;
+        rw_memory_stats(b.ctx, &memory);
+        cr_assert_eq(memory.predicted_peak, memory.measured_peak);
+    }
+    rw_graph_destroy(&g);
+    finish(&b, &opt, &o);
+    return o;
+}
+
+static struct model_config config(enum model_kind kind, rw_dtype dtype)
+{
+    return (struct model_config){ .kind = kind,
+                                  .layers = 2,
+                                  .width = 16,
+                                  .heads = 4,
+                                  .kv_heads = kind == MODEL_GPT ? 4 : 2,
+                                  .vocab = 61,
+                                  .max_seq = SEQ,
+                                  .dropout = 0.1f,
+                                  .dtype = dtype };
+}
+
+static void every_policy(enum model_kind kind, rw_dtype dtype)
+{
+    static const char *const policies[] = {
+        "none", "full", "uniform:2", "selective:core_attn", "ops:linear", "block:1"
+    };
+    const struct model_config c = config(kind, dtype);
+    struct outcome recorded = record_every_step(&c, "none", 0);
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        struct outcome o = launch_every_step(&c, policies[i], 0, true);
+        same(&recorded, &o, policies[i]);
+        release(&o);
+    }
+    cr_assert_neq(recorded.loss[0], recorded.loss[1]);
+    release(&recorded);
+}
+
+Test(graph, gpt_float32) { every_policy(MODEL_GPT, RW_F32); }
+Test(graph, gpt_bfloat16) { every_policy(MODEL_GPT, RW_BF16); }
+Test(graph, gpt_float64) { every_policy(MODEL_GPT, RW_F64); }
+Test(graph, llama_float32) { every_policy(MODEL_LLAMA, RW_F32); }
+
+Test(graph, clipping_is_part_of_the_step)
+{
+    const struct model_config c = config(MODEL_GPT, RW_F32);
+    struct outcome recorded = record_every_step(&c, "full", 0.05), launched = launch_every_step(&c, "full", 0.05, true);
+    same(&recorded, &launched, "clipped");
+    release(&recorded);
+    release(&launched);
+}
+
+/* Nothing waits between the launches: the next one must not overwrite what the last one still reads. */
+Test(graph, launches_without_reading)
+{
+    const struct model_config c = config(MODEL_GPT, RW_F32);
+    struct outcome recorded = record_every_step(&c, "full", 0), launched = launch_every_step(&c, "full", 0, false);
+    for (int s = 0; s < STEPS - 1; s++) recorded.loss[s] = 0;
+    same(&recorded, &launched, "not read");
+    release(&recorded);
+    release(&launched);
+}
+
+/* dropout(1, ..., 1): the sum says how many elements the mask kept. */
+Test(graph, each_launch_draws_a_fresh_mask)
+{
+    enum { N = 4096, LAUNCHES = 4 };
+    struct fixture b = fixture_open(9, 1);
+    rw_graph *g = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
+    rw_init_constant(w, 1);
+    ckpt_set_policy(b.t, "full");
+    ckpt_begin(b.t, "r");
+    rw_tensor *h = rw_mul(b.t, w, rw_dropout(b.t, w, 0.5f));
+    h = rw_mul(b.t, h, h);
+    ckpt_end(b.t);
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, h, h), RW_AXES(0), false);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    static float gradient[LAUNCHES][N];
+    for (int i = 0; i < LAUNCHES; i++) {
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(NULL, rw_gradient(w), gradient[i], sizeof gradient[i]), RW_OK);
+        /* the gradient is 0 where forward dropped: a replay that drew another mask would give 0 x something else */
+        for (int j = 0; j < i; j++)
+            cr_assert_neq(memcmp(gradient[i], gradient[j], sizeof gradient[i]), 0, "launches %d, %d", i, j);
+    }
+    const rw_generator_state end = rw_generator_get(b.ctx);
+    cr_assert_eq(end.offset, (uint64_t)LAUNCHES * N / 4);
+    rw_graph_destroy(&g);
+    fixture_close(&b);
+}
+
+/* A larger plan moves the arena: the graph must not run at the old address. */
+Test(graph, survives_a_larger_plan_in_between)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *g = NULL;
+    rw_tape *other = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(64)), *const v = rw_buffer(b.ctx, "v", RW_F32,
+                                                                                          RW_SHAPE(65536));
+    rw_init_normal(w, 0, 1);
+    cr_assert_eq(rw_tape_create(&other, b.ctx), RW_OK);
+    rw_tensor *const loss = rw_sum(b.t, rw_tanh(b.t, rw_exp(b.t, w)), RW_AXES(0), false);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK);
+    double value[4];
+    for (int i = 0; i < 4; i++) {
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        value[i] = rw_item(b.t, loss);
+        if (i != 1) continue;
+        cr_assert_eq(rw_item(other, rw_sum(other, rw_exp(other, rw_mul(other, v, v)), RW_AXES(0), false)), 65536);
+    }
+    for (int i = 1; i < 4; i++) cr_assert_eq(memcmp(&value[0], &value[i], sizeof value[0]), 0);
+    rw_graph_destroy(&g);
+    rw_tape_destroy(&other);
+    fixture_close(&b);
+}
+
+Test(graph, effects_happen_at_every_launch)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *g = NULL;
+    float count = 0;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1)), *const n = rw_buffer(b.ctx, "n", RW_F32,
+                                                                                         RW_SHAPE(1));
+    rw_init_constant(w, 2);
+    rw_assign(b.t, n, rw_add_scalar(b.t, n, 1));
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, w, n), RW_AXES(0), false);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 3; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_item(b.t, loss), 4); /* reads the buffer as it was before the third launch */
+    cr_assert_eq(rw_read(NULL, n, &count, sizeof count), RW_OK);
+    cr_assert_eq(count, 3);
+    rw_graph_destroy(&g);
+    fixture_close(&b);
+}
+
+Test(graph, refuses_what_it_cannot_repeat)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *g = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(8));
+    rw_tensor *loss = rw_sum(b.t, rw_dropout(b.t, w, 0.5f), RW_AXES(0), false);
+
+    cr_assert_eq(rw_graph_create(&g, b.t, NULL, NULL), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .max_norm = -1 }), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    rw_item(b.t, loss);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_ERR_ARGUMENT, "a value was computed");
+    cr_assert(strstr(rw_error_message(b.ctx), "computed already"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+
+    rw_tape_reset(b.t);
+    loss = rw_sum(b.t, rw_dropout(b.t, w, 0.5f), RW_AXES(0), false);
+    rw_generator_set(b.ctx, (rw_generator_state){ .seed = 77 });
+    loss = rw_add(b.t, loss, rw_sum(b.t, rw_dropout(b.t, w, 0.5f), RW_AXES(0), false));
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_ERR_ARGUMENT, "two seeds");
+    rw_error_clear(b.ctx);
+    cr_assert_null(g);
+
+    rw_tape_reset(b.t);
+    loss = rw_sum(b.t, rw_mul(b.t, w, w), RW_AXES(0), false);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK);
+    cr_assert_eq(rw_graph_launch(g), RW_OK);
+    rw_tape_reset(b.t);
+    cr_assert_eq(rw_graph_launch(g), RW_ERR_CHANGED);
+    rw_error_clear(b.ctx);
+    rw_graph_destroy(&g);
+    rw_graph_destroy(&g);
+    cr_assert_eq(rw_graph_launch(NULL), RW_ERR_ARGUMENT);
+    fixture_close(&b);
+}
+
+/* Parameters written by the caller between launches count, as they would on a new tape. */
+Test(graph, reads_parameters_as_they_are)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *g = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(3));
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, w, w), RW_AXES(0), false);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK);
+    for (int i = 1; i < 4; i++) {
+        const float values[3] = { (float)i, 0, 0 };
+        cr_assert_eq(rw_write(w, values, sizeof values), RW_OK);
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_item(b.t, loss), i * i);
+    }
+    rw_graph_destroy(&g);
+    fixture_close(&b);
+}

@@ -1,0 +1,90 @@
+/* REWIND_TRACE: a file that a JSON reader takes, with every step of what ran, and nothing of it when it cannot be
+ * written. */
+#include "support/support.h"
+
+#include <cjson/cJSON.h>
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char *temporary_name(void)
+{
+    const char *const dir = getenv("TMPDIR");
+    char *const path = malloc(512);
+    snprintf(path, 512, "%s/rewind-trace-%ld.json", dir ? dir : P_tmpdir, (long)getpid());
+    return path;
+}
+
+static cJSON *read_json(const char *path)
+{
+    FILE *const f = fopen(path, "r");
+    cr_assert_not_null(f);
+    static char text[1 << 20];
+    const size_t n = fread(text, 1, sizeof text - 1, f);
+    text[n] = '\0';
+    fclose(f);
+    return cJSON_Parse(text);
+}
+
+static int count(const cJSON *events, const char *category, int track)
+{
+    int n = 0;
+    const cJSON *e;
+    cJSON_ArrayForEach(e, events)
+    {
+        const cJSON *const cat = cJSON_GetObjectItem(e, "cat");
+        n += cat && !strcmp(cat->valuestring, category) && cJSON_GetObjectItem(e, "tid")->valueint == track;
+    }
+    return n;
+}
+
+Test(trace, has_every_step_of_what_ran)
+{
+    char *const path = temporary_name();
+    setenv("REWIND_TRACE", path, 1);
+    struct fixture b = fixture_open(7, 2);
+    struct net n;
+    net_init(&n, b.ctx, 3, 16, RW_F32, 2);
+    ckpt_set_policy(b.t, "full");
+    rw_tensor *const loss = net_loss(&n, b.t, 20, 0);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_cost cost;
+    cr_assert_eq(rw_tape_cost(b.t, loss, &cost), RW_OK);
+    fixture_close(&b);
+    unsetenv("REWIND_TRACE");
+    cJSON *const events = read_json(path);
+    cr_assert(cJSON_IsArray(events));
+    cr_assert_gt(cost.replayed_nodes, 0);
+    cr_assert_eq(count(events, "replay", 1), (int)cost.replayed_nodes);
+    cr_assert_gt(count(events, "forward", 1), count(events, "replay", 1));
+    cr_assert_gt(count(events, "backward", 1), 0);
+    cr_assert_geq(count(events, "replay", 2), 3, "each layer is replayed");
+    double last = 0;
+    const cJSON *e;
+    cJSON_ArrayForEach(e, events)
+    {
+        const cJSON *const from = cJSON_GetObjectItem(e, "ts");
+        if (!from || cJSON_GetObjectItem(e, "tid")->valueint != 1) continue;
+        cr_assert_geq(from->valuedouble, last, "steps are in order");
+        cr_assert_geq(cJSON_GetObjectItem(e, "dur")->valuedouble, 0);
+        last = from->valuedouble;
+    }
+    cJSON_Delete(events);
+    remove(path);
+    free(path);
+}
+
+Test(trace, a_file_that_cannot_be_written_is_an_error_that_names_it)
+{
+    setenv("REWIND_TRACE", "no/such/folder/trace.json", 1);
+    struct fixture b = fixture_open(7, 1);
+    unsetenv("REWIND_TRACE");
+    cr_assert_eq(rw_error_status(b.ctx), RW_ERR_IO);
+    cr_assert(strstr(rw_error_message(b.ctx), "no/such/folder/trace.json"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2));
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, w, RW_ALL_AXES, false)), RW_OK);
+    fixture_close(&b);
+}

@@ -1,0 +1,162 @@
+/* What the cases of op_cases.c record, and the operands that they record it on. */
+#include "support/op_builds.h"
+
+#include "ops/matmul/matmul.h"
+
+#include <stdlib.h>
+
+/* ---- operands ---- */
+
+double op_number(enum op_range range, int64_t i, int salt)
+{
+    const uint64_t mixed = ((uint64_t)i * 0x9e3779b97f4a7c15u + (uint64_t)(salt + 1) * 0xd1b54a32d192ed03u) ^
+                           (uint64_t)i >> 7;
+    const int k = (int)((mixed * 0xbf58476d1ce4e5b9u) >> 57); /* 0 to 127 */
+    switch (range) {
+    case OP_POSITIVE: return (k + 8) / 32.0;
+    case OP_WIDE: return (2 * k - 127) / 16.0;
+    case OP_SCORES: return (k - 64) / 16.0;
+    case OP_TIES: return k % 9 / 2.0 - 2;
+    default: return (k - 64) / 32.0;
+    }
+}
+
+rw_shape op_base_shape(const struct op_operand *o)
+{
+    rw_shape s = o->shape;
+    const int last = s.rank - 1;
+    const int64_t swap = s.rank > 1 ? s.dim[o->layout == OP_MIDDLE ? 1 : last] : 0;
+    switch (o->layout) {
+    case OP_TURNED: s.dim[last] = s.dim[last - 1], s.dim[last - 1] = swap; break;
+    case OP_MIDDLE: s.dim[1] = s.dim[2], s.dim[2] = swap; break;
+    case OP_SLICED: s.dim[last] += 3; break;
+    case OP_CUT: s.dim[0] += 2; break;
+    case OP_EXPANDED: s.dim[0] = 1; break;
+    default: break;
+    }
+    return s;
+}
+
+rw_tensor *op_operand_of(rw_tape *t, const struct op_operand *o, rw_tensor *base)
+{
+    const rw_shape s = o->shape;
+    switch (o->layout) {
+    case OP_TURNED: return rw_transpose(t, base, -1, -2);
+    case OP_MIDDLE: return rw_transpose(t, base, 1, 2);
+    case OP_SLICED: return rw_slice(t, base, -1, 1, 1 + s.dim[s.rank - 1]);
+    case OP_CUT: return rw_slice(t, base, 0, 2, 2 + s.dim[0]);
+    case OP_EXPANDED: return rw_broadcast_to(t, base, s);
+    default: return base;
+    }
+}
+
+int64_t op_expansion(const struct op_operand *o)
+{
+    return o->layout == OP_EXPANDED ? o->shape.dim[0] : 1;
+}
+
+int32_t op_index(const struct op_case *c, int64_t i, int64_t below)
+{
+    if (c->indexes) return c->indexes[i];
+    if (c->ignoring && i % 3 == 1) return c->axis;
+    const int64_t most = below < OP_INDEXES ? below : OP_INDEXES;
+    return (int32_t)((i * 7 + i * i * 3 + 2) % most);
+}
+
+static rw_tensor *indexes(rw_tape *t, const struct op_case *c, int64_t below)
+{
+    const int64_t n = rw_shape_numel(c->shape);
+    int32_t *const data = malloc((size_t)(n + 1) * sizeof *data);
+    for (int64_t i = 0; i < n; i++) data[i] = op_index(c, i, below);
+    rw_tensor *const index = rw_input(t, RW_I32, c->shape, data);
+    free(data);
+    return index;
+}
+
+/* ---- what is recorded ---- */
+
+#define B(name, ...)                                                                                                   \
+    rw_tensor *op_build_##name(rw_tape *t, rw_tensor **x, const struct op_case *c)                                     \
+    {                                                                                                                  \
+        (void)x, (void)c;                                                                                              \
+        return __VA_ARGS__;                                                                                            \
+    }
+B(add, rw_add(t, x[0], x[1]))
+B(sub, rw_sub(t, x[0], x[1]))
+B(mul, rw_mul(t, x[0], x[1]))
+B(div, rw_div(t, x[0], x[1]))
+B(maximum, rw_maximum(t, x[0], x[1]))
+B(scale, rw_scale(t, x[0], c->value))
+B(add_scalar, rw_add_scalar(t, x[0], c->value))
+B(pow_scalar, rw_pow_scalar(t, x[0], c->value))
+B(neg, rw_neg(t, x[0]))
+B(abs, rw_abs(t, x[0]))
+B(exp, rw_exp(t, x[0]))
+B(log, rw_log(t, x[0]))
+B(sqrt, rw_sqrt(t, x[0]))
+B(tanh, rw_tanh(t, x[0]))
+B(sigmoid, rw_sigmoid(t, x[0]))
+B(relu, rw_relu(t, x[0]))
+B(silu, rw_silu(t, x[0]))
+B(gelu, rw_gelu(t, x[0]))
+B(gelu_tanh, rw_gelu_tanh(t, x[0]))
+B(swiglu, rw_swiglu(t, x[0], x[1]))
+B(matmul, rw_matmul(t, x[0], x[1]))
+/* keep: the sum lives on; else it dies here, and the result is written over it */
+B(matmul_add, rw_matmul_add_at(RW_HERE, t, c->keep ? x[0] : rw_scale(t, x[0], 1), x[1], x[2]))
+B(linear, rw_linear(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE))
+B(linear_gelu, rw_linear_gelu(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE))
+/* The residual is operand 0; keep as for matmul_add. */
+B(linear_add,
+  rw_linear_add(t, x[1], x[2], c->n == 4 ? x[3] : RW_NONE, c->keep ? x[0] : rw_scale(t, x[0], 1)))
+/* keep: in a residual stream, which x lives on in and whose gradient the norm's is added to */
+#define BESIDE(x, y) (c->keep ? rw_add(t, x, y) : (y))
+B(layernorm, BESIDE(x[0], rw_layernorm(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, (float)c->value)))
+B(rmsnorm, BESIDE(x[0], rw_rmsnorm(t, x[0], x[1], (float)c->value)))
+B(sum, rw_sum(t, x[0], c->axes, c->keep))
+B(mean, rw_mean(t, x[0], c->axes, c->keep))
+B(max, rw_max(t, x[0], c->axes, c->keep))
+B(logsumexp, rw_logsumexp(t, x[0], c->axes, c->keep))
+B(sum_to, rw_sum_to(t, x[0], c->shape))
+B(softmax, rw_softmax(t, x[0], c->axis))
+B(log_softmax, rw_log_softmax(t, x[0], c->axis))
+B(causal_softmax, rw_causal_softmax(t, x[0], (float)c->value))
+B(attention,
+  rw_attention(t, x[0], x[1], x[2],
+               &(rw_attention_params){ .causal = c->causal, .scale = (float)c->value, .dropout = (float)c->dropout }))
+B(rope, rw_rope(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, (float)c->value))
+/* keep: the table is read elsewhere too, and the gradient is added to what flows from there */
+static rw_tensor *embedded(rw_tape *t, rw_tensor *table, const struct op_case *c)
+{
+    rw_tensor *const rows = rw_embedding(t, table, indexes(t, c, c->in[0].shape.dim[0]));
+    return c->keep ? rw_add(t, rows, rw_sum(t, table, RW_AXES(0), true)) : rows;
+}
+B(embedding, embedded(t, x[0], c))
+B(cross_entropy,
+  c->axis == -100
+      ? rw_cross_entropy(t, x[0], indexes(t, c, c->in[0].shape.dim[c->in[0].shape.rank - 1]))
+      : rw_cross_entropy_ignore(t, x[0], indexes(t, c, c->in[0].shape.dim[c->in[0].shape.rank - 1]), c->axis))
+B(mse_loss, rw_mse_loss(t, x[0], x[1]))
+B(reshape, rw_reshape(t, x[0], c->shape))
+B(permute, rw_permute(t, x[0], (const int[]){ 2, 0, 1 }))
+B(contiguous, rw_contiguous(t, x[0]))
+B(slice, rw_slice(t, x[0], c->axis, 1, 4))
+B(broadcast_to, rw_broadcast_to(t, x[0], c->shape))
+B(concat, rw_concat(t, x, c->n, c->axis))
+B(cast, rw_cast(t, rw_mul(t, x[0], x[0]), c->dtype))
+B(dropout, rw_dropout(t, x[0], (float)c->dropout))
+/* keep: both live on; else both die here, and the result is written over one */
+B(dropout_add,
+  c->keep ? rw_dropout_add(t, x[0], x[1], (float)c->dropout)
+          : rw_dropout_add(t, rw_scale(t, x[0], 1), rw_scale(t, x[1], 1), (float)c->dropout))
+B(rand, rw_rand(t, c->dtype, c->shape))
+B(randn, rw_randn(t, c->dtype, c->shape))
+
+rw_tensor *op_build_split(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    rw_tensor *part[3];
+    const rw_shape s = rw_tensor_shape(x[0]);
+    const int64_t n = s.dim[c->axis < 0 ? s.rank + c->axis : c->axis];
+    if (rw_split(t, x[0], c->axis, (const int64_t[]){ 1, n - 3, 2 }, 3, part)) return NULL;
+    return rw_concat(t, (rw_tensor *const[]){ part[2], part[0], part[1] }, 3, c->axis);
+}

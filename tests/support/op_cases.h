@@ -1,0 +1,131 @@
+/*
+ * One table of ops and shapes for every device and element type: what to record, from which inputs, and how many
+ * roundings each result and each gradient may take. accuracy.c runs it; op_sizes.c knows the magnitudes.
+ *
+ * Inputs are numbers of at most eight significant bits, so that every type holds them and one reference in float64
+ * serves all. A gradient is that of sum(w * y), w made like an input.
+ */
+#ifndef RW_TESTS_OP_CASES_H
+#define RW_TESTS_OP_CASES_H
+
+#include "support/compare.h"
+
+#include <rewind/rewind.h>
+
+#define OP_INPUTS 4
+
+/* How the operand of a case lies in the input that it is made from. */
+enum op_layout {
+    OP_DENSE,
+    OP_TURNED,   /* the last two axes swapped */
+    OP_MIDDLE,   /* axes 1 and 2 swapped: [batch, seq, heads, d] seen as [batch, heads, seq, d] */
+    OP_SLICED,   /* cut out of a longer last axis, from element 1 on */
+    OP_CUT,      /* cut out of a longer first axis */
+    OP_EXPANDED, /* the first axis stretched from extent 1 */
+    OP_LAYOUTS
+};
+
+enum op_range {
+    OP_SIGNED,   /* -2 to 2, by 32nds */
+    OP_POSITIVE, /* 0.25 to 4.25, by 32nds */
+    OP_WIDE,     /* -8 to 8, by 16ths */
+    OP_SCORES,   /* -4 to 4, by 16ths */
+    OP_TIES      /* -2 to 2, by halves: many are equal */
+};
+
+enum op_group {
+    OP_POINTWISE,
+    OP_PRODUCTS,
+    OP_NORMS,
+    OP_REDUCTIONS,
+    OP_ATTENTION,
+    OP_TABLES,
+    OP_SHAPES,
+    OP_RANDOM,
+    OP_GROUPS
+};
+
+struct op_operand {
+    rw_shape shape; /* of the operand, as the op sees it */
+    enum op_layout layout;
+    enum op_range range;
+};
+
+struct op_case;
+
+/* Records the case on x, the operands. NULL on a mistake. */
+typedef rw_tensor *(*op_build)(rw_tape *t, rw_tensor **x, const struct op_case *c);
+
+/*
+ * Records, in float64, the sizes M of the terms: m[0] of the result y, m[1 + i] of the gradient of operand i, each of a
+ * shape that broadcasts to the operand's. w is the upstream gradient.
+ */
+typedef void (*op_sizes)(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+
+/* M is the case's own result and gradient at |x| and |w|: sums and products whose terms may cancel. */
+#define OP_TERMS ((op_sizes)0)
+/* M is the case's own result, and gradient at |w|: no terms that cancel. */
+void op_values(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+
+struct op_case {
+    char name[96];
+    enum op_group group;
+    op_build build;
+    op_sizes sizes;
+    int n; /* operands */
+    struct op_operand in[OP_INPUTS];
+    struct roundings r[1 + OP_INPUTS]; /* of the result, and of each gradient */
+    /* What build reads. */
+    uint32_t axes;
+    int axis;
+    bool keep, causal, rms, ignoring;
+    double value;           /* factor, exponent, scale, base, epsilon */
+    double dropout;         /* probability */
+    rw_shape shape;         /* of the result, or of the indexes */
+    rw_dtype dtype;         /* of a cast */
+    const int32_t *indexes; /* instead of those of op_index() */
+    /* How it is compared. */
+    bool large;  /* only with REWIND_TEST_LARGE=1 */
+    bool no_sum; /* the loss is the result itself */
+    bool typed;  /* random deviates: against the same type */
+};
+
+/* The table, made at the first call. */
+const struct op_case *op_cases(size_t *ret_n);
+
+/* The shape of the input that an operand is made from, and the operand made from it. */
+rw_shape op_base_shape(const struct op_operand *o);
+rw_tensor *op_operand_of(rw_tape *t, const struct op_operand *o, rw_tensor *base);
+
+/* How many elements of the operand one element of its base stands for. */
+int64_t op_expansion(const struct op_operand *o);
+
+/* Element i of input number `salt`. */
+double op_number(enum op_range range, int64_t i, int salt);
+
+/* Magnitudes: see op_sizes.c. */
+void op_sizes_tanh(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_sigmoid(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_silu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_gelu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_gelu_tanh(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_linear_gelu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
+                          rw_tensor **m);
+void op_sizes_swiglu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_norm(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_softmax(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_log_softmax(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
+                          rw_tensor **m);
+void op_sizes_logsumexp(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_attention(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_rope(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
+                            rw_tensor **m);
+void op_sizes_mse(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+
+/* Index i of a case's c->shape of indexes, from 0 to `below` or OP_INDEXES; where c->ignoring, every third is c->axis.
+ */
+#define OP_INDEXES 300
+int32_t op_index(const struct op_case *c, int64_t i, int64_t below);
+
+#endif

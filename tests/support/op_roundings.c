@@ -1,0 +1,222 @@
+/* See op_roundings.h: the counts that depend on shapes. */
+#include "support/op_roundings.h"
+
+rw_shape op_broadcast(rw_shape a, rw_shape b)
+{
+    rw_shape s = a.rank >= b.rank ? a : b;
+    const rw_shape o = a.rank >= b.rank ? b : a;
+    for (int i = 1; i <= o.rank; i++)
+        if (s.dim[s.rank - i] == 1) s.dim[s.rank - i] = o.dim[o.rank - i];
+    return s;
+}
+
+static int quotient(int64_t a, int64_t b)
+{
+    return b ? (int)(a / b) : 1;
+}
+
+static int extent(rw_shape s, int axis)
+{
+    return (int)s.dim[axis < 0 ? s.rank + axis : axis];
+}
+
+void op_count_broadcast(struct op_case *c)
+{
+    const rw_shape whole = op_broadcast(c->in[0].shape, c->in[1].shape);
+    for (int i = 0; i < 2; i++) {
+        const int times = quotient(rw_shape_numel(whole), rw_shape_numel(c->in[i].shape));
+        if (times > 1) c->r[1 + i].n += times;
+    }
+}
+
+/* Of the operands from `first` on. A gradient that is summed over a batch is stored per batch first. */
+static void count_product(struct op_case *c, int first)
+{
+    rw_shape a = c->in[first].shape, b = c->in[first + 1].shape;
+    const int m = extent(a, -2), k = extent(a, -1), n = extent(b, -1);
+    a.rank -= 2, b.rank -= 2;
+    const int64_t whole = rw_shape_numel(op_broadcast(a, b));
+    const int times_a = quotient(whole, rw_shape_numel(a)), times_b = quotient(whole, rw_shape_numel(b));
+    c->r[0].n = k;
+    c->r[first + 1] = (struct roundings){ (n + 1) * times_a, times_a > 1 };
+    c->r[first + 2] = (struct roundings){ (m + 1) * times_b, times_b > 1 };
+}
+
+void op_count_product(struct op_case *c)
+{
+    count_product(c, 0);
+}
+
+/* The sum is one more term; its gradient passes as it is. */
+void op_count_matmul_add(struct op_case *c)
+{
+    count_product(c, 1);
+    c->r[0].n++;
+}
+
+void op_count_linear(struct op_case *c)
+{
+    const int rows = quotient(rw_shape_numel(c->in[0].shape), extent(c->in[0].shape, -1));
+    c->r[0].n = extent(c->in[1].shape, 1) + 1;
+    c->r[1].n = extent(c->in[1].shape, 0);
+    c->r[2].n = c->r[3].n = rows + 1;
+}
+
+/* The residual is one more term; its gradient passes as it is. Those of the layer are linear's, one operand further. */
+void op_count_linear_add(struct op_case *c)
+{
+    const int rows = quotient(rw_shape_numel(c->in[1].shape), extent(c->in[1].shape, -1));
+    c->r[0].n = extent(c->in[2].shape, 1) + 2;
+    c->r[1].n = 0;
+    c->r[2].n = extent(c->in[2].shape, 0);
+    c->r[3].n = c->r[4].n = rows + 1;
+}
+
+/*
+ * The product, then the function; where they are two kernels, the product is stored between them. Each gradient goes
+ * through the product again, the slope, which is stored, and linear's own.
+ */
+void op_count_linear_gelu(struct op_case *c)
+{
+    op_count_linear(c);
+    const int product = c->r[0].n;
+    c->r[0] = (struct roundings){ product + N_GELU_TANH, 1 };
+    for (int i = 1; i <= c->n; i++) c->r[i] = (struct roundings){ c->r[i].n + product + N_GELU_TANH_G, 2 };
+}
+
+/*
+ * Over c elements: mean c + 1; the variance c + 4, halved by the root, and root and quotient: 1 / sqrt(var + eps) is
+ * off by c / 2 + 4. y takes both. dx has that, xh twice (each 1.5 c + 6) and a mean. dweight: xh and the rows.
+ */
+void op_count_norm(struct op_case *c)
+{
+    const int n = extent(c->in[0].shape, -1), rows = quotient(rw_shape_numel(c->in[0].shape), n);
+    c->r[0].n = 2 * n + 8;
+    c->r[1].n = 5 * n + 24;
+    c->r[2].n = 2 * n + 8 + rows;
+    c->r[3].n = rows;
+    if (!c->keep) return;
+    /* The norm is stored before it is added. So is its gradient where the norm reads a dense copy of x. */
+    c->r[0].n++, c->r[0].s = 1;
+    c->r[1].n++, c->r[1].s = c->in[0].layout != OP_DENSE && c->in[0].layout != OP_CUT;
+}
+
+/* ---- reductions ---- */
+
+/* How many elements meet in one of the result. Axes are counted from the first. */
+static int meeting(const struct op_case *c)
+{
+    const rw_shape s = c->in[0].shape;
+    int64_t n = 1;
+    for (int axis = 0; axis < s.rank; axis++)
+        if (c->axes >> axis & 1) n *= s.dim[axis];
+    return (int)n;
+}
+
+void op_count_sum(struct op_case *c)
+{
+    c->r[0].n = meeting(c);
+}
+
+void op_count_mean(struct op_case *c)
+{
+    c->r[0].n = meeting(c) + 2;
+    c->r[1].n = 3;
+}
+
+void op_count_max(struct op_case *c)
+{
+    c->r[0].n = c->r[1].n = 0;
+}
+
+/* exp(x - logsumexp) is from the stored result. */
+void op_count_logsumexp(struct op_case *c)
+{
+    c->r[0].n = meeting(c) + 2 * N_F + 10;
+    c->r[1] = (struct roundings){ 2 * meeting(c) + 2 * N_F + 16, 1 };
+}
+
+void op_count_sum_to(struct op_case *c)
+{
+    c->r[0].n = quotient(rw_shape_numel(c->in[0].shape), rw_shape_numel(c->shape));
+}
+
+void op_count_broadcast_to(struct op_case *c)
+{
+    c->r[1].n = quotient(rw_shape_numel(c->shape), rw_shape_numel(c->in[0].shape));
+}
+
+/*
+ * exp, sum, quotient, product; the error of exp's argument is in M. Gradient: two probabilities and a sum, from stored
+ * ones. Logarithms are one function more; their gradients, exp of what is stored.
+ */
+void op_count_softmax(struct op_case *c)
+{
+    const int n = extent(c->in[0].shape, c->axis);
+    c->r[0].n = n + N_F + 10;
+    c->r[1] = (struct roundings){ 3 * n + 2 * N_F + 20, 2 };
+}
+
+void op_count_log_softmax(struct op_case *c)
+{
+    const int n = extent(c->in[0].shape, c->axis);
+    c->r[0].n = n + 2 * N_F + 10;
+    c->r[1] = (struct roundings){ 2 * n + 2 * N_F + 16, 1 };
+}
+
+/* ---- the others ---- */
+
+/*
+ * A probability has a sum over d, the scale, and a softmax over kv keys, and 8 more for each rescaling, at most one per
+ * block of 16 keys. ds: p, the dot products with dy and with y, and the scale. `rows` are those of all heads that share
+ * a kv head. Stored, where tiles go through a matrix unit of 16 bits: p; the output, p and ds on the way to a gradient.
+ */
+void op_count_attention(struct op_case *c)
+{
+    const rw_shape q = c->in[0].shape, k = c->in[1].shape;
+    const int d = extent(q, 3), kv = extent(k, 2), rows = extent(q, 2) * quotient(q.dim[1], k.dim[1]);
+    const int extra = c->dropout > 0 ? N_DROPOUT : 0;
+    const int p = d + kv + N_F + 12 + 8 * (kv / 16 + 1) + extra, ds = 2 * p + kv + d + 6;
+    c->r[0] = (struct roundings){ p + kv, 1 };
+    c->r[1] = (struct roundings){ ds + kv, 3 };
+    c->r[2] = (struct roundings){ ds + rows, 3 };
+    c->r[3] = (struct roundings){ p + rows, 1 };
+}
+
+/* The angle's 4 (weighed by the angle in M), sine or cosine, its rounding, product, sum. */
+void op_count_rope(struct op_case *c)
+{
+    c->r[0].n = c->r[1].n = N_F + 8;
+}
+
+/* The most that any row of a table is asked for. */
+void op_count_embedding(struct op_case *c)
+{
+    int asked[OP_INDEXES] = { 0 }, most = 0;
+    for (int64_t i = 0; i < rw_shape_numel(c->shape); i++) {
+        const int k = ++asked[op_index(c, i, c->in[0].shape.dim[0])];
+        most = k > most ? k : most;
+    }
+    c->r[1].n = most;
+    if (!c->keep) return;
+    /* The sum of the rows, which is stored, and the one with it; a gradient that comes through it adds all tokens. */
+    c->r[0] = (struct roundings){ extent(c->in[0].shape, 0) + 1, 1 };
+    c->r[1] = (struct roundings){ quotient(rw_shape_numel(c->shape), 1) + most + 1, 1 };
+}
+
+/* Mean over rows of logsumexp - x; the gradient is a softmax less 1 at the target, over the number of rows. */
+void op_count_cross_entropy(struct op_case *c)
+{
+    const int n = extent(c->in[0].shape, -1), rows = quotient(rw_shape_numel(c->in[0].shape), n);
+    c->r[0].n = n + 2 * N_F + 13 + rows;
+    c->r[1].n = 2 * n + 2 * N_F + 19;
+}
+
+/* (x - y)^2, n of them, over n; 2 (x - y) / n dy. Broadcast operands go through stored differences, squares and sums.
+ */
+void op_count_mse(struct op_case *c)
+{
+    const int n = (int)rw_shape_numel(c->in[0].shape), times = quotient(n, rw_shape_numel(c->in[1].shape));
+    c->r[0] = (struct roundings){ n + 4, times > 1 ? 2 : 0 };
+    c->r[1] = c->r[2] = (struct roundings){ 5 + (times > 1 ? times + 1 : 0), times > 1 ? 3 : 0 };
+}

@@ -1,0 +1,65 @@
+/*
+ * How many roundings the results and gradients of the ops take, from the arithmetic in ops/: the n and s of compare.h,
+ * for op_cases.c and golden.c. Each is an upper bound over the devices. What M is made of stands in op_sizes.c.
+ *
+ * A sum or a product of k terms, in any order, is k roundings. A library function of exp's kind is N_F = 4, for CUDA's
+ * are within 2 ulp (SLEEF's within 1) and an ulp is two unit roundoffs; powf is within 4 ulp.
+ */
+#ifndef RW_TESTS_OP_ROUNDINGS_H
+#define RW_TESTS_OP_ROUNDINGS_H
+
+#include "support/op_cases.h"
+
+#define N_F 4
+#define N_POW 8
+#define N_POW_G (N_POW + 4)
+
+/* exp, sum, quotient, and 1 to spare; y (1 - y) dy has it twice. */
+#define N_SIGMOID (N_F + 3)
+#define N_SIGMOID_G (2 * N_SIGMOID + 1)
+/* 1 - y y: y twice, product, difference, product with the upstream gradient. */
+#define N_TANH_G (2 * N_F + 3)
+#define N_SILU (N_SIGMOID + 2)
+/* s (1 + x (1 - s)): s twice, difference, two products, sum, product with the upstream gradient. */
+#define N_SILU_G (2 * N_SIGMOID + 6)
+#define N_SWIGLU (N_SILU + 1)
+#define N_SWIGLU_G (N_SILU_G + 1)
+/* erf's argument (2 at half weight), erf, sum, half, product; the slope adds the density, whose argument has 3. */
+#define N_GELU (N_F + 6)
+#define N_GELU_G (2 * N_F + 12)
+/* The inner polynomial of 6 at a quarter of its weight, sigmoid or tanh, product; the slope twice that. */
+#define N_GELU_TANH (2 * N_F + 8)
+#define N_GELU_TANH_G (4 * N_F + 16)
+/* 1 - p, its inverse, the product. */
+#define N_DROPOUT 3
+/* Logarithm, root, sine or cosine, product. */
+#define N_RANDN (2 * N_F + 3)
+
+/* The shape that two shapes broadcast to. */
+rw_shape op_broadcast(rw_shape a, rw_shape b);
+
+/* Set c->r from the operands and the parameters of c. */
+void op_count_product(struct op_case *c);
+void op_count_matmul_add(struct op_case *c);
+void op_count_linear(struct op_case *c);
+void op_count_linear_gelu(struct op_case *c);
+void op_count_linear_add(struct op_case *c);
+void op_count_norm(struct op_case *c);
+void op_count_sum(struct op_case *c);
+void op_count_mean(struct op_case *c);
+void op_count_max(struct op_case *c);
+void op_count_logsumexp(struct op_case *c);
+void op_count_sum_to(struct op_case *c);
+void op_count_softmax(struct op_case *c);
+void op_count_log_softmax(struct op_case *c);
+void op_count_attention(struct op_case *c);
+void op_count_rope(struct op_case *c);
+void op_count_embedding(struct op_case *c);
+void op_count_cross_entropy(struct op_case *c);
+void op_count_mse(struct op_case *c);
+void op_count_broadcast_to(struct op_case *c);
+
+/* Adds to the gradients' what summing over broadcast axes takes: operands of one shape, or as in NumPy. */
+void op_count_broadcast(struct op_case *c);
+
+#endif

@@ -1,0 +1,55 @@
+/*
+ * Runs a case of op_cases.h: its result with its gradients, and the sizes of the terms that those are made of (M of
+ * compare.h). For accuracy.c and gradcheck.c.
+ */
+#ifndef RW_TESTS_OP_RUN_H
+#define RW_TESTS_OP_RUN_H
+
+#include "support/op_cases.h"
+
+#define OP_TENSORS (1 + OP_INPUTS)
+
+/* What a case is run at. Where there is none, op_number()s. */
+struct op_data {
+    const double *x[OP_INPUTS]; /* of the inputs that the operands are made from */
+    const double *w;            /* the upstream gradient */
+};
+
+/* A result and its gradients: 0 the result, 1 + i the gradient of the input that operand i is made from. */
+struct outcome {
+    int n;
+    rw_dtype dtype[OP_TENSORS];
+    int64_t numel[OP_TENSORS];
+    size_t bytes[OP_TENSORS];
+    unsigned char *raw[OP_TENSORS];
+};
+
+/* Takes absolute values of: nothing, w, or x and w. */
+enum op_mode { OP_PLAIN, OP_UPWARD, OP_ABSOLUTE };
+
+struct recording {
+    rw_tensor *base[OP_INPUTS], *x[OP_INPUTS], *w, *y;
+};
+
+/* Records the case on inputs that want gradients. Returns y, or NULL on a mistake. The generator starts anew. */
+rw_tensor *op_record(struct recording *r, rw_tape *t, const struct op_case *c, rw_dtype dtype,
+                     const struct op_data *data, enum op_mode mode);
+
+/* Records w, and sum(w * y), or y itself where the case is a loss. */
+rw_tensor *op_record_loss(struct recording *r, rw_tape *t, const struct op_case *c, const struct op_data *data,
+                          enum op_mode mode);
+
+/* Runs it. The caller forgets the outcome, on failure too. */
+rw_status op_run(struct outcome *o, rw_tape *t, const struct op_case *c, rw_dtype dtype, const struct op_data *data,
+                 enum op_mode mode);
+
+/* The M of each element, in float64; they may carry a sign. Resets the tape. The caller forgets the outcome, on failure
+ * too. */
+rw_status op_run_sizes(struct outcome *o, rw_tape *t, const struct op_case *c, const struct op_data *data);
+
+void op_forget(struct outcome *o);
+
+/* The roundings of a result (0) or of a gradient (1 + i), with what summing over an expanded input adds. */
+struct roundings op_allowed(const struct op_case *c, int i);
+
+#endif

@@ -1,0 +1,261 @@
+/*
+ * The magnitudes M of op_cases.h where they are not the op's own result at absolute values. Each is the sum of the
+ * magnitudes that meet in an element, as the kernels add them up, so that an error of a part, relative to that part, is
+ * relative to M. All in float64.
+ *
+ * Where a part is a function of something that carries an error itself, that error is weighed by the function's slope:
+ *  - sigmoid and tanh have slopes below their own size or below 1; gelu's erf and density: |z erf'(z)| < 1/2 and
+ *    |x^3 density(x)| < 1/2, so x and 1 + |x| cover them; gelu_tanh's argument: 1 + the slope of |x|.
+ *  - exp(x - max) of a softmax: its argument is off by 2 u |x| from shifting and 2 u |x| from scaling, in the numerator
+ * and in the sum: K = 1 + 8 max|scaled x| times the exponential.
+ *  - an angle of rope is off by a few u times itself: 1 + angle.
+ */
+#include "support/op_cases.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static rw_tensor *product(rw_tape *t, rw_tensor *a, rw_tensor *b, rw_tensor *c)
+{
+    return rw_mul(t, rw_mul(t, a, b), c);
+}
+
+static rw_tensor *one_plus(rw_tape *t, rw_tensor *x)
+{
+    return rw_add_scalar(t, x, 1);
+}
+
+static rw_tensor *absolute(rw_tape *t, rw_tensor *x)
+{
+    return rw_abs(t, x);
+}
+
+void op_values(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    /* a marker: the harness takes the case's own gradient at |w| */
+    (void)t, (void)c, (void)x, (void)w, (void)y, (void)m;
+}
+
+void op_sizes_tanh(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)c, (void)x;
+    m[0] = y;
+    m[1] = rw_mul(t, w, one_plus(t, rw_scale(t, rw_mul(t, y, y), 2)));
+}
+
+void op_sizes_sigmoid(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)c, (void)x;
+    m[0] = y;
+    m[1] = rw_mul(t, w, y);
+}
+
+void op_sizes_silu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)c;
+    m[0] = y;
+    m[1] = product(t, w, rw_sigmoid(t, x[0]), one_plus(t, absolute(t, x[0])));
+}
+
+void op_sizes_gelu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)c, (void)y;
+    m[0] = x[0];
+    m[1] = rw_mul(t, w, one_plus(t, absolute(t, x[0])));
+}
+
+void op_sizes_gelu_tanh(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)c, (void)y;
+    rw_tensor *const cube = one_plus(t, rw_scale(t, rw_mul(t, x[0], x[0]), 3 * 0.044715));
+    m[0] = x[0];
+    m[1] = rw_mul(t, w, one_plus(t, rw_mul(t, rw_scale(t, absolute(t, x[0]), sqrt(2 / M_PI)), cube)));
+}
+
+/*
+ * The function is taken of z = x weight^T + bias, which is off by some u |x| |weight|^T + u |bias|: weighed by the
+ * largest slope, 1.129, in the result, and by the slope's largest slope, 0.798, in the gradient.
+ */
+void op_sizes_linear_gelu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    const rw_shape s = rw_tensor_shape(w);
+    const int64_t out = s.dim[s.rank - 1], in = c->in[1].shape.dim[1];
+    rw_tensor *const bias = c->n == 3 ? absolute(t, x[2]) : RW_NONE;
+    rw_tensor *const z = absolute(t, rw_linear(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE));
+    rw_tensor *const terms = rw_linear(t, absolute(t, x[0]), absolute(t, x[1]), bias);
+    rw_tensor *const cube = one_plus(t, rw_scale(t, rw_mul(t, z, z), 3 * 0.044715));
+    rw_tensor *const steep = rw_mul(t, rw_scale(t, z, sqrt(2 / M_PI)), cube);
+    rw_tensor *const dz = rw_mul(t, absolute(t, w), one_plus(t, rw_add(t, steep, rw_scale(t, terms, 0.798))));
+    int64_t n = 1;
+    for (int i = 0; i < s.rank - 1; i++) n *= s.dim[i];
+    rw_tensor *const rows = rw_reshape(t, dz, RW_SHAPE(n, out));
+    rw_tensor *const inputs = rw_reshape(t, absolute(t, x[0]), RW_SHAPE(n, in));
+    m[0] = rw_scale(t, terms, 1.129);
+    m[1] = rw_reshape(t, rw_matmul(t, rows, absolute(t, x[1])), c->in[0].shape);
+    m[2] = rw_matmul(t, rw_transpose(t, rows, 0, 1), inputs);
+    if (c->n == 3) m[3] = rw_sum_to(t, rows, RW_SHAPE(out));
+}
+
+void op_sizes_swiglu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)c;
+    m[0] = y;
+    m[1] = rw_mul(t, product(t, w, x[1], rw_sigmoid(t, x[0])), one_plus(t, absolute(t, x[0])));
+    m[2] = rw_mul(t, w, rw_silu(t, x[0]));
+}
+
+/* xh: (|x| + |mean|) / sqrt(var + eps), where var is of the centred values. */
+void op_sizes_norm(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    const rw_shape vector = rw_tensor_shape(x[1]);
+    rw_tensor *const size = absolute(t, x[0]), *const gain = absolute(t, x[1]), *const up = absolute(t, w);
+    rw_tensor *const centred = c->rms ? x[0] : rw_sub(t, x[0], rw_mean(t, x[0], RW_AXES(-1), true));
+    rw_tensor *const var = rw_mean(t, rw_mul(t, centred, centred), RW_AXES(-1), true);
+    rw_tensor *const r = rw_pow_scalar(t, rw_add_scalar(t, var, (double)(float)c->value), -0.5);
+    rw_tensor *const parts = c->rms ? size : rw_add(t, size, rw_mean(t, size, RW_AXES(-1), true));
+    rw_tensor *const xh = rw_mul(t, parts, r), *h = rw_mul(t, up, gain);
+    rw_tensor *const inner = rw_mul(t, xh, rw_mean(t, rw_mul(t, h, xh), RW_AXES(-1), true));
+    if (!c->rms) h = rw_add(t, h, rw_mean(t, h, RW_AXES(-1), true));
+    m[0] = rw_mul(t, xh, gain);
+    if (c->n == 3) m[0] = rw_add(t, m[0], absolute(t, x[2]));
+    m[1] = rw_mul(t, r, rw_add(t, h, inner));
+    m[2] = rw_sum_to(t, rw_mul(t, up, xh), vector);
+    if (c->n == 3) m[3] = rw_sum_to(t, up, vector);
+    if (c->keep) m[0] = rw_add(t, m[0], size), m[1] = rw_add(t, m[1], up);
+}
+
+/* 1 + 8 max|x| over some axes. */
+static rw_tensor *steepness(rw_tape *t, rw_tensor *x, uint32_t axes)
+{
+    return one_plus(t, rw_scale(t, rw_max(t, absolute(t, x), axes, true), 8));
+}
+
+void op_sizes_softmax(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    const uint32_t axes = RW_AXES(c->axis);
+    rw_tensor *const up = absolute(t, w), *const k = steepness(t, rw_scale(t, x[0], c->value), axes);
+    m[0] = rw_mul(t, y, k);
+    m[1] = rw_scale(t, rw_mul(t, m[0], rw_add(t, up, rw_sum(t, rw_mul(t, y, up), axes, true))), c->value);
+}
+
+void op_sizes_log_softmax(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    const uint32_t axes = RW_AXES(c->axis);
+    rw_tensor *const up = absolute(t, w), *const total = absolute(t, rw_logsumexp(t, x[0], axes, true));
+    rw_tensor *const k = rw_add(t, steepness(t, x[0], axes), total);
+    m[0] = rw_add(t, k, absolute(t, y));
+    m[1] = rw_add(t, up, product(t, rw_exp(t, y), m[0], rw_sum(t, up, axes, true)));
+}
+
+void op_sizes_logsumexp(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    rw_tensor *const total = rw_logsumexp(t, x[0], c->axes, true);
+    rw_tensor *const k = rw_add(t, steepness(t, x[0], c->axes), absolute(t, total));
+    m[0] = rw_reshape(t, k, rw_tensor_shape(y));
+    m[1] = product(t, rw_exp(t, rw_sub(t, x[0], total)), k, rw_reshape(t, w, rw_tensor_shape(total)));
+}
+
+/* ---- attention ---- */
+
+/* [b, kv_heads, s, d] as [b, heads, s, d], and back as a sum. */
+static rw_tensor *repeated(rw_tape *t, rw_tensor *x, int64_t heads)
+{
+    const rw_shape s = rw_tensor_shape(x);
+    const int64_t group = heads / s.dim[1];
+    rw_tensor *const one = rw_reshape(t, x, RW_SHAPE(s.dim[0], s.dim[1], 1, s.dim[2], s.dim[3]));
+    rw_tensor *const all = rw_broadcast_to(t, one, RW_SHAPE(s.dim[0], s.dim[1], group, s.dim[2], s.dim[3]));
+    return rw_reshape(t, all, RW_SHAPE(s.dim[0], heads, s.dim[2], s.dim[3]));
+}
+
+static rw_tensor *gathered(rw_tape *t, rw_tensor *x, int64_t kv_heads)
+{
+    const rw_shape s = rw_tensor_shape(x);
+    rw_tensor *const groups = rw_reshape(t, x, RW_SHAPE(s.dim[0], kv_heads, s.dim[1] / kv_heads, s.dim[2], s.dim[3]));
+    return rw_sum(t, groups, RW_AXES(2), false);
+}
+
+static rw_tensor *times_transposed(rw_tape *t, rw_tensor *a, rw_tensor *b)
+{
+    return rw_matmul(t, a, rw_transpose(t, b, -1, -2));
+}
+
+/* Dropout takes terms away and multiplies the others: no sum of magnitudes is above that with all of them. */
+void op_sizes_attention(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    const int64_t heads = c->in[0].shape.dim[1], kv_heads = c->in[1].shape.dim[1], d = c->in[0].shape.dim[3];
+    const double scale = c->value != 0 ? (double)(float)c->value : 1 / sqrt((double)d), kept = 1 / (1 - c->dropout);
+    rw_tensor *const q = absolute(t, x[0]), *const all_k = repeated(t, x[1], heads), *const k = absolute(t, all_k);
+    rw_tensor *const v = absolute(t, repeated(t, x[2], heads)), *const up = absolute(t, w);
+    rw_tensor *const scores = rw_scale(t, times_transposed(t, x[0], all_k), scale);
+    rw_tensor *const p = c->causal ? rw_causal_softmax(t, scores, 1) : rw_softmax(t, scores, -1);
+    rw_tensor *const terms = rw_scale(t, times_transposed(t, q, k), scale);
+    rw_tensor *const pk = rw_mul(t, p, steepness(t, terms, RW_AXES(-1)));
+    rw_tensor *const dots = rw_sum(t, rw_mul(t, up, rw_matmul(t, p, v)), RW_AXES(-1), true);
+    rw_tensor *const slopes = rw_add(t, times_transposed(t, up, v), rw_scale(t, dots, 2));
+    rw_tensor *const ds = rw_scale(t, rw_mul(t, pk, slopes), fabs(scale) * kept);
+    m[0] = rw_scale(t, rw_matmul(t, pk, v), kept);
+    m[1] = rw_matmul(t, ds, k);
+    m[2] = gathered(t, rw_matmul(t, rw_transpose(t, ds, -1, -2), q), kv_heads);
+    m[3] = rw_scale(t, gathered(t, rw_matmul(t, rw_transpose(t, pk, -1, -2), up), kv_heads), kept);
+}
+
+/* ---- rope and the losses ---- */
+
+void op_sizes_rope(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    const int64_t seq = c->in[0].shape.dim[2], d = c->in[0].shape.dim[3], half = d / 2;
+    double *const angles = malloc((size_t)(seq * half + 1) * sizeof *angles);
+    for (int64_t i = 0; i < seq * half; i++) {
+        const int64_t position = c->shape.rank ? op_index(c, i / half, INT32_MAX) : i / half;
+        angles[i] = 1 + (double)position * pow(c->value, -(double)(i % half) / (double)half);
+    }
+    rw_tensor *const weight = rw_input(t, RW_F64, RW_SHAPE(seq, half), angles);
+    free(angles);
+    for (int i = 0; i < 2; i++) {
+        rw_tensor *const from = absolute(t, i ? w : x[0]);
+        rw_tensor *const parts = rw_add(t, rw_slice(t, from, -1, 0, half), rw_slice(t, from, -1, half, d));
+        rw_tensor *const one = rw_mul(t, parts, weight);
+        m[i] = rw_concat(t, ((rw_tensor *[]){ one, one }), 2, -1);
+    }
+}
+
+void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
+                            rw_tensor **m)
+{
+    (void)y;
+    const rw_shape s = c->in[0].shape;
+    const int64_t classes = s.dim[s.rank - 1], rows = rw_shape_numel(c->shape);
+    double *const hits = calloc((size_t)(rows * classes + 1), sizeof *hits);
+    double *const counted = calloc((size_t)rows + 1, sizeof *counted);
+    double n = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        const int32_t target = op_index(c, i, classes);
+        if (c->ignoring && target == c->axis) continue;
+        hits[i * classes + target] = counted[i] = 1;
+        n++;
+    }
+    rw_shape keep = s;
+    keep.dim[s.rank - 1] = 1;
+    rw_tensor *const hit = rw_input(t, RW_F64, s, hits), *const live = rw_input(t, RW_F64, keep, counted);
+    free(hits), free(counted);
+    rw_tensor *const total = absolute(t, rw_logsumexp(t, x[0], RW_AXES(-1), true));
+    rw_tensor *const k = rw_add(t, steepness(t, x[0], RW_AXES(-1)), total);
+    rw_tensor *const own = rw_sum(t, rw_mul(t, hit, absolute(t, x[0])), RW_AXES(-1), true);
+    const double share = n > 0 ? 1 / n : 0;
+    m[0] = rw_scale(t, rw_sum(t, rw_mul(t, live, rw_add(t, k, own)), RW_ALL_AXES, false), share);
+    m[1] = rw_scale(t, rw_mul(t, live, rw_add(t, rw_mul(t, rw_softmax(t, x[0], -1), k), hit)), share);
+    if (w) m[1] = rw_mul(t, m[1], absolute(t, w));
+}
+
+void op_sizes_mse(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    rw_tensor *d = absolute(t, rw_sub(t, x[0], x[1]));
+    const int64_t n = rw_shape_numel(rw_tensor_shape(d));
+    if (w) d = rw_mul(t, d, absolute(t, w));
+    m[0] = y;
+    for (int i = 0; i < 2; i++) m[1 + i] = rw_sum_to(t, rw_scale(t, d, n ? 2 / (double)n : 0), c->in[i].shape);
+}

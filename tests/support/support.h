@@ -1,0 +1,62 @@
+/* What the suites share: a context with a tape, an op that counts its runs, a small model, comparison of bytes. */
+#ifndef RW_TESTS_SUPPORT_H
+#define RW_TESTS_SUPPORT_H
+
+#include <rewind/rewind.h>
+
+struct fixture {
+    rw_context *ctx;
+    rw_tape *t;
+};
+
+/* The device that every suite runs on: REWIND_TEST_DEVICE, "cpu" (also when unset) or "cuda". Ends the program on
+ * another value. */
+rw_device test_device(void);
+
+/* First in a test that looks into the arena itself. Criterion must be included. */
+#define NEEDS_HOST_MEMORY() \
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("the arena is not in host memory")
+
+/*
+ * A test's own op has one kernel, written for host memory. On another device it works on copies. Outside any function,
+ * then in the definition: HOST_KERNEL_OF(square) static const rw_op_def square_op = { ..., .kernel =
+ * HOST_KERNEL(square), ... };
+ */
+rw_status run_on_copies(const rw_kernel *k, rw_kernel_fn kernel);
+#define HOST_KERNEL_OF(name)                         \
+    static rw_status name##_away(const rw_kernel *k) \
+    {                                                \
+        return run_on_copies(k, name);               \
+    }
+#define HOST_KERNEL(name) { [RW_DEVICE_CPU] = name, [RW_DEVICE_CUDA] = name##_away }
+
+/* On that device. Ends the program when it isn't there: a suite that was asked for it must not pass on another. */
+struct fixture fixture_open(uint64_t seed, int threads);
+void fixture_close(struct fixture *b);
+
+/* y = x * x, one run counted per id; its gradient needs x. */
+#define COUNTERS 64
+extern int counted_runs[COUNTERS];
+rw_tensor *counted_square(rw_tape *t, rw_tensor *x, int id);
+void counted_clear(void);
+
+/* A residual network with dropout; every layer a region, `nesting` regions deep. */
+struct net {
+    rw_context *ctx;
+    int layers, width, nesting;
+    rw_dtype dtype;
+    float dropout;
+    rw_tensor *table, *gain[16], *shift[16], *up[16], *down[16];
+};
+
+void net_init(struct net *n, rw_context *ctx, int layers, int width, rw_dtype dtype, int nesting);
+rw_tensor *net_loss(const struct net *n, rw_tape *t, int tokens, int step);
+
+/* All gradients of a context, one after the other. The caller frees. */
+unsigned char *all_gradients(rw_context *ctx, size_t *ret_bytes);
+unsigned char *all_parameters(rw_context *ctx, size_t *ret_bytes);
+
+/* -1 when equal, else the first byte that differs. */
+long first_difference(const void *a, const void *b, size_t bytes);
+
+#endif

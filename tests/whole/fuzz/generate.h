@@ -1,0 +1,47 @@
+/* From a seed to a program. The helpers below are what the ops' rows choose their operands with. */
+#ifndef FUZZ_GENERATE_H
+#define FUZZ_GENERATE_H
+
+#include "whole/fuzz/program.h"
+
+#include <stdarg.h>
+
+struct fz_generator {
+    struct fz_program *p;
+    uint64_t state;
+    int64_t extent[5]; /* what the program's shapes are made of */
+    int64_t most;      /* largest extent */
+    int rank;          /* of the first leaves */
+    rw_dtype dtype;
+    bool host;         /* ops with kernels for the CPU alone are fine */
+    int depth, begun[4]; /* open regions and where they begin */
+    bool read[FZ_STATEMENTS * FZ_OUTS]; /* values that some op has read */
+};
+
+/* The program of a seed. Largest extent at most `most`. */
+void fz_generate(struct fz_program *p, uint64_t seed, int64_t most, bool host);
+
+uint64_t fz_random(struct fz_generator *g);
+static inline int64_t fz_below(struct fz_generator *g, int64_t n)
+{
+    return (int64_t)(fz_random(g) % (uint64_t)n);
+}
+static inline bool fz_chance(struct fz_generator *g, int percent)
+{
+    return fz_below(g, 100) < percent;
+}
+int64_t fz_extent(struct fz_generator *g);
+
+/* A random floating-point value of a rank in the range, newer ones more often; -1 when there is none. */
+int fz_any(struct fz_generator *g, int least_rank, int most_rank);
+/* A value of that type and shape: one that exists, or a new leaf. */
+int fz_like(struct fz_generator *g, rw_dtype dtype, rw_shape shape);
+int fz_new_leaf(struct fz_generator *g, const char *op, rw_dtype dtype, rw_shape shape, double bound);
+/* An index below `bound`: one that exists, or a new leaf. */
+int fz_index(struct fz_generator *g, rw_shape shape, int64_t bound);
+
+/* Appends a statement with n operands. Output 0, or -1 when it doesn't resolve (it is then gone again). */
+int fz_emit(struct fz_generator *g, int op, int n, ...);
+int fz_emit_list(struct fz_generator *g, int op, int n, const int *in);
+
+#endif

@@ -1,0 +1,190 @@
+/* See own.h. */
+#include "whole/fuzz/own.h"
+
+#include "support/support.h"
+
+#include <rewind/ops.h>
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+int fuzz_noise_runs[FUZZ_COUNTERS], fuzz_tally_runs[FUZZ_COUNTERS], fuzz_pair_runs[FUZZ_COUNTERS];
+enum fuzz_plant fuzz_plant;
+
+void fuzz_clear_runs(void)
+{
+    memset(fuzz_noise_runs, 0, sizeof fuzz_noise_runs);
+    memset(fuzz_tally_runs, 0, sizeof fuzz_tally_runs);
+    memset(fuzz_pair_runs, 0, sizeof fuzz_pair_runs);
+}
+
+static double load(const rw_view *v, int64_t i)
+{
+    if (v->dtype == RW_F64) return ((const double *)v->data)[i];
+    if (v->dtype == RW_F32) return (double)((const float *)v->data)[i];
+    const uint32_t bits = (uint32_t)((const uint16_t *)v->data)[i] << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return (double)f;
+}
+
+static void store(const rw_view *v, int64_t i, double x)
+{
+    const float f = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if (v->dtype == RW_F64) ((double *)v->data)[i] = x;
+    else if (v->dtype == RW_F32) ((float *)v->data)[i] = f;
+    else ((uint16_t *)v->data)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static int64_t id_of(const rw_kernel *k)
+{
+    int64_t id;
+    memcpy(&id, k->attrs, sizeof id);
+    return id % FUZZ_COUNTERS;
+}
+
+static rw_status check_like(rw_op_call *call)
+{
+    for (int i = 0; i < call->n_outputs; i++)
+        if (rw_op_output_like(call, i, 0)) return RW_ERR_MEMORY;
+    return rw_dtype_is_float(call->in[0].dtype) ? RW_OK : rw_op_error(call, RW_ERR_DTYPE, "a float is needed");
+}
+
+static rw_status pass_on(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
+}
+
+/* pair */
+
+static rw_status pair_cpu(const rw_kernel *k)
+{
+    const int runs = fuzz_pair_runs[id_of(k)]++;
+    if (runs && fuzz_plant == FUZZ_CRASHES) raise(SIGKILL); /* which no tool takes for a mistake of ours */
+    const double lie = runs && fuzz_plant == FUZZ_LIES ? 0.25 : 0;
+    for (int64_t i = 0; i < k->in[0].layout->numel; i++) {
+        const double x = load(&k->in[0], i);
+        store(&k->out[0], i, x * x + lie);
+        store(&k->out[1], i, 0.5 * x);
+    }
+    return RW_OK;
+}
+
+static rw_status pair_grad(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const dy = rw_grad_upstream(g, 0), *const dz = rw_grad_upstream(g, 1);
+    rw_tensor *const first = dy ? rw_mul(t, rw_scale(t, rw_grad_input(g, 0), 2), dy) : NULL;
+    rw_tensor *const second = dz ? rw_scale(t, dz, 0.5) : NULL;
+    return rw_grad_set(g, 0, first && second ? rw_add(t, first, second) : first ? first : second);
+}
+
+HOST_KERNEL_OF(pair_cpu)
+const rw_op_def fuzz_pair = { .name = "fuzz_pair", .n_inputs = 1, .n_outputs = 2, .check = check_like,
+                              .kernel = HOST_KERNEL(pair_cpu), .grad = pair_grad };
+
+/* top */
+
+static rw_status top_check(rw_op_call *call)
+{
+    rw_shape rows = rw_layout_shape(call->in[0].layout);
+    if (!rows.rank || !rows.dim[rows.rank - 1]) return rw_op_error(call, RW_ERR_SHAPE, "rows with elements are needed");
+    rows.rank--;
+    if (rw_op_output(call, 0, call->in[0].dtype, rows)) return RW_ERR_MEMORY;
+    return rw_op_output(call, 1, RW_I32, rows);
+}
+
+static rw_status top_cpu(const rw_kernel *k)
+{
+    const rw_layout *const l = k->in[0].layout;
+    const int64_t width = l->dim[l->rank - 1];
+    for (int64_t row = 0; row < k->out[0].layout->numel; row++) {
+        double sum = 0;
+        int32_t best = 0;
+        for (int64_t i = 0; i < width; i++) {
+            sum += load(&k->in[0], row * width + i);
+            if (load(&k->in[0], row * width + i) > load(&k->in[0], row * width + best)) best = (int32_t)i;
+        }
+        store(&k->out[0], row, sum);
+        ((int32_t *)k->out[1].data)[row] = best;
+    }
+    return RW_OK;
+}
+
+static rw_status top_grad(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    const rw_shape x = rw_tensor_shape(rw_grad_input(g, 0));
+    rw_shape column = x;
+    column.dim[x.rank - 1] = 1;
+    return rw_grad_set(g, 0, rw_contiguous(t, rw_broadcast_to(t, rw_reshape(t, rw_grad_upstream(g, 0), column), x)));
+}
+
+HOST_KERNEL_OF(top_cpu)
+const rw_op_def fuzz_top = { .name = "fuzz_top", .n_inputs = 1, .n_outputs = 2, .check = top_check,
+                             .kernel = HOST_KERNEL(top_cpu), .grad = top_grad };
+
+/* jitter */
+
+static bool coin(rw_ticket ticket, int64_t i)
+{
+    uint64_t x = (ticket.seed ^ (ticket.offset + (uint64_t)i / 4) * 0x9e3779b97f4a7c15u) + (uint64_t)i % 4;
+    x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9u;
+    return (x ^ x >> 29) & 1;
+}
+
+static rw_status jitter_cpu(const rw_kernel *k)
+{
+    for (int64_t i = 0; i < k->in[0].layout->numel; i++)
+        store(&k->out[0], i, load(&k->in[0], i) * (coin(k->ticket, i) ? 1 : 0.5));
+    return RW_OK;
+}
+
+static rw_status jitter_grad(rw_grad_call *g)
+{
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    return rw_grad_set(g, 0, rw_grad_apply(g, &fuzz_jitter, &dy, 1, NULL, 0, NULL));
+}
+
+HOST_KERNEL_OF(jitter_cpu)
+const rw_op_def fuzz_jitter = { .name = "fuzz_jitter",
+                                .n_inputs = 1,
+                                .n_outputs = 1,
+                                .flags = RW_OP_RANDOM,
+                                .inplace = RW_OP_INPUT(0),
+                                .check = check_like,
+                                .kernel = HOST_KERNEL(jitter_cpu),
+                                .grad = jitter_grad };
+
+/* noise and tally */
+
+static rw_status noise_cpu(const rw_kernel *k)
+{
+    const int runs = ++fuzz_noise_runs[id_of(k)];
+    for (int64_t i = 0; i < k->in[0].layout->numel; i++)
+        store(&k->out[0], i, load(&k->in[0], i) * (1 + (double)runs / 64));
+    return RW_OK;
+}
+
+HOST_KERNEL_OF(noise_cpu)
+const rw_op_def fuzz_noise = { .name = "fuzz_noise", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_NONDETERMINISTIC,
+                               .check = check_like, .kernel = HOST_KERNEL(noise_cpu), .grad = pass_on };
+
+static rw_status tally_cpu(const rw_kernel *k)
+{
+    fuzz_tally_runs[id_of(k)]++;
+    for (int64_t i = 0; i < k->in[0].layout->numel; i++) store(&k->out[0], i, load(&k->in[0], i));
+    return RW_OK;
+}
+
+HOST_KERNEL_OF(tally_cpu)
+const rw_op_def fuzz_tally = { .name = "fuzz_tally",
+                               .n_inputs = 1,
+                               .n_outputs = 1,
+                               .flags = RW_OP_STATEFUL,
+                               .check = check_like,
+                               .kernel = HOST_KERNEL(tally_cpu),
+                               .grad = pass_on };

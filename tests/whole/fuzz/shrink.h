@@ -1,0 +1,16 @@
+/* Makes a failing program as small as it gets while it still fails in the same way. */
+#ifndef FUZZ_SHRINK_H
+#define FUZZ_SHRINK_H
+
+#include "whole/fuzz/judge.h"
+
+/* Returns the verdict on what is left in *p. */
+struct fz_verdict fz_shrink(struct fz_program *p, const struct fz_sabotage *sabotage);
+
+/* Statements that are left, regions' edges and marks included. */
+int fz_size(const struct fz_program *p);
+
+/* The program as C for a test, with the failure as its comment. The caller frees. */
+char *fz_print(const struct fz_program *p, const struct fz_verdict *v);
+
+#endif
