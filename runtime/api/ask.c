@@ -177,7 +177,7 @@ static rw_status read_param(struct rw_tensor *x, void *out)
 
 static const void *buffer_of(const rw_tape *t, const struct rw_tensor *x)
 {
-    if (x->flags & RW_VALUE_GRADIENT) return (char *)t->blocks[x->producer].data + (size_t)x->leaf * RW_PLACE_UNIT;
+    if (x->flags & RW_VALUE_GRADIENT) return (char *)t->blocks[x->producer].data + (size_t)x->leaf * RW_RESULT_ALIGNMENT;
     const struct rw_tensor *const base = rw_tape_value(t, x->base);
     if (base->producer != RW_NONE_ID) return rw_tape_held(t, base->id);
     const struct rw_leaf *const leaf = &t->leaves[base->leaf];

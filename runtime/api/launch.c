@@ -158,7 +158,7 @@ static rw_status queue_step(rw_graph *g)
 static bool moved(const rw_graph *g)
 {
     const struct rw_plan_memory *const a = &g->memory, *const b = &g->captured_memory;
-    return !g->captured || a->arena != b->arena || a->results != b->results ||
+    return !g->captured || a->arena != b->arena ||
            memcmp(a->sources, b->sources, g->plan->n_sources * sizeof *a->sources) != 0;
 }
 
@@ -178,7 +178,6 @@ static rw_status capture(rw_graph *g)
     if (g->captured) ctx->device->free_graph(ctx->device_state, g->captured);
     g->captured = captured;
     g->captured_memory.arena = g->memory.arena;
-    g->captured_memory.results = g->memory.results;
     memcpy(g->captured_memory.sources, g->memory.sources, g->plan->n_sources * sizeof *g->memory.sources);
     return RW_OK;
 }

@@ -12,6 +12,7 @@
 #include "place/place.h"
 
 #include "base/alloc.h"
+#include "base/round.h"
 #include "place/gaps.h"
 
 #include <stdlib.h>
@@ -23,11 +24,6 @@
 /* Bounds on the work: 100,000 buffers stay within tens of milliseconds whatever their lives look like. */
 #define TAKES_PER_BUFFER 1
 #define TAKES_LEAST 100000
-
-static uint64_t rounded(uint64_t bytes, uint64_t alignment)
-{
-    return (bytes + alignment - 1) / alignment * alignment;
-}
 
 static uint32_t last_step(const struct rw_life *life, size_t n)
 {
@@ -43,8 +39,8 @@ uint64_t rw_largest_live(const struct rw_life *life, size_t n, uint64_t alignmen
     int64_t *const delta = rw_calloc(steps, sizeof *delta);
     if (!delta) return 0;
     for (size_t i = 0; i < n; i++) {
-        delta[life[i].first] += (int64_t)rounded(life[i].bytes, alignment);
-        delta[life[i].last + 1] -= (int64_t)rounded(life[i].bytes, alignment);
+        delta[life[i].first] += (int64_t)rw_round_up(life[i].bytes, alignment);
+        delta[life[i].last + 1] -= (int64_t)rw_round_up(life[i].bytes, alignment);
     }
     int64_t live = 0, most = 0;
     for (size_t s = 0; s < steps; s++) {
@@ -117,7 +113,7 @@ static enum outcome two_ended(struct tries *t, uint64_t capacity, uint32_t life_
             struct rw_life *const b = &t->life[e->begin[k]];
             b->offset = 0;
             if (!b->bytes) continue;
-            const uint64_t bytes = rounded(b->bytes, t->alignment);
+            const uint64_t bytes = rw_round_up(b->bytes, t->alignment);
             b->offset = rw_gaps_take(&t->gaps, bytes, life_limit == ALL_LONG || b->last - b->first > life_limit);
             if (t->takes_left) t->takes_left--;
             if (b->offset == UINT64_MAX) return DOES_NOT_FIT;
@@ -125,7 +121,7 @@ static enum outcome two_ended(struct tries *t, uint64_t capacity, uint32_t life_
         }
         for (uint32_t k = e->end_at[s]; k < e->end_at[s + 1]; k++) {
             const struct rw_life *const b = &t->life[e->end[k]];
-            const uint64_t to = b->offset + rounded(b->bytes, t->alignment);
+            const uint64_t to = b->offset + rw_round_up(b->bytes, t->alignment);
             if (b->bytes && !rw_gaps_give(&t->gaps, b->offset, to)) return NO_MEMORY;
         }
     }
@@ -147,7 +143,7 @@ static enum outcome fit_in(struct tries *t, uint64_t capacity, uint64_t *ret_top
 static enum outcome from_the_bottom(struct tries *t, size_t n, uint64_t *ret_top)
 {
     uint64_t sum = 0;
-    for (size_t i = 0; i < n; i++) sum += rounded(t->life[i].bytes, t->alignment);
+    for (size_t i = 0; i < n; i++) sum += rw_round_up(t->life[i].bytes, t->alignment);
     return two_ended(t, sum, ALL_LONG, ret_top);
 }
 
@@ -167,7 +163,7 @@ static enum outcome best_two_ended(struct tries *t, size_t n, uint64_t least, ui
             *ret_top = below;
             if (outcome == NO_MEMORY || !t->takes_left) return outcome;
         }
-        const uint64_t capacity = rounded(least + least / 1000 * permille[c] + (c ? t->alignment : 0), t->alignment);
+        const uint64_t capacity = rw_round_up(least + least / 1000 * permille[c] + (c ? t->alignment : 0), t->alignment);
         if (capacity >= below) break;
         outcome = fit_in(t, capacity, ret_top);
         if (outcome != DOES_NOT_FIT) return outcome;
@@ -210,7 +206,7 @@ static uint64_t lowest_free(const struct rw_life *life, const uint32_t *placed, 
         const struct rw_life *const p = &life[placed[i]];
         if (p->last < b->first || p->first > b->last) continue;
         if (p->offset >= at + bytes) break;
-        const uint64_t end = p->offset + rounded(p->bytes, alignment);
+        const uint64_t end = p->offset + rw_round_up(p->bytes, alignment);
         if (end > at) at = end;
     }
     return at;
@@ -224,7 +220,7 @@ static bool by_size(struct rw_life *life, size_t n, uint64_t alignment, enum ran
     size_t n_placed = 0;
     *ret_size = 0;
     for (size_t i = 0; ok && i < n; i++) {
-        const uint64_t bytes = rounded(life[i].bytes, alignment);
+        const uint64_t bytes = rw_round_up(life[i].bytes, alignment);
         rank[i] = (struct ranked){ weight(ranking, &life[i], bytes), bytes, (uint32_t)i, life[i].last - life[i].first };
     }
     if (ok) qsort(rank, n, sizeof *rank, heavier_first);
@@ -294,11 +290,11 @@ bool rw_place_is_valid(const struct rw_life *life, size_t n, uint64_t alignment,
             bool is_free = true;
             if (!b->bytes) continue;
             ok = b->offset % alignment == 0 &&
-                 rw_gaps_take_at(&free_now, b->offset, b->offset + rounded(b->bytes, alignment), &is_free) && is_free;
+                 rw_gaps_take_at(&free_now, b->offset, b->offset + rw_round_up(b->bytes, alignment), &is_free) && is_free;
         }
         for (uint32_t k = e.end_at[s]; ok && k < e.end_at[s + 1]; k++) {
             const struct rw_life *const b = &life[e.end[k]];
-            if (b->bytes) ok = rw_gaps_give(&free_now, b->offset, b->offset + rounded(b->bytes, alignment));
+            if (b->bytes) ok = rw_gaps_give(&free_now, b->offset, b->offset + rw_round_up(b->bytes, alignment));
         }
     }
     rw_gaps_finish(&free_now);

@@ -1,6 +1,7 @@
 /* ckpt_explain(): a plan in words. Plans afresh, because a cached plan does not keep its reasons. */
 #include "plan/build.h"
 #include "base/alloc.h"
+#include "base/round.h"
 
 #include <rewind/checkpoint.h>
 
@@ -36,7 +37,7 @@ struct peak {
 };
 
 /* The step with the largest sum of live bytes. */
-static rw_status find_peak(const struct rw_schedule *s, struct peak *ret)
+static rw_status find_peak(const struct rw_schedule *s, uint32_t unit, struct peak *ret)
 {
     *ret = (struct peak){ 0 };
     int64_t live = 0;
@@ -44,8 +45,8 @@ static rw_status find_peak(const struct rw_schedule *s, struct peak *ret)
     if (!delta) return RW_ERR_MEMORY;
     for (size_t i = 0; i < s->n_buffers; i++) {
         const struct rw_buffer *const b = &s->buffers[i];
-        if (b->place != RW_PLACE_ARENA || b->merged != i) continue;
-        const int64_t bytes = (int64_t)((b->bytes + RW_PLACE_UNIT - 1) / RW_PLACE_UNIT * RW_PLACE_UNIT);
+        if (b->source != RW_NONE_ID || b->merged != i) continue;
+        const int64_t bytes = (int64_t)rw_round_up(b->bytes, unit);
         delta[b->first] += bytes;
         delta[b->last + 1] -= bytes;
     }
@@ -92,7 +93,7 @@ static void print_plan(const rw_tape *t, const rw_plan *plan, const struct rw_bu
             plan->cost.replayed_nodes, plan->cost.backward_nodes);
     for (uint32_t i = 0; i < s->n_buffers; i++) {
         const struct rw_buffer *const b = &s->buffers[i];
-        if (b->place != RW_PLACE_ARENA || b->value == RW_NONE_ID) continue;
+        if (b->source != RW_NONE_ID || b->value == RW_NONE_ID) continue;
         if (b->replay || is_kept(s, i)) print_value(t, d, b, out);
     }
     const size_t at = peak.step;
@@ -123,7 +124,7 @@ rw_status ckpt_explain(rw_tape *t, FILE *out)
     struct peak peak;
     rw_status status = rw_plan_build_details(t, &request, &plan, &details, &mark);
     if (status) return status;
-    status = find_peak(&details.schedule, &peak);
+    status = find_peak(&details.schedule, plan->unit, &peak);
     if (status) rw_fail(ctx, status, "ckpt_explain: out of memory");
     else print_plan(t, plan, &details, peak, out);
     rw_build_details_finish(t, &details, &mark);

@@ -5,6 +5,7 @@
 #include "plan/layout_plan.h"
 
 #include "base/alloc.h"
+#include "base/round.h"
 #include "place/place.h"
 
 #include <string.h>
@@ -58,7 +59,7 @@ static bool is_free(const rw_tape *t, const struct rw_schedule *s, uint32_t grad
     const struct rw_action *const maker = &s->actions[b->first];
     for (size_t i = 0; i < s->n_read_gradients; i++) {
         const struct rw_buffer *const r = &s->buffers[s->read_gradients[i]];
-        if (s->sources[r->index].index != gradient || r->last < b->first) continue;
+        if (s->sources[r->source].index != gradient || r->last < b->first) continue;
         if (r->last > b->first) return false;
         if (&s->buffers[s->refs[maker->word + t->nodes[maker->node].n_inputs]] != b) return false;
         if (!takes_over(t, s, b->first, s->read_gradients[i])) return false;
@@ -71,7 +72,7 @@ static bool may_take(const rw_tape *t, const struct rw_schedule *s, uint32_t ind
 {
     const struct rw_action *const step = &s->actions[index];
     const struct rw_buffer *const b = &s->buffers[in];
-    return (t->ctx->ops[t->nodes[step->node].op]->inplace >> i & 1) && b->place == RW_PLACE_ARENA && b->last == index &&
+    return (t->ctx->ops[t->nodes[step->node].op]->inplace >> i & 1) && b->source == RW_NONE_ID && b->last == index &&
            b->bytes && is_alone(t, s, step, i);
 }
 
@@ -91,14 +92,13 @@ static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_
     const struct rw_node *const node = &t->nodes[step->node];
     if (!writes_in_place(t, step)) return;
     const struct rw_buffer *const o = &s->buffers[s->refs[step->word + node->n_inputs]];
-    if (o->place != RW_PLACE_SOURCE || s->sources[o->index].leaf != RW_NONE_ID) return;
+    if (o->source == RW_NONE_ID || s->sources[o->source].kind != RW_SOURCE_GRADIENT) return;
     for (int i = 0; i < node->n_inputs && i < 32; i++) {
         struct rw_buffer *const b = &s->buffers[s->refs[step->word + (uint32_t)i]];
         if (!may_take(t, s, index, i, s->refs[step->word + (uint32_t)i])) continue;
         if (b->bytes != rw_tensor_bytes(rw_tape_value(t, o->value))) continue;
-        if (!is_free(t, s, s->sources[o->index].index, b)) continue;
-        b->place = RW_PLACE_SOURCE;
-        b->index = o->index;
+        if (!is_free(t, s, s->sources[o->source].index, b)) continue;
+        b->source = o->source;
         return;
     }
 }
@@ -110,7 +110,7 @@ static void merge_in_arena(const rw_tape *t, struct rw_schedule *s, uint32_t ind
     const struct rw_node *const node = &t->nodes[step->node];
     if (!writes_in_place(t, step)) return;
     struct rw_buffer *const o = &s->buffers[s->refs[step->word + node->n_inputs]];
-    if (o->place != RW_PLACE_ARENA) return;
+    if (o->source != RW_NONE_ID) return;
     for (int i = 0; i < node->n_inputs && i < 32; i++) {
         const uint32_t in = root_of(s, s->refs[step->word + (uint32_t)i]);
         if (!may_take(t, s, index, i, in) || s->buffers[in].bytes != o->bytes) continue;
@@ -137,13 +137,14 @@ static rw_status place(const rw_tape *t, struct rw_schedule *s, rw_plan *plan, u
     rw_status status = lives && of ? RW_OK : RW_ERR_MEMORY;
     for (uint32_t i = 0; !status && i < s->n_buffers; i++) {
         const struct rw_buffer *const b = &s->buffers[i];
-        if (b->place != RW_PLACE_ARENA || b->merged != i) continue;
+        if (b->source != RW_NONE_ID || b->merged != i) continue;
         of[n] = i;
         lives[n++] = (struct rw_life){ .first = b->first, .last = b->last, .bytes = b->bytes };
     }
     if (!status) status = rw_place(lives, n, alignment, &plan->arena_bytes);
     if (!status) plan->largest_live = rw_largest_live(lives, n, alignment);
     if (!status && plan->arena_bytes && !plan->largest_live) status = RW_ERR_MEMORY;
+    if (!status && plan->arena_bytes / alignment >= RW_WORD_SOURCE) status = RW_ERR_MEMORY; /* no word says where */
     for (size_t i = 0; !status && i < n; i++) offsets[of[i]] = lives[i].offset;
     rw_free(lives);
     rw_free(of);
@@ -157,8 +158,8 @@ static void count_bytes(const rw_tape *t, const struct rw_schedule *s, rw_plan *
     const uint64_t unit = t->ctx->device->alignment;
     for (uint32_t i = 0; i < s->n_buffers; i++) {
         const struct rw_buffer *const b = &s->buffers[i];
-        if (b->place != RW_PLACE_ARENA || b->merged != i) continue;
-        const uint64_t bytes = (b->bytes + unit - 1) / unit * unit;
+        if (b->source != RW_NONE_ID || b->merged != i) continue;
+        const uint64_t bytes = rw_round_up(b->bytes, unit);
         if (b->value == RW_NONE_ID && bytes > plan->workspace_bytes) plan->workspace_bytes = bytes;
         if (b->first < s->n_forward && b->last >= s->n_forward) plan->kept_bytes += bytes;
         if (!b->replay) continue;
@@ -204,33 +205,45 @@ static rw_status mark_digests(const rw_tape *t, struct rw_schedule *s)
     if (!replayed) return RW_ERR_MEMORY;
     for (size_t i = 0; i < s->n_actions; i++)
         if (s->actions[i].kind == RW_ACTION_REPLAY) replayed[s->actions[i].node] = true;
-    for (size_t i = 0; i < s->n_actions; i++) s->actions[i].digest = replayed[s->actions[i].node];
+    for (size_t i = 0; i < s->n_actions; i++) 
+        if (replayed[s->actions[i].node]) s->actions[i].flags |= RW_ACTION_DIGEST;
     rw_free(replayed);
     return RW_OK;
 }
 
 /* The compact form */
 
-static uint32_t place_word(const struct rw_schedule *s, uint32_t buffer, const uint64_t *offsets)
+static uint32_t word_of(const struct rw_schedule *s, uint32_t buffer, const uint64_t *offsets, uint32_t unit)
 {
     const uint32_t root = root_of(s, buffer);
     const struct rw_buffer *const b = &s->buffers[root];
-    switch (b->place) {
-    case RW_PLACE_ARENA: return rw_place_make(RW_PLACE_ARENA, offsets[root] / RW_PLACE_UNIT);
-    case RW_PLACE_RESULTS: return rw_place_make(RW_PLACE_RESULTS, s->results[b->index].offset / RW_PLACE_UNIT);
-    case RW_PLACE_SOURCE: return rw_place_make(RW_PLACE_SOURCE, b->index);
-    default: return rw_place_make(RW_PLACE_NOWHERE, 0);
-    }
+    return b->source == RW_NONE_ID ? rw_word_of_offset(offsets[root], unit) : rw_word_of_source(b->source);
 }
 
-static rw_status compact(struct rw_schedule *s, rw_plan *plan, const uint64_t *offsets)
+/* A workspace is a buffer without a value that one action alone uses: they come in the order of the actions. */
+static rw_status list_workspaces(const struct rw_schedule *s, rw_plan *plan)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_buffers; i++) n += s->buffers[i].value == RW_NONE_ID;
+    plan->workspaces = rw_malloc(n * sizeof *plan->workspaces);
+    if (!plan->workspaces) return RW_ERR_MEMORY;
+    for (size_t i = 0; i < s->n_buffers; i++) {
+        const struct rw_buffer *const b = &s->buffers[i];
+        if (b->value != RW_NONE_ID) continue;
+        plan->workspaces[plan->n_workspaces++] = (struct rw_plan_workspace){ b->first, b->bytes };
+    }
+    return RW_OK;
+}
+
+static rw_status compact(const struct rw_schedule *s, rw_plan *plan, const uint64_t *offsets)
 {
     plan->actions = rw_malloc(s->n_actions * sizeof *plan->actions);
     plan->words = rw_malloc(s->n_refs * sizeof *plan->words);
     plan->sources = rw_malloc(s->n_sources * sizeof *plan->sources);
     plan->results = rw_malloc(s->n_results * sizeof *plan->results);
     if (!plan->actions || !plan->words || !plan->sources || !plan->results) return RW_ERR_MEMORY;
-    for (size_t i = 0; i < s->n_refs; i++) plan->words[i] = place_word(s, s->refs[i], offsets);
+    for (size_t i = 0; i < s->n_refs; i++) 
+        plan->words[i] = word_of(s, s->refs[i], offsets, plan->unit);
     if (s->n_actions) memcpy(plan->actions, s->actions, s->n_actions * sizeof *plan->actions);
     if (s->n_sources) memcpy(plan->sources, s->sources, s->n_sources * sizeof *plan->sources);
     if (s->n_results) memcpy(plan->results, s->results, s->n_results * sizeof *plan->results);
@@ -240,12 +253,13 @@ static rw_status compact(struct rw_schedule *s, rw_plan *plan, const uint64_t *o
     plan->n_results = s->n_results;
     plan->n_forward = s->n_forward;
     plan->results_bytes = s->results_bytes;
-    return RW_OK;
+    return list_workspaces(s, plan);
 }
 
 rw_status rw_layout_plan(const rw_tape *t, struct rw_schedule *s, rw_plan *plan)
 {
     merge_in_place(t, s);
+    plan->unit = (uint32_t)t->ctx->device->alignment;
     uint64_t *const offsets = rw_calloc(s->n_buffers, sizeof *offsets);
     int64_t *const delta = rw_calloc(s->n_actions + 1, sizeof *delta);
     rw_status status = offsets && delta ? place(t, s, plan, offsets) : RW_ERR_MEMORY;

@@ -5,12 +5,9 @@
  * A plan is made once per tape structure and run at every step. It owns what differentiation added behind the recorded
  * nodes (the tail): a node or value id below the mark is the tape's, from the mark on the plan's.
  *
- * Where an operand lies is one 32-bit word, its place:
- *     kind (2 bits) | index (30 bits)
- *     ARENA    index * 256 bytes into the context's arena
- *     RESULTS  index * 256 bytes into the tape's block of this plan's results
- *     SOURCE   plan.sources[index]: a parameter, its gradient, an input, a value held from an earlier run
- *     NOWHERE  an operand that needs no memory (no elements)
+ * Where an operand lies is one 32-bit word:
+ *     bit 31 clear   the other bits * plan.unit bytes into the arena (512 GiB at 256 bytes)
+ *     bit 31 set     the other bits are an index into plan.sources, which a run resolves to addresses once
  */
 #ifndef RW_PLAN_PLAN_H
 #define RW_PLAN_PLAN_H
@@ -21,13 +18,8 @@
 
 typedef struct rw_plan rw_plan;
 
-#define RW_PLACE_UNIT 256u
-enum rw_place_kind { RW_PLACE_ARENA, RW_PLACE_RESULTS, RW_PLACE_SOURCE, RW_PLACE_NOWHERE };
-
-static inline uint32_t rw_place_make(enum rw_place_kind kind, uint64_t index)
-{
-    return (uint32_t)kind << 30 | (uint32_t)index;
-}
+/* Results lie side by side in one block, each at a multiple of this. */
+#define RW_RESULT_ALIGNMENT 256u
 
 enum rw_action_kind {
     RW_ACTION_FORWARD, /* a recorded node, first time */
@@ -36,20 +28,35 @@ enum rw_action_kind {
     RW_ACTION_COMMIT   /* rw_assign(): writes a buffer when the step ends */
 };
 
+enum rw_action_flag {
+    RW_ACTION_DIGEST = 1 << 0 /* some output is a value that is replayed later, or a replay of one */
+};
+
+/* Where actions queue up: those of one lane run in the order of the list. */
+enum rw_lane { RW_LANE_COMPUTE };
+
 struct rw_action {
     uint32_t node;
     uint32_t word; /* first of its words: inputs, outputs, then the workspace if it has one */
     uint16_t n_words;
-    uint8_t kind;
-    uint8_t digest; /* some output is a value that is replayed later, or a replay of one */
+    uint8_t kind : 4; /* enum rw_action_kind */
+    uint8_t lane : 4; /* enum rw_lane */
+    uint8_t flags;    /* enum rw_action_flag */
 };
 
-enum rw_source_kind { RW_SOURCE_PARAM, RW_SOURCE_GRADIENT, RW_SOURCE_INPUT, RW_SOURCE_HELD };
+enum rw_source_kind {
+    RW_SOURCE_PARAM,
+    RW_SOURCE_GRADIENT,
+    RW_SOURCE_INPUT,
+    RW_SOURCE_HELD,   /* a value held from an earlier run */
+    RW_SOURCE_RESULT, /* what this run holds for reading */
+    RW_SOURCE_NOWHERE /* an operand without elements needs no memory */
+};
 
 struct rw_source {
     uint8_t kind;
-    uint32_t index; /* parameter, leaf of the tape, or base value held by the tape */
-    uint32_t leaf;  /* leaf of the tape, RW_NONE_ID for a gradient that is only written */
+    uint32_t index; /* parameter, leaf of the tape, base value held by the tape, or result of the plan */
+    uint32_t leaf;  /* leaf of the tape that is read, RW_NONE_ID for none */
 };
 
 /* A value that stays readable after the run. */
@@ -61,6 +68,12 @@ struct rw_result {
     bool of_param;
     uint64_t offset;
     uint64_t bytes;
+};
+
+/* The bytes that an action's op asked for as its workspace, when the plan was made. */
+struct rw_plan_workspace {
+    uint32_t action;
+    size_t bytes;
 };
 
 /* A parameter's gradient that a plan writes, or adds to where it was not clear when the plan was made. */
@@ -98,6 +111,9 @@ struct rw_plan {
     size_t n_forward; /* steps before the first one of backward */
     uint32_t *words;
     size_t n_words;
+    uint32_t unit; /* of the words that lie in the arena: the device's alignment */
+    struct rw_plan_workspace *workspaces; /* in the order of the actions */
+    size_t n_workspaces;
     struct rw_source *sources;
     size_t n_sources;
     struct rw_result *results;
@@ -114,6 +130,43 @@ struct rw_plan {
     uint64_t largest_live, kept_bytes, replayed_bytes, workspace_bytes;
     rw_cost cost;
 };
+
+/* The one maker and the one reader of words. */
+
+#define RW_WORD_SOURCE 0x80000000u
+
+static inline uint32_t rw_word_of_offset(uint64_t offset, uint32_t unit)
+{
+    return (uint32_t)(offset / unit);
+}
+
+static inline uint32_t rw_word_of_source(uint32_t index)
+{
+    return RW_WORD_SOURCE | index;
+}
+
+static inline bool rw_word_is_source(uint32_t word)
+{
+    return word & RW_WORD_SOURCE;
+}
+
+/* Of a word in the arena. */
+static inline uint64_t rw_word_offset(const rw_plan *plan, uint32_t word)
+{
+    return (uint64_t)word * plan->unit;
+}
+
+/* Of a word that is a source. */
+static inline uint32_t rw_word_source(uint32_t word)
+{
+    return word & ~RW_WORD_SOURCE;
+}
+
+/* Does the word name a source of that kind? */
+static inline bool rw_word_is(const rw_plan *plan, uint32_t word, enum rw_source_kind kind)
+{
+    return rw_word_is_source(word) && plan->sources[rw_word_source(word)].kind == kind;
+}
 
 void rw_plan_release(rw_plan *plan);
 

@@ -25,6 +25,17 @@ static inline const rw_layout *rw_layout_get(const struct rw_layout_table *table
     return &table->chunks[id / RW_LAYOUT_CHUNK][id % RW_LAYOUT_CHUNK];
 }
 
+/* The bytes of a view whose elements lie one after the other, and those from its first element to its last. */
+static inline size_t rw_view_bytes(const rw_view *v)
+{
+    return (size_t)v->layout->numel * rw_dtype_size(v->dtype);
+}
+
+static inline size_t rw_view_span(const rw_view *v)
+{
+    return (size_t)v->layout->span * rw_dtype_size(v->dtype);
+}
+
 /* True for a layout that covers its whole buffer: dense and starting at its beginning. */
 static inline bool rw_layout_is_whole(const rw_layout *l)
 {

@@ -4,6 +4,7 @@
 #include "run/run.h"
 
 #include "base/alloc.h"
+#include "base/round.h"
 
 #include <rewind/ops.h>
 #include <stdio.h>
@@ -265,7 +266,7 @@ struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, rw
 
 static void *input_memory(rw_tape *t, size_t bytes)
 {
-    bytes = (bytes + INPUT_ALIGNMENT - 1) / INPUT_ALIGNMENT * INPUT_ALIGNMENT;
+    bytes = rw_round_up(bytes, INPUT_ALIGNMENT);
     for (size_t i = 0; i < t->n_inputs; i++) {
         struct rw_input_block *const b = &t->inputs[i];
         if (b->bytes - b->used < bytes) continue;

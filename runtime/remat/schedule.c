@@ -12,6 +12,7 @@
 #include "remat/schedule.h"
 
 #include "base/alloc.h"
+#include "base/round.h"
 #include "record/record.h"
 
 #include <string.h>
@@ -78,8 +79,7 @@ static uint32_t source_buffer(struct emitter *e, uint32_t base, struct rw_source
 {
     const uint32_t index = add_source(e, source);
     if (index == RW_NONE_ID) return RW_NONE_ID;
-    return add_buffer(e, (struct rw_buffer){ .value = base, .first = UINT32_MAX, .place = RW_PLACE_SOURCE,
-                                             .index = index });
+    return add_buffer(e, (struct rw_buffer){ .value = base, .first = UINT32_MAX, .source = index });
 }
 
 static uint32_t note_read_gradient(struct rw_schedule *s, uint32_t buffer)
@@ -104,11 +104,6 @@ static uint32_t leaf_buffer(struct emitter *e, uint32_t base)
     return kind == RW_SOURCE_GRADIENT && buffer != RW_NONE_ID ? note_read_gradient(e->out, buffer) : buffer;
 }
 
-static uint64_t padded(uint64_t bytes)
-{
-    return (bytes + RW_PLACE_UNIT - 1) / RW_PLACE_UNIT * RW_PLACE_UNIT;
-}
-
 static uint32_t result_buffer(struct emitter *e, const struct rw_sink *sink, uint32_t base, uint64_t bytes)
 {
     struct rw_schedule *const s = e->out;
@@ -120,9 +115,9 @@ static uint32_t result_buffer(struct emitter *e, const struct rw_sink *sink, uin
     s->results[s->n_results] = (struct rw_result){ .value = base, .of = sink->of, .of_param = sink->of_param,
                                                    .layout = v->layout, .dtype = v->dtype, .offset = s->results_bytes,
                                                    .bytes = bytes };
-    s->results_bytes += padded(bytes);
-    return add_buffer(e, (struct rw_buffer){ .value = base, .place = RW_PLACE_RESULTS,
-                                             .index = (uint32_t)s->n_results++, .bytes = bytes });
+    s->results_bytes += rw_round_up(bytes, RW_RESULT_ALIGNMENT);
+    return source_buffer(e, base, (struct rw_source){ .kind = RW_SOURCE_RESULT, .index = (uint32_t)s->n_results++,
+                                                      .leaf = RW_NONE_ID });
 }
 
 static const struct rw_sink *sink_of(const struct emitter *e, uint32_t base)
@@ -147,8 +142,9 @@ static uint32_t output_buffer(struct emitter *e, const struct rw_node *node, uin
         const struct rw_sink *const sink = sink_of(e, base);
         if (sink) return result_buffer(e, sink, base, bytes);
     }
-    return add_buffer(e, (struct rw_buffer){ .value = base, .place = bytes ? RW_PLACE_ARENA : RW_PLACE_NOWHERE,
-                                             .bytes = bytes, .replay = kind == RW_ACTION_REPLAY });
+    if (!bytes) return source_buffer(e, base, (struct rw_source){ .kind = RW_SOURCE_NOWHERE, .leaf = RW_NONE_ID });
+    return add_buffer(e, (struct rw_buffer){ .value = base, .source = RW_NONE_ID, .bytes = bytes,
+                                             .replay = kind == RW_ACTION_REPLAY });
 }
 
 static size_t workspace_bytes(const rw_tape *t, const struct rw_node *node)
@@ -199,7 +195,7 @@ static rw_status emit(struct emitter *e, uint32_t n, uint8_t kind)
     const size_t workspace = workspace_bytes(e->t, node);
     if (workspace == SIZE_MAX) return RW_ERR_MEMORY;
     if (workspace) {
-        const uint32_t buffer = add_buffer(e, (struct rw_buffer){ .value = RW_NONE_ID, .place = RW_PLACE_ARENA,
+        const uint32_t buffer = add_buffer(e, (struct rw_buffer){ .value = RW_NONE_ID, .source = RW_NONE_ID,
                                                                   .bytes = workspace });
         if (!touch(e, buffer, true)) return RW_ERR_MEMORY;
     }

@@ -14,14 +14,13 @@ struct rw_buffer {
     uint32_t value;       /* base value; RW_NONE_ID for a workspace */
     uint32_t first, last; /* steps, inclusive */
     uint64_t bytes;
-    uint8_t place;        /* enum rw_place_kind */
     bool replay;
-    uint32_t index;       /* of a source or a result */
+    uint32_t source;      /* where it lies, RW_NONE_ID: in the arena */
     uint32_t merged;      /* buffer whose memory it takes over in place; itself when it has its own */
 };
 
 struct rw_schedule {
-    struct rw_action *actions; /* places are indexes into refs until placement turns them into places */
+    struct rw_action *actions; /* words are indexes into refs until placement makes them words of the plan */
     size_t n_actions, cap_actions;
     uint32_t *refs;        /* buffer ids */
     size_t n_refs, cap_refs;

@@ -3,6 +3,7 @@
 
 #include "run/trace.h"
 #include "base/alloc.h"
+#include "base/round.h"
 #include "verify/faults.h"
 #include "verify/replays.h"
 
@@ -15,8 +16,8 @@ struct walk {
     rw_context *ctx;
     const rw_plan *plan;
     char *arena;
-    char *results;
     void **sources;
+    size_t workspace; /* of the plan's, of the next action that has one */
     struct rw_device_queue queue;
     uint64_t highest; /* byte of the arena that a step used */
     uint32_t region;  /* what the profiler was told last */
@@ -121,6 +122,7 @@ static rw_status check_source(rw_tape *t, const struct rw_source *source)
 
 static rw_status resolve_sources(rw_tape *t, const rw_plan *p, void **sources)
 {
+    char *const results = block_of(t, p)->data;
     for (size_t i = 0; i < p->n_sources; i++) {
         const struct rw_source *const s = &p->sources[i];
         const rw_status status = check_source(t, s);
@@ -135,23 +137,19 @@ static rw_status resolve_sources(rw_tape *t, const rw_plan *p, void **sources)
         }
         case RW_SOURCE_INPUT: sources[i] = t->leaves[s->index].data; break;
         case RW_SOURCE_HELD: sources[i] = rw_tape_held(t, s->index); break;
+        case RW_SOURCE_RESULT: sources[i] = results ? results + p->results[s->index].offset : NULL; break;
+        case RW_SOURCE_NOWHERE: sources[i] = NULL; break;
         }
     }
     return RW_OK;
 }
 
-static inline void *memory_of(const struct walk *w, uint32_t place)
+static inline void *memory_of(const struct walk *w, uint32_t word)
 {
-    const uint32_t index = place & 0x3fffffffu;
-    switch (place >> 30) {
-    case RW_PLACE_ARENA: return w->arena + (size_t)index * RW_PLACE_UNIT;
-    case RW_PLACE_RESULTS: return w->results + (size_t)index * RW_PLACE_UNIT;
-    case RW_PLACE_SOURCE: return w->sources[index];
-    default: return NULL;
-    }
+    return rw_word_is_source(word) ? w->sources[rw_word_source(word)] : w->arena + rw_word_offset(w->plan, word);
 }
 
-static inline rw_view view_of(const struct walk *w, uint32_t value, uint32_t place)
+static inline rw_view view_of(const struct walk *w, uint32_t value, uint32_t word)
 {
     uint32_t layout_id;
     rw_dtype dtype;
@@ -165,16 +163,14 @@ static inline rw_view view_of(const struct walk *w, uint32_t value, uint32_t pla
         dtype = (rw_dtype)v->dtype;
     }
     const rw_layout *const layout = rw_layout_get(&w->ctx->layouts, layout_id);
-    char *const data = memory_of(w, place);
+    char *const data = memory_of(w, word);
     return (rw_view){ data ? data + (size_t)layout->offset * rw_dtype_size(dtype) : NULL, layout, dtype };
 }
 
-static inline void note_use(struct walk *w, uint32_t place, uint64_t bytes)
+static inline void note_use(struct walk *w, uint32_t word, uint64_t bytes)
 {
-    if (place >> 30 != RW_PLACE_ARENA) return;
-    /* A buffer takes whole units of the device's alignment. */
-    const uint64_t unit = w->ctx->device->alignment;
-    const uint64_t end = (uint64_t)(place & 0x3fffffffu) * RW_PLACE_UNIT + (bytes + unit - 1) / unit * unit;
+    if (rw_word_is_source(word)) return;
+    const uint64_t end = rw_word_offset(w->plan, word) + rw_round_up(bytes, w->plan->unit);
     if (end > w->highest) w->highest = end;
 }
 
@@ -185,14 +181,16 @@ static rw_status kernel_failed(rw_context *ctx, const struct rw_node *node, rw_s
                    status == RW_ERR_ARGUMENT ? "an index in its inputs is out of range" : rw_status_name(status));
 }
 
-static size_t workspace_bytes(rw_context *ctx, const rw_kernel *k)
+/* The first action's workspace at or behind an action. */
+static size_t workspace_at(const rw_plan *plan, size_t action)
 {
-    rw_desc in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
-    for (int i = 0; i < k->n_inputs; i++) in[i] = (rw_desc){ k->in[i].dtype, k->in[i].layout };
-    for (int i = 0; i < k->n_outputs; i++) out[i] = (rw_desc){ k->out[i].dtype, k->out[i].layout };
-    const rw_op_call call = { .op = k->op, .attrs = k->attrs, .n_inputs = k->n_inputs, .n_outputs = k->n_outputs, .in = in,
-                              .out = out, .ctx = ctx };
-    return k->op->workspace(&call, ctx->kind);
+    size_t low = 0, high = plan->n_workspaces;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (plan->workspaces[middle].action < action) low = middle + 1;
+        else high = middle;
+    }
+    return low;
 }
 
 static rw_status run_step(struct walk *w, size_t index, struct rw_observer *observer)
@@ -201,14 +199,14 @@ static rw_status run_step(struct walk *w, size_t index, struct rw_observer *obse
     const struct rw_action *const step = &p->actions[index];
     const struct rw_node *const node = rw_plan_node(w->t, p, step->node);
     const rw_op_def *const op = w->ctx->ops[node->op];
-    const uint32_t *const places = p->words + step->word;
+    const uint32_t *const words = p->words + step->word;
     const bool recorded = step->node < p->mark_nodes;
     rw_view views[RW_OP_MAX_INPUTS + RW_OP_MAX_OUTPUTS];
     const int n_in = node->n_inputs, n_out = node->n_outputs;
-    for (int i = 0; i < n_in; i++) views[i] = view_of(w, rw_plan_operand(w->t, p, node->first_input + (uint32_t)i), places[i]);
+    for (int i = 0; i < n_in; i++) views[i] = view_of(w, rw_plan_operand(w->t, p, node->first_input + (uint32_t)i), words[i]);
     for (int i = 0; i < n_out; i++) {
-        views[n_in + i] = view_of(w, node->first_output + (uint32_t)i, places[n_in + i]);
-        note_use(w, places[n_in + i], (uint64_t)views[n_in + i].layout->span * rw_dtype_size(views[n_in + i].dtype));
+        views[n_in + i] = view_of(w, node->first_output + (uint32_t)i, words[n_in + i]);
+        note_use(w, words[n_in + i], (uint64_t)views[n_in + i].layout->span * rw_dtype_size(views[n_in + i].dtype));
     }
     rw_kernel k = { .op = op, .attrs = recorded ? w->t->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
                     .in = views, .out = views + n_in, .n_inputs = n_in, .n_outputs = n_out, .threads = w->ctx->threads,
@@ -216,9 +214,9 @@ static rw_status run_step(struct walk *w, size_t index, struct rw_observer *obse
                     .device = w->ctx->device_state };
     if (node->ticket != RW_NONE_ID) k.ticket = rw_plan_ticket(w->t, node);
     if (step->n_words > n_in + n_out) {
-        k.workspace = memory_of(w, places[n_in + n_out]);
-        k.workspace_bytes = workspace_bytes(w->ctx, &k);
-        note_use(w, places[n_in + n_out], k.workspace_bytes);
+        k.workspace = memory_of(w, words[n_in + n_out]);
+        k.workspace_bytes = p->workspaces[w->workspace++].bytes;
+        note_use(w, words[n_in + n_out], k.workspace_bytes);
     }
     rw_status status = observer && observer->before ? observer->before(observer, p, index, &k) : RW_OK;
     rw_fault_before(w->t, p, step, &k);
@@ -256,9 +254,7 @@ rw_status rw_plan_prepare(rw_tape *t, const rw_plan *plan, struct rw_plan_memory
     if (!status) status = prepare_results(t, plan);
     if (status) return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the arena takes %llu bytes)",
                                (unsigned long long)plan->arena_bytes);
-    const struct rw_block *const block = block_of(t, plan);
     memory->arena = ctx->arena;
-    memory->results = block ? block->data : NULL;
     return resolve_sources(t, plan, memory->sources);
 }
 
@@ -268,11 +264,9 @@ void rw_plan_spoil(rw_tape *t, const rw_plan *plan, size_t from, size_t to)
         const struct rw_action *const step = &plan->actions[i];
         const struct rw_node *const node = rw_plan_node(t, plan, step->node);
         for (uint32_t k = 0; k < node->n_outputs; k++) {
-            const uint32_t place = plan->words[step->word + node->n_inputs + k];
-            if (place >> 30 != RW_PLACE_SOURCE) continue;
-            const struct rw_source *const to_source = &plan->sources[place & 0x3fffffffu];
-            if (to_source->kind != RW_SOURCE_GRADIENT) continue;
-            struct rw_param *const p = t->ctx->params[to_source->index];
+            const uint32_t word = plan->words[step->word + node->n_inputs + k];
+            if (!rw_word_is(plan, word, RW_SOURCE_GRADIENT)) continue;
+            struct rw_param *const p = t->ctx->params[plan->sources[rw_word_source(word)].index];
             p->grad_spoiled = !p->grad_clear; /* what was clear still is: it was written, and nobody reads that */
         }
     }
@@ -282,8 +276,8 @@ rw_status rw_plan_queue(rw_tape *t, rw_plan *plan, const struct rw_plan_memory *
                         struct rw_observer *observer)
 {
     rw_context *const ctx = t->ctx;
-    struct walk w = { .t = t, .ctx = ctx, .plan = plan, .arena = memory->arena, .results = memory->results,
-                      .sources = memory->sources, .region = RW_NONE_ID };
+    struct walk w = { .t = t, .ctx = ctx, .plan = plan, .arena = memory->arena, .sources = memory->sources,
+                      .workspace = workspace_at(plan, from), .region = RW_NONE_ID };
     RW_ON_DEVICE_OF(ctx);
     if (ctx->device->queue) w.queue = ctx->device->queue(ctx->device_state);
     struct rw_trace *const trace = observer ? NULL : ctx->trace; /* a watched run is the verifier's, not the program's */
@@ -360,8 +354,8 @@ static void note_effect(rw_tape *t, const rw_plan *plan, size_t index)
     struct rw_node *const node = &t->nodes[step->node];
     if (t->ctx->ops[node->op]->flags & RW_OP_STATEFUL) node->done = 1;
     if (step->kind != RW_ACTION_COMMIT) return;
-    const uint32_t place = plan->words[step->word + node->n_inputs];
-    t->ctx->params[plan->sources[place & 0x3fffffffu].index]->version++;
+    const uint32_t to = rw_word_source(plan->words[step->word + node->n_inputs]);
+    t->ctx->params[plan->sources[to].index]->version++;
 }
 
 static bool produced_in(const rw_tape *t, const rw_plan *plan, const struct rw_result *r, size_t from, size_t to)
@@ -395,7 +389,7 @@ static rw_status hand_out_gradient(rw_tape *t, const rw_plan *plan, const struct
     /* producer and leaf are free in a handle: they say in which block and where the elements lie. */
     *handle = (struct rw_tensor){ .owner.tape = t, .id = r->of, .layout = r->layout, .dtype = r->dtype,
                                   .flags = RW_VALUE_GRADIENT, .producer = (uint32_t)(block_of(t, plan) - t->blocks),
-                                  .leaf = (uint32_t)(r->offset / RW_PLACE_UNIT) };
+                                  .leaf = (uint32_t)(r->offset / RW_RESULT_ALIGNMENT) };
     return RW_OK;
 }
 

@@ -40,7 +40,7 @@ rw_status rw_plan_run(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct 
 
 /* The same in two: where everything lies, and all steps queued without waiting for them. */
 struct rw_plan_memory {
-    void *arena, *results;
+    void *arena;
     void **sources; /* of the plan's n_sources, owned by the caller */
 };
 rw_status rw_plan_prepare(rw_tape *t, const rw_plan *plan, struct rw_plan_memory *memory);

@@ -28,11 +28,6 @@ static void note_strike(const rw_tape *t, const rw_plan *plan, const struct rw_a
     rw_fault.at = t->ctx->sites[rw_plan_node(t, plan, step->node)->site];
 }
 
-static size_t bytes_of(const rw_view *v)
-{
-    return (size_t)v->layout->numel * rw_dtype_size(v->dtype);
-}
-
 static void flip(rw_tape *t, void *data, size_t at)
 {
     const rw_context *const ctx = t->ctx;
@@ -48,7 +43,7 @@ void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_action *st
     note_strike(t, plan, step);
     if (rw_fault.kind == RW_FAULT_TICKET) k->ticket.offset++;
     for (int i = 0; rw_fault.kind == RW_FAULT_PARAMETER && i < k->n_inputs; i++) {
-        if (plan->words[step->word + (uint32_t)i] >> 30 != RW_PLACE_SOURCE) continue;
+        if (!rw_word_is(plan, plan->words[step->word + (uint32_t)i], RW_SOURCE_PARAM)) continue;
         flip(t, k->in[i].data, 0);
         return;
     }
@@ -57,10 +52,10 @@ void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_action *st
 void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_action *step, const rw_kernel *k)
 {
     if ((rw_fault.kind != RW_FAULT_CORRUPT && rw_fault.kind != RW_FAULT_REORDER) || !strikes(plan, step, k)) return;
-    if (!k->n_outputs || !bytes_of(&k->out[0])) return;
+    if (!k->n_outputs || !rw_view_bytes(&k->out[0])) return;
     note_strike(t, plan, step);
     /* A sum taken in another order differs in its last place: that is what is planted. */
-    const size_t at = (size_t)rw_fault.element * rw_dtype_size(k->out[0].dtype) % bytes_of(&k->out[0]);
+    const size_t at = (size_t)rw_fault.element * rw_dtype_size(k->out[0].dtype) % rw_view_bytes(&k->out[0]);
     flip(t, k->out[0].data, at);
 }
 #endif

@@ -38,11 +38,6 @@ static rw_status digest(const struct rw_replays *r, const void *data, size_t byt
     return r->ctx->device->digest(r->ctx->device_state, data, bytes, r->ctx->threads, to);
 }
 
-static size_t dense_bytes(const rw_view *v)
-{
-    return (size_t)v->layout->numel * rw_dtype_size(v->dtype);
-}
-
 static bool is_noted_leaf(const rw_tape *t, const rw_plan *plan, uint32_t value)
 {
     if (value >= plan->mark_values) return false;
@@ -57,8 +52,7 @@ static rw_status note_leaves(struct rw_replays *r, const rw_plan *plan, const st
         const uint32_t v = rw_plan_operand(r->t, plan, node->first_input + (uint32_t)i);
         if (!is_noted_leaf(r->t, plan, v) || r->known[v]) continue;
         if (!rw_grow(&r->leaves, &r->cap_leaves, r->n_leaves, 1, sizeof *r->leaves)) return RW_ERR_MEMORY;
-        const struct leaf leaf = { v, k->in[i].data,
-                                   (size_t)k->in[i].layout->span * rw_dtype_size(k->in[i].dtype) };
+        const struct leaf leaf = { v, k->in[i].data, rw_view_span(&k->in[i]) };
         const rw_status status = digest(r, leaf.data, leaf.bytes, &r->first[v]);
         if (status) return status;
         r->leaves[r->n_leaves++] = leaf;
@@ -72,7 +66,7 @@ static rw_status digest_outputs(struct rw_replays *r, const struct rw_node *node
     rw_status status = RW_OK;
     for (int i = 0; !status && i < k->n_outputs; i++) {
         const uint32_t v = node->first_output + (uint32_t)i;
-        status = digest(r, k->out[i].data, dense_bytes(&k->out[i]), &r->first[v]);
+        status = digest(r, k->out[i].data, rw_view_bytes(&k->out[i]), &r->first[v]);
         r->known[v] = true;
     }
     return status;
@@ -84,7 +78,7 @@ static rw_status compare_outputs(struct rw_replays *r, const struct rw_node *nod
     for (int i = 0; !status && i < k->n_outputs; i++) {
         const uint32_t v = node->first_output + (uint32_t)i;
         if (!r->known[v]) continue;
-        status = digest(r, k->out[i].data, dense_bytes(&k->out[i]), other(r));
+        status = digest(r, k->out[i].data, rw_view_bytes(&k->out[i]), other(r));
         if (!status)
             status = r->ctx->device->compare(r->ctx->device_state, &r->first[v], other(r), (uint32_t)step);
     }
@@ -102,7 +96,7 @@ static rw_status after_step(struct rw_observer *o, const rw_plan *plan, size_t s
 {
     struct rw_replays *const r = (struct rw_replays *)o;
     const struct rw_action *const s = &plan->actions[step];
-    if (!s->digest) return RW_OK;
+    if (!(s->flags & RW_ACTION_DIGEST)) return RW_OK;
     const struct rw_node *const node = rw_plan_node(r->t, plan, s->node);
     rw_status status;
     if (s->kind == RW_ACTION_REPLAY) {

@@ -44,11 +44,6 @@ struct watch {
     rw_status status;            /* of a digest or copy that failed */
 };
 
-static size_t view_bytes(const rw_view *v)
-{
-    return (size_t)v->layout->numel * rw_dtype_size(v->dtype);
-}
-
 /* Where the bytes are: digests of two devices are not compared. A failure is reported when the step ends. */
 static struct rw_digest digest_of(struct watch *w, const void *data, size_t bytes)
 {
@@ -62,13 +57,13 @@ static struct rw_digest digest_of(struct watch *w, const void *data, size_t byte
 
 static struct rw_digest digest_view(struct watch *w, const rw_view *v)
 {
-    return digest_of(w, v->data, view_bytes(v));
+    return digest_of(w, v->data, rw_view_bytes(v));
 }
 
 static void copy_bytes(struct watch *w, const rw_view *v)
 {
     const rw_context *const ctx = w->t->ctx;
-    w->n_bytes = view_bytes(v);
+    w->n_bytes = rw_view_bytes(v);
     w->bytes = rw_malloc(w->n_bytes);
     if (!w->bytes) return; /* the report then has no values */
     const rw_status status = ctx->device->download(ctx->device_state, w->bytes, v->data, w->n_bytes);
@@ -93,8 +88,7 @@ static uint32_t changed_leaf(struct watch *w, const rw_plan *p, const struct rw_
         const uint32_t v = rw_plan_operand(w->t, p, node->first_input + (uint32_t)i);
         if (v >= p->mark_values || rw_tape_value(w->t, rw_tape_base(w->t, v))->producer != RW_NONE_ID) continue;
         if (w->t->leaves[rw_tape_value(w->t, rw_tape_base(w->t, v))->leaf].kind == RW_LEAF_GRADIENT) continue;
-        const struct rw_digest d = digest_of(w, k->in[i].data,
-                                             (size_t)k->in[i].layout->span * rw_dtype_size(k->in[i].dtype));
+        const struct rw_digest d = digest_of(w, k->in[i].data, rw_view_span(&k->in[i]));
         if (note && !w->known[v]) {
             w->expected[v] = d;
             w->known[v] = true;

@@ -13,7 +13,7 @@
  */
 struct life {
     uint32_t first, last; /* steps */
-    uint32_t at;          /* units of the arena */
+    uint64_t at;          /* byte of the arena */
     size_t bytes;
 };
 
@@ -30,16 +30,11 @@ static size_t value_bytes(const rw_tape *t, const rw_plan *p, uint32_t v)
     return (size_t)rw_layout_get(&t->ctx->layouts, layout)->numel * rw_dtype_size((rw_dtype)dtype);
 }
 
-static bool in_arena(uint32_t place)
+static void read_at(struct lives *l, uint32_t word, uint32_t step)
 {
-    return place >> 30 == RW_PLACE_ARENA;
-}
-
-static void read_at(struct lives *l, uint32_t place, uint32_t step)
-{
-    if (!in_arena(place)) return;
+    if (rw_word_is_source(word)) return;
     for (size_t i = l->n; i-- > 0;) {
-        if (l->life[i].at != (place & 0x3fffffffu)) continue;
+        if (l->life[i].at != rw_word_offset(l->plan, word)) continue;
         l->life[i].last = step;
         return;
     }
@@ -51,11 +46,11 @@ static struct lives lives_of(const rw_tape *t, const rw_plan *p)
     struct lives l = { .plan = p, .life = calloc(p->n_words + 1, sizeof *l.life) };
     for (uint32_t i = 0; i < p->n_actions; i++) {
         const struct rw_node *const node = rw_plan_node(t, p, p->actions[i].node);
-        const uint32_t *const place = p->words + p->actions[i].word;
-        for (int k = 0; k < node->n_inputs; k++) read_at(&l, place[k], i);
+        const uint32_t *const word = p->words + p->actions[i].word;
+        for (int k = 0; k < node->n_inputs; k++) read_at(&l, word[k], i);
         for (int k = 0; k < node->n_outputs; k++)
-            if (in_arena(place[node->n_inputs + k]))
-                l.life[l.n++] = (struct life){ i, i, place[node->n_inputs + k] & 0x3fffffffu,
+            if (!rw_word_is_source(word[node->n_inputs + k]))
+                l.life[l.n++] = (struct life){ i, i, rw_word_offset(p, word[node->n_inputs + k]),
                                                value_bytes(t, p, node->first_output + (uint32_t)k) };
     }
     return l;
@@ -84,7 +79,7 @@ static rw_status poison_after(struct rw_observer *o, const rw_plan *plan, size_t
     memset(p->keep, 0, plan->arena_bytes);
     for (size_t i = 0; i < p->lives->n; i++) {
         const struct life *const l = &p->lives->life[i];
-        if (l->first <= step && l->last > step) memset(p->keep + (size_t)l->at * RW_PLACE_UNIT, 1, l->bytes);
+        if (l->first <= step && l->last > step) memset(p->keep + l->at, 1, l->bytes);
     }
     for (size_t i = 0; i < plan->arena_bytes; i++)
         if (!p->keep[i]) ((unsigned char *)p->ctx->arena)[i] = 0xff; /* a NaN in every type */
