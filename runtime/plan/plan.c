@@ -41,7 +41,8 @@ bool rw_plan_is_valid(const rw_tape *t, const rw_plan *p)
     for (size_t i = 0; i < p->n_words; i++)
         if (!word_is_valid(p, p->words[i])) return false;
     for (size_t i = 0; i < p->n_workspaces; i++)
-        if (p->workspaces[i].action >= p->n_actions || (i && p->workspaces[i].action <= p->workspaces[i - 1].action)) return false;
+        if (p->workspaces[i].action >= p->n_actions || (i && p->workspaces[i].action <= p->workspaces[i - 1].action))
+            return false;
     for (size_t i = 0; i < p->n_results; i++)
         if (p->results[i].offset + p->results[i].bytes > p->results_bytes) return false;
     return p->n_forward <= p->n_actions;
