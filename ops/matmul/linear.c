@@ -7,6 +7,7 @@
 #include "ops/matmul/matmul.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/common/util.h"
+#include "record/own_ops.h"
 
 /* Of x, weight and perhaps a bias, inputs from `x` on: the shape of the result. */
 static rw_status check_layer(rw_op_call *call, int x, rw_shape *ret)

@@ -2,6 +2,7 @@
 #include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/common/util.h"
+#include "record/own_ops.h"
 
 static rw_status check_binary(rw_op_call *call)
 {

@@ -1,11 +1,8 @@
-/* Element-wise ops. The inner ones (accumulate, sign, erf, the backward ops) are for gradient rules. */
+/* Element-wise ops. The inner ones (sign, erf, the backward ops) are for gradient rules. */
 #ifndef RW_OPS_POINTWISE_H
 #define RW_OPS_POINTWISE_H
 
 #include <rewind/op.h>
-
-/* sum + term, over either when it dies: how differentiation adds contributions. */
-rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *term);
 
 /* -1, 0 or 1; carries no gradient. */
 rw_tensor *rw_sign_at(rw_site at, rw_tape *t, rw_tensor *x);

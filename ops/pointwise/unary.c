@@ -6,6 +6,7 @@
 #include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
+#include "record/own_ops.h"
 
 #include <math.h>
 

@@ -4,6 +4,7 @@
 #include "ops/common/kernels.h"
 #include "ops/random/fill.h"
 #include "ops/common/util.h"
+#include "record/own_ops.h"
 #include "record/tape.h"
 
 #include <string.h>

@@ -2,7 +2,8 @@
 #include "ops/common/kernels.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
-#include "record/record.h"
+#include "record/own_ops.h"
+#include "record/tape.h"
 
 #include <string.h>
 
@@ -193,24 +194,24 @@ rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int 
     return rw_apply_at(at, t, &rw_op_concat, x, n, &a, sizeof a, NULL);
 }
 
-/* assign: its output is the buffer's own memory, written when the step ends */
+/* assign */
 
 static rw_status check_assign(rw_op_call *call)
 {
     RW_CHECK(rw_want_same_dtype(call, 0, 1));
     if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
         return rw_op_error(call, RW_ERR_SHAPE, "the buffer has another shape");
-    return rw_op_output_like(call, 0, 0);
+    return rw_op_output_like(call, 0, 1);
 }
 
-const rw_op_def rw_op_assign = { .name = "assign",
-                                 .n_inputs = 2,
-                                 .n_outputs = 1,
-                                 .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT,
-                                 .strided = RW_OP_ALL_INPUTS,
-                                 .check = check_assign,
-                                 .kernel = RW_KERNELS(rw_copy),
-                                 .cost = cost_copy };
+static const rw_op_def rw_op_assign = { .name = "assign",
+                                        .n_inputs = 2,
+                                        .n_outputs = 1,
+                                        .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,
+                                        .strided = RW_OP_ALL_INPUTS,
+                                        .check = check_assign,
+                                        .kernel = RW_KERNELS(rw_copy),
+                                        .cost = cost_copy };
 
 rw_status rw_assign_at(rw_site at, rw_tape *t, rw_tensor *buffer, rw_tensor *x)
 {

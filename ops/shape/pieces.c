@@ -3,7 +3,7 @@
  * that knows several gradients writes them as one, as attention's does with those of q, k and v.
  */
 #include "ops/shape/shape.h"
-#include "record/record.h"
+#include "record/tape.h"
 
 #include <rewind/ops.h>
 

@@ -1,6 +1,7 @@
 /* Views: reshape, permute, transpose, slice, split, broadcast_to. No kernels: the result looks into the input. */
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
+#include "record/own_ops.h"
 
 #include <string.h>
 

@@ -4,7 +4,6 @@
 #include "autodiff/differentiate.h"
 #include "run/run.h"
 #include "base/alloc.h"
-#include "record/record.h"
 #include "record/mode.h"
 #include "verify/replays.h"
 #include "verify/verify.h"
@@ -52,8 +51,8 @@ static struct rw_request step_request(const rw_tape *t, const uint32_t *loss)
 /* Gradients that rw_grad() recorded are late nodes: what is made after one is not in a step's forward part. */
 static bool follows_a_gradient(const rw_tape *t, uint32_t node)
 {
-    while (node && !t->nodes[node].level) node--;
-    return t->nodes[node].level;
+    while (node && !t->nodes[node].adjoint) node--;
+    return t->nodes[node].adjoint;
 }
 
 /* A loss that is read before backward: the forward part of the step's plan runs now, backward goes on from there. */
@@ -96,7 +95,7 @@ static rw_status eval(rw_tape *t, const uint32_t *values, size_t n, bool effects
 rw_status rw_run_eagerly(rw_tape *t, uint32_t node)
 {
     const struct rw_node n = t->nodes[node];
-    if (t->ctx->ops[n.op] == &rw_op_assign) return RW_OK; /* it happens when the step ends */
+    if (t->ctx->ops[n.op]->flags & RW_OP_COMMIT) return RW_OK; /* it happens when the step ends */
     for (uint32_t i = 0; i < n.n_outputs; i++) {
         const uint32_t v = n.first_output + i;
         const rw_status status = eval(t, &v, 1, false);
@@ -109,7 +108,7 @@ rw_status rw_run_eagerly(rw_tape *t, uint32_t node)
 static bool effects_wait(const rw_tape *t)
 {
     for (size_t i = 0; t->ctx->eager && i < t->n_effects; i++)
-        if (!t->nodes[t->effects[i]].done) return true;
+        if (!t->effects[i].done) return true;
     return false;
 }
 

@@ -34,7 +34,7 @@ struct rw_graph {
 static rw_status check_nothing_ran(const rw_tape *t)
 {
     bool ran = t->n_held > 0 && !t->ctx->eager; /* REWIND_EAGER=1 has computed them all, with the same bytes */
-    for (size_t i = 0; i < t->n_effects; i++) ran |= t->nodes[t->effects[i]].done;
+    for (size_t i = 0; i < t->n_effects; i++) ran |= t->effects[i].done;
     if (!ran) return RW_OK;
     return rw_fail(t->ctx, RW_ERR_ARGUMENT,
                    "rw_graph_create: values of the tape were computed already; create the graph right after recording");
@@ -131,7 +131,7 @@ static void begin_step(rw_graph *g)
     rw_zero_grad(ctx);
     for (size_t i = 0; i < g->plan->n_gradients; i++) ctx->params[g->plan->gradients[i].param]->grad_clear = false;
     t->n_held = 0;
-    for (size_t i = 0; i < t->n_effects; i++) t->nodes[t->effects[i]].done = 0;
+    for (size_t i = 0; i < t->n_effects; i++) t->effects[i].done = false;
     for (size_t i = 0; i < t->n_leaves; i++) {
         struct rw_leaf *const leaf = &t->leaves[i];
         leaf->ran = false;

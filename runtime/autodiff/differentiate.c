@@ -3,7 +3,7 @@
 
 #include "autodiff/rule.h"
 #include "base/alloc.h"
-#include "ops/shape/shape.h"
+#include "record/own_ops.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -108,28 +108,20 @@ static rw_status visit(const struct walk *w, uint32_t n)
     g.node = t->nodes[n];
     g.grads = w->grads;
     g.again = w->again;
-    t->rule = &g;
+    t->origin = rw_origin_of(t, n);
     rw_status status = apply_rule(&g);
-    if (!status) status = complete(w, &g.node, n);
-    t->rule = NULL;
-    return status;
+    return status ? status : complete(w, &g.node, n);
 }
 
-/* The gradient of the root is one. */
+/* The gradient of the root is one: it belongs to the root's producer. */
 static rw_status begin(const struct walk *w, uint32_t root)
 {
     rw_tape *const t = w->t;
     const struct rw_tensor *const y = rw_tape_value(t, root);
-    struct rw_grad_call g = { .tape = t, .again = w->again, .node.ticket = RW_NONE_ID, .node.region = RW_NONE_ID };
-    if (y->producer != RW_NONE_ID) g.node = t->nodes[y->producer];
-    else if (t->n_nodes) g.node.site = t->nodes[0].site;
-    else return RW_ERR_MEMORY;
-    t->rule = &g;
-    w->grads[root] = rw_fill_at(rw_rule_site(&g), t, (rw_dtype)y->dtype, rw_layout_shape(rw_tensor_layout(t->ctx, y)),
-                                1.0);
-    rw_status status = w->grads[root] ? hand_out(w, root) : t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
-    t->rule = NULL;
-    return status;
+    if (!t->n_nodes) return RW_ERR_MEMORY;
+    t->origin = rw_origin_of(t, y->producer);
+    w->grads[root] = rw_fill_at(RW_HERE, t, (rw_dtype)y->dtype, rw_layout_shape(rw_tensor_layout(t->ctx, y)), 1.0);
+    return w->grads[root] ? hand_out(w, root) : t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
 }
 
 static rw_status find_first_uses(struct walk *w)
@@ -154,6 +146,7 @@ rw_status rw_differentiate(rw_tape *t, uint32_t root, bool again, rw_tensor **gr
     rw_status status = taker ? find_first_uses(&w) : RW_OK;
     if (!status) status = begin(&w, root);
     for (uint32_t n = last == RW_NONE_ID ? 0 : last + 1; !status && n-- > 0;) status = visit(&w, n);
+    t->origin = (struct rw_origin){ 0 };
     rw_free(w.first_use);
     return status;
 }

@@ -1,7 +1,7 @@
 /* The side of differentiation that gradient rules see. See rewind/op.h. */
 #include "autodiff/rule.h"
 
-#include "ops/pointwise/pointwise.h"
+#include "record/own_ops.h"
 
 rw_tape *rw_grad_tape(const rw_grad_call *g)
 {
@@ -54,7 +54,7 @@ static rw_status settle(rw_grad_call *g, int i)
     rw_tape *const t = g->tape;
     rw_tensor **const to = &g->grads[value_of(g, i)];
     rw_tensor *sum = g->result[i];
-    if (*to && !g->is_sum[i]) sum = rw_accumulate_at(rw_rule_site(g), t, *to, sum);
+    if (*to && !g->is_sum[i]) sum = rw_accumulate_at(RW_HERE, t, *to, sum);
     if (!sum) return t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
     *to = sum;
     g->result[i] = g->lent[i] = NULL;
@@ -125,22 +125,10 @@ bool rw_grad_again(const rw_grad_call *g)
 rw_tensor *rw_grad_apply(rw_grad_call *g, const rw_op_def *op, rw_tensor *const *in, int n, const void *attrs,
                          size_t attrs_size, rw_tensor **ret_outs)
 {
-    return rw_apply_at(rw_rule_site(g), g->tape, op, in, n, attrs, attrs_size, ret_outs);
-}
-
-/* Every random op that a rule records draws its node's numbers again; a rule never draws new ones. */
-uint32_t rw_rule_ticket(const struct rw_grad_call *g)
-{
-    return g->node.ticket;
+    return rw_apply_at(RW_HERE, g->tape, op, in, n, attrs, attrs_size, ret_outs);
 }
 
 rw_site rw_rule_site(const struct rw_grad_call *g)
 {
     return g->tape->ctx->sites[g->node.site];
-}
-
-void rw_rule_stamp(const struct rw_grad_call *g, struct rw_node *node)
-{
-    node->level = 1;
-    node->region = g->node.region;
 }

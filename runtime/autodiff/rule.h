@@ -22,10 +22,8 @@ struct rw_grad_call {
     _Alignas(8) unsigned char small[RW_RULE_ATTRS];
 };
 
-/* What recording asks of a rule: its nodes stand where the node stands that they differentiate. */
-uint32_t rw_rule_ticket(const struct rw_grad_call *g);
+/* The call site of the node. */
 rw_site rw_rule_site(const struct rw_grad_call *g);
-void rw_rule_stamp(const struct rw_grad_call *g, struct rw_node *node);
 
 /* The rule is done: what it handed over goes into the sums. */
 rw_status rw_rule_settle(struct rw_grad_call *g);

@@ -3,8 +3,7 @@
 
 #include "autodiff/rule.h"
 #include "base/alloc.h"
-#include "ops/shape/shape.h"
-#include "record/record.h"
+#include "record/own_ops.h"
 
 static rw_status no_memory(const struct rw_sinks *s)
 {
@@ -27,7 +26,7 @@ static bool is_taken(const struct rw_sinks *s, uint32_t base)
 
 static rw_tensor *copy_of(const struct rw_sinks *s, rw_tensor *g)
 {
-    return rw_apply_at(RW_HERE, s->t, &rw_op_contiguous, &g, 1, NULL, 0, NULL); /* the site is the rule's */
+    return rw_apply_at(RW_HERE, s->t, &rw_op_contiguous, &g, 1, NULL, 0, NULL); /* the site is the origin's */
 }
 
 /* The gradient of a marked value can be written where it stays when a node makes it whole and it goes nowhere else. */
@@ -141,10 +140,8 @@ static bool has_readers(const struct rw_sinks *s, uint32_t param)
 /* What the program itself reads of a gradient stays what it was until everything else has run. */
 static rw_status keep_for_readers(struct rw_sinks *s)
 {
-    struct rw_grad_call g = { .tape = s->t, .node.ticket = RW_NONE_ID, .node.region = RW_NONE_ID };
     rw_status status = RW_OK;
-    if (s->t->n_nodes) g.node.site = s->t->nodes[0].site;
-    s->t->rule = &g;
+    s->t->origin = rw_origin_of(s->t, RW_NONE_ID);
     for (size_t i = 0; !status && i < s->n; i++) {
         struct rw_sink *const sink = &s->sink[i];
         if (!sink->into_gradient || !has_readers(s, sink->of)) continue;
@@ -152,7 +149,7 @@ static rw_status keep_for_readers(struct rw_sinks *s)
         if (copy) sink->value = copy->id;
         else status = s->ctx->status ? s->ctx->status : no_memory(s);
     }
-    s->t->rule = NULL;
+    s->t->origin = (struct rw_origin){ 0 };
     return status;
 }
 
@@ -175,7 +172,8 @@ static rw_status sink_effects(struct rw_sinks *s, size_t n_recorded)
     for (size_t n = 0; !status && n < n_recorded; n++) {
         const struct rw_node *const node = &t->nodes[n];
         const rw_op_def *const op = s->ctx->ops[node->op];
-        if (!(op->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC)) || node->done) continue;
+        if (!(op->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC))) continue;
+        if ((op->flags & RW_OP_STATEFUL) && rw_tape_effect(t, (uint32_t)n)->done) continue;
         const bool runs = all && (op->flags & RW_OP_STATEFUL);
         for (uint32_t i = 0; !status && i < node->n_outputs; i++) {
             const uint32_t v = node->first_output + i;

@@ -4,7 +4,7 @@
 #include "plan/layout_plan.h"
 #include "autodiff/targets.h"
 #include "base/alloc.h"
-#include "ops/common/names.h"
+#include "record/own_ops.h"
 
 #include <assert.h>
 #include <string.h>
@@ -140,7 +140,7 @@ struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *req
     for (size_t i = 0; i < request->n_values; i++) rw_hash_mix(&h, request->values[i]);
     if (request->kind == RW_PLAN_STEP) rw_hash_mix_bytes(&h, request->policy->spec, strlen(request->policy->spec));
     for (size_t i = 0; i < t->n_held; i++) rw_hash_mix(&h, (uint64_t)t->held[i].value << 8 | 1);
-    for (size_t i = 0; i < t->n_effects; i++) rw_hash_mix(&h, t->nodes[t->effects[i]].done);
+    for (size_t i = 0; i < t->n_effects; i++) rw_hash_mix(&h, t->effects[i].done);
     for (size_t i = 0; request->kind == RW_PLAN_STEP && i < t->n_leaves; i++)
         if (t->leaves[i].kind == RW_LEAF_PARAM) rw_hash_mix(&h, t->ctx->params[t->leaves[i].param]->grad_clear);
     return (struct rw_plan_key){ h.a, h.b };

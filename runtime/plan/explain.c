@@ -25,7 +25,7 @@ static void print_value(const rw_tape *t, const struct rw_build_details *d, cons
     const struct rw_node *const node = &t->nodes[v->producer];
     const rw_site at = t->ctx->sites[node->site];
     char region[128];
-    rw_region_path(t, node->region, region, sizeof region);
+    rw_region_path(t, rw_node_region(t, node), region, sizeof region);
     fprintf(out, "  %-8s %12" PRIu64 "  %-14s %-24s %s:%d%s%s  (%s)\n", b->replay ? "replayed" : "kept", b->bytes,
             t->ctx->ops[node->op]->name, region, at.file, (int)at.line, v->tag ? "  " : "",
             v->tag ? t->ctx->names[v->tag - 1] : "", reasons[d->scopes.decision[b->value]]);

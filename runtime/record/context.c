@@ -216,7 +216,7 @@ uint32_t rw_op_index(rw_context *ctx, const rw_op_def *op)
     size_t i = hash_pointer(op) & (ctx->op_hash_size - 1);
     for (; ctx->op_hash[i]; i = (i + 1) & (ctx->op_hash_size - 1))
         if (ctx->ops[ctx->op_hash[i] - 1] == op) return ctx->op_hash[i] - 1u;
-    if (ctx->n_ops >= UINT16_MAX - 1 || !rw_grow(&ctx->ops, &ctx->cap_ops, ctx->n_ops, 1, sizeof *ctx->ops))
+    if (ctx->n_ops >= RW_NODE_MAX_OPS || !rw_grow(&ctx->ops, &ctx->cap_ops, ctx->n_ops, 1, sizeof *ctx->ops))
         return RW_NONE_ID;
     ctx->ops[ctx->n_ops] = op;
     ctx->op_hash[i] = (uint16_t)++ctx->n_ops;

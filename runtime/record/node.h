@@ -5,7 +5,8 @@
  *   base    the value that owns the buffer. base(v) == v unless v is a view; a view's base is never a view.
  *   leaf    a value that no node makes: a parameter, a parameter's gradient, or an input.
  *   node    an op with its inputs, outputs, attributes and ticket. The only thing that runs.
- *   level   0 for what the caller recorded, 1 for its adjoint, also when rw_grad() put it on the tape.
+ *   adjoint a node that differentiation recorded, also when rw_grad() put it on the tape. It belongs to the node that it
+ *           differentiates (of), and has its region and call site.
  *
  * Everything is an index into an array, so a node costs 32 bytes, a value 32, an operand 4, and a plan can be kept
  * for the next step by its indexes alone.
@@ -13,7 +14,8 @@
  * Invariants, checked by rw_tape_is_valid():
  *   outputs of a node are consecutive values;  inputs of node n are made by nodes < n;
  *   value.producer == RW_NONE_ID  <=>  value.leaf != RW_NONE_ID;
- *   base(base(v)) == base(v);  region intervals nest.
+ *   base(base(v)) == base(v);  region intervals nest;
+ *   an adjoint node differentiates a node before it;  effects are in the order of their nodes.
  */
 #ifndef RW_RECORD_NODE_H
 #define RW_RECORD_NODE_H
@@ -47,18 +49,37 @@ struct rw_tensor {
 };
 
 struct rw_node {
-    uint16_t op; /* in the context's op table */
-    uint8_t n_inputs;
-    uint8_t n_outputs;
-    uint8_t level;
-    uint8_t done; /* a stateful node that has run: it does not run again on this tape */
+    uint16_t op : 15; /* in the context's op table */
+    uint16_t adjoint : 1;
+    uint16_t n_inputs;
+    uint16_t n_outputs;
     uint16_t attrs_size;
     uint32_t first_input;  /* in operands */
     uint32_t first_output; /* value id */
     uint32_t attrs;        /* offset in the attribute bytes, a multiple of 8 */
-    uint32_t region;       /* RW_NONE_ID outside any */
-    uint32_t site;         /* in the context's sites */
-    uint32_t ticket;       /* in the tape's tickets, RW_NONE_ID when the op draws nothing */
+    union {
+        uint32_t region; /* of a recorded node: RW_NONE_ID outside any. Read it with rw_node_region() */
+        uint32_t of;     /* of an adjoint node: what it differentiates, RW_NONE_ID for what belongs to the whole step */
+    };
+    uint32_t site;   /* in the context's sites */
+    uint32_t ticket; /* in the tape's tickets, RW_NONE_ID when the op draws nothing */
+};
+_Static_assert(sizeof(struct rw_node) == 32, "the comment above says so");
+
+#define RW_NODE_MAX_OPS (1 << 15) /* ops of a context: node.op counts no further */
+
+/* Where the next nodes come from: recording stamps it on each. */
+struct rw_origin {
+    bool adjoint;    /* false: the caller records; call site and region are those of the moment, the rest is unused */
+    uint32_t of;     /* as in rw_node */
+    uint32_t site;   /* as in rw_node */
+    uint32_t ticket; /* what a random op repeats: differentiation draws the same mask again; RW_NONE_ID: none */
+};
+
+/* A stateful node. Once done it does not run again on this tape. */
+struct rw_effect {
+    uint32_t node;
+    bool done;
 };
 
 struct rw_region {

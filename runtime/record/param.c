@@ -2,7 +2,7 @@
 #include "record/param.h"
 
 #include "base/alloc.h"
-#include "ops/random/random.h"
+#include "record/own_ops.h"
 #include "record/tape.h"
 
 #include <rewind/ops.h>

@@ -3,11 +3,9 @@
  *
  * Everything that can fail happens before the first array grows in length, so a failed call leaves the tape as it was.
  */
-#include "autodiff/rule.h"
 #include "api/ask.h"
 #include "base/alloc.h"
-#include "ops/shape/shape.h"
-#include "record/record.h"
+#include "record/own_ops.h"
 #include "record/tape.h"
 
 #include <rewind/ops.h>
@@ -144,6 +142,20 @@ static bool check(struct recording *r, const void *attrs)
     return false;
 }
 
+/* What a commit writes is memory of the context, all of it, and each output is that of the operand it stands for. */
+static bool commits_soundly(struct recording *r)
+{
+    const int n_out = r->call.n_outputs, first = r->n - n_out;
+    bool sound = first >= 0;
+    for (int i = 0; sound && i < n_out; i++) {
+        const struct rw_tensor *const to = r->in[first + i];
+        sound = to->leaf != RW_NONE_ID && r->tape->leaves[to->leaf].kind == RW_LEAF_PARAM &&
+                r->out_desc[i].dtype == (rw_dtype)to->dtype && r->out_desc[i].layout->id == to->layout;
+    }
+    if (!sound) refuse(r, RW_ERR_ARGUMENT, "what the op writes is no parameter or buffer of its output's type and shape");
+    return sound;
+}
+
 /* Room for one node with these many operands and outputs; nothing is appended yet. */
 static bool reserve(struct recording *r, size_t attrs_size)
 {
@@ -186,8 +198,7 @@ static uint32_t draw_ticket(struct recording *r)
 {
     rw_tape *const t = r->tape;
     if (!(r->op->flags & RW_OP_RANDOM)) return RW_NONE_ID;
-    const uint32_t repeated = t->rule ? rw_rule_ticket(t->rule) : RW_NONE_ID;
-    if (repeated != RW_NONE_ID) return repeated;
+    if (t->origin.adjoint && t->origin.ticket != RW_NONE_ID) return t->origin.ticket;
     const int64_t n = r->op->draws ? r->op->draws(&r->call) : r->out_desc[0].layout->numel;
     t->tickets[t->n_tickets] = (rw_ticket){ r->ctx->generator.seed, r->ctx->generator.offset };
     r->ctx->generator.offset += (uint64_t)(n + 3) / 4;
@@ -199,14 +210,14 @@ static bool append(struct recording *r, const void *attrs, size_t attrs_size)
 {
     rw_tape *const t = r->tape;
     struct rw_node *const node = &t->nodes[t->n_nodes];
-    *node = (struct rw_node){ .op = (uint16_t)r->op_index, .n_inputs = (uint8_t)r->n,
-                              .n_outputs = (uint8_t)r->call.n_outputs, .attrs_size = (uint16_t)attrs_size,
+    *node = (struct rw_node){ .op = (uint16_t)r->op_index, .n_inputs = (uint16_t)r->n,
+                              .n_outputs = (uint16_t)r->call.n_outputs, .attrs_size = (uint16_t)attrs_size,
                               .first_input = (uint32_t)t->n_operands, .attrs = (uint32_t)t->n_attrs,
-                              .region = t->open_region, .site = r->site_index };
+                              .site = r->site_index, .adjoint = t->origin.adjoint,
+                              .region = t->origin.adjoint ? t->origin.of : t->open_region };
     bool requires = false;
     for (int i = 0; i < r->n; i++) requires |= r->in[i]->flags & RW_VALUE_REQUIRES;
     if (r->op->flags & RW_OP_NO_GRADIENT) requires = false;
-    if (t->rule) rw_rule_stamp(t->rule, node);
     if (!add_outputs(r, node, requires)) return false;
     node->ticket = draw_ticket(r);
     for (int i = 0; i < r->n; i++) {
@@ -218,9 +229,9 @@ static bool append(struct recording *r, const void *attrs, size_t attrs_size)
         rw_hash_mix_bytes(&t->hash, attrs, attrs_size);
         t->n_attrs += (attrs_size + 7) & ~(size_t)7;
     }
-    rw_hash_mix(&t->hash,
-                (uint64_t)node->op << 48 ^ (uint64_t)node->n_inputs << 40 ^ (uint64_t)node->level << 32 ^ node->region);
-    if (r->op->flags & RW_OP_STATEFUL) t->effects[t->n_effects++] = (uint32_t)t->n_nodes;
+    rw_hash_mix(&t->hash, (uint64_t)node->op << 49 ^ (uint64_t)node->adjoint << 48 ^ (uint64_t)node->n_inputs << 32 ^
+                              node->region);
+    if (r->op->flags & RW_OP_STATEFUL) t->effects[t->n_effects++] = (struct rw_effect){ .node = (uint32_t)t->n_nodes };
     t->n_nodes++;
     return true;
 }
@@ -250,14 +261,14 @@ rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *c
     r.tape = t;
     r.ctx = t->ctx;
     r.op = op;
-    r.site = t->rule ? rw_rule_site(t->rule) : at;
+    r.site = t->origin.adjoint ? t->ctx->sites[t->origin.site] : at;
     r.n = n;
     if (!call_is_sound(&r, attrs, attrs_size) || !take_inputs(&r, in)) return NULL;
-    if (!check(&r, attrs)) return NULL;
+    if (!check(&r, attrs) || ((op->flags & RW_OP_COMMIT) && !commits_soundly(&r))) return NULL;
     if (!reserve(&r, attrs_size) || !append(&r, attrs, attrs_size)) return no_memory(&r);
     const struct rw_node *const node = &t->nodes[t->n_nodes - 1];
     for (int i = 0; ret_outs && i < node->n_outputs; i++)
         ret_outs[i] = rw_tape_value(t, node->first_output + (uint32_t)i);
-    if (t->ctx->eager && !t->rule && rw_run_eagerly(t, (uint32_t)t->n_nodes - 1)) return NULL;
+    if (t->ctx->eager && !t->origin.adjoint && rw_run_eagerly(t, (uint32_t)t->n_nodes - 1)) return NULL;
     return rw_tape_value(t, node->n_outputs ? node->first_output : 0);
 }

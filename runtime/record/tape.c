@@ -176,6 +176,24 @@ void rw_tape_cut(rw_tape *t, const struct rw_tape_mark *mark)
     t->hash = mark->hash;
 }
 
+struct rw_effect *rw_tape_effect(const rw_tape *t, uint32_t node)
+{
+    size_t low = 0, high = t->n_effects;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (t->effects[middle].node < node) low = middle + 1;
+        else high = middle;
+    }
+    return low < t->n_effects && t->effects[low].node == node ? &t->effects[low] : NULL;
+}
+
+struct rw_origin rw_origin_of(const rw_tape *t, uint32_t node)
+{
+    const struct rw_node *const n = node != RW_NONE_ID ? &t->nodes[node] : NULL;
+    return (struct rw_origin){ .adjoint = true, .of = node, .site = n ? n->site : t->n_nodes ? t->nodes[0].site : 0,
+                               .ticket = n ? n->ticket : RW_NONE_ID };
+}
+
 rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node, rw_desc *in, rw_desc *out)
 {
     for (int i = 0; i < node->n_inputs; i++) {
@@ -389,6 +407,10 @@ static bool node_is_valid(const rw_tape *t, uint32_t n)
     if (node->first_input + node->n_inputs > t->n_operands || node->first_output + node->n_outputs > t->n_values)
         return false;
     if (node->ticket != RW_NONE_ID && node->ticket >= t->n_tickets) return false;
+    if (node->adjoint ? node->of != RW_NONE_ID && node->of >= n
+                      : node->region != RW_NONE_ID && node->region >= t->n_regions)
+        return false;
+    if (!(t->ctx->ops[node->op]->flags & RW_OP_STATEFUL) != !rw_tape_effect(t, n)) return false;
     for (uint32_t i = 0; i < node->n_outputs; i++)
         if (rw_tape_value(t, node->first_output + i)->producer != n) return false;
     for (uint32_t i = 0; i < node->n_inputs; i++) {
@@ -401,6 +423,8 @@ static bool node_is_valid(const rw_tape *t, uint32_t n)
 
 bool rw_tape_is_valid(const rw_tape *t)
 {
+    for (size_t i = 1; i < t->n_effects; i++)
+        if (t->effects[i - 1].node >= t->effects[i].node) return false;
     for (uint32_t n = 0; n < t->n_nodes; n++)
         if (!node_is_valid(t, n)) return false;
     for (uint32_t i = 0; i < t->n_values; i++) {

@@ -52,7 +52,7 @@ struct rw_tape {
     uint64_t ticket_base; /* added to every ticket: 0, but for a graph's launches from the second on */
     struct rw_region *regions;
     size_t n_regions, cap_regions;
-    uint32_t *effects; /* stateful nodes */
+    struct rw_effect *effects; /* stateful nodes */
     size_t n_effects, cap_effects;
     uint32_t *retained; /* values marked by rw_require_grad() */
     size_t n_retained, cap_retained;
@@ -67,9 +67,7 @@ struct rw_tape {
     size_t n_inputs, cap_inputs;
     size_t input_bytes; /* counted in the context's totals */
 
-    /* While a gradient rule records: its nodes carry the call site, region and ticket of the node they
-       differentiate. */
-    const struct rw_grad_call *rule;
+    struct rw_origin origin; /* of what is recorded now */
 
     char *policy_spec;
     struct rw_policy policy;
@@ -109,6 +107,23 @@ static inline void rw_hash_mix(struct rw_hash *h, uint64_t x)
 }
 
 void rw_hash_mix_bytes(struct rw_hash *h, const void *data, size_t bytes);
+
+/* The region that a node stands in, RW_NONE_ID outside any: an adjoint node's is that of the node it differentiates. The
+   node may be of a plan's tail: what that differentiates is on the tape. */
+static inline uint32_t rw_node_region(const rw_tape *t, const struct rw_node *node)
+{
+    while (node->adjoint) {
+        if (node->of == RW_NONE_ID) return RW_NONE_ID;
+        node = &t->nodes[node->of];
+    }
+    return node->region;
+}
+
+/* What the tape knows of a stateful node; NULL for another. */
+struct rw_effect *rw_tape_effect(const rw_tape *t, uint32_t node);
+
+/* The origin of what differentiation of node n records; of RW_NONE_ID: of what belongs to the whole step. */
+struct rw_origin rw_origin_of(const rw_tape *t, uint32_t node);
 
 /* A new value; NULL without memory. Owned by the tape. */
 struct rw_tensor *rw_tape_add_value(rw_tape *t);

@@ -13,7 +13,6 @@
 
 #include "base/alloc.h"
 #include "base/round.h"
-#include "record/record.h"
 
 #include <string.h>
 
@@ -133,7 +132,8 @@ static uint32_t output_buffer(struct emitter *e, const struct rw_node *node, uin
     const struct rw_tensor *const v = rw_tape_value(e->t, base);
     const uint64_t bytes = rw_tensor_bytes(v);
     if (kind == RW_ACTION_COMMIT) {
-        const struct rw_tensor *const to = rw_tape_value(e->t, operand_base(e->t, node, 1));
+        const int written = node->n_inputs - node->n_outputs + (int)(base - node->first_output);
+        const struct rw_tensor *const to = rw_tape_value(e->t, operand_base(e->t, node, written));
         const struct rw_leaf *const leaf = &e->t->leaves[to->leaf];
         return source_buffer(e, base, (struct rw_source){ .kind = RW_SOURCE_PARAM, .index = leaf->param,
                                                           .leaf = RW_NONE_ID });
@@ -251,7 +251,7 @@ static rw_status demand(struct emitter *e, uint32_t base)
 
 static uint32_t scope_of(const struct emitter *e, uint32_t n)
 {
-    return rw_scope_of_node(e->scopes, &e->t->nodes[n]);
+    return rw_scope_of_node(e->scopes, e->t, &e->t->nodes[n]);
 }
 
 /* Counts the reads of everything that a demand for `base` will replay. */
@@ -284,7 +284,7 @@ static rw_status open_scope(struct emitter *e, uint32_t scope, size_t i)
     e->closure++;
     for (; !status && i < e->n_order; i++) {
         const struct rw_node *const node = &e->t->nodes[e->order[i]];
-        if (!node->level) continue;
+        if (!node->adjoint) continue;
         if (!rw_scope_contains(e->scopes, scope, scope_of(e, e->order[i]))) break;
         for (int k = 0; !status && k < node->n_inputs; k++) {
             const uint32_t b = operand_base(e->t, node, k);
@@ -333,7 +333,7 @@ static rw_status emit_early(struct emitter *e, uint32_t n)
 
 static bool is_commit(const rw_tape *t, const struct rw_node *node)
 {
-    return t->ctx->ops[node->op] == &rw_op_assign;
+    return t->ctx->ops[node->op]->flags & RW_OP_COMMIT;
 }
 
 static rw_status emit_all(struct emitter *e)
@@ -343,7 +343,7 @@ static rw_status emit_all(struct emitter *e)
     bool late = false;
     for (size_t i = 0; !status && i < e->n_order; i++) {
         const uint32_t n = e->order[i];
-        if (!e->t->nodes[n].level) {
+        if (!e->t->nodes[n].adjoint) {
             status = emit_early(e, n);
             continue;
         }
@@ -353,7 +353,7 @@ static rw_status emit_all(struct emitter *e)
     }
     if (!late) e->out->n_forward = e->out->n_actions;
     for (size_t i = 0; !status && i < e->t->n_effects; i++) {
-        const uint32_t n = e->t->effects[i];
+        const uint32_t n = e->t->effects[i].node;
         if (e->needed[n] && is_commit(e->t, &e->t->nodes[n])) status = emit(e, n, RW_ACTION_COMMIT);
     }
     return status;
@@ -379,7 +379,8 @@ static void mark_needed(struct emitter *e)
         const struct rw_node *const node = &t->nodes[n];
         if (!e->needed[n]) continue;
         for (int i = 0; i < node->n_inputs; i++) need(e, t->operands[node->first_input + (uint32_t)i]);
-        if (is_commit(t, node)) e->wanted[operand_base(t, node, 0)] = true;
+        const int n_read = is_commit(t, node) ? node->n_inputs - node->n_outputs : 0;
+        for (int i = 0; i < n_read; i++) e->wanted[operand_base(t, node, i)] = true;
     }
 }
 
@@ -389,7 +390,7 @@ static void make_order(struct emitter *e)
         const struct rw_node *const node = &e->t->nodes[n];
         if (!e->needed[n] || is_view(e->t, node) || is_commit(e->t, node)) continue;
         e->order[e->n_order++] = n;
-        for (int k = 0; !node->level && k < node->n_inputs; k++) {
+        for (int k = 0; !node->adjoint && k < node->n_inputs; k++) {
             const uint32_t b = operand_base(e->t, node, k);
             if (discards(e, b)) e->remaining[b]++;
         }

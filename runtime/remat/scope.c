@@ -73,13 +73,13 @@ static void find_homes(struct rw_scopes *s, const rw_tape *t, const bool *needed
 {
     for (uint32_t v = 0; v < t->n_values; v++) {
         const struct rw_tensor *const x = rw_tape_value(t, v);
-        s->home[v] = x->producer == RW_NONE_ID ? 0 : rw_scope_of_node(s, &t->nodes[x->producer]);
+        s->home[v] = x->producer == RW_NONE_ID ? 0 : rw_scope_of_node(s, t, &t->nodes[x->producer]);
     }
     for (size_t n = 0; n < t->n_nodes; n++) {
         const struct rw_node *const node = &t->nodes[n];
-        const uint32_t scope = rw_scope_of_node(s, node);
+        const uint32_t scope = rw_scope_of_node(s, t, node);
         /* A recorded node outside every scope runs once: it needs its inputs later only if its gradient does. */
-        if (!needed[n] || (!node->level && !scope)) continue;
+        if (!needed[n] || (!node->adjoint && !scope)) continue;
         for (int i = 0; i < node->n_inputs; i++) {
             const uint32_t b = rw_tape_base(t, t->operands[node->first_input + (uint32_t)i]);
             s->home[b] = common(s, s->home[b], scope);
@@ -106,7 +106,7 @@ static size_t input_bytes(const struct rw_scopes *s, const rw_tape *t, const str
     size_t bytes = 0;
     for (uint32_t n = region->first; n < region->end && n < t->n_nodes; n++) {
         const struct rw_node *const node = &t->nodes[n];
-        if (node->level) continue;
+        if (node->adjoint) continue;
         for (int i = 0; i < node->n_inputs; i++) {
             const uint32_t b = rw_tape_base(t, t->operands[node->first_input + (uint32_t)i]);
             if (stamp[b] == scope || rw_tape_value(t, b)->producer == RW_NONE_ID) continue;
@@ -128,7 +128,7 @@ static rw_status dissolve(struct rw_scopes *s, const rw_tape *t, const bool *nee
     const bool ok = internal && merged && region_of && stamp && seen;
     for (size_t n = 0; ok && n < t->n_nodes; n++) {
         const struct rw_node *const node = &t->nodes[n];
-        for (int i = 0; node->level && needed[n] && i < node->n_inputs; i++) {
+        for (int i = 0; node->adjoint && needed[n] && i < node->n_inputs; i++) {
             const uint32_t b = rw_tape_base(t, t->operands[node->first_input + (uint32_t)i]);
             if (!seen[b]) internal[s->home[b]] += value_bytes(t, b);
             seen[b] = true;
@@ -161,7 +161,7 @@ static uint8_t decide(const struct rw_scopes *s, const rw_tape *t, const struct 
     const struct rw_node *const node = &t->nodes[x->producer];
     const rw_op_def *const op = t->ctx->ops[node->op];
     if (op->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC)) return RW_DECIDE_KEEP_EFFECT;
-    if (node->level) return RW_DECIDE_KEEP_ADJOINT;
+    if (node->adjoint) return RW_DECIDE_KEEP_ADJOINT;
     if (wanted) return RW_DECIDE_KEEP_RESULT;
     if (x->flags & RW_VALUE_SAVE) return RW_DECIDE_KEEP_CALLER;
     if (x->flags & RW_VALUE_RECOMPUTE) return RW_DECIDE_REPLAY_CALLER;

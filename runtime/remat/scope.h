@@ -45,9 +45,10 @@ rw_status rw_scopes_init(struct rw_scopes *s, const rw_tape *t, const struct rw_
                          const bool *wanted);
 void rw_scopes_finish(struct rw_scopes *s);
 
-static inline uint32_t rw_scope_of_node(const struct rw_scopes *s, const struct rw_node *node)
+static inline uint32_t rw_scope_of_node(const struct rw_scopes *s, const rw_tape *t, const struct rw_node *node)
 {
-    return node->region == RW_NONE_ID ? 0 : s->of_region[node->region];
+    const uint32_t region = rw_node_region(t, node);
+    return region == RW_NONE_ID ? 0 : s->of_region[region];
 }
 
 bool rw_scope_contains(const struct rw_scopes *s, uint32_t outer, uint32_t inner);

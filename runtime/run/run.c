@@ -235,7 +235,7 @@ static void name_range(struct walk *w, const struct rw_action *step)
 {
     static const char *const kinds[] = { [RW_ACTION_FORWARD] = "forward", [RW_ACTION_REPLAY] = "replay", [RW_ACTION_BACKWARD] = "backward",
                                          [RW_ACTION_COMMIT] = "commit" };
-    const uint32_t region = rw_plan_node(w->t, w->plan, step->node)->region;
+    const uint32_t region = rw_node_region(w->t, rw_plan_node(w->t, w->plan, step->node));
     if (region == w->region && step->kind == w->kind) return;
     if (w->region != RW_NONE_ID) w->ctx->device->range(w->ctx->device_state, NULL);
     w->region = region;
@@ -344,18 +344,20 @@ void *rw_plan_result(const rw_tape *t, const rw_plan *plan, const struct rw_resu
 /* Results */
 
 /*
- * A stateful node has run and will not run again on this tape. rw_assign() has written its buffer: whoever computes from
- * it from now on sees another value than this step did.
+ * A stateful node has run and will not run again on this tape. A commit has written its buffers: whoever computes from
+ * them from now on sees other values than this step did.
  */
 static void note_effect(rw_tape *t, const rw_plan *plan, size_t index)
 {
     const struct rw_action *const step = &plan->actions[index];
     if (step->node >= plan->mark_nodes) return;
-    struct rw_node *const node = &t->nodes[step->node];
-    if (t->ctx->ops[node->op]->flags & RW_OP_STATEFUL) node->done = 1;
+    const struct rw_node *const node = &t->nodes[step->node];
+    if (t->ctx->ops[node->op]->flags & RW_OP_STATEFUL) rw_tape_effect(t, step->node)->done = true;
     if (step->kind != RW_ACTION_COMMIT) return;
-    const uint32_t to = rw_word_source(plan->words[step->word + node->n_inputs]);
-    t->ctx->params[plan->sources[to].index]->version++;
+    for (uint32_t i = 0; i < node->n_outputs; i++) {
+        const uint32_t to = rw_word_source(plan->words[step->word + node->n_inputs + i]);
+        t->ctx->params[plan->sources[to].index]->version++;
+    }
 }
 
 static bool produced_in(const rw_tape *t, const rw_plan *plan, const struct rw_result *r, size_t from, size_t to)

@@ -158,18 +158,23 @@ static void write_step(struct rw_trace *trace, const rw_tape *t, const rw_plan *
     put(trace, event);
 }
 
+static uint32_t region_of(const rw_tape *t, const rw_plan *plan, size_t i)
+{
+    return rw_node_region(t, rw_plan_node(t, plan, plan->actions[i].node));
+}
+
 /* The steps [i, ret) are of one region and kind. */
 static size_t same_region(const rw_tape *t, const rw_plan *plan, size_t i, size_t to)
 {
     const struct rw_action *const s = &plan->actions[i];
-    const uint32_t region = rw_plan_node(t, plan, s->node)->region;
-    while (i < to && plan->actions[i].kind == s->kind && rw_plan_node(t, plan, plan->actions[i].node)->region == region) i++;
+    const uint32_t region = region_of(t, plan, i);
+    while (i < to && plan->actions[i].kind == s->kind && region_of(t, plan, i) == region) i++;
     return i;
 }
 
 static void write_region(struct rw_trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from, double to)
 {
-    const uint32_t region = rw_plan_node(t, plan, plan->actions[i].node)->region;
+    const uint32_t region = region_of(t, plan, i);
     if (region == RW_NONE_ID) return;
     char path[512];
     rw_region_path(t, region, path, sizeof path);

@@ -23,7 +23,7 @@ void rw_report_place(const rw_tape *t, const struct rw_node *node, bool replay, 
     const rw_site at = t->ctx->sites[node->site];
     snprintf(report->op, sizeof report->op, "%s", t->ctx->ops[node->op]->name);
     snprintf(report->site, sizeof report->site, "%s:%d", at.file, (int)at.line);
-    rw_region_path(t, node->region, report->region, sizeof report->region);
+    rw_region_path(t, rw_node_region(t, node), report->region, sizeof report->region);
     report->replay = replay;
 }
 

@@ -7,7 +7,7 @@
 #include "support/support.h"
 
 #include "ops/matmul/matmul.h"
-#include "ops/shape/shape.h"
+#include "record/own_ops.h"
 #include "record/context.h"
 
 #include <criterion/criterion.h>

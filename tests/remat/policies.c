@@ -2,7 +2,7 @@
 #include "support/support.h"
 
 #include "base/alloc.h"
-#include "ops/common/names.h"
+#include "record/own_ops.h"
 #include "record/tape.h"
 #include "record/policy.h"
 

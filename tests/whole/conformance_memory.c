@@ -126,7 +126,8 @@ static void last_steps(const rw_tape *t, const rw_plan *p, size_t *last)
 {
     for (size_t i = 0; i < p->n_actions; i++) {
         const struct rw_node *const node = rw_plan_node(t, p, p->actions[i].node);
-        if (p->actions[i].kind == RW_ACTION_BACKWARD && node->region != RW_NONE_ID) last[node->region] = i;
+        const uint32_t region = rw_node_region(t, node);
+        if (p->actions[i].kind == RW_ACTION_BACKWARD && region != RW_NONE_ID) last[region] = i;
     }
 }
 

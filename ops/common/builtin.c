@@ -1,5 +1,5 @@
-/* One list, so that a policy can tell a misspelt op from one that this tape happens not to use. See names.h. */
-#include "ops/common/names.h"
+/* One list, so that a policy can tell a misspelt op from one that this tape happens not to use. */
+#include "record/own_ops.h"
 
 #include <string.h>
 
