@@ -4,7 +4,6 @@
 #include "autodiff/differentiate.h"
 #include "run/run.h"
 #include "base/alloc.h"
-#include "record/mode.h"
 #include "verify/replays.h"
 #include "verify/verify.h"
 

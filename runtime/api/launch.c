@@ -11,7 +11,6 @@
 #include "run/trace.h"
 #include "base/alloc.h"
 #include "api/adamw.h"
-#include "record/mode.h"
 #include "verify/replays.h"
 #include "verify/verify.h"
 

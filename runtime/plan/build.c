@@ -4,6 +4,7 @@
 #include "plan/layout_plan.h"
 #include "autodiff/targets.h"
 #include "base/alloc.h"
+#include "plan/cache.h"
 #include "record/own_ops.h"
 
 #include <assert.h>
@@ -53,7 +54,7 @@ static rw_status assemble(const struct rw_sinks *sinks, struct rw_schedule *s, c
     rw_plan *const plan = rw_calloc(1, sizeof *plan);
     if (!plan) return rw_fail(ctx, RW_ERR_MEMORY, "planning: out of memory");
     plan->references = 1;
-    plan->serial = ++ctx->cache.serial;
+    plan->serial = ++ctx->plans->serial;
     plan->kind = request->kind;
     plan->root = request->n_values ? request->values[0] : RW_NONE_ID;
     rw_status status = take_tail(sinks->t, plan, mark) ? RW_OK : RW_ERR_MEMORY;
@@ -149,11 +150,11 @@ struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *req
 rw_status rw_plan_get(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan)
 {
     const struct rw_plan_key key = rw_request_key(t, request);
-    rw_plan *plan = rw_plan_cache_find(&t->ctx->cache, key);
+    rw_plan *plan = rw_plan_cache_find(t->ctx->plans, key);
     if (!plan) {
         const rw_status status = rw_plan_build(t, request, &plan);
         if (status) return status;
-        rw_plan_cache_add(&t->ctx->cache, key, plan);
+        rw_plan_cache_add(t->ctx->plans, key, plan);
     }
     *ret_plan = plan;
     return RW_OK;

@@ -2,6 +2,7 @@
 #ifndef RW_PLAN_BUILD_H
 #define RW_PLAN_BUILD_H
 
+#include "plan/plan.h"
 #include "record/tape.h"
 #include "remat/schedule.h"
 
@@ -29,6 +30,10 @@ rw_status rw_plan_build(rw_tape *t, const struct rw_request *request, rw_plan **
 rw_status rw_plan_build_details(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan,
                                 struct rw_build_details *details, struct rw_tape_mark *ret_mark);
 void rw_build_details_finish(rw_tape *t, struct rw_build_details *details, const struct rw_tape_mark *mark);
+
+struct rw_plan_key {
+    uint64_t a, b;
+};
 
 /* The same for two requests that would give the same plan. */
 struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *request);

@@ -2,13 +2,9 @@
 #ifndef RW_PLAN_CACHE_H
 #define RW_PLAN_CACHE_H
 
-#include "plan/plan.h"
+#include "plan/build.h"
 
 #define RW_PLAN_CACHE_SIZE 32
-
-struct rw_plan_key {
-    uint64_t a, b;
-};
 
 struct rw_plan_cache {
     struct rw_plan_entry {

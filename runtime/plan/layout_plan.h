@@ -2,6 +2,7 @@
 #ifndef RW_PLAN_LAYOUT_PLAN_H
 #define RW_PLAN_LAYOUT_PLAN_H
 
+#include "plan/plan.h"
 #include "remat/schedule.h"
 
 /* Fills the plan's steps, places, sources, results, byte counts and costs. RW_ERR_MEMORY; the plan is then released. */

@@ -12,11 +12,9 @@
 #ifndef RW_PLAN_PLAN_H
 #define RW_PLAN_PLAN_H
 
-#include "record/node.h"
+#include "record/context.h"
 
 #include <rewind/memory.h>
-
-typedef struct rw_plan rw_plan;
 
 /* Results lie side by side in one block, each at a multiple of this. */
 #define RW_RESULT_ALIGNMENT 256u

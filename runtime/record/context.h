@@ -1,15 +1,34 @@
-/* A context: its tables of what never moves (ops, layouts, names, call sites), parameters, error, arena and plans. */
+/*
+ * A context: its device, its tables of what never moves (ops, layouts, names, call sites), its parameters, its error.
+ * What runs on it - plans, arenas - it only holds for those who know: record includes nothing of them.
+ */
 #ifndef RW_RECORD_CONTEXT_H
 #define RW_RECORD_CONTEXT_H
 
 #include "device/device.h"
-#include "plan/cache.h"
 #include "record/layout.h"
 #include "record/param.h"
 
 #include <rewind/memory.h>
 
 #define RW_MESSAGE_MAX 1024
+
+typedef struct rw_plan rw_plan;
+
+/* What REWIND_VERIFY asks of every rw_backward(). */
+enum rw_verify_mode {
+    RW_VERIFY_OFF,
+    RW_VERIFY_FULL,  /* REWIND_VERIFY=1: ckpt_verify() first */
+    RW_VERIFY_DIGEST /* REWIND_VERIFY=digest: each replayed value against the digest of its first computation */
+};
+
+/* The calls that go up, from what is recorded to what runs. api/ fills them in; nothing else below calls above. */
+struct rw_upward {
+    rw_status (*recorded)(rw_tape *t, uint32_t node); /* REWIND_EAGER=1: a node was recorded */
+    void (*reset)(rw_tape *t);                        /* the tape is about to be reset */
+    void (*threads)(rw_context *ctx);                 /* the number of threads is about to change */
+    void (*destroy)(rw_context *ctx);                 /* the context is about to go */
+};
 
 struct rw_context {
     rw_device kind;
@@ -21,7 +40,8 @@ struct rw_context {
     struct rw_trace *trace; /* REWIND_TRACE, or NULL */
     bool timer_runs;        /* rw_timer_begin() */
     double timer_begin;     /* microseconds of the host's clock */
-    int verify; /* enum rw_verify_mode, from REWIND_VERIFY */
+    enum rw_verify_mode verify; /* REWIND_VERIFY */
+    const struct rw_upward *up;
 
     rw_status status; /* the first error, RW_OK when there is none */
     char message[RW_MESSAGE_MAX];
@@ -46,7 +66,7 @@ struct rw_context {
     size_t arena_bytes;
     rw_tape *tapes; /* all of the context, a list */
     const rw_tape *arena_owner; /* whose forward pass waits in it for its backward, or NULL */
-    struct rw_plan_cache cache;
+    struct rw_plan_cache *plans; /* plan/cache.h */
     rw_tape *launched; /* a graph of it was queued and nobody has waited for it, or NULL */
     rw_plan *launched_plan;
 
@@ -60,6 +80,8 @@ rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...) RW_PR
 uint32_t rw_op_index(rw_context *ctx, const rw_op_def *op);
 uint32_t rw_name_index(rw_context *ctx, const char *name);
 uint32_t rw_site_index(rw_context *ctx, rw_site site);
+
+void rw_tables_finish(rw_context *ctx);
 
 static inline const rw_layout *rw_tensor_layout(const rw_context *ctx, const rw_tensor *x)
 {

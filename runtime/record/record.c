@@ -3,7 +3,6 @@
  *
  * Everything that can fail happens before the first array grows in length, so a failed call leaves the tape as it was.
  */
-#include "api/ask.h"
 #include "base/alloc.h"
 #include "record/own_ops.h"
 #include "record/tape.h"
@@ -269,6 +268,6 @@ rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *c
     const struct rw_node *const node = &t->nodes[t->n_nodes - 1];
     for (int i = 0; ret_outs && i < node->n_outputs; i++)
         ret_outs[i] = rw_tape_value(t, node->first_output + (uint32_t)i);
-    if (t->ctx->eager && !t->origin.adjoint && rw_run_eagerly(t, (uint32_t)t->n_nodes - 1)) return NULL;
+    if (t->ctx->eager && !t->origin.adjoint && t->ctx->up->recorded(t, (uint32_t)t->n_nodes - 1)) return NULL;
     return rw_tape_value(t, node->n_outputs ? node->first_output : 0);
 }

@@ -1,8 +1,6 @@
 /* Tapes: creation, reset, the arrays, inputs, and the leaf that stands for a parameter. Recording is in record.c. */
 #include "record/tape.h"
 
-#include "run/run.h"
-
 #include "base/alloc.h"
 #include "base/round.h"
 
@@ -64,13 +62,6 @@ rw_status rw_tape_create(rw_tape **ret_tape, rw_context *ctx)
     return RW_OK;
 }
 
-static void forget_paused(rw_tape *t)
-{
-    if (t->ctx->arena_owner == t) t->ctx->arena_owner = NULL;
-    if (t->paused) rw_plan_release(t->paused);
-    t->paused = NULL;
-}
-
 static void free_gradients(rw_tape *t)
 {
     for (size_t i = 0; i < t->n_gradients; i++) rw_free(t->gradients[i]);
@@ -80,8 +71,7 @@ static void free_gradients(rw_tape *t)
 void rw_tape_reset(rw_tape *t)
 {
     if (!t) return;
-    if (t->ctx->launched == t) rw_launched_wait(t->ctx);
-    forget_paused(t);
+    t->ctx->up->reset(t);
     free_gradients(t);
     t->step++;
     t->n_nodes = t->n_operands = t->n_attrs = t->n_values = t->n_leaves = t->n_tickets = 0;

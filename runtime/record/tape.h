@@ -8,7 +8,6 @@
 #ifndef RW_RECORD_TAPE_H
 #define RW_RECORD_TAPE_H
 
-#include "plan/plan.h"
 #include "record/context.h"
 #include "record/policy.h"
 

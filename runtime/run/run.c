@@ -335,12 +335,6 @@ rw_status rw_plan_run(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct 
     return status ? status : waited;
 }
 
-void *rw_plan_result(const rw_tape *t, const rw_plan *plan, const struct rw_result *result)
-{
-    const struct rw_block *const block = block_of(t, plan);
-    return (char *)block->data + result->offset;
-}
-
 /* Results */
 
 /*

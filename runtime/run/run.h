@@ -2,6 +2,7 @@
 #ifndef RW_RUN_RUN_H
 #define RW_RUN_RUN_H
 
+#include "plan/plan.h"
 #include "record/tape.h"
 
 /*
@@ -58,8 +59,5 @@ rw_status rw_launched_wait(rw_context *ctx);
 
 /* Notes which results the tape now holds, which effects have happened and which gradients are written. */
 rw_status rw_plan_settle(rw_tape *t, const rw_plan *plan, size_t from, size_t to);
-
-/* The memory of a result after the run. */
-void *rw_plan_result(const rw_tape *t, const rw_plan *plan, const struct rw_result *result);
 
 #endif

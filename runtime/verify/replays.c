@@ -3,7 +3,6 @@
 
 #include "base/alloc.h"
 #include "base/digest.h"
-#include "record/mode.h"
 #include "verify/report.h"
 
 #include <stdio.h>

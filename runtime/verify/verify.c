@@ -8,18 +8,11 @@
 #include "run/run.h"
 #include "api/ask.h"
 #include "base/alloc.h"
-#include "record/mode.h"
 #include "verify/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int rw_verify_mode_of(const char *value)
-{
-    if (!value || !*value || !strcmp(value, "0")) return RW_VERIFY_OFF;
-    return !strcmp(value, "digest") ? RW_VERIFY_DIGEST : RW_VERIFY_FULL;
-}
 
 /* One watched run. */
 struct watch {

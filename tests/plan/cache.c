@@ -1,6 +1,7 @@
 /* The plan cache: each structure is planned once, and the oldest make room. */
 #include "support/support.h"
 
+#include "plan/cache.h"
 #include "record/tape.h"
 
 #include <criterion/criterion.h>
@@ -15,11 +16,11 @@ Test(cache, one_plan_per_structure)
         rw_zero_grad(b.ctx);
         cr_assert_eq(ckpt_set_policy(b.t, step % 2 ? "full" : "none"), RW_OK);
         cr_assert_eq(rw_backward(b.t, net_loss(&n, b.t, 4 + step % 3, step)), RW_OK);
-        cr_assert(rw_plan_is_valid(b.t, b.ctx->cache.entries[0].plan) || step);
+        cr_assert(rw_plan_is_valid(b.t, b.ctx->plans->entries[0].plan) || step);
         rw_tape_reset(b.t);
     }
-    cr_assert_eq(b.ctx->cache.misses, 6);
-    cr_assert_eq(b.ctx->cache.hits, 24);
+    cr_assert_eq(b.ctx->plans->misses, 6);
+    cr_assert_eq(b.ctx->plans->hits, 24);
     fixture_close(&b);
 }
 
@@ -37,6 +38,6 @@ Test(cache, makes_room)
         cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
         rw_tape_reset(b.t);
     }
-    cr_assert_eq(b.ctx->cache.n, RW_PLAN_CACHE_SIZE);
+    cr_assert_eq(b.ctx->plans->n, RW_PLAN_CACHE_SIZE);
     fixture_close(&b);
 }

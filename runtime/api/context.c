@@ -1,0 +1,171 @@
+/*
+ * Contexts: their creation, what the environment says, threads, the generator; and the one place where control goes up:
+ * record calls what runs, by the table that is filled here.
+ */
+#include "api/ask.h"
+#include "base/alloc.h"
+#include "plan/cache.h"
+#include "record/tape.h"
+#include "run/run.h"
+#include "run/trace.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_set(const char *variable)
+{
+    const char *const value = getenv(variable);
+    return value && *value && strcmp(value, "0") != 0;
+}
+
+static enum rw_verify_mode verify_mode_of(const char *value)
+{
+    if (!value || !*value || !strcmp(value, "0")) return RW_VERIFY_OFF;
+    return !strcmp(value, "digest") ? RW_VERIFY_DIGEST : RW_VERIFY_FULL;
+}
+
+static void tape_is_reset(rw_tape *t)
+{
+    if (t->ctx->launched == t) rw_launched_wait(t->ctx);
+    if (t->ctx->arena_owner == t) rw_arena_take(t);
+}
+
+/* Workspaces are per thread: a plan is made for a number of threads, also one that waits for its backward. */
+static void threads_change(rw_context *ctx)
+{
+    if (ctx->arena_owner) rw_arena_take((rw_tape *)(uintptr_t)ctx->arena_owner);
+}
+
+static void forget_runs(rw_context *ctx)
+{
+    rw_launched_wait(ctx);
+    rw_trace_close(&ctx->trace);
+    if (ctx->plans) rw_plan_cache_finish(ctx->plans);
+    rw_free(ctx->plans);
+    ctx->device->free(ctx->device_state, ctx->arena);
+}
+
+static const struct rw_upward upward = { .recorded = rw_run_eagerly, .reset = tape_is_reset, .threads = threads_change,
+                                         .destroy = forget_runs };
+
+static const struct rw_device_fns *const devices[RW_DEVICE_COUNT] = {
+    [RW_DEVICE_CPU] = &rw_device_cpu,
+#ifdef RW_HAVE_CUDA
+    [RW_DEVICE_CUDA] = &rw_device_cuda,
+#endif
+};
+
+static rw_status open_kind(rw_context *ctx, rw_device kind, const rw_context_params *params, char *why, size_t size)
+{
+    if (!devices[kind]) {
+        snprintf(why, size, "this build has no %s device", rw_device_name(kind));
+        return RW_ERR_UNSUPPORTED;
+    }
+    ctx->kind = kind;
+    ctx->device = devices[kind];
+    return ctx->device->open(&ctx->device_state, params, why, size);
+}
+
+/* AUTO is the fastest device of this build that answers. */
+static rw_status open_device(rw_context *ctx, const rw_context_params *params)
+{
+    char why[RW_MESSAGE_MAX];
+    if (params->device != RW_DEVICE_AUTO) return open_kind(ctx, params->device, params, why, sizeof why);
+    if (open_kind(ctx, RW_DEVICE_CUDA, params, why, sizeof why) == RW_OK) return RW_OK;
+    return open_kind(ctx, RW_DEVICE_CPU, params, why, sizeof why);
+}
+
+rw_status rw_device_check(rw_device device, char *why, size_t size)
+{
+    const rw_context_params params = { .device = device };
+    rw_context probe = { 0 };
+    if (size) why[0] = '\0';
+    if ((unsigned)device >= RW_DEVICE_COUNT) return RW_ERR_ARGUMENT;
+    if (device == RW_DEVICE_AUTO) return RW_OK;
+    const rw_status status = open_kind(&probe, device, &params, why, size);
+    if (!status) probe.device->close(probe.device_state);
+    return status;
+}
+
+rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *params)
+{
+    const rw_context_params p = params ? *params : (rw_context_params){ 0 };
+    if (!ret_ctx || (unsigned)p.device >= RW_DEVICE_COUNT || p.threads < 0) return RW_ERR_ARGUMENT;
+    rw_context *const ctx = rw_calloc(1, sizeof *ctx);
+    if (!ctx) return RW_ERR_MEMORY;
+    ctx->plans = rw_calloc(1, sizeof *ctx->plans);
+    const rw_status status = ctx->plans ? open_device(ctx, &p) : RW_ERR_MEMORY;
+    if (status) {
+        rw_free(ctx->plans);
+        rw_free(ctx);
+        return status;
+    }
+    ctx->up = &upward;
+    ctx->threads = p.threads ? p.threads : omp_get_max_threads();
+    ctx->generator.seed = p.seed;
+    ctx->eager = is_set("REWIND_EAGER");
+    ctx->verify = verify_mode_of(getenv("REWIND_VERIFY"));
+    ctx->trace = rw_trace_open(ctx);
+    *ret_ctx = ctx;
+    return RW_OK;
+}
+
+static void free_params(rw_context *ctx)
+{
+    for (size_t i = 0; i < ctx->n_params; i++) {
+        struct rw_param *const p = ctx->params[i];
+        ctx->device->free(ctx->device_state, p->data);
+        ctx->device->free(ctx->device_state, p->grad);
+        rw_free(p->name);
+        rw_free(p);
+    }
+    rw_free(ctx->params);
+}
+
+void rw_context_destroy(rw_context **pctx)
+{
+    if (!pctx || !*pctx) return;
+    rw_context *const ctx = *pctx;
+    ctx->up->destroy(ctx);
+    free_params(ctx);
+    rw_tables_finish(ctx);
+    ctx->device->close(ctx->device_state);
+    rw_free(ctx);
+    *pctx = NULL;
+}
+
+rw_device rw_context_device(const rw_context *ctx)
+{
+    return ctx ? ctx->kind : RW_DEVICE_AUTO;
+}
+
+void *rw_context_stream(const rw_context *ctx)
+{
+    return ctx && ctx->device->queue ? ctx->device->queue(ctx->device_state).stream : NULL;
+}
+
+int rw_context_threads(const rw_context *ctx)
+{
+    return ctx ? ctx->threads : 0;
+}
+
+rw_status rw_context_set_threads(rw_context *ctx, int n)
+{
+    if (!ctx) return RW_ERR_ARGUMENT;
+    if (n < 1) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_context_set_threads: %d threads, at least 1 is needed", n);
+    if (n != ctx->threads) ctx->up->threads(ctx);
+    ctx->threads = n;
+    return RW_OK;
+}
+
+rw_generator_state rw_generator_get(const rw_context *ctx)
+{
+    return ctx ? ctx->generator : (rw_generator_state){ 0 };
+}
+
+void rw_generator_set(rw_context *ctx, rw_generator_state state)
+{
+    if (ctx) ctx->generator = state;
+}

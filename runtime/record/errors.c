@@ -1,0 +1,44 @@
+/* The error that sticks to a context: the first one, until it is read and cleared. */
+#include "record/context.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What failed is said by who called the device, why by the device. */
+static void append_device_message(rw_context *ctx)
+{
+    char text[RW_MESSAGE_MAX] = "";
+    const size_t length = strlen(ctx->message);
+    if (ctx->device->take_message) ctx->device->take_message(ctx->device_state, text, sizeof text);
+    if (*text) snprintf(ctx->message + length, sizeof ctx->message - length, ": %s", text);
+}
+
+rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...)
+{
+    if (!ctx || ctx->status) return status;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(ctx->message, sizeof ctx->message, fmt, args);
+    va_end(args);
+    ctx->status = status;
+    append_device_message(ctx);
+    return status;
+}
+
+const char *rw_error_message(const rw_context *ctx)
+{
+    return ctx && ctx->status ? ctx->message : "";
+}
+
+rw_status rw_error_status(const rw_context *ctx)
+{
+    return ctx ? ctx->status : RW_OK;
+}
+
+void rw_error_clear(rw_context *ctx)
+{
+    if (!ctx) return;
+    ctx->status = RW_OK;
+    ctx->message[0] = '\0';
+}
