@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs every test. The last line is "N passed, N failed" over every single test.
+# Runs every test. The last line is "N passed, N failed, N skipped" over every single test.
 #
 #   scripts/test.sh            all suites, headers, install, examples; the suites again under ASan and UBSan
-#   scripts/test.sh --quick    the suites only
+#   scripts/test.sh --quick    the suites, and what is read in the sources: columns, includes
 #   scripts/test.sh --tsan     all suites, and two contexts in two threads, under ThreadSanitizer as well
 #   scripts/test.sh --valgrind all suites and that program under Valgrind as well
 set -u
@@ -18,7 +18,7 @@ for arg in "$@"; do
     esac
 done
 
-passed=0 failed=0
+passed=0 failed=0 skipped=0
 
 # verdict NAME STATUS: counts a test whose output is in the log
 verdict() {
@@ -30,6 +30,18 @@ verdict() {
         echo "FAILED  $1"
         sed 's/^/    /' "$log" | tail -60
     fi
+}
+
+# fail NAME WHY: counts a test that could not even begin
+fail() {
+    failed=$((failed + 1))
+    echo "FAILED  $1: $2"
+}
+
+# skip NAME WHY
+skip() {
+    skipped=$((skipped + 1))
+    echo "skipped $1: $2"
 }
 
 # check NAME COMMAND...: a program that is one test
@@ -46,7 +58,7 @@ optional() {
     shift
     "$@" >"$log" 2>&1
     status=$?
-    if [ "$status" -eq 77 ]; then echo "skipped $name: $(tail -1 "$log")"; else verdict "$name" "$status"; fi
+    if [ "$status" -eq 77 ]; then skip "$name" "$(tail -1 "$log")"; else verdict "$name" "$status"; fi
 }
 
 # suite NAME COMMAND...: a Criterion program; counts its tests. One that dies or runs none counts as a failure, and so
@@ -57,17 +69,18 @@ suite() {
     shift
     rm -f "$log".report.*
     "$@" --tap >"$log" 2>"$log.err" </dev/null
-    local status=$? ok bad
-    ok=$(grep -c '^ok ' "$log")
+    local status=$? ok bad left_out
+    left_out=$(grep -c '^ok .*# SKIP' "$log")
+    ok=$(($(grep -c '^ok ' "$log") - left_out))
     bad=$(grep -c '^not ok ' "$log")
-    if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ] || [ $((ok + bad)) -eq 0 ]; then bad=$((bad + 1)); fi
+    if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ] || [ $((ok + bad + left_out)) -eq 0 ]; then bad=$((bad + 1)); fi
     if cat "$log".report.* 2>/dev/null | grep -q .; then
         bad=$((bad + 1))
         cat "$log".report.* >>"$log.err"
     fi
-    passed=$((passed + ok)) failed=$((failed + bad))
+    passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left_out))
     if [ "$bad" -eq 0 ]; then
-        echo "ok      $name ($ok tests)"
+        echo "ok      $name ($ok tests$([ "$left_out" -eq 0 ] || echo ", $left_out skipped"))"
     else
         echo "FAILED  $name ($bad of $((ok + bad)) tests, exit status $status)"
         grep -v '^ok ' "$log" | sed 's/^/    /' | head -80
@@ -92,21 +105,32 @@ suites() {
     local label=$1 dir=$2 t
     shift 2
     if ! [ -s "$dir/tests/suites.txt" ]; then
-        failed=$((failed + 1))
-        echo "FAILED  ${label}suites: $dir has none (Criterion is missing, or -Dfaults=false)"
+        fail "${label}suites" "$dir has none (Criterion is missing, or -Dfaults=false)"
         return
     fi
     while read -r t; do suite "$label$t" "$@" "$dir/tests/$t"; done <"$dir/tests/suites.txt"
 }
 
-# simulated LABEL DIR HALF SKIPPED [ARGUMENT...]: every second suite on the simulated CUDA device, from the HALF-th (0, 1)
-# on; arguments are for sim_fuzz. Kernels run by fibers: fewer random programs. Queued work waits until somebody waits for
-# it: what is on a wrong stream, or read too early, shows.
+# simulator LABEL DIR: whether this build has the suites of the simulated CUDA device. None is a failure as well, unless
+# the build was told to do without.
+simulator() {
+    [ -s "$2/tests/sim_suites.txt" ] && return
+    if grep -q '"name": "cudasim", "value": "disabled"' "$2/meson-info/intro-buildoptions.json"; then
+        skip "$1suites on the simulated device" "-Dcudasim=disabled"
+    else
+        fail "$1suites on the simulated device" "$2 has none (a C++ compiler is missing)"
+    fi
+    return 1
+}
+
+# simulated LABEL DIR HALF WITHOUT [ARGUMENT...]: every second suite on the simulated device, from the HALF-th (0, 1)
+# on; arguments are for sim_fuzz. Kernels run by fibers: fewer random programs. Queued work waits until somebody waits
+# for it: what is on a wrong stream, or read too early, shows.
 simulated() {
-    local label=$1 dir=$2 half=$3 skipped=$4 t i=0 arguments
+    local label=$1 dir=$2 half=$3 without=$4 t i=0 arguments
     shift 4
     while read -r t; do
-        [[ " $skipped " == *" $t "* ]] && continue
+        [[ " $without " == *" $t "* ]] && continue
         [ $((i++ % 2)) -eq "$half" ] || continue
         arguments=()
         [ "$t" = sim_fuzz ] && arguments=("$@")
@@ -122,22 +146,22 @@ strict_graph() {
         suite "sim_graph, strict" "$1/tests/sim_graph"
 }
 
-# beside FUNCTION FUNCTION: both at a time, as many tests of the simulator leave a core idle; each has a log and counts of
-# its own, and what it prints follows at the end. One that dies counts as a failure.
+# beside FUNCTION FUNCTION: both at a time, as many tests of the simulator leave a core idle; each has a log and counts
+# of its own, and what it prints follows at the end. One that dies counts as a failure.
 beside() {
-    local f ok bad
+    local f ok bad left_out
     for f in "$@"; do
         (
-            log=$log.$f passed=0 failed=0
+            log=$log.$f passed=0 failed=0 skipped=0
             "$f" >"$log.out"
-            echo "$passed $failed" >"$log.counts"
+            echo "$passed $failed $skipped" >"$log.counts"
         ) &
     done
     wait
     for f in "$@"; do
         cat "$log.$f.out"
-        read -r ok bad <"$log.$f.counts" || ok=0 bad=1
-        passed=$((passed + ok)) failed=$((failed + bad))
+        read -r ok bad left_out <"$log.$f.counts" || ok=0 bad=1 left_out=0
+        passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left_out))
     done
 }
 
@@ -168,13 +192,24 @@ sanitized_1() {
     sanitized 1
 }
 
+# A line of code has 120 columns. Ends with status 77 where there is no Git to name the files.
+columns() (
+    cd "$rewind_root" || exit
+    git ls-files --error-unmatch scripts/test.sh >/dev/null 2>&1 || { echo "not a Git checkout"; exit 77; }
+    long=$(git ls-files -z '*.c' '*.h' '*.cu' '*.cuh' '*.cc' '*.sh' '*.py' '*.build' |
+        LC_ALL=C.UTF-8 xargs -0 grep -nE '^.{121}')
+    echo "$long"
+    [ -z "$long" ]
+)
+
 main() {
-    rewind_install || { echo "0 passed, 1 failed"; exit 1; }
-    rewind_build "$REWIND_BUILD" || { echo "0 passed, 1 failed"; exit 1; }
+    rewind_install && rewind_build "$REWIND_BUILD" || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
     log=$(mktemp)
     trap 'rm -f "$log" "$log".*' EXIT
+    optional "no line over 120 columns" columns
+    check "folders point one way" "$rewind_root/tests/tools/include_graph.py" "$REWIND_BUILD"
     suites "" "$REWIND_BUILD"
-    beside simulated_0 simulated_1
+    simulator "" "$REWIND_BUILD" && beside simulated_0 simulated_1
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
     if [ -z "$quick" ]; then
         check "headers: each alone, C11 and C++17" "$rewind_root/tests/tools/headers.sh"
@@ -188,10 +223,11 @@ main() {
         done <"$REWIND_BUILD/examples/examples.txt"
         rewind_build "$REWIND_BUILD-asan" -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Db_lundef=false \
             -Dc_args=-g1 -Dcpp_args=-g1 -Dcpu_isa=v3 -Dcuda=disabled -Dbench=false -Dexamples=false ||
-            { failed=$((failed + 1)); echo "FAILED  sanitizer build"; }
+            fail "sanitizers" "the build failed"
         report_to_log
         planted "asan sees planted leaks" 'planted/leak*' "leak_of_the_calling_thread leak_of_an_openmp_thread" \
             "$REWIND_BUILD-asan/tests/planted"
+        simulator "asan " "$REWIND_BUILD-asan"
         beside sanitized_0 sanitized_1
     fi
     if [ -n "$tsan" ]; then
@@ -212,7 +248,7 @@ main() {
             "$REWIND_BUILD/tests/planted"
         REWIND_FUZZ_PROGRAMS=20 suites "valgrind " "$REWIND_BUILD" $memcheck
     fi
-    echo "$passed passed, $failed failed"
+    echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" -eq 0 ]
 }
 

@@ -270,7 +270,8 @@ attention("attention_full", normal(1, 2, 5, 16), normal(1, 2, 3, 16), normal(1, 
           torch.ones(5, 3, dtype=torch.bool), single(0.3))
 attention("attention_causal.blocks", normal(1, 4, 70, 8), normal(1, 2, 80, 8), normal(1, 2, 80, 8), causal(70, 80),
           1 / math.sqrt(8))
-attention("attention_causal.head_64", normal(1, 2, 9, 64), normal(1, 1, 17, 64), normal(1, 1, 17, 64), causal(9, 17), 1 / 8)
+attention("attention_causal.head_64", normal(1, 2, 9, 64), normal(1, 1, 17, 64), normal(1, 1, 17, 64), causal(9, 17),
+          1 / 8)
 attention("attention_full.head_128", normal(1, 1, 3, 128), normal(1, 1, 7, 128), normal(1, 1, 7, 128),
           torch.ones(3, 7, dtype=torch.bool), single(0.3))
 attention("attention_full.odd", normal(2, 1, 4, 5), normal(2, 1, 19, 5), normal(2, 1, 19, 5),
@@ -419,7 +420,7 @@ def linear_gelu(x, weight, *bias):
 
 
 def linear_gelu_sizes(w, y, x, weight, *bias):
-    """The function at what the product gives, whose own terms meet its slope, below 1.129, and the slope's, below 0.798."""
+    """The function at what the product gives: its terms meet its slope, below 1.129, and the slope's, below 0.798."""
     terms = F.linear(x.abs(), weight.abs(), *[b.abs() for b in bias])
     dz = (w.abs() * (1 + slope(F.linear(x, weight, *bias)) + 0.798 * terms)).reshape(-1, weight.shape[0])
     dx, dw = (dz @ weight.abs()).reshape(x.shape), dz.T @ x.abs().reshape(-1, x.shape[-1])

@@ -1,6 +1,6 @@
 /*
- * linear_add and dropout_add, the ends of a residual branch: what two ops give, rounded once; the same bytes under every
- * policy; and no buffer more than the residual's.
+ * linear_add and dropout_add, the ends of a residual branch: what two ops give, rounded once; the same bytes under
+ * every policy; and no buffer more than the residual's.
  */
 #include "support/compare.h"
 #include "support/support.h"

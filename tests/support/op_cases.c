@@ -438,7 +438,8 @@ static void add_tables(void)
         c->keep = form % 2;
         op_count_embedding(c);
         c->large = i == 6;
-        describe(c, c->keep ? "embedding beside a sum, of %lld" : "embedding of %lld", (long long)rw_shape_numel(c->shape));
+        describe(c, c->keep ? "embedding beside a sum, of %lld" : "embedding of %lld",
+                 (long long)rw_shape_numel(c->shape));
     }
     const struct {
         struct op_operand x;

@@ -41,7 +41,8 @@ run() { LD_LIBRARY_PATH=$libdir "$1"; }
 flags=$(pkg-config --cflags rewind)
 cc $flags "$dir/use.c" -o "$dir/c_shared" $(pkg-config --libs rewind)
 c++ -std=c++17 $flags "$dir/use.cpp" -o "$dir/cpp_shared" $(pkg-config --libs rewind)
-cc $flags "$dir/use.c" -o "$dir/c_static" "$libdir/librewind.a" $(pkg-config --static --libs rewind | sed 's/-lrewind//')
+static=$(pkg-config --static --libs rewind | sed 's/-lrewind//')
+cc $flags "$dir/use.c" -o "$dir/c_static" "$libdir/librewind.a" $static
 run "$dir/c_shared"
 run "$dir/cpp_shared"
 "$dir/c_static"

@@ -9,8 +9,8 @@
  *   REWIND_FUZZ_MAX        the largest extent (67): smaller where kernels are slow
  *   REWIND_FUZZ_REPORT     1: prints what was covered
  *
- * A program that fails is shrunk until nothing can be left out, and printed as C for tests/whole/found.c. fuzz/program.h says
- * what a program is.
+ * A program that fails is shrunk until nothing can be left out, and printed as C for tests/whole/found.c.
+ * fuzz/program.h says what a program is.
  */
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/own.h"

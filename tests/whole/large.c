@@ -1,6 +1,6 @@
 /*
- * Tensors of more than 2^31 elements: their last ones, held to a small run that draws the same numbers. Takes some 20 GB
- * and a minute on a CPU: only where REWIND_TEST_LARGE is set.
+ * Tensors of more than 2^31 elements: their last ones, held to a small run that draws the same numbers. Takes some
+ * 20 GB and a minute on a CPU: only where REWIND_TEST_LARGE is set.
  */
 #include "support/support.h"
 
@@ -90,7 +90,8 @@ Test(large, softmax)
 
 static rw_tensor *normed(struct fixture *b, rw_tensor *x)
 {
-    rw_tensor *const w = rw_param(b->ctx, "w", RW_BF16, RW_SHAPE(COLS)), *const c = rw_param(b->ctx, "c", RW_BF16, RW_SHAPE(COLS));
+    rw_tensor *const w = rw_param(b->ctx, "w", RW_BF16, RW_SHAPE(COLS));
+    rw_tensor *const c = rw_param(b->ctx, "c", RW_BF16, RW_SHAPE(COLS));
     cr_assert_eq(rw_init_constant(w, 1.5), RW_OK);
     return rw_layernorm(b->t, x, w, c, 1e-5f);
 }
@@ -117,9 +118,10 @@ Test(large, sums)
     rw_tensor *const x = rw_require_grad(large.t, rw_add_scalar(large.t, rw_scale(large.t, large_matrix(), 0), 1));
     rw_tensor *const columns = rw_sum(large.t, x, RW_AXES(0), false);
     uint16_t *const sums = malloc((size_t)COLS * sizeof *sums);
-    cr_assert_eq(rw_backward(large.t, rw_max(large.t, rw_sum(large.t, x, RW_AXES(-1), false), RW_ALL_AXES, false)), RW_OK, "%s",
-                 rw_error_message(large.ctx));
-    cr_assert_eq(rw_read(large.t, columns, sums, (size_t)COLS * sizeof *sums), RW_OK, "%s", rw_error_message(large.ctx));
+    rw_tensor *const longest = rw_max(large.t, rw_sum(large.t, x, RW_AXES(-1), false), RW_ALL_AXES, false);
+    cr_assert_eq(rw_backward(large.t, longest), RW_OK, "%s", rw_error_message(large.ctx));
+    const rw_status status = rw_read(large.t, columns, sums, (size_t)COLS * sizeof *sums);
+    cr_assert_eq(status, RW_OK, "%s", rw_error_message(large.ctx));
     for (int64_t i = 0; i < COLS; i++) cr_assert_eq(sums[i], 0x4780, "%ld: %04x", (long)i, sums[i]); /* 65536 */
     free(sums);
 }
@@ -132,7 +134,8 @@ Test(large, cross_entropy)
     for (int64_t i = 0; i < ROWS; i++) targets[i] = (int32_t)(i * 7919 % COLS);
     rw_tensor *const x = rw_require_grad(large.t, large_matrix()), *const y = rw_require_grad(small.t, small_matrix());
     rw_tensor *const of_large = rw_cross_entropy(large.t, x, rw_input(large.t, RW_I32, RW_SHAPE(ROWS), targets));
-    rw_tensor *const of_small = rw_cross_entropy(small.t, y, rw_input(small.t, RW_I32, RW_SHAPE(LAST), targets + ROWS - LAST));
+    const int32_t *const last = targets + ROWS - LAST;
+    rw_tensor *const of_small = rw_cross_entropy(small.t, y, rw_input(small.t, RW_I32, RW_SHAPE(LAST), last));
     free(targets);
     rw_tensor *dx, *dy;
     cr_assert_eq(rw_grad(large.t, of_large, &x, 1, &dx), RW_OK, "%s", rw_error_message(large.ctx));

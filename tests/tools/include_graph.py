@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Holds the folders of runtime/ and ops/ to one direction, by what their files include and whom they call.
+
+    tests/tools/include_graph.py BUILD
+
+A .c and its header are one room. No room may reach itself through others, nor may a folder of runtime/ or a family of
+ops/. An arrow within runtime/ stays in its folder or goes to one that stands before it in ORDER; runtime/ includes
+nothing of ops/. Kernels and headers of ops/ include ops/, base/, device/ and record/own_ops.h; the other files of an op
+ops/, that header and the public ones. Calls within runtime/, which BUILD's objects tell, count as includes do: a
+function that a later folder defines is seen, whoever declares it."""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+ORDER = ['base', 'device', 'record', 'autodiff', 'remat', 'place', 'plan', 'run', 'verify', 'api', 'io']
+# Arrows that are still to go, FROM -> TO. One that could be left out fails the test as well.
+EXCEPTIONS = """
+ops/attention/attention.c -> runtime/record/context.h
+ops/common/columns.cuh -> ops/reduce/reduce.h
+ops/matmul/gemm.c -> runtime/device/cpu/cpu.h
+ops/matmul/gemm.c -> runtime/record/context.h
+ops/optim/optim.c -> runtime/device/cpu/isa.h
+ops/random/random.c -> runtime/record/tape.h
+ops/reduce/reduce.c -> ops/pointwise/pointwise.h
+ops/shape/copy.c -> runtime/record/record.h
+ops/shape/pieces.c -> runtime/record/record.h
+runtime/api/adamw.c -> ops/optim/optim.h
+runtime/autodiff/differentiate.c -> ops/shape/shape.h
+runtime/autodiff/rule.c -> ops/pointwise/pointwise.h
+runtime/autodiff/targets.c -> ops/shape/shape.h
+runtime/autodiff/targets.h -> runtime/plan/build.h
+runtime/device/cuda/sdpa_graph.h -> runtime/device/cuda/sdpa.h
+runtime/plan/build.c -> ops/common/names.h
+runtime/plan/plan.c -> runtime/verify/replays.c
+runtime/plan/plan.c -> runtime/verify/replays.h
+runtime/record/context.c -> runtime/api/ask.c
+runtime/record/context.c -> runtime/api/ask.h
+runtime/record/context.c -> runtime/plan/cache.c
+runtime/record/context.c -> runtime/run/run.c
+runtime/record/context.c -> runtime/run/run.h
+runtime/record/context.c -> runtime/run/trace.c
+runtime/record/context.c -> runtime/run/trace.h
+runtime/record/context.c -> runtime/verify/verify.c
+runtime/record/context.h -> runtime/plan/cache.h
+runtime/record/context.h -> runtime/record/param.h
+runtime/record/param.c -> ops/random/random.h
+runtime/record/param.c -> runtime/record/tape.c
+runtime/record/param.c -> runtime/record/tape.h
+runtime/record/record.c -> ops/shape/shape.h
+runtime/record/record.c -> runtime/api/ask.c
+runtime/record/record.c -> runtime/api/ask.h
+runtime/record/record.c -> runtime/autodiff/rule.c
+runtime/record/record.c -> runtime/autodiff/rule.h
+runtime/record/tape.c -> runtime/plan/plan.c
+runtime/record/tape.c -> runtime/run/run.c
+runtime/record/tape.c -> runtime/run/run.h
+runtime/record/tape.h -> runtime/plan/plan.h
+runtime/remat/schedule.h -> runtime/plan/plan.h
+runtime/run/run.c -> runtime/verify/faults.c
+runtime/run/run.c -> runtime/verify/faults.h
+runtime/run/run.c -> runtime/verify/replays.c
+runtime/run/run.c -> runtime/verify/replays.h
+runtime/run/trace.h -> runtime/run/run.h
+runtime/verify/verify.c -> runtime/api/ask.c
+runtime/verify/verify.c -> runtime/api/ask.h
+"""
+
+
+def room(path):
+    return str(path.with_suffix(''))
+
+
+def folder(name):
+    """runtime/record, ops/matmul: two levels, device/cpu and device/cuda are the device's."""
+    return '/'.join(name.split('/')[:2])
+
+
+def resolve(source, name):
+    """The file of the tree that an #include "NAME" means."""
+    for base in (source.parent, pathlib.Path('runtime'), pathlib.Path('.')):
+        if (ROOT / base / name).is_file():
+            return base / name
+    sys.exit(f'{source} includes {name}, which is not there')
+
+
+def sources():
+    return [p.relative_to(ROOT) for top in ('runtime', 'ops') for p in sorted((ROOT / top).rglob('*'))
+            if p.suffix in ('.c', '.h', '.cu', '.cuh')]
+
+
+def includes():
+    """(file, file) for each include of a file of the tree."""
+    return {(source, resolve(source, name)) for source in sources()
+            for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', (ROOT / source).read_text(), re.M)}
+
+
+def calls(build):
+    """(file, file) for each symbol of runtime/ that another file of runtime/ uses."""
+    by_object = {str(s).replace('/', '_') + '.o': s for s in sources() if s.parts[0] == 'runtime'}
+    owner, used = {}, set()
+    for path in build.glob('**/librewind_*.a.p/*.o'):
+        source = by_object.get(path.name.removeprefix('.._'))
+        listing = source and subprocess.run(['nm', '-gP', path], stdout=subprocess.PIPE, text=True, check=True).stdout
+        for symbol, kind in (line.split()[:2] for line in (listing or '').splitlines()):
+            if kind == 'U':
+                used.add((source, symbol))
+            else:
+                owner[symbol] = source
+    if not owner:
+        sys.exit(f'{build} holds no objects of runtime/')
+    return {(source, owner[symbol]) for source, symbol in used if symbol in owner}
+
+
+def refused(source, target):
+    """Why an arrow between two folders is against the order, or None."""
+    a, b = source.parts, target.parts
+    if a[0] == 'runtime' and b[0] == 'ops':
+        return 'runtime/ knows nothing of ops/'
+    if a[0] == b[0] == 'runtime':
+        return f'{a[1]}/ comes before {b[1]}/' if ORDER.index(b[1]) > ORDER.index(a[1]) else None
+    if a[0] == 'ops' and b[0] == 'runtime' and str(target) != 'runtime/record/own_ops.h':
+        if source.suffix == '.c' and not source.stem.endswith('_cpu'):
+            return 'an op includes ops/ and the public headers alone'
+        return None if b[1] in ('base', 'device') else f'a kernel knows nothing of {b[1]}/'
+    return None
+
+
+def circles(edges):
+    """The strongly connected parts of more than one node (Tarjan)."""
+    out = {}
+    for a, b in edges:
+        if a != b:
+            out.setdefault(a, set()).add(b)
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(v):
+        index[v] = low[v] = len(index)
+        stack.append(v)
+        for w in sorted(out.get(v, ())):
+            if w not in index:
+                visit(w)
+            low[v] = min(low[v], low[w]) if w in stack else low[v]
+        if low[v] == index[v]:
+            part = stack[stack.index(v):]
+            del stack[stack.index(v):]
+            if len(part) > 1:
+                found.append(sorted(part))
+
+    for v in sorted(out):
+        if v not in index:
+            visit(v)
+    return found
+
+
+def faults(edges):
+    """Sentences about what is wrong with these arrows between files."""
+    said = [f'{a} -> {b}: {why}' for a, b in sorted(edges) for why in [refused(a, b)] if why]
+    rooms = {(room(a), room(b)) for a, b in edges}
+    said += ['files in a circle: ' + ', '.join(part) for part in circles(rooms)]
+    said += ['folders in a circle: ' + ', '.join(part) for part in circles({(folder(a), folder(b)) for a, b in rooms})]
+    return said
+
+
+def main():
+    edges = includes() | calls(pathlib.Path(sys.argv[1]))
+    strangers = {f'runtime/{s.parts[1]}/ is not in ORDER' for s in sources()
+                 if s.parts[0] == 'runtime' and s.parts[1] not in ORDER}
+    if strangers:
+        sys.exit('\n'.join(sorted(strangers)))
+    excepted = {tuple(map(pathlib.Path, line.split(' -> '))) for line in EXCEPTIONS.split('\n') if line}
+    said = faults(edges - excepted)
+    said += [f'{a} -> {b}: is in order, take it off the list of exceptions' for a, b in sorted(excepted)
+             if (a, b) not in edges or not faults(edges - excepted | {(a, b)}) and not said]
+    print('\n'.join(said) or f'{len(edges)} arrows between {len(sources())} files, no circle, {len(excepted)} exceptions')
+    sys.exit(bool(said))
+
+
+main()
