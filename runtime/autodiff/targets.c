@@ -1,46 +1,46 @@
-/* What a plan is for. See sinks.h. */
+/* What a plan is for. See targets.h. */
 #include "autodiff/targets.h"
 
 #include "autodiff/rule.h"
 #include "base/alloc.h"
 #include "record/own_ops.h"
 
-static rw_status no_memory(const struct rw_sinks *s)
+static rw_status no_memory(const struct rw_targets *s)
 {
     return rw_fail(s->ctx, RW_ERR_MEMORY, "planning: out of memory");
 }
 
-static rw_status add_sink(struct rw_sinks *s, struct rw_sink sink)
+static rw_status add_target(struct rw_targets *s, struct rw_target target)
 {
-    if (!rw_grow(&s->sink, &s->cap, s->n, 1, sizeof *s->sink)) return no_memory(s);
-    s->sink[s->n++] = sink;
+    if (!rw_grow(&s->target, &s->cap, s->n, 1, sizeof *s->target)) return no_memory(s);
+    s->target[s->n++] = target;
     return RW_OK;
 }
 
-static bool is_taken(const struct rw_sinks *s, uint32_t base)
+static bool is_taken(const struct rw_targets *s, uint32_t base)
 {
     for (size_t i = 0; i < s->n; i++)
-        if (rw_tape_base(s->t, s->sink[i].value) == base) return true;
+        if (rw_tape_base(s->t, s->target[i].value) == base) return true;
     return false;
 }
 
-static rw_tensor *copy_of(const struct rw_sinks *s, rw_tensor *g)
+static rw_tensor *copy_of(const struct rw_targets *s, rw_tensor *g)
 {
     return rw_apply_at(RW_HERE, s->t, &rw_op_contiguous, &g, 1, NULL, 0, NULL); /* the site is the origin's */
 }
 
 /* The gradient of a marked value can be written where it stays when a node makes it whole and it goes nowhere else. */
-static rw_status take_retained(struct rw_sinks *s, uint32_t value, rw_tensor *g)
+static rw_status take_retained(struct rw_targets *s, uint32_t value, rw_tensor *g)
 {
     const bool bindable = g->base == g->id && g->producer != RW_NONE_ID && !is_taken(s, g->id) &&
                           rw_layout_is_whole(rw_tensor_layout(s->ctx, g));
     rw_tensor *const y = bindable ? g : copy_of(s, g);
     if (!y) return s->ctx->status ? s->ctx->status : no_memory(s);
-    return add_sink(s, (struct rw_sink){ .value = y->id, .of = value });
+    return add_target(s, (struct rw_target){ .value = y->id, .of = value });
 }
 
 /* May node n write over a gradient that it reads? */
-static bool works_in_place(const struct rw_sinks *s, const struct rw_node *node, uint32_t gradient)
+static bool works_in_place(const struct rw_targets *s, const struct rw_node *node, uint32_t gradient)
 {
     const rw_tape *const t = s->t;
     for (uint32_t i = 0; i < node->n_inputs; i++) {
@@ -58,7 +58,7 @@ static bool works_in_place(const struct rw_sinks *s, const struct rw_node *node,
  * sum began with what the gradient holds, nobody may read that from then on. Only rules at work since g was made may
  * have: the search is short.
  */
-static bool is_bindable(const struct rw_sinks *s, const rw_tensor *g, const rw_tensor *seed)
+static bool is_bindable(const struct rw_targets *s, const rw_tensor *g, const rw_tensor *seed)
 {
     const rw_tape *const t = s->t;
     const struct rw_tensor *const whole = rw_tape_value(t, g->base);
@@ -74,14 +74,14 @@ static bool is_bindable(const struct rw_sinks *s, const rw_tensor *g, const rw_t
     return true;
 }
 
-static rw_tensor *seed_of(const struct rw_sinks *s, uint32_t param)
+static rw_tensor *seed_of(const struct rw_targets *s, uint32_t param)
 {
     for (size_t i = s->first_seed; i < s->first_seed + s->n_seeds; i++)
         if (s->t->leaves[i].param == param) return rw_tape_value(s->t, s->t->leaves[i].value);
     return NULL;
 }
 
-static rw_status take_param(struct rw_sinks *s, uint32_t param, rw_tensor *g)
+static rw_status take_param(struct rw_targets *s, uint32_t param, rw_tensor *g)
 {
     rw_tensor *const seed = seed_of(s, param);
     if (g == seed) return RW_OK; /* nothing was added */
@@ -90,19 +90,19 @@ static rw_status take_param(struct rw_sinks *s, uint32_t param, rw_tensor *g)
     const bool is_private = s->request->private_gradients;
     if (!rw_grow(&s->params, &s->cap_params, s->n_params, 1, sizeof *s->params)) return no_memory(s);
     if (!is_private) s->params[s->n_params++] = (struct rw_plan_gradient){ .param = param, .adds = seed != NULL };
-    return add_sink(s, (struct rw_sink){ .value = g->id, .of = param, .of_param = true, .into_gradient = !is_private });
+    return add_target(s, (struct rw_target){ .value = g->id, .of = param, .of_param = true, .into_gradient = !is_private });
 }
 
 static rw_status take(struct rw_grad_taker *taker, uint32_t value, rw_tensor *g)
 {
-    struct rw_sinks *const s = (struct rw_sinks *)taker;
+    struct rw_targets *const s = (struct rw_targets *)taker;
     const struct rw_tensor *const v = rw_tape_value(s->t, value);
     const bool is_param = v->leaf != RW_NONE_ID && s->t->leaves[v->leaf].kind == RW_LEAF_PARAM;
     return is_param ? take_param(s, s->t->leaves[v->leaf].param, g) : take_retained(s, value, g);
 }
 
 /* Sums of gradients that are to be added to begin with what those hold. */
-static rw_status plant_seeds(struct rw_sinks *s)
+static rw_status plant_seeds(struct rw_targets *s)
 {
     rw_tape *const t = s->t;
     s->first_seed = t->n_leaves;
@@ -126,7 +126,7 @@ static bool is_read(const rw_tape *t, uint32_t base)
 }
 
 /* Has somebody else than the sum read the gradient's old contents, where replays and later nodes may do so again? */
-static bool has_readers(const struct rw_sinks *s, uint32_t param)
+static bool has_readers(const struct rw_targets *s, uint32_t param)
 {
     const rw_tape *const t = s->t;
     for (size_t i = 0; i < t->n_leaves; i++) {
@@ -138,15 +138,15 @@ static bool has_readers(const struct rw_sinks *s, uint32_t param)
 }
 
 /* What the program itself reads of a gradient stays what it was until everything else has run. */
-static rw_status keep_for_readers(struct rw_sinks *s)
+static rw_status keep_for_readers(struct rw_targets *s)
 {
     rw_status status = RW_OK;
     s->t->origin = rw_origin_of(s->t, RW_NONE_ID);
     for (size_t i = 0; !status && i < s->n; i++) {
-        struct rw_sink *const sink = &s->sink[i];
-        if (!sink->into_gradient || !has_readers(s, sink->of)) continue;
-        rw_tensor *const copy = copy_of(s, rw_tape_value(s->t, sink->value));
-        if (copy) sink->value = copy->id;
+        struct rw_target *const target = &s->target[i];
+        if (!target->into_gradient || !has_readers(s, target->of)) continue;
+        rw_tensor *const copy = copy_of(s, rw_tape_value(s->t, target->value));
+        if (copy) target->value = copy->id;
         else status = s->ctx->status ? s->ctx->status : no_memory(s);
     }
     s->t->origin = (struct rw_origin){ 0 };
@@ -164,7 +164,7 @@ static bool has_trainable_leaf(const rw_tape *t)
  * Effects belong to the step: they run with backward, or with an eval when there is nothing to train. What a stateful
  * or non-deterministic node gives is held from its first run on, so that nothing ever runs it twice.
  */
-static rw_status sink_effects(struct rw_sinks *s, size_t n_recorded)
+static rw_status target_effects(struct rw_targets *s, size_t n_recorded)
 {
     const rw_tape *const t = s->t;
     const bool all = s->request->kind == RW_PLAN_STEP || (s->request->effects && !has_trainable_leaf(t));
@@ -178,13 +178,13 @@ static rw_status sink_effects(struct rw_sinks *s, size_t n_recorded)
         for (uint32_t i = 0; !status && i < node->n_outputs; i++) {
             const uint32_t v = node->first_output + i;
             if (rw_tape_held(t, v)) continue;
-            status = add_sink(s, (struct rw_sink){ .value = v, .of = RW_NONE_ID, .only_if_needed = !runs });
+            status = add_target(s, (struct rw_target){ .value = v, .of = RW_NONE_ID, .only_if_needed = !runs });
         }
     }
     return status;
 }
 
-static rw_status differentiate(struct rw_sinks *s)
+static rw_status differentiate(struct rw_targets *s)
 {
     rw_tape *const t = s->t;
     s->grads = rw_calloc(t->n_values, sizeof *s->grads);
@@ -194,24 +194,24 @@ static rw_status differentiate(struct rw_sinks *s)
     return status ? status : keep_for_readers(s);
 }
 
-rw_status rw_sinks_init(struct rw_sinks *s, rw_tape *t, const struct rw_request *request)
+rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_request *request)
 {
-    *s = (struct rw_sinks){ .taker.take = take, .t = t, .ctx = t->ctx, .request = request };
+    *s = (struct rw_targets){ .taker.take = take, .t = t, .ctx = t->ctx, .request = request };
     const size_t n_recorded = t->n_nodes;
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < s->request->n_values; i++) {
         const uint32_t base = rw_tape_base(t, s->request->values[i]);
         if (rw_tape_value(t, base)->producer == RW_NONE_ID || rw_tape_held(t, base)) continue;
-        status = add_sink(s, (struct rw_sink){ .value = base, .of = RW_NONE_ID });
+        status = add_target(s, (struct rw_target){ .value = base, .of = RW_NONE_ID });
     }
-    if (!status) status = sink_effects(s, n_recorded);
+    if (!status) status = target_effects(s, n_recorded);
     if (status || s->request->kind != RW_PLAN_STEP) return status;
     return differentiate(s);
 }
 
-void rw_sinks_finish(struct rw_sinks *s)
+void rw_targets_finish(struct rw_targets *s)
 {
     rw_free(s->grads);
-    rw_free(s->sink);
+    rw_free(s->target);
     rw_free(s->params);
 }

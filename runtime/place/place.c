@@ -35,20 +35,12 @@ static uint32_t last_step(const struct rw_life *life, size_t n)
 
 uint64_t rw_largest_live(const struct rw_life *life, size_t n, uint64_t alignment)
 {
-    const size_t steps = (size_t)last_step(life, n) + 2;
-    int64_t *const delta = rw_calloc(steps, sizeof *delta);
+    const size_t steps = (size_t)last_step(life, n) + 1;
+    int64_t *const delta = rw_malloc((steps + 1) * sizeof *delta);
     if (!delta) return 0;
-    for (size_t i = 0; i < n; i++) {
-        delta[life[i].first] += (int64_t)rw_round_up(life[i].bytes, alignment);
-        delta[life[i].last + 1] -= (int64_t)rw_round_up(life[i].bytes, alignment);
-    }
-    int64_t live = 0, most = 0;
-    for (size_t s = 0; s < steps; s++) {
-        live += delta[s];
-        if (live > most) most = live;
-    }
+    const uint64_t most = rw_lives_sweep(life, NULL, n, alignment, delta, steps).bytes;
     rw_free(delta);
-    return (uint64_t)most;
+    return most;
 }
 
 /* Buffers by the step at which they begin and at which they end: two counting sorts. */

@@ -5,13 +5,7 @@
 #ifndef RW_PLACE_PLACE_H
 #define RW_PLACE_PLACE_H
 
-#include <rewind/status.h>
-
-struct rw_life {
-    uint32_t first, last; /* steps, inclusive */
-    uint64_t bytes;
-    uint64_t offset; /* result */
-};
+#include "remat/lives.h"
 
 /*
  * Places n buffers at multiples of alignment. Deterministic. *ret_size is the arena's size.

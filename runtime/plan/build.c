@@ -1,74 +1,16 @@
-/* Passes 2 to 4: name what is to be held, differentiated (sinks.h), schedule, place, and keep the result as a plan. See build.h. */
+/* Passes 2 to 4 in turn, and the cache in front of them. See build.h. */
 #include "plan/build.h"
 
-#include "plan/layout_plan.h"
-#include "autodiff/targets.h"
 #include "base/alloc.h"
+#include "place/arena.h"
+#include "plan/assemble.h"
 #include "plan/cache.h"
 #include "record/own_ops.h"
+#include "remat/choose.h"
+#include "remat/inplace.h"
 
 #include <assert.h>
 #include <string.h>
-
-static bool copy_array(void *ret, size_t *ret_n, const void *from, size_t n, size_t size)
-{
-    void *const p = rw_malloc(n * size);
-    if (!p) return false;
-    if (n) memcpy(p, from, n * size);
-    memcpy(ret, &p, sizeof p);
-    *ret_n = n;
-    return true;
-}
-
-/* What differentiation recorded leaves the tape and becomes the plan's. */
-static bool take_tail(const rw_tape *t, rw_plan *plan, const struct rw_tape_mark *mark)
-{
-    plan->mark_nodes = (uint32_t)mark->nodes;
-    plan->mark_operands = (uint32_t)mark->operands;
-    plan->mark_attrs = (uint32_t)mark->attrs;
-    plan->mark_values = (uint32_t)mark->values;
-    plan->n_values = t->n_values - mark->values;
-    plan->values = rw_malloc(plan->n_values * sizeof *plan->values);
-    if (!plan->values) return false;
-    for (size_t i = 0; i < plan->n_values; i++) {
-        const struct rw_tensor *const v = rw_tape_value(t, (uint32_t)(mark->values + i));
-        plan->values[i] = (struct rw_value_desc){ .layout = v->layout, .dtype = v->dtype };
-    }
-    return copy_array(&plan->nodes, &plan->n_nodes, t->nodes + mark->nodes, t->n_nodes - mark->nodes, sizeof *t->nodes) &&
-           copy_array(&plan->operands, &plan->n_operands, t->operands + mark->operands, t->n_operands - mark->operands,
-                      sizeof *t->operands) &&
-           copy_array(&plan->attrs, &plan->n_attrs, t->attrs + mark->attrs, t->n_attrs - mark->attrs, 1);
-}
-
-/* What a gradient rule read of the context by itself: the tape will have another leaf in that place, or none. */
-static void forget_leaves_of_the_tail(rw_plan *plan, const struct rw_tape_mark *mark)
-{
-    for (size_t i = 0; i < plan->n_sources; i++)
-        if (plan->sources[i].leaf >= mark->leaves) plan->sources[i].leaf = RW_NONE_ID;
-}
-
-static rw_status assemble(const struct rw_sinks *sinks, struct rw_schedule *s, const struct rw_tape_mark *mark, rw_plan **ret_plan)
-{
-    rw_context *const ctx = sinks->ctx;
-    const struct rw_request *const request = sinks->request;
-    rw_plan *const plan = rw_calloc(1, sizeof *plan);
-    if (!plan) return rw_fail(ctx, RW_ERR_MEMORY, "planning: out of memory");
-    plan->references = 1;
-    plan->serial = ++ctx->plans->serial;
-    plan->kind = request->kind;
-    plan->root = request->n_values ? request->values[0] : RW_NONE_ID;
-    rw_status status = take_tail(sinks->t, plan, mark) ? RW_OK : RW_ERR_MEMORY;
-    if (!status) status = rw_layout_plan(sinks->t, s, plan);
-    if (!status) forget_leaves_of_the_tail(plan, mark);
-    if (!status && !copy_array(&plan->gradients, &plan->n_gradients, sinks->params, sinks->n_params, sizeof *sinks->params))
-        status = RW_ERR_MEMORY;
-    if (status) {
-        rw_plan_release(plan);
-        return rw_fail(ctx, status, "planning: %s", rw_status_name(status));
-    }
-    *ret_plan = plan;
-    return RW_OK;
-}
 
 static bool is_op(const rw_context *ctx, const char *name)
 {
@@ -83,52 +25,85 @@ static rw_status check_op_names(rw_context *ctx, const struct rw_policy *policy)
     size_t column = sizeof "ops:";
     for (size_t i = 0; policy->kind == RW_POLICY_OPS && i < policy->n_names; i++) {
         if (!is_op(ctx, policy->names[i]))
-            return rw_fail(ctx, RW_ERR_POLICY, "policy \"%s\", column %zu: no op is called \"%s\": it is neither built in nor "
-                           "recorded in this context", policy->spec, column, policy->names[i]);
+            return rw_fail(ctx, RW_ERR_POLICY,
+                           "policy \"%s\", column %zu: no op is called \"%s\": it is neither built in nor recorded in "
+                           "this context",
+                           policy->spec, column, policy->names[i]);
         column += strlen(policy->names[i]) + 1;
     }
     return RW_OK;
 }
 
-rw_status rw_plan_build_details(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan,
-                                struct rw_build_details *details, struct rw_tape_mark *ret_mark)
+static rw_status decide(struct rw_planning *g, const struct rw_request *request)
 {
-    struct rw_sinks sinks = { 0 };
-    RW_ON_DEVICE_OF(t->ctx); /* for those who ask a library how much workspace it takes */
-    const bool eager = t->ctx->eager;
-    assert(rw_tape_is_valid(t));
-    t->ctx->eager = false; /* what planning records runs as part of the plan */
-    *ret_mark = rw_tape_mark(t);
-    *details = (struct rw_build_details){ 0 };
-    rw_status status = check_op_names(t->ctx, request->policy);
-    if (!status) status = rw_sinks_init(&sinks, t, request);
+    const struct rw_problem *const p = &g->problem;
+    struct rw_order_scratch scratch = { 0 };
+    struct rw_sweep_scratch sweep = { 0 };
+    rw_status status = rw_policy_choose(p, request->policy, &g->choice);
+    if (!status) status = rw_order(p, &g->choice, &scratch, &g->schedule);
     if (!status) {
-        const struct rw_schedule_request wanted = { .policy = request->policy, .sinks = sinks.sink, .n_sinks = sinks.n };
-        status = rw_schedule_init(&details->schedule, &details->scopes, t, &wanted);
-        if (status) rw_fail(t->ctx, status, "planning: %s", rw_status_name(status));
+        rw_merge_in_place(p->t, &g->schedule);
+        status = rw_schedule_cost(p, &g->schedule, &sweep, &g->cost);
     }
-    if (!status) status = assemble(&sinks, &details->schedule, ret_mark, ret_plan);
-    rw_sinks_finish(&sinks);
-    t->ctx->eager = eager;
-    assert(status || rw_tape_is_valid(t));
-    assert(status || rw_plan_is_valid(t, *ret_plan));
-    if (status) rw_build_details_finish(t, details, ret_mark);
+    rw_order_scratch_finish(&scratch);
+    rw_sweep_scratch_finish(&sweep);
+    return status ? rw_fail(p->t->ctx, status, "planning: %s", rw_status_name(status)) : RW_OK;
+}
+
+rw_status rw_planning_open(struct rw_planning *g, rw_tape *t, const struct rw_request *request)
+{
+    *g = (struct rw_planning){ 0 };
+    rw_status status = check_op_names(t->ctx, request->policy);
+    if (!status) status = rw_problem_open(&g->problem, t, request);
+    if (!status) status = decide(g, request);
+    if (status) rw_planning_close(g);
     return status;
 }
 
-void rw_build_details_finish(rw_tape *t, struct rw_build_details *details, const struct rw_tape_mark *mark)
+/* A word has room for so many units of the arena. */
+static rw_status check_size(rw_context *ctx, uint64_t bytes)
 {
-    rw_schedule_finish(&details->schedule);
-    rw_scopes_finish(&details->scopes);
-    rw_tape_cut(t, mark);
+    if (bytes / ctx->device->alignment < RW_WORD_SOURCE) return RW_OK;
+    return rw_fail(ctx, RW_ERR_MEMORY, "planning: the step needs an arena of %llu bytes, more than a plan can address",
+                   (unsigned long long)bytes);
+}
+
+rw_status rw_planning_place(const struct rw_planning *g, rw_plan **ret_plan)
+{
+    rw_context *const ctx = g->problem.t->ctx;
+    uint64_t arena = 0;
+    rw_plan *plan = NULL;
+    uint64_t *const offset = rw_malloc(g->schedule.n_buffers * sizeof *offset);
+    rw_status status = offset ? rw_place_schedule(&g->schedule, ctx->device->alignment, offset, &arena) : RW_ERR_MEMORY;
+    if (!status) status = check_size(ctx, arena);
+    if (!status) status = rw_plan_assemble(&g->problem, &g->schedule, offset, &plan);
+    rw_free(offset);
+    if (status) return rw_fail(ctx, status, "planning: %s", rw_status_name(status));
+    plan->serial = ++ctx->plans->serial;
+    plan->arena_bytes = arena;
+    plan->largest_live = g->cost.peak;
+    plan->kept_bytes = g->cost.kept;
+    plan->replayed_bytes = g->cost.replayed;
+    plan->workspace_bytes = g->cost.workspace;
+    assert(rw_plan_is_valid(g->problem.t, plan));
+    *ret_plan = plan;
+    return RW_OK;
+}
+
+void rw_planning_close(struct rw_planning *g)
+{
+    rw_schedule_finish(&g->schedule);
+    rw_choice_finish(&g->choice);
+    rw_problem_close(&g->problem);
 }
 
 rw_status rw_plan_build(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan)
 {
-    struct rw_build_details details;
-    struct rw_tape_mark mark;
-    const rw_status status = rw_plan_build_details(t, request, ret_plan, &details, &mark);
-    if (!status) rw_build_details_finish(t, &details, &mark);
+    struct rw_planning planning;
+    rw_status status = rw_planning_open(&planning, t, request);
+    if (status) return status;
+    status = rw_planning_place(&planning, ret_plan);
+    rw_planning_close(&planning);
     return status;
 }
 

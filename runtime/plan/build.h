@@ -3,33 +3,31 @@
 #define RW_PLAN_BUILD_H
 
 #include "plan/plan.h"
-#include "record/tape.h"
-#include "remat/schedule.h"
-
-struct rw_request {
-    uint8_t kind;                  /* enum rw_plan_kind */
-    const uint32_t *values;        /* of an eval: what to hold; of a step: the loss alone */
-    size_t n_values;
-    const struct rw_policy *policy;
-    bool effects;                  /* of an eval: those of the step happen too, when there is nothing to train */
-    bool private_gradients;        /* parameters' gradients become results of the plan: the verifier's */
-};
-
-/* What a plan forgets and ckpt_explain() wants to know. */
-struct rw_build_details {
-    struct rw_schedule schedule;
-    struct rw_scopes scopes;
-};
+#include "remat/simulate.h"
 
 /*
- * Builds a plan; the tape is as before afterwards. The caller gets one reference.
- * details may be NULL; otherwise it is filled and the tape still holds the adjoint nodes: the caller reads, then calls
- * rw_build_details_finish(), which cuts them off. Errors are recorded in the context.
+ * A plan in the making: the problem, what the policy chose, in which order that runs, and what it costs. What a plan
+ * forgets and ckpt_explain() wants to know is here.
+ *
+ *     open    differentiates and decides (passes 2 and 3). While it is open the adjoint nodes lie on the tape.
+ *     place   makes the plan (pass 4); the caller gets one reference.
+ *     close   the tape is as before.
+ *
+ * Errors are recorded in the context; after a failed open there is nothing to close.
  */
+struct rw_planning {
+    struct rw_problem problem;
+    struct rw_choice choice;
+    struct rw_schedule schedule;
+    struct rw_cost_of_schedule cost;
+};
+
+rw_status rw_planning_open(struct rw_planning *planning, rw_tape *t, const struct rw_request *request);
+rw_status rw_planning_place(const struct rw_planning *planning, rw_plan **ret_plan);
+void rw_planning_close(struct rw_planning *planning);
+
+/* The three in one. */
 rw_status rw_plan_build(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan);
-rw_status rw_plan_build_details(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan,
-                                struct rw_build_details *details, struct rw_tape_mark *ret_mark);
-void rw_build_details_finish(rw_tape *t, struct rw_build_details *details, const struct rw_tape_mark *mark);
 
 struct rw_plan_key {
     uint64_t a, b;

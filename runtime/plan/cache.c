@@ -1,4 +1,5 @@
 /* The plan cache: a few dozen entries, searched in order, the least recently used one replaced. */
+#include "plan/plan.h"
 #include "plan/cache.h"
 
 rw_plan *rw_plan_cache_find(struct rw_plan_cache *cache, struct rw_plan_key key)

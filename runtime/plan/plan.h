@@ -12,61 +12,10 @@
 #ifndef RW_PLAN_PLAN_H
 #define RW_PLAN_PLAN_H
 
-#include "record/context.h"
+#include "remat/schedule.h"
 
 #include <rewind/memory.h>
 
-/* Results lie side by side in one block, each at a multiple of this. */
-#define RW_RESULT_ALIGNMENT 256u
-
-enum rw_action_kind {
-    RW_ACTION_FORWARD, /* a recorded node, first time */
-    RW_ACTION_REPLAY,  /* a recorded node again */
-    RW_ACTION_BACKWARD, /* a node that differentiation made */
-    RW_ACTION_COMMIT   /* rw_assign(): writes a buffer when the step ends */
-};
-
-enum rw_action_flag {
-    RW_ACTION_DIGEST = 1 << 0 /* some output is a value that is replayed later, or a replay of one */
-};
-
-/* Where actions queue up: those of one lane run in the order of the list. */
-enum rw_lane { RW_LANE_COMPUTE };
-
-struct rw_action {
-    uint32_t node;
-    uint32_t word; /* first of its words: inputs, outputs, then the workspace if it has one */
-    uint16_t n_words;
-    uint8_t kind : 4; /* enum rw_action_kind */
-    uint8_t lane : 4; /* enum rw_lane */
-    uint8_t flags;    /* enum rw_action_flag */
-};
-
-enum rw_source_kind {
-    RW_SOURCE_PARAM,
-    RW_SOURCE_GRADIENT,
-    RW_SOURCE_INPUT,
-    RW_SOURCE_HELD,   /* a value held from an earlier run */
-    RW_SOURCE_RESULT, /* what this run holds for reading */
-    RW_SOURCE_NOWHERE /* an operand without elements needs no memory */
-};
-
-struct rw_source {
-    uint8_t kind;
-    uint32_t index; /* parameter, leaf of the tape, base value held by the tape, or result of the plan */
-    uint32_t leaf;  /* leaf of the tape that is read, RW_NONE_ID for none */
-};
-
-/* A value that stays readable after the run. */
-struct rw_result {
-    uint32_t value; /* a base; for a gradient its own id in the tail */
-    uint32_t of;    /* retained value or parameter whose gradient it is, RW_NONE_ID for a forward value */
-    uint32_t layout;
-    uint8_t dtype;
-    bool of_param;
-    uint64_t offset;
-    uint64_t bytes;
-};
 
 /* The bytes that an action's op asked for as its workspace, when the plan was made. */
 struct rw_plan_workspace {
@@ -74,21 +23,10 @@ struct rw_plan_workspace {
     size_t bytes;
 };
 
-/* A parameter's gradient that a plan writes, or adds to where it was not clear when the plan was made. */
-struct rw_plan_gradient {
-    uint32_t param;
-    bool adds;
-};
-
 struct rw_value_desc {
     uint32_t layout;
     uint32_t base;
     uint8_t dtype;
-};
-
-enum rw_plan_kind {
-    RW_PLAN_EVAL, /* some values */
-    RW_PLAN_STEP  /* a loss and its gradients */
 };
 
 struct rw_plan {

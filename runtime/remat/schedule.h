@@ -1,26 +1,96 @@
 /*
  * Pass 3: the order in which nodes run, replays included, and the life of every buffer.
  *
- * A schedule is a list of steps. Every operand of a step is a buffer: one life of one base value. A value that is
- * discarded and replayed has several buffers, one after the other.
+ * A schedule is a list of actions. Every operand of an action is a buffer: one life of one base value. A value that is
+ * dropped and made again has several buffers, one after the other.
+ *
+ * Two blocks, each x -> a -> b -> y, under `full`; a' and b' read a and b; the inner region of the second block holds b:
+ *
+ *     action   a1 b1 y1 a2 b2 y2 | a2 y2' b2 b2' a2' | a1 b1 y1' b1' a1'
+ *     of       ---- forward ---- | block 2           | block 1
+ *     x        ================= | ================= | ============          read by both passes: kept, one buffer
+ *     y1             =========== | =================                         input of block 2: kept
+ *     a1       ====              |                   | ============          two buffers: forward's, and the visit's
+ *     a2                ====     | =================
+ *     b2                   ====  |        ======                             made for the inner region's visit alone
+ *
+ * Before a node of backward runs, each value that it reads is demanded: it is there, or the visit that serves the read
+ * (choice.h) has made it, or the visit makes it now, its inputs first. So a replay starts as late as it can, and what
+ * leads to no needed value never runs again. Equations, which rw_schedule_is_valid() checks:
+ *
+ *     runs of a node == forward's + the number of visits that made one of its outputs, each once
+ *     first(buffer) == the action that writes it (a source: the first that reads it);  last(buffer) == the last that reads it
+ *     merged is a forest: merged(root) == root, and lives on one root follow one another
  */
 #ifndef RW_REMAT_SCHEDULE_H
 #define RW_REMAT_SCHEDULE_H
 
-#include "plan/plan.h"
-#include "remat/scope.h"
+#include "remat/lives.h"
+#include "remat/visits.h"
+
+/* Results lie side by side in one block, each at a multiple of this. */
+#define RW_RESULT_ALIGNMENT 256u
+
+enum rw_action_kind {
+    RW_ACTION_FORWARD, /* a recorded node, first time */
+    RW_ACTION_REPLAY,  /* a recorded node again */
+    RW_ACTION_BACKWARD, /* a node that differentiation made */
+    RW_ACTION_COMMIT   /* rw_assign(): writes a buffer when the step ends */
+};
+
+enum rw_action_flag {
+    RW_ACTION_DIGEST = 1 << 0 /* some output is a value that is replayed later, or a replay of one */
+};
+
+/* Where actions queue up: those of one lane run in the order of the list. */
+enum rw_lane { RW_LANE_COMPUTE };
+
+struct rw_action {
+    uint32_t node;
+    uint32_t word; /* first of its words: inputs, outputs, then the workspace if it has one */
+    uint16_t n_words;
+    uint8_t kind : 4; /* enum rw_action_kind */
+    uint8_t lane : 4; /* enum rw_lane */
+    uint8_t flags;    /* enum rw_action_flag */
+};
+
+enum rw_source_kind {
+    RW_SOURCE_PARAM,
+    RW_SOURCE_GRADIENT,
+    RW_SOURCE_INPUT,
+    RW_SOURCE_HELD,   /* a value held from an earlier run */
+    RW_SOURCE_RESULT, /* what this run holds for reading */
+    RW_SOURCE_NOWHERE /* an operand without elements needs no memory */
+};
+
+struct rw_source {
+    uint8_t kind;
+    uint32_t index; /* parameter, leaf of the tape, base value held by the tape, or result of the plan */
+    uint32_t leaf;  /* leaf of the tape that is read, RW_NONE_ID for none */
+};
+
+/* A value that stays readable after the run. */
+struct rw_result {
+    uint32_t value; /* a base; for a gradient its own id in the tail */
+    uint32_t of;    /* retained value or parameter whose gradient it is, RW_NONE_ID for a forward value */
+    uint32_t layout;
+    uint8_t dtype;
+    bool of_param;
+    uint64_t offset;
+    uint64_t bytes;
+};
 
 struct rw_buffer {
     uint32_t value;       /* base value; RW_NONE_ID for a workspace */
-    uint32_t first, last; /* steps, inclusive */
+    uint32_t first, last; /* actions, inclusive */
+    uint32_t source;      /* where it lies when that is not the arena, RW_NONE_ID in the arena */
     uint64_t bytes;
     bool replay;
-    uint32_t source;      /* where it lies, RW_NONE_ID: in the arena */
     uint32_t merged;      /* buffer whose memory it takes over in place; itself when it has its own */
 };
 
 struct rw_schedule {
-    struct rw_action *actions; /* words are indexes into refs until placement makes them words of the plan */
+    struct rw_action *actions; /* words are indexes into refs until placement turns them into words */
     size_t n_actions, cap_actions;
     uint32_t *refs;        /* buffer ids */
     size_t n_refs, cap_refs;
@@ -32,27 +102,39 @@ struct rw_schedule {
     size_t n_read_gradients, cap_read_gradients;
     struct rw_result *results;
     size_t n_results, cap_results;
-    size_t n_forward; /* steps before the first late one */
+    size_t n_forward; /* actions before the first one of backward */
     uint64_t results_bytes;
 };
 
-/* Where the final bytes of a value go. */
-struct rw_sink {
-    uint32_t value;  /* any value; its base is what is held */
-    uint32_t of;     /* see struct rw_result */
-    bool of_param;
-    bool into_gradient;  /* write straight into the parameter's gradient */
-    bool only_if_needed; /* hold it when something else makes it run */
+/* What ordering works with. All zero is empty; its memory is used again by the next schedule that is made with it. */
+struct rw_order_scratch {
+    uint32_t *buffer; /* base value -> the buffer that forward or backward itself made, while it is there */
+    uint32_t *early;  /* base value that is dropped -> reads of forward still to come */
+    size_t cap_values;
+    struct rw_visits visits;
+    uint32_t *stack; /* values of a demand */
+    size_t n_stack, cap_stack;
 };
 
-struct rw_schedule_request {
-    const struct rw_policy *policy;
-    const struct rw_sink *sinks;
-    size_t n_sinks;
-};
-
-rw_status rw_schedule_init(struct rw_schedule *s, struct rw_scopes *scopes, const rw_tape *t,
-                           const struct rw_schedule_request *request);
+/* The schedule of a choice. Knows no policy. *s may hold an older schedule: its memory is used again. */
+rw_status rw_order(const struct rw_problem *p, const struct rw_choice *c, struct rw_order_scratch *scratch,
+                   struct rw_schedule *s);
 void rw_schedule_finish(struct rw_schedule *s);
+void rw_order_scratch_finish(struct rw_order_scratch *scratch);
+
+/* The buffer whose memory a buffer lies in: its own, or one that it took over in place. */
+static inline uint32_t rw_buffer_root(const struct rw_schedule *s, uint32_t buffer)
+{
+    while (s->buffers[buffer].merged != buffer) buffer = s->buffers[buffer].merged;
+    return buffer;
+}
+
+/* Does the buffer have memory of its own in the arena? */
+static inline bool rw_buffer_is_placed(const struct rw_schedule *s, uint32_t buffer)
+{
+    return s->buffers[buffer].source == RW_NONE_ID && s->buffers[buffer].merged == buffer;
+}
+
+bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_schedule *s);
 
 #endif

@@ -1,0 +1,127 @@
+/* See problem.h. */
+#include "autodiff/problem.h"
+
+#include "base/alloc.h"
+
+#include <assert.h>
+
+#define NOMINAL_FLOPS_PER_S 1e11
+#define NOMINAL_BYTES_PER_S 1e10
+#define NOMINAL_NODE_S 1e-6
+
+static bool is_view(const rw_tape *t, const struct rw_node *node)
+{
+    return t->ctx->ops[node->op]->flags & RW_OP_VIEW;
+}
+
+static bool is_commit(const rw_tape *t, const struct rw_node *node)
+{
+    return t->ctx->ops[node->op]->flags & RW_OP_COMMIT;
+}
+
+static void need(struct rw_problem *p, uint32_t value)
+{
+    const uint32_t b = rw_tape_base(p->t, value);
+    if (!p->given[b]) p->needed[rw_tape_value(p->t, b)->producer] = true;
+}
+
+static void mark_given(struct rw_problem *p)
+{
+    const rw_tape *const t = p->t;
+    for (uint32_t v = 0; v < t->n_values; v++) p->given[v] = rw_tape_value(t, v)->producer == RW_NONE_ID;
+    for (size_t i = 0; i < t->n_held; i++) p->given[t->held[i].value] = true;
+}
+
+/* What a target depends on is needed, from the last node to the first. */
+static void mark_needed(struct rw_problem *p)
+{
+    const rw_tape *const t = p->t;
+    for (uint32_t v = 0; v < t->n_values; v++) p->target_of[v] = RW_NONE_ID;
+    for (size_t i = p->targets.n; i-- > 0;) {
+        const struct rw_target *const target = &p->targets.target[i];
+        const uint32_t b = rw_tape_base(t, target->value);
+        if (!target->only_if_needed) need(p, b);
+        p->wanted[b] = true;
+        p->target_of[b] = (uint32_t)i;
+    }
+    for (size_t n = t->n_nodes; n-- > 0;) {
+        const struct rw_node *const node = &t->nodes[n];
+        if (!p->needed[n]) continue;
+        for (uint32_t i = 0; i < node->n_inputs; i++) need(p, t->operands[node->first_input + i]);
+        const uint32_t n_read = is_commit(t, node) ? (uint32_t)node->n_inputs - node->n_outputs : 0;
+        for (uint32_t i = 0; i < n_read; i++) p->wanted[rw_tape_base(t, t->operands[node->first_input + i])] = true;
+    }
+}
+
+static rw_status ask_costs(struct rw_problem *p, uint32_t n)
+{
+    const rw_tape *const t = p->t;
+    const struct rw_node *const node = &t->nodes[n];
+    const rw_op_def *const op = t->ctx->ops[node->op];
+    rw_desc in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
+    const rw_op_call call = rw_call_of(t, node, in, out);
+    p->cost[n] = rw_call_cost(&call);
+    const size_t bytes = op->workspace ? op->workspace(&call, t->ctx->kind) : 0;
+    p->workspace[n] = bytes;
+    return bytes == SIZE_MAX ? RW_ERR_MEMORY : RW_OK;
+}
+
+double rw_problem_seconds(const struct rw_problem *p, uint32_t node)
+{
+    const double arithmetic = p->cost[node].flops / NOMINAL_FLOPS_PER_S;
+    const double traffic = p->cost[node].bytes / NOMINAL_BYTES_PER_S;
+    return NOMINAL_NODE_S + (arithmetic > traffic ? arithmetic : traffic);
+}
+
+static rw_status make_order(struct rw_problem *p)
+{
+    rw_status status = RW_OK;
+    for (uint32_t n = 0; !status && n < p->t->n_nodes; n++) {
+        const struct rw_node *const node = &p->t->nodes[n];
+        if (!p->needed[n] || is_view(p->t, node)) continue;
+        if (!is_commit(p->t, node)) p->order[p->n_order++] = n;
+        status = ask_costs(p, n);
+    }
+    return status;
+}
+
+static rw_status fill(struct rw_problem *p)
+{
+    const size_t nodes = p->t->n_nodes, values = p->t->n_values;
+    p->needed = rw_calloc(nodes, sizeof *p->needed);
+    p->wanted = rw_calloc(values, sizeof *p->wanted);
+    p->target_of = rw_malloc(values * sizeof *p->target_of);
+    p->given = rw_malloc(values * sizeof *p->given);
+    p->order = rw_malloc(nodes * sizeof *p->order);
+    p->workspace = rw_calloc(nodes, sizeof *p->workspace);
+    p->cost = rw_calloc(nodes, sizeof *p->cost);
+    if (!p->needed || !p->wanted || !p->target_of || !p->given || !p->order || !p->workspace || !p->cost)
+        return RW_ERR_MEMORY;
+    mark_given(p);
+    mark_needed(p);
+    return make_order(p);
+}
+
+rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_request *request)
+{
+    RW_ON_DEVICE_OF(t->ctx); /* for those who ask a library how much workspace it takes */
+    const bool eager = t->ctx->eager;
+    assert(rw_tape_is_valid(t));
+    t->ctx->eager = false; /* what planning records runs as part of the plan */
+    *p = (struct rw_problem){ .t = t, .mark = rw_tape_mark(t) };
+    rw_status status = rw_targets_init(&p->targets, t, request);
+    if (!status && (status = fill(p))) rw_fail(t->ctx, status, "planning: %s", rw_status_name(status));
+    t->ctx->eager = eager;
+    assert(status || rw_tape_is_valid(t));
+    if (status) rw_problem_close(p);
+    return status;
+}
+
+void rw_problem_close(struct rw_problem *p)
+{
+    void *const arrays[] = { p->needed, p->wanted, p->target_of, p->given, p->order, p->workspace, p->cost };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
+    rw_targets_finish(&p->targets);
+    if (p->t) rw_tape_cut(p->t, &p->mark);
+    *p = (struct rw_problem){ 0 };
+}

@@ -1,0 +1,149 @@
+/*
+ * A plan out of a schedule: what differentiation recorded becomes the plan's own (its tail), and every operand becomes one
+ * word. See assemble.h.
+ */
+#include "plan/assemble.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+static bool copy_array(void *ret, size_t *ret_n, const void *from, size_t n, size_t size)
+{
+    void *const p = rw_malloc(n * size);
+    if (!p) return false;
+    if (n) memcpy(p, from, n * size);
+    memcpy(ret, &p, sizeof p);
+    *ret_n = n;
+    return true;
+}
+
+/* What differentiation recorded leaves the tape and becomes the plan's. */
+static bool take_tail(const rw_tape *t, rw_plan *plan, const struct rw_tape_mark *mark)
+{
+    plan->mark_nodes = (uint32_t)mark->nodes;
+    plan->mark_operands = (uint32_t)mark->operands;
+    plan->mark_attrs = (uint32_t)mark->attrs;
+    plan->mark_values = (uint32_t)mark->values;
+    plan->n_values = t->n_values - mark->values;
+    plan->values = rw_malloc(plan->n_values * sizeof *plan->values);
+    if (!plan->values) return false;
+    for (size_t i = 0; i < plan->n_values; i++) {
+        const struct rw_tensor *const v = rw_tape_value(t, (uint32_t)(mark->values + i));
+        plan->values[i] = (struct rw_value_desc){ .layout = v->layout, .dtype = v->dtype };
+    }
+    return copy_array(&plan->nodes, &plan->n_nodes, t->nodes + mark->nodes, t->n_nodes - mark->nodes, sizeof *t->nodes) &&
+           copy_array(&plan->operands, &plan->n_operands, t->operands + mark->operands, t->n_operands - mark->operands,
+                      sizeof *t->operands) &&
+           copy_array(&plan->attrs, &plan->n_attrs, t->attrs + mark->attrs, t->n_attrs - mark->attrs, 1);
+}
+
+/* What a gradient rule read of the context by itself: the tape will have another leaf in that place, or none. */
+static void forget_leaves_of_the_tail(rw_plan *plan, const struct rw_tape_mark *mark)
+{
+    for (size_t i = 0; i < plan->n_sources; i++)
+        if (plan->sources[i].leaf >= mark->leaves) plan->sources[i].leaf = RW_NONE_ID;
+}
+
+static void count_cost(const struct rw_problem *p, const struct rw_schedule *s, rw_cost *cost)
+{
+    for (size_t i = 0; i < s->n_actions; i++) {
+        const rw_op_cost c = p->cost[s->actions[i].node];
+        switch ((enum rw_action_kind)s->actions[i].kind) {
+        case RW_ACTION_REPLAY:
+            cost->replayed_flops += c.flops, cost->replayed_bytes += c.bytes, cost->replayed_nodes++;
+            break;
+        case RW_ACTION_BACKWARD:
+            cost->backward_flops += c.flops, cost->backward_bytes += c.bytes, cost->backward_nodes++;
+            break;
+        default: cost->forward_flops += c.flops, cost->forward_bytes += c.bytes, cost->forward_nodes++;
+        }
+    }
+}
+
+static void count_effects(const rw_tape *t, const struct rw_schedule *s, rw_plan *plan)
+{
+    for (size_t i = 0; i < s->n_actions; i++) {
+        plan->n_effects += (t->ctx->ops[t->nodes[s->actions[i].node].op]->flags & RW_OP_STATEFUL) != 0;
+        plan->n_commits += s->actions[i].kind == RW_ACTION_COMMIT;
+    }
+}
+
+/* The digest flag marks what REWIND_VERIFY=digest looks at: values that are replayed, both times. */
+static rw_status mark_digests(const rw_tape *t, rw_plan *plan)
+{
+    bool *const replayed = rw_calloc(t->n_nodes, sizeof *replayed);
+    if (!replayed) return RW_ERR_MEMORY;
+    for (size_t i = 0; i < plan->n_actions; i++)
+        if (plan->actions[i].kind == RW_ACTION_REPLAY) replayed[plan->actions[i].node] = true;
+    for (size_t i = 0; i < plan->n_actions; i++)
+        if (replayed[plan->actions[i].node]) plan->actions[i].flags |= RW_ACTION_DIGEST;
+    rw_free(replayed);
+    return RW_OK;
+}
+
+static uint32_t word_of(const struct rw_schedule *s, uint32_t buffer, const uint64_t *offset, uint32_t unit)
+{
+    const uint32_t root = rw_buffer_root(s, buffer);
+    const uint32_t source = s->buffers[root].source;
+    return source == RW_NONE_ID ? rw_word_of_offset(offset[root], unit) : rw_word_of_source(source);
+}
+
+/* A workspace is a buffer without a value that one action alone uses: they come in the order of the actions. */
+static rw_status list_workspaces(const struct rw_schedule *s, rw_plan *plan)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_buffers; i++) n += s->buffers[i].value == RW_NONE_ID;
+    plan->workspaces = rw_malloc(n * sizeof *plan->workspaces);
+    if (!plan->workspaces) return RW_ERR_MEMORY;
+    for (size_t i = 0; i < s->n_buffers; i++) {
+        const struct rw_buffer *const b = &s->buffers[i];
+        if (b->value != RW_NONE_ID) continue;
+        plan->workspaces[plan->n_workspaces++] = (struct rw_plan_workspace){ b->first, b->bytes };
+    }
+    return RW_OK;
+}
+
+static rw_status compact(const struct rw_schedule *s, rw_plan *plan, const uint64_t *offset)
+{
+    plan->words = rw_malloc(s->n_refs * sizeof *plan->words);
+    if (!plan->words || !copy_array(&plan->actions, &plan->n_actions, s->actions, s->n_actions, sizeof *s->actions) ||
+        !copy_array(&plan->sources, &plan->n_sources, s->sources, s->n_sources, sizeof *s->sources) ||
+        !copy_array(&plan->results, &plan->n_results, s->results, s->n_results, sizeof *s->results))
+        return RW_ERR_MEMORY;
+    for (size_t i = 0; i < s->n_refs; i++) plan->words[i] = word_of(s, s->refs[i], offset, plan->unit);
+    plan->n_words = s->n_refs;
+    plan->n_forward = s->n_forward;
+    plan->results_bytes = s->results_bytes;
+    return list_workspaces(s, plan);
+}
+
+static rw_status fill(rw_plan *plan, const struct rw_problem *p, const struct rw_schedule *s, const uint64_t *offset)
+{
+    const struct rw_targets *const targets = &p->targets;
+    plan->references = 1;
+    plan->kind = targets->request->kind;
+    plan->root = targets->request->n_values ? targets->request->values[0] : RW_NONE_ID;
+    plan->unit = (uint32_t)p->t->ctx->device->alignment;
+    rw_status status = take_tail(p->t, plan, &p->mark) ? RW_OK : RW_ERR_MEMORY;
+    if (!status) status = compact(s, plan, offset);
+    if (!status) status = mark_digests(p->t, plan);
+    if (status) return status;
+    forget_leaves_of_the_tail(plan, &p->mark);
+    count_cost(p, s, &plan->cost);
+    count_effects(p->t, s, plan);
+    return copy_array(&plan->gradients, &plan->n_gradients, targets->params, targets->n_params, sizeof *targets->params)
+               ? RW_OK
+               : RW_ERR_MEMORY;
+}
+
+rw_status rw_plan_assemble(const struct rw_problem *p, const struct rw_schedule *s, const uint64_t *offset,
+                           rw_plan **ret_plan)
+{
+    rw_plan *const plan = rw_calloc(1, sizeof *plan);
+    if (!plan) return RW_ERR_MEMORY;
+    const rw_status status = fill(plan, p, s, offset);
+    if (status) rw_plan_release(plan);
+    else *ret_plan = plan;
+    return status;
+}

@@ -1,0 +1,12 @@
+/* From a schedule and its offsets to the compact form that is kept and run. */
+#ifndef RW_PLAN_ASSEMBLE_H
+#define RW_PLAN_ASSEMBLE_H
+
+#include "plan/plan.h"
+#include "remat/simulate.h"
+
+/* offset: per buffer. The caller gets one reference. RW_ERR_MEMORY, without a message. */
+rw_status rw_plan_assemble(const struct rw_problem *p, const struct rw_schedule *s, const uint64_t *offset,
+                           rw_plan **ret_plan);
+
+#endif

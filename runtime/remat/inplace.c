@@ -1,0 +1,110 @@
+/* See inplace.h. */
+#include "remat/inplace.h"
+
+static const struct rw_tensor *input_value(const rw_tape *t, const struct rw_node *node, int i)
+{
+    return rw_tape_value(t, t->operands[node->first_input + (uint32_t)i]);
+}
+
+/* A dense part of a buffer is not enough: an op that broadcasts it reads it again after the rest has been written over. */
+static bool is_whole_buffer(const rw_tape *t, const struct rw_tensor *v)
+{
+    return rw_layout_is_whole(rw_tensor_layout(t->ctx, v)) && rw_tensor_bytes(v) == rw_tensor_bytes(rw_tape_value(t, v->base));
+}
+
+/* No other operand of the action may look into the buffer, unless it is the very same dense value. */
+static bool is_alone(const rw_tape *t, const struct rw_schedule *s, const struct rw_action *action, int i)
+{
+    const struct rw_node *const node = &t->nodes[action->node];
+    for (int k = 0; k < node->n_inputs; k++) {
+        if (s->refs[action->word + (uint32_t)k] != s->refs[action->word + (uint32_t)i]) continue;
+        if (!is_whole_buffer(t, input_value(t, node, k))) return false;
+        if (k != i && !(t->ctx->ops[node->op]->inplace >> k & 1)) return false;
+    }
+    return true;
+}
+
+/* Does action `index` let its output 0 take the memory of each of its inputs that lies in that buffer? */
+static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t index, uint32_t buffer)
+{
+    const struct rw_action *const action = &s->actions[index];
+    const struct rw_node *const node = &t->nodes[action->node];
+    for (int i = 0; i < node->n_inputs; i++)
+        if (s->refs[action->word + (uint32_t)i] == buffer)
+            return i < 32 && (t->ctx->ops[node->op]->inplace >> i & 1) && is_alone(t, s, action, i);
+    return true;
+}
+
+/* Is what a gradient holds read no more once buffer b is written, but by the action that writes b and may do so in
+   place? */
+static bool is_free(const rw_tape *t, const struct rw_schedule *s, uint32_t gradient, const struct rw_buffer *b)
+{
+    const struct rw_action *const maker = &s->actions[b->first];
+    for (size_t i = 0; i < s->n_read_gradients; i++) {
+        const struct rw_buffer *const r = &s->buffers[s->read_gradients[i]];
+        if (s->sources[r->source].index != gradient || r->last < b->first) continue;
+        if (r->last > b->first) return false;
+        if (&s->buffers[s->refs[maker->word + t->nodes[maker->node].n_inputs]] != b) return false;
+        if (!takes_over(t, s, b->first, s->read_gradients[i])) return false;
+    }
+    return true;
+}
+
+/* May output 0 of the action take over the memory of input i, as far as the two say? */
+static bool may_take(const rw_tape *t, const struct rw_schedule *s, uint32_t index, int i, uint32_t in)
+{
+    const struct rw_action *const action = &s->actions[index];
+    const struct rw_buffer *const b = &s->buffers[in];
+    return (t->ctx->ops[t->nodes[action->node].op]->inplace >> i & 1) && b->source == RW_NONE_ID && b->last == index &&
+           b->bytes && is_alone(t, s, action, i);
+}
+
+static bool writes_in_place(const rw_tape *t, const struct rw_action *action)
+{
+    const struct rw_node *const node = &t->nodes[action->node];
+    return t->ctx->ops[node->op]->inplace && node->n_outputs && action->kind != RW_ACTION_COMMIT;
+}
+
+/*
+ * Output 0 is a parameter's gradient: an input that dies here is made there to begin with, and so is what that was made
+ * from in the same way, when nothing else uses that memory meanwhile. A sum of gradients then needs no second buffer.
+ */
+static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_t index)
+{
+    const struct rw_action *const action = &s->actions[index];
+    const struct rw_node *const node = &t->nodes[action->node];
+    if (!writes_in_place(t, action)) return;
+    const struct rw_buffer *const o = &s->buffers[s->refs[action->word + node->n_inputs]];
+    if (o->source == RW_NONE_ID || s->sources[o->source].kind != RW_SOURCE_GRADIENT) return;
+    for (int i = 0; i < node->n_inputs && i < 32; i++) {
+        struct rw_buffer *const b = &s->buffers[s->refs[action->word + (uint32_t)i]];
+        if (!may_take(t, s, index, i, s->refs[action->word + (uint32_t)i])) continue;
+        if (b->bytes != rw_tensor_bytes(rw_tape_value(t, o->value))) continue;
+        if (!is_free(t, s, s->sources[o->source].index, b)) continue;
+        b->source = o->source;
+        return;
+    }
+}
+
+/* Output 0 takes over input i's memory when that input dies here. */
+static void merge_in_arena(const rw_tape *t, struct rw_schedule *s, uint32_t index)
+{
+    const struct rw_action *const action = &s->actions[index];
+    const struct rw_node *const node = &t->nodes[action->node];
+    if (!writes_in_place(t, action)) return;
+    struct rw_buffer *const o = &s->buffers[s->refs[action->word + node->n_inputs]];
+    if (o->source != RW_NONE_ID) return;
+    for (int i = 0; i < node->n_inputs && i < 32; i++) {
+        const uint32_t in = rw_buffer_root(s, s->refs[action->word + (uint32_t)i]);
+        if (!may_take(t, s, index, i, in) || s->buffers[in].bytes != o->bytes) continue;
+        o->merged = in;
+        s->buffers[in].last = o->last;
+        return;
+    }
+}
+
+void rw_merge_in_place(const rw_tape *t, struct rw_schedule *s)
+{
+    for (uint32_t i = (uint32_t)s->n_actions; i-- > 0;) merge_into_gradient(t, s, i);
+    for (uint32_t i = 0; i < s->n_actions; i++) merge_in_arena(t, s, i);
+}
