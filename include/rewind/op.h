@@ -53,6 +53,9 @@ typedef struct rw_op_call {
     int n_outputs; ///< the check may lower or raise it when op->n_outputs is RW_OP_VARIADIC
     const rw_desc *in;
     rw_desc *out; ///< filled by the check through rw_op_output*()
+    rw_device kind; ///< of the context: what the kernel will run on
+    int threads;    ///< CPU threads that the kernel may use
+    void *device;   ///< the device's private state, as in rw_kernel
     rw_context *ctx;
     void *state_; ///< private
 } rw_op_call;
@@ -125,8 +128,8 @@ typedef enum rw_op_flags {
     RW_OP_STATEFUL = 1 << 2,         ///< has an effect outside its outputs: runs once a step, is never replayed
     RW_OP_NONDETERMINISTIC = 1 << 3, ///< may give other bytes from the same inputs: outputs are kept
     RW_OP_NO_GRADIENT = 1 << 4,      ///< outputs carry no gradient, on purpose (argmax, comparison)
-    /** Writes parameters or buffers: its last n_outputs inputs. Output i is the memory of input n_inputs - n_outputs + i
-        and has its type and shape. It runs once, when the step ends: everybody else reads what was there before. Goes
+    /** Writes parameters or buffers: its last n_outputs inputs. Output i is the memory of input n_inputs - n_outputs +
+       i and has its type and shape. It runs once, when the step ends: everybody else reads what was there before. Goes
         with RW_OP_STATEFUL and RW_OP_NO_GRADIENT. */
     RW_OP_COMMIT = 1 << 5
 } rw_op_flags;
@@ -161,9 +164,9 @@ struct rw_op_def {
     rw_op_cost (*cost)(const rw_op_call *call);
     /** Random elements drawn; NULL: the elements of output 0. */
     int64_t (*draws)(const rw_op_call *call);
-    /** Bytes of workspace on a device, a function of the call alone. NULL: 0. SIZE_MAX: out of memory while asking a
+    /** Bytes of workspace by device, a function of the call alone. NULL: 0. SIZE_MAX: out of memory while asking a
         library; the plan is then not made, and asked for again the next time. */
-    size_t (*workspace)(const rw_op_call *call, rw_device device);
+    size_t (*workspace[RW_DEVICE_COUNT])(const rw_op_call *call);
 };
 
 /**
@@ -177,6 +180,32 @@ struct rw_op_def {
 RW_API rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n,
                               const void *attrs, size_t attrs_size, rw_tensor **ret_outs);
 #define rw_apply(...) rw_apply_at(RW_HERE, __VA_ARGS__)
+
+/** How a tensor lies in the buffer that it looks into; NULL for rw_none(). */
+RW_API const rw_layout *rw_tensor_layout(const rw_tensor *x);
+
+/** The tensor that owns the buffer: x itself unless x is a view, and for a parameter, buffer or gradient always x. */
+RW_API rw_tensor *rw_tensor_base(rw_tensor *x);
+
+/** Whose memory a tensor is. */
+typedef enum rw_tensor_kind {
+    RW_TENSOR_VALUE,    ///< of a tape: an input or the result of an op
+    RW_TENSOR_PARAM,    ///< rw_param()
+    RW_TENSOR_BUFFER,   ///< rw_buffer()
+    RW_TENSOR_GRADIENT, ///< rw_gradient()
+    RW_TENSOR_NONE      ///< rw_none(), or NULL
+} rw_tensor_kind;
+RW_API rw_tensor_kind rw_tensor_kind_of(const rw_tensor *x);
+
+/**
+ * For functions that record an op, like those in rewind/ops.h: x as the tape's ops see it. A value of the tape is itself,
+ * a parameter, buffer or its gradient the value that stands for it. NULL for another tape's or context's, with an error
+ * that names `what` and the caller's line.
+ */
+RW_API rw_tensor *rw_operand_at(rw_site at, rw_tape *t, rw_tensor *x, const char *what);
+
+/** Refuses a call before anything is recorded: the error sticks as the library's own do. Returns status. */
+RW_API rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const char *fmt, ...) RW_PRINTF(4, 5);
 
 /**
  * Inside a gradient rule. A rule emits ordinary ops on rw_grad_tape(g); they carry the call site and region of the op

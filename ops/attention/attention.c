@@ -1,13 +1,13 @@
 /*
  * attention: softmax(scale q k^T + mask) v by blocks, after FlashAttention-2 (arXiv 2307.08691). The score matrix never
- * exists; backward computes its tiles again from q, k and the logarithm of each row's sum, and draws dropout's mask again.
+ * exists; backward computes its tiles again from q, k and the logarithm of each row's sum, and draws dropout's mask
+ * again.
  */
 #include "ops/attention/attention.h"
 #include "ops/common/kernels.h"
 #include "ops/random/random.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
-#include "record/context.h"
 
 #include <math.h>
 
@@ -32,8 +32,8 @@ static rw_status check_operands(rw_op_call *call)
 }
 
 /*
- * The output lies in memory as [batch, seq, heads, d] and is handed out as a view [batch, heads, seq, d]: putting the heads
- * side by side again, as every model does next, then costs no copy and no second buffer.
+ * The output lies in memory as [batch, seq, heads, d] and is handed out as a view [batch, heads, seq, d]: putting the
+ * heads side by side again, as every model does next, then costs no copy and no second buffer.
  */
 static rw_status check(rw_op_call *call)
 {
@@ -88,34 +88,30 @@ static rw_op_cost cost_backward(const rw_op_call *call)
 
 static size_t per_thread(const rw_op_call *call, int64_t elements)
 {
-    return (size_t)elements * rw_dtype_size(sum_type(call->in[0].dtype)) * (size_t)call->ctx->threads;
+    return (size_t)elements * rw_dtype_size(sum_type(call->in[0].dtype)) * (size_t)call->threads;
 }
 
-static size_t workspace(const rw_op_call *call, rw_device device)
+static size_t workspace_cpu(const rw_op_call *call)
 {
-#ifdef RW_HAVE_CUDA
-    if (device == RW_DEVICE_CUDA) return rw_attention_workspace_cuda(call->ctx->device_state, call);
-#endif
     const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
-    return device == RW_DEVICE_CPU ? per_thread(call, rw_att_forward_elements(&e)) : 0;
+    return per_thread(call, rw_att_forward_elements(&e));
 }
 
-static size_t workspace_backward(const rw_op_call *call, rw_device device)
+static size_t workspace_backward_cpu(const rw_op_call *call)
 {
-#ifdef RW_HAVE_CUDA
-    if (device == RW_DEVICE_CUDA) return rw_attention_workspace_cuda(call->ctx->device_state, call);
-#endif
     const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
-    return device == RW_DEVICE_CPU ? per_thread(call, rw_att_backward_elements(&e, call->in[0].dtype)) : 0;
+    return per_thread(call, rw_att_backward_elements(&e, call->in[0].dtype));
 }
 
+RW_DECLARE_CUDA_WORKSPACE(rw_attention_workspace_cuda)
 RW_DECLARE_KERNELS(rw_attention_backward)
 static const rw_op_def rw_op_attention_backward = { .name = "attention_backward", .n_inputs = 6,
                                                     .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_RANDOM,
                                                     .strided = RW_OP_ALL_INPUTS, .check = check_backward,
                                                     .kernel = RW_KERNELS(rw_attention_backward),
                                                     .cost = cost_backward, .draws = draws,
-                                                    .workspace = workspace_backward };
+                                                    .workspace = RW_WORKSPACES(workspace_backward_cpu,
+                                                                               rw_attention_workspace_cuda) };
 
 /* ---- of ops that can be differentiated again, with the scores in memory ---- */
 
@@ -164,7 +160,8 @@ static rw_status set_summed(const struct composed *c, int i, rw_tensor *dx)
 static rw_status grad_again(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
-    const struct rw_attention_attrs a = *(const struct rw_attention_attrs *)rw_grad_attrs(g); /* recording may move the original */
+    /* A copy: recording may move the original. */
+    const struct rw_attention_attrs a = *(const struct rw_attention_attrs *)rw_grad_attrs(g);
     const struct composed c = { g, t, &a };
     const int64_t kv_heads = rw_tensor_shape(rw_grad_input(g, 1)).dim[1];
     rw_tensor *const q = grouped(t, rw_grad_input(g, 0), kv_heads);
@@ -191,7 +188,7 @@ static bool is_one_buffer(const rw_grad_call *g, rw_tensor *const *qkv)
     rw_layout l;
     for (int i = 0; i < 3; i++)
         if (!rw_grad_wanted(g, i)) return false;
-    if (!rw_pieces_of_one(rw_grad_tape(g), qkv, 3, 1, &l)) return false;
+    if (!rw_pieces_of_one(qkv, 3, 1, &l)) return false;
     const int64_t dense[] = { l.dim[2] * l.dim[1] * l.dim[3], l.dim[3], l.dim[1] * l.dim[3], 1 };
     for (int i = 0; i < 4; i++)
         if (l.dim[i] != 1 && l.stride[i] != dense[i]) return false;
@@ -229,7 +226,8 @@ static rw_status grad(rw_grad_call *g)
 RW_DECLARE_KERNELS(rw_attention)
 const rw_op_def rw_op_attention = { .name = "attention", .n_inputs = 3, .n_outputs = 2, .flags = RW_OP_RANDOM,
                                     .strided = RW_OP_ALL_INPUTS, .check = check, .kernel = RW_KERNELS(rw_attention),
-                                    .grad = grad, .cost = cost, .draws = draws, .workspace = workspace };
+                                    .grad = grad, .cost = cost, .draws = draws,
+                                    .workspace = RW_WORKSPACES(workspace_cpu, rw_attention_workspace_cuda) };
 
 rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
                            const rw_attention_params *params)
@@ -237,7 +235,8 @@ rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, r
     if (!q) return NULL;
     const rw_shape s = rw_tensor_shape(q);
     const int64_t d = s.rank ? s.dim[s.rank - 1] : 1;
-    struct rw_attention_attrs a = { .scale = params && params->scale != 0 ? (double)params->scale : 1 / sqrt((double)(d > 0 ? d : 1)) };
+    struct rw_attention_attrs a = { .scale = params && params->scale != 0 ? (double)params->scale
+                                                                          : 1 / sqrt((double)(d > 0 ? d : 1)) };
     if (params) {
         a.dropout = (double)params->dropout;
         a.causal = params->causal;

@@ -121,10 +121,4 @@ static inline size_t rw_att_stat_bytes(const rw_layout *q, const rw_layout *k, r
     return (size_t)(2 * e.batch * e.heads * rw_att_stat_rows(&e)) * (dtype == RW_F64 ? sizeof(double) : sizeof(float));
 }
 
-#ifdef __cplusplus
-extern "C"
-#endif
-/* SIZE_MAX when asking a library fails. */
-size_t rw_attention_workspace_cuda(void *device, const rw_op_call *call);
-
 #endif

@@ -191,9 +191,9 @@ rw_status choose_again(choice *c, const rw_kernel *k)
 
 } // namespace
 
-extern "C" size_t rw_attention_workspace_cuda(void *device, const rw_op_call *call)
+extern "C" size_t rw_attention_workspace_cuda(const rw_op_call *call)
 {
-    subject s = { static_cast<const rw_cuda *>(device), call->in[0].dtype,
+    subject s = { static_cast<const rw_cuda *>(call->device), call->in[0].dtype,
                   static_cast<const rw_attention_attrs *>(call->attrs), {}, call->n_outputs == 1 };
     for (int i = 0; i < call->n_inputs; i++) s.in[i] = call->in[i].layout;
     choice c;

@@ -102,7 +102,8 @@ VEC_INLINE void F(write_row)(void *p, rw_dtype dtype, int64_t at, const T *from,
     int64_t i = 0;
     if (is_half(dtype))
         for (; i + VF_LANES <= n; i += VF_LANES)
-            vf_store_half((uint16_t *)p + at + i, dtype, vf_load((const float *)(const void *)from + i) * (float)factor);
+            vf_store_half((uint16_t *)p + at + i, dtype,
+                          vf_load((const float *)(const void *)from + i) * (float)factor);
     for (; i < n; i++) {
         if (dtype == RW_F64) ((double *)p)[at + i] = (double)(from[i] * factor);
         else f_put(p, dtype, at + i, (float)(from[i] * factor));

@@ -1,7 +1,10 @@
 /*
- * An op's kernels by device. In the op's own file, outside any function:
- *     RW_DECLARE_KERNELS(rw_gelu)        declares rw_gelu_cpu (chosen by instruction set) and rw_gelu_cuda
- *     .kernel = RW_KERNELS(rw_gelu)      in its rw_op_def
+ * An op's kernels by device, and the workspace that they take. In the op's own file, outside any function:
+ *     RW_DECLARE_KERNELS(rw_sum)                        declares rw_sum_cpu (chosen by instruction set) and rw_sum_cuda
+ *     RW_DECLARE_CUDA_WORKSPACE(rw_sum_workspace_cuda)  which stands beside the kernel
+ * and in its rw_op_def
+ *     .kernel = RW_KERNELS(rw_sum)
+ *     .workspace = RW_WORKSPACES(workspace_of_the_cpu, rw_sum_workspace_cuda)  either may be NULL
  */
 #ifndef RW_OPS_COMMON_KERNELS_H
 #define RW_OPS_COMMON_KERNELS_H
@@ -11,9 +14,13 @@
 #ifdef RW_HAVE_CUDA
 #define RW_DECLARE_CUDA_KERNEL(name) rw_status name##_cuda(const rw_kernel *k);
 #define RW_KERNELS(name) { [RW_DEVICE_CPU] = name##_cpu, [RW_DEVICE_CUDA] = name##_cuda }
+#define RW_DECLARE_CUDA_WORKSPACE(name) size_t name(const rw_op_call *call);
+#define RW_WORKSPACES(cpu, cuda) { [RW_DEVICE_CPU] = cpu, [RW_DEVICE_CUDA] = cuda }
 #else
 #define RW_DECLARE_CUDA_KERNEL(name)
 #define RW_KERNELS(name) { [RW_DEVICE_CPU] = name##_cpu }
+#define RW_DECLARE_CUDA_WORKSPACE(name)
+#define RW_WORKSPACES(cpu, cuda) { [RW_DEVICE_CPU] = cpu }
 #endif
 
 #define RW_DECLARE_KERNELS(name) RW_CPU_KERNEL(name##_cpu) RW_DECLARE_CUDA_KERNEL(name)

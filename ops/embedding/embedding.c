@@ -38,13 +38,11 @@ static rw_status grad_backward(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_embedding(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_input(g, 1)));
 }
 
-/* On the CPU: where each row's tokens begin, then the tokens sorted by row. */
-static size_t workspace_backward(const rw_op_call *call, rw_device device)
+/* Where each row's tokens begin, then the tokens sorted by row. */
+static size_t workspace_backward_cpu(const rw_op_call *call)
 {
     const struct rw_table_attrs *const a = call->attrs;
-    const int64_t tokens = call->in[1].layout->numel;
-    if (device == RW_DEVICE_CUDA) return rw_embedding_space_of(tokens, a->width, call->in[0].dtype).bytes;
-    return (size_t)(a->rows + 1 + tokens) * sizeof(int32_t);
+    return (size_t)(a->rows + 1 + call->in[1].layout->numel) * sizeof(int32_t);
 }
 
 static rw_op_cost cost(const rw_op_call *call)
@@ -60,11 +58,14 @@ static rw_op_cost cost_backward(const rw_op_call *call)
 }
 
 RW_DECLARE_KERNELS(rw_embedding_backward)
+RW_DECLARE_CUDA_WORKSPACE(rw_embedding_backward_workspace_cuda)
 static const rw_op_def rw_op_embedding_backward = { .name = "embedding_backward", .n_inputs = RW_OP_VARIADIC,
                                                     .n_outputs = 1, .inplace = RW_OP_INPUT(2),
                                                     .check = check_backward, .grad = grad_backward,
                                                     .kernel = RW_KERNELS(rw_embedding_backward),
-                                                    .cost = cost_backward, .workspace = workspace_backward };
+                                                    .cost = cost_backward,
+                                                    .workspace = RW_WORKSPACES(workspace_backward_cpu,
+                                                                               rw_embedding_backward_workspace_cuda) };
 
 static rw_status grad(rw_grad_call *g)
 {

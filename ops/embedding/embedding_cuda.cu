@@ -341,6 +341,12 @@ extern "C" rw_status rw_embedding_cuda(const rw_kernel *k)
     }
 }
 
+extern "C" size_t rw_embedding_backward_workspace_cuda(const rw_op_call *call)
+{
+    const rw_table_attrs *const a = static_cast<const rw_table_attrs *>(call->attrs);
+    return rw_embedding_space_of(call->in[1].layout->numel, a->width, call->in[0].dtype).bytes;
+}
+
 extern "C" rw_status rw_embedding_backward_cuda(const rw_kernel *k)
 {
     const rw_layout *const table = k->out[0].layout;

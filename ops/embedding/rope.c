@@ -26,7 +26,7 @@ static rw_op_cost cost(const rw_op_call *call)
 }
 
 /* The table, then the angular frequencies in whole vectors of 8. */
-static size_t workspace(const rw_op_call *call, rw_device device)
+static size_t workspace(const rw_op_call *call)
 {
     const rw_layout *const x = call->in[0].layout;
     const int64_t half = x->dim[3] / 2;
@@ -45,7 +45,7 @@ static const rw_op_def rw_op_rope = { .name = "rope",
                                       .kernel = RW_KERNELS(rw_rope),
                                       .grad = grad,
                                       .cost = cost,
-                                      .workspace = workspace };
+                                      .workspace = RW_WORKSPACES(workspace, workspace) };
 
 static rw_status grad(rw_grad_call *g)
 {

@@ -38,18 +38,6 @@ static rw_status check_backward(rw_op_call *call)
     return rw_op_output_like(call, 0, 0);
 }
 
-/* On CUDA: a double per row. */
-static size_t workspace_forward(const rw_op_call *call, rw_device device)
-{
-    return device == RW_DEVICE_CUDA ? (size_t)call->in[1].layout->numel * sizeof(double) : 0;
-}
-
-/* On CUDA: what the rows' gradients are multiplied by. */
-static size_t workspace_factor(const rw_op_call *call, rw_device device)
-{
-    return device == RW_DEVICE_CUDA ? sizeof(double) : 0;
-}
-
 static rw_op_cost cost(const rw_op_call *call)
 {
     return (rw_op_cost){ 12 * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
@@ -57,10 +45,17 @@ static rw_op_cost cost(const rw_op_call *call)
 
 /* logits, target, log-sum-exp per row, gradient of the loss -> gradient of the logits */
 RW_DECLARE_KERNELS(rw_cross_entropy_backward)
-static const rw_op_def rw_op_cross_entropy_backward = { .name = "cross_entropy_backward", .n_inputs = 4, .n_outputs = 1,
-                                                        .inplace = RW_OP_INPUT(0), .check = check_backward,
-                                                        .kernel = RW_KERNELS(rw_cross_entropy_backward), .cost = cost,
-                                                        .workspace = workspace_factor };
+RW_DECLARE_CUDA_WORKSPACE(rw_cross_entropy_workspace_cuda)
+RW_DECLARE_CUDA_WORKSPACE(rw_cross_entropy_factor_workspace_cuda)
+static const rw_op_def rw_op_cross_entropy_backward = { .name = "cross_entropy_backward",
+                                                        .n_inputs = 4,
+                                                        .n_outputs = 1,
+                                                        .inplace = RW_OP_INPUT(0),
+                                                        .check = check_backward,
+                                                        .kernel = RW_KERNELS(rw_cross_entropy_backward),
+                                                        .cost = cost,
+                                                        .workspace = RW_WORKSPACES(
+                                                            NULL, rw_cross_entropy_factor_workspace_cuda) };
 
 /* The fused backward has no gradient of its own; (softmax - onehot) * dy / n has. */
 static rw_tensor *again(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
@@ -90,7 +85,7 @@ static const rw_op_def rw_op_cross_entropy = { .name = "cross_entropy",
                                                .kernel = RW_KERNELS(rw_cross_entropy),
                                                .grad = grad,
                                                .cost = cost,
-                                               .workspace = workspace_forward };
+                                               .workspace = RW_WORKSPACES(NULL, rw_cross_entropy_workspace_cuda) };
 
 rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, int32_t ignore)
 {
@@ -115,10 +110,14 @@ static rw_status check_weights(rw_op_call *call)
 }
 
 RW_DECLARE_KERNELS(rw_cross_entropy_weights)
-static const rw_op_def rw_op_cross_entropy_weights = { .name = "cross_entropy_weights", .n_inputs = 1, .n_outputs = 1,
-                                                       .flags = RW_OP_NO_GRADIENT, .check = check_weights,
+static const rw_op_def rw_op_cross_entropy_weights = { .name = "cross_entropy_weights",
+                                                       .n_inputs = 1,
+                                                       .n_outputs = 1,
+                                                       .flags = RW_OP_NO_GRADIENT,
+                                                       .check = check_weights,
                                                        .kernel = RW_KERNELS(rw_cross_entropy_weights),
-                                                       .workspace = workspace_factor };
+                                                       .workspace = RW_WORKSPACES(
+                                                           NULL, rw_cross_entropy_factor_workspace_cuda) };
 
 rw_tensor *rw_cross_entropy_weights_at(rw_site at, rw_tape *t, rw_tensor *target, rw_shape logits, rw_dtype dtype,
                                        const struct rw_cross_entropy_attrs *attrs)
@@ -149,7 +148,7 @@ static rw_op_cost cost_mse(const rw_op_call *call)
 }
 
 /* A double per block. */
-static size_t workspace_mse(const rw_op_call *call, rw_device device)
+static size_t workspace_mse(const rw_op_call *call)
 {
     return (size_t)rw_mse_blocks(call->in[0].layout->numel) * sizeof(double);
 }
@@ -183,7 +182,7 @@ static rw_status grad_mse(rw_grad_call *g)
 RW_DECLARE_KERNELS(rw_mse_loss)
 static const rw_op_def rw_op_mse_loss = { .name = "mse_loss", .n_inputs = 2, .n_outputs = 1, .check = check_mse,
                                           .kernel = RW_KERNELS(rw_mse_loss), .grad = grad_mse, .cost = cost_mse,
-                                          .workspace = workspace_mse };
+                                          .workspace = RW_WORKSPACES(workspace_mse, workspace_mse) };
 
 /* Tensors that broadcast are rare: composed. */
 rw_tensor *rw_mse_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y)

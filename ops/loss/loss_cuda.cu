@@ -290,6 +290,18 @@ const rw_cross_entropy_attrs *attrs_of(const rw_kernel *k)
 
 } // namespace
 
+/* A double per row. */
+extern "C" size_t rw_cross_entropy_workspace_cuda(const rw_op_call *call)
+{
+    return static_cast<size_t>(call->in[1].layout->numel) * sizeof(double);
+}
+
+/* What the rows' gradients are multiplied by. */
+extern "C" size_t rw_cross_entropy_factor_workspace_cuda(const rw_op_call *)
+{
+    return sizeof(double);
+}
+
 extern "C" rw_status rw_cross_entropy_cuda(const rw_kernel *k)
 {
     const rw_layout *const l = k->in[0].layout;

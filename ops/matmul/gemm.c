@@ -2,7 +2,6 @@
 #include "ops/matmul/gemm.h"
 #include "device/cpu/cpu.h"
 #include "ops/common/util.h"
-#include "record/context.h"
 
 #include <omp.h>
 #include <string.h>
@@ -216,15 +215,11 @@ rw_status rw_gemm_plan(const struct gemm *g, const struct rw_onednn *onednn, int
     return RW_OK;
 }
 
-size_t rw_gemm_workspace(const rw_op_call *call, const rw_desc *in, rw_device device, const struct gemm *g)
+size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g)
 {
-#ifdef RW_HAVE_CUDA
-    if (device == RW_DEVICE_CUDA)
-        return rw_gemm_workspace_cuda(call->ctx->device_state, g, in);
-#endif
-    const struct rw_cpu *const cpu = call->ctx->device_state;
+    const struct rw_cpu *const cpu = call->device;
     struct gemm_plan p;
-    return rw_gemm_plan(g, cpu->onednn, call->ctx->threads, &p) ? SIZE_MAX : p.workspace;
+    return rw_gemm_plan(g, cpu->onednn, call->threads, &p) ? SIZE_MAX : p.workspace;
 }
 
 /* ---- the run ---- */

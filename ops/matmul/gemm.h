@@ -53,11 +53,8 @@ void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weig
 /* Chooses; the primitives are made when it runs. */
 rw_status rw_gemm_plan(const struct gemm *g, const struct rw_onednn *onednn, int threads, struct gemm_plan *ret);
 
-/* Bytes of workspace of a recorded call whose operands a, b[, bias] are its inputs from `in` on. */
-size_t rw_gemm_workspace(const rw_op_call *call, const rw_desc *in, rw_device device, const struct gemm *g);
-
-/* The same on CUDA. In matmul_cuda.cu. */
-size_t rw_gemm_workspace_cuda(void *device, const struct gemm *g, const rw_desc *in);
+/* Bytes of workspace that a call's product takes on the CPU. */
+size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g);
 
 /* Carries it out. tile: the own loops of this instruction set. */
 typedef void (*rw_gemm_tile_fn)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,

@@ -73,25 +73,28 @@ static rw_op_cost cost_gelu(const rw_op_call *call)
     return c;
 }
 
-static size_t workspace_of(const rw_op_call *call, rw_device device, int x)
+static size_t workspace_of(const rw_op_call *call, int x)
 {
     const rw_desc *const in = call->in + x;
     struct gemm g;
     rw_gemm_of_linear(&g, in[0].layout, in[1].layout, call->n_inputs > x + 2, in[0].dtype);
     g.gelu = call->n_outputs > 1;
     g.adds = x > 0;
-    return rw_gemm_workspace(call, in, device, &g);
+    return rw_gemm_workspace_cpu(call, &g);
 }
 
-static size_t workspace(const rw_op_call *call, rw_device device)
+static size_t workspace_cpu(const rw_op_call *call)
 {
-    return workspace_of(call, device, 0);
+    return workspace_of(call, 0);
 }
 
-static size_t workspace_add(const rw_op_call *call, rw_device device)
+static size_t workspace_add_cpu(const rw_op_call *call)
 {
-    return workspace_of(call, device, 1);
+    return workspace_of(call, 1);
 }
+
+RW_DECLARE_CUDA_WORKSPACE(rw_linear_workspace_cuda)
+RW_DECLARE_CUDA_WORKSPACE(rw_linear_add_workspace_cuda)
 
 /* Of x, weight and bias, inputs from `at` on; dy flows into the product. sum: of its columns, where it was taken. */
 static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy, rw_tensor *sum)
@@ -137,20 +140,33 @@ static rw_status grad_gelu(rw_grad_call *g)
 
 RW_DECLARE_KERNELS(rw_linear)
 RW_DECLARE_KERNELS(rw_linear_gelu)
-const rw_op_def rw_op_linear = { .name = "linear", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
-                                 .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
-                                 .kernel = RW_KERNELS(rw_linear), .grad = grad, .cost = cost, .workspace = workspace };
+const rw_op_def rw_op_linear = { .name = "linear",
+                                 .n_inputs = RW_OP_VARIADIC,
+                                 .n_outputs = 1,
+                                 .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1),
+                                 .check = check,
+                                 .kernel = RW_KERNELS(rw_linear),
+                                 .grad = grad,
+                                 .cost = cost,
+                                 .workspace = RW_WORKSPACES(workspace_cpu, rw_linear_workspace_cuda) };
 
 static const rw_op_def rw_op_linear_gelu = { .name = "linear_gelu", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
                                              .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
                                              .kernel = RW_KERNELS(rw_linear_gelu), .grad = grad_gelu, .cost = cost_gelu,
-                                             .workspace = workspace };
+                                             .workspace = RW_WORKSPACES(workspace_cpu, rw_linear_workspace_cuda) };
 
 RW_DECLARE_KERNELS(rw_linear_add)
-static const rw_op_def rw_op_linear_add = { .name = "linear_add", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
-                                            .strided = RW_OP_INPUT(1) | RW_OP_INPUT(2), .inplace = RW_OP_INPUT(0),
-                                            .check = check_add, .kernel = RW_KERNELS(rw_linear_add), .grad = grad_add,
-                                            .cost = cost_add, .workspace = workspace_add };
+static const rw_op_def rw_op_linear_add = { .name = "linear_add",
+                                            .n_inputs = RW_OP_VARIADIC,
+                                            .n_outputs = 1,
+                                            .strided = RW_OP_INPUT(1) | RW_OP_INPUT(2),
+                                            .inplace = RW_OP_INPUT(0),
+                                            .check = check_add,
+                                            .kernel = RW_KERNELS(rw_linear_add),
+                                            .grad = grad_add,
+                                            .cost = cost_add,
+                                            .workspace = RW_WORKSPACES(workspace_add_cpu,
+                                                                       rw_linear_add_workspace_cuda) };
 
 rw_tensor *rw_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
 {

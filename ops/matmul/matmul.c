@@ -55,14 +55,16 @@ static rw_op_cost cost(const rw_op_call *call)
     return (rw_op_cost){ 2.0 * (double)call->out[0].layout->numel * (double)a->dim[a->rank - 1], rw_cost_bytes(call) };
 }
 
-static size_t workspace(const rw_op_call *call, rw_device device)
+static size_t workspace_cpu(const rw_op_call *call)
 {
     const rw_desc *const in = factors(call);
     struct gemm g;
     rw_gemm_of_matmul(&g, in[0].layout, in[1].layout, in[0].dtype);
     g.adds = call->n_inputs > 2;
-    return rw_gemm_workspace(call, in, device, &g);
+    return rw_gemm_workspace_cpu(call, &g);
 }
+
+RW_DECLARE_CUDA_WORKSPACE(rw_matmul_workspace_cuda)
 
 static rw_shape shape_of_product(const rw_tensor *a, const rw_tensor *b)
 {
@@ -134,13 +136,19 @@ static rw_status grad_add(rw_grad_call *g)
 RW_DECLARE_KERNELS(rw_matmul)
 const rw_op_def rw_op_matmul = { .name = "matmul", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                  .check = check, .kernel = RW_KERNELS(rw_matmul), .grad = grad, .cost = cost,
-                                 .workspace = workspace };
+                                 .workspace = RW_WORKSPACES(workspace_cpu, rw_matmul_workspace_cuda) };
 
 RW_DECLARE_KERNELS(rw_matmul_add)
-static const rw_op_def rw_op_matmul_add = { .name = "matmul_add", .n_inputs = 3, .n_outputs = 1,
-                                            .strided = RW_OP_INPUT(1) | RW_OP_INPUT(2), .inplace = RW_OP_INPUT(0),
-                                            .check = check_add, .kernel = RW_KERNELS(rw_matmul_add), .grad = grad_add,
-                                            .cost = cost, .workspace = workspace };
+static const rw_op_def rw_op_matmul_add = { .name = "matmul_add",
+                                            .n_inputs = 3,
+                                            .n_outputs = 1,
+                                            .strided = RW_OP_INPUT(1) | RW_OP_INPUT(2),
+                                            .inplace = RW_OP_INPUT(0),
+                                            .check = check_add,
+                                            .kernel = RW_KERNELS(rw_matmul_add),
+                                            .grad = grad_add,
+                                            .cost = cost,
+                                            .workspace = RW_WORKSPACES(workspace_cpu, rw_matmul_workspace_cuda) };
 
 rw_tensor *rw_matmul_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)
 {

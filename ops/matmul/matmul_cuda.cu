@@ -348,11 +348,41 @@ rw_status run(const rw_kernel *k, gemm *g, const inputs &of)
 
 } // namespace
 
-extern "C" size_t rw_gemm_workspace_cuda(void *device, const gemm *g, const rw_desc *in)
+/* Of a call's product, whose operands a, b[, bias] are its inputs from `first` on. A sum takes none. */
+static size_t workspace_of(const rw_op_call *call, const gemm &g, int first)
 {
-    plan p; /* a sum takes none */
-    const layouts lie = { in[0].layout, in[1].layout, g->has_bias ? in[2].layout : nullptr, nullptr };
-    return make_plan(static_cast<const rw_cuda *>(device), *g, lie, &p) ? SIZE_MAX : p.workspace();
+    const rw_desc *const in = call->in + first;
+    plan p;
+    const layouts lie = { in[0].layout, in[1].layout, g.has_bias ? in[2].layout : nullptr, nullptr };
+    return make_plan(static_cast<const rw_cuda *>(call->device), g, lie, &p) ? SIZE_MAX : p.workspace();
+}
+
+extern "C" size_t rw_matmul_workspace_cuda(const rw_op_call *call)
+{
+    const int first = call->n_inputs - 2;
+    gemm g;
+    rw_gemm_of_matmul(&g, call->in[first].layout, call->in[first + 1].layout, call->in[0].dtype);
+    g.adds = first > 0;
+    return workspace_of(call, g, first);
+}
+
+static size_t linear_workspace(const rw_op_call *call, int x)
+{
+    gemm g;
+    rw_gemm_of_linear(&g, call->in[x].layout, call->in[x + 1].layout, call->n_inputs > x + 2, call->in[0].dtype);
+    g.gelu = call->n_outputs > 1;
+    g.adds = x > 0;
+    return workspace_of(call, g, x);
+}
+
+extern "C" size_t rw_linear_workspace_cuda(const rw_op_call *call)
+{
+    return linear_workspace(call, 0);
+}
+
+extern "C" size_t rw_linear_add_workspace_cuda(const rw_op_call *call)
+{
+    return linear_workspace(call, 1);
 }
 
 extern "C" rw_status rw_matmul_cuda(const rw_kernel *k)

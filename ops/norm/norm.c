@@ -51,27 +51,35 @@ static rw_op_cost cost(const rw_op_call *call)
     return rw_cost_pointwise(call, 8);
 }
 
-static size_t workspace_backward(const rw_op_call *call, rw_device device)
+static size_t workspace_backward_cpu(const rw_op_call *call)
 {
     const rw_layout *const x = call->in[0].layout;
-    const int64_t width = x->dim[x->rank - 1], rows = x->numel / width;
-    const int64_t blocks = device == RW_DEVICE_CUDA ? rw_norm_cuda_blocks(rows, width) : rw_norm_blocks(rows);
+    const int64_t width = x->dim[x->rank - 1], blocks = rw_norm_blocks(x->numel / width);
     return (size_t)(blocks * 2 * width) * (call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float));
 }
 
 RW_DECLARE_KERNELS(rw_norm)
 RW_DECLARE_KERNELS(rw_norm_backward)
+RW_DECLARE_CUDA_WORKSPACE(rw_norm_backward_workspace_cuda)
 
-static const rw_op_def rw_op_layernorm_backward = { .name = "layernorm_backward", .n_inputs = RW_OP_VARIADIC,
-                                                    .n_outputs = 3, .inplace = RW_OP_INPUT(2) | RW_OP_INPUT(3),
+static const rw_op_def rw_op_layernorm_backward = { .name = "layernorm_backward",
+                                                    .n_inputs = RW_OP_VARIADIC,
+                                                    .n_outputs = 3,
+                                                    .inplace = RW_OP_INPUT(2) | RW_OP_INPUT(3),
                                                     .check = check_backward,
-                                                    .kernel = RW_KERNELS(rw_norm_backward), .cost = cost,
-                                                    .workspace = workspace_backward };
-static const rw_op_def rw_op_rmsnorm_backward = { .name = "rmsnorm_backward", .n_inputs = RW_OP_VARIADIC,
-                                                  .n_outputs = 2, .inplace = RW_OP_INPUT(2) | RW_OP_INPUT(3),
+                                                    .kernel = RW_KERNELS(rw_norm_backward),
+                                                    .cost = cost,
+                                                    .workspace = RW_WORKSPACES(workspace_backward_cpu,
+                                                                               rw_norm_backward_workspace_cuda) };
+static const rw_op_def rw_op_rmsnorm_backward = { .name = "rmsnorm_backward",
+                                                  .n_inputs = RW_OP_VARIADIC,
+                                                  .n_outputs = 2,
+                                                  .inplace = RW_OP_INPUT(2) | RW_OP_INPUT(3),
                                                   .check = check_backward,
-                                                  .kernel = RW_KERNELS(rw_norm_backward), .cost = cost,
-                                                  .workspace = workspace_backward };
+                                                  .kernel = RW_KERNELS(rw_norm_backward),
+                                                  .cost = cost,
+                                                  .workspace = RW_WORKSPACES(workspace_backward_cpu,
+                                                                             rw_norm_backward_workspace_cuda) };
 
 /* Of primitives: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) - xh mean(h xh)) with h = dy weight. */
 static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)

@@ -344,6 +344,13 @@ extern "C" rw_status rw_norm_cuda(const rw_kernel *k)
     });
 }
 
+extern "C" size_t rw_norm_backward_workspace_cuda(const rw_op_call *call)
+{
+    const rw_layout *const x = call->in[0].layout;
+    const int64_t width = x->dim[x->rank - 1], blocks = rw_norm_cuda_blocks(x->numel / width, width);
+    return static_cast<size_t>(blocks * 2 * width) * (call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float));
+}
+
 extern "C" rw_status rw_norm_backward_cuda(const rw_kernel *k)
 {
     const norm_rows a = norm_of(k);

@@ -22,13 +22,14 @@ static rw_op_cost cost(const rw_op_call *call)
     return rw_cost_pointwise(call, 9);
 }
 
-static size_t workspace(const rw_op_call *call, rw_device device)
+static size_t workspace_cpu(const rw_op_call *call)
 {
     const rw_layout *const z = call->in[0].layout;
-    return rw_reduce_sum_workspace(z, call->in[0].dtype, rw_reduce_rows(z->rank), device);
+    return rw_reduce_sum_workspace_cpu(z, rw_reduce_rows(z->rank));
 }
 
 RW_DECLARE_KERNELS(rw_gelu_tanh_backward_sum)
+RW_DECLARE_CUDA_WORKSPACE(rw_gelu_tanh_backward_sum_workspace_cuda)
 static const rw_op_def rw_op_gelu_tanh_backward_sum = { .name = "gelu_tanh_backward_sum",
                                                         .n_inputs = 2,
                                                         .n_outputs = 2,
@@ -36,7 +37,8 @@ static const rw_op_def rw_op_gelu_tanh_backward_sum = { .name = "gelu_tanh_backw
                                                         .check = check,
                                                         .kernel = RW_KERNELS(rw_gelu_tanh_backward_sum),
                                                         .cost = cost,
-                                                        .workspace = workspace };
+                                                        .workspace = RW_WORKSPACES(
+                                                            workspace_cpu, rw_gelu_tanh_backward_sum_workspace_cuda) };
 
 rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, rw_tensor *z, rw_tensor *dy, rw_tensor **ret_sum)
 {

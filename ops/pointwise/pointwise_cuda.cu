@@ -115,6 +115,13 @@ void gelu_columns(const rw_kernel *k, const struct rw_reduce_cut &cut, const job
 } // namespace
 
 /* The order of the sums is sum_to's: the same source of columns_kernel, but for where elements come from. */
+extern "C" size_t rw_gelu_tanh_backward_sum_workspace_cuda(const rw_op_call *call)
+{
+    const rw_layout *const z = call->in[0].layout;
+    const struct rw_reduce_plan plan = rw_reduce_plan(z, rw_reduce_rows(z->rank));
+    return rw_reduce_cuda_workspace(&plan, z, call->in[0].dtype, RW_REDUCE_SUM);
+}
+
 extern "C" rw_status rw_gelu_tanh_backward_sum_cuda(const rw_kernel *k)
 {
     const rw_layout *const l = k->out[0].layout;

@@ -40,21 +40,19 @@ static rw_op_cost cost_reduce(const rw_op_call *call)
     return (rw_op_cost){ flops * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
 }
 
-size_t rw_reduce_sum_workspace(const rw_layout *in, rw_dtype dtype, uint32_t mask, rw_device device)
+size_t rw_reduce_sum_workspace_cpu(const rw_layout *in, uint32_t mask)
 {
     const struct rw_reduce_plan plan = rw_reduce_plan(in, mask);
-    if (device == RW_DEVICE_CUDA) return rw_reduce_cuda_workspace(&plan, in, dtype, RW_REDUCE_SUM);
     const int64_t outputs = plan.groups.numel * (plan.run_reduced ? 1 : plan.run);
     return plan.parts > 1 ? (size_t)(plan.parts * outputs) * sizeof(double) : 0;
 }
 
-/* On the CPU doubles: one per output and part; logsumexp also holds a maximum and a sum per output. */
-static size_t workspace_reduce(const rw_op_call *call, rw_device device)
+/* Doubles: one per output and part; logsumexp also holds a maximum and a sum per output. */
+static size_t workspace_cpu(const rw_op_call *call)
 {
     const struct rw_reduce_attrs *const a = call->attrs;
     const rw_layout *const in = call->in[0].layout;
     const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
-    if (device == RW_DEVICE_CUDA) return rw_reduce_cuda_workspace(&plan, in, call->in[0].dtype, a->kind);
     const int64_t parts = plan.parts;
     const int64_t per_output = (parts > 1 ? parts : 0) + (a->kind == RW_REDUCE_LOGSUMEXP ? 2 : 0);
     return (size_t)(call->out[0].layout->numel * per_output) * sizeof(double);
@@ -89,6 +87,7 @@ static rw_status check_first_max(rw_op_call *call)
 }
 
 /* 1 at the first maximal element of each group, else 0. */
+RW_DECLARE_CUDA_WORKSPACE(rw_reduce_workspace_cuda)
 RW_DECLARE_KERNELS(rw_first_max)
 static const rw_op_def rw_op_first_max = { .name = "first_max",
                                            .n_inputs = 2,
@@ -139,7 +138,7 @@ static rw_status grad_logsumexp(rw_grad_call *g)
                                             .kernel = RW_KERNELS(rw_reduce),                                           \
                                             .grad = GRAD,                                                              \
                                             .cost = cost_reduce,                                                       \
-                                            .workspace = workspace_reduce };
+                                            .workspace = RW_WORKSPACES(workspace_cpu, rw_reduce_workspace_cuda) };
 
 RW_DECLARE_KERNELS(rw_reduce)
 REDUCE(sum, grad_sum)
@@ -201,7 +200,7 @@ static rw_status grad_sum_to(rw_grad_call *g)
 
 static const rw_op_def rw_op_sum_to = { .name = "sum_to", .n_inputs = 1, .n_outputs = 1, .check = check_sum_to,
                                         .kernel = RW_KERNELS(rw_reduce), .grad = grad_sum_to, .cost = cost_reduce,
-                                        .workspace = workspace_reduce };
+                                        .workspace = RW_WORKSPACES(workspace_cpu, rw_reduce_workspace_cuda) };
 
 rw_tensor *rw_sum_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
 {

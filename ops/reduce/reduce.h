@@ -55,6 +55,7 @@ struct rw_reduce_cut {
 #define RW_REDUCE_CUDA_WARP 1024  /* groups of this many elements at most are one warp's */
 
 struct rw_reduce_cut rw_reduce_cut(const struct rw_reduce_plan *p, const rw_layout *in, rw_dtype dtype);
+/* Bytes of workspace on CUDA. */
 size_t rw_reduce_cuda_workspace(const struct rw_reduce_plan *p, const rw_layout *in, rw_dtype dtype, int kind);
 
 uint32_t rw_reduce_mask(uint32_t axes, int rank);
@@ -66,8 +67,8 @@ static inline uint32_t rw_reduce_rows(int rank)
     return (1u << (rank - 1)) - 1;
 }
 
-/* Bytes of workspace of sums over a mask. */
-size_t rw_reduce_sum_workspace(const rw_layout *in, rw_dtype dtype, uint32_t mask, rw_device device);
+/* Bytes of workspace of sums over a mask on the CPU. */
+size_t rw_reduce_sum_workspace_cpu(const rw_layout *in, uint32_t mask);
 
 /*
  * Makes elements [at, at + n) of a kernel's output 0, which somebody is about to add up. On the CPU sums of columns are

@@ -148,6 +148,14 @@ __global__ void __launch_bounds__(THREADS) first_in_columns_kernel(const T *x, c
 
 } // namespace
 
+extern "C" size_t rw_reduce_workspace_cuda(const rw_op_call *call)
+{
+    const rw_reduce_attrs *const a = static_cast<const rw_reduce_attrs *>(call->attrs);
+    const rw_layout *const in = call->in[0].layout;
+    const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
+    return rw_reduce_cuda_workspace(&plan, in, call->in[0].dtype, a->kind);
+}
+
 extern "C" rw_status rw_reduce_cuda(const rw_kernel *k)
 {
     const int kind = static_cast<const rw_reduce_attrs *>(k->attrs)->kind;

@@ -3,7 +3,6 @@
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
 #include "record/own_ops.h"
-#include "record/tape.h"
 
 #include <string.h>
 
@@ -31,10 +30,8 @@ const rw_op_def rw_op_contiguous = { .name = "contiguous", .n_inputs = 1, .n_out
 
 rw_tensor *rw_contiguous_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
-    if (!t || !x) return NULL;
-    const struct rw_tensor *const v = rw_tape_resolve(t, x, "contiguous", at);
-    if (!v) return NULL;
-    if (rw_tensor_layout(t->ctx, v)->dense) return x;
+    if (!rw_operand_at(at, t, x, "contiguous")) return NULL;
+    if (rw_tensor_layout(x)->dense) return x;
     return rw_apply_at(at, t, &rw_op_contiguous, &x, 1, NULL, 0, NULL);
 }
 
@@ -216,11 +213,10 @@ static const rw_op_def rw_op_assign = { .name = "assign",
 rw_status rw_assign_at(rw_site at, rw_tape *t, rw_tensor *buffer, rw_tensor *x)
 {
     if (!t) return RW_ERR_ARGUMENT;
-    const struct rw_param *const p = buffer && buffer != rw_none() ? rw_param_of(buffer) : NULL;
-    if (!p || p->grad || (buffer->flags & RW_VALUE_GRADIENT))
-        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_assign at %s:%d: the target must be a buffer made by rw_buffer()",
-                       at.file, at.line);
+    if (rw_tensor_kind_of(buffer) != RW_TENSOR_BUFFER)
+        return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "rw_assign: the target must be a buffer made by rw_buffer()");
     rw_tensor *const in[] = { x, buffer };
     if (rw_apply_at(at, t, &rw_op_assign, in, 2, NULL, 0, NULL)) return RW_OK;
-    return t->ctx->status ? t->ctx->status : RW_ERR_ARGUMENT;
+    const rw_status status = rw_error_status(rw_tape_context(t));
+    return status ? status : RW_ERR_ARGUMENT;
 }

@@ -3,7 +3,6 @@
  * that knows several gradients writes them as one, as attention's does with those of q, k and v.
  */
 #include "ops/shape/shape.h"
-#include "record/tape.h"
 
 #include <rewind/ops.h>
 
@@ -40,17 +39,17 @@ static bool has_strides_of(const rw_layout *l, const rw_layout *whole, int axis)
     return true;
 }
 
-bool rw_pieces_of_one(const rw_tape *t, rw_tensor *const *piece, int n, int axis, rw_layout *ret)
+bool rw_pieces_of_one(rw_tensor *const *piece, int n, int axis, rw_layout *ret)
 {
-    const rw_layout *const buffer = rw_tensor_layout(t->ctx, rw_tape_value(t, piece[0]->base));
-    rw_layout whole = *rw_tensor_layout(t->ctx, piece[0]);
+    const rw_layout *const buffer = rw_tensor_layout(rw_tensor_base(piece[0]));
+    rw_layout whole = *rw_tensor_layout(piece[0]);
     if (axis < 0) axis += whole.rank;
     if (whole.offset || !whole.numel) return false;
-    if (n > 1) whole.stride[axis] = rw_tensor_layout(t->ctx, piece[1])->offset / whole.dim[axis];
+    if (n > 1) whole.stride[axis] = rw_tensor_layout(piece[1])->offset / whole.dim[axis];
     whole.numel = whole.dim[axis] = 0;
     for (int i = 0; i < n; i++) {
-        const rw_layout *const l = rw_tensor_layout(t->ctx, piece[i]);
-        if (piece[i]->base != piece[0]->base || l->rank != whole.rank) return false;
+        const rw_layout *const l = rw_tensor_layout(piece[i]);
+        if (rw_tensor_base(piece[i]) != rw_tensor_base(piece[0]) || l->rank != whole.rank) return false;
         if (l->offset != whole.dim[axis] * whole.stride[axis] || !has_strides_of(l, &whole, axis)) return false;
         whole.dim[axis] += l->dim[axis];
         whole.numel += l->numel;
@@ -65,7 +64,7 @@ rw_tensor *rw_whole_of_pieces(rw_tape *t, rw_tensor *const *piece, int n, int ax
     rw_layout whole;
     int axes[RW_MAX_RANK], back[RW_MAX_RANK];
     bool same_order = true;
-    if (!rw_pieces_of_one(t, piece, n, axis, &whole)) return NULL;
+    if (!rw_pieces_of_one(piece, n, axis, &whole)) return NULL;
     order_axes(&whole, axes);
     rw_shape shape = { .rank = whole.rank };
     for (int i = 0; i < whole.rank; i++) {
@@ -73,7 +72,7 @@ rw_tensor *rw_whole_of_pieces(rw_tape *t, rw_tensor *const *piece, int n, int ax
         back[axes[i]] = i;
         same_order &= axes[i] == i;
     }
-    rw_tensor *x = rw_tape_value(t, piece[0]->base);
+    rw_tensor *x = rw_tensor_base(piece[0]);
     if (!rw_shape_equal(rw_tensor_shape(x), shape)) x = rw_reshape(t, x, shape);
     return same_order ? x : rw_permute(t, x, back);
 }

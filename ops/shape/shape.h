@@ -8,10 +8,10 @@
 rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, int axis, int64_t start);
 
 /*
- * True when n values of the tape, of one rank, lie side by side along an axis, in their order, and fill their buffer:
+ * True when n values of a tape, of one rank, lie side by side along an axis, in their order, and fill their buffer:
  * *ret then has the extents and strides of the whole.
  */
-bool rw_pieces_of_one(const rw_tape *t, rw_tensor *const *piece, int n, int axis, rw_layout *ret);
+bool rw_pieces_of_one(rw_tensor *const *piece, int n, int axis, rw_layout *ret);
 
 /*
  * That whole, as a view of the buffer; NULL where there is none. For gradients: a caller's pieces are values of their

@@ -144,7 +144,7 @@ static struct rw_optim_step step_of(const rw_adamw *opt, size_t i)
 {
     const rw_adamw_params *const p = &opt->params;
     const struct state *const s = &opt->states[i];
-    const bool decays = p->decay_all || rw_tensor_layout(opt->ctx, &s->param->tensor)->rank > 1;
+    const bool decays = p->decay_all || rw_layout_of(opt->ctx, &s->param->tensor)->rank > 1;
     return (struct rw_optim_step){ .lr = p->lr, .beta1 = p->beta1, .beta2 = p->beta2, .eps = p->eps,
                                    .weight_decay = decays ? p->weight_decay : 0,
                                    .correction1 = 1 - pow(p->beta1, (double)s->step),

@@ -1,4 +1,5 @@
-/* rw_eval(), rw_read(), rw_item(), rw_backward(), rw_grad(): which plan, how much of it, and what is held afterwards. */
+/* rw_eval(), rw_read(), rw_item(), rw_backward(), rw_grad(): which plan, how much of it, and what is held afterwards.
+ */
 #include "api/ask.h"
 
 #include "autodiff/differentiate.h"
@@ -34,7 +35,8 @@ void rw_note_plan_memory(rw_context *ctx, const rw_plan *plan)
 /* Runs a part of a plan and keeps what it was run for. */
 static rw_status run_part(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct rw_observer *observer)
 {
-    plan->references++; /* a kernel of the caller's own may record and plan: the cache must not drop this one meanwhile */
+    plan->references++; /* a kernel of the caller's own may record and plan: the cache must not drop this one meanwhile
+                         */
     rw_note_plan_memory(t->ctx, plan);
     rw_status status = rw_plan_run(t, plan, from, to, observer);
     if (!status && (status = rw_plan_settle(t, plan, from, to))) rw_plan_spoil(t, plan, from, to);
@@ -175,7 +177,8 @@ static rw_status read_param(struct rw_tensor *x, void *out)
 
 static const void *buffer_of(const rw_tape *t, const struct rw_tensor *x)
 {
-    if (x->flags & RW_VALUE_GRADIENT) return (char *)t->blocks[x->producer].data + (size_t)x->leaf * RW_RESULT_ALIGNMENT;
+    if (x->flags & RW_VALUE_GRADIENT)
+        return (char *)t->blocks[x->producer].data + (size_t)x->leaf * RW_RESULT_ALIGNMENT;
     const struct rw_tensor *const base = rw_tape_value(t, x->base);
     if (base->producer != RW_NONE_ID) return rw_tape_held(t, base->id);
     const struct rw_leaf *const leaf = &t->leaves[base->leaf];
@@ -190,14 +193,15 @@ rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes)
     if (ctx && ctx->status) return ctx->status;
     if (!x || x == rw_none() || !out) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: NULL argument");
     if (bytes != rw_tensor_bytes(x))
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: room for %zu bytes, the tensor has %zu", bytes, rw_tensor_bytes(x));
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: room for %zu bytes, the tensor has %zu", bytes,
+                       rw_tensor_bytes(x));
     rw_status status = rw_launched_wait(ctx);
     if (status) return status;
     if (x->flags & RW_VALUE_CONTEXT) return read_param(x, out);
     if (!t) t = x->owner.tape;
     if (!(x->flags & RW_VALUE_GRADIENT)) status = rw_eval(t, &x, 1);
     if (status) return status;
-    status = copy_out(ctx, buffer_of(t, x), rw_tensor_layout(ctx, x), (rw_dtype)x->dtype, out);
+    status = copy_out(ctx, buffer_of(t, x), rw_layout_of(ctx, x), (rw_dtype)x->dtype, out);
     return status ? rw_fail(ctx, status, "rw_read: the copy from the device failed") : RW_OK;
 }
 
@@ -205,7 +209,8 @@ double rw_item(rw_tape *t, rw_tensor *x)
 {
     rw_context *const ctx = t ? t->ctx : rw_tensor_context(x);
     if (x && x != rw_none() && rw_shape_numel(rw_tensor_shape(x)) != 1) {
-        rw_fail(ctx, RW_ERR_SHAPE, "rw_item: the tensor has %lld elements, not 1", (long long)rw_shape_numel(rw_tensor_shape(x)));
+        rw_fail(ctx, RW_ERR_SHAPE, "rw_item: the tensor has %lld elements, not 1",
+                (long long)rw_shape_numel(rw_tensor_shape(x)));
         return NAN;
     }
     union {
@@ -241,13 +246,16 @@ uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what)
     } else if (t->open_region != RW_NONE_ID) {
         const struct rw_region *const r = &t->regions[t->open_region];
         const rw_site at = ctx->sites[r->site];
-        rw_fail(ctx, RW_ERR_REGION, "%s: region \"%s\", begun at %s:%d, is still open", what, ctx->names[r->name], at.file, at.line);
-    } else if (rw_tensor_layout(ctx, loss)->numel != 1) {
-        rw_fail(ctx, RW_ERR_SHAPE, "%s: the loss has %lld elements, not 1", what, (long long)rw_tensor_layout(ctx, loss)->numel);
+        rw_fail(ctx, RW_ERR_REGION, "%s: region \"%s\", begun at %s:%d, is still open", what, ctx->names[r->name],
+                at.file, at.line);
+    } else if (rw_layout_of(ctx, loss)->numel != 1) {
+        rw_fail(ctx, RW_ERR_SHAPE, "%s: the loss has %lld elements, not 1", what,
+                (long long)rw_layout_of(ctx, loss)->numel);
     } else if (!rw_dtype_is_float((rw_dtype)loss->dtype)) {
         rw_fail(ctx, RW_ERR_DTYPE, "%s: the loss is of type %s", what, rw_dtype_name((rw_dtype)loss->dtype));
     } else if (!(loss->flags & RW_VALUE_REQUIRES)) {
-        rw_fail(ctx, RW_ERR_ARGUMENT, "%s: the loss depends on no parameter and no value marked by rw_require_grad()", what);
+        rw_fail(ctx, RW_ERR_ARGUMENT, "%s: the loss depends on no parameter and no value marked by rw_require_grad()",
+                what);
     } else {
         return loss->id;
     }
@@ -298,11 +306,13 @@ rw_status rw_backward(rw_tape *t, rw_tensor *loss)
 
 /* Gradients as ops */
 
-static rw_status check_grad_call(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, size_t n, rw_tensor **ret_grads)
+static rw_status check_grad_call(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, size_t n,
+                                 rw_tensor **ret_grads)
 {
     rw_context *const ctx = t->ctx;
     if (ctx->status) return ctx->status;
-    if (!y || y == rw_none() || (n && (!x || !ret_grads)) || (y->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) || y->owner.tape != t)
+    if (!y || y == rw_none() || (n && (!x || !ret_grads)) || (y->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) ||
+        y->owner.tape != t)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: y must be a value of this tape", at.file, at.line);
     for (size_t i = 0; i < n; i++)
         if (!x[i] || x[i] == rw_none())

@@ -120,7 +120,7 @@ static rw_status begin(const struct walk *w, uint32_t root)
     const struct rw_tensor *const y = rw_tape_value(t, root);
     if (!t->n_nodes) return RW_ERR_MEMORY;
     t->origin = rw_origin_of(t, y->producer);
-    w->grads[root] = rw_fill_at(RW_HERE, t, (rw_dtype)y->dtype, rw_layout_shape(rw_tensor_layout(t->ctx, y)), 1.0);
+    w->grads[root] = rw_fill_at(RW_HERE, t, (rw_dtype)y->dtype, rw_layout_shape(rw_layout_of(t->ctx, y)), 1.0);
     return w->grads[root] ? hand_out(w, root) : t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
 }
 

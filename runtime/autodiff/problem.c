@@ -57,11 +57,10 @@ static rw_status ask_costs(struct rw_problem *p, uint32_t n)
 {
     const rw_tape *const t = p->t;
     const struct rw_node *const node = &t->nodes[n];
-    const rw_op_def *const op = t->ctx->ops[node->op];
     rw_desc in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
     const rw_op_call call = rw_call_of(t, node, in, out);
     p->cost[n] = rw_call_cost(&call);
-    const size_t bytes = op->workspace ? op->workspace(&call, t->ctx->kind) : 0;
+    const size_t bytes = call.op->workspace[t->ctx->kind] ? call.op->workspace[t->ctx->kind](&call) : 0;
     p->workspace[n] = bytes;
     return bytes == SIZE_MAX ? RW_ERR_MEMORY : RW_OK;
 }

@@ -94,7 +94,7 @@ static rw_status hand_over(rw_grad_call *g, int i, rw_tensor *dx, bool is_sum)
     rw_context *const ctx = g->tape->ctx;
     if (!dx) return ctx->status ? ctx->status : RW_ERR_ARGUMENT;
     const rw_tensor *const x = rw_grad_input(g, i);
-    const rw_layout *const a = rw_tensor_layout(ctx, x), *const b = rw_tensor_layout(ctx, dx);
+    const rw_layout *const a = rw_layout_of(ctx, x), *const b = rw_layout_of(ctx, dx);
     if (x->dtype != dx->dtype || !rw_shape_equal(rw_layout_shape(a), rw_layout_shape(b))) {
         const rw_site at = rw_rule_site(g);
         return rw_fail(ctx, RW_ERR_SHAPE,

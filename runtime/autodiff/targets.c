@@ -33,7 +33,7 @@ static rw_tensor *copy_of(const struct rw_targets *s, rw_tensor *g)
 static rw_status take_retained(struct rw_targets *s, uint32_t value, rw_tensor *g)
 {
     const bool bindable = g->base == g->id && g->producer != RW_NONE_ID && !is_taken(s, g->id) &&
-                          rw_layout_is_whole(rw_tensor_layout(s->ctx, g));
+                          rw_layout_is_whole(rw_layout_of(s->ctx, g));
     rw_tensor *const y = bindable ? g : copy_of(s, g);
     if (!y) return s->ctx->status ? s->ctx->status : no_memory(s);
     return add_target(s, (struct rw_target){ .value = y->id, .of = value });
@@ -47,7 +47,7 @@ static bool works_in_place(const struct rw_targets *s, const struct rw_node *nod
         const struct rw_tensor *const in = rw_tape_value(t, t->operands[node->first_input + i]);
         if (in->base != gradient) continue;
         if (i >= 32 || !(s->ctx->ops[node->op]->inplace >> i & 1)) return false;
-        if (!rw_layout_is_whole(rw_tensor_layout(s->ctx, in))) return false;
+        if (!rw_layout_is_whole(rw_layout_of(s->ctx, in))) return false;
         if (rw_tensor_bytes(in) != rw_tensor_bytes(rw_tape_value(t, gradient))) return false;
     }
     return true;
@@ -62,7 +62,7 @@ static bool is_bindable(const struct rw_targets *s, const rw_tensor *g, const rw
 {
     const rw_tape *const t = s->t;
     const struct rw_tensor *const whole = rw_tape_value(t, g->base);
-    const rw_layout *const l = rw_tensor_layout(s->ctx, g);
+    const rw_layout *const l = rw_layout_of(s->ctx, g);
     if (whole->producer == RW_NONE_ID || is_taken(s, whole->id)) return false;
     if (!rw_layout_is_whole(l) || rw_tensor_bytes(whole) != rw_tensor_bytes(g)) return false;
     if (!seed) return true;

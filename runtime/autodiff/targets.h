@@ -1,7 +1,7 @@
 /*
- * What a plan is for: the values it has to hold, with differentiation recorded on the way, and where each gradient goes.
- * A gradient is written where it belongs by the node that makes it, or copied there. Where a parameter's gradient is to
- * be added to, its sum begins with what it holds, and the sum's last node writes over that.
+ * What a plan is for: the values it has to hold, with differentiation recorded on the way, and where each gradient
+ * goes. A gradient is written where it belongs by the node that makes it, or copied there. Where a parameter's gradient
+ * is to be added to, its sum begins with what it holds, and the sum's last node writes over that.
  */
 #ifndef RW_AUTODIFF_TARGETS_H
 #define RW_AUTODIFF_TARGETS_H

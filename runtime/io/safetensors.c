@@ -29,7 +29,7 @@ static bool add_entry(cJSON *header, const rw_context *ctx, const struct rw_para
     cJSON *const shape = entry ? cJSON_AddArrayToObject(entry, "shape") : NULL;
     cJSON *const offsets = entry ? cJSON_AddArrayToObject(entry, "data_offsets") : NULL;
     if (!shape || !offsets || !cJSON_AddStringToObject(entry, "dtype", dtype_names[p->tensor.dtype])) return false;
-    const rw_layout *const l = rw_tensor_layout(ctx, &p->tensor);
+    const rw_layout *const l = rw_layout_of(ctx, &p->tensor);
     for (int i = 0; i < l->rank; i++)
         if (!cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)l->dim[i]))) return false;
     return cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)at)) &&
@@ -182,7 +182,7 @@ static rw_status locate(rw_context *ctx, const char *path, const struct file *f,
     if (strcmp(dtype->valuestring, dtype_names[p->tensor.dtype]))
         return rw_fail(ctx, RW_ERR_DTYPE, "rw_load: %s: \"%s\" is %s there, %s here", path, p->name, dtype->valuestring,
                        dtype_names[p->tensor.dtype]);
-    const rw_layout *const l = rw_tensor_layout(ctx, &p->tensor);
+    const rw_layout *const l = rw_layout_of(ctx, &p->tensor);
     bool fits = cJSON_GetArraySize(shape) == l->rank;
     for (int i = 0; fits && i < l->rank; i++)
         fits = cJSON_GetNumberValue(cJSON_GetArrayItem(shape, i)) == (double)l->dim[i];

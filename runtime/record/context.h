@@ -83,7 +83,7 @@ uint32_t rw_site_index(rw_context *ctx, rw_site site);
 
 void rw_tables_finish(rw_context *ctx);
 
-static inline const rw_layout *rw_tensor_layout(const rw_context *ctx, const rw_tensor *x)
+static inline const rw_layout *rw_layout_of(const rw_context *ctx, const rw_tensor *x)
 {
     return rw_layout_get(&ctx->layouts, x->layout);
 }

@@ -5,8 +5,8 @@
  *   base    the value that owns the buffer. base(v) == v unless v is a view; a view's base is never a view.
  *   leaf    a value that no node makes: a parameter, a parameter's gradient, or an input.
  *   node    an op with its inputs, outputs, attributes and ticket. The only thing that runs.
- *   adjoint a node that differentiation recorded, also when rw_grad() put it on the tape. It belongs to the node that it
- *           differentiates (of), and has its region and call site.
+ *   adjoint a node that differentiation recorded, also when rw_grad() put it on the tape. It belongs to the node that
+ * it differentiates (of), and has its region and call site.
  *
  * Everything is an index into an array, so a node costs 32 bytes, a value 32, an operand 4, and a plan can be kept
  * for the next step by its indexes alone.

@@ -116,7 +116,27 @@ const char *rw_tensor_name(const rw_tensor *x)
 rw_shape rw_tensor_shape(const rw_tensor *x)
 {
     const rw_context *const ctx = rw_tensor_context(x);
-    return ctx ? rw_layout_shape(rw_tensor_layout(ctx, x)) : RW_SCALAR;
+    return ctx ? rw_layout_shape(rw_layout_of(ctx, x)) : RW_SCALAR;
+}
+
+const rw_layout *rw_tensor_layout(const rw_tensor *x)
+{
+    const rw_context *const ctx = rw_tensor_context(x);
+    return ctx ? rw_layout_of(ctx, x) : NULL;
+}
+
+rw_tensor *rw_tensor_base(rw_tensor *x)
+{
+    if (!x || x == rw_none() || (x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT))) return x;
+    return rw_tape_value(x->owner.tape, x->base);
+}
+
+rw_tensor_kind rw_tensor_kind_of(const rw_tensor *x)
+{
+    if (!x || x == rw_none()) return RW_TENSOR_NONE;
+    if (x->flags & RW_VALUE_GRADIENT) return RW_TENSOR_GRADIENT;
+    if (!(x->flags & RW_VALUE_CONTEXT)) return RW_TENSOR_VALUE;
+    return rw_param_of(x)->grad ? RW_TENSOR_PARAM : RW_TENSOR_BUFFER;
 }
 
 rw_dtype rw_tensor_dtype(const rw_tensor *x)
@@ -127,7 +147,7 @@ rw_dtype rw_tensor_dtype(const rw_tensor *x)
 size_t rw_tensor_bytes(const rw_tensor *x)
 {
     const rw_context *const ctx = rw_tensor_context(x);
-    return ctx ? (size_t)rw_tensor_layout(ctx, x)->numel * rw_dtype_size((rw_dtype)x->dtype) : 0;
+    return ctx ? (size_t)rw_layout_of(ctx, x)->numel * rw_dtype_size((rw_dtype)x->dtype) : 0;
 }
 
 bool rw_tensor_requires_grad(const rw_tensor *x)

@@ -60,6 +60,9 @@ static rw_status set_output(rw_op_call *call, int i, rw_dtype dtype, const rw_la
 rw_status rw_op_output(rw_op_call *call, int i, rw_dtype dtype, rw_shape shape)
 {
     struct check_state *const s = call->state_;
+    rw_status status;
+    const char *const fault = rw_shape_fault(dtype, shape, &status);
+    if (fault) return rw_op_error(call, status, "output %d: %s", i, fault);
     return set_output(call, i, dtype, rw_layout_dense(&s->ctx->layouts, shape));
 }
 
@@ -99,9 +102,19 @@ static rw_tensor *refuse(const struct recording *r, rw_status status, const char
     return NULL;
 }
 
+rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const char *fmt, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return t ? rw_fail(t->ctx, status, "%s:%d: %s", at.file, at.line, text) : status;
+}
+
 static rw_desc desc_of(const rw_context *ctx, const struct rw_tensor *v)
 {
-    return (rw_desc){ (rw_dtype)v->dtype, rw_tensor_layout(ctx, v) };
+    return (rw_desc){ (rw_dtype)v->dtype, rw_layout_of(ctx, v) };
 }
 
 /* Inputs as values of this tape, dense where the kernel asks for it. */
@@ -129,6 +142,7 @@ static bool check(struct recording *r, const void *attrs)
 {
     struct check_state state = { .ctx = r->ctx };
     r->call = (rw_op_call){ .op = r->op, .attrs = attrs, .n_inputs = r->n, .in = r->in_desc, .out = r->out_desc,
+                            .kind = r->ctx->kind, .threads = r->ctx->threads, .device = r->ctx->device_state,
                             .ctx = r->ctx, .n_outputs = r->op->n_outputs == RW_OP_VARIADIC ? 0 : r->op->n_outputs,
                             .state_ = &state };
     const rw_status status = r->op->check(&r->call);
@@ -151,7 +165,8 @@ static bool commits_soundly(struct recording *r)
         sound = to->leaf != RW_NONE_ID && r->tape->leaves[to->leaf].kind == RW_LEAF_PARAM &&
                 r->out_desc[i].dtype == (rw_dtype)to->dtype && r->out_desc[i].layout->id == to->layout;
     }
-    if (!sound) refuse(r, RW_ERR_ARGUMENT, "what the op writes is no parameter or buffer of its output's type and shape");
+    if (!sound)
+        refuse(r, RW_ERR_ARGUMENT, "what the op writes is no parameter or buffer of its output's type and shape");
     return sound;
 }
 

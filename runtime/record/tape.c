@@ -188,14 +188,15 @@ rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node, rw_desc *in,
 {
     for (int i = 0; i < node->n_inputs; i++) {
         const struct rw_tensor *const v = rw_tape_value(t, t->operands[node->first_input + (uint32_t)i]);
-        in[i] = (rw_desc){ (rw_dtype)v->dtype, rw_tensor_layout(t->ctx, v) };
+        in[i] = (rw_desc){ (rw_dtype)v->dtype, rw_layout_of(t->ctx, v) };
     }
     for (int i = 0; i < node->n_outputs; i++) {
         const struct rw_tensor *const v = rw_tape_value(t, node->first_output + (uint32_t)i);
-        out[i] = (rw_desc){ (rw_dtype)v->dtype, rw_tensor_layout(t->ctx, v) };
+        out[i] = (rw_desc){ (rw_dtype)v->dtype, rw_layout_of(t->ctx, v) };
     }
     return (rw_op_call){ .op = t->ctx->ops[node->op], .attrs = t->attrs + node->attrs, .n_inputs = node->n_inputs,
-                         .n_outputs = node->n_outputs, .in = in, .out = out, .ctx = t->ctx };
+                         .n_outputs = node->n_outputs, .in = in, .out = out, .kind = t->ctx->kind,
+                         .threads = t->ctx->threads, .device = t->ctx->device_state, .ctx = t->ctx };
 }
 
 /* Leaves */
@@ -270,6 +271,11 @@ struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, rw
     return v;
 }
 
+rw_tensor *rw_operand_at(rw_site at, rw_tape *t, rw_tensor *x, const char *what)
+{
+    return t && x ? rw_tape_resolve(t, x, what, at) : NULL;
+}
+
 /* Inputs */
 
 static void *input_memory(rw_tape *t, size_t bytes)
@@ -298,18 +304,21 @@ static bool shape_is_sound(rw_shape shape)
     return true;
 }
 
+const char *rw_shape_fault(rw_dtype dtype, rw_shape shape, rw_status *ret_status)
+{
+    *ret_status = (unsigned)dtype >= RW_DTYPE_COUNT ? RW_ERR_DTYPE : shape_is_sound(shape) ? RW_OK : RW_ERR_SHAPE;
+    if (*ret_status == RW_ERR_DTYPE) return "no such element type";
+    return *ret_status ? "a shape with a negative or too large extent, or of too high a rank" : NULL;
+}
+
 bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape)
 {
-    if ((unsigned)dtype >= RW_DTYPE_COUNT)
-        return rw_fail(ctx, RW_ERR_DTYPE, "%s at %s:%d: %d is not an element type", what, at.file, at.line, (int)dtype),
-               false;
-    if (!shape_is_sound(shape))
-        return rw_fail(ctx, RW_ERR_SHAPE,
-                       "%s at %s:%d: a shape of rank %d with a negative or too large extent, or of rank "
-                       "over %d",
-                       what, at.file, at.line, (int)shape.rank, RW_MAX_RANK),
-               false;
-    return true;
+    rw_status status;
+    const char *const fault = rw_shape_fault(dtype, shape, &status);
+    if (fault)
+        rw_fail(ctx, status, "%s at %s:%d: %s (type %d, rank %d)", what, at.file, at.line, fault, (int)dtype,
+                       (int)shape.rank);
+    return !fault;
 }
 
 rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, const void *data)

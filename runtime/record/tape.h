@@ -133,7 +133,10 @@ struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, rw
 /* Where a held base value lies, NULL when it is not held. */
 void *rw_tape_held(const rw_tape *t, uint32_t base);
 
-/* False, with an error that names the call, for a type or shape that no tensor can have. */
+/* NULL for a type and shape that a tensor can have; else what is wrong with them. */
+const char *rw_shape_fault(rw_dtype dtype, rw_shape shape, rw_status *ret_status);
+
+/* False, with an error that names the call, for such a type or shape. */
 bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape);
 
 /* The call that recorded a node, as its cost and workspace functions see it. The caller lends the arrays. */

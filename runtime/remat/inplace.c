@@ -9,7 +9,7 @@ static const struct rw_tensor *input_value(const rw_tape *t, const struct rw_nod
 /* A dense part of a buffer is not enough: an op that broadcasts it reads it again after the rest has been written over. */
 static bool is_whole_buffer(const rw_tape *t, const struct rw_tensor *v)
 {
-    return rw_layout_is_whole(rw_tensor_layout(t->ctx, v)) && rw_tensor_bytes(v) == rw_tensor_bytes(rw_tape_value(t, v->base));
+    return rw_layout_is_whole(rw_layout_of(t->ctx, v)) && rw_tensor_bytes(v) == rw_tensor_bytes(rw_tape_value(t, v->base));
 }
 
 /* No other operand of the action may look into the buffer, unless it is the very same dense value. */

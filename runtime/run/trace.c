@@ -56,12 +56,14 @@ struct rw_trace *rw_trace_open(rw_context *ctx)
     if (!name || !*name) return NULL;
     char path[4096];
     const int number = atomic_fetch_add(&opened, 1) + 1;
-    const int length = number == 1 ? snprintf(path, sizeof path, "%s", name) : snprintf(path, sizeof path, "%s.%d", name, number);
+    const int length = number == 1 ? snprintf(path, sizeof path, "%s", name)
+                                   : snprintf(path, sizeof path, "%s.%d", name, number);
     FILE *const file = length < (int)sizeof path ? fopen(path, "w") : NULL;
     struct rw_trace *const trace = file ? rw_calloc(1, sizeof *trace) : NULL;
     if (!trace) {
         if (file) fclose(file);
-        rw_fail(ctx, file ? RW_ERR_MEMORY : RW_ERR_IO, "REWIND_TRACE=%s: %s", name, file ? "out of memory" : strerror(errno));
+        rw_fail(ctx, file ? RW_ERR_MEMORY : RW_ERR_IO, "REWIND_TRACE=%s: %s", name,
+                file ? "out of memory" : strerror(errno));
         return NULL;
     }
     *trace = (struct rw_trace){ .file = file, .first = true, .origin = now() };
@@ -87,7 +89,9 @@ rw_status rw_trace_begin(struct rw_trace *trace, rw_context *ctx, size_t n_steps
     trace->n = 0;
     if (!rw_grow(&trace->times, &trace->cap, 0, n_steps + 1, sizeof *trace->times))
         return rw_fail(ctx, RW_ERR_MEMORY, "REWIND_TRACE: out of memory");
-    const rw_status status = ctx->device->make_marks ? ctx->device->make_marks(ctx->device_state, RW_TRACE_MARKS + n_steps + 1) : RW_OK;
+    const rw_status status = ctx->device->make_marks
+                                 ? ctx->device->make_marks(ctx->device_state, RW_TRACE_MARKS + n_steps + 1)
+                                 : RW_OK;
     return status ? rw_fail(ctx, status, "REWIND_TRACE: the device gives no times") : RW_OK;
 }
 
@@ -115,7 +119,9 @@ static cJSON *slice(int track, const char *name, const char *category, double fr
 
 static const char *category_of(const struct rw_action *s)
 {
-    static const char *const names[] = { [RW_ACTION_FORWARD] = "forward", [RW_ACTION_REPLAY] = "replay", [RW_ACTION_BACKWARD] = "backward",
+    static const char *const names[] = { [RW_ACTION_FORWARD] = "forward",
+                                         [RW_ACTION_REPLAY] = "replay",
+                                         [RW_ACTION_BACKWARD] = "backward",
                                          [RW_ACTION_COMMIT] = "commit" };
     return names[s->kind];
 }
@@ -132,12 +138,21 @@ static rw_desc desc_of(const rw_tape *t, const rw_plan *plan, uint32_t v)
 static rw_op_cost cost_of(const rw_tape *t, const rw_plan *plan, const struct rw_node *node)
 {
     rw_desc in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
-    for (uint32_t i = 0; i < node->n_inputs; i++) in[i] = desc_of(t, plan, rw_plan_operand(t, plan, node->first_input + i));
+    for (uint32_t i = 0; i < node->n_inputs; i++)
+        in[i] = desc_of(t, plan, rw_plan_operand(t, plan, node->first_input + i));
     for (uint32_t i = 0; i < node->n_outputs; i++) out[i] = desc_of(t, plan, node->first_output + i);
     const bool recorded = node->attrs < plan->mark_attrs;
-    const rw_op_call call = { .op = t->ctx->ops[node->op], .n_inputs = node->n_inputs, .n_outputs = node->n_outputs, .in = in,
-                              .out = out, .ctx = t->ctx,
-                              .attrs = recorded ? t->attrs + node->attrs : plan->attrs + (node->attrs - plan->mark_attrs) };
+    const rw_op_call call = { .op = t->ctx->ops[node->op],
+                              .n_inputs = node->n_inputs,
+                              .n_outputs = node->n_outputs,
+                              .in = in,
+                              .out = out,
+                              .kind = t->ctx->kind,
+                              .threads = t->ctx->threads,
+                              .device = t->ctx->device_state,
+                              .ctx = t->ctx,
+                              .attrs = recorded ? t->attrs + node->attrs
+                                                : plan->attrs + (node->attrs - plan->mark_attrs) };
     return rw_call_cost(&call);
 }
 
@@ -172,7 +187,8 @@ static size_t same_region(const rw_tape *t, const rw_plan *plan, size_t i, size_
     return i;
 }
 
-static void write_region(struct rw_trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from, double to)
+static void write_region(struct rw_trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from,
+                         double to)
 {
     const uint32_t region = region_of(t, plan, i);
     if (region == RW_NONE_ID) return;
@@ -187,7 +203,8 @@ static void take_times(struct rw_trace *trace, const rw_context *ctx)
     const double host = trace->times[0] - trace->origin;
     for (size_t i = trace->n; i-- > 0;) {
         double since;
-        const bool own = ctx->device->elapsed && !ctx->device->elapsed(ctx->device_state, RW_TRACE_MARKS, RW_TRACE_MARKS + i, &since);
+        const bool own = ctx->device->elapsed &&
+                         !ctx->device->elapsed(ctx->device_state, RW_TRACE_MARKS, RW_TRACE_MARKS + i, &since);
         trace->times[i] = own ? host + since : trace->times[i] - trace->origin;
     }
 }
@@ -196,7 +213,8 @@ void rw_trace_write(struct rw_trace *trace, const rw_tape *t, const rw_plan *pla
 {
     if (trace->n != to - from + 1) return; /* the run ended early */
     take_times(trace, t->ctx);
-    for (size_t i = from; i < to; i++) write_step(trace, t, plan, i, trace->times[i - from], trace->times[i - from + 1]);
+    for (size_t i = from; i < to; i++)
+        write_step(trace, t, plan, i, trace->times[i - from], trace->times[i - from + 1]);
     for (size_t i = from; i < to;) {
         const size_t end = same_region(t, plan, i, to);
         write_region(trace, t, plan, i, trace->times[i - from], trace->times[end - from]);

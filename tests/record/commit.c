@@ -43,8 +43,9 @@ Test(commit, several_buffers_when_the_step_ends)
     static const float one[4] = { 1, 1, 1, 1 }, five[4] = { 5, 5, 5, 5 };
     for (int full = 0; full < 2; full++) {
         struct fixture b = fixture_open(1, 1);
-        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4)), *const old = rw_buffer(b.ctx, "a", RW_F32, RW_SHAPE(4)),
-                  *const older = rw_buffer(b.ctx, "b", RW_F32, RW_SHAPE(4));
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4)),
+                         *const old = rw_buffer(b.ctx, "a", RW_F32, RW_SHAPE(4)),
+                         *const older = rw_buffer(b.ctx, "b", RW_F32, RW_SHAPE(4));
         rw_write(p, one, sizeof one);
         rw_write(old, five, sizeof five);
         rw_write(older, one, sizeof one);
@@ -68,7 +69,8 @@ Test(commit, what_is_no_buffer_is_refused)
 {
     for (int wrong = 0; wrong < 3; wrong++) {
         struct fixture b = fixture_open(1, 1);
-        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4)), *const a = rw_buffer(b.ctx, "a", RW_F32, RW_SHAPE(4));
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4)), *const a = rw_buffer(b.ctx, "a", RW_F32,
+                                                                                             RW_SHAPE(4));
         rw_tensor *const x = rw_scale(b.t, p, 3), *const input = rw_input(b.t, RW_F32, RW_SHAPE(4), NULL);
         rw_tensor *const in[] = { x, a, wrong == 0 ? x : wrong == 1 ? input : rw_slice(b.t, a, 0, 0, 2) };
         const size_t nodes = rw_tape_nodes(b.t);
