@@ -77,8 +77,8 @@ static int run(rw_device device)
     const bool failed = rw_backward(t, loss) || rw_read(t, rw_gradient(p), g, sizeof g) || ckpt_verify(t, loss, NULL);
     if (failed) fprintf(stderr, "%s\n", rw_error_message(ctx));
     else
-        printf("%s: sum of x^9: %g, gradient 9 x^8: %g %g %g %g\n", rw_device_name(device), rw_item(t, loss), g[0], g[1],
-               g[2], g[3]);
+        printf("%s: sum of x^9: %g, gradient 9 x^8: %g %g %g %g\n", rw_device_name(device), rw_item(t, loss), g[0],
+               g[1], g[2], g[3]);
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
     return failed;
