@@ -6,6 +6,7 @@
  *   block_step [ROUNDS] [THREADS] [DROPOUT]
  */
 #include "figure.h"
+#include "limits.h"
 #include "models/model.h"
 
 #include <string.h>
@@ -62,11 +63,21 @@ static void print_line(struct runner *r, const char *policy, double ms, double r
     fflush(stdout);
 }
 
+/* What the machine's products reach through the library, to put beside the other side's. */
+static void print_product_rate(rw_dtype dtype, int threads)
+{
+    double tflops = 0;
+    limit_matmul(&(rw_context_params){ .threads = threads }, dtype, &tflops);
+    printf("{\"library\": \"rewind\", \"dtype\": \"%s\", \"product_gflops\": %.1f}\n", rw_dtype_name(dtype),
+           1e3 * tflops);
+}
+
 static double run(rw_dtype dtype, int rounds, int threads, float dropout)
 {
     struct runner r = { 0 };
     rw_memory memory;
     double none[64], full[64];
+    print_product_rate(dtype, threads);
     runner_open(&r, dtype, threads, dropout);
     for (int i = -1; i < rounds; i++) { /* the first one warms up */
         const double a = step(&r, "none", LAYERS, &memory), b = step(&r, "full", LAYERS, &memory);

@@ -28,32 +28,62 @@ compare() {
 import json, statistics, sys
 
 rows = [[json.loads(l) for l in open(f) if l.startswith("{")] for f in sys.argv[1:3]]
+label = sys.argv[3]
 
 
-def lines(name, key, unit, scale, bound):
+def mean(side, key, **wanted):
+    """None where that side has no such line."""
+    found = [r[key] for r in rows[side] if key in r and all(r.get(k, v) == v for k, v in wanted.items())]
+    return statistics.mean(found) if found else None
+
+
+def line(name, a, b, unit, bound=None):
+    if a is None or b is None:
+        return print(f"{name}, not measured: torch.compile cannot compile here")
+    verdict = "for comparison" if not bound else f"at most {bound}, {'met' if a <= bound * b else 'missed'}"
+    print(f"{name} ({a:.4g} and {b:.4g} {unit}), {a / b:.3f} times, {verdict}")
+
+
+def steps(how, what):
     for dtype in ("f32", "bf16"):
         for policy in ("none", "full"):
-            a, b = (statistics.mean(r[key] for r in side if (r["dtype"], r["policy"]) == (dtype, policy)) / scale
-                    for side in rows)
-            verdict = ", for comparison" if not bound else f", at most {bound}, {'met' if a <= bound * b else 'missed'}"
-            print(f"{name} over PyTorch's, {policy}, {dtype}{sys.argv[3]} ({a:.4g} and {b:.4g} {unit}), "
-                  f"{a / b:.3f} times{verdict}")
+            line(f"step time over {what}, {policy}, {dtype}{label}", mean(0, "step_ms", dtype=dtype, policy=policy),
+                 mean(1, "step_ms", dtype=dtype, policy=policy, how=how), "ms", 1)
 
 
-lines("step time", "step_ms", "ms", 1, 1)
-lines("kept bytes per block", "kept_per_block_bytes", "MB", 1e6, None)
-lines("peak bytes", "peak_bytes", "MB", 1e6, None)
+def sizes(name, key):
+    for dtype in ("f32", "bf16"):
+        for policy in ("none", "full"):
+            a, b = (mean(side, key, dtype=dtype, policy=policy) / 1e6 for side in (0, 1))
+            line(f"{name} over PyTorch's, {policy}, {dtype}{label}", a, b, "MB")
+
+
+for dtype in ("f32", "bf16"):
+    line(f"rate of products over PyTorch's, {dtype}{label}", mean(0, "product_gflops", dtype=dtype),
+         mean(1, "product_gflops", dtype=dtype), "GFLOP/s")
+steps("eager", "PyTorch's")
+steps("compiled", "torch.compile's")
+sizes("kept bytes per block", "kept_per_block_bytes")
+sizes("peak bytes", "peak_bytes")
 PY
 }
 
+# PyTorch at its best: on AMD its MKL has to be told to take the fast path (bench/peers/mkl_cpu.c).
+preload=
+if grep -qm1 AuthenticAMD /proc/cpuinfo; then
+    preload=$REWIND_BUILD/bench/mkl_cpu.so
+    cc -shared -fPIC -o "$preload" "$rewind_root/bench/peers/mkl_cpu.c"
+fi
+peer() { LD_PRELOAD=$preload "$python" "$rewind_root/bench/peers/pytorch_blocks.py" "$@"; }
+
 # In turns, so that a machine that changes its speed changes both: ours, theirs, ours.
 threads=$(nproc)
-"$python" "$rewind_root/bench/peers/pytorch_blocks.py" "$rounds" >"$theirs"
+peer "$rounds" >"$theirs"
 "$bench/block_step" "$rounds" >>"$ours"
 compare ""
 # PyTorch's attention on a CPU is the slow one, with scores in memory, as long as it drops anything: once more without.
 "$bench/block_step" "$rounds" "$threads" 0 >"$ours"
-"$python" "$rewind_root/bench/peers/pytorch_blocks.py" "$rounds" "$threads" 0 >"$theirs"
+peer "$rounds" "$threads" 0 >"$theirs"
 "$bench/block_step" "$rounds" "$threads" 0 >>"$ours"
 compare ", no dropout"
 load after

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Installs into a temporary prefix, then builds and runs a program outside the tree: C and C++, shared and static.
+# Installs into a temporary prefix, then builds and runs programs outside the tree: one in C and C++, shared and static,
+# and README's example as both.
 set -eu
 build=$(cd "$1" && pwd)
+readme=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/README.md
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 DESTDIR="$dir/stage" meson install -C "$build" --no-rebuild >/dev/null
@@ -46,3 +48,22 @@ cc $flags "$dir/use.c" -o "$dir/c_static" "$libdir/librewind.a" $static
 run "$dir/c_shared"
 run "$dir/cpp_shared"
 "$dir/c_static"
+
+# The example is the inside of a main(): its includes go in front.
+awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$readme" >"$dir/example"
+grep -q rw_backward "$dir/example"
+{
+    grep '^#include' "$dir/example"
+    echo '#include <stdio.h>'
+    echo 'int main(void) { static float data[64 * 256];'
+    grep -v '^#include' "$dir/example"
+    echo 'rw_tape_destroy(&t); rw_context_destroy(&ctx); return 0; }'
+} >"$dir/readme.c"
+cp "$dir/readme.c" "$dir/readme.cpp"
+strict="-Wall -Wextra -Wpedantic -Werror"
+cc -std=c11 $strict $flags "$dir/readme.c" -o "$dir/readme_c" $(pkg-config --libs rewind)
+c++ -std=c++17 $strict $flags "$dir/readme.cpp" -o "$dir/readme_cpp" $(pkg-config --libs rewind)
+for program in readme_c readme_cpp; do
+    run "$dir/$program"
+    run "$dir/$program" | grep -qx 'the same bytes with recompute and without'
+done
