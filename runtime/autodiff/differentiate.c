@@ -15,7 +15,7 @@ static void spread_requirement(rw_tape *t)
         const struct rw_node *const node = &t->nodes[n];
         bool requires = false;
         for (int i = 0; i < node->n_inputs; i++)
-            requires |= rw_tape_value(t, t->operands[node->first_input + (uint32_t)i])->flags & RW_VALUE_REQUIRES;
+        requires |= rw_tape_value(t, t->operands[node->first_input + (uint32_t)i])->flags & RW_VALUE_REQUIRES;
         if (!requires || (t->ctx->ops[node->op]->flags & RW_OP_NO_GRADIENT)) continue;
         for (int i = 0; i < node->n_outputs; i++) {
             struct rw_tensor *const v = rw_tape_value(t, node->first_output + (uint32_t)i);
@@ -131,8 +131,7 @@ static rw_status find_first_uses(struct walk *w)
     if (!w->first_use) return rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
     for (size_t v = 0; v < t->n_values; v++) w->first_use[v] = RW_NONE_ID;
     for (uint32_t n = (uint32_t)t->n_nodes; n-- > 0;)
-        for (uint32_t i = 0; i < t->nodes[n].n_inputs; i++)
-            w->first_use[t->operands[t->nodes[n].first_input + i]] = n;
+        for (uint32_t i = 0; i < t->nodes[n].n_inputs; i++) w->first_use[t->operands[t->nodes[n].first_input + i]] = n;
     return RW_OK;
 }
 

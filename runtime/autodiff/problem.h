@@ -1,6 +1,6 @@
 /*
- * A problem: a tape made ready to be decided on. Adjoint nodes are on the tape, what is to be held is named, and what each
- * node costs has been asked once, however many choices are then tried on it.
+ * A problem: a tape made ready to be decided on. Adjoint nodes are on the tape, what is to be held is named, and what
+ * each node costs has been asked once, however many choices are then tried on it.
  *
  * A problem is open for one call: while it is, the adjoint nodes lie on the tape behind its mark, and nothing may be
  * recorded.
@@ -14,19 +14,19 @@ struct rw_problem {
     rw_tape *t;
     struct rw_tape_mark mark; /* in front of what differentiation recorded */
     struct rw_targets targets;
-    bool *needed;         /* node -> some target depends on it */
-    bool *wanted;         /* base value -> it is asked for, or a commit reads it */
-    uint32_t *target_of;  /* base value -> in targets, or RW_NONE_ID */
-    bool *given;          /* base value -> it is there before anything runs: a leaf, or held from an earlier run */
-    uint32_t *order;      /* needed nodes in tape order, views and commits left out */
+    bool *needed;        /* node -> some target depends on it */
+    bool *wanted;        /* base value -> it is asked for, or a commit reads it */
+    uint32_t *target_of; /* base value -> in targets, or RW_NONE_ID */
+    bool *given;         /* base value -> it is there before anything runs: a leaf, or held from an earlier run */
+    uint32_t *order;     /* needed nodes in tape order, views and commits left out */
     size_t n_order;
-    uint64_t *workspace;  /* needed node -> bytes of workspace */
-    rw_op_cost *cost;     /* needed node -> arithmetic and traffic */
+    uint64_t *workspace; /* needed node -> bytes of workspace */
+    rw_op_cost *cost;    /* needed node -> arithmetic and traffic */
 };
 
 /*
- * Predicted time of one run of a needed node, at nominal rates: predictions are compared with each other, on one tape and
- * one device. What counts is which ops are bound by arithmetic and which by memory.
+ * Predicted time of one run of a needed node, at nominal rates: predictions are compared with each other, on one tape
+ * and one device. What counts is which ops are bound by arithmetic and which by memory.
  */
 double rw_problem_seconds(const struct rw_problem *p, uint32_t node);
 

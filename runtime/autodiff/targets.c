@@ -90,7 +90,8 @@ static rw_status take_param(struct rw_targets *s, uint32_t param, rw_tensor *g)
     const bool is_private = s->request->private_gradients;
     if (!rw_grow(&s->params, &s->cap_params, s->n_params, 1, sizeof *s->params)) return no_memory(s);
     if (!is_private) s->params[s->n_params++] = (struct rw_plan_gradient){ .param = param, .adds = seed != NULL };
-    return add_target(s, (struct rw_target){ .value = g->id, .of = param, .of_param = true, .into_gradient = !is_private });
+    return add_target(
+        s, (struct rw_target){ .value = g->id, .of = param, .of_param = true, .into_gradient = !is_private });
 }
 
 static rw_status take(struct rw_grad_taker *taker, uint32_t value, rw_tensor *g)

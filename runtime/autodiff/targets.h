@@ -15,18 +15,18 @@ enum rw_plan_kind {
 };
 
 struct rw_request {
-    uint8_t kind;                  /* enum rw_plan_kind */
-    const uint32_t *values;        /* of an eval: what to hold; of a step: the loss alone */
+    uint8_t kind;           /* enum rw_plan_kind */
+    const uint32_t *values; /* of an eval: what to hold; of a step: the loss alone */
     size_t n_values;
     const struct rw_policy *policy; /* what rematerialization goes by */
-    bool effects;                  /* of an eval: those of the step happen too, when there is nothing to train */
-    bool private_gradients;        /* parameters' gradients become results of the plan: the verifier's */
+    bool effects;                   /* of an eval: those of the step happen too, when there is nothing to train */
+    bool private_gradients;         /* parameters' gradients become results of the plan: the verifier's */
 };
 
 /* Where the final bytes of a value go. */
 struct rw_target {
-    uint32_t value;  /* any value; its base is what is held */
-    uint32_t of;     /* see struct rw_result */
+    uint32_t value; /* any value; its base is what is held */
+    uint32_t of;    /* see struct rw_result */
     bool of_param;
     bool into_gradient;  /* write straight into the parameter's gradient */
     bool only_if_needed; /* hold it when something else makes it run */
@@ -47,7 +47,7 @@ struct rw_targets {
     size_t n, cap;
     struct rw_plan_gradient *params; /* whose gradient is written or added to */
     size_t n_params, cap_params;
-    rw_tensor **grads; /* per recorded value, of a step */
+    rw_tensor **grads;          /* per recorded value, of a step */
     size_t first_seed, n_seeds; /* leaves that sums of parameters begin with */
 };
 

@@ -1,6 +1,6 @@
 /*
- * A plan out of a schedule: what differentiation recorded becomes the plan's own (its tail), and every operand becomes one
- * word. See assemble.h.
+ * A plan out of a schedule: what differentiation recorded becomes the plan's own (its tail), and every operand becomes
+ * one word. See assemble.h.
  */
 #include "plan/assemble.h"
 
@@ -32,7 +32,8 @@ static bool take_tail(const rw_tape *t, rw_plan *plan, const struct rw_tape_mark
         const struct rw_tensor *const v = rw_tape_value(t, (uint32_t)(mark->values + i));
         plan->values[i] = (struct rw_value_desc){ .layout = v->layout, .dtype = v->dtype };
     }
-    return copy_array(&plan->nodes, &plan->n_nodes, t->nodes + mark->nodes, t->n_nodes - mark->nodes, sizeof *t->nodes) &&
+    return copy_array(&plan->nodes, &plan->n_nodes, t->nodes + mark->nodes, t->n_nodes - mark->nodes,
+                      sizeof *t->nodes) &&
            copy_array(&plan->operands, &plan->n_operands, t->operands + mark->operands, t->n_operands - mark->operands,
                       sizeof *t->operands) &&
            copy_array(&plan->attrs, &plan->n_attrs, t->attrs + mark->attrs, t->n_attrs - mark->attrs, 1);

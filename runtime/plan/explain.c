@@ -65,7 +65,8 @@ static void print_peak(const struct rw_planning *g, const rw_plan *plan, FILE *o
         const struct rw_node *const node = &g->problem.t->nodes[at->node];
         const rw_site site = ctx->sites[node->site];
         fprintf(out, ", reached (%" PRIu64 " live) at action %" PRIu32 " of %zu: %s of %s, %s:%d", g->cost.peak,
-                g->cost.peak_action, s->n_actions, kinds[at->kind], ctx->ops[node->op]->name, site.file, (int)site.line);
+                g->cost.peak_action, s->n_actions, kinds[at->kind], ctx->ops[node->op]->name, site.file,
+                (int)site.line);
     }
     fprintf(out, "\n");
 }

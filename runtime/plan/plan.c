@@ -8,7 +8,7 @@
 void rw_plan_release(rw_plan *plan)
 {
     if (!plan || --plan->references) return;
-    void *const arrays[] = { plan->nodes,  plan->operands, plan->attrs,   plan->values,    plan->actions,
+    void *const arrays[] = { plan->nodes, plan->operands, plan->attrs,   plan->values,    plan->actions,
                              plan->words, plan->sources,  plan->results, plan->gradients, plan->workspaces };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_replays_destroy(plan->replays);

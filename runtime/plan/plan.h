@@ -16,7 +16,6 @@
 
 #include <rewind/memory.h>
 
-
 /* The bytes that an action's op asked for as its workspace, when the plan was made. */
 struct rw_plan_workspace {
     uint32_t action;
@@ -47,7 +46,7 @@ struct rw_plan {
     size_t n_forward; /* steps before the first one of backward */
     uint32_t *words;
     size_t n_words;
-    uint32_t unit; /* of the words that lie in the arena: the device's alignment */
+    uint32_t unit;                        /* of the words that lie in the arena: the device's alignment */
     struct rw_plan_workspace *workspaces; /* in the order of the actions */
     size_t n_workspaces;
     struct rw_source *sources;
@@ -58,7 +57,7 @@ struct rw_plan {
     size_t n_gradients;
     size_t n_effects; /* steps of stateful nodes */
     size_t n_commits; /* of these the last ones, which write buffers */
-    uint32_t root; /* the loss of a step */
+    uint32_t root;    /* the loss of a step */
 
     struct rw_replays *replays; /* of REWIND_VERIFY=digest, NULL before its first run */
 

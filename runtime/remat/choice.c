@@ -24,7 +24,9 @@ uint32_t rw_choice_add_segment(struct rw_choice *c, uint32_t parent)
 {
     if (!rw_grow(&c->segment, &c->cap_segments, c->n_segments, 1, sizeof *c->segment)) return RW_NONE_ID;
     const uint32_t s = (uint32_t)c->n_segments++;
-    c->segment[s] = (struct rw_segment){ .parent = parent, .end = s + 1, .depth = s ? c->segment[parent].depth + 1 : 0 };
+    c->segment[s] = (struct rw_segment){ .parent = parent,
+                                         .end = s + 1,
+                                         .depth = s ? c->segment[parent].depth + 1 : 0 };
     return s;
 }
 

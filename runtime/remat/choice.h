@@ -13,8 +13,8 @@
  * A value with level l that is read while backward is in segment T, by a node of T or by a replay that leads to one, is
  * *served* by the ancestor of T at depth min(l, depth of T): in one visit of that ancestor the value is made at most
  * once, and lives from there to the last read that the visit serves. So k inner segments read a value that their
- * parent's visit made once (a snapshot); what an outer visit only passed through on the way there is made again when the
- * inner segment is visited itself; and memory of nested segments grows with their depth, not with their number.
+ * parent's visit made once (a snapshot); what an outer visit only passed through on the way there is made again when
+ * the inner segment is visited itself; and memory of nested segments grows with their depth, not with their number.
  *
  *     level 0, KEEP      made in forward, lives to its last read
  *     level 0, REPLAY    dropped after the reads of forward, made again once, when backward first reads it

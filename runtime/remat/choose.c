@@ -7,8 +7,8 @@
 #include <assert.h>
 
 /* The segment of region r, when that of the region around is `around`; outermost regions are counted by `sibling`. */
-static uint32_t segment_of_region(struct rw_choice *c, const struct rw_tape *t, const struct rw_policy *policy, uint32_t r,
-                                  uint32_t around, int64_t sibling, uint32_t *group)
+static uint32_t segment_of_region(struct rw_choice *c, const struct rw_tape *t, const struct rw_policy *policy,
+                                  uint32_t r, uint32_t around, int64_t sibling, uint32_t *group)
 {
     const struct rw_region *const region = &t->regions[r];
     switch (policy->kind) {
@@ -36,7 +36,8 @@ static rw_status make_segments(struct rw_choice *c, const struct rw_problem *p, 
     for (uint32_t r = 0; !status && r < t->n_regions; r++) {
         const uint32_t parent = t->regions[r].parent;
         if (parent == RW_NONE_ID) sibling++;
-        of_region[r] = segment_of_region(c, t, policy, r, parent == RW_NONE_ID ? 0 : of_region[parent], sibling, &group);
+        of_region[r] = segment_of_region(c, t, policy, r, parent == RW_NONE_ID ? 0 : of_region[parent], sibling,
+                                         &group);
         if (of_region[r] == RW_NONE_ID) status = RW_ERR_MEMORY;
     }
     for (uint32_t n = 0; !status && n < t->n_nodes; n++) {
@@ -93,7 +94,8 @@ static enum rw_why why_of(const struct rw_problem *p, const struct rw_policy *po
 static struct rw_fate fate_of(const struct rw_choice *c, enum rw_why why, uint32_t home)
 {
     const bool drops = why == RW_WHY_REGION || why == RW_WHY_CALLER_REPLAYS;
-    return (struct rw_fate){ .level = drops ? c->segment[home].depth : 0, .what = drops && !home ? RW_REPLAY : RW_KEEP,
+    return (struct rw_fate){ .level = drops ? c->segment[home].depth : 0,
+                             .what = drops && !home ? RW_REPLAY : RW_KEEP,
                              .why = (uint8_t)why };
 }
 

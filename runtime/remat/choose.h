@@ -2,10 +2,10 @@
  * From a policy to a choice.
  *
  * A policy turns regions into segments (one rule per policy). A value is then at home in the innermost segment that
- * holds its producer and every node that may read it again: nodes of segments, which are replayed, and adjoint nodes. So
- * a value that leaves a region and is needed there is at home outside and is kept, or replayed with the region around,
- * like any input of a region. What is at home in the step is kept; what is at home in a segment is made again in its
- * visits, unless the caller or the policy keeps it.
+ * holds its producer and every node that may read it again: nodes of segments, which are replayed, and adjoint nodes.
+ * So a value that leaves a region and is needed there is at home outside and is kept, or replayed with the region
+ * around, like any input of a region. What is at home in the step is kept; what is at home in a segment is made again
+ * in its visits, unless the caller or the policy keeps it.
  *
  * A nested segment whose dropped values take no more bytes than its inputs is dissolved into the one around: replaying
  * it on its own would cost time and save nothing.

@@ -31,12 +31,13 @@ static rw_status count_dropped(const struct rw_problem *p, const uint32_t *home,
 }
 
 /*
- * A value that segment T reads comes into T and every segment around it, out to the one that holds its home. Readers are
- * met in tape order, which is preorder of their segments: what a reader shares with the reader before it has been
- * counted. Bytes are added where a way outwards begins and taken away where it ends; the sum over a subtree is then what
- * comes into its root.
+ * A value that segment T reads comes into T and every segment around it, out to the one that holds its home. Readers
+ * are met in tape order, which is preorder of their segments: what a reader shares with the reader before it has been
+ * counted. Bytes are added where a way outwards begins and taken away where it ends; the sum over a subtree is then
+ * what comes into its root.
  */
-static rw_status count_inputs(const struct rw_choice *c, const struct rw_problem *p, const uint32_t *home, uint64_t *inputs)
+static rw_status count_inputs(const struct rw_choice *c, const struct rw_problem *p, const uint32_t *home,
+                              uint64_t *inputs)
 {
     const struct rw_tape *const t = p->t;
     uint32_t *const last = rw_malloc(t->n_values * sizeof *last); /* base -> segment of the reader before */
@@ -74,14 +75,16 @@ static void decide(const struct rw_choice *c, struct sums *sums, bool *stays)
 }
 
 /* Takes out what does not stay; the rest keeps its order, which is preorder still. */
-static void remove_segments(struct rw_choice *c, const struct rw_problem *p, const bool *stays, uint32_t *now, uint32_t *home)
+static void remove_segments(struct rw_choice *c, const struct rw_problem *p, const bool *stays, uint32_t *now,
+                            uint32_t *home)
 {
     size_t n = 0;
     for (uint32_t s = 0; s < c->n_segments; s++) {
         const uint32_t parent = now[c->segment[s].parent];
         now[s] = stays[s] ? (uint32_t)n : parent;
         if (!stays[s]) continue;
-        c->segment[n] = (struct rw_segment){ .parent = n ? parent : 0, .end = (uint32_t)n + 1,
+        c->segment[n] = (struct rw_segment){ .parent = n ? parent : 0,
+                                             .end = (uint32_t)n + 1,
                                              .depth = n ? c->segment[parent].depth + 1 : 0 };
         n++;
     }
@@ -93,7 +96,8 @@ static void remove_segments(struct rw_choice *c, const struct rw_problem *p, con
 
 rw_status rw_dissolve(struct rw_choice *c, const struct rw_problem *p, uint32_t *home)
 {
-    struct sums sums = { rw_calloc(c->n_segments, sizeof *sums.dropped), rw_calloc(c->n_segments, sizeof *sums.inputs) };
+    struct sums sums = { rw_calloc(c->n_segments, sizeof *sums.dropped),
+                         rw_calloc(c->n_segments, sizeof *sums.inputs) };
     bool *const stays = rw_malloc(c->n_segments * sizeof *stays);
     uint32_t *const now = rw_calloc(c->n_segments, sizeof *now);
     rw_status status = sums.dropped && sums.inputs && stays && now ? RW_OK : RW_ERR_MEMORY;

@@ -6,10 +6,11 @@ static const struct rw_tensor *input_value(const rw_tape *t, const struct rw_nod
     return rw_tape_value(t, t->operands[node->first_input + (uint32_t)i]);
 }
 
-/* A dense part of a buffer is not enough: an op that broadcasts it reads it again after the rest has been written over. */
+/* A dense part of a buffer is not enough: an op that broadcasts it reads it again when the rest has been written over. */
 static bool is_whole_buffer(const rw_tape *t, const struct rw_tensor *v)
 {
-    return rw_layout_is_whole(rw_layout_of(t->ctx, v)) && rw_tensor_bytes(v) == rw_tensor_bytes(rw_tape_value(t, v->base));
+    return rw_layout_is_whole(rw_layout_of(t->ctx, v)) &&
+           rw_tensor_bytes(v) == rw_tensor_bytes(rw_tape_value(t, v->base));
 }
 
 /* No other operand of the action may look into the buffer, unless it is the very same dense value. */

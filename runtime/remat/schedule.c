@@ -42,8 +42,8 @@ static uint32_t source_buffer(struct rw_schedule *s, uint32_t base, uint64_t byt
 {
     if (!rw_grow(&s->sources, &s->cap_sources, s->n_sources, 1, sizeof *s->sources)) return RW_NONE_ID;
     s->sources[s->n_sources] = source;
-    return add_buffer(s, (struct rw_buffer){ .value = base, .first = UINT32_MAX, .source = (uint32_t)s->n_sources++,
-                                             .bytes = bytes });
+    return add_buffer(s, (struct rw_buffer){
+                             .value = base, .first = UINT32_MAX, .source = (uint32_t)s->n_sources++, .bytes = bytes });
 }
 
 static uint32_t note_read_gradient(struct rw_schedule *s, uint32_t buffer)
@@ -63,7 +63,8 @@ static uint32_t given_buffer(struct emitter *e, uint32_t base)
     const uint8_t kind = leaf->kind == RW_LEAF_PARAM   ? RW_SOURCE_PARAM
                          : leaf->kind == RW_LEAF_INPUT ? RW_SOURCE_INPUT
                                                        : RW_SOURCE_GRADIENT;
-    const struct rw_source source = { .kind = kind, .index = kind == RW_SOURCE_INPUT ? v->leaf : leaf->param,
+    const struct rw_source source = { .kind = kind,
+                                      .index = kind == RW_SOURCE_INPUT ? v->leaf : leaf->param,
                                       .leaf = v->leaf };
     const uint32_t buffer = source_buffer(e->out, base, 0, source);
     return kind == RW_SOURCE_GRADIENT && buffer != RW_NONE_ID ? note_read_gradient(e->out, buffer) : buffer;
@@ -74,15 +75,20 @@ static uint32_t target_buffer(struct emitter *e, const struct rw_target *target,
     struct rw_schedule *const s = e->out;
     const struct rw_tensor *const v = rw_tape_value(e->t, base);
     if (target->into_gradient)
-        return source_buffer(s, base, 0, (struct rw_source){ .kind = RW_SOURCE_GRADIENT, .index = target->of,
-                                                             .leaf = RW_NONE_ID });
+        return source_buffer(s, base, 0,
+                             (struct rw_source){ .kind = RW_SOURCE_GRADIENT, .index = target->of, .leaf = RW_NONE_ID });
     if (!rw_grow(&s->results, &s->cap_results, s->n_results, 1, sizeof *s->results)) return RW_NONE_ID;
-    s->results[s->n_results] = (struct rw_result){ .value = base, .of = target->of, .of_param = target->of_param,
-                                                   .layout = v->layout, .dtype = v->dtype, .offset = s->results_bytes,
+    s->results[s->n_results] = (struct rw_result){ .value = base,
+                                                   .of = target->of,
+                                                   .of_param = target->of_param,
+                                                   .layout = v->layout,
+                                                   .dtype = v->dtype,
+                                                   .offset = s->results_bytes,
                                                    .bytes = bytes };
     s->results_bytes += rw_round_up(bytes, RW_RESULT_ALIGNMENT);
-    return source_buffer(s, base, bytes, (struct rw_source){ .kind = RW_SOURCE_RESULT,
-                                                             .index = (uint32_t)s->n_results++, .leaf = RW_NONE_ID });
+    return source_buffer(
+        s, base, bytes,
+        (struct rw_source){ .kind = RW_SOURCE_RESULT, .index = (uint32_t)s->n_results++, .leaf = RW_NONE_ID });
 }
 
 /* The buffer that a node's output is written to in this action. */
@@ -92,15 +98,17 @@ static uint32_t output_buffer(struct emitter *e, const struct rw_node *node, uin
     if (kind == RW_ACTION_COMMIT) {
         const uint32_t written = node->n_inputs - node->n_outputs + (base - node->first_output);
         const struct rw_tensor *const to = rw_tape_value(e->t, operand_base(e->t, node, written));
-        return source_buffer(e->out, base, 0, (struct rw_source){ .kind = RW_SOURCE_PARAM, .leaf = RW_NONE_ID,
-                                                                  .index = e->t->leaves[to->leaf].param });
+        return source_buffer(
+            e->out, base, 0,
+            (struct rw_source){ .kind = RW_SOURCE_PARAM, .leaf = RW_NONE_ID, .index = e->t->leaves[to->leaf].param });
     }
     const uint32_t target = kind == RW_ACTION_REPLAY ? RW_NONE_ID : e->p->target_of[base];
     if (target != RW_NONE_ID) return target_buffer(e, &e->p->targets.target[target], base, bytes);
     if (!bytes)
         return source_buffer(e->out, base, 0, (struct rw_source){ .kind = RW_SOURCE_NOWHERE, .leaf = RW_NONE_ID });
-    return add_buffer(e->out, (struct rw_buffer){ .value = base, .source = RW_NONE_ID, .bytes = bytes,
-                                                  .replay = kind == RW_ACTION_REPLAY });
+    return add_buffer(
+        e->out,
+        (struct rw_buffer){ .value = base, .source = RW_NONE_ID, .bytes = bytes, .replay = kind == RW_ACTION_REPLAY });
 }
 
 /* ---- what is there ---- */
@@ -112,7 +120,8 @@ static size_t serving(const struct emitter *e, uint32_t base)
     return level < depth ? level : depth;
 }
 
-/* The buffer that a read finds, RW_NONE_ID when the value has to be made. What forward still reads is there meanwhile. */
+/* The buffer that a read finds, RW_NONE_ID when the value has to be made. What forward still reads is there meanwhile.
+ */
 static uint32_t find(const struct emitter *e, uint32_t base)
 {
     if (e->s->buffer[base] != RW_NONE_ID) return e->s->buffer[base];
@@ -160,8 +169,7 @@ static rw_status add_outputs(struct emitter *e, const struct rw_node *node, uint
         const uint32_t buffer = output_buffer(e, node, b, kind);
         if (!touch(e->out, buffer, true)) return RW_ERR_MEMORY;
         if (kind == RW_ACTION_REPLAY) {
-            const rw_status status =
-                drops(e, b) ? rw_visits_note(&e->s->visits, b, serving(e, b), buffer) : RW_OK;
+            const rw_status status = drops(e, b) ? rw_visits_note(&e->s->visits, b, serving(e, b), buffer) : RW_OK;
             if (status) return status;
         } else if (!drops(e, b) || e->s->early[b]) {
             e->s->buffer[b] = buffer;
@@ -188,7 +196,8 @@ static rw_status emit(struct emitter *e, uint32_t n, uint8_t kind)
     rw_status status = add_inputs(e, node);
     if (!status) status = add_outputs(e, node, kind);
     if (!status) status = add_workspace(e, n);
-    for (uint32_t i = 0; kind == RW_ACTION_FORWARD && i < node->n_inputs; i++) read_early(e, operand_base(e->t, node, i));
+    for (uint32_t i = 0; kind == RW_ACTION_FORWARD && i < node->n_inputs; i++)
+        read_early(e, operand_base(e->t, node, i));
     action.n_words = (uint16_t)(s->n_refs - action.word);
     s->actions[s->n_actions++] = action;
     return status;

@@ -4,7 +4,8 @@
  * A schedule is a list of actions. Every operand of an action is a buffer: one life of one base value. A value that is
  * dropped and made again has several buffers, one after the other.
  *
- * Two blocks, each x -> a -> b -> y, under `full`; a' and b' read a and b; the inner region of the second block holds b:
+ * Two blocks, each x -> a -> b -> y, under `full`; a' and b' read a and b; the inner region of the second block holds
+ * b:
  *
  *     action   a1 b1 y1 a2 b2 y2 | a2 y2' b2 b2' a2' | a1 b1 y1' b1' a1'
  *     of       ---- forward ---- | block 2           | block 1
@@ -19,8 +20,8 @@
  * leads to no needed value never runs again. Equations, which rw_schedule_is_valid() checks:
  *
  *     runs of a node == forward's + the number of visits that made one of its outputs, each once
- *     first(buffer) == the action that writes it (a source: the first that reads it);  last(buffer) == the last that reads it
- *     merged is a forest: merged(root) == root, and lives on one root follow one another
+ *     first(buffer) == the action that writes it (a source: the first that reads it);  last(buffer) == the last that
+ * reads it merged is a forest: merged(root) == root, and lives on one root follow one another
  */
 #ifndef RW_REMAT_SCHEDULE_H
 #define RW_REMAT_SCHEDULE_H
@@ -32,10 +33,10 @@
 #define RW_RESULT_ALIGNMENT 256u
 
 enum rw_action_kind {
-    RW_ACTION_FORWARD, /* a recorded node, first time */
-    RW_ACTION_REPLAY,  /* a recorded node again */
+    RW_ACTION_FORWARD,  /* a recorded node, first time */
+    RW_ACTION_REPLAY,   /* a recorded node again */
     RW_ACTION_BACKWARD, /* a node that differentiation made */
-    RW_ACTION_COMMIT   /* rw_assign(): writes a buffer when the step ends */
+    RW_ACTION_COMMIT    /* rw_assign(): writes a buffer when the step ends */
 };
 
 enum rw_action_flag {
@@ -86,13 +87,13 @@ struct rw_buffer {
     uint32_t source;      /* where it lies when that is not the arena, RW_NONE_ID in the arena */
     uint64_t bytes;
     bool replay;
-    uint32_t merged;      /* buffer whose memory it takes over in place; itself when it has its own */
+    uint32_t merged; /* buffer whose memory it takes over in place; itself when it has its own */
 };
 
 struct rw_schedule {
     struct rw_action *actions; /* words are indexes into refs until placement turns them into words */
     size_t n_actions, cap_actions;
-    uint32_t *refs;        /* buffer ids */
+    uint32_t *refs; /* buffer ids */
     size_t n_refs, cap_refs;
     struct rw_buffer *buffers;
     size_t n_buffers, cap_buffers;

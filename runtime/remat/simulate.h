@@ -3,8 +3,8 @@
  * choices over one problem; with a scratch that has been used before, nothing is allocated.
  *
  * The peak is the largest sum of live bytes, each buffer rounded up to the device's alignment, in-place writing and
- * workspaces counted. It is taken from the very schedule that would run, so it is what placement aims at; an arena may be
- * larger by what does not fit together (place/place.h).
+ * workspaces counted. It is taken from the very schedule that would run, so it is what placement aims at; an arena may
+ * be larger by what does not fit together (place/place.h).
  */
 #ifndef RW_REMAT_SIMULATE_H
 #define RW_REMAT_SIMULATE_H

@@ -10,14 +10,14 @@ struct rw_visits {
     const struct rw_choice *choice;
     struct rw_visit {
         uint32_t segment, id;
-    } *path; /* by depth: [0] is the step, [depth] the innermost */
+    } * path; /* by depth: [0] is the step, [depth] the innermost */
     size_t depth, n_path, cap_path;
     uint32_t last_id;
     /* A hash by open addressing; size a power of two, key 0 is empty. */
     struct rw_made {
         uint64_t key;
         uint32_t buffer;
-    } *made;
+    } * made;
     size_t n_made, cap_made;
 };
 
@@ -25,7 +25,8 @@ struct rw_visits {
 rw_status rw_visits_init(struct rw_visits *v, const struct rw_choice *c);
 void rw_visits_finish(struct rw_visits *v);
 
-/* Backward comes to a node of that segment: segments around neither the last node nor this one are left, new ones begun. */
+/* Backward comes to a node of that segment: segments around neither the last node nor this one are left, new ones
+ * begun. */
 rw_status rw_visits_enter(struct rw_visits *v, uint32_t segment);
 
 /* The buffer that the visit at that depth of the path has made of the value, RW_NONE_ID when it has not. */
