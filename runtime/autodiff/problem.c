@@ -8,6 +8,8 @@
 #define NOMINAL_FLOPS_PER_S 1e11
 #define NOMINAL_BYTES_PER_S 1e10
 #define NOMINAL_NODE_S 1e-6
+#define NOMINAL_MOVED_BYTES_PER_S 2e9
+#define NOMINAL_MOVE_S 1e-5
 
 static bool is_view(const rw_tape *t, const struct rw_node *node)
 {
@@ -70,6 +72,11 @@ double rw_problem_seconds(const struct rw_problem *p, uint32_t node)
     const double arithmetic = p->cost[node].flops / NOMINAL_FLOPS_PER_S;
     const double traffic = p->cost[node].bytes / NOMINAL_BYTES_PER_S;
     return NOMINAL_NODE_S + (arithmetic > traffic ? arithmetic : traffic);
+}
+
+double rw_move_seconds(uint64_t bytes)
+{
+    return NOMINAL_MOVE_S + (double)bytes / NOMINAL_MOVED_BYTES_PER_S;
 }
 
 static rw_status make_order(struct rw_problem *p)

@@ -30,6 +30,9 @@ struct rw_problem {
  */
 double rw_problem_seconds(const struct rw_problem *p, uint32_t node);
 
+/* Predicted time of moving so many bytes out of the device's memory, or back. */
+double rw_move_seconds(uint64_t bytes);
+
 /* Errors are recorded in the context. On failure the tape is as before and *p empty. */
 rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_request *request);
 void rw_problem_close(struct rw_problem *p);

@@ -22,3 +22,12 @@ rw_status rw_place_schedule(const struct rw_schedule *s, uint64_t alignment, uin
     rw_free(of);
     return status;
 }
+
+/* What files are read and written in. */
+#define SLOT_ALIGNMENT 4096
+
+rw_status rw_place_slots(struct rw_schedule *s, uint64_t *ret_bytes)
+{
+    *ret_bytes = 0;
+    return s->n_slots ? rw_place(s->slots, s->n_slots, SLOT_ALIGNMENT, ret_bytes) : RW_OK;
+}

@@ -10,4 +10,7 @@
  */
 rw_status rw_place_schedule(const struct rw_schedule *s, uint64_t alignment, uint64_t *offset, uint64_t *ret_bytes);
 
+/* The same for what waits outside the device: offsets of the schedule's slots are filled in. */
+rw_status rw_place_slots(struct rw_schedule *s, uint64_t *ret_bytes);
+
 #endif

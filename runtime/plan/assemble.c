@@ -57,6 +57,8 @@ static void count_cost(const struct rw_problem *p, const struct rw_schedule *s, 
         case RW_ACTION_BACKWARD:
             cost->backward_flops += c.flops, cost->backward_bytes += c.bytes, cost->backward_nodes++;
             break;
+        case RW_ACTION_OUT:
+        case RW_ACTION_IN: break;
         default: cost->forward_flops += c.flops, cost->forward_bytes += c.bytes, cost->forward_nodes++;
         }
     }
@@ -65,7 +67,8 @@ static void count_cost(const struct rw_problem *p, const struct rw_schedule *s, 
 static void count_effects(const rw_tape *t, const struct rw_schedule *s, rw_plan *plan)
 {
     for (size_t i = 0; i < s->n_actions; i++) {
-        plan->n_effects += (t->ctx->ops[t->nodes[s->actions[i].node].op]->flags & RW_OP_STATEFUL) != 0;
+        const rw_op_def *const op = t->ctx->ops[t->nodes[s->actions[i].node].op];
+        plan->n_effects += (op->flags & RW_OP_STATEFUL) && !rw_action_is_move(s->actions[i].kind);
         plan->n_commits += s->actions[i].kind == RW_ACTION_COMMIT;
     }
 }
@@ -105,10 +108,21 @@ static rw_status list_workspaces(const struct rw_schedule *s, rw_plan *plan)
     return RW_OK;
 }
 
+static rw_status list_slots(const struct rw_schedule *s, rw_plan *plan)
+{
+    plan->slots = rw_malloc(s->n_slots * sizeof *plan->slots);
+    if (!plan->slots) return RW_ERR_MEMORY;
+    for (; plan->n_slots < s->n_slots; plan->n_slots++)
+        plan->slots[plan->n_slots] = (struct rw_plan_slot){ s->slots[plan->n_slots].offset,
+                                                            s->slots[plan->n_slots].bytes };
+    return RW_OK;
+}
+
 static rw_status compact(const struct rw_schedule *s, rw_plan *plan, const uint64_t *offset)
 {
     plan->words = rw_malloc(s->n_refs * sizeof *plan->words);
     if (!plan->words || !copy_array(&plan->actions, &plan->n_actions, s->actions, s->n_actions, sizeof *s->actions) ||
+        !copy_array(&plan->waits, &plan->n_waits, s->waits, s->n_waits, sizeof *s->waits) ||
         !copy_array(&plan->sources, &plan->n_sources, s->sources, s->n_sources, sizeof *s->sources) ||
         !copy_array(&plan->results, &plan->n_results, s->results, s->n_results, sizeof *s->results))
         return RW_ERR_MEMORY;
@@ -116,7 +130,8 @@ static rw_status compact(const struct rw_schedule *s, rw_plan *plan, const uint6
     plan->n_words = s->n_refs;
     plan->n_forward = s->n_forward;
     plan->results_bytes = s->results_bytes;
-    return list_workspaces(s, plan);
+    const rw_status status = list_slots(s, plan);
+    return status ? status : list_workspaces(s, plan);
 }
 
 static rw_status fill(rw_plan *plan, const struct rw_problem *p, const struct rw_schedule *s, const uint64_t *offset)

@@ -8,6 +8,7 @@
 #include "record/own_ops.h"
 #include "remat/choose.h"
 #include "remat/inplace.h"
+#include "remat/overlap.h"
 
 #include <assert.h>
 #include <string.h>
@@ -41,6 +42,7 @@ static rw_status decide(struct rw_planning *g, const struct rw_request *request)
     struct rw_sweep_scratch sweep = { 0 };
     rw_status status = rw_policy_choose(p, request->policy, &g->choice);
     if (!status) status = rw_order(p, &g->choice, &scratch, &g->schedule);
+    if (!status) status = rw_overlap(p, &g->choice, &g->schedule);
     if (!status) {
         rw_merge_in_place(p->t, &g->schedule);
         status = rw_schedule_cost(p, &g->schedule, &sweep, &g->cost);
@@ -68,19 +70,21 @@ static rw_status check_size(rw_context *ctx, uint64_t bytes)
                    (unsigned long long)bytes);
 }
 
-rw_status rw_planning_place(const struct rw_planning *g, rw_plan **ret_plan)
+rw_status rw_planning_place(struct rw_planning *g, rw_plan **ret_plan)
 {
     rw_context *const ctx = g->problem.t->ctx;
-    uint64_t arena = 0;
+    uint64_t arena = 0, store = 0;
     rw_plan *plan = NULL;
     uint64_t *const offset = rw_malloc(g->schedule.n_buffers * sizeof *offset);
     rw_status status = offset ? rw_place_schedule(&g->schedule, ctx->device->alignment, offset, &arena) : RW_ERR_MEMORY;
+    if (!status) status = rw_place_slots(&g->schedule, &store);
     if (!status) status = check_size(ctx, arena);
     if (!status) status = rw_plan_assemble(&g->problem, &g->schedule, offset, &plan);
     rw_free(offset);
     if (status) return rw_fail(ctx, status, "planning: %s", rw_status_name(status));
     plan->serial = ++ctx->plans->serial;
     plan->arena_bytes = arena;
+    plan->store_bytes = store;
     plan->largest_live = g->cost.peak;
     plan->kept_bytes = g->cost.kept;
     plan->replayed_bytes = g->cost.replayed;

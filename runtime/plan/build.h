@@ -23,7 +23,7 @@ struct rw_planning {
 };
 
 rw_status rw_planning_open(struct rw_planning *planning, rw_tape *t, const struct rw_request *request);
-rw_status rw_planning_place(const struct rw_planning *planning, rw_plan **ret_plan);
+rw_status rw_planning_place(struct rw_planning *planning, rw_plan **ret_plan);
 void rw_planning_close(struct rw_planning *planning);
 
 /* The three in one. */

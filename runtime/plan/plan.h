@@ -22,6 +22,11 @@ struct rw_plan_workspace {
     size_t bytes;
 };
 
+/* Where a value waits outside the device: bytes [offset, offset + bytes) of the run's store. */
+struct rw_plan_slot {
+    uint64_t offset, bytes;
+};
+
 struct rw_value_desc {
     uint32_t layout;
     uint32_t base;
@@ -49,6 +54,11 @@ struct rw_plan {
     uint32_t unit;                        /* of the words that lie in the arena: the device's alignment */
     struct rw_plan_workspace *workspaces; /* in the order of the actions */
     size_t n_workspaces;
+    struct rw_wait *waits; /* in the order of the actions that wait; none in a plan of one lane */
+    size_t n_waits;
+    struct rw_plan_slot *slots;
+    size_t n_slots;
+    uint64_t store_bytes;
     struct rw_source *sources;
     size_t n_sources;
     struct rw_result *results;

@@ -63,7 +63,14 @@ static bool may_take(const rw_tape *t, const struct rw_schedule *s, uint32_t ind
 static bool writes_in_place(const rw_tape *t, const struct rw_action *action)
 {
     const struct rw_node *const node = &t->nodes[action->node];
-    return t->ctx->ops[node->op]->inplace && node->n_outputs && action->kind != RW_ACTION_COMMIT;
+    return t->ctx->ops[node->op]->inplace && node->n_outputs && action->kind != RW_ACTION_COMMIT &&
+           !rw_action_is_move(action->kind);
+}
+
+/* Forward writes no gradient: a step may stop behind it while another one adds to the same. */
+static bool is_made_in_backward(const struct rw_schedule *s, const struct rw_buffer *b)
+{
+    return b->first >= s->n_forward && !rw_action_is_move(s->actions[b->first].kind);
 }
 
 /*
@@ -81,7 +88,7 @@ static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_
         struct rw_buffer *const b = &s->buffers[s->refs[action->word + (uint32_t)i]];
         if (!may_take(t, s, index, i, s->refs[action->word + (uint32_t)i])) continue;
         if (b->bytes != rw_tensor_bytes(rw_tape_value(t, o->value))) continue;
-        if (!is_free(t, s, s->sources[o->source].index, b)) continue;
+        if (!is_made_in_backward(s, b) || !is_free(t, s, s->sources[o->source].index, b)) continue;
         b->source = o->source;
         return;
     }

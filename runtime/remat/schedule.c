@@ -316,6 +316,7 @@ void rw_order_scratch_finish(struct rw_order_scratch *s)
 static void clear(struct rw_schedule *s)
 {
     s->n_actions = s->n_refs = s->n_buffers = s->n_sources = s->n_read_gradients = s->n_results = s->n_forward = 0;
+    s->n_waits = s->n_slots = 0;
     s->results_bytes = 0;
 }
 
@@ -341,6 +342,8 @@ void rw_schedule_finish(struct rw_schedule *s)
     rw_free(s->sources);
     rw_free(s->read_gradients);
     rw_free(s->results);
+    rw_free(s->waits);
+    rw_free(s->slots);
     *s = (struct rw_schedule){ 0 };
 }
 
@@ -350,19 +353,34 @@ static bool action_is_valid(const struct rw_problem *p, const struct rw_schedule
 {
     const struct rw_action *const a = &s->actions[i];
     const struct rw_node *const node = &p->t->nodes[a->node];
-    if (!p->needed[a->node] || a->word + a->n_words > s->n_refs) return false;
-    if (a->n_words != node->n_inputs + node->n_outputs + (p->workspace[a->node] > 0)) return false;
+    const bool moves = rw_action_is_move(a->kind);
+    const uint32_t n = moves ? 2 : node->n_inputs + node->n_outputs + (p->workspace[a->node] > 0);
+    if (!p->needed[a->node] || a->word + a->n_words > s->n_refs || a->n_words != n) return false;
+    if (moves == (a->lane == RW_LANE_COMPUTE)) return false;
     for (uint32_t k = 0; k < a->n_words; k++) {
         const struct rw_buffer *const b = &s->buffers[s->refs[a->word + k]];
         if (i < b->first || i > b->last) return false;
-        if (k >= node->n_inputs && b->source == RW_NONE_ID && b->first != i) return false;
+        if (!moves && k >= node->n_inputs && b->source == RW_NONE_ID && b->first != i) return false;
     }
     return true;
 }
 
+/* The compute lane waits for each move, once, behind it. */
+static bool waits_are_valid(const struct rw_schedule *s)
+{
+    size_t moves = 0;
+    for (size_t i = 0; i < s->n_actions; i++) moves += rw_action_is_move(s->actions[i].kind);
+    for (size_t i = 0; i < s->n_waits; i++) {
+        const struct rw_wait *const w = &s->waits[i];
+        if (w->action >= s->n_actions || w->on >= w->action || s->actions[w->on].lane == RW_LANE_COMPUTE) return false;
+        if (s->actions[w->action].lane != RW_LANE_COMPUTE || (i && w->action < s->waits[i - 1].action)) return false;
+    }
+    return moves == s->n_waits;
+}
+
 bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_schedule *s)
 {
-    if (s->n_forward > s->n_actions) return false;
+    if (s->n_forward > s->n_actions || !waits_are_valid(s)) return false;
     for (uint32_t i = 0; i < s->n_actions; i++)
         if (!action_is_valid(p, s, i)) return false;
     for (uint32_t b = 0; b < s->n_buffers; b++) {

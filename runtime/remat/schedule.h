@@ -20,8 +20,9 @@
  * leads to no needed value never runs again. Equations, which rw_schedule_is_valid() checks:
  *
  *     runs of a node == forward's + the number of visits that made one of its outputs, each once
- *     first(buffer) == the action that writes it (a source: the first that reads it);  last(buffer) == the last that
- * reads it merged is a forest: merged(root) == root, and lives on one root follow one another
+ *     first(buffer) == the action that writes it (a source: the first that reads it)
+ *     last(buffer) == the last that reads it, or the one that waits until a copy has read it
+ *     merged is a forest: merged(root) == root, and lives on one root follow one another
  */
 #ifndef RW_REMAT_SCHEDULE_H
 #define RW_REMAT_SCHEDULE_H
@@ -36,23 +37,35 @@ enum rw_action_kind {
     RW_ACTION_FORWARD,  /* a recorded node, first time */
     RW_ACTION_REPLAY,   /* a recorded node again */
     RW_ACTION_BACKWARD, /* a node that differentiation made */
-    RW_ACTION_COMMIT    /* rw_assign(): writes a buffer when the step ends */
+    RW_ACTION_COMMIT,   /* writes parameters or buffers when the step ends */
+    RW_ACTION_OUT,      /* a move: copies its first operand to its second, out of the arena */
+    RW_ACTION_IN        /* a move back */
 };
+
+static inline bool rw_action_is_move(uint8_t kind)
+{
+    return kind == RW_ACTION_OUT || kind == RW_ACTION_IN;
+}
 
 enum rw_action_flag {
     RW_ACTION_DIGEST = 1 << 0 /* some output is a value that is replayed later, or a replay of one */
 };
 
 /* Where actions queue up: those of one lane run in the order of the list. */
-enum rw_lane { RW_LANE_COMPUTE };
+enum rw_lane { RW_LANE_COMPUTE, RW_LANE_OUT, RW_LANE_IN, RW_LANES };
 
 struct rw_action {
-    uint32_t node;
-    uint32_t word; /* first of its words: inputs, outputs, then the workspace if it has one */
+    uint32_t node; /* of a move: the one that made what is moved */
+    uint32_t word; /* first of its words: inputs, outputs, then the workspace if it has one; of a move: from, to */
     uint16_t n_words;
     uint8_t kind : 4; /* enum rw_action_kind */
     uint8_t lane : 4; /* enum rw_lane */
     uint8_t flags;    /* enum rw_action_flag */
+};
+
+/* Before `action` runs, its lane waits until `on`, an action of another lane, has run. */
+struct rw_wait {
+    uint32_t action, on;
 };
 
 enum rw_source_kind {
@@ -61,12 +74,13 @@ enum rw_source_kind {
     RW_SOURCE_INPUT,
     RW_SOURCE_HELD,   /* a value held from an earlier run */
     RW_SOURCE_RESULT, /* what this run holds for reading */
+    RW_SOURCE_STORE,  /* a slot of memory outside the device */
     RW_SOURCE_NOWHERE /* an operand without elements needs no memory */
 };
 
 struct rw_source {
     uint8_t kind;
-    uint32_t index; /* parameter, leaf of the tape, base value held by the tape, or result of the plan */
+    uint32_t index; /* parameter, leaf of the tape, base value held by the tape, result or slot of the plan */
     uint32_t leaf;  /* leaf of the tape that is read, RW_NONE_ID for none */
 };
 
@@ -103,6 +117,10 @@ struct rw_schedule {
     size_t n_read_gradients, cap_read_gradients;
     struct rw_result *results;
     size_t n_results, cap_results;
+    struct rw_wait *waits; /* in the order of the actions that wait; empty for a schedule of one lane */
+    size_t n_waits, cap_waits;
+    struct rw_life *slots; /* outside the device */
+    size_t n_slots, cap_slots;
     size_t n_forward; /* actions before the first one of backward */
     uint64_t results_bytes;
 };

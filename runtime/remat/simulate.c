@@ -4,12 +4,14 @@
 #include "base/alloc.h"
 #include "base/round.h"
 #include "remat/inplace.h"
+#include "remat/overlap.h"
 
 void rw_sweep_scratch_finish(struct rw_sweep_scratch *s)
 {
     rw_free(s->life);
     rw_free(s->keep);
     rw_free(s->delta);
+    rw_free(s->end);
     *s = (struct rw_sweep_scratch){ 0 };
 }
 
@@ -18,6 +20,8 @@ static rw_status reserve(struct rw_sweep_scratch *s, size_t n_buffers, size_t n_
     size_t cap = s->cap_life;
     if (!rw_grow(&s->life, &cap, 0, n_buffers, sizeof *s->life)) return RW_ERR_MEMORY;
     if (!rw_grow(&s->keep, &s->cap_life, 0, n_buffers, sizeof *s->keep)) return RW_ERR_MEMORY;
+    cap = s->cap_delta;
+    if (!rw_grow(&s->end, &cap, 0, n_actions + 1, sizeof *s->end)) return RW_ERR_MEMORY;
     return rw_grow(&s->delta, &s->cap_delta, 0, n_actions + 1, sizeof *s->delta) ? RW_OK : RW_ERR_MEMORY;
 }
 
@@ -45,6 +49,24 @@ static void count_bytes(const struct rw_schedule *s, uint64_t alignment, struct 
     }
 }
 
+/* The lanes side by side: an action of another lane begins behind the compute before it, compute stands where it waits.
+ */
+static double predict(const struct rw_problem *p, const struct rw_schedule *s, double *end)
+{
+    double lane[RW_LANES] = { 0 };
+    size_t wait = 0;
+    for (size_t i = 0; i < s->n_actions; i++) {
+        const struct rw_action *const a = &s->actions[i];
+        for (; wait < s->n_waits && s->waits[wait].action == i; wait++)
+            if (lane[a->lane] < end[s->waits[wait].on]) lane[a->lane] = end[s->waits[wait].on];
+        if (lane[a->lane] < lane[RW_LANE_COMPUTE]) lane[a->lane] = lane[RW_LANE_COMPUTE];
+        lane[a->lane] += rw_action_is_move(a->kind) ? rw_move_seconds(s->buffers[s->refs[a->word]].bytes)
+                                                    : rw_problem_seconds(p, a->node);
+        end[i] = lane[a->lane];
+    }
+    return lane[RW_LANE_COMPUTE];
+}
+
 rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule *s, struct rw_sweep_scratch *scratch,
                            struct rw_cost_of_schedule *ret)
 {
@@ -57,10 +79,8 @@ rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule 
     ret->peak = all.bytes;
     ret->peak_action = all.action;
     count_bytes(s, alignment, ret);
-    for (size_t i = 0; i < s->n_actions; i++) {
-        ret->seconds += rw_problem_seconds(p, s->actions[i].node);
-        ret->n_replays += s->actions[i].kind == RW_ACTION_REPLAY;
-    }
+    for (size_t i = 0; i < s->n_actions; i++) ret->n_replays += s->actions[i].kind == RW_ACTION_REPLAY;
+    ret->seconds = predict(p, s, scratch->end);
     return RW_OK;
 }
 
@@ -74,7 +94,8 @@ void rw_simulation_finish(struct rw_simulation *sim)
 rw_status rw_simulate(const struct rw_problem *p, const struct rw_choice *c, struct rw_simulation *sim,
                       struct rw_cost_of_schedule *ret)
 {
-    const rw_status status = rw_order(p, c, &sim->order, &sim->schedule);
+    rw_status status = rw_order(p, c, &sim->order, &sim->schedule);
+    if (!status) status = rw_overlap(p, c, &sim->schedule);
     if (status) return status;
     rw_merge_in_place(p->t, &sim->schedule);
     return rw_schedule_cost(p, &sim->schedule, &sim->sweep, ret);

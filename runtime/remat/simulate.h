@@ -27,6 +27,7 @@ struct rw_sweep_scratch {
     bool *keep;
     size_t cap_life;
     int64_t *delta;
+    double *end; /* of each action */
     size_t cap_delta;
 };
 void rw_sweep_scratch_finish(struct rw_sweep_scratch *scratch);

@@ -1,0 +1,278 @@
+/* See overlap.h. */
+#include "remat/overlap.h"
+
+#include "base/alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One value that is moved out and back; actions as they are numbered before moves are among them. */
+struct trip {
+    uint32_t buffer;
+    uint32_t out_after;  /* the last read of forward */
+    uint32_t out_wait;   /* the action that waits for the way out */
+    uint32_t in_before;  /* the way back begins before this action */
+    uint32_t first_late; /* and is waited for by this one */
+};
+
+struct planner {
+    const struct rw_problem *p;
+    struct rw_schedule *s;
+    double *time; /* action -> predicted time at which it begins; one more for the end */
+    struct trip *trip;
+    size_t n;
+};
+
+static bool is_moved(const struct rw_choice *c, const struct rw_schedule *s, uint32_t buffer)
+{
+    const struct rw_buffer *const b = &s->buffers[buffer];
+    return b->source == RW_NONE_ID && b->value != RW_NONE_ID && !b->replay && b->first < s->n_forward &&
+           b->last >= s->n_forward && c->fate[b->value].what == RW_MOVE;
+}
+
+static bool any_is_moved(const struct rw_choice *c, const struct rw_schedule *s)
+{
+    for (uint32_t i = 0; i < s->n_buffers; i++)
+        if (is_moved(c, s, i)) return true;
+    return false;
+}
+
+/* Who is moved, with the last read of forward and the first of backward. */
+static rw_status find_trips(struct planner *w, const struct rw_choice *c)
+{
+    const struct rw_schedule *const s = w->s;
+    uint32_t *const of = rw_malloc(s->n_buffers * sizeof *of);
+    w->trip = rw_malloc(s->n_buffers * sizeof *w->trip);
+    w->time = rw_malloc((s->n_actions + 1) * sizeof *w->time);
+    const bool ok = of && w->trip && w->time;
+    for (uint32_t i = 0; ok && i < s->n_buffers; i++) {
+        of[i] = is_moved(c, s, i) ? (uint32_t)w->n : RW_NONE_ID;
+        if (of[i] != RW_NONE_ID) w->trip[w->n++] = (struct trip){ .buffer = i, .first_late = RW_NONE_ID };
+    }
+    double time = 0;
+    for (uint32_t i = 0; ok && i < s->n_actions; i++) {
+        w->time[i] = time;
+        time += rw_problem_seconds(w->p, s->actions[i].node);
+        for (uint32_t k = 0; k < s->actions[i].n_words; k++) {
+            const uint32_t t = of[s->refs[s->actions[i].word + k]];
+            if (t == RW_NONE_ID) continue;
+            if (i < s->n_forward) w->trip[t].out_after = i;
+            else if (w->trip[t].first_late == RW_NONE_ID) w->trip[t].first_late = i;
+        }
+    }
+    if (ok) w->time[s->n_actions] = time;
+    rw_free(of);
+    return ok ? RW_OK : RW_ERR_MEMORY;
+}
+
+static int by_out(const void *pa, const void *pb)
+{
+    const struct trip *const a = pa, *const b = pb;
+    if (a->out_after != b->out_after) return a->out_after < b->out_after ? -1 : 1;
+    return a->buffer < b->buffer ? -1 : a->buffer > b->buffer;
+}
+
+static int by_in(const void *pa, const void *pb)
+{
+    const struct trip *const a = pa, *const b = pb;
+    if (a->first_late != b->first_late) return a->first_late < b->first_late ? -1 : 1;
+    return a->buffer < b->buffer ? -1 : a->buffer > b->buffer;
+}
+
+static double seconds_of(const struct planner *w, const struct trip *t)
+{
+    return rw_move_seconds(w->s->buffers[t->buffer].bytes);
+}
+
+/* Waits stand where the copy is expected to have ended, at the latest where backward begins. */
+static void place_ways_out(struct planner *w)
+{
+    double lane = 0;
+    qsort(w->trip, w->n, sizeof *w->trip, by_out);
+    for (size_t i = 0; i < w->n; i++) {
+        struct trip *const t = &w->trip[i];
+        const double begin = w->time[t->out_after + 1];
+        lane = (begin > lane ? begin : lane) + seconds_of(w, t);
+        t->out_wait = t->out_after + 1;
+        while (t->out_wait < w->s->n_forward && w->time[t->out_wait] < lane) t->out_wait++;
+    }
+}
+
+/* From the last one back: each as late as it may begin, not before backward does, and in the order of the waits. */
+static void place_ways_back(struct planner *w)
+{
+    const uint32_t least = (uint32_t)w->s->n_forward;
+    double lane = w->time[w->s->n_actions];
+    uint32_t before = (uint32_t)w->s->n_actions;
+    qsort(w->trip, w->n, sizeof *w->trip, by_in);
+    for (size_t i = w->n; i-- > 0;) {
+        struct trip *const t = &w->trip[i];
+        const double end = w->time[t->first_late];
+        lane = (end < lane ? end : lane) - seconds_of(w, t);
+        t->in_before = t->first_late < before ? t->first_late : before;
+        while (t->in_before > least && w->time[t->in_before] > lane) t->in_before--;
+        before = t->in_before;
+    }
+}
+
+static uint32_t add_ref(struct rw_schedule *s, uint32_t buffer)
+{
+    if (!rw_grow(&s->refs, &s->cap_refs, s->n_refs, 1, sizeof *s->refs)) return RW_NONE_ID;
+    s->refs[s->n_refs] = buffer;
+    return (uint32_t)s->n_refs++;
+}
+
+/* A move that is to stand in front of action `at`, or behind all for n_actions. */
+struct insertion {
+    uint32_t at, order; /* what comes back follows what goes out */
+    struct rw_action action;
+    uint32_t wait;       /* the action that waits for it */
+    uint32_t of, buffer; /* the buffer of forward; what is copied: that, or what comes back */
+    uint32_t slot;
+};
+
+/* What comes back is a buffer of its own. */
+static uint32_t second_buffer(struct rw_schedule *s, uint32_t first)
+{
+    if (!rw_grow(&s->buffers, &s->cap_buffers, s->n_buffers, 1, sizeof *s->buffers)) return RW_NONE_ID;
+    const uint32_t back = (uint32_t)s->n_buffers++;
+    s->buffers[back] = s->buffers[first];
+    s->buffers[back].merged = back;
+    return back;
+}
+
+/* Every read of backward is of what came back. */
+static rw_status redirect(struct rw_schedule *s, const struct insertion *in, size_t n)
+{
+    uint32_t *const now = rw_malloc(s->n_buffers * sizeof *now);
+    if (!now) return RW_ERR_MEMORY;
+    for (uint32_t b = 0; b < s->n_buffers; b++) now[b] = b;
+    for (size_t i = 0; i < n; i++)
+        if (in[i].action.kind == RW_ACTION_IN) now[in[i].of] = in[i].buffer;
+    for (size_t i = s->n_forward; i < s->n_actions; i++)
+        for (uint32_t k = 0; k < s->actions[i].n_words; k++) {
+            uint32_t *const ref = &s->refs[s->actions[i].word + k];
+            *ref = now[*ref];
+        }
+    rw_free(now);
+    return RW_OK;
+}
+
+static uint32_t add_slot(struct rw_schedule *s, uint64_t bytes)
+{
+    if (!rw_grow(&s->sources, &s->cap_sources, s->n_sources, 1, sizeof *s->sources) ||
+        !rw_grow(&s->slots, &s->cap_slots, s->n_slots, 1, sizeof *s->slots) ||
+        !rw_grow(&s->buffers, &s->cap_buffers, s->n_buffers, 1, sizeof *s->buffers))
+        return RW_NONE_ID;
+    s->slots[s->n_slots] = (struct rw_life){ .bytes = bytes };
+    s->sources[s->n_sources] = (struct rw_source){ .kind = RW_SOURCE_STORE,
+                                                   .index = (uint32_t)s->n_slots++,
+                                                   .leaf = RW_NONE_ID };
+    const uint32_t buffer = (uint32_t)s->n_buffers++;
+    s->buffers[buffer] = (struct rw_buffer){ .value = RW_NONE_ID,
+                                             .source = (uint32_t)s->n_sources++, .bytes = bytes,
+                                             .merged = buffer };
+    return buffer;
+}
+
+static int by_place(const void *pa, const void *pb)
+{
+    const struct insertion *const a = pa, *const b = pb;
+    if (a->at != b->at) return a->at < b->at ? -1 : 1;
+    return a->order < b->order ? -1 : a->order > b->order;
+}
+
+static rw_status make_insertions(struct planner *w, struct insertion *to)
+{
+    struct rw_schedule *const s = w->s;
+    for (size_t i = 0; i < w->n; i++) {
+        const struct trip *const t = &w->trip[i];
+        const uint32_t node = rw_tape_value(w->p->t, s->buffers[t->buffer].value)->producer;
+        const uint32_t back = second_buffer(s, t->buffer);
+        const uint32_t slot = add_slot(s, s->buffers[t->buffer].bytes);
+        if (back == RW_NONE_ID || slot == RW_NONE_ID) return RW_ERR_MEMORY;
+        const uint32_t out = add_ref(s, t->buffer), out_slot = add_ref(s, slot);
+        const uint32_t in = add_ref(s, slot), in_back = add_ref(s, back);
+        if (out == RW_NONE_ID || out_slot == RW_NONE_ID || in == RW_NONE_ID || in_back == RW_NONE_ID)
+            return RW_ERR_MEMORY;
+        struct rw_action move = { .node = node, .word = out, .n_words = 2, .kind = RW_ACTION_OUT, .lane = RW_LANE_OUT };
+        to[2 * i] = (struct insertion){ t->out_after + 1, (uint32_t)i, move, t->out_wait, t->buffer, t->buffer, slot };
+        move = (struct rw_action){ .node = node, .word = in, .n_words = 2, .kind = RW_ACTION_IN, .lane = RW_LANE_IN };
+        to[2 * i + 1] = (struct insertion){ t->in_before, (uint32_t)(w->n + i), move, t->first_late, t->buffer, back,
+                                            slot };
+    }
+    qsort(to, 2 * w->n, sizeof *to, by_place);
+    return redirect(s, to, 2 * w->n);
+}
+
+/* moved[i]: how many moves stand in front of action i. */
+static void count_moves(const struct insertion *in, size_t n, size_t n_actions, uint32_t *moved)
+{
+    size_t k = 0;
+    for (size_t i = 0; i <= n_actions; i++) {
+        while (k < n && in[k].at <= i) k++;
+        moved[i] = (uint32_t)k;
+    }
+}
+
+static int by_waiting(const void *pa, const void *pb)
+{
+    const struct rw_wait *const a = pa, *const b = pb;
+    if (a->action != b->action) return a->action < b->action ? -1 : 1;
+    return a->on < b->on ? -1 : a->on > b->on;
+}
+
+/* Numbers everything anew, with the moves among the actions. */
+static rw_status insert(struct rw_schedule *s, const struct insertion *in, size_t n, const uint32_t *moved)
+{
+    if (!rw_grow(&s->actions, &s->cap_actions, s->n_actions, n, sizeof *s->actions) ||
+        !rw_grow(&s->waits, &s->cap_waits, 0, n, sizeof *s->waits))
+        return RW_ERR_MEMORY;
+    for (size_t i = s->n_actions; i-- > 0;) s->actions[i + moved[i]] = s->actions[i];
+    for (uint32_t b = 0; b < s->n_buffers; b++) {
+        struct rw_buffer *const x = &s->buffers[b];
+        if (x->first != UINT32_MAX) x->first += moved[x->first];
+        x->last += moved[x->last];
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t here = in[k].at + k, wait = in[k].wait + moved[in[k].wait];
+        struct rw_buffer *const b = &s->buffers[in[k].buffer];
+        struct rw_life *const slot = &s->slots[s->sources[s->buffers[in[k].slot].source].index];
+        s->actions[here] = in[k].action;
+        s->waits[k] = (struct rw_wait){ .action = wait, .on = here };
+        if (in[k].action.kind == RW_ACTION_OUT) b->last = wait, slot->first = here;
+        else b->first = here, slot->last = wait;
+        s->buffers[in[k].slot].first = slot->first;
+        s->buffers[in[k].slot].last = wait;
+    }
+    s->n_waits = n;
+    qsort(s->waits, n, sizeof *s->waits, by_waiting);
+    s->n_forward += n / 2; /* every way out is part of forward, every way back of backward */
+    s->n_actions += n;
+    return RW_OK;
+}
+
+rw_status rw_overlap(const struct rw_problem *p, const struct rw_choice *c, struct rw_schedule *s)
+{
+    s->n_waits = s->n_slots = 0;
+    if (!any_is_moved(c, s)) return RW_OK;
+    struct planner w = { .p = p, .s = s };
+    rw_status status = find_trips(&w, c);
+    struct insertion *const in = rw_malloc(2 * w.n * sizeof *in);
+    uint32_t *const moved = rw_malloc((s->n_actions + 1) * sizeof *moved);
+    if (!in || !moved) status = RW_ERR_MEMORY;
+    if (!status) {
+        place_ways_out(&w);
+        place_ways_back(&w);
+        status = make_insertions(&w, in);
+    }
+    if (!status) {
+        count_moves(in, 2 * w.n, s->n_actions, moved);
+        status = insert(s, in, 2 * w.n, moved);
+    }
+    rw_free(w.trip);
+    rw_free(w.time);
+    rw_free(in);
+    rw_free(moved);
+    return status;
+}
