@@ -169,9 +169,9 @@ static uint32_t add_slot(struct rw_schedule *s, uint64_t bytes)
                                                    .index = (uint32_t)s->n_slots++,
                                                    .leaf = RW_NONE_ID };
     const uint32_t buffer = (uint32_t)s->n_buffers++;
-    s->buffers[buffer] = (struct rw_buffer){ .value = RW_NONE_ID,
-                                             .source = (uint32_t)s->n_sources++, .bytes = bytes,
-                                             .merged = buffer };
+    s->buffers[buffer] = (struct rw_buffer){
+        .value = RW_NONE_ID, .source = (uint32_t)s->n_sources++, .bytes = bytes, .merged = buffer
+    };
     return buffer;
 }
 
@@ -222,11 +222,25 @@ static int by_waiting(const void *pa, const void *pb)
     return a->on < b->on ? -1 : a->on > b->on;
 }
 
+/* A way back that begins before compute has waited for the way out waits for it itself. */
+static size_t wait_for_own_way_out(const struct rw_schedule *s, const struct insertion *in, size_t n,
+                                   struct rw_wait *to)
+{
+    size_t added = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        const struct rw_life *const slot = &s->slots[s->sources[s->buffers[in[k].slot].source].index];
+        const uint32_t here = in[k].at + k;
+        if (in[k].action.kind == RW_ACTION_IN && here < s->buffers[in[k].of].last)
+            to[added++] = (struct rw_wait){ .action = here, .on = slot->first };
+    }
+    return added;
+}
+
 /* Numbers everything anew, with the moves among the actions. */
 static rw_status insert(struct rw_schedule *s, const struct insertion *in, size_t n, const uint32_t *moved)
 {
     if (!rw_grow(&s->actions, &s->cap_actions, s->n_actions, n, sizeof *s->actions) ||
-        !rw_grow(&s->waits, &s->cap_waits, 0, n, sizeof *s->waits))
+        !rw_grow(&s->waits, &s->cap_waits, 0, n + n / 2, sizeof *s->waits))
         return RW_ERR_MEMORY;
     for (size_t i = s->n_actions; i-- > 0;) s->actions[i + moved[i]] = s->actions[i];
     for (uint32_t b = 0; b < s->n_buffers; b++) {
@@ -245,8 +259,8 @@ static rw_status insert(struct rw_schedule *s, const struct insertion *in, size_
         s->buffers[in[k].slot].first = slot->first;
         s->buffers[in[k].slot].last = wait;
     }
-    s->n_waits = n;
-    qsort(s->waits, n, sizeof *s->waits, by_waiting);
+    s->n_waits = n + wait_for_own_way_out(s, in, n, s->waits + n);
+    qsort(s->waits, s->n_waits, sizeof *s->waits, by_waiting);
     s->n_forward += n / 2; /* every way out is part of forward, every way back of backward */
     s->n_actions += n;
     return RW_OK;

@@ -365,17 +365,19 @@ static bool action_is_valid(const struct rw_problem *p, const struct rw_schedule
     return true;
 }
 
-/* The compute lane waits for each move, once, behind it. */
+/* The compute lane waits for each move once; a lane never waits for itself. */
 static bool waits_are_valid(const struct rw_schedule *s)
 {
-    size_t moves = 0;
+    size_t moves = 0, compute = 0;
     for (size_t i = 0; i < s->n_actions; i++) moves += rw_action_is_move(s->actions[i].kind);
     for (size_t i = 0; i < s->n_waits; i++) {
         const struct rw_wait *const w = &s->waits[i];
-        if (w->action >= s->n_actions || w->on >= w->action || s->actions[w->on].lane == RW_LANE_COMPUTE) return false;
-        if (s->actions[w->action].lane != RW_LANE_COMPUTE || (i && w->action < s->waits[i - 1].action)) return false;
+        if (w->action >= s->n_actions || w->on >= w->action || (i && w->action < s->waits[i - 1].action)) return false;
+        if (s->actions[w->on].lane == RW_LANE_COMPUTE || s->actions[w->on].lane == s->actions[w->action].lane)
+            return false;
+        compute += s->actions[w->action].lane == RW_LANE_COMPUTE;
     }
-    return moves == s->n_waits;
+    return moves == compute;
 }
 
 bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_schedule *s)
@@ -385,7 +387,8 @@ bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_schedule *
         if (!action_is_valid(p, s, i)) return false;
     for (uint32_t b = 0; b < s->n_buffers; b++) {
         const struct rw_buffer *const x = &s->buffers[b];
-        if (x->merged > b || (x->source != RW_NONE_ID && x->source >= s->n_sources)) return false;
+        if (x->source != RW_NONE_ID && x->source >= s->n_sources) return false;
+        if (x->merged >= s->n_buffers || (x->merged != b && s->buffers[x->merged].first >= x->first)) return false;
         if (x->merged != b && x->source != RW_NONE_ID) return false;
     }
     return true;
