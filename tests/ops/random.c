@@ -104,6 +104,50 @@ Test(random, the_audit_finds_no_word_taken_twice)
     fixture_close(&b);
 }
 
+/* The threshold is exact to 2^-32: words right beside it are drawn, and fall on their side. */
+Test(random, an_element_stays_from_the_threshold_on)
+{
+    struct fixture b = fixture_open(1, 2);
+    const int n = test_device() == RW_DEVICE_CPU ? 1 << 22 : 1 << 16;
+    static const float shares[] = { 0.1f, 0.3f, 0.77f };
+    for (int s = 0; s < 3; s++) {
+        const uint32_t threshold = (uint32_t)((double)shares[s] * 0x1p32);
+        unsigned char *const kept = mask_of(&b, RW_BF16, n, shares[s], 1000u * (unsigned)s);
+        uint32_t words[4];
+        for (int i = 0; i < n; i++) {
+            if (i % 4 == 0) rw_philox(77, 1000u * (unsigned)s + (unsigned)i / 4, words);
+            cr_assert_eq(kept[i], words[i % 4] >= threshold, "element %d, word %08x, share %g", i, words[i % 4],
+                         (double)shares[s]);
+        }
+        free(kept);
+    }
+    fixture_close(&b);
+}
+
+/* No two fills draw the same words; each takes one per element, and ends with a block. */
+Test(random, fills_share_no_words)
+{
+    enum { N = 10, BLOCKS = 3 };
+    struct fixture b = fixture_open(7, 1);
+    float x[4][N];
+    for (int uniform = 0; uniform < 2; uniform++) {
+        rw_generator_set(b.ctx, (rw_generator_state){ 7, 100 });
+        for (int i = 0; i < 4; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "p%d.%d", uniform, i);
+            rw_tensor *const p = rw_param(b.ctx, name, RW_F32, RW_SHAPE(N));
+            if (i == 3) rw_generator_set(b.ctx, (rw_generator_state){ 7, 100 + BLOCKS });
+            cr_assert_eq(uniform ? rw_init_uniform(p, 0, 1) : rw_init_normal(p, 0, 1), RW_OK);
+            cr_assert_eq(rw_generator_get(b.ctx).offset, (uint64_t)(100 + BLOCKS * (i == 3 ? 2 : i + 1)));
+            cr_assert_eq(rw_read(NULL, p, x[i], sizeof x[i]), RW_OK);
+        }
+        for (int i = 0; i < N; i++)
+            for (int j = 0; j < N; j++) cr_assert(x[0][i] != x[1][j] && x[0][i] != x[2][j] && x[1][i] != x[2][j]);
+        cr_assert_eq(memcmp(x[1], x[3], sizeof x[1]), 0, "the second fill begins where the first one ended");
+    }
+    fixture_close(&b);
+}
+
 Test(random, dropout_keeps_the_expected_share)
 {
     struct fixture b = fixture_open(5, 2);

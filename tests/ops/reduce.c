@@ -334,3 +334,23 @@ Test(ops_reduce, rows)
     }
     fixture_close(&b);
 }
+
+/* Whole rows and columns of a million: the bound does not grow with their length, as it would in one chain of float32. */
+Test(ops_reduce, long_sums_keep_the_bound)
+{
+    struct fixture b = fixture_open(1, 2);
+    const int64_t n = test_device() == RW_DEVICE_CPU ? 1 << 20 : 1 << 15;
+    float *const x = malloc((size_t)n * 2 * sizeof *x), y[2];
+    double sum[2] = { 0 };
+    for (int64_t i = 0; i < 2 * n; i++) sum[i / n] += (double)(x[i] = 0.1f + 0.01f * (float)(i % 7));
+    for (int columns = 0; columns < 2; columns++) {
+        rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(2, n), x);
+        rw_tensor *const s = columns ? rw_sum(b.t, rw_contiguous(b.t, rw_transpose(b.t, in, 0, 1)), RW_AXES(0), false)
+                                     : rw_sum(b.t, in, RW_AXES(1), false);
+        cr_assert_eq(rw_read(b.t, s, y, sizeof y), RW_OK);
+        for (int r = 0; r < 2; r++)
+            cr_assert(fabs((double)y[r] - sum[r]) <= 71 * 0x1p-24 * sum[r], "%.9g, not %.9g", (double)y[r], sum[r]);
+    }
+    free(x);
+    fixture_close(&b);
+}

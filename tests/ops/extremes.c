@@ -1,0 +1,305 @@
+/*
+ * Values at the ends of their types: exponentials of what exp() alone could not take, conversions at the ties and at
+ * the largest number, indexes beside a table. Each against the definition in plain double.
+ */
+#include "support/compare.h"
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- logits ---- */
+
+enum { ROWS = 3, COLS = 40 };
+static const int lengths[] = { COLS, COLS - 3 }; /* whole packs of a CUDA kernel; two vectors and a rest */
+
+/* Far beyond what exp() takes or gives above 0 (88 and -103 in float32, 709 and -745 in float64), a quarter apart. */
+static double logit(rw_dtype dtype, int row, int col)
+{
+    const double far = dtype == RW_F64 ? 1600 : 200;
+    return (row == 1 ? -far : far) + (double)(col * 5 % 11) / 4 - (row == 2 && col % 3 ? 2 * far : 0);
+}
+
+struct row {
+    double x[COLS], p[COLS], lse;
+};
+
+/* Row or column `at` of the first `seen` logits. */
+static struct row row_of(rw_dtype dtype, int at, int seen)
+{
+    struct row r = { 0 };
+    double most = -INFINITY, sum = 0;
+    for (int i = 0; i < seen; i++) most = fmax(most, r.x[i] = logit(dtype, at, i));
+    for (int i = 0; i < seen; i++) sum += exp(r.x[i] - most);
+    for (int i = 0; i < seen; i++) r.p[i] = exp(r.x[i] - most) / sum;
+    r.lse = most + log(sum);
+    return r;
+}
+
+static rw_tensor *logits(struct fixture *b, rw_dtype dtype, int cols, bool columns)
+{
+    void *const x = malloc((size_t)ROWS * COLS * 8);
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < cols; c++)
+            cr_assert(number_put(x, dtype, columns ? c * ROWS + r : r * cols + c, logit(dtype, r, c)));
+    rw_tensor *const y = rw_input(b->t, dtype, columns ? RW_SHAPE(cols, ROWS) : RW_SHAPE(ROWS, cols), x);
+    free(x);
+    return rw_require_grad(b->t, y);
+}
+
+/* Sixteen roundings of the largest term that it is made of, and that of the result. */
+static void expect_near(rw_dtype dtype, double got, double want, double term, const char *what, int row, int col)
+{
+    const double error = 16 * arithmetic_roundoff(dtype) * term + unit_roundoff(dtype) * fabs(want);
+    cr_assert(fabs(got - want) <= error, "%s, %s, row %d, column %d: %.9g, not %.9g", what, rw_dtype_name(dtype), row,
+              col, got, want);
+}
+
+static void *read_all(struct fixture *b, rw_tensor *x)
+{
+    void *const p = malloc(rw_tensor_bytes(x) + 1);
+    cr_assert_eq(rw_read(b->t, x, p, rw_tensor_bytes(x)), RW_OK, "%s", rw_error_message(b->ctx));
+    return p;
+}
+
+static void check_rows(struct fixture *b, rw_dtype dtype, int cols, bool columns)
+{
+    rw_tensor *const x = logits(b, dtype, cols, columns);
+    const int axis = columns ? 0 : 1;
+    void *const p = read_all(b, rw_softmax(b->t, x, axis)), *const l = read_all(b, rw_log_softmax(b->t, x, axis));
+    void *const e = read_all(b, rw_logsumexp(b->t, x, RW_AXES(axis), false));
+    for (int r = 0; r < ROWS; r++) {
+        const struct row want = row_of(dtype, r, cols);
+        expect_near(dtype, number_get(e, dtype, r), want.lse, fabs(want.lse), "logsumexp", r, 0);
+        for (int c = 0; c < cols; c++) {
+            const int64_t at = columns ? c * ROWS + r : r * cols + c;
+            expect_near(dtype, number_get(p, dtype, at), want.p[c], 1, "softmax", r, c);
+            expect_near(dtype, number_get(l, dtype, at), want.x[c] - want.lse, fabs(want.x[c]), "log_softmax",
+                        r, c);
+        }
+    }
+    free(p);
+    free(l);
+    free(e);
+}
+
+Test(extremes, exponentials_are_shifted_by_the_maximum)
+{
+    struct fixture b = fixture_open(1, 2);
+    for (int l = 0; l < 2; l++)
+        for (int columns = 0; columns < 2; columns++) {
+            check_rows(&b, RW_F32, lengths[l], columns);
+            check_rows(&b, RW_F64, lengths[l], columns);
+        }
+    fixture_close(&b);
+}
+
+/* Rows of -inf up to the maximum: the causal form, square, so that every row sees one logit more. */
+Test(extremes, causal_softmax_is_shifted_too)
+{
+    struct fixture b = fixture_open(1, 1);
+    for (int i = 0; i < 4; i++) {
+        const rw_dtype dtype = i % 2 ? RW_F64 : RW_F32;
+        const int n = lengths[i / 2];
+        void *const x = malloc((size_t)n * (size_t)n * 8);
+        for (int at = 0; at < n * n; at++) cr_assert(number_put(x, dtype, at, logit(dtype, 0, at % n)));
+        void *const p = read_all(&b, rw_causal_softmax(b.t, rw_input(b.t, dtype, RW_SHAPE(n, n), x), 1));
+        for (int r = 0; r < n; r++) {
+            const struct row want = row_of(dtype, 0, r + 1);
+            for (int c = 0; c < n; c++)
+                expect_near(dtype, number_get(p, dtype, r * n + c), want.p[c], 1, "causal_softmax", r, c);
+        }
+        free(x);
+        free(p);
+    }
+    fixture_close(&b);
+}
+
+/* Loss and gradient: (p - 1 at the target) / rows. */
+Test(extremes, cross_entropy_is_shifted_too)
+{
+    static const int32_t target[ROWS] = { 4, 36, 0 };
+    struct fixture b = fixture_open(1, 1);
+    for (int i = 0; i < 4; i++) {
+        const rw_dtype dtype = i % 2 ? RW_F64 : RW_F32;
+        const int n = lengths[i / 2];
+        rw_tensor *x = logits(&b, dtype, n, false), *g;
+        rw_tensor *const loss = rw_cross_entropy(b.t, x, rw_input(b.t, RW_I32, RW_SHAPE(ROWS), target));
+        cr_assert_eq(rw_grad(b.t, loss, &x, 1, &g), RW_OK, "%s", rw_error_message(b.ctx));
+        void *const got = read_all(&b, g);
+        double want = 0;
+        for (int r = 0; r < ROWS; r++) {
+            const struct row row = row_of(dtype, r, n);
+            want += (row.lse - row.x[target[r]]) / ROWS;
+            for (int c = 0; c < n; c++)
+                expect_near(dtype, number_get(got, dtype, r * n + c), (row.p[c] - (c == target[r])) / ROWS, 1,
+                            "gradient of cross_entropy", r, c);
+        }
+        expect_near(dtype, rw_item(b.t, loss), want, fabs(logit(dtype, 0, 0)), "cross_entropy", 0, 0);
+        free(got);
+    }
+    fixture_close(&b);
+}
+
+/* Scores q k^T around 1600 and -1600, quarters apart; v picks the probabilities out one by one. */
+static void check_attention(struct fixture *b, rw_dtype dtype, int d, int sign)
+{
+    enum { KEYS = 16, MOST = 64 };
+    char q[KEYS * MOST * 8] = { 0 }, k[KEYS * MOST * 8] = { 0 }, v[KEYS * MOST * 8] = { 0 };
+    double p[KEYS], sum = 0;
+    for (int i = 0; i < KEYS; i++) {
+        number_put(q, dtype, i * d, 1600 * sign);
+        number_put(q, dtype, i * d + 1, 1);
+        number_put(k, dtype, i * d, 1);
+        number_put(k, dtype, i * d + 1, (double)(i % 5) / 4);
+        number_put(v, dtype, i * d + i, 1);
+        sum += p[i] = exp((double)(i % 5) / 4);
+    }
+    const rw_shape s = RW_SHAPE(1, 1, KEYS, d);
+    rw_tensor *const y = rw_attention(b->t, rw_input(b->t, dtype, s, q), rw_input(b->t, dtype, s, k),
+                                      rw_input(b->t, dtype, s, v), &(rw_attention_params){ .scale = 1 });
+    void *const got = read_all(b, y);
+    for (int i = 0; i < KEYS * KEYS; i++) {
+        const double x = number_get(got, dtype, i / KEYS * d + i % KEYS), want = p[i % KEYS] / sum;
+        cr_assert(fabs(x - want) < 1e-4 + 2 * unit_roundoff(dtype) * want, "%s, heads of %d, %d: %g, not %g",
+                  rw_dtype_name(dtype), d, i, x, want);
+    }
+    free(got);
+}
+
+/* Heads of 16 take a portable kernel on CUDA, those of 64 in 16 bits the tensor cores. */
+Test(extremes, attention_is_shifted_too)
+{
+    static const rw_dtype types[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 4; d++)
+        for (int sign = -1; sign <= 1; sign += 2) {
+            check_attention(&b, types[d], 16, sign);
+            check_attention(&b, types[d], 64, sign);
+        }
+    fixture_close(&b);
+}
+
+/* ---- conversions ---- */
+
+struct conversion {
+    uint32_t from; /* bits of a float32 */
+    uint16_t to;
+};
+
+/* Each of them at every place of a vector and in the rest behind the last one. */
+static void check_conversions(rw_dtype dtype, const struct conversion *list, int n)
+{
+    enum { ELEMENTS = 16 * 16 + 13 };
+    struct fixture b = fixture_open(1, 1);
+    for (int first = 0; first < n; first++) {
+        uint32_t from[ELEMENTS];
+        uint16_t to[ELEMENTS];
+        for (int i = 0; i < ELEMENTS; i++) from[i] = list[(first + i) % n].from;
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(ELEMENTS), from);
+        cr_assert_eq(rw_read(b.t, rw_cast(b.t, x, dtype), to, sizeof to), RW_OK);
+        for (int i = 0; i < ELEMENTS; i++) {
+            const struct conversion *const c = &list[(first + i) % n];
+            cr_assert_eq(to[i], c->to, "%s of %08x, element %d: %04x, not %04x", rw_dtype_name(dtype), c->from, i,
+                         to[i], c->to);
+        }
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+Test(extremes, bfloat16_is_rounded_to_nearest_even)
+{
+    static const struct conversion list[] = {
+        { 0x3f800000, 0x3f80 }, { 0x3f807fff, 0x3f80 }, { 0x3f808000, 0x3f80 }, { 0x3f808001, 0x3f81 },
+        { 0x3f818000, 0x3f82 }, { 0x3f817fff, 0x3f81 }, { 0xbf818000, 0xbf82 }, { 0xbf808000, 0xbf80 },
+        { 0x00000000, 0x0000 }, { 0x80000000, 0x8000 }, { 0x00008000, 0x0000 }, { 0x00018000, 0x0002 },
+        { 0x7f7f7fff, 0x7f7f }, { 0x7f7f8000, 0x7f80 }, { 0x7f7fffff, 0x7f80 }, { 0xff7fffff, 0xff80 },
+        { 0x7f800000, 0x7f80 }, { 0xff800000, 0xff80 },
+    };
+    check_conversions(RW_BF16, list, sizeof list / sizeof *list);
+}
+
+Test(extremes, float16_is_rounded_to_nearest_even)
+{
+    static const struct conversion list[] = {
+        { 0x3f800000, 0x3c00 }, { 0x3f800fff, 0x3c00 }, { 0x3f801000, 0x3c00 }, { 0x3f801001, 0x3c01 },
+        { 0x3f803000, 0x3c02 }, { 0xbf803000, 0xbc02 }, { 0x477fe000, 0x7bff }, { 0x477fefff, 0x7bff },
+        { 0x477ff000, 0x7c00 }, { 0xc77ff000, 0xfc00 }, { 0x49742400, 0x7c00 }, { 0x7f7fffff, 0x7c00 },
+        { 0x33800000, 0x0001 }, { 0x33000000, 0x0000 }, { 0x33000001, 0x0001 }, { 0xb3000000, 0x8000 },
+        { 0x387fc000, 0x03ff }, { 0x387fe000, 0x0400 }, { 0x7f800000, 0x7c00 }, { 0xff800000, 0xfc00 },
+    };
+    check_conversions(RW_F16, list, sizeof list / sizeof *list);
+}
+
+/* A NaN whose payload lies in the bits that are cut off must not become infinity, nor one of all ones wrap to zero. */
+Test(extremes, a_nan_stays_one)
+{
+    enum { ELEMENTS = 61 };
+    static const uint32_t nans[] = { 0x7f800001, 0x7fffffff, 0xffffffff, 0xff800001, 0x7fc00000, 0x7f808000 };
+    struct fixture b = fixture_open(1, 1);
+    uint32_t from[ELEMENTS];
+    for (int i = 0; i < ELEMENTS; i++) from[i] = nans[i % 6];
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(ELEMENTS), from);
+    for (int d = 0; d < 2; d++) {
+        const rw_dtype dtype = d ? RW_F16 : RW_BF16;
+        void *const y = read_all(&b, rw_cast(b.t, x, dtype));
+        for (int i = 0; i < ELEMENTS; i++)
+            cr_assert(isnan(number_get(y, dtype, i)), "%s of %08x", rw_dtype_name(dtype), from[i]);
+        free(y);
+    }
+    fixture_close(&b);
+}
+
+/*
+ * What kernels of rows store goes through another conversion than a cast. Squares with a mean of 16 make the root
+ * exact, x / 4 times a weight of 8 bits has 11 bits, and some of them are ties.
+ */
+Test(extremes, ties_of_a_row_go_to_even)
+{
+    static const int squares[] = { 7, 7, 7, 9, 5, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0 };
+    enum { C = 16 * 4, UP = 1 << 7 };
+    struct fixture b = fixture_open(1, 1);
+    for (int k = 0; k < UP; k++) {
+        char x[2 * C], w[2 * C], y[2 * C];
+        for (int i = 0; i < C; i++) {
+            cr_assert(number_put(x, RW_BF16, i, squares[i % 16] * (i % 3 ? 1 : -1)));
+            cr_assert(number_put(w, RW_BF16, i, 1 + (double)((k + i) % UP) / UP));
+        }
+        rw_tensor *const row = rw_input(b.t, RW_BF16, RW_SHAPE(1, C), x);
+        rw_tensor *const weight = rw_input(b.t, RW_BF16, RW_SHAPE(C), w);
+        cr_assert_eq(rw_read(b.t, rw_rmsnorm(b.t, row, weight, 1e-30f), y, sizeof y), RW_OK);
+        for (int i = 0; i < C; i++) {
+            const double exact = number_get(x, RW_BF16, i) / 4 * number_get(w, RW_BF16, i);
+            int exponent;
+            const double fraction = frexp(exact, &exponent); /* 8 significant bits, nearbyint() takes ties to even */
+            const double want = ldexp(nearbyint(fraction * 256), exponent - 8);
+            cr_assert_eq(number_get(y, RW_BF16, i), want, "%g: %g, not %g", exact, number_get(y, RW_BF16, i), want);
+        }
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* ---- indexes ---- */
+
+/* Seen by the forward pass alone: nothing else of the step looks at the index. */
+Test(extremes, a_bad_index_is_seen_by_the_forward_pass)
+{
+    struct fixture b = fixture_open(1, 1);
+    static const float zeros[5 * 3];
+    for (int bad = -1; bad <= 5; bad += 6) {
+        const int32_t index[] = { 0, 4, bad, 2 };
+        rw_tensor *const table = rw_input(b.t, RW_F32, RW_SHAPE(5, 3), zeros);
+        rw_tensor *const y = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(4), index));
+        float out[4 * 3];
+        cr_assert_eq(rw_read(b.t, y, out, sizeof out), RW_ERR_ARGUMENT, "index %d", bad);
+        cr_assert(strstr(rw_error_message(b.ctx), "embedding"), "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
