@@ -83,8 +83,7 @@ struct rw_effect {
 };
 
 struct rw_region {
-    uint16_t name;   /* in the context's names */
-    uint16_t depth;  /* 0 for an outermost region */
+    uint32_t name;   /* in the context's names */
     uint32_t parent; /* RW_NONE_ID for an outermost region */
     uint32_t first;  /* nodes [first, end) were recorded inside; end is RW_NONE_ID while open */
     uint32_t end;

@@ -19,11 +19,8 @@ rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
     if (index == RW_NONE_ID || site == RW_NONE_ID ||
         !rw_grow(&t->regions, &t->cap_regions, t->n_regions, 1, sizeof *t->regions))
         return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: out of memory", at.file, at.line);
-    const uint32_t parent = t->open_region;
-    t->regions[t->n_regions] =
-        (struct rw_region){ .name = (uint16_t)index,
-                            .depth = parent == RW_NONE_ID ? 0 : (uint16_t)(t->regions[parent].depth + 1),
-                            .parent = parent, .first = (uint32_t)t->n_nodes, .end = RW_NONE_ID, .site = site };
+    t->regions[t->n_regions] = (struct rw_region){ .name = index, .parent = t->open_region,
+                                                   .first = (uint32_t)t->n_nodes, .end = RW_NONE_ID, .site = site };
     t->open_region = (uint32_t)t->n_regions++;
     rw_hash_mix(&t->hash, 0xbe91000000000000u ^ index);
     return RW_OK;

@@ -388,15 +388,27 @@ void *rw_tape_held(const rw_tape *t, uint32_t base)
     return NULL;
 }
 
+/* Filled from its end, the innermost name first: the way outwards is no longer than the text. */
 void rw_region_path(const rw_tape *t, uint32_t region, char *text, size_t size)
 {
     if (!size) return;
-    text[0] = '\0';
-    if (region == RW_NONE_ID) return;
-    const struct rw_region *const r = &t->regions[region];
-    rw_region_path(t, r->parent, text, size);
-    const size_t used = strlen(text);
-    snprintf(text + used, size - used, "%s%s", used ? "/" : "", t->ctx->names[r->name]);
+    size_t at = size - 1;
+    text[at] = '\0';
+    for (uint32_t r = region; r != RW_NONE_ID; r = t->regions[r].parent) {
+        const char *name = t->ctx->names[t->regions[r].name];
+        const size_t slash = r != region, for_cut = t->regions[r].parent == RW_NONE_ID ? 0 : sizeof ".../" - 1;
+        const bool fits = strlen(name) + slash + for_cut <= at;
+        if (!fits && !slash) {
+            snprintf(text, size, "%s", name);
+            return;
+        }
+        if (!fits) name = "...";
+        if (slash) text[--at] = '/';
+        at -= strlen(name);
+        memcpy(text + at, name, strlen(name));
+        if (!fits) break;
+    }
+    memmove(text, text + at, size - at);
 }
 
 static bool node_is_valid(const rw_tape *t, uint32_t n)

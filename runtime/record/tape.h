@@ -153,7 +153,7 @@ struct rw_tape_mark {
 struct rw_tape_mark rw_tape_mark(const rw_tape *t);
 void rw_tape_cut(rw_tape *t, const struct rw_tape_mark *mark);
 
-/* "outer/inner" into text, "" for RW_NONE_ID. */
+/* "outer/inner" into text, "" for RW_NONE_ID. What there is no room for goes at the outer end: ".../inner". */
 void rw_region_path(const rw_tape *t, uint32_t region, char *text, size_t size);
 
 bool rw_tape_is_valid(const rw_tape *t);

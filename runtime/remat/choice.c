@@ -20,13 +20,30 @@ rw_status rw_choice_init(struct rw_choice *c, const struct rw_problem *p)
     return RW_ERR_MEMORY;
 }
 
+/*
+ * Two jumps of one length become one of twice the length. Source: Myers, "An applicative random-access stack",
+ * Information Processing Letters 17 (1983).
+ */
+static uint32_t jump_from(const struct rw_segment *segment, uint32_t parent)
+{
+    const uint32_t first = segment[parent].jump, second = segment[first].jump;
+    const uint32_t depth = segment[first].depth;
+    return segment[parent].depth - depth == depth - segment[second].depth ? second : parent;
+}
+
+void rw_choice_set_segment(struct rw_choice *c, uint32_t s, uint32_t parent)
+{
+    c->segment[s] = (struct rw_segment){ .parent = parent, .end = s + 1 };
+    if (!s) return;
+    c->segment[s].depth = c->segment[parent].depth + 1;
+    c->segment[s].jump = jump_from(c->segment, parent);
+}
+
 uint32_t rw_choice_add_segment(struct rw_choice *c, uint32_t parent)
 {
     if (!rw_grow(&c->segment, &c->cap_segments, c->n_segments, 1, sizeof *c->segment)) return RW_NONE_ID;
     const uint32_t s = (uint32_t)c->n_segments++;
-    c->segment[s] = (struct rw_segment){ .parent = parent,
-                                         .end = s + 1,
-                                         .depth = s ? c->segment[parent].depth + 1 : 0 };
+    rw_choice_set_segment(c, s, parent);
     return s;
 }
 
@@ -45,6 +62,7 @@ static bool tree_is_valid(const struct rw_choice *c)
         if (x->end <= s || x->end > c->n_segments) return false;
         if (!s) continue;
         if (x->parent >= s || x->depth != c->segment[x->parent].depth + 1) return false;
+        if (x->jump != jump_from(c->segment, x->parent)) return false;
         if (s >= c->segment[x->parent].end || x->end > c->segment[x->parent].end) return false;
     }
     return c->n_segments > 0 && c->segment[0].end == c->n_segments;

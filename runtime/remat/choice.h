@@ -30,6 +30,7 @@ struct rw_segment {
     uint32_t parent; /* of the step: itself */
     uint32_t end;    /* segments are in preorder: those inside of s are (s, end of s) */
     uint32_t depth;  /* of the step: 0 */
+    uint32_t jump;   /* some segment further out, so that a way outwards takes log(depth) jumps */
 };
 
 enum rw_what { RW_KEEP, RW_REPLAY, RW_MOVE };
@@ -69,6 +70,7 @@ void rw_choice_finish(struct rw_choice *c);
  * there, rw_choice_close() says where each ends.
  */
 uint32_t rw_choice_add_segment(struct rw_choice *c, uint32_t parent);
+void rw_choice_set_segment(struct rw_choice *c, uint32_t s, uint32_t parent); /* s anew, without anything inside */
 void rw_choice_close(struct rw_choice *c);
 
 static inline bool rw_segment_contains(const struct rw_choice *c, uint32_t outer, uint32_t inner)
@@ -76,10 +78,13 @@ static inline bool rw_segment_contains(const struct rw_choice *c, uint32_t outer
     return outer <= inner && inner < c->segment[outer].end;
 }
 
-/* The innermost segment around both. */
+/* The innermost segment around both. Not by a walk from parent to parent: a program may nest as deep as it recurses. */
 static inline uint32_t rw_segment_common(const struct rw_choice *c, uint32_t a, uint32_t b)
 {
-    while (!rw_segment_contains(c, a, b)) a = c->segment[a].parent;
+    while (!rw_segment_contains(c, a, b)) {
+        const struct rw_segment *const s = &c->segment[a];
+        a = rw_segment_contains(c, s->jump, b) ? s->parent : s->jump;
+    }
     return a;
 }
 

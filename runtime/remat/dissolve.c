@@ -82,11 +82,7 @@ static void remove_segments(struct rw_choice *c, const struct rw_problem *p, con
     for (uint32_t s = 0; s < c->n_segments; s++) {
         const uint32_t parent = now[c->segment[s].parent];
         now[s] = stays[s] ? (uint32_t)n : parent;
-        if (!stays[s]) continue;
-        c->segment[n] = (struct rw_segment){ .parent = n ? parent : 0,
-                                             .end = (uint32_t)n + 1,
-                                             .depth = n ? c->segment[parent].depth + 1 : 0 };
-        n++;
+        if (stays[s]) rw_choice_set_segment(c, (uint32_t)n++, parent);
     }
     c->n_segments = n;
     rw_choice_close(c);

@@ -1,0 +1,257 @@
+/*
+ * Regions inside of regions under `full`: what is replayed is what the children need, in exact numbers, and planning
+ * takes time in proportion to the schedule however deep they lie.
+ */
+#include "support/support.h"
+
+#include "plan/build.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define WIDTH 4
+
+struct pair {
+    struct fixture b;
+    rw_tensor *p, *q;
+};
+
+static struct pair open_pair(void)
+{
+    struct pair s = { .b = fixture_open(5, 1) };
+    s.p = rw_param(s.b.ctx, "p", RW_F32, RW_SHAPE(WIDTH));
+    s.q = rw_param(s.b.ctx, "q", RW_F32, RW_SHAPE(WIDTH));
+    rw_init_uniform(s.p, -0.01, 0.01);
+    rw_init_uniform(s.q, -0.5, 0.5);
+    return s;
+}
+
+/* Begins with an add, which reads x in a replay alone; tanh and exp are what adjoint nodes read. */
+static rw_tensor *four_nodes(struct pair *s, rw_tensor *x)
+{
+    rw_tape *const t = s->b.t;
+    rw_tensor *const a = rw_add(t, x, s->p);
+    return rw_mul(t, rw_tanh(t, a), rw_exp(t, rw_neg(t, a)));
+}
+#define OWN 4  /* of its nodes a visit of its own repeats all but the product */
+#define ALL 5
+
+/* `levels` regions one in the other, each but the innermost with k of the next inside. */
+static rw_tensor *tree(struct pair *s, rw_tensor *x, int levels, int k)
+{
+    ckpt_begin(s->b.t, "region");
+    if (levels == 1) x = four_nodes(s, x);
+    for (int i = 0; levels > 1 && i < k; i++) x = tree(s, x, levels - 1, k);
+    ckpt_end(s->b.t);
+    return x;
+}
+
+static rw_cost cost_of(struct pair *s, rw_tensor *y)
+{
+    rw_cost cost;
+    rw_tensor *const loss = rw_sum(s->b.t, y, RW_ALL_AXES, false);
+    cr_assert_eq(rw_tape_cost(s->b.t, loss, &cost), RW_OK, "%s", rw_error_message(s->b.ctx));
+    return cost;
+}
+
+static size_t power(size_t k, int n)
+{
+    return n ? k * power(k, n - 1) : 1;
+}
+
+/*
+ * Every child is visited once by itself; and at each level above it, what comes before the last child is passed through
+ * once on the way to that child.
+ */
+Test(nesting, children_are_replayed_once_for_themselves_and_once_a_level_for_the_last_of_them)
+{
+    struct pair s = open_pair();
+    cr_assert_eq(ckpt_set_policy(s.b.t, "full"), RW_OK);
+    for (int levels = 1; levels <= 4; levels++)
+        for (int k = 2; power((size_t)k, levels) < 3000; k *= 2) {
+            const size_t leaves = power((size_t)k, levels - 1), blocks = leaves / (size_t)k * (size_t)(k - 1);
+            const rw_cost cost = cost_of(&s, tree(&s, s.q, levels, k));
+            cr_expect_eq(cost.forward_nodes, ALL * leaves + 1);
+            cr_expect_eq(cost.replayed_nodes, OWN * leaves + (size_t)(levels - 1) * ALL * blocks,
+                         "%d levels of %d: %zu nodes are replayed", levels, k, cost.replayed_nodes);
+            rw_tape_reset(s.b.t);
+        }
+    fixture_close(&s.b);
+}
+
+Test(nesting, regions_side_by_side_do_not_know_each_other)
+{
+    struct pair s = open_pair();
+    cr_assert_eq(ckpt_set_policy(s.b.t, "full"), RW_OK);
+    for (int n = 1; n <= 64; n *= 4) {
+        rw_tensor *x = s.q;
+        for (int i = 0; i < n; i++) x = tree(&s, x, 2, 8);
+        const rw_cost cost = cost_of(&s, x);
+        cr_expect_eq(cost.replayed_nodes, (size_t)n * (8 * OWN + 7 * ALL), "%d trees: %zu", n, cost.replayed_nodes);
+        rw_tape_reset(s.b.t);
+    }
+    fixture_close(&s.b);
+}
+
+/* A nest: region i + 1 inside of region i, four nodes before it, behind it, or both. */
+enum where { BEFORE = 1, BEHIND = 2 };
+
+static rw_tensor *nest(struct pair *s, int depth, int where)
+{
+    rw_tensor *x = s->q;
+    for (int i = 0; i < depth; i++) {
+        ckpt_begin(s->b.t, "region");
+        if (where & BEFORE) x = four_nodes(s, x);
+    }
+    for (int i = 0; i < depth; i++) {
+        if (where & BEHIND) x = four_nodes(s, x);
+        ckpt_end(s->b.t);
+    }
+    return x;
+}
+
+/* Each region makes a value that is read outside all of them. */
+static rw_tensor *nest_read_outside(struct pair *s, int depth)
+{
+    rw_tape *const t = s->b.t;
+    rw_tensor *x = s->q, **const out = malloc((size_t)depth * sizeof *out);
+    for (int i = 0; i < depth; i++) {
+        ckpt_begin(t, "region");
+        x = rw_tanh(t, rw_add(t, x, s->p));
+        out[i] = rw_exp(t, x);
+    }
+    for (int i = 0; i < depth; i++) ckpt_end(t);
+    for (int i = 0; i < depth; i++) x = rw_add(t, x, rw_mul(t, out[i], out[i]));
+    free(out);
+    return x;
+}
+
+/* What a region reads of the regions inside it is made by running all of those: once in the visit of each. */
+Test(nesting, what_lies_behind_an_inner_region_repeats_it_once_a_level)
+{
+    struct pair s = open_pair();
+    cr_assert_eq(ckpt_set_policy(s.b.t, "full"), RW_OK);
+    for (size_t depth = 1; depth <= 64; depth *= 4) {
+        const rw_cost before = cost_of(&s, nest(&s, (int)depth, BEFORE));
+        cr_expect_eq(before.replayed_nodes, depth * ALL - 1);
+        rw_tape_reset(s.b.t);
+        const rw_cost behind = cost_of(&s, nest(&s, (int)depth, BEHIND));
+        cr_expect_eq(behind.replayed_nodes, depth * OWN + ALL * depth * (depth - 1) / 2, "%zu", behind.replayed_nodes);
+        rw_tape_reset(s.b.t);
+    }
+    fixture_close(&s.b);
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Of planning, and of explaining, a nest: the best of three. */
+struct times {
+    double plan, explain;
+};
+
+static struct times times_of(struct pair *s, int depth, bool read_outside)
+{
+    struct times best = { 1e9, 1e9 };
+    FILE *const out = fopen("/dev/null", "w");
+    cr_assert_not_null(out);
+    for (int round = 0; round < 3; round++) {
+        rw_tensor *const y = read_outside ? nest_read_outside(s, depth) : nest(s, depth, BEFORE);
+        rw_tensor *const loss = rw_sum(s->b.t, y, RW_ALL_AXES, false);
+        const uint32_t value = loss->id;
+        const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &value, .n_values = 1,
+                                            .policy = &s->b.t->policy };
+        rw_plan *plan = NULL;
+        const double begin = seconds();
+        cr_assert_eq(rw_plan_build(s->b.t, &request, &plan), RW_OK, "%s", rw_error_message(s->b.ctx));
+        const double planned = seconds();
+        cr_assert_eq(ckpt_explain(s->b.t, out), RW_OK);
+        const double explained = seconds();
+        best.plan = planned - begin < best.plan ? planned - begin : best.plan;
+        best.explain = explained - planned < best.explain ? explained - planned : best.explain;
+        rw_plan_release(plan);
+        rw_tape_reset(s->b.t);
+    }
+    fclose(out);
+    return best;
+}
+
+/* Fourteen times the depth: in a quadratic time it would be 196 times as long. */
+static void grows_with_the_depth(bool read_outside)
+{
+    struct pair s = open_pair();
+    cr_assert_eq(ckpt_set_policy(s.b.t, "full"), RW_OK);
+    const struct times small = times_of(&s, 5000, read_outside), large = times_of(&s, 70000, read_outside);
+    cr_expect_lt(large.plan, 30 * small.plan, "planning: %g s and %g s", small.plan, large.plan);
+    cr_expect_lt(large.explain, 30 * small.explain, "explaining: %g s and %g s", small.explain, large.explain);
+    fixture_close(&s.b);
+}
+
+Test(nesting, planning_a_deep_nest_takes_time_in_proportion, .timeout = 300)
+{
+    grows_with_the_depth(false);
+}
+
+Test(nesting, values_that_leave_a_deep_nest_cost_no_walk_each, .timeout = 300)
+{
+    grows_with_the_depth(true);
+}
+
+Test(nesting, gradients_of_a_deep_nest_are_those_without_recompute, .timeout = 300)
+{
+    static const int depths[] = { 1, 2, 300, 5000, 70000 };
+    for (int i = 0; i < 10; i++) {
+        unsigned char *bytes[2];
+        size_t n = 0, replayed = 0;
+        for (int policy = 0; policy < 2; policy++) {
+            struct pair s = open_pair();
+            cr_assert_eq(ckpt_set_policy(s.b.t, policy ? "full" : "none"), RW_OK);
+            rw_tensor *const y = i % 2 ? nest_read_outside(&s, depths[i / 2]) : nest(&s, depths[i / 2], BEFORE);
+            rw_tensor *const loss = rw_sum(s.b.t, y, RW_ALL_AXES, false);
+            rw_cost cost;
+            cr_assert_eq(rw_tape_cost(s.b.t, loss, &cost), RW_OK);
+            cr_assert_eq(rw_backward(s.b.t, loss), RW_OK, "%s", rw_error_message(s.b.ctx));
+            replayed = cost.replayed_nodes;
+            bytes[policy] = all_gradients(s.b.ctx, &n);
+            fixture_close(&s.b);
+        }
+        cr_expect_geq(replayed, (size_t)depths[i / 2]);
+        cr_expect_eq(first_difference(bytes[0], bytes[1], n), -1, "depth %d", depths[i / 2]);
+        free(bytes[0]);
+        free(bytes[1]);
+    }
+}
+
+/* Paths in messages: outermost first, and what there is no room for is left out there. */
+Test(nesting, a_path_keeps_its_inner_end)
+{
+    struct fixture b = fixture_open(1, 1);
+    char text[64];
+    static const char *const names[] = { "model", "block", "attention" };
+    for (int i = 0; i < 3; i++) ckpt_begin(b.t, names[i]);
+    static const struct {
+        size_t size;
+        const char *path;
+    } cases[] = { { 64, "model/block/attention" }, { 22, "model/block/attention" }, { 21, ".../block/attention" },
+                  { 20, ".../block/attention" },   { 19, ".../attention" },         { 14, ".../attention" },
+                  { 13, "attention" },             { 10, "attention" },             { 5, "atte" },
+                  { 1, "" } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memset(text, '#', sizeof text);
+        rw_region_path(b.t, 2, text, cases[i].size);
+        cr_expect_str_eq(text, cases[i].path, "%zu bytes: %s", cases[i].size, text);
+        for (size_t k = cases[i].size; k < sizeof text; k++) cr_expect_eq(text[k], '#');
+    }
+    rw_region_path(b.t, 0, text, sizeof text);
+    cr_expect_str_eq(text, "model");
+    rw_region_path(b.t, RW_NONE_ID, text, sizeof text);
+    cr_expect_str_eq(text, "");
+    fixture_close(&b);
+}
