@@ -22,9 +22,9 @@ static rw_status nothing(const rw_kernel *k)
 
 static rw_status grad(rw_grad_call *g);
 
-static const rw_op_def unary = { .name = "unary", .n_inputs = 1, .n_outputs = 1, .inplace = RW_OP_INPUT(0),
+static const rw_op_def unary = { .name = "unary", .n_inputs = 1, .n_outputs = 1, .inplace = RW_INPLACE({ 0, 0 }),
                                  .check = check, .kernel = { [RW_DEVICE_CPU] = nothing }, .grad = grad };
-static const rw_op_def binary = { .name = "binary", .n_inputs = 2, .n_outputs = 1, .inplace = RW_OP_INPUT(0),
+static const rw_op_def binary = { .name = "binary", .n_inputs = 2, .n_outputs = 1, .inplace = RW_INPLACE({ 0, 0 }),
                                   .check = check, .kernel = { [RW_DEVICE_CPU] = nothing }, .grad = grad };
 
 /* One adjoint node per input that wants one; every second kind reads the forward value. */

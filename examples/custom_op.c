@@ -28,7 +28,7 @@ static rw_status cube_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_mul(t, rw_grad_upstream(g, 0), rw_scale(t, rw_mul(t, x, x), 3)));
 }
 
-static const rw_op_def cube = { .name = "cube", .n_inputs = 1, .n_outputs = 1, .inplace = RW_OP_INPUT(0),
+static const rw_op_def cube = { .name = "cube", .n_inputs = 1, .n_outputs = 1, .inplace = RW_INPLACE({ 0, 0 }),
                                 .check = cube_check, .kernel = { [RW_DEVICE_CPU] = cube_cpu }, .grad = cube_grad };
 
 int main(void)

@@ -44,11 +44,13 @@ static rw_status cube_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_mul(t, rw_grad_upstream(g, 0), rw_scale(t, rw_mul(t, x, x), 3)));
 }
 
+static const rw_inplace over_x[] = { { 0, 0 }, RW_INPLACE_END };
+
 static const rw_op_def cube = [] {
     rw_op_def op = {};
     op.name = "cube";
     op.n_inputs = op.n_outputs = 1;
-    op.inplace = RW_OP_INPUT(0);
+    op.inplace = over_x;
     op.check = cube_check;
     op.kernel[RW_DEVICE_CPU] = cube_cpu;
     op.kernel[RW_DEVICE_CUDA] = cube_cuda;

@@ -20,9 +20,8 @@ extern "C" {
 
 typedef struct rw_op_def rw_op_def;
 
-/** Most inputs and outputs of one node. */
-#define RW_OP_MAX_INPUTS 64
-#define RW_OP_MAX_OUTPUTS 64
+/** Most operands of one node, inputs and outputs together. */
+#define RW_OP_MAX_OPERANDS 65534
 
 /**
  * How a value lies in its buffer. Interned: two equal layouts of a context are the same pointer. Immutable, lives as
@@ -135,9 +134,27 @@ typedef enum rw_op_flags {
 } rw_op_flags;
 
 #define RW_OP_VARIADIC (-1)
-/** For strided and inplace: bit i stands for input i. */
-#define RW_OP_INPUT(i) (1u << (i))
+/** For strided: bit i stands for input i, bit 31 for input 31 and all behind it. */
+#define RW_OP_INPUT(i) (1u << ((i) < 31 ? (i) : 31))
 #define RW_OP_ALL_INPUTS 0xffffffffu
+
+/** Is input i in such a set? */
+static inline bool rw_op_set_has(uint32_t set, int i)
+{
+    return set & RW_OP_INPUT(i);
+}
+
+/**
+ * One output that may take the memory of one input when nobody else needs what that holds: the kernel then finds both
+ * at one address. A list of them ends with RW_INPLACE_END; in C: .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 })    output 0
+ * over input 0 or over input 1 Same bytes, both dense; an output takes one input at most, and several inputs that are
+ * one value count as one.
+ */
+typedef struct rw_inplace {
+    uint16_t output, input;
+} rw_inplace;
+#define RW_INPLACE_END { UINT16_MAX, UINT16_MAX }
+#define RW_INPLACE(...) ((const rw_inplace[]){ __VA_ARGS__, RW_INPLACE_END })
 
 /** Arithmetic and traffic of one node. */
 typedef struct rw_op_cost {
@@ -152,7 +169,7 @@ struct rw_op_def {
     int n_outputs;    ///< or RW_OP_VARIADIC
     uint32_t flags;   ///< rw_op_flags
     uint32_t strided; ///< inputs that the kernel takes with any layout; the others are made dense before
-    uint32_t inplace; ///< inputs whose buffer output 0 may take when nobody else needs it (same bytes, both dense)
+    const rw_inplace *inplace; ///< which outputs may take the memory of which inputs; NULL: none
 
     /** Checks types, shapes and attributes; names each output. Required. May not keep pointers. */
     rw_status (*check)(rw_op_call *call);
@@ -168,6 +185,14 @@ struct rw_op_def {
         library; the plan is then not made, and asked for again the next time. */
     size_t (*workspace[RW_DEVICE_COUNT])(const rw_op_call *call);
 };
+
+/** May an op write an output over an input? */
+static inline bool rw_op_writes_over(const rw_op_def *op, int output, int input)
+{
+    for (const rw_inplace *p = op->inplace; p && p->output != UINT16_MAX; p++)
+        if (p->output == output && p->input == input) return true;
+    return false;
+}
 
 /**
  * Records a node.
@@ -198,9 +223,9 @@ typedef enum rw_tensor_kind {
 RW_API rw_tensor_kind rw_tensor_kind_of(const rw_tensor *x);
 
 /**
- * For functions that record an op, like those in rewind/ops.h: x as the tape's ops see it. A value of the tape is itself,
- * a parameter, buffer or its gradient the value that stands for it. NULL for another tape's or context's, with an error
- * that names `what` and the caller's line.
+ * For functions that record an op, like those in rewind/ops.h: x as the tape's ops see it. A value of the tape is
+ * itself, a parameter, buffer or its gradient the value that stands for it. NULL for another tape's or context's, with
+ * an error that names `what` and the caller's line.
  */
 RW_API rw_tensor *rw_operand_at(rw_site at, rw_tape *t, rw_tensor *x, const char *what);
 

@@ -160,9 +160,8 @@ static rw_status set_summed(const struct composed *c, int i, rw_tensor *dx)
 static rw_status grad_again(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
-    /* A copy: recording may move the original. */
-    const struct rw_attention_attrs a = *(const struct rw_attention_attrs *)rw_grad_attrs(g);
-    const struct composed c = { g, t, &a };
+    const struct rw_attention_attrs *const a = rw_grad_attrs(g);
+    const struct composed c = { g, t, a };
     const int64_t kv_heads = rw_tensor_shape(rw_grad_input(g, 1)).dim[1];
     rw_tensor *const q = grouped(t, rw_grad_input(g, 0), kv_heads);
     rw_tensor *const dy = grouped(t, rw_transpose(t, rw_grad_upstream(g, 0), 1, 2), kv_heads);
@@ -171,7 +170,7 @@ static rw_status grad_again(rw_grad_call *g)
     rw_tensor *const p = probabilities(&c, rw_matmul(t, q, transposed(&c, k)));
     rw_tensor *const dp = masked(&c, rw_matmul(t, dy, transposed(&c, v)));
     rw_tensor *const dot = rw_sum(t, rw_mul(t, p, dp), RW_AXES(-1), true);
-    rw_tensor *const ds = rw_scale(t, rw_mul(t, p, rw_sub(t, dp, dot)), a.scale);
+    rw_tensor *const ds = rw_scale(t, rw_mul(t, p, rw_sub(t, dp, dot)), a->scale);
     if (rw_grad_wanted(g, 0)) RW_CHECK(set_summed(&c, 0, rw_matmul(t, ds, k)));
     if (rw_grad_wanted(g, 1)) RW_CHECK(set_summed(&c, 1, rw_matmul(t, transposed(&c, ds), q)));
     if (rw_grad_wanted(g, 2)) RW_CHECK(set_summed(&c, 2, rw_matmul(t, transposed(&c, masked(&c, p)), dy)));

@@ -60,7 +60,7 @@ static rw_op_cost cost_backward(const rw_op_call *call)
 RW_DECLARE_KERNELS(rw_embedding_backward)
 RW_DECLARE_CUDA_WORKSPACE(rw_embedding_backward_workspace_cuda)
 static const rw_op_def rw_op_embedding_backward = { .name = "embedding_backward", .n_inputs = RW_OP_VARIADIC,
-                                                    .n_outputs = 1, .inplace = RW_OP_INPUT(2),
+                                                    .n_outputs = 1, .inplace = RW_INPLACE({ 0, 2 }),
                                                     .check = check_backward, .grad = grad_backward,
                                                     .kernel = RW_KERNELS(rw_embedding_backward),
                                                     .cost = cost_backward,

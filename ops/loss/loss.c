@@ -50,7 +50,7 @@ RW_DECLARE_CUDA_WORKSPACE(rw_cross_entropy_factor_workspace_cuda)
 static const rw_op_def rw_op_cross_entropy_backward = { .name = "cross_entropy_backward",
                                                         .n_inputs = 4,
                                                         .n_outputs = 1,
-                                                        .inplace = RW_OP_INPUT(0),
+                                                        .inplace = RW_INPLACE({ 0, 0 }),
                                                         .check = check_backward,
                                                         .kernel = RW_KERNELS(rw_cross_entropy_backward),
                                                         .cost = cost,
@@ -158,7 +158,7 @@ RW_DECLARE_KERNELS(rw_mse_loss_backward)
 static const rw_op_def rw_op_mse_loss_backward = { .name = "mse_loss_backward",
                                                    .n_inputs = 3,
                                                    .n_outputs = 1,
-                                                   .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1),
+                                                   .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }),
                                                    .check = check_mse_backward,
                                                    .kernel = RW_KERNELS(rw_mse_loss_backward),
                                                    .cost = cost_mse };

@@ -87,7 +87,7 @@ static rw_status grad_leave(rw_grad_call *g)
 #define BINARY(NAME, GRAD, FLAGS)                                                                                    \
     RW_DECLARE_KERNELS(rw_##NAME)                                                                                    \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 2, .n_outputs = 1, .flags = FLAGS,            \
-                                            .strided = RW_OP_ALL_INPUTS, .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), \
+                                            .strided = RW_OP_ALL_INPUTS, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), \
                                             .check = check_binary, .kernel = RW_KERNELS(rw_##NAME),                  \
                                             .grad = GRAD, .cost = cost_binary };                                     \
     rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)                                    \

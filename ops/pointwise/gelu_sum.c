@@ -33,7 +33,7 @@ RW_DECLARE_CUDA_WORKSPACE(rw_gelu_tanh_backward_sum_workspace_cuda)
 static const rw_op_def rw_op_gelu_tanh_backward_sum = { .name = "gelu_tanh_backward_sum",
                                                         .n_inputs = 2,
                                                         .n_outputs = 2,
-                                                        .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1),
+                                                        .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }),
                                                         .check = check,
                                                         .kernel = RW_KERNELS(rw_gelu_tanh_backward_sum),
                                                         .cost = cost,

@@ -24,7 +24,7 @@ static const rw_op_def rw_op_swiglu_backward = { .name = "swiglu_backward",
                                                  .n_inputs = 3,
                                                  .n_outputs = 2,
                                                  .strided = RW_OP_ALL_INPUTS,
-                                                 .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(2),
+                                                 .inplace = RW_INPLACE({ 0, 0 }, { 0, 2 }),
                                                  .check = check,
                                                  .kernel = RW_KERNELS(rw_swiglu_backward),
                                                  .cost = cost };
@@ -52,7 +52,7 @@ static rw_status grad(rw_grad_call *g)
 
 RW_DECLARE_KERNELS(rw_swiglu)
 static const rw_op_def rw_op_swiglu = { .name = "swiglu", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
-                                        .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
+                                        .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), .check = check,
                                         .kernel = RW_KERNELS(rw_swiglu), .grad = grad, .cost = cost };
 
 rw_tensor *rw_swiglu_at(rw_site at, rw_tape *t, rw_tensor *gate, rw_tensor *up)

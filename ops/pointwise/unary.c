@@ -51,7 +51,7 @@ rw_tensor *rw_pointwise_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tenso
     RW_DECLARE_KERNELS(rw_##NAME##_backward)                                                   \
     static const rw_op_def rw_op_##NAME##_backward = {                                         \
         .name = #NAME "_backward", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS, \
-        .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check_backward,                   \
+        .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), .check = check_backward,                   \
         .kernel = RW_KERNELS(rw_##NAME##_backward), .cost = cost_unary                         \
     };
 
@@ -145,7 +145,7 @@ RULE(gelu_tanh, NULL, x, rw_gelu_tanh_slope(g, x, dy))
     RW_DECLARE_KERNELS(rw_##NAME)                                                                       \
     static const rw_op_def rw_op_##NAME = {                                                             \
         .name = #NAME, .n_inputs = 1, .n_outputs = 1, .flags = FLAGS, .strided = RW_OP_ALL_INPUTS,      \
-        .inplace = RW_OP_INPUT(0), .check = check_unary, .kernel = RW_KERNELS(rw_##NAME), .grad = GRAD, \
+        .inplace = RW_INPLACE({ 0, 0 }), .check = check_unary, .kernel = RW_KERNELS(rw_##NAME), .grad = GRAD, \
         .cost = cost_unary                                                                              \
     };
 

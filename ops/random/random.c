@@ -49,7 +49,7 @@ static rw_op_cost cost_dropout(const rw_op_call *call)
 
 RW_DECLARE_KERNELS(rw_dropout)
 const rw_op_def rw_op_dropout = { .name = "dropout", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_RANDOM,
-                                  .inplace = RW_OP_INPUT(0), .check = check_dropout,
+                                  .inplace = RW_INPLACE({ 0, 0 }), .check = check_dropout,
                                   .kernel = RW_KERNELS(rw_dropout), .grad = grad_dropout, .cost = cost_dropout };
 
 rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, float p)
@@ -61,7 +61,7 @@ rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, float p)
 
 RW_DECLARE_KERNELS(rw_dropout_add)
 static const rw_op_def rw_op_dropout_add = { .name = "dropout_add", .n_inputs = 2, .n_outputs = 1,
-                                             .flags = RW_OP_RANDOM, .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1),
+                                             .flags = RW_OP_RANDOM, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }),
                                              .check = check_dropout_add, .kernel = RW_KERNELS(rw_dropout_add),
                                              .grad = grad_dropout_add, .cost = cost_dropout };
 

@@ -29,7 +29,7 @@ static rw_op_cost cost(const rw_op_call *call)
 #define BACKWARD(NAME)                                                                                        \
     RW_DECLARE_KERNELS(rw_##NAME##_backward)                                                                  \
     static const rw_op_def rw_op_##NAME##_backward = {                                                        \
-        .name = #NAME "_backward", .n_inputs = 2, .n_outputs = 1, .inplace = RW_OP_INPUT(0) | RW_OP_INPUT(1), \
+        .name = #NAME "_backward", .n_inputs = 2, .n_outputs = 1, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), \
         .check = check_backward, .kernel = RW_KERNELS(rw_##NAME##_backward), .cost = cost                     \
     };
 
@@ -69,10 +69,15 @@ static rw_status grad_log_softmax(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_sub(t, dy, rw_mul(t, rw_exp(t, y), rw_sum(t, dy, axis_set(&a), true))));
 }
 
-#define SOFTMAX(NAME, KERNEL, GRAD)                                                                                 \
-    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 1, .n_outputs = 1, .inplace = RW_OP_INPUT(0), \
-                                            .check = check_softmax, .kernel = RW_KERNELS(KERNEL),                   \
-                                            .grad = GRAD, .cost = cost };
+#define SOFTMAX(NAME, KERNEL, GRAD)                                                                                    \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME,                                                             \
+                                            .n_inputs = 1,                                                             \
+                                            .n_outputs = 1,                                                            \
+                                            .inplace = RW_INPLACE({ 0, 0 }),                                           \
+                                            .check = check_softmax,                                                    \
+                                            .kernel = RW_KERNELS(KERNEL),                                              \
+                                            .grad = GRAD,                                                              \
+                                            .cost = cost };
 
 RW_DECLARE_KERNELS(rw_softmax)
 RW_DECLARE_KERNELS(rw_log_softmax)

@@ -161,11 +161,11 @@ static rw_status check_concat(rw_op_call *call)
 
 static rw_status grad_concat(rw_grad_call *g)
 {
-    const struct concat_attrs a = *(const struct concat_attrs *)rw_grad_attrs(g);
+    const struct concat_attrs *const a = rw_grad_attrs(g);
     int64_t at = 0;
     for (int i = 0; i < rw_grad_n_inputs(g); i++) {
         const rw_shape s = rw_tensor_shape(rw_grad_input(g, i));
-        const int axis = a.axis < 0 ? (int)a.axis + s.rank : (int)a.axis;
+        const int axis = a->axis < 0 ? (int)a->axis + s.rank : (int)a->axis;
         const int64_t from = at;
         at += s.dim[axis];
         if (!rw_grad_wanted(g, i)) continue;

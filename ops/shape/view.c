@@ -153,8 +153,11 @@ rw_tensor *rw_slice_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int64_t s
 
 struct split_attrs {
     int64_t axis, n;
-    int64_t size[RW_OP_MAX_OUTPUTS];
+    int64_t size[];
 };
+
+#define SPLIT_MOST                                                                                                     \
+    ((UINT16_MAX - sizeof(struct split_attrs)) / sizeof(int64_t)) /* pieces: a node's attributes end there */
 
 static rw_status check_split(rw_op_call *call)
 {
@@ -184,9 +187,10 @@ static rw_status check_split(rw_op_call *call)
 static rw_status grad_split(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
-    const struct split_attrs a = *(const struct split_attrs *)rw_grad_attrs(g);
-    rw_tensor *part[RW_OP_MAX_OUTPUTS];
-    for (int i = 0; i < a.n; i++) {
+    const struct split_attrs *const a = rw_grad_attrs(g);
+    const int n = (int)a->n, axis = (int)a->axis;
+    rw_tensor *part[n];
+    for (int i = 0; i < n; i++) {
         part[i] = rw_grad_upstream(g, i);
         if (part[i]) continue;
         rw_tensor *const y = rw_grad_output(g, i);
@@ -194,8 +198,8 @@ static rw_status grad_split(rw_grad_call *g)
         if (!part[i]) return rw_grad_set(g, 0, NULL);
     }
     /* Under rw_grad() the pieces may be differentiated themselves: they are joined by a node that reads them. */
-    rw_tensor *const whole = rw_grad_again(g) ? NULL : rw_whole_of_pieces(t, part, (int)a.n, (int)a.axis);
-    return rw_grad_set(g, 0, whole ? whole : rw_concat(t, part, (int)a.n, (int)a.axis));
+    rw_tensor *const whole = rw_grad_again(g) ? NULL : rw_whole_of_pieces(t, part, n, axis);
+    return rw_grad_set(g, 0, whole ? whole : rw_concat(t, part, n, axis));
 }
 
 static const rw_op_def rw_op_split = { .name = "split", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_VIEW,
@@ -205,17 +209,17 @@ rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int6
                       rw_tensor **ret_parts)
 {
     for (int i = 0; ret_parts && i < n; i++) ret_parts[i] = NULL;
-    if (!t || !ret_parts || !sizes || n < 1 || n > RW_OP_MAX_OUTPUTS) return RW_ERR_ARGUMENT;
-    struct split_attrs a = { .axis = axis, .n = n };
-    memcpy(a.size, sizes, (size_t)n * sizeof *sizes);
-    rw_tensor *parts[RW_OP_MAX_OUTPUTS];
-    if (!rw_apply_at(at, t, &rw_op_split, &x, 1, &a, offsetof(struct split_attrs, size) + (size_t)n * sizeof *sizes,
-                     parts)) {
-        const rw_status status = rw_error_status(rw_tape_context(t));
-        return status ? status : RW_ERR_ARGUMENT;
-    }
-    memcpy(ret_parts, parts, (size_t)n * sizeof *parts);
-    return RW_OK;
+    if (!t || !ret_parts || !sizes || n < 1) return RW_ERR_ARGUMENT;
+    if ((size_t)n > SPLIT_MOST)
+        return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "rw_split: %d pieces, %zu is the most", n, SPLIT_MOST);
+    int64_t a[2 + n]; /* a struct split_attrs */
+    a[0] = axis;
+    a[1] = n;
+    memcpy(a + 2, sizes, (size_t)n * sizeof *sizes);
+    if (rw_apply_at(at, t, &rw_op_split, &x, 1, a, sizeof a, ret_parts)) return RW_OK;
+    for (int i = 0; i < n; i++) ret_parts[i] = NULL;
+    const rw_status status = rw_error_status(rw_tape_context(t));
+    return status ? status : RW_ERR_ARGUMENT;
 }
 
 /* broadcast_to */

@@ -5,7 +5,6 @@
 #include "base/alloc.h"
 #include "record/own_ops.h"
 
-#include <stddef.h>
 #include <string.h>
 
 /* A value marked by rw_require_grad() after it was used: what was recorded meanwhile depends on it too. */
@@ -30,6 +29,7 @@ struct walk {
     bool again;
     struct rw_grad_taker *taker;
     uint32_t *first_use; /* by value: the consumer that is met last; NULL without a taker */
+    rw_tensor **room;    /* what a rule keeps by operand, for the largest node: upstream, result, lent, is_sum */
 };
 
 /* The tape's attributes move when the rule records: it sees a copy. */
@@ -102,12 +102,18 @@ static rw_status complete(const struct walk *w, const struct rw_node *node, uint
 static rw_status visit(const struct walk *w, uint32_t n)
 {
     rw_tape *const t = w->t;
+    const struct rw_node *const node = &t->nodes[n];
+    rw_tensor **const result = w->room + node->n_outputs, **const lent = result + node->n_inputs;
     struct rw_grad_call g;
-    memset(&g, 0, offsetof(struct rw_grad_call, small));
     g.tape = t;
-    g.node = t->nodes[n];
+    g.node = *node;
     g.grads = w->grads;
     g.again = w->again;
+    g.upstream = w->room;
+    g.result = result;
+    g.lent = lent;
+    g.is_sum = (bool *)(lent + node->n_inputs);
+    memset(result, 0, node->n_inputs * (2 * sizeof *result + sizeof *g.is_sum));
     t->origin = rw_origin_of(t, n);
     rw_status status = apply_rule(&g);
     return status ? status : complete(w, &g.node, n);
@@ -135,6 +141,19 @@ static rw_status find_first_uses(struct walk *w)
     return RW_OK;
 }
 
+static rw_status make_room(struct walk *w)
+{
+    const rw_tape *const t = w->t;
+    size_t most = 0;
+    for (size_t n = 0; n < t->n_nodes; n++) {
+        const struct rw_node *const node = &t->nodes[n];
+        const size_t room = (node->n_outputs + 2u * node->n_inputs) * sizeof *w->room + node->n_inputs * sizeof(bool);
+        if (room > most) most = room;
+    }
+    w->room = rw_malloc(most);
+    return w->room ? RW_OK : rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
+}
+
 rw_status rw_differentiate(rw_tape *t, uint32_t root, bool again, rw_tensor **grads, struct rw_grad_taker *taker)
 {
     struct walk w = { .t = t, .grads = grads, .again = again, .taker = taker };
@@ -143,9 +162,11 @@ rw_status rw_differentiate(rw_tape *t, uint32_t root, bool again, rw_tensor **gr
     if (!(y->flags & RW_VALUE_REQUIRES)) return RW_OK;
     const uint32_t last = y->producer;
     rw_status status = taker ? find_first_uses(&w) : RW_OK;
+    if (!status) status = make_room(&w);
     if (!status) status = begin(&w, root);
     for (uint32_t n = last == RW_NONE_ID ? 0 : last + 1; !status && n-- > 0;) status = visit(&w, n);
     t->origin = (struct rw_origin){ 0 };
     rw_free(w.first_use);
+    rw_free(w.room);
     return status;
 }

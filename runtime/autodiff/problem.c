@@ -59,8 +59,7 @@ static rw_status ask_costs(struct rw_problem *p, uint32_t n)
 {
     const rw_tape *const t = p->t;
     const struct rw_node *const node = &t->nodes[n];
-    rw_desc in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
-    const rw_op_call call = rw_call_of(t, node, in, out);
+    const rw_op_call call = rw_call_of(t, node);
     p->cost[n] = rw_call_cost(&call);
     const size_t bytes = call.op->workspace[t->ctx->kind] ? call.op->workspace[t->ctx->kind](&call) : 0;
     p->workspace[n] = bytes;

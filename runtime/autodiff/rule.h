@@ -11,12 +11,11 @@ struct rw_grad_call {
     rw_tape *tape;
     struct rw_node node; /* a copy: the array may move while the rule records */
     rw_tensor **grads;   /* the sums so far, per value */
-    rw_tensor *upstream[RW_OP_MAX_OUTPUTS];
+    rw_tensor **upstream; /* by output */
     /* By input: what the rule handed over and is not in its sum yet; the sum that the rule was given to add to; and
        whether what it handed over contains that. */
-    rw_tensor *result[RW_OP_MAX_INPUTS];
-    rw_tensor *lent[RW_OP_MAX_INPUTS];
-    bool is_sum[RW_OP_MAX_INPUTS];
+    rw_tensor **result, **lent;
+    bool *is_sum;
     bool again;
     const void *attrs; /* a copy too, for the same reason */
     _Alignas(8) unsigned char small[RW_RULE_ATTRS];

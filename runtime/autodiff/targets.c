@@ -4,6 +4,7 @@
 #include "autodiff/rule.h"
 #include "base/alloc.h"
 #include "record/own_ops.h"
+#include "record/overwrite.h"
 
 static rw_status no_memory(const struct rw_targets *s)
 {
@@ -39,17 +40,12 @@ static rw_status take_retained(struct rw_targets *s, uint32_t value, rw_tensor *
     return add_target(s, (struct rw_target){ .value = y->id, .of = value });
 }
 
-/* May node n write over a gradient that it reads? */
+/* May the node write its output over a gradient, where it reads that at all? */
 static bool works_in_place(const struct rw_targets *s, const struct rw_node *node, uint32_t gradient)
 {
-    const rw_tape *const t = s->t;
-    for (uint32_t i = 0; i < node->n_inputs; i++) {
-        const struct rw_tensor *const in = rw_tape_value(t, t->operands[node->first_input + i]);
-        if (in->base != gradient) continue;
-        if (i >= 32 || !(s->ctx->ops[node->op]->inplace >> i & 1)) return false;
-        if (!rw_layout_is_whole(rw_layout_of(s->ctx, in))) return false;
-        if (rw_tensor_bytes(in) != rw_tensor_bytes(rw_tape_value(t, gradient))) return false;
-    }
+    for (uint32_t i = 0; i < node->n_inputs; i++)
+        if (rw_tape_base(s->t, s->t->operands[node->first_input + i]) == gradient)
+            return rw_may_overwrite(s->t, node, 0, i);
     return true;
 }
 

@@ -100,9 +100,8 @@ char *rw_strdup(const char *s)
     return copy ? memcpy(copy, s, bytes) : NULL;
 }
 
-bool rw_grow(void *array, size_t *capacity, size_t n, size_t more, size_t size)
+bool rw_grow_array(void *array, size_t *capacity, size_t n, size_t more, size_t size)
 {
-    if (n + more <= *capacity) return true;
     size_t wanted = *capacity ? *capacity * 2 : 16;
     while (wanted < n + more) wanted *= 2;
     void *old;

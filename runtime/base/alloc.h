@@ -19,10 +19,15 @@ void rw_free_aligned(void *p);
 char *rw_strdup(const char *s);
 
 /*
- * Makes room for one more element in a growing array: *array holds *capacity elements of the given size, n are in use.
+ * Makes room for `more` elements in a growing array: *array holds *capacity elements of the given size, n are in use.
  * Doubles. False without memory, nothing changed.
  */
-bool rw_grow(void *array, size_t *capacity, size_t n, size_t more, size_t size);
+bool rw_grow_array(void *array, size_t *capacity, size_t n, size_t more, size_t size);
+
+static inline bool rw_grow(void *array, size_t *capacity, size_t n, size_t more, size_t size)
+{
+    return n + more <= *capacity || rw_grow_array(array, capacity, n, more, size);
+}
 
 /* Fault builds: the n-th allocation from now fails (1 is the next one), 0 switches it off. Counts per process. */
 void rw_alloc_fail_at(uint64_t n);

@@ -128,6 +128,8 @@ static rw_status compact(const struct rw_schedule *s, rw_plan *plan, const uint6
         return RW_ERR_MEMORY;
     for (size_t i = 0; i < s->n_refs; i++) plan->words[i] = word_of(s, s->refs[i], offset, plan->unit);
     plan->n_words = s->n_refs;
+    for (size_t i = 0; i < s->n_actions; i++)
+        if (s->actions[i].n_words > plan->most_operands) plan->most_operands = s->actions[i].n_words;
     plan->n_forward = s->n_forward;
     plan->results_bytes = s->results_bytes;
     const rw_status status = list_slots(s, plan);

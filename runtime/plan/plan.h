@@ -51,6 +51,7 @@ struct rw_plan {
     size_t n_forward; /* steps before the first one of backward */
     uint32_t *words;
     size_t n_words;
+    size_t most_operands;                 /* of an action */
     uint32_t unit;                        /* of the words that lie in the arena: the device's alignment */
     struct rw_plan_workspace *workspaces; /* in the order of the actions */
     size_t n_workspaces;

@@ -25,9 +25,8 @@ static size_t collect(const rw_tape *t, struct taken *taken, bool *seen)
         const struct rw_node *const node = &t->nodes[i];
         if (node->ticket == RW_NONE_ID || seen[node->ticket]) continue;
         seen[node->ticket] = true;
-        rw_desc in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
-        const rw_op_call call = rw_call_of(t, node, in, out);
-        const int64_t words = call.op->draws ? call.op->draws(&call) : out[0].layout->numel;
+        const rw_op_call call = rw_call_of(t, node);
+        const int64_t words = call.op->draws ? call.op->draws(&call) : call.out[0].layout->numel;
         const rw_ticket ticket = t->tickets[node->ticket];
         taken[n++] = (struct taken){ ticket.seed, ticket.offset, ticket.offset + (uint64_t)(words + 3) / 4 };
     }

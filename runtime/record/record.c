@@ -15,11 +15,15 @@
 
 /* What rw_op_error() and rw_op_output*() find behind rw_op_call.state_. */
 struct check_state {
+    rw_tape *tape;
     rw_context *ctx;
     rw_status status;
     bool no_memory;
     char text[512];
 };
+
+/* Up to so many inputs lie in the recording itself. Recording recurses only for a copy of one input. */
+#define FEW 16
 
 /* One recording in progress. */
 struct recording {
@@ -28,11 +32,10 @@ struct recording {
     const rw_op_def *op;
     rw_site site;
     uint32_t op_index, site_index;
-    int n;
-    struct rw_tensor *in[RW_OP_MAX_INPUTS];
-    rw_desc in_desc[RW_OP_MAX_INPUTS];
-    rw_desc out_desc[RW_OP_MAX_OUTPUTS];
-    rw_op_call call;
+    int n, described;            /* inputs, and how many of them the tape's in_desc describes by now */
+    struct rw_tensor **in;       /* n values of the tape: here, or where they are many in tape.wide */
+    struct rw_tensor *few[FEW];
+    rw_op_call call;             /* its operands' descriptions are the tape's in_desc and out_desc */
 };
 
 rw_status rw_op_error(rw_op_call *call, rw_status status, const char *fmt, ...)
@@ -49,10 +52,12 @@ rw_status rw_op_error(rw_op_call *call, rw_status status, const char *fmt, ...)
 static rw_status set_output(rw_op_call *call, int i, rw_dtype dtype, const rw_layout *layout)
 {
     struct check_state *const s = call->state_;
-    if (!layout) {
+    if (i < 0 || i >= RW_OP_MAX_OPERANDS) return rw_op_error(call, RW_ERR_ARGUMENT, "output %d", i);
+    if (!layout || !rw_tape_describe(s->tape, 0, (size_t)i + 1)) {
         s->no_memory = true;
         return s->status = RW_ERR_MEMORY;
     }
+    call->out = s->tape->out_desc;
     call->out[i] = (rw_desc){ dtype, layout };
     return RW_OK;
 }
@@ -94,9 +99,9 @@ static void describe(char *text, size_t size, const rw_desc *d)
 static rw_tensor *refuse(const struct recording *r, rw_status status, const char *text)
 {
     char inputs[384] = "";
-    for (int i = 0; i < r->n && i < 6; i++) {
+    for (int i = 0; i < r->described && i < 6; i++) {
         if (i) strncat(inputs, ", ", sizeof inputs - strlen(inputs) - 1);
-        describe(inputs, sizeof inputs, &r->in_desc[i]);
+        describe(inputs, sizeof inputs, &r->tape->in_desc[i]);
     }
     rw_fail(r->ctx, status, "%s(%s) at %s:%d: %s", r->op->name, inputs, r->site.file, r->site.line, text);
     return NULL;
@@ -112,9 +117,25 @@ rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const char *fmt
     return t ? rw_fail(t->ctx, status, "%s:%d: %s", at.file, at.line, text) : status;
 }
 
+static rw_tensor *no_memory(const struct recording *r)
+{
+    return refuse(r, RW_ERR_MEMORY, "out of memory");
+}
+
 static rw_desc desc_of(const rw_context *ctx, const struct rw_tensor *v)
 {
     return (rw_desc){ (rw_dtype)v->dtype, rw_layout_of(ctx, v) };
+}
+
+/* For the operands that are known before the check: it may have more outputs. */
+static bool make_room(struct recording *r)
+{
+    rw_tape *const t = r->tape;
+    const int n_out = r->op->n_outputs == RW_OP_VARIADIC ? 0 : r->op->n_outputs;
+    if (!rw_tape_describe(t, (size_t)r->n, (size_t)n_out)) return false;
+    if (r->n > FEW && !rw_grow(&t->wide, &t->cap_wide, 0, (size_t)r->n, sizeof *t->wide)) return false;
+    r->in = r->n > FEW ? t->wide : r->few;
+    return true;
 }
 
 /* Inputs as values of this tape, dense where the kernel asks for it. */
@@ -123,29 +144,35 @@ static bool take_inputs(struct recording *r, rw_tensor *const *in)
     for (int i = 0; i < r->n; i++) {
         r->in[i] = rw_tape_resolve(r->tape, in[i], r->op->name, r->site);
         if (!r->in[i]) return false;
-        r->in_desc[i] = desc_of(r->ctx, r->in[i]);
-        const bool any_layout = i < 32 ? r->op->strided >> i & 1 : r->op->strided == RW_OP_ALL_INPUTS;
-        if (any_layout || (r->op->flags & RW_OP_VIEW) || r->in_desc[i].layout->dense) continue;
+        if ((r->op->flags & RW_OP_VIEW) || rw_op_set_has(r->op->strided, i) || rw_layout_of(r->ctx, r->in[i])->dense)
+            continue;
         r->in[i] = rw_apply_at(r->site, r->tape, &rw_op_contiguous, &r->in[i], 1, NULL, 0, NULL);
         if (!r->in[i]) return false;
-        r->in_desc[i] = desc_of(r->ctx, r->in[i]);
     }
     return true;
 }
 
-static rw_tensor *no_memory(const struct recording *r)
+static void describe_inputs(struct recording *r)
 {
-    return refuse(r, RW_ERR_MEMORY, "out of memory");
+    for (int i = 0; i < r->n; i++) r->tape->in_desc[i] = desc_of(r->ctx, r->in[i]);
+    r->described = r->n;
 }
 
 static bool check(struct recording *r, const void *attrs)
 {
-    struct check_state state = { .ctx = r->ctx };
-    r->call = (rw_op_call){ .op = r->op, .attrs = attrs, .n_inputs = r->n, .in = r->in_desc, .out = r->out_desc,
+    struct check_state state = { .tape = r->tape, .ctx = r->ctx };
+    rw_tape *const t = r->tape;
+    r->call = (rw_op_call){ .op = r->op, .attrs = attrs, .n_inputs = r->n, .in = t->in_desc, .out = t->out_desc,
                             .kind = r->ctx->kind, .threads = r->ctx->threads, .device = r->ctx->device_state,
                             .ctx = r->ctx, .n_outputs = r->op->n_outputs == RW_OP_VARIADIC ? 0 : r->op->n_outputs,
                             .state_ = &state };
-    const rw_status status = r->op->check(&r->call);
+    rw_status status = r->op->check(&r->call);
+    const int n_out = r->call.n_outputs;
+    if (!status && (n_out < 0 || n_out > RW_OP_MAX_OPERANDS - r->n))
+        status = rw_op_error(&r->call, RW_ERR_ARGUMENT, "%d inputs and %d outputs, an op has %d operands at most", r->n,
+                             n_out, RW_OP_MAX_OPERANDS);
+    if (!status && !rw_tape_describe(t, 0, (size_t)n_out)) status = RW_ERR_MEMORY;
+    r->call.out = t->out_desc;
     r->call.state_ = NULL;
     if (status == RW_OK && state.status == RW_OK) return true;
     refuse(r, status ? status : state.status,
@@ -163,7 +190,7 @@ static bool commits_soundly(struct recording *r)
     for (int i = 0; sound && i < n_out; i++) {
         const struct rw_tensor *const to = r->in[first + i];
         sound = to->leaf != RW_NONE_ID && r->tape->leaves[to->leaf].kind == RW_LEAF_PARAM &&
-                r->out_desc[i].dtype == (rw_dtype)to->dtype && r->out_desc[i].layout->id == to->layout;
+                r->call.out[i].dtype == (rw_dtype)to->dtype && r->call.out[i].layout->id == to->layout;
     }
     if (!sound)
         refuse(r, RW_ERR_ARGUMENT, "what the op writes is no parameter or buffer of its output's type and shape");
@@ -197,8 +224,8 @@ static bool add_outputs(struct recording *r, struct rw_node *node, bool requires
             t->n_values = before;
             return false;
         }
-        v->layout = r->out_desc[i].layout->id;
-        v->dtype = (uint8_t)r->out_desc[i].dtype;
+        v->layout = r->call.out[i].layout->id;
+        v->dtype = (uint8_t)r->call.out[i].dtype;
         v->producer = (uint32_t)t->n_nodes;
         if (view) v->base = r->in[0]->base;
         if (requires && rw_dtype_is_float((rw_dtype)v->dtype)) v->flags |= RW_VALUE_REQUIRES;
@@ -213,7 +240,7 @@ static uint32_t draw_ticket(struct recording *r)
     rw_tape *const t = r->tape;
     if (!(r->op->flags & RW_OP_RANDOM)) return RW_NONE_ID;
     if (t->origin.adjoint && t->origin.ticket != RW_NONE_ID) return t->origin.ticket;
-    const int64_t n = r->op->draws ? r->op->draws(&r->call) : r->out_desc[0].layout->numel;
+    const int64_t n = r->op->draws ? r->op->draws(&r->call) : r->call.out[0].layout->numel;
     t->tickets[t->n_tickets] = (rw_ticket){ r->ctx->generator.seed, r->ctx->generator.offset };
     r->ctx->generator.offset += (uint64_t)(n + 3) / 4;
     t->ticket_end = r->ctx->generator.offset;
@@ -252,9 +279,9 @@ static bool append(struct recording *r, const void *attrs, size_t attrs_size)
 
 static bool call_is_sound(const struct recording *r, const void *attrs, size_t attrs_size)
 {
-    if (r->n < 0 || r->n > RW_OP_MAX_INPUTS || (r->op->n_inputs != RW_OP_VARIADIC && r->n != r->op->n_inputs)) {
+    if (r->n < 0 || r->n > RW_OP_MAX_OPERANDS || (r->op->n_inputs != RW_OP_VARIADIC && r->n != r->op->n_inputs)) {
         rw_fail(r->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: %d inputs, the op takes %d", r->op->name, r->site.file,
-                r->site.line, r->n, r->op->n_inputs == RW_OP_VARIADIC ? RW_OP_MAX_INPUTS : r->op->n_inputs);
+                r->site.line, r->n, r->op->n_inputs == RW_OP_VARIADIC ? RW_OP_MAX_OPERANDS : r->op->n_inputs);
         return false;
     }
     if (attrs_size > UINT16_MAX || (attrs_size && !attrs)) {
@@ -277,7 +304,11 @@ rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *c
     r.op = op;
     r.site = t->origin.adjoint ? t->ctx->sites[t->origin.site] : at;
     r.n = n;
-    if (!call_is_sound(&r, attrs, attrs_size) || !take_inputs(&r, in)) return NULL;
+    r.described = 0;
+    if (!call_is_sound(&r, attrs, attrs_size)) return NULL;
+    if (!make_room(&r)) return no_memory(&r);
+    if (!take_inputs(&r, in)) return NULL;
+    describe_inputs(&r);
     if (!check(&r, attrs) || ((op->flags & RW_OP_COMMIT) && !commits_soundly(&r))) return NULL;
     if (!reserve(&r, attrs_size) || !append(&r, attrs, attrs_size)) return no_memory(&r);
     const struct rw_node *const node = &t->nodes[t->n_nodes - 1];

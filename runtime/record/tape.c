@@ -99,9 +99,9 @@ void rw_tape_destroy(rw_tape **pt)
         ctx->device->free(ctx->device_state, t->blocks[i].data);
     }
     rw_policy_finish(&t->policy);
-    void *const arrays[] = { t->nodes,   t->operands, t->attrs,  t->chunks, t->leaves, t->seen,      t->tickets,
-                             t->regions, t->effects,  t->retained, t->inputs, t->held, t->blocks,    t->gradients,
-                             t->policy_spec };
+    void *const arrays[] = { t->nodes,   t->operands,  t->attrs,   t->chunks,   t->leaves, t->seen,
+                             t->tickets, t->regions,   t->effects, t->retained, t->inputs, t->held,
+                             t->blocks,  t->gradients, t->in_desc, t->out_desc, t->wide,   t->policy_spec };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_free(t);
     *pt = NULL;
@@ -184,18 +184,18 @@ struct rw_origin rw_origin_of(const rw_tape *t, uint32_t node)
                                .ticket = n ? n->ticket : RW_NONE_ID };
 }
 
-rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node, rw_desc *in, rw_desc *out)
+static rw_desc desc_of(const rw_tape *t, uint32_t value)
 {
-    for (int i = 0; i < node->n_inputs; i++) {
-        const struct rw_tensor *const v = rw_tape_value(t, t->operands[node->first_input + (uint32_t)i]);
-        in[i] = (rw_desc){ (rw_dtype)v->dtype, rw_layout_of(t->ctx, v) };
-    }
-    for (int i = 0; i < node->n_outputs; i++) {
-        const struct rw_tensor *const v = rw_tape_value(t, node->first_output + (uint32_t)i);
-        out[i] = (rw_desc){ (rw_dtype)v->dtype, rw_layout_of(t->ctx, v) };
-    }
+    const struct rw_tensor *const v = rw_tape_value(t, value);
+    return (rw_desc){ (rw_dtype)v->dtype, rw_layout_of(t->ctx, v) };
+}
+
+rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node)
+{
+    for (uint32_t i = 0; i < node->n_inputs; i++) t->in_desc[i] = desc_of(t, t->operands[node->first_input + i]);
+    for (uint32_t i = 0; i < node->n_outputs; i++) t->out_desc[i] = desc_of(t, node->first_output + i);
     return (rw_op_call){ .op = t->ctx->ops[node->op], .attrs = t->attrs + node->attrs, .n_inputs = node->n_inputs,
-                         .n_outputs = node->n_outputs, .in = in, .out = out, .kind = t->ctx->kind,
+                         .n_outputs = node->n_outputs, .in = t->in_desc, .out = t->out_desc, .kind = t->ctx->kind,
                          .threads = t->ctx->threads, .device = t->ctx->device_state, .ctx = t->ctx };
 }
 

@@ -8,6 +8,7 @@
 #ifndef RW_RECORD_TAPE_H
 #define RW_RECORD_TAPE_H
 
+#include "base/alloc.h"
 #include "record/context.h"
 #include "record/policy.h"
 
@@ -68,6 +69,13 @@ struct rw_tape {
 
     struct rw_origin origin; /* of what is recorded now */
 
+    /* Of one node at a time, as large as the largest needs: its operands described, and its inputs where they are many.
+     */
+    rw_desc *in_desc, *out_desc;
+    size_t cap_in_desc, cap_out_desc;
+    struct rw_tensor **wide;
+    size_t cap_wide;
+
     char *policy_spec;
     struct rw_policy policy;
     bool policy_pinned; /* REWIND_POLICY wins over ckpt_set_policy() */
@@ -107,8 +115,8 @@ static inline void rw_hash_mix(struct rw_hash *h, uint64_t x)
 
 void rw_hash_mix_bytes(struct rw_hash *h, const void *data, size_t bytes);
 
-/* The region that a node stands in, RW_NONE_ID outside any: an adjoint node's is that of the node it differentiates. The
-   node may be of a plan's tail: what that differentiates is on the tape. */
+/* The region that a node stands in, RW_NONE_ID outside any: an adjoint node's is that of the node it differentiates.
+   The node may be of a plan's tail: what that differentiates is on the tape. */
 static inline uint32_t rw_node_region(const rw_tape *t, const struct rw_node *node)
 {
     while (node->adjoint) {
@@ -139,8 +147,18 @@ const char *rw_shape_fault(rw_dtype dtype, rw_shape shape, rw_status *ret_status
 /* False, with an error that names the call, for such a type or shape. */
 bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape);
 
-/* The call that recorded a node, as its cost and workspace functions see it. The caller lends the arrays. */
-rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node, rw_desc *in, rw_desc *out);
+/* Room for the descriptions of so many inputs and outputs; false without memory. What was described stays. */
+static inline bool rw_tape_describe(rw_tape *t, size_t n_inputs, size_t n_outputs)
+{
+    return rw_grow(&t->in_desc, &t->cap_in_desc, 0, n_inputs, sizeof *t->in_desc) &&
+           rw_grow(&t->out_desc, &t->cap_out_desc, 0, n_outputs, sizeof *t->out_desc);
+}
+
+/*
+ * The call that recorded a node, as its cost, draw and workspace functions see it. Its operands are described in memory
+ * of the tape, which the next call or recording uses again.
+ */
+rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node);
 
 /* What the op says that it costs; without a word of its own, every operand read or written once. */
 rw_op_cost rw_call_cost(const rw_op_call *call);

@@ -1,29 +1,7 @@
 /* See inplace.h. */
 #include "remat/inplace.h"
 
-static const struct rw_tensor *input_value(const rw_tape *t, const struct rw_node *node, int i)
-{
-    return rw_tape_value(t, t->operands[node->first_input + (uint32_t)i]);
-}
-
-/* A dense part of a buffer is not enough: an op that broadcasts it reads it again when the rest has been written over. */
-static bool is_whole_buffer(const rw_tape *t, const struct rw_tensor *v)
-{
-    return rw_layout_is_whole(rw_layout_of(t->ctx, v)) &&
-           rw_tensor_bytes(v) == rw_tensor_bytes(rw_tape_value(t, v->base));
-}
-
-/* No other operand of the action may look into the buffer, unless it is the very same dense value. */
-static bool is_alone(const rw_tape *t, const struct rw_schedule *s, const struct rw_action *action, int i)
-{
-    const struct rw_node *const node = &t->nodes[action->node];
-    for (int k = 0; k < node->n_inputs; k++) {
-        if (s->refs[action->word + (uint32_t)k] != s->refs[action->word + (uint32_t)i]) continue;
-        if (!is_whole_buffer(t, input_value(t, node, k))) return false;
-        if (k != i && !(t->ctx->ops[node->op]->inplace >> k & 1)) return false;
-    }
-    return true;
-}
+#include "record/overwrite.h"
 
 /* Does action `index` let its output 0 take the memory of each of its inputs that lies in that buffer? */
 static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t index, uint32_t buffer)
@@ -32,7 +10,7 @@ static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t i
     const struct rw_node *const node = &t->nodes[action->node];
     for (int i = 0; i < node->n_inputs; i++)
         if (s->refs[action->word + (uint32_t)i] == buffer)
-            return i < 32 && (t->ctx->ops[node->op]->inplace >> i & 1) && is_alone(t, s, action, i);
+            return rw_may_overwrite(t, node, 0, (uint32_t)i);
     return true;
 }
 
@@ -56,8 +34,8 @@ static bool may_take(const rw_tape *t, const struct rw_schedule *s, uint32_t ind
 {
     const struct rw_action *const action = &s->actions[index];
     const struct rw_buffer *const b = &s->buffers[in];
-    return (t->ctx->ops[t->nodes[action->node].op]->inplace >> i & 1) && b->source == RW_NONE_ID && b->last == index &&
-           b->bytes && is_alone(t, s, action, i);
+    return b->source == RW_NONE_ID && b->last == index && b->bytes &&
+           rw_may_overwrite(t, &t->nodes[action->node], 0, (uint32_t)i);
 }
 
 static bool writes_in_place(const rw_tape *t, const struct rw_action *action)
@@ -84,7 +62,7 @@ static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_
     if (!writes_in_place(t, action)) return;
     const struct rw_buffer *const o = &s->buffers[s->refs[action->word + node->n_inputs]];
     if (o->source == RW_NONE_ID || s->sources[o->source].kind != RW_SOURCE_GRADIENT) return;
-    for (int i = 0; i < node->n_inputs && i < 32; i++) {
+    for (int i = 0; i < node->n_inputs; i++) {
         struct rw_buffer *const b = &s->buffers[s->refs[action->word + (uint32_t)i]];
         if (!may_take(t, s, index, i, s->refs[action->word + (uint32_t)i])) continue;
         if (b->bytes != rw_tensor_bytes(rw_tape_value(t, o->value))) continue;
@@ -102,7 +80,7 @@ static void merge_in_arena(const rw_tape *t, struct rw_schedule *s, uint32_t ind
     if (!writes_in_place(t, action)) return;
     struct rw_buffer *const o = &s->buffers[s->refs[action->word + node->n_inputs]];
     if (o->source != RW_NONE_ID) return;
-    for (int i = 0; i < node->n_inputs && i < 32; i++) {
+    for (int i = 0; i < node->n_inputs; i++) {
         const uint32_t in = rw_buffer_root(s, s->refs[action->word + (uint32_t)i]);
         if (!may_take(t, s, index, i, in) || s->buffers[in].bytes != o->bytes) continue;
         o->merged = in;

@@ -17,6 +17,7 @@ struct walk {
     const rw_plan *plan;
     char *arena;
     void **sources;
+    rw_view *views;   /* of one action */
     size_t workspace; /* of the plan's, of the next action that has one */
     struct rw_device_queue queue;
     uint64_t highest; /* byte of the arena that a step used */
@@ -177,7 +178,8 @@ static inline void note_use(struct walk *w, uint32_t word, uint64_t bytes)
 static rw_status kernel_failed(rw_context *ctx, const struct rw_node *node, rw_status status)
 {
     const rw_site at = ctx->sites[node->site];
-    return rw_fail(ctx, status, "%s recorded at %s:%d failed while it ran: %s", ctx->ops[node->op]->name, at.file, at.line,
+    return rw_fail(ctx, status, "%s recorded at %s:%d failed while it ran: %s", ctx->ops[node->op]->name, at.file,
+                   at.line,
                    status == RW_ERR_ARGUMENT ? "an index in its inputs is out of range" : rw_status_name(status));
 }
 
@@ -201,9 +203,10 @@ static rw_status run_step(struct walk *w, size_t index, struct rw_observer *obse
     const rw_op_def *const op = w->ctx->ops[node->op];
     const uint32_t *const words = p->words + step->word;
     const bool recorded = step->node < p->mark_nodes;
-    rw_view views[RW_OP_MAX_INPUTS + RW_OP_MAX_OUTPUTS];
+    rw_view *const views = w->views;
     const int n_in = node->n_inputs, n_out = node->n_outputs;
-    for (int i = 0; i < n_in; i++) views[i] = view_of(w, rw_plan_operand(w->t, p, node->first_input + (uint32_t)i), words[i]);
+    for (int i = 0; i < n_in; i++)
+        views[i] = view_of(w, rw_plan_operand(w->t, p, node->first_input + (uint32_t)i), words[i]);
     for (int i = 0; i < n_out; i++) {
         views[n_in + i] = view_of(w, node->first_output + (uint32_t)i, words[n_in + i]);
         note_use(w, words[n_in + i], (uint64_t)views[n_in + i].layout->span * rw_dtype_size(views[n_in + i].dtype));
@@ -233,7 +236,9 @@ static rw_status run_step(struct walk *w, size_t index, struct rw_observer *obse
 /* Regions and replays, as a profiler shows them. */
 static void name_range(struct walk *w, const struct rw_action *step)
 {
-    static const char *const kinds[] = { [RW_ACTION_FORWARD] = "forward", [RW_ACTION_REPLAY] = "replay", [RW_ACTION_BACKWARD] = "backward",
+    static const char *const kinds[] = { [RW_ACTION_FORWARD] = "forward",
+                                         [RW_ACTION_REPLAY] = "replay",
+                                         [RW_ACTION_BACKWARD] = "backward",
                                          [RW_ACTION_COMMIT] = "commit" };
     const uint32_t region = rw_node_region(w->t, rw_plan_node(w->t, w->plan, step->node));
     if (region == w->region && step->kind == w->kind) return;
@@ -277,10 +282,13 @@ rw_status rw_plan_queue(rw_tape *t, rw_plan *plan, const struct rw_plan_memory *
 {
     rw_context *const ctx = t->ctx;
     struct walk w = { .t = t, .ctx = ctx, .plan = plan, .arena = memory->arena, .sources = memory->sources,
-                      .workspace = workspace_at(plan, from), .region = RW_NONE_ID };
+                      .workspace = workspace_at(plan, from), .region = RW_NONE_ID,
+                      .views = rw_malloc(plan->most_operands * sizeof *w.views) };
+    if (!w.views) return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory");
     RW_ON_DEVICE_OF(ctx);
     if (ctx->device->queue) w.queue = ctx->device->queue(ctx->device_state);
-    struct rw_trace *const trace = observer ? NULL : ctx->trace; /* a watched run is the verifier's, not the program's */
+    struct rw_trace *const trace = observer ? NULL
+                                            : ctx->trace; /* a watched run is the verifier's, not the program's */
     rw_status status = trace ? rw_trace_begin(trace, ctx, to - from) : RW_OK;
     size_t reached = from;
     for (size_t i = from; !status && i < to; reached = ++i) {
@@ -293,6 +301,7 @@ rw_status rw_plan_queue(rw_tape *t, rw_plan *plan, const struct rw_plan_memory *
     if (ctx->device->range && w.region != RW_NONE_ID) ctx->device->range(ctx->device_state, NULL);
     if (from == 0) ctx->memory.measured_peak = 0;
     if (w.highest > ctx->memory.measured_peak) ctx->memory.measured_peak = w.highest;
+    rw_free(w.views);
     return status;
 }
 
@@ -326,7 +335,8 @@ rw_status rw_plan_run(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct 
     if (!memory.sources) return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory");
     rw_status status = rw_launched_wait(ctx);
     if (!status) status = rw_plan_prepare(t, plan, &memory);
-    if (!status && ctx->device->set_ticket_base) status = ctx->device->set_ticket_base(ctx->device_state, t->ticket_base);
+    if (!status && ctx->device->set_ticket_base)
+        status = ctx->device->set_ticket_base(ctx->device_state, t->ticket_base);
     if (!status) status = rw_plan_queue(t, plan, &memory, from, to, observer);
     const rw_status waited = rw_plan_wait(t, plan); /* after a failure too: what was queued reads memory that may go */
     if (waited && !status) rw_plan_spoil(t, plan, from, to);

@@ -137,7 +137,9 @@ static rw_desc desc_of(const rw_tape *t, const rw_plan *plan, uint32_t v)
 /* What the op says that it computes, reads and writes: with the time, how close it comes to the hardware's limits. */
 static rw_op_cost cost_of(const rw_tape *t, const rw_plan *plan, const struct rw_node *node)
 {
-    rw_desc in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
+    rw_desc *const in = rw_malloc(((size_t)node->n_inputs + node->n_outputs) * sizeof *in);
+    rw_desc *const out = in + node->n_inputs;
+    if (!in) return (rw_op_cost){ 0, 0 };
     for (uint32_t i = 0; i < node->n_inputs; i++)
         in[i] = desc_of(t, plan, rw_plan_operand(t, plan, node->first_input + i));
     for (uint32_t i = 0; i < node->n_outputs; i++) out[i] = desc_of(t, plan, node->first_output + i);
@@ -153,7 +155,9 @@ static rw_op_cost cost_of(const rw_tape *t, const rw_plan *plan, const struct rw
                               .ctx = t->ctx,
                               .attrs = recorded ? t->attrs + node->attrs
                                                 : plan->attrs + (node->attrs - plan->mark_attrs) };
-    return rw_call_cost(&call);
+    const rw_op_cost cost = rw_call_cost(&call);
+    rw_free(in);
+    return cost;
 }
 
 static void write_step(struct rw_trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from, double to)

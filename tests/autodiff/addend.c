@@ -95,8 +95,13 @@ static rw_status madd_grad(rw_grad_call *g)
 }
 
 HOST_KERNEL_OF(madd_kernel)
-static const rw_op_def madd_over = { .name = "madd_over", .n_inputs = 3, .n_outputs = 1, .inplace = RW_OP_INPUT(0),
-                                     .check = madd_check, .kernel = HOST_KERNEL(madd_kernel), .grad = madd_grad };
+static const rw_op_def madd_over = { .name = "madd_over",
+                                     .n_inputs = 3,
+                                     .n_outputs = 1,
+                                     .inplace = RW_INPLACE({ 0, 0 }),
+                                     .check = madd_check,
+                                     .kernel = HOST_KERNEL(madd_kernel),
+                                     .grad = madd_grad };
 static const rw_op_def madd_beside = { .name = "madd_beside", .n_inputs = 3, .n_outputs = 1, .check = madd_check,
                                        .kernel = HOST_KERNEL(madd_kernel), .grad = madd_grad };
 

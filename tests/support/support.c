@@ -27,7 +27,7 @@ static size_t span_of(const rw_view *v)
 
 rw_status run_on_copies(const rw_kernel *k, rw_kernel_fn kernel)
 {
-    rw_view in[RW_OP_MAX_INPUTS], out[RW_OP_MAX_OUTPUTS];
+    rw_view in[k->n_inputs + 1], out[k->n_outputs + 1];
     rw_kernel host = *k;
     rw_status status = RW_OK;
     for (int i = 0; i < k->n_inputs; i++) {

@@ -154,7 +154,7 @@ const rw_op_def fuzz_jitter = { .name = "fuzz_jitter",
                                 .n_inputs = 1,
                                 .n_outputs = 1,
                                 .flags = RW_OP_RANDOM,
-                                .inplace = RW_OP_INPUT(0),
+                                .inplace = RW_INPLACE({ 0, 0 }),
                                 .check = check_like,
                                 .kernel = HOST_KERNEL(jitter_cpu),
                                 .grad = jitter_grad };

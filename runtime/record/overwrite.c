@@ -1,0 +1,25 @@
+/* See overwrite.h. */
+#include "record/overwrite.h"
+
+/* A dense part of a buffer is not enough: an op that broadcasts it reads it again after the rest is written over. */
+static bool is_whole_buffer(const rw_tape *t, const struct rw_tensor *v)
+{
+    return rw_layout_is_whole(rw_layout_of(t->ctx, v)) &&
+           rw_tensor_bytes(v) == rw_tensor_bytes(rw_tape_value(t, v->base));
+}
+
+bool rw_may_overwrite(const rw_tape *t, const struct rw_node *node, uint32_t output, uint32_t input)
+{
+    const rw_op_def *const op = t->ctx->ops[node->op];
+    if (!op->inplace || output >= node->n_outputs || !rw_op_writes_over(op, (int)output, (int)input)) return false;
+    const uint32_t *const operand = t->operands + node->first_input;
+    const uint32_t buffer = rw_tape_base(t, operand[input]);
+    const struct rw_tensor *const to = rw_tape_value(t, node->first_output + output);
+    if (rw_tensor_bytes(to) != rw_tensor_bytes(rw_tape_value(t, buffer))) return false;
+    for (uint32_t i = 0; i < node->n_inputs; i++) {
+        const struct rw_tensor *const v = rw_tape_value(t, operand[i]);
+        if (v->base != buffer) continue;
+        if (!is_whole_buffer(t, v) || !rw_op_writes_over(op, (int)output, (int)i)) return false;
+    }
+    return true;
+}
