@@ -112,6 +112,12 @@ typedef struct rw_kernel {
     void *device; ///< the device's private state
 } rw_kernel;
 
+/** Is input i there? False for one that the op has fewer than, and for an optional one that is absent. */
+static inline bool rw_kernel_has(const rw_kernel *k, int i)
+{
+    return i < k->n_inputs && k->in[i].data != NULL;
+}
+
 /**
  * Computes all elements of all outputs. On CUDA it queues that on k->stream and neither allocates nor waits, so that
  * the step can be captured as a graph. A failure is RW_ERR_MEMORY or RW_ERR_DEVICE; the step then fails whole.
@@ -170,6 +176,10 @@ struct rw_op_def {
     uint32_t flags;   ///< rw_op_flags
     uint32_t strided; ///< inputs that the kernel takes with any layout; the others are made dense before
     const rw_inplace *inplace; ///< which outputs may take the memory of which inputs; NULL: none
+
+    /** Inputs (as for strided) that may be absent when the node runs: k->in[i].data is then NULL, and the kernel computes
+        what the op computes without them. For what a gradient adds to: see rw_grad_addend(). */
+    uint32_t optional;
 
     /** Checks types, shapes and attributes; names each output. Required. May not keep pointers. */
     rw_status (*check)(rw_op_call *call);

@@ -61,6 +61,7 @@ RW_DECLARE_KERNELS(rw_embedding_backward)
 RW_DECLARE_CUDA_WORKSPACE(rw_embedding_backward_workspace_cuda)
 static const rw_op_def rw_op_embedding_backward = { .name = "embedding_backward", .n_inputs = RW_OP_VARIADIC,
                                                     .n_outputs = 1, .inplace = RW_INPLACE({ 0, 2 }),
+                                                    .optional = RW_OP_INPUT(2),
                                                     .check = check_backward, .grad = grad_backward,
                                                     .kernel = RW_KERNELS(rw_embedding_backward),
                                                     .cost = cost_backward,

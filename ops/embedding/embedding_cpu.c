@@ -38,7 +38,7 @@ VEC_INLINE void sum_tokens_f(const rw_kernel *k, rw_dtype dtype, int64_t to, int
             vf_store(sum + j, vf_load(sum + j) + vf_get(k->in[0].data, dtype, at + j));
         for (; j < n; j++) sum[j] += f_get(k->in[0].data, dtype, at + j);
     }
-    for (int64_t j = 0; k->n_inputs > 2 && j < n; j++) sum[j] += f_get(k->in[2].data, dtype, to + j);
+    for (int64_t j = 0; rw_kernel_has(k, 2) && j < n; j++) sum[j] += f_get(k->in[2].data, dtype, to + j);
     for (int64_t j = 0; j < n; j++) f_put(k->out[0].data, dtype, to + j, sum[j]);
 }
 
@@ -50,7 +50,7 @@ static void sum_tokens_d(const rw_kernel *k, int64_t to, int64_t width, int64_t 
         const double *const x = (const double *)k->in[0].data + token[i] * width + c;
         for (int64_t j = 0; j < n; j++) sum[j] += x[j];
     }
-    for (int64_t j = 0; k->n_inputs > 2 && j < n; j++) sum[j] += ((const double *)k->in[2].data)[to + j];
+    for (int64_t j = 0; rw_kernel_has(k, 2) && j < n; j++) sum[j] += ((const double *)k->in[2].data)[to + j];
     memcpy((double *)k->out[0].data + to, sum, (size_t)n * sizeof *sum);
 }
 
@@ -71,7 +71,7 @@ static void untouched_row(const rw_kernel *k, int64_t row, int64_t width)
 {
     const size_t bytes = (size_t)width * rw_dtype_size(k->out[0].dtype), at = (size_t)row * bytes;
     char *const to = (char *)k->out[0].data + at;
-    if (k->n_inputs < 3) memset(to, 0, bytes);
+    if (!rw_kernel_has(k, 2)) memset(to, 0, bytes);
     else if (k->in[2].data != k->out[0].data) memcpy(to, (const char *)k->in[2].data + at, bytes);
 }
 

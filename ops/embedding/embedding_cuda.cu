@@ -317,7 +317,7 @@ template <typename T> rw_status sum_rows(const rw_kernel *k, const rw_embedding_
     a.tokens = reinterpret_cast<int32_t *>(space + s.tokens[half]);
     a.table = static_cast<T *>(k->out[0].data);
     a.sums = reinterpret_cast<wide<T> *>(space + s.sums);
-    a.adds = k->n_inputs > 2;
+    a.adds = rw_kernel_has(k, 2);
     a.n = k->in[1].layout->numel;
     a.rows = k->out[0].layout->dim[0], a.width = k->out[0].layout->dim[1];
     /* Columns do not meet: how many a thread takes does not show. */
@@ -355,7 +355,7 @@ extern "C" rw_status rw_embedding_backward_cuda(const rw_kernel *k)
     /* Rows without tokens, and what the others are added to. */
     const size_t bytes = static_cast<size_t>(table->numel) * rw_dtype_size(k->out[0].dtype);
     cudaError_t error = cudaSuccess;
-    if (k->n_inputs < 3) error = cudaMemsetAsync(k->out[0].data, 0, bytes, rw_stream(k));
+    if (!rw_kernel_has(k, 2)) error = cudaMemsetAsync(k->out[0].data, 0, bytes, rw_stream(k));
     else if (k->in[2].data != k->out[0].data)
         error = cudaMemcpyAsync(k->out[0].data, k->in[2].data, bytes, cudaMemcpyDeviceToDevice, rw_stream(k));
     if (error) return rw_cuda_status(static_cast<rw_cuda *>(k->device), error, "the table's gradient");

@@ -60,8 +60,11 @@ static size_t workspace_cpu(const rw_op_call *call)
     const rw_desc *const in = factors(call);
     struct gemm g;
     rw_gemm_of_matmul(&g, in[0].layout, in[1].layout, in[0].dtype);
-    g.adds = call->n_inputs > 2;
-    return rw_gemm_workspace_cpu(call, &g);
+    const size_t plain = rw_gemm_workspace_cpu(call, &g);
+    if (call->n_inputs == 2) return plain;
+    g.adds = true; /* what it is added to may be absent when it runs: room for either */
+    const size_t added = rw_gemm_workspace_cpu(call, &g);
+    return added > plain ? added : plain;
 }
 
 RW_DECLARE_CUDA_WORKSPACE(rw_matmul_workspace_cuda)
@@ -144,6 +147,7 @@ static const rw_op_def rw_op_matmul_add = { .name = "matmul_add",
                                             .n_outputs = 1,
                                             .strided = RW_OP_INPUT(1) | RW_OP_INPUT(2),
                                             .inplace = RW_INPLACE({ 0, 0 }),
+                                            .optional = RW_OP_INPUT(0),
                                             .check = check_add,
                                             .kernel = RW_KERNELS(rw_matmul_add),
                                             .grad = grad_add,

@@ -362,8 +362,11 @@ extern "C" size_t rw_matmul_workspace_cuda(const rw_op_call *call)
     const int first = call->n_inputs - 2;
     gemm g;
     rw_gemm_of_matmul(&g, call->in[first].layout, call->in[first + 1].layout, call->in[0].dtype);
-    g.adds = first > 0;
-    return workspace_of(call, g, first);
+    const size_t plain = workspace_of(call, g, first);
+    if (!first) return plain;
+    g.adds = true; /* what it is added to may be absent when it runs: room for either */
+    const size_t added = workspace_of(call, g, first);
+    return added > plain ? added : plain;
 }
 
 static size_t linear_workspace(const rw_op_call *call, int x)
@@ -396,8 +399,8 @@ extern "C" rw_status rw_matmul_add_cuda(const rw_kernel *k)
 {
     gemm g;
     rw_gemm_of_matmul(&g, k->in[1].layout, k->in[2].layout, k->in[0].dtype);
-    g.adds = true;
-    return run(k, &g, { 1, 2, -1, 0 });
+    g.adds = rw_kernel_has(k, 0); /* else it is rw_matmul */
+    return run(k, &g, { 1, 2, -1, g.adds ? 0 : -1 });
 }
 
 /* Of x, weight and perhaps a bias, inputs from `x` on; what it is added to comes before them. */

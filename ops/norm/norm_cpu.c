@@ -105,7 +105,7 @@ VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int
         store(dw, RW_F32, 0, i, n, load(dw, RW_F32, 0, i, n) + dy * xh);
         store(db, RW_F32, 0, i, n, load(db, RW_F32, 0, i, n) + dy);
         vf dx = r * (h - mean_h - xh * mean_hx);
-        if (k->n_inputs > 3) dx += load(k->in[3].data, dtype, at, i, n);
+        if (rw_kernel_has(k, 3)) dx += load(k->in[3].data, dtype, at, i, n);
         store(k->out[0].data, dtype, at, i, n, dx);
     }
 }
@@ -115,7 +115,7 @@ static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, double *dw
     const struct rw_norm_attrs *const a = k->attrs;
     const double *const x = (const double *)k->in[0].data + at, *const w = k->in[1].data,
                         *const dy = (const double *)k->in[2].data + at,
-                        *const sum = k->n_inputs > 3 ? (const double *)k->in[3].data + at : NULL;
+                        *const sum = rw_kernel_has(k, 3) ? (const double *)k->in[3].data + at : NULL;
     double *const dx = (double *)k->out[0].data + at;
     double mean = 0, square = 0, mean_h = 0, mean_hx = 0;
     for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;

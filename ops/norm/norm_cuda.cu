@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(ROW_BLOCK, 2)
 
 template <typename T> const T *addend_of(const rw_kernel *k)
 {
-    return k->n_inputs > 3 ? static_cast<const T *>(k->in[3].data) : nullptr;
+    return rw_kernel_has(k, 3) ? static_cast<const T *>(k->in[3].data) : nullptr;
 }
 
 template <typename T, int G, bool RMS> void launch_held(const rw_kernel *k, const norm_rows &a, unsigned blocks)
