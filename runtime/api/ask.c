@@ -235,6 +235,13 @@ double rw_item(rw_tape *t, rw_tensor *x)
 
 /* Backward */
 
+/* Of a value of this tape; what it depends on may have been marked after its use. */
+static bool requires_grad(rw_tape *t, const rw_tensor *x)
+{
+    if (!(x->flags & RW_VALUE_REQUIRES)) rw_spread_requirement(t);
+    return x->flags & RW_VALUE_REQUIRES;
+}
+
 uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what)
 {
     rw_context *const ctx = t->ctx;
@@ -253,7 +260,7 @@ uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what)
                 (long long)rw_layout_of(ctx, loss)->numel);
     } else if (!rw_dtype_is_float((rw_dtype)loss->dtype)) {
         rw_fail(ctx, RW_ERR_DTYPE, "%s: the loss is of type %s", what, rw_dtype_name((rw_dtype)loss->dtype));
-    } else if (!(loss->flags & RW_VALUE_REQUIRES)) {
+    } else if (!requires_grad(t, loss)) {
         rw_fail(ctx, RW_ERR_ARGUMENT, "%s: the loss depends on no parameter and no value marked by rw_require_grad()",
                 what);
     } else {

@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-/* A value marked by rw_require_grad() after it was used: what was recorded meanwhile depends on it too. */
-static void spread_requirement(rw_tape *t)
+void rw_spread_requirement(rw_tape *t)
 {
     for (size_t n = 0; n < t->n_nodes; n++) {
         const struct rw_node *const node = &t->nodes[n];
@@ -157,7 +156,7 @@ static rw_status make_room(struct walk *w)
 rw_status rw_differentiate(rw_tape *t, uint32_t root, bool again, rw_tensor **grads, struct rw_grad_taker *taker)
 {
     struct walk w = { .t = t, .grads = grads, .again = again, .taker = taker };
-    spread_requirement(t);
+    rw_spread_requirement(t);
     const struct rw_tensor *const y = rw_tape_value(t, root);
     if (!(y->flags & RW_VALUE_REQUIRES)) return RW_OK;
     const uint32_t last = y->producer;

@@ -22,4 +22,7 @@ struct rw_grad_taker {
  */
 rw_status rw_differentiate(rw_tape *t, uint32_t root, bool again, rw_tensor **grads, struct rw_grad_taker *taker);
 
+/* Marks whoever depends on a value that was marked after its use. */
+void rw_spread_requirement(rw_tape *t);
+
 #endif

@@ -1,0 +1,92 @@
+/* rw_memory_stats(): each number against what it must be, counted by hand. */
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+enum { N = 1000, BYTES = N * 4, ROUNDED = 4096 }; /* what a value of N takes: the next multiple of 256, or of 512 */
+
+static rw_memory stats(const struct fixture *b)
+{
+    rw_memory m;
+    memset(&m, 0xff, sizeof m);
+    cr_assert_eq(rw_memory_stats(b->ctx, &m), RW_OK);
+    return m;
+}
+
+Test(memory_stats, parameters_gradients_and_optimizers)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_adamw *opt = NULL;
+    cr_assert_eq(stats(&b).parameters, 0);
+    rw_param(b.ctx, "w", RW_F32, RW_SHAPE(30, 7));
+    rw_param(b.ctx, "h", RW_BF16, RW_SHAPE(50));
+    rw_param(b.ctx, "d", RW_F64, RW_SHAPE(11));
+    rw_buffer(b.ctx, "state", RW_F64, RW_SHAPE(13));
+    cr_assert_eq(stats(&b).parameters, 210 * 4 + 50 * 2 + 11 * 8 + 13 * 8);
+    cr_assert_eq(stats(&b).gradients, 210 * 4 + 50 * 2 + 11 * 8);
+    cr_assert_eq(stats(&b).optimizer, 0);
+    cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK);
+    /* two moments, and a copy of the narrow one; on CUDA the numbers of the steps under way as well */
+    const size_t states = 210 * 8 + 50 * (8 + 4) + 11 * 16;
+    cr_assert(stats(&b).optimizer == states || test_device() != RW_DEVICE_CPU);
+    cr_assert_geq(stats(&b).optimizer, states);
+    rw_adamw_destroy(&opt);
+    cr_assert_eq(stats(&b).optimizer, 0);
+    fixture_close(&b);
+}
+
+Test(memory_stats, inputs_and_results)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(N), NULL);
+    rw_input(b.t, RW_I32, RW_SHAPE(7), NULL);
+    cr_assert_eq(stats(&b).inputs, BYTES + 7 * 4);
+    rw_tensor *y[] = { rw_tanh(b.t, x), rw_exp(b.t, x) };
+    cr_assert_eq(stats(&b).results, 0);
+    cr_assert_eq(rw_eval(b.t, y, 2), RW_OK);
+    cr_assert_eq(stats(&b).results, 2 * ROUNDED);
+    rw_tape_reset(b.t);
+    rw_tensor *const again = rw_input(b.t, RW_F32, RW_SHAPE(N), NULL);
+    rw_tensor *z[] = { rw_tanh(b.t, again), rw_exp(b.t, again), rw_sigmoid(b.t, again) };
+    cr_assert_eq(rw_eval(b.t, z, 3), RW_OK);
+    cr_assert_eq(stats(&b).results, 3 * ROUNDED, "what the last step used grows");
+    rw_tape_destroy(&b.t);
+    cr_assert_eq(stats(&b).inputs, 0);
+    cr_assert_eq(stats(&b).results, 0);
+    cr_assert_eq(stats(&b).tape, 0);
+    fixture_close(&b);
+}
+
+/* x -> a = x^2 -> b = a^2 -> c = b^2: backward reads b, a and x. */
+static rw_memory step(const char *policy)
+{
+    struct fixture b = fixture_open(1, 1);
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+    ckpt_begin(b.t, "r");
+    rw_tensor *const c = counted_square(b.t, counted_square(b.t, counted_square(b.t, x, 0), 1), 2);
+    ckpt_end(b.t);
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, c, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    const rw_memory m = stats(&b);
+    fixture_close(&b);
+    return m;
+}
+
+Test(memory_stats, what_is_kept_and_what_is_replayed)
+{
+    const rw_memory none = step("none"), full = step("full");
+    cr_assert_eq(none.kept, 2 * ROUNDED, "a and b, not %zu bytes", none.kept);
+    cr_assert_eq(none.replayed, 0);
+    cr_assert_eq(full.kept, 0);
+    cr_assert_eq(full.replayed, 2 * ROUNDED, "a and b again, not %zu bytes", full.replayed);
+    cr_assert_eq(none.host, 0);
+    for (int i = 0; i < 2; i++) {
+        const rw_memory *const m = i ? &full : &none;
+        cr_assert_eq(m->predicted_peak, m->measured_peak);
+        cr_assert_geq(m->predicted_peak, m->largest_live);
+        cr_assert_geq(m->largest_live, 2 * ROUNDED);
+        cr_assert_gt(m->plans, 0);
+        cr_assert_gt(m->tape, 0);
+    }
+}
