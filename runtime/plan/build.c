@@ -7,8 +7,6 @@
 #include "plan/cache.h"
 #include "record/own_ops.h"
 #include "remat/choose.h"
-#include "remat/inplace.h"
-#include "remat/overlap.h"
 
 #include <assert.h>
 #include <string.h>
@@ -38,17 +36,14 @@ static rw_status check_op_names(rw_context *ctx, const struct rw_policy *policy)
 static rw_status decide(struct rw_planning *g, const struct rw_request *request)
 {
     const struct rw_problem *const p = &g->problem;
-    struct rw_order_scratch scratch = { 0 };
-    struct rw_sweep_scratch sweep = { 0 };
+    struct rw_simulation sim = { 0 };
     rw_status status = rw_policy_choose(p, request->policy, &g->choice);
-    if (!status) status = rw_order(p, &g->choice, &scratch, &g->schedule);
-    if (!status) status = rw_overlap(p, &g->choice, &g->schedule);
+    if (!status) status = rw_simulate(p, &g->choice, &sim, &g->cost);
     if (!status) {
-        rw_merge_in_place(p->t, &g->schedule);
-        status = rw_schedule_cost(p, &g->schedule, &sweep, &g->cost);
+        g->schedule = sim.schedule; /* the very one that was counted */
+        sim.schedule = (struct rw_schedule){ 0 };
     }
-    rw_order_scratch_finish(&scratch);
-    rw_sweep_scratch_finish(&sweep);
+    rw_simulation_finish(&sim);
     return status ? rw_fail(p->t->ctx, status, "planning: %s", rw_status_name(status)) : RW_OK;
 }
 

@@ -65,7 +65,9 @@ static bool tree_is_valid(const struct rw_choice *c)
         if (x->jump != jump_from(c->segment, x->parent)) return false;
         if (s >= c->segment[x->parent].end || x->end > c->segment[x->parent].end) return false;
     }
-    return c->n_segments > 0 && c->segment[0].end == c->n_segments;
+    if (!c->n_segments) return false;
+    const struct rw_segment *const step = &c->segment[0];
+    return step->end == c->n_segments && !step->parent && !step->depth && !step->jump;
 }
 
 static bool fate_is_valid(const struct rw_choice *c, const struct rw_problem *p, uint32_t v)
@@ -74,15 +76,22 @@ static bool fate_is_valid(const struct rw_choice *c, const struct rw_problem *p,
     const struct rw_fate *const f = &c->fate[v];
     const struct rw_node *const node = &t->nodes[rw_tape_value(t, v)->producer];
     const bool once = t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
-    if ((once || node->adjoint || p->target_of[v] != RW_NONE_ID) && rw_fate_drops(f)) return false;
-    return f->what == RW_KEEP || f->level == 0;
+    if ((once || node->adjoint || p->wanted[v]) && rw_fate_drops(f)) return false;
+    return f->what == RW_KEEP || (f->level == 0 && (f->what == RW_REPLAY || f->what == RW_MOVE));
+}
+
+static bool node_is_valid(const struct rw_choice *c, const struct rw_tape *t, size_t n)
+{
+    const struct rw_node *const node = &t->nodes[n];
+    const bool follows = node->adjoint && node->of != RW_NONE_ID;
+    return c->segment_of[n] < c->n_segments && (!follows || c->segment_of[n] == c->segment_of[node->of]);
 }
 
 bool rw_choice_is_valid(const struct rw_choice *c, const struct rw_problem *p)
 {
     if (!tree_is_valid(c)) return false;
     for (size_t n = 0; n < p->t->n_nodes; n++)
-        if (c->segment_of[n] >= c->n_segments) return false;
+        if (!node_is_valid(c, p->t, n)) return false;
     for (uint32_t v = 0; v < p->t->n_values; v++)
         if (rw_problem_makes(p, v) && !fate_is_valid(c, p, v)) return false;
     return true;

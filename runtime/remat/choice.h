@@ -95,8 +95,9 @@ static inline bool rw_fate_drops(const struct rw_fate *f)
 }
 
 /*
- * Segments are a tree in preorder; each node is in one; what may not run twice, what was asked for and what adjoint
- * nodes make is kept in the step; only the step replays or moves by name.
+ * Segments are a tree in preorder; each node is in one, an adjoint node in that of the node it differentiates; what may
+ * not run twice, what was asked for or a commit reads and what adjoint nodes make is not dropped; only the step replays
+ * or moves by name.
  */
 bool rw_choice_is_valid(const struct rw_choice *c, const struct rw_problem *p);
 

@@ -1,0 +1,199 @@
+/*
+ * Random programs under random choices: what `full` would choose is replaced by a random tree of segments over the tape
+ * and random fates, whatever is valid. What can be seen from outside must be the bytes of a run that keeps everything;
+ * and each choice costs the same when it is simulated twice, without an allocation the second time.
+ *
+ *   REWIND_CHOICES     how many programs (300)
+ *   REWIND_FUZZ_SEED   the first one (1)
+ *   REWIND_FUZZ_REPORT 1: prints what was covered
+ */
+#include "support/support.h"
+#include "whole/fuzz/generate.h"
+#include "whole/fuzz/judge.h"
+#include "whole/fuzz/shrink.h"
+
+#include "base/alloc.h"
+#include "remat/choose.h"
+#include "remat/simulate.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* The linker turns the library's calls of rw_policy_choose() into calls of the first of these. */
+rw_status __wrap_rw_policy_choose(const struct rw_problem *p, const struct rw_policy *policy,
+                                  struct rw_choice *ret_choice);
+rw_status __real_rw_policy_choose(const struct rw_problem *p, const struct rw_policy *policy,
+                                  struct rw_choice *ret_choice);
+
+/* Shared with the processes that programs run in. */
+static struct covered {
+    uint64_t seed;
+    uint64_t choices, segments, deepest, replaying, replays, above_once;
+} *covered;
+
+/* In a process of its own a test ends by a crash. */
+#define MUST(condition)                                                        \
+    do {                                                                       \
+        if (condition) break;                                                  \
+        fprintf(stderr, "%s:%d: not %s\n", __FILE__, __LINE__, #condition);    \
+        abort();                                                               \
+    } while (0)
+
+struct dice {
+    uint64_t state;
+};
+
+static int64_t below(struct dice *d, int64_t n)
+{
+    uint64_t x = d->state += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return (int64_t)((x ^ x >> 31) % (uint64_t)n);
+}
+
+static bool chance(struct dice *d, int64_t percent)
+{
+    return below(d, 100) < percent;
+}
+
+/* Some intervals of [from, to) become segments inside of `parent`, and so on. */
+static void grow(struct dice *d, struct rw_choice *c, uint32_t parent, uint32_t from, uint32_t to)
+{
+    if (c->segment[parent].depth >= 6) return;
+    for (uint32_t at = from; at < to && chance(d, 85);) {
+        const uint32_t first = at + (uint32_t)below(d, 1 + (to - at) / 2);
+        const uint32_t end = first + 1 + (uint32_t)below(d, to - first);
+        const uint32_t s = rw_choice_add_segment(c, parent);
+        MUST(s != RW_NONE_ID);
+        for (uint32_t n = first; n < end; n++) c->segment_of[n] = s;
+        grow(d, c, s, first, end);
+        at = end;
+    }
+}
+
+static void choose_segments(struct dice *d, const struct rw_problem *p, struct rw_choice *c)
+{
+    const rw_tape *const t = p->t;
+    const int64_t strays = chance(d, 30) ? 10 : 0; /* nodes that lie anywhere */
+    grow(d, c, 0, 0, (uint32_t)p->mark.nodes);
+    rw_choice_close(c);
+    for (uint32_t n = 0; n < t->n_nodes; n++) {
+        const struct rw_node *const node = &t->nodes[n];
+        if (chance(d, strays)) c->segment_of[n] = (uint32_t)below(d, (int64_t)c->n_segments);
+        if (node->adjoint && node->of != RW_NONE_ID) c->segment_of[n] = c->segment_of[node->of];
+    }
+}
+
+static uint32_t deepest(const struct rw_choice *c)
+{
+    uint32_t depth = 0;
+    for (uint32_t s = 0; s < c->n_segments; s++)
+        if (c->segment[s].depth > depth) depth = c->segment[s].depth;
+    return depth;
+}
+
+static void choose_fates(struct dice *d, const struct rw_problem *p, struct rw_choice *c)
+{
+    const int64_t drops = below(d, 5) * 25, at_home = below(d, 3) * 50, levels = deepest(c) + 2;
+    for (uint32_t v = 0; v < p->mark.values; v++) {
+        if (!rw_problem_makes(p, v) || !chance(d, drops)) continue;
+        const uint32_t producer = rw_tape_value(p->t, v)->producer;
+        const uint32_t level = chance(d, at_home) ? c->segment[c->segment_of[producer]].depth
+                                                  : (uint32_t)below(d, levels);
+        const struct rw_fate kept = c->fate[v];
+        c->fate[v] = (struct rw_fate){ .level = level, .what = level ? RW_KEEP : RW_REPLAY, .why = kept.why };
+        const struct rw_node *const node = &p->t->nodes[producer];
+        const bool once = p->t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
+        if (once || node->adjoint || p->wanted[v]) c->fate[v] = kept;
+    }
+}
+
+static bool same_cost(const struct rw_cost_of_schedule *a, const struct rw_cost_of_schedule *b)
+{
+    return a->peak == b->peak && a->peak_action == b->peak_action && a->kept == b->kept && a->replayed == b->replayed &&
+           a->workspace == b->workspace && a->n_replays == b->n_replays && a->seconds == b->seconds;
+}
+
+/* Twice, with something else in between. */
+static void check_simulation(const struct rw_problem *p, const struct rw_choice *c)
+{
+    struct rw_simulation sim = { 0 };
+    struct rw_choice none;
+    struct rw_cost_of_schedule first, between, again;
+    MUST(rw_choice_init(&none, p) == RW_OK);
+    rw_choice_close(&none);
+    MUST(rw_simulate(p, c, &sim, &first) == RW_OK);
+    MUST(rw_simulate(p, &none, &sim, &between) == RW_OK);
+    const uint64_t allocations = rw_alloc_count();
+    MUST(rw_simulate(p, c, &sim, &again) == RW_OK);
+    MUST(rw_alloc_count() == allocations); /* memory of an earlier simulation is enough */
+    MUST(same_cost(&first, &again));
+    MUST(between.n_replays == 0);
+    covered->replaying += first.n_replays > 0;
+    covered->replays += first.n_replays;
+    covered->above_once += first.n_replays > sim.schedule.n_forward;
+    rw_simulation_finish(&sim);
+    rw_choice_finish(&none);
+}
+
+rw_status __wrap_rw_policy_choose(const struct rw_problem *p, const struct rw_policy *policy,
+                                  struct rw_choice *ret_choice)
+{
+    if (!covered || policy->kind != RW_POLICY_FULL) return __real_rw_policy_choose(p, policy, ret_choice);
+    const uint64_t of_problem = p->mark.nodes * 31 + p->targets.n * 7 + p->t->n_held;
+    struct dice d = { covered->seed * 0xd1342543de82ef95u + of_problem };
+    struct rw_choice c;
+    const rw_status status = rw_choice_init(&c, p);
+    if (status) return status;
+    choose_segments(&d, p, &c);
+    choose_fates(&d, p, &c);
+    MUST(rw_choice_is_valid(&c, p));
+    check_simulation(p, &c);
+    covered->choices++;
+    covered->segments += c.n_segments - 1;
+    covered->deepest = deepest(&c) > covered->deepest ? deepest(&c) : covered->deepest;
+    *ret_choice = c;
+    return RW_OK;
+}
+
+static uint64_t from_environment(const char *name, uint64_t fallback)
+{
+    const char *const text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 10) : fallback;
+}
+
+Test(random_choices, gradients_are_those_of_a_run_that_keeps_everything, .timeout = 36000)
+{
+    const uint64_t count = from_environment("REWIND_CHOICES", 300), first = from_environment("REWIND_FUZZ_SEED", 1);
+    struct fz_program *const p = malloc(sizeof *p);
+    covered = mmap(NULL, sizeof *covered, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert(p && covered != MAP_FAILED);
+    *covered = (struct covered){ 0 };
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        fz_generate(p, seed, 17, fz_host());
+        for (int i = 0; i < FZ_STEPS; i++) strcpy(p->policy[i], "full");
+        covered->seed = seed;
+        const struct fz_verdict v = fz_judge(p, NULL);
+        if (v.failure)
+            cr_assert_fail("seed %llu: %s: %s\n%s", (unsigned long long)seed, fz_failure_names[v.failure], v.text,
+                           fz_print(p, &v));
+    }
+    if (from_environment("REWIND_FUZZ_REPORT", 0))
+        fprintf(stderr, "%llu choices, %llu segments, up to %llu deep; %llu replay, %llu nodes, %llu more than once\n",
+                (unsigned long long)covered->choices, (unsigned long long)covered->segments,
+                (unsigned long long)covered->deepest, (unsigned long long)covered->replaying,
+                (unsigned long long)covered->replays, (unsigned long long)covered->above_once);
+    if (count >= 100) {
+        cr_expect_geq(covered->choices, count);
+        cr_expect_geq(covered->replaying * 100, covered->choices * 50);
+        cr_expect_geq(covered->segments, 3 * covered->choices);
+        cr_expect_geq(covered->above_once * 100, covered->choices);
+        cr_expect_geq(covered->deepest, 5);
+    }
+    munmap(covered, sizeof *covered);
+    covered = NULL;
+    free(p);
+}
