@@ -27,6 +27,8 @@ typedef struct rw_memory {
     size_t predicted_peak;  ///< the arena's size as the plan says
     size_t measured_peak;   ///< highest byte of the arena that the run used
     size_t host;            ///< offloaded values in host memory
+    size_t arenas;          ///< memory of activations: of the largest step, and of each that waits for its backward
+    size_t runs;            ///< steps that wait for their backward: the loss was read, the tape not reset
     size_t tape;            ///< the tapes' own bookkeeping: nodes, operands, values, attributes
     size_t plans;           ///< cached plans
     size_t device;          ///< in use on the device by everybody, as its driver counts; 0 on the CPU

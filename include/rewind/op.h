@@ -110,6 +110,7 @@ typedef struct rw_kernel {
     /** On CUDA, in device memory: to be added to ticket.offset when the kernel runs. NULL on a CPU: it has been. */
     const uint64_t *ticket_base;
     void *device; ///< the device's private state
+    void *words_; ///< private
 } rw_kernel;
 
 /** Is input i there? False for one that the op has fewer than, and for an optional one that is absent. */

@@ -3,46 +3,14 @@
 #include "api/ask.h"
 
 #include "autodiff/differentiate.h"
-#include "run/run.h"
+#include "run/advance.h"
 #include "base/alloc.h"
-#include "verify/replays.h"
 #include "verify/verify.h"
 
 #include <rewind/ops.h>
 
 #include <math.h>
 #include <string.h>
-
-void rw_arena_take(rw_tape *t)
-{
-    rw_context *const ctx = t->ctx;
-    if (!ctx->arena_owner) return;
-    rw_tape *const owner = (rw_tape *)(uintptr_t)ctx->arena_owner;
-    rw_plan_release(owner->paused);
-    owner->paused = NULL;
-    ctx->arena_owner = NULL;
-}
-
-void rw_note_plan_memory(rw_context *ctx, const rw_plan *plan)
-{
-    ctx->memory.kept = plan->kept_bytes;
-    ctx->memory.replayed = plan->replayed_bytes;
-    ctx->memory.workspace = plan->workspace_bytes;
-    ctx->memory.largest_live = plan->largest_live;
-    ctx->memory.predicted_peak = plan->arena_bytes;
-}
-
-/* Runs a part of a plan and keeps what it was run for. */
-static rw_status run_part(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct rw_observer *observer)
-{
-    plan->references++; /* a kernel of the caller's own may record and plan: the cache must not drop this one meanwhile
-                         */
-    rw_note_plan_memory(t->ctx, plan);
-    rw_status status = rw_plan_run(t, plan, from, to, observer);
-    if (!status && (status = rw_plan_settle(t, plan, from, to))) rw_plan_spoil(t, plan, from, to);
-    rw_plan_release(plan);
-    return status;
-}
 
 static struct rw_request step_request(const rw_tape *t, const uint32_t *loss)
 {
@@ -63,34 +31,24 @@ static bool is_loss(const rw_tape *t, const struct rw_tensor *v)
            rw_layout_get(&t->ctx->layouts, v->layout)->numel == 1 && !follows_a_gradient(t, v->producer);
 }
 
-static rw_status run_forward_of(rw_tape *t, uint32_t loss)
+/* Finds or makes the run of a request, and runs it to its end or to where backward begins. */
+static rw_status run(rw_tape *t, const struct rw_request *request, bool forward_only)
 {
-    const struct rw_request request = step_request(t, &loss);
-    rw_plan *plan;
-    rw_status status = rw_plan_get(t, &request, &plan);
-    if (status) return status;
-    rw_arena_take(t);
-    /* Digest mode has to see both halves of a step in one run. */
-    if (t->ctx->verify == RW_VERIFY_DIGEST) return run_part(t, plan, 0, plan->n_forward, NULL);
-    status = run_part(t, plan, 0, plan->n_forward, NULL);
-    if (status) return status;
-    plan->references++;
-    t->paused = plan;
-    t->ctx->arena_owner = t;
-    return RW_OK;
+    struct rw_run *r;
+    const rw_status status = rw_run_find(t, request, &r);
+    return status ? status : rw_run_through(r, forward_only ? r->plan->n_forward : r->plan->n_actions);
 }
 
 static rw_status eval(rw_tape *t, const uint32_t *values, size_t n, bool effects)
 {
-    if (n == 1 && is_loss(t, rw_tape_value(t, values[0])) && !t->ctx->eager) return run_forward_of(t, values[0]);
+    if (n == 1 && is_loss(t, rw_tape_value(t, values[0])) && !t->ctx->eager) {
+        const struct rw_request step = step_request(t, values);
+        return run(t, &step, true);
+    }
     static const struct rw_policy keep_all = { .spec = (char *)"none" };
     const struct rw_request request = { .kind = RW_PLAN_EVAL, .values = values, .n_values = n, .policy = &keep_all,
                                         .effects = effects };
-    rw_plan *plan;
-    rw_status status = rw_plan_get(t, &request, &plan);
-    if (status) return status;
-    rw_arena_take(t);
-    return run_part(t, plan, 0, plan->n_actions, NULL);
+    return run(t, &request, false);
 }
 
 rw_status rw_run_eagerly(rw_tape *t, uint32_t node)
@@ -177,8 +135,7 @@ static rw_status read_param(struct rw_tensor *x, void *out)
 
 static const void *buffer_of(const rw_tape *t, const struct rw_tensor *x)
 {
-    if (x->flags & RW_VALUE_GRADIENT)
-        return (char *)t->blocks[x->producer].data + (size_t)x->leaf * RW_RESULT_ALIGNMENT;
+    if (x->flags & RW_VALUE_GRADIENT) return ((const struct rw_gradient_handle *)x)->data;
     const struct rw_tensor *const base = rw_tape_value(t, x->base);
     if (base->producer != RW_NONE_ID) return rw_tape_held(t, base->id);
     const struct rw_leaf *const leaf = &t->leaves[base->leaf];
@@ -195,7 +152,7 @@ rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes)
     if (bytes != rw_tensor_bytes(x))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: room for %zu bytes, the tensor has %zu", bytes,
                        rw_tensor_bytes(x));
-    rw_status status = rw_launched_wait(ctx);
+    rw_status status = rw_runs_wait(ctx);
     if (status) return status;
     if (x->flags & RW_VALUE_CONTEXT) return read_param(x, out);
     if (!t) t = x->owner.tape;
@@ -269,35 +226,6 @@ uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what)
     return RW_NONE_ID;
 }
 
-/* Did rw_zero_grad() or rw_write() come between the forward part and the rest? */
-static bool fits_gradients(const rw_tape *t, const rw_plan *plan)
-{
-    for (size_t i = 0; i < plan->n_gradients; i++)
-        if (t->ctx->params[plan->gradients[i].param]->grad_clear == plan->gradients[i].adds) return false;
-    return true;
-}
-
-/* Goes on in the plan whose forward part has run, or runs the whole of it. */
-static rw_status run_step_plan(rw_tape *t, uint32_t loss)
-{
-    rw_plan *const paused = t->ctx->arena_owner == t ? t->paused : NULL;
-    if (paused && paused->root == loss && paused->mark_nodes == t->n_nodes && fits_gradients(t, paused)) {
-        t->paused = NULL;
-        t->ctx->arena_owner = NULL;
-        const rw_status status = run_part(t, paused, paused->n_forward, paused->n_actions, NULL);
-        rw_plan_release(paused);
-        return status;
-    }
-    const struct rw_request request = step_request(t, &loss);
-    rw_plan *plan;
-    rw_status status = rw_plan_get(t, &request, &plan);
-    if (status) return status;
-    rw_arena_take(t);
-    struct rw_observer *observer;
-    status = rw_replays_watch(t, plan, &observer);
-    return status ? status : run_part(t, plan, 0, plan->n_actions, observer);
-}
-
 rw_status rw_backward(rw_tape *t, rw_tensor *loss)
 {
     if (!t) return RW_ERR_ARGUMENT;
@@ -308,7 +236,8 @@ rw_status rw_backward(rw_tape *t, rw_tensor *loss)
         const rw_status status = rw_verify_or_fail(t, loss);
         if (status) return status;
     }
-    return run_step_plan(t, id);
+    const struct rw_request request = step_request(t, &id);
+    return run(t, &request, false);
 }
 
 /* Gradients as ops */

@@ -10,10 +10,4 @@ rw_status rw_run_eagerly(rw_tape *t, uint32_t node);
 /* The loss as a value of the tape, when it is fit for backward; RW_NONE_ID after an error, which is recorded. */
 uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what);
 
-/* What rw_memory_stats() says of the plan that runs. */
-void rw_note_plan_memory(rw_context *ctx, const rw_plan *plan);
-
-/* Another plan is about to use the arena: what waits there for its backward is given up and will be computed again. */
-void rw_arena_take(rw_tape *t);
-
 #endif

@@ -6,8 +6,10 @@
 #include "base/alloc.h"
 #include "plan/cache.h"
 #include "record/tape.h"
-#include "run/run.h"
+#include "run/advance.h"
 #include "run/trace.h"
+#include "verify/faults.h"
+#include "verify/replays.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -26,29 +28,23 @@ static enum rw_verify_mode verify_mode_of(const char *value)
     return !strcmp(value, "digest") ? RW_VERIFY_DIGEST : RW_VERIFY_FULL;
 }
 
-static void tape_is_reset(rw_tape *t)
-{
-    if (t->ctx->launched == t) rw_launched_wait(t->ctx);
-    if (t->ctx->arena_owner == t) rw_arena_take(t);
-}
-
-/* Workspaces are per thread: a plan is made for a number of threads, also one that waits for its backward. */
-static void threads_change(rw_context *ctx)
-{
-    if (ctx->arena_owner) rw_arena_take((rw_tape *)(uintptr_t)ctx->arena_owner);
-}
-
 static void forget_runs(rw_context *ctx)
 {
-    rw_launched_wait(ctx);
-    rw_trace_close(&ctx->trace);
+    rw_runs_finish(ctx);
     if (ctx->plans) rw_plan_cache_finish(ctx->plans);
     rw_free(ctx->plans);
-    ctx->device->free(ctx->device_state, ctx->arena);
 }
 
-static const struct rw_upward upward = { .recorded = rw_run_eagerly, .reset = tape_is_reset, .threads = threads_change,
+static const struct rw_upward upward = { .recorded = rw_run_eagerly, .reset = rw_runs_reset, .gone = rw_results_finish,
                                          .destroy = forget_runs };
+
+/* Who watches what runs. The last one stands nearest to the kernels: what a fault does is seen by all others. */
+static rw_status attach_all(rw_context *ctx)
+{
+    rw_trace_attach(ctx, getenv("REWIND_TRACE"));
+    const rw_status status = ctx->verify == RW_VERIFY_DIGEST ? rw_replays_attach(ctx) : RW_OK;
+    return status ? status : rw_faults_attach(ctx);
+}
 
 static const struct rw_device_fns *const devices[RW_DEVICE_COUNT] = {
     [RW_DEVICE_CPU] = &rw_device_cpu,
@@ -93,12 +89,10 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
 {
     const rw_context_params p = params ? *params : (rw_context_params){ 0 };
     if (!ret_ctx || (unsigned)p.device >= RW_DEVICE_COUNT || p.threads < 0) return RW_ERR_ARGUMENT;
-    rw_context *const ctx = rw_calloc(1, sizeof *ctx);
+    rw_context *ctx = rw_calloc(1, sizeof *ctx);
     if (!ctx) return RW_ERR_MEMORY;
-    ctx->plans = rw_calloc(1, sizeof *ctx->plans);
-    const rw_status status = ctx->plans ? open_device(ctx, &p) : RW_ERR_MEMORY;
+    rw_status status = open_device(ctx, &p);
     if (status) {
-        rw_free(ctx->plans);
         rw_free(ctx);
         return status;
     }
@@ -107,7 +101,13 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
     ctx->generator.seed = p.seed;
     ctx->eager = is_set("REWIND_EAGER");
     ctx->verify = verify_mode_of(getenv("REWIND_VERIFY"));
-    ctx->trace = rw_trace_open(ctx);
+    ctx->plans = rw_calloc(1, sizeof *ctx->plans);
+    status = ctx->plans ? rw_runs_init(ctx) : RW_ERR_MEMORY;
+    if (!status) status = attach_all(ctx);
+    if (status) {
+        rw_context_destroy(&ctx);
+        return status;
+    }
     *ret_ctx = ctx;
     return RW_OK;
 }
@@ -155,7 +155,6 @@ rw_status rw_context_set_threads(rw_context *ctx, int n)
 {
     if (!ctx) return RW_ERR_ARGUMENT;
     if (n < 1) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_context_set_threads: %d threads, at least 1 is needed", n);
-    if (n != ctx->threads) ctx->up->threads(ctx);
     ctx->threads = n;
     return RW_OK;
 }

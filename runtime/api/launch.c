@@ -6,12 +6,10 @@
  * work at the same addresses every time, so a device that captures does it once. Should a buffer have moved meanwhile (a
  * larger plan has run in the arena), it is captured again.
  */
-#include "run/run.h"
+#include "run/advance.h"
 #include "api/ask.h"
-#include "run/trace.h"
 #include "base/alloc.h"
 #include "api/adamw.h"
-#include "verify/replays.h"
 #include "verify/verify.h"
 
 #include <rewind/graph.h>
@@ -21,13 +19,12 @@
 struct rw_graph {
     rw_tape *t;
     uint64_t tape_step; /* a reset tape has another */
-    rw_plan *plan;
+    struct rw_run *run; /* one for all launches: its results and its words stay where they are */
     uint32_t loss;
     rw_graph_params params;
     uint64_t launches;
-    struct rw_plan_memory memory, captured_memory;
-    struct rw_observer *observer; /* of REWIND_VERIFY=digest, or NULL */
-    void *captured;               /* the device's, NULL before the first capture */
+    void *captured; /* the device's, NULL before the first capture */
+    void *captured_arena, **captured_sources; /* where everything lay then */
 };
 
 static rw_status check_nothing_ran(const rw_tape *t)
@@ -49,18 +46,24 @@ static rw_status check_tickets(const rw_tape *t)
     return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the generator was set while the tape was recorded");
 }
 
-/* The plan of a step that finds all gradients clear, whatever they hold now. */
+/*
+ * The plan of a step that begins anew: it finds all gradients clear and no value held, whatever they are now. What
+ * REWIND_EAGER=1 has computed is computed again.
+ */
 static rw_status plan_of(rw_tape *t, uint32_t loss, rw_plan **ret_plan)
 {
     rw_context *const ctx = t->ctx;
+    const size_t n_held = t->n_held;
     bool *const clear = rw_malloc(ctx->n_params * sizeof *clear);
     if (!clear) return rw_fail(ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
     for (size_t i = 0; i < ctx->n_params; i++) {
         clear[i] = ctx->params[i]->grad_clear;
         ctx->params[i]->grad_clear = true;
     }
+    t->n_held = 0;
     const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = &t->policy };
     const rw_status status = rw_plan_get(t, &request, ret_plan);
+    t->n_held = n_held;
     for (size_t i = 0; i < ctx->n_params; i++) ctx->params[i]->grad_clear = clear[i];
     rw_free(clear);
     return status;
@@ -78,6 +81,13 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
     return status ? status : check_tickets(t);
 }
 
+static rw_status make(rw_graph *g, rw_plan *plan)
+{
+    g->captured_sources = rw_malloc(plan->n_sources * sizeof *g->captured_sources);
+    if (!g->captured_sources) return rw_fail(g->t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
+    return rw_run_make(g->t, plan, RW_RUN_OWNED | RW_RUN_CLEARS, &g->run);
+}
+
 rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, const rw_graph_params *params)
 {
     if (!t) return RW_ERR_ARGUMENT;
@@ -88,21 +98,13 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
     rw_status status = check(t, loss, &p, &id);
     if (!status) status = plan_of(t, id, &plan);
     if (status) return status;
-    plan->references++;
     rw_graph *g = rw_calloc(1, sizeof *g);
-    if (g) {
-        *g = (rw_graph){ .t = t, .tape_step = t->step, .plan = plan, .loss = id, .params = p };
-        g->memory.sources = rw_malloc(plan->n_sources * sizeof *g->memory.sources);
-        g->captured_memory.sources = rw_malloc(plan->n_sources * sizeof *g->memory.sources);
-        if (g->memory.sources && g->captured_memory.sources) {
-            *ret_graph = g;
-            return RW_OK;
-        }
-        rw_graph_destroy(&g);
-    } else {
-        rw_plan_release(plan);
-    }
-    return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
+    if (!g) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
+    *g = (rw_graph){ .t = t, .tape_step = t->step, .loss = id, .params = p };
+    status = make(g, plan);
+    if (status) rw_graph_destroy(&g);
+    else *ret_graph = g;
+    return status;
 }
 
 void rw_graph_destroy(rw_graph **pg)
@@ -110,11 +112,10 @@ void rw_graph_destroy(rw_graph **pg)
     if (!pg || !*pg) return;
     rw_graph *const g = *pg;
     rw_context *const ctx = g->t->ctx;
-    rw_launched_wait(ctx);
+    rw_runs_wait(ctx);
     if (g->captured) ctx->device->free_graph(ctx->device_state, g->captured);
-    rw_free(g->memory.sources);
-    rw_free(g->captured_memory.sources);
-    rw_plan_release(g->plan);
+    rw_run_end(g->run);
+    rw_free(g->captured_sources);
     rw_free(g);
     *pg = NULL;
 }
@@ -126,10 +127,11 @@ static void begin_step(rw_graph *g)
 {
     rw_tape *const t = g->t;
     rw_context *const ctx = t->ctx;
-    rw_arena_take(t);
+    const rw_plan *const plan = g->run->plan;
+    rw_runs_end(t);
+    rw_results_let_go(t);
     rw_zero_grad(ctx);
-    for (size_t i = 0; i < g->plan->n_gradients; i++) ctx->params[g->plan->gradients[i].param]->grad_clear = false;
-    t->n_held = 0;
+    for (size_t i = 0; i < plan->n_gradients; i++) ctx->params[plan->gradients[i].param]->grad_clear = false;
     for (size_t i = 0; i < t->n_effects; i++) t->effects[i].done = false;
     for (size_t i = 0; i < t->n_leaves; i++) {
         struct rw_leaf *const leaf = &t->leaves[i];
@@ -146,19 +148,22 @@ static void begin_step(rw_graph *g)
 static rw_status queue_step(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
-    rw_status status = rw_replays_watch(g->t, g->plan, &g->observer);
-    if (!status) status = rw_plan_queue(g->t, g->plan, &g->memory, 0, g->plan->n_actions, g->observer);
-    if (status) return status;
-    if (g->params.max_norm > 0) status = rw_clip_grad_norm(ctx, g->params.max_norm, NULL);
+    rw_status status = rw_run_walk(g->run, g->run->plan->n_actions);
+    if (!status && g->params.max_norm > 0) status = rw_clip_grad_norm(ctx, g->params.max_norm, NULL);
     if (!status && g->params.optimizer) status = rw_adamw_queue(g->params.optimizer);
     return status;
 }
 
+static void *arena_of(const struct rw_run *r)
+{
+    return r->arena ? r->arena->data : NULL;
+}
+
 static bool moved(const rw_graph *g)
 {
-    const struct rw_plan_memory *const a = &g->memory, *const b = &g->captured_memory;
-    return !g->captured || a->arena != b->arena ||
-           memcmp(a->sources, b->sources, g->plan->n_sources * sizeof *a->sources) != 0;
+    const struct rw_run *const r = g->run;
+    return !g->captured || g->captured_arena != arena_of(r) ||
+           memcmp(g->captured_sources, r->sources, r->plan->n_sources * sizeof *r->sources) != 0;
 }
 
 static rw_status capture(rw_graph *g)
@@ -176,41 +181,43 @@ static rw_status capture(rw_graph *g)
     }
     if (g->captured) ctx->device->free_graph(ctx->device_state, g->captured);
     g->captured = captured;
-    g->captured_memory.arena = g->memory.arena;
-    memcpy(g->captured_memory.sources, g->memory.sources, g->plan->n_sources * sizeof *g->memory.sources);
+    g->captured_arena = arena_of(g->run);
+    memcpy(g->captured_sources, g->run->sources, g->run->plan->n_sources * sizeof *g->run->sources);
     return RW_OK;
 }
 
-/* A trace wants the times of single steps, which a captured graph does not have. */
-static rw_status queue_and_trace(rw_graph *g)
+/* A trace wants to see single actions, which a captured graph does not have. */
+static bool is_watched_each_time(const struct rw_run *r)
 {
-    rw_context *const ctx = g->t->ctx;
-    rw_status status = queue_step(g);
-    if (status || !ctx->trace || g->observer) return status;
-    status = rw_plan_wait(g->t, g->plan);
-    if (!status) rw_trace_write(ctx->trace, g->t, g->plan, 0, g->plan->n_actions);
-    return status;
+    bool each = false;
+    for (int i = 0; i < r->n_observers; i++) each |= r->observer[i]->each_launch;
+    return each;
 }
 
 /* The first launch is not captured: what is loaded or chosen at first use is then there. */
-static rw_status run_step(rw_graph *g)
+static rw_status queue_launch(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
-    if (!ctx->device->launch || !g->launches || ctx->trace) return queue_and_trace(g);
+    if (!ctx->device->launch || !g->launches || is_watched_each_time(g->run)) return queue_step(g);
     rw_status status = moved(g) ? capture(g) : RW_OK;
     if (status) return status;
     status = ctx->device->launch(ctx->device_state, g->captured);
     return status ? rw_fail(ctx, status, "rw_graph_launch: the device failed") : RW_OK;
 }
 
-static rw_status prepare(rw_graph *g)
+static rw_status launch(rw_graph *g)
 {
-    rw_context *const ctx = g->t->ctx;
-    rw_status status = rw_plan_prepare(g->t, g->plan, &g->memory);
-    if (!status && ctx->device->set_ticket_base)
-        status = ctx->device->set_ticket_base(ctx->device_state, g->t->ticket_base);
+    struct rw_run *const r = g->run;
+    const size_t end = r->plan->n_actions;
+    rw_run_restart(r);
+    rw_status status = rw_run_prepare(r, end);
     if (!status && g->params.optimizer) status = rw_adamw_prepare(g->params.optimizer);
-    return status;
+    if (!status) status = queue_launch(g);
+    if (status) return rw_run_fail(r, status);
+    rw_run_is_queued(r, end);
+    g->launches++;
+    status = rw_run_settle(r);
+    return !status && is_watched_each_time(r) ? rw_runs_wait(g->t->ctx) : status;
 }
 
 rw_status rw_graph_launch(rw_graph *g)
@@ -226,18 +233,5 @@ rw_status rw_graph_launch(rw_graph *g)
         if (verified) return verified;
     }
     begin_step(g);
-    rw_note_plan_memory(ctx, g->plan);
-    rw_status status = prepare(g);
-    if (!status) status = run_step(g);
-    if (status) {
-        rw_plan_wait(t, g->plan); /* what was queued reads memory that may go */
-        rw_zero_grad(ctx);
-        return status;
-    }
-    g->launches++;
-    g->plan->references++;
-    if (ctx->launched_plan) rw_plan_release(ctx->launched_plan);
-    ctx->launched = t;
-    ctx->launched_plan = g->plan;
-    return rw_plan_settle(t, g->plan, 0, g->plan->n_actions);
+    return launch(g);
 }

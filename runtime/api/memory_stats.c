@@ -1,6 +1,7 @@
 /* rw_memory_stats() and rw_tape_cost(): the numbers of plans and pools. */
 #include "plan/cache.h"
 #include "api/ask.h"
+#include "run/run.h"
 
 static size_t tape_bytes(const rw_tape *t)
 {
@@ -13,6 +14,7 @@ rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory)
 {
     if (!ctx || !ret_memory) return RW_ERR_ARGUMENT;
     *ret_memory = ctx->memory;
+    ret_memory->runs = ctx->pool->n_stopped;
     ret_memory->plans = rw_plan_cache_bytes(ctx->plans);
     for (const rw_tape *t = ctx->tapes; t; t = t->next) ret_memory->tape += tape_bytes(t);
     return ctx->device->used ? ctx->device->used(ctx->device_state, &ret_memory->device) : RW_OK;

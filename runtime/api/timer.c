@@ -1,5 +1,5 @@
 /* rw_timer_begin() and rw_timer_end(): marks in the device's queue, or the host's clock where that is the device's. */
-#include "run/run.h"
+#include "run/advance.h"
 
 #include <time.h>
 
@@ -30,9 +30,8 @@ rw_status rw_timer_end(rw_context *ctx, double *ret_ms)
     if (!ret_ms || !ctx->timer_runs) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_timer_end: NULL argument, or no rw_timer_begin() before it");
     double us = now_us() - ctx->timer_begin;
     rw_status status = ctx->device->mark ? ctx->device->mark(ctx->device_state, END) : RW_OK;
-    if (!status) status = rw_launched_wait(ctx);
-    uint32_t bad;
-    if (!status) status = ctx->device->finish(ctx->device_state, &bad);
+    if (!status) status = rw_runs_wait(ctx);
+    if (!status) status = ctx->device->finish(ctx->device_state);
     if (!status && ctx->device->elapsed) status = ctx->device->elapsed(ctx->device_state, BEGIN, END, &us);
     ctx->timer_runs = false;
     if (status) return rw_fail(ctx, status, "rw_timer_end: the device failed");

@@ -3,6 +3,7 @@
 #define RW_DEVICE_DEVICE_H
 
 #include "base/digest.h"
+#include "device/words.h"
 
 #include <rewind/context.h>
 
@@ -35,19 +36,19 @@ struct rw_device_fns {
     rw_status (*clear)(void *state, void *to, size_t bytes);
     /* NULL: a kernel has finished when it returns. */
     struct rw_device_queue (*queue)(void *state);
+    /* The words of a run: zero, where its kernels write and the host reads. NULL: kernels say what is wrong at once. */
+    struct rw_run_words *(*make_words)(void *state); /* NULL without memory */
+    void (*free_words)(void *state, struct rw_run_words *words);
     /*
      * Queued like a kernel: a digest of bytes, the same for equal bytes on the same kind of device, and whether two
      * digests are equal. Bytes and digests are in the device's memory. That two differ is said at once, by
-     * RW_ERR_MISMATCH, or by finish().
+     * RW_ERR_MISMATCH, or in the words.
      */
     rw_status (*digest)(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret);
-    rw_status (*compare)(void *state, const struct rw_digest *a, const struct rw_digest *b, uint32_t serial);
-    /*
-     * Waits until all kernels have run, and tells what those that have long returned could not: RW_ERR_ARGUMENT, the
-     * step with the serial *ret_bad_step met an index that is out of range; RW_ERR_MISMATCH, the first comparison that
-     * failed had that serial.
-     */
-    rw_status (*finish)(void *state, uint32_t *ret_bad_step);
+    rw_status (*compare)(void *state, const struct rw_digest *a, const struct rw_digest *b, uint32_t serial,
+                         struct rw_run_words *words);
+    /* Waits until all kernels have run. */
+    rw_status (*finish)(void *state);
     /*
      * Added to the first block of every ticket from now on. NULL: the walker adds it to the tickets that it hands out.
      * A device that captures keeps it in its memory, where each launch finds its own.

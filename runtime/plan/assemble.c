@@ -118,6 +118,20 @@ static rw_status list_slots(const struct rw_schedule *s, rw_plan *plan)
     return RW_OK;
 }
 
+/* Which actions name a source: a part of a run looks at those of its own actions. */
+static void note_operands(rw_plan *plan, uint32_t index)
+{
+    const struct rw_action *const a = &plan->actions[index];
+    if (a->n_words > plan->most_operands) plan->most_operands = a->n_words;
+    for (uint32_t k = 0; k < a->n_words; k++) {
+        const uint32_t word = plan->words[a->word + k];
+        if (!rw_word_is_source(word)) continue;
+        struct rw_source *const source = &plan->sources[rw_word_source(word)];
+        if (source->first == UINT32_MAX) source->first = index;
+        source->last = index;
+    }
+}
+
 static rw_status compact(const struct rw_schedule *s, rw_plan *plan, const uint64_t *offset)
 {
     plan->words = rw_malloc(s->n_refs * sizeof *plan->words);
@@ -128,8 +142,8 @@ static rw_status compact(const struct rw_schedule *s, rw_plan *plan, const uint6
         return RW_ERR_MEMORY;
     for (size_t i = 0; i < s->n_refs; i++) plan->words[i] = word_of(s, s->refs[i], offset, plan->unit);
     plan->n_words = s->n_refs;
-    for (size_t i = 0; i < s->n_actions; i++)
-        if (s->actions[i].n_words > plan->most_operands) plan->most_operands = s->actions[i].n_words;
+    for (size_t i = 0; i < plan->n_sources; i++) plan->sources[i].first = UINT32_MAX;
+    for (uint32_t i = 0; i < plan->n_actions; i++) note_operands(plan, i);
     plan->n_forward = s->n_forward;
     plan->results_bytes = s->results_bytes;
     const rw_status status = list_slots(s, plan);
@@ -143,6 +157,7 @@ static rw_status fill(rw_plan *plan, const struct rw_problem *p, const struct rw
     plan->kind = targets->request->kind;
     plan->root = targets->request->n_values ? targets->request->values[0] : RW_NONE_ID;
     plan->unit = (uint32_t)p->t->ctx->device->alignment;
+    plan->threads = p->t->ctx->threads;
     rw_status status = take_tail(p->t, plan, &p->mark) ? RW_OK : RW_ERR_MEMORY;
     if (!status) status = compact(s, plan, offset);
     if (!status) status = mark_digests(p->t, plan);

@@ -56,7 +56,6 @@ static void print_values(const struct rw_planning *g, const uint32_t *holder, FI
 
 static void print_peak(const struct rw_planning *g, const rw_plan *plan, FILE *out)
 {
-    static const char *const kinds[] = { "forward", "replay", "backward", "commit" };
     const struct rw_schedule *const s = &g->schedule;
     const rw_context *const ctx = g->problem.t->ctx;
     fprintf(out, "kept %" PRIu64 " bytes; peak %" PRIu64 " bytes", plan->kept_bytes, plan->arena_bytes);
@@ -65,7 +64,7 @@ static void print_peak(const struct rw_planning *g, const rw_plan *plan, FILE *o
         const struct rw_node *const node = &g->problem.t->nodes[at->node];
         const rw_site site = ctx->sites[node->site];
         fprintf(out, ", reached (%" PRIu64 " live) at action %" PRIu32 " of %zu: %s of %s, %s:%d", g->cost.peak,
-                g->cost.peak_action, s->n_actions, kinds[at->kind], ctx->ops[node->op]->name, site.file,
+                g->cost.peak_action, s->n_actions, rw_action_kind_name(at->kind), ctx->ops[node->op]->name, site.file,
                 (int)site.line);
     }
     fprintf(out, "\n");

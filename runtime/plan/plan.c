@@ -3,7 +3,6 @@
 
 #include "base/alloc.h"
 #include "record/tape.h"
-#include "verify/replays.h"
 
 void rw_plan_release(rw_plan *plan)
 {
@@ -12,7 +11,6 @@ void rw_plan_release(rw_plan *plan)
                              plan->words, plan->sources,  plan->results, plan->gradients, plan->workspaces,
                              plan->waits, plan->slots };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
-    rw_replays_destroy(plan->replays);
     rw_free(plan);
 }
 

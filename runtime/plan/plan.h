@@ -35,8 +35,9 @@ struct rw_value_desc {
 
 struct rw_plan {
     uint64_t serial;
-    int references; /* of the cache and of tapes that paused in it */
+    int references; /* of the cache and of runs: the only thing in a plan that changes */
     uint8_t kind;   /* enum rw_plan_kind */
+    int threads;    /* what the workspaces are large enough for */
 
     /* The tail. */
     uint32_t mark_nodes, mark_operands, mark_attrs, mark_values;
@@ -69,8 +70,6 @@ struct rw_plan {
     size_t n_effects; /* steps of stateful nodes */
     size_t n_commits; /* of these the last ones, which write buffers */
     uint32_t root;    /* the loss of a step */
-
-    struct rw_replays *replays; /* of REWIND_VERIFY=digest, NULL before its first run */
 
     uint64_t arena_bytes, results_bytes;
     uint64_t largest_live, kept_bytes, replayed_bytes, workspace_bytes;

@@ -26,7 +26,7 @@ enum rw_verify_mode {
 struct rw_upward {
     rw_status (*recorded)(rw_tape *t, uint32_t node); /* REWIND_EAGER=1: a node was recorded */
     void (*reset)(rw_tape *t);                        /* the tape is about to be reset */
-    void (*threads)(rw_context *ctx);                 /* the number of threads is about to change */
+    void (*gone)(rw_tape *t);                         /* the tape is about to go; it was reset */
     void (*destroy)(rw_context *ctx);                 /* the context is about to go */
 };
 
@@ -37,7 +37,6 @@ struct rw_context {
     int threads;
     rw_generator_state generator;
     bool eager; /* REWIND_EAGER=1 */
-    struct rw_trace *trace; /* REWIND_TRACE, or NULL */
     bool timer_runs;        /* rw_timer_begin() */
     double timer_begin;     /* microseconds of the host's clock */
     enum rw_verify_mode verify; /* REWIND_VERIFY */
@@ -61,14 +60,10 @@ struct rw_context {
     struct rw_param **params; /* in order of creation */
     size_t n_params, cap_params;
 
-    /* One arena for all tapes: only one plan runs at a time. */
-    void *arena;
-    size_t arena_bytes;
     rw_tape *tapes; /* all of the context, a list */
-    const rw_tape *arena_owner; /* whose forward pass waits in it for its backward, or NULL */
     struct rw_plan_cache *plans; /* plan/cache.h */
-    rw_tape *launched; /* a graph of it was queued and nobody has waited for it, or NULL */
-    rw_plan *launched_plan;
+    struct rw_pool *pool;        /* run/run.h: arenas, runs that are queued, runs that are spare */
+    struct rw_attach *attach;    /* run/run.h: who watches runs, a list */
 
     rw_memory memory; /* running totals; rw_memory_stats() fills in the rest */
 };

@@ -244,7 +244,7 @@ static rw_tensor *tape_gradient(rw_tensor *x)
 {
     rw_tape *const t = x->owner.tape;
     for (size_t i = 0; i < t->n_gradients; i++)
-        if (t->gradients[i]->id == x->id) return t->gradients[i];
+        if (t->gradients[i]->tensor.id == x->id) return &t->gradients[i]->tensor;
     return NULL;
 }
 

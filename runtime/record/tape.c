@@ -62,20 +62,13 @@ rw_status rw_tape_create(rw_tape **ret_tape, rw_context *ctx)
     return RW_OK;
 }
 
-static void free_gradients(rw_tape *t)
-{
-    for (size_t i = 0; i < t->n_gradients; i++) rw_free(t->gradients[i]);
-    t->n_gradients = 0;
-}
-
 void rw_tape_reset(rw_tape *t)
 {
     if (!t) return;
     t->ctx->up->reset(t);
-    free_gradients(t);
     t->step++;
     t->n_nodes = t->n_operands = t->n_attrs = t->n_values = t->n_leaves = t->n_tickets = 0;
-    t->n_regions = t->n_effects = t->n_retained = t->n_held = 0;
+    t->n_regions = t->n_effects = t->n_retained = 0;
     t->open_region = t->last_loss = RW_NONE_ID;
     t->ticket_end = t->ticket_base = 0;
     t->hash = (struct rw_hash){ 0 };
@@ -90,18 +83,15 @@ void rw_tape_destroy(rw_tape **pt)
     rw_tape *const t = *pt;
     rw_context *const ctx = t->ctx;
     rw_tape_reset(t);
+    ctx->up->gone(t);
     *t->link = t->next;
     if (t->next) t->next->link = t->link;
     for (size_t i = 0; i < t->n_chunks; i++) rw_free(t->chunks[i]);
     for (size_t i = 0; i < t->n_inputs; i++) ctx->device->free(ctx->device_state, t->inputs[i].data);
-    for (size_t i = 0; i < t->n_blocks; i++) {
-        ctx->memory.results -= t->blocks[i].bytes;
-        ctx->device->free(ctx->device_state, t->blocks[i].data);
-    }
     rw_policy_finish(&t->policy);
-    void *const arrays[] = { t->nodes,   t->operands,  t->attrs,   t->chunks,   t->leaves, t->seen,
-                             t->tickets, t->regions,   t->effects, t->retained, t->inputs, t->held,
-                             t->blocks,  t->gradients, t->in_desc, t->out_desc, t->wide,   t->policy_spec };
+    void *const arrays[] = { t->nodes,   t->operands, t->attrs,    t->chunks, t->leaves, t->seen,      t->tickets,
+                             t->regions, t->effects,  t->retained, t->inputs, t->held,   t->gradients, t->in_desc,
+                             t->out_desc, t->wide,    t->policy_spec };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_free(t);
     *pt = NULL;
@@ -382,8 +372,7 @@ void *rw_tape_held(const rw_tape *t, uint32_t base)
     static char nothing; /* where a value without elements lies when its block has no memory: it is held all the same */
     for (size_t i = 0; i < t->n_held; i++) {
         if (t->held[i].value != base) continue;
-        char *const data = t->blocks[t->held[i].block].data;
-        return data ? data + t->held[i].offset : &nothing;
+        return t->held[i].data ? t->held[i].data : &nothing;
     }
     return NULL;
 }

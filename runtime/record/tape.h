@@ -21,8 +21,15 @@ struct rw_hash {
 /* What was computed and is held for reading: outputs of evals, losses, gradients of tape values. */
 struct rw_held {
     uint32_t value; /* a base */
-    uint32_t block;
-    size_t offset;
+    void *data;     /* NULL when it has no elements */
+    struct rw_results *in; /* run/results.h: the block it lies in, counted */
+};
+
+/* What rw_gradient() hands out for a tape value. */
+struct rw_gradient_handle {
+    struct rw_tensor tensor; /* first: the caller sees this */
+    void *data;
+    struct rw_results *in; /* as above */
 };
 
 struct rw_tape {
@@ -83,16 +90,11 @@ struct rw_tape {
     /* What ran. */
     struct rw_held *held;
     size_t n_held, cap_held;
-    struct rw_block {
-        void *data;
-        size_t bytes;
-        uint64_t plan; /* serial of the plan whose results it holds: the same plan uses it again; 0: free */
-    } *blocks;
-    size_t n_blocks, cap_blocks;
-    rw_plan *paused;          /* its forward part ran and waits in the arena, or NULL; counted as a reference */
-    uint32_t last_loss;       /* of the last backward or verify, for ckpt_explain() */
-    struct rw_tensor **gradients; /* handles given out by rw_gradient() for tape values, by retained index */
+    struct rw_gradient_handle **gradients; /* of tape values */
     size_t n_gradients, cap_gradients;
+    struct rw_run *runs;        /* run/run.h: those that are under way */
+    struct rw_results *results; /* run/results.h: the pool that they take blocks from */
+    uint32_t last_loss;         /* of the last backward or verify, for ckpt_explain() */
 };
 
 static inline struct rw_tensor *rw_tape_value(const rw_tape *t, uint32_t id)

@@ -42,6 +42,12 @@ enum rw_action_kind {
     RW_ACTION_IN        /* a move back */
 };
 
+static inline const char *rw_action_kind_name(unsigned kind)
+{
+    static const char *const names[] = { "forward", "replay", "backward", "commit", "move out", "move in" };
+    return names[kind];
+}
+
 static inline bool rw_action_is_move(uint8_t kind)
 {
     return kind == RW_ACTION_OUT || kind == RW_ACTION_IN;
@@ -82,6 +88,7 @@ struct rw_source {
     uint8_t kind;
     uint32_t index; /* parameter, leaf of the tape, base value held by the tape, result or slot of the plan */
     uint32_t leaf;  /* leaf of the tape that is read, RW_NONE_ID for none */
+    uint32_t first, last; /* actions that name it; of a plan */
 };
 
 /* A value that stays readable after the run. */

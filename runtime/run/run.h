@@ -1,17 +1,107 @@
-/* Pass 5: walks a plan on the context's device. */
+/*
+ * Pass 5: a run, a plan under way. What it is made of; what is done with it is in advance.h.
+ *
+ *     NEW --advance--> STOPPED --advance--> QUEUED --wait--> DONE
+ *           (before its last action)   (behind its last action)        FAILED from anywhere
+ *
+ * A tape owns its runs, but for those that say that somebody else does (a captured graph). Only a stopped run has an
+ * arena; a queued one has given it back. A run that ends goes to the pool of its context with its arrays: a step in
+ * steady state allocates nothing.
+ *
+ * Invariants, checked by rw_run_is_valid():
+ *   STOPPED => 0 < next_action < n_actions, and it has its arena when its plan needs one;
+ *   NEW => next_action == 0; QUEUED or DONE => it has no arena;  results are counted for it;
+ *   a run that is neither NEW nor owned by somebody else is of the step that its tape is at.
+ */
 #ifndef RW_RUN_RUN_H
 #define RW_RUN_RUN_H
 
-#include "plan/plan.h"
+#include "plan/build.h"
 #include "record/tape.h"
+#include "run/arena_pool.h"
+#include "run/results.h"
+
+/* What a run shows of one action, before and after. */
+struct rw_at {
+    struct rw_run *run;
+    size_t action;              /* of the run's plan */
+    const struct rw_node *node; /* NULL for a move */
+    uint8_t kind;               /* enum rw_action_kind */
+    int n_in, n_out;
+    const rw_view *in, *out;
+    rw_ticket ticket; /* of a random node, as its kernel gets it: before() may change it */
+};
 
 /*
- * Watches a run. Called after each step with its kernel arguments; a status other than RW_OK ends the run with it.
- * ticket may be changed before the step runs (planted faults).
+ * Watches runs: traces, digests, verification, planted faults. Any member may be NULL. Of several the one that came
+ * last stands outermost: it is called first before an action and last after it. A status other than RW_OK ends the run
+ * with it.
  */
 struct rw_observer {
-    rw_status (*before)(struct rw_observer *o, const rw_plan *plan, size_t step, rw_kernel *k);
-    rw_status (*after)(struct rw_observer *o, const rw_plan *plan, size_t step, const rw_kernel *k);
+    /* Actions [from, to) are about to be queued. */
+    rw_status (*begin)(struct rw_observer *o, struct rw_run *r, size_t from, size_t to);
+    rw_status (*before)(struct rw_observer *o, struct rw_at *at);
+    rw_status (*after)(struct rw_observer *o, const struct rw_at *at);
+    /* What was queued has run, or failed. With RW_ERR_MISMATCH the device's comparison at `action` was the first that
+       failed: the observer that asked for it records why. */
+    void (*end)(struct rw_observer *o, struct rw_run *r, rw_status status, size_t action);
+    /* The run goes, or is made for something else. */
+    void (*detach)(struct rw_observer *o, struct rw_run *r);
+    bool each_launch; /* it wants to see every launch of a graph: nothing is captured */
+};
+
+/* Who wants to watch the runs that a context makes: ctx->attach is a list. */
+struct rw_attach {
+    struct rw_attach *next;
+    /* *ret_observer stays NULL when the run is of no interest. */
+    rw_status (*attach)(struct rw_attach *self, struct rw_run *r, struct rw_observer **ret_observer);
+    void (*destroy)(struct rw_attach *self);
+};
+
+#define RW_RUN_OBSERVERS 4
+/* Of a context. One more gives up the one that stopped first: it is computed again, to the same bytes. */
+#define RW_RUNS_STOPPED_MOST 32
+
+enum rw_run_state { RW_RUN_NEW, RW_RUN_STOPPED, RW_RUN_QUEUED, RW_RUN_DONE, RW_RUN_FAILED };
+
+enum rw_run_flag {
+    RW_RUN_REHEARSAL = 1 << 0, /* it is not the program's own: ckpt_verify()'s. Traces and digests leave it alone */
+    RW_RUN_OWNED = 1 << 1,     /* somebody else than the tape ends it */
+    RW_RUN_CLEARS = 1 << 2,    /* it began with clear gradients: when it fails, they are clear */
+    RW_RUN_LOST = 1 << 3       /* one before it in the queue failed and cleared the gradients that this one added to */
+};
+
+struct rw_run {
+    struct rw_run *next; /* of the tape; in the pool: the next spare one */
+    rw_tape *tape;
+    rw_plan *plan; /* counted; no run writes it */
+    uint8_t state; /* enum rw_run_state */
+    uint8_t flags; /* enum rw_run_flag */
+    size_t next_action;
+    size_t from, reached; /* the part that was queued last, also when that failed on its way */
+    size_t settled; /* results of the actions before it are held */
+    size_t n_effects, n_retained, n_held; /* of the tape when it was made, and when it stopped */
+    struct rw_arena *arena, *had;         /* that it holds; that it held last */
+    struct rw_results *results;           /* counted */
+    uint64_t highest;                     /* byte of the arena that an action used */
+    void **sources;                       /* addresses of the plan's sources, as of the part that was queued last */
+    size_t cap_sources;
+    rw_view *views; /* of one action */
+    size_t cap_views;
+    struct rw_run_words *words; /* what kernels that have long returned could not say; NULL: they say it at once */
+    uint64_t stopped_at;        /* by the pool's clock */
+    struct rw_run *next_queued; /* in the pool's list of those that nobody has waited for */
+    struct rw_observer *observer[RW_RUN_OBSERVERS];
+    int n_observers;
+};
+
+/* ctx->pool */
+struct rw_pool {
+    struct rw_arenas arenas;
+    struct rw_run *spare;
+    struct rw_run *queued; /* the one that was queued first */
+    uint64_t clock;
+    size_t n_stopped;
 };
 
 /* Node and value of a plan: the tape's below the mark, the plan's own behind. */
@@ -32,32 +122,5 @@ static inline rw_ticket rw_plan_ticket(const rw_tape *t, const struct rw_node *n
     if (!t->ctx->device->set_ticket_base) ticket.offset += t->ticket_base;
     return ticket;
 }
-
-/*
- * Runs steps [from, to). The arena and the tape's block of results are made large enough first.
- * On a failure the error is recorded; results of the plan are then not held.
- */
-rw_status rw_plan_run(rw_tape *t, rw_plan *plan, size_t from, size_t to, struct rw_observer *observer);
-
-/* The same in two: where everything lies, and all steps queued without waiting for them. */
-struct rw_plan_memory {
-    void *arena;
-    void **sources; /* of the plan's n_sources, owned by the caller */
-};
-rw_status rw_plan_prepare(rw_tape *t, const rw_plan *plan, struct rw_plan_memory *memory);
-rw_status rw_plan_queue(rw_tape *t, rw_plan *plan, const struct rw_plan_memory *memory, size_t from, size_t to,
-                        struct rw_observer *observer);
-
-/* Steps [from, to) of a plan may have run, and the whole has failed: gradients that they added to are no sums. */
-void rw_plan_spoil(rw_tape *t, const rw_plan *plan, size_t from, size_t to);
-
-/* Waits for a queued plan and reports what failed in it. */
-rw_status rw_plan_wait(rw_tape *t, const rw_plan *plan);
-
-/* Waits for the graph that was launched last, if nobody has. */
-rw_status rw_launched_wait(rw_context *ctx);
-
-/* Notes which results the tape now holds, which effects have happened and which gradients are written. */
-rw_status rw_plan_settle(rw_tape *t, const rw_plan *plan, size_t from, size_t to);
 
 #endif

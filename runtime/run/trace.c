@@ -7,19 +7,23 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 enum { TRACK_STEPS = 1, TRACK_REGIONS = 2 };
 
-struct rw_trace {
+struct trace {
+    struct rw_attach attach; /* first: the context hands it back */
+    struct rw_observer observer;
+    rw_context *ctx;
     FILE *file;
     bool first; /* no comma before the next event */
     double origin; /* microseconds of the clock at the first plan */
-    double *times; /* n + 1 of a plan: begin of each step, end of the last */
+    double *times; /* of the part that runs: begin of each action, end of the last */
     size_t n, cap;
+    size_t from, to; /* the part */
 };
 
 static double now(void)
@@ -29,7 +33,7 @@ static double now(void)
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-static void put(struct rw_trace *trace, cJSON *event)
+static void put(struct trace *trace, cJSON *event)
 {
     char *const text = event ? cJSON_PrintUnformatted(event) : NULL;
     if (text) fprintf(trace->file, "%s\n%s", trace->first ? "" : ",", text);
@@ -38,7 +42,7 @@ static void put(struct rw_trace *trace, cJSON *event)
     cJSON_Delete(event);
 }
 
-static void name_track(struct rw_trace *trace, int track, const char *name)
+static void name_track(struct trace *trace, int track, const char *name)
 {
     cJSON *const event = cJSON_CreateObject();
     cJSON_AddStringToObject(event, "name", "thread_name");
@@ -47,59 +51,6 @@ static void name_track(struct rw_trace *trace, int track, const char *name)
     cJSON_AddNumberToObject(event, "tid", track);
     cJSON_AddStringToObject(cJSON_AddObjectToObject(event, "args"), "name", name);
     put(trace, event);
-}
-
-struct rw_trace *rw_trace_open(rw_context *ctx)
-{
-    static atomic_int opened;
-    const char *const name = getenv("REWIND_TRACE");
-    if (!name || !*name) return NULL;
-    char path[4096];
-    const int number = atomic_fetch_add(&opened, 1) + 1;
-    const int length = number == 1 ? snprintf(path, sizeof path, "%s", name)
-                                   : snprintf(path, sizeof path, "%s.%d", name, number);
-    FILE *const file = length < (int)sizeof path ? fopen(path, "w") : NULL;
-    struct rw_trace *const trace = file ? rw_calloc(1, sizeof *trace) : NULL;
-    if (!trace) {
-        if (file) fclose(file);
-        rw_fail(ctx, file ? RW_ERR_MEMORY : RW_ERR_IO, "REWIND_TRACE=%s: %s", name,
-                file ? "out of memory" : strerror(errno));
-        return NULL;
-    }
-    *trace = (struct rw_trace){ .file = file, .first = true, .origin = now() };
-    fputs("[", file);
-    name_track(trace, TRACK_STEPS, "steps");
-    name_track(trace, TRACK_REGIONS, "regions");
-    return trace;
-}
-
-void rw_trace_close(struct rw_trace **ptrace)
-{
-    struct rw_trace *const trace = *ptrace;
-    if (!trace) return;
-    fputs("\n]\n", trace->file);
-    fclose(trace->file);
-    rw_free(trace->times);
-    rw_free(trace);
-    *ptrace = NULL;
-}
-
-rw_status rw_trace_begin(struct rw_trace *trace, rw_context *ctx, size_t n_steps)
-{
-    trace->n = 0;
-    if (!rw_grow(&trace->times, &trace->cap, 0, n_steps + 1, sizeof *trace->times))
-        return rw_fail(ctx, RW_ERR_MEMORY, "REWIND_TRACE: out of memory");
-    const rw_status status = ctx->device->make_marks
-                                 ? ctx->device->make_marks(ctx->device_state, RW_TRACE_MARKS + n_steps + 1)
-                                 : RW_OK;
-    return status ? rw_fail(ctx, status, "REWIND_TRACE: the device gives no times") : RW_OK;
-}
-
-void rw_trace_step(struct rw_trace *trace, rw_context *ctx, size_t i)
-{
-    trace->times[i] = now();
-    trace->n = i + 1;
-    if (ctx->device->mark) ctx->device->mark(ctx->device_state, RW_TRACE_MARKS + i);
 }
 
 /* ---- writing ---- */
@@ -115,15 +66,6 @@ static cJSON *slice(int track, const char *name, const char *category, double fr
     cJSON_AddNumberToObject(event, "pid", 1);
     cJSON_AddNumberToObject(event, "tid", track);
     return event;
-}
-
-static const char *category_of(const struct rw_action *s)
-{
-    static const char *const names[] = { [RW_ACTION_FORWARD] = "forward",
-                                         [RW_ACTION_REPLAY] = "replay",
-                                         [RW_ACTION_BACKWARD] = "backward",
-                                         [RW_ACTION_COMMIT] = "commit" };
-    return names[s->kind];
 }
 
 static rw_desc desc_of(const rw_tape *t, const rw_plan *plan, uint32_t v)
@@ -160,16 +102,16 @@ static rw_op_cost cost_of(const rw_tape *t, const rw_plan *plan, const struct rw
     return cost;
 }
 
-static void write_step(struct rw_trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from, double to)
+static void write_step(struct trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from, double to)
 {
     const struct rw_action *const s = &plan->actions[i];
     const struct rw_node *const node = rw_plan_node(t, plan, s->node);
     const rw_site at = t->ctx->sites[node->site];
     char site[512];
     snprintf(site, sizeof site, "%s:%d", at.file, (int)at.line);
-    cJSON *const event = slice(TRACK_STEPS, t->ctx->ops[node->op]->name, category_of(s), from, to);
+    cJSON *const event = slice(TRACK_STEPS, t->ctx->ops[node->op]->name, rw_action_kind_name(s->kind), from, to);
     cJSON *const args = cJSON_AddObjectToObject(event, "args");
-    cJSON_AddStringToObject(args, "kind", category_of(s));
+    cJSON_AddStringToObject(args, "kind", rw_action_kind_name(s->kind));
     cJSON_AddStringToObject(args, "site", site);
     const rw_op_cost cost = cost_of(t, plan, node);
     cJSON_AddNumberToObject(args, "flops", cost.flops);
@@ -191,18 +133,17 @@ static size_t same_region(const rw_tape *t, const rw_plan *plan, size_t i, size_
     return i;
 }
 
-static void write_region(struct rw_trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from,
-                         double to)
+static void write_region(struct trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from, double to)
 {
     const uint32_t region = region_of(t, plan, i);
     if (region == RW_NONE_ID) return;
     char path[512];
     rw_region_path(t, region, path, sizeof path);
-    put(trace, slice(TRACK_REGIONS, path, category_of(&plan->actions[i]), from, to));
+    put(trace, slice(TRACK_REGIONS, path, rw_action_kind_name(plan->actions[i].kind), from, to));
 }
 
 /* Marks 0 .. n of the steps: when each began, and when the last one ended, in microseconds from the trace's begin. */
-static void take_times(struct rw_trace *trace, const rw_context *ctx)
+static void take_times(struct trace *trace, const rw_context *ctx)
 {
     const double host = trace->times[0] - trace->origin;
     for (size_t i = trace->n; i-- > 0;) {
@@ -213,16 +154,108 @@ static void take_times(struct rw_trace *trace, const rw_context *ctx)
     }
 }
 
-void rw_trace_write(struct rw_trace *trace, const rw_tape *t, const rw_plan *plan, size_t from, size_t to)
+/* ---- the observer ---- */
+
+static struct trace *trace_of(struct rw_observer *o)
 {
-    if (trace->n != to - from + 1) return; /* the run ended early */
-    take_times(trace, t->ctx);
-    for (size_t i = from; i < to; i++)
-        write_step(trace, t, plan, i, trace->times[i - from], trace->times[i - from + 1]);
-    for (size_t i = from; i < to;) {
-        const size_t end = same_region(t, plan, i, to);
-        write_region(trace, t, plan, i, trace->times[i - from], trace->times[end - from]);
-        i = end;
+    return (struct trace *)(void *)((char *)o - offsetof(struct trace, observer));
+}
+
+static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, size_t to)
+{
+    struct trace *const trace = trace_of(o);
+    rw_context *const ctx = trace->ctx;
+    trace->n = 0;
+    trace->from = from;
+    trace->to = to;
+    if (!rw_grow(&trace->times, &trace->cap, 0, to - from + 1, sizeof *trace->times))
+        return rw_fail(ctx, RW_ERR_MEMORY, "REWIND_TRACE: out of memory");
+    if (!ctx->device->make_marks) return RW_OK;
+    const rw_status status = ctx->device->make_marks(ctx->device_state, RW_TRACE_MARKS + to - from + 1);
+    return status ? rw_fail(ctx, status, "REWIND_TRACE: the device gives no times") : RW_OK;
+}
+
+static void take_time(struct trace *trace)
+{
+    const rw_context *const ctx = trace->ctx;
+    trace->times[trace->n] = now();
+    if (ctx->device->mark) ctx->device->mark(ctx->device_state, RW_TRACE_MARKS + trace->n);
+    trace->n++;
+}
+
+static rw_status before(struct rw_observer *o, struct rw_at *at)
+{
+    take_time(trace_of(o));
+    return RW_OK;
+}
+
+static rw_status after(struct rw_observer *o, const struct rw_at *at)
+{
+    struct trace *const trace = trace_of(o);
+    if (at->action + 1 == trace->to) take_time(trace);
+    return RW_OK;
+}
+
+static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_t action)
+{
+    struct trace *const trace = trace_of(o);
+    if (status || trace->from == trace->to || trace->n != trace->to - trace->from + 1) return; /* it ended early */
+    take_times(trace, trace->ctx);
+    for (size_t i = trace->from; i < trace->to; i++)
+        write_step(trace, r->tape, r->plan, i, trace->times[i - trace->from], trace->times[i - trace->from + 1]);
+    for (size_t i = trace->from; i < trace->to;) {
+        const size_t next = same_region(r->tape, r->plan, i, trace->to);
+        write_region(trace, r->tape, r->plan, i, trace->times[i - trace->from], trace->times[next - trace->from]);
+        i = next;
     }
     fflush(trace->file);
+    trace->n = 0;
+}
+
+static rw_status attach(struct rw_attach *self, struct rw_run *r, struct rw_observer **ret_observer)
+{
+    if (!(r->flags & RW_RUN_REHEARSAL)) *ret_observer = &((struct trace *)self)->observer;
+    return RW_OK;
+}
+
+/* ---- opening and closing ---- */
+
+static void destroy(struct rw_attach *self)
+{
+    struct trace *const trace = (struct trace *)self;
+    fputs("\n]\n", trace->file);
+    fclose(trace->file);
+    rw_free(trace->times);
+    rw_free(trace);
+}
+
+static FILE *open_file(const char *name)
+{
+    static atomic_int opened;
+    char path[4096];
+    const int number = atomic_fetch_add(&opened, 1) + 1;
+    const int length = number == 1 ? snprintf(path, sizeof path, "%s", name)
+                                   : snprintf(path, sizeof path, "%s.%d", name, number);
+    return length < (int)sizeof path ? fopen(path, "w") : NULL;
+}
+
+void rw_trace_attach(rw_context *ctx, const char *name)
+{
+    if (!name || !*name) return;
+    FILE *const file = open_file(name);
+    struct trace *const trace = file ? rw_calloc(1, sizeof *trace) : NULL;
+    if (!trace) {
+        rw_fail(ctx, file ? RW_ERR_MEMORY : RW_ERR_IO, "REWIND_TRACE=%s: %s", name,
+                file ? "out of memory" : strerror(errno));
+        if (file) fclose(file);
+        return;
+    }
+    *trace = (struct trace){ .attach = { .next = ctx->attach, .attach = attach, .destroy = destroy }, .ctx = ctx,
+                             .observer = { .begin = begin, .before = before, .after = after, .end = end,
+                                           .each_launch = true },
+                             .file = file, .first = true, .origin = now() };
+    fputs("[", file);
+    name_track(trace, TRACK_STEPS, "steps");
+    name_track(trace, TRACK_REGIONS, "regions");
+    ctx->attach = &trace->attach;
 }

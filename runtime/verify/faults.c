@@ -1,61 +1,97 @@
 /* Planted faults. See faults.h. */
 #include "verify/faults.h"
 
-#ifdef RW_FAULTS
-#include "run/run.h"
-#include "record/tape.h"
+#ifndef RW_FAULTS
+rw_status rw_faults_attach(rw_context *ctx)
+{
+    return RW_OK;
+}
+#else
+#include "base/alloc.h"
 
 #include <string.h>
 
 struct rw_fault rw_fault;
 
-static bool plan_replays(const rw_plan *plan)
+/* An observer without state, and who attaches it, in one. */
+struct faults {
+    struct rw_attach attach; /* first: the context hands it back */
+    struct rw_observer observer;
+};
+
+static const rw_op_def *op_of(const struct rw_at *at)
 {
-    return plan->cost.replayed_nodes > 0;
+    return at->run->tape->ctx->ops[at->node->op];
 }
 
-static bool strikes(const rw_plan *plan, const struct rw_action *step, const rw_kernel *k)
+static bool strikes(const struct rw_at *at)
 {
-    if (!rw_fault.kind || !plan_replays(plan) || strcmp(k->op->name, rw_fault.op)) return false;
-    const bool replay = step->kind == RW_ACTION_REPLAY;
+    if (!rw_fault.kind || !at->run->plan->cost.replayed_nodes || strcmp(op_of(at)->name, rw_fault.op)) return false;
+    const bool replay = at->kind == RW_ACTION_REPLAY;
     if (rw_fault.kind == RW_FAULT_REORDER ? replay : !replay) return false;
     return rw_fault.skip-- == 0;
 }
 
-static void note_strike(const rw_tape *t, const rw_plan *plan, const struct rw_action *step)
+static void note_strike(const struct rw_at *at)
 {
     rw_fault.struck++;
-    rw_fault.at = t->ctx->sites[rw_plan_node(t, plan, step->node)->site];
+    rw_fault.at = at->run->tape->ctx->sites[at->node->site];
 }
 
-static void flip(rw_tape *t, void *data, size_t at)
+static void flip(const struct rw_at *at, void *data, size_t byte_at)
 {
-    const rw_context *const ctx = t->ctx;
-    unsigned char byte = 0, *const p = (unsigned char *)data + at;
+    const rw_context *const ctx = at->run->tape->ctx;
+    unsigned char byte = 0, *const p = (unsigned char *)data + byte_at;
     ctx->device->download(ctx->device_state, &byte, p, 1);
     byte ^= 1;
     ctx->device->upload(ctx->device_state, p, &byte, 1);
 }
 
-void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_action *step, rw_kernel *k)
+static rw_status before(struct rw_observer *o, struct rw_at *at)
 {
-    if (rw_fault.kind == RW_FAULT_CORRUPT || rw_fault.kind == RW_FAULT_REORDER || !strikes(plan, step, k)) return;
-    note_strike(t, plan, step);
-    if (rw_fault.kind == RW_FAULT_TICKET) k->ticket.offset++;
-    for (int i = 0; rw_fault.kind == RW_FAULT_PARAMETER && i < k->n_inputs; i++) {
-        if (!rw_word_is(plan, plan->words[step->word + (uint32_t)i], RW_SOURCE_PARAM)) continue;
-        flip(t, k->in[i].data, 0);
-        return;
+    if (rw_fault.kind == RW_FAULT_CORRUPT || rw_fault.kind == RW_FAULT_REORDER || !strikes(at)) return RW_OK;
+    const rw_plan *const plan = at->run->plan;
+    const uint32_t *const words = plan->words + plan->actions[at->action].word;
+    note_strike(at);
+    if (rw_fault.kind == RW_FAULT_TICKET) at->ticket.offset++;
+    for (int i = 0; rw_fault.kind == RW_FAULT_PARAMETER && i < at->n_in; i++) {
+        if (!rw_word_is(plan, words[i], RW_SOURCE_PARAM)) continue;
+        flip(at, at->in[i].data, 0);
+        break;
     }
+    return RW_OK;
 }
 
-void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_action *step, const rw_kernel *k)
+static rw_status after(struct rw_observer *o, const struct rw_at *at)
 {
-    if ((rw_fault.kind != RW_FAULT_CORRUPT && rw_fault.kind != RW_FAULT_REORDER) || !strikes(plan, step, k)) return;
-    if (!k->n_outputs || !rw_view_bytes(&k->out[0])) return;
-    note_strike(t, plan, step);
+    if ((rw_fault.kind != RW_FAULT_CORRUPT && rw_fault.kind != RW_FAULT_REORDER) || !strikes(at)) return RW_OK;
+    if (!at->n_out || !rw_view_bytes(&at->out[0])) return RW_OK;
+    note_strike(at);
     /* A sum taken in another order differs in its last place: that is what is planted. */
-    const size_t at = (size_t)rw_fault.element * rw_dtype_size(k->out[0].dtype) % rw_view_bytes(&k->out[0]);
-    flip(t, k->out[0].data, at);
+    const size_t byte_at = (size_t)rw_fault.element * rw_dtype_size(at->out[0].dtype) % rw_view_bytes(&at->out[0]);
+    flip(at, at->out[0].data, byte_at);
+    return RW_OK;
+}
+
+static rw_status attach(struct rw_attach *self, struct rw_run *r, struct rw_observer **ret_observer)
+{
+    /* One may be planted between two launches of a graph. */
+    if (rw_fault.kind || (r->flags & RW_RUN_OWNED)) *ret_observer = &((struct faults *)self)->observer;
+    return RW_OK;
+}
+
+static void destroy(struct rw_attach *self)
+{
+    rw_free(self);
+}
+
+rw_status rw_faults_attach(rw_context *ctx)
+{
+    struct faults *const f = rw_calloc(1, sizeof *f);
+    if (!f) return RW_ERR_MEMORY;
+    *f = (struct faults){ { .next = ctx->attach, .attach = attach, .destroy = destroy },
+                          { .before = before, .after = after } };
+    ctx->attach = &f->attach;
+    return RW_OK;
 }
 #endif

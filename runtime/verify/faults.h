@@ -5,9 +5,7 @@
 #ifndef RW_VERIFY_FAULTS_H
 #define RW_VERIFY_FAULTS_H
 
-#include "plan/plan.h"
-
-#include <rewind/op.h>
+#include "run/run.h"
 
 enum rw_fault_kind {
     RW_FAULT_NONE,
@@ -28,15 +26,9 @@ struct rw_fault {
 
 #ifdef RW_FAULTS
 extern struct rw_fault rw_fault;
-void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_action *step, rw_kernel *k);
-void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_action *step, const rw_kernel *k);
-#else
-static inline void rw_fault_before(rw_tape *t, const rw_plan *plan, const struct rw_action *step, rw_kernel *k)
-{
-}
-static inline void rw_fault_after(rw_tape *t, const rw_plan *plan, const struct rw_action *step, const rw_kernel *k)
-{
-}
 #endif
+
+/* Lets the planted fault watch the context's runs; nothing in a build without them. */
+rw_status rw_faults_attach(rw_context *ctx);
 
 #endif

@@ -15,24 +15,33 @@ struct leaf {
     size_t bytes;
 };
 
-struct rw_replays {
-    struct rw_observer observer; /* first: the walker hands it back */
+/* Of one run, then of another. */
+struct replays {
+    struct rw_observer observer; /* first: the run hands it back */
+    struct replays *next;        /* while it is spare */
+    struct digests *all;
     rw_context *ctx;
-    rw_tape *t; /* of this run */
-    size_t n_values;
+    size_t n_values, cap_values;
     struct rw_digest *first; /* in the device's memory: of each recorded value; one more, for the other of two */
     bool *known;             /* which of them are digests */
     struct leaf *leaves;
     size_t n_leaves, cap_leaves;
-    size_t odd_step; /* the first that drew other numbers than it had drawn before */
+    size_t odd; /* the first action that drew other numbers than it had drawn before */
 };
 
-static struct rw_digest *other(const struct rw_replays *r)
+/* Of a context. */
+struct digests {
+    struct rw_attach attach; /* first: the context hands it back */
+    rw_context *ctx;
+    struct replays *spare;
+};
+
+static struct rw_digest *other(const struct replays *r)
 {
     return r->first + r->n_values;
 }
 
-static rw_status digest(const struct rw_replays *r, const void *data, size_t bytes, struct rw_digest *to)
+static rw_status digest(const struct replays *r, const void *data, size_t bytes, struct rw_digest *to)
 {
     return r->ctx->device->digest(r->ctx->device_state, data, bytes, r->ctx->threads, to);
 }
@@ -44,14 +53,20 @@ static bool is_noted_leaf(const rw_tape *t, const rw_plan *plan, uint32_t value)
     return base->producer == RW_NONE_ID && t->leaves[base->leaf].kind != RW_LEAF_GRADIENT;
 }
 
-/* What the first computation reads is digested too, to tell later why a replay gave other bytes. Views as their span. */
-static rw_status note_leaves(struct rw_replays *r, const rw_plan *plan, const struct rw_node *node, const rw_kernel *k)
+static uint32_t input_value(const struct rw_at *at, int i)
 {
-    for (int i = 0; i < k->n_inputs; i++) {
-        const uint32_t v = rw_plan_operand(r->t, plan, node->first_input + (uint32_t)i);
-        if (!is_noted_leaf(r->t, plan, v) || r->known[v]) continue;
+    return rw_plan_operand(at->run->tape, at->run->plan, at->node->first_input + (uint32_t)i);
+}
+
+/* What the first computation reads is digested too, to tell later why a replay gave other bytes. A view is digested as
+   its span. */
+static rw_status note_leaves(struct replays *r, const struct rw_at *at)
+{
+    for (int i = 0; i < at->n_in; i++) {
+        const uint32_t v = input_value(at, i);
+        if (!is_noted_leaf(at->run->tape, at->run->plan, v) || r->known[v]) continue;
         if (!rw_grow(&r->leaves, &r->cap_leaves, r->n_leaves, 1, sizeof *r->leaves)) return RW_ERR_MEMORY;
-        const struct leaf leaf = { v, k->in[i].data, rw_view_span(&k->in[i]) };
+        const struct leaf leaf = { v, at->in[i].data, rw_view_span(&at->in[i]) };
         const rw_status status = digest(r, leaf.data, leaf.bytes, &r->first[v]);
         if (status) return status;
         r->leaves[r->n_leaves++] = leaf;
@@ -60,58 +75,42 @@ static rw_status note_leaves(struct rw_replays *r, const rw_plan *plan, const st
     return RW_OK;
 }
 
-static rw_status digest_outputs(struct rw_replays *r, const struct rw_node *node, const rw_kernel *k)
+static rw_status digest_outputs(struct replays *r, const struct rw_at *at)
 {
     rw_status status = RW_OK;
-    for (int i = 0; !status && i < k->n_outputs; i++) {
-        const uint32_t v = node->first_output + (uint32_t)i;
-        status = digest(r, k->out[i].data, rw_view_bytes(&k->out[i]), &r->first[v]);
+    for (int i = 0; !status && i < at->n_out; i++) {
+        const uint32_t v = at->node->first_output + (uint32_t)i;
+        status = digest(r, at->out[i].data, rw_view_bytes(&at->out[i]), &r->first[v]);
         r->known[v] = true;
     }
     return status;
 }
 
-static rw_status compare_outputs(struct rw_replays *r, const struct rw_node *node, size_t step, const rw_kernel *k)
+static rw_status compare_outputs(struct replays *r, const struct rw_at *at)
 {
+    const struct rw_device_fns *const device = r->ctx->device;
     rw_status status = RW_OK;
-    for (int i = 0; !status && i < k->n_outputs; i++) {
-        const uint32_t v = node->first_output + (uint32_t)i;
+    for (int i = 0; !status && i < at->n_out; i++) {
+        const uint32_t v = at->node->first_output + (uint32_t)i;
         if (!r->known[v]) continue;
-        status = digest(r, k->out[i].data, rw_view_bytes(&k->out[i]), other(r));
+        status = digest(r, at->out[i].data, rw_view_bytes(&at->out[i]), other(r));
         if (!status)
-            status = r->ctx->device->compare(r->ctx->device_state, &r->first[v], other(r), (uint32_t)step);
+            status = device->compare(r->ctx->device_state, &r->first[v], other(r), (uint32_t)at->action,
+                                     at->run->words);
     }
     return status;
 }
 
-static bool draws_others(const struct rw_replays *r, const struct rw_node *node, const rw_kernel *k)
+static bool draws_others(const struct rw_at *at)
 {
-    if (node->ticket == RW_NONE_ID) return false;
-    const rw_ticket before = rw_plan_ticket(r->t, node);
-    return before.seed != k->ticket.seed || before.offset != k->ticket.offset;
-}
-
-static rw_status after_step(struct rw_observer *o, const rw_plan *plan, size_t step, const rw_kernel *k)
-{
-    struct rw_replays *const r = (struct rw_replays *)o;
-    const struct rw_action *const s = &plan->actions[step];
-    if (!(s->flags & RW_ACTION_DIGEST)) return RW_OK;
-    const struct rw_node *const node = rw_plan_node(r->t, plan, s->node);
-    rw_status status;
-    if (s->kind == RW_ACTION_REPLAY) {
-        if (r->odd_step == SIZE_MAX && draws_others(r, node, k)) r->odd_step = step;
-        status = compare_outputs(r, node, step, k);
-    } else {
-        status = note_leaves(r, plan, node, k);
-        if (!status) status = digest_outputs(r, node, k);
-    }
-    if (status == RW_ERR_MISMATCH) return rw_replays_report(r->t, plan, step);
-    return status ? rw_fail(r->ctx, status, "REWIND_VERIFY=digest: a value could not be digested") : RW_OK;
+    if (at->node->ticket == RW_NONE_ID) return false;
+    const rw_ticket before = rw_plan_ticket(at->run->tape, at->node);
+    return before.seed != at->ticket.seed || before.offset != at->ticket.offset;
 }
 
 /* ---- the report ---- */
 
-static bool has_changed(const struct rw_replays *r, const struct leaf *leaf)
+static bool has_changed(const struct replays *r, const struct leaf *leaf)
 {
     const struct rw_device_fns *const device = r->ctx->device;
     void *const state = r->ctx->device_state;
@@ -121,10 +120,10 @@ static bool has_changed(const struct rw_replays *r, const struct leaf *leaf)
 }
 
 /* The first operand of the node that is a leaf and holds other bytes by now. */
-static uint32_t changed_leaf(const struct rw_replays *r, const rw_plan *plan, const struct rw_node *node)
+static uint32_t changed_leaf(const struct replays *r, const struct rw_run *run, const struct rw_node *node)
 {
     for (uint32_t i = 0; i < node->n_inputs; i++) {
-        const uint32_t v = rw_plan_operand(r->t, plan, node->first_input + i);
+        const uint32_t v = rw_plan_operand(run->tape, run->plan, node->first_input + i);
         for (size_t l = 0; l < r->n_leaves; l++)
             if (r->leaves[l].value == v && has_changed(r, &r->leaves[l])) return v;
     }
@@ -132,11 +131,11 @@ static uint32_t changed_leaf(const struct rw_replays *r, const rw_plan *plan, co
 }
 
 /* Why, where that can be told. */
-static void find_cause(const struct rw_replays *r, const rw_plan *plan, size_t step, char *text, size_t size)
+static void find_cause(const struct replays *r, const struct rw_run *run, size_t action, char *text, size_t size)
 {
-    const rw_tape *const t = r->t;
-    const uint32_t leaf = changed_leaf(r, plan, rw_plan_node(t, plan, plan->actions[step].node));
-    if (r->odd_step == step) {
+    const rw_tape *const t = run->tape;
+    const uint32_t leaf = changed_leaf(r, run, rw_plan_node(t, run->plan, run->plan->actions[action].node));
+    if (r->odd == action) {
         snprintf(text, size, ": it drew other random numbers");
     } else if (leaf != RW_NONE_ID) {
         const rw_tensor *const v = rw_tape_value(t, rw_tape_base(t, leaf));
@@ -147,54 +146,126 @@ static void find_cause(const struct rw_replays *r, const rw_plan *plan, size_t s
     }
 }
 
-rw_status rw_replays_report(rw_tape *t, const rw_plan *plan, size_t step)
+/* That action is a replay that gave other bytes. */
+static rw_status report_replay(const struct replays *r, const struct rw_run *run, size_t action)
 {
     char cause[160] = "";
     ckpt_report report = { .mismatches = 1 };
-    rw_report_place(t, rw_plan_node(t, plan, plan->actions[step].node), true, &report);
-    /* Somebody else's run of the plan may have been queued since a graph was captured: of that one nothing is said. */
-    if (plan->replays->t == t) find_cause(plan->replays, plan, step, cause, sizeof cause);
-    return rw_fail(t->ctx, RW_ERR_MISMATCH,
+    rw_report_place(run->tape, rw_plan_node(run->tape, run->plan, run->plan->actions[action].node), true, &report);
+    find_cause(r, run, action, cause, sizeof cause);
+    return rw_fail(r->ctx, RW_ERR_MISMATCH,
                    "REWIND_VERIFY=digest: the replay of %s at %s (region \"%s\") gave other bytes than its forward%s",
                    report.op, report.site, report.region, cause);
 }
 
-/* ---- a plan's ---- */
+/* ---- the observer ---- */
 
-static struct rw_replays *create(rw_context *ctx, const rw_plan *plan)
+/* A run that goes on keeps what its first half has digested. */
+static rw_status begin(struct rw_observer *o, struct rw_run *run, size_t from, size_t to)
 {
-    struct rw_replays *const r = rw_calloc(1, sizeof *r);
-    if (!r) return NULL;
-    r->observer.after = after_step;
-    r->ctx = ctx;
-    r->n_values = plan->mark_values;
-    r->known = rw_malloc(r->n_values * sizeof *r->known);
-    r->first = ctx->device->alloc(ctx->device_state, (r->n_values + 1) * sizeof *r->first);
-    if (r->known && r->first) return r;
-    rw_replays_destroy(r);
-    return NULL;
-}
-
-rw_status rw_replays_watch(rw_tape *t, rw_plan *plan, struct rw_observer **ret_observer)
-{
-    *ret_observer = NULL;
-    if (t->ctx->verify != RW_VERIFY_DIGEST) return RW_OK;
-    if (!plan->replays) plan->replays = create(t->ctx, plan);
-    struct rw_replays *const r = plan->replays;
-    if (!r) return rw_fail(t->ctx, RW_ERR_MEMORY, "REWIND_VERIFY=digest: out of memory");
-    r->t = t;
+    struct replays *const r = (struct replays *)o;
+    if (from) return RW_OK;
     memset(r->known, 0, r->n_values * sizeof *r->known);
     r->n_leaves = 0;
-    r->odd_step = SIZE_MAX;
-    *ret_observer = &r->observer;
+    r->odd = SIZE_MAX;
     return RW_OK;
 }
 
-void rw_replays_destroy(struct rw_replays *r)
+static rw_status after(struct rw_observer *o, const struct rw_at *at)
 {
-    if (!r) return;
+    struct replays *const r = (struct replays *)o;
+    if (!(at->run->plan->actions[at->action].flags & RW_ACTION_DIGEST)) return RW_OK;
+    rw_status status;
+    if (at->kind == RW_ACTION_REPLAY) {
+        if (r->odd == SIZE_MAX && draws_others(at)) r->odd = at->action;
+        status = compare_outputs(r, at);
+    } else {
+        status = note_leaves(r, at);
+        if (!status) status = digest_outputs(r, at);
+    }
+    if (status == RW_ERR_MISMATCH) return report_replay(r, at->run, at->action);
+    return status ? rw_fail(r->ctx, status, "REWIND_VERIFY=digest: a value could not be digested") : RW_OK;
+}
+
+static void end(struct rw_observer *o, struct rw_run *run, rw_status status, size_t action)
+{
+    if (status == RW_ERR_MISMATCH) report_replay((struct replays *)o, run, action);
+}
+
+static void detach(struct rw_observer *o, struct rw_run *run)
+{
+    struct replays *const r = (struct replays *)o;
+    r->next = r->all->spare;
+    r->all->spare = r;
+}
+
+/* ---- a context's ---- */
+
+static bool make_room(struct replays *r, size_t n_values)
+{
+    const struct rw_device_fns *const device = r->ctx->device;
+    r->n_values = n_values;
+    if (r->first && r->cap_values >= n_values) return true;
+    device->free(r->ctx->device_state, r->first);
+    rw_free(r->known);
+    r->cap_values = n_values;
+    r->known = rw_malloc(n_values * sizeof *r->known);
+    r->first = device->alloc(r->ctx->device_state, (n_values + 1) * sizeof *r->first);
+    return r->known && r->first;
+}
+
+static void destroy_replays(struct replays *r)
+{
     r->ctx->device->free(r->ctx->device_state, r->first);
     rw_free(r->known);
     rw_free(r->leaves);
     rw_free(r);
+}
+
+static struct replays *take(struct digests *all)
+{
+    struct replays *const spare = all->spare;
+    if (spare) {
+        all->spare = spare->next;
+        return spare;
+    }
+    struct replays *const r = rw_calloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->observer = (struct rw_observer){ .begin = begin, .after = after, .end = end, .detach = detach };
+    r->all = all;
+    r->ctx = all->ctx;
+    return r;
+}
+
+static rw_status attach(struct rw_attach *self, struct rw_run *run, struct rw_observer **ret_observer)
+{
+    struct digests *const all = (struct digests *)self;
+    if ((run->flags & RW_RUN_REHEARSAL) || !run->plan->cost.replayed_nodes) return RW_OK;
+    struct replays *const r = take(all);
+    if (r && make_room(r, run->plan->mark_values)) {
+        *ret_observer = &r->observer;
+        return RW_OK;
+    }
+    if (r) destroy_replays(r);
+    return rw_fail(all->ctx, RW_ERR_MEMORY, "REWIND_VERIFY=digest: out of memory");
+}
+
+static void destroy(struct rw_attach *self)
+{
+    struct digests *const all = (struct digests *)self;
+    while (all->spare) {
+        struct replays *const r = all->spare;
+        all->spare = r->next;
+        destroy_replays(r);
+    }
+    rw_free(all);
+}
+
+rw_status rw_replays_attach(rw_context *ctx)
+{
+    struct digests *const all = rw_calloc(1, sizeof *all);
+    if (!all) return RW_ERR_MEMORY;
+    *all = (struct digests){ .attach = { .next = ctx->attach, .attach = attach, .destroy = destroy }, .ctx = ctx };
+    ctx->attach = &all->attach;
+    return RW_OK;
 }

@@ -5,7 +5,7 @@
  */
 #include "verify/verify.h"
 
-#include "run/run.h"
+#include "run/advance.h"
 #include "api/ask.h"
 #include "base/alloc.h"
 #include "verify/report.h"
@@ -23,13 +23,13 @@ struct watch {
     bool compares;
     size_t mismatches, replayed;
     /* The first mismatch. */
-    size_t step;
+    size_t action;
     int output;
     bool found, ticket_differs, input_differs;
-    /* Capture: the bytes of one output of one step, or of the first computation of a node. */
+    /* Capture: the bytes of one output of one action, or of the first computation of a node. */
     bool captures;
     uint32_t node;
-    size_t at_step;
+    size_t at_action;
     void *bytes;
     size_t n_bytes;
     struct rw_digest digest;     /* of the captured bytes, as the device takes it */
@@ -37,7 +37,7 @@ struct watch {
     rw_status status;            /* of a digest or copy that failed */
 };
 
-/* Where the bytes are: digests of two devices are not compared. A failure is reported when the step ends. */
+/* Where the bytes are: digests of two devices are not compared. A failure is reported when the action ends. */
 static struct rw_digest digest_of(struct watch *w, const void *data, size_t bytes)
 {
     const rw_context *const ctx = w->t->ctx;
@@ -63,25 +63,25 @@ static void copy_bytes(struct watch *w, const rw_view *v)
     if (!w->status) w->status = status;
 }
 
-static bool same_ticket(const struct watch *w, const struct rw_node *node, const rw_kernel *k)
+static bool same_ticket(const struct rw_at *at)
 {
-    if (node->ticket == RW_NONE_ID) return true;
-    const rw_ticket t = rw_plan_ticket(w->t, node);
-    return t.seed == k->ticket.seed && t.offset == k->ticket.offset;
+    if (at->node->ticket == RW_NONE_ID) return true;
+    const rw_ticket t = rw_plan_ticket(at->run->tape, at->node);
+    return t.seed == at->ticket.seed && t.offset == at->ticket.offset;
 }
 
 /*
- * Leaves are digested when a step first reads them. A strided view is digested as its span. Returns the first one whose
- * digest is another by now.
+ * Leaves are digested when an action first reads them. A strided view is digested as its span. Returns the first one
+ * whose digest is another by now.
  */
-static uint32_t changed_leaf(struct watch *w, const rw_plan *p, const struct rw_node *node, const rw_kernel *k,
-                             bool note)
+static uint32_t changed_leaf(struct watch *w, const struct rw_at *at, bool note)
 {
-    for (int i = 0; i < k->n_inputs; i++) {
-        const uint32_t v = rw_plan_operand(w->t, p, node->first_input + (uint32_t)i);
+    const rw_plan *const p = at->run->plan;
+    for (int i = 0; i < at->n_in; i++) {
+        const uint32_t v = rw_plan_operand(w->t, p, at->node->first_input + (uint32_t)i);
         if (v >= p->mark_values || rw_tape_value(w->t, rw_tape_base(w->t, v))->producer != RW_NONE_ID) continue;
         if (w->t->leaves[rw_tape_value(w->t, rw_tape_base(w->t, v))->leaf].kind == RW_LEAF_GRADIENT) continue;
-        const struct rw_digest d = digest_of(w, k->in[i].data, rw_view_span(&k->in[i]));
+        const struct rw_digest d = digest_of(w, at->in[i].data, rw_view_span(&at->in[i]));
         if (note && !w->known[v]) {
             w->expected[v] = d;
             w->known[v] = true;
@@ -97,55 +97,67 @@ static rw_status watch_status(const struct watch *w)
     return w->status ? rw_fail(w->t->ctx, w->status, "ckpt_verify: a value could not be read") : RW_OK;
 }
 
-static rw_status before_step(struct rw_observer *o, const rw_plan *plan, size_t step, rw_kernel *k)
+static rw_status before(struct rw_observer *o, struct rw_at *at)
 {
     struct watch *const w = (struct watch *)o;
-    if (!w->compares && !w->captures) changed_leaf(w, plan, rw_plan_node(w->t, plan, plan->actions[step].node), k, true);
+    if (!w->compares && !w->captures) changed_leaf(w, at, true);
     return watch_status(w);
 }
 
-static void capture(struct watch *w, const rw_plan *plan, size_t step, const rw_kernel *k)
+static void capture(struct watch *w, const struct rw_at *at)
 {
-    const struct rw_action *const s = &plan->actions[step];
-    if (s->node != w->node || (w->at_step != SIZE_MAX ? step != w->at_step : s->kind == RW_ACTION_REPLAY)) return;
-    const rw_view *const v = &k->out[w->output];
+    if (at->run->plan->actions[at->action].node != w->node) return;
+    if (w->at_action != SIZE_MAX ? at->action != w->at_action : at->kind == RW_ACTION_REPLAY) return;
+    const rw_view *const v = &at->out[w->output];
     w->digest = digest_view(w, v);
     copy_bytes(w, v);
 }
 
-static void compare(struct watch *w, const rw_plan *plan, size_t step, const rw_kernel *k)
+static void compare(struct watch *w, const struct rw_at *at)
 {
-    const struct rw_node *const node = rw_plan_node(w->t, plan, plan->actions[step].node);
-    for (int i = 0; i < k->n_outputs; i++) {
-        const uint32_t v = node->first_output + (uint32_t)i;
-        w->replayed += plan->actions[step].kind == RW_ACTION_REPLAY;
-        if (!w->known[v] || rw_digest_equal(digest_view(w, &k->out[i]), w->expected[v])) continue;
+    for (int i = 0; i < at->n_out; i++) {
+        const uint32_t v = at->node->first_output + (uint32_t)i;
+        w->replayed += at->kind == RW_ACTION_REPLAY;
+        if (!w->known[v] || rw_digest_equal(digest_view(w, &at->out[i]), w->expected[v])) continue;
         w->mismatches++;
         if (w->found) continue;
         w->found = true;
-        w->step = step;
+        w->action = at->action;
         w->output = i;
-        w->ticket_differs = !same_ticket(w, node, k);
-        w->input_differs = changed_leaf(w, plan, node, k, false) != RW_NONE_ID;
-        copy_bytes(w, &k->out[i]);
+        w->ticket_differs = !same_ticket(at);
+        w->input_differs = changed_leaf(w, at, false) != RW_NONE_ID;
+        copy_bytes(w, &at->out[i]);
     }
 }
 
-static rw_status after_step(struct rw_observer *o, const rw_plan *plan, size_t step, const rw_kernel *k)
+static rw_status after(struct rw_observer *o, const struct rw_at *at)
 {
     struct watch *const w = (struct watch *)o;
-    const struct rw_node *const node = rw_plan_node(w->t, plan, plan->actions[step].node);
     if (w->captures) {
-        capture(w, plan, step, k);
+        capture(w, at);
     } else if (w->compares) {
-        compare(w, plan, step, k);
+        compare(w, at);
     } else {
-        for (int i = 0; i < k->n_outputs; i++) {
-            w->expected[node->first_output + (uint32_t)i] = digest_view(w, &k->out[i]);
-            w->known[node->first_output + (uint32_t)i] = true;
+        for (int i = 0; i < at->n_out; i++) {
+            w->expected[at->node->first_output + (uint32_t)i] = digest_view(w, &at->out[i]);
+            w->known[at->node->first_output + (uint32_t)i] = true;
         }
     }
     return watch_status(w);
+}
+
+/* Buffers are written by the real backward alone: a rehearsal ends before its commits. */
+static rw_status rehearse(struct watch *w, rw_plan *plan)
+{
+    struct rw_run *r;
+    const size_t end = plan->n_actions - plan->n_commits;
+    const bool stops = end < plan->n_actions;
+    rw_status status = rw_run_make(w->t, plan, RW_RUN_REHEARSAL, &r);
+    if (status) return status;
+    rw_run_watch(r, &w->observer);
+    status = rw_run_through(r, end);
+    if (!status && stops) rw_run_end(r);
+    return status;
 }
 
 static rw_status run_watched(struct watch *w, rw_plan *plan)
@@ -153,20 +165,14 @@ static rw_status run_watched(struct watch *w, rw_plan *plan)
     rw_context *const ctx = w->t->ctx;
     w->on_device = ctx->device->alloc(ctx->device_state, sizeof *w->on_device);
     if (!w->on_device) return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_verify: out of memory");
-    rw_arena_take(w->t);
-    plan->references++;
-    rw_note_plan_memory(ctx, plan);
-    const size_t end = plan->n_actions - plan->n_commits; /* buffers are written by the real backward alone */
-    rw_status status = rw_plan_run(w->t, plan, 0, end, &w->observer);
-    if (!status) status = rw_plan_settle(w->t, plan, 0, end);
-    rw_plan_release(plan);
+    const rw_status status = rehearse(w, plan);
     ctx->device->free(ctx->device_state, w->on_device);
     return status;
 }
 
 static struct watch watch_of(rw_tape *t)
 {
-    return (struct watch){ .observer = { before_step, after_step }, .t = t };
+    return (struct watch){ .observer = { .before = before, .after = after }, .t = t };
 }
 
 static rw_status plan_for(rw_tape *t, uint32_t loss, const struct rw_policy *policy, rw_plan **ret_plan)
@@ -176,13 +182,13 @@ static rw_status plan_for(rw_tape *t, uint32_t loss, const struct rw_policy *pol
     return rw_plan_get(t, &request, ret_plan);
 }
 
-/* The bytes of the node once more, in a plain run or at a step of the other one. */
-static void run_again(rw_tape *t, rw_plan *plan, uint32_t node, size_t at_step, int output, struct watch *ret)
+/* The bytes of the node once more, in a plain run or at an action of the other one. */
+static void run_again(rw_tape *t, rw_plan *plan, uint32_t node, size_t at_action, int output, struct watch *ret)
 {
     *ret = watch_of(t);
     ret->captures = true;
     ret->node = node;
-    ret->at_step = at_step;
+    ret->at_action = at_action;
     ret->output = output;
     run_watched(ret, plan);
 }
@@ -206,13 +212,13 @@ static ckpt_cause find_cause(const struct watch *second, const struct watch *pla
 static void describe_mismatch(rw_tape *t, rw_plan *none, rw_plan *plan, const struct watch *first,
                               const struct watch *second, ckpt_report *report)
 {
-    const struct rw_action step = plan->actions[second->step];
-    const struct rw_node node = *rw_plan_node(t, plan, step.node);
+    const struct rw_action a = plan->actions[second->action];
+    const struct rw_node node = *rw_plan_node(t, plan, a.node);
     const uint32_t v = node.first_output + (uint32_t)second->output;
     struct watch plain, again;
-    run_again(t, none, step.node, SIZE_MAX, second->output, &plain);
-    run_again(t, plan, step.node, second->step, second->output, &again);
-    rw_report_place(t, &node, step.kind == RW_ACTION_REPLAY, report);
+    run_again(t, none, a.node, SIZE_MAX, second->output, &plain);
+    run_again(t, plan, a.node, second->action, second->output, &again);
+    rw_report_place(t, &node, a.kind == RW_ACTION_REPLAY, report);
     if (v < plan->mark_values) strncpy(report->value, rw_tensor_name(rw_tape_value(t, v)), sizeof report->value - 1);
     const rw_dtype dtype = v < plan->mark_values ? (rw_dtype)rw_tape_value(t, v)->dtype
                                                  : (rw_dtype)plan->values[v - plan->mark_values].dtype;

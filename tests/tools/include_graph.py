@@ -25,16 +25,9 @@ runtime/api/adamw.c -> ops/optim/optim.h
 runtime/device/cuda/sdpa_graph.h -> runtime/device/cuda/sdpa.h
 runtime/plan/build.c -> runtime/plan/cache.c
 runtime/plan/build.c -> runtime/plan/cache.h
-runtime/plan/plan.c -> runtime/verify/replays.c
-runtime/plan/plan.c -> runtime/verify/replays.h
 runtime/record/context.h -> runtime/record/param.h
 runtime/record/param.c -> runtime/record/tape.c
 runtime/record/param.c -> runtime/record/tape.h
-runtime/run/run.c -> runtime/verify/faults.c
-runtime/run/run.c -> runtime/verify/faults.h
-runtime/run/run.c -> runtime/verify/replays.c
-runtime/run/run.c -> runtime/verify/replays.h
-runtime/run/trace.h -> runtime/run/run.h
 runtime/verify/verify.c -> runtime/api/ask.c
 runtime/verify/verify.c -> runtime/api/ask.h
 """

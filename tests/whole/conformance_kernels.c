@@ -5,6 +5,7 @@
 #include "whole/conformance.h"
 
 #include "record/tape.h"
+#include "run/run.h"
 
 /* 22. A caller's op that notes what precision it ran in and what it read. */
 #define RUNS 8
@@ -156,25 +157,25 @@ Test(conformance_kernels, masks_and_results_do_not_depend_on_the_number_of_threa
     }
 }
 
+static struct rw_arena arena;
+
 /* An arena of ours: moved by some bytes from where memory comes from, and full of something. */
 static void give_arena(struct fixture *b, void **memory, size_t bytes, size_t shift, int fill)
 {
     const struct rw_device_fns *const device = b->ctx->device;
-    device->free(b->ctx->device_state, b->ctx->arena);
     *memory = device->alloc(b->ctx->device_state, bytes + shift);
     unsigned char *const dirt = malloc(bytes + shift);
     memset(dirt, fill, bytes + shift);
     cr_assert_eq(device->upload(b->ctx->device_state, *memory, dirt, bytes + shift), RW_OK);
     free(dirt);
-    b->ctx->arena = (char *)*memory + shift;
-    b->ctx->arena_bytes = bytes;
+    arena = (struct rw_arena){ .data = (char *)*memory + shift, .bytes = bytes };
+    b->ctx->pool->arenas.first = &arena;
 }
 
 static void take_arena(struct fixture *b, void *memory)
 {
     b->ctx->device->free(b->ctx->device_state, memory);
-    b->ctx->arena = NULL;
-    b->ctx->arena_bytes = 0;
+    b->ctx->pool->arenas.first = NULL;
 }
 
 Test(conformance_kernels, results_do_not_depend_on_where_the_arena_lies_or_on_what_is_in_it)
@@ -189,9 +190,10 @@ Test(conformance_kernels, results_do_not_depend_on_where_the_arena_lies_or_on_wh
             void *memory;
             const size_t unit = b.ctx->device->alignment;
             give_arena(&b, &memory, plain.memory.predicted_peak, unit * (size_t)(i * i), fills[i % 4]);
-            const void *const arena = b.ctx->arena;
+            const void *const data = arena.data;
             struct answer a = step_of(&b, all_families);
-            cr_assert_eq(b.ctx->arena, arena, "it ran somewhere else");
+            cr_assert_eq(b.ctx->pool->arenas.first, &arena, "it ran somewhere else");
+            cr_assert(!arena.next && arena.data == data, "it ran somewhere else");
             expect_same(&plain, &a, rw_dtype_name(dtype));
             answer_free(&a);
             take_arena(&b, memory);

@@ -1,7 +1,7 @@
 /* Conformance: what is held, for how long, and that nothing grows. The list of behaviours is in conformance.h. */
 #include "whole/conformance.h"
 
-#include "run/run.h"
+#include "run/advance.h"
 #include "api/ask.h"
 #include "base/alloc.h"
 
@@ -68,21 +68,21 @@ static size_t held_after(const struct lives *l, size_t step)
 /* Overwrites, after each step, all of the arena that is not held. */
 struct poison {
     struct rw_observer observer;
-    rw_context *ctx;
     const struct lives *lives;
     bool *keep; /* per byte */
 };
 
-static rw_status poison_after(struct rw_observer *o, const rw_plan *plan, size_t step, const rw_kernel *k)
+static rw_status poison_after(struct rw_observer *o, const struct rw_at *at)
 {
     struct poison *const p = (struct poison *)o;
+    const rw_plan *const plan = at->run->plan;
     memset(p->keep, 0, plan->arena_bytes);
     for (size_t i = 0; i < p->lives->n; i++) {
         const struct life *const l = &p->lives->life[i];
-        if (l->first <= step && l->last > step) memset(p->keep + l->at, 1, l->bytes);
+        if (l->first <= at->action && l->last > at->action) memset(p->keep + l->at, 1, l->bytes);
     }
     for (size_t i = 0; i < plan->arena_bytes; i++)
-        if (!p->keep[i]) ((unsigned char *)p->ctx->arena)[i] = 0xff; /* a NaN in every type */
+        if (!p->keep[i]) ((unsigned char *)at->run->arena->data)[i] = 0xff; /* a NaN in every type */
     return RW_OK;
 }
 
@@ -97,10 +97,11 @@ static rw_plan *step_plan(struct fixture *b, rw_tensor *loss)
 
 static void run_poisoned(struct fixture *b, rw_plan *plan, const struct lives *lives)
 {
-    struct poison p = { .observer.after = poison_after, .ctx = b->ctx, .lives = lives,
-                        .keep = malloc(plan->arena_bytes + 1) };
-    cr_assert_eq(rw_plan_run(b->t, plan, 0, plan->n_actions, &p.observer), RW_OK, "%s", rw_error_message(b->ctx));
-    cr_assert_eq(rw_plan_settle(b->t, plan, 0, plan->n_actions), RW_OK);
+    struct poison p = { .observer.after = poison_after, .lives = lives, .keep = malloc(plan->arena_bytes + 1) };
+    struct rw_run *r = NULL;
+    cr_assert_eq(rw_run_make(b->t, plan, 0, &r), RW_OK);
+    rw_run_watch(r, &p.observer);
+    cr_assert_eq(rw_run_through(r, plan->n_actions), RW_OK, "%s", rw_error_message(b->ctx));
     free(p.keep);
 }
 
@@ -187,14 +188,17 @@ Test(conformance_memory, backward_leaves_only_what_the_caller_can_read)
     ckpt_set_policy(b.t, "full");
     rw_tensor *const loss = layers(&b);
     rw_item(b.t, loss);
-    cr_assert_eq(b.ctx->arena_owner, b.t, "the forward part waits for its backward");
+    rw_memory m;
+    rw_memory_stats(b.ctx, &m);
+    cr_assert_eq(m.runs, 1, "the forward part waits for its backward");
     cr_assert_eq(rw_backward(b.t, loss), RW_OK);
-    cr_assert_null(b.ctx->arena_owner);
-    cr_assert_null(b.t->paused);
+    rw_memory_stats(b.ctx, &m);
+    cr_assert_eq(m.runs, 0);
+    cr_assert_eq(m.arenas, m.predicted_peak, "one arena, and what it takes");
+    cr_assert_null(b.t->runs);
     cr_assert_eq(b.t->n_held, 1, "the loss and nothing else: %zu", b.t->n_held);
     rw_tape_reset(b.t);
     cr_assert_eq(b.t->n_held, 0);
-    rw_memory m;
     rw_memory_stats(b.ctx, &m);
     cr_assert_eq(m.tape, 0, "%zu", m.tape);
     fixture_close(&b);

@@ -57,12 +57,13 @@ static rw_status cpu_digest(void *state, const void *data, size_t bytes, int thr
     return RW_OK;
 }
 
-static rw_status cpu_compare(void *state, const struct rw_digest *a, const struct rw_digest *b, uint32_t serial)
+static rw_status cpu_compare(void *state, const struct rw_digest *a, const struct rw_digest *b, uint32_t serial,
+                             struct rw_run_words *words)
 {
     return rw_digest_equal(*a, *b) ? RW_OK : RW_ERR_MISMATCH;
 }
 
-static rw_status cpu_finish(void *state, uint32_t *ret_bad_step)
+static rw_status cpu_finish(void *state)
 {
     return RW_OK;
 }

@@ -32,9 +32,6 @@ struct rw_cuda {
     /* What is added to the first block of every ticket: 0, but for a graph that is launched again. In device memory. */
     uint64_t *ticket_base;
     uint64_t known_base; /* what was put there last */
-    /* 1 + the serial of a step that met an index out of range, and of the first comparison of digests that failed; 0:
-       none did. In pinned memory, written by kernels. */
-    uint32_t *bad_step, *bad_replay;
     double *norm; /* of clipping, in device memory: RW_CUDA_NORM_SUMS partial sums, the norm, the factor */
     struct rw_blaslt *blaslt;
     struct rw_sdpa *sdpa;

@@ -66,10 +66,6 @@ static rw_status make_state(struct rw_cuda *cuda)
     TRY(cudaMemsetAsync(cuda->ticket_base, 0, sizeof *cuda->ticket_base, cuda->stream));
     TRY(cudaMalloc(&p, (RW_CUDA_NORM_SUMS + 2) * sizeof *cuda->norm));
     cuda->norm = p;
-    TRY(cudaMallocHost(&p, 2 * sizeof *cuda->bad_step));
-    cuda->bad_step = p;
-    cuda->bad_replay = cuda->bad_step + 1;
-    *cuda->bad_step = *cuda->bad_replay = 0;
     rw_status status = rw_staging_create(&cuda->staging, cuda);
     if (!status) status = rw_blaslt_create(&cuda->blaslt, cuda);
     return status ? status : rw_sdpa_create(&cuda->sdpa, cuda);
@@ -88,7 +84,6 @@ static void cuda_close(void *state)
     rw_free(cuda->marks);
     cudaFree(cuda->ticket_base);
     cudaFree(cuda->norm);
-    cudaFreeHost(cuda->bad_step);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     cudaGetLastError();
     rw_free(cuda);
@@ -184,24 +179,38 @@ static rw_status cuda_digest(void *state, const void *data, size_t bytes, int th
     return RW_OK;
 }
 
-static rw_status cuda_compare(void *state, const struct rw_digest *a, const struct rw_digest *b, uint32_t serial)
+static rw_status cuda_compare(void *state, const struct rw_digest *a, const struct rw_digest *b, uint32_t serial,
+                              struct rw_run_words *words)
 {
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
-    TRY(rw_cuda_compare_digests(cuda, a, b, serial));
+    TRY(rw_cuda_compare_digests(cuda, a, b, serial, words));
     return RW_OK;
 }
 
-static rw_status cuda_finish(void *state, uint32_t *ret_bad_step)
+/* In pinned memory: the device writes there as it is. */
+static struct rw_run_words *cuda_make_words(void *state)
+{
+    struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
+    void *p = NULL;
+    if (rw_cuda_status(cuda, cudaMallocHost(&p, sizeof(struct rw_run_words)), "cudaMallocHost")) return NULL;
+    memset(p, 0, sizeof(struct rw_run_words));
+    return p;
+}
+
+static void cuda_free_words(void *state, struct rw_run_words *words)
+{
+    RW_ON_DEVICE(state);
+    cudaFreeHost(words);
+}
+
+static rw_status cuda_finish(void *state)
 {
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
     TRY(cudaStreamSynchronize(cuda->stream));
-    const uint32_t bad_step = *cuda->bad_step, bad_replay = *cuda->bad_replay;
-    *cuda->bad_step = *cuda->bad_replay = 0;
-    if (!bad_step && !bad_replay) return RW_OK;
-    *ret_bad_step = (bad_step ? bad_step : bad_replay) - 1;
-    return bad_step ? RW_ERR_ARGUMENT : RW_ERR_MISMATCH;
+    return RW_OK;
 }
 
 /* From pageable memory: CUDA has taken them when the call returns. */
@@ -320,6 +329,8 @@ const struct rw_device_fns rw_device_cuda = {
     .download = cuda_download,
     .clear = cuda_clear,
     .queue = cuda_queue,
+    .make_words = cuda_make_words,
+    .free_words = cuda_free_words,
     .digest = cuda_digest,
     .compare = cuda_compare,
     .finish = cuda_finish,

@@ -55,9 +55,10 @@ __global__ void digest_kernel(const unsigned char *data, int64_t bytes, rw_diges
     atomicAdd(reinterpret_cast<unsigned long long *>(&sum->hi), static_cast<unsigned long long>(b));
 }
 
-__global__ void compare_kernel(const rw_digest *a, const rw_digest *b, uint32_t serial, uint32_t *bad_replay)
+__global__ void compare_kernel(const rw_digest *a, const rw_digest *b, uint32_t serial, rw_run_words *words)
 {
-    if ((a->lo != b->lo || a->hi != b->hi) && !*bad_replay) *bad_replay = serial + 1;
+    if ((a->lo != b->lo || a->hi != b->hi) && !words->bad_comparison)
+        words->bad_comparison = serial + 1;
 }
 
 rw_kernel kernel_on(struct rw_cuda *cuda)
@@ -83,9 +84,10 @@ extern "C" cudaError_t rw_cuda_digest(struct rw_cuda *cuda, const void *data, si
 }
 
 extern "C" cudaError_t rw_cuda_compare_digests(struct rw_cuda *cuda, const struct rw_digest *a,
-                                               const struct rw_digest *b, uint32_t serial)
+                                               const struct rw_digest *b, uint32_t serial,
+                                               struct rw_run_words *words)
 {
     const rw_kernel k = kernel_on(cuda);
-    RW_LAUNCH(compare_kernel, 1, 1, 0, &k, a, b, serial, cuda->bad_replay);
+    RW_LAUNCH(compare_kernel, 1, 1, 0, &k, a, b, serial, words);
     return cudaPeekAtLastError();
 }

@@ -11,6 +11,7 @@
 
 #include "device/cuda/launch.cuh"
 #include "base/philox.h"
+#include "device/words.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -197,15 +198,15 @@ static inline device_ticket ticket_of(const rw_kernel *k)
 
 /* For kernels that read indexes: what to write, and where, when one is out of range. */
 struct index_guard {
-    uint32_t *bad_step;
+    rw_run_words *words;
     uint32_t serial;
 
-    __device__ __forceinline__ void report() const { if (!*bad_step) *bad_step = serial + 1; }
+    __device__ __forceinline__ void report() const { if (!words->bad_index) words->bad_index = serial + 1; }
 };
 
 static inline index_guard guard_of(const rw_kernel *k)
 {
-    return { static_cast<const struct rw_cuda *>(k->device)->bad_step, k->serial };
+    return { static_cast<rw_run_words *>(k->words_), k->serial };
 }
 
 /* Calls f with a value of the element type: f(float()), f(double()), f(bf16()), f(f16()). RW_ERR_UNSUPPORTED for the

@@ -1,0 +1,32 @@
+/*
+ * Arenas: the memory that plans place their buffers in. A context has a pool of them; a run borrows one.
+ *
+ * A run that is queued to its end gives its arena back at once: the device's queue protects it from the next user. A
+ * run that stops on its way keeps it, so as many arenas exist as runs stand between forward and backward, and one more.
+ */
+#ifndef RW_RUN_ARENA_POOL_H
+#define RW_RUN_ARENA_POOL_H
+
+#include "record/context.h"
+
+struct rw_arena {
+    struct rw_arena *next;
+    void *data;
+    size_t bytes;
+    bool lent;
+};
+
+struct rw_arenas {
+    struct rw_arena *first;
+};
+
+/*
+ * The arena `had` when it is free and large enough, else the smallest free one that fits, else the largest free one,
+ * made larger, else a new one. NULL without memory; then no free one is left in the pool.
+ */
+struct rw_arena *rw_arena_borrow(rw_context *ctx, struct rw_arenas *arenas, struct rw_arena *had, size_t bytes);
+void rw_arena_give_back(struct rw_arena *arena);
+
+void rw_arenas_finish(rw_context *ctx, struct rw_arenas *arenas);
+
+#endif

@@ -1,0 +1,114 @@
+/* Blocks of results and who counts them. See results.h. */
+#include "run/results.h"
+
+#include "base/alloc.h"
+
+/* Of the free ones that of the same plan, else any. */
+static struct rw_results *free_block(const rw_tape *t, const rw_plan *plan)
+{
+    struct rw_results *found = NULL;
+    for (struct rw_results *r = t->results; r; r = r->next) {
+        if (r->references > 1) continue;
+        if (r->plan == plan->serial) return r;
+        if (!found || r->bytes > found->bytes) found = r;
+    }
+    return found;
+}
+
+static struct rw_results *add_block(rw_tape *t)
+{
+    struct rw_results *const r = rw_calloc(1, sizeof *r);
+    if (!r) return NULL;
+    *r = (struct rw_results){ .next = t->results, .references = 1 };
+    t->results = r;
+    return r;
+}
+
+static bool make_room(rw_context *ctx, struct rw_results *r, size_t bytes)
+{
+    if (r->bytes >= bytes) return true;
+    void *const data = ctx->device->alloc(ctx->device_state, bytes);
+    if (!data) return false;
+    ctx->device->free(ctx->device_state, r->data);
+    ctx->memory.results += bytes - r->bytes;
+    r->data = data;
+    r->bytes = bytes;
+    return true;
+}
+
+struct rw_results *rw_results_take(rw_tape *t, const rw_plan *plan)
+{
+    struct rw_results *r = free_block(t, plan);
+    if (!r) r = add_block(t);
+    if (!r || !make_room(t->ctx, r, plan->results_bytes)) return NULL;
+    r->plan = plan->serial;
+    r->references++;
+    return r;
+}
+
+void rw_results_release(rw_context *ctx, struct rw_results *r)
+{
+    if (!r || --r->references) return;
+    ctx->memory.results -= r->bytes;
+    ctx->device->free(ctx->device_state, r->data);
+    rw_free(r);
+}
+
+rw_status rw_results_hold(rw_tape *t, struct rw_results *results, const struct rw_result *r)
+{
+    if (rw_tape_held(t, r->value)) return RW_OK;
+    if (!rw_grow(&t->held, &t->cap_held, t->n_held, 1, sizeof *t->held)) return RW_ERR_MEMORY;
+    char *const data = results->data;
+    t->held[t->n_held++] = (struct rw_held){ r->value, data ? data + r->offset : NULL, results };
+    results->references++;
+    return RW_OK;
+}
+
+static struct rw_gradient_handle *handle_of(rw_tape *t, uint32_t value)
+{
+    for (size_t i = 0; i < t->n_gradients; i++)
+        if (t->gradients[i]->tensor.id == value) return t->gradients[i];
+    if (!rw_grow(&t->gradients, &t->cap_gradients, t->n_gradients, 1, sizeof *t->gradients)) return NULL;
+    struct rw_gradient_handle *const handle = rw_calloc(1, sizeof *handle);
+    if (handle) t->gradients[t->n_gradients++] = handle;
+    return handle;
+}
+
+rw_status rw_results_hand_out(rw_tape *t, struct rw_results *results, const struct rw_result *r)
+{
+    struct rw_gradient_handle *const handle = handle_of(t, r->of);
+    if (!handle) return RW_ERR_MEMORY;
+    rw_results_release(t->ctx, handle->in);
+    results->references++;
+    *handle = (struct rw_gradient_handle){
+        .tensor = { .owner.tape = t, .id = r->of, .layout = r->layout, .dtype = r->dtype, .flags = RW_VALUE_GRADIENT,
+                    .producer = RW_NONE_ID, .leaf = RW_NONE_ID },
+        .data = (char *)results->data + r->offset, .in = results
+    };
+    return RW_OK;
+}
+
+void rw_results_let_go(rw_tape *t)
+{
+    for (size_t i = 0; i < t->n_held; i++) rw_results_release(t->ctx, t->held[i].in);
+    t->n_held = 0;
+}
+
+void rw_results_forget(rw_tape *t)
+{
+    rw_results_let_go(t);
+    for (size_t i = 0; i < t->n_gradients; i++) {
+        rw_results_release(t->ctx, t->gradients[i]->in);
+        rw_free(t->gradients[i]);
+    }
+    t->n_gradients = 0;
+}
+
+void rw_results_finish(rw_tape *t)
+{
+    while (t->results) {
+        struct rw_results *const r = t->results;
+        t->results = r->next;
+        rw_results_release(t->ctx, r);
+    }
+}

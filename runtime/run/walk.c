@@ -1,0 +1,164 @@
+/* The walker: one loop over actions; per action a few loads per operand and one call. See walk.h. */
+#include "run/walk.h"
+
+#include "base/round.h"
+
+#include <stdio.h>
+
+/* What stays the same while a part of a run is walked, and where it is. */
+struct walk {
+    struct rw_run *run;
+    rw_tape *t;
+    rw_context *ctx;
+    const rw_plan *plan;
+    char *arena;
+    struct rw_device_queue queue;
+    size_t workspace; /* of the plan's, of the next action that has one */
+    uint32_t region;  /* what the profiler was told last */
+    uint8_t kind;
+};
+
+static inline void *memory_of(const struct walk *w, uint32_t word)
+{
+    return rw_word_is_source(word) ? w->run->sources[rw_word_source(word)] : w->arena + rw_word_offset(w->plan, word);
+}
+
+static inline rw_view view_of(const struct walk *w, uint32_t value, uint32_t word)
+{
+    uint32_t layout_id;
+    rw_dtype dtype;
+    if (value < w->plan->mark_values) {
+        const struct rw_tensor *const v = rw_tape_value(w->t, value);
+        layout_id = v->layout;
+        dtype = (rw_dtype)v->dtype;
+    } else {
+        const struct rw_value_desc *const v = &w->plan->values[value - w->plan->mark_values];
+        layout_id = v->layout;
+        dtype = (rw_dtype)v->dtype;
+    }
+    const rw_layout *const layout = rw_layout_get(&w->ctx->layouts, layout_id);
+    char *const data = memory_of(w, word);
+    return (rw_view){ data ? data + (size_t)layout->offset * rw_dtype_size(dtype) : NULL, layout, dtype };
+}
+
+static inline void note_use(struct walk *w, uint32_t word, uint64_t bytes)
+{
+    if (rw_word_is_source(word)) return;
+    const uint64_t end = rw_word_offset(w->plan, word) + rw_round_up(bytes, w->plan->unit);
+    if (end > w->run->highest) w->run->highest = end;
+}
+
+rw_status rw_walk_failed(const struct rw_run *r, size_t action, rw_status status)
+{
+    rw_context *const ctx = r->tape->ctx;
+    const struct rw_node *const node = rw_plan_node(r->tape, r->plan, r->plan->actions[action].node);
+    const rw_site at = ctx->sites[node->site];
+    return rw_fail(ctx, status, "%s recorded at %s:%d failed while it ran: %s", ctx->ops[node->op]->name, at.file,
+                   at.line, status == RW_ERR_ARGUMENT ? "an index in its inputs is out of range" : rw_status_name(status));
+}
+
+/* The first action's workspace at or behind an action. */
+static size_t workspace_at(const rw_plan *plan, size_t action)
+{
+    size_t low = 0, high = plan->n_workspaces;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (plan->workspaces[middle].action < action) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+static void find_operands(struct walk *w, const struct rw_action *action, const struct rw_node *node, rw_view *views)
+{
+    const rw_plan *const p = w->plan;
+    const uint32_t *const words = p->words + action->word;
+    const uint32_t n_in = node->n_inputs, n_out = node->n_outputs;
+    for (uint32_t i = 0; i < n_in; i++)
+        views[i] = view_of(w, rw_plan_operand(w->t, p, node->first_input + i), words[i]);
+    for (uint32_t i = 0; i < n_out; i++) {
+        views[n_in + i] = view_of(w, node->first_output + i, words[n_in + i]);
+        note_use(w, words[n_in + i], rw_view_span(&views[n_in + i]));
+    }
+}
+
+static rw_status run_kernel(struct walk *w, const struct rw_action *action, const struct rw_at *at)
+{
+    const rw_plan *const p = w->plan;
+    const struct rw_node *const node = at->node;
+    const rw_op_def *const op = w->ctx->ops[node->op];
+    const bool recorded = action->node < p->mark_nodes;
+    rw_kernel k = { .op = op, .attrs = recorded ? w->t->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
+                    .in = at->in, .out = at->out, .n_inputs = at->n_in, .n_outputs = at->n_out, .ticket = at->ticket,
+                    .threads = p->threads, .serial = (uint32_t)at->action, .stream = w->queue.stream,
+                    .ticket_base = w->queue.ticket_base, .device = w->ctx->device_state, .words_ = w->run->words };
+    if (action->n_words > at->n_in + at->n_out) {
+        const uint32_t word = p->words[action->word + (uint32_t)(at->n_in + at->n_out)];
+        k.workspace = memory_of(w, word);
+        k.workspace_bytes = p->workspaces[w->workspace++].bytes;
+        note_use(w, word, k.workspace_bytes);
+    }
+    const rw_kernel_fn kernel = op->kernel[w->ctx->kind];
+    const rw_status status = kernel ? kernel(&k) : RW_ERR_UNSUPPORTED;
+    return status ? rw_walk_failed(w->run, at->action, status) : RW_OK;
+}
+
+static rw_status run_watched(struct walk *w, const struct rw_action *action, struct rw_at *at)
+{
+    struct rw_run *const r = w->run;
+    rw_status status = RW_OK;
+    for (int i = r->n_observers; !status && i-- > 0;)
+        if (r->observer[i]->before) status = r->observer[i]->before(r->observer[i], at);
+    if (!status) status = run_kernel(w, action, at);
+    at->node = rw_plan_node(w->t, w->plan, action->node); /* a kernel of the caller's own may have recorded */
+    for (int i = 0; !status && i < r->n_observers; i++)
+        if (r->observer[i]->after) status = r->observer[i]->after(r->observer[i], at);
+    return status;
+}
+
+static rw_status run_action(struct walk *w, size_t index)
+{
+    const struct rw_action *const action = &w->plan->actions[index];
+    const struct rw_node *const node = rw_plan_node(w->t, w->plan, action->node);
+    rw_view *const views = w->run->views;
+    find_operands(w, action, node, views);
+    struct rw_at at = { .run = w->run, .action = index, .node = node, .kind = action->kind, .n_in = node->n_inputs,
+                        .n_out = node->n_outputs, .in = views, .out = views + node->n_inputs };
+    if (node->ticket != RW_NONE_ID) at.ticket = rw_plan_ticket(w->t, node);
+    return w->run->n_observers ? run_watched(w, action, &at) : run_kernel(w, action, &at);
+}
+
+/* Regions and replays, as a profiler shows them. */
+static void name_range(struct walk *w, const struct rw_action *action)
+{
+    const uint32_t region = rw_node_region(w->t, rw_plan_node(w->t, w->plan, action->node));
+    if (region == w->region && action->kind == w->kind) return;
+    if (w->region != RW_NONE_ID) w->ctx->device->range(w->ctx->device_state, NULL);
+    w->region = region;
+    w->kind = action->kind;
+    if (region == RW_NONE_ID) return;
+    char path[256], text[300];
+    rw_region_path(w->t, region, path, sizeof path);
+    snprintf(text, sizeof text, "%s %s", rw_action_kind_name(action->kind), path);
+    w->ctx->device->range(w->ctx->device_state, text);
+}
+
+rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
+{
+    rw_context *const ctx = r->tape->ctx;
+    struct walk w = { .run = r, .t = r->tape, .ctx = ctx, .plan = r->plan, .arena = r->arena ? r->arena->data : NULL,
+                      .workspace = workspace_at(r->plan, from), .region = RW_NONE_ID };
+    RW_ON_DEVICE_OF(ctx);
+    if (ctx->device->queue) w.queue = ctx->device->queue(ctx->device_state);
+    rw_status status = RW_OK;
+    size_t i = from;
+    if (!from) r->highest = 0;
+    for (; !status && i < to; i++) {
+        if (ctx->device->range) name_range(&w, &r->plan->actions[i]);
+        status = run_action(&w, i);
+    }
+    if (ctx->device->range && w.region != RW_NONE_ID) ctx->device->range(ctx->device_state, NULL);
+    ctx->memory.measured_peak = r->highest;
+    *ret_reached = i;
+    return status;
+}

@@ -1,0 +1,13 @@
+/* The walk over a plan's actions. */
+#ifndef RW_RUN_WALK_H
+#define RW_RUN_WALK_H
+
+#include "run/run.h"
+
+/* Queues the actions [from, to). *ret_reached: the first that was not. Errors are recorded. */
+rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached);
+
+/* Records why an action failed. Returns status. */
+rw_status rw_walk_failed(const struct rw_run *r, size_t action, rw_status status);
+
+#endif
