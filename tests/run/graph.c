@@ -292,3 +292,108 @@ Test(graph, reads_parameters_as_they_are)
     rw_graph_destroy(&g);
     fixture_close(&b);
 }
+
+/* REWIND_EAGER=1 has computed all values before the graph is made: it computes them again, as on a new tape. */
+Test(graph, begins_anew_after_eager_recording)
+{
+    const struct model_config c = config(MODEL_GPT, RW_F32);
+    struct outcome recorded = record_every_step(&c, "full", 0);
+    setenv("REWIND_EAGER", "1", 1);
+    struct outcome launched = launch_every_step(&c, "full", 0, true);
+    unsetenv("REWIND_EAGER");
+    same(&recorded, &launched, "eager");
+    release(&recorded);
+    release(&launched);
+}
+
+/* Some bytes of workspace for each thread, and as many threads as there are bytes for. */
+static size_t per_thread(const rw_op_call *call)
+{
+    return 64 * (size_t)call->threads;
+}
+
+static rw_status check_like(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status threaded(const rw_kernel *k)
+{
+    memset(k->out[0].data, 0, (size_t)k->out[0].layout->numel * rw_dtype_size(k->out[0].dtype));
+    return k->workspace_bytes == 64 * (size_t)k->threads ? RW_OK : RW_ERR_DEVICE;
+}
+
+static rw_status threaded_grad(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
+}
+
+HOST_KERNEL_OF(threaded)
+static const rw_op_def threaded_op = { .name = "threaded", .n_inputs = 1, .n_outputs = 1, .check = check_like,
+                                       .kernel = HOST_KERNEL(threaded), .grad = threaded_grad,
+                                       .workspace = { per_thread, per_thread } };
+
+/* What was planned for a number of threads runs with that number: a graph, and a backward that goes on. */
+Test(graph, keeps_the_threads_it_was_made_for)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *g = NULL;
+    rw_tape *other = NULL;
+    rw_tensor *w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(8));
+    cr_assert_eq(rw_tape_create(&other, b.ctx), RW_OK);
+    rw_tensor *const loss = rw_sum(b.t, rw_apply(b.t, &threaded_op, &w, 1, NULL, 0, NULL), RW_AXES(0), false);
+    rw_tensor *const second = rw_sum(other, rw_apply(other, &threaded_op, &w, 1, NULL, 0, NULL), RW_AXES(0), false);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_item(other, second);
+    for (int threads = 7; threads > 0; threads -= 3) {
+        cr_assert_eq(rw_context_set_threads(b.ctx, threads), RW_OK);
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_item(b.t, loss);
+        cr_assert_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+    }
+    cr_assert_eq(rw_backward(other, second), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_graph_destroy(&g);
+    rw_tape_destroy(&other);
+    fixture_close(&b);
+}
+
+/* A launch that nobody has waited for, a backward of another tape that stopped before it, and both in the end. */
+Test(graph, is_in_flight_beside_other_tapes)
+{
+    enum { N = 256, LAUNCHES = 3 };
+    double loss[2][LAUNCHES], other_loss[2];
+    float gradient[2][2][N];
+    for (int mixed = 0; mixed < 2; mixed++) {
+        struct fixture b = fixture_open(3, 1);
+        rw_graph *g = NULL;
+        rw_tape *other = NULL;
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N)),
+                        *const v = rw_param(b.ctx, "v", RW_F32, RW_SHAPE(N));
+        rw_init_normal(w, 0, 1);
+        rw_init_normal(v, 0, 1);
+        cr_assert_eq(rw_tape_create(&other, b.ctx), RW_OK);
+        ckpt_set_policy(other, "full");
+        ckpt_begin(other, "r");
+        rw_tensor *const h = rw_exp(other, rw_tanh(other, rw_mul(other, v, v)));
+        ckpt_end(other);
+        rw_tensor *const y = rw_sum(other, h, RW_AXES(0), false);
+        rw_tensor *const x = rw_sum(b.t, rw_dropout(b.t, rw_tanh(b.t, rw_mul(b.t, w, w)), 0.5f), RW_AXES(0), false);
+        cr_assert_eq(rw_graph_create(&g, b.t, x, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+        if (mixed) other_loss[1] = rw_item(other, y); /* stops, and keeps its arena */
+        for (int i = 0; i < LAUNCHES; i++) {
+            cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+            if (!mixed) loss[0][i] = rw_item(b.t, x);
+        }
+        cr_assert_eq(rw_backward(other, y), RW_OK, "%s", rw_error_message(b.ctx));
+        if (!mixed) other_loss[0] = rw_item(other, y);
+        else loss[1][LAUNCHES - 1] = rw_item(b.t, x);
+        cr_assert_eq(rw_read(NULL, rw_gradient(w), gradient[mixed][0], sizeof gradient[0][0]), RW_OK);
+        cr_assert_eq(rw_read(NULL, rw_gradient(v), gradient[mixed][1], sizeof gradient[0][0]), RW_OK);
+        rw_graph_destroy(&g);
+        rw_tape_destroy(&other);
+        fixture_close(&b);
+    }
+    cr_assert_eq(memcmp(gradient[0], gradient[1], sizeof gradient[0]), 0);
+    cr_assert_eq(memcmp(&loss[0][LAUNCHES - 1], &loss[1][LAUNCHES - 1], sizeof(double)), 0);
+    cr_assert_eq(memcmp(&other_loss[0], &other_loss[1], sizeof(double)), 0);
+}
