@@ -263,12 +263,17 @@ RW_API bool rw_grad_wanted(const rw_grad_call *g, int i);
 /** Hands over the gradient of input i: its shape and type. dx is NULL after a failed op: the rule may just go on. */
 RW_API rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx);
 /**
- * For a rule whose op can add to a sum at no cost: what others have contributed to the gradient of input i so far, or
- * what a parameter's gradient holds when backward adds to it. Of the input's shape and type, in any layout. NULL when
- * there is nothing, when nobody wants the gradient, and while another input that is the same value has been given the
- * sum. A rule hands the sum over with rw_grad_set_sum(), or its contribution alone with rw_grad_set(); one that never
- * asks loses nothing: the library adds. What another input contributed in the same rule is part of the sum when it was
- * handed over before. Write over the sum's memory by `inplace`: a parameter's gradient then needs no second buffer.
+ * The sum so far, for a rule whose op can add to it at no cost:
+ *
+ *     rw_tensor *const sum = rw_grad_addend(g, 0);
+ *     return rw_grad_set_sum(g, 0, sum ? multiply_add(t, sum, dy, x) : multiply(t, dy, x));
+ *
+ * It holds what others have contributed to the gradient of input i. A parameter's sum begins with what its gradient
+ * holds; an op that names that input in `optional` finds it absent while the gradient is clear, any other finds zeros.
+ * What another input contributed in the same rule is part of the sum once it was handed over. An op that writes over the
+ * sum (`inplace`) spares a parameter's gradient a second buffer. A rule that never asks loses nothing: the library adds.
+ * @return of the input's shape and type, in any layout; NULL when there is nothing to add to, when nobody wants the
+ *         gradient, and while another input that is the same value has been given the sum.
  */
 RW_API rw_tensor *rw_grad_addend(rw_grad_call *g, int i);
 /** Hands over rw_grad_addend(g, i) plus the gradient of input i; the gradient alone where that was NULL. */

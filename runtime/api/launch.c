@@ -46,26 +46,14 @@ static rw_status check_tickets(const rw_tape *t)
     return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the generator was set while the tape was recorded");
 }
 
-/*
- * The plan of a step that begins anew: it finds all gradients clear and no value held, whatever they are now. What
- * REWIND_EAGER=1 has computed is computed again.
- */
+/* The plan of a step that begins anew: no value is held, whatever REWIND_EAGER=1 has computed. */
 static rw_status plan_of(rw_tape *t, uint32_t loss, rw_plan **ret_plan)
 {
-    rw_context *const ctx = t->ctx;
     const size_t n_held = t->n_held;
-    bool *const clear = rw_malloc(ctx->n_params * sizeof *clear);
-    if (!clear) return rw_fail(ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
-    for (size_t i = 0; i < ctx->n_params; i++) {
-        clear[i] = ctx->params[i]->grad_clear;
-        ctx->params[i]->grad_clear = true;
-    }
     t->n_held = 0;
     const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = &t->policy };
     const rw_status status = rw_plan_get(t, &request, ret_plan);
     t->n_held = n_held;
-    for (size_t i = 0; i < ctx->n_params; i++) ctx->params[i]->grad_clear = clear[i];
-    rw_free(clear);
     return status;
 }
 
@@ -127,11 +115,9 @@ static void begin_step(rw_graph *g)
 {
     rw_tape *const t = g->t;
     rw_context *const ctx = t->ctx;
-    const rw_plan *const plan = g->run->plan;
     rw_runs_end(t);
     rw_results_let_go(t);
     rw_zero_grad(ctx);
-    for (size_t i = 0; i < plan->n_gradients; i++) ctx->params[plan->gradients[i].param]->grad_clear = false;
     for (size_t i = 0; i < t->n_effects; i++) t->effects[i].done = false;
     for (size_t i = 0; i < t->n_leaves; i++) {
         struct rw_leaf *const leaf = &t->leaves[i];
@@ -211,6 +197,8 @@ static rw_status launch(rw_graph *g)
     const size_t end = r->plan->n_actions;
     rw_run_restart(r);
     rw_status status = rw_run_prepare(r, end);
+    for (size_t i = 0; !status && i < r->plan->n_gradients; i++) /* what follows the plan finds them written */
+        g->t->ctx->params[r->plan->gradients[i]]->grad_clear = false;
     if (!status && g->params.optimizer) status = rw_adamw_prepare(g->params.optimizer);
     if (!status) status = queue_launch(g);
     if (status) return rw_run_fail(r, status);

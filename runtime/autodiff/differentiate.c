@@ -85,7 +85,7 @@ static rw_status hand_out(const struct walk *w, uint32_t value)
     return w->taker->take(w->taker, value, w->grads[value]);
 }
 
-/* Before node n nobody uses what it is the first to use. */
+/* The walk goes backwards: when it has passed the first node that uses a value, the value's gradient is complete. */
 static rw_status complete(const struct walk *w, const struct rw_node *node, uint32_t n)
 {
     rw_status status = RW_OK;

@@ -55,6 +55,23 @@ static void mark_needed(struct rw_problem *p)
     }
 }
 
+static bool is_optional(const rw_op_def *op, uint32_t input)
+{
+    return op->optional >> (input < 31 ? input : 31) & 1;
+}
+
+static void mark_asked(struct rw_problem *p)
+{
+    const rw_tape *const t = p->t;
+    for (size_t n = 0; n < t->n_nodes; n++) {
+        const struct rw_node *const node = &t->nodes[n];
+        for (uint32_t i = 0; p->needed[n] && i < node->n_inputs; i++) {
+            const uint32_t b = rw_tape_base(t, t->operands[node->first_input + i]);
+            if (!is_view(t, node) && !is_optional(t->ctx->ops[node->op], i)) p->asked[b] = true;
+        }
+    }
+}
+
 static rw_status ask_costs(struct rw_problem *p, uint32_t n)
 {
     const rw_tape *const t = p->t;
@@ -96,14 +113,16 @@ static rw_status fill(struct rw_problem *p)
     p->needed = rw_calloc(nodes, sizeof *p->needed);
     p->wanted = rw_calloc(values, sizeof *p->wanted);
     p->target_of = rw_malloc(values * sizeof *p->target_of);
+    p->asked = rw_calloc(values, sizeof *p->asked);
     p->given = rw_malloc(values * sizeof *p->given);
     p->order = rw_malloc(nodes * sizeof *p->order);
     p->workspace = rw_calloc(nodes, sizeof *p->workspace);
     p->cost = rw_calloc(nodes, sizeof *p->cost);
-    if (!p->needed || !p->wanted || !p->target_of || !p->given || !p->order || !p->workspace || !p->cost)
+    if (!p->needed || !p->wanted || !p->target_of || !p->asked || !p->given || !p->order || !p->workspace || !p->cost)
         return RW_ERR_MEMORY;
     mark_given(p);
     mark_needed(p);
+    mark_asked(p);
     return make_order(p);
 }
 
@@ -124,7 +143,7 @@ rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_requ
 
 void rw_problem_close(struct rw_problem *p)
 {
-    void *const arrays[] = { p->needed, p->wanted, p->target_of, p->given, p->order, p->workspace, p->cost };
+    void *const arrays[] = { p->needed, p->wanted, p->target_of, p->asked, p->given, p->order, p->workspace, p->cost };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_targets_finish(&p->targets);
     if (p->t) rw_tape_cut(p->t, &p->mark);

@@ -17,6 +17,7 @@ struct rw_problem {
     bool *needed;        /* node -> some target depends on it */
     bool *wanted;        /* base value -> it is asked for, or a commit reads it */
     uint32_t *target_of; /* base value -> in targets, or RW_NONE_ID */
+    bool *asked;         /* base value, a gradient's old contents -> an op reads it that cannot do without */
     bool *given;         /* base value -> it is there before anything runs: a leaf, or held from an earlier run */
     uint32_t *order;     /* needed nodes in tape order, views and commits left out */
     size_t n_order;

@@ -61,7 +61,6 @@ static bool is_bindable(const struct rw_targets *s, const rw_tensor *g, const rw
     const rw_layout *const l = rw_layout_of(s->ctx, g);
     if (whole->producer == RW_NONE_ID || is_taken(s, whole->id)) return false;
     if (!rw_layout_is_whole(l) || rw_tensor_bytes(whole) != rw_tensor_bytes(g)) return false;
-    if (!seed) return true;
     const struct rw_node *const maker = &t->nodes[whole->producer];
     if (whole->id != maker->first_output || !works_in_place(s, maker, seed->id)) return false;
     const size_t after = whole->producer + 1 < t->n_nodes ? maker[1].first_input : t->n_operands;
@@ -70,24 +69,16 @@ static bool is_bindable(const struct rw_targets *s, const rw_tensor *g, const rw
     return true;
 }
 
-static rw_tensor *seed_of(const struct rw_targets *s, uint32_t param)
+static rw_status take_param(struct rw_targets *s, uint32_t value, rw_tensor *g)
 {
-    for (size_t i = s->first_seed; i < s->first_seed + s->n_seeds; i++)
-        if (s->t->leaves[i].param == param) return rw_tape_value(s->t, s->t->leaves[i].value);
-    return NULL;
-}
-
-static rw_status take_param(struct rw_targets *s, uint32_t param, rw_tensor *g)
-{
-    rw_tensor *const seed = seed_of(s, param);
+    const uint32_t param = s->t->leaves[rw_tape_value(s->t, value)->leaf].param;
+    const rw_tensor *const seed = s->seeds[value];
     if (g == seed) return RW_OK; /* nothing was added */
     while (g && !is_bindable(s, g, seed)) g = copy_of(s, g);
     if (!g) return s->ctx->status ? s->ctx->status : no_memory(s);
-    const bool is_private = s->request->private_gradients;
     if (!rw_grow(&s->params, &s->cap_params, s->n_params, 1, sizeof *s->params)) return no_memory(s);
-    if (!is_private) s->params[s->n_params++] = (struct rw_plan_gradient){ .param = param, .adds = seed != NULL };
-    return add_target(
-        s, (struct rw_target){ .value = g->id, .of = param, .of_param = true, .into_gradient = !is_private });
+    s->params[s->n_params++] = param;
+    return add_target(s, (struct rw_target){ .value = g->id, .of = param, .into_gradient = true });
 }
 
 static rw_status take(struct rw_grad_taker *taker, uint32_t value, rw_tensor *g)
@@ -95,21 +86,20 @@ static rw_status take(struct rw_grad_taker *taker, uint32_t value, rw_tensor *g)
     struct rw_targets *const s = (struct rw_targets *)taker;
     const struct rw_tensor *const v = rw_tape_value(s->t, value);
     const bool is_param = v->leaf != RW_NONE_ID && s->t->leaves[v->leaf].kind == RW_LEAF_PARAM;
-    return is_param ? take_param(s, s->t->leaves[v->leaf].param, g) : take_retained(s, value, g);
+    return is_param ? take_param(s, value, g) : take_retained(s, value, g);
 }
 
-/* Sums of gradients that are to be added to begin with what those hold. */
+/* The sum of a parameter begins with what its gradient holds: an operand that is absent while the gradient is clear. */
 static rw_status plant_seeds(struct rw_targets *s)
 {
     rw_tape *const t = s->t;
     s->first_seed = t->n_leaves;
-    if (s->request->private_gradients) return RW_OK;
     for (size_t i = 0; i < s->first_seed; i++) {
         const struct rw_leaf leaf = t->leaves[i];
         struct rw_param *const p = leaf.kind == RW_LEAF_PARAM ? s->ctx->params[leaf.param] : NULL;
-        if (!p || !p->grad || p->grad_clear) continue;
-        s->grads[leaf.value] = rw_tape_resolve(t, &p->gradient, "planning", RW_HERE);
-        if (!s->grads[leaf.value]) return s->ctx->status;
+        if (!p || !p->grad) continue;
+        s->grads[leaf.value] = s->seeds[leaf.value] = rw_tape_resolve(t, &p->gradient, "planning", RW_HERE);
+        if (!s->seeds[leaf.value]) return s->ctx->status;
         s->n_seeds++;
     }
     return RW_OK;
@@ -122,16 +112,24 @@ static bool is_read(const rw_tape *t, uint32_t base)
     return false;
 }
 
-/* Has somebody else than the sum read the gradient's old contents, where replays and later nodes may do so again? */
-static bool has_readers(const struct rw_targets *s, uint32_t param)
+/* A leaf of a gradient that is not the seed of a sum: the program reads it, and replays and later nodes may do so again. */
+static bool is_reader(const struct rw_targets *s, size_t leaf)
 {
-    const rw_tape *const t = s->t;
-    for (size_t i = 0; i < t->n_leaves; i++) {
-        const struct rw_leaf *const leaf = &t->leaves[i];
-        if (i >= s->first_seed && i < s->first_seed + s->n_seeds) continue;
-        if (leaf->kind == RW_LEAF_GRADIENT && leaf->param == param && is_read(t, leaf->value)) return true;
+    return s->t->leaves[leaf].kind == RW_LEAF_GRADIENT &&
+           (leaf < s->first_seed || leaf >= s->first_seed + s->n_seeds) && is_read(s->t, s->t->leaves[leaf].value);
+}
+
+static rw_status keep_for_reader(struct rw_targets *s, uint32_t param)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        struct rw_target *const target = &s->target[i];
+        if (!target->into_gradient || target->of != param || target->copied) continue;
+        rw_tensor *const copy = copy_of(s, rw_tape_value(s->t, target->value));
+        if (!copy) return s->ctx->status ? s->ctx->status : no_memory(s);
+        target->value = copy->id;
+        target->copied = true;
     }
-    return false;
+    return RW_OK;
 }
 
 /* What the program itself reads of a gradient stays what it was until everything else has run. */
@@ -139,13 +137,8 @@ static rw_status keep_for_readers(struct rw_targets *s)
 {
     rw_status status = RW_OK;
     s->t->origin = rw_origin_of(s->t, RW_NONE_ID);
-    for (size_t i = 0; !status && i < s->n; i++) {
-        struct rw_target *const target = &s->target[i];
-        if (!target->into_gradient || !has_readers(s, target->of)) continue;
-        rw_tensor *const copy = copy_of(s, rw_tape_value(s->t, target->value));
-        if (copy) target->value = copy->id;
-        else status = s->ctx->status ? s->ctx->status : no_memory(s);
-    }
+    for (size_t i = 0; !status && i < s->t->n_leaves; i++)
+        if (is_reader(s, i)) status = keep_for_reader(s, s->t->leaves[i].param);
     s->t->origin = (struct rw_origin){ 0 };
     return status;
 }
@@ -185,7 +178,8 @@ static rw_status differentiate(struct rw_targets *s)
 {
     rw_tape *const t = s->t;
     s->grads = rw_calloc(t->n_values, sizeof *s->grads);
-    if (!s->grads) return no_memory(s);
+    s->seeds = rw_calloc(t->n_values, sizeof *s->seeds);
+    if (!s->grads || !s->seeds) return no_memory(s);
     rw_status status = plant_seeds(s);
     if (!status) status = rw_differentiate(t, s->request->values[0], false, s->grads, &s->taker);
     return status ? status : keep_for_readers(s);
@@ -209,6 +203,7 @@ rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_requ
 void rw_targets_finish(struct rw_targets *s)
 {
     rw_free(s->grads);
+    rw_free(s->seeds);
     rw_free(s->target);
     rw_free(s->params);
 }

@@ -1,7 +1,12 @@
 /*
  * What a plan is for: the values it has to hold, with differentiation recorded on the way, and where each gradient
- * goes. A gradient is written where it belongs by the node that makes it, or copied there. Where a parameter's gradient
- * is to be added to, its sum begins with what it holds, and the sum's last node writes over that.
+ * goes. A gradient is written where it belongs by the node that makes it, or copied there.
+ *
+ * The sum of a parameter's gradient always begins with what the gradient holds (its seed), and the sum's last node writes
+ * over that. Whether the gradient is clear is found out when backward begins to run: the seed is then an operand that is
+ * absent, and an op that takes it as an optional input computes what it computes without. So one plan serves the first
+ * micro-batch, the later ones, graphs and the verifier. Where an op that cannot do without reads what a gradient holds,
+ * a clear one is filled with zeros before.
  */
 #ifndef RW_AUTODIFF_TARGETS_H
 #define RW_AUTODIFF_TARGETS_H
@@ -20,22 +25,15 @@ struct rw_request {
     size_t n_values;
     const struct rw_policy *policy; /* what rematerialization goes by */
     bool effects;                   /* of an eval: those of the step happen too, when there is nothing to train */
-    bool private_gradients;         /* parameters' gradients become results of the plan: the verifier's */
 };
 
 /* Where the final bytes of a value go. */
 struct rw_target {
     uint32_t value; /* any value; its base is what is held */
     uint32_t of;    /* see struct rw_result */
-    bool of_param;
-    bool into_gradient;  /* write straight into the parameter's gradient */
+    bool into_gradient;  /* it is written straight into the gradient of parameter `of` */
+    bool copied;         /* into the gradient, when nobody reads its old contents any more */
     bool only_if_needed; /* hold it when something else makes it run */
-};
-
-/* A parameter's gradient that a plan writes, or adds to where it was not clear when the plan was made. */
-struct rw_plan_gradient {
-    uint32_t param;
-    bool adds;
 };
 
 struct rw_targets {
@@ -45,10 +43,10 @@ struct rw_targets {
     const struct rw_request *request;
     struct rw_target *target;
     size_t n, cap;
-    struct rw_plan_gradient *params; /* whose gradient is written or added to */
+    uint32_t *params; /* whose gradient is written or added to */
     size_t n_params, cap_params;
-    rw_tensor **grads;          /* per recorded value, of a step */
-    size_t first_seed, n_seeds; /* leaves that sums of parameters begin with */
+    rw_tensor **grads, **seeds; /* per recorded value, of a step: its gradient so far; what that begins with */
+    size_t first_seed, n_seeds; /* the leaves of the seeds */
 };
 
 /* Records on the tape what it takes. On a failure, which is recorded, rw_targets_finish() is still to be called. */

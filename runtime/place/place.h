@@ -1,6 +1,24 @@
 /*
  * Pass 4: one offset for each buffer of a step, so that no two that live at the same time overlap. The arena's size is
  * the peak: known before anything runs.
+ *
+ * The arena has two ends. What lives long (kept activations) is stacked from the bottom while forward runs, and
+ * backward takes it down from its top; what dies soon lies at the other end and never splits the stack:
+ *
+ *     offset
+ *     size |--[t1][t2]--[t3]-----|-----[d3]--[d2]----[d1]--|   transients, from the top down
+ *          |           .         |   .                     |
+ *          |       free.         |   . free                |
+ *          |    +------+---------+---+                     |
+ *          |    | k3             |   |                     |
+ *          |  +-+----------------+---+-----+               |   kept activations, from the bottom up
+ *          |  | k2               |         |               |
+ *        0 |--+------------------+---------+---------------|-> action
+ *                   forward      |     backward
+ *
+ * Equations, which rw_place_is_valid() checks:
+ *     two lives that share an action have disjoint [offset, offset + bytes);  offset is a multiple of the alignment
+ *     largest sum of live bytes <= size, and nearly equal
  */
 #ifndef RW_PLACE_PLACE_H
 #define RW_PLACE_PLACE_H

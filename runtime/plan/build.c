@@ -109,15 +109,13 @@ rw_status rw_plan_build(rw_tape *t, const struct rw_request *request, rw_plan **
 struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *request)
 {
     struct rw_hash h = t->hash;
-    rw_hash_mix(&h, (uint64_t)request->kind << 2 | (uint64_t)request->effects << 1 | request->private_gradients);
+    rw_hash_mix(&h, (uint64_t)request->kind << 1 | request->effects);
     rw_hash_mix(&h, t->n_nodes);
     rw_hash_mix(&h, (uint64_t)t->ctx->threads); /* workspaces are per thread */
     for (size_t i = 0; i < request->n_values; i++) rw_hash_mix(&h, request->values[i]);
     if (request->kind == RW_PLAN_STEP) rw_hash_mix_bytes(&h, request->policy->spec, strlen(request->policy->spec));
     for (size_t i = 0; i < t->n_held; i++) rw_hash_mix(&h, (uint64_t)t->held[i].value << 8 | 1);
     for (size_t i = 0; i < t->n_effects; i++) rw_hash_mix(&h, t->effects[i].done);
-    for (size_t i = 0; request->kind == RW_PLAN_STEP && i < t->n_leaves; i++)
-        if (t->leaves[i].kind == RW_LEAF_PARAM) rw_hash_mix(&h, t->ctx->params[t->leaves[i].param]->grad_clear);
     return (struct rw_plan_key){ h.a, h.b };
 }
 

@@ -65,7 +65,7 @@ struct rw_plan {
     size_t n_sources;
     struct rw_result *results;
     size_t n_results;
-    struct rw_plan_gradient *gradients;
+    uint32_t *gradients; /* parameters whose gradients are written or added to */
     size_t n_gradients;
     size_t n_effects; /* steps of stateful nodes */
     size_t n_commits; /* of these the last ones, which write buffers */

@@ -14,8 +14,10 @@ static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t i
     return true;
 }
 
-/* Is what a gradient holds read no more once buffer b is written, but by the action that writes b and may do so in
-   place? */
+/*
+ * May buffer b lie in that gradient's memory? When b is written, what the gradient held must have been read for the last
+ * time; or the action that writes b is the last reader, and may write over what it reads.
+ */
 static bool is_free(const rw_tape *t, const struct rw_schedule *s, uint32_t gradient, const struct rw_buffer *b)
 {
     const struct rw_action *const maker = &s->actions[b->first];

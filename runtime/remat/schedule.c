@@ -60,14 +60,15 @@ static uint32_t given_buffer(struct emitter *e, uint32_t base)
         return source_buffer(e->out, base, 0,
                              (struct rw_source){ .kind = RW_SOURCE_HELD, .index = base, .leaf = RW_NONE_ID });
     const struct rw_leaf *const leaf = &e->t->leaves[v->leaf];
-    const uint8_t kind = leaf->kind == RW_LEAF_PARAM   ? RW_SOURCE_PARAM
-                         : leaf->kind == RW_LEAF_INPUT ? RW_SOURCE_INPUT
-                                                       : RW_SOURCE_GRADIENT;
-    const struct rw_source source = { .kind = kind,
-                                      .index = kind == RW_SOURCE_INPUT ? v->leaf : leaf->param,
+    const bool gradient = leaf->kind == RW_LEAF_GRADIENT, input = leaf->kind == RW_LEAF_INPUT;
+    const struct rw_source source = { .kind = input                ? RW_SOURCE_INPUT
+                                              : !gradient          ? RW_SOURCE_PARAM
+                                              : e->p->asked[base] ? RW_SOURCE_OLD
+                                                                  : RW_SOURCE_ADDEND,
+                                      .index = input ? v->leaf : leaf->param,
                                       .leaf = v->leaf };
     const uint32_t buffer = source_buffer(e->out, base, 0, source);
-    return kind == RW_SOURCE_GRADIENT && buffer != RW_NONE_ID ? note_read_gradient(e->out, buffer) : buffer;
+    return gradient && buffer != RW_NONE_ID ? note_read_gradient(e->out, buffer) : buffer;
 }
 
 static uint32_t target_buffer(struct emitter *e, const struct rw_target *target, uint32_t base, uint64_t bytes)
@@ -80,7 +81,7 @@ static uint32_t target_buffer(struct emitter *e, const struct rw_target *target,
     if (!rw_grow(&s->results, &s->cap_results, s->n_results, 1, sizeof *s->results)) return RW_NONE_ID;
     s->results[s->n_results] = (struct rw_result){ .value = base,
                                                    .of = target->of,
-                                                   .of_param = target->of_param,
+                                                   
                                                    .layout = v->layout,
                                                    .dtype = v->dtype,
                                                    .offset = s->results_bytes,

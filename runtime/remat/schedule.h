@@ -76,7 +76,9 @@ struct rw_wait {
 
 enum rw_source_kind {
     RW_SOURCE_PARAM,
-    RW_SOURCE_GRADIENT,
+    RW_SOURCE_GRADIENT, /* where a parameter's gradient is written */
+    RW_SOURCE_OLD,      /* what it holds; a clear one is filled with zeros before */
+    RW_SOURCE_ADDEND,   /* what it holds, for ops that take it as absent while it is clear */
     RW_SOURCE_INPUT,
     RW_SOURCE_HELD,   /* a value held from an earlier run */
     RW_SOURCE_RESULT, /* what this run holds for reading */
@@ -97,7 +99,6 @@ struct rw_result {
     uint32_t of;    /* retained value or parameter whose gradient it is, RW_NONE_ID for a forward value */
     uint32_t layout;
     uint8_t dtype;
-    bool of_param;
     uint64_t offset;
     uint64_t bytes;
 };

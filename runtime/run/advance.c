@@ -130,6 +130,7 @@ void rw_run_end(struct rw_run *r)
         if (r->observer[i]->detach) r->observer[i]->detach(r->observer[i], r);
     leave_queue(r);
     give_arena_back(r);
+    ctx->device->free(ctx->device_state, r->own_gradients);
     set_state(r, RW_RUN_DONE);
     rw_results_release(ctx, r->results);
     rw_plan_release(r->plan);
@@ -147,15 +148,6 @@ void rw_run_restart(struct rw_run *r)
 }
 
 /* ---- finding ---- */
-
-/* Were gradients cleared, or written, since the plan was made for them as they were? */
-static bool fits_gradients(const struct rw_run *r)
-{
-    const rw_plan *const p = r->plan;
-    for (size_t i = 0; i < p->n_gradients; i++)
-        if (context_of(r)->params[p->gradients[i].param]->grad_clear == p->gradients[i].adds) return false;
-    return true;
-}
 
 /* What may run only once and is still to come in this run: has somebody else run it since it stopped? */
 static bool has_been_overtaken(const struct rw_run *r)
@@ -177,8 +169,7 @@ static bool has_been_overtaken(const struct rw_run *r)
 static bool goes_on(const struct rw_run *r)
 {
     const rw_tape *const t = r->tape;
-    return r->n_effects == t->n_effects && r->n_retained == t->n_retained && fits_gradients(r) &&
-           !has_been_overtaken(r);
+    return r->n_effects == t->n_effects && r->n_retained == t->n_retained && !has_been_overtaken(r);
 }
 
 static struct rw_run *stopped_for(const rw_tape *t, const struct rw_request *q)
@@ -261,10 +252,11 @@ rw_status rw_run_prepare(struct rw_run *r, size_t to)
 static void spoil(const struct rw_run *r, size_t from, size_t to)
 {
     const rw_plan *const p = r->plan;
+    if (r->flags & RW_RUN_REHEARSAL) return;
     for (size_t i = from; i < to; i++) {
         const struct rw_action *const a = &p->actions[i];
         const struct rw_node *const node = rw_plan_node(r->tape, p, a->node);
-        for (uint32_t k = 0; k < node->n_outputs; k++) {
+        for (uint32_t k = 0; !rw_action_is_move(a->kind) && k < node->n_outputs; k++) {
             const uint32_t word = p->words[a->word + node->n_inputs + k];
             if (!rw_word_is(p, word, RW_SOURCE_GRADIENT)) continue;
             struct rw_param *const param = context_of(r)->params[p->sources[rw_word_source(word)].index];
@@ -411,7 +403,6 @@ static rw_status hold_results(struct rw_run *r)
         const struct rw_source *const s = &p->sources[i];
         if (s->kind != RW_SOURCE_RESULT || s->first < r->settled || s->first >= r->next_action) continue;
         const struct rw_result *const result = &p->results[s->index];
-        if (result->of_param) continue;
         status = result->of == RW_NONE_ID ? rw_results_hold(r->tape, r->results, result)
                                           : rw_results_hand_out(r->tape, r->results, result);
     }
@@ -431,8 +422,8 @@ rw_status rw_run_settle(struct rw_run *r)
     for (size_t i = r->settled; p->n_effects && i < r->next_action; i++) note_effect(r, &p->actions[i]);
     r->settled = r->next_action;
     r->n_held = r->tape->n_held;
-    if (r->next_action != p->n_actions || (r->flags & RW_RUN_LOST)) return RW_OK;
-    for (size_t i = 0; i < p->n_gradients; i++) ctx->params[p->gradients[i].param]->grad_clear = false;
+    if (r->next_action != p->n_actions || (r->flags & (RW_RUN_LOST | RW_RUN_REHEARSAL))) return RW_OK;
+    for (size_t i = 0; i < p->n_gradients; i++) ctx->params[p->gradients[i]]->grad_clear = false;
     return RW_OK;
 }
 

@@ -88,6 +88,7 @@ struct rw_run {
     size_t cap_sources;
     rw_view *views; /* of one action */
     size_t cap_views;
+    void *own_gradients; /* of a rehearsal: where it writes what would be parameters' gradients */
     struct rw_run_words *words; /* what kernels that have long returned could not say; NULL: they say it at once */
     uint64_t stopped_at;        /* by the pool's clock */
     struct rw_run *next_queued; /* in the pool's list of those that nobody has waited for */

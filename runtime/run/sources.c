@@ -4,6 +4,8 @@
  */
 #include "run/sources.h"
 
+#include "base/round.h"
+
 static bool is_named(const struct rw_source *s, size_t from, size_t to)
 {
     return s->first < to && s->last >= from;
@@ -29,11 +31,16 @@ static rw_status check_param(const rw_tape *t, const struct rw_leaf *leaf)
                    p->name);
 }
 
+static bool is_gradient(const struct rw_source *s)
+{
+    return s->kind == RW_SOURCE_GRADIENT || s->kind == RW_SOURCE_OLD || s->kind == RW_SOURCE_ADDEND;
+}
+
 /* Law 8: what a replay reads must be what the forward pass read. A gradient may change; its leaf may be one that
    planning made on another tape and cut off again. */
 static rw_status check(const rw_tape *t, const struct rw_source *s)
 {
-    if (s->kind == RW_SOURCE_GRADIENT) return rw_gradient_check(t->ctx, t->ctx->params[s->index], "run");
+    if (is_gradient(s)) return rw_gradient_check(t->ctx, t->ctx->params[s->index], "run");
     if (s->leaf == RW_NONE_ID) return RW_OK;
     const struct rw_leaf *const leaf = &t->leaves[s->leaf];
     if (leaf->kind == RW_LEAF_INPUT) return check_input(t, leaf);
@@ -43,10 +50,13 @@ static rw_status check(const rw_tape *t, const struct rw_source *s)
 static void *address(const struct rw_run *r, const struct rw_source *s)
 {
     rw_tape *const t = r->tape;
+    const struct rw_param *const p = is_gradient(s) ? t->ctx->params[s->index] : NULL;
     char *const results = r->results->data;
     switch ((enum rw_source_kind)s->kind) {
     case RW_SOURCE_PARAM: return t->ctx->params[s->index]->data;
-    case RW_SOURCE_GRADIENT: return t->ctx->params[s->index]->grad;
+    case RW_SOURCE_GRADIENT:
+    case RW_SOURCE_OLD: return p->grad;
+    case RW_SOURCE_ADDEND: return p->grad_clear ? NULL : p->grad;
     case RW_SOURCE_INPUT: return t->leaves[s->index].data;
     case RW_SOURCE_HELD: return rw_tape_held(t, s->index);
     case RW_SOURCE_RESULT: return results ? results + r->plan->results[s->index].offset : NULL;
@@ -64,16 +74,47 @@ static void note_read(rw_tape *t, const struct rw_source *s)
     leaf->ran = true;
 }
 
+/* Who reads a clear gradient and cannot do without it finds zeros. It stays clear. */
+static rw_status fill_with_zeros(rw_context *ctx, const struct rw_source *s)
+{
+    const struct rw_param *const p = s->kind == RW_SOURCE_OLD ? ctx->params[s->index] : NULL;
+    if (!p || !p->grad_clear) return RW_OK;
+    const rw_status status = ctx->device->clear(ctx->device_state, p->grad, p->bytes);
+    return status ? rw_fail(ctx, status, "run: the gradient of \"%s\" could not be cleared", p->name) : RW_OK;
+}
+
+/* A rehearsal computes from the gradients that are there, and writes its own somewhere else. */
+static rw_status redirect_gradients(struct rw_run *r)
+{
+    rw_context *const ctx = r->tape->ctx;
+    const rw_plan *const p = r->plan;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < p->n_gradients; i++) bytes += rw_round_up(ctx->params[p->gradients[i]]->bytes, p->unit);
+    if (!r->own_gradients && !(r->own_gradients = ctx->device->alloc(ctx->device_state, bytes)))
+        return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the gradients take %llu bytes)",
+                       (unsigned long long)bytes);
+    char *at = r->own_gradients;
+    for (size_t i = 0; i < p->n_sources; i++) {
+        if (p->sources[i].kind != RW_SOURCE_GRADIENT) continue;
+        r->sources[i] = at;
+        at += rw_round_up(ctx->params[p->sources[i].index]->bytes, p->unit);
+    }
+    return RW_OK;
+}
+
 rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to)
 {
     const rw_plan *const p = r->plan;
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < p->n_sources; i++)
         if (is_named(&p->sources[i], from, to)) status = check(r->tape, &p->sources[i]);
+    for (size_t i = 0; !status && i < p->n_sources; i++)
+        if (is_named(&p->sources[i], from, to)) status = fill_with_zeros(r->tape->ctx, &p->sources[i]);
     for (size_t i = 0; !status && i < p->n_sources; i++) {
         if (!is_named(&p->sources[i], from, to)) continue;
         note_read(r->tape, &p->sources[i]);
         r->sources[i] = address(r, &p->sources[i]);
     }
+    if (!status && (r->flags & RW_RUN_REHEARSAL)) status = redirect_gradients(r);
     return status;
 }

@@ -177,8 +177,7 @@ static struct watch watch_of(rw_tape *t)
 
 static rw_status plan_for(rw_tape *t, uint32_t loss, const struct rw_policy *policy, rw_plan **ret_plan)
 {
-    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = policy,
-                                        .private_gradients = true };
+    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = policy };
     return rw_plan_get(t, &request, ret_plan);
 }
 
@@ -253,6 +252,7 @@ static rw_status compare_plans(rw_tape *t, rw_plan *none, uint32_t loss, struct 
         report->identical = !second.mismatches;
         report->kept_nondeterministic = count_nondeterministic(t);
         for (size_t i = 0; i < plan->n_results; i++) report->gradients += plan->results[i].of != RW_NONE_ID;
+        report->gradients += plan->n_gradients;
         if (second.found) describe_mismatch(t, none, plan, first, &second, report);
     }
     rw_free(second.bytes);
