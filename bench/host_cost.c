@@ -33,7 +33,7 @@ static rw_status grad(rw_grad_call *g)
     rw_tensor *const dy = rw_grad_upstream(g, 0);
     if (rw_grad_n_inputs(g) == 1) {
         rw_tensor *const in[] = { dy, rw_grad_input(g, 0) };
-        return rw_grad_set(g, 0, rw_grad_apply(g, &binary, in, 2, NULL, 0, NULL));
+        return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &binary, in, 2, NULL, 0, NULL));
     }
     for (int i = 0; i < 2; i++)
         if (rw_grad_wanted(g, i)) rw_grad_set(g, i, dy);

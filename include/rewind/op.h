@@ -141,7 +141,7 @@ typedef enum rw_op_flags {
 } rw_op_flags;
 
 #define RW_OP_VARIADIC (-1)
-/** For strided: bit i stands for input i, bit 31 for input 31 and all behind it. */
+/** For strided and optional: bit i stands for input i, bit 31 for input 31 and all behind it. */
 #define RW_OP_INPUT(i) (1u << ((i) < 31 ? (i) : 31))
 #define RW_OP_ALL_INPUTS 0xffffffffu
 
@@ -244,8 +244,9 @@ RW_API rw_tensor *rw_operand_at(rw_site at, rw_tape *t, rw_tensor *x, const char
 RW_API rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const char *fmt, ...) RW_PRINTF(4, 5);
 
 /**
- * Inside a gradient rule. A rule emits ordinary ops on rw_grad_tape(g); they carry the call site and region of the op
- * they differentiate. What no recorded op reads is not kept for backward.
+ * Inside a gradient rule. A rule records ordinary ops on rw_grad_tape(g), with rw_apply() or the functions that wrap it.
+ * They carry the call site and region of the op they differentiate, and a random one its ticket: the same mask is drawn
+ * again. What no recorded op reads is not kept for backward.
  */
 RW_API rw_tape *rw_grad_tape(const rw_grad_call *g);
 RW_API const void *rw_grad_attrs(const rw_grad_call *g);
@@ -283,10 +284,6 @@ RW_API rw_status rw_grad_set_sum(rw_grad_call *g, int i, rw_tensor *sum);
  * of its own should then emit ops that have one.
  */
 RW_API bool rw_grad_again(const rw_grad_call *g);
-/** Like rw_apply(), and a random op gets the ticket of the op being differentiated: the same mask is drawn again. */
-RW_API rw_tensor *rw_grad_apply(rw_grad_call *g, const rw_op_def *op, rw_tensor *const *in, int n, const void *attrs,
-                                size_t attrs_size, rw_tensor **ret_outs);
-
 #ifdef __cplusplus
 }
 #endif

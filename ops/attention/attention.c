@@ -140,7 +140,7 @@ static rw_tensor *probabilities(const struct composed *c, rw_tensor *scores)
 static rw_tensor *masked(const struct composed *c, rw_tensor *x)
 {
     if (c->attrs->dropout <= 0) return x;
-    return rw_grad_apply(c->g, &rw_op_dropout, &x, 1, &c->attrs->dropout, sizeof c->attrs->dropout, NULL);
+    return rw_apply(c->t, &rw_op_dropout, &x, 1, &c->attrs->dropout, sizeof c->attrs->dropout, NULL);
 }
 
 static rw_tensor *transposed(const struct composed *c, rw_tensor *x)
@@ -214,7 +214,7 @@ static rw_status grad(rw_grad_call *g)
     for (int i = 3; i < 6; i += 2) in[i] = rw_transpose(rw_grad_tape(g), in[i], 1, 2);
     rw_tensor *out[3] = { NULL, NULL, NULL };
     a.packed = is_one_buffer(g, in);
-    rw_grad_apply(g, &rw_op_attention_backward, in, 6, &a, sizeof a, out);
+    rw_apply(rw_grad_tape(g), &rw_op_attention_backward, in, 6, &a, sizeof a, out);
     if (a.packed)
         return set_pieces(g, out[0], rw_tensor_shape(in[0]).dim[1], rw_tensor_shape(in[1]).dim[1]);
     for (int i = 0; i < 3; i++)

@@ -73,7 +73,8 @@ static rw_status grad(rw_grad_call *g)
     const rw_shape table = rw_tensor_shape(rw_grad_input(g, 0));
     const struct rw_table_attrs a = { table.dim[0], table.dim[1] };
     rw_tensor *const in[] = { rw_grad_upstream(g, 0), rw_grad_input(g, 1), rw_grad_addend(g, 0) };
-    return rw_grad_set_sum(g, 0, rw_grad_apply(g, &rw_op_embedding_backward, in, in[2] ? 3 : 2, &a, sizeof a, NULL));
+    return rw_grad_set_sum(g, 0,
+                           rw_apply(rw_grad_tape(g), &rw_op_embedding_backward, in, in[2] ? 3 : 2, &a, sizeof a, NULL));
 }
 
 RW_DECLARE_KERNELS(rw_embedding)

@@ -30,6 +30,7 @@ rw_status RW_ISA_NAME(rw_embedding_cpu)(const rw_kernel *k)
 VEC_INLINE void sum_tokens_f(const rw_kernel *k, rw_dtype dtype, int64_t to, int64_t width, int64_t c, int64_t n,
                              const int32_t *token, int64_t tokens)
 {
+    const bool adds = rw_kernel_has(k, 2);
     float sum[COLUMNS] = { 0 };
     for (int64_t i = 0; i < tokens; i++) {
         const int64_t at = token[i] * width + c;
@@ -38,19 +39,20 @@ VEC_INLINE void sum_tokens_f(const rw_kernel *k, rw_dtype dtype, int64_t to, int
             vf_store(sum + j, vf_load(sum + j) + vf_get(k->in[0].data, dtype, at + j));
         for (; j < n; j++) sum[j] += f_get(k->in[0].data, dtype, at + j);
     }
-    for (int64_t j = 0; rw_kernel_has(k, 2) && j < n; j++) sum[j] += f_get(k->in[2].data, dtype, to + j);
+    for (int64_t j = 0; adds && j < n; j++) sum[j] += f_get(k->in[2].data, dtype, to + j);
     for (int64_t j = 0; j < n; j++) f_put(k->out[0].data, dtype, to + j, sum[j]);
 }
 
 static void sum_tokens_d(const rw_kernel *k, int64_t to, int64_t width, int64_t c, int64_t n, const int32_t *token,
                          int64_t tokens)
 {
+    const bool adds = rw_kernel_has(k, 2);
     double sum[COLUMNS] = { 0 };
     for (int64_t i = 0; i < tokens; i++) {
         const double *const x = (const double *)k->in[0].data + token[i] * width + c;
         for (int64_t j = 0; j < n; j++) sum[j] += x[j];
     }
-    for (int64_t j = 0; rw_kernel_has(k, 2) && j < n; j++) sum[j] += ((const double *)k->in[2].data)[to + j];
+    for (int64_t j = 0; adds && j < n; j++) sum[j] += ((const double *)k->in[2].data)[to + j];
     memcpy((double *)k->out[0].data + to, sum, (size_t)n * sizeof *sum);
 }
 

@@ -53,7 +53,7 @@ static rw_status grad(rw_grad_call *g)
     a.inverse = !a.inverse;
     const int n = rw_grad_n_inputs(g);
     rw_tensor *const in[] = { rw_grad_upstream(g, 0), n == 2 ? rw_grad_input(g, 1) : NULL };
-    return rw_grad_set(g, 0, rw_grad_apply(g, &rw_op_rope, in, n, &a, sizeof a, NULL));
+    return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_rope, in, n, &a, sizeof a, NULL));
 }
 
 rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, float base)

@@ -74,7 +74,7 @@ static rw_status grad(rw_grad_call *g)
     const struct rw_cross_entropy_attrs a = *(const struct rw_cross_entropy_attrs *)rw_grad_attrs(g);
     if (rw_grad_again(g)) return rw_grad_set(g, 0, again(g, &a));
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_output(g, 1), rw_grad_upstream(g, 0) };
-    return rw_grad_set(g, 0, rw_grad_apply(g, &rw_op_cross_entropy_backward, in, 4, &a, sizeof a, NULL));
+    return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_cross_entropy_backward, in, 4, &a, sizeof a, NULL));
 }
 
 RW_DECLARE_KERNELS(rw_cross_entropy)
@@ -173,7 +173,7 @@ static rw_status grad_mse(rw_grad_call *g)
         dx = rw_mul(t, rw_scale(t, rw_sub(t, x, y), n ? 2 / (double)n : 0), rw_cast(t, dy, rw_tensor_dtype(x)));
     } else {
         rw_tensor *const in[] = { x, y, dy };
-        dx = rw_grad_apply(g, &rw_op_mse_loss_backward, in, 3, NULL, 0, NULL);
+        dx = rw_apply(rw_grad_tape(g), &rw_op_mse_loss_backward, in, 3, NULL, 0, NULL);
     }
     if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, dx));
     return rw_grad_wanted(g, 1) ? rw_grad_set(g, 1, rw_neg(t, dx)) : RW_OK;

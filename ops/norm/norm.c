@@ -111,7 +111,7 @@ static rw_status grad(rw_grad_call *g)
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0), rw_grad_addend(g, 0) };
     rw_tensor *out[3] = { NULL, NULL, NULL };
     const rw_op_def *const op = a.rms ? &rw_op_rmsnorm_backward : &rw_op_layernorm_backward;
-    rw_grad_apply(g, op, in, in[3] ? 4 : 3, &a, sizeof a, out);
+    rw_apply(rw_grad_tape(g), op, in, in[3] ? 4 : 3, &a, sizeof a, out);
     if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set_sum(g, 0, out[0]));
     for (int i = 1; i <= forward.vectors; i++)
         if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, out[i]));

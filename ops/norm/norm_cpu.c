@@ -89,6 +89,7 @@ rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k)
 VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n, float *dw, float *db)
 {
     const struct rw_norm_attrs *const a = k->attrs;
+    const bool adds = rw_kernel_has(k, 3);
     float mean, r;
     statistics(k->in[0].data, dtype, at, n, a, &mean, &r);
     vf sum_h = { 0 }, sum_hx = { 0 };
@@ -105,7 +106,7 @@ VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int
         store(dw, RW_F32, 0, i, n, load(dw, RW_F32, 0, i, n) + dy * xh);
         store(db, RW_F32, 0, i, n, load(db, RW_F32, 0, i, n) + dy);
         vf dx = r * (h - mean_h - xh * mean_hx);
-        if (rw_kernel_has(k, 3)) dx += load(k->in[3].data, dtype, at, i, n);
+        if (adds) dx += load(k->in[3].data, dtype, at, i, n);
         store(k->out[0].data, dtype, at, i, n, dx);
     }
 }

@@ -54,7 +54,6 @@ VEC_INLINE V F(gelu_inner)(V x)
 }
 
 ARITH2(add, x + z)
-ARITH2(accumulate, x + z)
 ARITH2(sub, x - z)
 ARITH2(mul, x *z)
 ARITH2(div, x / z)

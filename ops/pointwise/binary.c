@@ -84,6 +84,19 @@ static rw_status grad_leave(rw_grad_call *g)
     return set(g, 0, rw_leave_at(RW_HERE, rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_input(g, 1)));
 }
 
+RW_DECLARE_KERNELS(rw_accumulate)
+static const rw_op_def rw_op_accumulate = { .name = "accumulate", .n_inputs = 2, .n_outputs = 1,
+                                            .strided = RW_OP_ALL_INPUTS, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }),
+                                            .optional = RW_OP_INPUT(0), .check = check_binary,
+                                            .kernel = RW_KERNELS(rw_accumulate), .grad = grad_add,
+                                            .cost = cost_binary };
+
+rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *term)
+{
+    rw_tensor *const in[] = { sum, term };
+    return rw_apply_at(at, t, &rw_op_accumulate, in, 2, NULL, 0, NULL);
+}
+
 #define BINARY(NAME, GRAD, FLAGS)                                                                                    \
     RW_DECLARE_KERNELS(rw_##NAME)                                                                                    \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 2, .n_outputs = 1, .flags = FLAGS,            \
@@ -104,40 +117,3 @@ BINARY(maximum, grad_maximum, 0)
 BINARY(take, grad_take, 0)
 BINARY(leave, grad_leave, 0)
 BINARY(at_least, NULL, RW_OP_NO_GRADIENT)
-
-/* accumulate: sum + term, over either. A sum that is absent leaves the term. */
-
-RW_DECLARE_KERNELS(rw_accumulate)
-RW_DECLARE_KERNELS(rw_copy)
-
-static rw_status accumulate(const rw_kernel *k, rw_kernel_fn add, rw_kernel_fn copy)
-{
-    if (rw_kernel_has(k, 0)) return add(k);
-    rw_kernel term = *k;
-    term.in = k->in + 1;
-    term.n_inputs = 1;
-    return copy(&term);
-}
-
-static rw_status accumulate_cpu(const rw_kernel *k)
-{
-    return accumulate(k, rw_accumulate_cpu, rw_copy_cpu);
-}
-
-#ifdef RW_HAVE_CUDA
-static rw_status accumulate_cuda(const rw_kernel *k)
-{
-    return accumulate(k, rw_accumulate_cuda, rw_copy_cuda);
-}
-#endif
-
-static const rw_op_def rw_op_accumulate = { .name = "accumulate", .n_inputs = 2, .n_outputs = 1,
-                                            .strided = RW_OP_ALL_INPUTS, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }),
-                                            .optional = RW_OP_INPUT(0), .check = check_binary,
-                                            .kernel = RW_KERNELS(accumulate), .grad = grad_add, .cost = cost_binary };
-
-rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *term)
-{
-    rw_tensor *const in[] = { sum, term };
-    return rw_apply_at(at, t, &rw_op_accumulate, in, 2, NULL, 0, NULL);
-}

@@ -48,7 +48,7 @@ rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, rw_tensor *z, rw_tensor *dy, 
     if (rw_grad_again(g) || columns < 2 || rw_shape_numel(s) < 2 * columns) return rw_gelu_tanh_slope(g, z, dy);
     rw_tensor *const in[] = { z, dy };
     rw_tensor *out[2] = { NULL, NULL };
-    rw_grad_apply(g, &rw_op_gelu_tanh_backward_sum, in, 2, NULL, 0, out);
+    rw_apply(rw_grad_tape(g), &rw_op_gelu_tanh_backward_sum, in, 2, NULL, 0, out);
     *ret_sum = out[1];
     return out[0];
 }

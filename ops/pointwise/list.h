@@ -1,6 +1,5 @@
 /* Every element-wise kernel: POINTWISE(name, inputs, outputs). No include guard. */
 POINTWISE(add, 2, 1)
-POINTWISE(accumulate, 2, 1)
 POINTWISE(sub, 2, 1)
 POINTWISE(mul, 2, 1)
 POINTWISE(div, 2, 1)

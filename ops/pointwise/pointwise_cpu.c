@@ -35,6 +35,18 @@ static double attribute(const rw_kernel *k)
     }
 #include "ops/pointwise/list.h"
 
+/* A sum that is not there yet is the term. */
+rw_status RW_ISA_NAME(rw_copy_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_accumulate_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_accumulate_cpu)(const rw_kernel *k)
+{
+    if (rw_kernel_has(k, 0)) return RW_ISA_NAME(rw_add_cpu)(k);
+    rw_kernel copy = *k;
+    copy.in = &k->in[1];
+    copy.n_inputs = 1;
+    return k->in[1].data == k->out[0].data ? RW_OK : RW_ISA_NAME(rw_copy_cpu)(&copy);
+}
+
 /* gelu_tanh_backward of elements [at, at + n), by its own arithmetic. */
 static void make_slopes(const rw_kernel *k, int64_t at, int64_t n)
 {

@@ -70,6 +70,17 @@ double attribute(const rw_kernel *k)
     }
 #include "ops/pointwise/list.h"
 
+/* A sum that is not there yet is the term. */
+extern "C" rw_status rw_copy_cuda(const rw_kernel *k);
+extern "C" rw_status rw_accumulate_cuda(const rw_kernel *k)
+{
+    if (rw_kernel_has(k, 0)) return rw_add_cuda(k);
+    rw_kernel copy = *k;
+    copy.in = &k->in[1];
+    copy.n_inputs = 1;
+    return k->in[1].data == k->out[0].data ? RW_OK : rw_copy_cuda(&copy);
+}
+
 /* ---- gelu_tanh_backward and the sums of its columns ---- */
 
 namespace {

@@ -45,7 +45,7 @@ static rw_status grad(rw_grad_call *g)
     if (rw_grad_again(g)) return grad_again(g);
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
     rw_tensor *out[2] = { NULL, NULL };
-    rw_grad_apply(g, &rw_op_swiglu_backward, in, 3, NULL, 0, out);
+    rw_apply(rw_grad_tape(g), &rw_op_swiglu_backward, in, 3, NULL, 0, out);
     RW_CHECK(rw_grad_set(g, 0, out[0]));
     return rw_grad_set(g, 1, out[1]);
 }

@@ -32,8 +32,8 @@ static rw_status check_dropout_add(rw_op_call *call)
 static rw_status grad_dropout(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_upstream(g, 0);
-    return rw_grad_set(g, 0,
-                       rw_grad_apply(g, &rw_op_dropout, &dy, 1, rw_grad_attrs(g), sizeof(struct dropout_attrs), NULL));
+    return rw_grad_set(
+        g, 0, rw_apply(rw_grad_tape(g), &rw_op_dropout, &dy, 1, rw_grad_attrs(g), sizeof(struct dropout_attrs), NULL));
 }
 
 static rw_status grad_dropout_add(rw_grad_call *g)

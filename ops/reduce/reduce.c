@@ -100,7 +100,7 @@ static rw_status grad_max(rw_grad_call *g)
 {
     const struct rw_reduce_attrs a = *(const struct rw_reduce_attrs *)rw_grad_attrs(g);
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_output(g, 0) };
-    rw_tensor *const first = rw_grad_apply(g, &rw_op_first_max, in, 2, &a, sizeof a, NULL);
+    rw_tensor *const first = rw_apply(rw_grad_tape(g), &rw_op_first_max, in, 2, &a, sizeof a, NULL);
     return rw_grad_set(g, 0, rw_mul(rw_grad_tape(g), stretch(g, rw_grad_upstream(g, 0)), first));
 }
 

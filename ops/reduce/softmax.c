@@ -49,7 +49,7 @@ static rw_status grad_softmax(rw_grad_call *g)
     rw_tensor *const y = rw_grad_output(g, 0), *const dy = rw_grad_upstream(g, 0);
     if (!rw_grad_again(g)) {
         rw_tensor *const in[] = { y, dy };
-        return rw_grad_set(g, 0, rw_grad_apply(g, &rw_op_softmax_backward, in, 2, &a, sizeof a, NULL));
+        return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_softmax_backward, in, 2, &a, sizeof a, NULL));
     }
     rw_tensor *const dot = rw_sum(t, rw_mul(t, y, dy), axis_set(&a), true);
     rw_tensor *const dx = rw_mul(t, y, rw_sub(t, dy, dot));
@@ -64,7 +64,7 @@ static rw_status grad_log_softmax(rw_grad_call *g)
     rw_tensor *const y = rw_grad_output(g, 0), *const dy = rw_grad_upstream(g, 0);
     if (!rw_grad_again(g)) {
         rw_tensor *const in[] = { y, dy };
-        return rw_grad_set(g, 0, rw_grad_apply(g, &rw_op_log_softmax_backward, in, 2, &a, sizeof a, NULL));
+        return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_log_softmax_backward, in, 2, &a, sizeof a, NULL));
     }
     return rw_grad_set(g, 0, rw_sub(t, dy, rw_mul(t, rw_exp(t, y), rw_sum(t, dy, axis_set(&a), true))));
 }

@@ -122,12 +122,6 @@ bool rw_grad_again(const rw_grad_call *g)
     return g->again;
 }
 
-rw_tensor *rw_grad_apply(rw_grad_call *g, const rw_op_def *op, rw_tensor *const *in, int n, const void *attrs,
-                         size_t attrs_size, rw_tensor **ret_outs)
-{
-    return rw_apply_at(RW_HERE, g->tape, op, in, n, attrs, attrs_size, ret_outs);
-}
-
 rw_site rw_rule_site(const struct rw_grad_call *g)
 {
     return g->tape->ctx->sites[g->node.site];

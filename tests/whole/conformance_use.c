@@ -41,7 +41,7 @@ static rw_status brittle_grad(rw_grad_call *g)
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const x = rw_grad_input(g, 0), *const half = rw_scale(t, rw_grad_upstream(g, 0), 0.5);
     rw_tensor *const sum = rw_add(t, x, half);
-    rw_tensor *const square = rw_grad_apply(g, &brittle, &sum, 1, NULL, 0, NULL);
+    rw_tensor *const square = rw_apply(rw_grad_tape(g), &brittle, &sum, 1, NULL, 0, NULL);
     rw_tensor *const product = rw_sub(t, rw_sub(t, square, rw_mul(t, x, x)), rw_mul(t, half, half));
     return rw_grad_set(g, 0, rw_scale(t, product, 2));
 }

@@ -146,7 +146,7 @@ static rw_status jitter_cpu(const rw_kernel *k)
 static rw_status jitter_grad(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_upstream(g, 0);
-    return rw_grad_set(g, 0, rw_grad_apply(g, &fuzz_jitter, &dy, 1, NULL, 0, NULL));
+    return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &fuzz_jitter, &dy, 1, NULL, 0, NULL));
 }
 
 HOST_KERNEL_OF(jitter_cpu)
