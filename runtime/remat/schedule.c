@@ -162,7 +162,7 @@ static rw_status add_inputs(struct emitter *e, const struct rw_node *node)
     return RW_OK;
 }
 
-/* A replay makes all outputs of its node: those that are dropped belong to the visit, the others nobody reads. */
+/* A node makes all its outputs. Of a replay those that are dropped belong to the visit; nobody reads what is there. */
 static rw_status add_outputs(struct emitter *e, const struct rw_node *node, uint8_t kind)
 {
     for (uint32_t i = 0; i < node->n_outputs; i++) {
@@ -172,7 +172,7 @@ static rw_status add_outputs(struct emitter *e, const struct rw_node *node, uint
         if (kind == RW_ACTION_REPLAY) {
             const rw_status status = drops(e, b) ? rw_visits_note(&e->s->visits, b, serving(e, b), buffer) : RW_OK;
             if (status) return status;
-        } else if (!drops(e, b) || e->s->early[b]) {
+        } else if (!e->p->given[b] && (!drops(e, b) || e->s->early[b])) {
             e->s->buffer[b] = buffer;
         }
     }
@@ -331,7 +331,7 @@ rw_status rw_order(const struct rw_problem *p, const struct rw_choice *c, struct
         count_early_reads(&e);
         status = emit_all(&e);
     }
-    assert(status || rw_schedule_is_valid(p, s));
+    assert(status || rw_schedule_is_valid(p, c, s));
     return status;
 }
 
@@ -346,51 +346,4 @@ void rw_schedule_finish(struct rw_schedule *s)
     rw_free(s->waits);
     rw_free(s->slots);
     *s = (struct rw_schedule){ 0 };
-}
-
-/* ---- validity ---- */
-
-static bool action_is_valid(const struct rw_problem *p, const struct rw_schedule *s, uint32_t i)
-{
-    const struct rw_action *const a = &s->actions[i];
-    const struct rw_node *const node = &p->t->nodes[a->node];
-    const bool moves = rw_action_is_move(a->kind);
-    const uint32_t n = moves ? 2 : node->n_inputs + node->n_outputs + (p->workspace[a->node] > 0);
-    if (!p->needed[a->node] || a->word + a->n_words > s->n_refs || a->n_words != n) return false;
-    if (moves == (a->lane == RW_LANE_COMPUTE)) return false;
-    for (uint32_t k = 0; k < a->n_words; k++) {
-        const struct rw_buffer *const b = &s->buffers[s->refs[a->word + k]];
-        if (i < b->first || i > b->last) return false;
-        if (!moves && k >= node->n_inputs && b->source == RW_NONE_ID && b->first != i) return false;
-    }
-    return true;
-}
-
-/* The compute lane waits for each move once; a lane never waits for itself. */
-static bool waits_are_valid(const struct rw_schedule *s)
-{
-    size_t moves = 0, compute = 0;
-    for (size_t i = 0; i < s->n_actions; i++) moves += rw_action_is_move(s->actions[i].kind);
-    for (size_t i = 0; i < s->n_waits; i++) {
-        const struct rw_wait *const w = &s->waits[i];
-        if (w->action >= s->n_actions || w->on >= w->action || (i && w->action < s->waits[i - 1].action)) return false;
-        if (s->actions[w->on].lane == RW_LANE_COMPUTE || s->actions[w->on].lane == s->actions[w->action].lane)
-            return false;
-        compute += s->actions[w->action].lane == RW_LANE_COMPUTE;
-    }
-    return moves == compute;
-}
-
-bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_schedule *s)
-{
-    if (s->n_forward > s->n_actions || !waits_are_valid(s)) return false;
-    for (uint32_t i = 0; i < s->n_actions; i++)
-        if (!action_is_valid(p, s, i)) return false;
-    for (uint32_t b = 0; b < s->n_buffers; b++) {
-        const struct rw_buffer *const x = &s->buffers[b];
-        if (x->source != RW_NONE_ID && x->source >= s->n_sources) return false;
-        if (x->merged >= s->n_buffers || (x->merged != b && s->buffers[x->merged].first >= x->first)) return false;
-        if (x->merged != b && x->source != RW_NONE_ID) return false;
-    }
-    return true;
 }

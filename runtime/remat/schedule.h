@@ -19,7 +19,10 @@
  * (choice.h) has made it, or the visit makes it now, its inputs first. So a replay starts as late as it can, and what
  * leads to no needed value never runs again. Equations, which rw_schedule_is_valid() checks:
  *
- *     runs of a node == forward's + the number of visits that made one of its outputs, each once
+ *     without replays and moves the list is the problem's order, then the commits
+ *     replays of a node == the visits that its output was made for, each once; where a node has several outputs, each
+ *     replay is the first to make one of them for a visit
+ *     a read finds what the visit that serves it made, or what forward made and forward will still read
  *     first(buffer) == the action that writes it (a source: the first that reads it)
  *     last(buffer) == the last that reads it, or the one that waits until a copy has read it
  *     merged is a forest: merged(root) == root, and lives on one root follow one another
@@ -162,6 +165,7 @@ static inline bool rw_buffer_is_placed(const struct rw_schedule *s, uint32_t buf
     return s->buffers[buffer].source == RW_NONE_ID && s->buffers[buffer].merged == buffer;
 }
 
-bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_schedule *s);
+/* Holds from rw_order() on, and when moves are in it and buffers are merged. See check.c. */
+bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_choice *c, const struct rw_schedule *s);
 
 #endif

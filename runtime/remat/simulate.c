@@ -6,6 +6,8 @@
 #include "remat/inplace.h"
 #include "remat/overlap.h"
 
+#include <assert.h>
+
 void rw_sweep_scratch_finish(struct rw_sweep_scratch *s)
 {
     rw_free(s->life);
@@ -98,5 +100,6 @@ rw_status rw_simulate(const struct rw_problem *p, const struct rw_choice *c, str
     if (!status) status = rw_overlap(p, c, &sim->schedule);
     if (status) return status;
     rw_merge_in_place(p->t, &sim->schedule);
+    assert(rw_schedule_is_valid(p, c, &sim->schedule));
     return rw_schedule_cost(p, &sim->schedule, &sim->sweep, ret);
 }

@@ -1,6 +1,7 @@
 /*
- * Choices that no policy makes: segments across regions and without any, single values, snapshots within snapshots. Each
- * is scheduled, placed and run; gradients are the bytes of a run that keeps everything. And what is no choice is refused.
+ * Choices that no policy makes: segments across regions and without any, single values, snapshots within snapshots.
+ * Each is scheduled, placed and run; gradients are the bytes of a run that keeps everything. And what is no choice is
+ * refused.
  */
 #include "remat/by_hand.h"
 

@@ -1,0 +1,353 @@
+/*
+ * The equations of schedule.h, worked out afresh from a problem, a choice and the list of actions alone. For debug
+ * builds and for tests. Its memory is the C library's: an allocation that a test makes fail is meant for the library's
+ * own work.
+ */
+#include "remat/schedule.h"
+
+#include "record/overwrite.h"
+
+#include <stdlib.h>
+
+/* What there is to know of a buffer besides itself. */
+struct use {
+    uint32_t first, last; /* actions that touch it; a copy that reads it does so until compute waits for it */
+    uint32_t forward;     /* last action of forward that reads it, RW_NONE_ID for none */
+    uint32_t visit;       /* that a replay made it for, 0 when forward or backward itself did */
+    uint32_t takes;       /* the buffer whose memory it takes over, RW_NONE_ID for none */
+    bool taken;           /* some buffer takes over its memory */
+    bool written;         /* the first action that touches it writes it */
+};
+
+/* A value that a replay made for a visit. */
+struct making {
+    uint32_t value, visit, action;
+};
+
+struct checker {
+    const struct rw_problem *p;
+    const rw_tape *t;
+    const struct rw_choice *c;
+    const struct rw_schedule *s;
+    struct use *use;     /* by buffer */
+    uint32_t *end;       /* buffer -> last action that touches it or, of a root, what was merged into it */
+    uint32_t *waited;    /* move -> the action of compute that waits for it, RW_NONE_ID */
+    uint32_t *visit;     /* depth -> visit that backward is in */
+    uint32_t segment, last_visit;
+    struct making *making;
+    size_t n_making;
+    bool *first_maker; /* action -> it is the first to make some value for some visit */
+};
+
+static const struct rw_node *node_of(const struct checker *k, const struct rw_action *a)
+{
+    return &k->t->nodes[a->node];
+}
+
+static uint32_t input_base(const struct checker *k, const struct rw_node *node, uint32_t i)
+{
+    return rw_tape_base(k->t, k->t->operands[node->first_input + i]);
+}
+
+static struct rw_buffer *buffer_of(const struct checker *k, const struct rw_action *a, uint32_t word)
+{
+    return &k->s->buffers[k->s->refs[a->word + word]];
+}
+
+static struct use *use_of(const struct checker *k, const struct rw_action *a, uint32_t word)
+{
+    return &k->use[k->s->refs[a->word + word]];
+}
+
+/* ---- what an action is made of ---- */
+
+static bool words_are_valid(const struct checker *k, const struct rw_action *a)
+{
+    const struct rw_schedule *const s = k->s;
+    if (a->node >= k->t->n_nodes || !k->p->needed[a->node] || a->lane >= RW_LANES) return false;
+    const struct rw_node *const node = node_of(k, a);
+    const bool moves = rw_action_is_move(a->kind);
+    const uint32_t n = moves ? 2 : node->n_inputs + node->n_outputs + (k->p->workspace[a->node] > 0);
+    if (a->n_words != n || (uint64_t)a->word + n > s->n_refs || moves == (a->lane == RW_LANE_COMPUTE)) return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (s->refs[a->word + i] >= s->n_buffers) return false;
+    for (uint32_t i = 0; !moves && i < n; i++) {
+        const uint32_t behind = i - node->n_inputs;
+        const uint32_t value = i < node->n_inputs        ? input_base(k, node, i)
+                               : behind < node->n_outputs ? node->first_output + behind
+                                                          : RW_NONE_ID;
+        if (buffer_of(k, a, i)->value != value) return false;
+    }
+    return true;
+}
+
+/* The compute lane waits for each move once, and a lane never for itself. */
+static bool waits_are_valid(struct checker *k)
+{
+    const struct rw_schedule *const s = k->s;
+    for (size_t i = 0; i < s->n_actions; i++) k->waited[i] = RW_NONE_ID;
+    for (size_t i = 0; i < s->n_waits; i++) {
+        const struct rw_wait w = s->waits[i];
+        if (w.action >= s->n_actions || w.on >= w.action || (i && w.action < s->waits[i - 1].action)) return false;
+        const uint8_t lane = s->actions[w.action].lane, on = s->actions[w.on].lane;
+        if (on == RW_LANE_COMPUTE || on == lane) return false;
+        if (lane != RW_LANE_COMPUTE) continue;
+        if (k->waited[w.on] != RW_NONE_ID) return false;
+        k->waited[w.on] = w.action;
+    }
+    for (size_t i = 0; i < s->n_actions; i++)
+        if (rw_action_is_move(s->actions[i].kind) != (k->waited[i] != RW_NONE_ID)) return false;
+    return true;
+}
+
+/* ---- which actions there are ---- */
+
+/* The effect, from `at` on, that is a needed commit. */
+static size_t next_commit(const struct checker *k, size_t at)
+{
+    const rw_tape *const t = k->t;
+    for (; at < t->n_effects; at++) {
+        const uint32_t n = t->effects[at].node;
+        if (k->p->needed[n] && (t->ctx->ops[t->nodes[n].op]->flags & RW_OP_COMMIT)) break;
+    }
+    return at;
+}
+
+/* Without replays and moves the list is the problem's order, each node once, and then the commits. */
+static bool order_is_valid(const struct checker *k)
+{
+    const struct rw_schedule *const s = k->s;
+    size_t next = 0, effect = 0;
+    for (size_t i = 0; i < s->n_actions; i++) {
+        const struct rw_action *const a = &s->actions[i];
+        const bool early = i < s->n_forward;
+        if (rw_action_is_move(a->kind)) {
+            if (early != (a->kind == RW_ACTION_OUT)) return false;
+        } else if (a->kind == RW_ACTION_REPLAY) {
+            if (early || node_of(k, a)->adjoint || next == k->p->n_order) return false;
+        } else if (a->kind == RW_ACTION_COMMIT) {
+            const rw_tape *const t = k->t;
+            effect = next_commit(k, effect);
+            if (early || next < k->p->n_order || effect == t->n_effects || t->effects[effect++].node != a->node)
+                return false;
+        } else {
+            if (next == k->p->n_order || k->p->order[next++] != a->node) return false;
+            if ((a->kind == RW_ACTION_BACKWARD) != node_of(k, a)->adjoint) return false;
+            if (early && a->kind != RW_ACTION_FORWARD) return false;
+        }
+    }
+    if (next < k->p->n_order || next_commit(k, effect) < k->t->n_effects) return false;
+    const uint8_t at = s->n_forward < s->n_actions ? s->actions[s->n_forward].kind : RW_ACTION_COMMIT;
+    return s->n_forward <= s->n_actions && at != RW_ACTION_FORWARD && at != RW_ACTION_OUT;
+}
+
+/* ---- lives ---- */
+
+static void touch(struct use *u, uint32_t action, uint32_t until, bool writes)
+{
+    if (u->first == RW_NONE_ID) u->written = writes;
+    if (u->first == RW_NONE_ID) u->first = u->last = action;
+    if (until > u->last) u->last = until;
+}
+
+static void find_uses(struct checker *k)
+{
+    const struct rw_schedule *const s = k->s;
+    for (size_t b = 0; b < s->n_buffers; b++)
+        k->use[b] = (struct use){ .first = RW_NONE_ID, .forward = RW_NONE_ID, .takes = RW_NONE_ID };
+    for (uint32_t i = 0; i < s->n_actions; i++) {
+        const struct rw_action *const a = &s->actions[i];
+        for (uint32_t w = 0; w < a->n_words; w++) {
+            struct use *const u = use_of(k, a, w);
+            const bool moves = rw_action_is_move(a->kind), reads = w < (moves ? 1u : node_of(k, a)->n_inputs);
+            touch(u, i, moves && reads ? k->waited[i] : i, !reads);
+            if (a->kind == RW_ACTION_FORWARD && reads) u->forward = i;
+        }
+    }
+}
+
+/* An output may take over the memory of the input that dies with the action. Nobody else may take it, or use it. */
+static bool takes_over(struct checker *k, uint32_t b)
+{
+    const struct rw_schedule *const s = k->s;
+    const struct rw_buffer *const x = &s->buffers[b], *const root = &s->buffers[x->merged];
+    const struct rw_action *const a = &s->actions[x->first];
+    const struct rw_node *const node = node_of(k, a);
+    uint32_t output = 0;
+    if (root->merged != x->merged || x->bytes != root->bytes || x->source != RW_NONE_ID || root->source != RW_NONE_ID ||
+        rw_action_is_move(a->kind))
+        return false;
+    while (output < node->n_outputs && s->refs[a->word + node->n_inputs + output] != b) output++;
+    for (uint32_t i = 0; i < node->n_inputs; i++) {
+        const uint32_t from = s->refs[a->word + i];
+        if (s->buffers[from].merged != x->merged) continue;
+        if (output == node->n_outputs || k->use[from].last != x->first) return false;
+        if (!rw_may_overwrite(k->t, node, output, i)) return false;
+        if (k->use[b].takes != from && (k->use[b].takes != RW_NONE_ID || k->use[from].taken)) return false;
+        k->use[b].takes = from;
+        k->use[from].taken = true;
+    }
+    return k->use[b].takes != RW_NONE_ID;
+}
+
+static bool is_slot(const struct checker *k, uint32_t b)
+{
+    const uint32_t source = k->s->buffers[b].source;
+    return source != RW_NONE_ID && k->s->sources[source].kind == RW_SOURCE_STORE;
+}
+
+/* A root lives as long as what was merged into it, everything else as long as it is used. */
+static bool lives_are_valid(struct checker *k)
+{
+    const struct rw_schedule *const s = k->s;
+    for (uint32_t b = 0; b < s->n_buffers; b++) {
+        const struct rw_buffer *const x = &s->buffers[b];
+        if (x->merged >= s->n_buffers || (x->source != RW_NONE_ID && x->source >= s->n_sources)) return false;
+    }
+    find_uses(k);
+    for (uint32_t b = 0; b < s->n_buffers; b++) {
+        const struct rw_buffer *const x = &s->buffers[b];
+        if (is_slot(k, b)) continue;
+        if (x->first != k->use[b].first || x->first == RW_NONE_ID) return false;
+        if (x->merged != b && (x->last != k->use[b].last || !takes_over(k, b))) return false;
+        k->end[b] = k->use[b].last;
+    }
+    for (uint32_t b = 0; b < s->n_buffers; b++) {
+        const uint32_t root = s->buffers[b].merged;
+        if (!is_slot(k, b) && k->end[b] > k->end[root]) k->end[root] = k->end[b];
+    }
+    for (uint32_t b = 0; b < s->n_buffers; b++)
+        if (!is_slot(k, b) && s->buffers[b].merged == b && s->buffers[b].last != k->end[b]) return false;
+    return true;
+}
+
+/* ---- who reads what ---- */
+
+static bool is_dropped(const struct checker *k, uint32_t base)
+{
+    return !k->p->given[base] && rw_fate_drops(&k->c->fate[base]);
+}
+
+/* Backward comes to a node of that segment. */
+static void enter(struct checker *k, uint32_t segment)
+{
+    const uint32_t common = rw_segment_common(k->c, k->segment, segment);
+    for (uint32_t s = segment; s != common; s = k->c->segment[s].parent)
+        k->visit[k->c->segment[s].depth] = ++k->last_visit;
+    k->segment = segment;
+}
+
+/* The visit that serves a read of the value now. */
+static uint32_t serving(const struct checker *k, uint32_t base)
+{
+    const uint32_t level = k->c->fate[base].level, depth = k->c->segment[k->segment].depth;
+    return k->visit[level < depth ? level : depth];
+}
+
+static bool read_is_valid(const struct checker *k, uint32_t i, uint32_t word)
+{
+    const struct rw_action *const a = &k->s->actions[i];
+    const struct rw_buffer *const x = buffer_of(k, a, word);
+    const struct use *const u = use_of(k, a, word);
+    if (k->p->given[x->value]) return !u->written && x->source != RW_NONE_ID;
+    if (!u->written || u->first >= i) return false;
+    const struct rw_action *const writer = &k->s->actions[u->first];
+    if (writer->kind == RW_ACTION_IN && k->waited[u->first] > i) return false;
+    if (u->visit) return is_dropped(k, x->value) && a->kind != RW_ACTION_FORWARD && u->visit == serving(k, x->value);
+    return !is_dropped(k, x->value) || a->kind == RW_ACTION_FORWARD || (u->forward != RW_NONE_ID && u->forward > i);
+}
+
+static bool write_is_valid(struct checker *k, uint32_t i, uint32_t word)
+{
+    const struct rw_action *const a = &k->s->actions[i];
+    const uint32_t value = buffer_of(k, a, word)->value;
+    struct use *const u = use_of(k, a, word);
+    if (u->first != i || !u->written) return false;
+    if (a->kind != RW_ACTION_REPLAY || value == RW_NONE_ID) return true;
+    u->visit = serving(k, value);
+    if (is_dropped(k, value)) k->making[k->n_making++] = (struct making){ value, u->visit, i };
+    return true;
+}
+
+static bool is_read_later(const struct checker *k, const struct rw_action *a)
+{
+    const struct rw_node *const node = node_of(k, a);
+    for (uint32_t w = node->n_inputs; w < (uint32_t)node->n_inputs + node->n_outputs; w++)
+        if (use_of(k, a, w)->last > use_of(k, a, w)->first) return true;
+    return false;
+}
+
+/* Replays are for the visit of the next action of backward. */
+static bool reads_are_valid(struct checker *k)
+{
+    const struct rw_schedule *const s = k->s;
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < s->n_actions; i++) {
+        const struct rw_action *const a = &s->actions[i];
+        if (rw_action_is_move(a->kind)) continue;
+        if (a->kind != RW_ACTION_FORWARD && next <= i) {
+            for (next = i; next < s->n_actions && s->actions[next].kind != RW_ACTION_BACKWARD;) next++;
+            enter(k, next < s->n_actions ? k->c->segment_of[s->actions[next].node] : 0);
+            next++;
+        }
+        for (uint32_t w = 0; w < a->n_words; w++)
+            if (!(w < node_of(k, a)->n_inputs ? read_is_valid(k, i, w) : write_is_valid(k, i, w))) return false;
+        if (a->kind == RW_ACTION_REPLAY && !is_read_later(k, a)) return false;
+    }
+    return true;
+}
+
+static int by_visit(const void *pa, const void *pb)
+{
+    const struct making *const a = pa, *const b = pb;
+    if (a->value != b->value) return a->value < b->value ? -1 : 1;
+    if (a->visit != b->visit) return a->visit < b->visit ? -1 : 1;
+    return a->action < b->action ? -1 : a->action > b->action;
+}
+
+/* Every replay is the first to make some value for some visit. */
+static bool replays_are_valid(struct checker *k)
+{
+    const struct rw_schedule *const s = k->s;
+    struct making *const m = k->making;
+    qsort(m, k->n_making, sizeof *m, by_visit);
+    for (size_t i = 0; i < k->n_making; i++)
+        if (!i || m[i].value != m[i - 1].value || m[i].visit != m[i - 1].visit) k->first_maker[m[i].action] = true;
+    for (size_t i = 0; i < s->n_actions; i++)
+        if (s->actions[i].kind == RW_ACTION_REPLAY && !k->first_maker[i]) return false;
+    return true;
+}
+
+/* ---- the whole ---- */
+
+static bool check(struct checker *k)
+{
+    for (size_t i = 0; i < k->s->n_actions; i++)
+        if (!words_are_valid(k, &k->s->actions[i])) return false;
+    return waits_are_valid(k) && order_is_valid(k) && lives_are_valid(k) && reads_are_valid(k) && replays_are_valid(k);
+}
+
+bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_choice *c, const struct rw_schedule *s)
+{
+    struct checker k = { .p = p, .t = p->t, .c = c, .s = s, .last_visit = 1 };
+    uint32_t depth = 0;
+    for (size_t i = 0; i < c->n_segments; i++) depth = c->segment[i].depth > depth ? c->segment[i].depth : depth;
+    k.use = calloc(s->n_buffers + 1, sizeof *k.use);
+    k.end = calloc(s->n_buffers + 1, sizeof *k.end);
+    k.waited = calloc(s->n_actions + 1, sizeof *k.waited);
+    k.first_maker = calloc(s->n_actions + 1, sizeof *k.first_maker);
+    k.making = calloc(s->n_refs + 1, sizeof *k.making);
+    k.visit = calloc(depth + 1, sizeof *k.visit);
+    bool valid = true; /* without memory nothing is known against it */
+    if (k.use && k.end && k.waited && k.first_maker && k.making && k.visit) {
+        k.visit[0] = 1;
+        valid = check(&k);
+    }
+    free(k.use);
+    free(k.end);
+    free(k.waited);
+    free(k.first_maker);
+    free(k.making);
+    free(k.visit);
+    return valid;
+}
