@@ -1,18 +1,21 @@
 /*
  * Random programs under random choices: what `full` would choose is replaced by a random tree of segments over the tape
  * and random fates, whatever is valid. What can be seen from outside must be the bytes of a run that keeps everything;
- * and each choice costs the same when it is simulated twice, without an allocation the second time.
+ * each choice costs the same when it is simulated twice, without an allocation the second time; and the oracle finds
+ * every plan sound and as costly as it was said to be.
  *
  *   REWIND_CHOICES     how many programs (300)
  *   REWIND_FUZZ_SEED   the first one (1)
  *   REWIND_FUZZ_REPORT 1: prints what was covered
  */
+#include "remat/oracle.h"
 #include "support/support.h"
 #include "whole/fuzz/generate.h"
 #include "whole/fuzz/judge.h"
 #include "whole/fuzz/shrink.h"
 
 #include "base/alloc.h"
+#include "plan/assemble.h"
 #include "remat/choose.h"
 #include "remat/simulate.h"
 
@@ -31,7 +34,7 @@ rw_status __real_rw_policy_choose(const struct rw_problem *p, const struct rw_po
 /* Shared with the processes that programs run in. */
 static struct covered {
     uint64_t seed;
-    uint64_t choices, segments, deepest, replaying, replays, above_once;
+    uint64_t choices, segments, deepest, replaying, replays, above_once, moves;
 } *covered;
 
 /* In a process of its own a test ends by a crash. */
@@ -131,12 +134,32 @@ static void check_simulation(const struct rw_problem *p, const struct rw_choice 
     MUST(rw_simulate(p, c, &sim, &again) == RW_OK);
     MUST(rw_alloc_count() == allocations); /* memory of an earlier simulation is enough */
     MUST(same_cost(&first, &again));
+    MUST(rw_schedule_is_valid(p, c, &sim.schedule));
     MUST(between.n_replays == 0);
     covered->replaying += first.n_replays > 0;
     covered->replays += first.n_replays;
     covered->above_once += first.n_replays > sim.schedule.n_forward;
     rw_simulation_finish(&sim);
     rw_choice_finish(&none);
+}
+
+/* Some of what is kept waits elsewhere. Not to be run: the schedule holds what its equations say. */
+static void check_moves(struct dice *d, const struct rw_problem *p, struct rw_choice *c)
+{
+    struct rw_simulation sim = { 0 };
+    struct rw_cost_of_schedule cost;
+    struct rw_fate *const fates = malloc((p->t->n_values + 1) * sizeof *fates);
+    MUST(fates);
+    memcpy(fates, c->fate, p->t->n_values * sizeof *fates);
+    for (uint32_t v = 0; v < p->mark.values; v++)
+        if (rw_problem_makes(p, v) && !rw_fate_drops(&c->fate[v]) && chance(d, 50)) c->fate[v].what = RW_MOVE;
+    MUST(rw_choice_is_valid(c, p));
+    MUST(rw_simulate(p, c, &sim, &cost) == RW_OK);
+    MUST(rw_schedule_is_valid(p, c, &sim.schedule));
+    covered->moves += sim.schedule.n_slots;
+    memcpy(c->fate, fates, p->t->n_values * sizeof *fates);
+    free(fates);
+    rw_simulation_finish(&sim);
 }
 
 rw_status __wrap_rw_policy_choose(const struct rw_problem *p, const struct rw_policy *policy,
@@ -152,11 +175,33 @@ rw_status __wrap_rw_policy_choose(const struct rw_problem *p, const struct rw_po
     choose_fates(&d, p, &c);
     MUST(rw_choice_is_valid(&c, p));
     check_simulation(p, &c);
+    check_moves(&d, p, &c);
     covered->choices++;
     covered->segments += c.n_segments - 1;
     covered->deepest = deepest(&c) > covered->deepest ? deepest(&c) : covered->deepest;
     *ret_choice = c;
     return RW_OK;
+}
+
+/* Every plan that is made, of random choices and of those that keep everything: as costly as it was said to be. */
+rw_status __wrap_rw_plan_assemble(const struct rw_problem *p, const struct rw_schedule *s, const uint64_t *offset,
+                                  rw_plan **ret_plan);
+rw_status __real_rw_plan_assemble(const struct rw_problem *p, const struct rw_schedule *s, const uint64_t *offset,
+                                  rw_plan **ret_plan);
+
+rw_status __wrap_rw_plan_assemble(const struct rw_problem *p, const struct rw_schedule *s, const uint64_t *offset,
+                                  rw_plan **ret_plan)
+{
+    const rw_status status = __real_rw_plan_assemble(p, s, offset, ret_plan);
+    if (status || !covered) return status;
+    const struct oracle o = oracle_of(p->t, *ret_plan);
+    struct rw_sweep_scratch sweep = { 0 };
+    struct rw_cost_of_schedule cost;
+    MUST(!o.fault);
+    MUST(rw_schedule_cost(p, s, &sweep, &cost) == RW_OK);
+    MUST(o.peak == cost.peak && o.kept == cost.kept && o.n_replays == cost.n_replays);
+    rw_sweep_scratch_finish(&sweep);
+    return status;
 }
 
 static uint64_t from_environment(const char *name, uint64_t fallback)
@@ -192,6 +237,7 @@ Test(random_choices, gradients_are_those_of_a_run_that_keeps_everything, .timeou
         cr_expect_geq(covered->segments, 3 * covered->choices);
         cr_expect_geq(covered->above_once * 100, covered->choices);
         cr_expect_geq(covered->deepest, 5);
+        cr_expect_geq(covered->moves, covered->choices);
     }
     munmap(covered, sizeof *covered);
     covered = NULL;
