@@ -93,16 +93,21 @@ static uint32_t word_of(const struct rw_schedule *s, uint32_t buffer, const uint
     return source == RW_NONE_ID ? rw_word_of_offset(offset[root], unit) : rw_word_of_source(source);
 }
 
+static bool is_workspace(const struct rw_buffer *b)
+{
+    return b->value == RW_NONE_ID && b->source == RW_NONE_ID;
+}
+
 /* A workspace is a buffer without a value that one action alone uses: they come in the order of the actions. */
 static rw_status list_workspaces(const struct rw_schedule *s, rw_plan *plan)
 {
     size_t n = 0;
-    for (size_t i = 0; i < s->n_buffers; i++) n += s->buffers[i].value == RW_NONE_ID;
+    for (size_t i = 0; i < s->n_buffers; i++) n += is_workspace(&s->buffers[i]);
     plan->workspaces = rw_malloc(n * sizeof *plan->workspaces);
     if (!plan->workspaces) return RW_ERR_MEMORY;
     for (size_t i = 0; i < s->n_buffers; i++) {
         const struct rw_buffer *const b = &s->buffers[i];
-        if (b->value != RW_NONE_ID) continue;
+        if (!is_workspace(b)) continue;
         plan->workspaces[plan->n_workspaces++] = (struct rw_plan_workspace){ b->first, b->bytes };
     }
     return RW_OK;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* One value that is moved out and back; actions as they are numbered before moves are among them. */
-struct trip {
+struct rw_trip {
     uint32_t buffer;
     uint32_t out_after;  /* the last read of forward */
     uint32_t out_wait;   /* the action that waits for the way out */
@@ -18,8 +18,9 @@ struct trip {
 struct planner {
     const struct rw_problem *p;
     struct rw_schedule *s;
+    struct rw_overlap_scratch *scratch;
     double *time; /* action -> predicted time at which it begins; one more for the end */
-    struct trip *trip;
+    struct rw_trip *trip;
     size_t n;
 };
 
@@ -38,19 +39,16 @@ static bool any_is_moved(const struct rw_choice *c, const struct rw_schedule *s)
 }
 
 /* Who is moved, with the last read of forward and the first of backward. */
-static rw_status find_trips(struct planner *w, const struct rw_choice *c)
+static void find_trips(struct planner *w, const struct rw_choice *c)
 {
     const struct rw_schedule *const s = w->s;
-    uint32_t *const of = rw_malloc(s->n_buffers * sizeof *of);
-    w->trip = rw_malloc(s->n_buffers * sizeof *w->trip);
-    w->time = rw_malloc((s->n_actions + 1) * sizeof *w->time);
-    const bool ok = of && w->trip && w->time;
-    for (uint32_t i = 0; ok && i < s->n_buffers; i++) {
+    uint32_t *const of = w->scratch->of;
+    for (uint32_t i = 0; i < s->n_buffers; i++) {
         of[i] = is_moved(c, s, i) ? (uint32_t)w->n : RW_NONE_ID;
-        if (of[i] != RW_NONE_ID) w->trip[w->n++] = (struct trip){ .buffer = i, .first_late = RW_NONE_ID };
+        if (of[i] != RW_NONE_ID) w->trip[w->n++] = (struct rw_trip){ .buffer = i, .first_late = RW_NONE_ID };
     }
     double time = 0;
-    for (uint32_t i = 0; ok && i < s->n_actions; i++) {
+    for (uint32_t i = 0; i < s->n_actions; i++) {
         w->time[i] = time;
         time += rw_problem_seconds(w->p, s->actions[i].node);
         for (uint32_t k = 0; k < s->actions[i].n_words; k++) {
@@ -60,26 +58,24 @@ static rw_status find_trips(struct planner *w, const struct rw_choice *c)
             else if (w->trip[t].first_late == RW_NONE_ID) w->trip[t].first_late = i;
         }
     }
-    if (ok) w->time[s->n_actions] = time;
-    rw_free(of);
-    return ok ? RW_OK : RW_ERR_MEMORY;
+    w->time[s->n_actions] = time;
 }
 
 static int by_out(const void *pa, const void *pb)
 {
-    const struct trip *const a = pa, *const b = pb;
+    const struct rw_trip *const a = pa, *const b = pb;
     if (a->out_after != b->out_after) return a->out_after < b->out_after ? -1 : 1;
     return a->buffer < b->buffer ? -1 : a->buffer > b->buffer;
 }
 
 static int by_in(const void *pa, const void *pb)
 {
-    const struct trip *const a = pa, *const b = pb;
+    const struct rw_trip *const a = pa, *const b = pb;
     if (a->first_late != b->first_late) return a->first_late < b->first_late ? -1 : 1;
     return a->buffer < b->buffer ? -1 : a->buffer > b->buffer;
 }
 
-static double seconds_of(const struct planner *w, const struct trip *t)
+static double seconds_of(const struct planner *w, const struct rw_trip *t)
 {
     return rw_move_seconds(w->s->buffers[t->buffer].bytes);
 }
@@ -90,7 +86,7 @@ static void place_ways_out(struct planner *w)
     double lane = 0;
     qsort(w->trip, w->n, sizeof *w->trip, by_out);
     for (size_t i = 0; i < w->n; i++) {
-        struct trip *const t = &w->trip[i];
+        struct rw_trip *const t = &w->trip[i];
         const double begin = w->time[t->out_after + 1];
         lane = (begin > lane ? begin : lane) + seconds_of(w, t);
         t->out_wait = t->out_after + 1;
@@ -106,7 +102,7 @@ static void place_ways_back(struct planner *w)
     uint32_t before = (uint32_t)w->s->n_actions;
     qsort(w->trip, w->n, sizeof *w->trip, by_in);
     for (size_t i = w->n; i-- > 0;) {
-        struct trip *const t = &w->trip[i];
+        struct rw_trip *const t = &w->trip[i];
         const double end = w->time[t->first_late];
         lane = (end < lane ? end : lane) - seconds_of(w, t);
         t->in_before = t->first_late < before ? t->first_late : before;
@@ -123,7 +119,7 @@ static uint32_t add_ref(struct rw_schedule *s, uint32_t buffer)
 }
 
 /* A move that is to stand in front of action `at`, or behind all for n_actions. */
-struct insertion {
+struct rw_insertion {
     uint32_t at, order; /* what comes back follows what goes out */
     struct rw_action action;
     uint32_t wait;       /* the action that waits for it */
@@ -142,10 +138,11 @@ static uint32_t second_buffer(struct rw_schedule *s, uint32_t first)
 }
 
 /* Every read of backward is of what came back. */
-static rw_status redirect(struct rw_schedule *s, const struct insertion *in, size_t n)
+static rw_status redirect(struct rw_overlap_scratch *scratch, struct rw_schedule *s, const struct rw_insertion *in,
+                          size_t n)
 {
-    uint32_t *const now = rw_malloc(s->n_buffers * sizeof *now);
-    if (!now) return RW_ERR_MEMORY;
+    if (!rw_grow(&scratch->of, &scratch->cap_buffers, 0, s->n_buffers, sizeof *scratch->of)) return RW_ERR_MEMORY;
+    uint32_t *const now = scratch->of;
     for (uint32_t b = 0; b < s->n_buffers; b++) now[b] = b;
     for (size_t i = 0; i < n; i++)
         if (in[i].action.kind == RW_ACTION_IN) now[in[i].of] = in[i].buffer;
@@ -154,7 +151,6 @@ static rw_status redirect(struct rw_schedule *s, const struct insertion *in, siz
             uint32_t *const ref = &s->refs[s->actions[i].word + k];
             *ref = now[*ref];
         }
-    rw_free(now);
     return RW_OK;
 }
 
@@ -177,16 +173,16 @@ static uint32_t add_slot(struct rw_schedule *s, uint64_t bytes)
 
 static int by_place(const void *pa, const void *pb)
 {
-    const struct insertion *const a = pa, *const b = pb;
+    const struct rw_insertion *const a = pa, *const b = pb;
     if (a->at != b->at) return a->at < b->at ? -1 : 1;
     return a->order < b->order ? -1 : a->order > b->order;
 }
 
-static rw_status make_insertions(struct planner *w, struct insertion *to)
+static rw_status make_insertions(struct planner *w, struct rw_insertion *to)
 {
     struct rw_schedule *const s = w->s;
     for (size_t i = 0; i < w->n; i++) {
-        const struct trip *const t = &w->trip[i];
+        const struct rw_trip *const t = &w->trip[i];
         const uint32_t node = rw_tape_value(w->p->t, s->buffers[t->buffer].value)->producer;
         const uint32_t back = second_buffer(s, t->buffer);
         const uint32_t slot = add_slot(s, s->buffers[t->buffer].bytes);
@@ -196,17 +192,19 @@ static rw_status make_insertions(struct planner *w, struct insertion *to)
         if (out == RW_NONE_ID || out_slot == RW_NONE_ID || in == RW_NONE_ID || in_back == RW_NONE_ID)
             return RW_ERR_MEMORY;
         struct rw_action move = { .node = node, .word = out, .n_words = 2, .kind = RW_ACTION_OUT, .lane = RW_LANE_OUT };
-        to[2 * i] = (struct insertion){ t->out_after + 1, (uint32_t)i, move, t->out_wait, t->buffer, t->buffer, slot };
+        to[2 * i] = (struct rw_insertion){
+            t->out_after + 1, (uint32_t)i, move, t->out_wait, t->buffer, t->buffer, slot
+        };
         move = (struct rw_action){ .node = node, .word = in, .n_words = 2, .kind = RW_ACTION_IN, .lane = RW_LANE_IN };
-        to[2 * i + 1] = (struct insertion){ t->in_before, (uint32_t)(w->n + i), move, t->first_late, t->buffer, back,
-                                            slot };
+        to[2 * i + 1] = (struct rw_insertion){ t->in_before, (uint32_t)(w->n + i), move, t->first_late, t->buffer, back,
+                                               slot };
     }
     qsort(to, 2 * w->n, sizeof *to, by_place);
-    return redirect(s, to, 2 * w->n);
+    return redirect(w->scratch, s, to, 2 * w->n);
 }
 
 /* moved[i]: how many moves stand in front of action i. */
-static void count_moves(const struct insertion *in, size_t n, size_t n_actions, uint32_t *moved)
+static void count_moves(const struct rw_insertion *in, size_t n, size_t n_actions, uint32_t *moved)
 {
     size_t k = 0;
     for (size_t i = 0; i <= n_actions; i++) {
@@ -223,7 +221,7 @@ static int by_waiting(const void *pa, const void *pb)
 }
 
 /* A way back that begins before compute has waited for the way out waits for it itself. */
-static size_t wait_for_own_way_out(const struct rw_schedule *s, const struct insertion *in, size_t n,
+static size_t wait_for_own_way_out(const struct rw_schedule *s, const struct rw_insertion *in, size_t n,
                                    struct rw_wait *to)
 {
     size_t added = 0;
@@ -237,7 +235,7 @@ static size_t wait_for_own_way_out(const struct rw_schedule *s, const struct ins
 }
 
 /* Numbers everything anew, with the moves among the actions. */
-static rw_status insert(struct rw_schedule *s, const struct insertion *in, size_t n, const uint32_t *moved)
+static rw_status insert(struct rw_schedule *s, const struct rw_insertion *in, size_t n, const uint32_t *moved)
 {
     if (!rw_grow(&s->actions, &s->cap_actions, s->n_actions, n, sizeof *s->actions) ||
         !rw_grow(&s->waits, &s->cap_waits, 0, n + n / 2, sizeof *s->waits))
@@ -266,27 +264,39 @@ static rw_status insert(struct rw_schedule *s, const struct insertion *in, size_
     return RW_OK;
 }
 
-rw_status rw_overlap(const struct rw_problem *p, const struct rw_choice *c, struct rw_schedule *s)
+static rw_status reserve(struct rw_overlap_scratch *x, const struct rw_schedule *s)
+{
+    size_t cap = x->cap_actions;
+    if (!rw_grow(&x->trip, &x->cap_trips, 0, s->n_buffers, sizeof *x->trip) ||
+        !rw_grow(&x->insertion, &x->cap_insertions, 0, 2 * s->n_buffers, sizeof *x->insertion) ||
+        !rw_grow(&x->of, &x->cap_buffers, 0, s->n_buffers, sizeof *x->of) ||
+        !rw_grow(&x->moved, &cap, 0, s->n_actions + 1, sizeof *x->moved))
+        return RW_ERR_MEMORY;
+    return rw_grow(&x->time, &x->cap_actions, 0, s->n_actions + 1, sizeof *x->time) ? RW_OK : RW_ERR_MEMORY;
+}
+
+void rw_overlap_scratch_finish(struct rw_overlap_scratch *x)
+{
+    rw_free(x->trip);
+    rw_free(x->insertion);
+    rw_free(x->of);
+    rw_free(x->moved);
+    rw_free(x->time);
+    *x = (struct rw_overlap_scratch){ 0 };
+}
+
+rw_status rw_overlap(const struct rw_problem *p, const struct rw_choice *c, struct rw_overlap_scratch *scratch,
+                     struct rw_schedule *s)
 {
     s->n_waits = s->n_slots = 0;
     if (!any_is_moved(c, s)) return RW_OK;
-    struct planner w = { .p = p, .s = s };
-    rw_status status = find_trips(&w, c);
-    struct insertion *const in = rw_malloc(2 * w.n * sizeof *in);
-    uint32_t *const moved = rw_malloc((s->n_actions + 1) * sizeof *moved);
-    if (!in || !moved) status = RW_ERR_MEMORY;
-    if (!status) {
-        place_ways_out(&w);
-        place_ways_back(&w);
-        status = make_insertions(&w, in);
-    }
-    if (!status) {
-        count_moves(in, 2 * w.n, s->n_actions, moved);
-        status = insert(s, in, 2 * w.n, moved);
-    }
-    rw_free(w.trip);
-    rw_free(w.time);
-    rw_free(in);
-    rw_free(moved);
-    return status;
+    if (reserve(scratch, s)) return RW_ERR_MEMORY;
+    struct planner w = { .p = p, .s = s, .scratch = scratch, .time = scratch->time, .trip = scratch->trip };
+    find_trips(&w, c);
+    place_ways_out(&w);
+    place_ways_back(&w);
+    const rw_status status = make_insertions(&w, scratch->insertion);
+    if (status) return status;
+    count_moves(scratch->insertion, 2 * w.n, s->n_actions, scratch->moved);
+    return insert(s, scratch->insertion, 2 * w.n, scratch->moved);
 }

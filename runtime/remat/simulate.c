@@ -89,6 +89,7 @@ rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule 
 void rw_simulation_finish(struct rw_simulation *sim)
 {
     rw_order_scratch_finish(&sim->order);
+    rw_overlap_scratch_finish(&sim->overlap);
     rw_schedule_finish(&sim->schedule);
     rw_sweep_scratch_finish(&sim->sweep);
 }
@@ -97,7 +98,7 @@ rw_status rw_simulate(const struct rw_problem *p, const struct rw_choice *c, str
                       struct rw_cost_of_schedule *ret)
 {
     rw_status status = rw_order(p, c, &sim->order, &sim->schedule);
-    if (!status) status = rw_overlap(p, c, &sim->schedule);
+    if (!status) status = rw_overlap(p, c, &sim->overlap, &sim->schedule);
     if (status) return status;
     rw_merge_in_place(p->t, &sim->schedule);
     assert(rw_schedule_is_valid(p, c, &sim->schedule));

@@ -9,7 +9,7 @@
 #ifndef RW_REMAT_SIMULATE_H
 #define RW_REMAT_SIMULATE_H
 
-#include "remat/schedule.h"
+#include "remat/overlap.h"
 
 struct rw_cost_of_schedule {
     uint64_t peak;        /* bytes */
@@ -38,6 +38,7 @@ rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule 
 
 struct rw_simulation {
     struct rw_order_scratch order;
+    struct rw_overlap_scratch overlap;
     struct rw_schedule schedule;
     struct rw_sweep_scratch sweep;
 };

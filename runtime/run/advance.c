@@ -65,7 +65,7 @@ static struct rw_run *take_spare(rw_context *ctx)
 static void make_spare(rw_context *ctx, struct rw_run *r)
 {
     *r = (struct rw_run){ .next = ctx->pool->spare, .sources = r->sources, .cap_sources = r->cap_sources,
-                          .views = r->views, .cap_views = r->cap_views, .words = r->words };
+                          .views = r->views, .cap_views = r->cap_views, .words = r->words, .store = r->store };
     ctx->pool->spare = r;
 }
 
@@ -104,6 +104,7 @@ rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run *
                                rw_grow(&r->views, &r->cap_views, 0, plan->most_operands, sizeof *r->views)
                            ? RW_OK
                            : RW_ERR_MEMORY;
+    if (!status) status = rw_store_reserve(&r->store, plan->store_bytes);
     if (!status) status = attach_observers(r);
     if (status) {
         rw_run_end(r);
@@ -228,6 +229,7 @@ static void note_memory(rw_context *ctx, const rw_plan *plan)
     ctx->memory.workspace = plan->workspace_bytes;
     ctx->memory.largest_live = plan->largest_live;
     ctx->memory.predicted_peak = plan->arena_bytes;
+    ctx->memory.host = plan->store_bytes;
 }
 
 /* ---- advancing ---- */
@@ -480,6 +482,7 @@ void rw_runs_finish(rw_context *ctx)
         if (r->words) ctx->device->free_words(ctx->device_state, r->words);
         rw_free(r->sources);
         rw_free(r->views);
+        rw_store_finish(&r->store);
         rw_free(r);
     }
     rw_arenas_finish(ctx, &ctx->pool->arenas);

@@ -20,6 +20,7 @@
 #include "record/tape.h"
 #include "run/arena_pool.h"
 #include "run/results.h"
+#include "run/store.h"
 
 /* What a run shows of one action, before and after. */
 struct rw_at {
@@ -88,6 +89,7 @@ struct rw_run {
     size_t cap_sources;
     rw_view *views; /* of one action */
     size_t cap_views;
+    struct rw_store store; /* of values that are moved out */
     void *own_gradients; /* of a rehearsal: where it writes what would be parameters' gradients */
     struct rw_run_words *words; /* what kernels that have long returned could not say; NULL: they say it at once */
     uint64_t stopped_at;        /* by the pool's clock */

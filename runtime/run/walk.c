@@ -54,7 +54,8 @@ rw_status rw_walk_failed(const struct rw_run *r, size_t action, rw_status status
     const struct rw_node *const node = rw_plan_node(r->tape, r->plan, r->plan->actions[action].node);
     const rw_site at = ctx->sites[node->site];
     return rw_fail(ctx, status, "%s recorded at %s:%d failed while it ran: %s", ctx->ops[node->op]->name, at.file,
-                   at.line, status == RW_ERR_ARGUMENT ? "an index in its inputs is out of range" : rw_status_name(status));
+                   at.line,
+                   status == RW_ERR_ARGUMENT ? "an index in its inputs is out of range" : rw_status_name(status));
 }
 
 /* The first action's workspace at or behind an action. */
@@ -88,10 +89,19 @@ static rw_status run_kernel(struct walk *w, const struct rw_action *action, cons
     const struct rw_node *const node = at->node;
     const rw_op_def *const op = w->ctx->ops[node->op];
     const bool recorded = action->node < p->mark_nodes;
-    rw_kernel k = { .op = op, .attrs = recorded ? w->t->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
-                    .in = at->in, .out = at->out, .n_inputs = at->n_in, .n_outputs = at->n_out, .ticket = at->ticket,
-                    .threads = p->threads, .serial = (uint32_t)at->action, .stream = w->queue.stream,
-                    .ticket_base = w->queue.ticket_base, .device = w->ctx->device_state, .words_ = w->run->words };
+    rw_kernel k = { .op = op,
+                    .attrs = recorded ? w->t->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
+                    .in = at->in,
+                    .out = at->out,
+                    .n_inputs = at->n_in,
+                    .n_outputs = at->n_out,
+                    .ticket = at->ticket,
+                    .threads = p->threads,
+                    .serial = (uint32_t)at->action,
+                    .stream = w->queue.stream,
+                    .ticket_base = w->queue.ticket_base,
+                    .device = w->ctx->device_state,
+                    .words_ = w->run->words };
     if (action->n_words > at->n_in + at->n_out) {
         const uint32_t word = p->words[action->word + (uint32_t)(at->n_in + at->n_out)];
         k.workspace = memory_of(w, word);
@@ -116,14 +126,36 @@ static rw_status run_watched(struct walk *w, const struct rw_action *action, str
     return status;
 }
 
+/* Out of the device's memory or back; of the two operands one is a slot. Nobody watches: no bytes are made. */
+static rw_status run_move(struct walk *w, const struct rw_action *action)
+{
+    const uint32_t *const words = w->plan->words + action->word;
+    const bool out = action->kind == RW_ACTION_OUT;
+    const struct rw_source *const slot = &w->plan->sources[rw_word_source(words[out])];
+    const uint64_t bytes = w->plan->slots[slot->index].bytes;
+    void *const from = memory_of(w, words[0]), *const to = memory_of(w, words[1]);
+    note_use(w, words[!out], bytes);
+    const rw_status status = out ? w->ctx->device->download(w->ctx->device_state, to, from, bytes)
+                                 : w->ctx->device->upload(w->ctx->device_state, to, from, bytes);
+    return status ? rw_fail(w->ctx, status, "run: a value could not be moved %s the device", out ? "out of" : "back to")
+                  : RW_OK;
+}
+
 static rw_status run_action(struct walk *w, size_t index)
 {
     const struct rw_action *const action = &w->plan->actions[index];
+    if (rw_action_is_move(action->kind)) return run_move(w, action);
     const struct rw_node *const node = rw_plan_node(w->t, w->plan, action->node);
     rw_view *const views = w->run->views;
     find_operands(w, action, node, views);
-    struct rw_at at = { .run = w->run, .action = index, .node = node, .kind = action->kind, .n_in = node->n_inputs,
-                        .n_out = node->n_outputs, .in = views, .out = views + node->n_inputs };
+    struct rw_at at = { .run = w->run,
+                        .action = index,
+                        .node = node,
+                        .kind = action->kind,
+                        .n_in = node->n_inputs,
+                        .n_out = node->n_outputs,
+                        .in = views,
+                        .out = views + node->n_inputs };
     if (node->ticket != RW_NONE_ID) at.ticket = rw_plan_ticket(w->t, node);
     return w->run->n_observers ? run_watched(w, action, &at) : run_kernel(w, action, &at);
 }
@@ -146,8 +178,13 @@ static void name_range(struct walk *w, const struct rw_action *action)
 rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
 {
     rw_context *const ctx = r->tape->ctx;
-    struct walk w = { .run = r, .t = r->tape, .ctx = ctx, .plan = r->plan, .arena = r->arena ? r->arena->data : NULL,
-                      .workspace = workspace_at(r->plan, from), .region = RW_NONE_ID };
+    struct walk w = { .run = r,
+                      .t = r->tape,
+                      .ctx = ctx,
+                      .plan = r->plan,
+                      .arena = r->arena ? r->arena->data : NULL,
+                      .workspace = workspace_at(r->plan, from),
+                      .region = RW_NONE_ID };
     RW_ON_DEVICE_OF(ctx);
     if (ctx->device->queue) w.queue = ctx->device->queue(ctx->device_state);
     rw_status status = RW_OK;

@@ -145,6 +145,31 @@ Test(choices, segments_need_no_region)
 
 /* ---- single values ---- */
 
+static void choose_to_move(struct by_hand *h, struct chain *c)
+{
+    for (int i = 1; i < STEPS; i++) h->g.choice.fate[c->x[i]->base].what = RW_MOVE;
+}
+
+/* Kept, but not in the arena: nothing runs twice, and every way out has its way back. */
+Test(choices, values_that_wait_outside_the_device)
+{
+    struct chain c;
+    const rw_plan *const plan = compare(&c, STEPS, record_without_regions, choose_to_move);
+    size_t out = 0, in = 0;
+    for (size_t i = 0; i < plan->n_actions; i++) {
+        out += plan->actions[i].kind == RW_ACTION_OUT;
+        in += plan->actions[i].kind == RW_ACTION_IN;
+    }
+    for (int i = 1; i <= STEPS; i++) cr_expect_eq(counted_runs[i - 1], 1, "x[%d]", i);
+    cr_expect_eq(out, STEPS - 1, "%zu", out);
+    cr_expect_eq(in, out);
+    cr_expect_gt(plan->store_bytes, 0);
+    rw_memory m;
+    cr_assert_eq(rw_memory_stats(c.b.ctx, &m), RW_OK);
+    cr_expect_eq(m.host, plan->store_bytes);
+    fixture_close(&c.b);
+}
+
 static void choose_one(struct by_hand *h, struct chain *c)
 {
     by_hand_drop(h, c->x[7], 0);

@@ -118,7 +118,7 @@ Test(overlap, copies_stand_around_what_they_read_and_bring)
         cr_assert_gt(move_some(&s, k), BLOCKS);
         cr_assert_eq(rw_order(&s.problem, &s.choice, &sim.order, &sim.schedule), RW_OK);
         const size_t computed = sim.schedule.n_actions;
-        cr_assert_eq(rw_overlap(&s.problem, &s.choice, &sim.schedule), RW_OK);
+        cr_assert_eq(rw_overlap(&s.problem, &s.choice, &sim.overlap, &sim.schedule), RW_OK);
         cr_assert(rw_schedule_is_valid(&s.problem, &s.choice, &sim.schedule));
         cr_assert_gt(sim.schedule.n_actions, computed);
         check_trips(&s, &sim.schedule);
@@ -157,7 +157,7 @@ Test(overlap, slots_are_shared_by_values_that_do_not_meet)
     scene_open(&s);
     move_some(&s, 1);
     cr_assert_eq(rw_order(&s.problem, &s.choice, &sim.order, &sim.schedule), RW_OK);
-    cr_assert_eq(rw_overlap(&s.problem, &s.choice, &sim.schedule), RW_OK);
+    cr_assert_eq(rw_overlap(&s.problem, &s.choice, &sim.overlap, &sim.schedule), RW_OK);
     uint64_t bytes;
     cr_assert_eq(rw_place(sim.schedule.slots, sim.schedule.n_slots, 4096, &bytes), RW_OK);
     cr_assert(rw_place_is_valid(sim.schedule.slots, sim.schedule.n_slots, 4096, bytes));

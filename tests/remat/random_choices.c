@@ -108,6 +108,7 @@ static void choose_fates(struct dice *d, const struct rw_problem *p, struct rw_c
                                                   : (uint32_t)below(d, levels);
         const struct rw_fate kept = c->fate[v];
         c->fate[v] = (struct rw_fate){ .level = level, .what = level ? RW_KEEP : RW_REPLAY, .why = kept.why };
+        if (!level && chance(d, 50)) c->fate[v].what = RW_MOVE;
         const struct rw_node *const node = &p->t->nodes[producer];
         const bool once = p->t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
         if (once || node->adjoint || p->wanted[v]) c->fate[v] = kept;

@@ -331,7 +331,7 @@ static rw_status threaded_grad(rw_grad_call *g)
 HOST_KERNEL_OF(threaded)
 static const rw_op_def threaded_op = { .name = "threaded", .n_inputs = 1, .n_outputs = 1, .check = check_like,
                                        .kernel = HOST_KERNEL(threaded), .grad = threaded_grad,
-                                       .workspace = { per_thread, per_thread } };
+                                       .workspace = { [RW_DEVICE_CPU] = per_thread, [RW_DEVICE_CUDA] = per_thread } };
 
 /* What was planned for a number of threads runs with that number: a graph, and a backward that goes on. */
 Test(graph, keeps_the_threads_it_was_made_for)
