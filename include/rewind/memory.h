@@ -26,7 +26,7 @@ typedef struct rw_memory {
     size_t largest_live;    ///< largest sum of live activation bytes at any node: no placement can be below
     size_t predicted_peak;  ///< the arena's size as the plan says
     size_t measured_peak;   ///< highest byte of the arena that the run used
-    size_t host;            ///< offloaded values in host memory
+    size_t host;            ///< room in host memory for values that are moved out
     size_t arenas;          ///< memory of activations: of the largest step, and of each that waits for its backward
     size_t runs;            ///< steps that wait for their backward: the loss was read, the tape not reset
     size_t tape;            ///< the tapes' own bookkeeping: nodes, operands, values, attributes

@@ -24,7 +24,8 @@ typedef enum ckpt_cause {
     CKPT_CAUSE_INPUT_CHANGED,    ///< a parameter, input or buffer changed between the runs
     CKPT_CAUSE_NONDETERMINISTIC, ///< the kernel gives other bytes from the same inputs
     CKPT_CAUSE_ORDER,            ///< gradient contributions were added in another order
-    CKPT_CAUSE_CORRUPTION        ///< the kernel repeats its bytes when run again: memory was overwritten
+    CKPT_CAUSE_CORRUPTION,       ///< the kernel repeats its bytes when run again: memory was overwritten
+    CKPT_CAUSE_MOVED             ///< a value that waited outside the device's memory came back as other bytes
 } ckpt_cause;
 
 /** A short constant text for a cause. Any thread. */

@@ -143,7 +143,7 @@ rw_device rw_context_device(const rw_context *ctx)
 
 void *rw_context_stream(const rw_context *ctx)
 {
-    return ctx && ctx->device->queue ? ctx->device->queue(ctx->device_state).stream : NULL;
+    return ctx && ctx->device->queue ? ctx->device->queue(ctx->device_state, RW_LANE_COMPUTE).stream : NULL;
 }
 
 int rw_context_threads(const rw_context *ctx)

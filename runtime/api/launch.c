@@ -1,10 +1,10 @@
 /*
  * rw_graph: the plan of a recorded step, launched many times. See rewind/graph.h.
  *
- * A launch begins the step anew: gradients are clear, no value of the tape is held, its leaves have not been read, and the
- * tickets stand at the generator's offset - by one number that is added to all of them. What is queued then is the same
- * work at the same addresses every time, so a device that captures does it once. Should a buffer have moved meanwhile (a
- * larger plan has run in the arena), it is captured again.
+ * A launch begins the step anew: gradients are clear, no value of the tape is held, its leaves have not been read, and
+ * the tickets stand at the generator's offset - by one number that is added to all of them. What is queued then is the
+ * same work at the same addresses every time, so a device that captures does it once. Should a buffer have moved
+ * meanwhile (a larger plan has run in the arena), it is captured again.
  */
 #include "run/advance.h"
 #include "api/ask.h"
@@ -24,7 +24,7 @@ struct rw_graph {
     rw_graph_params params;
     uint64_t launches;
     void *captured; /* the device's, NULL before the first capture */
-    void *captured_arena, **captured_sources; /* where everything lay then */
+    void *captured_arena, *captured_store, **captured_sources; /* where everything lay then */
 };
 
 static rw_status check_nothing_ran(const rw_tape *t)
@@ -140,15 +140,15 @@ static rw_status queue_step(rw_graph *g)
     return status;
 }
 
-static void *arena_of(const struct rw_run *r)
+static void *data_of(const struct rw_arena *a)
 {
-    return r->arena ? r->arena->data : NULL;
+    return a ? a->data : NULL;
 }
 
 static bool moved(const rw_graph *g)
 {
     const struct rw_run *const r = g->run;
-    return !g->captured || g->captured_arena != arena_of(r) ||
+    return !g->captured || g->captured_arena != data_of(r->arena) || g->captured_store != data_of(r->store) ||
            memcmp(g->captured_sources, r->sources, r->plan->n_sources * sizeof *r->sources) != 0;
 }
 
@@ -167,7 +167,8 @@ static rw_status capture(rw_graph *g)
     }
     if (g->captured) ctx->device->free_graph(ctx->device_state, g->captured);
     g->captured = captured;
-    g->captured_arena = arena_of(g->run);
+    g->captured_arena = data_of(g->run->arena);
+    g->captured_store = data_of(g->run->store);
     memcpy(g->captured_sources, g->run->sources, g->run->plan->n_sources * sizeof *g->run->sources);
     return RW_OK;
 }

@@ -17,7 +17,7 @@ rw_status rw_timer_begin(rw_context *ctx)
     if (!ctx) return RW_ERR_ARGUMENT;
     rw_status status = RW_OK;
     if (ctx->device->make_marks) status = ctx->device->make_marks(ctx->device_state, RW_TRACE_MARKS);
-    if (!status && ctx->device->mark) status = ctx->device->mark(ctx->device_state, BEGIN);
+    if (!status && ctx->device->mark) status = ctx->device->mark(ctx->device_state, RW_LANE_COMPUTE, BEGIN);
     if (status) return rw_fail(ctx, status, "rw_timer_begin: the device gives no times");
     ctx->timer_runs = true;
     ctx->timer_begin = now_us();
@@ -27,9 +27,10 @@ rw_status rw_timer_begin(rw_context *ctx)
 rw_status rw_timer_end(rw_context *ctx, double *ret_ms)
 {
     if (!ctx) return RW_ERR_ARGUMENT;
-    if (!ret_ms || !ctx->timer_runs) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_timer_end: NULL argument, or no rw_timer_begin() before it");
+    if (!ret_ms || !ctx->timer_runs)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_timer_end: NULL argument, or no rw_timer_begin() before it");
     double us = now_us() - ctx->timer_begin;
-    rw_status status = ctx->device->mark ? ctx->device->mark(ctx->device_state, END) : RW_OK;
+    rw_status status = ctx->device->mark ? ctx->device->mark(ctx->device_state, RW_LANE_COMPUTE, END) : RW_OK;
     if (!status) status = rw_runs_wait(ctx);
     if (!status) status = ctx->device->finish(ctx->device_state);
     if (!status && ctx->device->elapsed) status = ctx->device->elapsed(ctx->device_state, BEGIN, END, &us);

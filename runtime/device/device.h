@@ -3,6 +3,8 @@
 #define RW_DEVICE_DEVICE_H
 
 #include "base/digest.h"
+#include "device/lane.h"
+#include "device/store.h"
 #include "device/words.h"
 
 #include <rewind/context.h>
@@ -10,7 +12,9 @@
 /* Marks 0 and 1 are the caller's timer, those behind a trace's. */
 #define RW_TRACE_MARKS 2
 
-/* What the kernels of a device queue their work on. See struct rw_kernel. */
+struct rw_events; /* a device's: marks in its lanes */
+
+/* What the kernels of a lane queue their work on. See struct rw_kernel. */
 struct rw_device_queue {
     void *stream;
     const uint64_t *ticket_base;
@@ -35,7 +39,16 @@ struct rw_device_fns {
     rw_status (*download)(void *state, void *to, const void *from, size_t bytes);
     rw_status (*clear)(void *state, void *to, size_t bytes);
     /* NULL: a kernel has finished when it returns. */
-    struct rw_device_queue (*queue)(void *state);
+    struct rw_device_queue (*queue)(void *state, int lane);
+    /*
+     * signal() marks how far a lane has come; wait() lets another one begin what is queued next when that has run.
+     * Events belong to a run and may be signalled again. NULL, all four: there is one lane.
+     */
+    struct rw_events *(*make_events)(void *state, size_t n); /* NULL without memory */
+    void (*free_events)(void *state, struct rw_events *events);
+    rw_status (*signal)(void *state, int lane, struct rw_events *events, size_t event);
+    rw_status (*wait)(void *state, int lane, struct rw_events *events, size_t event);
+    const struct rw_store_fns *store; /* where values wait in the host's memory */
     /* The words of a run: zero, where its kernels write and the host reads. NULL: kernels say what is wrong at once. */
     struct rw_run_words *(*make_words)(void *state); /* NULL without memory */
     void (*free_words)(void *state, struct rw_run_words *words);
@@ -47,7 +60,7 @@ struct rw_device_fns {
     rw_status (*digest)(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret);
     rw_status (*compare)(void *state, const struct rw_digest *a, const struct rw_digest *b, uint32_t serial,
                          struct rw_run_words *words);
-    /* Waits until all kernels have run. */
+    /* Waits until all lanes have run. */
     rw_status (*finish)(void *state);
     /*
      * Added to the first block of every ticket from now on. NULL: the walker adds it to the tickets that it hands out.
@@ -62,10 +75,10 @@ struct rw_device_fns {
     rw_status (*capture_end)(void *state, void **ret_graph);
     rw_status (*launch)(void *state, void *graph);
     void (*free_graph)(void *state, void *graph);
-    /* Times on the device's own clock: room for n marks, mark i queued, microseconds between two marks after a wait.
-       NULL: the host's clock is the device's. */
+    /* Times on the device's own clock: room for n marks, mark i queued on a lane, microseconds between two marks after
+       a wait. NULL: the host's clock is the device's. */
     rw_status (*make_marks)(void *state, size_t n);
-    rw_status (*mark)(void *state, size_t i);
+    rw_status (*mark)(void *state, int lane, size_t i);
     rw_status (*elapsed)(void *state, size_t from, size_t to, double *ret_us);
     /* Bytes of the device's memory in use by everybody, as its driver counts. NULL: nobody counts. */
     rw_status (*used)(void *state, size_t *ret_bytes);

@@ -73,16 +73,18 @@ static void count_effects(const rw_tape *t, const struct rw_schedule *s, rw_plan
     }
 }
 
-/* The digest flag marks what REWIND_VERIFY=digest looks at: values that are replayed, both times. */
+/* The digest flag marks what REWIND_VERIFY=digest looks at: values that are replayed or moved, both times. */
 static rw_status mark_digests(const rw_tape *t, rw_plan *plan)
 {
-    bool *const replayed = rw_calloc(t->n_nodes, sizeof *replayed);
-    if (!replayed) return RW_ERR_MEMORY;
+    bool *const again = rw_calloc(t->n_nodes, sizeof *again);
+    if (!again) return RW_ERR_MEMORY;
+    for (size_t i = 0; i < plan->n_actions; i++) {
+        const struct rw_action *const a = &plan->actions[i];
+        if (a->kind == RW_ACTION_REPLAY || a->kind == RW_ACTION_IN) again[a->node] = true;
+    }
     for (size_t i = 0; i < plan->n_actions; i++)
-        if (plan->actions[i].kind == RW_ACTION_REPLAY) replayed[plan->actions[i].node] = true;
-    for (size_t i = 0; i < plan->n_actions; i++)
-        if (replayed[plan->actions[i].node]) plan->actions[i].flags |= RW_ACTION_DIGEST;
-    rw_free(replayed);
+        if (again[plan->actions[i].node]) plan->actions[i].flags |= RW_ACTION_DIGEST;
+    rw_free(again);
     return RW_OK;
 }
 
@@ -119,7 +121,24 @@ static rw_status list_slots(const struct rw_schedule *s, rw_plan *plan)
     if (!plan->slots) return RW_ERR_MEMORY;
     for (; plan->n_slots < s->n_slots; plan->n_slots++)
         plan->slots[plan->n_slots] = (struct rw_plan_slot){ s->slots[plan->n_slots].offset,
-                                                            s->slots[plan->n_slots].bytes };
+                                                            s->slots[plan->n_slots].bytes, RW_NONE_ID };
+    for (size_t i = 0; i < s->n_actions; i++) {
+        const struct rw_action *const a = &s->actions[i];
+        if (a->kind != RW_ACTION_OUT) continue;
+        const uint32_t slot = s->sources[s->buffers[s->refs[a->word + 1]].source].index;
+        plan->slots[slot].value = s->buffers[s->refs[a->word]].value;
+    }
+    return RW_OK;
+}
+
+static rw_status list_aside(rw_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_actions; i++) plan->n_aside += plan->actions[i].lane != RW_LANE_COMPUTE;
+    plan->aside = rw_malloc(plan->n_aside * sizeof *plan->aside);
+    if (!plan->aside) return RW_ERR_MEMORY;
+    size_t n = 0;
+    for (size_t i = 0; i < plan->n_actions; i++)
+        if (plan->actions[i].lane != RW_LANE_COMPUTE) plan->aside[n++] = (uint32_t)i;
     return RW_OK;
 }
 
@@ -151,7 +170,8 @@ static rw_status compact(const struct rw_schedule *s, rw_plan *plan, const uint6
     for (uint32_t i = 0; i < plan->n_actions; i++) note_operands(plan, i);
     plan->n_forward = s->n_forward;
     plan->results_bytes = s->results_bytes;
-    const rw_status status = list_slots(s, plan);
+    rw_status status = list_slots(s, plan);
+    if (!status) status = list_aside(plan);
     return status ? status : list_workspaces(s, plan);
 }
 

@@ -25,6 +25,7 @@ struct rw_plan_workspace {
 /* Where a value waits outside the device: bytes [offset, offset + bytes) of the run's store. */
 struct rw_plan_slot {
     uint64_t offset, bytes;
+    uint32_t value; /* a base */
 };
 
 struct rw_value_desc {
@@ -58,6 +59,8 @@ struct rw_plan {
     size_t n_workspaces;
     struct rw_wait *waits; /* in the order of the actions that wait; none in a plan of one lane */
     size_t n_waits;
+    uint32_t *aside; /* actions of other lanes than compute */
+    size_t n_aside;
     struct rw_plan_slot *slots;
     size_t n_slots;
     uint64_t store_bytes;

@@ -60,9 +60,6 @@ enum rw_action_flag {
     RW_ACTION_DIGEST = 1 << 0 /* some output is a value that is replayed later, or a replay of one */
 };
 
-/* Where actions queue up: those of one lane run in the order of the list. */
-enum rw_lane { RW_LANE_COMPUTE, RW_LANE_OUT, RW_LANE_IN, RW_LANES };
-
 struct rw_action {
     uint32_t node; /* of a move: the one that made what is moved */
     uint32_t word; /* first of its words: inputs, outputs, then the workspace if it has one; of a move: from, to */

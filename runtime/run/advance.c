@@ -21,7 +21,9 @@ bool rw_run_is_valid(const struct rw_run *r)
     if (r->arena && (!r->arena->lent || r->arena->bytes < p->arena_bytes)) return false;
     switch ((enum rw_run_state)r->state) {
     case RW_RUN_NEW: return r->next_action == 0;
-    case RW_RUN_STOPPED: return r->next_action < p->n_actions && (r->arena != NULL) == (p->arena_bytes > 0);
+    case RW_RUN_STOPPED:
+        return r->next_action < p->n_actions && (r->arena != NULL) == (p->arena_bytes > 0) &&
+               (r->store != NULL) == (p->store_bytes > 0);
     case RW_RUN_QUEUED:
     case RW_RUN_DONE: return r->next_action == p->n_actions && !r->arena;
     case RW_RUN_FAILED: return !r->arena;
@@ -40,10 +42,10 @@ static void set_state(struct rw_run *r, enum rw_run_state state)
 
 static void give_arena_back(struct rw_run *r)
 {
-    if (!r->arena) return;
-    rw_arena_give_back(r->arena);
-    r->had = r->arena;
-    r->arena = NULL;
+    if (r->arena) rw_arena_give_back(r->arena);
+    if (r->store) rw_arena_give_back(r->store);
+    if (r->arena) r->had = r->arena;
+    r->arena = r->store = NULL;
 }
 
 static struct rw_run *take_spare(rw_context *ctx)
@@ -65,8 +67,22 @@ static struct rw_run *take_spare(rw_context *ctx)
 static void make_spare(rw_context *ctx, struct rw_run *r)
 {
     *r = (struct rw_run){ .next = ctx->pool->spare, .sources = r->sources, .cap_sources = r->cap_sources,
-                          .views = r->views, .cap_views = r->cap_views, .words = r->words, .store = r->store };
+                          .views = r->views, .cap_views = r->cap_views, .words = r->words,
+                          .events = r->events, .n_events = r->n_events };
     ctx->pool->spare = r;
+}
+
+/* Two events for each action beside the compute lane. */
+static bool make_events(struct rw_run *r, size_t n)
+{
+    const rw_context *const ctx = context_of(r);
+    if (!ctx->device->make_events || r->n_events >= n) return true;
+    struct rw_events *const events = ctx->device->make_events(ctx->device_state, n);
+    if (!events) return false;
+    if (r->events) ctx->device->free_events(ctx->device_state, r->events);
+    r->events = events;
+    r->n_events = n;
+    return true;
 }
 
 static rw_status attach_observers(struct rw_run *r)
@@ -101,10 +117,10 @@ rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run *
     r->n_retained = t->n_retained;
     r->results = rw_results_take(t, plan);
     rw_status status = r->results && rw_grow(&r->sources, &r->cap_sources, 0, plan->n_sources, sizeof *r->sources) &&
-                               rw_grow(&r->views, &r->cap_views, 0, plan->most_operands, sizeof *r->views)
+                               rw_grow(&r->views, &r->cap_views, 0, plan->most_operands, sizeof *r->views) &&
+                               make_events(r, 2 * plan->n_aside)
                            ? RW_OK
                            : RW_ERR_MEMORY;
-    if (!status) status = rw_store_reserve(&r->store, plan->store_bytes);
     if (!status) status = attach_observers(r);
     if (status) {
         rw_run_end(r);
@@ -213,7 +229,10 @@ static rw_status borrow(struct rw_run *r)
     if (r->arena || !bytes) return RW_OK;
     for (;;) {
         r->arena = rw_arena_borrow(ctx, &ctx->pool->arenas, r->had, bytes);
-        if (r->arena) return RW_OK;
+        if (r->arena && r->plan->store_bytes)
+            r->store = rw_arena_borrow(ctx, &ctx->pool->stores, NULL, r->plan->store_bytes);
+        if (r->arena && (r->store || !r->plan->store_bytes)) return RW_OK;
+        give_arena_back(r);
         struct rw_run *const other = stopped_first(ctx, r);
         if (!other) break;
         rw_run_end(other);
@@ -229,7 +248,6 @@ static void note_memory(rw_context *ctx, const rw_plan *plan)
     ctx->memory.workspace = plan->workspace_bytes;
     ctx->memory.largest_live = plan->largest_live;
     ctx->memory.predicted_peak = plan->arena_bytes;
-    ctx->memory.host = plan->store_bytes;
 }
 
 /* ---- advancing ---- */
@@ -389,7 +407,7 @@ static void note_effect(const struct rw_run *r, const struct rw_action *a)
 {
     const rw_plan *const p = r->plan;
     rw_tape *const t = r->tape;
-    if (a->node >= p->mark_nodes) return;
+    if (a->node >= p->mark_nodes || rw_action_is_move(a->kind)) return;
     const struct rw_node *const node = &t->nodes[a->node];
     if (t->ctx->ops[node->op]->flags & RW_OP_STATEFUL) rw_tape_effect(t, a->node)->done = true;
     if (a->kind != RW_ACTION_COMMIT) return;
@@ -464,7 +482,9 @@ void rw_runs_reset(rw_tape *t)
 rw_status rw_runs_init(rw_context *ctx)
 {
     ctx->pool = rw_calloc(1, sizeof *ctx->pool);
-    return ctx->pool ? RW_OK : RW_ERR_MEMORY;
+    if (!ctx->pool) return RW_ERR_MEMORY;
+    ctx->pool->stores.outside = true;
+    return RW_OK;
 }
 
 void rw_runs_finish(rw_context *ctx)
@@ -480,12 +500,13 @@ void rw_runs_finish(rw_context *ctx)
         struct rw_run *const r = ctx->pool->spare;
         ctx->pool->spare = r->next;
         if (r->words) ctx->device->free_words(ctx->device_state, r->words);
+        if (r->events) ctx->device->free_events(ctx->device_state, r->events);
         rw_free(r->sources);
         rw_free(r->views);
-        rw_store_finish(&r->store);
         rw_free(r);
     }
     rw_arenas_finish(ctx, &ctx->pool->arenas);
+    rw_arenas_finish(ctx, &ctx->pool->stores);
     rw_free(ctx->pool);
     ctx->pool = NULL;
 }

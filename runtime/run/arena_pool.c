@@ -19,10 +19,25 @@ static struct rw_arena *largest_free(const struct rw_arenas *arenas)
     return found;
 }
 
-static void free_memory(rw_context *ctx, struct rw_arena *a)
+static size_t *counter(rw_context *ctx, const struct rw_arenas *arenas)
 {
-    ctx->device->free(ctx->device_state, a->data);
-    ctx->memory.arenas -= a->bytes;
+    return arenas->outside ? &ctx->memory.host : &ctx->memory.arenas;
+}
+
+static void *take_memory(const rw_context *ctx, const struct rw_arenas *arenas, size_t bytes)
+{
+    const struct rw_device_fns *const device = ctx->device;
+    void *store = NULL;
+    if (!arenas->outside) return device->alloc(ctx->device_state, bytes);
+    return device->store->open(ctx->device_state, bytes, &store) ? NULL : store;
+}
+
+static void free_memory(rw_context *ctx, const struct rw_arenas *arenas, struct rw_arena *a)
+{
+    const struct rw_device_fns *const device = ctx->device;
+    if (!arenas->outside) device->free(ctx->device_state, a->data);
+    else if (a->data) device->store->close(ctx->device_state, a->data);
+    *counter(ctx, arenas) -= a->bytes;
     a->data = NULL;
     a->bytes = 0;
 }
@@ -37,19 +52,19 @@ static void free_all_free(rw_context *ctx, struct rw_arenas *arenas)
             continue;
         }
         *link = a->next;
-        free_memory(ctx, a);
+        free_memory(ctx, arenas, a);
         rw_free(a);
     }
 }
 
-static bool set_memory(rw_context *ctx, struct rw_arena *a, size_t bytes)
+static bool set_memory(rw_context *ctx, const struct rw_arenas *arenas, struct rw_arena *a, size_t bytes)
 {
-    void *const data = ctx->device->alloc(ctx->device_state, bytes);
+    void *const data = take_memory(ctx, arenas, bytes);
     if (!data) return false;
-    free_memory(ctx, a);
+    free_memory(ctx, arenas, a);
     a->data = data;
     a->bytes = bytes;
-    ctx->memory.arenas += bytes;
+    *counter(ctx, arenas) += bytes;
     return true;
 }
 
@@ -57,7 +72,7 @@ static struct rw_arena *add(rw_context *ctx, struct rw_arenas *arenas, size_t by
 {
     struct rw_arena *const a = rw_calloc(1, sizeof *a);
     if (!a) return NULL;
-    if (!set_memory(ctx, a, bytes)) {
+    if (!set_memory(ctx, arenas, a, bytes)) {
         rw_free(a);
         return NULL;
     }
@@ -71,7 +86,7 @@ struct rw_arena *rw_arena_borrow(rw_context *ctx, struct rw_arenas *arenas, stru
     struct rw_arena *a = had && !had->lent && had->bytes >= bytes ? had : smallest_that_fits(arenas, bytes);
     if (!a) {
         a = largest_free(arenas);
-        if (a && !set_memory(ctx, a, bytes)) a = NULL;
+        if (a && !set_memory(ctx, arenas, a, bytes)) a = NULL;
         if (!a) free_all_free(ctx, arenas);
         if (!a) a = add(ctx, arenas, bytes);
     }

@@ -1,5 +1,6 @@
 /*
- * Arenas: the memory that plans place their buffers in. A context has a pool of them; a run borrows one.
+ * Arenas: the memory that plans place their buffers in. A context has a pool of them; a run borrows one. Another pool
+ * has stores: memory outside the device.
  *
  * A run that is queued to its end gives its arena back at once: the device's queue protects it from the next user. A
  * run that stops on its way keeps it, so as many arenas exist as runs stand between forward and backward, and one more.
@@ -18,6 +19,7 @@ struct rw_arena {
 
 struct rw_arenas {
     struct rw_arena *first;
+    bool outside; /* they are stores: memory outside the device, for values that are moved out */
 };
 
 /*

@@ -20,13 +20,13 @@
 #include "record/tape.h"
 #include "run/arena_pool.h"
 #include "run/results.h"
-#include "run/store.h"
 
 /* What a run shows of one action, before and after. */
 struct rw_at {
     struct rw_run *run;
     size_t action;              /* of the run's plan */
     const struct rw_node *node; /* NULL for a move */
+    uint32_t value;             /* of a move, a base: what is moved. The side outside the device has no view */
     uint8_t kind;               /* enum rw_action_kind */
     int n_in, n_out;
     const rw_view *in, *out;
@@ -43,6 +43,8 @@ struct rw_observer {
     rw_status (*begin)(struct rw_observer *o, struct rw_run *r, size_t from, size_t to);
     rw_status (*before)(struct rw_observer *o, struct rw_at *at);
     rw_status (*after)(struct rw_observer *o, const struct rw_at *at);
+    /* A value that was moved back is there; between the move and this it was on its way. */
+    rw_status (*arrived)(struct rw_observer *o, const struct rw_at *at);
     /* What was queued has run, or failed. With RW_ERR_MISMATCH the device's comparison at `action` was the first that
        failed: the observer that asked for it records why. */
     void (*end)(struct rw_observer *o, struct rw_run *r, rw_status status, size_t action);
@@ -83,13 +85,15 @@ struct rw_run {
     size_t settled; /* results of the actions before it are held */
     size_t n_effects, n_retained, n_held; /* of the tape when it was made, and when it stopped */
     struct rw_arena *arena, *had;         /* that it holds; that it held last */
+    struct rw_arena *store;               /* the same outside the device's memory: its data is the store's */
+    struct rw_events *events;             /* of its lanes; NULL where there is one */
+    size_t n_events;
     struct rw_results *results;           /* counted */
     uint64_t highest;                     /* byte of the arena that an action used */
     void **sources;                       /* addresses of the plan's sources, as of the part that was queued last */
     size_t cap_sources;
     rw_view *views; /* of one action */
     size_t cap_views;
-    struct rw_store store; /* of values that are moved out */
     void *own_gradients; /* of a rehearsal: where it writes what would be parameters' gradients */
     struct rw_run_words *words; /* what kernels that have long returned could not say; NULL: they say it at once */
     uint64_t stopped_at;        /* by the pool's clock */
@@ -100,7 +104,7 @@ struct rw_run {
 
 /* ctx->pool */
 struct rw_pool {
-    struct rw_arenas arenas;
+    struct rw_arenas arenas, stores;
     struct rw_run *spare;
     struct rw_run *queued; /* the one that was queued first */
     uint64_t clock;

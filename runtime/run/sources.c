@@ -60,7 +60,7 @@ static void *address(const struct rw_run *r, const struct rw_source *s)
     case RW_SOURCE_INPUT: return t->leaves[s->index].data;
     case RW_SOURCE_HELD: return rw_tape_held(t, s->index);
     case RW_SOURCE_RESULT: return results ? results + r->plan->results[s->index].offset : NULL;
-    case RW_SOURCE_STORE: return rw_store_slot(&r->store, &r->plan->slots[s->index]);
+    case RW_SOURCE_STORE: /* the store copies */
     case RW_SOURCE_NOWHERE: break;
     }
     return NULL;

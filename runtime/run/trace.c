@@ -12,7 +12,12 @@
 #include <string.h>
 #include <time.h>
 
-enum { TRACK_STEPS = 1, TRACK_REGIONS = 2 };
+enum { TRACK_STEPS = 1, TRACK_REGIONS, TRACK_OUT, TRACK_IN };
+
+/* When an action ran: two of the part's marks. A compute action ends where the next one begins. */
+struct span {
+    size_t from, to;
+};
 
 struct trace {
     struct rw_attach attach; /* first: the context hands it back */
@@ -21,9 +26,13 @@ struct trace {
     FILE *file;
     bool first; /* no comma before the next event */
     double origin; /* microseconds of the clock at the first plan */
-    double *times; /* of the part that runs: begin of each action, end of the last */
+    /* Of the part that runs: its actions, their spans, the times of its marks. */
+    size_t from, to, last; /* last: its last compute action */
+    struct span *spans;
+    size_t cap_spans;
+    double *times;
     size_t n, cap;
-    size_t from, to; /* the part */
+    size_t before; /* the compute action before, SIZE_MAX for none */
 };
 
 static double now(void)
@@ -102,6 +111,12 @@ static rw_op_cost cost_of(const rw_tape *t, const rw_plan *plan, const struct rw
     return cost;
 }
 
+static double moved_bytes(const rw_plan *plan, const struct rw_action *move)
+{
+    const uint32_t store = plan->words[move->word + (move->kind == RW_ACTION_OUT)];
+    return (double)plan->slots[plan->sources[rw_word_source(store)].index].bytes;
+}
+
 static void write_step(struct trace *trace, const rw_tape *t, const rw_plan *plan, size_t i, double from, double to)
 {
     const struct rw_action *const s = &plan->actions[i];
@@ -109,11 +124,12 @@ static void write_step(struct trace *trace, const rw_tape *t, const rw_plan *pla
     const rw_site at = t->ctx->sites[node->site];
     char site[512];
     snprintf(site, sizeof site, "%s:%d", at.file, (int)at.line);
-    cJSON *const event = slice(TRACK_STEPS, t->ctx->ops[node->op]->name, rw_action_kind_name(s->kind), from, to);
+    const int track = s->kind == RW_ACTION_OUT ? TRACK_OUT : s->kind == RW_ACTION_IN ? TRACK_IN : TRACK_STEPS;
+    cJSON *const event = slice(track, t->ctx->ops[node->op]->name, rw_action_kind_name(s->kind), from, to);
     cJSON *const args = cJSON_AddObjectToObject(event, "args");
     cJSON_AddStringToObject(args, "kind", rw_action_kind_name(s->kind));
     cJSON_AddStringToObject(args, "site", site);
-    const rw_op_cost cost = cost_of(t, plan, node);
+    const rw_op_cost cost = track == TRACK_STEPS ? cost_of(t, plan, node) : (rw_op_cost){ 0, moved_bytes(plan, s) };
     cJSON_AddNumberToObject(args, "flops", cost.flops);
     cJSON_AddNumberToObject(args, "bytes", cost.bytes);
     put(trace, event);
@@ -124,12 +140,16 @@ static uint32_t region_of(const rw_tape *t, const rw_plan *plan, size_t i)
     return rw_node_region(t, rw_plan_node(t, plan, plan->actions[i].node));
 }
 
-/* The steps [i, ret) are of one region and kind. */
-static size_t same_region(const rw_tape *t, const rw_plan *plan, size_t i, size_t to)
+/* The actions [i, ret) are of one region and kind, moves among them aside. *ret_last is the last compute action. */
+static size_t same_region(const rw_tape *t, const rw_plan *plan, size_t i, size_t to, size_t *ret_last)
 {
     const struct rw_action *const s = &plan->actions[i];
     const uint32_t region = region_of(t, plan, i);
-    while (i < to && plan->actions[i].kind == s->kind && region_of(t, plan, i) == region) i++;
+    for (; i < to; i++) {
+        if (rw_action_is_move(plan->actions[i].kind)) continue;
+        if (plan->actions[i].kind != s->kind || region_of(t, plan, i) != region) break;
+        *ret_last = i;
+    }
     return i;
 }
 
@@ -142,7 +162,7 @@ static void write_region(struct trace *trace, const rw_tape *t, const rw_plan *p
     put(trace, slice(TRACK_REGIONS, path, rw_action_kind_name(plan->actions[i].kind), from, to));
 }
 
-/* Marks 0 .. n of the steps: when each began, and when the last one ended, in microseconds from the trace's begin. */
+/* Microseconds from the trace's begin. */
 static void take_times(struct trace *trace, const rw_context *ctx)
 {
     const double host = trace->times[0] - trace->origin;
@@ -161,51 +181,81 @@ static struct trace *trace_of(struct rw_observer *o)
     return (struct trace *)(void *)((char *)o - offsetof(struct trace, observer));
 }
 
+static bool is_move(const struct rw_run *r, size_t action)
+{
+    return rw_action_is_move(r->plan->actions[action].kind);
+}
+
 static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, size_t to)
 {
     struct trace *const trace = trace_of(o);
     rw_context *const ctx = trace->ctx;
+    const size_t marks = 2 * (to - from) + 1;
     trace->n = 0;
     trace->from = from;
-    trace->to = to;
-    if (!rw_grow(&trace->times, &trace->cap, 0, to - from + 1, sizeof *trace->times))
+    trace->to = trace->last = to;
+    trace->before = SIZE_MAX;
+    while (trace->last > from && is_move(r, trace->last - 1)) trace->last--;
+    trace->last--;
+    if (!rw_grow(&trace->spans, &trace->cap_spans, 0, to - from, sizeof *trace->spans) ||
+        !rw_grow(&trace->times, &trace->cap, 0, marks, sizeof *trace->times))
         return rw_fail(ctx, RW_ERR_MEMORY, "REWIND_TRACE: out of memory");
     if (!ctx->device->make_marks) return RW_OK;
-    const rw_status status = ctx->device->make_marks(ctx->device_state, RW_TRACE_MARKS + to - from + 1);
+    const rw_status status = ctx->device->make_marks(ctx->device_state, RW_TRACE_MARKS + marks);
     return status ? rw_fail(ctx, status, "REWIND_TRACE: the device gives no times") : RW_OK;
 }
 
-static void take_time(struct trace *trace)
+static size_t take_time(struct trace *trace, int lane)
 {
     const rw_context *const ctx = trace->ctx;
     trace->times[trace->n] = now();
-    if (ctx->device->mark) ctx->device->mark(ctx->device_state, RW_TRACE_MARKS + trace->n);
-    trace->n++;
+    if (ctx->device->mark) ctx->device->mark(ctx->device_state, lane, RW_TRACE_MARKS + trace->n);
+    return trace->n++;
 }
 
 static rw_status before(struct rw_observer *o, struct rw_at *at)
 {
-    take_time(trace_of(o));
+    struct trace *const trace = trace_of(o);
+    const int lane = at->run->plan->actions[at->action].lane;
+    const size_t mark = take_time(trace, lane);
+    trace->spans[at->action - trace->from].from = mark;
+    if (is_move(at->run, at->action)) return RW_OK;
+    if (trace->before != SIZE_MAX) trace->spans[trace->before - trace->from].to = mark;
+    trace->before = at->action;
     return RW_OK;
 }
 
 static rw_status after(struct rw_observer *o, const struct rw_at *at)
 {
     struct trace *const trace = trace_of(o);
-    if (at->action + 1 == trace->to) take_time(trace);
+    const int lane = at->run->plan->actions[at->action].lane;
+    if (at->action == trace->last || is_move(at->run, at->action))
+        trace->spans[at->action - trace->from].to = take_time(trace, lane);
     return RW_OK;
+}
+
+static double begin_of(const struct trace *trace, size_t action)
+{
+    return trace->times[trace->spans[action - trace->from].from];
+}
+
+static double end_of(const struct trace *trace, size_t action)
+{
+    return trace->times[trace->spans[action - trace->from].to];
 }
 
 static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_t action)
 {
     struct trace *const trace = trace_of(o);
-    if (status || trace->from == trace->to || trace->n != trace->to - trace->from + 1) return; /* it ended early */
+    if (status || !trace->n) return; /* it ended early, or nothing ran */
     take_times(trace, trace->ctx);
     for (size_t i = trace->from; i < trace->to; i++)
-        write_step(trace, r->tape, r->plan, i, trace->times[i - trace->from], trace->times[i - trace->from + 1]);
+        write_step(trace, r->tape, r->plan, i, begin_of(trace, i), end_of(trace, i));
     for (size_t i = trace->from; i < trace->to;) {
-        const size_t next = same_region(r->tape, r->plan, i, trace->to);
-        write_region(trace, r->tape, r->plan, i, trace->times[i - trace->from], trace->times[next - trace->from]);
+        size_t last = i;
+        const size_t next = is_move(r, i) ? i + 1 : same_region(r->tape, r->plan, i, trace->to, &last);
+        if (!is_move(r, i))
+            write_region(trace, r->tape, r->plan, i, begin_of(trace, i), end_of(trace, last));
         i = next;
     }
     fflush(trace->file);
@@ -225,6 +275,7 @@ static void destroy(struct rw_attach *self)
     struct trace *const trace = (struct trace *)self;
     fputs("\n]\n", trace->file);
     fclose(trace->file);
+    rw_free(trace->spans);
     rw_free(trace->times);
     rw_free(trace);
 }
@@ -257,5 +308,7 @@ void rw_trace_attach(rw_context *ctx, const char *name)
     fputs("[", file);
     name_track(trace, TRACK_STEPS, "steps");
     name_track(trace, TRACK_REGIONS, "regions");
+    name_track(trace, TRACK_OUT, "moved out");
+    name_track(trace, TRACK_IN, "moved back");
     ctx->attach = &trace->attach;
 }

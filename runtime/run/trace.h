@@ -2,8 +2,9 @@
  * REWIND_TRACE=file.json: every action of every plan with its time, in the format that Perfetto and chrome://tracing
  * open (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU, "Trace Event Format").
  *
- * Two tracks: the actions (op, call site, operations, bytes read and written), and the regions they belong to, forward
- * and replay apart. Times are the device's: a device that runs behind the host is asked for its own. An observer.
+ * Tracks: the actions (op, call site, operations, bytes read and written), the regions they belong to, forward and
+ * replay apart, and one for each lane that moves values. Times are the device's: a device that runs behind the host is
+ * asked for its own. An observer.
  */
 #ifndef RW_RUN_TRACE_H
 #define RW_RUN_TRACE_H

@@ -2,6 +2,7 @@
 #include "run/walk.h"
 
 #include "base/round.h"
+#include "run/lanes.h"
 
 #include <stdio.h>
 
@@ -12,7 +13,8 @@ struct walk {
     rw_context *ctx;
     const rw_plan *plan;
     char *arena;
-    struct rw_device_queue queue;
+    struct rw_device_queue queue[RW_LANES];
+    struct rw_lanes lanes;
     size_t workspace; /* of the plan's, of the next action that has one */
     uint32_t region;  /* what the profiler was told last */
     uint8_t kind;
@@ -51,10 +53,14 @@ static inline void note_use(struct walk *w, uint32_t word, uint64_t bytes)
 rw_status rw_walk_failed(const struct rw_run *r, size_t action, rw_status status)
 {
     rw_context *const ctx = r->tape->ctx;
-    const struct rw_node *const node = rw_plan_node(r->tape, r->plan, r->plan->actions[action].node);
+    const struct rw_action *const a = &r->plan->actions[action];
+    const struct rw_node *const node = rw_plan_node(r->tape, r->plan, a->node);
     const rw_site at = ctx->sites[node->site];
-    return rw_fail(ctx, status, "%s recorded at %s:%d failed while it ran: %s", ctx->ops[node->op]->name, at.file,
-                   at.line,
+    const char *const op = ctx->ops[node->op]->name;
+    if (rw_action_is_move(a->kind))
+        return rw_fail(ctx, status, "what %s recorded at %s:%d has made could not be moved %s: %s", op, at.file,
+                       at.line, a->kind == RW_ACTION_OUT ? "out" : "back", rw_status_name(status));
+    return rw_fail(ctx, status, "%s recorded at %s:%d failed while it ran: %s", op, at.file, at.line,
                    status == RW_ERR_ARGUMENT ? "an index in its inputs is out of range" : rw_status_name(status));
 }
 
@@ -89,18 +95,10 @@ static rw_status run_kernel(struct walk *w, const struct rw_action *action, cons
     const struct rw_node *const node = at->node;
     const rw_op_def *const op = w->ctx->ops[node->op];
     const bool recorded = action->node < p->mark_nodes;
-    rw_kernel k = { .op = op,
-                    .attrs = recorded ? w->t->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
-                    .in = at->in,
-                    .out = at->out,
-                    .n_inputs = at->n_in,
-                    .n_outputs = at->n_out,
-                    .ticket = at->ticket,
-                    .threads = p->threads,
-                    .serial = (uint32_t)at->action,
-                    .stream = w->queue.stream,
-                    .ticket_base = w->queue.ticket_base,
-                    .device = w->ctx->device_state,
+    rw_kernel k = { .op = op, .attrs = recorded ? w->t->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
+                    .in = at->in, .out = at->out, .n_inputs = at->n_in, .n_outputs = at->n_out, .ticket = at->ticket,
+                    .threads = p->threads, .serial = (uint32_t)at->action, .stream = w->queue[action->lane].stream,
+                    .ticket_base = w->queue[action->lane].ticket_base, .device = w->ctx->device_state,
                     .words_ = w->run->words };
     if (action->n_words > at->n_in + at->n_out) {
         const uint32_t word = p->words[action->word + (uint32_t)(at->n_in + at->n_out)];
@@ -113,51 +111,108 @@ static rw_status run_kernel(struct walk *w, const struct rw_action *action, cons
     return status ? rw_walk_failed(w->run, at->action, status) : RW_OK;
 }
 
+static const struct rw_plan_slot *slot_of(const rw_plan *p, const struct rw_action *move)
+{
+    const uint32_t word = p->words[move->word + (move->kind == RW_ACTION_OUT)];
+    return &p->slots[p->sources[rw_word_source(word)].index];
+}
+
+/* The word of the side that lies in the device's memory. */
+static uint32_t near_word(const rw_plan *p, const struct rw_action *move)
+{
+    return p->words[move->word + (move->kind == RW_ACTION_IN)];
+}
+
+/* One value, to its slot in the store or back. */
+static rw_status run_move(struct walk *w, const struct rw_action *move, const struct rw_at *at)
+{
+    const struct rw_store_fns *const store = w->ctx->device->store;
+    const struct rw_plan_slot *const slot = slot_of(w->plan, move);
+    const uint32_t near = near_word(w->plan, move);
+    void *const device = w->ctx->device_state, *const held = w->run->store->data;
+    rw_status status;
+    if (move->kind == RW_ACTION_OUT) {
+        status = store->put(device, move->lane, held, slot->offset, memory_of(w, near), slot->bytes);
+    } else {
+        note_use(w, near, slot->bytes);
+        status = store->get(device, move->lane, memory_of(w, near), held, slot->offset, slot->bytes);
+    }
+    return status ? rw_walk_failed(w->run, at->action, status) : RW_OK;
+}
+
 static rw_status run_watched(struct walk *w, const struct rw_action *action, struct rw_at *at)
 {
     struct rw_run *const r = w->run;
     rw_status status = RW_OK;
     for (int i = r->n_observers; !status && i-- > 0;)
         if (r->observer[i]->before) status = r->observer[i]->before(r->observer[i], at);
-    if (!status) status = run_kernel(w, action, at);
-    at->node = rw_plan_node(w->t, w->plan, action->node); /* a kernel of the caller's own may have recorded */
+    if (!status) status = at->node ? run_kernel(w, action, at) : run_move(w, action, at);
+    /* a kernel of the caller's own may have recorded: nodes have moved */
+    if (at->node) at->node = rw_plan_node(w->t, w->plan, action->node);
     for (int i = 0; !status && i < r->n_observers; i++)
         if (r->observer[i]->after) status = r->observer[i]->after(r->observer[i], at);
     return status;
 }
 
-/* Out of the device's memory or back; of the two operands one is a slot. Nobody watches: no bytes are made. */
-static rw_status run_move(struct walk *w, const struct rw_action *action)
+static struct rw_at at_node(struct walk *w, size_t index)
 {
-    const uint32_t *const words = w->plan->words + action->word;
-    const bool out = action->kind == RW_ACTION_OUT;
-    const struct rw_source *const slot = &w->plan->sources[rw_word_source(words[out])];
-    const uint64_t bytes = w->plan->slots[slot->index].bytes;
-    void *const from = memory_of(w, words[0]), *const to = memory_of(w, words[1]);
-    note_use(w, words[!out], bytes);
-    const rw_status status = out ? w->ctx->device->download(w->ctx->device_state, to, from, bytes)
-                                 : w->ctx->device->upload(w->ctx->device_state, to, from, bytes);
-    return status ? rw_fail(w->ctx, status, "run: a value could not be moved %s the device", out ? "out of" : "back to")
-                  : RW_OK;
+    const struct rw_action *const action = &w->plan->actions[index];
+    const struct rw_node *const node = rw_plan_node(w->t, w->plan, action->node);
+    rw_view *const views = w->run->views;
+    find_operands(w, action, node, views);
+    struct rw_at at = { .run = w->run, .action = index, .node = node, .kind = action->kind, .n_in = node->n_inputs,
+                        .n_out = node->n_outputs, .in = views, .out = views + node->n_inputs, .value = RW_NONE_ID };
+    if (node->ticket != RW_NONE_ID) at.ticket = rw_plan_ticket(w->t, node);
+    return at;
+}
+
+/* Of a move the side is shown that lies in the device's memory. */
+static struct rw_at at_move(struct walk *w, size_t index)
+{
+    const struct rw_action *const move = &w->plan->actions[index];
+    const uint32_t value = slot_of(w->plan, move)->value;
+    const bool out = move->kind == RW_ACTION_OUT;
+    rw_view *const view = w->run->views;
+    *view = view_of(w, value, near_word(w->plan, move));
+    return (struct rw_at){ .run = w->run, .action = index, .kind = move->kind, .value = value, .n_in = out,
+                           .n_out = !out, .in = view, .out = view };
 }
 
 static rw_status run_action(struct walk *w, size_t index)
 {
     const struct rw_action *const action = &w->plan->actions[index];
-    if (rw_action_is_move(action->kind)) return run_move(w, action);
-    const struct rw_node *const node = rw_plan_node(w->t, w->plan, action->node);
-    rw_view *const views = w->run->views;
-    find_operands(w, action, node, views);
-    struct rw_at at = { .run = w->run,
-                        .action = index,
-                        .node = node,
-                        .kind = action->kind,
-                        .n_in = node->n_inputs,
-                        .n_out = node->n_outputs,
-                        .in = views,
-                        .out = views + node->n_inputs };
-    if (node->ticket != RW_NONE_ID) at.ticket = rw_plan_ticket(w->t, node);
-    return w->run->n_observers ? run_watched(w, action, &at) : run_kernel(w, action, &at);
+    const bool move = rw_action_is_move(action->kind);
+    struct rw_at at = move ? at_move(w, index) : at_node(w, index);
+    if (w->run->n_observers) return run_watched(w, action, &at);
+    return move ? run_move(w, action, &at) : run_kernel(w, action, &at);
+}
+
+/* The compute lane has waited for what came back: who watches may look at it. */
+static rw_status show_arrivals(struct walk *w, size_t from, size_t to)
+{
+    struct rw_run *const r = w->run;
+    rw_status status = RW_OK;
+    for (size_t k = from; r->n_observers && k < to; k++) {
+        const struct rw_wait *const wait = &w->plan->waits[k];
+        if (w->plan->actions[wait->action].lane != RW_LANE_COMPUTE || w->plan->actions[wait->on].kind != RW_ACTION_IN)
+            continue;
+        const struct rw_at at = at_move(w, wait->on);
+        for (int i = 0; !status && i < r->n_observers; i++)
+            if (r->observer[i]->arrived) status = r->observer[i]->arrived(r->observer[i], &at);
+    }
+    return status;
+}
+
+static rw_status run_among_lanes(struct walk *w, size_t index)
+{
+    const size_t waits = w->lanes.wait;
+    rw_status status = rw_lanes_before(&w->lanes);
+    if (status) return rw_fail(w->ctx, status, "run: the device failed");
+    status = show_arrivals(w, waits, w->lanes.wait);
+    if (!status) status = run_action(w, index);
+    if (status) return status;
+    status = rw_lanes_after(&w->lanes);
+    return status ? rw_fail(w->ctx, status, "run: the device failed") : RW_OK;
 }
 
 /* Regions and replays, as a profiler shows them. */
@@ -178,21 +233,17 @@ static void name_range(struct walk *w, const struct rw_action *action)
 rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
 {
     rw_context *const ctx = r->tape->ctx;
-    struct walk w = { .run = r,
-                      .t = r->tape,
-                      .ctx = ctx,
-                      .plan = r->plan,
-                      .arena = r->arena ? r->arena->data : NULL,
-                      .workspace = workspace_at(r->plan, from),
-                      .region = RW_NONE_ID };
+    struct walk w = { .run = r, .t = r->tape, .ctx = ctx, .plan = r->plan, .arena = r->arena ? r->arena->data : NULL,
+                      .workspace = workspace_at(r->plan, from), .lanes = rw_lanes_at(r, from), .region = RW_NONE_ID };
     RW_ON_DEVICE_OF(ctx);
-    if (ctx->device->queue) w.queue = ctx->device->queue(ctx->device_state);
+    for (int lane = 0; ctx->device->queue && lane < RW_LANES; lane++)
+        w.queue[lane] = ctx->device->queue(ctx->device_state, lane);
     rw_status status = RW_OK;
     size_t i = from;
     if (!from) r->highest = 0;
     for (; !status && i < to; i++) {
         if (ctx->device->range) name_range(&w, &r->plan->actions[i]);
-        status = run_action(&w, i);
+        status = i == w.lanes.next ? run_among_lanes(&w, i) : run_action(&w, i);
     }
     if (ctx->device->range && w.region != RW_NONE_ID) ctx->device->range(ctx->device_state, NULL);
     ctx->memory.measured_peak = r->highest;

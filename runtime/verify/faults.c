@@ -26,10 +26,25 @@ static const rw_op_def *op_of(const struct rw_at *at)
 
 static bool strikes(const struct rw_at *at)
 {
-    if (!rw_fault.kind || !at->run->plan->cost.replayed_nodes || strcmp(op_of(at)->name, rw_fault.op)) return false;
+    if (!rw_fault.kind || rw_fault.kind == RW_FAULT_STORE || !at->node) return false;
+    if (!at->run->plan->cost.replayed_nodes || strcmp(op_of(at)->name, rw_fault.op)) return false;
     const bool replay = at->kind == RW_ACTION_REPLAY;
     if (rw_fault.kind == RW_FAULT_REORDER ? replay : !replay) return false;
     return rw_fault.skip-- == 0;
+}
+
+/* One element of the slot that a move is about to read. The queue may not have come so far: it is waited for. */
+static void spoil_slot(const struct rw_at *at)
+{
+    const rw_plan *const plan = at->run->plan;
+    const struct rw_action *const a = &plan->actions[at->action];
+    const rw_context *const ctx = at->run->tape->ctx;
+    if (rw_fault.skip-- != 0) return;
+    rw_fault.struck++;
+    rw_fault.at = ctx->sites[rw_plan_node(at->run->tape, plan, a->node)->site];
+    ctx->device->finish(ctx->device_state);
+    const uint32_t slot = plan->sources[rw_word_source(plan->words[a->word])].index;
+    ((unsigned char *)at->run->store->data)[plan->slots[slot].offset] ^= 1;
 }
 
 static void note_strike(const struct rw_at *at)
@@ -49,6 +64,7 @@ static void flip(const struct rw_at *at, void *data, size_t byte_at)
 
 static rw_status before(struct rw_observer *o, struct rw_at *at)
 {
+    if (rw_fault.kind == RW_FAULT_STORE && at->kind == RW_ACTION_IN) spoil_slot(at);
     if (rw_fault.kind == RW_FAULT_CORRUPT || rw_fault.kind == RW_FAULT_REORDER || !strikes(at)) return RW_OK;
     const rw_plan *const plan = at->run->plan;
     const uint32_t *const words = plan->words + plan->actions[at->action].word;

@@ -12,7 +12,8 @@ enum rw_fault_kind {
     RW_FAULT_TICKET,      /* a replay draws from the next block */
     RW_FAULT_REORDER,     /* an accumulation adds its operands after one of them was rounded away and back */
     RW_FAULT_CORRUPT,     /* one element of a replayed output changes its lowest bit */
-    RW_FAULT_PARAMETER    /* the parameter that a replay reads changes before it */
+    RW_FAULT_PARAMETER,   /* the parameter that a replay reads changes before it */
+    RW_FAULT_STORE        /* what waits outside the device's memory changes its lowest bit */
 };
 
 struct rw_fault {

@@ -146,12 +146,17 @@ static void find_cause(const struct replays *r, const struct rw_run *run, size_t
     }
 }
 
-/* That action is a replay that gave other bytes. */
+/* That action is a replay that gave other bytes, or a move that brought others back. */
 static rw_status report_replay(const struct replays *r, const struct rw_run *run, size_t action)
 {
     char cause[160] = "";
     ckpt_report report = { .mismatches = 1 };
     rw_report_place(run->tape, rw_plan_node(run->tape, run->plan, run->plan->actions[action].node), true, &report);
+    if (rw_action_is_move(run->plan->actions[action].kind))
+        return rw_fail(r->ctx, RW_ERR_MISMATCH,
+                       "REWIND_VERIFY=digest: what %s at %s (region \"%s\") had made was moved out and came back as "
+                       "other bytes",
+                       report.op, report.site, report.region);
     find_cause(r, run, action, cause, sizeof cause);
     return rw_fail(r->ctx, RW_ERR_MISMATCH,
                    "REWIND_VERIFY=digest: the replay of %s at %s (region \"%s\") gave other bytes than its forward%s",
@@ -174,7 +179,7 @@ static rw_status begin(struct rw_observer *o, struct rw_run *run, size_t from, s
 static rw_status after(struct rw_observer *o, const struct rw_at *at)
 {
     struct replays *const r = (struct replays *)o;
-    if (!(at->run->plan->actions[at->action].flags & RW_ACTION_DIGEST)) return RW_OK;
+    if (!at->node || !(at->run->plan->actions[at->action].flags & RW_ACTION_DIGEST)) return RW_OK;
     rw_status status;
     if (at->kind == RW_ACTION_REPLAY) {
         if (r->odd == SIZE_MAX && draws_others(at)) r->odd = at->action;
@@ -183,6 +188,18 @@ static rw_status after(struct rw_observer *o, const struct rw_at *at)
         status = note_leaves(r, at);
         if (!status) status = digest_outputs(r, at);
     }
+    if (status == RW_ERR_MISMATCH) return report_replay(r, at->run, at->action);
+    return status ? rw_fail(r->ctx, status, "REWIND_VERIFY=digest: a value could not be digested") : RW_OK;
+}
+
+static rw_status arrived(struct rw_observer *o, const struct rw_at *at)
+{
+    struct replays *const r = (struct replays *)o;
+    if (at->value >= r->n_values || !r->known[at->value]) return RW_OK;
+    rw_status status = digest(r, at->out[0].data, rw_view_bytes(&at->out[0]), other(r));
+    if (!status)
+        status = r->ctx->device->compare(r->ctx->device_state, &r->first[at->value], other(r), (uint32_t)at->action,
+                                         at->run->words);
     if (status == RW_ERR_MISMATCH) return report_replay(r, at->run, at->action);
     return status ? rw_fail(r->ctx, status, "REWIND_VERIFY=digest: a value could not be digested") : RW_OK;
 }
@@ -231,7 +248,8 @@ static struct replays *take(struct digests *all)
     }
     struct replays *const r = rw_calloc(1, sizeof *r);
     if (!r) return NULL;
-    r->observer = (struct rw_observer){ .begin = begin, .after = after, .end = end, .detach = detach };
+    r->observer = (struct rw_observer){ .begin = begin, .after = after, .arrived = arrived, .end = end,
+                                         .detach = detach };
     r->all = all;
     r->ctx = all->ctx;
     return r;
@@ -240,7 +258,8 @@ static struct replays *take(struct digests *all)
 static rw_status attach(struct rw_attach *self, struct rw_run *run, struct rw_observer **ret_observer)
 {
     struct digests *const all = (struct digests *)self;
-    if ((run->flags & RW_RUN_REHEARSAL) || !run->plan->cost.replayed_nodes) return RW_OK;
+    if ((run->flags & RW_RUN_REHEARSAL) || (!run->plan->cost.replayed_nodes && !run->plan->n_slots))
+        return RW_OK;
     struct replays *const r = take(all);
     if (r && make_room(r, run->plan->mark_values)) {
         *ret_observer = &r->observer;

@@ -1,7 +1,8 @@
 /*
- * REWIND_VERIFY=digest: every value that a step replays is digested when it is first computed and when it is computed
- * again. Digests stay where the bytes are, and the device compares them: nothing is waited for, and a captured graph
- * checks itself at each launch. An observer of each run that replays: it sees both of its halves.
+ * REWIND_VERIFY=digest: every value that a step replays, or moves out of the device's memory, is digested when it is
+ * first computed and when it is there again. Digests stay where the bytes are, and the device compares them: nothing is
+ * waited for, and a captured graph checks itself at each launch. An observer of each such run: it sees both of its
+ * halves.
  */
 #ifndef RW_VERIFY_REPLAYS_H
 #define RW_VERIFY_REPLAYS_H

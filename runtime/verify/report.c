@@ -13,6 +13,7 @@ const char *ckpt_cause_name(ckpt_cause cause)
     case CKPT_CAUSE_INPUT_CHANGED: return "a parameter, input or buffer that it reads changed between the runs";
     case CKPT_CAUSE_NONDETERMINISTIC: return "the kernel gives other bytes from the same inputs";
     case CKPT_CAUSE_ORDER: return "gradient contributions were added in another order";
+    case CKPT_CAUSE_MOVED: return "it was moved out of the device's memory and came back as other bytes";
     case CKPT_CAUSE_CORRUPTION: return "its memory was overwritten, or the kernel depends on more than its inputs";
     }
     return "unknown";

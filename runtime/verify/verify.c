@@ -25,7 +25,7 @@ struct watch {
     /* The first mismatch. */
     size_t action;
     int output;
-    bool found, ticket_differs, input_differs;
+    bool found, ticket_differs, input_differs, moved;
     /* Capture: the bytes of one output of one action, or of the first computation of a node. */
     bool captures;
     uint32_t node;
@@ -100,17 +100,21 @@ static rw_status watch_status(const struct watch *w)
 static rw_status before(struct rw_observer *o, struct rw_at *at)
 {
     struct watch *const w = (struct watch *)o;
-    if (!w->compares && !w->captures) changed_leaf(w, at, true);
+    if (at->node && !w->compares && !w->captures) changed_leaf(w, at, true);
     return watch_status(w);
+}
+
+static void capture_view(struct watch *w, const rw_view *v)
+{
+    w->digest = digest_view(w, v);
+    copy_bytes(w, v);
 }
 
 static void capture(struct watch *w, const struct rw_at *at)
 {
     if (at->run->plan->actions[at->action].node != w->node) return;
     if (w->at_action != SIZE_MAX ? at->action != w->at_action : at->kind == RW_ACTION_REPLAY) return;
-    const rw_view *const v = &at->out[w->output];
-    w->digest = digest_view(w, v);
-    copy_bytes(w, v);
+    capture_view(w, &at->out[w->output]);
 }
 
 static void compare(struct watch *w, const struct rw_at *at)
@@ -133,6 +137,7 @@ static void compare(struct watch *w, const struct rw_at *at)
 static rw_status after(struct rw_observer *o, const struct rw_at *at)
 {
     struct watch *const w = (struct watch *)o;
+    if (!at->node) return RW_OK;
     if (w->captures) {
         capture(w, at);
     } else if (w->compares) {
@@ -142,6 +147,24 @@ static rw_status after(struct rw_observer *o, const struct rw_at *at)
             w->expected[at->node->first_output + (uint32_t)i] = digest_view(w, &at->out[i]);
             w->known[at->node->first_output + (uint32_t)i] = true;
         }
+    }
+    return watch_status(w);
+}
+
+/* A value that was moved back is what a replay is: it has to have the bytes of its first making. */
+static rw_status arrived(struct rw_observer *o, const struct rw_at *at)
+{
+    struct watch *const w = (struct watch *)o;
+    if (w->captures && at->action == w->at_action) capture_view(w, &at->out[0]);
+    if (!w->compares || !w->known[at->value] || rw_digest_equal(digest_view(w, &at->out[0]), w->expected[at->value]))
+        return watch_status(w);
+    w->mismatches++;
+    if (!w->found) {
+        const rw_plan *const plan = at->run->plan;
+        w->found = w->moved = true;
+        w->action = at->action;
+        w->output = (int)(at->value - rw_plan_node(w->t, plan, plan->actions[at->action].node)->first_output);
+        copy_bytes(w, &at->out[0]);
     }
     return watch_status(w);
 }
@@ -172,7 +195,7 @@ static rw_status run_watched(struct watch *w, rw_plan *plan)
 
 static struct watch watch_of(rw_tape *t)
 {
-    return (struct watch){ .observer = { .before = before, .after = after }, .t = t };
+    return (struct watch){ .observer = { .before = before, .after = after, .arrived = arrived }, .t = t };
 }
 
 static rw_status plan_for(rw_tape *t, uint32_t loss, const struct rw_policy *policy, rw_plan **ret_plan)
@@ -200,6 +223,7 @@ static bool equal_bytes(const struct watch *a, const struct watch *b)
 static ckpt_cause find_cause(const struct watch *second, const struct watch *plain, const struct watch *again,
                              const struct rw_digest *first, const rw_op_def *op)
 {
+    if (second->moved) return CKPT_CAUSE_MOVED;
     if (second->ticket_differs) return CKPT_CAUSE_TICKET;
     if (second->input_differs) return CKPT_CAUSE_INPUT_CHANGED;
     if (plain->bytes && !rw_digest_equal(plain->digest, *first)) return CKPT_CAUSE_NONDETERMINISTIC;

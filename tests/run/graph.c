@@ -328,14 +328,14 @@ static rw_status threaded_grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
 }
 
-HOST_KERNEL_OF(threaded)
 static const rw_op_def threaded_op = { .name = "threaded", .n_inputs = 1, .n_outputs = 1, .check = check_like,
-                                       .kernel = HOST_KERNEL(threaded), .grad = threaded_grad,
-                                       .workspace = { [RW_DEVICE_CPU] = per_thread, [RW_DEVICE_CUDA] = per_thread } };
+                                       .kernel = { [RW_DEVICE_CPU] = threaded }, .grad = threaded_grad,
+                                       .workspace = { [RW_DEVICE_CPU] = per_thread } };
 
 /* What was planned for a number of threads runs with that number: a graph, and a backward that goes on. */
 Test(graph, keeps_the_threads_it_was_made_for)
 {
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("threads are the CPU's");
     struct fixture b = fixture_open(1, 1);
     rw_graph *g = NULL;
     rw_tape *other = NULL;

@@ -78,6 +78,7 @@ const struct rw_device_fns rw_device_cpu = {
     .upload = cpu_copy,
     .download = cpu_copy,
     .clear = cpu_clear,
+    .store = &rw_store_memory,
     .digest = cpu_digest,
     .compare = cpu_compare,
     .finish = cpu_finish,

@@ -1,12 +1,14 @@
 /*
  * The CUDA device's state, as its own files and the kernels' host code see it. C11 and C++17.
  *
- * One compute stream: everything that touches the context's memory is queued on it in plan order, so nothing has to be
- * waited for but results that the host reads. No kernel allocates, waits or talks to the host. A second stream brings
- * the caller's bytes to the device (staging.h).
+ * One compute stream: kernels are queued on it in plan order, so nothing has to be waited for but results that the host
+ * reads. No kernel allocates, waits or talks to the host. Values leave the device's memory and come back on streams of
+ * their own (lanes.h); another one brings the caller's bytes (staging.h).
  */
 #ifndef RW_DEVICE_CUDA_CUDA_H
 #define RW_DEVICE_CUDA_CUDA_H
+
+#include "device/lane.h"
 
 #include <rewind/op.h>
 
@@ -28,7 +30,8 @@ struct rw_cuda {
     int ordinal;
     int capability; /* 90 for compute capability 9.0 */
     bool tf32;      /* rw_context_params */
-    cudaStream_t stream;
+    cudaStream_t lane[RW_LANES]; /* by enum rw_lane */
+    cudaStream_t stream;         /* the compute lane's */
     /* What is added to the first block of every ticket: 0, but for a graph that is launched again. In device memory. */
     uint64_t *ticket_base;
     uint64_t known_base; /* what was put there last */

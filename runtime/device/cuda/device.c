@@ -4,6 +4,7 @@
 #include "device/cuda/current.h"
 #include "device/cuda/sdpa.h"
 #include "device/cuda/digest.h"
+#include "device/cuda/lanes.h"
 #include "device/cuda/staging.h"
 #include "device/device.h"
 #include "base/alloc.h"
@@ -60,7 +61,8 @@ static rw_status check_capability(struct rw_cuda *cuda)
 static rw_status make_state(struct rw_cuda *cuda)
 {
     void *p = NULL;
-    TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    const rw_status opened = rw_cuda_open_lanes(cuda);
+    if (opened) return opened;
     TRY(cudaMalloc(&p, sizeof *cuda->ticket_base));
     cuda->ticket_base = p;
     TRY(cudaMemsetAsync(cuda->ticket_base, 0, sizeof *cuda->ticket_base, cuda->stream));
@@ -76,7 +78,7 @@ static void cuda_close(void *state)
     struct rw_cuda *const cuda = state;
     if (!cuda) return;
     RW_ON_DEVICE(cuda);
-    if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    rw_cuda_wait_for_lanes(cuda);
     rw_blaslt_destroy(&cuda->blaslt);
     rw_sdpa_destroy(&cuda->sdpa);
     rw_staging_destroy(&cuda->staging);
@@ -84,7 +86,7 @@ static void cuda_close(void *state)
     rw_free(cuda->marks);
     cudaFree(cuda->ticket_base);
     cudaFree(cuda->norm);
-    if (cuda->stream) cudaStreamDestroy(cuda->stream);
+    rw_cuda_close_lanes(cuda);
     cudaGetLastError();
     rw_free(cuda);
 }
@@ -165,10 +167,10 @@ static rw_status cuda_clear(void *state, void *to, size_t bytes)
     return RW_OK;
 }
 
-static struct rw_device_queue cuda_queue(void *state)
+static struct rw_device_queue cuda_queue(void *state, int lane)
 {
     const struct rw_cuda *const cuda = state;
-    return (struct rw_device_queue){ .stream = cuda->stream, .ticket_base = cuda->ticket_base };
+    return (struct rw_device_queue){ .stream = cuda->lane[lane], .ticket_base = cuda->ticket_base };
 }
 
 static rw_status cuda_digest(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret)
@@ -209,8 +211,7 @@ static rw_status cuda_finish(void *state)
 {
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
-    TRY(cudaStreamSynchronize(cuda->stream));
-    return RW_OK;
+    return rw_cuda_wait_for_lanes(cuda);
 }
 
 /* From pageable memory: CUDA has taken them when the call returns. */
@@ -275,11 +276,11 @@ static rw_status cuda_make_marks(void *state, size_t n)
     return RW_OK;
 }
 
-static rw_status cuda_mark(void *state, size_t i)
+static rw_status cuda_mark(void *state, int lane, size_t i)
 {
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
-    TRY(cudaEventRecord(cuda->marks[i], cuda->stream));
+    TRY(cudaEventRecord(cuda->marks[i], cuda->lane[lane]));
     return RW_OK;
 }
 
@@ -329,6 +330,11 @@ const struct rw_device_fns rw_device_cuda = {
     .download = cuda_download,
     .clear = cuda_clear,
     .queue = cuda_queue,
+    .make_events = rw_cuda_make_events,
+    .free_events = rw_cuda_free_events,
+    .signal = rw_cuda_signal,
+    .wait = rw_cuda_wait,
+    .store = &rw_store_pinned,
     .make_words = cuda_make_words,
     .free_words = cuda_free_words,
     .digest = cuda_digest,

@@ -1,0 +1,115 @@
+/*
+ * Lanes of the CUDA device: a stream each, ordered among themselves by events; and the store in pinned memory that the
+ * copy lanes serve. Everything here can be captured: a copy lane joins a capture when it waits for an event of one.
+ */
+#include "device/cuda/lanes.h"
+
+#include "base/alloc.h"
+#include "device/cuda/current.h"
+#include "device/device.h"
+
+#define TRY(call)                                                   \
+    do {                                                            \
+        const rw_status try_ = rw_cuda_status(cuda, (call), #call); \
+        if (try_) return try_;                                      \
+    } while (0)
+
+struct rw_events {
+    size_t n;
+    cudaEvent_t event[];
+};
+
+rw_status rw_cuda_open_lanes(struct rw_cuda *cuda)
+{
+    for (int lane = 0; lane < RW_LANES; lane++)
+        TRY(cudaStreamCreateWithFlags(&cuda->lane[lane], cudaStreamNonBlocking));
+    cuda->stream = cuda->lane[RW_LANE_COMPUTE];
+    return RW_OK;
+}
+
+void rw_cuda_close_lanes(struct rw_cuda *cuda)
+{
+    for (int lane = 0; lane < RW_LANES; lane++)
+        if (cuda->lane[lane]) cudaStreamDestroy(cuda->lane[lane]);
+}
+
+rw_status rw_cuda_wait_for_lanes(struct rw_cuda *cuda)
+{
+    for (int lane = 0; lane < RW_LANES; lane++)
+        if (cuda->lane[lane]) TRY(cudaStreamSynchronize(cuda->lane[lane]));
+    return RW_OK;
+}
+
+void rw_cuda_free_events(void *state, struct rw_events *events)
+{
+    RW_ON_DEVICE(state);
+    for (size_t i = 0; events && i < events->n; i++) cudaEventDestroy(events->event[i]);
+    rw_free(events);
+}
+
+struct rw_events *rw_cuda_make_events(void *state, size_t n)
+{
+    struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
+    struct rw_events *const events = rw_malloc(sizeof *events + n * sizeof *events->event);
+    if (!events) return NULL;
+    for (events->n = 0; events->n < n; events->n++)
+        if (rw_cuda_status(cuda, cudaEventCreateWithFlags(&events->event[events->n], cudaEventDisableTiming),
+                           "cudaEventCreateWithFlags")) {
+            rw_cuda_free_events(cuda, events);
+            return NULL;
+        }
+    return events;
+}
+
+rw_status rw_cuda_signal(void *state, int lane, struct rw_events *events, size_t event)
+{
+    struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
+    TRY(cudaEventRecord(events->event[event], cuda->lane[lane]));
+    return RW_OK;
+}
+
+rw_status rw_cuda_wait(void *state, int lane, struct rw_events *events, size_t event)
+{
+    struct rw_cuda *const cuda = state;
+    RW_ON_DEVICE(cuda);
+    TRY(cudaStreamWaitEvent(cuda->lane[lane], events->event[event], 0));
+    return RW_OK;
+}
+
+/* ---- the store ---- */
+
+static rw_status pinned_open(void *device, uint64_t bytes, void **ret_store)
+{
+    struct rw_cuda *const cuda = device;
+    RW_ON_DEVICE(cuda);
+    TRY(cudaMallocHost(ret_store, bytes));
+    return RW_OK;
+}
+
+static void pinned_close(void *device, void *store)
+{
+    RW_ON_DEVICE(device);
+    cudaFreeHost(store);
+}
+
+static rw_status pinned_put(void *device, int lane, void *store, uint64_t at, const void *from, uint64_t bytes)
+{
+    struct rw_cuda *const cuda = device;
+    RW_ON_DEVICE(cuda);
+    TRY(cudaMemcpyAsync((char *)store + at, from, bytes, cudaMemcpyDeviceToHost, cuda->lane[lane]));
+    return RW_OK;
+}
+
+static rw_status pinned_get(void *device, int lane, void *to, const void *store, uint64_t at, uint64_t bytes)
+{
+    struct rw_cuda *const cuda = device;
+    RW_ON_DEVICE(cuda);
+    TRY(cudaMemcpyAsync(to, (const char *)store + at, bytes, cudaMemcpyHostToDevice, cuda->lane[lane]));
+    return RW_OK;
+}
+
+const struct rw_store_fns rw_store_pinned = {
+    .name = "pinned memory", .open = pinned_open, .close = pinned_close, .put = pinned_put, .get = pinned_get
+};
