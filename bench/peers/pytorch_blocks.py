@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""bench/block_step in PyTorch: six GPT blocks of width 768, batch 4 x 256, `none` and `full`, eager and compiled, in turn.
+"""bench/block_step in PyTorch: six GPT blocks of width 768, batch 4 x 256, `none` and `full`, eager and compiled,
+in turn.
 
 Prints the same JSON lines (pytorch_memory.py says which bytes count).    pytorch_blocks.py [ROUNDS] [THREADS] [DROPOUT]
 """

@@ -178,8 +178,8 @@ struct rw_op_def {
     uint32_t strided; ///< inputs that the kernel takes with any layout; the others are made dense before
     const rw_inplace *inplace; ///< which outputs may take the memory of which inputs; NULL: none
 
-    /** Inputs (as for strided) that may be absent when the node runs: k->in[i].data is then NULL, and the kernel computes
-        what the op computes without them. For what a gradient adds to: see rw_grad_addend(). */
+    /** Inputs (as for strided) that may be absent when the node runs: k->in[i].data is then NULL, and the kernel
+        computes what the op computes without them. For what a gradient adds to: see rw_grad_addend(). */
     uint32_t optional;
 
     /** Checks types, shapes and attributes; names each output. Required. May not keep pointers. */
@@ -244,9 +244,9 @@ RW_API rw_tensor *rw_operand_at(rw_site at, rw_tape *t, rw_tensor *x, const char
 RW_API rw_status rw_refuse_at(rw_site at, rw_tape *t, rw_status status, const char *fmt, ...) RW_PRINTF(4, 5);
 
 /**
- * Inside a gradient rule. A rule records ordinary ops on rw_grad_tape(g), with rw_apply() or the functions that wrap it.
- * They carry the call site and region of the op they differentiate, and a random one its ticket: the same mask is drawn
- * again. What no recorded op reads is not kept for backward.
+ * Inside a gradient rule. A rule records ordinary ops on rw_grad_tape(g), with rw_apply() or the functions that wrap
+ * it. They carry the call site and region of the op they differentiate, and a random one its ticket: the same mask is
+ * drawn again. What no recorded op reads is not kept for backward.
  */
 RW_API rw_tape *rw_grad_tape(const rw_grad_call *g);
 RW_API const void *rw_grad_attrs(const rw_grad_call *g);
@@ -271,8 +271,9 @@ RW_API rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx);
  *
  * It holds what others have contributed to the gradient of input i. A parameter's sum begins with what its gradient
  * holds; an op that names that input in `optional` finds it absent while the gradient is clear, any other finds zeros.
- * What another input contributed in the same rule is part of the sum once it was handed over. An op that writes over the
- * sum (`inplace`) spares a parameter's gradient a second buffer. A rule that never asks loses nothing: the library adds.
+ * What another input contributed in the same rule is part of the sum once it was handed over. An op that writes over
+ * the sum (`inplace`) spares a parameter's gradient a second buffer. A rule that never asks loses nothing: the library
+ * adds.
  * @return of the input's shape and type, in any layout; NULL when there is nothing to add to, when nobody wants the
  *         gradient, and while another input that is the same value has been given the sum.
  */

@@ -112,7 +112,8 @@ static bool is_read(const rw_tape *t, uint32_t base)
     return false;
 }
 
-/* A leaf of a gradient that is not the seed of a sum: the program reads it, and replays and later nodes may do so again. */
+/* A leaf of a gradient that is not the seed of a sum: the program reads it, and replays and later nodes may do so
+   again. */
 static bool is_reader(const struct rw_targets *s, size_t leaf)
 {
     return s->t->leaves[leaf].kind == RW_LEAF_GRADIENT &&

@@ -2,11 +2,11 @@
  * What a plan is for: the values it has to hold, with differentiation recorded on the way, and where each gradient
  * goes. A gradient is written where it belongs by the node that makes it, or copied there.
  *
- * The sum of a parameter's gradient always begins with what the gradient holds (its seed), and the sum's last node writes
- * over that. Whether the gradient is clear is found out when backward begins to run: the seed is then an operand that is
- * absent, and an op that takes it as an optional input computes what it computes without. So one plan serves the first
- * micro-batch, the later ones, graphs and the verifier. Where an op that cannot do without reads what a gradient holds,
- * a clear one is filled with zeros before.
+ * The sum of a parameter's gradient always begins with what the gradient holds (its seed), and the sum's last node
+ * writes over that. Whether the gradient is clear is found out when backward begins to run: the seed is then an operand
+ * that is absent, and an op that takes it as an optional input computes what it computes without. So one plan serves
+ * the first micro-batch, the later ones, graphs and the verifier. Where an op that cannot do without reads what a
+ * gradient holds, a clear one is filled with zeros before.
  */
 #ifndef RW_AUTODIFF_TARGETS_H
 #define RW_AUTODIFF_TARGETS_H

@@ -155,7 +155,8 @@ static enum outcome best_two_ended(struct tries *t, size_t n, uint64_t least, ui
             *ret_top = below;
             if (outcome == NO_MEMORY || !t->takes_left) return outcome;
         }
-        const uint64_t capacity = rw_round_up(least + least / 1000 * permille[c] + (c ? t->alignment : 0), t->alignment);
+        const uint64_t more = least / 1000 * permille[c] + (c ? t->alignment : 0);
+        const uint64_t capacity = rw_round_up(least + more, t->alignment);
         if (capacity >= below) break;
         outcome = fit_in(t, capacity, ret_top);
         if (outcome != DOES_NOT_FIT) return outcome;
@@ -281,8 +282,8 @@ bool rw_place_is_valid(const struct rw_life *life, size_t n, uint64_t alignment,
             const struct rw_life *const b = &life[e.begin[k]];
             bool is_free = true;
             if (!b->bytes) continue;
-            ok = b->offset % alignment == 0 &&
-                 rw_gaps_take_at(&free_now, b->offset, b->offset + rw_round_up(b->bytes, alignment), &is_free) && is_free;
+            const uint64_t end = b->offset + rw_round_up(b->bytes, alignment);
+            ok = b->offset % alignment == 0 && rw_gaps_take_at(&free_now, b->offset, end, &is_free) && is_free;
         }
         for (uint32_t k = e.end_at[s]; ok && k < e.end_at[s + 1]; k++) {
             const struct rw_life *const b = &life[e.end[k]];

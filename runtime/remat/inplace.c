@@ -15,8 +15,8 @@ static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t i
 }
 
 /*
- * May buffer b lie in that gradient's memory? When b is written, what the gradient held must have been read for the last
- * time; or the action that writes b is the last reader, and may write over what it reads.
+ * May buffer b lie in that gradient's memory? When b is written, what the gradient held must have been read for the
+ * last time; or the action that writes b is the last reader, and may write over what it reads.
  */
 static bool is_free(const rw_tape *t, const struct rw_schedule *s, uint32_t gradient, const struct rw_buffer *b)
 {

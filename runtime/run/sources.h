@@ -4,7 +4,8 @@
 
 #include "run/run.h"
 
-/* Resolves the sources that actions [from, to) name. RW_ERR_CHANGED, recorded, when one is not what the tape relies on. */
+/* Resolves the sources that actions [from, to) name. RW_ERR_CHANGED, recorded, when one is not what the tape relies
+   on. */
 rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to);
 
 #endif

@@ -205,8 +205,8 @@ static void expect_gradients(const struct clip *c, double factor)
         void *const got = contents(rw_gradient(c->w[k]));
         for (int64_t i = 0; i < c->n[k]; i++) {
             const double want = scale * gradient_of(i, k) * factor, x = number_get(got, dtype, i);
-            cr_assert(fabs(x - want) <= (factor == 1 ? 0 : error) * fabs(want), "parameter %d, %ld: %.17g, not %.17g", k,
-                      (long)i, x, want);
+            cr_assert(fabs(x - want) <= (factor == 1 ? 0 : error) * fabs(want), "parameter %d, %ld: %.17g, not %.17g",
+                      k, (long)i, x, want);
         }
         free(got);
     }

@@ -335,7 +335,8 @@ Test(ops_reduce, rows)
     fixture_close(&b);
 }
 
-/* Whole rows and columns of a million: the bound does not grow with their length, as it would in one chain of float32. */
+/* Whole rows and columns of a million: the bound does not grow with their length, as it would in one chain of
+   float32. */
 Test(ops_reduce, long_sums_keep_the_bound)
 {
     struct fixture b = fixture_open(1, 2);

@@ -259,7 +259,8 @@ Test(schedules, replays_for_the_wrong_visits_are_seen)
     BROKEN(c->fate[s->buffers[kept_buffer(s, t)].value].what = RW_REPLAY);
 }
 
-/* x, made of the parameter alone, is read by three segments, in backward twice each, and made again for each of them. */
+/* x, made of the parameter alone, is read by three segments, in backward twice each, and made again for each of
+   them. */
 struct readers {
     struct fixture b;
     struct by_hand h;

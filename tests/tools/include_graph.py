@@ -138,7 +138,8 @@ def main():
     said = faults(edges - excepted)
     said += [f'{a} -> {b}: is in order, take it off the list of exceptions' for a, b in sorted(excepted)
              if (a, b) not in edges or not faults(edges - excepted | {(a, b)}) and not said]
-    print('\n'.join(said) or f'{len(edges)} arrows between {len(sources())} files, no circle, {len(excepted)} exceptions')
+    found = f'{len(edges)} arrows between {len(sources())} files, no circle, {len(excepted)} exceptions'
+    print('\n'.join(said) or found)
     sys.exit(bool(said))
 
 
