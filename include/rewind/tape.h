@@ -78,6 +78,35 @@ RW_API rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n);
 RW_API rw_status rw_backward(rw_tape *t, rw_tensor *loss);
 
 /**
+ * The forward half of a step whose backward begins at y[0..n), kept for rw_backward_from(): the stage of a pipeline
+ * that has its outputs and waits for their gradients. The values can be read at no cost. What comes in between - halves
+ * of other tapes, values of this tape that are read, rw_zero_grad() - makes nothing of it run again; a change of what
+ * its backward reads is RW_ERR_CHANGED there. To read a loss by rw_item() before rw_backward() is the same for a loss.
+ *
+ * Each half that waits keeps its activations. When memory ends, or when more than 32 wait on a context, the one that
+ * waited longest is given up: it is computed again, to the same bytes.
+ * @param y floating-point values of the tape, of any shape, that require a gradient.
+ * @return RW_OK or the first error.
+ */
+RW_API rw_status rw_forward(rw_tape *t, size_t n, rw_tensor *const *y);
+
+/**
+ * rw_backward() of the sum of all elements of y[0..n), each times its gradient in dy: goes on where rw_forward() of
+ * the same tensors stopped, or runs forward too.
+ *
+ *     rw_forward(first, 1, &y);                                    // F of stage one
+ *     rw_tensor *x = rw_require_grad(second, rw_input(second, RW_F32, shape, bytes_of_y));
+ *     rw_backward(second, loss(second, x));                        // F and B of stage two
+ *     rw_backward_from(first, 1, &y, (rw_tensor *[]){ rw_gradient(x) });
+ *
+ * @param dy by tensor its gradient, of the same shape and type: NULL for ones; an input of t; or rw_gradient() of a
+ *           value of any tape of the context, read where it lies, until the call returns. NULL for all: ones.
+ * @return as rw_backward(). RW_ERR_CHANGED when a parameter, buffer or input that this half still reads has changed:
+ *         two tapes that rw_assign() to the same buffer can't be interleaved.
+ */
+RW_API rw_status rw_backward_from(rw_tape *t, size_t n, rw_tensor *const *y, rw_tensor *const *dy);
+
+/**
  * Records the gradient of a sum of y's elements with respect to x[0..n) as ops on the tape, so that they can be used
  * like any result and differentiated again.
  * @param ret_grads receives n tensors, owned by the tape; untouched on failure. NULL entries: y does not depend on x.

@@ -5,17 +5,13 @@
 #include "autodiff/differentiate.h"
 #include "run/advance.h"
 #include "base/alloc.h"
+#include "autodiff/roots.h"
 #include "verify/verify.h"
 
 #include <rewind/ops.h>
 
 #include <math.h>
 #include <string.h>
-
-static struct rw_request step_request(const rw_tape *t, const uint32_t *loss)
-{
-    return (struct rw_request){ .kind = RW_PLAN_STEP, .values = loss, .n_values = 1, .policy = &t->policy };
-}
 
 /* Gradients that rw_grad() recorded are late nodes: what is made after one is not in a step's forward part. */
 static bool follows_a_gradient(const rw_tape *t, uint32_t node)
@@ -24,31 +20,39 @@ static bool follows_a_gradient(const rw_tape *t, uint32_t node)
     return t->nodes[node].adjoint;
 }
 
+bool rw_is_in_forward(const rw_tape *t, const struct rw_tensor *v)
+{
+    return v->producer == RW_NONE_ID || !follows_a_gradient(t, v->producer);
+}
+
 /* A loss that is read before backward: the forward part of the step's plan runs now, backward goes on from there. */
 static bool is_loss(const rw_tape *t, const struct rw_tensor *v)
 {
     return t->open_region == RW_NONE_ID && (v->flags & RW_VALUE_REQUIRES) && v->producer != RW_NONE_ID &&
-           rw_layout_get(&t->ctx->layouts, v->layout)->numel == 1 && !follows_a_gradient(t, v->producer);
+           rw_layout_get(&t->ctx->layouts, v->layout)->numel == 1 && rw_is_in_forward(t, v);
 }
 
-/* Finds or makes the run of a request, and runs it to its end or to where backward begins. */
-static rw_status run(rw_tape *t, const struct rw_request *request, bool forward_only)
+rw_status rw_run_request(rw_tape *t, const struct rw_request *request, const void *const *seeds, bool forward_only)
 {
     struct rw_run *r;
-    const rw_status status = rw_run_find(t, request, &r);
-    return status ? status : rw_run_through(r, forward_only ? r->plan->n_forward : r->plan->n_actions);
+    rw_status status = rw_run_find(t, request, &r);
+    if (status) return status;
+    const size_t to = forward_only ? r->plan->n_forward : r->plan->n_actions;
+    r->seeds = seeds;
+    if (to > r->next_action || !forward_only) return rw_run_through(r, to);
+    if (r->state == RW_RUN_NEW) rw_run_end(r); /* all of forward is held already */
+    return RW_OK;
 }
 
 static rw_status eval(rw_tape *t, const uint32_t *values, size_t n, bool effects)
 {
     if (n == 1 && is_loss(t, rw_tape_value(t, values[0])) && !t->ctx->eager) {
-        const struct rw_request step = step_request(t, values);
-        return run(t, &step, true);
+        const struct rw_request step = rw_step_request(t, values, 1);
+        return rw_run_request(t, &step, NULL, true);
     }
-    static const struct rw_policy keep_all = { .spec = (char *)"none" };
-    const struct rw_request request = { .kind = RW_PLAN_EVAL, .values = values, .n_values = n, .policy = &keep_all,
-                                        .effects = effects };
-    return run(t, &request, false);
+    const struct rw_request request = { .kind = RW_PLAN_EVAL, .values = values, .n_values = n,
+                                        .policy = &rw_policy_none, .effects = effects };
+    return rw_run_request(t, &request, NULL, false);
 }
 
 rw_status rw_run_eagerly(rw_tape *t, uint32_t node)
@@ -192,52 +196,18 @@ double rw_item(rw_tape *t, rw_tensor *x)
 
 /* Backward */
 
-/* Of a value of this tape; what it depends on may have been marked after its use. */
-static bool requires_grad(rw_tape *t, const rw_tensor *x)
-{
-    if (!(x->flags & RW_VALUE_REQUIRES)) rw_spread_requirement(t);
-    return x->flags & RW_VALUE_REQUIRES;
-}
-
-uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what)
-{
-    rw_context *const ctx = t->ctx;
-    if (ctx->status) return RW_NONE_ID;
-    if (!loss || loss == rw_none()) {
-        rw_fail(ctx, RW_ERR_ARGUMENT, "%s: the loss is NULL", what);
-    } else if ((loss->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) || loss->owner.tape != t) {
-        rw_fail(ctx, RW_ERR_ARGUMENT, "%s: the loss is not a value of this tape", what);
-    } else if (t->open_region != RW_NONE_ID) {
-        const struct rw_region *const r = &t->regions[t->open_region];
-        const rw_site at = ctx->sites[r->site];
-        rw_fail(ctx, RW_ERR_REGION, "%s: region \"%s\", begun at %s:%d, is still open", what, ctx->names[r->name],
-                at.file, at.line);
-    } else if (rw_layout_of(ctx, loss)->numel != 1) {
-        rw_fail(ctx, RW_ERR_SHAPE, "%s: the loss has %lld elements, not 1", what,
-                (long long)rw_layout_of(ctx, loss)->numel);
-    } else if (!rw_dtype_is_float((rw_dtype)loss->dtype)) {
-        rw_fail(ctx, RW_ERR_DTYPE, "%s: the loss is of type %s", what, rw_dtype_name((rw_dtype)loss->dtype));
-    } else if (!requires_grad(t, loss)) {
-        rw_fail(ctx, RW_ERR_ARGUMENT, "%s: the loss depends on no parameter and no value marked by rw_require_grad()",
-                what);
-    } else {
-        return loss->id;
-    }
-    return RW_NONE_ID;
-}
-
 rw_status rw_backward(rw_tape *t, rw_tensor *loss)
 {
     if (!t) return RW_ERR_ARGUMENT;
     const uint32_t id = rw_loss_check(t, loss, "rw_backward");
     if (id == RW_NONE_ID) return t->ctx->status;
+    const struct rw_request request = rw_step_request(t, &id, 1);
     t->last_loss = id;
     if (t->ctx->verify == RW_VERIFY_FULL) {
-        const rw_status status = rw_verify_or_fail(t, loss);
+        const rw_status status = rw_verify_or_fail(t, &request, NULL);
         if (status) return status;
     }
-    const struct rw_request request = step_request(t, &id);
-    return run(t, &request, false);
+    return rw_run_request(t, &request, NULL, false);
 }
 
 /* Gradients as ops */
@@ -274,7 +244,7 @@ rw_status rw_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, 
     rw_tensor **const grads = rw_calloc(t->n_values, sizeof *grads);
     const struct rw_tape_mark mark = rw_tape_mark(t);
     if (!status && !grads) status = rw_fail(t->ctx, RW_ERR_MEMORY, "rw_grad at %s:%d: out of memory", at.file, at.line);
-    if (!status) status = rw_differentiate(t, y->id, true, grads, NULL);
+    if (!status) status = rw_differentiate(t, &(struct rw_root){ .value = y->id }, 1, true, grads, NULL);
     if (status) rw_tape_cut(t, &mark);
     for (size_t i = 0; !status && i < n; i++) ret_grads[i] = grads[of[i]];
     rw_free(grads);

@@ -7,7 +7,13 @@
 /* REWIND_EAGER=1: runs the node that was just recorded. */
 rw_status rw_run_eagerly(rw_tape *t, uint32_t node);
 
-/* The loss as a value of the tape, when it is fit for backward; RW_NONE_ID after an error, which is recorded. */
-uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what);
+/*
+ * Finds or makes the run of a request, and runs it to its end, or to where backward begins. seeds: by root, where the
+ * gradient lies that backward begins with, NULL for ones; NULL for none at all.
+ */
+rw_status rw_run_request(rw_tape *t, const struct rw_request *request, const void *const *seeds, bool forward_only);
+
+/* Is the value made by the forward part of a step? Not, when gradients were recorded before it. */
+bool rw_is_in_forward(const rw_tape *t, const struct rw_tensor *v);
 
 #endif

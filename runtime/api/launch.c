@@ -6,8 +6,8 @@
  * same work at the same addresses every time, so a device that captures does it once. Should a buffer have moved
  * meanwhile (a larger plan has run in the arena), it is captured again.
  */
+#include "autodiff/roots.h"
 #include "run/advance.h"
-#include "api/ask.h"
 #include "base/alloc.h"
 #include "api/adamw.h"
 #include "verify/verify.h"
@@ -51,7 +51,7 @@ static rw_status plan_of(rw_tape *t, uint32_t loss, rw_plan **ret_plan)
 {
     const size_t n_held = t->n_held;
     t->n_held = 0;
-    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = &t->policy };
+    const struct rw_request request = rw_step_request(t, &loss, 1);
     const rw_status status = rw_plan_get(t, &request, ret_plan);
     t->n_held = n_held;
     return status;
@@ -218,7 +218,8 @@ rw_status rw_graph_launch(rw_graph *g)
     if (t->step != g->tape_step)
         return rw_fail(ctx, RW_ERR_CHANGED, "rw_graph_launch: the tape was reset after the graph had been created");
     if (ctx->verify == RW_VERIFY_FULL && !g->launches) {
-        const rw_status verified = rw_verify_or_fail(t, rw_tape_value(t, g->loss));
+        const struct rw_request request = rw_step_request(t, &g->loss, 1);
+        const rw_status verified = rw_verify_or_fail(t, &request, NULL);
         if (verified) return verified;
     }
     begin_step(g);

@@ -1,6 +1,6 @@
 /* rw_memory_stats() and rw_tape_cost(): the numbers of plans and pools. */
 #include "plan/cache.h"
-#include "api/ask.h"
+#include "autodiff/roots.h"
 #include "run/run.h"
 
 static size_t tape_bytes(const rw_tape *t)
@@ -26,7 +26,7 @@ rw_status rw_tape_cost(rw_tape *t, rw_tensor *loss, rw_cost *ret_cost)
     if (!ret_cost) return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_tape_cost: NULL argument");
     const uint32_t id = rw_loss_check(t, loss, "rw_tape_cost");
     if (id == RW_NONE_ID) return t->ctx->status;
-    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &id, .n_values = 1, .policy = &t->policy };
+    const struct rw_request request = rw_step_request(t, &id, 1);
     rw_plan *plan;
     const rw_status status = rw_plan_get(t, &request, &plan);
     if (!status) *ret_cost = plan->cost;

@@ -118,15 +118,52 @@ static rw_status visit(const struct walk *w, uint32_t n)
     return status ? status : complete(w, &g.node, n);
 }
 
-/* The gradient of the root is one: it belongs to the root's producer. */
-static rw_status begin(const struct walk *w, uint32_t root)
+static rw_status failure(const rw_tape *t)
+{
+    return t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
+}
+
+/* What a root begins with belongs to its producer. */
+static rw_status begin_at(const struct walk *w, const struct rw_root *root)
 {
     rw_tape *const t = w->t;
-    const struct rw_tensor *const y = rw_tape_value(t, root);
+    const struct rw_tensor *const y = rw_tape_value(t, root->value);
+    if (!(y->flags & RW_VALUE_REQUIRES)) return RW_OK;
     if (!t->n_nodes) return RW_ERR_MEMORY;
     t->origin = rw_origin_of(t, y->producer);
-    w->grads[root] = rw_fill_at(RW_HERE, t, (rw_dtype)y->dtype, rw_layout_shape(rw_layout_of(t->ctx, y)), 1.0);
-    return w->grads[root] ? hand_out(w, root) : t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
+    rw_tensor *seed = root->seed;
+    if (!seed)
+        seed = rw_fill_at(RW_HERE, t, (rw_dtype)y->dtype, rw_layout_shape(rw_layout_of(t->ctx, y)), 1.0);
+    rw_tensor **const sum = &w->grads[root->value];
+    if (seed && *sum) seed = rw_accumulate_at(RW_HERE, t, *sum, seed);
+    if (seed) *sum = seed;
+    return seed ? RW_OK : failure(t);
+}
+
+static bool is_repeated(const struct rw_root *roots, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (roots[k].value == roots[i].value) return true;
+    return false;
+}
+
+/* Begins at all roots. A root that no node of the walk uses is complete. *ret_end: behind the walk's first node. */
+static rw_status begin(const struct walk *w, const struct rw_root *roots, size_t n, uint32_t *ret_end)
+{
+    rw_status status = RW_OK;
+    *ret_end = 0;
+    for (size_t i = 0; !status && i < n; i++) {
+        const struct rw_tensor *const y = rw_tape_value(w->t, roots[i].value);
+        status = begin_at(w, &roots[i]);
+        if (w->grads[y->id] && y->producer != RW_NONE_ID && y->producer >= *ret_end) *ret_end = y->producer + 1;
+    }
+    for (size_t i = 0; w->taker && !status && i < n; i++) {
+        const uint32_t v = roots[i].value, use = w->first_use[v];
+        if (is_repeated(roots, i) || (use != RW_NONE_ID && use < *ret_end)) continue;
+        w->t->origin = rw_origin_of(w->t, rw_tape_value(w->t, v)->producer);
+        status = hand_out(w, v);
+    }
+    return status;
 }
 
 static rw_status find_first_uses(struct walk *w)
@@ -153,17 +190,16 @@ static rw_status make_room(struct walk *w)
     return w->room ? RW_OK : rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
 }
 
-rw_status rw_differentiate(rw_tape *t, uint32_t root, bool again, rw_tensor **grads, struct rw_grad_taker *taker)
+rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roots, bool again, rw_tensor **grads,
+                           struct rw_grad_taker *taker)
 {
     struct walk w = { .t = t, .grads = grads, .again = again, .taker = taker };
+    uint32_t n = 0;
     rw_spread_requirement(t);
-    const struct rw_tensor *const y = rw_tape_value(t, root);
-    if (!(y->flags & RW_VALUE_REQUIRES)) return RW_OK;
-    const uint32_t last = y->producer;
     rw_status status = taker ? find_first_uses(&w) : RW_OK;
     if (!status) status = make_room(&w);
-    if (!status) status = begin(&w, root);
-    for (uint32_t n = last == RW_NONE_ID ? 0 : last + 1; !status && n-- > 0;) status = visit(&w, n);
+    if (!status) status = begin(&w, roots, n_roots, &n);
+    while (!status && n-- > 0) status = visit(&w, n);
     t->origin = (struct rw_origin){ 0 };
     rw_free(w.first_use);
     rw_free(w.room);

@@ -4,6 +4,12 @@
 
 #include "record/tape.h"
 
+/* Where backward begins. Contributions of several roots to one value are added in the order of the roots. */
+struct rw_root {
+    uint32_t value;
+    rw_tensor *seed; /* the gradient of the value; NULL: ones */
+};
+
 /* Who waits for gradients. What it records stands where backward is at that moment. */
 struct rw_grad_taker {
     /* The gradient of a parameter's leaf, or of a value marked by rw_require_grad(), is complete. */
@@ -11,8 +17,8 @@ struct rw_grad_taker {
 };
 
 /*
- * Records d sum(root) / d v for every value v that requires a gradient and that root depends on, behind the nodes that
- * are on the tape now.
+ * Records the gradient of every value that requires one and that a root depends on, behind the nodes that are on the
+ * tape now: of the sum of all roots' elements, each times its seed.
  *
  * The contributions to one value are added in the order in which reverse tape order meets them, whatever the policy.
  * Source: reverse-mode accumulation, e.g. Griewank and Walther, "Evaluating Derivatives", chapter 3.
@@ -20,7 +26,8 @@ struct rw_grad_taker {
  * grads: per value on the tape now what its sum begins with, NULL for nothing; afterwards the sum. again: the result
  * will be differentiated itself. taker may be NULL.
  */
-rw_status rw_differentiate(rw_tape *t, uint32_t root, bool again, rw_tensor **grads, struct rw_grad_taker *taker);
+rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roots, bool again, rw_tensor **grads,
+                           struct rw_grad_taker *taker);
 
 /* Marks whoever depends on a value that was marked after its use. */
 void rw_spread_requirement(rw_tape *t);

@@ -175,6 +175,23 @@ static rw_status target_effects(struct rw_targets *s, size_t n_recorded)
     return status;
 }
 
+static rw_status begin_at_roots(struct rw_targets *s)
+{
+    rw_tape *const t = s->t;
+    const struct rw_request *const q = s->request;
+    struct rw_root *const roots = rw_calloc(q->n_values, sizeof *roots);
+    rw_status status = roots ? RW_OK : no_memory(s);
+    for (size_t i = 0; !status && i < q->n_values; i++) {
+        roots[i].value = q->values[i];
+        if (!q->seeded) continue;
+        roots[i].seed = rw_tape_add_seed(t, (uint32_t)i, rw_tape_value(t, q->values[i]));
+        if (!roots[i].seed) status = no_memory(s);
+    }
+    if (!status) status = rw_differentiate(t, roots, q->n_values, false, s->grads, &s->taker);
+    rw_free(roots);
+    return status;
+}
+
 static rw_status differentiate(struct rw_targets *s)
 {
     rw_tape *const t = s->t;
@@ -182,7 +199,7 @@ static rw_status differentiate(struct rw_targets *s)
     s->seeds = rw_calloc(t->n_values, sizeof *s->seeds);
     if (!s->grads || !s->seeds) return no_memory(s);
     rw_status status = plant_seeds(s);
-    if (!status) status = rw_differentiate(t, s->request->values[0], false, s->grads, &s->taker);
+    if (!status) status = begin_at_roots(s);
     return status ? status : keep_for_readers(s);
 }
 
@@ -194,6 +211,7 @@ rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_requ
     for (size_t i = 0; !status && i < s->request->n_values; i++) {
         const uint32_t base = rw_tape_base(t, s->request->values[i]);
         if (rw_tape_value(t, base)->producer == RW_NONE_ID || rw_tape_held(t, base)) continue;
+        if (s->request->kind == RW_PLAN_STEP && is_taken(s, base)) continue;
         status = add_target(s, (struct rw_target){ .value = base, .of = RW_NONE_ID });
     }
     if (!status) status = target_effects(s, n_recorded);

@@ -21,11 +21,18 @@ enum rw_plan_kind {
 
 struct rw_request {
     uint8_t kind;           /* enum rw_plan_kind */
-    const uint32_t *values; /* of an eval: what to hold; of a step: the loss alone */
+    const uint32_t *values; /* of an eval: what to hold; of a step: where backward begins */
     size_t n_values;
     const struct rw_policy *policy; /* what rematerialization goes by */
     bool effects;                   /* of an eval: those of the step happen too, when there is nothing to train */
+    bool seeded;                    /* of a step: what backward begins with is given when it runs; false: ones */
 };
+
+/* A step under the tape's policy. */
+static inline struct rw_request rw_step_request(const rw_tape *t, const uint32_t *roots, size_t n_roots)
+{
+    return (struct rw_request){ .kind = RW_PLAN_STEP, .values = roots, .n_values = n_roots, .policy = &t->policy };
+}
 
 /* Where the final bytes of a value go. */
 struct rw_target {

@@ -180,9 +180,12 @@ static rw_status fill(rw_plan *plan, const struct rw_problem *p, const struct rw
     const struct rw_targets *const targets = &p->targets;
     plan->references = 1;
     plan->kind = targets->request->kind;
-    plan->root = targets->request->n_values ? targets->request->values[0] : RW_NONE_ID;
     plan->unit = (uint32_t)p->t->ctx->device->alignment;
     plan->threads = p->t->ctx->threads;
+    plan->seeded = targets->request->seeded;
+    if (plan->kind == RW_PLAN_STEP && !copy_array(&plan->roots, &plan->n_roots, targets->request->values,
+                                                  targets->request->n_values, sizeof *plan->roots))
+        return RW_ERR_MEMORY;
     rw_status status = take_tail(p->t, plan, &p->mark) ? RW_OK : RW_ERR_MEMORY;
     if (!status) status = compact(s, plan, offset);
     if (!status) status = mark_digests(p->t, plan);

@@ -109,7 +109,8 @@ rw_status rw_plan_build(rw_tape *t, const struct rw_request *request, rw_plan **
 struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *request)
 {
     struct rw_hash h = t->hash;
-    rw_hash_mix(&h, (uint64_t)request->kind << 1 | request->effects);
+    rw_hash_mix(&h, (uint64_t)request->kind << 2 | (uint64_t)request->effects << 1 | request->seeded);
+    rw_hash_mix(&h, request->n_values);
     rw_hash_mix(&h, t->n_nodes);
     rw_hash_mix(&h, (uint64_t)t->ctx->threads); /* workspaces are per thread */
     for (size_t i = 0; i < request->n_values; i++) rw_hash_mix(&h, request->values[i]);

@@ -105,7 +105,7 @@ rw_status ckpt_explain(rw_tape *t, FILE *out)
     if (loss == RW_NONE_ID || t->open_region != RW_NONE_ID)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain: %s",
                        loss == RW_NONE_ID ? "no loss has been recorded" : "a region is open");
-    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = &t->policy };
+    const struct rw_request request = rw_step_request(t, &loss, 1);
     struct rw_planning planning;
     rw_plan *plan;
     rw_status status = rw_planning_open(&planning, t, &request);

@@ -72,7 +72,9 @@ struct rw_plan {
     size_t n_gradients;
     size_t n_effects; /* steps of stateful nodes */
     size_t n_commits; /* of these the last ones, which write buffers */
-    uint32_t root;    /* the loss of a step */
+    uint32_t *roots;  /* where the backward of a step begins */
+    size_t n_roots;
+    bool seeded; /* with gradients that are given when it runs; false: with ones */
 
     uint64_t arena_bytes, results_bytes;
     uint64_t largest_live, kept_bytes, replayed_bytes, workspace_bytes;

@@ -90,13 +90,18 @@ struct rw_region {
     uint32_t site;
 };
 
-enum rw_leaf_kind { RW_LEAF_PARAM, RW_LEAF_GRADIENT, RW_LEAF_INPUT, RW_LEAF_VALUE_GRADIENT };
+enum rw_leaf_kind {
+    RW_LEAF_PARAM,
+    RW_LEAF_GRADIENT, /* of a parameter */
+    RW_LEAF_INPUT,
+    RW_LEAF_SEED /* the gradient that backward begins with at one of its roots, given when it runs */
+};
 
 struct rw_leaf {
     uint8_t kind;
     bool ran;         /* a node has read it: from now on a change is an error */
     uint32_t value;   /* its value on the tape */
-    uint32_t param;   /* of a parameter or its gradient */
+    uint32_t param;   /* of a parameter or its gradient; of a seed: which root */
     uint32_t version; /* of the contents that the tape relies on */
     uint32_t written; /* an input's own count of changes */
     void *data;       /* an input's elements, owned by the tape */

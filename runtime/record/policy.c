@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+static char none[] = "none";
+const struct rw_policy rw_policy_none = { .spec = none };
+
 struct reader {
     const char *spec, *at;
     const char *unsupported; /* the first part that is well-formed and not in this version, or NULL */

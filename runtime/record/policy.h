@@ -23,6 +23,8 @@ struct rw_policy {
     char *spec;   /* as given */
 };
 
+extern const struct rw_policy rw_policy_none; /* keeps everything */
+
 /*
  * Reads a spec. On failure ret is untouched and message says where the mistake is: the column (from 1), what was found
  * and what was expected.

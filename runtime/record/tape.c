@@ -235,6 +235,14 @@ static struct rw_tensor *gradient_leaf(rw_tape *t, struct rw_param *p)
                     p->tensor.layout, (rw_dtype)p->tensor.dtype, 0);
 }
 
+struct rw_tensor *rw_tape_add_seed(rw_tape *t, uint32_t root, const struct rw_tensor *y)
+{
+    const rw_layout *const layout = rw_layout_dense(&t->ctx->layouts, rw_layout_shape(rw_layout_of(t->ctx, y)));
+    if (!layout) return NULL;
+    return add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_SEED, .param = root, .bytes = rw_tensor_bytes(y) }, layout->id,
+                    (rw_dtype)y->dtype, 0);
+}
+
 struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, rw_site at)
 {
     if (!(x->flags & RW_VALUE_CONTEXT)) {

@@ -137,6 +137,9 @@ struct rw_origin rw_origin_of(const rw_tape *t, uint32_t node);
 /* A new value; NULL without memory. Owned by the tape. */
 struct rw_tensor *rw_tape_add_value(rw_tape *t);
 
+/* The leaf that stands for the gradient of y, where backward begins at root number `root`. NULL without memory. */
+struct rw_tensor *rw_tape_add_seed(rw_tape *t, uint32_t root, const struct rw_tensor *y);
+
 /* The value of x on tape t: x itself, or the leaf that stands for a context tensor. NULL on an error, which sticks. */
 struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, rw_site at);
 

@@ -60,6 +60,9 @@ static uint32_t given_buffer(struct emitter *e, uint32_t base)
         return source_buffer(e->out, base, 0,
                              (struct rw_source){ .kind = RW_SOURCE_HELD, .index = base, .leaf = RW_NONE_ID });
     const struct rw_leaf *const leaf = &e->t->leaves[v->leaf];
+    if (leaf->kind == RW_LEAF_SEED)
+        return source_buffer(e->out, base, 0,
+                             (struct rw_source){ .kind = RW_SOURCE_SEED, .index = leaf->param, .leaf = RW_NONE_ID });
     const bool gradient = leaf->kind == RW_LEAF_GRADIENT, input = leaf->kind == RW_LEAF_INPUT;
     const struct rw_source source = { .kind = input                ? RW_SOURCE_INPUT
                                               : !gradient          ? RW_SOURCE_PARAM

@@ -79,6 +79,7 @@ enum rw_source_kind {
     RW_SOURCE_GRADIENT, /* where a parameter's gradient is written */
     RW_SOURCE_OLD,      /* what it holds; a clear one is filled with zeros before */
     RW_SOURCE_ADDEND,   /* what it holds, for ops that take it as absent while it is clear */
+    RW_SOURCE_SEED, /* what backward begins with at one of its roots */
     RW_SOURCE_INPUT,
     RW_SOURCE_HELD,   /* a value held from an earlier run */
     RW_SOURCE_RESULT, /* what this run holds for reading */
@@ -88,7 +89,7 @@ enum rw_source_kind {
 
 struct rw_source {
     uint8_t kind;
-    uint32_t index; /* parameter, leaf of the tape, base value held by the tape, result or slot of the plan */
+    uint32_t index; /* parameter, root, leaf of the tape, base value held by the tape, result or slot of the plan */
     uint32_t leaf;  /* leaf of the tape that is read, RW_NONE_ID for none */
     uint32_t first, last; /* actions that name it; of a plan */
 };

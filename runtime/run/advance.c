@@ -68,7 +68,8 @@ static void make_spare(rw_context *ctx, struct rw_run *r)
 {
     *r = (struct rw_run){ .next = ctx->pool->spare, .sources = r->sources, .cap_sources = r->cap_sources,
                           .views = r->views, .cap_views = r->cap_views, .words = r->words,
-                          .events = r->events, .n_events = r->n_events };
+                          .events = r->events, .n_events = r->n_events, .ones = r->ones, .ones_of = r->ones_of,
+                          .n_ones = r->n_ones };
     ctx->pool->spare = r;
 }
 
@@ -189,10 +190,17 @@ static bool goes_on(const struct rw_run *r)
     return r->n_effects == t->n_effects && r->n_retained == t->n_retained && !has_been_overtaken(r);
 }
 
+/* A plan that is given what it begins with can be given ones. */
+static bool is_of(const rw_plan *p, const struct rw_request *q)
+{
+    return p->n_roots == q->n_values && (p->seeded || !q->seeded) &&
+           !memcmp(p->roots, q->values, p->n_roots * sizeof *p->roots);
+}
+
 static struct rw_run *stopped_for(const rw_tape *t, const struct rw_request *q)
 {
     for (struct rw_run *r = t->runs; r && q->kind == RW_PLAN_STEP; r = r->next)
-        if (r->state == RW_RUN_STOPPED && !r->flags && r->plan->root == q->values[0]) return r;
+        if (r->state == RW_RUN_STOPPED && !r->flags && is_of(r->plan, q)) return r;
     return NULL;
 }
 
@@ -501,6 +509,7 @@ void rw_runs_finish(rw_context *ctx)
         ctx->pool->spare = r->next;
         if (r->words) ctx->device->free_words(ctx->device_state, r->words);
         if (r->events) ctx->device->free_events(ctx->device_state, r->events);
+        ctx->device->free(ctx->device_state, r->ones);
         rw_free(r->sources);
         rw_free(r->views);
         rw_free(r);

@@ -89,6 +89,9 @@ struct rw_run {
     struct rw_events *events;             /* of its lanes; NULL where there is one */
     size_t n_events;
     struct rw_results *results;           /* counted */
+    const void *const *seeds;             /* by root, for the part that is queued next; NULL, also an entry: ones */
+    void *ones;                           /* for the roots without a seed, one after the other */
+    uint64_t ones_of, n_ones;             /* plan that they are of, by its serial; bytes */
     uint64_t highest;                     /* byte of the arena that an action used */
     void **sources;                       /* addresses of the plan's sources, as of the part that was queued last */
     size_t cap_sources;

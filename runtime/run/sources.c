@@ -5,6 +5,7 @@
 #include "run/sources.h"
 
 #include "base/round.h"
+#include "run/seeds.h"
 
 static bool is_named(const struct rw_source *s, size_t from, size_t to)
 {
@@ -57,6 +58,7 @@ static void *address(const struct rw_run *r, const struct rw_source *s)
     case RW_SOURCE_GRADIENT:
     case RW_SOURCE_OLD: return p->grad;
     case RW_SOURCE_ADDEND: return p->grad_clear ? NULL : p->grad;
+    case RW_SOURCE_SEED: return rw_seed_of(r, s->index);
     case RW_SOURCE_INPUT: return t->leaves[s->index].data;
     case RW_SOURCE_HELD: return rw_tape_held(t, s->index);
     case RW_SOURCE_RESULT: return results ? results + r->plan->results[s->index].offset : NULL;
@@ -110,6 +112,7 @@ rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to)
         if (is_named(&p->sources[i], from, to)) status = check(r->tape, &p->sources[i]);
     for (size_t i = 0; !status && i < p->n_sources; i++)
         if (is_named(&p->sources[i], from, to)) status = fill_with_zeros(r->tape->ctx, &p->sources[i]);
+    if (!status && to > p->n_forward) status = rw_seeds_prepare(r);
     for (size_t i = 0; !status && i < p->n_sources; i++) {
         if (!is_named(&p->sources[i], from, to)) continue;
         note_read(r->tape, &p->sources[i]);

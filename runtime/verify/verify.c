@@ -6,8 +6,8 @@
 #include "verify/verify.h"
 
 #include "run/advance.h"
-#include "api/ask.h"
 #include "base/alloc.h"
+#include "autodiff/roots.h"
 #include "verify/report.h"
 
 #include <stdio.h>
@@ -18,6 +18,7 @@
 struct watch {
     struct rw_observer observer;
     rw_tape *t;
+    const void *const *seeds;
     struct rw_digest *expected; /* per value, tail included */
     bool *known;
     bool compares;
@@ -178,6 +179,7 @@ static rw_status rehearse(struct watch *w, rw_plan *plan)
     rw_status status = rw_run_make(w->t, plan, RW_RUN_REHEARSAL, &r);
     if (status) return status;
     rw_run_watch(r, &w->observer);
+    r->seeds = w->seeds;
     status = rw_run_through(r, end);
     if (!status && stops) rw_run_end(r);
     return status;
@@ -193,21 +195,31 @@ static rw_status run_watched(struct watch *w, rw_plan *plan)
     return status;
 }
 
-static struct watch watch_of(rw_tape *t)
+/* A step that is verified: what is asked for, and what its backward begins with. */
+struct subject {
+    rw_tape *t;
+    const struct rw_request *request;
+    const void *const *seeds;
+};
+
+static struct watch watch_of(const struct subject *x)
 {
-    return (struct watch){ .observer = { .before = before, .after = after, .arrived = arrived }, .t = t };
+    return (struct watch){ .observer = { .before = before, .after = after, .arrived = arrived }, .t = x->t,
+                           .seeds = x->seeds };
 }
 
-static rw_status plan_for(rw_tape *t, uint32_t loss, const struct rw_policy *policy, rw_plan **ret_plan)
+static rw_status plan_for(const struct subject *x, const struct rw_policy *policy, rw_plan **ret_plan)
 {
-    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = policy };
-    return rw_plan_get(t, &request, ret_plan);
+    struct rw_request request = *x->request;
+    request.policy = policy;
+    return rw_plan_get(x->t, &request, ret_plan);
 }
 
 /* The bytes of the node once more, in a plain run or at an action of the other one. */
-static void run_again(rw_tape *t, rw_plan *plan, uint32_t node, size_t at_action, int output, struct watch *ret)
+static void run_again(const struct subject *x, rw_plan *plan, uint32_t node, size_t at_action, int output,
+                      struct watch *ret)
 {
-    *ret = watch_of(t);
+    *ret = watch_of(x);
     ret->captures = true;
     ret->node = node;
     ret->at_action = at_action;
@@ -232,15 +244,16 @@ static ckpt_cause find_cause(const struct watch *second, const struct watch *pla
     return equal_bytes(again, second) ? CKPT_CAUSE_CORRUPTION : CKPT_CAUSE_NONDETERMINISTIC;
 }
 
-static void describe_mismatch(rw_tape *t, rw_plan *none, rw_plan *plan, const struct watch *first,
+static void describe_mismatch(const struct subject *x, rw_plan *none, rw_plan *plan, const struct watch *first,
                               const struct watch *second, ckpt_report *report)
 {
+    const rw_tape *const t = x->t;
     const struct rw_action a = plan->actions[second->action];
     const struct rw_node node = *rw_plan_node(t, plan, a.node);
     const uint32_t v = node.first_output + (uint32_t)second->output;
     struct watch plain, again;
-    run_again(t, none, a.node, SIZE_MAX, second->output, &plain);
-    run_again(t, plan, a.node, second->action, second->output, &again);
+    run_again(x, none, a.node, SIZE_MAX, second->output, &plain);
+    run_again(x, plan, a.node, second->action, second->output, &again);
     rw_report_place(t, &node, a.kind == RW_ACTION_REPLAY, report);
     if (v < plan->mark_values) strncpy(report->value, rw_tensor_name(rw_tape_value(t, v)), sizeof report->value - 1);
     const rw_dtype dtype = v < plan->mark_values ? (rw_dtype)rw_tape_value(t, v)->dtype
@@ -259,13 +272,13 @@ static size_t count_nondeterministic(const rw_tape *t)
     return n;
 }
 
-static rw_status compare_plans(rw_tape *t, rw_plan *none, uint32_t loss, struct watch *first, ckpt_report *report)
+static rw_status compare_plans(const struct subject *x, rw_plan *none, struct watch *first, ckpt_report *report)
 {
     rw_plan *plan;
-    rw_status status = plan_for(t, loss, &t->policy, &plan);
+    rw_status status = plan_for(x, &x->t->policy, &plan);
     if (status) return status;
     plan->references++;
-    struct watch second = watch_of(t);
+    struct watch second = watch_of(x);
     second.compares = true;
     second.expected = first->expected;
     second.known = first->known;
@@ -274,13 +287,33 @@ static rw_status compare_plans(rw_tape *t, rw_plan *none, uint32_t loss, struct 
         report->replayed = second.replayed;
         report->mismatches = second.mismatches;
         report->identical = !second.mismatches;
-        report->kept_nondeterministic = count_nondeterministic(t);
+        report->kept_nondeterministic = count_nondeterministic(x->t);
         for (size_t i = 0; i < plan->n_results; i++) report->gradients += plan->results[i].of != RW_NONE_ID;
         report->gradients += plan->n_gradients;
-        if (second.found) describe_mismatch(t, none, plan, first, &second, report);
+        if (second.found) describe_mismatch(x, none, plan, first, &second, report);
     }
     rw_free(second.bytes);
     rw_plan_release(plan);
+    return status;
+}
+
+static rw_status verify(const struct subject *x, ckpt_report *report)
+{
+    rw_context *const ctx = x->t->ctx;
+    rw_plan *none;
+    rw_status status = plan_for(x, &rw_policy_none, &none);
+    if (status) return status;
+    none->references++;
+    struct watch first = watch_of(x);
+    const size_t n = none->mark_values + none->n_values;
+    first.expected = rw_calloc(n, sizeof *first.expected);
+    first.known = rw_calloc(n, sizeof *first.known);
+    if (!first.expected || !first.known) status = rw_fail(ctx, RW_ERR_MEMORY, "ckpt_verify: out of memory");
+    if (!status) status = run_watched(&first, none);
+    if (!status) status = compare_plans(x, none, &first, report);
+    rw_free(first.expected);
+    rw_free(first.known);
+    rw_plan_release(none);
     return status;
 }
 
@@ -290,32 +323,21 @@ rw_status ckpt_verify(rw_tape *t, rw_tensor *loss, ckpt_report *ret_report)
     const uint32_t id = rw_loss_check(t, loss, "ckpt_verify");
     if (id == RW_NONE_ID) return t->ctx->status;
     t->last_loss = id;
-    static const struct rw_policy keep_all = { .spec = (char *)"none" };
+    const struct rw_request request = rw_step_request(t, &id, 1);
+    const struct subject x = { t, &request, NULL };
     ckpt_report report = { 0 };
-    rw_plan *none;
-    rw_status status = plan_for(t, id, &keep_all, &none);
-    if (status) return status;
-    none->references++;
-    struct watch first = watch_of(t);
-    const size_t n = none->mark_values + none->n_values;
-    first.expected = rw_calloc(n, sizeof *first.expected);
-    first.known = rw_calloc(n, sizeof *first.known);
-    if (!first.expected || !first.known) status = rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_verify: out of memory");
-    if (!status) status = run_watched(&first, none);
-    if (!status) status = compare_plans(t, none, id, &first, &report);
-    rw_free(first.expected);
-    rw_free(first.known);
-    rw_plan_release(none);
+    const rw_status status = verify(&x, &report);
     if (status) return status;
     if (ret_report) *ret_report = report;
     return report.identical ? RW_OK : RW_ERR_MISMATCH;
 }
 
-rw_status rw_verify_or_fail(rw_tape *t, rw_tensor *loss)
+rw_status rw_verify_or_fail(rw_tape *t, const struct rw_request *request, const void *const *seeds)
 {
-    ckpt_report report;
-    const rw_status status = ckpt_verify(t, loss, &report);
-    if (status != RW_ERR_MISMATCH) return status;
+    const struct subject x = { t, request, seeds };
+    ckpt_report report = { 0 };
+    const rw_status status = verify(&x, &report);
+    if (status || report.identical) return status;
     char text[RW_MESSAGE_MAX];
     rw_report_text(&report, text, sizeof text);
     return rw_fail(t->ctx, RW_ERR_MISMATCH, "%s", text);

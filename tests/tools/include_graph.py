@@ -28,8 +28,6 @@ runtime/plan/build.c -> runtime/plan/cache.h
 runtime/record/context.h -> runtime/record/param.h
 runtime/record/param.c -> runtime/record/tape.c
 runtime/record/param.c -> runtime/record/tape.h
-runtime/verify/verify.c -> runtime/api/ask.c
-runtime/verify/verify.c -> runtime/api/ask.h
 """
 
 

@@ -1,0 +1,89 @@
+/*
+ * rw_forward() and rw_backward_from(): a step in two halves that somebody else connects, as the stages of a pipeline.
+ * The first runs to where backward begins at the given values and stops there; the second goes on with gradients from
+ * elsewhere.
+ */
+#include "api/ask.h"
+#include "base/alloc.h"
+#include "autodiff/roots.h"
+#include "verify/verify.h"
+
+#include <rewind/ops.h>
+
+static rw_status no_memory(rw_context *ctx, const char *what)
+{
+    return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", what);
+}
+
+static rw_status forward(rw_tape *t, const uint32_t *roots, size_t n)
+{
+    struct rw_request request = rw_step_request(t, roots, n);
+    bool in_forward = true;
+    for (size_t i = 0; i < n; i++) in_forward &= rw_is_in_forward(t, rw_tape_value(t, roots[i]));
+    request.seeded = true;
+    if (in_forward) return rw_run_request(t, &request, NULL, true);
+    /* What follows gradients that rw_grad() recorded belongs to no step's forward part: the values alone. */
+    const struct rw_request values = { .kind = RW_PLAN_EVAL, .values = roots, .n_values = n,
+                                       .policy = &rw_policy_none };
+    return rw_run_request(t, &values, NULL, false);
+}
+
+rw_status rw_forward(rw_tape *t, size_t n, rw_tensor *const *y)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    if (!n || !y) return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_forward: no tensors");
+    uint32_t *const roots = rw_malloc(n * sizeof *roots);
+    if (!roots) return no_memory(t->ctx, "rw_forward");
+    rw_status status = rw_roots_check(t, n, y, "rw_forward", roots);
+    if (!status) status = forward(t, roots, n);
+    rw_free(roots);
+    return status;
+}
+
+/* Where a gradient lies that is an input of the tape or rw_gradient() of any tape's value; NULL for anything else. */
+static const void *data_of(const rw_tape *t, const rw_tensor *dy)
+{
+    if (dy == rw_none() || (dy->flags & RW_VALUE_CONTEXT)) return NULL;
+    if (dy->flags & RW_VALUE_GRADIENT)
+        return dy->owner.tape->ctx == t->ctx ? ((const struct rw_gradient_handle *)dy)->data : NULL;
+    if (dy->owner.tape != t || dy->leaf == RW_NONE_ID || t->leaves[dy->leaf].kind != RW_LEAF_INPUT) return NULL;
+    return t->leaves[dy->leaf].data;
+}
+
+static rw_status take_seed(const rw_tape *t, const rw_tensor *y, const rw_tensor *dy, size_t i, const void **ret_seed)
+{
+    rw_context *const ctx = t->ctx;
+    if (!dy) return RW_OK;
+    *ret_seed = data_of(t, dy);
+    if (!*ret_seed)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_backward_from: gradient %zu is neither an input of the tape nor "
+                       "rw_gradient() of a tape's value", i);
+    const rw_shape a = rw_layout_shape(rw_layout_of(ctx, y)), b = rw_layout_shape(rw_layout_of(ctx, dy));
+    if (dy->dtype == y->dtype && rw_shape_equal(a, b)) return RW_OK;
+    return rw_fail(ctx, RW_ERR_SHAPE, "rw_backward_from: gradient %zu has another shape or type than its tensor", i);
+}
+
+static rw_status backward_from(rw_tape *t, size_t n, rw_tensor *const *y, rw_tensor *const *dy, uint32_t *roots,
+                               const void **seeds)
+{
+    rw_status status = rw_roots_check(t, n, y, "rw_backward_from", roots);
+    for (size_t i = 0; !status && i < n; i++) status = take_seed(t, y[i], dy ? dy[i] : NULL, i, &seeds[i]);
+    if (status) return status;
+    struct rw_request request = rw_step_request(t, roots, n);
+    request.seeded = true;
+    if (t->ctx->verify == RW_VERIFY_FULL) status = rw_verify_or_fail(t, &request, seeds);
+    return status ? status : rw_run_request(t, &request, seeds, false);
+}
+
+rw_status rw_backward_from(rw_tape *t, size_t n, rw_tensor *const *y, rw_tensor *const *dy)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    if (!n || !y) return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_backward_from: no tensors");
+    uint32_t *const roots = rw_malloc(n * sizeof *roots);
+    const void **const seeds = rw_calloc(n, sizeof *seeds);
+    const rw_status status = roots && seeds ? backward_from(t, n, y, dy, roots, seeds)
+                                            : no_memory(t->ctx, "rw_backward_from");
+    rw_free(roots);
+    rw_free(seeds);
+    return status;
+}

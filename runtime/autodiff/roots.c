@@ -1,0 +1,73 @@
+/* See roots.h. */
+#include "autodiff/roots.h"
+
+#include <rewind/ops.h>
+
+#include <stdio.h>
+
+static rw_status check_region(const rw_tape *t, const char *what)
+{
+    rw_context *const ctx = t->ctx;
+    if (t->open_region == RW_NONE_ID) return RW_OK;
+    const struct rw_region *const r = &t->regions[t->open_region];
+    const rw_site at = ctx->sites[r->site];
+    return rw_fail(ctx, RW_ERR_REGION, "%s: region \"%s\", begun at %s:%d, is still open", what, ctx->names[r->name],
+                   at.file, at.line);
+}
+
+/* Of a value of this tape; what it depends on may have been marked after its use. */
+static bool requires_grad(rw_tape *t, const rw_tensor *x)
+{
+    if (!(x->flags & RW_VALUE_REQUIRES)) rw_spread_requirement(t);
+    return x->flags & RW_VALUE_REQUIRES;
+}
+
+/* name: "the loss", "tensor 2". */
+static rw_status check_root(rw_tape *t, const rw_tensor *y, const char *what, const char *name)
+{
+    rw_context *const ctx = t->ctx;
+    if (!y || y == rw_none()) return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s is NULL", what, name);
+    if ((y->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) || y->owner.tape != t)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s is not a value of this tape", what, name);
+    const rw_status status = check_region(t, what);
+    if (status) return status;
+    if (!rw_dtype_is_float((rw_dtype)y->dtype))
+        return rw_fail(ctx, RW_ERR_DTYPE, "%s: %s is of type %s", what, name, rw_dtype_name((rw_dtype)y->dtype));
+    if (!requires_grad(t, y))
+        return rw_fail(ctx, RW_ERR_ARGUMENT,
+                       "%s: %s depends on no parameter and no value marked by rw_require_grad()", what, name);
+    return RW_OK;
+}
+
+static rw_status check_scalar(const rw_tape *t, const rw_tensor *loss, const char *what)
+{
+    const long long n = rw_layout_of(t->ctx, loss)->numel;
+    return n == 1 ? RW_OK : rw_fail(t->ctx, RW_ERR_SHAPE, "%s: the loss has %lld elements, not 1", what, n);
+}
+
+uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what)
+{
+    if (t->ctx->status) return RW_NONE_ID;
+    const bool is_value = loss && loss != rw_none() && !(loss->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT));
+    rw_status status = RW_OK;
+    if (is_value && loss->owner.tape == t) {
+        status = check_region(t, what);
+        if (!status) status = check_scalar(t, loss, what);
+    }
+    if (!status) status = check_root(t, loss, what, "the loss");
+    return status ? RW_NONE_ID : loss->id;
+}
+
+rw_status rw_roots_check(rw_tape *t, size_t n, rw_tensor *const *y, const char *what, uint32_t *ret_roots)
+{
+    rw_context *const ctx = t->ctx;
+    if (ctx->status) return ctx->status;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < n; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "tensor %zu", i);
+        status = check_root(t, y[i], what, name);
+        if (!status) ret_roots[i] = y[i]->id;
+    }
+    return status;
+}
