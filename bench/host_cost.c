@@ -1,10 +1,14 @@
 /*
  * What the library itself costs, kernels excluded: nanoseconds per recorded node from record to the end of backward
- * with the plan cached, ckpt_begin + ckpt_end, bytes of tape per node, and the time of passes 2 to 4 for long tapes.
+ * with the plan cached, ckpt_begin + ckpt_end, bytes of tape per node, the time of passes 2 to 4 for long tapes, and
+ * what a planner pays for each choice that it tries.
  *
  * The ops are the caller's own with empty kernels: a mix of one and two inputs, gradients of one or two such ops.
  */
 #include "figure.h"
+
+#include "remat/choose.h"
+#include "remat/simulate.h"
 
 #include <rewind/rewind.h>
 
@@ -107,9 +111,54 @@ static void host_cost(void)
     rw_context_destroy(&ctx);
 }
 
+/* A region for every 20 nodes of the chain. */
+static rw_tensor *record_regions(rw_tape *t, rw_tensor *p, long nodes)
+{
+    rw_tensor *x = p;
+    for (long i = 0; i < nodes; i += 20) {
+        ckpt_begin(t, "region");
+        x = record(t, x, 20);
+        ckpt_end(t);
+    }
+    return x;
+}
+
+/* Microseconds per action of what rw_simulate() takes for the choice of a policy, its memory there already. */
+static double simulation_us(const char *spec, long nodes, int rounds)
+{
+    rw_context *ctx = NULL;
+    rw_tape *t = NULL;
+    rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 1 });
+    rw_tape_create(&t, ctx);
+    ckpt_set_policy(t, spec);
+    const uint32_t loss = record_regions(t, rw_param(ctx, "p", RW_F32, RW_SHAPE(1)), nodes)->id;
+    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = &t->policy };
+    struct rw_problem problem;
+    struct rw_choice choice = { 0 };
+    struct rw_simulation sim = { 0 };
+    struct rw_cost_of_schedule cost;
+    double best = INFINITY;
+    rw_status status = rw_problem_open(&problem, t, &request);
+    if (!status) status = rw_policy_choose(&problem, request.policy, &choice);
+    for (int i = 0; !status && i < rounds; i++) {
+        const double begin = now_s();
+        status = rw_simulate(&problem, &choice, &sim, &cost);
+        best = fmin(best, (now_s() - begin) / (double)sim.schedule.n_actions);
+    }
+    if (status) fprintf(stderr, "%s: %s\n", rw_status_name(status), rw_error_message(ctx));
+    rw_simulation_finish(&sim);
+    rw_choice_finish(&choice);
+    if (!status) rw_problem_close(&problem);
+    rw_tape_destroy(&t);
+    rw_context_destroy(&ctx);
+    return 1e6 * best;
+}
+
 int main(void)
 {
     host_cost();
+    figure("rw_simulate() of 2,000 nodes under full, per action", simulation_us("full", 2000, 300), "us", 0.15);
+    figure("rw_simulate() of 100,000 nodes under full, per action", simulation_us("full", 100000, 10), "us", 0.15);
     const double small = plan_seconds(100000), large = plan_seconds(1000000);
     figure("passes 2 to 4 for 100,000 nodes", small, "s", 0.2);
     figure("growth of passes 2 to 4 to 1,000,000 nodes, over n log n", large / small / (10 * log(1e6) / log(1e5)),

@@ -51,7 +51,11 @@ static void mark_needed(struct rw_problem *p)
         if (!p->needed[n]) continue;
         for (uint32_t i = 0; i < node->n_inputs; i++) need(p, t->operands[node->first_input + i]);
         const uint32_t n_read = is_commit(t, node) ? (uint32_t)node->n_inputs - node->n_outputs : 0;
-        for (uint32_t i = 0; i < n_read; i++) p->wanted[rw_tape_base(t, t->operands[node->first_input + i])] = true;
+        for (uint32_t i = 0; i < n_read; i++) {
+            const uint32_t b = rw_problem_read_by_commit(p, node, i);
+            need(p, b);
+            p->wanted[b] = true;
+        }
     }
 }
 

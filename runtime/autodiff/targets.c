@@ -13,16 +13,20 @@ static rw_status no_memory(const struct rw_targets *s)
 
 static rw_status add_target(struct rw_targets *s, struct rw_target target)
 {
-    if (!rw_grow(&s->target, &s->cap, s->n, 1, sizeof *s->target)) return no_memory(s);
+    const uint32_t base = rw_tape_base(s->t, target.value);
+    const size_t had = s->cap_taken;
+    if (!rw_grow(&s->target, &s->cap, s->n, 1, sizeof *s->target) ||
+        !rw_grow(&s->taken, &s->cap_taken, base, 1, sizeof *s->taken))
+        return no_memory(s);
+    for (size_t v = had; v < s->cap_taken; v++) s->taken[v] = false;
+    s->taken[base] = true;
     s->target[s->n++] = target;
     return RW_OK;
 }
 
 static bool is_taken(const struct rw_targets *s, uint32_t base)
 {
-    for (size_t i = 0; i < s->n; i++)
-        if (rw_tape_base(s->t, s->target[i].value) == base) return true;
-    return false;
+    return base < s->cap_taken && s->taken[base];
 }
 
 static rw_tensor *copy_of(const struct rw_targets *s, rw_tensor *g)
@@ -105,42 +109,34 @@ static rw_status plant_seeds(struct rw_targets *s)
     return RW_OK;
 }
 
-static bool is_read(const rw_tape *t, uint32_t base)
+/* Parameters whose gradient the program reads: a leaf of it that is not the seed of a sum has readers. */
+static void find_readers(const struct rw_targets *s, bool *readers)
 {
-    for (size_t i = 0; i < t->n_operands; i++)
-        if (rw_tape_base(t, t->operands[i]) == base) return true;
-    return false;
-}
-
-/* A leaf of a gradient that is not the seed of a sum: the program reads it, and replays and later nodes may do so
-   again. */
-static bool is_reader(const struct rw_targets *s, size_t leaf)
-{
-    return s->t->leaves[leaf].kind == RW_LEAF_GRADIENT &&
-           (leaf < s->first_seed || leaf >= s->first_seed + s->n_seeds) && is_read(s->t, s->t->leaves[leaf].value);
-}
-
-static rw_status keep_for_reader(struct rw_targets *s, uint32_t param)
-{
-    for (size_t i = 0; i < s->n; i++) {
-        struct rw_target *const target = &s->target[i];
-        if (!target->into_gradient || target->of != param || target->copied) continue;
-        rw_tensor *const copy = copy_of(s, rw_tape_value(s->t, target->value));
-        if (!copy) return s->ctx->status ? s->ctx->status : no_memory(s);
-        target->value = copy->id;
-        target->copied = true;
+    const rw_tape *const t = s->t;
+    for (size_t i = 0; i < t->n_operands; i++) {
+        const uint32_t leaf = rw_tape_value(t, rw_tape_base(t, t->operands[i]))->leaf;
+        if (leaf == RW_NONE_ID || t->leaves[leaf].kind != RW_LEAF_GRADIENT) continue;
+        if (leaf < s->first_seed || leaf >= s->first_seed + s->n_seeds) readers[t->leaves[leaf].param] = true;
     }
-    return RW_OK;
 }
 
 /* What the program itself reads of a gradient stays what it was until everything else has run. */
 static rw_status keep_for_readers(struct rw_targets *s)
 {
+    bool *const readers = rw_calloc(s->ctx->n_params, sizeof *readers);
+    if (!readers) return no_memory(s);
     rw_status status = RW_OK;
+    find_readers(s, readers);
     s->t->origin = rw_origin_of(s->t, RW_NONE_ID);
-    for (size_t i = 0; !status && i < s->t->n_leaves; i++)
-        if (is_reader(s, i)) status = keep_for_reader(s, s->t->leaves[i].param);
+    for (size_t i = 0; !status && i < s->n; i++) {
+        struct rw_target *const target = &s->target[i];
+        if (!target->into_gradient || !readers[target->of]) continue;
+        rw_tensor *const copy = copy_of(s, rw_tape_value(s->t, target->value));
+        if (copy) target->value = copy->id;
+        else status = s->ctx->status ? s->ctx->status : no_memory(s);
+    }
     s->t->origin = (struct rw_origin){ 0 };
+    rw_free(readers);
     return status;
 }
 
@@ -192,6 +188,53 @@ static rw_status begin_at_roots(struct rw_targets *s)
     return status;
 }
 
+/* A leaf that a commit reads and an earlier commit writes: the copy of what it held. */
+static rw_status keep_leaf(struct rw_targets *s, uint32_t leaf)
+{
+    rw_tape *const t = s->t;
+    if (!s->instead) {
+        s->instead = rw_malloc(t->n_leaves * sizeof *s->instead);
+        if (!s->instead) return no_memory(s);
+        for (size_t i = 0; i < t->n_leaves; i++) s->instead[i] = RW_NONE_ID;
+    }
+    if (s->instead[leaf] != RW_NONE_ID) return RW_OK;
+    t->origin = rw_origin_of(t, RW_NONE_ID);
+    const rw_tensor *const copy = copy_of(s, rw_tape_value(t, t->leaves[leaf].value));
+    t->origin = (struct rw_origin){ 0 };
+    if (copy) s->instead[leaf] = copy->id;
+    return copy ? RW_OK : s->ctx->status ? s->ctx->status : no_memory(s);
+}
+
+/* Every commit reads what was there before the step, whichever comes first: `written` says what earlier ones write. */
+static rw_status keep_for_commit(struct rw_targets *s, const struct rw_node *node, bool *written)
+{
+    const rw_tape *const t = s->t;
+    const uint32_t first = node->first_input, n_read = (uint32_t)node->n_inputs - node->n_outputs;
+    const uint32_t n = node->n_inputs; /* recording moves nodes */
+    rw_status status = RW_OK;
+    for (uint32_t i = 0; !status && i < n; i++) {
+        const uint32_t leaf = rw_tape_value(t, rw_tape_base(t, t->operands[first + i]))->leaf;
+        if (leaf == RW_NONE_ID || t->leaves[leaf].kind != RW_LEAF_PARAM) continue;
+        if (i >= n_read) written[t->leaves[leaf].param] = true;
+        else if (written[t->leaves[leaf].param]) status = keep_leaf(s, leaf);
+    }
+    return status;
+}
+
+static rw_status keep_for_commits(struct rw_targets *s)
+{
+    const rw_tape *const t = s->t;
+    bool *const written = t->n_effects > 1 ? rw_calloc(s->ctx->n_params, sizeof *written) : NULL;
+    rw_status status = t->n_effects > 1 && !written ? no_memory(s) : RW_OK;
+    for (size_t i = 0; written && !status && i < t->n_effects; i++) {
+        const struct rw_node *const node = &t->nodes[t->effects[i].node];
+        if (!t->effects[i].done && (s->ctx->ops[node->op]->flags & RW_OP_COMMIT))
+            status = keep_for_commit(s, node, written);
+    }
+    rw_free(written);
+    return status;
+}
+
 static rw_status differentiate(struct rw_targets *s)
 {
     rw_tape *const t = s->t;
@@ -215,8 +258,8 @@ rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_requ
         status = add_target(s, (struct rw_target){ .value = base, .of = RW_NONE_ID });
     }
     if (!status) status = target_effects(s, n_recorded);
-    if (status || s->request->kind != RW_PLAN_STEP) return status;
-    return differentiate(s);
+    if (!status && s->request->kind == RW_PLAN_STEP) status = differentiate(s);
+    return status ? status : keep_for_commits(s);
 }
 
 void rw_targets_finish(struct rw_targets *s)
@@ -224,5 +267,7 @@ void rw_targets_finish(struct rw_targets *s)
     rw_free(s->grads);
     rw_free(s->seeds);
     rw_free(s->target);
+    rw_free(s->taken);
+    rw_free(s->instead);
     rw_free(s->params);
 }

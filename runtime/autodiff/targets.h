@@ -39,7 +39,6 @@ struct rw_target {
     uint32_t value; /* any value; its base is what is held */
     uint32_t of;    /* see struct rw_result */
     bool into_gradient;  /* it is written straight into the gradient of parameter `of` */
-    bool copied;         /* into the gradient, when nobody reads its old contents any more */
     bool only_if_needed; /* hold it when something else makes it run */
 };
 
@@ -50,10 +49,13 @@ struct rw_targets {
     const struct rw_request *request;
     struct rw_target *target;
     size_t n, cap;
+    bool *taken; /* base value -> it is a target */
+    size_t cap_taken;
     uint32_t *params; /* whose gradient is written or added to */
     size_t n_params, cap_params;
     rw_tensor **grads, **seeds; /* per recorded value, of a step: its gradient so far; what that begins with */
     size_t first_seed, n_seeds; /* the leaves of the seeds */
+    uint32_t *instead; /* leaf -> the copy that commits read in its place, or RW_NONE_ID; NULL: there is none */
 };
 
 /* Records on the tape what it takes. On a failure, which is recorded, rw_targets_finish() is still to be called. */

@@ -44,8 +44,10 @@ static const struct rw_node *node_of(const struct checker *k, const struct rw_ac
     return &k->t->nodes[a->node];
 }
 
-static uint32_t input_base(const struct checker *k, const struct rw_node *node, uint32_t i)
+static uint32_t input_base(const struct checker *k, const struct rw_action *a, uint32_t i)
 {
+    const struct rw_node *const node = node_of(k, a);
+    if (a->kind == RW_ACTION_COMMIT) return rw_problem_read_by_commit(k->p, node, i);
     return rw_tape_base(k->t, k->t->operands[node->first_input + i]);
 }
 
@@ -73,7 +75,7 @@ static bool words_are_valid(const struct checker *k, const struct rw_action *a)
         if (s->refs[a->word + i] >= s->n_buffers) return false;
     for (uint32_t i = 0; !moves && i < n; i++) {
         const uint32_t behind = i - node->n_inputs;
-        const uint32_t value = i < node->n_inputs        ? input_base(k, node, i)
+        const uint32_t value = i < node->n_inputs        ? input_base(k, a, i)
                                : behind < node->n_outputs ? node->first_output + behind
                                                           : RW_NONE_ID;
         if (buffer_of(k, a, i)->value != value) return false;

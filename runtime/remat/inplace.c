@@ -14,6 +14,18 @@ static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t i
     return true;
 }
 
+/* The first read of a gradient, or of one behind it. */
+static size_t first_read(const struct rw_schedule *s, uint32_t gradient)
+{
+    size_t low = 0, high = s->n_read_gradients;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (s->read_gradients[middle].gradient < gradient) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
 /*
  * May buffer b lie in that gradient's memory? When b is written, what the gradient held must have been read for the
  * last time; or the action that writes b is the last reader, and may write over what it reads.
@@ -21,12 +33,14 @@ static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t i
 static bool is_free(const rw_tape *t, const struct rw_schedule *s, uint32_t gradient, const struct rw_buffer *b)
 {
     const struct rw_action *const maker = &s->actions[b->first];
-    for (size_t i = 0; i < s->n_read_gradients; i++) {
-        const struct rw_buffer *const r = &s->buffers[s->read_gradients[i]];
-        if (s->sources[r->source].index != gradient || r->last < b->first) continue;
+    for (size_t i = first_read(s, gradient); i < s->n_read_gradients; i++) {
+        const struct rw_read_gradient read = s->read_gradients[i];
+        const struct rw_buffer *const r = &s->buffers[read.buffer];
+        if (read.gradient != gradient) break;
+        if (r->last < b->first) continue;
         if (r->last > b->first) return false;
         if (&s->buffers[s->refs[maker->word + t->nodes[maker->node].n_inputs]] != b) return false;
-        if (!takes_over(t, s, b->first, s->read_gradients[i])) return false;
+        if (!takes_over(t, s, b->first, read.buffer)) return false;
     }
     return true;
 }

@@ -8,6 +8,7 @@
 #include "base/round.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct emitter {
@@ -46,10 +47,19 @@ static uint32_t source_buffer(struct rw_schedule *s, uint32_t base, uint64_t byt
                              .value = base, .first = UINT32_MAX, .source = (uint32_t)s->n_sources++, .bytes = bytes });
 }
 
-static uint32_t note_read_gradient(struct rw_schedule *s, uint32_t buffer)
+static uint32_t note_read_gradient(struct rw_schedule *s, uint32_t gradient, uint32_t buffer)
 {
-    if (!rw_grow(&s->read_gradients, &s->cap_read_gradients, s->n_read_gradients, 1, sizeof buffer)) return RW_NONE_ID;
-    return s->read_gradients[s->n_read_gradients++] = buffer;
+    if (!rw_grow(&s->read_gradients, &s->cap_read_gradients, s->n_read_gradients, 1, sizeof *s->read_gradients))
+        return RW_NONE_ID;
+    s->read_gradients[s->n_read_gradients++] = (struct rw_read_gradient){ gradient, buffer };
+    return buffer;
+}
+
+static int by_gradient(const void *pa, const void *pb)
+{
+    const struct rw_read_gradient *const a = pa, *const b = pb;
+    if (a->gradient != b->gradient) return a->gradient < b->gradient ? -1 : 1;
+    return a->buffer < b->buffer ? -1 : a->buffer > b->buffer;
 }
 
 /* A value that is there before anything runs. */
@@ -71,7 +81,7 @@ static uint32_t given_buffer(struct emitter *e, uint32_t base)
                                       .index = input ? v->leaf : leaf->param,
                                       .leaf = v->leaf };
     const uint32_t buffer = source_buffer(e->out, base, 0, source);
-    return gradient && buffer != RW_NONE_ID ? note_read_gradient(e->out, buffer) : buffer;
+    return gradient && buffer != RW_NONE_ID ? note_read_gradient(e->out, leaf->param, buffer) : buffer;
 }
 
 static uint32_t target_buffer(struct emitter *e, const struct rw_target *target, uint32_t base, uint64_t bytes)
@@ -154,10 +164,11 @@ static bool touch(struct rw_schedule *s, uint32_t buffer, bool starts)
     return true;
 }
 
-static rw_status add_inputs(struct emitter *e, const struct rw_node *node)
+static rw_status add_inputs(struct emitter *e, const struct rw_node *node, uint8_t kind)
 {
+    const bool commits = kind == RW_ACTION_COMMIT;
     for (uint32_t i = 0; i < node->n_inputs; i++) {
-        const uint32_t b = operand_base(e->t, node, i);
+        const uint32_t b = commits ? rw_problem_read_by_commit(e->p, node, i) : operand_base(e->t, node, i);
         uint32_t buffer = find(e, b);
         if (buffer == RW_NONE_ID && e->p->given[b]) buffer = e->s->buffer[b] = given_buffer(e, b);
         if (!touch(e->out, buffer, false)) return RW_ERR_MEMORY;
@@ -197,7 +208,7 @@ static rw_status emit(struct emitter *e, uint32_t n, uint8_t kind)
     const struct rw_node *const node = &e->t->nodes[n];
     if (!rw_grow(&s->actions, &s->cap_actions, s->n_actions, 1, sizeof *s->actions)) return RW_ERR_MEMORY;
     struct rw_action action = { .node = n, .word = (uint32_t)s->n_refs, .kind = kind };
-    rw_status status = add_inputs(e, node);
+    rw_status status = add_inputs(e, node, kind);
     if (!status) status = add_outputs(e, node, kind);
     if (!status) status = add_workspace(e, n);
     for (uint32_t i = 0; kind == RW_ACTION_FORWARD && i < node->n_inputs; i++)
@@ -333,6 +344,7 @@ rw_status rw_order(const struct rw_problem *p, const struct rw_choice *c, struct
     if (!status) {
         count_early_reads(&e);
         status = emit_all(&e);
+        if (s->n_read_gradients) qsort(s->read_gradients, s->n_read_gradients, sizeof *s->read_gradients, by_gradient);
     }
     assert(status || rw_schedule_is_valid(p, c, s));
     return status;

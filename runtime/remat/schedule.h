@@ -122,7 +122,9 @@ struct rw_schedule {
     size_t n_buffers, cap_buffers;
     struct rw_source *sources;
     size_t n_sources, cap_sources;
-    uint32_t *read_gradients; /* buffers that are what parameters' gradients hold before the step writes them */
+    struct rw_read_gradient {
+        uint32_t gradient, buffer;
+    } *read_gradients; /* what parameters' gradients hold before the step writes them, in the order of the parameters */
     size_t n_read_gradients, cap_read_gradients;
     struct rw_result *results;
     size_t n_results, cap_results;

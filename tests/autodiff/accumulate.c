@@ -392,3 +392,24 @@ Test(accumulate, a_turned_product_among_the_uses_of_a_value)
     expect_times(v, plain, 1, "turned");
     fixture_close(&b);
 }
+
+/* The two operands of a sum have one gradient, made by one node: each handle, and a parameter among them, has it. */
+Test(accumulate, one_gradient_that_belongs_to_several)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = param(&b, "p", RW_SHAPE(9), 1),
+                     *const marked = rw_require_grad(b.t, input(&b, RW_SHAPE(9), 2)),
+                     *const other = rw_require_grad(b.t, input(&b, RW_SHAPE(9), 4));
+    rw_tensor *const sum = rw_require_grad(b.t, rw_add(b.t, rw_add(b.t, marked, other), p));
+    cr_assert_eq(rw_backward(b.t, total(b.t, rw_mul(b.t, sum, sum))), RW_OK, "%s", rw_error_message(b.ctx));
+    float of_p[9], got[9];
+    read_gradient(p, of_p);
+    rw_tensor *const others[] = { marked, other, sum };
+    for (int i = 0; i < 3; i++) {
+        rw_tensor *const g = rw_gradient(others[i]);
+        cr_assert_not_null(g, "of value %d", i);
+        cr_assert_eq(rw_read(b.t, g, got, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect_eq(first_difference(of_p, got, sizeof got), -1, "of value %d", i);
+    }
+    fixture_close(&b);
+}

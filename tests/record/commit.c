@@ -82,6 +82,38 @@ Test(commit, what_is_no_buffer_is_refused)
     }
 }
 
+/* Two that read what the other writes, also through a view; and a third that reads what both held. */
+Test(commit, buffers_that_change_places)
+{
+    static const float one[4] = { 1, 1, 1, 1 }, five[4] = { 5, 5, 5, 5 }, seven[4] = { 7, 7, 7, 7 };
+    for (int trains = 0; trains < 2; trains++)
+        for (int view = 0; view < 2; view++) {
+            struct fixture b = fixture_open(1, 1);
+            rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4)), *buffer[3];
+            static const char *const names[] = { "a", "b", "c" };
+            static const float *const data[] = { one, five, seven };
+            for (int i = 0; i < 3; i++) {
+                buffer[i] = rw_buffer(b.ctx, names[i], RW_F32, RW_SHAPE(4));
+                cr_assert_eq(rw_write(buffer[i], data[i], sizeof one), RW_OK);
+            }
+            for (int round = 1; round <= 2; round++) { /* a and b change places, c becomes what a was */
+                rw_tensor *const a = view ? rw_reshape(b.t, rw_reshape(b.t, buffer[0], RW_SHAPE(2, 2)), RW_SHAPE(4))
+                                          : buffer[0];
+                cr_assert_eq(rw_assign(b.t, buffer[0], buffer[1]), RW_OK);
+                cr_assert_eq(rw_assign(b.t, buffer[1], a), RW_OK);
+                cr_assert_eq(rw_assign(b.t, buffer[2], a), RW_OK);
+                rw_tensor *const y = rw_mul(b.t, trains ? p : buffer[0], buffer[1]);
+                if (trains) cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK);
+                else cr_assert_eq(rw_eval(b.t, &y, 1), RW_OK);
+                rw_tape_reset(b.t);
+                cr_expect_eq(first_of(buffer[0]), round == 1 ? 5 : 1, "a: %g", first_of(buffer[0]));
+                cr_expect_eq(first_of(buffer[1]), round == 1 ? 1 : 5, "b: %g", first_of(buffer[1]));
+                cr_expect_eq(first_of(buffer[2]), round == 1 ? 1 : 5, "c: %g", first_of(buffer[2]));
+            }
+            fixture_close(&b);
+        }
+}
+
 /* What rw_grad() records names the node that it differentiates, one that is adjoint itself when it is done twice. */
 Test(commit, adjoint_nodes_name_what_they_differentiate)
 {
