@@ -147,14 +147,17 @@ static bool has_trainable_leaf(const rw_tape *t)
     return false;
 }
 
-/*
- * Effects belong to the step: they run with backward, or with an eval when there is nothing to train. What a stateful
- * or non-deterministic node gives is held from its first run on, so that nothing ever runs it twice.
- */
+/* Effects belong to the step: they run with backward, or with an eval when there is nothing to train. */
+static bool effects_happen(const struct rw_targets *s)
+{
+    return s->request->kind == RW_PLAN_STEP || (s->request->effects && !has_trainable_leaf(s->t));
+}
+
+/* What a stateful or non-deterministic node gives is held from its first run on, so that nothing ever runs it twice. */
 static rw_status target_effects(struct rw_targets *s, size_t n_recorded)
 {
     const rw_tape *const t = s->t;
-    const bool all = s->request->kind == RW_PLAN_STEP || (s->request->effects && !has_trainable_leaf(t));
+    const bool all = effects_happen(s);
     rw_status status = RW_OK;
     for (size_t n = 0; !status && n < n_recorded; n++) {
         const struct rw_node *const node = &t->nodes[n];
@@ -259,7 +262,7 @@ rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_requ
     }
     if (!status) status = target_effects(s, n_recorded);
     if (!status && s->request->kind == RW_PLAN_STEP) status = differentiate(s);
-    return status ? status : keep_for_commits(s);
+    return status || !effects_happen(s) ? status : keep_for_commits(s);
 }
 
 void rw_targets_finish(struct rw_targets *s)

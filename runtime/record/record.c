@@ -311,9 +311,9 @@ rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *c
     describe_inputs(&r);
     if (!check(&r, attrs) || ((op->flags & RW_OP_COMMIT) && !commits_soundly(&r))) return NULL;
     if (!reserve(&r, attrs_size) || !append(&r, attrs, attrs_size)) return no_memory(&r);
-    const struct rw_node *const node = &t->nodes[t->n_nodes - 1];
-    for (int i = 0; ret_outs && i < node->n_outputs; i++)
-        ret_outs[i] = rw_tape_value(t, node->first_output + (uint32_t)i);
+    const struct rw_node node = t->nodes[t->n_nodes - 1]; /* running it may plan, and planning records */
+    for (int i = 0; ret_outs && i < node.n_outputs; i++)
+        ret_outs[i] = rw_tape_value(t, node.first_output + (uint32_t)i);
     if (t->ctx->eager && !t->origin.adjoint && t->ctx->up->recorded(t, (uint32_t)t->n_nodes - 1)) return NULL;
-    return rw_tape_value(t, node->n_outputs ? node->first_output : 0);
+    return rw_tape_value(t, node.n_outputs ? node.first_output : 0);
 }
