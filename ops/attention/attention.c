@@ -140,7 +140,8 @@ static rw_tensor *probabilities(const struct composed *c, rw_tensor *scores)
 static rw_tensor *masked(const struct composed *c, rw_tensor *x)
 {
     if (c->attrs->dropout <= 0) return x;
-    return rw_apply(c->t, &rw_op_dropout, &x, 1, &c->attrs->dropout, sizeof c->attrs->dropout, NULL);
+    const struct rw_dropout_attrs a = { c->attrs->dropout };
+    return rw_apply(c->t, &rw_op_dropout, &x, 1, &a, sizeof a, NULL);
 }
 
 static rw_tensor *transposed(const struct composed *c, rw_tensor *x)

@@ -131,15 +131,15 @@ VEC_INLINE nf nf_finite(nf x)
     return nf_select((ni)(x == nf_all(-INFINITY)), nf_all(0), x);
 }
 
-VEC_INLINE nf nf_fma(nf a, nf b, nf c)
+/* a * b + c as the tiles take it, in all rows and all sums. */
+VEC_INLINE nf nf_mul_add(nf a, nf b, nf c)
 {
-#if defined(RW_ISA_IS_V4)
-    return (nf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(RW_ISA_IS_V3)
-    return (nf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#else
-    return a * b + c;
-#endif
+    return nf_fma(a, b, c);
+}
+
+VEC_INLINE vf vf_mul_add(vf a, vf b, vf c)
+{
+    return vf_fma(a, b, c);
 }
 
 /*
@@ -213,7 +213,7 @@ VEC_INLINE void vf_transpose(vf r[VF_LANES])
 #define LANES VF_LANES
 #define F(name) vf_##name
 #define G(name) nf_##name
-#include "ops/attention/attention_tile.h"
+#include "ops/attention/attention_tile_tmpl.h"
 #undef T
 #undef V
 #undef N
@@ -254,7 +254,8 @@ VEC_INLINE nd nd_keep(const uint32_t *words, uint32_t threshold, nd factor)
     return factor;
 }
 
-VEC_INLINE vd vd_fma(vd a, vd b, vd c)
+/* Two roundings with AVX2, as ever: the bytes of a double attention are what they were. */
+VEC_INLINE vd vd_mul_add(vd a, vd b, vd c)
 {
 #if defined(RW_ISA_IS_V4)
     return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
@@ -263,7 +264,7 @@ VEC_INLINE vd vd_fma(vd a, vd b, vd c)
 #endif
 }
 
-VEC_INLINE nd nd_fma(nd a, nd b, nd c)
+VEC_INLINE nd nd_mul_add(nd a, nd b, nd c)
 {
 #if defined(RW_ISA_IS_V4)
     return (nd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
@@ -286,7 +287,7 @@ VEC_INLINE void vd_transpose(vd r[VD_LANES])
 #define LANES VD_LANES
 #define F(name) vd_##name
 #define G(name) nd_##name
-#include "ops/attention/attention_tile.h"
+#include "ops/attention/attention_tile_tmpl.h"
 
 /* ---- units of work ---- */
 

@@ -4,7 +4,7 @@
  * Law 1 is kept here: the choice follows from the device, types, shapes, strides and attributes, and so is the same for
  * forward and replay. Where an operand begins does not count: what a fast kernel cannot load is copied first.
  */
-#include "device/cuda/sdpa.h"
+#include "device/cuda/cudnn/sdpa.h"
 #include "ops/attention/attention_cuda.cuh"
 
 namespace {

@@ -207,6 +207,29 @@ template <int D> struct query_tiles {
                          SHARED = STAT + ROWS * 8;
 };
 
+/* Scores, and the gradient of what dropout left of their probabilities, to the scores' gradient but for the scale. */
+template <bool DROP, int ROWS, int M, int N>
+__device__ __forceinline__ void gradient(float (&ds)[M][N][4], const float (&s)[M][N][4],
+                                         const uint32_t (&keep)[M][N / 4], const args &a, const float *stats)
+{
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float stat = stats[i * 16 + half * 8], delta = stats[ROWS + i * 16 + half * 8];
+#pragma unroll
+            for (int j = 0; j < N; j++)
+#pragma unroll
+                for (int c = 2 * half; c < 2 * half + 2; c++) {
+                    const float p = power_of_two(fmaf(s[i][j][c], a.scale_2, -stat));
+                    const float dp = !DROP                    ? ds[i][j][c]
+                                     : is_kept(keep[i], j, c) ? ds[i][j][c] * a.keep_factor
+                                                              : 0;
+                    ds[i][j][c] = p * (dp - delta);
+                }
+        }
+}
+
 template <typename T, int D, bool DROP>
 __global__ void __launch_bounds__(query_tiles<D>::THREADS, 2) queries_kernel(const args a)
 {
@@ -251,22 +274,7 @@ __global__ void __launch_bounds__(query_tiles<D>::THREADS, 2) queries_kernel(con
             product<T, D, S::template UNROLL<DROP>>(s, shared + S::Q, own, here, part, l);
             product<T, D, S::template UNROLL<DROP>>(ds, shared + S::DY, own, here + S::TILE, part, l);
             mask(s, a, row, key);
-#pragma unroll
-            for (int i = 0; i < M; i++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const float stat = stats[i * 16 + half * 8], delta = stats[S::ROWS + i * 16 + half * 8];
-#pragma unroll
-                    for (int j = 0; j < N; j++)
-#pragma unroll
-                        for (int c = 2 * half; c < 2 * half + 2; c++) {
-                            const float p = power_of_two(fmaf(s[i][j][c], a.scale_2, -stat));
-                            const float dp = !DROP                    ? ds[i][j][c]
-                                             : is_kept(keep[i], j, c) ? ds[i][j][c] * a.keep_factor
-                                                                      : 0;
-                            ds[i][j][c] = p * (dp - delta);
-                        }
-                }
+            gradient<DROP, S::ROWS>(ds, s, keep, a, stats);
             if (LIFT<T> > 0) fit<D>(ds, dq, unit);
             add_product<T, D>(dq, ds, here, part, l);
         }
@@ -322,6 +330,27 @@ template <int D> __device__ __forceinline__ void fetch_queries(shared_address to
     fetch_stats<S::QUERIES>(to + S::STAT, a, b * a.heads + h, row);
 }
 
+/* The same for keys by queries; the scores become what dropout leaves of the probabilities. */
+template <bool DROP, int QUERIES, int M, int N>
+__device__ __forceinline__ void gradient_turned(float (&ds)[M][N][4], float (&s)[M][N][4], const uint32_t (&keep)[M][2],
+                                                const args &a, const float *stats)
+{
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        const float *const stat = stats + 8 * j, *const delta = stat + QUERIES;
+#pragma unroll
+        for (int i = 0; i < M; i++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                const float p = power_of_two(fmaf(s[i][j][c], a.scale_2, -stat[c % 2]));
+                const bool kept = !DROP || keep[i][c / 2] >> (c % 2 * 16 + 4 * j) & 1;
+                const float dp = !DROP ? ds[i][j][c] : kept ? ds[i][j][c] * a.keep_factor : 0;
+                ds[i][j][c] = p * (dp - delta[c % 2]);
+                s[i][j][c] = kept ? p : 0;
+            }
+    }
+}
+
 template <typename T, int D, bool DROP>
 __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args a)
 {
@@ -372,20 +401,7 @@ __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args 
             else product<T, D, S::template UNROLL<DROP>>(s, shared + S::K, own, shared + here, part, l);
             product<T, D, S::template UNROLL<DROP>>(ds, shared + S::V, own, shared + here + S::TILE, part, l);
             mask_turned(s, a, key, row);
-#pragma unroll
-            for (int j = 0; j < N; j++) {
-                const float *const stat = stats + part + 8 * j + 2 * t, *const delta = stat + S::QUERIES;
-#pragma unroll
-                for (int i = 0; i < M; i++)
-#pragma unroll
-                    for (int c = 0; c < 4; c++) {
-                        const float p = power_of_two(fmaf(s[i][j][c], a.scale_2, -stat[c % 2]));
-                        const bool kept = !DROP || keep[i][c / 2] >> (c % 2 * 16 + 4 * j) & 1;
-                        const float dp = !DROP ? ds[i][j][c] : kept ? ds[i][j][c] * a.keep_factor : 0;
-                        ds[i][j][c] = p * (dp - delta[c % 2]);
-                        s[i][j][c] = kept ? p : 0;
-                    }
-            }
+            gradient_turned<DROP, S::QUERIES>(ds, s, keep, a, stats + part + 2 * t);
             add_product<T, D>(dv, s, shared + here + S::TILE, part, l);
             if (LIFT<T> > 0) fit<D>(ds, dk, unit);
             add_product<T, D>(dk, ds, shared + here, part, l);

@@ -1,49 +1,24 @@
 /*
- * attention on CUDA for every type, head size and layout, and what all of our kernels know of each row beforehand.
+ * attention on CUDA for every type, head size and layout.
  *
  * These kernels multiply on the ordinary cores. A tile of 64 queries by 64 keys belongs to a block of 16 x 16 threads,
  * four rows by four columns each. Operands come through shared memory in pieces: along d for the scores, along the rows
  * for what is multiplied by the scores. A head wider than SLICE columns is cut into slices, each with scores of its
  * own.
  */
-#include "ops/attention/attention_cuda.cuh"
+#include "ops/attention/attention_quads.cuh"
 
 namespace {
 
 constexpr int TILE = ATT_BLOCK, THREADS = 256;
 constexpr int TILE_ROW = TILE + 4; /* of the scores in shared memory: rows keep their 16-byte alignment */
 
-__device__ __forceinline__ float fused(float a, float b, float c) { return fmaf(a, b, c); }
-__device__ __forceinline__ double fused(double a, double b, double c) { return fma(a, b, c); }
 __device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
 __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
 __device__ __forceinline__ float logarithm(float x) { return logf(x); }
 __device__ __forceinline__ double logarithm(double x) { return log(x); }
-
-template <typename T> struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) quad {
-    T x[4];
-};
-
-/* Rows of one head. quads: four columns from a multiple of four on are one access. */
-template <typename T> struct matrix {
-    const T *p;
-    int64_t row, col;
-    int rows, d;
-    bool quads;
-};
-
-template <typename T> struct operand {
-    const T *p;
-    int64_t batch, head, row, col;
-    bool quads;
-
-    __device__ __forceinline__ matrix<T> of(int64_t b, int h, int rows, int d) const
-    {
-        return { p + b * batch + h * head, row, col, rows, d, quads };
-    }
-};
 
 template <typename T> struct result {
     T *p;
@@ -64,20 +39,6 @@ template <typename T> struct args {
 };
 
 /* ---- pieces of operands ---- */
-
-template <typename T> __device__ __forceinline__ quad<wide<T>> read_quad(const matrix<T> &m, int row, int col)
-{
-    quad<wide<T>> r = {};
-    if (row >= m.rows) return r;
-    const T *const p = m.p + row * m.row + col * m.col;
-    if (m.quads && col + 4 <= m.d) {
-        const quad<T> x = *reinterpret_cast<const quad<T> *>(p);
-        for (int i = 0; i < 4; i++) r.x[i] = widen(x.x[i]);
-    } else {
-        for (int i = 0; i < 4 && col + i < m.d; i++) r.x[i] = widen(p[i * m.col]);
-    }
-    return r;
-}
 
 /*
  * to[c][r] = m[row + r][col + c] for TILE rows and `cols` columns: neighbours read neighbouring rows, and write without
@@ -312,35 +273,6 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) forw
 /* ---- backward ---- */
 
 /*
- * What backward knows of each row: the log-sum-exp times `factor`, less `lift`, and delta = sum of o * dy, what
- * softmax's gradient subtracts. Rows after the last and rows that see nothing get probability 0. `lanes` threads per
- * row, a power of two.
- */
-template <typename T>
-__global__ void __launch_bounds__(THREADS) stat_kernel(const args<T> a, int lanes, wide<T> factor, wide<T> lift)
-{
-    using W = wide<T>;
-    const int64_t at = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) / lanes;
-    const int64_t pair = at / a.stat_rows, b = pair / a.heads;
-    const int row = static_cast<int>(at % a.stat_rows), h = static_cast<int>(pair % a.heads);
-    const int lane = threadIdx.x % lanes;
-    const bool valid = at < a.rows && row < a.seq;
-    W sum = 0;
-    if (valid) {
-        const matrix<T> o = a.o.of(b, h, a.seq, a.d), dy = a.dy.of(b, h, a.seq, a.d);
-        for (int c = lane * 4; c < a.d; c += lanes * 4) {
-            const quad<W> x = read_quad(o, row, c), y = read_quad(dy, row, c);
-            for (int i = 0; i < 4; i++) sum = fused(x.x[i], y.x[i], sum);
-        }
-    }
-    for (int d = lanes / 2; d > 0; d >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, d);
-    if (lane || at >= a.rows) return;
-    const W lse = valid ? a.lse[pair * a.seq + row] : -static_cast<W>(INFINITY);
-    a.stat[at] = lse == -static_cast<W>(INFINITY) ? static_cast<W>(INFINITY) : lse * factor - lift;
-    a.delta[at] = sum;
-}
-
-/*
  * s: scores to the probabilities that dv takes. ds: gradient of the probabilities to that of the scores, but for the
  * scale.
  */
@@ -422,14 +354,6 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) quer
 
 /* ---- launches ---- */
 
-template <typename T> operand<T> operand_of(const att_operand &x)
-{
-    const int64_t bytes = sizeof(quad<T>) < 16 ? sizeof(quad<T>) : 16, each = sizeof(T);
-    const bool aligned = reinterpret_cast<uintptr_t>(x.p) % bytes == 0 && x.batch * each % bytes == 0 &&
-                         x.head * each % bytes == 0 && x.row * each % bytes == 0;
-    return { static_cast<const T *>(x.p), x.batch, x.head, x.row, x.col, x.col == 1 && aligned };
-}
-
 template <typename T> args<T> args_of(const att_call &c, int slice)
 {
     using W = wide<T>;
@@ -503,18 +427,4 @@ rw_status rw_attention_portable_backward(const rw_kernel *k, const att_call &c)
     case RW_F64: return backward<double, 64>(k, c);
     default: return RW_ERR_UNSUPPORTED;
     }
-}
-
-rw_status rw_attention_prepare_rows(const rw_kernel *k, const att_call &c, double factor, double lift)
-{
-    return with_float_type(k->out[0].dtype, [&](auto type) {
-        using T = decltype(type);
-        const args<T> a = args_of<T>(c, 1);
-        const int lanes = c.d > 64 ? 32 : c.d > 32 ? 16 : 8;
-        const int64_t per_block = THREADS / lanes, blocks = (a.rows + per_block - 1) / per_block;
-        if (!blocks) return RW_OK;
-        RW_LAUNCH(stat_kernel<T>, static_cast<unsigned>(blocks), THREADS, 0, k, a, lanes, static_cast<wide<T>>(factor),
-                  static_cast<wide<T>>(lift));
-        return rw_cuda_launched(k);
-    });
 }

@@ -66,6 +66,29 @@ VEC_INLINE nd nd_select(nl mask, nd a, nd b)
     return (nd)(((nl)a & mask) | ((nl)b & ~mask));
 }
 
+/* a * b + c with one rounding where the machine has it. */
+VEC_INLINE nf nf_fma(nf a, nf b, nf c)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(RW_ISA_IS_V3)
+    return (nf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+VEC_INLINE nd nd_fma(nd a, nd b, nd c)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(RW_ISA_IS_V3)
+    return (nd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+    return a * b + c;
+#endif
+}
+
 VEC_INLINE nf nf_of_bf16(nh h)
 {
     return (nf)(__builtin_convertvector(h, nu) << 16);

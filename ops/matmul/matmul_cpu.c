@@ -1,6 +1,7 @@
 /* CPU kernels of the products: the own loops of this instruction set, and the way to oneDNN (gemm.c). */
 #include "device/cpu/isa.h"
 #include "ops/matmul/gemm.h"
+#include "ops/pointwise/pointwise.h"
 #include "ops/common/vec_native.h"
 
 /* Rows of c held in registers; divides GEMM_OWN_M. */
@@ -12,35 +13,12 @@
 #define OWN_ROWS 3
 #endif
 
-/* a * b + c with one rounding where the machine has it. */
-VEC_INLINE nf nf_own_fma(nf a, nf b, nf c)
-{
-#if defined(RW_ISA_IS_V4)
-    return (nf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(RW_ISA_IS_V3)
-    return (nf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#else
-    return a * b + c;
-#endif
-}
-
-VEC_INLINE nd nd_own_fma(nd a, nd b, nd c)
-{
-#if defined(RW_ISA_IS_V4)
-    return (nd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
-#elif defined(RW_ISA_IS_V3)
-    return (nd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
-#else
-    return a * b + c;
-#endif
-}
-
 #define T float
 #define N nf
 #define LANES VF_LANES
 #define F(name) vf_##name
 #define G(name) nf_##name
-#include "ops/matmul/gemm_own.h"
+#include "ops/matmul/gemm_own_tmpl.h"
 #undef T
 #undef N
 #undef LANES
@@ -51,7 +29,7 @@ VEC_INLINE nd nd_own_fma(nd a, nd b, nd c)
 #define LANES VD_LANES
 #define F(name) vd_##name
 #define G(name) nd_##name
-#include "ops/matmul/gemm_own.h"
+#include "ops/matmul/gemm_own_tmpl.h"
 
 static void tile(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols)
 {
@@ -120,9 +98,9 @@ rw_status RW_ISA_NAME(rw_gelu_tanh_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_linear_gelu_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_linear_gelu_cpu)(const rw_kernel *k)
 {
-    static const double no_constant;
+    static const struct rw_pointwise_attrs none;
     rw_kernel gelu = *k;
-    gelu.attrs = &no_constant;
+    gelu.attrs = &none;
     gelu.in = &k->out[1];
     gelu.n_inputs = gelu.n_outputs = 1;
     const rw_status status = linear_to(k, 0, 1);

@@ -8,6 +8,7 @@
 
 extern "C" {
 #include "ops/matmul/gemm.h"
+#include "ops/pointwise/pointwise.h"
 
 rw_status rw_gelu_tanh_cuda(const rw_kernel *k);
 }
@@ -317,9 +318,9 @@ template <typename T> rw_status run_library(const rw_kernel *k, const inputs &of
 /* Of output 1, into output 0. */
 rw_status take_gelu(const rw_kernel *k)
 {
-    static const double no_constant = 0;
+    static const rw_pointwise_attrs none = {};
     rw_kernel gelu = *k;
-    gelu.attrs = &no_constant;
+    gelu.attrs = &none;
     gelu.in = &k->out[1];
     gelu.n_inputs = gelu.n_outputs = 1;
     return rw_gelu_tanh_cuda(&gelu);

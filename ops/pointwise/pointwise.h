@@ -1,8 +1,17 @@
-/* Element-wise ops. The inner ones (sign, erf, the backward ops) are for gradient rules. */
+/* Element-wise ops. The inner ones (sign, erf, the backward ops) are for gradient rules. C11 and C++17. */
 #ifndef RW_OPS_POINTWISE_H
 #define RW_OPS_POINTWISE_H
 
 #include <rewind/op.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of every op on one input; 0 where it needs no constant. */
+struct rw_pointwise_attrs {
+    double constant;
+};
 
 /* -1, 0 or 1; carries no gradient. */
 rw_tensor *rw_sign_at(rw_site at, rw_tape *t, rw_tensor *x);
@@ -24,5 +33,9 @@ rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, rw_tensor *z, rw_tensor *dy, 
 
 /* y = op(x) when nothing else is to be said: for rules of other families too. */
 rw_tensor *rw_pointwise_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *a, rw_tensor *b);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

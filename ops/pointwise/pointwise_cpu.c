@@ -1,13 +1,14 @@
 /* CPU kernels of the element-wise ops: the arithmetic of arith.h in the loop of map.h, once per type. */
 #include "device/cpu/isa.h"
 #include "ops/common/map.h"
+#include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
 
 #define V nf
 #define VS float
 #define VM ni
 #define F(name) nf_##name
-#include "ops/pointwise/arith.h"
+#include "ops/pointwise/arith_tmpl.h"
 #undef V
 #undef VS
 #undef VM
@@ -16,14 +17,12 @@
 #define VS double
 #define VM nl
 #define F(name) nd_##name
-#include "ops/pointwise/arith.h"
+#include "ops/pointwise/arith_tmpl.h"
 
-/* Ops on one input have one attribute, a double: the constant of those that have one. */
-static double attribute(const rw_kernel *k)
+/* Ops on one input have a constant. */
+static double constant_of(const rw_kernel *k)
 {
-    double a = 0;
-    if (k->n_inputs == 1) memcpy(&a, k->attrs, sizeof a);
-    return a;
+    return k->n_inputs == 1 ? ((const struct rw_pointwise_attrs *)k->attrs)->constant : 0;
 }
 
 #define POINTWISE(name, n_in, n_out)                                                         \
@@ -31,9 +30,9 @@ static double attribute(const rw_kernel *k)
     rw_status RW_ISA_NAME(rw_##name##_cpu)(const rw_kernel *k);                              \
     rw_status RW_ISA_NAME(rw_##name##_cpu)(const rw_kernel *k)                               \
     {                                                                                        \
-        return map_kernel(k, n_in, map_##name##_blocks, attribute(k));                       \
+        return map_kernel(k, n_in, map_##name##_blocks, constant_of(k));                       \
     }
-#include "ops/pointwise/list.h"
+#include "ops/pointwise/list_tmpl.h"
 
 /* A sum that is not there yet is the term. */
 rw_status RW_ISA_NAME(rw_copy_cpu)(const rw_kernel *k);

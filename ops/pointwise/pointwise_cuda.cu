@@ -1,6 +1,7 @@
 /* CUDA kernels of the element-wise ops: the arithmetic of arith.h in the loop of map.cuh, once per type. */
 #include "ops/common/map.cuh"
 #include "ops/common/columns.cuh"
+#include "ops/pointwise/pointwise.h"
 
 #include <cstring>
 #include <type_traits>
@@ -26,21 +27,19 @@ SCALAR_FUNCTIONS(d, double, )
 #define V float
 #define VS float
 #define F(name) f_##name
-#include "ops/pointwise/arith.h"
+#include "ops/pointwise/arith_tmpl.h"
 #undef V
 #undef VS
 #undef F
 #define V double
 #define VS double
 #define F(name) d_##name
-#include "ops/pointwise/arith.h"
+#include "ops/pointwise/arith_tmpl.h"
 
-/* Ops on one input have one attribute, a double: the constant of those that have one. */
-double attribute(const rw_kernel *k)
+/* Ops on one input have a constant. */
+double constant_of(const rw_kernel *k)
 {
-    double a = 0;
-    if (k->n_inputs == 1) memcpy(&a, k->attrs, sizeof a);
-    return a;
+    return k->n_inputs == 1 ? static_cast<const rw_pointwise_attrs *>(k->attrs)->constant : 0;
 }
 
 } // namespace
@@ -65,10 +64,10 @@ double attribute(const rw_kernel *k)
     extern "C" rw_status rw_##name##_cuda(const rw_kernel *k)                         \
     {                                                                                 \
         return with_float_type(k->out[0].dtype, [=](auto type) {                      \
-            return map_run(k, name##_of<decltype(type)>{ attribute(k) });             \
+            return map_run(k, name##_of<decltype(type)>{ constant_of(k) });             \
         });                                                                           \
     }
-#include "ops/pointwise/list.h"
+#include "ops/pointwise/list_tmpl.h"
 
 /* A sum that is not there yet is the term. */
 extern "C" rw_status rw_copy_cuda(const rw_kernel *k);

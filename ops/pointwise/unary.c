@@ -10,10 +10,6 @@
 
 #include <math.h>
 
-struct constant {
-    double value;
-};
-
 static rw_status check_unary(rw_op_call *call)
 {
     RW_CHECK(rw_want_float(call, 0));
@@ -36,7 +32,7 @@ static rw_op_cost cost_unary(const rw_op_call *call)
 
 static rw_tensor *apply(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, double value)
 {
-    const struct constant attrs = { value };
+    const struct rw_pointwise_attrs attrs = { value };
     return rw_apply_at(at, t, op, &x, 1, &attrs, sizeof attrs, NULL);
 }
 
@@ -114,7 +110,7 @@ static rw_tensor *pow_slope(rw_tape *t, rw_tensor *x, double exponent)
 
 static double constant_of(const rw_grad_call *g)
 {
-    return ((const struct constant *)rw_grad_attrs(g))->value;
+    return ((const struct rw_pointwise_attrs *)rw_grad_attrs(g))->constant;
 }
 
 RULE(scale, NULL, x, rw_scale(t, dy, constant_of(g)))

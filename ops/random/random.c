@@ -2,19 +2,14 @@
 #include "ops/random/random.h"
 
 #include "ops/common/kernels.h"
-#include "ops/random/fill.h"
 #include "ops/common/util.h"
 #include "record/own_ops.h"
 
 #include <string.h>
 
-struct dropout_attrs {
-    double p;
-};
-
 static rw_status check_dropout(rw_op_call *call)
 {
-    const struct dropout_attrs *const a = call->attrs;
+    const struct rw_dropout_attrs *const a = call->attrs;
     RW_CHECK(rw_want_float(call, 0));
     if (!(a->p >= 0 && a->p < 1)) return rw_op_error(call, RW_ERR_ARGUMENT, "probability %g is not in [0, 1)", a->p);
     return rw_op_output_like(call, 0, 0);
@@ -33,7 +28,8 @@ static rw_status grad_dropout(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_upstream(g, 0);
     return rw_grad_set(
-        g, 0, rw_apply(rw_grad_tape(g), &rw_op_dropout, &dy, 1, rw_grad_attrs(g), sizeof(struct dropout_attrs), NULL));
+        g, 0,
+        rw_apply(rw_grad_tape(g), &rw_op_dropout, &dy, 1, rw_grad_attrs(g), sizeof(struct rw_dropout_attrs), NULL));
 }
 
 static rw_status grad_dropout_add(rw_grad_call *g)
@@ -55,7 +51,7 @@ const rw_op_def rw_op_dropout = { .name = "dropout", .n_inputs = 1, .n_outputs =
 rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, float p)
 {
     if (p == 0) return x;
-    const struct dropout_attrs a = { p };
+    const struct rw_dropout_attrs a = { p };
     return rw_apply_at(at, t, &rw_op_dropout, &x, 1, &a, sizeof a, NULL);
 }
 
@@ -68,7 +64,7 @@ static const rw_op_def rw_op_dropout_add = { .name = "dropout_add", .n_inputs = 
 rw_tensor *rw_dropout_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *residual, float p)
 {
     if (p == 0) return rw_add_at(at, t, residual, x);
-    const struct dropout_attrs a = { p };
+    const struct rw_dropout_attrs a = { p };
     rw_tensor *const in[] = { x, residual };
     return rw_apply_at(at, t, &rw_op_dropout_add, in, 2, &a, sizeof a, NULL);
 }

@@ -5,8 +5,8 @@
  * are then rounded to the type.
  */
 #include "device/cuda/kernel.cuh"
+#include "ops/random/random.h"
 
-#include <cstring>
 
 namespace {
 
@@ -168,8 +168,7 @@ template <bool NORMAL> rw_status deviates(const rw_kernel *k)
 template <bool ADDS> rw_status dropout(const rw_kernel *k)
 {
     const int64_t numel = k->out[0].layout->numel;
-    double p;
-    memcpy(&p, k->attrs, sizeof p);
+    const double p = static_cast<const rw_dropout_attrs *>(k->attrs)->p;
     if (!numel) return RW_OK;
     return with_float_type(k->out[0].dtype, [&](auto type) {
         using T = decltype(type);

@@ -6,7 +6,7 @@
  * And what is given to it: sdpa.h's rule, operand by operand.
  */
 #include "device/cuda/library.h"
-#include "device/cuda/sdpa_graph.h"
+#include "device/cuda/cudnn/sdpa_graph.h"
 
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -109,7 +109,7 @@ static void makes_plans(const struct extents *all, size_t n, rw_dtype dtype)
     for (size_t i = 0; i < n; i++)
         for (int form = 0; form < 3; form++) { /* forward, backward, backward into one buffer */
             struct rw_sdpa_signature s;
-            struct rw_sdpa_plan plan = { .n = 0 };
+            struct rw_dnn_plan plan = { .n = 0 };
             const bool backward = form > 0, packed = form == 2;
             if (packed && all[i].seq != all[i].kv_seq) continue;
             cr_assert(describe(&s, &all[i], dtype, backward, packed, 0), "case %zu is not given to cuDNN", i);
@@ -118,7 +118,7 @@ static void makes_plans(const struct extents *all, size_t n, rw_dtype dtype)
                       dnn.GetErrorString(status));
             cr_expect(plan.workspace <= (backward ? kept(&all[i]) : 0) + 4096, "case %zu, %s: %zu bytes of workspace",
                       i, form_names[form], plan.workspace);
-            rw_sdpa_free_plan(&dnn, &plan);
+            rw_dnn_free_plan(&dnn, &plan);
         }
     dnn.BackendDestroyDescriptor(dnn.described);
 }
@@ -145,13 +145,13 @@ Test(sdpa_plans, too_much_workspace)
 {
     const struct extents e = { 8, 12, 12, 512, 512, 64, true };
     struct rw_sdpa_signature s;
-    struct rw_sdpa_plan plan = { .n = 0 };
+    struct rw_dnn_plan plan = { .n = 0 };
     struct rw_cudnn dnn;
     library_open(&dnn);
     cr_assert(describe(&s, &e, RW_BF16, true, false, 0));
     cr_expect_eq(rw_sdpa_build(&dnn, &s, (size_t)1 << 20, &plan), CUDNN_STATUS_SUCCESS);
     cr_expect(!plan.plan && plan.least_refused > (size_t)1 << 20, "%zu bytes", plan.least_refused);
-    rw_sdpa_free_plan(&dnn, &plan);
+    rw_dnn_free_plan(&dnn, &plan);
     dnn.BackendDestroyDescriptor(dnn.described);
 }
 

@@ -98,7 +98,7 @@ STREAMS = [
 
 # What else there is, and why nothing is asked of its accesses.
 OTHERS = [
-    (r'attention_(mma|portable)_cuda:\w+<.*>', 'limited by arithmetic'),
+    (r'attention_(mma|portable|rows)_cuda:\w+<.*>', 'limited by arithmetic'),
     (r'attention_cuda:pack_kernel', 'operands that begin off an aligned address'),
     (r'matmul_cuda:tile_kernel<.*>', 'limited by arithmetic; for what cuBLASLt has no algorithm for'),
     (r'matmul_cuda:pack_kernel<.*>', 'operands that begin off an aligned address'),

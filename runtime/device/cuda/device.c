@@ -2,7 +2,7 @@
 #include "device/cuda/blaslt.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/current.h"
-#include "device/cuda/sdpa.h"
+#include "device/cuda/cudnn/sdpa.h"
 #include "device/cuda/digest.h"
 #include "device/cuda/lanes.h"
 #include "device/cuda/staging.h"

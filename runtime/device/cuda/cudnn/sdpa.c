@@ -1,21 +1,19 @@
 /* cuDNN's attention: which operands it takes, the table of pinned plans, and runs. See sdpa.h. */
-#include "device/cuda/sdpa_graph.h"
+#include "device/cuda/cudnn/sdpa_graph.h"
 
-#include "device/cuda/library.h"
 #include "base/alloc.h"
 
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAST_VERSION 91100 /* earlier ones have known errors in the backward */
 #define DETERMINISTIC_CAPABILITY 90
 #define WORKSPACE_ALIGN 256
 #define PACK 8 /* elements of 16 bytes: what addresses and strides are multiples of */
 
 struct entry {
     struct rw_sdpa_signature signature;
-    struct rw_sdpa_plan plan;
+    struct rw_dnn_plan plan;
     int64_t calls;            /* the batch is cut into this many equal pieces, each a run of the plan */
     size_t dot_at, workspace; /* where the rows' sums lie behind the plan's own workspace, and all of it */
     struct entry *next;
@@ -31,10 +29,7 @@ struct rw_sdpa {
 
 static rw_status failed(struct rw_sdpa *sdpa, cudnnStatus_t status, const char *call)
 {
-    if (status == CUDNN_STATUS_SUCCESS) return RW_OK;
-    return rw_cuda_fail(sdpa->cuda,
-                        status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ? RW_ERR_MEMORY : RW_ERR_DEVICE,
-                        "cuDNN: %s: %s (%d)", call, sdpa->dnn.GetErrorString(status), (int)status);
+    return rw_cudnn_status(&sdpa->dnn, sdpa->cuda, status, call);
 }
 
 /* ---- which operands ---- */
@@ -97,25 +92,6 @@ bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_la
 
 /* ---- the library ---- */
 
-static rw_status open_library(struct rw_sdpa *sdpa)
-{
-    static const char *const names[] = {
-#define NAME(name) "cudnn" #name,
-        CUDNN_FUNCTIONS(NAME)
-#undef NAME
-    };
-    void *const to[] = {
-#define POINTER(name) &sdpa->dnn.name,
-        CUDNN_FUNCTIONS(POINTER)
-#undef POINTER
-    };
-    rw_status status = rw_cuda_library(sdpa->cuda, RW_LIBRARY_CUDNN, names, to, sizeof names / sizeof *names);
-    if (!status && sdpa->dnn.GetVersion() < LEAST_VERSION) status = RW_ERR_UNSUPPORTED;
-    if (!status) status = failed(sdpa, sdpa->dnn.Create(&sdpa->dnn.handle), "cudnnCreate");
-    if (!status) status = failed(sdpa, sdpa->dnn.SetStream(sdpa->dnn.handle, sdpa->cuda->stream), "cudnnSetStream");
-    return status;
-}
-
 static bool is_wanted(void)
 {
     const char *const choice = getenv("REWIND_SDPA");
@@ -137,7 +113,7 @@ struct rw_sdpa *rw_sdpa_of(struct rw_cuda *cuda)
     if (!sdpa->opened) {
         const bool had_message = cuda->message[0];
         sdpa->opened = true;
-        sdpa->has = is_wanted() && open_library(sdpa) == RW_OK;
+        sdpa->has = is_wanted() && rw_cudnn_open(&sdpa->dnn, sdpa->cuda) == RW_OK;
         if (!had_message) cuda->message[0] = '\0'; /* that it is not there is no failure */
     }
     return sdpa->has ? sdpa : NULL;
@@ -145,7 +121,7 @@ struct rw_sdpa *rw_sdpa_of(struct rw_cuda *cuda)
 
 static void free_entry(struct rw_sdpa *sdpa, struct entry *e)
 {
-    rw_sdpa_free_plan(&sdpa->dnn, &e->plan);
+    rw_dnn_free_plan(&sdpa->dnn, &e->plan);
     rw_free(e);
 }
 
@@ -158,7 +134,7 @@ void rw_sdpa_destroy(struct rw_sdpa **psdpa)
         sdpa->entries = e->next;
         free_entry(sdpa, e);
     }
-    if (sdpa->dnn.handle) sdpa->dnn.Destroy(sdpa->dnn.handle);
+    rw_cudnn_close(&sdpa->dnn);
     rw_free(sdpa);
     *psdpa = NULL;
 }
@@ -186,7 +162,7 @@ static cudnnStatus_t build(struct rw_sdpa *sdpa, struct entry *e, size_t limit)
     for (int64_t calls = 1; calls && !e->plan.plan && !status;) {
         struct rw_sdpa_signature piece = e->signature;
         piece.batch /= calls;
-        rw_sdpa_free_plan(&sdpa->dnn, &e->plan);
+        rw_dnn_free_plan(&sdpa->dnn, &e->plan);
         status = rw_sdpa_build(&sdpa->dnn, &piece, limit, &e->plan);
         e->calls = calls;
         calls = e->plan.least_refused ? more_calls(&e->signature, calls, e->plan.least_refused, limit) : 0;
@@ -205,7 +181,7 @@ static rw_status pin(struct rw_sdpa *sdpa, struct entry *e)
         return failed(sdpa, built, s->backward ? "the plan of attention's backward" : "the plan of attention");
     e->dot_at = aligned(e->plan.workspace);
     e->workspace = e->dot_at + dot;
-    if (!e->plan.plan) rw_sdpa_free_plan(&sdpa->dnn, &e->plan);
+    if (!e->plan.plan) rw_dnn_free_plan(&sdpa->dnn, &e->plan);
     return RW_OK;
 }
 
@@ -245,26 +221,15 @@ rw_status rw_sdpa_query(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s,
 /* The operands of a run: addresses by number, NULL where the plan has none. */
 static cudnnStatus_t execute(struct rw_sdpa *sdpa, const struct entry *e, void *const *operands, void *workspace)
 {
-    const struct rw_cudnn *const dnn = &sdpa->dnn;
     int64_t ids[RW_SDPA_OPERANDS];
     void *addresses[RW_SDPA_OPERANDS];
     int64_t n = 0;
-    cudnnBackendDescriptor_t pack;
     for (int i = 1; i < RW_SDPA_OPERANDS; i++) {
         if (!operands[i]) continue;
         ids[n] = i;
         addresses[n++] = operands[i];
     }
-    cudnnStatus_t status = dnn->BackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
-    if (status) return status;
-    status = dnn->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, addresses);
-    if (!status) status = dnn->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
-    if (!status)
-        status = dnn->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
-    if (!status) status = dnn->BackendFinalize(pack);
-    if (!status) status = dnn->BackendExecute(dnn->handle, e->plan.plan, pack);
-    dnn->BackendDestroyDescriptor(pack);
-    return status;
+    return rw_dnn_execute(&sdpa->dnn, &e->plan, n, ids, addresses, workspace);
 }
 
 /* From one piece of the batch to the next. */

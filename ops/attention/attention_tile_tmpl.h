@@ -24,7 +24,7 @@ VEC_INLINE void F(inner)(int rows, int vecs, T *c, int64_t c_row, const T *a, in
         for (int v = 0; v < n; v++) y[v] = *(const N *)(b + p * b_row + v * N_LANES);
         for (int r = 0; r < rows; r++) {
             const N x = G(all)(a[r * a_row + p * a_col]);
-            for (int v = 0; v < n; v++) sum[r][v] = G(fma)(x, y[v], sum[r][v]);
+            for (int v = 0; v < n; v++) sum[r][v] = G(mul_add)(x, y[v], sum[r][v]);
         }
     }
     for (int r = 0; r < rows; r++)
@@ -219,7 +219,7 @@ VEC_INLINE void F(dots)(const struct att *a, rw_dtype dtype, const struct F(bloc
     for (int64_t q = 0; q < ATT_BLOCK; q++) {
         V sum = F(all)(0);
         for (int64_t c = 0; c < a->e.width && q < x->queries; c += LANES)
-            sum = F(fma)(F(load)(rows.p + q * rows.row + c), F(load)(x->dy.p + q * x->dy.row + c), sum);
+            sum = F(mul_add)(F(load)(rows.p + q * rows.row + c), F(load)(x->dy.p + q * x->dy.row + c), sum);
         x->dot[q] = F(sum)(sum);
         /* probability 0 for who sees nothing */
         x->lse[q] = q < x->queries && lse[q] != -(T)INFINITY ? lse[q] : (T)INFINITY;

@@ -8,8 +8,8 @@
  * the sequence lengths in cuDNN 9.19, hence the limit; a batch that needs more runs in equal pieces, one after the
  * other.
  */
-#ifndef RW_DEVICE_CUDA_SDPA_H
-#define RW_DEVICE_CUDA_SDPA_H
+#ifndef RW_DEVICE_CUDA_CUDNN_SDPA_H
+#define RW_DEVICE_CUDA_CUDNN_SDPA_H
 
 #include "device/cuda/cuda.h"
 

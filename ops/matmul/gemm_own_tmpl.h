@@ -47,7 +47,7 @@ VEC_INLINE void F(inner)(T *c, const T *a, const T *b, int64_t depth)
         for (int v = 0; v < LANES / N_LANES; v++) y[v] = *(const N *)(b + p * LANES + v * N_LANES);
         for (int r = 0; r < OWN_ROWS; r++) {
             const N x = G(all)(a[p * OWN_ROWS + r]);
-            for (int v = 0; v < LANES / N_LANES; v++) sum[r][v] = G(own_fma)(x, y[v], sum[r][v]);
+            for (int v = 0; v < LANES / N_LANES; v++) sum[r][v] = G(fma)(x, y[v], sum[r][v]);
         }
     }
     for (int r = 0; r < OWN_ROWS; r++)

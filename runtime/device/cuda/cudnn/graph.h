@@ -1,0 +1,84 @@
+/*
+ * What is computed, told to cuDNN as a graph of operations, and the plan it makes of that.
+ *
+ *     struct rw_dnn_graph g = { .dnn = dnn, .to = &plan, .next = NUMBER };   numbers from there on are the graph's own
+ *     ... rw_dnn_tensor(), rw_dnn_matmul(), ...
+ *     status = rw_dnn_plan(&g, limit);
+ *     status = rw_dnn_execute(dnn, &plan, n, ids, addresses, workspace);     as often as wanted
+ *     rw_dnn_free_plan(dnn, &plan);
+ *
+ * After a failure nothing is done any more: rw_dnn_plan() returns the first one. An operand is a tensor in memory,
+ * known by its number; the others lie between two operations.
+ */
+#ifndef RW_DEVICE_CUDA_CUDNN_GRAPH_H
+#define RW_DEVICE_CUDA_CUDNN_GRAPH_H
+
+#include "device/cuda/cudnn/library.h"
+
+#define RW_DNN_DESCRIPTORS 192
+#define RW_DNN_OPERATIONS 40
+
+/* Everything that a plan is made of, in the order of its making. */
+struct rw_dnn_plan {
+    cudnnBackendDescriptor_t all[RW_DNN_DESCRIPTORS];
+    int n;
+    cudnnBackendDescriptor_t plan; /* NULL: the library has none */
+    size_t workspace;              /* the plan's own */
+    size_t least_refused; /* of the plans that wanted more than the limit: the smallest workspace; 0: there were none */
+};
+
+struct rw_dnn_graph {
+    const struct rw_cudnn *dnn;
+    struct rw_dnn_plan *to;
+    cudnnBackendDescriptor_t operations[RW_DNN_OPERATIONS];
+    int n_operations;
+    int64_t next; /* number of the next tensor that is not in memory */
+    cudnnStatus_t failed;
+};
+
+struct rw_dnn_tensor {
+    cudnnBackendDescriptor_t d;
+    int64_t dim[4], stride[4];
+};
+
+struct rw_dnn_tensor rw_dnn_tensor(struct rw_dnn_graph *g, int64_t id, cudnnDataType_t type, const int64_t *dim,
+                                   const int64_t *stride, bool in_memory, bool by_value);
+/* One float on the host. */
+struct rw_dnn_tensor rw_dnn_number(struct rw_dnn_graph *g, int64_t id);
+/* Without gaps; id 0: not in memory. */
+struct rw_dnn_tensor rw_dnn_dense(struct rw_dnn_graph *g, int64_t id, cudnnDataType_t type, int64_t a, int64_t b,
+                                  int64_t c, int64_t d);
+
+struct rw_dnn_step {
+    cudnnPointwiseMode_t mode;
+    cudnnDataType_t precision;
+    int64_t axis;                         /* of an index, else 0 */
+    const struct rw_dnn_tensor *b, *mask; /* second operand, and what selects; NULL when there is none */
+};
+
+/* Each returns its result. */
+struct rw_dnn_tensor rw_dnn_pointwise_to(struct rw_dnn_graph *g, struct rw_dnn_tensor x, struct rw_dnn_step step,
+                                         struct rw_dnn_tensor y);
+/* In float, of the shape of x. */
+struct rw_dnn_tensor rw_dnn_pointwise(struct rw_dnn_graph *g, cudnnPointwiseMode_t mode, struct rw_dnn_tensor x,
+                                      const struct rw_dnn_tensor *b);
+struct rw_dnn_tensor rw_dnn_matmul(struct rw_dnn_graph *g, struct rw_dnn_tensor a, struct rw_dnn_tensor b,
+                                   struct rw_dnn_tensor c);
+struct rw_dnn_tensor rw_dnn_reduce(struct rw_dnn_graph *g, cudnnReduceTensorOp_t operator, struct rw_dnn_tensor x,
+                                   struct rw_dnn_tensor y);
+/* x with its last two axes exchanged. */
+struct rw_dnn_tensor rw_dnn_exchange(struct rw_dnn_graph *g, struct rw_dnn_tensor x, cudnnDataType_t type);
+
+/*
+ * Asks for engines and makes a plan of the first deterministic one that takes the graph within `limit` bytes of
+ * workspace.
+ * @return CUDNN_STATUS_SUCCESS also when there is none; else what failed. Whatever it returns, the plan is to be freed.
+ */
+cudnnStatus_t rw_dnn_plan(struct rw_dnn_graph *g, size_t limit);
+void rw_dnn_free_plan(const struct rw_cudnn *dnn, struct rw_dnn_plan *plan);
+
+/* Queues a run: n operands by number and address. */
+cudnnStatus_t rw_dnn_execute(const struct rw_cudnn *dnn, const struct rw_dnn_plan *plan, int64_t n, const int64_t *ids,
+                             void *const *addresses, void *workspace);
+
+#endif

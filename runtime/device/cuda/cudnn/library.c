@@ -1,0 +1,39 @@
+/* See library.h. */
+#include "device/cuda/cudnn/library.h"
+
+#include "device/cuda/library.h"
+
+#define LEAST_VERSION 91100 /* earlier ones have known errors in attention's backward */
+
+rw_status rw_cudnn_status(const struct rw_cudnn *dnn, struct rw_cuda *cuda, cudnnStatus_t status, const char *call)
+{
+    if (status == CUDNN_STATUS_SUCCESS) return RW_OK;
+    return rw_cuda_fail(cuda,
+                        status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ? RW_ERR_MEMORY : RW_ERR_DEVICE,
+                        "cuDNN: %s: %s (%d)", call, dnn->GetErrorString(status), (int)status);
+}
+
+rw_status rw_cudnn_open(struct rw_cudnn *dnn, struct rw_cuda *cuda)
+{
+    static const char *const names[] = {
+#define NAME(name) "cudnn" #name,
+        CUDNN_FUNCTIONS(NAME)
+#undef NAME
+    };
+    void *const to[] = {
+#define POINTER(name) &dnn->name,
+        CUDNN_FUNCTIONS(POINTER)
+#undef POINTER
+    };
+    rw_status status = rw_cuda_library(cuda, RW_LIBRARY_CUDNN, names, to, sizeof names / sizeof *names);
+    if (!status && dnn->GetVersion() < LEAST_VERSION) status = RW_ERR_UNSUPPORTED;
+    if (!status) status = rw_cudnn_status(dnn, cuda, dnn->Create(&dnn->handle), "cudnnCreate");
+    if (!status) status = rw_cudnn_status(dnn, cuda, dnn->SetStream(dnn->handle, cuda->stream), "cudnnSetStream");
+    return status;
+}
+
+void rw_cudnn_close(struct rw_cudnn *dnn)
+{
+    if (dnn->handle) dnn->Destroy(dnn->handle);
+    dnn->handle = NULL;
+}

@@ -1,0 +1,30 @@
+/* cuDNN: the functions in use, opened while the program runs. Only what needs them includes this: it takes cudnn.h. */
+#ifndef RW_DEVICE_CUDA_CUDNN_LIBRARY_H
+#define RW_DEVICE_CUDA_CUDNN_LIBRARY_H
+
+#include "device/cuda/cuda.h"
+
+#include <cudnn.h>
+
+/* By name: X(Create) is cudnnCreate. */
+#define CUDNN_FUNCTIONS(X)                                                                                             \
+    X(Create)                                                                                                          \
+    X(Destroy) X(SetStream) X(GetVersion) X(GetErrorString) X(BackendCreateDescriptor) X(BackendDestroyDescriptor)     \
+        X(BackendSetAttribute) X(BackendGetAttribute) X(BackendFinalize) X(BackendExecute)
+
+struct rw_cudnn {
+#define CUDNN_MEMBER(name) __typeof__(&cudnn##name) name;
+    CUDNN_FUNCTIONS(CUDNN_MEMBER)
+#undef CUDNN_MEMBER
+    cudnnHandle_t handle;
+    cudnnBackendDescriptor_t described; /* a device's description, with which plans are made where there is no handle */
+};
+
+/* Opens the library and makes a handle on the device's stream. RW_ERR_UNSUPPORTED where it is not there or too old. */
+rw_status rw_cudnn_open(struct rw_cudnn *dnn, struct rw_cuda *cuda);
+void rw_cudnn_close(struct rw_cudnn *dnn);
+
+/* RW_OK, or the failure of `call`, noted in cuda->message. */
+rw_status rw_cudnn_status(const struct rw_cudnn *dnn, struct rw_cuda *cuda, cudnnStatus_t status, const char *call);
+
+#endif
