@@ -2,8 +2,9 @@
 #ifndef RW_OPS_COMMON_UTIL_H
 #define RW_OPS_COMMON_UTIL_H
 
+#include "record/own_ops.h"
+
 #include <rewind/ops.h>
-#include <rewind/op.h>
 
 /* Below this many elements a parallel region costs more than it saves. */
 #define RW_PARALLEL_FROM 32768
@@ -32,8 +33,7 @@ static inline rw_shape rw_in_shape(const rw_op_call *call, int i)
     return rw_layout_shape(call->in[i].layout);
 }
 
-/* Costs of element-wise ops. */
+/* Costs of element-wise ops; rw_cost_bytes() is the runtime's too. */
 rw_op_cost rw_cost_pointwise(const rw_op_call *call, double flops_per_element);
-double rw_cost_bytes(const rw_op_call *call);
 
 #endif

@@ -23,6 +23,9 @@ void rw_random_fill_normal(void *data, rw_dtype dtype, int64_t n, rw_ticket tick
 void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket ticket, double lo, double hi,
                             int threads);
 
+/* The bytes of all operands, each read or written once: what an op costs that does not say. */
+double rw_cost_bytes(const rw_op_call *call);
+
 /* True for an op that a function of rewind/ops.h records; not for what only gradient rules record. */
 bool rw_op_is_builtin(const char *name);
 

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/round.h"
+#include "record/own_ops.h"
 
 #include <rewind/ops.h>
 #include <stdio.h>
@@ -121,19 +122,9 @@ struct rw_tensor *rw_tape_add_value(rw_tape *t)
     return v;
 }
 
-static double traffic(const rw_op_call *call)
-{
-    double bytes = 0;
-    for (int i = 0; i < call->n_inputs; i++)
-        bytes += (double)call->in[i].layout->numel * (double)rw_dtype_size(call->in[i].dtype);
-    for (int i = 0; i < call->n_outputs; i++)
-        bytes += (double)call->out[i].layout->numel * (double)rw_dtype_size(call->out[i].dtype);
-    return bytes;
-}
-
 rw_op_cost rw_call_cost(const rw_op_call *call)
 {
-    return call->op->cost ? call->op->cost(call) : (rw_op_cost){ 0, traffic(call) };
+    return call->op->cost ? call->op->cost(call) : (rw_op_cost){ 0, rw_cost_bytes(call) };
 }
 
 struct rw_tape_mark rw_tape_mark(const rw_tape *t)
