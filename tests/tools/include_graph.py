@@ -22,7 +22,6 @@ ops/matmul/gemm.c -> runtime/device/cpu/cpu.h
 ops/optim/optim.c -> runtime/device/cpu/isa.h
 ops/reduce/reduce.c -> ops/pointwise/pointwise.h
 runtime/api/adamw.c -> ops/optim/optim.h
-runtime/device/cuda/sdpa_graph.h -> runtime/device/cuda/sdpa.h
 runtime/plan/build.c -> runtime/plan/cache.c
 runtime/plan/build.c -> runtime/plan/cache.h
 runtime/record/context.h -> runtime/record/param.h

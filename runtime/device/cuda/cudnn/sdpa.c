@@ -1,4 +1,6 @@
 /* cuDNN's attention: which operands it takes, the table of pinned plans, and runs. See sdpa.h. */
+#include "device/cuda/cudnn/sdpa.h"
+
 #include "device/cuda/cudnn/sdpa_graph.h"
 
 #include "base/alloc.h"

@@ -12,6 +12,7 @@
 #define RW_DEVICE_CUDA_CUDNN_SDPA_H
 
 #include "device/cuda/cuda.h"
+#include "device/cuda/cudnn/sdpa_signature.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,20 +22,6 @@ extern "C" {
 #define RW_SDPA_HEAD_MOST 256 /* widest head */
 
 struct rw_sdpa;
-
-/*
- * q [batch, heads, seq, d], k and v [batch, kv_heads, kv_seq, d], o and dy like q: strides of the first three axes, in
- * elements; that of d is 1. dq, dk and dv are dense, or side by side in one buffer. Stats are the logarithms of the
- * rows' sums, float32 [batch, heads, seq], dense. All bytes count: no padding.
- */
-struct rw_sdpa_signature {
-    int64_t batch, heads, kv_heads, seq, kv_seq, d;
-    int64_t q[3], k[3], v[3], o[3], dy[3], dq[3], dk[3]; /* dv has the strides of dk */
-    float scale;
-    int32_t causal; /* query i sees keys up to i; seq and kv_seq are then equal */
-    int32_t dtype;
-    int32_t backward;
-};
 
 #ifndef RW_CUDASIM
 

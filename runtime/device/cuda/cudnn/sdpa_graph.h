@@ -3,7 +3,7 @@
 #define RW_DEVICE_CUDA_CUDNN_SDPA_GRAPH_H
 
 #include "device/cuda/cudnn/graph.h"
-#include "device/cuda/cudnn/sdpa.h"
+#include "device/cuda/cudnn/sdpa_signature.h"
 
 /* Operands by their numbers in a plan. */
 enum rw_sdpa_operand {
