@@ -32,6 +32,7 @@ struct copies {
         const void *from; /* NULL: zeros */
     };
     uint64_t serial;
+    unsigned made;
     std::vector<std::vector<one>> groups;
     std::vector<one> open;
 };
@@ -44,13 +45,14 @@ inline warp_room &room()
     return rooms[thread() / 32];
 }
 
-/* A thread's copies are made when it waits for them, not before. */
+/* Every second copy of a thread is made at once, the others when it waits for them: a device may do either. */
 inline copies &copies_of_thread()
 {
     static copies all[1024];
     copies &c = all[thread()];
     if (c.serial != cudasim::block_serial) {
         c.serial = cudasim::block_serial;
+        c.made = static_cast<unsigned>(thread());
         c.groups.clear();
         c.open.clear();
     }
@@ -84,13 +86,22 @@ inline uint32_t matrix_pair(const char *first, const char *second, int at_first,
     return x[0] | static_cast<uint32_t>(x[1]) << 16;
 }
 
+inline void make(const copies::one &x)
+{
+    if (x.from) memcpy(x.to, x.from, 16);
+    else memset(x.to, 0, 16);
+}
+
 } // namespace mma_sim
 
 inline shared_address shared_of(void *p) { return static_cast<char *>(p); }
 
 inline void copy_async(shared_address to, const void *from, bool valid)
 {
-    mma_sim::copies_of_thread().open.push_back({ to, valid ? from : nullptr });
+    mma_sim::copies &c = mma_sim::copies_of_thread();
+    const mma_sim::copies::one x = { to, valid ? from : nullptr };
+    if (c.made++ % 2) mma_sim::make(x);
+    else c.open.push_back(x);
 }
 
 inline void copy_commit()
@@ -104,10 +115,7 @@ template <int N> inline void copy_wait()
 {
     mma_sim::copies &c = mma_sim::copies_of_thread();
     while (c.groups.size() > N) {
-        for (const auto &one : c.groups.front()) {
-            if (one.from) memcpy(one.to, one.from, 16);
-            else memset(one.to, 0, 16);
-        }
+        for (const auto &one : c.groups.front()) mma_sim::make(one);
         c.groups.erase(c.groups.begin());
     }
 }

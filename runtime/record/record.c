@@ -216,12 +216,14 @@ static bool add_outputs(struct recording *r, struct rw_node *node, bool requires
 {
     rw_tape *const t = r->tape;
     const size_t before = t->n_values;
+    const struct rw_hash hash = t->hash;
     const bool view = r->op->flags & RW_OP_VIEW;
     node->first_output = (uint32_t)before;
     for (int i = 0; i < r->call.n_outputs; i++) {
         struct rw_tensor *const v = rw_tape_add_value(t);
         if (!v) {
             t->n_values = before;
+            t->hash = hash;
             return false;
         }
         v->layout = r->call.out[i].layout->id;

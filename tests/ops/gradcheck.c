@@ -259,7 +259,7 @@ static void check_group(enum op_group group, bool second)
     const struct op_case *const all = op_cases(&n);
     for (size_t i = 0; i < n; i++) {
         const struct op_case *const c = &all[i];
-        if (c->group != group || !c->n || c->large) continue;
+        if (c->group != group || !c->n || c->large || c->tiled) continue;
         if (c->build == op_build_cast && c->dtype != RW_F64) continue; /* a step function: see casts[] */
         check_case(c, second);
     }

@@ -1,10 +1,12 @@
 /* The plan cache: each structure is planned once, and the oldest make room. */
 #include "support/support.h"
 
+#include "base/alloc.h"
 #include "plan/cache.h"
 #include "record/tape.h"
 
 #include <criterion/criterion.h>
+#include <stdlib.h>
 
 /* Structures in turn: each is planned once, however often they alternate. */
 Test(cache, one_plan_per_structure)
@@ -24,20 +26,76 @@ Test(cache, one_plan_per_structure)
     fixture_close(&b);
 }
 
-/* More structures than the cache holds: the oldest make room, nothing leaks and every step is right. */
-Test(cache, makes_room)
+/* The same ops on the same shapes, the operands the other way round: another plan. */
+Test(cache, operands_are_part_of_the_structure)
+{
+    struct fixture b = fixture_open(1, 1);
+    for (int turn = 0; turn < 4; turn++) {
+        const float x[] = { 1, 2, 3 }, y[] = { 10, 20, 30 };
+        float got[3];
+        rw_tensor *const in[] = { rw_input(b.t, RW_F32, RW_SHAPE(3), x), rw_input(b.t, RW_F32, RW_SHAPE(3), y) };
+        rw_tensor *const d = rw_sub(b.t, in[turn % 2], in[!(turn % 2)]);
+        cr_assert_eq(rw_read(b.t, d, got, sizeof got), RW_OK);
+        for (int i = 0; i < 3; i++) cr_assert_eq(got[i], (turn % 2 ? 9 : -9) * (float)(i + 1));
+        rw_tape_reset(b.t);
+    }
+    cr_assert_eq(b.ctx->plans->misses, 2);
+    cr_assert_eq(b.ctx->plans->hits, 2);
+    fixture_close(&b);
+}
+
+/* One plan; its number of tokens is its structure. */
+static unsigned char *step(struct fixture *b, const struct net *n, int tokens, size_t *ret_bytes)
+{
+    rw_zero_grad(b->ctx);
+    rw_generator_set(b->ctx, (rw_generator_state){ 3, 1000 });
+    cr_assert_eq(rw_backward(b->t, net_loss(n, b->t, tokens, tokens)), RW_OK, "%s", rw_error_message(b->ctx));
+    rw_tape_reset(b->t);
+    return all_gradients(b->ctx, ret_bytes);
+}
+
+/* The least recently used makes room, not the first one made. */
+Test(cache, makes_room_for_the_newest)
 {
     struct fixture b = fixture_open(1, 1);
     struct net n;
+    size_t bytes;
     net_init(&n, b.ctx, 1, 8, RW_F32, 1);
-    ckpt_set_policy(b.t, "full");
-    for (int step = 0; step < 3 * RW_PLAN_CACHE_SIZE; step++) {
-        rw_zero_grad(b.ctx);
-        rw_tensor *const loss = net_loss(&n, b.t, 1 + step % (2 * RW_PLAN_CACHE_SIZE), step);
-        rw_item(b.t, loss);
-        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
-        rw_tape_reset(b.t);
-    }
+    for (int s = 1; s <= RW_PLAN_CACHE_SIZE; s++) free(step(&b, &n, s, &bytes));
+    free(step(&b, &n, 1, &bytes));
+    cr_assert_eq(b.ctx->plans->misses, RW_PLAN_CACHE_SIZE);
+    free(step(&b, &n, RW_PLAN_CACHE_SIZE + 1, &bytes));
+    cr_assert_eq(b.ctx->plans->misses, RW_PLAN_CACHE_SIZE + 1);
+    free(step(&b, &n, 1, &bytes));
+    cr_assert_eq(b.ctx->plans->misses, RW_PLAN_CACHE_SIZE + 1, "used just now, yet planned again");
+    free(step(&b, &n, 2, &bytes));
+    cr_assert_eq(b.ctx->plans->misses, RW_PLAN_CACHE_SIZE + 2, "the oldest should have made room");
     cr_assert_eq(b.ctx->plans->n, RW_PLAN_CACHE_SIZE);
+    fixture_close(&b);
+}
+
+/* More structures than the cache holds, round and round: no step differs, and nothing stays allocated. */
+Test(cache, what_makes_room_is_freed)
+{
+    enum { STRUCTURES = RW_PLAN_CACHE_SIZE + 8 };
+    struct fixture b = fixture_open(1, 1);
+    struct net n;
+    unsigned char *first[STRUCTURES];
+    size_t bytes = 0;
+    int64_t live = 0;
+    net_init(&n, b.ctx, 1, 8, RW_F32, 1);
+    cr_assert_eq(ckpt_set_policy(b.t, "full"), RW_OK);
+    for (int s = 0; s < STRUCTURES; s++) first[s] = step(&b, &n, s + 1, &bytes);
+    for (int round = 0; round < 3; round++) {
+        for (int s = 0; s < STRUCTURES; s++) {
+            unsigned char *const again = step(&b, &n, s + 1, &bytes);
+            cr_assert_eq(first_difference(first[s], again, bytes), -1, "structure %d, round %d", s, round);
+            free(again);
+        }
+        if (!round) live = rw_alloc_live();
+        cr_assert_eq(rw_alloc_live(), live, "round %d: %ld more allocations", round, (long)(rw_alloc_live() - live));
+    }
+    cr_assert_eq(b.ctx->plans->hits, 0);
+    for (int s = 0; s < STRUCTURES; s++) free(first[s]);
     fixture_close(&b);
 }

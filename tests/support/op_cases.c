@@ -384,6 +384,8 @@ static void add_attention(void)
         { 1, 1, 1, 19, 35, 64, false, 0, 0.1, OP_MIDDLE, false },
         { 1, 1, 1, 0, 4, 8, false, 0, 0, OP_DENSE, false },
         { 1, 1, 1, 1, 66, 64, true, 0, 0, OP_DENSE, false },
+        { 1, 4, 2, 40, 200, 64, true, 0, 0.2, OP_DENSE, false },
+        { 1, 4, 2, 200, 12, 64, false, 0, 0.1, OP_DENSE, false },
         { 2, 2, 1, 5, 6, 4, true, 0, 0.2, OP_EXPANDED, false },
         { 1, 3, 3, 4, 129, 3, false, -0.5, 0, OP_DENSE, false },
         { 1, 4, 2, 130, 257, 64, true, 0, 0, OP_MIDDLE, true },
@@ -402,6 +404,7 @@ static void add_attention(void)
         c->dropout = all[i].dropout;
         op_count_attention(c);
         c->large = all[i].large;
+        c->tiled = all[i].d == 64 && all[i].seq * all[i].kv_seq > 2000;
         describe(c, "attention%s%s%s", c->causal ? " causal" : "", c->value != 0 ? " scaled" : "",
                  c->dropout > 0 ? " dropout" : "");
     }

@@ -86,6 +86,7 @@ struct op_case {
     const int32_t *indexes; /* instead of those of op_index() */
     /* How it is compared. */
     bool large;  /* only with REWIND_TEST_LARGE=1 */
+    bool tiled;  /* of a size for the tiles of kernels: rules are checked on smaller ones */
     bool no_sum; /* the loss is the result itself */
     bool typed;  /* random deviates: against the same type */
 };

@@ -1,0 +1,97 @@
+/*
+ * Law 9 while recording: whichever allocation fails, and whatever a check refuses, the tape has as many nodes, values,
+ * operands and attributes as before, and records the same afterwards.
+ */
+#include "support/support.h"
+
+#include "base/alloc.h"
+#include "record/tape.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+struct size {
+    size_t nodes, values, operands, attrs, tickets, effects, leaves;
+    struct rw_hash hash;
+};
+
+static struct size size_of(const rw_tape *t)
+{
+    struct size s;
+    memset(&s, 0, sizeof s);
+    s.nodes = t->n_nodes, s.values = t->n_values, s.operands = t->n_operands, s.attrs = t->n_attrs;
+    s.tickets = t->n_tickets, s.effects = t->n_effects, s.leaves = t->n_leaves;
+    s.hash = t->hash;
+    return s;
+}
+
+/* Many results, attributes and a ticket. It is not run. */
+static rw_status many_check(rw_op_call *call)
+{
+    rw_status status = RW_OK;
+    if (call->in[0].dtype != RW_F32) return rw_op_error(call, RW_ERR_DTYPE, "f32 only");
+    for (int i = 0; i < call->n_outputs && !status; i++) status = rw_op_output_like(call, i, 0);
+    return status;
+}
+
+static const rw_op_def many_op = { .name = "many", .n_inputs = 2, .n_outputs = 6, .flags = RW_OP_RANDOM,
+                                   .check = many_check };
+
+static rw_tensor *record(struct fixture *b, rw_tensor *x)
+{
+    const int64_t attrs[] = { 1, 2, 3 };
+    return rw_apply(b->t, &many_op, (rw_tensor *[]){ x, x }, 2, attrs, sizeof attrs, NULL);
+}
+
+Test(refused, a_failed_allocation_leaves_nothing_recorded)
+{
+    int failures = 0;
+    struct fixture b = fixture_open(1, 1);
+    while (b.t->n_values % RW_VALUE_CHUNK != RW_VALUE_CHUNK - 4) rw_rand(b.t, RW_F32, RW_SCALAR);
+    for (int64_t length = 3; length < 200; length++) { /* the first one's results lie in two chunks */
+        rw_tensor *const x = rw_rand(b.t, RW_F32, RW_SHAPE(2, length));
+        cr_assert_not_null(x);
+        for (uint64_t nth = 1;; nth = 2) { /* what the last try got it keeps: the second one from there on fails */
+            const struct size before = size_of(b.t);
+            const rw_generator_state drawn = rw_generator_get(b.ctx);
+            rw_alloc_fail_at(nth);
+            rw_tensor *const y = record(&b, x);
+            rw_alloc_fail_at(0);
+            if (y) {
+                cr_assert_eq(rw_error_status(b.ctx), RW_OK);
+                break;
+            }
+            const struct size after = size_of(b.t);
+            failures++;
+            cr_assert_eq(rw_error_status(b.ctx), RW_ERR_MEMORY, "%s", rw_error_message(b.ctx));
+            rw_error_clear(b.ctx);
+            cr_assert_eq(memcmp(&before, &after, sizeof before), 0, "length %ld: %zu values, were %zu", (long)length,
+                         after.values, before.values);
+            cr_assert_eq(rw_generator_get(b.ctx).offset, drawn.offset, "words were drawn for nothing");
+            cr_assert(rw_tape_is_valid(b.t));
+        }
+    }
+    cr_assert_gt(failures, 5, "only %d allocations failed", failures);
+    fixture_close(&b);
+}
+
+Test(refused, a_refused_call_leaves_nothing_recorded)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_rand(b.t, RW_F32, RW_SHAPE(2, 3)), *const y = rw_rand(b.t, RW_F64, RW_SHAPE(2, 3));
+    rw_tensor *const z = rw_rand(b.t, RW_F32, RW_SHAPE(5));
+    const struct size before = size_of(b.t);
+    const rw_generator_state drawn = rw_generator_get(b.ctx);
+    cr_assert_null(rw_add(b.t, x, y));
+    cr_assert_null(rw_add(b.t, x, z));
+    cr_assert_null(rw_dropout(b.t, x, 1));
+    cr_assert_null(rw_matmul(b.t, x, x));
+    cr_assert_null(record(&b, y));
+    cr_assert_null(rw_reshape(b.t, x, RW_SHAPE(4)));
+    cr_assert_neq(rw_error_status(b.ctx), RW_OK);
+    rw_error_clear(b.ctx);
+    const struct size after = size_of(b.t);
+    cr_assert_eq(memcmp(&before, &after, sizeof before), 0);
+    cr_assert_eq(rw_generator_get(b.ctx).offset, drawn.offset);
+    fixture_close(&b);
+}
