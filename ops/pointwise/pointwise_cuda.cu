@@ -1,6 +1,6 @@
 /* CUDA kernels of the element-wise ops: the arithmetic of arith.h in the loop of map.cuh, once per type. */
 #include "ops/common/map.cuh"
-#include "ops/common/columns.cuh"
+#include "ops/reduce/columns.cuh"
 #include "ops/pointwise/pointwise.h"
 
 #include <cstring>

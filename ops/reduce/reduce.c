@@ -2,7 +2,6 @@
 #include "ops/reduce/reduce.h"
 
 #include "ops/common/kernels.h"
-#include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
 #include "record/own_ops.h"

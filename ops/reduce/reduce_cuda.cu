@@ -3,7 +3,7 @@
  * a warp or a block takes a group, or a part of it. Runs that are kept: columns.cuh. The cut and the order of every sum
  * follow from the layout alone; parts are merged by a second kernel.
  */
-#include "ops/common/columns.cuh"
+#include "ops/reduce/columns.cuh"
 
 namespace {
 

@@ -3,6 +3,7 @@
 #define RW_API_ADAMW_H
 
 #include "record/context.h"
+#include "record/param.h"
 
 #include <rewind/optim.h>
 

@@ -7,6 +7,7 @@
  * meanwhile (a larger plan has run in the arena), it is captured again.
  */
 #include "autodiff/roots.h"
+#include "plan/cache.h"
 #include "run/advance.h"
 #include "base/alloc.h"
 #include "api/adamw.h"

@@ -4,6 +4,7 @@
  */
 #include "base/alloc.h"
 #include "record/context.h"
+#include "record/param.h"
 
 #include <rewind/io.h>
 

@@ -1,10 +1,9 @@
-/* Passes 2 to 4 in turn, and the cache in front of them. See build.h. */
+/* Passes 2 to 4 in turn. See build.h. */
 #include "plan/build.h"
 
 #include "base/alloc.h"
 #include "place/arena.h"
 #include "plan/assemble.h"
-#include "plan/cache.h"
 #include "record/own_ops.h"
 #include "remat/choose.h"
 
@@ -77,7 +76,7 @@ rw_status rw_planning_place(struct rw_planning *g, rw_plan **ret_plan)
     if (!status) status = rw_plan_assemble(&g->problem, &g->schedule, offset, &plan);
     rw_free(offset);
     if (status) return rw_fail(ctx, status, "planning: %s", rw_status_name(status));
-    plan->serial = ++ctx->plans->serial;
+    plan->serial = ++ctx->n_plans;
     plan->arena_bytes = arena;
     plan->store_bytes = store;
     plan->largest_live = g->cost.peak;
@@ -104,31 +103,4 @@ rw_status rw_plan_build(rw_tape *t, const struct rw_request *request, rw_plan **
     status = rw_planning_place(&planning, ret_plan);
     rw_planning_close(&planning);
     return status;
-}
-
-struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *request)
-{
-    struct rw_hash h = t->hash;
-    rw_hash_mix(&h, (uint64_t)request->kind << 2 | (uint64_t)request->effects << 1 | request->seeded);
-    rw_hash_mix(&h, request->n_values);
-    rw_hash_mix(&h, t->n_nodes);
-    rw_hash_mix(&h, (uint64_t)t->ctx->threads); /* workspaces are per thread */
-    for (size_t i = 0; i < request->n_values; i++) rw_hash_mix(&h, request->values[i]);
-    if (request->kind == RW_PLAN_STEP) rw_hash_mix_bytes(&h, request->policy->spec, strlen(request->policy->spec));
-    for (size_t i = 0; i < t->n_held; i++) rw_hash_mix(&h, (uint64_t)t->held[i].value << 8 | 1);
-    for (size_t i = 0; i < t->n_effects; i++) rw_hash_mix(&h, t->effects[i].done);
-    return (struct rw_plan_key){ h.a, h.b };
-}
-
-rw_status rw_plan_get(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan)
-{
-    const struct rw_plan_key key = rw_request_key(t, request);
-    rw_plan *plan = rw_plan_cache_find(t->ctx->plans, key);
-    if (!plan) {
-        const rw_status status = rw_plan_build(t, request, &plan);
-        if (status) return status;
-        rw_plan_cache_add(t->ctx->plans, key, plan);
-    }
-    *ret_plan = plan;
-    return RW_OK;
 }

@@ -29,14 +29,4 @@ void rw_planning_close(struct rw_planning *planning);
 /* The three in one. */
 rw_status rw_plan_build(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan);
 
-struct rw_plan_key {
-    uint64_t a, b;
-};
-
-/* The same for two requests that would give the same plan. */
-struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *request);
-
-/* The plan from the cache, or a new one put there. The cache keeps the reference. */
-rw_status rw_plan_get(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan);
-
 #endif

@@ -1,6 +1,7 @@
 /* The plan cache: a few dozen entries, searched in order, the least recently used one replaced. */
-#include "plan/plan.h"
 #include "plan/cache.h"
+
+#include <string.h>
 
 rw_plan *rw_plan_cache_find(struct rw_plan_cache *cache, struct rw_plan_key key)
 {
@@ -46,4 +47,31 @@ size_t rw_plan_cache_bytes(const struct rw_plan_cache *cache)
     size_t bytes = 0;
     for (size_t i = 0; i < cache->n; i++) bytes += rw_plan_bytes(cache->entries[i].plan);
     return bytes;
+}
+
+struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *request)
+{
+    struct rw_hash h = t->hash;
+    rw_hash_mix(&h, (uint64_t)request->kind << 2 | (uint64_t)request->effects << 1 | request->seeded);
+    rw_hash_mix(&h, request->n_values);
+    rw_hash_mix(&h, t->n_nodes);
+    rw_hash_mix(&h, (uint64_t)t->ctx->threads); /* workspaces are per thread */
+    for (size_t i = 0; i < request->n_values; i++) rw_hash_mix(&h, request->values[i]);
+    if (request->kind == RW_PLAN_STEP) rw_hash_mix_bytes(&h, request->policy->spec, strlen(request->policy->spec));
+    for (size_t i = 0; i < t->n_held; i++) rw_hash_mix(&h, (uint64_t)t->held[i].value << 8 | 1);
+    for (size_t i = 0; i < t->n_effects; i++) rw_hash_mix(&h, t->effects[i].done);
+    return (struct rw_plan_key){ h.a, h.b };
+}
+
+rw_status rw_plan_get(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan)
+{
+    const struct rw_plan_key key = rw_request_key(t, request);
+    rw_plan *plan = rw_plan_cache_find(t->ctx->plans, key);
+    if (!plan) {
+        const rw_status status = rw_plan_build(t, request, &plan);
+        if (status) return status;
+        rw_plan_cache_add(t->ctx->plans, key, plan);
+    }
+    *ret_plan = plan;
+    return RW_OK;
 }

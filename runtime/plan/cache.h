@@ -6,6 +6,10 @@
 
 #define RW_PLAN_CACHE_SIZE 32
 
+struct rw_plan_key {
+    uint64_t a, b;
+};
+
 struct rw_plan_cache {
     struct rw_plan_entry {
         struct rw_plan_key key;
@@ -14,9 +18,14 @@ struct rw_plan_cache {
     } entries[RW_PLAN_CACHE_SIZE];
     size_t n;
     uint64_t clock;
-    uint64_t serial;
     uint64_t hits, misses;
 };
+
+/* The same for two requests that would give the same plan. */
+struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *request);
+
+/* The plan of a request: from the context's cache, or a new one put there. The cache keeps the reference. */
+rw_status rw_plan_get(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan);
 
 /* The plan of that key, or NULL. The cache keeps its reference. */
 rw_plan *rw_plan_cache_find(struct rw_plan_cache *cache, struct rw_plan_key key);

@@ -7,7 +7,7 @@
 
 #include "device/device.h"
 #include "record/layout.h"
-#include "record/param.h"
+#include "record/node.h"
 
 #include <rewind/memory.h>
 
@@ -29,6 +29,8 @@ struct rw_upward {
     void (*gone)(rw_tape *t);                         /* the tape is about to go; it was reset */
     void (*destroy)(rw_context *ctx);                 /* the context is about to go */
 };
+
+struct rw_param; /* record/param.h */
 
 struct rw_context {
     rw_device kind;
@@ -62,6 +64,7 @@ struct rw_context {
 
     rw_tape *tapes; /* all of the context, a list */
     struct rw_plan_cache *plans; /* plan/cache.h */
+    uint64_t n_plans;            /* plans made so far: their serials */
     struct rw_pool *pool;        /* run/run.h: arenas, runs that are queued, runs that are spare */
     struct rw_attach *attach;    /* run/run.h: who watches runs, a list */
 
@@ -70,6 +73,9 @@ struct rw_context {
 
 /* Records an error unless one is there already; returns status. */
 rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...) RW_PRINTF(3, 4);
+
+/* False, with an error that names the call, for such a type or shape. */
+bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape);
 
 /* Index of an op, a name or a call site in the context's tables; entered on first sight. RW_NONE_ID without memory. */
 uint32_t rw_op_index(rw_context *ctx, const rw_op_def *op);

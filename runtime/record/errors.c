@@ -42,3 +42,13 @@ void rw_error_clear(rw_context *ctx)
     ctx->status = RW_OK;
     ctx->message[0] = '\0';
 }
+
+bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape)
+{
+    rw_status status;
+    const char *const fault = rw_shape_fault(dtype, shape, &status);
+    if (fault)
+        rw_fail(ctx, status, "%s at %s:%d: %s (type %d, rank %d)", what, at.file, at.line, fault, (int)dtype,
+                       (int)shape.rank);
+    return !fault;
+}

@@ -107,3 +107,19 @@ rw_shape rw_layout_shape(const rw_layout *layout)
     memcpy(shape.dim, layout->dim, sizeof shape.dim);
     return shape;
 }
+
+static bool shape_is_sound(rw_shape shape)
+{
+    if (shape.rank < 0 || shape.rank > RW_MAX_RANK) return false;
+    int64_t n = 1;
+    for (int i = 0; i < shape.rank; i++)
+        if (shape.dim[i] < 0 || __builtin_mul_overflow(n, shape.dim[i], &n) || n > INT64_MAX / 16) return false;
+    return true;
+}
+
+const char *rw_shape_fault(rw_dtype dtype, rw_shape shape, rw_status *ret_status)
+{
+    *ret_status = (unsigned)dtype >= RW_DTYPE_COUNT ? RW_ERR_DTYPE : shape_is_sound(shape) ? RW_OK : RW_ERR_SHAPE;
+    if (*ret_status == RW_ERR_DTYPE) return "no such element type";
+    return *ret_status ? "a shape with a negative or too large extent, or of too high a rank" : NULL;
+}

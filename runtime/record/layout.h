@@ -42,4 +42,7 @@ static inline bool rw_layout_is_whole(const rw_layout *l)
     return l->dense && l->offset == 0;
 }
 
+/* NULL for a type and shape that a tensor can have; else what is wrong with them. */
+const char *rw_shape_fault(rw_dtype dtype, rw_shape shape, rw_status *ret_status);
+
 #endif

@@ -284,32 +284,6 @@ static void *input_memory(rw_tape *t, size_t bytes)
     return data;
 }
 
-static bool shape_is_sound(rw_shape shape)
-{
-    if (shape.rank < 0 || shape.rank > RW_MAX_RANK) return false;
-    int64_t n = 1;
-    for (int i = 0; i < shape.rank; i++)
-        if (shape.dim[i] < 0 || __builtin_mul_overflow(n, shape.dim[i], &n) || n > INT64_MAX / 16) return false;
-    return true;
-}
-
-const char *rw_shape_fault(rw_dtype dtype, rw_shape shape, rw_status *ret_status)
-{
-    *ret_status = (unsigned)dtype >= RW_DTYPE_COUNT ? RW_ERR_DTYPE : shape_is_sound(shape) ? RW_OK : RW_ERR_SHAPE;
-    if (*ret_status == RW_ERR_DTYPE) return "no such element type";
-    return *ret_status ? "a shape with a negative or too large extent, or of too high a rank" : NULL;
-}
-
-bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape)
-{
-    rw_status status;
-    const char *const fault = rw_shape_fault(dtype, shape, &status);
-    if (fault)
-        rw_fail(ctx, status, "%s at %s:%d: %s (type %d, rank %d)", what, at.file, at.line, fault, (int)dtype,
-                       (int)shape.rank);
-    return !fault;
-}
-
 rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, const void *data)
 {
     if (!t || !rw_shape_check(t->ctx, "rw_input", at, dtype, shape)) return NULL;

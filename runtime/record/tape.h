@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "record/context.h"
+#include "record/param.h"
 #include "record/policy.h"
 
 #define RW_VALUE_CHUNK 4096
@@ -145,12 +146,6 @@ struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, rw
 
 /* Where a held base value lies, NULL when it is not held. */
 void *rw_tape_held(const rw_tape *t, uint32_t base);
-
-/* NULL for a type and shape that a tensor can have; else what is wrong with them. */
-const char *rw_shape_fault(rw_dtype dtype, rw_shape shape, rw_status *ret_status);
-
-/* False, with an error that names the call, for such a type or shape. */
-bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape);
 
 /* Room for the descriptions of so many inputs and outputs; false without memory. What was described stays. */
 static inline bool rw_tape_describe(rw_tape *t, size_t n_inputs, size_t n_outputs)

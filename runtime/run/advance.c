@@ -1,6 +1,7 @@
 /* Runs: found, made, advanced, waited for, ended. See advance.h; the loop over actions is in walk.c. */
 #include "run/advance.h"
 
+#include "plan/cache.h"
 #include "base/alloc.h"
 #include "run/sources.h"
 #include "run/walk.h"

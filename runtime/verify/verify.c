@@ -5,6 +5,7 @@
  */
 #include "verify/verify.h"
 
+#include "plan/cache.h"
 #include "run/advance.h"
 #include "base/alloc.h"
 #include "autodiff/roots.h"

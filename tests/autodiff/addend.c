@@ -5,7 +5,7 @@
  */
 #include "support/steps.h"
 
-#include "plan/build.h"
+#include "plan/cache.h"
 #include "record/context.h"
 #include "record/tape.h"
 

@@ -1,7 +1,7 @@
 /* Operand words: how far they reach, what they name, and that a plan too large for them is refused. Nothing runs. */
 #include "support/support.h"
 
-#include "plan/build.h"
+#include "plan/cache.h"
 
 #include <criterion/criterion.h>
 

@@ -7,7 +7,7 @@
 
 #include "support/support.h"
 
-#include "plan/build.h"
+#include "plan/cache.h"
 
 struct by_hand {
     struct fixture *b;

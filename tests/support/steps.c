@@ -1,7 +1,7 @@
 /* See steps.h. */
 #include "support/steps.h"
 
-#include "plan/build.h"
+#include "plan/cache.h"
 #include "run/run.h"
 #include "record/context.h"
 #include "record/tape.h"

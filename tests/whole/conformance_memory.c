@@ -1,6 +1,7 @@
 /* Conformance: what is held, for how long, and that nothing grows. The list of behaviours is in conformance.h. */
 #include "whole/conformance.h"
 
+#include "plan/cache.h"
 #include "run/advance.h"
 #include "api/ask.h"
 #include "base/alloc.h"

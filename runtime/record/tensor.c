@@ -1,0 +1,77 @@
+/* What every kind of tensor answers: a value of a tape, a parameter or buffer, a gradient. See rewind/tensor.h. */
+#include "record/tape.h"
+
+#include <rewind/ops.h>
+
+rw_context *rw_tensor_context(const rw_tensor *x)
+{
+    if (!x || x == rw_none()) return NULL;
+    return x->flags & RW_VALUE_CONTEXT ? x->owner.ctx : x->owner.tape->ctx;
+}
+
+const char *rw_tensor_name(const rw_tensor *x)
+{
+    const struct rw_param *const p = rw_param_of(x);
+    if (p) return p->name;
+    const rw_context *const ctx = rw_tensor_context(x);
+    return ctx && x->tag ? ctx->names[x->tag - 1] : "";
+}
+
+rw_shape rw_tensor_shape(const rw_tensor *x)
+{
+    const rw_context *const ctx = rw_tensor_context(x);
+    return ctx ? rw_layout_shape(rw_layout_of(ctx, x)) : RW_SCALAR;
+}
+
+const rw_layout *rw_tensor_layout(const rw_tensor *x)
+{
+    const rw_context *const ctx = rw_tensor_context(x);
+    return ctx ? rw_layout_of(ctx, x) : NULL;
+}
+
+rw_tensor *rw_tensor_base(rw_tensor *x)
+{
+    if (!x || x == rw_none() || (x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT))) return x;
+    return rw_tape_value(x->owner.tape, x->base);
+}
+
+rw_tensor_kind rw_tensor_kind_of(const rw_tensor *x)
+{
+    if (!x || x == rw_none()) return RW_TENSOR_NONE;
+    if (x->flags & RW_VALUE_GRADIENT) return RW_TENSOR_GRADIENT;
+    if (!(x->flags & RW_VALUE_CONTEXT)) return RW_TENSOR_VALUE;
+    return rw_param_of(x)->grad ? RW_TENSOR_PARAM : RW_TENSOR_BUFFER;
+}
+
+rw_dtype rw_tensor_dtype(const rw_tensor *x)
+{
+    return x ? (rw_dtype)x->dtype : RW_F32;
+}
+
+size_t rw_tensor_bytes(const rw_tensor *x)
+{
+    const rw_context *const ctx = rw_tensor_context(x);
+    return ctx ? (size_t)rw_layout_of(ctx, x)->numel * rw_dtype_size((rw_dtype)x->dtype) : 0;
+}
+
+bool rw_tensor_requires_grad(const rw_tensor *x)
+{
+    return x && (x->flags & RW_VALUE_REQUIRES);
+}
+
+static rw_tensor *tape_gradient(rw_tensor *x)
+{
+    rw_tape *const t = x->owner.tape;
+    for (size_t i = 0; i < t->n_gradients; i++)
+        if (t->gradients[i]->tensor.id == x->id) return &t->gradients[i]->tensor;
+    return NULL;
+}
+
+rw_tensor *rw_gradient(rw_tensor *x)
+{
+    if (!x || x == rw_none() || (x->flags & RW_VALUE_GRADIENT)) return NULL;
+    struct rw_param *const p = rw_param_of(x);
+    if (!p) return tape_gradient(x);
+    if (!p->grad) return NULL;
+    return &p->gradient;
+}
