@@ -230,7 +230,8 @@ struct rw_tensor *rw_tape_add_seed(rw_tape *t, uint32_t root, const struct rw_te
 {
     const rw_layout *const layout = rw_layout_dense(&t->ctx->layouts, rw_layout_shape(rw_layout_of(t->ctx, y)));
     if (!layout) return NULL;
-    return add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_SEED, .param = root, .bytes = rw_tensor_bytes(y) }, layout->id,
+    const size_t bytes = (size_t)layout->numel * rw_dtype_size((rw_dtype)y->dtype);
+    return add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_SEED, .param = root, .bytes = bytes }, layout->id,
                     (rw_dtype)y->dtype, 0);
 }
 
@@ -251,7 +252,7 @@ struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, rw
     }
     if (x->owner.ctx != t->ctx) {
         rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: parameter \"%s\" belongs to another context", what, at.file,
-                at.line, rw_tensor_name(x));
+                at.line, rw_param_of(x)->name);
         return NULL;
     }
     struct rw_param *const p = rw_param_of(x);
