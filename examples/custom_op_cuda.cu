@@ -33,7 +33,7 @@ static rw_status cube_cuda(const rw_kernel *k)
     if (n == 0) return RW_OK;
     cube_kernel<<<static_cast<unsigned>((n + 255) / 256), 256, 0, static_cast<cudaStream_t>(k->stream)>>>(
         static_cast<const float *>(k->in[0].data), static_cast<float *>(k->out[0].data), n);
-    return cudaPeekAtLastError() == cudaSuccess ? RW_OK : RW_ERR_DEVICE;
+    return cudaGetLastError() == cudaSuccess ? RW_OK : RW_ERR_DEVICE; /* and cleared: the next launch is not to blame */
 }
 
 /* 3 x^2 dy, of ordinary ops: so its own gradient comes for free. */

@@ -198,7 +198,8 @@ template <int ROWS> __device__ __forceinline__ void fetch_stats(shared_address t
 
 /*
  * 4 warps of 32 queries; a tile of 64 keys is taken 32 at a time. 65 or 97 KiB of shared memory and 255 registers of
- * 128 threads: two blocks, 8 warps, on a multiprocessor (one on compute capability 8.6 or 8.9 with d = 128).
+ * 128 threads: two blocks, 8 warps, on a multiprocessor of compute capability 9.0 (228 KiB). One of 8.0 (164 KiB) holds
+ * two with d = 64 and one with d = 128, at about half the speed; one of 8.6 or 8.9 (100 KiB) holds one.
  */
 template <int D> struct query_tiles {
     static constexpr int WARPS = 4, THREADS = 32 * WARPS, M = 2, ROWS = WARPS * M * 16, KEYS = D == 64 ? 64 : 32, N = 4;
@@ -307,12 +308,15 @@ template <int M, int N>
 __device__ __forceinline__ void mask_turned(float (&s)[M][N][4], const args &a, int key, int row)
 {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    if (key + 16 * M <= row + a.reach) return;
+    if (key + 16 * M <= min(a.kv_seq, row + a.reach)) return;
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int end = key + i * 16 + half * 8 + g - a.reach - row; /* queries after this one see the key */
+            const int own = key + i * 16 + half * 8 + g;
+            /* queries after this one see the key; a key that is not there is seen by none: its score of 0 may be the
+               largest by far, and fit() would take its garbage for the measure of the others */
+            const int end = own < a.kv_seq ? own - a.reach - row : INT32_MAX;
 #pragma unroll
             for (int j = 0; j < N; j++)
 #pragma unroll

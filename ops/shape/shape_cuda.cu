@@ -148,7 +148,8 @@ __global__ void __launch_bounds__(turn_tile<T>() *TURN_ROWS)
     turn_kernel(const T *x, T *y, const __grid_constant__ turn_args a)
 {
     constexpr int TILE = turn_tile<T>();
-    __shared__ T tile[TILE][TILE + 1];
+    constexpr int WORD = sizeof(T) < 4 ? 4 / sizeof(T) : 1; /* rows begin one bank further each: no two reads meet */
+    __shared__ T tile[TILE][TILE + WORD];
     const int last = a.rank - 1;
     const int64_t pair = static_cast<int64_t>(blockIdx.x) / a.cols;
     const int64_t row = pair % a.rows * TILE, col = static_cast<int64_t>(blockIdx.x) % a.cols * TILE;

@@ -4,7 +4,7 @@
  * A launch begins the step anew: gradients are clear, no value of the tape is held, its leaves have not been read, and
  * the tickets stand at the generator's offset - by one number that is added to all of them. What is queued then is the
  * same work at the same addresses every time, so a device that captures does it once. Should a buffer have moved
- * meanwhile (a larger plan has run in the arena), it is captured again.
+ * meanwhile (a larger plan has run in the arena), or the generator have got another seed, it is captured again.
  */
 #include "autodiff/roots.h"
 #include "plan/cache.h"
@@ -26,6 +26,7 @@ struct rw_graph {
     uint64_t launches;
     void *captured; /* the device's, NULL before the first capture */
     void *captured_arena, *captured_store, **captured_sources; /* where everything lay then */
+    uint64_t captured_seed;                                    /* of the tickets: kernels were given it */
 };
 
 static rw_status check_nothing_ran(const rw_tape *t)
@@ -146,10 +147,17 @@ static void *data_of(const struct rw_arena *a)
     return a ? a->data : NULL;
 }
 
-static bool moved(const rw_graph *g)
+static uint64_t seed_of(const rw_tape *t)
+{
+    return t->n_tickets ? t->tickets[0].seed : 0;
+}
+
+/* Would a capture hold something else now? */
+static bool is_outdated(const rw_graph *g)
 {
     const struct rw_run *const r = g->run;
-    return !g->captured || g->captured_arena != data_of(r->arena) || g->captured_store != data_of(r->store) ||
+    return !g->captured || g->captured_seed != seed_of(g->t) || g->captured_arena != data_of(r->arena) ||
+           g->captured_store != data_of(r->store) ||
            memcmp(g->captured_sources, r->sources, r->plan->n_sources * sizeof *r->sources) != 0;
 }
 
@@ -170,6 +178,7 @@ static rw_status capture(rw_graph *g)
     g->captured = captured;
     g->captured_arena = data_of(g->run->arena);
     g->captured_store = data_of(g->run->store);
+    g->captured_seed = seed_of(g->t);
     memcpy(g->captured_sources, g->run->sources, g->run->plan->n_sources * sizeof *g->run->sources);
     return RW_OK;
 }
@@ -187,7 +196,7 @@ static rw_status queue_launch(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
     if (!ctx->device->launch || !g->launches || is_watched_each_time(g->run)) return queue_step(g);
-    rw_status status = moved(g) ? capture(g) : RW_OK;
+    rw_status status = is_outdated(g) ? capture(g) : RW_OK;
     if (status) return status;
     status = ctx->device->launch(ctx->device_state, g->captured);
     return status ? rw_fail(ctx, status, "rw_graph_launch: the device failed") : RW_OK;

@@ -5,6 +5,7 @@
 #include "support/support.h"
 
 #include <criterion/criterion.h>
+#include <cuda_runtime.h>
 #include <cudasim.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,21 @@ Test(cuda_errors, auto_takes_a_device_that_answers)
     cr_assert_eq(rw_context_device(ctx), RW_DEVICE_CUDA);
     rw_context_destroy(&ctx);
     cr_assert_eq(cudasim_live_allocations(), 0);
+}
+
+/* One runtime serves both, as where the library is linked statically: its last error is the program's, too. */
+Test(cuda_errors, an_error_of_the_programs_own_is_not_the_next_steps)
+{
+    struct fixture b = fixture_open(1, 1);
+    for (int i = 0; i < 2; i++) {
+        float y = 0;
+        void *p;
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SCALAR, &(float){ 2 });
+        if (i) cr_assert_neq(cudaMalloc(&p, (size_t)1 << 60), cudaSuccess);
+        cr_assert_eq(rw_read(b.t, rw_mul(b.t, x, x), &y, sizeof y), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(y, 4);
+    }
+    fixture_close(&b);
 }
 
 /* ---- a training step that may fail anywhere ---- */

@@ -183,6 +183,106 @@ Test(extremes, attention_is_shifted_too)
     fixture_close(&b);
 }
 
+/* ---- scores far below zero: a key that is not there has score 0, which would be the largest of all ---- */
+
+enum { QUERIES = 40, FAR_KEYS = 33, WIDEST = 128 };
+
+struct far {
+    rw_dtype dtype;
+    int d, keys;
+    double below, q[QUERIES][WIDEST], k[FAR_KEYS][WIDEST], v[FAR_KEYS][WIDEST], dy[QUERIES][WIDEST];
+    double dk[FAR_KEYS][WIDEST], variance[FAR_KEYS][WIDEST];
+};
+
+/* Sixteenths up to 1, which every type holds; the first component takes q k^T down by `below`. */
+static void fill_far(struct far *f)
+{
+    const double root = sqrt(f->d);
+    for (int c = 0; c < f->d; c++) {
+        for (int i = 0; i < QUERIES; i++) f->q[i][c] = (i * 7 + c * 5) % 33 / 16. - 1;
+        for (int i = 0; i < QUERIES; i++) f->dy[i][c] = (i * 3 + c * 11) % 31 / 16. - 1;
+        for (int j = 0; j < f->keys; j++) f->k[j][c] = (j * 13 + c * 3) % 29 / 16. - 1;
+        for (int j = 0; j < f->keys; j++) f->v[j][c] = (j * 5 + c * 7) % 27 / 16. - 1;
+    }
+    for (int i = 0; i < QUERIES; i++) f->q[i][0] = 8;
+    for (int j = 0; j < f->keys; j++) f->k[j][0] = round(-f->below * root / 8 * 4) / 4;
+}
+
+static double dot(const double *a, const double *b, int n)
+{
+    double sum = 0;
+    for (int c = 0; c < n; c++) sum += a[c] * b[c];
+    return sum;
+}
+
+/*
+ * dk[j] = scale * sum over i of ds q[i], ds = p (dy v[j] - dy o). Rounded on the way, each by itself: o, so that dy o
+ * is off by the root of the sum of (u dy o)^2; p and ds; the score and the logarithm of the sum, which move p as much;
+ * every step of the d that sum up a score (at most `most`) or dy v (about the root of d / 9).
+ */
+static void add_query(struct far *f, int i)
+{
+    const double scale = 1 / sqrt(f->d), u = unit_roundoff(f->dtype);
+    const double sums = f->d * pow(arithmetic_roundoff(f->dtype), 2);
+    double p[FAR_KEYS], o[WIDEST] = { 0 }, most = -INFINITY, sum = 0, delta = 0, off = 0;
+    for (int j = 0; j < f->keys; j++) most = fmax(most, p[j] = scale * dot(f->q[i], f->k[j], f->d));
+    for (int j = 0; j < f->keys; j++) sum += p[j] = exp(p[j] - most);
+    for (int j = 0; j < f->keys; j++)
+        for (int c = 0; c < f->d; c++) o[c] += p[j] / sum * f->v[j][c];
+    for (int c = 0; c < f->d; c++) delta += f->dy[i][c] * o[c], off += pow(f->dy[i][c] * o[c] * u, 2);
+    const double own = 2 * u * u + 2 * sums * pow(fabs(most) + 1, 2);
+    for (int j = 0; j < f->keys; j++) {
+        const double dp = dot(f->dy[i], f->v[j], f->d) - delta, weight = scale * p[j] / sum;
+        for (int c = 0; c < f->d; c++) {
+            f->dk[j][c] += weight * dp * f->q[i][c];
+            f->variance[j][c] += pow(weight * f->q[i][c], 2) * (own * dp * dp + off + sums * f->d / 9);
+        }
+    }
+}
+
+static void check_far(struct fixture *b, struct far *f)
+{
+    static char bytes[4][QUERIES * WIDEST * 8];
+    fill_far(f);
+    for (int i = 0; i < QUERIES; i++) add_query(f, i);
+    for (int c = 0; c < f->d; c++)
+        for (int i = 0; i < QUERIES; i++) {
+            number_put(bytes[0], f->dtype, i * f->d + c, f->q[i][c]);
+            number_put(bytes[3], f->dtype, i * f->d + c, f->dy[i][c]);
+            if (i < f->keys) number_put(bytes[1], f->dtype, i * f->d + c, f->k[i][c]);
+            if (i < f->keys) number_put(bytes[2], f->dtype, i * f->d + c, f->v[i][c]);
+        }
+    rw_tensor *x[4];
+    for (int i = 0; i < 4; i++)
+        x[i] = rw_input(b->t, f->dtype, RW_SHAPE(1, 1, i % 3 ? f->keys : QUERIES, f->d), bytes[i]);
+    rw_tensor *const k = rw_require_grad(b->t, x[1]), *const y = rw_attention(b->t, x[0], k, x[2], NULL);
+    rw_tensor *const loss = rw_sum(b->t, rw_mul(b->t, y, x[3]), RW_AXES(0, 1, 2, 3), false);
+    cr_assert_eq(rw_backward(b->t, loss), RW_OK, "%s", rw_error_message(b->ctx));
+    void *const got = read_all(b, rw_gradient(k));
+    for (int at = 0; at < f->keys * f->d; at++) {
+        const int j = at / f->d, c = at % f->d;
+        const double is = number_get(got, f->dtype, at), want = f->dk[j][c];
+        const double bound = 6 * sqrt(f->variance[j][c]) + unit_roundoff(f->dtype) * fabs(want);
+        cr_assert(fabs(is - want) <= bound, "%s, heads of %d, %d keys, %g below 0, dk[%d][%d]: %g, not %g (%g)",
+                  rw_dtype_name(f->dtype), f->d, f->keys, f->below, j, c, is, want, bound);
+    }
+    free(got);
+    rw_tape_reset(b->t);
+}
+
+Test(extremes, attention_far_below_zero_gives_keys_their_gradient)
+{
+    static const rw_dtype types[] = { RW_F16, RW_BF16, RW_F32, RW_F64 };
+    static struct far f;
+    struct fixture b = fixture_open(1, 1);
+    for (int i = 0; i < 32; i++) {
+        f = (struct far){ .dtype = types[i / 8], .d = i & 1 ? 128 : 64, .keys = i & 2 ? FAR_KEYS - 1 : FAR_KEYS,
+                          .below = i & 4 ? 40 : 0 };
+        check_far(&b, &f);
+    }
+    fixture_close(&b);
+}
+
 /* ---- conversions ---- */
 
 struct conversion {

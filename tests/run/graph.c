@@ -194,6 +194,41 @@ Test(graph, each_launch_draws_a_fresh_mask)
     fixture_close(&b);
 }
 
+/* Steps of dropout, some of them under another seed: by a graph, or each recorded anew. */
+static void draw_under_seeds(bool graph, float *ret, int launches)
+{
+    enum { N = 256 };
+    struct fixture b = fixture_open(9, 1);
+    rw_graph *g = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
+    rw_init_constant(w, 1);
+    for (int i = 0; i < launches; i++) {
+        if (i == launches / 2) rw_generator_set(b.ctx, (rw_generator_state){ .seed = 77, .offset = 5 });
+        rw_tensor *loss = NULL;
+        if (!graph || !i) {
+            rw_tape_reset(b.t);
+            loss = rw_sum(b.t, rw_dropout(b.t, w, 0.5f), RW_AXES(0), false);
+        }
+        if (graph && !i) cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_zero_grad(b.ctx);
+        cr_assert_eq(graph ? rw_graph_launch(g) : rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(NULL, rw_gradient(w), ret + i * N, N * sizeof *ret), RW_OK);
+    }
+    if (g) rw_graph_destroy(&g);
+    fixture_close(&b);
+}
+
+/* A captured launch holds whatever its kernels were given: also the seed, which a loaded checkpoint changes. */
+Test(graph, follows_the_generator_to_another_seed)
+{
+    enum { LAUNCHES = 6 };
+    static float launched[LAUNCHES * 256], recorded[LAUNCHES * 256];
+    draw_under_seeds(true, launched, LAUNCHES);
+    draw_under_seeds(false, recorded, LAUNCHES);
+    for (int i = 0; i < LAUNCHES; i++)
+        cr_assert(!memcmp(launched + i * 256, recorded + i * 256, 256 * sizeof *launched), "launch %d", i);
+}
+
 /* A larger plan moves the arena: the graph must not run at the old address. */
 Test(graph, survives_a_larger_plan_in_between)
 {

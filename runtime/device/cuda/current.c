@@ -5,6 +5,7 @@
 int rw_cuda_enter(const struct rw_cuda *cuda)
 {
     int previous = -1;
+    cudaGetLastError(); /* the program may share the runtime: an error of its own is not this call's */
     if (cudaGetDevice(&previous) == cudaSuccess && previous == cuda->ordinal) return -1;
     if (cudaSetDevice(cuda->ordinal) != cudaSuccess) cudaGetLastError();
     return previous;

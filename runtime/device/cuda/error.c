@@ -28,6 +28,8 @@ static bool is_sticky(cudaError_t error)
     case cudaErrorInvalidPc:
     case cudaErrorAssert:
     case cudaErrorECCUncorrectable:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorUnknown:
     case cudaErrorContextIsDestroyed: return true;
     default: return false;
     }

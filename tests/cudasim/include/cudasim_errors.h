@@ -50,6 +50,7 @@
     X(cudaErrorSystemNotReady, 802, "system not yet initialized")                                                      \
     X(cudaErrorSystemDriverMismatch, 803, "system has unsupported display driver / cuda driver combination")           \
     X(cudaErrorCompatNotSupportedOnDevice, 804, "forward compatibility was attempted on non supported HW")             \
+    X(cudaErrorMpsClientTerminated, 810, "MPS client has been terminated")                                             \
     X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")                      \
     X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture")               \
     X(cudaErrorStreamCaptureMerge, 902, "operation would result in a merge of separate capture sequences")             \
