@@ -159,27 +159,21 @@ static struct rw_matmul_signature signature_of(const struct gemm *g, const struc
     };
 }
 
-/* Is there fast code for all tiles, and how much scratch memory does the greediest take? */
-static rw_status ask_library(const struct gemm *g, const struct rw_onednn *onednn, struct gemm_plan *p)
+/* Is there fast code for all tiles, and how much scratch memory does the greediest take? Planning has the primitives
+ * made, a run finds them: its plan holds them. */
+static rw_status ask_library(const struct gemm *g, struct rw_onednn *onednn, bool planning, struct gemm_plan *p)
 {
     for (int i = 0; i < 4 && !p->own; i++) {
         const struct rw_matmul_signature s = signature_of(g, p, i >> 1, i & 1);
         bool fast;
         size_t scratch;
-        RW_CHECK(rw_onednn_matmul_query(onednn, &s, &fast, &scratch));
+        if (planning) RW_CHECK(rw_onednn_matmul_prepare(onednn, &s, p->threads, &fast, &scratch));
+        else if (!(p->primitive[i >> 1][i & 1] = rw_onednn_matmul_find(onednn, &s, &fast, &scratch)))
+            return RW_ERR_DEVICE;
         if (scratch > p->scratch) p->scratch = scratch;
         p->own = !fast;
     }
     p->scratch = (size_t)align((int64_t)p->scratch, SCRATCH_ALIGN);
-    return RW_OK;
-}
-
-static rw_status take_primitives(const struct gemm *g, struct rw_onednn *onednn, struct gemm_plan *p)
-{
-    for (int i = 0; i < 4; i++) {
-        const struct rw_matmul_signature s = signature_of(g, p, i >> 1, i & 1);
-        RW_CHECK(rw_onednn_matmul(onednn, &s, p->threads, &p->primitive[i >> 1][i & 1]));
-    }
     return RW_OK;
 }
 
@@ -199,7 +193,8 @@ static void plan_own(const struct gemm *g, struct gemm_plan *p)
     p->tiles_n = ceil_div(g->n, p->tile_n);
 }
 
-rw_status rw_gemm_plan(const struct gemm *g, const struct rw_onednn *onednn, int threads, struct gemm_plan *ret)
+static rw_status make_plan(const struct gemm *g, struct rw_onednn *onednn, int threads, bool planning,
+                           struct gemm_plan *ret)
 {
     *ret = (struct gemm_plan){ .threads = threads_for(g, threads) };
     const bool nothing = !g->n_batch || !g->m || !g->n;
@@ -209,7 +204,7 @@ rw_status rw_gemm_plan(const struct gemm *g, const struct rw_onednn *onednn, int
         return RW_OK;
     }
     cut(g, ret);
-    RW_CHECK(ask_library(g, onednn, ret));
+    RW_CHECK(ask_library(g, onednn, planning, ret));
     if (ret->own) plan_own(g, ret);
     else ret->workspace = (size_t)(g->a.pack_bytes + g->b.pack_bytes) + (size_t)ret->threads * ret->scratch;
     return RW_OK;
@@ -219,7 +214,7 @@ size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g)
 {
     const struct rw_cpu *const cpu = call->device;
     struct gemm_plan p;
-    return rw_gemm_plan(g, cpu->onednn, call->threads, &p) ? SIZE_MAX : p.workspace;
+    return make_plan(g, cpu->onednn, call->threads, true, &p) ? SIZE_MAX : p.workspace;
 }
 
 /* ---- the run ---- */
@@ -326,14 +321,13 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile)
 {
     const struct rw_cpu *const cpu = k->device;
     struct gemm_plan p;
-    RW_CHECK(rw_gemm_plan(g, cpu->onednn, k->threads, &p));
+    RW_CHECK(make_plan(g, cpu->onednn, k->threads, false, &p));
     const int64_t tiles = g->n_batch * p.tiles_m * p.tiles_n;
     if (!tiles) return RW_OK;
     if (p.own) {
         run_own(g, &p, tiles, tile);
         return RW_OK;
     }
-    RW_CHECK(take_primitives(g, cpu->onednn, &p));
     if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
     char *scratch = k->workspace;
     if (g->a.pack_bytes) pack(g, &g->a, p.threads, scratch, g->m, g->k);

@@ -3,6 +3,7 @@
  * record calls what runs, by the table that is filled here.
  */
 #include "api/ask.h"
+#include "api/sweep.h"
 #include "base/alloc.h"
 #include "plan/cache.h"
 #include "record/tape.h"
@@ -35,7 +36,13 @@ static void forget_runs(rw_context *ctx)
     rw_free(ctx->plans);
 }
 
-static const struct rw_upward upward = { .recorded = rw_run_eagerly, .reset = rw_runs_reset, .gone = rw_results_finish,
+static void reset(rw_tape *t)
+{
+    rw_runs_reset(t);
+    rw_sweep_layouts(t->ctx, t);
+}
+
+static const struct rw_upward upward = { .recorded = rw_run_eagerly, .reset = reset, .gone = rw_results_finish,
                                          .destroy = forget_runs };
 
 /* Who watches what runs. The last one stands nearest to the kernels: what a fault does is seen by all others. */

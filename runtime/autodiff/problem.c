@@ -111,6 +111,17 @@ static rw_status make_order(struct rw_problem *p)
     return status;
 }
 
+static rw_status make_order_holding(struct rw_problem *p)
+{
+    const rw_context *const ctx = p->t->ctx;
+    if (!ctx->device->hold_begin) return make_order(p);
+    p->holding = ctx->device->hold_begin(ctx->device_state);
+    if (!p->holding) return RW_ERR_MEMORY;
+    const rw_status status = make_order(p);
+    ctx->device->hold_end(ctx->device_state);
+    return status;
+}
+
 static rw_status fill(struct rw_problem *p)
 {
     const size_t nodes = p->t->n_nodes, values = p->t->n_values;
@@ -127,7 +138,7 @@ static rw_status fill(struct rw_problem *p)
     mark_given(p);
     mark_needed(p);
     mark_asked(p);
-    return make_order(p);
+    return make_order_holding(p);
 }
 
 rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_request *request)
@@ -150,6 +161,7 @@ void rw_problem_close(struct rw_problem *p)
     void *const arrays[] = { p->needed, p->wanted, p->target_of, p->asked, p->given, p->order, p->workspace, p->cost };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_targets_finish(&p->targets);
+    rw_holding_release(p->holding);
     if (p->t) rw_tape_cut(p->t, &p->mark);
     *p = (struct rw_problem){ 0 };
 }

@@ -23,6 +23,7 @@ struct rw_problem {
     size_t n_order;
     uint64_t *workspace; /* needed node -> bytes of workspace */
     rw_op_cost *cost;    /* needed node -> arithmetic and traffic */
+    struct rw_holding *holding; /* what the device's libraries made for the nodes, NULL where nobody counts that */
 };
 
 /*

@@ -3,6 +3,7 @@
 #define RW_DEVICE_DEVICE_H
 
 #include "base/digest.h"
+#include "device/holding.h"
 #include "device/lane.h"
 #include "device/store.h"
 #include "device/words.h"
@@ -60,6 +61,14 @@ struct rw_device_fns {
     rw_status (*digest)(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret);
     rw_status (*compare)(void *state, const struct rw_digest *a, const struct rw_digest *b, uint32_t serial,
                          struct rw_run_words *words);
+    /*
+     * From begin to end kernels' libraries are asked what a plan will need: what they make for it is held until the
+     * holding is released. Begin gives the first reference, NULL without memory. NULL, all three: libraries keep what
+     * they made as long as the device is open, and nobody counts.
+     */
+    struct rw_holding *(*hold_begin)(void *state);
+    void (*hold_end)(void *state);
+    size_t (*library_bytes)(void *state); /* of all that is kept, held or not */
     /* Waits until all lanes have run. */
     rw_status (*finish)(void *state);
     /*

@@ -182,6 +182,7 @@ static rw_status fill(rw_plan *plan, const struct rw_problem *p, const struct rw
     plan->kind = targets->request->kind;
     plan->unit = (uint32_t)p->t->ctx->device->alignment;
     plan->threads = p->t->ctx->threads;
+    plan->holding = rw_holding_share(p->holding);
     plan->seeded = targets->request->seeded;
     if (plan->kind == RW_PLAN_STEP && !copy_array(&plan->roots, &plan->n_roots, targets->request->values,
                                                   targets->request->n_values, sizeof *plan->roots))

@@ -28,7 +28,7 @@ static void print_value(const struct rw_planning *g, const struct rw_buffer *b, 
     rw_region_path(t, rw_node_region(t, node), region, sizeof region);
     fprintf(out, "  %-8s %12" PRIu64 "  %-14s %-24s %s:%d%s%s  (%s)\n", b->replay ? "replayed" : "kept", b->bytes,
             t->ctx->ops[node->op]->name, region, at.file, (int)at.line, v->tag ? "  " : "",
-            v->tag ? t->ctx->names[v->tag - 1] : "", reasons[g->choice.fate[b->value].why]);
+            v->tag ? t->ctx->names.text[v->tag - 1] : "", reasons[g->choice.fate[b->value].why]);
 }
 
 /* Of several values that share memory one after the other, by root: the one that is there when backward begins. */

@@ -11,6 +11,7 @@ void rw_plan_release(rw_plan *plan)
                              plan->words, plan->sources,  plan->results, plan->gradients, plan->workspaces,
                              plan->waits, plan->slots,    plan->aside, plan->roots };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
+    rw_holding_release(plan->holding);
     rw_free(plan);
 }
 

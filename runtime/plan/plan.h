@@ -39,6 +39,7 @@ struct rw_plan {
     int references; /* of the cache and of runs: the only thing in a plan that changes */
     uint8_t kind;   /* enum rw_plan_kind */
     int threads;    /* what the workspaces are large enough for */
+    struct rw_holding *holding; /* the problem's: of the device's libraries */
 
     /* The tail. */
     uint32_t mark_nodes, mark_operands, mark_attrs, mark_values;

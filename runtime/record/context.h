@@ -7,6 +7,7 @@
 
 #include "device/device.h"
 #include "record/layout.h"
+#include "record/names.h"
 #include "record/node.h"
 
 #include <rewind/memory.h>
@@ -52,8 +53,7 @@ struct rw_context {
     size_t n_ops, cap_ops;
     uint16_t *op_hash; /* def -> index + 1, open addressing, op_hash_size a power of two */
     size_t op_hash_size;
-    char **names; /* region names and tags, unique */
-    size_t n_names, cap_names;
+    struct rw_name_table names; /* of regions and tags, unique */
     rw_site *sites; /* unique */
     size_t n_sites, cap_sites;
     uint32_t *site_hash;
@@ -77,11 +77,17 @@ rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...) RW_PR
 /* False, with an error that names the call, for such a type or shape. */
 bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape);
 
+#define RW_SITES_MOST ((size_t)1 << 16)
+
 /* Index of an op, a name or a call site in the context's tables; entered on first sight. RW_NONE_ID without memory. */
 uint32_t rw_op_index(rw_context *ctx, const rw_op_def *op);
 uint32_t rw_name_index(rw_context *ctx, const char *name);
 uint32_t rw_site_index(rw_context *ctx, rw_site site);
 
+/* After rw_name_index() has failed: why. */
+const char *rw_name_fault(const rw_context *ctx);
+
+size_t rw_tables_bytes(const rw_context *ctx);
 void rw_tables_finish(rw_context *ctx);
 
 static inline const rw_layout *rw_layout_of(const rw_context *ctx, const rw_tensor *x)

@@ -5,6 +5,9 @@
 
 #include <string.h>
 
+#define FREE (-1)         /* the rank of an entry without a layout */
+#define SWEEP_FROM 8192
+
 static uint64_t hash_layout(const rw_layout *l)
 {
     uint64_t h = (uint64_t)l->rank * 0x9e3779b97f4a7c15u ^ (uint64_t)l->offset;
@@ -23,19 +26,26 @@ static bool same_layout(const rw_layout *a, const rw_layout *b)
     return true;
 }
 
+static void enter_all(struct rw_layout_table *t)
+{
+    for (uint32_t id = 0; id < t->n; id++) {
+        const rw_layout *const l = rw_layout_get(t, id);
+        if (l->rank == FREE) continue;
+        size_t i = hash_layout(l) & (t->hash_size - 1);
+        while (t->hash[i]) i = (i + 1) & (t->hash_size - 1);
+        t->hash[i] = id + 1;
+    }
+}
+
 static bool rehash(struct rw_layout_table *t)
 {
     const size_t size = t->hash_size ? t->hash_size * 2 : 256;
     uint32_t *const hash = rw_calloc(size, sizeof *hash);
     if (!hash) return false;
-    for (uint32_t id = 0; id < t->n; id++) {
-        size_t i = hash_layout(rw_layout_get(t, id)) & (size - 1);
-        while (hash[i]) i = (i + 1) & (size - 1);
-        hash[i] = id + 1;
-    }
     rw_free(t->hash);
     t->hash = hash;
     t->hash_size = size;
+    enter_all(t);
     return true;
 }
 
@@ -48,19 +58,52 @@ static bool add_chunk(struct rw_layout_table *t)
     return true;
 }
 
+/* A free entry, or one behind the last. */
+static rw_layout *take_entry(struct rw_layout_table *t, uint32_t *ret_id)
+{
+    if (t->n_used == t->n) {
+        if (t->n == t->n_chunks * RW_LAYOUT_CHUNK && !add_chunk(t)) return NULL;
+        *ret_id = (uint32_t)t->n++;
+    } else {
+        while (rw_layout_get(t, (uint32_t)t->search)->rank != FREE) t->search++;
+        *ret_id = (uint32_t)t->search;
+    }
+    return &t->chunks[*ret_id / RW_LAYOUT_CHUNK][*ret_id % RW_LAYOUT_CHUNK];
+}
+
+bool rw_layout_sweep_is_due(const struct rw_layout_table *t)
+{
+    return t->n_used >= (t->sweep_at ? t->sweep_at : SWEEP_FROM);
+}
+
+void rw_layout_sweep(struct rw_layout_table *t, const bool *used)
+{
+    for (uint32_t id = 0; id < t->n; id++) {
+        rw_layout *const l = &t->chunks[id / RW_LAYOUT_CHUNK][id % RW_LAYOUT_CHUNK];
+        if (used[id] || l->rank == FREE) continue;
+        l->rank = FREE;
+        t->n_used--;
+    }
+    t->search = 0;
+    t->generation++;
+    t->sweep_at = 2 * t->n_used > SWEEP_FROM ? 2 * t->n_used : SWEEP_FROM;
+    memset(t->hash, 0, t->hash_size * sizeof *t->hash);
+    enter_all(t);
+}
+
 static const rw_layout *intern(struct rw_layout_table *t, rw_layout *l)
 {
-    if (t->n * 2 >= t->hash_size && !rehash(t)) return NULL;
+    if (t->n_used * 2 >= t->hash_size && !rehash(t)) return NULL;
     size_t i = hash_layout(l) & (t->hash_size - 1);
     for (; t->hash[i]; i = (i + 1) & (t->hash_size - 1)) {
         const rw_layout *const known = rw_layout_get(t, t->hash[i] - 1);
         if (same_layout(known, l)) return known;
     }
-    if (t->n == t->n_chunks * RW_LAYOUT_CHUNK && !add_chunk(t)) return NULL;
-    l->id = (uint32_t)t->n;
-    rw_layout *const entry = &t->chunks[l->id / RW_LAYOUT_CHUNK][l->id % RW_LAYOUT_CHUNK];
+    rw_layout *const entry = take_entry(t, &l->id);
+    if (!entry) return NULL;
     *entry = *l;
-    t->hash[i] = (uint32_t)++t->n;
+    t->hash[i] = l->id + 1;
+    t->n_used++;
     return entry;
 }
 

@@ -1,5 +1,7 @@
-/* The table of layouts. Equal layouts are one pointer and one index, so a value stores four bytes and shapes compare
-   by ==. */
+/*
+ * The table of layouts. Equal layouts are one pointer and one index, so a value stores four bytes and shapes compare
+ * by ==. An index belongs to its layout while somebody uses it: see rw_layout_sweep().
+ */
 #ifndef RW_RECORD_LAYOUT_H
 #define RW_RECORD_LAYOUT_H
 
@@ -8,6 +10,10 @@
 struct rw_layout_table {
     rw_layout **chunks; /* of RW_LAYOUT_CHUNK layouts each: they never move */
     size_t n, n_chunks, cap_chunks;
+    size_t n_used;       /* entries that are not free: a free one has a rank of -1 */
+    size_t sweep_at;     /* with so many there is something to be swept */
+    size_t search;       /* no entry before this one is free */
+    uint64_t generation; /* counts sweeps: between two of them an index means one layout */
     uint32_t *hash; /* index + 1, open addressing */
     size_t hash_size;
 };
@@ -19,6 +25,12 @@ const rw_layout *rw_layout_dense(struct rw_layout_table *table, rw_shape shape);
 const rw_layout *rw_layout_strided(struct rw_layout_table *table, rw_shape shape, const int64_t *stride,
                                    int64_t offset);
 void rw_layout_table_finish(struct rw_layout_table *table);
+
+/* Many more than after the last sweep: time for the next one. */
+bool rw_layout_sweep_is_due(const struct rw_layout_table *table);
+
+/* Frees the entries that are not marked. used: one byte for each of table->n. */
+void rw_layout_sweep(struct rw_layout_table *table, const bool *used);
 
 static inline const rw_layout *rw_layout_get(const struct rw_layout_table *table, uint32_t id)
 {

@@ -7,6 +7,14 @@
 
 #include <string.h>
 
+/* By its text: another name may get the index in another step. */
+static void mix_name(rw_tape *t, uint64_t what, const char *name)
+{
+    const size_t length = strlen(name);
+    rw_hash_mix(&t->hash, what ^ (uint64_t)length << 32);
+    rw_hash_mix_bytes(&t->hash, name, length);
+}
+
 rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
 {
     if (!t) return RW_ERR_ARGUMENT;
@@ -16,13 +24,15 @@ rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
                        at.line);
     const uint32_t index = rw_name_index(ctx, name);
     const uint32_t site = rw_site_index(ctx, at);
-    if (index == RW_NONE_ID || site == RW_NONE_ID ||
+    if (index == RW_NONE_ID)
+        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: %s", at.file, at.line, rw_name_fault(ctx));
+    if (site == RW_NONE_ID ||
         !rw_grow(&t->regions, &t->cap_regions, t->n_regions, 1, sizeof *t->regions))
         return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: out of memory", at.file, at.line);
     t->regions[t->n_regions] = (struct rw_region){ .name = index, .parent = t->open_region,
                                                    .first = (uint32_t)t->n_nodes, .end = RW_NONE_ID, .site = site };
     t->open_region = (uint32_t)t->n_regions++;
-    rw_hash_mix(&t->hash, 0xbe91000000000000u ^ index);
+    mix_name(t, 0xbe91000000000000u, name);
     return RW_OK;
 }
 
@@ -76,12 +86,12 @@ rw_tensor *ckpt_name_at(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
     }
     const uint32_t index = rw_name_index(t->ctx, name);
     if (index == RW_NONE_ID) {
-        rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_name at %s:%d: out of memory", at.file, at.line);
+        rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_name at %s:%d: %s", at.file, at.line, rw_name_fault(t->ctx));
         return NULL;
     }
     x->tag = (uint16_t)(index + 1);
     rw_tape_value(t, x->base)->tag = x->tag; /* what is kept of a view is its buffer */
-    rw_hash_mix(&t->hash, (uint64_t)index << 32 ^ x->id ^ (uint64_t)1 << 60);
+    mix_name(t, x->id ^ (uint64_t)1 << 60, name);
     return x;
 }
 

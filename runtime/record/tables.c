@@ -1,4 +1,4 @@
-/* The tables of a context: ops, names and call sites, each entered once and found again by its index. */
+/* The tables of a context: ops and call sites, each entered once and found again by its index. Names: names.c. */
 #include "record/context.h"
 
 #include "base/alloc.h"
@@ -40,19 +40,6 @@ uint32_t rw_op_index(rw_context *ctx, const rw_op_def *op)
     return (uint32_t)ctx->n_ops - 1;
 }
 
-/* Few names, each looked up once per region: a linear search is the fast one. */
-uint32_t rw_name_index(rw_context *ctx, const char *name)
-{
-    for (size_t i = 0; i < ctx->n_names; i++)
-        if (!strcmp(ctx->names[i], name)) return (uint32_t)i;
-    if (ctx->n_names >= UINT16_MAX - 1 || !rw_grow(&ctx->names, &ctx->cap_names, ctx->n_names, 1, sizeof *ctx->names))
-        return RW_NONE_ID;
-    char *const copy = rw_strdup(name);
-    if (!copy) return RW_NONE_ID;
-    ctx->names[ctx->n_names] = copy;
-    return (uint32_t)ctx->n_names++;
-}
-
 static size_t hash_site(rw_site site)
 {
     return hash_pointer((const char *)((uintptr_t)site.file + (uintptr_t)site.line * 0x10001u));
@@ -74,6 +61,13 @@ static bool rehash_sites(rw_context *ctx)
     return true;
 }
 
+/* A caller whose file names are made anew in each step, as some other language's may be, has places without end. They
+ * are for messages only: those that do not fit share the last entry. */
+static rw_site entry_of(const rw_context *ctx, rw_site site)
+{
+    return ctx->n_sites < RW_SITES_MOST - 1 ? site : (rw_site){ "(one of very many places)", 0 };
+}
+
 uint32_t rw_site_index(rw_context *ctx, rw_site site)
 {
     if (ctx->n_sites * 2 >= ctx->site_hash_size && !rehash_sites(ctx)) return RW_NONE_ID;
@@ -82,17 +76,27 @@ uint32_t rw_site_index(rw_context *ctx, rw_site site)
         const rw_site *const known = &ctx->sites[ctx->site_hash[i] - 1];
         if (known->file == site.file && known->line == site.line) return ctx->site_hash[i] - 1;
     }
+    if (ctx->n_sites == RW_SITES_MOST) return RW_SITES_MOST - 1;
     if (!rw_grow(&ctx->sites, &ctx->cap_sites, ctx->n_sites, 1, sizeof *ctx->sites)) return RW_NONE_ID;
-    ctx->sites[ctx->n_sites] = site;
-    ctx->site_hash[i] = (uint32_t)++ctx->n_sites;
+    ctx->sites[ctx->n_sites] = entry_of(ctx, site);
+    if (ctx->n_sites < RW_SITES_MOST - 1) ctx->site_hash[i] = (uint32_t)ctx->n_sites + 1;
+    ctx->n_sites++;
     return (uint32_t)ctx->n_sites - 1;
+}
+
+size_t rw_tables_bytes(const rw_context *ctx)
+{
+    const struct rw_layout_table *const l = &ctx->layouts;
+    return ctx->cap_ops * sizeof *ctx->ops + ctx->op_hash_size * sizeof *ctx->op_hash +
+           ctx->cap_sites * sizeof *ctx->sites + ctx->site_hash_size * sizeof *ctx->site_hash +
+           ctx->names.cap * sizeof *ctx->names.text + ctx->names.hash_size * sizeof *ctx->names.hash +
+           ctx->names.bytes + l->n_chunks * RW_LAYOUT_CHUNK * sizeof(rw_layout) + l->hash_size * sizeof *l->hash;
 }
 
 void rw_tables_finish(rw_context *ctx)
 {
     rw_layout_table_finish(&ctx->layouts);
-    for (size_t i = 0; i < ctx->n_names; i++) rw_free(ctx->names[i]);
-    rw_free(ctx->names);
+    rw_names_finish(&ctx->names);
     rw_free(ctx->ops);
     rw_free(ctx->op_hash);
     rw_free(ctx->sites);

@@ -358,7 +358,7 @@ void rw_region_path(const rw_tape *t, uint32_t region, char *text, size_t size)
     size_t at = size - 1;
     text[at] = '\0';
     for (uint32_t r = region; r != RW_NONE_ID; r = t->regions[r].parent) {
-        const char *name = t->ctx->names[t->regions[r].name];
+        const char *name = t->ctx->names.text[t->regions[r].name];
         const size_t slash = r != region, for_cut = t->regions[r].parent == RW_NONE_ID ? 0 : sizeof ".../" - 1;
         const bool fits = strlen(name) + slash + for_cut <= at;
         if (!fits && !slash) {

@@ -14,7 +14,7 @@ const char *rw_tensor_name(const rw_tensor *x)
     const struct rw_param *const p = rw_param_of(x);
     if (p) return p->name;
     const rw_context *const ctx = rw_tensor_context(x);
-    return ctx && x->tag ? ctx->names[x->tag - 1] : "";
+    return ctx && x->tag ? ctx->names.text[x->tag - 1] : "";
 }
 
 rw_shape rw_tensor_shape(const rw_tensor *x)

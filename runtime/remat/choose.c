@@ -16,7 +16,7 @@ static uint32_t segment_of_region(struct rw_choice *c, const struct rw_tape *t, 
     case RW_POLICY_OPS:
     case RW_POLICY_NAMES: return rw_choice_add_segment(c, around);
     case RW_POLICY_SELECTIVE:
-        return rw_policy_has_name(policy, t->ctx->names[region->name]) ? rw_choice_add_segment(c, around) : around;
+        return rw_policy_has_name(policy, t->ctx->names.text[region->name]) ? rw_choice_add_segment(c, around) : around;
     case RW_POLICY_UNIFORM:
         if (region->parent == RW_NONE_ID && sibling % policy->n == 0) *group = rw_choice_add_segment(c, 0);
         return *group;
@@ -86,7 +86,7 @@ static enum rw_why why_of(const struct rw_problem *p, const struct rw_policy *po
     if (x->flags & RW_VALUE_RECOMPUTE) return RW_WHY_CALLER_REPLAYS;
     if (!home) return RW_WHY_OUTSIDE;
     if (policy->kind == RW_POLICY_OPS && rw_policy_has_name(policy, op->name)) return RW_WHY_OP;
-    if (policy->kind == RW_POLICY_NAMES && x->tag && rw_policy_has_name(policy, t->ctx->names[x->tag - 1]))
+    if (policy->kind == RW_POLICY_NAMES && x->tag && rw_policy_has_name(policy, t->ctx->names.text[x->tag - 1]))
         return RW_WHY_NAME;
     return RW_WHY_REGION;
 }

@@ -63,6 +63,21 @@ static rw_status cpu_compare(void *state, const struct rw_digest *a, const struc
     return rw_digest_equal(*a, *b) ? RW_OK : RW_ERR_MISMATCH;
 }
 
+static struct rw_holding *cpu_hold_begin(void *state)
+{
+    return rw_onednn_hold_begin(((struct rw_cpu *)state)->onednn);
+}
+
+static void cpu_hold_end(void *state)
+{
+    rw_onednn_hold_end(((struct rw_cpu *)state)->onednn);
+}
+
+static size_t cpu_library_bytes(void *state)
+{
+    return rw_onednn_bytes(((struct rw_cpu *)state)->onednn);
+}
+
 static rw_status cpu_finish(void *state)
 {
     return RW_OK;
@@ -81,5 +96,8 @@ const struct rw_device_fns rw_device_cpu = {
     .store = &rw_store_memory,
     .digest = cpu_digest,
     .compare = cpu_compare,
+    .hold_begin = cpu_hold_begin,
+    .hold_end = cpu_hold_end,
+    .library_bytes = cpu_library_bytes,
     .finish = cpu_finish,
 };

@@ -6,6 +6,17 @@
 #include <oneapi/dnnl/dnnl.h>
 #include <omp.h>
 #include <string.h>
+#include <sys/mman.h>
+
+/*
+ * oneDNN crashes where an allocation of its own fails: code is written to where there is no memory, and what C++ throws
+ * has nobody to catch it. So it is asked for something only while there is so much address space left. A primitive
+ * takes below a quarter of it: some twenty kernels of up to 256 KiB of address space each.
+ */
+#define LIBRARY_ROOM ((size_t)16 << 20)
+
+/* Resident memory that a primitive of fast code was seen to take: tests/device/machine.c. */
+#define PRIMITIVE_BYTES ((size_t)64 << 10)
 
 #define FORWARD(expr)                   \
     do {                                \
@@ -21,6 +32,9 @@ struct slot {
 struct rw_onednn_matmul {
     struct rw_matmul_signature signature;
     struct rw_onednn *owner;
+    int holders;                /* holdings that it is in */
+    uint64_t used;              /* by the clock of the table */
+    uint64_t held_in;           /* the last holding that it was put in, by its number */
     bool fast;                  /* else there is no primitive */
     dnnl_primitive_t primitive;
     dnnl_memory_desc_t a, b, bias, c, scratch;
@@ -33,7 +47,18 @@ struct rw_onednn {
     dnnl_stream_t *streams; /* one per thread */
     size_t n_streams, cap_streams;
     struct rw_onednn_matmul **table; /* by signature, open addressing */
-    size_t size, n;                  /* size is 0 or a power of two */
+    size_t size, n, n_idle;          /* size is 0 or a power of two; idle: without a holder */
+    uint64_t clock;
+    struct held *holding; /* under way, or NULL */
+};
+
+/* What a plan holds. */
+struct held {
+    struct rw_holding base; /* first */
+    struct rw_onednn *owner;
+    uint64_t number;
+    struct rw_onednn_matmul **primitives;
+    size_t n, cap;
 };
 
 static rw_status status_of(dnnl_status_t s)
@@ -42,11 +67,21 @@ static rw_status status_of(dnnl_status_t s)
     return s == dnnl_out_of_memory ? RW_ERR_MEMORY : RW_ERR_DEVICE;
 }
 
+/* Counted like memory that is written to, so that every limit which a process can have is seen; never written. */
+static bool library_has_room(void)
+{
+    void *const p = mmap(NULL, LIBRARY_ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return false;
+    munmap(p, LIBRARY_ROOM);
+    return true;
+}
+
 rw_status rw_onednn_create(struct rw_onednn **ret)
 {
     struct rw_onednn *const o = rw_calloc(1, sizeof *o);
     if (!o) return RW_ERR_MEMORY;
-    const rw_status status = status_of(dnnl_engine_create(&o->engine, dnnl_cpu, 0));
+    const rw_status status = library_has_room() ? status_of(dnnl_engine_create(&o->engine, dnnl_cpu, 0))
+                                                : RW_ERR_MEMORY;
     if (status) {
         rw_free(o);
         return status;
@@ -159,9 +194,7 @@ static dnnl_status_t add_to_c(dnnl_primitive_attr_t attr)
     return status;
 }
 
-/* create: the primitive too, and not only what is known before its code is generated. */
-static dnnl_status_t make_primitive(struct rw_onednn_matmul *p, dnnl_engine_t engine, dnnl_primitive_attr_t attr,
-                                    bool create)
+static dnnl_status_t make_primitive(struct rw_onednn_matmul *p, dnnl_engine_t engine, dnnl_primitive_attr_t attr)
 {
     dnnl_matmul_desc_t desc;
     dnnl_primitive_desc_t pd = NULL;
@@ -173,21 +206,22 @@ static dnnl_status_t make_primitive(struct rw_onednn_matmul *p, dnnl_engine_t en
     if (status) return status;
     p->fast = is_fast(pd);
     if (p->fast) p->scratch = *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-    if (p->fast && create) status = dnnl_primitive_create(&p->primitive, pd);
+    if (p->fast) status = dnnl_primitive_create(&p->primitive, pd);
     dnnl_primitive_desc_destroy(pd);
     return status;
 }
 
 /* The number of threads is fixed when a primitive is made: here, one. */
-static rw_status make_for_one_thread(struct rw_onednn_matmul *p, dnnl_engine_t engine, bool create)
+static rw_status make_for_one_thread(struct rw_onednn_matmul *p, dnnl_engine_t engine)
 {
     dnnl_primitive_attr_t attr;
+    if (!library_has_room()) return RW_ERR_MEMORY;
     dnnl_status_t status = dnnl_primitive_attr_create(&attr);
     if (status) return status_of(status);
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);
     status = describe_all(p);
-    if (!status) status = make_primitive(p, engine, attr, create);
+    if (!status) status = make_primitive(p, engine, attr);
     omp_set_num_threads(threads);
     dnnl_primitive_attr_destroy(attr);
     return status_of(status);
@@ -226,22 +260,14 @@ static rw_status add_slots(struct rw_onednn_matmul *p, size_t threads)
     return RW_OK;
 }
 
-static rw_status add(struct rw_onednn *o, const struct rw_matmul_signature *s, struct rw_onednn_matmul **ret)
+/* Streams, and memory objects of a primitive, for so many threads. */
+static rw_status add_threads(struct rw_onednn_matmul *p, size_t threads)
 {
-    FORWARD(make_room(o));
-    struct rw_onednn_matmul *const p = rw_calloc(1, sizeof *p);
-    if (!p) return RW_ERR_MEMORY;
-    p->signature = *s;
-    p->owner = o;
-    const rw_status status = make_for_one_thread(p, o->engine, true);
-    if (status) {
-        matmul_destroy(p);
-        return status;
-    }
-    *find(o->table, o->size, s) = p;
-    o->n++;
-    *ret = p;
-    return RW_OK;
+    struct rw_onednn *const o = p->owner;
+    if (!p->fast || (o->n_streams >= threads && p->n_slots >= threads)) return RW_OK;
+    if (!library_has_room()) return RW_ERR_MEMORY;
+    FORWARD(add_streams(o, threads));
+    return add_slots(p, threads);
 }
 
 static struct rw_onednn_matmul *known(const struct rw_onednn *o, const struct rw_matmul_signature *s)
@@ -249,32 +275,139 @@ static struct rw_onednn_matmul *known(const struct rw_onednn *o, const struct rw
     return o->size ? *find(o->table, o->size, s) : NULL;
 }
 
-rw_status rw_onednn_matmul_query(const struct rw_onednn *o, const struct rw_matmul_signature *s, bool *ret_fast,
-                                 size_t *ret_scratch)
+/* What follows it in the table moves up to where looking for it begins. */
+static void forget(struct rw_onednn *o, struct rw_onednn_matmul *p)
 {
-    struct rw_onednn_matmul fresh = { .signature = *s };
-    const struct rw_onednn_matmul *p = known(o, s);
-    if (!p) {
-        FORWARD(make_for_one_thread(&fresh, o->engine, false));
-        p = &fresh;
+    const size_t mask = o->size - 1;
+    size_t hole = (size_t)(find(o->table, o->size, &p->signature) - o->table);
+    for (size_t i = (hole + 1) & mask; o->table[i]; i = (i + 1) & mask) {
+        const size_t home = (size_t)hash(&o->table[i]->signature) & mask;
+        if (((i - home) & mask) < ((i - hole) & mask)) continue;
+        o->table[hole] = o->table[i];
+        hole = i;
     }
-    *ret_fast = p->fast;
-    *ret_scratch = p->fast ? dnnl_memory_desc_get_size(&p->scratch) : 0;
+    o->table[hole] = NULL;
+    o->n--;
+    o->n_idle--;
+    matmul_destroy(p);
+}
+
+static void forget_idle(struct rw_onednn *o)
+{
+    while (o->n_idle > RW_ONEDNN_IDLE) {
+        struct rw_onednn_matmul *oldest = NULL;
+        for (size_t i = 0; i < o->size; i++) {
+            struct rw_onednn_matmul *const p = o->table[i];
+            if (p && !p->holders && (!oldest || p->used < oldest->used)) oldest = p;
+        }
+        forget(o, oldest);
+    }
+}
+
+static rw_status add(struct rw_onednn *o, const struct rw_matmul_signature *s, struct rw_onednn_matmul **ret)
+{
+    FORWARD(make_room(o));
+    struct rw_onednn_matmul *const p = rw_calloc(1, sizeof *p);
+    if (!p) return RW_ERR_MEMORY;
+    p->signature = *s;
+    p->owner = o;
+    const rw_status status = make_for_one_thread(p, o->engine);
+    if (status) {
+        matmul_destroy(p);
+        return status;
+    }
+    *find(o->table, o->size, s) = p;
+    o->n++;
+    o->n_idle++;
+    *ret = p;
     return RW_OK;
 }
 
-rw_status rw_onednn_matmul(struct rw_onednn *o, const struct rw_matmul_signature *s, int threads,
-                           struct rw_onednn_matmul **ret)
+/* ---- holdings ---- */
+
+static void let_go(struct rw_holding *base)
+{
+    struct held *const h = (struct held *)base;
+    struct rw_onednn *const o = h->owner;
+    if (o->holding == h) o->holding = NULL;
+    for (size_t i = 0; i < h->n; i++) {
+        struct rw_onednn_matmul *const p = h->primitives[i];
+        p->used = ++o->clock;
+        o->n_idle += !--p->holders;
+    }
+    rw_free(h->primitives);
+    rw_free(h);
+    forget_idle(o);
+}
+
+struct rw_holding *rw_onednn_hold_begin(struct rw_onednn *o)
+{
+    struct held *const h = rw_calloc(1, sizeof *h);
+    if (!h) return NULL;
+    *h = (struct held){ .base = { 1, let_go }, .owner = o, .number = ++o->clock };
+    o->holding = h;
+    return &h->base;
+}
+
+void rw_onednn_hold_end(struct rw_onednn *o)
+{
+    o->holding = NULL;
+}
+
+static rw_status hold(struct rw_onednn_matmul *p)
+{
+    struct held *const h = p->owner->holding;
+    if (!h || p->held_in == h->number) return RW_OK;
+    if (!rw_grow(&h->primitives, &h->cap, h->n, 1, sizeof *h->primitives)) return RW_ERR_MEMORY;
+    h->primitives[h->n++] = p;
+    p->owner->n_idle -= !p->holders++;
+    p->held_in = h->number;
+    return RW_OK;
+}
+
+static void describe_to(const struct rw_onednn_matmul *p, bool *ret_fast, size_t *ret_scratch)
+{
+    *ret_fast = p->fast;
+    *ret_scratch = p->fast ? dnnl_memory_desc_get_size(&p->scratch) : 0;
+}
+
+rw_status rw_onednn_matmul_prepare(struct rw_onednn *o, const struct rw_matmul_signature *s, int threads,
+                                   bool *ret_fast, size_t *ret_scratch)
 {
     struct rw_onednn_matmul *p = known(o, s);
     if (!p) FORWARD(add(o, s, &p));
-    if (p->fast) {
-        if (o->n_streams < (size_t)threads) FORWARD(add_streams(o, (size_t)threads));
-        if (p->n_slots < (size_t)threads) FORWARD(add_slots(p, (size_t)threads));
-    }
-    *ret = p->fast ? p : NULL;
+    p->used = ++o->clock;
+    FORWARD(add_threads(p, (size_t)threads));
+    FORWARD(hold(p));
+    describe_to(p, ret_fast, ret_scratch);
+    forget_idle(o);
     return RW_OK;
 }
+
+struct rw_onednn_matmul *rw_onednn_matmul_find(const struct rw_onednn *o, const struct rw_matmul_signature *s,
+                                               bool *ret_fast, size_t *ret_scratch)
+{
+    struct rw_onednn_matmul *const p = known(o, s);
+    if (p) describe_to(p, ret_fast, ret_scratch);
+    return p;
+}
+
+size_t rw_onednn_count(const struct rw_onednn *o)
+{
+    return o->n;
+}
+
+size_t rw_onednn_bytes(const struct rw_onednn *o)
+{
+    size_t bytes = sizeof *o + o->size * sizeof *o->table;
+    for (size_t i = 0; i < o->size; i++) {
+        const struct rw_onednn_matmul *const p = o->table[i];
+        if (p) bytes += sizeof *p + p->n_slots * sizeof *p->slots + (p->primitive ? PRIMITIVE_BYTES : 0);
+    }
+    return bytes;
+}
+
+/* ---- the run ---- */
 
 static dnnl_status_t point(dnnl_memory_t m, const void *data)
 {

@@ -1,15 +1,22 @@
 /*
  * oneDNN for the CPU kernels: matrix products, pinned.
  *
- * A primitive is made once per signature (extents, strides, type, bias, sum) and kept for the life of the context, so
- * forward and replay run the same code (law 6). It is made for one thread: who wants more cuts the product into tiles
- * by its shape alone and runs one primitive per tile, so no bit can depend on the number of threads.
+ * A primitive is made once per signature (extents, strides, type, bias, sum), when a plan is made, so a run finds what
+ * it needs and forward and replay run the same code (law 6): which code that is depends on the signature and the
+ * processor alone. It is made for one thread: who wants more cuts the product into tiles by its shape alone and runs
+ * one primitive per tile, so no bit can depend on the number of threads.
+ *
+ * A plan holds the primitives that it was made with. Of those that no plan holds, the table keeps the RW_ONEDNN_IDLE
+ * most recently used ones. oneDNN has a cache of its own beside it, of 1024 entries for the whole process.
  */
 #ifndef RW_DEVICE_CPU_ONEDNN_H
 #define RW_DEVICE_CPU_ONEDNN_H
 
+#include "device/holding.h"
+
 #include <rewind/status.h>
-#include <rewind/types.h>
+
+#define RW_ONEDNN_IDLE 256
 
 struct rw_onednn;
 struct rw_onednn_matmul;
@@ -29,22 +36,28 @@ struct rw_matmul_signature {
 rw_status rw_onednn_create(struct rw_onednn **ret);
 void rw_onednn_destroy(struct rw_onednn **o);
 
-/*
- * The primitive of a signature, ready for use by threads 0 .. threads - 1. Not to be called by two threads at once.
- * @param ret receives it, owned by o; NULL when oneDNN has no fast code for the signature on this processor.
- */
-rw_status rw_onednn_matmul(struct rw_onednn *o, const struct rw_matmul_signature *s, int threads,
-                           struct rw_onednn_matmul **ret);
+/* What is prepared from begin to end is held until the holding is released. NULL without memory. */
+struct rw_holding *rw_onednn_hold_begin(struct rw_onednn *o);
+void rw_onednn_hold_end(struct rw_onednn *o);
 
 /*
- * What planning asks, before the primitive exists: is there fast code, and how many bytes of scratch memory, aligned to
- * 64, does one run take? Allocates nothing of ours.
+ * For planning: makes the primitive of a signature, unless it is there, ready for use by threads 0 .. threads - 1, and
+ * holds it. Says whether there is fast code, and how many bytes of scratch memory, aligned to 64, one run takes.
  */
-rw_status rw_onednn_matmul_query(const struct rw_onednn *o, const struct rw_matmul_signature *s, bool *ret_fast,
-                                 size_t *ret_scratch);
+rw_status rw_onednn_matmul_prepare(struct rw_onednn *o, const struct rw_matmul_signature *s, int threads,
+                                   bool *ret_fast, size_t *ret_scratch);
+
+/* For a run: what was prepared, NULL for what was not. */
+struct rw_onednn_matmul *rw_onednn_matmul_find(const struct rw_onednn *o, const struct rw_matmul_signature *s,
+                                               bool *ret_fast, size_t *ret_scratch);
 
 /* Runs in the calling thread, which says that it is number `thread`; no two threads may say the same at once. */
 rw_status rw_onednn_matmul_run(struct rw_onednn_matmul *p, int thread, const void *a, const void *b, const void *bias,
                                void *c, void *scratch);
+
+/* How many signatures the table knows, and about how many bytes they take: oneDNN does not say what a primitive's code
+ * takes, and a fixed number stands for it. */
+size_t rw_onednn_count(const struct rw_onednn *o);
+size_t rw_onednn_bytes(const struct rw_onednn *o);
 
 #endif

@@ -1,0 +1,28 @@
+/*
+ * The names of regions and tags, each entered once and found again by its index. An index belongs to its name while a
+ * tape uses it: when the table has grown to twice of what was in use, names that no tape uses make room. So a program
+ * may make names in every step.
+ */
+#ifndef RW_RECORD_NAMES_H
+#define RW_RECORD_NAMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RW_NAMES_MOST (UINT16_MAX - 1) /* in use at one time: a value has 16 bits for its tag */
+
+struct rw_name_table {
+    char **text; /* by index; NULL: free */
+    size_t n, cap;
+    size_t n_used;   /* entries that are not free */
+    size_t sweep_at; /* so many are tried to be made fewer */
+    size_t search;   /* no entry before this one is free */
+    uint16_t *hash;  /* index + 1, open addressing, of a power of two */
+    size_t hash_size;
+    size_t bytes; /* of the texts */
+};
+
+void rw_names_finish(struct rw_name_table *table);
+
+#endif

@@ -1,0 +1,159 @@
+/*
+ * Where the machine ends: address space, threads, processes that fork. Each in a child process of its own, which has
+ * to come back with a status and a message, never by a signal or an exit of some library's.
+ */
+#include "support/support.h"
+
+#include "device/cpu/cpu.h"
+#include "device/cpu/onednn.h"
+#include "plan/cache.h"
+#include "record/tape.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+
+/* What a child may say by its exit status. */
+enum verdict { DID = 40, REFUSED, WRONG };
+
+static size_t address_space(void)
+{
+    size_t pages = 0;
+    FILE *const f = fopen("/proc/self/statm", "r");
+    cr_assert_not_null(f);
+    cr_assert_eq(fscanf(f, "%zu", &pages), 1);
+    fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Runs it in a child; what it returns, or 128 + the signal that ended it. */
+static int in_a_child(enum verdict (*what)(size_t), size_t argument)
+{
+    fflush(NULL);
+    const pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (!child) _exit((int)what(argument));
+    int how;
+    cr_assert_eq(waitpid(child, &how, 0), child);
+    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+}
+
+static void limit_address_space(size_t bytes)
+{
+    setrlimit(RLIMIT_AS, &(struct rlimit){ bytes, bytes });
+}
+
+/* RW_OK, or an error that has been put into words. */
+static enum verdict judge(rw_status status, const rw_context *ctx)
+{
+    if (status == RW_OK) return DID;
+    return status == RW_ERR_MEMORY && *rw_error_message(ctx) ? REFUSED : WRONG;
+}
+
+/* Products of several shapes, forward and backward: each takes primitives of its own. */
+static rw_status products(rw_context *ctx, rw_tape *t, int64_t least)
+{
+    rw_tensor *sum = NULL;
+    for (int64_t n = least; n < least + 4; n++) {
+        rw_tensor *const x = rw_require_grad(t, rw_input(t, n % 2 ? RW_F32 : RW_BF16, RW_SHAPE(96 + n % 64, 64), NULL));
+        rw_tensor *const w = rw_require_grad(t, rw_input(t, n % 2 ? RW_F32 : RW_BF16, RW_SHAPE(64, 160 + n / 64), NULL));
+        rw_tensor *const y = rw_cast(t, rw_sum(t, rw_matmul(t, x, w), RW_ALL_AXES, false), RW_F32);
+        sum = sum ? rw_add(t, sum, y) : y;
+    }
+    const rw_status status = rw_backward(t, sum);
+    return status ? status : rw_error_status(ctx);
+}
+
+static enum verdict step_within(size_t limit)
+{
+    rw_context *ctx = NULL;
+    rw_tape *t = NULL;
+    limit_address_space(limit);
+    rw_status status = rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 });
+    if (status) return status == RW_ERR_MEMORY && !ctx ? REFUSED : WRONG;
+    if ((status = rw_tape_create(&t, ctx))) return judge(status, ctx);
+    const enum verdict first = judge(products(ctx, t, 1), ctx);
+    rw_error_clear(ctx);
+    rw_tape_reset(t);
+    limit_address_space(address_space() + 512 * MIB); /* not above the hard limit: it may fail again */
+    const enum verdict second = judge(products(ctx, t, 1), ctx);
+    rw_tape_destroy(&t);
+    rw_context_destroy(&ctx);
+    return first == WRONG || second == WRONG ? WRONG : first == DID && second != DID ? WRONG : first;
+}
+
+Test(machine, address_space_that_ends_while_products_are_prepared, .timeout = 120)
+{
+    const size_t base = address_space();
+    int did = 0, refused = 0;
+    for (size_t more = 0; more < 200 * MIB; more += more < 36 * MIB ? 2 * MIB : 16 * MIB) {
+        const int end = in_a_child(step_within, base + more);
+        cr_expect(end == DID || end == REFUSED, "with %zu MiB left: %s %d", more / MIB, end > 128 ? "signal" : "exit",
+                  end > 128 ? end - 128 : end);
+        did += end == DID;
+        refused += end == REFUSED;
+    }
+    cr_expect_gt(did, 3);
+    cr_expect_gt(refused, 10);
+}
+
+static size_t resident(void)
+{
+    size_t all = 0, pages = 0;
+    FILE *const f = fopen("/proc/self/statm", "r");
+    cr_assert_not_null(f);
+    cr_assert_eq(fscanf(f, "%zu %zu", &all, &pages), 2);
+    fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static size_t known_primitives(const struct fixture *b)
+{
+    return rw_onednn_count(((struct rw_cpu *)b->ctx->device_state)->onednn);
+}
+
+static void steps_of_shapes(struct fixture *b, int from, int to)
+{
+    for (int i = from; i < to; i++) {
+        cr_assert_eq(products(b->ctx, b->t, 1 + 4 * i), RW_OK, "%s", rw_error_message(b->ctx));
+        rw_tape_reset(b->t);
+    }
+}
+
+/* Twelve products a step, of up to four primitives each. oneDNN's own cache, of 1024, is full after 90 steps; so are the
+ * table and the plans. */
+Test(machine, shapes_without_end_take_memory_with_an_end, .timeout = 120)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_memory m;
+    steps_of_shapes(&b, 0, 150);
+    const size_t most = RW_ONEDNN_IDLE + RW_PLAN_CACHE_SIZE * 12 * 4, filled = resident(), known = known_primitives(&b);
+    cr_assert_leq(known, most);
+    cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+    cr_assert_geq(m.library, known * 65536);
+    cr_assert_leq(m.library, known * 72000);
+    steps_of_shapes(&b, 150, 400);
+    cr_assert_leq(known_primitives(&b), most);
+    cr_assert_leq(resident(), filled + 4 * MIB, "%zu KiB, then %zu KiB", filled / 1024, resident() / 1024);
+    fixture_close(&b);
+}
+
+/* The table forgets what no plan holds, in the order of its last use, and nothing else. */
+Test(machine, a_plan_that_waits_keeps_its_primitives)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tape *waits = NULL;
+    cr_assert_eq(rw_tape_create(&waits, b.ctx), RW_OK);
+    rw_tensor *const x = rw_require_grad(waits, rw_input(waits, RW_F32, RW_SHAPE(1001, 64), NULL));
+    rw_tensor *const loss = rw_sum(waits, rw_matmul(waits, x, rw_transpose(waits, x, 0, 1)), RW_ALL_AXES, false);
+    cr_assert_eq(rw_item(waits, loss), 0.0);
+    steps_of_shapes(&b, 0, 100);
+    cr_assert_eq(rw_backward(waits, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tape_destroy(&waits);
+    fixture_close(&b);
+}
