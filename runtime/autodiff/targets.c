@@ -44,12 +44,12 @@ static rw_status take_retained(struct rw_targets *s, uint32_t value, rw_tensor *
     return add_target(s, (struct rw_target){ .value = y->id, .of = value });
 }
 
-/* May the node write its output over a gradient, where it reads that at all? */
-static bool works_in_place(const struct rw_targets *s, const struct rw_node *node, uint32_t gradient)
+/* May the node write that output over a gradient, where it reads that at all? */
+static bool works_in_place(const struct rw_targets *s, const struct rw_node *node, uint32_t output, uint32_t gradient)
 {
     for (uint32_t i = 0; i < node->n_inputs; i++)
         if (rw_tape_base(s->t, s->t->operands[node->first_input + i]) == gradient)
-            return rw_may_overwrite(s->t, node, 0, i);
+            return rw_may_overwrite(s->t, node, output, i);
     return true;
 }
 
@@ -66,7 +66,7 @@ static bool is_bindable(const struct rw_targets *s, const rw_tensor *g, const rw
     if (whole->producer == RW_NONE_ID || is_taken(s, whole->id)) return false;
     if (!rw_layout_is_whole(l) || rw_tensor_bytes(whole) != rw_tensor_bytes(g)) return false;
     const struct rw_node *const maker = &t->nodes[whole->producer];
-    if (whole->id != maker->first_output || !works_in_place(s, maker, seed->id)) return false;
+    if (!works_in_place(s, maker, whole->id - maker->first_output, seed->id)) return false;
     const size_t after = whole->producer + 1 < t->n_nodes ? maker[1].first_input : t->n_operands;
     for (size_t i = after; i < t->n_operands; i++)
         if (rw_tape_base(t, t->operands[i]) == seed->id) return false;

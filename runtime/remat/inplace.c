@@ -3,15 +3,24 @@
 
 #include "record/overwrite.h"
 
-/* Does action `index` let its output 0 take the memory of each of its inputs that lies in that buffer? */
-static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t index, uint32_t buffer)
+/* Does action `index` let that output take the memory of each of its inputs that lies in that buffer? */
+static bool takes_over(const rw_tape *t, const struct rw_schedule *s, uint32_t index, uint32_t output, uint32_t buffer)
 {
     const struct rw_action *const action = &s->actions[index];
     const struct rw_node *const node = &t->nodes[action->node];
-    for (int i = 0; i < node->n_inputs; i++)
-        if (s->refs[action->word + (uint32_t)i] == buffer)
-            return rw_may_overwrite(t, node, 0, (uint32_t)i);
+    for (uint32_t i = 0; i < node->n_inputs; i++)
+        if (s->refs[action->word + i] == buffer) return rw_may_overwrite(t, node, output, i);
     return true;
+}
+
+/* Which output of the action that writes buffer b is it? */
+static uint32_t output_of(const rw_tape *t, const struct rw_schedule *s, const struct rw_buffer *b)
+{
+    const struct rw_action *const maker = &s->actions[b->first];
+    const uint32_t *const made = s->refs + maker->word + t->nodes[maker->node].n_inputs;
+    uint32_t output = 0;
+    while (output < t->nodes[maker->node].n_outputs && &s->buffers[made[output]] != b) output++;
+    return output;
 }
 
 /* The first read of a gradient, or of one behind it. */
@@ -32,33 +41,36 @@ static size_t first_read(const struct rw_schedule *s, uint32_t gradient)
  */
 static bool is_free(const rw_tape *t, const struct rw_schedule *s, uint32_t gradient, const struct rw_buffer *b)
 {
-    const struct rw_action *const maker = &s->actions[b->first];
     for (size_t i = first_read(s, gradient); i < s->n_read_gradients; i++) {
         const struct rw_read_gradient read = s->read_gradients[i];
         const struct rw_buffer *const r = &s->buffers[read.buffer];
         if (read.gradient != gradient) break;
         if (r->last < b->first) continue;
         if (r->last > b->first) return false;
-        if (&s->buffers[s->refs[maker->word + t->nodes[maker->node].n_inputs]] != b) return false;
-        if (!takes_over(t, s, b->first, read.buffer)) return false;
+        if (!takes_over(t, s, b->first, output_of(t, s, b), read.buffer)) return false;
     }
     return true;
 }
 
-/* May output 0 of the action take over the memory of input i, as far as the two say? */
-static bool may_take(const rw_tape *t, const struct rw_schedule *s, uint32_t index, int i, uint32_t in)
+/* May that output of the action take over the memory of an input, which lies in buffer `in`? */
+static bool may_take(const rw_tape *t, const struct rw_schedule *s, uint32_t index, const rw_inplace *pair, uint32_t in)
 {
     const struct rw_action *const action = &s->actions[index];
     const struct rw_buffer *const b = &s->buffers[in];
     return b->source == RW_NONE_ID && b->last == index && b->bytes &&
-           rw_may_overwrite(t, &t->nodes[action->node], 0, (uint32_t)i);
+           rw_may_overwrite(t, &t->nodes[action->node], pair->output, pair->input);
 }
 
-static bool writes_in_place(const rw_tape *t, const struct rw_action *action)
+/* What the action may write over what, a list; NULL for nothing. */
+static const rw_inplace *pairs_of(const rw_tape *t, const struct rw_action *action)
 {
-    const struct rw_node *const node = &t->nodes[action->node];
-    return t->ctx->ops[node->op]->inplace && node->n_outputs && action->kind != RW_ACTION_COMMIT &&
-           !rw_action_is_move(action->kind);
+    const rw_inplace *const pairs = t->ctx->ops[t->nodes[action->node].op]->inplace;
+    return action->kind == RW_ACTION_COMMIT || rw_action_is_move(action->kind) ? NULL : pairs;
+}
+
+static bool is_pair(const rw_inplace *pair)
+{
+    return pair && pair->output != UINT16_MAX;
 }
 
 /* Forward writes no gradient: a step may stop behind it while another one adds to the same. */
@@ -67,46 +79,71 @@ static bool is_made_in_backward(const struct rw_schedule *s, const struct rw_buf
     return b->first >= s->n_forward && !rw_action_is_move(s->actions[b->first].kind);
 }
 
-/*
- * Output 0 is a parameter's gradient: an input that dies here is made there to begin with, and so is what that was made
- * from in the same way, when nothing else uses that memory meanwhile. A sum of gradients then needs no second buffer.
- */
-static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_t index)
+/* The buffers of a pair's two sides, as the action names them. False where the node has no such operand. */
+static bool sides_of(const rw_tape *t, const struct rw_schedule *s, uint32_t index, const rw_inplace *pair,
+                     uint32_t *ret_out, uint32_t *ret_in)
 {
     const struct rw_action *const action = &s->actions[index];
     const struct rw_node *const node = &t->nodes[action->node];
-    if (!writes_in_place(t, action)) return;
-    const struct rw_buffer *const o = &s->buffers[s->refs[action->word + node->n_inputs]];
-    if (o->source == RW_NONE_ID || s->sources[o->source].kind != RW_SOURCE_GRADIENT) return;
-    for (int i = 0; i < node->n_inputs; i++) {
-        struct rw_buffer *const b = &s->buffers[s->refs[action->word + (uint32_t)i]];
-        if (!may_take(t, s, index, i, s->refs[action->word + (uint32_t)i])) continue;
-        if (b->bytes != rw_tensor_bytes(rw_tape_value(t, o->value))) continue;
-        if (!is_made_in_backward(s, b) || !is_free(t, s, s->sources[o->source].index, b)) continue;
-        b->source = o->source;
-        return;
-    }
+    if (pair->output >= node->n_outputs || pair->input >= node->n_inputs) return false;
+    *ret_out = s->refs[action->word + node->n_inputs + pair->output];
+    *ret_in = s->refs[action->word + pair->input];
+    return true;
 }
 
-/* Output 0 takes over input i's memory when that input dies here. */
-static void merge_in_arena(const rw_tape *t, struct rw_schedule *s, uint32_t index)
+/* Does an input of the action lie there already? */
+static bool is_used(const rw_tape *t, const struct rw_schedule *s, uint32_t index, uint32_t source)
+{
+    const struct rw_action *const action = &s->actions[index];
+    for (uint32_t i = 0; i < t->nodes[action->node].n_inputs; i++)
+        if (s->buffers[s->refs[action->word + i]].source == source) return true;
+    return false;
+}
+
+/*
+ * An output is a parameter's gradient: an input that dies here is made there to begin with, and so is what that was
+ * made from in the same way, when nothing else uses that memory meanwhile. A sum of gradients then needs no second
+ * buffer.
+ */
+static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_t index, const rw_inplace *pair)
+{
+    uint32_t out, in;
+    if (!sides_of(t, s, index, pair, &out, &in)) return;
+    const struct rw_buffer *const o = &s->buffers[out];
+    struct rw_buffer *const b = &s->buffers[in];
+    if (o->source == RW_NONE_ID || s->sources[o->source].kind != RW_SOURCE_GRADIENT) return;
+    if (!may_take(t, s, index, pair, in) || b->bytes != rw_tensor_bytes(rw_tape_value(t, o->value))) return;
+    if (!is_made_in_backward(s, b) || is_used(t, s, index, o->source)) return;
+    if (is_free(t, s, s->sources[o->source].index, b)) b->source = o->source;
+}
+
+/* Has another output of the action taken that memory? */
+static bool is_taken(const rw_tape *t, const struct rw_schedule *s, uint32_t index, uint32_t in)
 {
     const struct rw_action *const action = &s->actions[index];
     const struct rw_node *const node = &t->nodes[action->node];
-    if (!writes_in_place(t, action)) return;
-    struct rw_buffer *const o = &s->buffers[s->refs[action->word + node->n_inputs]];
-    if (o->source != RW_NONE_ID) return;
-    for (int i = 0; i < node->n_inputs; i++) {
-        const uint32_t in = rw_buffer_root(s, s->refs[action->word + (uint32_t)i]);
-        if (!may_take(t, s, index, i, in) || s->buffers[in].bytes != o->bytes) continue;
-        o->merged = in;
-        s->buffers[in].last = o->last;
-        return;
-    }
+    for (uint32_t i = 0; i < node->n_outputs; i++)
+        if (s->buffers[s->refs[action->word + node->n_inputs + i]].merged == in) return true;
+    return false;
+}
+
+/* An output takes over an input's memory when that input dies here. */
+static void merge_in_arena(const rw_tape *t, struct rw_schedule *s, uint32_t index, const rw_inplace *pair)
+{
+    uint32_t out, in;
+    if (!sides_of(t, s, index, pair, &out, &in)) return;
+    struct rw_buffer *const o = &s->buffers[out];
+    in = rw_buffer_root(s, in);
+    if (o->source != RW_NONE_ID || o->merged != out || !may_take(t, s, index, pair, in)) return;
+    if (s->buffers[in].bytes != o->bytes || is_taken(t, s, index, in)) return;
+    o->merged = in;
+    s->buffers[in].last = o->last;
 }
 
 void rw_merge_in_place(const rw_tape *t, struct rw_schedule *s)
 {
-    for (uint32_t i = (uint32_t)s->n_actions; i-- > 0;) merge_into_gradient(t, s, i);
-    for (uint32_t i = 0; i < s->n_actions; i++) merge_in_arena(t, s, i);
+    for (uint32_t i = (uint32_t)s->n_actions; i-- > 0;)
+        for (const rw_inplace *p = pairs_of(t, &s->actions[i]); is_pair(p); p++) merge_into_gradient(t, s, i, p);
+    for (uint32_t i = 0; i < s->n_actions; i++)
+        for (const rw_inplace *p = pairs_of(t, &s->actions[i]); is_pair(p); p++) merge_in_arena(t, s, i, p);
 }

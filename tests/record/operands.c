@@ -257,3 +257,66 @@ Test(operands, what_a_node_may_write_over)
     cr_assert_not(may(t, x[0], x[3], x[2], 1, 1), "of another size");
     fixture_close(&b);
 }
+
+/* ---- what is written over ---- */
+
+static struct seen {
+    int n, over[2]; /* nodes; outputs that lay where an input of theirs did */
+} seen;
+
+/* (x, y) -> (x + 1, 2 y) */
+static rw_status two_kernel(const rw_kernel *k)
+{
+    for (int o = 0; o < 2; o++) {
+        const float *const x = k->in[o].data;
+        float *const y = k->out[o].data;
+        for (int64_t i = 0; i < k->out[o].layout->numel; i++) y[i] = o ? 2 * x[i] : x[i] + 1;
+        seen.over[o] += k->out[o].data == k->in[o].data;
+    }
+    seen.n++;
+    return RW_OK;
+}
+
+static rw_status two_check(rw_op_call *call)
+{
+    const rw_status status = rw_op_output_like(call, 0, 0);
+    return status ? status : rw_op_output_like(call, 1, 1);
+}
+
+/* Nodes of two outputs, the one of the other: nothing is read again, so each pair lies in one place all the way. */
+static struct seen run_two(const rw_op_def *op, int nodes, bool same, float *ret)
+{
+    struct fixture b = fixture_open(1, 1);
+    const float ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    rw_tensor *x[2];
+    for (int i = 0; i < 2; i++) x[i] = rw_scale(b.t, rw_input(b.t, RW_F32, RW_SHAPE(8), ones), 3 + i);
+    seen = (struct seen){ 0 };
+    for (int i = 0; i < nodes; i++) {
+        rw_tensor *const in[] = { x[0], same ? x[0] : x[1] };
+        rw_apply(b.t, op, in, 2, NULL, 0, x);
+    }
+    *ret = value_of(b.t, rw_sub(b.t, x[0], x[1]), 3);
+    fixture_close(&b);
+    return seen;
+}
+
+Test(operands, each_output_is_written_over_an_input_of_its_own)
+{
+    const rw_op_def apart = { .name = "two_apart", .n_inputs = 2, .n_outputs = 2, .check = two_check,
+                              .kernel[RW_DEVICE_CPU] = two_kernel };
+    rw_op_def over = apart, second = apart;
+    float want = 0, got = 0;
+    over.name = "two_over", over.inplace = RW_INPLACE({ 0, 0 }, { 1, 1 });
+    second.name = "two_second", second.inplace = RW_INPLACE({ 1, 1 });
+    for (int same = 0; same < 2; same++) {
+        struct seen s = run_two(&apart, 5, same, &want);
+        cr_assert(s.n == 5 && !s.over[0] && !s.over[1]);
+        s = run_two(&over, 5, same, &got);
+        cr_assert_eq(got, want);
+        /* two inputs that are one value: the op may write neither output over what it reads through the other */
+        cr_assert(s.over[0] == (same ? 0 : 5) && s.over[1] == (same ? 0 : 5), "%d, %d", s.over[0], s.over[1]);
+        s = run_two(&second, 5, same, &got);
+        cr_assert_eq(got, want);
+        cr_assert(!s.over[0] && s.over[1] == (same ? 0 : 5), "%d, %d", s.over[0], s.over[1]);
+    }
+}
