@@ -1,6 +1,6 @@
 /*
- * Resident memory of a training loop that keeps meeting new shapes: shapes [STEPS [SHAPES]], by default 100,000 steps of
- * 10,000 distinct shapes. After the first quarter every table is full, and memory stays where it is.
+ * Resident memory of a training loop that keeps meeting new shapes: shapes [STEPS [SHAPES]], by default 100,000 steps
+ * of 10,000 distinct shapes. After the first quarter every table is full, and memory stays where it is.
  */
 #include "figure.h"
 

@@ -11,8 +11,8 @@ static rw_status check_region(const rw_tape *t, const char *what)
     if (t->open_region == RW_NONE_ID) return RW_OK;
     const struct rw_region *const r = &t->regions[t->open_region];
     const rw_site at = ctx->sites[r->site];
-    return rw_fail(ctx, RW_ERR_REGION, "%s: region \"%s\", begun at %s:%d, is still open", what, ctx->names.text[r->name],
-                   at.file, at.line);
+    return rw_fail(ctx, RW_ERR_REGION, "%s: region \"%s\", begun at %s:%d, is still open", what,
+                   ctx->names.text[r->name], at.file, at.line);
 }
 
 /* Of a value of this tape; what it depends on may have been marked after its use. */

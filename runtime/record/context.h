@@ -79,13 +79,9 @@ bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtyp
 
 #define RW_SITES_MOST ((size_t)1 << 16)
 
-/* Index of an op, a name or a call site in the context's tables; entered on first sight. RW_NONE_ID without memory. */
+/* Index of an op or a call site in the context's tables; entered on first sight. RW_NONE_ID without memory. */
 uint32_t rw_op_index(rw_context *ctx, const rw_op_def *op);
-uint32_t rw_name_index(rw_context *ctx, const char *name);
 uint32_t rw_site_index(rw_context *ctx, rw_site site);
-
-/* After rw_name_index() has failed: why. */
-const char *rw_name_fault(const rw_context *ctx);
 
 size_t rw_tables_bytes(const rw_context *ctx);
 void rw_tables_finish(rw_context *ctx);

@@ -1,23 +1,11 @@
 /* The table of names. See names.h. */
-#include "record/tape.h"
+#include "record/names.h"
+
+#include "base/alloc.h"
 
 #include <string.h>
 
 #define SWEEP_FROM 1024
-
-struct used {
-    uint64_t bits[(RW_NAMES_MOST + 63) / 64];
-};
-
-static void mark(struct used *u, size_t index)
-{
-    u->bits[index / 64] |= (uint64_t)1 << index % 64;
-}
-
-static bool is_marked(const struct used *u, size_t index)
-{
-    return u->bits[index / 64] >> index % 64 & 1;
-}
 
 static size_t hash_text(const char *text)
 {
@@ -54,65 +42,48 @@ static bool grow_hash(struct rw_name_table *t)
     return true;
 }
 
-static void mark_tape(struct used *u, const rw_tape *t)
+bool rw_names_sweep_is_due(const struct rw_name_table *t)
 {
-    for (size_t i = 0; i < t->n_regions; i++) mark(u, t->regions[i].name);
-    for (uint32_t i = 0; i < t->n_values; i++) {
-        const uint16_t tag = rw_tape_value(t, i)->tag;
-        if (tag) mark(u, tag - 1u);
-    }
+    return t->n_used >= (t->sweep_at ? t->sweep_at : SWEEP_FROM) || t->n_used >= RW_NAMES_MOST;
 }
 
-static void sweep(rw_context *ctx)
+void rw_names_sweep(struct rw_name_table *t, const struct rw_names_used *used)
 {
-    struct rw_name_table *const t = &ctx->names;
-    struct used used = { { 0 } };
-    for (const rw_tape *tape = ctx->tapes; tape; tape = tape->next) mark_tape(&used, tape);
     for (size_t i = 0; i < t->n; i++) {
-        if (!t->text[i] || is_marked(&used, i)) continue;
+        if (!t->text[i] || used->bits[i / 64] >> i % 64 & 1) continue;
         t->bytes -= strlen(t->text[i]) + 1;
         rw_free(t->text[i]);
         t->text[i] = NULL;
         t->n_used--;
     }
     t->search = 0;
+    t->sweep_at = 2 * t->n_used > SWEEP_FROM ? 2 * t->n_used : SWEEP_FROM;
     rehash(t);
 }
 
-/* The entry for one more name, free or behind the last one; RW_NONE_ID without memory, or when all are in use. */
+/* The entry for one more name, free or behind the last one; RW_NAME_NONE without memory, or when all are in use. */
 static uint32_t take_entry(struct rw_name_table *t)
 {
     if (t->n_used < t->n) {
         while (t->text[t->search]) t->search++;
         return (uint32_t)t->search;
     }
-    if (t->n >= RW_NAMES_MOST || !rw_grow(&t->text, &t->cap, t->n, 1, sizeof *t->text)) return RW_NONE_ID;
+    if (t->n >= RW_NAMES_MOST || !rw_grow(&t->text, &t->cap, t->n, 1, sizeof *t->text)) return RW_NAME_NONE;
     t->text[t->n] = NULL;
     return (uint32_t)t->n++;
 }
 
-static void make_room(rw_context *ctx)
+uint32_t rw_names_index(struct rw_name_table *t, const char *name)
 {
-    struct rw_name_table *const t = &ctx->names;
-    const size_t limit = t->sweep_at ? t->sweep_at : SWEEP_FROM;
-    if (t->n_used < limit && t->n_used < RW_NAMES_MOST) return;
-    sweep(ctx);
-    t->sweep_at = 2 * t->n_used > SWEEP_FROM ? 2 * t->n_used : SWEEP_FROM;
-}
-
-uint32_t rw_name_index(rw_context *ctx, const char *name)
-{
-    struct rw_name_table *const t = &ctx->names;
     if (t->hash_size) {
         const uint16_t known = *find(t, name);
         if (known) return known - 1u;
     }
-    make_room(ctx);
     char *const copy = grow_hash(t) ? rw_strdup(name) : NULL;
-    const uint32_t index = copy ? take_entry(t) : RW_NONE_ID;
-    if (index == RW_NONE_ID) {
+    const uint32_t index = copy ? take_entry(t) : RW_NAME_NONE;
+    if (index == RW_NAME_NONE) {
         rw_free(copy);
-        return RW_NONE_ID;
+        return RW_NAME_NONE;
     }
     *find(t, name) = (uint16_t)(index + 1);
     t->text[index] = copy;
@@ -121,10 +92,10 @@ uint32_t rw_name_index(rw_context *ctx, const char *name)
     return index;
 }
 
-const char *rw_name_fault(const rw_context *ctx)
+const char *rw_names_fault(const struct rw_name_table *t)
 {
-    return ctx->names.n_used >= RW_NAMES_MOST ? "65534 names of regions and tags are in use, no more can be"
-                                              : "out of memory";
+    return t->n_used >= RW_NAMES_MOST ? "65534 names of regions and tags are in use, no more can be"
+                                      : "out of memory";
 }
 
 void rw_names_finish(struct rw_name_table *t)

@@ -23,6 +23,27 @@ struct rw_name_table {
     size_t bytes; /* of the texts */
 };
 
+/* The index of a name, entered on first sight; RW_NAME_NONE without memory, or when all are in use. */
+#define RW_NAME_NONE UINT32_MAX
+uint32_t rw_names_index(struct rw_name_table *table, const char *name);
+
+/* After that has failed: why. */
+const char *rw_names_fault(const struct rw_name_table *table);
+
+/* Many more than after the last sweep: time for the next one. */
+bool rw_names_sweep_is_due(const struct rw_name_table *table);
+
+/* Frees the names that are not marked. */
+struct rw_names_used {
+    uint64_t bits[(RW_NAMES_MOST + 63) / 64];
+};
+void rw_names_sweep(struct rw_name_table *table, const struct rw_names_used *used);
+
+static inline void rw_names_mark(struct rw_names_used *used, size_t index)
+{
+    used->bits[index / 64] |= (uint64_t)1 << index % 64;
+}
+
 void rw_names_finish(struct rw_name_table *table);
 
 #endif

@@ -7,6 +7,25 @@
 
 #include <string.h>
 
+static void mark_names(struct rw_names_used *used, const rw_tape *t)
+{
+    for (size_t i = 0; i < t->n_regions; i++) rw_names_mark(used, t->regions[i].name);
+    for (uint32_t i = 0; i < t->n_values; i++) {
+        const uint16_t tag = rw_tape_value(t, i)->tag;
+        if (tag) rw_names_mark(used, tag - 1u);
+    }
+}
+
+static uint32_t name_index(rw_context *ctx, const char *name)
+{
+    if (rw_names_sweep_is_due(&ctx->names)) {
+        struct rw_names_used used = { { 0 } };
+        for (const rw_tape *t = ctx->tapes; t; t = t->next) mark_names(&used, t);
+        rw_names_sweep(&ctx->names, &used);
+    }
+    return rw_names_index(&ctx->names, name);
+}
+
 /* By its text: another name may get the index in another step. */
 static void mix_name(rw_tape *t, uint64_t what, const char *name)
 {
@@ -22,10 +41,10 @@ rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
     if (!name || !*name || strpbrk(name, ",+;:/"))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_begin at %s:%d: a region needs a name without , + ; : /", at.file,
                        at.line);
-    const uint32_t index = rw_name_index(ctx, name);
+    const uint32_t index = name_index(ctx, name);
     const uint32_t site = rw_site_index(ctx, at);
     if (index == RW_NONE_ID)
-        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: %s", at.file, at.line, rw_name_fault(ctx));
+        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: %s", at.file, at.line, rw_names_fault(&ctx->names));
     if (site == RW_NONE_ID ||
         !rw_grow(&t->regions, &t->cap_regions, t->n_regions, 1, sizeof *t->regions))
         return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: out of memory", at.file, at.line);
@@ -84,9 +103,9 @@ rw_tensor *ckpt_name_at(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
         rw_fail(t->ctx, RW_ERR_ARGUMENT, "ckpt_name at %s:%d: a name is needed", at.file, at.line);
         return NULL;
     }
-    const uint32_t index = rw_name_index(t->ctx, name);
+    const uint32_t index = name_index(t->ctx, name);
     if (index == RW_NONE_ID) {
-        rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_name at %s:%d: %s", at.file, at.line, rw_name_fault(t->ctx));
+        rw_fail(t->ctx, RW_ERR_MEMORY, "ckpt_name at %s:%d: %s", at.file, at.line, rw_names_fault(&t->ctx->names));
         return NULL;
     }
     x->tag = (uint16_t)(index + 1);
