@@ -3,6 +3,17 @@
  *
  * Thread-safety: a context, its tapes and its tensors belong to one thread at a time. Different contexts are
  * independent of each other.
+ *
+ * Where the machine ends. Nothing below ends the process; the call says RW_ERR_MEMORY before it computes anything.
+ *   threads        a step, an optimizer's step and an initialization start the threads that they need, when the calling
+ *                  thread has none yet. What cannot be caught: OpenMP ends the process when it starts threads itself,
+ *                  as it does after a parallel region of the caller's own with fewer threads, in the same thread, or
+ *                  where OMP_STACKSIZE asks for more than a thread's usual stack.
+ *   address space  oneDNN makes its code when a step is planned, and only while 16 MiB of address space are free, as it
+ *                  crashes without. Another thread that takes them in that moment is not seen.
+ *   fork()         in the child one thread computes, whatever was asked for: the parent's threads are not there. The
+ *                  bytes are the same. Call fork() while no other thread is inside the library. CUDA does not work in
+ *                  a child; create contexts for it after the fork().
  */
 #ifndef REWIND_CONTEXT_H
 #define REWIND_CONTEXT_H
@@ -14,10 +25,13 @@ extern "C" {
 #endif
 
 /** All zero means: the fastest device, seed 0, as many threads as the machine has cores. */
+#define RW_MAX_THREADS 1024 ///< CPU threads that a context can be asked for
+
 typedef struct rw_context_params {
     rw_device device;
     uint64_t seed;   ///< key of the context's Philox generator
-    int32_t threads; ///< CPU threads; 0: OMP_NUM_THREADS or all cores. No bit of any result depends on it.
+    /** CPU threads, at most RW_MAX_THREADS; 0: OMP_NUM_THREADS or all cores. No bit of any result depends on it. */
+    int32_t threads;
     /** CUDA: products of float32 may take their factors rounded to TF32, which keeps 10 bits of the fraction's 23, for
         the tensor cores. Sums stay float32, replays the same bytes. The CPU ignores it. */
     bool tf32;
@@ -58,7 +72,10 @@ RW_API void *rw_context_stream(const rw_context *ctx);
 /** CPU threads in use. */
 RW_API int rw_context_threads(const rw_context *ctx);
 
-/** Changes the number of CPU threads (n >= 1). No bit of any result depends on it. RW_ERR_ARGUMENT when n < 1. */
+/**
+ * Changes the number of CPU threads, 1 to RW_MAX_THREADS, and starts them. No bit of any result depends on it.
+ * @return RW_OK, RW_ERR_ARGUMENT, RW_ERR_MEMORY (so many cannot be started: the number stays as it was).
+ */
 RW_API rw_status rw_context_set_threads(rw_context *ctx, int n);
 
 /**

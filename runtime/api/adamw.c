@@ -2,6 +2,7 @@
 #include "api/adamw.h"
 
 #include "base/alloc.h"
+#include "device/cpu/threads.h"
 #include "ops/optim/optim.h"
 
 #include <math.h>
@@ -172,14 +173,17 @@ rw_status rw_adamw_prepare(rw_adamw *opt)
 rw_status rw_adamw_queue(rw_adamw *opt)
 {
     RW_ON_DEVICE_OF(opt->ctx);
-    const rw_status status = opt->fns->update(opt->device, opt->tensors, opt->steps, opt->n, opt->ctx->threads);
+    const rw_status status = opt->fns->update(opt->device, opt->tensors, opt->steps, opt->n,
+                                              rw_threads_usable(opt->ctx->threads));
     return status ? device_failed(opt->ctx, status, "rw_adamw_step") : RW_OK;
 }
 
 rw_status rw_adamw_step(rw_adamw *opt)
 {
     if (!opt) return RW_ERR_ARGUMENT;
+    int threads;
     rw_status status = rw_gradients_check(opt->ctx, "rw_adamw_step");
+    if (!status && opt->ctx->device->on_host) status = rw_team(opt->ctx, "rw_adamw_step", opt->ctx->threads, &threads);
     if (!status) status = rw_adamw_prepare(opt);
     return status ? status : rw_adamw_queue(opt);
 }
@@ -188,8 +192,10 @@ rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm)
 {
     if (!ctx) return RW_ERR_ARGUMENT;
     if (!(max_norm > 0)) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: a norm of %g", max_norm);
-    const rw_status spoiled = rw_gradients_check(ctx, "rw_clip_grad_norm");
-    if (spoiled) return spoiled;
+    int threads = ctx->threads;
+    rw_status status = rw_gradients_check(ctx, "rw_clip_grad_norm");
+    if (!status && ctx->device->on_host) status = rw_team(ctx, "rw_clip_grad_norm", ctx->threads, &threads);
+    if (status) return status;
     struct rw_clip_tensor *const gradients = rw_calloc(ctx->n_params, sizeof *gradients);
     if (!gradients) return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
     size_t n = 0;
@@ -200,7 +206,7 @@ rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm)
     }
     RW_ON_DEVICE_OF(ctx);
     const struct rw_optim_fns *const fns = rw_optim_of(ctx->kind);
-    const rw_status status = fns->clip(ctx->device_state, gradients, n, max_norm, ret_norm, ctx->threads);
+    status = fns->clip(ctx->device_state, gradients, n, max_norm, ret_norm, threads);
     rw_free(gradients);
     return status ? device_failed(ctx, status, "rw_clip_grad_norm") : RW_OK;
 }

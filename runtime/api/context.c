@@ -5,6 +5,7 @@
 #include "api/ask.h"
 #include "api/sweep.h"
 #include "base/alloc.h"
+#include "device/cpu/threads.h"
 #include "plan/cache.h"
 #include "record/tape.h"
 #include "run/advance.h"
@@ -92,10 +93,18 @@ rw_status rw_device_check(rw_device device, char *why, size_t size)
     return status;
 }
 
+/* OMP_NUM_THREADS, or all cores. */
+static int default_threads(void)
+{
+    const int n = omp_get_max_threads();
+    return n < RW_MAX_THREADS ? n : RW_MAX_THREADS;
+}
+
 rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *params)
 {
     const rw_context_params p = params ? *params : (rw_context_params){ 0 };
-    if (!ret_ctx || (unsigned)p.device >= RW_DEVICE_COUNT || p.threads < 0) return RW_ERR_ARGUMENT;
+    if (!ret_ctx || (unsigned)p.device >= RW_DEVICE_COUNT || p.threads < 0 || p.threads > RW_MAX_THREADS)
+        return RW_ERR_ARGUMENT;
     rw_context *ctx = rw_calloc(1, sizeof *ctx);
     if (!ctx) return RW_ERR_MEMORY;
     rw_status status = open_device(ctx, &p);
@@ -104,7 +113,8 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
         return status;
     }
     ctx->up = &upward;
-    ctx->threads = p.threads ? p.threads : omp_get_max_threads();
+    rw_threads_init();
+    ctx->threads = p.threads ? p.threads : default_threads();
     ctx->generator.seed = p.seed;
     ctx->eager = is_set("REWIND_EAGER");
     ctx->verify = verify_mode_of(getenv("REWIND_VERIFY"));
@@ -161,9 +171,13 @@ int rw_context_threads(const rw_context *ctx)
 rw_status rw_context_set_threads(rw_context *ctx, int n)
 {
     if (!ctx) return RW_ERR_ARGUMENT;
-    if (n < 1) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_context_set_threads: %d threads, at least 1 is needed", n);
-    ctx->threads = n;
-    return RW_OK;
+    if (n < 1 || n > RW_MAX_THREADS)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_context_set_threads: %d threads, 1 to %d can be asked for", n,
+                       RW_MAX_THREADS);
+    int usable;
+    const rw_status status = ctx->device->on_host ? rw_team(ctx, "rw_context_set_threads", n, &usable) : RW_OK;
+    if (!status) ctx->threads = n;
+    return status;
 }
 
 rw_generator_state rw_generator_get(const rw_context *ctx)

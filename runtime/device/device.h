@@ -24,6 +24,7 @@ struct rw_device_queue {
 struct rw_device_fns {
     const char *name;
     size_t alignment; /* of every buffer in the arena */
+    bool on_host;     /* kernels run on the host's threads */
     /* The private state that kernels find in rw_kernel.device. On failure `why` receives a text, or stays as it is. */
     rw_status (*open)(void **ret_state, const rw_context_params *params, char *why, size_t size);
     void (*close)(void *state);

@@ -56,13 +56,15 @@ static rw_status fill(rw_tensor *x, const char *what, bool normal, double a, dou
     rw_context *const ctx = rw_tensor_context(x);
     if (!p || (x->flags & RW_VALUE_GRADIENT) || !rw_dtype_is_float((rw_dtype)x->dtype))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: needs a floating-point parameter or buffer", what);
+    int threads;
+    if (rw_team(ctx, what, ctx->threads, &threads)) return ctx->status;
     void *const host = rw_malloc_aligned(p->bytes, 256);
     if (!host) return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", what);
     const rw_ticket ticket = { ctx->generator.seed, ctx->generator.offset };
     if (normal)
-        rw_random_fill_normal(host, (rw_dtype)x->dtype, p->numel, ticket, a, b, ctx->threads);
+        rw_random_fill_normal(host, (rw_dtype)x->dtype, p->numel, ticket, a, b, threads);
     else
-        rw_random_fill_uniform(host, (rw_dtype)x->dtype, p->numel, ticket, a, b, ctx->threads);
+        rw_random_fill_uniform(host, (rw_dtype)x->dtype, p->numel, ticket, a, b, threads);
     if (normal || a != b) ctx->generator.offset += (uint64_t)(p->numel + 3) / 4;
     p->version++;
     const rw_status status = ctx->device->upload(ctx->device_state, p->data, host, p->bytes);

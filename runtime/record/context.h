@@ -77,6 +77,10 @@ rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...) RW_PR
 /* False, with an error that names the call, for such a type or shape. */
 bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape);
 
+/* Before the calling thread runs something on so many of the host's threads: *ret_threads is how many it may take, fewer
+ * in a child of fork(). An error when they cannot be started, which names the call. */
+rw_status rw_team(rw_context *ctx, const char *what, int threads, int *ret_threads);
+
 #define RW_SITES_MOST ((size_t)1 << 16)
 
 /* Index of an op or a call site in the context's tables; entered on first sight. RW_NONE_ID without memory. */

@@ -265,7 +265,9 @@ rw_status rw_run_prepare(struct rw_run *r, size_t to)
 {
     rw_context *const ctx = context_of(r);
     assert(rw_run_is_valid(r));
-    rw_status status = rw_run_resolve(r, r->next_action, to);
+    r->threads = r->plan->threads;
+    rw_status status = ctx->device->on_host ? rw_team(ctx, "run", r->plan->threads, &r->threads) : RW_OK;
+    if (!status) status = rw_run_resolve(r, r->next_action, to);
     if (!status) status = borrow(r);
     if (!status && ctx->device->set_ticket_base) {
         status = ctx->device->set_ticket_base(ctx->device_state, r->tape->ticket_base);

@@ -99,6 +99,7 @@ struct rw_run {
     size_t cap_views;
     void *own_gradients; /* of a rehearsal: where it writes what would be parameters' gradients */
     struct rw_run_words *words; /* what kernels that have long returned could not say; NULL: they say it at once */
+    int threads;                /* of the host, for the part that is queued next */
     uint64_t stopped_at;        /* by the pool's clock */
     struct rw_run *next_queued; /* in the pool's list of those that nobody has waited for */
     struct rw_observer *observer[RW_RUN_OBSERVERS];

@@ -97,7 +97,7 @@ static rw_status run_kernel(struct walk *w, const struct rw_action *action, cons
     const bool recorded = action->node < p->mark_nodes;
     rw_kernel k = { .op = op, .attrs = recorded ? w->t->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
                     .in = at->in, .out = at->out, .n_inputs = at->n_in, .n_outputs = at->n_out, .ticket = at->ticket,
-                    .threads = p->threads, .serial = (uint32_t)at->action, .stream = w->queue[action->lane].stream,
+                    .threads = w->run->threads, .serial = (uint32_t)at->action, .stream = w->queue[action->lane].stream,
                     .ticket_base = w->queue[action->lane].ticket_base, .device = w->ctx->device_state,
                     .words_ = w->run->words };
     if (action->n_words > at->n_in + at->n_out) {

@@ -1,6 +1,7 @@
 /* The CPU device: host memory and oneDNN. Kernels run in the calling thread and the OpenMP threads it starts. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/onednn.h"
+#include "device/cpu/threads.h"
 #include "device/device.h"
 #include "base/alloc.h"
 
@@ -53,7 +54,7 @@ static rw_status cpu_clear(void *state, void *to, size_t bytes)
 
 static rw_status cpu_digest(void *state, const void *data, size_t bytes, int threads, struct rw_digest *ret)
 {
-    *ret = rw_digest_bytes(data, bytes, threads);
+    *ret = rw_digest_bytes(data, bytes, rw_threads_usable(threads));
     return RW_OK;
 }
 
@@ -86,6 +87,7 @@ static rw_status cpu_finish(void *state)
 const struct rw_device_fns rw_device_cpu = {
     .name = "cpu",
     .alignment = CPU_ALIGNMENT,
+    .on_host = true,
     .open = cpu_open,
     .close = cpu_close,
     .alloc = cpu_alloc,
