@@ -15,8 +15,11 @@ extern "C" {
 #endif
 
 /**
- * Writes all parameters and buffers of the context. The file appears whole or not at all (written beside, then
- * renamed).
+ * Writes all parameters and buffers of the context. The file appears whole or not at all: it is written beside under a
+ * name that no other call uses (PATH.PID.NUMBER.part), then renamed; on failure, a full disk too, the old file stays.
+ * Of two contexts that save to one path the last one to end wins. Where the path is a symbolic link, the link stays and
+ * the file that it names is replaced, with the old one's permissions; a link that leads nowhere, a directory, a device,
+ * a FIFO and a socket are refused.
  * @return RW_OK, RW_ERR_IO, RW_ERR_MEMORY; RW_ERR_ARGUMENT for a parameter named "__metadata__", which the format
  *         reserves.
  */
@@ -24,7 +27,9 @@ RW_API rw_status rw_save(const rw_context *ctx, const char *path);
 
 /**
  * Reads parameters and buffers by name. Every one of the context must be in the file with its type and shape; others in
- * the file are ignored. Nothing changes unless all fit.
+ * the file are ignored, but must be sound: a key that stands twice, entries that overlap, offsets that are no whole
+ * numbers or lie outside, and anything behind the JSON header are refused with their place. Nothing changes unless all
+ * fit. A directory, a device or a FIFO is refused, without waiting.
  * @return RW_OK, RW_ERR_IO (unreadable, not safetensors, a name missing), RW_ERR_SHAPE, RW_ERR_DTYPE, RW_ERR_MEMORY.
  */
 RW_API rw_status rw_load(rw_context *ctx, const char *path);

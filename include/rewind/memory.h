@@ -32,8 +32,8 @@ typedef struct rw_memory {
     size_t tape;            ///< the tapes' own bookkeeping: nodes, operands, values, attributes
     size_t plans;           ///< cached plans
     size_t tables;          ///< names, call sites, layouts and ops that the context knows
-    /** What the device's libraries made for plans: on a CPU oneDNN's primitives, those of live plans and up to 256 more,
-        at a fixed estimate of 64 KiB each, as oneDNN does not say. 0 on CUDA, where it is part of `device`. */
+    /** What the device's libraries made for plans: on a CPU oneDNN's primitives, those of live plans and up to 256
+        more, at a fixed estimate of 64 KiB each, as oneDNN does not say. 0 on CUDA, where it is part of `device`. */
     size_t library;
     size_t device;          ///< in use on the device by everybody, as its driver counts; 0 on the CPU
 } rw_memory;

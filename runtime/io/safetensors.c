@@ -3,6 +3,8 @@
  * (https://github.com/huggingface/safetensors): 8 bytes with the header's length, a JSON header, the elements.
  */
 #include "base/alloc.h"
+#include "io/header.h"
+#include "io/part.h"
 #include "record/context.h"
 #include "record/param.h"
 
@@ -10,7 +12,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <inttypes.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,27 +78,6 @@ static rw_status write_elements(const rw_context *ctx, FILE *f)
     return status;
 }
 
-/* The elements reach the disk before the file gets its name: after a crash it is whole or not there. */
-static rw_status write_file(const rw_context *ctx, const char *header, const char *beside, const char *path)
-{
-    FILE *const f = fopen(beside, "wb");
-    if (!f) return RW_ERR_IO;
-    rw_status status = write_header(header, f) ? write_elements(ctx, f) : RW_ERR_IO;
-    if (!status && (fflush(f) || fsync(fileno(f)))) status = RW_ERR_IO;
-    int reason = errno;
-    if (fclose(f) && !status) {
-        status = RW_ERR_IO;
-        reason = errno;
-    }
-    if (!status && rename(beside, path)) {
-        status = RW_ERR_IO;
-        reason = errno;
-    }
-    if (status) remove(beside);
-    errno = reason;
-    return status;
-}
-
 rw_status rw_save(const rw_context *const_ctx, const char *path)
 {
     rw_context *const ctx = (rw_context *)(uintptr_t)const_ctx; /* an error is noted there */
@@ -106,18 +87,18 @@ rw_status rw_save(const rw_context *const_ctx, const char *path)
                        "rw_save: %s: safetensors keeps the name \"" METADATA "\" for itself: give the parameter "
                        "another one",
                        path);
+    struct rw_part part;
+    const char *why = NULL;
     char *const header = make_header(ctx);
-    const size_t length = strlen(path) + 32;
-    char *const beside = rw_malloc(length);
-    rw_status status = header && beside ? RW_OK : RW_ERR_MEMORY;
+    rw_status status = header ? rw_part_open(&part, path, &why) : RW_ERR_MEMORY;
     if (!status) {
-        snprintf(beside, length, "%s.%ld.part", path, (long)getpid());
-        status = write_file(ctx, header, beside, path);
+        status = write_header(header, part.file) ? write_elements(ctx, part.file) : RW_ERR_IO;
+        status = rw_part_close(&part, status);
     }
-    if (status == RW_ERR_IO) rw_fail(ctx, status, "rw_save: %s: %s", path, strerror(errno));
-    else if (status) rw_fail(ctx, status, "rw_save: %s: %s", path, rw_status_name(status));
+    if (status)
+        rw_fail(ctx, status, "rw_save: %s: %s", path,
+                why ? why : status == RW_ERR_IO ? strerror(errno) : rw_status_name(status));
     if (header) cJSON_free(header);
-    rw_free(beside);
     return status;
 }
 
@@ -136,37 +117,50 @@ static void file_finish(struct file *f)
     rw_free(f->data);
 }
 
+static bool read_all(int fd, unsigned char *data, size_t bytes)
+{
+    while (bytes) {
+        const ssize_t n = read(fd, data, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        data += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+/* Without O_NONBLOCK opening a FIFO would wait for somebody who writes. */
 static rw_status read_file(rw_context *ctx, const char *path, struct file *ret)
 {
-    FILE *const f = fopen(path, "rb");
-    if (!f) return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: %s", path, strerror(errno));
     struct stat about;
-    const bool regular = fstat(fileno(f), &about) == 0 && S_ISREG(about.st_mode); /* a directory opens, too */
-    rw_status status = !regular ? rw_fail(ctx, RW_ERR_IO, "rw_load: %s: not a file that can be read", path) : RW_OK;
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: %s", path, strerror(errno));
+    const char *const fault = fstat(fd, &about) ? strerror(errno) : rw_file_fault(about.st_mode);
+    rw_status status = fault ? rw_fail(ctx, RW_ERR_IO, "rw_load: %s: %s", path, fault) : RW_OK;
     if (!status) {
         ret->bytes = (size_t)about.st_size;
         ret->data = rw_malloc(ret->bytes);
         if (!ret->data) status = rw_fail(ctx, RW_ERR_MEMORY, "rw_load: out of memory for %zu bytes", ret->bytes);
-        else if (fread(ret->data, 1, ret->bytes, f) != ret->bytes)
+        else if (!read_all(fd, ret->data, ret->bytes))
             status = rw_fail(ctx, RW_ERR_IO, "rw_load: %s: cannot be read", path);
     }
-    fclose(f);
+    close(fd);
     return status;
 }
 
 static rw_status parse(rw_context *ctx, const char *path, struct file *f)
 {
     uint64_t length = 0;
+    char why[RW_MESSAGE_MAX / 2];
     for (int i = 0; f->bytes >= 8 && i < 8; i++) length |= (uint64_t)f->data[i] << (8 * i);
     if (f->bytes < 8 || length > HEADER_MOST || length > f->bytes - 8)
         return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: not a safetensors file (cut off, or the header's length is wrong)",
                        path);
-    f->header = cJSON_ParseWithLength((const char *)f->data + 8, (size_t)length);
-    if (!cJSON_IsObject(f->header))
-        return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: not a safetensors file (no JSON header)", path);
     f->elements = f->data + 8 + length;
     f->n_elements = f->bytes - 8 - (size_t)length;
-    return RW_OK;
+    const rw_status status = rw_header_read((const char *)f->data + 8, (size_t)length, 8, f->n_elements, &f->header,
+                                            why, sizeof why);
+    return status ? rw_fail(ctx, status, "rw_load: %s: not a safetensors file: %s", path, why) : RW_OK;
 }
 
 /* Finds the elements of a parameter and checks that they fit it. */
@@ -178,8 +172,6 @@ static rw_status locate(rw_context *ctx, const char *path, const struct file *f,
     const cJSON *const dtype = cJSON_GetObjectItemCaseSensitive(entry, "dtype");
     const cJSON *const shape = cJSON_GetObjectItemCaseSensitive(entry, "shape");
     const cJSON *const offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
-    if (!cJSON_IsString(dtype) || !cJSON_IsArray(shape) || cJSON_GetArraySize(offsets) != 2)
-        return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: the entry of \"%s\" is malformed", path, p->name);
     if (strcmp(dtype->valuestring, dtype_names[p->tensor.dtype]))
         return rw_fail(ctx, RW_ERR_DTYPE, "rw_load: %s: \"%s\" is %s there, %s here", path, p->name, dtype->valuestring,
                        dtype_names[p->tensor.dtype]);
@@ -188,10 +180,10 @@ static rw_status locate(rw_context *ctx, const char *path, const struct file *f,
     for (int i = 0; fits && i < l->rank; i++)
         fits = cJSON_GetNumberValue(cJSON_GetArrayItem(shape, i)) == (double)l->dim[i];
     if (!fits) return rw_fail(ctx, RW_ERR_SHAPE, "rw_load: %s: \"%s\" has another shape there", path, p->name);
-    const double from = cJSON_GetNumberValue(cJSON_GetArrayItem(offsets, 0));
-    const double to = cJSON_GetNumberValue(cJSON_GetArrayItem(offsets, 1));
-    if (!(from >= 0 && to <= (double)f->n_elements && to - from == (double)p->bytes))
-        return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: the elements of \"%s\" lie outside the file", path, p->name);
+    const double from = offsets->child->valuedouble, to = offsets->child->next->valuedouble;
+    if (to - from != (double)p->bytes)
+        return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: \"%s\" has %.0f bytes there, its type and shape take %zu", path,
+                       p->name, to - from, p->bytes);
     *ret = f->elements + (size_t)from;
     return RW_OK;
 }

@@ -61,8 +61,9 @@ static rw_status products(rw_context *ctx, rw_tape *t, int64_t least)
 {
     rw_tensor *sum = NULL;
     for (int64_t n = least; n < least + 4; n++) {
-        rw_tensor *const x = rw_require_grad(t, rw_input(t, n % 2 ? RW_F32 : RW_BF16, RW_SHAPE(96 + n % 64, 64), NULL));
-        rw_tensor *const w = rw_require_grad(t, rw_input(t, n % 2 ? RW_F32 : RW_BF16, RW_SHAPE(64, 160 + n / 64), NULL));
+        const rw_dtype dtype = n % 2 ? RW_F32 : RW_BF16;
+        rw_tensor *const x = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(96 + n % 64, 64), NULL));
+        rw_tensor *const w = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(64, 160 + n / 64), NULL));
         rw_tensor *const y = rw_cast(t, rw_sum(t, rw_matmul(t, x, w), RW_ALL_AXES, false), RW_F32);
         sum = sum ? rw_add(t, sum, y) : y;
     }
@@ -126,8 +127,8 @@ static void steps_of_shapes(struct fixture *b, int from, int to)
     }
 }
 
-/* Twelve products a step, of up to four primitives each. oneDNN's own cache, of 1024, is full after 90 steps; so are the
- * table and the plans. */
+/* Twelve products a step, of up to four primitives each. oneDNN's own cache, of 1024, is full after 90 steps; so are
+ * the table and the plans. */
 Test(machine, shapes_without_end_take_memory_with_an_end, .timeout = 120)
 {
     struct fixture b = fixture_open(1, 1);
