@@ -203,10 +203,7 @@ rw_status rw_backward(rw_tape *t, rw_tensor *loss)
     if (id == RW_NONE_ID) return t->ctx->status;
     const struct rw_request request = rw_step_request(t, &id, 1);
     t->last_loss = id;
-    if (t->ctx->verify == RW_VERIFY_FULL) {
-        const rw_status status = rw_verify_or_fail(t, &request, NULL);
-        if (status) return status;
-    }
+    if (t->ctx->verify == RW_VERIFY_FULL) return rw_verify_and_run(t, &request, NULL);
     return rw_run_request(t, &request, NULL, false);
 }
 

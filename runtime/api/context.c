@@ -12,6 +12,7 @@
 #include "run/trace.h"
 #include "verify/faults.h"
 #include "verify/replays.h"
+#include "verify/verify.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -50,7 +51,9 @@ static const struct rw_upward upward = { .recorded = rw_run_eagerly, .reset = re
 static rw_status attach_all(rw_context *ctx)
 {
     rw_trace_attach(ctx, getenv("REWIND_TRACE"));
-    const rw_status status = ctx->verify == RW_VERIFY_DIGEST ? rw_replays_attach(ctx) : RW_OK;
+    const rw_status status = ctx->verify == RW_VERIFY_DIGEST ? rw_replays_attach(ctx)
+                             : ctx->verify == RW_VERIFY_FULL ? rw_verify_attach(ctx)
+                                                             : RW_OK;
     return status ? status : rw_faults_attach(ctx);
 }
 

@@ -71,8 +71,8 @@ static rw_status backward_from(rw_tape *t, size_t n, rw_tensor *const *y, rw_ten
     if (status) return status;
     struct rw_request request = rw_step_request(t, roots, n);
     request.seeded = true;
-    if (t->ctx->verify == RW_VERIFY_FULL) status = rw_verify_or_fail(t, &request, seeds);
-    return status ? status : rw_run_request(t, &request, seeds, false);
+    if (t->ctx->verify == RW_VERIFY_FULL) return rw_verify_and_run(t, &request, seeds);
+    return rw_run_request(t, &request, seeds, false);
 }
 
 rw_status rw_backward_from(rw_tape *t, size_t n, rw_tensor *const *y, rw_tensor *const *dy)

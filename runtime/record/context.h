@@ -19,7 +19,7 @@ typedef struct rw_plan rw_plan;
 /* What REWIND_VERIFY asks of every rw_backward(). */
 enum rw_verify_mode {
     RW_VERIFY_OFF,
-    RW_VERIFY_FULL,  /* REWIND_VERIFY=1: ckpt_verify() first */
+    RW_VERIFY_FULL,  /* REWIND_VERIFY=1: the run itself against one without recompute */
     RW_VERIFY_DIGEST /* REWIND_VERIFY=digest: each replayed value against the digest of its first computation */
 };
 

@@ -19,7 +19,7 @@ bool rw_run_is_valid(const struct rw_run *r)
     const rw_plan *const p = r->plan;
     if (!p || p->references < 1 || !r->results || r->results->references < 2) return false;
     if (r->next_action > p->n_actions || r->settled > r->next_action || r->n_observers > RW_RUN_OBSERVERS) return false;
-    if (r->arena && (!r->arena->lent || r->arena->bytes < p->arena_bytes)) return false;
+    if (r->arena && (!r->arena->lent || r->arena->bytes < p->arena_bytes + 2 * r->margin)) return false;
     switch ((enum rw_run_state)r->state) {
     case RW_RUN_NEW: return r->next_action == 0;
     case RW_RUN_STOPPED:
@@ -198,7 +198,7 @@ static bool is_of(const rw_plan *p, const struct rw_request *q)
            !memcmp(p->roots, q->values, p->n_roots * sizeof *p->roots);
 }
 
-static struct rw_run *stopped_for(const rw_tape *t, const struct rw_request *q)
+struct rw_run *rw_run_stopped(const rw_tape *t, const struct rw_request *q)
 {
     for (struct rw_run *r = t->runs; r && q->kind == RW_PLAN_STEP; r = r->next)
         if (r->state == RW_RUN_STOPPED && !r->flags && is_of(r->plan, q)) return r;
@@ -207,7 +207,7 @@ static struct rw_run *stopped_for(const rw_tape *t, const struct rw_request *q)
 
 rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_run **ret_run)
 {
-    struct rw_run *const stopped = stopped_for(t, request);
+    struct rw_run *const stopped = rw_run_stopped(t, request);
     if (stopped && goes_on(stopped)) {
         *ret_run = stopped;
         return RW_OK;
@@ -234,7 +234,7 @@ static struct rw_run *stopped_first(const rw_context *ctx, const struct rw_run *
 static rw_status borrow(struct rw_run *r)
 {
     rw_context *const ctx = context_of(r);
-    const size_t bytes = r->plan->arena_bytes;
+    const size_t bytes = r->plan->arena_bytes ? r->plan->arena_bytes + 2 * r->margin : 0;
     if (r->arena || !bytes) return RW_OK;
     for (;;) {
         r->arena = rw_arena_borrow(ctx, &ctx->pool->arenas, r->had, bytes);
@@ -283,7 +283,7 @@ rw_status rw_run_prepare(struct rw_run *r, size_t to)
 static void spoil(const struct rw_run *r, size_t from, size_t to)
 {
     const rw_plan *const p = r->plan;
-    if (r->flags & RW_RUN_REHEARSAL) return;
+    if (r->flags & (RW_RUN_REHEARSAL | RW_RUN_PRIVATE)) return;
     for (size_t i = from; i < to; i++) {
         const struct rw_action *const a = &p->actions[i];
         const struct rw_node *const node = rw_plan_node(r->tape, p, a->node);

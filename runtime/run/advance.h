@@ -7,6 +7,9 @@
 /* The run that stopped in a plan of that request and can go on to its end, or a new one. Errors are recorded. */
 rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_run **ret_run);
 
+/* The one that stopped in a plan of that request, whether it can go on or not; NULL when there is none. */
+struct rw_run *rw_run_stopped(const rw_tape *t, const struct rw_request *request);
+
 /* A new run of a plan. The context's observers are attached. */
 rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run **ret_run);
 void rw_run_watch(struct rw_run *r, struct rw_observer *o);

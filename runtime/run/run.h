@@ -71,7 +71,8 @@ enum rw_run_flag {
     RW_RUN_REHEARSAL = 1 << 0, /* it is not the program's own: ckpt_verify()'s. Traces and digests leave it alone */
     RW_RUN_OWNED = 1 << 1,     /* somebody else than the tape ends it */
     RW_RUN_CLEARS = 1 << 2,    /* it began with clear gradients: when it fails, they are clear */
-    RW_RUN_LOST = 1 << 3       /* one before it in the queue failed and cleared the gradients that this one added to */
+    RW_RUN_LOST = 1 << 3,      /* one before it in the queue failed and cleared the gradients that this one added to */
+    RW_RUN_PRIVATE = 1 << 4    /* gradients are written to memory of its own: rw_run_publish() hands them out */
 };
 
 struct rw_run {
@@ -85,6 +86,7 @@ struct rw_run {
     size_t settled; /* results of the actions before it are held */
     size_t n_effects, n_retained, n_held; /* of the tape when it was made, and when it stopped */
     struct rw_arena *arena, *had;         /* that it holds; that it held last */
+    uint64_t margin;                      /* bytes of it before and behind the plan's: whoever watches asks for them */
     struct rw_arena *store;               /* the same outside the device's memory: its data is the store's */
     struct rw_events *events;             /* of its lanes; NULL where there is one */
     size_t n_events;
@@ -97,7 +99,7 @@ struct rw_run {
     size_t cap_sources;
     rw_view *views; /* of one action */
     size_t cap_views;
-    void *own_gradients; /* of a rehearsal: where it writes what would be parameters' gradients */
+    void *own_gradients; /* of a rehearsal or a private run: where it writes what would be parameters' gradients */
     struct rw_run_words *words; /* what kernels that have long returned could not say; NULL: they say it at once */
     int threads;                /* of the host, for the part that is queued next */
     uint64_t stopped_at;        /* by the pool's clock */
@@ -114,6 +116,12 @@ struct rw_pool {
     uint64_t clock;
     size_t n_stopped;
 };
+
+/* Where byte 0 of the plan lies. */
+static inline char *rw_run_arena(const struct rw_run *r)
+{
+    return r->arena ? (char *)r->arena->data + r->margin : NULL;
+}
 
 /* Node and value of a plan: the tape's below the mark, the plan's own behind. */
 static inline const struct rw_node *rw_plan_node(const rw_tape *t, const rw_plan *p, uint32_t n)

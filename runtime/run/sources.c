@@ -85,7 +85,7 @@ static rw_status fill_with_zeros(rw_context *ctx, const struct rw_source *s)
     return status ? rw_fail(ctx, status, "run: the gradient of \"%s\" could not be cleared", p->name) : RW_OK;
 }
 
-/* A rehearsal computes from the gradients that are there, and writes its own somewhere else. */
+/* A rehearsal, and a private run, computes from the gradients that are there, and writes its own somewhere else. */
 static rw_status redirect_gradients(struct rw_run *r)
 {
     rw_context *const ctx = r->tape->ctx;
@@ -104,6 +104,19 @@ static rw_status redirect_gradients(struct rw_run *r)
     return RW_OK;
 }
 
+rw_status rw_run_publish(struct rw_run *r)
+{
+    rw_context *const ctx = r->tape->ctx;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < r->plan->n_sources; i++) {
+        const struct rw_source *const s = &r->plan->sources[i];
+        const struct rw_param *const p = s->kind == RW_SOURCE_GRADIENT ? ctx->params[s->index] : NULL;
+        if (p) status = ctx->device->upload(ctx->device_state, p->grad, r->sources[i], p->bytes);
+    }
+    r->flags &= (uint8_t)~RW_RUN_PRIVATE;
+    return status ? rw_fail(ctx, status, "run: the gradients could not be copied") : RW_OK;
+}
+
 rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to)
 {
     const rw_plan *const p = r->plan;
@@ -118,6 +131,7 @@ rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to)
         note_read(r->tape, &p->sources[i]);
         r->sources[i] = address(r, &p->sources[i]);
     }
-    if (!status && (r->flags & RW_RUN_REHEARSAL)) status = redirect_gradients(r);
+    const bool private = r->flags & (RW_RUN_REHEARSAL | RW_RUN_PRIVATE);
+    if (!status && private && to > p->n_forward) status = redirect_gradients(r);
     return status;
 }

@@ -8,4 +8,8 @@
    on. */
 rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to);
 
+/* A private run has come to its commits, and was waited for: what it has written in memory of its own becomes the
+   gradients. */
+rw_status rw_run_publish(struct rw_run *r);
+
 #endif

@@ -89,24 +89,42 @@ static void find_operands(struct walk *w, const struct rw_action *action, const 
     }
 }
 
+/* All but the workspace. */
+static inline rw_kernel kernel_of(const struct rw_run *r, const struct rw_action *action, const struct rw_at *at,
+                                  const struct rw_device_queue *queue)
+{
+    const rw_plan *const p = r->plan;
+    const rw_context *const ctx = r->tape->ctx;
+    const struct rw_node *const node = at->node;
+    const bool recorded = action->node < p->mark_nodes;
+    return (rw_kernel){ .op = ctx->ops[node->op],
+                        .attrs = recorded ? r->tape->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
+                        .in = at->in, .out = at->out, .n_inputs = at->n_in, .n_outputs = at->n_out,
+                        .ticket = at->ticket, .threads = r->threads, .serial = (uint32_t)at->action,
+                        .stream = queue->stream, .ticket_base = queue->ticket_base, .device = ctx->device_state,
+                        .words_ = r->words };
+}
+
+rw_kernel rw_walk_kernel(const struct rw_at *at)
+{
+    const struct rw_action *const action = &at->run->plan->actions[at->action];
+    const rw_context *const ctx = at->run->tape->ctx;
+    struct rw_device_queue queue = { 0 };
+    if (ctx->device->queue) queue = ctx->device->queue(ctx->device_state, action->lane);
+    return kernel_of(at->run, action, at, &queue);
+}
+
 static rw_status run_kernel(struct walk *w, const struct rw_action *action, const struct rw_at *at)
 {
     const rw_plan *const p = w->plan;
-    const struct rw_node *const node = at->node;
-    const rw_op_def *const op = w->ctx->ops[node->op];
-    const bool recorded = action->node < p->mark_nodes;
-    rw_kernel k = { .op = op, .attrs = recorded ? w->t->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
-                    .in = at->in, .out = at->out, .n_inputs = at->n_in, .n_outputs = at->n_out, .ticket = at->ticket,
-                    .threads = w->run->threads, .serial = (uint32_t)at->action, .stream = w->queue[action->lane].stream,
-                    .ticket_base = w->queue[action->lane].ticket_base, .device = w->ctx->device_state,
-                    .words_ = w->run->words };
+    rw_kernel k = kernel_of(w->run, action, at, &w->queue[action->lane]);
     if (action->n_words > at->n_in + at->n_out) {
         const uint32_t word = p->words[action->word + (uint32_t)(at->n_in + at->n_out)];
         k.workspace = memory_of(w, word);
         k.workspace_bytes = p->workspaces[w->workspace++].bytes;
         note_use(w, word, k.workspace_bytes);
     }
-    const rw_kernel_fn kernel = op->kernel[w->ctx->kind];
+    const rw_kernel_fn kernel = k.op->kernel[w->ctx->kind];
     const rw_status status = kernel ? kernel(&k) : RW_ERR_UNSUPPORTED;
     return status ? rw_walk_failed(w->run, at->action, status) : RW_OK;
 }
@@ -146,6 +164,7 @@ static rw_status run_watched(struct walk *w, const struct rw_action *action, str
     rw_status status = RW_OK;
     for (int i = r->n_observers; !status && i-- > 0;)
         if (r->observer[i]->before) status = r->observer[i]->before(r->observer[i], at);
+    if (at->node) at->node = rw_plan_node(w->t, w->plan, action->node); /* who watches may have run a kernel too */
     if (!status) status = at->node ? run_kernel(w, action, at) : run_move(w, action, at);
     /* a kernel of the caller's own may have recorded: nodes have moved */
     if (at->node) at->node = rw_plan_node(w->t, w->plan, action->node);
@@ -233,7 +252,7 @@ static void name_range(struct walk *w, const struct rw_action *action)
 rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
 {
     rw_context *const ctx = r->tape->ctx;
-    struct walk w = { .run = r, .t = r->tape, .ctx = ctx, .plan = r->plan, .arena = r->arena ? r->arena->data : NULL,
+    struct walk w = { .run = r, .t = r->tape, .ctx = ctx, .plan = r->plan, .arena = rw_run_arena(r),
                       .workspace = workspace_at(r->plan, from), .lanes = rw_lanes_at(r, from), .region = RW_NONE_ID };
     RW_ON_DEVICE_OF(ctx);
     for (int lane = 0; ctx->device->queue && lane < RW_LANES; lane++)

@@ -15,6 +15,10 @@ const char *ckpt_cause_name(ckpt_cause cause)
     case CKPT_CAUSE_ORDER: return "gradient contributions were added in another order";
     case CKPT_CAUSE_MOVED: return "it was moved out of the device's memory and came back as other bytes";
     case CKPT_CAUSE_CORRUPTION: return "its memory was overwritten, or the kernel depends on more than its inputs";
+    case CKPT_CAUSE_UNWRITTEN: return "the kernel leaves part of an output unwritten";
+    case CKPT_CAUSE_OUTSIDE: return "the kernel writes outside its outputs";
+    case CKPT_CAUSE_INPUT_WRITTEN: return "the kernel writes over an input";
+    case CKPT_CAUSE_RULE: return "the op's gradient rule recorded other ops the second time";
     }
     return "unknown";
 }
@@ -75,6 +79,12 @@ void rw_report_element(const void *expected, const void *got, size_t bytes, rw_d
     }
 }
 
+/* Found by running one node, not by comparing two plans. */
+static bool is_of_one_node(const ckpt_report *r)
+{
+    return *r->detail && r->cause != CKPT_CAUSE_CORRUPTION && r->cause != CKPT_CAUSE_INPUT_CHANGED;
+}
+
 void rw_report_text(const ckpt_report *r, char *text, size_t size)
 {
     if (r->identical) {
@@ -82,12 +92,15 @@ void rw_report_text(const ckpt_report *r, char *text, size_t size)
                  r->replayed);
         return;
     }
-    snprintf(text, size,
-             "recompute changes bytes: %zu values differ. First at %s of %s%s%s%s (%s), region \"%s\", element %" PRId64
-             ": %.9g without recompute, %.9g with, %" PRIu64 " ulp apart. Likely cause: %s",
-             r->mismatches, r->replay ? "the replay" : "the first run", r->op, *r->value ? " \"" : "", r->value,
-             *r->value ? "\"" : "", r->site, r->region, r->element, r->expected, r->got, r->ulp,
-             ckpt_cause_name(r->cause));
+    char values[160] = "";
+    const bool alone = is_of_one_node(r), has_values = r->expected != 0 || r->got != 0 || r->ulp;
+    if (has_values)
+        snprintf(values, sizeof values, ", element %" PRId64 ": %.9g %s, %.9g %s, %" PRIu64 " ulp apart", r->element,
+                 r->expected, alone ? "by itself" : "without recompute", r->got, alone ? "then" : "with", r->ulp);
+    snprintf(text, size, "%s: %zu values differ. First at %s of %s%s%s%s (%s), region \"%s\"%s. Likely cause: %s%s%s",
+             alone ? "an op breaks its law" : "recompute changes bytes", r->mismatches,
+             r->replay ? "the replay" : "the first run", r->op, *r->value ? " \"" : "", r->value, *r->value ? "\"" : "",
+             r->site, r->region, values, ckpt_cause_name(r->cause), *r->detail ? ": " : "", r->detail);
 }
 
 void ckpt_report_print(const ckpt_report *report, FILE *out)

@@ -1,239 +1,155 @@
 /*
- * ckpt_verify(): the plan without recompute, then the plan with it, over one tape. The first run leaves a digest of
- * every value; the second is compared with it step by step, so the first difference is the node at fault. Its bytes and
- * the likely cause are found by running both plans once more.
+ * ckpt_verify() and REWIND_VERIFY=1: the plan without recompute, then the plan with it, over one tape. The first run
+ * tries each node by itself and leaves a digest of every value; the second is compared with it step by step, so the
+ * first difference is the node at fault. Its bytes and the likely cause are found by running both plans once more.
  */
 #include "verify/verify.h"
 
+#include "autodiff/roots.h"
+#include "base/alloc.h"
 #include "plan/cache.h"
 #include "run/advance.h"
-#include "base/alloc.h"
-#include "autodiff/roots.h"
+#include "run/sources.h"
 #include "verify/report.h"
+#include "verify/watch.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-/* One watched run. */
-struct watch {
-    struct rw_observer observer;
-    rw_tape *t;
-    const void *const *seeds;
-    struct rw_digest *expected; /* per value, tail included */
-    bool *known;
-    bool compares;
-    size_t mismatches, replayed;
-    /* The first mismatch. */
-    size_t action;
-    int output;
-    bool found, ticket_differs, input_differs, moved;
-    /* Capture: the bytes of one output of one action, or of the first computation of a node. */
-    bool captures;
-    uint32_t node;
-    size_t at_action;
-    void *bytes;
-    size_t n_bytes;
-    struct rw_digest digest;     /* of the captured bytes, as the device takes it */
-    struct rw_digest *on_device; /* where the device puts one */
-    rw_status status;            /* of a digest or copy that failed */
-};
-
-/* Where the bytes are: digests of two devices are not compared. A failure is reported when the action ends. */
-static struct rw_digest digest_of(struct watch *w, const void *data, size_t bytes)
-{
-    const rw_context *const ctx = w->t->ctx;
-    struct rw_digest d = { 0 };
-    rw_status status = ctx->device->digest(ctx->device_state, data, bytes, ctx->threads, w->on_device);
-    if (!status) status = ctx->device->download(ctx->device_state, &d, w->on_device, sizeof d);
-    if (!w->status) w->status = status;
-    return d;
-}
-
-static struct rw_digest digest_view(struct watch *w, const rw_view *v)
-{
-    return digest_of(w, v->data, rw_view_bytes(v));
-}
-
-static void copy_bytes(struct watch *w, const rw_view *v)
-{
-    const rw_context *const ctx = w->t->ctx;
-    w->n_bytes = rw_view_bytes(v);
-    w->bytes = rw_malloc(w->n_bytes);
-    if (!w->bytes) return; /* the report then has no values */
-    const rw_status status = ctx->device->download(ctx->device_state, w->bytes, v->data, w->n_bytes);
-    if (!w->status) w->status = status;
-}
-
-static bool same_ticket(const struct rw_at *at)
-{
-    if (at->node->ticket == RW_NONE_ID) return true;
-    const rw_ticket t = rw_plan_ticket(at->run->tape, at->node);
-    return t.seed == at->ticket.seed && t.offset == at->ticket.offset;
-}
-
-/*
- * Leaves are digested when an action first reads them. A strided view is digested as its span. Returns the first one
- * whose digest is another by now.
- */
-static uint32_t changed_leaf(struct watch *w, const struct rw_at *at, bool note)
-{
-    const rw_plan *const p = at->run->plan;
-    for (int i = 0; i < at->n_in; i++) {
-        const uint32_t v = rw_plan_operand(w->t, p, at->node->first_input + (uint32_t)i);
-        if (v >= p->mark_values || rw_tape_value(w->t, rw_tape_base(w->t, v))->producer != RW_NONE_ID) continue;
-        if (w->t->leaves[rw_tape_value(w->t, rw_tape_base(w->t, v))->leaf].kind == RW_LEAF_GRADIENT) continue;
-        const struct rw_digest d = digest_of(w, at->in[i].data, rw_view_span(&at->in[i]));
-        if (note && !w->known[v]) {
-            w->expected[v] = d;
-            w->known[v] = true;
-        } else if (!note && w->known[v] && !rw_digest_equal(d, w->expected[v])) {
-            return v;
-        }
-    }
-    return RW_NONE_ID;
-}
-
-static rw_status watch_status(const struct watch *w)
-{
-    return w->status ? rw_fail(w->t->ctx, w->status, "ckpt_verify: a value could not be read") : RW_OK;
-}
-
-static rw_status before(struct rw_observer *o, struct rw_at *at)
-{
-    struct watch *const w = (struct watch *)o;
-    if (at->node && !w->compares && !w->captures) changed_leaf(w, at, true);
-    return watch_status(w);
-}
-
-static void capture_view(struct watch *w, const rw_view *v)
-{
-    w->digest = digest_view(w, v);
-    copy_bytes(w, v);
-}
-
-static void capture(struct watch *w, const struct rw_at *at)
-{
-    if (at->run->plan->actions[at->action].node != w->node) return;
-    if (w->at_action != SIZE_MAX ? at->action != w->at_action : at->kind == RW_ACTION_REPLAY) return;
-    capture_view(w, &at->out[w->output]);
-}
-
-static void compare(struct watch *w, const struct rw_at *at)
-{
-    for (int i = 0; i < at->n_out; i++) {
-        const uint32_t v = at->node->first_output + (uint32_t)i;
-        w->replayed += at->kind == RW_ACTION_REPLAY;
-        if (!w->known[v] || rw_digest_equal(digest_view(w, &at->out[i]), w->expected[v])) continue;
-        w->mismatches++;
-        if (w->found) continue;
-        w->found = true;
-        w->action = at->action;
-        w->output = i;
-        w->ticket_differs = !same_ticket(at);
-        w->input_differs = changed_leaf(w, at, false) != RW_NONE_ID;
-        copy_bytes(w, &at->out[i]);
-    }
-}
-
-static rw_status after(struct rw_observer *o, const struct rw_at *at)
-{
-    struct watch *const w = (struct watch *)o;
-    if (!at->node) return RW_OK;
-    if (w->captures) {
-        capture(w, at);
-    } else if (w->compares) {
-        compare(w, at);
-    } else {
-        for (int i = 0; i < at->n_out; i++) {
-            w->expected[at->node->first_output + (uint32_t)i] = digest_view(w, &at->out[i]);
-            w->known[at->node->first_output + (uint32_t)i] = true;
-        }
-    }
-    return watch_status(w);
-}
-
-/* A value that was moved back is what a replay is: it has to have the bytes of its first making. */
-static rw_status arrived(struct rw_observer *o, const struct rw_at *at)
-{
-    struct watch *const w = (struct watch *)o;
-    if (w->captures && at->action == w->at_action) capture_view(w, &at->out[0]);
-    if (!w->compares || !w->known[at->value] || rw_digest_equal(digest_view(w, &at->out[0]), w->expected[at->value]))
-        return watch_status(w);
-    w->mismatches++;
-    if (!w->found) {
-        const rw_plan *const plan = at->run->plan;
-        w->found = w->moved = true;
-        w->action = at->action;
-        w->output = (int)(at->value - rw_plan_node(w->t, plan, plan->actions[at->action].node)->first_output);
-        copy_bytes(w, &at->out[0]);
-    }
-    return watch_status(w);
-}
-
-/* Buffers are written by the real backward alone: a rehearsal ends before its commits. */
-static rw_status rehearse(struct watch *w, rw_plan *plan)
-{
-    struct rw_run *r;
-    const size_t end = plan->n_actions - plan->n_commits;
-    const bool stops = end < plan->n_actions;
-    rw_status status = rw_run_make(w->t, plan, RW_RUN_REHEARSAL, &r);
-    if (status) return status;
-    rw_run_watch(r, &w->observer);
-    r->seeds = w->seeds;
-    status = rw_run_through(r, end);
-    if (!status && stops) rw_run_end(r);
-    return status;
-}
-
-static rw_status run_watched(struct watch *w, rw_plan *plan)
-{
-    rw_context *const ctx = w->t->ctx;
-    w->on_device = ctx->device->alloc(ctx->device_state, sizeof *w->on_device);
-    if (!w->on_device) return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_verify: out of memory");
-    const rw_status status = rehearse(w, plan);
-    ctx->device->free(ctx->device_state, w->on_device);
-    return status;
-}
-
-/* A step that is verified: what is asked for, and what its backward begins with. */
+/* A step that is verified: what is asked for, what its backward begins with, and what that is done with. */
 struct subject {
     rw_tape *t;
     const struct rw_request *request;
     const void *const *seeds;
+    const struct rw_probe *probe;
+    struct rw_room *room;
 };
 
-static struct watch watch_of(const struct subject *x)
+/* The run without recompute. */
+struct reference {
+    rw_plan *plan; /* counted */
+    struct rw_table table;
+};
+
+/* What a context has under REWIND_VERIFY=1. */
+struct verifier {
+    struct rw_attach attach; /* first: the context hands it back */
+    struct rw_probe probe;
+    struct rw_room room;
+};
+
+static rw_status no_memory(const struct subject *x)
 {
-    return (struct watch){ .observer = { .before = before, .after = after, .arrived = arrived }, .t = x->t,
-                           .seeds = x->seeds };
+    return rw_fail(x->t->ctx, RW_ERR_MEMORY, "verification: out of memory");
+}
+
+/* ---- rehearsals ---- */
+
+/* Buffers are written by the real backward alone: a rehearsal ends before its commits. What the watch has found ends it
+   too, and is no error yet. */
+static rw_status rehearse(const struct subject *x, struct rw_watch *w, rw_plan *plan)
+{
+    struct rw_run *r;
+    const size_t end = plan->n_actions - plan->n_commits;
+    rw_status status = rw_run_make(x->t, plan, RW_RUN_REHEARSAL, &r);
+    if (status) return status;
+    rw_run_watch(r, &w->observer);
+    r->margin = rw_watch_margin(w);
+    r->seeds = x->seeds;
+    status = rw_run_through(r, end);
+    if (!status && end < plan->n_actions) rw_run_end(r);
+    if (status != RW_ERR_MISMATCH || !w->found.mismatches) return status;
+    rw_error_clear(x->t->ctx);
+    return RW_OK;
 }
 
 static rw_status plan_for(const struct subject *x, const struct rw_policy *policy, rw_plan **ret_plan)
 {
     struct rw_request request = *x->request;
     request.policy = policy;
-    return rw_plan_get(x->t, &request, ret_plan);
+    const rw_status status = rw_plan_get(x->t, &request, ret_plan);
+    if (!status) (*ret_plan)->references++;
+    return status;
 }
+
+static void finish_reference(struct reference *ref)
+{
+    rw_table_free(&ref->table);
+    rw_plan_release(ref->plan);
+}
+
+static void take_found(const struct rw_watch *w, ckpt_report *report)
+{
+    *report = w->found;
+    report->mismatches = w->mismatches > 1 ? w->mismatches : 1;
+}
+
+/* *report has mismatches when a node was found out in a room. To be finished also after a failure. */
+static rw_status make_reference(const struct subject *x, struct reference *ref, ckpt_report *report)
+{
+    struct rw_watch w;
+    rw_status status = plan_for(x, &rw_policy_none, &ref->plan);
+    if (status) return status;
+    if (!rw_table_make(&ref->table, ref->plan)) return no_memory(x);
+    rw_watch_init(&w, RW_WATCH_NOTES, RW_PATTERN_LOW, x->probe);
+    w.table = &ref->table;
+    w.room = x->room;
+    status = rehearse(x, &w, ref->plan);
+    if (w.found.mismatches) take_found(&w, report);
+    rw_watch_finish(&w);
+    return status;
+}
+
+/* ---- two plans of one step ---- */
+
+static uint32_t operand(const rw_plan *p, uint32_t node, uint32_t i)
+{
+    const uint32_t v = p->operands[p->nodes[node].first_input + i - p->mark_operands];
+    return v < p->mark_values ? v : v - p->mark_values + RW_WORD_SOURCE;
+}
+
+static bool same_node(const rw_plan *a, const rw_plan *b, uint32_t i)
+{
+    const struct rw_node *const x = &a->nodes[i], *const y = &b->nodes[i];
+    bool same = x->op == y->op && x->n_inputs == y->n_inputs && x->n_outputs == y->n_outputs;
+    for (uint32_t k = 0; same && k < x->n_inputs; k++) same = operand(a, i, k) == operand(b, i, k);
+    return same;
+}
+
+/* Rules have recorded the same for both, or the report says whose has not. */
+static bool have_one_tail(const rw_tape *t, const rw_plan *a, const rw_plan *b, ckpt_report *report)
+{
+    uint32_t i = 0;
+    while (i < a->n_nodes && i < b->n_nodes && same_node(a, b, i)) i++;
+    if (i == a->n_nodes && i == b->n_nodes && a->n_values == b->n_values) return true;
+    const struct rw_node *const last = i < b->n_nodes ? &b->nodes[i] : i < a->n_nodes ? &a->nodes[i] : NULL;
+    *report = (ckpt_report){ .mismatches = 1, .cause = CKPT_CAUSE_RULE };
+    if (last) rw_report_place(t, last->of == RW_NONE_ID ? last : &t->nodes[last->of], false, report);
+    snprintf(report->detail, sizeof report->detail, "%zu nodes were recorded, and %zu the second time", a->n_nodes,
+             b->n_nodes);
+    return false;
+}
+
+/* ---- the report ---- */
 
 /* The bytes of the node once more, in a plain run or at an action of the other one. */
 static void run_again(const struct subject *x, rw_plan *plan, uint32_t node, size_t at_action, int output,
-                      struct watch *ret)
+                      struct rw_watch *ret)
 {
-    *ret = watch_of(x);
-    ret->captures = true;
+    const enum rw_pattern pattern = at_action == SIZE_MAX ? RW_PATTERN_LOW : RW_PATTERN_HIGH;
+    rw_watch_init(ret, RW_WATCH_CAPTURES, pattern, x->probe);
     ret->node = node;
     ret->at_action = at_action;
     ret->output = output;
-    run_watched(ret, plan);
+    if (rehearse(x, ret, plan)) rw_error_clear(x->t->ctx); /* what is known already is the verdict */
 }
 
-static bool equal_bytes(const struct watch *a, const struct watch *b)
+static bool equal_bytes(const struct rw_watch *a, const struct rw_watch *b)
 {
     return a->bytes && b->bytes && a->n_bytes == b->n_bytes && !memcmp(a->bytes, b->bytes, a->n_bytes);
 }
 
-static ckpt_cause find_cause(const struct watch *second, const struct watch *plain, const struct watch *again,
+static ckpt_cause find_cause(const struct rw_watch *second, const struct rw_watch *plain, const struct rw_watch *again,
                              const struct rw_digest *first, const rw_op_def *op)
 {
     if (second->moved) return CKPT_CAUSE_MOVED;
@@ -245,24 +161,34 @@ static ckpt_cause find_cause(const struct watch *second, const struct watch *pla
     return equal_bytes(again, second) ? CKPT_CAUSE_CORRUPTION : CKPT_CAUSE_NONDETERMINISTIC;
 }
 
-static void describe_mismatch(const struct subject *x, rw_plan *none, rw_plan *plan, const struct watch *first,
-                              const struct watch *second, ckpt_report *report)
+static rw_dtype dtype_of(const rw_tape *t, const rw_plan *plan, uint32_t v)
+{
+    return v < plan->mark_values ? (rw_dtype)rw_tape_value(t, v)->dtype
+                                 : (rw_dtype)plan->values[v - plan->mark_values].dtype;
+}
+
+/* Effects have happened: a plan that has some is not run again. */
+static void describe_mismatch(const struct subject *x, const struct reference *ref, rw_plan *plan,
+                              const struct rw_watch *second, ckpt_report *report)
 {
     const rw_tape *const t = x->t;
     const struct rw_action a = plan->actions[second->action];
     const struct rw_node node = *rw_plan_node(t, plan, a.node);
     const uint32_t v = node.first_output + (uint32_t)second->output;
-    struct watch plain, again;
-    run_again(x, none, a.node, SIZE_MAX, second->output, &plain);
-    run_again(x, plan, a.node, second->action, second->output, &again);
+    const uint32_t plain_node = a.node < plan->mark_nodes ? a.node : a.node - plan->mark_nodes + ref->plan->mark_nodes;
+    struct rw_watch plain = { 0 }, again = { 0 };
+    if (ref->plan->n_effects == ref->plan->n_commits)
+        run_again(x, ref->plan, plain_node, SIZE_MAX, second->output, &plain);
+    if (plan->n_effects == plan->n_commits) run_again(x, plan, a.node, second->action, second->output, &again);
     rw_report_place(t, &node, a.kind == RW_ACTION_REPLAY, report);
-    if (v < plan->mark_values) strncpy(report->value, rw_tensor_name(rw_tape_value(t, v)), sizeof report->value - 1);
-    const rw_dtype dtype = v < plan->mark_values ? (rw_dtype)rw_tape_value(t, v)->dtype
-                                                 : (rw_dtype)plan->values[v - plan->mark_values].dtype;
-    report->cause = find_cause(second, &plain, &again, &first->expected[v], t->ctx->ops[node.op]);
-    if (plain.bytes && second->bytes) rw_report_element(plain.bytes, second->bytes, second->n_bytes, dtype, report);
-    rw_free(plain.bytes);
-    rw_free(again.bytes);
+    if (v < plan->mark_values)
+        snprintf(report->value, sizeof report->value, "%s", rw_tensor_name(rw_tape_value(t, v)));
+    report->cause = find_cause(second, &plain, &again, &ref->table.digest[rw_table_at(&ref->table, plan, v)],
+                               t->ctx->ops[node.op]);
+    if (plain.bytes && second->bytes)
+        rw_report_element(plain.bytes, second->bytes, second->n_bytes, dtype_of(t, plan, v), report);
+    rw_watch_finish(&plain);
+    rw_watch_finish(&again);
 }
 
 static size_t count_nondeterministic(const rw_tape *t)
@@ -273,48 +199,68 @@ static size_t count_nondeterministic(const rw_tape *t)
     return n;
 }
 
-static rw_status compare_plans(const struct subject *x, rw_plan *none, struct watch *first, ckpt_report *report)
+static void count(const struct rw_watch *second, const rw_tape *t, const rw_plan *plan, ckpt_report *report)
+{
+    report->replayed = second->replayed;
+    report->mismatches = second->mismatches;
+    report->identical = !second->mismatches;
+    report->kept_nondeterministic = count_nondeterministic(t);
+    for (size_t i = 0; i < plan->n_results; i++) report->gradients += plan->results[i].of != RW_NONE_ID;
+    report->gradients += plan->n_gradients;
+}
+
+/* The second run has come to its end, or was ended by what was found. */
+static void judge(const struct subject *x, const struct reference *ref, rw_plan *plan, const struct rw_watch *second,
+                  ckpt_report *report)
+{
+    if (second->found.mismatches && !second->any) {
+        take_found(second, report);
+        return;
+    }
+    count(second, x->t, plan, report);
+    if (second->any) describe_mismatch(x, ref, plan, second, report);
+}
+
+/* ---- both runs rehearsed ---- */
+
+static rw_status compare_plans(const struct subject *x, struct reference *ref, ckpt_report *report)
 {
     rw_plan *plan;
+    struct rw_watch second;
     rw_status status = plan_for(x, &x->t->policy, &plan);
     if (status) return status;
-    plan->references++;
-    struct watch second = watch_of(x);
-    second.compares = true;
-    second.expected = first->expected;
-    second.known = first->known;
-    status = run_watched(&second, plan);
-    if (!status) {
-        report->replayed = second.replayed;
-        report->mismatches = second.mismatches;
-        report->identical = !second.mismatches;
-        report->kept_nondeterministic = count_nondeterministic(x->t);
-        for (size_t i = 0; i < plan->n_results; i++) report->gradients += plan->results[i].of != RW_NONE_ID;
-        report->gradients += plan->n_gradients;
-        if (second.found) describe_mismatch(x, none, plan, first, &second, report);
+    rw_watch_init(&second, RW_WATCH_COMPARES, RW_PATTERN_HIGH, x->probe);
+    second.table = &ref->table;
+    if (have_one_tail(x->t, ref->plan, plan, report)) {
+        status = rehearse(x, &second, plan);
+        if (!status) judge(x, ref, plan, &second, report);
     }
-    rw_free(second.bytes);
+    rw_watch_finish(&second);
     rw_plan_release(plan);
     return status;
 }
 
 static rw_status verify(const struct subject *x, ckpt_report *report)
 {
-    rw_context *const ctx = x->t->ctx;
-    rw_plan *none;
-    rw_status status = plan_for(x, &rw_policy_none, &none);
-    if (status) return status;
-    none->references++;
-    struct watch first = watch_of(x);
-    const size_t n = none->mark_values + none->n_values;
-    first.expected = rw_calloc(n, sizeof *first.expected);
-    first.known = rw_calloc(n, sizeof *first.known);
-    if (!first.expected || !first.known) status = rw_fail(ctx, RW_ERR_MEMORY, "ckpt_verify: out of memory");
-    if (!status) status = run_watched(&first, none);
-    if (!status) status = compare_plans(x, none, &first, report);
-    rw_free(first.expected);
-    rw_free(first.known);
-    rw_plan_release(none);
+    struct reference ref = { 0 };
+    rw_status status = make_reference(x, &ref, report);
+    if (!status && !report->mismatches) status = compare_plans(x, &ref, report);
+    finish_reference(&ref);
+    return status;
+}
+
+/* With what the context has for it, or with what is made for the one call. */
+static rw_status with_room(rw_tape *t, const struct rw_request *request, const void *const *seeds,
+                           rw_status (*work)(const struct subject *x, ckpt_report *report), ckpt_report *report)
+{
+    struct rw_probe probe;
+    struct rw_room room = { 0 };
+    rw_status status = rw_probe_open(&probe, t->ctx);
+    rw_room_open(&room, &probe);
+    const struct subject x = { t, request, seeds, &probe, &room };
+    if (!status) status = work(&x, report);
+    rw_room_close(&room);
+    rw_probe_close(&probe);
     return status;
 }
 
@@ -325,21 +271,198 @@ rw_status ckpt_verify(rw_tape *t, rw_tensor *loss, ckpt_report *ret_report)
     if (id == RW_NONE_ID) return t->ctx->status;
     t->last_loss = id;
     const struct rw_request request = rw_step_request(t, &id, 1);
-    const struct subject x = { t, &request, NULL };
     ckpt_report report = { 0 };
-    const rw_status status = verify(&x, &report);
+    const rw_status status = with_room(t, &request, NULL, verify, &report);
     if (status) return status;
     if (ret_report) *ret_report = report;
     return report.identical ? RW_OK : RW_ERR_MISMATCH;
 }
 
+static rw_status verdict(const rw_tape *t, rw_status status, const ckpt_report *report)
+{
+    char text[RW_MESSAGE_MAX];
+    if (status || report->identical) return status;
+    rw_report_text(report, text, sizeof text);
+    return rw_fail(t->ctx, RW_ERR_MISMATCH, "%s", text);
+}
+
 rw_status rw_verify_or_fail(rw_tape *t, const struct rw_request *request, const void *const *seeds)
 {
-    const struct subject x = { t, request, seeds };
     ckpt_report report = { 0 };
-    const rw_status status = verify(&x, &report);
-    if (status || report.identical) return status;
-    char text[RW_MESSAGE_MAX];
-    rw_report_text(&report, text, sizeof text);
-    return rw_fail(t->ctx, RW_ERR_MISMATCH, "%s", text);
+    return verdict(t, with_room(t, request, seeds, verify, &report), &report);
+}
+
+/* ---- the run that counts ---- */
+
+/* The producer of the first value that has other bytes now than when its step was begun. */
+static void compare_begun(const rw_tape *t, const struct rw_table *begun, const struct reference *ref,
+                          ckpt_report *report)
+{
+    const char *changed = NULL;
+    for (uint32_t v = 0; v < begun->mark && v < ref->table.mark; v++) {
+        if (!begun->known[v] || !ref->table.known[v]) continue;
+        if (rw_digest_equal(begun->digest[v], ref->table.digest[v])) continue;
+        const struct rw_tensor *const x = rw_tape_value(t, v);
+        const struct rw_tensor *const base = rw_tape_value(t, rw_tape_base(t, v));
+        if (base->producer == RW_NONE_ID) {
+            const struct rw_leaf *const leaf = &t->leaves[base->leaf];
+            const bool param = leaf->kind == RW_LEAF_PARAM;
+            if (!changed) changed = param ? t->ctx->params[leaf->param]->name : rw_tensor_name(base);
+            continue;
+        }
+        *report = (ckpt_report){ .mismatches = 1, .cause = changed ? CKPT_CAUSE_INPUT_CHANGED
+                                                                  : CKPT_CAUSE_NONDETERMINISTIC };
+        rw_report_place(t, &t->nodes[x->producer], false, report);
+        snprintf(report->value, sizeof report->value, "%s", rw_tensor_name(x));
+        snprintf(report->detail, sizeof report->detail, "when the loss was read it gave other bytes than now%s%.64s%s",
+                 changed ? ": \"" : "", changed ? changed : "", changed ? "\" has changed in between" : "");
+        return;
+    }
+}
+
+/* Takes what the step's forward part left when its loss was read, if that has happened. */
+static struct rw_table take_begun(rw_tape *t, const struct rw_request *request)
+{
+    struct rw_run *const stopped = rw_run_stopped(t, request);
+    struct rw_watch *const w = stopped ? rw_watch_of_run(stopped) : NULL;
+    struct rw_table table = { 0 };
+    if (!w || w->table != &w->own) return table;
+    table = w->own;
+    w->own = (struct rw_table){ 0 };
+    w->table = NULL;
+    return table;
+}
+
+/* Up to its commits. */
+static rw_status run_compared(const struct subject *x, struct rw_run *r)
+{
+    rw_status status = rw_run_advance(r, r->plan->n_actions - r->plan->n_commits);
+    if (!status) status = rw_runs_wait(x->t->ctx);
+    if (!status) status = rw_watch_check_results(rw_watch_of_run(r), r);
+    return status;
+}
+
+/* All was equal: the gradients are handed out, then come the commits. */
+static rw_status finish_run(struct rw_run *r)
+{
+    const size_t end = r->plan->n_actions;
+    rw_status status = rw_run_publish(r);
+    if (!status && r->plan->n_commits) return rw_run_through(r, end);
+    if (!status) status = rw_run_settle(r);
+    rw_run_end(r);
+    return status;
+}
+
+static rw_status run_against(const struct subject *x, const struct reference *ref, ckpt_report *report)
+{
+    struct rw_run *r;
+    rw_status status = rw_run_find(x->t, x->request, &r);
+    if (status) return status;
+    if (!have_one_tail(x->t, ref->plan, r->plan, report)) {
+        rw_run_end(r);
+        return RW_OK;
+    }
+    struct rw_watch *const w = rw_watch_of_run(r);
+    rw_plan *const plan = r->plan;
+    plan->references++;
+    w->role = RW_WATCH_COMPARES;
+    w->table = (struct rw_table *)&ref->table;
+    w->says = false;
+    r->seeds = x->seeds;
+    r->flags |= RW_RUN_PRIVATE;
+    status = run_compared(x, r);
+    if (status == RW_ERR_MISMATCH && w->found.mismatches) {
+        rw_error_clear(x->t->ctx);
+        status = RW_OK;
+    }
+    const struct rw_watch second = *w;
+    w->bytes = NULL; /* goes with the copy */
+    const bool equal = !second.mismatches && !second.found.mismatches;
+    if (!status && equal) {
+        count(&second, x->t, plan, report);
+        status = finish_run(r);
+    } else {
+        rw_run_end(r);
+        if (!status) judge(x, ref, plan, &second, report);
+    }
+    rw_free(second.bytes);
+    rw_plan_release(plan);
+    return status;
+}
+
+static rw_status verify_and_run(const struct subject *x, ckpt_report *report)
+{
+    struct reference ref = { 0 };
+    struct rw_table begun = take_begun(x->t, x->request);
+    rw_status status = make_reference(x, &ref, report);
+    if (!status && begun.digest && !report->mismatches) compare_begun(x->t, &begun, &ref, report);
+    rw_table_free(&begun);
+    if (!status && !report->mismatches) status = run_against(x, &ref, report);
+    else rw_run_end(rw_run_stopped(x->t, x->request)); /* begun with what was not confirmed */
+    finish_reference(&ref);
+    return status;
+}
+
+/* ---- a context's ---- */
+
+static void detach(struct rw_observer *o, struct rw_run *r)
+{
+    struct rw_watch *const w = (struct rw_watch *)o;
+    rw_watch_finish(w);
+    rw_free(w);
+}
+
+static rw_status watch_run(struct rw_attach *self, struct rw_run *r, struct rw_observer **ret_observer)
+{
+    struct verifier *const v = (struct verifier *)self;
+    const bool step = r->plan->kind == RW_PLAN_STEP;
+    if (r->flags & (RW_RUN_REHEARSAL | RW_RUN_OWNED)) return RW_OK;
+    struct rw_watch *const w = rw_malloc(sizeof *w);
+    if (!w) return RW_ERR_MEMORY;
+    rw_watch_init(w, step ? RW_WATCH_NOTES : RW_WATCH_TRIES, RW_PATTERN_HIGH, &v->probe);
+    w->observer.detach = detach;
+    w->room = &v->room;
+    w->says = true;
+    w->table = step ? &w->own : NULL;
+    if (step && !rw_table_make(&w->own, r->plan)) {
+        rw_watch_finish(w);
+        rw_free(w);
+        return RW_ERR_MEMORY;
+    }
+    r->margin = rw_watch_margin(w);
+    *ret_observer = &w->observer;
+    return RW_OK;
+}
+
+static void destroy(struct rw_attach *self)
+{
+    struct verifier *const v = (struct verifier *)self;
+    rw_room_close(&v->room);
+    rw_probe_close(&v->probe);
+    rw_free(v);
+}
+
+rw_status rw_verify_attach(rw_context *ctx)
+{
+    struct verifier *const v = rw_calloc(1, sizeof *v);
+    if (!v) return RW_ERR_MEMORY;
+    v->attach = (struct rw_attach){ .next = ctx->attach, .attach = watch_run, .destroy = destroy };
+    const rw_status status = rw_probe_open(&v->probe, ctx);
+    if (status) {
+        destroy(&v->attach);
+        return status;
+    }
+    rw_room_open(&v->room, &v->probe);
+    ctx->attach = &v->attach;
+    return RW_OK;
+}
+
+rw_status rw_verify_and_run(rw_tape *t, const struct rw_request *request, const void *const *seeds)
+{
+    ckpt_report report = { 0 };
+    struct rw_attach *a = t->ctx->attach;
+    while (a->attach != watch_run) a = a->next;
+    struct verifier *const v = (struct verifier *)a;
+    const struct subject x = { t, request, seeds, &v->probe, &v->room };
+    return verdict(t, verify_and_run(&x, &report), &report);
 }

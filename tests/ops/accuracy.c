@@ -33,11 +33,11 @@ static double bound(const struct op_case *c, rw_dtype dtype, int i, rw_dtype sto
 }
 
 /*
- * The bound of an element adds up the worst. Roundings that have no sign in common add up like the root of their number:
- * n of the arithmetic, s and the last one of the stored type. What is wrong in some elements, each within its bound,
- * shows here; the worst case uses four fifths. In attention, size adds up the magnitudes of both terms of p (dp - sum)
- * and of a softmax whose weights sum to 1, so the roundings are of far less: of a thirty-second the worst case uses
- * half, the worst without attention's own cancellation a quarter.
+ * The bound of an element adds up the worst. Roundings that have no sign in common add up like the root of their
+ * number: n of the arithmetic, s and the last one of the stored type. What is wrong in some elements, each within its
+ * bound, shows here; the worst case uses four fifths. In attention, size adds up the magnitudes of both terms of
+ * p (dp - sum) and of a softmax whose weights sum to 1, so the roundings are of far less: of a thirty-second the worst
+ * case uses half.
  */
 static void close_on_average(const struct op_case *c, rw_dtype dtype, int i, const struct outcome *got,
                              const struct outcome *want, const struct outcome *size)

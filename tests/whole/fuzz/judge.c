@@ -118,7 +118,7 @@ static struct fz_verdict finish(struct shared *s)
     return v;
 }
 
-static void in_child(void)
+void fz_in_child(void)
 {
     signal(SIGABRT, SIG_DFL);
     signal(SIGSEGV, SIG_DFL);
@@ -131,7 +131,7 @@ struct fz_verdict fz_judge(const struct fz_program *p, const struct fz_sabotage 
     fflush(NULL);
     const pid_t child = fork();
     if (child == 0) {
-        in_child();
+        fz_in_child();
         judge_here(p, sabotage, s);
         _exit(0);
     }
@@ -149,7 +149,7 @@ static void search(fz_candidate_fn make, void *context, const struct fz_verdict 
         const enum fz_candidate c = make(context, p, (int)s->seed);
         if (c == FZ_NO_MORE) break;
         if (c == FZ_SKIP) continue;
-        in_child();
+        fz_in_child();
         judge_here(p, sabotage, s);
         if (fz_same_failure(&s->verdict, wanted)) _exit(0);
     }
@@ -191,7 +191,7 @@ struct fz_verdict fz_judge_seeds(uint64_t first, uint64_t count, int64_t most, u
         struct fz_program *const p = malloc(sizeof *p);
         if (!p) abort();
         for (s->seed = first; s->seed < first + count && !s->verdict.failure; s->seed++) {
-            in_child();
+            fz_in_child();
             fz_generate(p, s->seed, most, fz_host());
             judge_here(p, NULL, s);
             if (s->verdict.failure) break;

@@ -27,6 +27,9 @@ struct fz_sabotage {
     int plant; /* enum fuzz_plant */
 };
 
+/* A process that may die of what it judges: signals do what they do by default, and time is bounded. */
+void fz_in_child(void);
+
 /* One program. */
 struct fz_verdict fz_judge(const struct fz_program *p, const struct fz_sabotage *sabotage);
 

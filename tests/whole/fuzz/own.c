@@ -11,6 +11,21 @@
 
 int fuzz_noise_runs[FUZZ_COUNTERS], fuzz_tally_runs[FUZZ_COUNTERS], fuzz_pair_runs[FUZZ_COUNTERS];
 enum fuzz_plant fuzz_plant;
+const rw_op_def *fuzz_plant_op;
+static struct {
+    uint64_t variant;
+    int runs;
+    double last;
+} plant;
+
+void fuzz_plant_begin(enum fuzz_plant kind, const rw_op_def *op, uint64_t variant)
+{
+    fuzz_plant = kind;
+    fuzz_plant_op = op;
+    plant.variant = variant;
+    plant.runs = 0;
+    plant.last = 0;
+}
 
 void fuzz_clear_runs(void)
 {
@@ -39,6 +54,55 @@ static void store(const rw_view *v, int64_t i, double x)
     else ((uint16_t *)v->data)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* The last element of output 0 as it was before the op ran, for the plant that leaves it so. */
+struct before {
+    unsigned char last[8];
+};
+
+static void *element(const rw_view *v, int64_t i)
+{
+    return (char *)v->data + i * (int64_t)rw_dtype_size(v->dtype);
+}
+
+static struct before before_kernel(const rw_kernel *k)
+{
+    struct before b = { { 0 } };
+    const int64_t n = k->out[0].layout->numel;
+    if (n) memcpy(b.last, element(&k->out[0], n - 1), rw_dtype_size(k->out[0].dtype));
+    return b;
+}
+
+/* What stands in the planted op behind the kernel that does as it should. */
+static void misbehave(const rw_kernel *k, const struct before *b)
+{
+    const rw_view *const x = &k->in[0], *const y = &k->out[0];
+    const int64_t n = y->layout->numel, n_in = x->layout->numel, size = (int64_t)rw_dtype_size(y->dtype);
+    if (k->op != fuzz_plant_op || !n || !n_in) return;
+    const double first = load(y, 0), input = load(x, 0);
+    const int run = ++plant.runs;
+    switch (fuzz_plant) {
+    case FUZZ_LEAVES_LAST: memcpy(element(y, n - 1), b->last, (size_t)size); break;
+    case FUZZ_ADDRESS: store(y, 0, first + 0.125 * (double)((uintptr_t)y->data >> (8 + plant.variant % 6) & 1)); break;
+    case FUZZ_SERIAL: store(y, 0, first + 0.03125 * (k->serial % 8)); break;
+    case FUZZ_NEXT_BUFFER: store(y, (n * size + 255) / 256 * 256 / size, 0.75); break;
+    case FUZZ_ONE_PAST: store(y, n, 0.75); break;
+    case FUZZ_READS_PAST: store(y, 0, first + 0.25 * load(x, n_in)); break;
+    case FUZZ_MUTATES:
+        if (x->data != y->data) store(x, 0, 0.5 * input + 0.25);
+        break;
+    case FUZZ_REMEMBERS:
+        store(y, 0, first + 0.25 * plant.last);
+        plant.last = input;
+        break;
+    case FUZZ_BEFORE: store(y, -1, 0.75); break;
+    case FUZZ_ONCE:
+        if (run == 1 + (int)(plant.variant % 7)) store(y, 0, first + 0.25);
+        break;
+    case FUZZ_THREADS: store(y, 0, first + 0.03125 * k->threads); break;
+    default: break;
+    }
+}
+
 static int64_t id_of(const rw_kernel *k)
 {
     int64_t id;
@@ -63,6 +127,7 @@ static rw_status pass_on(rw_grad_call *g)
 static rw_status pair_cpu(const rw_kernel *k)
 {
     const int runs = fuzz_pair_runs[id_of(k)]++;
+    const struct before b = before_kernel(k);
     if (runs && fuzz_plant == FUZZ_CRASHES) raise(SIGKILL); /* which no tool takes for a mistake of ours */
     const double lie = runs && fuzz_plant == FUZZ_LIES ? 0.25 : 0;
     for (int64_t i = 0; i < k->in[0].layout->numel; i++) {
@@ -70,6 +135,7 @@ static rw_status pair_cpu(const rw_kernel *k)
         store(&k->out[0], i, x * x + lie);
         store(&k->out[1], i, 0.5 * x);
     }
+    misbehave(k, &b);
     return RW_OK;
 }
 
@@ -101,6 +167,7 @@ static rw_status top_cpu(const rw_kernel *k)
 {
     const rw_layout *const l = k->in[0].layout;
     const int64_t width = l->dim[l->rank - 1];
+    const struct before b = before_kernel(k);
     for (int64_t row = 0; row < k->out[0].layout->numel; row++) {
         double sum = 0;
         int32_t best = 0;
@@ -111,6 +178,7 @@ static rw_status top_cpu(const rw_kernel *k)
         store(&k->out[0], row, sum);
         ((int32_t *)k->out[1].data)[row] = best;
     }
+    misbehave(k, &b);
     return RW_OK;
 }
 
@@ -138,8 +206,10 @@ static bool coin(rw_ticket ticket, int64_t i)
 
 static rw_status jitter_cpu(const rw_kernel *k)
 {
+    const struct before b = before_kernel(k);
     for (int64_t i = 0; i < k->in[0].layout->numel; i++)
         store(&k->out[0], i, load(&k->in[0], i) * (coin(k->ticket, i) ? 1 : 0.5));
+    misbehave(k, &b);
     return RW_OK;
 }
 

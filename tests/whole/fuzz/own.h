@@ -20,8 +20,28 @@ extern const rw_op_def fuzz_tally;
 extern int fuzz_noise_runs[FUZZ_COUNTERS], fuzz_tally_runs[FUZZ_COUNTERS], fuzz_pair_runs[FUZZ_COUNTERS];
 void fuzz_clear_runs(void);
 
-/* Planted misbehaviour of pair, for the tests of the shrinker: from its second run on. */
-enum fuzz_plant { FUZZ_HONEST, FUZZ_LIES, FUZZ_CRASHES };
+/* Planted misbehaviour. The first two, for the tests of the shrinker, of pair from its second run on; the others of the
+   op that is named, in whatever it does first with its first input and output. */
+enum fuzz_plant {
+    FUZZ_HONEST,
+    FUZZ_LIES,
+    FUZZ_CRASHES,
+    FUZZ_LEAVES_LAST,  /* its last element unwritten */
+    FUZZ_ADDRESS,      /* depends on its output's address */
+    FUZZ_SERIAL,       /* on its place in the plan */
+    FUZZ_NEXT_BUFFER,  /* writes into what begins behind its output */
+    FUZZ_ONE_PAST,     /* writes one element too many */
+    FUZZ_READS_PAST,   /* reads one element too many */
+    FUZZ_MUTATES,      /* writes to its input */
+    FUZZ_REMEMBERS,    /* what it was given last time */
+    FUZZ_BEFORE,       /* writes one element before its output */
+    FUZZ_ONCE,         /* is wrong in one of its runs */
+    FUZZ_THREADS,      /* depends on how many threads it has */
+    FUZZ_PLANTS
+};
 extern enum fuzz_plant fuzz_plant;
+extern const rw_op_def *fuzz_plant_op;
+/* Nothing is remembered; in which of its runs FUZZ_ONCE is wrong, and which bit of the address matters. */
+void fuzz_plant_begin(enum fuzz_plant plant, const rw_op_def *op, uint64_t variant);
 
 #endif

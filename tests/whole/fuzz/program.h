@@ -47,7 +47,7 @@ struct fz_action {
 };
 
 /* How the run under the policy is watched by the library itself. */
-enum fz_mode { FZ_PLAIN, FZ_VERIFIED, FZ_DIGESTED, FZ_EAGER };
+enum fz_mode { FZ_PLAIN, FZ_VERIFIED, FZ_DIGESTED, FZ_EAGER, FZ_ASKED /* ckpt_verify() before each backward */ };
 
 struct fz_program {
     uint64_t seed;

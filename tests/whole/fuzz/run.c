@@ -178,6 +178,8 @@ static void backward(struct stage *g, int tape, int what, rw_tensor *loss)
     rw_cost cost;
     if (!g->plain && !rw_tape_cost(g->tape[tape], loss, &cost)) g->r->replayed += cost.replayed_nodes;
     rw_error_clear(g->b.ctx);
+    const bool asks = !g->plain && g->p->mode == FZ_ASKED;
+    if (asks && !settle(g, tape, what, "ckpt_verify", ckpt_verify(g->tape[tape], loss, NULL))) return;
     if (settle(g, tape, what, "rw_backward", rw_backward(g->tape[tape], loss))) check_peak(g, "rw_backward");
     note_gradients(g, tape, what);
 }
@@ -327,4 +329,14 @@ enum fz_failure fz_compare(const struct fz_run *plain, const struct fz_run *othe
     const struct fz_run *const failed = plain->failure ? plain : other;
     snprintf(text, size, "%s", failed->text);
     return failed->failure;
+}
+
+bool fz_gradients_differ(const struct fz_run *plain, const struct fz_run *other)
+{
+    for (size_t at = 0;;) {
+        const struct entry *const a = entry_at(plain, at), *const b = entry_at(other, at);
+        if (!a || !b || a->step || a->kind != b->kind || a->bytes != b->bytes) return false;
+        if (a->kind == FZ_GRADIENT && memcmp(a + 1, b + 1, a->bytes)) return true;
+        at += sizeof *a + (size_t)(a->bytes + 7) / 8 * 8;
+    }
 }

@@ -45,4 +45,7 @@ void fz_run_finish(struct fz_run *r);
 /* The first difference between two runs of a program, in words; FZ_FINE when there is none. */
 enum fz_failure fz_compare(const struct fz_run *plain, const struct fz_run *other, char *text, size_t size);
 
+/* Do gradients of the first step? */
+bool fz_gradients_differ(const struct fz_run *plain, const struct fz_run *other);
+
 #endif

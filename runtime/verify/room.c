@@ -1,0 +1,353 @@
+/* A node by itself, twice. See room.h. */
+#include "verify/room.h"
+
+#include "base/alloc.h"
+#include "base/round.h"
+#include "device/cpu/threads.h"
+#include "run/walk.h"
+#include "verify/report.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TURN ((uintptr_t)1 << 16) /* addresses differ in the bits below */
+
+/* One of the two runs. */
+struct pass {
+    struct rw_room *room;
+    struct rw_at *at;
+    int number;
+    enum rw_pattern around, within; /* margins and workspace; outputs: what is read there is not what is left out */
+    char *next; /* where the next operand's slot begins: a multiple of TURN */
+    rw_view *views;
+    rw_kernel k;
+};
+
+void rw_room_open(struct rw_room *room, const struct rw_probe *probe)
+{
+    *room = (struct rw_room){ .probe = probe };
+}
+
+void rw_room_close(struct rw_room *room)
+{
+    if (!room->probe) return;
+    const rw_context *const ctx = room->probe->ctx;
+    ctx->device->free(ctx->device_state, room->data);
+    if (room->words) ctx->device->free_words(ctx->device_state, room->words);
+    rw_free(room->views);
+    rw_free(room->descs);
+    rw_free(room->digests);
+    *room = (struct rw_room){ 0 };
+}
+
+bool rw_at_shares(const struct rw_at *at, int out, int in)
+{
+    const char *const a = at->out[out].data, *const b = at->in[in].data;
+    return a && b && a < b + rw_view_span(&at->in[in]) && b < a + rw_view_span(&at->out[out]);
+}
+
+/* ---- room for operands ---- */
+
+static size_t slot_bytes(size_t bytes)
+{
+    return rw_round_up(2 * TURN + bytes + RW_MARGIN, TURN);
+}
+
+static rw_op_call call_of(const struct rw_room *room, const struct rw_at *at, int threads)
+{
+    rw_context *const ctx = room->probe->ctx;
+    const rw_kernel k = rw_walk_kernel(at);
+    for (int i = 0; i < at->n_in; i++) room->descs[i] = (rw_desc){ at->in[i].dtype, at->in[i].layout };
+    for (int i = 0; i < at->n_out; i++) room->descs[at->n_in + i] = (rw_desc){ at->out[i].dtype, at->out[i].layout };
+    return (rw_op_call){ .op = k.op, .attrs = k.attrs, .n_inputs = at->n_in, .n_outputs = at->n_out,
+                         .in = room->descs, .out = room->descs + at->n_in, .kind = ctx->kind, .threads = threads,
+                         .device = ctx->device_state, .ctx = ctx };
+}
+
+/* SIZE_MAX: out of memory. */
+static size_t workspace_of(const struct rw_room *room, const struct rw_at *at, int threads)
+{
+    const rw_op_call call = call_of(room, at, threads);
+    return call.op->workspace[call.kind] ? call.op->workspace[call.kind](&call) : 0;
+}
+
+/* Two when the run has one, if a second can be started. */
+static int threads_of(const struct rw_at *at, int pass)
+{
+    const int threads = at->run->threads;
+    int two = 2;
+    if (pass || threads > 1) return pass ? threads : 1;
+    return at->run->tape->ctx->device->on_host && !rw_threads_ready(2, &two) ? two : threads;
+}
+
+static bool has_memory(const rw_view *v)
+{
+    return v->data && rw_view_span(v);
+}
+
+static bool make_room(struct rw_room *room, const struct rw_at *at)
+{
+    const rw_context *const ctx = room->probe->ctx;
+    const size_t n = (size_t)at->n_in + (size_t)at->n_out;
+    size_t bytes = TURN;
+    if (!rw_grow(&room->views, &room->cap_views, 0, RW_ROOMS * n, sizeof *room->views) ||
+        !rw_grow(&room->descs, &room->cap_descs, 0, n, sizeof *room->descs) ||
+        !rw_grow(&room->digests, &room->cap_digests, 0, n, sizeof *room->digests))
+        return false;
+    for (int pass = 0; pass < RW_ROOMS; pass++) {
+        const size_t workspace = workspace_of(room, at, threads_of(at, pass));
+        if (workspace == SIZE_MAX) return false;
+        bytes += workspace ? slot_bytes(workspace) : 0;
+        for (int i = 0; i < at->n_in; i++) bytes += has_memory(&at->in[i]) ? slot_bytes(rw_view_span(&at->in[i])) : 0;
+        for (int i = 0; i < at->n_out; i++)
+            bytes += has_memory(&at->out[i]) ? slot_bytes(rw_view_span(&at->out[i])) : 0;
+    }
+    if (!room->words && ctx->device->make_words && !(room->words = ctx->device->make_words(ctx->device_state)))
+        return false;
+    if (room->bytes >= bytes) return true;
+    ctx->device->free(ctx->device_state, room->data);
+    room->data = ctx->device->alloc(ctx->device_state, bytes);
+    room->bytes = room->data ? bytes : 0;
+    return room->data;
+}
+
+/* An address for a copy: the one room's is one unit on, the other's has all of the bits turned. */
+static char *next_place(struct pass *p, const void *original, size_t bytes)
+{
+    const uintptr_t unit = p->room->probe->ctx->device->alignment, low = (uintptr_t)original & (TURN - 1);
+    char *const at = p->next + TURN + (p->number ? low ^ (TURN - unit) : (low + unit) & (TURN - 1));
+    p->next += slot_bytes(bytes);
+    return at;
+}
+
+/* With its margins; between them what is given, or a pattern. */
+static rw_status put(struct pass *p, char *at, const void *given, enum rw_pattern pattern, size_t bytes)
+{
+    const rw_context *const ctx = p->room->probe->ctx;
+    rw_status status = rw_probe_fill(p->room->probe, at - RW_MARGIN, RW_MARGIN, p->around);
+    if (!status)
+        status = given ? ctx->device->upload(ctx->device_state, at, given, bytes)
+                       : rw_probe_fill(p->room->probe, at, bytes, pattern);
+    return status ? status : rw_probe_fill(p->room->probe, at + bytes, RW_MARGIN, p->around);
+}
+
+static rw_status furnish(struct pass *p)
+{
+    const struct rw_at *const at = p->at;
+    const int n = at->n_in + at->n_out;
+    rw_status status = RW_OK;
+    for (int i = 0; !status && i < n; i++) {
+        const rw_view *const from = i < at->n_in ? &at->in[i] : &at->out[i - at->n_in];
+        p->views[i] = *from;
+        if (!has_memory(from)) continue;
+        p->views[i].data = next_place(p, from->data, rw_view_span(from));
+        status = put(p, p->views[i].data, i < at->n_in ? from->data : NULL, p->within, rw_view_span(from));
+    }
+    p->k.workspace_bytes = workspace_of(p->room, at, p->k.threads);
+    if (status || !p->k.workspace_bytes) return status;
+    p->k.workspace = next_place(p, NULL, p->k.workspace_bytes);
+    return put(p, p->k.workspace, NULL, p->around, p->k.workspace_bytes);
+}
+
+/* ---- what is wrong ---- */
+
+static rw_status download(const struct rw_room *room, void *to, const void *from, size_t bytes)
+{
+    const rw_context *const ctx = room->probe->ctx;
+    return ctx->device->download(ctx->device_state, to, from, bytes);
+}
+
+static void accuse(const struct rw_at *at, ckpt_cause cause, int output, ckpt_report *report)
+{
+    const rw_tape *const t = at->run->tape;
+    const uint32_t v = output < 0 ? RW_NONE_ID : at->node->first_output + (uint32_t)output;
+    report->mismatches = 1;
+    report->cause = cause;
+    rw_report_place(t, at->node, at->kind == RW_ACTION_REPLAY, report);
+    if (v < at->run->plan->mark_values)
+        snprintf(report->value, sizeof report->value, "%s", rw_tensor_name(rw_tape_value(t, v)));
+}
+
+/* Of an operand or the workspace: its margins. */
+static rw_status check_margins(const struct pass *p, const char *what, int i, const char *data, size_t bytes,
+                               ckpt_report *report)
+{
+    bool whole;
+    size_t first, last;
+    for (int behind = 0; behind < 2; behind++) {
+        const char *const margin = behind ? data + bytes : data - RW_MARGIN;
+        const rw_status status = rw_probe_margin(p->room->probe, margin, p->around, &whole, &first, &last);
+        if (status || whole) {
+            if (status) return status;
+            continue;
+        }
+        accuse(p->at, CKPT_CAUSE_OUTSIDE, -1, report);
+        snprintf(report->detail, sizeof report->detail, "it wrote %s its %s %d, from byte %td to %td of %zu",
+                 behind ? "behind" : "before", what, i, margin + first - data, margin + last - data, bytes);
+        return RW_OK;
+    }
+    return RW_OK;
+}
+
+static rw_status check_inputs(const struct rw_room *room, const struct rw_at *at, const rw_view *in, bool in_place,
+                              ckpt_report *report)
+{
+    for (int i = 0; !report->mismatches && i < at->n_in; i++) {
+        struct rw_digest now;
+        bool shares = false;
+        if (!has_memory(&in[i])) continue;
+        for (int k = 0; in_place && k < at->n_out; k++) shares |= rw_at_shares(at, k, i);
+        if (shares) continue;
+        const rw_status status = rw_probe_digest(room->probe, in[i].data, rw_view_span(&in[i]), &now);
+        if (status) return status;
+        if (rw_digest_equal(now, room->digests[i])) continue;
+        accuse(at, CKPT_CAUSE_INPUT_WRITTEN, -1, report);
+        snprintf(report->detail, sizeof report->detail, "it wrote over its input %d", i);
+    }
+    return RW_OK;
+}
+
+static rw_status check_pass(const struct pass *p, ckpt_report *report)
+{
+    const struct rw_at *const at = p->at;
+    rw_status status = RW_OK;
+    for (int i = 0; !status && !report->mismatches && i < at->n_out; i++)
+        if (has_memory(&p->k.out[i]))
+            status = check_margins(p, "output", i, p->k.out[i].data, rw_view_span(&p->k.out[i]), report);
+    if (!status && !report->mismatches && p->k.workspace)
+        status = check_margins(p, "workspace", 0, p->k.workspace, p->k.workspace_bytes, report);
+    if (!status && !report->mismatches) status = check_inputs(p->room, at, p->k.in, false, report);
+    for (int i = 0; !status && !report->mismatches && i < at->n_in; i++)
+        if (has_memory(&p->k.in[i]))
+            status = check_margins(p, "input", i, p->k.in[i].data, rw_view_span(&p->k.in[i]), report);
+    return status;
+}
+
+static bool holds(const unsigned char *data, size_t bytes, int pattern)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (data[i] != rw_pattern_byte[pattern]) return false;
+    return true;
+}
+
+static const enum rw_pattern around[RW_ROOMS] = { RW_PATTERN_HIGH, RW_PATTERN_NAN };
+static const enum rw_pattern within[RW_ROOMS] = { RW_PATTERN_LOW, RW_PATTERN_HIGH };
+
+/* Two runs have given other bytes: where, and why as far as that can be told. The second was in the second room, or in
+   its place, where an output that holds no input's bytes holds one of the two patterns before it is written. */
+static rw_status describe(const struct rw_room *room, const struct rw_at *at, int output, const void *a, const void *b,
+                          ckpt_report *report)
+{
+    const rw_view *const v = &at->out[output];
+    const size_t bytes = rw_view_span(v), size = rw_dtype_size(v->dtype);
+    unsigned char *const x = rw_malloc(bytes), *const y = rw_malloc(bytes);
+    rw_status status = x && y ? download(room, x, a, bytes) : RW_ERR_MEMORY;
+    if (!status) status = download(room, y, b, bytes);
+    if (!status) {
+        accuse(at, CKPT_CAUSE_NONDETERMINISTIC, output, report);
+        rw_report_element(x, y, bytes, v->dtype, report);
+        const size_t from = (size_t)report->element * size;
+        if (holds(x + from, size, within[0]) && holds(y + from, size, within[1])) {
+            report->cause = CKPT_CAUSE_UNWRITTEN;
+            snprintf(report->detail, sizeof report->detail, "it left element %" PRId64 " of output %d unwritten",
+                     report->element, output);
+        } else {
+            snprintf(report->detail, sizeof report->detail,
+                     "run again by itself it gave other bytes in output %d: it depends on more than its inputs",
+                     output);
+        }
+    }
+    rw_free(x);
+    rw_free(y);
+    return status;
+}
+
+/* ---- the two runs ---- */
+
+static rw_status run_pass(struct pass *p)
+{
+    struct rw_at *const at = p->at;
+    rw_context *const ctx = p->room->probe->ctx;
+    p->k = rw_walk_kernel(at);
+    p->k.threads = threads_of(at, p->number);
+    p->k.serial = p->number ? ~p->k.serial & INT32_MAX : p->k.serial + 1;
+    p->k.words_ = p->room->words;
+    p->k.in = p->views;
+    p->k.out = p->views + at->n_in;
+    rw_status status = furnish(p);
+    if (status) return rw_fail(ctx, status, "verification: %s", rw_status_name(status));
+    const rw_kernel_fn kernel = p->k.op->kernel[ctx->kind];
+    status = kernel ? kernel(&p->k) : RW_ERR_UNSUPPORTED;
+    /* a kernel of the caller's own may have recorded: nodes have moved */
+    at->node = rw_plan_node(at->run->tape, at->run->plan, at->run->plan->actions[at->action].node);
+    return status ? rw_walk_failed(at->run, at->action, status) : RW_OK;
+}
+
+static rw_status note_inputs(struct rw_room *room, const struct rw_at *at)
+{
+    rw_status status = RW_OK;
+    for (int i = 0; !status && i < at->n_in; i++)
+        if (has_memory(&at->in[i]))
+            status = rw_probe_digest(room->probe, at->in[i].data, rw_view_span(&at->in[i]), &room->digests[i]);
+    return status;
+}
+
+/* Outputs of the second run against the first one's. */
+static rw_status compare_passes(struct rw_room *room, const struct pass *pass, ckpt_report *report)
+{
+    const struct rw_at *const at = pass->at;
+    rw_status status = RW_OK;
+    for (int i = 0; !status && !report->mismatches && i < at->n_out; i++) {
+        struct rw_digest *const first = &room->digests[at->n_in + i], second;
+        if (!has_memory(&at->out[i])) continue;
+        status = rw_probe_digest(room->probe, pass[0].views[at->n_in + i].data, rw_view_span(&at->out[i]), first);
+        if (!status)
+            status = rw_probe_digest(room->probe, pass[1].views[at->n_in + i].data, rw_view_span(&at->out[i]), &second);
+        if (!status && !rw_digest_equal(*first, second))
+            status = describe(room, at, i, pass[0].views[at->n_in + i].data, pass[1].views[at->n_in + i].data,
+                              report);
+    }
+    return status;
+}
+
+static rw_status try_twice(struct rw_room *room, struct rw_at *at, ckpt_report *report)
+{
+    struct pass pass[RW_ROOMS];
+    char *next = (char *)rw_round_up((uintptr_t)room->data, TURN);
+    rw_status status = note_inputs(room, at);
+    for (int i = 0; !status && !report->mismatches && i < RW_ROOMS; i++) {
+        pass[i] = (struct pass){ .room = room, .at = at, .number = i, .around = around[i],
+                                 .within = within[i], .next = next, .views = room->views + i * (at->n_in + at->n_out) };
+        status = run_pass(&pass[i]);
+        if (!status) status = check_pass(&pass[i], report);
+        next = pass[i].next;
+    }
+    return status || report->mismatches ? status : compare_passes(room, pass, report);
+}
+
+rw_status rw_room_before(struct rw_room *room, struct rw_at *at, ckpt_report *report)
+{
+    rw_context *const ctx = room->probe->ctx;
+    room->tried = false;
+    if (!at->node) return RW_OK;
+    if (ctx->ops[at->node->op]->flags & (RW_OP_STATEFUL | RW_OP_COMMIT | RW_OP_NONDETERMINISTIC)) return RW_OK;
+    if (!make_room(room, at)) return rw_fail(ctx, RW_ERR_MEMORY, "verification: out of memory");
+    const rw_status status = try_twice(room, at, report);
+    room->tried = !status && !report->mismatches;
+    return status ? rw_fail(ctx, status, "verification: %s", rw_status_name(status)) : RW_OK;
+}
+
+rw_status rw_room_after(struct rw_room *room, const struct rw_at *at, ckpt_report *report)
+{
+    rw_status status = RW_OK;
+    for (int i = 0; room->tried && !status && !report->mismatches && i < at->n_out; i++) {
+        struct rw_digest now;
+        if (!has_memory(&at->out[i])) continue;
+        status = rw_probe_digest(room->probe, at->out[i].data, rw_view_span(&at->out[i]), &now);
+        if (!status && !rw_digest_equal(now, room->digests[at->n_in + i]))
+            status = describe(room, at, i, room->views[at->n_in + i].data, at->out[i].data, report);
+    }
+    if (room->tried && !status && !report->mismatches) status = check_inputs(room, at, at->in, true, report);
+    return status ? rw_fail(room->probe->ctx, status, "verification: %s", rw_status_name(status)) : RW_OK;
+}

@@ -1,0 +1,83 @@
+/*
+ * The observer of a verification. What it does with the actions of a run is its role:
+ *
+ *     TRIES     each node runs in a room by itself first (room.h)
+ *     NOTES     the same, and digests of all that is made go to its table
+ *     COMPARES  all that is made is held against the table of another run; results and gradients once more at the end
+ *     CAPTURES  keeps the bytes of one output
+ *
+ * In every role the arena, with a margin before and behind it, begins as a pattern, and so does each output that takes
+ * no input's memory: RW_PATTERN_LOW in a run without recompute, RW_PATTERN_HIGH in the one that is held against it. A
+ * margin that was written to is found behind each action.
+ */
+#ifndef RW_VERIFY_WATCH_H
+#define RW_VERIFY_WATCH_H
+
+#include "verify/room.h"
+
+enum rw_watch_role { RW_WATCH_TRIES, RW_WATCH_NOTES, RW_WATCH_COMPARES, RW_WATCH_CAPTURES };
+
+/* Digests by value: of the tape's below the mark, of a plan's tail from there on. Two plans of one loss have the same
+   tail, but not the same mark where the tape has grown in between. */
+struct rw_table {
+    struct rw_digest *digest;
+    bool *known;
+    size_t n;
+    uint32_t mark;
+};
+
+/* The entry of a value of that plan. */
+static inline uint32_t rw_table_at(const struct rw_table *table, const rw_plan *plan, uint32_t v)
+{
+    return v < plan->mark_values ? v : v - plan->mark_values + table->mark;
+}
+
+bool rw_table_make(struct rw_table *table, const rw_plan *plan);
+void rw_table_free(struct rw_table *table);
+
+/* The last that was written to a source of the run. */
+struct rw_written {
+    struct rw_digest digest;
+    const void *data;
+    size_t bytes, action;
+};
+
+struct rw_watch {
+    struct rw_observer observer; /* first: the run hands it back */
+    enum rw_watch_role role;
+    enum rw_pattern pattern;
+    const struct rw_probe *probe;
+    struct rw_room *room;   /* of TRIES and NOTES */
+    bool says;              /* what is found in a room is recorded as the context's error: nobody else will */
+    struct rw_table *table; /* written by NOTES, read by COMPARES; NULL for TRIES */
+    struct rw_table own;
+    ckpt_report found; /* of a room or a margin: mismatches are 0 while all is well */
+    /* COMPARES */
+    size_t mismatches, replayed;
+    size_t action; /* the first that differs */
+    int output;
+    bool any, ticket_differs, input_differs, moved;
+    struct rw_written *written; /* by source */
+    size_t cap_written;
+    /* CAPTURES: the output of an action, or of the first computation of a node. Of COMPARES: of the first mismatch. */
+    uint32_t node;
+    size_t at_action;
+    void *bytes;
+    size_t n_bytes;
+    struct rw_digest digest;
+};
+
+void rw_watch_init(struct rw_watch *w, enum rw_watch_role role, enum rw_pattern pattern,
+                   const struct rw_probe *probe);
+void rw_watch_finish(struct rw_watch *w);
+
+/* Bytes before and behind the arena of its run: the arenas of a verification's two runs lie differently by one unit. */
+uint64_t rw_watch_margin(const struct rw_watch *w);
+
+/* The watch among a run's observers, NULL when there is none. */
+struct rw_watch *rw_watch_of_run(const struct rw_run *r);
+
+/* A run that was compared has come to its end: what it would hand out must still be what was compared. */
+rw_status rw_watch_check_results(struct rw_watch *w, const struct rw_run *r);
+
+#endif

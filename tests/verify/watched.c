@@ -1,0 +1,346 @@
+/*
+ * What a verification sees of one op, and what it leaves behind: each mistake is named, the run that counts is the one
+ * that is verified, and a program that was watched ends with the bytes of one that was not or with an error.
+ */
+#include "support/support.h"
+
+#include <rewind/ops.h>
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* y = x * factor, and whatever the test plants. */
+static struct {
+    void (*plant)(const rw_kernel *k);
+    int runs, wrong_run;
+    float factor;
+} own;
+
+static rw_status own_check(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status own_kernel(const rw_kernel *k)
+{
+    const float *const x = k->in[0].data;
+    float *const y = k->out[0].data;
+    own.runs++;
+    for (int64_t i = 0; i < k->out[0].layout->numel; i++) y[i] = x[i] * own.factor;
+    if (own.plant) own.plant(k);
+    return RW_OK;
+}
+
+static size_t own_workspace(const rw_op_call *call)
+{
+    return 100;
+}
+
+static rw_status own_grad(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_mul(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_output(g, 0)));
+}
+
+HOST_KERNEL_OF(own_kernel)
+static const rw_op_def own_op = { .name = "own", .n_inputs = 1, .n_outputs = 1, .check = own_check,
+                                  .kernel = HOST_KERNEL(own_kernel), .grad = own_grad,
+                                  .workspace = { own_workspace, own_workspace } };
+
+#define N 24
+
+struct world {
+    struct fixture b;
+    rw_tensor *p, *loss;
+};
+
+static void record(struct world *x)
+{
+    ckpt_begin(x->b.t, "r");
+    rw_tensor *const y = rw_apply(x->b.t, &own_op, &x->p, 1, NULL, 0, NULL);
+    rw_tensor *const z = rw_tanh(x->b.t, rw_mul(x->b.t, y, x->p));
+    ckpt_end(x->b.t);
+    x->loss = rw_sum(x->b.t, rw_mul(x->b.t, z, z), RW_ALL_AXES, false);
+}
+
+/* REWIND_VERIFY in that mode, NULL for none. */
+static struct world open_world(const char *mode, void (*plant)(const rw_kernel *k))
+{
+    if (mode) setenv("REWIND_VERIFY", mode, 1);
+    struct world x = { .b = fixture_open(5, 2) };
+    unsetenv("REWIND_VERIFY");
+    memset(&own, 0, sizeof own);
+    own.plant = plant;
+    own.factor = 1.5f;
+    ckpt_set_policy(x.b.t, "full");
+    x.p = rw_param(x.b.ctx, "p", RW_F32, RW_SHAPE(N));
+    rw_init_normal(x.p, 0, 1);
+    record(&x);
+    return x;
+}
+
+/* ---- each mistake is named ---- */
+
+static float *result(const rw_kernel *k)
+{
+    return k->out[0].data;
+}
+
+static void writes_behind(const rw_kernel *k) { result(k)[N] = 1; }
+static void writes_far_behind(const rw_kernel *k) { result(k)[N + 900] = 1; }
+static void writes_before(const rw_kernel *k) { result(k)[-1] = 1; }
+static void writes_behind_its_workspace(const rw_kernel *k) { ((char *)k->workspace)[100] = 1; }
+static void reads_its_workspace(const rw_kernel *k) { result(k)[7] += ((const float *)k->workspace)[3]; }
+static void reads_behind(const rw_kernel *k) { result(k)[7] += ((const float *)k->in[0].data)[N]; }
+static void reads_before(const rw_kernel *k) { result(k)[7] += ((const float *)k->in[0].data)[-1]; }
+static void writes_to_its_input(const rw_kernel *k) { ((float *)k->in[0].data)[2] = 1; }
+static void counts(const rw_kernel *k) { result(k)[7] += (float)own.runs; }
+static void depends_on_threads(const rw_kernel *k) { result(k)[7] += (float)k->threads; }
+static void depends_on_its_serial(const rw_kernel *k) { result(k)[7] += (float)(k->serial % 2); }
+static void depends_on_its_address(const rw_kernel *k) { result(k)[7] += (float)((uintptr_t)k->out[0].data >> 12 & 1); }
+
+static const struct {
+    void (*plant)(const rw_kernel *k);
+    ckpt_cause cause;
+    const char *detail;
+    int64_t element; /* -1: none */
+} mistakes[] = {
+    { writes_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 96", -1 },
+    { writes_far_behind, CKPT_CAUSE_OUTSIDE, "behind its output 0, from byte 3696", -1 },
+    { writes_before, CKPT_CAUSE_OUTSIDE, "before its output 0, from byte -4", -1 },
+    { writes_behind_its_workspace, CKPT_CAUSE_OUTSIDE, "behind its workspace 0, from byte 100", -1 },
+    { reads_its_workspace, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
+    { reads_behind, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
+    { reads_before, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
+    { writes_to_its_input, CKPT_CAUSE_INPUT_WRITTEN, "over its input 0", -1 },
+    { counts, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
+    { depends_on_threads, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
+    { depends_on_its_serial, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
+    { depends_on_its_address, CKPT_CAUSE_NONDETERMINISTIC, "output 0", 7 },
+};
+
+/* On another device the host's kernel works on copies of the test's own, which have no margins. */
+#define ON_THE_CPU()                                                                     \
+    do {                                                                                 \
+        if (test_device() != RW_DEVICE_CPU) cr_skip_test("the op's memory is a copy there"); \
+    } while (0)
+
+Test(watched, each_mistake_of_an_op_is_named)
+{
+    ON_THE_CPU();
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+        struct world x = open_world(NULL, mistakes[i].plant);
+        ckpt_report r = { 0 };
+        cr_assert_eq(ckpt_verify(x.b.t, x.loss, &r), RW_ERR_MISMATCH, "mistake %zu", i);
+        cr_assert_eq(rw_error_status(x.b.ctx), RW_OK);
+        cr_assert_not(r.identical);
+        cr_assert_geq(r.mismatches, 1);
+        cr_assert_str_eq(r.op, "own", "mistake %zu: %s", i, r.op);
+        cr_assert_str_eq(r.region, "r");
+        cr_assert(strstr(r.site, "watched.c:"), "%s", r.site);
+        cr_assert_eq(r.cause, mistakes[i].cause, "mistake %zu: %s", i, ckpt_cause_name(r.cause));
+        cr_assert(strstr(r.detail, mistakes[i].detail), "mistake %zu: %s", i, r.detail);
+        if (mistakes[i].element >= 0) cr_assert_eq(r.element, mistakes[i].element);
+        fixture_close(&x.b);
+    }
+}
+
+static rw_status forgetful_kernel(const rw_kernel *k)
+{
+    const float *const x = k->in[0].data;
+    float *const y = k->out[0].data;
+    for (int64_t i = 0; i < k->out[0].layout->numel; i++)
+        if (i != 11) y[i] = 2 * x[i];
+    return RW_OK;
+}
+
+HOST_KERNEL_OF(forgetful_kernel)
+static const rw_op_def forgetful = { .name = "forgetful", .n_inputs = 1, .n_outputs = 1, .check = own_check,
+                                     .kernel = HOST_KERNEL(forgetful_kernel), .grad = own_grad };
+
+Test(watched, an_element_that_is_left_out_is_named)
+{
+    ON_THE_CPU();
+    struct world x = open_world(NULL, NULL);
+    rw_tensor *const y = rw_apply(x.b.t, &forgetful, &x.p, 1, NULL, 0, NULL);
+    ckpt_report r = { 0 };
+    cr_assert_eq(ckpt_verify(x.b.t, rw_sum(x.b.t, rw_mul(x.b.t, y, y), RW_ALL_AXES, false), &r), RW_ERR_MISMATCH);
+    cr_assert_eq(r.cause, CKPT_CAUSE_UNWRITTEN, "%s", ckpt_cause_name(r.cause));
+    cr_assert_eq(r.element, 11);
+    cr_assert(strstr(r.detail, "element 11 of output 0"), "%s", r.detail);
+    fixture_close(&x.b);
+}
+
+/* ---- the run that counts ---- */
+
+static void is_wrong_in_one_run(const rw_kernel *k)
+{
+    if (own.runs == own.wrong_run) result(k)[3] += 0.5f;
+}
+
+static void read_gradient(const struct world *x, float *to)
+{
+    cr_assert_eq(rw_read(NULL, rw_gradient(x->p), to, N * sizeof *to), RW_OK, "%s", rw_error_message(x->b.ctx));
+}
+
+/* In whichever of its runs it is wrong: the gradients handed out are right, or the call fails and they are as before.
+ */
+Test(watched, an_op_that_is_wrong_once_hands_out_no_wrong_gradient)
+{
+    ON_THE_CPU();
+    float once[N], twice[N], got[N];
+    struct world x = open_world(NULL, NULL);
+    cr_assert_eq(rw_backward(x.b.t, x.loss), RW_OK);
+    read_gradient(&x, once);
+    cr_assert_eq(rw_backward(x.b.t, x.loss), RW_OK);
+    read_gradient(&x, twice);
+    fixture_close(&x.b);
+    int failures = 0;
+    for (int run = 1; run < 20; run++) {
+        for (int reads = 0; reads < 2; reads++) {
+            x = open_world("1", is_wrong_in_one_run);
+            cr_assert_eq(rw_backward(x.b.t, x.loss), RW_OK, "%s", rw_error_message(x.b.ctx));
+            own.wrong_run = own.runs + run;
+            if (reads) rw_item(x.b.t, x.loss);
+            const rw_status status = rw_backward(x.b.t, x.loss);
+            const char *const m = rw_error_message(x.b.ctx);
+            cr_assert(!status || status == RW_ERR_MISMATCH, "%s", m);
+            if (status) cr_assert(strstr(m, "own at ") || strstr(m, "of own"), "%s", m);
+            failures += status != RW_OK;
+            rw_error_clear(x.b.ctx);
+            read_gradient(&x, got);
+            cr_assert_eq(memcmp(got, status ? once : twice, sizeof got), 0, "wrong in run %d: %s", run,
+                         status ? "gradients changed" : "they are wrong");
+            own.wrong_run = 0;
+            if (status) { /* and the step can be run again */
+                cr_assert_eq(rw_backward(x.b.t, x.loss), RW_OK, "%s", rw_error_message(x.b.ctx));
+                read_gradient(&x, got);
+                cr_assert_eq(memcmp(got, twice, sizeof got), 0);
+            }
+            fixture_close(&x.b);
+        }
+    }
+    cr_assert_geq(failures, 8);
+}
+
+/* What the loss was computed from changes behind the library's back before backward: an error, and no gradient. */
+static void changes_between(bool global)
+{
+    float before[N], after[N];
+    struct world x = open_world("1", NULL);
+    cr_assert_eq(rw_backward(x.b.t, x.loss), RW_OK);
+    read_gradient(&x, before);
+    rw_tape_reset(x.b.t);
+    record(&x);
+    rw_item(x.b.t, x.loss);
+    cr_assert_eq(rw_error_status(x.b.ctx), RW_OK, "%s", rw_error_message(x.b.ctx));
+    if (global) own.factor = 2;
+    else ((float *)rw_tensor_data(x.p))[4] += 1;
+    cr_assert_eq(rw_backward(x.b.t, x.loss), RW_ERR_MISMATCH);
+    const char *const m = rw_error_message(x.b.ctx);
+    cr_assert(strstr(m, "when the loss was read it gave other bytes than now"), "%s", m);
+    cr_assert(global || strstr(m, "\"p\" has changed in between"), "%s", m);
+    rw_error_clear(x.b.ctx);
+    read_gradient(&x, after);
+    cr_assert_eq(memcmp(before, after, sizeof before), 0, "the gradients are what they were");
+    cr_assert_eq(rw_backward(x.b.t, x.loss), RW_OK, "%s", rw_error_message(x.b.ctx));
+    fixture_close(&x.b);
+}
+
+Test(watched, a_change_between_the_loss_and_backward_is_an_error)
+{
+    ON_THE_CPU();
+    changes_between(true);
+    changes_between(false);
+}
+
+/* Values that are read, and effects, under REWIND_VERIFY=1: no backward has to come for an op to be found out. */
+Test(watched, a_value_that_is_read_is_verified)
+{
+    ON_THE_CPU();
+    struct world x = open_world("1", writes_behind);
+    float got[N];
+    rw_tensor *const y = rw_apply(x.b.t, &own_op, &x.p, 1, NULL, 0, NULL);
+    cr_assert_eq(rw_read(x.b.t, y, got, sizeof got), RW_ERR_MISMATCH);
+    cr_assert(strstr(rw_error_message(x.b.ctx), "behind its output 0"), "%s", rw_error_message(x.b.ctx));
+    fixture_close(&x.b);
+}
+
+/* ---- sums ---- */
+
+/* A product whose sum with what is there counts its runs. */
+static rw_status adds_kernel(const rw_kernel *k)
+{
+    const float *const x = k->in[0].data, *const sum = rw_kernel_has(k, 1) ? k->in[1].data : NULL;
+    float *const y = k->out[0].data;
+    own.runs++;
+    for (int64_t i = 0; i < k->out[0].layout->numel; i++) y[i] = x[i] + (sum ? sum[i] : 0);
+    if (sum) y[5] += (float)own.runs;
+    return RW_OK;
+}
+
+HOST_KERNEL_OF(adds_kernel)
+static const rw_op_def adds = { .name = "adds", .n_inputs = 2, .n_outputs = 1, .check = own_check,
+                                .optional = RW_OP_INPUT(1), .inplace = RW_INPLACE({ 0, 1 }),
+                                .kernel = HOST_KERNEL(adds_kernel) };
+
+static rw_status summed_grad(rw_grad_call *g)
+{
+    rw_tensor *const sum = rw_grad_addend(g, 0), *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const in[] = { dy, sum };
+    return rw_grad_set_sum(g, 0, sum ? rw_apply(rw_grad_tape(g), &adds, in, 2, NULL, 0, NULL) : dy);
+}
+
+static const rw_op_def summed = { .name = "summed", .n_inputs = 1, .n_outputs = 1, .check = own_check,
+                                  .kernel = HOST_KERNEL(own_kernel), .grad = summed_grad };
+
+/* It adds to a gradient that is there: while that is clear there is nothing to see. */
+Test(watched, an_impure_sum_is_seen_as_soon_as_there_is_something_to_add_to)
+{
+    ON_THE_CPU();
+    struct world x = open_world(NULL, NULL);
+    rw_tensor *const y = rw_apply(x.b.t, &summed, &x.p, 1, NULL, 0, NULL);
+    rw_tensor *const loss = rw_sum(x.b.t, y, RW_ALL_AXES, false);
+    ckpt_report r = { 0 };
+    cr_assert_eq(ckpt_verify(x.b.t, loss, NULL), RW_OK, "%s", rw_error_message(x.b.ctx));
+    cr_assert_eq(rw_backward(x.b.t, loss), RW_OK);
+    cr_assert_eq(ckpt_verify(x.b.t, loss, &r), RW_ERR_MISMATCH);
+    cr_assert_str_eq(r.op, "adds");
+    cr_assert_eq(r.element, 5);
+    fixture_close(&x.b);
+}
+
+/* ---- rules ---- */
+
+static int rule_calls, rule_is_fickle;
+
+static rw_status fickle_rule(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *dx = rw_grad_upstream(g, 0);
+    for (int i = 0; rule_is_fickle && i < 3 * rule_calls; i++) dx = rw_scale(t, dx, 1);
+    rule_calls++;
+    return rw_grad_set(g, 0, dx);
+}
+
+static const rw_op_def fickle_ruled = { .name = "fickle_ruled", .n_inputs = 1, .n_outputs = 1, .check = own_check,
+                                        .kernel = HOST_KERNEL(own_kernel), .grad = fickle_rule };
+
+Test(watched, a_rule_that_records_more_the_second_time_is_named)
+{
+    for (rule_is_fickle = 0; rule_is_fickle < 2; rule_is_fickle++) {
+        rule_calls = 0;
+        struct world x = open_world(NULL, NULL);
+        rw_tensor *const y = rw_apply(x.b.t, &fickle_ruled, &x.p, 1, NULL, 0, NULL);
+        rw_tensor *const loss = rw_sum(x.b.t, rw_mul(x.b.t, y, y), RW_ALL_AXES, false);
+        ckpt_report r = { 0 };
+        cr_assert_eq(ckpt_verify(x.b.t, loss, &r), rule_is_fickle ? RW_ERR_MISMATCH : RW_OK);
+        if (rule_is_fickle) {
+            cr_assert_eq(r.cause, CKPT_CAUSE_RULE, "%s", ckpt_cause_name(r.cause));
+            cr_assert_str_eq(r.op, "fickle_ruled");
+            cr_assert(strstr(r.site, "watched.c:"), "%s", r.site);
+        }
+        fixture_close(&x.b);
+    }
+}
