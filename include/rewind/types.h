@@ -59,7 +59,7 @@ typedef struct rw_shape {
     int64_t dim[RW_MAX_RANK];
 } rw_shape;
 
-/** Number of elements: the product of the extents, 1 for a scalar. */
+/** Number of elements: the product of the extents, 1 for a scalar; INT64_MAX where it has no room in 64 bits. */
 RW_API int64_t rw_shape_numel(rw_shape shape);
 
 /** True when rank and all extents are equal. */

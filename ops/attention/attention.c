@@ -41,7 +41,9 @@ static rw_status check(rw_op_call *call)
     RW_CHECK(check_operands(call));
     if (!(a->dropout >= 0 && a->dropout < 1))
         return rw_op_error(call, RW_ERR_ARGUMENT, "dropout %g is outside [0, 1)", a->dropout);
-    const rw_shape q = rw_in_shape(call, 0);
+    if (!isfinite(a->scale)) return rw_op_error(call, RW_ERR_ARGUMENT, "scale %g", a->scale);
+    const rw_shape q = rw_in_shape(call, 0), scores = RW_SHAPE(q.dim[0], q.dim[1], q.dim[2], rw_in_shape(call, 1).dim[2]);
+    if (a->dropout > 0) RW_CHECK(rw_op_shape(call, scores)); /* a number is drawn for each */
     RW_CHECK(rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(q.dim[0], q.dim[2], q.dim[1], q.dim[3])));
     return rw_op_output(call, 1, sum_type(call->in[0].dtype), RW_SHAPE(q.dim[0], q.dim[1], q.dim[2]));
 }
@@ -232,7 +234,6 @@ const rw_op_def rw_op_attention = { .name = "attention", .n_inputs = 3, .n_outpu
 rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
                            const rw_attention_params *params)
 {
-    if (!q) return NULL;
     const rw_shape s = rw_tensor_shape(q);
     const int64_t d = s.rank ? s.dim[s.rank - 1] : 1;
     struct rw_attention_attrs a = { .scale = params && params->scale != 0 ? (double)params->scale
@@ -242,5 +243,7 @@ rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, r
         a.causal = params->causal;
     }
     rw_tensor *const in[] = { q, k, v };
-    return rw_transpose_at(at, t, rw_apply_at(at, t, &rw_op_attention, in, 3, &a, sizeof a, NULL), 1, 2);
+    const struct rw_composite c = rw_composite_begin(t, "attention");
+    rw_tensor *const y = rw_apply_at(at, t, &rw_op_attention, in, 3, &a, sizeof a, NULL);
+    return rw_composite_end(&c, y ? rw_transpose_at(at, t, y, 1, 2) : NULL);
 }

@@ -1,20 +1,51 @@
-/* One list, so that a policy can tell a misspelt op from one that this tape happens not to use. */
+/* One list, so that a policy can tell a misspelt op from one that this tape happens not to use, and messages name
+   arguments. */
 #include "record/own_ops.h"
 
+#include <stdio.h>
 #include <string.h>
 
-static const char *const names[] = {
-    "abs", "add", "add_scalar", "assign", "attention", "broadcast_to", "cast", "causal_softmax", "concat",
-    "contiguous", "cross_entropy", "div", "dropout", "dropout_add", "embedding", "exp", "gelu", "gelu_tanh",
-    "layernorm", "linear", "linear_add", "linear_gelu", "log", "log_softmax", "logsumexp", "matmul", "max",
-    "maximum", "mean", "mse_loss", "mul", "neg", "permute", "pow_scalar", "rand", "randn", "relu", "reshape",
-    "rmsnorm", "rope", "scale", "sigmoid", "silu", "slice", "softmax", "split", "sqrt", "sub", "sum", "sum_to",
-    "swiglu", "tanh",
+static const struct {
+    const char *name, *inputs; /* in the order of the node's inputs */
+} ops[] = {
+    { "abs", "x" }, { "add", "a b" }, { "add_scalar", "x" }, { "assign", "x buffer" }, { "attention", "q k v" },
+    { "broadcast_to", "x" }, { "cast", "x" }, { "causal_softmax", "scores" }, { "concat", "" }, { "contiguous", "x" },
+    { "cross_entropy", "logits target" }, { "div", "a b" }, { "dropout", "x" }, { "dropout_add", "x residual" },
+    { "embedding", "table index" }, { "exp", "x" }, { "gelu", "x" }, { "gelu_tanh", "x" },
+    { "layernorm", "x weight bias" }, { "linear", "x weight bias" }, { "linear_add", "residual x weight bias" },
+    { "linear_gelu", "x weight bias" }, { "log", "x" }, { "log_softmax", "x" }, { "logsumexp", "x" },
+    { "matmul", "a b" }, { "max", "x" }, { "maximum", "a b" }, { "mean", "x" }, { "mse_loss", "x y" },
+    { "mul", "a b" }, { "neg", "x" }, { "permute", "x" }, { "pow_scalar", "x" }, { "rand", "" }, { "randn", "" },
+    { "relu", "x" }, { "reshape", "x" }, { "rmsnorm", "x weight" }, { "rope", "x positions" }, { "scale", "x" },
+    { "sigmoid", "x" }, { "silu", "x" }, { "slice", "x" }, { "softmax", "x" }, { "split", "x" }, { "sqrt", "x" },
+    { "sub", "a b" }, { "sum", "x" }, { "sum_to", "x" }, { "swiglu", "gate up" }, { "tanh", "x" },
 };
+
+static const char *inputs_of(const char *name)
+{
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (!strcmp(ops[i].name, name)) return ops[i].inputs;
+    return NULL;
+}
 
 bool rw_op_is_builtin(const char *name)
 {
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(names[i], name)) return true;
-    return false;
+    return inputs_of(name) != NULL;
+}
+
+const char *rw_op_input_name(const rw_op_def *op, int i, char *text, size_t size)
+{
+    const char *at = op->kernel[RW_DEVICE_AUTO] == rw_op_is_own ? inputs_of(op->name) : NULL;
+    for (int k = 0; at && k < i; k++) {
+        at = strchr(at, ' ');
+        if (at) at++;
+    }
+    if (at && *at) snprintf(text, size, "%.*s", (int)strcspn(at, " "), at);
+    else snprintf(text, size, "input %d", i);
+    return text;
+}
+
+rw_status rw_op_is_own(const rw_kernel *k)
+{
+    return RW_ERR_UNSUPPORTED;
 }

@@ -10,15 +10,19 @@
 #define RW_OPS_COMMON_KERNELS_H
 
 #include "device/cpu/isa.h"
+#include "record/own_ops.h"
+
+/* Of a view, which has none. */
+#define RW_NO_KERNELS { rw_op_is_own }
 
 #ifdef RW_HAVE_CUDA
 #define RW_DECLARE_CUDA_KERNEL(name) rw_status name##_cuda(const rw_kernel *k);
-#define RW_KERNELS(name) { [RW_DEVICE_CPU] = name##_cpu, [RW_DEVICE_CUDA] = name##_cuda }
+#define RW_KERNELS(name) { rw_op_is_own, [RW_DEVICE_CPU] = name##_cpu, [RW_DEVICE_CUDA] = name##_cuda }
 #define RW_DECLARE_CUDA_WORKSPACE(name) size_t name(const rw_op_call *call);
 #define RW_WORKSPACES(cpu, cuda) { [RW_DEVICE_CPU] = cpu, [RW_DEVICE_CUDA] = cuda }
 #else
 #define RW_DECLARE_CUDA_KERNEL(name)
-#define RW_KERNELS(name) { [RW_DEVICE_CPU] = name##_cpu }
+#define RW_KERNELS(name) { rw_op_is_own, [RW_DEVICE_CPU] = name##_cpu }
 #define RW_DECLARE_CUDA_WORKSPACE(name)
 #define RW_WORKSPACES(cpu, cuda) { [RW_DEVICE_CPU] = cpu }
 #endif

@@ -14,6 +14,8 @@ static void shape_text(char *text, size_t size, rw_shape s)
 
 rw_status rw_broadcast(rw_op_call *call, rw_shape a, rw_shape b, rw_shape *ret)
 {
+    RW_CHECK(rw_op_shape(call, a));
+    RW_CHECK(rw_op_shape(call, b));
     rw_shape out = { .rank = a.rank > b.rank ? a.rank : b.rank };
     for (int i = 0; i < out.rank; i++) {
         const int ia = a.rank - 1 - i, ib = b.rank - 1 - i;
@@ -34,7 +36,7 @@ rw_status rw_broadcast(rw_op_call *call, rw_shape a, rw_shape b, rw_shape *ret)
 
 rw_status rw_axis(rw_op_call *call, int axis, int rank, int *ret)
 {
-    const int a = axis < 0 ? axis + rank : axis;
+    const int a = axis < 0 && axis >= -rank ? axis + rank : axis;
     if (a < 0 || a >= rank) return rw_op_error(call, RW_ERR_SHAPE, "axis %d of a tensor of rank %d", axis, rank);
     *ret = a;
     return RW_OK;

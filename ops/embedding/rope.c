@@ -4,6 +4,8 @@
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 
+#include <math.h>
+
 static rw_status check(rw_op_call *call)
 {
     const struct rw_rope_attrs *const a = call->attrs;
@@ -11,7 +13,7 @@ static rw_status check(rw_op_call *call)
     RW_CHECK(rw_want_float(call, 0));
     if (x->rank != 4 || x->dim[3] % 2)
         return rw_op_error(call, RW_ERR_SHAPE, "x [batch, heads, seq, d] with an even d is needed");
-    if (!(a->base > 0)) return rw_op_error(call, RW_ERR_ARGUMENT, "base %g", a->base);
+    if (!(a->base > 0 && isfinite(a->base))) return rw_op_error(call, RW_ERR_ARGUMENT, "base %g", a->base);
     if (call->n_inputs == 2) {
         RW_CHECK(rw_want_dtype(call, 1, RW_I32));
         if (call->in[1].layout->rank != 1 || call->in[1].layout->dim[0] != x->dim[2])

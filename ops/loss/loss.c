@@ -187,12 +187,13 @@ static const rw_op_def rw_op_mse_loss = { .name = "mse_loss", .n_inputs = 2, .n_
 /* Tensors that broadcast are rare: composed. */
 rw_tensor *rw_mse_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y)
 {
-    if (!x || !y) return NULL;
+    if (!rw_operand_check(at, t, x, "mse_loss", "x") || !rw_operand_check(at, t, y, "mse_loss", "y")) return NULL;
     if (!rw_shape_equal(rw_tensor_shape(x), rw_tensor_shape(y))) {
+        const struct rw_composite c = rw_composite_begin(t, "mse_loss");
         rw_tensor *d = rw_sub_at(at, t, x, y);
-        if (!d) return NULL;
-        if (rw_dtype_size(rw_tensor_dtype(d)) == 2) d = rw_cast_at(at, t, d, RW_F32);
-        return rw_mean_at(at, t, rw_mul_at(at, t, d, d), RW_ALL_AXES, false);
+        if (d && rw_dtype_size(rw_tensor_dtype(d)) == 2) d = rw_cast_at(at, t, d, RW_F32);
+        if (d) d = rw_mul_at(at, t, d, d);
+        return rw_composite_end(&c, d ? rw_mean_at(at, t, d, RW_ALL_AXES, false) : NULL);
     }
     rw_tensor *const in[] = { x, y };
     return rw_apply_at(at, t, &rw_op_mse_loss, in, 2, NULL, 0, NULL);

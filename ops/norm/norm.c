@@ -7,6 +7,8 @@
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 
+#include <float.h>
+
 static rw_status check_rows(rw_op_call *call)
 {
     const rw_layout *const x = call->in[0].layout;
@@ -15,6 +17,7 @@ static rw_status check_rows(rw_op_call *call)
         return rw_op_error(call, RW_ERR_SHAPE, "a last axis with elements is needed");
     const struct rw_norm_attrs *const a = call->attrs;
     const int vectors = a->vectors;
+    if (!(a->eps >= 0 && a->eps <= FLT_MAX)) return rw_op_error(call, RW_ERR_ARGUMENT, "eps %g", (double)a->eps);
     for (int i = 1; i <= vectors; i++) {
         RW_CHECK(rw_want_same_dtype(call, 0, i));
         if (call->in[i].layout->rank != 1 || call->in[i].layout->dim[0] != x->dim[x->rank - 1])

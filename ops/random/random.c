@@ -50,7 +50,7 @@ const rw_op_def rw_op_dropout = { .name = "dropout", .n_inputs = 1, .n_outputs =
 
 rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, float p)
 {
-    if (p == 0) return x;
+    if (p == 0) return rw_operand_check(at, t, x, "dropout", "x") ? x : NULL;
     const struct rw_dropout_attrs a = { p };
     return rw_apply_at(at, t, &rw_op_dropout, &x, 1, &a, sizeof a, NULL);
 }
@@ -109,6 +109,7 @@ static const rw_op_def rw_op_rand = { .name = "rand", .n_outputs = 1, .flags = R
 static rw_tensor *apply_rand(rw_site at, rw_tape *t, const rw_op_def *op, rw_dtype dtype, rw_shape shape)
 {
     struct shape_attrs a = { .dtype = dtype, .rank = shape.rank };
+    shape = rw_shape_clean(shape);
     memcpy(a.dim, shape.dim, sizeof a.dim);
     return rw_apply_at(at, t, op, NULL, 0, &a, sizeof a, NULL);
 }

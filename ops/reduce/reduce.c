@@ -203,11 +203,11 @@ static const rw_op_def rw_op_sum_to = { .name = "sum_to", .n_inputs = 1, .n_outp
 
 rw_tensor *rw_sum_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
 {
-    if (!x) return NULL;
     struct sum_to_attrs a = { .reduce = { .kind = RW_REDUCE_SUM }, .rank = shape.rank };
+    shape = rw_shape_clean(shape);
     memcpy(a.dim, shape.dim, sizeof a.dim);
     const rw_shape in = rw_tensor_shape(x);
-    for (int i = 0; i < in.rank; i++) {
+    for (int i = 0; i < in.rank && shape.rank >= 0 && shape.rank <= in.rank; i++) {
         const int k = i - (in.rank - shape.rank);
         if (k < 0 || (shape.dim[k] == 1 && in.dim[i] != 1)) a.reduce.axes |= 1u << i;
     }

@@ -4,12 +4,15 @@
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 
+#include <math.h>
+
 static rw_status check_softmax(rw_op_call *call)
 {
     const struct rw_softmax_attrs *const a = call->attrs;
     int axis;
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_axis(call, (int)a->axis, call->in[0].layout->rank, &axis));
+    if (!isfinite(a->scale)) return rw_op_error(call, RW_ERR_ARGUMENT, "scale %g", a->scale);
     if (a->causal && call->in[0].layout->rank < 2)
         return rw_op_error(call, RW_ERR_SHAPE, "scores of rank 2 or more are needed");
     return rw_op_output_like(call, 0, 0);

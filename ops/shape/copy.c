@@ -30,7 +30,7 @@ const rw_op_def rw_op_contiguous = { .name = "contiguous", .n_inputs = 1, .n_out
 
 rw_tensor *rw_contiguous_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
-    if (!rw_operand_at(at, t, x, "contiguous")) return NULL;
+    if (!rw_operand_check(at, t, x, "contiguous", "x")) return NULL;
     if (rw_tensor_layout(x)->dense) return x;
     return rw_apply_at(at, t, &rw_op_contiguous, &x, 1, NULL, 0, NULL);
 }
@@ -60,7 +60,7 @@ static const rw_op_def rw_op_cast = { .name = "cast", .n_inputs = 1, .n_outputs 
 
 rw_tensor *rw_cast_at(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype dtype)
 {
-    if (x && rw_tensor_dtype(x) == dtype) return x;
+    if (x && rw_tensor_dtype(x) == dtype) return rw_operand_check(at, t, x, "cast", "x") ? x : NULL;
     const struct cast_attrs a = { dtype };
     return rw_apply_at(at, t, &rw_op_cast, &x, 1, &a, sizeof a, NULL);
 }
@@ -98,6 +98,7 @@ static const rw_op_def rw_op_fill = { .name = "fill",
 rw_tensor *rw_fill_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, double value)
 {
     struct fill_attrs a = { .value = value, .dtype = dtype, .rank = shape.rank };
+    shape = rw_shape_clean(shape);
     memcpy(a.dim, shape.dim, sizeof a.dim);
     return rw_apply_at(at, t, &rw_op_fill, NULL, 0, &a, sizeof a, NULL);
 }
@@ -131,6 +132,7 @@ static const rw_op_def rw_op_pad = { .name = "pad", .n_inputs = 1, .n_outputs = 
 rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, int axis, int64_t start)
 {
     struct pad_attrs a = { .axis = axis, .start = start, .rank = shape.rank };
+    shape = rw_shape_clean(shape);
     memcpy(a.dim, shape.dim, sizeof a.dim);
     return rw_apply_at(at, t, &rw_op_pad, &x, 1, &a, sizeof a, NULL);
 }
@@ -154,7 +156,8 @@ static rw_status check_concat(rw_op_call *call)
         for (int k = 0; k < out.rank || k < s.rank; k++)
             if (s.rank != out.rank || (k != axis && s.dim[k] != out.dim[k]))
                 return rw_op_error(call, RW_ERR_SHAPE, "input %d differs from input 0 beside axis %d", i, axis);
-        out.dim[axis] += s.dim[axis];
+        if (__builtin_add_overflow(out.dim[axis], s.dim[axis], &out.dim[axis]))
+            return rw_op_error(call, RW_ERR_SHAPE, "more elements along axis %d than can be counted", axis);
     }
     return rw_op_output(call, 0, call->in[0].dtype, out);
 }
@@ -187,7 +190,6 @@ static const rw_op_def rw_op_concat = { .name = "concat",
 rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
 {
     const struct concat_attrs a = { axis };
-    if (!x) return NULL;
     return rw_apply_at(at, t, &rw_op_concat, x, n, &a, sizeof a, NULL);
 }
 
@@ -212,7 +214,10 @@ static const rw_op_def rw_op_assign = { .name = "assign",
 
 rw_status rw_assign_at(rw_site at, rw_tape *t, rw_tensor *buffer, rw_tensor *x)
 {
-    if (!t) return RW_ERR_ARGUMENT;
+    if (!t || !buffer) {
+        rw_operand_check(at, t, t ? buffer : buffer ? buffer : x, "assign", "buffer");
+        return RW_ERR_ARGUMENT;
+    }
     if (rw_tensor_kind_of(buffer) != RW_TENSOR_BUFFER)
         return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "rw_assign: the target must be a buffer made by rw_buffer()");
     rw_tensor *const in[] = { x, buffer };

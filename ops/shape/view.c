@@ -1,5 +1,6 @@
 /* Views: reshape, permute, transpose, slice, split, broadcast_to. No kernels: the result looks into the input. */
 #include "ops/shape/shape.h"
+#include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "record/own_ops.h"
 
@@ -41,24 +42,33 @@ static rw_status grad_permute(rw_grad_call *g)
 }
 
 static const rw_op_def rw_op_permute = { .name = "permute", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
+    .kernel = RW_NO_KERNELS,
                                          .check = check_permute, .grad = grad_permute };
 
 rw_tensor *rw_permute_at(rw_site at, rw_tape *t, rw_tensor *x, const int *axes)
 {
-    if (!x || !axes) return NULL;
     struct permute_attrs a = { .rank = rw_tensor_shape(x).rank };
+    if (!axes && x) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "permute: axes is NULL");
+        return NULL;
+    }
     for (int i = 0; i < a.rank; i++) a.axis[i] = axes[i];
     return rw_apply_at(at, t, &rw_op_permute, &x, 1, &a, sizeof a, NULL);
 }
 
 rw_tensor *rw_transpose_at(rw_site at, rw_tape *t, rw_tensor *x, int axis_a, int axis_b)
 {
-    if (!x) return NULL;
+    if (!rw_operand_check(at, t, x, "transpose", "x")) return NULL;
     struct permute_attrs a = { .rank = rw_tensor_shape(x).rank };
     for (int i = 0; i < a.rank; i++) a.axis[i] = i;
-    const int p = axis_a < 0 ? axis_a + a.rank : axis_a, q = axis_b < 0 ? axis_b + a.rank : axis_b;
-    if (p < 0 || q < 0 || p >= a.rank || q >= a.rank) a.axis[0] = RW_MAX_RANK; /* refused by the check */
-    else a.axis[p] = q, a.axis[q] = p;
+    const int64_t p = axis_a < 0 ? axis_a + (int64_t)a.rank : axis_a;
+    const int64_t q = axis_b < 0 ? axis_b + (int64_t)a.rank : axis_b;
+    if (p < 0 || q < 0 || p >= a.rank || q >= a.rank) {
+        rw_refuse_at(at, t, RW_ERR_SHAPE, "transpose: axes %d and %d of a tensor of rank %d", axis_a, axis_b, a.rank);
+        return NULL;
+    }
+    a.axis[p] = (int32_t)q;
+    a.axis[q] = (int32_t)p;
     return rw_apply_at(at, t, &rw_op_permute, &x, 1, &a, sizeof a, NULL);
 }
 
@@ -82,9 +92,10 @@ static rw_status check_reshape(rw_op_call *call)
         if (a->dim[i] == -1 && unknown < 0) unknown = i;
         else if (a->dim[i] < 0)
             return rw_op_error(call, RW_ERR_SHAPE, "extent %lld at axis %d", (long long)a->dim[i], i);
-        else known *= a->dim[i];
+        else if (__builtin_mul_overflow(known, a->dim[i], &known)) known = INT64_MAX;
     }
     if (unknown >= 0) shape.dim[unknown] = known ? in->numel / known : 0;
+    RW_CHECK(rw_op_shape(call, shape));
     if (rw_shape_numel(shape) != in->numel)
         return rw_op_error(call, RW_ERR_SHAPE, "%lld elements do not fill the new shape", (long long)in->numel);
     int64_t stride[RW_MAX_RANK], step = 1;
@@ -101,14 +112,18 @@ static rw_status grad_reshape(rw_grad_call *g)
 }
 
 static const rw_op_def rw_op_reshape = { .name = "reshape", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
+    .kernel = RW_NO_KERNELS,
                                          .check = check_reshape, .grad = grad_reshape };
 
 rw_tensor *rw_reshape_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
 {
+    if (!rw_operand_check(at, t, x, "reshape", "x")) return NULL;
     struct reshape_attrs a = { .rank = shape.rank };
+    shape = rw_shape_clean(shape);
     memcpy(a.dim, shape.dim, sizeof a.dim);
+    const struct rw_composite c = rw_composite_begin(t, "reshape");
     rw_tensor *const dense = rw_contiguous_at(at, t, x);
-    return dense ? rw_apply_at(at, t, &rw_op_reshape, &dense, 1, &a, sizeof a, NULL) : NULL;
+    return rw_composite_end(&c, dense ? rw_apply_at(at, t, &rw_op_reshape, &dense, 1, &a, sizeof a, NULL) : NULL);
 }
 
 /* slice */
@@ -140,7 +155,8 @@ static rw_status grad_slice(rw_grad_call *g)
 }
 
 static const rw_op_def rw_op_slice = {
-    .name = "slice", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW, .check = check_slice, .grad = grad_slice
+    .name = "slice", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
+    .kernel = RW_NO_KERNELS, .check = check_slice, .grad = grad_slice
 };
 
 rw_tensor *rw_slice_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int64_t start, int64_t end)
@@ -168,7 +184,8 @@ static rw_status check_split(rw_op_call *call)
     int64_t at = 0;
     for (int i = 0; i < a->n; i++) {
         if (a->size[i] < 0) return rw_op_error(call, RW_ERR_SHAPE, "a piece of %lld", (long long)a->size[i]);
-        at += a->size[i];
+        if (__builtin_add_overflow(at, a->size[i], &at)) return rw_op_error(call, RW_ERR_SHAPE, "a piece of %lld",
+                                                                            (long long)a->size[i]);
     }
     if (at != in->dim[axis])
         return rw_op_error(call, RW_ERR_SHAPE, "pieces of %lld in all for an axis of extent %lld", (long long)at,
@@ -203,15 +220,23 @@ static rw_status grad_split(rw_grad_call *g)
 }
 
 static const rw_op_def rw_op_split = { .name = "split", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_VIEW,
+    .kernel = RW_NO_KERNELS,
                                        .check = check_split, .grad = grad_split };
+
+static rw_status refuse_split(rw_site at, rw_tape *t, rw_tensor *x, int n, const char *null)
+{
+    if (!t) rw_operand_check(at, t, x, "split", "x");
+    if (!t) return RW_ERR_ARGUMENT;
+    if (null) return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "split: %s is NULL", null);
+    return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "split: %d pieces; 1 to %zu are possible", n, SPLIT_MOST);
+}
 
 rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, int n,
                       rw_tensor **ret_parts)
 {
-    for (int i = 0; ret_parts && i < n; i++) ret_parts[i] = NULL;
-    if (!t || !ret_parts || !sizes || n < 1) return RW_ERR_ARGUMENT;
-    if ((size_t)n > SPLIT_MOST)
-        return rw_refuse_at(at, t, RW_ERR_ARGUMENT, "rw_split: %d pieces, %zu is the most", n, SPLIT_MOST);
+    if (n < 1 || (size_t)n > SPLIT_MOST || !ret_parts || !sizes || !t)
+        return refuse_split(at, t, x, n, !ret_parts ? "ret_parts" : !sizes ? "sizes" : NULL);
+    for (int i = 0; i < n; i++) ret_parts[i] = NULL;
     int64_t a[2 + n]; /* a struct split_attrs */
     a[0] = axis;
     a[1] = n;
@@ -249,11 +274,13 @@ static rw_status grad_broadcast(rw_grad_call *g)
 }
 
 static const rw_op_def rw_op_broadcast = { .name = "broadcast_to", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_VIEW,
+    .kernel = RW_NO_KERNELS,
                                            .check = check_broadcast, .grad = grad_broadcast };
 
 rw_tensor *rw_broadcast_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
 {
     struct reshape_attrs a = { .rank = shape.rank };
+    shape = rw_shape_clean(shape);
     memcpy(a.dim, shape.dim, sizeof a.dim);
     return rw_apply_at(at, t, &rw_op_broadcast, &x, 1, &a, sizeof a, NULL);
 }

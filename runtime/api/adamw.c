@@ -23,6 +23,7 @@ struct rw_adamw {
     struct rw_optim_step *steps;
     size_t n, bytes;
     void *device; /* the device's own memory */
+    size_t n_users; /* itself, until rw_adamw_destroy(), and the graphs that step with it: the last one frees it */
 };
 
 static rw_status device_failed(rw_context *ctx, rw_status status, const char *what)
@@ -91,12 +92,14 @@ static rw_status add_states(rw_adamw *opt)
 
 rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_params *params)
 {
-    if (!ret_opt || !ctx) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_adamw_create: NULL argument");
+    if (!ret_opt || !ctx) return rw_fail_null(ctx, "rw_adamw_create", ctx ? "ret_opt" : "ctx");
     RW_ON_DEVICE_OF(ctx);
     rw_adamw *opt = rw_calloc(1, sizeof *opt);
     const rw_adamw_params p = params ? *params : (rw_adamw_params){ 0 };
     if (!opt) return rw_fail(ctx, RW_ERR_MEMORY, "rw_adamw_create: out of memory");
     opt->ctx = ctx;
+    opt->n_users = 1;
+    ctx->n_users++;
     opt->fns = rw_optim_of(ctx->kind);
     opt->params = (rw_adamw_params){ .lr = or_default(p.lr, 1e-3), .beta1 = or_default(p.beta1, 0.9),
                                      .beta2 = or_default(p.beta2, 0.999), .eps = or_default(p.eps, 1e-8),
@@ -111,10 +114,8 @@ rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_pa
     return RW_OK;
 }
 
-void rw_adamw_destroy(rw_adamw **popt)
+static void free_states(rw_adamw *opt)
 {
-    if (!popt || !*popt) return;
-    rw_adamw *const opt = *popt;
     rw_context *const ctx = opt->ctx;
     RW_ON_DEVICE_OF(ctx);
     if (opt->device) opt->fns->close(opt->device);
@@ -128,7 +129,27 @@ void rw_adamw_destroy(rw_adamw **popt)
     rw_free(opt->tensors);
     rw_free(opt->steps);
     rw_free(opt);
+}
+
+void rw_adamw_share(rw_adamw *opt)
+{
+    opt->n_users++;
+}
+
+void rw_adamw_release(rw_adamw *opt)
+{
+    rw_context *const ctx = opt->ctx;
+    if (--opt->n_users) return;
+    free_states(opt);
+    rw_context_release(ctx);
+}
+
+void rw_adamw_destroy(rw_adamw **popt)
+{
+    if (!popt || !*popt) return;
+    rw_adamw *const opt = *popt;
     *popt = NULL;
+    rw_adamw_release(opt);
 }
 
 void rw_adamw_set_lr(rw_adamw *opt, double lr)

@@ -7,6 +7,10 @@
 
 #include <rewind/optim.h>
 
+/* A graph that steps with an optimizer holds it; released, it goes with the last who has it. */
+void rw_adamw_share(rw_adamw *opt);
+void rw_adamw_release(rw_adamw *opt);
+
 rw_context *rw_adamw_context(const rw_adamw *opt);
 
 /*

@@ -6,11 +6,13 @@
 #include "run/advance.h"
 #include "base/alloc.h"
 #include "autodiff/roots.h"
+#include "record/handle.h"
 #include "verify/verify.h"
 
 #include <rewind/ops.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Gradients that rw_grad() recorded are late nodes: what is made after one is not in a step's forward part. */
@@ -77,17 +79,17 @@ static bool effects_wait(const rw_tape *t)
 
 rw_status rw_eval(rw_tape *t, rw_tensor *const *x, size_t n)
 {
-    if (!t || (n && !x)) return RW_ERR_ARGUMENT;
+    if (!t) return RW_ERR_ARGUMENT;
     if (t->ctx->status) return t->ctx->status;
+    if (n && !x) return rw_fail_null(t->ctx, "rw_eval", "x");
     uint32_t *const values = rw_malloc(n * sizeof *values);
     if (!values) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_eval: out of memory");
     size_t missing = 0;
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < n; i++) {
-        if (!x[i]) status = rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_eval: tensor %zu is NULL", i);
+        const char *const fault = rw_readable_fault(t, x[i]);
+        if (fault) status = rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_eval: tensor %zu %s", i, fault);
         else if (x[i]->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) continue;
-        else if (x[i] == rw_none() || x[i]->owner.tape != t)
-            status = rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_eval: tensor %zu belongs to another tape", i);
         else if (!rw_tape_held(t, x[i]->base) && rw_tape_value(t, x[i]->base)->producer != RW_NONE_ID)
             values[missing++] = x[i]->id;
     }
@@ -152,7 +154,9 @@ rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes)
 {
     rw_context *const ctx = t ? t->ctx : rw_tensor_context(x);
     if (ctx && ctx->status) return ctx->status;
-    if (!x || x == rw_none() || !out) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: NULL argument");
+    if (!ctx || !out) return rw_fail_null(ctx, "rw_read", out ? "x" : "out");
+    const char *const fault = rw_readable_fault(t, x);
+    if (fault) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: the tensor %s", fault);
     if (bytes != rw_tensor_bytes(x))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_read: room for %zu bytes, the tensor has %zu", bytes,
                        rw_tensor_bytes(x));
@@ -169,7 +173,12 @@ rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes)
 double rw_item(rw_tape *t, rw_tensor *x)
 {
     rw_context *const ctx = t ? t->ctx : rw_tensor_context(x);
-    if (x && x != rw_none() && rw_shape_numel(rw_tensor_shape(x)) != 1) {
+    const char *const fault = ctx ? rw_readable_fault(t, x) : NULL;
+    if (fault) {
+        rw_fail(ctx, RW_ERR_ARGUMENT, "rw_item: the tensor %s", fault);
+        return NAN;
+    }
+    if (ctx && rw_shape_numel(rw_tensor_shape(x)) != 1) {
         rw_fail(ctx, RW_ERR_SHAPE, "rw_item: the tensor has %lld elements, not 1",
                 (long long)rw_shape_numel(rw_tensor_shape(x)));
         return NAN;
@@ -181,7 +190,7 @@ double rw_item(rw_tape *t, rw_tensor *x)
         uint16_t bf16;
         _Float16 f16;
     } u;
-    if (rw_read(t, x, &u, x && x != rw_none() ? rw_dtype_size((rw_dtype)x->dtype) : 0)) return NAN;
+    if (rw_read(t, x, &u, ctx ? rw_dtype_size((rw_dtype)x->dtype) : 0)) return NAN;
     switch ((rw_dtype)x->dtype) {
     case RW_F32: return u.f32;
     case RW_F64: return u.f64;
@@ -214,12 +223,9 @@ static rw_status check_grad_call(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor
 {
     rw_context *const ctx = t->ctx;
     if (ctx->status) return ctx->status;
-    if (!y || y == rw_none() || (n && (!x || !ret_grads)) || (y->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) ||
-        y->owner.tape != t)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: y must be a value of this tape", at.file, at.line);
-    for (size_t i = 0; i < n; i++)
-        if (!x[i] || x[i] == rw_none())
-            return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: tensor %zu is NULL", at.file, at.line, i);
+    const char *const fault = rw_value_fault(t, y);
+    if (fault) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: y %s", at.file, at.line, fault);
+    if (n && (!x || !ret_grads)) return rw_fail_null(ctx, "rw_grad", x ? "ret_grads" : "x");
     return RW_OK;
 }
 
@@ -228,10 +234,13 @@ rw_status rw_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, 
     if (!t) return RW_ERR_ARGUMENT;
     rw_status status = check_grad_call(at, t, y, x, n, ret_grads);
     if (status) return status;
+    const struct rw_tape_mark mark = rw_tape_mark(t);
     uint32_t *const of = rw_malloc(n * sizeof *of);
     if (!of) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_grad at %s:%d: out of memory", at.file, at.line);
     for (size_t i = 0; !status && i < n; i++) {
-        const struct rw_tensor *const v = rw_tape_resolve(t, x[i], "rw_grad", at);
+        char name[32];
+        snprintf(name, sizeof name, "tensor %zu", i);
+        const struct rw_tensor *const v = rw_tape_resolve(t, x[i], "rw_grad", name, at);
         if (!v) status = t->ctx->status;
         else if (!(v->flags & RW_VALUE_REQUIRES))
             status = rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_grad at %s:%d: tensor %zu requires no gradient; mark it with "
@@ -239,10 +248,9 @@ rw_status rw_grad_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *const *x, 
         else of[i] = v->id;
     }
     rw_tensor **const grads = rw_calloc(t->n_values, sizeof *grads);
-    const struct rw_tape_mark mark = rw_tape_mark(t);
     if (!status && !grads) status = rw_fail(t->ctx, RW_ERR_MEMORY, "rw_grad at %s:%d: out of memory", at.file, at.line);
     if (!status) status = rw_differentiate(t, &(struct rw_root){ .value = y->id }, 1, true, grads, NULL);
-    if (status) rw_tape_cut(t, &mark);
+    if (status) rw_tape_undo(t, &mark);
     for (size_t i = 0; !status && i < n; i++) ret_grads[i] = grads[of[i]];
     rw_free(grads);
     rw_free(of);

@@ -31,12 +31,7 @@ static enum rw_verify_mode verify_mode_of(const char *value)
     return !strcmp(value, "digest") ? RW_VERIFY_DIGEST : RW_VERIFY_FULL;
 }
 
-static void forget_runs(rw_context *ctx)
-{
-    rw_runs_finish(ctx);
-    if (ctx->plans) rw_plan_cache_finish(ctx->plans);
-    rw_free(ctx->plans);
-}
+static void free_context(rw_context *ctx);
 
 static void reset(rw_tape *t)
 {
@@ -44,8 +39,8 @@ static void reset(rw_tape *t)
     rw_sweep_layouts(t->ctx, t);
 }
 
-static const struct rw_upward upward = { .recorded = rw_run_eagerly, .reset = reset, .gone = rw_results_finish,
-                                         .destroy = forget_runs };
+static const struct rw_upward upward = { .recorded = rw_run_eagerly, .undone = rw_results_undone, .reset = reset,
+                                         .gone = rw_results_finish, .destroy = free_context };
 
 /* Who watches what runs. The last one stands nearest to the kernels: what a fault does is seen by all others. */
 static rw_status attach_all(rw_context *ctx)
@@ -88,6 +83,7 @@ rw_status rw_device_check(rw_device device, char *why, size_t size)
 {
     const rw_context_params params = { .device = device };
     rw_context probe = { 0 };
+    if (size && !why) return RW_ERR_ARGUMENT;
     if (size) why[0] = '\0';
     if ((unsigned)device >= RW_DEVICE_COUNT) return RW_ERR_ARGUMENT;
     if (device == RW_DEVICE_AUTO) return RW_OK;
@@ -116,6 +112,7 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
         return status;
     }
     ctx->up = &upward;
+    ctx->n_users = 1;
     rw_threads_init();
     ctx->threads = p.threads ? p.threads : default_threads();
     ctx->generator.seed = p.seed;
@@ -144,16 +141,23 @@ static void free_params(rw_context *ctx)
     rw_free(ctx->params);
 }
 
-void rw_context_destroy(rw_context **pctx)
+static void free_context(rw_context *ctx)
 {
-    if (!pctx || !*pctx) return;
-    rw_context *const ctx = *pctx;
-    ctx->up->destroy(ctx);
+    rw_runs_finish(ctx);
+    if (ctx->plans) rw_plan_cache_finish(ctx->plans);
+    rw_free(ctx->plans);
     free_params(ctx);
     rw_tables_finish(ctx);
     ctx->device->close(ctx->device_state);
     rw_free(ctx);
+}
+
+void rw_context_destroy(rw_context **pctx)
+{
+    if (!pctx || !*pctx) return;
+    rw_context *const ctx = *pctx;
     *pctx = NULL;
+    rw_context_release(ctx);
 }
 
 rw_device rw_context_device(const rw_context *ctx)

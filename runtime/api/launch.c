@@ -81,7 +81,7 @@ static rw_status make(rw_graph *g, rw_plan *plan)
 rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, const rw_graph_params *params)
 {
     if (!t) return RW_ERR_ARGUMENT;
-    if (!ret_graph) return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: NULL argument");
+    if (!ret_graph) return rw_fail_null(t->ctx, "rw_graph_create", "ret_graph");
     const rw_graph_params p = params ? *params : (rw_graph_params){ 0 };
     uint32_t id;
     rw_plan *plan;
@@ -91,6 +91,8 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
     rw_graph *g = rw_calloc(1, sizeof *g);
     if (!g) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
     *g = (rw_graph){ .t = t, .tape_step = t->step, .loss = id, .params = p };
+    t->n_users++;
+    if (p.optimizer) rw_adamw_share(p.optimizer);
     status = make(g, plan);
     if (status) rw_graph_destroy(&g);
     else *ret_graph = g;
@@ -106,6 +108,8 @@ void rw_graph_destroy(rw_graph **pg)
     if (g->captured) ctx->device->free_graph(ctx->device_state, g->captured);
     rw_run_end(g->run);
     rw_free(g->captured_sources);
+    if (g->params.optimizer) rw_adamw_release(g->params.optimizer);
+    rw_tape_release(g->t);
     rw_free(g);
     *pg = NULL;
 }
@@ -226,7 +230,7 @@ rw_status rw_graph_launch(rw_graph *g)
     rw_context *const ctx = t->ctx;
     if (ctx->status) return ctx->status;
     if (t->step != g->tape_step)
-        return rw_fail(ctx, RW_ERR_CHANGED, "rw_graph_launch: the tape was reset after the graph had been created");
+        return rw_fail(ctx, RW_ERR_CHANGED, "rw_graph_launch: the tape was reset or destroyed after the graph had been created");
     if (ctx->verify == RW_VERIFY_FULL && !g->launches) {
         const struct rw_request request = rw_step_request(t, &g->loss, 1);
         const rw_status verified = rw_verify_or_fail(t, &request, NULL);

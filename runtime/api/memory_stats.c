@@ -12,7 +12,8 @@ static size_t tape_bytes(const rw_tape *t)
 
 rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory)
 {
-    if (!ctx || !ret_memory) return RW_ERR_ARGUMENT;
+    if (!ctx) return RW_ERR_ARGUMENT;
+    if (!ret_memory) return rw_fail_null((rw_context *)(uintptr_t)ctx, "rw_memory_stats", "ret_memory");
     *ret_memory = ctx->memory;
     ret_memory->runs = ctx->pool->n_stopped;
     ret_memory->plans = rw_plan_cache_bytes(ctx->plans);
@@ -25,7 +26,7 @@ rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory)
 rw_status rw_tape_cost(rw_tape *t, rw_tensor *loss, rw_cost *ret_cost)
 {
     if (!t) return RW_ERR_ARGUMENT;
-    if (!ret_cost) return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_tape_cost: NULL argument");
+    if (!ret_cost) return rw_fail_null(t->ctx, "rw_tape_cost", "ret_cost");
     const uint32_t id = rw_loss_check(t, loss, "rw_tape_cost");
     if (id == RW_NONE_ID) return t->ctx->status;
     const struct rw_request request = rw_step_request(t, &id, 1);

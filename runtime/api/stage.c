@@ -43,10 +43,9 @@ rw_status rw_forward(rw_tape *t, size_t n, rw_tensor *const *y)
 /* Where a gradient lies that is an input of the tape or rw_gradient() of any tape's value; NULL for anything else. */
 static const void *data_of(const rw_tape *t, const rw_tensor *dy)
 {
-    if (dy == rw_none() || (dy->flags & RW_VALUE_CONTEXT)) return NULL;
-    if (dy->flags & RW_VALUE_GRADIENT)
-        return dy->owner.tape->ctx == t->ctx ? ((const struct rw_gradient_handle *)dy)->data : NULL;
-    if (dy->owner.tape != t || dy->leaf == RW_NONE_ID || t->leaves[dy->leaf].kind != RW_LEAF_INPUT) return NULL;
+    if (rw_tensor_context(dy) != t->ctx || (dy->flags & (RW_VALUE_CONTEXT | RW_VALUE_GONE))) return NULL;
+    if (dy->flags & RW_VALUE_GRADIENT) return ((const struct rw_gradient_handle *)dy)->data;
+    if (!rw_tape_has(t, dy) || dy->leaf == RW_NONE_ID || t->leaves[dy->leaf].kind != RW_LEAF_INPUT) return NULL;
     return t->leaves[dy->leaf].data;
 }
 
@@ -57,7 +56,7 @@ static rw_status take_seed(const rw_tape *t, const rw_tensor *y, const rw_tensor
     *ret_seed = data_of(t, dy);
     if (!*ret_seed)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_backward_from: gradient %zu is neither an input of the tape nor "
-                       "rw_gradient() of a tape's value", i);
+                       "rw_gradient() of a tape's value, or it is of before rw_tape_reset()", i);
     const rw_shape a = rw_layout_shape(rw_layout_of(ctx, y)), b = rw_layout_shape(rw_layout_of(ctx, dy));
     if (dy->dtype == y->dtype && rw_shape_equal(a, b)) return RW_OK;
     return rw_fail(ctx, RW_ERR_SHAPE, "rw_backward_from: gradient %zu has another shape or type than its tensor", i);

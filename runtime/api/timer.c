@@ -27,8 +27,8 @@ rw_status rw_timer_begin(rw_context *ctx)
 rw_status rw_timer_end(rw_context *ctx, double *ret_ms)
 {
     if (!ctx) return RW_ERR_ARGUMENT;
-    if (!ret_ms || !ctx->timer_runs)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_timer_end: NULL argument, or no rw_timer_begin() before it");
+    if (!ret_ms) return rw_fail_null(ctx, "rw_timer_end", "ret_ms");
+    if (!ctx->timer_runs) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_timer_end: no rw_timer_begin() before it");
     double us = now_us() - ctx->timer_begin;
     rw_status status = ctx->device->mark ? ctx->device->mark(ctx->device_state, RW_LANE_COMPUTE, END) : RW_OK;
     if (!status) status = rw_runs_wait(ctx);

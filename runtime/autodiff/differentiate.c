@@ -46,6 +46,9 @@ static rw_status run_rule(struct rw_grad_call *g, const rw_op_def *op)
     if (!copy_attrs(g)) return RW_ERR_MEMORY;
     rw_status status = op->grad(g);
     if (!status) status = t->ctx->status;
+    if (!status && !g->has_set)
+        status = rw_fail(t->ctx, RW_ERR_ARGUMENT, "gradient rule of %s at %s:%d: it sets no gradient", op->name,
+                         rw_rule_site(g).file, rw_rule_site(g).line);
     if (!status) status = rw_rule_settle(g);
     if (g->attrs != g->small) rw_free((void *)(uintptr_t)g->attrs);
     return status;
@@ -108,6 +111,7 @@ static rw_status visit(const struct walk *w, uint32_t n)
     g.node = *node;
     g.grads = w->grads;
     g.again = w->again;
+    g.has_set = false;
     g.upstream = w->room;
     g.result = result;
     g.lent = lent;

@@ -1,6 +1,8 @@
 /* See roots.h. */
 #include "autodiff/roots.h"
 
+#include "record/handle.h"
+
 #include <rewind/ops.h>
 
 #include <stdio.h>
@@ -26,9 +28,8 @@ static bool requires_grad(rw_tape *t, const rw_tensor *x)
 static rw_status check_root(rw_tape *t, const rw_tensor *y, const char *what, const char *name)
 {
     rw_context *const ctx = t->ctx;
-    if (!y || y == rw_none()) return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s is NULL", what, name);
-    if ((y->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT)) || y->owner.tape != t)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s is not a value of this tape", what, name);
+    const char *const fault = rw_value_fault(t, y);
+    if (fault) return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s %s", what, name, fault);
     const rw_status status = check_region(t, what);
     if (status) return status;
     if (!rw_dtype_is_float((rw_dtype)y->dtype))
@@ -48,9 +49,8 @@ static rw_status check_scalar(const rw_tape *t, const rw_tensor *loss, const cha
 uint32_t rw_loss_check(rw_tape *t, rw_tensor *loss, const char *what)
 {
     if (t->ctx->status) return RW_NONE_ID;
-    const bool is_value = loss && loss != rw_none() && !(loss->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT));
     rw_status status = RW_OK;
-    if (is_value && loss->owner.tape == t) {
+    if (loss && rw_tape_has(t, loss)) {
         status = check_region(t, what);
         if (!status) status = check_scalar(t, loss, what);
     }

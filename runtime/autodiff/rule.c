@@ -1,6 +1,7 @@
 /* The side of differentiation that gradient rules see. See rewind/op.h. */
 #include "autodiff/rule.h"
 
+#include "record/handle.h"
 #include "record/own_ops.h"
 
 rw_tape *rw_grad_tape(const rw_grad_call *g)
@@ -23,24 +24,32 @@ int rw_grad_n_outputs(const rw_grad_call *g)
     return g->node.n_outputs;
 }
 
+/* A rule may ask for an operand that the node does not have. */
+static bool has(int n, int i)
+{
+    return i >= 0 && i < n;
+}
+
 rw_tensor *rw_grad_input(const rw_grad_call *g, int i)
 {
+    if (!has(g->node.n_inputs, i)) return NULL;
     return rw_tape_value(g->tape, g->tape->operands[g->node.first_input + (uint32_t)i]);
 }
 
 rw_tensor *rw_grad_output(const rw_grad_call *g, int i)
 {
+    if (!has(g->node.n_outputs, i)) return NULL;
     return rw_tape_value(g->tape, g->node.first_output + (uint32_t)i);
 }
 
 rw_tensor *rw_grad_upstream(const rw_grad_call *g, int i)
 {
-    return g->upstream[i];
+    return has(g->node.n_outputs, i) ? g->upstream[i] : NULL;
 }
 
 bool rw_grad_wanted(const rw_grad_call *g, int i)
 {
-    return rw_grad_input(g, i)->flags & RW_VALUE_REQUIRES;
+    return has(g->node.n_inputs, i) && rw_grad_input(g, i)->flags & RW_VALUE_REQUIRES;
 }
 
 static uint32_t value_of(const rw_grad_call *g, int i)
@@ -80,8 +89,8 @@ rw_status rw_rule_settle(rw_grad_call *g)
 
 rw_tensor *rw_grad_addend(rw_grad_call *g, int i)
 {
-    const uint32_t value = value_of(g, i);
     if (!rw_grad_wanted(g, i)) return NULL;
+    const uint32_t value = value_of(g, i);
     /* Two that each add to the same sum would lose what the other one added. */
     for (int k = 0; k < g->node.n_inputs; k++)
         if (k != i && g->lent[k] && !g->result[k] && value_of(g, k) == value) return NULL;
@@ -92,11 +101,18 @@ rw_tensor *rw_grad_addend(rw_grad_call *g, int i)
 static rw_status hand_over(rw_grad_call *g, int i, rw_tensor *dx, bool is_sum)
 {
     rw_context *const ctx = g->tape->ctx;
-    if (!dx) return ctx->status ? ctx->status : RW_ERR_ARGUMENT;
+    if (ctx->status) return ctx->status;
+    const rw_site at = rw_rule_site(g);
+    const char *const fault = i < 0 || i >= g->node.n_inputs ? "which the op does not have"
+                              : dx && rw_tape_has(g->tape, dx) ? NULL
+                                                               : rw_value_fault(g->tape, dx);
+    if (fault)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "gradient rule of %s at %s:%d: the gradient of input %d %s",
+                       ctx->ops[g->node.op]->name, at.file, at.line, i, fault);
+    g->has_set = true;
     const rw_tensor *const x = rw_grad_input(g, i);
     const rw_layout *const a = rw_layout_of(ctx, x), *const b = rw_layout_of(ctx, dx);
     if (x->dtype != dx->dtype || !rw_shape_equal(rw_layout_shape(a), rw_layout_shape(b))) {
-        const rw_site at = rw_rule_site(g);
         return rw_fail(ctx, RW_ERR_SHAPE,
                        "gradient rule of %s at %s:%d: the gradient of input %d has another shape or type than "
                        "the input",
@@ -114,7 +130,7 @@ rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx)
 
 rw_status rw_grad_set_sum(rw_grad_call *g, int i, rw_tensor *sum)
 {
-    return hand_over(g, i, sum, g->lent[i] != NULL);
+    return hand_over(g, i, sum, has(g->node.n_inputs, i) && g->lent[i]);
 }
 
 bool rw_grad_again(const rw_grad_call *g)

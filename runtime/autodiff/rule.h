@@ -17,6 +17,7 @@ struct rw_grad_call {
     rw_tensor **result, **lent;
     bool *is_sum;
     bool again;
+    bool has_set; /* the rule has handed over something */
     const void *attrs; /* a copy too, for the same reason */
     _Alignas(8) unsigned char small[RW_RULE_ATTRS];
 };

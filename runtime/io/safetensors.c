@@ -81,7 +81,7 @@ static rw_status write_elements(const rw_context *ctx, FILE *f)
 rw_status rw_save(const rw_context *const_ctx, const char *path)
 {
     rw_context *const ctx = (rw_context *)(uintptr_t)const_ctx; /* an error is noted there */
-    if (!ctx || !path) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_save: NULL argument");
+    if (!ctx || !path) return rw_fail_null(ctx, "rw_save", ctx ? "path" : "ctx");
     if (rw_param_find(ctx, METADATA))
         return rw_fail(ctx, RW_ERR_ARGUMENT,
                        "rw_save: %s: safetensors keeps the name \"" METADATA "\" for itself: give the parameter "
@@ -190,7 +190,7 @@ static rw_status locate(rw_context *ctx, const char *path, const struct file *f,
 
 rw_status rw_load(rw_context *ctx, const char *path)
 {
-    if (!ctx || !path) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_load: NULL argument");
+    if (!ctx || !path) return rw_fail_null(ctx, "rw_load", ctx ? "path" : "ctx");
     struct file f = { 0 };
     const void **const from = rw_calloc(ctx->n_params, sizeof *from);
     rw_status status = from ? read_file(ctx, path, &f) : rw_fail(ctx, RW_ERR_MEMORY, "rw_load: out of memory");

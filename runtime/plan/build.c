@@ -22,11 +22,12 @@ static rw_status check_op_names(rw_context *ctx, const struct rw_policy *policy)
 {
     size_t column = sizeof "ops:";
     for (size_t i = 0; policy->kind == RW_POLICY_OPS && i < policy->n_names; i++) {
+        char part[RW_POLICY_PART];
         if (!is_op(ctx, policy->names[i]))
             return rw_fail(ctx, RW_ERR_POLICY,
                            "policy \"%s\", column %zu: no op is called \"%s\": it is neither built in nor recorded in "
                            "this context",
-                           policy->spec, column, policy->names[i]);
+                           rw_policy_part(policy->spec, policy->spec + column - 1, part), column, policy->names[i]);
         column += strlen(policy->names[i]) + 1;
     }
     return RW_OK;

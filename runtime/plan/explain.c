@@ -98,13 +98,13 @@ static uint32_t loss_of(const rw_tape *t)
 
 rw_status ckpt_explain(rw_tape *t, FILE *out)
 {
-    if (!t || !out) return RW_ERR_ARGUMENT;
+    if (!t) return RW_ERR_ARGUMENT;
     rw_context *const ctx = t->ctx;
     if (ctx->status) return ctx->status;
+    if (!out) return rw_fail_null(ctx, "ckpt_explain", "out");
+    if (t->open_region != RW_NONE_ID) return rw_fail(ctx, RW_ERR_REGION, "ckpt_explain: a region is open");
     const uint32_t loss = loss_of(t);
-    if (loss == RW_NONE_ID || t->open_region != RW_NONE_ID)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain: %s",
-                       loss == RW_NONE_ID ? "no loss has been recorded" : "a region is open");
+    if (loss == RW_NONE_ID) return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain: no loss has been recorded");
     const struct rw_request request = rw_step_request(t, &loss, 1);
     struct rw_planning planning;
     rw_plan *plan;

@@ -4,6 +4,8 @@
 #include "record/own_ops.h"
 #include "record/param.h"
 
+#include <math.h>
+
 static rw_status write_gradient(rw_context *ctx, struct rw_param *p, const void *data)
 {
     const rw_status status = ctx->device->upload(ctx->device_state, p->grad, data, p->bytes);
@@ -56,6 +58,8 @@ static rw_status fill(rw_tensor *x, const char *what, bool normal, double a, dou
     rw_context *const ctx = rw_tensor_context(x);
     if (!p || (x->flags & RW_VALUE_GRADIENT) || !rw_dtype_is_float((rw_dtype)x->dtype))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: needs a floating-point parameter or buffer", what);
+    if (!isfinite(a) || !isfinite(b) || b < (normal ? 0 : a))
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %g and %g", what, a, b);
     int threads;
     if (rw_team(ctx, what, ctx->threads, &threads)) return ctx->status;
     void *const host = rw_malloc_aligned(p->bytes, 256);

@@ -13,6 +13,7 @@
 #include <rewind/memory.h>
 
 #define RW_MESSAGE_MAX 1024
+#define RW_KEPT 64
 
 typedef struct rw_plan rw_plan;
 
@@ -26,9 +27,10 @@ enum rw_verify_mode {
 /* The calls that go up, from what is recorded to what runs. api/ fills them in; nothing else below calls above. */
 struct rw_upward {
     rw_status (*recorded)(rw_tape *t, uint32_t node); /* REWIND_EAGER=1: a node was recorded */
+    void (*undone)(rw_tape *t);                       /* values from t->n_values on are no more */
     void (*reset)(rw_tape *t);                        /* the tape is about to be reset */
     void (*gone)(rw_tape *t);                         /* the tape is about to go; it was reset */
-    void (*destroy)(rw_context *ctx);                 /* the context is about to go */
+    void (*destroy)(rw_context *ctx);                 /* nobody has the context any more: frees it */
 };
 
 struct rw_param; /* record/param.h */
@@ -69,13 +71,34 @@ struct rw_context {
     struct rw_attach *attach;    /* run/run.h: who watches runs, a list */
 
     rw_memory memory; /* running totals; rw_memory_stats() fills in the rest */
+
+    size_t n_users; /* itself, until rw_context_destroy(), its tapes and optimizers: the last one frees it */
+    void *kept[RW_KEPT]; /* of destroyed tapes, what callers may hold: freed when as many more have come */
+    size_t n_kept;
 };
+
+static inline void rw_context_release(rw_context *ctx)
+{
+    if (!--ctx->n_users) ctx->up->destroy(ctx);
+}
+
+/* Frees the memory, from rw_malloc(), not now but later. */
+void rw_context_keep(rw_context *ctx, void *memory);
 
 /* Records an error unless one is there already; returns status. */
 rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...) RW_PRINTF(3, 4);
 
 /* False, with an error that names the call, for such a type or shape. */
 bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape);
+
+/* The error of a NULL argument; ctx may be NULL. */
+rw_status rw_fail_null(rw_context *ctx, const char *what, const char *argument);
+
+/* Index of an op that was entered, RW_NONE_ID of another. */
+uint32_t rw_op_find(const rw_context *ctx, const rw_op_def *op);
+
+/* What is wrong with a definition, in text; RW_OK for a sound one that can run on that device. */
+rw_status rw_op_def_fault(const rw_op_def *op, rw_device kind, char *text, size_t size);
 
 /* Before the calling thread runs something on so many of the host's threads: *ret_threads is how many it may take, fewer
  * in a child of fork(). An error when they cannot be started, which names the call. */

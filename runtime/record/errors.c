@@ -45,10 +45,13 @@ void rw_error_clear(rw_context *ctx)
 
 bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape)
 {
-    rw_status status;
-    const char *const fault = rw_shape_fault(dtype, shape, &status);
-    if (fault)
-        rw_fail(ctx, status, "%s at %s:%d: %s (type %d, rank %d)", what, at.file, at.line, fault, (int)dtype,
-                       (int)shape.rank);
-    return !fault;
+    char text[RW_FAULT_MAX];
+    const rw_status status = rw_shape_fault(dtype, shape, text, sizeof text);
+    if (status) rw_fail(ctx, status, "%s at %s:%d: %s", what, at.file, at.line, text);
+    return !status;
+}
+
+rw_status rw_fail_null(rw_context *ctx, const char *what, const char *argument)
+{
+    return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s is NULL", what, argument);
 }

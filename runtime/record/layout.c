@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define FREE (-1)         /* the rank of an entry without a layout */
@@ -151,18 +152,43 @@ rw_shape rw_layout_shape(const rw_layout *layout)
     return shape;
 }
 
-static bool shape_is_sound(rw_shape shape)
+/* An extent of 0 does not make the others harmless: strides and workspaces are taken from them. */
+rw_status rw_shape_fault(rw_dtype dtype, rw_shape shape, char *text, size_t size)
 {
-    if (shape.rank < 0 || shape.rank > RW_MAX_RANK) return false;
-    int64_t n = 1;
-    for (int i = 0; i < shape.rank; i++)
-        if (shape.dim[i] < 0 || __builtin_mul_overflow(n, shape.dim[i], &n) || n > INT64_MAX / 16) return false;
-    return true;
+    int64_t n = 16; /* bytes of the largest element there is: what numel is multiplied by still fits */
+    if ((unsigned)dtype >= RW_DTYPE_COUNT) {
+        snprintf(text, size, "%d is no element type", (int)dtype);
+        return RW_ERR_DTYPE;
+    }
+    if (shape.rank < 0 || shape.rank > RW_MAX_RANK) {
+        snprintf(text, size, "a shape of rank %d; 0 to %d are possible", (int)shape.rank, RW_MAX_RANK);
+        return RW_ERR_SHAPE;
+    }
+    for (int i = 0; i < shape.rank; i++) {
+        const int64_t d = shape.dim[i];
+        if (d >= 0 && !__builtin_mul_overflow(n, d ? d : 1, &n)) continue;
+        snprintf(text, size, d < 0 ? "a shape with extent %lld at axis %d"
+                                   : "a shape with more elements than can be counted, with extent %lld at axis %d",
+                 (long long)d, i);
+        return RW_ERR_SHAPE;
+    }
+    return RW_OK;
 }
 
-const char *rw_shape_fault(rw_dtype dtype, rw_shape shape, rw_status *ret_status)
+rw_status rw_view_fault(rw_shape shape, const int64_t *stride, int64_t offset, int64_t elements, char *text, size_t size)
 {
-    *ret_status = (unsigned)dtype >= RW_DTYPE_COUNT ? RW_ERR_DTYPE : shape_is_sound(shape) ? RW_OK : RW_ERR_SHAPE;
-    if (*ret_status == RW_ERR_DTYPE) return "no such element type";
-    return *ret_status ? "a shape with a negative or too large extent, or of too high a rank" : NULL;
+    const rw_status status = rw_shape_fault(RW_F32, shape, text, size);
+    if (status) return status;
+    int64_t last = offset, way;
+    bool empty = false, inside = offset >= 0;
+    for (int i = 0; i < shape.rank; i++) {
+        empty |= shape.dim[i] == 0;
+        inside = inside && (shape.dim[i] < 2 || (stride[i] >= 0 &&
+                                                 !__builtin_mul_overflow(shape.dim[i] - 1, stride[i], &way) &&
+                                                 !__builtin_add_overflow(last, way, &last)));
+    }
+    if (inside && (empty || last < elements)) return RW_OK;
+    snprintf(text, size, "a view that begins at element %lld reaches outside of its buffer of %lld", (long long)offset,
+             (long long)elements);
+    return RW_ERR_SHAPE;
 }

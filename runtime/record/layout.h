@@ -7,6 +7,8 @@
 
 #include <rewind/op.h>
 
+#define RW_FAULT_MAX 192 /* room for what a check of extents says */
+
 struct rw_layout_table {
     rw_layout **chunks; /* of RW_LAYOUT_CHUNK layouts each: they never move */
     size_t n, n_chunks, cap_chunks;
@@ -54,7 +56,14 @@ static inline bool rw_layout_is_whole(const rw_layout *l)
     return l->dense && l->offset == 0;
 }
 
-/* NULL for a type and shape that a tensor can have; else what is wrong with them. */
-const char *rw_shape_fault(rw_dtype dtype, rw_shape shape, rw_status *ret_status);
+/*
+ * The one check of extents: of an input, a parameter, an output of any op, a shape among an op's attributes. RW_OK for
+ * a type and shape that a tensor can have, with all products in 64 bits; else a status, and what is wrong in text.
+ */
+rw_status rw_shape_fault(rw_dtype dtype, rw_shape shape, char *text, size_t size);
+
+/* The same for a view into a buffer of so many elements, which it may not leave. Strides are 0 or more. */
+rw_status rw_view_fault(rw_shape shape, const int64_t *stride, int64_t offset, int64_t elements, char *text,
+                        size_t size);
 
 #endif

@@ -30,13 +30,14 @@ enum rw_value_flag {
     RW_VALUE_REQUIRES = 1 << 2, /* depends on a parameter or a marked input */
     RW_VALUE_RETAIN = 1 << 3,   /* rw_require_grad(): backward hands out its gradient */
     RW_VALUE_SAVE = 1 << 4,     /* ckpt_save() */
-    RW_VALUE_RECOMPUTE = 1 << 5 /* ckpt_recompute() */
+    RW_VALUE_RECOMPUTE = 1 << 5, /* ckpt_recompute() */
+    RW_VALUE_GONE = 1 << 6      /* its tape was destroyed: the owner is the context */
 };
 
 struct rw_tensor {
     union {
         rw_tape *tape;
-        rw_context *ctx; /* with RW_VALUE_CONTEXT */
+        rw_context *ctx; /* with RW_VALUE_CONTEXT or RW_VALUE_GONE */
     } owner;
     uint32_t id;
     uint32_t layout;   /* in the context's layout table */

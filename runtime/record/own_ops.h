@@ -5,6 +5,8 @@
 #ifndef RW_RECORD_OWN_OPS_H
 #define RW_RECORD_OWN_OPS_H
 
+#include "record/mark.h"
+
 #include <rewind/op.h>
 
 /* A dense copy: what recording puts before an op that cannot take a strided input. */
@@ -25,6 +27,25 @@ void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket tic
 
 /* The bytes of all operands, each read or written once: what an op costs that does not say. */
 double rw_cost_bytes(const rw_op_call *call);
+
+/* Refuses a shape among an op's attributes that no tensor can have. */
+rw_status rw_op_shape(rw_op_call *call, rw_shape shape);
+
+/* The shape with zeros behind its rank: attributes that mean the same have the same bytes. */
+static inline rw_shape rw_shape_clean(rw_shape shape)
+{
+    for (int i = shape.rank < 0 ? 0 : shape.rank; i < RW_MAX_RANK; i++) shape.dim[i] = 0;
+    return shape;
+}
+
+/* False, with an error that names `what` and the argument, when x can be no operand on t. Records nothing. */
+bool rw_operand_check(rw_site at, const rw_tape *t, const rw_tensor *x, const char *what, const char *argument);
+
+/* The marker of the library's own definitions, at kernel[RW_DEVICE_AUTO]: nobody else can name it. */
+rw_status rw_op_is_own(const rw_kernel *k);
+
+/* What rewind/ops.h calls input i of a built-in op, "input 3" for any other. */
+const char *rw_op_input_name(const rw_op_def *op, int i, char *text, size_t size);
 
 /* True for an op that a function of rewind/ops.h records; not for what only gradient rules record. */
 bool rw_op_is_builtin(const char *name);

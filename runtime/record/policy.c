@@ -20,11 +20,22 @@ struct reader {
     size_t size;
 };
 
+const char *rw_policy_part(const char *spec, const char *at, char *text)
+{
+    const size_t before = (size_t)(at - spec), skipped = before > RW_POLICY_PART / 2 ? before - RW_POLICY_PART / 2 : 0;
+    const size_t rest = strlen(spec + skipped), most = RW_POLICY_PART - 8;
+    snprintf(text, RW_POLICY_PART, "%s%.*s%s", skipped ? "..." : "", (int)most, spec + skipped,
+             rest > most ? "..." : "");
+    return text;
+}
+
 static rw_status refuse(struct reader *r, const char *at, rw_status status, const char *fmt, ...) RW_PRINTF(4, 5);
 
 static rw_status refuse(struct reader *r, const char *at, rw_status status, const char *fmt, ...)
 {
-    const int n = snprintf(r->message, r->size, "policy \"%s\", column %d: ", r->spec, (int)(at - r->spec) + 1);
+    char part[RW_POLICY_PART];
+    const int n = snprintf(r->message, r->size, "policy \"%s\", column %d: ", rw_policy_part(r->spec, at, part),
+                           (int)(at - r->spec) + 1);
     if (n < 0 || (size_t)n >= r->size) return status;
     va_list args;
     va_start(args, fmt);

@@ -25,6 +25,11 @@ struct rw_policy {
 
 extern const struct rw_policy rw_policy_none; /* keeps everything */
 
+#define RW_POLICY_PART 200
+
+/* The policy, or what there is room for of a long one around the place of a mistake, into RW_POLICY_PART characters. */
+const char *rw_policy_part(const char *spec, const char *at, char *text);
+
 /*
  * Reads a spec. On failure ret is untouched and message says where the mistake is: the column (from 1), what was found
  * and what was expected.

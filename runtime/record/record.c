@@ -1,7 +1,8 @@
 /*
  * Recording a node: check the call, make strided inputs dense where the kernel needs it, append.
  *
- * Everything that can fail happens before the first array grows in length, so a failed call leaves the tape as it was.
+ * What can fail happens before the node is appended; what had to be recorded for its sake, a leaf or a copy, is cut off
+ * again when it does.
  */
 #include "base/alloc.h"
 #include "record/own_ops.h"
@@ -17,6 +18,8 @@
 struct check_state {
     rw_tape *tape;
     rw_context *ctx;
+    int64_t base;     /* of a view: the elements of the buffer that input 0 looks into */
+    int named;        /* outputs from here on have no description yet; before, one without a layout has none */
     rw_status status;
     bool no_memory;
     char text[512];
@@ -35,6 +38,8 @@ struct recording {
     int n, described;            /* inputs, and how many of them the tape's in_desc describes by now */
     struct rw_tensor **in;       /* n values of the tape: here, or where they are many in tape.wide */
     struct rw_tensor *few[FEW];
+    bool marked;                 /* something was recorded for the sake of this node, behind the mark */
+    struct rw_tape_mark mark;
     rw_op_call call;             /* its operands' descriptions are the tape's in_desc and out_desc */
 };
 
@@ -52,28 +57,48 @@ rw_status rw_op_error(rw_op_call *call, rw_status status, const char *fmt, ...)
 static rw_status set_output(rw_op_call *call, int i, rw_dtype dtype, const rw_layout *layout)
 {
     struct check_state *const s = call->state_;
-    if (i < 0 || i >= RW_OP_MAX_OPERANDS) return rw_op_error(call, RW_ERR_ARGUMENT, "output %d", i);
     if (!layout || !rw_tape_describe(s->tape, 0, (size_t)i + 1)) {
         s->no_memory = true;
         return s->status = RW_ERR_MEMORY;
     }
     call->out = s->tape->out_desc;
+    while (s->named <= i) call->out[s->named++].layout = NULL;
     call->out[i] = (rw_desc){ dtype, layout };
     return RW_OK;
+}
+
+static rw_status check_output(rw_op_call *call, int i)
+{
+    const int most = call->op->n_outputs == RW_OP_VARIADIC ? RW_OP_MAX_OPERANDS : call->op->n_outputs;
+    if (i >= 0 && i < most) return RW_OK;
+    return rw_op_error(call, RW_ERR_ARGUMENT, "the check names output %d; the op has %d", i, most);
+}
+
+rw_status rw_op_shape(rw_op_call *call, rw_shape shape)
+{
+    char text[RW_FAULT_MAX];
+    const rw_status status = rw_shape_fault(RW_F32, shape, text, sizeof text);
+    return status ? rw_op_error(call, status, "%s", text) : RW_OK;
 }
 
 rw_status rw_op_output(rw_op_call *call, int i, rw_dtype dtype, rw_shape shape)
 {
     struct check_state *const s = call->state_;
-    rw_status status;
-    const char *const fault = rw_shape_fault(dtype, shape, &status);
-    if (fault) return rw_op_error(call, status, "output %d: %s", i, fault);
+    char text[RW_FAULT_MAX];
+    rw_status status = check_output(call, i);
+    if (status) return status;
+    status = rw_shape_fault(dtype, shape, text, sizeof text);
+    if (status) return rw_op_error(call, status, "output %d: %s", i, text);
     return set_output(call, i, dtype, rw_layout_dense(&s->ctx->layouts, shape));
 }
 
 rw_status rw_op_output_like(rw_op_call *call, int i, int j)
 {
     struct check_state *const s = call->state_;
+    const rw_status status = check_output(call, i);
+    if (status) return status;
+    if (j < 0 || j >= call->n_inputs)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "output %d is like input %d; there are %d", i, j, call->n_inputs);
     const rw_desc *const d = &call->in[j];
     const rw_layout *const layout =
         rw_layout_is_whole(d->layout) ? d->layout : rw_layout_dense(&s->ctx->layouts, rw_layout_shape(d->layout));
@@ -83,6 +108,14 @@ rw_status rw_op_output_like(rw_op_call *call, int i, int j)
 rw_status rw_op_output_view(rw_op_call *call, int i, rw_shape shape, const int64_t *stride, int64_t offset)
 {
     struct check_state *const s = call->state_;
+    char text[RW_FAULT_MAX];
+    rw_status status = check_output(call, i);
+    if (status) return status;
+    if (!(call->op->flags & RW_OP_VIEW) || !call->n_inputs)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "output %d is a view; that takes RW_OP_VIEW among the op's flags and "
+                           "an input", i);
+    status = rw_view_fault(shape, stride, offset, s->base, text, sizeof text);
+    if (status) return rw_op_error(call, status, "output %d: %s", i, text);
     return set_output(call, i, call->in[0].dtype, rw_layout_strided(&s->ctx->layouts, shape, stride, offset));
 }
 
@@ -96,6 +129,12 @@ static void describe(char *text, size_t size, const rw_desc *d)
     if (n < size) snprintf(text + n, size - n, "]");
 }
 
+/* The function that the caller knows, when it is another than the op. */
+static const char *within(const rw_tape *t, const char *op)
+{
+    return t->composite && !t->origin.adjoint && strcmp(t->composite, op) != 0 ? t->composite : NULL;
+}
+
 static rw_tensor *refuse(const struct recording *r, rw_status status, const char *text)
 {
     char inputs[384] = "";
@@ -103,7 +142,9 @@ static rw_tensor *refuse(const struct recording *r, rw_status status, const char
         if (i) strncat(inputs, ", ", sizeof inputs - strlen(inputs) - 1);
         describe(inputs, sizeof inputs, &r->tape->in_desc[i]);
     }
-    rw_fail(r->ctx, status, "%s(%s) at %s:%d: %s", r->op->name, inputs, r->site.file, r->site.line, text);
+    const char *const whole = within(r->tape, r->op->name);
+    rw_fail(r->ctx, status, "%s%s%s(%s) at %s:%d: %s", whole ? whole : "", whole ? ": " : "", r->op->name, inputs,
+            r->site.file, r->site.line, text);
     return NULL;
 }
 
@@ -138,14 +179,28 @@ static bool make_room(struct recording *r)
     return true;
 }
 
+/* Before the first of what a failure would have to take back: a leaf, a copy, a node that REWIND_EAGER=1 runs. */
+static void mark(struct recording *r)
+{
+    if (!r->marked) r->mark = rw_tape_mark(r->tape);
+    r->marked = true;
+}
+
 /* Inputs as values of this tape, dense where the kernel asks for it. */
 static bool take_inputs(struct recording *r, rw_tensor *const *in)
 {
+    char name[32];
     for (int i = 0; i < r->n; i++) {
-        r->in[i] = rw_tape_resolve(r->tape, in[i], r->op->name, r->site);
+        r->in[i] = in[i];
+        if (!in[i] || !rw_tape_has(r->tape, in[i])) {
+            mark(r);
+            r->in[i] = rw_tape_resolve(r->tape, in[i], r->op->name,
+                                       rw_op_input_name(r->op, i, name, sizeof name), r->site);
+        }
         if (!r->in[i]) return false;
         if ((r->op->flags & RW_OP_VIEW) || rw_op_set_has(r->op->strided, i) || rw_layout_of(r->ctx, r->in[i])->dense)
             continue;
+        mark(r);
         r->in[i] = rw_apply_at(r->site, r->tape, &rw_op_contiguous, &r->in[i], 1, NULL, 0, NULL);
         if (!r->in[i]) return false;
     }
@@ -158,9 +213,38 @@ static void describe_inputs(struct recording *r)
     r->described = r->n;
 }
 
+/* Of the buffer that input 0 looks into. */
+static int64_t buffer_elements(const struct recording *r)
+{
+    return rw_layout_of(r->ctx, rw_tape_value(r->tape, r->in[0]->base))->numel;
+}
+
+/* Every output has a description; and what a view shows lies in its buffer, also where it was described as dense. */
+static rw_status check_all_named(rw_op_call *call, int named)
+{
+    const struct check_state *const s = call->state_;
+    for (int i = 0; i < call->n_outputs; i++) {
+        if (i >= named || !call->out[i].layout)
+            return rw_op_error(call, RW_ERR_ARGUMENT, "the check names no type and shape for output %d", i);
+        if (!(call->op->flags & RW_OP_VIEW)) continue;
+        const rw_layout *const l = call->out[i].layout;
+        if (call->out[i].dtype != call->in[0].dtype || (l->numel && l->offset + l->span > s->base))
+            return rw_op_error(call, RW_ERR_SHAPE, "output %d is no view of input 0's buffer of %lld elements", i,
+                               (long long)s->base);
+    }
+    return RW_OK;
+}
+
 static bool check(struct recording *r, const void *attrs)
 {
-    struct check_state state = { .tape = r->tape, .ctx = r->ctx };
+    struct check_state state;
+    state.tape = r->tape;
+    state.ctx = r->ctx;
+    state.base = r->n && (r->op->flags & RW_OP_VIEW) ? buffer_elements(r) : 0;
+    state.named = 0;
+    state.status = RW_OK;
+    state.no_memory = false;
+    state.text[0] = '\0';
     rw_tape *const t = r->tape;
     r->call = (rw_op_call){ .op = r->op, .attrs = attrs, .n_inputs = r->n, .in = t->in_desc, .out = t->out_desc,
                             .kind = r->ctx->kind, .threads = r->ctx->threads, .device = r->ctx->device_state,
@@ -168,10 +252,11 @@ static bool check(struct recording *r, const void *attrs)
                             .state_ = &state };
     rw_status status = r->op->check(&r->call);
     const int n_out = r->call.n_outputs;
-    if (!status && (n_out < 0 || n_out > RW_OP_MAX_OPERANDS - r->n))
-        status = rw_op_error(&r->call, RW_ERR_ARGUMENT, "%d inputs and %d outputs, an op has %d operands at most", r->n,
+    if (!status && (n_out < 1 || n_out > RW_OP_MAX_OPERANDS - r->n))
+        status = rw_op_error(&r->call, RW_ERR_ARGUMENT,
+                             "%d inputs and %d outputs; an op has an output at least and %d operands at most", r->n,
                              n_out, RW_OP_MAX_OPERANDS);
-    if (!status && !rw_tape_describe(t, 0, (size_t)n_out)) status = RW_ERR_MEMORY;
+    if (!status && !state.status) status = check_all_named(&r->call, state.named);
     r->call.out = t->out_desc;
     r->call.state_ = NULL;
     if (status == RW_OK && state.status == RW_OK) return true;
@@ -202,9 +287,9 @@ static bool reserve(struct recording *r, size_t attrs_size)
 {
     rw_tape *const t = r->tape;
     const size_t attr_bytes = (attrs_size + 7) & ~(size_t)7;
-    r->op_index = rw_op_index(r->ctx, r->op);
     r->site_index = rw_site_index(r->ctx, r->site);
-    if (r->op_index == RW_NONE_ID || r->site_index == RW_NONE_ID) return false;
+    if (r->site_index == RW_NONE_ID) return false;
+    if (!rw_tape_reserve_values(t, (size_t)r->call.n_outputs)) return false;
     if (!rw_grow(&t->nodes, &t->cap_nodes, t->n_nodes, 1, sizeof *t->nodes)) return false;
     if (!rw_grow(&t->operands, &t->cap_operands, t->n_operands, (size_t)r->n, sizeof *t->operands)) return false;
     if (!rw_grow(&t->attrs, &t->cap_attrs, t->n_attrs, attr_bytes, 1)) return false;
@@ -212,20 +297,13 @@ static bool reserve(struct recording *r, size_t attrs_size)
     return rw_grow(&t->effects, &t->cap_effects, t->n_effects, 1, sizeof *t->effects);
 }
 
-static bool add_outputs(struct recording *r, struct rw_node *node, bool requires)
+static void add_outputs(struct recording *r, struct rw_node *node, bool requires)
 {
     rw_tape *const t = r->tape;
-    const size_t before = t->n_values;
-    const struct rw_hash hash = t->hash;
     const bool view = r->op->flags & RW_OP_VIEW;
-    node->first_output = (uint32_t)before;
+    node->first_output = (uint32_t)t->n_values;
     for (int i = 0; i < r->call.n_outputs; i++) {
         struct rw_tensor *const v = rw_tape_add_value(t);
-        if (!v) {
-            t->n_values = before;
-            t->hash = hash;
-            return false;
-        }
         v->layout = r->call.out[i].layout->id;
         v->dtype = (uint8_t)r->call.out[i].dtype;
         v->producer = (uint32_t)t->n_nodes;
@@ -233,7 +311,6 @@ static bool add_outputs(struct recording *r, struct rw_node *node, bool requires
         if (requires && rw_dtype_is_float((rw_dtype)v->dtype)) v->flags |= RW_VALUE_REQUIRES;
         rw_hash_mix(&t->hash, (uint64_t)v->layout << 8 | v->dtype);
     }
-    return true;
 }
 
 /* Law 2: numbers are drawn now, in tape order. A rule that draws the same mask again repeats its node's ticket. */
@@ -249,7 +326,8 @@ static uint32_t draw_ticket(struct recording *r)
     return (uint32_t)t->n_tickets++;
 }
 
-static bool append(struct recording *r, const void *attrs, size_t attrs_size)
+/* There is room for all of it. */
+static void append(struct recording *r, const void *attrs, size_t attrs_size)
 {
     rw_tape *const t = r->tape;
     struct rw_node *const node = &t->nodes[t->n_nodes];
@@ -261,7 +339,7 @@ static bool append(struct recording *r, const void *attrs, size_t attrs_size)
     bool requires = false;
     for (int i = 0; i < r->n; i++) requires |= r->in[i]->flags & RW_VALUE_REQUIRES;
     if (r->op->flags & RW_OP_NO_GRADIENT) requires = false;
-    if (!add_outputs(r, node, requires)) return false;
+    add_outputs(r, node, requires);
     node->ticket = draw_ticket(r);
     for (int i = 0; i < r->n; i++) {
         t->operands[t->n_operands++] = r->in[i]->id;
@@ -276,30 +354,67 @@ static bool append(struct recording *r, const void *attrs, size_t attrs_size)
                               node->region);
     if (r->op->flags & RW_OP_STATEFUL) t->effects[t->n_effects++] = (struct rw_effect){ .node = (uint32_t)t->n_nodes };
     t->n_nodes++;
-    return true;
 }
 
-static bool call_is_sound(const struct recording *r, const void *attrs, size_t attrs_size)
+static bool call_is_sound(const struct recording *r, rw_tensor *const *in, const void *attrs, size_t attrs_size)
 {
-    if (r->n < 0 || r->n > RW_OP_MAX_OPERANDS || (r->op->n_inputs != RW_OP_VARIADIC && r->n != r->op->n_inputs)) {
-        rw_fail(r->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: %d inputs, the op takes %d", r->op->name, r->site.file,
-                r->site.line, r->n, r->op->n_inputs == RW_OP_VARIADIC ? RW_OP_MAX_OPERANDS : r->op->n_inputs);
+    const int takes = r->op->n_inputs == RW_OP_VARIADIC ? RW_OP_MAX_OPERANDS : r->op->n_inputs;
+    char text[96] = "";
+    if (r->n < 0 || r->n > takes || (r->op->n_inputs != RW_OP_VARIADIC && r->n != takes))
+        snprintf(text, sizeof text, "%d inputs, the op takes %d", r->n, takes);
+    else if (r->n && !in) snprintf(text, sizeof text, "the array of inputs is NULL");
+    else if (attrs_size > UINT16_MAX || (attrs_size && !attrs))
+        snprintf(text, sizeof text, "attributes of %zu bytes%s", attrs_size, attrs ? "" : " that are NULL");
+    if (*text) refuse(r, RW_ERR_ARGUMENT, text);
+    return !*text;
+}
+
+/* The op's place in the context's table. A definition is looked at when it is first seen. */
+static bool know_op(struct recording *r)
+{
+    char text[128];
+    r->op_index = rw_op_find(r->ctx, r->op);
+    if (r->op_index != RW_NONE_ID) return true;
+    const rw_status status = rw_op_def_fault(r->op, r->ctx->kind, text, sizeof text);
+    if (status) {
+        rw_fail(r->ctx, status, "rw_apply(%s) at %s:%d: %s", r->op->name ? r->op->name : "", r->site.file,
+                r->site.line, text);
         return false;
     }
-    if (attrs_size > UINT16_MAX || (attrs_size && !attrs)) {
-        rw_fail(r->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: attributes of %zu bytes", r->op->name, r->site.file,
-                r->site.line, attrs_size);
-        return false;
-    }
-    return true;
+    r->op_index = rw_op_index(r->ctx, r->op);
+    if (r->op_index == RW_NONE_ID) no_memory(r);
+    return r->op_index != RW_NONE_ID;
+}
+
+/* A call without a tape or without an op: what it was given may still know the context. */
+static rw_tensor *refuse_nothing(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n)
+{
+    rw_context *ctx = rw_tape_context(t);
+    for (int i = 0; !ctx && in && i < n && i < FEW; i++) ctx = rw_tensor_context(in[i]);
+    rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: the %s is NULL", op && op->name ? op->name : "rw_apply", at.file,
+            at.line, t ? "op" : "tape");
+    return NULL;
+}
+
+/* Checks the call and appends the node; what it recorded for its inputs' sake stays behind the mark. */
+static bool record(struct recording *r, rw_tensor *const *in, const void *attrs, size_t attrs_size)
+{
+    if (!know_op(r) || !call_is_sound(r, in, attrs, attrs_size)) return false;
+    if (!make_room(r)) return no_memory(r);
+    if (!take_inputs(r, in)) return false;
+    describe_inputs(r);
+    if (!check(r, attrs) || ((r->op->flags & RW_OP_COMMIT) && !commits_soundly(r))) return false;
+    if (!reserve(r, attrs_size)) return no_memory(r);
+    if (r->ctx->eager) mark(r);
+    append(r, attrs, attrs_size);
+    if (!r->ctx->eager || r->tape->origin.adjoint) return true;
+    return r->ctx->up->recorded(r->tape, (uint32_t)r->tape->n_nodes - 1) == RW_OK;
 }
 
 rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n, const void *attrs,
                        size_t attrs_size, rw_tensor **ret_outs)
 {
-    if (!t || !op) return NULL;
-    for (int i = 0; i < n; i++)
-        if (!in[i]) return NULL;
+    if (!t || !op) return refuse_nothing(at, t, op, in, n);
     struct recording r;
     r.tape = t;
     r.ctx = t->ctx;
@@ -307,15 +422,13 @@ rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *c
     r.site = t->origin.adjoint ? t->ctx->sites[t->origin.site] : at;
     r.n = n;
     r.described = 0;
-    if (!call_is_sound(&r, attrs, attrs_size)) return NULL;
-    if (!make_room(&r)) return no_memory(&r);
-    if (!take_inputs(&r, in)) return NULL;
-    describe_inputs(&r);
-    if (!check(&r, attrs) || ((op->flags & RW_OP_COMMIT) && !commits_soundly(&r))) return NULL;
-    if (!reserve(&r, attrs_size) || !append(&r, attrs, attrs_size)) return no_memory(&r);
-    const struct rw_node node = t->nodes[t->n_nodes - 1]; /* running it may plan, and planning records */
-    for (int i = 0; ret_outs && i < node.n_outputs; i++)
-        ret_outs[i] = rw_tape_value(t, node.first_output + (uint32_t)i);
-    if (t->ctx->eager && !t->origin.adjoint && t->ctx->up->recorded(t, (uint32_t)t->n_nodes - 1)) return NULL;
-    return rw_tape_value(t, node.n_outputs ? node.first_output : 0);
+    r.marked = false;
+    if (!record(&r, in, attrs, attrs_size)) {
+        if (r.marked) rw_tape_undo(t, &r.mark);
+        return NULL;
+    }
+    const struct rw_node *const node = &t->nodes[t->n_nodes - 1];
+    for (int i = 0; ret_outs && i < node->n_outputs; i++)
+        ret_outs[i] = rw_tape_value(t, node->first_output + (uint32_t)i);
+    return rw_tape_value(t, node->first_output);
 }

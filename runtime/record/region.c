@@ -1,5 +1,6 @@
 /* Regions and per-value decisions: what the caller says about checkpointing while recording. */
 #include "base/alloc.h"
+#include "record/handle.h"
 #include "record/tape.h"
 
 #include <rewind/checkpoint.h>
@@ -70,9 +71,10 @@ rw_status ckpt_end_at(rw_site at, rw_tape *t)
 /* x, when it is a value of this tape that a decision can be about. Errors stick. */
 static struct rw_tensor *decidable(rw_tape *t, rw_tensor *x, const char *what, rw_site at)
 {
-    if (!t || !x) return NULL;
-    if (x != rw_none() && !(x->flags & RW_VALUE_CONTEXT) && x->owner.tape == t) return x;
-    rw_fail(t->ctx, RW_ERR_ARGUMENT, "%s at %s:%d: needs a value of this tape", what, at.file, at.line);
+    const char *const fault = t ? rw_value_fault(t, x) : "cannot be decided about: the tape is NULL";
+    if (!fault) return x;
+    rw_fail(t ? t->ctx : rw_tensor_context(x), RW_ERR_ARGUMENT, "%s at %s:%d: the tensor %s", what, at.file, at.line,
+            fault);
     return NULL;
 }
 
@@ -118,7 +120,7 @@ rw_status ckpt_set_policy(rw_tape *t, const char *spec)
 {
     if (!t) return RW_ERR_ARGUMENT;
     rw_context *const ctx = t->ctx;
-    if (!spec) return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_set_policy: NULL policy");
+    if (!spec) return rw_fail_null(ctx, "ckpt_set_policy", "spec");
     struct rw_policy parsed;
     char message[RW_MESSAGE_MAX];
     const rw_status status = rw_policy_parse(spec, &parsed, message, sizeof message);

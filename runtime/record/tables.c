@@ -27,6 +27,14 @@ static bool rehash_ops(rw_context *ctx)
     return true;
 }
 
+uint32_t rw_op_find(const rw_context *ctx, const rw_op_def *op)
+{
+    if (!ctx->op_hash_size) return RW_NONE_ID;
+    for (size_t i = hash_pointer(op) & (ctx->op_hash_size - 1); ctx->op_hash[i]; i = (i + 1) & (ctx->op_hash_size - 1))
+        if (ctx->ops[ctx->op_hash[i] - 1] == op) return ctx->op_hash[i] - 1u;
+    return RW_NONE_ID;
+}
+
 uint32_t rw_op_index(rw_context *ctx, const rw_op_def *op)
 {
     if (ctx->n_ops * 2 >= ctx->op_hash_size && !rehash_ops(ctx)) return RW_NONE_ID;
@@ -93,8 +101,16 @@ size_t rw_tables_bytes(const rw_context *ctx)
            ctx->names.bytes + l->n_chunks * RW_LAYOUT_CHUNK * sizeof(rw_layout) + l->hash_size * sizeof *l->hash;
 }
 
+void rw_context_keep(rw_context *ctx, void *memory)
+{
+    void **const place = &ctx->kept[ctx->n_kept++ % RW_KEPT];
+    rw_free(*place);
+    *place = memory;
+}
+
 void rw_tables_finish(rw_context *ctx)
 {
+    for (size_t i = 0; i < RW_KEPT; i++) rw_free(ctx->kept[i]);
     rw_layout_table_finish(&ctx->layouts);
     rw_names_finish(&ctx->names);
     rw_free(ctx->ops);

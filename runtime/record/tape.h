@@ -10,14 +10,12 @@
 
 #include "base/alloc.h"
 #include "record/context.h"
+#include "record/mark.h"
 #include "record/param.h"
 #include "record/policy.h"
 
 #define RW_VALUE_CHUNK 4096
-
-struct rw_hash {
-    uint64_t a, b;
-};
+#define RW_VALUE_CHUNKS 5 /* so many take turns at least: a handle of a short step stays dead for as many steps */
 
 /* What was computed and is held for reading: outputs of evals, losses, gradients of tape values. */
 struct rw_held {
@@ -36,6 +34,7 @@ struct rw_gradient_handle {
 struct rw_tape {
     rw_context *ctx;
     rw_tape *next, **link; /* in the context's list */
+    size_t n_users; /* itself, until rw_tape_destroy(), and its graphs: the last one frees it */
     uint64_t step; /* counts resets: tells a leaf of this step from one of the last */
 
     struct rw_node *nodes;
@@ -46,6 +45,7 @@ struct rw_tape {
     size_t n_attrs, cap_attrs;
     struct rw_tensor **chunks; /* of RW_VALUE_CHUNK values: a value never moves, the caller holds its address */
     size_t n_values, n_chunks, cap_chunks;
+    size_t most_values; /* of any step that has ended */
     struct rw_leaf *leaves;
     size_t n_leaves, cap_leaves;
     /* By parameter: its leaf, of which there is one per step, whatever other tapes record in between. */
@@ -76,6 +76,7 @@ struct rw_tape {
     size_t input_bytes; /* counted in the context's totals */
 
     struct rw_origin origin; /* of what is recorded now */
+    const char *composite;   /* the function that records it as one of several nodes, NULL for none: messages name it */
 
     /* Of one node at a time, as large as the largest needs: its operands described, and its inputs where they are many.
      */
@@ -91,8 +92,8 @@ struct rw_tape {
     /* What ran. */
     struct rw_held *held;
     size_t n_held, cap_held;
-    struct rw_gradient_handle **gradients; /* of tape values */
-    size_t n_gradients, cap_gradients;
+    struct rw_gradient_handle **gradients; /* of tape values: n_gradients of this step, the rest rest */
+    size_t n_gradients, n_handles, cap_gradients;
     struct rw_run *runs;        /* run/run.h: those that are under way */
     struct rw_results *results; /* run/results.h: the pool that they take blocks from */
     uint32_t last_loss;         /* of the last backward or verify, for ckpt_explain() */
@@ -101,6 +102,12 @@ struct rw_tape {
 static inline struct rw_tensor *rw_tape_value(const rw_tape *t, uint32_t id)
 {
     return &t->chunks[id / RW_VALUE_CHUNK][id % RW_VALUE_CHUNK];
+}
+
+/* Is x a value of what is recorded now? Of another tape, of before a reset, no value at all: no. See handle.h. */
+static inline bool rw_tape_has(const rw_tape *t, const struct rw_tensor *x)
+{
+    return x->owner.tape == t && x->id < t->n_values && rw_tape_value(t, x->id) == x;
 }
 
 static inline uint32_t rw_tape_base(const rw_tape *t, uint32_t id)
@@ -135,14 +142,26 @@ struct rw_effect *rw_tape_effect(const rw_tape *t, uint32_t node);
 /* The origin of what differentiation of node n records; of RW_NONE_ID: of what belongs to the whole step. */
 struct rw_origin rw_origin_of(const rw_tape *t, uint32_t node);
 
-/* A new value; NULL without memory. Owned by the tape. */
+/* Of n pointers, the first so many, which were used, go behind those that rested. */
+void rw_rest(void *pointers, size_t used, size_t n);
+
+/* Frees the tape when nobody has it any more: it was destroyed, and so were its graphs. */
+void rw_tape_release(rw_tape *t);
+
+/* Room for n more values; false without memory. */
+bool rw_tape_reserve_values(rw_tape *t, size_t n);
+
+/* A new value, for which there is room. Owned by the tape. */
 struct rw_tensor *rw_tape_add_value(rw_tape *t);
 
 /* The leaf that stands for the gradient of y, where backward begins at root number `root`. NULL without memory. */
 struct rw_tensor *rw_tape_add_seed(rw_tape *t, uint32_t root, const struct rw_tensor *y);
 
-/* The value of x on tape t: x itself, or the leaf that stands for a context tensor. NULL on an error, which sticks. */
-struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, rw_site at);
+/*
+ * The value of x on tape t: x itself, or the leaf that stands for a context tensor. NULL on an error, which sticks and
+ * names the call and the argument.
+ */
+struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, const char *argument, rw_site at);
 
 /* Where a held base value lies, NULL when it is not held. */
 void *rw_tape_held(const rw_tape *t, uint32_t base);
@@ -162,14 +181,6 @@ rw_op_call rw_call_of(const rw_tape *t, const struct rw_node *node);
 
 /* What the op says that it costs; without a word of its own, every operand read or written once. */
 rw_op_cost rw_call_cost(const rw_op_call *call);
-
-/* Cuts the arrays back to a mark: what differentiation put behind the recorded part goes into the plan. */
-struct rw_tape_mark {
-    size_t nodes, operands, attrs, values, leaves, tickets, effects;
-    struct rw_hash hash;
-};
-struct rw_tape_mark rw_tape_mark(const rw_tape *t);
-void rw_tape_cut(rw_tape *t, const struct rw_tape_mark *mark);
 
 /* "outer/inner" into text, "" for RW_NONE_ID. What there is no room for goes at the outer end: ".../inner". */
 void rw_region_path(const rw_tape *t, uint32_t region, char *text, size_t size);

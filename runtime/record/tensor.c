@@ -6,7 +6,7 @@
 rw_context *rw_tensor_context(const rw_tensor *x)
 {
     if (!x || x == rw_none()) return NULL;
-    return x->flags & RW_VALUE_CONTEXT ? x->owner.ctx : x->owner.tape->ctx;
+    return x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GONE) ? x->owner.ctx : x->owner.tape->ctx;
 }
 
 const char *rw_tensor_name(const rw_tensor *x)
@@ -17,21 +17,26 @@ const char *rw_tensor_name(const rw_tensor *x)
     return ctx && x->tag ? ctx->names.text[x->tag - 1] : "";
 }
 
-rw_shape rw_tensor_shape(const rw_tensor *x)
-{
-    const rw_context *const ctx = rw_tensor_context(x);
-    return ctx ? rw_layout_shape(rw_layout_of(ctx, x)) : RW_SCALAR;
-}
-
+/* Of one that no longer is there may be no layout any more. */
 const rw_layout *rw_tensor_layout(const rw_tensor *x)
 {
     const rw_context *const ctx = rw_tensor_context(x);
-    return ctx ? rw_layout_of(ctx, x) : NULL;
+    if (!ctx || (x->flags & RW_VALUE_GONE)) return NULL;
+    const bool is_value = !(x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT));
+    if (is_value ? !rw_tape_has(x->owner.tape, x) : x->id == RW_NONE_ID) return NULL;
+    return rw_layout_of(ctx, x);
+}
+
+rw_shape rw_tensor_shape(const rw_tensor *x)
+{
+    const rw_layout *const layout = rw_tensor_layout(x);
+    return layout ? rw_layout_shape(layout) : RW_SCALAR;
 }
 
 rw_tensor *rw_tensor_base(rw_tensor *x)
 {
-    if (!x || x == rw_none() || (x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT))) return x;
+    if (!x || x == rw_none() || (x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GRADIENT | RW_VALUE_GONE))) return x;
+    if (!rw_tape_has(x->owner.tape, x)) return x;
     return rw_tape_value(x->owner.tape, x->base);
 }
 
@@ -50,8 +55,8 @@ rw_dtype rw_tensor_dtype(const rw_tensor *x)
 
 size_t rw_tensor_bytes(const rw_tensor *x)
 {
-    const rw_context *const ctx = rw_tensor_context(x);
-    return ctx ? (size_t)rw_layout_of(ctx, x)->numel * rw_dtype_size((rw_dtype)x->dtype) : 0;
+    const rw_layout *const layout = rw_tensor_layout(x);
+    return layout ? (size_t)layout->numel * rw_dtype_size((rw_dtype)x->dtype) : 0;
 }
 
 bool rw_tensor_requires_grad(const rw_tensor *x)
@@ -62,6 +67,7 @@ bool rw_tensor_requires_grad(const rw_tensor *x)
 static rw_tensor *tape_gradient(rw_tensor *x)
 {
     rw_tape *const t = x->owner.tape;
+    if (!rw_tape_has(t, x)) return NULL;
     for (size_t i = 0; i < t->n_gradients; i++)
         if (t->gradients[i]->tensor.id == x->id) return &t->gradients[i]->tensor;
     return NULL;
@@ -69,7 +75,7 @@ static rw_tensor *tape_gradient(rw_tensor *x)
 
 rw_tensor *rw_gradient(rw_tensor *x)
 {
-    if (!x || x == rw_none() || (x->flags & RW_VALUE_GRADIENT)) return NULL;
+    if (!x || x == rw_none() || (x->flags & (RW_VALUE_GRADIENT | RW_VALUE_GONE))) return NULL;
     struct rw_param *const p = rw_param_of(x);
     if (!p) return tape_gradient(x);
     if (!p->grad) return NULL;

@@ -32,7 +32,8 @@ bool rw_dtype_is_float(rw_dtype dtype)
 int64_t rw_shape_numel(rw_shape shape)
 {
     int64_t n = 1;
-    for (int i = 0; i < shape.rank && i < RW_MAX_RANK; i++) n *= shape.dim[i];
+    for (int i = 0; i < shape.rank && i < RW_MAX_RANK; i++) 
+        if (__builtin_mul_overflow(n, shape.dim[i], &n)) return INT64_MAX;
     return n;
 }
 

@@ -64,14 +64,21 @@ rw_status rw_results_hold(rw_tape *t, struct rw_results *results, const struct r
     return RW_OK;
 }
 
+static bool add_handle(rw_tape *t)
+{
+    if (!rw_grow(&t->gradients, &t->cap_gradients, t->n_handles, 1, sizeof *t->gradients)) return false;
+    struct rw_gradient_handle *const handle = rw_calloc(1, sizeof *handle);
+    if (!handle) return false;
+    t->gradients[t->n_handles++] = handle;
+    return true;
+}
+
 static struct rw_gradient_handle *handle_of(rw_tape *t, uint32_t value)
 {
     for (size_t i = 0; i < t->n_gradients; i++)
         if (t->gradients[i]->tensor.id == value) return t->gradients[i];
-    if (!rw_grow(&t->gradients, &t->cap_gradients, t->n_gradients, 1, sizeof *t->gradients)) return NULL;
-    struct rw_gradient_handle *const handle = rw_calloc(1, sizeof *handle);
-    if (handle) t->gradients[t->n_gradients++] = handle;
-    return handle;
+    if (t->n_handles == t->n_gradients && !add_handle(t)) return NULL;
+    return t->gradients[t->n_gradients++];
 }
 
 rw_status rw_results_hand_out(rw_tape *t, struct rw_results *results, const struct rw_result *r)
@@ -94,12 +101,30 @@ void rw_results_let_go(rw_tape *t)
     t->n_held = 0;
 }
 
+void rw_results_undone(rw_tape *t)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_held; i++) {
+        if (t->held[i].value < t->n_values) t->held[n++] = t->held[i];
+        else rw_results_release(t->ctx, t->held[i].in);
+    }
+    t->n_held = n;
+}
+
 void rw_results_forget(rw_tape *t)
 {
     rw_results_let_go(t);
     for (size_t i = 0; i < t->n_gradients; i++) {
-        rw_results_release(t->ctx, t->gradients[i]->in);
-        rw_free(t->gradients[i]);
+        struct rw_gradient_handle *const handle = t->gradients[i];
+        rw_results_release(t->ctx, handle->in);
+        handle->tensor.id = RW_NONE_ID; /* whoever still holds it is told */
+        handle->data = NULL;
+        handle->in = NULL;
+    }
+    if (t->n_gradients) {
+        while (t->n_handles < t->n_gradients + RW_VALUE_CHUNKS)
+            if (!add_handle(t)) break;
+        rw_rest(t->gradients, t->n_gradients, t->n_handles);
     }
     t->n_gradients = 0;
 }

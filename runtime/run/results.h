@@ -27,6 +27,8 @@ rw_status rw_results_hand_out(rw_tape *t, struct rw_results *results, const stru
 
 /* The tape holds no value any more; its gradient handles stay. */
 void rw_results_let_go(rw_tape *t);
+/* Nor one from the tape's n_values on: what was recorded last was undone. */
+void rw_results_undone(rw_tape *t);
 /* The handles go too. */
 void rw_results_forget(rw_tape *t);
 /* The pool itself goes. */

@@ -226,7 +226,13 @@ static rw_status pair_check(rw_op_call *call)
     return status ? status : rw_op_output_like(call, 1, 0);
 }
 
+static rw_status never_run(const rw_kernel *k)
+{
+    return RW_ERR_DEVICE;
+}
+
 static const rw_op_def pair = { .name = "pair", .n_inputs = 3, .n_outputs = 2, .check = pair_check,
+                                .kernel = { [RW_DEVICE_CPU] = never_run },
                                 .strided = RW_OP_ALL_INPUTS, .inplace = RW_INPLACE({ 0, 0 }, { 1, 1 }, { 1, 2 }) };
 
 static bool may(rw_tape *t, rw_tensor *x, rw_tensor *y, rw_tensor *z, uint32_t output, uint32_t input)

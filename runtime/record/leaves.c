@@ -1,0 +1,161 @@
+/* What no node makes: inputs, and the leaves that stand for parameters, gradients and the seeds of backward. */
+#include "base/alloc.h"
+#include "base/round.h"
+#include "record/handle.h"
+#include "record/own_ops.h"
+#include "record/tape.h"
+
+#include <string.h>
+
+#define INPUT_ALIGNMENT 256
+#define INPUT_BLOCK ((size_t)1 << 20)
+
+static struct rw_tensor *add_leaf(rw_tape *t, struct rw_leaf leaf, uint32_t layout, rw_dtype dtype, unsigned flags)
+{
+    if (!rw_grow(&t->leaves, &t->cap_leaves, t->n_leaves, 1, sizeof *t->leaves)) return NULL;
+    if (!rw_tape_reserve_values(t, 1)) return NULL;
+    struct rw_tensor *const v = rw_tape_add_value(t);
+    v->layout = layout;
+    v->dtype = (uint8_t)dtype;
+    v->flags = (uint8_t)flags;
+    v->leaf = (uint32_t)t->n_leaves;
+    leaf.value = v->id;
+    t->leaves[t->n_leaves++] = leaf;
+    rw_hash_mix(&t->hash, (uint64_t)leaf.kind << 56 ^ (uint64_t)leaf.param << 24 ^ dtype);
+    rw_hash_mix(&t->hash, layout);
+    return v;
+}
+
+static struct rw_seen *seen_of(rw_tape *t, uint32_t param)
+{
+    const size_t had = t->cap_seen;
+    if (!rw_grow(&t->seen, &t->cap_seen, param, 1, sizeof *t->seen)) return NULL;
+    if (t->cap_seen > had) memset(t->seen + had, 0, (t->cap_seen - had) * sizeof *t->seen);
+    return &t->seen[param];
+}
+
+static struct rw_tensor *param_leaf(rw_tape *t, struct rw_param *p)
+{
+    struct rw_seen *const seen = seen_of(t, p->tensor.id);
+    if (!seen) return NULL;
+    if (seen->step == t->step) return rw_tape_value(t, seen->value);
+    struct rw_tensor *const v = add_leaf(
+        t, (struct rw_leaf){ .kind = RW_LEAF_PARAM, .param = p->tensor.id, .version = p->version, .bytes = p->bytes },
+        p->tensor.layout, (rw_dtype)p->tensor.dtype, p->tensor.flags & RW_VALUE_REQUIRES);
+    if (!v) return NULL;
+    *seen = (struct rw_seen){ t->step, v->id };
+    return v;
+}
+
+/* A gradient is not cached in its parameter: it is rare, and two leaves of the same bytes do no harm. */
+static struct rw_tensor *gradient_leaf(rw_tape *t, struct rw_param *p)
+{
+    return add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_GRADIENT, .param = p->tensor.id, .bytes = p->bytes },
+                    p->tensor.layout, (rw_dtype)p->tensor.dtype, 0);
+}
+
+struct rw_tensor *rw_tape_add_seed(rw_tape *t, uint32_t root, const struct rw_tensor *y)
+{
+    const rw_layout *const layout = rw_layout_dense(&t->ctx->layouts, rw_layout_shape(rw_layout_of(t->ctx, y)));
+    if (!layout) return NULL;
+    const size_t bytes = (size_t)layout->numel * rw_dtype_size((rw_dtype)y->dtype);
+    return add_leaf(t, (struct rw_leaf){ .kind = RW_LEAF_SEED, .param = root, .bytes = bytes }, layout->id,
+                    (rw_dtype)y->dtype, 0);
+}
+
+struct rw_tensor *rw_tape_resolve(rw_tape *t, rw_tensor *x, const char *what, const char *argument, rw_site at)
+{
+    if (!rw_operand_check(at, t, x, what, argument)) return NULL;
+    if (!(x->flags & RW_VALUE_CONTEXT)) return x;
+    struct rw_param *const p = rw_param_of(x);
+    struct rw_tensor *const v = x->flags & RW_VALUE_GRADIENT ? gradient_leaf(t, p) : param_leaf(t, p);
+    if (!v) rw_fail(t->ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory", what, at.file, at.line);
+    return v;
+}
+
+rw_tensor *rw_operand_at(rw_site at, rw_tape *t, rw_tensor *x, const char *what)
+{
+    return rw_tape_resolve(t, x, what ? what : "rw_operand", "the operand", at);
+}
+
+/* Inputs */
+
+static void *input_memory(rw_tape *t, size_t bytes)
+{
+    bytes = rw_round_up(bytes, INPUT_ALIGNMENT);
+    for (size_t i = 0; i < t->n_inputs; i++) {
+        struct rw_input_block *const b = &t->inputs[i];
+        if (b->bytes - b->used < bytes) continue;
+        b->used += bytes;
+        return (char *)b->data + b->used - bytes;
+    }
+    if (!rw_grow(&t->inputs, &t->cap_inputs, t->n_inputs, 1, sizeof *t->inputs)) return NULL;
+    const size_t size = bytes > INPUT_BLOCK ? bytes : INPUT_BLOCK;
+    void *const data = t->ctx->device->alloc(t->ctx->device_state, size);
+    if (!data) return NULL;
+    t->inputs[t->n_inputs++] = (struct rw_input_block){ .data = data, .bytes = size, .used = bytes };
+    return data;
+}
+
+rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, const void *data)
+{
+    if (!t || !rw_shape_check(t->ctx, "rw_input", at, dtype, shape)) return NULL;
+    rw_context *const ctx = t->ctx;
+    const size_t bytes = (size_t)rw_shape_numel(shape) * rw_dtype_size(dtype);
+    const rw_layout *const layout = rw_layout_dense(&ctx->layouts, shape);
+    void *const copy = layout ? input_memory(t, bytes) : NULL;
+    struct rw_tensor *const v = copy ? add_leaf(t,
+                                                (struct rw_leaf){ .kind = RW_LEAF_INPUT, .data = copy, .bytes = bytes },
+                                                layout->id, dtype, 0)
+                                     : NULL;
+    if (!v) {
+        rw_fail(ctx, RW_ERR_MEMORY, "rw_input at %s:%d: out of memory for %zu bytes", at.file, at.line, bytes);
+        return NULL;
+    }
+    t->input_bytes += bytes;
+    ctx->memory.inputs += bytes;
+    const rw_status status = data ? ctx->device->upload(ctx->device_state, copy, data, bytes)
+                                  : ctx->device->clear(ctx->device_state, copy, bytes);
+    if (status) rw_fail(ctx, status, "rw_input at %s:%d: the copy to the device failed", at.file, at.line);
+    return status ? NULL : v;
+}
+
+rw_status rw_input_write(rw_tensor *x, const void *data, size_t bytes)
+{
+    rw_context *const ctx = rw_tensor_context(x);
+    if (!ctx) return RW_ERR_ARGUMENT;
+    rw_tape *const t = x->flags & (RW_VALUE_CONTEXT | RW_VALUE_GONE) ? NULL : x->owner.tape;
+    if (!t || !rw_tape_has(t, x))
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_input_write: the tensor %s",
+                       t ? rw_value_fault(t, x)
+                         : x->flags & RW_VALUE_GONE ? "belongs to a tape that was destroyed"
+                                                    : "is of the context, not an input; rw_write() is for those");
+    if (x->leaf == RW_NONE_ID || t->leaves[x->leaf].kind != RW_LEAF_INPUT)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_input_write: the tensor is the result of an op, not an input");
+    struct rw_leaf *const leaf = &t->leaves[x->leaf];
+    if (!data || bytes != leaf->bytes)
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_input_write: %zu bytes given, the input has %zu", data ? bytes : 0,
+                       leaf->bytes);
+    leaf->written++;
+    const rw_status status = t->ctx->device->upload(t->ctx->device_state, leaf->data, data, bytes);
+    return status ? rw_fail(t->ctx, status, "rw_input_write: the copy to the device failed") : RW_OK;
+}
+
+rw_tensor *rw_require_grad(rw_tape *t, rw_tensor *x)
+{
+    const char *const fault = t ? rw_value_fault(t, x) : "cannot be marked: the tape is NULL";
+    if (fault) rw_fail(t ? t->ctx : rw_tensor_context(x), RW_ERR_ARGUMENT, "rw_require_grad: the tensor %s", fault);
+    else if (!rw_dtype_is_float((rw_dtype)x->dtype))
+        rw_fail(t->ctx, RW_ERR_DTYPE, "rw_require_grad: the tensor is of type %s, which carries no gradient",
+                rw_dtype_name((rw_dtype)x->dtype));
+    if (fault || !rw_dtype_is_float((rw_dtype)x->dtype)) return NULL;
+    if (x->flags & RW_VALUE_RETAIN) return x;
+    if (!rw_grow(&t->retained, &t->cap_retained, t->n_retained, 1, sizeof *t->retained)) {
+        rw_fail(t->ctx, RW_ERR_MEMORY, "rw_require_grad: out of memory");
+        return NULL;
+    }
+    t->retained[t->n_retained++] = x->id;
+    x->flags |= RW_VALUE_RETAIN | RW_VALUE_REQUIRES;
+    rw_hash_mix(&t->hash, (uint64_t)RW_VALUE_RETAIN << 32 | x->id);
+    return x;
+}

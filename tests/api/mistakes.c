@@ -1,0 +1,276 @@
+/*
+ * What callers do wrong, each in a process of its own: none ends the process, each is refused with the status that the
+ * headers say and a message that names the function, and leaves the tape as it was - its nodes, values, tickets, what
+ * its hash says - and what a call writes to untouched. Then the context works. A program without Criterion: a line of
+ * the table is a test.
+ */
+#include "api/mistakes/table.h"
+
+#include <rewind/rewind.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void (*const tables[])(struct trial *, struct world *) = {
+    mistakes_with_pointwise_ops, mistakes_with_products, mistakes_with_shapes,   mistakes_with_losses,
+    mistakes_with_own_ops,       mistakes_with_tapes,    mistakes_with_parameters, mistakes_with_contexts,
+    mistakes_with_regions,       mistakes_with_steps,
+};
+
+/* What a failed call may not change. */
+struct state {
+    struct rw_tape_mark mark;
+    size_t regions, retained, params;
+    rw_generator_state generator;
+    uint64_t ticket_end;
+};
+
+/* What a process of a trial says about it. */
+struct verdict {
+    int at; /* the lines of the table, when this one was not found */
+    bool found, unnamed, left, touched, wrong, broken;
+    rw_status expected, got;
+    char call[256], message[512];
+};
+
+static struct state before[3];
+static struct verdict *verdict; /* shared with the process of a trial, which may end at any point */
+
+static struct state state_of(const rw_tape *t)
+{
+    return t ? (struct state){ rw_tape_mark(t), t->n_regions, t->n_retained, t->ctx->n_params, t->ctx->generator,
+                               t->ticket_end }
+             : (struct state){ 0 };
+}
+
+static bool is_same(const struct state *a, const struct state *b)
+{
+    const struct rw_tape_mark *const x = &a->mark, *const y = &b->mark;
+    return x->nodes == y->nodes && x->operands == y->operands && x->attrs == y->attrs && x->values == y->values &&
+           x->leaves == y->leaves && x->tickets == y->tickets && x->effects == y->effects && x->hash.a == y->hash.a &&
+           x->hash.b == y->hash.b && a->regions == b->regions && a->retained == b->retained &&
+           a->params == b->params && a->generator.seed == b->generator.seed &&
+           a->generator.offset == b->generator.offset && a->ticket_end == b->ticket_end;
+}
+
+static void look(const struct world *w, struct state *s)
+{
+    s[0] = state_of(w->t);
+    s[1] = state_of(w->other);
+    s[2] = state_of(w->alien_t);
+}
+
+static void begin(struct trial *m)
+{
+    look(m->world, before);
+}
+
+bool trial_is_at(struct trial *m, const char *function, const char *call, rw_status expected, bool silent)
+{
+    if (m->at++ != m->wanted) return false;
+    m->chosen = true;
+    m->function = function;
+    m->call = call;
+    m->expected = expected;
+    m->silent = silent;
+    snprintf(verdict->call, sizeof verdict->call, "%s: %s", function, call);
+    return true;
+}
+
+static void make_parameters(struct world *w)
+{
+    w->p = rw_param(w->ctx, "p", RW_F32, RW_SHAPE(2, 3));
+    w->w = rw_param(w->ctx, "w", RW_F32, RW_SHAPE(5, 3));
+    w->vector = rw_param(w->ctx, "vector", RW_F32, RW_SHAPE(3));
+    w->table = rw_param(w->ctx, "table", RW_F32, RW_SHAPE(7, 3));
+    w->bias = rw_param(w->ctx, "bias", RW_F32, RW_SHAPE(5));
+    w->buffer = rw_buffer(w->ctx, "buffer", RW_F32, RW_SHAPE(2, 3));
+    rw_init_constant(w->p, 1);
+    w->p_grad = rw_gradient(w->p);
+    rw_adamw_create(&w->opt, w->ctx, NULL);
+}
+
+static rw_tensor *input(rw_tape *t, rw_dtype dtype, rw_shape shape)
+{
+    return rw_input(t, dtype, shape, NULL);
+}
+
+/* Tensors that no longer are. */
+static void make_dead(struct world *w)
+{
+    rw_tape *tape = NULL;
+    rw_tape_create(&tape, w->ctx);
+    w->gone = rw_tanh(tape, input(tape, RW_F32, RW_SHAPE(2, 3)));
+    rw_tape_destroy(&tape);
+    w->dead_input = input(w->t, RW_F32, RW_SHAPE(2, 3));
+    w->dead = rw_tanh(w->t, w->dead_input);
+    rw_tape_reset(w->t);
+    for (int i = 0; i < 2; i++) {
+        if (i) rw_tape_reset(w->other);
+        w->foreign = rw_require_grad(w->other, input(w->other, RW_F32, RW_SHAPE(2, 3)));
+        rw_backward(w->other, rw_mean(w->other, w->foreign, RW_ALL_AXES, false));
+        *(i ? &w->v_grad : &w->dead_grad) = rw_gradient(w->foreign);
+    }
+}
+
+static void make_values(struct world *w)
+{
+    rw_tape *const t = w->t;
+    w->x = input(t, RW_F32, RW_SHAPE(2, 3));
+    w->y = input(t, RW_F32, RW_SHAPE(2, 3));
+    w->v = rw_tanh(t, w->x);
+    w->turned = rw_transpose(t, w->v, 0, 1);
+    w->four = input(t, RW_F32, RW_SHAPE(4));
+    w->matrix = input(t, RW_F32, RW_SHAPE(3, 5));
+    w->cube = input(t, RW_F32, RW_SHAPE(2, 3, 4));
+    w->heads = input(t, RW_F32, RW_SHAPE(1, 2, 3, 4));
+    w->wide = input(t, RW_F64, RW_SHAPE(2, 3));
+    w->half = input(t, RW_BF16, RW_SHAPE(2, 3));
+    w->index = input(t, RW_I32, RW_SHAPE(2));
+    w->scalar = input(t, RW_F32, RW_SCALAR);
+    w->empty = input(t, RW_F32, RW_SHAPE(0, 3));
+    w->vast = rw_broadcast_to(t, w->scalar, RW_SHAPE((int64_t)1 << 29, (int64_t)1 << 29));
+    w->loss = rw_sum(t, rw_mul(t, w->p, w->x), RW_ALL_AXES, false);
+}
+
+static void open_world(struct world *w, const char *path)
+{
+    const struct fixture here = fixture_open(1, 1), far = fixture_open(2, 1);
+    *w = (struct world){ .ctx = here.ctx, .t = here.t, .alien_ctx = far.ctx, .alien_t = far.t, .path = path };
+    memset(w->out, UNTOUCHED, sizeof w->out);
+    memset(w->parts, UNTOUCHED, sizeof w->parts);
+    rw_tape_create(&w->other, w->ctx);
+    make_parameters(w);
+    make_dead(w);
+    make_values(w);
+    w->alien = rw_tanh(far.t, input(far.t, RW_F32, RW_SHAPE(2, 3)));
+    w->alien_p = rw_param(far.ctx, "far", RW_F32, RW_SHAPE(2, 3));
+}
+
+static void close_world(struct world *w)
+{
+    rw_adamw_destroy(&w->opt);
+    rw_tape_destroy(&w->t);
+    rw_tape_destroy(&w->other);
+    rw_tape_destroy(&w->alien_t);
+    rw_context_destroy(&w->ctx);
+    rw_context_destroy(&w->alien_ctx);
+}
+
+static bool works(struct world *w)
+{
+    if (!w->t || !w->ctx) return true; /* a trial of destruction */
+    rw_error_clear(w->ctx);
+    ckpt_set_policy(w->t, "none");
+    rw_tape_reset(w->t);
+    rw_zero_grad(w->ctx);
+    float g[6] = { 0 };
+    rw_tensor *const y = rw_sum(w->t, rw_scale(w->t, w->p, 3), RW_ALL_AXES, false);
+    if (rw_backward(w->t, y) || rw_read(NULL, w->p_grad, g, sizeof g)) return false;
+    return g[0] == 3 && g[5] == 3;
+}
+
+/* The message names ops as their functions are called, without the prefix. */
+static bool names(const char *message, const char *function)
+{
+    return strstr(message, !strncmp(function, "rw_", 3) ? function + 3 : function) != NULL;
+}
+
+static void judge(const struct trial *m, struct world *w)
+{
+    struct verdict *const v = verdict;
+    struct state after[3];
+    look(w, after);
+    const char *const text = rw_error_message(w->ctx), *const far = rw_error_message(w->alien_ctx);
+    snprintf(v->message, sizeof v->message, "%s", *text ? text : far);
+    v->expected = m->expected;
+    v->got = m->got;
+    v->wrong = m->got != m->expected;
+    v->unnamed = m->silent ? false : !names(v->message, m->function);
+    if (m->expected != RW_OK)
+        for (int i = 0; i < 3; i++) v->left |= !is_same(&before[i], &after[i]);
+    for (size_t i = 0; i < sizeof w->out; i++) v->touched |= w->out[i] != UNTOUCHED;
+    v->broken = !works(w);
+}
+
+static void try(int line, const char *path)
+{
+    struct world w;
+    struct trial m = { .wanted = line, .begin = begin, .world = &w };
+    open_world(&w, path);
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) tables[i](&m, &w);
+    verdict->found = m.chosen;
+    verdict->at = m.at;
+    if (m.chosen) judge(&m, &w);
+    close_world(&w);
+}
+
+/* What became of the process: 0, or the signal that ended it, or -1. */
+static int run(int line, const char *path)
+{
+    int status = 0;
+    memset(verdict, 0, sizeof *verdict);
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child < 0) return -1;
+    if (child == 0) {
+        alarm(20);
+        try(line, path);
+        exit(0);
+    }
+    waitpid(child, &status, 0);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) ? -1 : 0;
+}
+
+static bool report(int line, int end, const struct verdict *v)
+{
+    const bool ok = !end && !v->unnamed && !v->left && !v->touched && !v->wrong && !v->broken;
+    printf("%s %d - %s\n", ok ? "ok" : "not ok", line + 1, v->call);
+    if (ok) return true;
+    if (end) printf("#   the process ended: %s\n", end > 0 ? strsignal(end) : "exit status");
+    if (v->wrong)
+        printf("#   %s where %s is expected\n", rw_status_name(v->got), rw_status_name(v->expected));
+    if (v->unnamed) printf("#   no message that names the function\n");
+    if (v->left) printf("#   the tape is not what it was\n");
+    if (v->touched) printf("#   an output was touched\n");
+    if (v->broken) printf("#   the context does not work afterwards\n");
+    printf("#   message: %s\n", v->message);
+    return false;
+}
+
+/* A line by its number, or all: --tap. */
+int main(int argc, char **argv)
+{
+    char path[] = "/tmp/rewind-mistakes-XXXXXX";
+    const int file = mkstemp(path), only = argc > 1 && argv[1][0] != '-' ? atoi(argv[1]) - 1 : -1;
+    int crashed = 0, unnamed = 0, left = 0, failed = 0, n = 0;
+    unsetenv("REWIND_POLICY");
+    if (file < 0) return 1;
+    if (write(file, "no weights", 10) != 10) return 1;
+    close(file);
+    verdict = mmap(NULL, sizeof *verdict, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (verdict == MAP_FAILED) return 1;
+    if (only >= 0) {
+        try(only, path);
+        remove(path);
+        return !report(only, 0, verdict);
+    }
+    run(-1, path);
+    n = verdict->at;
+    for (int line = 0; line < n; line++) {
+        const int end = run(line, path);
+        failed += !report(line, end, verdict);
+        crashed += end != 0;
+        unnamed += !end && verdict->unnamed;
+        left += !end && verdict->left;
+    }
+    printf("1..%d\n# %d mistakes: %d crashed, %d unnamed, %d left something on the tape, %d failed in all\n", n, n,
+           crashed, unnamed, left, failed);
+    remove(path);
+    return failed != 0 || n < 250;
+}

@@ -1,0 +1,68 @@
+/* rewind/context.h, rewind/status.h, rewind/types.h, rewind/memory.h. */
+#include "api/mistakes/table.h"
+
+#include <rewind/rewind.h>
+
+#include <string.h>
+
+static void contexts(struct trial *m, struct world *w)
+{
+    rw_context *const ctx = w->ctx, **const out = (rw_context **)(void *)w->out;
+    rw_context *none = NULL;
+    char *const text = (char *)w->out, why[8];
+    SILENT("rw_context_create", RW_ERR_ARGUMENT, rw_context_create(NULL, NULL));
+    SILENT("rw_context_create", RW_ERR_ARGUMENT,
+           rw_context_create(out, &(rw_context_params){ .device = RW_DEVICE_COUNT }));
+    SILENT("rw_context_create", RW_ERR_ARGUMENT, rw_context_create(out, &(rw_context_params){ .device = (rw_device)-1 }));
+    SILENT("rw_context_create", RW_ERR_ARGUMENT, rw_context_create(out, &(rw_context_params){ .threads = -1 }));
+    SILENT("rw_device_check", RW_ERR_ARGUMENT, rw_device_check(RW_DEVICE_CPU, NULL, 100));
+    SILENT("rw_device_check", RW_ERR_ARGUMENT, rw_device_check(RW_DEVICE_CUDA, NULL, 100));
+    SILENT("rw_device_check", RW_ERR_ARGUMENT, rw_device_check((rw_device)44, text, 0));
+    SILENT("rw_device_check", RW_ERR_ARGUMENT, rw_device_check(RW_DEVICE_COUNT, why, sizeof why));
+    ALLOWED("rw_device_check", rw_device_check(RW_DEVICE_CPU, NULL, 0) == RW_OK);
+    ALLOWED("rw_context_destroy", (rw_context_destroy(NULL), rw_context_destroy(&none), none == NULL));
+    ALLOWED("rw_context_device", rw_context_device(NULL) == RW_DEVICE_AUTO);
+    ALLOWED("rw_context_stream", rw_context_stream(NULL) == NULL);
+    ALLOWED("rw_context_threads", rw_context_threads(NULL) == 0);
+    SILENT("rw_context_set_threads", RW_ERR_ARGUMENT, rw_context_set_threads(NULL, 1));
+    STATUS("rw_context_set_threads", RW_ERR_ARGUMENT, rw_context_set_threads(ctx, 0));
+    STATUS("rw_context_set_threads", RW_ERR_ARGUMENT, rw_context_set_threads(ctx, INT32_MIN));
+    ALLOWED("rw_generator_get", rw_generator_get(NULL).seed == 0 && rw_generator_get(NULL).offset == 0);
+    ALLOWED("rw_generator_set", (rw_generator_set(NULL, (rw_generator_state){ 1, 1 }), true));
+    ALLOWED("rw_error_message", !*rw_error_message(NULL) && rw_error_status(NULL) == RW_OK);
+    ALLOWED("rw_error_clear", (rw_error_clear(NULL), true));
+    ALLOWED("rw_status_name", !strcmp(rw_status_name((rw_status)99), "unknown status") && rw_status_name((rw_status)-1));
+    ALLOWED("rw_dtype_size", !rw_dtype_size((rw_dtype)99) && !rw_dtype_size((rw_dtype)-1));
+    ALLOWED("rw_dtype_name", !strcmp(rw_dtype_name((rw_dtype)99), "?") && !strcmp(rw_device_name((rw_device)9), "?"));
+    ALLOWED("rw_dtype_is_float", !rw_dtype_is_float((rw_dtype)99) && !rw_dtype_is_float((rw_dtype)-1));
+    ALLOWED("rw_shape_numel", rw_shape_numel((rw_shape){ .rank = -5 }) == 1);
+    ALLOWED("rw_shape_numel", rw_shape_numel((rw_shape){ .rank = 100 }) == 0);
+    ALLOWED("rw_shape_equal", !rw_shape_equal((rw_shape){ .rank = 100 }, (rw_shape){ .rank = 0 }));
+    ALLOWED("rw_shape_equal", rw_shape_equal((rw_shape){ .rank = 100 }, (rw_shape){ .rank = 100 }));
+    ALLOWED("rw_shape_numel", rw_shape_numel(RW_SHAPE(INT64_MAX, INT64_MAX)) == INT64_MAX);
+}
+
+static void memory(struct trial *m, struct world *w)
+{
+    rw_memory *const stats = (rw_memory *)(void *)w->out;
+    rw_cost *const cost = (rw_cost *)(void *)w->out;
+    double *const ms = (double *)(void *)w->out;
+    SILENT("rw_memory_stats", RW_ERR_ARGUMENT, rw_memory_stats(NULL, stats));
+    STATUS("rw_memory_stats", RW_ERR_ARGUMENT, rw_memory_stats(w->ctx, NULL));
+    SILENT("rw_tape_cost", RW_ERR_ARGUMENT, rw_tape_cost(NULL, w->loss, cost));
+    STATUS("rw_tape_cost", RW_ERR_ARGUMENT, rw_tape_cost(w->t, w->loss, NULL));
+    STATUS("rw_tape_cost", RW_ERR_ARGUMENT, rw_tape_cost(w->t, NULL, cost));
+    STATUS("rw_tape_cost", RW_ERR_ARGUMENT, rw_tape_cost(w->t, w->dead, cost));
+    STATUS("rw_tape_cost", RW_ERR_SHAPE, rw_tape_cost(w->t, w->v, cost));
+    SILENT("rw_timer_begin", RW_ERR_ARGUMENT, rw_timer_begin(NULL));
+    SILENT("rw_timer_end", RW_ERR_ARGUMENT, rw_timer_end(NULL, ms));
+    STATUS("rw_timer_end", RW_ERR_ARGUMENT, rw_timer_end(w->ctx, ms));
+    STATUS("rw_timer_end", RW_ERR_ARGUMENT, rw_timer_end(w->ctx, NULL));
+    STATUS_OF("rw_timer_end", RW_ERR_ARGUMENT, rw_timer_begin(w->ctx), rw_timer_end(w->ctx, NULL));
+}
+
+void mistakes_with_contexts(struct trial *m, struct world *w)
+{
+    contexts(m, w);
+    memory(m, w);
+}

@@ -1,0 +1,91 @@
+/* rewind/ops.h: element-wise ops, and dropout. */
+#include "api/mistakes/table.h"
+
+#include <rewind/ops.h>
+
+#include <math.h>
+
+#define UNARY(fn, ...)                                                          \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, NULL __VA_ARGS__));                      \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(NULL, w->x __VA_ARGS__));                   \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, RW_NONE __VA_ARGS__));                   \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, w->dead __VA_ARGS__));                   \
+    TENSOR(#fn, RW_ERR_DTYPE, fn(t, w->index __VA_ARGS__))
+
+#define BINARY(fn)                                                              \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, NULL, w->x));                            \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, w->p, NULL));                            \
+    TENSOR(#fn, RW_ERR_SHAPE, fn(t, w->p, w->four));                            \
+    TENSOR(#fn, RW_ERR_DTYPE, fn(t, w->bias, w->wide))
+
+static void binary(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_tensor *tall = NULL, *flat = NULL;
+    BINARY(rw_add);
+    BINARY(rw_sub);
+    BINARY(rw_mul);
+    BINARY(rw_div);
+    BINARY(rw_maximum);
+    TENSOR("rw_add", RW_ERR_ARGUMENT, rw_add(t, w->x, w->dead_input));
+    TENSOR("rw_add", RW_ERR_ARGUMENT, rw_add(t, w->p, w->gone));
+    TENSOR("rw_add", RW_ERR_ARGUMENT, rw_add(t, w->x, w->foreign));
+    TENSOR("rw_add", RW_ERR_ARGUMENT, rw_add(t, w->x, w->alien));
+    TENSOR("rw_add", RW_ERR_ARGUMENT, rw_add(t, w->vector, w->alien_p));
+    TENSOR("rw_add", RW_ERR_ARGUMENT, rw_add(t, w->x, w->v_grad));
+    TENSOR("rw_add", RW_ERR_ARGUMENT, rw_add(t, w->x, w->dead_grad));
+    TENSOR_OF("rw_add", RW_ERR_SHAPE,
+              (tall = rw_broadcast_to(t, w->scalar, RW_SHAPE(HUGE_EXTENT, 1)), flat = rw_transpose(t, tall, 0, 1)),
+              rw_add(t, tall, flat));
+    TENSOR("rw_swiglu", RW_ERR_ARGUMENT, rw_swiglu(t, NULL, w->x));
+    TENSOR("rw_swiglu", RW_ERR_ARGUMENT, rw_swiglu(t, w->x, NULL));
+    TENSOR("rw_swiglu", RW_ERR_SHAPE, rw_swiglu(t, w->p, w->vector));
+    TENSOR("rw_swiglu", RW_ERR_DTYPE, rw_swiglu(t, w->x, w->half));
+}
+
+static void dropout(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, NULL, 0.5f));
+    TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, NULL, 0));
+    TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, w->dead, 0));
+    TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, w->p, 1));
+    TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, w->turned, -0.5f));
+    TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, w->p, NAN));
+    TENSOR("rw_dropout", RW_ERR_ARGUMENT, rw_dropout(t, w->p, INFINITY));
+    TENSOR("rw_dropout_add", RW_ERR_ARGUMENT, rw_dropout_add(t, NULL, w->x, 0.5f));
+    TENSOR("rw_dropout_add", RW_ERR_ARGUMENT, rw_dropout_add(t, w->x, NULL, 0.5f));
+    TENSOR("rw_dropout_add", RW_ERR_SHAPE, rw_dropout_add(t, w->turned, w->p, 0.5f));
+    TENSOR("rw_dropout_add", RW_ERR_ARGUMENT, rw_dropout_add(t, w->x, w->p, 2));
+    TENSOR("rw_dropout_add", RW_ERR_ARGUMENT, rw_dropout_add(t, w->x, w->p, NAN));
+    TENSOR("rw_rand", RW_ERR_SHAPE, rw_rand(t, RW_F32, RW_SHAPE(-1)));
+    TENSOR("rw_rand", RW_ERR_SHAPE, rw_rand(t, RW_F32, RW_SHAPE(HUGE_EXTENT, HUGE_EXTENT)));
+    TENSOR("rw_rand", RW_ERR_SHAPE, rw_rand(t, RW_F32, RW_SHAPE(0, HUGE_EXTENT, HUGE_EXTENT)));
+    TENSOR("rw_rand", RW_ERR_DTYPE, rw_rand(t, RW_I32, RW_SHAPE(2)));
+    TENSOR("rw_randn", RW_ERR_DTYPE, rw_randn(t, (rw_dtype)77, RW_SHAPE(2)));
+    TENSOR("rw_randn", RW_ERR_SHAPE, rw_randn(t, RW_F32, ((rw_shape){ .rank = 100 })));
+    TENSOR("rw_randn", RW_ERR_SHAPE, rw_randn(t, RW_F32, ((rw_shape){ .rank = -1 })));
+    TRIAL("rw_rand", "rw_rand(NULL, RW_F32, [2])", RW_ERR_ARGUMENT, true, (void)0,
+          rw_rand(NULL, RW_F32, RW_SHAPE(2)) ? RW_OK : RW_ERR_ARGUMENT);
+}
+
+void mistakes_with_pointwise_ops(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    UNARY(rw_neg);
+    UNARY(rw_abs);
+    UNARY(rw_exp);
+    UNARY(rw_log);
+    UNARY(rw_sqrt);
+    UNARY(rw_tanh);
+    UNARY(rw_sigmoid);
+    UNARY(rw_relu);
+    UNARY(rw_silu);
+    UNARY(rw_gelu);
+    UNARY(rw_gelu_tanh);
+    UNARY(rw_scale, , 2);
+    UNARY(rw_add_scalar, , 2);
+    UNARY(rw_pow_scalar, , 2);
+    binary(m, w);
+    dropout(m, w);
+}

@@ -1,0 +1,87 @@
+/* rewind/ops.h: products, normalisation, attention, positions. */
+#include "api/mistakes/table.h"
+
+#include <rewind/ops.h>
+
+#include <math.h>
+
+static void products(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_tensor *tall = NULL, *flat = NULL;
+    TENSOR("rw_matmul", RW_ERR_ARGUMENT, rw_matmul(t, NULL, w->matrix));
+    TENSOR("rw_matmul", RW_ERR_ARGUMENT, rw_matmul(t, w->p, NULL));
+    TENSOR("rw_matmul", RW_ERR_SHAPE, rw_matmul(t, w->p, w->p));
+    TENSOR("rw_matmul", RW_ERR_SHAPE, rw_matmul(t, w->p, w->four));
+    TENSOR("rw_matmul", RW_ERR_DTYPE, rw_matmul(t, w->index, w->index));
+    TENSOR("rw_matmul", RW_ERR_ARGUMENT, rw_matmul(t, w->dead, w->matrix));
+    TENSOR_OF("rw_matmul", RW_ERR_SHAPE,
+              (tall = rw_broadcast_to(t, w->scalar, RW_SHAPE(HUGE_EXTENT, 1)),
+               flat = rw_broadcast_to(t, w->scalar, RW_SHAPE(1, HUGE_EXTENT))),
+              rw_matmul(t, tall, flat));
+    TENSOR("rw_linear", RW_ERR_ARGUMENT, rw_linear(t, w->x, w->w, NULL));
+    TENSOR("rw_linear", RW_ERR_ARGUMENT, rw_linear(t, NULL, w->w, RW_NONE));
+    TENSOR("rw_linear", RW_ERR_ARGUMENT, rw_linear(t, w->x, RW_NONE, RW_NONE));
+    TENSOR("rw_linear", RW_ERR_ARGUMENT, rw_linear(NULL, w->x, w->w, RW_NONE));
+    TENSOR("rw_linear", RW_ERR_SHAPE, rw_linear(t, w->turned, w->w, w->bias));
+    TENSOR("rw_linear", RW_ERR_SHAPE, rw_linear(t, w->x, w->w, w->four));
+    TENSOR("rw_linear", RW_ERR_DTYPE, rw_linear(t, w->wide, w->w, RW_NONE));
+    TENSOR_OF("rw_linear", RW_ERR_SHAPE,
+              (tall = rw_broadcast_to(t, w->scalar, RW_SHAPE(HUGE_EXTENT, 3)),
+               flat = rw_broadcast_to(t, w->scalar, RW_SHAPE(HUGE_EXTENT, 3))),
+              rw_linear(t, tall, flat, RW_NONE));
+    TENSOR("rw_linear_gelu", RW_ERR_ARGUMENT, rw_linear_gelu(t, w->x, w->w, NULL));
+    TENSOR("rw_linear_gelu", RW_ERR_SHAPE, rw_linear_gelu(t, w->turned, w->w, RW_NONE));
+    TENSOR("rw_linear_add", RW_ERR_ARGUMENT, rw_linear_add(t, w->x, w->w, RW_NONE, NULL));
+    TENSOR("rw_linear_add", RW_ERR_ARGUMENT, rw_linear_add(t, w->x, w->w, NULL, w->x));
+    TENSOR("rw_linear_add", RW_ERR_SHAPE, rw_linear_add(t, w->x, w->w, RW_NONE, w->turned));
+    TENSOR("rw_layernorm", RW_ERR_ARGUMENT, rw_layernorm(t, w->x, w->vector, NULL, 1e-5f));
+    TENSOR("rw_layernorm", RW_ERR_ARGUMENT, rw_layernorm(t, w->x, NULL, RW_NONE, 1e-5f));
+    TENSOR("rw_layernorm", RW_ERR_SHAPE, rw_layernorm(t, w->turned, w->vector, RW_NONE, 1e-5f));
+    TENSOR("rw_layernorm", RW_ERR_ARGUMENT, rw_layernorm(t, w->x, w->vector, RW_NONE, NAN));
+    TENSOR("rw_layernorm", RW_ERR_ARGUMENT, rw_layernorm(t, w->x, w->vector, RW_NONE, -1));
+    TENSOR("rw_layernorm", RW_ERR_SHAPE, rw_layernorm(t, w->scalar, w->vector, RW_NONE, 1e-5f));
+    TENSOR("rw_rmsnorm", RW_ERR_ARGUMENT, rw_rmsnorm(t, NULL, w->vector, 1e-5f));
+    TENSOR("rw_rmsnorm", RW_ERR_ARGUMENT, rw_rmsnorm(t, w->x, RW_NONE, 1e-5f));
+    TENSOR("rw_rmsnorm", RW_ERR_ARGUMENT, rw_rmsnorm(t, w->turned, w->vector, INFINITY));
+    TENSOR("rw_rmsnorm", RW_ERR_SHAPE, rw_rmsnorm(t, w->turned, w->vector, 1e-5f));
+}
+
+static void attention(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_tensor *many = NULL, *q = w->heads;
+    TENSOR("rw_attention", RW_ERR_ARGUMENT, rw_attention(t, NULL, q, q, NULL));
+    TENSOR("rw_attention", RW_ERR_ARGUMENT, rw_attention(t, q, q, NULL, NULL));
+    TENSOR("rw_attention", RW_ERR_ARGUMENT, rw_attention(t, RW_NONE, q, q, NULL));
+    TENSOR("rw_attention", RW_ERR_ARGUMENT, rw_attention(t, w->dead, q, q, NULL));
+    TENSOR("rw_attention", RW_ERR_SHAPE, rw_attention(t, w->p, q, q, NULL));
+    TENSOR("rw_attention", RW_ERR_SHAPE, rw_attention(t, q, q, w->cube, NULL));
+    TENSOR("rw_attention", RW_ERR_DTYPE, rw_attention(t, q, w->wide, q, NULL));
+    TENSOR("rw_attention", RW_ERR_ARGUMENT, rw_attention(t, q, q, q, &(rw_attention_params){ .dropout = 1 }));
+    TENSOR("rw_attention", RW_ERR_ARGUMENT, rw_attention(t, q, q, q, &(rw_attention_params){ .dropout = NAN }));
+    TENSOR("rw_attention", RW_ERR_ARGUMENT, rw_attention(t, q, q, q, &(rw_attention_params){ .scale = NAN }));
+    TENSOR("rw_attention", RW_ERR_ARGUMENT, rw_attention(t, q, q, q, &(rw_attention_params){ .scale = INFINITY }));
+    TENSOR_OF("rw_attention", RW_ERR_SHAPE,
+              many = rw_broadcast_to(t, w->scalar, RW_SHAPE(1, 1, HUGE_EXTENT, 4)),
+              rw_attention(t, many, many, many, &(rw_attention_params){ .dropout = 0.5f }));
+    TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, NULL, 10000));
+    TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, NULL, RW_NONE, 10000));
+    TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, RW_NONE, 0));
+    TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, RW_NONE, NAN));
+    TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, RW_NONE, -1));
+    TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, RW_NONE, INFINITY));
+    TENSOR("rw_rope", RW_ERR_SHAPE, rw_rope(t, q, w->index, 10000));
+    TENSOR("rw_rope", RW_ERR_DTYPE, rw_rope(t, q, w->four, 10000));
+    TENSOR("rw_rope", RW_ERR_SHAPE, rw_rope(t, w->p, RW_NONE, 10000));
+    TENSOR("rw_causal_softmax", RW_ERR_ARGUMENT, rw_causal_softmax(t, NULL, 1));
+    TENSOR("rw_causal_softmax", RW_ERR_SHAPE, rw_causal_softmax(t, w->four, 1));
+    TENSOR("rw_causal_softmax", RW_ERR_ARGUMENT, rw_causal_softmax(t, w->turned, NAN));
+    TENSOR("rw_causal_softmax", RW_ERR_ARGUMENT, rw_causal_softmax(t, w->p, INFINITY));
+}
+
+void mistakes_with_products(struct trial *m, struct world *w)
+{
+    products(m, w);
+    attention(m, w);
+}

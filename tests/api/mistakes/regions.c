@@ -1,0 +1,78 @@
+/* rewind/checkpoint.h: regions, policies, decisions about values. */
+#include "api/mistakes/table.h"
+
+#include <rewind/rewind.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A policy of n names, and the mistake behind them. */
+static const char *long_policy(size_t n)
+{
+    static char text[40000];
+    strcpy(text, "selective:");
+    for (size_t i = 0; i < n; i++) strcat(text, i ? ",block" : "block");
+    strcat(text, ":x");
+    return text;
+}
+
+/* The message says at which column. */
+static rw_status at_column(rw_status status, const rw_context *ctx, const char *column)
+{
+    return strstr(rw_error_message(ctx), column) ? status : RW_OK;
+}
+
+#define DECISION(fn, ...)                                                        \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, NULL __VA_ARGS__));                       \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(NULL, w->v __VA_ARGS__));                    \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, RW_NONE __VA_ARGS__));                    \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, w->dead __VA_ARGS__));                    \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, w->gone __VA_ARGS__));                    \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, w->foreign __VA_ARGS__));                 \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(w->other, w->v_grad __VA_ARGS__));           \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(w->other, w->dead_grad __VA_ARGS__));        \
+    TENSOR(#fn, RW_ERR_ARGUMENT, fn(t, w->p __VA_ARGS__))
+
+void mistakes_with_regions(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    FILE *const out = stderr;
+    SILENT("ckpt_begin", RW_ERR_ARGUMENT, ckpt_begin(NULL, "r"));
+    STATUS("ckpt_begin", RW_ERR_ARGUMENT, ckpt_begin(t, NULL));
+    STATUS("ckpt_begin", RW_ERR_ARGUMENT, ckpt_begin(t, ""));
+    STATUS("ckpt_begin", RW_ERR_ARGUMENT, ckpt_begin(t, "a/b"));
+    STATUS("ckpt_begin", RW_ERR_ARGUMENT, ckpt_begin(t, "a,b"));
+    SILENT("ckpt_end", RW_ERR_ARGUMENT, ckpt_end(NULL));
+    STATUS("ckpt_end", RW_ERR_REGION, ckpt_end(t));
+    STATUS_OF("ckpt_end", RW_ERR_REGION, (ckpt_begin(t, "r"), ckpt_end(t)), ckpt_end(t));
+    SILENT("ckpt_set_policy", RW_ERR_ARGUMENT, ckpt_set_policy(NULL, "full"));
+    STATUS("ckpt_set_policy", RW_ERR_ARGUMENT, ckpt_set_policy(t, NULL));
+    STATUS("ckpt_set_policy", RW_ERR_POLICY, ckpt_set_policy(t, ""));
+    STATUS("ckpt_set_policy", RW_ERR_POLICY, ckpt_set_policy(t, "fully"));
+    STATUS("ckpt_set_policy", RW_ERR_POLICY, ckpt_set_policy(t, "uniform:-1"));
+    STATUS("ckpt_set_policy", RW_ERR_POLICY, ckpt_set_policy(t, "block:99999999999999999999"));
+    STATUS("ckpt_set_policy", RW_ERR_UNSUPPORTED, ckpt_set_policy(t, "budget:10%"));
+    STATUS("ckpt_set_policy", RW_ERR_POLICY, ckpt_set_policy(t, long_policy(100)));
+    STATUS("ckpt_set_policy", RW_ERR_POLICY,
+           at_column(ckpt_set_policy(t, long_policy(300)), w->ctx, "column 1810"));
+    STATUS("ckpt_set_policy", RW_ERR_POLICY,
+           at_column(ckpt_set_policy(t, long_policy(5000)), w->ctx, "column 30010"));
+    STATUS_OF("policy", RW_ERR_POLICY, ckpt_set_policy(t, "ops:no_such_op"), rw_backward(t, w->loss));
+    ALLOWED("ckpt_policy", !*ckpt_policy(NULL));
+    DECISION(ckpt_name, , "n");
+    TENSOR("ckpt_name", RW_ERR_ARGUMENT, ckpt_name(t, w->v, NULL));
+    TENSOR("ckpt_name", RW_ERR_ARGUMENT, ckpt_name(t, w->v, ""));
+    DECISION(ckpt_save);
+    DECISION(ckpt_recompute);
+    SILENT("ckpt_explain", RW_ERR_ARGUMENT, ckpt_explain(NULL, out));
+    STATUS("ckpt_explain", RW_ERR_ARGUMENT, ckpt_explain(t, NULL));
+    STATUS("ckpt_explain", RW_ERR_ARGUMENT, ckpt_explain(w->alien_t, out));
+    STATUS_OF("ckpt_explain", RW_ERR_REGION, ckpt_begin(t, "r"), ckpt_explain(t, out));
+    SILENT("ckpt_verify", RW_ERR_ARGUMENT, ckpt_verify(NULL, w->loss, (ckpt_report *)(void *)w->out));
+    STATUS("ckpt_verify", RW_ERR_ARGUMENT, ckpt_verify(t, NULL, (ckpt_report *)(void *)w->out));
+    STATUS("ckpt_verify", RW_ERR_ARGUMENT, ckpt_verify(t, w->dead, NULL));
+    STATUS("ckpt_verify", RW_ERR_SHAPE, ckpt_verify(t, w->v, (ckpt_report *)(void *)w->out));
+    STATUS_OF("ckpt_verify", RW_ERR_REGION, ckpt_begin(t, "r"), ckpt_verify(t, w->loss, NULL));
+    ALLOWED("ckpt_report_print", (ckpt_report_print(NULL, out), ckpt_report_print(NULL, NULL), true));
+    ALLOWED("ckpt_cause_name", ckpt_cause_name((ckpt_cause)99) && ckpt_cause_name((ckpt_cause)-1));
+}

@@ -1,0 +1,145 @@
+/* Backward and its halves, graphs; calls in a wrong order, and behind an error. */
+#include "api/mistakes/table.h"
+
+#include <rewind/rewind.h>
+
+#include <math.h>
+#include <string.h>
+
+static void backward(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_tensor **const grads = (rw_tensor **)(void *)w->out;
+    rw_tensor *x[] = { w->p }, *dead[] = { w->dead }, *none[] = { NULL }, *left_out[] = { RW_NONE }, *plain[] = { w->x },
+              *y[] = { w->loss }, *lost[] = { w->dead }, *strange[] = { w->four }, *handle[] = { w->dead_grad },
+              *theirs[] = { w->alien }, *far[] = { w->alien_p };
+    SILENT("rw_backward", RW_ERR_ARGUMENT, rw_backward(NULL, w->loss));
+    STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(t, NULL));
+    STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(t, RW_NONE));
+    STATUS("rw_backward", RW_ERR_SHAPE, rw_backward(t, w->v));
+    STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(t, w->scalar));
+    STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(t, w->p));
+    STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(t, w->dead));
+    STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(t, w->gone));
+    STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(w->other, w->loss));
+    STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(t, w->v_grad));
+    STATUS_OF("rw_backward", RW_ERR_REGION, ckpt_begin(t, "r"), rw_backward(t, w->loss));
+    SILENT("rw_forward", RW_ERR_ARGUMENT, rw_forward(NULL, 1, y));
+    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, 0, y));
+    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, 1, NULL));
+    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, 1, none));
+    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, 1, dead));
+    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, 1, plain));
+    STATUS("rw_forward", RW_ERR_ARGUMENT, rw_forward(t, SIZE_MAX / 4, NULL));
+    SILENT("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(NULL, 1, y, NULL));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 0, y, NULL));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 1, NULL, NULL));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 1, lost, NULL));
+    STATUS("rw_backward_from", RW_ERR_SHAPE, rw_backward_from(t, 1, y, strange));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 1, y, left_out));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 1, y, handle));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 1, y, dead));
+    STATUS("rw_backward_from", RW_ERR_ARGUMENT, rw_backward_from(t, 1, y, theirs));
+    SILENT("rw_grad", RW_ERR_ARGUMENT, rw_grad(NULL, w->loss, x, 1, grads));
+    STATUS("rw_grad", RW_ERR_ARGUMENT, rw_grad(t, NULL, x, 1, grads));
+    STATUS("rw_grad", RW_ERR_ARGUMENT, rw_grad(t, w->loss, NULL, 1, grads));
+    STATUS("rw_grad", RW_ERR_ARGUMENT, rw_grad(t, w->loss, x, 1, NULL));
+    STATUS("rw_grad", RW_ERR_ARGUMENT, rw_grad(t, w->dead, x, 1, grads));
+    STATUS("rw_grad", RW_ERR_ARGUMENT, rw_grad(t, w->loss, dead, 1, grads));
+    STATUS("rw_grad", RW_ERR_ARGUMENT, rw_grad(t, w->loss, none, 1, grads));
+    STATUS("rw_grad", RW_ERR_ARGUMENT, rw_grad(t, w->loss, plain, 1, grads));
+    STATUS("rw_grad", RW_ERR_ARGUMENT, rw_grad(t, w->loss, handle, 1, grads));
+    STATUS("rw_grad", RW_ERR_ARGUMENT, rw_grad(t, w->loss, far, 1, grads));
+    STATUS("rw_grad", RW_ERR_ARGUMENT,
+           rw_grad(t, w->loss, ((rw_tensor *[]){ w->table, w->x }), 2, grads)); /* a leaf is made before the mistake */
+}
+
+static rw_graph *graph_of(struct world *w)
+{
+    rw_graph *g = NULL;
+    rw_graph_create(&g, w->t, w->loss, NULL);
+    return g;
+}
+
+/* Of an optimizer that is destroyed at once. */
+static rw_status launch_with(rw_tape *t, rw_tensor *loss, rw_adamw **opt)
+{
+    rw_graph *g = NULL;
+    const rw_status status = rw_graph_create(&g, t, loss, &(rw_graph_params){ .optimizer = *opt });
+    rw_adamw_destroy(opt);
+    return g ? RW_OK : status;
+}
+
+static rw_status launch(rw_graph **g)
+{
+    const rw_status status = rw_graph_launch(*g);
+    rw_graph_destroy(g);
+    return status;
+}
+
+static void graphs(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_graph **const out = (rw_graph **)(void *)w->out, *g = NULL;
+    rw_adamw *alien = NULL;
+    SILENT("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(out, NULL, w->loss, NULL));
+    STATUS("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(NULL, t, w->loss, NULL));
+    STATUS("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(out, t, NULL, NULL));
+    STATUS("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(out, t, w->dead, NULL));
+    STATUS("rw_graph_create", RW_ERR_SHAPE, rw_graph_create(out, t, w->v, NULL));
+    STATUS("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(out, t, w->loss, &(rw_graph_params){ .max_norm = -1 }));
+    STATUS("rw_graph_create", RW_ERR_ARGUMENT, rw_graph_create(out, t, w->loss, &(rw_graph_params){ .max_norm = NAN }));
+    STATUS_OF("rw_graph_create", RW_ERR_ARGUMENT, rw_backward(t, w->loss), rw_graph_create(out, t, w->loss, NULL));
+    STATUS_OF("rw_graph_create", RW_ERR_REGION, ckpt_begin(t, "r"), rw_graph_create(out, t, w->loss, NULL));
+    STATUS_OF("rw_graph_create", RW_ERR_ARGUMENT, rw_adamw_create(&alien, w->alien_ctx, NULL),
+              launch_with(t, w->loss, &alien));
+    SILENT("rw_graph_launch", RW_ERR_ARGUMENT, rw_graph_launch(NULL));
+    STATUS_OF("rw_graph_launch", RW_ERR_CHANGED, (g = graph_of(w), rw_tape_reset(t)),
+              launch(&g));
+    ALLOWED("rw_graph_destroy", (rw_graph_destroy(NULL), rw_graph_destroy(&g), true));
+    ALLOWED_OF("rw_graph_destroy", (g = graph_of(w), rw_tape_destroy(&w->t)), (rw_graph_destroy(&g), g == NULL));
+    ALLOWED_OF("rw_graph_launch", (g = graph_of(w), rw_tape_destroy(&w->t)),
+               rw_graph_launch(g) == RW_ERR_CHANGED && (rw_graph_destroy(&g), true));
+    ALLOWED_OF("rw_graph_destroy",
+               (g = graph_of(w), rw_adamw_destroy(&w->opt), rw_context_destroy(&w->ctx), rw_tape_destroy(&w->t)),
+               (rw_graph_destroy(&g), g == NULL));
+    ALLOWED_OF("rw_adamw_destroy",
+               (rw_graph_create(&g, t, w->loss, &(rw_graph_params){ .optimizer = w->opt }), rw_adamw_destroy(&w->opt)),
+               rw_graph_launch(g) == RW_OK && (rw_graph_destroy(&g), true));
+}
+
+/* The first error stays, whatever is called behind it. */
+static rw_status behind(struct world *w, rw_status status)
+{
+    return status && strstr(rw_error_message(w->ctx), "matmul(") ? rw_error_status(w->ctx) : RW_OK;
+}
+
+#define BEHIND(call) STATUS_OF("rw_matmul", RW_ERR_SHAPE, rw_matmul(t, w->x, w->y), behind(w, call))
+
+static void behind_an_error(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_tensor *x[] = { w->p }, *y[] = { w->loss };
+    rw_graph **const graph = (rw_graph **)(void *)w->out;
+    BEHIND(rw_backward(t, w->loss));
+    BEHIND(rw_backward(t, NULL));
+    BEHIND(rw_backward_from(t, 1, y, NULL));
+    BEHIND(rw_forward(t, 1, y));
+    BEHIND(rw_eval(t, y, 1));
+    BEHIND(rw_read(t, w->v, w->out, 24));
+    BEHIND(isnan(rw_item(t, w->loss)) ? RW_ERR_SHAPE : RW_OK);
+    BEHIND(rw_grad(t, w->loss, x, 1, (rw_tensor **)(void *)w->out));
+    BEHIND(rw_graph_create(graph, t, w->loss, NULL));
+    BEHIND(rw_tape_cost(t, w->loss, (rw_cost *)(void *)w->out));
+    BEHIND(ckpt_verify(t, w->loss, (ckpt_report *)(void *)w->out));
+    BEHIND(ckpt_explain(t, stderr));
+    BEHIND(rw_add(t, NULL, w->x) ? RW_OK : RW_ERR_SHAPE);
+    BEHIND(rw_reshape(t, w->turned, RW_SHAPE(7)) ? RW_OK : RW_ERR_SHAPE);
+}
+
+void mistakes_with_steps(struct trial *m, struct world *w)
+{
+    backward(m, w);
+    graphs(m, w);
+    behind_an_error(m, w);
+}

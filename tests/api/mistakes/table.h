@@ -1,0 +1,85 @@
+/*
+ * A table of what callers do wrong. Each line is a call; the runner (mistakes.c) makes a process of its own for each and
+ * judges what is left behind. A line with arguments that have to be made first names them in `made`.
+ */
+#ifndef RW_TESTS_MISTAKES_TABLE_H
+#define RW_TESTS_MISTAKES_TABLE_H
+
+#include "record/tape.h"
+#include "support/support.h"
+
+#define HUGE_EXTENT ((int64_t)1 << 40)
+#define UNTOUCHED 0xa5
+
+/* What a call finds: one of each kind of tensor, and of each kind of wrong one. */
+struct world {
+    rw_context *ctx, *alien_ctx;
+    rw_tape *t, *other, *alien_t; /* other: of the same context */
+    rw_tensor *x, *y;             /* inputs f32 [2, 3] */
+    rw_tensor *v, *turned;        /* of ops: f32 [2, 3], and a view [3, 2] that is not dense */
+    rw_tensor *four, *matrix, *cube, *heads; /* f32 [4], [3, 5], [2, 3, 4], [1, 2, 3, 4] */
+    rw_tensor *wide, *half, *index, *scalar; /* f64 [2, 3], bf16 [2, 3], i32 [2], f32 [] */
+    rw_tensor *vast;              /* f32 [2^29, 2^29] that takes four bytes */
+    rw_tensor *empty;             /* f32 [0, 3] */
+    rw_tensor *loss;              /* depends on p */
+    rw_tensor *p, *w, *vector, *table, *buffer, *bias; /* [2, 3], [5, 3], [3], [7, 3], a buffer [2, 3], [5] */
+    rw_tensor *dead, *dead_input; /* of t, before its reset */
+    rw_tensor *gone;              /* of a tape that was destroyed */
+    rw_tensor *foreign, *alien, *alien_p; /* of other; of another context */
+    rw_tensor *p_grad, *v_grad, *dead_grad; /* of p; of a value of other; of one of other before its reset */
+    rw_adamw *opt;
+    unsigned char out[256];       /* what calls write to: UNTOUCHED before and after */
+    rw_tensor *parts[8];          /* what rw_split() sets to NULL */
+    const char *path;             /* of a file that is there, and no weights */
+};
+
+/* The call under trial. */
+struct trial {
+    int wanted, at;               /* which line; the one that is read */
+    bool chosen;
+    const char *function, *call;
+    rw_status expected, got;
+    bool silent;                  /* no context is known to the call: no message can be left */
+    void (*begin)(struct trial *m); /* looks at the world as it is before the call */
+    struct world *world;
+};
+
+bool trial_is_at(struct trial *m, const char *function, const char *call, rw_status expected, bool silent);
+
+#define TRIAL(function, call, expected, silent, made, got_)                       \
+    do {                                                                          \
+        if (trial_is_at(m, function, call, expected, silent)) {                   \
+            made;                                                                 \
+            m->begin(m);                                                          \
+            m->got = (got_);                                                      \
+        }                                                                         \
+    } while (0)
+
+/* A call that returns a status. Or a tensor: NULL then, and the status that sticks. */
+#define STATUS(function, expected, call) TRIAL(function, #call, expected, false, (void)0, call)
+#define STATUS_OF(function, expected, made, call) TRIAL(function, #call, expected, false, made, call)
+#define TENSOR(function, expected, call) \
+    TRIAL(function, #call, expected, false, (void)0, (call) ? RW_OK : rw_error_status(m->world->ctx))
+#define TENSOR_OF(function, expected, made, call) \
+    TRIAL(function, #call, expected, false, made, (call) ? RW_OK : rw_error_status(m->world->ctx))
+/* A call that knows no context: a status and no message. */
+#define SILENT(function, expected, call) TRIAL(function, #call, expected, true, (void)0, call)
+/* A call that the headers allow: what it returns must be so. */
+#define ALLOWED(function, what_must_be) \
+    TRIAL(function, #what_must_be, RW_OK, true, (void)0, (what_must_be) ? RW_OK : RW_ERR_MISMATCH)
+#define ALLOWED_OF(function, made, what_must_be) \
+    TRIAL(function, #what_must_be, RW_OK, true, made, (what_must_be) ? RW_OK : RW_ERR_MISMATCH)
+
+/* One function for each header, or for a part of one. */
+void mistakes_with_pointwise_ops(struct trial *m, struct world *w);
+void mistakes_with_products(struct trial *m, struct world *w);
+void mistakes_with_shapes(struct trial *m, struct world *w);
+void mistakes_with_losses(struct trial *m, struct world *w);
+void mistakes_with_own_ops(struct trial *m, struct world *w);
+void mistakes_with_tapes(struct trial *m, struct world *w);
+void mistakes_with_parameters(struct trial *m, struct world *w);
+void mistakes_with_contexts(struct trial *m, struct world *w);
+void mistakes_with_regions(struct trial *m, struct world *w);
+void mistakes_with_steps(struct trial *m, struct world *w);
+
+#endif
