@@ -42,7 +42,8 @@ static rw_status check(rw_op_call *call)
     if (!(a->dropout >= 0 && a->dropout < 1))
         return rw_op_error(call, RW_ERR_ARGUMENT, "dropout %g is outside [0, 1)", a->dropout);
     if (!isfinite(a->scale)) return rw_op_error(call, RW_ERR_ARGUMENT, "scale %g", a->scale);
-    const rw_shape q = rw_in_shape(call, 0), scores = RW_SHAPE(q.dim[0], q.dim[1], q.dim[2], rw_in_shape(call, 1).dim[2]);
+    const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1);
+    const rw_shape scores = RW_SHAPE(q.dim[0], q.dim[1], q.dim[2], k.dim[2]);
     if (a->dropout > 0) RW_CHECK(rw_op_shape(call, scores)); /* a number is drawn for each */
     RW_CHECK(rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(q.dim[0], q.dim[2], q.dim[1], q.dim[3])));
     return rw_op_output(call, 1, sum_type(call->in[0].dtype), RW_SHAPE(q.dim[0], q.dim[1], q.dim[2]));

@@ -230,7 +230,8 @@ rw_status rw_graph_launch(rw_graph *g)
     rw_context *const ctx = t->ctx;
     if (ctx->status) return ctx->status;
     if (t->step != g->tape_step)
-        return rw_fail(ctx, RW_ERR_CHANGED, "rw_graph_launch: the tape was reset or destroyed after the graph had been created");
+        return rw_fail(ctx, RW_ERR_CHANGED,
+                       "rw_graph_launch: the tape was reset or destroyed after the graph had been created");
     if (ctx->verify == RW_VERIFY_FULL && !g->launches) {
         const struct rw_request request = rw_step_request(t, &g->loss, 1);
         const rw_status verified = rw_verify_or_fail(t, &request, NULL);

@@ -102,7 +102,8 @@ static rw_status plant_seeds(struct rw_targets *s)
         const struct rw_leaf leaf = t->leaves[i];
         struct rw_param *const p = leaf.kind == RW_LEAF_PARAM ? s->ctx->params[leaf.param] : NULL;
         if (!p || !p->grad) continue;
-        s->grads[leaf.value] = s->seeds[leaf.value] = rw_tape_resolve(t, &p->gradient, "planning", "a gradient", RW_HERE);
+        s->grads[leaf.value] = s->seeds[leaf.value] =
+            rw_tape_resolve(t, &p->gradient, "planning", "a gradient", RW_HERE);
         if (!s->seeds[leaf.value]) return s->ctx->status;
         s->n_seeds++;
     }
