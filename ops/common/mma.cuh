@@ -152,10 +152,10 @@ template <typename T> inline void multiply(float (&c)[4], const uint32_t (&a)[4]
     w.b[lane][0] = b0, w.b[lane][1] = b1;
     __syncwarp();
     for (int i = 0; i < 4; i++) {
-        double sum = static_cast<double>(c[i]);
+        double products[16];
         for (int k = 0; k < 16; k++)
-            sum += mma_sim::a_at<T>(w, lane / 4 + i / 2 * 8, k) * mma_sim::b_at<T>(w, k, lane % 4 * 2 + i % 2);
-        c[i] = static_cast<float>(sum);
+            products[k] = mma_sim::a_at<T>(w, lane / 4 + i / 2 * 8, k) * mma_sim::b_at<T>(w, k, lane % 4 * 2 + i % 2);
+        c[i] = cudasim::tensor_sum(c[i], products);
     }
     __syncwarp();
 }

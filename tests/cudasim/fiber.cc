@@ -84,7 +84,7 @@ namespace cudasim {
 #ifdef CUDASIM_ASAN
 static const size_t stack_size = 256 << 10;
 #else
-static const size_t stack_size = 64 << 10;
+static const size_t stack_size = 512 << 10; /* a translated kernel (../ptx) has all its registers there */
 #endif
 
 static fiber *arriving_from; /* who is leaving during a switch */

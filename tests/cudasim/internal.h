@@ -8,6 +8,7 @@
 #include "cudasim.h"
 
 #include <functional>
+#include <vector>
 
 namespace cudasim {
 
@@ -17,10 +18,14 @@ struct kernel_launch {
     dim3 grid, block;
     size_t shared;
     std::function<void()> thread;
+    std::vector<char> parameters; /* as a device gets them: each where its alignment lets it begin */
 };
 
 /* Runs all blocks. cudaSuccess, or the error that ends the context. */
 cudaError_t run_kernel(const kernel_launch &k);
+
+/* What runs a launch when its stream comes to it: run_kernel(), unless a test has put its own there. */
+extern cudaError_t (*kernel_runner)(const kernel_launch &k);
 
 /* True on the thread of a kernel that runs now. */
 bool in_kernel();

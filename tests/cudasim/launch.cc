@@ -9,6 +9,8 @@
 
 namespace cudasim {
 
+cudaError_t (*kernel_runner)(const kernel_launch &k) = run_kernel;
+
 static std::map<const void *, int> dynamic_limits; /* kernels that may have more than 48 KiB */
 
 static cudaError_t check_launch(const void *function, dim3 g, dim3 b, size_t shared)
@@ -29,17 +31,18 @@ static cudaError_t run(const std::shared_ptr<kernel_launch> &k)
 {
     if (const cudaError_t e = kernel_fault()) return e;
     device_access access;
-    return run_kernel(*k);
+    return kernel_runner(*k);
 }
 
 void launch(const char *name, const void *function, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-            std::function<void()> thread)
+            std::function<void()> thread, std::vector<char> parameters)
 {
     entry here("launch");
     if (here.refused()) return (void)here.give(here.refused());
     if (!is_here(stream)) return (void)here.give(cudaErrorInvalidResourceHandle);
     if (const cudaError_t e = check_launch(function, grid, block, shared)) return (void)here.give(e);
-    auto k = std::make_shared<kernel_launch>(kernel_launch{ name, function, grid, block, shared, std::move(thread) });
+    auto k = std::make_shared<kernel_launch>(
+        kernel_launch{ name, function, grid, block, shared, std::move(thread), std::move(parameters) });
     here.give(enqueue(stream, cudaGraphNodeTypeKernel, [k] { return run(k); }));
 }
 

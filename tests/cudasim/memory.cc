@@ -225,6 +225,22 @@ bool is_device(const void *ptr, size_t size)
     return a && size <= a->size - offset;
 }
 
+void *allocation_of(const void *ptr, size_t size, size_t *ret_size)
+{
+    size_t offset;
+    const allocation *a = find(ptr, &offset);
+    if (!a || size > a->size - offset) return nullptr;
+    *ret_size = a->size;
+    return const_cast<char *>(static_cast<const char *>(ptr)) - offset;
+}
+
+std::vector<std::pair<void *, size_t>> live_allocations()
+{
+    std::vector<std::pair<void *, size_t>> all;
+    for (const auto &a : live_at) all.push_back({ region + a.first, a.second.size });
+    return all;
+}
+
 static bool host_range_of(const void *ptr, uintptr_t *start, host_range *range)
 {
     const uintptr_t p = reinterpret_cast<uintptr_t>(ptr);

@@ -64,6 +64,10 @@ struct allocation {
 };
 /* The live allocation that the whole range lies in, or false. */
 bool is_device(const void *ptr, size_t size);
+/* Its beginning and size, or null. */
+void *allocation_of(const void *ptr, size_t size, size_t *ret_size);
+/* The beginning and size of each. */
+std::vector<std::pair<void *, size_t>> live_allocations();
 bool is_in_device_region(const void *ptr);
 bool is_pinned(const void *ptr, size_t size);
 void free_all_memory();

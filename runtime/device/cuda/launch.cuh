@@ -29,7 +29,7 @@ static inline void rw_launch(const char *name, void (*kernel)(P...), dim3 grid, 
     if (cudaPeekAtLastError()) return;
     /* With the kernel's address: more than 48 KiB of dynamic shared memory has to be asked for, as on a device. */
     cudasim::launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
-                    [=] { kernel(static_cast<P>(args)...); });
+                    [=] { kernel(static_cast<P>(args)...); }, cudasim::pack_parameters<P...>(args...));
 }
 
 #define RW_LAUNCH(kernel, grid, block, shared, k, ...)                                                                 \

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include <functional>
+#include <vector>
 
 #include <cuda_runtime_api.h>
 
@@ -52,10 +53,29 @@ void *dynamic_shared();
 
 /*
  * What kernel<<<grid, block, shared, stream>>>(...) does: errors are left for cudaGetLastError(). `function` is the
- * kernel's address, for its attributes; without it more than 48 KiB of dynamic shared memory is allowed.
+ * kernel's address, for its attributes; without it more than 48 KiB of dynamic shared memory is allowed. `parameters`
+ * are the same as the thread's, for who runs the kernel's compiled code instead.
  */
 void launch(const char *name, const void *function, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-            std::function<void()> thread);
+            std::function<void()> thread, std::vector<char> parameters = {});
+
+/* A kernel's parameters one behind the other, each where its alignment lets it begin. */
+template <typename... P> std::vector<char> pack_parameters(const P &...parameters)
+{
+    std::vector<char> all;
+    const auto add = [&all](const void *p, size_t size, size_t align) {
+        all.resize((all.size() + align - 1) / align * align);
+        all.insert(all.end(), static_cast<const char *>(p), static_cast<const char *>(p) + size);
+    };
+    (add(&parameters, sizeof parameters, alignof(P)), ...);
+    return all;
+}
+
+/*
+ * What a tensor core makes of 16 products and a number to add them to (tensor.cc): their sum rounded once, or with
+ * CUDASIM_TENSOR=truncate as hardware does it, cut off.
+ */
+float tensor_sum(float c, const double (&products)[16]);
 
 static inline void launch(const char *name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                           std::function<void()> thread)

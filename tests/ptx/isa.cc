@@ -1,0 +1,91 @@
+/* Arithmetic of PTX that is more than a line: approximations, directed rounding, conversions to 16 bits. */
+#include "isa.h"
+
+#include "run.h"
+
+namespace ptx {
+
+static float flushed(float x)
+{
+    return fabsf(x) < 0x1p-126f ? ::copysignf(0, x) : x;
+}
+
+/*
+ * The product is exact in double, and so is the sum with what its rounding lost: whether the rounded result lies above
+ * them tells whether the next number below is the one.
+ */
+uint32_t fma_down(uint32_t a, uint32_t b, uint32_t c)
+{
+    const float x = value_of<f32>(a), y = value_of<f32>(b), z = value_of<f32>(c), r = fmaf(x, y, z);
+    if (!isfinite(r)) return give<f32>(r);
+    const double product = static_cast<double>(x) * y, sum = product + z, part = sum - product;
+    const double lost = (product - (sum - part)) + (z - part);
+    return give<f32>((sum - r) + lost < 0 ? nextafterf(r, -INFINITY) : r);
+}
+
+/* A number from -2 to 2 that follows from the operand alone. */
+static int stray(uint32_t a)
+{
+    a = (a ^ a >> 16) * 0x7feb352d;
+    a = (a ^ a >> 15) * 0x846ca68b;
+    return static_cast<int>((a ^ a >> 16) % 5) - 2;
+}
+
+/*
+ * ISA 9.7.3.21: relative error up to 2^-22, so two units in the last place; subnormal operands and results are 0. The
+ * nearest that the host has, or, in rough mode, a number up to two units away. Powers of integers are exact on devices.
+ */
+uint32_t ex2_of(uint32_t a)
+{
+    const float x = flushed(value_of<f32>(a));
+    const float y = exp2f(x);
+    uint32_t r = give<f32>(y);
+    if (is_rough() && isnormal(y) && x != rintf(x)) r += static_cast<uint32_t>(stray(a));
+    return give<f32>(flushed(value_of<f32>(r)));
+}
+
+/* ISA 9.7.3.13: within one unit in the last place. */
+uint32_t rcp_of(uint32_t a)
+{
+    return give<f32>(flushed(1 / flushed(value_of<f32>(a))));
+}
+
+/* ISA 9.7.3.14: of the upper 32 bits, to 20 bits of the fraction; the rest is 0. */
+uint64_t rcp_of(uint64_t a)
+{
+    const double x = value_of<f64>(a & 0xffffffff00000000u);
+    const double y = fabs(x) < 0x1p-1022 ? ::copysign(0, x) : x;
+    const uint64_t r = give<f64>(1 / y);
+    return fabs(value_of<f64>(r)) < 0x1p-1022 ? r & sign_of<f64> : r & 0xffffffff00000000u;
+}
+
+uint16_t half_of(uint32_t a)
+{
+    const float x = value_of<f32>(a);
+    if (x != x) return 0x7fff;
+    const _Float16 h = static_cast<_Float16>(x);
+    uint16_t bits;
+    memcpy(&bits, &h, sizeof bits);
+    return bits;
+}
+
+float of_half(uint16_t a)
+{
+    _Float16 h;
+    memcpy(static_cast<void *>(&h), &a, sizeof h);
+    return static_cast<float>(h);
+}
+
+uint16_t brain_of(uint32_t a)
+{
+    const float x = value_of<f32>(a);
+    if (x != x) return 0x7fff;
+    return static_cast<uint16_t>((a + 0x7fff + (a >> 16 & 1)) >> 16);
+}
+
+float of_brain(uint16_t a)
+{
+    return value_of<f32>(static_cast<uint32_t>(a) << 16);
+}
+
+} // namespace ptx
