@@ -9,6 +9,12 @@
 
 #include "device/cuda/kernel.cuh"
 
+/* x; or, where there is a sum, that element of it plus x, each rounded: x stored and then added by accumulate. */
+template <typename T> __device__ __forceinline__ T added(T x, const void *sum, int64_t i)
+{
+    return sum ? narrow<T>(widen(static_cast<const T *>(sum)[i]) + widen(x)) : x;
+}
+
 template <typename W> struct sum_state { W sum; };
 template <typename W> struct most_state { W most; };
 template <typename W> struct exponentials_state { W most, sum; };
@@ -113,12 +119,14 @@ constexpr int PARTS_THREADS = 512, PARTS_COLUMNS = 32;
 constexpr int PARTS_AHEAD = 4; /* loads of a thread in flight */
 
 /*
- * to[c] = part[c] + part[stride + c] + ..., over `divisor`. blockDim: columns x rows, powers of two; a thread takes the
- * parts that are its row modulo their number, then the rows are merged pairwise. In double.
+ * to[c] = part[c] + part[stride + c] + ..., over `divisor`, added to sum[c] if there is a sum. blockDim: columns x rows,
+ * powers of two; a thread takes the parts that are its row modulo their number, then the rows are merged pairwise. In
+ * double.
  */
 template <template <typename> class R, typename W, typename T>
 __global__ void __launch_bounds__(PARTS_THREADS) merge_parts_kernel(const typename R<W>::state *part, int64_t parts,
-                                                                    int64_t stride, T *to, int64_t n, double divisor)
+                                                                    int64_t stride, T *to, int64_t n, double divisor,
+                                                                    const void *sum)
 {
     using D = R<double>;
     __shared__ typename D::state shared[PARTS_THREADS];
@@ -141,18 +149,19 @@ __global__ void __launch_bounds__(PARTS_THREADS) merge_parts_kernel(const typena
         if (threadIdx.y < d) D::merge(s, shared[threadIdx.y * blockDim.x + threadIdx.x]);
         __syncthreads();
     }
-    if (threadIdx.y == 0 && c < n) to[c] = narrow<T>(static_cast<wide<T>>(D::result(s) / divisor));
+    if (threadIdx.y == 0 && c < n)
+        to[c] = added(narrow<T>(static_cast<wide<T>>(D::result(s) / divisor)), sum, c);
 }
 
 template <template <typename> class R, typename T>
 static inline void merge_parts(const rw_kernel *k, const typename R<wide<T>>::state *part, int64_t parts,
-                               int64_t stride, void *to, int64_t n, double divisor)
+                               int64_t stride, void *to, int64_t n, double divisor, const void *sum)
 {
     unsigned columns = 1;
     while (columns < PARTS_COLUMNS && columns < n) columns *= 2;
     if (!n) return;
     RW_LAUNCH((merge_parts_kernel<R, wide<T>, T>), blocks_for(n, columns), dim3(columns, PARTS_THREADS / columns), 0, k,
-              part, parts, stride, static_cast<T *>(to), n, divisor);
+              part, parts, stride, static_cast<T *>(to), n, divisor, sum);
 }
 
 #endif

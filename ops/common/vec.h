@@ -339,4 +339,16 @@ VEC_INLINE void f_put(void *p, rw_dtype dtype, int64_t i, float x)
     else ((float *)p)[i] = x;
 }
 
+/* Element i of an array of any float type: x; or, where there is a sum (which may be p), that element of the sum plus
+   x, each rounded: the bytes of x stored and then added by accumulate. */
+VEC_INLINE void put_added(void *p, rw_dtype dtype, int64_t i, double x, const void *sum)
+{
+    if (dtype == RW_F64) {
+        ((double *)p)[i] = sum ? ((const double *)sum)[i] + x : x;
+        return;
+    }
+    const float own = is_half(dtype) ? half_to_f32(f32_to_half((float)x, dtype), dtype) : (float)x;
+    f_put(p, dtype, i, sum ? f_get(sum, dtype, i) + own : own);
+}
+
 #endif

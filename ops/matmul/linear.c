@@ -6,6 +6,7 @@
 #include "ops/matmul/gemm.h"
 #include "ops/matmul/matmul.h"
 #include "ops/pointwise/pointwise.h"
+#include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
 #include "record/own_ops.h"
 
@@ -96,7 +97,7 @@ static size_t workspace_add_cpu(const rw_op_call *call)
 RW_DECLARE_CUDA_WORKSPACE(rw_linear_workspace_cuda)
 RW_DECLARE_CUDA_WORKSPACE(rw_linear_add_workspace_cuda)
 
-/* Of x, weight and bias, inputs from `at` on; dy flows into the product. sum: of its columns, where it was taken. */
+/* Of x, weight and bias, inputs from `at` on; dy flows into the product. sum: the bias's, where it was taken. */
 static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy, rw_tensor *sum)
 {
     rw_tape *const t = rw_grad_tape(g);
@@ -107,9 +108,8 @@ static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy, rw_tensor *sum)
         RW_CHECK(rw_grad_set_product(g, at + 1, turned, rw_matrix_of_rows(t, rw_grad_input(g, at))));
     }
     if (rw_grad_n_inputs(g) > at + 2 && rw_grad_wanted(g, at + 2)) {
-        const rw_shape y = rw_tensor_shape(dy);
-        if (!sum) sum = y.rank == 1 ? dy : rw_sum_to(t, dy, RW_SHAPE(y.dim[y.rank - 1]));
-        RW_CHECK(rw_grad_set(g, at + 2, sum));
+        if (sum) return rw_grad_set_sum(g, at + 2, sum);
+        return rw_tensor_shape(dy).rank == 1 ? rw_grad_set(g, at + 2, dy) : rw_grad_set_sum_to(g, at + 2, dy);
     }
     return RW_OK;
 }
@@ -132,7 +132,7 @@ static rw_status grad_gelu(rw_grad_call *g)
     rw_tensor *const dy = rw_grad_upstream(g, 0), *const more = rw_grad_upstream(g, 1);
     const bool sums = rw_grad_n_inputs(g) > 2 && rw_grad_wanted(g, 2) && !more;
     rw_tensor *dz = more, *sum = NULL;
-    if (dy && sums) dz = rw_gelu_tanh_slope_sum(g, rw_grad_output(g, 1), dy, &sum);
+    if (dy && sums) dz = rw_gelu_tanh_slope_sum(g, 2, rw_grad_output(g, 1), dy, &sum);
     else if (dy) dz = rw_gelu_tanh_slope(g, rw_grad_output(g, 1), dy);
     if (dy && more) dz = rw_accumulate_at(RW_HERE, rw_grad_tape(g), dz, more);
     return dz ? grad_of(g, 0, dz, sum) : rw_grad_set(g, 0, NULL);

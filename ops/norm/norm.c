@@ -33,16 +33,20 @@ static rw_status check_forward(rw_op_call *call)
     return rw_op_output_like(call, 0, 0);
 }
 
-/* (x, weight, dy, and perhaps a sum that dx is added to) -> dx, dweight, and for layernorm dbias */
+/* (x, weight, dy, with a->sums one for each vector's gradient, and perhaps one for dx) -> dx, dweight, for layernorm
+   dbias. A sum is what the gradient is added to. */
 static rw_status check_backward(rw_op_call *call)
 {
-    if (call->n_inputs < 3 || call->n_inputs > 4)
-        return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, weight, dy and at most a sum");
+    const int of_dx = rw_norm_addend(call->attrs, call->n_outputs);
+    if (call->n_inputs < of_dx || call->n_inputs > of_dx + 1)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, weight, dy and sums that are added to");
     RW_CHECK(check_rows(call));
     for (int i = 2; i < call->n_inputs; i++) {
         RW_CHECK(rw_want_same_dtype(call, 0, i));
-        if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, i)))
-            return rw_op_error(call, RW_ERR_SHAPE, "%s has not x's shape", i == 2 ? "dy" : "the sum");
+        const int like = i > 2 && i < of_dx;
+        if (!rw_shape_equal(rw_in_shape(call, like), rw_in_shape(call, i)))
+            return rw_op_error(call, RW_ERR_SHAPE, "%s has not %s's shape", i == 2 ? "dy" : "a sum",
+                               like ? "weight" : "x");
     }
     RW_CHECK(rw_op_output_like(call, 0, 0));
     for (int i = 1; i < call->n_outputs; i++) RW_CHECK(rw_op_output_like(call, i, 1));
@@ -65,26 +69,23 @@ RW_DECLARE_KERNELS(rw_norm)
 RW_DECLARE_KERNELS(rw_norm_backward)
 RW_DECLARE_CUDA_WORKSPACE(rw_norm_backward_workspace_cuda)
 
-static const rw_op_def rw_op_layernorm_backward = { .name = "layernorm_backward",
-                                                    .n_inputs = RW_OP_VARIADIC,
-                                                    .n_outputs = 3,
-                                                    .inplace = RW_INPLACE({ 0, 2 }, { 0, 3 }),
-                                                    .optional = RW_OP_INPUT(3),
-                                                    .check = check_backward,
-                                                    .kernel = RW_KERNELS(rw_norm_backward),
-                                                    .cost = cost,
-                                                    .workspace = RW_WORKSPACES(workspace_backward_cpu,
-                                                                               rw_norm_backward_workspace_cuda) };
-static const rw_op_def rw_op_rmsnorm_backward = { .name = "rmsnorm_backward",
-                                                  .n_inputs = RW_OP_VARIADIC,
-                                                  .n_outputs = 2,
-                                                  .inplace = RW_INPLACE({ 0, 2 }, { 0, 3 }),
-                                                  .optional = RW_OP_INPUT(3),
-                                                  .check = check_backward,
-                                                  .kernel = RW_KERNELS(rw_norm_backward),
-                                                  .cost = cost,
-                                                  .workspace = RW_WORKSPACES(workspace_backward_cpu,
-                                                                             rw_norm_backward_workspace_cuda) };
+/* _add: with sums for the vectors' gradients, behind which the one for dx lies. */
+#define BACKWARD(NAME, N_OUTPUTS, OPTIONAL, ...)                                                                       \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME,                                                             \
+                                            .n_inputs = RW_OP_VARIADIC,                                                \
+                                            .n_outputs = N_OUTPUTS,                                                    \
+                                            .inplace = RW_INPLACE({ 0, 2 }, __VA_ARGS__),                              \
+                                            .optional = OPTIONAL,                                                      \
+                                            .check = check_backward,                                                   \
+                                            .kernel = RW_KERNELS(rw_norm_backward),                                    \
+                                            .cost = cost,                                                              \
+                                            .workspace = RW_WORKSPACES(workspace_backward_cpu,                         \
+                                                                       rw_norm_backward_workspace_cuda) };
+
+BACKWARD(layernorm_backward, 3, RW_OP_INPUT(3), { 0, 3 })
+BACKWARD(layernorm_backward_add, 3, RW_OP_INPUT(3) | RW_OP_INPUT(4) | RW_OP_INPUT(5), { 0, 5 }, { 1, 3 }, { 2, 4 })
+BACKWARD(rmsnorm_backward, 2, RW_OP_INPUT(3), { 0, 3 })
+BACKWARD(rmsnorm_backward_add, 2, RW_OP_INPUT(3) | RW_OP_INPUT(4), { 0, 4 }, { 1, 3 })
 
 /* Of primitives: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) - xh mean(h xh)) with h = dy weight. */
 static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
@@ -104,20 +105,35 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
     return RW_OK;
 }
 
-/* Where x is a residual stream, its gradient so far is added to in the same pass. */
+/* What the vectors' gradients are added to; false where one of them has nothing to be added to. */
+static bool has_sums(rw_grad_call *g, int vectors, rw_tensor **ret_sums)
+{
+    bool all = true;
+    for (int i = 0; i < vectors; i++) all &= (ret_sums[i] = rw_grad_addend(g, 1 + i)) != NULL;
+    return all;
+}
+
+/* Gradients so far are added to in the same pass: x may be a residual stream, the vectors are parameters. */
 static rw_status grad(rw_grad_call *g)
 {
+    static const rw_op_def *const ops[2][2] = { { &rw_op_layernorm_backward, &rw_op_layernorm_backward_add },
+                                                { &rw_op_rmsnorm_backward, &rw_op_rmsnorm_backward_add } };
     const struct rw_norm_attrs forward = *(const struct rw_norm_attrs *)rw_grad_attrs(g);
     if (rw_grad_again(g)) return grad_again(g, &forward);
     struct rw_norm_attrs a = forward;
     a.vectors = 1;
-    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0), rw_grad_addend(g, 0) };
+    rw_tensor *in[6] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
     rw_tensor *out[3] = { NULL, NULL, NULL };
-    const rw_op_def *const op = a.rms ? &rw_op_rmsnorm_backward : &rw_op_layernorm_backward;
-    rw_apply(rw_grad_tape(g), op, in, in[3] ? 4 : 3, &a, sizeof a, out);
+    /* layernorm's backward gives dbias also where there is no bias: nothing is added to that */
+    a.sums = (a.rms || forward.vectors == 2) && has_sums(g, forward.vectors, in + 3);
+    const int of_dx = a.sums ? 3 + forward.vectors : 3;
+    in[of_dx] = rw_grad_addend(g, 0);
+    rw_apply(rw_grad_tape(g), ops[a.rms != 0][a.sums], in, in[of_dx] ? of_dx + 1 : of_dx, &a, sizeof a, out);
     if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set_sum(g, 0, out[0]));
-    for (int i = 1; i <= forward.vectors; i++)
-        if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, out[i]));
+    for (int i = 1; i <= forward.vectors; i++) {
+        if (!rw_grad_wanted(g, i)) continue;
+        RW_CHECK(a.sums ? rw_grad_set_sum(g, i, out[i]) : rw_grad_set(g, i, out[i]));
+    }
     return RW_OK;
 }
 

@@ -8,8 +8,15 @@ struct rw_norm_attrs {
     float eps;
     int32_t vectors; /* weight, or weight and bias */
     int32_t rms;
-    int32_t unused;
+    int32_t sums; /* of a backward: dweight and dbias are added to inputs 3 and on, one for each */
 };
+
+/* The input that dx of a backward is added to, if there is one. */
+static inline int rw_norm_addend(const struct rw_norm_attrs *a, int n_outputs)
+{
+    return a->sums ? 2 + n_outputs : 3;
+}
+
 
 /* Rows are summed to dweight and dbias in this many blocks: a function of their number alone. */
 static inline int64_t rw_norm_blocks(int64_t rows)

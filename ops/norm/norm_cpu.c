@@ -85,11 +85,12 @@ rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k)
     return RW_OK;
 }
 
-/* in: x, weight, dy, perhaps a sum; out: dx, or the sum and it, dweight, dbias. dw and db: this block's sums. */
+/* in: x, weight, dy, perhaps sums; out: dx, dweight, dbias, added to the sums. dw and db: what this block adds. */
 VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n, float *dw, float *db)
 {
     const struct rw_norm_attrs *const a = k->attrs;
-    const bool adds = rw_kernel_has(k, 3);
+    const int sum = rw_norm_addend(a, k->n_outputs);
+    const bool adds = rw_kernel_has(k, sum);
     float mean, r;
     statistics(k->in[0].data, dtype, at, n, a, &mean, &r);
     vf sum_h = { 0 }, sum_hx = { 0 };
@@ -106,7 +107,7 @@ VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int
         store(dw, RW_F32, 0, i, n, load(dw, RW_F32, 0, i, n) + dy * xh);
         store(db, RW_F32, 0, i, n, load(db, RW_F32, 0, i, n) + dy);
         vf dx = r * (h - mean_h - xh * mean_hx);
-        if (adds) dx += load(k->in[3].data, dtype, at, i, n);
+        if (adds) dx += load(k->in[sum].data, dtype, at, i, n);
         store(k->out[0].data, dtype, at, i, n, dx);
     }
 }
@@ -114,9 +115,10 @@ VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int
 static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, double *dw, double *db)
 {
     const struct rw_norm_attrs *const a = k->attrs;
+    const int addend = rw_norm_addend(a, k->n_outputs);
     const double *const x = (const double *)k->in[0].data + at, *const w = k->in[1].data,
                         *const dy = (const double *)k->in[2].data + at,
-                        *const sum = rw_kernel_has(k, 3) ? (const double *)k->in[3].data + at : NULL;
+                        *const sum = rw_kernel_has(k, addend) ? (const double *)k->in[addend].data + at : NULL;
     double *const dx = (double *)k->out[0].data + at;
     double mean = 0, square = 0, mean_h = 0, mean_hx = 0;
     for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;
@@ -146,10 +148,9 @@ static void add_blocks(const rw_kernel *k, int o, int64_t blocks, int64_t width,
         if (k->in[0].dtype == RW_F64) for (int64_t i = 0; i < n; i++) sum[i] += ((const double *)k->workspace)[at + i];
         else for (int64_t i = 0; i < n; i++) sum[i] += (double)((const float *)k->workspace)[at + i];
     }
-    for (int64_t i = 0; i < n; i++) {
-        if (k->in[0].dtype == RW_F64) ((double *)k->out[o].data)[c + i] = sum[i];
-        else f_put(k->out[o].data, k->out[o].dtype, c + i, (float)sum[i]);
-    }
+    const struct rw_norm_attrs *const a = k->attrs;
+    const void *const before = a->sums && rw_kernel_has(k, 2 + o) ? k->in[2 + o].data : NULL;
+    for (int64_t i = 0; i < n; i++) put_added(k->out[o].data, k->out[o].dtype, c + i, sum[i], before);
 }
 
 static void add_all_blocks(const rw_kernel *k, int64_t blocks, int64_t width)

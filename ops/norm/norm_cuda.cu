@@ -299,7 +299,15 @@ __global__ void __launch_bounds__(ROW_BLOCK, 2)
 
 template <typename T> const T *addend_of(const rw_kernel *k)
 {
-    return rw_kernel_has(k, 3) ? static_cast<const T *>(k->in[3].data) : nullptr;
+    const int i = rw_norm_addend(static_cast<const rw_norm_attrs *>(k->attrs), k->n_outputs);
+    return rw_kernel_has(k, i) ? static_cast<const T *>(k->in[i].data) : nullptr;
+}
+
+/* What output o, a vector's gradient, is added to. */
+const void *sum_of(const rw_kernel *k, int o)
+{
+    const bool has = static_cast<const rw_norm_attrs *>(k->attrs)->sums && rw_kernel_has(k, 2 + o);
+    return has ? k->in[2 + o].data : nullptr;
 }
 
 template <typename T, int G, bool RMS> void launch_held(const rw_kernel *k, const norm_rows &a, unsigned blocks)
@@ -317,8 +325,9 @@ template <typename T, int G, bool RMS> void launch_held(const rw_kernel *k, cons
 template <typename T> bool launch_backward_held(const rw_kernel *k, const norm_rows &a, unsigned blocks)
 {
     if constexpr (sizeof(wide<T>) == sizeof(float)) {
+        const int of_dx = rw_norm_addend(static_cast<const rw_norm_attrs *>(k->attrs), k->n_outputs);
         for (int i = 0; i < k->n_inputs; i++)
-            if (!has_packs(&k->in[i], a.n)) return false;
+            if ((i < 3 || i == of_dx) && !has_packs(&k->in[i], a.n)) return false;
         if (a.n > ROW_BLOCK_MOST) return false;
         if (a.n <= ROW_WARP_MOST)
             a.rms ? launch_held<T, ROW_WARP, true>(k, a, blocks) : launch_held<T, ROW_WARP, false>(k, a, blocks);
@@ -366,7 +375,7 @@ extern "C" rw_status rw_norm_backward_cuda(const rw_kernel *k)
                       addend_of<T>(k), static_cast<T *>(k->out[0].data), part, a);
         for (int o = 1; o < k->n_outputs; o++)
             merge_parts<summed, T>(k, reinterpret_cast<const typename summed<W>::state *>(part + (o - 1) * a.n), blocks,
-                                   2 * a.n, k->out[o].data, a.n, 1);
+                                   2 * a.n, k->out[o].data, a.n, 1, sum_of(k, o));
         return rw_cuda_launched(k);
     });
 }

@@ -1,6 +1,7 @@
 /* add, sub, mul, div, maximum, accumulate: two operands that broadcast. */
 #include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
+#include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
 #include "record/own_ops.h"
 
@@ -24,7 +25,7 @@ static rw_status set(rw_grad_call *g, int i, rw_tensor *dx)
 {
     if (!dx) return rw_grad_set(g, i, NULL);
     const rw_shape shape = rw_tensor_shape(rw_grad_input(g, i));
-    return rw_grad_set(g, i, rw_shape_equal(shape, rw_tensor_shape(dx)) ? dx : rw_sum_to(rw_grad_tape(g), dx, shape));
+    return rw_shape_equal(shape, rw_tensor_shape(dx)) ? rw_grad_set(g, i, dx) : rw_grad_set_sum_to(g, i, dx);
 }
 
 static rw_status grad_add(rw_grad_call *g)

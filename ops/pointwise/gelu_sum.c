@@ -1,6 +1,7 @@
 /*
  * What backward makes of linear_gelu: dz, gelu's slope (tanh form) times dy, and the sums of its columns, which are the
- * gradient of the bias, in one pass. The bytes are those of gelu_tanh_backward and then sum_to.
+ * gradient of the bias, in one pass, added to the bias's sum so far. The bytes are those of gelu_tanh_backward, sum_to
+ * and accumulate.
  */
 #include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
@@ -12,6 +13,8 @@ static rw_status check(rw_op_call *call)
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_want_same_dtype(call, 0, 1));
     const rw_shape z = rw_in_shape(call, 0);
+    if (call->n_inputs < 2 || call->n_inputs > 3)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "takes z, dy and at most a sum");
     if (!rw_shape_equal(z, rw_in_shape(call, 1))) return rw_op_error(call, RW_ERR_SHAPE, "shapes differ");
     RW_CHECK(rw_op_output_like(call, 0, 0));
     return rw_op_output(call, 1, call->in[0].dtype, RW_SHAPE(z.dim[z.rank - 1]));
@@ -31,24 +34,25 @@ static size_t workspace_cpu(const rw_op_call *call)
 RW_DECLARE_KERNELS(rw_gelu_tanh_backward_sum)
 RW_DECLARE_CUDA_WORKSPACE(rw_gelu_tanh_backward_sum_workspace_cuda)
 static const rw_op_def rw_op_gelu_tanh_backward_sum = { .name = "gelu_tanh_backward_sum",
-                                                        .n_inputs = 2,
+                                                        .n_inputs = RW_OP_VARIADIC,
                                                         .n_outputs = 2,
-                                                        .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }),
+                                                        .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }, { 1, 2 }),
+                                                        .optional = RW_OP_INPUT(2),
                                                         .check = check,
                                                         .kernel = RW_KERNELS(rw_gelu_tanh_backward_sum),
                                                         .cost = cost,
                                                         .workspace = RW_WORKSPACES(
                                                             workspace_cpu, rw_gelu_tanh_backward_sum_workspace_cuda) };
 
-rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, rw_tensor *z, rw_tensor *dy, rw_tensor **ret_sum)
+rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, int bias, rw_tensor *z, rw_tensor *dy, rw_tensor **ret_sum)
 {
     const rw_shape s = rw_tensor_shape(z);
     const int64_t columns = s.rank ? s.dim[s.rank - 1] : 1;
     *ret_sum = NULL;
     if (rw_grad_again(g) || columns < 2 || rw_shape_numel(s) < 2 * columns) return rw_gelu_tanh_slope(g, z, dy);
-    rw_tensor *const in[] = { z, dy };
+    rw_tensor *const in[] = { z, dy, rw_grad_addend(g, bias) };
     rw_tensor *out[2] = { NULL, NULL };
-    rw_apply(rw_grad_tape(g), &rw_op_gelu_tanh_backward_sum, in, 2, NULL, 0, out);
+    rw_apply(rw_grad_tape(g), &rw_op_gelu_tanh_backward_sum, in, in[2] ? 3 : 2, NULL, 0, out);
     *ret_sum = out[1];
     return out[0];
 }

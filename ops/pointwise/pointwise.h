@@ -28,8 +28,11 @@ rw_tensor *rw_erf_at(rw_site at, rw_tape *t, rw_tensor *x);
 /* dy times the slope of gelu's tanh form at x, for rules: one op, or several that can be differentiated again. */
 rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy);
 
-/* The same, and the sums of its columns: over all axes but the last. *ret_sum is NULL where they are no part of it. */
-rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, rw_tensor *z, rw_tensor *dy, rw_tensor **ret_sum);
+/*
+ * The same, and the sums of its columns, over all axes but the last, added to rw_grad_addend(g, bias): what
+ * rw_grad_set_sum(g, bias, *ret_sum) takes. *ret_sum is NULL where they are no part of it.
+ */
+rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, int bias, rw_tensor *z, rw_tensor *dy, rw_tensor **ret_sum);
 
 /* y = op(x) when nothing else is to be said: for rules of other families too. */
 rw_tensor *rw_pointwise_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *a, rw_tensor *b);

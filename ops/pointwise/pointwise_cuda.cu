@@ -137,14 +137,15 @@ extern "C" rw_status rw_gelu_tanh_backward_sum_cuda(const rw_kernel *k)
     const rw_layout *const l = k->out[0].layout;
     const struct rw_reduce_plan plan = rw_reduce_plan(l, rw_reduce_rows(l->rank));
     const struct rw_reduce_cut cut = rw_reduce_cut(&plan, l, k->out[0].dtype);
-    const job j = { plan.groups, plan.rows, plan.run, cut.chunks, cut.parts, cut.part, 1 };
+    const void *const sum = rw_kernel_has(k, 2) ? k->in[2].data : nullptr;
+    const job j = { plan.groups, plan.rows, plan.run, cut.chunks, cut.parts, cut.part, 1, sum };
     return with_float_type(k->out[0].dtype, [&](auto type) {
         using T = decltype(type);
         if (cut.pack == 1) gelu_columns<T, 1>(k, cut, j);
         else if constexpr (sizeof(T) < sizeof(double)) gelu_columns<T, pack<T>::size>(k, cut, j);
         if (cut.parts > 1)
             merge_parts<summed, T>(k, static_cast<const sum_state<wide<T>> *>(k->workspace), cut.parts, plan.run,
-                                   k->out[1].data, plan.run, 1);
+                                   k->out[1].data, plan.run, 1, sum);
         return rw_cuda_launched(k);
     });
 }

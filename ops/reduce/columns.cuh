@@ -37,6 +37,7 @@ struct job {
     rw_reduce_axes groups, rows;
     int64_t run, chunks, parts, part;
     double divisor;
+    const void *sum; /* like the output: what the results are added to; NULL for nothing */
 };
 
 /* A result, or the state of a part for the second stage. */
@@ -46,7 +47,9 @@ __device__ __forceinline__ void put(const job &j, const typename R<wide<T>>::sta
 {
     using W = wide<T>;
     if (j.parts > 1) static_cast<typename R<W>::state *>(to)[part * outputs + o] = s;
-    else static_cast<T *>(to)[o] = narrow<T>(static_cast<W>(static_cast<double>(R<W>::result(s)) / j.divisor));
+    else
+        static_cast<T *>(to)[o] =
+            added(narrow<T>(static_cast<W>(static_cast<double>(R<W>::result(s)) / j.divisor)), j.sum, o);
 }
 
 template <typename T, int N> struct alignas(sizeof(T) * N) bundle { T x[N]; };

@@ -201,7 +201,32 @@ static const rw_op_def rw_op_sum_to = { .name = "sum_to", .n_inputs = 1, .n_outp
                                         .kernel = RW_KERNELS(rw_reduce), .grad = grad_sum_to, .cost = cost_reduce,
                                         .workspace = RW_WORKSPACES(workspace_cpu, rw_reduce_workspace_cuda) };
 
-rw_tensor *rw_sum_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
+/* (x, a sum of the shape) -> that plus sum_to of x */
+static rw_status check_sum_to_add(rw_op_call *call)
+{
+    RW_CHECK(check_sum_to(call));
+    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    const struct sum_to_attrs *const a = call->attrs;
+    const rw_shape sum = rw_in_shape(call, 1);
+    if (sum.rank != a->rank || memcmp(sum.dim, a->dim, (size_t)sum.rank * sizeof *a->dim))
+        return rw_op_error(call, RW_ERR_SHAPE, "the sum is of another shape");
+    return RW_OK;
+}
+
+static rw_status grad_sum_to_add(rw_grad_call *g)
+{
+    if (rw_grad_wanted(g, 1)) RW_CHECK(rw_grad_set(g, 1, rw_grad_upstream(g, 0)));
+    return rw_grad_wanted(g, 0) ? grad_sum_to(g) : RW_OK;
+}
+
+static const rw_op_def rw_op_sum_to_add = { .name = "sum_to_add", .n_inputs = 2, .n_outputs = 1,
+                                            .inplace = RW_INPLACE({ 0, 1 }), .optional = RW_OP_INPUT(1),
+                                            .check = check_sum_to_add, .kernel = RW_KERNELS(rw_reduce),
+                                            .grad = grad_sum_to_add, .cost = cost_reduce,
+                                            .workspace = RW_WORKSPACES(workspace_cpu, rw_reduce_workspace_cuda) };
+
+/* sum: NULL for none. */
+static rw_tensor *sum_to(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, rw_tensor *sum)
 {
     struct sum_to_attrs a = { .reduce = { .kind = RW_REDUCE_SUM }, .rank = shape.rank };
     shape = rw_shape_clean(shape);
@@ -211,7 +236,19 @@ rw_tensor *rw_sum_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
         const int k = i - (in.rank - shape.rank);
         if (k < 0 || (shape.dim[k] == 1 && in.dim[i] != 1)) a.reduce.axes |= 1u << i;
     }
-    return rw_apply_at(at, t, &rw_op_sum_to, &x, 1, &a, sizeof a, NULL);
+    rw_tensor *const operands[] = { x, sum };
+    return rw_apply_at(at, t, sum ? &rw_op_sum_to_add : &rw_op_sum_to, operands, sum ? 2 : 1, &a, sizeof a, NULL);
+}
+
+rw_tensor *rw_sum_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
+{
+    return sum_to(at, t, x, shape, NULL);
+}
+
+rw_status rw_grad_set_sum_to(rw_grad_call *g, int i, rw_tensor *dx)
+{
+    const rw_shape shape = rw_tensor_shape(rw_grad_input(g, i));
+    return rw_grad_set_sum(g, i, sum_to(RW_HERE, rw_grad_tape(g), dx, shape, rw_grad_addend(g, i)));
 }
 
 uint32_t rw_reduce_mask(uint32_t axes, int rank)

@@ -24,6 +24,7 @@ struct pass_job {
     double *part; /* [parts][outputs] */
     const rw_kernel *maker; /* of elements that are made as they are added up, by make; else NULL */
     rw_reduce_make make;
+    const void *sum; /* like the output: what the results are added to; NULL for nothing */
 };
 
 static double d_get(const rw_view *v, int64_t i)
@@ -40,7 +41,7 @@ static void d_put(const rw_view *v, int64_t i, double x)
 static void put_result(const struct pass_job *j, int64_t o, double x)
 {
     if (j->to) j->to[o] = x;
-    else d_put(&j->k->out[0], o, x / j->divisor);
+    else put_added(j->k->out[0].data, j->k->out[0].dtype, o, x / j->divisor, j->sum);
 }
 
 /* Where element i of the axes lies, and its place along each. */
@@ -325,22 +326,24 @@ rw_status RW_ISA_NAME(rw_reduce_cpu)(const rw_kernel *k)
     const struct rw_reduce_attrs *const a = k->attrs;
     const rw_layout *const in = k->in[0].layout;
     const int64_t out = k->out[0].layout->numel;
+    const void *const sum = rw_kernel_has(k, 1) ? k->in[1].data : NULL;
     if (!in->numel) {
         const double nothing = a->kind == RW_REDUCE_MEAN        ? (double)NAN
                                : a->kind == RW_REDUCE_LOGSUMEXP ? (double)-INFINITY
                                                                 : 0;
-        for (int64_t o = 0; o < out; o++) d_put(&k->out[0], o, nothing);
+        for (int64_t o = 0; o < out; o++) put_added(k->out[0].data, k->out[0].dtype, o, nothing, sum);
         return RW_OK;
     }
     const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
-    struct pass_job j = { .k = k, .plan = &plan, .part = k->workspace,
+    struct pass_job j = { .k = k, .plan = &plan, .part = k->workspace, .sum = sum,
                           .divisor = a->kind == RW_REDUCE_MEAN ? (double)plan.count : 1 };
     if (a->kind == RW_REDUCE_LOGSUMEXP) logsumexp(&j, out);
     else run_pass(&j, a->kind == RW_REDUCE_MAX ? PASS_MAX : PASS_SUM);
     return RW_OK;
 }
 
-/* Output 1: sums over all axes but the last of output 0, which `make` makes. There is more than one row and column. */
+/* Output 1: sums over all axes but the last of output 0, which `make` makes, added to input 2 if there is one. There is
+   more than one row and column. */
 rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make);
 rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make)
 {
@@ -351,7 +354,7 @@ rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make)
     sum.out = &k->out[1];
     sum.n_inputs = sum.n_outputs = 1;
     run_pass(&(struct pass_job){ .k = &sum, .plan = &plan, .part = k->workspace, .divisor = 1, .maker = k,
-                                 .make = make },
+                                 .make = make, .sum = rw_kernel_has(k, 2) ? k->in[2].data : NULL },
              PASS_SUM);
     return RW_OK;
 }

@@ -79,20 +79,22 @@ template <template <typename> class R, typename T> rw_status reduce(const rw_ker
     const rw_layout *const in = k->in[0].layout;
     const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
     const struct rw_reduce_cut cut = rw_reduce_cut(&plan, in, k->in[0].dtype);
-    const job j = { plan.groups, plan.rows, plan.run, cut.chunks, cut.parts, cut.part, cut.parts > 1 ? 1 : divisor };
+    const void *const sum = rw_kernel_has(k, 1) ? k->in[1].data : nullptr;
+    const job j = { plan.groups, plan.rows, plan.run, cut.chunks, cut.parts, cut.part, cut.parts > 1 ? 1 : divisor,
+                    sum };
     if (cut.pack == 1) launch<R, T, 1>(k, plan, cut, j);
     else if constexpr (sizeof(T) < sizeof(double)) launch<R, T, pack<T>::size>(k, plan, cut, j);
     const int64_t outputs = k->out[0].layout->numel;
     if (cut.parts > 1)
         merge_parts<R, T>(k, static_cast<const typename R<W>::state *>(k->workspace), cut.parts, outputs,
-                          k->out[0].data, outputs, divisor);
+                          k->out[0].data, outputs, divisor, sum);
     return rw_cuda_launched(k);
 }
 
-template <typename T> __global__ void fill_kernel(T *to, int64_t n, double value)
+template <typename T> __global__ void fill_kernel(T *to, int64_t n, double value, const void *sum)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < n) to[i] = narrow<T>(static_cast<wide<T>>(value));
+    if (i < n) to[i] = added(narrow<T>(static_cast<wide<T>>(value)), sum, i);
 }
 
 /* What a reduction of no elements gives. */
@@ -103,7 +105,8 @@ template <typename T> rw_status reduce_nothing(const rw_kernel *k, int kind)
                                                          : 0;
     const int64_t n = k->out[0].layout->numel;
     if (n)
-        RW_LAUNCH(fill_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, static_cast<T *>(k->out[0].data), n, nothing);
+        RW_LAUNCH(fill_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, static_cast<T *>(k->out[0].data), n, nothing,
+                  rw_kernel_has(k, 1) ? k->in[1].data : nullptr);
     return rw_cuda_launched(k);
 }
 
@@ -175,7 +178,7 @@ extern "C" rw_status rw_first_max_cuda(const rw_kernel *k)
     const rw_layout *const in = k->in[0].layout;
     if (!in->numel) return RW_OK;
     const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
-    const job j = { plan.groups, plan.rows, plan.run, 1, 1, 0, 1 };
+    const job j = { plan.groups, plan.rows, plan.run, 1, 1, 0, 1, nullptr };
     rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
     const cudaError_t cleared = cudaMemsetAsync(
         k->out[0].data, 0, static_cast<size_t>(in->numel) * rw_dtype_size(k->out[0].dtype), cuda->stream);

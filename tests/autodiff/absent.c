@@ -64,7 +64,7 @@ static void meet_all(struct fixture *b)
     rw_tensor *x = rw_matmul(b->t, w, w);
     x = rw_add(b->t, rw_embedding(b->t, w, i), rw_add(b->t, x, rw_embedding(b->t, w, i)));
     x = rw_add(b->t, rw_layernorm(b->t, x, v, v, 1e-5f), x);
-    x = rw_add(b->t, rw_rmsnorm(b->t, x, v, 1e-5f), x);
+    x = rw_add(b->t, rw_rmsnorm(b->t, x, rw_exp(b->t, v), 1e-5f), x);
     x = rw_mul(b->t, rw_exp(b->t, x), x);
     cr_assert_eq(rw_backward(b->t, rw_sum(b->t, x, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b->ctx));
     rw_tape_reset(b->t);
