@@ -49,14 +49,15 @@ RW_API rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params
 
 /**
  * Says whether a device can be used here, and why not: no driver, none that this build knows, too old.
- * @param why receives a text of at most size - 1 characters, "" when the device can be used; NULL with size 0 is fine.
+ * @param why receives a text of at most size - 1 characters, "" when the device can be used; NULL with size 0 is fine,
+ *            with another size RW_ERR_ARGUMENT.
  * @return what rw_context_create() would return for it. Any thread.
  */
 RW_API rw_status rw_device_check(rw_device device, char *why, size_t size);
 
 /**
- * Frees the context, its parameters, its arena and its cached plans, and sets *ctx to NULL. Tapes and optimizers of
- * the context must be destroyed before. NULL, or a pointer to NULL, is fine.
+ * Frees the context, its parameters, its arena and its cached plans, and sets *ctx to NULL. Where tapes or optimizers
+ * of the context are still there, that happens when the last of them is destroyed. NULL, or a pointer to NULL, is fine.
  */
 RW_API void rw_context_destroy(rw_context **ctx);
 

@@ -34,14 +34,15 @@ typedef struct rw_graph rw_graph;
 
 /** All zero means: neither clipping nor an optimizer; the gradients are read by the caller. */
 typedef struct rw_graph_params {
-    rw_adamw *optimizer; ///< makes one update at the end of each launch; must outlive the graph
+    rw_adamw *optimizer; ///< makes one update at the end of each launch
     double max_norm;     ///< gradients are clipped to this joint norm before the update (rw_clip_grad_norm()); 0: not
 } rw_graph_params;
 
 /**
  * Makes a graph of one step of a tape, under the tape's policy. Nothing runs yet. Nothing of the tape may have run
  * either: the first launch is the recorded step.
- * @param ret_graph receives the graph, owned by the caller, to be destroyed before the tape; untouched on failure.
+ * @param ret_graph receives the graph, owned by the caller; untouched on failure. The tape, its context and the
+ *                  optimizer may be destroyed before it: their memory goes with the graph.
  * @param loss      as for rw_backward().
  * @param params    may be NULL for the defaults; need live only until the call returns.
  * @return what rw_backward() returns; RW_ERR_ARGUMENT when values of the tape were computed before, or when the
@@ -52,7 +53,8 @@ RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *lo
 /**
  * Runs the step once. On CUDA it only queues it: a failure of the device is reported by the next call that reads.
  * Afterwards the loss and the gradients are those of this launch; after a failure the gradients are clear.
- * RW_ERR_CHANGED when the tape was reset. With REWIND_VERIFY=1 the first launch is verified before it runs. With
+ * RW_ERR_CHANGED when the tape was reset or
+ * destroyed. With REWIND_VERIFY=1 the first launch is verified before it runs. With
  * REWIND_VERIFY=digest each launch checks its replays, on CUDA within the captured graph: RW_ERR_MISMATCH comes from
  * the next call that reads, when the optimizer of the graph has made its update.
  */

@@ -67,7 +67,8 @@ RW_API rw_status rw_op_output_like(rw_op_call *call, int i, int j);
 
 /**
  * Output i of an RW_OP_VIEW looks into input 0's buffer.
- * @param shape, stride, offset in elements, relative to the buffer (add input 0's own layout->offset).
+ * @param shape, stride, offset in elements, relative to the buffer (add input 0's own layout->offset). Strides are 0 or
+ *        more; a view that reaches outside of the buffer is RW_ERR_SHAPE.
  */
 RW_API rw_status rw_op_output_view(rw_op_call *call, int i, rw_shape shape, const int64_t *stride, int64_t offset);
 
@@ -171,9 +172,9 @@ typedef struct rw_op_cost {
 
 /** The definition of an op: static data that outlives every context it is used in. Unset members mean "none". */
 struct rw_op_def {
-    const char *name; ///< unique, [a-z0-9_]; what ops: policies and messages call it
+    const char *name; ///< unique, [a-z0-9_], not a built-in op's; what ops: policies and messages call it
     int n_inputs;     ///< or RW_OP_VARIADIC
-    int n_outputs;    ///< or RW_OP_VARIADIC
+    int n_outputs;    ///< 1 at least, or RW_OP_VARIADIC
     uint32_t flags;   ///< rw_op_flags
     uint32_t strided; ///< inputs that the kernel takes with any layout; the others are made dense before
     const rw_inplace *inplace; ///< which outputs may take the memory of which inputs; NULL: none
@@ -184,9 +185,11 @@ struct rw_op_def {
 
     /** Checks types, shapes and attributes; names each output. Required. May not keep pointers. */
     rw_status (*check)(rw_op_call *call);
-    /** Kernels by device; NULL where the op cannot run. Not used for views. */
+    /** Kernels by device; NULL where the op cannot run: recording it there is RW_ERR_UNSUPPORTED. Not used for views.
+        That of RW_DEVICE_AUTO is private. */
     rw_kernel_fn kernel[RW_DEVICE_COUNT];
-    /** Emits the ops that compute the inputs' gradients. NULL: backward through the op is RW_ERR_NO_GRADIENT. */
+    /** Emits the ops that compute the inputs' gradients, and sets one at least.
+        NULL: backward through the op is RW_ERR_NO_GRADIENT. */
     rw_status (*grad)(rw_grad_call *g);
     /** NULL: no arithmetic, every operand read or written once. */
     rw_op_cost (*cost)(const rw_op_call *call);
@@ -207,7 +210,10 @@ static inline bool rw_op_writes_over(const rw_op_def *op, int output, int input)
 
 /**
  * Records a node.
- * @param in         n inputs; if any is NULL the result is NULL, with no new error.
+ * @param op         looked at when the context first meets it: without a sound name, numbers of operands, flags, lists,
+ *                   a check, and a kernel for the context's device it is refused. A message names the field.
+ * @param in         n inputs; if any is NULL the result is NULL, an error unless one sticks already. In a gradient rule
+ *                   it is none: a rule may go on with what another op did not give it.
  * @param attrs      copied bytewise; may not hold pointers to what dies before the tape is reset. Give structs without
  *                   padding: plans are cached by these bytes.
  * @param ret_outs   receives the outputs (op->n_outputs of them; for RW_OP_VARIADIC what the check set); may be NULL.

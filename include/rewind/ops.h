@@ -3,7 +3,8 @@
  *
  * Every function records one node on tape t and returns its result, owned by the tape until rw_tape_reset(). On a
  * mistake it returns NULL and the first message sticks to the context: op, types, shapes, the caller's file and line.
- * An op given NULL returns NULL. Nothing runs until a value is asked for.
+ * An op given NULL returns NULL: behind a failed op with that one's message, else with one that names the argument. A
+ * failed call leaves the tape as it was. Nothing runs until a value is asked for.
  *
  * Call the names without _at: rw_add(t, a, b) is rw_add_at(RW_HERE, t, a, b).
  * Thread-safety: as for the context.
@@ -317,7 +318,7 @@ RW_API rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int 
 /**
  * Cuts x along an axis into n pieces of the given sizes, which add up to the extent. Views. The gradient of x joins
  * those of the pieces; where they lie side by side in one buffer already, that costs nothing.
- * @param ret_parts receives the n pieces; set to NULL on an error.
+ * @param ret_parts receives the n pieces; set to NULL on an error, unless n itself is the mistake.
  */
 RW_API rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int64_t *sizes, int n,
                              rw_tensor **ret_parts);

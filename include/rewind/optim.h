@@ -28,11 +28,11 @@ typedef struct rw_adamw_params {
 /**
  * Creates an optimizer over all parameters that the context has now: two float32 moments each (float64 for float64
  * parameters), and a float32 master copy for 16-bit ones.
- * @param ret_opt receives the optimizer, owned by the caller, to be destroyed before the context; untouched on failure.
+ * @param ret_opt receives the optimizer, owned by the caller; untouched on failure.
  */
 RW_API rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_params *params);
 
-/** Frees the optimizer and sets *opt to NULL. NULL-safe. */
+/** Frees the optimizer and sets *opt to NULL; with the graphs that step with it, where there are any. NULL-safe. */
 RW_API void rw_adamw_destroy(rw_adamw **opt);
 
 /** One update of every parameter that has a gradient. */

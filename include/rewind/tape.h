@@ -21,10 +21,14 @@ extern "C" {
  */
 RW_API rw_status rw_tape_create(rw_tape **ret_tape, rw_context *ctx);
 
-/** Frees the tape and its tensors and sets *tape to NULL. NULL, or a pointer to NULL, is fine. */
+/**
+ * Frees the tape and its tensors and sets *tape to NULL. NULL, or a pointer to NULL, is fine. While a graph of the tape
+ * is there, its memory stays until that goes.
+ */
 RW_API void rw_tape_destroy(rw_tape **tape);
 
-/** Forgets the recorded ops and their tensors. Parameters, gradients, plans and memory stay. Never fails. */
+/** Forgets the recorded ops and their tensors, gradients of tape values too: see rewind/tensor.h. Parameters, their
+    gradients, plans and memory stay. Never fails. */
 RW_API void rw_tape_reset(rw_tape *tape);
 
 /** The context a tape was created for. */

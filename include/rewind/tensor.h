@@ -3,6 +3,14 @@
  *
  * Ownership: a parameter or buffer belongs to its context and lives as long as it does. Every other tensor belongs to
  * its tape and lives until rw_tape_reset(). The caller never frees a tensor.
+ *
+ * A tensor where it does not belong is RW_ERR_ARGUMENT, with a message that says which it is: of another tape, of
+ * another context, of before rw_tape_reset(), of a tape that was destroyed, a gradient where a value is needed. One of
+ * before a reset is noticed in the next four steps; of a step with more than 4,096 values in the next one until that
+ * has recorded 8,192 values more than stood before the tensor; of a destroyed tape for the first 20,480 of its values,
+ * until a dozen tapes more were destroyed. Behind that it may be taken for another tensor. Not noticed is one of a
+ * context that was freed. Functions that only answer (shape, name, ...) take any of these and give what they give for
+ * NULL.
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_TENSOR_H
@@ -35,7 +43,7 @@ RW_API rw_tensor *rw_param_find(const rw_context *ctx, const char *name);
 /** The name given to rw_param() or rw_buffer(), or by ckpt_name(); "" when there is none. */
 RW_API const char *rw_tensor_name(const rw_tensor *x);
 
-/** Shape, type and size. NULL x gives a scalar, RW_F32 and 0. */
+/** Shape, type and size. NULL x, or one that no longer is, gives a scalar, RW_F32 or the type it had, and 0. */
 RW_API rw_shape rw_tensor_shape(const rw_tensor *x);
 RW_API rw_dtype rw_tensor_dtype(const rw_tensor *x);
 RW_API size_t rw_tensor_bytes(const rw_tensor *x);

@@ -8,6 +8,7 @@
 #include "record/tape.h"
 
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct size {
@@ -47,6 +48,61 @@ static rw_tensor *record(struct fixture *b, rw_tensor *x)
 {
     const int64_t attrs[] = { 1, 2, 3 };
     return rw_apply(b->t, &many_op, (rw_tensor *[]){ x, x }, 2, attrs, sizeof attrs, NULL);
+}
+
+/* The second of attention's nodes may be what finds no memory; under REWIND_EAGER the first one has run by then. */
+static int refused_attentions(void)
+{
+    int failures = 0;
+    struct fixture b = fixture_open(1, 1);
+    for (int64_t length = 3; length < 40; length++) {
+        rw_tensor *const x = rw_rand(b.t, RW_F32, RW_SHAPE(1, 2, length, 4));
+        cr_assert_not_null(x);
+        for (uint64_t nth = 1;; nth++) {
+            const struct size before = size_of(b.t);
+            const rw_generator_state drawn = rw_generator_get(b.ctx);
+            rw_alloc_fail_at(nth);
+            rw_tensor *const y = rw_attention(b.t, x, x, x, &(rw_attention_params){ .dropout = 0.5f });
+            rw_alloc_fail_at(0);
+            if (y) break;
+            const struct size after = size_of(b.t);
+            failures++;
+            cr_assert_eq(rw_error_status(b.ctx), RW_ERR_MEMORY, "%s", rw_error_message(b.ctx));
+            rw_error_clear(b.ctx);
+            cr_assert_eq(memcmp(&before, &after, sizeof before), 0, "length %ld: %zu nodes, were %zu", (long)length,
+                         after.nodes, before.nodes);
+            cr_assert_eq(rw_generator_get(b.ctx).offset, drawn.offset, "words were drawn for nothing");
+        }
+    }
+    cr_assert(rw_tape_is_valid(b.t));
+    fixture_close(&b);
+    return failures;
+}
+
+Test(refused, a_call_of_several_nodes_leaves_none_of_them)
+{
+    cr_assert_gt(refused_attentions(), 0);
+    setenv("REWIND_EAGER", "1", 1);
+    const int eagerly = refused_attentions();
+    unsetenv("REWIND_EAGER");
+    cr_assert_gt(eagerly, 20);
+}
+
+/* What stands behind the rank of a shape is no part of the program: the tape's hash is the same, and so the plan. */
+Test(refused, extents_behind_the_rank_tell_nothing)
+{
+    struct rw_hash hash[2];
+    for (int round = 0; round < 2; round++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_shape all = RW_SHAPE(2, 3, 4), row = RW_SHAPE(3, 4), flat = RW_SHAPE(24);
+        for (int i = 3; i < RW_MAX_RANK; i++) all.dim[i] = row.dim[i] = flat.dim[i] = round * 1000 + i;
+        rw_tensor *const x = rw_rand(b.t, RW_F32, all);
+        cr_assert_not_null(rw_reshape(b.t, rw_broadcast_to(b.t, rw_sum_to(b.t, x, row), all), flat), "%s",
+                           rw_error_message(b.ctx));
+        hash[round] = b.t->hash;
+        fixture_close(&b);
+    }
+    cr_assert(hash[0].a == hash[1].a && hash[0].b == hash[1].b);
 }
 
 Test(refused, a_failed_allocation_leaves_nothing_recorded)
