@@ -1,0 +1,94 @@
+/* In the build of the tests a device's memory ends where it was said to end: the arena of a step, to the unit. */
+#include "support/support.h"
+
+#include "base/alloc.h"
+#include "run/run.h"
+
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* In a process of its own. True when that came to its end. */
+static bool survives(void (*act)(char *p), char *p)
+{
+    const pid_t child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        close(STDERR_FILENO); /* a sanitizer's report */
+        act(p);
+        _exit(0);
+    }
+    int status = 0;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) && !WEXITSTATUS(status);
+}
+
+static void write_here(char *p)
+{
+    *(volatile char *)p = 1;
+}
+
+static void read_here(char *p)
+{
+    (void)*(volatile char *)p;
+}
+
+Test(guarded, memory_ends_at_a_protected_page)
+{
+    static const size_t sizes[] = { 256, 1024, 4096, 12288 + 256, 1 << 20 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char *const p = rw_malloc_aligned(sizes[i], 256);
+        cr_assert_eq((uintptr_t)p % 256, 0);
+        cr_assert(survives(write_here, p) && survives(write_here, p + sizes[i] - 1));
+        cr_assert_not(survives(write_here, p + sizes[i]), "%zu bytes", sizes[i]);
+        cr_assert_not(survives(read_here, p + sizes[i]), "%zu bytes", sizes[i]);
+        rw_free_aligned(p);
+    }
+}
+
+/* An op that touches the byte behind the arena of its step, or the last one in it. */
+static size_t behind;
+static char *arena;
+
+static rw_status reach_check(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status reach_kernel(const rw_kernel *k)
+{
+    const float *const x = k->in[0].data;
+    for (int64_t i = 0; i < k->out[0].layout->numel; i++) ((float *)k->out[0].data)[i] = x[i];
+    if (arena) write_here(arena + behind);
+    return RW_OK;
+}
+
+static const rw_op_def reach = { .name = "reach", .n_inputs = 1, .n_outputs = 1, .check = reach_check,
+                                 .kernel = { [RW_DEVICE_CPU] = reach_kernel } };
+
+static void run_step(char *ignored)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_tanh(b.t, rw_randn(b.t, RW_F32, RW_SHAPE(300)));
+    rw_tensor *const y = rw_tanh(b.t, rw_apply(b.t, &reach, (rw_tensor *[]){ x }, 1, NULL, 0, NULL));
+    float got[300];
+    rw_memory m;
+    cr_assert_eq(rw_read(b.t, y, got, sizeof got), RW_OK);
+    rw_memory_stats(b.ctx, &m);
+    arena = (char *)b.ctx->pool->arenas.first->data;
+    cr_assert_eq(m.measured_peak, m.predicted_peak);
+    behind = m.predicted_peak - !!ignored;
+    rw_tape_reset(b.t);
+    rw_tensor *const z = rw_tanh(b.t, rw_randn(b.t, RW_F32, RW_SHAPE(300)));
+    rw_tensor *const u = rw_tanh(b.t, rw_apply(b.t, &reach, (rw_tensor *[]){ z }, 1, NULL, 0, NULL));
+    rw_read(b.t, u, got, sizeof got);
+    fixture_close(&b);
+}
+
+Test(guarded, a_step_that_used_a_byte_more_than_its_peak_would_not_end)
+{
+    char inside;
+    cr_assert(survives(run_step, &inside));
+    cr_assert_not(survives(run_step, NULL));
+}
