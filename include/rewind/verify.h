@@ -32,6 +32,8 @@
  *     What the others make of their outputs is verified;
  *   - values that were read before (rw_read(), rw_eval(), rw_item()): they are computed once and stay.
  *     ckpt_verify() takes them as they are; REWIND_VERIFY=1 verified them when they were computed;
+ *   - what comes after ckpt_verify(), which is a rehearsal: an op that is wrong once, in the run that counts. That is
+ *     what REWIND_VERIFY=1 is for;
  *   - a write further than 4096 bytes off: it is found where it changes a value that is compared, and another op
  *     may then be named. A read further off, likewise;
  *   - a kernel that depends on address bits above 64 KiB, or on time, and gave the same bytes in all of its runs;
