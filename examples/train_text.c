@@ -15,6 +15,18 @@
 
 enum { VOCAB = 256, HEAD = 32, MAX_LAYERS = 32 };
 
+static const char usage[] =
+    "train_text: trains a small GPT on any file, byte by byte, and lets it write.\n\n"
+    "  --data FILE         [the shipped text]\n"
+    "  --policy P          what is kept for backward: none, full, selective:mlp, uniform:2 ... [full]\n"
+    "  --steps N           [200]\n"
+    "  --layers N --width N --seq N --batch N   [4, 128, 128, 8]; the width is a multiple of 32\n"
+    "  --dtype f32|bf16    [f32]\n"
+    "  --load FILE --save FILE   weights before and after, safetensors\n"
+    "  --sample N          bytes that the model writes at the end [300]\n"
+    "  --temperature X     [0.8]\n"
+    "  --quick             three steps of a tiny model\n";
+
 static struct {
     const char *data, *policy, *load, *save;
     int steps, layers, width, seq, batch, sample;
@@ -203,7 +215,7 @@ static bool read_options(int argc, char **argv)
     static const struct option names[] = { { "data", 1, 0, 'd' }, { "policy", 1, 0, 'p' }, { "load", 1, 0, 'l' },
         { "save", 1, 0, 'v' }, { "dtype", 1, 0, 'y' }, { "steps", 1, 0, 's' }, { "layers", 1, 0, 'n' },
         { "width", 1, 0, 'w' }, { "seq", 1, 0, 'q' }, { "batch", 1, 0, 'b' }, { "sample", 1, 0, 'm' },
-        { "temperature", 1, 0, 't' }, { "quick", 0, 0, 'k' }, { 0 } };
+        { "temperature", 1, 0, 't' }, { "quick", 0, 0, 'k' }, { "help", 0, 0, 'h' }, { 0 } };
     for (int c, i = 0; (c = getopt_long(argc, argv, "", names, &i)) != -1;) {
         if (c == 'd') o.data = optarg;
         else if (c == 'p') o.policy = optarg;
@@ -219,6 +231,7 @@ static bool read_options(int argc, char **argv)
         else if (c == 'm') o.sample = (int)number(names[i].name, 0, 1e9);
         else if (c == 't') o.temperature = number(names[i].name, 0.01, 100);
         else if (c == 'k') o.steps = 3, o.width = 64, o.seq = 32, o.sample = 20;
+        else if (c == 'h') exit(fputs(usage, stdout) < 0);
         else return false;
     }
     if (optind < argc) return fprintf(stderr, "train_text: %s is no option\n", argv[optind]), false;
@@ -231,6 +244,7 @@ static bool read_options(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    setvbuf(stdout, NULL, _IOLBF, 0); /* a step's line is there when the step is, in a pipe, too */
     if (!read_options(argc, argv)) return 2;
     size_t n = 0;
     unsigned char *const text = read_file(o.data, &n);

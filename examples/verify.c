@@ -7,7 +7,11 @@ int main(void)
 {
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
-    if (rw_context_create(&ctx, &(rw_context_params){ .seed = 1 }) || rw_tape_create(&t, ctx)) return 1;
+    if (rw_context_create(&ctx, &(rw_context_params){ .seed = 1 }) || rw_tape_create(&t, ctx)) {
+        fprintf(stderr, "verify: %s\n", ctx ? rw_error_message(ctx) : "no context could be made"); /* REWIND_POLICY */
+        rw_context_destroy(&ctx);
+        return 1;
+    }
     rw_tensor *const w = rw_param(ctx, "w", RW_F32, RW_SHAPE(256, 256));
     rw_init_normal(w, 0, 0.06);
     ckpt_set_policy(t, "full");

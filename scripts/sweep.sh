@@ -1,6 +1,14 @@
 #!/usr/bin/env bash
 # Sets everything up on a fresh Debian, then runs bench/recompute_sweep; arguments go to it (--help lists them).
 set -eu
+# What the program would print, without building it first.
+usage() {
+    sed -n '/^static const char usage/,/;$/{/^ *"/{s/^ *"//;s/";*$//;s/\\n$//;s/\\n/\n/g;s/\\"/"/g;p}}' \
+        "$(dirname "${BASH_SOURCE[0]}")/../bench/sweep/options.c"
+}
+for arg in "$@"; do
+    [ "$arg" = --help ] && { usage; exit 0; }
+done
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/recompute_sweep
 exec "$REWIND_BUILD/bench/recompute_sweep" "$@"

@@ -80,8 +80,26 @@ static const char *const wanted[] = {
     [PRESET - LAYERS] = "tiny, small or gpt2-124m",
 };
 
+/* "none,full": commas belong to a policy's own list, so what stands behind one is never a policy. */
+static bool joined_by_commas(const char *list)
+{
+    static const char *const first[] = { "none", "full", "selective:", "uniform:", "block:", "ops:", "names:" };
+    bool found = false;
+    for (const char *p = strchr(list, ','); p; p = strchr(p + 1, ','))
+        for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
+            const size_t n = strlen(first[i]);
+            found |= !strncmp(p + 1, first[i], n) && (first[i][n - 1] == ':' || strchr(", \t\n", p[1 + n]));
+        }
+    return found;
+}
+
 static int refuse(int option, const char *value)
 {
+    if (option == POLICY && joined_by_commas(value)) {
+        fprintf(stderr, "recompute_sweep: policies are separated by blanks, in quotes: --policy \"none full "
+                        "selective:mlp,attn\"\n");
+        return 3;
+    }
     fprintf(stderr, "recompute_sweep: --%s takes %s, not \"%.80s\" (--help lists the options)\n",
             names[option - LAYERS].name, wanted[option - LAYERS], value);
     return 3;
@@ -113,7 +131,7 @@ static bool read_policies(struct sweep_options *o, const char *list)
         o->n_policies += ok;
     }
     free(copy);
-    return ok && o->n_policies > 0;
+    return ok && o->n_policies > 0 && !joined_by_commas(list);
 }
 
 static bool read_seqs(struct sweep_options *o, const char *list)

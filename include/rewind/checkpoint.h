@@ -67,8 +67,10 @@ RW_API rw_tensor *ckpt_recompute_at(rw_site at, rw_tape *t, rw_tensor *x);
 
 /**
  * Prints the plan that rw_backward(t, loss) would run: every kept and replayed value with bytes, op, region, call site
- * and the reason, then the peak with the node where it occurs. Runs nothing. The loss is the one of the last
- * rw_backward() or ckpt_verify() on this tape, or else the last scalar recorded.
+ * and the reason, then the peak with the node where it occurs; a selective: name that no region has is warned of. Runs
+ * nothing. Backward begins where the last rw_backward(), ckpt_verify(), rw_forward() or rw_backward_from() on this tape
+ * began, or else at the last scalar recorded. Kept is what lives from in front of that backward into it; the gradients
+ * that rw_grad() recorded are in front of it.
  * @return RW_OK or the error that planning met; nothing is printed then.
  */
 RW_API rw_status ckpt_explain(rw_tape *t, FILE *out);

@@ -102,7 +102,7 @@ typedef struct rw_kernel {
     const rw_view *out; ///< fresh outputs are dense and 256-byte aligned; their bytes are undefined before
     int n_inputs;
     int n_outputs;
-    int threads;     ///< CPU threads to use; no bit may depend on it
+    int threads;     ///< CPU threads to use, 1 where the op's cost function says little; no bit may depend on it
     uint32_t serial; ///< which step of the plan this is; for messages
     rw_ticket ticket; ///< of a random op
     void *workspace; ///< what op->workspace asked for, 256-byte aligned; NULL when 0

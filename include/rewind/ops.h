@@ -198,7 +198,11 @@ RW_API rw_tensor *rw_logsumexp_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t
 #define rw_logsumexp(...) rw_logsumexp_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
- * Random.
+ * Random. Numbers are drawn when an op is recorded, and C does not say in which order arguments are evaluated: in
+ *     rw_sub(t, rw_dropout(t, a, p), rw_dropout(t, b, p))
+ * one compiler records a's mask first, another b's, and the two programs have other numbers. Where a program has to
+ * give the same numbers whoever compiles it, at most one argument of a call records a random op; others get a statement
+ * each.
  */
 
 /**

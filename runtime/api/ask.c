@@ -211,7 +211,8 @@ rw_status rw_backward(rw_tape *t, rw_tensor *loss)
     const uint32_t id = rw_loss_check(t, loss, "rw_backward");
     if (id == RW_NONE_ID) return t->ctx->status;
     const struct rw_request request = rw_step_request(t, &id, 1);
-    t->last_loss = id;
+    const rw_status noted = rw_tape_note_roots(t, &id, 1, false, "rw_backward");
+    if (noted) return noted;
     if (t->ctx->verify == RW_VERIFY_FULL) return rw_verify_and_run(t, &request, NULL);
     return rw_run_request(t, &request, NULL, false);
 }

@@ -5,6 +5,7 @@
 #include "plan/assemble.h"
 
 #include "base/alloc.h"
+#include "record/own_ops.h"
 
 #include <string.h>
 
@@ -71,6 +72,32 @@ static void count_effects(const rw_tape *t, const struct rw_schedule *s, rw_plan
         plan->n_effects += (op->flags & RW_OP_STATEFUL) && !rw_action_is_move(s->actions[i].kind);
         plan->n_commits += s->actions[i].kind == RW_ACTION_COMMIT;
     }
+}
+
+/* Waking the other threads gains at most this much, and costs whole slices of the scheduler where their cores are busy.
+ * There is no number between one thread and all: OpenMP ends the threads that a smaller team leaves out. */
+#define ALONE_BELOW_S 1e-4
+
+/* By op: does its cost say what it takes? An op of the caller's own without a word of it may take any time. */
+static bool *list_known_costs(const rw_context *ctx)
+{
+    bool *const known = rw_malloc(ctx->n_ops * sizeof *known);
+    for (size_t i = 0; known && i < ctx->n_ops; i++)
+        known[i] = ctx->ops[i]->cost || rw_op_is_builtin(ctx->ops[i]->name);
+    return known;
+}
+
+static rw_status mark_alone(const struct rw_problem *p, rw_plan *plan)
+{
+    bool *const known = list_known_costs(p->t->ctx);
+    if (!known) return RW_ERR_MEMORY;
+    for (size_t i = 0; i < plan->n_actions; i++) {
+        struct rw_action *const a = &plan->actions[i];
+        if (rw_action_is_move(a->kind) || !known[p->t->nodes[a->node].op]) continue;
+        if (rw_problem_seconds(p, a->node) < ALONE_BELOW_S) a->flags |= RW_ACTION_ALONE;
+    }
+    rw_free(known);
+    return RW_OK;
 }
 
 /* The digest flag marks what REWIND_VERIFY=digest looks at: values that are replayed or moved, both times. */
@@ -169,6 +196,7 @@ static rw_status compact(const struct rw_schedule *s, rw_plan *plan, const uint6
     for (size_t i = 0; i < plan->n_sources; i++) plan->sources[i].first = UINT32_MAX;
     for (uint32_t i = 0; i < plan->n_actions; i++) note_operands(plan, i);
     plan->n_forward = s->n_forward;
+    plan->n_before = s->n_before;
     plan->results_bytes = s->results_bytes;
     rw_status status = list_slots(s, plan);
     if (!status) status = list_aside(plan);
@@ -190,6 +218,7 @@ static rw_status fill(rw_plan *plan, const struct rw_problem *p, const struct rw
     rw_status status = take_tail(p->t, plan, &p->mark) ? RW_OK : RW_ERR_MEMORY;
     if (!status) status = compact(s, plan, offset);
     if (!status) status = mark_digests(p->t, plan);
+    if (!status) status = mark_alone(p, plan);
     if (status) return status;
     forget_leaves_of_the_tail(plan, &p->mark);
     count_cost(p, s, &plan->cost);

@@ -5,6 +5,7 @@
 #include <rewind/checkpoint.h>
 
 #include <inttypes.h>
+#include <string.h>
 
 static const char *const reasons[] = {
     [RW_WHY_OUTSIDE] = "input of a replayed region, or outside any",
@@ -35,13 +36,13 @@ static void print_value(const struct rw_planning *g, const struct rw_buffer *b, 
 static void find_holders(const struct rw_schedule *s, uint32_t *holder)
 {
     for (uint32_t i = 0; i < s->n_buffers; i++)
-        if (s->buffers[i].first < s->n_forward) holder[rw_buffer_root(s, i)] = i;
+        if (s->buffers[i].first < s->n_before) holder[rw_buffer_root(s, i)] = i;
 }
 
 static bool is_kept(const struct rw_schedule *s, const uint32_t *holder, uint32_t buffer)
 {
     const struct rw_buffer *const b = &s->buffers[buffer];
-    return b->first < s->n_forward && b->last >= s->n_forward && holder[rw_buffer_root(s, buffer)] == buffer;
+    return b->first < s->n_before && b->last >= s->n_before && holder[rw_buffer_root(s, buffer)] == buffer;
 }
 
 static void print_values(const struct rw_planning *g, const uint32_t *holder, FILE *out)
@@ -70,6 +71,21 @@ static void print_peak(const struct rw_planning *g, const rw_plan *plan, FILE *o
     fprintf(out, "\n");
 }
 
+static bool has_region(const rw_tape *t, const char *name)
+{
+    for (size_t i = 0; i < t->n_regions; i++)
+        if (!strcmp(t->ctx->names.text[t->regions[i].name], name)) return true;
+    return false;
+}
+
+/* A name that is misspelt replays nothing, which looks like a policy that saves nothing. */
+static void print_unknown_regions(const rw_tape *t, const struct rw_policy *policy, FILE *out)
+{
+    for (size_t i = 0; policy->kind == RW_POLICY_SELECTIVE && i < policy->n_names; i++)
+        if (!has_region(t, policy->names[i]))
+            fprintf(out, "  warning: no region is called \"%s\", nothing is replayed for it\n", policy->names[i]);
+}
+
 static rw_status print_plan(const struct rw_planning *g, const rw_plan *plan, FILE *out)
 {
     rw_context *const ctx = g->problem.t->ctx;
@@ -78,6 +94,7 @@ static rw_status print_plan(const struct rw_planning *g, const rw_plan *plan, FI
     find_holders(&g->schedule, holder);
     fprintf(out, "policy %s: %zu nodes forward, %zu replayed, %zu backward\n", g->problem.t->policy_spec,
             plan->cost.forward_nodes, plan->cost.replayed_nodes, plan->cost.backward_nodes);
+    print_unknown_regions(g->problem.t, &g->problem.t->policy, out);
     print_values(g, holder, out);
     print_peak(g, plan, out);
     rw_free(holder);
@@ -86,7 +103,6 @@ static rw_status print_plan(const struct rw_planning *g, const rw_plan *plan, FI
 
 static uint32_t loss_of(const rw_tape *t)
 {
-    if (t->last_loss != RW_NONE_ID) return t->last_loss;
     for (uint32_t v = (uint32_t)t->n_values; v-- > 0;) {
         const struct rw_tensor *const x = rw_tape_value(t, v);
         if (x->producer != RW_NONE_ID && (x->flags & RW_VALUE_REQUIRES) &&
@@ -103,9 +119,11 @@ rw_status ckpt_explain(rw_tape *t, FILE *out)
     if (ctx->status) return ctx->status;
     if (!out) return rw_fail_null(ctx, "ckpt_explain", "out");
     if (t->open_region != RW_NONE_ID) return rw_fail(ctx, RW_ERR_REGION, "ckpt_explain: a region is open");
-    const uint32_t loss = loss_of(t);
-    if (loss == RW_NONE_ID) return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain: no loss has been recorded");
-    const struct rw_request request = rw_step_request(t, &loss, 1);
+    const uint32_t loss = t->n_roots ? RW_NONE_ID : loss_of(t);
+    if (loss == RW_NONE_ID && !t->n_roots)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain: no loss has been recorded");
+    struct rw_request request = t->n_roots ? rw_step_request(t, t->roots, t->n_roots) : rw_step_request(t, &loss, 1);
+    request.seeded = t->n_roots && t->seeded;
     struct rw_planning planning;
     rw_plan *plan;
     rw_status status = rw_planning_open(&planning, t, &request);

@@ -52,6 +52,7 @@ struct rw_plan {
     struct rw_action *actions;
     size_t n_actions;
     size_t n_forward; /* steps before the first one of backward */
+    size_t n_before;  /* the same, those that rw_grad() recorded counted as forward: see schedule.h */
     uint32_t *words;
     size_t n_words;
     size_t most_operands;                 /* of an action */

@@ -100,8 +100,8 @@ uint32_t rw_op_find(const rw_context *ctx, const rw_op_def *op);
 /* What is wrong with a definition, in text; RW_OK for a sound one that can run on that device. */
 rw_status rw_op_def_fault(const rw_op_def *op, rw_device kind, char *text, size_t size);
 
-/* Before the calling thread runs something on so many of the host's threads: *ret_threads is how many it may take, fewer
- * in a child of fork(). An error when they cannot be started, which names the call. */
+/* Before the calling thread runs something on so many of the host's threads: *ret_threads is how many it may take,
+ * fewer in a child of fork(). An error when they cannot be started, which names the call. */
 rw_status rw_team(rw_context *ctx, const char *what, int threads, int *ret_threads);
 
 #define RW_SITES_MOST ((size_t)1 << 16)

@@ -47,7 +47,6 @@ rw_status rw_tape_create(rw_tape **ret_tape, rw_context *ctx)
     t->n_users = 1;
     t->step = 1;
     t->open_region = RW_NONE_ID;
-    t->last_loss = RW_NONE_ID;
     t->next = ctx->tapes;
     t->link = &ctx->tapes;
     if (t->next) t->next->link = &t->next;
@@ -101,12 +100,23 @@ static void end_step(rw_tape *t)
     if (t->n_values > t->most_values) t->most_values = t->n_values;
     t->n_nodes = t->n_operands = t->n_attrs = t->n_values = t->n_leaves = t->n_tickets = 0;
     t->n_regions = t->n_effects = t->n_retained = 0;
-    t->open_region = t->last_loss = RW_NONE_ID;
+    t->open_region = RW_NONE_ID;
+    t->n_roots = 0;
     t->ticket_end = t->ticket_base = 0;
     t->hash = (struct rw_hash){ 0 };
     for (size_t i = 0; i < t->n_inputs; i++) t->inputs[i].used = 0;
     t->ctx->memory.inputs -= t->input_bytes;
     t->input_bytes = 0;
+}
+
+rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool seeded, const char *what)
+{
+    if (!rw_grow(&t->roots, &t->cap_roots, 0, n, sizeof *t->roots))
+        return rw_fail(t->ctx, RW_ERR_MEMORY, "%s: out of memory", what);
+    memcpy(t->roots, roots, n * sizeof *roots);
+    t->n_roots = n;
+    t->seeded = seeded;
+    return RW_OK;
 }
 
 void rw_tape_reset(rw_tape *t)
@@ -148,7 +158,7 @@ void rw_tape_release(rw_tape *t)
     rw_policy_finish(&t->policy);
     void *const arrays[] = { t->nodes,   t->operands, t->attrs,    t->chunks, t->leaves, t->seen,      t->tickets,
                              t->regions, t->effects,  t->retained, t->inputs, t->held,   t->gradients, t->in_desc,
-                             t->out_desc, t->wide,    t->policy_spec };
+                             t->out_desc, t->wide,    t->policy_spec, t->roots };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_free(t);
     rw_context_release(ctx);

@@ -96,7 +96,9 @@ struct rw_tape {
     size_t n_gradients, n_handles, cap_gradients;
     struct rw_run *runs;        /* run/run.h: those that are under way */
     struct rw_results *results; /* run/results.h: the pool that they take blocks from */
-    uint32_t last_loss;         /* of the last backward or verify, for ckpt_explain() */
+    uint32_t *roots; /* where the last backward or verify began, for ckpt_explain() */
+    size_t n_roots, cap_roots;
+    bool seeded; /* with gradients that were given */
 };
 
 static inline struct rw_tensor *rw_tape_value(const rw_tape *t, uint32_t id)
@@ -122,6 +124,9 @@ static inline void rw_hash_mix(struct rw_hash *h, uint64_t x)
     h->b = (h->b + x) * 0xd6e8feb86659fd93u;
     h->b ^= h->b >> 29;
 }
+
+/* Notes where a backward begins; RW_ERR_MEMORY, with an error that names the call. */
+rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool seeded, const char *what);
 
 void rw_hash_mix_bytes(struct rw_hash *h, const void *data, size_t bytes);
 

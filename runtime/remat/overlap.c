@@ -259,7 +259,10 @@ static rw_status insert(struct rw_schedule *s, const struct rw_insertion *in, si
     }
     s->n_waits = n + wait_for_own_way_out(s, in, n, s->waits + n);
     qsort(s->waits, s->n_waits, sizeof *s->waits, by_waiting);
+    const bool one = s->n_before == s->n_forward;
     s->n_forward += n / 2; /* every way out is part of forward, every way back of backward */
+    if (one) s->n_before = s->n_forward;
+    else s->n_before += s->n_before < s->n_actions ? moved[s->n_before] : n;
     s->n_actions += n;
     return RW_OK;
 }

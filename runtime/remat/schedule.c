@@ -276,9 +276,11 @@ static rw_status emit_all(struct emitter *e)
 {
     const struct rw_problem *const p = e->p;
     rw_status status = RW_OK;
-    bool late = false;
+    bool late = false, own = false;
     for (size_t i = 0; !status && i < p->n_order; i++) {
         const uint32_t n = p->order[i];
+        if (n >= p->mark.nodes && !own) e->out->n_before = e->out->n_actions;
+        own |= n >= p->mark.nodes;
         if (!e->t->nodes[n].adjoint) {
             status = emit(e, n, RW_ACTION_FORWARD);
             continue;
@@ -288,6 +290,7 @@ static rw_status emit_all(struct emitter *e)
         status = emit_backward(e, n);
     }
     if (!late) e->out->n_forward = e->out->n_actions;
+    if (!own) e->out->n_before = e->out->n_forward;
     return status ? status : emit_commits(e);
 }
 
@@ -331,6 +334,7 @@ void rw_order_scratch_finish(struct rw_order_scratch *s)
 static void clear(struct rw_schedule *s)
 {
     s->n_actions = s->n_refs = s->n_buffers = s->n_sources = s->n_read_gradients = s->n_results = s->n_forward = 0;
+    s->n_before = 0;
     s->n_waits = s->n_slots = 0;
     s->results_bytes = 0;
 }

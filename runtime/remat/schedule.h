@@ -57,7 +57,8 @@ static inline bool rw_action_is_move(uint8_t kind)
 }
 
 enum rw_action_flag {
-    RW_ACTION_DIGEST = 1 << 0 /* some output is a value that is replayed later, or a replay of one */
+    RW_ACTION_DIGEST = 1 << 0, /* some output is a value that is replayed later, or a replay of one */
+    RW_ACTION_ALONE = 1 << 1   /* runs in one thread: so little work is not worth others' waking up */
 };
 
 struct rw_action {
@@ -132,7 +133,8 @@ struct rw_schedule {
     size_t n_waits, cap_waits;
     struct rw_life *slots; /* outside the device */
     size_t n_slots, cap_slots;
-    size_t n_forward; /* actions before the first one of backward */
+    size_t n_forward; /* actions before the first one of backward, also of one that rw_grad() recorded */
+    size_t n_before;  /* actions before the first one of the step's own backward: what is kept lives there */
     uint64_t results_bytes;
 };
 

@@ -47,7 +47,7 @@ static void count_bytes(const struct rw_schedule *s, uint64_t alignment, struct 
         if (!rw_buffer_is_placed(s, i)) continue;
         const uint64_t bytes = rw_round_up(b->bytes, alignment);
         if (b->value == RW_NONE_ID && bytes > ret->workspace) ret->workspace = bytes;
-        if (b->first < s->n_forward && b->last >= s->n_forward) ret->kept += bytes;
+        if (b->first < s->n_before && b->last >= s->n_before) ret->kept += bytes;
     }
 }
 

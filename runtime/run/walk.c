@@ -96,13 +96,13 @@ static inline rw_kernel kernel_of(const struct rw_run *r, const struct rw_action
     const rw_plan *const p = r->plan;
     const rw_context *const ctx = r->tape->ctx;
     const struct rw_node *const node = at->node;
-    const bool recorded = action->node < p->mark_nodes;
+    const bool recorded = action->node < p->mark_nodes, alone = action->flags & RW_ACTION_ALONE;
     return (rw_kernel){ .op = ctx->ops[node->op],
                         .attrs = recorded ? r->tape->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
                         .in = at->in, .out = at->out, .n_inputs = at->n_in, .n_outputs = at->n_out,
-                        .ticket = at->ticket, .threads = r->threads, .serial = (uint32_t)at->action,
-                        .stream = queue->stream, .ticket_base = queue->ticket_base, .device = ctx->device_state,
-                        .words_ = r->words };
+                        .ticket = at->ticket, .threads = alone ? 1 : r->threads,
+                        .serial = (uint32_t)at->action, .stream = queue->stream, .ticket_base = queue->ticket_base,
+                        .device = ctx->device_state, .words_ = r->words };
 }
 
 rw_kernel rw_walk_kernel(const struct rw_at *at)

@@ -269,7 +269,8 @@ rw_status ckpt_verify(rw_tape *t, rw_tensor *loss, ckpt_report *ret_report)
     if (!t) return RW_ERR_ARGUMENT;
     const uint32_t id = rw_loss_check(t, loss, "ckpt_verify");
     if (id == RW_NONE_ID) return t->ctx->status;
-    t->last_loss = id;
+    const rw_status noted = rw_tape_note_roots(t, &id, 1, false, "ckpt_verify");
+    if (noted) return noted;
     const struct rw_request request = rw_step_request(t, &id, 1);
     ckpt_report report = { 0 };
     const rw_status status = with_room(t, &request, NULL, verify, &report);

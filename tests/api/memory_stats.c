@@ -2,6 +2,7 @@
 #include "support/support.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { N = 1000, BYTES = N * 4, ROUNDED = 4096 }; /* what a value of N takes: the next multiple of 256, or of 512 */
@@ -89,4 +90,60 @@ Test(memory_stats, what_is_kept_and_what_is_replayed)
         cr_assert_gt(m->plans, 0);
         cr_assert_gt(m->tape, 0);
     }
+}
+
+/* b = a^2 where a = d(sum x^2)/dx: what the step's own backward reads is a alone; what rw_grad() read is over. */
+Test(memory_stats, what_is_kept_behind_gradients_that_are_ops)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL)), *a = NULL;
+    rw_tensor *const y = counted_square(b.t, counted_square(b.t, rw_tanh(b.t, x), 0), 1);
+    cr_assert_eq(rw_grad(b.t, rw_sum(b.t, y, RW_ALL_AXES, false), &x, 1, &a), RW_OK);
+    rw_tensor *const c = rw_tanh(b.t, rw_tanh(b.t, rw_tanh(b.t, rw_tanh(b.t, a))));
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, c, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    const rw_memory with = stats(&b);
+    cr_assert_geq(with.kept, 4 * ROUNDED, "what four tanh read, not %zu bytes", with.kept);
+    fixture_close(&b);
+}
+
+static char *explained(struct fixture *b, char *text, size_t size)
+{
+    FILE *const f = tmpfile();
+    cr_assert_not_null(f);
+    cr_assert_eq(ckpt_explain(b->t, f), RW_OK, "%s", rw_error_message(b->ctx));
+    rewind(f);
+    text[fread(text, 1, size - 1, f)] = '\0';
+    fclose(f);
+    return text;
+}
+
+Test(memory_stats, explain_warns_of_names_that_no_region_has)
+{
+    struct fixture b = fixture_open(1, 1);
+    char text[4096];
+    cr_assert_eq(ckpt_set_policy(b.t, "selective:block,blokc"), RW_OK);
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+    ckpt_begin(b.t, "block");
+    rw_tensor *const y = counted_square(b.t, counted_square(b.t, x, 0), 1);
+    ckpt_end(b.t);
+    rw_sum(b.t, y, RW_ALL_AXES, false);
+    explained(&b, text, sizeof text);
+    cr_assert(strstr(text, "warning: no region is called \"blokc\""), "%s", text);
+    cr_assert(!strstr(text, "called \"block\""), "%s", text);
+    fixture_close(&b);
+}
+
+/* Two ends: what only the first one's backward reads is in the plan as well. */
+Test(memory_stats, explain_shows_the_step_of_several_roots)
+{
+    struct fixture b = fixture_open(1, 1);
+    char text[8192];
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+    rw_tensor *y[] = { rw_tanh(b.t, x), rw_sigmoid(b.t, x) };
+    cr_assert_eq(rw_forward(b.t, 2, y), RW_OK, "%s", rw_error_message(b.ctx));
+    explained(&b, text, sizeof text);
+    cr_assert(strstr(text, "3 backward"), "that of tanh, that of sigmoid and their sum: %s", text);
+    cr_assert_eq(rw_backward_from(b.t, 2, y, NULL), RW_OK);
+    explained(&b, text, sizeof text);
+    fixture_close(&b);
 }

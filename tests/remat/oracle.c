@@ -43,7 +43,7 @@ static void end(struct watch *w, const struct unit *u)
     if (u->written == NEVER) return;
     w->change[u->written]++;
     w->change[u->read + 1]--;
-    if (u->written < w->plan->n_forward && u->read >= w->plan->n_forward) w->o.kept += w->plan->unit;
+    if (u->written < w->plan->n_before && u->read >= w->plan->n_before) w->o.kept += w->plan->unit;
 }
 
 static void read(struct watch *w, uint32_t word, uint64_t bytes, uint32_t value, uint32_t action, uint32_t until)
