@@ -89,7 +89,11 @@ RW_API void rw_zero_grad(rw_context *ctx);
 /**
  * Scales all gradients of the context so that their joint 2-norm is at most max_norm. The sum of squares is taken in
  * double, in order of creation, in blocks fixed by the shapes: its bits do not depend on the number of threads.
+ * A gradient that is clear is zero and stays clear. On CUDA it is only queued, unless the norm is asked for.
  * @param ret_norm receives the norm before scaling; may be NULL; untouched on failure.
+ * @return RW_ERR_ARGUMENT for a max_norm that is not above zero, an error that is stuck in the context, RW_ERR_CHANGED
+ *         for a gradient that a failed backward has left half-way, RW_ERR_MEMORY (also for more than 32,766
+ *         parameters); then nothing has changed.
  */
 RW_API rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm);
 

@@ -1,7 +1,8 @@
-/* An AdamW step in two: what the host does each time, and what a captured graph repeats. */
+/* An optimizer as a recorder, and what the host does around each of its updates. */
 #ifndef RW_API_ADAMW_H
 #define RW_API_ADAMW_H
 
+#include "autodiff/targets.h"
 #include "record/context.h"
 #include "record/param.h"
 
@@ -13,13 +14,14 @@ void rw_adamw_release(rw_adamw *opt);
 
 rw_context *rw_adamw_context(const rw_adamw *opt);
 
-/*
- * Counts a step of every parameter whose gradient is not clear, and puts the learning rate and the bias corrections
- * where the update finds them. The parameters count as changed from here on.
- */
+/* Records the update of all its parameters; the last of a list. */
+struct rw_recorder *rw_adamw_recorder(rw_adamw *opt);
+
+/* Puts the numbers of the next update where it finds them: of every parameter whose gradient is not clear. An error,
+   recorded, has changed nothing. */
 rw_status rw_adamw_prepare(rw_adamw *opt);
 
-/* Queues the update of those parameters. Reads nothing on the host that changes from step to step. */
-rw_status rw_adamw_queue(rw_adamw *opt);
+/* That update was queued: it counts, and the parameters have changed. */
+void rw_adamw_count(rw_adamw *opt);
 
 #endif

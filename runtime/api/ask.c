@@ -146,7 +146,7 @@ static const void *buffer_of(const rw_tape *t, const struct rw_tensor *x)
     if (base->producer != RW_NONE_ID) return rw_tape_held(t, base->id);
     const struct rw_leaf *const leaf = &t->leaves[base->leaf];
     if (leaf->kind == RW_LEAF_INPUT) return leaf->data;
-    const struct rw_param *const p = t->ctx->params[leaf->param];
+    const struct rw_param *const p = t->ctx->by_id[leaf->param];
     return leaf->kind == RW_LEAF_PARAM ? p->data : p->grad;
 }
 

@@ -3,6 +3,7 @@
  * record calls what runs, by the table that is filled here.
  */
 #include "api/ask.h"
+#include "api/clip.h"
 #include "api/sweep.h"
 #include "base/alloc.h"
 #include "device/cpu/threads.h"
@@ -131,14 +132,16 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
 
 static void free_params(rw_context *ctx)
 {
-    for (size_t i = 0; i < ctx->n_params; i++) {
-        struct rw_param *const p = ctx->params[i];
+    for (size_t i = 0; i < ctx->n_ids; i++) {
+        struct rw_param *const p = ctx->by_id[i];
+        if (!p) continue;
         ctx->device->free(ctx->device_state, p->data);
         ctx->device->free(ctx->device_state, p->grad);
         rw_free(p->name);
         rw_free(p);
     }
     rw_free(ctx->params);
+    rw_free(ctx->by_id);
 }
 
 static void free_context(rw_context *ctx)
@@ -157,6 +160,7 @@ void rw_context_destroy(rw_context **pctx)
     if (!pctx || !*pctx) return;
     rw_context *const ctx = *pctx;
     *pctx = NULL;
+    rw_clipping_destroy(ctx); /* its tape is a user */
     rw_context_release(ctx);
 }
 

@@ -11,6 +11,7 @@
 #include "run/advance.h"
 #include "base/alloc.h"
 #include "api/adamw.h"
+#include "api/clip.h"
 #include "verify/verify.h"
 
 #include <rewind/graph.h>
@@ -22,7 +23,8 @@ struct rw_graph {
     uint64_t tape_step; /* a reset tape has another */
     struct rw_run *run; /* one for all launches: its results and its words stay where they are */
     uint32_t loss;
-    rw_graph_params params;
+    rw_adamw *optimizer; /* NULL: none */
+    struct rw_clip clip; /* all zero: none */
     uint64_t launches;
     void *captured; /* the device's, NULL before the first capture */
     void *captured_arena, *captured_store, **captured_sources; /* where everything lay then */
@@ -48,13 +50,26 @@ static rw_status check_tickets(const rw_tape *t)
     return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the generator was set while the tape was recorded");
 }
 
-/* The plan of a step that begins anew: no value is held, whatever REWIND_EAGER=1 has computed. */
-static rw_status plan_of(rw_tape *t, uint32_t loss, rw_plan **ret_plan)
+/* Clipping, then the update: what the step does with its gradients. */
+static struct rw_recorder *recorders_of(rw_graph *g)
 {
+    struct rw_recorder *const update = g->optimizer ? rw_adamw_recorder(g->optimizer) : NULL;
+    if (!g->clip.ctx) return update;
+    g->clip.recorder.next = update;
+    return &g->clip.recorder;
+}
+
+/* The plan of a step that begins anew: no value is held, whatever REWIND_EAGER=1 has computed. The caller counts. */
+static rw_status plan_of(rw_graph *g, rw_plan **ret_plan)
+{
+    rw_tape *const t = g->t;
     const size_t n_held = t->n_held;
     t->n_held = 0;
-    const struct rw_request request = rw_step_request(t, &loss, 1);
-    const rw_status status = rw_plan_get(t, &request, ret_plan);
+    struct rw_request request = rw_step_request(t, &g->loss, 1);
+    request.recorders = recorders_of(g);
+    const rw_status status = request.recorders ? rw_plan_build(t, &request, ret_plan)
+                                               : rw_plan_get(t, &request, ret_plan);
+    if (!status && !request.recorders) (*ret_plan)->references++;
     t->n_held = n_held;
     return status;
 }
@@ -71,11 +86,23 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
     return status ? status : check_tickets(t);
 }
 
-static rw_status make(rw_graph *g, rw_plan *plan)
+static rw_status make_run(rw_graph *g)
 {
+    rw_plan *plan;
+    rw_status status = plan_of(g, &plan);
+    if (status) return status;
     g->captured_sources = rw_malloc(plan->n_sources * sizeof *g->captured_sources);
-    if (!g->captured_sources) return rw_fail(g->t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
-    return rw_run_make(g->t, plan, RW_RUN_OWNED | RW_RUN_CLEARS, &g->run);
+    status = g->captured_sources ? rw_run_make(g->t, plan, RW_RUN_OWNED | RW_RUN_CLEARS, &g->run)
+                                 : rw_fail(g->t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
+    rw_plan_release(plan); /* the run counts it */
+    return status;
+}
+
+static rw_status make(rw_graph *g, double max_norm)
+{
+    rw_status status = max_norm > 0 ? rw_clip_open(&g->clip, g->t->ctx) : RW_OK;
+    if (!status && max_norm > 0) status = rw_clip_set(&g->clip, max_norm);
+    return status ? status : make_run(g);
 }
 
 rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, const rw_graph_params *params)
@@ -84,16 +111,14 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
     if (!ret_graph) return rw_fail_null(t->ctx, "rw_graph_create", "ret_graph");
     const rw_graph_params p = params ? *params : (rw_graph_params){ 0 };
     uint32_t id;
-    rw_plan *plan;
     rw_status status = check(t, loss, &p, &id);
-    if (!status) status = plan_of(t, id, &plan);
     if (status) return status;
     rw_graph *g = rw_calloc(1, sizeof *g);
     if (!g) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
-    *g = (rw_graph){ .t = t, .tape_step = t->step, .loss = id, .params = p };
+    *g = (rw_graph){ .t = t, .tape_step = t->step, .loss = id, .optimizer = p.optimizer };
     t->n_users++;
     if (p.optimizer) rw_adamw_share(p.optimizer);
-    status = make(g, plan);
+    status = make(g, p.max_norm);
     if (status) rw_graph_destroy(&g);
     else *ret_graph = g;
     return status;
@@ -107,8 +132,9 @@ void rw_graph_destroy(rw_graph **pg)
     rw_runs_wait(ctx);
     if (g->captured) ctx->device->free_graph(ctx->device_state, g->captured);
     rw_run_end(g->run);
+    rw_clip_close(&g->clip);
     rw_free(g->captured_sources);
-    if (g->params.optimizer) rw_adamw_release(g->params.optimizer);
+    if (g->optimizer) rw_adamw_release(g->optimizer);
     rw_tape_release(g->t);
     rw_free(g);
     *pg = NULL;
@@ -128,22 +154,12 @@ static void begin_step(rw_graph *g)
     for (size_t i = 0; i < t->n_leaves; i++) {
         struct rw_leaf *const leaf = &t->leaves[i];
         leaf->ran = false;
-        if (leaf->kind == RW_LEAF_PARAM) leaf->version = ctx->params[leaf->param]->version;
+        if (leaf->kind == RW_LEAF_PARAM) leaf->version = ctx->by_id[leaf->param]->version;
     }
     if (!g->launches || !t->n_tickets) return;
     for (size_t i = 0; i < t->n_tickets; i++) t->tickets[i].seed = ctx->generator.seed;
     t->ticket_base = ctx->generator.offset - t->tickets[0].offset;
     ctx->generator.offset += t->ticket_end - t->tickets[0].offset;
-}
-
-/* What is queued at every launch, and what a capture sees. */
-static rw_status queue_step(rw_graph *g)
-{
-    rw_context *const ctx = g->t->ctx;
-    rw_status status = rw_run_walk(g->run, g->run->plan->n_actions);
-    if (!status && g->params.max_norm > 0) status = rw_clip_grad_norm(ctx, g->params.max_norm, NULL);
-    if (!status && g->params.optimizer) status = rw_adamw_queue(g->params.optimizer);
-    return status;
 }
 
 static void *data_of(const struct rw_arena *a)
@@ -171,7 +187,7 @@ static rw_status capture(rw_graph *g)
     void *captured = NULL;
     rw_status status = ctx->device->capture_begin(ctx->device_state);
     if (status) return rw_fail(ctx, status, "rw_graph_launch: the device does not capture");
-    status = queue_step(g);
+    status = rw_run_walk(g->run, g->run->plan->n_actions);
     const rw_status ended = ctx->device->capture_end(ctx->device_state, &captured);
     if (!status && ended) status = rw_fail(ctx, ended, "rw_graph_launch: the capture failed");
     if (status) {
@@ -199,7 +215,8 @@ static bool is_watched_each_time(const struct rw_run *r)
 static rw_status queue_launch(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
-    if (!ctx->device->launch || !g->launches || is_watched_each_time(g->run)) return queue_step(g);
+    if (!ctx->device->launch || !g->launches || is_watched_each_time(g->run))
+        return rw_run_walk(g->run, g->run->plan->n_actions);
     rw_status status = is_outdated(g) ? capture(g) : RW_OK;
     if (status) return status;
     status = ctx->device->launch(ctx->device_state, g->captured);
@@ -212,12 +229,13 @@ static rw_status launch(rw_graph *g)
     const size_t end = r->plan->n_actions;
     rw_run_restart(r);
     rw_status status = rw_run_prepare(r, end);
-    for (size_t i = 0; !status && i < r->plan->n_gradients; i++) /* what follows the plan finds them written */
-        g->t->ctx->params[r->plan->gradients[i]]->grad_clear = false;
-    if (!status && g->params.optimizer) status = rw_adamw_prepare(g->params.optimizer);
+    for (size_t i = 0; !status && i < r->plan->n_gradients; i++) /* the update finds them written */
+        g->t->ctx->by_id[r->plan->gradients[i]]->grad_clear = false;
+    if (!status && g->optimizer) status = rw_adamw_prepare(g->optimizer);
     if (!status) status = queue_launch(g);
     if (status) return rw_run_fail(r, status);
     rw_run_is_queued(r, end);
+    if (g->optimizer) rw_adamw_count(g->optimizer);
     g->launches++;
     status = rw_run_settle(r);
     return !status && is_watched_each_time(r) ? rw_runs_wait(g->t->ctx) : status;
@@ -233,6 +251,7 @@ rw_status rw_graph_launch(rw_graph *g)
         return rw_fail(ctx, RW_ERR_CHANGED,
                        "rw_graph_launch: the tape was reset or destroyed after the graph had been created");
     if (ctx->verify == RW_VERIFY_FULL && !g->launches) {
+        begin_step(g); /* of parameters as they are now */
         const struct rw_request request = rw_step_request(t, &g->loss, 1);
         const rw_status verified = rw_verify_or_fail(t, &request, NULL);
         if (verified) return verified;

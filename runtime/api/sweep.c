@@ -1,11 +1,13 @@
 /*
- * See sweep.h. In use is a layout of a value of a tape, of a gradient that was handed out, of a parameter, and what a
- * plan that runs names. Plans that wait in the cache were found by indexes that may soon mean something else: they go.
+ * See sweep.h. In use is a layout of a value of a tape, of a gradient that was handed out, of a parameter or state, and
+ * what a plan that runs names. Plans that wait in the cache were found by indexes that may soon mean something else:
+ * they go.
  */
 #include "api/sweep.h"
 
 #include "base/alloc.h"
 #include "plan/cache.h"
+#include "record/param.h"
 #include "run/run.h"
 
 static void mark_plan(bool *used, const rw_plan *p)
@@ -26,10 +28,8 @@ void rw_sweep_layouts(rw_context *ctx, const rw_tape *leaving)
     struct rw_layout_table *const table = &ctx->layouts;
     bool *const used = rw_layout_sweep_is_due(table) ? rw_calloc(table->n, sizeof *used) : NULL;
     if (!used) return; /* without memory: at the next reset */
-    for (size_t i = 0; i < ctx->n_params; i++) {
-        used[ctx->params[i]->tensor.layout] = true;
-        used[ctx->params[i]->gradient.layout] = true;
-    }
+    for (size_t i = 0; i < ctx->n_ids; i++) /* a parameter's gradient has its layout */
+        if (ctx->by_id[i]) used[ctx->by_id[i]->tensor.layout] = true;
     for (const rw_tape *t = ctx->tapes; t; t = t->next) mark_tape(used, t, t == leaving);
     rw_plan_cache_finish(ctx->plans);
     rw_layout_sweep(table, used);

@@ -100,7 +100,7 @@ static rw_status plant_seeds(struct rw_targets *s)
     s->first_seed = t->n_leaves;
     for (size_t i = 0; i < s->first_seed; i++) {
         const struct rw_leaf leaf = t->leaves[i];
-        struct rw_param *const p = leaf.kind == RW_LEAF_PARAM ? s->ctx->params[leaf.param] : NULL;
+        struct rw_param *const p = leaf.kind == RW_LEAF_PARAM ? s->ctx->by_id[leaf.param] : NULL;
         if (!p || !p->grad) continue;
         s->grads[leaf.value] = s->seeds[leaf.value] =
             rw_tape_resolve(t, &p->gradient, "planning", "a gradient", RW_HERE);
@@ -124,7 +124,7 @@ static void find_readers(const struct rw_targets *s, bool *readers)
 /* What the program itself reads of a gradient stays what it was until everything else has run. */
 static rw_status keep_for_readers(struct rw_targets *s)
 {
-    bool *const readers = rw_calloc(s->ctx->n_params, sizeof *readers);
+    bool *const readers = rw_calloc(s->ctx->n_ids, sizeof *readers);
     if (!readers) return no_memory(s);
     rw_status status = RW_OK;
     find_readers(s, readers);
@@ -228,7 +228,7 @@ static rw_status keep_for_commit(struct rw_targets *s, const struct rw_node *nod
 static rw_status keep_for_commits(struct rw_targets *s)
 {
     const rw_tape *const t = s->t;
-    bool *const written = t->n_effects > 1 ? rw_calloc(s->ctx->n_params, sizeof *written) : NULL;
+    bool *const written = t->n_effects > 1 ? rw_calloc(s->ctx->n_ids, sizeof *written) : NULL;
     rw_status status = t->n_effects > 1 && !written ? no_memory(s) : RW_OK;
     for (size_t i = 0; written && !status && i < t->n_effects; i++) {
         const struct rw_node *const node = &t->nodes[t->effects[i].node];
@@ -250,6 +250,40 @@ static rw_status differentiate(struct rw_targets *s)
     return status ? status : keep_for_readers(s);
 }
 
+/* The gradients as recorders find them: the sums of a step; beside a step what the parameters' own memory holds. */
+static rw_status find_gradients(const struct rw_targets *s, rw_tensor **gradient)
+{
+    rw_context *const ctx = s->ctx;
+    for (size_t i = 0; i < s->n; i++)
+        if (s->target[i].into_gradient) gradient[s->target[i].of] = rw_tape_value(s->t, s->target[i].value);
+    for (size_t i = 0; s->request->kind != RW_PLAN_STEP && i < ctx->n_params; i++) {
+        struct rw_param *const p = ctx->params[i];
+        if (!p->grad) continue;
+        rw_tensor *const g = rw_tape_resolve(s->t, &p->gradient, "planning", RW_HERE);
+        if (!g) return ctx->status;
+        gradient[p->tensor.id] = g;
+    }
+    return RW_OK;
+}
+
+/* What recorders put on the tape runs when the step ends, as everything that commits does. */
+static rw_status record_updates(struct rw_targets *s)
+{
+    rw_tape *const t = s->t;
+    const size_t n_effects = t->n_effects;
+    rw_tensor **const gradient = rw_calloc(s->ctx->n_ids, sizeof(rw_tensor *));
+    if (!gradient) return no_memory(s);
+    rw_status status = find_gradients(s, gradient);
+    for (struct rw_recorder *r = s->request->recorders; !status && r; r = r->next) status = r->record(r, t, gradient);
+    for (size_t i = n_effects; !status && i < t->n_effects; i++) {
+        const struct rw_node *const node = &t->nodes[t->effects[i].node];
+        for (uint32_t k = 0; !status && k < node->n_outputs; k++)
+            status = add_target(s, (struct rw_target){ .value = node->first_output + k, .of = RW_NONE_ID });
+    }
+    rw_free(gradient);
+    return status;
+}
+
 rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_request *request)
 {
     *s = (struct rw_targets){ .taker.take = take, .t = t, .ctx = t->ctx, .request = request };
@@ -263,6 +297,7 @@ rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_requ
     }
     if (!status) status = target_effects(s, n_recorded);
     if (!status && s->request->kind == RW_PLAN_STEP) status = differentiate(s);
+    if (!status && s->request->recorders) status = record_updates(s);
     return status || !effects_happen(s) ? status : keep_for_commits(s);
 }
 

@@ -19,6 +19,21 @@ enum rw_plan_kind {
     RW_PLAN_STEP  /* a loss and its gradients */
 };
 
+/*
+ * What is done with gradients once they are there - clipping, an optimizer - recorded by planning behind them: commits,
+ * in the order of the list. A plan with recorders is of nobody else's use and not in the cache; what its commits write
+ * is counted by who asked for it.
+ */
+struct rw_recorder {
+    struct rw_recorder *next;
+    /*
+     * gradient: by parameter's id, what a node behind those recorded so far reads as its gradient. A commit puts its
+     * output in the place of what it writes. NULL, in a step: the step makes none, and it began with clear ones.
+     * Errors are recorded.
+     */
+    rw_status (*record)(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient);
+};
+
 struct rw_request {
     uint8_t kind;           /* enum rw_plan_kind */
     const uint32_t *values; /* of an eval: what to hold; of a step: where backward begins */
@@ -26,6 +41,7 @@ struct rw_request {
     const struct rw_policy *policy; /* what rematerialization goes by */
     bool effects;                   /* of an eval: those of the step happen too, when there is nothing to train */
     bool seeded;                    /* of a step: what backward begins with is given when it runs; false: ones */
+    struct rw_recorder *recorders;  /* a list */
 };
 
 /* A step under the tape's policy. */

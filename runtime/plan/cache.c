@@ -1,6 +1,7 @@
 /* The plan cache: a few dozen entries, searched in order, the least recently used one replaced. */
 #include "plan/cache.h"
 
+#include <assert.h>
 #include <string.h>
 
 rw_plan *rw_plan_cache_find(struct rw_plan_cache *cache, struct rw_plan_key key)
@@ -66,6 +67,7 @@ struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *req
 
 rw_status rw_plan_get(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan)
 {
+    assert(!request->recorders);
     const struct rw_plan_key key = rw_request_key(t, request);
     rw_plan *plan = rw_plan_cache_find(t->ctx->plans, key);
     if (!plan) {

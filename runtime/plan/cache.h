@@ -24,7 +24,8 @@ struct rw_plan_cache {
 /* The same for two requests that would give the same plan. */
 struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *request);
 
-/* The plan of a request: from the context's cache, or a new one put there. The cache keeps the reference. */
+/* The plan of a request: from the context's cache, or a new one put there. The cache keeps the reference. One
+   without recorders. */
 rw_status rw_plan_get(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan);
 
 /* The plan of that key, or NULL. The cache keeps its reference. */

@@ -61,14 +61,17 @@ struct rw_context {
     uint32_t *site_hash;
     size_t site_hash_size;
 
-    struct rw_param **params; /* in order of creation */
+    struct rw_param **params; /* parameters and buffers, in order of creation */
     size_t n_params, cap_params;
+    struct rw_param **by_id; /* these and states, by tensor.id; NULL where a state has gone */
+    size_t n_ids, cap_ids, free_id; /* free_id: none below it is NULL */
 
     rw_tape *tapes; /* all of the context, a list */
     struct rw_plan_cache *plans; /* plan/cache.h */
     uint64_t n_plans;            /* plans made so far: their serials */
     struct rw_pool *pool;        /* run/run.h: arenas, runs that are queued, runs that are spare */
     struct rw_attach *attach;    /* run/run.h: who watches runs, a list */
+    struct rw_clipping *clipping; /* api/clip.h: made by the first rw_clip_grad_norm() */
 
     rw_memory memory; /* running totals; rw_memory_stats() fills in the rest */
 

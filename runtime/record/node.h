@@ -25,7 +25,7 @@
 #define RW_NONE_ID UINT32_MAX
 
 enum rw_value_flag {
-    RW_VALUE_CONTEXT = 1 << 0,  /* a parameter or buffer: id is its place in the context */
+    RW_VALUE_CONTEXT = 1 << 0,  /* a parameter, buffer or state: id is its place in the context's by_id */
     RW_VALUE_GRADIENT = 1 << 1, /* the gradient of a parameter, or of a tape value */
     RW_VALUE_REQUIRES = 1 << 2, /* depends on a parameter or a marked input */
     RW_VALUE_RETAIN = 1 << 3,   /* rw_require_grad(): backward hands out its gradient */

@@ -25,6 +25,32 @@ void rw_random_fill_normal(void *data, rw_dtype dtype, int64_t n, rw_ticket tick
 void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket ticket, double lo, double hi,
                             int threads);
 
+/*
+ * AdamW, a commit: (rows, gradients, parameters, moments m, moments v, masters) -> (parameters, m, v, masters). n rows
+ * for n of each; there are masters of the parameters of 16 bits alone, in their order. Moments and masters are float32,
+ * of a float64 parameter float64. A parameter whose gradient is absent stays as it is, and so do its moments.
+ */
+extern const rw_op_def rw_op_adamw;
+
+/* What an update of one parameter goes by: in double, and the same in float32 for parameters that are not float64. */
+struct rw_adamw_row {
+    double lr, beta1, beta2, eps, weight_decay;
+    double correction1, correction2; /* 1 - beta^step */
+    float b1, b2, c1, c2, decay, rate, root, eps32;
+    uint32_t fresh; /* the parameter was written since the last update: the master copy begins with what it is now */
+    uint32_t unused;
+};
+#define RW_ADAMW_ROW_WORDS ((int64_t)(sizeof(struct rw_adamw_row) / sizeof(int32_t))) /* rows are a tensor of RW_I32 */
+
+/* The numbers that follow from the others, of a parameter's update number `step`. */
+void rw_adamw_row_finish(struct rw_adamw_row *row, uint64_t step);
+
+/*
+ * Clipping, a commit: (limit, norm, gradients) -> (norm, gradients). Limit and norm are float64, of one element. A
+ * gradient that is absent is zero, and not written.
+ */
+extern const rw_op_def rw_op_clip_grad_norm;
+
 /* The bytes of all operands, each read or written once: what an op costs that does not say. */
 double rw_cost_bytes(const rw_op_call *call);
 

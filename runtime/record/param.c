@@ -9,7 +9,7 @@
 struct rw_param *rw_param_of(const rw_tensor *x)
 {
     if (!x || !(x->flags & RW_VALUE_CONTEXT)) return NULL;
-    return x->owner.ctx->params[x->id];
+    return x->owner.ctx->by_id[x->id];
 }
 
 static void free_param(rw_context *ctx, struct rw_param *p)
@@ -20,25 +20,38 @@ static void free_param(rw_context *ctx, struct rw_param *p)
     rw_free(p);
 }
 
-static bool fill_param(rw_context *ctx, struct rw_param *p, const char *name, rw_dtype dtype, rw_shape shape,
-                       bool trainable)
+/* Everything that every kind has. Its id is one that is free, taken by enter(). */
+static bool fill_state(rw_context *ctx, struct rw_param *p, rw_dtype dtype, rw_shape shape)
 {
     const rw_layout *const layout = rw_layout_dense(&ctx->layouts, shape);
-    if (!layout || !rw_grow(&ctx->params, &ctx->cap_params, ctx->n_params, 1, sizeof *ctx->params)) return false;
-    p->tensor = (struct rw_tensor){ .owner.ctx = ctx, .id = (uint32_t)ctx->n_params, .layout = layout->id,
+    while (ctx->free_id < ctx->n_ids && ctx->by_id[ctx->free_id]) ctx->free_id++;
+    if (!layout || !rw_grow(&ctx->by_id, &ctx->cap_ids, ctx->free_id, 1, sizeof *ctx->by_id)) return false;
+    p->tensor = (struct rw_tensor){ .owner.ctx = ctx, .id = (uint32_t)ctx->free_id, .layout = layout->id,
                                     .dtype = (uint8_t)dtype, .producer = RW_NONE_ID, .leaf = RW_NONE_ID,
-                                    .base = RW_NONE_ID,
-                                    .flags = RW_VALUE_CONTEXT | (trainable ? RW_VALUE_REQUIRES : 0) };
-    p->gradient = p->tensor;
-    p->gradient.flags = RW_VALUE_CONTEXT | RW_VALUE_GRADIENT;
+                                    .base = RW_NONE_ID, .flags = RW_VALUE_CONTEXT };
     p->numel = layout->numel;
     p->bytes = (size_t)layout->numel * rw_dtype_size(dtype);
     p->grad_clear = true;
-    p->name = rw_strdup(name);
     p->data = ctx->device->alloc(ctx->device_state, p->bytes);
-    if (!p->name || !p->data) return false;
-    if (trainable && !(p->grad = ctx->device->alloc(ctx->device_state, p->bytes))) return false;
-    return ctx->device->clear(ctx->device_state, p->data, p->bytes) == RW_OK;
+    return p->data && ctx->device->clear(ctx->device_state, p->data, p->bytes) == RW_OK;
+}
+
+static void enter(rw_context *ctx, struct rw_param *p)
+{
+    ctx->by_id[p->tensor.id] = p;
+    if (p->tensor.id == ctx->n_ids) ctx->n_ids++;
+}
+
+static bool fill_param(rw_context *ctx, struct rw_param *p, const char *name, rw_dtype dtype, rw_shape shape,
+                       bool trainable)
+{
+    if (!rw_grow(&ctx->params, &ctx->cap_params, ctx->n_params, 1, sizeof *ctx->params)) return false;
+    if (!fill_state(ctx, p, dtype, shape)) return false;
+    if (trainable) p->tensor.flags |= RW_VALUE_REQUIRES;
+    p->gradient = p->tensor;
+    p->gradient.flags = RW_VALUE_CONTEXT | RW_VALUE_GRADIENT;
+    p->name = rw_strdup(name);
+    return p->name && (!trainable || (p->grad = ctx->device->alloc(ctx->device_state, p->bytes)));
 }
 
 static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const char *name, rw_dtype dtype,
@@ -66,9 +79,29 @@ static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const ch
         return NULL;
     }
     ctx->params[ctx->n_params++] = p;
+    enter(ctx, p);
     ctx->memory.parameters += p->bytes;
     if (p->grad) ctx->memory.gradients += p->bytes;
     return &p->tensor;
+}
+
+struct rw_param *rw_state_create(rw_context *ctx, rw_dtype dtype, rw_shape shape)
+{
+    struct rw_param *const p = rw_calloc(1, sizeof *p);
+    if (p && fill_state(ctx, p, dtype, shape)) {
+        enter(ctx, p);
+        return p;
+    }
+    if (p) free_param(ctx, p);
+    return NULL;
+}
+
+void rw_state_destroy(rw_context *ctx, struct rw_param *p)
+{
+    if (!p) return;
+    ctx->by_id[p->tensor.id] = NULL;
+    if (p->tensor.id < ctx->free_id) ctx->free_id = p->tensor.id;
+    free_param(ctx, p);
 }
 
 rw_tensor *rw_param_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape)

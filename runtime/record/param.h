@@ -1,4 +1,7 @@
-/* Parameters and buffers: what lives as long as the context. */
+/*
+ * Parameters and buffers: what lives as long as the context. And states: memory of the context, an optimizer's, that is
+ * neither listed nor saved; ops read and write it as they do buffers.
+ */
 #ifndef RW_RECORD_PARAM_H
 #define RW_RECORD_PARAM_H
 
@@ -7,7 +10,7 @@
 struct rw_param {
     struct rw_tensor tensor;   /* flags: RW_VALUE_CONTEXT, RW_VALUE_REQUIRES for a parameter */
     struct rw_tensor gradient; /* what rw_gradient() hands out */
-    char *name;
+    char *name; /* NULL for a state */
     void *data;
     void *grad;       /* NULL for a buffer; its bytes mean nothing while grad_clear */
     bool grad_clear;  /* the gradient is zero without having been written */
@@ -19,6 +22,10 @@ struct rw_param {
 
 /* The parameter or buffer behind a context tensor (or behind its gradient), NULL for a tape value. */
 struct rw_param *rw_param_of(const rw_tensor *x);
+
+/* A new state, zero. NULL without memory, which is not recorded. */
+struct rw_param *rw_state_create(rw_context *ctx, rw_dtype dtype, rw_shape shape);
+void rw_state_destroy(rw_context *ctx, struct rw_param *p); /* NULL-safe. No plan that is kept may name it */
 
 /* An error when the gradient is spoiled; in the second form when any of the context is. what names the call. */
 rw_status rw_gradient_check(rw_context *ctx, const struct rw_param *p, const char *what);

@@ -267,6 +267,12 @@ static bool check(struct recording *r, const void *attrs)
     return false;
 }
 
+/* Planning alone writes gradients: it knows which values lie in them. */
+static bool may_be_written(const struct recording *r, const struct rw_tensor *to)
+{
+    return r->tape->origin.adjoint || (to->leaf != RW_NONE_ID && r->tape->leaves[to->leaf].kind == RW_LEAF_PARAM);
+}
+
 /* What a commit writes is memory of the context, all of it, and each output is that of the operand it stands for. */
 static bool commits_soundly(struct recording *r)
 {
@@ -274,8 +280,8 @@ static bool commits_soundly(struct recording *r)
     bool sound = first >= 0;
     for (int i = 0; sound && i < n_out; i++) {
         const struct rw_tensor *const to = r->in[first + i];
-        sound = to->leaf != RW_NONE_ID && r->tape->leaves[to->leaf].kind == RW_LEAF_PARAM &&
-                r->call.out[i].dtype == (rw_dtype)to->dtype && r->call.out[i].layout->id == to->layout;
+        sound = may_be_written(r, to) && r->call.out[i].dtype == (rw_dtype)to->dtype &&
+                r->call.out[i].layout->id == to->layout;
     }
     if (!sound)
         refuse(r, RW_ERR_ARGUMENT, "what the op writes is no parameter or buffer of its output's type and shape");

@@ -105,17 +105,24 @@ static uint32_t target_buffer(struct emitter *e, const struct rw_target *target,
         (struct rw_source){ .kind = RW_SOURCE_RESULT, .index = (uint32_t)s->n_results++, .leaf = RW_NONE_ID });
 }
 
+/* A commit's output lies where the operand lies that it stands for. That a gradient may be clear is the reader's
+   matter. */
+static uint32_t committed_buffer(struct emitter *e, const struct rw_node *node, uint32_t base)
+{
+    const uint32_t written = node->n_inputs - node->n_outputs + (base - node->first_output);
+    const uint32_t source = e->out->buffers[e->s->buffer[operand_base(e->t, node, written)]].source;
+    const struct rw_source *const s = &e->out->sources[source];
+    if (s->kind != RW_SOURCE_ADDEND && s->kind != RW_SOURCE_OLD)
+        return add_buffer(e->out, (struct rw_buffer){ .value = base, .first = UINT32_MAX, .source = source });
+    return source_buffer(e->out, base, 0,
+                         (struct rw_source){ .kind = RW_SOURCE_GRADIENT, .leaf = RW_NONE_ID, .index = s->index });
+}
+
 /* The buffer that a node's output is written to in this action. */
 static uint32_t output_buffer(struct emitter *e, const struct rw_node *node, uint32_t base, uint8_t kind)
 {
     const uint64_t bytes = rw_tensor_bytes(rw_tape_value(e->t, base));
-    if (kind == RW_ACTION_COMMIT) {
-        const uint32_t written = node->n_inputs - node->n_outputs + (base - node->first_output);
-        const struct rw_tensor *const to = rw_tape_value(e->t, operand_base(e->t, node, written));
-        return source_buffer(
-            e->out, base, 0,
-            (struct rw_source){ .kind = RW_SOURCE_PARAM, .leaf = RW_NONE_ID, .index = e->t->leaves[to->leaf].param });
-    }
+    if (kind == RW_ACTION_COMMIT) return committed_buffer(e, node, base);
     const uint32_t target = kind == RW_ACTION_REPLAY ? RW_NONE_ID : e->p->target_of[base];
     if (target != RW_NONE_ID) return target_buffer(e, &e->p->targets.target[target], base, bytes);
     if (!bytes)

@@ -274,7 +274,7 @@ rw_status rw_run_prepare(struct rw_run *r, size_t to)
         if (status) rw_fail(ctx, status, "run: the device failed");
     }
     if (status && r->state == RW_RUN_NEW) give_arena_back(r);
-    if (!status) note_memory(ctx, r->plan);
+    if (!status && !(r->flags & RW_RUN_UPDATE)) note_memory(ctx, r->plan);
     return status;
 }
 
@@ -290,7 +290,7 @@ static void spoil(const struct rw_run *r, size_t from, size_t to)
         for (uint32_t k = 0; !rw_action_is_move(a->kind) && k < node->n_outputs; k++) {
             const uint32_t word = p->words[a->word + node->n_inputs + k];
             if (!rw_word_is(p, word, RW_SOURCE_GRADIENT)) continue;
-            struct rw_param *const param = context_of(r)->params[p->sources[rw_word_source(word)].index];
+            struct rw_param *const param = context_of(r)->by_id[p->sources[rw_word_source(word)].index];
             param->grad_spoiled = !param->grad_clear;
         }
     }
@@ -411,8 +411,8 @@ rw_status rw_runs_wait(rw_context *ctx)
 /* ---- what a run leaves behind ---- */
 
 /*
- * A stateful node has run and will not run again on this tape. A commit has written its buffer: whoever computes from
- * it from now on sees another value than this step did.
+ * A stateful node has run and will not run again on this tape. A commit has written its buffers: whoever computes
+ * from them from now on sees other values than this step did. What planning recorded is counted by who had it recorded.
  */
 static void note_effect(const struct rw_run *r, const struct rw_action *a)
 {
@@ -422,8 +422,10 @@ static void note_effect(const struct rw_run *r, const struct rw_action *a)
     const struct rw_node *const node = &t->nodes[a->node];
     if (t->ctx->ops[node->op]->flags & RW_OP_STATEFUL) rw_tape_effect(t, a->node)->done = true;
     if (a->kind != RW_ACTION_COMMIT) return;
-    const uint32_t to = rw_word_source(p->words[a->word + node->n_inputs]);
-    t->ctx->params[p->sources[to].index]->version++;
+    for (uint32_t i = 0; i < node->n_outputs; i++) {
+        const uint32_t to = rw_word_source(p->words[a->word + node->n_inputs + i]);
+        t->ctx->by_id[p->sources[to].index]->version++;
+    }
 }
 
 static rw_status hold_results(struct rw_run *r)
@@ -454,7 +456,7 @@ rw_status rw_run_settle(struct rw_run *r)
     r->settled = r->next_action;
     r->n_held = r->tape->n_held;
     if (r->next_action != p->n_actions || (r->flags & (RW_RUN_LOST | RW_RUN_REHEARSAL))) return RW_OK;
-    for (size_t i = 0; i < p->n_gradients; i++) ctx->params[p->gradients[i]]->grad_clear = false;
+    for (size_t i = 0; i < p->n_gradients; i++) ctx->by_id[p->gradients[i]]->grad_clear = false;
     return RW_OK;
 }
 

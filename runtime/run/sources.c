@@ -24,7 +24,7 @@ static rw_status check_input(const rw_tape *t, const struct rw_leaf *leaf)
 
 static rw_status check_param(const rw_tape *t, const struct rw_leaf *leaf)
 {
-    const struct rw_param *const p = t->ctx->params[leaf->param];
+    const struct rw_param *const p = t->ctx->by_id[leaf->param];
     if (p->version == leaf->version) return RW_OK;
     return rw_fail(t->ctx, RW_ERR_CHANGED,
                    "parameter \"%s\" changed after it was recorded; what is computed from it now would not match; "
@@ -41,7 +41,7 @@ static bool is_gradient(const struct rw_source *s)
    planning made on another tape and cut off again. */
 static rw_status check(const rw_tape *t, const struct rw_source *s)
 {
-    if (is_gradient(s)) return rw_gradient_check(t->ctx, t->ctx->params[s->index], "run");
+    if (is_gradient(s)) return rw_gradient_check(t->ctx, t->ctx->by_id[s->index], "run");
     if (s->leaf == RW_NONE_ID) return RW_OK;
     const struct rw_leaf *const leaf = &t->leaves[s->leaf];
     if (leaf->kind == RW_LEAF_INPUT) return check_input(t, leaf);
@@ -51,10 +51,10 @@ static rw_status check(const rw_tape *t, const struct rw_source *s)
 static void *address(const struct rw_run *r, const struct rw_source *s)
 {
     rw_tape *const t = r->tape;
-    const struct rw_param *const p = is_gradient(s) ? t->ctx->params[s->index] : NULL;
+    const struct rw_param *const p = is_gradient(s) ? t->ctx->by_id[s->index] : NULL;
     char *const results = r->results->data;
     switch ((enum rw_source_kind)s->kind) {
-    case RW_SOURCE_PARAM: return t->ctx->params[s->index]->data;
+    case RW_SOURCE_PARAM: return t->ctx->by_id[s->index]->data;
     case RW_SOURCE_GRADIENT:
     case RW_SOURCE_OLD: return p->grad;
     case RW_SOURCE_ADDEND: return p->grad_clear ? NULL : p->grad;
@@ -79,7 +79,7 @@ static void note_read(rw_tape *t, const struct rw_source *s)
 /* Who reads a clear gradient and cannot do without it finds zeros. It stays clear. */
 static rw_status fill_with_zeros(rw_context *ctx, const struct rw_source *s)
 {
-    const struct rw_param *const p = s->kind == RW_SOURCE_OLD ? ctx->params[s->index] : NULL;
+    const struct rw_param *const p = s->kind == RW_SOURCE_OLD ? ctx->by_id[s->index] : NULL;
     if (!p || !p->grad_clear) return RW_OK;
     const rw_status status = ctx->device->clear(ctx->device_state, p->grad, p->bytes);
     return status ? rw_fail(ctx, status, "run: the gradient of \"%s\" could not be cleared", p->name) : RW_OK;
@@ -91,7 +91,7 @@ static rw_status redirect_gradients(struct rw_run *r)
     rw_context *const ctx = r->tape->ctx;
     const rw_plan *const p = r->plan;
     uint64_t bytes = 0;
-    for (size_t i = 0; i < p->n_gradients; i++) bytes += rw_round_up(ctx->params[p->gradients[i]]->bytes, p->unit);
+    for (size_t i = 0; i < p->n_gradients; i++) bytes += rw_round_up(ctx->by_id[p->gradients[i]]->bytes, p->unit);
     if (!r->own_gradients && !(r->own_gradients = ctx->device->alloc(ctx->device_state, bytes)))
         return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the gradients take %llu bytes)",
                        (unsigned long long)bytes);
@@ -99,7 +99,7 @@ static rw_status redirect_gradients(struct rw_run *r)
     for (size_t i = 0; i < p->n_sources; i++) {
         if (p->sources[i].kind != RW_SOURCE_GRADIENT) continue;
         r->sources[i] = at;
-        at += rw_round_up(ctx->params[p->sources[i].index]->bytes, p->unit);
+        at += rw_round_up(ctx->by_id[p->sources[i].index]->bytes, p->unit);
     }
     return RW_OK;
 }
@@ -110,7 +110,7 @@ rw_status rw_run_publish(struct rw_run *r)
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < r->plan->n_sources; i++) {
         const struct rw_source *const s = &r->plan->sources[i];
-        const struct rw_param *const p = s->kind == RW_SOURCE_GRADIENT ? ctx->params[s->index] : NULL;
+        const struct rw_param *const p = s->kind == RW_SOURCE_GRADIENT ? ctx->by_id[s->index] : NULL;
         if (p) status = ctx->device->upload(ctx->device_state, p->grad, r->sources[i], p->bytes);
     }
     r->flags &= (uint8_t)~RW_RUN_PRIVATE;

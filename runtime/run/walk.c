@@ -265,7 +265,7 @@ rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
         status = i == w.lanes.next ? run_among_lanes(&w, i) : run_action(&w, i);
     }
     if (ctx->device->range && w.region != RW_NONE_ID) ctx->device->range(ctx->device_state, NULL);
-    ctx->memory.measured_peak = r->highest;
+    if (!(r->flags & RW_RUN_UPDATE)) ctx->memory.measured_peak = r->highest;
     *ret_reached = i;
     return status;
 }

@@ -66,6 +66,28 @@ Test(commit, several_buffers_when_the_step_ends)
     }
 }
 
+/* All that a commit writes has changed for whoever read it before, not the first of it alone. */
+Test(commit, changes_everything_that_it_writes)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("the kernel is one for host memory");
+    for (int which = 0; which < 2; which++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tape *reader = NULL;
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4)), *buffer[2];
+        buffer[0] = rw_buffer(b.ctx, "a", RW_F32, RW_SHAPE(4));
+        buffer[1] = rw_buffer(b.ctx, "b", RW_F32, RW_SHAPE(4));
+        cr_assert_eq(rw_tape_create(&reader, b.ctx), RW_OK);
+        rw_tensor *const loss = rw_sum(reader, rw_mul(reader, p, buffer[which]), RW_ALL_AXES, false);
+        rw_item(reader, loss);
+        rw_tensor *const in[] = { p, buffer[0], buffer[1] };
+        cr_assert_not_null(rw_apply(b.t, &shift, in, 3, NULL, 0, NULL));
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, p, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_backward(reader, loss), RW_ERR_CHANGED, "buffer %d", which);
+        rw_tape_destroy(&reader);
+        fixture_close(&b);
+    }
+}
+
 /* A value of the tape, an input, another shape: no memory that a commit could write. Nothing is recorded. */
 Test(commit, what_is_no_buffer_is_refused)
 {

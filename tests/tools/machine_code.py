@@ -90,10 +90,10 @@ STREAMS = [
     Stream(r'shape_cuda:turn_kernel<unsigned int>', load=32, store=32),
     Stream(r'shape_cuda:turn_kernel<unsigned long>', load=64, store=64),
     Stream(r'shape_cuda:turn_kernel<unit16>'),
-    # Through pointers from a table, which the compiler does not know to be global: LD and ST. Four reads, three writes.
-    Stream(r'optim_cuda:update_kernel', share=4 / 7),
-    Stream(r'optim_cuda:squares_kernel', store=0, share=1),
-    Stream(r'optim_cuda:scale_kernel'),
+    # Four reads, three writes.
+    Stream(r'adamw_cuda:update_kernel', share=4 / 7),
+    Stream(r'clip_cuda:squares_kernel', store=0, share=1),
+    Stream(r'clip_cuda:scale_kernel'),
 ]
 
 # What else there is, and why nothing is asked of its accesses.
@@ -112,8 +112,7 @@ OTHERS = [
     (r'reduce_cuda:fill_kernel<.*>', 'reductions of nothing'),
     (r'loss_cuda:(mean|factor|mse_mean)_kernel<.*>', 'one block: a number per row'),
     (r'loss_cuda:weights_kernel<.*>', 'writes rows of zeros and one number; only for gradients of gradients'),
-    (r'optim_cuda:norm_kernel', 'one block'),
-    (r'optim_cuda:widen_kernel<.*>', 'once, when the optimizer is made'),
+    (r'clip_cuda:norm_kernel', 'one block'),
     (r'embedding_cuda:(count|scan|scatter)_kernel', 'the sort: four bytes per token'),
     (r'embedding_cuda:stitch_kernel<.*>', 'rows that lie over several runs: few'),
     (r'embedding_cuda:(gather|sum)_kernel<.*>', 'rows that do not divide into packs'),

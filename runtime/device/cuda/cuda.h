@@ -20,7 +20,6 @@ extern "C" {
 
 #define RW_CUDA_ALIGNMENT 512
 #define RW_CUDA_MESSAGE 256
-#define RW_CUDA_NORM_SUMS 1024
 
 struct rw_blaslt;
 struct rw_sdpa;
@@ -35,7 +34,6 @@ struct rw_cuda {
     /* What is added to the first block of every ticket: 0, but for a graph that is launched again. In device memory. */
     uint64_t *ticket_base;
     uint64_t known_base; /* what was put there last */
-    double *norm; /* of clipping, in device memory: RW_CUDA_NORM_SUMS partial sums, the norm, the factor */
     struct rw_blaslt *blaslt;
     struct rw_sdpa *sdpa;
     struct rw_staging *staging;

@@ -66,8 +66,6 @@ static rw_status make_state(struct rw_cuda *cuda)
     TRY(cudaMalloc(&p, sizeof *cuda->ticket_base));
     cuda->ticket_base = p;
     TRY(cudaMemsetAsync(cuda->ticket_base, 0, sizeof *cuda->ticket_base, cuda->stream));
-    TRY(cudaMalloc(&p, (RW_CUDA_NORM_SUMS + 2) * sizeof *cuda->norm));
-    cuda->norm = p;
     rw_status status = rw_staging_create(&cuda->staging, cuda);
     if (!status) status = rw_blaslt_create(&cuda->blaslt, cuda);
     return status ? status : rw_sdpa_create(&cuda->sdpa, cuda);
@@ -85,7 +83,6 @@ static void cuda_close(void *state)
     for (size_t i = 0; i < cuda->n_marks; i++) cudaEventDestroy(cuda->marks[i]);
     rw_free(cuda->marks);
     cudaFree(cuda->ticket_base);
-    cudaFree(cuda->norm);
     rw_cuda_close_lanes(cuda);
     cudaGetLastError();
     rw_free(cuda);

@@ -1,0 +1,37 @@
+/* Clipping of gradients to a joint norm: its check and its cost. */
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+#include "record/own_ops.h"
+
+static rw_status want_number(rw_op_call *call, int i)
+{
+    RW_CHECK(rw_want_dtype(call, i, RW_F64));
+    return call->in[i].layout->numel == 1 ? RW_OK : rw_op_error(call, RW_ERR_SHAPE, "input %d is not one number", i);
+}
+
+static rw_status check(rw_op_call *call)
+{
+    if (call->n_inputs < 2) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too few", call->n_inputs);
+    RW_CHECK(want_number(call, 0));
+    RW_CHECK(want_number(call, 1));
+    for (int i = 2; i < call->n_inputs; i++) RW_CHECK(rw_want_float(call, i));
+    call->n_outputs = call->n_inputs - 1;
+    for (int i = 0; i < call->n_outputs; i++) RW_CHECK(rw_op_output_like(call, i, i + 1));
+    return RW_OK;
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    double elements = 0;
+    for (int i = 2; i < call->n_inputs; i++) elements += (double)call->in[i].layout->numel;
+    return (rw_op_cost){ 3 * elements, rw_cost_bytes(call) };
+}
+
+RW_DECLARE_KERNELS(rw_clip_grad_norm)
+RW_DECLARE_CUDA_WORKSPACE(rw_clip_grad_norm_workspace_cuda)
+const rw_op_def rw_op_clip_grad_norm = { .name = "clip_grad_norm", .n_inputs = RW_OP_VARIADIC,
+                                         .n_outputs = RW_OP_VARIADIC,
+                                         .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,
+                                         .optional = RW_OP_ALL_INPUTS & ~RW_OP_INPUT(0) & ~RW_OP_INPUT(1),
+                                         .check = check, .kernel = RW_KERNELS(rw_clip_grad_norm), .cost = cost,
+                                         .workspace = RW_WORKSPACES(NULL, rw_clip_grad_norm_workspace_cuda) };

@@ -1,0 +1,101 @@
+/* Clipping on the CPU: squares are added up in double, in blocks of fixed size, in order. */
+#include "device/cpu/isa.h"
+#include "ops/common/util.h"
+#include "ops/common/vec.h"
+#include "ops/common/vec_native.h"
+
+#define BLOCK 4096
+#define GROUP 1024 /* blocks whose sums are kept at a time */
+#define LANES 8
+
+/* Element i goes to sum i % 8; the eight are added as a tree. */
+VEC_INLINE double block_squares(const void *grad, rw_dtype dtype, int64_t from, int64_t n)
+{
+    double sum[LANES] = { 0 };
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            const double g = dtype == RW_F64 ? ((const double *)grad)[from + i + l]
+                                             : (double)f_get(grad, dtype, from + i + l);
+            sum[l] += g * g;
+        }
+    for (int l = 0; i + l < n; l++) {
+        const double g = dtype == RW_F64 ? ((const double *)grad)[from + i + l]
+                                         : (double)f_get(grad, dtype, from + i + l);
+        sum[l] += g * g;
+    }
+    for (int half = LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; l++) sum[l] += sum[l + half];
+    return sum[0];
+}
+
+static double block_sum(const rw_view *grad, int64_t from)
+{
+    const int64_t rest = grad->layout->numel - from, some = rest < BLOCK ? rest : BLOCK;
+    if (grad->dtype == RW_F64) return block_squares(grad->data, RW_F64, from, some);
+    if (grad->dtype == RW_BF16) return block_squares(grad->data, RW_BF16, from, some);
+    if (grad->dtype == RW_F16) return block_squares(grad->data, RW_F16, from, some);
+    return block_squares(grad->data, RW_F32, from, some);
+}
+
+/* The same bits for any number of threads. */
+static double sum_squares(const rw_view *grad, int threads)
+{
+    const int64_t n = grad->layout->numel;
+    double total = 0;
+    for (int64_t first = 0; first < n; first += (int64_t)BLOCK * GROUP) {
+        double part[GROUP];
+        const int64_t rest = n - first, blocks = rest >= (int64_t)BLOCK * GROUP ? GROUP : (rest + BLOCK - 1) / BLOCK;
+        if (rest < RW_PARALLEL_FROM || threads < 2) {
+            for (int64_t b = 0; b < blocks; b++) part[b] = block_sum(grad, first + b * BLOCK);
+        } else {
+#pragma omp parallel for num_threads(threads) schedule(static)
+            for (int64_t b = 0; b < blocks; b++) part[b] = block_sum(grad, first + b * BLOCK);
+        }
+        for (int64_t b = 0; b < blocks; b++) total += part[b];
+    }
+    return total;
+}
+
+/* n <= BLOCK elements, times a factor. */
+VEC_INLINE void scale_f32(void *data, rw_dtype dtype, int64_t from, int64_t n, float factor)
+{
+    int64_t i = 0;
+    for (; i + NF_LANES <= n; i += NF_LANES) nf_put(data, dtype, from + i, nf_get(data, dtype, from + i) * factor);
+    if (i < n) nf_put_some(data, dtype, from + i, n - i, nf_get_some(data, dtype, from + i, n - i) * factor);
+}
+
+static void scale_block(const rw_view *grad, int64_t from, double factor)
+{
+    const int64_t rest = grad->layout->numel - from, n = rest < BLOCK ? rest : BLOCK;
+    void *const data = grad->data;
+    if (grad->dtype == RW_F64) for (int64_t i = from; i < from + n; i++) ((double *)data)[i] *= factor;
+    else if (grad->dtype == RW_BF16) scale_f32(data, RW_BF16, from, n, (float)factor);
+    else if (grad->dtype == RW_F16) scale_f32(data, RW_F16, from, n, (float)factor);
+    else scale_f32(data, RW_F32, from, n, (float)factor);
+}
+
+static void scale(const rw_view *grad, double factor, int threads)
+{
+    const int64_t n = grad->layout->numel;
+    if (n < RW_PARALLEL_FROM || threads < 2) {
+        for (int64_t from = 0; from < n; from += BLOCK) scale_block(grad, from, factor);
+        return;
+    }
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t from = 0; from < n; from += BLOCK) scale_block(grad, from, factor);
+}
+
+rw_status RW_ISA_NAME(rw_clip_grad_norm_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_clip_grad_norm_cpu)(const rw_kernel *k)
+{
+    const double most = *(const double *)k->in[0].data;
+    double sum = 0;
+    for (int i = 2; i < k->n_inputs; i++)
+        if (rw_kernel_has(k, i)) sum += sum_squares(&k->in[i], k->threads);
+    const double norm = sqrt(sum);
+    for (int i = 2; norm > most && i < k->n_inputs; i++)
+        if (rw_kernel_has(k, i)) scale(&k->in[i], most / norm, k->threads);
+    *(double *)k->out[0].data = norm;
+    return RW_OK;
+}

@@ -1,0 +1,66 @@
+/* Updates between two steps. See update.h. */
+#include "api/update.h"
+
+static rw_status plan(struct rw_update *u, struct rw_recorder *recorders)
+{
+    const struct rw_request request = { .kind = RW_PLAN_EVAL, .policy = &rw_policy_none, .recorders = recorders };
+    rw_plan *plan;
+    rw_status status = rw_plan_build(u->t, &request, &plan);
+    if (status) return status;
+    status = rw_run_make(u->t, plan, RW_RUN_OWNED | RW_RUN_UPDATE, &u->run);
+    rw_plan_release(plan); /* the run counts it */
+    return status;
+}
+
+rw_status rw_update_open(struct rw_update *u, rw_context *ctx, struct rw_recorder *recorders)
+{
+    struct rw_update made = { 0 };
+    rw_status status = rw_tape_create(&made.t, ctx);
+    if (!status) status = plan(&made, recorders);
+    if (status) rw_tape_destroy(&made.t);
+    else *u = made;
+    return status;
+}
+
+void rw_update_close(struct rw_update *u)
+{
+    if (!u->t) return;
+    rw_runs_wait(u->t->ctx);
+    rw_run_end(u->run);
+    rw_tape_destroy(&u->t);
+    u->run = NULL;
+}
+
+bool rw_update_is_stale(const struct rw_update *u)
+{
+    return u->run->plan->threads != u->t->ctx->threads;
+}
+
+static bool is_watched_each_time(const struct rw_run *r)
+{
+    bool each = false;
+    for (int i = 0; i < r->n_observers; i++) each |= r->observer[i]->each_launch;
+    return each;
+}
+
+rw_status rw_update_run(struct rw_update *u)
+{
+    struct rw_run *const r = u->run;
+    rw_run_restart(r);
+    rw_status status = rw_run_advance(r, r->plan->n_actions);
+    if (!status) status = rw_run_settle(r);
+    return !status && is_watched_each_time(r) ? rw_runs_wait(u->t->ctx) : status;
+}
+
+rw_status rw_update_record(rw_tape *t, const char *call, const rw_op_def *op, rw_tensor *const *in, int n,
+                           rw_tensor **ret_outs)
+{
+    rw_context *const ctx = t->ctx;
+    const rw_site at = { call, 0 };
+    const uint32_t site = rw_site_index(ctx, at);
+    if (site == RW_NONE_ID) return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", call);
+    t->origin = (struct rw_origin){ .adjoint = true, .of = RW_NONE_ID, .site = site, .ticket = RW_NONE_ID };
+    const rw_tensor *const made = rw_apply_at(at, t, op, in, n, NULL, 0, ret_outs);
+    t->origin = (struct rw_origin){ 0 };
+    return made ? RW_OK : ctx->status;
+}
