@@ -160,6 +160,30 @@ Test(optimizer, a_master_copy_adds_up_what_narrow_types_cannot_hold)
     fixture_close(&b);
 }
 
+/* Its master copy is one of something else by then. */
+Test(optimizer, what_is_written_between_two_steps_counts)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F16, RW_SHAPE(40));
+    rw_adamw *opt = NULL;
+    cr_assert_eq(rw_init_constant(w, 1), RW_OK);
+    cr_assert_eq(rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 0x1p-3, .eps = 1e-30, .weight_decay = -1 }),
+                 RW_OK);
+    fill(rw_gradient(w), 40, gradient_of, 3);
+    for (int step = 0; step < 3; step++) {
+        if (step == 1) cr_assert_eq(rw_init_constant(w, 8), RW_OK);
+        cr_assert_eq(rw_adamw_step(opt), RW_OK);
+    }
+    void *const got = contents(w);
+    for (int i = 0; i < 40; i++) {
+        const double g = gradient_of(i, 3), x = number_get(got, RW_F16, i);
+        if (g != 0) cr_assert_eq(x, g > 0 ? 7.75 : 8.25, "%d: %g", i, x);
+    }
+    free(got);
+    rw_adamw_destroy(&opt);
+    fixture_close(&b);
+}
+
 /* ---- clipping ---- */
 
 enum { LONG = 100003, SHORT = 5, CLIPPED = 4 };
