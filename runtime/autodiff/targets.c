@@ -259,7 +259,7 @@ static rw_status find_gradients(const struct rw_targets *s, rw_tensor **gradient
     for (size_t i = 0; s->request->kind != RW_PLAN_STEP && i < ctx->n_params; i++) {
         struct rw_param *const p = ctx->params[i];
         if (!p->grad) continue;
-        rw_tensor *const g = rw_tape_resolve(s->t, &p->gradient, "planning", RW_HERE);
+        rw_tensor *const g = rw_tape_resolve(s->t, &p->gradient, "planning", "a gradient", RW_HERE);
         if (!g) return ctx->status;
         gradient[p->tensor.id] = g;
     }

@@ -127,7 +127,8 @@ void rw_tape_reset(rw_tape *t)
     rest_values(t, used);
 }
 
-/* The values that a caller may still hold say that they are gone, for as long as the context keeps them. */
+/* The values that a caller may still hold say that they are gone, for as long as the context keeps them. Of a tape that
+   was for planning alone nobody holds one. */
 static void leave_values(rw_tape *t)
 {
     const size_t written = t->most_values < RW_VALUE_CHUNK ? t->most_values : RW_VALUE_CHUNK;
@@ -136,7 +137,7 @@ static void leave_values(rw_tape *t)
             t->chunks[i][k].flags = RW_VALUE_GONE;
             t->chunks[i][k].owner.ctx = t->ctx;
         }
-        if (i < RW_VALUE_CHUNKS) rw_context_keep(t->ctx, t->chunks[i]);
+        if (written && i < RW_VALUE_CHUNKS) rw_context_keep(t->ctx, t->chunks[i]);
         else rw_free(t->chunks[i]);
     }
     for (size_t i = 0; i < t->n_handles; i++) {
