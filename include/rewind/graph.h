@@ -32,8 +32,8 @@ extern "C" {
 
 typedef struct rw_graph rw_graph;
 
-/** All zero means: neither clipping nor an optimizer; the gradients are read by the caller. Both are nodes of the graph's
-    plan, behind what the step itself writes: parameters and norms are what the single calls give, to the last bit. */
+/** All zero means: neither clipping nor an optimizer; the gradients are read by the caller. Both are nodes of the
+    graph's plan, behind what the step itself writes: parameters are what the single calls give, to the last bit. */
 typedef struct rw_graph_params {
     rw_adamw *optimizer; ///< makes one update at the end of each launch
     double max_norm;     ///< gradients are clipped to this joint norm before the update (rw_clip_grad_norm()); 0: not

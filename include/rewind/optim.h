@@ -41,8 +41,8 @@ RW_API void rw_adamw_destroy(rw_adamw **opt);
 /**
  * One update of every parameter that has a gradient; each counts its own steps. On CUDA it is only queued. It counts as
  * a change of these parameters, as rw_write() does.
- * @return an error that is stuck in the context, RW_ERR_CHANGED for a gradient that a failed backward has left half-way,
- *         RW_ERR_MEMORY; then nothing has changed.
+ * @return an error that is stuck in the context, RW_ERR_CHANGED for a gradient that a failed backward has left
+ *         half-way, RW_ERR_MEMORY; then nothing has changed.
  */
 RW_API rw_status rw_adamw_step(rw_adamw *opt);
 
