@@ -232,6 +232,7 @@ class Function:
         m = re.fullmatch(r"(?:\(\s*([^)]*)\)\s*,\s*)?([\w$]+)\s*(?:,\s*\(([^)]*)\))?", text)
         if not m or m[2] not in self.functions:
             raise Unknown("call " + (m[2] if m else text))
+        self.approximate = True  # the functions are the toolkit's mathematical ones
         given = [identifier(x) for part in (m[1], m[3]) for x in split(part or "")]
         return f"{self.functions[m[2]]}({', '.join(given)});"
 
