@@ -13,6 +13,18 @@
 
 #include <rewind/op.h>
 
+#define GEMM_SCRATCH_ALIGN 256
+
+static inline int64_t gemm_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static inline int64_t gemm_align(int64_t x, int64_t to)
+{
+    return gemm_ceil_div(x, to) * to;
+}
+
 /* One operand: rows by columns at these strides, and where it starts for each element of the batch. */
 struct gemm_operand {
     const void *data;
