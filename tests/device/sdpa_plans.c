@@ -6,6 +6,7 @@
  * And what is given to it: sdpa.h's rule, operand by operand.
  */
 #include "device/cuda/library.h"
+#include "device/cuda/cudnn/sdpa.h"
 #include "device/cuda/cudnn/sdpa_graph.h"
 
 #include <criterion/criterion.h>
