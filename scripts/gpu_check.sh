@@ -83,7 +83,7 @@ driver_is_too_old() {
     knows=$(nvidia-smi | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -1)
     needs=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\).*/\1/p' | head -1)
     [[ $knows =~ ^[0-9]+$ && $needs =~ ^[0-9]+$ ]] && [ "$knows" -lt "$needs" ] || return 1
-    echo "The driver knows CUDA $knows, the toolkit is CUDA $needs: install a newer driver or a toolkit of CUDA $knows" >&2
+    echo "The driver knows CUDA $knows, the toolkit is CUDA $needs: a newer driver or an older toolkit is needed" >&2
 }
 
 machine() {

@@ -135,8 +135,8 @@ typedef enum rw_op_flags {
     RW_OP_STATEFUL = 1 << 2,         ///< has an effect outside its outputs: runs once a step, is never replayed
     RW_OP_NONDETERMINISTIC = 1 << 3, ///< may give other bytes from the same inputs: outputs are kept
     RW_OP_NO_GRADIENT = 1 << 4,      ///< outputs carry no gradient, on purpose (argmax, comparison)
-    /** Writes parameters or buffers: its last n_outputs inputs. Output i is the memory of input n_inputs - n_outputs + i
-        and has its type and shape. It runs once, when the step ends: everybody else reads what was there before. All
+    /** Writes parameters or buffers: its last n_outputs inputs. Output i is the memory of input n_inputs - n_outputs +
+        i and has its type and shape. It runs once, when the step ends: everybody else reads what was there before. All
         that it writes counts as changed. Goes with RW_OP_STATEFUL and RW_OP_NO_GRADIENT. */
     RW_OP_COMMIT = 1 << 5
 } rw_op_flags;

@@ -119,9 +119,9 @@ constexpr int PARTS_THREADS = 512, PARTS_COLUMNS = 32;
 constexpr int PARTS_AHEAD = 4; /* loads of a thread in flight */
 
 /*
- * to[c] = part[c] + part[stride + c] + ..., over `divisor`, added to sum[c] if there is a sum. blockDim: columns x rows,
- * powers of two; a thread takes the parts that are its row modulo their number, then the rows are merged pairwise. In
- * double.
+ * to[c] = part[c] + part[stride + c] + ..., over `divisor`, added to sum[c] if there is a sum. In double. blockDim:
+ * columns x rows, powers of two; a thread takes the parts that are its row modulo their number, then the rows are
+ * merged pairwise.
  */
 template <template <typename> class R, typename W, typename T>
 __global__ void __launch_bounds__(PARTS_THREADS) merge_parts_kernel(const typename R<W>::state *part, int64_t parts,

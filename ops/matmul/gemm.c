@@ -41,14 +41,19 @@ static bool library_takes(const struct gemm_operand *x, int64_t rows, int64_t co
     return (x->col == 1 && x->row >= cols) || (x->row == 1 && x->col >= rows);
 }
 
+static int64_t dense_bytes(int64_t bytes)
+{
+    return gemm_align(bytes, GEMM_SCRATCH_ALIGN);
+}
+
 static void finish(struct gemm *g, const rw_layout *a, const rw_layout *b)
 {
     join_rows(g);
     tidy(&g->a, g->m, g->k);
     tidy(&g->b, g->k, g->n);
     const int64_t size = (int64_t)rw_dtype_size(g->dtype);
-    g->a.pack_bytes = library_takes(&g->a, g->m, g->k) ? 0 : gemm_align(g->n_batch * g->m * g->k * size, GEMM_SCRATCH_ALIGN);
-    g->b.pack_bytes = library_takes(&g->b, g->k, g->n) ? 0 : gemm_align(g->n_batch * g->k * g->n * size, GEMM_SCRATCH_ALIGN);
+    g->a.pack_bytes = library_takes(&g->a, g->m, g->k) ? 0 : dense_bytes(g->n_batch * g->m * g->k * size);
+    g->b.pack_bytes = library_takes(&g->b, g->k, g->n) ? 0 : dense_bytes(g->n_batch * g->k * g->n * size);
 }
 
 void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, rw_dtype dtype)

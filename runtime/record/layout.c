@@ -175,7 +175,8 @@ rw_status rw_shape_fault(rw_dtype dtype, rw_shape shape, char *text, size_t size
     return RW_OK;
 }
 
-rw_status rw_view_fault(rw_shape shape, const int64_t *stride, int64_t offset, int64_t elements, char *text, size_t size)
+rw_status rw_view_fault(rw_shape shape, const int64_t *stride, int64_t offset, int64_t elements, char *text,
+                        size_t size)
 {
     const rw_status status = rw_shape_fault(RW_F32, shape, text, size);
     if (status) return status;

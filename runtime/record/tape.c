@@ -84,7 +84,7 @@ void rw_rest(void *pointers, size_t used, size_t n)
     reverse(pointers, n);
 }
 
-/* Handles of this step have to be told from those of the next: see handle.h. When memory ends, some may go unnoticed. */
+/* Handles of this step have to be told from those of the next, see handle.h. When memory ends, some go unnoticed. */
 static void rest_values(rw_tape *t, size_t used)
 {
     if (!used) return;

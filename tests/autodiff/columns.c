@@ -1,6 +1,6 @@
 /*
- * Gradients of vectors that a batch of rows shares: biases and gains. Their sums of columns are added to the gradient in
- * the pass that takes them, and must be the bytes of the sum taken by itself and then added: the same program, with
+ * Gradients of vectors that a batch of rows shares: biases and gains. Their sums of columns are added to the gradient
+ * in the pass that takes them, and must be the bytes of the sum taken by itself and then added: the same program, with
  * marked inputs in the parameters' places, takes it by itself.
  */
 #include "support/steps.h"

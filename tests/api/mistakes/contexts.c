@@ -13,7 +13,8 @@ static void contexts(struct trial *m, struct world *w)
     SILENT("rw_context_create", RW_ERR_ARGUMENT, rw_context_create(NULL, NULL));
     SILENT("rw_context_create", RW_ERR_ARGUMENT,
            rw_context_create(out, &(rw_context_params){ .device = RW_DEVICE_COUNT }));
-    SILENT("rw_context_create", RW_ERR_ARGUMENT, rw_context_create(out, &(rw_context_params){ .device = (rw_device)-1 }));
+    SILENT("rw_context_create", RW_ERR_ARGUMENT,
+           rw_context_create(out, &(rw_context_params){ .device = (rw_device)-1 }));
     SILENT("rw_context_create", RW_ERR_ARGUMENT, rw_context_create(out, &(rw_context_params){ .threads = -1 }));
     SILENT("rw_device_check", RW_ERR_ARGUMENT, rw_device_check(RW_DEVICE_CPU, NULL, 100));
     SILENT("rw_device_check", RW_ERR_ARGUMENT, rw_device_check(RW_DEVICE_CUDA, NULL, 100));
@@ -31,7 +32,8 @@ static void contexts(struct trial *m, struct world *w)
     ALLOWED("rw_generator_set", (rw_generator_set(NULL, (rw_generator_state){ 1, 1 }), true));
     ALLOWED("rw_error_message", !*rw_error_message(NULL) && rw_error_status(NULL) == RW_OK);
     ALLOWED("rw_error_clear", (rw_error_clear(NULL), true));
-    ALLOWED("rw_status_name", !strcmp(rw_status_name((rw_status)99), "unknown status") && rw_status_name((rw_status)-1));
+    ALLOWED("rw_status_name",
+            !strcmp(rw_status_name((rw_status)99), "unknown status") && rw_status_name((rw_status)-1));
     ALLOWED("rw_dtype_size", !rw_dtype_size((rw_dtype)99) && !rw_dtype_size((rw_dtype)-1));
     ALLOWED("rw_dtype_name", !strcmp(rw_dtype_name((rw_dtype)99), "?") && !strcmp(rw_device_name((rw_device)9), "?"));
     ALLOWED("rw_dtype_is_float", !rw_dtype_is_float((rw_dtype)99) && !rw_dtype_is_float((rw_dtype)-1));

@@ -10,9 +10,9 @@ static void backward(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
     rw_tensor **const grads = (rw_tensor **)(void *)w->out;
-    rw_tensor *x[] = { w->p }, *dead[] = { w->dead }, *none[] = { NULL }, *left_out[] = { RW_NONE }, *plain[] = { w->x },
-              *y[] = { w->loss }, *lost[] = { w->dead }, *strange[] = { w->four }, *handle[] = { w->dead_grad },
-              *theirs[] = { w->alien }, *far[] = { w->alien_p };
+    rw_tensor *x[] = { w->p }, *dead[] = { w->dead }, *none[] = { NULL }, *left_out[] = { RW_NONE },
+              *plain[] = { w->x }, *y[] = { w->loss }, *lost[] = { w->dead }, *strange[] = { w->four },
+              *handle[] = { w->dead_grad }, *theirs[] = { w->alien }, *far[] = { w->alien_p };
     SILENT("rw_backward", RW_ERR_ARGUMENT, rw_backward(NULL, w->loss));
     STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(t, NULL));
     STATUS("rw_backward", RW_ERR_ARGUMENT, rw_backward(t, RW_NONE));

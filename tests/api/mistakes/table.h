@@ -1,6 +1,6 @@
 /*
- * A table of what callers do wrong. Each line is a call; the runner (mistakes.c) makes a process of its own for each and
- * judges what is left behind. A line with arguments that have to be made first names them in `made`.
+ * A table of what callers do wrong. Each line is a call; the runner (mistakes.c) makes a process of its own for each
+ * and judges what is left behind. A line with arguments that have to be made first names them in `made`.
  */
 #ifndef RW_TESTS_MISTAKES_TABLE_H
 #define RW_TESTS_MISTAKES_TABLE_H

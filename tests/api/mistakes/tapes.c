@@ -51,7 +51,8 @@ static void reading(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
     rw_tensor *const torn[] = { w->v, NULL }, *const dead[] = { w->dead }, *const none[] = { RW_NONE },
-                     *const foreign[] = { w->foreign }, *const alien[] = { w->alien_p }, *const late[] = { w->dead_grad };
+                     *const foreign[] = { w->foreign }, *const alien[] = { w->alien_p },
+                     *const late[] = { w->dead_grad };
     READ(RW_ERR_ARGUMENT, t, NULL, 24);
     SILENT("rw_read", RW_ERR_ARGUMENT, rw_read(NULL, NULL, w->out, 24));
     READ(RW_ERR_ARGUMENT, t, RW_NONE, 0);
