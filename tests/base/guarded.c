@@ -9,6 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* AddressSanitizer guards allocations by itself, and reports what these tests do on purpose. */
+#ifdef __SANITIZE_ADDRESS__
+#define NEEDS_PAGES() cr_skip_test("AddressSanitizer guards allocations by itself")
+#else
+#define NEEDS_PAGES() (void)0
+#endif
+
 /* In a process of its own. True when that came to its end. */
 static bool survives(void (*act)(char *p), char *p)
 {
@@ -36,6 +43,7 @@ static void read_here(char *p)
 
 Test(guarded, memory_ends_at_a_protected_page)
 {
+    NEEDS_PAGES();
     static const size_t sizes[] = { 256, 1024, 4096, 12288 + 256, 1 << 20 };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         char *const p = rw_malloc_aligned(sizes[i], 256);
@@ -88,6 +96,7 @@ static void run_step(char *ignored)
 
 Test(guarded, a_step_that_used_a_byte_more_than_its_peak_would_not_end)
 {
+    NEEDS_PAGES();
     char inside;
     cr_assert(survives(run_step, &inside));
     cr_assert_not(survives(run_step, NULL));

@@ -170,6 +170,17 @@ static struct row campaign(size_t kind)
     return row;
 }
 
+/* What leaves its memory does not come as far as the verifier where AddressSanitizer watches. */
+static bool is_stopped_by_a_sanitizer(enum fuzz_plant plant)
+{
+#ifdef __SANITIZE_ADDRESS__
+    return plant == FUZZ_NEXT_BUFFER || plant == FUZZ_ONE_PAST || plant == FUZZ_READS_PAST || plant == FUZZ_BEFORE;
+#else
+    (void)plant;
+    return false;
+#endif
+}
+
 Test(campaign, no_op_that_breaks_its_law_passes, .timeout = 36000)
 {
     const bool report = from_environment("REWIND_CAMPAIGN_REPORT", 0);
@@ -178,6 +189,7 @@ Test(campaign, no_op_that_breaks_its_law_passes, .timeout = 36000)
         fprintf(stderr, "%-36s %8s | %7s %7s %7s | %9s %7s %7s\n", "an op that", "programs", "differ", "said",
                 "escaped", "gradients", "said", "escaped");
     for (size_t kind = 0; kind < KINDS; kind++) {
+        if (is_stopped_by_a_sanitizer(kinds[kind].plant)) continue;
         const struct row r = campaign(kind);
         if (report)
             fprintf(stderr, "%-36s %8d | %7d %7d %7d | %9d %7d %7d\n", kinds[kind].name, r.programs, r.differ, r.said,

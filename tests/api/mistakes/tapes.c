@@ -22,7 +22,9 @@ static void tapes(struct trial *m, struct world *w)
     TENSOR("rw_input", RW_ERR_SHAPE, rw_input(t, RW_F32, RW_SHAPE(HUGE_EXTENT, HUGE_EXTENT), NULL));
     TENSOR("rw_input", RW_ERR_SHAPE, rw_input(t, RW_F32, RW_SHAPE(0, INT64_MAX, INT64_MAX), NULL));
     TENSOR("rw_input", RW_ERR_SHAPE, rw_input(t, RW_F32, ((rw_shape){ .rank = 9 }), NULL));
+#ifndef __SANITIZE_ADDRESS__ /* which ends the process where so much is asked for */
     TENSOR("rw_input", RW_ERR_MEMORY, rw_input(t, RW_F32, RW_SHAPE((int64_t)1 << 50), NULL));
+#endif
     SILENT("rw_input_write", RW_ERR_ARGUMENT, rw_input_write(NULL, w->out, 24));
     SILENT("rw_input_write", RW_ERR_ARGUMENT, rw_input_write(RW_NONE, w->out, 24));
     STATUS("rw_input_write", RW_ERR_ARGUMENT, rw_input_write(w->x, NULL, 24));
