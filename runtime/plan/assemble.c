@@ -76,7 +76,7 @@ static void count_effects(const rw_tape *t, const struct rw_schedule *s, rw_plan
 
 /* Waking the other threads gains at most this much, and costs whole slices of the scheduler where their cores are busy.
  * There is no number between one thread and all: OpenMP ends the threads that a smaller team leaves out. */
-#define ALONE_BELOW_S 1e-4
+#define ALONE_BELOW_S 30e-6
 
 /* By op: does its cost say what it takes? An op of the caller's own without a word of it may take any time. */
 static bool *list_known_costs(const rw_context *ctx)
