@@ -90,3 +90,14 @@ void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weig
     g->b.col = weight->stride[0];
     finish(g, x, weight);
 }
+
+void rw_gemm_describe_dense(const struct gemm *g, struct gemm_operand *x, int64_t rows, int64_t cols)
+{
+    x->row = cols;
+    x->col = 1;
+    int64_t stride = rows * cols;
+    for (int axis = g->batch_rank - 1; axis >= 0; axis--) {
+        x->batch[axis] = stride;
+        stride *= g->batch[axis];
+    }
+}

@@ -62,6 +62,9 @@ struct gemm_plan {
 void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, rw_dtype dtype);
 void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weight, bool bias, rw_dtype dtype);
 
+/* The operand is a dense copy from now on: its strides. */
+void rw_gemm_describe_dense(const struct gemm *g, struct gemm_operand *x, int64_t rows, int64_t cols);
+
 /* Bytes of workspace that a call's product takes on the CPU. Makes the library's primitives; SIZE_MAX when it can't. */
 size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g);
 

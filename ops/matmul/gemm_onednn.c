@@ -140,13 +140,7 @@ static void pack(const struct gemm *g, struct gemm_operand *x, int threads, char
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t row = 0; row < all; row++) copy_dense(g, x, to, row, rows, cols);
     x->data = to;
-    x->row = cols;
-    x->col = 1;
-    int64_t stride = rows * cols;
-    for (int axis = g->batch_rank - 1; axis >= 0; axis--) {
-        x->batch[axis] = stride;
-        stride *= g->batch[axis];
-    }
+    rw_gemm_describe_dense(g, x, rows, cols);
 }
 
 struct tile {

@@ -58,17 +58,6 @@ int32_t alignment_of(rw_dtype dtype, const int64_t *strides, int n)
     return static_cast<int32_t>(bytes < 16 ? bytes : 16);
 }
 
-void describe_dense(gemm *g, gemm_operand *x, int64_t rows, int64_t cols)
-{
-    x->row = cols;
-    x->col = 1;
-    int64_t stride = rows * cols;
-    for (int axis = g->batch_rank - 1; axis >= 0; axis--) {
-        x->batch[axis] = stride;
-        stride *= g->batch[axis];
-    }
-}
-
 /*
  * What the library reads of an operand. One that begins off an aligned address is copied as it lies: with its own
  * alignment it would get an algorithm of its own, and so other bits than the same numbers elsewhere (law 1).
@@ -131,8 +120,8 @@ rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan 
     p->b = reading_of(g, g.b, of.b);
     p->bias = of.bias && !begins_aligned(g.dtype, of.bias) ? AS_IT_LIES : IN_PLACE;
     p->sum = of.sum && !begins_aligned(g.dtype, of.sum) ? AS_IT_LIES : IN_PLACE;
-    if (p->a == MADE_DENSE) describe_dense(&p->g, &p->g.a, g.m, g.k);
-    if (p->b == MADE_DENSE) describe_dense(&p->g, &p->g.b, g.k, g.n);
+    if (p->a == MADE_DENSE) rw_gemm_describe_dense(&p->g, &p->g.a, g.m, g.k);
+    if (p->b == MADE_DENSE) rw_gemm_describe_dense(&p->g, &p->g.b, g.k, g.n);
     p->outer = joined(p->g);
     const int inner = p->outer.rank - 1;
     rw_blaslt_product *const q = &p->product;

@@ -203,19 +203,12 @@ static rw_status capture(rw_graph *g)
     return RW_OK;
 }
 
-/* A trace wants to see single actions, which a captured graph does not have. */
-static bool is_watched_each_time(const struct rw_run *r)
-{
-    bool each = false;
-    for (int i = 0; i < r->n_observers; i++) each |= r->observer[i]->each_launch;
-    return each;
-}
-
-/* The first launch is not captured: what is loaded or chosen at first use is then there. */
+/* The first launch is not captured: what is loaded or chosen at first use is then there. Nor one whose single actions
+   somebody wants to see. */
 static rw_status queue_launch(rw_graph *g)
 {
     rw_context *const ctx = g->t->ctx;
-    if (!ctx->device->launch || !g->launches || is_watched_each_time(g->run))
+    if (!ctx->device->launch || !g->launches || rw_run_is_watched_each_time(g->run))
         return rw_run_walk(g->run, g->run->plan->n_actions);
     rw_status status = is_outdated(g) ? capture(g) : RW_OK;
     if (status) return status;
@@ -238,7 +231,7 @@ static rw_status launch(rw_graph *g)
     if (g->optimizer) rw_adamw_count(g->optimizer);
     g->launches++;
     status = rw_run_settle(r);
-    return !status && is_watched_each_time(r) ? rw_runs_wait(g->t->ctx) : status;
+    return !status && rw_run_is_watched_each_time(r) ? rw_runs_wait(g->t->ctx) : status;
 }
 
 rw_status rw_graph_launch(rw_graph *g)

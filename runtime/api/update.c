@@ -36,20 +36,13 @@ bool rw_update_is_stale(const struct rw_update *u)
     return u->run->plan->threads != u->t->ctx->threads;
 }
 
-static bool is_watched_each_time(const struct rw_run *r)
-{
-    bool each = false;
-    for (int i = 0; i < r->n_observers; i++) each |= r->observer[i]->each_launch;
-    return each;
-}
-
 rw_status rw_update_run(struct rw_update *u)
 {
     struct rw_run *const r = u->run;
     rw_run_restart(r);
     rw_status status = rw_run_advance(r, r->plan->n_actions);
     if (!status) status = rw_run_settle(r);
-    return !status && is_watched_each_time(r) ? rw_runs_wait(u->t->ctx) : status;
+    return !status && rw_run_is_watched_each_time(r) ? rw_runs_wait(u->t->ctx) : status;
 }
 
 rw_status rw_update_record(rw_tape *t, const char *call, const rw_op_def *op, rw_tensor *const *in, int n,

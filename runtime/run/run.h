@@ -118,6 +118,14 @@ struct rw_pool {
     size_t n_stopped;
 };
 
+/* Does somebody want to see every launch? Then nothing is captured, and the host waits for each. */
+static inline bool rw_run_is_watched_each_time(const struct rw_run *r)
+{
+    bool each = false;
+    for (int i = 0; i < r->n_observers; i++) each |= r->observer[i]->each_launch;
+    return each;
+}
+
 /* Where byte 0 of the plan lies. */
 static inline char *rw_run_arena(const struct rw_run *r)
 {

@@ -126,6 +126,7 @@ static void check(const struct data *d, int p)
         rw_tensor *const loss = loss_of(&b, d, programs[p].record, u, v);
         cr_expect_eq(steps_of(&b, step_plan(&b, loss), "accumulate"), programs[p].accumulated, "%s: %d",
                      programs[p].name, steps_of(&b, step_plan(&b, loss), "accumulate"));
+        cr_expect_eq(steps_of(&b, step_plan(&b, loss), "contiguous"), 0, "%s: copied for nothing", programs[p].name);
         cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
         read_gradients(u, v, got, &b);
         for (int i = 0; step && i < 2; i++) add(&b, d, sum[i], one[i]);

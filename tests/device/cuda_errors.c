@@ -208,6 +208,22 @@ Test(cuda_errors, a_kernel_that_breaks_the_device)
     close_training(&host);
 }
 
+/* So does one that says little of what has happened: no later call of the process will be answered. */
+Test(cuda_errors, errors_after_which_nothing_is_known_end_the_device_too)
+{
+    static const cudaError_t codes[] = { cudaErrorUnknown, cudaErrorMpsClientTerminated };
+    for (size_t i = 0; i < 2; i++) {
+        struct training r;
+        cr_assert_eq(open_training(&r, RW_DEVICE_CUDA), RW_OK);
+        cudasim_fail_kernel(3, codes[i]);
+        cr_assert_eq(step(&r, NULL, NULL), RW_ERR_DEVICE);
+        cr_assert(strstr(rw_error_message(r.b.ctx), "cannot use the device any more"), "%s",
+                  rw_error_message(r.b.ctx));
+        close_training(&r);
+        cudasim_restart();
+    }
+}
+
 Test(cuda_errors, an_index_out_of_range_is_named_where_it_was_recorded)
 {
     struct fixture b = { 0 };

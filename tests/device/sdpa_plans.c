@@ -39,23 +39,11 @@ static bool is_watched(void)
 
 static void library_open(struct rw_cudnn *dnn)
 {
-    static const char *const names[] = {
-#define NAME(name) "cudnn" #name,
-        CUDNN_FUNCTIONS(NAME)
-#undef NAME
-    };
-    void *const to[] = {
-#define POINTER(name) &dnn->name,
-        CUDNN_FUNCTIONS(POINTER)
-#undef POINTER
-    };
     struct rw_cuda cuda = { .ordinal = 0 };
     memset(dnn, 0, sizeof *dnn);
     if (is_watched()) cr_skip_test("under a sanitizer or Valgrind");
     cr_assert(dlopen(REWIND_NO_DRIVER, RTLD_NOW | RTLD_GLOBAL), "%s", dlerror());
-    if (rw_cuda_library(&cuda, RW_LIBRARY_CUDNN, names, to, sizeof names / sizeof *names))
-        cr_skip_test("cuDNN is not installed");
-    if (dnn->GetVersion() < LEAST_VERSION) cr_skip_test("an older cuDNN than the library uses");
+    if (rw_cudnn_load(dnn, &cuda)) cr_skip_test("cuDNN is not installed, or older than the library uses");
     cudnnStatus_t status = dnn->BackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &dnn->described);
     if (!status)
         status = dnn->BackendSetAttribute(dnn->described, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,

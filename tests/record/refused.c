@@ -50,6 +50,31 @@ static rw_tensor *record(struct fixture *b, rw_tensor *x)
     return rw_apply(b->t, &many_op, (rw_tensor *[]){ x, x }, 2, attrs, sizeof attrs, NULL);
 }
 
+/* Records while the nth allocation from here on fails. False when none did; else all must be as it was. */
+static bool is_refused(struct fixture *b, rw_tensor *x, rw_tensor *(*call)(struct fixture *b, rw_tensor *x),
+                       uint64_t nth)
+{
+    const struct size before = size_of(b->t);
+    const rw_generator_state drawn = rw_generator_get(b->ctx);
+    rw_alloc_fail_at(nth);
+    rw_tensor *const y = call(b, x);
+    rw_alloc_fail_at(0);
+    const struct size after = size_of(b->t);
+    cr_assert_eq(rw_error_status(b->ctx), y ? RW_OK : RW_ERR_MEMORY, "%s", rw_error_message(b->ctx));
+    if (y) return false;
+    rw_error_clear(b->ctx);
+    cr_assert_eq(memcmp(&before, &after, sizeof before), 0, "%zu nodes and %zu values, were %zu and %zu", after.nodes,
+                 after.values, before.nodes, before.values);
+    cr_assert_eq(rw_generator_get(b->ctx).offset, drawn.offset, "words were drawn for nothing");
+    cr_assert(rw_tape_is_valid(b->t));
+    return true;
+}
+
+static rw_tensor *attend(struct fixture *b, rw_tensor *x)
+{
+    return rw_attention(b->t, x, x, x, &(rw_attention_params){ .dropout = 0.5f });
+}
+
 /* The second of attention's nodes may be what finds no memory; under REWIND_EAGER the first one has run by then. */
 static int refused_attentions(void)
 {
@@ -58,23 +83,8 @@ static int refused_attentions(void)
     for (int64_t length = 3; length < 40; length++) {
         rw_tensor *const x = rw_rand(b.t, RW_F32, RW_SHAPE(1, 2, length, 4));
         cr_assert_not_null(x);
-        for (uint64_t nth = 1;; nth++) {
-            const struct size before = size_of(b.t);
-            const rw_generator_state drawn = rw_generator_get(b.ctx);
-            rw_alloc_fail_at(nth);
-            rw_tensor *const y = rw_attention(b.t, x, x, x, &(rw_attention_params){ .dropout = 0.5f });
-            rw_alloc_fail_at(0);
-            if (y) break;
-            const struct size after = size_of(b.t);
-            failures++;
-            cr_assert_eq(rw_error_status(b.ctx), RW_ERR_MEMORY, "%s", rw_error_message(b.ctx));
-            rw_error_clear(b.ctx);
-            cr_assert_eq(memcmp(&before, &after, sizeof before), 0, "length %ld: %zu nodes, were %zu", (long)length,
-                         after.nodes, before.nodes);
-            cr_assert_eq(rw_generator_get(b.ctx).offset, drawn.offset, "words were drawn for nothing");
-        }
+        for (uint64_t nth = 1; is_refused(&b, x, attend, nth); nth++) failures++;
     }
-    cr_assert(rw_tape_is_valid(b.t));
     fixture_close(&b);
     return failures;
 }
@@ -113,25 +123,8 @@ Test(refused, a_failed_allocation_leaves_nothing_recorded)
     for (int64_t length = 3; length < 200; length++) { /* the first one's results lie in two chunks */
         rw_tensor *const x = rw_rand(b.t, RW_F32, RW_SHAPE(2, length));
         cr_assert_not_null(x);
-        for (uint64_t nth = 1;; nth = 2) { /* what the last try got it keeps: the second one from there on fails */
-            const struct size before = size_of(b.t);
-            const rw_generator_state drawn = rw_generator_get(b.ctx);
-            rw_alloc_fail_at(nth);
-            rw_tensor *const y = record(&b, x);
-            rw_alloc_fail_at(0);
-            if (y) {
-                cr_assert_eq(rw_error_status(b.ctx), RW_OK);
-                break;
-            }
-            const struct size after = size_of(b.t);
-            failures++;
-            cr_assert_eq(rw_error_status(b.ctx), RW_ERR_MEMORY, "%s", rw_error_message(b.ctx));
-            rw_error_clear(b.ctx);
-            cr_assert_eq(memcmp(&before, &after, sizeof before), 0, "length %ld: %zu values, were %zu", (long)length,
-                         after.values, before.values);
-            cr_assert_eq(rw_generator_get(b.ctx).offset, drawn.offset, "words were drawn for nothing");
-            cr_assert(rw_tape_is_valid(b.t));
-        }
+        /* what the last try got it keeps: the second one from there on fails */
+        for (uint64_t nth = 1; is_refused(&b, x, record, nth); nth = 2) failures++;
     }
     cr_assert_gt(failures, 5, "only %d allocations failed", failures);
     fixture_close(&b);

@@ -13,7 +13,7 @@ rw_status rw_cudnn_status(const struct rw_cudnn *dnn, struct rw_cuda *cuda, cudn
                         "cuDNN: %s: %s (%d)", call, dnn->GetErrorString(status), (int)status);
 }
 
-rw_status rw_cudnn_open(struct rw_cudnn *dnn, struct rw_cuda *cuda)
+rw_status rw_cudnn_load(struct rw_cudnn *dnn, struct rw_cuda *cuda)
 {
     static const char *const names[] = {
 #define NAME(name) "cudnn" #name,
@@ -25,8 +25,13 @@ rw_status rw_cudnn_open(struct rw_cudnn *dnn, struct rw_cuda *cuda)
         CUDNN_FUNCTIONS(POINTER)
 #undef POINTER
     };
-    rw_status status = rw_cuda_library(cuda, RW_LIBRARY_CUDNN, names, to, sizeof names / sizeof *names);
-    if (!status && dnn->GetVersion() < LEAST_VERSION) status = RW_ERR_UNSUPPORTED;
+    const rw_status status = rw_cuda_library(cuda, RW_LIBRARY_CUDNN, names, to, sizeof names / sizeof *names);
+    return !status && dnn->GetVersion() < LEAST_VERSION ? RW_ERR_UNSUPPORTED : status;
+}
+
+rw_status rw_cudnn_open(struct rw_cudnn *dnn, struct rw_cuda *cuda)
+{
+    rw_status status = rw_cudnn_load(dnn, cuda);
     if (!status) status = rw_cudnn_status(dnn, cuda, dnn->Create(&dnn->handle), "cudnnCreate");
     if (!status) status = rw_cudnn_status(dnn, cuda, dnn->SetStream(dnn->handle, cuda->stream), "cudnnSetStream");
     return status;

@@ -20,7 +20,10 @@ struct rw_cudnn {
     cudnnBackendDescriptor_t described; /* a device's description, with which plans are made where there is no handle */
 };
 
-/* Opens the library and makes a handle on the device's stream. RW_ERR_UNSUPPORTED where it is not there or too old. */
+/* Finds the functions. RW_ERR_UNSUPPORTED where the library is not there or too old. Needs no device. */
+rw_status rw_cudnn_load(struct rw_cudnn *dnn, struct rw_cuda *cuda);
+
+/* Loads it, and makes a handle on the device's stream. */
 rw_status rw_cudnn_open(struct rw_cudnn *dnn, struct rw_cuda *cuda);
 void rw_cudnn_close(struct rw_cudnn *dnn);
 
