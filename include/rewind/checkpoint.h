@@ -37,8 +37,13 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  *   block:N                   the first N outermost regions are replayed, the rest kept
  *   ops:OP,OP                 outputs of these ops are kept, the rest of each region is replayed
  *   names:save=NAME,NAME      values tagged by ckpt_name() are kept, the rest of each region is replayed
+ *   discard:NAME,NAME         what regions of these names make is dropped, also what is read outside them, and made
+ *                             again when backward first reads it; may be added to any of the others by +
+ *   megatron:LABEL,LABEL      as Megatron-LM's recompute_modules, for regions of these names: core_attn, mlp, moe and
+ *                             shared_experts as selective:, layernorm, moe_act, mla_up_proj, gdn_norm_out, gdp_in_proj,
+ *                             gdp_qkv and mhc as discard:
  *
- * REWIND_POLICY in the environment, when set, wins over this call.
+ * REWIND_POLICY in the environment, when set, wins over this call and over ckpt_policy_begin().
  * ops: takes the names of built-in ops and of ops recorded in this context; any other is refused with RW_ERR_POLICY by
  * the first call that plans a step (rw_backward, ckpt_verify, ckpt_explain, ...), because an op of the caller's own
  * may be recorded after this call.
@@ -47,6 +52,21 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  *         the language and read like the rest, but not in this version.
  */
 RW_API rw_status ckpt_set_policy(rw_tape *t, const char *spec);
+
+/**
+ * A policy for a part of the tape: it decides about the regions that begin before the ckpt_policy_end() that matches,
+ * in place of the tape's. Parts nest, the innermost decides, and they nest with regions: what begins inside a region
+ * ends inside it, and the other way round. uniform: and block: count the outermost regions of the part. Nodes of a part
+ * that stand in no region of it belong to the region around. A region that its part keeps is kept also where the region
+ * around the part is replayed.
+ * @return RW_OK; RW_ERR_ARGUMENT; what ckpt_set_policy() returns for the spec; RW_ERR_MEMORY. Errors stick.
+ */
+RW_API rw_status ckpt_policy_begin_at(rw_site at, rw_tape *t, const char *spec);
+#define ckpt_policy_begin(...) ckpt_policy_begin_at(RW_HERE, __VA_ARGS__)
+
+/** Ends the innermost part. RW_ERR_REGION when none is open, or a region that began inside is. */
+RW_API rw_status ckpt_policy_end_at(rw_site at, rw_tape *t);
+#define ckpt_policy_end(...) ckpt_policy_end_at(RW_HERE, __VA_ARGS__)
 
 /** The policy in force, as it was given. Owned by the tape. */
 RW_API const char *ckpt_policy(const rw_tape *t);

@@ -8,6 +8,7 @@
  *   checkpoint.h  regions and policies
  *   verify.h      proof that recompute changes no bit
  *   memory.h      bytes and costs
+ *   plan.h        what a step will take, before it runs
  *   optim.h       AdamW
  *   graph.h       a recorded step, launched many times
  *   io.h          weights to and from files
@@ -26,6 +27,7 @@
 #include <rewind/op.h>
 #include <rewind/ops.h>
 #include <rewind/optim.h>
+#include <rewind/plan.h>
 #include <rewind/status.h>
 #include <rewind/tape.h>
 #include <rewind/tensor.h>

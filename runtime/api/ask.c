@@ -30,8 +30,9 @@ bool rw_is_in_forward(const rw_tape *t, const struct rw_tensor *v)
 /* A loss that is read before backward: the forward part of the step's plan runs now, backward goes on from there. */
 static bool is_loss(const rw_tape *t, const struct rw_tensor *v)
 {
-    return t->open_region == RW_NONE_ID && (v->flags & RW_VALUE_REQUIRES) && v->producer != RW_NONE_ID &&
-           rw_layout_get(&t->ctx->layouts, v->layout)->numel == 1 && rw_is_in_forward(t, v);
+    return t->open_region == RW_NONE_ID && t->open_part == RW_NONE_ID && (v->flags & RW_VALUE_REQUIRES) &&
+           v->producer != RW_NONE_ID && rw_layout_get(&t->ctx->layouts, v->layout)->numel == 1 &&
+           rw_is_in_forward(t, v);
 }
 
 rw_status rw_run_request(rw_tape *t, const struct rw_request *request, const void *const *seeds, bool forward_only)

@@ -1,13 +1,11 @@
 /* See problem.h. */
 #include "autodiff/problem.h"
 
+#include "autodiff/costs.h"
 #include "base/alloc.h"
 
 #include <assert.h>
 
-#define NOMINAL_FLOPS_PER_S 1e11
-#define NOMINAL_BYTES_PER_S 1e10
-#define NOMINAL_NODE_S 1e-6
 #define NOMINAL_MOVED_BYTES_PER_S 2e9
 #define NOMINAL_MOVE_S 1e-5
 
@@ -82,16 +80,10 @@ static rw_status ask_costs(struct rw_problem *p, uint32_t n)
     const struct rw_node *const node = &t->nodes[n];
     const rw_op_call call = rw_call_of(t, node);
     p->cost[n] = rw_call_cost(&call);
+    p->seconds[n] = rw_costs_seconds(t->ctx->costs, &call, node->attrs_size, p->cost[n]);
     const size_t bytes = call.op->workspace[t->ctx->kind] ? call.op->workspace[t->ctx->kind](&call) : 0;
     p->workspace[n] = bytes;
     return bytes == SIZE_MAX ? RW_ERR_MEMORY : RW_OK;
-}
-
-double rw_problem_seconds(const struct rw_problem *p, uint32_t node)
-{
-    const double arithmetic = p->cost[node].flops / NOMINAL_FLOPS_PER_S;
-    const double traffic = p->cost[node].bytes / NOMINAL_BYTES_PER_S;
-    return NOMINAL_NODE_S + (arithmetic > traffic ? arithmetic : traffic);
 }
 
 double rw_move_seconds(uint64_t bytes)
@@ -133,7 +125,9 @@ static rw_status fill(struct rw_problem *p)
     p->order = rw_malloc(nodes * sizeof *p->order);
     p->workspace = rw_calloc(nodes, sizeof *p->workspace);
     p->cost = rw_calloc(nodes, sizeof *p->cost);
-    if (!p->needed || !p->wanted || !p->target_of || !p->asked || !p->given || !p->order || !p->workspace || !p->cost)
+    p->seconds = rw_calloc(nodes, sizeof *p->seconds);
+    if (!p->needed || !p->wanted || !p->target_of || !p->asked || !p->given || !p->order || !p->workspace ||
+        !p->cost || !p->seconds)
         return RW_ERR_MEMORY;
     mark_given(p);
     mark_needed(p);
@@ -158,7 +152,8 @@ rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_requ
 
 void rw_problem_close(struct rw_problem *p)
 {
-    void *const arrays[] = { p->needed, p->wanted, p->target_of, p->asked, p->given, p->order, p->workspace, p->cost };
+    void *const arrays[] = { p->needed, p->wanted, p->target_of, p->asked, p->given, p->order, p->workspace, p->cost,
+                             p->seconds };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_targets_finish(&p->targets);
     rw_holding_release(p->holding);

@@ -23,14 +23,15 @@ struct rw_problem {
     size_t n_order;
     uint64_t *workspace; /* needed node -> bytes of workspace */
     rw_op_cost *cost;    /* needed node -> arithmetic and traffic */
+    double *seconds;     /* needed node -> predicted time of one run, by the context's costs (costs.h) */
     struct rw_holding *holding; /* what the device's libraries made for the nodes, NULL where nobody counts that */
 };
 
-/*
- * Predicted time of one run of a needed node, at nominal rates: predictions are compared with each other, on one tape
- * and one device. What counts is which ops are bound by arithmetic and which by memory.
- */
-double rw_problem_seconds(const struct rw_problem *p, uint32_t node);
+/* Predicted time of one run of a needed node. */
+static inline double rw_problem_seconds(const struct rw_problem *p, uint32_t node)
+{
+    return p->seconds[node];
+}
 
 /* Predicted time of moving so many bytes out of the device's memory, or back. */
 double rw_move_seconds(uint64_t bytes);

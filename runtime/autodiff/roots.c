@@ -10,6 +10,11 @@
 static rw_status check_region(const rw_tape *t, const char *what)
 {
     rw_context *const ctx = t->ctx;
+    if (t->open_region == RW_NONE_ID && t->open_part != RW_NONE_ID) {
+        const rw_site begun = ctx->sites[t->parts[t->open_part].site];
+        return rw_fail(ctx, RW_ERR_REGION, "%s: the policy begun at %s:%d is still open", what, begun.file,
+                       (int)begun.line);
+    }
     if (t->open_region == RW_NONE_ID) return RW_OK;
     const struct rw_region *const r = &t->regions[t->open_region];
     const rw_site at = ctx->sites[r->site];

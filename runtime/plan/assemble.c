@@ -4,6 +4,7 @@
  */
 #include "plan/assemble.h"
 
+#include "autodiff/costs.h"
 #include "base/alloc.h"
 #include "record/own_ops.h"
 
@@ -87,6 +88,7 @@ static bool *list_known_costs(const rw_context *ctx)
     return known;
 }
 
+/* At nominal rates: how a step runs does not depend on what was measured of it. */
 static rw_status mark_alone(const struct rw_problem *p, rw_plan *plan)
 {
     bool *const known = list_known_costs(p->t->ctx);
@@ -94,7 +96,7 @@ static rw_status mark_alone(const struct rw_problem *p, rw_plan *plan)
     for (size_t i = 0; i < plan->n_actions; i++) {
         struct rw_action *const a = &plan->actions[i];
         if (rw_action_is_move(a->kind) || !known[p->t->nodes[a->node].op]) continue;
-        if (rw_problem_seconds(p, a->node) < ALONE_BELOW_S) a->flags |= RW_ACTION_ALONE;
+        if (rw_nominal_seconds(p->cost[a->node]) < ALONE_BELOW_S) a->flags |= RW_ACTION_ALONE;
     }
     rw_free(known);
     return RW_OK;

@@ -18,7 +18,7 @@ static bool is_op(const rw_context *ctx, const char *name)
 }
 
 /* Here and not where the policy is set: an op of the caller's own is known once it has been recorded. */
-static rw_status check_op_names(rw_context *ctx, const struct rw_policy *policy)
+static rw_status check_names_of(rw_context *ctx, const struct rw_policy *policy)
 {
     size_t column = sizeof "ops:";
     for (size_t i = 0; policy->kind == RW_POLICY_OPS && i < policy->n_names; i++) {
@@ -31,6 +31,14 @@ static rw_status check_op_names(rw_context *ctx, const struct rw_policy *policy)
         column += strlen(policy->names[i]) + 1;
     }
     return RW_OK;
+}
+
+static rw_status check_op_names(const rw_tape *t, const struct rw_policy *policy)
+{
+    rw_status status = check_names_of(t->ctx, policy);
+    for (size_t i = 0; !status && !policy->whole && i < t->n_parts; i++)
+        status = check_names_of(t->ctx, &t->parts[i].policy);
+    return status;
 }
 
 static rw_status decide(struct rw_planning *g, const struct rw_request *request)
@@ -50,7 +58,7 @@ static rw_status decide(struct rw_planning *g, const struct rw_request *request)
 rw_status rw_planning_open(struct rw_planning *g, rw_tape *t, const struct rw_request *request)
 {
     *g = (struct rw_planning){ 0 };
-    rw_status status = check_op_names(t->ctx, request->policy);
+    rw_status status = check_op_names(t, request->policy);
     if (!status) status = rw_problem_open(&g->problem, t, request);
     if (!status) status = decide(g, request);
     if (status) rw_planning_close(g);

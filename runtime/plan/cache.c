@@ -1,6 +1,8 @@
 /* The plan cache: a few dozen entries, searched in order, the least recently used one replaced. */
 #include "plan/cache.h"
 
+#include "autodiff/costs.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -60,6 +62,8 @@ struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *req
     rw_hash_mix(&h, t->ctx->layouts.generation); /* the tape's hash has layouts by their indexes */
     for (size_t i = 0; i < request->n_values; i++) rw_hash_mix(&h, request->values[i]);
     if (request->kind == RW_PLAN_STEP) rw_hash_mix_bytes(&h, request->policy->spec, strlen(request->policy->spec));
+    if (t->ctx->costs) rw_hash_mix(&h, t->ctx->costs->hash);
+    if (t->n_parts) rw_hash_mix(&h, request->policy->whole); /* their own policies are in the tape's hash */
     for (size_t i = 0; i < t->n_held; i++) rw_hash_mix(&h, (uint64_t)t->held[i].value << 8 | 1);
     for (size_t i = 0; i < t->n_effects; i++) rw_hash_mix(&h, t->effects[i].done);
     return (struct rw_plan_key){ h.a, h.b };

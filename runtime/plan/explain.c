@@ -1,6 +1,7 @@
 /* ckpt_explain(): a plan in words. Plans afresh, because a cached plan does not keep its reasons. */
 #include "base/alloc.h"
 #include "plan/build.h"
+#include "remat/live.h"
 
 #include <rewind/checkpoint.h>
 
@@ -16,6 +17,7 @@ static const char *const reasons[] = {
     [RW_WHY_RESULT] = "asked for",
     [RW_WHY_ADJOINT] = "made by a gradient rule",
     [RW_WHY_REGION] = "inside a replayed region",
+    [RW_WHY_DISCARD] = "made in a region that is discarded",
     [RW_WHY_CALLER_REPLAYS] = "ckpt_recompute()",
 };
 
@@ -27,16 +29,9 @@ static void print_value(const struct rw_planning *g, const struct rw_buffer *b, 
     const rw_site at = t->ctx->sites[node->site];
     char region[128];
     rw_region_path(t, rw_node_region(t, node), region, sizeof region);
-    fprintf(out, "  %-8s %12" PRIu64 "  %-14s %-24s %s:%d%s%s  (%s)\n", b->replay ? "replayed" : "kept", b->bytes,
-            t->ctx->ops[node->op]->name, region, at.file, (int)at.line, v->tag ? "  " : "",
-            v->tag ? t->ctx->names.text[v->tag - 1] : "", reasons[g->choice.fate[b->value].why]);
-}
-
-/* Of several values that share memory one after the other, by root: the one that is there when backward begins. */
-static void find_holders(const struct rw_schedule *s, uint32_t *holder)
-{
-    for (uint32_t i = 0; i < s->n_buffers; i++)
-        if (s->buffers[i].first < s->n_before) holder[rw_buffer_root(s, i)] = i;
+    fprintf(out, "  %-8s %12" PRIu64 "  %-14s %-24s %s:%d%s%s  (%s)\n", b->replay ? "replayed" : "kept",
+            rw_buffer_room(&g->problem, b), t->ctx->ops[node->op]->name, region, at.file, (int)at.line,
+            v->tag ? "  " : "", v->tag ? t->ctx->names.text[v->tag - 1] : "", reasons[g->choice.fate[b->value].why]);
 }
 
 static bool is_kept(const struct rw_schedule *s, const uint32_t *holder, uint32_t buffer)
@@ -84,6 +79,9 @@ static void print_unknown_regions(const rw_tape *t, const struct rw_policy *poli
     for (size_t i = 0; policy->kind == RW_POLICY_SELECTIVE && i < policy->n_names; i++)
         if (!has_region(t, policy->names[i]))
             fprintf(out, "  warning: no region is called \"%s\", nothing is replayed for it\n", policy->names[i]);
+    for (size_t i = 0; i < policy->n_discards; i++)
+        if (!has_region(t, policy->discards[i]))
+            fprintf(out, "  warning: no region is called \"%s\", nothing is discarded for it\n", policy->discards[i]);
 }
 
 static rw_status print_plan(const struct rw_planning *g, const rw_plan *plan, FILE *out)
@@ -91,10 +89,12 @@ static rw_status print_plan(const struct rw_planning *g, const rw_plan *plan, FI
     rw_context *const ctx = g->problem.t->ctx;
     uint32_t *const holder = rw_malloc(g->schedule.n_buffers * sizeof *holder);
     if (!holder) return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_explain: out of memory");
-    find_holders(&g->schedule, holder);
+    rw_find_holders(&g->schedule, (uint32_t)g->schedule.n_before - 1, holder); /* no step begins with backward */
     fprintf(out, "policy %s: %zu nodes forward, %zu replayed, %zu backward\n", g->problem.t->policy_spec,
             plan->cost.forward_nodes, plan->cost.replayed_nodes, plan->cost.backward_nodes);
     print_unknown_regions(g->problem.t, &g->problem.t->policy, out);
+    for (size_t i = 0; !g->problem.t->policy.whole && i < g->problem.t->n_parts; i++)
+        print_unknown_regions(g->problem.t, &g->problem.t->parts[i].policy, out);
     print_values(g, holder, out);
     print_peak(g, plan, out);
     rw_free(holder);
@@ -118,7 +118,8 @@ rw_status ckpt_explain(rw_tape *t, FILE *out)
     rw_context *const ctx = t->ctx;
     if (ctx->status) return ctx->status;
     if (!out) return rw_fail_null(ctx, "ckpt_explain", "out");
-    if (t->open_region != RW_NONE_ID) return rw_fail(ctx, RW_ERR_REGION, "ckpt_explain: a region is open");
+    if (t->open_region != RW_NONE_ID || t->open_part != RW_NONE_ID)
+        return rw_fail(ctx, RW_ERR_REGION, "ckpt_explain: a region is open");
     const uint32_t loss = t->n_roots ? RW_NONE_ID : loss_of(t);
     if (loss == RW_NONE_ID && !t->n_roots)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain: no loss has been recorded");

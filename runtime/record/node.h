@@ -89,6 +89,7 @@ struct rw_region {
     uint32_t first;  /* nodes [first, end) were recorded inside; end is RW_NONE_ID while open */
     uint32_t end;
     uint32_t site;
+    uint32_t part; /* the innermost part of the tape that was open when it began; RW_NONE_ID for none */
 };
 
 enum rw_leaf_kind {

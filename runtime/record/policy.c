@@ -10,7 +10,7 @@
 #include <string.h>
 
 static char none[] = "none";
-const struct rw_policy rw_policy_none = { .spec = none };
+const struct rw_policy rw_policy_none = { .spec = none, .whole = true };
 
 struct reader {
     const char *spec, *at;
@@ -54,22 +54,38 @@ static size_t word_length(const char *s)
     return strcspn(s, ":,+;=");
 }
 
-static rw_status read_name(struct reader *r, const char *what)
+/* Appends to a list of *n names. */
+static rw_status read_name_into(struct reader *r, char ***list, size_t *n_list, const char *what)
 {
     const size_t n = strcspn(r->at, ",+;:=");
     if (!n)
         return refuse(r, r->at, RW_ERR_POLICY, "the name of %s is expected, found %s%.1s%s", what,
                       *r->at ? "\"" : "the end", r->at, *r->at ? "\"" : "");
-    char **const names = rw_realloc(r->out.names, (r->out.n_names + 1) * sizeof *names);
+    char **const names = rw_realloc(*list, (*n_list + 1) * sizeof *names);
     if (!names) return no_memory(r);
-    r->out.names = names;
+    *list = names;
     char *const name = rw_malloc(n + 1);
     if (!name) return no_memory(r);
     memcpy(name, r->at, n);
     name[n] = '\0';
-    names[r->out.n_names++] = name;
+    names[(*n_list)++] = name;
     r->at += n;
     return RW_OK;
+}
+
+static rw_status read_name(struct reader *r, const char *what)
+{
+    return read_name_into(r, &r->out.names, &r->out.n_names, what);
+}
+
+static rw_status read_discarded(struct reader *r)
+{
+    rw_status status;
+    do {
+        r->at++; /* the colon, a comma */
+        status = read_name_into(r, &r->out.discards, &r->out.n_discards, "a region");
+    } while (!status && *r->at == ',');
+    return status;
 }
 
 static rw_status read_names(struct reader *r, const char *what)
@@ -78,6 +94,40 @@ static rw_status read_names(struct reader *r, const char *what)
     while (!status && *r->at == ',') {
         r->at++;
         status = read_name(r, what);
+    }
+    return status;
+}
+
+/* The labels of Megatron-LM's recompute_modules, each for the region of that name: is its output dropped as well, to
+   be made again when backward reads it, or replayed from its inputs and the output kept? */
+static const struct {
+    const char *label;
+    bool discards;
+} labels[] = {
+    { "core_attn", false },  { "mlp", false },          { "moe", false },       { "shared_experts", false },
+    { "layernorm", true },   { "moe_act", true },       { "mla_up_proj", true }, { "gdn_norm_out", true },
+    { "gdp_in_proj", true }, { "gdp_qkv", true },       { "mhc", true },
+};
+
+static rw_status read_label(struct reader *r)
+{
+    const size_t n = strcspn(r->at, ",+;:=");
+    for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {
+        if (strlen(labels[i].label) != n || strncmp(labels[i].label, r->at, n)) continue;
+        return labels[i].discards ? read_name_into(r, &r->out.discards, &r->out.n_discards, "a label")
+                                  : read_name(r, "a label");
+    }
+    return refuse(r, r->at, RW_ERR_POLICY,
+                  "a label of Megatron's is expected (core_attn, mlp, moe, shared_experts, layernorm, moe_act, "
+                  "mla_up_proj, gdn_norm_out, gdp_in_proj, gdp_qkv, mhc), found \"%.*s\"", (int)n, r->at);
+}
+
+static rw_status read_labels(struct reader *r)
+{
+    rw_status status = read_label(r);
+    while (!status && *r->at == ',') {
+        r->at++;
+        status = read_label(r);
     }
     return status;
 }
@@ -152,7 +202,8 @@ static const struct {
     { "none", RW_POLICY_NONE, false },          { "full", RW_POLICY_FULL, false },
     { "selective", RW_POLICY_SELECTIVE, true }, { "uniform", RW_POLICY_UNIFORM, true },
     { "block", RW_POLICY_BLOCK, true },         { "ops", RW_POLICY_OPS, true },
-    { "names", RW_POLICY_NAMES, true },
+    { "names", RW_POLICY_NAMES, true },         { "discard", RW_POLICY_NONE, true },
+    { "megatron", RW_POLICY_SELECTIVE, true },
 };
 
 /* budget: and offload: belong to the language and are not in this version. Sets *ret_found when r->at is at one of
@@ -170,9 +221,12 @@ static rw_status read_unsupported(struct reader *r, size_t n, bool *ret_found)
     return read_budget(r);
 }
 
-static rw_status read_argument(struct reader *r)
+/* word: which of them; r->at is behind its colon. */
+static rw_status read_argument(struct reader *r, const char *word)
 {
+    if (!strcmp(word, "megatron")) return read_labels(r);
     switch (r->out.kind) {
+    case RW_POLICY_NONE: r->at--; return read_discarded(r);
     case RW_POLICY_SELECTIVE: return read_names(r, "a region");
     case RW_POLICY_OPS: return read_names(r, "an op");
     case RW_POLICY_NAMES: return read_tagged(r);
@@ -194,16 +248,21 @@ static rw_status read_part(struct reader *r)
         if (!words[i].takes_argument) return RW_OK;
         if (*r->at != ':') return refuse(r, r->at, RW_ERR_POLICY, "\":\" is expected after \"%s\"", words[i].word);
         r->at++;
-        return read_argument(r);
+        return read_argument(r, words[i].word);
     }
     return refuse(r, begin, RW_ERR_POLICY,
-                  "unknown policy \"%.*s\" (none, full, selective:, uniform:, block:, ops:, names:)", (int)n, begin);
+                  "unknown policy \"%.*s\" (none, full, selective:, uniform:, block:, ops:, names:, discard:, "
+                  "megatron:)", (int)n, begin);
 }
 
 rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message, size_t size)
 {
     struct reader r = { .spec = spec, .at = spec, .message = message, .size = size };
     rw_status status = read_part(&r);
+    if (!status && !r.unsupported && !strncmp(r.at, "+discard:", 9)) {
+        r.at += 8;
+        status = read_discarded(&r);
+    }
     if (!status && *r.at == '+') {
         r.at++;
         status = !strncmp(r.at, "offload:", 8)
@@ -223,14 +282,26 @@ rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message
 void rw_policy_finish(struct rw_policy *policy)
 {
     for (size_t i = 0; i < policy->n_names; i++) rw_free(policy->names[i]);
+    for (size_t i = 0; i < policy->n_discards; i++) rw_free(policy->discards[i]);
     rw_free(policy->names);
+    rw_free(policy->discards);
     rw_free(policy->spec);
     *policy = (struct rw_policy){ 0 };
 }
 
+static bool has(char *const *names, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(names[i], name)) return true;
+    return false;
+}
+
 bool rw_policy_has_name(const struct rw_policy *policy, const char *name)
 {
-    for (size_t i = 0; i < policy->n_names; i++)
-        if (!strcmp(policy->names[i], name)) return true;
-    return false;
+    return has(policy->names, policy->n_names, name);
+}
+
+bool rw_policy_discards(const struct rw_policy *policy, const char *region)
+{
+    return has(policy->discards, policy->n_discards, region);
 }

@@ -20,10 +20,13 @@ struct rw_policy {
     int64_t n;    /* uniform, block */
     char **names; /* selective, ops, names */
     size_t n_names;
+    char **discards; /* regions that are dropped with what leaves them */
+    size_t n_discards;
     char *spec;   /* as given */
+    bool whole;   /* for all of the tape, whatever its parts say of themselves */
 };
 
-extern const struct rw_policy rw_policy_none; /* keeps everything */
+extern const struct rw_policy rw_policy_none; /* keeps everything, wholly */
 
 #define RW_POLICY_PART 200
 
@@ -37,5 +40,6 @@ const char *rw_policy_part(const char *spec, const char *at, char *text);
 rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message, size_t size);
 void rw_policy_finish(struct rw_policy *policy);
 bool rw_policy_has_name(const struct rw_policy *policy, const char *name);
+bool rw_policy_discards(const struct rw_policy *policy, const char *region);
 
 #endif

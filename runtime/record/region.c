@@ -50,7 +50,8 @@ rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
         !rw_grow(&t->regions, &t->cap_regions, t->n_regions, 1, sizeof *t->regions))
         return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_begin at %s:%d: out of memory", at.file, at.line);
     t->regions[t->n_regions] = (struct rw_region){ .name = index, .parent = t->open_region,
-                                                   .first = (uint32_t)t->n_nodes, .end = RW_NONE_ID, .site = site };
+                                                   .first = (uint32_t)t->n_nodes, .end = RW_NONE_ID, .site = site,
+                                                   .part = t->open_part };
     t->open_region = (uint32_t)t->n_regions++;
     mix_name(t, 0xbe91000000000000u, name);
     return RW_OK;
@@ -61,10 +62,72 @@ rw_status ckpt_end_at(rw_site at, rw_tape *t)
     if (!t) return RW_ERR_ARGUMENT;
     if (t->open_region == RW_NONE_ID)
         return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: no region is open", at.file, at.line);
+    if (t->open_part != RW_NONE_ID && t->parts[t->open_part].region == t->open_region) {
+        const rw_site begun = t->ctx->sites[t->parts[t->open_part].site];
+        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: the policy begun at %s:%d inside the region is still "
+                       "open", at.file, at.line, begun.file, (int)begun.line);
+    }
     struct rw_region *const r = &t->regions[t->open_region];
     r->end = (uint32_t)t->n_nodes;
     t->open_region = r->parent;
     rw_hash_mix(&t->hash, 0xe9d0000000000000u);
+    return RW_OK;
+}
+
+/* Room for one more part, which may hold the policy of an earlier step's. */
+static bool reserve_part(rw_tape *t)
+{
+    if (t->n_parts < t->n_made_parts) return true;
+    if (!rw_grow(&t->parts, &t->cap_parts, t->n_parts, 1, sizeof *t->parts)) return false;
+    t->parts[t->n_made_parts++] = (struct rw_tape_part){ 0 };
+    return true;
+}
+
+/* A training loop gives the same policy at every step: it is read once. */
+static rw_status take_policy(struct rw_policy *policy, const char *spec, char *message)
+{
+    if (policy->spec && !strcmp(policy->spec, spec)) return RW_OK;
+    struct rw_policy parsed;
+    const rw_status status = rw_policy_parse(spec, &parsed, message, RW_MESSAGE_MAX);
+    if (status) return status;
+    rw_policy_finish(policy);
+    *policy = parsed;
+    return RW_OK;
+}
+
+rw_status ckpt_policy_begin_at(rw_site at, rw_tape *t, const char *spec)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    rw_context *const ctx = t->ctx;
+    if (!spec) return rw_fail_null(ctx, "ckpt_policy_begin", "spec");
+    const uint32_t site = rw_site_index(ctx, at);
+    if (site == RW_NONE_ID || !reserve_part(t))
+        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_policy_begin at %s:%d: out of memory", at.file, at.line);
+    struct rw_tape_part *const part = &t->parts[t->n_parts];
+    char message[RW_MESSAGE_MAX];
+    const rw_status status = take_policy(&part->policy, spec, message);
+    if (status) return rw_fail(ctx, status, "ckpt_policy_begin at %s:%d: %s", at.file, at.line, message);
+    part->parent = t->open_part;
+    part->region = t->open_region;
+    part->site = site;
+    t->open_part = (uint32_t)t->n_parts++;
+    mix_name(t, 0x9a47000000000000u, spec);
+    return RW_OK;
+}
+
+rw_status ckpt_policy_end_at(rw_site at, rw_tape *t)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    if (t->open_part == RW_NONE_ID)
+        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: no policy is open", at.file, at.line);
+    const struct rw_tape_part *const part = &t->parts[t->open_part];
+    if (part->region != t->open_region) {
+        const struct rw_region *const r = &t->regions[t->open_region];
+        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: region \"%s\", begun inside, is still open",
+                       at.file, at.line, t->ctx->names.text[r->name]);
+    }
+    t->open_part = part->parent;
+    rw_hash_mix(&t->hash, 0x9a4e000000000000u);
     return RW_OK;
 }
 

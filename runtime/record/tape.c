@@ -31,7 +31,7 @@ static rw_status set_first_policy(rw_tape *t)
     char message[RW_MESSAGE_MAX];
     const rw_status status = rw_policy_parse(spec, &t->policy, message, sizeof message);
     if (status) return rw_fail(t->ctx, status, "REWIND_POLICY: %s", message);
-    t->policy_pinned = spec == wanted;
+    t->policy_pinned = t->policy.whole = spec == wanted;
     t->policy_spec = rw_strdup(spec);
     if (!t->policy_spec) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_tape_create: out of memory");
     return RW_OK;
@@ -46,7 +46,7 @@ rw_status rw_tape_create(rw_tape **ret_tape, rw_context *ctx)
     ctx->n_users++;
     t->n_users = 1;
     t->step = 1;
-    t->open_region = RW_NONE_ID;
+    t->open_region = t->open_part = RW_NONE_ID;
     t->next = ctx->tapes;
     t->link = &ctx->tapes;
     if (t->next) t->next->link = &t->next;
@@ -99,8 +99,8 @@ static void end_step(rw_tape *t)
     t->step++;
     if (t->n_values > t->most_values) t->most_values = t->n_values;
     t->n_nodes = t->n_operands = t->n_attrs = t->n_values = t->n_leaves = t->n_tickets = 0;
-    t->n_regions = t->n_effects = t->n_retained = 0;
-    t->open_region = RW_NONE_ID;
+    t->n_regions = t->n_parts = t->n_effects = t->n_retained = 0;
+    t->open_region = t->open_part = RW_NONE_ID;
     t->n_roots = 0;
     t->ticket_end = t->ticket_base = 0;
     t->hash = (struct rw_hash){ 0 };
@@ -157,6 +157,8 @@ void rw_tape_release(rw_tape *t)
     leave_values(t);
     for (size_t i = 0; i < t->n_inputs; i++) ctx->device->free(ctx->device_state, t->inputs[i].data);
     rw_policy_finish(&t->policy);
+    for (size_t i = 0; i < t->n_made_parts; i++) rw_policy_finish(&t->parts[i].policy);
+    rw_free(t->parts);
     void *const arrays[] = { t->nodes,   t->operands, t->attrs,    t->chunks, t->leaves, t->seen,      t->tickets,
                              t->regions, t->effects,  t->retained, t->inputs, t->held,   t->gradients, t->in_desc,
                              t->out_desc, t->wide,    t->policy_spec, t->roots };
@@ -306,6 +308,7 @@ bool rw_tape_is_valid(const rw_tape *t)
         const struct rw_region *const x = &t->regions[r];
         if (x->parent != RW_NONE_ID && (x->parent >= r || t->regions[x->parent].first > x->first)) return false;
         if (x->end != RW_NONE_ID && x->end < x->first) return false;
+        if (x->part != RW_NONE_ID && x->part >= t->n_parts) return false;
     }
     return true;
 }

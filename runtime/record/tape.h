@@ -31,6 +31,14 @@ struct rw_gradient_handle {
     struct rw_results *in; /* as above */
 };
 
+/* A part of the tape with a policy of its own: what ckpt_policy_begin() and _end() stand around. */
+struct rw_tape_part {
+    struct rw_policy policy; /* of this step, or of the part of that number in an earlier one */
+    uint32_t parent;         /* the part around, RW_NONE_ID for none */
+    uint32_t region;         /* the region around, RW_NONE_ID for none */
+    uint32_t site;
+};
+
 struct rw_tape {
     rw_context *ctx;
     rw_tape *next, **link; /* in the context's list */
@@ -65,6 +73,9 @@ struct rw_tape {
     uint32_t *retained; /* values marked by rw_require_grad() */
     size_t n_retained, cap_retained;
     uint32_t open_region; /* innermost, RW_NONE_ID outside any */
+    struct rw_tape_part *parts;
+    size_t n_parts, n_made_parts, cap_parts; /* those behind n_parts are of earlier steps */
+    uint32_t open_part; /* the same of parts */
     struct rw_hash hash;
 
     /* Input copies come from blocks that a reset keeps. */
@@ -139,6 +150,13 @@ static inline uint32_t rw_node_region(const rw_tape *t, const struct rw_node *no
         node = &t->nodes[node->of];
     }
     return node->region;
+}
+
+/* What decides about the values of a region, or about those outside any. */
+static inline const struct rw_policy *rw_region_policy(const rw_tape *t, uint32_t region, const struct rw_policy *whole)
+{
+    const uint32_t part = region == RW_NONE_ID || whole->whole ? RW_NONE_ID : t->regions[region].part;
+    return part == RW_NONE_ID ? whole : &t->parts[part].policy;
 }
 
 /* What the tape knows of a stateful node; NULL for another. */

@@ -44,6 +44,7 @@ enum rw_why {
     RW_WHY_RESULT,        /* the caller asked for it */
     RW_WHY_ADJOINT,       /* made by a gradient rule */
     RW_WHY_REGION,        /* inside a replayed region */
+    RW_WHY_DISCARD,       /* discard: names its region */
     RW_WHY_CALLER_REPLAYS /* ckpt_recompute() */
 };
 

@@ -6,46 +6,73 @@
 
 #include <assert.h>
 
-/* The segment of region r, when that of the region around is `around`; outermost regions are counted by `sibling`. */
-static uint32_t segment_of_region(struct rw_choice *c, const struct rw_tape *t, const struct rw_policy *policy,
-                                  uint32_t r, uint32_t around, int64_t sibling, uint32_t *group)
+/* Of a part of the tape, or of the tape itself: its outermost regions so far, and the segment of the last group. */
+struct count {
+    int64_t siblings;
+    uint32_t group;
+};
+
+/* What a region becomes. */
+struct place {
+    uint32_t segment; /* its nodes'; 0 where its values are kept */
+    uint32_t around;  /* the innermost one that it stands in: what begins inside of it goes in there */
+};
+
+/* A new segment inside another one; where that has ended, because other segments have begun behind it, that one. */
+static uint32_t add_inside(struct rw_choice *c, uint32_t around)
 {
-    const struct rw_region *const region = &t->regions[r];
+    uint32_t last = (uint32_t)c->n_segments - 1;
+    while (last > around) last = c->segment[last].parent;
+    return last == around ? rw_choice_add_segment(c, around) : around;
+}
+
+/* The segment of region r. inside: that of the region around in the same part, 0 for an outermost one. */
+static uint32_t segment_of_region(struct rw_choice *c, const struct rw_tape *t, const struct rw_policy *policy,
+                                  uint32_t r, uint32_t inside, uint32_t around, bool outermost, struct count *count)
+{
+    if (outermost) count->siblings++;
     switch (policy->kind) {
     case RW_POLICY_FULL:
     case RW_POLICY_OPS:
-    case RW_POLICY_NAMES: return rw_choice_add_segment(c, around);
+    case RW_POLICY_NAMES: return add_inside(c, around);
     case RW_POLICY_SELECTIVE:
-        return rw_policy_has_name(policy, t->ctx->names.text[region->name]) ? rw_choice_add_segment(c, around) : around;
+        return rw_policy_has_name(policy, t->ctx->names.text[t->regions[r].name]) ? add_inside(c, around) : inside;
     case RW_POLICY_UNIFORM:
-        if (region->parent == RW_NONE_ID && sibling % policy->n == 0) *group = rw_choice_add_segment(c, 0);
-        return *group;
-    case RW_POLICY_BLOCK: return sibling < policy->n ? rw_choice_add_segment(c, around) : 0;
+        if (outermost && (count->siblings - 1) % policy->n == 0) count->group = add_inside(c, around);
+        return count->group;
+    case RW_POLICY_BLOCK: return count->siblings <= policy->n ? add_inside(c, around) : 0;
     default: return 0;
     }
+}
+
+static bool place_region(struct rw_choice *c, const struct rw_tape *t, const struct rw_policy *policy, uint32_t r,
+                         struct place *place, struct count *counts)
+{
+    const struct rw_region *const region = &t->regions[r];
+    const uint32_t part = policy->whole ? RW_NONE_ID : region->part, parent = region->parent;
+    const bool outermost = parent == RW_NONE_ID || (!policy->whole && t->regions[parent].part != part);
+    const uint32_t around = parent == RW_NONE_ID ? 0 : place[parent].around;
+    const uint32_t s = segment_of_region(c, t, rw_region_policy(t, r, policy), r, outermost ? 0 : place[parent].segment,
+                                         around, outermost, &counts[part == RW_NONE_ID ? t->n_parts : part]);
+    place[r] = (struct place){ s, s ? s : around };
+    return s != RW_NONE_ID;
 }
 
 static rw_status make_segments(struct rw_choice *c, const struct rw_problem *p, const struct rw_policy *policy)
 {
     const struct rw_tape *const t = p->t;
-    uint32_t *const of_region = rw_malloc(t->n_regions * sizeof *of_region);
-    if (!of_region) return RW_ERR_MEMORY;
-    int64_t sibling = -1;
-    uint32_t group = 0;
-    rw_status status = RW_OK;
-    for (uint32_t r = 0; !status && r < t->n_regions; r++) {
-        const uint32_t parent = t->regions[r].parent;
-        if (parent == RW_NONE_ID) sibling++;
-        of_region[r] = segment_of_region(c, t, policy, r, parent == RW_NONE_ID ? 0 : of_region[parent], sibling,
-                                         &group);
-        if (of_region[r] == RW_NONE_ID) status = RW_ERR_MEMORY;
-    }
+    struct place *const place = rw_malloc(t->n_regions * sizeof *place);
+    struct count *const counts = rw_calloc(t->n_parts + 1, sizeof *counts);
+    rw_status status = place && counts ? RW_OK : RW_ERR_MEMORY;
+    for (uint32_t r = 0; !status && r < t->n_regions; r++)
+        if (!place_region(c, t, policy, r, place, counts)) status = RW_ERR_MEMORY;
     for (uint32_t n = 0; !status && n < t->n_nodes; n++) {
         const uint32_t region = rw_node_region(t, &t->nodes[n]);
-        c->segment_of[n] = region == RW_NONE_ID ? 0 : of_region[region];
+        c->segment_of[n] = region == RW_NONE_ID ? 0 : place[region].segment;
     }
     rw_choice_close(c);
-    rw_free(of_region);
+    rw_free(place);
+    rw_free(counts);
     return status;
 }
 
@@ -73,17 +100,30 @@ static void find_homes(const struct rw_choice *c, const struct rw_problem *p, ui
     }
 }
 
-static enum rw_why why_of(const struct rw_problem *p, const struct rw_policy *policy, uint32_t v, uint32_t home)
+/* Does a region around name itself discarded? Regions of one part: what stands around that has nothing to say. */
+static bool is_discarded(const rw_tape *t, const struct rw_policy *policy, uint32_t region)
+{
+    for (uint32_t r = region; policy->n_discards && r != RW_NONE_ID; r = t->regions[r].parent) {
+        if (!policy->whole && t->regions[r].part != t->regions[region].part) return false;
+        if (rw_policy_discards(policy, t->ctx->names.text[t->regions[r].name])) return true;
+    }
+    return false;
+}
+
+static enum rw_why why_of(const struct rw_problem *p, const struct rw_policy *whole, uint32_t v, uint32_t home)
 {
     const struct rw_tape *const t = p->t;
     const struct rw_tensor *const x = rw_tape_value(t, v);
     const struct rw_node *const node = &t->nodes[x->producer];
+    const uint32_t region = rw_node_region(t, node);
+    const struct rw_policy *const policy = rw_region_policy(t, region, whole);
     const rw_op_def *const op = t->ctx->ops[node->op];
     if (op->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC)) return RW_WHY_EFFECT;
     if (node->adjoint) return RW_WHY_ADJOINT;
     if (p->wanted[v]) return RW_WHY_RESULT;
     if (x->flags & RW_VALUE_SAVE) return RW_WHY_CALLER_SAVES;
     if (x->flags & RW_VALUE_RECOMPUTE) return RW_WHY_CALLER_REPLAYS;
+    if (is_discarded(t, policy, region)) return RW_WHY_DISCARD;
     if (!home) return RW_WHY_OUTSIDE;
     if (policy->kind == RW_POLICY_OPS && rw_policy_has_name(policy, op->name)) return RW_WHY_OP;
     if (policy->kind == RW_POLICY_NAMES && x->tag && rw_policy_has_name(policy, t->ctx->names.text[x->tag - 1]))
@@ -93,7 +133,7 @@ static enum rw_why why_of(const struct rw_problem *p, const struct rw_policy *po
 
 static struct rw_fate fate_of(const struct rw_choice *c, enum rw_why why, uint32_t home)
 {
-    const bool drops = why == RW_WHY_REGION || why == RW_WHY_CALLER_REPLAYS;
+    const bool drops = why == RW_WHY_REGION || why == RW_WHY_DISCARD || why == RW_WHY_CALLER_REPLAYS;
     return (struct rw_fate){ .level = drops ? c->segment[home].depth : 0,
                              .what = drops && !home ? RW_REPLAY : RW_KEEP,
                              .why = (uint8_t)why };

@@ -2,6 +2,7 @@
 #include "run/trace.h"
 
 #include "base/alloc.h"
+#include "run/call.h"
 
 #include <cjson/cJSON.h>
 
@@ -77,37 +78,14 @@ static cJSON *slice(int track, const char *name, const char *category, double fr
     return event;
 }
 
-static rw_desc desc_of(const rw_tape *t, const rw_plan *plan, uint32_t v)
-{
-    const bool recorded = v < plan->mark_values;
-    const uint32_t layout = recorded ? rw_tape_value(t, v)->layout : plan->values[v - plan->mark_values].layout;
-    const uint8_t dtype = recorded ? rw_tape_value(t, v)->dtype : plan->values[v - plan->mark_values].dtype;
-    return (rw_desc){ (rw_dtype)dtype, rw_layout_get(&t->ctx->layouts, layout) };
-}
-
 /* What the op says that it computes, reads and writes: with the time, how close it comes to the hardware's limits. */
 static rw_op_cost cost_of(const rw_tape *t, const rw_plan *plan, const struct rw_node *node)
 {
-    rw_desc *const in = rw_malloc(((size_t)node->n_inputs + node->n_outputs) * sizeof *in);
-    rw_desc *const out = in + node->n_inputs;
-    if (!in) return (rw_op_cost){ 0, 0 };
-    for (uint32_t i = 0; i < node->n_inputs; i++)
-        in[i] = desc_of(t, plan, rw_plan_operand(t, plan, node->first_input + i));
-    for (uint32_t i = 0; i < node->n_outputs; i++) out[i] = desc_of(t, plan, node->first_output + i);
-    const bool recorded = node->attrs < plan->mark_attrs;
-    const rw_op_call call = { .op = t->ctx->ops[node->op],
-                              .n_inputs = node->n_inputs,
-                              .n_outputs = node->n_outputs,
-                              .in = in,
-                              .out = out,
-                              .kind = t->ctx->kind,
-                              .threads = t->ctx->threads,
-                              .device = t->ctx->device_state,
-                              .ctx = t->ctx,
-                              .attrs = recorded ? t->attrs + node->attrs
-                                                : plan->attrs + (node->attrs - plan->mark_attrs) };
+    rw_desc *const descs = rw_malloc(((size_t)node->n_inputs + node->n_outputs) * sizeof *descs);
+    if (!descs) return (rw_op_cost){ 0, 0 };
+    const rw_op_call call = rw_plan_call(t, plan, node, descs);
     const rw_op_cost cost = rw_call_cost(&call);
-    rw_free(in);
+    rw_free(descs);
     return cost;
 }
 

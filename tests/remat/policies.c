@@ -21,7 +21,10 @@ Test(policy, every_form_of_the_language)
     } good[] = { { "none", RW_POLICY_NONE, 0, 0 },          { "full", RW_POLICY_FULL, 0, 0 },
                  { "selective:a,b c", RW_POLICY_SELECTIVE, 0, 2 }, { "uniform:12", RW_POLICY_UNIFORM, 12, 0 },
                  { "block:3", RW_POLICY_BLOCK, 3, 0 },      { "ops:matmul", RW_POLICY_OPS, 0, 1 },
-                 { "names:save=x,y,z", RW_POLICY_NAMES, 0, 3 } };
+                 { "names:save=x,y,z", RW_POLICY_NAMES, 0, 3 }, { "discard:a,b", RW_POLICY_NONE, 0, 0 },
+                 { "full+discard:a", RW_POLICY_FULL, 0, 0 }, { "selective:m+discard:a,b", RW_POLICY_SELECTIVE, 0, 1 },
+                 { "megatron:layernorm", RW_POLICY_SELECTIVE, 0, 0 },
+                 { "megatron:core_attn,moe_act,mlp", RW_POLICY_SELECTIVE, 0, 2 } };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         struct rw_policy p;
         char message[256];
@@ -31,6 +34,31 @@ Test(policy, every_form_of_the_language)
         cr_assert_eq(p.n_names, good[i].names);
         cr_assert_str_eq(p.spec, good[i].spec);
         rw_policy_finish(&p);
+    }
+}
+
+Test(policy, what_is_discarded_and_what_is_replayed_are_two_lists)
+{
+    struct rw_policy p;
+    char message[512];
+    cr_assert_eq(rw_policy_parse("megatron:core_attn,layernorm,moe_act,mlp", &p, message, sizeof message), RW_OK);
+    cr_assert(rw_policy_has_name(&p, "core_attn") && rw_policy_has_name(&p, "mlp"));
+    cr_assert(rw_policy_discards(&p, "layernorm") && rw_policy_discards(&p, "moe_act"));
+    cr_assert_not(rw_policy_has_name(&p, "layernorm"));
+    cr_assert_not(rw_policy_discards(&p, "core_attn"));
+    rw_policy_finish(&p);
+    static const struct {
+        const char *spec;
+        int column;
+    } bad[] = { { "discard", 8 }, { "discard:", 9 }, { "discard:a,", 11 }, { "discard:a:b", 10 }, { "full+discard", 6 },
+                { "full+discard:", 14 }, { "full+discard:a+discard:b", 16 }, { "megatron:", 10 }, { "megatron", 9 },
+                { "megatron:core_attn,", 20 }, { "megatron:core", 10 }, { "megatron:mlp,moe_acts", 14 },
+                { "megatron:mlp+full", 14 } };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char at[32];
+        snprintf(at, sizeof at, "\", column %d: ", bad[i].column);
+        cr_expect_eq(rw_policy_parse(bad[i].spec, &p, message, sizeof message), RW_ERR_POLICY, "%s", bad[i].spec);
+        cr_expect(strstr(message, at), "%s:%s", message, at);
     }
 }
 
@@ -93,7 +121,7 @@ Test(policy, budgets_and_offloading_are_read_before_they_are_refused)
 Test(policy, any_string_is_read_or_refused_with_a_column)
 {
     static const char *const bits[] = { "none", "full", "selective", "uniform", "block", "ops", "names", "budget",
-                                        "offload",
+                                        "offload", "discard:", "megatron:", "+discard:", "core_attn", "moe_act",
                                         ":", ":", ",", ";", "=", "+", "save=", "offload=", "a", "12", "0", " ", "\xff",
                                         ".", "%", "GiB", "budget:12" };
     uint32_t state = 7;
@@ -124,7 +152,7 @@ Test(policy, every_allocation_that_fails_is_reported)
     char message[256];
     for (uint64_t i = 1; i < 50; i++) {
         rw_alloc_fail_at(i);
-        const rw_status status = rw_policy_parse("names:save=x,y,z", &p, message, sizeof message);
+        const rw_status status = rw_policy_parse("names:save=x,y,z+discard:u,v", &p, message, sizeof message);
         rw_alloc_fail_at(0);
         if (status == RW_OK) {
             cr_assert_gt(i, 3);

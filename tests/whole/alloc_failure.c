@@ -41,6 +41,7 @@ struct step {
     struct net net;
     unsigned char *initial; /* parameters */
     size_t bytes;
+    rw_prediction prediction;
 };
 
 static rw_status create_context(struct step *s)
@@ -97,6 +98,7 @@ static rw_status train(struct step *s, rw_adamw **opt)
     rw_tensor *const loss = net_loss(&s->net, s->t, 24, 0);
     if (!loss) return rw_error_status(s->ctx);
     if ((status = ckpt_verify(s->t, loss, NULL))) return status;
+    if ((status = rw_tape_plan(s->t, loss, "full", &s->prediction))) return status;
     if ((status = explain(s))) return status;
     if ((status = rw_backward(s->t, loss))) return status;
     rw_item(s->t, loss);

@@ -45,6 +45,16 @@ void mistakes_with_regions(struct trial *m, struct world *w)
     SILENT("ckpt_end", RW_ERR_ARGUMENT, ckpt_end(NULL));
     STATUS("ckpt_end", RW_ERR_REGION, ckpt_end(t));
     STATUS_OF("ckpt_end", RW_ERR_REGION, (ckpt_begin(t, "r"), ckpt_end(t)), ckpt_end(t));
+    SILENT("ckpt_policy_begin", RW_ERR_ARGUMENT, ckpt_policy_begin(NULL, "full"));
+    STATUS("ckpt_policy_begin", RW_ERR_ARGUMENT, ckpt_policy_begin(t, NULL));
+    STATUS("ckpt_policy_begin", RW_ERR_POLICY, ckpt_policy_begin(t, ""));
+    STATUS("ckpt_policy_begin", RW_ERR_POLICY, at_column(ckpt_policy_begin(t, "full+discard:"), w->ctx, "column 14"));
+    SILENT("ckpt_policy_end", RW_ERR_ARGUMENT, ckpt_policy_end(NULL));
+    STATUS("ckpt_policy_end", RW_ERR_REGION, ckpt_policy_end(t));
+    STATUS_OF("ckpt_policy_end", RW_ERR_REGION, (ckpt_policy_begin(t, "full"), ckpt_begin(t, "r")), ckpt_policy_end(t));
+    STATUS_OF("ckpt_end", RW_ERR_REGION, (ckpt_begin(t, "r"), ckpt_policy_begin(t, "full")), ckpt_end(t));
+    STATUS_OF("rw_backward", RW_ERR_REGION, ckpt_policy_begin(t, "full"), rw_backward(t, w->loss));
+    STATUS_OF("ckpt_explain", RW_ERR_REGION, ckpt_policy_begin(t, "full"), ckpt_explain(t, out));
     SILENT("ckpt_set_policy", RW_ERR_ARGUMENT, ckpt_set_policy(NULL, "full"));
     STATUS("ckpt_set_policy", RW_ERR_ARGUMENT, ckpt_set_policy(t, NULL));
     STATUS("ckpt_set_policy", RW_ERR_POLICY, ckpt_set_policy(t, ""));

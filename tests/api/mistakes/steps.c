@@ -54,6 +54,27 @@ static void backward(struct trial *m, struct world *w)
            rw_grad(t, w->loss, ((rw_tensor *[]){ w->table, w->x }), 2, grads)); /* a leaf is made before the mistake */
 }
 
+static void predictions(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    static rw_prediction room;
+    rw_prediction *const p = &room;
+    SILENT("rw_tape_plan", RW_ERR_ARGUMENT, rw_tape_plan(NULL, w->loss, NULL, p));
+    STATUS("rw_tape_plan", RW_ERR_ARGUMENT, rw_tape_plan(t, w->loss, NULL, NULL));
+    STATUS("rw_tape_plan", RW_ERR_ARGUMENT, rw_tape_plan(t, NULL, NULL, p));
+    STATUS("rw_tape_plan", RW_ERR_ARGUMENT, rw_tape_plan(t, RW_NONE, NULL, p));
+    STATUS("rw_tape_plan", RW_ERR_SHAPE, rw_tape_plan(t, w->v, NULL, p));
+    STATUS("rw_tape_plan", RW_ERR_ARGUMENT, rw_tape_plan(t, w->scalar, NULL, p));
+    STATUS("rw_tape_plan", RW_ERR_ARGUMENT, rw_tape_plan(t, w->p, NULL, p));
+    STATUS("rw_tape_plan", RW_ERR_ARGUMENT, rw_tape_plan(t, w->dead, NULL, p));
+    STATUS("rw_tape_plan", RW_ERR_ARGUMENT, rw_tape_plan(w->other, w->loss, NULL, p));
+    STATUS("rw_tape_plan", RW_ERR_POLICY, rw_tape_plan(t, w->loss, "", p));
+    STATUS("rw_tape_plan", RW_ERR_POLICY, rw_tape_plan(t, w->loss, "fully", p));
+    STATUS("rw_tape_plan", RW_ERR_POLICY, rw_tape_plan(t, w->loss, "budget:0MiB", p));
+    STATUS_OF("rw_tape_plan", RW_ERR_REGION, ckpt_begin(t, "r"), rw_tape_plan(t, w->loss, NULL, p));
+    ALLOWED("rw_tape_plan", rw_tape_plan(t, w->loss, "full", p) == RW_OK && !strcmp(ckpt_policy(t), "none"));
+}
+
 static rw_graph *graph_of(struct world *w)
 {
     rw_graph *g = NULL;
@@ -131,6 +152,8 @@ static void behind_an_error(struct trial *m, struct world *w)
     BEHIND(rw_grad(t, w->loss, x, 1, (rw_tensor **)(void *)w->out));
     BEHIND(rw_graph_create(graph, t, w->loss, NULL));
     BEHIND(rw_tape_cost(t, w->loss, (rw_cost *)(void *)w->out));
+    static rw_prediction prediction;
+    BEHIND(rw_tape_plan(t, w->loss, NULL, &prediction));
     BEHIND(ckpt_verify(t, w->loss, (ckpt_report *)(void *)w->out));
     BEHIND(ckpt_explain(t, stderr));
     BEHIND(rw_add(t, NULL, w->x) ? RW_OK : RW_ERR_SHAPE);
@@ -140,6 +163,7 @@ static void behind_an_error(struct trial *m, struct world *w)
 void mistakes_with_steps(struct trial *m, struct world *w)
 {
     backward(m, w);
+    predictions(m, w);
     graphs(m, w);
     behind_an_error(m, w);
 }

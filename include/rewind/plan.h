@@ -1,0 +1,75 @@
+/**
+ * rewind/plan.h - what a step will take, before it runs.
+ *
+ * A recorded tape is the whole step: its peak, its time and what lies in memory at the worst moment follow from it.
+ * Nothing here runs an op, allocates on the device or leaves a plan in the cache.
+ * Thread-safety: as for the context.
+ */
+#ifndef REWIND_PLAN_H
+#define REWIND_PLAN_H
+
+#include <rewind/memory.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * Bytes at the moment of the peak. The first five are there through the whole step. The next five and `lost` are the
+ * arena: they sum to the peak. `host` lies outside the device.
+ */
+typedef struct rw_bytes {
+    size_t parameters; ///< parameters and buffers of the context
+    size_t gradients;  ///< parameters' gradients
+    size_t optimizer;  ///< optimizer states, as far as they have been made
+    size_t inputs;     ///< copies of the inputs of all tapes of the context
+    size_t results;    ///< values that this step holds for reading
+    size_t passing;    ///< made by forward, and gone before backward begins
+    size_t kept;       ///< made by forward for backward
+    size_t replayed;   ///< made again for backward
+    size_t adjoint;    ///< gradients on their way
+    size_t workspace;  ///< of the node that runs
+    size_t lost;       ///< what does not fit together: the arena beyond the largest sum of live bytes
+    size_t host;       ///< room in host memory for values that are moved out
+} rw_bytes;
+
+/** The node at which the most bytes are live. The strings are copies, cut where there is no room. */
+typedef struct rw_where {
+    char op[64];
+    char region[128]; ///< "outer/inner"; "" outside any
+    char name[64];    ///< ckpt_name() of its first output; "" without
+    char file[256];   ///< the caller's
+    int line;
+    const char *kind; ///< "forward", "replay", "backward", "commit", "move out", "move in"; a constant
+    size_t action;    ///< which of the step's actions, from 0
+    size_t actions;   ///< how many the step has
+} rw_where;
+
+typedef struct rw_prediction {
+    size_t peak_bytes;    ///< of the arena: what rw_memory.measured_peak will be, exactly
+    size_t largest_live;  ///< no placement can be below
+    size_t least_bytes;   ///< the least budget that would do; 0 where the policy is no budget
+    size_t total_bytes;   ///< all that the context holds on the device: at_peak without `host`
+    double ms;            ///< predicted time of forward and backward, by the context's costs
+    double bound_ms;      ///< no step with this peak can be faster, by the same costs; 0 where the policy is no budget
+    double gap;           ///< ms / bound_ms - 1: how far above the best there is, at most; 0 where there is no bound
+    rw_cost cost;
+    rw_bytes at_peak;
+    rw_where where;
+} rw_prediction;
+
+/**
+ * What rw_backward(t, loss) would take under a policy, as ckpt_set_policy() takes it; NULL: the tape's own. Nothing
+ * runs, nothing is allocated on the device, no plan stays in the cache, the tape's policy stays.
+ * @param ret untouched on failure, but that RW_ERR_BUDGET writes least_bytes.
+ * @return RW_OK; RW_ERR_ARGUMENT on NULL or a loss that backward would not take (RW_ERR_SHAPE, RW_ERR_REGION as
+ *         there); RW_ERR_POLICY with the position of the mistake; RW_ERR_UNSUPPORTED as for ckpt_set_policy();
+ *         RW_ERR_BUDGET below the least; RW_ERR_MEMORY. Errors stick to the context.
+ */
+RW_API rw_status rw_tape_plan(rw_tape *t, rw_tensor *loss, const char *policy, rw_prediction *ret);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

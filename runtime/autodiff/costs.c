@@ -1,0 +1,136 @@
+/* See costs.h. */
+#include "autodiff/costs.h"
+
+#include "base/alloc.h"
+#include "record/mark.h"
+#include "record/tape.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NOMINAL_FLOPS_PER_S 1e11
+#define NOMINAL_BYTES_PER_S 1e10
+#define NOMINAL_NODE_S 1e-6
+
+double rw_nominal_seconds(rw_op_cost cost)
+{
+    const double arithmetic = cost.flops / NOMINAL_FLOPS_PER_S;
+    const double traffic = cost.bytes / NOMINAL_BYTES_PER_S;
+    return NOMINAL_NODE_S + (arithmetic > traffic ? arithmetic : traffic);
+}
+
+static void mix_desc(struct rw_hash *h, const rw_desc *d)
+{
+    rw_hash_mix(h, (uint64_t)d->dtype << 8 | (uint64_t)d->layout->rank);
+    for (int i = 0; i < d->layout->rank; i++) {
+        rw_hash_mix(h, (uint64_t)d->layout->dim[i]);
+        rw_hash_mix(h, (uint64_t)d->layout->stride[i]);
+    }
+}
+
+uint64_t rw_call_signature(const rw_op_call *call, size_t attrs_size)
+{
+    struct rw_hash h = { 0 };
+    rw_hash_mix_bytes(&h, call->op->name, strlen(call->op->name));
+    rw_hash_mix(&h, (uint64_t)call->n_inputs << 32 | (uint64_t)call->n_outputs);
+    for (int i = 0; i < call->n_inputs; i++) mix_desc(&h, &call->in[i]);
+    for (int i = 0; i < call->n_outputs; i++) mix_desc(&h, &call->out[i]);
+    if (attrs_size) rw_hash_mix_bytes(&h, call->attrs, attrs_size);
+    return h.a ^ (h.b << 1 | h.b >> 63);
+}
+
+static const struct rw_cost_entry *find(const struct rw_costs *costs, uint64_t signature)
+{
+    size_t low = 0, high = costs->n;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (costs->entry[middle].signature < signature) low = middle + 1;
+        else high = middle;
+    }
+    return low < costs->n && costs->entry[low].signature == signature ? &costs->entry[low] : NULL;
+}
+
+static struct rw_cost_class *class_of(const struct rw_costs *costs, const char *op, uint8_t dtype)
+{
+    for (size_t i = 0; i < costs->n_kinds; i++)
+        if (costs->kind[i].dtype == dtype && !strncmp(costs->kind[i].op, op, RW_COST_OP - 1)) return &costs->kind[i];
+    return NULL;
+}
+
+double rw_costs_seconds(const struct rw_costs *costs, const rw_op_call *call, size_t attrs_size, rw_op_cost cost)
+{
+    const double nominal = rw_nominal_seconds(cost);
+    if (!costs || !costs->n) return nominal;
+    const struct rw_cost_entry *const e = find(costs, rw_call_signature(call, attrs_size));
+    if (e) return e->seconds;
+    const uint8_t dtype = call->n_outputs ? (uint8_t)call->out[0].dtype : 0;
+    const struct rw_cost_class *c = class_of(costs, call->op->name, dtype);
+    if (!c) c = &costs->kind[costs->n_kinds - 1]; /* all ops together */
+    return nominal * c->measured / c->nominal;
+}
+
+rw_status rw_costs_add(struct rw_costs *costs, const struct rw_cost_entry *entry)
+{
+    if (!rw_grow(&costs->entry, &costs->cap, costs->n, 1, sizeof *costs->entry)) return RW_ERR_MEMORY;
+    costs->entry[costs->n++] = *entry;
+    return RW_OK;
+}
+
+static int by_signature(const void *a, const void *b)
+{
+    const uint64_t x = ((const struct rw_cost_entry *)a)->signature, y = ((const struct rw_cost_entry *)b)->signature;
+    return x < y ? -1 : x > y;
+}
+
+static bool count_class(struct rw_costs *costs, const struct rw_cost_entry *e)
+{
+    struct rw_cost_class *c = class_of(costs, e->op, e->dtype);
+    if (!c) {
+        if (!rw_grow(&costs->kind, &costs->cap_kinds, costs->n_kinds, 1, sizeof *c)) return false;
+        c = &costs->kind[costs->n_kinds++];
+        *c = (struct rw_cost_class){ .dtype = e->dtype };
+        memcpy(c->op, e->op, sizeof c->op);
+    }
+    c->measured += e->seconds;
+    c->nominal += rw_nominal_seconds((rw_op_cost){ e->flops, e->bytes });
+    return true;
+}
+
+static void mix_entry(struct rw_hash *h, const struct rw_cost_entry *e)
+{
+    uint64_t bits[3];
+    memcpy(&bits[0], &e->seconds, 8);
+    memcpy(&bits[1], &e->flops, 8);
+    memcpy(&bits[2], &e->bytes, 8);
+    rw_hash_mix(h, e->signature);
+    for (int i = 0; i < 3; i++) rw_hash_mix(h, bits[i]);
+}
+
+bool rw_costs_seal(struct rw_costs *costs)
+{
+    struct rw_cost_class all = { .op = "*", .dtype = UINT8_MAX };
+    struct rw_hash h = { 0 };
+    qsort(costs->entry, costs->n, sizeof *costs->entry, by_signature);
+    for (size_t i = 0; i < costs->n; i++) {
+        if (i && costs->entry[i].signature == costs->entry[i - 1].signature) return false;
+        if (!count_class(costs, &costs->entry[i])) return false;
+        mix_entry(&h, &costs->entry[i]);
+    }
+    for (size_t i = 0; i < costs->n_kinds; i++) {
+        all.measured += costs->kind[i].measured;
+        all.nominal += costs->kind[i].nominal;
+    }
+    if (!rw_grow(&costs->kind, &costs->cap_kinds, costs->n_kinds, 1, sizeof all)) return false;
+    costs->kind[costs->n_kinds++] = all;
+    costs->hash = h.a ^ h.b;
+    return true;
+}
+
+void rw_costs_free(struct rw_costs *costs)
+{
+    if (!costs) return;
+    rw_free(costs->entry);
+    rw_free(costs->kind);
+    rw_free(costs);
+}

@@ -1,0 +1,53 @@
+/*
+ * Costs: what one run of a node takes on this machine, by the node's signature - its op, types, layouts and attributes
+ * - as it was measured in real steps. A node that was not measured is taken at nominal rates, times what its op took
+ * over those rates where it was measured. Without costs nominal rates are all there is.
+ *
+ * The table is a pure function of what was measured or loaded; its hash is in every plan's key.
+ */
+#ifndef RW_AUTODIFF_COSTS_H
+#define RW_AUTODIFF_COSTS_H
+
+#include "record/context.h"
+
+#define RW_COST_SAMPLES 32
+#define RW_COST_OP 64 /* a name, with its end */
+
+struct rw_cost_entry {
+    uint64_t signature;
+    double seconds; /* median */
+    double flops, bytes;
+    char op[RW_COST_OP]; /* cut where there is no room */
+    uint8_t dtype;       /* of the first output */
+};
+
+/* An op in a type: what it takes over nominal rates. */
+struct rw_cost_class {
+    char op[RW_COST_OP];
+    uint8_t dtype;
+    double measured, nominal; /* sums of seconds */
+};
+
+struct rw_costs {
+    struct rw_cost_entry *entry; /* by rising signature */
+    size_t n, cap;
+    struct rw_cost_class *kind; /* in the order of their first entry */
+    size_t n_kinds, cap_kinds;
+    uint64_t hash;
+};
+
+uint64_t rw_call_signature(const rw_op_call *call, size_t attrs_size);
+
+/* At nominal rates: what is bound by arithmetic and what by memory; good for comparing on one tape. */
+double rw_nominal_seconds(rw_op_cost cost);
+
+/* costs may be NULL. */
+double rw_costs_seconds(const struct rw_costs *costs, const rw_op_call *call, size_t attrs_size, rw_op_cost cost);
+
+/* Adds an entry; in any order. RW_ERR_MEMORY. rw_costs_seal() makes the table ready: false where a signature is there
+   twice, or without memory. */
+rw_status rw_costs_add(struct rw_costs *costs, const struct rw_cost_entry *entry);
+bool rw_costs_seal(struct rw_costs *costs);
+void rw_costs_free(struct rw_costs *costs); /* NULL-safe */
+
+#endif

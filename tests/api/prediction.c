@@ -1,0 +1,159 @@
+/*
+ * rw_tape_plan(): what it says is what the step then takes, to the byte; and asking runs nothing, allocates nothing on
+ * the device and leaves nothing behind.
+ */
+#include "support/support.h"
+
+#include "plan/cache.h"
+#include "record/tape.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+static const char *const policies[] = { "none", "full", "selective:outer", "selective:inner", "uniform:2", "block:1",
+                                        "ops:linear" };
+#define N_POLICIES (sizeof policies / sizeof *policies)
+
+static size_t arena_of(const rw_bytes *b)
+{
+    return b->passing + b->kept + b->replayed + b->adjoint + b->workspace + b->lost;
+}
+
+static void expect_sums(const rw_prediction *p, const char *policy)
+{
+    const rw_bytes *const b = &p->at_peak;
+    cr_expect_eq(arena_of(b), p->peak_bytes, "%s: the arena's parts sum to %zu, not %zu", policy, arena_of(b),
+                 p->peak_bytes);
+    cr_expect_eq(p->peak_bytes - b->lost, p->largest_live, "%s", policy);
+    cr_expect_eq(p->total_bytes, b->parameters + b->gradients + b->optimizer + b->inputs + b->results + arena_of(b),
+                 "%s", policy);
+}
+
+Test(prediction, says_what_the_step_then_takes)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct net n;
+    rw_adamw *opt = NULL;
+    net_init(&n, b.ctx, 4, 32, RW_F32, 2);
+    cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK);
+    for (size_t i = 0; i < N_POLICIES; i++) {
+        rw_prediction p, own;
+        rw_memory m;
+        rw_cost cost;
+        rw_tensor *const loss = net_loss(&n, b.t, 24, 0);
+        cr_assert_eq(rw_tape_plan(b.t, loss, policies[i], &p), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(ckpt_set_policy(b.t, policies[i]), RW_OK);
+        cr_assert_eq(rw_tape_plan(b.t, loss, NULL, &own), RW_OK);
+        cr_assert_eq(own.peak_bytes, p.peak_bytes, "the tape's own policy is the same one");
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK);
+        rw_item(b.t, loss);
+        cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+        cr_assert_eq(rw_tape_cost(b.t, loss, &cost), RW_OK);
+        cr_expect_eq(p.peak_bytes, m.measured_peak, "%s: %zu, measured %zu", policies[i], p.peak_bytes,
+                     m.measured_peak);
+        cr_expect_eq(p.largest_live, m.largest_live);
+        cr_expect(!memcmp(&p.cost, &cost, sizeof cost), "%s", policies[i]);
+        cr_expect_eq(p.at_peak.parameters, m.parameters);
+        cr_expect_eq(p.at_peak.gradients, m.gradients);
+        cr_expect_eq(p.at_peak.optimizer, m.optimizer);
+        cr_expect_eq(p.at_peak.inputs, m.inputs);
+        cr_expect_eq(p.at_peak.results, m.results, "%s: %zu, not %zu", policies[i], p.at_peak.results, m.results);
+        expect_sums(&p, policies[i]);
+        cr_expect_gt(p.ms, 0);
+        rw_tape_reset(b.t);
+        rw_zero_grad(b.ctx);
+    }
+    rw_adamw_destroy(&opt);
+    fixture_close(&b);
+}
+
+static int allocations;
+static const struct rw_device_fns *below;
+
+static void *count_alloc(void *state, size_t bytes)
+{
+    allocations++;
+    return below->alloc(state, bytes);
+}
+
+/* x -> x^2 -> ... in a region: five values of one size, of which backward reads four. */
+static rw_tensor *chain(struct fixture *b, int64_t n)
+{
+    rw_tensor *y = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(n), NULL));
+    ckpt_begin(b->t, "r");
+    for (int i = 0; i < 4; i++) y = counted_square(b->t, y, i);
+    ckpt_end(b->t);
+    return rw_sum(b->t, y, RW_ALL_AXES, false);
+}
+
+Test(prediction, runs_nothing_and_leaves_nothing)
+{
+    struct fixture b = fixture_open(1, 1);
+    counted_clear();
+    rw_tensor *const loss = chain(&b, 1000);
+    struct rw_device_fns counting = *(below = b.ctx->device);
+    counting.alloc = count_alloc;
+    b.ctx->device = &counting;
+    const struct rw_tape_mark before = rw_tape_mark(b.t);
+    const rw_generator_state drawn = rw_generator_get(b.ctx);
+    const struct rw_plan_cache cache = *b.ctx->plans;
+    rw_memory m;
+    for (size_t i = 0; i < N_POLICIES; i++) {
+        rw_prediction p;
+        if (strncmp(policies[i], "ops:", 4)) cr_assert_eq(rw_tape_plan(b.t, loss, policies[i], &p), RW_OK);
+    }
+    const struct rw_tape_mark after = rw_tape_mark(b.t);
+    cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+    cr_expect_eq(allocations, 0, "%d allocations on the device", allocations);
+    for (int i = 0; i < 4; i++) cr_expect_eq(counted_runs[i], 0);
+    cr_expect(!memcmp(&before, &after, sizeof before), "the tape is not what it was");
+    cr_expect_eq(rw_generator_get(b.ctx).offset, drawn.offset);
+    cr_expect(b.ctx->plans->n == cache.n && b.ctx->plans->hits == cache.hits && b.ctx->plans->misses == cache.misses);
+    cr_expect_eq(m.measured_peak, 0);
+    cr_expect_str_eq(ckpt_policy(b.t), "none");
+    b.ctx->device = below;
+    fixture_close(&b);
+}
+
+/* What is live where the most is: under none all that backward reads and the first gradient; under full one chain. */
+Test(prediction, says_where_and_of_what)
+{
+    struct fixture b = fixture_open(1, 1);
+    const size_t value = 1024 * sizeof(float);
+    rw_prediction none, full;
+    rw_tensor *const loss = chain(&b, 1024);
+    cr_assert_eq(rw_tape_plan(b.t, loss, "none", &none), RW_OK);
+    cr_assert_eq(rw_tape_plan(b.t, loss, "full", &full), RW_OK);
+    cr_expect_eq(none.at_peak.replayed, 0);
+    cr_expect_geq(none.at_peak.kept, 3 * value);
+    cr_expect_geq(full.at_peak.replayed, 3 * value, "%zu", full.at_peak.replayed);
+    cr_expect_eq(full.at_peak.kept, 0, "%zu kept: the input is no value of the arena", full.at_peak.kept);
+    const rw_prediction *const both[] = { &none, &full };
+    for (int i = 0; i < 2; i++) {
+        const rw_where *const w = &both[i]->where;
+        cr_expect_str_eq(w->op, "counted_square", "%s", w->op);
+        cr_expect_str_eq(w->region, "r");
+        cr_expect(strstr(w->file, "support.c"), "%s", w->file);
+        cr_expect_gt(w->line, 0);
+        cr_expect_lt(w->action, w->actions);
+        expect_sums(both[i], i ? "full" : "none");
+    }
+    fixture_close(&b);
+}
+
+Test(prediction, a_failure_leaves_the_answer_untouched)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_prediction p, same;
+    memset(&p, 0x5a, sizeof p);
+    same = p;
+    rw_tensor *const loss = chain(&b, 16);
+    cr_assert_eq(rw_tape_plan(b.t, loss, "ops:nothing", &p), RW_ERR_POLICY);
+    cr_expect(strstr(rw_error_message(b.ctx), "column 5"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    cr_assert_eq(rw_tape_plan(b.t, loss, "selective:", &p), RW_ERR_POLICY);
+    cr_expect(!memcmp(&p, &same, sizeof p));
+    rw_error_clear(b.ctx);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK);
+    fixture_close(&b);
+}
