@@ -43,13 +43,18 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  *                             shared_experts as selective:, layernorm, moe_act, mla_up_proj, gdn_norm_out, gdp_in_proj,
  *                             gdp_qkv and mhc as discard:
  *
+ *   offload:NAME,NAME         as none, but what is kept of the values made in regions of these names waits outside the
+ *                             device's memory (docs/offload.md). Behind any other policy: full+offload:NAME
+ *   names:offload=NAME,NAME   values of these tags wait outside the device's memory, made in a region or not; the rest
+ *                             of each region is replayed. With others that are kept: names:save=NAME;offload=NAME
+ *
+ * A region's values of less than 4 KiB, results and what gradient rules make are not moved by name.
  * REWIND_POLICY in the environment, when set, wins over this call and over ckpt_policy_begin().
  * ops: takes the names of built-in ops and of ops recorded in this context; any other is refused with RW_ERR_POLICY by
  * the first call that plans a step (rw_backward, ckpt_verify, ckpt_explain, ...), because an op of the caller's own
  * may be recorded after this call.
  * @return RW_OK; RW_ERR_POLICY with the position of the mistake, and the old policy stays; RW_ERR_UNSUPPORTED for
- *         budget:SIZE (1536MiB, 40%) and offload:NAME,NAME (added by +, or names:...;offload=NAME), which are part of
- *         the language and read like the rest, but not in this version.
+ *         budget:SIZE (1536MiB, 40%), which is part of the language and read like the rest, but not in this version.
  */
 RW_API rw_status ckpt_set_policy(rw_tape *t, const char *spec);
 
@@ -86,7 +91,16 @@ RW_API rw_tensor *ckpt_recompute_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define ckpt_recompute(...) ckpt_recompute_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Prints the plan that rw_backward(t, loss) would run: every kept and replayed value with bytes, op, region, call site
+ * Lets this one value wait outside the device's memory between the last read of forward and the first of backward,
+ * whatever the policy says, inside a region or not: in host memory, or in a file (docs/offload.md). It is copied out and
+ * back, so it is the same bytes. What backward doesn't read, a result, or what is made after backward has begun stays
+ * where it is. Of several decisions about one value the last counts. Returns x.
+ */
+RW_API rw_tensor *ckpt_offload_at(rw_site at, rw_tape *t, rw_tensor *x);
+#define ckpt_offload(...) ckpt_offload_at(RW_HERE, __VA_ARGS__)
+
+/**
+ * Prints the plan that rw_backward(t, loss) would run: every kept, moved and replayed value with bytes, op, region, call site
  * and the reason, then the peak with the node where it occurs; a selective: name that no region has is warned of. Runs
  * nothing. Backward begins where the last rw_backward(), ckpt_verify(), rw_forward() or rw_backward_from() on this tape
  * began, or else at the last scalar recorded. Kept is what lives from in front of that backward into it; the gradients

@@ -149,23 +149,38 @@ static void note_unsupported(struct reader *r, const char *at)
     if (!r->unsupported) r->unsupported = at;
 }
 
-static rw_status read_offloaded(struct reader *r, const char *what)
+static rw_status read_moved_regions(struct reader *r)
 {
-    note_unsupported(r, r->at);
-    r->at += 8; /* "offload:" or "offload=" */
-    return read_names(r, what);
+    rw_status status;
+    r->at += strlen("offload");
+    do {
+        r->at++; /* the colon, a comma */
+        status = read_name_into(r, &r->out.moved_regions, &r->out.n_moved_regions, "a region");
+    } while (!status && *r->at == ',');
+    return status;
+}
+
+static rw_status read_moved_tags(struct reader *r)
+{
+    rw_status status;
+    r->at += strlen("offload");
+    do {
+        r->at++; /* the equals sign, a comma */
+        status = read_name_into(r, &r->out.moved_tags, &r->out.n_moved_tags, "a tag");
+    } while (!status && *r->at == ',');
+    return status;
 }
 
 static rw_status read_tagged(struct reader *r)
 {
-    if (!strncmp(r->at, "offload=", 8)) return read_offloaded(r, "a tag");
+    if (!strncmp(r->at, "offload=", 8)) return read_moved_tags(r);
     if (strncmp(r->at, "save=", 5))
         return refuse(r, r->at, RW_ERR_POLICY, "\"save=\" is expected, found \"%s\"", r->at);
     r->at += 5;
     const rw_status status = read_names(r, "a tag");
     if (status || *r->at != ';') return status;
     r->at++;
-    if (!strncmp(r->at, "offload=", 8)) return read_offloaded(r, "a tag");
+    if (!strncmp(r->at, "offload=", 8)) return read_moved_tags(r);
     return refuse(r, r->at, RW_ERR_POLICY, "\"offload=\" is expected, found \"%s\"", r->at);
 }
 
@@ -206,16 +221,16 @@ static const struct {
     { "megatron", RW_POLICY_SELECTIVE, true },
 };
 
-/* budget: and offload: belong to the language and are not in this version. Sets *ret_found when r->at is at one of
-   them. */
-static rw_status read_unsupported(struct reader *r, size_t n, bool *ret_found)
+/* What is no kind of its own: offload: by itself keeps everything, budget: belongs to the language and is not in this
+   version. Sets *ret_found when r->at is at one of them. */
+static rw_status read_other(struct reader *r, size_t n, bool *ret_found)
 {
     const char *const begin = r->at;
     const bool budget = n == 6 && !strncmp(begin, "budget", n), offload = n == 7 && !strncmp(begin, "offload", n);
     *ret_found = budget || offload;
     if (!*ret_found) return RW_OK;
     if (begin[n] != ':') return refuse(r, begin + n, RW_ERR_POLICY, "\":\" is expected after \"%.*s\"", (int)n, begin);
-    if (offload) return read_offloaded(r, "a region");
+    if (offload) return read_moved_regions(r);
     note_unsupported(r, begin);
     r->at += n + 1;
     return read_budget(r);
@@ -239,7 +254,7 @@ static rw_status read_part(struct reader *r)
     const char *const begin = r->at;
     const size_t n = word_length(r->at);
     bool found;
-    const rw_status status = read_unsupported(r, n, &found);
+    const rw_status status = read_other(r, n, &found);
     if (found) return status;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if (strlen(words[i].word) != n || strncmp(words[i].word, begin, n)) continue;
@@ -252,7 +267,7 @@ static rw_status read_part(struct reader *r)
     }
     return refuse(r, begin, RW_ERR_POLICY,
                   "unknown policy \"%.*s\" (none, full, selective:, uniform:, block:, ops:, names:, discard:, "
-                  "megatron:)", (int)n, begin);
+                  "megatron:, offload:)", (int)n, begin);
 }
 
 rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message, size_t size)
@@ -266,7 +281,7 @@ rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message
     if (!status && *r.at == '+') {
         r.at++;
         status = !strncmp(r.at, "offload:", 8)
-                     ? read_offloaded(&r, "a region")
+                     ? read_moved_regions(&r)
                      : refuse(&r, r.at, RW_ERR_POLICY, "\"offload:\" is expected after \"+\"");
     }
     if (!status && *r.at) status = refuse(&r, r.at, RW_ERR_POLICY, "the end is expected, found \"%s\"", r.at);
@@ -279,12 +294,18 @@ rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message
     return status;
 }
 
+static void free_names(char **names, size_t n)
+{
+    for (size_t i = 0; i < n; i++) rw_free(names[i]);
+    rw_free(names);
+}
+
 void rw_policy_finish(struct rw_policy *policy)
 {
-    for (size_t i = 0; i < policy->n_names; i++) rw_free(policy->names[i]);
-    for (size_t i = 0; i < policy->n_discards; i++) rw_free(policy->discards[i]);
-    rw_free(policy->names);
-    rw_free(policy->discards);
+    free_names(policy->names, policy->n_names);
+    free_names(policy->discards, policy->n_discards);
+    free_names(policy->moved_tags, policy->n_moved_tags);
+    free_names(policy->moved_regions, policy->n_moved_regions);
     rw_free(policy->spec);
     *policy = (struct rw_policy){ 0 };
 }
@@ -304,4 +325,14 @@ bool rw_policy_has_name(const struct rw_policy *policy, const char *name)
 bool rw_policy_discards(const struct rw_policy *policy, const char *region)
 {
     return has(policy->discards, policy->n_discards, region);
+}
+
+bool rw_policy_moves_tag(const struct rw_policy *policy, const char *tag)
+{
+    return has(policy->moved_tags, policy->n_moved_tags, tag);
+}
+
+bool rw_policy_moves_region(const struct rw_policy *policy, const char *region)
+{
+    return has(policy->moved_regions, policy->n_moved_regions, region);
 }

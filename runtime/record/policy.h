@@ -22,6 +22,10 @@ struct rw_policy {
     size_t n_names;
     char **discards; /* regions that are dropped with what leaves them */
     size_t n_discards;
+    char **moved_tags; /* names:offload=, values that wait outside the device's memory */
+    size_t n_moved_tags;
+    char **moved_regions; /* offload:, regions of which what is kept waits there */
+    size_t n_moved_regions;
     char *spec;   /* as given */
     bool whole;   /* for all of the tape, whatever its parts say of themselves */
 };
@@ -41,5 +45,7 @@ rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message
 void rw_policy_finish(struct rw_policy *policy);
 bool rw_policy_has_name(const struct rw_policy *policy, const char *name);
 bool rw_policy_discards(const struct rw_policy *policy, const char *region);
+bool rw_policy_moves_tag(const struct rw_policy *policy, const char *tag);
+bool rw_policy_moves_region(const struct rw_policy *policy, const char *region);
 
 #endif

@@ -141,24 +141,31 @@ static struct rw_tensor *decidable(rw_tape *t, rw_tensor *x, const char *what, r
     return NULL;
 }
 
-static rw_tensor *decide(rw_site at, rw_tape *t, rw_tensor *x, const char *what, enum rw_value_flag set,
-                         enum rw_value_flag unset)
+#define DECISIONS ((unsigned)RW_VALUE_SAVE | RW_VALUE_RECOMPUTE | RW_VALUE_OFFLOAD)
+
+/* Of several decisions about one value the last one counts. */
+static rw_tensor *decide(rw_site at, rw_tape *t, rw_tensor *x, const char *what, enum rw_value_flag decision)
 {
     if (!decidable(t, x, what, at)) return NULL;
     struct rw_tensor *const base = rw_tape_value(t, x->base);
-    base->flags = (uint8_t)((base->flags & ~(unsigned)unset) | set);
-    rw_hash_mix(&t->hash, (uint64_t)set << 40 ^ base->id);
+    base->flags = (uint8_t)((base->flags & ~DECISIONS) | decision);
+    rw_hash_mix(&t->hash, (uint64_t)decision << 40 ^ base->id);
     return x;
 }
 
 rw_tensor *ckpt_save_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
-    return decide(at, t, x, "ckpt_save", RW_VALUE_SAVE, RW_VALUE_RECOMPUTE);
+    return decide(at, t, x, "ckpt_save", RW_VALUE_SAVE);
 }
 
 rw_tensor *ckpt_recompute_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
-    return decide(at, t, x, "ckpt_recompute", RW_VALUE_RECOMPUTE, RW_VALUE_SAVE);
+    return decide(at, t, x, "ckpt_recompute", RW_VALUE_RECOMPUTE);
+}
+
+rw_tensor *ckpt_offload_at(rw_site at, rw_tape *t, rw_tensor *x)
+{
+    return decide(at, t, x, "ckpt_offload", RW_VALUE_OFFLOAD);
 }
 
 rw_tensor *ckpt_name_at(rw_site at, rw_tape *t, rw_tensor *x, const char *name)

@@ -20,6 +20,10 @@
  *     level 0, REPLAY    dropped after the reads of forward, made again once, when backward first reads it
  *     level 0, MOVE      like KEEP, but elsewhere between its last read in forward and its first read in backward
  *     level l > 0        dropped after the reads of forward, made again in each visit at depth l that reads it
+ *
+ * What a visit makes, snapshots of nested segments among it, stays in the device's memory until the visit's last read:
+ * it is replayed while backward runs, when a way out and back would stand in backward's own way. So MOVE is said at
+ * level 0 alone; in the inside of a segment it names a value that forward makes and that no replay makes again.
  */
 #ifndef RW_REMAT_CHOICE_H
 #define RW_REMAT_CHOICE_H
@@ -45,7 +49,10 @@ enum rw_why {
     RW_WHY_ADJOINT,       /* made by a gradient rule */
     RW_WHY_REGION,        /* inside a replayed region */
     RW_WHY_DISCARD,       /* discard: names its region */
-    RW_WHY_CALLER_REPLAYS /* ckpt_recompute() */
+    RW_WHY_CALLER_REPLAYS, /* ckpt_recompute() */
+    RW_WHY_CALLER_MOVES,   /* ckpt_offload() */
+    RW_WHY_NAME_MOVES,     /* names:offload= names its tag */
+    RW_WHY_REGION_MOVES    /* offload: names a region around what made it */
 };
 
 /* Of a base value that a node makes. Leaves and held values have none: they are there. */

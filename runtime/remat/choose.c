@@ -100,14 +100,20 @@ static void find_homes(const struct rw_choice *c, const struct rw_problem *p, ui
     }
 }
 
-/* Does a region around name itself discarded? Regions of one part: what stands around that has nothing to say. */
-static bool is_discarded(const rw_tape *t, const struct rw_policy *policy, uint32_t region)
+/* Does the policy name the region or one around? Regions of one part: what stands around that has nothing to say. */
+static bool is_inside(const rw_tape *t, const struct rw_policy *policy, uint32_t region,
+                      bool (*names)(const struct rw_policy *policy, const char *name))
 {
-    for (uint32_t r = region; policy->n_discards && r != RW_NONE_ID; r = t->regions[r].parent) {
+    for (uint32_t r = region; r != RW_NONE_ID; r = t->regions[r].parent) {
         if (!policy->whole && t->regions[r].part != t->regions[region].part) return false;
-        if (rw_policy_discards(policy, t->ctx->names.text[t->regions[r].name])) return true;
+        if (names(policy, t->ctx->names.text[t->regions[r].name])) return true;
     }
     return false;
+}
+
+static bool is_discarded(const rw_tape *t, const struct rw_policy *policy, uint32_t region)
+{
+    return policy->n_discards && is_inside(t, policy, region, rw_policy_discards);
 }
 
 static enum rw_why why_of(const struct rw_problem *p, const struct rw_policy *whole, uint32_t v, uint32_t home)
@@ -118,24 +124,28 @@ static enum rw_why why_of(const struct rw_problem *p, const struct rw_policy *wh
     const uint32_t region = rw_node_region(t, node);
     const struct rw_policy *const policy = rw_region_policy(t, region, whole);
     const rw_op_def *const op = t->ctx->ops[node->op];
-    if (op->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC)) return RW_WHY_EFFECT;
-    if (node->adjoint) return RW_WHY_ADJOINT;
-    if (p->wanted[v]) return RW_WHY_RESULT;
+    const char *const tag = x->tag ? t->ctx->names.text[x->tag - 1] : "";
+    const bool once = op->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
+    if (node->adjoint) return once ? RW_WHY_EFFECT : RW_WHY_ADJOINT;
+    if (p->wanted[v]) return once ? RW_WHY_EFFECT : RW_WHY_RESULT;
+    if (x->flags & RW_VALUE_OFFLOAD) return RW_WHY_CALLER_MOVES;
+    if (once) return RW_WHY_EFFECT;
     if (x->flags & RW_VALUE_SAVE) return RW_WHY_CALLER_SAVES;
     if (x->flags & RW_VALUE_RECOMPUTE) return RW_WHY_CALLER_REPLAYS;
+    if (rw_policy_moves_tag(policy, tag)) return RW_WHY_NAME_MOVES;
     if (is_discarded(t, policy, region)) return RW_WHY_DISCARD;
     if (!home) return RW_WHY_OUTSIDE;
     if (policy->kind == RW_POLICY_OPS && rw_policy_has_name(policy, op->name)) return RW_WHY_OP;
-    if (policy->kind == RW_POLICY_NAMES && x->tag && rw_policy_has_name(policy, t->ctx->names.text[x->tag - 1]))
-        return RW_WHY_NAME;
+    if (policy->kind == RW_POLICY_NAMES && rw_policy_has_name(policy, tag)) return RW_WHY_NAME;
     return RW_WHY_REGION;
 }
 
 static struct rw_fate fate_of(const struct rw_choice *c, enum rw_why why, uint32_t home)
 {
     const bool drops = why == RW_WHY_REGION || why == RW_WHY_DISCARD || why == RW_WHY_CALLER_REPLAYS;
+    const bool moves = why == RW_WHY_CALLER_MOVES || why == RW_WHY_NAME_MOVES;
     return (struct rw_fate){ .level = drops ? c->segment[home].depth : 0,
-                             .what = drops && !home ? RW_REPLAY : RW_KEEP,
+                             .what = moves ? RW_MOVE : drops && !home ? RW_REPLAY : RW_KEEP,
                              .why = (uint8_t)why };
 }
 
@@ -154,6 +164,30 @@ static void drop_siblings(struct rw_choice *c, const struct rw_problem *p)
     }
 }
 
+/* By the policy alone, not by the caller or because somebody will read it. */
+static bool is_kept_by_policy(const struct rw_fate *f)
+{
+    return f->what == RW_KEEP && !f->level &&
+           (f->why == RW_WHY_OUTSIDE || f->why == RW_WHY_OP || f->why == RW_WHY_NAME || f->why == RW_WHY_EFFECT);
+}
+
+/* What takes less outside than one unit of files and pages stays where it is. */
+#define LEAST_MOVED 4096
+
+static void move_regions(struct rw_choice *c, const struct rw_problem *p, const struct rw_policy *whole)
+{
+    const rw_tape *const t = p->t;
+    for (uint32_t v = 0; v < t->n_values; v++) {
+        if (!rw_problem_makes(p, v) || !is_kept_by_policy(&c->fate[v])) continue;
+        const struct rw_tensor *const x = rw_tape_value(t, v);
+        const uint32_t region = rw_node_region(t, &t->nodes[x->producer]);
+        const struct rw_policy *const policy = rw_region_policy(t, region, whole);
+        if (policy->n_moved_regions && rw_tensor_bytes(x) >= LEAST_MOVED &&
+            is_inside(t, policy, region, rw_policy_moves_region))
+            c->fate[v] = (struct rw_fate){ .what = RW_MOVE, .why = RW_WHY_REGION_MOVES };
+    }
+}
+
 rw_status rw_policy_choose(const struct rw_problem *p, const struct rw_policy *policy, struct rw_choice *ret_choice)
 {
     const struct rw_tape *const t = p->t;
@@ -167,6 +201,7 @@ rw_status rw_policy_choose(const struct rw_problem *p, const struct rw_policy *p
     for (uint32_t v = 0; !status && v < t->n_values; v++)
         if (rw_problem_makes(p, v)) c.fate[v] = fate_of(&c, why_of(p, policy, v, home[v]), home[v]);
     if (!status) drop_siblings(&c, p);
+    if (!status) move_regions(&c, p, policy);
     rw_free(home);
     if (status) {
         rw_choice_finish(&c);

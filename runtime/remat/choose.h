@@ -7,6 +7,9 @@
  * around, like any input of a region. What is at home in the step is kept; what is at home in a segment is made again
  * in its visits, unless the caller or the policy keeps it.
  *
+ * What is kept may be moved instead, out of the device's memory: a value that the caller or the policy names, and of
+ * regions that the policy names what the policy itself keeps. Adjoint values and results stay.
+ *
  * A nested segment whose dropped values take no more bytes than its inputs is dissolved into the one around: replaying
  * it on its own would cost time and save nothing.
  */

@@ -169,7 +169,7 @@ Test(errors, a_bad_policy_is_refused_with_the_position)
                 { "uniform", "column 8", RW_ERR_POLICY },   { "selective:", "column 11", RW_ERR_POLICY },
                 { "full,", "column 5", RW_ERR_POLICY },     { "names:qkv", "column 7", RW_ERR_POLICY },
                 { "", "column 1", RW_ERR_POLICY },          { "budget:1GiB", "budget", RW_ERR_UNSUPPORTED },
-                { "full+offload:x", "column 6", RW_ERR_UNSUPPORTED }, { "full+x", "column 6", RW_ERR_POLICY } };
+                { "full+offload:", "column 14", RW_ERR_POLICY }, { "full+x", "column 6", RW_ERR_POLICY } };
     ckpt_set_policy(b.t, "full");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cr_assert_eq(ckpt_set_policy(b.t, bad[i].spec), bad[i].status, "%s", bad[i].spec);

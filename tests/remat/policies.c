@@ -17,14 +17,19 @@ Test(policy, every_form_of_the_language)
         const char *spec;
         enum rw_policy_kind kind;
         int64_t n;
-        size_t names;
+        size_t names, tags, regions;
     } good[] = { { "none", RW_POLICY_NONE, 0, 0 },          { "full", RW_POLICY_FULL, 0, 0 },
                  { "selective:a,b c", RW_POLICY_SELECTIVE, 0, 2 }, { "uniform:12", RW_POLICY_UNIFORM, 12, 0 },
                  { "block:3", RW_POLICY_BLOCK, 3, 0 },      { "ops:matmul", RW_POLICY_OPS, 0, 1 },
                  { "names:save=x,y,z", RW_POLICY_NAMES, 0, 3 }, { "discard:a,b", RW_POLICY_NONE, 0, 0 },
                  { "full+discard:a", RW_POLICY_FULL, 0, 0 }, { "selective:m+discard:a,b", RW_POLICY_SELECTIVE, 0, 1 },
                  { "megatron:layernorm", RW_POLICY_SELECTIVE, 0, 0 },
-                 { "megatron:core_attn,moe_act,mlp", RW_POLICY_SELECTIVE, 0, 2 } };
+                 { "megatron:core_attn,moe_act,mlp", RW_POLICY_SELECTIVE, 0, 2 },
+                 { "offload:a,b", RW_POLICY_NONE, 0, 0, 0, 2 }, { "offload:a+offload:b", RW_POLICY_NONE, 0, 0, 0, 2 },
+                 { "full+offload:a", RW_POLICY_FULL, 0, 0, 0, 1 }, { "ops:a,b+offload:c", RW_POLICY_OPS, 0, 2, 0, 1 },
+                 { "full+discard:a+offload:b", RW_POLICY_FULL, 0, 0, 0, 1 },
+                 { "names:save=x;offload=y,z", RW_POLICY_NAMES, 0, 1, 2, 0 },
+                 { "names:offload=y+offload:a,b", RW_POLICY_NAMES, 0, 0, 1, 2 } };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         struct rw_policy p;
         char message[256];
@@ -32,6 +37,8 @@ Test(policy, every_form_of_the_language)
         cr_assert_eq(p.kind, good[i].kind);
         cr_assert_eq(p.n, good[i].n);
         cr_assert_eq(p.n_names, good[i].names);
+        cr_assert_eq(p.n_moved_tags, good[i].tags);
+        cr_assert_eq(p.n_moved_regions, good[i].regions);
         cr_assert_str_eq(p.spec, good[i].spec);
         rw_policy_finish(&p);
     }
@@ -79,7 +86,7 @@ Test(policy, names_are_looked_up_whole)
  * What is not in this version is read to the end before it is refused: a mistake in it is named first, with its
  * place.
  */
-Test(policy, budgets_and_offloading_are_read_before_they_are_refused)
+Test(policy, budgets_are_read_before_they_are_refused)
 {
     static const struct {
         const char *spec;
@@ -89,8 +96,6 @@ Test(policy, budgets_and_offloading_are_read_before_they_are_refused)
         { "budget:1536MiB", 1, RW_ERR_UNSUPPORTED },        { "budget:40%", 1, RW_ERR_UNSUPPORTED },
         { "budget:1.5GiB", 1, RW_ERR_UNSUPPORTED },         { "budget:100%", 1, RW_ERR_UNSUPPORTED },
         { "budget:0.5%+offload:mlp", 1, RW_ERR_UNSUPPORTED }, { "budget:7B", 1, RW_ERR_UNSUPPORTED },
-        { "full+offload:mlp,attn", 6, RW_ERR_UNSUPPORTED }, { "offload:mlp", 1, RW_ERR_UNSUPPORTED },
-        { "names:save=a;offload=b,c", 14, RW_ERR_UNSUPPORTED }, { "names:offload=b", 7, RW_ERR_UNSUPPORTED },
         { "budget", 7, RW_ERR_POLICY },                     { "budget:", 8, RW_ERR_POLICY },
         { "budget:-1GiB", 8, RW_ERR_POLICY },               { "budget:GiB", 8, RW_ERR_POLICY },
         { "budget:0x10MiB", 9, RW_ERR_POLICY },             { "budget:nan%", 8, RW_ERR_POLICY },
@@ -152,7 +157,7 @@ Test(policy, every_allocation_that_fails_is_reported)
     char message[256];
     for (uint64_t i = 1; i < 50; i++) {
         rw_alloc_fail_at(i);
-        const rw_status status = rw_policy_parse("names:save=x,y,z+discard:u,v", &p, message, sizeof message);
+        const rw_status status = rw_policy_parse("names:save=x;offload=y+discard:u,v+offload:z", &p, message, sizeof message);
         rw_alloc_fail_at(0);
         if (status == RW_OK) {
             cr_assert_gt(i, 3);

@@ -14,7 +14,9 @@
 static const char *const policies[] = { "full",           "selective:outer",  "selective:inner",
                                         "selective:middle,inner",
                                         "uniform:2",      "uniform:3",        "block:1",         "block:99",
-                                        "ops:linear",     "ops:layernorm,gelu", "names:save=up" };
+                                        "ops:linear",     "ops:layernorm,gelu", "names:save=up",
+                                        "full+offload:outer", "offload:outer",  "block:2+offload:inner,middle",
+                                        "names:offload=up" };
 #define POLICIES (sizeof policies / sizeof *policies)
 #define STEPS 20
 

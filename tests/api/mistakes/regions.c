@@ -74,6 +74,7 @@ void mistakes_with_regions(struct trial *m, struct world *w)
     TENSOR("ckpt_name", RW_ERR_ARGUMENT, ckpt_name(t, w->v, ""));
     DECISION(ckpt_save);
     DECISION(ckpt_recompute);
+    DECISION(ckpt_offload);
     SILENT("ckpt_explain", RW_ERR_ARGUMENT, ckpt_explain(NULL, out));
     STATUS("ckpt_explain", RW_ERR_ARGUMENT, ckpt_explain(t, NULL));
     STATUS("ckpt_explain", RW_ERR_ARGUMENT, ckpt_explain(w->alien_t, out));

@@ -227,7 +227,7 @@ static void make_policy(struct fz_generator *g, char *out)
     const char *const *const r = fz_region_names, *const *const t = fz_tag_names;
     const int a = (int)fz_below(g, FZ_NAMES), b = (int)fz_below(g, FZ_NAMES);
     const int x = (int)fz_below(g, 13), y = (int)fz_below(g, 13);
-    switch (fz_below(g, 14)) {
+    switch (fz_below(g, 16)) {
     case 0: snprintf(out, FZ_POLICY, "selective:%s", r[a]); break;
     case 1: snprintf(out, FZ_POLICY, "selective:%s,%s", r[a], r[b]); break;
     case 2: snprintf(out, FZ_POLICY, "uniform:%d", 1 + (int)fz_below(g, 4)); break;
@@ -237,8 +237,12 @@ static void make_policy(struct fz_generator *g, char *out)
     case 6: snprintf(out, FZ_POLICY, "names:save=%s", t[a]); break;
     case 7: snprintf(out, FZ_POLICY, "names:save=%s,%s", t[a], t[b]); break;
     case 8: snprintf(out, FZ_POLICY, "none"); break; /* decisions for single values still replay */
+    case 9: snprintf(out, FZ_POLICY, "names:offload=%s", t[a]); break;
+    case 10: snprintf(out, FZ_POLICY, "names:save=%s;offload=%s", t[a], t[b]); break;
     default: snprintf(out, FZ_POLICY, "full");
     }
+    const size_t length = strlen(out);
+    if (fz_chance(g, 15)) snprintf(out + length, FZ_POLICY - length, "+offload:%s", r[b]);
 }
 
 static void make_settings(struct fz_generator *g, bool assigns)

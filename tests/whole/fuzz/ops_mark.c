@@ -59,6 +59,11 @@ static void record_recompute(struct fz_call *c)
     ckpt_recompute_at(c->at, c->t, c->in[0]);
 }
 
+static void record_offload(struct fz_call *c)
+{
+    ckpt_offload_at(c->at, c->t, c->in[0]);
+}
+
 static void record_name(struct fz_call *c)
 {
     ckpt_name_at(c->at, c->t, c->in[0], fz_tag_names[c->s->k[0]]);
@@ -129,6 +134,7 @@ const struct fz_op fz_mark_ops[] = {
     { "ckpt_end", 0, FZ_MARK, 0, NULL, resolve_end, record_end, "ckpt_end(t)" },
     { "ckpt_save", 4, FZ_MARK, 0, choose_decision, resolve_decision, record_save, "ckpt_save(t, $0)" },
     { "ckpt_recompute", 7, FZ_MARK, 0, choose_decision, resolve_decision, record_recompute, "ckpt_recompute(t, $0)" },
+    { "ckpt_offload", 5, FZ_MARK, 0, choose_decision, resolve_decision, record_offload, "ckpt_offload(t, $0)" },
     { "ckpt_name", 5, FZ_MARK, 0, choose_decision, resolve_decision, record_name, NULL },
     { "rw_require_grad", 3, FZ_MARK, 0, choose_decision, resolve_require, record_require, "rw_require_grad(t, $0)" },
     { "rw_assign", 0, FZ_MARK, 0, choose_assign, resolve_assign, record_assign, "rw_assign(t, $0, $1)" },

@@ -1,0 +1,225 @@
+/*
+ * Values that wait outside the device's memory, as a program asks for it: by policies and by ckpt_offload(). Whatever
+ * waits, and wherever a step stops meanwhile, it gives the bytes of one that keeps everything, and ckpt_explain() and
+ * rw_memory say what waits.
+ */
+#include "support/support.h"
+
+#include "run/advance.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYERS = 4, WIDTH = 64, TOKENS = 37, STEPS = 3 };
+
+/* Micro-batches of one step, read or not before their backward, over several steps. */
+struct outcome {
+    double loss[STEPS];
+    unsigned char *gradients[STEPS];
+    size_t bytes;
+    rw_memory memory;
+};
+
+struct way {
+    const char *policy;
+    int nesting, threads, micro;
+    bool reads; /* the loss before backward */
+};
+
+static struct outcome outcome_of(struct way w)
+{
+    struct fixture b = fixture_open(3, w.threads);
+    struct net n;
+    struct outcome o = { 0 };
+    net_init(&n, b.ctx, LAYERS, WIDTH, RW_F32, w.nesting);
+    cr_assert_eq(ckpt_set_policy(b.t, w.policy), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int s = 0; s < STEPS; s++) {
+        rw_zero_grad(b.ctx);
+        for (int i = 0; i < w.micro; i++) {
+            rw_tensor *const loss = net_loss(&n, b.t, TOKENS, s * 10 + i);
+            if (w.reads) rw_item(b.t, loss);
+            cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s: %s", w.policy, rw_error_message(b.ctx));
+            o.loss[s] += rw_item(b.t, loss);
+            rw_memory_stats(b.ctx, &o.memory);
+            cr_assert_eq(o.memory.predicted_peak, o.memory.measured_peak, "%s", w.policy);
+            rw_tape_reset(b.t);
+        }
+        o.gradients[s] = all_gradients(b.ctx, &o.bytes);
+    }
+    fixture_close(&b);
+    return o;
+}
+
+static void expect_same(struct outcome *a, struct outcome *b, const char *what)
+{
+    cr_assert_eq(a->bytes, b->bytes);
+    cr_assert_eq(memcmp(a->loss, b->loss, sizeof a->loss), 0, "%s", what);
+    for (int s = 0; s < STEPS; s++)
+        cr_assert_eq(first_difference(a->gradients[s], b->gradients[s], a->bytes), -1, "%s, step %d", what, s);
+}
+
+static void release(struct outcome *o)
+{
+    for (int s = 0; s < STEPS; s++) free(o->gradients[s]);
+}
+
+static const char *const policies[] = { "offload:outer",         "full+offload:outer",      "uniform:2+offload:outer",
+                                        "block:2+offload:outer", "ops:linear+offload:inner", "names:offload=up",
+                                        "names:save=up+offload:outer", "selective:inner+offload:middle,outer" };
+
+Test(offload, every_policy_gives_the_bytes_of_none)
+{
+    for (int nesting = 1; nesting <= 3; nesting++)
+        for (int reads = 0; reads < 2; reads++) {
+            struct way w = { "none", nesting, 1 + nesting % 3, 1 + reads, reads };
+            struct outcome none = outcome_of(w);
+            size_t moved = 0;
+            cr_assert_eq(none.memory.host, 0);
+            for (size_t p = 0; p < sizeof policies / sizeof *policies; p++) {
+                w.policy = policies[p];
+                struct outcome o = outcome_of(w);
+                expect_same(&none, &o, w.policy);
+                moved += o.memory.host > 0;
+                release(&o);
+            }
+            cr_assert_geq(moved, sizeof policies / sizeof *policies - 2, "most of them move something");
+            release(&none);
+        }
+}
+
+Test(offload, moving_takes_memory_from_the_arena)
+{
+    struct way w = { "none", 1, 1, 1, false };
+    struct outcome none = outcome_of(w);
+    w.policy = "offload:outer";
+    struct outcome moved = outcome_of(w);
+    cr_assert_lt(moved.memory.predicted_peak, none.memory.predicted_peak);
+    cr_assert_lt(moved.memory.kept, none.memory.kept);
+    cr_assert_geq(moved.memory.host, none.memory.kept - moved.memory.kept);
+    release(&none), release(&moved);
+}
+
+/* One value in a region that is replayed, and one outside. */
+static rw_memory by_hand(const char *policy, rw_tensor *(*decide)(rw_tape *t, rw_tensor *x), char **ret_text)
+{
+    enum { N = 5000 };
+    struct fixture b = fixture_open(1, 1);
+    float *const one = malloc(N * sizeof *one);
+    rw_memory memory;
+    size_t size;
+    for (int i = 0; i < N; i++) one[i] = 1;
+    counted_clear();
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), one));
+    ckpt_begin(b.t, "r");
+    rw_tensor *y = decide(b.t, counted_square(b.t, x, 0));
+    y = counted_square(b.t, counted_square(b.t, y, 1), 2);
+    ckpt_end(b.t);
+    y = counted_square(b.t, decide(b.t, y), 3);
+    rw_tensor *const loss = rw_sum(b.t, y, RW_ALL_AXES, false);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, rw_gradient(x), one, N * sizeof *one), RW_OK);
+    for (int i = 0; i < N; i++) cr_assert_eq(one[i], 16);
+    rw_memory_stats(b.ctx, &memory);
+    rw_tape_reset(b.t);
+    FILE *const f = open_memstream(ret_text, &size);
+    rw_tensor *const again = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), one));
+    ckpt_begin(b.t, "r");
+    y = counted_square(b.t, decide(b.t, counted_square(b.t, again, 0)), 1);
+    ckpt_end(b.t);
+    rw_sum(b.t, y, RW_ALL_AXES, false);
+    cr_assert_eq(ckpt_explain(b.t, f), RW_OK, "%s", rw_error_message(b.ctx));
+    fclose(f);
+    fixture_close(&b);
+    free(one);
+    return memory;
+}
+
+static rw_tensor *offload(rw_tape *t, rw_tensor *x)
+{
+    return ckpt_offload(t, x);
+}
+
+static rw_tensor *changed_mind(rw_tape *t, rw_tensor *x)
+{
+    return ckpt_save(t, ckpt_offload(t, x));
+}
+
+static rw_tensor *nothing(rw_tape *t, rw_tensor *x)
+{
+    return x;
+}
+
+Test(offload, a_single_value_wins_over_the_policy)
+{
+    char *text = NULL;
+    by_hand("full", nothing, &text);
+    cr_assert_eq(counted_runs[0], 2);
+    cr_assert(!strstr(text, "moved"), "%s", text);
+    free(text);
+    const rw_memory moved = by_hand("full", offload, &text);
+    cr_assert_eq(counted_runs[0], 1, "it comes back, nobody makes it again");
+    cr_assert_eq(moved.host, 2 * 20480, "two slots of whole pages");
+    cr_assert(strstr(text, "moved ") && strstr(text, "(ckpt_offload())"), "%s", text);
+    free(text);
+    const rw_memory saved = by_hand("full", changed_mind, &text);
+    cr_assert_eq(saved.host, 0, "the last decision counts");
+    cr_assert(!strstr(text, "moved") && strstr(text, "(ckpt_save())"), "%s", text);
+    free(text);
+    by_hand("offload:r,nobody", changed_mind, &text);
+    cr_assert(!strstr(text, "moved  "), "saved by hand: %s", text);
+    cr_assert(strstr(text, "no region is called \"nobody\", nothing is moved"), "%s", text);
+    free(text);
+}
+
+Test(offload, explain_says_what_is_moved_and_why)
+{
+    char *text = NULL;
+    by_hand("offload:r", nothing, &text);
+    cr_assert(strstr(text, "moved ") && strstr(text, "(the policy moves what it keeps of this region)"), "%s", text);
+    cr_assert(strstr(text, "moved out 20480 bytes"), "%s", text);
+    free(text);
+}
+
+/* The loss is read, other steps run, a graph is launched: all with values outside. */
+Test(offload, stops_and_graphs)
+{
+    struct fixture b = fixture_open(3, 2);
+    struct net n;
+    rw_tape *other = NULL;
+    rw_graph *g = NULL;
+    size_t bytes;
+    net_init(&n, b.ctx, LAYERS, WIDTH, RW_F32, 1);
+    n.dropout = 0; /* both tapes draw from one generator */
+    cr_assert_eq(rw_tape_create(&other, b.ctx), RW_OK);
+    cr_assert_eq(rw_backward(b.t, net_loss(&n, b.t, TOKENS, 0)), RW_OK);
+    unsigned char *const expected = all_gradients(b.ctx, &bytes);
+    rw_tape_reset(b.t);
+    rw_zero_grad(b.ctx);
+    cr_assert_eq(ckpt_set_policy(b.t, "full+offload:outer"), RW_OK);
+    cr_assert_eq(ckpt_set_policy(other, "offload:outer"), RW_OK);
+    rw_tensor *const loss = net_loss(&n, b.t, TOKENS, 0), *const other_loss = net_loss(&n, other, TOKENS, 1);
+    rw_item(b.t, loss);
+    rw_item(other, other_loss);
+    cr_assert(b.t->runs && b.t->runs->store && other->runs && other->runs->store);
+    cr_assert_neq(b.t->runs->store, other->runs->store);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    unsigned char *got = all_gradients(b.ctx, &bytes);
+    cr_assert_eq(first_difference(expected, got, bytes), -1);
+    free(got);
+    rw_tape_reset(b.t);
+    rw_tape_reset(other);
+    cr_assert_eq(rw_graph_create(&g, b.t, net_loss(&n, b.t, TOKENS, 0), NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        got = all_gradients(b.ctx, &bytes);
+        cr_assert_eq(first_difference(expected, got, bytes), -1, "launch %d", i);
+        free(got);
+    }
+    rw_graph_destroy(&g);
+    free(expected);
+    rw_tape_destroy(&other);
+    fixture_close(&b);
+}
