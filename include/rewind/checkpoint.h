@@ -92,15 +92,15 @@ RW_API rw_tensor *ckpt_recompute_at(rw_site at, rw_tape *t, rw_tensor *x);
 
 /**
  * Lets this one value wait outside the device's memory between the last read of forward and the first of backward,
- * whatever the policy says, inside a region or not: in host memory, or in a file (docs/offload.md). It is copied out and
- * back, so it is the same bytes. What backward doesn't read, a result, or what is made after backward has begun stays
- * where it is. Of several decisions about one value the last counts. Returns x.
+ * whatever the policy says, inside a region or not: in host memory, or in a file (docs/offload.md). It is copied out
+ * and back, so it is the same bytes. What backward doesn't read, a result, or what is made after backward has begun
+ * stays where it is. Of several decisions about one value the last counts. Returns x.
  */
 RW_API rw_tensor *ckpt_offload_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define ckpt_offload(...) ckpt_offload_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Prints the plan that rw_backward(t, loss) would run: every kept, moved and replayed value with bytes, op, region, call site
+ * Prints the plan that rw_backward(t, loss) would run: every kept, moved or replayed value with bytes, op, region, site
  * and the reason, then the peak with the node where it occurs; a selective: name that no region has is warned of. Runs
  * nothing. Backward begins where the last rw_backward(), ckpt_verify(), rw_forward() or rw_backward_from() on this tape
  * began, or else at the last scalar recorded. Kept is what lives from in front of that backward into it; the gradients

@@ -36,6 +36,7 @@ typedef struct rw_memory {
         more, at a fixed estimate of 64 KiB each, as oneDNN does not say. 0 on CUDA, where it is part of `device`. */
     size_t library;
     size_t device;          ///< in use on the device by everybody, as its driver counts; 0 on the CPU
+    size_t files;           ///< room in files for values that are moved out (rw_context_set_offload())
 } rw_memory;
 
 /** Fills *ret_memory. RW_ERR_ARGUMENT on NULL. */

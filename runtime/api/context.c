@@ -119,6 +119,7 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
     ctx->generator.seed = p.seed;
     ctx->eager = is_set("REWIND_EAGER");
     ctx->verify = verify_mode_of(getenv("REWIND_VERIFY"));
+    ctx->store.fns = ctx->device->store;
     ctx->plans = rw_calloc(1, sizeof *ctx->plans);
     status = ctx->plans ? rw_runs_init(ctx) : RW_ERR_MEMORY;
     if (!status) status = attach_all(ctx);
@@ -126,6 +127,7 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
         rw_context_destroy(&ctx);
         return status;
     }
+    if (is_set("REWIND_OFFLOAD")) rw_context_set_offload(ctx, &(rw_offload){ .path = getenv("REWIND_OFFLOAD") });
     *ret_ctx = ctx;
     return RW_OK;
 }
@@ -151,6 +153,7 @@ static void free_context(rw_context *ctx)
     rw_free(ctx->plans);
     free_params(ctx);
     rw_tables_finish(ctx);
+    rw_free(ctx->store.path);
     ctx->device->close(ctx->device_state);
     rw_free(ctx);
 }

@@ -86,11 +86,24 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
     return status ? status : check_tickets(t);
 }
 
+/* A file's copies are the host's own work: no capture holds them. The same on every device. */
+static rw_status check_store(rw_context *ctx, const rw_plan *plan, const char *what)
+{
+    if (!plan->store_bytes || !ctx->store.fns->in_file) return RW_OK;
+    return rw_fail(ctx, RW_ERR_UNSUPPORTED,
+                   "%s: a step that moves values to a file (in %s) cannot be captured", what, ctx->store.path);
+}
+
 static rw_status make_run(rw_graph *g)
 {
     rw_plan *plan;
     rw_status status = plan_of(g, &plan);
     if (status) return status;
+    status = check_store(g->t->ctx, plan, "rw_graph_create");
+    if (status) {
+        rw_plan_release(plan);
+        return status;
+    }
     g->captured_sources = rw_malloc(plan->n_sources * sizeof *g->captured_sources);
     status = g->captured_sources ? rw_run_make(g->t, plan, RW_RUN_OWNED | RW_RUN_CLEARS, &g->run)
                                  : rw_fail(g->t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
@@ -243,6 +256,8 @@ rw_status rw_graph_launch(rw_graph *g)
     if (t->step != g->tape_step)
         return rw_fail(ctx, RW_ERR_CHANGED,
                        "rw_graph_launch: the tape was reset or destroyed after the graph had been created");
+    const rw_status stored = check_store(ctx, g->run->plan, "rw_graph_launch");
+    if (stored) return stored;
     if (ctx->verify == RW_VERIFY_FULL && !g->launches) {
         begin_step(g); /* of parameters as they are now */
         const struct rw_request request = rw_step_request(t, &g->loss, 1);

@@ -86,9 +86,11 @@ static rw_status ask_costs(struct rw_problem *p, uint32_t n)
     return bytes == SIZE_MAX ? RW_ERR_MEMORY : RW_OK;
 }
 
-double rw_move_seconds(uint64_t bytes)
+double rw_move_seconds(const struct rw_problem *p, int lane, uint64_t bytes)
 {
-    return NOMINAL_MOVE_S + (double)bytes / NOMINAL_MOVED_BYTES_PER_S;
+    const struct rw_store_rate *const rate = &p->t->ctx->store.rate;
+    const double known = lane == RW_LANE_OUT ? rate->out : rate->in;
+    return NOMINAL_MOVE_S + (double)bytes / (known > 0 ? known : NOMINAL_MOVED_BYTES_PER_S);
 }
 
 static rw_status make_order(struct rw_problem *p)

@@ -33,8 +33,8 @@ static inline double rw_problem_seconds(const struct rw_problem *p, uint32_t nod
     return p->seconds[node];
 }
 
-/* Predicted time of moving so many bytes out of the device's memory, or back. */
-double rw_move_seconds(uint64_t bytes);
+/* Predicted time of moving so many bytes on a copy lane: at the rate of the context's store, where it is known. */
+double rw_move_seconds(const struct rw_problem *p, int lane, uint64_t bytes);
 
 /* Errors are recorded in the context. On failure the tape is as before and *p empty. */
 rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_request *request);

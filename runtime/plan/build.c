@@ -41,11 +41,33 @@ static rw_status check_op_names(const rw_tape *t, const struct rw_policy *policy
     return status;
 }
 
+static bool moves_something(const struct rw_problem *p, const struct rw_choice *c)
+{
+    for (uint32_t v = 0; v < p->t->n_values; v++)
+        if (rw_problem_makes(p, v) && c->fate[v].what == RW_MOVE) return true;
+    return false;
+}
+
+/* Once, before the first plan that moves something. */
+static rw_status measure_store(const struct rw_problem *p, const struct rw_choice *c)
+{
+    rw_context *const ctx = p->t->ctx;
+    struct rw_store_place *const store = &ctx->store;
+    if (!store->fns->measure || (store->rate.out > 0 && store->rate.in > 0) || !moves_something(p, c)) return RW_OK;
+    struct rw_store_rate rate;
+    const rw_status status = store->fns->measure(ctx->device_state, store->path, &rate);
+    if (status) return rw_fail(ctx, status, "planning: how fast values move to and from files cannot be measured");
+    if (!(store->rate.out > 0)) store->rate.out = rate.out;
+    if (!(store->rate.in > 0)) store->rate.in = rate.in;
+    return RW_OK;
+}
+
 static rw_status decide(struct rw_planning *g, const struct rw_request *request)
 {
     const struct rw_problem *const p = &g->problem;
     struct rw_simulation sim = { 0 };
     rw_status status = rw_policy_choose(p, request->policy, &g->choice);
+    if (!status) status = measure_store(p, &g->choice);
     if (!status) status = rw_simulate(p, &g->choice, &sim, &g->cost);
     if (!status) {
         g->schedule = sim.schedule; /* the very one that was counted */

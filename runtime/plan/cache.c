@@ -59,6 +59,7 @@ struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *req
     rw_hash_mix(&h, request->n_values);
     rw_hash_mix(&h, t->n_nodes);
     rw_hash_mix(&h, (uint64_t)t->ctx->threads); /* workspaces are per thread */
+    rw_hash_mix(&h, t->ctx->store.serial); /* where copies begin and end goes by how fast they are */
     rw_hash_mix(&h, t->ctx->layouts.generation); /* the tape's hash has layouts by their indexes */
     for (size_t i = 0; i < request->n_values; i++) rw_hash_mix(&h, request->values[i]);
     if (request->kind == RW_PLAN_STEP) rw_hash_mix_bytes(&h, request->policy->spec, strlen(request->policy->spec));

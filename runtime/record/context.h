@@ -35,10 +35,19 @@ struct rw_upward {
 
 struct rw_param; /* record/param.h */
 
+/* Where moved values wait: rw_context_set_offload(). */
+struct rw_store_place {
+    const struct rw_store_fns *fns;
+    char *path;                /* of files: their folder; NULL in host memory */
+    struct rw_store_rate rate; /* given or measured; 0: neither yet */
+    uint64_t serial;           /* counts the calls */
+};
+
 struct rw_context {
     rw_device kind;
     const struct rw_device_fns *device;
     void *device_state;
+    struct rw_store_place store;
     int threads;
     rw_generator_state generator;
     bool eager; /* REWIND_EAGER=1 */

@@ -75,9 +75,9 @@ static int by_in(const void *pa, const void *pb)
     return a->buffer < b->buffer ? -1 : a->buffer > b->buffer;
 }
 
-static double seconds_of(const struct planner *w, const struct rw_trip *t)
+static double seconds_of(const struct planner *w, const struct rw_trip *t, int lane)
 {
-    return rw_move_seconds(w->s->buffers[t->buffer].bytes);
+    return rw_move_seconds(w->p, lane, w->s->buffers[t->buffer].bytes);
 }
 
 /* Waits stand where the copy is expected to have ended, at the latest where backward begins. */
@@ -88,7 +88,7 @@ static void place_ways_out(struct planner *w)
     for (size_t i = 0; i < w->n; i++) {
         struct rw_trip *const t = &w->trip[i];
         const double begin = w->time[t->out_after + 1];
-        lane = (begin > lane ? begin : lane) + seconds_of(w, t);
+        lane = (begin > lane ? begin : lane) + seconds_of(w, t, RW_LANE_OUT);
         t->out_wait = t->out_after + 1;
         while (t->out_wait < w->s->n_forward && w->time[t->out_wait] < lane) t->out_wait++;
     }
@@ -104,7 +104,7 @@ static void place_ways_back(struct planner *w)
     for (size_t i = w->n; i-- > 0;) {
         struct rw_trip *const t = &w->trip[i];
         const double end = w->time[t->first_late];
-        lane = (end < lane ? end : lane) - seconds_of(w, t);
+        lane = (end < lane ? end : lane) - seconds_of(w, t, RW_LANE_IN);
         t->in_before = t->first_late < before ? t->first_late : before;
         while (t->in_before > least && w->time[t->in_before] > lane) t->in_before--;
         before = t->in_before;

@@ -62,7 +62,7 @@ static double predict(const struct rw_problem *p, const struct rw_schedule *s, d
         for (; wait < s->n_waits && s->waits[wait].action == i; wait++)
             if (lane[a->lane] < end[s->waits[wait].on]) lane[a->lane] = end[s->waits[wait].on];
         if (lane[a->lane] < lane[RW_LANE_COMPUTE]) lane[a->lane] = lane[RW_LANE_COMPUTE];
-        lane[a->lane] += rw_action_is_move(a->kind) ? rw_move_seconds(s->buffers[s->refs[a->word]].bytes)
+        lane[a->lane] += rw_action_is_move(a->kind) ? rw_move_seconds(p, a->lane, s->buffers[s->refs[a->word]].bytes)
                                                     : rw_problem_seconds(p, a->node);
         end[i] = lane[a->lane];
     }

@@ -235,18 +235,24 @@ static rw_status borrow(struct rw_run *r)
 {
     rw_context *const ctx = context_of(r);
     const size_t bytes = r->plan->arena_bytes ? r->plan->arena_bytes + 2 * r->margin : 0;
+    rw_status no_store = RW_OK;
     if (r->arena || !bytes) return RW_OK;
     for (;;) {
-        r->arena = rw_arena_borrow(ctx, &ctx->pool->arenas, r->had, bytes);
-        if (r->arena && r->plan->store_bytes)
-            r->store = rw_arena_borrow(ctx, &ctx->pool->stores, NULL, r->plan->store_bytes);
-        if (r->arena && (r->store || !r->plan->store_bytes)) return RW_OK;
+        rw_status status = rw_arena_borrow(ctx, &ctx->pool->arenas, r->had, bytes, &r->arena);
+        if (!status && r->plan->store_bytes) {
+            status = rw_arena_borrow(ctx, &ctx->pool->stores, NULL, r->plan->store_bytes, &r->store);
+            no_store = status;
+        }
+        if (!status) return RW_OK;
         give_arena_back(r);
         struct rw_run *const other = stopped_first(ctx, r);
         if (!other) break;
         rw_run_end(other);
     }
     r->had = NULL;
+    if (no_store)
+        return rw_fail(ctx, no_store, "run: values that are moved out find no room (%llu bytes in a store of kind %s)",
+                       (unsigned long long)r->plan->store_bytes, ctx->store.fns->name);
     return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the arena takes %llu bytes)", (unsigned long long)bytes);
 }
 
@@ -315,6 +321,7 @@ static void give_up(struct rw_run *r, rw_status status, size_t action)
     } else {
         spoil(r, r->from, r->reached);
     }
+    if (r->store) rw_store_close(ctx, r->store); /* it may be what failed: the next run opens another */
     give_arena_back(r);
     set_state(r, RW_RUN_FAILED);
 }
@@ -341,13 +348,24 @@ rw_status rw_run_fail(struct rw_run *r, rw_status status)
     return status;
 }
 
+/* What the host has computed is there when a part of a run ends, and so is what it has moved: where a step stops, all
+   that is outside has arrived. */
+static rw_status await_copies(const struct rw_run *r, size_t to)
+{
+    rw_context *const ctx = context_of(r);
+    if (!r->store || !ctx->device->on_host || to == r->plan->n_actions) return RW_OK;
+    const rw_status status = ctx->device->finish(ctx->device_state);
+    return status ? rw_fail(ctx, status, "run: what was moved out did not arrive") : RW_OK;
+}
+
 rw_status rw_run_walk(struct rw_run *r, size_t to)
 {
     rw_status status = RW_OK;
     r->from = r->reached = r->next_action;
     for (int i = r->n_observers; !status && i-- > 0;)
         if (r->observer[i]->begin) status = r->observer[i]->begin(r->observer[i], r, r->from, to);
-    return status ? status : rw_walk(r, r->from, to, &r->reached);
+    if (!status) status = rw_walk(r, r->from, to, &r->reached);
+    return status ? status : await_copies(r, to);
 }
 
 static void join_queue(struct rw_run *r)

@@ -3,11 +3,19 @@
 
 #include "base/alloc.h"
 
-static struct rw_arena *smallest_that_fits(const struct rw_arenas *arenas, size_t bytes)
+/* May it be lent? A store also has to be where values wait now, and not a file of this process's parent. */
+static bool is_fit(const rw_context *ctx, const struct rw_arena *a)
+{
+    if (a->lent) return false;
+    if (!a->fns || !a->data) return true;
+    return a->place == ctx->store.serial && (!a->fns->is_own || a->fns->is_own(a->data));
+}
+
+static struct rw_arena *smallest_that_fits(const rw_context *ctx, const struct rw_arenas *arenas, size_t bytes)
 {
     struct rw_arena *found = NULL;
     for (struct rw_arena *a = arenas->first; a; a = a->next)
-        if (!a->lent && a->bytes >= bytes && (!found || a->bytes < found->bytes)) found = a;
+        if (is_fit(ctx, a) && a->bytes >= bytes && (!found || a->bytes < found->bytes)) found = a;
     return found;
 }
 
@@ -19,25 +27,25 @@ static struct rw_arena *largest_free(const struct rw_arenas *arenas)
     return found;
 }
 
-static size_t *counter(rw_context *ctx, const struct rw_arenas *arenas)
+static size_t *counter(rw_context *ctx, const struct rw_arena *a)
 {
-    return arenas->outside ? &ctx->memory.host : &ctx->memory.arenas;
+    return !a->fns ? &ctx->memory.arenas : a->fns->in_file ? &ctx->memory.files : &ctx->memory.host;
 }
 
-static void *take_memory(const rw_context *ctx, const struct rw_arenas *arenas, size_t bytes)
+static rw_status take_memory(const rw_context *ctx, const struct rw_arenas *arenas, size_t bytes, void **ret)
 {
     const struct rw_device_fns *const device = ctx->device;
-    void *store = NULL;
-    if (!arenas->outside) return device->alloc(ctx->device_state, bytes);
-    return device->store->open(ctx->device_state, bytes, &store) ? NULL : store;
+    if (arenas->outside) return ctx->store.fns->open(ctx->device_state, ctx->store.path, bytes, ret);
+    *ret = device->alloc(ctx->device_state, bytes);
+    return *ret ? RW_OK : RW_ERR_MEMORY;
 }
 
-static void free_memory(rw_context *ctx, const struct rw_arenas *arenas, struct rw_arena *a)
+static void free_memory(rw_context *ctx, struct rw_arena *a)
 {
     const struct rw_device_fns *const device = ctx->device;
-    if (!arenas->outside) device->free(ctx->device_state, a->data);
-    else if (a->data) device->store->close(ctx->device_state, a->data);
-    *counter(ctx, arenas) -= a->bytes;
+    if (!a->fns) device->free(ctx->device_state, a->data);
+    else if (a->data) a->fns->close(ctx->device_state, a->data);
+    *counter(ctx, a) -= a->bytes;
     a->data = NULL;
     a->bytes = 0;
 }
@@ -52,51 +60,70 @@ static void free_all_free(rw_context *ctx, struct rw_arenas *arenas)
             continue;
         }
         *link = a->next;
-        free_memory(ctx, arenas, a);
+        free_memory(ctx, a);
         rw_free(a);
     }
 }
 
-static bool set_memory(rw_context *ctx, const struct rw_arenas *arenas, struct rw_arena *a, size_t bytes)
+static rw_status set_memory(rw_context *ctx, const struct rw_arenas *arenas, struct rw_arena *a, size_t bytes)
 {
-    void *const data = take_memory(ctx, arenas, bytes);
-    if (!data) return false;
-    free_memory(ctx, arenas, a);
+    void *data;
+    const rw_status status = take_memory(ctx, arenas, bytes, &data);
+    if (status) return status;
+    free_memory(ctx, a);
     a->data = data;
     a->bytes = bytes;
-    *counter(ctx, arenas) += bytes;
-    return true;
+    a->fns = arenas->outside ? ctx->store.fns : NULL;
+    a->place = ctx->store.serial;
+    *counter(ctx, a) += bytes;
+    return RW_OK;
 }
 
-static struct rw_arena *add(rw_context *ctx, struct rw_arenas *arenas, size_t bytes)
+static rw_status add(rw_context *ctx, struct rw_arenas *arenas, size_t bytes, struct rw_arena **ret)
 {
     struct rw_arena *const a = rw_calloc(1, sizeof *a);
-    if (!a) return NULL;
-    if (!set_memory(ctx, arenas, a, bytes)) {
+    const rw_status status = a ? set_memory(ctx, arenas, a, bytes) : RW_ERR_MEMORY;
+    if (status) {
         rw_free(a);
-        return NULL;
+        return status;
     }
     a->next = arenas->first;
     arenas->first = a;
-    return a;
+    *ret = a;
+    return RW_OK;
 }
 
-struct rw_arena *rw_arena_borrow(rw_context *ctx, struct rw_arenas *arenas, struct rw_arena *had, size_t bytes)
+rw_status rw_arena_borrow(rw_context *ctx, struct rw_arenas *arenas, struct rw_arena *had, size_t bytes,
+                          struct rw_arena **ret_arena)
 {
-    struct rw_arena *a = had && !had->lent && had->bytes >= bytes ? had : smallest_that_fits(arenas, bytes);
+    struct rw_arena *a = had && !had->lent && had->bytes >= bytes ? had : smallest_that_fits(ctx, arenas, bytes);
     if (!a) {
         a = largest_free(arenas);
-        if (a && !set_memory(ctx, arenas, a, bytes)) a = NULL;
-        if (!a) free_all_free(ctx, arenas);
-        if (!a) a = add(ctx, arenas, bytes);
+        if (a && set_memory(ctx, arenas, a, bytes)) a = NULL;
+        if (!a) {
+            free_all_free(ctx, arenas);
+            const rw_status status = add(ctx, arenas, bytes, &a);
+            if (status) return status;
+        }
     }
-    if (a) a->lent = true;
-    return a;
+    a->lent = true;
+    *ret_arena = a;
+    return RW_OK;
 }
 
 void rw_arena_give_back(struct rw_arena *arena)
 {
     arena->lent = false;
+}
+
+void rw_store_close(rw_context *ctx, struct rw_arena *store)
+{
+    free_memory(ctx, store);
+}
+
+void rw_stores_close_free(rw_context *ctx, struct rw_arenas *stores)
+{
+    free_all_free(ctx, stores);
 }
 
 void rw_arenas_finish(rw_context *ctx, struct rw_arenas *arenas)

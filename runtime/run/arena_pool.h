@@ -15,6 +15,8 @@ struct rw_arena {
     void *data;
     size_t bytes;
     bool lent;
+    const struct rw_store_fns *fns; /* of a store: who opened it */
+    uint64_t place;                 /* and by which call of rw_context_set_offload() */
 };
 
 struct rw_arenas {
@@ -24,10 +26,17 @@ struct rw_arenas {
 
 /*
  * The arena `had` when it is free and large enough, else the smallest free one that fits, else the largest free one,
- * made larger, else a new one. NULL without memory; then no free one is left in the pool.
+ * made larger, else a new one. A store is one of where the context's values wait now, and of this process.
+ * RW_ERR_MEMORY or what opening a store came to; then no free one is left in the pool.
  */
-struct rw_arena *rw_arena_borrow(rw_context *ctx, struct rw_arenas *arenas, struct rw_arena *had, size_t bytes);
+rw_status rw_arena_borrow(rw_context *ctx, struct rw_arenas *arenas, struct rw_arena *had, size_t bytes,
+                          struct rw_arena **ret_arena);
 void rw_arena_give_back(struct rw_arena *arena);
+
+/* The next one is opened anew: nobody knows what is in this one. The caller still gives it back. */
+void rw_store_close(rw_context *ctx, struct rw_arena *store);
+/* Those that nobody has. */
+void rw_stores_close_free(rw_context *ctx, struct rw_arenas *stores);
 
 void rw_arenas_finish(rw_context *ctx, struct rw_arenas *arenas);
 

@@ -40,7 +40,7 @@ static bool is_aside(const struct rw_lanes *l)
     return l->aside < p->n_aside && p->aside[l->aside] == l->next;
 }
 
-rw_status rw_lanes_before(struct rw_lanes *l)
+rw_status rw_lanes_before(struct rw_lanes *l, size_t *ret_on)
 {
     const struct rw_run *const r = l->run;
     const rw_plan *const p = r->plan;
@@ -48,8 +48,11 @@ rw_status rw_lanes_before(struct rw_lanes *l)
     const struct rw_device_fns *const device = ctx->device;
     const int lane = p->actions[l->next].lane;
     rw_status status = RW_OK;
-    for (; !status && l->wait < p->n_waits && p->waits[l->wait].action == l->next; l->wait++)
-        if (device->wait) status = device->wait(ctx->device_state, lane, r->events, aside_at(p, p->waits[l->wait].on));
+    for (; !status && l->wait < p->n_waits && p->waits[l->wait].action == l->next; l->wait++) {
+        const uint32_t on = p->waits[l->wait].on;
+        if (device->wait) status = device->wait(ctx->device_state, lane, r->events, aside_at(p, on));
+        if (status) *ret_on = on;
+    }
     if (status || !is_aside(l) || !device->signal) return status;
     status = device->signal(ctx->device_state, RW_LANE_COMPUTE, r->events, p->n_aside + l->aside);
     return status ? status : device->wait(ctx->device_state, lane, r->events, p->n_aside + l->aside);

@@ -18,8 +18,9 @@ struct rw_lanes {
 /* At the first action of a part. A plan of one lane costs one compare an action from here on. */
 struct rw_lanes rw_lanes_at(const struct rw_run *r, size_t from);
 
-/* Around action l->next. In between its copy is queued, or what it is. */
-rw_status rw_lanes_before(struct rw_lanes *l);
+/* Around action l->next. In between its copy is queued, or what it is. Where a wait fails, *ret_on is the action that
+   was waited for. */
+rw_status rw_lanes_before(struct rw_lanes *l, size_t *ret_on);
 rw_status rw_lanes_after(struct rw_lanes *l);
 
 #endif

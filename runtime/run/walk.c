@@ -144,7 +144,7 @@ static uint32_t near_word(const rw_plan *p, const struct rw_action *move)
 /* One value, to its slot in the store or back. */
 static rw_status run_move(struct walk *w, const struct rw_action *move, const struct rw_at *at)
 {
-    const struct rw_store_fns *const store = w->ctx->device->store;
+    const struct rw_store_fns *const store = w->run->store->fns;
     const struct rw_plan_slot *const slot = slot_of(w->plan, move);
     const uint32_t near = near_word(w->plan, move);
     void *const device = w->ctx->device_state, *const held = w->run->store->data;
@@ -225,8 +225,10 @@ static rw_status show_arrivals(struct walk *w, size_t from, size_t to)
 static rw_status run_among_lanes(struct walk *w, size_t index)
 {
     const size_t waits = w->lanes.wait;
-    rw_status status = rw_lanes_before(&w->lanes);
-    if (status) return rw_fail(w->ctx, status, "run: the device failed");
+    size_t on = index;
+    rw_status status = rw_lanes_before(&w->lanes, &on);
+    if (status) return on != index ? rw_walk_failed(w->run, on, status)
+                                   : rw_fail(w->ctx, status, "run: the device failed");
     status = show_arrivals(w, waits, w->lanes.wait);
     if (!status) status = run_action(w, index);
     if (status) return status;

@@ -39,7 +39,7 @@ static void spoil_slot(const struct rw_at *at)
     const rw_plan *const plan = at->run->plan;
     const struct rw_action *const a = &plan->actions[at->action];
     const rw_context *const ctx = at->run->tape->ctx;
-    if (rw_fault.skip-- != 0) return;
+    if (at->run->store->fns->in_file || rw_fault.skip-- != 0) return;
     rw_fault.struck++;
     rw_fault.at = ctx->sites[rw_plan_node(at->run->tape, plan, a->node)->site];
     ctx->device->finish(ctx->device_state);

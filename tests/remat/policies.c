@@ -157,7 +157,8 @@ Test(policy, every_allocation_that_fails_is_reported)
     char message[256];
     for (uint64_t i = 1; i < 50; i++) {
         rw_alloc_fail_at(i);
-        const rw_status status = rw_policy_parse("names:save=x;offload=y+discard:u,v+offload:z", &p, message, sizeof message);
+        const rw_status status = rw_policy_parse("names:save=x;offload=y+discard:u+offload:z", &p, message,
+                                                 sizeof message);
         rw_alloc_fail_at(0);
         if (status == RW_OK) {
             cr_assert_gt(i, 3);

@@ -1,10 +1,12 @@
 /* The CPU device: host memory and oneDNN. Kernels run in the calling thread and the OpenMP threads it starts. */
 #include "device/cpu/cpu.h"
+#include "device/cpu/lanes.h"
 #include "device/cpu/onednn.h"
 #include "device/cpu/threads.h"
 #include "device/device.h"
 #include "base/alloc.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define CPU_ALIGNMENT 256
@@ -26,6 +28,7 @@ static void cpu_close(void *state)
 {
     struct rw_cpu *const cpu = state;
     if (!cpu) return;
+    rw_cpu_lanes_stop(cpu);
     rw_onednn_destroy(&cpu->onednn);
     rw_free(cpu);
 }
@@ -81,7 +84,14 @@ static size_t cpu_library_bytes(void *state)
 
 static rw_status cpu_finish(void *state)
 {
-    return RW_OK;
+    return rw_cpu_lanes_finish(state);
+}
+
+static void cpu_take_message(void *state, char *text, size_t size)
+{
+    struct rw_cpu *const cpu = state;
+    snprintf(text, size, "%s", cpu->message);
+    cpu->message[0] = '\0';
 }
 
 const struct rw_device_fns rw_device_cpu = {
@@ -95,11 +105,17 @@ const struct rw_device_fns rw_device_cpu = {
     .upload = cpu_copy,
     .download = cpu_copy,
     .clear = cpu_clear,
+    .make_events = rw_cpu_make_events,
+    .free_events = rw_cpu_free_events,
+    .signal = rw_cpu_signal,
+    .wait = rw_cpu_wait,
     .store = &rw_store_memory,
+    .file_store = &rw_store_file,
     .digest = cpu_digest,
     .compare = cpu_compare,
     .hold_begin = cpu_hold_begin,
     .hold_end = cpu_hold_end,
     .library_bytes = cpu_library_bytes,
     .finish = cpu_finish,
+    .take_message = cpu_take_message,
 };

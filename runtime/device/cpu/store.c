@@ -7,7 +7,7 @@
 
 #define PAGE 4096
 
-static rw_status memory_open(void *device, uint64_t bytes, void **ret_store)
+static rw_status memory_open(void *device, const char *path, uint64_t bytes, void **ret_store)
 {
     *ret_store = rw_malloc_aligned(bytes, PAGE);
     return *ret_store ? RW_OK : RW_ERR_MEMORY;

@@ -10,11 +10,11 @@
  * those of its threads that a smaller region does not use. */
 static _Thread_local int team = 1;
 
-static int is_child; /* of fork() */
+static unsigned forks; /* how many lie between the first process and this one */
 
 static void note_child(void)
 {
-    __atomic_store_n(&is_child, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&forks, 1, __ATOMIC_RELAXED);
 }
 
 static void watch_fork(void)
@@ -28,9 +28,14 @@ void rw_threads_init(void)
     pthread_once(&once, watch_fork);
 }
 
+unsigned rw_threads_forks(void)
+{
+    return __atomic_load_n(&forks, __ATOMIC_RELAXED);
+}
+
 int rw_threads_usable(int n)
 {
-    return __atomic_load_n(&is_child, __ATOMIC_RELAXED) ? 1 : n;
+    return rw_threads_forks() ? 1 : n;
 }
 
 /* So many threads at one time, none of which does anything. */

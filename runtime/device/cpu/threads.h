@@ -16,6 +16,9 @@ rw_status rw_threads_ready(int n, int *ret_n);
 /* The same without starting any, for the caller's threads that have been made ready before. */
 int rw_threads_usable(int n);
 
+/* Calls of fork() between this process and the one that made the first context: 0 there, more in each child. */
+unsigned rw_threads_forks(void);
+
 /* Once, before the first region: has a fork() noticed. */
 void rw_threads_init(void);
 

@@ -80,7 +80,7 @@ rw_status rw_cuda_wait(void *state, int lane, struct rw_events *events, size_t e
 
 /* ---- the store ---- */
 
-static rw_status pinned_open(void *device, uint64_t bytes, void **ret_store)
+static rw_status pinned_open(void *device, const char *path, uint64_t bytes, void **ret_store)
 {
     struct rw_cuda *const cuda = device;
     RW_ON_DEVICE(cuda);

@@ -1,0 +1,62 @@
+/* rw_context_set_offload(): where values wait outside the device's memory. */
+#include "base/alloc.h"
+#include "run/run.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The least that a store can have. */
+#define PROBE_BYTES 4096
+
+static rw_status check_rates(rw_context *ctx, const rw_offload *o)
+{
+    if (o->out_bytes_per_s >= 0 && o->in_bytes_per_s >= 0) return RW_OK;
+    return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_context_set_offload: %g and %g bytes per second", o->out_bytes_per_s,
+                   o->in_bytes_per_s);
+}
+
+/* A file is made and forgotten: whether that works is known now, not in the first run. */
+static rw_status try_folder(rw_context *ctx, const struct rw_store_fns *fns, const char *path)
+{
+    void *store;
+    const rw_status status = fns->open(ctx->device_state, path, PROBE_BYTES, &store);
+    if (status) return rw_fail(ctx, status, "rw_context_set_offload: %s", path);
+    fns->close(ctx->device_state, store);
+    return RW_OK;
+}
+
+/* The folder by its whole path: the program may change its own. */
+static rw_status find_folder(rw_context *ctx, const char *path, char **ret)
+{
+    if (!ctx->device->file_store)
+        return rw_fail(ctx, RW_ERR_UNSUPPORTED,
+                       "rw_context_set_offload: values of the device %s wait in host memory, not in files (%s)",
+                       ctx->device->name, path);
+    char *const whole = realpath(path, NULL);
+    if (!whole) return rw_fail(ctx, RW_ERR_IO, "rw_context_set_offload: %s: %s", path, strerror(errno));
+    char *const copy = rw_strdup(whole);
+    free(whole);
+    if (!copy) return rw_fail(ctx, RW_ERR_MEMORY, "rw_context_set_offload: out of memory");
+    const rw_status status = try_folder(ctx, ctx->device->file_store, copy);
+    if (status) rw_free(copy);
+    else *ret = copy;
+    return status;
+}
+
+rw_status rw_context_set_offload(rw_context *ctx, const rw_offload *offload)
+{
+    if (!ctx) return RW_ERR_ARGUMENT;
+    const rw_offload o = offload ? *offload : (rw_offload){ 0 };
+    const bool in_files = o.path && *o.path;
+    char *path = NULL;
+    rw_status status = check_rates(ctx, &o);
+    if (!status && in_files) status = find_folder(ctx, o.path, &path);
+    if (status) return status;
+    rw_free(ctx->store.path);
+    ctx->store = (struct rw_store_place){ .fns = in_files ? ctx->device->file_store : ctx->device->store, .path = path,
+                                          .rate = { o.out_bytes_per_s, o.in_bytes_per_s },
+                                          .serial = ctx->store.serial + 1 };
+    rw_stores_close_free(ctx, &ctx->pool->stores);
+    return RW_OK;
+}
