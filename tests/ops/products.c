@@ -226,7 +226,8 @@ static struct bytes train(const char *policy, rw_dtype dtype, bool tf32)
             ckpt_end(b.t);
         }
         rw_tensor *const loss = rw_mean(b.t, rw_mul(b.t, x, x), RW_ALL_AXES, false);
-        cr_assert_eq(ckpt_verify(b.t, loss, NULL), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
+        if (step == 0)
+            cr_assert_eq(ckpt_verify(b.t, loss, NULL), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
         cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
         add(&r, b.t, loss);
         for (size_t i = 0; rw_param_get(b.ctx, i); i++) add(&r, b.t, rw_gradient(rw_param_get(b.ctx, i)));

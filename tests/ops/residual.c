@@ -34,10 +34,15 @@ static void add(struct bytes *b, rw_tape *t, rw_tensor *x)
     b->n += n;
 }
 
-static void expect_same(struct bytes *a, struct bytes *b, const char *what, rw_dtype dtype, int i)
+static void expect_same(const struct bytes *a, const struct bytes *b, const char *what, rw_dtype dtype, int i)
 {
     cr_assert_eq(a->n, b->n);
     cr_assert_eq(first_difference(a->data, b->data, a->n), -1, "%s %d, %s", what, i, rw_dtype_name(dtype));
+}
+
+static void expect_and_free(struct bytes *a, struct bytes *b, const char *what, rw_dtype dtype, int i)
+{
+    expect_same(a, b, what, dtype, i);
     free(a->data), free(b->data);
 }
 
@@ -125,7 +130,7 @@ Test(residual, whole_numbers_add_up_exactly)
             struct layer l = layers[i];
             l.dtype = types[d % 4], l.tf32 = d & 4, l.lives = d & 8;
             struct bytes got = run(&l, true), want = run(&l, false);
-            expect_same(&got, &want, "layer", l.dtype, (int)i);
+            expect_and_free(&got, &want, "layer", l.dtype, (int)i);
         }
 }
 
@@ -184,7 +189,7 @@ Test(residual, dropout_add_is_the_sum_rounded_once)
             for (int k = 0; k < 8; k++) {
                 struct bytes got = drop(types[d], sizes[i], true, k & 1, p[k / 2]);
                 struct bytes want = drop(types[d], sizes[i], false, k & 1, p[k / 2]);
-                expect_same(&got, &want, "size", types[d], (int)sizes[i]);
+                expect_and_free(&got, &want, "size", types[d], (int)sizes[i]);
             }
 }
 
@@ -247,7 +252,8 @@ static struct bytes train(const char *policy, rw_dtype dtype, bool tf32)
         rw_tensor *x = rw_randn(b.t, dtype, RW_SHAPE(2, 5, 16));
         for (int l = 0; l < LAYERS; l++) x = layer_of(&b, w[l], x, l);
         rw_tensor *const loss = rw_mean(b.t, rw_mul(b.t, x, x), RW_ALL_AXES, false);
-        cr_assert_eq(ckpt_verify(b.t, loss, NULL), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
+        if (step == 0)
+            cr_assert_eq(ckpt_verify(b.t, loss, NULL), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
         cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
         add(&r, b.t, loss);
         for (size_t i = 0; rw_param_get(b.ctx, i); i++) add(&r, b.t, rw_gradient(rw_param_get(b.ctx, i)));
@@ -263,10 +269,13 @@ Test(residual, the_same_bytes_under_every_policy)
                                             "ops:dropout_add", "ops:linear", "names:save=up", "names:save=stream" };
     for (int d = 0; d < 5; d++) {
         const rw_dtype dtype = d < 4 ? types[d] : RW_F32;
+        struct bytes none = train("none", dtype, d == 4);
         for (size_t p = 0; p < sizeof policies / sizeof *policies; p++) {
-            struct bytes none = train("none", dtype, d == 4), r = train(policies[p], dtype, d == 4);
+            struct bytes r = train(policies[p], dtype, d == 4);
             expect_same(&r, &none, policies[p], dtype, d);
+            free(r.data);
         }
+        free(none.data);
     }
 }
 

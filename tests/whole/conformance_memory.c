@@ -310,8 +310,14 @@ Test(conformance_memory, nested_regions_take_less_memory_than_flat_ones)
 }
 
 /* 26 */
-#define STEPS 10000
 #define WARM 50
+
+/* 16 bytes, the least that malloc() gives, leaked at every step would be twice what the heap may grow by. The simulator
+   runs kernels by fibers: fewer steps. */
+static int many_steps(void)
+{
+    return test_device() == RW_DEVICE_CPU ? 10000 : 2000;
+}
 
 /* Nothing in a sum over all steps may be left out: every category of memory, every allocation of ours, and the heap. */
 struct held {
@@ -337,7 +343,7 @@ static struct held trained_step(struct fixture *b, const struct net *n, rw_adamw
     return h;
 }
 
-Test(conformance_memory, no_category_of_memory_grows_over_ten_thousand_steps)
+Test(conformance_memory, no_category_of_memory_grows_over_thousands_of_steps)
 {
     struct fixture b = fixture_open(4, 1);
     struct net n;
@@ -346,14 +352,13 @@ Test(conformance_memory, no_category_of_memory_grows_over_ten_thousand_steps)
     net_init(&n, b.ctx, 2, 8, RW_F32, 1);
     ckpt_set_policy(b.t, "full");
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK);
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < many_steps(); step++) {
         const struct held h = trained_step(&b, &n, opt, step);
         if (step < WARM) warm = h;
         cr_assert_eq(memcmp(&h.memory, &warm.memory, sizeof h.memory), 0, "step %d: some category of rw_memory differs",
                      step);
         cr_assert_eq(h.allocations, warm.allocations, "step %d: %d allocations more", step,
                      (int)(h.allocations - warm.allocations));
-        /* 16 bytes, the least that malloc() gives, leaked at every step would be 155 KiB. */
         cr_assert_leq(h.heap, warm.heap + 16384, "step %d: the heap grew by %zu bytes", step, h.heap - warm.heap);
     }
     cr_assert_eq(rw_tape_nodes(b.t), 0);
