@@ -229,6 +229,7 @@ main() {
     trap 'rm -f "$log" "$log".*' EXIT
     optional "no line over 120 columns" columns
     check "folders point one way" "$rewind_root/tests/tools/include_graph.py" "$REWIND_BUILD"
+    check "each mutation has its place" "$rewind_root/tests/mutation/campaign.py" check
     suites "" "$REWIND_BUILD"
     simulator "" "$REWIND_BUILD" && beside simulated_0 simulated_1
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"

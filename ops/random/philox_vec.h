@@ -19,16 +19,16 @@ typedef uint64_t philox_lanes __attribute__((vector_size(NATIVE_BYTES), aligned(
 
 #if PHILOX_LANES == 8
 #define PHILOX_DEAL { 0, 4, 1, 5, 2, 6, 3, 7 }
-#define PHILOX_EVEN { 0, 8, 2, 10, 4, 12, 6, 14 }
-#define PHILOX_ODD { 1, 9, 3, 11, 5, 13, 7, 15 }
+#define PHILOX_EVEN 0, 8, 2, 10, 4, 12, 6, 14
+#define PHILOX_ODD 1, 9, 3, 11, 5, 13, 7, 15
 #elif PHILOX_LANES == 4
 #define PHILOX_DEAL { 0, 2, 1, 3 }
-#define PHILOX_EVEN { 0, 4, 2, 6 }
-#define PHILOX_ODD { 1, 5, 3, 7 }
+#define PHILOX_EVEN 0, 4, 2, 6
+#define PHILOX_ODD 1, 5, 3, 7
 #else
 #define PHILOX_DEAL { 0, 1 }
-#define PHILOX_EVEN { 0, 2 }
-#define PHILOX_ODD { 1, 3 }
+#define PHILOX_EVEN 0, 2
+#define PHILOX_ODD 1, 3
 #endif
 
 /* Products of the lower halves. */
@@ -68,8 +68,8 @@ VEC_INLINE void philox_group(uint64_t seed, uint64_t first, uint32_t *words)
     philox_lanes w[4];
     philox_blocks(seed, (philox_lanes)PHILOX_DEAL + first, w);
     const philox_lanes low = (w[0] & 0xffffffffu) | w[1] << 32, high = (w[2] & 0xffffffffu) | w[3] << 32;
-    *(philox_lanes *)words = __builtin_shuffle(low, high, (philox_lanes)PHILOX_EVEN);
-    *(philox_lanes *)(words + 2 * PHILOX_LANES) = __builtin_shuffle(low, high, (philox_lanes)PHILOX_ODD);
+    *(philox_lanes *)words = __builtin_shufflevector(low, high, PHILOX_EVEN);
+    *(philox_lanes *)(words + 2 * PHILOX_LANES) = __builtin_shufflevector(low, high, PHILOX_ODD);
 }
 
 /* words[4 i + j]: word j of block first + i, i < 16. */

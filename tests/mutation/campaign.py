@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""Mutations of runtime/ and ops/, and which suite notices each: a test that nothing can fail proves nothing.
+
+    tests/mutation/campaign.py check            every anchor stands in its file, once
+    tests/mutation/campaign.py make FOLDER      the tree with all mutations in it, each behind a switch
+    tests/mutation/campaign.py run BUILD [NAME...]    tries them all, or those whose names begin so
+
+The mutations stand in *.txt beside this file:
+
+    @ FILE                      those that follow are of this file
+    NAME: SUITE SUITE           a mutation, and the suites that are tried first
+    - text before <<<what is mutated>>> and behind
+    + what stands there instead
+    = reason                    it changes nothing that can be seen: it is neither tried nor counted
+
+The text of the `-` lines occurs once in the file, however it is broken into lines. A mutated part that ends in a
+semicolon is a statement, any other an expression; without brackets all of the text is mutated. In what `make` writes
+both stand there, and REWIND_MUTANT=N in the environment chooses. scripts/mutation.sh builds that and runs it.
+
+A mutation is killed when a suite fails, crashes, or takes ten times as long as without it. The rest of the suites are
+not run then. REWIND_MUTATION_QUICK=1 runs those alone that the list names. The last line is the summary."""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parents[1]
+COPIED = ['meson.build', 'meson_options.txt', 'include', 'runtime', 'ops', 'tests', 'bench/models', 'bench/figure.h']
+HEADER = '''extern int rw_mutant;
+#define RW_MUTANT(n) __builtin_expect(rw_mutant == (n), 0)
+'''
+SWITCH = '''
+#include <stdlib.h>
+int rw_mutant;
+static __attribute__((constructor)) void choose_mutant(void)
+{
+    const char *const number = getenv("REWIND_MUTANT");
+    if (number) rw_mutant = atoi(number);
+}
+'''
+
+
+class Mutation:
+    def __init__(self, number, path, name, suites):
+        self.number, self.path, self.suites = number, path, suites
+        self.name = f'{pathlib.Path(path).with_suffix("")}/{name}'.removeprefix('runtime/')
+        self.anchor, self.instead, self.reason = [], [], []
+
+    def pattern(self):
+        """The anchor, with any blanks between its words; groups: before, mutated, behind."""
+        def words(text):
+            return r'\s+'.join(re.escape(word) for word in text.split())
+        text = ' '.join(self.anchor)
+        if '<<<' not in text:
+            text = f'<<<{text}>>>'
+        before, rest = text.split('<<<')
+        part, behind = rest.split('>>>')
+
+        def gap(left, right):
+            return r'\s*' if left[-1:].isspace() or right[:1].isspace() or not left or not right else ''
+        return re.compile(f'({words(before)}{gap(before, part)})({words(part)})({gap(part, behind)}{words(behind)})')
+
+    def place(self, texts):
+        """The range of the mutated part and its text, or what is wrong."""
+        found = list(self.pattern().finditer(texts[self.path]))
+        if len(found) != 1:
+            return None, f'{self.name}: its text stands {len(found)} times in {self.path}'
+        return found[0].span(2), found[0].group(2)
+
+
+def read_lists():
+    mutations, path = [], None
+    for file in sorted(HERE.glob('*.txt')):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            kind, rest = line[:2], line[2:]
+            if not line.strip() or line.startswith('#'):
+                continue
+            if kind == '@ ':
+                path = rest.strip()
+            elif kind == '- ':
+                mutations[-1].anchor.append(rest)
+            elif kind in ('+ ', '+'):
+                mutations[-1].instead.append(rest)
+            elif kind == '= ':
+                mutations[-1].reason.append(rest)
+            elif re.match(r'[\w-]+:', line):
+                name, suites = line.split(':', 1)
+                mutations.append(Mutation(len(mutations) + 1, path, name, suites.split()))
+            else:
+                sys.exit(f'{file.name}:{number}: not understood: {line}')
+    return mutations
+
+
+def sources_of(mutations):
+    return {path: (ROOT / path).read_text() for path in {m.path for m in mutations}}
+
+
+def faults_of(mutations):
+    texts = sources_of(mutations)
+    places = [(m, *m.place(texts)) for m in mutations]
+    faults = [why for _, span, why in places if span is None]
+    spans = sorted((m.path, *span, m.name) for m, span, _ in places if span)
+    faults += [f'{a[3]} and {b[3]} overlap' for a, b in zip(spans, spans[1:]) if a[0] == b[0] and b[1] < a[2]]
+    names = [m.name for m in mutations]
+    faults += [f'{name} stands there twice' for name in sorted(set(names)) if names.count(name) > 1]
+    faults += [f'{m.name}: nothing stands there instead' for m in mutations if not m.instead]
+    suites = set(re.findall(r"'\w+/(\w+)': '", (ROOT / 'tests/meson.build').read_text()))
+    return faults + [f'{m.name}: no suite is called {s}' for m in mutations for s in m.suites if s not in suites]
+
+
+def switched(m, original):
+    instead = '\n'.join(m.instead)
+    if original.endswith(';') or original.endswith('}'):
+        return f'if (RW_MUTANT({m.number})) {{ {instead} }} else {{ {original} }}'
+    return f'(RW_MUTANT({m.number}) ? ({instead}) : ({original}))'
+
+
+def make(folder, mutations):
+    folder = pathlib.Path(folder)
+    fresh = folder / 'fresh'
+    shutil.rmtree(fresh, ignore_errors=True)
+    for name in COPIED:
+        source, to = ROOT / name, fresh / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, to)
+        else:
+            shutil.copy(source, to)
+    texts = sources_of(mutations)
+    for path, text in texts.items():
+        places = sorted((m.place(texts)[0], m) for m in mutations if m.path == path)
+        for (begin, end), m in reversed(places):
+            text = text[:begin] + switched(m, text[begin:end]) + text[end:]
+        (fresh / path).write_text(text)
+    (fresh / 'mutant.h').write_text(HEADER)
+    # GCC 12 fails on switches between vectors without AVX; the kernels in question do not run here
+    meson = (fresh / 'meson.build').read_text()
+    (fresh / 'meson.build').write_text(meson.replace("isa_flags = {'base': []}", "isa_flags = {'base': ['-mavx2']}"))
+    with open(fresh / 'runtime/base/alloc.c', 'a') as f:
+        f.write(SWITCH)
+    synchronize(fresh, folder / 'tree')
+
+
+def synchronize(fresh, tree):
+    """What has not changed keeps its time: it is not compiled again."""
+    for file in [p for p in fresh.rglob('*') if p.is_file()]:
+        to = tree / file.relative_to(fresh)
+        if to.is_file() and to.read_bytes() == file.read_bytes():
+            continue
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, to)
+    shutil.rmtree(fresh)
+
+
+def run_suite(build, suite, number, limit):
+    """None when it passes, else how it ends."""
+    environment = {**os.environ, 'REWIND_MUTANT': str(number)}
+    try:
+        done = subprocess.run([build / 'tests' / suite, '--tap', '--fail-fast'], env=environment, timeout=limit,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, errors='replace')
+    except subprocess.TimeoutExpired:
+        return 'time'
+    if done.returncode or re.search(r'^not ok ', done.stdout, re.M) or not re.search(r'^ok ', done.stdout, re.M):
+        return 'failure'
+    return None
+
+
+def time_suites(build, suites):
+    """Each without a mutation, once for a build."""
+    known = build / 'seconds.json'
+    if known.is_file() and all(known.stat().st_mtime > (build / 'tests' / s).stat().st_mtime for s in suites):
+        return json.loads(known.read_text())
+    seconds = {}
+    for suite in suites:
+        begin = time.monotonic()
+        if run_suite(build, suite, 0, 600):
+            sys.exit(f'{suite} fails without a mutation')
+        seconds[suite] = time.monotonic() - begin
+    known.write_text(json.dumps(seconds))
+    return seconds
+
+
+def try_one(build, m, seconds):
+    first = [s for s in m.suites if s in seconds]
+    begin = time.monotonic()
+    rest = [] if os.environ.get('REWIND_MUTATION_QUICK') else sorted(set(seconds) - set(first), key=seconds.get)
+    for suite in first + rest:
+        end = run_suite(build, suite, m.number, 10 * seconds[suite] + 20)
+        if end:
+            return m, f'{suite}{", out of time" if end == "time" else ""}', time.monotonic() - begin
+    return m, None, time.monotonic() - begin
+
+
+def run(build, names, mutations):
+    build = pathlib.Path(build).resolve()
+    suites = (build / 'tests/suites.txt').read_text().split()
+    chosen = [m for m in mutations if not m.reason and (not names or any(m.name.startswith(n) for n in names))]
+    seconds = time_suites(build, [s for s in suites if s != 'cudasim_test'])
+    print(f'{len(chosen)} mutations; the {len(seconds)} suites take {sum(seconds.values()):.0f} s without one',
+          flush=True)
+    survivors = []
+    with concurrent.futures.ThreadPoolExecutor(int(os.environ.get('REWIND_MUTATION_JOBS') or os.cpu_count())) as pool:
+        for m, killer, took in pool.map(lambda m: try_one(build, m, seconds), chosen):
+            if not killer:
+                survivors.append(m)
+            print(f'{"killed  " if killer else "SURVIVED"} {m.name:44} {killer or ""} ({took:.1f} s)', flush=True)
+    idle = sum(bool(m.reason) for m in mutations)
+    for m in survivors:
+        print(f'survived: {m.name}')
+    killed = len(chosen) - len(survivors)
+    print(f'{killed} of {len(chosen)} mutations killed: {100 * killed / max(1, len(chosen)):.1f} % of those that '
+          f'change anything; {idle} more change nothing')
+    return 20 * len(survivors) > len(chosen)
+
+
+def main():
+    mutations = read_lists()
+    faults = faults_of(mutations)
+    if faults:
+        sys.exit('\n'.join(faults))
+    if sys.argv[1:2] == ['check'] and len(sys.argv) == 2:
+        print(f'{len(mutations)} mutations, each with its place')
+    elif sys.argv[1:2] == ['make'] and len(sys.argv) == 3:
+        make(sys.argv[2], mutations)
+    elif sys.argv[1:2] == ['run'] and len(sys.argv) > 2:
+        sys.exit(run(sys.argv[2], sys.argv[3:], mutations))
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == '__main__':
+    main()
