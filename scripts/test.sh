@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs every test. The last line is "N passed, N failed, N skipped" over every single test.
 #
-#   scripts/test.sh            all suites, headers, install, examples; the suites again under ASan and UBSan
+#   scripts/test.sh            all suites, headers, install, examples; the suites again under ASan and UBSan; the
+#                              fuzzers, each for a minute (REWIND_FUZZ_SECONDS)
 #   scripts/test.sh --quick    the suites, and what is read in the sources: columns, includes
 #   scripts/test.sh --tsan     all suites, and two contexts in two threads, under ThreadSanitizer as well
 #   scripts/test.sh --valgrind all suites and that program under Valgrind as well
@@ -213,6 +214,21 @@ sanitized_1() {
     sanitized 1
 }
 
+# One beside the other; what they need is built first.
+fuzzers() {
+    local target
+    "$rewind_root/scripts/fuzz.sh" 0 >"$log" 2>&1
+    case $? in
+    0) beside fuzz_policy fuzz_weights fuzz_api ;;
+    77) for target in policy weights api; do skip "fuzz $target" "$(tail -1 "$log")"; done ;;
+    *) verdict "fuzzers" 1 ;;
+    esac
+}
+
+fuzz_policy() { check "fuzz policy" "$rewind_root/scripts/fuzz.sh" "${REWIND_FUZZ_SECONDS:-60}" policy; }
+fuzz_weights() { check "fuzz weights" "$rewind_root/scripts/fuzz.sh" "${REWIND_FUZZ_SECONDS:-60}" weights; }
+fuzz_api() { check "fuzz api" "$rewind_root/scripts/fuzz.sh" "${REWIND_FUZZ_SECONDS:-60}" api; }
+
 # A line of code has 120 columns. Ends with status 77 where there is no Git to name the files.
 columns() (
     cd "$rewind_root" || exit
@@ -251,6 +267,7 @@ main() {
             "$REWIND_BUILD-asan/tests/planted"
         simulator "asan " "$REWIND_BUILD-asan"
         beside sanitized_0 sanitized_1
+        fuzzers
     fi
     if [ -n "$tsan" ]; then
         rewind_build "$REWIND_BUILD-tsan" -Db_sanitize=thread -Dbuildtype=debugoptimized -Db_lundef=false \

@@ -14,6 +14,13 @@ static void append_device_message(rw_context *ctx)
     if (*text) snprintf(ctx->message + length, sizeof ctx->message - length, ": %s", text);
 }
 
+/* Names out of files and from callers stand in messages: whatever they hold, a message is one line. */
+static void keep_on_one_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f) *text = '?';
+}
+
 rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...)
 {
     if (!ctx || ctx->status) return status;
@@ -23,6 +30,7 @@ rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...)
     va_end(args);
     ctx->status = status;
     append_device_message(ctx);
+    keep_on_one_line(ctx->message);
     return status;
 }
 

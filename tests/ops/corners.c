@@ -1,0 +1,394 @@
+/*
+ * Where ops have corners: kinks and ties, NaN and infinity, rows without anything to see, indexes beside a table, the
+ * last place of long sums, of exponentials, of angles and of conversions. Each against what its header promises.
+ */
+#include "support/compare.h"
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const rw_dtype wide[] = { RW_F32, RW_F64 };
+
+/* A tensor of that type whose elements are value(i). */
+static rw_tensor *made(struct fixture *b, rw_dtype dtype, rw_shape shape, double (*value)(int64_t))
+{
+    const int64_t n = rw_shape_numel(shape);
+    void *const data = malloc((size_t)(n + 1) * 8);
+    for (int64_t i = 0; i < n; i++) number_put(data, dtype, i, value(i));
+    rw_tensor *const x = rw_require_grad(b->t, rw_input(b->t, dtype, shape, data));
+    free(data);
+    return x;
+}
+
+static double *numbers(struct fixture *b, rw_tensor *x)
+{
+    const int64_t n = rw_shape_numel(rw_tensor_shape(x));
+    void *const raw = malloc(rw_tensor_bytes(x) + 1);
+    double *const to = malloc((size_t)(n + 1) * sizeof *to);
+    cr_assert_eq(rw_read(b->t, x, raw, rw_tensor_bytes(x)), RW_OK, "%s", rw_error_message(b->ctx));
+    for (int64_t i = 0; i < n; i++) to[i] = number_get(raw, rw_tensor_dtype(x), i);
+    free(raw);
+    return to;
+}
+
+/* Of the sum of y. */
+static double *gradient(struct fixture *b, rw_tensor *y, rw_tensor *x)
+{
+    rw_tensor *const loss = rw_sum(b->t, y, RW_ALL_AXES, false);
+    cr_assert_eq(rw_backward(b->t, loss), RW_OK, "%s", rw_error_message(b->ctx));
+    return numbers(b, rw_gradient(x));
+}
+
+/* ---- kinks ---- */
+
+static double signs(int64_t i)
+{
+    static const double x[] = { -1, 0, 1, NAN, -0.0, 2 };
+    return x[i % 6];
+}
+
+Test(corners, the_gradient_of_equals_goes_to_the_first)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = made(&b, RW_F32, RW_SHAPE(6), signs), *const y = made(&b, RW_F32, RW_SHAPE(6), signs);
+    double *const to_x = gradient(&b, rw_maximum(b.t, x, y), x), *const to_y = numbers(&b, rw_gradient(y));
+    for (int i = 0; i < 6; i++) cr_assert(to_x[i] == 1 && to_y[i] == 0, "element %d: %g and %g", i, to_x[i], to_y[i]);
+    free(to_x), free(to_y);
+    fixture_close(&b);
+}
+
+Test(corners, slopes_at_zero_and_of_nan)
+{
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 2; d++) {
+        rw_tensor *const x = made(&b, wide[d], RW_SHAPE(6), signs), *const z = made(&b, wide[d], RW_SHAPE(6), signs);
+        double *const relu = gradient(&b, rw_relu(b.t, x), x), *const size = gradient(&b, rw_abs(b.t, z), z);
+        const double slope[] = { 0, 0, 1, 0, 0, 1 }, sign[] = { -1, 0, 1, NAN, 0, 1 };
+        for (int i = 0; i < 6; i++) {
+            if (i != 3) cr_assert_eq(relu[i], slope[i], "relu, element %d: %g", i, relu[i]);
+            cr_assert(isnan(sign[i]) ? isnan(size[i]) : size[i] == sign[i], "abs, element %d: %g", i, size[i]);
+        }
+        free(relu), free(size);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* A row longer than the blocks that threads take, in place: each element once. */
+static double small(int64_t i)
+{
+    return (double)(i % 63 - 31) / 32;
+}
+
+Test(corners, a_long_row_in_place)
+{
+    struct fixture b = fixture_open(1, 3);
+    for (int d = 0; d < 2; d++) {
+        const int64_t n = 100003;
+        rw_tensor *y = rw_input_at(RW_HERE, b.t, wide[d], RW_SHAPE(n), NULL);
+        y = rw_add(b.t, y, made(&b, wide[d], RW_SHAPE(n), small));
+        for (int i = 0; i < 5; i++) y = rw_scale(b.t, y, -2);
+        double *const got = numbers(&b, y);
+        for (int64_t i = 0; i < n; i++) cr_assert_eq(got[i], -32 * small(i), "element %ld: %g", (long)i, got[i]);
+        free(got);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* ---- NaN and infinity ---- */
+
+static int64_t nan_at;
+static double with_nan(int64_t i)
+{
+    return i == nan_at ? (double)NAN : small(i);
+}
+
+Test(corners, a_nan_anywhere_is_the_maximum)
+{
+    static const int lengths[] = { 1, 7, 16, 40, 1100 };
+    struct fixture b = fixture_open(1, 2);
+    for (int d = 0; d < 2; d++)
+        for (int l = 0; l < 5; l++)
+            for (int at = 0; at < 4; at++)
+                for (int columns = 0; columns < 2; columns++) {
+                    const int n = lengths[l], place = at < 3 ? at * (n - 1) / 2 : n > 20 ? 17 : 0;
+                    nan_at = columns ? place * 3 + 1 : n + place;
+                    rw_tensor *const x = made(&b, wide[d], columns ? RW_SHAPE(n, 3) : RW_SHAPE(3, n), with_nan);
+                    double *const most = numbers(&b, rw_max(b.t, x, RW_AXES(columns ? 0 : 1), false));
+                    cr_assert(!isnan(most[0]) && isnan(most[1]) && !isnan(most[2]), "%s, NaN at %d of %d: %g %g %g",
+                              rw_dtype_name(wide[d]), place, n, most[0], most[1], most[2]);
+                    free(most);
+                    rw_tape_reset(b.t);
+                }
+    fixture_close(&b);
+}
+
+static double infinite_rows(int64_t i)
+{
+    const int64_t row = i / 20;
+    return row == 1 ? -(double)INFINITY : row == 2 && i % 20 == 3 ? (double)INFINITY : small(i);
+}
+
+/* [4, 20]: rows of numbers, of minus infinity, of one infinity among numbers, of numbers. */
+static rw_tensor *infinite(struct fixture *b, rw_dtype dtype, bool columns)
+{
+    rw_tensor *const x = made(b, dtype, RW_SHAPE(4, 20), infinite_rows);
+    return columns ? rw_contiguous(b->t, rw_transpose(b->t, x, 0, 1)) : x;
+}
+
+Test(corners, logsumexp_and_softmax_of_infinity)
+{
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 2; d++)
+        for (int columns = 0; columns < 2; columns++) {
+            const int axis = columns ? 0 : 1;
+            rw_tensor *const x = infinite(&b, wide[d], columns);
+            double *const sum = numbers(&b, rw_logsumexp(b.t, x, RW_AXES(axis), false));
+            double *const p = numbers(&b, rw_softmax(b.t, x, axis));
+            cr_assert(isfinite(sum[0]) && sum[1] == -INFINITY && sum[2] == INFINITY && isfinite(sum[3]),
+                      "%s, axis %d: %g %g %g %g", rw_dtype_name(wide[d]), axis, sum[0], sum[1], sum[2], sum[3]);
+            for (int i = 0; i < 20; i++) {
+                const double none = p[columns ? i * 4 + 1 : 20 + i], some = p[columns ? i * 4 : i];
+                cr_assert(none == 0 && some > 0, "%s, axis %d: %g, %g", rw_dtype_name(wide[d]), axis, none, some);
+            }
+            free(sum), free(p);
+            rw_tape_reset(b.t);
+        }
+    fixture_close(&b);
+}
+
+static double lowest_in_the_middle(int64_t i)
+{
+    return i / 20 % 3 == 1 ? -(double)INFINITY : 0;
+}
+
+/* Over two axes, [4, 3, 20]: groups of 80, one of which is all minus infinity. */
+Test(corners, logsumexp_shares_its_gradient_out)
+{
+    static const rw_dtype types[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 4; d++) {
+        rw_tensor *const x = made(&b, types[d], RW_SHAPE(4, 3, 20), lowest_in_the_middle);
+        double *const g = gradient(&b, rw_logsumexp(b.t, x, RW_AXES(0, 2), false), x);
+        for (int i = 0; i < 240; i++) {
+            const double want = i / 20 % 3 == 1 ? 0 : 1. / 80;
+            const double error = 4 * unit_roundoff(types[d]) + 16 * arithmetic_roundoff(types[d]);
+            cr_assert(fabs(g[i] - want) <= error * want, "%s, element %d: %.9g, not %.9g", rw_dtype_name(types[d]), i,
+                      g[i], want);
+        }
+        free(g);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+Test(corners, the_mean_of_nothing_is_no_number)
+{
+    struct fixture b = fixture_open(1, 1);
+    double *const y = numbers(&b, rw_mean(b.t, rw_input(b.t, RW_F32, RW_SHAPE(0, 3), NULL), RW_AXES(0), false));
+    for (int i = 0; i < 3; i++) cr_assert(isnan(y[i]), "%g", y[i]);
+    free(y);
+    fixture_close(&b);
+}
+
+/* ---- nothing to see ---- */
+
+/* Five queries of two keys: the first three see none. */
+Test(corners, queries_before_the_first_key_see_nothing)
+{
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 2; d++) {
+        const rw_attention_params params = { .causal = true };
+        rw_tensor *const q = made(&b, wide[d], RW_SHAPE(1, 1, 5, 4), small);
+        rw_tensor *const k = made(&b, wide[d], RW_SHAPE(1, 1, 2, 4), small);
+        rw_tensor *const v = made(&b, wide[d], RW_SHAPE(1, 1, 2, 4), small);
+        rw_tensor *const y = rw_attention(b.t, q, k, v, &params);
+        double *const got = numbers(&b, y), *const dq = gradient(&b, y, q), *const dv = numbers(&b, rw_gradient(v));
+        for (int i = 0; i < 12; i++) cr_assert(got[i] == 0 && dq[i] == 0, "element %d: %g, %g", i, got[i], dq[i]);
+        for (int i = 12; i < 16; i++) cr_assert_eq(got[i], small(i - 12), "the first key alone");
+        double sum = 0;
+        for (int i = 0; i < 8; i++) sum += dv[i];
+        cr_assert(fabs(sum - 8) < 1e-6, "two queries of four: %g", sum);
+        free(got), free(dq), free(dv);
+        rw_tensor *const s = made(&b, wide[d], RW_SHAPE(5, 2), small);
+        double *const p = numbers(&b, rw_causal_softmax(b.t, s, 1));
+        for (int i = 0; i < 6; i++) cr_assert_eq(p[i], 0, "element %d: %g", i, p[i]);
+        cr_assert(p[6] == 1 && p[7] == 0);
+        free(p);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* ---- indexes ---- */
+
+static void expect_refused(struct fixture *b, rw_tensor *y, int32_t index)
+{
+    cr_assert_eq(rw_eval(b->t, &y, 1), RW_ERR_ARGUMENT, "index %d: %s", index, rw_error_message(b->ctx));
+    rw_error_clear(b->ctx);
+}
+
+Test(corners, an_index_beside_the_table)
+{
+    static const int32_t bad[] = { -1, 5, INT32_MIN, INT32_MAX };
+    struct fixture b = fixture_open(1, 1);
+    for (int i = 0; i < 4; i++) {
+        const int32_t index[3] = { 0, 4, bad[i] };
+        rw_tensor *const x = made(&b, RW_F32, RW_SHAPE(3, 5), small);
+        rw_tensor *const at = rw_input(b.t, RW_I32, RW_SHAPE(3), index);
+        expect_refused(&b, rw_cross_entropy(b.t, x, at), bad[i]);
+        expect_refused(&b, rw_embedding(b.t, made(&b, RW_F32, RW_SHAPE(5, 2), small), at), bad[i]);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* ---- the last place ---- */
+
+static double tenth(int64_t i)
+{
+    return (double)0.1f;
+}
+
+static double zero(int64_t i)
+{
+    return 0;
+}
+
+/* A million equal squares: their mean is one of them, up to the roundings of a sum in blocks. */
+Test(corners, a_long_mean_of_squares)
+{
+    struct fixture b = fixture_open(1, 2);
+    const rw_shape shape = RW_SHAPE(1 << 20);
+    const double got = rw_item(b.t, rw_mse_loss(b.t, made(&b, RW_F32, shape, tenth), made(&b, RW_F32, shape, zero)));
+    const double want = (double)(0.1f * 0.1f);
+    cr_assert(fabs(got - want) <= 70 * 0x1p-24 * want, "%.9g, not %.9g", got, want);
+    fixture_close(&b);
+}
+
+static double scores(int64_t i)
+{
+    return i % 2 ? 0 : -(double)(i / 2) / 4;
+}
+
+static double one_and_zero(int64_t i)
+{
+    return i % 2 ? 0 : 1;
+}
+
+static double one(int64_t i)
+{
+    return 1;
+}
+
+/* Of two keys with the scores -x and 0 the first has the share e^-x / (1 + e^-x): the exponential by itself. */
+Test(corners, exponentials_of_attention)
+{
+    enum { PAIRS = 200 };
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 2; d++) {
+        const rw_attention_params params = { .scale = 1 };
+        rw_tensor *const q = made(&b, wide[d], RW_SHAPE(PAIRS, 1, 1, 1), one);
+        rw_tensor *const k = made(&b, wide[d], RW_SHAPE(PAIRS, 1, 2, 1), scores);
+        rw_tensor *const v = made(&b, wide[d], RW_SHAPE(PAIRS, 1, 2, 1), one_and_zero);
+        double *const got = numbers(&b, rw_attention(b.t, q, k, v, &params));
+        for (int i = 0; i < PAIRS; i++) {
+            const double e = exp(-(double)i / 4), want = e / (1 + e);
+            cr_assert(fabs(got[i] - want) <= 8 * unit_roundoff(wide[d]) * want, "%s, -%g: %.17g, not %.17g",
+                      rw_dtype_name(wide[d]), (double)i / 4, got[i], want);
+        }
+        free(got);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* Far out: a frequency that is off in its eighth place is off by radians here. */
+Test(corners, angles_of_far_positions)
+{
+    enum { D = 16 };
+    struct fixture b = fixture_open(1, 1);
+    const int32_t position = 100003;
+    rw_tensor *const x = made(&b, RW_F64, RW_SHAPE(1, 1, 1, D), one);
+    double *const got = numbers(&b, rw_rope(b.t, x, rw_input(b.t, RW_I32, RW_SHAPE(1), &position), 10000));
+    for (int i = 0; i < D / 2; i++) {
+        const double angle = position * pow(10000, -(double)i / (D / 2));
+        cr_assert(fabs(got[i] - (cos(angle) - sin(angle))) < 1e-10, "pair %d: %.17g", i, got[i]);
+        cr_assert(fabs(got[i + D / 2] - (cos(angle) + sin(angle))) < 1e-10, "pair %d: %.17g", i, got[i + D / 2]);
+    }
+    free(got);
+    fixture_close(&b);
+}
+
+/* From double to 16 bits there is one rounding: what lies just beyond a tie is no tie. */
+Test(corners, conversions_round_once)
+{
+    struct fixture b = fixture_open(1, 1);
+    const double x[4] = { 1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-11 + 0x1p-40, 1 + 3 * 0x1p-8 - 0x1p-40,
+                          1 + 3 * 0x1p-11 - 0x1p-40 };
+    rw_tensor *const in = rw_input(b.t, RW_F64, RW_SHAPE(4), x);
+    double *const bf16 = numbers(&b, rw_cast(b.t, in, RW_BF16)), *const f16 = numbers(&b, rw_cast(b.t, in, RW_F16));
+    cr_assert(bf16[0] == 1 + 0x1p-7 && bf16[2] == 1 + 0x1p-7, "%.9g %.9g", bf16[0], bf16[2]);
+    cr_assert(f16[1] == 1 + 0x1p-10 && f16[3] == 1 + 0x1p-10, "%.9g %.9g", f16[1], f16[3]);
+    free(bf16), free(f16);
+    fixture_close(&b);
+}
+
+Test(corners, integers_of_what_is_no_integer)
+{
+    struct fixture b = fixture_open(1, 1);
+    const float x[6] = { NAN, 3e9f, -3e9f, INFINITY, -1.75f, 1.75f };
+    int32_t got[6];
+    rw_tensor *const y = rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(6), x), RW_I32);
+    cr_assert_eq(rw_read(b.t, y, got, sizeof got), RW_OK);
+    const int32_t want[6] = { 0, INT32_MAX, INT32_MIN, INT32_MAX, -1, 1 };
+    for (int i = 0; i < 6; i++) cr_assert_eq(got[i], want[i], "%g: %d", (double)x[i], got[i]);
+    fixture_close(&b);
+}
+
+/* ---- dropout in attention ---- */
+
+static int64_t keys;
+static double unit_rows(int64_t i)
+{
+    return i / keys % keys == i % keys;
+}
+
+/* Scores of 0 and v the unit matrix: the output is the mask, which is that of a dropout of the scores. */
+Test(corners, attention_drops_what_a_dropout_of_its_scores_would)
+{
+    static const int64_t lengths[] = { 8, 7, 20 };
+    struct fixture b = fixture_open(1, 2);
+    for (int l = 0; l < 3; l++) {
+        keys = lengths[l];
+        const rw_shape queries = RW_SHAPE(2, 2, 70, keys), kv = RW_SHAPE(2, 2, keys, keys);
+        const rw_attention_params params = { .dropout = 0.25f };
+        rw_generator_set(b.ctx, (rw_generator_state){ 5, 100 });
+        double *const got = numbers(&b, rw_attention(b.t, made(&b, RW_F32, queries, zero), made(&b, RW_F32, kv, zero),
+                                                     made(&b, RW_F32, kv, unit_rows), &params));
+        rw_generator_set(b.ctx, (rw_generator_state){ 5, 100 });
+        double *const mask = numbers(&b, rw_dropout(b.t, made(&b, RW_F32, RW_SHAPE(2, 2, 70, keys), one), 0.25f));
+        for (int64_t i = 0; i < 2 * 2 * 70 * keys; i++)
+            cr_assert_eq(got[i] != 0, mask[i] != 0, "%ld keys, element %ld", (long)keys, (long)i);
+        free(got), free(mask);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+Test(corners, ops_that_have_nothing_to_do_give_back_what_they_were_given)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = made(&b, RW_F32, RW_SHAPE(3, 4), small);
+    const rw_generator_state before = rw_generator_get(b.ctx);
+    cr_assert_eq(rw_dropout(b.t, x, 0), x);
+    cr_assert_eq(rw_contiguous(b.t, x), x);
+    cr_assert_eq(rw_cast(b.t, x, RW_F32), x);
+    cr_assert_eq(rw_generator_get(b.ctx).offset, before.offset);
+    fixture_close(&b);
+}

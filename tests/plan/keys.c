@@ -1,0 +1,216 @@
+/*
+ * What a plan's key has to hold: pairs of steps that differ in one thing each. Both run in turn in one context, where
+ * the second would be given the first one's plan if that thing were not part of the key; and each alone, in a context
+ * of its own. What they give is the same: gradients, their shapes, what is kept, how often ops run.
+ */
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { N = 6, OPS = 3 };
+
+/* What a step shows. */
+struct seen {
+    float gradient[2][N];
+    rw_shape shape;
+    bool has[2];
+    size_t kept;
+    int runs[OPS];
+};
+
+struct step {
+    struct fixture b;
+    rw_tensor *w[2], *x; /* parameters; an input that is marked */
+    rw_tensor *marked;   /* another value whose gradient may be there */
+};
+
+static rw_tensor *half(rw_tape *t, rw_tensor *x)
+{
+    return rw_scale(t, x, 0.5);
+}
+
+static rw_tensor *attribute(struct step *s, int which)
+{
+    return rw_scale(s->b.t, rw_mul(s->b.t, s->w[0], s->x), which ? 2 : 3);
+}
+
+static rw_tensor *op(struct step *s, int which)
+{
+    return which ? rw_exp(s->b.t, s->w[0]) : rw_tanh(s->b.t, s->w[0]);
+}
+
+static rw_tensor *operands(struct step *s, int which)
+{
+    rw_tensor *const a = half(s->b.t, s->w[0]), *const b = half(s->b.t, s->w[1]);
+    return which ? rw_sub(s->b.t, a, b) : rw_sub(s->b.t, b, a);
+}
+
+static rw_tensor *parameter(struct step *s, int which)
+{
+    return rw_mul(s->b.t, s->w[which], s->x);
+}
+
+static rw_tensor *shape_of_an_input(struct step *s, int which)
+{
+    const float ones[N] = { 1, 1, 1, 1, 1, 1 };
+    s->x = rw_require_grad(s->b.t, rw_input(s->b.t, RW_F32, which ? RW_SHAPE(2, 3) : RW_SHAPE(3, 2), ones));
+    return s->x;
+}
+
+static rw_tensor *mark(struct step *s, int which)
+{
+    rw_tensor *const y = rw_exp(s->b.t, s->w[0]);
+    s->marked = which ? rw_require_grad(s->b.t, y) : y;
+    return rw_mul(s->b.t, y, y);
+}
+
+/* Three ops in a row, the first in a region. */
+static rw_tensor *region(struct step *s, int which)
+{
+    ckpt_set_policy(s->b.t, "selective:a");
+    ckpt_begin(s->b.t, which ? "a" : "b");
+    rw_tensor *y = counted_square(s->b.t, counted_square(s->b.t, s->w[0], 0), 1);
+    ckpt_end(s->b.t);
+    return counted_square(s->b.t, y, 2);
+}
+
+static rw_tensor *end_of_a_region(struct step *s, int which)
+{
+    ckpt_set_policy(s->b.t, "full");
+    ckpt_begin(s->b.t, "a");
+    rw_tensor *y = counted_square(s->b.t, s->w[0], 0);
+    if (!which) ckpt_end(s->b.t);
+    y = counted_square(s->b.t, y, 1);
+    if (which) ckpt_end(s->b.t);
+    return counted_square(s->b.t, y, 2);
+}
+
+/* Two regions of the same name, or one. */
+static rw_tensor *one_region_or_two(struct step *s, int which)
+{
+    ckpt_set_policy(s->b.t, "full");
+    ckpt_begin(s->b.t, "a");
+    rw_tensor *y = counted_square(s->b.t, counted_square(s->b.t, s->w[0], 0), 1);
+    if (which) {
+        ckpt_end(s->b.t);
+        ckpt_begin(s->b.t, "a");
+    }
+    y = counted_square(s->b.t, y, 2);
+    ckpt_end(s->b.t);
+    return y;
+}
+
+static rw_tensor *decision(struct step *s, int which)
+{
+    ckpt_set_policy(s->b.t, "full");
+    ckpt_begin(s->b.t, "a");
+    rw_tensor *const y = counted_square(s->b.t, s->w[0], 0);
+    if (which) ckpt_save(s->b.t, y);
+    rw_tensor *const z = counted_square(s->b.t, y, 1);
+    ckpt_end(s->b.t);
+    return counted_square(s->b.t, z, 2);
+}
+
+static rw_tensor *name(struct step *s, int which)
+{
+    ckpt_set_policy(s->b.t, "names:save=kept");
+    ckpt_begin(s->b.t, "a");
+    rw_tensor *const y = counted_square(s->b.t, s->w[0], 0);
+    ckpt_name(s->b.t, y, which ? "kept" : "left");
+    rw_tensor *const z = counted_square(s->b.t, y, 1);
+    ckpt_end(s->b.t);
+    return counted_square(s->b.t, z, 2);
+}
+
+static rw_tensor *policy(struct step *s, int which)
+{
+    ckpt_set_policy(s->b.t, which ? "full" : "none");
+    ckpt_begin(s->b.t, "a");
+    rw_tensor *const y = counted_square(s->b.t, counted_square(s->b.t, s->w[0], 0), 1);
+    ckpt_end(s->b.t);
+    return counted_square(s->b.t, y, 2);
+}
+
+static const struct pair {
+    const char *name;
+    rw_tensor *(*build)(struct step *s, int which);
+} pairs[] = { { "an attribute", attribute },
+              { "an op", op },
+              { "the order of operands", operands },
+              { "a parameter", parameter },
+              { "the shape of an input", shape_of_an_input },
+              { "a mark", mark },
+              { "a region's name", region },
+              { "where a region ends", end_of_a_region },
+              { "one region or two", one_region_or_two },
+              { "a decision", decision },
+              { "a value's name", name },
+              { "the policy", policy } };
+
+static struct step open_step(void)
+{
+    struct step s = { .b = fixture_open(1, 1) };
+    for (int i = 0; i < 2; i++) {
+        s.w[i] = rw_param(s.b.ctx, i ? "w1" : "w0", RW_F32, RW_SHAPE(N));
+        rw_init_constant(s.w[i], i ? 1.25 : 0.75);
+    }
+    return s;
+}
+
+static void look(struct step *s, rw_tensor *x, int i, struct seen *ret)
+{
+    rw_tensor *const g = x ? rw_gradient(x) : NULL;
+    ret->has[i] = g != NULL;
+    if (!g) return;
+    ret->shape = rw_tensor_shape(g);
+    cr_assert_eq(rw_read(s->b.t, g, ret->gradient[i], sizeof ret->gradient[i]), RW_OK, "%s",
+                 rw_error_message(s->b.ctx));
+}
+
+static struct seen run(struct step *s, const struct pair *p, int which)
+{
+    const float ones[N] = { 1, 2, 3, 4, 5, 6 };
+    struct seen seen;
+    rw_memory memory;
+    memset(&seen, 0, sizeof seen);
+    counted_clear();
+    rw_zero_grad(s->b.ctx);
+    rw_tape_reset(s->b.t);
+    s->marked = NULL;
+    s->x = rw_input(s->b.t, RW_F32, RW_SHAPE(N), ones);
+    rw_tensor *const y = p->build(s, which);
+    cr_assert_eq(rw_backward(s->b.t, rw_sum(s->b.t, y, RW_ALL_AXES, false)), RW_OK, "%s: %s", p->name,
+                 rw_error_message(s->b.ctx));
+    look(s, s->w[0], 0, &seen);
+    look(s, p->build == shape_of_an_input ? s->x : p->build == mark ? s->marked : s->w[1], 1, &seen);
+    cr_assert_eq(rw_memory_stats(s->b.ctx, &memory), RW_OK);
+    seen.kept = memory.kept;
+    memcpy(seen.runs, counted_runs, sizeof seen.runs);
+    return seen;
+}
+
+static struct seen run_alone(const struct pair *p, int which)
+{
+    struct step s = open_step();
+    const struct seen seen = run(&s, p, which);
+    fixture_close(&s.b);
+    return seen;
+}
+
+Test(keys, steps_that_differ_in_one_thing_have_plans_of_their_own)
+{
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        const struct pair *const p = &pairs[i];
+        const struct seen alone[2] = { run_alone(p, 0), run_alone(p, 1) };
+        cr_assert(memcmp(&alone[0], &alone[1], sizeof *alone), "%s: nothing tells the two apart", p->name);
+        struct step s = open_step();
+        for (int turn = 0; turn < 4; turn++) {
+            const struct seen seen = run(&s, p, turn % 2);
+            cr_assert(!memcmp(&seen, &alone[turn % 2], sizeof seen), "%s: step %d is not what it is alone", p->name,
+                      turn);
+        }
+        fixture_close(&s.b);
+    }
+}
