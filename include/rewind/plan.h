@@ -2,7 +2,6 @@
  * rewind/plan.h - what a step will take, before it runs.
  *
  * A recorded tape is the whole step: its peak, its time and what lies in memory at the worst moment follow from it.
- * Nothing here runs an op, allocates on the device or leaves a plan in the cache.
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_PLAN_H
@@ -50,7 +49,7 @@ typedef struct rw_prediction {
     size_t largest_live;  ///< no placement can be below
     size_t least_bytes;   ///< the least budget that would do; 0 where the policy is no budget
     size_t total_bytes;   ///< all that the context holds on the device: at_peak without `host`
-    double ms;            ///< predicted time of forward and backward, by the context's costs
+    double ms;            ///< predicted time of forward and backward, by the context's costs (below)
     double bound_ms;      ///< no step with this peak can be faster, by the same costs; 0 where the policy is no budget
     double gap;           ///< ms / bound_ms - 1: how far above the best there is, at most; 0 where there is no bound
     rw_cost cost;
@@ -67,6 +66,49 @@ typedef struct rw_prediction {
  *         RW_ERR_BUDGET below the least; RW_ERR_MEMORY. Errors stick to the context.
  */
 RW_API rw_status rw_tape_plan(rw_tape *t, rw_tensor *loss, const char *policy, rw_prediction *ret);
+
+/* ---- costs ---- */
+
+/*
+ * What one run of a node takes, by its signature: op, types, layouts, attributes. Predictions are sums of these.
+ * Without any, nodes are taken at nominal rates: good for comparing plans, not for milliseconds. A node that was not
+ * measured (another batch, another length) is taken at nominal rates times what its op took over them where it was.
+ * A plan is a pure function of the tape, the policy and the costs.
+ */
+
+/**
+ * From now on every node that runs is timed where it runs, until rw_costs_end(). A handful of steps will do: the last
+ * 32 runs of a signature count. Graphs are launched node by node meanwhile; rehearsals (ckpt_verify()) and steps that
+ * move values out of the device's memory are not timed. RW_ERR_ARGUMENT when it was called before, RW_ERR_MEMORY.
+ */
+RW_API rw_status rw_costs_begin(rw_context *ctx);
+
+/**
+ * Ends that: the medians become the context's costs, beside older ones that were not measured again with as many
+ * threads. Plans are made anew. RW_ERR_ARGUMENT without rw_costs_begin(); RW_ERR_MEMORY changes nothing.
+ */
+RW_API rw_status rw_costs_end(rw_context *ctx);
+
+/** Signatures that the context has costs of. */
+RW_API size_t rw_costs_count(const rw_context *ctx);
+
+/** Forgets them all. */
+RW_API void rw_costs_clear(rw_context *ctx);
+
+/**
+ * Writes the context's costs as text: library version, device, machine, threads, a line for each signature, a hash. The
+ * file appears whole or not at all, as with rw_save(). RW_ERR_ARGUMENT on NULL or without costs, RW_ERR_IO,
+ * RW_ERR_MEMORY.
+ */
+RW_API rw_status rw_costs_save(const rw_context *ctx, const char *path);
+
+/**
+ * Takes the costs of a file in place of the context's.
+ * @return RW_OK; RW_ERR_UNSUPPORTED for a file of another library version, device, machine or number of threads;
+ *         RW_ERR_IO for one that is unreadable, cut off or not what rw_costs_save() writes, with line and column;
+ *         RW_ERR_ARGUMENT, RW_ERR_MEMORY. Nothing changes on failure.
+ */
+RW_API rw_status rw_costs_load(rw_context *ctx, const char *path);
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@
 #include "api/ask.h"
 #include "api/clip.h"
 #include "api/sweep.h"
+#include "autodiff/costs.h"
 #include "base/alloc.h"
 #include "device/cpu/threads.h"
 #include "plan/cache.h"
@@ -151,6 +152,7 @@ static void free_context(rw_context *ctx)
     rw_runs_finish(ctx);
     if (ctx->plans) rw_plan_cache_finish(ctx->plans);
     rw_free(ctx->plans);
+    rw_costs_free(ctx->costs);
     free_params(ctx);
     rw_tables_finish(ctx);
     rw_free(ctx->store.path);

@@ -63,7 +63,7 @@ double rw_costs_seconds(const struct rw_costs *costs, const rw_op_call *call, si
     const double nominal = rw_nominal_seconds(cost);
     if (!costs || !costs->n) return nominal;
     const struct rw_cost_entry *const e = find(costs, rw_call_signature(call, attrs_size));
-    if (e) return e->seconds;
+    if (e) return (double)e->picoseconds * 1e-12;
     const uint8_t dtype = call->n_outputs ? (uint8_t)call->out[0].dtype : 0;
     const struct rw_cost_class *c = class_of(costs, call->op->name, dtype);
     if (!c) c = &costs->kind[costs->n_kinds - 1]; /* all ops together */
@@ -92,19 +92,19 @@ static bool count_class(struct rw_costs *costs, const struct rw_cost_entry *e)
         *c = (struct rw_cost_class){ .dtype = e->dtype };
         memcpy(c->op, e->op, sizeof c->op);
     }
-    c->measured += e->seconds;
-    c->nominal += rw_nominal_seconds((rw_op_cost){ e->flops, e->bytes });
+    c->measured += (double)e->picoseconds * 1e-12;
+    c->nominal += rw_nominal_seconds((rw_op_cost){ (double)e->operations, (double)e->bytes });
     return true;
 }
 
 static void mix_entry(struct rw_hash *h, const struct rw_cost_entry *e)
 {
-    uint64_t bits[3];
-    memcpy(&bits[0], &e->seconds, 8);
-    memcpy(&bits[1], &e->flops, 8);
-    memcpy(&bits[2], &e->bytes, 8);
     rw_hash_mix(h, e->signature);
-    for (int i = 0; i < 3; i++) rw_hash_mix(h, bits[i]);
+    rw_hash_mix(h, e->picoseconds);
+    rw_hash_mix(h, e->operations);
+    rw_hash_mix(h, e->bytes);
+    rw_hash_mix(h, e->dtype);
+    rw_hash_mix_bytes(h, e->op, strlen(e->op));
 }
 
 bool rw_costs_seal(struct rw_costs *costs)

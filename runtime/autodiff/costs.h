@@ -13,10 +13,11 @@
 #define RW_COST_SAMPLES 32
 #define RW_COST_OP 64 /* a name, with its end */
 
+/* In whole numbers, so that a file holds the same. */
 struct rw_cost_entry {
     uint64_t signature;
-    double seconds; /* median */
-    double flops, bytes;
+    uint64_t picoseconds; /* median, at least 1 */
+    uint64_t operations, bytes;
     char op[RW_COST_OP]; /* cut where there is no room */
     uint8_t dtype;       /* of the first output */
 };
@@ -33,8 +34,15 @@ struct rw_costs {
     size_t n, cap;
     struct rw_cost_class *kind; /* in the order of their first entry */
     size_t n_kinds, cap_kinds;
+    int threads; /* of the host, when they were measured */
     uint64_t hash;
 };
+
+/* A cost or a time as a whole number: 0 to 10^18. */
+static inline uint64_t rw_cost_number(double x)
+{
+    return x >= 1e18 ? 1000000000000000000u : x > 0 ? (uint64_t)(x + 0.5) : 0;
+}
 
 uint64_t rw_call_signature(const rw_op_call *call, size_t attrs_size);
 

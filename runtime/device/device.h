@@ -93,6 +93,8 @@ struct rw_device_fns {
     rw_status (*elapsed)(void *state, size_t from, size_t to, double *ret_us);
     /* Bytes of the device's memory in use by everybody, as its driver counts. NULL: nobody counts. */
     rw_status (*used)(void *state, size_t *ret_bytes);
+    /* What measured times are of: the processor by its name. NULL: unnamed. */
+    void (*describe)(void *state, char *text, size_t size);
     /* Names what is queued next, for profilers; NULL text ends the last name. NULL: there is no profiler. */
     void (*range)(void *state, const char *text);
     /* Moves the text of the last failure to the caller, "" when there is none. NULL: the device has no texts. */

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "io/header.h"
 #include "io/part.h"
+#include "io/read.h"
 #include "record/context.h"
 #include "record/param.h"
 
@@ -12,12 +13,9 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define METADATA "__metadata__" /* the one name that the format takes for itself */
 #define HEADER_MOST ((uint64_t)100 << 20) /* as the format's own readers allow */
@@ -117,37 +115,6 @@ static void file_finish(struct file *f)
     rw_free(f->data);
 }
 
-static bool read_all(int fd, unsigned char *data, size_t bytes)
-{
-    while (bytes) {
-        const ssize_t n = read(fd, data, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        data += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
-/* Without O_NONBLOCK opening a FIFO would wait for somebody who writes. */
-static rw_status read_file(rw_context *ctx, const char *path, struct file *ret)
-{
-    struct stat about;
-    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) return rw_fail(ctx, RW_ERR_IO, "rw_load: %s: %s", path, strerror(errno));
-    const char *const fault = fstat(fd, &about) ? strerror(errno) : rw_file_fault(about.st_mode);
-    rw_status status = fault ? rw_fail(ctx, RW_ERR_IO, "rw_load: %s: %s", path, fault) : RW_OK;
-    if (!status) {
-        ret->bytes = (size_t)about.st_size;
-        ret->data = rw_malloc(ret->bytes);
-        if (!ret->data) status = rw_fail(ctx, RW_ERR_MEMORY, "rw_load: out of memory for %zu bytes", ret->bytes);
-        else if (!read_all(fd, ret->data, ret->bytes))
-            status = rw_fail(ctx, RW_ERR_IO, "rw_load: %s: cannot be read", path);
-    }
-    close(fd);
-    return status;
-}
-
 static rw_status parse(rw_context *ctx, const char *path, struct file *f)
 {
     uint64_t length = 0;
@@ -193,7 +160,8 @@ rw_status rw_load(rw_context *ctx, const char *path)
     if (!ctx || !path) return rw_fail_null(ctx, "rw_load", ctx ? "path" : "ctx");
     struct file f = { 0 };
     const void **const from = rw_calloc(ctx->n_params, sizeof *from);
-    rw_status status = from ? read_file(ctx, path, &f) : rw_fail(ctx, RW_ERR_MEMORY, "rw_load: out of memory");
+    rw_status status = from ? rw_file_read(ctx, "rw_load", path, SIZE_MAX - 1, &f.data, &f.bytes)
+                            : rw_fail(ctx, RW_ERR_MEMORY, "rw_load: out of memory");
     if (!status) status = parse(ctx, path, &f);
     for (size_t i = 0; !status && i < ctx->n_params; i++) status = locate(ctx, path, &f, ctx->params[i], &from[i]);
     for (size_t i = 0; !status && i < ctx->n_params; i++) {

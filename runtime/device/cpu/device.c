@@ -1,5 +1,6 @@
 /* The CPU device: host memory and oneDNN. Kernels run in the calling thread and the OpenMP threads it starts. */
 #include "device/cpu/cpu.h"
+#include "device/cpu/isa.h"
 #include "device/cpu/lanes.h"
 #include "device/cpu/onednn.h"
 #include "device/cpu/threads.h"
@@ -31,6 +32,23 @@ static void cpu_close(void *state)
     rw_cpu_lanes_stop(cpu);
     rw_onednn_destroy(&cpu->onednn);
     rw_free(cpu);
+}
+
+/* "model name" of the first processor, and which kernels run on it. */
+static void cpu_describe(void *state, char *text, size_t size)
+{
+    static const char *const isa[] = { [RW_ISA_BASE] = "base", [RW_ISA_V3] = "v3", [RW_ISA_V4] = "v4" };
+    char line[256], name[200] = "unnamed";
+    FILE *const info = fopen("/proc/cpuinfo", "re");
+    while (info && fgets(line, sizeof line, info)) {
+        const char *const colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || !colon) continue;
+        snprintf(name, sizeof name, "%.190s", colon + 1 + strspn(colon + 1, " "));
+        name[strcspn(name, "\n")] = '\0';
+        break;
+    }
+    if (info) fclose(info);
+    snprintf(text, size, "%s, %s", name, isa[rw_cpu_isa()]);
 }
 
 static void *cpu_alloc(void *state, size_t bytes)
@@ -116,6 +134,7 @@ const struct rw_device_fns rw_device_cpu = {
     .hold_begin = cpu_hold_begin,
     .hold_end = cpu_hold_end,
     .library_bytes = cpu_library_bytes,
+    .describe = cpu_describe,
     .finish = cpu_finish,
     .take_message = cpu_take_message,
 };

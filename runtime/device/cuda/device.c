@@ -314,6 +314,17 @@ static void cuda_take_message(void *state, char *text, size_t size)
     cuda->message[0] = '\0';
 }
 
+static void cuda_describe(void *state, char *text, size_t size)
+{
+    const struct rw_cuda *const cuda = state;
+    struct cudaDeviceProp about;
+    if (cudaGetDeviceProperties(&about, cuda->ordinal)) {
+        cudaGetLastError();
+        return;
+    }
+    snprintf(text, size, "%s, %d multiprocessors", about.name, about.multiProcessorCount);
+}
+
 const struct rw_device_fns rw_device_cuda = {
     .name = "cuda",
     .alignment = RW_CUDA_ALIGNMENT,
@@ -326,6 +337,7 @@ const struct rw_device_fns rw_device_cuda = {
     .upload = cuda_upload,
     .download = cuda_download,
     .clear = cuda_clear,
+    .describe = cuda_describe,
     .queue = cuda_queue,
     .make_events = rw_cuda_make_events,
     .free_events = rw_cuda_free_events,

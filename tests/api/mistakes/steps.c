@@ -72,6 +72,17 @@ static void predictions(struct trial *m, struct world *w)
     STATUS("rw_tape_plan", RW_ERR_POLICY, rw_tape_plan(t, w->loss, "fully", p));
     STATUS("rw_tape_plan", RW_ERR_POLICY, rw_tape_plan(t, w->loss, "budget:0MiB", p));
     STATUS_OF("rw_tape_plan", RW_ERR_REGION, ckpt_begin(t, "r"), rw_tape_plan(t, w->loss, NULL, p));
+    SILENT("rw_costs_begin", RW_ERR_ARGUMENT, rw_costs_begin(NULL));
+    SILENT("rw_costs_end", RW_ERR_ARGUMENT, rw_costs_end(NULL));
+    STATUS("rw_costs_end", RW_ERR_ARGUMENT, rw_costs_end(w->ctx));
+    STATUS_OF("rw_costs_begin", RW_ERR_ARGUMENT, rw_costs_begin(w->ctx), rw_costs_begin(w->ctx));
+    SILENT("rw_costs_save", RW_ERR_ARGUMENT, rw_costs_save(NULL, w->path));
+    STATUS("rw_costs_save", RW_ERR_ARGUMENT, rw_costs_save(w->ctx, NULL));
+    STATUS("rw_costs_save", RW_ERR_ARGUMENT, rw_costs_save(w->ctx, w->path));
+    SILENT("rw_costs_load", RW_ERR_ARGUMENT, rw_costs_load(NULL, w->path));
+    STATUS("rw_costs_load", RW_ERR_ARGUMENT, rw_costs_load(w->ctx, NULL));
+    STATUS("rw_costs_load", RW_ERR_IO, rw_costs_load(w->ctx, w->path));
+    ALLOWED("rw_costs_clear", (rw_costs_clear(NULL), rw_costs_clear(w->ctx), rw_costs_count(w->ctx) == 0));
     ALLOWED("rw_tape_plan", rw_tape_plan(t, w->loss, "full", p) == RW_OK && !strcmp(ckpt_policy(t), "none"));
 }
 

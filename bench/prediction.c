@@ -1,0 +1,117 @@
+/*
+ * Predicted over measured step time. One context measures costs in steps under `none`, in turn with another one whose
+ * steps under several policies are timed, so that noise hits all alike; then the second takes the first one's costs
+ * from a file, and what rw_tape_plan() says of each policy is held against the median.
+ *
+ *   prediction [ROUNDS] [THREADS] [PRESET]
+ */
+#include "figure.h"
+#include "models/model.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SEQ = 256, BATCH = 4, MOST = 64 };
+
+static const char *const policies[] = { "none", "full", "selective:core_attn", "block:3" };
+#define N (sizeof policies / sizeof *policies)
+
+struct runner {
+    rw_context *ctx;
+    rw_tape *t;
+    struct model m;
+    int32_t tokens[BATCH * SEQ];
+};
+
+static const char *preset = "small";
+static int rounds = 9, threads;
+
+static bool open_runner(struct runner *r, enum model_kind kind)
+{
+    struct model_config c = { .kind = kind, .max_seq = SEQ, .dropout = kind == MODEL_GPT ? 0.1f : 0 };
+    for (int i = 0; i < BATCH * SEQ; i++) r->tokens[i] = i * 7 % 256;
+    const rw_context_params params = { .seed = 1, .threads = threads };
+    return model_preset(&c, preset) && !rw_context_create(&r->ctx, &params) &&
+           !rw_tape_create(&r->t, r->ctx) && !model_create(&r->m, r->ctx, &c);
+}
+
+static void close_runner(struct runner *r)
+{
+    if (rw_error_status(r->ctx)) fprintf(stderr, "%s\n", rw_error_message(r->ctx));
+    rw_tape_destroy(&r->t);
+    rw_context_destroy(&r->ctx);
+}
+
+/* Milliseconds of a step; NAN after an error. */
+static double step(struct runner *r, const char *policy)
+{
+    ckpt_set_policy(r->t, policy);
+    rw_zero_grad(r->ctx);
+    const double begin = now_s();
+    rw_tensor *const loss = model_loss(&r->m, r->t, BATCH, SEQ, r->tokens, r->tokens);
+    const rw_status status = rw_backward(r->t, loss);
+    const double ms = 1e3 * (now_s() - begin);
+    rw_tape_reset(r->t);
+    return status ? NAN : ms;
+}
+
+static double predict(struct runner *r, const char *policy)
+{
+    rw_prediction p = { .ms = NAN };
+    rw_tape_plan(r->t, model_loss(&r->m, r->t, BATCH, SEQ, r->tokens, r->tokens), policy, &p);
+    rw_tape_reset(r->t);
+    return p.ms;
+}
+
+/* By a file: what is saved is what is loaded. */
+static void take_costs(const struct runner *from, struct runner *to)
+{
+    char path[] = "/tmp/rewind-prediction-XXXXXX";
+    const int f = mkstemp(path);
+    if (f < 0 || rw_costs_save(from->ctx, path) || rw_costs_load(to->ctx, path))
+        fprintf(stderr, "prediction: %s\n", f < 0 ? "no file" : rw_error_message(to->ctx));
+    close(f);
+    remove(path);
+}
+
+static double worst_of(enum model_kind kind)
+{
+    static struct runner measures, runs;
+    double ms[N][MOST], worst = 0;
+    if (!open_runner(&measures, kind) || !open_runner(&runs, kind)) return NAN;
+    step(&measures, "none"); /* pages, plans */
+    rw_costs_begin(measures.ctx);
+    for (int i = -1; i < rounds; i++) {
+        step(&measures, "none");
+        for (size_t p = 0; p < N; p++) ms[p][i < 0 ? 0 : i] = step(&runs, policies[p]);
+    }
+    rw_costs_end(measures.ctx);
+    take_costs(&measures, &runs);
+    for (size_t p = 0; p < N; p++) {
+        const double measured = median_of(ms[p], rounds), predicted = predict(&runs, policies[p]);
+        const double off = fabs(predicted / measured - 1);
+        printf("# %s %s: predicted %.2f ms, measured %.2f ms, %.3f times\n", model_name(kind), policies[p], predicted,
+               measured, predicted / measured);
+        if (!(off <= worst)) worst = off;
+    }
+    close_runner(&measures);
+    close_runner(&runs);
+    return worst;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) rounds = atoi(argv[1]);
+    if (argc > 2) threads = atoi(argv[2]);
+    if (argc > 3) preset = argv[3];
+    if (rounds < 1 || rounds > MOST || threads < 0) {
+        fprintf(stderr, "prediction: usage: prediction [ROUNDS (1 to %d)] [THREADS] [PRESET]\n", MOST);
+        return 2;
+    }
+    figure("predicted over measured step time, off by, worst of four policies, gpt", worst_of(MODEL_GPT), "of it",
+           0.05);
+    figure("predicted over measured step time, off by, worst of four policies, llama", worst_of(MODEL_LLAMA), "of it",
+           0.05);
+    return 0;
+}

@@ -1,0 +1,285 @@
+/*
+ * rw_costs_begin(), rw_costs_end(): every node of every step that runs in between is timed where it runs, with its
+ * operands where they lie in a real step and the caches as they are then. The medians become the context's costs.
+ *
+ * A node's time lasts until the next one begins, so what a step takes is the sum, the walker's own part included.
+ */
+#include "autodiff/costs.h"
+#include "base/alloc.h"
+#include "run/call.h"
+
+#include <rewind/plan.h>
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* The last RW_COST_SAMPLES times of a signature. */
+struct sample {
+    struct rw_cost_entry entry;
+    double us[RW_COST_SAMPLES];
+    size_t n;
+};
+
+struct measure {
+    struct rw_attach attach; /* first: the context hands it back */
+    struct rw_observer observer;
+    rw_context *ctx;
+    bool on;
+    size_t from, to; /* the part of a run that is timed; from == to: none */
+    double *times;   /* when action from + i began; the last one is the end */
+    size_t cap_times;
+    struct sample *sample;
+    size_t n, cap;
+    uint32_t *slot; /* signature -> sample + 1, open addressing; n_slots a power of two */
+    size_t n_slots;
+    rw_desc *desc; /* of one call */
+    size_t cap_desc;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static struct measure *measure_of(struct rw_observer *o)
+{
+    return (struct measure *)(void *)((char *)o - offsetof(struct measure, observer));
+}
+
+/* A trace may be marking the same part: ours lie behind its marks. */
+static size_t first_mark(const struct measure *m)
+{
+    return RW_TRACE_MARKS + 2 * (m->to - m->from) + 1;
+}
+
+static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, size_t to)
+{
+    struct measure *const m = measure_of(o);
+    const struct rw_device_fns *const device = m->ctx->device;
+    m->from = m->to = 0;
+    if (!m->on || from == to) return RW_OK;
+    if (!rw_grow(&m->times, &m->cap_times, 0, to - from + 1, sizeof *m->times))
+        return rw_fail(m->ctx, RW_ERR_MEMORY, "rw_costs_begin: out of memory while a step was measured");
+    m->from = from;
+    m->to = to;
+    if (!device->make_marks) return RW_OK;
+    const rw_status status = device->make_marks(m->ctx->device_state, first_mark(m) + to - from + 1);
+    return status ? rw_fail(m->ctx, status, "rw_costs_begin: the device gives no times") : RW_OK;
+}
+
+static void take_time(struct measure *m, size_t i)
+{
+    const struct rw_device_fns *const device = m->ctx->device;
+    m->times[i] = now();
+    if (device->mark) device->mark(m->ctx->device_state, RW_LANE_COMPUTE, first_mark(m) + i);
+}
+
+static rw_status before(struct rw_observer *o, struct rw_at *at)
+{
+    struct measure *const m = measure_of(o);
+    if (m->from < m->to) take_time(m, at->action - m->from);
+    return RW_OK;
+}
+
+static rw_status after(struct rw_observer *o, const struct rw_at *at)
+{
+    struct measure *const m = measure_of(o);
+    if (at->action + 1 == m->to) take_time(m, m->to - m->from);
+    return RW_OK;
+}
+
+/* Microseconds of an action. */
+static double time_of(const struct measure *m, size_t i)
+{
+    const struct rw_device_fns *const device = m->ctx->device;
+    double us;
+    if (device->elapsed &&
+        !device->elapsed(m->ctx->device_state, first_mark(m) + i, first_mark(m) + i + 1, &us)) return us;
+    return m->times[i + 1] - m->times[i];
+}
+
+static bool grow_slots(struct measure *m)
+{
+    const size_t n = m->n_slots ? 2 * m->n_slots : 256;
+    uint32_t *const slot = rw_calloc(n, sizeof *slot);
+    if (!slot) return false;
+    for (size_t i = 0; i < m->n; i++) {
+        size_t at = m->sample[i].entry.signature & (n - 1);
+        while (slot[at]) at = (at + 1) & (n - 1);
+        slot[at] = (uint32_t)i + 1;
+    }
+    rw_free(m->slot);
+    m->slot = slot;
+    m->n_slots = n;
+    return true;
+}
+
+/* The sample of a signature, a new one where there is none; NULL without memory. */
+static struct sample *sample_of(struct measure *m, uint64_t signature)
+{
+    if (2 * (m->n + 1) > m->n_slots && !grow_slots(m)) return NULL;
+    size_t at = signature & (m->n_slots - 1);
+    while (m->slot[at] && m->sample[m->slot[at] - 1].entry.signature != signature) at = (at + 1) & (m->n_slots - 1);
+    if (m->slot[at]) return &m->sample[m->slot[at] - 1];
+    if (!rw_grow(&m->sample, &m->cap, m->n, 1, sizeof *m->sample)) return NULL;
+    m->sample[m->n] = (struct sample){ .entry = { .signature = signature } };
+    m->slot[at] = (uint32_t)++m->n;
+    return &m->sample[m->n - 1];
+}
+
+static void name_op(char *text, const char *op)
+{
+    size_t n = 0;
+    for (; op[n] && n + 1 < RW_COST_OP; n++) text[n] = (unsigned char)op[n] < ' ' ? '_' : op[n];
+    text[n] = '\0';
+}
+
+/* A signature that finds no memory goes without. */
+static void add_time(struct measure *m, const struct rw_run *r, size_t action, double us)
+{
+    const struct rw_node *const node = rw_plan_node(r->tape, r->plan, r->plan->actions[action].node);
+    const size_t n = (size_t)node->n_inputs + node->n_outputs;
+    if (!rw_grow(&m->desc, &m->cap_desc, 0, n, sizeof *m->desc)) return;
+    const rw_op_call call = rw_plan_call(r->tape, r->plan, node, m->desc);
+    struct sample *const s = sample_of(m, rw_call_signature(&call, node->attrs_size));
+    if (!s) return;
+    if (!s->n) {
+        const rw_op_cost cost = rw_call_cost(&call);
+        s->entry.operations = rw_cost_number(cost.flops);
+        s->entry.bytes = rw_cost_number(cost.bytes);
+        s->entry.dtype = node->n_outputs ? (uint8_t)call.out[0].dtype : 0;
+        name_op(s->entry.op, call.op->name);
+    }
+    s->us[s->n++ % RW_COST_SAMPLES] = us;
+}
+
+static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_t action)
+{
+    struct measure *const m = measure_of(o);
+    for (size_t i = m->from; !status && i < m->to; i++) add_time(m, r, i, time_of(m, i - m->from));
+    m->from = m->to = 0;
+}
+
+/* A rehearsal is nobody's step; where copies run beside, a node's time is not its own. */
+static rw_status attach(struct rw_attach *self, struct rw_run *r, struct rw_observer **ret_observer)
+{
+    struct measure *const m = (struct measure *)self;
+    if (m->on && !(r->flags & RW_RUN_REHEARSAL) && !r->plan->n_aside) *ret_observer = &m->observer;
+    return RW_OK;
+}
+
+static void forget(struct measure *m)
+{
+    rw_free(m->sample);
+    rw_free(m->slot);
+    m->sample = NULL;
+    m->slot = NULL;
+    m->n = m->cap = m->n_slots = 0;
+}
+
+static void destroy(struct rw_attach *self)
+{
+    struct measure *const m = (struct measure *)self;
+    forget(m);
+    rw_free(m->times);
+    rw_free(m->desc);
+    rw_free(m);
+}
+
+static struct measure *find(const rw_context *ctx)
+{
+    struct rw_attach *a = ctx->attach;
+    while (a && a->attach != attach) a = a->next;
+    return (struct measure *)a;
+}
+
+rw_status rw_costs_begin(rw_context *ctx)
+{
+    if (!ctx) return RW_ERR_ARGUMENT;
+    if (ctx->status) return ctx->status;
+    struct measure *m = find(ctx);
+    if (m && m->on) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_costs_begin: costs are being measured already");
+    if (!m) {
+        m = rw_calloc(1, sizeof *m);
+        if (!m) return rw_fail(ctx, RW_ERR_MEMORY, "rw_costs_begin: out of memory");
+        *m = (struct measure){ .attach = { .next = ctx->attach, .attach = attach, .destroy = destroy }, .ctx = ctx,
+                               .observer = { .begin = begin, .before = before, .after = after, .end = end,
+                                             .each_launch = true } };
+        ctx->attach = &m->attach;
+    }
+    m->on = true;
+    return RW_OK;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static rw_status add_medians(struct measure *m, struct rw_costs *costs)
+{
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < m->n; i++) {
+        struct sample *const s = &m->sample[i];
+        const size_t n = s->n < RW_COST_SAMPLES ? s->n : RW_COST_SAMPLES;
+        qsort(s->us, n, sizeof *s->us, by_time);
+        const double us = n % 2 ? s->us[n / 2] : (s->us[n / 2 - 1] + s->us[n / 2]) / 2;
+        s->entry.picoseconds = rw_cost_number(us * 1e6);
+        if (!s->entry.picoseconds) s->entry.picoseconds = 1;
+        status = rw_costs_add(costs, &s->entry);
+    }
+    return status;
+}
+
+/* What was known before and not measured again, with as many threads. */
+static rw_status add_older(const struct measure *m, struct rw_costs *costs)
+{
+    const struct rw_costs *const old = m->ctx->costs;
+    const size_t n_new = costs->n;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && old && old->threads == m->ctx->threads && i < old->n; i++) {
+        bool again = false;
+        for (size_t k = 0; k < n_new && !again; k++) again = costs->entry[k].signature == old->entry[i].signature;
+        if (!again) status = rw_costs_add(costs, &old->entry[i]);
+    }
+    return status;
+}
+
+rw_status rw_costs_end(rw_context *ctx)
+{
+    if (!ctx) return RW_ERR_ARGUMENT;
+    struct measure *const m = find(ctx);
+    if (!m || !m->on) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_costs_end: rw_costs_begin() was not called");
+    struct rw_costs *const costs = rw_calloc(1, sizeof *costs);
+    rw_status status = costs ? add_medians(m, costs) : RW_ERR_MEMORY;
+    if (!status) status = add_older(m, costs);
+    if (!status && costs->n && !rw_costs_seal(costs)) status = RW_ERR_MEMORY;
+    if (status) {
+        rw_costs_free(costs);
+        return rw_fail(ctx, status, "rw_costs_end: %s", rw_status_name(status));
+    }
+    m->on = false;
+    forget(m);
+    costs->threads = ctx->threads;
+    struct rw_costs *const unused = costs->n ? ctx->costs : costs;
+    if (costs->n) ctx->costs = costs;
+    rw_costs_free(unused);
+    return RW_OK;
+}
+
+size_t rw_costs_count(const rw_context *ctx)
+{
+    return ctx && ctx->costs ? ctx->costs->n : 0;
+}
+
+void rw_costs_clear(rw_context *ctx)
+{
+    if (!ctx) return;
+    rw_costs_free(ctx->costs);
+    ctx->costs = NULL;
+}

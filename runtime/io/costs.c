@@ -1,0 +1,252 @@
+/*
+ * rw_costs_save() and rw_costs_load(): costs as a text file. Whole numbers alone, so that no locale and no rounding
+ * comes in between:
+ *
+ *     rewind costs 1
+ *     library 0.1.0
+ *     device cpu
+ *     machine AMD EPYC 9B45, v4
+ *     threads 2
+ *     nodes 57
+ *     SIGNATURE PICOSECONDS OPERATIONS BYTES TYPE OP        57 lines, signatures rising, in 16 hexadecimal digits
+ *     end HASH
+ */
+#include "autodiff/costs.h"
+#include "base/alloc.h"
+#include "io/part.h"
+#include "io/read.h"
+
+#include <rewind/plan.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_MOST ((size_t)64 << 20)
+#define NODES_MOST 1000000u
+#define NUMBER_MOST 1000000000000000000u /* 10^18: of picoseconds eleven days, of operations a million TFLOP */
+
+/* What a file says of where it was measured, and what this context is. */
+struct place {
+    char library[32], device[32], machine[256], threads[16];
+};
+
+static struct place place_of(const rw_context *ctx, int threads)
+{
+    struct place p;
+    char machine[sizeof p.machine] = "unnamed";
+    if (ctx->device->describe) ctx->device->describe(ctx->device_state, machine, sizeof machine);
+    for (char *c = machine; *c; c++)
+        if ((unsigned char)*c < ' ') *c = ' ';
+    snprintf(p.library, sizeof p.library, "%s", REWIND_VERSION);
+    snprintf(p.device, sizeof p.device, "%s", ctx->device->name);
+    snprintf(p.machine, sizeof p.machine, "%s", machine);
+    snprintf(p.threads, sizeof p.threads, "%d", threads);
+    return p;
+}
+
+/* ---- saving ---- */
+
+static bool write_text(const rw_context *ctx, FILE *f)
+{
+    const struct rw_costs *const costs = ctx->costs;
+    const struct place p = place_of(ctx, costs->threads);
+    fprintf(f, "rewind costs 1\nlibrary %s\ndevice %s\nmachine %s\nthreads %s\nnodes %zu\n", p.library, p.device,
+            p.machine, p.threads, costs->n);
+    for (size_t i = 0; i < costs->n; i++) {
+        const struct rw_cost_entry *const e = &costs->entry[i];
+        fprintf(f, "%016" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %s %s\n", e->signature, e->picoseconds,
+                e->operations, e->bytes, rw_dtype_name((rw_dtype)e->dtype), e->op);
+    }
+    return fprintf(f, "end %016" PRIx64 "\n", costs->hash) > 0 && !fflush(f) && !ferror(f);
+}
+
+rw_status rw_costs_save(const rw_context *read_only, const char *path)
+{
+    rw_context *const ctx = (rw_context *)(uintptr_t)read_only; /* errors stick to it */
+    if (!ctx || !path) return rw_fail_null(ctx, "rw_costs_save", ctx ? "path" : "ctx");
+    if (!ctx->costs)
+        return rw_fail(ctx, RW_ERR_ARGUMENT,
+                       "rw_costs_save: %s: the context has no costs: none were measured or loaded", path);
+    struct rw_part part;
+    const char *why = NULL;
+    rw_status status = rw_part_open(&part, path, &why);
+    if (!status) status = rw_part_close(&part, write_text(ctx, part.file) ? RW_OK : RW_ERR_IO);
+    if (!status) return RW_OK;
+    return rw_fail(ctx, status, "rw_costs_save: %s: %s", path,
+                   why ? why : status == RW_ERR_IO ? strerror(errno) : rw_status_name(status));
+}
+
+/* ---- loading ---- */
+
+struct reader {
+    rw_context *ctx;
+    const char *path;
+    char *at, *end; /* of what is left of the file */
+    size_t line;    /* the one that was read last, from 1 */
+};
+
+static rw_status refuse(const struct reader *r, rw_status status, const char *fmt, ...) RW_PRINTF(3, 4);
+
+static rw_status refuse(const struct reader *r, rw_status status, const char *fmt, ...)
+{
+    char what[RW_MESSAGE_MAX / 2];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    return rw_fail(r->ctx, status, "rw_costs_load: %s, line %zu: %s", r->path, r->line, what);
+}
+
+/* The next line, without its end. */
+static rw_status next_line(struct reader *r, char **ret)
+{
+    r->line++;
+    char *const newline = memchr(r->at, '\n', (size_t)(r->end - r->at));
+    if (!newline) return refuse(r, RW_ERR_IO, "the file ends here, before its \"end\"");
+    if (memchr(r->at, '\0', (size_t)(newline - r->at))) return refuse(r, RW_ERR_IO, "a zero byte, this is no text");
+    *newline = '\0';
+    *ret = r->at;
+    r->at = newline + 1;
+    return RW_OK;
+}
+
+/* "WORD TEXT": the text. */
+static rw_status read_word(struct reader *r, const char *word, char **ret)
+{
+    char *line = NULL;
+    const size_t n = strlen(word);
+    const rw_status status = next_line(r, &line);
+    if (status) return status;
+    if (strncmp(line, word, n) || line[n] != ' ')
+        return refuse(r, RW_ERR_IO, "\"%s ...\" is expected, found \"%.40s\"", word, line);
+    *ret = line + n + 1;
+    return RW_OK;
+}
+
+/* What must be as it is here. */
+static rw_status read_place(struct reader *r, const char *word, const char *here)
+{
+    char *text;
+    const rw_status status = read_word(r, word, &text);
+    if (status || !strcmp(text, here)) return status;
+    return refuse(r, RW_ERR_UNSUPPORTED, "measured with %s \"%.120s\", here it is \"%.120s\"", word, text, here);
+}
+
+/* A whole number and what is behind it; NULL for anything else. */
+static char *read_number(char *text, int base, uint64_t most, uint64_t *ret)
+{
+    const char *const digits = base == 16 ? "0123456789abcdef" : "0123456789";
+    const size_t n = strspn(text, digits);
+    if (!n || n > 19 || (base == 16 && n != 16)) return NULL;
+    *ret = strtoull(text, NULL, base);
+    return *ret <= most && (text[n] == ' ' || !text[n]) ? text + n : NULL;
+}
+
+static bool read_dtype(char *text, size_t n, uint8_t *ret)
+{
+    for (int d = 0; d < RW_DTYPE_COUNT; d++) {
+        const char *const name = rw_dtype_name((rw_dtype)d);
+        if (strlen(name) == n && !strncmp(name, text, n)) return *ret = (uint8_t)d, true;
+    }
+    return false;
+}
+
+static rw_status read_entry(struct reader *r, uint64_t least, struct rw_cost_entry *e)
+{
+    uint64_t *const number[] = { &e->signature, &e->picoseconds, &e->operations, &e->bytes };
+    static const char *const what[] = { "a signature of 16 hexadecimal digits", "picoseconds, from 1 to 10^18",
+                                        "operations, up to 10^18", "bytes, up to 10^18" };
+    char *line = NULL, *at;
+    const rw_status status = next_line(r, &line);
+    if (status) return status;
+    at = line;
+    for (int i = 0; i < 4; i++) {
+        char *const end = read_number(at, i ? 10 : 16, i ? NUMBER_MOST : UINT64_MAX, number[i]);
+        if (!end || *end != ' ' || (i == 1 && !e->picoseconds))
+            return refuse(r, RW_ERR_IO, "column %td: %s expected, found \"%.40s\"", at - line + 1, what[i], at);
+        at = end + 1;
+    }
+    if (e->signature < least) return refuse(r, RW_ERR_IO, "column 1: the signature is not above the one before");
+    const size_t n = strcspn(at, " ");
+    if (!read_dtype(at, n, &e->dtype) || !at[n])
+        return refuse(r, RW_ERR_IO, "column %td: a type and an op expected, found \"%.40s\"", at - line + 1, at);
+    if (!at[n + 1] || strlen(at + n + 1) >= RW_COST_OP)
+        return refuse(r, RW_ERR_IO, "column %td: an op of 1 to %d bytes expected, found \"%.80s\"",
+                      at + n + 1 - line + 1, RW_COST_OP - 1, at + n + 1);
+    snprintf(e->op, sizeof e->op, "%s", at + n + 1);
+    return RW_OK;
+}
+
+static rw_status read_entries(struct reader *r, size_t n, struct rw_costs *costs)
+{
+    rw_status status = RW_OK;
+    uint64_t least = 0;
+    for (size_t i = 0; !status && i < n; i++) {
+        struct rw_cost_entry e = { 0 };
+        if ((status = read_entry(r, least, &e))) return status;
+        if (e.signature == UINT64_MAX && i + 1 < n) return refuse(r, RW_ERR_IO, "column 1: no signature can follow");
+        least = e.signature + 1;
+        if ((status = rw_costs_add(costs, &e))) return rw_fail(r->ctx, status, "rw_costs_load: out of memory");
+    }
+    if (!rw_costs_seal(costs)) return rw_fail(r->ctx, RW_ERR_MEMORY, "rw_costs_load: out of memory");
+    return RW_OK;
+}
+
+static rw_status read_end(struct reader *r, const struct rw_costs *costs)
+{
+    char *text;
+    uint64_t hash = 0;
+    const rw_status status = read_word(r, "end", &text);
+    if (status) return status;
+    const char *const end = read_number(text, 16, UINT64_MAX, &hash);
+    if (!end || *end || hash != costs->hash)
+        return refuse(r, RW_ERR_IO, "the hash is not that of the lines before: %016" PRIx64 " expected", costs->hash);
+    r->line++;
+    return r->at == r->end ? RW_OK : refuse(r, RW_ERR_IO, "%td bytes behind the end", r->end - r->at);
+}
+
+static rw_status read_costs(struct reader *r, struct rw_costs *costs)
+{
+    const struct place here = place_of(r->ctx, r->ctx->threads);
+    char *text;
+    uint64_t n = 0;
+    rw_status status = read_word(r, "rewind", &text);
+    if (!status && strcmp(text, "costs 1"))
+        status = refuse(r, RW_ERR_UNSUPPORTED, "\"rewind costs 1\" is expected, found \"rewind %.40s\"", text);
+    if (!status) status = read_place(r, "library", here.library);
+    if (!status) status = read_place(r, "device", here.device);
+    if (!status) status = read_place(r, "machine", here.machine);
+    if (!status) status = read_place(r, "threads", here.threads);
+    if (!status) status = read_word(r, "nodes", &text);
+    if (status) return status;
+    const char *const end = read_number(text, 10, NODES_MOST, &n);
+    if (!end || *end || !n)
+        return refuse(r, RW_ERR_IO, "a number of nodes from 1 to %u is expected, found \"%.40s\"", NODES_MOST, text);
+    status = read_entries(r, (size_t)n, costs);
+    return status ? status : read_end(r, costs);
+}
+
+rw_status rw_costs_load(rw_context *ctx, const char *path)
+{
+    if (!ctx || !path) return rw_fail_null(ctx, "rw_costs_load", ctx ? "path" : "ctx");
+    unsigned char *data;
+    size_t bytes;
+    rw_status status = rw_file_read(ctx, "rw_costs_load", path, FILE_MOST, &data, &bytes);
+    if (status) return status;
+    struct rw_costs *const costs = rw_calloc(1, sizeof *costs);
+    struct reader r = { .ctx = ctx, .path = path, .at = (char *)data, .end = (char *)data + bytes };
+    status = costs ? read_costs(&r, costs) : rw_fail(ctx, RW_ERR_MEMORY, "rw_costs_load: out of memory");
+    rw_free(data);
+    if (status) {
+        rw_costs_free(costs);
+        return status;
+    }
+    costs->threads = ctx->threads;
+    rw_costs_free(ctx->costs);
+    ctx->costs = costs;
+    return RW_OK;
+}

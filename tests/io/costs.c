@@ -1,0 +1,270 @@
+/*
+ * Costs: measured in steps that run anyhow, the same after a file, in every plan's key; and files that are cut off,
+ * changed or from elsewhere are refused with their line, with nothing changed.
+ */
+#include "support/support.h"
+
+#include "autodiff/costs.h"
+#include "plan/cache.h"
+#include "record/tape.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char dir[32], path[64], other[64];
+
+static void open_files(void)
+{
+    strcpy(dir, "/tmp/rewind-costs-XXXXXX");
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/costs", dir);
+    snprintf(other, sizeof other, "%s/other", dir);
+}
+
+static void close_files(void)
+{
+    remove(path);
+    remove(other);
+    cr_assert_eq(rmdir(dir), 0, "something was left beside the file");
+}
+
+TestSuite(costs, .init = open_files, .fini = close_files);
+
+static struct net net;
+
+static void steps(struct fixture *b, int n, int tokens)
+{
+    for (int i = 0; i < n; i++) {
+        cr_assert_eq(rw_backward(b->t, net_loss(&net, b->t, tokens, i)), RW_OK, "%s", rw_error_message(b->ctx));
+        rw_tape_reset(b->t);
+        rw_zero_grad(b->ctx);
+    }
+}
+
+static double predicted_ms(struct fixture *b, const char *policy, int tokens)
+{
+    rw_prediction p;
+    cr_assert_eq(rw_tape_plan(b->t, net_loss(&net, b->t, tokens, 0), policy, &p), RW_OK, "%s",
+                 rw_error_message(b->ctx));
+    rw_tape_reset(b->t);
+    return p.ms;
+}
+
+static struct fixture measured(void)
+{
+    struct fixture b = fixture_open(1, 1);
+    net_init(&net, b.ctx, 3, 32, RW_F32, 1);
+    cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
+    steps(&b, 5, 24);
+    cr_assert_eq(rw_costs_end(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_gt(rw_costs_count(b.ctx), 10);
+    return b;
+}
+
+static char *text_of(const char *name, size_t *ret_bytes)
+{
+    FILE *const f = fopen(name, "rb");
+    cr_assert_not_null(f);
+    char *const text = malloc(1 << 20);
+    *ret_bytes = fread(text, 1, (1 << 20) - 1, f);
+    text[*ret_bytes] = '\0';
+    fclose(f);
+    return text;
+}
+
+static void write_file(const char *name, const char *text, size_t bytes)
+{
+    FILE *const f = fopen(name, "wb");
+    cr_assert_not_null(f);
+    cr_assert_eq(fwrite(text, 1, bytes, f), bytes);
+    fclose(f);
+}
+
+Test(costs, what_is_measured_is_what_is_predicted_also_behind_a_file)
+{
+    struct fixture b = measured();
+    const double none = predicted_ms(&b, "none", 24), full = predicted_ms(&b, "full", 24);
+    cr_expect_gt(full, none);
+    double sum = 0;
+    for (size_t i = 0; i < b.ctx->costs->n; i++) sum += (double)b.ctx->costs->entry[i].picoseconds * 1e-9;
+    cr_expect_geq(none, sum, "each signature runs once at least");
+    cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
+    const uint64_t hash = b.ctx->costs->hash;
+    rw_costs_clear(b.ctx);
+    cr_expect_eq(rw_costs_count(b.ctx), 0);
+    const double nominal = predicted_ms(&b, "none", 24);
+    cr_expect_neq(nominal, none);
+    cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(b.ctx->costs->hash, hash);
+    cr_expect_eq(predicted_ms(&b, "none", 24), none);
+    cr_expect_eq(predicted_ms(&b, "full", 24), full);
+    size_t n, m;
+    cr_assert_eq(rw_costs_save(b.ctx, other), RW_OK);
+    char *const first = text_of(path, &n), *const again = text_of(other, &m);
+    cr_expect(n == m && !memcmp(first, again, n), "the same file");
+    free(first);
+    free(again);
+    fixture_close(&b);
+}
+
+/* A length that was never run: taken from the ops that were. */
+Test(costs, what_was_not_measured_is_scaled_from_what_was)
+{
+    struct fixture b = measured();
+    const double once = predicted_ms(&b, "none", 24), twice = predicted_ms(&b, "none", 60);
+    rw_costs_clear(b.ctx);
+    const double nominal = predicted_ms(&b, "none", 60);
+    cr_expect_gt(twice, once);
+    cr_expect_neq(twice, nominal);
+    fixture_close(&b);
+}
+
+Test(costs, are_in_the_key_of_every_plan)
+{
+    struct fixture b = measured();
+    steps(&b, 2, 24);
+    const uint64_t before = b.ctx->plans->misses;
+    steps(&b, 2, 24);
+    cr_expect_eq(b.ctx->plans->misses, before);
+    rw_costs_clear(b.ctx);
+    steps(&b, 1, 24);
+    const uint64_t nominal = b.ctx->plans->misses;
+    cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
+    steps(&b, 3, 24);
+    cr_assert_eq(rw_costs_end(b.ctx), RW_OK);
+    cr_expect_eq(b.ctx->plans->misses, nominal, "measuring itself plans nothing");
+    steps(&b, 1, 24);
+    cr_expect_eq(b.ctx->plans->misses, nominal + 1, "other costs, another plan");
+    fixture_close(&b);
+}
+
+/* The n-th line of the file is another one; the status and the line that the message names. */
+static void expect_refused(struct fixture *b, const char *text, size_t bytes, rw_status want, int line,
+                           const char *what)
+{
+    const struct rw_costs *const before = b->ctx->costs;
+    char where[32];
+    snprintf(where, sizeof where, ", line %d: ", line);
+    write_file(other, text, bytes);
+    const rw_status got = rw_costs_load(b->ctx, other);
+    cr_expect_eq(got, want, "%s: %s", what, rw_status_name(got));
+    cr_expect(strstr(rw_error_message(b->ctx), where), "%s: line %d, not: %s", what, line, rw_error_message(b->ctx));
+    cr_expect_eq(b->ctx->costs, before, "%s: the old costs are in force", what);
+    rw_error_clear(b->ctx);
+}
+
+/* Line number `line` (from 1) replaced. */
+static void with_line(struct fixture *b, const char *text, int line, const char *in_place, rw_status want)
+{
+    char changed[1 << 16];
+    const char *at = text;
+    for (int i = 1; i < line; i++) at = strchr(at, '\n') + 1;
+    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, in_place, strchr(at, '\n'));
+    expect_refused(b, changed, strlen(changed), want, line, in_place);
+}
+
+Test(costs, files_from_elsewhere_are_refused_by_line)
+{
+    struct fixture b = measured();
+    size_t bytes;
+    cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
+    char *const text = text_of(path, &bytes);
+    with_line(&b, text, 1, "rewind costs 2", RW_ERR_UNSUPPORTED);
+    with_line(&b, text, 1, "safetensors", RW_ERR_IO);
+    with_line(&b, text, 2, "library 0.0.9", RW_ERR_UNSUPPORTED);
+    with_line(&b, text, 3, "device tpu", RW_ERR_UNSUPPORTED);
+    with_line(&b, text, 4, "machine another", RW_ERR_UNSUPPORTED);
+    with_line(&b, text, 5, "threads 77", RW_ERR_UNSUPPORTED);
+    with_line(&b, text, 6, "nodes 0", RW_ERR_IO);
+    with_line(&b, text, 6, "nodes -1", RW_ERR_IO);
+    with_line(&b, text, 6, "nodes 99999999999999999999", RW_ERR_IO);
+    static const char *const bad[] = {
+        "", "x", "0123456789abcdef", "0123456789abcdef 0 1 1 f32 add", "0123456789abcdef -5 1 1 f32 add",
+        "0123456789abcde 5 1 1 f32 add", "0123456789abcdef 5 1 1 f99 add", "0123456789abcdef 5 1 1 f32",
+        "0123456789abcdef 5 1 1 f32 ", "0123456789abcdef 5.5 1 1 f32 add", "0123456789abcdef nan 1 1 f32 add",
+        "0123456789ABCDEF 5 1 1 f32 add", "0123456789abcdef 99999999999999999999 1 1 f32 add",
+        "0123456789abcdef 5 1 1 f32 addddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) with_line(&b, text, 7, bad[i], RW_ERR_IO);
+    with_line(&b, text, 8, "0000000000000000 5 1 1 f32 add", RW_ERR_IO);
+    const int last = 7 + (int)rw_costs_count(b.ctx);
+    with_line(&b, text, last, "end 0123456789abcdef", RW_ERR_IO);
+    with_line(&b, text, last, "end", RW_ERR_IO);
+    char more[1 << 16];
+    snprintf(more, sizeof more, "%smore", text);
+    expect_refused(&b, more, strlen(more), RW_ERR_IO, last + 1, "more behind the end");
+    free(text);
+    fixture_close(&b);
+}
+
+/* Cut off anywhere, any byte another one: refused, or the same costs; no crash, nothing changed. */
+Test(costs, no_damaged_file_is_taken)
+{
+    struct fixture b = measured();
+    size_t bytes, taken = 0;
+    cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
+    char *const text = text_of(path, &bytes);
+    const uint64_t hash = b.ctx->costs->hash;
+    for (size_t cut = 0; cut < bytes; cut += 1 + cut / 100) {
+        write_file(other, text, cut);
+        cr_expect_eq(rw_costs_load(b.ctx, other), RW_ERR_IO, "cut at %zu", cut);
+        rw_error_clear(b.ctx);
+    }
+    for (size_t i = 0; i < bytes; i += 1 + i / 200)
+        for (int bit = 0; bit < 8; bit += 3) {
+            text[i] ^= (char)(1 << bit);
+            write_file(other, text, bytes);
+            taken += rw_costs_load(b.ctx, other) == RW_OK;
+            rw_error_clear(b.ctx);
+            text[i] ^= (char)(1 << bit);
+        }
+    cr_expect_eq(taken, 0, "%zu damaged files were taken", taken);
+    cr_expect_eq(b.ctx->costs->hash, hash);
+    free(text);
+    fixture_close(&b);
+}
+
+Test(costs, what_is_no_file_and_calls_in_a_wrong_order)
+{
+    struct fixture b = fixture_open(1, 1);
+    cr_expect_eq(rw_costs_load(b.ctx, dir), RW_ERR_IO);
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_costs_load(b.ctx, path), RW_ERR_IO, "there is none");
+    rw_error_clear(b.ctx);
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    cr_expect_eq(rw_costs_load(b.ctx, path), RW_ERR_IO, "a FIFO");
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_costs_save(b.ctx, other), RW_ERR_ARGUMENT, "no costs");
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_costs_end(b.ctx), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_costs_begin(b.ctx), RW_OK);
+    cr_expect_eq(rw_costs_begin(b.ctx), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_costs_end(b.ctx), RW_OK, "nothing ran");
+    cr_expect_eq(rw_costs_count(b.ctx), 0);
+    fixture_close(&b);
+}
+
+/* How a step runs does not depend on what was measured of it. */
+Test(costs, gradients_are_the_same_bytes)
+{
+    struct fixture b = measured();
+    unsigned char *got[2];
+    size_t bytes;
+    for (int i = 0; i < 2; i++) {
+        rw_generator_set(b.ctx, (rw_generator_state){ 3, 0 });
+        rw_zero_grad(b.ctx);
+        cr_assert_eq(rw_backward(b.t, net_loss(&net, b.t, 24, 0)), RW_OK);
+        got[i] = all_gradients(b.ctx, &bytes);
+        rw_tape_reset(b.t);
+        rw_costs_clear(b.ctx);
+    }
+    cr_expect_eq(first_difference(got[0], got[1], bytes), -1);
+    free(got[0]);
+    free(got[1]);
+    fixture_close(&b);
+}
