@@ -1,6 +1,7 @@
 /* ckpt_explain(): a plan in words. Plans afresh, because a cached plan does not keep its reasons. */
-#include "base/alloc.h"
-#include "plan/build.h"
+#include "plan/advice.h"
+#include "plan/lines.h"
+#include "plan/predict.h"
 #include "remat/live.h"
 
 #include <rewind/checkpoint.h>
@@ -24,43 +25,106 @@ static const char *const reasons[] = {
     [RW_WHY_REGION_MOVES] = "the policy moves what it keeps of this region",
 };
 
-static void print_value(const struct rw_planning *g, const struct rw_buffer *b, const char *what, FILE *out)
+/* All that is printed, found before the first word is. */
+struct explanation {
+    struct rw_lines lines;
+    struct rw_advice advice;
+    rw_prediction prediction;
+};
+
+static void print_value(const struct rw_planning *g, const struct rw_line *line, const char *indent, FILE *out)
 {
+    static const char *const what[] = { [RW_LINE_KEPT] = "kept", [RW_LINE_REPLAYED] = "replayed",
+                                        [RW_LINE_MOVED] = "moved" };
     const rw_tape *const t = g->problem.t;
+    const struct rw_buffer *const b = &g->schedule.buffers[line->buffer];
     const struct rw_tensor *const v = rw_tape_value(t, b->value);
     const struct rw_node *const node = &t->nodes[v->producer];
     const rw_site at = t->ctx->sites[node->site];
     char region[128];
     rw_region_path(t, rw_node_region(t, node), region, sizeof region);
-    fprintf(out, "  %-8s %12" PRIu64 "  %-14s %-24s %s:%d%s%s  (%s)\n", what,
+    fprintf(out, "%s  %-8s %12" PRIu64 "  %-14s %-24s %s:%d%s%s  (%s)\n", indent, what[line->what],
             rw_buffer_room(&g->problem, b), t->ctx->ops[node->op]->name, region, at.file, (int)at.line,
             v->tag ? "  " : "", v->tag ? t->ctx->names.text[v->tag - 1] : "", reasons[g->choice.fate[b->value].why]);
 }
 
-static bool is_kept(const struct rw_schedule *s, const uint32_t *holder, uint32_t buffer)
+static void print_block(const struct rw_planning *g, const struct rw_lines *l, uint32_t block, FILE *out)
 {
-    const struct rw_buffer *const b = &s->buffers[buffer];
-    return b->first < s->n_before && b->last >= s->n_before && holder[rw_buffer_root(s, buffer)] == buffer;
+    const struct rw_block *const x = &l->block[block];
+    const rw_tape *const t = g->problem.t;
+    fprintf(out, "  %" PRIu32 " x %s, %" PRIu64 " bytes kept in each:\n", x->count,
+            t->ctx->names.text[t->regions[block].name], x->kept);
+    for (uint32_t i = x->first; i != RW_NONE_ID; i = l->line[i].next) print_value(g, &l->line[i], "  ", out);
 }
 
-/* Which buffers a copy takes out of the device's memory. */
-static bool *list_moved(const struct rw_schedule *s)
+/* Regions that stand alone are shown as they come; of several equal ones the first. */
+static void print_values(const struct rw_planning *g, const struct rw_lines *l, bool all, FILE *out)
 {
-    bool *const moved = rw_calloc(s->n_buffers, sizeof *moved);
-    for (size_t i = 0; moved && i < s->n_actions; i++)
-        if (s->actions[i].kind == RW_ACTION_OUT) moved[s->refs[s->actions[i].word]] = true;
-    return moved;
+    for (uint32_t i = 0; i < l->n; i++) {
+        const uint32_t block = l->line[i].block;
+        const struct rw_block *const x = block == RW_NONE_ID || all ? NULL : &l->block[l->block[block].like];
+        if (!x || x->count == 1) print_value(g, &l->line[i], "", out);
+        else if (x->first == i) print_block(g, l, block, out);
+    }
 }
 
-static void print_values(const struct rw_planning *g, const uint32_t *holder, const bool *moved, FILE *out)
+static void print_share(FILE *out, const char *name, size_t bytes, size_t whole)
 {
-    const struct rw_schedule *const s = &g->schedule;
-    for (uint32_t i = 0; i < s->n_buffers; i++) {
-        const struct rw_buffer *const b = &s->buffers[i];
-        if (b->source != RW_NONE_ID || b->value == RW_NONE_ID) continue;
-        if (moved[i]) print_value(g, b, "moved", out);
-        else if (b->replay) print_value(g, b, "replayed", out);
-        else if (is_kept(s, holder, i)) print_value(g, b, "kept", out);
+    if (bytes) fprintf(out, "  %-28s %14zu  %5.1f %%\n", name, bytes, 100 * (double)bytes / (double)whole);
+}
+
+static void print_memory(const rw_prediction *p, FILE *out)
+{
+    const rw_bytes *const b = &p->at_peak;
+    const struct {
+        const char *name;
+        size_t bytes;
+    } lines[] = {
+        { "parameters", b->parameters },   { "gradients", b->gradients },
+        { "optimizer", b->optimizer },     { "inputs", b->inputs },
+        { "results", b->results },         { "kept for backward", b->kept },
+        { "replayed", b->replayed },       { "passing through forward", b->passing },
+        { "gradients on their way", b->adjoint }, { "workspace", b->workspace },
+        { "lost to placement", b->lost },
+    };
+    fprintf(out, "at the peak the context holds %zu bytes on the device:\n", p->total_bytes);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        print_share(out, lines[i].name, lines[i].bytes, p->total_bytes);
+    const size_t fixed = b->parameters + b->gradients + b->optimizer;
+    if (2 * fixed > p->total_bytes)
+        fprintf(out, "  more than half are parameters, gradients and optimizer: no policy changes those, nor do batch "
+                     "or length\n");
+}
+
+static void print_holdings(const struct rw_planning *g, const struct rw_advice *a, FILE *out)
+{
+    static const char *const kinds[] = { [RW_LIVE_PASSING] = "passing", [RW_LIVE_KEPT] = "kept",
+                                         [RW_LIVE_REPLAYED] = "replayed", [RW_LIVE_ADJOINT] = "gradient",
+                                         [RW_LIVE_WORKSPACE] = "workspace" };
+    const rw_tape *const t = g->problem.t;
+    if (a->n_held) fprintf(out, "most of the arena then:\n");
+    for (size_t i = 0; i < a->n_held; i++) {
+        const struct rw_holding_line *const h = &a->held[i];
+        const struct rw_node *const node = h->value == RW_NONE_ID ? NULL
+                                                                  : &t->nodes[rw_tape_value(t, h->value)->producer];
+        const rw_site at = node ? t->ctx->sites[node->site] : (rw_site){ 0 };
+        char region[128] = "";
+        if (node) rw_region_path(t, rw_node_region(t, node), region, sizeof region);
+        fprintf(out, "  %5.1f %% %12" PRIu64 "  %4" PRIu32 " x %-9s %s", 100 * (double)h->bytes / (double)g->cost.peak,
+                h->bytes, h->count, kinds[h->kind], node ? t->ctx->ops[node->op]->name : "");
+        if (node) fprintf(out, "  %s%s%s:%d", region, *region ? "  " : "", at.file, (int)at.line);
+        fprintf(out, "\n");
+    }
+}
+
+static void print_rows(const struct rw_planning *g, const rw_plan *plan, const struct rw_advice *a, FILE *out)
+{
+    fprintf(out, a->n_rows ? "what takes less:\n" : "no policy that was tried takes less\n");
+    for (size_t i = 0; i < a->n_rows; i++) {
+        const struct rw_advice_row *const r = &a->row[i];
+        fprintf(out, "  %-32s %14" PRIu64 " bytes less (%4.1f %% of the arena), %+5.1f %% time\n", r->policy,
+                plan->arena_bytes - r->bytes, 100 - 100 * (double)r->bytes / (double)plan->arena_bytes,
+                100 * (r->seconds / g->cost.seconds - 1));
     }
 }
 
@@ -104,27 +168,30 @@ static void print_unknown_regions(const rw_tape *t, const struct rw_policy *poli
     print_unknown(t, policy->moved_regions, policy->n_moved_regions, "moved", out);
 }
 
-static rw_status print_plan(const struct rw_planning *g, const rw_plan *plan, FILE *out)
+static void print_plan(const struct rw_planning *g, const rw_plan *plan, const struct explanation *e, unsigned flags,
+                       FILE *out)
 {
-    rw_context *const ctx = g->problem.t->ctx;
-    uint32_t *const holder = rw_malloc(g->schedule.n_buffers * sizeof *holder);
-    bool *const moved = list_moved(&g->schedule);
-    if (!holder || !moved) {
-        rw_free(holder);
-        rw_free(moved);
-        return rw_fail(ctx, RW_ERR_MEMORY, "ckpt_explain: out of memory");
-    }
-    rw_find_holders(&g->schedule, (uint32_t)g->schedule.n_before - 1, holder); /* no step begins with backward */
-    fprintf(out, "policy %s: %zu nodes forward, %zu replayed, %zu backward\n", g->problem.t->policy_spec,
+    const rw_tape *const t = g->problem.t;
+    fprintf(out, "policy %s: %zu nodes forward, %zu replayed, %zu backward\n", t->policy_spec,
             plan->cost.forward_nodes, plan->cost.replayed_nodes, plan->cost.backward_nodes);
-    print_unknown_regions(g->problem.t, &g->problem.t->policy, out);
-    for (size_t i = 0; !g->problem.t->policy.whole && i < g->problem.t->n_parts; i++)
-        print_unknown_regions(g->problem.t, &g->problem.t->parts[i].policy, out);
-    print_values(g, holder, moved, out);
+    print_unknown_regions(t, &t->policy, out);
+    for (size_t i = 0; !t->policy.whole && i < t->n_parts; i++) print_unknown_regions(t, &t->parts[i].policy, out);
+    print_values(g, &e->lines, flags & CKPT_EXPLAIN_ALL, out);
     print_peak(g, plan, out);
-    rw_free(holder);
-    rw_free(moved);
-    return RW_OK;
+    print_memory(&e->prediction, out);
+    print_holdings(g, &e->advice, out);
+    print_rows(g, plan, &e->advice, out);
+}
+
+static rw_status explain_plan(const struct rw_planning *g, const rw_plan *plan, unsigned flags, FILE *out)
+{
+    struct explanation e = { 0 };
+    rw_status status = rw_lines_init(&e.lines, g);
+    if (!status) status = rw_predict(g, plan, &e.prediction);
+    if (!status) status = rw_advise(g, plan->arena_bytes, &e.advice);
+    if (!status) print_plan(g, plan, &e, flags, out);
+    rw_lines_finish(&e.lines);
+    return status ? rw_fail(g->problem.t->ctx, status, "ckpt_explain: %s", rw_status_name(status)) : RW_OK;
 }
 
 static uint32_t loss_of(const rw_tape *t)
@@ -140,10 +207,17 @@ static uint32_t loss_of(const rw_tape *t)
 
 rw_status ckpt_explain(rw_tape *t, FILE *out)
 {
+    return ckpt_explain_with(t, out, 0);
+}
+
+rw_status ckpt_explain_with(rw_tape *t, FILE *out, unsigned flags)
+{
     if (!t) return RW_ERR_ARGUMENT;
     rw_context *const ctx = t->ctx;
     if (ctx->status) return ctx->status;
     if (!out) return rw_fail_null(ctx, "ckpt_explain", "out");
+    if (flags & ~(unsigned)CKPT_EXPLAIN_ALL)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain: flags %#x, only CKPT_EXPLAIN_ALL is known", flags);
     if (t->open_region != RW_NONE_ID || t->open_part != RW_NONE_ID)
         return rw_fail(ctx, RW_ERR_REGION, "ckpt_explain: a region is open");
     const uint32_t loss = t->n_roots ? RW_NONE_ID : loss_of(t);
@@ -157,7 +231,7 @@ rw_status ckpt_explain(rw_tape *t, FILE *out)
     if (status) return status;
     status = rw_planning_place(&planning, &plan);
     if (!status) {
-        status = print_plan(&planning, plan, out);
+        status = explain_plan(&planning, plan, flags, out);
         rw_plan_release(plan);
     }
     rw_planning_close(&planning);

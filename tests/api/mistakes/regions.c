@@ -75,6 +75,9 @@ void mistakes_with_regions(struct trial *m, struct world *w)
     DECISION(ckpt_save);
     DECISION(ckpt_recompute);
     DECISION(ckpt_offload);
+    SILENT("ckpt_explain", RW_ERR_ARGUMENT, ckpt_explain_with(NULL, out, 0));
+    STATUS("ckpt_explain", RW_ERR_ARGUMENT, ckpt_explain_with(t, NULL, 0));
+    STATUS("ckpt_explain", RW_ERR_ARGUMENT, ckpt_explain_with(t, out, 2));
     SILENT("ckpt_explain", RW_ERR_ARGUMENT, ckpt_explain(NULL, out));
     STATUS("ckpt_explain", RW_ERR_ARGUMENT, ckpt_explain(t, NULL));
     STATUS("ckpt_explain", RW_ERR_ARGUMENT, ckpt_explain(w->alien_t, out));

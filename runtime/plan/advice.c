@@ -1,0 +1,206 @@
+/* See advice.h. The policies are tried on the problem that is open: nothing is differentiated again. */
+#include "plan/advice.h"
+
+#include "base/alloc.h"
+#include "place/arena.h"
+#include "remat/choose.h"
+#include "remat/live.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what fills memory ---- */
+
+static uint64_t key_of(const struct rw_planning *g, uint32_t value, enum rw_live_kind kind)
+{
+    const rw_tape *const t = g->problem.t;
+    if (value == RW_NONE_ID) return kind;
+    const struct rw_node *const node = &t->nodes[rw_tape_value(t, value)->producer];
+    return (uint64_t)node->op << 40 ^ (uint64_t)node->site << 8 ^ (uint64_t)kind;
+}
+
+struct piece {
+    uint64_t key, bytes;
+    uint32_t value, count;
+    uint8_t kind;
+};
+
+static int by_key(const void *a, const void *b)
+{
+    const struct piece *const x = a, *const y = b;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return x->value < y->value ? -1 : x->value > y->value;
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct piece *const x = a, *const y = b;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    return x->key < y->key ? -1 : x->key > y->key;
+}
+
+static size_t merge(struct piece *piece, size_t n)
+{
+    size_t into = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (into && piece[into - 1].key == piece[i].key) {
+            piece[into - 1].bytes += piece[i].bytes;
+            piece[into - 1].count++;
+        } else {
+            piece[into++] = piece[i];
+        }
+    }
+    return into;
+}
+
+static size_t list_pieces(const struct rw_planning *g, const uint32_t *holder, struct piece *piece)
+{
+    const struct rw_schedule *const s = &g->schedule;
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->n_buffers; i++) {
+        const struct rw_buffer *const b = &s->buffers[i];
+        if (!rw_buffer_is_placed(s, i) || !rw_buffer_lives(b, g->cost.peak_action) || !b->bytes) continue;
+        const enum rw_live_kind kind = rw_live_kind_of(&g->problem, s, i, holder[i]);
+        const uint32_t value = s->buffers[holder[i]].value;
+        const bool made = value != RW_NONE_ID && rw_tape_value(g->problem.t, value)->producer != RW_NONE_ID;
+        piece[n++] = (struct piece){ key_of(g, made ? value : RW_NONE_ID, kind), rw_buffer_room(&g->problem, b),
+                                     made ? value : RW_NONE_ID, 1, (uint8_t)kind };
+    }
+    return n;
+}
+
+static rw_status find_holdings(const struct rw_planning *g, struct rw_advice *ret)
+{
+    uint32_t *const holder = rw_malloc(g->schedule.n_buffers * sizeof *holder);
+    struct piece *const piece = rw_malloc(g->schedule.n_buffers * sizeof *piece);
+    const rw_status status = holder && piece ? RW_OK : RW_ERR_MEMORY;
+    if (!status) {
+        rw_find_holders(&g->schedule, g->cost.peak_action, holder);
+        size_t n = list_pieces(g, holder, piece);
+        qsort(piece, n, sizeof *piece, by_key);
+        n = merge(piece, n);
+        qsort(piece, n, sizeof *piece, by_bytes);
+        for (; ret->n_held < n && ret->n_held < RW_HOLDINGS_MOST; ret->n_held++) {
+            const struct piece *const p = &piece[ret->n_held];
+            ret->held[ret->n_held] = (struct rw_holding_line){ p->value, p->kind, p->count, p->bytes };
+        }
+    }
+    rw_free(holder);
+    rw_free(piece);
+    return status;
+}
+
+/* ---- what would help ---- */
+
+struct trial {
+    const struct rw_planning *g;
+    struct rw_simulation sim;
+    struct rw_advice *advice;
+    uint64_t arena;
+};
+
+/* One that is no smaller than the plan is no advice. */
+static void note(struct trial *x, const char *policy, uint64_t bytes, double seconds)
+{
+    struct rw_advice *const a = x->advice;
+    if (bytes >= x->arena || a->n_rows == RW_ADVICE_MOST) return;
+    struct rw_advice_row *const row = &a->row[a->n_rows++];
+    snprintf(row->policy, sizeof row->policy, "%s", policy);
+    row->bytes = bytes;
+    row->seconds = seconds;
+}
+
+static rw_status simulate(struct trial *x, const struct rw_policy *policy)
+{
+    const struct rw_problem *const p = &x->g->problem;
+    struct rw_choice choice;
+    struct rw_cost_of_schedule cost;
+    rw_status status = rw_policy_choose(p, policy, &choice);
+    if (status) return status;
+    status = rw_simulate(p, &choice, &x->sim, &cost);
+    rw_choice_finish(&choice);
+    if (status) return status;
+    uint64_t bytes = 0;
+    uint64_t *const offset = rw_malloc(x->sim.schedule.n_buffers * sizeof *offset);
+    status = offset ? rw_place_schedule(&x->sim.schedule, p->t->ctx->device->alignment, offset, &bytes)
+                    : RW_ERR_MEMORY;
+    rw_free(offset);
+    if (!status) note(x, policy->spec, bytes, cost.seconds);
+    return status;
+}
+
+/* Names that do not fit into a row are left out. */
+static rw_status try_policy(struct trial *x, const char *before, const char *name)
+{
+    char spec[RW_ADVICE_POLICY], message[RW_MESSAGE_MAX];
+    struct rw_policy policy;
+    if ((size_t)snprintf(spec, sizeof spec, "%s%s", before, name) >= sizeof spec) return RW_OK;
+    rw_status status = rw_policy_parse(spec, &policy, message, sizeof message);
+    if (status) return status == RW_ERR_MEMORY ? status : RW_OK;
+    status = simulate(x, &policy);
+    rw_policy_finish(&policy);
+    return status;
+}
+
+#define NAMES_MOST 8
+
+/* The first few names of regions, each once. */
+static size_t list_names(const rw_tape *t, uint32_t *name)
+{
+    size_t n = 0;
+    for (size_t r = 0; r < t->n_regions && n < NAMES_MOST; r++) {
+        size_t i = 0;
+        while (i < n && name[i] != t->regions[r].name) i++;
+        if (i == n) name[n++] = t->regions[r].name;
+    }
+    return n;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const struct rw_advice_row *const x = a, *const y = b;
+    if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
+    return strcmp(x->policy, y->policy);
+}
+
+/* Leaves those that no other beats in both. */
+static void cull(struct rw_advice *a)
+{
+    size_t n = 0;
+    qsort(a->row, a->n_rows, sizeof *a->row, by_seconds);
+    for (size_t i = 0; i < a->n_rows; i++)
+        if (!n || a->row[i].bytes < a->row[n - 1].bytes) a->row[n++] = a->row[i];
+    a->n_rows = n;
+}
+
+/* A dozen plans of a tape this long take seconds. */
+#define NODES_MOST 20000
+
+static rw_status try_all(struct trial *x)
+{
+    const rw_tape *const t = x->g->problem.t;
+    uint32_t name[NAMES_MOST];
+    if (t->n_nodes > NODES_MOST) return RW_OK;
+    const size_t n = list_names(t, name);
+    rw_status status = try_policy(x, "full", "");
+    if (!status) status = try_policy(x, "uniform:2", "");
+    for (size_t i = 0; !status && i < n; i++) {
+        const char *const text = t->ctx->names.text[name[i]];
+        status = try_policy(x, "selective:", text);
+        if (!status) status = try_policy(x, "discard:", text);
+    }
+    return status;
+}
+
+rw_status rw_advise(const struct rw_planning *g, uint64_t arena, struct rw_advice *ret)
+{
+    *ret = (struct rw_advice){ 0 };
+    struct trial x = { .g = g, .advice = ret, .arena = arena };
+    rw_status status = find_holdings(g, ret);
+    if (!status) status = try_all(&x);
+    rw_simulation_finish(&x.sim);
+    if (!status) cull(ret);
+    return status;
+}

@@ -1,0 +1,36 @@
+/* What fills memory at the peak of a plan, and which policies would take less. */
+#ifndef RW_PLAN_ADVICE_H
+#define RW_PLAN_ADVICE_H
+
+#include "plan/build.h"
+
+#define RW_ADVICE_POLICY 64
+#define RW_ADVICE_MOST 24
+#define RW_HOLDINGS_MOST 6
+
+/* A policy that was tried on the problem. */
+struct rw_advice_row {
+    char policy[RW_ADVICE_POLICY];
+    uint64_t bytes; /* its arena */
+    double seconds;
+};
+
+/* What the calls of one op at one place have in the arena at the peak. */
+struct rw_holding_line {
+    uint32_t value; /* of the first of them; RW_NONE_ID for a workspace */
+    uint8_t kind;   /* enum rw_live_kind */
+    uint32_t count;
+    uint64_t bytes;
+};
+
+struct rw_advice {
+    struct rw_advice_row row[RW_ADVICE_MOST]; /* smaller than the plan, none beaten in both; the fastest first */
+    size_t n_rows;
+    struct rw_holding_line held[RW_HOLDINGS_MOST]; /* the largest first */
+    size_t n_held;
+};
+
+/* arena: the plan's bytes. RW_ERR_MEMORY, which is not recorded. */
+rw_status rw_advise(const struct rw_planning *g, uint64_t arena, struct rw_advice *ret);
+
+#endif
