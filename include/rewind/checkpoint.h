@@ -38,10 +38,13 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  *   ops:OP,OP                 outputs of these ops are kept, the rest of each region is replayed
  *   names:save=NAME,NAME      values tagged by ckpt_name() are kept, the rest of each region is replayed
  *   discard:NAME,NAME         what regions of these names make is dropped, also what is read outside them, and made
- *                             again when backward first reads it; may be added to any of the others by +
+ *                             again when backward first reads it; may be added to any of the others but budget: by +
  *   megatron:LABEL,LABEL      as Megatron-LM's recompute_modules, for regions of these names: core_attn, mlp, moe and
  *                             shared_experts as selective:, layernorm, moe_act, mla_up_proj, gdn_norm_out, gdp_in_proj,
  *                             gdp_qkv and mhc as discard:
+ *   budget:SIZE, budget:P%    the fastest step whose arena (kept and replayed values, gradients in flight, workspaces)
+ *                             takes at most so many bytes (B, KiB, MiB, GiB, TiB), or so much of what `none` takes; on
+ *                             any tape, with or without regions. See docs/planner.md
  *
  *   offload:NAME,NAME         as none, but what is kept of the values made in regions of these names waits outside the
  *                             device's memory (docs/offload.md). Behind any other policy: full+offload:NAME
@@ -53,8 +56,10 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  * ops: takes the names of built-in ops and of ops recorded in this context; any other is refused with RW_ERR_POLICY by
  * the first call that plans a step (rw_backward, ckpt_verify, ckpt_explain, ...), because an op of the caller's own
  * may be recorded after this call.
+ * A budget holds, or the first call that plans a step fails with RW_ERR_BUDGET before anything runs; the message names
+ * the least budget that would do, in bytes.
  * @return RW_OK; RW_ERR_POLICY with the position of the mistake, and the old policy stays; RW_ERR_UNSUPPORTED for
- *         budget:SIZE (1536MiB, 40%), which is part of the language and read like the rest, but not in this version.
+ *         budget: with +offload:NAME, which reads like the rest, but is not in this version.
  */
 RW_API rw_status ckpt_set_policy(rw_tape *t, const char *spec);
 
@@ -63,7 +68,8 @@ RW_API rw_status ckpt_set_policy(rw_tape *t, const char *spec);
  * in place of the tape's. Parts nest, the innermost decides, and they nest with regions: what begins inside a region
  * ends inside it, and the other way round. uniform: and block: count the outermost regions of the part. Nodes of a part
  * that stand in no region of it belong to the region around. A region that its part keeps is kept also where the region
- * around the part is replayed.
+ * around the part is replayed. A budget is for the whole tape: it is refused here with RW_ERR_UNSUPPORTED. Under a
+ * budget of the tape, parts whose policy is none are kept; about the others the budget decides.
  * @return RW_OK; RW_ERR_ARGUMENT; what ckpt_set_policy() returns for the spec; RW_ERR_MEMORY. Errors stick.
  */
 RW_API rw_status ckpt_policy_begin_at(rw_site at, rw_tape *t, const char *spec);

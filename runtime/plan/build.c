@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "place/arena.h"
 #include "plan/assemble.h"
+#include "plan/budget.h"
 #include "record/own_ops.h"
 #include "remat/choose.h"
 
@@ -62,9 +63,25 @@ static rw_status measure_store(const struct rw_problem *p, const struct rw_choic
     return RW_OK;
 }
 
+static rw_status decide_by_budget(struct rw_planning *g, const struct rw_policy *policy)
+{
+    struct rw_decision d = { .cost = { 0 } };
+    struct rw_choice none;
+    rw_status status = rw_policy_choose(&g->problem, &rw_policy_none, &none);
+    if (status) return rw_fail(g->problem.t->ctx, status, "planning: %s", rw_status_name(status));
+    status = measure_store(&g->problem, &none); /* for what the caller moves by name */
+    rw_choice_finish(&none);
+    if (!status) status = rw_budget_decide(&g->problem, policy, &d);
+    g->choice = d.choice;
+    g->schedule = d.schedule;
+    g->cost = d.cost;
+    return status;
+}
+
 static rw_status decide(struct rw_planning *g, const struct rw_request *request)
 {
     const struct rw_problem *const p = &g->problem;
+    if (request->policy->kind == RW_POLICY_BUDGET) return decide_by_budget(g, request->policy);
     struct rw_simulation sim = { 0 };
     rw_status status = rw_policy_choose(p, request->policy, &g->choice);
     if (!status) status = measure_store(p, &g->choice);

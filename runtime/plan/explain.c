@@ -23,6 +23,7 @@ static const char *const reasons[] = {
     [RW_WHY_CALLER_MOVES] = "ckpt_offload()",
     [RW_WHY_NAME_MOVES] = "the policy moves this name",
     [RW_WHY_REGION_MOVES] = "the policy moves what it keeps of this region",
+    [RW_WHY_BUDGET] = "the budget: bytes weighed against seconds",
 };
 
 /* All that is printed, found before the first word is. */

@@ -184,7 +184,38 @@ static rw_status read_tagged(struct reader *r)
     return refuse(r, r->at, RW_ERR_POLICY, "\"offload=\" is expected, found \"%s\"", r->at);
 }
 
-/* 1536MiB, 1.5GiB, 40%: not by strtod(), which takes signs, hexadecimal, "nan" and the locale's comma. */
+/* Digits with or without a part behind the point. Not by strtod(), which takes signs, hexadecimal, "nan" and the
+   locale's comma. */
+static double number_of(const char *digits, size_t n)
+{
+    double x = 0, unit = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (digits[i] == '.') unit = 1;
+        else if (!unit) x = x * 10 + (digits[i] - '0');
+        else x += (digits[i] - '0') * (unit /= 10);
+    }
+    return x;
+}
+
+/* What a process can address. */
+#define MOST_BYTES 281474976710656.0
+
+static rw_status read_amount(struct reader *r, const char *begin, double amount, unsigned unit)
+{
+    if (!unit) {
+        r->out.percent = amount;
+        if (amount > 100) return refuse(r, begin, RW_ERR_POLICY, "at most 100%% is expected, found \"%s\"", begin);
+    } else {
+        for (unsigned i = 1; i < unit; i++) amount *= 1024;
+        if (amount >= MOST_BYTES)
+            return refuse(r, begin, RW_ERR_POLICY, "less than 256TiB is expected, found \"%s\"", begin);
+        r->out.bytes = (uint64_t)amount;
+    }
+    if (r->out.bytes || r->out.percent > 0) return RW_OK;
+    return refuse(r, begin, RW_ERR_POLICY, "more than 0 is expected, found \"%s\"", begin);
+}
+
+/* 1536MiB, 1.5GiB, 40% */
 static rw_status read_budget(struct reader *r)
 {
     static const char *const units[] = { "%", "B", "KiB", "MiB", "GiB", "TiB" };
@@ -195,16 +226,12 @@ static rw_status read_budget(struct reader *r)
         return refuse(r, begin + whole + part, RW_ERR_POLICY, "a size as in 1536MiB or 40%% is expected, found \"%s\"",
                       begin);
     r->at += whole + part;
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+    for (unsigned i = 0; i < sizeof units / sizeof *units; i++) {
         const size_t n = strlen(units[i]);
         if (strncmp(r->at, units[i], n) || (r->at[n] && !strchr(":,+;=", r->at[n]))) continue;
-        if (strspn(begin, "0.") >= whole + part)
-            return refuse(r, begin, RW_ERR_POLICY, "more than 0 is expected, found \"%s\"", begin);
-        const unsigned long percent = i ? 0 : strtoul(begin, NULL, 10);
-        if (percent > 100 || (percent == 100 && part && strspn(begin + whole, ".0") < part))
-            return refuse(r, begin, RW_ERR_POLICY, "at most 100%% is expected, found \"%s\"", begin);
-        r->at += n;
-        return RW_OK;
+        const rw_status status = read_amount(r, begin, number_of(begin, whole + part), i);
+        if (!status) r->at += n;
+        return status;
     }
     return refuse(r, r->at, RW_ERR_POLICY, "a unit (B, KiB, MiB, GiB, TiB or %%) is expected, found \"%s\"", r->at);
 }
@@ -218,22 +245,16 @@ static const struct {
     { "selective", RW_POLICY_SELECTIVE, true }, { "uniform", RW_POLICY_UNIFORM, true },
     { "block", RW_POLICY_BLOCK, true },         { "ops", RW_POLICY_OPS, true },
     { "names", RW_POLICY_NAMES, true },         { "discard", RW_POLICY_NONE, true },
-    { "megatron", RW_POLICY_SELECTIVE, true },
+    { "megatron", RW_POLICY_SELECTIVE, true }, { "budget", RW_POLICY_BUDGET, true },
 };
 
-/* What is no kind of its own: offload: by itself keeps everything, budget: belongs to the language and is not in this
-   version. Sets *ret_found when r->at is at one of them. */
+/* What is no kind of its own: offload: by itself keeps everything. Sets *ret_found when r->at is at it. */
 static rw_status read_other(struct reader *r, size_t n, bool *ret_found)
 {
-    const char *const begin = r->at;
-    const bool budget = n == 6 && !strncmp(begin, "budget", n), offload = n == 7 && !strncmp(begin, "offload", n);
-    *ret_found = budget || offload;
+    *ret_found = n == 7 && !strncmp(r->at, "offload", n);
     if (!*ret_found) return RW_OK;
-    if (begin[n] != ':') return refuse(r, begin + n, RW_ERR_POLICY, "\":\" is expected after \"%.*s\"", (int)n, begin);
-    if (offload) return read_moved_regions(r);
-    note_unsupported(r, begin);
-    r->at += n + 1;
-    return read_budget(r);
+    if (r->at[n] != ':') return refuse(r, r->at + n, RW_ERR_POLICY, "\":\" is expected after \"offload\"");
+    return read_moved_regions(r);
 }
 
 /* word: which of them; r->at is behind its colon. */
@@ -245,6 +266,7 @@ static rw_status read_argument(struct reader *r, const char *word)
     case RW_POLICY_SELECTIVE: return read_names(r, "a region");
     case RW_POLICY_OPS: return read_names(r, "an op");
     case RW_POLICY_NAMES: return read_tagged(r);
+    case RW_POLICY_BUDGET: return read_budget(r);
     default: return read_count(r);
     }
 }
@@ -267,19 +289,21 @@ static rw_status read_part(struct reader *r)
     }
     return refuse(r, begin, RW_ERR_POLICY,
                   "unknown policy \"%.*s\" (none, full, selective:, uniform:, block:, ops:, names:, discard:, "
-                  "megatron:, offload:)", (int)n, begin);
+                  "megatron:, offload:, budget:)", (int)n, begin);
 }
 
 rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message, size_t size)
 {
     struct reader r = { .spec = spec, .at = spec, .message = message, .size = size };
     rw_status status = read_part(&r);
-    if (!status && !r.unsupported && !strncmp(r.at, "+discard:", 9)) {
+    const bool decides_alone = r.out.kind == RW_POLICY_BUDGET; /* about every value: nothing can be added */
+    if (!status && !decides_alone && !r.unsupported && !strncmp(r.at, "+discard:", 9)) {
         r.at += 8;
         status = read_discarded(&r);
     }
     if (!status && *r.at == '+') {
         r.at++;
+        if (decides_alone) note_unsupported(&r, r.at);
         status = !strncmp(r.at, "offload:", 8)
                      ? read_moved_regions(&r)
                      : refuse(&r, r.at, RW_ERR_POLICY, "\"offload:\" is expected after \"+\"");

@@ -12,12 +12,15 @@ enum rw_policy_kind {
     RW_POLICY_UNIFORM,
     RW_POLICY_BLOCK,
     RW_POLICY_OPS,
-    RW_POLICY_NAMES
+    RW_POLICY_NAMES,
+    RW_POLICY_BUDGET
 };
 
 struct rw_policy {
     enum rw_policy_kind kind;
     int64_t n;    /* uniform, block */
+    uint64_t bytes; /* budget: of the arena; 0 when it is a share of what `none` takes */
+    double percent;
     char **names; /* selective, ops, names */
     size_t n_names;
     char **discards; /* regions that are dropped with what leaves them */

@@ -107,6 +107,9 @@ rw_status ckpt_policy_begin_at(rw_site at, rw_tape *t, const char *spec)
     char message[RW_MESSAGE_MAX];
     const rw_status status = take_policy(&part->policy, spec, message);
     if (status) return rw_fail(ctx, status, "ckpt_policy_begin at %s:%d: %s", at.file, at.line, message);
+    if (part->policy.kind == RW_POLICY_BUDGET)
+        return rw_fail(ctx, RW_ERR_UNSUPPORTED, "ckpt_policy_begin at %s:%d: policy \"%.100s\": a budget is for the "
+                       "whole tape; parts that it should leave alone are \"none\"", at.file, at.line, spec);
     part->parent = t->open_part;
     part->region = t->open_region;
     part->site = site;

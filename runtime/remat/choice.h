@@ -52,7 +52,8 @@ enum rw_why {
     RW_WHY_CALLER_REPLAYS, /* ckpt_recompute() */
     RW_WHY_CALLER_MOVES,   /* ckpt_offload() */
     RW_WHY_NAME_MOVES,     /* names:offload= names its tag */
-    RW_WHY_REGION_MOVES    /* offload: names a region around what made it */
+    RW_WHY_REGION_MOVES,   /* offload: names a region around what made it */
+    RW_WHY_BUDGET          /* the planner weighed bytes against seconds */
 };
 
 /* Of a base value that a node makes. Leaves and held values have none: they are there. */

@@ -168,7 +168,7 @@ Test(errors, a_bad_policy_is_refused_with_the_position)
     } bad[] = { { "selectve:x", "column 1", RW_ERR_POLICY }, { "uniform:0", "column 9", RW_ERR_POLICY },
                 { "uniform", "column 8", RW_ERR_POLICY },   { "selective:", "column 11", RW_ERR_POLICY },
                 { "full,", "column 5", RW_ERR_POLICY },     { "names:qkv", "column 7", RW_ERR_POLICY },
-                { "", "column 1", RW_ERR_POLICY },          { "budget:1GiB", "budget", RW_ERR_UNSUPPORTED },
+                { "", "column 1", RW_ERR_POLICY },          { "budget:0GiB", "column 8", RW_ERR_POLICY },
                 { "full+offload:", "column 14", RW_ERR_POLICY }, { "full+x", "column 6", RW_ERR_POLICY } };
     ckpt_set_policy(b.t, "full");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

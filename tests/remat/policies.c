@@ -86,16 +86,45 @@ Test(policy, names_are_looked_up_whole)
  * What is not in this version is read to the end before it is refused: a mistake in it is named first, with its
  * place.
  */
-Test(policy, budgets_are_read_before_they_are_refused)
+Test(policy, budgets_are_bytes_or_a_share)
+{
+    static const struct {
+        const char *spec;
+        uint64_t bytes;
+        double percent;
+    } good[] = { { "budget:7B", 7, 0 },
+                 { "budget:1536MiB", 1536u << 20, 0 },
+                 { "budget:1.5GiB", 1536u << 20, 0 },
+                 { "budget:0.25KiB", 256, 0 },
+                 { "budget:00012.50KiB", 12800, 0 },
+                 { "budget:281474976710655B", 281474976710655u, 0 },
+                 { "budget:255.5TiB", 280925220896768u, 0 },
+                 { "budget:40%", 0, 40 },
+                 { "budget:12.5%", 0, 12.5 },
+                 { "budget:100%", 0, 100 },
+                 { "budget:100.0%", 0, 100 } };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct rw_policy p = { 0 };
+        char message[256] = "";
+        cr_assert_eq(rw_policy_parse(good[i].spec, &p, message, sizeof message), RW_OK, "%s", message);
+        cr_expect_eq(p.kind, RW_POLICY_BUDGET);
+        cr_expect_eq(p.bytes, good[i].bytes, "%s: %llu", good[i].spec, (unsigned long long)p.bytes);
+        cr_expect_eq(p.percent, good[i].percent, "%s: %g", good[i].spec, p.percent);
+        rw_policy_finish(&p);
+    }
+}
+
+Test(policy, a_wrong_budget_is_refused_with_its_place)
 {
     static const struct {
         const char *spec;
         int column;
         rw_status status;
     } cases[] = {
-        { "budget:1536MiB", 1, RW_ERR_UNSUPPORTED },        { "budget:40%", 1, RW_ERR_UNSUPPORTED },
-        { "budget:1.5GiB", 1, RW_ERR_UNSUPPORTED },         { "budget:100%", 1, RW_ERR_UNSUPPORTED },
-        { "budget:0.5%+offload:mlp", 1, RW_ERR_UNSUPPORTED }, { "budget:7B", 1, RW_ERR_UNSUPPORTED },
+        { "budget:0.5%+offload:mlp", 13, RW_ERR_UNSUPPORTED }, { "budget:0.9B", 8, RW_ERR_POLICY },
+        { "budget:256TiB", 8, RW_ERR_POLICY },              { "budget:281474976710656B", 8, RW_ERR_POLICY },
+        { "budget:1e3B", 9, RW_ERR_POLICY },                { "budget:40%+discard:a", 12, RW_ERR_POLICY },
+                       { "budget:99999999999999999999999TiB", 8, RW_ERR_POLICY },
         { "budget", 7, RW_ERR_POLICY },                     { "budget:", 8, RW_ERR_POLICY },
         { "budget:-1GiB", 8, RW_ERR_POLICY },               { "budget:GiB", 8, RW_ERR_POLICY },
         { "budget:0x10MiB", 9, RW_ERR_POLICY },             { "budget:nan%", 8, RW_ERR_POLICY },

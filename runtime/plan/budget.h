@@ -1,0 +1,25 @@
+/*
+ * The fastest step within a number of bytes.
+ *
+ * The points of the frontier (remat/frontier.h) are placed, the fastest first, until one fits: so the bound is of the
+ * arena itself, placement's losses included, and more bytes never mean a slower step nor fewer bytes a larger arena.
+ */
+#ifndef RW_PLAN_BUDGET_H
+#define RW_PLAN_BUDGET_H
+
+#include "record/policy.h"
+#include "remat/simulate.h"
+
+struct rw_decision {
+    struct rw_choice choice;
+    struct rw_schedule schedule; /* of the choice, buffers merged */
+    struct rw_cost_of_schedule cost;
+};
+
+/*
+ * What the problem's step is to do under a budget; the caller owns what *ret holds. RW_ERR_BUDGET, with the least
+ * budget that would do, when nothing fits; RW_ERR_MEMORY. Errors are recorded in the context, *ret is empty then.
+ */
+rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *policy, struct rw_decision *ret);
+
+#endif

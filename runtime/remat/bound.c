@@ -1,0 +1,160 @@
+/* See bound.h. */
+#include "remat/bound.h"
+
+#include "base/alloc.h"
+#include "base/round.h"
+#include "remat/closure.h"
+
+#include <math.h>
+
+#define MOMENTS 16
+#define PRICES 24
+
+/* What rounding of capacities to integers may have added to a cut. */
+#define SURE (1 - 1e-9)
+
+struct bounder {
+    const struct rw_replayable *g;
+    struct rw_closure closure;
+    struct rw_cut cut;
+    uint8_t *need;
+    int64_t *alive; /* place in the problem's order -> bytes of gradients in flight in front of it */
+    uint32_t first; /* place from which on all nodes are of backward */
+};
+
+/* ---- gradients in flight ---- */
+
+static void note_reads(const struct rw_problem *p, uint32_t *last)
+{
+    for (uint32_t i = 0; i < p->n_order; i++) {
+        const struct rw_node *const node = &p->t->nodes[p->order[i]];
+        for (uint32_t k = 0; k < node->n_inputs; k++) last[rw_tape_base(p->t, p->t->operands[node->first_input + k])] = i;
+    }
+}
+
+/* Base values that lie in the arena; the others take nothing of it. */
+static void find_placed(const struct rw_schedule *none, bool *placed)
+{
+    for (uint32_t i = 0; i < none->n_buffers; i++) {
+        const struct rw_buffer *const b = &none->buffers[i], *const root = &none->buffers[rw_buffer_root(none, i)];
+        if (b->value != RW_NONE_ID && root->source == RW_NONE_ID) placed[b->value] = true;
+    }
+}
+
+static rw_status count_alive(struct bounder *b, const struct rw_schedule *none)
+{
+    const struct rw_problem *const p = b->g->p;
+    uint32_t *const last = rw_calloc(p->t->n_values, sizeof *last);
+    bool *const placed = rw_calloc(p->t->n_values, sizeof *placed);
+    const bool ok = last && placed;
+    if (ok) note_reads(p, last);
+    if (ok) find_placed(none, placed);
+    for (uint32_t i = 0; ok && i < p->n_order; i++) {
+        const struct rw_node *const node = &p->t->nodes[p->order[i]];
+        if (!node->adjoint) b->first = i + 1;
+        for (uint32_t k = 0; node->adjoint && k < node->n_outputs; k++) {
+            const uint32_t v = node->first_output + k;
+            if (!placed[v] || last[v] <= i) continue;
+            const uint64_t bytes = rw_tensor_bytes(rw_tape_value(p->t, v));
+            b->alive[i + 1] += (int64_t)rw_round_up(bytes, p->t->ctx->device->alignment);
+            b->alive[last[v] + 1] -= (int64_t)rw_round_up(bytes, p->t->ctx->device->alignment);
+        }
+    }
+    for (size_t i = 1; ok && i < p->n_order; i++) b->alive[i] += b->alive[i - 1];
+    rw_free(last);
+    rw_free(placed);
+    return ok ? RW_OK : RW_ERR_MEMORY;
+}
+
+/* ---- one moment ---- */
+
+/* What is needed in front of that place; returns the bytes that are alive anyway. */
+static double look_at(struct bounder *b, uint32_t at)
+{
+    const struct rw_replayable *const g = b->g;
+    const rw_tape *const t = g->p->t;
+    const struct rw_node *const node = &t->nodes[g->p->order[at]];
+    double bytes = (double)b->alive[at];
+    for (uint32_t v = 0; v < g->n_values; v++) b->need[v] = g->late[v] >= at ? RW_NEED_LATER : RW_NEED_NOT;
+    for (uint32_t k = 0; k < node->n_inputs; k++) {
+        const uint32_t v = g->value_of[rw_tape_base(t, t->operands[node->first_input + k])];
+        if (v == RW_NONE_ID || b->need[v] == RW_NEED_THERE || (g->flags[v] & RW_IS_FREE)) continue;
+        b->need[v] = RW_NEED_THERE;
+        bytes += (double)g->bytes[v];
+    }
+    return bytes;
+}
+
+/* The dual at one price; its slope says where a better one is. */
+static double dual(struct bounder *b, double price, double room)
+{
+    rw_closure_solve(&b->closure, b->need, price, &b->cut);
+    return (b->cut.seconds + price * b->cut.kept) * SURE - price * room;
+}
+
+/* The dual is concave in the price: where a cut keeps too much, the price is too low. */
+static double bound_at(struct bounder *b, uint32_t at, double bytes)
+{
+    const double room = bytes - look_at(b, at);
+    double low = 0, high = rw_closure_highest_price(&b->closure), best = 0;
+    dual(b, high, room);
+    if (b->cut.kept * SURE > room) return INFINITY;
+    const double least = b->cut.kept, most_seconds = b->cut.seconds;
+    dual(b, 0, room);
+    if (b->cut.kept <= room) return 0;
+    high = fmin(high, 4 * most_seconds / fmax(b->cut.kept - least, 1));
+    for (int i = 0; i < PRICES; i++) {
+        const double price = i ? (low + high) / 2 : high, value = dual(b, price, room);
+        if (value > best) best = value;
+        if (!i && b->cut.kept > room) low = high, high *= 4, i--;
+        else if (b->cut.kept > room) low = price;
+        else high = price;
+    }
+    return best;
+}
+
+/* Bytes in front of a place when nothing is dropped. */
+static double all_bytes(struct bounder *b, uint32_t at)
+{
+    double bytes = look_at(b, at);
+    for (uint32_t v = 0; v < b->g->n_values; v++)
+        if (b->need[v] == RW_NEED_LATER && !(b->g->flags[v] & RW_IS_FREE)) bytes += (double)b->g->bytes[v];
+    return bytes;
+}
+
+/* Of each window of backward the fullest moment; windows are short at its beginning, where most is alive. */
+static double bound_of(struct bounder *b, double bytes)
+{
+    const uint32_t n = (uint32_t)b->g->p->n_order - b->first;
+    double best = 0;
+    uint32_t from = b->first;
+    for (uint32_t k = 1; k <= MOMENTS && best < INFINITY; k++) {
+        const uint32_t to = b->first + (uint32_t)((uint64_t)n * k * k / (MOMENTS * MOMENTS));
+        uint32_t fullest = from;
+        double most = -1;
+        for (uint32_t i = from; i < to; i++) {
+            const double x = all_bytes(b, i);
+            if (x > most) most = x, fullest = i;
+        }
+        if (to > from && most > bytes) best = fmax(best, bound_at(b, fullest, bytes));
+        if (to > from) from = to;
+    }
+    return best;
+}
+
+rw_status rw_bound_replay(const struct rw_replayable *g, const struct rw_schedule *none, uint64_t bytes,
+                          double *ret_seconds)
+{
+    struct bounder b = { .g = g,
+                         .cut = { .replayed = rw_malloc(g->n_nodes * sizeof *b.cut.replayed) },
+                         .need = rw_malloc(g->n_values * sizeof *b.need),
+                         .alive = rw_calloc(g->p->n_order + 2, sizeof *b.alive) };
+    rw_status status = b.cut.replayed && b.need && b.alive ? rw_closure_init(&b.closure, g) : RW_ERR_MEMORY;
+    if (!status) status = count_alive(&b, none);
+    if (!status) *ret_seconds = g->n_nodes ? bound_of(&b, (double)bytes) : 0;
+    rw_closure_finish(&b.closure);
+    rw_free(b.cut.replayed);
+    rw_free(b.need);
+    rw_free(b.alive);
+    return status;
+}

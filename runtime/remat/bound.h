@@ -1,0 +1,28 @@
+/*
+ * What no choice can beat: a lower bound on the seconds of replay within a number of bytes.
+ *
+ * Stop the step in front of a node of backward. What that node and later ones read of the recorded values is alive now
+ * or made again from now on, from what is alive now; gradients in flight are alive anyway. So the seconds of replay to
+ * come are at least
+ *
+ *     least   sum of seconds * q      where   sum of bytes * (p - q)  <=  bytes - what is alive anyway
+ *
+ * over the closures of closure.h. For any price l of a byte, least (seconds * q + l * kept) - l * (bytes - what is alive
+ * anyway) is at most that (weak duality), so each cut gives a bound, whatever the price; the best price is looked for.
+ * The same holds at every moment: the largest bound counts. Replays before the moment count for nothing, and nothing is
+ * said of how the bytes are arranged between the moments; both only make the bound smaller.
+ *
+ * Source: Fisher, "The Lagrangian relaxation method for solving integer programming problems", Management Science 27
+ * (1981).
+ */
+#ifndef RW_REMAT_BOUND_H
+#define RW_REMAT_BOUND_H
+
+#include "remat/replayable.h"
+#include "remat/schedule.h"
+
+/* none: the schedule that drops nothing, buffers merged. INFINITY when no choice is possible. RW_ERR_MEMORY. */
+rw_status rw_bound_replay(const struct rw_replayable *g, const struct rw_schedule *none, uint64_t bytes,
+                          double *ret_seconds);
+
+#endif

@@ -1,0 +1,63 @@
+/* See candidates.h. */
+#include "remat/candidates.h"
+
+#include "base/alloc.h"
+#include "remat/choose.h"
+
+rw_status rw_candidates_init(struct rw_candidates *c, const struct rw_problem *p)
+{
+    *c = (struct rw_candidates){ .n = 0 };
+    return rw_replayable_init(&c->graph, p);
+}
+
+void rw_candidates_finish(struct rw_candidates *c)
+{
+    for (size_t i = 0; i < c->n; i++)
+        if (!c->candidate[i].named) rw_recipe_finish(&c->candidate[i].recipe);
+    rw_free(c->candidate);
+    rw_simulation_finish(&c->sim);
+    rw_replayable_finish(&c->graph);
+    *c = (struct rw_candidates){ 0 };
+}
+
+rw_status rw_candidate_choose(const struct rw_candidates *c, uint32_t candidate, struct rw_choice *ret_choice)
+{
+    const struct rw_candidate *const x = &c->candidate[candidate];
+    if (x->named) return rw_policy_choose(c->graph.p, &x->policy, ret_choice);
+    return rw_recipe_choose(&x->recipe, &c->graph, ret_choice);
+}
+
+rw_status rw_candidate_simulate(struct rw_candidates *c, uint32_t candidate)
+{
+    struct rw_choice choice;
+    struct rw_cost_of_schedule cost;
+    rw_status status = rw_candidate_choose(c, candidate, &choice);
+    if (status) return status;
+    status = rw_simulate(c->graph.p, &choice, &c->sim, &cost);
+    rw_choice_finish(&choice);
+    if (status) return status;
+    c->candidate[candidate].peak = cost.peak;
+    c->candidate[candidate].seconds = cost.seconds;
+    c->n_simulations++;
+    return RW_OK;
+}
+
+static rw_status add(struct rw_candidates *c, struct rw_candidate x)
+{
+    if (!rw_grow(&c->candidate, &c->cap, c->n, 1, sizeof *c->candidate)) {
+        rw_recipe_finish(&x.recipe);
+        return RW_ERR_MEMORY;
+    }
+    c->candidate[c->n] = x;
+    return rw_candidate_simulate(c, (uint32_t)c->n++);
+}
+
+rw_status rw_candidates_add(struct rw_candidates *c, struct rw_recipe recipe)
+{
+    return add(c, (struct rw_candidate){ .recipe = recipe });
+}
+
+rw_status rw_candidates_add_named(struct rw_candidates *c, struct rw_policy policy)
+{
+    return add(c, (struct rw_candidate){ .named = true, .policy = policy });
+}

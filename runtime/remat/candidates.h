@@ -1,0 +1,42 @@
+/*
+ * Candidates for a budget: what each is in short, what it costs. A sequence that only grows while proposals are made
+ * (propose.h, neighbours.h); a candidate's number is its place in it.
+ */
+#ifndef RW_REMAT_CANDIDATES_H
+#define RW_REMAT_CANDIDATES_H
+
+#include "record/policy.h"
+#include "remat/recipe.h"
+#include "remat/simulate.h"
+
+struct rw_candidate {
+    bool named;
+    struct rw_policy policy; /* of a named one; nothing in it is owned */
+    struct rw_recipe recipe; /* of the others; empty once the candidate is out */
+    uint64_t peak;           /* simulated, bytes */
+    double seconds;          /* of the step, predicted */
+};
+
+struct rw_candidates {
+    struct rw_replayable graph;
+    struct rw_candidate *candidate;
+    size_t n, cap;
+    struct rw_simulation sim; /* of the one that was simulated last */
+    size_t n_simulations;
+};
+
+/* RW_ERR_MEMORY leaves *c empty. */
+rw_status rw_candidates_init(struct rw_candidates *c, const struct rw_problem *p);
+void rw_candidates_finish(struct rw_candidates *c);
+
+/* The choice that a candidate stands for. RW_ERR_MEMORY leaves *ret_choice empty. */
+rw_status rw_candidate_choose(const struct rw_candidates *c, uint32_t candidate, struct rw_choice *ret_choice);
+
+/* Its costs again, and its schedule into c->sim. */
+rw_status rw_candidate_simulate(struct rw_candidates *c, uint32_t candidate);
+
+/* One more, simulated. A recipe is taken over, also when this fails. */
+rw_status rw_candidates_add(struct rw_candidates *c, struct rw_recipe recipe);
+rw_status rw_candidates_add_named(struct rw_candidates *c, struct rw_policy policy);
+
+#endif

@@ -1,0 +1,180 @@
+/* See fill.h. */
+#include "remat/fill.h"
+
+#include "base/alloc.h"
+#include "base/round.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what lives, and the gaps ---- */
+
+static void count_live(struct rw_fill *f, const struct rw_schedule *s)
+{
+    const uint64_t alignment = f->g->p->t->ctx->device->alignment;
+    for (uint32_t i = 0; i < s->n_buffers; i++) {
+        const struct rw_buffer *const b = &s->buffers[i];
+        if (!rw_buffer_is_placed(s, i)) continue;
+        const int64_t bytes = (int64_t)rw_round_up(b->bytes, alignment);
+        f->live[b->first] += bytes;
+        if (b->last + 1 < f->n_actions) f->live[b->last + 1] -= bytes;
+    }
+    for (size_t a = 1; a < f->n_actions; a++) f->live[a] += f->live[a - 1];
+}
+
+/* The last action that names each buffer: of one whose memory is taken over that is not the end of its life. */
+static void find_last_reads(const struct rw_schedule *s, uint32_t *last)
+{
+    for (uint32_t a = 0; a < s->n_actions; a++)
+        for (uint32_t k = 0; k < s->actions[a].n_words; k++) last[s->refs[s->actions[a].word + k]] = a;
+}
+
+static int by_value(const void *pa, const void *pb)
+{
+    const struct rw_gap *const a = pa, *const b = pb;
+    if (a->value != b->value) return a->value < b->value ? -1 : 1;
+    return a->from < b->from ? -1 : a->from > b->from;
+}
+
+/* Buffers come in the order in which they are made. ended: value -> where its last one so far was read last. */
+static rw_status list_gaps(struct rw_fill *f, const struct rw_schedule *s, const uint32_t *last, uint32_t *ended)
+{
+    for (size_t v = 0; v < f->g->n_values; v++) ended[v] = RW_NONE_ID;
+    for (uint32_t i = 0; i < s->n_buffers; i++) {
+        const struct rw_buffer *const b = &s->buffers[i];
+        const uint32_t v = b->value == RW_NONE_ID ? RW_NONE_ID : f->g->value_of[b->value];
+        if (v == RW_NONE_ID) continue;
+        if (ended[v] != RW_NONE_ID && ended[v] < b->first) {
+            if (!rw_grow(&f->gap, &f->cap_gaps, f->n_gaps, 1, sizeof *f->gap)) return RW_ERR_MEMORY;
+            f->gap[f->n_gaps++] = (struct rw_gap){ .value = v, .from = ended[v], .to = b->first - 1 };
+        }
+        ended[v] = last[i];
+    }
+    if (f->n_gaps) qsort(f->gap, f->n_gaps, sizeof *f->gap, by_value);
+    size_t k = 0;
+    for (uint32_t v = 0; v <= f->g->n_values; v++) {
+        while (k < f->n_gaps && f->gap[k].value < v) k++;
+        f->gap_at[v] = (uint32_t)k;
+    }
+    return RW_OK;
+}
+
+static rw_status find_gaps(struct rw_fill *f, const struct rw_schedule *s)
+{
+    uint32_t *const last = rw_calloc(s->n_buffers, sizeof *last);
+    uint32_t *const ended = rw_malloc(f->g->n_values * sizeof *ended);
+    rw_status status = last && ended ? RW_OK : RW_ERR_MEMORY;
+    if (!status) {
+        find_last_reads(s, last);
+        status = list_gaps(f, s, last, ended);
+    }
+    rw_free(last);
+    rw_free(ended);
+    return status;
+}
+
+rw_status rw_fill_init(struct rw_fill *f, const struct rw_replayable *g, const struct rw_schedule *s)
+{
+    *f = (struct rw_fill){ .g = g, .n_actions = s->n_actions, .n_leaves = 1 };
+    while (f->n_leaves < s->n_actions) f->n_leaves *= 2;
+    f->live = rw_calloc(s->n_actions, sizeof *f->live);
+    f->most = rw_malloc(2 * f->n_leaves * sizeof *f->most);
+    f->added = rw_malloc(2 * f->n_leaves * sizeof *f->added);
+    f->gap_at = rw_malloc((g->n_values + 1) * sizeof *f->gap_at);
+    f->turn = rw_malloc(g->n_values * sizeof *f->turn);
+    rw_status status = f->live && f->most && f->added && f->gap_at && f->turn ? RW_OK : RW_ERR_MEMORY;
+    if (!status) {
+        count_live(f, s);
+        status = find_gaps(f, s);
+    }
+    if (status) rw_fill_finish(f);
+    return status;
+}
+
+void rw_fill_finish(struct rw_fill *f)
+{
+    rw_free(f->live);
+    rw_free(f->most);
+    rw_free(f->added);
+    rw_free(f->gap);
+    rw_free(f->gap_at);
+    rw_free(f->turn);
+    *f = (struct rw_fill){ 0 };
+}
+
+/* ---- a tree over the actions: the most in a range, and adding to a range ---- */
+
+static void build_tree(struct rw_fill *f)
+{
+    memset(f->added, 0, 2 * f->n_leaves * sizeof *f->added);
+    for (size_t i = 0; i < f->n_leaves; i++) f->most[f->n_leaves + i] = i < f->n_actions ? f->live[i] : 0;
+    for (size_t i = f->n_leaves; i-- > 1;)
+        f->most[i] = f->most[2 * i] > f->most[2 * i + 1] ? f->most[2 * i] : f->most[2 * i + 1];
+}
+
+/* Node i covers [first, first + span). */
+static int64_t most_in(const struct rw_fill *f, size_t i, size_t first, size_t span, const struct rw_gap *gap)
+{
+    if (gap->to < first || gap->from >= first + span) return INT64_MIN;
+    if (gap->from <= first && gap->to >= first + span - 1) return f->most[i];
+    const int64_t a = most_in(f, 2 * i, first, span / 2, gap);
+    const int64_t b = most_in(f, 2 * i + 1, first + span / 2, span / 2, gap);
+    return (a > b ? a : b) + f->added[i];
+}
+
+static void add_to(struct rw_fill *f, size_t i, size_t first, size_t span, const struct rw_gap *gap, int64_t bytes)
+{
+    if (gap->to < first || gap->from >= first + span) return;
+    if (gap->from <= first && gap->to >= first + span - 1) {
+        f->most[i] += bytes;
+        f->added[i] += bytes;
+        return;
+    }
+    add_to(f, 2 * i, first, span / 2, gap, bytes);
+    add_to(f, 2 * i + 1, first + span / 2, span / 2, gap, bytes);
+    const int64_t a = f->most[2 * i], b = f->most[2 * i + 1];
+    f->most[i] = (a > b ? a : b) + f->added[i];
+}
+
+/* ---- turns ---- */
+
+static int worthier_first(const void *pa, const void *pb)
+{
+    const struct rw_fill_turn *const a = pa, *const b = pb;
+    if (a->later != b->later) return a->later ? 1 : -1;
+    if (a->worth != b->worth) return a->worth > b->worth ? -1 : 1;
+    return a->value > b->value ? -1 : a->value < b->value;
+}
+
+void rw_fill_rank(struct rw_fill *f, const struct rw_recipe *base, const bool *replayed_by_better)
+{
+    const struct rw_replayable *const g = f->g;
+    f->n_turns = 0;
+    for (uint32_t v = 0; v < g->n_values; v++) {
+        const uint32_t begin = f->gap_at[v], end = f->gap_at[v + 1];
+        if (!base->drop[v] || begin == end) continue;
+        double length = 0;
+        for (uint32_t k = begin; k < end; k++) length += (double)(f->gap[k].to - f->gap[k].from) + 1;
+        const bool later = !replayed_by_better || replayed_by_better[g->maker[v]];
+        const double saved = g->seconds[g->maker[v]] * (end - begin);
+        const double bytes = (double)g->bytes[v] + 1;
+        f->turn[f->n_turns++] = (struct rw_fill_turn){ v, later, later ? saved / (bytes * length) : 1 / length };
+    }
+    if (f->n_turns) qsort(f->turn, f->n_turns, sizeof *f->turn, worthier_first);
+}
+
+void rw_fill_to(struct rw_fill *f, uint64_t most, struct rw_recipe *r)
+{
+    const struct rw_replayable *const g = f->g;
+    build_tree(f);
+    for (size_t i = 0; i < f->n_turns; i++) {
+        const uint32_t v = f->turn[i].value;
+        const int64_t bytes = (int64_t)g->bytes[v];
+        bool fits = true;
+        for (uint32_t k = f->gap_at[v]; fits && k < f->gap_at[v + 1]; k++)
+            fits = most_in(f, 1, 0, f->n_leaves, &f->gap[k]) + bytes <= (int64_t)most;
+        if (!fits) continue;
+        for (uint32_t k = f->gap_at[v]; k < f->gap_at[v + 1]; k++) add_to(f, 1, 0, f->n_leaves, &f->gap[k], bytes);
+        r->drop[v] = RW_DROP_NOT;
+    }
+}

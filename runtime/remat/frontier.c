@@ -1,0 +1,91 @@
+/* See frontier.h. */
+#include "remat/frontier.h"
+
+#include "base/alloc.h"
+#include "remat/bound.h"
+#include "remat/neighbours.h"
+#include "remat/propose.h"
+
+#include <stdlib.h>
+
+/* How much is tried: so many actions are simulated in all, but at least so many candidates. */
+#define ACTIONS_IN_ALL 60000
+#define CANDIDATES_LEAST 96
+#define CANDIDATES_MOST 512
+
+/* Tapes of which neighbours are searched. */
+#define SHORT_TAPE 24 /* nodes */
+#define NEIGHBOURS_MOST 2000
+
+rw_status rw_frontier_choose(const struct rw_frontier *f, size_t point, struct rw_choice *ret_choice)
+{
+    return rw_candidate_choose(&f->candidates, f->point[point].candidate, ret_choice);
+}
+
+static int faster_first(const void *pa, const void *pb)
+{
+    const struct rw_frontier_point *const a = pa, *const b = pb;
+    if (a->seconds != b->seconds) return a->seconds < b->seconds ? -1 : 1;
+    if (a->peak != b->peak) return a->peak < b->peak ? -1 : 1;
+    return a->candidate < b->candidate ? -1 : 1;
+}
+
+/* Named candidates stay: what people write by hand is never better than the planner's answer for its memory. */
+static rw_status list_points(struct rw_frontier *f)
+{
+    struct rw_candidates *const c = &f->candidates;
+    struct rw_frontier_point *const point = rw_malloc(c->n * sizeof *point);
+    if (!point) return RW_ERR_MEMORY;
+    for (uint32_t i = 0; i < c->n; i++)
+        point[i] = (struct rw_frontier_point){ c->candidate[i].peak, c->candidate[i].seconds, i };
+    qsort(point, c->n, sizeof *point, faster_first);
+    uint64_t least = UINT64_MAX;
+    for (size_t i = 0; i < c->n; i++) {
+        struct rw_candidate *const x = &c->candidate[point[i].candidate];
+        const bool is_smaller = point[i].peak < least;
+        if (is_smaller) least = point[i].peak;
+        if (is_smaller || x->named) point[f->n_points++] = point[i];
+        else rw_recipe_finish(&x->recipe);
+    }
+    f->point = point;
+    return RW_OK;
+}
+
+static rw_status propose_all(struct rw_candidates *c)
+{
+    rw_status status = rw_propose_none(c);
+    if (status) return status;
+    const size_t n = ACTIONS_IN_ALL / (c->sim.schedule.n_actions + 1);
+    const size_t n_try = n < CANDIDATES_LEAST ? CANDIDATES_LEAST : n > CANDIDATES_MOST ? CANDIDATES_MOST : n;
+    status = rw_propose_recipes(c, n_try);
+    if (!status) status = rw_propose_named(c);
+    if (!status && c->graph.n_nodes <= SHORT_TAPE) status = rw_search_neighbours(c, NEIGHBOURS_MOST);
+    return status;
+}
+
+rw_status rw_frontier_init(struct rw_frontier *f, const struct rw_problem *p)
+{
+    *f = (struct rw_frontier){ .n_points = 0 };
+    rw_status status = rw_candidates_init(&f->candidates, p);
+    if (status) return status;
+    status = propose_all(&f->candidates);
+    if (!status) status = list_points(f);
+    if (status) rw_frontier_finish(f);
+    return status;
+}
+
+rw_status rw_frontier_bound(struct rw_frontier *f, uint64_t bytes, double *ret_seconds)
+{
+    struct rw_candidates *const c = &f->candidates;
+    rw_status status = rw_candidate_simulate(c, 0);
+    if (!status) status = rw_bound_replay(&c->graph, &c->sim.schedule, bytes, ret_seconds);
+    if (!status) *ret_seconds += c->candidate[0].seconds;
+    return status;
+}
+
+void rw_frontier_finish(struct rw_frontier *f)
+{
+    rw_candidates_finish(&f->candidates);
+    rw_free(f->point);
+    *f = (struct rw_frontier){ 0 };
+}

@@ -1,0 +1,124 @@
+/* See neighbours.h. */
+#include "remat/neighbours.h"
+
+/* Is there one as good, before it, or a better one? */
+static bool is_beaten(const struct rw_candidates *c, size_t candidate)
+{
+    const struct rw_candidate *const x = &c->candidate[candidate];
+    for (size_t i = 0; i < c->n; i++) {
+        const struct rw_candidate *const y = &c->candidate[i];
+        if (i == candidate || y->peak > x->peak || y->seconds > x->seconds) continue;
+        if (i < candidate || y->peak < x->peak || y->seconds < x->seconds) return true;
+    }
+    return false;
+}
+
+/* Adds the recipe and lets go of it at once when it is beaten. */
+static rw_status add(struct rw_candidates *c, struct rw_recipe r)
+{
+    const rw_status status = rw_candidates_add(c, r);
+    if (status || !is_beaten(c, c->n - 1)) return status;
+    rw_recipe_finish(&c->candidate[--c->n].recipe);
+    return RW_OK;
+}
+
+static bool is_flat(const struct rw_recipe *r)
+{
+    for (size_t i = 0; i < r->n_stretches; i++)
+        if (r->stretch[i].parent != RW_NONE_ID) return false;
+    return true;
+}
+
+/* Where value v is dropped otherwise. */
+static rw_status try_drops(struct rw_candidates *c, size_t from, uint32_t v)
+{
+    const uint8_t is = c->candidate[from].recipe.drop[v];
+    const uint8_t most = c->candidate[from].recipe.n_stretches ? RW_DROP_AT : RW_DROP_ONCE;
+    rw_status status = RW_OK;
+    for (uint8_t drop = RW_DROP_NOT; !status && drop <= most; drop++) {
+        struct rw_recipe r;
+        if (drop == is) continue;
+        status = rw_recipe_copy(&r, &c->candidate[from].recipe, &c->graph);
+        if (status) break;
+        r.drop[v] = drop;
+        status = add(c, r);
+    }
+    return status;
+}
+
+/* The stretches of another recipe, with a cut in front of that place where there was none, or without the one there. */
+static rw_status copy_cut(struct rw_recipe *r, const struct rw_recipe *from, uint32_t place)
+{
+    for (size_t i = 0; i < from->n_stretches; i++) {
+        struct rw_stretch x = from->stretch[i];
+        const bool joins = x.first == place && r->n_stretches && r->stretch[r->n_stretches - 1].end == place;
+        if (joins) {
+            r->stretch[r->n_stretches - 1].end = x.end;
+            continue;
+        }
+        const struct rw_stretch front = { x.first, place, RW_NONE_ID };
+        const bool splits = x.first < place && place < x.end;
+        if (splits && rw_recipe_add_stretch(r, front) == RW_NONE_ID) return RW_ERR_MEMORY;
+        if (splits) x.first = place;
+        if (rw_recipe_add_stretch(r, x) == RW_NONE_ID) return RW_ERR_MEMORY;
+    }
+    const struct rw_stretch all = { 0, place, RW_NONE_ID };
+    return from->n_stretches || rw_recipe_add_stretch(r, all) != RW_NONE_ID ? RW_OK : RW_ERR_MEMORY;
+}
+
+/* What is dropped stays, but is made again for each segment where forward was whole before. */
+static rw_status try_cut(struct rw_candidates *c, size_t from, uint32_t place)
+{
+    struct rw_recipe r;
+    rw_status status = rw_recipe_init(&r, &c->graph);
+    if (status) return status;
+    const struct rw_recipe *const base = &c->candidate[from].recipe;
+    for (size_t v = 0; v < c->graph.n_values; v++) r.drop[v] = base->drop[v];
+    status = copy_cut(&r, base, place);
+    if (!base->n_stretches) {
+        for (size_t v = 0; v < c->graph.n_values; v++)
+            if (r.drop[v]) r.drop[v] = RW_DROP_AT;
+        const struct rw_stretch rest = { place, (uint32_t)c->graph.n_nodes, RW_NONE_ID };
+        if (!status && rw_recipe_add_stretch(&r, rest) == RW_NONE_ID) status = RW_ERR_MEMORY;
+    }
+    if (!status) return add(c, r);
+    rw_recipe_finish(&r);
+    return status;
+}
+
+static rw_status take_turn(struct rw_candidates *c, size_t candidate)
+{
+    rw_status status = RW_OK;
+    for (uint32_t v = 0; !status && v < c->graph.n_values; v++)
+        if (rw_value_may_drop(&c->graph, v)) status = try_drops(c, candidate, v);
+    for (uint32_t i = 1; !status && i < c->graph.n_nodes && is_flat(&c->candidate[candidate].recipe); i++)
+        status = try_cut(c, candidate, i);
+    return status;
+}
+
+/* The same dropped, but every node a segment: made again for each that reads it. */
+static rw_status try_each(struct rw_candidates *c, size_t from)
+{
+    struct rw_recipe r;
+    rw_status status = rw_recipe_init(&r, &c->graph);
+    if (status) return status;
+    for (size_t v = 0; v < c->graph.n_values; v++)
+        if (c->candidate[from].recipe.drop[v]) r.drop[v] = RW_DROP_AT;
+    for (uint32_t i = 0; !status && i < c->graph.n_nodes; i++)
+        if (rw_recipe_add_stretch(&r, (struct rw_stretch){ i, i + 1, RW_NONE_ID }) == RW_NONE_ID)
+            status = RW_ERR_MEMORY;
+    if (!status) return add(c, r);
+    rw_recipe_finish(&r);
+    return status;
+}
+
+rw_status rw_search_neighbours(struct rw_candidates *c, size_t most_simulations)
+{
+    const size_t begin = c->n_simulations, n = c->n;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < n; i++)
+        if (!c->candidate[i].named) status = try_each(c, i);
+    for (size_t i = 0; !status && i < c->n && c->n_simulations - begin < most_simulations; i++)
+        if (!c->candidate[i].named && !is_beaten(c, i)) status = take_turn(c, i);
+    return status;
+}

@@ -1,0 +1,346 @@
+/* See nest.h. */
+#include "remat/nest.h"
+
+#include "base/alloc.h"
+#include "base/round.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SLOTS 160
+#define STAGES_OF_A_SHORT_TAPE 32
+#define STAGES_MOST 64
+#define SHORT_TAPE 1000 /* nodes */
+#define NO_CUT UINT8_MAX
+
+/* The number of a stretch of stages [i, t), 0 <= i < t <= T. */
+static size_t stretch(const struct rw_nest *n, size_t i, size_t t)
+{
+    return i * (n->n_stages + 1) + t;
+}
+
+/* ---- stages ---- */
+
+/* by place: bytes made before it that forward reads there or behind. */
+static void count_crossing(const struct rw_replayable *g, int64_t *crossing)
+{
+    for (uint32_t v = 0; v < g->n_values; v++) {
+        if (!rw_value_may_drop(g, v)) continue;
+        crossing[g->maker[v] + 1] += (int64_t)g->bytes[v];
+        crossing[g->last_read[v] + 1] -= (int64_t)g->bytes[v];
+    }
+    for (size_t i = 1; i <= g->n_nodes; i++) crossing[i] += crossing[i - 1];
+}
+
+static uint64_t late_bytes(const struct rw_replayable *g, uint32_t place)
+{
+    uint64_t bytes = 0;
+    for (uint32_t v = g->output_at[place]; v < g->output_at[place + 1]; v++)
+        if (g->late[v] && rw_value_may_drop(g, v)) bytes += g->bytes[v];
+    return bytes;
+}
+
+/* The narrowest place of each of n windows, which hold equal parts of what backward reads. */
+static void cut_at_narrow_places(struct rw_nest *n, const int64_t *crossing, size_t n_stages)
+{
+    const struct rw_replayable *const g = n->g;
+    double all = 0, before = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++) all += (double)late_bytes(g, i) + 1;
+    size_t window = 1;
+    uint32_t narrowest = 0;
+    n->cut[0] = 0;
+    n->n_stages = 1;
+    for (uint32_t i = 1; i < g->n_nodes; i++) {
+        before += (double)late_bytes(g, i - 1) + 1;
+        if (before > ((double)window + 0.5) / (double)n_stages * all) {
+            if (narrowest) n->cut[n->n_stages++] = narrowest;
+            narrowest = 0;
+            while (before > ((double)window + 0.5) / (double)n_stages * all) window++;
+        }
+        if (before < 0.5 / (double)n_stages * all || n->n_stages >= n_stages) continue;
+        if (!narrowest || crossing[i] < crossing[narrowest]) narrowest = i;
+    }
+    if (narrowest && n->n_stages < n_stages) n->cut[n->n_stages++] = narrowest;
+    n->cut[n->n_stages] = (uint32_t)g->n_nodes;
+}
+
+/* The place that an action of backward differentiates, RW_NONE_ID for none. */
+static uint32_t place_of(const struct rw_replayable *g, uint32_t node)
+{
+    const rw_tape *const t = g->p->t;
+    while (node != RW_NONE_ID && t->nodes[node].adjoint) node = t->nodes[node].of;
+    return node == RW_NONE_ID ? RW_NONE_ID : g->place_of[node];
+}
+
+static size_t stage_of(const struct rw_nest *n, uint32_t place)
+{
+    size_t i = 0;
+    while (i + 1 < n->n_stages && n->cut[i + 1] <= place) i++;
+    return i;
+}
+
+static rw_status count_adjoints(struct rw_nest *n, const struct rw_schedule *s)
+{
+    const uint64_t alignment = n->g->p->t->ctx->device->alignment;
+    int64_t *const live = rw_calloc(s->n_actions + 1, sizeof *live);
+    if (!live) return RW_ERR_MEMORY;
+    for (uint32_t i = 0; i < s->n_buffers; i++) {
+        const struct rw_buffer *const b = &s->buffers[i];
+        if (!rw_buffer_is_placed(s, i) || b->first < s->n_forward) continue;
+        live[b->first] += (int64_t)rw_round_up(b->bytes, alignment);
+        live[b->last + 1] -= (int64_t)rw_round_up(b->bytes, alignment);
+    }
+    int64_t now = 0;
+    for (size_t a = 0; a < s->n_actions; a++) {
+        now += live[a];
+        const uint32_t place = place_of(n->g, s->actions[a].node);
+        if (place == RW_NONE_ID) continue;
+        uint64_t *const most = &n->adjoint[stage_of(n, place)];
+        if ((uint64_t)now > *most) *most = (uint64_t)now;
+    }
+    rw_free(live);
+    return RW_OK;
+}
+
+/*
+ * A value is read by the backward of a stretch when it is made in it and the last to read it differentiates a node in
+ * it: what only later stages read is dead by then. First by the stages of the two, then summed.
+ */
+static void count_late(struct rw_nest *n)
+{
+    const struct rw_replayable *const g = n->g;
+    const size_t T = n->n_stages;
+    for (uint32_t v = 0; v < g->n_values; v++) {
+        if (!g->late[v] || !rw_value_may_drop(g, v)) continue;
+        const uint32_t reader = place_of(g, g->p->order[g->late[v]]);
+        const size_t i = stage_of(n, g->maker[v]), last = reader == RW_NONE_ID ? i : stage_of(n, reader);
+        n->late[stretch(n, i, (last < i ? i : last) + 1)] += g->bytes[v];
+    }
+    for (size_t i = T; i-- > 0;)
+        for (size_t t = i + 1; t <= T; t++) {
+            const bool inner = i + 1 < t;
+            n->late[stretch(n, i, t)] += inner ? n->late[stretch(n, i, t - 1)] + n->late[stretch(n, i + 1, t)] : 0;
+            if (i + 2 < t) n->late[stretch(n, i, t)] -= n->late[stretch(n, i + 1, t - 1)];
+        }
+}
+
+static rw_status find_stages(struct rw_nest *n, const struct rw_schedule *none)
+{
+    const struct rw_replayable *const g = n->g;
+    size_t most = g->n_nodes <= SHORT_TAPE ? STAGES_OF_A_SHORT_TAPE : STAGES_MOST;
+    if (most > g->n_nodes) most = g->n_nodes;
+    int64_t *const crossing = rw_calloc(g->n_nodes + 2, sizeof *crossing);
+    if (!crossing) return RW_ERR_MEMORY;
+    count_crossing(g, crossing);
+    cut_at_narrow_places(n, crossing, most);
+    for (size_t i = 0; i < n->n_stages; i++) {
+        n->crossing[i] = (uint64_t)crossing[n->cut[i]];
+        for (uint32_t k = n->cut[i]; k < n->cut[i + 1]; k++) n->seconds[i] += g->seconds[k];
+    }
+    rw_free(crossing);
+    count_late(n);
+    return count_adjoints(n, none);
+}
+
+/* ---- the two recurrences ---- */
+
+static size_t slots_of(const struct rw_nest *n, uint64_t bytes)
+{
+    return (size_t)(rw_round_up(bytes, n->slot) / n->slot);
+}
+
+/* What a stretch takes when all that backward reads of it is there. */
+static uint64_t all_bytes(const struct rw_nest *n, size_t i, size_t t)
+{
+    uint64_t adjoint = 0;
+    for (size_t k = i; k < t; k++)
+        if (n->adjoint[k] > adjoint) adjoint = n->adjoint[k];
+    return n->late[stretch(n, i, t)] + adjoint;
+}
+
+static void solve_stretch(struct rw_nest *n, size_t i, size_t t)
+{
+    float *const best = n->inside + stretch(n, i, t) * SLOTS;
+    uint8_t *const choice = n->inside_choice + stretch(n, i, t) * SLOTS;
+    const size_t at_once = slots_of(n, all_bytes(n, i, t));
+    float seconds = 0;
+    for (size_t k = i; k < t; k++) seconds += (float)n->seconds[k];
+    for (size_t m = 0; m < SLOTS; m++) {
+        best[m] = m >= at_once ? seconds : INFINITY;
+        choice[m] = NO_CUT;
+    }
+    float pass = 0;
+    size_t widest = 0;
+    for (size_t j = i + 1; j < t; j++) {
+        const size_t x = slots_of(n, n->crossing[j]);
+        const size_t on_the_way = x + (j - 1 > i ? slots_of(n, n->crossing[j - 1]) : 0);
+        pass += (float)n->seconds[j - 1];
+        if (on_the_way > widest) widest = on_the_way;
+        const float *const left = n->inside + stretch(n, i, j) * SLOTS;
+        const float *const right = n->inside + stretch(n, j, t) * SLOTS;
+        for (size_t m = widest; m < SLOTS && m < at_once; m++) {
+            const float c = pass + left[m] + right[m - x];
+            choice[m] = c < best[m] ? (uint8_t)j : choice[m];
+            best[m] = c < best[m] ? c : best[m];
+        }
+    }
+}
+
+static void solve_whole(struct rw_nest *n, size_t i)
+{
+    const size_t T = n->n_stages;
+    float *const best = n->whole + i * SLOTS;
+    uint8_t *const choice = n->whole_choice + i * SLOTS;
+    const size_t kept = slots_of(n, all_bytes(n, i, T));
+    for (size_t m = 0; m < SLOTS; m++) {
+        best[m] = m >= kept ? 0 : n->inside[stretch(n, i, T) * SLOTS + m];
+        choice[m] = m >= kept ? NO_CUT : (uint8_t)T;
+    }
+    for (size_t j = i + 1; j < T; j++) {
+        const size_t x = slots_of(n, n->crossing[j]);
+        const float *const left = n->inside + stretch(n, i, j) * SLOTS, *const right = n->whole + j * SLOTS;
+        for (size_t m = x; m < SLOTS && m < kept; m++) {
+            const float c = left[m] + right[m - x];
+            choice[m] = c < best[m] ? (uint8_t)j : choice[m];
+            best[m] = c < best[m] ? c : best[m];
+        }
+    }
+}
+
+/* With more than what this takes every cut is kept and every stage replayed once: no segment is inside another. */
+static uint64_t most_bytes(const struct rw_nest *n)
+{
+    uint64_t all = 0, largest = 0;
+    for (size_t i = 0; i < n->n_stages; i++) {
+        all += n->crossing[i];
+        if (all_bytes(n, i, i + 1) > largest) largest = all_bytes(n, i, i + 1);
+    }
+    return all + largest;
+}
+
+/* As large as it must be; a little larger, so that the widest cut is a whole number of slots and rounding costs nothing
+   where cuts are equal. */
+static uint64_t slot_for(const struct rw_nest *n)
+{
+    const uint64_t slot = most_bytes(n) / (SLOTS - 1) + 1;
+    uint64_t widest = 0;
+    for (size_t i = 0; i < n->n_stages; i++)
+        if (n->crossing[i] > widest) widest = n->crossing[i];
+    return widest < slot ? slot : (widest + widest / slot - 1) / (widest / slot);
+}
+
+static void solve(struct rw_nest *n)
+{
+    n->slot = slot_for(n);
+    for (size_t length = 1; length <= n->n_stages; length++)
+        for (size_t i = 0; i + length <= n->n_stages; i++) solve_stretch(n, i, i + length);
+    for (size_t i = n->n_stages; i-- > 0;) solve_whole(n, i);
+    for (uint32_t m = SLOTS; m-- > 0 && n->whole[m] < INFINITY;)
+        if (!m || n->whole[m - 1] > n->whole[m]) n->recipe_slot[n->n_recipes++] = m;
+}
+
+rw_status rw_nest_init(struct rw_nest *n, const struct rw_replayable *g, const struct rw_schedule *none)
+{
+    const size_t T = STAGES_MOST, stretches = T * (T + 1);
+    *n = (struct rw_nest){ .g = g,
+                           .cut = rw_malloc((T + 1) * sizeof *n->cut),
+                           .crossing = rw_calloc(T, sizeof *n->crossing),
+                           .late = rw_calloc(stretches, sizeof *n->late),
+                           .adjoint = rw_calloc(T, sizeof *n->adjoint),
+                           .seconds = rw_calloc(T, sizeof *n->seconds),
+                           .inside = rw_malloc(stretches * SLOTS * sizeof *n->inside),
+                           .whole = rw_malloc(T * SLOTS * sizeof *n->whole),
+                           .inside_choice = rw_malloc(stretches * SLOTS),
+                           .whole_choice = rw_malloc(T * SLOTS),
+                           .recipe_slot = rw_malloc(SLOTS * sizeof *n->recipe_slot) };
+    const bool has_all = n->cut && n->crossing && n->late && n->adjoint && n->seconds && n->inside && n->whole &&
+                         n->inside_choice && n->whole_choice && n->recipe_slot;
+    rw_status status = has_all ? RW_OK : RW_ERR_MEMORY;
+    if (!status && g->n_nodes) status = find_stages(n, none);
+    if (status) rw_nest_finish(n);
+    else if (n->n_stages) solve(n);
+    return status;
+}
+
+void rw_nest_finish(struct rw_nest *n)
+{
+    void *const arrays[] = { n->cut, n->crossing, n->late, n->adjoint, n->seconds, n->inside, n->whole,
+                             n->inside_choice, n->whole_choice, n->recipe_slot };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
+    *n = (struct rw_nest){ 0 };
+}
+
+/* ---- the way back ---- */
+
+struct builder {
+    const struct rw_nest *n;
+    struct rw_recipe *r;
+    uint8_t stage_depth[STAGES_MOST];   /* what is made in a stage and crosses no cut */
+    uint8_t cut_depth[STAGES_MOST + 1]; /* what crosses a cut; NO_CUT where none is */
+};
+
+/* Backward over the stages [i, t) with m slots, in the segment s of that depth. */
+static rw_status build(struct builder *b, size_t i, size_t t, size_t m, uint32_t s, unsigned depth)
+{
+    const struct rw_nest *const n = b->n;
+    for (;;) {
+        const uint8_t j = n->inside_choice[stretch(n, i, t) * SLOTS + m];
+        if (j == NO_CUT) {
+            memset(b->stage_depth + i, (int)depth, t - i);
+            return RW_OK;
+        }
+        const uint32_t child = rw_recipe_add_stretch(b->r, (struct rw_stretch){ n->cut[i], n->cut[j], s });
+        if (child == RW_NONE_ID) return RW_ERR_MEMORY;
+        const rw_status status = build(b, i, j, m, child, depth + 1);
+        if (status) return status;
+        b->cut_depth[j] = (uint8_t)depth;
+        m -= slots_of(n, n->crossing[j]);
+        i = j;
+    }
+}
+
+static rw_status build_whole(struct builder *b, size_t m)
+{
+    const struct rw_nest *const n = b->n;
+    for (size_t i = 0; i < n->n_stages;) {
+        const uint8_t j = n->whole_choice[i * SLOTS + m];
+        if (j == NO_CUT) {
+            memset(b->stage_depth + i, 0, n->n_stages - i);
+            return RW_OK;
+        }
+        const struct rw_stretch outer = { n->cut[i], n->cut[j], RW_NONE_ID };
+        const uint32_t s = rw_recipe_add_stretch(b->r, outer);
+        if (s == RW_NONE_ID) return RW_ERR_MEMORY;
+        const rw_status status = build(b, i, j, m, s, 1);
+        if (status || j == n->n_stages) return status;
+        b->cut_depth[j] = 0;
+        m -= slots_of(n, n->crossing[j]);
+        i = j;
+    }
+    return RW_OK;
+}
+
+/* A value belongs to the outermost of: the segment that made it, those that made the cuts which it crosses. */
+static void set_drops(const struct builder *b)
+{
+    const struct rw_replayable *const g = b->n->g;
+    for (size_t stage = 0, v = 0; v < g->n_values; v++) {
+        while (b->n->cut[stage + 1] <= g->maker[v]) stage++;
+        unsigned depth = b->stage_depth[stage];
+        for (size_t j = stage + 1; j < b->n->n_stages && b->n->cut[j] <= g->last_read[v]; j++)
+            if (b->cut_depth[j] < depth) depth = b->cut_depth[j];
+        if (depth && rw_value_may_drop(g, (uint32_t)v)) b->r->drop[v] = (uint8_t)(RW_DROP_AT + depth - 1);
+    }
+}
+
+rw_status rw_nest_recipe(const struct rw_nest *n, size_t i, struct rw_recipe *r)
+{
+    rw_status status = rw_recipe_init(r, n->g);
+    if (status) return status;
+    struct builder b = { .n = n, .r = r };
+    memset(b.cut_depth, NO_CUT, sizeof b.cut_depth);
+    status = build_whole(&b, n->recipe_slot[i]);
+    if (status) rw_recipe_finish(r);
+    else set_drops(&b);
+    return status;
+}

@@ -1,0 +1,185 @@
+/* See propose.h. */
+#include "remat/propose.h"
+
+#include "base/alloc.h"
+#include "remat/closure.h"
+#include "remat/fill.h"
+#include "remat/nest.h"
+
+#include <math.h>
+
+struct proposer {
+    struct rw_candidates *c;
+    size_t n_try;
+    struct rw_hull hull;
+    struct rw_nest nest;
+    size_t first_cut, first_nest; /* in the candidates; cut i is first_cut + i */
+};
+
+static rw_status add(struct proposer *m, rw_status status, struct rw_recipe r)
+{
+    return status ? status : rw_candidates_add(m->c, r);
+}
+
+/* ---- by name ---- */
+
+rw_status rw_propose_none(struct rw_candidates *c)
+{
+    return rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_NONE });
+}
+
+static rw_status propose_expensive_ops(struct rw_candidates *c)
+{
+    static char linear[] = "linear", linear_add[] = "linear_add", linear_gelu[] = "linear_gelu", matmul[] = "matmul",
+                attention[] = "attention", conv[] = "conv2d";
+    static char *names[] = { linear, linear_add, linear_gelu, matmul, attention, conv };
+    return rw_candidates_add_named(
+        c, (struct rw_policy){ .kind = RW_POLICY_OPS, .names = names, .n_names = sizeof names / sizeof *names });
+}
+
+rw_status rw_propose_named(struct rw_candidates *c)
+{
+    const rw_tape *const t = c->graph.p->t;
+    int64_t outermost = 0;
+    for (size_t r = 0; r < t->n_regions; r++) outermost += t->regions[r].parent == RW_NONE_ID;
+    if (!outermost) return RW_OK;
+    rw_status status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_FULL });
+    if (!status) status = propose_expensive_ops(c);
+    for (int64_t k = 2; !status && k < outermost; k *= 2)
+        status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_UNIFORM, .n = k });
+    for (int64_t k = 1; !status && k < 4; k++)
+        if (outermost * k / 4)
+            status = rw_candidates_add_named(c, (struct rw_policy){ .kind = RW_POLICY_BLOCK, .n = outermost * k / 4 });
+    return status;
+}
+
+/* ---- cuts and nests ---- */
+
+static rw_status recipe_of_cut(const struct rw_replayable *g, const struct rw_cut *cut, struct rw_recipe *r)
+{
+    const rw_status status = rw_recipe_init(r, g);
+    for (uint32_t v = 0; !status && v < g->n_values; v++)
+        if (cut->replayed[g->maker[v]] && rw_value_may_drop(g, v)) r->drop[v] = RW_DROP_ONCE;
+    return status;
+}
+
+static rw_status find_cuts(struct proposer *m)
+{
+    const struct rw_replayable *const g = &m->c->graph;
+    struct rw_closure closure;
+    uint8_t *const need = rw_malloc(g->n_values * sizeof *need);
+    rw_status status = need ? rw_closure_init(&closure, g) : RW_ERR_MEMORY;
+    if (!status) {
+        for (size_t v = 0; v < g->n_values; v++) need[v] = g->late[v] ? RW_NEED_LATER : RW_NEED_NOT;
+        status = rw_closure_hull(&closure, need, m->n_try / 4, &m->hull);
+        rw_closure_finish(&closure);
+    }
+    rw_free(need);
+    return status;
+}
+
+static rw_status propose_cuts(struct proposer *m)
+{
+    rw_status status = m->c->graph.n_nodes ? find_cuts(m) : RW_OK;
+    m->first_cut = m->c->n;
+    for (size_t i = 0; !status && i < m->hull.n; i++) {
+        struct rw_recipe r = { 0 };
+        status = recipe_of_cut(&m->c->graph, &m->hull.cut[i], &r);
+        status = add(m, status, r);
+    }
+    return status;
+}
+
+/* Of more nests than may be tried, some that divide them evenly. */
+static rw_status propose_nests(struct proposer *m)
+{
+    const size_t n = m->nest.n_recipes, most = m->n_try / 4 < n ? m->n_try / 4 : n;
+    rw_status status = RW_OK;
+    m->first_nest = m->c->n;
+    for (size_t i = 0; !status && i < most; i++) {
+        struct rw_recipe r = { 0 };
+        status = rw_nest_recipe(&m->nest, n - 1 - i * n / most, &r);
+        status = add(m, status, r);
+    }
+    return status;
+}
+
+/* ---- filled ---- */
+
+/* The fastest of the candidates [first_cut, end) with at most that peak; end for none. */
+static size_t fastest_below(const struct proposer *m, size_t end, uint64_t most)
+{
+    const struct rw_candidate *const x = m->c->candidate;
+    size_t best = end;
+    for (size_t i = m->first_cut; i < end; i++)
+        if (x[i].peak <= most && (best == end || x[i].seconds < x[best].seconds)) best = i;
+    return best;
+}
+
+/* The bounds are closer to each other where there is little: there a byte is dear. */
+static uint64_t bound(uint64_t least, uint64_t most, size_t i, size_t n)
+{
+    const double x = (double)(i + 1) / (double)(n + 1);
+    return least + (uint64_t)((double)(most - least) * x * sqrt(x));
+}
+
+static rw_status fill_base(struct proposer *m, size_t base, const uint64_t *bounds, size_t n)
+{
+    struct rw_candidates *const c = m->c;
+    struct rw_fill fill;
+    rw_status status = rw_candidate_simulate(c, (uint32_t)base);
+    if (!status) status = rw_fill_init(&fill, &c->graph, &c->sim.schedule);
+    if (status) return status;
+    const bool is_cut = base > m->first_cut && base < m->first_nest;
+    rw_fill_rank(&fill, &c->candidate[base].recipe, is_cut ? m->hull.cut[base - m->first_cut - 1].replayed : NULL);
+    for (size_t i = 0; !status && i < n; i++) {
+        struct rw_recipe r = { 0 };
+        status = rw_recipe_copy(&r, &c->candidate[base].recipe, &c->graph);
+        if (!status) rw_fill_to(&fill, bounds[i], &r);
+        status = add(m, status, r);
+    }
+    rw_fill_finish(&fill);
+    return status;
+}
+
+/* Bounds that begin from the same candidate come one after the other: it is simulated once for them. */
+static rw_status fill_each(struct proposer *m, const uint64_t *bounds, size_t n)
+{
+    const size_t end = m->c->n;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < n;) {
+        const size_t base = fastest_below(m, end, bounds[i]);
+        size_t k = i + 1;
+        while (k < n && fastest_below(m, end, bounds[k]) == base) k++;
+        if (base < end) status = fill_base(m, base, bounds + i, k - i);
+        i = k;
+    }
+    return status;
+}
+
+static rw_status propose_filled(struct proposer *m)
+{
+    const size_t n = m->n_try / 2;
+    const uint64_t none = m->c->candidate[0].peak;
+    uint64_t *const bounds = rw_malloc(n * sizeof *bounds);
+    if (!bounds) return RW_ERR_MEMORY;
+    uint64_t least = none;
+    for (size_t i = m->first_cut; i < m->c->n; i++)
+        if (m->c->candidate[i].peak < least) least = m->c->candidate[i].peak;
+    for (size_t i = 0; i < n; i++) bounds[i] = bound(least, none, i, n);
+    const rw_status status = least < none ? fill_each(m, bounds, n) : RW_OK;
+    rw_free(bounds);
+    return status;
+}
+
+rw_status rw_propose_recipes(struct rw_candidates *c, size_t n_try)
+{
+    struct proposer m = { .c = c, .n_try = n_try };
+    rw_status status = rw_nest_init(&m.nest, &c->graph, &c->sim.schedule);
+    if (!status) status = propose_cuts(&m);
+    if (!status) status = propose_nests(&m);
+    if (!status) status = propose_filled(&m);
+    rw_nest_finish(&m.nest);
+    rw_hull_finish(&m.hull);
+    return status;
+}

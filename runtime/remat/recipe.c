@@ -1,0 +1,98 @@
+/* See recipe.h. */
+#include "remat/recipe.h"
+
+#include "base/alloc.h"
+
+#include <assert.h>
+#include <string.h>
+
+rw_status rw_recipe_init(struct rw_recipe *r, const struct rw_replayable *g)
+{
+    *r = (struct rw_recipe){ .drop = rw_calloc(g->n_values, sizeof *r->drop) };
+    return r->drop ? RW_OK : RW_ERR_MEMORY;
+}
+
+rw_status rw_recipe_copy(struct rw_recipe *r, const struct rw_recipe *from, const struct rw_replayable *g)
+{
+    rw_status status = rw_recipe_init(r, g);
+    if (status) return status;
+    if (g->n_values) memcpy(r->drop, from->drop, g->n_values * sizeof *r->drop);
+    for (size_t i = 0; !status && i < from->n_stretches; i++)
+        if (rw_recipe_add_stretch(r, from->stretch[i]) == RW_NONE_ID) status = RW_ERR_MEMORY;
+    if (status) rw_recipe_finish(r);
+    return status;
+}
+
+void rw_recipe_finish(struct rw_recipe *r)
+{
+    rw_free(r->drop);
+    rw_free(r->stretch);
+    *r = (struct rw_recipe){ 0 };
+}
+
+uint32_t rw_recipe_add_stretch(struct rw_recipe *r, struct rw_stretch stretch)
+{
+    if (!rw_grow(&r->stretch, &r->cap_stretches, r->n_stretches, 1, sizeof *r->stretch)) return RW_NONE_ID;
+    r->stretch[r->n_stretches] = stretch;
+    return (uint32_t)r->n_stretches++;
+}
+
+/* Segment s + 1 is stretch s: both lists are in preorder. */
+static rw_status add_segments(const struct rw_recipe *r, const struct rw_replayable *g, struct rw_choice *c)
+{
+    for (size_t s = 0; s < r->n_stretches; s++) {
+        const struct rw_stretch *const x = &r->stretch[s];
+        const uint32_t segment = rw_choice_add_segment(c, x->parent == RW_NONE_ID ? 0 : x->parent + 1);
+        if (segment == RW_NONE_ID) return RW_ERR_MEMORY;
+        for (uint32_t i = x->first; i < x->end; i++) c->segment_of[g->node[i]] = segment;
+    }
+    rw_choice_close(c);
+    for (size_t n = 0; n < g->p->t->n_nodes; n++) {
+        const struct rw_node *const node = &g->p->t->nodes[n];
+        if (node->adjoint && node->of != RW_NONE_ID) c->segment_of[n] = c->segment_of[node->of];
+    }
+    return RW_OK;
+}
+
+static enum rw_why why_of(const struct rw_replayable *g, uint32_t base)
+{
+    const rw_tape *const t = g->p->t;
+    const struct rw_tensor *const x = rw_tape_value(t, base);
+    const struct rw_node *const node = &t->nodes[x->producer];
+    if (t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC)) return RW_WHY_EFFECT;
+    if (node->adjoint) return RW_WHY_ADJOINT;
+    if (g->p->wanted[base]) return RW_WHY_RESULT;
+    if (x->flags & RW_VALUE_SAVE) return RW_WHY_CALLER_SAVES;
+    if (x->flags & RW_VALUE_OFFLOAD) return RW_WHY_CALLER_MOVES;
+    return x->flags & RW_VALUE_RECOMPUTE ? RW_WHY_CALLER_REPLAYS : RW_WHY_BUDGET;
+}
+
+static struct rw_fate fate_of(enum rw_why why, uint8_t drop)
+{
+    struct rw_fate fate = { .why = (uint8_t)why };
+    if (why == RW_WHY_CALLER_REPLAYS && !drop) drop = RW_DROP_ONCE;
+    if (why == RW_WHY_CALLER_MOVES) fate.what = RW_MOVE;
+    if (why != RW_WHY_CALLER_REPLAYS && why != RW_WHY_BUDGET) return fate;
+    if (drop == RW_DROP_ONCE) fate.what = RW_REPLAY;
+    if (drop >= RW_DROP_AT) fate.level = drop - RW_DROP_AT + 1u;
+    return fate;
+}
+
+rw_status rw_recipe_choose(const struct rw_recipe *r, const struct rw_replayable *g, struct rw_choice *ret_choice)
+{
+    struct rw_choice c;
+    rw_status status = rw_choice_init(&c, g->p);
+    if (status) return status;
+    status = add_segments(r, g, &c);
+    for (uint32_t v = 0; !status && v < g->p->t->n_values; v++) {
+        const uint32_t value = g->value_of[v];
+        if (rw_problem_makes(g->p, v)) c.fate[v] = fate_of(why_of(g, v), value == RW_NONE_ID ? 0 : r->drop[value]);
+    }
+    if (status) {
+        rw_choice_finish(&c);
+        return status;
+    }
+    assert(rw_choice_is_valid(&c, g->p));
+    *ret_choice = c;
+    return RW_OK;
+}

@@ -1,0 +1,131 @@
+/* See replayable.h. */
+#include "remat/replayable.h"
+
+#include "base/alloc.h"
+#include "base/round.h"
+
+static bool reserve(struct rw_replayable *g, size_t nodes, size_t values)
+{
+    const rw_tape *const t = g->p->t;
+    g->node = rw_malloc(nodes * sizeof *g->node);
+    g->seconds = rw_malloc(nodes * sizeof *g->seconds);
+    g->input_at = rw_malloc((nodes + 1) * sizeof *g->input_at);
+    g->output_at = rw_malloc((nodes + 1) * sizeof *g->output_at);
+    g->value = rw_malloc(values * sizeof *g->value);
+    g->maker = rw_malloc(values * sizeof *g->maker);
+    g->bytes = rw_malloc(values * sizeof *g->bytes);
+    g->last_read = rw_malloc(values * sizeof *g->last_read);
+    g->late = rw_calloc(values, sizeof *g->late);
+    g->flags = rw_calloc(values, sizeof *g->flags);
+    g->value_of = rw_malloc(t->n_values * sizeof *g->value_of);
+    g->place_of = rw_malloc(t->n_nodes * sizeof *g->place_of);
+    return g->node && g->seconds && g->input_at && g->output_at && g->value && g->maker && g->bytes && g->last_read &&
+           g->late && g->flags && g->value_of && g->place_of;
+}
+
+/* Does it stand in a part of the tape that keeps everything? */
+static bool is_kept_by_its_part(const struct rw_problem *p, const struct rw_node *node)
+{
+    const struct rw_policy *const whole = p->targets.request->policy;
+    const struct rw_policy *const policy = rw_region_policy(p->t, rw_node_region(p->t, node), whole);
+    return policy != whole && policy->kind == RW_POLICY_NONE && !policy->n_discards;
+}
+
+static uint8_t flags_of(const struct rw_problem *p, uint32_t base)
+{
+    const struct rw_tensor *const x = rw_tape_value(p->t, base);
+    const struct rw_node *const node = &p->t->nodes[x->producer];
+    const bool once = p->t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
+    const bool fixed = once || (x->flags & RW_VALUE_SAVE) || is_kept_by_its_part(p, node);
+    const bool free = p->wanted[base] || (x->flags & RW_VALUE_OFFLOAD);
+    return (uint8_t)((free ? RW_IS_FREE : 0) | (fixed ? RW_IS_FIXED : 0));
+}
+
+static void add_outputs(struct rw_replayable *g, const struct rw_node *node, uint32_t place)
+{
+    const rw_tape *const t = g->p->t;
+    for (uint32_t i = 0; i < node->n_outputs; i++) {
+        const uint32_t base = node->first_output + i, v = (uint32_t)g->n_values;
+        if (!rw_problem_makes(g->p, base)) continue;
+        g->value[v] = base;
+        g->value_of[base] = v;
+        g->maker[v] = g->last_read[v] = place;
+        g->bytes[v] = rw_round_up(rw_tensor_bytes(rw_tape_value(t, base)), t->ctx->device->alignment);
+        g->flags[v] = flags_of(g->p, base);
+        g->n_values++;
+    }
+}
+
+static bool add_inputs(struct rw_replayable *g, const struct rw_node *node, uint32_t place, size_t *n)
+{
+    const rw_tape *const t = g->p->t;
+    for (uint32_t i = 0; i < node->n_inputs; i++) {
+        const uint32_t v = g->value_of[rw_tape_base(t, t->operands[node->first_input + i])];
+        if (v == RW_NONE_ID) continue;
+        bool again = false;
+        for (size_t k = g->input_at[place]; k < *n; k++) again |= g->input[k] == v;
+        if (again) continue;
+        if (!rw_grow(&g->input, &g->cap_input, *n, 1, sizeof *g->input)) return false;
+        g->input[(*n)++] = v;
+        g->last_read[v] = place;
+    }
+    return true;
+}
+
+static void note_late_reads(struct rw_replayable *g, const struct rw_node *node, uint32_t at)
+{
+    const rw_tape *const t = g->p->t;
+    for (uint32_t i = 0; i < node->n_inputs; i++) {
+        const uint32_t v = g->value_of[rw_tape_base(t, t->operands[node->first_input + i])];
+        if (v != RW_NONE_ID) g->late[v] = at;
+    }
+}
+
+static rw_status fill(struct rw_replayable *g)
+{
+    const struct rw_problem *const p = g->p;
+    size_t n_inputs = 0;
+    for (uint32_t v = 0; v < p->t->n_values; v++) g->value_of[v] = RW_NONE_ID;
+    for (uint32_t n = 0; n < p->t->n_nodes; n++) g->place_of[n] = RW_NONE_ID;
+    for (uint32_t i = 0; i < p->n_order; i++) {
+        const uint32_t n = p->order[i], place = (uint32_t)g->n_nodes;
+        const struct rw_node *const node = &p->t->nodes[n];
+        if (node->adjoint) {
+            note_late_reads(g, node, i);
+            continue;
+        }
+        g->node[place] = n;
+        g->place_of[n] = place;
+        g->seconds[place] = rw_problem_seconds(p, n);
+        g->input_at[place] = (uint32_t)n_inputs;
+        g->output_at[place] = (uint32_t)g->n_values;
+        if (!add_inputs(g, node, place, &n_inputs)) return RW_ERR_MEMORY;
+        add_outputs(g, node, place);
+        g->n_nodes++;
+    }
+    g->input_at[g->n_nodes] = (uint32_t)n_inputs;
+    g->output_at[g->n_nodes] = (uint32_t)g->n_values;
+    return RW_OK;
+}
+
+rw_status rw_replayable_init(struct rw_replayable *g, const struct rw_problem *p)
+{
+    *g = (struct rw_replayable){ .p = p };
+    size_t nodes = 0, values = 0;
+    for (size_t i = 0; i < p->n_order; i++) {
+        const struct rw_node *const node = &p->t->nodes[p->order[i]];
+        if (!node->adjoint) nodes++, values += node->n_outputs;
+    }
+    rw_status status = reserve(g, nodes, values) ? RW_OK : RW_ERR_MEMORY;
+    if (!status) status = fill(g);
+    if (status) rw_replayable_finish(g);
+    return status;
+}
+
+void rw_replayable_finish(struct rw_replayable *g)
+{
+    void *const arrays[] = { g->node, g->seconds, g->input_at, g->input, g->output_at, g->value, g->maker, g->bytes,
+                             g->last_read, g->late, g->flags, g->value_of, g->place_of };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
+    *g = (struct rw_replayable){ 0 };
+}

@@ -1,0 +1,290 @@
+/*
+ * Budgets from outside: a step takes at most its budget or fails before it runs and names the least that would do; less
+ * never makes the arena larger, more never the predicted step slower; what can be read are the bytes of `none`.
+ */
+#include "support/support.h"
+
+#include "base/alloc.h"
+#include "models/model.h"
+#include "plan/build.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- programs: regions, nested regions, no regions, branches, skips, results and gradients read on the way ---- */
+
+static rw_tensor *normal(struct fixture *b, const char *name, rw_shape shape)
+{
+    rw_tensor *const p = rw_param(b->ctx, name, RW_F32, shape);
+    rw_init_normal(p, 0, 0.2);
+    return p;
+}
+
+static rw_tensor *net_of(struct fixture *b, int nesting)
+{
+    static struct net net;
+    net_init(&net, b->ctx, 5, 48, RW_F32, nesting);
+    return net_loss(&net, b->t, 13, 0);
+}
+
+static rw_tensor *net_in_regions(struct fixture *b)
+{
+    return net_of(b, 1);
+}
+
+static rw_tensor *net_in_nested_regions(struct fixture *b)
+{
+    return net_of(b, 3);
+}
+
+/* A U: every level of the way down is read again on the way up; no region. */
+static rw_tensor *skips(struct fixture *b)
+{
+    rw_tensor *x = normal(b, "p", RW_SHAPE(4001)), *down[5];
+    for (int i = 0; i < 5; i++) {
+        down[i] = x;
+        x = rw_dropout(b->t, rw_tanh(b->t, rw_mul(b->t, x, x)), 0.1f);
+    }
+    for (int i = 5; i-- > 0;) x = rw_sigmoid(b->t, rw_add(b->t, rw_exp(b->t, x), down[i]));
+    return rw_mean(b->t, rw_mul(b->t, x, x), RW_ALL_AXES, false);
+}
+
+/* A gradient that is read in forward, values that are saved and replayed by name, a view. */
+static rw_tensor *penalty(struct fixture *b)
+{
+    rw_tensor *const p = normal(b, "p", RW_SHAPE(60, 40)), *const q = normal(b, "q", RW_SHAPE(40, 60));
+    rw_tensor *x = rw_dropout(b->t, rw_gelu(b->t, rw_matmul(b->t, p, q)), 0.2f);
+    x = ckpt_save(b->t, rw_tanh(b->t, x));
+    x = ckpt_recompute(b->t, rw_exp(b->t, rw_mul(b->t, x, x)));
+    rw_tensor *const y = rw_mean(b->t, rw_reshape(b->t, x, RW_SHAPE(3600)), RW_ALL_AXES, false);
+    rw_tensor *g = NULL;
+    rw_grad(b->t, y, &p, 1, &g);
+    return rw_add(b->t, y, rw_mean(b->t, rw_mul(b->t, g, g), RW_ALL_AXES, false));
+}
+
+Test(budgets, leave_alone_what_a_part_keeps_and_are_for_the_whole_tape)
+{
+    struct fixture b = fixture_open(3, 2);
+    cr_assert_eq(ckpt_set_policy(b.t, "budget:55%"), RW_OK);
+    cr_assert_eq(ckpt_policy_begin(b.t, "budget:10%"), RW_ERR_UNSUPPORTED);
+    cr_expect(strstr(rw_error_message(b.ctx), "budget:10%"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    rw_tensor *x = normal(&b, "p", RW_SHAPE(4001));
+    counted_clear();
+    for (int i = 0; i < 8; i++) {
+        if (i == 4) cr_assert_eq(ckpt_policy_begin(b.t, "none"), RW_OK);
+        ckpt_begin(b.t, "block");
+        x = counted_square(b.t, rw_tanh(b.t, x), i);
+        ckpt_end(b.t);
+        if (i == 5) cr_assert_eq(ckpt_policy_end(b.t), RW_OK);
+    }
+    rw_tensor *const loss = rw_mean(b.t, rw_mul(b.t, x, x), RW_ALL_AXES, false);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    int runs = 0;
+    for (int i = 0; i < 8; i++) runs += counted_runs[i];
+    cr_expect_eq(counted_runs[4], 1);
+    cr_expect_eq(counted_runs[5], 1);
+    cr_expect_gt(runs, 8);
+    fixture_close(&b);
+}
+
+typedef rw_tensor *(*program)(struct fixture *b);
+static const program programs[] = { net_in_regions, net_in_nested_regions, skips, penalty };
+#define PROGRAMS (sizeof programs / sizeof *programs)
+
+/* ---- one budget ---- */
+
+struct answer {
+    rw_status status;
+    uint64_t arena, live;
+    double seconds;
+};
+
+static struct answer plan_under(struct fixture *b, uint32_t loss, const char *policy)
+{
+    struct rw_planning g;
+    struct answer a = { 0 };
+    rw_plan *plan;
+    cr_assert_eq(ckpt_set_policy(b->t, policy), RW_OK, "%s", rw_error_message(b->ctx));
+    const struct rw_request request = rw_step_request(b->t, &loss, 1);
+    a.status = rw_planning_open(&g, b->t, &request);
+    if (a.status) return a;
+    cr_assert_eq(rw_planning_place(&g, &plan), RW_OK);
+    cr_assert_eq(plan->largest_live, g.cost.peak);
+    a.arena = plan->arena_bytes;
+    a.live = plan->largest_live;
+    a.seconds = g.cost.seconds;
+    rw_plan_release(plan);
+    rw_planning_close(&g);
+    return a;
+}
+
+static struct answer plan_within(struct fixture *b, uint32_t loss, uint64_t bytes)
+{
+    char policy[64];
+    snprintf(policy, sizeof policy, "budget:%lluB", (unsigned long long)bytes);
+    return plan_under(b, loss, policy);
+}
+
+/* The number behind "budget:" at the end of the message. */
+static uint64_t named_least(struct fixture *b)
+{
+    const char *at = rw_error_message(b->ctx), *last = NULL;
+    while ((at = strstr(at, "budget:"))) last = at++;
+    cr_assert_not_null(last, "%s", rw_error_message(b->ctx));
+    const uint64_t bytes = strtoull(last + strlen("budget:"), NULL, 10);
+    rw_error_clear(b->ctx);
+    return bytes;
+}
+
+Test(budgets, are_bounds_and_monotone_in_bytes_and_seconds)
+{
+    for (size_t i = 0; i < PROGRAMS; i++) {
+        struct fixture b = fixture_open(3, 2);
+        const uint32_t loss = programs[i](&b)->id;
+        const struct answer none = plan_under(&b, loss, "none"), full = plan_under(&b, loss, "full");
+        struct answer before = { .arena = 0, .seconds = 1e30 };
+        cr_assert_eq(plan_within(&b, loss, 256).status, RW_ERR_BUDGET);
+        const uint64_t least = named_least(&b);
+        cr_assert_eq(plan_within(&b, loss, least - 1).status, RW_ERR_BUDGET);
+        cr_assert_eq(named_least(&b), least);
+        for (int k = 0; k <= 50; k++) {
+            const uint64_t bytes = least + (none.arena - least) * (uint64_t)k / 50;
+            const struct answer a = plan_within(&b, loss, bytes);
+            cr_assert_eq(a.status, RW_OK, "%s", rw_error_message(b.ctx));
+            cr_expect_leq(a.arena, bytes);
+            cr_expect_geq(a.arena, before.arena, "program %zu: less made it larger", i);
+            cr_expect_leq(a.seconds, before.seconds, "program %zu: more made it slower", i);
+            before = a;
+        }
+        cr_expect_leq(before.seconds, none.seconds);
+        cr_expect_leq(plan_within(&b, loss, full.arena).seconds, full.seconds);
+        fixture_close(&b);
+    }
+}
+
+Test(budgets, a_share_is_of_what_none_takes)
+{
+    struct fixture b = fixture_open(3, 2);
+    const uint32_t loss = skips(&b)->id;
+    const struct answer none = plan_under(&b, loss, "none"), all = plan_under(&b, loss, "budget:100%");
+    const struct answer half = plan_under(&b, loss, "budget:50%"), same = plan_within(&b, loss, none.arena / 2);
+    cr_expect_eq(all.seconds, none.seconds);
+    cr_expect_leq(half.arena * 2, none.arena);
+    cr_expect_eq(half.arena, same.arena);
+    cr_expect_eq(half.seconds, same.seconds);
+    cr_expect_gt(half.seconds, none.seconds);
+    fixture_close(&b);
+}
+
+/* ---- what can be read ---- */
+
+struct outcome {
+    rw_status status;
+    float loss;
+    unsigned char *gradients;
+    size_t bytes, peak, replayed;
+};
+
+static struct outcome run_under(program record, const char *policy)
+{
+    struct fixture b = fixture_open(17, 2);
+    struct outcome o = { 0 };
+    rw_cost cost;
+    rw_memory memory;
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+    rw_tensor *const loss = record(&b);
+    o.status = rw_backward(b.t, loss);
+    if (o.status) {
+        fixture_close(&b);
+        return o;
+    }
+    o.loss = (float)rw_item(b.t, loss);
+    o.gradients = all_gradients(b.ctx, &o.bytes);
+    cr_assert_eq(rw_tape_cost(b.t, loss, &cost), RW_OK);
+    cr_assert_eq(rw_memory_stats(b.ctx, &memory), RW_OK);
+    o.replayed = cost.replayed_nodes;
+    o.peak = memory.measured_peak;
+    fixture_close(&b);
+    return o;
+}
+
+Test(budgets, losses_and_gradients_are_the_bytes_of_none)
+{
+    for (size_t i = 0; i < PROGRAMS; i++) {
+        struct outcome none = run_under(programs[i], "none");
+        size_t replayed = 0;
+        int percent = 100;
+        cr_assert_eq(none.status, RW_OK);
+        for (; percent > 0; percent -= 4) {
+            char policy[32];
+            snprintf(policy, sizeof policy, "budget:%d%%", percent);
+            struct outcome o = run_under(programs[i], policy);
+            if (o.status == RW_ERR_BUDGET) break;
+            cr_assert_eq(o.status, RW_OK, "program %zu, %s", i, policy);
+            cr_expect_eq(memcmp(&o.loss, &none.loss, sizeof o.loss), 0);
+            cr_assert_eq(o.bytes, none.bytes);
+            cr_expect_eq(first_difference(o.gradients, none.gradients, o.bytes), -1, "program %zu, %s", i, policy);
+            cr_expect_leq(o.peak * 100, none.peak * (size_t)percent);
+            replayed += o.replayed;
+            free(o.gradients);
+        }
+        cr_expect_gt(replayed, 0, "program %zu", i);
+        cr_expect(percent > 0 && percent < 92, "program %zu: %d %%", i, percent);
+        free(none.gradients);
+    }
+}
+
+Test(budgets, a_step_that_does_not_fit_runs_nothing_and_can_be_run_under_another_policy)
+{
+    struct fixture b = fixture_open(17, 2);
+    rw_tensor *const loss = rw_add(b.t, skips(&b), rw_mean(b.t, counted_square(b.t, normal(&b, "r", RW_SHAPE(3)), 1),
+                                                           RW_ALL_AXES, false));
+    counted_clear();
+    cr_assert_eq(ckpt_set_policy(b.t, "budget:1KiB"), RW_OK);
+    cr_assert_eq(rw_backward(b.t, loss), RW_ERR_BUDGET);
+    cr_expect(strstr(rw_error_message(b.ctx), "\"budget:1KiB\", column 8"), "%s", rw_error_message(b.ctx));
+    cr_expect_eq(counted_runs[1], 0);
+    rw_error_clear(b.ctx);
+    cr_assert_eq(ckpt_set_policy(b.t, "budget:0%"), RW_ERR_POLICY);
+    cr_expect_str_eq(ckpt_policy(b.t), "budget:1KiB", "the old policy stays");
+    rw_error_clear(b.ctx);
+    cr_assert_eq(ckpt_set_policy(b.t, "budget:60%"), RW_OK);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_geq(counted_runs[1], 1);
+    fixture_close(&b);
+}
+
+Test(budgets, planning_gives_everything_back_when_an_allocation_fails)
+{
+    struct fixture b = fixture_open(3, 1);
+    const uint32_t loss = penalty(&b)->id;
+    cr_assert_eq(ckpt_set_policy(b.t, "budget:92%"), RW_OK);
+    const struct rw_request request = rw_step_request(b.t, &loss, 1);
+    rw_plan *first = NULL;
+    cr_assert_eq(rw_plan_build(b.t, &request, &first), RW_OK); /* the tape's own arrays have grown */
+    rw_plan_release(first);
+    rw_status status = RW_ERR_MEMORY;
+    uint64_t failed = 0;
+    for (uint64_t at = 1; status; at += 1 + at / 64) {
+        rw_plan *plan = NULL;
+        const int64_t live = rw_alloc_live();
+        const size_t nodes = b.t->n_nodes;
+        rw_alloc_fail_at(at);
+        status = rw_plan_build(b.t, &request, &plan);
+        rw_alloc_fail_at(0);
+        if (!status) rw_plan_release(plan);
+        cr_assert(status == RW_OK || status == RW_ERR_MEMORY);
+        cr_assert_eq(b.t->n_nodes, nodes);
+        if (status) {
+            cr_assert_eq(rw_error_status(b.ctx), RW_ERR_MEMORY, "allocation %llu", (unsigned long long)at);
+            cr_assert_eq(rw_alloc_live(), live, "allocation %llu", (unsigned long long)at);
+            rw_error_clear(b.ctx);
+            failed++;
+        }
+    }
+    cr_expect_gt(failed, 50);
+    fixture_close(&b);
+}

@@ -1,0 +1,359 @@
+/*
+ * How good the planner's answers are: against the best of all choices on small random tapes, against Revolve's closed
+ * form on chains, and against the lower bound, which must never be above the best.
+ *
+ *   REWIND_OPTIMUM  how many random tapes of each kind (40); prints the mean and the largest gap when set
+ */
+#include "support/support.h"
+
+#include "plan/build.h"
+#include "remat/frontier.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- an op of any size and cost; what its gradient reads is asked for ---- */
+
+struct made {
+    int64_t units; /* of 256 bytes */
+    double us;
+    int32_t reads; /* bits: inputs 0 and 1, and 2 for the output */
+    int32_t zero;
+};
+
+static rw_status check(rw_op_call *call)
+{
+    const struct made *const a = call->attrs;
+    return rw_op_output(call, 0, RW_F32, RW_SHAPE(a->units * 64));
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    const struct made *const a = call->attrs;
+    return (rw_op_cost){ .flops = a->us * 1e5 };
+}
+
+static rw_status run(const rw_kernel *k)
+{
+    return RW_OK;
+}
+
+static rw_status differentiate(rw_grad_call *g);
+
+static const rw_op_def op = { .name = "made", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
+                              .check = check, .cost = cost,
+                              .kernel = { [RW_DEVICE_CPU] = run }, .grad = differentiate };
+
+static rw_tensor *make(rw_tape *t, rw_tensor *const *in, int n, struct made a)
+{
+    return rw_apply(t, &op, in, n, &a, sizeof a, NULL);
+}
+
+static rw_status differentiate(rw_grad_call *g)
+{
+    const struct made *const a = rw_grad_attrs(g);
+    const int n = rw_grad_n_inputs(g);
+    for (int i = 0; i < n; i++) {
+        if (!rw_grad_wanted(g, i)) continue;
+        rw_tensor *read[4] = { rw_grad_upstream(g, 0) };
+        int n_read = 1;
+        for (int k = 0; k < n; k++)
+            if (a->reads >> k & 1) read[n_read++] = rw_grad_input(g, k);
+        if (a->reads & 4) read[n_read++] = rw_grad_output(g, 0);
+        const int64_t units = rw_tensor_layout(rw_grad_input(g, i))->numel / 64;
+        rw_grad_set(g, i, make(rw_grad_tape(g), read, n_read, (struct made){ .units = units, .us = a->us }));
+    }
+    return RW_OK;
+}
+
+/* ---- random tapes ---- */
+
+struct dice {
+    uint64_t state;
+};
+
+static int64_t below(struct dice *d, int64_t n)
+{
+    uint64_t x = d->state += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return (int64_t)((x ^ x >> 31) % (uint64_t)n);
+}
+
+/* A tape of so many nodes: each reads one or two of the last four values. */
+static rw_tensor *random_tape(rw_tape *t, rw_tensor *p, int nodes, uint64_t seed)
+{
+    struct dice d = { seed };
+    rw_tensor *value[16] = { p };
+    for (int i = 1; i <= nodes; i++) {
+        rw_tensor *in[2] = { value[i - 1], value[i - 1 - (i > 1 ? below(&d, i < 4 ? i - 1 : 3) : 0)] };
+        const int n = in[0] != in[1] && below(&d, 2) ? 2 : 1;
+        const struct made a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)),
+                                .reads = (int32_t)below(&d, n == 2 ? 8 : 2) | (int32_t)below(&d, 2) * 4 };
+        value[i] = make(t, in, n, a);
+    }
+    return rw_sum(t, value[nodes], RW_ALL_AXES, false);
+}
+
+struct step {
+    struct fixture b;
+    uint32_t loss;
+    struct rw_request request;
+    struct rw_problem problem;
+};
+
+static void open_problem(struct step *s, rw_tensor *loss)
+{
+    cr_assert_not_null(loss, "%s", rw_error_message(s->b.ctx));
+    s->loss = loss->id;
+    s->request = (struct rw_request){
+        .kind = RW_PLAN_STEP, .values = &s->loss, .n_values = 1, .policy = &s->b.t->policy
+    };
+    cr_assert_eq(rw_problem_open(&s->problem, s->b.t, &s->request), RW_OK, "%s", rw_error_message(s->b.ctx));
+}
+
+static void open_random(struct step *s, int nodes, uint64_t seed)
+{
+    s->b = fixture_open(1, 1);
+    open_problem(s, random_tape(s->b.t, rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(64)), nodes, seed));
+}
+
+static void close_step(struct step *s)
+{
+    rw_problem_close(&s->problem);
+    fixture_close(&s->b);
+}
+
+/* ---- every choice ---- */
+
+/* The fastest for each number of units that a peak may have. */
+#define UNITS 512
+struct best {
+    double seconds[UNITS];
+    size_t tried;
+};
+
+struct search {
+    const struct rw_replayable *g;
+    struct rw_recipe r;
+    struct rw_simulation sim;
+    struct best *best;
+};
+
+static void try_recipe(struct search *s)
+{
+    struct rw_choice choice;
+    struct rw_cost_of_schedule c;
+    cr_assert_eq(rw_recipe_choose(&s->r, s->g, &choice), RW_OK);
+    cr_assert_eq(rw_simulate(s->g->p, &choice, &s->sim, &c), RW_OK);
+    rw_choice_finish(&choice);
+    const size_t units = (size_t)(c.peak / 256);
+    cr_assert_lt(units, UNITS);
+    if (c.seconds < s->best->seconds[units]) s->best->seconds[units] = c.seconds;
+    s->best->tried++;
+}
+
+static void try_fates(struct search *s, uint32_t v, int fates)
+{
+    if (v == s->g->n_values) {
+        try_recipe(s);
+        return;
+    }
+    for (int drop = 0; drop < (rw_value_may_drop(s->g, v) ? fates : 1); drop++) {
+        s->r.drop[v] = (uint8_t)drop;
+        try_fates(s, v + 1, fates);
+    }
+    s->r.drop[v] = 0;
+}
+
+/* All ways to cut forward into segments side by side, with all fates; of longer tapes each node a segment. */
+static void try_all(const struct rw_replayable *g, struct best *best)
+{
+    struct search s = { .g = g, .best = best };
+    for (size_t i = 0; i < UNITS; i++) best->seconds[i] = INFINITY;
+    best->tried = 0;
+    const uint32_t n = (uint32_t)g->n_nodes, all = 1u << (n - 1);
+    for (uint32_t cuts = 0; cuts < all; cuts++) {
+        if (n > 6 && cuts && cuts != all - 1) continue;
+        cr_assert_eq(rw_recipe_init(&s.r, g), RW_OK);
+        for (uint32_t i = 0, first = 0; i < n; i++) {
+            if (i + 1 < n && !(cuts >> i & 1)) continue;
+            rw_recipe_add_stretch(&s.r, (struct rw_stretch){ first, i + 1, RW_NONE_ID });
+            first = i + 1;
+        }
+        try_fates(&s, 0, cuts ? 3 : 2);
+        rw_recipe_finish(&s.r);
+    }
+    rw_simulation_finish(&s.sim);
+    for (size_t i = 1; i < UNITS; i++)
+        if (best->seconds[i - 1] < best->seconds[i]) best->seconds[i] = best->seconds[i - 1];
+}
+
+static double planned_within(const struct rw_frontier *f, uint64_t bytes)
+{
+    for (size_t i = 0; i < f->n_points; i++)
+        if (f->point[i].peak <= bytes) return f->point[i].seconds;
+    return INFINITY;
+}
+
+struct gap {
+    double sum, most;
+    size_t n, missed, bounds;
+    double bound_sum;
+};
+
+static void compare(struct rw_frontier *f, const struct best *best, struct gap *gap, uint64_t seed)
+{
+    for (size_t units = 1; units * 256 <= rw_frontier_none_peak(f) && units < UNITS; units++) {
+        const double least = best->seconds[units], planned = planned_within(f, units * 256);
+        double bound = 0;
+        cr_assert_eq(rw_frontier_bound(f, units * 256, &bound), RW_OK);
+        cr_assert(bound <= fmin(planned, least) * (1 + 1e-6), "tape %llu, %zu units: bound %g, best %g, planned %g",
+                  (unsigned long long)seed, units, bound, least, planned);
+        if (least == INFINITY) continue;
+        if (planned == INFINITY) {
+            gap->missed++;
+            continue;
+        }
+        gap->sum += planned / least;
+        gap->most = fmax(gap->most, planned / least);
+        gap->bound_sum += least / bound;
+        gap->n++;
+    }
+}
+
+static size_t tapes(void)
+{
+    const char *const text = getenv("REWIND_OPTIMUM");
+    return text && *text ? strtoull(text, NULL, 10) : 40;
+}
+
+static void check_gap(int least_nodes, int most_nodes, size_t n, uint64_t first)
+{
+    static struct best best;
+    struct gap gap = { .most = 0 };
+    for (uint64_t seed = first; seed < first + n; seed++) {
+        struct step s;
+        struct rw_frontier f;
+        open_random(&s, least_nodes + (int)(seed % (uint64_t)(most_nodes - least_nodes + 1)), seed);
+        cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
+        try_all(&f.candidates.graph, &best);
+        compare(&f, &best, &gap, seed);
+        rw_frontier_finish(&f);
+        close_step(&s);
+    }
+    if (getenv("REWIND_OPTIMUM"))
+        fprintf(stderr, "%d to %d nodes: %zu budgets, planned over best: mean %.4f, most %.4f; %zu missed; best over "
+                "bound: mean %.4f\n", least_nodes, most_nodes, gap.n, gap.sum / (double)gap.n, gap.most, gap.missed,
+                gap.bound_sum / (double)gap.n);
+    cr_expect_leq(gap.sum, 1.01 * (double)gap.n);
+    cr_expect_leq(gap.most, 1.10);
+    cr_expect_leq(gap.missed * 50, gap.n);
+}
+
+Test(optimum, is_nearly_reached_on_small_tapes_and_never_below_the_bound, .timeout = 3600)
+{
+    check_gap(3, 5, tapes(), 1);
+}
+
+Test(optimum, is_nearly_reached_on_tapes_of_up_to_ten_nodes, .timeout = 3600)
+{
+    check_gap(6, 9, tapes() / 4, 1000);
+}
+
+/* ---- chains ---- */
+
+/* Least repeated steps to reverse l equal steps with room for s of their inputs, the first included: Griewank and
+   Walther's recurrence. */
+static size_t revolve(size_t l, size_t s)
+{
+    static size_t t[65][65];
+    for (size_t i = 1; i <= l; i++)
+        for (size_t k = 1; k <= s; k++) {
+            t[i][k] = i == 1 ? 0 : SIZE_MAX;
+            if (i > 1 && k == 1) t[i][k] = i * (i - 1) / 2;
+            for (size_t j = 1; i > 1 && k > 1 && j < i; j++) {
+                const size_t steps = j + t[i - j][k - 1] + t[j][k];
+                if (steps < t[i][k]) t[i][k] = steps;
+            }
+        }
+    return t[l][s];
+}
+
+/* Equal steps, of which backward reads the input. */
+static void open_chain(struct step *s, int steps)
+{
+    s->b = fixture_open(1, 1);
+    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(4 * 64));
+    for (int i = 0; i < steps; i++) x = make(s->b.t, &x, 1, (struct made){ .units = 4, .us = 50, .reads = 1 });
+    open_problem(s, rw_sum(s->b.t, x, RW_ALL_AXES, false));
+}
+
+/* Of what may be dropped there are the inputs of steps 2 to l: the parameter is there. What is alive besides the kept
+   inputs where the peak is reached: two gradients. */
+Test(optimum, on_chains_is_what_revolve_says)
+{
+    for (int steps = 2; steps <= 12; steps++) {
+        struct step s;
+        struct rw_frontier f;
+        open_chain(&s, steps);
+        cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
+        for (size_t room = 1; room < (size_t)steps; room++) {
+            const uint64_t bytes = rw_frontier_none_peak(&f) - ((size_t)steps - 1 - room) * 1024;
+            const double planned = planned_within(&f, bytes);
+            const double replays = (planned - rw_frontier_none_seconds(&f)) / 51e-6;
+            const size_t best = revolve((size_t)steps, room) - ((size_t)steps - 1);
+            if (getenv("REWIND_OPTIMUM"))
+                fprintf(stderr, "chain of %d, room for %zu: %.2f replays, Revolve %zu\n", steps, room, replays, best);
+        }
+        rw_frontier_finish(&f);
+        close_step(&s);
+    }
+}
+
+Test(optimum, many_equal_layers_need_less_than_half_of_what_full_takes)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct step s = { .b = b };
+    struct rw_frontier f;
+    rw_tensor *x = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4 * 64));
+    for (int i = 0; i < 96; i++) {
+        ckpt_begin(b.t, "layer");
+        for (int k = 0; k < 3; k++) x = make(b.t, &x, 1, (struct made){ .units = 4, .us = 20, .reads = 1 });
+        ckpt_end(b.t);
+    }
+    open_problem(&s, rw_sum(b.t, x, RW_ALL_AXES, false));
+    cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
+    uint64_t full = 0, least = UINT64_MAX;
+    for (size_t i = 0; i < f.n_points; i++) {
+        if (rw_frontier_policy(&f, i) && rw_frontier_policy(&f, i)->kind == RW_POLICY_FULL) full = f.point[i].peak;
+        if (f.point[i].peak < least) least = f.point[i].peak;
+    }
+    const double at_half = planned_within(&f, full / 2), none = rw_frontier_none_seconds(&f);
+    if (getenv("REWIND_OPTIMUM"))
+        fprintf(stderr, "96 layers: full %llu, least %llu; at half of full %.3f of none's time\n",
+                (unsigned long long)full, (unsigned long long)least, at_half / none);
+    cr_expect_leq(least * 2, full);
+    cr_expect_lt(at_half, 1.8 * none);
+    rw_frontier_finish(&f);
+    close_step(&s);
+}
+
+Test(optimum, the_same_tape_has_the_same_points)
+{
+    struct step s;
+    struct rw_frontier f[2];
+    open_random(&s, 9, 77);
+    for (int i = 0; i < 2; i++) cr_assert_eq(rw_frontier_init(&f[i], &s.problem), RW_OK);
+    cr_assert_eq(f[0].n_points, f[1].n_points);
+    for (size_t i = 0; i < f[0].n_points; i++) {
+        cr_expect_eq(f[0].point[i].peak, f[1].point[i].peak);
+        cr_expect_eq(f[0].point[i].seconds, f[1].point[i].seconds);
+        cr_expect_eq(f[0].point[i].candidate, f[1].point[i].candidate);
+    }
+    for (int i = 0; i < 2; i++) rw_frontier_finish(&f[i]);
+    close_step(&s);
+}
