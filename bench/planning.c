@@ -71,8 +71,9 @@ static void frontier_of(struct step *s, const char *name)
     const double begin = now_s();
     if (rw_frontier_init(&f, &p)) exit(1);
     const double seconds = now_s() - begin, none = rw_frontier_none_seconds(&f);
-    printf("%s: %zu nodes, %zu simulated, %zu points, %.1f ms; none %.1f MiB %.3f s\n", name, f.candidates.graph.n_nodes,
-           f.candidates.n_simulations, f.n_points, 1e3 * seconds, (double)rw_frontier_none_peak(&f) / 1048576, none);
+    printf("%s: %zu nodes, %zu simulated, %zu points, %.1f ms; none %.1f MiB %.3f s\n", name,
+           f.candidates.graph.n_nodes, f.candidates.n_simulations, f.n_points, 1e3 * seconds,
+           (double)rw_frontier_none_peak(&f) / 1048576, none);
     for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
         const struct rw_frontier_point *const point = fastest_within(&f, shares[i] * (double)rw_frontier_none_peak(&f));
         double bound = 0;

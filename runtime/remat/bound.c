@@ -28,7 +28,8 @@ static void note_reads(const struct rw_problem *p, uint32_t *last)
 {
     for (uint32_t i = 0; i < p->n_order; i++) {
         const struct rw_node *const node = &p->t->nodes[p->order[i]];
-        for (uint32_t k = 0; k < node->n_inputs; k++) last[rw_tape_base(p->t, p->t->operands[node->first_input + k])] = i;
+        for (uint32_t k = 0; k < node->n_inputs; k++)
+            last[rw_tape_base(p->t, p->t->operands[node->first_input + k])] = i;
     }
 }
 

@@ -7,10 +7,10 @@
  *
  *     least   sum of seconds * q      where   sum of bytes * (p - q)  <=  bytes - what is alive anyway
  *
- * over the closures of closure.h. For any price l of a byte, least (seconds * q + l * kept) - l * (bytes - what is alive
- * anyway) is at most that (weak duality), so each cut gives a bound, whatever the price; the best price is looked for.
- * The same holds at every moment: the largest bound counts. Replays before the moment count for nothing, and nothing is
- * said of how the bytes are arranged between the moments; both only make the bound smaller.
+ * over the closures of closure.h. For any price l of a byte, least (seconds * q + l * kept) less l * (bytes - what is
+ * alive anyway) is at most that (weak duality), so each cut gives a bound, whatever the price; the best price is looked
+ * for. The same holds at every moment: the largest bound counts. Replays before the moment count for nothing, and
+ * nothing is said of how the bytes are arranged between the moments; both only make the bound smaller.
  *
  * Source: Fisher, "The Lagrangian relaxation method for solving integer programming problems", Management Science 27
  * (1981).

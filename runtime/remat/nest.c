@@ -124,6 +124,21 @@ static void count_late(struct rw_nest *n)
         }
 }
 
+/* What crosses cut t and was made from stage i on: for a skip over many stages, whoever holds what comes into stage i
+   holds it already. */
+static void count_stretches(struct rw_nest *n)
+{
+    const struct rw_replayable *const g = n->g;
+    const size_t T = n->n_stages;
+    for (uint32_t v = 0; v < g->n_values; v++) {
+        const size_t i = stage_of(n, g->maker[v]);
+        for (size_t t = i + 1; rw_value_may_drop(g, v) && t < T && n->cut[t] <= g->last_read[v]; t++)
+            n->crossing[stretch(n, i, t)] += g->bytes[v];
+    }
+    for (size_t i = T; i-- > 0;)
+        for (size_t t = i + 2; t < T; t++) n->crossing[stretch(n, i, t)] += n->crossing[stretch(n, i + 1, t)];
+}
+
 static rw_status find_stages(struct rw_nest *n, const struct rw_schedule *none)
 {
     const struct rw_replayable *const g = n->g;
@@ -133,11 +148,10 @@ static rw_status find_stages(struct rw_nest *n, const struct rw_schedule *none)
     if (!crossing) return RW_ERR_MEMORY;
     count_crossing(g, crossing);
     cut_at_narrow_places(n, crossing, most);
-    for (size_t i = 0; i < n->n_stages; i++) {
-        n->crossing[i] = (uint64_t)crossing[n->cut[i]];
-        for (uint32_t k = n->cut[i]; k < n->cut[i + 1]; k++) n->seconds[i] += g->seconds[k];
-    }
     rw_free(crossing);
+    for (size_t i = 0; i < n->n_stages; i++)
+        for (uint32_t k = n->cut[i]; k < n->cut[i + 1]; k++) n->seconds[i] += g->seconds[k];
+    count_stretches(n);
     count_late(n);
     return count_adjoints(n, none);
 }
@@ -172,8 +186,10 @@ static void solve_stretch(struct rw_nest *n, size_t i, size_t t)
     float pass = 0;
     size_t widest = 0;
     for (size_t j = i + 1; j < t; j++) {
-        const size_t x = slots_of(n, n->crossing[j]);
-        const size_t on_the_way = x + (j - 1 > i ? slots_of(n, n->crossing[j - 1]) : 0);
+        const size_t x = slots_of(n, n->crossing[stretch(n, i, j)]);
+        const size_t fresh = slots_of(n, n->crossing[stretch(n, j - 1, j)]);
+        const size_t before = j - 1 > i ? slots_of(n, n->crossing[stretch(n, i, j - 1)]) : 0;
+        const size_t on_the_way = x > before + fresh ? x : before + fresh;
         pass += (float)n->seconds[j - 1];
         if (on_the_way > widest) widest = on_the_way;
         const float *const left = n->inside + stretch(n, i, j) * SLOTS;
@@ -197,7 +213,7 @@ static void solve_whole(struct rw_nest *n, size_t i)
         choice[m] = m >= kept ? NO_CUT : (uint8_t)T;
     }
     for (size_t j = i + 1; j < T; j++) {
-        const size_t x = slots_of(n, n->crossing[j]);
+        const size_t x = slots_of(n, n->crossing[stretch(n, i, j)]);
         const float *const left = n->inside + stretch(n, i, j) * SLOTS, *const right = n->whole + j * SLOTS;
         for (size_t m = x; m < SLOTS && m < kept; m++) {
             const float c = left[m] + right[m - x];
@@ -212,20 +228,20 @@ static uint64_t most_bytes(const struct rw_nest *n)
 {
     uint64_t all = 0, largest = 0;
     for (size_t i = 0; i < n->n_stages; i++) {
-        all += n->crossing[i];
+        if (i) all += n->crossing[stretch(n, i - 1, i)];
         if (all_bytes(n, i, i + 1) > largest) largest = all_bytes(n, i, i + 1);
     }
     return all + largest;
 }
 
-/* As large as it must be; a little larger, so that the widest cut is a whole number of slots and rounding costs nothing
-   where cuts are equal. */
+/* As large as it must be; a little larger, so that the widest of cuts is a whole number of slots and rounding costs
+   nothing where cuts are equal. */
 static uint64_t slot_for(const struct rw_nest *n)
 {
     const uint64_t slot = most_bytes(n) / (SLOTS - 1) + 1;
     uint64_t widest = 0;
-    for (size_t i = 0; i < n->n_stages; i++)
-        if (n->crossing[i] > widest) widest = n->crossing[i];
+    for (size_t i = 1; i < n->n_stages; i++)
+        if (n->crossing[stretch(n, i - 1, i)] > widest) widest = n->crossing[stretch(n, i - 1, i)];
     return widest < slot ? slot : (widest + widest / slot - 1) / (widest / slot);
 }
 
@@ -244,7 +260,7 @@ rw_status rw_nest_init(struct rw_nest *n, const struct rw_replayable *g, const s
     const size_t T = STAGES_MOST, stretches = T * (T + 1);
     *n = (struct rw_nest){ .g = g,
                            .cut = rw_malloc((T + 1) * sizeof *n->cut),
-                           .crossing = rw_calloc(T, sizeof *n->crossing),
+                           .crossing = rw_calloc(stretches, sizeof *n->crossing),
                            .late = rw_calloc(stretches, sizeof *n->late),
                            .adjoint = rw_calloc(T, sizeof *n->adjoint),
                            .seconds = rw_calloc(T, sizeof *n->seconds),
@@ -294,7 +310,7 @@ static rw_status build(struct builder *b, size_t i, size_t t, size_t m, uint32_t
         const rw_status status = build(b, i, j, m, child, depth + 1);
         if (status) return status;
         b->cut_depth[j] = (uint8_t)depth;
-        m -= slots_of(n, n->crossing[j]);
+        m -= slots_of(n, n->crossing[stretch(n, i, j)]);
         i = j;
     }
 }
@@ -314,7 +330,7 @@ static rw_status build_whole(struct builder *b, size_t m)
         const rw_status status = build(b, i, j, m, s, 1);
         if (status || j == n->n_stages) return status;
         b->cut_depth[j] = 0;
-        m -= slots_of(n, n->crossing[j]);
+        m -= slots_of(n, n->crossing[stretch(n, i, j)]);
         i = j;
     }
     return RW_OK;

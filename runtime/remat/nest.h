@@ -34,7 +34,7 @@ struct rw_nest {
     const struct rw_replayable *g;
     size_t n_stages;
     uint32_t *cut;                         /* cut[i] is where stage i begins; n_stages + 1 of them */
-    uint64_t *crossing;                    /* by cut: bytes made before it that forward reads behind it */
+    uint64_t *crossing;                    /* by stretch: bytes made in it that forward reads behind it */
     uint64_t *late;                        /* by stretch: bytes made in it that its own backward reads */
     uint64_t *adjoint;                     /* by stage: most bytes of gradients and workspaces in its backward */
     double *seconds;                       /* by stage, of a replay */

@@ -175,7 +175,7 @@ Test(budgets, a_share_is_of_what_none_takes)
     cr_expect_leq(half.arena * 2, none.arena);
     cr_expect_eq(half.arena, same.arena);
     cr_expect_eq(half.seconds, same.seconds);
-    cr_expect_gt(half.seconds, none.seconds);
+    cr_expect_gt(half.seconds, none.seconds, "%.9g %.9g", half.seconds, none.seconds);
     fixture_close(&b);
 }
 

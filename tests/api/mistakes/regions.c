@@ -62,7 +62,7 @@ void mistakes_with_regions(struct trial *m, struct world *w)
     STATUS("ckpt_set_policy", RW_ERR_POLICY, ckpt_set_policy(t, "uniform:-1"));
     STATUS("ckpt_set_policy", RW_ERR_POLICY, ckpt_set_policy(t, "block:99999999999999999999"));
     STATUS("ckpt_set_policy", RW_ERR_POLICY, ckpt_set_policy(t, "budget:110%"));
-    STATUS("ckpt_set_policy", RW_ERR_UNSUPPORTED, ckpt_set_policy(t, "offload:block"));
+    STATUS("ckpt_set_policy", RW_ERR_UNSUPPORTED, ckpt_set_policy(t, "budget:40%+offload:block"));
     STATUS("ckpt_set_policy", RW_ERR_POLICY, ckpt_set_policy(t, long_policy(100)));
     STATUS("ckpt_set_policy", RW_ERR_POLICY,
            at_column(ckpt_set_policy(t, long_policy(300)), w->ctx, "column 1810"));
