@@ -1,11 +1,14 @@
 /*
- * What the planner finds, without running: for models of the benchmarks, predicted step time over that of `none` at
- * shares of the peak of `none`, the gap to the lower bound, the least budget, and how long planning takes.
+ * What the planner finds: predicted step time over that of `none` at shares of its peak, how far the lower bound is
+ * away, and how long planning takes. Runs nothing but with --run, where steps under budgets are timed in turn and the
+ * peak that was measured is held against the budget.
  *
- *   planning [KIND LAYERS WIDTH BATCH SEQ]...    KIND gpt or llama
+ *   planning [--run] [KIND SIZE WIDTH]...
+ *       KIND  gpt, llama: SIZE layers of that width; blocks: SIZE residual blocks of 30 nodes; graph: SIZE random nodes
  */
 #include "figure.h"
 
+#include "models/made.h"
 #include "models/model.h"
 #include "plan/build.h"
 #include "remat/frontier.h"
@@ -15,35 +18,96 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define BATCH 2
+#define SEQ 256
+
+/* ---- programs whose kernels do nothing ---- */
+
+static rw_tensor *record_blocks(rw_tape *t, rw_tensor *x, int n)
+{
+    for (int i = 0; i < n; i++) {
+        rw_tensor *in[2] = { x, x };
+        for (int k = 0; k < 29; k++)
+            in[1] = made_apply(t, &in[1], 1, (struct made){ .units = 4 + k * 7 % 13, .us = 5 + k * 11 % 40,
+                                                            .reads = 1 + (k % 3 ? 0 : 4) });
+        x = made_apply(t, in, 2, (struct made){ .units = 8, .us = 3 });
+    }
+    return x;
+}
+
+static int below(uint32_t *state, int n)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (int)((*state >> 8) % (uint32_t)n);
+}
+
+/* Each node reads the one before it and, every third, another one of the last few; one in sixty, one far back. */
+static rw_tensor *record_graph(rw_tape *t, rw_tensor *x, int n)
+{
+    rw_tensor **const v = calloc((size_t)n + 1, sizeof *v);
+    uint32_t state = 5;
+    v[0] = x;
+    for (int i = 1; i <= n; i++) {
+        const int far = below(&state, 20) ? 6 : 1500, back = below(&state, far < i ? far : i);
+        rw_tensor *const in[2] = { v[i - 1], v[i - 1 - back] };
+        const int n_in = back && !below(&state, 3) ? 2 : 1;
+        const int reads = below(&state, n_in == 2 ? 8 : 2) | below(&state, 2) * 4;
+        v[i] = made_apply(t, in, n_in, (struct made){ .units = 1 + below(&state, 16), .us = 1 + below(&state, 60),
+                                                      .reads = reads });
+    }
+    x = v[n];
+    free(v);
+    return x;
+}
+
+/* ---- a step ---- */
+
 struct step {
+    const char *kind;
+    int size, width;
     rw_context *ctx;
     rw_tape *t;
+    rw_tensor *p;
     struct model model;
     uint32_t loss;
 };
 
-static void open_step(struct step *s, enum model_kind kind, int layers, int width, int batch, int seq)
+static void fail(const struct step *s)
+{
+    fprintf(stderr, "planning: %s\n", rw_error_message(s->ctx));
+    exit(1);
+}
+
+static rw_tensor *record(struct step *s)
+{
+    static int32_t tokens[BATCH * SEQ];
+    rw_tensor *x;
+    if (!strcmp(s->kind, "blocks")) x = rw_sum(s->t, record_blocks(s->t, s->p, s->size), RW_ALL_AXES, false);
+    else if (!strcmp(s->kind, "graph")) x = rw_sum(s->t, record_graph(s->t, s->p, s->size), RW_ALL_AXES, false);
+    else x = model_loss(&s->model, s->t, BATCH, SEQ, tokens, tokens);
+    if (!x) fail(s);
+    s->loss = x->id;
+    return x;
+}
+
+static void open_step(struct step *s)
 {
     struct model_config config = { 0 };
-    model_preset(&config, "tiny");
-    config.kind = kind;
-    config.layers = layers;
-    config.width = width;
-    config.hidden = 0;
-    config.dropout = kind == MODEL_GPT ? 0.1f : 0;
-    config.max_seq = seq;
-    int32_t *const tokens = calloc((size_t)batch * (size_t)seq, sizeof *tokens);
+    const bool gpt = !strcmp(s->kind, "gpt");
     rw_context_create(&s->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .threads = 2 });
     rw_tape_create(&s->t, s->ctx);
-    rw_tensor *loss = NULL;
-    if (model_create(&s->model, s->ctx, &config) == RW_OK)
-        loss = model_loss(&s->model, s->t, batch, seq, tokens, tokens);
-    if (!loss) {
-        fprintf(stderr, "planning: %s\n", rw_error_message(s->ctx));
-        exit(1);
+    model_preset(&config, "tiny");
+    config.kind = gpt ? MODEL_GPT : MODEL_LLAMA;
+    config.layers = s->size;
+    config.width = s->width;
+    config.hidden = 0;
+    config.dropout = gpt ? 0.1f : 0;
+    config.max_seq = SEQ;
+    if (gpt || !strcmp(s->kind, "llama")) {
+        if (model_create(&s->model, s->ctx, &config)) fail(s);
+    } else {
+        s->p = rw_param(s->ctx, "p", RW_F32, RW_SHAPE(512));
     }
-    s->loss = loss->id;
-    free(tokens);
 }
 
 static void close_step(struct step *s)
@@ -52,87 +116,142 @@ static void close_step(struct step *s)
     rw_context_destroy(&s->ctx);
 }
 
-static const struct rw_frontier_point *fastest_within(const struct rw_frontier *f, double bytes)
+/* ---- predicted ---- */
+
+static const double shares[] = { 100, 90, 75, 60, 50, 40, 25, 15, 10, 8, 6 };
+#define SHARES (sizeof shares / sizeof *shares)
+
+static void print_share(const struct step *s, struct rw_frontier *f, double percent)
 {
-    for (size_t i = 0; i < f->n_points; i++)
-        if ((double)f->point[i].peak <= bytes) return &f->point[i];
-    return NULL;
+    const uint64_t bytes = (uint64_t)((double)rw_frontier_none_peak(f) * percent / 100);
+    const double none = rw_frontier_none_seconds(f);
+    double bound = 0;
+    size_t i = 0;
+    while (i < f->n_points && f->point[i].peak > bytes) i++;
+    if (i == f->n_points) return;
+    if (rw_frontier_bound(f, bytes, &bound)) fail(s);
+    printf("  %5.1f %%   %5.1f %%   %.4f   %.4f  %6.2f %%\n", percent,
+           100 * (double)f->point[i].peak / (double)rw_frontier_none_peak(f), f->point[i].seconds / none, bound / none,
+           100 * (f->point[i].seconds / bound - 1));
 }
 
-static void frontier_of(struct step *s, const char *name)
+static void print_frontier(struct step *s)
 {
-    static const double shares[] = { 1, .9, .75, .6, .5, .4, .3, .25, .2, .15, .1, .08, .06, .05, .04 };
-    const struct rw_request request = {
-        .kind = RW_PLAN_STEP, .values = &s->loss, .n_values = 1, .policy = &s->t->policy
-    };
+    const struct rw_request request = rw_step_request(s->t, &s->loss, 1);
     struct rw_problem p;
     struct rw_frontier f;
-    if (rw_problem_open(&p, s->t, &request)) exit(1);
-    const double begin = now_s();
-    if (rw_frontier_init(&f, &p)) exit(1);
-    const double seconds = now_s() - begin, none = rw_frontier_none_seconds(&f);
-    printf("%s: %zu nodes, %zu simulated, %zu points, %.1f ms; none %.1f MiB %.3f s\n", name,
-           f.candidates.graph.n_nodes, f.candidates.n_simulations, f.n_points, 1e3 * seconds,
-           (double)rw_frontier_none_peak(&f) / 1048576, none);
-    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
-        const struct rw_frontier_point *const point = fastest_within(&f, shares[i] * (double)rw_frontier_none_peak(&f));
-        double bound = 0;
-        if (rw_frontier_bound(&f, (uint64_t)(shares[i] * (double)rw_frontier_none_peak(&f)), &bound)) exit(1);
-        if (point)
-            printf("  %5.1f %%  peak %5.1f %%  time %.4f  bound %.4f  gap %.2f %%\n", 100 * shares[i],
-                   100 * (double)point->peak / (double)rw_frontier_none_peak(&f), point->seconds / none, bound / none,
-                   100 * (point->seconds / bound - 1));
-        else
-            printf("  %5.1f %%  -\n", 100 * shares[i]);
+    if (rw_problem_open(&p, s->t, &request) || rw_frontier_init(&f, &p)) fail(s);
+    printf("%s of %d, width %d: %zu nodes; none takes %.1f MiB and %.4f s\n", s->kind, s->size, s->width,
+           f.candidates.graph.n_nodes, (double)rw_frontier_none_peak(&f) / 1048576, rw_frontier_none_seconds(&f));
+    printf("   budget     peak     time    bound      gap\n");
+    for (size_t i = 0; i < SHARES; i++) print_share(s, &f, shares[i]);
+    uint64_t least = UINT64_MAX, full = 0;
+    for (size_t i = 0; i < f.n_points; i++) {
+        const struct rw_policy *const policy = rw_frontier_policy(&f, i);
+        if (f.point[i].peak < least) least = f.point[i].peak;
+        if (policy && policy->kind == RW_POLICY_FULL) full = f.point[i].peak;
     }
-    for (size_t i = 0; i < f.n_points; i++)
-        if (rw_frontier_policy(&f, i))
-            printf("  named %d %lld: peak %.2f %% time %.4f\n", rw_frontier_policy(&f, i)->kind,
-                   (long long)rw_frontier_policy(&f, i)->n,
-                   100 * (double)f.point[i].peak / (double)rw_frontier_none_peak(&f), f.point[i].seconds / none);
+    printf("  least %.2f %%", 100 * (double)least / (double)rw_frontier_none_peak(&f));
+    if (full) printf(", %.3f of what full takes", (double)least / (double)full);
+    printf("; %zu candidates simulated, %zu points\n", f.candidates.n_simulations, f.n_points);
     rw_frontier_finish(&f);
     rw_problem_close(&p);
 }
 
-static void planning_time(struct step *s)
+static void print_planning_time(struct step *s, const char *policy)
 {
-    static const char *const policies[] = { "none", "full", "budget:75%", "budget:50%", "budget:25%", "budget:10%" };
-    const struct rw_request request = {
-        .kind = RW_PLAN_STEP, .values = &s->loss, .n_values = 1, .policy = &s->t->policy
-    };
-    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
-        ckpt_set_policy(s->t, policies[i]);
-        double best = INFINITY;
+    const struct rw_request request = rw_step_request(s->t, &s->loss, 1);
+    double best = INFINITY;
+    if (ckpt_set_policy(s->t, policy)) fail(s);
+    for (int round = 0; round < 5; round++) {
         rw_plan *plan = NULL;
-        rw_status status = RW_OK;
-        for (int round = 0; !status && round < 3; round++) {
-            const double begin = now_s();
-            status = rw_plan_build(s->t, &request, &plan);
-            best = fmin(best, now_s() - begin);
-            if (!status && round < 2) rw_plan_release(plan);
-        }
-        if (status) {
-            printf("  %s: %s\n", policies[i], rw_error_message(s->ctx));
-            rw_error_clear(s->ctx);
-            continue;
-        }
-        printf("  %-11s planned in %6.2f ms, arena %llu, live %llu\n", policies[i], 1e3 * best,
-               (unsigned long long)plan->arena_bytes, (unsigned long long)plan->largest_live);
+        const double begin = now_s();
+        if (rw_plan_build(s->t, &request, &plan)) fail(s);
+        best = fmin(best, now_s() - begin);
         rw_plan_release(plan);
     }
+    printf("  planned in %.1f ms under %s\n", 1e3 * best, policy);
+}
+
+/* ---- run ---- */
+
+/* Seconds of one step, and the arena that it used. */
+static double run_step(struct step *s, const char *policy, size_t *ret_peak)
+{
+    rw_memory memory;
+    if (ckpt_set_policy(s->t, policy)) fail(s);
+    const double begin = now_s();
+    if (rw_backward(s->t, record(s))) {
+        if (rw_error_status(s->ctx) != RW_ERR_BUDGET) fail(s);
+        rw_error_clear(s->ctx);
+        rw_tape_reset(s->t);
+        return INFINITY;
+    }
+    const double seconds = now_s() - begin;
+    rw_memory_stats(s->ctx, &memory);
+    if (memory.measured_peak != memory.predicted_peak)
+        printf("  %s: measured %zu, predicted %zu\n", policy, memory.measured_peak, memory.predicted_peak);
+    *ret_peak = memory.measured_peak;
+    rw_tape_reset(s->t);
+    return seconds;
+}
+
+/* Policies in turn, so that noise hits all alike; of each the fastest round. The first round is planning's. */
+static void print_measured_times(struct step *s)
+{
+    static const char *const policies[] = { "none", "budget:75%", "budget:50%", "budget:25%", "budget:10%", "full" };
+    enum { N = sizeof policies / sizeof *policies };
+    double best[N];
+    size_t peak;
+    for (int i = 0; i < N; i++) best[i] = INFINITY;
+    for (int round = 0; round < 5; round++)
+        for (int i = 0; i < N; i++) {
+            const double seconds = run_step(s, policies[i], &peak);
+            if (round) best[i] = fmin(best[i], seconds);
+        }
+    for (int i = 0; i < N; i++) printf("  %-11s %.4f s, %.3f of none\n", policies[i], best[i], best[i] / best[0]);
+}
+
+static void print_measured_peaks(struct step *s)
+{
+    size_t none = 0, peak = 0;
+    double most = 0;
+    int n = 0;
+    run_step(s, "none", &none);
+    for (int i = 50; i > 0; i--) {
+        char policy[64];
+        const size_t budget = none / 50 * (size_t)i;
+        snprintf(policy, sizeof policy, "budget:%zuB", budget);
+        if (run_step(s, policy, &peak) == INFINITY) break;
+        most = fmax(most, (double)peak / (double)budget);
+        n++;
+    }
+    printf("  measured peak over budget: %.4f at most, of %d budgets\n", most, n);
+}
+
+static void print_all(struct step s, bool run)
+{
+    open_step(&s);
+    record(&s);
+    print_frontier(&s);
+    print_planning_time(&s, "none");
+    print_planning_time(&s, "budget:50%");
+    rw_tape_reset(s.t);
+    if (run) print_measured_times(&s);
+    if (run) print_measured_peaks(&s);
+    close_step(&s);
 }
 
 int main(int argc, char **argv)
 {
-    for (int i = 1; i + 5 <= argc; i += 5) {
-        struct step s;
-        char name[64];
-        open_step(&s, strcmp(argv[i], "llama") ? MODEL_GPT : MODEL_LLAMA, atoi(argv[i + 1]), atoi(argv[i + 2]),
-                  atoi(argv[i + 3]), atoi(argv[i + 4]));
-        snprintf(name, sizeof name, "%s of %s layers, width %s", argv[i], argv[i + 1], argv[i + 2]);
-        frontier_of(&s, name);
-        planning_time(&s);
-        close_step(&s);
-    }
+    static const struct step programs[] = { { .kind = "gpt", .size = 12, .width = 256 },
+                                            { .kind = "gpt", .size = 32, .width = 256 },
+                                            { .kind = "llama", .size = 12, .width = 256 },
+                                            { .kind = "blocks", .size = 100 },
+                                            { .kind = "graph", .size = 10000 } };
+    const bool run = argc > 1 && !strcmp(argv[1], "--run");
+    for (size_t i = 0; argc == 1 + run && i < sizeof programs / sizeof *programs; i++) print_all(programs[i], false);
+    for (int i = 1 + run; i + 3 <= argc; i += 3)
+        print_all((struct step){ .kind = argv[i], .size = atoi(argv[i + 1]), .width = atoi(argv[i + 2]) }, run);
     return 0;
 }

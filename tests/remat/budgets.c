@@ -2,6 +2,7 @@
  * Budgets from outside: a step takes at most its budget or fails before it runs and names the least that would do; less
  * never makes the arena larger, more never the predicted step slower; what can be read are the bytes of `none`.
  */
+#include "remat/random_tape.h"
 #include "support/support.h"
 
 #include "base/alloc.h"
@@ -165,6 +166,35 @@ Test(budgets, are_bounds_and_monotone_in_bytes_and_seconds)
     }
 }
 
+/* Tapes of which placement loses something: the bound is of the arena, not of what lives. */
+Test(budgets, hold_on_random_tapes_also_where_placement_loses)
+{
+    size_t lost = 0;
+    for (uint64_t seed = 1; seed <= 24; seed++) {
+        struct fixture b = fixture_open(3, 1);
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(64));
+        const uint32_t loss = random_tape(b.t, p, 10 + (int)(seed % 50), seed)->id;
+        const struct answer none = plan_under(&b, loss, "none");
+        struct answer before = { .seconds = 1e30 };
+        cr_assert_eq(plan_within(&b, loss, 1).status, RW_ERR_BUDGET);
+        const uint64_t least = named_least(&b);
+        cr_assert_eq(plan_within(&b, loss, least - 1).status, RW_ERR_BUDGET);
+        rw_error_clear(b.ctx);
+        for (uint64_t k = 0; k <= 12; k++) {
+            const uint64_t bytes = least + (none.arena - least) * k / 12;
+            const struct answer a = plan_within(&b, loss, bytes);
+            cr_assert_eq(a.status, RW_OK, "%s", rw_error_message(b.ctx));
+            cr_expect_leq(a.arena, bytes, "tape %llu", (unsigned long long)seed);
+            cr_expect_geq(a.arena, before.arena, "tape %llu: less made it larger", (unsigned long long)seed);
+            cr_expect_leq(a.seconds, before.seconds, "tape %llu: more made it slower", (unsigned long long)seed);
+            lost += a.arena > a.live;
+            before = a;
+        }
+        fixture_close(&b);
+    }
+    cr_expect_gt(lost, 5);
+}
+
 Test(budgets, a_share_is_of_what_none_takes)
 {
     struct fixture b = fixture_open(3, 2);
@@ -218,7 +248,7 @@ Test(budgets, losses_and_gradients_are_the_bytes_of_none)
         size_t replayed = 0;
         int percent = 100;
         cr_assert_eq(none.status, RW_OK);
-        for (; percent > 0; percent -= 4) {
+        for (; percent > 0; percent -= 7) {
             char policy[32];
             snprintf(policy, sizeof policy, "budget:%d%%", percent);
             struct outcome o = run_under(programs[i], policy);

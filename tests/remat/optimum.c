@@ -4,8 +4,10 @@
  *
  *   REWIND_OPTIMUM  how many random tapes of each kind (40); prints the mean and the largest gap when set
  */
+#include "remat/random_tape.h"
 #include "support/support.h"
 
+#include "models/model.h"
 #include "plan/build.h"
 #include "remat/frontier.h"
 
@@ -14,89 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- an op of any size and cost; what its gradient reads is asked for ---- */
-
-struct made {
-    int64_t units; /* of 256 bytes */
-    double us;
-    int32_t reads; /* bits: inputs 0 and 1, and 2 for the output */
-    int32_t zero;
-};
-
-static rw_status check(rw_op_call *call)
-{
-    const struct made *const a = call->attrs;
-    return rw_op_output(call, 0, RW_F32, RW_SHAPE(a->units * 64));
-}
-
-static rw_op_cost cost(const rw_op_call *call)
-{
-    const struct made *const a = call->attrs;
-    return (rw_op_cost){ .flops = a->us * 1e5 };
-}
-
-static rw_status run(const rw_kernel *k)
-{
-    return RW_OK;
-}
-
-static rw_status differentiate(rw_grad_call *g);
-
-static const rw_op_def op = { .name = "made", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
-                              .check = check, .cost = cost,
-                              .kernel = { [RW_DEVICE_CPU] = run }, .grad = differentiate };
-
-static rw_tensor *make(rw_tape *t, rw_tensor *const *in, int n, struct made a)
-{
-    return rw_apply(t, &op, in, n, &a, sizeof a, NULL);
-}
-
-static rw_status differentiate(rw_grad_call *g)
-{
-    const struct made *const a = rw_grad_attrs(g);
-    const int n = rw_grad_n_inputs(g);
-    for (int i = 0; i < n; i++) {
-        if (!rw_grad_wanted(g, i)) continue;
-        rw_tensor *read[4] = { rw_grad_upstream(g, 0) };
-        int n_read = 1;
-        for (int k = 0; k < n; k++)
-            if (a->reads >> k & 1) read[n_read++] = rw_grad_input(g, k);
-        if (a->reads & 4) read[n_read++] = rw_grad_output(g, 0);
-        const int64_t units = rw_tensor_layout(rw_grad_input(g, i))->numel / 64;
-        rw_grad_set(g, i, make(rw_grad_tape(g), read, n_read, (struct made){ .units = units, .us = a->us }));
-    }
-    return RW_OK;
-}
-
-/* ---- random tapes ---- */
-
-struct dice {
-    uint64_t state;
-};
-
-static int64_t below(struct dice *d, int64_t n)
-{
-    uint64_t x = d->state += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return (int64_t)((x ^ x >> 31) % (uint64_t)n);
-}
-
-/* A tape of so many nodes: each reads one or two of the last four values. */
-static rw_tensor *random_tape(rw_tape *t, rw_tensor *p, int nodes, uint64_t seed)
-{
-    struct dice d = { seed };
-    rw_tensor *value[16] = { p };
-    for (int i = 1; i <= nodes; i++) {
-        rw_tensor *in[2] = { value[i - 1], value[i - 1 - (i > 1 ? below(&d, i < 4 ? i - 1 : 3) : 0)] };
-        const int n = in[0] != in[1] && below(&d, 2) ? 2 : 1;
-        const struct made a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)),
-                                .reads = (int32_t)below(&d, n == 2 ? 8 : 2) | (int32_t)below(&d, 2) * 4 };
-        value[i] = make(t, in, n, a);
-    }
-    return rw_sum(t, value[nodes], RW_ALL_AXES, false);
-}
 
 struct step {
     struct fixture b;
@@ -288,7 +207,7 @@ static void open_chain(struct step *s, int steps)
 {
     s->b = fixture_open(1, 1);
     rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(4 * 64));
-    for (int i = 0; i < steps; i++) x = make(s->b.t, &x, 1, (struct made){ .units = 4, .us = 50, .reads = 1 });
+    for (int i = 0; i < steps; i++) x = made_apply(s->b.t, &x, 1, (struct made){ .units = 4, .us = 50, .reads = 1 });
     open_problem(s, rw_sum(s->b.t, x, RW_ALL_AXES, false));
 }
 
@@ -314,6 +233,42 @@ Test(optimum, on_chains_is_what_revolve_says)
     }
 }
 
+/* The figure that is promised of real models, printed by bench/planning for larger ones. */
+static void check_model(enum model_kind kind)
+{
+    static struct model m;
+    static const int32_t tokens[2 * 64];
+    struct model_config config = { 0 };
+    struct step s = { .b = fixture_open(1, 1) };
+    struct rw_frontier f;
+    cr_assert(model_preset(&config, "tiny"));
+    config.kind = kind;
+    config.layers = 12;
+    config.width = 128;
+    config.hidden = 0;
+    config.max_seq = 64;
+    config.dropout = kind == MODEL_GPT ? 0.1f : 0;
+    cr_assert_eq(model_create(&m, s.b.ctx, &config), RW_OK);
+    open_problem(&s, model_loss(&m, s.b.t, 2, 64, tokens, tokens));
+    cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
+    for (unsigned percent = 75; percent >= 25; percent -= 5) {
+        const uint64_t bytes = rw_frontier_none_peak(&f) * percent / 100;
+        const double planned = planned_within(&f, bytes);
+        double bound;
+        cr_assert_eq(rw_frontier_bound(&f, bytes, &bound), RW_OK);
+        cr_expect_leq(bound, planned);
+        cr_expect_leq(planned, 1.03 * bound, "%s, %u %%: %.4f", model_name(kind), percent, planned / bound);
+    }
+    rw_frontier_finish(&f);
+    close_step(&s);
+}
+
+Test(optimum, is_three_percent_away_at_most_for_gpt_and_llama)
+{
+    check_model(MODEL_GPT);
+    check_model(MODEL_LLAMA);
+}
+
 Test(optimum, many_equal_layers_need_less_than_half_of_what_full_takes)
 {
     struct fixture b = fixture_open(1, 1);
@@ -322,7 +277,7 @@ Test(optimum, many_equal_layers_need_less_than_half_of_what_full_takes)
     rw_tensor *x = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4 * 64));
     for (int i = 0; i < 96; i++) {
         ckpt_begin(b.t, "layer");
-        for (int k = 0; k < 3; k++) x = make(b.t, &x, 1, (struct made){ .units = 4, .us = 20, .reads = 1 });
+        for (int k = 0; k < 3; k++) x = made_apply(b.t, &x, 1, (struct made){ .units = 4, .us = 20, .reads = 1 });
         ckpt_end(b.t);
     }
     open_problem(&s, rw_sum(b.t, x, RW_ALL_AXES, false));

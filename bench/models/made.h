@@ -1,0 +1,17 @@
+/* An op of any size and cost, whose kernel does nothing: for steps that are planned and never run. */
+#ifndef REWIND_BENCH_MADE_H
+#define REWIND_BENCH_MADE_H
+
+#include <rewind/rewind.h>
+
+struct made {
+    int64_t units; /* of 256 bytes: what its output takes */
+    double us;     /* at nominal rates, besides what every node takes */
+    int32_t reads; /* by its gradient; bits: inputs 0 and 1, and 2 for the output */
+    int32_t zero;
+};
+
+/* Of one or two inputs. */
+rw_tensor *made_apply(rw_tape *t, rw_tensor *const *in, int n, struct made a);
+
+#endif

@@ -1,0 +1,15 @@
+/* Random tapes of an op of any size and cost (bench/models/made.h): to be planned, not to be run. */
+#ifndef RW_TESTS_RANDOM_TAPE_H
+#define RW_TESTS_RANDOM_TAPE_H
+
+#include "models/made.h"
+
+struct dice {
+    uint64_t state;
+};
+int64_t below(struct dice *d, int64_t n);
+
+/* The loss of a tape of so many nodes (63 at most): each reads the one before and perhaps another of the last four. */
+rw_tensor *random_tape(rw_tape *t, rw_tensor *p, int nodes, uint64_t seed);
+
+#endif
