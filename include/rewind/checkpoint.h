@@ -44,7 +44,8 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  *                             gdp_qkv and mhc as discard:
  *   budget:SIZE, budget:P%    the fastest step whose arena (kept and replayed values, gradients in flight, workspaces)
  *                             takes at most so many bytes (B, KiB, MiB, GiB, TiB), or so much of what `none` takes; on
- *                             any tape, with or without regions. See docs/planner.md
+ *                             any tape, with or without regions. See docs/planner.md. Behind it +offload: values may
+ *                             wait outside the device's memory as well, where that is predicted to be faster
  *
  *   offload:NAME,NAME         as none, but what is kept of the values made in regions of these names waits outside the
  *                             device's memory (docs/offload.md). Behind any other policy: full+offload:NAME

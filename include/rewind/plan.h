@@ -29,7 +29,7 @@ typedef struct rw_bytes {
     size_t adjoint;    ///< gradients on their way
     size_t workspace;  ///< of the node that runs
     size_t lost;       ///< what does not fit together: the arena beyond the largest sum of live bytes
-    size_t host;       ///< room in host memory for values that are moved out
+    size_t host;       ///< room outside the device, in memory or files, for values that are moved
 } rw_bytes;
 
 /** The node at which the most bytes are live. The strings are copies, cut where there is no room. */

@@ -61,9 +61,9 @@ static rw_status refuse(struct search *s, const struct rw_policy *policy, uint64
     char part[RW_POLICY_PART];
     return rw_fail(s->p->t->ctx, RW_ERR_BUDGET,
                    "policy \"%s\", column 8: the step doesn't fit into %llu bytes; the least budget that would do is "
-                   "budget:%lluB",
+                   "budget:%lluB%s",
                    rw_policy_part(policy->spec, policy->spec, part), (unsigned long long)bytes,
-                   (unsigned long long)least);
+                   (unsigned long long)least, policy->moves ? "+offload" : "");
 }
 
 /* A share is of what `none` takes. */
@@ -83,6 +83,7 @@ static rw_status decide(struct search *s, const struct rw_policy *policy)
     uint64_t bytes = 0;
     bool found = false;
     rw_status status = rw_frontier_init(&s->frontier, s->p);
+    if (!status && policy->moves) status = rw_frontier_add_moved(&s->frontier);
     if (!status) status = resolve(s, policy, &bytes);
     if (!status) status = find(s, bytes, &found);
     return status || found ? status : refuse(s, policy, bytes);

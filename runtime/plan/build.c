@@ -7,6 +7,7 @@
 #include "plan/budget.h"
 #include "record/own_ops.h"
 #include "remat/choose.h"
+#include "remat/move.h"
 
 #include <assert.h>
 #include <string.h>
@@ -42,19 +43,11 @@ static rw_status check_op_names(const rw_tape *t, const struct rw_policy *policy
     return status;
 }
 
-static bool moves_something(const struct rw_problem *p, const struct rw_choice *c)
+/* Once, before the first plan that moves something or might. */
+static rw_status measure_store(rw_context *ctx)
 {
-    for (uint32_t v = 0; v < p->t->n_values; v++)
-        if (rw_problem_makes(p, v) && c->fate[v].what == RW_MOVE) return true;
-    return false;
-}
-
-/* Once, before the first plan that moves something. */
-static rw_status measure_store(const struct rw_problem *p, const struct rw_choice *c)
-{
-    rw_context *const ctx = p->t->ctx;
     struct rw_store_place *const store = &ctx->store;
-    if (!store->fns->measure || (store->rate.out > 0 && store->rate.in > 0) || !moves_something(p, c)) return RW_OK;
+    if (!store->fns->measure || (store->rate.out > 0 && store->rate.in > 0)) return RW_OK;
     struct rw_store_rate rate;
     const rw_status status = store->fns->measure(ctx->device_state, store->path, &rate);
     if (status) return rw_fail(ctx, status, "planning: how fast values move to and from files cannot be measured");
@@ -69,7 +62,7 @@ static rw_status decide_by_budget(struct rw_planning *g, const struct rw_policy 
     struct rw_choice none;
     rw_status status = rw_policy_choose(&g->problem, &rw_policy_none, &none);
     if (status) return rw_fail(g->problem.t->ctx, status, "planning: %s", rw_status_name(status));
-    status = measure_store(&g->problem, &none); /* for what the caller moves by name */
+    if (policy->moves || rw_choice_moves(&g->problem, &none)) status = measure_store(g->problem.t->ctx);
     rw_choice_finish(&none);
     if (!status) status = rw_budget_decide(&g->problem, policy, &d);
     g->choice = d.choice;
@@ -84,7 +77,7 @@ static rw_status decide(struct rw_planning *g, const struct rw_request *request)
     if (request->policy->kind == RW_POLICY_BUDGET) return decide_by_budget(g, request->policy);
     struct rw_simulation sim = { 0 };
     rw_status status = rw_policy_choose(p, request->policy, &g->choice);
-    if (!status) status = measure_store(p, &g->choice);
+    if (!status && rw_choice_moves(p, &g->choice)) status = measure_store(p->t->ctx);
     if (!status) status = rw_simulate(p, &g->choice, &sim, &g->cost);
     if (!status) {
         g->schedule = sim.schedule; /* the very one that was counted */

@@ -296,10 +296,14 @@ rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message
 {
     struct reader r = { .spec = spec, .at = spec, .message = message, .size = size };
     rw_status status = read_part(&r);
-    const bool decides_alone = r.out.kind == RW_POLICY_BUDGET; /* about every value: nothing can be added */
+    const bool decides_alone = r.out.kind == RW_POLICY_BUDGET; /* about every value: no names can be added */
     if (!status && !decides_alone && !r.unsupported && !strncmp(r.at, "+discard:", 9)) {
         r.at += 8;
         status = read_discarded(&r);
+    }
+    if (!status && decides_alone && !strcmp(r.at, "+offload")) {
+        r.out.moves = true;
+        r.at += strlen("+offload");
     }
     if (!status && *r.at == '+') {
         r.at++;

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "remat/choose.h"
+#include "remat/move.h"
 
 rw_status rw_candidates_init(struct rw_candidates *c, const struct rw_problem *p)
 {
@@ -20,11 +21,21 @@ void rw_candidates_finish(struct rw_candidates *c)
     *c = (struct rw_candidates){ 0 };
 }
 
+static rw_status choose(const struct rw_candidates *c, const struct rw_candidate *x, struct rw_choice *ret_choice)
+{
+    if (x->named) return rw_policy_choose(c->graph.p, &x->policy, ret_choice);
+    return rw_recipe_choose(&x->recipe, &c->graph, ret_choice);
+}
+
 rw_status rw_candidate_choose(const struct rw_candidates *c, uint32_t candidate, struct rw_choice *ret_choice)
 {
     const struct rw_candidate *const x = &c->candidate[candidate];
-    if (x->named) return rw_policy_choose(c->graph.p, &x->policy, ret_choice);
-    return rw_recipe_choose(&x->recipe, &c->graph, ret_choice);
+    if (!x->part) return choose(c, x, ret_choice);
+    rw_status status = choose(c, &c->candidate[x->base], ret_choice);
+    if (status) return status;
+    status = rw_move_first(c->graph.p, ret_choice, x->part, RW_MOVED_PARTS);
+    if (status) rw_choice_finish(ret_choice);
+    return status;
 }
 
 rw_status rw_candidate_simulate(struct rw_candidates *c, uint32_t candidate)
@@ -60,4 +71,9 @@ rw_status rw_candidates_add(struct rw_candidates *c, struct rw_recipe recipe)
 rw_status rw_candidates_add_named(struct rw_candidates *c, struct rw_policy policy)
 {
     return add(c, (struct rw_candidate){ .named = true, .policy = policy });
+}
+
+rw_status rw_candidates_add_moved(struct rw_candidates *c, uint32_t base, uint8_t part)
+{
+    return add(c, (struct rw_candidate){ .base = base, .part = part });
 }

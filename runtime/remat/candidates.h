@@ -9,8 +9,13 @@
 #include "remat/recipe.h"
 #include "remat/simulate.h"
 
+/* What a candidate keeps is moved in steps of one such part. */
+#define RW_MOVED_PARTS 4
+
 struct rw_candidate {
     bool named;
+    uint8_t part;  /* of what candidate `base` keeps so many parts are moved (move.h); 0: it is one of its own */
+    uint32_t base;
     struct rw_policy policy; /* of a named one; nothing in it is owned */
     struct rw_recipe recipe; /* of the others; empty once the candidate is out */
     uint64_t peak;           /* simulated, bytes */
@@ -38,5 +43,6 @@ rw_status rw_candidate_simulate(struct rw_candidates *c, uint32_t candidate);
 /* One more, simulated. A recipe is taken over, also when this fails. */
 rw_status rw_candidates_add(struct rw_candidates *c, struct rw_recipe recipe);
 rw_status rw_candidates_add_named(struct rw_candidates *c, struct rw_policy policy);
+rw_status rw_candidates_add_moved(struct rw_candidates *c, uint32_t base, uint8_t part);
 
 #endif

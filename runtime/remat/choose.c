@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "remat/dissolve.h"
+#include "remat/move.h"
 
 #include <assert.h>
 
@@ -171,9 +172,6 @@ static bool is_kept_by_policy(const struct rw_fate *f)
            (f->why == RW_WHY_OUTSIDE || f->why == RW_WHY_OP || f->why == RW_WHY_NAME || f->why == RW_WHY_EFFECT);
 }
 
-/* What takes less outside than one unit of files and pages stays where it is. */
-#define LEAST_MOVED 4096
-
 static void move_regions(struct rw_choice *c, const struct rw_problem *p, const struct rw_policy *whole)
 {
     const rw_tape *const t = p->t;
@@ -182,7 +180,7 @@ static void move_regions(struct rw_choice *c, const struct rw_problem *p, const 
         const struct rw_tensor *const x = rw_tape_value(t, v);
         const uint32_t region = rw_node_region(t, &t->nodes[x->producer]);
         const struct rw_policy *const policy = rw_region_policy(t, region, whole);
-        if (policy->n_moved_regions && rw_tensor_bytes(x) >= LEAST_MOVED &&
+        if (policy->n_moved_regions && rw_tensor_bytes(x) >= RW_LEAST_MOVED &&
             is_inside(t, policy, region, rw_policy_moves_region))
             c->fate[v] = (struct rw_fate){ .what = RW_MOVE, .why = RW_WHY_REGION_MOVES };
     }

@@ -10,6 +10,10 @@
  *                 spent on values that are kept besides (fill.h)
  *     neighbours  of a short tape: what differs from these in one value or cut (neighbours.h)
  *
+ *     moved       of points that these come to: the first quarters of what each keeps wait outside the device's memory,
+ *                 where that is asked for (rw_frontier_add_moved()). What a point drops is cheap to make again for its
+ *                 bytes, so what it keeps, and what goes out, is what is dear
+ *
  * Each is simulated. Those that are slower and no smaller than another one go; what is left are the points. A planner
  * that takes, for a budget, the first of the points in order of seconds whose placed size fits is monotone by
  * construction: with more bytes it has more to choose from, and another answer is one that did not fit before.
@@ -34,6 +38,9 @@ struct rw_frontier {
 /* RW_ERR_MEMORY leaves *f empty. The problem stays open as long as the frontier is used. */
 rw_status rw_frontier_init(struct rw_frontier *f, const struct rw_problem *p);
 void rw_frontier_finish(struct rw_frontier *f);
+
+/* Adds what moves values, at the rates of the context's store. The points that are there stay. RW_ERR_MEMORY. */
+rw_status rw_frontier_add_moved(struct rw_frontier *f);
 
 /* The choice that a point stands for. RW_ERR_MEMORY leaves *ret_choice empty. */
 rw_status rw_frontier_choose(const struct rw_frontier *f, size_t point, struct rw_choice *ret_choice);

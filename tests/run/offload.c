@@ -82,6 +82,7 @@ Test(offload, every_policy_gives_the_bytes_of_none)
                 struct outcome o = outcome_of(w);
                 expect_same(&none, &o, w.policy);
                 moved += o.memory.host > 0;
+                if (strstr(w.policy, "names:offload")) cr_assert_gt(o.memory.host, 0, "a name is always moved");
                 release(&o);
             }
             cr_assert_geq(moved, sizeof policies / sizeof *policies - 2, "most of them move something");
@@ -221,5 +222,93 @@ Test(offload, stops_and_graphs)
     rw_graph_destroy(&g);
     free(expected);
     rw_tape_destroy(&other);
+    fixture_close(&b);
+}
+
+/* ---- by budget ---- */
+
+/* The number behind "budget:" at the end of the message. */
+static unsigned long long least_of(const char *policy)
+{
+    struct fixture b = fixture_open(3, 1);
+    struct net n;
+    net_init(&n, b.ctx, LAYERS, WIDTH, RW_F32, 1);
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_backward(b.t, net_loss(&n, b.t, TOKENS, 0)), RW_ERR_BUDGET);
+    const char *at = rw_error_message(b.ctx), *last = NULL;
+    while ((at = strstr(at, "budget:"))) last = at++;
+    cr_assert_not_null(last);
+    const unsigned long long bytes = strtoull(last + strlen("budget:"), NULL, 10);
+    cr_assert_eq(strstr(last, "+offload") != NULL, strstr(policy, "+offload") != NULL, "%s", last);
+    fixture_close(&b);
+    return bytes;
+}
+
+static void set_fast(rw_context *ctx)
+{
+    const rw_offload o = { .out_bytes_per_s = 1e12, .in_bytes_per_s = 1e12 };
+    cr_assert_eq(rw_context_set_offload(ctx, &o), RW_OK);
+}
+
+/* Budgets from the least on, with a store that costs next to nothing: values go out, the bytes are those of none. */
+Test(offload, a_budget_may_move_what_it_has_no_room_for)
+{
+    struct way w = { "none", 1, 1, 1, false };
+    struct outcome none = outcome_of(w);
+    const unsigned long long least = least_of("budget:256B+offload");
+    size_t moved = 0;
+    cr_assert_leq(least, least_of("budget:256B"));
+    for (int i = 0; i <= 6; i++) {
+        const unsigned long long bytes = least + (none.memory.predicted_peak - least) * (unsigned)i / 8;
+        struct fixture b = fixture_open(3, 1);
+        struct net n;
+        rw_memory m;
+        char policy[64];
+        snprintf(policy, sizeof policy, "budget:%lluB+offload", bytes);
+        net_init(&n, b.ctx, LAYERS, WIDTH, RW_F32, 1);
+        set_fast(b.ctx);
+        cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_tensor *const loss = net_loss(&n, b.t, TOKENS, 0);
+        if (i % 2) rw_item(b.t, loss);
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
+        unsigned char *const got = all_gradients(b.ctx, &none.bytes);
+        cr_assert_eq(first_difference(none.gradients[0], got, none.bytes), -1, "%s", policy);
+        rw_memory_stats(b.ctx, &m);
+        cr_assert_leq(m.measured_peak, bytes, "%s", policy);
+        cr_assert_eq(m.measured_peak, m.predicted_peak, "%s", policy);
+        moved += m.host > 0;
+        free(got);
+        fixture_close(&b);
+    }
+    cr_assert_gt(moved, 2);
+    release(&none);
+}
+
+/* With more to choose from the predicted step is never slower, and with more bytes neither. */
+Test(offload, a_budget_that_may_move_is_never_slower_by_prediction)
+{
+    struct fixture b = fixture_open(3, 1);
+    struct net n;
+    double before = 1e30;
+    size_t moved = 0;
+    net_init(&n, b.ctx, LAYERS, WIDTH, RW_F32, 2);
+    set_fast(b.ctx);
+    rw_tensor *const loss = net_loss(&n, b.t, TOKENS, 0);
+    for (int percent = 25; percent <= 100; percent += 5) {
+        char policy[64];
+        rw_prediction with, without;
+        snprintf(policy, sizeof policy, "budget:%d%%+offload", percent);
+        if (rw_tape_plan(b.t, loss, policy, &with)) {
+            rw_error_clear(b.ctx);
+            continue;
+        }
+        cr_assert_leq(with.ms, before, "%s", policy);
+        before = with.ms;
+        moved += with.at_peak.host > 0;
+        *strchr(policy, '+') = '\0';
+        if (rw_tape_plan(b.t, loss, policy, &without)) rw_error_clear(b.ctx);
+        else cr_assert_leq(with.ms, without.ms, "%s", policy);
+    }
+    cr_assert_gt(moved, 0, "a store that costs next to nothing is used");
     fixture_close(&b);
 }

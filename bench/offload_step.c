@@ -1,0 +1,181 @@
+/*
+ * What a disk is worth on a CPU: one GPT, its steps kept whole, replayed, moved to files and both, a step of each in
+ * turn in every round, so that noise hits all alike. The disk's own speed is taken in every round too, by calls of this
+ * program's own. What is to be expected is printed first: compute as in the step that keeps everything, by its
+ * operations, and forward and backward each at least as long as their copies take.
+ *
+ *     offload_step FOLDER [ROUNDS [WIDTH [LAYERS [SEQ]]]]
+ */
+#include "figure.h"
+#include "models/model.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HEAD = 64, BATCH = 2, MOST_ROUNDS = 64, PIECE = 4 << 20, PIECES = 16 };
+
+static const struct {
+    const char *what, *policy;
+} ways[] = {
+    { "keeps all", "none" },
+    { "replay", "full" },
+    { "replay, 25 %", "budget:25%" },
+    { "both, 25 %", "budget:25%+offload" },
+    { "files", "offload:block" },
+    { "files, dear", "ops:linear,linear_add,linear_gelu,attention+offload:block" },
+    { "files, full", "full+offload:block" },
+};
+#define WAYS (sizeof ways / sizeof *ways)
+
+struct world {
+    rw_context *ctx;
+    rw_tape *t;
+    struct model m;
+    int32_t *tokens;
+    int seq;
+    double out, in; /* bytes per second, the median of the rounds */
+};
+
+struct row {
+    rw_prediction plan;
+    rw_cost cost;
+    double ms[MOST_ROUNDS];
+    bool ran;
+};
+
+static double transfer(int fd, char *piece, bool out)
+{
+    const double begin = now_s();
+    for (int i = 0; i < PIECES; i++) {
+        const ssize_t n = out ? pwrite(fd, piece, PIECE, (off_t)i * PIECE) : pread(fd, piece, PIECE, (off_t)i * PIECE);
+        if (n != PIECE) return 0;
+    }
+    return (double)PIECES * PIECE / (now_s() - begin);
+}
+
+/* A file of this program's own, kept: what is written again has its place on the disk. */
+static void disk(const char *folder, double *out, double *in)
+{
+    static int fd = -1;
+    static char *piece;
+    if (fd < 0) {
+        char name[4096];
+        snprintf(name, sizeof name, "%s/offload-step-XXXXXX", folder);
+        fd = mkstemp(name);
+        unlink(name);
+        piece = aligned_alloc(4096, PIECE);
+        memset(piece, 1, PIECE);
+        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_DIRECT);
+        transfer(fd, piece, true);
+    }
+    *out = transfer(fd, piece, true);
+    *in = transfer(fd, piece, false);
+}
+
+static rw_tensor *record(struct world *w, const char *policy)
+{
+    rw_tape_reset(w->t);
+    rw_zero_grad(w->ctx);
+    if (ckpt_set_policy(w->t, policy)) return NULL;
+    return model_loss(&w->m, w->t, BATCH, w->seq, w->tokens, w->tokens);
+}
+
+static bool step(struct world *w, const char *policy, struct row *row, int round)
+{
+    rw_tensor *const loss = record(w, policy);
+    const double begin = now_s();
+    const bool planned = loss && (round >= 0 || !rw_tape_plan(w->t, loss, NULL, &row->plan));
+    if (!planned || rw_backward(w->t, loss)) {
+        printf("%s: %s\n", policy, rw_error_message(w->ctx));
+        rw_error_clear(w->ctx);
+        return false;
+    }
+    if (round >= 0) row->ms[round] = (now_s() - begin) * 1e3;
+    return rw_tape_cost(w->t, loss, &row->cost) == RW_OK;
+}
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* kept: milliseconds of the step that keeps everything. */
+static double expected(const struct world *w, const struct row *row, const struct row *none, double kept)
+{
+    const double all = none->cost.forward_flops + none->cost.backward_flops;
+    const double forward = kept * row->cost.forward_flops / all;
+    const double backward = kept * (row->cost.backward_flops + row->cost.replayed_flops) / all;
+    const double bytes = (double)row->plan.at_peak.host;
+    return larger(forward, bytes / w->out * 1e3) + larger(backward, bytes / w->in * 1e3);
+}
+
+static void report(struct row *rows, int rounds, const double *predicted)
+{
+    const double none = median_of(rows[0].ms, rounds);
+    printf("%-16s %10s %8s %10s %10s %10s %8s\n", "", "arena MB", "of none", "files MB", "expected", "ms", "times");
+    for (size_t i = 0; i < WAYS; i++) {
+        if (!rows[i].ran) continue;
+        const double ms = median_of(rows[i].ms, rounds);
+        printf("%-16s %10.1f %7.0f%% %10.1f %10.0f %10.0f %8.3f\n", ways[i].what,
+               (double)rows[i].plan.peak_bytes / 1e6,
+               100 * (double)rows[i].plan.peak_bytes / (double)rows[0].plan.peak_bytes,
+               (double)rows[i].plan.at_peak.host / 1e6, predicted[i], ms, ms / none);
+    }
+}
+
+static bool open_world(struct world *w, const char *folder, int width, int layers)
+{
+    struct model_config c = { .kind = MODEL_GPT, .width = width, .heads = width / HEAD, .kv_heads = width / HEAD,
+                              .vocab = 256, .dropout = 0.1f, .dtype = RW_F32, .layers = layers, .max_seq = w->seq };
+    w->tokens = calloc((size_t)(BATCH * w->seq), sizeof *w->tokens);
+    for (int i = 0; i < BATCH * w->seq; i++) w->tokens[i] = i * 37 % 256;
+    if (rw_context_create(&w->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 })) return false;
+    if (!rw_tape_create(&w->t, w->ctx) && !model_create(&w->m, w->ctx, &c) &&
+        !rw_context_set_offload(w->ctx, &(rw_offload){ .path = folder }))
+        return true;
+    fprintf(stderr, "%s\n", rw_error_message(w->ctx));
+    return false;
+}
+
+static void measure(struct world *w, const char *folder, int rounds)
+{
+    static struct row rows[WAYS];
+    double predicted[WAYS], out[MOST_ROUNDS], in[MOST_ROUNDS];
+    disk(folder, &w->out, &w->in);
+    for (size_t i = 0; i < WAYS; i++) rows[i].ran = step(w, ways[i].policy, &rows[i], -1); /* plans, warms up */
+    for (int r = 0; r < 2; r++) rows[0].ran &= step(w, ways[0].policy, &rows[0], r);
+    const double kept = rows[0].ms[0] < rows[0].ms[1] ? rows[0].ms[0] : rows[0].ms[1];
+    printf("disk %.2f GB/s out, %.2f in; a step that keeps all %.0f ms; expected", w->out / 1e9, w->in / 1e9, kept);
+    for (size_t i = 0; i < WAYS; i++) {
+        predicted[i] = expected(w, &rows[i], &rows[0], kept);
+        if (rows[i].ran) printf(" %s %.0f,", ways[i].what, predicted[i]);
+    }
+    printf("\n");
+    fflush(stdout);
+    for (int r = 0; r < rounds; r++) {
+        disk(folder, &out[r], &in[r]);
+        for (size_t i = 0; i < WAYS; i++)
+            if (rows[i].ran) step(w, ways[i].policy, &rows[i], r);
+    }
+    report(rows, rounds, predicted);
+    printf("disk in the rounds: %.2f GB/s out, %.2f in\n", median_of(out, rounds) / 1e9, median_of(in, rounds) / 1e9);
+}
+
+int main(int n, char **args)
+{
+    if (n < 2) {
+        fprintf(stderr, "usage: offload_step FOLDER [ROUNDS [WIDTH [LAYERS [SEQ]]]]\n");
+        return 2;
+    }
+    const int given = n > 2 ? atoi(args[2]) : 5, width = n > 3 ? atoi(args[3]) : 1024;
+    const int layers = n > 4 ? atoi(args[4]) : 6;
+    const int rounds = given < 2 ? 2 : given > MOST_ROUNDS ? MOST_ROUNDS : given;
+    struct world w = { .seq = n > 5 ? atoi(args[5]) : 256 };
+    if (width % HEAD || layers < 1 || layers > MODEL_MAX_LAYERS || !open_world(&w, args[1], width, layers)) return 1;
+    measure(&w, args[1], rounds);
+    rw_tape_destroy(&w.t);
+    rw_context_destroy(&w.ctx);
+    free(w.tokens);
+    return 0;
+}
