@@ -139,7 +139,11 @@ static void points(FILE *f, const struct sweep_row *rows, int n, const struct sc
         sweep_escape(f, r->policy);
         fprintf(f, ": %.1f ms, %.3f times none; peak %.1f MiB, kept %.1f MiB; %s</title>", r->step_ms, r->ratio,
                 mib(r->peak), mib(r->kept), r->identical ? "identical" : "NOT identical");
-        fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"var(%s)\" />", px, py, r->identical ? "--a" : "--b");
+        const char *const colour = r->identical ? "--a" : "--b";
+        if (strncmp(r->policy, "budget:", 7) && strncmp(r->policy, "total:", 6))
+            fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"var(%s)\" />", px, py, colour);
+        else fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"9\" height=\"9\" fill=\"var(%s)\" />", px - 4.5, py - 4.5,
+                     colour);
         label(f, r, px, py, &taken[n + i]);
         fprintf(f, "</g>\n");
     }
@@ -169,9 +173,40 @@ static void frontier(FILE *f, const struct sweep_row *rows, int n, const struct 
     fprintf(f, "\" />\n");
 }
 
-void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const char *style)
+/* What was predicted of the whole way from the least memory to none: a staircase, as a smaller budget takes the next
+   plan; and what no plan can be below. */
+static void curve(FILE *f, const struct sweep_curve *c, const struct scale *x, const struct scale *y)
+{
+    if (!c->n || c->none_ms <= 0) return;
+    fprintf(f, "<polyline class=\"predicted\" points=\"");
+    for (size_t i = 0; i < c->n; i++) {
+        const double ratio = c->point[i].ms / c->none_ms;
+        if (i) fprintf(f, "%.1f,%.1f ", at(x, mib(c->point[i].peak_bytes)), at(y, c->point[i - 1].ms / c->none_ms));
+        fprintf(f, "%.1f,%.1f ", at(x, mib(c->point[i].peak_bytes)), at(y, ratio));
+    }
+    fprintf(f, "\"><title>predicted</title></polyline>\n");
+    if (!c->has_bound) return;
+    fprintf(f, "<polyline class=\"bound\" points=\"");
+    for (size_t i = 0; i < c->n; i++)
+        fprintf(f, "%.1f,%.1f ", at(x, mib(c->point[i].peak_bytes)), at(y, c->point[i].bound_ms / c->none_ms));
+    fprintf(f, "\"><title>lower bound</title></polyline>\n");
+}
+
+/* What was predicted of each row. */
+static void rings(FILE *f, const struct sweep_row *rows, int n, const struct sweep_curve *c, const struct scale *x,
+                  const struct scale *y)
+{
+    for (int i = 0; i < n && c->none_ms > 0; i++)
+        if (rows[i].predicted_ms > 0)
+            fprintf(f, "<circle class=\"ring\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\" />\n", at(x, mib(rows[i].predicted)),
+                    at(y, rows[i].predicted_ms / c->none_ms));
+}
+
+void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const struct sweep_curve *c, const char *style)
 {
     double most = 0, slow = 1, fast = 1;
+    for (size_t i = 0; i < c->n; i++)
+        if (c->none_ms > 0) slow = fmax(slow, fmin(2, c->point[i].ms / c->none_ms)); /* what is slower is cut off */
     for (int i = 0; i < n; i++) {
         most = fmax(most, mib(rows[i].peak));
         slow = fmax(slow, rows[i].ratio);
@@ -183,6 +218,8 @@ void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const char
                "aria-label=\"Step time against peak memory\">%s\n", W, H, style);
     x_axis(f, &x, "peak of activations, MiB", 0);
     y_axis(f, &y, "step time, times that of none");
+    curve(f, c, &x, &y);
+    rings(f, rows, n, c, &x, &y);
     frontier(f, rows, n, &x, &y);
     points(f, rows, n, &x, &y);
     fprintf(f, "</svg>\n");

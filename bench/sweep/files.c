@@ -1,4 +1,5 @@
-/* sweep.csv and sweep.json: the same columns that bench/peers writes. */
+/* sweep.csv and sweep.json: the columns that bench/peers writes, and two more: what the process touched, and what was
+   predicted. */
 #include "sweep/sweep.h"
 
 #include <cjson/cJSON.h>
@@ -29,15 +30,18 @@ bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows
     fprintf(
         f,
         "model,preset,device,dtype,threads,batch,seq,policy,step_ms,ratio,kept_bytes,peak_bytes,"
-        "predicted_peak_bytes,device_bytes,replayed_nodes,tflops,ceiling_tflops,utilisation_percent,loss,identical\n");
+        "predicted_peak_bytes,device_bytes,replayed_nodes,tflops,ceiling_tflops,utilisation_percent,loss,identical,"
+        "resident_bytes,predicted_ms\n");
     for (int i = 0; i < n; i++) {
         const struct sweep_row *const r = &rows[i];
         fprintf(f, "%s,%s,%s,%s,%d,%d,%d,\"%s\",", model_name(o->model.kind), o->preset, o->device,
                 rw_dtype_name(o->model.dtype), o->threads, o->batch, r->seq, r->policy);
         fprintf(f, "%.3f,%.4f,%zu,%zu,%zu,", r->step_ms, r->ratio, r->kept, r->peak, r->predicted);
         if (r->device) fprintf(f, "%zu", r->device);
-        fprintf(f, ",%zu,%.5g,%.5g,%.2f,%.9g,%s\n", r->replayed, r->tflops, o->ceiling, sweep_utilisation(o, r),
+        fprintf(f, ",%zu,%.5g,%.5g,%.2f,%.9g,%s,", r->replayed, r->tflops, o->ceiling, sweep_utilisation(o, r),
                 r->loss, r->identical ? "true" : "false");
+        if (r->resident) fprintf(f, "%zu", r->resident);
+        fprintf(f, ",%.3f\n", r->predicted_ms);
     }
     return sweep_close(f);
 }
@@ -66,6 +70,9 @@ static void add_row(cJSON *array, const struct sweep_options *o, const struct sw
     cJSON_AddNumberToObject(j, "utilisation_percent", sweep_utilisation(o, r));
     cJSON_AddNumberToObject(j, "loss", r->loss);
     cJSON_AddBoolToObject(j, "identical", r->identical);
+    if (r->resident) cJSON_AddNumberToObject(j, "resident_bytes", (double)r->resident);
+    else cJSON_AddNullToObject(j, "resident_bytes");
+    cJSON_AddNumberToObject(j, "predicted_ms", r->predicted_ms);
     cJSON_AddItemToArray(array, j);
 }
 

@@ -10,6 +10,8 @@
 #define CHART                                                                                                          \
     "text{fill:var(--ink);font:12px system-ui,sans-serif}.soft{fill:var(--soft)}.grid{stroke:var(--line)}"             \
     ".label{stroke:var(--bg);stroke-width:4px;paint-order:stroke}"                                                     \
+    ".predicted{fill:none;stroke:var(--ink);stroke-width:1.5}.bound{fill:none;stroke:var(--soft);"                     \
+    "stroke-dasharray:6 4}.ring{fill:none;stroke:var(--ink)}"                                                          \
     ".frontier{fill:none;stroke:var(--a);stroke-width:1.5;stroke-dasharray:2 4}"
 
 static const char head[] =
@@ -52,7 +54,8 @@ static void describe_rates(FILE *f, const struct sweep_options *o)
                "second of a step: what is replayed does not count. A plain product of square matrices reaches %.3g "
                "TFLOP/s on this device in this type, measured in the same run: the ceiling. Peak is that of the "
                "activations, by the plan; in use is what the device's driver counts, parameters, library and everybody "
-               "else included (\xe2\x80\x93 on a CPU).</p>\n", o->ceiling);
+               "else included; on a CPU what one step in a context of its own added to the process's resident "
+               "memory.</p>\n", o->ceiling);
 }
 
 static void describe(FILE *f, const struct sweep_options *o)
@@ -65,23 +68,27 @@ static void describe(FILE *f, const struct sweep_options *o)
             o->device, o->threads);
     sweep_escape(f, cpu[0] ? cpu : "an unnamed processor");
     if (!uname(&u)) fprintf(f, ", %s %s", u.sysname, u.machine);
-    fprintf(f, ". Step time is that of forward and backward by the device's clock, the median of %d steps.<br><code>",
-            o->steps);
+    fprintf(f, ". Step time is that of forward and backward by the device's clock, the median of %d steps; all rows in "
+               "turn, a step each.<br><code>", o->steps);
     sweep_escape(f, o->command);
     fprintf(f, "</code></p>\n");
 }
 
-static void section(FILE *f, int seq, const struct sweep_row *rows, int n)
+static void section(FILE *f, int seq, const struct sweep_row *rows, int n, const struct sweep_curve *curve)
 {
     int same = 0;
     for (int i = 0; i < n; i++) same += rows[i].identical;
     fprintf(f, "<h2>Sequence length %d</h2>\n<div class=\"wide\">", seq);
-    sweep_chart_memory(f, rows, n, "");
-    fprintf(f, "</div>\n<p class=\"soft\">Down and left is better. The dotted line joins the policies that no other "
-               "beats in both; a point shows its numbers under the pointer.</p>\n<div class=\"wide\">");
+    sweep_chart_memory(f, rows, n, curve, "");
+    fprintf(f, "</div>\n<p class=\"soft\">Down and left is better. Full circles are measured: policies written by "
+               "hand, and squares budgets; the dotted line joins those that no other beats in both. The solid line was "
+               "predicted before anything ran, %zu points from the least memory to <code>none</code>, with costs "
+               "measured in this run; small rings are what was predicted of each row%s. A point shows its numbers "
+               "under the pointer.</p>\n<div class=\"wide\">", curve->n,
+            curve->has_bound ? "; no plan can be below the dashed line" : "");
     sweep_chart_loss(f, rows, n);
     fprintf(f, "</div>\n<p class=\"soft\">%d of %d rows have the bytes of <code>none</code>: losses and gradients at "
-               "every step, parameters after the last. Their curves are one line.</p>\n", same, n);
+               "every step, on the same parameters. Their curves are one line.</p>\n", same, n);
 }
 
 static void table_row(FILE *f, const struct sweep_options *o, const struct sweep_row *r, bool first)
@@ -91,39 +98,44 @@ static void table_row(FILE *f, const struct sweep_options *o, const struct sweep
     fprintf(f, "</code><td>%.1f<td>%.3f<td>%#.3g<td>%.1f<td>%.2f<td>%.2f<td>%.2f<td>", r->step_ms, r->ratio, r->tflops,
             sweep_utilisation(o, r), (double)r->kept / 1048576, (double)r->peak / 1048576,
             (double)r->predicted / 1048576);
-    if (r->device) fprintf(f, "%.0f", (double)r->device / 1048576);
+    const size_t used = r->device ? r->device : r->resident;
+    if (used) fprintf(f, "%.0f", (double)used / 1048576);
     else fputs("\xe2\x80\x93", f);
-    fprintf(f, "<td>%zu<td>%.6f<td>%s</tr>\n", r->replayed, r->loss, r->identical ? "yes" : "<b>NO</b>");
+    fprintf(f, "<td>%.1f<td>%zu<td>%.6f<td>%s</tr>\n", r->predicted_ms, r->replayed, r->loss,
+            r->identical ? "yes" : "<b>NO</b>");
 }
 
 static void table(FILE *f, const struct sweep_options *o, const struct sweep_row *rows, int n)
 {
     fprintf(f, "<div class=\"wide\"><table>\n"
                "<tr><th>length<th>policy<th>step,<br>ms<th>ratio<th>TFLOP/s<th>%% of<br>ceiling<th>kept,<br>MiB"
-               "<th>peak,<br>MiB<th>predicted,<br>MiB<th>in use,<br>MiB<th>nodes<br>replayed<th>last<br>loss"
+               "<th>peak,<br>MiB<th>predicted,<br>MiB<th>in use,<br>MiB<th>predicted,<br>ms<th>nodes<br>replayed"
+               "<th>last<br>loss"
                "<th>identical</tr>\n");
     for (int i = 0; i < n; i++) table_row(f, o, &rows[i], i && rows[i].seq != rows[i - 1].seq);
     fprintf(f, "</table></div>\n</body></html>\n");
 }
 
-bool sweep_write_html(const struct sweep_options *o, const struct sweep_row *rows, int n)
+bool sweep_write_html(const struct sweep_options *o, const struct sweep_row *rows, int n,
+                      const struct sweep_curve *curves)
 {
     FILE *const f = sweep_open(o, "sweep.html");
     if (!f) return false;
     fputs(head, f);
     fprintf(f, "<h1>What memory costs in time</h1>\n");
     describe(f, o);
-    for (int i = 0; i < o->n_seqs; i++) section(f, o->seqs[i], rows + i * o->n_policies, o->n_policies);
+    for (int i = 0; i < o->n_seqs; i++) section(f, o->seqs[i], rows + i * o->n_policies, o->n_policies, &curves[i]);
     describe_rates(f, o);
     table(f, o, rows, n);
     return sweep_close(f);
 }
 
 /* The chart of the first sequence length as a file of its own, for a page that cannot hold HTML. */
-bool sweep_write_svg(const struct sweep_options *o, const struct sweep_row *rows, int n)
+bool sweep_write_svg(const struct sweep_options *o, const struct sweep_row *rows, int n,
+                     const struct sweep_curve *curves)
 {
     FILE *const f = sweep_open(o, "sweep.svg");
     if (!f) return false;
-    sweep_chart_memory(f, rows, n < o->n_policies ? n : o->n_policies, standalone);
+    sweep_chart_memory(f, rows, n < o->n_policies ? n : o->n_policies, curves, standalone);
     return sweep_close(f);
 }

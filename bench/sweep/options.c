@@ -13,7 +13,13 @@ static const char usage[] =
     "  --model gpt|llama       [gpt]\n"
     "  --preset tiny|small|gpt2-124m  [small]\n"
     "  --layers N --width N --heads N --kv-heads N   instead of the preset's\n"
-    "  --policy LIST           policies separated by blanks, e.g. \"none full selective:core_attn,mlp uniform:2\"\n"
+    "  --policy LIST           policies separated by blanks, e.g. \"none budget:50% full selective:core_attn,mlp\"\n"
+    "  --budget LIST           a row more for each budget, separated by commas: 75%,50%,256MiB\n"
+    "  --fit SIZE              answers the largest batch (--grow seq: length) of which all that the device holds fits\n"
+    "                          into SIZE (as 4GiB), under each policy, by planning alone; then runs it once\n"
+    "  --grow batch|seq        [batch]\n"
+    "  --advise                says what fills memory, what would help and what it grows with, by planning alone\n"
+    "  --costs FILE            times of nodes: read when it is there, else measured and written [OUT/costs.txt]\n"
     "  --seq LIST              sequence lengths separated by commas [256,512]\n"
     "  --batch N               [4]\n"
     "  --steps N               steps per row, one more to warm up [20]\n"
@@ -45,6 +51,11 @@ enum {
     OUT,
     MODEL,
     PRESET,
+    BUDGET,
+    FIT,
+    GROW,
+    COSTS,
+    ADVISE,
     HELP
 };
 
@@ -55,7 +66,9 @@ static const struct option names[] = {
     { "dropout", 1, 0, DROPOUT },     { "attention", 1, 0, ATTENTION }, { "threads", 1, 0, THREADS },
     { "device", 1, 0, DEVICE },       { "seed", 1, 0, SEED },       { "data", 1, 0, DATA },
     { "out", 1, 0, OUT },             { "model", 1, 0, MODEL },     { "preset", 1, 0, PRESET },
-    { "help", 0, 0, HELP },           { 0 },
+    { "budget", 1, 0, BUDGET },       { "fit", 1, 0, FIT },         { "grow", 1, 0, GROW },
+    { "costs", 1, 0, COSTS },         { "advise", 0, 0, ADVISE },   { "help", 0, 0, HELP },
+    { 0 },
 };
 
 /* What each option takes, for the message that refuses a value. */
@@ -78,12 +91,17 @@ static const char *const wanted[] = {
     [OUT - LAYERS] = "a folder, at most 4000 bytes",
     [MODEL - LAYERS] = "gpt or llama",
     [PRESET - LAYERS] = "tiny, small or gpt2-124m",
+    [BUDGET - LAYERS] = "1 to 64 budgets separated by commas, as 75%,256MiB",
+    [FIT - LAYERS] = "a size, as 4GiB or 1536MiB",
+    [GROW - LAYERS] = "batch or seq",
+    [COSTS - LAYERS] = "a file",
 };
 
 /* "none,full": commas belong to a policy's own list, so what stands behind one is never a policy. */
 static bool joined_by_commas(const char *list)
 {
-    static const char *const first[] = { "none", "full", "selective:", "uniform:", "block:", "ops:", "names:" };
+    static const char *const first[] = { "none", "full", "selective:", "uniform:", "block:", "ops:", "names:",
+                                         "discard:", "megatron:", "budget:", "total:" };
     bool found = false;
     for (const char *p = strchr(list, ','); p; p = strchr(p + 1, ','))
         for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
@@ -132,6 +150,37 @@ static bool read_policies(struct sweep_options *o, const char *list)
     }
     free(copy);
     return ok && o->n_policies > 0 && !joined_by_commas(list);
+}
+
+/* Each becomes a policy behind those that are there. */
+static bool read_budgets(struct sweep_options *o, const char *list)
+{
+    char *const copy = strdup(list);
+    bool ok = copy;
+    for (char *p = ok ? strtok(copy, ", \t\n") : NULL; p && ok; p = strtok(NULL, ", \t\n")) {
+        const size_t n = strlen("budget:") + strlen(p) + 1;
+        char *const policy = o->n_policies < SWEEP_MOST ? malloc(n) : NULL;
+        if (!(ok = policy)) break;
+        snprintf(policy, n, "budget:%s", p);
+        o->policies[o->n_policies++] = policy;
+    }
+    free(copy);
+    return ok && *list;
+}
+
+/* 4GiB, 1.5MiB; a part of a byte is none. */
+static bool read_size(const char *text, size_t *ret)
+{
+    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    char *end;
+    const size_t digits = strspn(text, "0123456789.");
+    double x = digits ? strtod(text, &end) : 0;
+    for (size_t i = 0; digits && end == text + digits && i < sizeof units / sizeof *units; i++, x *= 1024) {
+        if (strcmp(end, units[i])) continue;
+        *ret = (size_t)x;
+        return x >= 1 && x < 0x1p48;
+    }
+    return false;
 }
 
 static bool read_seqs(struct sweep_options *o, const char *list)
@@ -208,7 +257,11 @@ static int take(struct sweep_options *o, int option, const char *value)
     case SEED: ok = take_seed(o, value); break;
     case DATA: o->data = value, ok = *value; break;
     case OUT: o->out = value, ok = *value && strlen(value) <= 4000; break;
-    case MODEL: case PRESET: break; /* read before the others */
+    case FIT: ok = read_size(value, &o->fit); break;
+    case GROW: o->fit_seq = !strcmp(value, "seq"), ok = o->fit_seq || !strcmp(value, "batch"); break;
+    case COSTS: o->costs = value, ok = *value; break;
+    case ADVISE: o->advise = true; break;
+    case MODEL: case PRESET: case BUDGET: break; /* read before the others, or behind them */
     case HELP: fputs(usage, stdout); return 1;
     default: return 3;
     }
@@ -262,6 +315,9 @@ int sweep_options_read(struct sweep_options *o, int argc, char **argv)
                      "names:save=qkv,attn_out");
     optind = 0; /* getopt_long starts again */
     while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1) status = take(o, option, optarg);
+    optind = 0; /* budgets stand behind the policies, wherever they were given */
+    while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1)
+        if (option == BUDGET && !read_budgets(o, optarg)) status = refuse(option, optarg);
     if (!status && optind < argc) {
         fprintf(stderr, "recompute_sweep: \"%s\" is no option (--help lists them; a list with blanks needs quotes)\n",
                 argv[optind]);

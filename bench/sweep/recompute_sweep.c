@@ -2,9 +2,10 @@
  * recompute_sweep: trains a model under several policies; prints step time, memory, and whether every byte is the same
  * as without recompute. Exits with 1 when a row is not identical, 2 on bad options or data.
  */
-#include "figure.h"
 #include "limits.h"
-#include "sweep/sweep.h"
+#include "sweep/ask.h"
+#include "sweep/rows.h"
+#include "sweep/run.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -13,12 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct text {
-    unsigned char *bytes;
-    size_t n;
-};
-
-static bool read_text(const char *path, struct text *ret)
+static bool read_text(const char *path, struct sweep_text *ret)
 {
     FILE *const f = fopen(path, "rb");
     if (!f) {
@@ -34,139 +30,8 @@ static bool read_text(const char *path, struct text *ret)
     const bool ok = bytes && !ferror(f);
     fclose(f);
     if (!ok) fprintf(stderr, "recompute_sweep: %s: cannot be read\n", path);
-    *ret = (struct text){ bytes, n };
+    *ret = (struct sweep_text){ bytes, n };
     return ok;
-}
-
-/* Batch of step s: windows that start at places given by a fixed hash, so that every run sees the same bytes. */
-static void fill_batch(const struct text *text, int batch, int seq, int step, int32_t *tokens, int32_t *targets)
-{
-    for (int b = 0; b < batch; b++) {
-        const uint64_t h = ((uint64_t)step * 1000003u + (uint64_t)b) * 0x9e3779b97f4a7c15u;
-        const size_t at = (size_t)((h >> 20) % (text->n - (size_t)seq));
-        for (int i = 0; i < seq; i++) {
-            tokens[b * seq + i] = text->bytes[at + (size_t)i];
-            targets[b * seq + i] = text->bytes[at + (size_t)i + 1];
-        }
-    }
-}
-
-static void progress(const char *policy, int step, int steps)
-{
-    if (isatty(2)) fprintf(stderr, "\r%-40.40s step %d of %d \033[K", policy, step, steps);
-}
-
-/* What must not outlive a row: its context, so that the device holds nothing of the rows before it. */
-struct run {
-    const struct sweep_options *o;
-    const struct text *text;
-    struct model m;
-    rw_tape *t;
-    rw_adamw *opt;
-};
-
-static rw_status print_error(rw_context *ctx, rw_status status)
-{
-    const char *const message = rw_error_message(ctx);
-    fprintf(stderr, "recompute_sweep: %s\n", *message ? message : rw_status_name(status));
-    return status;
-}
-
-static rw_context_params context_params(const struct sweep_options *o)
-{
-    rw_context_params params = { .device = RW_DEVICE_AUTO, .seed = o->seed, .threads = o->threads };
-    for (rw_device d = 0; d < RW_DEVICE_COUNT; d++)
-        if (!strcmp(o->device, rw_device_name(d))) params.device = d;
-    return params;
-}
-
-static rw_status open_run(struct run *r, const struct sweep_options *o, const struct text *text)
-{
-    const rw_context_params params = context_params(o);
-    rw_context *ctx = NULL;
-    *r = (struct run){ .o = o, .text = text };
-    rw_status status = rw_context_create(&ctx, &params);
-    if (status) return print_error(NULL, status);
-    status = model_create(&r->m, ctx, &o->model);
-    if (!status) status = rw_tape_create(&r->t, ctx);
-    r->m.ctx = ctx;
-    return status;
-}
-
-/* Says what went wrong, when something did. */
-static rw_status close_run(struct run *r, rw_status status)
-{
-    if (r->m.ctx && status) print_error(r->m.ctx, status);
-    rw_adamw_destroy(&r->opt);
-    rw_tape_destroy(&r->t);
-    rw_context_destroy(&r->m.ctx);
-    return status;
-}
-
-/* One step; its time is that of forward and backward, without the optimizer. */
-static rw_status one_step(struct run *r, const int32_t *tokens, const int32_t *targets, int step, double *ret_ms,
-                          struct sweep_row *row)
-{
-    rw_context *const ctx = r->m.ctx;
-    rw_cost cost;
-    rw_zero_grad(ctx);
-    rw_status status = rw_timer_begin(ctx);
-    if (status) return status;
-    rw_tensor *const loss = model_loss(&r->m, r->t, r->o->batch, row->seq, tokens, targets);
-    status = rw_backward(r->t, loss);
-    if (!status) status = rw_timer_end(ctx, ret_ms);
-    if (!status) status = rw_tape_cost(r->t, loss, &cost);
-    if (status) return status;
-    row->replayed = cost.replayed_nodes;
-    row->tflops = (cost.forward_flops + cost.backward_flops) * 1e-9; /* of one step; divided by its time later */
-    outcome_loss(&row->outcome, step, rw_item(r->t, loss));
-    return outcome_gradients(&row->outcome, ctx, step);
-}
-
-/* One step to warm up and o->steps that count; all are compared. */
-static rw_status steps(struct run *r, struct sweep_row *row)
-{
-    const struct sweep_options *const o = r->o;
-    const size_t n = (size_t)o->batch * (size_t)row->seq;
-    int32_t *const tokens = malloc(2 * sizeof *tokens * n);
-    double *const times = malloc(sizeof *times * (size_t)(o->steps + 1));
-    rw_status status = tokens && times ? RW_OK : RW_ERR_MEMORY;
-    for (int s = 0; !status && s <= o->steps; s++) {
-        progress(row->policy, s, o->steps);
-        fill_batch(r->text, o->batch, row->seq, s, tokens, tokens + n);
-        status = one_step(r, tokens, tokens + n, s, &times[s], row);
-        if (!status) status = rw_adamw_step(r->opt);
-        rw_tape_reset(r->t);
-    }
-    if (!status) row->step_ms = median_of(times + 1, o->steps);
-    if (!status) row->tflops /= row->step_ms;
-    free(times);
-    free(tokens);
-    return status;
-}
-
-static void note_memory(const struct run *r, struct sweep_row *row)
-{
-    rw_memory memory;
-    rw_memory_stats(r->m.ctx, &memory);
-    row->kept = memory.kept;
-    row->peak = memory.measured_peak;
-    row->predicted = memory.predicted_peak;
-    row->device = memory.device;
-    row->loss = row->outcome.losses[r->o->steps];
-}
-
-static rw_status train(const struct sweep_options *o, const struct text *text, struct sweep_row *row)
-{
-    struct run r;
-    rw_status status = open_run(&r, o, text);
-    if (!status && !outcome_open(&row->outcome, o->steps)) status = RW_ERR_MEMORY;
-    if (!status) status = ckpt_set_policy(r.t, row->policy);
-    if (!status) status = rw_adamw_create(&r.opt, r.m.ctx, &(rw_adamw_params){ .lr = 3e-4, .weight_decay = 0.1 });
-    if (!status) status = steps(&r, row);
-    if (!status) status = outcome_end(&row->outcome, r.m.ctx);
-    if (!status) note_memory(&r, row);
-    return close_run(&r, status);
 }
 
 static void print_header(const struct sweep_options *o)
@@ -175,18 +40,20 @@ static void print_header(const struct sweep_options *o)
            "TFLOP/s\n",
            model_name(o->model.kind), o->model.layers, o->model.width, rw_dtype_name(o->model.dtype), o->batch,
            o->threads, o->device, o->steps, o->ceiling);
-    printf("%5s  %-32s %9s %6s %8s %6s %12s %12s %12s %12s %8s %9s  %s\n", "seq", "policy", "step ms", "ratio",
-           "TFLOP/s", "of it", "kept bytes", "peak bytes", "predicted", "in use", "replayed", "loss", "identical");
+    printf("%5s  %-32s %9s %9s %6s %8s %6s %12s %12s %12s %12s %8s %9s  %s\n", "seq", "policy", "step ms",
+           "predicted", "ratio", "TFLOP/s", "of it", "kept bytes", "peak bytes", "predicted",
+           strcmp(o->device, "cpu") ? "in use" : "resident", "replayed", "loss", "identical");
     fflush(stdout);
 }
 
 static void print_row(const struct sweep_options *o, const struct sweep_row *r)
 {
     char device[24] = "-";
-    if (r->device) snprintf(device, sizeof device, "%zu", r->device);
+    if (r->device || r->resident) snprintf(device, sizeof device, "%zu", r->device ? r->device : r->resident);
     if (isatty(2)) fprintf(stderr, "\r\033[K");
-    printf("%5d  %-32s %9.1f %6.3f %8.4g %5.1f%% %12zu %12zu %12zu %12s %8zu %9.5f  %s\n", r->seq, r->policy,
-           r->step_ms, r->ratio, r->tflops, sweep_utilisation(o, r), r->kept, r->peak, r->predicted, device,
+    printf("%5d  %-32s %9.1f %9.1f %6.3f %8.4g %5.1f%% %12zu %12zu %12zu %12s %8zu %9.5f  %s\n", r->seq, r->policy,
+           r->step_ms, r->predicted_ms, r->ratio, r->tflops, sweep_utilisation(o, r), r->kept, r->peak, r->predicted,
+           device,
            r->replayed, r->loss, r->identical ? "yes" : "NO");
     fflush(stdout);
 }
@@ -204,28 +71,48 @@ static bool judge(struct sweep_row *r, const struct sweep_row *none)
     return r->identical && r->peak == r->predicted;
 }
 
-/* All policies at one sequence length, against `none`, listed or not. */
-static rw_status sweep_seq(const struct sweep_options *o, const struct text *text, int seq, struct sweep_row *rows,
-                           int *n, bool *all_good)
+/* The frontier as it is predicted; a tape that none can be planned for has none. */
+static rw_status find_curve(const struct sweep_options *o, int seq, struct sweep_curve *ret)
 {
-    struct sweep_row none = { .policy = "none", .seq = seq, .ratio = 1 };
-    rw_status status = train(o, text, &none);
-    bool taken = false;
-    for (int p = 0; !status && p < o->n_policies; p++) {
+    struct sweep_run r;
+    rw_prediction none;
+    rw_status status = sweep_run_open(&r, o, 0);
+    *ret = (struct sweep_curve){ 0 };
+    if (!status) status = sweep_predict(&r, o->batch, seq, "none", &none);
+    rw_tensor *const tokens = status ? NULL : rw_input(r.t, RW_I32, RW_SHAPE(o->batch, seq), NULL);
+    rw_tensor *const targets = tokens ? rw_input(r.t, RW_I32, RW_SHAPE(o->batch, seq), NULL) : NULL;
+    rw_tensor *const loss = targets ? model_loss_of(&r.m, r.t, tokens, targets) : NULL;
+    if (!status) status = rw_error_status(r.m.ctx);
+    ret->n = SWEEP_POINTS;
+    if (!status) status = rw_tape_frontier(r.t, loss, ret->point, &ret->n);
+    if (!status) ret->none_ms = none.ms;
+    for (size_t i = 0; !status && i < ret->n; i++) ret->has_bound |= ret->point[i].bound_ms > 0;
+    return sweep_run_close(&r, status);
+}
+
+/* All policies at one sequence length, against `none`, listed or not. */
+static rw_status sweep_seq(struct sweep_options *o, const struct sweep_text *text, int seq, struct sweep_row *rows,
+                           int *n, struct sweep_curve *curve, bool *all_good)
+{
+    struct sweep_row unlisted = { .policy = "none", .seq = seq }, *none = NULL, *timed[SWEEP_MOST + 1];
+    struct sweep_row *const first = rows + *n;
+    rw_status status = o->measures_costs ? sweep_measure_costs(o, text, seq) : RW_OK;
+    int n_timed = 0;
+    for (int p = 0; p < o->n_policies; p++) {
         struct sweep_row *const r = &rows[(*n)++];
-        if (!taken && !strcmp(o->policies[p], "none")) {
-            *r = none;
-            taken = true;
-        } else {
-            *r = (struct sweep_row){ .policy = o->policies[p], .seq = seq };
-            status = train(o, text, r);
-            r->ratio = r->step_ms / none.step_ms;
-        }
-        if (status) break;
-        *all_good &= judge(r, &none);
-        print_row(o, r);
+        *r = (struct sweep_row){ .policy = o->policies[p], .seq = seq };
+        if (!none && !strcmp(r->policy, "none")) none = r;
+        timed[n_timed++] = r;
     }
-    if (!taken) outcome_close(&none.outcome);
+    if (!none) timed[n_timed++] = none = &unlisted;
+    if (!status) status = sweep_run_rows(o, text, timed, n_timed);
+    if (!status) status = find_curve(o, seq, curve);
+    for (int p = 0; !status && p < o->n_policies; p++) {
+        first[p].ratio = first[p].step_ms / none->step_ms;
+        *all_good &= judge(&first[p], none);
+        print_row(o, &first[p]);
+    }
+    outcome_close(&unlisted.outcome);
     return status;
 }
 
@@ -244,10 +131,11 @@ static bool prepare_out(const struct sweep_options *o)
     return true;
 }
 
-static bool write_files(const struct sweep_options *o, const struct sweep_row *rows, int n)
+static bool write_files(const struct sweep_options *o, const struct sweep_row *rows, int n,
+                        const struct sweep_curve *curves)
 {
-    if (!sweep_write_csv(o, rows, n) || !sweep_write_json(o, rows, n) || !sweep_write_html(o, rows, n) ||
-        !sweep_write_svg(o, rows, n)) {
+    if (!sweep_write_csv(o, rows, n) || !sweep_write_json(o, rows, n) || !sweep_write_html(o, rows, n, curves) ||
+        !sweep_write_svg(o, rows, n, curves)) {
         fprintf(stderr, "recompute_sweep: %s: %s\n", o->out, strerror(errno));
         return false;
     }
@@ -255,47 +143,76 @@ static bool write_files(const struct sweep_options *o, const struct sweep_row *r
     return true;
 }
 
-/* A step of one byte is planned, not run, under every policy of the list: a mistake in the last one must not come to
-   light after the others have trained. Notes what the device turned out to be. */
+/* A step of each length is planned, not run, under every policy of the list: a mistake in the last one, or a budget
+   that nothing fits into, must not come to light after the others have trained. Notes what the device turned out to
+   be. */
 static rw_status try_policies(struct sweep_options *o)
 {
-    const int32_t token = 0;
-    struct run r;
-    rw_cost cost;
-    rw_status status = open_run(&r, o, NULL);
-    for (int i = 0; !status && i < o->n_policies; i++) {
-        status = ckpt_set_policy(r.t, o->policies[i]);
-        if (!status) status = rw_tape_cost(r.t, model_loss(&r.m, r.t, 1, 1, &token, &token), &cost);
-        rw_tape_reset(r.t);
-    }
+    struct sweep_run r;
+    rw_prediction p;
+    rw_status status = sweep_run_open(&r, o, 0);
+    const bool question = o->fit || o->advise; /* sizes are what is asked for: the smallest step will do */
+    for (int i = 0; !status && i < o->n_policies; i++)
+        for (int s = 0; !status && s < o->n_seqs; s++) {
+            status = ckpt_set_policy(r.t, o->policies[i]);
+            if (!status) status = sweep_predict(&r, question ? 1 : o->batch, question ? 1 : o->seqs[s], NULL, &p);
+            if (question && status == RW_ERR_BUDGET) rw_error_clear(r.m.ctx), status = RW_OK;
+        }
     if (!status) o->threads = rw_context_threads(r.m.ctx);
     if (!status) o->device = rw_device_name(rw_context_device(r.m.ctx));
-    return close_run(&r, status);
+    return sweep_run_close(&r, status);
 }
 
-static int sweep(struct sweep_options *o, const struct text *text)
+/* Costs of a file that is there are taken; else they will be measured and written there. */
+static void find_costs(struct sweep_options *o)
+{
+    static char path[SWEEP_PATH];
+    const bool given = o->costs != NULL;
+    snprintf(path, sizeof path, "%s/costs.txt", o->out);
+    if (!given) o->costs = path;
+    o->has_costs = given && !access(o->costs, F_OK);
+    o->measures_costs = !o->has_costs;
+}
+
+/* --fit, --advise. Plans alone: costs are measured first where a file is named that is not there. */
+static int answer(struct sweep_options *o, const struct sweep_text *text)
+{
+    const bool named = o->costs != NULL;
+    find_costs(o);
+    rw_status status = try_policies(o);
+    if (!status && named && o->measures_costs) status = sweep_measure_costs(o, text, o->seqs[0]);
+    if (isatty(2)) fprintf(stderr, "\r\033[K");
+    if (status) return 2;
+    const bool advised = !o->advise || sweep_advise(o);
+    return advised && (!o->fit || sweep_fit(o, text)) ? 0 : 1;
+}
+
+static int sweep(struct sweep_options *o, const struct sweep_text *text)
 {
     static struct sweep_row rows[SWEEP_MOST * SWEEP_MOST];
+    static struct sweep_curve curves[SWEEP_MOST];
     int n = 0;
     bool good = true;
+    find_costs(o);
     rw_status status = try_policies(o);
-    const rw_context_params params = context_params(o);
-    if (!status && (status = limit_matmul(&params, o->model.dtype, &o->ceiling))) print_error(NULL, status);
+    const rw_context_params params = sweep_context_params(o);
+    if (!status && (status = limit_matmul(&params, o->model.dtype, &o->ceiling))) sweep_print_error(NULL, status);
     if (!status) print_header(o);
-    for (int i = 0; !status && i < o->n_seqs; i++) status = sweep_seq(o, text, o->seqs[i], rows, &n, &good);
-    const bool written = !status && write_files(o, rows, n);
+    for (int i = 0; !status && i < o->n_seqs; i++) status = sweep_seq(o, text, o->seqs[i], rows, &n, &curves[i], &good);
+    const bool written = !status && write_files(o, rows, n, curves);
     for (int i = 0; i < n; i++) outcome_close(&rows[i].outcome);
     return !written ? 2 : good ? 0 : 1;
 }
 
-static int run(struct sweep_options *o, const struct text *text)
+static int run(struct sweep_options *o, const struct sweep_text *text)
 {
     char why[512];
-    const rw_context_params params = context_params(o);
+    const rw_context_params params = sweep_context_params(o);
     if (rw_device_check(params.device, why, sizeof why)) {
         fprintf(stderr, "recompute_sweep: device %s: %s\n", o->device, why);
         return 2;
     }
+    if (o->fit || o->advise) return answer(o, text);
     return prepare_out(o) ? sweep(o, text) : 2;
 }
 
@@ -310,7 +227,7 @@ int main(int argc, char **argv)
         sweep_options_finish(&o);
         return read - 1;
     }
-    struct text text = { 0 };
+    struct sweep_text text = { 0 };
     int status = 2;
     if (read_text(o.data, &text)) {
         int longest = 0;

@@ -8,7 +8,13 @@
 #include <stdio.h>
 
 #define SWEEP_MOST 64   /* entries of a list */
+#define SWEEP_POINTS 256 /* of a predicted curve */
 #define SWEEP_PATH 4096 /* a file's name; sweep_options_read() sees to it that those in `out` fit */
+
+struct sweep_text {
+    unsigned char *bytes;
+    size_t n;
+};
 
 struct sweep_options {
     struct model_config model;
@@ -18,6 +24,11 @@ struct sweep_options {
     int n_policies;
     int seqs[SWEEP_MOST], n_seqs;
     int batch, steps, threads;
+    size_t fit;    /* --fit: bytes; 0: not asked */
+    bool fit_seq;  /* --grow seq: the length is what grows; false: the batch */
+    bool advise;   /* --advise */
+    const char *costs; /* the file of costs, read when it is there, else measured and written */
+    bool has_costs, measures_costs;
     double ceiling; /* 1e12 operations per second of a plain product on the device, measured before the first row */
     uint64_t seed;
     char command[1024];
@@ -34,9 +45,19 @@ struct sweep_row {
     double tflops; /* operations of forward and backward per second of a step, 1e12; what is replayed does not count */
     size_t kept, peak, predicted, replayed;
     size_t device; /* in use on the device, as its driver counts; 0 where nobody counts */
+    size_t resident; /* most bytes of the process in memory during a step in a context of its own; 0: nobody counts */
+    double predicted_ms;
     double loss;
     struct outcome outcome;
     bool identical;
+};
+
+/* Of one sequence length: what rw_tape_frontier() says, in times of what is predicted of none. */
+struct sweep_curve {
+    rw_point point[SWEEP_POINTS];
+    size_t n;
+    double none_ms;
+    bool has_bound;
 };
 
 /* A file in o->out; sweep_close() returns false, with errno set, when anything could not be written. */
@@ -46,8 +67,11 @@ bool sweep_close(FILE *f);
 /* Each returns false, with errno set, when the file cannot be written. rows has o->n_policies rows for each length. */
 bool sweep_write_csv(const struct sweep_options *o, const struct sweep_row *rows, int n);
 bool sweep_write_json(const struct sweep_options *o, const struct sweep_row *rows, int n);
-bool sweep_write_svg(const struct sweep_options *o, const struct sweep_row *rows, int n);
-bool sweep_write_html(const struct sweep_options *o, const struct sweep_row *rows, int n);
+/* curves: one for each length. */
+bool sweep_write_svg(const struct sweep_options *o, const struct sweep_row *rows, int n,
+                     const struct sweep_curve *curves);
+bool sweep_write_html(const struct sweep_options *o, const struct sweep_row *rows, int n,
+                      const struct sweep_curve *curves);
 
 /* Per cent of the ceiling. */
 static inline double sweep_utilisation(const struct sweep_options *o, const struct sweep_row *r)
@@ -55,8 +79,9 @@ static inline double sweep_utilisation(const struct sweep_options *o, const stru
     return o->ceiling > 0 ? 100 * r->tflops / o->ceiling : 0;
 }
 
-/* SVG of the rows of one sequence length. style goes into the element as it stands. */
-void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const char *style);
+/* SVG of the rows of one sequence length, and the curve that was predicted. style goes into the element as it
+   stands. */
+void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const struct sweep_curve *c, const char *style);
 void sweep_chart_loss(FILE *f, const struct sweep_row *rows, int n);
 
 /* Text as HTML and SVG take it. */

@@ -46,6 +46,9 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  *                             takes at most so many bytes (B, KiB, MiB, GiB, TiB), or so much of what `none` takes; on
  *                             any tape, with or without regions. See docs/planner.md. Behind it +offload: values may
  *                             wait outside the device's memory as well, where that is predicted to be faster
+ *   total:SIZE                the same for all that the context holds on the device: parameters, gradients, optimizer,
+ *                             inputs, this step's results and the arena, from tables when the plan is made; not what
+ *                             the device's libraries or a verifying run take for themselves
  *
  *   offload:NAME,NAME         as none, but what is kept of the values made in regions of these names waits outside the
  *                             device's memory (docs/offload.md). Behind any other policy: full+offload:NAME

@@ -5,6 +5,8 @@
 #include "place/arena.h"
 #include "remat/frontier.h"
 
+#include <string.h>
+
 struct search {
     const struct rw_problem *p;
     struct rw_frontier frontier;
@@ -13,6 +15,8 @@ struct search {
     struct rw_cost_of_schedule cost;
     uint64_t *offset;
     size_t cap_offset;
+    uint64_t beside; /* total: bytes that are there beside the arena */
+    uint64_t least;  /* see struct rw_decision */
 };
 
 static rw_status place(struct search *s, size_t point, uint64_t *ret_bytes)
@@ -56,26 +60,38 @@ static rw_status find_least(struct search *s, uint64_t *ret_bytes)
 static rw_status refuse(struct search *s, const struct rw_policy *policy, uint64_t bytes)
 {
     uint64_t least;
+    const char *const word = policy->total ? "total" : "budget";
     const rw_status status = find_least(s, &least);
     if (status) return status;
+    s->least = least + s->beside;
     char part[RW_POLICY_PART];
     return rw_fail(s->p->t->ctx, RW_ERR_BUDGET,
-                   "policy \"%s\", column 8: the step doesn't fit into %llu bytes; the least budget that would do is "
-                   "budget:%lluB%s",
-                   rw_policy_part(policy->spec, policy->spec, part), (unsigned long long)bytes,
-                   (unsigned long long)least, policy->moves ? "+offload" : "");
+                   "policy \"%s\", column %zu: the step doesn't fit into %llu bytes; the least budget that would do is "
+                   "%s:%lluB%s",
+                   rw_policy_part(policy->spec, policy->spec, part), strlen(word) + 2,
+                   (unsigned long long)(policy->total ? policy->bytes : bytes), word, (unsigned long long)s->least,
+                   policy->moves ? "+offload" : "");
 }
 
-/* A share is of what `none` takes. */
+/* A share is of what `none` takes. A total is what its schedule leaves to the arena: results are the same
+   for all candidates, the rest is counted by who made it. */
 static rw_status resolve(struct search *s, const struct rw_policy *policy, uint64_t *ret_bytes)
 {
+    const rw_memory *const held = &s->p->t->ctx->memory;
     uint64_t none = 0;
     size_t i = 0;
-    while (s->frontier.point[i].candidate) i++;
     *ret_bytes = policy->bytes;
-    const rw_status status = policy->bytes ? RW_OK : place(s, i, &none);
-    if (!policy->bytes) *ret_bytes = (uint64_t)((double)none * policy->percent / 100);
-    return status;
+    if (policy->bytes && !policy->total) return RW_OK;
+    while (s->frontier.point[i].candidate) i++; /* number 0 is `none` */
+    const rw_status status = place(s, i, &none);
+    if (status) return status;
+    if (!policy->total) {
+        *ret_bytes = (uint64_t)((double)none * policy->percent / 100);
+        return RW_OK;
+    }
+    s->beside = held->parameters + held->gradients + held->optimizer + held->inputs + s->sim.schedule.results_bytes;
+    *ret_bytes = policy->bytes > s->beside ? policy->bytes - s->beside : 0;
+    return RW_OK;
 }
 
 static rw_status decide(struct search *s, const struct rw_policy *policy)
@@ -98,7 +114,9 @@ rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *p
         *ret = (struct rw_decision){ s.choice, s.sim.schedule, s.cost }; /* the very one that was placed */
         s.choice = (struct rw_choice){ 0 };
         s.sim.schedule = (struct rw_schedule){ 0 };
-    } else if (status != RW_ERR_BUDGET) {
+    } else if (status == RW_ERR_BUDGET) {
+        ret->least = s.least;
+    } else {
         rw_fail(p->t->ctx, status, "planning: %s", rw_status_name(status));
     }
     rw_choice_finish(&s.choice);
@@ -106,4 +124,67 @@ rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *p
     rw_frontier_finish(&s.frontier);
     rw_free(s.offset);
     return status;
+}
+
+/* Of what is placed, the fastest first, what is no smaller than another one is of no use to anybody. */
+static rw_status list_points(struct search *s, rw_point *points, size_t *ret_n)
+{
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < s->frontier.n_points; i++) {
+        const struct rw_frontier_point *const point = &s->frontier.point[i];
+        uint64_t size = 0;
+        if (*ret_n && point->peak >= points[*ret_n - 1].peak_bytes) continue;
+        double bound = 0;
+        status = place(s, i, &size);
+        if (status || (*ret_n && size >= points[*ret_n - 1].peak_bytes)) continue;
+        status = rw_frontier_bound(&s->frontier, size, &bound);
+        points[(*ret_n)++] = (rw_point){ .peak_bytes = size, .ms = s->cost.seconds * 1e3, .bound_ms = bound * 1e3 };
+    }
+    return status;
+}
+
+static void reverse(rw_point *points, size_t n)
+{
+    for (size_t i = 0; i < n / 2; i++) {
+        const rw_point other = points[i];
+        points[i] = points[n - 1 - i];
+        points[n - 1 - i] = other;
+    }
+}
+
+static void finish(struct search *s)
+{
+    rw_choice_finish(&s->choice);
+    rw_simulation_finish(&s->sim);
+    rw_frontier_finish(&s->frontier);
+    rw_free(s->offset);
+}
+
+rw_status rw_budget_limits(const struct rw_problem *p, uint64_t bytes, uint64_t *ret_least, double *ret_bound)
+{
+    struct search s = { .p = p };
+    rw_status status = rw_frontier_init(&s.frontier, p);
+    if (!status) status = rw_frontier_bound(&s.frontier, bytes, ret_bound);
+    if (!status) status = find_least(&s, ret_least);
+    finish(&s);
+    return status;
+}
+
+rw_status rw_budget_points(const struct rw_problem *p, rw_point **ret_points, size_t *ret_n)
+{
+    struct search s = { .p = p };
+    rw_point *points = NULL;
+    size_t n = 0;
+    rw_status status = rw_frontier_init(&s.frontier, p);
+    if (!status && !(points = rw_malloc(s.frontier.n_points * sizeof *points))) status = RW_ERR_MEMORY;
+    if (!status) status = list_points(&s, points, &n);
+    finish(&s);
+    if (status) {
+        rw_free(points);
+        return status;
+    }
+    reverse(points, n);
+    *ret_points = points;
+    *ret_n = n;
+    return RW_OK;
 }

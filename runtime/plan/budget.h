@@ -10,16 +10,28 @@
 #include "record/policy.h"
 #include "remat/simulate.h"
 
+#include <rewind/plan.h>
+
 struct rw_decision {
     struct rw_choice choice;
     struct rw_schedule schedule; /* of the choice, buffers merged */
     struct rw_cost_of_schedule cost;
+    uint64_t least; /* with RW_ERR_BUDGET: the least budget that would do */
 };
 
 /*
  * What the problem's step is to do under a budget; the caller owns what *ret holds. RW_ERR_BUDGET, with the least
- * budget that would do, when nothing fits; RW_ERR_MEMORY. Errors are recorded in the context, *ret is empty then.
+ * budget that would do, when nothing fits; RW_ERR_MEMORY. Errors are recorded in the context, *ret holds nothing then.
  */
 rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *policy, struct rw_decision *ret);
+
+/*
+ * All that budgets can give, the least memory first. *ret_points for rw_free(). RW_ERR_MEMORY is not recorded.
+ */
+rw_status rw_budget_points(const struct rw_problem *p, rw_point **ret_points, size_t *ret_n);
+
+/* The least arena that a budget can ask for; the seconds that no choice within so many bytes can be below.
+   RW_ERR_MEMORY is not recorded. */
+rw_status rw_budget_limits(const struct rw_problem *p, uint64_t bytes, uint64_t *ret_least, double *ret_bound);
 
 #endif

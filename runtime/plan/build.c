@@ -68,6 +68,7 @@ static rw_status decide_by_budget(struct rw_planning *g, const struct rw_policy 
     g->choice = d.choice;
     g->schedule = d.schedule;
     g->cost = d.cost;
+    g->least = d.least;
     return status;
 }
 

@@ -20,6 +20,7 @@ struct rw_planning {
     struct rw_choice choice;
     struct rw_schedule schedule;
     struct rw_cost_of_schedule cost;
+    uint64_t least; /* when opening failed with RW_ERR_BUDGET: the least budget that would do */
 };
 
 rw_status rw_planning_open(struct rw_planning *planning, rw_tape *t, const struct rw_request *request);

@@ -127,6 +127,7 @@ static void print_rows(const struct rw_planning *g, const rw_plan *plan, const s
                 plan->arena_bytes - r->bytes, 100 - 100 * (double)r->bytes / (double)plan->arena_bytes,
                 100 * (r->seconds / g->cost.seconds - 1));
     }
+    fprintf(out, "  budget:SIZE asks for the fastest step whose arena takes at most SIZE\n");
 }
 
 static void print_peak(const struct rw_planning *g, const rw_plan *plan, FILE *out)

@@ -202,6 +202,8 @@ static double number_of(const char *digits, size_t n)
 
 static rw_status read_amount(struct reader *r, const char *begin, double amount, unsigned unit)
 {
+    if (!unit && r->out.total)
+        return refuse(r, begin, RW_ERR_POLICY, "bytes, as in 4GiB, are expected, found \"%s\"", begin);
     if (!unit) {
         r->out.percent = amount;
         if (amount > 100) return refuse(r, begin, RW_ERR_POLICY, "at most 100%% is expected, found \"%s\"", begin);
@@ -246,6 +248,7 @@ static const struct {
     { "block", RW_POLICY_BLOCK, true },         { "ops", RW_POLICY_OPS, true },
     { "names", RW_POLICY_NAMES, true },         { "discard", RW_POLICY_NONE, true },
     { "megatron", RW_POLICY_SELECTIVE, true }, { "budget", RW_POLICY_BUDGET, true },
+    { "total", RW_POLICY_BUDGET, true },
 };
 
 /* What is no kind of its own: offload: by itself keeps everything. Sets *ret_found when r->at is at it. */
@@ -261,6 +264,7 @@ static rw_status read_other(struct reader *r, size_t n, bool *ret_found)
 static rw_status read_argument(struct reader *r, const char *word)
 {
     if (!strcmp(word, "megatron")) return read_labels(r);
+    r->out.total = !strcmp(word, "total");
     switch (r->out.kind) {
     case RW_POLICY_NONE: r->at--; return read_discarded(r);
     case RW_POLICY_SELECTIVE: return read_names(r, "a region");

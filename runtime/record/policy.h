@@ -22,6 +22,7 @@ struct rw_policy {
     uint64_t bytes; /* budget: of the arena; 0 when it is a share of what `none` takes */
     double percent;
     bool moves; /* budget:...+offload: values may wait outside the device's memory, too */
+    bool total; /* budget: of all that the context holds on the device, not of the arena alone */
     char **names; /* selective, ops, names */
     size_t n_names;
     char **discards; /* regions that are dropped with what leaves them */

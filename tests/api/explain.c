@@ -124,7 +124,7 @@ Test(explain, advice_holds_when_it_is_followed)
     const char *at = strstr(text, "what takes less:\n");
     cr_assert_not_null(at, "%s", text);
     int n = 0;
-    for (at = strchr(at, '\n') + 1; *at; at = strchr(at, '\n') + 1, n++) {
+    for (at = strchr(at, '\n') + 1; strncmp(at, "  budget:SIZE", 13); at = strchr(at, '\n') + 1, n++) {
         char policy[64];
         size_t less;
         cr_assert_eq(sscanf(at, " %63s %zu bytes less", policy, &less), 2, "%s", at);

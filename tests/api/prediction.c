@@ -8,6 +8,7 @@
 #include "record/tape.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 static const char *const policies[] = { "none", "full", "selective:outer", "selective:inner", "uniform:2", "block:1",
@@ -155,5 +156,114 @@ Test(prediction, a_failure_leaves_the_answer_untouched)
     cr_expect(!memcmp(&p, &same, sizeof p));
     rw_error_clear(b.ctx);
     cr_assert_eq(rw_backward(b.t, loss), RW_OK);
+    fixture_close(&b);
+}
+
+/* ---- budgets ---- */
+
+static rw_tensor *net_step(struct fixture *b, struct net *n)
+{
+    return net_loss(n, b->t, 24, 0);
+}
+
+Test(prediction, the_frontier_is_what_budgets_give)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct net n;
+    rw_point points[256], few[3];
+    rw_prediction none, p;
+    size_t count = 256, room = 3, asked = 0;
+    net_init(&n, b.ctx, 4, 32, RW_F32, 2);
+    rw_tensor *const loss = net_step(&b, &n);
+    cr_assert_eq(rw_tape_frontier(b.t, loss, points, &count), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_tape_frontier(b.t, loss, NULL, &asked), RW_OK);
+    cr_assert_eq(asked, count);
+    cr_assert_gt(count, 3);
+    cr_assert_eq(rw_tape_plan(b.t, loss, "none", &none), RW_OK);
+    cr_expect_leq(points[count - 1].ms, none.ms);
+    cr_expect_leq(points[count - 1].peak_bytes, none.peak_bytes);
+    for (size_t i = 1; i < count; i++) {
+        cr_expect_gt(points[i].peak_bytes, points[i - 1].peak_bytes);
+        cr_expect_lt(points[i].ms, points[i - 1].ms);
+    }
+    for (size_t i = 0; i < count; i += 1 + count / 8) {
+        char policy[64];
+        snprintf(policy, sizeof policy, "budget:%zuB", points[i].peak_bytes);
+        cr_assert_eq(rw_tape_plan(b.t, loss, policy, &p), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect_eq(p.peak_bytes, points[i].peak_bytes, "%s: %zu", policy, p.peak_bytes);
+        cr_expect_eq(p.ms, points[i].ms);
+        cr_expect_eq(p.least_bytes, points[0].peak_bytes);
+        expect_sums(&p, policy);
+    }
+    cr_assert_eq(rw_tape_frontier(b.t, loss, few, &room), RW_OK);
+    cr_expect(room == 3 && few[0].ms == points[0].ms && few[2].ms == points[count - 1].ms, "thinned");
+    fixture_close(&b);
+}
+
+Test(prediction, below_the_least_that_is_named)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct net n;
+    rw_point points[256];
+    rw_prediction p, same;
+    size_t count = 256;
+    char policy[64];
+    net_init(&n, b.ctx, 3, 32, RW_F32, 1);
+    rw_tensor *const loss = net_step(&b, &n);
+    cr_assert_eq(rw_tape_frontier(b.t, loss, points, &count), RW_OK);
+    memset(&p, 0x5a, sizeof p);
+    same = p;
+    snprintf(policy, sizeof policy, "budget:%zuB", points[0].peak_bytes - 1);
+    cr_assert_eq(rw_tape_plan(b.t, loss, policy, &p), RW_ERR_BUDGET);
+    cr_expect_eq(p.least_bytes, points[0].peak_bytes);
+    same.least_bytes = p.least_bytes;
+    cr_expect(!memcmp(&p, &same, sizeof p), "the rest is untouched");
+    rw_error_clear(b.ctx);
+    snprintf(policy, sizeof policy, "budget:%zuB", p.least_bytes);
+    cr_expect_eq(rw_tape_plan(b.t, loss, policy, &p), RW_OK);
+    fixture_close(&b);
+}
+
+/* All that the context holds is at most so much: predicted, and when it has run; also when the optimizer comes
+   later. */
+Test(prediction, total_bounds_all_that_the_context_holds)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct net n;
+    rw_adamw *opt = NULL;
+    rw_prediction none, p;
+    rw_memory m;
+    char policy[64];
+    net_init(&n, b.ctx, 4, 32, RW_F32, 1);
+    cr_assert_eq(rw_tape_plan(b.t, net_step(&b, &n), "none", &none), RW_OK);
+    rw_tape_reset(b.t);
+    const size_t fixed = none.total_bytes - none.peak_bytes, states = 2 * none.at_peak.parameters;
+    const size_t bound = fixed + states + none.peak_bytes * 3 / 4;
+    snprintf(policy, sizeof policy, "total:%zuB", bound);
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int step = 0; step < 3; step++) {
+        if (step == 1) cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK);
+        rw_tensor *const loss = net_step(&b, &n);
+        cr_assert_eq(rw_tape_plan(b.t, loss, NULL, &p), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect_leq(p.total_bytes, bound);
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK);
+        rw_item(b.t, loss);
+        cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+        cr_expect_eq(m.measured_peak, p.peak_bytes);
+        cr_expect_leq(m.parameters + m.gradients + m.optimizer + m.inputs + m.results + m.measured_peak, bound);
+        cr_expect_eq(p.cost.replayed_nodes > 0, step > 0, "step %d: the optimizer leaves less", step);
+        rw_zero_grad(b.ctx);
+        rw_tape_reset(b.t);
+    }
+    snprintf(policy, sizeof policy, "total:%zuB", fixed / 2);
+    rw_tensor *const loss = net_step(&b, &n);
+    cr_assert_eq(rw_tape_plan(b.t, loss, policy, &p), RW_ERR_BUDGET);
+    cr_expect(strstr(rw_error_message(b.ctx), "column 7") && strstr(rw_error_message(b.ctx), "is total:"), "%s",
+              rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    snprintf(policy, sizeof policy, "total:%zuB", p.least_bytes);
+    cr_expect_eq(rw_tape_plan(b.t, loss, policy, &p), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_leq(p.total_bytes, p.at_peak.optimizer + fixed + none.peak_bytes);
+    rw_adamw_destroy(&opt);
     fixture_close(&b);
 }

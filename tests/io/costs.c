@@ -5,6 +5,7 @@
 #include "support/support.h"
 
 #include "autodiff/costs.h"
+#include "base/alloc.h"
 #include "plan/cache.h"
 #include "record/tape.h"
 
@@ -119,6 +120,42 @@ Test(costs, what_was_not_measured_is_scaled_from_what_was)
     const double nominal = predicted_ms(&b, "none", 60);
     cr_expect_gt(twice, once);
     cr_expect_neq(twice, nominal);
+    fixture_close(&b);
+}
+
+static double seconds_of(struct fixture *b, const struct rw_costs *costs, const rw_tensor *x, double *ret_nominal)
+{
+    const struct rw_node *const node = &b->t->nodes[x->producer];
+    const rw_op_call call = rw_call_of(b->t, node);
+    const rw_op_cost cost = rw_call_cost(&call);
+    *ret_nominal = rw_nominal_seconds(cost);
+    return rw_costs_seconds(costs, &call, node->attrs_size, cost);
+}
+
+/* tanh of 1,000 elements took ten times what nominal rates say: so does one of 5,000, and for want of better, exp. */
+Test(costs, an_op_that_was_measured_speaks_for_its_kind)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct rw_costs *const costs = rw_calloc(1, sizeof *costs);
+    rw_tensor *const small = rw_tanh(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1000), NULL));
+    rw_tensor *const large = rw_tanh(b.t, rw_input(b.t, RW_F32, RW_SHAPE(5000), NULL));
+    rw_tensor *const other = rw_exp(b.t, rw_input(b.t, RW_F32, RW_SHAPE(5000), NULL));
+    const struct rw_node *const node = &b.t->nodes[small->producer];
+    const rw_op_call call = rw_call_of(b.t, node);
+    const rw_op_cost cost = rw_call_cost(&call);
+    struct rw_cost_entry e = { .signature = rw_call_signature(&call, node->attrs_size), .op = "tanh", .dtype = RW_F32,
+                               .picoseconds = rw_cost_number(1e13 * rw_nominal_seconds(cost)),
+                               .operations = rw_cost_number(cost.flops), .bytes = rw_cost_number(cost.bytes) };
+    cr_assert_eq(rw_costs_add(costs, &e), RW_OK);
+    cr_assert(rw_costs_seal(costs));
+    double nominal;
+    cr_expect_eq(seconds_of(&b, costs, small, &nominal), (double)e.picoseconds * 1e-12);
+    cr_expect_float_eq(seconds_of(&b, costs, large, &nominal) / nominal, 10, 1e-3);
+    cr_expect_float_eq(seconds_of(&b, costs, other, &nominal) / nominal, 10, 1e-3);
+    cr_expect_eq(seconds_of(&b, NULL, large, &nominal), nominal);
+    cr_assert_eq(rw_costs_add(costs, &e), RW_OK);
+    cr_expect_not(rw_costs_seal(costs), "a signature that is there twice");
+    rw_costs_free(costs);
     fixture_close(&b);
 }
 

@@ -72,6 +72,15 @@ static void predictions(struct trial *m, struct world *w)
     STATUS("rw_tape_plan", RW_ERR_POLICY, rw_tape_plan(t, w->loss, "fully", p));
     STATUS("rw_tape_plan", RW_ERR_POLICY, rw_tape_plan(t, w->loss, "budget:0MiB", p));
     STATUS_OF("rw_tape_plan", RW_ERR_REGION, ckpt_begin(t, "r"), rw_tape_plan(t, w->loss, NULL, p));
+    static rw_point points[4];
+    size_t n = 4;
+    SILENT("rw_tape_frontier", RW_ERR_ARGUMENT, rw_tape_frontier(NULL, w->loss, points, &n));
+    STATUS("rw_tape_frontier", RW_ERR_ARGUMENT, rw_tape_frontier(t, w->loss, points, NULL));
+    STATUS("rw_tape_frontier", RW_ERR_ARGUMENT, rw_tape_frontier(t, w->loss, NULL, &n));
+    STATUS("rw_tape_frontier", RW_ERR_ARGUMENT, rw_tape_frontier(t, NULL, points, &n));
+    STATUS("rw_tape_frontier", RW_ERR_SHAPE, rw_tape_frontier(t, w->v, points, &n));
+    STATUS_OF("rw_tape_frontier", RW_ERR_REGION, ckpt_begin(t, "r"), rw_tape_frontier(t, w->loss, points, &n));
+    STATUS("rw_tape_plan", RW_ERR_POLICY, rw_tape_plan(t, w->loss, "total:50%", p));
     SILENT("rw_costs_begin", RW_ERR_ARGUMENT, rw_costs_begin(NULL));
     SILENT("rw_costs_end", RW_ERR_ARGUMENT, rw_costs_end(NULL));
     STATUS("rw_costs_end", RW_ERR_ARGUMENT, rw_costs_end(w->ctx));

@@ -1,0 +1,217 @@
+/* --fit and --advise: what a machine could do with this model, from plans alone. */
+#include "sweep/ask.h"
+
+#include "sweep/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the largest that fits ---- */
+
+struct search {
+    const struct sweep_options *o;
+    const char *policy;
+    struct sweep_run run;
+    int open_for; /* length that the run's model has positions for: they are parameters */
+    int most;     /* size that has been found to fit, 0 for none */
+    rw_prediction at_most, above;
+};
+
+static void sizes_of(const struct sweep_options *o, int x, int *ret_batch, int *ret_seq)
+{
+    *ret_batch = o->fit_seq ? o->batch : x;
+    *ret_seq = o->fit_seq ? x : o->seqs[0];
+}
+
+/* A budget that nothing fits into is one more that doesn't fit. */
+static rw_status try_size(struct search *s, int x, bool *ret_fits)
+{
+    int batch, seq;
+    rw_prediction p = { 0 };
+    sizes_of(s->o, x, &batch, &seq);
+    rw_status status = RW_OK;
+    const int wanted = seq > s->o->model.max_seq ? seq : s->o->model.max_seq;
+    if (wanted != s->open_for) {
+        sweep_run_close(&s->run, RW_OK);
+        status = sweep_run_open(&s->run, s->o, wanted);
+        s->open_for = wanted;
+    }
+    if (!status) status = sweep_predict(&s->run, batch, seq, s->policy, &p);
+    *ret_fits = !status && p.total_bytes <= s->o->fit;
+    if (status == RW_ERR_BUDGET) {
+        rw_error_clear(s->run.m.ctx);
+        s->above = (rw_prediction){ 0 };
+        return RW_OK;
+    }
+    if (*ret_fits) s->most = x, s->at_most = p;
+    else s->above = p;
+    return status;
+}
+
+static rw_status search(struct search *s)
+{
+    const int limit = s->o->fit_seq ? (int)(((int64_t)1 << 30) / s->o->batch) : (1 << 30) / s->o->seqs[0];
+    bool fits = true;
+    int low = 0, high = 1;
+    rw_status status = RW_OK;
+    while (!status && fits && high <= limit) {
+        status = try_size(s, high, &fits);
+        if (fits) low = high, high *= 2;
+    }
+    while (!status && high - low > 1) {
+        const int middle = low + (high - low) / 2;
+        status = try_size(s, middle, &fits);
+        if (fits) low = middle;
+        else high = middle;
+    }
+    return status;
+}
+
+/* One step, with its update. */
+static rw_status prove(struct search *s, const struct sweep_text *text, rw_memory *ret, size_t *ret_resident)
+{
+    int batch, seq;
+    struct sweep_resident resident;
+    struct sweep_run r;
+    sizes_of(s->o, s->most, &batch, &seq);
+    const size_t n = (size_t)batch * (size_t)seq;
+    int32_t *const tokens = calloc(2 * n, sizeof *tokens);
+    sweep_resident_begin(&resident);
+    rw_status status = sweep_run_open(&r, s->o, seq);
+    if (!tokens) status = RW_ERR_MEMORY;
+    if (!status && text->n > (size_t)seq + 1) sweep_fill_batch(text, batch, seq, 0, tokens, tokens + n);
+    if (!status) status = ckpt_set_policy(r.t, s->policy);
+    if (!status) status = rw_backward(r.t, model_loss(&r.m, r.t, batch, seq, tokens, tokens + n));
+    if (!status) status = rw_memory_stats(r.m.ctx, ret);
+    if (!status) status = rw_adamw_step(r.opt);
+    *ret_resident = sweep_resident_end(&resident);
+    free(tokens);
+    return sweep_run_close(&r, status);
+}
+
+static size_t total_of(const rw_memory *m)
+{
+    return m->parameters + m->gradients + m->optimizer + m->inputs + m->results + m->measured_peak;
+}
+
+static bool fit_policy(const struct sweep_options *o, const struct sweep_text *text, const char *policy)
+{
+    const char *const what = o->fit_seq ? "length" : "batch";
+    struct search s = { .o = o, .policy = policy, .open_for = o->model.max_seq };
+    rw_memory m;
+    size_t resident = 0;
+    rw_status status = sweep_run_open(&s.run, o, 0);
+    if (!status) status = search(&s);
+    if (sweep_run_close(&s.run, status)) return false;
+    if (!s.most) {
+        printf("%-32s nothing fits: %s 1 takes %zu of %zu bytes\n", policy, what,
+               s.above.total_bytes ? s.above.total_bytes : s.at_most.total_bytes, o->fit);
+        return true;
+    }
+    printf("%-32s %s %d takes %zu of %zu bytes (arena %zu), ", policy, what, s.most, s.at_most.total_bytes, o->fit,
+           s.at_most.peak_bytes);
+    if (s.above.total_bytes) printf("%d takes %zu; ", s.most + 1, s.above.total_bytes);
+    else printf("%d is beyond the budget; ", s.most + 1);
+    printf("%.1f ms predicted%s\n", s.at_most.ms, o->has_costs ? "" : " at nominal rates");
+    fflush(stdout);
+    if (prove(&s, text, &m, &resident)) return false;
+    const bool good = m.measured_peak == s.at_most.peak_bytes && total_of(&m) <= o->fit;
+    printf("%-32s ran once: %zu bytes in all, arena %zu: %s", "", total_of(&m), m.measured_peak,
+           good ? "as predicted" : "NOT as predicted");
+    if (m.device) printf("; %zu in use on the device", m.device);
+    else if (resident) printf("; the process touched %zu more", resident);
+    printf("\n");
+    fflush(stdout);
+    return good;
+}
+
+bool sweep_fit(const struct sweep_options *o, const struct sweep_text *text)
+{
+    bool good = true;
+    for (int i = 0; i < o->n_policies; i++) good &= fit_policy(o, text, o->policies[i]);
+    return good;
+}
+
+/* ---- advice ---- */
+
+/* How bytes grow when one size doubles. */
+static const char *growth(size_t now, size_t doubled)
+{
+    const double ratio = now ? (double)doubled / (double)now : 1;
+    return ratio < 1.05 ? "no" : ratio < 1.8 ? "partly" : ratio < 2.2 ? "yes" : ratio > 3.6 ? "squared" : "more";
+}
+
+static void print_growth(const char *name, size_t now, size_t batch, size_t seq)
+{
+    if (now || batch || seq) printf("  %-28s %14zu  %-8s %-8s\n", name, now, growth(now, batch), growth(now, seq));
+}
+
+static void print_table(const rw_prediction *p)
+{
+    const rw_bytes *const a = &p[0].at_peak, *const b = &p[1].at_peak, *const c = &p[2].at_peak;
+    printf("  %-28s %14s  %-8s %-8s\n", "grows with", "bytes", "batch", "length");
+    print_growth("parameters", a->parameters, b->parameters, c->parameters);
+    print_growth("gradients", a->gradients, b->gradients, c->gradients);
+    print_growth("optimizer", a->optimizer, b->optimizer, c->optimizer);
+    print_growth("inputs", a->inputs, b->inputs, c->inputs);
+    print_growth("results", a->results, b->results, c->results);
+    print_growth("kept for backward", a->kept, b->kept, c->kept);
+    print_growth("replayed", a->replayed, b->replayed, c->replayed);
+    print_growth("passing through forward", a->passing, b->passing, c->passing);
+    print_growth("gradients on their way", a->adjoint, b->adjoint, c->adjoint);
+    print_growth("workspace", a->workspace, b->workspace, c->workspace);
+    print_growth("arena", p[0].peak_bytes, p[1].peak_bytes, p[2].peak_bytes);
+    print_growth("all", p[0].total_bytes, p[1].total_bytes, p[2].total_bytes);
+}
+
+/* The fastest steps that a planner finds within shares of the arena. */
+static void print_budgets(const rw_point *point, size_t n, const rw_prediction *now)
+{
+    static const int percent[] = { 90, 75, 50, 25, 10 };
+    printf("the fastest steps that the planner finds:\n");
+    for (size_t k = 0; k < sizeof percent / sizeof *percent; k++) {
+        size_t i = n;
+        while (i > 0 && point[i - 1].peak_bytes > now->peak_bytes / 100 * (size_t)percent[k]) i--;
+        if (!i) break;
+        const rw_point *const p = &point[i - 1];
+        printf("  budget:%zuB%*s %14zu bytes less (%4.1f %% of the arena), %+5.1f %% time", p->peak_bytes, 12, "",
+               now->peak_bytes - p->peak_bytes, 100 - 100 * (double)p->peak_bytes / (double)now->peak_bytes,
+               100 * (p->ms / now->ms - 1));
+        if (p->bound_ms > 0) printf(", at most %.1f %% above the best there is", 100 * (p->ms / p->bound_ms - 1));
+        printf("\n");
+    }
+    if (n) printf("  budget:%zuB is the least\n", point[0].peak_bytes);
+}
+
+static rw_status advise(const struct sweep_options *o, struct sweep_run *r, const char *policy)
+{
+    const int batch = o->batch, seq = o->seqs[0];
+    rw_prediction p[3];
+    rw_status status = ckpt_set_policy(r->t, policy);
+    if (!status) status = sweep_predict(r, batch, seq, NULL, &p[0]);
+    if (!status) status = sweep_predict(r, 2 * batch, seq, NULL, &p[1]);
+    if (!status) status = sweep_predict(r, batch, 2 * seq, NULL, &p[2]);
+    if (status) return status;
+    printf("batch %d, length %d\n", batch, seq);
+    rw_tensor *const tokens = rw_input(r->t, RW_I32, RW_SHAPE(batch, seq), NULL);
+    rw_tensor *const targets = rw_input(r->t, RW_I32, RW_SHAPE(batch, seq), NULL);
+    rw_tensor *const loss = model_loss_of(&r->m, r->t, tokens, targets);
+    rw_point points[SWEEP_POINTS];
+    size_t n = SWEEP_POINTS;
+    status = loss ? ckpt_explain(r->t, stdout) : rw_error_status(r->m.ctx);
+    if (!status) status = rw_tape_frontier(r->t, loss, points, &n);
+    if (!status) print_budgets(points, n, &p[0]);
+    rw_tape_reset(r->t);
+    if (!status) print_table(p);
+    return status;
+}
+
+bool sweep_advise(const struct sweep_options *o)
+{
+    struct sweep_run r;
+    rw_status status = sweep_run_open(&r, o, 2 * o->seqs[0]);
+    for (int i = 0; !status && i < o->n_policies; i++) status = advise(o, &r, o->policies[i]);
+    if (!status && !o->has_costs) printf("times are at nominal rates: --costs FILE measures and keeps them\n");
+    return !sweep_run_close(&r, status);
+}
