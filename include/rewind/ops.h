@@ -6,6 +6,10 @@
  * An op given NULL returns NULL: behind a failed op with that one's message, else with one that names the argument. A
  * failed call leaves the tape as it was. Nothing runs until a value is asked for.
  *
+ * A number among the arguments is a double. An op on float64 takes it as it is; one on any other type, whose arithmetic
+ * is float32's, takes it rounded to float32: 0.1 and 0.1f are the same there, but for the gradient of rw_pow_scalar(),
+ * which subtracts 1 from the exponent first.
+ *
  * Call the names without _at: rw_add(t, a, b) is rw_add_at(RW_HERE, t, a, b).
  * Thread-safety: as for the context.
  */
@@ -29,9 +33,9 @@ RW_API uint32_t rw_axes_(int n, ...);
 
 /** Zero means the default in brackets. */
 typedef struct rw_attention_params {
-    bool causal;   ///< query i sees keys up to i + (kv_seq - seq)
-    float scale;   ///< [1 / sqrt(d)]
-    float dropout; ///< probability of dropping a probability, [0]
+    bool causal;    ///< query i sees keys up to i + (kv_seq - seq)
+    double scale;   ///< [1 / sqrt(d)]
+    double dropout; ///< probability of dropping a probability, [0]
 } rw_attention_params;
 
 /* ----------------------------------------------------------------------------------------------------------------
@@ -157,11 +161,12 @@ RW_API rw_tensor *rw_linear_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tens
  */
 
 /** x [..., c], weight [c], bias [c] or RW_NONE -> (x - mean) / sqrt(var + eps) * weight + bias, var with divisor c. */
-RW_API rw_tensor *rw_layernorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, float eps);
+RW_API rw_tensor *rw_layernorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
+                                 double eps);
 #define rw_layernorm(...) rw_layernorm_at(RW_HERE, __VA_ARGS__)
 
 /** x [..., c], weight [c] -> x / sqrt(mean(x^2) + eps) * weight. Source: Zhang and Sennrich, arXiv 1910.07467. */
-RW_API rw_tensor *rw_rmsnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, float eps);
+RW_API rw_tensor *rw_rmsnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, double eps);
 #define rw_rmsnorm(...) rw_rmsnorm_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------
@@ -202,21 +207,22 @@ RW_API rw_tensor *rw_logsumexp_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t
  *     rw_sub(t, rw_dropout(t, a, p), rw_dropout(t, b, p))
  * one compiler records a's mask first, another b's, and the two programs have other numbers. Where a program has to
  * give the same numbers whoever compiles it, at most one argument of a call records a random op; others get a statement
- * each.
+ * each. With REWIND_DEBUG=order in the environment such a call is refused, with RW_ERR_ARGUMENT, where the random ops
+ * stand in its own text; arguments that are functions of the caller's are not looked into.
  */
 
 /**
  * x / (1 - p) where word i of the ticket is at least p * 2^32, else 0. 0 <= p < 1. The mask is never kept: the
  * backward draws it again. p = 0 gives x itself and draws nothing.
  */
-RW_API rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, float p);
+RW_API rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, double p);
 #define rw_dropout(...) rw_dropout_at(RW_HERE, __VA_ARGS__)
 
 /**
  * residual + rw_dropout(x, p) as one op, rounded once; the same mask. Equal shapes. p = 0 is rw_add(residual, x). Where
  * nobody else needs x or the residual, the result is written over it.
  */
-RW_API rw_tensor *rw_dropout_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *residual, float p);
+RW_API rw_tensor *rw_dropout_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *residual, double p);
 #define rw_dropout_add(...) rw_dropout_add_at(RW_HERE, __VA_ARGS__)
 
 /** Standard normal deviates (Box-Muller), no gradient. */
@@ -248,14 +254,14 @@ RW_API rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tenso
  * softmax over the last axis of scale * scores, where query i of s sees keys up to i + (kv - s); the rest gives 0.
  * scores [..., s, kv]. The form of attention with explicit scores: matmul, this, dropout, matmul.
  */
-RW_API rw_tensor *rw_causal_softmax_at(rw_site at, rw_tape *t, rw_tensor *scores, float scale);
+RW_API rw_tensor *rw_causal_softmax_at(rw_site at, rw_tape *t, rw_tensor *scores, double scale);
 #define rw_causal_softmax(...) rw_causal_softmax_at(RW_HERE, __VA_ARGS__)
 
 /**
  * Rotary position embedding. x [batch, heads, seq, d], d even; positions [seq] of RW_I32, or RW_NONE for 0, 1, 2, ...;
  * pairs (i, i + d/2). Source: Su et al., arXiv 2104.09864.
  */
-RW_API rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, float base);
+RW_API rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, double base);
 #define rw_rope(...) rw_rope_at(RW_HERE, __VA_ARGS__)
 
 /* ----------------------------------------------------------------------------------------------------------------

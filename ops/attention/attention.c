@@ -134,7 +134,7 @@ static rw_tensor *grouped(rw_tape *t, rw_tensor *x, int64_t kv_heads)
 
 static rw_tensor *probabilities(const struct composed *c, rw_tensor *scores)
 {
-    /* not causal_softmax()'s own scale, which is a float: the fused kernels take 1 / sqrt(d) as a double */
+    /* not causal_softmax()'s own scale: that is rounded with the scores' type, and 1 / sqrt(d) is a double */
     rw_tensor *const scaled = rw_scale(c->t, scores, c->attrs->scale);
     return c->attrs->causal ? rw_causal_softmax(c->t, scaled, 1) : rw_softmax(c->t, scaled, -1);
 }
@@ -237,10 +237,10 @@ rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, r
 {
     const rw_shape s = rw_tensor_shape(q);
     const int64_t d = s.rank ? s.dim[s.rank - 1] : 1;
-    struct rw_attention_attrs a = { .scale = params && params->scale != 0 ? (double)params->scale
-                                                                          : 1 / sqrt((double)(d > 0 ? d : 1)) };
+    const double scale = params ? rw_constant(q, params->scale) : 0;
+    struct rw_attention_attrs a = { .scale = scale != 0 ? scale : 1 / sqrt((double)(d > 0 ? d : 1)) };
     if (params) {
-        a.dropout = (double)params->dropout;
+        a.dropout = rw_constant(q, params->dropout);
         a.causal = params->causal;
     }
     rw_tensor *const in[] = { q, k, v };

@@ -33,6 +33,9 @@ static inline rw_shape rw_in_shape(const rw_op_call *call, int i)
     return rw_layout_shape(call->in[i].layout);
 }
 
+/* A constant as an op on x takes it: as it is for float64, else rounded to float32, in which the kernels compute. */
+double rw_constant(const rw_tensor *x, double value);
+
 /* Costs of element-wise ops; rw_cost_bytes() is the runtime's too. */
 rw_op_cost rw_cost_pointwise(const rw_op_call *call, double flops_per_element);
 

@@ -58,9 +58,9 @@ static rw_status grad(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_rope, in, n, &a, sizeof a, NULL));
 }
 
-rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, float base)
+rw_tensor *rw_rope_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, double base)
 {
-    const struct rw_rope_attrs a = { .base = (double)base };
+    const struct rw_rope_attrs a = { .base = rw_constant(x, base) };
     rw_tensor *const in[] = { x, positions };
     return rw_apply_at(at, t, &rw_op_rope, in, positions == rw_none() ? 1 : 2, &a, sizeof a, NULL);
 }

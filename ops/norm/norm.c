@@ -7,7 +7,7 @@
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 
-#include <float.h>
+#include <math.h>
 
 static rw_status check_rows(rw_op_call *call)
 {
@@ -17,7 +17,7 @@ static rw_status check_rows(rw_op_call *call)
         return rw_op_error(call, RW_ERR_SHAPE, "a last axis with elements is needed");
     const struct rw_norm_attrs *const a = call->attrs;
     const int vectors = a->vectors;
-    if (!(a->eps >= 0 && a->eps <= FLT_MAX)) return rw_op_error(call, RW_ERR_ARGUMENT, "eps %g", (double)a->eps);
+    if (!(a->eps >= 0 && isfinite(a->eps))) return rw_op_error(call, RW_ERR_ARGUMENT, "eps %g", a->eps);
     for (int i = 1; i <= vectors; i++) {
         RW_CHECK(rw_want_same_dtype(call, 0, i));
         if (call->in[i].layout->rank != 1 || call->in[i].layout->dim[0] != x->dim[x->rank - 1])
@@ -95,7 +95,7 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
     const rw_shape vector = rw_tensor_shape(w);
     rw_tensor *const centred = a->rms ? x : rw_sub(t, x, rw_mean(t, x, RW_AXES(-1), true));
     rw_tensor *const var = rw_mean(t, rw_mul(t, centred, centred), RW_AXES(-1), true);
-    rw_tensor *const r = rw_pow_scalar(t, rw_add_scalar(t, var, (double)a->eps), -0.5);
+    rw_tensor *const r = rw_pow_scalar(t, rw_add_scalar(t, var, a->eps), -0.5);
     rw_tensor *const xh = rw_mul(t, centred, r), *const h = rw_mul(t, dy, w);
     rw_tensor *inner = rw_mul(t, xh, rw_mean(t, rw_mul(t, h, xh), RW_AXES(-1), true));
     if (!a->rms) inner = rw_add(t, inner, rw_mean(t, h, RW_AXES(-1), true));
@@ -154,17 +154,17 @@ static const rw_op_def rw_op_rmsnorm = { .name = "rmsnorm",
                                          .grad = grad,
                                          .cost = cost };
 
-rw_tensor *rw_layernorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, float eps)
+rw_tensor *rw_layernorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, double eps)
 {
     const bool has_bias = bias != rw_none();
-    const struct rw_norm_attrs a = { .eps = eps, .vectors = has_bias ? 2 : 1 };
+    const struct rw_norm_attrs a = { .eps = rw_constant(x, eps), .vectors = has_bias ? 2 : 1 };
     rw_tensor *const in[] = { x, weight, bias };
     return rw_apply_at(at, t, &rw_op_layernorm, in, has_bias ? 3 : 2, &a, sizeof a, NULL);
 }
 
-rw_tensor *rw_rmsnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, float eps)
+rw_tensor *rw_rmsnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, double eps)
 {
-    const struct rw_norm_attrs a = { .eps = eps, .vectors = 1, .rms = 1 };
+    const struct rw_norm_attrs a = { .eps = rw_constant(x, eps), .vectors = 1, .rms = 1 };
     rw_tensor *const in[] = { x, weight };
     return rw_apply_at(at, t, &rw_op_rmsnorm, in, 2, &a, sizeof a, NULL);
 }

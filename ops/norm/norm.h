@@ -5,10 +5,11 @@
 #include <rewind/op.h>
 
 struct rw_norm_attrs {
-    float eps;
+    double eps;
     int32_t vectors; /* weight, or weight and bias */
     int32_t rms;
     int32_t sums; /* of a backward: dweight and dbias are added to inputs 3 and on, one for each */
+    int32_t unused;
 };
 
 /* The input that dx of a backward is added to, if there is one. */

@@ -42,7 +42,7 @@ VEC_INLINE void statistics(const void *x, rw_dtype dtype, int64_t at, int64_t n,
         if (i + VF_LANES > n) d = inside(d, i, n);
         square += d * d;
     }
-    *r = 1 / sqrtf(vf_sum(square) / (float)n + a->eps);
+    *r = 1 / sqrtf(vf_sum(square) / (float)n + (float)a->eps);
 }
 
 VEC_INLINE void forward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n)
@@ -65,7 +65,7 @@ static void forward_row_d(const rw_kernel *k, int64_t at, int64_t n)
     double mean = 0, square = 0;
     for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;
     for (int64_t i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
-    const double r = 1 / sqrt(square / (double)n + (double)a->eps);
+    const double r = 1 / sqrt(square / (double)n + a->eps);
     for (int64_t i = 0; i < n; i++)
         y[i] = (x[i] - mean) * r * w[i] + (a->vectors == 2 ? ((const double *)k->in[2].data)[i] : 0);
 }
@@ -123,7 +123,7 @@ static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, double *dw
     double mean = 0, square = 0, mean_h = 0, mean_hx = 0;
     for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;
     for (int64_t i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
-    const double r = 1 / sqrt(square / (double)n + (double)a->eps);
+    const double r = 1 / sqrt(square / (double)n + a->eps);
     for (int64_t i = 0; i < n; i++) {
         mean_h += a->rms ? 0 : dy[i] * w[i] / (double)n;
         mean_hx += dy[i] * w[i] * (x[i] - mean) * r / (double)n;

@@ -20,7 +20,7 @@ constexpr int THREADS = 128; /* of a block of which each warp has its own rows *
 /* What all kernels take. */
 struct norm_rows {
     int64_t rows, n;
-    float eps;
+    double eps;
     bool rms, bias;
 };
 
@@ -68,7 +68,8 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G)
             square = fmaf(d, d, square);
         }
     }
-    const float scale = 1 / sqrtf(group_sum<G>(square, shared, round) / static_cast<float>(n) + a.eps);
+    const float scale = 1 / sqrtf(group_sum<G>(square, shared, round) / static_cast<float>(n) +
+                                  static_cast<float>(a.eps));
 #pragma unroll
     for (int p = 0; p < PACKS; p++) {
         const int at = row::place(p, t);
@@ -244,8 +245,8 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS,
         /* A block waits at barriers for its row, so it asks for the next one before; warps hide each other's waits. */
         if (G != ROW_WARP && i + groups < to)
             next_x.load(x + (i + groups) * n, t, n), next_dy.load(dy + (i + groups) * n, t, n);
-        backward_row<T, PACKS, G, RMS>(rx, rdy, weight, addend ? addend + i * n : nullptr, dx + i * n, a.eps, t, n,
-                                       shared, round, sum);
+        backward_row<T, PACKS, G, RMS>(rx, rdy, weight, addend ? addend + i * n : nullptr, dx + i * n,
+                                       static_cast<float>(a.eps), t, n, shared, round, sum);
         if (G != ROW_WARP) rx = next_x, rdy = next_dy;
         else if (i + groups < to) rx.load(x + (i + groups) * n, t, n), rdy.load(dy + (i + groups) * n, t, n);
     }

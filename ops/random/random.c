@@ -48,8 +48,9 @@ const rw_op_def rw_op_dropout = { .name = "dropout", .n_inputs = 1, .n_outputs =
                                   .inplace = RW_INPLACE({ 0, 0 }), .check = check_dropout,
                                   .kernel = RW_KERNELS(rw_dropout), .grad = grad_dropout, .cost = cost_dropout };
 
-rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, float p)
+rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, double p)
 {
+    p = rw_constant(x, p);
     if (p == 0) return rw_operand_check(at, t, x, "dropout", "x") ? x : NULL;
     const struct rw_dropout_attrs a = { p };
     return rw_apply_at(at, t, &rw_op_dropout, &x, 1, &a, sizeof a, NULL);
@@ -61,8 +62,9 @@ static const rw_op_def rw_op_dropout_add = { .name = "dropout_add", .n_inputs = 
                                              .check = check_dropout_add, .kernel = RW_KERNELS(rw_dropout_add),
                                              .grad = grad_dropout_add, .cost = cost_dropout };
 
-rw_tensor *rw_dropout_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *residual, float p)
+rw_tensor *rw_dropout_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *residual, double p)
 {
+    p = rw_constant(x, p);
     if (p == 0) return rw_add_at(at, t, residual, x);
     const struct rw_dropout_attrs a = { p };
     rw_tensor *const in[] = { x, residual };

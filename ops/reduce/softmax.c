@@ -94,9 +94,9 @@ rw_tensor *rw_softmax_at(rw_site at, rw_tape *t, rw_tensor *x, int axis)
     return rw_apply_at(at, t, &rw_op_softmax, &x, 1, &a, sizeof a, NULL);
 }
 
-rw_tensor *rw_causal_softmax_at(rw_site at, rw_tape *t, rw_tensor *scores, float scale)
+rw_tensor *rw_causal_softmax_at(rw_site at, rw_tape *t, rw_tensor *scores, double scale)
 {
-    const struct rw_softmax_attrs a = { .axis = -1, .scale = (double)scale, .causal = 1 };
+    const struct rw_softmax_attrs a = { .axis = -1, .scale = rw_constant(scores, scale), .causal = 1 };
     return rw_apply_at(at, t, &rw_op_causal_softmax, &scores, 1, &a, sizeof a, NULL);
 }
 

@@ -35,7 +35,7 @@ static size_t n_tensors;
 static rw_tensor *attention_scores(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
     rw_tensor *const scores = rw_matmul(t, x[0], rw_transpose(t, x[1], -1, -2));
-    return rw_matmul(t, rw_causal_softmax(t, scores, (float)c->value), x[2]);
+    return rw_matmul(t, rw_causal_softmax(t, scores, op_single(c->value)), x[2]);
 }
 
 static rw_tensor *with_rand(rw_tape *t, rw_tensor **x, const struct op_case *c)

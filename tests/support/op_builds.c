@@ -7,6 +7,13 @@
 
 /* ---- operands ---- */
 
+/* GCC 12 drops the rounding where it vectorizes two of them: hence volatile. */
+double op_single(double value)
+{
+    const volatile float narrow = (float)value;
+    return (double)narrow;
+}
+
 double op_number(enum op_range range, int64_t i, int salt)
 {
     const uint64_t mixed = ((uint64_t)i * 0x9e3779b97f4a7c15u + (uint64_t)(salt + 1) * 0xd1b54a32d192ed03u) ^
@@ -111,8 +118,8 @@ B(linear_add,
   rw_linear_add(t, x[1], x[2], c->n == 4 ? x[3] : RW_NONE, c->keep ? x[0] : rw_scale(t, x[0], 1)))
 /* keep: in a residual stream, which x lives on in and whose gradient the norm's is added to */
 #define BESIDE(x, y) (c->keep ? rw_add(t, x, y) : (y))
-B(layernorm, BESIDE(x[0], rw_layernorm(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, (float)c->value)))
-B(rmsnorm, BESIDE(x[0], rw_rmsnorm(t, x[0], x[1], (float)c->value)))
+B(layernorm, BESIDE(x[0], rw_layernorm(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, op_single(c->value))))
+B(rmsnorm, BESIDE(x[0], rw_rmsnorm(t, x[0], x[1], op_single(c->value))))
 B(sum, rw_sum(t, x[0], c->axes, c->keep))
 B(mean, rw_mean(t, x[0], c->axes, c->keep))
 B(max, rw_max(t, x[0], c->axes, c->keep))
@@ -120,11 +127,12 @@ B(logsumexp, rw_logsumexp(t, x[0], c->axes, c->keep))
 B(sum_to, rw_sum_to(t, x[0], c->shape))
 B(softmax, rw_softmax(t, x[0], c->axis))
 B(log_softmax, rw_log_softmax(t, x[0], c->axis))
-B(causal_softmax, rw_causal_softmax(t, x[0], (float)c->value))
+B(causal_softmax, rw_causal_softmax(t, x[0], op_single(c->value)))
 B(attention,
   rw_attention(t, x[0], x[1], x[2],
-               &(rw_attention_params){ .causal = c->causal, .scale = (float)c->value, .dropout = (float)c->dropout }))
-B(rope, rw_rope(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, (float)c->value))
+               &(rw_attention_params){ .causal = c->causal, .scale = op_single(c->value),
+                                       .dropout = op_single(c->dropout) }))
+B(rope, rw_rope(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, op_single(c->value)))
 /* keep: the table is read elsewhere too, and the gradient is added to what flows from there */
 static rw_tensor *embedded(rw_tape *t, rw_tensor *table, const struct op_case *c)
 {
@@ -144,11 +152,11 @@ B(slice, rw_slice(t, x[0], c->axis, 1, 4))
 B(broadcast_to, rw_broadcast_to(t, x[0], c->shape))
 B(concat, rw_concat(t, x, c->n, c->axis))
 B(cast, rw_cast(t, rw_mul(t, x[0], x[0]), c->dtype))
-B(dropout, rw_dropout(t, x[0], (float)c->dropout))
+B(dropout, rw_dropout(t, x[0], op_single(c->dropout)))
 /* keep: both live on; else both die here, and the result is written over one */
 B(dropout_add,
-  c->keep ? rw_dropout_add(t, x[0], x[1], (float)c->dropout)
-          : rw_dropout_add(t, rw_scale(t, x[0], 1), rw_scale(t, x[1], 1), (float)c->dropout))
+  c->keep ? rw_dropout_add(t, x[0], x[1], op_single(c->dropout))
+          : rw_dropout_add(t, rw_scale(t, x[0], 1), rw_scale(t, x[1], 1), op_single(c->dropout)))
 B(rand, rw_rand(t, c->dtype, c->shape))
 B(randn, rw_randn(t, c->dtype, c->shape))
 

@@ -4,6 +4,9 @@
 
 #include "support/op_cases.h"
 
+/* The float32 next to it, as the references have arguments. */
+double op_single(double value);
+
 #define OP_BUILD(name) rw_tensor *op_build_##name(rw_tape *t, rw_tensor **x, const struct op_case *c);
 OP_BUILD(add)
 OP_BUILD(sub)
