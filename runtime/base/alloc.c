@@ -12,18 +12,26 @@
 #ifdef RW_FAULTS
 #include <stdatomic.h>
 static _Atomic uint64_t allocations;
-static _Atomic uint64_t fail_at;
+static _Atomic uint64_t fail_at, fail_from;
 static _Atomic int64_t live;
 
 static bool refuse(void)
 {
     const uint64_t n = atomic_fetch_add(&allocations, 1) + 1;
-    return n == atomic_load(&fail_at);
+    const uint64_t from = atomic_load(&fail_from);
+    return n == atomic_load(&fail_at) || (from && n >= from);
 }
 
 void rw_alloc_fail_at(uint64_t n)
 {
     atomic_store(&fail_at, n ? atomic_load(&allocations) + n : 0);
+    if (!n) atomic_store(&fail_from, 0);
+}
+
+void rw_alloc_fail_from(uint64_t n)
+{
+    atomic_store(&fail_from, n ? atomic_load(&allocations) + n : 0);
+    if (!n) atomic_store(&fail_at, 0);
 }
 
 uint64_t rw_alloc_count(void)
@@ -61,6 +69,11 @@ static inline void given_back(const void *p)
 {
 }
 #endif
+
+bool rw_alloc_refused(void)
+{
+    return refuse();
+}
 
 void *rw_malloc(size_t bytes)
 {

@@ -29,8 +29,13 @@ static inline bool rw_grow(void *array, size_t *capacity, size_t n, size_t more,
     return n + more <= *capacity || rw_grow_array(array, capacity, n, more, size);
 }
 
-/* Fault builds: the n-th allocation from now fails (1 is the next one), 0 switches it off. Counts per process. */
+/* Asked before memory is taken from somebody else, a device's driver: it counts as an allocation, and fails where true. */
+bool rw_alloc_refused(void);
+
+/* Fault builds: the n-th allocation from now fails (1 is the next one), or that one and all behind it; 0 switches both
+   off. Counts per process. */
 void rw_alloc_fail_at(uint64_t n);
+void rw_alloc_fail_from(uint64_t n);
 uint64_t rw_alloc_count(void); /* allocations so far */
 int64_t rw_alloc_live(void);   /* allocations not freed yet */
 

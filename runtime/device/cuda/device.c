@@ -6,6 +6,7 @@
 #include "device/cuda/digest.h"
 #include "device/cuda/lanes.h"
 #include "device/cuda/staging.h"
+#include "device/cuda/take.h"
 #include "device/device.h"
 #include "base/alloc.h"
 
@@ -63,7 +64,8 @@ static rw_status make_state(struct rw_cuda *cuda)
     void *p = NULL;
     const rw_status opened = rw_cuda_open_lanes(cuda);
     if (opened) return opened;
-    TRY(cudaMalloc(&p, sizeof *cuda->ticket_base));
+    const rw_status taken = rw_cuda_status(cuda, rw_cuda_take(&p, sizeof *cuda->ticket_base), "cudaMalloc");
+    if (taken) return taken;
     cuda->ticket_base = p;
     TRY(cudaMemsetAsync(cuda->ticket_base, 0, sizeof *cuda->ticket_base, cuda->stream));
     rw_status status = rw_staging_create(&cuda->staging, cuda);
@@ -121,7 +123,7 @@ static void *cuda_alloc(void *state, size_t bytes)
     RW_ON_DEVICE(cuda);
     void *p = NULL;
     size_t available = 0, total = 0;
-    const cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
+    const cudaError_t error = rw_cuda_take(&p, bytes ? bytes : 1);
     if (!error) return p;
     cudaGetLastError();
     if (error != cudaErrorMemoryAllocation || cudaMemGetInfo(&available, &total)) {
@@ -193,7 +195,7 @@ static struct rw_run_words *cuda_make_words(void *state)
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
     void *p = NULL;
-    if (rw_cuda_status(cuda, cudaMallocHost(&p, sizeof(struct rw_run_words)), "cudaMallocHost")) return NULL;
+    if (rw_cuda_status(cuda, rw_cuda_take_host(&p, sizeof(struct rw_run_words)), "cudaMallocHost")) return NULL;
     memset(p, 0, sizeof(struct rw_run_words));
     return p;
 }

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "device/cuda/current.h"
+#include "device/cuda/take.h"
 #include "device/device.h"
 
 #define TRY(call)                                                   \
@@ -84,8 +85,7 @@ static rw_status pinned_open(void *device, const char *path, uint64_t bytes, voi
 {
     struct rw_cuda *const cuda = device;
     RW_ON_DEVICE(cuda);
-    TRY(cudaMallocHost(ret_store, bytes));
-    return RW_OK;
+    return rw_cuda_status(cuda, rw_cuda_take_host(ret_store, bytes), "cudaMallocHost");
 }
 
 static void pinned_close(void *device, void *store)

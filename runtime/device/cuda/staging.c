@@ -2,6 +2,7 @@
 #include "device/cuda/staging.h"
 
 #include "base/alloc.h"
+#include "device/cuda/take.h"
 
 #include <string.h>
 
@@ -68,15 +69,16 @@ void rw_staging_destroy(struct rw_staging **staging)
 static rw_status make_room(struct rw_staging *s)
 {
     void *p = NULL;
+    rw_status status = RW_OK;
     if (!s->pinned) {
-        TRY(cudaMallocHost(&p, SLOTS * SLOT_BYTES));
-        s->pinned = p;
+        status = rw_cuda_status(s->cuda, rw_cuda_take_host(&p, SLOTS * SLOT_BYTES), "cudaMallocHost");
+        s->pinned = status ? NULL : p;
     }
-    if (!s->device) {
-        TRY(cudaMalloc(&p, SLOTS * SLOT_BYTES));
-        s->device = p;
+    if (!status && !s->device) {
+        status = rw_cuda_status(s->cuda, rw_cuda_take(&p, SLOTS * SLOT_BYTES), "cudaMalloc");
+        s->device = status ? NULL : p;
     }
-    return RW_OK;
+    return status;
 }
 
 static rw_status upload_piece(struct rw_staging *s, void *to, const void *from, size_t bytes, bool on_device)
