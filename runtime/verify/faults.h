@@ -10,7 +10,7 @@
 enum rw_fault_kind {
     RW_FAULT_NONE,
     RW_FAULT_TICKET,      /* a replay draws from the next block */
-    RW_FAULT_REORDER,     /* an accumulation adds its operands after one of them was rounded away and back */
+    RW_FAULT_REORDER,     /* of three terms of a sum the last two are added first: a + (b + c), not (a + b) + c */
     RW_FAULT_CORRUPT,     /* one element of a replayed output changes its lowest bit */
     RW_FAULT_PARAMETER,   /* the parameter that a replay reads changes before it */
     RW_FAULT_STORE        /* what waits outside the device's memory changes its lowest bit */
@@ -18,7 +18,7 @@ enum rw_fault_kind {
 
 struct rw_fault {
     enum rw_fault_kind kind;
-    const char *op;  /* strikes a step of this op */
+    const char *op;  /* strikes a step of this op; of the reordering: where c is added */
     int64_t element; /* of the corruption */
     int skip;        /* lets that many matching steps pass */
     int struck;      /* counts */
