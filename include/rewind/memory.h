@@ -28,9 +28,10 @@ typedef struct rw_memory {
     size_t measured_peak;   ///< highest byte of the arena that the run used
     size_t host;            ///< room in host memory for values that are moved out
     size_t arenas;          ///< memory of activations: of the largest step, and of each that waits for its backward
-    size_t runs;            ///< steps that wait for their backward: the loss was read, the tape not reset
+    size_t runs;            ///< steps that wait for their backward: the loss was read, the tape not reset; 32 at most
+    size_t waiting;         ///< what they hold of `arenas` and `host`: see rw_context_params.waiting_bytes
     size_t tape;            ///< the tapes' own bookkeeping: nodes, operands, values, attributes
-    size_t plans;           ///< cached plans
+    size_t plans;           ///< cached plans: 32 at most, and 256 MiB, but for the newest
     size_t tables;          ///< names, call sites, layouts and ops that the context knows
     /** What the device's libraries made for plans: on a CPU oneDNN's primitives, those of live plans and up to 256
         more, at a fixed estimate of 64 KiB each, as oneDNN does not say. 0 on CUDA, where it is part of `device`. */

@@ -20,11 +20,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool is_set(const char *variable)
 {
     const char *const value = getenv(variable);
     return value && *value && strcmp(value, "0") != 0;
+}
+
+/* Is the word one of the variable's, which commas separate? */
+static bool names(const char *variable, const char *word)
+{
+    const char *at = getenv(variable);
+    for (const size_t n = strlen(word); at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if (!strncmp(at, word, n) && (!at[n] || at[n] == ',')) return true;
+    return false;
 }
 
 static enum rw_verify_mode verify_mode_of(const char *value)
@@ -101,6 +111,13 @@ static int default_threads(void)
     return n < RW_MAX_THREADS ? n : RW_MAX_THREADS;
 }
 
+/* Pages that the machine has: what it can't tell is no bound. */
+static size_t half_of_memory(void)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (size_t)pages / 2 * (size_t)page : SIZE_MAX;
+}
+
 rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *params)
 {
     const rw_context_params p = params ? *params : (rw_context_params){ 0 };
@@ -119,10 +136,11 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
     ctx->threads = p.threads ? p.threads : default_threads();
     ctx->generator.seed = p.seed;
     ctx->eager = is_set("REWIND_EAGER");
+    ctx->orders = names("REWIND_DEBUG", "order");
     ctx->verify = verify_mode_of(getenv("REWIND_VERIFY"));
     ctx->store.fns = ctx->device->store;
     ctx->plans = rw_calloc(1, sizeof *ctx->plans);
-    status = ctx->plans ? rw_runs_init(ctx) : RW_ERR_MEMORY;
+    status = ctx->plans ? rw_runs_init(ctx, p.waiting_bytes ? p.waiting_bytes : half_of_memory()) : RW_ERR_MEMORY;
     if (!status) status = attach_all(ctx);
     if (status) {
         rw_context_destroy(&ctx);
@@ -144,6 +162,7 @@ static void free_params(rw_context *ctx)
         rw_free(p);
     }
     rw_free(ctx->params);
+    rw_free(ctx->param_hash);
     rw_free(ctx->by_id);
 }
 

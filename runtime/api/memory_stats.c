@@ -1,7 +1,7 @@
 /* rw_memory_stats() and rw_tape_cost(): the numbers of plans and pools. */
 #include "plan/cache.h"
 #include "autodiff/roots.h"
-#include "run/run.h"
+#include "run/advance.h"
 
 static size_t tape_bytes(const rw_tape *t)
 {
@@ -17,7 +17,8 @@ rw_status rw_memory_stats(const rw_context *ctx, rw_memory *ret_memory)
     if (!ret_memory) return rw_fail_null((rw_context *)(uintptr_t)ctx, "rw_memory_stats", "ret_memory");
     *ret_memory = ctx->memory;
     ret_memory->runs = ctx->pool->n_stopped;
-    ret_memory->plans = rw_plan_cache_bytes(ctx->plans);
+    ret_memory->waiting = rw_runs_waiting(ctx);
+    ret_memory->plans = ctx->plans->bytes;
     for (const rw_tape *t = ctx->tapes; t; t = t->next) ret_memory->tape += tape_bytes(t);
     ret_memory->tables = rw_tables_bytes(ctx);
     if (ctx->device->library_bytes) ret_memory->library = ctx->device->library_bytes(ctx->device_state);

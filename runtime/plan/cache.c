@@ -1,4 +1,4 @@
-/* The plan cache: a few dozen entries, searched in order, the least recently used one replaced. */
+/* The plan cache: a few dozen entries, searched in order. The least recently used make room, by number and by bytes. */
 #include "plan/cache.h"
 
 #include "autodiff/costs.h"
@@ -27,29 +27,24 @@ static struct rw_plan_entry *oldest(struct rw_plan_cache *cache)
     return e;
 }
 
+static void drop(struct rw_plan_cache *cache, struct rw_plan_entry *e)
+{
+    cache->bytes -= rw_plan_bytes(e->plan);
+    rw_plan_release(e->plan);
+    *e = cache->entries[--cache->n];
+}
+
 void rw_plan_cache_add(struct rw_plan_cache *cache, struct rw_plan_key key, rw_plan *plan)
 {
-    struct rw_plan_entry *e;
-    if (cache->n < RW_PLAN_CACHE_SIZE) {
-        e = &cache->entries[cache->n++];
-    } else {
-        e = oldest(cache);
-        rw_plan_release(e->plan);
-    }
-    *e = (struct rw_plan_entry){ .key = key, .plan = plan, .used = ++cache->clock };
+    const size_t bytes = rw_plan_bytes(plan), most = cache->most_bytes ? cache->most_bytes : RW_PLAN_CACHE_BYTES;
+    while (cache->n && (cache->n == RW_PLAN_CACHE_SIZE || cache->bytes + bytes > most)) drop(cache, oldest(cache));
+    cache->entries[cache->n++] = (struct rw_plan_entry){ .key = key, .plan = plan, .used = ++cache->clock };
+    cache->bytes += bytes;
 }
 
 void rw_plan_cache_finish(struct rw_plan_cache *cache)
 {
-    for (size_t i = 0; i < cache->n; i++) rw_plan_release(cache->entries[i].plan);
-    cache->n = 0;
-}
-
-size_t rw_plan_cache_bytes(const struct rw_plan_cache *cache)
-{
-    size_t bytes = 0;
-    for (size_t i = 0; i < cache->n; i++) bytes += rw_plan_bytes(cache->entries[i].plan);
-    return bytes;
+    while (cache->n) drop(cache, &cache->entries[cache->n - 1]);
 }
 
 struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *request)

@@ -4,7 +4,9 @@
 
 #include "plan/build.h"
 
+/* Most entries, and most bytes of all plans but the newest: that one stays however large it is. */
 #define RW_PLAN_CACHE_SIZE 32
+#define RW_PLAN_CACHE_BYTES ((size_t)256 << 20)
 
 struct rw_plan_key {
     uint64_t a, b;
@@ -17,6 +19,7 @@ struct rw_plan_cache {
         uint64_t used; /* the least recently used one makes room */
     } entries[RW_PLAN_CACHE_SIZE];
     size_t n;
+    size_t bytes, most_bytes; /* of the plans; 0: RW_PLAN_CACHE_BYTES */
     uint64_t clock;
     uint64_t hits, misses;
 };
@@ -35,6 +38,5 @@ rw_plan *rw_plan_cache_find(struct rw_plan_cache *cache, struct rw_plan_key key)
 void rw_plan_cache_add(struct rw_plan_cache *cache, struct rw_plan_key key, rw_plan *plan);
 
 void rw_plan_cache_finish(struct rw_plan_cache *cache);
-size_t rw_plan_cache_bytes(const struct rw_plan_cache *cache);
 
 #endif

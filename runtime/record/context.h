@@ -51,6 +51,7 @@ struct rw_context {
     int threads;
     rw_generator_state generator;
     bool eager; /* REWIND_EAGER=1 */
+    bool orders; /* REWIND_DEBUG=order: record/order.h looks at every node */
     bool timer_runs;        /* rw_timer_begin() */
     double timer_begin;     /* microseconds of the host's clock */
     enum rw_verify_mode verify; /* REWIND_VERIFY */
@@ -72,6 +73,8 @@ struct rw_context {
 
     struct rw_param **params; /* parameters and buffers, in order of creation */
     size_t n_params, cap_params;
+    uint32_t *param_hash; /* by name -> index in params + 1, open addressing, of a power of two */
+    size_t param_hash_size;
     struct rw_param **by_id; /* these and states, by tensor.id; NULL where a state has gone */
     size_t n_ids, cap_ids, free_id; /* free_id: none below it is NULL */
 

@@ -7,17 +7,10 @@
 
 #define SWEEP_FROM 1024
 
-static size_t hash_text(const char *text)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u;
-    return (size_t)(h ^ h >> 32);
-}
-
 /* Where the name is, or the free place where it belongs. */
 static uint16_t *find(const struct rw_name_table *t, const char *name)
 {
-    size_t i = hash_text(name) & (t->hash_size - 1);
+    size_t i = rw_hash_text(name) & (t->hash_size - 1);
     while (t->hash[i] && strcmp(t->text[t->hash[i] - 1], name) != 0) i = (i + 1) & (t->hash_size - 1);
     return &t->hash[i];
 }

@@ -10,6 +10,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Of a text that ends with 0: FNV-1a. */
+static inline size_t rw_hash_text(const char *text)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u;
+    return (size_t)(h ^ h >> 32);
+}
+
 #define RW_NAMES_MOST (UINT16_MAX - 1) /* in use at one time: a value has 16 bits for its tag */
 
 struct rw_name_table {

@@ -42,10 +42,34 @@ static void enter(rw_context *ctx, struct rw_param *p)
     if (p->tensor.id == ctx->n_ids) ctx->n_ids++;
 }
 
+/* Where the name is, or the free place where it belongs. */
+static uint32_t *place_of(const rw_context *ctx, const char *name)
+{
+    const size_t mask = ctx->param_hash_size - 1;
+    size_t i = rw_hash_text(name) & mask;
+    while (ctx->param_hash[i] && strcmp(ctx->params[ctx->param_hash[i] - 1]->name, name) != 0) i = (i + 1) & mask;
+    return &ctx->param_hash[i];
+}
+
+/* Room for one more name. */
+static bool grow_hash(rw_context *ctx)
+{
+    if (2 * (ctx->n_params + 1) <= ctx->param_hash_size) return true;
+    const size_t size = ctx->param_hash_size ? 2 * ctx->param_hash_size : 64;
+    uint32_t *const hash = rw_calloc(size, sizeof *hash);
+    if (!hash) return false;
+    rw_free(ctx->param_hash);
+    ctx->param_hash = hash;
+    ctx->param_hash_size = size;
+    for (size_t i = 0; i < ctx->n_params; i++) *place_of(ctx, ctx->params[i]->name) = (uint32_t)i + 1;
+    return true;
+}
+
 static bool fill_param(rw_context *ctx, struct rw_param *p, const char *name, rw_dtype dtype, rw_shape shape,
                        bool trainable)
 {
     if (!rw_grow(&ctx->params, &ctx->cap_params, ctx->n_params, 1, sizeof *ctx->params)) return false;
+    if (!grow_hash(ctx)) return false;
     if (!fill_state(ctx, p, dtype, shape)) return false;
     if (trainable) p->tensor.flags |= RW_VALUE_REQUIRES;
     p->gradient = p->tensor;
@@ -78,6 +102,7 @@ static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const ch
         rw_fail(ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory for \"%s\"", what, at.file, at.line, name);
         return NULL;
     }
+    *place_of(ctx, name) = (uint32_t)ctx->n_params + 1;
     ctx->params[ctx->n_params++] = p;
     enter(ctx, p);
     ctx->memory.parameters += p->bytes;
@@ -121,9 +146,9 @@ rw_tensor *rw_param_get(const rw_context *ctx, size_t index)
 
 rw_tensor *rw_param_find(const rw_context *ctx, const char *name)
 {
-    for (size_t i = 0; ctx && name && i < ctx->n_params; i++)
-        if (!strcmp(ctx->params[i]->name, name)) return &ctx->params[i]->tensor;
-    return NULL;
+    if (!ctx || !name || !ctx->param_hash_size) return NULL;
+    const uint32_t known = *place_of(ctx, name);
+    return known ? &ctx->params[known - 1]->tensor : NULL;
 }
 
 void rw_zero_grad(rw_context *ctx)

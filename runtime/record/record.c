@@ -5,6 +5,7 @@
  * again when it does.
  */
 #include "base/alloc.h"
+#include "record/order.h"
 #include "record/own_ops.h"
 #include "record/tape.h"
 
@@ -300,6 +301,7 @@ static bool reserve(struct recording *r, size_t attrs_size)
     if (!rw_grow(&t->operands, &t->cap_operands, t->n_operands, (size_t)r->n, sizeof *t->operands)) return false;
     if (!rw_grow(&t->attrs, &t->cap_attrs, t->n_attrs, attr_bytes, 1)) return false;
     if (!rw_grow(&t->tickets, &t->cap_tickets, t->n_tickets, 1, sizeof *t->tickets)) return false;
+    if (r->ctx->orders && !rw_order_reserve(t, (size_t)r->call.n_outputs)) return false;
     return rw_grow(&t->effects, &t->cap_effects, t->n_effects, 1, sizeof *t->effects);
 }
 
@@ -359,6 +361,7 @@ static void append(struct recording *r, const void *attrs, size_t attrs_size)
     rw_hash_mix(&t->hash, (uint64_t)node->op << 49 ^ (uint64_t)node->adjoint << 48 ^ (uint64_t)node->n_inputs << 32 ^
                               node->region);
     if (r->op->flags & RW_OP_STATEFUL) t->effects[t->n_effects++] = (struct rw_effect){ .node = (uint32_t)t->n_nodes };
+    if (r->ctx->orders) rw_order_note(t, node);
     t->n_nodes++;
 }
 
@@ -402,6 +405,21 @@ static rw_tensor *refuse_nothing(rw_site at, rw_tape *t, const rw_op_def *op, rw
     return NULL;
 }
 
+/* Under REWIND_DEBUG=order. */
+static bool has_an_order(const struct recording *r)
+{
+    uint32_t met[2];
+    const rw_tape *const t = r->tape;
+    if (t->origin.adjoint || !rw_order_meets(t, r->site_index, r->in, r->n, met)) return true;
+    char text[256];
+    snprintf(text, sizeof text,
+             "two of its arguments record a random op (%s, %s), and C does not say which is evaluated first; give each "
+             "a statement of its own", r->ctx->ops[t->nodes[met[0]].op]->name,
+             r->ctx->ops[t->nodes[met[1]].op]->name);
+    refuse(r, RW_ERR_ARGUMENT, text);
+    return false;
+}
+
 /* Checks the call and appends the node; what it recorded for its inputs' sake stays behind the mark. */
 static bool record(struct recording *r, rw_tensor *const *in, const void *attrs, size_t attrs_size)
 {
@@ -411,6 +429,7 @@ static bool record(struct recording *r, rw_tensor *const *in, const void *attrs,
     describe_inputs(r);
     if (!check(r, attrs) || ((r->op->flags & RW_OP_COMMIT) && !commits_soundly(r))) return false;
     if (!reserve(r, attrs_size)) return no_memory(r);
+    if (r->ctx->orders && !has_an_order(r)) return false;
     if (r->ctx->eager) mark(r);
     append(r, attrs, attrs_size);
     if (!r->ctx->eager || r->tape->origin.adjoint) return true;

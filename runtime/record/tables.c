@@ -97,7 +97,8 @@ size_t rw_tables_bytes(const rw_context *ctx)
     const struct rw_layout_table *const l = &ctx->layouts;
     return ctx->cap_ops * sizeof *ctx->ops + ctx->op_hash_size * sizeof *ctx->op_hash +
            ctx->cap_sites * sizeof *ctx->sites + ctx->site_hash_size * sizeof *ctx->site_hash +
-           ctx->names.cap * sizeof *ctx->names.text + ctx->names.hash_size * sizeof *ctx->names.hash +
+           ctx->param_hash_size * sizeof *ctx->param_hash + ctx->names.cap * sizeof *ctx->names.text +
+           ctx->names.hash_size * sizeof *ctx->names.hash +
            ctx->names.bytes + l->n_chunks * RW_LAYOUT_CHUNK * sizeof(rw_layout) + l->hash_size * sizeof *l->hash;
 }
 

@@ -161,7 +161,7 @@ void rw_tape_release(rw_tape *t)
     rw_free(t->parts);
     void *const arrays[] = { t->nodes,   t->operands, t->attrs,    t->chunks, t->leaves, t->seen,      t->tickets,
                              t->regions, t->effects,  t->retained, t->inputs, t->held,   t->gradients, t->in_desc,
-                             t->out_desc, t->wide,    t->policy_spec, t->roots };
+                             t->out_desc, t->wide,    t->drawn_by, t->policy_spec, t->roots };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_free(t);
     rw_context_release(ctx);

@@ -229,6 +229,16 @@ static struct rw_run *stopped_first(const rw_context *ctx, const struct rw_run *
     return found;
 }
 
+size_t rw_runs_waiting(const rw_context *ctx)
+{
+    size_t bytes = 0;
+    for (const rw_tape *t = ctx->pool->n_stopped ? ctx->tapes : NULL; t; t = t->next)
+        for (const struct rw_run *r = t->runs; r; r = r->next)
+            if (r->state == RW_RUN_STOPPED)
+                bytes += (r->arena ? r->arena->bytes : 0) + (r->store ? r->store->bytes : 0);
+    return bytes;
+}
+
 /* When there is no memory for one more arena, steps that wait for their backward give theirs: they will be computed
    again. */
 static rw_status borrow(struct rw_run *r)
@@ -390,7 +400,9 @@ void rw_run_is_queued(struct rw_run *r, size_t to)
     }
     set_state(r, RW_RUN_STOPPED);
     r->stopped_at = ++pool->clock;
-    if (pool->n_stopped > RW_RUNS_STOPPED_MOST) rw_run_end(stopped_first(context_of(r), r));
+    while (pool->n_stopped > 1 &&
+           (pool->n_stopped > RW_RUNS_STOPPED_MOST || rw_runs_waiting(context_of(r)) > pool->waiting_most))
+        rw_run_end(stopped_first(context_of(r), r));
 }
 
 rw_status rw_run_advance(struct rw_run *r, size_t to)
@@ -510,11 +522,12 @@ void rw_runs_reset(rw_tape *t)
     rw_results_forget(t);
 }
 
-rw_status rw_runs_init(rw_context *ctx)
+rw_status rw_runs_init(rw_context *ctx, size_t waiting_most)
 {
     ctx->pool = rw_calloc(1, sizeof *ctx->pool);
     if (!ctx->pool) return RW_ERR_MEMORY;
     ctx->pool->stores.outside = true;
+    ctx->pool->waiting_most = waiting_most;
     return RW_OK;
 }
 

@@ -10,6 +10,9 @@ rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_ru
 /* The one that stopped in a plan of that request, whether it can go on or not; NULL when there is none. */
 struct rw_run *rw_run_stopped(const rw_tape *t, const struct rw_request *request);
 
+/* Bytes that stopped runs hold, in the device's memory and outside. */
+size_t rw_runs_waiting(const rw_context *ctx);
+
 /* A new run of a plan. The context's observers are attached. */
 rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run **ret_run);
 void rw_run_watch(struct rw_run *r, struct rw_observer *o);
@@ -46,7 +49,7 @@ void rw_run_end(struct rw_run *r);
 void rw_runs_end(rw_tape *t);
 /* The tape is reset: they end, others are waited for, what the tape holds goes. */
 void rw_runs_reset(rw_tape *t);
-rw_status rw_runs_init(rw_context *ctx);
+rw_status rw_runs_init(rw_context *ctx, size_t waiting_most); /* of the pool */
 void rw_runs_finish(rw_context *ctx);
 
 bool rw_run_is_valid(const struct rw_run *r);

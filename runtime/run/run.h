@@ -62,7 +62,8 @@ struct rw_attach {
 };
 
 #define RW_RUN_OBSERVERS 4
-/* Of a context. One more gives up the one that stopped first: it is computed again, to the same bytes. */
+/* Of a context, and pool.waiting_most. One more gives up the one that stopped first: it is computed again, to the same
+   bytes. */
 #define RW_RUNS_STOPPED_MOST 32
 
 enum rw_run_state { RW_RUN_NEW, RW_RUN_STOPPED, RW_RUN_QUEUED, RW_RUN_DONE, RW_RUN_FAILED };
@@ -116,6 +117,7 @@ struct rw_pool {
     struct rw_run *queued; /* the one that was queued first */
     uint64_t clock;
     size_t n_stopped;
+    size_t waiting_most; /* bytes that stopped runs may hold, but for the one that stopped last */
 };
 
 /* Does somebody want to see every launch? Then nothing is captured, and the host waits for each. */

@@ -99,3 +99,31 @@ Test(cache, what_makes_room_is_freed)
     for (int s = 0; s < STRUCTURES; s++) free(first[s]);
     fixture_close(&b);
 }
+
+/* The same by bytes: as many plans as fit, the newest however large it is, and what is counted is what is there. */
+Test(cache, is_bounded_in_bytes)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct net n;
+    size_t bytes, most = 0;
+    rw_memory m;
+    net_init(&n, b.ctx, 1, 8, RW_F32, 1);
+    for (int s = 1; s <= 3; s++) {
+        free(step(&b, &n, s, &bytes));
+        cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+        cr_assert_gt(m.plans, most);
+        most = m.plans;
+    }
+    b.ctx->plans->most_bytes = most;
+    for (int s = 1; s <= 12; s++) {
+        free(step(&b, &n, s, &bytes));
+        cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+        cr_assert(m.plans <= most && b.ctx->plans->n <= 3, "%zu bytes of %zu, %zu plans", m.plans, most,
+                  b.ctx->plans->n);
+    }
+    cr_assert_geq(b.ctx->plans->n, 2);
+    b.ctx->plans->most_bytes = 1;
+    free(step(&b, &n, 20, &bytes));
+    cr_assert_eq(b.ctx->plans->n, 1, "none but the newest");
+    fixture_close(&b);
+}

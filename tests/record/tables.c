@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static size_t table_bytes(const struct fixture *b)
 {
@@ -188,4 +189,37 @@ Test(tables, an_index_that_has_another_layout_finds_another_plan)
     cr_assert_eq(value_of(&b, 500), 1000);
     cr_assert_eq(value_of(&b, 2), 4);
     fixture_close(&b);
+}
+
+/* Seconds of the processor's time to find each of n parameters by its name. */
+static double find_all(int n)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct timespec begin, end;
+    char name[32];
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "layer.%d.weight", i);
+        cr_assert_not_null(rw_buffer(b.ctx, name, RW_I32, RW_SHAPE(1)), "%s", rw_error_message(b.ctx));
+    }
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "layer.%d.weight", i);
+        cr_assert_eq(rw_param_find(b.ctx, name), rw_param_get(b.ctx, (size_t)i), "%s", name);
+    }
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    cr_assert_null(rw_param_find(b.ctx, "layer.0.bias"));
+    cr_assert_null(rw_param(b.ctx, "layer.7.weight", RW_F32, RW_SHAPE(1)), "the name is taken");
+    fixture_close(&b);
+    return (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+}
+
+/* Four times as many take sixteen times as long where each is searched for among all. */
+Test(tables, parameters_are_found_by_their_names)
+{
+    double few = 0, many = 1;
+    for (int attempt = 0; attempt < 3 && many >= 11 * few; attempt++) {
+        few = find_all(2000);
+        many = find_all(8000);
+    }
+    cr_assert_lt(many, 11 * few, "%g s for 8000, %g s for 2000", many, few);
 }

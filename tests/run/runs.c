@@ -268,6 +268,48 @@ Test(runs, more_than_may_stop_are_computed_again)
     fixture_close(&plain.b);
 }
 
+/* The same by bytes: those that stopped last fit, and what they hold is counted. */
+Test(runs, hold_no_more_bytes_than_may_wait)
+{
+    enum { TAPES = 8, FIT = 3 };
+    struct world x = open_world();
+    rw_tape *t[TAPES];
+    rw_tensor *loss[TAPES];
+    rw_memory m;
+    for (int i = 0; i < TAPES; i++) {
+        rw_tape_create(&t[i], x.b.ctx);
+        rw_generator_set(x.b.ctx, (rw_generator_state){ 5, 100 });
+        loss[i] = whole_loss(&x, t[i], 1, ID);
+    }
+    counted_clear();
+    for (int i = 0; i < TAPES; i++) {
+        rw_item(t[i], loss[i]);
+        rw_memory_stats(x.b.ctx, &m);
+        if (i == 0) x.b.ctx->pool->waiting_most = FIT * m.waiting;
+        cr_assert(m.waiting > 0 && m.waiting <= m.arenas);
+        cr_assert_eq(m.runs, i < FIT ? i + 1 : FIT);
+    }
+    cr_assert_leq(m.waiting, x.b.ctx->pool->waiting_most);
+    ok(&x, rw_backward(t[TAPES - FIT], loss[TAPES - FIT]));
+    cr_assert_eq(counted_runs[ID], TAPES, "it still waited");
+    size_t bytes;
+    unsigned char *const waited = all_gradients(x.b.ctx, &bytes);
+    rw_zero_grad(x.b.ctx);
+    ok(&x, rw_backward(t[0], loss[0]));
+    cr_assert_eq(counted_runs[ID], TAPES + 1, "the first one was given up");
+    unsigned char *const again = all_gradients(x.b.ctx, &bytes);
+    cr_assert_eq(first_difference(waited, again, bytes), -1, "computed again, to other bytes");
+    free(waited);
+    free(again);
+    x.b.ctx->pool->waiting_most = 1;
+    rw_tape_reset(t[1]);
+    rw_item(t[1], whole_loss(&x, t[1], 1, ID));
+    rw_memory_stats(x.b.ctx, &m);
+    cr_assert_eq(m.runs, 1, "none but the last");
+    for (int i = 0; i < TAPES; i++) rw_tape_destroy(&t[i]);
+    fixture_close(&x.b);
+}
+
 /* One allocation fails while a second step runs: it takes the arena of the one that waits, which is computed again. */
 static bool second_takes_memory(uint64_t failing, struct world *plain, bool *ret_given_up)
 {
