@@ -7,7 +7,8 @@
  *               fits, for growing capacities. When no try fits, all from the bottom of a range without end.
  *   by size     heaviest buffer first, each at the lowest offset that is free during its whole life. Quadratic, so only
  *               for a few thousand buffers. Source: Pisarchyk and Lee, "Efficient memory management for deep neural net
- *               inference", arXiv 2001.03288.
+ *               inference", arXiv 2001.03288. Where that leaves room above the bound, the buffer that reaches
+ *               highest comes earlier and all are placed again, as often as REPACK_WORK allows.
  */
 #include "place/place.h"
 
@@ -20,6 +21,9 @@
 
 #define BY_SIZE_MOST 6000
 #define RANKINGS_MOST 2000
+#define REPACK_WORK ((uint64_t)1 << 22) /* comparisons of two buffers: some milliseconds */
+#define CLIMB_TRIES 64
+#define CLIMB_AGAIN 24
 
 /* Bounds on the work: 100,000 buffers stay within tens of milliseconds whatever their lives look like. */
 #define TAKES_PER_BUFFER 1
@@ -205,48 +209,121 @@ static uint64_t lowest_free(const struct rw_life *life, const uint32_t *placed, 
     return at;
 }
 
-static bool by_size(struct rw_life *life, size_t n, uint64_t alignment, enum ranking ranking, uint64_t *ret_size)
+/* Room for tries by size: the order in which buffers are placed, those that are, and the best offsets so far. */
+struct repack {
+    struct rw_life *life;
+    size_t n;
+    uint64_t alignment, least;
+    uint32_t *order, *placed;
+    uint64_t *best, size; /* the best, and its size */
+    uint64_t work;        /* comparisons that may still be made */
+};
+
+/* Each buffer at the lowest offset that is free, in that order. What is better than the best is kept. The size. */
+static uint64_t place_in_order(struct repack *r)
 {
-    struct ranked *const rank = rw_malloc(n * sizeof *rank);
-    uint32_t *const placed = rw_malloc(n * sizeof *placed);
-    const bool ok = rank && placed;
     size_t n_placed = 0;
-    *ret_size = 0;
-    for (size_t i = 0; ok && i < n; i++) {
-        const uint64_t bytes = rw_round_up(life[i].bytes, alignment);
-        rank[i] = (struct ranked){ weight(ranking, &life[i], bytes), bytes, (uint32_t)i, life[i].last - life[i].first };
-    }
-    if (ok) qsort(rank, n, sizeof *rank, heavier_first);
-    for (size_t i = 0; ok && i < n; i++) {
-        struct rw_life *const b = &life[rank[i].index];
-        b->offset = rank[i].bytes ? lowest_free(life, placed, n_placed, b, rank[i].bytes, alignment) : 0;
-        if (!rank[i].bytes) continue;
+    uint64_t size = 0;
+    for (size_t i = 0; i < r->n; i++) {
+        struct rw_life *const b = &r->life[r->order[i]];
+        const uint64_t bytes = rw_round_up(b->bytes, r->alignment);
+        b->offset = bytes ? lowest_free(r->life, r->placed, n_placed, b, bytes, r->alignment) : 0;
+        if (!bytes) continue;
         size_t k = n_placed++;
-        for (; k > 0 && life[placed[k - 1]].offset > b->offset; k--) placed[k] = placed[k - 1];
-        placed[k] = rank[i].index;
-        if (b->offset + rank[i].bytes > *ret_size) *ret_size = b->offset + rank[i].bytes;
+        for (; k > 0 && r->life[r->placed[k - 1]].offset > b->offset; k--) r->placed[k] = r->placed[k - 1];
+        r->placed[k] = r->order[i];
+        if (b->offset + bytes > size) size = b->offset + bytes;
     }
+    const uint64_t spent = (uint64_t)r->n * r->n / 2;
+    r->work = r->work > spent ? r->work - spent : 0;
+    if (size < r->size) {
+        r->size = size;
+        for (size_t i = 0; i < r->n; i++) r->best[i] = r->life[i].offset;
+    }
+    return size;
+}
+
+/*
+ * The buffer that reaches highest goes half-way to the front, and all are placed again: so long as that is worth it, or
+ * nobody stands before it. What was in its way, whatever size it has, then makes room.
+ */
+static void climb(struct repack *r, int tries)
+{
+    for (int i = 0; i < tries && r->work && r->size > r->least; i++) {
+        const uint64_t size = place_in_order(r);
+        size_t at = 0;
+        for (; at < r->n; at++) {
+            const struct rw_life *const b = &r->life[r->order[at]];
+            if (b->bytes && b->offset + rw_round_up(b->bytes, r->alignment) == size) break;
+        }
+        if (!at || at == r->n) return;
+        const uint32_t highest = r->order[at];
+        memmove(r->order + at / 2 + 1, r->order + at / 2, (at - at / 2) * sizeof *r->order);
+        r->order[at / 2] = highest;
+    }
+}
+
+static bool order_by(struct repack *r, enum ranking ranking)
+{
+    struct ranked *const rank = rw_malloc(r->n * sizeof *rank);
+    if (!rank) return false;
+    for (size_t i = 0; i < r->n; i++) {
+        const uint64_t bytes = rw_round_up(r->life[i].bytes, r->alignment);
+        rank[i] = (struct ranked){ weight(ranking, &r->life[i], bytes), bytes, (uint32_t)i,
+                                   r->life[i].last - r->life[i].first };
+    }
+    qsort(rank, r->n, sizeof *rank, heavier_first);
+    for (size_t i = 0; i < r->n; i++) r->order[i] = rank[i].index;
     rw_free(rank);
-    rw_free(placed);
-    return ok;
+    return true;
+}
+
+/* Numbers that are the same in every run. */
+static void shuffle(uint32_t *order, size_t n, uint32_t *state)
+{
+    for (size_t i = n; i > 1; i--) {
+        *state = *state * 1664525u + 1013904223u;
+        const size_t k = (size_t)((uint64_t)*state * i >> 32);
+        const uint32_t other = order[i - 1];
+        order[i - 1] = order[k];
+        order[k] = other;
+    }
+}
+
+/* Few buffers may fit in an order that no ranking leads to. */
+static void climb_from_anywhere(struct repack *r)
+{
+    uint32_t state = 1;
+    while (r->work && r->size > r->least + r->least / 128) {
+        shuffle(r->order, r->n, &state);
+        climb(r, CLIMB_AGAIN);
+    }
 }
 
 /* Tries by size what two-ended left above the bound; the better one stays. */
 static bool improve_by_size(struct rw_life *life, size_t n, uint64_t alignment, uint64_t least, uint64_t *size)
 {
-    uint64_t *const best = rw_malloc(n * sizeof *best);
+    struct repack r = { .life = life, .n = n, .alignment = alignment, .least = least, .size = *size,
+                        .order = rw_malloc(n * sizeof *r.order), .placed = rw_malloc(n * sizeof *r.placed),
+                        .best = rw_malloc(n * sizeof *r.best), .work = UINT64_MAX };
+    bool ok = r.order && r.placed && r.best;
+    for (size_t i = 0; ok && i < n; i++) r.best[i] = life[i].offset;
     const enum ranking rankings = n <= RANKINGS_MOST ? N_RANKINGS : BY_BYTES + 1;
-    bool ok = best != NULL;
-    for (size_t i = 0; ok && i < n; i++) best[i] = life[i].offset;
-    for (enum ranking r = BY_BYTES; ok && *size > least && r < rankings; r++) {
-        uint64_t other;
-        ok = by_size(life, n, alignment, r, &other);
-        if (!ok || other >= *size) continue;
-        *size = other;
-        for (size_t i = 0; i < n; i++) best[i] = life[i].offset;
+    for (enum ranking ranking = BY_BYTES; ok && r.size > least && ranking < rankings; ranking++) {
+        ok = order_by(&r, ranking);
+        if (ok) place_in_order(&r);
     }
-    for (size_t i = 0; ok && i < n; i++) life[i].offset = best[i];
-    rw_free(best);
+    r.work = REPACK_WORK;
+    for (enum ranking ranking = BY_BYTES; ok && r.size > least && r.work && ranking < rankings; ranking++) {
+        ok = order_by(&r, ranking);
+        if (ok) climb(&r, CLIMB_TRIES);
+    }
+    if (ok) climb_from_anywhere(&r);
+    for (size_t i = 0; ok && i < n; i++) life[i].offset = r.best[i];
+    *size = r.size;
+    rw_free(r.order);
+    rw_free(r.placed);
+    rw_free(r.best);
     return ok;
 }
 
