@@ -2,6 +2,9 @@
  * rewind/memory.h - where the bytes are, what a step costs, and how long it takes.
  *
  * Placement is static, so the peak is known before the step runs; predicted and measured are the same number.
+ * What measured_peak is: in an ordinary run the end of the highest memory that an op was handed, which follows from the
+ * plan's own offsets; in a step that REWIND_VERIFY=1 has verified, and after ckpt_verify(), the end of the highest unit
+ * of the arena that a kernel wrote other bytes to than the pattern which it was filled with, whatever the plan says.
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_MEMORY_H
@@ -25,7 +28,7 @@ typedef struct rw_memory {
     size_t workspace;       ///< largest workspace of one node
     size_t largest_live;    ///< largest sum of live activation bytes at any node: no placement can be below
     size_t predicted_peak;  ///< the arena's size as the plan says
-    size_t measured_peak;   ///< highest byte of the arena that the run used
+    size_t measured_peak;   ///< highest byte of the arena that the run used: see above
     size_t host;            ///< room in host memory for values that are moved out
     size_t arenas;          ///< memory of activations: of the largest step, and of each that waits for its backward
     size_t runs;            ///< steps that wait for their backward: the loss was read, the tape not reset; 32 at most

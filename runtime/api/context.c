@@ -11,6 +11,7 @@
 #include "plan/cache.h"
 #include "record/tape.h"
 #include "run/advance.h"
+#include "run/poison.h"
 #include "run/trace.h"
 #include "verify/faults.h"
 #include "verify/replays.h"
@@ -61,7 +62,8 @@ static rw_status attach_all(rw_context *ctx)
     const rw_status status = ctx->verify == RW_VERIFY_DIGEST ? rw_replays_attach(ctx)
                              : ctx->verify == RW_VERIFY_FULL ? rw_verify_attach(ctx)
                                                              : RW_OK;
-    return status ? status : rw_faults_attach(ctx);
+    const rw_status poisoned = status ? status : rw_poison_attach(ctx);
+    return poisoned ? poisoned : rw_faults_attach(ctx);
 }
 
 static const struct rw_device_fns *const devices[RW_DEVICE_COUNT] = {

@@ -61,7 +61,7 @@ struct rw_attach {
     void (*destroy)(struct rw_attach *self);
 };
 
-#define RW_RUN_OBSERVERS 4
+#define RW_RUN_OBSERVERS 6
 /* Of a context, and pool.waiting_most. One more gives up the one that stopped first: it is computed again, to the same
    bytes. */
 #define RW_RUNS_STOPPED_MOST 32

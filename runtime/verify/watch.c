@@ -50,7 +50,38 @@ static bool takes_an_input(const struct rw_at *at, int out)
     return false;
 }
 
-/* Of a buffer in the arena what is behind the last element too. */
+/* Behind the action nobody needs them any more. */
+static rw_status fill_leaving(const struct rw_watch *w, const struct rw_at *at)
+{
+    const struct rw_tenants *const x = &w->tenants;
+    const struct rw_run *const r = at->run;
+    rw_status status = RW_OK;
+    for (uint32_t i = x->leaves[at->action]; !status && i < x->leaves[at->action + 1]; i++) {
+        const struct rw_tenant *const t = &x->tenant[x->leaving[i]];
+        status = rw_probe_fill(w->probe, rw_run_arena(r) + t->offset, rw_round_up(t->bytes, r->plan->unit), w->pattern);
+    }
+    return status;
+}
+
+/* The highest byte that was written to, but for bytes that happen to look like the pattern; from above, by blocks. */
+static rw_status measure(const struct rw_watch *w, struct rw_run *r)
+{
+    rw_context *const ctx = w->probe->ctx;
+    unsigned char block[1024];
+    uint64_t end = r->plan->arena_bytes, some = 0;
+    bool touched = false;
+    while (end && !touched) {
+        some = end < sizeof block ? end : sizeof block;
+        const rw_status status = ctx->device->download(ctx->device_state, block, rw_run_arena(r) + end - some, some);
+        if (status) return status;
+        while (some && block[some - 1] == rw_pattern_byte[w->pattern]) some--, end--;
+        touched = some;
+    }
+    r->highest = rw_round_up(end, r->plan->unit);
+    return RW_OK;
+}
+
+/* Of a buffer in the arena what is behind the last element too. Where those that leave become the pattern it is one. */
 static rw_status fill_outputs(const struct rw_watch *w, const struct rw_at *at)
 {
     const rw_plan *const p = at->run->plan;
@@ -60,6 +91,7 @@ static rw_status fill_outputs(const struct rw_watch *w, const struct rw_at *at)
         const bool in_arena = !rw_word_is_source(words[i]);
         const size_t bytes = rw_view_bytes(&at->out[i]);
         if (!bytes || (!in_arena && !rw_word_is(p, words[i], RW_SOURCE_RESULT)) || takes_an_input(at, i)) continue;
+        if (in_arena && w->tenants_of && w->role == RW_WATCH_NOTES) continue;
         status = rw_probe_fill(w->probe, at->out[i].data, in_arena ? rw_round_up(bytes, p->unit) : bytes, w->pattern);
     }
     return status;
@@ -225,6 +257,17 @@ rw_status rw_watch_check_results(struct rw_watch *w, const struct rw_run *r)
 
 /* ---- the observer ---- */
 
+static rw_status find_tenants(struct rw_watch *w, const struct rw_run *r)
+{
+    if (w->tenants_of == r->plan->serial) return RW_OK;
+    rw_tenants_free(&w->tenants);
+    w->tenants_of = 0;
+    if (!rw_tenants_make(&w->tenants, r->tape, r->plan))
+        return rw_fail(w->probe->ctx, RW_ERR_MEMORY, "verification: out of memory");
+    w->tenants_of = r->plan->serial;
+    return RW_OK;
+}
+
 static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, size_t to)
 {
     struct rw_watch *const w = (struct rw_watch *)o;
@@ -233,7 +276,11 @@ static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, siz
             return rw_fail(w->probe->ctx, RW_ERR_MEMORY, "verification: out of memory");
         if (r->plan->n_sources) memset(w->written, 0, r->plan->n_sources * sizeof *w->written);
     }
-    return from ? RW_OK : failed(w, fill_arena(w, r));
+    w->last = to - 1;
+    if (from) return RW_OK;
+    const bool rehearsed = w->role == RW_WATCH_NOTES && (r->flags & RW_RUN_REHEARSAL);
+    const rw_status status = rehearsed ? find_tenants(w, r) : RW_OK;
+    return status ? status : failed(w, fill_arena(w, r));
 }
 
 /* The run ends here when something was found: nothing that follows would mean anything. */
@@ -270,6 +317,9 @@ static rw_status after(struct rw_observer *o, const struct rw_at *at)
              : w->role == RW_WATCH_NOTES    ? note(w, at)
                                             : RW_OK;
     if (!status) status = check_margins(w, at);
+    if (!status && w->role == RW_WATCH_NOTES && w->tenants_of && at->run->arena) status = fill_leaving(w, at);
+    if (!status && w->role == RW_WATCH_COMPARES && at->run->arena && at->action == w->last)
+        status = measure(w, at->run);
     return status ? failed(w, status) : give_verdict(w);
 }
 
@@ -308,6 +358,8 @@ void rw_watch_init(struct rw_watch *w, enum rw_watch_role role, enum rw_pattern 
 void rw_watch_finish(struct rw_watch *w)
 {
     rw_table_free(&w->own);
+    rw_tenants_free(&w->tenants);
+    w->tenants_of = 0;
     rw_free(w->written);
     rw_free(w->bytes);
     w->written = NULL;

@@ -8,11 +8,14 @@
  *
  * In every role the arena, with a margin before and behind it, begins as a pattern, and so does each output that takes
  * no input's memory: RW_PATTERN_LOW in a run without recompute, RW_PATTERN_HIGH in the one that is held against it. A
- * margin that was written to is found behind each action.
+ * margin that was written to is found behind each action. In a rehearsal that NOTES a buffer becomes the pattern again
+ * when nobody needs it any more: who reads it all the same makes other bytes than in the run that is compared, where it
+ * lies as it was. That one finds the highest byte of its arena that is no pattern: rw_memory.measured_peak.
  */
 #ifndef RW_VERIFY_WATCH_H
 #define RW_VERIFY_WATCH_H
 
+#include "run/tenants.h"
 #include "verify/room.h"
 
 enum rw_watch_role { RW_WATCH_TRIES, RW_WATCH_NOTES, RW_WATCH_COMPARES, RW_WATCH_CAPTURES };
@@ -51,6 +54,8 @@ struct rw_watch {
     bool says;              /* what is found in a room is recorded as the context's error: nobody else will */
     struct rw_table *table; /* written by NOTES, read by COMPARES; NULL for TRIES */
     struct rw_table own;
+    struct rw_tenants tenants; /* of a rehearsal that NOTES: of its plan */
+    uint64_t tenants_of;       /* which one, by its serial; 0: none */
     ckpt_report found; /* of a room or a margin: mismatches are 0 while all is well */
     /* COMPARES */
     size_t mismatches, replayed;
@@ -58,7 +63,7 @@ struct rw_watch {
     int output;
     bool any, ticket_differs, input_differs, moved;
     struct rw_written *written; /* by source */
-    size_t cap_written;
+    size_t cap_written, last; /* last: action of the part that runs */
     /* CAPTURES: the output of an action, or of the first computation of a node. Of COMPARES: of the first mismatch. */
     uint32_t node;
     size_t at_action;

@@ -101,3 +101,50 @@ Test(guarded, a_step_that_used_a_byte_more_than_its_peak_would_not_end)
     cr_assert(survives(run_step, &inside));
     cr_assert_not(survives(run_step, NULL));
 }
+
+/* ---- with AddressSanitizer, inside the arena ---- */
+
+#ifdef __SANITIZE_ADDRESS__
+static const float *left;
+
+static rw_status trespass_kernel(const rw_kernel *k)
+{
+    const float *const x = k->in[0].data;
+    const int64_t n = k->out[0].layout->numel;
+    for (int64_t i = 0; i < n; i++) ((float *)k->out[0].data)[i] = x[i];
+    if (behind == 1) write_here((char *)k->out[0].data + n * (int64_t)sizeof(float));
+    if (behind == 2) read_here((char *)(uintptr_t)left);
+    if (behind == 3) read_here((char *)(uintptr_t)(x + n));
+    left = x;
+    return RW_OK;
+}
+
+static const rw_op_def trespass = { .name = "trespass", .n_inputs = 1, .n_outputs = 1, .check = reach_check,
+                                    .kernel = { [RW_DEVICE_CPU] = trespass_kernel } };
+
+static void run_trespass(char *what)
+{
+    struct fixture b = fixture_open(1, 1);
+    float got[301];
+    behind = (size_t)(what - (char *)NULL);
+    for (int step = 0; step < 2; step++) {
+        rw_tensor *x = rw_scale(b.t, rw_randn(b.t, RW_F32, RW_SHAPE(301)), 2);
+        for (int i = 0; i < 3; i++) {
+            left = (const float *)got;
+            x = rw_scale(b.t, rw_apply(b.t, &trespass, &x, 1, NULL, 0, NULL), 3);
+        }
+        cr_assert_eq(rw_read(b.t, x, got, sizeof got), RW_OK);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* 301 floats end in the middle of a unit of the arena: what is behind them is nobody's. */
+Test(guarded, a_byte_behind_an_output_and_memory_that_is_left_are_poisoned)
+{
+    cr_assert(survives(run_trespass, NULL), "nothing is wrong");
+    cr_assert_not(survives(run_trespass, (char *)NULL + 1), "a byte behind the output");
+    cr_assert_not(survives(run_trespass, (char *)NULL + 2), "a byte of what nobody needs any more");
+    cr_assert_not(survives(run_trespass, (char *)NULL + 3), "a byte behind the input");
+}
+#endif
