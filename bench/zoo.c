@@ -38,8 +38,8 @@ static rw_tensor *wavenet(const struct zoo_entry *z, rw_context *ctx, rw_tape *t
         x = rw_add(t, x, rw_linear(t, y, weight(ctx, "out", l, width, width), RW_NONE));
         ckpt_end(t);
     }
-    rw_tensor *sum = skip[0];
-    for (int l = 1; l < n; l++) sum = rw_add(t, sum, skip[l]);
+    rw_tensor *sum = NULL;
+    for (int l = 0; l < n; l++) sum = sum ? rw_add(t, sum, skip[l]) : skip[l];
     return squares(t, rw_linear(t, rw_relu(t, sum), weight(ctx, "head", 0, 16, wide), RW_NONE));
 }
 
