@@ -24,6 +24,17 @@ static rw_tensor *made(struct fixture *b, rw_dtype dtype, rw_shape shape, double
     return x;
 }
 
+/* A number of float32, rounded to bfloat16. */
+static double rounded(double x)
+{
+    float f = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    memcpy(&f, &bits, sizeof f);
+    return (double)f;
+}
+
 static double *numbers(struct fixture *b, rw_tensor *x)
 {
     const int64_t n = rw_shape_numel(rw_tensor_shape(x));
@@ -389,6 +400,151 @@ Test(corners, ops_that_have_nothing_to_do_give_back_what_they_were_given)
     cr_assert_eq(rw_dropout(b.t, x, 0), x);
     cr_assert_eq(rw_contiguous(b.t, x), x);
     cr_assert_eq(rw_cast(b.t, x, RW_F32), x);
+    rw_tensor *const column = rw_transpose(b.t, made(&b, RW_F32, RW_SHAPE(1, 4), small), 0, 1);
+    cr_assert_eq(rw_contiguous(b.t, column), column, "an axis of one element has no stride");
     cr_assert_eq(rw_generator_get(b.ctx).offset, before.offset);
+    fixture_close(&b);
+}
+
+/* ---- products ---- */
+
+static double weights(int64_t i)
+{
+    return (double)(i * 37 % 41 - 20) / 32;
+}
+
+static void expect_product(struct fixture *b, rw_tensor *x, rw_tensor *y, const char *what)
+{
+    double *const got = numbers(b, rw_matmul(b->t, x, y));
+    double *const want = numbers(b, rw_matmul(b->t, rw_contiguous(b->t, x), rw_contiguous(b->t, y)));
+    for (int64_t i = 0; i < 64 * 64; i++) cr_assert_eq(got[i], want[i], "%s, element %ld", what, (long)i);
+    free(got), free(want);
+}
+
+/* Large enough for the library, which takes neither rows that stand still nor columns that are apart. */
+Test(corners, products_of_strides_that_the_library_does_not_take)
+{
+    struct fixture b = fixture_open(1, 2);
+    rw_tensor *const x = made(&b, RW_F32, RW_SHAPE(64, 64), weights);
+    rw_tensor *const row = rw_broadcast_to(b.t, made(&b, RW_F32, RW_SHAPE(64), weights), RW_SHAPE(64, 64));
+    rw_tensor *const apart = rw_reshape(b.t, rw_slice(b.t, made(&b, RW_F32, RW_SHAPE(2, 64, 64), weights), 0, 1, 2),
+                                        RW_SHAPE(64, 64));
+    rw_tensor *const every = rw_reshape(
+        b.t, rw_slice(b.t, rw_transpose(b.t, made(&b, RW_F32, RW_SHAPE(64, 64, 2), weights), 0, 1), 2, 0, 1),
+        RW_SHAPE(64, 64));
+    rw_tensor *const second = rw_slice(b.t, made(&b, RW_F32, RW_SHAPE(64, 64, 2), weights), 2, 1, 2);
+    rw_tensor *const strided = rw_permute(b.t, second, (const int[]){ 2, 1, 0 });
+    expect_product(&b, row, x, "rows that stand still");
+    expect_product(&b, x, row, "rows of the second that stand still");
+    expect_product(&b, x, apart, "a part");
+    expect_product(&b, x, every, "turned");
+    rw_tensor *const three = rw_reshape(b.t, x, RW_SHAPE(1, 64, 64));
+    double *const got = numbers(&b, rw_matmul(b.t, three, strided));
+    double *const want = numbers(&b, rw_matmul(b.t, three, rw_contiguous(b.t, strided)));
+    for (int i = 0; i < 64 * 64; i++) cr_assert_eq(got[i], want[i], "columns apart, element %d", i);
+    free(got), free(want);
+    fixture_close(&b);
+}
+
+static double columns_by_number(int64_t i)
+{
+    return (double)(i % 2048);
+}
+
+/* Wider than a tile: each column has its own bias. */
+Test(corners, the_bias_of_a_wide_layer)
+{
+    enum { WIDTH = 1000 };
+    struct fixture b = fixture_open(1, 2);
+    rw_tensor *const x = made(&b, RW_F32, RW_SHAPE(70, 64), zero);
+    rw_tensor *const w = made(&b, RW_F32, RW_SHAPE(WIDTH, 64), one);
+    rw_tensor *const bias = made(&b, RW_F32, RW_SHAPE(WIDTH), columns_by_number);
+    double *const got = numbers(&b, rw_linear(b.t, x, w, bias));
+    for (int i = 0; i < 70 * WIDTH; i++) cr_assert_eq(got[i], i % WIDTH, "element %d: %g", i, got[i]);
+    free(got);
+    fixture_close(&b);
+}
+
+/* Few bits each, together more than bfloat16 has. */
+static double of_two_sizes(int64_t i)
+{
+    return i / 300 % 2 ? weights(i) * 8 : weights(i) / 8;
+}
+
+/* What is added to a sum is rounded first, as if it had been stored: the same bytes with one op and with two. */
+Test(corners, a_narrow_gradient_is_rounded_before_it_is_added)
+{
+    enum { ROWS = 8, COLS = 300 };
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const bias = rw_param(b.ctx, "bias", RW_BF16, RW_SHAPE(COLS));
+    double sum[COLS] = { 0 }, want[COLS] = { 0 };
+    for (int i = 0; i < ROWS * COLS; i++) sum[i % COLS] += of_two_sizes(i);
+    for (int pass = 0; pass < 3; pass++) {
+        rw_tensor *const x = made(&b, RW_BF16, RW_SHAPE(ROWS, COLS), zero);
+        rw_tensor *const y = rw_mul(b.t, rw_add(b.t, x, bias), made(&b, RW_BF16, RW_SHAPE(ROWS, COLS), of_two_sizes));
+        double *const got = gradient(&b, y, bias);
+        for (int i = 0; i < COLS; i++) {
+            want[i] = rounded(want[i] + rounded(sum[i]));
+            cr_assert_eq(got[i], want[i], "pass %d, column %d: %.9g, not %.9g", pass, i, got[i], want[i]);
+        }
+        free(got);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* ---- pieces ---- */
+
+Test(corners, pieces_of_two_buffers_are_not_one)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = made(&b, RW_F32, RW_SHAPE(8), small), *piece[2];
+    const int64_t sizes[2] = { 4, 4 };
+    cr_assert_eq(rw_split(b.t, x, 0, sizes, 2, piece), RW_OK);
+    rw_tensor *const other = made(&b, RW_F32, RW_SHAPE(4), small);
+    rw_tensor *const p = rw_concat(b.t, (rw_tensor *const[]){ piece[0], other }, 2, 0);
+    rw_tensor *const q = rw_concat(b.t, (rw_tensor *const[]){ other, piece[1] }, 2, 0);
+    rw_tensor *const y = rw_add(b.t, rw_scale(b.t, p, 3), rw_scale(b.t, q, 5));
+    double *const g = gradient(&b, y, x);
+    for (int i = 0; i < 8; i++) cr_assert_eq(g[i], i < 4 ? 3 : 5, "element %d: %g", i, g[i]);
+    free(g);
+    fixture_close(&b);
+}
+
+static double count(int64_t i)
+{
+    return (double)i;
+}
+
+Test(corners, joined_parts_of_any_strides)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = made(&b, RW_F64, RW_SHAPE(3, 4, 5), count), *const turned = rw_transpose(b.t, x, 1, 2);
+    rw_tensor *const narrow = rw_slice(b.t, x, 2, 1, 4);
+    double *const a = numbers(&b, rw_concat(b.t, (rw_tensor *const[]){ turned, turned }, 2, -2));
+    double *const c = numbers(&b, rw_concat(b.t, (rw_tensor *const[]){ narrow, narrow }, 2, 1));
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < 10; j++)
+            for (int k = 0; k < 4; k++) cr_assert_eq(a[(i * 10 + j) * 4 + k], (i * 4 + k) * 5 + j % 5);
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < 8; j++)
+            for (int k = 0; k < 3; k++) cr_assert_eq(c[(i * 8 + j) * 3 + k], (i * 4 + j % 4) * 5 + k + 1);
+    free(a), free(c);
+    fixture_close(&b);
+}
+
+Test(corners, shapes_that_do_not_fit_are_refused)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const q = made(&b, RW_F32, RW_SHAPE(1, 3, 4, 2), small);
+    rw_tensor *const k = made(&b, RW_F32, RW_SHAPE(1, 2, 4, 2), small);
+    rw_tensor *const parts[] = { made(&b, RW_F32, RW_SHAPE(2, 3), small), made(&b, RW_F32, RW_SHAPE(2, 4), small) };
+    cr_assert_null(rw_attention(b.t, q, k, k, NULL));
+    cr_assert_eq(rw_error_status(b.ctx), RW_ERR_SHAPE);
+    rw_error_clear(b.ctx);
+    cr_assert_null(rw_concat(b.t, parts, 2, 0));
+    cr_assert_eq(rw_error_status(b.ctx), RW_ERR_SHAPE);
+    rw_error_clear(b.ctx);
+    cr_assert_not_null(rw_concat(b.t, parts, 2, 1));
     fixture_close(&b);
 }

@@ -214,3 +214,36 @@ Test(keys, steps_that_differ_in_one_thing_have_plans_of_their_own)
         fixture_close(&s.b);
     }
 }
+
+/* Of one and the same recording: which value is asked for, and what backward begins with. */
+Test(keys, what_is_asked_for)
+{
+    struct fixture b = fixture_open(1, 1);
+    const float x[2] = { 1, 2 }, two = 2;
+    float got[2];
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2));
+    rw_init_constant(w, 3);
+    for (int turn = 0; turn < 8; turn++) {
+        rw_zero_grad(b.ctx);
+        rw_tensor *const y = rw_mul(b.t, w, rw_input(b.t, RW_F32, RW_SHAPE(2), x));
+        rw_tensor *const seed = rw_input(b.t, RW_F32, RW_SCALAR, &two);
+        rw_tensor *const all[] = { rw_neg(b.t, y), rw_exp(b.t, rw_scale(b.t, y, 0)) };
+        rw_tensor *const loss[] = { rw_sum(b.t, y, RW_ALL_AXES, false), rw_mean(b.t, y, RW_ALL_AXES, false) };
+        const int which = turn % 2;
+        if (turn < 4) {
+            cr_assert_eq(rw_read(b.t, all[which], got, sizeof got), RW_OK);
+            cr_assert(got[0] == (which ? 1 : -3) && got[1] == (which ? 1 : -6), "turn %d: %g %g", turn,
+                      (double)got[0], (double)got[1]);
+        } else {
+            const rw_status status = turn < 6 ? rw_backward(b.t, loss[which])
+                                              : rw_backward_from(b.t, 1, &loss[which], &seed);
+            const float factor = (which ? 0.5f : 1) * (turn < 6 ? 1 : 2);
+            cr_assert_eq(status, RW_OK, "%s", rw_error_message(b.ctx));
+            cr_assert_eq(rw_read(NULL, rw_gradient(w), got, sizeof got), RW_OK);
+            cr_assert(got[0] == factor && got[1] == 2 * factor, "turn %d: %g %g", turn, (double)got[0],
+                      (double)got[1]);
+        }
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}

@@ -1,0 +1,358 @@
+/*
+ * Marks, gradients and rules at unusual moments: values marked after their use, one value in several places, gradients
+ * that are clear or minus zero, rules that hand over another type, values that are there already.
+ */
+#include "support/compare.h"
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+static const float numbers[4] = { 1, 2, 3, 4 };
+
+static void expect(struct fixture *b, rw_tensor *x, float a, float c, float d, float e, const char *what)
+{
+    const float want[4] = { a, c, d, e };
+    float got[4];
+    cr_assert_not_null(x, "%s: none", what);
+    cr_assert_eq(rw_read(b->t, x, got, sizeof got), RW_OK, "%s: %s", what, rw_error_message(b->ctx));
+    for (int i = 0; i < 4; i++)
+        cr_assert(got[i] == want[i] && !signbit(got[i]) == !signbit(want[i]), "%s, %d: %g, not %g", what, i,
+                  (double)got[i], (double)want[i]);
+}
+
+static rw_tensor *input(struct fixture *b)
+{
+    return rw_input(b->t, RW_F32, RW_SHAPE(4), numbers);
+}
+
+static rw_tensor *sum(struct fixture *b, rw_tensor *y)
+{
+    return rw_sum(b->t, y, RW_ALL_AXES, false);
+}
+
+/* The loss depends on a parameter as well, or on nothing else. */
+Test(late, values_marked_after_their_use)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    rw_init_constant(w, 2);
+    for (int with = 0; with < 2; with++) {
+        rw_tensor *const x = input(&b), *const z = rw_neg(b.t, x), *const y = rw_mul(b.t, z, with ? w : z);
+        rw_tensor *const loss = sum(&b, y);
+        cr_assert_eq(rw_require_grad(b.t, x), x);
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        expect(&b, rw_gradient(x), with ? -2 : 2, with ? -2 : 4, with ? -2 : 6, with ? -2 : 8, "marked late");
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+static size_t backward_nodes(struct fixture *b, rw_tensor *loss)
+{
+    rw_cost cost;
+    cr_assert_eq(rw_tape_cost(b->t, loss, &cost), RW_OK, "%s", rw_error_message(b->ctx));
+    return cost.backward_nodes;
+}
+
+/* A parameter that is twice an input of one op is written once: no copy for the second time. */
+Test(late, one_value_twice)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    rw_tensor *const v = rw_param(b.ctx, "v", RW_F32, RW_SHAPE(4));
+    const size_t two = backward_nodes(&b, sum(&b, rw_mul(b.t, w, v)));
+    rw_tape_reset(b.t);
+    const size_t one = backward_nodes(&b, sum(&b, rw_mul(b.t, w, w)));
+    cr_assert_eq(one, two, "%zu nodes, and %zu for two parameters", one, two);
+    fixture_close(&b);
+}
+
+/* Clear is no zero: what is added to nothing keeps its sign, and who reads it finds zeros. */
+Test(late, clear_gradients)
+{
+    struct fixture b = fixture_open(1, 1);
+    const float minus[4] = { -0.0f, 1, -0.0f, -1 };
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    cr_assert_eq(rw_write(rw_gradient(w), numbers, sizeof numbers), RW_OK);
+    rw_zero_grad(b.ctx);
+    expect(&b, rw_scale(b.t, rw_gradient(w), 1), 0, 0, 0, 0, "a clear gradient");
+    rw_tape_reset(b.t);
+    rw_tensor *const loss = sum(&b, rw_mul(b.t, w, rw_input(b.t, RW_F32, RW_SHAPE(4), minus)));
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK);
+    expect(&b, rw_gradient(w), -0.0f, 1, -0.0f, -1, "the gradient");
+    fixture_close(&b);
+}
+
+/* Two parameters with one gradient, each in its own memory, and the marked sum with it. */
+Test(late, one_gradient_for_several)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    rw_tensor *const v = rw_param(b.ctx, "v", RW_F32, RW_SHAPE(4));
+    for (int pass = 1; pass < 3; pass++) {
+        rw_tensor *const y = rw_require_grad(b.t, rw_add(b.t, w, v)), *const z = rw_require_grad(b.t, rw_neg(b.t, y));
+        cr_assert_eq(rw_backward(b.t, sum(&b, rw_mul(b.t, rw_neg(b.t, z), input(&b)))), RW_OK);
+        const float p = (float)pass;
+        expect(&b, rw_gradient(w), p, 2 * p, 3 * p, 4 * p, "the first");
+        expect(&b, rw_gradient(v), p, 2 * p, 3 * p, 4 * p, "the second");
+        expect(&b, rw_gradient(y), 1, 2, 3, 4, "their sum");
+        expect(&b, rw_gradient(z), -1, -2, -3, -4, "what is made of it");
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* A root that is named twice, and one that the other uses. */
+Test(late, roots_of_one_another)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_require_grad(b.t, input(&b)), *const y = rw_require_grad(b.t, rw_scale(b.t, x, 2));
+    rw_tensor *const roots[] = { y, y, rw_scale(b.t, y, 3) };
+    cr_assert_eq(rw_backward_from(b.t, 3, roots, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    expect(&b, rw_gradient(y), 5, 5, 5, 5, "twice itself and three times");
+    expect(&b, rw_gradient(x), 10, 10, 10, 10, "what it is made of");
+    fixture_close(&b);
+}
+
+static size_t bytes_of_results(int n, const int *which)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_memory memory;
+    rw_tensor *const x = rw_require_grad(b.t, input(&b)), *const y = rw_require_grad(b.t, rw_scale(b.t, x, 2));
+    rw_tensor *const all[] = { y, rw_scale(b.t, y, 3) };
+    rw_tensor *roots[3];
+    for (int i = 0; i < n; i++) roots[i] = all[which[i]];
+    cr_assert_eq(rw_backward_from(b.t, (size_t)n, roots, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_memory_stats(b.ctx, &memory);
+    fixture_close(&b);
+    return memory.results;
+}
+
+/* Each marked value has one gradient, held once. */
+Test(late, roots_have_one_gradient_each)
+{
+    const size_t one = bytes_of_results(1, (const int[]){ 0 }); /* the root, and the gradients of x and y */
+    cr_assert_eq(bytes_of_results(2, (const int[]){ 0, 0 }), one);
+    cr_assert_eq(3 * bytes_of_results(2, (const int[]){ 1, 0 }), 4 * one, "another root");
+}
+
+/* A parameter that is recorded, but not part of the loss, has no gradient: it does not decay. */
+Test(late, parameters_beside_the_loss)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_adamw *opt = NULL;
+    float got[4];
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2, 2));
+    rw_tensor *const v = rw_param(b.ctx, "v", RW_F32, RW_SHAPE(4));
+    rw_init_constant(w, 2);
+    cr_assert_eq(rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 0.5, .weight_decay = 0.5 }), RW_OK);
+    rw_neg(b.t, w);
+    cr_assert_eq(rw_backward(b.t, sum(&b, rw_mul(b.t, v, input(&b)))), RW_OK);
+    cr_assert_eq(rw_adamw_step(opt), RW_OK);
+    cr_assert_eq(rw_read(NULL, w, got, sizeof got), RW_OK);
+    for (int i = 0; i < 4; i++) cr_assert_eq(got[i], 2, "%g", (double)got[i]);
+    rw_adamw_destroy(&opt);
+    fixture_close(&b);
+}
+
+/* What was read is there: it does not run again for what is made of it. */
+Test(late, values_that_are_there)
+{
+    struct fixture b = fixture_open(1, 1);
+    counted_clear();
+    rw_tensor *const y = counted_square(b.t, input(&b), 0);
+    expect(&b, y, 1, 4, 9, 16, "a square");
+    expect(&b, counted_square(b.t, y, 1), 1, 16, 81, 256, "its square");
+    cr_assert(counted_runs[0] == 1 && counted_runs[1] == 1, "%d and %d runs", counted_runs[0], counted_runs[1]);
+    fixture_close(&b);
+}
+
+static rw_dtype handed_over;
+static rw_status like(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status copy(const rw_kernel *k)
+{
+    memcpy(k->out[0].data, k->in[0].data, (size_t)k->out[0].layout->numel * 4);
+    return RW_OK;
+}
+
+static rw_status other_type(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_cast(rw_grad_tape(g), rw_grad_upstream(g, 0), handed_over));
+}
+
+static const rw_op_def turns = { .name = "turns", .n_inputs = 1, .n_outputs = 1, .check = like,
+                                 .kernel = { [RW_DEVICE_CPU] = copy }, .grad = other_type };
+
+Test(late, rules_that_hand_over_another_type)
+{
+    NEEDS_HOST_MEMORY();
+    struct fixture b = fixture_open(1, 1);
+    for (int same = 0; same < 2; same++) {
+        handed_over = same ? RW_F32 : RW_F64;
+        rw_tensor *const x = rw_require_grad(b.t, input(&b)), *const y = rw_apply(b.t, &turns, &x, 1, NULL, 0, NULL);
+        cr_assert_eq(rw_backward(b.t, sum(&b, y)), same ? RW_OK : RW_ERR_SHAPE, "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+enum { SIDE = 16 }; /* as many bytes as memory is aligned to, and more: what is written behind it is seen */
+static bool turned;
+
+static void expect_times(struct fixture *b, rw_tensor *x, const float *numbers_of_x, float factor, const char *what)
+{
+    float got[SIDE * SIDE];
+    cr_assert_eq(rw_read(b->t, x, got, sizeof got), RW_OK, "%s", rw_error_message(b->ctx));
+    for (int i = 0; i < SIDE * SIDE; i++)
+        cr_assert_eq(got[i], factor * numbers_of_x[i], "%s, element %d: %g", what, i, (double)got[i]);
+}
+
+/* The sum is a strided view, or the beginning of something larger. */
+static rw_status in_a_view(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const dy = rw_grad_upstream(g, 0), *const before = rw_grad_addend(g, 0);
+    rw_tensor *const y = before ? rw_add(t, before, dy) : dy, *const twice[] = { y, y };
+    if (turned)
+        return rw_grad_set_sum(g, 0, rw_transpose(t, rw_contiguous(t, rw_transpose(t, y, 0, 1)), 0, 1));
+    return rw_grad_set_sum(g, 0, rw_slice(t, rw_concat(t, twice, 2, 0), 0, 0, SIDE));
+}
+
+static const rw_op_def shows = { .name = "shows", .n_inputs = 1, .n_outputs = 1, .check = like,
+                                 .kernel = { [RW_DEVICE_CPU] = copy }, .grad = in_a_view };
+
+Test(late, sums_that_are_views)
+{
+    NEEDS_HOST_MEMORY();
+    float x[SIDE * SIDE];
+    for (int i = 0; i < SIDE * SIDE; i++) x[i] = (float)(i % 37);
+    for (int i = 0; i < 2; i++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(SIDE, SIDE));
+        turned = i;
+        for (int pass = 1; pass < 3; pass++) {
+            rw_tensor *const y = rw_apply(b.t, &shows, &w, 1, NULL, 0, NULL);
+            rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(SIDE, SIDE), x);
+            cr_assert_eq(rw_backward(b.t, sum(&b, rw_mul(b.t, y, in))), RW_OK, "%s", rw_error_message(b.ctx));
+            expect_times(&b, rw_gradient(w), x, (float)pass, turned ? "a strided sum" : "a part");
+            rw_tape_reset(b.t);
+        }
+        fixture_close(&b);
+    }
+}
+
+/* Where nothing is given, backward begins with ones, of each type. */
+Test(late, backward_begins_with_ones)
+{
+    static const rw_dtype types[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 4; d++)
+        for (int plans = 0; plans < 2; plans++) {
+            const int64_t n = plans ? 3 : 5;
+            float got[5];
+            rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, types[d], RW_SHAPE(n), NULL));
+            rw_tensor *const roots[] = { rw_neg(b.t, x), rw_scale(b.t, x, 4) };
+            cr_assert_eq(rw_backward_from(b.t, 2, roots, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+            rw_tensor *const g = rw_gradient(x);
+            uint8_t raw[40];
+            cr_assert_eq(rw_read(b.t, g, raw, rw_tensor_bytes(g)), RW_OK);
+            for (int64_t i = 0; i < n; i++) got[i] = (float)number_get(raw, types[d], i);
+            for (int64_t i = 0; i < n; i++) cr_assert_eq(got[i], 3, "%s: %g", rw_dtype_name(types[d]), (double)got[i]);
+            rw_tape_reset(b.t);
+        }
+    fixture_close(&b);
+}
+
+/* ---- effects ---- */
+
+static float read_one(rw_tensor *x)
+{
+    float y = NAN;
+    cr_assert_eq(rw_read(NULL, x, &y, sizeof y), RW_OK);
+    return y;
+}
+
+/* They belong to the step: not to a value that is read, and to the first backward alone; each launch is a step. */
+Test(late, effects_happen_once_a_step)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *g = NULL;
+    float y[4];
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    rw_tensor *const n = rw_buffer(b.ctx, "n", RW_F32, RW_SCALAR);
+    rw_tensor *const x = rw_mul(b.t, w, input(&b)), *const loss = sum(&b, x);
+    cr_assert_eq(rw_assign(b.t, n, rw_add_scalar(b.t, n, 1)), RW_OK);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, x, y, sizeof y), RW_OK);
+    cr_assert_eq(read_one(n), 0, "a value was read");
+    for (int i = 0; i < 2; i++) cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(read_one(n), 1, "two backwards of one step");
+    for (int i = 2; i < 5; i++) {
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(read_one(n), i, "launch %d", i - 1);
+    }
+    rw_graph_destroy(&g);
+    fixture_close(&b);
+}
+
+static void explained(bool another, char *text, size_t size)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    rw_tensor *const loss = sum(&b, rw_exp(b.t, rw_mul(b.t, w, input(&b))));
+    if (another) sum(&b, w);
+    FILE *const f = fmemopen(text, size, "w");
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK);
+    cr_assert_eq(ckpt_explain(b.t, f), RW_OK, "%s", rw_error_message(b.ctx));
+    fclose(f);
+    *strchr(text, '\n') = '\0';
+    fixture_close(&b);
+}
+
+Test(late, the_step_that_is_explained)
+{
+    char alone[4096] = "", beside[4096] = "";
+    explained(false, alone, sizeof alone);
+    explained(true, beside, sizeof beside);
+    cr_assert_str_eq(alone, beside);
+}
+
+/* ---- decisions ---- */
+
+static size_t kept(bool view, int decisions)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_memory memory;
+    cr_assert_eq(ckpt_set_policy(b.t, decisions < 4 ? "full" : "names:save=here"), RW_OK);
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(64, 16), NULL));
+    ckpt_begin(b.t, "a");
+    rw_tensor *y = counted_square(b.t, x, 0);
+    rw_tensor *const seen = view ? rw_reshape(b.t, y, RW_SHAPE(16, 64)) : y;
+    if (decisions & 1) ckpt_save(b.t, seen);
+    if (decisions & 2) ckpt_recompute(b.t, seen);
+    if (decisions & 4) ckpt_name(b.t, seen, "here");
+    y = counted_square(b.t, counted_square(b.t, y, 1), 2);
+    ckpt_end(b.t);
+    cr_assert_eq(rw_backward(b.t, sum(&b, y)), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_memory_stats(b.ctx, &memory);
+    fixture_close(&b);
+    return memory.kept;
+}
+
+Test(late, a_decision_about_a_view_is_one_about_its_buffer)
+{
+    const size_t none = kept(false, 0), saved = kept(false, 1);
+    cr_assert_eq(saved, none + 64 * 16 * sizeof(float));
+    for (int view = 0; view < 2; view++) {
+        cr_assert_eq(kept(view, 1), saved, "saved, %d", view);
+        cr_assert_eq(kept(view, 3), none, "saved, then not, %d", view);
+        cr_assert_eq(kept(view, 4), saved, "named, %d", view);
+    }
+}
