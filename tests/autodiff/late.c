@@ -324,6 +324,93 @@ Test(late, the_step_that_is_explained)
     cr_assert_str_eq(alone, beside);
 }
 
+/* A loss that was read has no gradients yet. */
+Test(late, gradients_before_backward)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_require_grad(b.t, input(&b)), *const loss = sum(&b, rw_mul(b.t, x, x));
+    cr_assert_eq(rw_item(b.t, loss), 30);
+    cr_assert_null(rw_gradient(x));
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK);
+    expect(&b, rw_gradient(x), 2, 4, 6, 8, "the gradient");
+    fixture_close(&b);
+}
+
+/* What the program reads of a gradient is what it held before the step, whichever sum is written first. */
+Test(late, gradients_that_the_step_reads)
+{
+    for (int order = 0; order < 2; order++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+        rw_tensor *const v = rw_param(b.ctx, "v", RW_F32, RW_SHAPE(4));
+        cr_assert_eq(rw_write(rw_gradient(w), numbers, sizeof numbers), RW_OK);
+        rw_tensor *const g = rw_gradient(w);
+        rw_tensor *const own = rw_mul(b.t, w, g), *const other = rw_mul(b.t, v, g);
+        rw_tensor *const both = order ? rw_add(b.t, own, other) : rw_add(b.t, other, own);
+        cr_assert_eq(rw_backward(b.t, sum(&b, both)), RW_OK, "%s", rw_error_message(b.ctx));
+        expect(&b, rw_gradient(v), 1, 2, 3, 4, "the other one's");
+        expect(&b, rw_gradient(w), 2, 4, 6, 8, "its own");
+        fixture_close(&b);
+    }
+}
+
+static rw_status two_check(rw_op_call *call)
+{
+    rw_op_output_like(call, 0, 0);
+    return rw_op_output_like(call, 1, 0);
+}
+
+static rw_status two_kernel(const rw_kernel *k)
+{
+    const float *const x = k->in[0].data;
+    for (int64_t i = 0; i < k->out[0].layout->numel; i++) {
+        const float y = x[i];
+        ((float *)k->out[1].data)[i] = y + 2;
+        ((float *)k->out[0].data)[i] = y + 1;
+    }
+    return RW_OK;
+}
+
+static const rw_op_def either = { .name = "either", .n_inputs = 1, .n_outputs = 2, .check = two_check,
+                                  .inplace = RW_INPLACE({ 0, 0 }, { 1, 0 }),
+                                  .kernel = { [RW_DEVICE_CPU] = two_kernel } };
+
+/* Either output may take the input's memory, not both. */
+Test(late, one_input_for_two_outputs)
+{
+    NEEDS_HOST_MEMORY();
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_scale(b.t, input(&b), 1), *out[2];
+    cr_assert_not_null(rw_apply(b.t, &either, &x, 1, NULL, 0, out));
+    expect(&b, rw_sub(b.t, rw_scale(b.t, out[1], 10), out[0]), 28, 37, 46, 55, "10 (x + 2) - (x + 1)");
+    rw_tensor *const y = rw_scale(b.t, input(&b), 1);
+    cr_assert_not_null(rw_apply(b.t, &either, &y, 1, NULL, 0, out));
+    expect(&b, rw_neg(b.t, out[1]), -3, -4, -5, -6, "the first is not used");
+    fixture_close(&b);
+}
+
+static size_t kept_under(const char *policy)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_memory memory;
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(64, 16), NULL));
+    ckpt_begin(b.t, "a");
+    rw_tensor *const y = rw_exp(b.t, rw_tanh(b.t, rw_exp(b.t, x)));
+    ckpt_end(b.t);
+    cr_assert_eq(rw_backward(b.t, sum(&b, rw_scale(b.t, y, 2))), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_memory_stats(b.ctx, &memory);
+    fixture_close(&b);
+    return memory.kept;
+}
+
+Test(late, ops_whose_outputs_are_kept)
+{
+    const size_t value = 64 * 16 * sizeof(float), full = kept_under("full");
+    cr_assert_eq(kept_under("ops:tanh"), full + value);
+    cr_assert_eq(kept_under("ops:sigmoid"), full);
+}
+
 /* ---- decisions ---- */
 
 static size_t kept(bool view, int decisions)

@@ -1,0 +1,439 @@
+/*
+ * Promises of the headers that a program meets late: files that changed a parameter, saves that failed, launches that
+ * failed, seeds of another type, what a report and the statistics count, what the environment says.
+ */
+#include "support/support.h"
+
+#include "verify/report.h"
+
+#include <criterion/criterion.h>
+#include <dirent.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static const float numbers[4] = { 1, 2, 3, 4 };
+
+static rw_tensor *input(struct fixture *b)
+{
+    return rw_input(b->t, RW_F32, RW_SHAPE(4), numbers);
+}
+
+static rw_tensor *sum(struct fixture *b, rw_tensor *y)
+{
+    return rw_sum(b->t, y, RW_ALL_AXES, false);
+}
+
+static void expect(struct fixture *b, rw_tensor *x, float factor, const char *what)
+{
+    float got[4];
+    cr_assert_eq(rw_read(b->t, x, got, sizeof got), RW_OK, "%s: %s", what, rw_error_message(b->ctx));
+    for (int i = 0; i < 4; i++)
+        cr_assert_eq(got[i], factor * numbers[i], "%s, element %d: %g", what, i, (double)got[i]);
+}
+
+static void expect_error(struct fixture *b, rw_status got, rw_status want, const char *word)
+{
+    cr_assert_eq(got, want, "%d: %s", (int)got, rw_error_message(b->ctx));
+    cr_assert(strstr(rw_error_message(b->ctx), word), "no \"%s\" in: %s", word, rw_error_message(b->ctx));
+    rw_error_clear(b->ctx);
+}
+
+/* ---- files ---- */
+
+static char folder[64];
+
+static const char *in_folder(const char *name)
+{
+    static char path[128];
+    if (!*folder) {
+        strcpy(folder, "/tmp/rewind_XXXXXX");
+        cr_assert_not_null(mkdtemp(folder));
+    }
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static int files_in_folder(void)
+{
+    int n = 0;
+    DIR *const d = opendir(folder);
+    cr_assert_not_null(d);
+    for (const struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+static void write_file(const char *path, uint64_t length, const char *header, size_t elements)
+{
+    FILE *const f = fopen(path, "wb");
+    fwrite(&length, 8, 1, f);
+    fputs(header, f);
+    for (size_t i = 0; i < elements; i++) fputc(0, f);
+    fclose(f);
+}
+
+Test(promises, a_loaded_parameter_has_changed)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    float y[4];
+    cr_assert_eq(rw_save(b.ctx, in_folder("w")), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tensor *const x = rw_mul(b.t, w, input(&b));
+    cr_assert_eq(rw_load(b.ctx, in_folder("w")), RW_OK, "%s", rw_error_message(b.ctx));
+    expect_error(&b, rw_read(b.t, x, y, sizeof y), RW_ERR_CHANGED, "\"w\"");
+    remove(in_folder("w")), rmdir(folder);
+    fixture_close(&b);
+}
+
+Test(promises, files_that_claim_too_much)
+{
+    struct fixture b = fixture_open(1, 1);
+    const char *const path = in_folder("w");
+    static const char *const among =
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":[6],\"data_offsets\":[0,24]},"
+        "\"b\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[4,4]},"
+        "\"w\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[8,24]}}";
+    rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    write_file(path, 1000, "{}", 0);
+    expect_error(&b, rw_load(b.ctx, path), RW_ERR_IO, "length");
+    write_file(path, strlen(among), among, 24);
+    expect_error(&b, rw_load(b.ctx, path), RW_ERR_IO, "overlap");
+    remove(path), rmdir(folder);
+    fixture_close(&b);
+}
+
+/* The disk is full, as far as this process can tell. */
+Test(promises, a_save_that_fails_leaves_no_file)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1 << 18));
+    const char *const path = in_folder("w");
+    const struct rlimit little = { 4096, RLIM_INFINITY }, much = { RLIM_INFINITY, RLIM_INFINITY };
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &little);
+    const rw_status status = rw_save(b.ctx, path);
+    setrlimit(RLIMIT_FSIZE, &much);
+    expect_error(&b, status, RW_ERR_IO, path);
+    cr_assert_eq(files_in_folder(), 0);
+    rmdir(folder);
+    fixture_close(&b);
+}
+
+/* ---- launches ---- */
+
+/* It has begun the step anew: gradients are clear, and can be used. */
+Test(promises, a_launch_that_fails_leaves_clear_gradients)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *g = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2, 2));
+    rw_tensor *const v = rw_param(b.ctx, "v", RW_F32, RW_SHAPE(4));
+    const int32_t good = 1, bad = 7;
+    rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(1), &good);
+    rw_tensor *const loss = rw_add(b.t, sum(&b, rw_embedding(b.t, w, index)), sum(&b, rw_mul(b.t, v, input(&b))));
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_graph_launch(g), RW_OK);
+    expect(&b, rw_gradient(v), 1, "a launch");
+    cr_assert_eq(rw_input_write(index, &bad, sizeof bad), RW_OK);
+    rw_status status = rw_graph_launch(g);
+    if (!status) status = rw_read(NULL, v, (float[4]){ 0 }, 16);
+    expect_error(&b, status, RW_ERR_ARGUMENT, "out of range");
+    expect(&b, rw_gradient(v), 0, "after one that failed");
+    rw_graph_destroy(&g);
+    fixture_close(&b);
+}
+
+Test(promises, a_graph_takes_the_numbers_of_one_generator)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *g = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4)), *const x = rw_dropout(b.t, w, 0.5f);
+    rw_generator_set(b.ctx, (rw_generator_state){ 99, 1000 });
+    rw_tensor *const loss = sum(&b, rw_dropout(b.t, x, 0.5f));
+    expect_error(&b, rw_graph_create(&g, b.t, loss, NULL), RW_ERR_ARGUMENT, "generator");
+    cr_assert_null(g);
+    fixture_close(&b);
+}
+
+/* ---- seeds ---- */
+
+Test(promises, gradients_from_elsewhere)
+{
+    struct fixture b = fixture_open(1, 1);
+    const double twos[4] = { 2, 2, 2, 2 };
+    const float two = 2;
+    rw_tensor *const x = rw_require_grad(b.t, input(&b)), *y = rw_mul(b.t, x, x);
+    rw_tensor *dy = rw_input(b.t, RW_F64, RW_SHAPE(4), twos);
+    expect_error(&b, rw_backward_from(b.t, 1, &y, &dy), RW_ERR_SHAPE, "type");
+    rw_tensor *loss = rw_scale(b.t, sum(&b, y), 0.5);
+    cr_assert_eq(rw_item(b.t, loss), 15);
+    dy = rw_input(b.t, RW_F32, RW_SCALAR, &two);
+    cr_assert_eq(rw_backward_from(b.t, 1, &loss, &dy), RW_OK, "%s", rw_error_message(b.ctx));
+    expect(&b, rw_gradient(x), 2, "twice, after the loss was read");
+    fixture_close(&b);
+}
+
+/* ---- the environment ---- */
+
+static struct fixture open_with(const char *name, const char *value)
+{
+    setenv(name, value, 1);
+    const struct fixture b = fixture_open(1, 1);
+    unsetenv(name);
+    return b;
+}
+
+Test(promises, zero_means_no)
+{
+    struct fixture b = open_with("REWIND_EAGER", "0");
+    counted_clear();
+    counted_square(b.t, input(&b), 0);
+    cr_assert_eq(counted_runs[0], 0);
+    fixture_close(&b);
+}
+
+/* A step that is verified writes gradients when all was equal: one that fails has not touched them. */
+Test(promises, a_verified_step_that_fails_leaves_gradients_as_they_were)
+{
+    NEEDS_HOST_MEMORY();
+    struct fixture b = open_with("REWIND_VERIFY", "1");
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2, 2));
+    rw_tensor *const v = rw_param(b.ctx, "v", RW_F32, RW_SHAPE(4));
+    for (int32_t index = 1; index < 8; index += 6) {
+        rw_tensor *const at = rw_input(b.t, RW_I32, RW_SHAPE(1), &index);
+        rw_tensor *const loss = rw_add(b.t, sum(&b, rw_mul(b.t, v, input(&b))), sum(&b, rw_embedding(b.t, w, at)));
+        const rw_status status = rw_backward(b.t, loss);
+        if (index == 1) cr_assert_eq(status, RW_OK, "%s", rw_error_message(b.ctx));
+        else expect_error(&b, status, RW_ERR_ARGUMENT, "out of range");
+        expect(&b, rw_gradient(v), 1, index == 1 ? "a step" : "after one that failed");
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+Test(promises, so_many_threads_at_most)
+{
+    struct fixture b = fixture_open(1, 1);
+    expect_error(&b, rw_context_set_threads(b.ctx, RW_MAX_THREADS + 1), RW_ERR_ARGUMENT, "threads");
+    cr_assert_eq(rw_context_threads(b.ctx), 1);
+    fixture_close(&b);
+}
+
+/* ---- what is counted ---- */
+
+Test(promises, statistics)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tape *other = NULL;
+    rw_memory one, two, stopped, after;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4)), *const loss = sum(&b, rw_exp(b.t, w));
+    cr_assert_eq(rw_memory_stats(b.ctx, &one), RW_OK);
+    cr_assert_eq(rw_tape_create(&other, b.ctx), RW_OK);
+    rw_sum(other, rw_exp(other, w), RW_ALL_AXES, false);
+    cr_assert_eq(rw_memory_stats(b.ctx, &two), RW_OK);
+    cr_assert_eq(two.tape, 2 * one.tape, "%zu bytes, of one tape %zu", two.tape, one.tape);
+    rw_item(b.t, loss);
+    cr_assert_eq(rw_memory_stats(b.ctx, &stopped), RW_OK);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK);
+    cr_assert_eq(rw_memory_stats(b.ctx, &after), RW_OK);
+    cr_assert(one.runs == 0 && stopped.runs == 1 && after.runs == 0, "%zu, %zu, %zu", one.runs, stopped.runs,
+              after.runs);
+    rw_tape_destroy(&other);
+    fixture_close(&b);
+}
+
+static rw_memory after_sums(const int64_t *elements, int n)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_memory memory;
+    rw_tensor *x[2];
+    for (int i = 0; i < n; i++) {
+        rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(elements[i]), NULL);
+        x[i] = rw_exp(b.t, rw_sum(b.t, rw_tanh(b.t, rw_exp(b.t, in)), RW_ALL_AXES, false));
+    }
+    cr_assert_eq(rw_eval(b.t, x, (size_t)n), RW_OK);
+    cr_assert_eq(rw_memory_stats(b.ctx, &memory), RW_OK);
+    fixture_close(&b);
+    return memory;
+}
+
+/* The largest workspace counts, wherever it stands. */
+Test(promises, workspaces)
+{
+    const rw_memory up = after_sums((const int64_t[]){ 1 << 17, 1 << 20 }, 2);
+    const rw_memory down = after_sums((const int64_t[]){ 1 << 20, 1 << 17 }, 2);
+    cr_assert(up.workspace > 0 && up.workspace == down.workspace, "%zu and %zu bytes", up.workspace, down.workspace);
+}
+
+/* An arena that grows is one arena. */
+Test(promises, arenas)
+{
+    const int64_t sizes[] = { 1000, 5000, 70000 };
+    struct fixture b = fixture_open(1, 1);
+    rw_memory memory;
+    for (int i = 0; i < 3; i++) {
+        rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(sizes[i]), NULL);
+        rw_tensor *const x = rw_exp(b.t, rw_sum(b.t, rw_tanh(b.t, rw_exp(b.t, in)), RW_ALL_AXES, false));
+        cr_assert_eq(rw_eval(b.t, &x, 1), RW_OK);
+        cr_assert_eq(rw_memory_stats(b.ctx, &memory), RW_OK);
+        const rw_memory alone = after_sums(&sizes[i], 1);
+        cr_assert_eq(memory.arenas, alone.arenas, "step %d: %zu bytes, alone %zu", i, memory.arenas, alone.arenas);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* Of a step with two parameters and a marked value; a buffer is not written by a verification. */
+Test(promises, a_report)
+{
+    struct fixture b = fixture_open(1, 1);
+    ckpt_report r;
+    float n = 5;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    rw_tensor *const v = rw_param(b.ctx, "v", RW_F32, RW_SHAPE(4));
+    rw_tensor *const counter = rw_buffer(b.ctx, "n", RW_F32, RW_SCALAR);
+    ckpt_set_policy(b.t, "full");
+    ckpt_begin(b.t, "a");
+    rw_tensor *const y = rw_require_grad(b.t, rw_exp(b.t, rw_mul(b.t, w, v)));
+    rw_tensor *const loss = sum(&b, rw_tanh(b.t, y));
+    ckpt_end(b.t);
+    rw_assign(b.t, counter, rw_add_scalar(b.t, counter, 1));
+    cr_assert_eq(ckpt_verify(b.t, loss, &r), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert(r.identical && r.gradients == 3, "%zu gradients", r.gradients);
+    cr_assert_eq(rw_read(NULL, counter, &n, sizeof n), RW_OK);
+    cr_assert_eq(n, 0);
+    fixture_close(&b);
+}
+
+static void expect_ulps(float x, float y, uint64_t want)
+{
+    ckpt_report r = { 0 };
+    const float a[2] = { 1, x }, c[2] = { 1, y };
+    rw_report_element(a, c, sizeof a, RW_F32, &r);
+    cr_assert(r.element == 1 && r.ulp == want && r.expected == (double)x && r.got == (double)y, "%g, %g: %llu at %lld",
+              (double)x, (double)y, (unsigned long long)r.ulp, (long long)r.element);
+}
+
+Test(promises, distances_in_the_last_place)
+{
+    expect_ulps(1, nextafterf(1, 2), 1);
+    expect_ulps(-1, nextafterf(-1, -2), 1);
+    expect_ulps(-1, 1, 2 * (uint64_t)0x3f800000);
+    expect_ulps(0x1p-149f, -0x1p-149f, 2);
+    expect_ulps(-2, -1, 1 << 23);
+}
+
+/* ---- rules ---- */
+
+static int calls;
+static bool other_op;
+
+static rw_status like(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status copy(const rw_kernel *k)
+{
+    memcpy(k->out[0].data, k->in[0].data, (size_t)k->out[0].layout->numel * 4);
+    return RW_OK;
+}
+
+/* Another op, or the same one of other operands, each second time. */
+static rw_status fickle(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const dy = rw_grad_upstream(g, 0), *const x = rw_grad_input(g, 0);
+    const bool odd = calls++ % 2;
+    if (other_op) return rw_grad_set(g, 0, odd ? rw_exp(t, dy) : rw_neg(t, dy));
+    return rw_grad_set(g, 0, odd ? rw_sub(t, dy, x) : rw_sub(t, x, dy));
+}
+
+static const rw_op_def fickle_op = { .name = "fickle", .n_inputs = 1, .n_outputs = 1, .check = like,
+                                     .kernel = { [RW_DEVICE_CPU] = copy }, .grad = fickle };
+
+Test(promises, a_rule_that_records_something_else_the_second_time)
+{
+    NEEDS_HOST_MEMORY();
+    for (int i = 0; i < 2; i++) {
+        struct fixture b = fixture_open(1, 1);
+        ckpt_report r;
+        other_op = i;
+        ckpt_set_policy(b.t, "full");
+        ckpt_begin(b.t, "a");
+        rw_tensor *const x = rw_require_grad(b.t, input(&b));
+        rw_tensor *const z = rw_exp(b.t, rw_apply(b.t, &fickle_op, &x, 1, NULL, 0, NULL));
+        ckpt_end(b.t);
+        cr_assert_eq(ckpt_verify(b.t, sum(&b, z), &r), RW_ERR_MISMATCH, "%s", rw_error_message(b.ctx));
+        cr_assert(r.cause == CKPT_CAUSE_RULE && !strcmp(r.op, "fickle"), "%s: %s", r.op, ckpt_cause_name(r.cause));
+        rw_error_clear(b.ctx);
+        fixture_close(&b);
+    }
+}
+
+/* ---- words ---- */
+
+Test(promises, a_policy_for_regions_that_nobody_has)
+{
+    struct fixture b = fixture_open(1, 1);
+    char text[4096] = "";
+    FILE *const f = fmemopen(text, sizeof text, "w");
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    cr_assert_eq(ckpt_set_policy(b.t, "selective:here,nowhere"), RW_OK);
+    ckpt_begin(b.t, "here");
+    sum(&b, rw_exp(b.t, w));
+    ckpt_end(b.t);
+    cr_assert_eq(ckpt_explain(b.t, f), RW_OK, "%s", rw_error_message(b.ctx));
+    fclose(f);
+    cr_assert(strstr(text, "\"nowhere\"") && !strstr(text, "\"here\""), "%s", text);
+    fixture_close(&b);
+}
+
+/* Slices of the trace lie one behind the other, and each region has its own. */
+Test(promises, slices_of_a_trace_do_not_overlap)
+{
+    static char text[1 << 16];
+    struct fixture b = open_with("REWIND_TRACE", in_folder("trace"));
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    rw_tensor *y = w;
+    for (int i = 0; i < 2; i++) {
+        ckpt_begin(b.t, i ? "second" : "first");
+        for (int k = 0; k < 4; k++) y = rw_tanh(b.t, y);
+        ckpt_end(b.t);
+    }
+    usleep(20000);
+    cr_assert_eq(rw_backward(b.t, sum(&b, y)), RW_OK);
+    fixture_close(&b);
+    FILE *const f = fopen(in_folder("trace"), "r");
+    cr_assert(f && fread(text, 1, sizeof text - 1, f) > 0);
+    fclose(f);
+    remove(in_folder("trace")), rmdir(folder);
+    cr_assert(strstr(text, "\"name\":\"first\"") && strstr(text, "\"name\":\"second\""), "%s", text);
+    double end = 0;
+    int slices = 0;
+    for (const char *at = text; (at = strstr(at, "\"ts\":")); at++) {
+        double ts = 0, duration = 0;
+        int track = 0;
+        cr_assert_eq(sscanf(at, "\"ts\":%lf,\"dur\":%lf,\"pid\":1,\"tid\":%d", &ts, &duration, &track), 3, "%.80s", at);
+        if (track != 1) continue;
+        cr_assert(slices == 0 || ts >= end - 1e-3, "slice %d begins at %g, the one before ends at %g", slices, ts, end);
+        end = ts + duration, slices++;
+    }
+    cr_assert_geq(slices, 16);
+}
+
+Test(promises, a_clear_gradient_reads_as_zeros)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    cr_assert_eq(rw_write(rw_gradient(w), numbers, sizeof numbers), RW_OK);
+    expect(&b, rw_gradient(w), 1, "what was written");
+    rw_zero_grad(b.ctx);
+    expect(&b, rw_gradient(w), 0, "cleared");
+    fixture_close(&b);
+}
