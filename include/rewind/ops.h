@@ -63,6 +63,10 @@ RW_API rw_tensor *rw_div_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 RW_API rw_tensor *rw_maximum_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 #define rw_maximum(...) rw_maximum_at(RW_HERE, __VA_ARGS__)
 
+/** The smaller one; where they are equal, the gradient goes to a. NaN if either is. */
+RW_API rw_tensor *rw_minimum_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
+#define rw_minimum(...) rw_minimum_at(RW_HERE, __VA_ARGS__)
+
 /** x * factor. */
 RW_API rw_tensor *rw_scale_at(rw_site at, rw_tape *t, rw_tensor *x, double factor);
 #define rw_scale(...) rw_scale_at(RW_HERE, __VA_ARGS__)
@@ -96,6 +100,10 @@ RW_API rw_tensor *rw_exp_at(rw_site at, rw_tape *t, rw_tensor *x);
 RW_API rw_tensor *rw_log_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_log(...) rw_log_at(RW_HERE, __VA_ARGS__)
 
+/** log(1 + x), exact where x is small; NaN below -1, -inf at -1. */
+RW_API rw_tensor *rw_log1p_at(rw_site at, rw_tape *t, rw_tensor *x);
+#define rw_log1p(...) rw_log1p_at(RW_HERE, __VA_ARGS__)
+
 /** Square root. */
 RW_API rw_tensor *rw_sqrt_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_sqrt(...) rw_sqrt_at(RW_HERE, __VA_ARGS__)
@@ -103,6 +111,20 @@ RW_API rw_tensor *rw_sqrt_at(rw_site at, rw_tape *t, rw_tensor *x);
 /** Hyperbolic tangent. */
 RW_API rw_tensor *rw_tanh_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_tanh(...) rw_tanh_at(RW_HERE, __VA_ARGS__)
+
+/** The error function. */
+RW_API rw_tensor *rw_erf_at(rw_site at, rw_tape *t, rw_tensor *x);
+#define rw_erf(...) rw_erf_at(RW_HERE, __VA_ARGS__)
+
+/** Sine and cosine of radians. */
+RW_API rw_tensor *rw_sin_at(rw_site at, rw_tape *t, rw_tensor *x);
+#define rw_sin(...) rw_sin_at(RW_HERE, __VA_ARGS__)
+RW_API rw_tensor *rw_cos_at(rw_site at, rw_tape *t, rw_tensor *x);
+#define rw_cos(...) rw_cos_at(RW_HERE, __VA_ARGS__)
+
+/** log(1 + exp(x)), without overflow. */
+RW_API rw_tensor *rw_softplus_at(rw_site at, rw_tape *t, rw_tensor *x);
+#define rw_softplus(...) rw_softplus_at(RW_HERE, __VA_ARGS__)
 
 /** 1 / (1 + exp(-x)). */
 RW_API rw_tensor *rw_sigmoid_at(rw_site at, rw_tape *t, rw_tensor *x);

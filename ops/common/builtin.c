@@ -9,16 +9,18 @@ static const struct {
     const char *name, *inputs; /* in the order of the node's inputs */
 } ops[] = {
     { "abs", "x" }, { "add", "a b" }, { "add_scalar", "x" }, { "assign", "x buffer" }, { "attention", "q k v" },
-    { "broadcast_to", "x" }, { "cast", "x" }, { "causal_softmax", "scores" }, { "concat", "" }, { "contiguous", "x" },
-    { "cross_entropy", "logits target" }, { "div", "a b" }, { "dropout", "x" }, { "dropout_add", "x residual" },
-    { "embedding", "table index" }, { "exp", "x" }, { "gelu", "x" }, { "gelu_tanh", "x" },
-    { "layernorm", "x weight bias" }, { "linear", "x weight bias" }, { "linear_add", "residual x weight bias" },
-    { "linear_gelu", "x weight bias" }, { "log", "x" }, { "log_softmax", "x" }, { "logsumexp", "x" },
-    { "matmul", "a b" }, { "max", "x" }, { "maximum", "a b" }, { "mean", "x" }, { "mse_loss", "x y" },
+    { "broadcast_to", "x" }, { "cast", "x" }, { "causal_softmax", "scores" }, { "concat", "" },
+    { "contiguous", "x" }, { "cos", "x" }, { "cross_entropy", "logits target" }, { "div", "a b" },
+    { "dropout", "x" }, { "dropout_add", "x residual" }, { "embedding", "table index" }, { "erf", "x" },
+    { "exp", "x" }, { "gelu", "x" }, { "gelu_tanh", "x" }, { "layernorm", "x weight bias" },
+    { "linear", "x weight bias" }, { "linear_add", "residual x weight bias" }, { "linear_gelu", "x weight bias" },
+    { "log", "x" }, { "log1p", "x" }, { "log_softmax", "x" }, { "logsumexp", "x" }, { "matmul", "a b" },
+    { "max", "x" }, { "maximum", "a b" }, { "mean", "x" }, { "minimum", "a b" }, { "mse_loss", "x y" },
     { "mul", "a b" }, { "neg", "x" }, { "permute", "x" }, { "pow_scalar", "x" }, { "rand", "" }, { "randn", "" },
     { "relu", "x" }, { "reshape", "x" }, { "rmsnorm", "x weight" }, { "rope", "x positions" }, { "scale", "x" },
-    { "sigmoid", "x" }, { "silu", "x" }, { "slice", "x" }, { "softmax", "x" }, { "split", "x" }, { "sqrt", "x" },
-    { "sub", "a b" }, { "sum", "x" }, { "sum_to", "x" }, { "swiglu", "gate up" }, { "tanh", "x" },
+    { "sigmoid", "x" }, { "silu", "x" }, { "sin", "x" }, { "slice", "x" }, { "softmax", "x" }, { "softplus", "x" },
+    { "split", "x" }, { "sqrt", "x" }, { "sub", "a b" }, { "sum", "x" }, { "sum_to", "x" }, { "swiglu", "gate up" },
+    { "tanh", "x" },
 };
 
 static const char *inputs_of(const char *name)

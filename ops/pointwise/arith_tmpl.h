@@ -41,6 +41,13 @@ VEC_INLINE V F(sigmoid_both)(V x, V *ret_rest)
     return F(select)((VM)(x < 0), e, ONE) / (ONE + e);
 }
 
+/* log(1 + e^x): exp of a negative number only, and two terms of one sign. */
+VEC_INLINE V F(softplus)(V x)
+{
+    const V rest = F(log1p)(F(exp)(F(select)((VM)(x < 0), x, -x)));
+    return F(select)((VM)(x < 0), rest, x + rest);
+}
+
 VEC_INLINE V F(cdf)(V x)
 {
     return (VS)0.5 * (ONE + F(erf)(x * (VS)0.70710678118654752440));
@@ -58,6 +65,7 @@ ARITH2(sub, x - z)
 ARITH2(mul, x *z)
 ARITH2(div, x / z)
 ARITH2(maximum, F(select)((VM)((x >= z) | (x != x)), x, z))
+ARITH2(minimum, F(select)((VM)((x <= z) | (x != x)), x, z))
 ARITH2(at_least, F(select)((VM)((x >= z) | (x != x)), ONE, ZERO))
 ARITH2(take, F(select)((VM)(z != 0), x, ZERO))
 ARITH2(leave, F(select)((VM)(z != 0), ZERO, x))
@@ -70,11 +78,15 @@ ARITH1(abs, F(select)((VM)(x < 0), -x, x + (VS)0))
 ARITH1(sign, F(select)((VM)(x > 0), ONE, F(select)((VM)(x < 0), -ONE, F(select)((VM)(x == 0), ZERO, x))))
 ARITH1(exp, F(exp)(x))
 ARITH1(log, F(log)(x))
+ARITH1(log1p, F(log1p)(x))
 ARITH1(sqrt, F(sqrt)(x))
 ARITH1(tanh, F(tanh)(x))
 ARITH1(erf, F(erf)(x))
+ARITH1(sin, F(sin)(x))
+ARITH1(cos, F(cos)(x))
 ARITH1(sigmoid, F(sigmoid)(x))
 ARITH1(relu, F(select)((VM)((x > 0) | (x != x)), x, ZERO))
+ARITH1(softplus, F(softplus)(x))
 ARITH1(silu, x *F(sigmoid)(x))
 ARITH1(gelu, x *F(cdf)(x))
 ARITH1(gelu_tanh, x *F(sigmoid)(F(gelu_inner)(x)))

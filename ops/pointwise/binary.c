@@ -1,4 +1,4 @@
-/* add, sub, mul, div, maximum, accumulate: two operands that broadcast. */
+/* add, sub, mul, div, maximum, minimum, accumulate: two operands that broadcast. */
 #include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
@@ -74,6 +74,18 @@ static rw_status grad_maximum(rw_grad_call *g)
     return RW_OK;
 }
 
+/* As of maximum(-a, -b). */
+static rw_status grad_minimum(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const a = rw_neg(t, rw_grad_input(g, 0)), *const b = rw_neg(t, rw_grad_input(g, 1));
+    rw_tensor *const first = rw_at_least_at(RW_HERE, t, a, b);
+    if (rw_grad_wanted(g, 0)) RW_CHECK(set(g, 0, rw_take_at(RW_HERE, t, dy, first)));
+    if (rw_grad_wanted(g, 1)) RW_CHECK(set(g, 1, rw_leave_at(RW_HERE, t, dy, first)));
+    return RW_OK;
+}
+
 /* Linear in the first operand; the second only chooses. */
 static rw_status grad_take(rw_grad_call *g)
 {
@@ -115,6 +127,7 @@ BINARY(sub, grad_sub, 0)
 BINARY(mul, grad_mul, 0)
 BINARY(div, grad_div, 0)
 BINARY(maximum, grad_maximum, 0)
+BINARY(minimum, grad_minimum, 0)
 BINARY(take, grad_take, 0)
 BINARY(leave, grad_leave, 0)
 BINARY(at_least, NULL, RW_OP_NO_GRADIENT)

@@ -1,4 +1,4 @@
-/* Element-wise ops. The inner ones (sign, erf, the backward ops) are for gradient rules. C11 and C++17. */
+/* Element-wise ops. The inner ones (sign, the backward ops) are for gradient rules. C11 and C++17. */
 #ifndef RW_OPS_POINTWISE_H
 #define RW_OPS_POINTWISE_H
 
@@ -22,8 +22,6 @@ rw_tensor *rw_at_least_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 /* x where choice is not 0, else 0; and the other way round. No gradient flows into choice. */
 rw_tensor *rw_take_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *choice);
 rw_tensor *rw_leave_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *choice);
-
-rw_tensor *rw_erf_at(rw_site at, rw_tape *t, rw_tensor *x);
 
 /* dy times the slope of gelu's tanh form at x, for rules: one op, or several that can be differentiated again. */
 rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy);

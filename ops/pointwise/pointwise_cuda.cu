@@ -15,9 +15,12 @@ namespace {
     VEC_INLINE type prefix##_select(bool first, type a, type b) { return first ? a : b; } \
     VEC_INLINE type prefix##_exp(type x) { return exp##suffix(x); }                       \
     VEC_INLINE type prefix##_log(type x) { return log##suffix(x); }                       \
+    VEC_INLINE type prefix##_log1p(type x) { return log1p##suffix(x); }                   \
     VEC_INLINE type prefix##_sqrt(type x) { return sqrt##suffix(x); }                     \
     VEC_INLINE type prefix##_tanh(type x) { return tanh##suffix(x); }                     \
     VEC_INLINE type prefix##_erf(type x) { return erf##suffix(x); }                       \
+    VEC_INLINE type prefix##_sin(type x) { return sin##suffix(x); }                       \
+    VEC_INLINE type prefix##_cos(type x) { return cos##suffix(x); }                       \
     VEC_INLINE type prefix##_pow(type x, type y) { return pow##suffix(x, y); }
 
 SCALAR_FUNCTIONS(f, float, f)

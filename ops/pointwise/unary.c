@@ -84,7 +84,7 @@ static rw_tensor *silu_slope(rw_tape *t, rw_tensor *x)
 
 static rw_tensor *gelu_slope(rw_tape *t, rw_tensor *x)
 {
-    rw_tensor *const cdf = rw_scale(t, rw_add_scalar(t, rw_erf_at(RW_HERE, t, rw_scale(t, x, sqrt(0.5))), 1), 0.5);
+    rw_tensor *const cdf = rw_scale(t, rw_add_scalar(t, rw_erf(t, rw_scale(t, x, sqrt(0.5))), 1), 0.5);
     rw_tensor *const pdf = rw_scale(t, rw_exp(t, rw_scale(t, rw_mul(t, x, x), -0.5)),
                                     1 / sqrt(2 * 3.14159265358979323846));
     return rw_add(t, cdf, rw_mul(t, x, pdf));
@@ -120,9 +120,13 @@ RULE(pow_scalar, NULL, x, rw_mul(t, dy, pow_slope(t, x, constant_of(g))))
 RULE(abs, NULL, x, rw_mul(t, dy, rw_sign_at(RW_HERE, t, x)))
 RULE(exp, NULL, y, rw_mul(t, dy, y))
 RULE(log, NULL, x, rw_div(t, dy, x))
+RULE(log1p, NULL, x, rw_div(t, dy, rw_add_scalar(t, x, 1)))
 RULE(sqrt, &rw_op_sqrt_backward, y, rw_div(t, rw_scale(t, dy, 0.5), y))
 RULE(tanh, &rw_op_tanh_backward, y, rw_mul(t, dy, one_minus(t, rw_mul(t, y, y))))
 RULE(erf, NULL, x, rw_mul(t, dy, rw_scale(t, rw_exp(t, rw_neg(t, rw_mul(t, x, x))), 2 / sqrt(3.14159265358979323846))))
+RULE(sin, NULL, x, rw_mul(t, dy, rw_cos(t, x)))
+RULE(cos, NULL, x, rw_neg(t, rw_mul(t, dy, rw_sin(t, x))))
+RULE(softplus, NULL, x, rw_mul(t, dy, rw_sigmoid(t, x)))
 RULE(sigmoid, &rw_op_sigmoid_backward, y, rw_mul(t, dy, rw_mul(t, y, one_minus(t, y))))
 RULE(relu, &rw_op_relu_backward, y, rw_take_at(RW_HERE, t, dy, rw_sign_at(RW_HERE, t, y)))
 RULE(silu, &rw_op_silu_backward, x, rw_mul(t, dy, silu_slope(t, x)))
@@ -166,9 +170,13 @@ UNARY(neg)
 UNARY(abs)
 UNARY(exp)
 UNARY(log)
+UNARY(log1p)
 UNARY(sqrt)
 UNARY(tanh)
 UNARY(erf)
+UNARY(sin)
+UNARY(cos)
+UNARY(softplus)
 UNARY(sigmoid)
 UNARY(relu)
 UNARY(silu)

@@ -101,6 +101,10 @@ for name, a, b in [("maximum", (2, 1, 37), (3, 37)), ("maximum.same", (5, 19), (
     case(name, first, [torch.randint(-3, 4, a) / 2, torch.randint(-3, 4, b) / 2],
          sizes=lambda w, y, a, b: (y, *gradients(first, [a, b], w.abs())[1]))
 
+last = lambda a, b: torch.where(a <= b, a, b)
+case("minimum", last, [torch.randint(-3, 4, (2, 1, 37)) / 2, torch.randint(-3, 4, (3, 37)) / 2],
+     sizes=lambda w, y, a, b: (y, *gradients(last, [a, b], w.abs())[1]))
+
 # Twice each: values around 0 and, as a tensor of odd extents, values far from it, where functions saturate.
 spread = exact(torch.cat([torch.linspace(-6, 6, 75), torch.zeros(1), torch.randn(35)])).reshape(3, 37)
 far = exact(torch.cat([torch.linspace(-24, 24, 41), torch.tensor([-0.0, 2.0**-9, -(2.0**-9), 1.0])])).reshape(3, 5, 3)
@@ -114,7 +118,9 @@ for variant, x, p in [("", spread, many), (".far", far, orders)]:
     case("scale" + variant, lambda x: x * 1.7, [x])
     case("add_scalar" + variant, lambda x: x + 0.3, [x])
     for name, f, x in [("pow_scalar", lambda x: x**2.5, p), ("pow_negative", lambda x: x**-0.5, p),
-                       ("exp", torch.exp, x / 4 if variant else x), ("log", torch.log, p), ("sqrt", torch.sqrt, p),
+                       ("exp", torch.exp, x / 4 if variant else x), ("log", torch.log, p), ("log1p", torch.log1p, p), ("sin", torch.sin, x), ("cos", torch.cos, x),
+                       ("erf", torch.erf, x / 16 if variant else x / 4), ("softplus", lambda x: F.softplus(x, threshold=500), x),
+                       ("sqrt", torch.sqrt, p),
                        ("neg", torch.neg, x), ("abs", torch.abs, x), ("relu", torch.relu, x)]:
         case(name + variant, f, [x], sizes=sizes)
     case("tanh" + variant, torch.tanh, [x], sizes=tanh_sizes)

@@ -50,8 +50,13 @@ UNARY(neg, rw_neg(t, x), -x)
 UNARY(abs, rw_abs(t, x), fabs(x))
 UNARY(exp, rw_exp(t, x), exp(x))
 UNARY(log, rw_log(t, x), log(x))
+UNARY(log1p, rw_log1p(t, x), log1p(x))
 UNARY(sqrt, rw_sqrt(t, x), sqrt(x))
 UNARY(tanh, rw_tanh(t, x), tanh(x))
+UNARY(erf, rw_erf(t, x), erf(x))
+UNARY(sin, rw_sin(t, x), sin(x))
+UNARY(cos, rw_cos(t, x), cos(x))
+UNARY(softplus, rw_softplus(t, x), log1p(exp(x)))
 UNARY(sigmoid, rw_sigmoid(t, x), 1 / (1 + exp(-x)))
 UNARY(relu, rw_relu(t, x), x > 0 ? x : 0)
 UNARY(silu, rw_silu(t, x), x / (1 + exp(-x)))
@@ -62,6 +67,7 @@ BINARY(sub, rw_sub(t, x, y), x - y)
 BINARY(mul, rw_mul(t, x, y), x *y)
 BINARY(div, rw_div(t, x, y), x / y)
 BINARY(maximum, rw_maximum(t, x, y), x >= y ? x : y)
+BINARY(minimum, rw_minimum(t, x, y), x <= y ? x : y)
 BINARY(swiglu, rw_swiglu(t, x, y), x / (1 + exp(-x)) * y)
 
 #define U(name)                                                                                                        \
@@ -78,7 +84,8 @@ BINARY(swiglu, rw_swiglu(t, x, y), x / (1 + exp(-x)) * y)
     }
 static const struct fn all[] = { U(scale),     U(add_scalar), U(pow3), P(pow_half), U(neg),  U(abs),     U(exp),
                                  P(log),       P(sqrt),       U(tanh), U(sigmoid),  U(relu), U(silu),    U(gelu),
-                                 U(gelu_tanh), B(add),        B(sub),  B(mul),      B(div),  B(maximum), B(swiglu) };
+                                 U(gelu_tanh), B(add),        B(sub),  B(mul),      B(div),  B(maximum), B(swiglu),
+                                 P(log1p),     U(erf),        U(sin),  U(cos),      U(softplus), B(minimum) };
 #define N_FNS (sizeof all / sizeof *all)
 
 static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F64 };
@@ -206,6 +213,13 @@ Test(ops_pointwise, special_values)
     rw_read(b.t, rw_maximum(b.t, a, c), out, sizeof out);
     cr_assert(isnan(out[0]) && isnan(out[1]), "NaN wins");
     cr_assert(out[2] == INFINITY && out[3] == 1 && !signbit(out[4]) && signbit(out[5]));
+    rw_read(b.t, rw_minimum(b.t, a, c), out, sizeof out);
+    cr_assert(isnan(out[0]) && isnan(out[1]), "NaN wins");
+    cr_assert(out[2] == 1 && out[3] == -INFINITY && !signbit(out[4]) && signbit(out[5]));
+    rw_read(b.t, rw_softplus(b.t, a), out, sizeof out);
+    cr_assert(isnan(out[0]) && out[2] == INFINITY && out[3] == 0 && out[7] == 0);
+    rw_read(b.t, rw_log1p(b.t, a), out, sizeof out);
+    cr_assert(isnan(out[0]) && out[2] == INFINITY && isnan(out[3]) && out[4] == 0 && isnan(out[7]));
     rw_read(b.t, rw_relu(b.t, a), out, sizeof out);
     cr_assert(isnan(out[0]) && out[2] == INFINITY && out[3] == 0);
     rw_read(b.t, rw_sigmoid(b.t, a), out, sizeof out);

@@ -207,7 +207,8 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_tensor *part[2];
     rw_tensor *const v = rw_sum(t, x, RW_AXES(0), false), *const q = rw_reshape(t, x, RW_SHAPE(1, 1, 2, 2));
     rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(2), NULL);
-    rw_add(t, x, x), rw_sub(t, x, x), rw_mul(t, x, x), rw_div(t, x, x), rw_maximum(t, x, x), rw_swiglu(t, x, x);
+    rw_add(t, x, x), rw_sub(t, x, x), rw_mul(t, x, x), rw_div(t, x, x), rw_maximum(t, x, x), rw_minimum(t, x, x);
+    rw_swiglu(t, x, x), rw_log1p(t, x), rw_erf(t, x), rw_sin(t, x), rw_cos(t, x), rw_softplus(t, x);
     rw_scale(t, x, 2), rw_add_scalar(t, x, 2), rw_pow_scalar(t, x, 2), rw_neg(t, x), rw_abs(t, x), rw_exp(t,
                                                                                                           x), rw_log(t,
                                                                                                                      x);
