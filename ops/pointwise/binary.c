@@ -64,26 +64,26 @@ static rw_status grad_div(rw_grad_call *g)
 }
 
 /* Chosen, not multiplied: an infinite gradient leaves 0, not NaN, where nothing flows. */
-static rw_status grad_maximum(rw_grad_call *g)
+static rw_status set_chosen(rw_grad_call *g, rw_tensor *first)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const dy = rw_grad_upstream(g, 0);
-    rw_tensor *const first = rw_at_least_at(RW_HERE, t, rw_grad_input(g, 0), rw_grad_input(g, 1));
     if (rw_grad_wanted(g, 0)) RW_CHECK(set(g, 0, rw_take_at(RW_HERE, t, dy, first)));
     if (rw_grad_wanted(g, 1)) RW_CHECK(set(g, 1, rw_leave_at(RW_HERE, t, dy, first)));
     return RW_OK;
+}
+
+static rw_status grad_maximum(rw_grad_call *g)
+{
+    return set_chosen(g, rw_at_least_at(RW_HERE, rw_grad_tape(g), rw_grad_input(g, 0), rw_grad_input(g, 1)));
 }
 
 /* As of maximum(-a, -b). */
 static rw_status grad_minimum(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const dy = rw_grad_upstream(g, 0);
     rw_tensor *const a = rw_neg(t, rw_grad_input(g, 0)), *const b = rw_neg(t, rw_grad_input(g, 1));
-    rw_tensor *const first = rw_at_least_at(RW_HERE, t, a, b);
-    if (rw_grad_wanted(g, 0)) RW_CHECK(set(g, 0, rw_take_at(RW_HERE, t, dy, first)));
-    if (rw_grad_wanted(g, 1)) RW_CHECK(set(g, 1, rw_leave_at(RW_HERE, t, dy, first)));
-    return RW_OK;
+    return set_chosen(g, rw_at_least_at(RW_HERE, t, a, b));
 }
 
 /* Linear in the first operand; the second only chooses. */
