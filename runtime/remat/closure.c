@@ -75,7 +75,7 @@ static void set_capacities(struct rw_closure *c, const uint8_t *need, double pri
     double sum = 0;
     for (size_t i = 0; i < g->n_nodes; i++) sum += g->seconds[i];
     for (size_t v = 0; v < g->n_values; v++) sum += price * (double)g->bytes[v];
-    const double scale = CAPACITY / sum;
+    const double scale = sum > 0 ? CAPACITY / sum : 0;
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         const double gain = price * saved_bytes(g, need, i) - g->seconds[i];
         rw_flow_set(&c->flow, c->gain[i], gain > 0 ? (int64_t)(gain * scale) : 0);

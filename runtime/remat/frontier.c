@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 /* How much is tried: so many actions are simulated in all, but at least so many candidates. */
-#define ACTIONS_IN_ALL 60000
+#define ACTIONS_IN_ALL 120000
 #define CANDIDATES_LEAST 96
 #define CANDIDATES_MOST 512
 

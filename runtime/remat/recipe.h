@@ -15,7 +15,6 @@ struct rw_stretch {
 
 /* What becomes of a value: kept, made again once, or made again in each visit at a depth that reads it. */
 enum rw_drop { RW_DROP_NOT, RW_DROP_ONCE, RW_DROP_AT /* + depth - 1; depth from 1 on */ };
-#define RW_DROP_DEEPEST 250
 
 struct rw_recipe {
     uint8_t *drop; /* value of the graph -> enum rw_drop */
