@@ -120,12 +120,23 @@ rw_status rw_frontier_add_moved(struct rw_frontier *f)
     return status ? status : merge_points(f, first);
 }
 
+/* What runs whatever is chosen: each node once. */
+static double seconds_without_replays(const struct rw_problem *p, const struct rw_schedule *s)
+{
+    double seconds = 0;
+    for (size_t i = 0; i < s->n_actions; i++) {
+        const struct rw_action *const a = &s->actions[i];
+        if (a->kind != RW_ACTION_REPLAY && !rw_action_is_move(a->kind)) seconds += rw_problem_seconds(p, a->node);
+    }
+    return seconds;
+}
+
 rw_status rw_frontier_bound(struct rw_frontier *f, uint64_t bytes, double *ret_seconds)
 {
     struct rw_candidates *const c = &f->candidates;
     rw_status status = rw_candidate_simulate(c, 0);
     if (!status) status = rw_bound_replay(&c->graph, &c->sim.schedule, bytes, ret_seconds);
-    if (!status) *ret_seconds += c->candidate[0].seconds;
+    if (!status) *ret_seconds += seconds_without_replays(c->graph.p, &c->sim.schedule);
     return status;
 }
 

@@ -65,7 +65,7 @@ static inline const struct rw_policy *rw_frontier_policy(const struct rw_frontie
 
 /*
  * No choice whose peak is at most so many bytes takes less (bound.h): what is known without looking for one. INFINITY
- * where there is none. Choices that move values are not meant. RW_ERR_MEMORY.
+ * where there is none. RW_ERR_MEMORY.
  */
 rw_status rw_frontier_bound(struct rw_frontier *f, uint64_t bytes, double *ret_seconds);
 

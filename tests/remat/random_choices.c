@@ -1,8 +1,8 @@
 /*
  * Random programs under random choices: what `full` would choose is replaced by a random tree of segments over the tape
- * and random fates, whatever is valid. What can be seen from outside must be the bytes of a run that keeps everything;
- * each choice costs the same when it is simulated twice, without an allocation the second time; and the oracle finds
- * every plan sound and as costly as it was said to be.
+ * and random fates, whatever is valid; or, every third time, by some point of the planner's frontier. What can be seen
+ * from outside must be the bytes of a run that keeps everything; each choice costs the same when it is simulated twice,
+ * without an allocation the second time; and the oracle finds every plan sound and as costly as it was said to be.
  *
  *   REWIND_CHOICES     how many programs (300)
  *   REWIND_FUZZ_SEED   the first one (1)
@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "plan/assemble.h"
 #include "remat/choose.h"
+#include "remat/frontier.h"
 #include "remat/simulate.h"
 
 #include <criterion/criterion.h>
@@ -34,7 +35,7 @@ rw_status __real_rw_policy_choose(const struct rw_problem *p, const struct rw_po
 /* Shared with the processes that programs run in. */
 static struct covered {
     uint64_t seed;
-    uint64_t choices, segments, deepest, replaying, replays, above_once, moves;
+    uint64_t choices, segments, deepest, replaying, replays, above_once, moves, planned, points;
 } *covered;
 
 /* In a process of its own a test ends by a crash. */
@@ -163,13 +164,44 @@ static void check_moves(struct dice *d, const struct rw_problem *p, struct rw_ch
     rw_simulation_finish(&sim);
 }
 
+/* A frontier is under way: `full` is one of its candidates, and means itself. */
+static bool planning;
+
+/* The choice of some point; it costs what the point says, and no point is below the bound for its bytes. */
+static void choose_point(struct dice *d, const struct rw_problem *p, struct rw_choice *ret_choice)
+{
+    struct rw_frontier f;
+    struct rw_simulation sim = { 0 };
+    struct rw_cost_of_schedule cost;
+    double bound;
+    planning = true;
+    MUST(rw_frontier_init(&f, p) == RW_OK);
+    MUST(f.n_points > 0);
+    for (size_t i = 1; i < f.n_points; i++) MUST(f.point[i - 1].seconds <= f.point[i].seconds);
+    const size_t point = (size_t)below(d, (int64_t)f.n_points);
+    MUST(rw_frontier_choose(&f, point, ret_choice) == RW_OK);
+    MUST(rw_simulate(p, ret_choice, &sim, &cost) == RW_OK);
+    MUST(cost.peak == f.point[point].peak && cost.seconds == f.point[point].seconds);
+    MUST(rw_frontier_bound(&f, cost.peak, &bound) == RW_OK);
+    MUST(bound <= cost.seconds * (1 + 1e-6));
+    covered->planned++;
+    covered->points += f.n_points;
+    rw_simulation_finish(&sim);
+    rw_frontier_finish(&f);
+    planning = false;
+}
+
 rw_status __wrap_rw_policy_choose(const struct rw_problem *p, const struct rw_policy *policy,
                                   struct rw_choice *ret_choice)
 {
-    if (!covered || policy->kind != RW_POLICY_FULL) return __real_rw_policy_choose(p, policy, ret_choice);
+    if (!covered || planning || policy->kind != RW_POLICY_FULL) return __real_rw_policy_choose(p, policy, ret_choice);
     const uint64_t of_problem = p->mark.nodes * 31 + p->targets.n * 7 + p->t->n_held;
     struct dice d = { covered->seed * 0xd1342543de82ef95u + of_problem };
     struct rw_choice c;
+    if (chance(&d, 33)) {
+        choose_point(&d, p, ret_choice);
+        return RW_OK;
+    }
     const rw_status status = rw_choice_init(&c, p);
     if (status) return status;
     choose_segments(&d, p, &c);
@@ -234,6 +266,8 @@ Test(random_choices, gradients_are_those_of_a_run_that_keeps_everything, .timeou
                 (unsigned long long)covered->replays, (unsigned long long)covered->above_once);
     if (count >= 100) {
         cr_expect_geq(covered->choices, count);
+        cr_expect_geq(covered->planned * 4, count);
+        cr_expect_geq(covered->points, 4 * covered->planned);
         cr_expect_geq(covered->replaying * 100, covered->choices * 50);
         cr_expect_geq(covered->segments, 3 * covered->choices);
         cr_expect_geq(covered->above_once * 100, covered->choices);
