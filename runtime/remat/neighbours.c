@@ -46,6 +46,18 @@ static rw_status try_drops(struct rw_candidates *c, size_t from, uint32_t v)
     return status;
 }
 
+/* Two values at once, each kept where it was dropped and dropped where it was kept: one for the other, above all. */
+static rw_status try_pair(struct rw_candidates *c, size_t from, uint32_t v, uint32_t w)
+{
+    struct rw_recipe r;
+    const uint8_t drop = c->candidate[from].recipe.n_stretches ? RW_DROP_AT : RW_DROP_ONCE;
+    const rw_status status = rw_recipe_copy(&r, &c->candidate[from].recipe, &c->graph);
+    if (status) return status;
+    r.drop[v] = r.drop[v] ? RW_DROP_NOT : drop;
+    r.drop[w] = r.drop[w] ? RW_DROP_NOT : drop;
+    return add(c, r);
+}
+
 /* The stretches of another recipe, with a cut in front of that place where there was none, or without the one there. */
 static rw_status copy_cut(struct rw_recipe *r, const struct rw_recipe *from, uint32_t place)
 {
@@ -93,6 +105,10 @@ static rw_status take_turn(struct rw_candidates *c, size_t candidate)
         if (rw_value_may_drop(&c->graph, v)) status = try_drops(c, candidate, v);
     for (uint32_t i = 1; !status && i < c->graph.n_nodes && is_flat(&c->candidate[candidate].recipe); i++)
         status = try_cut(c, candidate, i);
+    for (uint32_t v = 0; !status && v < c->graph.n_values; v++)
+        for (uint32_t w = v + 1; !status && w < c->graph.n_values; w++)
+            if (rw_value_may_drop(&c->graph, v) && rw_value_may_drop(&c->graph, w))
+                status = try_pair(c, candidate, v, w);
     return status;
 }
 

@@ -2,8 +2,8 @@
  * Local search on the simulator: for short tapes, whose best choices are not of the kind that cuts and nests make.
  *
  * What is on the frontier so far is looked at in turn. Its neighbours are the choices with one value dropped otherwise,
- * or, where forward is cut into segments side by side, with one cut more or less. One that is on the frontier itself
- * gets its own turn later. It ends when every turn has been taken, or after so many simulations.
+ * with two turned over, or, where forward is cut into segments side by side, with one cut more or less. One that is on
+ * the frontier itself gets its own turn later. It ends when every turn has been taken, or after so many simulations.
  *
  * Source: Paquete, Chiarandini and Stuetzle, "Pareto local optimum sets in the biobjective traveling salesman problem",
  * Metaheuristics for Multiobjective Optimisation (2004).
