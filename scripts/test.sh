@@ -254,6 +254,7 @@ main() {
         rewind_disassembler
         optional "machine code of the CUDA kernels" python3 "$rewind_root/tests/tools/machine_code.py" "$REWIND_BUILD"
         check "install: programs outside the tree" "$rewind_root/tests/tools/install.sh" "$REWIND_BUILD"
+        check "recompute_sweep: what it writes and answers" "$rewind_root/tests/tools/sweep.py" "$REWIND_BUILD"
         check "examples: there are some" test -s "$REWIND_BUILD/examples/examples.txt"
         local e
         while read -r e; do

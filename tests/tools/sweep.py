@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Runs recompute_sweep on a small model and holds what it writes and answers against each other.
+
+    tests/tools/sweep.py BUILD
+
+Every row has its policy as it was given and the peak that was predicted; budgets hold; a cost file is written and taken
+again; what --fit answers fits, and one more does not; --advise names policies that the program takes."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = pathlib.Path(sys.argv[1]).resolve() / 'bench/recompute_sweep'
+MODEL = ['--preset', 'tiny', '--seq', '32', '--batch', '2', '--threads', '1', '--steps', '2']
+
+
+def run(*options, status=0):
+    done = subprocess.run([PROGRAM, *MODEL, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == status, (options, done.returncode, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+def check_rows(out):
+    policies = ['none', 'full', 'selective:core_attn,mlp', 'budget:60%', 'budget:1MiB']
+    run('--policy', ' '.join(policies[:3]), '--budget', '60%,1MiB', '--out', out)
+    rows = json.loads((out / 'sweep.json').read_text())
+    assert [r['policy'] for r in rows] == policies, rows
+    none = rows[0]['peak_bytes']
+    for r in rows:
+        assert r['identical'] and r['peak_bytes'] == r['predicted_peak_bytes'] and r['predicted_ms'] > 0, r
+        assert r['resident_bytes'] is None or r['resident_bytes'] > 0, r
+    assert rows[3]['peak_bytes'] <= 0.6 * none and rows[4]['peak_bytes'] <= 1 << 20, rows
+    page = (out / 'sweep.html').read_text()
+    assert page.count('class="predicted"') == 1 and page.count('class="ring"') == len(rows), 'the chart'
+
+
+def check_costs(out):
+    costs = out / 'costs.txt'
+    before = costs.read_text()
+    run('--policy', 'none', '--costs', costs, '--out', out / 'again')
+    assert costs.read_text() == before, 'a file that is there is read'
+    costs.write_text(before.replace('threads 1', 'threads 9', 1))
+    assert 'line 5' in run('--policy', 'none', '--costs', costs, '--out', out / 'again', status=2)
+
+
+def check_fit():
+    said = run('--policy', 'none full', '--fit', '8MiB')
+    found = re.findall(r'^(\S+) +batch (\d+) takes (\d+) of (\d+) bytes \(arena \d+\), (\d+) takes (\d+)', said, re.M)
+    assert len(found) == 2 and said.count('as predicted') == 2 and 'NOT' not in said, said
+    for _, batch, takes, most, above, beyond in found:
+        assert int(above) == int(batch) + 1 and int(takes) <= int(most) < int(beyond), said
+    assert int(found[1][1]) > int(found[0][1]), 'full fits more than none'
+
+
+def check_advice(out):
+    said = run('--policy', 'none', '--advise')
+    offered = re.findall(r'^  (\S+) +\d+ bytes less', said, re.M)
+    assert len(offered) > 3 and 'x block' in said and re.search(r'^  arena .* yes', said, re.M), said
+    run('--policy', ' '.join(['none', *offered]), '--steps', '1', '--out', out)
+
+
+def check_mistakes(out):
+    for options in (['--fit', '5x'], ['--fit', '0B'], ['--grow', 'up'], ['--budget', ''], ['--budget', 'x'],
+                    ['--budget', '1B'], ['--policy', 'none,budget:50%']):
+        assert run(*options, '--out', out, status=2).startswith('recompute_sweep: '), options
+
+
+with tempfile.TemporaryDirectory() as folder:
+    target = pathlib.Path(folder)
+    check_rows(target)
+    check_costs(target)
+    check_fit()
+    check_advice(target)
+    check_mistakes(target)
+print('recompute_sweep: rows, costs, --fit and --advise agree')
