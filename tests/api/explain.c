@@ -83,6 +83,19 @@ Test(explain, blocks_that_differ_are_told_apart)
     fixture_close(&b);
 }
 
+/* tanh writes over what it reads; its own result is what is kept, and that once. */
+Test(explain, memory_that_was_taken_over_in_place_is_counted_once)
+{
+    static char text[ROOM];
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), NULL));
+    rw_sum(b.t, rw_tanh(b.t, rw_scale(b.t, x, 2)), RW_ALL_AXES, false);
+    explained(&b, 0, text);
+    cr_expect(strstr(text, "kept 4096 bytes;"), "%s", text);
+    cr_expect_eq(sum_of_kept(text), VALUE, "%zu: %s", sum_of_kept(text), text);
+    fixture_close(&b);
+}
+
 Test(explain, says_what_fills_memory)
 {
     static char text[ROOM];
