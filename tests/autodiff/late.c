@@ -40,10 +40,11 @@ Test(late, values_marked_after_their_use)
     rw_init_constant(w, 2);
     for (int with = 0; with < 2; with++) {
         rw_tensor *const x = input(&b), *const z = rw_neg(b.t, x), *const y = rw_mul(b.t, z, with ? w : z);
-        rw_tensor *const loss = sum(&b, y);
+        rw_tensor *const loss = sum(&b, y), *const whole = rw_cast(b.t, x, RW_I32);
         cr_assert_eq(rw_require_grad(b.t, x), x);
         cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
         expect(&b, rw_gradient(x), with ? -2 : 2, with ? -2 : 4, with ? -2 : 6, with ? -2 : 8, "marked late");
+        cr_assert(rw_tensor_requires_grad(z) && !rw_tensor_requires_grad(whole), "integers carry none");
         rw_tape_reset(b.t);
     }
     fixture_close(&b);
