@@ -4,6 +4,8 @@
  */
 #include "support/support.h"
 
+#include "device/cpu/onednn.h"
+#include "verify/faults.h"
 #include "verify/report.h"
 
 #include <criterion/criterion.h>
@@ -288,6 +290,32 @@ Test(promises, arenas)
     fixture_close(&b);
 }
 
+static rw_tensor *loss_of(rw_tape *t, int64_t elements)
+{
+    rw_tensor *const x = rw_require_grad(t, rw_input(t, RW_F32, RW_SHAPE(elements), NULL));
+    return rw_sum(t, rw_tanh(t, rw_exp(t, x)), RW_ALL_AXES, false);
+}
+
+/* Steps that wait for their backward have an arena each: the small one leaves the large arena to the large one. */
+Test(promises, arenas_of_two_tapes)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tape *t[2] = { b.t, NULL };
+    rw_memory memory[2];
+    cr_assert_eq(rw_tape_create(&t[1], b.ctx), RW_OK);
+    for (int round = 0; round < 2; round++) {
+        rw_tensor *loss[2];
+        for (int i = 0; i < 2; i++) loss[i] = loss_of(t[i], i ? 100 : 70000);
+        for (int i = 0; i < 2; i++) rw_item(t[round ? 1 - i : i], loss[round ? 1 - i : i]);
+        cr_assert_eq(rw_memory_stats(b.ctx, &memory[round]), RW_OK);
+        for (int i = 0; i < 2; i++) cr_assert_eq(rw_backward(t[i], loss[i]), RW_OK, "%s", rw_error_message(b.ctx));
+        for (int i = 0; i < 2; i++) rw_tape_reset(t[i]);
+    }
+    cr_assert_eq(memory[1].arenas, memory[0].arenas, "%zu, then %zu bytes", memory[0].arenas, memory[1].arenas);
+    rw_tape_destroy(&t[1]);
+    fixture_close(&b);
+}
+
 /* Of a step with two parameters and a marked value; a buffer is not written by a verification. */
 Test(promises, a_report)
 {
@@ -374,6 +402,84 @@ Test(promises, a_rule_that_records_something_else_the_second_time)
         rw_error_clear(b.ctx);
         fixture_close(&b);
     }
+}
+
+static rw_status two_check(rw_op_call *call)
+{
+    rw_op_output_like(call, 0, 0);
+    return rw_op_output_like(call, 1, 0);
+}
+
+/* The first output is the first input, the second one their sum. */
+static rw_status two_kernel(const rw_kernel *k)
+{
+    const float *const x = k->in[0].data, *const w = k->in[1].data;
+    for (int i = 0; i < 4; i++) ((float *)k->out[0].data)[i] = x[i], ((float *)k->out[1].data)[i] = x[i] + w[i];
+    return RW_OK;
+}
+
+static rw_status two_grad(rw_grad_call *g)
+{
+    return rw_grad_set(g, 1, rw_grad_upstream(g, 1));
+}
+
+static const rw_op_def two = { .name = "two", .n_inputs = 2, .n_outputs = 2, .check = two_check,
+                               .kernel = { [RW_DEVICE_CPU] = two_kernel }, .grad = two_grad };
+
+/* A parameter changes under a replay: only the second output shows it. */
+Test(promises, a_second_output_is_compared)
+{
+    NEEDS_HOST_MEMORY();
+    rw_fault = (struct rw_fault){ .kind = RW_FAULT_PARAMETER, .op = "two" };
+    struct fixture b = fixture_open(1, 1);
+    ckpt_report r;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4)), *out[2];
+    rw_init_constant(w, 3);
+    ckpt_set_policy(b.t, "full");
+    ckpt_begin(b.t, "a");
+    rw_tensor *const in[] = { rw_scale(b.t, input(&b), 0.01), w }; /* small: the last bit of w stays in the sum */
+    cr_assert_not_null(rw_apply(b.t, &two, in, 2, NULL, 0, out));
+    rw_tensor *const y = rw_mul(b.t, out[0], out[1]);
+    ckpt_end(b.t);
+    cr_assert_eq(ckpt_verify(b.t, sum(&b, y), &r), RW_ERR_MISMATCH, "%s", rw_error_message(b.ctx));
+    cr_assert(!strcmp(r.op, "two") && r.cause == CKPT_CAUSE_INPUT_CHANGED, "%s: %s", r.op, ckpt_cause_name(r.cause));
+    rw_fault = (struct rw_fault){ 0 };
+    rw_error_clear(b.ctx);
+    fixture_close(&b);
+}
+
+/* ---- what is kept of the library ---- */
+
+static struct rw_matmul_signature product(int64_t m)
+{
+    return (struct rw_matmul_signature){ .m = m, .n = 32, .k = 32, .a_row = 32, .a_col = 1, .b_row = 32, .b_col = 1,
+                                         .c_row = 32, .dtype = RW_F32 };
+}
+
+static bool is_known(struct rw_onednn *o, int64_t m)
+{
+    const struct rw_matmul_signature s = product(m);
+    bool fast;
+    size_t scratch;
+    return rw_onednn_matmul_find(o, &s, &fast, &scratch) != NULL;
+}
+
+/* Of products that no plan holds so many stay, and those that were used last. */
+Test(promises, the_oldest_product_goes)
+{
+    struct rw_onednn *o = NULL;
+    bool fast;
+    size_t scratch;
+    cr_assert_eq(rw_onednn_create(&o), RW_OK);
+    for (int64_t m = 1; m <= RW_ONEDNN_IDLE + 2; m++) {
+        const struct rw_matmul_signature s = product(m), first = product(1);
+        cr_assert_eq(rw_onednn_matmul_prepare(o, &s, 1, &fast, &scratch), RW_OK);
+        cr_assert_eq(rw_onednn_matmul_prepare(o, &first, 1, &fast, &scratch), RW_OK);
+    }
+    cr_assert_eq(rw_onednn_count(o), RW_ONEDNN_IDLE);
+    cr_assert(is_known(o, 1) && !is_known(o, 2) && !is_known(o, 3));
+    cr_assert(is_known(o, 4) && is_known(o, RW_ONEDNN_IDLE + 2));
+    rw_onednn_destroy(&o);
 }
 
 /* ---- words ---- */

@@ -303,6 +303,21 @@ Test(late, effects_happen_once_a_step)
     fixture_close(&b);
 }
 
+/* Two steps begin on one recording, and the second ends first: the first goes on without what has happened. */
+Test(late, effects_of_steps_that_overtake_each_other)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    rw_tensor *const n = rw_buffer(b.ctx, "n", RW_F32, RW_SCALAR);
+    rw_tensor *const x = rw_mul(b.t, w, input(&b)), *const loss[] = { sum(&b, x), sum(&b, rw_neg(b.t, x)) };
+    cr_assert_eq(rw_assign(b.t, n, rw_add_scalar(b.t, n, 1)), RW_OK);
+    for (int i = 0; i < 2; i++) cr_assert_eq(rw_item(b.t, loss[i]), 0);
+    for (int i = 2; i-- > 0;) cr_assert_eq(rw_backward(b.t, loss[i]), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(read_one(n), 1, "%g times", (double)read_one(n));
+    expect(&b, rw_gradient(w), 0, 0, 0, 0, "what the two add up to");
+    fixture_close(&b);
+}
+
 static void explained(bool another, char *text, size_t size)
 {
     struct fixture b = fixture_open(1, 1);
