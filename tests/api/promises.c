@@ -448,6 +448,104 @@ Test(promises, a_second_output_is_compared)
     fixture_close(&b);
 }
 
+static rw_status count_threads(const rw_kernel *k)
+{
+    for (int i = 0; i < 4; i++) ((float *)k->out[0].data)[i] = (float)k->threads;
+    return RW_OK;
+}
+
+static rw_status no_slope(rw_grad_call *g)
+{
+    return rw_grad_set(g, 0, rw_grad_upstream(g, 0));
+}
+
+static const rw_op_def counts_threads = { .name = "counts_threads", .n_inputs = 1, .n_outputs = 1, .check = like,
+                                          .kernel = { [RW_DEVICE_CPU] = count_threads }, .grad = no_slope };
+
+/* With one thread as well. */
+Test(promises, an_op_that_depends_on_threads_is_seen)
+{
+    NEEDS_HOST_MEMORY();
+    for (int threads = 1; threads < 4; threads += 2) {
+        struct fixture b = fixture_open(1, threads);
+        ckpt_report r;
+        rw_tensor *const x = rw_require_grad(b.t, input(&b));
+        rw_tensor *const y = rw_apply(b.t, &counts_threads, &x, 1, NULL, 0, NULL);
+        cr_assert_eq(ckpt_verify(b.t, sum(&b, y), &r), RW_ERR_MISMATCH, "%d threads", threads);
+        cr_assert(!strcmp(r.op, "counts_threads"), "%s", r.op);
+        rw_error_clear(b.ctx);
+        fixture_close(&b);
+    }
+}
+
+static int calls_of_spoiler, spoiled_element;
+
+/* Writes where it should read, the first time alone: that is when it is tried. */
+static rw_status spoil_once(const rw_kernel *k)
+{
+    const rw_status status = copy(k);
+    if (!calls_of_spoiler++) ((float *)k->in[0].data)[spoiled_element] = 77;
+    return status;
+}
+
+static const rw_op_def spoils = { .name = "spoils", .n_inputs = 1, .n_outputs = 1, .check = like,
+                                  .kernel = { [RW_DEVICE_CPU] = spoil_once }, .grad = no_slope };
+
+Test(promises, an_op_that_writes_where_it_reads_is_seen)
+{
+    NEEDS_HOST_MEMORY();
+    for (int behind = 0; behind < 2; behind++) {
+        struct fixture b = fixture_open(1, 1);
+        ckpt_report r;
+        calls_of_spoiler = 0, spoiled_element = behind ? 4 : 2;
+        rw_tensor *const x = rw_require_grad(b.t, input(&b)), *const y = rw_apply(b.t, &spoils, &x, 1, NULL, 0, NULL);
+        cr_assert_eq(ckpt_verify(b.t, sum(&b, y), &r), RW_ERR_MISMATCH);
+        cr_assert_eq(r.cause, behind ? CKPT_CAUSE_OUTSIDE : CKPT_CAUSE_INPUT_WRITTEN, "%s", ckpt_cause_name(r.cause));
+        rw_error_clear(b.ctx);
+        fixture_close(&b);
+    }
+}
+
+static int countdown;
+
+static rw_status fail_once(const rw_kernel *k)
+{
+    if (--countdown == 0) return RW_ERR_ARGUMENT;
+    return copy(k);
+}
+
+static const rw_op_def fails_once = { .name = "fails_once", .n_inputs = 1, .n_outputs = 1, .check = like,
+                                      .kernel = { [RW_DEVICE_CPU] = fail_once } };
+
+static rw_status fails_in_backward(rw_grad_call *g)
+{
+    rw_tensor *dy = rw_grad_upstream(g, 0);
+    return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &fails_once, &dy, 1, NULL, 0, NULL));
+}
+
+static const rw_op_def late_failure = { .name = "late_failure", .n_inputs = 1, .n_outputs = 1, .check = like,
+                                        .kernel = { [RW_DEVICE_CPU] = copy }, .grad = fails_in_backward };
+
+/* Whichever of the verifier's runs of it fails, the one that counts among them: gradients are what they were. */
+Test(promises, a_verified_step_that_fails_late_spoils_nothing)
+{
+    NEEDS_HOST_MEMORY();
+    for (int at = 1, failed = 1; failed; at++) {
+        struct fixture b = open_with("REWIND_VERIFY", "1");
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+        rw_tensor *const v = rw_param(b.ctx, "v", RW_F32, RW_SHAPE(4));
+        cr_assert_eq(rw_write(rw_gradient(v), numbers, sizeof numbers), RW_OK);
+        rw_tensor *const first = rw_apply(b.t, &late_failure, &w, 1, NULL, 0, NULL);
+        rw_tensor *const loss = sum(&b, rw_add(b.t, first, rw_mul(b.t, v, input(&b))));
+        countdown = at;
+        failed = rw_backward(b.t, loss) != RW_OK;
+        rw_error_clear(b.ctx);
+        expect(&b, rw_gradient(v), failed ? 1 : 2, failed ? "after a failure" : "after none");
+        cr_assert_lt(at, 50);
+        fixture_close(&b);
+    }
+}
+
 /* ---- what is kept of the library ---- */
 
 static struct rw_matmul_signature product(int64_t m)
