@@ -29,7 +29,8 @@ static inline bool rw_grow(void *array, size_t *capacity, size_t n, size_t more,
     return n + more <= *capacity || rw_grow_array(array, capacity, n, more, size);
 }
 
-/* Asked before memory is taken from somebody else, a device's driver: it counts as an allocation, and fails where true. */
+/* Asked before memory is taken from somebody else, a device's driver: it counts as an allocation, and fails where
+   true. */
 bool rw_alloc_refused(void);
 
 /* Fault builds: the n-th allocation from now fails (1 is the next one), or that one and all behind it; 0 switches both

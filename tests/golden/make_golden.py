@@ -118,9 +118,9 @@ for variant, x, p in [("", spread, many), (".far", far, orders)]:
     case("scale" + variant, lambda x: x * 1.7, [x])
     case("add_scalar" + variant, lambda x: x + 0.3, [x])
     for name, f, x in [("pow_scalar", lambda x: x**2.5, p), ("pow_negative", lambda x: x**-0.5, p),
-                       ("exp", torch.exp, x / 4 if variant else x), ("log", torch.log, p), ("log1p", torch.log1p, p), ("sin", torch.sin, x), ("cos", torch.cos, x),
-                       ("erf", torch.erf, x / 16 if variant else x / 4), ("softplus", lambda x: F.softplus(x, threshold=500), x),
-                       ("sqrt", torch.sqrt, p),
+                       ("exp", torch.exp, x / 4 if variant else x), ("log", torch.log, p), ("log1p", torch.log1p, p),
+                       ("sin", torch.sin, x), ("cos", torch.cos, x), ("erf", torch.erf, x / 16 if variant else x / 4),
+                       ("softplus", lambda x: F.softplus(x, threshold=500), x), ("sqrt", torch.sqrt, p),
                        ("neg", torch.neg, x), ("abs", torch.abs, x), ("relu", torch.relu, x)]:
         case(name + variant, f, [x], sizes=sizes)
     case("tanh" + variant, torch.tanh, [x], sizes=tanh_sizes)

@@ -31,7 +31,8 @@ import time
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
-COPIED = ['meson.build', 'meson_options.txt', 'include', 'runtime', 'ops', 'tests', 'bench/models', 'bench/zoo.c', 'bench/zoo.h',
+COPIED = ['meson.build', 'meson_options.txt', 'include', 'runtime', 'ops', 'tests', 'bench/models',
+          'bench/zoo.c', 'bench/zoo.h',
           'bench/figure.h']
 HEADER = '''extern int rw_mutant;
 #define RW_MUTANT(n) __builtin_expect(rw_mutant == (n), 0)

@@ -170,10 +170,10 @@ Test(budgets, are_bounds_and_monotone_in_bytes_and_seconds)
 Test(budgets, hold_on_random_tapes_also_where_placement_loses)
 {
     size_t lost = 0;
-    for (uint64_t seed = 1; seed <= 24; seed++) {
+    for (uint64_t seed = 1; seed <= 40; seed++) {
         struct fixture b = fixture_open(3, 1);
         rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(64));
-        const uint32_t loss = random_tape(b.t, p, 10 + (int)(seed % 50), seed)->id;
+        const uint32_t loss = random_tape(b.t, p, 30 + (int)(seed % 34), seed)->id;
         const struct answer none = plan_under(&b, loss, "none");
         struct answer before = { .seconds = 1e30 };
         cr_assert_eq(plan_within(&b, loss, 1).status, RW_ERR_BUDGET);
