@@ -50,7 +50,8 @@ typedef struct rw_prediction {
     size_t least_bytes;   ///< the least budget that would do; 0 where the policy is no budget
     size_t total_bytes;   ///< all that the context holds on the device: at_peak without `host`
     double ms;            ///< predicted time of forward and backward, by the context's costs (below)
-    double bound_ms;      ///< no step with this peak can be faster, by the same costs; 0 where the policy is no budget
+    double bound_ms;      ///< no step with this peak can be faster, by the same costs (behind +offload: none at all);
+                          ///< 0 where the policy is no budget
     double gap;           ///< ms / bound_ms - 1: how far above the best there is, at most; 0 where there is no bound
     rw_cost cost;
     rw_bytes at_peak;

@@ -9,7 +9,7 @@ static rw_status find_limits(const struct rw_planning *g, const struct rw_policy
 {
     uint64_t least;
     double bound;
-    const rw_status status = rw_budget_limits(&g->problem, ret->peak_bytes, &least, &bound);
+    const rw_status status = rw_budget_limits(&g->problem, policy, ret->peak_bytes, &least, &bound);
     if (status) return status;
     ret->least_bytes = least + (policy->total ? ret->total_bytes - ret->peak_bytes : 0);
     ret->bound_ms = bound * 1e3;

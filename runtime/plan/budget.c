@@ -19,6 +19,14 @@ struct search {
     uint64_t least;  /* see struct rw_decision */
 };
 
+static void finish(struct search *s)
+{
+    rw_choice_finish(&s->choice);
+    rw_simulation_finish(&s->sim);
+    rw_frontier_finish(&s->frontier);
+    rw_free(s->offset);
+}
+
 static rw_status place(struct search *s, size_t point, uint64_t *ret_bytes)
 {
     rw_choice_finish(&s->choice);
@@ -119,10 +127,7 @@ rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *p
     } else {
         rw_fail(p->t->ctx, status, "planning: %s", rw_status_name(status));
     }
-    rw_choice_finish(&s.choice);
-    rw_simulation_finish(&s.sim);
-    rw_frontier_finish(&s.frontier);
-    rw_free(s.offset);
+    finish(&s);
     return status;
 }
 
@@ -152,19 +157,14 @@ static void reverse(rw_point *points, size_t n)
     }
 }
 
-static void finish(struct search *s)
-{
-    rw_choice_finish(&s->choice);
-    rw_simulation_finish(&s->sim);
-    rw_frontier_finish(&s->frontier);
-    rw_free(s->offset);
-}
-
-rw_status rw_budget_limits(const struct rw_problem *p, uint64_t bytes, uint64_t *ret_least, double *ret_bound)
+rw_status rw_budget_limits(const struct rw_problem *p, const struct rw_policy *policy, uint64_t bytes,
+                           uint64_t *ret_least, double *ret_bound)
 {
     struct search s = { .p = p };
     rw_status status = rw_frontier_init(&s.frontier, p);
-    if (!status) status = rw_frontier_bound(&s.frontier, bytes, ret_bound);
+    if (!status && policy->moves) status = rw_frontier_add_moved(&s.frontier);
+    if (!status && !policy->moves) status = rw_frontier_bound(&s.frontier, bytes, ret_bound);
+    if (!status && policy->moves) *ret_bound = rw_frontier_none_seconds(&s.frontier);
     if (!status) status = find_least(&s, ret_least);
     finish(&s);
     return status;

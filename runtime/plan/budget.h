@@ -30,8 +30,11 @@ rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *p
  */
 rw_status rw_budget_points(const struct rw_problem *p, rw_point **ret_points, size_t *ret_n);
 
-/* The least arena that a budget can ask for; the seconds that no choice within so many bytes can be below.
-   RW_ERR_MEMORY is not recorded. */
-rw_status rw_budget_limits(const struct rw_problem *p, uint64_t bytes, uint64_t *ret_least, double *ret_bound);
+/*
+ * The least arena that a budget can ask for; the seconds that no choice within so many bytes can be below: where values
+ * may move, what `none` takes. RW_ERR_MEMORY is not recorded.
+ */
+rw_status rw_budget_limits(const struct rw_problem *p, const struct rw_policy *policy, uint64_t bytes,
+                           uint64_t *ret_least, double *ret_bound);
 
 #endif

@@ -224,6 +224,31 @@ Test(prediction, below_the_least_that_is_named)
     fixture_close(&b);
 }
 
+/* Where values may move, a replay's bound is none: a fast store beats it. */
+Test(prediction, budgets_with_offload_have_limits_of_their_own)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct net n;
+    rw_prediction replays, moves, none;
+    char policy[64];
+    net_init(&n, b.ctx, 4, 32, RW_F32, 1);
+    cr_assert_eq(rw_context_set_offload(b.ctx, &(rw_offload){ .out_bytes_per_s = 1e15, .in_bytes_per_s = 1e15 }),
+                 RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tensor *const loss = net_step(&b, &n);
+    cr_assert_eq(rw_tape_plan(b.t, loss, "none", &none), RW_OK);
+    cr_assert_eq(rw_tape_plan(b.t, loss, "budget:50%", &replays), RW_OK);
+    cr_assert_eq(rw_tape_plan(b.t, loss, "budget:50%+offload", &moves), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_lt(moves.ms, replays.bound_ms, "or this shows nothing");
+    cr_expect_eq(moves.bound_ms, none.ms);
+    cr_expect_geq(moves.gap, 0);
+    cr_expect_leq(moves.least_bytes, replays.least_bytes);
+    snprintf(policy, sizeof policy, "budget:%zuB+offload", moves.least_bytes);
+    cr_expect_eq(rw_tape_plan(b.t, loss, policy, &moves), RW_OK, "%s", rw_error_message(b.ctx));
+    snprintf(policy, sizeof policy, "budget:%zuB+offload", moves.least_bytes - 1);
+    cr_expect_eq(rw_tape_plan(b.t, loss, policy, &moves), RW_ERR_BUDGET);
+    fixture_close(&b);
+}
+
 /* All that the context holds is at most so much: predicted, and when it has run; also when the optimizer comes
    later. */
 Test(prediction, total_bounds_all_that_the_context_holds)
