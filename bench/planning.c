@@ -21,45 +21,6 @@
 #define BATCH 2
 #define SEQ 256
 
-/* ---- programs whose kernels do nothing ---- */
-
-static rw_tensor *record_blocks(rw_tape *t, rw_tensor *x, int n)
-{
-    for (int i = 0; i < n; i++) {
-        rw_tensor *in[2] = { x, x };
-        for (int k = 0; k < 29; k++)
-            in[1] = made_apply(t, &in[1], 1, (struct made){ .units = 4 + k * 7 % 13, .us = 5 + k * 11 % 40,
-                                                            .reads = 1 + (k % 3 ? 0 : 4) });
-        x = made_apply(t, in, 2, (struct made){ .units = 8, .us = 3 });
-    }
-    return x;
-}
-
-static int below(uint32_t *state, int n)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return (int)((*state >> 8) % (uint32_t)n);
-}
-
-/* Each node reads the one before it and, every third, another one of the last few; one in sixty, one far back. */
-static rw_tensor *record_graph(rw_tape *t, rw_tensor *x, int n)
-{
-    rw_tensor **const v = calloc((size_t)n + 1, sizeof *v);
-    uint32_t state = 5;
-    v[0] = x;
-    for (int i = 1; i <= n; i++) {
-        const int far = below(&state, 20) ? 6 : 1500, back = below(&state, far < i ? far : i);
-        rw_tensor *const in[2] = { v[i - 1], v[i - 1 - back] };
-        const int n_in = back && !below(&state, 3) ? 2 : 1;
-        const int reads = below(&state, n_in == 2 ? 8 : 2) | below(&state, 2) * 4;
-        v[i] = made_apply(t, in, n_in, (struct made){ .units = 1 + below(&state, 16), .us = 1 + below(&state, 60),
-                                                      .reads = reads });
-    }
-    x = v[n];
-    free(v);
-    return x;
-}
-
 /* ---- a step ---- */
 
 struct step {
@@ -82,8 +43,8 @@ static rw_tensor *record(struct step *s)
 {
     static int32_t tokens[BATCH * SEQ];
     rw_tensor *x;
-    if (!strcmp(s->kind, "blocks")) x = rw_sum(s->t, record_blocks(s->t, s->p, s->size), RW_ALL_AXES, false);
-    else if (!strcmp(s->kind, "graph")) x = rw_sum(s->t, record_graph(s->t, s->p, s->size), RW_ALL_AXES, false);
+    if (!strcmp(s->kind, "blocks")) x = rw_sum(s->t, made_blocks(s->t, s->p, s->size), RW_ALL_AXES, false);
+    else if (!strcmp(s->kind, "graph")) x = rw_sum(s->t, made_graph(s->t, s->p, s->size), RW_ALL_AXES, false);
     else x = model_loss(&s->model, s->t, BATCH, SEQ, tokens, tokens);
     if (!x) fail(s);
     s->loss = x->id;

@@ -1,6 +1,8 @@
 /* See made.h. */
 #include "models/made.h"
 
+#include <stdlib.h>
+
 static rw_status check(rw_op_call *call)
 {
     const struct made *const a = call->attrs;
@@ -44,4 +46,40 @@ static rw_status differentiate(rw_grad_call *g)
         rw_grad_set(g, i, made_apply(rw_grad_tape(g), read, n_read, (struct made){ .units = units, .us = a->us }));
     }
     return RW_OK;
+}
+
+rw_tensor *made_blocks(rw_tape *t, rw_tensor *x, int n)
+{
+    for (int i = 0; i < n; i++) {
+        rw_tensor *in[2] = { x, x };
+        for (int k = 0; k < 29; k++)
+            in[1] = made_apply(t, &in[1], 1, (struct made){ .units = 4 + k * 7 % 13, .us = 5 + k * 11 % 40,
+                                                            .reads = 1 + (k % 3 ? 0 : 4) });
+        x = made_apply(t, in, 2, (struct made){ .units = 8, .us = 3 });
+    }
+    return x;
+}
+
+static int below(uint32_t *state, int n)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (int)((*state >> 8) % (uint32_t)n);
+}
+
+rw_tensor *made_graph(rw_tape *t, rw_tensor *x, int n)
+{
+    rw_tensor **const v = calloc((size_t)n + 1, sizeof *v);
+    uint32_t state = 5;
+    v[0] = x;
+    for (int i = 1; i <= n; i++) {
+        const int far = below(&state, 20) ? 6 : 1500, back = below(&state, far < i ? far : i);
+        rw_tensor *const in[2] = { v[i - 1], v[i - 1 - back] };
+        const int n_in = back && !below(&state, 3) ? 2 : 1;
+        const int reads = below(&state, n_in == 2 ? 8 : 2) | below(&state, 2) * 4;
+        v[i] = made_apply(t, in, n_in, (struct made){ .units = 1 + below(&state, 16), .us = 1 + below(&state, 60),
+                                                      .reads = reads });
+    }
+    x = v[n];
+    free(v);
+    return x;
 }

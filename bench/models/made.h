@@ -14,4 +14,10 @@ struct made {
 /* Of one or two inputs. */
 rw_tensor *made_apply(rw_tape *t, rw_tensor *const *in, int n, struct made a);
 
+/* n residual blocks of 30 nodes. */
+rw_tensor *made_blocks(rw_tape *t, rw_tensor *x, int n);
+
+/* n nodes: each reads the one before it and, every third, another one of the last few; one in sixty, one far back. */
+rw_tensor *made_graph(rw_tape *t, rw_tensor *x, int n);
+
 #endif

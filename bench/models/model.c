@@ -65,6 +65,7 @@ static void create_layer(struct model *m, int l)
 
 rw_status model_create(struct model *m, rw_context *ctx, const struct model_config *config)
 {
+    if (config->layers > MODEL_MAX_LAYERS) return RW_ERR_ARGUMENT;
     *m = (struct model){ .config = *config, .ctx = ctx };
     struct model_config *const c = &m->config;
     if (!c->hidden) c->hidden = c->kind == MODEL_GPT ? 4 * c->width : (8 * c->width / 3 + 31) / 32 * 32;

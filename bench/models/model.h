@@ -24,7 +24,7 @@ struct model_config {
     bool scores; /* attention with explicit scores instead of the fused one */
 };
 
-#define MODEL_MAX_LAYERS 64
+#define MODEL_MAX_LAYERS 128
 
 struct model_layer {
     rw_tensor *norm1, *norm1_bias, *qkv, *qkv_bias, *proj, *proj_bias;
@@ -41,8 +41,8 @@ struct model {
 /* Fills in a preset: tiny, small, gpt2-124m. False when there is none of that name. */
 bool model_preset(struct model_config *config, const char *name);
 
-/* Creates the parameters in ctx and initialises them as GPT-2 does: normal 0.02, residual projections over
-   sqrt(2 layers). */
+/* Creates the parameters in ctx, of at most MODEL_MAX_LAYERS layers, and initialises them as GPT-2 does: normal 0.02,
+   residual projections over sqrt(2 layers). */
 rw_status model_create(struct model *m, rw_context *ctx, const struct model_config *config);
 
 /* Initialises the parameters again from the context's generator. */

@@ -73,7 +73,7 @@ static const struct option names[] = {
 
 /* What each option takes, for the message that refuses a value. */
 static const char *const wanted[] = {
-    [LAYERS - LAYERS] = "1 to 64",
+    [LAYERS - LAYERS] = "1 to 128",
     [WIDTH - LAYERS] = "1 to 16777216",
     [HEADS - LAYERS] = "1 to 16777216",
     [KV_HEADS - LAYERS] = "1 to 16777216 and needs --model llama (gpt has as many as heads)",

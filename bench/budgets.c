@@ -1,0 +1,266 @@
+/*
+ * What byte budgets cost and how well they are met, through the public calls alone. Costs are measured first, in steps
+ * of the same model, so that plans are made for this machine; policies are timed in turn.
+ *
+ *   budgets [ROUNDS]
+ */
+#include "figure.h"
+#include "models/made.h"
+#include "models/model.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SEQ = 256, BATCH = 2, MOST = 64, BUDGETS = 50 };
+
+struct step {
+    rw_context *ctx;
+    rw_tape *t;
+    struct model m;
+};
+
+static int32_t tokens[BATCH * SEQ];
+
+static void must(const struct step *s, rw_status status)
+{
+    if (!status) return;
+    fprintf(stderr, "budgets: %s\n", s->ctx ? rw_error_message(s->ctx) : rw_status_name(status));
+    exit(1);
+}
+
+static void open_context(struct step *s)
+{
+    must(s, rw_context_create(&s->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 }));
+    must(s, rw_tape_create(&s->t, s->ctx));
+}
+
+static void open_model(struct step *s, enum model_kind kind, const char *preset, int layers, int width)
+{
+    struct model_config c = { 0 };
+    open_context(s);
+    model_preset(&c, preset);
+    c.kind = kind;
+    if (layers) c.layers = layers;
+    if (width) c.width = width, c.hidden = 0;
+    c.dropout = kind == MODEL_GPT ? 0.1f : 0;
+    c.max_seq = SEQ;
+    must(s, model_create(&s->m, s->ctx, &c));
+}
+
+static void close_step(struct step *s)
+{
+    rw_tape_destroy(&s->t);
+    rw_context_destroy(&s->ctx);
+}
+
+static rw_tensor *record(struct step *s)
+{
+    rw_tape_reset(s->t);
+    return model_loss(&s->m, s->t, BATCH, SEQ, tokens, tokens);
+}
+
+static rw_prediction predict(struct step *s, const char *policy)
+{
+    rw_prediction p;
+    must(s, rw_tape_plan(s->t, record(s), policy, &p));
+    return p;
+}
+
+/* ---- predicted: how far from the best there is, how long planning takes, how little memory will do ---- */
+
+static double worst_gap(enum model_kind kind)
+{
+    static const char *const policies[] = { "budget:75%", "budget:50%", "budget:25%" };
+    struct step s = { 0 };
+    double worst = 0;
+    open_model(&s, kind, "tiny", 12, 256);
+    for (int i = 0; i < 3; i++) worst = fmax(worst, predict(&s, policies[i]).gap);
+    close_step(&s);
+    return worst;
+}
+
+/* Median of new budgets each time, as a plan that was made once is found again. */
+static double planning_s(struct step *s, rw_tensor *loss)
+{
+    double seconds[9];
+    for (int i = 0; i < 9; i++) {
+        char policy[32];
+        rw_cost cost;
+        snprintf(policy, sizeof policy, "budget:%d%%", 46 + i);
+        must(s, ckpt_set_policy(s->t, policy));
+        const double begin = now_s();
+        must(s, rw_tape_cost(s->t, loss, &cost));
+        seconds[i] = now_s() - begin;
+    }
+    return median_of(seconds, 9);
+}
+
+static double planning_of_blocks(int n)
+{
+    struct step s = { 0 };
+    open_context(&s);
+    rw_tensor *const p = rw_param(s.ctx, "p", RW_F32, RW_SHAPE(512));
+    const double seconds = planning_s(&s, rw_sum(s.t, made_blocks(s.t, p, n), RW_ALL_AXES, false));
+    close_step(&s);
+    return seconds;
+}
+
+static double planning_of_graph(int n)
+{
+    struct step s = { 0 };
+    open_context(&s);
+    rw_tensor *const p = rw_param(s.ctx, "p", RW_F32, RW_SHAPE(512));
+    const double seconds = planning_s(&s, rw_sum(s.t, made_graph(s.t, p, n), RW_ALL_AXES, false));
+    close_step(&s);
+    return seconds;
+}
+
+static double planning_of_gpt(void)
+{
+    struct step s = { 0 };
+    open_model(&s, MODEL_GPT, "tiny", 12, 256);
+    const double seconds = planning_s(&s, record(&s));
+    close_step(&s);
+    return seconds;
+}
+
+static double least_over_full(void)
+{
+    struct step s = { 0 };
+    open_model(&s, MODEL_GPT, "tiny", 96, 64);
+    const double full = (double)predict(&s, "full").peak_bytes;
+    const rw_prediction least = predict(&s, "budget:90%");
+    char policy[64];
+    snprintf(policy, sizeof policy, "budget:%zuB", least.least_bytes);
+    const rw_prediction p = predict(&s, policy);
+    printf("# 96 layers: the least peak takes %zu replays of %zu nodes\n", p.cost.replayed_nodes,
+           p.cost.forward_nodes);
+    close_step(&s);
+    return (double)least.least_bytes / full;
+}
+
+static void print_predicted(void)
+{
+    figure("gap to the lower bound, worst of budget:75%, 50%, 25%, 12 GPT layers", worst_gap(MODEL_GPT), "of it",
+           0.03);
+    figure("gap to the lower bound, worst of budget:75%, 50%, 25%, 12 Llama layers", worst_gap(MODEL_LLAMA), "of it",
+           0.03);
+    figure("planning of a budget, 12 GPT blocks", planning_of_gpt(), "s", 0.02);
+    figure("planning of a budget, 100 blocks of 30 nodes", planning_of_blocks(100), "s", 0.1);
+    figure("planning of a budget, a graph of 10,000 nodes", planning_of_graph(10000), "s", 5);
+    figure("least peak over that of full, 96 layers", least_over_full(), "times", 0.5);
+}
+
+/* ---- measured ---- */
+
+/* Seconds of a step, NAN for one that does not fit; its arena. */
+static double run(struct step *s, const char *policy, size_t *ret_peak)
+{
+    rw_memory memory;
+    must(s, ckpt_set_policy(s->t, policy));
+    rw_zero_grad(s->ctx);
+    const double begin = now_s();
+    const rw_status status = rw_backward(s->t, record(s));
+    const double seconds = now_s() - begin;
+    if (status == RW_ERR_BUDGET) {
+        rw_error_clear(s->ctx);
+        return NAN;
+    }
+    must(s, status);
+    must(s, rw_memory_stats(s->ctx, &memory));
+    *ret_peak = memory.measured_peak;
+    return seconds;
+}
+
+static void measure_costs(struct step *s)
+{
+    size_t peak;
+    run(s, "none", &peak); /* pages */
+    must(s, rw_costs_begin(s->ctx));
+    for (int i = 0; i < 5; i++) run(s, "none", &peak);
+    must(s, rw_costs_end(s->ctx));
+}
+
+struct row {
+    const char *policy, *name;
+    double bound, seconds[MOST];
+};
+
+/* In turn; the first round is for plans and pages. */
+static void time_rows(struct step *s, struct row *row, int n, int rounds)
+{
+    size_t peak;
+    for (int round = -1; round < rounds; round++)
+        for (int i = 0; i < n; i++) row[i].seconds[round < 0 ? 0 : round] = run(s, row[i].policy, &peak);
+}
+
+static void print_measured_times(int rounds)
+{
+    struct row row[] = { { "none", NULL, 0, { 0 } },       { "budget:75%", "75", 1.01, { 0 } },
+                         { "budget:50%", "50", 1.07, { 0 } }, { "budget:25%", "25", 1.17, { 0 } },
+                         { "budget:10%", "10", 1.24, { 0 } }, { "full", NULL, 0, { 0 } }, { NULL, NULL, 0, { 0 } } };
+    enum { N = sizeof row / sizeof *row };
+    struct step s = { 0 };
+    char at_full[64], name[128];
+    open_model(&s, MODEL_GPT, "tiny", 32, 256);
+    measure_costs(&s);
+    snprintf(at_full, sizeof at_full, "budget:%zuB", predict(&s, "full").peak_bytes);
+    row[N - 1].policy = at_full;
+    double predicted[N];
+    for (int i = 0; i < N; i++) predicted[i] = predict(&s, row[i].policy).ms;
+    time_rows(&s, row, N, rounds);
+    const double none = median_of(row[0].seconds, rounds);
+    for (int i = 1; i < N; i++) {
+        const double seconds = median_of(row[i].seconds, rounds);
+        printf("# GPT of 32 layers, width 256, %s: predicted %.3f, measured %.3f of none's %.1f ms\n", row[i].policy,
+               predicted[i] / predicted[0], seconds / none, 1e3 * none);
+        if (!row[i].name) continue;
+        snprintf(name, sizeof name, "step time over none's at %s %% of its peak, GPT of 32 layers, width 256",
+                 row[i].name);
+        figure(name, seconds / none, "times", row[i].bound);
+    }
+    const double full = median_of(row[N - 2].seconds, rounds);
+    figure("step time over full's at full's memory, GPT of 32 layers, width 256",
+           median_of(row[N - 1].seconds, rounds) / full, "times", 1);
+    close_step(&s);
+}
+
+static void print_measured_peaks(enum model_kind kind)
+{
+    struct step s = { 0 };
+    size_t none = 0, peak = 0, differ = 0;
+    double most = 0;
+    int n = 0;
+    char name[128];
+    open_model(&s, kind, "tiny", 0, 0);
+    run(&s, "none", &none);
+    const size_t least = predict(&s, "budget:90%").least_bytes;
+    for (int i = 0; i < BUDGETS; i++) {
+        char policy[64];
+        const size_t budget = least + (none - least) * (size_t)i / (BUDGETS - 1);
+        snprintf(policy, sizeof policy, "budget:%zuB", budget);
+        if (isnan(run(&s, policy, &peak))) continue;
+        differ += predict(&s, policy).peak_bytes != peak;
+        most = fmax(most, (double)peak / (double)budget);
+        n++;
+    }
+    snprintf(name, sizeof name, "measured peak over budget, worst of %d, %s", n, model_name(kind));
+    figure(n == BUDGETS ? name : "a budget above the least was refused", n == BUDGETS ? most : INFINITY, "times", 1);
+    snprintf(name, sizeof name, "budgets of which measured and predicted peak differ, %s", model_name(kind));
+    figure_exactly(name, (double)differ, "", 0);
+    close_step(&s);
+}
+
+int main(int argc, char **argv)
+{
+    const int rounds = argc > 1 ? atoi(argv[1]) : 5;
+    if (rounds < 1 || rounds > MOST) {
+        fprintf(stderr, "budgets: usage: budgets [ROUNDS (1 to %d)]\n", MOST);
+        return 2;
+    }
+    print_predicted();
+    print_measured_peaks(MODEL_GPT);
+    print_measured_peaks(MODEL_LLAMA);
+    print_measured_times(rounds);
+    return 0;
+}
