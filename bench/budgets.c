@@ -95,22 +95,12 @@ static double planning_s(struct step *s, rw_tensor *loss)
     return median_of(seconds, 9);
 }
 
-static double planning_of_blocks(int n)
+static double planning_of(rw_tensor *(*make)(rw_tape *t, rw_tensor *x, int n), int n)
 {
     struct step s = { 0 };
     open_context(&s);
     rw_tensor *const p = rw_param(s.ctx, "p", RW_F32, RW_SHAPE(512));
-    const double seconds = planning_s(&s, rw_sum(s.t, made_blocks(s.t, p, n), RW_ALL_AXES, false));
-    close_step(&s);
-    return seconds;
-}
-
-static double planning_of_graph(int n)
-{
-    struct step s = { 0 };
-    open_context(&s);
-    rw_tensor *const p = rw_param(s.ctx, "p", RW_F32, RW_SHAPE(512));
-    const double seconds = planning_s(&s, rw_sum(s.t, made_graph(s.t, p, n), RW_ALL_AXES, false));
+    const double seconds = planning_s(&s, rw_sum(s.t, make(s.t, p, n), RW_ALL_AXES, false));
     close_step(&s);
     return seconds;
 }
@@ -146,8 +136,8 @@ static void print_predicted(void)
     figure("gap to the lower bound, worst of budget:75%, 50%, 25%, 12 Llama layers", worst_gap(MODEL_LLAMA), "of it",
            0.03);
     figure("planning of a budget, 12 GPT blocks", planning_of_gpt(), "s", 0.02);
-    figure("planning of a budget, 100 blocks of 30 nodes", planning_of_blocks(100), "s", 0.1);
-    figure("planning of a budget, a graph of 10,000 nodes", planning_of_graph(10000), "s", 5);
+    figure("planning of a budget, 100 blocks of 30 nodes", planning_of(made_blocks, 100), "s", 0.1);
+    figure("planning of a budget, a graph of 10,000 nodes", planning_of(made_graph, 10000), "s", 5);
     figure("least peak over that of full, 96 layers", least_over_full(), "times", 0.5);
 }
 

@@ -31,6 +31,7 @@ ATOMICS = {'digest:digest_kernel', 'embedding_cuda:count_kernel'}
 # accesses, and why.
 STACK = [
     (r'rope_cuda:table_kernel<.*>', 1, 'sincos() of libdevice, for large angles; one small launch per call'),
+    (r'pointwise_cuda:map_\w+<(sin|cos)_of<.*', 0.1, 'sin() and cos() of libdevice, for angles beyond 100,000'),
     (r'attention_(mma|portable)_cuda:\w+<.*>', 0.01, 'all registers are taken: a word is put aside for a whole tile'),
 ]
 
