@@ -84,6 +84,12 @@ static void visit_node(struct finding *f, uint32_t index, const struct rw_action
         move_in(f, words[n_in + n_out], f->plan->workspaces[(*workspace)++].bytes, index);
 }
 
+/* A way back may wait for a way out: then its lane does, not compute. */
+static bool is_waited_for(const rw_plan *p, const struct rw_wait *wait, uint32_t move)
+{
+    return wait->on == move && p->actions[wait->action].lane == RW_LANE_COMPUTE;
+}
+
 /* What a move brings or takes away is in use until the compute lane has waited for it. */
 static void visit_move(struct finding *f, uint32_t index, const struct rw_action *a)
 {
@@ -92,7 +98,7 @@ static void visit_move(struct finding *f, uint32_t index, const struct rw_action
     const uint32_t near = words[a->kind == RW_ACTION_IN], far = words[a->kind == RW_ACTION_OUT];
     uint32_t until = (uint32_t)p->n_actions - 1;
     for (size_t i = 0; i < p->n_waits; i++)
-        if (p->waits[i].on == index && p->waits[i].action < until) until = p->waits[i].action;
+        if (is_waited_for(p, &p->waits[i], index) && p->waits[i].action < until) until = p->waits[i].action;
     if (a->kind == RW_ACTION_IN) move_in(f, near, p->slots[p->sources[rw_word_source(far)].index].bytes, index);
     use(f, near, p->n_waits ? until : index);
 }

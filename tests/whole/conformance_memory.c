@@ -160,6 +160,9 @@ Test(conformance_memory, bytes_held_drop_at_every_layer_of_backward_and_nothing_
 Test(conformance_memory, bytes_that_are_not_held_are_never_read)
 {
     NEEDS_HOST_MEMORY();
+#ifdef __SANITIZE_ADDRESS__
+    cr_skip_test("such bytes are poisoned: a read of one is reported, and so is this test's own writing");
+#endif
     for (size_t k = 0; k < sizeof held_policies / sizeof *held_policies; k++) {
         struct fixture b = fixture_open(3, 2);
         ckpt_set_policy(b.t, held_policies[k]);
