@@ -125,15 +125,14 @@ simulator() {
     return 1
 }
 
-# simulated LABEL DIR HALF WITHOUT [ARGUMENT...]: every second suite on the simulated device, from the HALF-th (0, 1)
-# on; arguments are for sim_fuzz. Kernels run by fibers: fewer random programs. Queued work waits until somebody waits
+# simulated LABEL DIR PARTS WITHOUT [ARGUMENT...]: suites on the simulated device, those of every four that PARTS names; arguments are for sim_fuzz. Kernels run by fibers: fewer random programs. Queued work waits until somebody waits
 # for it: what is on a wrong stream, or read too early, shows.
 simulated() {
-    local label=$1 dir=$2 half=$3 without=$4 t i=0 arguments
+    local label=$1 dir=$2 parts=$3 without=$4 t i=0 arguments
     shift 4
     while read -r t; do
         [[ " $without " == *" $t "* ]] && continue
-        [ $((i++ % 2)) -eq "$half" ] || continue
+        [[ "$parts" == *$((i++ % 4))* ]] || continue
         arguments=()
         [ "$t" = sim_fuzz ] && arguments=("$@")
         REWIND_TEST_DEVICE=cuda CUDASIM_LAZY=1 REWIND_FUZZ_PROGRAMS=${REWIND_SIM_FUZZ_PROGRAMS:-25} REWIND_FUZZ_MAX=12 \
@@ -171,11 +170,11 @@ beside() {
 long_ones="sim_alloc_failure sim_conformance_memory sim_gradcheck sim_identity sim_models sim_residual"
 
 simulated_0() {
-    simulated "" "$REWIND_BUILD" 0 "${quick:+$long_ones}"
+    simulated "" "$REWIND_BUILD" "0 2" "${quick:+$long_ones}"
     [ -n "$quick" ] || compiled "$REWIND_BUILD"
 }
 simulated_1() {
-    simulated "" "$REWIND_BUILD" 1 "${quick:+$long_ones}"
+    simulated "" "$REWIND_BUILD" "1 3" "${quick:+$long_ones}"
     strict_graph "$REWIND_BUILD"
 }
 
@@ -213,12 +212,13 @@ sanitized() {
         --filter 'fuzz/!(*shrinks*|*shrunk*)'
 }
 
-sanitized_0() { sanitized 0; }
+# Beside the suites of the CPU, which take as long as half of the others.
+sanitized_0() { sanitized "0 1 2"; }
 
 sanitized_1() {
     report_to_log
     REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} suites "asan " "$REWIND_BUILD-asan"
-    sanitized 1
+    sanitized 3
 }
 
 # One beside the other; what they need is built first.
