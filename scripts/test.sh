@@ -125,8 +125,9 @@ simulator() {
     return 1
 }
 
-# simulated LABEL DIR PARTS WITHOUT [ARGUMENT...]: suites on the simulated device, those of every four that PARTS names; arguments are for sim_fuzz. Kernels run by fibers: fewer random programs. Queued work waits until somebody waits
-# for it: what is on a wrong stream, or read too early, shows.
+# simulated LABEL DIR PARTS WITHOUT [ARGUMENT...]: suites on the simulated device, those of every four that PARTS names;
+# arguments are for sim_fuzz. Kernels run by fibers: fewer random programs. Queued work waits until somebody waits for
+# it: what is on a wrong stream, or read too early, shows.
 simulated() {
     local label=$1 dir=$2 parts=$3 without=$4 t i=0 arguments
     shift 4
