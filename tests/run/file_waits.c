@@ -1,0 +1,105 @@
+/* When copies to and from files are waited for: by the rates they are planned with, and not a moment too early. */
+#include "run/folder.h"
+
+#include "plan/cache.h"
+#include "run/advance.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+TestSuite(file_waits, .init = make_folder, .fini = remove_folder);
+
+/* ---- how fast they are ---- */
+
+static size_t kept_at(double rate)
+{
+    struct fixture b = fixture_open(3, 1);
+    struct net n;
+    rw_memory m;
+    net_init(&n, b.ctx, LAYERS, WIDTH, RW_F32, 1);
+    const rw_offload o = { .path = folder, .out_bytes_per_s = rate, .in_bytes_per_s = rate };
+    cr_assert_eq(rw_context_set_offload(b.ctx, &o), RW_OK);
+    ckpt_set_policy(b.t, "offload:outer");
+    cr_assert_eq(rw_backward(b.t, net_loss(&n, b.t, TOKENS, 0)), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_memory_stats(b.ctx, &m);
+    if (rate == 0) cr_assert(b.ctx->store.rate.out > 1e5 && b.ctx->store.rate.in > 1e5);
+    else cr_assert_eq(b.ctx->store.rate.out, rate);
+    fixture_close(&b);
+    return m.kept;
+}
+
+/* The same step in the same context: a plan is made for the rates of the moment. */
+Test(file_waits, other_rates_make_another_plan)
+{
+    struct world w = open_world("offload:outer", folder, 1);
+    size_t kept[2];
+    for (int i = 0; i < 2; i++) {
+        const double rate = i ? 1e13 : 1e4;
+        const rw_offload o = { .path = folder, .out_bytes_per_s = rate, .in_bytes_per_s = rate };
+        rw_memory m;
+        cr_assert_eq(rw_context_set_offload(w.b.ctx, &o), RW_OK);
+        rw_tape_reset(w.b.t);
+        cr_assert_eq(rw_backward(w.b.t, net_loss(&w.n, w.b.t, TOKENS, 0)), RW_OK, "%s", rw_error_message(w.b.ctx));
+        rw_memory_stats(w.b.ctx, &m);
+        kept[i] = m.kept;
+    }
+    cr_assert_gt(kept[0], kept[1]);
+    fixture_close(&w.b);
+}
+
+Test(file_waits, copies_are_waited_for_by_how_fast_they_are)
+{
+    const size_t slow = kept_at(1e4), fast = kept_at(1e13);
+    cr_assert_eq(plant.writes > 0, 1);
+    cr_assert_gt(slow, fast, "what is on its way for long takes memory for long");
+    plant = (struct plant){ 0 };
+    kept_at(0);
+    cr_assert_gt(plant.writes, 0);
+}
+
+/* ---- races ---- */
+
+/* The plan without one of its waits, by their number among those of compute for copies of that kind. */
+static bool forget_wait(struct world *w, uint8_t kind, int nth)
+{
+    rw_plan *const plan = w->b.ctx->plans->entries[0].plan;
+    for (size_t i = 0; i < plan->n_waits; i++) {
+        if (plan->actions[plan->waits[i].on].kind != kind || plan->actions[plan->waits[i].action].lane || nth--)
+            continue;
+        memmove(&plan->waits[i], &plan->waits[i + 1], (--plan->n_waits - i) * sizeof *plan->waits);
+        return true;
+    }
+    return false;
+}
+
+/* How many of the waits, left out by themselves, are missed. */
+static int missed(uint8_t kind, const struct outcome *none)
+{
+    int n = 0;
+    for (int nth = 0; nth < 4; nth++) {
+        struct world w = open_world("offload:outer", folder, 1);
+        rw_cost cost;
+        plant.delay = 20000;
+        rw_tensor *const loss = net_loss(&w.n, w.b.t, TOKENS, 0);
+        cr_assert_eq(rw_tape_cost(w.b.t, loss, &cost), RW_OK);
+        cr_assert(forget_wait(&w, kind, nth));
+        cr_assert_eq(rw_backward(w.b.t, loss), RW_OK, "%s", rw_error_message(w.b.ctx));
+        struct outcome o = { .loss = rw_item(w.b.t, loss) };
+        o.gradients = all_gradients(w.b.ctx, &o.bytes);
+        n += !is_same(none, &o);
+        free(o.gradients);
+        fixture_close(&w.b);
+    }
+    return n;
+}
+
+/* That the tests of files.c would see a wait that is missing. */
+Test(file_waits, a_wait_that_is_left_out_shows)
+{
+    struct outcome none = outcome_of("none", NULL, 1, 1, false);
+    const int in = missed(RW_ACTION_IN, &none), out = missed(RW_ACTION_OUT, &none);
+    cr_assert_geq(in, 3, "%d of 4", in);
+    cr_assert_geq(out, 1, "%d of 4", out);
+    free(none.gradients);
+}
