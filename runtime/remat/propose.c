@@ -31,8 +31,8 @@ rw_status rw_propose_none(struct rw_candidates *c)
 static rw_status propose_expensive_ops(struct rw_candidates *c)
 {
     static char linear[] = "linear", linear_add[] = "linear_add", linear_gelu[] = "linear_gelu", matmul[] = "matmul",
-                attention[] = "attention", conv[] = "conv2d";
-    static char *names[] = { linear, linear_add, linear_gelu, matmul, attention, conv };
+                attention[] = "attention";
+    static char *names[] = { linear, linear_add, linear_gelu, matmul, attention };
     return rw_candidates_add_named(
         c, (struct rw_policy){ .kind = RW_POLICY_OPS, .names = names, .n_names = sizeof names / sizeof *names });
 }
