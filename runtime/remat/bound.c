@@ -97,34 +97,38 @@ static double dual(struct bounder *b, double price, double room)
 static double bound_at(struct bounder *b, uint32_t at, double bytes)
 {
     const double room = bytes - look_at(b, at);
-    double low = 0, high = rw_closure_highest_price(&b->closure), best = 0;
-    dual(b, high, room);
+    const double highest = rw_closure_highest_price(&b->closure);
+    double low = 0, high, best = 0;
+    dual(b, highest, room);
     if (b->cut.kept * SURE > room) return INFINITY;
     const double least = b->cut.kept, most_seconds = b->cut.seconds;
     dual(b, 0, room);
     if (b->cut.kept <= room) return 0;
-    high = fmin(high, 4 * most_seconds / fmax(b->cut.kept - least, 1));
+    high = fmin(highest, 4 * most_seconds / fmax(b->cut.kept - least, 1));
     for (int i = 0; i < PRICES; i++) {
         const double price = i ? (low + high) / 2 : high, value = dual(b, price, room);
         if (value > best) best = value;
-        if (!i && b->cut.kept > room) low = high, high *= 4, i--;
+        if (!i && b->cut.kept > room && high < highest) low = high, high = fmin(4 * high, highest), i--;
         else if (b->cut.kept > room) low = price;
         else high = price;
     }
     return best;
 }
 
-/* Bytes in front of a place when nothing is dropped. */
-static double all_bytes(struct bounder *b, uint32_t at)
+/* By place: bytes in front of it when nothing is dropped. What the node there reads is needed there, too. */
+static void count_all(const struct bounder *b, int64_t *all)
 {
-    double bytes = look_at(b, at);
-    for (uint32_t v = 0; v < b->g->n_values; v++)
-        if (b->need[v] == RW_NEED_LATER && !(b->g->flags[v] & RW_IS_FREE)) bytes += (double)b->g->bytes[v];
-    return bytes;
+    const struct rw_replayable *const g = b->g;
+    const size_t n = g->p->n_order;
+    for (uint32_t v = 0; v < g->n_values; v++)
+        if (!(g->flags[v] & RW_IS_FREE)) all[g->late[v]] += (int64_t)g->bytes[v];
+    all[0] = 0; /* no node of backward is first: what nobody needs late */
+    for (size_t i = n; i-- > 1;) all[i] += all[i + 1];
+    for (size_t i = 0; i < n; i++) all[i] += b->alive[i];
 }
 
 /* Of each window of backward the fullest moment; windows are short at its beginning, where most is alive. */
-static double bound_of(struct bounder *b, double bytes)
+static double bound_of(struct bounder *b, const int64_t *all, double bytes)
 {
     const uint32_t n = (uint32_t)b->g->p->n_order - b->first;
     double best = 0;
@@ -132,12 +136,9 @@ static double bound_of(struct bounder *b, double bytes)
     for (uint32_t k = 1; k <= MOMENTS && best < INFINITY; k++) {
         const uint32_t to = b->first + (uint32_t)((uint64_t)n * k * k / (MOMENTS * MOMENTS));
         uint32_t fullest = from;
-        double most = -1;
-        for (uint32_t i = from; i < to; i++) {
-            const double x = all_bytes(b, i);
-            if (x > most) most = x, fullest = i;
-        }
-        if (to > from && most > bytes) best = fmax(best, bound_at(b, fullest, bytes));
+        for (uint32_t i = from; i < to; i++)
+            if (all[i] > all[fullest]) fullest = i;
+        if (to > from && (double)all[fullest] > bytes) best = fmax(best, bound_at(b, fullest, bytes));
         if (to > from) from = to;
     }
     return best;
@@ -150,12 +151,17 @@ rw_status rw_bound_replay(const struct rw_replayable *g, const struct rw_schedul
                          .cut = { .replayed = rw_malloc(g->n_nodes * sizeof *b.cut.replayed) },
                          .need = rw_malloc(g->n_values * sizeof *b.need),
                          .alive = rw_calloc(g->p->n_order + 2, sizeof *b.alive) };
-    rw_status status = b.cut.replayed && b.need && b.alive ? rw_closure_init(&b.closure, g) : RW_ERR_MEMORY;
+    int64_t *const all = rw_calloc(g->p->n_order + 2, sizeof *all);
+    rw_status status = b.cut.replayed && b.need && b.alive && all ? rw_closure_init(&b.closure, g) : RW_ERR_MEMORY;
     if (!status) status = count_alive(&b, none);
-    if (!status) *ret_seconds = g->n_nodes ? bound_of(&b, (double)bytes) : 0;
+    if (!status) {
+        count_all(&b, all);
+        *ret_seconds = g->n_nodes ? bound_of(&b, all, (double)bytes) : 0;
+    }
     rw_closure_finish(&b.closure);
     rw_free(b.cut.replayed);
     rw_free(b.need);
     rw_free(b.alive);
+    rw_free(all);
     return status;
 }
