@@ -8,9 +8,9 @@
 #include <string.h>
 
 #define SLOTS 160
-#define STAGES_OF_A_SHORT_TAPE 32
-#define STAGES_MOST 64
-#define SHORT_TAPE 1000 /* nodes */
+#define STAGES_LEAST 32
+#define STAGES_MOST 96
+#define NODES_PER_STAGE 8 /* about a block: finer cuts cost time, T * T * T / 6 * SLOTS, and give little */
 #define NO_CUT UINT8_MAX
 
 /* The number of a stretch of stages [i, t), 0 <= i < t <= T. */
@@ -142,7 +142,9 @@ static void count_stretches(struct rw_nest *n)
 static rw_status find_stages(struct rw_nest *n, const struct rw_schedule *none)
 {
     const struct rw_replayable *const g = n->g;
-    size_t most = g->n_nodes <= SHORT_TAPE ? STAGES_OF_A_SHORT_TAPE : STAGES_MOST;
+    size_t most = g->n_nodes / NODES_PER_STAGE;
+    if (most > STAGES_MOST) most = STAGES_MOST;
+    if (most < STAGES_LEAST) most = STAGES_LEAST;
     if (most > g->n_nodes) most = g->n_nodes;
     int64_t *const crossing = rw_calloc(g->n_nodes + 2, sizeof *crossing);
     if (!crossing) return RW_ERR_MEMORY;
