@@ -1,87 +1,10 @@
-"""
-Writes ops.golden, the values that tests/ops/golden.c holds the ops to: inputs, results and gradients by PyTorch, in
-float64. Run by hand when a case is added; nothing needs it to build or to test.
-
-    python make_golden.py        (PyTorch 2 or newer; writes beside itself)
-
-Inputs and upstream weights are numbers that bfloat16 holds exactly, so that one reference serves float64, float32 and
-bfloat16. A result y is followed by y.m, the size of the terms that its rounding errors are relative to; likewise g0
-and g0.m of the gradient of input 0. The number of roundings stands in op_roundings.h and .c, what M is in op_sizes.c.
-
-The file: "RWGOLD01", then tensors up to the end, all little-endian: u32 length of the name, the name, u32 type (0
-float32, 1 float64, 2 int32), u32 rank, u64 per extent, the elements in row-major order. Names are CASE/x0, x1, ...
-(inputs), CASE/i0 (an int32 input), CASE/w (upstream gradient), CASE/y, CASE/y.m, CASE/g0, CASE/g0.m ...
-CASE is OP or OP.VARIANT: another shape, or other values.
-"""
+"""Writes ops.golden: see writer.py. The ops of the first families."""
 import math
-import pathlib
-import struct
 
 import torch
 import torch.nn.functional as F
 
-torch.manual_seed(20240229)
-torch.set_default_dtype(torch.float64)
-torch.set_num_threads(1)
-out = bytearray(b"RWGOLD01")
-
-
-def put(name, x, code):
-    x = x.detach().contiguous()
-    kind = ("f", "d", "i")[code]
-    out.extend(struct.pack("<I", len(name)) + name.encode())
-    out.extend(struct.pack(f"<II{x.dim()}Q", code, x.dim(), *x.shape))
-    out.extend(struct.pack(f"<{x.numel()}{kind}", *x.flatten().tolist()))
-
-
-def exact(x):
-    return x.to(torch.bfloat16).to(torch.float64)
-
-
-def normal(*shape, size=1.0):
-    return exact(torch.randn(shape) * size)
-
-
-def positive(*shape):
-    return exact(torch.rand(*shape) * 3 + 0.25)
-
-
-def single(x):
-    """A constant as the float that the library is given."""
-    return float(torch.tensor(x, dtype=torch.float32))
-
-
-def gradients(f, xs, w):
-    xs = [x.detach().clone().requires_grad_() for x in xs]
-    y = f(*xs)
-    return y.detach(), torch.autograd.grad((y * w).sum(), xs)
-
-
-def case(name, f, xs, sizes=None, absolute=None, index=None, loss=False):
-    """
-    sizes(w, y, *xs) gives the magnitudes of y and of each gradient. Without it the op has no cancelling terms but those
-    of its sums: then they are its own values at |x| and |w|, by `absolute`, or by f.
-    """
-    with torch.no_grad():
-        shape = f(*xs).shape
-    w = torch.ones(shape) if loss else normal(*shape)
-    y, g = gradients(f, xs, w)
-    if sizes:
-        m_y, *m_g = sizes(w, y, *xs)
-    else:
-        m_y, m_g = gradients(absolute or f, [x.abs() for x in xs], w.abs())
-    for i, x in enumerate(xs):
-        assert torch.equal(x, exact(x)), name
-        put(f"{name}/x{i}", x, 0)
-    if index is not None:
-        put(f"{name}/i0", index, 2)
-    if not loss:
-        put(f"{name}/w", w, 0)
-    for key, value, m in [("y", y, m_y)] + [(f"g{i}", g[i], m_g[i]) for i in range(len(xs))]:
-        assert torch.isfinite(value).all(), name
-        put(f"{name}/{key}", value, 1)
-        put(f"{name}/{key}.m", (m.abs() * (1 + 2.0**-20)).expand(value.shape), 0)  # rounded up, not down, to float32
-
+from writer import case, exact, gradients, normal, positive, single, write
 
 # ---- element-wise
 
@@ -446,6 +369,4 @@ for variant, shapes in [("linear_add", [(2, 5, 7), (2, 5, 33), (7, 33), (7,)]),
 for variant, shape in [("dropout_add", (5, 37)), ("dropout_add.small", (3,))]:
     case(variant, lambda x, r: r + x * kept(0.3, *shape), [normal(*shape), normal(*shape)])
 
-path = pathlib.Path(__file__).with_name("ops.golden")
-path.write_bytes(out)
-print(path.name, len(out), "bytes")
+write(__file__)

@@ -1,0 +1,36 @@
+/*
+ * The sets of golden values: a file of golden/ and, for each op in it, what tests/ops/golden.c records and how many
+ * roundings it may take. A case of the file is OP or OP.VARIANT, where a variant has other shapes or values; OP is the
+ * name of a row.
+ */
+#ifndef RW_TESTS_GOLDEN_ROWS_H
+#define RW_TESTS_GOLDEN_ROWS_H
+
+#include "support/op_builds.h"
+#include "support/op_roundings.h"
+
+struct golden_row {
+    const char *name;
+    struct op_case c;
+    void (*count)(struct op_case *c); /* when the roundings depend on the shapes */
+};
+
+struct golden_set {
+    const char *file; /* in golden/ */
+    const struct golden_row *rows;
+    size_t n_rows;
+};
+
+#define ROW(name, builder, ...)                                                                                        \
+    {                                                                                                                  \
+#name, { .build = op_build_##builder, __VA_ARGS__ }, NULL                                                      \
+    }
+#define COUNTED(name, builder, count, ...)                                                                             \
+    {                                                                                                                  \
+#name, { .build = op_build_##builder, __VA_ARGS__ }, op_count_##count                                          \
+    }
+#define SHAPE(...) .shape = RW_SHAPE(__VA_ARGS__)
+
+extern const struct golden_set golden_ops;
+
+#endif

@@ -1,0 +1,30 @@
+/*
+ * The families of the table of op_cases.h. Each has shapes that are tiny, odd, around the widths of vectors and blocks,
+ * views with strides, broadcast operands, long rows, many rows, and none.
+ */
+#ifndef RW_TESTS_CASES_H
+#define RW_TESTS_CASES_H
+
+#include "support/op_cases.h"
+
+#define S(...) RW_SHAPE(__VA_ARGS__)
+
+/* Sets c->r from the operands and the parameters of c: op_roundings.h. */
+typedef void (*op_count)(struct op_case *c);
+
+/* One more case of n operands, cleared but for what is given here. The table is full: aborts. */
+struct op_case *op_case_next(enum op_group group, op_build build, op_sizes sizes, int n);
+
+/* Names a case by a text and the operands' shapes and layouts. */
+void op_case_describe(struct op_case *c, const char *text, ...);
+
+void op_cases_pointwise(void);
+void op_cases_products(void);
+void op_cases_norms(void);
+void op_cases_reductions(void);
+void op_cases_attention(void);
+void op_cases_tables(void);
+void op_cases_shapes(void);
+void op_cases_random(void);
+
+#endif

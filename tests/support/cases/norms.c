@@ -1,0 +1,31 @@
+/* Normalisations of the last axis. See cases.h. */
+#include "support/cases/cases.h"
+#include "support/op_builds.h"
+#include "support/op_roundings.h"
+
+void op_cases_norms(void)
+{
+    const struct op_operand shapes[] = {
+        { S(1, 1), 0, 0 },           { S(3, 2), 0, 0 },    { S(2, 3, 37), 0, 0 },       { S(5, 64), OP_TURNED, 0 },
+        { S(2, 257), OP_SLICED, 0 }, { S(130, 5), 0, 0 },  { S(4, 8), OP_EXPANDED, 0 }, { S(0, 6), 0, 0 },
+        { S(3, 1024), 0, 0 },        { S(9), 0, 0 },       { S(1500, 33), 0, 0 },       { S(17, 4099), 0, 0 },
+        { S(2, 400), 0, 0 },         { S(2, 2048), 0, 0 }, { S(1, 4096), 0, 0 },        { S(400, 64), 0, 0 },
+        { S(70, 1600), 0, 0 },       { S(3, 8192), 0, 0 }, { S(2, 8200), 0, 0 }
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int form = 0; form < 6; form++) { /* layernorm, without bias, rmsnorm; each beside its input too */
+            const int kind = form % 3;
+            const rw_shape s = shapes[i].shape;
+            const int64_t width = s.dim[s.rank - 1];
+            struct op_case *const c = op_case_next(OP_NORMS, kind == 2 ? op_build_rmsnorm : op_build_layernorm,
+                                                   op_sizes_norm, kind ? 2 : 3);
+            c->rms = kind == 2;
+            c->keep = form > 2;
+            c->value = 1e-3;
+            c->in[0] = shapes[i];
+            c->in[1].shape = c->in[2].shape = S(width);
+            op_count_norm(c);
+            c->large = rw_shape_numel(s) > 4096;
+            op_case_describe(c, "%s%s", kind == 2 ? "rmsnorm" : "layernorm", c->keep ? " beside" : "");
+        }
+}
