@@ -261,8 +261,9 @@ RW_API rw_tensor *rw_rand_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape sh
 
 /**
  * softmax(scale q k^T + mask) v by blocks, with memory linear in the sequence length.
- * q [batch, heads, seq, d], k and v [batch, kv_heads, kv_seq, d], heads a multiple of kv_heads (query head h uses kv
- * head h / (heads / kv_heads)) -> [batch, heads, seq, d]. Any strides with a dense last axis are taken without a copy.
+ * q [batch, heads, seq, d], k [batch, kv_heads, kv_seq, d], v [batch, kv_heads, kv_seq, dv], heads a multiple of
+ * kv_heads (query head h uses kv head h / (heads / kv_heads)) -> [batch, heads, seq, dv]. Any strides with a dense
+ * last axis are taken without a copy.
  * Where the three are cut out of one dense tensor [batch, seq, heads + 2 kv_heads, d] by rw_split() and rw_transpose(),
  * its gradient is written at once, as one tensor.
  * Dropout on the probabilities draws word i for element i of the [batch, heads, seq, kv_seq] score matrix. Source:

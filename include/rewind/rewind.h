@@ -5,6 +5,7 @@
  *   tensor.h      parameters, buffers, gradients
  *   tape.h        inputs, reading, backward
  *   ops.h         the ops
+ *   attention.h   more of attention
  *   checkpoint.h  regions and policies
  *   verify.h      proof that recompute changes no bit
  *   memory.h      bytes and costs
@@ -19,6 +20,7 @@
 #ifndef REWIND_REWIND_H
 #define REWIND_REWIND_H
 
+#include <rewind/attention.h>
 #include <rewind/checkpoint.h>
 #include <rewind/context.h>
 #include <rewind/graph.h>

@@ -21,8 +21,11 @@ static rw_status check_operands(rw_op_call *call)
     RW_CHECK(rw_want_float(call, 0));
     for (int i = 1; i < 3; i++) RW_CHECK(rw_want_same_dtype(call, 0, i));
     const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1), v = rw_in_shape(call, 2);
-    if (q.rank != 4 || k.rank != 4) return rw_op_error(call, RW_ERR_SHAPE, "q, k and v are [batch, heads, seq, d]");
-    if (!rw_shape_equal(k, v)) return rw_op_error(call, RW_ERR_SHAPE, "k and v have different shapes");
+    if (q.rank != 4 || k.rank != 4 || v.rank != 4)
+        return rw_op_error(call, RW_ERR_SHAPE, "q, k and v are [batch, heads, seq, d]");
+    for (int i = 0; i < 3; i++)
+        if (k.dim[i] != v.dim[i])
+            return rw_op_error(call, RW_ERR_SHAPE, "k and v differ in batch, heads or seq: only their d may");
     if (q.dim[0] != k.dim[0] || q.dim[3] != k.dim[3])
         return rw_op_error(call, RW_ERR_SHAPE, "q and k differ in batch or in d");
     if (k.dim[1] ? q.dim[1] % k.dim[1] : q.dim[1])
@@ -42,10 +45,10 @@ static rw_status check(rw_op_call *call)
     if (!(a->dropout >= 0 && a->dropout < 1))
         return rw_op_error(call, RW_ERR_ARGUMENT, "dropout %g is outside [0, 1)", a->dropout);
     if (!isfinite(a->scale)) return rw_op_error(call, RW_ERR_ARGUMENT, "scale %g", a->scale);
-    const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1);
+    const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1), v = rw_in_shape(call, 2);
     const rw_shape scores = RW_SHAPE(q.dim[0], q.dim[1], q.dim[2], k.dim[2]);
     if (a->dropout > 0) RW_CHECK(rw_op_shape(call, scores)); /* a number is drawn for each */
-    RW_CHECK(rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(q.dim[0], q.dim[2], q.dim[1], q.dim[3])));
+    RW_CHECK(rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(q.dim[0], q.dim[2], q.dim[1], v.dim[3])));
     return rw_op_output(call, 1, sum_type(call->in[0].dtype), RW_SHAPE(q.dim[0], q.dim[1], q.dim[2]));
 }
 
@@ -70,23 +73,28 @@ static int64_t draws(const rw_op_call *call)
     return a->dropout > 0 ? q->dim[0] * q->dim[1] * q->dim[2] * call->in[1].layout->dim[2] : 0;
 }
 
-/* Products of tiles: two forward, five backward, half of each under a causal mask. */
-static rw_op_cost cost_of(const rw_op_call *call, double products)
+static struct att_extents extents(const rw_op_call *call)
+{
+    return rw_att_extents(call->in[0].layout, call->in[1].layout, call->in[2].layout);
+}
+
+/* Products of tiles: so many of q's width and so many of v's, half of each under a causal mask. */
+static rw_op_cost cost_of(const rw_op_call *call, double of_d, double of_dv)
 {
     const struct rw_attention_attrs *const a = call->attrs;
-    const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
+    const struct att_extents e = extents(call);
     const double scores = (double)e.batch * (double)e.heads * (double)e.seq * (double)e.kv_seq * (a->causal ? 0.5 : 1);
-    return (rw_op_cost){ scores * (2 * products * (double)e.d + 12), rw_cost_bytes(call) };
+    return (rw_op_cost){ scores * (2 * (of_d * (double)e.d + of_dv * (double)e.dv) + 12), rw_cost_bytes(call) };
 }
 
 static rw_op_cost cost(const rw_op_call *call)
 {
-    return cost_of(call, 2);
+    return cost_of(call, 1, 1);
 }
 
 static rw_op_cost cost_backward(const rw_op_call *call)
 {
-    return cost_of(call, 5);
+    return cost_of(call, 3, 2);
 }
 
 static size_t per_thread(const rw_op_call *call, int64_t elements)
@@ -96,13 +104,13 @@ static size_t per_thread(const rw_op_call *call, int64_t elements)
 
 static size_t workspace_cpu(const rw_op_call *call)
 {
-    const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
+    const struct att_extents e = extents(call);
     return per_thread(call, rw_att_forward_elements(&e));
 }
 
 static size_t workspace_backward_cpu(const rw_op_call *call)
 {
-    const struct att_extents e = rw_att_extents(call->in[0].layout, call->in[1].layout);
+    const struct att_extents e = extents(call);
     return per_thread(call, rw_att_backward_elements(&e, call->in[0].dtype));
 }
 

@@ -29,12 +29,15 @@ struct rw_attention_backward_attrs {
 
 struct att_extents {
     int64_t batch, heads, kv_heads, group; /* group: query heads per kv head */
-    int64_t seq, kv_seq, d, width;         /* width: d rounded up to whole vectors */
+    int64_t seq, kv_seq;
+    int64_t d, width;     /* of q and k; width: d rounded up to whole vectors */
+    int64_t dv, v_width;  /* of v and the output */
+    int64_t widest;       /* of the two widths: what a room for rows of either has */
     int64_t q_blocks, kv_blocks;
     bool two_pass;
 };
 
-static inline struct att_extents rw_att_extents(const rw_layout *q, const rw_layout *k)
+static inline struct att_extents rw_att_extents(const rw_layout *q, const rw_layout *k, const rw_layout *v)
 {
     struct att_extents e;
     e.batch = q->dim[0];
@@ -45,6 +48,9 @@ static inline struct att_extents rw_att_extents(const rw_layout *q, const rw_lay
     e.d = q->dim[3];
     e.group = e.kv_heads ? e.heads / e.kv_heads : 0;
     e.width = (e.d + 15) / 16 * 16;
+    e.dv = v->dim[3];
+    e.v_width = (e.dv + 15) / 16 * 16;
+    e.widest = e.width > e.v_width ? e.width : e.v_width;
     e.q_blocks = (e.seq + ATT_BLOCK - 1) / ATT_BLOCK;
     e.kv_blocks = (e.kv_seq + ATT_BLOCK - 1) / ATT_BLOCK;
     e.two_pass = e.batch * e.kv_heads < ATT_PAIRS_ENOUGH;
@@ -57,15 +63,16 @@ struct att_result {
     int64_t batch, head, row;
 };
 
-/* [batch, heads, seq, d] of the forward, which lies in memory as [batch, seq, heads, d]. */
+/* [batch, heads, seq, dv] of the forward, which lies in memory as [batch, seq, heads, d]. */
 static inline struct att_result rw_att_output(const rw_kernel *k)
 {
     const rw_layout *const q = k->in[0].layout;
+    const int64_t dv = k->in[2].layout->dim[3];
     struct att_result r;
     r.p = k->out[0].data;
-    r.batch = q->dim[2] * q->dim[1] * q->dim[3];
-    r.head = q->dim[3];
-    r.row = q->dim[1] * q->dim[3];
+    r.batch = q->dim[2] * q->dim[1] * dv;
+    r.head = dv;
+    r.row = q->dim[1] * dv;
     return r;
 }
 
@@ -93,20 +100,26 @@ static inline struct att_result rw_att_gradient(const rw_kernel *k, int i)
 /* Types of 16 bits and ragged rows are summed in rows of their own; the others straight in the output. */
 static inline bool rw_att_sums_in_output(const struct att_extents *e, rw_dtype dtype)
 {
-    return rw_dtype_size(dtype) != 2 && e->d == e->width;
+    return rw_dtype_size(dtype) != 2 && e->d == e->width && e->dv == e->v_width;
 }
 
 /* Elements of workspace per thread, of the type that sums are taken in. Every part is a multiple of 64 bytes. */
 static inline int64_t rw_att_forward_elements(const struct att_extents *e)
 {
-    return 4 * ATT_BLOCK * e->width + 2 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK;
+    return ATT_BLOCK * (2 * e->widest + e->width + e->v_width) + 2 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK;
+}
+
+/* Of those, what a block of queries takes in backward: panels of rows, three tiles, two numbers a row. */
+static inline int64_t rw_att_block_elements(const struct att_extents *e)
+{
+    return ATT_BLOCK * (3 * e->width + 3 * e->v_width + e->widest) + 3 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK;
 }
 
 static inline int64_t rw_att_backward_elements(const struct att_extents *e, rw_dtype dtype)
 {
-    const int64_t sums = rw_att_sums_in_output(e, dtype) ? 0
-                                                         : 2 * e->width * ATT_BLOCK * (e->two_pass ? 1 : e->kv_blocks);
-    return 7 * ATT_BLOCK * e->width + 3 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK + sums;
+    const int64_t blocks = e->two_pass ? 1 : e->kv_blocks;
+    const int64_t sums = rw_att_sums_in_output(e, dtype) ? 0 : (e->width + e->v_width) * ATT_BLOCK * blocks;
+    return rw_att_block_elements(e) + sums;
 }
 
 /* CUDA's backward keeps two numbers per row; the rows of a head are filled up to whole blocks. */
@@ -115,10 +128,9 @@ static inline int64_t rw_att_stat_rows(const struct att_extents *e)
     return (e->seq + 127) / 128 * 128;
 }
 
-static inline size_t rw_att_stat_bytes(const rw_layout *q, const rw_layout *k, rw_dtype dtype)
+static inline size_t rw_att_stat_bytes(const struct att_extents *e, rw_dtype dtype)
 {
-    const struct att_extents e = rw_att_extents(q, k);
-    return (size_t)(2 * e.batch * e.heads * rw_att_stat_rows(&e)) * (dtype == RW_F64 ? sizeof(double) : sizeof(float));
+    return (size_t)(2 * e->batch * e->heads * rw_att_stat_rows(e)) * (dtype == RW_F64 ? sizeof(double) : sizeof(float));
 }
 
 #endif

@@ -34,7 +34,7 @@ struct att {
 
 struct att_rows {
     const void *p;
-    int64_t row, col;
+    int64_t row, col, d;
 };
 
 /* How many of `extent` elements lie in block i. */
@@ -59,7 +59,8 @@ static struct att_rows att_operand(const struct att *a, int input, int64_t b, in
     const rw_view *const x = &a->k->in[input];
     const int64_t *const s = x->layout->stride;
     const int64_t at = b * s[0] + head * s[1] + block * ATT_BLOCK * s[2];
-    return (struct att_rows){ (const char *)x->data + at * (int64_t)rw_dtype_size(x->dtype), s[2], s[3] };
+    return (struct att_rows){ (const char *)x->data + at * (int64_t)rw_dtype_size(x->dtype), s[2], s[3],
+                              x->layout->dim[3] };
 }
 
 /* Where row `row` of a head begins in a result, in elements. */
@@ -354,8 +355,8 @@ static void backward(const struct att *a, int64_t unit)
 static struct att begin(const rw_kernel *k)
 {
     const struct rw_attention_attrs *const p = k->attrs;
-    struct att a = { .k = k, .e = rw_att_extents(k->in[0].layout, k->in[1].layout), .scale = p->scale,
-                     .causal = p->causal, .threshold = philox_threshold(p->dropout) };
+    struct att a = { .k = k, .e = rw_att_extents(k->in[0].layout, k->in[1].layout, k->in[2].layout),
+                     .scale = p->scale, .causal = p->causal, .threshold = philox_threshold(p->dropout) };
     a.keep_factor = a.threshold ? 1 / (1 - p->dropout) : 1;
     return a;
 }
@@ -382,7 +383,7 @@ rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k)
 {
     struct att a = begin(k);
-    if (!a.e.d) return RW_OK;
+    if (!a.e.d && !a.e.dv) return RW_OK;
     a.per_thread = rw_att_backward_elements(&a.e, k->out[0].dtype);
     for (int i = 0; i < 3; i++) a.gradient[i] = rw_att_gradient(k, i);
     const int64_t pairs = a.e.batch * a.e.kv_heads;

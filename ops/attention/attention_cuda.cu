@@ -45,7 +45,7 @@ struct subject {
 bool tensor_cores_take(const subject &s)
 {
     const rw_layout *const q = s.in[0];
-    const bool size = q->dim[3] == 64 || q->dim[3] == 128;
+    const bool size = (q->dim[3] == 64 || q->dim[3] == 128) && s.in[2]->dim[3] == q->dim[3];
     return s.cuda->capability >= 80 && (s.dtype == RW_BF16 || s.dtype == RW_F16) && size && s.attrs->scale > 0 &&
            q->dim[0] * q->dim[1] <= INT32_MAX;
 }
@@ -72,7 +72,8 @@ rw_status ask_library(choice *c, const subject &s)
 {
     rw_sdpa *const sdpa = rw_sdpa_of(const_cast<rw_cuda *>(s.cuda));
     bool has = false;
-    if (!sdpa || !rw_sdpa_describe(&c->signature, s.dtype, s.in[0], s.in[1], s.in[2], s.in[O], s.in[DY], s.packed,
+    if (!sdpa || s.in[0]->dim[3] != s.in[2]->dim[3] ||
+        !rw_sdpa_describe(&c->signature, s.dtype, s.in[0], s.in[1], s.in[2], s.in[O], s.in[DY], s.packed,
                                    s.attrs->scale, s.attrs->causal != 0, s.attrs->dropout))
         return RW_OK;
     const rw_status status = rw_sdpa_query(sdpa, &c->signature, &has, &c->workspace);
@@ -89,7 +90,8 @@ rw_status choose(choice *c, const subject &s)
     *c = {};
     const rw_status status = ask_library(c, s);
     if (status || c->by == way::CUDNN) return status;
-    c->workspace = s.backward() ? rw_att_stat_bytes(s.in[0], s.in[1], s.dtype) : 0;
+    const att_extents e = rw_att_extents(s.in[0], s.in[1], s.in[2]);
+    c->workspace = s.backward() ? rw_att_stat_bytes(&e, s.dtype) : 0;
     if (!tensor_cores_take(s)) return RW_OK;
     c->by = way::TENSOR_CORES;
     for (const int i : { 0, 1, 2, DY })
@@ -148,15 +150,17 @@ const void *aligned(const rw_kernel *k, const choice &c, int i)
 rw_status begin(const rw_kernel *k, att_call *c, const choice &ch)
 {
     const rw_attention_attrs *const attrs = static_cast<const rw_attention_attrs *>(k->attrs);
-    const att_extents e = rw_att_extents(k->in[0].layout, k->in[1].layout);
+    const att_extents e = rw_att_extents(k->in[0].layout, k->in[1].layout, k->in[2].layout);
     rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
     const bool fast = ch.by == way::TENSOR_CORES;
     *c = {};
-    if (e.seq > ATT_ROWS_MOST || e.kv_seq > ATT_ROWS_MOST || e.d > ATT_ROWS_MOST || e.heads > ATT_ROWS_MOST)
+    if (e.seq > ATT_ROWS_MOST || e.kv_seq > ATT_ROWS_MOST || e.d > ATT_ROWS_MOST || e.dv > ATT_ROWS_MOST ||
+        e.heads > ATT_ROWS_MOST)
         return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "%s: more than 2^30 rows", k->op->name);
     c->heads = static_cast<int>(e.heads), c->kv_heads = static_cast<int>(e.kv_heads),
     c->group = static_cast<int>(e.group);
     c->seq = static_cast<int>(e.seq), c->kv_seq = static_cast<int>(e.kv_seq), c->d = static_cast<int>(e.d);
+    c->dv = static_cast<int>(e.dv);
     c->reach = attrs->causal ? c->kv_seq - c->seq + 1 : c->kv_seq;
     c->stat_rows = static_cast<int>(rw_att_stat_rows(&e));
     c->pairs = e.batch * e.heads, c->kv_pairs = e.batch * e.kv_heads;

@@ -22,7 +22,8 @@ struct att_operand {
 
 /* Everything but the operands' bytes. Rows and keys are counted in int: ATT_ROWS_MOST at most. */
 struct att_call {
-    int heads, kv_heads, group, seq, kv_seq, d;
+    int heads, kv_heads, group, seq, kv_seq;
+    int d, dv; /* of q and k; of v, o and dy */
     int reach;     /* query i sees the keys below i + reach */
     int stat_rows; /* rows of a head in the workspace */
     int64_t pairs, kv_pairs;
@@ -39,8 +40,8 @@ constexpr int ATT_LIFT_F16 = 10;
 constexpr int64_t ATT_ROWS_MOST = INT64_C(1) << 30;
 
 /*
- * Kernels on tensor cores: bfloat16 or float16, d of 64 or 128, a positive scale, rows that begin at multiples of 16
- * bytes.
+ * Kernels on tensor cores: bfloat16 or float16, d and dv equal, 64 or 128, a positive scale, rows that begin at
+ * multiples of 16 bytes.
  */
 rw_status rw_attention_mma_forward(const rw_kernel *k, const att_call &c);
 rw_status rw_attention_mma_backward(const rw_kernel *k, const att_call &c);

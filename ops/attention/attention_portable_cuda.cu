@@ -31,7 +31,7 @@ template <typename T> struct args {
     operand<T> q, k, v, o, dy;
     result<T> out[3];
     wide<T> *lse, *stat, *delta;
-    int heads, kv_heads, group, seq, kv_seq, d, reach, stat_rows, slices, q_tiles, kv_tiles;
+    int heads, kv_heads, group, seq, kv_seq, d, dv, reach, stat_rows, slices, q_tiles, kv_tiles;
     int64_t rows;
     wide<T> scale, keep_factor;
     uint32_t threshold;
@@ -226,7 +226,7 @@ template <typename T> __device__ __forceinline__ queries<T> queries_of(const arg
     x.tiles = kv_tiles_seen(a, min(x.first + TILE, a.seq) - 1);
     x.q = a.q.of(x.b, x.h, a.seq, a.d);
     x.k = a.k.of(x.b, x.h / a.group, a.kv_seq, a.d);
-    x.v = a.v.of(x.b, x.h / a.group, a.kv_seq, a.d);
+    x.v = a.v.of(x.b, x.h / a.group, a.kv_seq, a.dv);
     x.first_block = a.threshold ? a.ticket.first_block() : 0;
     return x;
 }
@@ -263,7 +263,7 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) forw
     }
     for (int i = 0; i < 4 && row + i < a.seq; i++) {
         const W factor = total[i] == 0 ? 0 : a.keep_factor / total[i];
-        write_row<SLICE>(a.out[0].of(x.b, x.h, row + i), o[i], x.u.slice * SLICE, a.d, factor);
+        write_row<SLICE>(a.out[0].of(x.b, x.h, row + i), o[i], x.u.slice * SLICE, a.dv, factor);
         if (x.u.slice == 0 && tx == 0)
             a.lse[x.u.pair * a.seq + row + i] =
                 total[i] == 0 ? -static_cast<W>(INFINITY) : high[i] + logarithm(total[i]);
@@ -303,12 +303,12 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) keys
     const int64_t b = u.pair / a.kv_heads;
     const int kv_head = static_cast<int>(u.pair % a.kv_heads), first = u.tile * TILE, ty = threadIdx.x / 16,
               tx = threadIdx.x % 16;
-    const matrix<T> k = a.k.of(b, kv_head, a.kv_seq, a.d), v = a.v.of(b, kv_head, a.kv_seq, a.d);
+    const matrix<T> k = a.k.of(b, kv_head, a.kv_seq, a.d), v = a.v.of(b, kv_head, a.kv_seq, a.dv);
     const uint64_t first_block = a.threshold ? a.ticket.first_block() : 0;
     const int start = max(0, first - a.reach + 1) / TILE; /* the first queries that see one of these keys */
     W dk[4][SLICE / 16] = {}, dv[4][SLICE / 16] = {};
     for (int h = kv_head * a.group; h < (kv_head + 1) * a.group; h++) {
-        const matrix<T> q = a.q.of(b, h, a.seq, a.d), dy = a.dy.of(b, h, a.seq, a.d);
+        const matrix<T> q = a.q.of(b, h, a.seq, a.d), dy = a.dy.of(b, h, a.seq, a.dv);
         for (int tile = start; tile < a.q_tiles; tile++) {
             const int64_t pair = b * a.heads + h;
             const uint32_t keep = keep_bits(a, first_block, pair, tile * TILE + ty * 4, first + tx * 4);
@@ -325,7 +325,7 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) keys
     for (int i = 0; i < 4 && first + ty * 4 + i < a.kv_seq; i++) {
         const int row = first + ty * 4 + i;
         write_row<SLICE>(a.out[1].of(b, kv_head, row), dk[i], u.slice * SLICE, a.d, a.scale);
-        write_row<SLICE>(a.out[2].of(b, kv_head, row), dv[i], u.slice * SLICE, a.d, W(1));
+        write_row<SLICE>(a.out[2].of(b, kv_head, row), dv[i], u.slice * SLICE, a.dv, W(1));
     }
 }
 
@@ -336,7 +336,7 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) quer
     RW_SHARED_DYNAMIC(W, staged);
     W *const p = staged + STAGED<W>;
     const queries<T> x = queries_of(a);
-    const matrix<T> dy = a.dy.of(x.b, x.h, a.seq, a.d);
+    const matrix<T> dy = a.dy.of(x.b, x.h, a.seq, a.dv);
     const int row = x.first + threadIdx.x / 16 * 4, tx = threadIdx.x % 16;
     W dq[4][SLICE / 16] = {};
     for (int tile = 0; tile < x.tiles; tile++) {
@@ -354,7 +354,13 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) quer
 
 /* ---- launches ---- */
 
-template <typename T> args<T> args_of(const att_call &c, int slice)
+int slices_of(int columns, int slice)
+{
+    return columns > slice ? (columns + slice - 1) / slice : 1;
+}
+
+/* columns: the most of any result that the kernel writes. */
+template <typename T> args<T> args_of(const att_call &c, int slice, int columns)
 {
     using W = wide<T>;
     args<T> a = {};
@@ -366,10 +372,11 @@ template <typename T> args<T> args_of(const att_call &c, int slice)
     a.rows = c.pairs * c.stat_rows;
     a.stat = static_cast<W *>(c.stat);
     a.delta = a.stat ? a.stat + a.rows : nullptr;
-    a.heads = c.heads, a.kv_heads = c.kv_heads, a.group = c.group, a.seq = c.seq, a.kv_seq = c.kv_seq, a.d = c.d;
+    a.heads = c.heads, a.kv_heads = c.kv_heads, a.group = c.group, a.seq = c.seq, a.kv_seq = c.kv_seq;
+    a.d = c.d, a.dv = c.dv;
     a.reach = c.reach;
     a.stat_rows = c.stat_rows;
-    a.slices = c.d > slice ? (c.d + slice - 1) / slice : 1;
+    a.slices = slices_of(columns, slice);
     a.q_tiles = (c.seq + TILE - 1) / TILE;
     a.kv_tiles = (c.kv_seq + TILE - 1) / TILE;
     a.scale = static_cast<W>(c.scale), a.keep_factor = static_cast<W>(c.keep_factor);
@@ -394,14 +401,15 @@ rw_status launch(const rw_kernel *k, void (*kernel)(args<T>), const args<T> &a, 
 
 template <typename T, int SLICE> rw_status forward(const rw_kernel *k, const att_call &c)
 {
-    const args<T> a = args_of<T>(c, SLICE);
+    const args<T> a = args_of<T>(c, SLICE, c.dv);
     return launch<T>(k, forward_kernel<T, SLICE>, a, c.pairs, a.q_tiles);
 }
 
 template <typename T, int SLICE> rw_status backward(const rw_kernel *k, const att_call &c)
 {
-    const args<T> a = args_of<T>(c, SLICE);
+    args<T> a = args_of<T>(c, SLICE, c.d > c.dv ? c.d : c.dv);
     const rw_status status = launch<T>(k, keys_kernel<T, SLICE>, a, c.kv_pairs, a.kv_tiles);
+    a.slices = slices_of(c.d, SLICE);
     return status ? status : launch<T>(k, queries_kernel<T, SLICE>, a, c.pairs, a.q_tiles);
 }
 
@@ -410,9 +418,9 @@ template <typename T, int SLICE> rw_status backward(const rw_kernel *k, const at
 rw_status rw_attention_portable_forward(const rw_kernel *k, const att_call &c)
 {
     switch (k->out[0].dtype) {
-    case RW_F32: return c.d > 64 ? forward<float, 128>(k, c) : forward<float, 64>(k, c);
-    case RW_BF16: return c.d > 64 ? forward<bf16, 128>(k, c) : forward<bf16, 64>(k, c);
-    case RW_F16: return c.d > 64 ? forward<f16, 128>(k, c) : forward<f16, 64>(k, c);
+    case RW_F32: return c.dv > 64 ? forward<float, 128>(k, c) : forward<float, 64>(k, c);
+    case RW_BF16: return c.dv > 64 ? forward<bf16, 128>(k, c) : forward<bf16, 64>(k, c);
+    case RW_F16: return c.dv > 64 ? forward<f16, 128>(k, c) : forward<f16, 64>(k, c);
     case RW_F64: return forward<double, 64>(k, c);
     default: return RW_ERR_UNSUPPORTED;
     }
@@ -420,10 +428,11 @@ rw_status rw_attention_portable_forward(const rw_kernel *k, const att_call &c)
 
 rw_status rw_attention_portable_backward(const rw_kernel *k, const att_call &c)
 {
+    const bool wide_heads = c.d > 64 || c.dv > 64;
     switch (k->out[0].dtype) {
-    case RW_F32: return c.d > 64 ? backward<float, 128>(k, c) : backward<float, 64>(k, c);
-    case RW_BF16: return c.d > 64 ? backward<bf16, 128>(k, c) : backward<bf16, 64>(k, c);
-    case RW_F16: return c.d > 64 ? backward<f16, 128>(k, c) : backward<f16, 64>(k, c);
+    case RW_F32: return wide_heads ? backward<float, 128>(k, c) : backward<float, 64>(k, c);
+    case RW_BF16: return wide_heads ? backward<bf16, 128>(k, c) : backward<bf16, 64>(k, c);
+    case RW_F16: return wide_heads ? backward<f16, 128>(k, c) : backward<f16, 64>(k, c);
     case RW_F64: return backward<double, 64>(k, c);
     default: return RW_ERR_UNSUPPORTED;
     }

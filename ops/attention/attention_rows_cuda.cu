@@ -48,7 +48,7 @@ template <typename T> row_args<T> row_args_of(const att_call &c)
     row_args<T> a = {};
     a.o = operand_of<T>(c.o), a.dy = operand_of<T>(c.dy);
     a.lse = static_cast<const W *>(c.lse), a.stat = static_cast<W *>(c.stat);
-    a.heads = c.heads, a.seq = c.seq, a.d = c.d, a.stat_rows = c.stat_rows;
+    a.heads = c.heads, a.seq = c.seq, a.d = c.dv, a.stat_rows = c.stat_rows;
     a.rows = c.pairs * c.stat_rows;
     a.delta = a.stat + a.rows;
     return a;
@@ -61,7 +61,7 @@ rw_status rw_attention_prepare_rows(const rw_kernel *k, const att_call &c, doubl
     return with_float_type(k->out[0].dtype, [&](auto type) {
         using T = decltype(type);
         const row_args<T> a = row_args_of<T>(c);
-        const int lanes = c.d > 64 ? 32 : c.d > 32 ? 16 : 8;
+        const int lanes = c.dv > 64 ? 32 : c.dv > 32 ? 16 : 8;
         const int64_t per_block = THREADS / lanes, blocks = (a.rows + per_block - 1) / per_block;
         if (!blocks) return RW_OK;
         RW_LAUNCH(stat_kernel<T>, static_cast<unsigned>(blocks), THREADS, 0, k, a, lanes, static_cast<wide<T>>(factor),

@@ -62,9 +62,9 @@ struct F(matrix) {
     int64_t row;
 };
 
-VEC_INLINE struct F(matrix) F(rows)(const struct att *a, rw_dtype dtype, struct att_rows x, int64_t rows, T *room)
+VEC_INLINE struct F(matrix) F(rows)(rw_dtype dtype, struct att_rows x, int64_t rows, T *room)
 {
-    const int64_t d = a->e.d, width = a->e.width;
+    const int64_t d = x.d, width = (d + 15) / 16 * 16;
     if (!is_half(dtype) && x.col == 1 && d == width) return (struct F(matrix)){ x.p, x.row };
     for (int64_t r = 0; r < rows; r++) {
         T *const to = room + r * width;
@@ -159,9 +159,9 @@ VEC_INLINE void F(write_output)(const struct att *a, rw_dtype dtype, int64_t hea
     for (int64_t q = 0; q < queries; q++) {
         const int64_t row = head * a->e.seq + i * ATT_BLOCK + q;
         const T sum = run->sum[q], factor = sum == 0 ? 0 : (T)a->keep_factor / sum;
-        /* [batch, seq, heads, d] */
+        /* [batch, seq, heads, dv] */
         const int64_t to = (head / a->e.heads * a->e.seq + i * ATT_BLOCK + q) * a->e.heads + head % a->e.heads;
-        F(write_row)(a->k->out[0].data, dtype, to * a->e.d, o + q * a->e.width, a->e.d, factor);
+        F(write_row)(a->k->out[0].data, dtype, to * a->e.dv, o + q * a->e.v_width, a->e.dv, factor);
         ((T *)a->k->out[1].data)[row] = sum == 0 ? -(T)INFINITY : run->max[q] + F(log_one)(sum);
     }
 }
@@ -169,20 +169,21 @@ VEC_INLINE void F(write_output)(const struct att *a, rw_dtype dtype, int64_t hea
 /* One block of queries of one head against all keys that they see. */
 VEC_INLINE void F(forward)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i)
 {
-    const int64_t width = a->e.width, queries = att_extent(a->e.seq, i), lanes = F(lanes)(queries);
-    T *const turned = room, *const o = turned + ATT_BLOCK * width, *const k_room = o + ATT_BLOCK * width;
-    T *const v_room = k_room + ATT_BLOCK * width, *const s = v_room + ATT_BLOCK * width;
+    const int64_t width = a->e.v_width, queries = att_extent(a->e.seq, i), lanes = F(lanes)(queries);
+    T *const turned = room, *const o = turned + ATT_BLOCK * a->e.width, *const k_room = o + ATT_BLOCK * width;
+    T *const v_room = k_room + ATT_BLOCK * a->e.widest, *const s = v_room + ATT_BLOCK * a->e.widest;
     uint32_t *const words = (uint32_t *)(void *)(s + ATT_BLOCK * ATT_BLOCK);
     T *const stats = s + 2 * ATT_BLOCK * ATT_BLOCK;
     const struct F(running) run = { stats, stats + ATT_BLOCK, stats + 2 * ATT_BLOCK };
-    F(turn)(turned, F(rows)(a, dtype, att_operand(a, 0, b, h, i), queries, k_room), queries, width, (T)a->scale);
+    F(turn)(turned, F(rows)(dtype, att_operand(a, 0, b, h, i), queries, k_room), queries, a->e.width,
+            (T)a->scale);
     memset(o, 0, (size_t)(queries * width) * sizeof *o);
     for (int q = 0; q < ATT_BLOCK; q++) run.max[q] = -(T)INFINITY, run.sum[q] = 0;
     for (int64_t j = 0; j < a->e.kv_blocks; j++) {
         const int64_t keys = att_keys_seen(a, i, queries, j);
         if (keys <= 0) break;
-        const struct F(matrix) k = F(rows)(a, dtype, att_operand(a, 1, b, h / a->e.group, j), keys, k_room);
-        const struct F(matrix) v = F(rows)(a, dtype, att_operand(a, 2, b, h / a->e.group, j), keys, v_room);
+        const struct F(matrix) k = F(rows)(dtype, att_operand(a, 1, b, h / a->e.group, j), keys, k_room);
+        const struct F(matrix) v = F(rows)(dtype, att_operand(a, 2, b, h / a->e.group, j), keys, v_room);
         F(multiply)(s, ATT_BLOCK, k.p, k.row, 1, turned, ATT_BLOCK, keys, lanes, a->e.d, false);
         F(mask)(s, a, i, j, keys, lanes);
         F(softmax_tile)(s, &run, keys, lanes);
@@ -215,10 +216,10 @@ VEC_INLINE void F(dots)(const struct att *a, rw_dtype dtype, const struct F(bloc
 {
     const struct att_rows o = att_operand(a, 3, x->b, x->h, x->i);
     const T *const lse = (const T *)a->k->in[4].data + (x->b * a->e.heads + x->h) * a->e.seq + x->i * ATT_BLOCK;
-    const struct F(matrix) rows = F(rows)(a, dtype, o, x->queries, x->dq);
+    const struct F(matrix) rows = F(rows)(dtype, o, x->queries, x->v_room);
     for (int64_t q = 0; q < ATT_BLOCK; q++) {
         V sum = F(all)(0);
-        for (int64_t c = 0; c < a->e.width && q < x->queries; c += LANES)
+        for (int64_t c = 0; c < a->e.v_width && q < x->queries; c += LANES)
             sum = F(mul_add)(F(load)(rows.p + q * rows.row + c), F(load)(x->dy.p + q * x->dy.row + c), sum);
         x->dot[q] = F(sum)(sum);
         /* probability 0 for who sees nothing */
@@ -228,23 +229,24 @@ VEC_INLINE void F(dots)(const struct att *a, rw_dtype dtype, const struct F(bloc
 
 VEC_INLINE struct F(block) F(block)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i)
 {
-    const int64_t panel = ATT_BLOCK * a->e.width, tile = ATT_BLOCK * ATT_BLOCK;
+    const int64_t panel = ATT_BLOCK * a->e.width, v_panel = ATT_BLOCK * a->e.v_width, tile = ATT_BLOCK * ATT_BLOCK;
     struct F(block) x = { .b = b, .h = h, .i = i, .queries = att_extent(a->e.seq, i) };
     x.lanes = F(lanes)(x.queries);
     x.q_turned = room;
-    x.do_turned = room + panel;
-    x.dq = room + 2 * panel;
-    x.k_room = room + 3 * panel;
-    x.v_room = room + 4 * panel;
-    x.s = room + 7 * panel;
+    x.do_turned = x.q_turned + panel;
+    x.dq = x.do_turned + v_panel;
+    x.k_room = x.dq + panel;
+    x.v_room = x.k_room + ATT_BLOCK * a->e.widest;
+    T *const q_room = x.v_room + v_panel, *const dy_room = q_room + panel;
+    x.s = dy_room + v_panel;
     x.ds = x.s + tile;
     x.words = (uint32_t *)(void *)(x.ds + tile);
     x.lse = x.ds + 2 * tile;
     x.dot = x.lse + ATT_BLOCK;
-    x.q = F(rows)(a, dtype, att_operand(a, 0, b, h, i), x.queries, room + 5 * panel);
-    x.dy = F(rows)(a, dtype, att_operand(a, 5, b, h, i), x.queries, room + 6 * panel);
+    x.q = F(rows)(dtype, att_operand(a, 0, b, h, i), x.queries, q_room);
+    x.dy = F(rows)(dtype, att_operand(a, 5, b, h, i), x.queries, dy_room);
     F(turn)(x.q_turned, x.q, x.queries, a->e.width, (T)a->scale);
-    F(turn)(x.do_turned, x.dy, x.queries, a->e.width, 1);
+    F(turn)(x.do_turned, x.dy, x.queries, a->e.v_width, 1);
     F(dots)(a, dtype, &x);
     return x;
 }
@@ -270,36 +272,35 @@ static void F(gradient_tile)(const struct att *a, const struct F(block) *x, int6
     }
 }
 
-/* What is asked for: sums in rows of `row` elements, from the first key of block j on. */
+/* What is asked for: sums in rows of so many elements, from the first key of block j on. */
 struct F(sums) {
     T *dk, *dv;
-    int64_t row;
+    int64_t k_row, v_row;
 };
 
 VEC_INLINE void F(backward_tile)(const struct att *a, rw_dtype dtype, const struct F(block) *x, int64_t j,
                                  const struct F(sums) *to, bool dq)
 {
     const int64_t width = a->e.width, keys = att_keys_seen(a, x->i, x->queries, j), kv_head = x->h / a->e.group;
-    const struct F(matrix) k = F(rows)(a, dtype, att_operand(a, 1, x->b, kv_head, j), keys, x->k_room);
-    const struct F(matrix) v = F(rows)(a, dtype, att_operand(a, 2, x->b, kv_head, j), keys, x->v_room);
+    const struct F(matrix) k = F(rows)(dtype, att_operand(a, 1, x->b, kv_head, j), keys, x->k_room);
+    const struct F(matrix) v = F(rows)(dtype, att_operand(a, 2, x->b, kv_head, j), keys, x->v_room);
     F(multiply)(x->s, ATT_BLOCK, k.p, k.row, 1, x->q_turned, ATT_BLOCK, keys, x->lanes, a->e.d, false);
-    F(multiply)(x->ds, ATT_BLOCK, v.p, v.row, 1, x->do_turned, ATT_BLOCK, keys, x->lanes, a->e.d, false);
+    F(multiply)(x->ds, ATT_BLOCK, v.p, v.row, 1, x->do_turned, ATT_BLOCK, keys, x->lanes, a->e.dv, false);
     F(mask)(x->s, a, x->i, j, keys, x->lanes);
     if (a->threshold) att_draw(a, x->words, x->b, x->h, x->i, j, x->queries, keys);
     F(gradient_tile)(a, x, keys);
     if (to) {
-        F(multiply)(to->dv, to->row, x->s, ATT_BLOCK, 1, x->dy.p, x->dy.row, keys, width, x->queries, true);
-        F(multiply)(to->dk, to->row, x->ds, ATT_BLOCK, 1, x->q.p, x->q.row, keys, width, x->queries, true);
+        F(multiply)(to->dv, to->v_row, x->s, ATT_BLOCK, 1, x->dy.p, x->dy.row, keys, a->e.v_width, x->queries, true);
+        F(multiply)(to->dk, to->k_row, x->ds, ATT_BLOCK, 1, x->q.p, x->q.row, keys, width, x->queries, true);
     }
     if (dq) F(multiply)(x->dq, width, x->ds, 1, ATT_BLOCK, k.p, k.row, x->queries, width, keys, true);
 }
 
 /* To a result's rows, the first of which begins at element `at`. */
-VEC_INLINE void F(write_rows)(const struct att *a, rw_dtype dtype, const struct att_result *to, int64_t at,
-                              int64_t rows, const T *from)
+VEC_INLINE void F(write_rows)(rw_dtype dtype, const struct att_result *to, int64_t at, int64_t rows, const T *from,
+                              int64_t width, int64_t d)
 {
-    for (int64_t r = 0; r < rows; r++)
-        F(write_row)(to->p, dtype, at + r * to->row, from + r * a->e.width, a->e.d, 1);
+    for (int64_t r = 0; r < rows; r++) F(write_row)(to->p, dtype, at + r * to->row, from + r * width, d, 1);
 }
 
 /* dq of one block of queries, and on the way the sums of dk and dv for key blocks [from, to) if they are asked for. */
@@ -314,35 +315,37 @@ VEC_INLINE void F(backward_queries)(const struct att *a, rw_dtype dtype, T *room
             F(backward_tile)(a, dtype, &x, j, NULL, dq);
             continue;
         }
-        const int64_t at = (j - from) * ATT_BLOCK * sums->row;
-        const struct F(sums) here = { sums->dk + at, sums->dv + at, sums->row };
+        const int64_t row = (j - from) * ATT_BLOCK;
+        const struct F(sums) here = { sums->dk + row * sums->k_row, sums->dv + row * sums->v_row, sums->k_row,
+                                      sums->v_row };
         F(backward_tile)(a, dtype, &x, j, &here, dq);
     }
     const struct att_result *const result = &a->gradient[0];
-    if (dq) F(write_rows)(a, dtype, result, att_begin(result, b, h, i * ATT_BLOCK), x.queries, x.dq);
+    if (dq)
+        F(write_rows)(dtype, result, att_begin(result, b, h, i * ATT_BLOCK), x.queries, x.dq, a->e.width, a->e.d);
 }
 
 /* dk and dv of key blocks [from, to) of one kv head, summed over its query heads and their blocks in order. */
 VEC_INLINE void F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t kv_head, int64_t from,
                                  int64_t to, bool dq)
 {
-    const struct att_result *const dk = &a->gradient[1], *const dv = &a->gradient[2]; /* of equal strides */
-    const int64_t width = a->e.width, at = att_begin(dk, b, kv_head, from * ATT_BLOCK);
+    const struct att_result *const dk = &a->gradient[1], *const dv = &a->gradient[2];
+    const int64_t k_at = att_begin(dk, b, kv_head, from * ATT_BLOCK), width = a->e.width;
+    const int64_t v_at = att_begin(dv, b, kv_head, from * ATT_BLOCK), v_width = a->e.v_width;
     const int64_t rows = (to * ATT_BLOCK < a->e.kv_seq ? to * ATT_BLOCK : a->e.kv_seq) - from * ATT_BLOCK;
     const bool in_output = rw_att_sums_in_output(&a->e, dtype);
-    T *const own = room + 7 * ATT_BLOCK * width + 3 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK;
-    const struct F(sums)
-        sums = { in_output ? (T *)dk->p + at : own,
-                 in_output ? (T *)dv->p + at : own + (to - from) * ATT_BLOCK * width, in_output ? dk->row : width };
+    T *const own = room + rw_att_block_elements(&a->e);
+    struct F(sums) sums = { own, own + (to - from) * ATT_BLOCK * width, width, v_width };
+    if (in_output) sums = (struct F(sums)){ (T *)dk->p + k_at, (T *)dv->p + v_at, dk->row, dv->row };
     for (int64_t r = 0; r < rows; r++) {
-        memset(sums.dk + r * sums.row, 0, (size_t)width * sizeof(T));
-        memset(sums.dv + r * sums.row, 0, (size_t)width * sizeof(T));
+        memset(sums.dk + r * sums.k_row, 0, (size_t)width * sizeof(T));
+        memset(sums.dv + r * sums.v_row, 0, (size_t)v_width * sizeof(T));
     }
     for (int64_t h = kv_head * a->e.group; h < (kv_head + 1) * a->e.group; h++)
         for (int64_t i = 0; i < a->e.q_blocks; i++) F(backward_queries)(a, dtype, room, b, h, i, from, to, &sums, dq);
     if (in_output) return;
-    F(write_rows)(a, dtype, dk, at, rows, sums.dk);
-    F(write_rows)(a, dtype, dv, at, rows, sums.dv);
+    F(write_rows)(dtype, dk, k_at, rows, sums.dk, width, a->e.d);
+    F(write_rows)(dtype, dv, v_at, rows, sums.dv, v_width, a->e.dv);
 }
 
 #undef N_LANES

@@ -7,7 +7,22 @@
 struct rw_rope_attrs {
     double base;
     int64_t inverse;
+    int64_t interleaved;
 };
+
+/* Pair i: elements i and i + d/2, or 2i and 2i + 1. The steps from the first of one to that of the next, and to its
+   second. */
+struct rw_rope_pairs {
+    int64_t step, apart;
+};
+
+static inline struct rw_rope_pairs rw_rope_pairs_of(const struct rw_rope_attrs *a, int64_t half)
+{
+    struct rw_rope_pairs p;
+    p.step = a->interleaved ? 2 : 1;
+    p.apart = a->interleaved ? 1 : half;
+    return p;
+}
 
 /* cos and sin per position and pair, in whole doubles */
 static inline size_t rw_rope_table_bytes(int64_t seq, int64_t half, rw_dtype dtype)

@@ -1,4 +1,4 @@
-/* Rotates the pairs (i, i + d/2) of each head. Angles are taken in double, once per position. */
+/* Rotates the pairs of each head. Angles are taken in double, once per position. */
 #include "device/cpu/isa.h"
 #include "ops/embedding/rope.h"
 #include "ops/common/util.h"
@@ -51,29 +51,33 @@ static void fill_table(const rw_kernel *k, int64_t seq, int64_t half)
 VEC_INLINE void rotate(const rw_kernel *k, rw_dtype dtype, int64_t from, int64_t stride, int64_t to, int64_t s,
                        int64_t half)
 {
+    const struct rw_rope_attrs *const attrs = k->attrs;
+    const struct rw_rope_pairs p = rw_rope_pairs_of(attrs, half);
     const void *const x = k->in[0].data;
     void *const y = k->out[0].data;
     if (dtype == RW_F64) {
         const double *const c = (const double *)k->workspace + s * 2 * half, *const z = c + half;
         for (int64_t i = 0; i < half; i++) {
-            const double a = ((const double *)x)[from + i * stride],
-                         b = ((const double *)x)[from + (i + half) * stride];
-            ((double *)y)[to + i] = a * c[i] - b * z[i];
-            ((double *)y)[to + half + i] = b * c[i] + a * z[i];
+            const int64_t first = i * p.step, second = first + p.apart;
+            const double a = ((const double *)x)[from + first * stride],
+                         b = ((const double *)x)[from + second * stride];
+            ((double *)y)[to + first] = a * c[i] - b * z[i];
+            ((double *)y)[to + second] = b * c[i] + a * z[i];
         }
         return;
     }
     const float *const c = (const float *)k->workspace + s * 2 * half, *const z = c + half;
     int64_t i = 0;
-    for (; stride == 1 && i + VF_LANES <= half; i += VF_LANES) {
+    for (; stride == 1 && p.step == 1 && i + VF_LANES <= half; i += VF_LANES) {
         const vf a = vf_get(x, dtype, from + i), b = vf_get(x, dtype, from + half + i);
         vf_put(y, dtype, to + i, a * vf_load(c + i) - b * vf_load(z + i));
         vf_put(y, dtype, to + half + i, b * vf_load(c + i) + a * vf_load(z + i));
     }
     for (; i < half; i++) {
-        const float a = f_get(x, dtype, from + i * stride), b = f_get(x, dtype, from + (i + half) * stride);
-        f_put(y, dtype, to + i, a * c[i] - b * z[i]);
-        f_put(y, dtype, to + half + i, b * c[i] + a * z[i]);
+        const int64_t first = i * p.step, second = first + p.apart;
+        const float a = f_get(x, dtype, from + first * stride), b = f_get(x, dtype, from + second * stride);
+        f_put(y, dtype, to + first, a * c[i] - b * z[i]);
+        f_put(y, dtype, to + second, b * c[i] + a * z[i]);
     }
 }
 

@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(THREADS)
 struct rope_args {
     int64_t n; /* threads: P pairs each */
     int64_t half;
+    rw_rope_pairs pairs; /* with P > 1, halves */
     map_divider per_row, seq, heads;
     int64_t stride[4];
 };
@@ -57,10 +58,10 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t i = (n - row * static_cast<int64_t>(a.per_row.d)) * P;
     const int64_t s = row - plane * static_cast<int64_t>(a.seq.d);
     const int64_t h = plane - batch * static_cast<int64_t>(a.heads.d);
-    const T *const from = x + batch * a.stride[0] + h * a.stride[1] + s * a.stride[2] + i * a.stride[3];
-    T *const to = y + row * 2 * a.half + i;
+    const T *const from = x + batch * a.stride[0] + h * a.stride[1] + s * a.stride[2] + i * a.pairs.step * a.stride[3];
+    T *const to = y + row * 2 * a.half + i * a.pairs.step;
     const pairs<T, P> p = *reinterpret_cast<const pairs<T, P> *>(from);
-    const pairs<T, P> q = *reinterpret_cast<const pairs<T, P> *>(from + a.half * a.stride[3]);
+    const pairs<T, P> q = *reinterpret_cast<const pairs<T, P> *>(from + a.pairs.apart * a.stride[3]);
     W c[P], z[P];
     load_table<W, P>(table + s * 2 * a.half + i, c);
     load_table<W, P>(table + (s * 2 + 1) * a.half + i, z);
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(THREADS)
         second.x[l] = narrow<T>(v * c[l] + u * z[l]);
     }
     store_raw(to, first);
-    store_raw(to + a.half, second);
+    store_raw(to + a.pairs.apart, second);
 }
 
 template <typename T, int P> rw_status rotate(const rw_kernel *k)
@@ -80,6 +81,7 @@ template <typename T, int P> rw_status rotate(const rw_kernel *k)
     const rw_layout *const l = k->in[0].layout;
     rope_args a = {};
     a.half = l->dim[3] / 2;
+    a.pairs = rw_rope_pairs_of(static_cast<const rw_rope_attrs *>(k->attrs), a.half);
     a.n = l->numel / 2 / P;
     a.per_row.set(a.half / P);
     a.seq.set(l->dim[2]);
@@ -101,7 +103,8 @@ template <typename T> rw_status run(const rw_kernel *k)
     RW_LAUNCH(table_kernel<wide<T>>, blocks_for(seq * half, THREADS), THREADS, 0, k,
               static_cast<wide<T> *>(k->workspace), static_cast<const int32_t *>(positions), seq, half, attrs->base,
               attrs->inverse ? -1.0 : 1.0);
-    bool packs = half % P == 0 && l->stride[3] == 1 && is_aligned_16(k->in[0].data) && is_aligned_16(k->out[0].data);
+    bool packs = !attrs->interleaved && half % P == 0 && l->stride[3] == 1 && is_aligned_16(k->in[0].data) &&
+                 is_aligned_16(k->out[0].data);
     for (int axis = 0; axis < 3; axis++) packs &= l->dim[axis] == 1 || l->stride[axis] % P == 0;
     return packs ? rotate<T, P>(k) : rotate<T, 1>(k);
 }

@@ -31,6 +31,7 @@ struct golden_set {
     }
 #define SHAPE(...) .shape = RW_SHAPE(__VA_ARGS__)
 
+extern const struct golden_set golden_attention;
 extern const struct golden_set golden_ops;
 
 #endif

@@ -218,7 +218,7 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_mean(t, x, RW_AXES(0), false), rw_max(t, x, RW_AXES(0), false), rw_logsumexp(t, x, RW_AXES(0), false);
     rw_sum_to(t, x, RW_SHAPE(1, 2)), rw_softmax(t, x, 0), rw_log_softmax(t, x, 0), rw_causal_softmax(t, x, 1);
     rw_dropout(t, x, 0.5f), rw_randn(t, RW_F32, RW_SHAPE(2)), rw_rand(t, RW_F32, RW_SHAPE(2));
-    rw_attention(t, q, q, q, NULL), rw_rope(t, q, RW_NONE, 10000);
+    rw_attention(t, q, q, q, NULL), rw_rope(t, q, RW_NONE, 10000), rw_rope_interleaved(t, q, RW_NONE, 10000);
     rw_embedding(t, x, index), rw_cross_entropy(t, x, index), rw_cross_entropy_ignore(t, x, index, 7), rw_mse_loss(t, x,
                                                                                                                    x);
     rw_permute(t, x, axes), rw_transpose(t, x, 0, 1), rw_slice(t, x, 0, 0, 1), rw_broadcast_to(t, v, RW_SHAPE(3, 2));
@@ -238,6 +238,7 @@ static bool is_composed(const char *name)
 {
     static const char *const all[] = {
         "cross_entropy_ignore",
+        "rope_interleaved",
         "transpose",
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -268,6 +269,7 @@ static int check_header(const rw_context *ctx, const char *header)
 Test(policy, the_list_of_built_in_ops_is_that_of_the_public_headers)
 {
     static const char *const headers[] = {
+        "attention.h",
         "ops.h",
     };
     struct fixture b = fixture_open(1, 1);

@@ -138,6 +138,8 @@ B(attention,
   rw_attention(t, x[0], x[1], x[2],
                &(rw_attention_params){ .causal = c->causal, .scale = op_single(c->value),
                                        .dropout = op_single(c->dropout) }))
+B(rope_interleaved,
+  rw_rope_interleaved(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, op_single(c->value)))
 B(rope, rw_rope(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, op_single(c->value)))
 /* keep: the table is read elsewhere too, and the gradient is added to what flows from there */
 static rw_tensor *embedded(rw_tape *t, rw_tensor *table, const struct op_case *c)

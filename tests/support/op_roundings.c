@@ -174,9 +174,10 @@ void op_count_log_softmax(struct op_case *c)
 void op_count_attention(struct op_case *c)
 {
     const rw_shape q = c->in[0].shape, k = c->in[1].shape;
-    const int d = extent(q, 3), kv = extent(k, 2), rows = extent(q, 2) * quotient(q.dim[1], k.dim[1]);
+    const int d = extent(q, 3), dv = extent(c->in[2].shape, 3), kv = extent(k, 2);
+    const int rows = extent(q, 2) * quotient(q.dim[1], k.dim[1]);
     const int extra = c->dropout > 0 ? N_DROPOUT : 0;
-    const int p = d + kv + N_F + 12 + 8 * (kv / 16 + 1) + extra, ds = 2 * p + kv + d + 6;
+    const int p = d + kv + N_F + 12 + 8 * (kv / 16 + 1) + extra, ds = 2 * p + kv + (dv > d ? dv : d) + 6;
     c->r[0] = (struct roundings){ p + kv, 1 };
     c->r[1] = (struct roundings){ ds + kv, 3 };
     c->r[2] = (struct roundings){ ds + rows, 3 };

@@ -204,9 +204,25 @@ void op_sizes_attention(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_t
 
 /* ---- rope and the losses ---- */
 
-void op_sizes_rope(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+/* The pairs of the last axis: their firsts, then their seconds; and the way back. */
+static rw_tensor *halves(rw_tape *t, rw_tensor *x, bool interleaved)
 {
-    (void)y;
+    const rw_shape s = rw_tensor_shape(x);
+    if (!interleaved) return x;
+    rw_tensor *const two = rw_reshape(t, x, RW_SHAPE(s.dim[0], s.dim[1], s.dim[2], s.dim[3] / 2, 2));
+    return rw_reshape(t, rw_transpose(t, two, -1, -2), s);
+}
+
+static rw_tensor *pairs(rw_tape *t, rw_tensor *x)
+{
+    const rw_shape s = rw_tensor_shape(x);
+    rw_tensor *const two = rw_reshape(t, x, RW_SHAPE(s.dim[0], s.dim[1], s.dim[2], 2, s.dim[3] / 2));
+    return rw_reshape(t, rw_transpose(t, two, -1, -2), s);
+}
+
+static void sizes_rope(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor **m,
+                       bool interleaved)
+{
     const int64_t seq = c->in[0].shape.dim[2], d = c->in[0].shape.dim[3], half = d / 2;
     double *const angles = malloc((size_t)(seq * half + 1) * sizeof *angles);
     for (int64_t i = 0; i < seq * half; i++) {
@@ -216,11 +232,25 @@ void op_sizes_rope(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor
     rw_tensor *const weight = rw_input(t, RW_F64, RW_SHAPE(seq, half), angles);
     free(angles);
     for (int i = 0; i < 2; i++) {
-        rw_tensor *const from = absolute(t, i ? w : x[0]);
+        rw_tensor *const from = halves(t, absolute(t, i ? w : x[0]), interleaved);
         rw_tensor *const parts = rw_add(t, rw_slice(t, from, -1, 0, half), rw_slice(t, from, -1, half, d));
         rw_tensor *const one = rw_mul(t, parts, weight);
-        m[i] = rw_concat(t, ((rw_tensor *[]){ one, one }), 2, -1);
+        rw_tensor *const both = rw_concat(t, ((rw_tensor *[]){ one, one }), 2, -1);
+        m[i] = interleaved ? pairs(t, both) : both;
     }
+}
+
+void op_sizes_rope(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    sizes_rope(t, c, x, w, m, false);
+}
+
+void op_sizes_rope_interleaved(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
+                               rw_tensor **m)
+{
+    (void)y;
+    sizes_rope(t, c, x, w, m, true);
 }
 
 void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,

@@ -65,6 +65,8 @@ static void attention(struct trial *m, struct world *w)
     TENSOR_OF("rw_attention", RW_ERR_SHAPE,
               many = rw_broadcast_to(t, w->scalar, RW_SHAPE(1, 1, HUGE_EXTENT, 4)),
               rw_attention(t, many, many, many, &(rw_attention_params){ .dropout = 0.5f }));
+    TENSOR("rw_rope_interleaved", RW_ERR_SHAPE, rw_rope_interleaved(t, w->x, RW_NONE, 10000));
+    TENSOR("rw_rope_interleaved", RW_ERR_ARGUMENT, rw_rope_interleaved(t, q, RW_NONE, 0));
     TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, NULL, 10000));
     TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, NULL, RW_NONE, 10000));
     TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, RW_NONE, 0));

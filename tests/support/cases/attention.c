@@ -53,6 +53,42 @@ static void add_attention(void)
     }
 }
 
+/* q and k wider than v, as in multi-head latent attention, and narrower. */
+static void add_two_widths(void)
+{
+    static const struct {
+        int64_t batch, heads, kv_heads, seq, kv_seq, d, dv;
+        bool causal;
+        double dropout;
+        enum op_layout layout;
+        bool large;
+    } all[] = {
+        { 1, 1, 1, 1, 1, 2, 1, false, 0, OP_DENSE, false },
+        { 2, 4, 2, 5, 7, 24, 16, true, 0, OP_MIDDLE, false },
+        { 1, 2, 2, 9, 9, 16, 33, true, 0.2, OP_DENSE, false },
+        { 1, 2, 1, 6, 20, 192, 128, false, 0, OP_SLICED, false },
+        { 1, 3, 3, 66, 70, 5, 12, true, 0, OP_DENSE, false },
+        { 2, 2, 1, 4, 5, 6, 3, true, 0, OP_EXPANDED, false },
+        { 4, 4, 2, 7, 7, 32, 16, true, 0.1, OP_DENSE, false },
+        { 1, 1, 1, 3, 4, 8, 0, false, 0, OP_DENSE, false },
+        { 1, 2, 1, 130, 150, 192, 128, true, 0, OP_MIDDLE, true },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct op_case *const c = op_case_next(OP_ATTENTION, op_build_attention, op_sizes_attention, 3);
+        c->in[0].shape = S(all[i].batch, all[i].heads, all[i].seq, all[i].d);
+        c->in[1].shape = S(all[i].batch, all[i].kv_heads, all[i].kv_seq, all[i].d);
+        c->in[2].shape = S(all[i].batch, all[i].kv_heads, all[i].kv_seq, all[i].dv);
+        for (int k = 0; k < 3; k++) c->in[k].layout = all[i].layout;
+        c->causal = all[i].causal;
+        c->value = 0;
+        c->dropout = all[i].dropout;
+        op_count_attention(c);
+        c->large = all[i].large;
+        op_case_describe(c, "attention of two widths%s%s", c->causal ? " causal" : "",
+                         c->dropout > 0 ? " dropout" : "");
+    }
+}
+
 static void add_ropes(void)
 {
     const struct op_operand shapes[] = { { S(1, 1, 3, 2), 0, 0 },           { S(2, 3, 5, 36), 0, 0 },
@@ -68,11 +104,18 @@ static void add_ropes(void)
             op_count_rope(c);
             c->large = rw_shape_numel(shapes[i].shape) > 4096;
             op_case_describe(c, given ? "rope of positions" : "rope");
+            struct op_case *const of_pairs = op_case_next(OP_ATTENTION, op_build_rope_interleaved,
+                                                          op_sizes_rope_interleaved, 1);
+            *of_pairs = *c;
+            of_pairs->build = op_build_rope_interleaved;
+            of_pairs->sizes = op_sizes_rope_interleaved;
+            op_case_describe(of_pairs, given ? "rope_interleaved of positions" : "rope_interleaved");
         }
 }
 
 void op_cases_attention(void)
 {
     add_attention();
+    add_two_widths();
     add_ropes();
 }
