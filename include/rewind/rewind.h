@@ -6,6 +6,7 @@
  *   tape.h        inputs, reading, backward
  *   ops.h         the ops
  *   attention.h   more of attention
+ *   pointwise.h   more element-wise ops
  *   checkpoint.h  regions and policies
  *   verify.h      proof that recompute changes no bit
  *   memory.h      bytes and costs
@@ -30,6 +31,7 @@
 #include <rewind/ops.h>
 #include <rewind/optim.h>
 #include <rewind/plan.h>
+#include <rewind/pointwise.h>
 #include <rewind/status.h>
 #include <rewind/tape.h>
 #include <rewind/tensor.h>

@@ -23,6 +23,15 @@
         out[0] = (expr);                                             \
     }
 
+/* Of two inputs and a constant. */
+#define ARITH2_WITH(name, expr)                                      \
+    VEC_INLINE void F(op_##name)(const V *in, V *out, double attr)   \
+    {                                                                \
+        const V x = in[0], z = in[1];                                \
+        const VS a = (VS)attr;                                       \
+        out[0] = (expr);                                             \
+    }
+
 #define ZERO F(all)(0)
 #define ONE F(all)(1)
 
@@ -91,12 +100,38 @@ ARITH1(silu, x *F(sigmoid)(x))
 ARITH1(gelu, x *F(cdf)(x))
 ARITH1(gelu_tanh, x *F(sigmoid)(F(gelu_inner)(x)))
 ARITH2(swiglu, x *F(sigmoid)(x) * z)
+ARITH2(pow, F(pow)(x, z))
+ARITH1(elu, F(select)((VM)(x > 0), x, a *F(expm1)(x)))
+ARITH1(leaky_relu, F(select)((VM)(x > 0), x, a *x))
+ARITH1(relu6, F(select)((VM)(x > 6), F(all)(6), F(select)((VM)((x > 0) | (x != x)), x, ZERO)))
+ARITH1(hardswish,
+       F(select)((VM)(x >= 3), x, F(select)((VM)(x <= -3), ZERO, x *(x + (VS)3) / (VS)6)))
 
 /* Derivatives times the upstream gradient z. The first input is what the rule kept. */
 ARITH2(tanh_backward, z *(ONE - x * x))
 ARITH2(sigmoid_backward, z *(x * (ONE - x)))
 ARITH2(relu_backward, F(select)((VM)(x > 0), z, ZERO))
 ARITH2(sqrt_backward, z *(VS)0.5 / x)
+ARITH2_WITH(elu_backward, F(select)((VM)(x > 0), z, z *(a *F(exp)(x))))
+ARITH2_WITH(leaky_relu_backward, F(select)((VM)(x > 0), z, a *z))
+ARITH2(relu6_backward, F(select)((VM)((x > 0) & (x < 6)), z, ZERO))
+ARITH2(hardswish_backward,
+       F(select)((VM)(x >= 3), z, F(select)((VM)(x <= -3), ZERO, z *((x + x + (VS)3) / (VS)6))))
+
+/* Of a to the power of b, with the upstream gradient: chosen, not multiplied, where a factor of 0 meets infinity. */
+VEC_INLINE void F(op_pow_base_backward)(const V *in, V *out, double attr)
+{
+    const V a = in[0], b = in[1];
+    (void)attr;
+    out[0] = F(select)((VM)(b == 0), ZERO, in[2] * (b * F(pow)(a, b - (VS)1)));
+}
+
+VEC_INLINE void F(op_pow_exponent_backward)(const V *in, V *out, double attr)
+{
+    const V a = in[0], b = in[1];
+    (void)attr;
+    out[0] = F(select)((VM)((a == 0) & (b >= 0)), ZERO, in[2] * (F(pow)(a, b) * F(log)(a)));
+}
 
 VEC_INLINE void F(op_silu_backward)(const V *in, V *out, double attr)
 {
@@ -129,5 +164,6 @@ VEC_INLINE void F(op_swiglu_backward)(const V *in, V *out, double attr)
 
 #undef ARITH1
 #undef ARITH2
+#undef ARITH2_WITH
 #undef ZERO
 #undef ONE

@@ -1,4 +1,9 @@
-/* Every element-wise kernel: POINTWISE(name, inputs, outputs). No include guard. */
+/*
+ * Every element-wise kernel: POINTWISE_OF(name, inputs, outputs, given), where `given` says that its attributes are a
+ * struct rw_pointwise_attrs, as those of every op on one input are. No include guard: the includer sets POINTWISE_OF.
+ */
+#define POINTWISE(name, n_in, n_out) POINTWISE_OF(name, n_in, n_out, (n_in) == 1)
+#define POINTWISE_WITH(name, n_in, n_out) POINTWISE_OF(name, n_in, n_out, true)
 POINTWISE(add, 2, 1)
 POINTWISE(sub, 2, 1)
 POINTWISE(mul, 2, 1)
@@ -29,6 +34,11 @@ POINTWISE(silu, 1, 1)
 POINTWISE(gelu, 1, 1)
 POINTWISE(gelu_tanh, 1, 1)
 POINTWISE(swiglu, 2, 1)
+POINTWISE(pow, 2, 1)
+POINTWISE(elu, 1, 1)
+POINTWISE(leaky_relu, 1, 1)
+POINTWISE(relu6, 1, 1)
+POINTWISE(hardswish, 1, 1)
 POINTWISE(tanh_backward, 2, 1)
 POINTWISE(sigmoid_backward, 2, 1)
 POINTWISE(relu_backward, 2, 1)
@@ -37,4 +47,12 @@ POINTWISE(silu_backward, 2, 1)
 POINTWISE(gelu_backward, 2, 1)
 POINTWISE(gelu_tanh_backward, 2, 1)
 POINTWISE(swiglu_backward, 3, 2)
+POINTWISE(pow_base_backward, 3, 1)
+POINTWISE(pow_exponent_backward, 3, 1)
+POINTWISE_WITH(elu_backward, 2, 1)
+POINTWISE_WITH(leaky_relu_backward, 2, 1)
+POINTWISE(relu6_backward, 2, 1)
+POINTWISE(hardswish_backward, 2, 1)
 #undef POINTWISE
+#undef POINTWISE_WITH
+#undef POINTWISE_OF

@@ -1,20 +1,18 @@
-/* Element-wise ops. The inner ones (sign, the backward ops) are for gradient rules. C11 and C++17. */
+/* Element-wise ops. The inner ones (choices, the backward ops) are for gradient rules. C11 and C++17. */
 #ifndef RW_OPS_POINTWISE_H
 #define RW_OPS_POINTWISE_H
 
 #include <rewind/op.h>
+#include <rewind/pointwise.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Of every op on one input; 0 where it needs no constant. */
+/* Of every op on one input, and of the backward op of one that has a constant; 0 where it needs none. */
 struct rw_pointwise_attrs {
     double constant;
 };
-
-/* -1, 0 or 1; carries no gradient. */
-rw_tensor *rw_sign_at(rw_site at, rw_tape *t, rw_tensor *x);
 
 /* 1 where a >= b, else 0; carries no gradient. */
 rw_tensor *rw_at_least_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
@@ -31,6 +29,11 @@ rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy);
  * rw_grad_set_sum(g, bias, *ret_sum) takes. *ret_sum is NULL where they are no part of it.
  */
 rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, int bias, rw_tensor *z, rw_tensor *dy, rw_tensor **ret_sum);
+
+/* What the definitions of ops on one tensor, and of their backward ops f(kept, dy), share. */
+rw_status rw_pointwise_check(rw_op_call *call);
+rw_status rw_pointwise_check_backward(rw_op_call *call);
+rw_op_cost rw_pointwise_cost(const rw_op_call *call);
 
 /* y = op(x) when nothing else is to be said: for rules of other families too. */
 rw_tensor *rw_pointwise_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *a, rw_tensor *b);

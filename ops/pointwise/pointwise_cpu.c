@@ -19,18 +19,17 @@
 #define F(name) nd_##name
 #include "ops/pointwise/arith_tmpl.h"
 
-/* Ops on one input have a constant. */
-static double constant_of(const rw_kernel *k)
+static double constant_of(const rw_kernel *k, bool given)
 {
-    return k->n_inputs == 1 ? ((const struct rw_pointwise_attrs *)k->attrs)->constant : 0;
+    return given ? ((const struct rw_pointwise_attrs *)k->attrs)->constant : 0;
 }
 
-#define POINTWISE(name, n_in, n_out)                                                         \
+#define POINTWISE_OF(name, n_in, n_out, given)                                               \
     MAP_FUNCTIONS(map_##name, n_in, n_out, nf_op_##name, nd_op_##name)                       \
     rw_status RW_ISA_NAME(rw_##name##_cpu)(const rw_kernel *k);                              \
     rw_status RW_ISA_NAME(rw_##name##_cpu)(const rw_kernel *k)                               \
     {                                                                                        \
-        return map_kernel(k, n_in, map_##name##_blocks, constant_of(k));                       \
+        return map_kernel(k, n_in, map_##name##_blocks, constant_of(k, given));              \
     }
 #include "ops/pointwise/list_tmpl.h"
 

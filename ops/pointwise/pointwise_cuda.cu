@@ -14,6 +14,7 @@ namespace {
     VEC_INLINE type prefix##_all(type x) { return x; }                                    \
     VEC_INLINE type prefix##_select(bool first, type a, type b) { return first ? a : b; } \
     VEC_INLINE type prefix##_exp(type x) { return exp##suffix(x); }                       \
+    VEC_INLINE type prefix##_expm1(type x) { return expm1##suffix(x); }                   \
     VEC_INLINE type prefix##_log(type x) { return log##suffix(x); }                       \
     VEC_INLINE type prefix##_log1p(type x) { return log1p##suffix(x); }                   \
     VEC_INLINE type prefix##_sqrt(type x) { return sqrt##suffix(x); }                     \
@@ -39,15 +40,14 @@ SCALAR_FUNCTIONS(d, double, )
 #define F(name) d_##name
 #include "ops/pointwise/arith_tmpl.h"
 
-/* Ops on one input have a constant. */
-double constant_of(const rw_kernel *k)
+double constant_of(const rw_kernel *k, bool given)
 {
-    return k->n_inputs == 1 ? static_cast<const rw_pointwise_attrs *>(k->attrs)->constant : 0;
+    return given ? static_cast<const rw_pointwise_attrs *>(k->attrs)->constant : 0;
 }
 
 } // namespace
 
-#define POINTWISE(name, n_in, n_out)                                                  \
+#define POINTWISE_OF(name, n_in, n_out, given)                                        \
     namespace {                                                                       \
     template <typename T> struct name##_of {                                          \
         using In = T;                                                                 \
@@ -67,7 +67,7 @@ double constant_of(const rw_kernel *k)
     extern "C" rw_status rw_##name##_cuda(const rw_kernel *k)                         \
     {                                                                                 \
         return with_float_type(k->out[0].dtype, [=](auto type) {                      \
-            return map_run(k, name##_of<decltype(type)>{ constant_of(k) });             \
+            return map_run(k, name##_of<decltype(type)>{ constant_of(k, given) });      \
         });                                                                           \
     }
 #include "ops/pointwise/list_tmpl.h"

@@ -10,13 +10,13 @@
 
 #include <math.h>
 
-static rw_status check_unary(rw_op_call *call)
+rw_status rw_pointwise_check(rw_op_call *call)
 {
     RW_CHECK(rw_want_float(call, 0));
     return rw_op_output_like(call, 0, 0);
 }
 
-static rw_status check_backward(rw_op_call *call)
+rw_status rw_pointwise_check_backward(rw_op_call *call)
 {
     RW_CHECK(rw_want_float(call, 0));
     RW_CHECK(rw_want_same_dtype(call, 0, 1));
@@ -25,7 +25,7 @@ static rw_status check_backward(rw_op_call *call)
     return rw_op_output_like(call, 0, 1);
 }
 
-static rw_op_cost cost_unary(const rw_op_call *call)
+rw_op_cost rw_pointwise_cost(const rw_op_call *call)
 {
     return rw_cost_pointwise(call, 8);
 }
@@ -47,8 +47,8 @@ rw_tensor *rw_pointwise_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tenso
     RW_DECLARE_KERNELS(rw_##NAME##_backward)                                                   \
     static const rw_op_def rw_op_##NAME##_backward = {                                         \
         .name = #NAME "_backward", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS, \
-        .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), .check = check_backward,                   \
-        .kernel = RW_KERNELS(rw_##NAME##_backward), .cost = cost_unary                         \
+        .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), .check = rw_pointwise_check_backward,       \
+        .kernel = RW_KERNELS(rw_##NAME##_backward), .cost = rw_pointwise_cost                  \
     };
 
 BACKWARD(tanh)
@@ -145,8 +145,8 @@ RULE(gelu_tanh, NULL, x, rw_gelu_tanh_slope(g, x, dy))
     RW_DECLARE_KERNELS(rw_##NAME)                                                                       \
     static const rw_op_def rw_op_##NAME = {                                                             \
         .name = #NAME, .n_inputs = 1, .n_outputs = 1, .flags = FLAGS, .strided = RW_OP_ALL_INPUTS,      \
-        .inplace = RW_INPLACE({ 0, 0 }), .check = check_unary, .kernel = RW_KERNELS(rw_##NAME), .grad = GRAD, \
-        .cost = cost_unary                                                                              \
+        .inplace = RW_INPLACE({ 0, 0 }), .check = rw_pointwise_check, .kernel = RW_KERNELS(rw_##NAME),  \
+        .grad = GRAD, .cost = rw_pointwise_cost                                                         \
     };
 
 #define UNARY(NAME)                                                 \

@@ -31,7 +31,9 @@ struct golden_set {
     }
 #define SHAPE(...) .shape = RW_SHAPE(__VA_ARGS__)
 
+/* One in each file NAME_rows.c. */
 extern const struct golden_set golden_attention;
 extern const struct golden_set golden_ops;
+extern const struct golden_set golden_pointwise;
 
 #endif

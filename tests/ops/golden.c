@@ -59,6 +59,7 @@ static void load(const char *name)
         p = take(&length, p, end, sizeof length);
         cr_assert_lt(length, sizeof g->name);
         p = take(g->name, p, end, length);
+        g->name[length] = '\0'; /* of a longer one in the file before */
         p = take(&g->code, p, end, sizeof g->code);
         p = take(&rank, p, end, sizeof rank);
         cr_assert_leq(rank, RW_MAX_RANK);
@@ -184,7 +185,11 @@ static void check_set(const struct golden_set *set, rw_dtype dtype)
 
 static void check_all(rw_dtype dtype)
 {
-    static const struct golden_set *const sets[] = { &golden_attention, &golden_ops };
+    static const struct golden_set *const sets[] = {
+        &golden_attention,
+        &golden_ops,
+        &golden_pointwise,
+    };
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) check_set(sets[i], dtype);
 }
 

@@ -62,6 +62,11 @@ UNARY(relu, rw_relu(t, x), x > 0 ? x : 0)
 UNARY(silu, rw_silu(t, x), x / (1 + exp(-x)))
 UNARY(gelu, rw_gelu(t, x), 0.5 * x * (1 + erf(x / sqrt(2))))
 UNARY(gelu_tanh, rw_gelu_tanh(t, x), 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))))
+UNARY(elu, rw_elu(t, x, 0.75), x > 0 ? x : 0.75 * expm1(x))
+UNARY(leaky_relu, rw_leaky_relu(t, x, 0.125), x > 0 ? x : 0.125 * x)
+UNARY(relu6, rw_relu6(t, x), fmin(fmax(x, 0), 6))
+UNARY(hardswish, rw_hardswish(t, x), x * fmin(fmax(x + 3, 0), 6) / 6)
+UNARY(sign, rw_sign(t, x), (x > 0) - (x < 0))
 BINARY(add, rw_add(t, x, y), x + y)
 BINARY(sub, rw_sub(t, x, y), x - y)
 BINARY(mul, rw_mul(t, x, y), x *y)
@@ -85,7 +90,8 @@ BINARY(swiglu, rw_swiglu(t, x, y), x / (1 + exp(-x)) * y)
 static const struct fn all[] = { U(scale),     U(add_scalar), U(pow3), P(pow_half), U(neg),  U(abs),     U(exp),
                                  P(log),       P(sqrt),       U(tanh), U(sigmoid),  U(relu), U(silu),    U(gelu),
                                  U(gelu_tanh), B(add),        B(sub),  B(mul),      B(div),  B(maximum), B(swiglu),
-                                 P(log1p),     U(erf),        U(sin),  U(cos),      U(softplus), B(minimum) };
+                                 P(log1p),     U(erf),        U(sin),  U(cos),      U(softplus), B(minimum),
+                                 U(elu), U(leaky_relu), U(relu6), U(hardswish), U(sign) };
 #define N_FNS (sizeof all / sizeof *all)
 
 static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F64 };

@@ -209,6 +209,7 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(2), NULL);
     rw_add(t, x, x), rw_sub(t, x, x), rw_mul(t, x, x), rw_div(t, x, x), rw_maximum(t, x, x), rw_minimum(t, x, x);
     rw_swiglu(t, x, x), rw_log1p(t, x), rw_erf(t, x), rw_sin(t, x), rw_cos(t, x), rw_softplus(t, x);
+    rw_pow(t, x, x), rw_sign(t, x), rw_elu(t, x, 1), rw_leaky_relu(t, x, 0.1), rw_relu6(t, x), rw_hardswish(t, x);
     rw_scale(t, x, 2), rw_add_scalar(t, x, 2), rw_pow_scalar(t, x, 2), rw_neg(t, x), rw_abs(t, x), rw_exp(t,
                                                                                                           x), rw_log(t,
                                                                                                                      x);
@@ -271,6 +272,7 @@ Test(policy, the_list_of_built_in_ops_is_that_of_the_public_headers)
     static const char *const headers[] = {
         "attention.h",
         "ops.h",
+        "pointwise.h",
     };
     struct fixture b = fixture_open(1, 1);
     record_every_op(b.t, rw_param(b.ctx, "x", RW_F32, RW_SHAPE(2, 2)),

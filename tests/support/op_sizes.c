@@ -36,6 +36,18 @@ void op_values(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w,
     (void)t, (void)c, (void)x, (void)w, (void)y, (void)m;
 }
 
+/* A rounding of b - 1 weighs |(b - 1) log a|. */
+void op_sizes_pow(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    rw_tensor *const up = absolute(t, w), *const log = absolute(t, rw_log(t, x[0]));
+    rw_tensor *const b = rw_add_scalar(t, x[1], -1);
+    rw_tensor *const weight = one_plus(t, rw_mul(t, absolute(t, b), log));
+    rw_tensor *const steep = product(t, absolute(t, x[1]), rw_pow(t, x[0], b), weight);
+    m[0] = y;
+    m[1] = rw_sum_to(t, rw_mul(t, up, steep), c->in[0].shape);
+    m[2] = rw_sum_to(t, product(t, up, y, log), c->in[1].shape);
+}
+
 void op_sizes_tanh(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     (void)c, (void)x;

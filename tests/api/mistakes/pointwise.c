@@ -1,7 +1,8 @@
-/* rewind/ops.h: element-wise ops, and dropout. */
+/* rewind/ops.h and pointwise.h: element-wise ops, and dropout. */
 #include "api/mistakes/table.h"
 
 #include <rewind/ops.h>
+#include <rewind/pointwise.h>
 
 #include <math.h>
 
@@ -27,6 +28,7 @@ static void binary(struct trial *m, struct world *w)
     BINARY(rw_mul);
     BINARY(rw_div);
     BINARY(rw_maximum);
+    BINARY(rw_pow);
     TENSOR("rw_add", RW_ERR_ARGUMENT, rw_add(t, w->x, w->dead_input));
     TENSOR("rw_add", RW_ERR_ARGUMENT, rw_add(t, w->p, w->gone));
     TENSOR("rw_add", RW_ERR_ARGUMENT, rw_add(t, w->x, w->foreign));
@@ -83,6 +85,11 @@ void mistakes_with_pointwise_ops(struct trial *m, struct world *w)
     UNARY(rw_silu);
     UNARY(rw_gelu);
     UNARY(rw_gelu_tanh);
+    UNARY(rw_sign);
+    UNARY(rw_relu6);
+    UNARY(rw_hardswish);
+    UNARY(rw_elu, , 1);
+    UNARY(rw_leaky_relu, , 0.1);
     UNARY(rw_scale, , 2);
     UNARY(rw_add_scalar, , 2);
     UNARY(rw_pow_scalar, , 2);

@@ -1,0 +1,86 @@
+/* pow of two tensors that broadcast. Each gradient is one op, which takes the power again in the type's arithmetic. */
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+#include "ops/pointwise/pointwise.h"
+#include "ops/reduce/reduce.h"
+
+static rw_status check_pow(rw_op_call *call)
+{
+    rw_shape shape;
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    RW_CHECK(rw_broadcast(call, rw_in_shape(call, 0), rw_in_shape(call, 1), &shape));
+    return rw_op_output(call, 0, call->in[0].dtype, shape);
+}
+
+/* (a, b, dy): dy has the shape that the two broadcast to. */
+static rw_status check_backward(rw_op_call *call)
+{
+    RW_CHECK(rw_want_same_dtype(call, 0, 2));
+    return rw_op_output_like(call, 0, 2);
+}
+
+static rw_op_cost cost_pow(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 16);
+}
+
+#define BACKWARD(NAME)                                                                                                 \
+    RW_DECLARE_KERNELS(rw_##NAME)                                                                                      \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 3, .n_outputs = 1,                              \
+                                            .strided = RW_OP_ALL_INPUTS,                                               \
+                                            .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }, { 0, 2 }),                       \
+                                            .check = check_backward, .kernel = RW_KERNELS(rw_##NAME),                  \
+                                            .cost = cost_pow };
+
+BACKWARD(pow_base_backward)
+BACKWARD(pow_exponent_backward)
+
+static rw_status set(rw_grad_call *g, int i, rw_tensor *dx)
+{
+    if (!dx) return rw_grad_set(g, i, NULL);
+    const rw_shape shape = rw_tensor_shape(rw_grad_input(g, i));
+    return rw_shape_equal(shape, rw_tensor_shape(dx)) ? rw_grad_set(g, i, dx) : rw_grad_set_sum_to(g, i, dx);
+}
+
+/* a, and 1 more where a is 0 and `which` is not: no power and no logarithm is infinite there. */
+static rw_tensor *off_zero(rw_tape *t, rw_tensor *a, rw_tensor *which)
+{
+    return rw_add(t, a, rw_leave_at(RW_HERE, t, which, a));
+}
+
+/* dy b a^(b - 1), and dy a^b log(a); 0 where a and b are 0, and where a is 0 and b is not negative. */
+static rw_status set_composed(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const a = rw_grad_input(g, 0), *const b = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const zero = rw_fill_at(RW_HERE, t, rw_tensor_dtype(b), RW_SCALAR, 0);
+    if (rw_grad_wanted(g, 0)) {
+        rw_tensor *const one = rw_fill_at(RW_HERE, t, rw_tensor_dtype(b), RW_SCALAR, 1);
+        rw_tensor *const safe = off_zero(t, a, rw_leave_at(RW_HERE, t, one, b));
+        RW_CHECK(set(g, 0, rw_mul(t, dy, rw_mul(t, b, rw_pow(t, safe, rw_add_scalar(t, b, -1))))));
+    }
+    if (!rw_grad_wanted(g, 1)) return RW_OK;
+    rw_tensor *const safe = off_zero(t, a, rw_at_least_at(RW_HERE, t, b, zero));
+    return set(g, 1, rw_mul(t, dy, rw_mul(t, rw_grad_output(g, 0), rw_log(t, safe))));
+}
+
+static rw_status grad_pow(rw_grad_call *g)
+{
+    static const rw_op_def *const backward[] = { &rw_op_pow_base_backward, &rw_op_pow_exponent_backward };
+    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
+    if (rw_grad_again(g)) return set_composed(g);
+    for (int i = 0; i < 2; i++)
+        if (rw_grad_wanted(g, i)) RW_CHECK(set(g, i, rw_apply(rw_grad_tape(g), backward[i], in, 3, NULL, 0, NULL)));
+    return RW_OK;
+}
+
+RW_DECLARE_KERNELS(rw_pow)
+static const rw_op_def rw_op_pow = { .name = "pow", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
+                                     .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), .check = check_pow,
+                                     .kernel = RW_KERNELS(rw_pow), .grad = grad_pow, .cost = cost_pow };
+
+rw_tensor *rw_pow_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)
+{
+    return rw_pointwise_at(at, t, &rw_op_pow, a, b);
+}
