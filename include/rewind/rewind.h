@@ -7,6 +7,7 @@
  *   ops.h         the ops
  *   attention.h   more of attention
  *   pointwise.h   more element-wise ops
+ *   compare.h     truth values: comparisons, and choices by them
  *   checkpoint.h  regions and policies
  *   verify.h      proof that recompute changes no bit
  *   memory.h      bytes and costs
@@ -23,6 +24,7 @@
 
 #include <rewind/attention.h>
 #include <rewind/checkpoint.h>
+#include <rewind/compare.h>
 #include <rewind/context.h>
 #include <rewind/graph.h>
 #include <rewind/io.h>

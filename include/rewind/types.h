@@ -38,13 +38,14 @@ typedef enum rw_dtype {
     RW_BF16, ///< the upper half of binary32
     RW_I32,  ///< signed 32-bit integer; indexes only, carries no gradient
     RW_F16,  ///< IEEE-754 binary16
+    RW_BOOL, ///< a truth value in one byte: 0 is false, all else true, ops write 1; carries no gradient
     RW_DTYPE_COUNT
 } rw_dtype;
 
 /** Bytes per element; 0 for a value that is not an rw_dtype. */
 RW_API size_t rw_dtype_size(rw_dtype dtype);
 
-/** "f32", "f64", "bf16", "i32" or "f16"; "?" for a value that is not an rw_dtype. */
+/** "f32", "f64", "bf16", "i32", "f16" or "bool"; "?" for a value that is not an rw_dtype. */
 RW_API const char *rw_dtype_name(rw_dtype dtype);
 
 /** True for the types that carry gradients. */

@@ -65,8 +65,8 @@ template <typename T, int P> struct alignas(sizeof(T) * P) map_vector {
 
 template <typename Op> constexpr int map_pack()
 {
-    constexpr int in = sizeof(typename Op::In), out = sizeof(typename Op::Out);
-    return 16 / (in > out ? in : out);
+    constexpr int in = sizeof(typename Op::In), out = sizeof(typename Op::Out), pack = 16 / (in > out ? in : out);
+    return pack * in < 4 ? 4 / in : pack; /* what is read is words of 32 bits */
 }
 
 /* at[j]: where element i of the output lies in input j. */

@@ -32,6 +32,14 @@
         out[0] = (expr);                                             \
     }
 
+#define ARITH3(name, expr)                                           \
+    VEC_INLINE void F(op_##name)(const V *in, V *out, double attr)   \
+    {                                                                \
+        const V x = in[0], z = in[1], w = in[2];                     \
+        (void)attr;                                                  \
+        out[0] = (expr);                                             \
+    }
+
 #define ZERO F(all)(0)
 #define ONE F(all)(1)
 
@@ -78,6 +86,9 @@ ARITH2(minimum, F(select)((VM)((x <= z) | (x != x)), x, z))
 ARITH2(at_least, F(select)((VM)((x >= z) | (x != x)), ONE, ZERO))
 ARITH2(take, F(select)((VM)(z != 0), x, ZERO))
 ARITH2(leave, F(select)((VM)(z != 0), ZERO, x))
+
+ARITH3(clamp, F(select)((VM)(x < z), F(select)((VM)(z > w), w, z), F(select)((VM)(x > w), w, x)))
+ARITH3(within, F(select)((VM)((x >= z) & (x <= w)), ONE, ZERO))
 
 ARITH1(scale, x *a)
 ARITH1(add_scalar, x + a)
@@ -165,5 +176,6 @@ VEC_INLINE void F(op_swiglu_backward)(const V *in, V *out, double attr)
 #undef ARITH1
 #undef ARITH2
 #undef ARITH2_WITH
+#undef ARITH3
 #undef ZERO
 #undef ONE

@@ -10,6 +10,7 @@ static double get(const void *p, rw_dtype dtype, int64_t i)
     case RW_F32: return ((const float *)p)[i];
     case RW_F64: return ((const double *)p)[i];
     case RW_I32: return ((const int32_t *)p)[i];
+    case RW_BOOL: return ((const uint8_t *)p)[i] != 0;
     default: return half_to_f32(((const uint16_t *)p)[i], dtype);
     }
 }
@@ -36,6 +37,7 @@ static void put(void *p, rw_dtype dtype, int64_t i, double x)
     case RW_I32:
         ((int32_t *)p)[i] = x != x ? 0 : x >= 2147483647.0 ? INT32_MAX : x <= -2147483648.0 ? INT32_MIN : (int32_t)x;
         break;
+    case RW_BOOL: ((uint8_t *)p)[i] = x != 0; break;
     default: ((uint16_t *)p)[i] = half_of_double(x, dtype);
     }
 }
@@ -49,6 +51,7 @@ static void put(void *p, rw_dtype dtype, int64_t i, double x)
         else for (int64_t i = 0; i < n; i++) y[i] = x[i * stride];                                             \
     }
 
+SAME_TYPE(copy_1, uint8_t)
 SAME_TYPE(copy_2, uint16_t)
 SAME_TYPE(copy_4, uint32_t)
 SAME_TYPE(copy_8, uint64_t)
@@ -70,7 +73,8 @@ HALF_TYPE(f16)
 
 static copy_row row_of(rw_dtype to, rw_dtype from)
 {
-    if (to == from) return rw_dtype_size(to) == 2 ? copy_2 : rw_dtype_size(to) == 4 ? copy_4 : copy_8;
+    static const copy_row same[] = { [1] = copy_1, [2] = copy_2, [4] = copy_4, [8] = copy_8 };
+    if (to == from) return same[rw_dtype_size(to)];
     if (to == RW_F32 && from == RW_BF16) return f32_from_bf16;
     if (to == RW_BF16 && from == RW_F32) return bf16_from_f32;
     if (to == RW_F32 && from == RW_F16) return f32_from_f16;
@@ -135,6 +139,7 @@ static bool turns(const rw_kernel *k, const struct rw_axes *m, struct turn *ret)
         }                                                                                                      \
     }
 
+TURN(turn_1, uint8_t)
 TURN(turn_2, uint16_t)
 TURN(turn_4, uint32_t)
 TURN(turn_8, uint64_t)
@@ -156,6 +161,7 @@ static void turn_strip(const rw_kernel *k, const struct turn *t, int64_t strip)
     const void *const x = k->in[0].data;
     void *const y = k->out[0].data;
     switch (rw_dtype_size(k->out[0].dtype)) {
+    case 1: turn_1(t, (const uint8_t *)x + from, (uint8_t *)y + to, n); break;
     case 2: turn_2(t, (const uint16_t *)x + from, (uint16_t *)y + to, n); break;
     case 4: turn_4(t, (const uint32_t *)x + from, (uint32_t *)y + to, n); break;
     default: turn_8(t, (const uint64_t *)x + from, (uint64_t *)y + to, n); break;

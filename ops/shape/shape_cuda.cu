@@ -20,6 +20,7 @@ struct alignas(16) unit16 {
 template <typename F> rw_status with_unit(size_t bytes, F f)
 {
     switch (bytes) {
+    case 1: return f(uint8_t());
     case 2: return f(uint16_t());
     case 4: return f(uint32_t());
     case 8: return f(uint64_t());
@@ -254,9 +255,14 @@ template <> struct rounded<int32_t> {
     }
 };
 
+template <> struct rounded<uint8_t> { /* RW_BOOL */
+    static __host__ __device__ uint8_t of(double x) { return x != 0; }
+};
+
 __device__ __forceinline__ double exact(float x) { return static_cast<double>(x); }
 __device__ __forceinline__ double exact(double x) { return x; }
 __device__ __forceinline__ double exact(int32_t x) { return static_cast<double>(x); }
+__device__ __forceinline__ double exact(uint8_t x) { return x != 0; }
 __device__ __forceinline__ double exact(bf16 x) { return static_cast<double>(__bfloat162float(x)); }
 __device__ __forceinline__ double exact(f16 x) { return static_cast<double>(__half2float(x)); }
 
@@ -286,7 +292,7 @@ template <> struct cast_of<f16, float> : widening<f16> {};
 
 template <typename F> rw_status with_any_type(rw_dtype dtype, F f)
 {
-    return dtype == RW_I32 ? f(int32_t()) : with_float_type(dtype, f);
+    return dtype == RW_I32 ? f(int32_t()) : dtype == RW_BOOL ? f(uint8_t()) : with_float_type(dtype, f);
 }
 
 rw_status cast(const rw_kernel *k)

@@ -190,12 +190,14 @@ double rw_item(rw_tape *t, rw_tensor *x)
         int32_t i32;
         uint16_t bf16;
         _Float16 f16;
+        uint8_t truth;
     } u;
     if (rw_read(t, x, &u, ctx ? rw_dtype_size((rw_dtype)x->dtype) : 0)) return NAN;
     switch ((rw_dtype)x->dtype) {
     case RW_F32: return u.f32;
     case RW_F64: return u.f64;
     case RW_I32: return u.i32;
+    case RW_BOOL: return u.truth != 0;
     case RW_F16: return (double)u.f16;
     default: break;
     }

@@ -21,7 +21,8 @@
 #define HEADER_MOST ((uint64_t)100 << 20) /* as the format's own readers allow */
 
 static const char *const dtype_names[RW_DTYPE_COUNT] = {
-    [RW_F32] = "F32", [RW_F64] = "F64", [RW_BF16] = "BF16", [RW_I32] = "I32", [RW_F16] = "F16"
+    [RW_F32] = "F32", [RW_F64] = "F64", [RW_BF16] = "BF16", [RW_I32] = "I32", [RW_F16] = "F16",
+    [RW_BOOL] = "BOOL"
 };
 
 static bool add_entry(cJSON *header, const rw_context *ctx, const struct rw_param *p, size_t at)

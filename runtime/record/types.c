@@ -12,6 +12,7 @@ static const struct {
     [RW_BF16] = { "bf16", 2 },
     [RW_F16] = { "f16", 2 },
     [RW_I32] = { "i32", 4 },
+    [RW_BOOL] = { "bool", 1 },
 };
 
 size_t rw_dtype_size(rw_dtype dtype)

@@ -46,6 +46,7 @@ static double element_of(const void *data, size_t i, rw_dtype dtype, uint64_t *r
     memcpy(&bits, (const char *)data + i * size, size);
     *ret_bits = bits;
     if (dtype == RW_I32) return (int32_t)bits;
+    if (dtype == RW_BOOL) return (double)bits;
     if (dtype == RW_F64) {
         double d;
         memcpy(&d, &bits, sizeof d);

@@ -85,6 +85,7 @@ Test(io, every_type_and_shape_comes_back)
 {
     rw_tensor *const x[] = {
         rw_param(b.ctx, "f32", RW_F32, RW_SHAPE(3, 5)),       rw_param(b.ctx, "bf16", RW_BF16, RW_SHAPE(7)),
+        rw_buffer(b.ctx, "bool", RW_BOOL, RW_SHAPE(3)),
         rw_param(b.ctx, "f64", RW_F64, RW_SHAPE(2, 1, 2)),    rw_buffer(b.ctx, "i32", RW_I32, RW_SHAPE(9)),
         rw_param(b.ctx, "scalar", RW_F32, RW_SCALAR),         rw_param(b.ctx, "empty", RW_F32, RW_SHAPE(4, 0)),
         rw_param(b.ctx, "a \"quoted\"\\\n\xc3\xa9/name", RW_F32, RW_SHAPE(1)),

@@ -225,6 +225,10 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_permute(t, x, axes), rw_transpose(t, x, 0, 1), rw_slice(t, x, 0, 0, 1), rw_broadcast_to(t, v, RW_SHAPE(3, 2));
     rw_contiguous(t, rw_transpose(t, x, 0, 1)), rw_cast(t, x, RW_F64), rw_concat(t, (rw_tensor *[]){ x, x }, 2, 0);
     rw_split(t, x, 0, sizes, 2, part), rw_assign(t, state, x);
+    rw_tensor *const truth = rw_eq(t, x, x);
+    rw_ne(t, x, x), rw_lt(t, x, x), rw_le(t, x, x), rw_gt(t, x, x), rw_ge(t, x, x), rw_isfinite(t, x);
+    rw_logical_not(t, truth), rw_logical_and(t, truth, truth), rw_logical_or(t, truth, truth);
+    rw_where(t, truth, x, x), rw_masked_fill(t, x, truth, 1), rw_clamp(t, x, 0, 1), rw_eq_scalar(t, x, 1);
 }
 
 static bool was_recorded(const rw_context *ctx, const char *name)
@@ -240,6 +244,13 @@ static bool is_composed(const char *name)
     static const char *const all[] = {
         "cross_entropy_ignore",
         "rope_interleaved",
+        "eq_scalar",
+        "ge_scalar",
+        "gt_scalar",
+        "le_scalar",
+        "lt_scalar",
+        "masked_fill",
+        "ne_scalar",
         "transpose",
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -271,6 +282,7 @@ Test(policy, the_list_of_built_in_ops_is_that_of_the_public_headers)
 {
     static const char *const headers[] = {
         "attention.h",
+        "compare.h",
         "ops.h",
         "pointwise.h",
     };

@@ -181,3 +181,23 @@ rw_tensor *op_build_split(rw_tape *t, rw_tensor **x, const struct op_case *c)
     if (rw_split(t, x[0], c->axis, (const int64_t[]){ 1, n - 3, 2 }, 3, part)) return NULL;
     return rw_concat(t, (rw_tensor *const[]){ part[2], part[0], part[1] }, 3, c->axis);
 }
+
+/* ---- choices by truth values, which themselves are no numbers to be compared ---- */
+
+/* x times what comparison number c->axis says of x and z, as 1 and 0. */
+rw_tensor *op_build_compare(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    rw_tensor *const truth[] = { rw_eq(t, x[0], x[1]), rw_ne(t, x[0], x[1]), rw_lt(t, x[0], x[1]),
+                                 rw_le(t, x[0], x[1]), rw_gt(t, x[0], x[1]), rw_ge(t, x[0], x[1]) };
+    return rw_mul(t, rw_add(t, x[0], x[1]), rw_cast(t, truth[c->axis], rw_tensor_dtype(x[0])));
+}
+
+/* keep: what is chosen lives on; else it dies here, and the result is written over it */
+B(where,
+  rw_mul(t, x[0], rw_where(t, rw_gt_scalar(t, x[0], 2), c->keep ? x[1] : rw_scale(t, x[1], 1),
+                           c->keep ? x[2] : rw_scale(t, x[2], 1))))
+B(where_number, rw_where(t, rw_logical_or(t, rw_lt(t, x[0], x[1]), rw_gt_scalar(t, x[0], 1)), x[1], x[0]))
+B(masked_fill,
+  rw_add(t, x[1], rw_masked_fill(t, x[0], rw_logical_and(t, rw_gt_scalar(t, x[1], 1.0 / 64), rw_isfinite(t, x[1])),
+                                 c->value)))
+B(clamp, rw_clamp(t, x[0], -0.5, 0.75))

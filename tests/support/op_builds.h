@@ -72,6 +72,11 @@ OP_BUILD(dropout_add)
 OP_BUILD(rand)
 OP_BUILD(randn)
 OP_BUILD(split)
+OP_BUILD(compare)
+OP_BUILD(where)
+OP_BUILD(where_number)
+OP_BUILD(masked_fill)
+OP_BUILD(clamp)
 #undef OP_BUILD
 
 #endif

@@ -43,6 +43,7 @@ const struct op_case *op_cases(size_t *ret_n)
     static void (*const families[])(void) = {
         op_cases_pointwise, op_cases_products, op_cases_norms,  op_cases_reductions,
         op_cases_attention, op_cases_tables,   op_cases_shapes, op_cases_random,
+        op_cases_compare,
     };
     if (!n_table)
         for (size_t i = 0; i < sizeof families / sizeof *families; i++) families[i]();

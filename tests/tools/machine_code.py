@@ -42,7 +42,7 @@ UNFUSED = ('random_cuda:dropout_kernel',)
 # have asked for. Where a kernel writes as well, loads are only a share of the traffic.
 LATENCY_BYTES = 4.8e12 * 700e-9 / 132
 
-ELEMENT = {'double': 8, 'float': 4, '__half': 2, '__nv_bfloat16': 2, 'int': 4}
+ELEMENT = {'double': 8, 'float': 4, '__half': 2, '__nv_bfloat16': 2, 'int': 4, 'char': 1}
 
 
 class Stream:
@@ -56,7 +56,7 @@ class Stream:
         """(load, store, share): those of a cast follow from its types."""
         if self.share is not None:
             return self.load, self.store, self.share
-        sizes = [ELEMENT[t] for t in re.findall(r'\w+', kernel.name.split('cast_of<')[1])]
+        sizes = [ELEMENT[t] for t in re.findall(r'\w+', kernel.name.split('cast_of<')[1]) if t in ELEMENT]
         widest = max(sizes)
         return 128 * sizes[0] // widest, 128 * sizes[1] // widest, sizes[0] / sum(sizes)
 
@@ -67,6 +67,9 @@ STREAMS = [
     # An element-wise op is as wide as its wider side; bytes of the other side follow.
     Stream(r'shape_cuda:map_packs<cast_of<.*>', load=None, store=None, share=None),
     Stream(r'pointwise_cuda:map_packs<swiglu_backward_of<.*>', stores=2),
+    # From elements to truth values, a byte each.
+    Stream(r'compare_cuda:map_packs<(eq|ne|lt|le|gt|ge|isfinite)_of<.*>', store=0, share=2 / 3),
+    Stream(r'where_cuda:where_packs<.*>', share=2 / 3),
     Stream(r'\w+:map_packs<.*>'),
     Stream(rf'random_cuda:dropout_kernel<{ANY}, false>'),
     Stream(rf'random_cuda:dropout_kernel<{ANY}, true>', share=2 / 3),
@@ -104,6 +107,8 @@ OTHERS = [
     (r'matmul_cuda:tile_kernel<.*>', 'limited by arithmetic; for what cuBLASLt has no algorithm for'),
     (r'matmul_cuda:pack_kernel<.*>', 'operands that begin off an aligned address'),
     (r'\w+:map_elements<.*>', 'rows that do not divide into packs'),
+    (r'where_cuda:where_elements<.*>', 'rows that do not divide into packs'),
+    (r'shape_cuda:turn_kernel<unsigned char>', 'truth values: masks are small beside what they choose from'),
     (r'(norm|softmax)_cuda:\w+_any_kernel<.*>', 'float64, and rows that do not divide into packs'),
     (r'softmax_cuda:columns_kernel<.*>', 'another axis than the last: columns side by side'),
     (r'\w+:(columns|runs)_kernel<\w+, \w+, 1, (\d+|stored|gelu_slopes)>',

@@ -95,6 +95,19 @@ template <typename V, typename T, typename F> __device__ __forceinline__ raw<V> 
             memcpy(&b, &high, sizeof b);
             r.word[w] = a | static_cast<uint32_t>(b) << 16;
         }
+    } else if constexpr (sizeof(T) == 1) {
+#pragma unroll
+        for (int w = 0; w < static_cast<int>(sizeof(V) / 4); w++) {
+            uint32_t word = 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const T x = element(4 * w + i);
+                uint8_t byte;
+                memcpy(&byte, &x, sizeof byte);
+                word |= static_cast<uint32_t>(byte) << (8 * i);
+            }
+            r.word[w] = word;
+        }
     } else {
 #pragma unroll
         for (int l = 0; l < static_cast<int>(sizeof(V) / sizeof(T)); l++) {

@@ -1,0 +1,75 @@
+/* eq, ne, lt, le, gt, ge, isfinite and logic: element by element to truth values. */
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+
+#include <rewind/compare.h>
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 1);
+}
+
+static rw_status check_pair(rw_op_call *call)
+{
+    rw_shape shape;
+    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    RW_CHECK(rw_broadcast(call, rw_in_shape(call, 0), rw_in_shape(call, 1), &shape));
+    return rw_op_output(call, 0, RW_BOOL, shape);
+}
+
+static rw_status check_logic(rw_op_call *call)
+{
+    for (int i = 0; i < call->n_inputs; i++) RW_CHECK(rw_want_dtype(call, i, RW_BOOL));
+    return call->n_inputs == 1 ? rw_op_output_like(call, 0, 0) : check_pair(call);
+}
+
+static rw_status check_isfinite(rw_op_call *call)
+{
+    RW_CHECK(rw_want_float(call, 0));
+    return rw_op_output(call, 0, RW_BOOL, rw_in_shape(call, 0));
+}
+
+/* Only of truth values are operands and results of one size: elsewhere nothing is written over. */
+#define DEFINE(NAME, INPUTS, CHECK)                                                                                  \
+    RW_DECLARE_KERNELS(rw_##NAME)                                                                                    \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = INPUTS, .n_outputs = 1,                       \
+                                            .flags = RW_OP_NO_GRADIENT, .strided = RW_OP_ALL_INPUTS,                 \
+                                            .inplace = RW_INPLACE({ 0, 0 }, { 0, INPUTS - 1 }), .check = CHECK,      \
+                                            .kernel = RW_KERNELS(rw_##NAME), .cost = cost };
+
+#define PAIR(NAME, CHECK)                                                                                            \
+    DEFINE(NAME, 2, CHECK)                                                                                           \
+    rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)                                    \
+    {                                                                                                                \
+        rw_tensor *const in[] = { a, b };                                                                            \
+        return rw_apply_at(at, t, &rw_op_##NAME, in, 2, NULL, 0, NULL);                                              \
+    }
+
+#define SINGLE(NAME, CHECK)                                                                                          \
+    DEFINE(NAME, 1, CHECK)                                                                                           \
+    rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *x)                                                  \
+    {                                                                                                                \
+        return rw_apply_at(at, t, &rw_op_##NAME, &x, 1, NULL, 0, NULL);                                              \
+    }
+
+/* Against a tensor of one element, which is made again when it is needed. */
+#define COMPARISON(NAME)                                                                                             \
+    PAIR(NAME, check_pair)                                                                                           \
+    rw_tensor *rw_##NAME##_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double value)                             \
+    {                                                                                                                \
+        if (!rw_operand_check(at, t, x, #NAME "_scalar", "x")) return NULL;                                          \
+        const struct rw_composite c = rw_composite_begin(t, #NAME "_scalar");                                        \
+        rw_tensor *const number = rw_fill_at(at, t, rw_tensor_dtype(x), RW_SCALAR, value);                           \
+        return rw_composite_end(&c, number ? rw_##NAME##_at(at, t, x, number) : NULL);                               \
+    }
+
+COMPARISON(eq)
+COMPARISON(ne)
+COMPARISON(lt)
+COMPARISON(le)
+COMPARISON(gt)
+COMPARISON(ge)
+SINGLE(isfinite, check_isfinite)
+SINGLE(logical_not, check_logic)
+PAIR(logical_and, check_logic)
+PAIR(logical_or, check_logic)
