@@ -14,6 +14,12 @@ static inline void figure(const char *name, double value, const char *unit, doub
     fflush(stdout);
 }
 
+static inline void figure_at_least(const char *name, double value, const char *unit, double bound)
+{
+    printf("%s, %.4g %s, at least %.4g, %s\n", name, value, unit, bound, value >= bound ? "met" : "missed");
+    fflush(stdout);
+}
+
 static inline void figure_exactly(const char *name, double value, const char *unit, double wanted)
 {
     printf("%s, %.10g %s, exactly %.10g, %s\n", name, value, unit, wanted, value == wanted ? "met" : "missed");

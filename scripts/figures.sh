@@ -4,7 +4,8 @@
 # REWIND_ROUNDS (5): timed steps. Times of a busy machine say little: the first line gives its load and its cores.
 set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets >&2
+rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
+    bench/save >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
 rounds=${REWIND_ROUNDS:-5}
@@ -17,6 +18,9 @@ load before
 "$bench/prediction"
 "$bench/budgets" "$rounds"
 "$bench/shapes" 2>/dev/null
+saved=$(mktemp -d)
+"$bench/save" "$saved" "$rounds"
+rm -rf "$saved"
 ours=$(mktemp) theirs=$(mktemp)
 trap 'rm -f "$ours" "$theirs"' EXIT
 "$bench/block_step" "$rounds" | tee "$ours" | grep -v '^{'

@@ -15,6 +15,7 @@
  *   optim.h       AdamW
  *   graph.h       a recorded step, launched many times
  *   io.h          weights to and from files
+ *   resume.h      a run that ended goes on, to the last bit
  *   op.h          the caller's own ops (the built-in ones are written against the same header)
  *   status.h      errors
  *   types.h       element types, shapes, call sites
@@ -34,6 +35,7 @@
 #include <rewind/optim.h>
 #include <rewind/plan.h>
 #include <rewind/pointwise.h>
+#include <rewind/resume.h>
 #include <rewind/status.h>
 #include <rewind/tape.h>
 #include <rewind/tensor.h>

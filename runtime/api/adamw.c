@@ -229,6 +229,38 @@ rw_context *rw_adamw_context(const rw_adamw *opt)
     return opt->ctx;
 }
 
+/* ---- over a restart ---- */
+
+const char *rw_adamw_kind(const rw_adamw *opt)
+{
+    return "adamw";
+}
+
+double rw_adamw_lr(const rw_adamw *opt)
+{
+    return opt->params.lr;
+}
+
+size_t rw_adamw_members(const rw_adamw *opt)
+{
+    return opt->n;
+}
+
+struct rw_kept rw_adamw_kept(const rw_adamw *opt, size_t i)
+{
+    const struct member *const x = &opt->members[i];
+    return (struct rw_kept){ .param = x->param, .name = { "exp_avg", "exp_avg_sq", "master" },
+                             .state = { x->m, x->v, x->master }, .n = x->master ? 3 : 2, .step = x->step,
+                             .current = x->version == x->param->version };
+}
+
+void rw_adamw_resume(rw_adamw *opt, size_t i, uint64_t step, bool current)
+{
+    struct member *const x = &opt->members[i];
+    x->step = step;
+    x->version = x->param->version - !current;
+}
+
 /* ---- an update ---- */
 
 /* Most parameters are at one step and decay or do not: the numbers of the two kinds are worked out once. */

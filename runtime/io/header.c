@@ -58,13 +58,36 @@ static bool is_whole(const cJSON *x)
     return x->valuedouble == (double)(uint64_t)x->valuedouble;
 }
 
+#define FEW 16
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Of the few keys of a tensor each is looked up; metadata may have one for every tensor. Without memory all pass. */
+static bool keys_stand_once(const cJSON *entry)
+{
+    const size_t n = (size_t)cJSON_GetArraySize(entry);
+    bool once = true;
+    size_t i = 0;
+    const char **const keys = n > FEW ? rw_calloc(n, sizeof *keys) : NULL;
+    for (const cJSON *a = entry->child; a; a = a->next, i++) {
+        if (n <= FEW) once &= cJSON_GetObjectItemCaseSensitive(entry, a->string) == a;
+        if (keys) keys[i] = a->string;
+    }
+    if (keys) qsort(keys, n, sizeof *keys, by_text);
+    for (i = 1; keys && i < n; i++) once &= strcmp(keys[i - 1], keys[i]) != 0;
+    rw_free(keys);
+    return once;
+}
+
 /* NULL, or what is wrong. Whether type and shape are those of a parameter is asked by who has one. */
 static const char *fault_of(const struct reading *r, const cJSON *entry)
 {
     const cJSON *const offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
     if (!cJSON_IsObject(entry)) return "not an object";
-    for (const cJSON *a = entry->child; a; a = a->next)
-        if (cJSON_GetObjectItemCaseSensitive(entry, a->string) != a) return "a key stands twice in its entry";
+    if (!keys_stand_once(entry)) return "a key stands twice in its entry";
     if (!strcmp(entry->string, METADATA)) return NULL;
     if (!cJSON_IsString(cJSON_GetObjectItemCaseSensitive(entry, "dtype"))) return "no type, or not a text";
     if (!cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(entry, "shape"))) return "no shape, or not a list";

@@ -12,4 +12,8 @@
 rw_status rw_file_read(rw_context *ctx, const char *what, const char *path, size_t most, unsigned char **ret_data,
                        size_t *ret_bytes);
 
+/* The same without a context: what is wrong is put into why, without the path. */
+rw_status rw_file_take(const char *path, size_t most, unsigned char **ret_data, size_t *ret_bytes, char *why,
+                       size_t size);
+
 #endif

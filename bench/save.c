@@ -1,0 +1,136 @@
+/*
+ * What saving a run costs: a checkpoint of 1 GB (parameters and AdamW's moments) from the call to the disk, beside a
+ * file of as many bytes that this program writes in pieces and brings to the disk, in turn, so that noise hits both.
+ * And what the training sees of it: how long the call takes, which is a copy in memory, and how much longer steps take
+ * while the file is written.
+ *
+ *     save FOLDER [ROUNDS [MEGABYTES]]
+ */
+#include "figure.h"
+
+#include <rewind/rewind.h>
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_ROUNDS = 32, PIECE = 8 << 20, SIDE = 512, PARAMS = 8 };
+
+struct times {
+    double save[MOST_ROUNDS], call[MOST_ROUNDS], plain[MOST_ROUNDS], copy[MOST_ROUNDS];
+    double quiet[MOST_ROUNDS], beside[MOST_ROUNDS];
+};
+
+static void die(rw_context *ctx, const char *what)
+{
+    fprintf(stderr, "save: %s: %s\n", what, rw_error_message(ctx));
+    exit(1);
+}
+
+/* Memory that is not in any cache. */
+static double copy_s(size_t bytes)
+{
+    static char *from, *to;
+    if (!from) {
+        from = malloc(bytes);
+        to = malloc(bytes);
+        memset(from, 1, bytes);
+        memset(to, 2, bytes);
+    }
+    const double begin = now_s();
+    memcpy(to, from, bytes);
+    return now_s() - begin;
+}
+
+static double plain_s(const char *folder, size_t bytes)
+{
+    static char *piece;
+    char path[4096];
+    if (!piece) {
+        piece = malloc(PIECE);
+        for (size_t i = 0; i < PIECE; i++) piece[i] = (char)(i * 2654435761u >> 13);
+    }
+    snprintf(path, sizeof path, "%s/plain", folder);
+    const double begin = now_s();
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    for (size_t done = 0; done < bytes; done += PIECE)
+        if (write(fd, piece, bytes - done < PIECE ? bytes - done : PIECE) < 0) return 0;
+    if (fsync(fd)) return 0;
+    close(fd);
+    const double s = now_s() - begin;
+    unlink(path);
+    return s;
+}
+
+/* Something for the processor to do between two saves. */
+static double step_s(rw_tape *t, rw_tensor *w)
+{
+    const double begin = now_s();
+    rw_tensor *x = w;
+    for (int i = 0; i < 4; i++) x = rw_linear(t, x, w, RW_NONE);
+    rw_item(t, rw_sum(t, x, RW_ALL_AXES, false));
+    rw_tape_reset(t);
+    return now_s() - begin;
+}
+
+static double steps_s(rw_tape *t, rw_tensor *w, int n)
+{
+    double s = 0;
+    for (int i = 0; i < n; i++) s += step_s(t, w);
+    return s / n;
+}
+
+static void round_of(struct times *x, int i, rw_context *ctx, rw_tape *t, rw_tensor *w, rw_checkpoint *ck,
+                     const char *folder, size_t bytes)
+{
+    x->plain[i] = plain_s(folder, bytes);
+    x->copy[i] = copy_s(bytes);
+    x->quiet[i] = steps_s(t, w, 8);
+    double begin = now_s();
+    if (rw_checkpoint_save(ck, (uint64_t)i, NULL, 0)) die(ctx, "saving");
+    x->call[i] = now_s() - begin;
+    if (rw_checkpoint_wait(ck)) die(ctx, "writing");
+    x->save[i] = now_s() - begin;
+    if (rw_checkpoint_save(ck, (uint64_t)i, NULL, 0)) die(ctx, "saving");
+    x->beside[i] = steps_s(t, w, 8);
+    if (rw_checkpoint_wait(ck)) die(ctx, "writing");
+}
+
+int main(int argc, char **argv)
+{
+    const int rounds = argc > 2 ? atoi(argv[2]) : 5;
+    const size_t bytes = (size_t)(argc > 3 ? atoi(argv[3]) : 1000) * 1000000;
+    if (argc < 2 || rounds < 1 || rounds > MOST_ROUNDS || bytes < 1000000)
+        return fprintf(stderr, "save FOLDER [ROUNDS [MEGABYTES]]\n"), 2;
+    rw_context *ctx = NULL;
+    rw_tape *t = NULL;
+    rw_adamw *opt = NULL;
+    rw_checkpoint *ck = NULL;
+    if (rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU }) || rw_tape_create(&t, ctx)) return 1;
+    for (int k = 0; k < PARAMS; k++) { /* a third each: parameters and two moments */
+        char name[8];
+        snprintf(name, sizeof name, "w%d", k);
+        rw_init_normal(rw_param(ctx, name, RW_F32, RW_SHAPE((int64_t)(bytes / (3 * 4 * PARAMS)))), 0, 0.02);
+    }
+    rw_tensor *const w = rw_buffer(ctx, "square", RW_F32, RW_SHAPE(SIDE, SIDE));
+    rw_adamw_create(&opt, ctx, NULL);
+    const rw_checkpoint_params params = { .folder = argv[1], .optimizer = opt, .keep = 1 };
+    if (rw_checkpoint_create(&ck, ctx, &params)) die(ctx, argv[1]);
+    /* from now on the copy's memory is there */
+    if (rw_checkpoint_save(ck, 0, NULL, 0) || rw_checkpoint_wait(ck)) die(ctx, argv[1]);
+    struct times x;
+    for (int i = 0; i < rounds; i++) round_of(&x, i, ctx, t, w, ck, argv[1], bytes);
+    const double plain = median_of(x.plain, rounds), save = median_of(x.save, rounds);
+    printf("# %zu MB: %.0f MB/s of the disk, %.0f MB/s of a save\n", bytes / 1000000, (double)bytes / plain / 1e6,
+           (double)bytes / save / 1e6);
+    figure_at_least("speed of a save over the disk's own", plain / save, "times", 0.8);
+    printf("the call that saves, over a copy in memory, %.3f times, for comparison\n",
+           median_of(x.call, rounds) / median_of(x.copy, rounds));
+    printf("step time while a file is written, %.3f times, for comparison\n",
+           median_of(x.beside, rounds) / median_of(x.quiet, rounds));
+    rw_checkpoint_destroy(&ck);
+    rw_adamw_destroy(&opt);
+    rw_tape_destroy(&t);
+    rw_context_destroy(&ctx);
+    return 0;
+}

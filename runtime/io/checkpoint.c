@@ -1,0 +1,144 @@
+/* rw_checkpoint_create(), _save(), _wait() and _destroy(): see rewind/resume.h. */
+#include "io/checkpoint.h"
+
+#include "base/alloc.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define KEEP 3
+
+static rw_status check_params(rw_context *ctx, const rw_checkpoint_params *p)
+{
+    if (!p->folder || !*p->folder) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create: no folder");
+    if (p->keep < 0) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create: %d files are to be kept", p->keep);
+    if (p->optimizer && rw_adamw_context(p->optimizer) != ctx)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create: the optimizer belongs to another context");
+    return RW_OK;
+}
+
+rw_status rw_checkpoint_create(rw_checkpoint **ret, rw_context *ctx, const rw_checkpoint_params *params)
+{
+    if (!ret || !ctx || !params)
+        return rw_fail_null(ctx, "rw_checkpoint_create", !ctx ? "ctx" : !ret ? "ret_checkpoint" : "params");
+    if (ctx->status) return ctx->status;
+    const rw_status status = check_params(ctx, params);
+    if (status) return status;
+    rw_checkpoint *const c = rw_calloc(1, sizeof *c);
+    if (!c || rw_rotation_init(&c->rotation, params->folder)) {
+        rw_free(c);
+        return rw_fail(ctx, RW_ERR_MEMORY, "rw_checkpoint_create: out of memory");
+    }
+    c->ctx = ctx;
+    c->keep = params->keep ? params->keep : KEEP;
+    c->optimizer = params->optimizer;
+    if (c->optimizer) rw_adamw_share(c->optimizer);
+    ctx->n_users++;
+    *ret = c;
+    return RW_OK;
+}
+
+void rw_checkpoint_destroy(rw_checkpoint **pc)
+{
+    if (!pc || !*pc) return;
+    rw_checkpoint *const c = *pc;
+    rw_context *const ctx = c->ctx;
+    *pc = NULL;
+    rw_checkpoint_join(c);
+    rw_snapshot_finish(&c->snapshot);
+    rw_rotation_finish(&c->rotation);
+    if (c->optimizer) rw_adamw_release(c->optimizer);
+    rw_free(c->path);
+    rw_free(c->extra);
+    rw_free(c);
+    rw_context_release(ctx);
+}
+
+/* ---- the thread ---- */
+
+static void *write_beside(void *argument)
+{
+    rw_checkpoint *const c = argument;
+    c->status = rw_snapshot_write(&c->snapshot, c->path, c->why, sizeof c->why);
+    if (!c->status) c->status = rw_rotation_settle(&c->rotation, c->keep, c->why, sizeof c->why);
+    return NULL;
+}
+
+/* The program's signals are for its own threads. Where none can be started the call itself writes. */
+static void start(rw_checkpoint *c)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    c->process = getpid();
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    c->writes = !pthread_create(&c->thread, NULL, write_beside, c);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!c->writes) write_beside(c);
+}
+
+void rw_checkpoint_join(rw_checkpoint *c)
+{
+    if (c->writes && c->process == getpid()) pthread_join(c->thread, NULL);
+    c->writes = false;
+}
+
+rw_status rw_checkpoint_wait(rw_checkpoint *c)
+{
+    if (!c) return RW_ERR_ARGUMENT;
+    rw_checkpoint_join(c);
+    const rw_status status = c->status;
+    c->status = RW_OK;
+    return status ? rw_fail(c->ctx, status, "rw_checkpoint_save: %s", c->why) : RW_OK;
+}
+
+/* ---- a save ---- */
+
+static rw_status check_names(rw_context *ctx)
+{
+    for (size_t i = 0; i < ctx->n_params; i++) {
+        const char *const name = ctx->params[i]->name;
+        if (!strcmp(name, RW_FORMAT_METADATA) || !strncmp(name, RW_SNAPSHOT_PREFIX, strlen(RW_SNAPSHOT_PREFIX)))
+            return rw_fail(ctx, RW_ERR_ARGUMENT,
+                           "rw_checkpoint_save: the file keeps the name \"%s\" for itself: give the parameter another "
+                           "one",
+                           name);
+    }
+    return RW_OK;
+}
+
+/* The path of the next file, whose number counts only once its copy has been taken. */
+static rw_status next_path(rw_checkpoint *c, uint64_t step, char **ret)
+{
+    char why[RW_MESSAGE_MAX / 2];
+    const rw_status status = rw_rotation_lock(&c->rotation, why, sizeof why);
+    if (status) return rw_fail(c->ctx, status, "rw_checkpoint_save: %s: %s", c->rotation.folder, why);
+    *ret = rw_rotation_path(&c->rotation, &(struct rw_rotated){ c->rotation.number + 1, step });
+    return *ret ? RW_OK : rw_fail(c->ctx, RW_ERR_MEMORY, "rw_checkpoint_save: out of memory");
+}
+
+rw_status rw_checkpoint_save(rw_checkpoint *c, uint64_t step, const void *extra, size_t extra_bytes)
+{
+    if (!c) return RW_ERR_ARGUMENT;
+    rw_context *const ctx = c->ctx;
+    if (ctx->status) return ctx->status;
+    if (!extra && extra_bytes) return rw_fail_null(ctx, "rw_checkpoint_save", "extra");
+    rw_status status = rw_checkpoint_wait(c);
+    if (!status) status = check_names(ctx);
+    if (status) return status;
+    char *path = NULL;
+    const struct rw_snapshot_of what = { .ctx = ctx, .optimizer = c->optimizer, .step = step, .extra = extra,
+                                         .extra_bytes = extra_bytes };
+    status = next_path(c, step, &path);
+    if (!status) status = rw_snapshot_take(&c->snapshot, &what);
+    if (status) {
+        rw_free(path);
+        return status;
+    }
+    rw_free(c->path);
+    c->path = path;
+    c->rotation.number++;
+    start(c);
+    return RW_OK;
+}

@@ -1,0 +1,294 @@
+/*
+ * rw_checkpoint_load(): the newest file that is whole. A file is held against its digests before anything in it is
+ * believed; then everything that is wanted is looked for; only then does anything change.
+ */
+#include "base/alloc.h"
+#include "io/checkpoint.h"
+#include "io/read.h"
+#include "record/tape.h"
+#include "run/advance.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WHY (RW_MESSAGE_MAX / 2)
+
+struct loading {
+    rw_checkpoint *c;
+    rw_context *ctx;
+    int threads;
+    struct rw_format_file file;
+    const cJSON *metadata;
+    char *path;
+    char why[WHY];
+    rw_checkpoint_found found;
+    /* What there is to do, in the end. */
+    const void **params, **states, **counts;
+    rw_generator_state generator;
+    double lr;
+};
+
+static rw_status refuse(struct loading *l, rw_status status, const char *text, const char *name)
+{
+    snprintf(l->why, sizeof l->why, text, name);
+    return status;
+}
+
+/* ---- is it whole? ---- */
+
+static const char *text_of(const struct loading *l, const char *key)
+{
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(l->metadata, key));
+}
+
+static bool is_digest_of(const struct loading *l, const char *text, const void *data, size_t bytes)
+{
+    char right[RW_DIGEST_TEXT];
+    rw_digest_print(rw_digest_bytes(data, bytes, l->threads), right);
+    return text && !strcmp(text, right);
+}
+
+/* The header's own digest stands in an entry that it names: the elements' last bytes. */
+static rw_status check_header(struct loading *l)
+{
+    const struct rw_format_file *const f = &l->file;
+    const cJSON *const entry = rw_format_find(f, RW_SNAPSHOT_HEADER);
+    struct rw_digest there;
+    if (!entry || rw_format_bytes(entry) != sizeof there) return refuse(l, RW_ERR_IO, "no checkpoint%s", "");
+    memcpy(&there, f->elements + rw_format_from(entry), sizeof there);
+    const struct rw_digest is = rw_digest_bytes(f->data, (size_t)(f->elements - f->data), l->threads);
+    return rw_digest_equal(there, is) ? RW_OK : refuse(l, RW_ERR_IO, "the header is damaged%s", "");
+}
+
+/* Digests stand in the metadata in the order of the tensors: each is found where the last one ended. */
+static rw_status check_tensors(struct loading *l)
+{
+    static const size_t n_prefix = sizeof RW_SNAPSHOT_DIGEST - 1;
+    size_t covered = 0, n = 0;
+    for (const cJSON *m = l->metadata->child; m; m = m->next) {
+        if (strncmp(m->string, RW_SNAPSHOT_DIGEST, n_prefix) != 0) continue;
+        const cJSON *const entry = rw_format_find(&l->file, m->string + n_prefix);
+        if (!entry) return refuse(l, RW_ERR_IO, "\"%.200s\" is not in it", m->string + n_prefix);
+        const unsigned char *const data = l->file.elements + rw_format_from(entry);
+        if (!is_digest_of(l, m->valuestring, data, rw_format_bytes(entry)))
+            return refuse(l, RW_ERR_IO, "\"%.200s\" is damaged", m->string + n_prefix);
+        covered += rw_format_bytes(entry);
+        n++;
+    }
+    const bool all = covered + sizeof(struct rw_digest) == l->file.n_elements && n + 2 == l->file.n;
+    return all ? RW_OK : refuse(l, RW_ERR_IO, "it is not covered by its digests%s", "");
+}
+
+static rw_status check_whole(struct loading *l)
+{
+    rw_status status = rw_file_take(l->path, SIZE_MAX - 1, &l->file.data, &l->file.bytes, l->why, sizeof l->why);
+    if (!status) status = rw_format_parse(&l->file, l->why, sizeof l->why);
+    if (!status) status = check_header(l);
+    if (status) return status;
+    l->metadata = cJSON_GetObjectItemCaseSensitive(l->file.header, RW_FORMAT_METADATA);
+    const char *const version = text_of(l, RW_SNAPSHOT_VERSION);
+    if (!version || strcmp(version, "1"))
+        return refuse(l, RW_ERR_UNSUPPORTED, "written by another version of the library: %.20s",
+                      version ? version : "?");
+    return check_tensors(l);
+}
+
+/* ---- does it fit? ---- */
+
+static rw_status find(struct loading *l, const char *name, const struct rw_param *p, const void **ret)
+{
+    return rw_format_locate(&l->file, name, (rw_dtype)p->tensor.dtype,
+                            rw_layout_shape(rw_layout_of(l->ctx, &p->tensor)), ret, l->why, sizeof l->why);
+}
+
+static rw_status find_kept(struct loading *l, size_t i)
+{
+    const struct rw_kept k = rw_adamw_kept(l->c->optimizer, i);
+    char name[RW_SNAPSHOT_NAME_MOST];
+    rw_status status = RW_OK;
+    for (int j = 0; !status && j < k.n; j++) {
+        rw_snapshot_name(name, k.name[j], k.param->name);
+        status = find(l, name, k.state[j], &l->states[i * RW_KEPT_MOST + (size_t)j]);
+    }
+    if (status) return status;
+    rw_snapshot_name(name, "step", k.param->name);
+    const cJSON *const entry = rw_format_find(&l->file, name);
+    if (!entry || rw_format_bytes(entry) != 2 * sizeof(int64_t))
+        return refuse(l, RW_ERR_IO, "\"%.300s\" is not in it", name);
+    l->counts[i] = l->file.elements + rw_format_from(entry);
+    return RW_OK;
+}
+
+static rw_status find_optimizer(struct loading *l)
+{
+    const char *const kind = text_of(l, RW_SNAPSHOT_OPTIMIZER), *const lr = text_of(l, RW_SNAPSHOT_LR);
+    const char *const wanted = rw_adamw_kind(l->c->optimizer);
+    if (!kind || !lr) return refuse(l, RW_ERR_IO, "no optimizer is in it%s", "");
+    if (strcmp(kind, wanted)) {
+        snprintf(l->why, sizeof l->why, "the optimizer is %.20s there, %s here", kind, wanted);
+        return RW_ERR_ARGUMENT;
+    }
+    const size_t n = rw_adamw_members(l->c->optimizer);
+    l->lr = strtod(lr, NULL);
+    l->states = rw_calloc(n * RW_KEPT_MOST, sizeof *l->states);
+    l->counts = rw_calloc(n, sizeof *l->counts);
+    if (!l->states || !l->counts) return refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < n; i++) status = find_kept(l, i);
+    return status;
+}
+
+/* The caller's bytes, in memory of the checkpoint's: the file goes. */
+static rw_status find_extra(struct loading *l, void **ret_extra)
+{
+    const cJSON *const entry = rw_format_find(&l->file, RW_SNAPSHOT_EXTRA);
+    const size_t bytes = entry ? rw_format_bytes(entry) : 0;
+    if (!entry) return refuse(l, RW_ERR_IO, "no bytes of the caller's are in it%s", "");
+    void *const extra = rw_malloc(bytes);
+    if (!extra) return refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
+    memcpy(extra, l->file.elements + rw_format_from(entry), bytes);
+    *ret_extra = extra;
+    l->found.extra_bytes = bytes;
+    return RW_OK;
+}
+
+static rw_status find_all(struct loading *l, void **ret_extra)
+{
+    const rw_context *const ctx = l->ctx;
+    const char *const step = text_of(l, RW_SNAPSHOT_STEP), *const g = text_of(l, RW_SNAPSHOT_GENERATOR);
+    if (!step || sscanf(step, "%" SCNu64, &l->found.step) != 1 || !g ||
+        sscanf(g, "%" SCNu64 " %" SCNu64, &l->generator.seed, &l->generator.offset) != 2)
+        return refuse(l, RW_ERR_IO, "no step or no generator is in it%s", "");
+    l->params = rw_calloc(ctx->n_params, sizeof *l->params);
+    rw_status status = l->params ? RW_OK : refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
+    for (size_t i = 0; !status && i < ctx->n_params; i++)
+        status = find(l, ctx->params[i]->name, ctx->params[i], &l->params[i]);
+    if (!status && l->c->optimizer) status = find_optimizer(l);
+    return status ? status : find_extra(l, ret_extra);
+}
+
+/* ---- then it is taken ---- */
+
+static rw_status upload(rw_context *ctx, const struct rw_param *p, const void *from)
+{
+    return ctx->device->upload(ctx->device_state, p->data, from, p->bytes);
+}
+
+static rw_status take_optimizer(struct loading *l)
+{
+    rw_adamw *const opt = l->c->optimizer;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < rw_adamw_members(opt); i++) {
+        const struct rw_kept k = rw_adamw_kept(opt, i);
+        int64_t count[2];
+        memcpy(count, l->counts[i], sizeof count);
+        for (int j = 0; !status && j < k.n; j++)
+            status = upload(l->ctx, k.state[j], l->states[i * RW_KEPT_MOST + (size_t)j]);
+        if (!status) rw_adamw_resume(opt, i, (uint64_t)count[0], count[1] != 0);
+    }
+    if (!status) rw_adamw_set_lr(opt, l->lr);
+    return status;
+}
+
+static rw_status take(struct loading *l)
+{
+    rw_context *const ctx = l->ctx;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < ctx->n_params; i++) {
+        ctx->params[i]->version++;
+        status = upload(ctx, ctx->params[i], l->params[i]);
+    }
+    if (!status && l->c->optimizer) status = take_optimizer(l);
+    if (status) return rw_fail(ctx, status, "rw_checkpoint_load: %s: the copy to the device failed", l->path);
+    rw_generator_set(ctx, l->generator);
+    rw_zero_grad(ctx);
+    return RW_OK;
+}
+
+/* ---- which one ---- */
+
+static void forget_file(struct loading *l)
+{
+    rw_format_finish(&l->file);
+    rw_free(l->path);
+    rw_free(l->params);
+    rw_free(l->states);
+    rw_free(l->counts);
+    l->path = NULL;
+    l->metadata = NULL;
+    l->params = l->states = l->counts = NULL;
+}
+
+static rw_status open_file(struct loading *l, const struct rw_rotated *file)
+{
+    l->path = rw_rotation_path(&l->c->rotation, file);
+    return l->path ? check_whole(l) : refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
+}
+
+/* The newest whole file is open; found is false when there is none at all. */
+static rw_status search(struct loading *l, const struct rw_rotated *files, size_t n)
+{
+    rw_status status = RW_OK;
+    for (size_t i = 0; i < n && !l->found.found; i++) {
+        status = open_file(l, &files[i]);
+        l->found.found = !status;
+        if (!status) break;
+        const char *const name = l->path ? strrchr(l->path, '/') + 1 : "";
+        if (!l->found.skipped++) snprintf(l->found.why, sizeof l->found.why, "%s: %.200s", name, l->why);
+        if (status != RW_ERR_IO) break;
+        if (!rw_rotation_note_bad(&l->c->rotation, files[i].number))
+            return refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
+        forget_file(l);
+    }
+    if (!status) return RW_OK;
+    snprintf(l->why, sizeof l->why, "%s%s", status == RW_ERR_IO ? "none of the files is whole: " : "", l->found.why);
+    return status;
+}
+
+static rw_status load(struct loading *l)
+{
+    struct rw_rotated *files = NULL;
+    size_t n = 0;
+    void *extra = NULL;
+    rw_status status = rw_rotation_list(&l->c->rotation, &files, &n, l->why, sizeof l->why);
+    if (!status) status = search(l, files, n);
+    if (!status && l->found.found) status = find_all(l, &extra);
+    rw_free(files);
+    if (status)
+        return rw_fail(l->ctx, status, "rw_checkpoint_load: %s: %s", l->path ? l->path : l->c->rotation.folder, l->why);
+    if (!l->found.found) return RW_OK;
+    status = take(l);
+    rw_free(l->c->extra);
+    l->c->extra = extra;
+    l->found.extra = extra;
+    const size_t length = strlen(l->path), most = sizeof l->found.path - 1;
+    strcpy(l->found.path, l->path + (length > most ? length - most : 0));
+    return status;
+}
+
+static rw_status check_tapes(rw_context *ctx)
+{
+    for (const rw_tape *t = ctx->tapes; t; t = t->next)
+        if (t->n_nodes && t->n_users == 1)
+            return rw_fail(ctx, RW_ERR_ARGUMENT,
+                           "rw_checkpoint_load: a tape holds a recorded step, which keeps its random numbers: load "
+                           "before, or after rw_tape_reset()");
+    return RW_OK;
+}
+
+rw_status rw_checkpoint_load(rw_checkpoint *c, rw_checkpoint_found *ret_found)
+{
+    if (!c) return RW_ERR_ARGUMENT;
+    if (c->ctx->status) return c->ctx->status;
+    struct loading l = { .c = c, .ctx = c->ctx };
+    rw_status status = rw_checkpoint_wait(c);
+    if (!status) status = check_tapes(c->ctx);
+    if (!status) status = rw_runs_wait(c->ctx);
+    if (!status) status = rw_team(c->ctx, "rw_checkpoint_load", c->ctx->threads, &l.threads);
+    if (!status) status = load(&l);
+    if (!status && ret_found) *ret_found = l.found;
+    forget_file(&l);
+    return status;
+}

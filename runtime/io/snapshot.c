@@ -1,0 +1,158 @@
+/* See snapshot.h: how the copy is taken. */
+#include "io/snapshot.h"
+
+#include "base/alloc.h"
+#include "run/advance.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void rw_digest_print(struct rw_digest d, char text[RW_DIGEST_TEXT])
+{
+    snprintf(text, RW_DIGEST_TEXT, "%016" PRIx64 "%016" PRIx64, d.hi, d.lo);
+}
+
+void rw_snapshot_name(char name[RW_SNAPSHOT_NAME_MOST], const char *state, const char *param)
+{
+    snprintf(name, RW_SNAPSHOT_NAME_MOST, RW_SNAPSHOT_PREFIX "%s:%s", state, param);
+}
+
+static void empty(struct rw_snapshot *s)
+{
+    cJSON_Delete(s->header);
+    s->header = s->metadata = NULL;
+    s->n = s->bytes = 0;
+}
+
+void rw_snapshot_finish(struct rw_snapshot *s)
+{
+    empty(s);
+    rw_free_aligned(s->data);
+    rw_free(s->tensor);
+    *s = (struct rw_snapshot){ 0 };
+}
+
+/* ---- what there will be ---- */
+
+/* A tensor behind the others; the header's own has no digest. */
+static bool add(struct rw_snapshot *s, const char *name, const char *dtype, rw_shape shape, size_t bytes)
+{
+    static const char room[RW_DIGEST_TEXT] = "00000000000000000000000000000000";
+    char key[sizeof RW_SNAPSHOT_DIGEST + RW_SNAPSHOT_NAME_MOST];
+    if (!rw_grow(&s->tensor, &s->cap, s->n, 1, sizeof *s->tensor)) return false;
+    if (!rw_format_add(s->header, name, dtype, shape, s->bytes, s->bytes + bytes)) return false;
+    cJSON *digest = NULL;
+    if (strcmp(name, RW_SNAPSHOT_HEADER)) {
+        snprintf(key, sizeof key, RW_SNAPSHOT_DIGEST "%s", name);
+        digest = cJSON_AddStringToObject(s->metadata, key, room);
+        if (!digest) return false;
+    }
+    s->tensor[s->n++] = (struct rw_snapshot_tensor){ s->bytes, bytes, digest };
+    s->bytes += bytes;
+    return true;
+}
+
+static bool add_like(struct rw_snapshot *s, const rw_context *ctx, const char *name, const struct rw_param *p)
+{
+    return add(s, name, rw_format_dtype((rw_dtype)p->tensor.dtype), rw_layout_shape(rw_layout_of(ctx, &p->tensor)),
+               p->bytes);
+}
+
+static bool add_optimizer(struct rw_snapshot *s, const struct rw_snapshot_of *what)
+{
+    char name[RW_SNAPSHOT_NAME_MOST];
+    bool ok = true;
+    for (size_t i = 0; ok && i < rw_adamw_members(what->optimizer); i++) {
+        const struct rw_kept k = rw_adamw_kept(what->optimizer, i);
+        for (int j = 0; ok && j < k.n; j++) {
+            rw_snapshot_name(name, k.name[j], k.param->name);
+            ok = add_like(s, what->ctx, name, k.state[j]);
+        }
+        rw_snapshot_name(name, "step", k.param->name);
+        ok = ok && add(s, name, "I64", RW_SHAPE(2), 2 * sizeof(int64_t));
+    }
+    return ok;
+}
+
+static bool add_tensors(struct rw_snapshot *s, const struct rw_snapshot_of *what)
+{
+    const rw_context *const ctx = what->ctx;
+    bool ok = true;
+    for (size_t i = 0; ok && i < ctx->n_params; i++) ok = add_like(s, ctx, ctx->params[i]->name, ctx->params[i]);
+    if (ok && what->optimizer) ok = add_optimizer(s, what);
+    ok = ok && add(s, RW_SNAPSHOT_EXTRA, "U8", RW_SHAPE((int64_t)what->extra_bytes), what->extra_bytes);
+    return ok && add(s, RW_SNAPSHOT_HEADER, "U8", RW_SHAPE((int64_t)sizeof(struct rw_digest)),
+                     sizeof(struct rw_digest));
+}
+
+static bool add_metadata(struct rw_snapshot *s, const struct rw_snapshot_of *what)
+{
+    const rw_generator_state g = what->ctx->generator;
+    char step[32], generator[64], lr[64];
+    snprintf(step, sizeof step, "%" PRIu64, what->step);
+    snprintf(generator, sizeof generator, "%" PRIu64 " %" PRIu64, g.seed, g.offset);
+    s->metadata = cJSON_AddObjectToObject(s->header, RW_FORMAT_METADATA);
+    if (!s->metadata || !cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_VERSION, "1") ||
+        !cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_STEP, step) ||
+        !cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_GENERATOR, generator))
+        return false;
+    if (!what->optimizer) return true;
+    snprintf(lr, sizeof lr, "%a", rw_adamw_lr(what->optimizer));
+    return cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_OPTIMIZER, rw_adamw_kind(what->optimizer)) &&
+           cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_LR, lr);
+}
+
+static bool reserve(struct rw_snapshot *s)
+{
+    if (s->bytes <= s->cap_bytes && s->data) return true;
+    unsigned char *const data = rw_malloc_aligned(s->bytes, 256);
+    if (!data) return false;
+    rw_free_aligned(s->data);
+    s->data = data;
+    s->cap_bytes = s->bytes;
+    return true;
+}
+
+/* ---- what it is now ---- */
+
+static rw_status copy(const rw_context *ctx, unsigned char **at, const struct rw_param *p)
+{
+    const rw_status status = ctx->device->download(ctx->device_state, *at, p->data, p->bytes);
+    *at += p->bytes;
+    return status;
+}
+
+/* In the order in which they were added. */
+static rw_status copy_all(struct rw_snapshot *s, const struct rw_snapshot_of *what)
+{
+    const rw_context *const ctx = what->ctx;
+    unsigned char *at = s->data;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < ctx->n_params; i++) status = copy(ctx, &at, ctx->params[i]);
+    for (size_t i = 0; !status && what->optimizer && i < rw_adamw_members(what->optimizer); i++) {
+        const struct rw_kept k = rw_adamw_kept(what->optimizer, i);
+        const int64_t count[2] = { (int64_t)k.step, k.current };
+        for (int j = 0; !status && j < k.n; j++) status = copy(ctx, &at, k.state[j]);
+        memcpy(at, count, sizeof count);
+        at += sizeof count;
+    }
+    if (what->extra_bytes) memcpy(at, what->extra, what->extra_bytes);
+    return status;
+}
+
+rw_status rw_snapshot_take(struct rw_snapshot *s, const struct rw_snapshot_of *what)
+{
+    rw_context *const ctx = what->ctx;
+    empty(s);
+    rw_status status = rw_runs_wait(ctx);
+    if (status) return status;
+    s->header = cJSON_CreateObject();
+    const bool ok = s->header && add_metadata(s, what) && add_tensors(s, what) && reserve(s);
+    if (!ok)
+        status = rw_fail(ctx, RW_ERR_MEMORY, "rw_checkpoint_save: out of memory for a copy of %zu bytes", s->bytes);
+    if (!status && (status = copy_all(s, what)))
+        rw_fail(ctx, status, "rw_checkpoint_save: the copy from the device failed");
+    if (status) empty(s);
+    return status;
+}

@@ -1,0 +1,73 @@
+/*
+ * A copy of a run in host memory, laid out as the file that it becomes: tensors one behind the other, in the order of
+ * the header, each with a digest in the header's metadata; the last one is the digest of the header itself. What is
+ * read back is held against these digests, byte for byte: no byte of a file is in none of them.
+ *
+ * Metadata, all texts:
+ *     rewind.checkpoint      1, the version of all this
+ *     rewind.step            what the caller calls the step
+ *     rewind.generator       seed and offset
+ *     rewind.optimizer       its kind, where there is one, and
+ *     rewind.optimizer.lr    its learning rate, as C prints a double by %a
+ *     rewind.digest:NAME     of the tensor of that name: 32 hexadecimal digits
+ * Tensors beside parameters and buffers:
+ *     rewind:STATE:NAME      an optimizer's state of the parameter, by PyTorch's name: exp_avg, exp_avg_sq ...; master
+ *     rewind:step:NAME       I64: the parameter's count of updates; 1 where the master is a copy of it as it is
+ *     rewind:extra           U8: the caller's own bytes
+ *     rewind:header          U8: the digest of what stands in front of the elements
+ */
+#ifndef RW_IO_SNAPSHOT_H
+#define RW_IO_SNAPSHOT_H
+
+#include "api/adamw.h"
+#include "base/digest.h"
+#include "io/format.h"
+
+#define RW_SNAPSHOT_PREFIX "rewind:"
+#define RW_SNAPSHOT_HEADER "rewind:header"
+#define RW_SNAPSHOT_EXTRA "rewind:extra"
+#define RW_SNAPSHOT_VERSION "rewind.checkpoint"
+#define RW_SNAPSHOT_STEP "rewind.step"
+#define RW_SNAPSHOT_GENERATOR "rewind.generator"
+#define RW_SNAPSHOT_OPTIMIZER "rewind.optimizer"
+#define RW_SNAPSHOT_LR "rewind.optimizer.lr"
+#define RW_SNAPSHOT_DIGEST "rewind.digest:"
+#define RW_SNAPSHOT_NAME_MOST 320 /* of a tensor or of metadata: a parameter's and a prefix */
+#define RW_DIGEST_TEXT 33
+
+/* What is saved: parameters and buffers of the context, and these. */
+struct rw_snapshot_of {
+    rw_context *ctx;
+    rw_adamw *optimizer; /* NULL: none */
+    uint64_t step;
+    const void *extra;
+    size_t extra_bytes;
+};
+
+struct rw_snapshot_tensor {
+    size_t from, bytes; /* in data */
+    cJSON *digest;      /* in the metadata: a text to be written over; NULL: the header's */
+};
+
+struct rw_snapshot {
+    unsigned char *data;
+    size_t bytes, cap_bytes;
+    struct rw_snapshot_tensor *tensor;
+    size_t n, cap;
+    cJSON *header, *metadata;
+};
+
+/* Takes the copy, waiting for what is queued. On an error, which is recorded, the snapshot holds nothing. Its memory
+   serves the next one. */
+rw_status rw_snapshot_take(struct rw_snapshot *s, const struct rw_snapshot_of *what);
+void rw_snapshot_finish(struct rw_snapshot *s);
+
+/* Writes it as a file, which appears when all of it is there. Touches no context. RW_ERR_IO, RW_ERR_MEMORY. */
+rw_status rw_snapshot_write(struct rw_snapshot *s, const char *path, char *why, size_t size);
+
+void rw_digest_print(struct rw_digest d, char text[RW_DIGEST_TEXT]);
+
+/* The state's name in a file; the same of its other tensors, where there is no state but a count: "step". */
+void rw_snapshot_name(char name[RW_SNAPSHOT_NAME_MOST], const char *state, const char *param);
+
+#endif
