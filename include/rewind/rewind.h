@@ -6,6 +6,7 @@
  *   tape.h        inputs, reading, backward
  *   ops.h         the ops
  *   attention.h   more of attention
+ *   conv.h        convolutions
  *   pointwise.h   more element-wise ops
  *   compare.h     truth values: comparisons, and choices by them
  *   checkpoint.h  regions and policies
@@ -27,6 +28,7 @@
 #include <rewind/checkpoint.h>
 #include <rewind/compare.h>
 #include <rewind/context.h>
+#include <rewind/conv.h>
 #include <rewind/graph.h>
 #include <rewind/io.h>
 #include <rewind/memory.h>

@@ -20,6 +20,8 @@ static const struct {
     { "clamp", "x" },
     { "concat", "" },
     { "contiguous", "x" },
+    { "conv2d", "x weight bias" },
+    { "conv_transpose2d", "x weight" },
     { "cos", "x" },
     { "cross_entropy", "logits target" },
     { "div", "a b" },

@@ -52,7 +52,7 @@ struct gemm {
 struct gemm_plan {
     bool own; /* the own loops, no workspace */
     int64_t tile_m, tile_n, tiles_m, tiles_n;
-    struct rw_onednn_matmul *primitive[2][2]; /* [last row of tiles][last column of tiles] */
+    struct rw_onednn_primitive *primitive[2][2]; /* [last row of tiles][last column of tiles] */
     size_t scratch;                           /* per thread */
     size_t workspace;
     int threads;

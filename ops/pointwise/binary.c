@@ -1,4 +1,5 @@
 /* add, sub, mul, div, maximum, minimum, accumulate: two operands that broadcast. */
+#include "ops/common/channels.h"
 #include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
@@ -107,7 +108,7 @@ static const rw_op_def rw_op_accumulate = { .name = "accumulate", .n_inputs = 2,
 rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *term)
 {
     rw_tensor *const in[] = { sum, term };
-    return rw_apply_at(at, t, &rw_op_accumulate, in, 2, NULL, 0, NULL);
+    return rw_apply_in_order_at(at, t, &rw_op_accumulate, in, 2, NULL, 0);
 }
 
 #define BINARY(NAME, GRAD, FLAGS)                                                                                    \
@@ -119,7 +120,7 @@ rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *t
     rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)                                    \
     {                                                                                                                \
         rw_tensor *const in[] = { a, b };                                                                            \
-        return rw_apply_at(at, t, &rw_op_##NAME, in, 2, NULL, 0, NULL);                                              \
+        return rw_apply_in_order_at(at, t, &rw_op_##NAME, in, 2, NULL, 0);                                           \
     }
 
 BINARY(add, grad_add, 0)

@@ -2,6 +2,7 @@
  * Element-wise functions of one tensor. A rule keeps the output where the derivative can be told from it (exp, tanh,
  * sigmoid, sqrt, relu), else the input. The fused backward ops are first-order; a gradient of a gradient is composed.
  */
+#include "ops/common/channels.h"
 #include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/shape/shape.h"
@@ -33,7 +34,7 @@ rw_op_cost rw_pointwise_cost(const rw_op_call *call)
 static rw_tensor *apply(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, double value)
 {
     const struct rw_pointwise_attrs attrs = { value };
-    return rw_apply_at(at, t, op, &x, 1, &attrs, sizeof attrs, NULL);
+    return rw_apply_in_order_at(at, t, op, &x, 1, &attrs, sizeof attrs);
 }
 
 rw_tensor *rw_pointwise_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *a, rw_tensor *b)

@@ -34,6 +34,7 @@ struct golden_set {
 /* One in each file NAME_rows.c. */
 extern const struct golden_set golden_attention;
 extern const struct golden_set golden_compare;
+extern const struct golden_set golden_conv;
 extern const struct golden_set golden_ops;
 extern const struct golden_set golden_pointwise;
 

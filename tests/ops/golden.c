@@ -188,6 +188,7 @@ static void check_all(rw_dtype dtype)
     static const struct golden_set *const sets[] = {
         &golden_attention,
         &golden_compare,
+        &golden_conv,
         &golden_ops,
         &golden_pointwise,
     };

@@ -229,6 +229,7 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_ne(t, x, x), rw_lt(t, x, x), rw_le(t, x, x), rw_gt(t, x, x), rw_ge(t, x, x), rw_isfinite(t, x);
     rw_logical_not(t, truth), rw_logical_and(t, truth, truth), rw_logical_or(t, truth, truth);
     rw_where(t, truth, x, x), rw_masked_fill(t, x, truth, 1), rw_clamp(t, x, 0, 1), rw_eq_scalar(t, x, 1);
+    rw_conv2d(t, q, q, RW_NONE, NULL), rw_conv_transpose2d(t, q, q, RW_NONE, NULL);
 }
 
 static bool was_recorded(const rw_context *ctx, const char *name)
@@ -283,6 +284,7 @@ Test(policy, the_list_of_built_in_ops_is_that_of_the_public_headers)
     static const char *const headers[] = {
         "attention.h",
         "compare.h",
+        "conv.h",
         "ops.h",
         "pointwise.h",
     };

@@ -145,6 +145,17 @@ B(attention,
                                        .dropout = op_single(c->dropout) }))
 B(rope_interleaved,
   rw_rope_interleaved(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, op_single(c->value)))
+/* shape: stride, padding, dilation, groups; axis: the output's padding */
+#define CONV(c)                                                                                                        \
+    &(rw_conv2d_params)                                                                                                \
+    {                                                                                                                  \
+        .stride = { (int)c->shape.dim[0], (int)c->shape.dim[0] },                                                      \
+        .padding = { (int)c->shape.dim[1], (int)c->shape.dim[1] },                                                     \
+        .dilation = { (int)c->shape.dim[2], (int)c->shape.dim[2] }, .output_padding = { c->axis, c->axis },            \
+        .groups = (int)c->shape.dim[3]                                                                                 \
+    }
+B(conv2d, rw_conv2d(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, CONV(c)))
+B(conv_transpose2d, rw_conv_transpose2d(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, CONV(c)))
 B(rope, rw_rope(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, op_single(c->value)))
 /* keep: the table is read elsewhere too, and the gradient is added to what flows from there */
 static rw_tensor *embedded(rw_tape *t, rw_tensor *table, const struct op_case *c)

@@ -1,6 +1,8 @@
 /* See op_roundings.h: the counts that depend on shapes. */
 #include "support/op_roundings.h"
 
+#include "support/op_builds.h"
+
 rw_shape op_broadcast(rw_shape a, rw_shape b)
 {
     rw_shape s = a.rank >= b.rank ? a : b;
@@ -99,6 +101,31 @@ void op_count_norm(struct op_case *c)
     /* The norm is stored before it is added. So is its gradient where the norm reads a dense copy of x. */
     c->r[0].n++, c->r[0].s = 1;
     c->r[1].n++, c->r[1].s = c->in[0].layout != OP_DENSE && c->in[0].layout != OP_CUT;
+}
+
+/*
+ * y: over the channels of a group and the taps; dx: over its filters and the taps; dweight and dbias: over the pixels
+ * of y. A weight is [oc, c / groups, kh, kw] for both ops: of a transposed one, x is what y is of the other; its bias
+ * is added to the stored sum, and summed up over the pixels of its result.
+ */
+void op_count_conv(struct op_case *c)
+{
+    const rw_shape x = c->in[0].shape, weight = c->in[1].shape;
+    const int64_t stride = c->shape.dim[0], groups = c->shape.dim[3], taps = weight.dim[2] * weight.dim[3];
+    const bool transposed = c->build == op_build_conv_transpose2d;
+    int64_t pixels = x.dim[0], results = x.dim[0]; /* of the sums of a weight's and of a bias's gradient */
+    for (int i = 2; i < 4; i++) {
+        const int64_t reach = (weight.dim[i] - 1) * c->shape.dim[2] - 2 * c->shape.dim[1];
+        const int64_t out = transposed ? (x.dim[i] - 1) * stride + reach + c->axis + 1
+                                       : (x.dim[i] - reach - 1) / stride + 1;
+        pixels *= transposed ? x.dim[i] : out;
+        results *= out;
+    }
+    const int outward = (int)(weight.dim[0] / groups * taps), inward = (int)(weight.dim[1] * taps);
+    c->r[0] = (struct roundings){ (transposed ? outward : inward) + 1, transposed && c->n == 3 };
+    c->r[1].n = transposed ? inward : outward;
+    c->r[2].n = (int)pixels + 1;
+    c->r[3].n = (int)results + 1;
 }
 
 /* ---- reductions ---- */

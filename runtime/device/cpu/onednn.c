@@ -1,5 +1,5 @@
-/* Matrix products by oneDNN. See onednn.h. What oneDNN itself allocates, when a primitive is made, is outside our
- * count. */
+/* Matrix products and convolutions by oneDNN. See onednn.h. What oneDNN itself allocates, when a primitive is made, is
+ * outside our count. */
 #include "device/cpu/onednn.h"
 #include "base/alloc.h"
 
@@ -25,19 +25,34 @@
     } while (0)
 
 /* Memory objects carry the address of their data, so every thread has its own. */
+enum { FIRST, SECOND, BIAS, RESULT, SCRATCH, PLAIN, OPERANDS };
+
 struct slot {
-    dnnl_memory_t a, b, bias, c, scratch;
+    dnnl_memory_t of[OPERANDS];
 };
 
-struct rw_onednn_matmul {
-    struct rw_matmul_signature signature;
+/* What a primitive is found by. Its bytes count: all of them are set. */
+enum kind { MATMUL, CONVOLUTION };
+struct signature {
+    int64_t kind;
+    union {
+        struct rw_matmul_signature matmul;
+        struct rw_conv_signature conv;
+    } of;
+};
+
+struct rw_onednn_primitive {
+    struct signature signature;
     struct rw_onednn *owner;
     int holders;                /* holdings that it is in */
     uint64_t used;              /* by the clock of the table */
     uint64_t held_in;           /* the last holding that it was put in, by its number */
     bool fast;                  /* else there is no primitive */
     dnnl_primitive_t primitive;
-    dnnl_memory_desc_t a, b, bias, c, scratch;
+    dnnl_primitive_t turn; /* of a convolution: its weight from or to a dense one */
+    /* Operands: a, b, bias, c of a product; image, weight in the primitive's layout, bias, result of a convolution;
+       scratch memory; the dense weight. */
+    dnnl_memory_desc_t operand[OPERANDS];
     struct slot *slots;
     size_t n_slots, cap_slots;
 };
@@ -46,7 +61,7 @@ struct rw_onednn {
     dnnl_engine_t engine;
     dnnl_stream_t *streams; /* one per thread */
     size_t n_streams, cap_streams;
-    struct rw_onednn_matmul **table; /* by signature, open addressing */
+    struct rw_onednn_primitive **table; /* by signature, open addressing */
     size_t size, n, n_idle;          /* size is 0 or a power of two; idle: without a holder */
     uint64_t clock;
     struct held *holding; /* under way, or NULL */
@@ -57,7 +72,7 @@ struct held {
     struct rw_holding base; /* first */
     struct rw_onednn *owner;
     uint64_t number;
-    struct rw_onednn_matmul **primitives;
+    struct rw_onednn_primitive **primitives;
     size_t n, cap;
 };
 
@@ -92,16 +107,16 @@ rw_status rw_onednn_create(struct rw_onednn **ret)
 
 static void slot_finish(struct slot *s)
 {
-    dnnl_memory_t const all[] = { s->a, s->b, s->bias, s->c, s->scratch };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]) dnnl_memory_destroy(all[i]);
+    for (int i = 0; i < OPERANDS; i++)
+        if (s->of[i]) dnnl_memory_destroy(s->of[i]);
 }
 
-static void matmul_destroy(struct rw_onednn_matmul *p)
+static void primitive_free(struct rw_onednn_primitive *p)
 {
     if (!p) return;
     for (size_t i = 0; i < p->n_slots; i++) slot_finish(&p->slots[i]);
     if (p->primitive) dnnl_primitive_destroy(p->primitive);
+    if (p->turn) dnnl_primitive_destroy(p->turn);
     rw_free(p->slots);
     rw_free(p);
 }
@@ -110,7 +125,7 @@ void rw_onednn_destroy(struct rw_onednn **o)
 {
     if (!o || !*o) return;
     struct rw_onednn *const x = *o;
-    for (size_t i = 0; i < x->size; i++) matmul_destroy(x->table[i]);
+    for (size_t i = 0; i < x->size; i++) primitive_free(x->table[i]);
     for (size_t i = 0; i < x->n_streams; i++) dnnl_stream_destroy(x->streams[i]);
     dnnl_engine_destroy(x->engine);
     rw_free(x->table);
@@ -119,21 +134,19 @@ void rw_onednn_destroy(struct rw_onednn **o)
     *o = NULL;
 }
 
-static uint64_t hash(const struct rw_matmul_signature *s)
+static uint64_t hash(const struct signature *s)
 {
-    const int64_t words[] = { s->m,     s->n,     s->k,
-                              s->a_row, s->a_col, s->b_row,
-                              s->b_col, s->c_row, s->dtype * 4 + s->adds * 2 + s->bias };
-    uint64_t h = 0;
+    uint64_t words[sizeof *s / sizeof(uint64_t)], h = 0;
+    memcpy(words, s, sizeof words);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        h = (h ^ (uint64_t)words[i]) * 0x9e3779b97f4a7c15u;
+        h = (h ^ words[i]) * 0x9e3779b97f4a7c15u;
         h ^= h >> 29;
     }
     return h;
 }
 
 /* Where the signature is, or the free place where it belongs. The table is never full. */
-static struct rw_onednn_matmul **find(struct rw_onednn_matmul **table, size_t size, const struct rw_matmul_signature *s)
+static struct rw_onednn_primitive **find(struct rw_onednn_primitive **table, size_t size, const struct signature *s)
 {
     size_t i = (size_t)hash(s) & (size - 1);
     while (table[i] && memcmp(&table[i]->signature, s, sizeof *s)) i = (i + 1) & (size - 1);
@@ -144,7 +157,7 @@ static rw_status make_room(struct rw_onednn *o)
 {
     if (2 * (o->n + 1) <= o->size) return RW_OK;
     const size_t size = o->size ? 2 * o->size : 64;
-    struct rw_onednn_matmul **const table = rw_calloc(size, sizeof *table);
+    struct rw_onednn_primitive **const table = rw_calloc(size, sizeof *table);
     if (!table) return RW_ERR_MEMORY;
     for (size_t i = 0; i < o->size; i++)
         if (o->table[i]) *find(table, size, &o->table[i]->signature) = o->table[i];
@@ -154,25 +167,9 @@ static rw_status make_room(struct rw_onednn *o)
     return RW_OK;
 }
 
-static dnnl_status_t describe(dnnl_memory_desc_t *d, int32_t dtype, int64_t rows, int64_t cols, int64_t row,
-                              int64_t col)
+static dnnl_data_type_t type_of(int32_t dtype)
 {
-    const dnnl_dims_t dims = { rows, cols }, strides = { row, col };
-    return dnnl_memory_desc_init_by_strides(d, 2, dims,
-                                            dtype == RW_BF16  ? dnnl_bf16
-                                            : dtype == RW_F16 ? dnnl_f16
-                                                              : dnnl_f32,
-                                            strides);
-}
-
-static dnnl_status_t describe_all(struct rw_onednn_matmul *p)
-{
-    const struct rw_matmul_signature *const s = &p->signature;
-    dnnl_status_t status = describe(&p->a, s->dtype, s->m, s->k, s->a_row, s->a_col);
-    if (!status) status = describe(&p->b, s->dtype, s->k, s->n, s->b_row, s->b_col);
-    if (!status) status = describe(&p->bias, s->dtype, 1, s->n, s->n, 1);
-    if (!status) status = describe(&p->c, s->dtype, s->m, s->n, s->c_row, 1);
-    return status;
+    return dtype == RW_BF16 ? dnnl_bf16 : dtype == RW_F16 ? dnnl_f16 : dnnl_f32;
 }
 
 /* oneDNN's reference code is there for checking, not for use. */
@@ -181,6 +178,28 @@ static bool is_fast(dnnl_primitive_desc_t pd)
     const char *name = NULL;
     if (dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name)) return false;
     return name && !strstr(name, "ref");
+}
+
+/* The primitive of a description, where there is fast code for it. */
+static dnnl_status_t make_fast(struct rw_onednn_primitive *p, const void *desc, dnnl_primitive_attr_t attr,
+                               dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *ret)
+{
+    dnnl_status_t status = dnnl_primitive_desc_create(ret, desc, attr, p->owner->engine, hint);
+    if (status == dnnl_unimplemented) return dnnl_success;
+    if (status) return status;
+    p->fast = is_fast(*ret);
+    if (!p->fast) return dnnl_success;
+    p->operand[SCRATCH] = *dnnl_primitive_desc_query_md(*ret, dnnl_query_scratchpad_md, 0);
+    return dnnl_primitive_create(&p->primitive, *ret);
+}
+
+/* ---- products ---- */
+
+static dnnl_status_t describe(dnnl_memory_desc_t *d, int32_t dtype, int64_t rows, int64_t cols, int64_t row,
+                              int64_t col)
+{
+    const dnnl_dims_t dims = { rows, cols }, strides = { row, col };
+    return dnnl_memory_desc_init_by_strides(d, 2, dims, type_of(dtype), strides);
 }
 
 static dnnl_status_t add_to_c(dnnl_primitive_attr_t attr)
@@ -194,25 +213,121 @@ static dnnl_status_t add_to_c(dnnl_primitive_attr_t attr)
     return status;
 }
 
-static dnnl_status_t make_primitive(struct rw_onednn_matmul *p, dnnl_engine_t engine, dnnl_primitive_attr_t attr)
+static dnnl_status_t make_matmul(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr)
 {
+    const struct rw_matmul_signature *const s = &p->signature.of.matmul;
+    dnnl_memory_desc_t *const d = p->operand;
     dnnl_matmul_desc_t desc;
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t status = p->signature.adds ? add_to_c(attr) : dnnl_success;
-    if (!status) status = dnnl_matmul_desc_init(&desc, &p->a, &p->b, p->signature.bias ? &p->bias : NULL, &p->c);
-    if (!status) status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-    if (!status) status = dnnl_primitive_desc_create(&pd, &desc, attr, engine, NULL);
-    if (status == dnnl_unimplemented) return dnnl_success;
-    if (status) return status;
-    p->fast = is_fast(pd);
-    if (p->fast) p->scratch = *dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-    if (p->fast) status = dnnl_primitive_create(&p->primitive, pd);
-    dnnl_primitive_desc_destroy(pd);
+    dnnl_status_t status = describe(&d[FIRST], s->dtype, s->m, s->k, s->a_row, s->a_col);
+    if (!status) status = describe(&d[SECOND], s->dtype, s->k, s->n, s->b_row, s->b_col);
+    if (!status) status = describe(&d[BIAS], s->dtype, 1, s->n, s->n, 1);
+    if (!status) status = describe(&d[RESULT], s->dtype, s->m, s->n, s->c_row, 1);
+    if (!status && s->adds) status = add_to_c(attr);
+    if (!status) status = dnnl_matmul_desc_init(&desc, &d[FIRST], &d[SECOND], s->bias ? &d[BIAS] : NULL, &d[RESULT]);
+    if (!status) status = make_fast(p, &desc, attr, NULL, &pd);
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    return status;
+}
+
+/* ---- convolutions ---- */
+
+static dnnl_status_t describe_images(struct rw_onednn_primitive *p)
+{
+    const struct rw_conv_signature *const s = &p->signature.of.conv;
+    const dnnl_dims_t x = { s->n, s->c, s->h, s->w }, y = { s->n, s->oc, s->oh, s->ow }, bias = { s->oc };
+    const dnnl_data_type_t type = type_of(s->dtype);
+    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&p->operand[FIRST], 4, x, type, dnnl_nhwc);
+    if (!status) status = dnnl_memory_desc_init_by_tag(&p->operand[RESULT], 4, y, type, dnnl_nhwc);
+    if (!status) status = dnnl_memory_desc_init_by_tag(&p->operand[BIAS], 1, bias, type, dnnl_a);
+    return status;
+}
+
+/* A weight, dense or in whatever layout the primitive likes best. */
+static dnnl_status_t describe_weight(const struct rw_conv_signature *s, bool dense, dnnl_memory_desc_t *d)
+{
+    const bool grouped = s->groups > 1;
+    const dnnl_dims_t one = { s->oc, s->c, s->kh, s->kw };
+    const dnnl_dims_t many = { s->groups, s->oc / s->groups, s->c / s->groups, s->kh, s->kw };
+    const dnnl_data_type_t type = s->kind == RW_ONEDNN_BACKWARD_WEIGHT ? dnnl_f32 : type_of(s->dtype);
+    const dnnl_format_tag_t tag = !dense ? dnnl_format_tag_any : grouped ? dnnl_goihw : dnnl_oihw;
+    return dnnl_memory_desc_init_by_tag(d, grouped ? 5 : 4, grouped ? many : one, type, tag);
+}
+
+static dnnl_status_t describe_conv(const struct rw_conv_signature *s, int kind, const struct rw_onednn_primitive *p,
+                                   const dnnl_memory_desc_t *weight, dnnl_convolution_desc_t *ret)
+{
+    const dnnl_memory_desc_t *const x = &p->operand[FIRST], *const y = &p->operand[RESULT];
+    const dnnl_dims_t stride = { s->stride[0], s->stride[1] }, padding = { s->padding[0], s->padding[1] };
+    const dnnl_dims_t dilates = { s->dilation[0] - 1, s->dilation[1] - 1 };
+    if (kind == RW_ONEDNN_FORWARD)
+        return dnnl_dilated_convolution_forward_desc_init(ret, dnnl_forward_training, dnnl_convolution_direct, x,
+                                                          weight, s->bias ? &p->operand[BIAS] : NULL, y, stride,
+                                                          dilates, padding, padding);
+    if (kind == RW_ONEDNN_BACKWARD_DATA)
+        return dnnl_dilated_convolution_backward_data_desc_init(ret, dnnl_convolution_direct, x, weight, y, stride,
+                                                                dilates, padding, padding);
+    return dnnl_dilated_convolution_backward_weights_desc_init(ret, dnnl_convolution_direct, x, weight, NULL, y,
+                                                               stride, dilates, padding, padding);
+}
+
+/* What oneDNN asks of a gradient: the primitive whose gradient it is. NULL where there is none. */
+static dnnl_status_t hint_of(struct rw_onednn_primitive *p, dnnl_primitive_desc_t *ret)
+{
+    const struct rw_conv_signature *const s = &p->signature.of.conv;
+    dnnl_memory_desc_t weight;
+    dnnl_convolution_desc_t desc;
+    struct rw_conv_signature forward = *s;
+    forward.kind = RW_ONEDNN_FORWARD;
+    dnnl_status_t status = describe_weight(&forward, false, &weight);
+    if (!status) status = describe_conv(s, RW_ONEDNN_FORWARD, p, &weight, &desc);
+    if (!status) status = dnnl_primitive_desc_create(ret, &desc, NULL, p->owner->engine, NULL);
+    return status == dnnl_unimplemented ? dnnl_success : status;
+}
+
+/* The copy between the dense weight and the primitive's own. Its scratch memory is that of the primitive. */
+static dnnl_status_t make_turn(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr)
+{
+    const bool out = p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT;
+    const dnnl_memory_desc_t *const from = &p->operand[out ? SECOND : PLAIN], *const to = &p->operand[out ? PLAIN
+                                                                                                         : SECOND];
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t status = dnnl_reorder_primitive_desc_create(&pd, from, p->owner->engine, to, p->owner->engine, attr);
+    if (!status) {
+        const dnnl_memory_desc_t *const scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+        if (dnnl_memory_desc_get_size(scratch) > dnnl_memory_desc_get_size(&p->operand[SCRATCH]))
+            p->operand[SCRATCH] = *scratch;
+        status = dnnl_primitive_create(&p->turn, pd);
+    }
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    return status;
+}
+
+static dnnl_status_t make_conv(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr)
+{
+    const struct rw_conv_signature *const s = &p->signature.of.conv;
+    dnnl_memory_desc_t weight;
+    dnnl_convolution_desc_t desc;
+    dnnl_primitive_desc_t pd = NULL, hint = NULL;
+    dnnl_status_t status = describe_images(p);
+    if (!status) status = describe_weight(s, true, &p->operand[PLAIN]);
+    if (!status) status = describe_weight(s, false, &weight);
+    if (!status) status = describe_conv(s, s->kind, p, &weight, &desc);
+    if (!status && s->kind != RW_ONEDNN_FORWARD) status = hint_of(p, &hint);
+    if (!status && (hint || s->kind == RW_ONEDNN_FORWARD)) status = make_fast(p, &desc, attr, hint, &pd);
+    if (!status && p->fast) {
+        const bool out = s->kind == RW_ONEDNN_BACKWARD_WEIGHT;
+        p->operand[SECOND] = *dnnl_primitive_desc_query_md(pd, out ? dnnl_query_diff_weights_md : dnnl_query_weights_md,
+                                                           0);
+        status = make_turn(p, attr);
+    }
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    if (hint) dnnl_primitive_desc_destroy(hint);
     return status;
 }
 
 /* The number of threads is fixed when a primitive is made: here, one. */
-static rw_status make_for_one_thread(struct rw_onednn_matmul *p, dnnl_engine_t engine)
+static rw_status make_for_one_thread(struct rw_onednn_primitive *p)
 {
     dnnl_primitive_attr_t attr;
     if (!library_has_room()) return RW_ERR_MEMORY;
@@ -220,8 +335,8 @@ static rw_status make_for_one_thread(struct rw_onednn_matmul *p, dnnl_engine_t e
     if (status) return status_of(status);
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);
-    status = describe_all(p);
-    if (!status) status = make_primitive(p, engine, attr);
+    status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (!status) status = p->signature.kind == MATMUL ? make_matmul(p, attr) : make_conv(p, attr);
     omp_set_num_threads(threads);
     dnnl_primitive_attr_destroy(attr);
     return status_of(status);
@@ -239,18 +354,16 @@ static rw_status add_streams(struct rw_onednn *o, size_t threads)
     return RW_OK;
 }
 
-static rw_status add_slots(struct rw_onednn_matmul *p, size_t threads)
+static rw_status add_slots(struct rw_onednn_primitive *p, size_t threads)
 {
     while (p->n_slots < threads) {
         if (!rw_grow(&p->slots, &p->cap_slots, p->n_slots, 1, sizeof *p->slots)) return RW_ERR_MEMORY;
         struct slot *const s = &p->slots[p->n_slots];
         *s = (struct slot){ 0 };
-        const dnnl_engine_t engine = p->owner->engine;
-        dnnl_status_t status = dnnl_memory_create(&s->a, &p->a, engine, DNNL_MEMORY_NONE);
-        if (!status) status = dnnl_memory_create(&s->b, &p->b, engine, DNNL_MEMORY_NONE);
-        if (!status) status = dnnl_memory_create(&s->bias, &p->bias, engine, DNNL_MEMORY_NONE);
-        if (!status) status = dnnl_memory_create(&s->c, &p->c, engine, DNNL_MEMORY_NONE);
-        if (!status) status = dnnl_memory_create(&s->scratch, &p->scratch, engine, DNNL_MEMORY_NONE);
+        const int n = p->signature.kind == MATMUL ? PLAIN : OPERANDS;
+        dnnl_status_t status = dnnl_success;
+        for (int i = 0; i < n && !status; i++)
+            status = dnnl_memory_create(&s->of[i], &p->operand[i], p->owner->engine, DNNL_MEMORY_NONE);
         if (status) {
             slot_finish(s);
             return status_of(status);
@@ -261,7 +374,7 @@ static rw_status add_slots(struct rw_onednn_matmul *p, size_t threads)
 }
 
 /* Streams, and memory objects of a primitive, for so many threads. */
-static rw_status add_threads(struct rw_onednn_matmul *p, size_t threads)
+static rw_status add_threads(struct rw_onednn_primitive *p, size_t threads)
 {
     struct rw_onednn *const o = p->owner;
     if (!p->fast || (o->n_streams >= threads && p->n_slots >= threads)) return RW_OK;
@@ -270,13 +383,13 @@ static rw_status add_threads(struct rw_onednn_matmul *p, size_t threads)
     return add_slots(p, threads);
 }
 
-static struct rw_onednn_matmul *known(const struct rw_onednn *o, const struct rw_matmul_signature *s)
+static struct rw_onednn_primitive *known(const struct rw_onednn *o, const struct signature *s)
 {
     return o->size ? *find(o->table, o->size, s) : NULL;
 }
 
 /* What follows it in the table moves up to where looking for it begins. */
-static void forget(struct rw_onednn *o, struct rw_onednn_matmul *p)
+static void forget(struct rw_onednn *o, struct rw_onednn_primitive *p)
 {
     const size_t mask = o->size - 1;
     size_t hole = (size_t)(find(o->table, o->size, &p->signature) - o->table);
@@ -289,31 +402,31 @@ static void forget(struct rw_onednn *o, struct rw_onednn_matmul *p)
     o->table[hole] = NULL;
     o->n--;
     o->n_idle--;
-    matmul_destroy(p);
+    primitive_free(p);
 }
 
 static void forget_idle(struct rw_onednn *o)
 {
     while (o->n_idle > RW_ONEDNN_IDLE) {
-        struct rw_onednn_matmul *oldest = NULL;
+        struct rw_onednn_primitive *oldest = NULL;
         for (size_t i = 0; i < o->size; i++) {
-            struct rw_onednn_matmul *const p = o->table[i];
+            struct rw_onednn_primitive *const p = o->table[i];
             if (p && !p->holders && (!oldest || p->used < oldest->used)) oldest = p;
         }
         forget(o, oldest);
     }
 }
 
-static rw_status add(struct rw_onednn *o, const struct rw_matmul_signature *s, struct rw_onednn_matmul **ret)
+static rw_status add(struct rw_onednn *o, const struct signature *s, struct rw_onednn_primitive **ret)
 {
     FORWARD(make_room(o));
-    struct rw_onednn_matmul *const p = rw_calloc(1, sizeof *p);
+    struct rw_onednn_primitive *const p = rw_calloc(1, sizeof *p);
     if (!p) return RW_ERR_MEMORY;
     p->signature = *s;
     p->owner = o;
-    const rw_status status = make_for_one_thread(p, o->engine);
+    const rw_status status = make_for_one_thread(p);
     if (status) {
-        matmul_destroy(p);
+        primitive_free(p);
         return status;
     }
     *find(o->table, o->size, s) = p;
@@ -331,7 +444,7 @@ static void let_go(struct rw_holding *base)
     struct rw_onednn *const o = h->owner;
     if (o->holding == h) o->holding = NULL;
     for (size_t i = 0; i < h->n; i++) {
-        struct rw_onednn_matmul *const p = h->primitives[i];
+        struct rw_onednn_primitive *const p = h->primitives[i];
         p->used = ++o->clock;
         o->n_idle += !--p->holders;
     }
@@ -354,7 +467,7 @@ void rw_onednn_hold_end(struct rw_onednn *o)
     o->holding = NULL;
 }
 
-static rw_status hold(struct rw_onednn_matmul *p)
+static rw_status hold(struct rw_onednn_primitive *p)
 {
     struct held *const h = p->owner->holding;
     if (!h || p->held_in == h->number) return RW_OK;
@@ -365,30 +478,85 @@ static rw_status hold(struct rw_onednn_matmul *p)
     return RW_OK;
 }
 
-static void describe_to(const struct rw_onednn_matmul *p, bool *ret_fast, size_t *ret_scratch)
+static struct signature signature_of_matmul(const struct rw_matmul_signature *s)
 {
-    *ret_fast = p->fast;
-    *ret_scratch = p->fast ? dnnl_memory_desc_get_size(&p->scratch) : 0;
+    struct signature r;
+    memset(&r, 0, sizeof r);
+    r.kind = MATMUL;
+    r.of.matmul = *s;
+    return r;
+}
+
+static struct signature signature_of_conv(const struct rw_conv_signature *s)
+{
+    struct signature r;
+    memset(&r, 0, sizeof r);
+    r.kind = CONVOLUTION;
+    r.of.conv = *s;
+    return r;
+}
+
+static size_t size_of(const struct rw_onednn_primitive *p, int operand)
+{
+    return p->fast ? dnnl_memory_desc_get_size(&p->operand[operand]) : 0;
+}
+
+static rw_status prepare(struct rw_onednn *o, const struct signature *s, int threads, struct rw_onednn_primitive **ret)
+{
+    struct rw_onednn_primitive *p = known(o, s);
+    if (!p) FORWARD(add(o, s, &p));
+    p->used = ++o->clock;
+    FORWARD(add_threads(p, (size_t)threads));
+    FORWARD(hold(p));
+    *ret = p;
+    return RW_OK;
 }
 
 rw_status rw_onednn_matmul_prepare(struct rw_onednn *o, const struct rw_matmul_signature *s, int threads,
                                    bool *ret_fast, size_t *ret_scratch)
 {
-    struct rw_onednn_matmul *p = known(o, s);
-    if (!p) FORWARD(add(o, s, &p));
-    p->used = ++o->clock;
-    FORWARD(add_threads(p, (size_t)threads));
-    FORWARD(hold(p));
-    describe_to(p, ret_fast, ret_scratch);
+    const struct signature key = signature_of_matmul(s);
+    struct rw_onednn_primitive *p;
+    FORWARD(prepare(o, &key, threads, &p));
+    *ret_fast = p->fast;
+    *ret_scratch = size_of(p, SCRATCH);
     forget_idle(o);
     return RW_OK;
 }
 
-struct rw_onednn_matmul *rw_onednn_matmul_find(const struct rw_onednn *o, const struct rw_matmul_signature *s,
-                                               bool *ret_fast, size_t *ret_scratch)
+struct rw_onednn_primitive *rw_onednn_matmul_find(const struct rw_onednn *o, const struct rw_matmul_signature *s,
+                                                  bool *ret_fast, size_t *ret_scratch)
 {
-    struct rw_onednn_matmul *const p = known(o, s);
-    if (p) describe_to(p, ret_fast, ret_scratch);
+    const struct signature key = signature_of_matmul(s);
+    struct rw_onednn_primitive *const p = known(o, &key);
+    if (!p) return NULL;
+    *ret_fast = p->fast;
+    *ret_scratch = size_of(p, SCRATCH);
+    return p;
+}
+
+static struct rw_conv_needs needs_of(const struct rw_onednn_primitive *p)
+{
+    return (struct rw_conv_needs){ p->fast, size_of(p, SCRATCH), size_of(p, SECOND) };
+}
+
+rw_status rw_onednn_conv_prepare(struct rw_onednn *o, const struct rw_conv_signature *s, int threads,
+                                 struct rw_conv_needs *ret)
+{
+    const struct signature key = signature_of_conv(s);
+    struct rw_onednn_primitive *p;
+    FORWARD(prepare(o, &key, threads, &p));
+    *ret = needs_of(p);
+    forget_idle(o);
+    return RW_OK;
+}
+
+struct rw_onednn_primitive *rw_onednn_conv_find(const struct rw_onednn *o, const struct rw_conv_signature *s,
+                                                struct rw_conv_needs *ret)
+{
+    const struct signature key = signature_of_conv(s);
+    struct rw_onednn_primitive *const p = known(o, &key);
+    if (p) *ret = needs_of(p);
     return p;
 }
 
@@ -401,7 +569,7 @@ size_t rw_onednn_bytes(const struct rw_onednn *o)
 {
     size_t bytes = sizeof *o + o->size * sizeof *o->table;
     for (size_t i = 0; i < o->size; i++) {
-        const struct rw_onednn_matmul *const p = o->table[i];
+        const struct rw_onednn_primitive *const p = o->table[i];
         if (p) bytes += sizeof *p + p->n_slots * sizeof *p->slots + (p->primitive ? PRIMITIVE_BYTES : 0);
     }
     return bytes;
@@ -414,17 +582,59 @@ static dnnl_status_t point(dnnl_memory_t m, const void *data)
     return dnnl_memory_set_data_handle(m, (void *)(uintptr_t)data);
 }
 
-rw_status rw_onednn_matmul_run(struct rw_onednn_matmul *p, int thread, const void *a, const void *b, const void *bias,
-                               void *c, void *scratch)
+static rw_status execute(struct rw_onednn_primitive *p, dnnl_primitive_t primitive, int thread,
+                         const dnnl_exec_arg_t *args, int n)
 {
-    struct slot *const s = &p->slots[thread];
-    dnnl_status_t status = point(s->a, a);
-    if (!status) status = point(s->b, b);
-    if (!status && p->signature.bias) status = point(s->bias, bias);
-    if (!status) status = point(s->c, c);
-    if (!status) status = point(s->scratch, scratch);
+    return status_of(dnnl_primitive_execute(primitive, p->owner->streams[thread], n, args));
+}
+
+rw_status rw_onednn_matmul_run(struct rw_onednn_primitive *p, int thread, const void *a, const void *b,
+                               const void *bias, void *c, void *scratch)
+{
+    dnnl_memory_t *const of = p->slots[thread].of;
+    const int has_bias = p->signature.of.matmul.bias;
+    dnnl_status_t status = point(of[FIRST], a);
+    if (!status) status = point(of[SECOND], b);
+    if (!status && has_bias) status = point(of[BIAS], bias);
+    if (!status) status = point(of[RESULT], c);
+    if (!status) status = point(of[SCRATCH], scratch);
     if (status) return status_of(status);
-    const dnnl_exec_arg_t args[] = { { DNNL_ARG_SRC, s->a }, { DNNL_ARG_WEIGHTS, s->b }, { DNNL_ARG_DST, s->c },
-                                     { DNNL_ARG_SCRATCHPAD, s->scratch }, { DNNL_ARG_BIAS, s->bias } };
-    return status_of(dnnl_primitive_execute(p->primitive, p->owner->streams[thread], p->signature.bias ? 5 : 4, args));
+    const dnnl_exec_arg_t args[] = { { DNNL_ARG_SRC, of[FIRST] }, { DNNL_ARG_WEIGHTS, of[SECOND] },
+                                     { DNNL_ARG_DST, of[RESULT] }, { DNNL_ARG_SCRATCHPAD, of[SCRATCH] },
+                                     { DNNL_ARG_BIAS, of[BIAS] } };
+    return execute(p, p->primitive, thread, args, has_bias ? 5 : 4);
+}
+
+rw_status rw_onednn_conv_run(struct rw_onednn_primitive *p, int thread, const void *image, const void *weight,
+                             const void *bias, const void *result, void *scratch)
+{
+    static const int names[][3] = { { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST },
+                                    { DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST },
+                                    { DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST } };
+    dnnl_memory_t *const of = p->slots[thread].of;
+    const int *const name = names[p->signature.of.conv.kind], has_bias = p->signature.of.conv.bias;
+    dnnl_status_t status = point(of[FIRST], image);
+    if (!status) status = point(of[SECOND], weight);
+    if (!status && has_bias) status = point(of[BIAS], bias);
+    if (!status) status = point(of[RESULT], result);
+    if (!status) status = point(of[SCRATCH], scratch);
+    if (status) return status_of(status);
+    const dnnl_exec_arg_t args[] = { { name[0], of[FIRST] }, { name[1], of[SECOND] }, { name[2], of[RESULT] },
+                                     { DNNL_ARG_SCRATCHPAD, of[SCRATCH] }, { DNNL_ARG_BIAS, of[BIAS] } };
+    return execute(p, p->primitive, thread, args, has_bias ? 5 : 4);
+}
+
+rw_status rw_onednn_conv_turn_weight(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
+                                     void *scratch)
+{
+    dnnl_memory_t *const of = p->slots[thread].of;
+    const bool out = p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT;
+    dnnl_memory_t const source = of[out ? SECOND : PLAIN], target = of[out ? PLAIN : SECOND];
+    dnnl_status_t status = point(source, from);
+    if (!status) status = point(target, to);
+    if (!status) status = point(of[SCRATCH], scratch);
+    if (status) return status_of(status);
+    const dnnl_exec_arg_t args[] = { { DNNL_ARG_FROM, source }, { DNNL_ARG_TO, target },
+                                     { DNNL_ARG_SCRATCHPAD, of[SCRATCH] } };
+    return execute(p, p->turn, thread, args, 3);
 }

@@ -1,10 +1,10 @@
 /*
- * oneDNN for the CPU kernels: matrix products, pinned.
+ * oneDNN for the CPU kernels: matrix products and convolutions, pinned.
  *
  * A primitive is made once per signature (extents, strides, type, bias, sum), when a plan is made, so a run finds what
  * it needs and forward and replay run the same code (law 6): which code that is depends on the signature and the
- * processor alone. It is made for one thread: who wants more cuts the product into tiles by its shape alone and runs
- * one primitive per tile, so no bit can depend on the number of threads.
+ * processor alone. It is made for one thread: who wants more cuts the work into units by its shape alone and runs one
+ * primitive per unit, so no bit can depend on the number of threads.
  *
  * A plan holds the primitives that it was made with. Of those that no plan holds, the table keeps the RW_ONEDNN_IDLE
  * most recently used ones. oneDNN has a cache of its own beside it, of 1024 entries for the whole process.
@@ -19,7 +19,7 @@
 #define RW_ONEDNN_IDLE 256
 
 struct rw_onednn;
-struct rw_onednn_matmul;
+struct rw_onednn_primitive;
 
 /* c [m, n] = a [m, k] b [k, n] + bias [n] (+ c). One stride of a and of b is 1; c's columns are next to each other. */
 struct rw_matmul_signature {
@@ -30,6 +30,20 @@ struct rw_matmul_signature {
     int32_t dtype; /* RW_F32, RW_BF16 or RW_F16, of all four */
     int32_t bias;  /* 0 or 1 */
     int32_t adds;  /* 0 or 1: to what c holds */
+    int32_t unused;
+};
+
+/*
+ * One of the three products of a convolution: y from x and a weight, dx from dy and it, or dweight from x and dy.
+ * Images are dense and lie channels last. The primitive takes a weight, or gives its gradient, in a layout of its own.
+ */
+enum rw_onednn_conv { RW_ONEDNN_FORWARD, RW_ONEDNN_BACKWARD_DATA, RW_ONEDNN_BACKWARD_WEIGHT };
+struct rw_conv_signature {
+    int64_t n, h, w, c, oh, ow, oc, kh, kw, groups;
+    int64_t stride[2], padding[2], dilation[2];
+    int32_t kind;  /* rw_onednn_conv */
+    int32_t dtype; /* RW_F32 or RW_BF16; a weight's gradient is float32 */
+    int32_t bias;  /* 0 or 1, of forward */
     int32_t unused;
 };
 
@@ -48,12 +62,31 @@ rw_status rw_onednn_matmul_prepare(struct rw_onednn *o, const struct rw_matmul_s
                                    bool *ret_fast, size_t *ret_scratch);
 
 /* For a run: what was prepared, NULL for what was not. */
-struct rw_onednn_matmul *rw_onednn_matmul_find(const struct rw_onednn *o, const struct rw_matmul_signature *s,
+struct rw_onednn_primitive *rw_onednn_matmul_find(const struct rw_onednn *o, const struct rw_matmul_signature *s,
                                                bool *ret_fast, size_t *ret_scratch);
 
+/* The same of a convolution; besides, how many bytes the weight takes in the primitive's own layout. */
+struct rw_conv_needs {
+    bool fast;
+    size_t scratch, weight;
+};
+rw_status rw_onednn_conv_prepare(struct rw_onednn *o, const struct rw_conv_signature *s, int threads,
+                                 struct rw_conv_needs *ret);
+struct rw_onednn_primitive *rw_onednn_conv_find(const struct rw_onednn *o, const struct rw_conv_signature *s,
+                                                struct rw_conv_needs *ret);
+
 /* Runs in the calling thread, which says that it is number `thread`; no two threads may say the same at once. */
-rw_status rw_onednn_matmul_run(struct rw_onednn_matmul *p, int thread, const void *a, const void *b, const void *bias,
-                               void *c, void *scratch);
+rw_status rw_onednn_matmul_run(struct rw_onednn_primitive *p, int thread, const void *a, const void *b,
+                               const void *bias, void *c, void *scratch);
+
+/* A convolution: image is x, or dx; result is y or dy; the weight lies in the primitive's own layout. */
+rw_status rw_onednn_conv_run(struct rw_onednn_primitive *p, int thread, const void *image, const void *weight,
+                             const void *bias, const void *result, void *scratch);
+
+/* Between a dense weight [oc, c / groups, kh, kw] and the primitive's own layout: into it, of forward and backward of
+   data, or out of it, of a weight's gradient in float32. */
+rw_status rw_onednn_conv_turn_weight(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
+                                     void *scratch);
 
 /* How many signatures the table knows, and about how many bytes they take: oneDNN does not say what a primitive's code
  * takes, and a fixed number stands for it. */

@@ -24,6 +24,7 @@ void op_cases_norms(void);
 void op_cases_reductions(void);
 void op_cases_attention(void);
 void op_cases_compare(void);
+void op_cases_conv(void);
 void op_cases_tables(void);
 void op_cases_shapes(void);
 void op_cases_random(void);

@@ -1,0 +1,54 @@
+/**
+ * rewind/conv.h - convolutions.
+ *
+ * Images are [n, c, h, w] outside, whatever their strides. Inside they lie channels last: a result is the permuted view
+ * of a dense [n, h, w, c], element-wise ops on such an image keep that order, and an image that lies otherwise is
+ * copied once for each op of this header that takes it. Messages of these ops show shapes as they lie: [n, h, w, c].
+ *
+ * All functions record on tape t and return a tensor owned by the tape, as those of rewind/ops.h; thread-safety is
+ * theirs.
+ */
+#ifndef REWIND_CONV_H
+#define REWIND_CONV_H
+
+#include <rewind/ops.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Of the two axes h and w. Zero means the default in brackets. */
+typedef struct rw_conv2d_params {
+    int stride[2];         ///< [1]
+    int padding[2];        ///< zeros on either side, [0]
+    int dilation[2];       ///< distance of the kernel's elements, [1]
+    int output_padding[2]; ///< of a transposed one: how much larger its result is, less than stride or dilation, [0]
+    int groups;            ///< channels are cut into so many parts, each with filters of its own, [1]
+} rw_conv2d_params;
+
+/**
+ * Cross-correlation, PyTorch's conv2d: x [n, c, h, w], weight [oc, c / groups, kh, kw], bias [oc] or RW_NONE, all of
+ * one floating-point type -> [n, oc, oh, ow] with oh = (h + 2 padding - dilation (kh - 1) - 1) / stride + 1, rounded
+ * down. One rounding for each element; float32 and 16 bits are summed in float32. params may be NULL. Keeps x for the
+ * weight's gradient, nothing else. Twice differentiable and more.
+ * Errors: RW_ERR_SHAPE for ranks, channels and kernels that do not fit, RW_ERR_ARGUMENT for a negative number among
+ * params, RW_ERR_DTYPE.
+ */
+RW_API rw_tensor *rw_conv2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
+                               const rw_conv2d_params *params);
+#define rw_conv2d(...) rw_conv2d_at(RW_HERE, __VA_ARGS__)
+
+/**
+ * The transpose of rw_conv2d() as a linear map, PyTorch's conv_transpose2d: x [n, c, h, w], weight [c, oc / groups, kh,
+ * kw], bias [oc] or RW_NONE -> [n, oc, oh, ow] with oh = (h - 1) stride - 2 padding + dilation (kh - 1) +
+ * output_padding + 1. The bias is added to the rounded sum. Else as rw_conv2d().
+ */
+RW_API rw_tensor *rw_conv_transpose2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
+                                         const rw_conv2d_params *params);
+#define rw_conv_transpose2d(...) rw_conv_transpose2d_at(RW_HERE, __VA_ARGS__)
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

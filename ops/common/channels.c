@@ -1,0 +1,49 @@
+/* See channels.h. */
+#include "ops/common/channels.h"
+
+#include "record/own_ops.h"
+
+bool rw_lies_channels_last(const rw_tensor *x)
+{
+    const rw_layout *const l = rw_tensor_layout(x);
+    if (!l || l->rank != 4 || l->dense) return false;
+    const int64_t c = l->stride[1], w = l->stride[3], h = l->stride[2], n = l->stride[0];
+    return c == 1 && w >= l->dim[1] && h >= w && n >= h;
+}
+
+static rw_tensor *turned(rw_site at, rw_tape *t, rw_tensor *x, const int *axes)
+{
+    return rw_permute_at(at, t, x, axes);
+}
+
+rw_tensor *rw_channels_inside_at(rw_site at, rw_tape *t, rw_tensor *x)
+{
+    return turned(at, t, x, (const int[]){ 0, 2, 3, 1 });
+}
+
+rw_tensor *rw_channels_outside_at(rw_site at, rw_tape *t, rw_tensor *x)
+{
+    return turned(at, t, x, (const int[]){ 0, 3, 1, 2 });
+}
+
+static bool has_order(rw_tensor *const *in, int n)
+{
+    bool some = false;
+    for (int i = 0; i < n; i++) {
+        const rw_layout *const l = rw_tensor_layout(in[i]);
+        if (!l || l->rank != 4) return false;
+        some |= rw_lies_channels_last(in[i]);
+    }
+    return some;
+}
+
+rw_tensor *rw_apply_in_order_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n,
+                                const void *attrs, size_t attrs_size)
+{
+    if (!t || !has_order(in, n)) return rw_apply_at(at, t, op, in, n, attrs, attrs_size, NULL);
+    const struct rw_composite c = rw_composite_begin(t, op->name);
+    rw_tensor *inside[n];
+    for (int i = 0; i < n; i++) inside[i] = rw_channels_inside_at(at, t, in[i]);
+    rw_tensor *const y = rw_apply_at(at, t, op, inside, n, attrs, attrs_size, NULL);
+    return rw_composite_end(&c, y ? rw_channels_outside_at(at, t, y) : NULL);
+}

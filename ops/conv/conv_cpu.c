@@ -1,0 +1,136 @@
+/* CPU kernels of convolutions: the own loops of this instruction set, and the way to oneDNN (conv_onednn.c). */
+#include "device/cpu/isa.h"
+#include "ops/conv/conv_run.h"
+#include "ops/common/util.h"
+#include "ops/common/vec_native.h"
+#include "ops/matmul/gemm.h"
+
+/* Rows of a block held in registers; divides GEMM_OWN_M. */
+#if defined(RW_ISA_IS_V4)
+#define OWN_ROWS 16
+#elif defined(RW_ISA_IS_V3)
+#define OWN_ROWS 6
+#else
+#define OWN_ROWS 3
+#endif
+
+#define T float
+#define N nf
+#define LANES VF_LANES
+#define F(name) vf_##name
+#define G(name) nf_##name
+#include "ops/matmul/gemm_own_tmpl.h"
+#include "ops/conv/conv_own_tmpl.h"
+#undef T
+#undef N
+#undef LANES
+#undef F
+#undef G
+#define T double
+#define N nd
+#define LANES VD_LANES
+#define F(name) vd_##name
+#define G(name) nd_##name
+#include "ops/matmul/gemm_own_tmpl.h"
+#include "ops/conv/conv_own_tmpl.h"
+
+/* The loops of each type, with the type a constant in them. */
+#define TYPED(call_f, call_d)                     \
+    switch (c->dtype) {                           \
+    case RW_F32: call_f(RW_F32); return;          \
+    case RW_BF16: call_f(RW_BF16); return;        \
+    case RW_F16: call_f(RW_F16); return;          \
+    default: call_d(RW_F64); return;              \
+    }
+
+static void depthwise_unit(const struct rw_conv *c, enum rw_conv_kind kind, const struct conv_operands *o, int64_t unit)
+{
+    const int64_t lanes = c->dtype == RW_F64 ? VD_LANES : VF_LANES, sides = (c->c + lanes - 1) / lanes;
+    const int64_t first = unit % sides * lanes, image = unit / sides, n = c->c - first < lanes ? c->c - first : lanes;
+#define F32(type) vf_depthwise_weights(c, type, o, first, n)
+#define F64(type) vd_depthwise_weights(c, type, o, first, n)
+    if (kind == RW_CONV_WEIGHT) TYPED(F32, F64)
+#undef F32
+#undef F64
+#define F32(type) vf_depthwise(c, type, kind == RW_CONV_DATA, o, image, first, n)
+#define F64(type) vd_depthwise(c, type, kind == RW_CONV_DATA, o, image, first, n)
+    TYPED(F32, F64)
+#undef F32
+#undef F64
+}
+
+/* Rows and columns of a group's product: pixels and channels, or filters and (tap, channel). */
+static void extents(const struct rw_conv *c, enum rw_conv_kind kind, int64_t *rows, int64_t *cols)
+{
+    *rows = kind == RW_CONV_WEIGHT ? c->ocg : kind == RW_CONV_DATA ? c->n * c->h * c->w : c->n * c->oh * c->ow;
+    *cols = kind == RW_CONV_WEIGHT ? c->cg * c->kh * c->kw : kind == RW_CONV_DATA ? c->cg : c->ocg;
+}
+
+static void block_unit(const struct rw_conv *c, enum rw_conv_kind kind, const struct conv_operands *o, int64_t unit)
+{
+    int64_t rows, cols;
+    extents(c, kind, &rows, &cols);
+    const int64_t down = gemm_ceil_div(rows, GEMM_OWN_M), across = gemm_ceil_div(cols, GEMM_OWN_N);
+    const int64_t row = unit / across % down * GEMM_OWN_M, col = unit % across * GEMM_OWN_N;
+    const int64_t n_rows = rows - row < GEMM_OWN_M ? rows - row : GEMM_OWN_M;
+    const int64_t n_cols = cols - col < GEMM_OWN_N ? cols - col : GEMM_OWN_N;
+    const struct vf_part f = { unit / across / down, row, n_rows, col, n_cols };
+    const struct vd_part d = { unit / across / down, row, n_rows, col, n_cols };
+#define F32(type) vf_weights(c, type, o, &f)
+#define F64(type) vd_weights(c, type, o, &d)
+    if (kind == RW_CONV_WEIGHT) TYPED(F32, F64)
+#undef F32
+#undef F64
+#define F32(type) vf_pixels(c, type, kind == RW_CONV_DATA, o, &f)
+#define F64(type) vd_pixels(c, type, kind == RW_CONV_DATA, o, &d)
+    TYPED(F32, F64)
+#undef F32
+#undef F64
+}
+
+static void run_own(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c, const struct conv_operands *o)
+{
+    const bool depthwise = rw_conv_is_depthwise(c);
+    const int64_t lanes = c->dtype == RW_F64 ? VD_LANES : VF_LANES;
+    int64_t rows, cols;
+    extents(c, kind, &rows, &cols);
+    const int64_t units = depthwise ? gemm_ceil_div(c->c, lanes) * (kind == RW_CONV_WEIGHT ? 1 : c->n)
+                                    : gemm_ceil_div(rows, GEMM_OWN_M) * gemm_ceil_div(cols, GEMM_OWN_N) * c->groups;
+    const bool parallel = k->threads > 1 && rw_conv_products(c) >= RW_CONV_PARALLEL_FROM;
+#pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (parallel)
+    for (int64_t i = 0; i < units; i++) {
+        if (depthwise) depthwise_unit(c, kind, o, i);
+        else block_unit(c, kind, o, i);
+    }
+}
+
+static rw_status run(const rw_kernel *k, enum rw_conv_kind kind)
+{
+    const struct rw_conv c = rw_conv_of_kernel(k, kind);
+    const bool third = rw_kernel_has(k, 2);
+    const struct conv_operands o = { .x = k->in[0].data, .y = k->in[1].data, .to = k->out[0].data,
+                                     .bias = third && kind == RW_CONV_FORWARD ? k->in[2].data : NULL,
+                                     .sum = third && kind == RW_CONV_WEIGHT ? k->in[2].data : NULL };
+    bool done = !k->out[0].layout->numel;
+    if (!done) RW_CHECK(rw_conv_run_library(k, kind, &c, &o, &done));
+    if (!done) run_own(k, kind, &c, &o);
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_conv2d_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_conv2d_cpu)(const rw_kernel *k)
+{
+    return run(k, RW_CONV_FORWARD);
+}
+
+rw_status RW_ISA_NAME(rw_conv2d_data_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_conv2d_data_cpu)(const rw_kernel *k)
+{
+    return run(k, RW_CONV_DATA);
+}
+
+rw_status RW_ISA_NAME(rw_conv2d_weight_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_conv2d_weight_cpu)(const rw_kernel *k)
+{
+    return run(k, RW_CONV_WEIGHT);
+}

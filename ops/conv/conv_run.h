@@ -1,0 +1,26 @@
+/*
+ * How a convolution is carried out on the CPU: by oneDNN, for float32 and bfloat16 where it has fast code, else by the
+ * library's own loops (conv_own_tmpl.h). Either way the work is cut into units by its shape alone and one thread
+ * computes a unit, so the bits do not depend on the number of threads.
+ */
+#ifndef RW_OPS_CONV_RUN_H
+#define RW_OPS_CONV_RUN_H
+
+#include "ops/conv/conv.h"
+
+/* x and weight of conv2d, dy and weight of conv2d_data, x and dy of conv2d_weight: x, y. */
+struct conv_operands {
+    const void *x, *y;
+    const void *bias; /* [oc], or NULL */
+    const void *sum;  /* of conv2d_weight: what is added, or NULL */
+    void *to;
+};
+
+/* Carries it out by the library. *ret_done is false, and nothing has happened, where the own loops are to do it. */
+rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
+                              const struct conv_operands *o, bool *ret_done);
+
+/* From this many multiplications on, starting threads pays. */
+#define RW_CONV_PARALLEL_FROM 524288.0
+
+#endif

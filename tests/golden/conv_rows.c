@@ -1,0 +1,15 @@
+/* The rows of conv.golden. Of shape: stride, padding, dilation, groups; axis: the output's padding. */
+#include "golden/rows.h"
+
+static const struct golden_row rows[] = {
+    COUNTED(conv2d, conv2d, conv, SHAPE(1, 0, 1, 1)),
+    COUNTED(conv2d_bias, conv2d, conv, SHAPE(2, 1, 1, 1)),
+    COUNTED(conv2d_groups, conv2d, conv, SHAPE(1, 2, 2, 2)),
+    COUNTED(conv2d_depthwise, conv2d, conv, SHAPE(1, 1, 1, 19)),
+    COUNTED(conv2d_point, conv2d, conv, SHAPE(2, 0, 1, 1)),
+    COUNTED(conv2d_wide, conv2d, conv, SHAPE(1, 1, 1, 1)),
+    COUNTED(conv_transpose2d, conv_transpose2d, conv, SHAPE(2, 0, 1, 1)),
+    COUNTED(conv_transpose2d_more, conv_transpose2d, conv, SHAPE(2, 1, 1, 2), .axis = 1),
+};
+
+const struct golden_set golden_conv = { "conv.golden", rows, sizeof rows / sizeof *rows };

@@ -1,0 +1,266 @@
+/*
+ * Convolutions: the same bytes on any number of threads, under every policy and however the image lies; chains of them
+ * lie channels last and are never turned; a weight's gradient is added to what is there; and what is refused.
+ */
+#include "support/steps.h"
+
+#include "record/context.h"
+#include "record/mark.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
+
+struct layer {
+    int64_t n, c, h, w, oc, k;
+    int stride, groups;
+};
+
+/* Cut into groups of images, into filters, by channels; one pixel; images that don't divide by eight. */
+static const struct layer layers[] = {
+    { 8, 3, 20, 20, 16, 3, 2, 1 }, { 3, 64, 5, 5, 80, 3, 1, 1 }, { 9, 16, 11, 10, 16, 3, 1, 16 },
+    { 2, 48, 6, 6, 70, 1, 1, 1 },  { 11, 16, 9, 9, 8, 3, 1, 1 }, { 5, 12, 7, 7, 20, 3, 1, 4 },
+};
+
+static rw_tensor *param(rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape)
+{
+    rw_tensor *const p = rw_param(ctx, name, dtype, shape);
+    rw_init_normal(p, 0, 0.4);
+    return p;
+}
+
+static rw_tensor *loss_of(rw_tape *t, rw_tensor *y)
+{
+    return rw_sum(t, rw_mul(t, y, rw_tanh(t, y)), RW_ALL_AXES, false);
+}
+
+static rw_conv2d_params params_of(const struct layer *l)
+{
+    const int padding = (int)l->k / 2;
+    return (rw_conv2d_params){ .stride = { l->stride, l->stride }, .padding = { padding, padding },
+                               .groups = l->groups };
+}
+
+/* All gradients of a step of one layer and of its transpose. */
+static unsigned char *gradients(const struct layer *l, rw_dtype dtype, int threads, const char *policy, size_t *ret)
+{
+    struct fixture b = fixture_open(3, threads);
+    const rw_conv2d_params params = params_of(l);
+    rw_tensor *const w = param(b.ctx, "w", dtype, RW_SHAPE(l->oc, l->c / l->groups, l->k, l->k));
+    rw_tensor *const x = param(b.ctx, "x", dtype, RW_SHAPE(l->n, l->c, l->h, l->w));
+    rw_tensor *const bias = param(b.ctx, "b", dtype, RW_SHAPE(l->oc));
+    ckpt_set_policy(b.t, policy);
+    ckpt_begin(b.t, "layer");
+    rw_tensor *const y = rw_relu(b.t, rw_conv2d(b.t, x, w, bias, &params));
+    rw_tensor *const back = rw_conv_transpose2d(b.t, y, w, RW_NONE, &params);
+    ckpt_end(b.t);
+    cr_assert_eq(rw_backward(b.t, rw_add(b.t, loss_of(b.t, y), loss_of(b.t, back))), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    unsigned char *const all = all_gradients(b.ctx, ret);
+    fixture_close(&b);
+    return all;
+}
+
+Test(ops_conv, bytes_do_not_depend_on_the_number_of_threads)
+{
+    for (size_t d = 0; d < sizeof types / sizeof *types; d++)
+        for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+            size_t n, more;
+            unsigned char *const one = gradients(&layers[i], types[d], 1, "none", &n);
+            for (int threads = 2; threads <= (test_device() == RW_DEVICE_CPU ? 8 : 2); threads++) {
+                unsigned char *const many = gradients(&layers[i], types[d], threads, "none", &more);
+                cr_assert_eq(n, more);
+                cr_expect_eq(first_difference(one, many, n), -1, "%s, layer %zu, %d threads", rw_dtype_name(types[d]),
+                             i, threads);
+                free(many);
+            }
+            free(one);
+        }
+}
+
+Test(ops_conv, bytes_do_not_depend_on_the_policy)
+{
+    static const char *const policies[] = { "full", "ops:conv2d", "ops:relu,conv_transpose2d", "discard:layer" };
+    for (size_t d = 0; d < sizeof types / sizeof *types; d++)
+        for (size_t i = 0; i < sizeof layers / sizeof *layers; i += 2) {
+            size_t n, more;
+            unsigned char *const none = gradients(&layers[i], types[d], 2, "none", &n);
+            for (size_t p = 0; p < sizeof policies / sizeof *policies; p++) {
+                unsigned char *const again = gradients(&layers[i], types[d], 2, policies[p], &more);
+                cr_assert_eq(n, more);
+                cr_expect_eq(first_difference(none, again, n), -1, "%s, layer %zu, %s", rw_dtype_name(types[d]), i,
+                             policies[p]);
+                free(again);
+            }
+            free(none);
+        }
+}
+
+/* ---- how images lie ---- */
+
+static bool was_recorded(const struct fixture *b, const char *name)
+{
+    for (size_t i = 0; i < b->ctx->n_ops; i++)
+        if (!strcmp(b->ctx->ops[i]->name, name)) return true;
+    return false;
+}
+
+static bool lies_channels_last(const rw_tensor *x)
+{
+    const rw_layout *const l = rw_tensor_layout(x);
+    return l->rank == 4 && l->stride[1] == 1 && l->stride[3] == l->dim[1] && l->stride[2] == l->dim[1] * l->dim[3];
+}
+
+/* relu(x + conv(relu(conv(x)))), of which each op but the convolutions is element-wise. */
+static rw_tensor *block(struct fixture *b, rw_tensor *x, rw_tensor *w)
+{
+    const rw_conv2d_params same = { .padding = { 1, 1 } };
+    rw_tensor *const h = rw_relu(b->t, rw_conv2d(b->t, x, w, RW_NONE, &same));
+    cr_assert(lies_channels_last(h));
+    return rw_relu(b->t, rw_add(b->t, x, rw_conv2d(b->t, h, w, RW_NONE, &same)));
+}
+
+Test(ops_conv, a_residual_chain_is_never_turned)
+{
+    struct fixture b = fixture_open(1, 2);
+    rw_tensor *const w = param(b.ctx, "w", RW_F32, RW_SHAPE(6, 6, 3, 3));
+    rw_tensor *x = rw_permute(b.t, param(b.ctx, "x", RW_F32, RW_SHAPE(2, 5, 7, 6)), (const int[]){ 0, 3, 1, 2 });
+    for (int i = 0; i < 3; i++) x = block(&b, x, w);
+    cr_assert(lies_channels_last(x));
+    cr_assert(rw_shape_equal(rw_tensor_shape(x), RW_SHAPE(2, 6, 5, 7)));
+    cr_assert_not(was_recorded(&b, "contiguous"), "forward");
+    rw_tensor *const loss = loss_of(b.t, x);
+    const rw_plan *const plan = step_plan(&b, loss);
+    cr_assert_not_null(plan);
+    cr_assert_eq(steps_of(&b, plan, "contiguous"), 0, "backward");
+    cr_assert_eq(steps_of(&b, plan, "conv2d_weight"), 6);
+    fixture_close(&b);
+}
+
+/* The gradient of x, read as [n, c, h, w]. */
+static unsigned char *gradient_of_image(rw_dtype dtype, bool last, size_t *ret)
+{
+    struct fixture b = fixture_open(7, 2);
+    const struct layer l = { 3, 5, 6, 7, 9, 3, 2, 1 };
+    const rw_conv2d_params params = params_of(&l);
+    rw_tensor *const w = param(b.ctx, "w", dtype, RW_SHAPE(9, 5, 3, 3));
+    rw_tensor *const image = param(b.ctx, "x", dtype, RW_SHAPE(3, 5, 6, 7));
+    rw_tensor *x = image;
+    if (last)
+        x = rw_permute(b.t, rw_contiguous(b.t, rw_permute(b.t, image, (const int[]){ 0, 2, 3, 1 })),
+                       (const int[]){ 0, 3, 1, 2 });
+    const rw_tensor *const y = rw_conv2d(b.t, x, w, RW_NONE, &params);
+    cr_assert_eq(rw_backward(b.t, loss_of(b.t, (rw_tensor *)y)), RW_OK, "%s", rw_error_message(b.ctx));
+    unsigned char *const all = all_gradients(b.ctx, ret);
+    fixture_close(&b);
+    return all;
+}
+
+Test(ops_conv, bytes_do_not_depend_on_how_the_image_lies)
+{
+    for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
+        size_t n, more;
+        unsigned char *const first = gradient_of_image(types[d], false, &n),
+                            *const last = gradient_of_image(types[d], true, &more);
+        cr_assert_eq(n, more);
+        cr_expect_eq(first_difference(first, last, n), -1, "%s", rw_dtype_name(types[d]));
+        free(first), free(last);
+    }
+}
+
+/* A value in the middle of a chain is a view: its gradient is asked for as it stands. */
+Test(ops_conv, values_between_have_gradients)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = param(b.ctx, "w", RW_F64, RW_SHAPE(4, 3, 3, 3)), *g = NULL;
+    rw_tensor *const x = param(b.ctx, "x", RW_F64, RW_SHAPE(2, 3, 5, 5));
+    rw_tensor *const y = rw_conv2d(b.t, x, w, RW_NONE, NULL), *const z = rw_relu(b.t, y);
+    double values[2 * 4 * 3 * 3], slopes[2 * 4 * 3 * 3];
+    cr_assert_eq(rw_grad(b.t, rw_sum(b.t, z, RW_ALL_AXES, false), &y, 1, &g), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, y, values, sizeof values), RW_OK);
+    cr_assert_eq(rw_read(b.t, g, slopes, sizeof slopes), RW_OK);
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) cr_expect_eq(slopes[i], values[i] > 0);
+    fixture_close(&b);
+}
+
+/* ---- sums ---- */
+
+Test(ops_conv, a_second_step_adds_to_the_weights_gradient)
+{
+    for (size_t d = 0; d < 2; d++)
+        for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+            const struct layer *const l = &layers[i];
+            struct fixture b = fixture_open(5, 3);
+            const rw_conv2d_params params = params_of(l);
+            rw_tensor *const w = param(b.ctx, "w", types[d], RW_SHAPE(l->oc, l->c / l->groups, l->k, l->k));
+            rw_tensor *const x = param(b.ctx, "x", types[d], RW_SHAPE(l->n, l->c, l->h, l->w));
+            const size_t bytes = rw_tensor_bytes(w), n = bytes / rw_dtype_size(types[d]);
+            void *const once = malloc(bytes), *const twice = malloc(bytes);
+            for (int step = 0; step < 2; step++) {
+                cr_assert_eq(rw_backward(b.t, loss_of(b.t, rw_conv2d(b.t, x, w, RW_NONE, &params))), RW_OK);
+                rw_tape_reset(b.t);
+                cr_assert_eq(rw_read(b.t, rw_gradient(w), step ? twice : once, bytes), RW_OK);
+            }
+            for (size_t k = 0; k < n; k++) {
+                const double a = types[d] == RW_F64 ? ((double *)once)[k] : ((float *)once)[k];
+                const double c = types[d] == RW_F64 ? ((double *)twice)[k] : ((float *)twice)[k];
+                cr_assert_eq(c, 2 * a, "layer %zu, element %zu: %g, not twice %g", i, k, c, a);
+            }
+            free(once), free(twice);
+            fixture_close(&b);
+        }
+}
+
+/* ---- mistakes ---- */
+
+static void refuses(struct fixture *b, rw_tensor *y, rw_status status, const char *text, size_t nodes)
+{
+    cr_expect_null(y, "%s", text);
+    cr_expect_eq(rw_error_status(b->ctx), status, "%s: %s", text, rw_error_message(b->ctx));
+    cr_expect(strstr(rw_error_message(b->ctx), text), "\"%s\" is not in: %s", text, rw_error_message(b->ctx));
+    cr_expect_eq(rw_tape_mark(b->t).nodes, nodes, "%s: the tape has grown", text);
+    rw_error_clear(b->ctx);
+}
+
+Test(ops_conv, mistakes_are_named_and_leave_nothing)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tape *const t = b.t;
+    rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(2, 4, 5, 6), NULL);
+    rw_tensor *const w = rw_input(t, RW_F32, RW_SHAPE(6, 4, 3, 3), NULL);
+    rw_tensor *const odd = rw_input(t, RW_F32, RW_SHAPE(6, 3, 3, 3), NULL);
+    rw_tensor *const v = rw_input(t, RW_F32, RW_SHAPE(5), NULL);
+    rw_tensor *const large = rw_input(t, RW_F32, RW_SHAPE(6, 4, 9, 9), NULL);
+    rw_tensor *const flat = rw_input(t, RW_F32, RW_SHAPE(2, 4), NULL);
+    rw_tensor *const doubles = rw_input(t, RW_F64, RW_SHAPE(6, 4, 3, 3), NULL);
+    rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(2, 4, 5, 6), NULL);
+    rw_tensor *const empty = rw_input(t, RW_F32, RW_SHAPE(6, 4, 0, 3), NULL);
+    const size_t n = rw_tape_mark(t).nodes;
+#define CONV(...) rw_conv2d(t, x, w, RW_NONE, &(rw_conv2d_params){ __VA_ARGS__ })
+#define TURNED(...) rw_conv_transpose2d(t, x, turned, RW_NONE, &(rw_conv2d_params){ __VA_ARGS__ })
+    refuses(&b, CONV(.stride = { -1, 1 }), RW_ERR_ARGUMENT, "stride -1 of axis 0", n);
+    refuses(&b, CONV(.padding = { 0, -2 }), RW_ERR_ARGUMENT, "padding -2 of axis 1", n);
+    refuses(&b, CONV(.dilation = { 1, -1 }), RW_ERR_ARGUMENT, "dilation -1 of axis 1", n);
+    refuses(&b, CONV(.groups = -1), RW_ERR_ARGUMENT, "-1 groups", n);
+    refuses(&b, CONV(.groups = 2), RW_ERR_SHAPE, "4 channels, the weight takes 4 in each of 2 groups", n);
+    refuses(&b, CONV(.dilation = { 3, 1 }), RW_ERR_SHAPE, "the kernel reaches over 7, x has 5", n);
+    refuses(&b, rw_conv2d(t, x, odd, RW_NONE, NULL), RW_ERR_SHAPE, "the weight takes 3", n);
+    refuses(&b, rw_conv2d(t, x, large, RW_NONE, NULL), RW_ERR_SHAPE, "reaches over 9", n);
+    refuses(&b, rw_conv2d(t, x, empty, RW_NONE, NULL), RW_ERR_SHAPE, "extent 0", n);
+    refuses(&b, rw_conv2d(t, x, w, v, NULL), RW_ERR_SHAPE, "bias is not [6]", n);
+    refuses(&b, rw_conv2d(t, flat, w, RW_NONE, NULL), RW_ERR_SHAPE, "need four axes", n);
+    refuses(&b, rw_conv2d(t, x, v, RW_NONE, NULL), RW_ERR_SHAPE, "need four axes", n);
+    refuses(&b, rw_conv2d(t, x, doubles, RW_NONE, NULL), RW_ERR_DTYPE, "conv2d", n);
+    refuses(&b, rw_conv2d(t, index, index, RW_NONE, NULL), RW_ERR_DTYPE, "conv2d", n);
+    refuses(&b, rw_conv2d(t, NULL, w, RW_NONE, NULL), RW_ERR_ARGUMENT, "x is NULL", n);
+    refuses(&b, rw_conv2d(t, x, w, NULL, NULL), RW_ERR_ARGUMENT, "bias is NULL", n);
+    rw_tensor *const turned = rw_input(t, RW_F32, RW_SHAPE(4, 6, 3, 3), NULL);
+    const size_t m = rw_tape_mark(t).nodes;
+    refuses(&b, TURNED(.output_padding = { 1, 0 }), RW_ERR_ARGUMENT, "output padding 1 of axis 0", m);
+    refuses(&b, TURNED(.padding = { 9, 0 }), RW_ERR_SHAPE, "extent", m);
+    refuses(&b, rw_conv_transpose2d(t, x, turned, v, NULL), RW_ERR_SHAPE, "conv_transpose2d", m);
+    refuses(&b, rw_conv_transpose2d(t, x, w, RW_NONE, NULL), RW_ERR_SHAPE, "filters", m);
+    fixture_close(&b);
+}
