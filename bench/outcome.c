@@ -20,12 +20,18 @@ void outcome_close(struct outcome *o)
     *o = (struct outcome){ 0 };
 }
 
+static rw_tensor *part_of(rw_context *ctx, size_t i, bool gradients)
+{
+    rw_tensor *const p = rw_param_get(ctx, i);
+    return gradients ? rw_gradient(p) : p;
+}
+
 /* The bytes of all parameters, or of all gradients, in order of creation. */
 static rw_status digest(rw_context *ctx, bool gradients, XXH128_hash_t *ret)
 {
     size_t most = 0;
     for (size_t i = 0; rw_param_get(ctx, i); i++) {
-        const size_t bytes = rw_tensor_bytes(rw_param_get(ctx, i));
+        const size_t bytes = rw_tensor_bytes(part_of(ctx, i, gradients));
         most = bytes > most ? bytes : most;
     }
     void *const bytes = malloc(most);
@@ -33,9 +39,9 @@ static rw_status digest(rw_context *ctx, bool gradients, XXH128_hash_t *ret)
     rw_status status = bytes && state ? RW_OK : RW_ERR_MEMORY;
     if (!status) XXH3_128bits_reset(state);
     for (size_t i = 0; !status && rw_param_get(ctx, i); i++) {
-        rw_tensor *const p = rw_param_get(ctx, i);
-        status = rw_read(NULL, gradients ? rw_gradient(p) : p, bytes, rw_tensor_bytes(p));
-        if (!status) XXH3_128bits_update(state, bytes, rw_tensor_bytes(p));
+        rw_tensor *const x = part_of(ctx, i, gradients);
+        status = rw_read(NULL, x, bytes, rw_tensor_bytes(x));
+        if (!status) XXH3_128bits_update(state, bytes, rw_tensor_bytes(x));
     }
     if (!status) *ret = XXH3_128bits_digest(state);
     XXH3_freeState(state);

@@ -267,7 +267,10 @@ RW_API rw_tensor *rw_grad_output(const rw_grad_call *g, int i);
 RW_API rw_tensor *rw_grad_upstream(const rw_grad_call *g, int i);
 /** True when somebody wants the gradient of input i. Rules skip what nobody wants. */
 RW_API bool rw_grad_wanted(const rw_grad_call *g, int i);
-/** Hands over the gradient of input i: its shape and type. dx is NULL after a failed op: the rule may just go on. */
+/** The type in which the gradient of input i is summed: the input's, or float32 for a parameter of 16 bits. */
+RW_API rw_dtype rw_grad_dtype(const rw_grad_call *g, int i);
+/** Hands over the gradient of input i: its shape, and its type or rw_grad_dtype(). dx is NULL after a failed op: the
+    rule may just go on. */
 RW_API rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx);
 /**
  * The sum so far, for a rule whose op can add to it at no cost:
@@ -280,11 +283,16 @@ RW_API rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx);
  * What another input contributed in the same rule is part of the sum once it was handed over. An op that writes over
  * the sum (`inplace`) spares a parameter's gradient a second buffer. A rule that never asks loses nothing: the library
  * adds.
- * @return of the input's shape and type, in any layout; NULL when there is nothing to add to, when nobody wants the
- *         gradient, and while another input that is the same value has been given the sum.
+ * @return of the input's shape and type, in any layout; NULL when there is nothing to add to, when the sum is of a
+ *         wider type, when nobody wants the gradient, and while another input that is the same value has been given the
+ *         sum.
  */
 RW_API rw_tensor *rw_grad_addend(rw_grad_call *g, int i);
-/** Hands over rw_grad_addend(g, i) plus the gradient of input i; the gradient alone where that was NULL. */
+/** The same for an op that adds what is of 16 bits to a float32 sum too: of rw_grad_dtype(g, i). Where that is wider
+    than the input there always is a sum. */
+RW_API rw_tensor *rw_grad_wide_addend(rw_grad_call *g, int i);
+/** Hands over rw_grad_addend(g, i), or rw_grad_wide_addend(g, i), plus the gradient of input i; the gradient alone
+    where that was NULL. */
 RW_API rw_status rw_grad_set_sum(rw_grad_call *g, int i, rw_tensor *sum);
 /**
  * True under rw_grad(), whose result may be differentiated again: a rule with a fused backward op that has no gradient

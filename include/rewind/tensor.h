@@ -23,12 +23,25 @@ extern "C" {
 #endif
 
 /**
- * A trainable parameter: zero-filled, with a gradient of the same type and shape that rw_backward() adds to.
+ * A trainable parameter: zero-filled, with a gradient of the same shape that rw_backward() adds to. The gradient is
+ * float32, also of a parameter of 16 bits, so that sums over uses and micro-batches are; float64 of a float64 one.
  * @param name unique in the context, copied; used in messages and in saved files.
  * @return the parameter, owned by ctx; NULL on a bad name, type or shape, or without memory (see rw_error_message).
  */
 RW_API rw_tensor *rw_param_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape);
 #define rw_param(...) rw_param_at(RW_HERE, __VA_ARGS__)
+
+/** What rw_param() decides; zeroed options are its choice. */
+typedef struct rw_param_options {
+    /** Type of the gradient: RW_F32 (zero), or the parameter's own, which for 16 bits takes half the memory and rounds
+        every sum. That of a float64 parameter is float64 either way. */
+    rw_dtype grad_dtype;
+} rw_param_options;
+
+/** Like rw_param(), with options; NULL is none. RW_ERR_DTYPE for a type of gradient that it cannot have. */
+RW_API rw_tensor *rw_param_with_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape,
+                                   const rw_param_options *options);
+#define rw_param_with(...) rw_param_with_at(RW_HERE, __VA_ARGS__)
 
 /** Like rw_param(), without a gradient: running statistics, counters, tables. Written by rw_write() and rw_assign(). */
 RW_API rw_tensor *rw_buffer_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape);
@@ -78,7 +91,8 @@ RW_API rw_status rw_init_uniform(rw_tensor *x, double lo, double hi);
 RW_API rw_status rw_init_constant(rw_tensor *x, double value);
 
 /**
- * The gradient of a parameter, or of a tape value marked with rw_require_grad(), as a tensor to read or to use.
+ * The gradient of a parameter, or of a tape value marked with rw_require_grad(), as a tensor to read or to use. That of
+ * a parameter has the type that it was made with, that of a value the value's.
  * @return owned by whoever owns x; NULL when x has no gradient (yet).
  */
 RW_API rw_tensor *rw_gradient(rw_tensor *x);

@@ -153,6 +153,7 @@ __global__ void __launch_bounds__(PARTS_THREADS) merge_parts_kernel(const typena
         to[c] = added(narrow<T>(static_cast<wide<T>>(D::result(s) / divisor)), sum, c);
 }
 
+/* to and sum: of T or, with T in 16 bits, float32. */
 template <template <typename> class R, typename T>
 static inline void merge_parts(const rw_kernel *k, const typename R<wide<T>>::state *part, int64_t parts,
                                int64_t stride, void *to, int64_t n, double divisor, const void *sum)

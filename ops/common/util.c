@@ -97,6 +97,18 @@ rw_status rw_want_dtype(rw_op_call *call, int input, rw_dtype dtype)
                        rw_dtype_name(call->in[input].dtype), rw_dtype_name(dtype));
 }
 
+rw_status rw_want_sum_of(rw_op_call *call, int sum, int term)
+{
+    const rw_dtype of_sum = call->in[sum].dtype, of_term = call->in[term].dtype;
+    if (of_sum == RW_F32 && rw_dtype_is_float(of_term) && rw_dtype_size(of_term) == 2) return RW_OK;
+    return rw_want_same_dtype(call, term, sum);
+}
+
+rw_tensor *rw_grad_narrowed(rw_grad_call *g, int i, rw_tensor *x)
+{
+    return x ? rw_cast(rw_grad_tape(g), x, rw_tensor_dtype(rw_grad_input(g, i))) : NULL;
+}
+
 double rw_constant(const rw_tensor *x, double value)
 {
     if (rw_tensor_dtype(x) == RW_F64) return value;

@@ -28,6 +28,12 @@ rw_status rw_want_float(rw_op_call *call, int input);
 rw_status rw_want_same_dtype(rw_op_call *call, int a, int b);
 rw_status rw_want_dtype(rw_op_call *call, int input, rw_dtype dtype);
 
+/* Input `sum` may be what is added to: of the term's type, or float32 over a term of 16 bits. */
+rw_status rw_want_sum_of(rw_op_call *call, int sum, int term);
+
+/* For rules: x in the type of input i, which its gradient's sum may be wider than. */
+rw_tensor *rw_grad_narrowed(rw_grad_call *g, int i, rw_tensor *x);
+
 static inline rw_shape rw_in_shape(const rw_op_call *call, int i)
 {
     return rw_layout_shape(call->in[i].layout);

@@ -24,18 +24,19 @@ static rw_status check_backward(rw_op_call *call)
     if (call->n_inputs < 2 || call->n_inputs > 3)
         return rw_op_error(call, RW_ERR_ARGUMENT, "takes dy, indexes and at most a sum");
     if (call->n_inputs > 2) {
-        RW_CHECK(rw_want_same_dtype(call, 0, 2));
+        RW_CHECK(rw_want_sum_of(call, 2, 0));
         if (!rw_shape_equal(rw_in_shape(call, 2), table))
             return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the table's shape");
     }
-    return rw_op_output(call, 0, call->in[0].dtype, table);
+    return rw_op_output(call, 0, call->in[call->n_inputs > 2 ? 2 : 0].dtype, table);
 }
 
 static rw_status grad_backward(rw_grad_call *g)
 {
     if (rw_grad_n_inputs(g) > 2 && rw_grad_wanted(g, 2)) RW_CHECK(rw_grad_set(g, 2, rw_grad_upstream(g, 0)));
     if (!rw_grad_wanted(g, 0)) return RW_OK;
-    return rw_grad_set(g, 0, rw_embedding(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_input(g, 1)));
+    rw_tensor *const dy = rw_grad_narrowed(g, 0, rw_grad_upstream(g, 0));
+    return rw_grad_set(g, 0, rw_embedding(rw_grad_tape(g), dy, rw_grad_input(g, 1)));
 }
 
 /* Where each row's tokens begin, then the tokens sorted by row. */
@@ -72,7 +73,7 @@ static rw_status grad(rw_grad_call *g)
 {
     const rw_shape table = rw_tensor_shape(rw_grad_input(g, 0));
     const struct rw_table_attrs a = { table.dim[0], table.dim[1] };
-    rw_tensor *const in[] = { rw_grad_upstream(g, 0), rw_grad_input(g, 1), rw_grad_addend(g, 0) };
+    rw_tensor *const in[] = { rw_grad_upstream(g, 0), rw_grad_input(g, 1), rw_grad_wide_addend(g, 0) };
     return rw_grad_set_sum(g, 0,
                            rw_apply(rw_grad_tape(g), &rw_op_embedding_backward, in, in[2] ? 3 : 2, &a, sizeof a, NULL));
 }

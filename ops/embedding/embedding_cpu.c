@@ -26,10 +26,12 @@ rw_status RW_ISA_NAME(rw_embedding_cpu)(const rw_kernel *k)
 
 #define COLUMNS 256
 
-/* Columns [c, c + n) of one table row: its tokens in order, in float (double for float64), then the sum before. */
+/* Columns [c, c + n) of one table row: its tokens in order, in float (double for float64), then the sum before. The
+ * sum, and what is stored, may be float32 where the tokens are of 16 bits. */
 VEC_INLINE void sum_tokens_f(const rw_kernel *k, rw_dtype dtype, int64_t to, int64_t width, int64_t c, int64_t n,
                              const int32_t *token, int64_t tokens)
 {
+    const rw_dtype of_sum = k->out[0].dtype;
     const bool adds = rw_kernel_has(k, 2);
     float sum[COLUMNS] = { 0 };
     for (int64_t i = 0; i < tokens; i++) {
@@ -39,8 +41,8 @@ VEC_INLINE void sum_tokens_f(const rw_kernel *k, rw_dtype dtype, int64_t to, int
             vf_store(sum + j, vf_load(sum + j) + vf_get(k->in[0].data, dtype, at + j));
         for (; j < n; j++) sum[j] += f_get(k->in[0].data, dtype, at + j);
     }
-    for (int64_t j = 0; adds && j < n; j++) sum[j] += f_get(k->in[2].data, dtype, to + j);
-    for (int64_t j = 0; j < n; j++) f_put(k->out[0].data, dtype, to + j, sum[j]);
+    for (int64_t j = 0; adds && j < n; j++) sum[j] += f_get(k->in[2].data, of_sum, to + j);
+    for (int64_t j = 0; j < n; j++) f_put(k->out[0].data, of_sum, to + j, sum[j]);
 }
 
 static void sum_tokens_d(const rw_kernel *k, int64_t to, int64_t width, int64_t c, int64_t n, const int32_t *token,

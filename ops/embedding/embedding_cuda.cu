@@ -208,6 +208,7 @@ template <typename T> struct sum_args {
     const T *dy;
     const int32_t *keys, *tokens; /* sorted */
     T *table;
+    wide<T> *wide_table; /* instead of it where the table is float32 and dy of 16 bits; else NULL */
     wide<T> *sums; /* [run][beginning, end][width] */
     bool adds;     /* to what the table holds */
     int64_t n, rows, width, blocks; /* blocks: of columns */
@@ -220,6 +221,19 @@ template <typename T, int P> struct alignas(sizeof(T) * P) columns {
 template <typename T, int P>
 __device__ __forceinline__ void put_row(const sum_args<T> &a, int64_t row, int64_t col, const wide<T> *sum)
 {
+    if (a.wide_table) {
+        constexpr int N = P < 4 ? P : 4; /* 16 bytes of them */
+#pragma unroll
+        for (int h = 0; h < P; h += N) {
+            wide<T> *const to = a.wide_table + row * a.width + col + h;
+            columns<wide<T>, N> w = {};
+            if (a.adds) w = *reinterpret_cast<const columns<wide<T>, N> *>(to);
+#pragma unroll
+            for (int l = 0; l < N; l++) w.x[l] = a.adds ? sum[h + l] + w.x[l] : sum[h + l];
+            store_raw(to, w);
+        }
+        return;
+    }
     columns<T, P> v = {};
     if (a.adds) v = *reinterpret_cast<const columns<T, P> *>(a.table + row * a.width + col);
 #pragma unroll
@@ -316,6 +330,7 @@ template <typename T> rw_status sum_rows(const rw_kernel *k, const rw_embedding_
     a.keys = reinterpret_cast<int32_t *>(space + s.keys[half]);
     a.tokens = reinterpret_cast<int32_t *>(space + s.tokens[half]);
     a.table = static_cast<T *>(k->out[0].data);
+    if (k->out[0].dtype != k->in[0].dtype) a.wide_table = static_cast<wide<T> *>(k->out[0].data);
     a.sums = reinterpret_cast<wide<T> *>(space + s.sums);
     a.adds = rw_kernel_has(k, 2);
     a.n = k->in[1].layout->numel;
@@ -360,8 +375,8 @@ extern "C" rw_status rw_embedding_backward_cuda(const rw_kernel *k)
         error = cudaMemcpyAsync(k->out[0].data, k->in[2].data, bytes, cudaMemcpyDeviceToDevice, rw_stream(k));
     if (error) return rw_cuda_status(static_cast<rw_cuda *>(k->device), error, "the table's gradient");
     if (!n) return RW_OK;
-    const rw_embedding_space s = rw_embedding_space_of(n, table->dim[1], k->out[0].dtype);
+    const rw_embedding_space s = rw_embedding_space_of(n, table->dim[1], k->in[0].dtype);
     if (k->workspace_bytes < s.bytes) return RW_ERR_MEMORY;
     const int half = sort(k, s, n, table->dim[0]);
-    return with_float_type(k->out[0].dtype, [&](auto type) { return sum_rows<decltype(type)>(k, s, half); });
+    return with_float_type(k->in[0].dtype, [&](auto type) { return sum_rows<decltype(type)>(k, s, half); });
 }

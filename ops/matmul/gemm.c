@@ -58,7 +58,8 @@ static void finish(struct gemm *g, const rw_layout *a, const rw_layout *b)
 
 void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, rw_dtype dtype)
 {
-    *g = (struct gemm){ .dtype = dtype, .m = a->dim[a->rank - 2], .k = a->dim[a->rank - 1], .n = b->dim[b->rank - 1] };
+    *g = (struct gemm){ .dtype = dtype, .to = dtype, .m = a->dim[a->rank - 2], .k = a->dim[a->rank - 1],
+                        .n = b->dim[b->rank - 1] };
     g->batch_rank = (a->rank > b->rank ? a->rank : b->rank) - 2;
     for (int i = 0; i < g->batch_rank; i++) {
         const int ia = i - (g->batch_rank - (a->rank - 2)), ib = i - (g->batch_rank - (b->rank - 2));
@@ -77,8 +78,8 @@ void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, r
 void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weight, bool bias, rw_dtype dtype)
 {
     const int rows = x->rank - 2;
-    *g = (struct gemm){ .dtype = dtype, .m = rows < 0 ? 1 : x->dim[rows], .k = weight->dim[1], .n = weight->dim[0],
-                        .has_bias = bias };
+    *g = (struct gemm){ .dtype = dtype, .to = dtype, .m = rows < 0 ? 1 : x->dim[rows], .k = weight->dim[1],
+                        .n = weight->dim[0], .has_bias = bias };
     g->batch_rank = rows < 0 ? 0 : rows;
     for (int i = 0; i < g->batch_rank; i++) {
         g->batch[i] = x->dim[i];

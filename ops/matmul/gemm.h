@@ -34,7 +34,8 @@ struct gemm_operand {
 };
 
 struct gemm {
-    rw_dtype dtype;
+    rw_dtype dtype; /* of a, b and bias */
+    rw_dtype to;    /* of c and the sum: dtype, or float32 over 16 bits */
     int64_t m, n, k;
     struct gemm_operand a, b;
     const void *bias; /* [n], or NULL */

@@ -58,6 +58,7 @@ static struct rw_matmul_signature signature_of(const struct gemm *g, const struc
         .dtype = (int32_t)g->dtype,
         .bias = g->has_bias,
         .adds = g->adds,
+        .to = (int32_t)g->to,
     };
 }
 
@@ -174,13 +175,13 @@ static void bring_sum(const struct gemm *g, const struct tile *t, int64_t at, in
 static rw_status library_tile(const struct gemm *g, const struct gemm_plan *p, const struct tile *t, int thread,
                               char *scratch)
 {
-    const int64_t size = (int64_t)rw_dtype_size(g->dtype);
+    const int64_t size = (int64_t)rw_dtype_size(g->dtype), to = (int64_t)rw_dtype_size(g->to);
     const char *const a = (const char *)g->a.data + (rw_gemm_start(g, &g->a, t->item) + t->row * g->a.row) * size;
     const char *const b = (const char *)g->b.data + (rw_gemm_start(g, &g->b, t->item) + t->col * g->b.col) * size;
     const char *const bias = g->has_bias ? (const char *)g->bias + t->col * size : NULL;
     const int64_t at = (t->item * g->m + t->row) * g->n + t->col;
-    char *const c = (char *)g->c + at * size;
-    if (g->adds && g->sum != g->c) bring_sum(g, t, at, size);
+    char *const c = (char *)g->c + at * to;
+    if (g->adds && g->sum != g->c) bring_sum(g, t, at, to);
     return rw_onednn_matmul_run(p->primitive[t->last_m][t->last_n], thread, a, b, bias, c,
                                 scratch + (size_t)thread * p->scratch);
 }

@@ -61,15 +61,15 @@ static void F(blocks_multiply)(struct F(blocks) *x, int64_t rows, int64_t cols, 
             F(inner)(x->c + i * GEMM_OWN_N + j, x->a + i * depth, x->b + j * depth, depth);
 }
 
-VEC_INLINE void F(write)(const struct gemm *g, rw_dtype dtype, const T *c, int64_t at, int64_t rows, int64_t col,
-                         int64_t cols)
+VEC_INLINE void F(write)(const struct gemm *g, rw_dtype dtype, rw_dtype to, const T *c, int64_t at, int64_t rows,
+                         int64_t col, int64_t cols)
 {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) {
             T y = c[i * GEMM_OWN_N + j] + (g->has_bias ? F(element)(g->bias, dtype, col + j) : 0);
-            if (g->adds) y += F(element)(g->sum, dtype, at + i * g->n + j);
-            if (dtype == RW_F64) ((double *)g->c)[at + i * g->n + j] = (double)y;
-            else f_put(g->c, dtype, at + i * g->n + j, (float)y);
+            if (g->adds) y += F(element)(g->sum, to, at + i * g->n + j);
+            if (to == RW_F64) ((double *)g->c)[at + i * g->n + j] = (double)y;
+            else f_put(g->c, to, at + i * g->n + j, (float)y);
         }
 }
 
@@ -87,7 +87,9 @@ VEC_INLINE void F(tile)(const struct gemm *g, rw_dtype dtype, int64_t item, int6
         F(pack_b)(x.b, g, dtype, b + p * g->b.row, cols, depth);
         F(blocks_multiply)(&x, rows, cols, depth);
     }
-    F(write)(g, dtype, x.c, (item * g->m + row) * g->n + col, rows, col, cols);
+    const int64_t at = (item * g->m + row) * g->n + col;
+    if (g->to == dtype) F(write)(g, dtype, dtype, x.c, at, rows, col, cols);
+    else F(write)(g, dtype, RW_F32, x.c, at, rows, col, cols);
 }
 
 #undef N_LANES

@@ -2,6 +2,7 @@
 #include "ops/common/kernels.h"
 #include "ops/matmul/gemm.h"
 #include "ops/matmul/matmul.h"
+#include "ops/reduce/reduce.h"
 #include "ops/common/util.h"
 
 static rw_shape leading(rw_shape s)
@@ -37,7 +38,7 @@ static rw_status check_add(rw_op_call *call)
 {
     rw_shape c;
     RW_CHECK(check_product(call, 1, &c));
-    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    RW_CHECK(rw_want_sum_of(call, 0, 1));
     if (!rw_shape_equal(c, rw_in_shape(call, 0)))
         return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the product's shape");
     return rw_op_output(call, 0, call->in[0].dtype, c);
@@ -60,6 +61,7 @@ static size_t workspace_cpu(const rw_op_call *call)
     const rw_desc *const in = factors(call);
     struct gemm g;
     rw_gemm_of_matmul(&g, in[0].layout, in[1].layout, in[0].dtype);
+    g.to = call->out[0].dtype;
     const size_t plain = rw_gemm_workspace_cpu(call, &g);
     if (call->n_inputs == 2) return plain;
     g.adds = true; /* what it is added to may be absent when it runs: room for either */
@@ -90,8 +92,12 @@ rw_status rw_grad_set_product(rw_grad_call *g, int i, rw_tensor *a, rw_tensor *b
     rw_tape *const t = rw_grad_tape(g);
     if (!a || !b) return rw_grad_set(g, i, NULL);
     const rw_shape x = rw_tensor_shape(rw_grad_input(g, i)), own = shape_of_product(a, b);
-    if (rw_shape_numel(own) != rw_shape_numel(x)) return rw_grad_set(g, i, rw_sum_to(t, rw_matmul(t, a, b), x));
-    rw_tensor *const sum = rw_grad_addend(g, i);
+    if (rw_shape_numel(own) != rw_shape_numel(x)) {
+        rw_tensor *const each = rw_matmul(t, a, b);
+        const bool wide = rw_grad_dtype(g, i) != rw_tensor_dtype(a);
+        return wide ? rw_grad_set_sum_to(g, i, each) : rw_grad_set(g, i, rw_sum_to(t, each, x));
+    }
+    rw_tensor *const sum = rw_grad_wide_addend(g, i);
     rw_tensor *const y = sum ? rw_matmul_add_at(RW_HERE, t, shaped(t, sum, own), a, b) : rw_matmul(t, a, b);
     return rw_grad_set_sum(g, i, shaped(t, y, x));
 }
@@ -120,7 +126,8 @@ static rw_status grad_b(rw_grad_call *g, int i, rw_tensor *a, rw_tensor *dy)
 static rw_status grad_product(rw_grad_call *g, int i)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const dy = rw_grad_upstream(g, 0), *const a = rw_grad_input(g, i), *const b = rw_grad_input(g, i + 1);
+    rw_tensor *const dy = rw_grad_narrowed(g, i, rw_grad_upstream(g, 0));
+    rw_tensor *const a = rw_grad_input(g, i), *const b = rw_grad_input(g, i + 1);
     if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set_product(g, i, dy, rw_transpose(t, b, -1, -2)));
     return rw_grad_wanted(g, i + 1) ? grad_b(g, i + 1, a, dy) : RW_OK;
 }

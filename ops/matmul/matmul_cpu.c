@@ -56,7 +56,8 @@ rw_status RW_ISA_NAME(rw_matmul_add_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_matmul_add_cpu)(const rw_kernel *k)
 {
     struct gemm g;
-    rw_gemm_of_matmul(&g, k->in[1].layout, k->in[2].layout, k->out[0].dtype);
+    rw_gemm_of_matmul(&g, k->in[1].layout, k->in[2].layout, k->in[1].dtype);
+    g.to = k->out[0].dtype;
     g.a.data = k->in[1].data;
     g.b.data = k->in[2].data;
     g.adds = rw_kernel_has(k, 0); /* else it is rw_matmul */

@@ -119,7 +119,7 @@ rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan 
     p->a = reading_of(g, g.a, of.a);
     p->b = reading_of(g, g.b, of.b);
     p->bias = of.bias && !begins_aligned(g.dtype, of.bias) ? AS_IT_LIES : IN_PLACE;
-    p->sum = of.sum && !begins_aligned(g.dtype, of.sum) ? AS_IT_LIES : IN_PLACE;
+    p->sum = of.sum && !begins_aligned(g.to, of.sum) ? AS_IT_LIES : IN_PLACE;
     if (p->a == MADE_DENSE) rw_gemm_describe_dense(&p->g, &p->g.a, g.m, g.k);
     if (p->b == MADE_DENSE) rw_gemm_describe_dense(&p->g, &p->g.b, g.k, g.n);
     p->outer = joined(p->g);
@@ -133,9 +133,10 @@ rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan 
     q->a_align = alignment_of(g.dtype, p->g.a.batch, g.batch_rank);
     q->b_align = alignment_of(g.dtype, p->g.b.batch, g.batch_rank);
     const int64_t each = g.n_batch > 1 ? g.m * g.n : 0;
-    q->c_align = alignment_of(g.dtype, &each, 1);
+    q->c_align = alignment_of(g.to, &each, 1);
     q->bias_align = g.has_bias ? 16 : 0;
     q->dtype = g.dtype;
+    q->to = g.to;
     q->bias = g.has_bias;
     q->adds = g.adds;
     bool has = false;
@@ -208,8 +209,9 @@ struct tiles {
     int64_t m, n, k, across, down, all; /* all: of the batch */
 };
 
-template <typename T>
-__global__ void tile_kernel(const T *a, const T *b, const T *bias, const T *sum, T *c, strided sa, strided sb, tiles x)
+/* c and the sum are of S: T, or float32. */
+template <typename T, typename S>
+__global__ void tile_kernel(const T *a, const T *b, const T *bias, const S *sum, S *c, strided sa, strided sb, tiles x)
 {
     using W = wide<T>;
     __shared__ W as[TILE][TILE + 1];
@@ -236,20 +238,20 @@ __global__ void tile_kernel(const T *a, const T *b, const T *bias, const T *sum,
             if (i >= x.m || col >= x.n) continue;
             W y = bias ? acc[r] + widen(bias[col]) : acc[r];
             if (sum) y += widen(sum[at]);
-            c[at] = narrow<T>(y);
+            c[at] = narrow<S>(y);
         }
     }
 }
 
-template <typename T> rw_status run_own(const rw_kernel *k, const gemm &g)
+template <typename T, typename S> rw_status run_own(const rw_kernel *k, const gemm &g)
 {
     tiles x = { g.m, g.n, g.k, (g.n + TILE - 1) / TILE, (g.m + TILE - 1) / TILE, 0 };
     x.all = x.across * x.down * g.n_batch;
     if (!x.all) return RW_OK;
     const unsigned blocks = static_cast<unsigned>(x.all < MOST_BLOCKS ? x.all : MOST_BLOCKS);
-    RW_LAUNCH(tile_kernel<T>, blocks, dim3(TILE, TILE_ROWS), 0, k, static_cast<const T *>(g.a.data),
-              static_cast<const T *>(g.b.data), static_cast<const T *>(g.bias), static_cast<const T *>(g.sum),
-              static_cast<T *>(g.c), strided_of(g, g.a), strided_of(g, g.b), x);
+    RW_LAUNCH((tile_kernel<T, S>), blocks, dim3(TILE, TILE_ROWS), 0, k, static_cast<const T *>(g.a.data),
+              static_cast<const T *>(g.b.data), static_cast<const T *>(g.bias), static_cast<const S *>(g.sum),
+              static_cast<S *>(g.c), strided_of(g, g.a), strided_of(g, g.b), x);
     return rw_cuda_launched(k);
 }
 
@@ -268,7 +270,7 @@ struct inputs {
     int a, b, bias, sum;
 };
 
-template <typename T> rw_status run_library(const rw_kernel *k, const inputs &of, const gemm &g, plan *p)
+template <typename T, typename S> rw_status run_library(const rw_kernel *k, const inputs &of, const gemm &g, plan *p)
 {
     rw_blaslt *const lt = static_cast<const rw_cuda *>(k->device)->blaslt;
     char *const for_a = static_cast<char *>(k->workspace), *const for_b = for_a + p->a_bytes;
@@ -280,7 +282,7 @@ template <typename T> rw_status run_library(const rw_kernel *k, const inputs &of
     if (p->b == AS_IT_LIES) copied_as_it_lies(k, of.b, for_b);
     const T *const a = static_cast<const T *>(p->a == IN_PLACE ? g.a.data : for_a);
     const T *const b = static_cast<const T *>(p->b == IN_PLACE ? g.b.data : for_b);
-    const T *const sum = static_cast<const T *>(p->sum == IN_PLACE ? g.sum : copied_as_it_lies(k, of.sum, g.c));
+    const S *const sum = static_cast<const S *>(p->sum == IN_PLACE ? g.sum : copied_as_it_lies(k, of.sum, g.c));
     rw_blaslt_operands x = {};
     x.bias = p->bias == IN_PLACE ? g.bias : copied_as_it_lies(k, of.bias, for_bias);
     int64_t calls = 1;
@@ -296,7 +298,7 @@ template <typename T> rw_status run_library(const rw_kernel *k, const inputs &of
         x.a = a + at_a;
         x.b = b + at_b;
         x.sum = sum ? sum + at_c : nullptr;
-        x.c = static_cast<T *>(p->gelu ? g.activation : g.c) + at_c;
+        x.c = static_cast<S *>(p->gelu ? g.activation : g.c) + at_c;
         x.aux = p->gelu ? static_cast<T *>(g.c) + at_c : nullptr;
         const rw_status status = rw_blaslt_run(lt, &p->product, &x, scratch, p->library_bytes);
         if (status) return status;
@@ -331,7 +333,8 @@ rw_status run(const rw_kernel *k, gemm *g, const inputs &of)
     if (status) return status;
     status = with_float_type(g->dtype, [&](auto type) {
         using T = decltype(type);
-        return p.own ? run_own<T>(k, *g) : run_library<T>(k, of, *g, &p);
+        if (g->to == g->dtype) return p.own ? run_own<T, T>(k, *g) : run_library<T, T>(k, of, *g, &p);
+        return p.own ? run_own<T, wide<T>>(k, *g) : run_library<T, wide<T>>(k, of, *g, &p);
     });
     return status || !g->gelu || p.gelu ? status : take_gelu(k);
 }
@@ -351,7 +354,8 @@ extern "C" size_t rw_matmul_workspace_cuda(const rw_op_call *call)
 {
     const int first = call->n_inputs - 2;
     gemm g;
-    rw_gemm_of_matmul(&g, call->in[first].layout, call->in[first + 1].layout, call->in[0].dtype);
+    rw_gemm_of_matmul(&g, call->in[first].layout, call->in[first + 1].layout, call->in[first].dtype);
+    g.to = call->out[0].dtype;
     const size_t plain = workspace_of(call, g, first);
     if (!first) return plain;
     g.adds = true; /* what it is added to may be absent when it runs: room for either */
@@ -388,7 +392,8 @@ extern "C" rw_status rw_matmul_cuda(const rw_kernel *k)
 extern "C" rw_status rw_matmul_add_cuda(const rw_kernel *k)
 {
     gemm g;
-    rw_gemm_of_matmul(&g, k->in[1].layout, k->in[2].layout, k->in[0].dtype);
+    rw_gemm_of_matmul(&g, k->in[1].layout, k->in[2].layout, k->in[1].dtype);
+    g.to = k->out[0].dtype;
     g.adds = rw_kernel_has(k, 0); /* else it is rw_matmul */
     return run(k, &g, { 1, 2, -1, g.adds ? 0 : -1 });
 }

@@ -42,14 +42,14 @@ static rw_status check_backward(rw_op_call *call)
         return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, weight, dy and sums that are added to");
     RW_CHECK(check_rows(call));
     for (int i = 2; i < call->n_inputs; i++) {
-        RW_CHECK(rw_want_same_dtype(call, 0, i));
         const int like = i > 2 && i < of_dx;
+        RW_CHECK(like ? rw_want_sum_of(call, i, 0) : rw_want_same_dtype(call, 0, i));
         if (!rw_shape_equal(rw_in_shape(call, like), rw_in_shape(call, i)))
             return rw_op_error(call, RW_ERR_SHAPE, "%s has not %s's shape", i == 2 ? "dy" : "a sum",
                                like ? "weight" : "x");
     }
     RW_CHECK(rw_op_output_like(call, 0, 0));
-    for (int i = 1; i < call->n_outputs; i++) RW_CHECK(rw_op_output_like(call, i, 1));
+    for (int i = 1; i < call->n_outputs; i++) RW_CHECK(rw_op_output_like(call, i, of_dx > 3 ? 2 + i : 1));
     return RW_OK;
 }
 
@@ -109,7 +109,7 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
 static bool has_sums(rw_grad_call *g, int vectors, rw_tensor **ret_sums)
 {
     bool all = true;
-    for (int i = 0; i < vectors; i++) all &= (ret_sums[i] = rw_grad_addend(g, 1 + i)) != NULL;
+    for (int i = 0; i < vectors; i++) all &= (ret_sums[i] = rw_grad_wide_addend(g, 1 + i)) != NULL;
     return all;
 }
 

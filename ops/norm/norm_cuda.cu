@@ -374,9 +374,13 @@ extern "C" rw_status rw_norm_backward_cuda(const rw_kernel *k)
             RW_LAUNCH(backward_any_kernel<T>, grid, ROW_BLOCK, 0, k, static_cast<const T *>(k->in[0].data),
                       static_cast<const T *>(k->in[1].data), static_cast<const T *>(k->in[2].data),
                       addend_of<T>(k), static_cast<T *>(k->out[0].data), part, a);
-        for (int o = 1; o < k->n_outputs; o++)
-            merge_parts<summed, T>(k, reinterpret_cast<const typename summed<W>::state *>(part + (o - 1) * a.n), blocks,
-                                   2 * a.n, k->out[o].data, a.n, 1, sum_of(k, o));
+        for (int o = 1; o < k->n_outputs; o++) {
+            const auto *const sums = reinterpret_cast<const typename summed<W>::state *>(part + (o - 1) * a.n);
+            void *const to = k->out[o].data;
+            if (k->out[o].dtype == k->in[0].dtype)
+                merge_parts<summed, T>(k, sums, blocks, 2 * a.n, to, a.n, 1, sum_of(k, o));
+            else merge_parts<summed, W>(k, sums, blocks, 2 * a.n, to, a.n, 1, sum_of(k, o));
+        }
         return rw_cuda_launched(k);
     });
 }

@@ -37,7 +37,8 @@ static rw_status check_one(rw_op_call *call, int n, int i, int *masters)
     const int p = rw_adamw_param(n, i);
     RW_CHECK(rw_want_float(call, p));
     const rw_dtype dtype = call->in[p].dtype;
-    RW_CHECK(want_like(call, rw_adamw_grad(i), p, dtype));
+    RW_CHECK(want_like(call, rw_adamw_grad(i), p, call->in[rw_adamw_grad(i)].dtype));
+    RW_CHECK(rw_want_sum_of(call, rw_adamw_grad(i), p));
     RW_CHECK(want_like(call, rw_adamw_m(n, i), p, wide_of(dtype)));
     RW_CHECK(want_like(call, rw_adamw_v(n, i), p, wide_of(dtype)));
     return rw_dtype_size(dtype) == 2 ? want_like(call, rw_adamw_master(n, (*masters)++), p, RW_F32) : RW_OK;

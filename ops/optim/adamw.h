@@ -11,7 +11,7 @@ struct rw_adamw_tensor {
     void *m, *v;
     void *master; /* float32 copy of a 16-bit parameter, or NULL */
     int64_t n;
-    rw_dtype dtype;
+    rw_dtype dtype, grad_dtype; /* the gradient's: that, or float32 */
 };
 
 /* The first of each kind among the inputs of n updates. */
@@ -33,6 +33,7 @@ static inline struct rw_adamw_tensor rw_adamw_tensor_of(const rw_kernel *k, int 
     t.master = rw_dtype_size(p->dtype) == 2 ? k->in[rw_adamw_master(n, (*masters)++)].data : NULL;
     t.n = p->layout->numel;
     t.dtype = p->dtype;
+    t.grad_dtype = k->in[rw_adamw_grad(i)].dtype;
     return t;
 }
 

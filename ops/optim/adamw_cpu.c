@@ -19,14 +19,14 @@ static void update_f64(const struct rw_adamw_tensor *t, const struct rw_adamw_ro
 }
 
 /* n <= NF_LANES elements of a float32 or 16-bit parameter; the arithmetic is float32's. */
-VEC_INLINE void update_lanes(const struct rw_adamw_tensor *t, const struct rw_adamw_row *s, rw_dtype dtype, int64_t i,
-                             int64_t n, bool whole)
+VEC_INLINE void update_lanes(const struct rw_adamw_tensor *t, const struct rw_adamw_row *s, rw_dtype dtype,
+                             rw_dtype of_grad, int64_t i, int64_t n, bool whole)
 {
     const bool narrow = dtype != RW_F32;
     float *const to = narrow ? t->master : t->param;
 #define GET(p, type) (whole ? nf_get(p, type, i) : nf_get_some(p, type, i, n))
 #define PUT(p, type, x) (whole ? nf_put(p, type, i, x) : nf_put_some(p, type, i, n, x))
-    const nf g = GET(t->grad, dtype);
+    const nf g = GET(t->grad, of_grad);
     const nf m = s->b1 * GET(t->m, RW_F32) + s->c1 * g;
     const nf v = s->b2 * GET(t->v, RW_F32) + s->c2 * g * g;
     const nf before = narrow && s->fresh ? GET(t->param, dtype) : GET(to, RW_F32);
@@ -40,21 +40,24 @@ VEC_INLINE void update_lanes(const struct rw_adamw_tensor *t, const struct rw_ad
 }
 
 VEC_INLINE void update_f32(const struct rw_adamw_tensor *t, const struct rw_adamw_row *row, rw_dtype dtype,
-                           int64_t from, int64_t n)
+                           rw_dtype of_grad, int64_t from, int64_t n)
 {
     const struct rw_adamw_row s = *row;
     int64_t i = 0;
-    for (; i + NF_LANES <= n; i += NF_LANES) update_lanes(t, &s, dtype, from + i, NF_LANES, true);
-    if (i < n) update_lanes(t, &s, dtype, from + i, n - i, false);
+    for (; i + NF_LANES <= n; i += NF_LANES) update_lanes(t, &s, dtype, of_grad, from + i, NF_LANES, true);
+    if (i < n) update_lanes(t, &s, dtype, of_grad, from + i, n - i, false);
 }
 
 static void update_block(const struct rw_adamw_tensor *t, const struct rw_adamw_row *s, int64_t from)
 {
     const int64_t n = t->n - from < BLOCK ? t->n - from : BLOCK;
+    const bool wide = t->grad_dtype == RW_F32;
     if (t->dtype == RW_F64) update_f64(t, s, from, n);
-    else if (t->dtype == RW_BF16) update_f32(t, s, RW_BF16, from, n);
-    else if (t->dtype == RW_F16) update_f32(t, s, RW_F16, from, n);
-    else update_f32(t, s, RW_F32, from, n);
+    else if (t->dtype == RW_F32) update_f32(t, s, RW_F32, RW_F32, from, n);
+    else if (t->dtype == RW_BF16 && wide) update_f32(t, s, RW_BF16, RW_F32, from, n);
+    else if (t->dtype == RW_BF16) update_f32(t, s, RW_BF16, RW_BF16, from, n);
+    else if (wide) update_f32(t, s, RW_F16, RW_F32, from, n);
+    else update_f32(t, s, RW_F16, RW_F16, from, n);
 }
 
 static void update(const struct rw_adamw_tensor *t, const struct rw_adamw_row *s, int threads)

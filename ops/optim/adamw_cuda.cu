@@ -37,12 +37,13 @@ template <typename T, int P> __device__ __forceinline__ void put(void *p, int64_
     *reinterpret_cast<few<T, P> *>(static_cast<T *>(p) + i) = v;
 }
 
-/* P elements of a float32 or 16-bit parameter; the arithmetic is that of the CPU. Buffers are of their own: aligned. */
-template <typename T, int P>
+/* P elements of a float32 or 16-bit parameter, whose gradient is of type G; the arithmetic is that of the CPU. Buffers
+ * are of their own: aligned. */
+template <typename T, typename G, int P>
 __device__ __forceinline__ void update_floats(const rw_adamw_tensor &t, const rw_adamw_row &s, int64_t i)
 {
     void *const to = sizeof(T) == 2 ? t.master : t.param;
-    const few<T, P> g = get<T, P>(t.grad, i);
+    const few<G, P> g = get<G, P>(t.grad, i);
     few<float, P> m = get<float, P>(t.m, i), v = get<float, P>(t.v, i), x;
     few<T, P> narrowed;
     if (sizeof(T) == 2 && s.fresh) {
@@ -66,14 +67,14 @@ __device__ __forceinline__ void update_floats(const rw_adamw_tensor &t, const rw
     if (sizeof(T) == 2) put(t.param, i, narrowed);
 }
 
-template <typename T>
+template <typename T, typename G>
 __device__ __forceinline__ void update_chunk(const rw_adamw_tensor &t, const rw_adamw_row &s, int64_t from, int n)
 {
     constexpr int P = 4;
     const int whole = n / P * P;
 #pragma unroll 2
-    for (int i = threadIdx.x * P; i < whole; i += THREADS * P) update_floats<T, P>(t, s, from + i);
-    if (whole + static_cast<int>(threadIdx.x) < n) update_floats<T, 1>(t, s, from + whole + threadIdx.x);
+    for (int i = threadIdx.x * P; i < whole; i += THREADS * P) update_floats<T, G, P>(t, s, from + i);
+    if (whole + static_cast<int>(threadIdx.x) < n) update_floats<T, G, 1>(t, s, from + whole + threadIdx.x);
 }
 
 __device__ __forceinline__ void update_doubles(const rw_adamw_tensor &t, const rw_adamw_row &s, int64_t from, int n)
@@ -105,9 +106,15 @@ __global__ void __launch_bounds__(THREADS)
     const int n = rest < CHUNK ? static_cast<int>(rest) : CHUNK;
     switch (t.dtype) {
     case RW_F64: update_doubles(t, s, from, n); break;
-    case RW_BF16: update_chunk<bf16>(t, s, from, n); break;
-    case RW_F16: update_chunk<f16>(t, s, from, n); break;
-    default: update_chunk<float>(t, s, from, n);
+    case RW_BF16:
+        if (t.grad_dtype == RW_F32) update_chunk<bf16, float>(t, s, from, n);
+        else update_chunk<bf16, bf16>(t, s, from, n);
+        break;
+    case RW_F16:
+        if (t.grad_dtype == RW_F32) update_chunk<f16, float>(t, s, from, n);
+        else update_chunk<f16, f16>(t, s, from, n);
+        break;
+    default: update_chunk<float, float>(t, s, from, n);
     }
 }
 

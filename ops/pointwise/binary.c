@@ -105,9 +105,35 @@ static const rw_op_def rw_op_accumulate = { .name = "accumulate", .n_inputs = 2,
                                             .kernel = RW_KERNELS(rw_accumulate), .grad = grad_add,
                                             .cost = cost_binary };
 
+/* A float32 sum and a term of 16 bits. */
+static rw_status check_accumulate_wide(rw_op_call *call)
+{
+    RW_CHECK(rw_want_float(call, 1));
+    RW_CHECK(rw_want_sum_of(call, 0, 1));
+    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
+        return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the term's shape");
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status grad_accumulate_wide(rw_grad_call *g)
+{
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, dy));
+    return rw_grad_wanted(g, 1) ? rw_grad_set(g, 1, rw_grad_narrowed(g, 1, dy)) : RW_OK;
+}
+
+RW_DECLARE_KERNELS(rw_accumulate_wide)
+static const rw_op_def rw_op_accumulate_wide = { .name = "accumulate_wide", .n_inputs = 2, .n_outputs = 1,
+                                                 .inplace = RW_INPLACE({ 0, 0 }), .optional = RW_OP_INPUT(0),
+                                                 .check = check_accumulate_wide,
+                                                 .kernel = RW_KERNELS(rw_accumulate_wide),
+                                                 .grad = grad_accumulate_wide, .cost = cost_binary };
+
 rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *term)
 {
     rw_tensor *const in[] = { sum, term };
+    if (sum && term && rw_tensor_dtype(sum) != rw_tensor_dtype(term))
+        return rw_apply_at(at, t, &rw_op_accumulate_wide, in, 2, NULL, 0, NULL);
     return rw_apply_in_order_at(at, t, &rw_op_accumulate, in, 2, NULL, 0);
 }
 

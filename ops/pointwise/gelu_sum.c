@@ -16,8 +16,9 @@ static rw_status check(rw_op_call *call)
     if (call->n_inputs < 2 || call->n_inputs > 3)
         return rw_op_error(call, RW_ERR_ARGUMENT, "takes z, dy and at most a sum");
     if (!rw_shape_equal(z, rw_in_shape(call, 1))) return rw_op_error(call, RW_ERR_SHAPE, "shapes differ");
+    if (call->n_inputs > 2) RW_CHECK(rw_want_sum_of(call, 2, 0));
     RW_CHECK(rw_op_output_like(call, 0, 0));
-    return rw_op_output(call, 1, call->in[0].dtype, RW_SHAPE(z.dim[z.rank - 1]));
+    return rw_op_output(call, 1, call->in[call->n_inputs > 2 ? 2 : 0].dtype, RW_SHAPE(z.dim[z.rank - 1]));
 }
 
 static rw_op_cost cost(const rw_op_call *call)
@@ -50,7 +51,7 @@ rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, int bias, rw_tensor *z, rw_te
     const int64_t columns = s.rank ? s.dim[s.rank - 1] : 1;
     *ret_sum = NULL;
     if (rw_grad_again(g) || columns < 2 || rw_shape_numel(s) < 2 * columns) return rw_gelu_tanh_slope(g, z, dy);
-    rw_tensor *const in[] = { z, dy, rw_grad_addend(g, bias) };
+    rw_tensor *const in[] = { z, dy, rw_grad_wide_addend(g, bias) };
     rw_tensor *out[2] = { NULL, NULL };
     rw_apply(rw_grad_tape(g), &rw_op_gelu_tanh_backward_sum, in, in[2] ? 3 : 2, NULL, 0, out);
     *ret_sum = out[1];

@@ -25,7 +25,7 @@ rw_tensor *rw_leave_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *choice);
 rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy);
 
 /*
- * The same, and the sums of its columns, over all axes but the last, added to rw_grad_addend(g, bias): what
+ * The same, and the sums of its columns, over all axes but the last, added to rw_grad_wide_addend(g, bias): what
  * rw_grad_set_sum(g, bias, *ret_sum) takes. *ret_sum is NULL where they are no part of it.
  */
 rw_tensor *rw_gelu_tanh_slope_sum(rw_grad_call *g, int bias, rw_tensor *z, rw_tensor *dy, rw_tensor **ret_sum);

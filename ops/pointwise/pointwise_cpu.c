@@ -45,6 +45,38 @@ rw_status RW_ISA_NAME(rw_accumulate_cpu)(const rw_kernel *k)
     return k->in[1].data == k->out[0].data ? RW_OK : RW_ISA_NAME(rw_copy_cpu)(&copy);
 }
 
+VEC_INLINE void add_wide(const rw_kernel *k, rw_dtype dtype, int64_t from, int64_t n)
+{
+    const float *const sum = rw_kernel_has(k, 0) ? k->in[0].data : NULL;
+    float *const to = k->out[0].data;
+    int64_t i = from;
+    for (; i + NF_LANES <= from + n; i += NF_LANES) {
+        nf x = nf_get(k->in[1].data, dtype, i);
+        if (sum) x += nf_get(sum, RW_F32, i);
+        nf_put(to, RW_F32, i, x);
+    }
+    for (; i < from + n; i++) {
+        const float x = f_get(k->in[1].data, dtype, i);
+        to[i] = sum ? sum[i] + x : x;
+    }
+}
+
+static void add_wide_block(const rw_kernel *k, int64_t from)
+{
+    const int64_t rest = k->out[0].layout->numel - from, n = rest < MAP_BLOCK ? rest : MAP_BLOCK;
+    if (k->in[1].dtype == RW_BF16) add_wide(k, RW_BF16, from, n);
+    else add_wide(k, RW_F16, from, n);
+}
+
+rw_status RW_ISA_NAME(rw_accumulate_wide_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_accumulate_wide_cpu)(const rw_kernel *k)
+{
+    const int64_t n = k->out[0].layout->numel;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
+    for (int64_t from = 0; from < n; from += MAP_BLOCK) add_wide_block(k, from);
+    return RW_OK;
+}
+
 /* gelu_tanh_backward of elements [at, at + n), by its own arithmetic. */
 static void make_slopes(const rw_kernel *k, int64_t at, int64_t n)
 {

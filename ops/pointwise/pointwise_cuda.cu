@@ -83,6 +83,67 @@ extern "C" rw_status rw_accumulate_cuda(const rw_kernel *k)
     return k->in[1].data == k->out[0].data ? RW_OK : rw_copy_cuda(&copy);
 }
 
+/* ---- a float32 sum and a term of 16 bits ---- */
+
+namespace {
+
+constexpr int WIDE_THREADS = 256, WIDE_AHEAD = 2; /* packs of a thread */
+
+template <typename T> __device__ __forceinline__ void add_pack(const float *sum, const T *term, float *to)
+{
+    const pack<T> x = load_pack(term);
+    pack<float> y[2] = {};
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (sum) y[h] = load_pack(sum + 4 * h);
+#pragma unroll
+        for (int l = 0; l < 4; l++) y[h].x[l] = sum ? y[h].x[l] + widen(x.x[4 * h + l]) : widen(x.x[4 * h + l]);
+        store_pack(to + 4 * h, y[h]);
+    }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(WIDE_THREADS) add_wide_kernel(const float *sum, const T *term, float *to, int64_t n)
+{
+    constexpr int P = pack<T>::size;
+    const int64_t from = static_cast<int64_t>(blockIdx.x) * WIDE_THREADS * WIDE_AHEAD * P;
+#pragma unroll
+    for (int u = 0; u < WIDE_AHEAD; u++) {
+        const int64_t i = from + (u * WIDE_THREADS + threadIdx.x) * P;
+        if (i + P <= n) add_pack(sum ? sum + i : nullptr, term + i, to + i);
+        else for (int64_t l = i; l < n; l++) to[l] = sum ? sum[l] + widen(term[l]) : widen(term[l]);
+    }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(WIDE_THREADS)
+    add_wide_any_kernel(const float *sum, const T *term, float *to, int64_t n)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * WIDE_THREADS + threadIdx.x;
+    if (i < n) to[i] = sum ? sum[i] + widen(term[i]) : widen(term[i]);
+}
+
+template <typename T> rw_status add_wide(const rw_kernel *k)
+{
+    const float *const sum = rw_kernel_has(k, 0) ? static_cast<const float *>(k->in[0].data) : nullptr;
+    const T *const term = static_cast<const T *>(k->in[1].data);
+    float *const to = static_cast<float *>(k->out[0].data);
+    const int64_t n = k->out[0].layout->numel;
+    if (!n) return RW_OK;
+    if (is_aligned_16(sum) && is_aligned_16(term))
+        RW_LAUNCH(add_wide_kernel<T>, blocks_for(n, WIDE_THREADS * WIDE_AHEAD * pack<T>::size), WIDE_THREADS, 0, k, sum,
+                  term, to, n);
+    else RW_LAUNCH(add_wide_any_kernel<T>, blocks_for(n, WIDE_THREADS), WIDE_THREADS, 0, k, sum, term, to, n);
+    return rw_cuda_launched(k);
+}
+
+} // namespace
+
+extern "C" rw_status rw_accumulate_wide_cuda(const rw_kernel *k)
+{
+    return k->in[1].dtype == RW_BF16 ? add_wide<bf16>(k) : add_wide<f16>(k);
+}
+
 /* ---- gelu_tanh_backward and the sums of its columns ---- */
 
 namespace {
@@ -141,14 +202,16 @@ extern "C" rw_status rw_gelu_tanh_backward_sum_cuda(const rw_kernel *k)
     const struct rw_reduce_plan plan = rw_reduce_plan(l, rw_reduce_rows(l->rank));
     const struct rw_reduce_cut cut = rw_reduce_cut(&plan, l, k->out[0].dtype);
     const void *const sum = rw_kernel_has(k, 2) ? k->in[2].data : nullptr;
-    const job j = { plan.groups, plan.rows, plan.run, cut.chunks, cut.parts, cut.part, 1, sum };
+    const job j = { plan.groups, plan.rows, plan.run, cut.chunks, cut.parts, cut.part, 1, sum,
+                    k->out[1].dtype != k->out[0].dtype };
     return with_float_type(k->out[0].dtype, [&](auto type) {
         using T = decltype(type);
         if (cut.pack == 1) gelu_columns<T, 1>(k, cut, j);
         else if constexpr (sizeof(T) < sizeof(double)) gelu_columns<T, pack<T>::size>(k, cut, j);
-        if (cut.parts > 1)
-            merge_parts<summed, T>(k, static_cast<const sum_state<wide<T>> *>(k->workspace), cut.parts, plan.run,
-                                   k->out[1].data, plan.run, 1, sum);
+        const auto *const part = static_cast<const sum_state<wide<T>> *>(k->workspace);
+        void *const to = k->out[1].data;
+        if (cut.parts > 1 && j.wide) merge_parts<summed, wide<T>>(k, part, cut.parts, plan.run, to, plan.run, 1, sum);
+        else if (cut.parts > 1) merge_parts<summed, T>(k, part, cut.parts, plan.run, to, plan.run, 1, sum);
         return rw_cuda_launched(k);
     });
 }

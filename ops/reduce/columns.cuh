@@ -38,6 +38,7 @@ struct job {
     int64_t run, chunks, parts, part;
     double divisor;
     const void *sum; /* like the output: what the results are added to; NULL for nothing */
+    bool wide;       /* the output is float32, of elements of 16 bits */
 };
 
 /* A result, or the state of a part for the second stage. */
@@ -46,10 +47,13 @@ __device__ __forceinline__ void put(const job &j, const typename R<wide<T>>::sta
                                     int64_t outputs, void *to)
 {
     using W = wide<T>;
-    if (j.parts > 1) static_cast<typename R<W>::state *>(to)[part * outputs + o] = s;
-    else
-        static_cast<T *>(to)[o] =
-            added(narrow<T>(static_cast<W>(static_cast<double>(R<W>::result(s)) / j.divisor)), j.sum, o);
+    if (j.parts > 1) {
+        static_cast<typename R<W>::state *>(to)[part * outputs + o] = s;
+        return;
+    }
+    const W y = static_cast<W>(static_cast<double>(R<W>::result(s)) / j.divisor);
+    if (j.wide) static_cast<W *>(to)[o] = added(y, j.sum, o);
+    else static_cast<T *>(to)[o] = added(narrow<T>(y), j.sum, o);
 }
 
 template <typename T, int N> struct alignas(sizeof(T) * N) bundle { T x[N]; };

@@ -179,6 +179,7 @@ struct sum_to_attrs {
     int64_t dim[RW_MAX_RANK];
 };
 
+/* The result is of the last input's type: x's, or that of the sum. */
 static rw_status check_sum_to(rw_op_call *call)
 {
     const struct sum_to_attrs *const a = call->attrs;
@@ -188,13 +189,13 @@ static rw_status check_sum_to(rw_op_call *call)
     RW_CHECK(rw_broadcast(call, shape, rw_in_shape(call, 0), &joint));
     if (!rw_shape_equal(joint, rw_in_shape(call, 0)))
         return rw_op_error(call, RW_ERR_SHAPE, "the shape does not stretch to the tensor's");
-    return rw_op_output(call, 0, call->in[0].dtype, shape);
+    return rw_op_output(call, 0, call->in[call->n_inputs - 1].dtype, shape);
 }
 
 static rw_status grad_sum_to(rw_grad_call *g)
 {
-    return rw_grad_set(g, 0,
-                       rw_broadcast_to(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_shape(rw_grad_input(g, 0))));
+    rw_tensor *const dy = rw_grad_narrowed(g, 0, rw_grad_upstream(g, 0));
+    return rw_grad_set(g, 0, rw_broadcast_to(rw_grad_tape(g), dy, rw_tensor_shape(rw_grad_input(g, 0))));
 }
 
 static const rw_op_def rw_op_sum_to = { .name = "sum_to", .n_inputs = 1, .n_outputs = 1, .check = check_sum_to,
@@ -205,7 +206,7 @@ static const rw_op_def rw_op_sum_to = { .name = "sum_to", .n_inputs = 1, .n_outp
 static rw_status check_sum_to_add(rw_op_call *call)
 {
     RW_CHECK(check_sum_to(call));
-    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    RW_CHECK(rw_want_sum_of(call, 1, 0));
     const struct sum_to_attrs *const a = call->attrs;
     const rw_shape sum = rw_in_shape(call, 1);
     if (sum.rank != a->rank || memcmp(sum.dim, a->dim, (size_t)sum.rank * sizeof *a->dim))
@@ -248,7 +249,7 @@ rw_tensor *rw_sum_to_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape)
 rw_status rw_grad_set_sum_to(rw_grad_call *g, int i, rw_tensor *dx)
 {
     const rw_shape shape = rw_tensor_shape(rw_grad_input(g, i));
-    return rw_grad_set_sum(g, i, sum_to(RW_HERE, rw_grad_tape(g), dx, shape, rw_grad_addend(g, i)));
+    return rw_grad_set_sum(g, i, sum_to(RW_HERE, rw_grad_tape(g), dx, shape, rw_grad_wide_addend(g, i)));
 }
 
 uint32_t rw_reduce_mask(uint32_t axes, int rank)

@@ -81,13 +81,14 @@ template <template <typename> class R, typename T> rw_status reduce(const rw_ker
     const struct rw_reduce_cut cut = rw_reduce_cut(&plan, in, k->in[0].dtype);
     const void *const sum = rw_kernel_has(k, 1) ? k->in[1].data : nullptr;
     const job j = { plan.groups, plan.rows, plan.run, cut.chunks, cut.parts, cut.part, cut.parts > 1 ? 1 : divisor,
-                    sum };
+                    sum, k->out[0].dtype != k->in[0].dtype };
     if (cut.pack == 1) launch<R, T, 1>(k, plan, cut, j);
     else if constexpr (sizeof(T) < sizeof(double)) launch<R, T, pack<T>::size>(k, plan, cut, j);
     const int64_t outputs = k->out[0].layout->numel;
-    if (cut.parts > 1)
-        merge_parts<R, T>(k, static_cast<const typename R<W>::state *>(k->workspace), cut.parts, outputs,
-                          k->out[0].data, outputs, divisor, sum);
+    const auto *const part = static_cast<const typename R<W>::state *>(k->workspace);
+    void *const to = k->out[0].data;
+    if (cut.parts > 1 && j.wide) merge_parts<R, W>(k, part, cut.parts, outputs, to, outputs, divisor, sum);
+    else if (cut.parts > 1) merge_parts<R, T>(k, part, cut.parts, outputs, to, outputs, divisor, sum);
     return rw_cuda_launched(k);
 }
 
@@ -163,9 +164,9 @@ extern "C" rw_status rw_reduce_cuda(const rw_kernel *k)
 {
     const int kind = static_cast<const rw_reduce_attrs *>(k->attrs)->kind;
     const int64_t in = k->in[0].layout->numel, out = k->out[0].layout->numel;
+    if (!in) return with_float_type(k->out[0].dtype, [&](auto type) { return reduce_nothing<decltype(type)>(k, kind); });
     return with_float_type(k->in[0].dtype, [&](auto type) {
         using T = decltype(type);
-        if (!in) return reduce_nothing<T>(k, kind);
         if (kind == RW_REDUCE_MAX) return reduce<largest, T>(k, 1);
         if (kind == RW_REDUCE_LOGSUMEXP) return reduce<exponentials, T>(k, 1);
         return reduce<summed, T>(k, kind == RW_REDUCE_MEAN ? static_cast<double>(in / out) : 1);
@@ -178,7 +179,7 @@ extern "C" rw_status rw_first_max_cuda(const rw_kernel *k)
     const rw_layout *const in = k->in[0].layout;
     if (!in->numel) return RW_OK;
     const struct rw_reduce_plan plan = rw_reduce_plan(in, rw_reduce_mask(a->axes, in->rank));
-    const job j = { plan.groups, plan.rows, plan.run, 1, 1, 0, 1, nullptr };
+    const job j = { plan.groups, plan.rows, plan.run, 1, 1, 0, 1, nullptr, false };
     rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
     const cudaError_t cleared = cudaMemsetAsync(
         k->out[0].data, 0, static_cast<size_t>(in->numel) * rw_dtype_size(k->out[0].dtype), cuda->stream);

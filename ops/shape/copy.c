@@ -51,7 +51,9 @@ static rw_status check_cast(rw_op_call *call)
 
 static rw_status grad_cast(rw_grad_call *g)
 {
-    return rw_grad_set(g, 0, rw_cast(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_dtype(rw_grad_input(g, 0))));
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    const bool summed = rw_tensor_dtype(dy) == rw_grad_dtype(g, 0); /* in that type: rounding it would lose something */
+    return rw_grad_set(g, 0, summed ? dy : rw_grad_narrowed(g, 0, dy));
 }
 
 static const rw_op_def rw_op_cast = { .name = "cast", .n_inputs = 1, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,

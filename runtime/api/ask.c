@@ -135,8 +135,8 @@ static rw_status read_param(struct rw_tensor *x, void *out)
     if (!(x->flags & RW_VALUE_GRADIENT)) return ctx->device->download(ctx->device_state, out, p->data, p->bytes);
     const rw_status status = rw_gradient_check(ctx, p, "rw_read");
     if (status) return status;
-    if (p->grad_clear) memset(out, 0, p->bytes);
-    else return ctx->device->download(ctx->device_state, out, p->grad, p->bytes);
+    if (p->grad_clear) memset(out, 0, p->grad_bytes);
+    else return ctx->device->download(ctx->device_state, out, p->grad, p->grad_bytes);
     return RW_OK;
 }
 

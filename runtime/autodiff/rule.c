@@ -3,6 +3,9 @@
 
 #include "record/handle.h"
 #include "record/own_ops.h"
+#include "record/param.h"
+
+#include <rewind/ops.h>
 
 rw_tape *rw_grad_tape(const rw_grad_call *g)
 {
@@ -57,13 +60,29 @@ static uint32_t value_of(const rw_grad_call *g, int i)
     return g->tape->operands[g->node.first_input + (uint32_t)i];
 }
 
-/* Result i goes into the sum of its value. */
+/* The type of a value's gradient while it is summed. */
+static rw_dtype sum_dtype(const rw_tape *t, const struct rw_tensor *v)
+{
+    const struct rw_leaf *const leaf = v->leaf == RW_NONE_ID ? NULL : &t->leaves[v->leaf];
+    if (!leaf || leaf->kind != RW_LEAF_PARAM || !(v->flags & RW_VALUE_REQUIRES)) return (rw_dtype)v->dtype;
+    return (rw_dtype)t->ctx->by_id[leaf->param]->gradient.dtype;
+}
+
+rw_dtype rw_grad_dtype(const rw_grad_call *g, int i)
+{
+    const rw_tensor *const x = rw_grad_input(g, i);
+    return x ? sum_dtype(g->tape, x) : RW_F32;
+}
+
+/* Result i goes into the sum of its value. What is narrower than its sum is widened where it is the first. */
 static rw_status settle(rw_grad_call *g, int i)
 {
     rw_tape *const t = g->tape;
     rw_tensor **const to = &g->grads[value_of(g, i)];
     rw_tensor *sum = g->result[i];
     if (*to && !g->is_sum[i]) sum = rw_accumulate_at(RW_HERE, t, *to, sum);
+    else if (!*to && (rw_dtype)sum->dtype != rw_grad_dtype(g, i))
+        sum = rw_cast_at(RW_HERE, t, sum, rw_grad_dtype(g, i));
     if (!sum) return t->ctx->status ? t->ctx->status : RW_ERR_MEMORY;
     *to = sum;
     g->result[i] = g->lent[i] = NULL;
@@ -87,7 +106,20 @@ rw_status rw_rule_settle(rw_grad_call *g)
     return settle_all(g, RW_NONE_ID);
 }
 
+/* In a step every parameter's sum begins with its gradient; rw_grad() has none. */
+static rw_tensor *begin_wide(rw_grad_call *g, int i)
+{
+    const rw_shape shape = rw_layout_shape(rw_layout_of(g->tape->ctx, rw_grad_input(g, i)));
+    return rw_fill_at(RW_HERE, g->tape, rw_grad_dtype(g, i), shape, 0);
+}
+
 rw_tensor *rw_grad_addend(rw_grad_call *g, int i)
+{
+    if (!rw_grad_wanted(g, i) || rw_grad_dtype(g, i) != (rw_dtype)rw_grad_input(g, i)->dtype) return NULL;
+    return rw_grad_wide_addend(g, i);
+}
+
+rw_tensor *rw_grad_wide_addend(rw_grad_call *g, int i)
 {
     if (!rw_grad_wanted(g, i)) return NULL;
     const uint32_t value = value_of(g, i);
@@ -95,6 +127,8 @@ rw_tensor *rw_grad_addend(rw_grad_call *g, int i)
     for (int k = 0; k < g->node.n_inputs; k++)
         if (k != i && g->lent[k] && !g->result[k] && value_of(g, k) == value) return NULL;
     if (settle_all(g, value)) return NULL;
+    if (!g->grads[value] && rw_grad_dtype(g, i) != (rw_dtype)rw_grad_input(g, i)->dtype)
+        g->grads[value] = begin_wide(g, i);
     return g->lent[i] = g->grads[value];
 }
 
@@ -112,7 +146,8 @@ static rw_status hand_over(rw_grad_call *g, int i, rw_tensor *dx, bool is_sum)
     g->has_set = true;
     const rw_tensor *const x = rw_grad_input(g, i);
     const rw_layout *const a = rw_layout_of(ctx, x), *const b = rw_layout_of(ctx, dx);
-    if (x->dtype != dx->dtype || !rw_shape_equal(rw_layout_shape(a), rw_layout_shape(b))) {
+    const bool typed = dx->dtype == x->dtype || (rw_dtype)dx->dtype == sum_dtype(g->tape, x);
+    if (!typed || !rw_shape_equal(rw_layout_shape(a), rw_layout_shape(b))) {
         return rw_fail(ctx, RW_ERR_SHAPE,
                        "gradient rule of %s at %s:%d: the gradient of input %d has another shape or type than "
                        "the input",

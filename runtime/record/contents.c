@@ -8,7 +8,7 @@
 
 static rw_status write_gradient(rw_context *ctx, struct rw_param *p, const void *data)
 {
-    const rw_status status = ctx->device->upload(ctx->device_state, p->grad, data, p->bytes);
+    const rw_status status = ctx->device->upload(ctx->device_state, p->grad, data, p->grad_bytes);
     p->grad_spoiled = status && !p->grad_clear;
     if (!status) p->grad_clear = false;
     return status;
@@ -22,10 +22,11 @@ rw_status rw_write(rw_tensor *x, const void *data, size_t bytes)
         return rw_fail(ctx, RW_ERR_ARGUMENT,
                        "rw_write: needs a parameter, a buffer or a parameter's gradient; rw_input_write() is "
                        "for inputs");
-    if (!data || bytes != p->bytes)
-        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: %zu bytes given, \"%s\" has %zu", data ? bytes : 0, p->name,
-                       p->bytes);
     const bool gradient = x->flags & RW_VALUE_GRADIENT;
+    const size_t has = gradient ? p->grad_bytes : p->bytes;
+    if (!data || bytes != has)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_write: %zu bytes given, %s\"%s\" has %zu", data ? bytes : 0,
+                       gradient ? "the gradient of " : "", p->name, has);
     if (!gradient) p->version++;
     const rw_status status = gradient ? write_gradient(ctx, p, data)
                                       : ctx->device->upload(ctx->device_state, p->data, data, bytes);
@@ -44,7 +45,7 @@ void *rw_tensor_data(rw_tensor *x)
     if (!(x->flags & RW_VALUE_GRADIENT)) return p->data;
     rw_status status = rw_gradient_check(ctx, p, "rw_tensor_data");
     if (!status && p->grad_clear) {
-        status = ctx->device->clear(ctx->device_state, p->grad, p->bytes);
+        status = ctx->device->clear(ctx->device_state, p->grad, p->grad_bytes);
         if (status) rw_fail(ctx, status, "rw_tensor_data: \"%s\": the device failed", p->name);
         else p->grad_clear = false;
     }

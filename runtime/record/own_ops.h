@@ -28,7 +28,8 @@ void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket tic
 /*
  * AdamW, a commit: (rows, gradients, parameters, moments m, moments v, masters) -> (parameters, m, v, masters). n rows
  * for n of each; there are masters of the parameters of 16 bits alone, in their order. Moments and masters are float32,
- * of a float64 parameter float64. A parameter whose gradient is absent stays as it is, and so do its moments.
+ * of a float64 parameter float64; a gradient is of the parameter's type or float32. A parameter whose gradient is
+ * absent stays as it is, and so do its moments.
  */
 extern const rw_op_def rw_op_adamw;
 

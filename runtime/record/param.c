@@ -65,23 +65,26 @@ static bool grow_hash(rw_context *ctx)
     return true;
 }
 
+/* grad: the type of its gradient, NULL for a buffer, which has none. */
 static bool fill_param(rw_context *ctx, struct rw_param *p, const char *name, rw_dtype dtype, rw_shape shape,
-                       bool trainable)
+                       const rw_dtype *grad)
 {
     if (!rw_grow(&ctx->params, &ctx->cap_params, ctx->n_params, 1, sizeof *ctx->params)) return false;
     if (!grow_hash(ctx)) return false;
     if (!fill_state(ctx, p, dtype, shape)) return false;
-    if (trainable) p->tensor.flags |= RW_VALUE_REQUIRES;
+    if (grad) p->tensor.flags |= RW_VALUE_REQUIRES;
     p->gradient = p->tensor;
     p->gradient.flags = RW_VALUE_CONTEXT | RW_VALUE_GRADIENT;
     p->name = rw_strdup(name);
-    return p->name && (!trainable || (p->grad = ctx->device->alloc(ctx->device_state, p->bytes)));
+    if (!grad) return p->name;
+    p->gradient.dtype = (uint8_t)*grad;
+    p->grad_bytes = (size_t)p->numel * rw_dtype_size(*grad);
+    return p->name && (p->grad = ctx->device->alloc(ctx->device_state, p->grad_bytes));
 }
 
 static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const char *name, rw_dtype dtype,
-                         rw_shape shape, bool trainable)
+                         rw_shape shape, const rw_dtype *grad)
 {
-    if (!ctx) return NULL;
     if (!name || !*name || strlen(name) > 255) {
         rw_fail(ctx, RW_ERR_ARGUMENT, "%s at %s:%d: a name of 1 to 255 characters is needed", what, at.file, at.line);
         return NULL;
@@ -91,13 +94,13 @@ static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const ch
         return NULL;
     }
     if (!rw_shape_check(ctx, what, at, dtype, shape)) return NULL;
-    if (trainable && !rw_dtype_is_float(dtype)) {
+    if (grad && !rw_dtype_is_float(dtype)) {
         rw_fail(ctx, RW_ERR_DTYPE, "%s at %s:%d: parameter \"%s\" of type %s carries no gradient; use rw_buffer()",
                 what, at.file, at.line, name, rw_dtype_name(dtype));
         return NULL;
     }
     struct rw_param *const p = rw_calloc(1, sizeof *p);
-    if (!p || !fill_param(ctx, p, name, dtype, shape, trainable)) {
+    if (!p || !fill_param(ctx, p, name, dtype, shape, grad)) {
         if (p) free_param(ctx, p);
         rw_fail(ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory for \"%s\"", what, at.file, at.line, name);
         return NULL;
@@ -106,7 +109,7 @@ static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const ch
     ctx->params[ctx->n_params++] = p;
     enter(ctx, p);
     ctx->memory.parameters += p->bytes;
-    if (p->grad) ctx->memory.gradients += p->bytes;
+    ctx->memory.gradients += p->grad_bytes;
     return &p->tensor;
 }
 
@@ -129,14 +132,26 @@ void rw_state_destroy(rw_context *ctx, struct rw_param *p)
     free_param(ctx, p);
 }
 
+/* float32 for what is narrower, which is also what zeroed options ask for; a wider type's is its own. */
+rw_tensor *rw_param_with_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape,
+                            const rw_param_options *options)
+{
+    if (!ctx) return NULL;
+    const rw_dtype asked = options ? options->grad_dtype : RW_F32, grad = dtype == RW_F64 ? RW_F64 : asked;
+    if (grad == dtype || grad == RW_F32) return create(at, ctx, "rw_param", name, dtype, shape, &grad);
+    rw_fail(ctx, RW_ERR_DTYPE, "rw_param at %s:%d: a gradient of type %s for a parameter of type %s; float32 or the "
+            "parameter's own", at.file, at.line, rw_dtype_name(asked), rw_dtype_name(dtype));
+    return NULL;
+}
+
 rw_tensor *rw_param_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape)
 {
-    return create(at, ctx, "rw_param", name, dtype, shape, true);
+    return rw_param_with_at(at, ctx, name, dtype, shape, NULL);
 }
 
 rw_tensor *rw_buffer_at(rw_site at, rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape)
 {
-    return create(at, ctx, "rw_buffer", name, dtype, shape, false);
+    return ctx ? create(at, ctx, "rw_buffer", name, dtype, shape, NULL) : NULL;
 }
 
 rw_tensor *rw_param_get(const rw_context *ctx, size_t index)

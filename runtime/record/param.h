@@ -9,13 +9,13 @@
 
 struct rw_param {
     struct rw_tensor tensor;   /* flags: RW_VALUE_CONTEXT, RW_VALUE_REQUIRES for a parameter */
-    struct rw_tensor gradient; /* what rw_gradient() hands out */
+    struct rw_tensor gradient; /* what rw_gradient() hands out: of a type of its own */
     char *name; /* NULL for a state */
     void *data;
     void *grad;       /* NULL for a buffer; its bytes mean nothing while grad_clear */
     bool grad_clear;  /* the gradient is zero without having been written */
     bool grad_spoiled; /* a backward that was adding to it failed half-way: not to be used until it is cleared */
-    size_t bytes;
+    size_t bytes, grad_bytes;
     int64_t numel;
     uint32_t version; /* counts changes of data */
 };

@@ -81,7 +81,7 @@ static rw_status fill_with_zeros(rw_context *ctx, const struct rw_source *s)
 {
     const struct rw_param *const p = s->kind == RW_SOURCE_OLD ? ctx->by_id[s->index] : NULL;
     if (!p || !p->grad_clear) return RW_OK;
-    const rw_status status = ctx->device->clear(ctx->device_state, p->grad, p->bytes);
+    const rw_status status = ctx->device->clear(ctx->device_state, p->grad, p->grad_bytes);
     return status ? rw_fail(ctx, status, "run: the gradient of \"%s\" could not be cleared", p->name) : RW_OK;
 }
 
@@ -91,7 +91,7 @@ static rw_status redirect_gradients(struct rw_run *r)
     rw_context *const ctx = r->tape->ctx;
     const rw_plan *const p = r->plan;
     uint64_t bytes = 0;
-    for (size_t i = 0; i < p->n_gradients; i++) bytes += rw_round_up(ctx->by_id[p->gradients[i]]->bytes, p->unit);
+    for (size_t i = 0; i < p->n_gradients; i++) bytes += rw_round_up(ctx->by_id[p->gradients[i]]->grad_bytes, p->unit);
     if (!r->own_gradients && !(r->own_gradients = ctx->device->alloc(ctx->device_state, bytes)))
         return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the gradients take %llu bytes)",
                        (unsigned long long)bytes);
@@ -99,7 +99,7 @@ static rw_status redirect_gradients(struct rw_run *r)
     for (size_t i = 0; i < p->n_sources; i++) {
         if (p->sources[i].kind != RW_SOURCE_GRADIENT) continue;
         r->sources[i] = at;
-        at += rw_round_up(ctx->by_id[p->sources[i].index]->bytes, p->unit);
+        at += rw_round_up(ctx->by_id[p->sources[i].index]->grad_bytes, p->unit);
     }
     return RW_OK;
 }
@@ -111,7 +111,7 @@ rw_status rw_run_publish(struct rw_run *r)
     for (size_t i = 0; !status && i < r->plan->n_sources; i++) {
         const struct rw_source *const s = &r->plan->sources[i];
         const struct rw_param *const p = s->kind == RW_SOURCE_GRADIENT ? ctx->by_id[s->index] : NULL;
-        if (p) status = ctx->device->upload(ctx->device_state, p->grad, r->sources[i], p->bytes);
+        if (p) status = ctx->device->upload(ctx->device_state, p->grad, r->sources[i], p->grad_bytes);
     }
     r->flags &= (uint8_t)~RW_RUN_PRIVATE;
     return status ? rw_fail(ctx, status, "run: the gradients could not be copied") : RW_OK;

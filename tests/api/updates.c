@@ -65,13 +65,14 @@ static void zoo_backward(struct zoo *z)
 
 static unsigned char *everything(rw_context *ctx, size_t *bytes)
 {
-    unsigned char *const p = all_parameters(ctx, bytes), *const g = all_gradients(ctx, bytes);
-    unsigned char *const both = malloc(2 * *bytes);
-    memcpy(both, p, *bytes);
-    memcpy(both + *bytes, g, *bytes);
+    size_t n_p, n_g;
+    unsigned char *const p = all_parameters(ctx, &n_p), *const g = all_gradients(ctx, &n_g);
+    unsigned char *const both = malloc(n_p + n_g);
+    memcpy(both, p, n_p);
+    memcpy(both + n_p, g, n_g);
     free(p);
     free(g);
-    *bytes *= 2;
+    *bytes = n_p + n_g;
     return both;
 }
 

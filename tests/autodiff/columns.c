@@ -98,7 +98,9 @@ static void alone(const struct data *d, program record, char (*ret)[MOST_BYTES])
 
 static rw_tensor *vector_param(struct fixture *b, const struct data *d, const char *name, const float *data)
 {
-    rw_tensor *const p = rw_param(b->ctx, name, d->dtype, RW_SHAPE(WIDE));
+    /* sums of the type of the inputs of alone() */
+    rw_tensor *const p = rw_param_with(b->ctx, name, d->dtype, RW_SHAPE(WIDE),
+                                       &(rw_param_options){ .grad_dtype = d->dtype });
     char cast[MOST_BYTES];
     cr_assert_eq(rw_read(b->t, as(b, d, RW_SHAPE(WIDE), data), cast, rw_tensor_bytes(p)), RW_OK);
     cr_assert_eq(rw_write(p, cast, rw_tensor_bytes(p)), RW_OK);

@@ -476,7 +476,8 @@ Test(corners, a_narrow_gradient_is_rounded_before_it_is_added)
 {
     enum { ROWS = 8, COLS = 300 };
     struct fixture b = fixture_open(1, 1);
-    rw_tensor *const bias = rw_param(b.ctx, "bias", RW_BF16, RW_SHAPE(COLS));
+    rw_tensor *const bias = rw_param_with(b.ctx, "bias", RW_BF16, RW_SHAPE(COLS),
+                                          &(rw_param_options){ .grad_dtype = RW_BF16 });
     double sum[COLS] = { 0 }, want[COLS] = { 0 };
     for (int i = 0; i < ROWS * COLS; i++) sum[i % COLS] += of_two_sizes(i);
     for (int pass = 0; pass < 3; pass++) {

@@ -160,17 +160,23 @@ rw_tensor *net_loss(const struct net *n, rw_tape *t, int tokens, int step)
     return rw_cross_entropy(t, rw_linear(t, x, n->table, RW_NONE), rw_input(t, RW_I32, RW_SHAPE(tokens), out));
 }
 
+/* What is read of a parameter or buffer; NULL for the gradient of what has none. */
+static rw_tensor *part_of(rw_context *ctx, size_t i, bool gradients)
+{
+    rw_tensor *const p = rw_param_get(ctx, i);
+    return gradients ? rw_gradient(p) : p;
+}
+
 static unsigned char *collect(rw_context *ctx, size_t *ret_bytes, bool gradients)
 {
     size_t bytes = 0;
-    for (size_t i = 0; rw_param_get(ctx, i); i++) bytes += rw_tensor_bytes(rw_param_get(ctx, i));
+    for (size_t i = 0; rw_param_get(ctx, i); i++) bytes += rw_tensor_bytes(part_of(ctx, i, gradients));
     unsigned char *const all = calloc(bytes ? bytes : 1, 1);
     size_t at = 0;
     for (size_t i = 0; rw_param_get(ctx, i); i++) {
-        rw_tensor *const p = rw_param_get(ctx, i);
-        rw_tensor *const x = gradients ? rw_gradient(p) : p;
-        if (x) rw_read(NULL, x, all + at, rw_tensor_bytes(p));
-        at += rw_tensor_bytes(p);
+        rw_tensor *const x = part_of(ctx, i, gradients);
+        if (x) rw_read(NULL, x, all + at, rw_tensor_bytes(x));
+        at += rw_tensor_bytes(x);
     }
     *ret_bytes = bytes;
     return all;

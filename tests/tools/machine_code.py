@@ -83,6 +83,8 @@ STREAMS = [
     Stream(rf'loss_cuda:square_kernel<{ANY}>', store=0, share=1),
     Stream(r'reduce_cuda:columns_kernel<\w+, (float, 4|__half, 8|__nv_bfloat16, 8), stored>', store=0, share=1),
     Stream(r'pointwise_cuda:columns_kernel<summed, (float, 4|__half, 8|__nv_bfloat16, 8), gelu_slopes>', share=2 / 3),
+    # A term of 16 bits and a float32 sum are read, a float32 sum is written.
+    Stream(r'pointwise_cuda:add_wide_kernel<.*>', share=0.6, stores=2),
     Stream(r'reduce_cuda:runs_kernel<\w+, (float, 4|__half, 8|__nv_bfloat16, 8), \d+>', store=0, share=1),
     Stream(r'embedding_cuda:gather_kernel<unit16>'),
     Stream(r'embedding_cuda:sum_kernel<(float, 4|__half, 8|__nv_bfloat16, 8|double, 2)>', share=1),
@@ -111,6 +113,7 @@ OTHERS = [
     (r'\w+:map_elements<.*>', 'rows that do not divide into packs'),
     (r'where_cuda:where_elements<.*>', 'rows that do not divide into packs'),
     (r'shape_cuda:turn_kernel<unsigned char>', 'truth values: masks are small beside what they choose from'),
+    (r'pointwise_cuda:add_wide_any_kernel<.*>', 'terms that begin off an aligned address'),
     (r'(norm|softmax)_cuda:\w+_any_kernel<.*>', 'float64, and rows that do not divide into packs'),
     (r'softmax_cuda:columns_kernel<.*>', 'another axis than the last: columns side by side'),
     (r'\w+:(columns|runs)_kernel<\w+, \w+, 1, (\d+|stored|gelu_slopes)>',

@@ -241,8 +241,9 @@ static struct answer shifted(int op, int before)
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK, "%s",
                  rw_error_message(b.ctx));
     append_tensor(&a, b.t, y);
-    cr_assert_eq(rw_read(b.t, rw_gradient(p), gradient, rw_tensor_bytes(p)), RW_OK);
-    append(&a, gradient + (size_t)before * size, N * size);
+    const size_t wide = rw_dtype_size(rw_tensor_dtype(rw_gradient(p)));
+    cr_assert_eq(rw_read(b.t, rw_gradient(p), gradient, rw_tensor_bytes(rw_gradient(p))), RW_OK);
+    append(&a, gradient + (size_t)before * wide, N * wide);
     fixture_close(&b);
     return a;
 }

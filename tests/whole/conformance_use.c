@@ -122,7 +122,7 @@ static int lost_or_unchanged(struct fixture *b, unsigned char *const *before)
     int lost = 0;
     for (size_t i = 0; rw_param_get(b->ctx, i); i++) {
         rw_tensor *const p = rw_param_get(b->ctx, i);
-        const size_t bytes = rw_tensor_bytes(p);
+        const size_t bytes = rw_tensor_bytes(rw_gradient(p));
         unsigned char *const now = malloc(bytes);
         const rw_status status = rw_read(NULL, rw_gradient(p), now, bytes);
         if (status) {
@@ -147,8 +147,9 @@ static int fail_while_adding(int run)
     rw_tape_reset(b.t);
     size_t n = 0;
     for (; rw_param_get(b.ctx, n); n++) {
-        before[n] = malloc(rw_tensor_bytes(rw_param_get(b.ctx, n)));
-        rw_read(NULL, rw_gradient(rw_param_get(b.ctx, n)), before[n], rw_tensor_bytes(rw_param_get(b.ctx, n)));
+        rw_tensor *const g = rw_gradient(rw_param_get(b.ctx, n));
+        before[n] = malloc(rw_tensor_bytes(g));
+        rw_read(NULL, g, before[n], rw_tensor_bytes(g));
     }
     fails_in = run;
     cr_assert_eq(rw_backward(b.t, with_brittle(&b)), fails_with);

@@ -222,7 +222,7 @@ static dnnl_status_t make_matmul(struct rw_onednn_primitive *p, dnnl_primitive_a
     dnnl_status_t status = describe(&d[FIRST], s->dtype, s->m, s->k, s->a_row, s->a_col);
     if (!status) status = describe(&d[SECOND], s->dtype, s->k, s->n, s->b_row, s->b_col);
     if (!status) status = describe(&d[BIAS], s->dtype, 1, s->n, s->n, 1);
-    if (!status) status = describe(&d[RESULT], s->dtype, s->m, s->n, s->c_row, 1);
+    if (!status) status = describe(&d[RESULT], s->to, s->m, s->n, s->c_row, 1);
     if (!status && s->adds) status = add_to_c(attr);
     if (!status) status = dnnl_matmul_desc_init(&desc, &d[FIRST], &d[SECOND], s->bias ? &d[BIAS] : NULL, &d[RESULT]);
     if (!status) status = make_fast(p, &desc, attr, NULL, &pd);

@@ -27,10 +27,10 @@ struct rw_matmul_signature {
     int64_t a_row, a_col;
     int64_t b_row, b_col;
     int64_t c_row;
-    int32_t dtype; /* RW_F32, RW_BF16 or RW_F16, of all four */
+    int32_t dtype; /* RW_F32, RW_BF16 or RW_F16, of a, b and bias */
     int32_t bias;  /* 0 or 1 */
     int32_t adds;  /* 0 or 1: to what c holds */
-    int32_t unused;
+    int32_t to;    /* of c: dtype, or RW_F32 */
 };
 
 /*

@@ -130,11 +130,11 @@ static cublasComputeType_t compute_type(const struct rw_blaslt_product *p)
  * rows are columns of b^T. An operand that lies by columns is transposed once more.
  */
 static rw_status make_layout(struct rw_blaslt *lt, cublasLtMatrixLayout_t *ret, const struct rw_blaslt_product *p,
-                             int64_t rows, int64_t cols, int64_t row, int64_t col, int64_t stride)
+                             int32_t dtype, int64_t rows, int64_t cols, int64_t row, int64_t col, int64_t stride)
 {
     const int32_t batch = (int32_t)p->batch;
     const bool by_rows = col == 1;
-    TRY(MatrixLayoutCreate(ret, data_type(p->dtype), (uint64_t)(by_rows ? cols : rows),
+    TRY(MatrixLayoutCreate(ret, data_type(dtype), (uint64_t)(by_rows ? cols : rows),
                            (uint64_t)(by_rows ? rows : cols), by_rows ? row : col));
     TRY(MatrixLayoutSetAttribute(*ret, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch));
     TRY(MatrixLayoutSetAttribute(*ret, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride));
@@ -192,9 +192,9 @@ static rw_status make_descriptors(struct rw_blaslt *lt, struct entry *e)
 {
     const struct rw_blaslt_product *const p = &e->product;
     rw_status status = make_desc(lt, e);
-    if (!status) status = make_layout(lt, &e->b, p, p->k, p->n, p->b_row, p->b_col, p->b_batch);
-    if (!status) status = make_layout(lt, &e->a, p, p->m, p->k, p->a_row, p->a_col, p->a_batch);
-    if (!status) status = make_layout(lt, &e->c, p, p->m, p->n, p->n, 1, p->m * p->n);
+    if (!status) status = make_layout(lt, &e->b, p, p->dtype, p->k, p->n, p->b_row, p->b_col, p->b_batch);
+    if (!status) status = make_layout(lt, &e->a, p, p->dtype, p->m, p->k, p->a_row, p->a_col, p->a_batch);
+    if (!status) status = make_layout(lt, &e->c, p, p->to, p->m, p->n, p->n, 1, p->m * p->n);
     return status;
 }
 

@@ -24,12 +24,12 @@ struct rw_blaslt_product {
     int64_t a_row, a_col, b_row, b_col;
     int64_t batch, a_batch, b_batch; /* strides between elements of the batch, 0: the same for all */
     int32_t a_align, b_align, c_align, bias_align; /* of all the addresses, in bytes; that of the workspace is 256 */
-    int32_t dtype; /* of all four */
+    int32_t dtype; /* of a, b and bias */
     int32_t bias;  /* 0 or 1 */
     int32_t tf32;  /* float32 through the tensor cores' 10-bit mantissas */
     int32_t adds;  /* 0 or 1: there is a sum */
     int32_t gelu;  /* 0 or 1 */
-    int32_t unused;
+    int32_t to;    /* of c and the sum: dtype, or RW_F32 */
 };
 
 /* Where they are. NULL for what the product does not have. */
