@@ -9,6 +9,8 @@
  *   conv.h        convolutions
  *   pointwise.h   more element-wise ops
  *   compare.h     truth values: comparisons, and choices by them
+ *   losses.h      more losses, and losses with options
+ *   custom_grad.h gradients of the caller's own
  *   checkpoint.h  regions and policies
  *   verify.h      proof that recompute changes no bit
  *   memory.h      bytes and costs
@@ -29,8 +31,10 @@
 #include <rewind/compare.h>
 #include <rewind/context.h>
 #include <rewind/conv.h>
+#include <rewind/custom_grad.h>
 #include <rewind/graph.h>
 #include <rewind/io.h>
+#include <rewind/losses.h>
 #include <rewind/memory.h>
 #include <rewind/op.h>
 #include <rewind/ops.h>

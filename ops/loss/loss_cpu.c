@@ -7,45 +7,9 @@
 #include "ops/common/util.h"
 #include "ops/common/vec.h"
 #include "ops/loss/loss.h"
+#include "ops/loss/row_cpu.h"
 
 /* ---- cross-entropy ---- */
-
-VEC_INLINE vf load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, float fill)
-{
-    if (i + VF_LANES <= n) return vf_get(p, dtype, at + i);
-    return vf_load_some((const char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, fill);
-}
-
-VEC_INLINE float lse_row(const void *x, rw_dtype dtype, int64_t at, int64_t n)
-{
-    vf m = vf_all(-INFINITY), sum = { 0 };
-    for (int64_t i = 0; i < n; i += VF_LANES) m = vf_max(m, load(x, dtype, at, i, n, -INFINITY));
-    float most = vf_max_lane(m);
-    if (most == -INFINITY) most = 0;
-    for (int64_t i = 0; i < n; i += VF_LANES) sum += vf_exp(load(x, dtype, at, i, n, -INFINITY) - most);
-    return most + logf(vf_sum(sum));
-}
-
-static double lse_row_d(const double *x, int64_t n)
-{
-    double most = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < n; i++) most = fmax(most, x[i]);
-    if (most == -INFINITY) most = 0;
-    for (int64_t i = 0; i < n; i++) sum += exp(x[i] - most);
-    return most + log(sum);
-}
-
-/* Rows that count; -1 when a target is out of range. */
-static int64_t count_rows(const int32_t *target, int64_t rows, int64_t classes, int64_t ignore)
-{
-    int64_t n = 0;
-    for (int64_t i = 0; i < rows; i++) {
-        if (target[i] == ignore) continue;
-        if (target[i] < 0 || target[i] >= classes) return -1;
-        n++;
-    }
-    return n;
-}
 
 rw_status RW_ISA_NAME(rw_cross_entropy_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_cross_entropy_cpu)(const rw_kernel *k)
@@ -84,7 +48,7 @@ VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t row, in
     const int64_t at = row * n;
     const float hit = target >= 0 ? f_get(k->in[0].data, dtype, at + target) : 0; /* before it is written over */
     for (int64_t i = 0; i < n; i += VF_LANES) {
-        const vf y = vf_exp(load(k->in[0].data, dtype, at, i, n, 0) - lse) * factor;
+        const vf y = vf_exp(row_load(k->in[0].data, dtype, at, i, n, 0) - lse) * factor;
         if (i + VF_LANES <= n) vf_put(k->out[0].data, dtype, at + i, y);
         else for (int64_t j = i; j < n; j++) f_put(k->out[0].data, dtype, at + j, y[j - i]);
     }

@@ -199,7 +199,13 @@ Test(policy, every_allocation_that_fails_is_reported)
     cr_assert_fail("never without a failure");
 }
 
-/* Calls every function of rewind/ops.h once. x: f32 [2, 2]; state: a buffer of that shape. */
+static rw_status as_it_is(rw_grad_call *g, const void *data)
+{
+    (void)data;
+    return rw_grad_set(g, 1, rw_grad_upstream(g, 0));
+}
+
+/* Calls every function of the headers of ops once. x: f32 [2, 2]; state: a buffer of that shape. */
 static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
 {
     const int axes[2] = { 1, 0 };
@@ -210,6 +216,8 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_add(t, x, x), rw_sub(t, x, x), rw_mul(t, x, x), rw_div(t, x, x), rw_maximum(t, x, x), rw_minimum(t, x, x);
     rw_swiglu(t, x, x), rw_log1p(t, x), rw_erf(t, x), rw_sin(t, x), rw_cos(t, x), rw_softplus(t, x);
     rw_pow(t, x, x), rw_sign(t, x), rw_elu(t, x, 1), rw_leaky_relu(t, x, 0.1), rw_relu6(t, x), rw_hardswish(t, x);
+    rw_detach(t, x), rw_straight_through(t, x, x), rw_custom_grad(t, x, &x, 1, as_it_is, NULL, 0);
+    rw_cross_entropy_with(t, x, index, RW_NONE, NULL), rw_linear_cross_entropy(t, x, x, index, NULL);
     rw_scale(t, x, 2), rw_add_scalar(t, x, 2), rw_pow_scalar(t, x, 2), rw_neg(t, x), rw_abs(t, x), rw_exp(t,
                                                                                                           x), rw_log(t,
                                                                                                                      x);
@@ -244,6 +252,7 @@ static bool is_composed(const char *name)
 {
     static const char *const all[] = {
         "cross_entropy_ignore",
+        "cross_entropy_with",
         "rope_interleaved",
         "eq_scalar",
         "ge_scalar",
@@ -285,6 +294,8 @@ Test(policy, the_list_of_built_in_ops_is_that_of_the_public_headers)
         "attention.h",
         "compare.h",
         "conv.h",
+        "custom_grad.h",
+        "losses.h",
         "ops.h",
         "pointwise.h",
     };

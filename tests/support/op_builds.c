@@ -168,6 +168,41 @@ B(cross_entropy,
   c->axis == -100
       ? rw_cross_entropy(t, x[0], indexes(t, c, c->in[0].shape.dim[c->in[0].shape.rank - 1]))
       : rw_cross_entropy_ignore(t, x[0], indexes(t, c, c->in[0].shape.dim[c->in[0].shape.rank - 1]), c->axis))
+double op_class_weight(int64_t class)
+{
+    return (double)(class % 5 + 1) / 4;
+}
+
+static rw_cross_entropy_params params_of(const struct op_case *c)
+{
+    return (rw_cross_entropy_params){ .reduction = c->loss.reduction, .label_smoothing = op_single(c->loss.smoothing),
+                                      .z_loss = op_single(c->loss.z), .ignores = c->axis != -100, .ignored = c->axis,
+                                      .chunk = c->loss.chunk };
+}
+
+static rw_tensor *class_weights(rw_tape *t, const struct op_case *c, int64_t n)
+{
+    if (!c->loss.weighted) return RW_NONE;
+    double *const data = malloc((size_t)n * sizeof *data);
+    for (int64_t i = 0; i < n; i++) data[i] = op_class_weight(i);
+    rw_tensor *const w = rw_input(t, RW_F64, RW_SHAPE(n), data);
+    free(data);
+    return w;
+}
+
+rw_tensor *op_build_cross_entropy_with(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_cross_entropy_params params = params_of(c);
+    const int64_t n = c->in[0].shape.dim[c->in[0].shape.rank - 1];
+    rw_tensor *const target = indexes(t, c, n);
+    return rw_cross_entropy_with(t, x[0], target, class_weights(t, c, n), &params);
+}
+
+rw_tensor *op_build_linear_cross_entropy(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_cross_entropy_params params = params_of(c);
+    return rw_linear_cross_entropy(t, x[0], x[1], indexes(t, c, c->in[1].shape.dim[0]), &params);
+}
 B(mse_loss, rw_mse_loss(t, x[0], x[1]))
 B(reshape, rw_reshape(t, x[0], c->shape))
 B(permute, rw_permute(t, x[0], (const int[]){ 2, 0, 1 }))

@@ -45,6 +45,7 @@ const struct op_case *op_cases(size_t *ret_n)
         op_cases_attention, op_cases_tables,   op_cases_shapes, op_cases_random,
         op_cases_compare,
         op_cases_conv,
+        op_cases_losses,
     };
     if (!n_table)
         for (size_t i = 0; i < sizeof families / sizeof *families; i++) families[i]();

@@ -84,6 +84,12 @@ struct op_case {
     rw_shape shape;         /* of the result, or of the indexes */
     rw_dtype dtype;         /* of a cast */
     const int32_t *indexes; /* instead of those of op_index() */
+    struct op_loss {
+        double smoothing, z;
+        bool weighted; /* classes by op_class_weight() */
+        rw_reduction reduction;
+        int64_t chunk;
+    } loss;
     /* How it is compared. */
     bool large;  /* only with REWIND_TEST_LARGE=1 */
     bool tiled;  /* of a size for the tiles of kernels: rules are checked on smaller ones */
@@ -103,6 +109,9 @@ int64_t op_expansion(const struct op_operand *o);
 
 /* Element i of input number `salt`. */
 double op_number(enum op_range range, int64_t i, int salt);
+
+/* What a class of a weighted loss counts. */
+double op_class_weight(int64_t class);
 
 /* Magnitudes: see op_sizes.c. */
 void op_sizes_pow(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
@@ -125,6 +134,9 @@ void op_sizes_rope_interleaved(rw_tape *t, const struct op_case *c, rw_tensor **
 void op_sizes_rope(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
                             rw_tensor **m);
+void op_sizes_row_loss(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_linear_loss(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
+                          rw_tensor **m);
 void op_sizes_mse(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 
 /* Index i of a case's c->shape of indexes, from 0 to `below` or OP_INDEXES; where c->ignoring, every third is c->axis.

@@ -240,6 +240,30 @@ void op_count_cross_entropy(struct op_case *c)
     c->r[1].n = 2 * n + 2 * N_F + 19;
 }
 
+/*
+ * Of a row: a sum of exponentials and one of weighted logits, and their products with what classes weigh; of all rows,
+ * their sum and its product with the inverse of a sum. A gradient has the same once more.
+ */
+void op_count_row_loss(struct op_case *c)
+{
+    const int n = extent(c->in[0].shape, -1), rows = quotient(rw_shape_numel(c->in[0].shape), n);
+    c->r[0].n = 2 * n + 2 * N_F + 24 + 2 * rows;
+    c->r[1].n = 2 * n + 2 * N_F + 30 + rows;
+}
+
+/*
+ * The logits before that, of d terms, which are stored; a product with their gradient, which is stored, behind it. That
+ * of the weight is stored after each chunk.
+ */
+void op_count_linear_loss(struct op_case *c)
+{
+    const int d = extent(c->in[0].shape, -1), n = extent(c->in[1].shape, 0);
+    const int rows = quotient(rw_shape_numel(c->in[0].shape), d), chunks = quotient(rows, c->loss.chunk) + 1;
+    c->r[0] = (struct roundings){ 2 * n + 2 * N_F + 24 + 2 * rows + d, 1 };
+    c->r[1] = (struct roundings){ 3 * n + 2 * N_F + 30 + rows + d, 2 };
+    c->r[2] = (struct roundings){ 2 * n + 2 * N_F + 30 + 2 * rows + d + chunks, 2 + chunks };
+}
+
 /* (x - y)^2, n of them, over n; 2 (x - y) / n dy. Broadcast operands go through stored differences, squares and sums.
  */
 void op_count_mse(struct op_case *c)

@@ -62,6 +62,8 @@ void op_count_conv(struct op_case *c);
 void op_count_rope(struct op_case *c);
 void op_count_embedding(struct op_case *c);
 void op_count_cross_entropy(struct op_case *c);
+void op_count_row_loss(struct op_case *c);
+void op_count_linear_loss(struct op_case *c);
 void op_count_mse(struct op_case *c);
 void op_count_broadcast_to(struct op_case *c);
 

@@ -293,6 +293,72 @@ void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, 
     if (w) m[1] = rw_mul(t, m[1], absolute(t, w));
 }
 
+/*
+ * Of rows of logits with options: what is taken of each class, `share` [rows, classes], and the mean's factor.
+ */
+static rw_tensor *shares(rw_tape *t, const struct op_case *c, rw_shape logits, double *ret_factor)
+{
+    const int64_t classes = logits.dim[logits.rank - 1], rows = rw_shape_numel(c->shape);
+    double *const share = calloc((size_t)(rows * classes + 1), sizeof *share), total = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        const int32_t target = op_index(c, i, classes);
+        if (c->ignoring && target == c->axis) continue;
+        total += c->loss.weighted ? op_class_weight(target) : 1;
+        for (int64_t k = 0; k < classes; k++)
+            share[i * classes + k] = (c->loss.weighted ? op_class_weight(k) : 1) *
+                                     (c->loss.smoothing / (double)classes + (k == target ? 1 - c->loss.smoothing : 0));
+    }
+    rw_tensor *const all = rw_input(t, RW_F64, logits, share);
+    free(share);
+    *ret_factor = c->loss.reduction != RW_REDUCTION_MEAN ? 1 : total > 0 ? 1 / total : 0;
+    return all;
+}
+
+/*
+ * k: what a row's log-sum-exp is off by, as in op_sizes_cross_entropy(), where each logit is off by `off` [rows, 1] or
+ * less itself. z l^2 is off by 2 z |l| k; p (s + 2 z l) by p k (s + 2 z |l|) and p 2 z k.
+ */
+static void row_sizes(rw_tape *t, const struct op_case *c, rw_tensor *x, rw_tensor *off, rw_tensor *w, rw_tensor **m)
+{
+    const rw_shape s = rw_tensor_shape(x);
+    rw_shape keep = s;
+    double factor;
+    keep.dim[s.rank - 1] = 1;
+    rw_tensor *const share = shares(t, c, s, &factor), *const total = rw_sum(t, share, RW_AXES(-1), true);
+    rw_tensor *const l = absolute(t, rw_logsumexp(t, x, RW_AXES(-1), true));
+    rw_tensor *k = rw_add(t, steepness(t, x, RW_AXES(-1)), l);
+    if (off) k = rw_add(t, k, rw_scale(t, off, 2));
+    rw_tensor *const own = rw_sum(t, rw_mul(t, share, absolute(t, x)), RW_AXES(-1), true);
+    rw_tensor *const rows = rw_add(t, rw_add(t, rw_mul(t, total, k), own), rw_scale(t, rw_mul(t, l, k), 2 * c->loss.z));
+    rw_tensor *const steep = rw_add(t, total, rw_scale(t, one_plus(t, l), 2 * c->loss.z));
+    rw_tensor *const slope = rw_add(t, product(t, rw_softmax(t, x, -1), k, steep), share);
+    m[0] = c->loss.reduction == RW_REDUCTION_NONE ? rw_reshape(t, rows, c->shape)
+                                                  : rw_scale(t, rw_sum(t, rows, RW_ALL_AXES, false), factor);
+    m[1] = rw_scale(t, slope, factor);
+    if (w && c->loss.reduction == RW_REDUCTION_NONE) m[1] = rw_mul(t, m[1], rw_reshape(t, absolute(t, w), keep));
+    else if (w) m[1] = rw_mul(t, m[1], absolute(t, w));
+}
+
+void op_sizes_row_loss(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    row_sizes(t, c, x[0], NULL, w, m);
+}
+
+/* Logits are off by some u |x| |weight|^T. */
+void op_sizes_linear_loss(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
+                          rw_tensor **m)
+{
+    (void)y;
+    const int64_t classes = c->in[1].shape.dim[0], d = c->in[1].shape.dim[1], rows = rw_shape_numel(c->shape);
+    rw_tensor *const a = absolute(t, x[0]), *const b = absolute(t, x[1]);
+    rw_tensor *const off = rw_max(t, rw_linear(t, a, b, RW_NONE), RW_AXES(-1), true);
+    row_sizes(t, c, rw_linear(t, x[0], x[1], RW_NONE), off, w, m);
+    rw_tensor *const slope = rw_reshape(t, m[1], RW_SHAPE(rows, classes));
+    m[1] = rw_reshape(t, rw_matmul(t, slope, b), c->in[0].shape);
+    m[2] = rw_matmul(t, rw_transpose(t, slope, 0, 1), rw_reshape(t, a, RW_SHAPE(rows, d)));
+}
+
 void op_sizes_mse(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     rw_tensor *d = absolute(t, rw_sub(t, x[0], x[1]));

@@ -81,6 +81,8 @@ STREAMS = [
     Stream(rf'loss_cuda:lse_kernel<{ANY}>', store=0, share=1),
     Stream(rf'loss_cuda:backward_kernel<{ANY}>'),
     Stream(rf'loss_cuda:square_kernel<{ANY}>', store=0, share=1),
+    Stream(rf'row_loss_cuda:rows_kernel<{ANY}, false>', store=0, share=1),
+    Stream(rf'row_loss_cuda:rows_backward_kernel<{ANY}, false>'),
     Stream(r'reduce_cuda:columns_kernel<\w+, (float, 4|__half, 8|__nv_bfloat16, 8), stored>', store=0, share=1),
     Stream(r'pointwise_cuda:columns_kernel<summed, (float, 4|__half, 8|__nv_bfloat16, 8), gelu_slopes>', share=2 / 3),
     # A term of 16 bits and a float32 sum are read, a float32 sum is written.
@@ -123,6 +125,9 @@ OTHERS = [
     (r'reduce_cuda:fill_kernel<.*>', 'reductions of nothing'),
     (r'loss_cuda:(mean|factor|mse_mean)_kernel<.*>', 'one block: a number per row'),
     (r'loss_cuda:weights_kernel<.*>', 'writes rows of zeros and one number; only for gradients of gradients'),
+    (r'row_loss_cuda:rows_(backward_)?kernel<\w+, true>', 'label smoothing: a class weight for each element, too'),
+    (r'row_loss_cuda:share_kernel<.*>', 'one block: a number per row'),
+    (r'row_loss_cuda:shares_kernel<.*>', 'only for gradients of gradients'),
     (r'clip_cuda:norm_kernel', 'one block'),
     (r'embedding_cuda:(count|scan|scatter)_kernel', 'the sort: four bytes per token'),
     (r'embedding_cuda:stitch_kernel<.*>', 'rows that lie over several runs: few'),

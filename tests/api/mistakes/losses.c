@@ -1,7 +1,81 @@
-/* rewind/ops.h: tables and losses. */
+/* rewind/ops.h, losses.h and custom_grad.h: tables, losses, gradients of the caller's own. */
 #include "api/mistakes/table.h"
 
+#include <rewind/custom_grad.h>
+#include <rewind/losses.h>
 #include <rewind/ops.h>
+
+#include <math.h>
+
+static void options(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_tensor *row = NULL;
+#define WITH(...) &(rw_cross_entropy_params){ __VA_ARGS__ }
+    TENSOR("cross_entropy_with", RW_ERR_ARGUMENT, rw_cross_entropy_with(t, NULL, w->index, RW_NONE, NULL));
+    TENSOR("cross_entropy_with", RW_ERR_ARGUMENT, rw_cross_entropy_with(t, w->p, NULL, RW_NONE, NULL));
+    TENSOR("cross_entropy_with", RW_ERR_ARGUMENT, rw_cross_entropy_with(t, w->p, w->index, NULL, NULL));
+    TENSOR("cross_entropy_with", RW_ERR_ARGUMENT, rw_cross_entropy_with(t, w->p, w->index, w->dead, NULL));
+    TENSOR("cross_entropy_with", RW_ERR_SHAPE, rw_cross_entropy_with(t, w->p, w->index, w->four, NULL));
+    TENSOR("cross_entropy_with", RW_ERR_SHAPE, rw_cross_entropy_with(t, w->p, w->index, w->y, NULL));
+    TENSOR("cross_entropy_with", RW_ERR_SHAPE, rw_cross_entropy_with(t, w->turned, w->index, RW_NONE, NULL));
+    TENSOR("cross_entropy_with", RW_ERR_DTYPE, rw_cross_entropy_with(t, w->p, w->four, RW_NONE, NULL));
+    TENSOR("cross_entropy_with", RW_ERR_DTYPE, rw_cross_entropy_with(t, w->index, w->index, RW_NONE, NULL));
+    TENSOR("cross_entropy_with", RW_ERR_ARGUMENT,
+           rw_cross_entropy_with(t, w->p, w->index, RW_NONE, WITH(.label_smoothing = 1)));
+    TENSOR("cross_entropy_with", RW_ERR_ARGUMENT,
+           rw_cross_entropy_with(t, w->p, w->index, RW_NONE, WITH(.label_smoothing = NAN)));
+    TENSOR("cross_entropy_with", RW_ERR_ARGUMENT,
+           rw_cross_entropy_with(t, w->p, w->index, RW_NONE, WITH(.z_loss = -1)));
+    TENSOR("cross_entropy_with", RW_ERR_ARGUMENT,
+           rw_cross_entropy_with(t, w->p, w->index, RW_NONE, WITH(.z_loss = INFINITY)));
+    TENSOR("cross_entropy_with", RW_ERR_ARGUMENT,
+           rw_cross_entropy_with(t, w->p, w->index, RW_NONE, WITH(.reduction = (rw_reduction)3)));
+    TENSOR("linear_cross_entropy", RW_ERR_ARGUMENT, rw_linear_cross_entropy(t, NULL, w->p, w->index, NULL));
+    TENSOR("linear_cross_entropy", RW_ERR_ARGUMENT, rw_linear_cross_entropy(t, w->x, NULL, w->index, NULL));
+    TENSOR("linear_cross_entropy", RW_ERR_ARGUMENT, rw_linear_cross_entropy(t, w->x, w->w, NULL, NULL));
+    TENSOR("linear_cross_entropy", RW_ERR_ARGUMENT, rw_linear_cross_entropy(t, w->x, w->w, w->gone, NULL));
+    TENSOR("linear_cross_entropy", RW_ERR_SHAPE, rw_linear_cross_entropy(t, w->turned, w->w, w->index, NULL));
+    TENSOR("linear_cross_entropy", RW_ERR_SHAPE, rw_linear_cross_entropy(t, w->x, w->vector, w->index, NULL));
+    TENSOR("linear_cross_entropy", RW_ERR_SHAPE, rw_linear_cross_entropy(t, w->x, w->empty, w->index, NULL));
+    TENSOR("linear_cross_entropy", RW_ERR_DTYPE, rw_linear_cross_entropy(t, w->x, w->half, w->index, NULL));
+    TENSOR_OF("linear_cross_entropy", RW_ERR_DTYPE, row = rw_slice(t, rw_reshape(t, w->x, RW_SHAPE(6)), 0, 0, 2),
+              rw_linear_cross_entropy(t, w->x, w->w, row, NULL));
+    TENSOR("linear_cross_entropy", RW_ERR_ARGUMENT,
+           rw_linear_cross_entropy(t, w->x, w->w, w->index, WITH(.chunk = -1)));
+    TENSOR("linear_cross_entropy", RW_ERR_ARGUMENT,
+           rw_linear_cross_entropy(t, w->x, w->w, w->index, WITH(.label_smoothing = -0.1)));
+#undef WITH
+}
+
+static rw_status none(rw_grad_call *g, const void *data)
+{
+    (void)g, (void)data;
+    return RW_OK;
+}
+
+static void own_gradients(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    TENSOR("rw_detach", RW_ERR_ARGUMENT, rw_detach(t, NULL));
+    TENSOR("rw_detach", RW_ERR_ARGUMENT, rw_detach(t, RW_NONE));
+    TENSOR("rw_detach", RW_ERR_ARGUMENT, rw_detach(t, w->foreign));
+    TENSOR("rw_straight_through", RW_ERR_ARGUMENT, rw_straight_through(t, NULL, w->x));
+    TENSOR("rw_straight_through", RW_ERR_ARGUMENT, rw_straight_through(t, w->x, NULL));
+    TENSOR("rw_straight_through", RW_ERR_SHAPE, rw_straight_through(t, w->x, w->turned));
+    TENSOR("rw_straight_through", RW_ERR_DTYPE, rw_straight_through(t, w->x, w->wide));
+    TENSOR("rw_straight_through", RW_ERR_DTYPE, rw_straight_through(t, w->index, w->index));
+    TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, NULL, &w->x, 1, none, NULL, 0));
+    TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, w->x, NULL, 1, none, NULL, 0));
+    TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, w->x, &w->alien, 1, none, NULL, 0));
+    TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, w->x, &w->y, 0, none, NULL, 0));
+    TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, w->x, &w->y, -1, none, NULL, 0));
+    TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, w->x, &w->y, 1 << 20, none, NULL, 0));
+    TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, w->x, &w->y, 1, NULL, NULL, 0));
+    TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, w->x, &w->y, 1, none, NULL, 8));
+    TENSOR("rw_custom_grad", RW_ERR_ARGUMENT, rw_custom_grad(t, w->x, &w->y, 1, none, w->out, 4097));
+    TENSOR("rw_custom_grad", RW_ERR_DTYPE, rw_custom_grad(t, w->index, &w->y, 1, none, NULL, 0));
+}
 
 void mistakes_with_losses(struct trial *m, struct world *w)
 {
@@ -36,4 +110,6 @@ void mistakes_with_losses(struct trial *m, struct world *w)
     TENSOR("rw_mse_loss", RW_ERR_SHAPE, rw_mse_loss(t, w->turned, w->four));
     TENSOR("rw_mse_loss", RW_ERR_DTYPE, rw_mse_loss(t, w->x, w->half));
     TENSOR("rw_mse_loss", RW_ERR_ARGUMENT, rw_mse_loss(t, w->dead, w->four));
+    options(m, w);
+    own_gradients(m, w);
 }

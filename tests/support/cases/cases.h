@@ -20,6 +20,7 @@ void op_case_describe(struct op_case *c, const char *text, ...);
 
 void op_cases_pointwise(void);
 void op_cases_products(void);
+void op_cases_losses(void);
 void op_cases_norms(void);
 void op_cases_reductions(void);
 void op_cases_attention(void);

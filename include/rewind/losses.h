@@ -1,0 +1,67 @@
+/**
+ * rewind/losses.h - more losses, beside those of ops.h.
+ *
+ * Every function returns its result, owned by the tape until rw_tape_reset(); on a mistake it returns NULL, with a
+ * message, and leaves the tape as it was. Most record several nodes. Losses are of float32 (float64 of float64),
+ * whatever type the loss is taken of. Constants are doubles, taken as an op on the type takes them.
+ *
+ * Call the names without _at: rw_cross_entropy_with(t, ...) is rw_cross_entropy_with_at(RW_HERE, t, ...).
+ * Thread-safety: as for the context.
+ */
+#ifndef REWIND_LOSSES_H
+#define REWIND_LOSSES_H
+
+#include <rewind/tape.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** What becomes of the losses of single rows or elements. */
+typedef enum rw_reduction {
+    RW_REDUCTION_MEAN, ///< a scalar: their sum over the number of them, or over what they weigh
+    RW_REDUCTION_SUM,  ///< a scalar
+    RW_REDUCTION_NONE  ///< each for itself
+} rw_reduction;
+
+/** Zero means the default in brackets. */
+typedef struct rw_cross_entropy_params {
+    rw_reduction reduction; ///< [RW_REDUCTION_MEAN]
+    double label_smoothing; ///< share of the target that goes to all classes alike, 0 <= e < 1 [0]
+    double z_loss;          ///< factor, 0 or more, of the square of log(sum(exp(logits))), added to each row [0]
+    bool ignores;           ///< `ignored` holds; else a target of -100 is ignored
+    int32_t ignored;        ///< rows of this target count nothing
+    int64_t chunk;          ///< of rw_linear_cross_entropy(): rows of logits at a time [by the shapes]
+} rw_cross_entropy_params;
+
+/**
+ * Cross-entropy with its options. logits [..., classes], target [...] of RW_I32, weight [classes] or RW_NONE: what the
+ * rows of a class count; no gradient flows into it. A row's loss, with l = log(sum(exp(logits))) and w the weights, is
+ *     (1 - e) w[target] (l - logits[target]) + e / classes sum_c w[c] (l - logits[c]) + z_loss l^2
+ * and the mean is over the sum of w[target], as in PyTorch; 0 where no row counts. A target that is neither ignored nor
+ * a class is RW_ERR_ARGUMENT when it runs. The gradient overwrites the logits when nobody else needs them.
+ * @param params may be NULL
+ */
+RW_API rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target,
+                                           rw_tensor *weight, const rw_cross_entropy_params *params);
+#define rw_cross_entropy_with(...) rw_cross_entropy_with_at(RW_HERE, __VA_ARGS__)
+
+/**
+ * Cross-entropy of rw_linear(x, weight, RW_NONE), by chunks of rows: x [..., d], weight [classes, d] of the same type,
+ * target [...] of RW_I32. No more than one chunk's logits are in memory at a time, forward or backward, under every
+ * policy; backward makes them again, which is one product more. The gradient of the weight is added up chunk by chunk,
+ * rounded to its type each time. Under rw_grad(), whose result may be differentiated again, all logits are kept.
+ *
+ * A chunk has as many rows as params says, or the least power of two from 256 on whose logits are as many as the
+ * elements of x; more where there would be over 1024 chunks. The bytes of the result depend on it.
+ * @param params may be NULL
+ */
+RW_API rw_tensor *rw_linear_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
+                                             rw_tensor *target, const rw_cross_entropy_params *params);
+#define rw_linear_cross_entropy(...) rw_linear_cross_entropy_at(RW_HERE, __VA_ARGS__)
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,150 @@
+/*
+ * Cross-entropy of a linear layer without its logits. Forward records, for each chunk of rows, the product and the
+ * rows' losses: nobody reads a chunk's logits after that. The rows are joined by an op of its own, a view of them,
+ * whose rule makes each chunk's logits again, writes their gradient over them, and adds that chunk's part to the
+ * gradients.
+ */
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+#include "ops/loss/row_loss.h"
+#include "ops/matmul/matmul.h"
+
+#define MOST_CHUNKS 1024
+#define LEAST_ROWS 256
+
+struct linear_loss_attrs {
+    struct rw_row_loss_attrs row;
+    int64_t chunk;
+};
+
+/* losses of the rows, x, weight, target, the logarithms of the rows' sums -> the losses of the rows */
+enum { ROWS, X, WEIGHT, TARGET, LSE, INPUTS };
+
+static rw_status check(rw_op_call *call)
+{
+    const rw_layout *const in = call->in[ROWS].layout;
+    return rw_op_output_view(call, 0, rw_in_shape(call, ROWS), in->stride, in->offset);
+}
+
+/* Rows [start, start + n) of a tensor of rows. */
+static rw_tensor *rows_of(rw_tape *t, rw_tensor *x, int64_t start, int64_t n)
+{
+    return x && n < rw_tensor_shape(x).dim[0] ? rw_slice(t, x, 0, start, start + n) : x;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Adds a^T b to *sum; *sum is NULL while there is nothing. */
+static void add_product(rw_tape *t, rw_tensor **sum, rw_tensor *a, rw_tensor *b, bool first)
+{
+    rw_tensor *const turned = a ? rw_transpose(t, a, 0, 1) : NULL;
+    *sum = first && !*sum ? rw_matmul(t, turned, b) : rw_matmul_add_at(RW_HERE, t, *sum, turned, b);
+}
+
+static rw_status grad(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    const struct linear_loss_attrs *const a = rw_grad_attrs(g);
+    const struct rw_class_weights none = { RW_NONE, RW_NONE };
+    rw_tensor *const x = rw_grad_input(g, X), *const weight = rw_grad_input(g, WEIGHT);
+    const int64_t rows = rw_tensor_shape(x).dim[0];
+    const bool wants_x = rw_grad_wanted(g, X), wants_weight = rw_grad_wanted(g, WEIGHT);
+    rw_tensor *part[MOST_CHUNKS], *sum = wants_weight ? rw_grad_addend(g, WEIGHT) : NULL;
+    int n = 0;
+    for (int64_t at = 0; at < rows || !n; at += a->chunk, n++) {
+        const int64_t some = least(a->chunk, rows - at);
+        rw_tensor *const xs = rows_of(t, x, at, some), *const target = rows_of(t, rw_grad_input(g, TARGET), at, some);
+        rw_tensor *const lse = rows_of(t, rw_grad_input(g, LSE), at, some);
+        rw_tensor *const dy = rows_of(t, rw_grad_upstream(g, 0), at, some);
+        rw_tensor *const logits = rw_linear(t, xs, weight, RW_NONE);
+        rw_tensor *const slope = logits ? rw_cross_entropy_rows_gradient(t, logits, target, lse, dy, &none, &a->row,
+                                                                         rw_grad_again(g)) : NULL;
+        if (wants_weight) add_product(t, &sum, slope, xs, n == 0);
+        part[n] = wants_x ? rw_matmul(t, slope, weight) : NULL;
+    }
+    if (wants_weight) RW_CHECK(rw_grad_set_sum(g, WEIGHT, sum));
+    if (!wants_x) return RW_OK;
+    return rw_grad_set(g, X, n > 1 ? rw_concat(t, part, n, 0) : part[0]);
+}
+
+static const rw_op_def rw_op_linear_cross_entropy = { .name = "linear_cross_entropy", .n_inputs = INPUTS,
+                                                      .n_outputs = 1, .flags = RW_OP_VIEW, .check = check,
+                                                      .kernel = RW_NO_KERNELS, .grad = grad };
+
+/* Rows of a chunk: those whose logits are about as many as x has elements, but enough of them for a product. */
+static int64_t chunk_of(int64_t rows, int64_t width, int64_t classes, int64_t asked)
+{
+    int64_t chunk = asked ? asked : LEAST_ROWS;
+    while (!asked && chunk < rows && (double)chunk * (double)classes < (double)rows * (double)width) chunk *= 2;
+    const int64_t most = (rows + MOST_CHUNKS - 1) / MOST_CHUNKS;
+    if (chunk < most) chunk = most;
+    return chunk > rows ? (rows ? rows : 1) : chunk;
+}
+
+/* The rows' losses, chunk by chunk. x [rows, d], target [rows] */
+static rw_tensor *record_rows(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *target,
+                              const struct linear_loss_attrs *a)
+{
+    const struct rw_class_weights none = { RW_NONE, RW_NONE };
+    const int64_t rows = rw_tensor_shape(x).dim[0];
+    rw_tensor *loss[MOST_CHUNKS], *lse[MOST_CHUNKS];
+    int n = 0;
+    for (int64_t from = 0; from < rows || !n; from += a->chunk, n++) {
+        const int64_t some = least(a->chunk, rows - from);
+        rw_tensor *const xs = rows_of(t, x, from, some), *const targets = rows_of(t, target, from, some);
+        rw_tensor *const logits = xs && targets ? rw_linear_at(at, t, xs, weight, RW_NONE) : NULL;
+        loss[n] = logits ? rw_cross_entropy_rows_at(at, t, logits, targets, &none, &a->row, &lse[n]) : NULL;
+        if (!loss[n]) return NULL;
+    }
+    rw_tensor *const in[INPUTS] = { n > 1 ? rw_concat_at(at, t, loss, n, 0) : loss[0], x, weight, target,
+                                    n > 1 ? rw_concat_at(at, t, lse, n, 0) : lse[0] };
+    if (!in[ROWS] || !in[LSE]) return NULL;
+    return rw_apply_at(at, t, &rw_op_linear_cross_entropy, in, INPUTS, a, sizeof *a, NULL);
+}
+
+static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *target,
+                         struct linear_loss_attrs *a, rw_reduction reduction)
+{
+    const struct rw_class_weights none = { RW_NONE, RW_NONE };
+    const rw_shape shape = rw_tensor_shape(target);
+    rw_tensor *const matrix = rw_matrix_of_rows(t, x);
+    rw_tensor *const flat = matrix ? rw_reshape_at(at, t, target, RW_SHAPE(rw_shape_numel(shape))) : NULL;
+    if (!flat) return NULL;
+    const rw_shape s = rw_tensor_shape(matrix);
+    a->chunk = chunk_of(s.dim[0], s.dim[1], rw_tensor_shape(weight).dim[0], a->chunk);
+    rw_tensor *const rows = record_rows(at, t, matrix, weight, flat, a);
+    if (rows && reduction == RW_REDUCTION_NONE) return rw_reshape_at(at, t, rows, shape);
+    return rw_reduce_rows_at(at, t, rows, flat, &none, &a->row, reduction);
+}
+
+/* What the nodes would refuse of a matrix, or not refuse at all, in the caller's terms. */
+static bool check_operands(rw_site at, rw_tape *t, const rw_tensor *x, const rw_tensor *weight, const rw_tensor *target)
+{
+    const rw_shape a = rw_tensor_shape(x), w = rw_tensor_shape(weight), y = rw_tensor_shape(target);
+    bool fits = a.rank >= 1 && w.rank == 2 && w.dim[0] >= 1 && a.dim[a.rank - 1] == w.dim[1] && y.rank == a.rank - 1;
+    for (int i = 0; fits && i < y.rank; i++) fits = y.dim[i] == a.dim[i];
+    if (!fits)
+        rw_refuse_at(at, t, RW_ERR_SHAPE,
+                     "linear_cross_entropy: x [..., d], weight [classes, d] and target [...] are needed");
+    else if (rw_tensor_dtype(target) != RW_I32)
+        rw_refuse_at(at, t, RW_ERR_DTYPE, "linear_cross_entropy: the target is of type %s; i32 is needed",
+                     rw_dtype_name(rw_tensor_dtype(target)));
+    else return true;
+    return false;
+}
+
+rw_tensor *rw_linear_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *target,
+                                      const rw_cross_entropy_params *params)
+{
+    static const char what[] = "linear_cross_entropy";
+    struct linear_loss_attrs a = { .chunk = params ? params->chunk : 0 };
+    if (!rw_operand_check(at, t, x, what, "x") || !rw_operand_check(at, t, weight, what, "weight") ||
+        !rw_operand_check(at, t, target, what, "target") || !check_operands(at, t, x, weight, target) ||
+        !rw_row_loss_attrs_of(at, t, what, params, &a.row))
+        return NULL;
+    const struct rw_composite c = rw_composite_begin(t, what);
+    return rw_composite_end(&c, record(at, t, x, weight, target, &a, params ? params->reduction : RW_REDUCTION_MEAN));
+}

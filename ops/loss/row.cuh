@@ -1,0 +1,124 @@
+/* A row of logits on CUDA: its packs, and its log-sum-exp. One block per row; for the kernels of this family. */
+#ifndef RW_OPS_LOSS_ROW_CUH
+#define RW_OPS_LOSS_ROW_CUH
+
+#include "device/cuda/kernel.cuh"
+
+#include <cmath>
+
+namespace {
+
+constexpr int ROW_THREADS = 512;
+constexpr int AHEAD = 2; /* packs of a row that a thread has on their way while it computes */
+
+/*
+ * A row cut into packs at the multiples of a pack in the tensor: the first and the last may be cut off. Where the
+ * tensor itself begins off such a multiple the cut is the same, and packs are read one by one.
+ */
+template <typename T> struct row_packs {
+    static constexpr int P = pack<T>::size;
+    int64_t n;
+    int shift;  /* elements before the row in its first pack */
+    bool whole; /* the addresses agree with the places */
+
+    /* x: the row; y: where a row of the same length is written, or x again */
+    __device__ __forceinline__ row_packs(const T *x, const T *y, int64_t place, int64_t length)
+        : n(length), shift(static_cast<int>(place % P)), whole(agrees(x) && agrees(y))
+    {
+    }
+
+    __device__ __forceinline__ bool agrees(const T *p) const
+    {
+        return reinterpret_cast<uintptr_t>(p) / sizeof(T) % P == static_cast<uintptr_t>(shift);
+    }
+
+    __device__ __forceinline__ int64_t count() const { return (shift + n + P - 1) / P; }
+
+    /* The first element of pack i: before 0 where the first pack is cut off. */
+    __device__ __forceinline__ int64_t first(int64_t i) const { return i * P - shift; }
+    __device__ __forceinline__ bool is_full(int64_t i) const { return whole && first(i) >= 0 && first(i) + P <= n; }
+
+    __device__ __forceinline__ raw<pack<T>> load(const T *x, int64_t i, T fill) const
+    {
+        const int64_t at = first(i);
+        if (is_full(i)) return load_raw<pack<T>>(x + at);
+        return gather_raw<pack<T>, T>([=](int l) { return at + l >= 0 && at + l < n ? x[at + l] : fill; });
+    }
+
+    /* Calls f(i, pack i) for the packs of this thread, in order; the next ones are on their way. */
+    template <typename F> __device__ __forceinline__ void each(const T *x, T fill, F f) const
+    {
+        raw<pack<T>> next[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) next[a] = load(x, threadIdx.x + a * ROW_THREADS, fill);
+        for (int64_t from = threadIdx.x; from < count(); from += AHEAD * ROW_THREADS) {
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++) {
+                const int64_t i = from + a * ROW_THREADS;
+                pack<T> v = next[a].elements();
+                next[a] = load(x, i + AHEAD * ROW_THREADS, fill);
+                if (i < count()) f(i, v);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void store(T *y, int64_t i, const pack<T> &v) const
+    {
+        const int64_t at = first(i);
+        if (is_full(i)) {
+            store_pack(y + at, v);
+            return;
+        }
+#pragma unroll
+        for (int l = 0; l < P; l++)
+            if (at + l >= 0 && at + l < n) y[at + l] = v.x[l];
+    }
+};
+
+__device__ __forceinline__ float exp_of(float x) { return expf(x); }
+__device__ __forceinline__ double exp_of(double x) { return exp(x); }
+__device__ __forceinline__ float log_of(float x) { return logf(x); }
+__device__ __forceinline__ double log_of(double x) { return log(x); }
+
+/* A sum of exponentials, less its largest term's exponent. NaN never is the largest, but it is in the sum. */
+template <typename W> struct exponentials {
+    W most, sum;
+
+    static __device__ __forceinline__ W base(W m) { return m == -W(INFINITY) ? W(0) : m; }
+
+    __device__ __forceinline__ void raise(W m)
+    {
+        if (!(m > most)) return;
+        sum *= exp_of(most - base(m));
+        most = m;
+    }
+
+    __device__ __forceinline__ void join(W other_most, W other_sum)
+    {
+        const W m = other_most > most ? other_most : most;
+        sum = sum * exp_of(most - base(m)) + other_sum * exp_of(other_most - base(m));
+        most = m;
+    }
+};
+
+/* Of the whole block, in thread 0: pairs, in a fixed tree. `shared` has 64 elements. */
+template <typename W> __device__ __forceinline__ exponentials<W> block_join(exponentials<W> e, W *shared)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    for (int step = 0; step < 2; step++) {
+        for (int d = 1; d < 32; d <<= 1) {
+            const W most = __shfl_down_sync(0xffffffffu, e.most, d), sum = __shfl_down_sync(0xffffffffu, e.sum, d);
+            if (lane + d < 32) e.join(most, sum);
+        }
+        if (step) break;
+        if (lane == 0) shared[warp] = e.most, shared[32 + warp] = e.sum;
+        __syncthreads();
+        const bool some = lane < static_cast<int>(blockDim.x >> 5);
+        e = { some ? shared[lane] : -W(INFINITY), some ? shared[32 + lane] : W(0) };
+    }
+    return e;
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,46 @@
+/* A row of logits on the CPU: its log-sum-exp, and how many rows count. For the kernels of this family. */
+#ifndef RW_OPS_LOSS_ROW_CPU_H
+#define RW_OPS_LOSS_ROW_CPU_H
+
+#include "ops/common/vec_native.h"
+
+#include <math.h>
+
+VEC_INLINE vf row_load(const void *p, rw_dtype dtype, int64_t at, int64_t i, int64_t n, float fill)
+{
+    if (i + VF_LANES <= n) return vf_get(p, dtype, at + i);
+    return vf_load_some((const char *)p + (size_t)(at + i) * float_size(dtype), dtype, n - i, fill);
+}
+
+VEC_INLINE float lse_row(const void *x, rw_dtype dtype, int64_t at, int64_t n)
+{
+    vf m = vf_all(-INFINITY), sum = { 0 };
+    for (int64_t i = 0; i < n; i += VF_LANES) m = vf_max(m, row_load(x, dtype, at, i, n, -INFINITY));
+    float most = vf_max_lane(m);
+    if (most == -INFINITY) most = 0;
+    for (int64_t i = 0; i < n; i += VF_LANES) sum += vf_exp(row_load(x, dtype, at, i, n, -INFINITY) - most);
+    return most + logf(vf_sum(sum));
+}
+
+static inline double lse_row_d(const double *x, int64_t n)
+{
+    double most = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; i++) most = fmax(most, x[i]);
+    if (most == -INFINITY) most = 0;
+    for (int64_t i = 0; i < n; i++) sum += exp(x[i] - most);
+    return most + log(sum);
+}
+
+/* Rows that count; -1 when a target is out of range. */
+static inline int64_t count_rows(const int32_t *target, int64_t rows, int64_t classes, int64_t ignore)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        if (target[i] == ignore) continue;
+        if (target[i] < 0 || target[i] >= classes) return -1;
+        n++;
+    }
+    return n;
+}
+
+#endif

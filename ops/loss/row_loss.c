@@ -1,0 +1,238 @@
+/*
+ * Cross-entropy of single rows, with class weights, label smoothing and z-loss. A row keeps one number beside its
+ * logits; backward writes the gradient over them. Functions reduce the rows by ordinary ops.
+ */
+#include "ops/loss/row_loss.h"
+
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+
+#include <rewind/custom_grad.h>
+
+#include <math.h>
+
+/* ---- checks ---- */
+
+static rw_status check_targets(rw_op_call *call)
+{
+    const rw_layout *const x = call->in[0].layout, *const y = call->in[1].layout;
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(rw_want_dtype(call, 1, RW_I32));
+    if (x->rank < 1 || y->rank != x->rank - 1 || x->dim[x->rank - 1] < 1)
+        return rw_op_error(call, RW_ERR_SHAPE, "logits [..., classes] and target [...] are needed");
+    for (int i = 0; i < y->rank; i++)
+        if (x->dim[i] != y->dim[i]) return rw_op_error(call, RW_ERR_SHAPE, "logits and target differ at axis %d", i);
+    return RW_OK;
+}
+
+/* Class weights and their sum, from input `first` on: both or neither. */
+static rw_status check_weights(rw_op_call *call, int first, int64_t classes, rw_dtype dtype)
+{
+    if (call->n_inputs == first) return RW_OK;
+    if (call->n_inputs != first + 2) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs", call->n_inputs);
+    for (int i = first; i < first + 2; i++) RW_CHECK(rw_want_dtype(call, i, dtype));
+    const rw_layout *const w = call->in[first].layout;
+    if (w->rank != 1 || w->dim[0] != classes)
+        return rw_op_error(call, RW_ERR_SHAPE, "a weight for each of %lld classes is needed", (long long)classes);
+    return RW_OK;
+}
+
+static rw_status check_rows(rw_op_call *call)
+{
+    if (call->n_inputs < 2) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs", call->n_inputs);
+    RW_CHECK(check_targets(call));
+    const rw_layout *const x = call->in[0].layout;
+    const rw_dtype dtype = rw_loss_dtype(call->in[0].dtype);
+    RW_CHECK(check_weights(call, 2, x->dim[x->rank - 1], dtype));
+    RW_CHECK(rw_op_output(call, 0, dtype, rw_in_shape(call, 1)));
+    return rw_op_output(call, 1, dtype, rw_in_shape(call, 1));
+}
+
+static rw_status check_backward(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    return (rw_op_cost){ 14 * (double)call->in[0].layout->numel, rw_cost_bytes(call) };
+}
+
+/* ---- what targets alone make ---- */
+
+/* target[, weights, their sum] -> 1 over what the targets that count weigh, 0 where that is 0 */
+static rw_status check_share(rw_op_call *call)
+{
+    const struct rw_row_loss_attrs *const a = call->attrs;
+    RW_CHECK(rw_want_dtype(call, 0, RW_I32));
+    RW_CHECK(check_weights(call, 1, a->classes, (rw_dtype)a->dtype));
+    return rw_op_output(call, 0, (rw_dtype)a->dtype, RW_SCALAR);
+}
+
+/* target[, weights, their sum] -> what each class of each row weighs [..., classes], and 1 or 0 for each row [...] */
+static rw_status check_shares_of_classes(rw_op_call *call)
+{
+    const struct rw_row_loss_attrs *const a = call->attrs;
+    rw_shape shape = rw_in_shape(call, 0);
+    RW_CHECK(check_weights(call, 1, a->classes, (rw_dtype)a->dtype));
+    RW_CHECK(rw_op_output(call, 1, (rw_dtype)a->dtype, shape));
+    shape.dim[shape.rank++] = a->classes;
+    return rw_op_output(call, 0, (rw_dtype)a->dtype, shape);
+}
+
+RW_DECLARE_KERNELS(rw_cross_entropy_share)
+static const rw_op_def rw_op_share = { .name = "cross_entropy_share", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
+                                       .flags = RW_OP_NO_GRADIENT, .check = check_share,
+                                       .kernel = RW_KERNELS(rw_cross_entropy_share) };
+
+RW_DECLARE_KERNELS(rw_cross_entropy_shares)
+static const rw_op_def rw_op_shares = { .name = "cross_entropy_shares", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
+                                        .flags = RW_OP_NO_GRADIENT, .check = check_shares_of_classes,
+                                        .kernel = RW_KERNELS(rw_cross_entropy_shares) };
+
+static bool is_given(const rw_tensor *x)
+{
+    return rw_tensor_kind_of(x) != RW_TENSOR_NONE;
+}
+
+static rw_tensor *of_targets(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *target,
+                             const struct rw_class_weights *w, const struct rw_row_loss_attrs *a, rw_tensor **ret_outs)
+{
+    rw_tensor *const in[] = { target, w->weight, w->sum };
+    return rw_apply_at(at, t, op, in, is_given(w->weight) ? 3 : 1, a, sizeof *a, ret_outs);
+}
+
+/* ---- rows ---- */
+
+/* logits, target, log-sum-exp and gradient of each row[, weights, their sum] -> gradient of the logits */
+RW_DECLARE_KERNELS(rw_cross_entropy_rows_backward)
+static const rw_op_def rw_op_rows_backward = { .name = "cross_entropy_rows_backward", .n_inputs = RW_OP_VARIADIC,
+                                               .n_outputs = 1, .inplace = RW_INPLACE({ 0, 0 }),
+                                               .check = check_backward,
+                                               .kernel = RW_KERNELS(rw_cross_entropy_rows_backward), .cost = cost };
+
+/*
+ * dy (p (s + 2 z l) - shares), with p = softmax(logits), s the sum of a row's shares and l its log-sum-exp, in the
+ * losses' type.
+ */
+static rw_tensor *composed(rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *dy,
+                           const struct rw_class_weights *w, const struct rw_row_loss_attrs *attrs)
+{
+    struct rw_row_loss_attrs a = *attrs;
+    rw_shape one = rw_tensor_shape(logits);
+    rw_tensor *out[2];
+    a.classes = one.dim[one.rank - 1];
+    a.dtype = rw_loss_dtype(rw_tensor_dtype(logits));
+    one.dim[one.rank - 1] = 1;
+    rw_tensor *const x = rw_cast(t, logits, (rw_dtype)a.dtype);
+    if (!of_targets(RW_HERE, t, &rw_op_shares, target, w, &a, out)) return NULL;
+    rw_tensor *factor = rw_sum(t, out[0], RW_AXES(-1), true);
+    if (a.z > 0) {
+        rw_tensor *const l = rw_mul(t, rw_logsumexp(t, x, RW_AXES(-1), true), rw_reshape(t, out[1], one));
+        factor = rw_add(t, factor, rw_scale(t, l, 2 * a.z));
+    }
+    rw_tensor *const slope = rw_sub(t, rw_mul(t, rw_softmax(t, x, -1), factor), out[0]);
+    return rw_cast(t, rw_mul(t, slope, rw_reshape(t, dy, one)), rw_tensor_dtype(logits));
+}
+
+rw_tensor *rw_cross_entropy_rows_gradient(rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *lse,
+                                          rw_tensor *dy, const struct rw_class_weights *w,
+                                          const struct rw_row_loss_attrs *a, bool again)
+{
+    if (again) return composed(t, logits, target, dy, w, a);
+    rw_tensor *const in[] = { logits, target, lse, dy, w->weight, w->sum };
+    return rw_apply(t, &rw_op_rows_backward, in, is_given(w->weight) ? 6 : 4, a, sizeof *a, NULL);
+}
+
+static rw_status grad_rows(rw_grad_call *g)
+{
+    const struct rw_row_loss_attrs a = *(const struct rw_row_loss_attrs *)rw_grad_attrs(g);
+    struct rw_class_weights w = { RW_NONE, RW_NONE };
+    if (rw_grad_n_inputs(g) > 2) w.weight = rw_grad_input(g, 2), w.sum = rw_grad_input(g, 3);
+    return rw_grad_set(g, 0,
+                       rw_cross_entropy_rows_gradient(rw_grad_tape(g), rw_grad_input(g, 0), rw_grad_input(g, 1),
+                                                      rw_grad_output(g, 1), rw_grad_upstream(g, 0), &w, &a,
+                                                      rw_grad_again(g)));
+}
+
+RW_DECLARE_KERNELS(rw_cross_entropy_rows)
+static const rw_op_def rw_op_rows = { .name = "cross_entropy_rows", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
+                                      .check = check_rows, .kernel = RW_KERNELS(rw_cross_entropy_rows),
+                                      .grad = grad_rows, .cost = cost };
+
+rw_tensor *rw_cross_entropy_rows_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target,
+                                    const struct rw_class_weights *w, const struct rw_row_loss_attrs *a,
+                                    rw_tensor **ret_lse)
+{
+    rw_tensor *const in[] = { logits, target, w->weight, w->sum };
+    rw_tensor *out[2] = { NULL, NULL };
+    rw_apply_at(at, t, &rw_op_rows, in, is_given(w->weight) ? 4 : 2, a, sizeof *a, out);
+    if (ret_lse) *ret_lse = out[1];
+    return out[0];
+}
+
+/* ---- functions ---- */
+
+struct rw_class_weights rw_class_weights_at(rw_site at, rw_tape *t, rw_tensor *weight, rw_dtype dtype)
+{
+    if (weight == RW_NONE) return (struct rw_class_weights){ RW_NONE, RW_NONE };
+    rw_tensor *const cast = weight ? rw_cast_at(at, t, weight, dtype) : NULL;
+    rw_tensor *const w = cast ? rw_detach_at(at, t, cast) : NULL;
+    return (struct rw_class_weights){ w, w ? rw_sum_at(at, t, w, RW_ALL_AXES, false) : NULL };
+}
+
+bool rw_row_loss_attrs_of(rw_site at, rw_tape *t, const char *what, const rw_cross_entropy_params *params,
+                          struct rw_row_loss_attrs *ret)
+{
+    static const rw_cross_entropy_params defaults;
+    const rw_cross_entropy_params *const p = params ? params : &defaults;
+    *ret = (struct rw_row_loss_attrs){ .ignore = p->ignores ? p->ignored : -100, .smoothing = p->label_smoothing,
+                                       .z = p->z_loss };
+    if (!(p->label_smoothing >= 0 && p->label_smoothing < 1))
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: a label smoothing of %g; 0 or more, and below 1, is possible", what,
+                     p->label_smoothing);
+    else if (!(p->z_loss >= 0 && isfinite(p->z_loss)))
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: a z-loss of %g", what, p->z_loss);
+    else if (p->reduction < RW_REDUCTION_MEAN || p->reduction > RW_REDUCTION_NONE)
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: reduction %d", what, (int)p->reduction);
+    else if (p->chunk < 0) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: chunks of %lld rows", what, (long long)p->chunk);
+    else return true;
+    return false;
+}
+
+rw_tensor *rw_reduce_rows_at(rw_site at, rw_tape *t, rw_tensor *rows, rw_tensor *target,
+                             const struct rw_class_weights *w, const struct rw_row_loss_attrs *attrs,
+                             rw_reduction reduction)
+{
+    if (!rows || reduction == RW_REDUCTION_NONE) return rows;
+    rw_tensor *const sum = rw_sum_at(at, t, rows, RW_ALL_AXES, false);
+    if (!sum || reduction == RW_REDUCTION_SUM) return sum;
+    struct rw_row_loss_attrs a = *attrs;
+    a.dtype = rw_tensor_dtype(rows);
+    a.classes = is_given(w->weight) ? rw_tensor_shape(w->weight).dim[0] : 0;
+    rw_tensor *const share = of_targets(at, t, &rw_op_share, target, w, &a, NULL);
+    return share ? rw_mul_at(at, t, sum, share) : NULL;
+}
+
+static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *weight,
+                         const struct rw_row_loss_attrs *a, rw_reduction reduction)
+{
+    const struct rw_class_weights w = rw_class_weights_at(at, t, weight, rw_loss_dtype(rw_tensor_dtype(logits)));
+    if (!w.sum) return NULL;
+    return rw_reduce_rows_at(at, t, rw_cross_entropy_rows_at(at, t, logits, target, &w, a, NULL), target, &w, a,
+                             reduction);
+}
+
+rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *weight,
+                                    const rw_cross_entropy_params *params)
+{
+    static const char what[] = "cross_entropy_with";
+    struct rw_row_loss_attrs a;
+    if (!rw_operand_check(at, t, logits, what, "logits") || !rw_operand_check(at, t, target, what, "target") ||
+        (weight != RW_NONE && !rw_operand_check(at, t, weight, what, "weight")) ||
+        !rw_row_loss_attrs_of(at, t, what, params, &a))
+        return NULL;
+    const struct rw_composite c = rw_composite_begin(t, what);
+    return rw_composite_end(&c, record(at, t, logits, target, weight, &a,
+                                       params ? params->reduction : RW_REDUCTION_MEAN));
+}

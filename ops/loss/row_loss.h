@@ -1,0 +1,56 @@
+/* Losses of rows, for functions that reduce them: attributes, and what rules of other files record. C11 and C++17. */
+#ifndef RW_OPS_LOSS_ROW_LOSS_H
+#define RW_OPS_LOSS_ROW_LOSS_H
+
+#include <rewind/losses.h>
+#include <rewind/op.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct rw_row_loss_attrs {
+    int64_t ignore;
+    double smoothing, z;
+    int64_t classes, dtype; /* of what is made of targets alone */
+};
+
+/* float64 of float64, else float32: losses, and what they are weighed by. */
+static inline rw_dtype rw_loss_dtype(rw_dtype dtype)
+{
+    return dtype == RW_F64 ? RW_F64 : RW_F32;
+}
+
+/* Class weights in that type, and their sum: RW_NONE of RW_NONE. NULL in *ret_weight after an error. */
+struct rw_class_weights {
+    rw_tensor *weight, *sum;
+};
+struct rw_class_weights rw_class_weights_at(rw_site at, rw_tape *t, rw_tensor *weight, rw_dtype dtype);
+
+/* logits [..., classes], target [...] -> the loss of each row [...]; *ret_lse: the logarithms of their sums. */
+rw_tensor *rw_cross_entropy_rows_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target,
+                                    const struct rw_class_weights *w, const struct rw_row_loss_attrs *a,
+                                    rw_tensor **ret_lse);
+
+/*
+ * The logits' gradient for those of the rows, `dy`: written over the logits by one op, or composed of ops that have
+ * gradients. What `lse` holds is taken again there.
+ */
+rw_tensor *rw_cross_entropy_rows_gradient(rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *lse,
+                                          rw_tensor *dy, const struct rw_class_weights *w,
+                                          const struct rw_row_loss_attrs *a, bool again);
+
+/* Attributes of a function's parameters; false, with an error that names `what`, where those make no sense. */
+bool rw_row_loss_attrs_of(rw_site at, rw_tape *t, const char *what, const rw_cross_entropy_params *params,
+                          struct rw_row_loss_attrs *ret);
+
+/* Losses of rows as the reduction says; the mean is over what the targets that count weigh. */
+rw_tensor *rw_reduce_rows_at(rw_site at, rw_tape *t, rw_tensor *rows, rw_tensor *target,
+                             const struct rw_class_weights *w, const struct rw_row_loss_attrs *a,
+                             rw_reduction reduction);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

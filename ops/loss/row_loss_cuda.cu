@@ -1,0 +1,234 @@
+/*
+ * CUDA kernels of row_loss.c: one block per row, as cross_entropy has it (row.cuh). What a row's smoothing and class
+ * weights ask for is taken in the same pass over its logits.
+ */
+#include "ops/loss/row.cuh"
+
+extern "C" {
+#include "ops/loss/row_loss.h"
+}
+
+namespace {
+
+constexpr int SUM_THREADS = 1024, THREADS = 256;
+
+/* Of one node. weight: NULL for 1 each; total: of them all, NULL for the number of classes. */
+template <typename T> struct row_job {
+    const T *x;
+    const int32_t *target;
+    const wide<T> *weight, *total;
+    int64_t classes, ignore;
+    wide<T> smoothing, z;
+    index_guard guard;
+
+    __device__ __forceinline__ wide<T> weight_of(int64_t c) const { return weight ? weight[c] : wide<T>(1); }
+    __device__ __forceinline__ wide<T> all() const { return total ? *total : static_cast<wide<T>>(classes); }
+    __device__ __forceinline__ wide<T> each() const { return smoothing / static_cast<wide<T>>(classes); }
+    __device__ __forceinline__ bool counts(int32_t t) const { return t != ignore && t >= 0 && t < classes; }
+};
+
+/* SMOOTH: there is label smoothing, which takes the sum of a row's weighted logits. */
+template <typename T, bool SMOOTH>
+__global__ void __launch_bounds__(ROW_THREADS) rows_kernel(row_job<T> j, wide<T> *loss, wide<T> *lse)
+{
+    using W = wide<T>;
+    __shared__ W shared[64];
+    __shared__ double sums[32];
+    const int64_t row = blockIdx.x;
+    const T *const logits = j.x + row * j.classes;
+    const row_packs<T> r(logits, logits, row * j.classes, j.classes);
+    const int32_t t = j.target[row];
+    exponentials<W> e = { -W(INFINITY), W(0) };
+    W sum = 0;
+    if (!j.counts(t)) {
+        if (threadIdx.x == 0) {
+            loss[row] = lse[row] = 0;
+            if (t != j.ignore) j.guard.report();
+        }
+        return;
+    }
+    r.each(logits, narrow<T>(-W(INFINITY)), [&](int64_t i, const pack<T> &v) {
+        W most = e.most;
+#pragma unroll
+        for (int l = 0; l < pack<T>::size; l++) most = widen(v.x[l]) > most ? widen(v.x[l]) : most;
+        e.raise(most);
+        const W base = exponentials<W>::base(most);
+#pragma unroll
+        for (int l = 0; l < pack<T>::size; l++) e.sum += exp_of(widen(v.x[l]) - base);
+        if constexpr (SMOOTH) {
+#pragma unroll
+            for (int l = 0; l < pack<T>::size; l++) {
+                const int64_t c = r.first(i) + l;
+                if (c >= 0 && c < j.classes) sum += j.weight_of(c) * widen(v.x[l]);
+            }
+        }
+    });
+    e = block_join(e, shared);
+    double all = 0;
+    if constexpr (SMOOTH) all = block_sum(static_cast<double>(sum), sums);
+    if (threadIdx.x) return;
+    const W result = exponentials<W>::base(e.most) + log_of(e.sum);
+    const double l = static_cast<double>(result), x = static_cast<double>(widen(logits[t]));
+    const double smoothing = static_cast<double>(j.smoothing);
+    double y = (1 - smoothing) * static_cast<double>(j.weight_of(t)) * (l - x) + static_cast<double>(j.z) * l * l;
+    if (SMOOTH)
+        y += smoothing / static_cast<double>(j.classes) * (static_cast<double>(j.all()) * l - all);
+    lse[row] = result;
+    loss[row] = static_cast<W>(y);
+}
+
+/* y may be the logits: a thread reads what it writes, and reads it first. */
+template <typename T, bool SMOOTH>
+__global__ void __launch_bounds__(ROW_THREADS)
+    rows_backward_kernel(row_job<T> j, T *y, const wide<T> *lse, const wide<T> *dy)
+{
+    using W = wide<T>;
+    const int64_t row = blockIdx.x;
+    const T *const logits = j.x + row * j.classes;
+    T *const to = y + row * j.classes;
+    const row_packs<T> r(logits, to, row * j.classes, j.classes);
+    const int32_t t = j.target[row];
+    if (!j.counts(t)) {
+        if (threadIdx.x == 0 && t != j.ignore) j.guard.report();
+        for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS) r.store(to, i, pack<T>{});
+        return;
+    }
+    const W base = lse[row], up = dy[row], each = SMOOTH ? up * j.each() : W(0);
+    const W own = up * ((1 - j.smoothing) * j.weight_of(t));
+    const W rest = up * ((SMOOTH ? j.each() * j.all() : W(0)) + 2 * j.z * base);
+    r.each(logits, narrow<T>(W(0)), [&](int64_t i, pack<T> &v) {
+#pragma unroll
+        for (int l = 0; l < pack<T>::size; l++) {
+            const int64_t c = r.first(i) + l;
+            const W e = exp_of(widen(v.x[l]) - base);
+            W d = (c == t ? e - 1 : e) * own + e * rest;
+            if constexpr (SMOOTH)
+                if (c >= 0 && c < j.classes) d -= each * j.weight_of(c);
+            v.x[l] = narrow<T>(d);
+        }
+        r.store(to, i, v);
+    });
+}
+
+/* 1 over what the targets that count weigh; 0 where that is nothing. One block. */
+template <typename W>
+__global__ void __launch_bounds__(SUM_THREADS)
+    share_kernel(const int32_t *target, int64_t rows, const W *weight, int64_t classes, int64_t ignore, W *ret,
+                 index_guard guard)
+{
+    __shared__ double shared[32];
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < rows; i += SUM_THREADS) {
+        const int32_t t = target[i];
+        if (t == ignore) continue;
+        if (weight && (t < 0 || t >= classes)) guard.report();
+        else sum += weight ? static_cast<double>(weight[t]) : 1.0;
+    }
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) *ret = static_cast<W>(sum != 0 ? 1 / sum : 0);
+}
+
+/* What each class of each row weighs, and whether the row counts. */
+template <typename W>
+__global__ void __launch_bounds__(THREADS)
+    shares_kernel(W *y, W *live, const int32_t *target, int64_t n, const W *weight, int64_t classes, int64_t ignore,
+                  W smoothing, index_guard guard)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i >= n) return;
+    const int64_t row = i / classes, c = i - row * classes, t = target[row];
+    const bool counts = t != ignore && t >= 0 && t < classes;
+    const W share = smoothing / static_cast<W>(classes) + (c == t ? 1 - smoothing : W(0));
+    y[i] = counts ? (weight ? weight[c] : W(1)) * share : W(0);
+    if (c) return;
+    live[row] = counts;
+    if (!counts && t != ignore) guard.report();
+}
+
+/* weights: the input where they begin. */
+template <typename T> row_job<T> job_of(const rw_kernel *k, int weights)
+{
+    const rw_row_loss_attrs *const a = static_cast<const rw_row_loss_attrs *>(k->attrs);
+    const rw_layout *const l = k->in[0].layout;
+    const bool given = k->n_inputs > weights;
+    return { static_cast<const T *>(k->in[0].data),
+             static_cast<const int32_t *>(k->in[1].data),
+             given ? static_cast<const wide<T> *>(k->in[weights].data) : nullptr,
+             given ? static_cast<const wide<T> *>(k->in[weights + 1].data) : nullptr,
+             l->dim[l->rank - 1],
+             a->ignore,
+             static_cast<wide<T>>(a->smoothing),
+             static_cast<wide<T>>(a->z),
+             guard_of(k) };
+}
+
+bool is_smooth(const rw_kernel *k)
+{
+    return static_cast<const rw_row_loss_attrs *>(k->attrs)->smoothing > 0;
+}
+
+/* float or double, of what targets alone make */
+template <typename F> rw_status with_loss_type(const rw_kernel *k, F f)
+{
+    return k->out[0].dtype == RW_F64 ? f(double()) : f(float());
+}
+
+} // namespace
+
+extern "C" rw_status rw_cross_entropy_rows_cuda(const rw_kernel *k)
+{
+    const unsigned rows = static_cast<unsigned>(k->in[1].layout->numel);
+    if (!rows) return RW_OK;
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        const row_job<T> j = job_of<T>(k, 2);
+        wide<T> *const loss = static_cast<wide<T> *>(k->out[0].data), *const lse =
+            static_cast<wide<T> *>(k->out[1].data);
+        if (is_smooth(k)) RW_LAUNCH((rows_kernel<T, true>), rows, ROW_THREADS, 0, k, j, loss, lse);
+        else RW_LAUNCH((rows_kernel<T, false>), rows, ROW_THREADS, 0, k, j, loss, lse);
+        return rw_cuda_launched(k);
+    });
+}
+
+extern "C" rw_status rw_cross_entropy_rows_backward_cuda(const rw_kernel *k)
+{
+    const unsigned rows = static_cast<unsigned>(k->in[1].layout->numel);
+    if (!rows) return RW_OK;
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        const row_job<T> j = job_of<T>(k, 4);
+        T *const y = static_cast<T *>(k->out[0].data);
+        const wide<T> *const lse = static_cast<const wide<T> *>(k->in[2].data);
+        const wide<T> *const dy = static_cast<const wide<T> *>(k->in[3].data);
+        if (is_smooth(k)) RW_LAUNCH((rows_backward_kernel<T, true>), rows, ROW_THREADS, 0, k, j, y, lse, dy);
+        else RW_LAUNCH((rows_backward_kernel<T, false>), rows, ROW_THREADS, 0, k, j, y, lse, dy);
+        return rw_cuda_launched(k);
+    });
+}
+
+extern "C" rw_status rw_cross_entropy_share_cuda(const rw_kernel *k)
+{
+    const rw_row_loss_attrs *const a = static_cast<const rw_row_loss_attrs *>(k->attrs);
+    return with_loss_type(k, [&](auto type) {
+        using W = decltype(type);
+        const W *const weight = k->n_inputs > 1 ? static_cast<const W *>(k->in[1].data) : nullptr;
+        RW_LAUNCH(share_kernel<W>, 1, SUM_THREADS, 0, k, static_cast<const int32_t *>(k->in[0].data),
+                  k->in[0].layout->numel, weight, a->classes, a->ignore, static_cast<W *>(k->out[0].data), guard_of(k));
+        return rw_cuda_launched(k);
+    });
+}
+
+extern "C" rw_status rw_cross_entropy_shares_cuda(const rw_kernel *k)
+{
+    const rw_row_loss_attrs *const a = static_cast<const rw_row_loss_attrs *>(k->attrs);
+    const int64_t n = k->out[0].layout->numel;
+    if (!n) return RW_OK;
+    return with_loss_type(k, [&](auto type) {
+        using W = decltype(type);
+        const W *const weight = k->n_inputs > 1 ? static_cast<const W *>(k->in[1].data) : nullptr;
+        RW_LAUNCH(shares_kernel<W>, blocks_for(n, THREADS), THREADS, 0, k, static_cast<W *>(k->out[0].data),
+                  static_cast<W *>(k->out[1].data), static_cast<const int32_t *>(k->in[0].data), n, weight, a->classes,
+                  a->ignore, static_cast<W>(a->smoothing), guard_of(k));
+        return rw_cuda_launched(k);
+    });
+}

@@ -1,0 +1,205 @@
+/*
+ * detach, straight_through and custom_grad: what flows and what does not, in regions, under recompute, under the
+ * verifier, and as gradients of gradients; and what the recording function may get wrong.
+ */
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 6 };
+static const double numbers[N] = { -2, -0.5, 0.25, 1, 1.5, 3 };
+
+static rw_tensor *input(struct fixture *b)
+{
+    return rw_require_grad(b->t, rw_input(b->t, RW_F64, RW_SHAPE(N), numbers));
+}
+
+/* The gradient of sum(y) in x. */
+static void gradient(struct fixture *b, rw_tensor *y, rw_tensor *x, double *to)
+{
+    cr_assert(y, "%s", rw_error_message(b->ctx));
+    rw_tensor *const loss = rw_sum(b->t, y, RW_ALL_AXES, false);
+    cr_assert_eq(ckpt_verify(b->t, loss, NULL), RW_OK, "%s", rw_error_message(b->ctx));
+    cr_assert_eq(rw_backward(b->t, loss), RW_OK, "%s", rw_error_message(b->ctx));
+    cr_assert_eq(rw_read(b->t, rw_gradient(x), to, N * sizeof *to), RW_OK, "%s", rw_error_message(b->ctx));
+}
+
+Test(custom_grad, nothing_flows_through_a_detached_tensor)
+{
+    struct fixture b = fixture_open(1, 1);
+    double g[N], y[N];
+    rw_tensor *const x = input(&b), *const still = rw_detach(b.t, rw_mul(b.t, x, x));
+    rw_tensor *const product = rw_mul(b.t, still, x);
+    gradient(&b, product, x, g);
+    for (int i = 0; i < N; i++) cr_expect_float_eq(g[i], numbers[i] * numbers[i], 1e-15);
+    cr_assert_eq(rw_read(b.t, product, y, sizeof y), RW_OK);
+    for (int i = 0; i < N; i++) cr_expect_float_eq(y[i], pow(numbers[i], 3), 1e-14);
+    cr_expect_eq(rw_backward(b.t, rw_sum(b.t, rw_detach(b.t, x), RW_ALL_AXES, false)), RW_ERR_ARGUMENT);
+    fixture_close(&b);
+}
+
+Test(custom_grad, straight_through_hands_on_what_comes)
+{
+    struct fixture b = fixture_open(1, 1);
+    double g[N], y[N];
+    rw_tensor *const x = input(&b), *const signs = rw_straight_through(b.t, rw_sign(b.t, x), x);
+    gradient(&b, rw_mul(b.t, signs, signs), x, g);
+    cr_assert_eq(rw_read(b.t, signs, y, sizeof y), RW_OK);
+    for (int i = 0; i < N; i++) {
+        cr_expect_eq(y[i], numbers[i] < 0 ? -1 : 1);
+        cr_expect_eq(g[i], 2 * y[i]); /* nothing but the upstream gradient */
+    }
+    fixture_close(&b);
+}
+
+/* Half the upstream gradient times data, whatever y is made of. */
+static rw_status scaled(rw_grad_call *g, const void *data)
+{
+    double factor;
+    memcpy(&factor, data, sizeof factor);
+    return rw_grad_set(g, 1, rw_scale(rw_grad_tape(g), rw_grad_upstream(g, 0), factor / 2));
+}
+
+Test(custom_grad, the_function_is_asked_instead_of_the_rules)
+{
+    struct fixture b = fixture_open(1, 1);
+    for (int k = 0; k < 3; k++) { /* other data: another plan */
+        double g[N];
+        const double factor = 3 + k;
+        rw_tensor *const x = input(&b);
+        rw_tensor *const y = rw_exp(b.t, rw_mul(b.t, x, x)), *const from[] = { x };
+        gradient(&b, rw_custom_grad(b.t, y, from, 1, scaled, &factor, sizeof factor), x, g);
+        for (int i = 0; i < N; i++) cr_expect_eq(g[i], factor / 2);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+/* Of a product with what `keep` holds: 0.5 dy keep to a, dy a^2 to b, where they are wanted. */
+static rw_status product_rule(rw_grad_call *g, const void *data)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const dy = rw_grad_upstream(g, 0), *const a = rw_grad_input(g, 1), *const keep = rw_grad_input(g, 3);
+    (void)data;
+    if (rw_grad_wanted(g, 1)) {
+        const rw_status status = rw_grad_set(g, 1, rw_scale(t, rw_mul(t, dy, keep), 0.5));
+        if (status) return status;
+    }
+    return rw_grad_wanted(g, 2) ? rw_grad_set(g, 2, rw_mul(t, dy, rw_mul(t, a, a))) : RW_OK;
+}
+
+/* A network whose blocks have a gradient of their own; its gradients and loss. */
+static unsigned char *run(const char *policy, int threads, size_t *ret_bytes)
+{
+    struct fixture b = fixture_open(5, threads);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(16, 16)), *const e = rw_param(b.ctx, "e", RW_F32,
+                                                                                            RW_SHAPE(40, 16));
+    rw_init_normal(w, 0, 0.3), rw_init_normal(e, 0, 1);
+    rw_tensor *x = rw_scale(b.t, e, 1);
+    for (int l = 0; l < 3; l++) {
+        ckpt_begin(b.t, "block");
+        rw_tensor *const a = rw_dropout(b.t, rw_linear(b.t, x, w, RW_NONE), 0.2), *const h = rw_tanh(b.t, x);
+        rw_tensor *const keep = rw_sigmoid(b.t, a), *const from[] = { a, h, keep };
+        x = rw_custom_grad(b.t, rw_mul(b.t, rw_sin(b.t, a), h), from, 3, product_rule, NULL, 0);
+        if (l == 1) x = rw_straight_through(b.t, rw_sign(b.t, x), x);
+        if (l == 2) x = rw_add(b.t, x, rw_detach(b.t, a));
+        ckpt_end(b.t);
+    }
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, x, x), RW_ALL_AXES, false);
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+    cr_assert_eq(ckpt_verify(b.t, loss, NULL), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
+    unsigned char *const all = all_gradients(b.ctx, ret_bytes);
+    fixture_close(&b);
+    return all;
+}
+
+Test(custom_grad, same_bytes_with_recompute_and_without)
+{
+    static const char *const policies[] = { "full", "uniform:2", "ops:tanh", "ops:custom_grad", "budget:90%" };
+    size_t n, m;
+    unsigned char *const want = run("none", 1, &n);
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        unsigned char *const got = run(policies[i], 1 + (int)i, &m);
+        cr_assert_eq(m, n);
+        cr_expect_eq(first_difference(got, want, n), -1, "%s", policies[i]);
+        free(got);
+    }
+    free(want);
+}
+
+/* y = x^3 by ops, with the gradient 5 x^2 dy: its own gradient is 10 x dy. */
+static rw_status five_squares(rw_grad_call *g, const void *data)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const x = rw_grad_input(g, 1);
+    (void)data;
+    return rw_grad_set(g, 1, rw_mul(t, rw_grad_upstream(g, 0), rw_scale(t, rw_mul(t, x, x), 5)));
+}
+
+Test(custom_grad, a_gradient_of_its_gradient_follows_from_what_it_recorded)
+{
+    struct fixture b = fixture_open(1, 1);
+    double second[N];
+    rw_tensor *const x = input(&b), *const from[] = { x }, *g = NULL;
+    rw_tensor *const y = rw_custom_grad(b.t, rw_pow_scalar(b.t, x, 3), from, 1, five_squares, NULL, 0);
+    rw_tensor *wanted = x;
+    cr_assert_eq(rw_grad(b.t, rw_sum(b.t, y, RW_ALL_AXES, false), &wanted, 1, &g), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    gradient(&b, g, x, second);
+    for (int i = 0; i < N; i++) cr_expect_float_eq(second[i], 10 * numbers[i], 1e-14);
+    fixture_close(&b);
+}
+
+static rw_status sets_nothing(rw_grad_call *g, const void *data)
+{
+    (void)g, (void)data;
+    return RW_OK;
+}
+
+static rw_status sets_another_shape(rw_grad_call *g, const void *data)
+{
+    (void)data;
+    return rw_grad_set(g, 1, rw_sum(rw_grad_tape(g), rw_grad_upstream(g, 0), RW_ALL_AXES, false));
+}
+
+static rw_status refuses(rw_grad_call *g, const void *data)
+{
+    (void)g, (void)data;
+    return RW_ERR_UNSUPPORTED;
+}
+
+Test(custom_grad, what_a_function_gets_wrong_is_an_error_that_names_it)
+{
+    static const struct {
+        rw_custom_grad_fn fn;
+        rw_status status;
+    } wrong[] = { { sets_nothing, RW_ERR_ARGUMENT }, { sets_another_shape, RW_ERR_SHAPE },
+                  { refuses, RW_ERR_UNSUPPORTED } };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const x = input(&b), *const from[] = { x };
+        rw_tensor *const y = rw_custom_grad(b.t, rw_exp(b.t, x), from, 1, wrong[i].fn, NULL, 0);
+        cr_expect_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), wrong[i].status);
+        cr_expect(strstr(rw_error_message(b.ctx), "custom_grad"), "%s", rw_error_message(b.ctx));
+        fixture_close(&b);
+    }
+}
+
+Test(custom_grad, views_of_strided_tensors_and_parameters)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(3, 4));
+    rw_init_normal(p, 0, 1);
+    rw_tensor *const turned = rw_transpose(b.t, p, 0, 1);
+    const double factor = 4;
+    rw_tensor *const y = rw_custom_grad(b.t, rw_detach(b.t, turned), &turned, 1, scaled, &factor, sizeof factor);
+    float g[12];
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, rw_gradient(p), g, sizeof g), RW_OK);
+    for (int i = 0; i < 12; i++) cr_expect_eq(g[i], 2);
+    fixture_close(&b);
+}

@@ -1,0 +1,238 @@
+/*
+ * Losses with options, and cross-entropy of a linear layer by chunks: no more logits in memory than one chunk's, the
+ * same bytes under every policy and for every number of threads, and what their header promises of corners. Values and
+ * gradients are held to derived bounds by accuracy.c, golden.c and gradcheck.c.
+ */
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct layer {
+    int64_t rows, width, classes, chunk;
+};
+
+static int32_t target_of(int64_t i, int64_t classes)
+{
+    return i % 7 == 3 ? -100 : (int32_t)(i * 31 % classes);
+}
+
+static rw_tensor *targets(rw_tape *t, struct layer l)
+{
+    int32_t *const data = malloc((size_t)(l.rows + 1) * sizeof *data);
+    for (int64_t i = 0; i < l.rows; i++) data[i] = target_of(i, l.classes);
+    rw_tensor *const y = rw_input(t, RW_I32, RW_SHAPE(l.rows), data);
+    free(data);
+    return y;
+}
+
+static rw_tensor *parameter(struct fixture *b, const char *name, rw_dtype dtype, int64_t rows, int64_t width)
+{
+    rw_tensor *const p = rw_param(b->ctx, name, dtype, RW_SHAPE(rows, width));
+    cr_assert_eq(rw_init_normal(p, 0, 0.5), RW_OK);
+    return p;
+}
+
+/* ---- memory ---- */
+
+static size_t aligned(int64_t bytes)
+{
+    return ((size_t)bytes + 255) / 256 * 256;
+}
+
+/* Backward's peak of a step x = 2 e, loss(x), where e and the weight are parameters. */
+static rw_memory step(rw_dtype dtype, struct layer l, bool by_chunks, const char *policy)
+{
+    struct fixture b = fixture_open(1, 2);
+    rw_memory m;
+    rw_tensor *const e = parameter(&b, "e", dtype, l.rows, l.width);
+    rw_tensor *const w = parameter(&b, "w", dtype, l.classes, l.width);
+    rw_tensor *const x = rw_scale(b.t, e, 2), *const y = targets(b.t, l);
+    rw_tensor *const loss = by_chunks ? rw_linear_cross_entropy(b.t, x, w, y,
+                                                                &(rw_cross_entropy_params){ .chunk = l.chunk })
+                                      : rw_cross_entropy(b.t, rw_linear(b.t, x, w, RW_NONE), y);
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_memory_stats(b.ctx, &m);
+    fixture_close(&b);
+    return m;
+}
+
+/*
+ * The highest moment is when the last whole chunk's logits are there: beside x, the gradients of the chunks' rows of x
+ * before it, the log-sum-exp of each row, the gradients of the chunk's rows, and a few scalars, SCALARS bytes of them
+ * at most. Nothing of it grows with rows times classes.
+ */
+#define SCALARS (12 * 256)
+
+static size_t formula(rw_dtype dtype, struct layer l)
+{
+    const int64_t size = (int64_t)rw_dtype_size(dtype), before = l.rows / l.chunk - 1;
+    return aligned(l.rows * l.width * size) + (size_t)before * aligned(l.chunk * l.width * size) +
+           aligned(l.chunk * l.classes * size) + aligned(l.rows * 4) + aligned(l.chunk * 4);
+}
+
+Test(losses, one_chunk_of_logits_is_all_that_is_in_memory)
+{
+    static const struct layer layers[] = { { 512, 16, 256, 64 }, { 256, 8, 250, 128 }, { 130, 16, 500, 32 } };
+    for (size_t i = 0; i < 2 * sizeof layers / sizeof *layers; i++) {
+        const rw_dtype dtype = i % 2 ? RW_BF16 : RW_F32;
+        const struct layer l = layers[i / 2];
+        const rw_memory m = step(dtype, l, true, "none"), whole = step(dtype, l, false, "none");
+        cr_expect_eq(m.measured_peak, m.predicted_peak);
+        const size_t bytes = formula(dtype, l);
+        cr_expect_geq(m.measured_peak, bytes, "%zu, formula %zu", m.measured_peak, bytes);
+        cr_expect_leq(m.measured_peak, bytes + SCALARS + m.workspace, "%zu, %zu of workspace, formula %zu",
+                      m.measured_peak, m.workspace, bytes);
+        cr_expect_geq(whole.measured_peak, (size_t)(l.rows * l.classes) * rw_dtype_size(dtype));
+    }
+}
+
+Test(losses, no_policy_holds_more_logits)
+{
+    static const char *const policies[] = { "none", "full", "uniform:1", "ops:scale", "ops:linear" };
+    const struct layer l = { 512, 16, 256, 64 };
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        const rw_memory m = step(RW_F32, l, true, policies[i]);
+        cr_expect_leq(m.measured_peak, formula(RW_F32, l) + SCALARS + m.workspace, "%s: %zu",
+                      policies[i], m.measured_peak);
+    }
+}
+
+/* ---- bytes ---- */
+
+enum { LAYERS = 2, ROWS = 90, WIDTH = 24, CLASSES = 130 };
+
+/* Loss and gradients of a small model whose table is its last layer's weight, too. */
+static unsigned char *run(rw_dtype dtype, const char *policy, int threads, bool verify, size_t *ret_bytes)
+{
+    const struct layer l = { ROWS, WIDTH, CLASSES, 32 };
+    struct fixture b = fixture_open(7, threads);
+    rw_tensor *const table = parameter(&b, "table", dtype, CLASSES, WIDTH);
+    rw_tensor *const w = parameter(&b, "w", dtype, WIDTH, WIDTH);
+    int32_t tokens[ROWS];
+    for (int i = 0; i < ROWS; i++) tokens[i] = i * 5 % CLASSES;
+    rw_tensor *x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(ROWS), tokens));
+    for (int k = 0; k < LAYERS; k++) {
+        ckpt_begin(b.t, "block");
+        rw_tensor *const h = rw_elu(b.t, rw_linear(b.t, x, w, RW_NONE), 1);
+        x = rw_add(b.t, x, rw_dropout(b.t, h, 0.1));
+        ckpt_end(b.t);
+    }
+    ckpt_begin(b.t, "head");
+    rw_tensor *const loss = rw_linear_cross_entropy(b.t, x, table, targets(b.t, l),
+                                                    &(rw_cross_entropy_params){ .label_smoothing = 0.1,
+                                                                                .z_loss = 1e-3, .chunk = l.chunk });
+    ckpt_end(b.t);
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+    if (verify) cr_assert_eq(ckpt_verify(b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    unsigned char *all = all_gradients(b.ctx, ret_bytes);
+    const size_t bytes = rw_tensor_bytes(loss);
+    all = realloc(all, *ret_bytes + bytes);
+    cr_assert_eq(rw_read(b.t, loss, all + *ret_bytes, bytes), RW_OK);
+    *ret_bytes += bytes;
+    fixture_close(&b);
+    return all;
+}
+
+Test(losses, same_bytes_with_recompute_and_for_every_number_of_threads)
+{
+    static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
+    static const char *const policies[] = { "full", "uniform:1", "ops:linear_cross_entropy", "ops:dropout" };
+    for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
+        size_t n, m;
+        unsigned char *const want = run(types[d], "none", 1, false, &n);
+        for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+            unsigned char *const got = run(types[d], policies[i], 2 + (int)i, i < 2, &m);
+            cr_assert_eq(m, n);
+            cr_expect_eq(first_difference(got, want, n), -1, "%s, %s", rw_dtype_name(types[d]), policies[i]);
+            free(got);
+        }
+        free(want);
+    }
+}
+
+/* Beside the products of all rows at once, with the table's other gradient added to: the same but for roundings. */
+Test(losses, chunks_add_up_to_the_whole)
+{
+    struct layer l = { 61, 12, 37, 8 };
+    double value[2], *grads[2] = { NULL, NULL };
+    for (int k = 0; k < 2; k++) {
+        struct fixture b = fixture_open(3, 1);
+        rw_tensor *const table = parameter(&b, "table", RW_F64, l.classes, l.width);
+        int32_t tokens[61];
+        for (int i = 0; i < 61; i++) tokens[i] = i * 5 % 37;
+        rw_tensor *const x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(61), tokens));
+        const rw_cross_entropy_params p = { .label_smoothing = 0.25, .z_loss = 0.5, .chunk = l.chunk };
+        rw_tensor *const loss = k ? rw_linear_cross_entropy(b.t, x, table, targets(b.t, l), &p)
+                                  : rw_cross_entropy_with(b.t, rw_linear(b.t, x, table, RW_NONE), targets(b.t, l),
+                                                          RW_NONE, &p);
+        for (int micro = 0; micro < 2; micro++) /* added to what the gradient holds */
+            cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        value[k] = rw_item(b.t, loss);
+        grads[k] = malloc(37 * 12 * sizeof(double));
+        cr_assert_eq(rw_read(b.t, rw_gradient(table), grads[k], 37 * 12 * sizeof(double)), RW_OK);
+        fixture_close(&b);
+    }
+    /* 61 rows of 37 classes and 12 products: well within 400 roundings of terms that are 40 at most. */
+    cr_assert_float_eq(value[0], value[1], 400 * 0x1p-53 * 40);
+    for (int i = 0; i < 37 * 12; i++) cr_assert_float_eq(grads[0][i], grads[1][i], 400 * 0x1p-53 * 40, "%d", i);
+    free(grads[0]), free(grads[1]);
+}
+
+/* ---- corners ---- */
+
+Test(losses, a_batch_without_a_target_has_no_loss_and_no_gradient)
+{
+    for (int k = 0; k < 3; k++) {
+        struct fixture b = fixture_open(1, 1);
+        const int32_t ignored[] = { -1, -1, -1 };
+        float g[12], loss_value = 1;
+        rw_tensor *const w = parameter(&b, "w", RW_F32, 4, 3), *const e = parameter(&b, "e", RW_F32, 3, 3);
+        rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(3), ignored);
+        const rw_cross_entropy_params p = { .label_smoothing = 0.1, .z_loss = 1, .ignores = true, .ignored = -1,
+                                            .reduction = k == 2 ? RW_REDUCTION_SUM : RW_REDUCTION_MEAN };
+        rw_tensor *const loss = k ? rw_linear_cross_entropy(b.t, e, w, y, &p)
+                                  : rw_cross_entropy_with(b.t, rw_linear(b.t, e, w, RW_NONE), y, RW_NONE, &p);
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(b.t, loss, &loss_value, sizeof loss_value), RW_OK);
+        cr_assert_eq(rw_read(b.t, rw_gradient(w), g, sizeof g), RW_OK);
+        cr_expect_eq(loss_value, 0);
+        for (int i = 0; i < 12; i++) cr_expect_eq(g[i], 0);
+        fixture_close(&b);
+    }
+}
+
+Test(losses, a_target_beside_the_classes_is_an_error_when_it_runs)
+{
+    for (int k = 0; k < 4; k++) {
+        struct fixture b = fixture_open(1, 1);
+        const int32_t target[] = { 0, k % 2 ? 4 : -7, 1 };
+        rw_tensor *const w = parameter(&b, "w", RW_F32, 4, 3), *const e = parameter(&b, "e", RW_F32, 3, 3);
+        rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(3), target);
+        rw_tensor *const loss = k / 2 ? rw_linear_cross_entropy(b.t, e, w, y, NULL)
+                                      : rw_cross_entropy_with(b.t, rw_linear(b.t, e, w, RW_NONE), y, RW_NONE, NULL);
+        cr_assert(loss);
+        cr_expect_eq(rw_backward(b.t, loss), RW_ERR_ARGUMENT);
+        fixture_close(&b);
+    }
+}
+
+Test(losses, reductions_give_the_shapes_of_their_names)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_input(b.t, RW_BF16, RW_SHAPE(2, 3, 5), NULL), *const w = parameter(&b, "w", RW_BF16, 7, 5);
+    rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(2, 3), NULL);
+    for (int r = RW_REDUCTION_MEAN; r <= RW_REDUCTION_NONE; r++) {
+        const rw_cross_entropy_params p = { .reduction = (rw_reduction)r, .chunk = 2 };
+        rw_tensor *const a = rw_linear_cross_entropy(b.t, x, w, y, &p);
+        rw_tensor *const c = rw_cross_entropy_with(b.t, rw_linear(b.t, x, w, RW_NONE), y, RW_NONE, &p);
+        const rw_shape want = r == RW_REDUCTION_NONE ? RW_SHAPE(2, 3) : RW_SCALAR;
+        cr_expect(rw_shape_equal(rw_tensor_shape(a), want) && rw_tensor_dtype(a) == RW_F32);
+        cr_expect(rw_shape_equal(rw_tensor_shape(c), want) && rw_tensor_dtype(c) == RW_F32);
+    }
+    fixture_close(&b);
+}

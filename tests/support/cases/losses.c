@@ -1,0 +1,74 @@
+/* Losses with options. See cases.h. */
+#include "support/cases/cases.h"
+#include "support/op_builds.h"
+#include "support/op_roundings.h"
+
+/* Of every kind of option, and all together. */
+static const struct op_loss options[] = {
+    { 0, 0, false, RW_REDUCTION_MEAN, 0 },        { 0.1, 0, false, RW_REDUCTION_MEAN, 0 },
+    { 0, 0.25, false, RW_REDUCTION_SUM, 0 },      { 0, 0, true, RW_REDUCTION_MEAN, 0 },
+    { 0.3, 0.125, true, RW_REDUCTION_MEAN, 0 },   { 0.2, 0, true, RW_REDUCTION_NONE, 0 },
+};
+
+static void take(struct op_case *c, struct op_loss loss, rw_shape rows, bool ignoring)
+{
+    c->loss = loss;
+    c->shape = rows;
+    c->ignoring = ignoring;
+    c->axis = -100;
+    c->no_sum = loss.reduction != RW_REDUCTION_NONE;
+}
+
+static void add_rows(void)
+{
+    const struct op_operand shapes[] = { { S(1, 1), 0, 0 },           { S(2, 3, 37), 0, 0 },  { S(5, 11), 0, 0 },
+                                         { S(4, 16), OP_SLICED, 0 },  { S(0, 5), 0, 0 },      { S(11), 0, 0 },
+                                         { S(9, 64), OP_TURNED, 0 },  { S(3, 257), 0, 0 },    { S(70, 5003), 0, 0 } };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
+            struct op_case *const c = op_case_next(OP_TABLES, op_build_cross_entropy_with, op_sizes_row_loss, 1);
+            rw_shape rows = shapes[i].shape;
+            rows.rank--;
+            rows.dim[rows.rank] = 0;
+            c->in[0] = shapes[i];
+            c->in[0].range = OP_SCORES;
+            take(c, options[k], rows, k % 2);
+            op_count_row_loss(c);
+            c->large = rw_shape_numel(shapes[i].shape) > 4096;
+            op_case_describe(c, "cross_entropy_with option %d", (int)k);
+        }
+}
+
+static void add_linear(void)
+{
+    static const struct op_loss kinds[] = { { 0, 0, false, RW_REDUCTION_MEAN, 3 },
+                                            { 0.1, 0.125, false, RW_REDUCTION_SUM, 4 },
+                                            { 0, 0, false, RW_REDUCTION_NONE, 1 },
+                                            { 0.2, 0, false, RW_REDUCTION_MEAN, 0 } };
+    const struct {
+        struct op_operand x;
+        int64_t classes;
+    } shapes[] = { { { S(1, 1), 0, 0 }, 1 },          { { S(2, 5, 9), 0, 0 }, 7 }, { { S(9, 16), OP_TURNED, 0 }, 24 },
+                   { { S(7, 8), OP_SLICED, 0 }, 33 }, { { S(0, 4), 0, 0 }, 3 },    { { S(7), 0, 0 }, 5 },
+                   { { S(300, 48), 0, 0 }, 200 } };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            struct op_case *const c = op_case_next(OP_TABLES, op_build_linear_cross_entropy, op_sizes_linear_loss, 2);
+            rw_shape rows = shapes[i].x.shape;
+            c->in[0] = shapes[i].x;
+            c->in[1].shape = S(shapes[i].classes, rows.dim[rows.rank - 1]);
+            rows.rank--;
+            rows.dim[rows.rank] = 0;
+            take(c, kinds[k], rows, k % 2);
+            c->loss.chunk = i == 6 ? 64 * kinds[k].chunk : kinds[k].chunk;
+            op_count_linear_loss(c);
+            c->large = i == 6;
+            op_case_describe(c, "linear_cross_entropy option %d", (int)k);
+        }
+}
+
+void op_cases_losses(void)
+{
+    add_rows();
+    add_linear();
+}
