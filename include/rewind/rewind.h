@@ -4,11 +4,14 @@
  *   context.h     a device with its memory, parameters and random generator
  *   tensor.h      parameters, buffers, gradients
  *   tape.h        inputs, reading, backward
- *   ops.h         the ops
- *   attention.h   more of attention
- *   conv.h        convolutions
+ *   ops.h         the ops of a transformer
  *   pointwise.h   more element-wise ops
  *   compare.h     truth values: comparisons, and choices by them
+ *   create.h      zeros, ones, sequences, rows with a 1
+ *   select.h      parts of a tensor, pads, windows
+ *   gather.h      by index: the largest, gather, sums
+ *   conv.h        convolutions
+ *   attention.h   more of attention
  *   losses.h      more losses, and losses with options
  *   custom_grad.h gradients of the caller's own
  *   checkpoint.h  regions and policies
@@ -31,7 +34,9 @@
 #include <rewind/compare.h>
 #include <rewind/context.h>
 #include <rewind/conv.h>
+#include <rewind/create.h>
 #include <rewind/custom_grad.h>
+#include <rewind/gather.h>
 #include <rewind/graph.h>
 #include <rewind/io.h>
 #include <rewind/losses.h>
@@ -42,6 +47,7 @@
 #include <rewind/plan.h>
 #include <rewind/pointwise.h>
 #include <rewind/resume.h>
+#include <rewind/select.h>
 #include <rewind/status.h>
 #include <rewind/tape.h>
 #include <rewind/tensor.h>

@@ -1,9 +1,12 @@
-/* contiguous, cast, fill, pad, concat, assign: the shape ops that move elements. */
+/* contiguous, cast, fill, arange, pad, concat, assign: the shape ops that move elements or make them. */
 #include "ops/common/kernels.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
 #include "record/own_ops.h"
 
+#include <rewind/create.h>
+
+#include <math.h>
 #include <string.h>
 
 static rw_op_cost cost_copy(const rw_op_call *call)
@@ -105,22 +108,78 @@ rw_tensor *rw_fill_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, do
     return rw_apply_at(at, t, &rw_op_fill, NULL, 0, &a, sizeof a, NULL);
 }
 
-/* pad: the gradient of slice */
+/* arange */
 
-struct pad_attrs {
-    int64_t axis, start, rank;
-    int64_t dim[RW_MAX_RANK];
-};
+static rw_status check_arange(rw_op_call *call)
+{
+    const struct rw_arange_attrs *const a = call->attrs;
+    return rw_op_output(call, 0, (rw_dtype)a->dtype, RW_SHAPE(a->n));
+}
+
+RW_DECLARE_KERNELS(rw_arange)
+static const rw_op_def rw_op_arange = { .name = "arange", .n_inputs = 0, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT,
+                                        .check = check_arange, .kernel = RW_KERNELS(rw_arange), .cost = cost_copy };
+
+/* NULL where the numbers make a sequence of the type. */
+static const char *arange_mistake(rw_dtype dtype, double start, double end, double step, double n)
+{
+    if (dtype == RW_BOOL) return "bool has no sequence";
+    if (!isfinite(start) || !isfinite(end) || !isfinite(step)) return "the numbers are to be finite";
+    if (step == 0) return "a step of 0";
+    if ((end - start) / step < 0) return "the step leads away from the end";
+    if (!(n < 0x1p53)) return "more elements than can be counted";
+    if (dtype != RW_I32) return NULL;
+    if (start != trunc(start) || step != trunc(step)) return "i32 takes whole numbers";
+    const double last = start + (n > 0 ? n - 1 : 0) * step;
+    return fmin(start, last) < INT32_MIN || fmax(start, last) > INT32_MAX ? "an element does not fit in i32" : NULL;
+}
+
+rw_tensor *rw_arange_at(rw_site at, rw_tape *t, rw_dtype dtype, double start, double end, double step)
+{
+    const double n = ceil((end - start) / step);
+    const char *const mistake = arange_mistake(dtype, start, end, step, n);
+    if (mistake) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "arange: from %g to %g by %g: %s", start, end, step, mistake);
+        return NULL;
+    }
+    const struct rw_arange_attrs a = { .start = start, .step = step, .dtype = dtype, .n = (int64_t)n };
+    return rw_apply_at(at, t, &rw_op_arange, NULL, 0, &a, sizeof a, NULL);
+}
+
+/* zeros, ones, full */
+
+static rw_tensor *filled(rw_site at, rw_tape *t, const char *name, rw_dtype dtype, rw_shape shape, double value)
+{
+    const struct rw_composite c = rw_composite_begin(t, name);
+    return rw_composite_end(&c, rw_fill_at(at, t, dtype, shape, value));
+}
+
+rw_tensor *rw_zeros_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape)
+{
+    return filled(at, t, "zeros", dtype, shape, 0);
+}
+
+rw_tensor *rw_ones_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape)
+{
+    return filled(at, t, "ones", dtype, shape, 1);
+}
+
+rw_tensor *rw_full_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, double value)
+{
+    return filled(at, t, "full", dtype, shape, value);
+}
+
+/* pad: the gradient of slice, and constant padding */
 
 static rw_status check_pad(rw_op_call *call)
 {
-    const struct pad_attrs *const a = call->attrs;
+    const struct rw_pad_attrs *const a = call->attrs;
     return rw_op_output(call, 0, call->in[0].dtype, shape_of(a->rank, a->dim));
 }
 
 static rw_status grad_pad(rw_grad_call *g)
 {
-    const struct pad_attrs *const a = rw_grad_attrs(g);
+    const struct rw_pad_attrs *const a = rw_grad_attrs(g);
     const rw_shape x = rw_tensor_shape(rw_grad_input(g, 0));
     const int axis = a->axis < 0 ? (int)a->axis + x.rank : (int)a->axis;
     return rw_grad_set(g, 0, rw_slice(rw_grad_tape(g), rw_grad_upstream(g, 0), axis, a->start, a->start + x.dim[axis]));
@@ -131,9 +190,9 @@ static const rw_op_def rw_op_pad = { .name = "pad", .n_inputs = 1, .n_outputs = 
                                      .check = check_pad, .kernel = RW_KERNELS(rw_pad), .grad = grad_pad,
                                      .cost = cost_copy };
 
-rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, int axis, int64_t start)
+rw_tensor *rw_pad_axis_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, int axis, int64_t start, double value)
 {
-    struct pad_attrs a = { .axis = axis, .start = start, .rank = shape.rank };
+    struct rw_pad_attrs a = { .value = value, .axis = axis, .start = start, .rank = shape.rank };
     shape = rw_shape_clean(shape);
     memcpy(a.dim, shape.dim, sizeof a.dim);
     return rw_apply_at(at, t, &rw_op_pad, &x, 1, &a, sizeof a, NULL);

@@ -4,8 +4,19 @@
 
 #include <rewind/op.h>
 
-/* Zeros of a shape, with x at [start, start + extent of x) along an axis. */
-rw_tensor *rw_pad_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, int axis, int64_t start);
+struct rw_arange_attrs {
+    double start, step;
+    int64_t dtype, n;
+};
+
+struct rw_pad_attrs {
+    double value;
+    int64_t axis, start, rank;
+    int64_t dim[RW_MAX_RANK];
+};
+
+/* A shape full of one number, with x at [start, start + extent of x) along an axis. */
+rw_tensor *rw_pad_axis_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, int axis, int64_t start, double value);
 
 /*
  * True when n values of a tape, of one rank, lie side by side along an axis, in their order, and fill their buffer:

@@ -1,6 +1,7 @@
 /* Kernels of the shape ops: copies between layouts and types, fills, joins. */
 #include "device/cpu/isa.h"
 #include "ops/common/map.h"
+#include "ops/shape/shape.h"
 
 typedef void (*copy_row)(void *to, int64_t at, const void *from, int64_t from_at, int64_t stride, int64_t n);
 
@@ -208,6 +209,13 @@ static void repeat(char *to, size_t size, size_t n)
     for (; done < n; done += step) memcpy(to + done * size, to, (n - done < step ? n - done : step) * size);
 }
 
+static void put_number(char *to, size_t n, rw_dtype dtype, double value)
+{
+    if (!n) return;
+    put(to, dtype, 0, value);
+    repeat(to, rw_dtype_size(dtype), n);
+}
+
 rw_status RW_ISA_NAME(rw_fill_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_fill_cpu)(const rw_kernel *k)
 {
@@ -218,9 +226,18 @@ rw_status RW_ISA_NAME(rw_fill_cpu)(const rw_kernel *k)
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
     for (int64_t b = 0; b < blocks; b++) {
         const int64_t from = b * MAP_BLOCK, n = numel - from < MAP_BLOCK ? numel - from : MAP_BLOCK;
-        put(k->out[0].data, k->out[0].dtype, from, value);
-        repeat((char *)k->out[0].data + (size_t)from * size, size, (size_t)n);
+        put_number((char *)k->out[0].data + (size_t)from * size, (size_t)n, k->out[0].dtype, value);
     }
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_arange_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_arange_cpu)(const rw_kernel *k)
+{
+    const struct rw_arange_attrs *const a = k->attrs;
+    const rw_dtype dtype = k->out[0].dtype;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (a->n >= RW_PARALLEL_FROM)
+    for (int64_t i = 0; i < a->n; i++) put(k->out[0].data, dtype, i, a->start + (double)i * a->step);
     return RW_OK;
 }
 
@@ -275,18 +292,18 @@ static void join_row(const rw_view *x, const struct around *a, int64_t outer, ch
 rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_pad_cpu)(const rw_kernel *k)
 {
-    const int64_t *const attrs = k->attrs; /* axis, start, ... */
+    const struct rw_pad_attrs *const attrs = k->attrs;
     const rw_layout *const out = k->out[0].layout, *const in = k->in[0].layout;
-    const struct around a = around_axis(out, attrs[0]);
+    const struct around a = around_axis(out, attrs->axis);
     const size_t size = rw_dtype_size(k->out[0].dtype), part = (size_t)(in->dim[a.axis] * a.inner) * size;
-    const size_t whole = (size_t)(out->dim[a.axis] * a.inner) * size, before = (size_t)(attrs[1] * a.inner) * size;
+    const size_t whole = (size_t)(out->dim[a.axis] * a.inner) * size, before = (size_t)(attrs->start * a.inner) * size;
     if (!out->numel) return RW_OK;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
     for (int64_t i = 0; i < a.outer; i++) {
         char *const y = (char *)k->out[0].data + (size_t)i * whole;
-        memset(y, 0, before);
+        put_number(y, before / size, k->out[0].dtype, attrs->value);
         join_row(&k->in[0], &a, i, y + before);
-        memset(y + before + part, 0, whole - before - part);
+        put_number(y + before + part, (whole - before - part) / size, k->out[0].dtype, attrs->value);
     }
     return RW_OK;
 }

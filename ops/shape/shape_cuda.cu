@@ -3,6 +3,7 @@
  * strides and addresses allow, 16 bytes at most; a transpose goes through tiles in shared memory.
  */
 #include "ops/common/map.cuh"
+#include "ops/shape/shape.h"
 
 #include <cmath>
 #include <cstring>
@@ -306,6 +307,19 @@ rw_status cast(const rw_kernel *k)
 
 /* ---- fill ---- */
 
+/* Sixteen bytes of one number, of any type. */
+unit16 unit_of_number(rw_dtype dtype, double value)
+{
+    unit16 unit;
+    with_any_type(dtype, [&](auto type) {
+        const auto element = rounded<decltype(type)>::of(value);
+        for (size_t i = 0; i < sizeof unit; i += sizeof element)
+            memcpy(reinterpret_cast<char *>(&unit) + i, &element, sizeof element);
+        return RW_OK;
+    });
+    return unit;
+}
+
 __global__ void __launch_bounds__(THREADS) fill_kernel(unit16 *y, unit16 value, int64_t bytes)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, rest = bytes - i * 16;
@@ -319,12 +333,22 @@ __global__ void __launch_bounds__(THREADS) fill_kernel(unit16 *y, unit16 value, 
         if (b < rest) last[b] = static_cast<unsigned char>(value.x[b / 8] >> (b % 8 * 8));
 }
 
+/* ---- arange ---- */
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) arange_kernel(T *y, const __grid_constant__ rw_arange_attrs a)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i < a.n) y[i] = rounded<T>::of(a.start + static_cast<double>(i) * a.step);
+}
+
 /* ---- pad ---- */
 
-/* Rows of `whole` units: `before` zeros, then `part` units of the input, then zeros. */
+/* Rows of `whole` units: `before` of a number, then `part` units of the input, then the number. */
 struct pad_args {
     map_divider whole;
     int64_t n, before, part;
+    unit16 number;
 };
 
 template <typename T>
@@ -334,7 +358,8 @@ __global__ void __launch_bounds__(THREADS) pad_kernel(const T *x, T *y, const __
     if (i >= a.n) return;
     const int64_t row = static_cast<int64_t>(a.whole.quotient(static_cast<uint64_t>(i)));
     const int64_t at = i - row * static_cast<int64_t>(a.whole.d) - a.before;
-    T v = {};
+    T v;
+    memcpy(&v, &a.number, sizeof v);
     if (at >= 0 && at < a.part) v = x[row * a.part + at];
     y[i] = v;
 }
@@ -351,15 +376,15 @@ int64_t inner_of(const rw_layout *l, int axis)
     return n;
 }
 
-/* Rows that lie apart: zeros everywhere, then the input. */
-rw_status pad_apart(const rw_kernel *k, int axis, int64_t start)
+/* Rows that lie apart: the number everywhere, then the input. */
+rw_status pad_apart(const rw_kernel *k, int axis, int64_t start, const unit16 &number)
 {
     const rw_layout *const out = k->out[0].layout;
     const int64_t size = static_cast<int64_t>(rw_dtype_size(k->out[0].dtype)), bytes = out->numel * size;
     int64_t to[RW_MAX_RANK];
     dense_strides(out, to);
     RW_LAUNCH(fill_kernel, blocks_for(bytes, 16 * THREADS), THREADS, 0, k, static_cast<unit16 *>(k->out[0].data),
-              unit16{}, bytes);
+              number, bytes);
     const rw_status status = rw_cuda_launched(k);
     return status ? status : move(k, &k->in[0], static_cast<char *>(k->out[0].data) + start * to[axis] * size, to);
 }
@@ -384,26 +409,32 @@ extern "C" rw_status rw_fill_cuda(const rw_kernel *k)
     memcpy(&value, k->attrs, sizeof value);
     const int64_t bytes = k->out[0].layout->numel * static_cast<int64_t>(rw_dtype_size(k->out[0].dtype));
     if (!bytes) return RW_OK;
+    RW_LAUNCH(fill_kernel, blocks_for(bytes, 16 * THREADS), THREADS, 0, k, static_cast<unit16 *>(k->out[0].data),
+              unit_of_number(k->out[0].dtype, value), bytes);
+    return rw_cuda_launched(k);
+}
+
+extern "C" rw_status rw_arange_cuda(const rw_kernel *k)
+{
+    const rw_arange_attrs *const a = static_cast<const rw_arange_attrs *>(k->attrs);
+    if (!a->n) return RW_OK;
     return with_any_type(k->out[0].dtype, [&](auto type) {
-        const auto element = rounded<decltype(type)>::of(value);
-        unit16 unit;
-        for (size_t i = 0; i < sizeof unit; i += sizeof element)
-            memcpy(reinterpret_cast<char *>(&unit) + i, &element, sizeof element);
-        RW_LAUNCH(fill_kernel, blocks_for(bytes, 16 * THREADS), THREADS, 0, k, static_cast<unit16 *>(k->out[0].data),
-                  unit, bytes);
+        using T = decltype(type);
+        RW_LAUNCH(arange_kernel<T>, blocks_for(a->n, THREADS), THREADS, 0, k, static_cast<T *>(k->out[0].data), *a);
         return rw_cuda_launched(k);
     });
 }
 
 extern "C" rw_status rw_pad_cuda(const rw_kernel *k)
 {
-    const int64_t *const attrs = static_cast<const int64_t *>(k->attrs); /* axis, start, ... */
+    const rw_pad_attrs *const attrs = static_cast<const rw_pad_attrs *>(k->attrs);
     const rw_layout *const out = k->out[0].layout, *const in = k->in[0].layout;
-    const int axis = axis_of(out, attrs[0]);
+    const unit16 number = unit_of_number(k->out[0].dtype, attrs->value);
+    const int axis = axis_of(out, attrs->axis);
     const int64_t inner = inner_of(out, axis) * static_cast<int64_t>(rw_dtype_size(k->out[0].dtype));
-    const int64_t whole = out->dim[axis] * inner, part = in->dim[axis] * inner, before = attrs[1] * inner;
+    const int64_t whole = out->dim[axis] * inner, part = in->dim[axis] * inner, before = attrs->start * inner;
     if (!out->numel) return RW_OK;
-    if (!in->dense) return pad_apart(k, axis, attrs[1]);
+    if (!in->dense) return pad_apart(k, axis, attrs->start, number);
     int64_t unit = 16;
     while (whole % unit || part % unit || before % unit || !map_is_aligned(k->in[0].data, static_cast<size_t>(unit)))
         unit /= 2;
@@ -412,6 +443,7 @@ extern "C" rw_status rw_pad_cuda(const rw_kernel *k)
     a.n = out->numel * static_cast<int64_t>(rw_dtype_size(k->out[0].dtype)) / unit;
     a.before = before / unit;
     a.part = part / unit;
+    a.number = number;
     return with_unit(static_cast<size_t>(unit), [&](auto type) {
         using T = decltype(type);
         RW_LAUNCH(pad_kernel<T>, blocks_for(a.n, THREADS), THREADS, 0, k, static_cast<const T *>(k->in[0].data),

@@ -150,8 +150,8 @@ static rw_status grad_slice(rw_grad_call *g)
 {
     const struct slice_attrs *const a = rw_grad_attrs(g);
     return rw_grad_set(g, 0,
-                       rw_pad_at(RW_HERE, rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_shape(rw_grad_input(g, 0)),
-                                 (int)a->axis, a->start));
+                       rw_pad_axis_at(RW_HERE, rw_grad_tape(g), rw_grad_upstream(g, 0),
+                                      rw_tensor_shape(rw_grad_input(g, 0)), (int)a->axis, a->start, 0));
 }
 
 static const rw_op_def rw_op_slice = {

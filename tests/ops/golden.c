@@ -189,9 +189,11 @@ static void check_all(rw_dtype dtype)
         &golden_attention,
         &golden_compare,
         &golden_conv,
+        &golden_gather,
         &golden_losses,
         &golden_ops,
         &golden_pointwise,
+        &golden_select,
     };
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) check_set(sets[i], dtype);
 }

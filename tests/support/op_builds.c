@@ -247,3 +247,65 @@ B(masked_fill,
   rw_add(t, x[1], rw_masked_fill(t, x[0], rw_logical_and(t, rw_gt_scalar(t, x[1], 1.0 / 64), rw_isfinite(t, x[1])),
                                  c->value)))
 B(clamp, rw_clamp(t, x[0], -0.5, 0.75))
+
+/* ---- parts of a tensor ---- */
+
+B(select, rw_select(t, x[0], c->axis, c->keep ? -1 : 1))
+B(unsqueeze, rw_unsqueeze(t, x[0], c->axis))
+B(stack, rw_stack(t, x, c->n, c->axis))
+/* Windows of shape[0] elements, shape[1] apart. */
+B(unfold, rw_unfold(t, x[0], c->axis, c->shape.dim[0], c->shape.dim[1]))
+B(roll, rw_roll(t, x[0], (int64_t)c->value, c->axis))
+B(flip, rw_flip(t, x[0], c->axis))
+
+/* All but the first of an axis, the last in front: one part has no gradient. */
+rw_tensor *op_build_unbind(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    rw_tensor *part[16];
+    const rw_shape s = rw_tensor_shape(x[0]);
+    const int n = (int)s.dim[c->axis < 0 ? s.rank + c->axis : c->axis];
+    if (rw_unbind(t, x[0], c->axis, n, part)) return NULL;
+    rw_tensor *const first = part[1];
+    part[1] = part[n - 1], part[n - 1] = first;
+    return rw_stack(t, part + 1, n - 1, c->axis);
+}
+
+/* Mode c->axis; as many axes from the last one on as c->keep says. */
+rw_tensor *op_build_pad(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    static const int64_t around[] = { 1, 2, 2, 0 }, cut[] = { -1, 2, 3, -2 };
+    return rw_pad(t, x[0], c->causal ? cut : around, c->keep ? 4 : 2, (rw_pad_mode)c->axis, c->value);
+}
+
+/* Leaves of one shape and of x's type, which carry no gradient. */
+rw_tensor *op_build_numbers(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_dtype type = rw_tensor_dtype(x[0]);
+    const int64_t n = c->in[0].shape.dim[c->in[0].shape.rank - 1];
+    static const int32_t place[] = { 2, 0 };
+    rw_tensor *const hot = rw_select(t, rw_one_hot(t, rw_input(t, RW_I32, RW_SHAPE(2), place), n, type), 0, 0);
+    rw_tensor *const row = rw_add(t, rw_arange(t, type, 3, 3 - 0.5 * (double)n, -0.5), hot);
+    rw_tensor *const flat = rw_sub(t, rw_full(t, type, c->in[0].shape, 0.75), rw_ones(t, type, RW_SHAPE(n)));
+    return rw_add(t, rw_mul(t, x[0], row), rw_add(t, flat, rw_zeros(t, type, RW_SCALAR)));
+}
+
+/* ---- by index ---- */
+
+rw_tensor *op_build_topk(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    rw_tensor *values, *places;
+    if (rw_topk(t, x[0], (int64_t)c->value, c->axis, &values, &places)) return NULL;
+    return values;
+}
+
+static int64_t along(const struct op_case *c)
+{
+    const rw_shape s = c->in[0].shape;
+    return s.dim[c->axis < 0 ? s.rank + c->axis : c->axis];
+}
+
+B(gather, rw_gather(t, x[0], c->axis, indexes(t, c, along(c))))
+/* keep: the sum lives on; else it dies here, and the result is written over it */
+B(scatter_add, rw_scatter_add(t, c->keep ? x[0] : rw_scale(t, x[0], 1), c->axis, indexes(t, c, along(c)), x[1]))
+B(index_select, rw_index_select(t, x[0], c->axis, indexes(t, c, along(c))))
+B(embedding_bag, rw_embedding_bag(t, x[0], indexes(t, c, c->in[0].shape.dim[0]), c->keep ? RW_BAG_MEAN : RW_BAG_SUM))

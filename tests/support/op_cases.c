@@ -41,11 +41,19 @@ struct op_case *op_case_next(enum op_group group, op_build build, op_sizes sizes
 const struct op_case *op_cases(size_t *ret_n)
 {
     static void (*const families[])(void) = {
-        op_cases_pointwise, op_cases_products, op_cases_norms,  op_cases_reductions,
-        op_cases_attention, op_cases_tables,   op_cases_shapes, op_cases_random,
+        op_cases_attention,
         op_cases_compare,
         op_cases_conv,
+        op_cases_gather,
         op_cases_losses,
+        op_cases_norms,
+        op_cases_pointwise,
+        op_cases_products,
+        op_cases_random,
+        op_cases_reductions,
+        op_cases_select,
+        op_cases_shapes,
+        op_cases_tables,
     };
     if (!n_table)
         for (size_t i = 0; i < sizeof families / sizeof *families; i++) families[i]();

@@ -18,16 +18,18 @@ struct op_case *op_case_next(enum op_group group, op_build build, op_sizes sizes
 /* Names a case by a text and the operands' shapes and layouts. */
 void op_case_describe(struct op_case *c, const char *text, ...);
 
-void op_cases_pointwise(void);
-void op_cases_products(void);
-void op_cases_losses(void);
-void op_cases_norms(void);
-void op_cases_reductions(void);
 void op_cases_attention(void);
 void op_cases_compare(void);
 void op_cases_conv(void);
-void op_cases_tables(void);
-void op_cases_shapes(void);
+void op_cases_gather(void);
+void op_cases_losses(void);
+void op_cases_norms(void);
+void op_cases_pointwise(void);
+void op_cases_products(void);
 void op_cases_random(void);
+void op_cases_reductions(void);
+void op_cases_select(void);
+void op_cases_shapes(void);
+void op_cases_tables(void);
 
 #endif

@@ -1,0 +1,277 @@
+/*
+ * gather, scatter_add, index_select, embedding_bag. Where several elements meet they are summed in the order of the
+ * index; the gradients of all of them are such sums, and their gradients gather again.
+ */
+#include "ops/select/gather.h"
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+#include "ops/embedding/embedding.h"
+#include "ops/select/select.h"
+
+#include <rewind/gather.h>
+
+#include <string.h>
+
+static rw_op_cost cost_moved(const rw_op_call *call)
+{
+    const double out = (double)call->out[0].layout->numel;
+    return (rw_op_cost){ 0, out * (2 * (double)rw_dtype_size(call->out[0].dtype) + sizeof(int32_t)) };
+}
+
+static rw_op_cost cost_summed(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 1);
+}
+
+static struct rw_gather_attrs attrs_of(int64_t axis, rw_shape x)
+{
+    struct rw_gather_attrs a = { .axis = axis, .rank = x.rank };
+    x = rw_shape_clean(x);
+    memcpy(a.dim, x.dim, sizeof a.dim);
+    return a;
+}
+
+/* The index of gather: x's rank, and no more than x's extents beside the axis. */
+static rw_status check_index(rw_op_call *call, int input, rw_shape x, int64_t given)
+{
+    const rw_shape s = rw_in_shape(call, input);
+    int axis;
+    RW_CHECK(rw_want_dtype(call, input, RW_I32));
+    RW_CHECK(rw_axis(call, (int)given, x.rank, &axis));
+    if (s.rank != x.rank)
+        return rw_op_error(call, RW_ERR_SHAPE, "an index of rank %d for a tensor of rank %d", s.rank, x.rank);
+    for (int i = 0; i < x.rank; i++)
+        if (i != axis && s.dim[i] > x.dim[i])
+            return rw_op_error(call, RW_ERR_SHAPE, "the index has extent %lld at axis %d, the tensor %lld",
+                               (long long)s.dim[i], i, (long long)x.dim[i]);
+    if (rw_shape_numel(x) > INT32_MAX || rw_shape_numel(s) > INT32_MAX)
+        return rw_op_error(call, RW_ERR_SHAPE, "more elements than an index of 32 bits counts");
+    return RW_OK;
+}
+
+/* ---- sums: (dy or src, index, and perhaps what is added to) ---- */
+
+static rw_status check_back(rw_op_call *call)
+{
+    const struct rw_gather_attrs *const a = call->attrs;
+    rw_shape x = { .rank = (int32_t)a->rank };
+    memcpy(x.dim, a->dim, sizeof x.dim);
+    RW_CHECK(check_index(call, 1, x, a->axis));
+    return rw_op_output(call, 0, call->in[0].dtype, x);
+}
+
+/* What is summed in float where the result is narrower, or where it is added to something at the end. */
+static size_t workspace_cpu(const rw_op_call *call)
+{
+    const rw_dtype dtype = call->out[0].dtype;
+    if (call->n_inputs < 3 && (dtype == RW_F32 || dtype == RW_F64)) return 0;
+    return (size_t)call->out[0].layout->numel * (dtype == RW_F64 ? sizeof(double) : sizeof(float));
+}
+
+static rw_status grad_back(rw_grad_call *g)
+{
+    const struct rw_gather_attrs *const a = rw_grad_attrs(g);
+    if (rw_grad_n_inputs(g) > 2 && rw_grad_wanted(g, 2)) RW_CHECK(rw_grad_set(g, 2, rw_grad_upstream(g, 0)));
+    if (!rw_grad_wanted(g, 0)) return RW_OK;
+    return rw_grad_set(g, 0, rw_gather(rw_grad_tape(g), rw_grad_upstream(g, 0), (int)a->axis, rw_grad_input(g, 1)));
+}
+
+RW_DECLARE_KERNELS(rw_gather_back)
+RW_DECLARE_CUDA_WORKSPACE(rw_gather_back_workspace_cuda)
+static const rw_op_def rw_op_gather_back = { .name = "gather_back", .n_inputs = 2, .n_outputs = 1,
+                                             .check = check_back, .kernel = RW_KERNELS(rw_gather_back),
+                                             .grad = grad_back, .cost = cost_summed,
+                                             .workspace = RW_WORKSPACES(workspace_cpu, rw_gather_back_workspace_cuda) };
+
+rw_tensor *rw_gather_back(rw_tape *t, rw_tensor *dy, rw_tensor *index, rw_shape x, int axis)
+{
+    const struct rw_gather_attrs a = attrs_of(axis, x);
+    rw_tensor *const in[] = { dy, index };
+    return rw_apply(t, &rw_op_gather_back, in, 2, &a, sizeof a, NULL);
+}
+
+static rw_status check_scatter(rw_op_call *call)
+{
+    const struct rw_gather_attrs *const a = call->attrs;
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(rw_want_same_dtype(call, 0, 2));
+    RW_CHECK(check_index(call, 1, rw_in_shape(call, 2), a->axis));
+    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 1)))
+        return rw_op_error(call, RW_ERR_SHAPE, "src and index have different shapes");
+    return rw_op_output_like(call, 0, 2);
+}
+
+static const rw_op_def rw_op_scatter_add = { .name = "scatter_add", .n_inputs = 3, .n_outputs = 1,
+                                             .inplace = RW_INPLACE({ 0, 2 }), .check = check_scatter,
+                                             .kernel = RW_KERNELS(rw_gather_back), .grad = grad_back,
+                                             .cost = cost_summed,
+                                             .workspace = RW_WORKSPACES(workspace_cpu, rw_gather_back_workspace_cuda) };
+
+rw_tensor *rw_scatter_add_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index, rw_tensor *src)
+{
+    if (!rw_operand_check(at, t, x, "scatter_add", "x")) return NULL;
+    const struct rw_gather_attrs a = attrs_of(axis, rw_tensor_shape(x));
+    rw_tensor *const in[] = { src, index, x };
+    return rw_apply_at(at, t, &rw_op_scatter_add, in, 3, &a, sizeof a, NULL);
+}
+
+/* ---- gather ---- */
+
+static rw_status check_gather(rw_op_call *call)
+{
+    const struct rw_gather_attrs *const a = call->attrs;
+    RW_CHECK(check_index(call, 1, rw_in_shape(call, 0), a->axis));
+    return rw_op_output(call, 0, call->in[0].dtype, rw_in_shape(call, 1));
+}
+
+static rw_status grad_gather(rw_grad_call *g)
+{
+    const struct rw_gather_attrs *const a = rw_grad_attrs(g);
+    return rw_grad_set(g, 0, rw_gather_back(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_grad_input(g, 1),
+                                            rw_tensor_shape(rw_grad_input(g, 0)), (int)a->axis));
+}
+
+RW_DECLARE_KERNELS(rw_gather)
+static const rw_op_def rw_op_gather = { .name = "gather", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_INPUT(0),
+                                        .check = check_gather, .kernel = RW_KERNELS(rw_gather), .grad = grad_gather,
+                                        .cost = cost_moved };
+
+rw_tensor *rw_gather_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index)
+{
+    const struct rw_gather_attrs a = attrs_of(axis, RW_SCALAR);
+    rw_tensor *const in[] = { x, index };
+    return rw_apply_at(at, t, &rw_op_gather, in, 2, &a, sizeof a, NULL);
+}
+
+/* ---- index_select ---- */
+
+struct list_attrs {
+    int64_t axis;
+};
+
+static rw_status check_list(rw_op_call *call)
+{
+    const struct list_attrs *const a = call->attrs;
+    rw_shape s = rw_in_shape(call, 0);
+    int axis;
+    RW_CHECK(rw_want_dtype(call, 1, RW_I32));
+    RW_CHECK(rw_axis(call, (int)a->axis, s.rank, &axis));
+    if (call->in[1].layout->rank != 1) return rw_op_error(call, RW_ERR_SHAPE, "an index [n] is needed");
+    s.dim[axis] = call->in[1].layout->numel;
+    return rw_op_output(call, 0, call->in[0].dtype, s);
+}
+
+/* (dy, index, and perhaps a sum that they are added to): rows of x by index, each as wide as what lies behind the axis */
+static rw_status check_list_back(rw_op_call *call)
+{
+    const struct rw_gather_attrs *const a = call->attrs;
+    rw_shape x = { .rank = (int32_t)a->rank };
+    memcpy(x.dim, a->dim, sizeof x.dim);
+    if (rw_shape_numel(x) > INT32_MAX || call->in[0].layout->numel > INT32_MAX)
+        return rw_op_error(call, RW_ERR_SHAPE, "more elements than an index of 32 bits counts");
+    return rw_op_output(call, 0, call->in[0].dtype, x);
+}
+
+static rw_status grad_list_back(rw_grad_call *g)
+{
+    const struct rw_gather_attrs *const a = rw_grad_attrs(g);
+    if (rw_grad_n_inputs(g) > 2 && rw_grad_wanted(g, 2)) RW_CHECK(rw_grad_set(g, 2, rw_grad_upstream(g, 0)));
+    if (!rw_grad_wanted(g, 0)) return RW_OK;
+    return rw_grad_set(g, 0, rw_index_select(rw_grad_tape(g), rw_grad_upstream(g, 0), (int)a->axis,
+                                             rw_grad_input(g, 1)));
+}
+
+/* The index of each row, then what the gradient of an embedding needs: rows' ends, and tokens by row. */
+static size_t workspace_list_cpu(const rw_op_call *call)
+{
+    const struct rw_gather_attrs *const a = call->attrs;
+    int64_t rows = 1;
+    for (int i = 0; i <= a->axis; i++) rows *= a->dim[i];
+    const int64_t outer = a->dim[a->axis] ? rows / a->dim[a->axis] : 0;
+    return (size_t)(rows + 1 + 2 * outer * call->in[1].layout->numel) * sizeof(int32_t);
+}
+
+RW_DECLARE_KERNELS(rw_index_select_back)
+RW_DECLARE_CUDA_WORKSPACE(rw_index_select_back_workspace_cuda)
+static const rw_op_def rw_op_list_back = { .name = "index_select_back", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
+                                           .inplace = RW_INPLACE({ 0, 2 }), .optional = RW_OP_INPUT(2),
+                                           .check = check_list_back, .kernel = RW_KERNELS(rw_index_select_back),
+                                           .grad = grad_list_back, .cost = cost_summed,
+                                           .workspace = RW_WORKSPACES(workspace_list_cpu,
+                                                                      rw_index_select_back_workspace_cuda) };
+
+/* dy by rows of input 0, handed over with the sum so far. */
+static rw_status set_rows(rw_grad_call *g, rw_tensor *dy, rw_tensor *index, int axis)
+{
+    const struct rw_gather_attrs a = attrs_of(axis, rw_tensor_shape(rw_grad_input(g, 0)));
+    rw_tensor *const in[] = { dy, index, rw_grad_addend(g, 0) };
+    return rw_grad_set_sum(g, 0, rw_apply(rw_grad_tape(g), &rw_op_list_back, in, in[2] ? 3 : 2, &a, sizeof a, NULL));
+}
+
+static rw_status grad_list(rw_grad_call *g)
+{
+    const struct list_attrs *const a = rw_grad_attrs(g);
+    const int rank = rw_tensor_shape(rw_grad_input(g, 0)).rank;
+    return set_rows(g, rw_grad_upstream(g, 0), rw_grad_input(g, 1), (int)(a->axis < 0 ? a->axis + rank : a->axis));
+}
+
+RW_DECLARE_KERNELS(rw_index_select)
+static const rw_op_def rw_op_index_select = { .name = "index_select", .n_inputs = 2, .n_outputs = 1,
+                                              .check = check_list, .kernel = RW_KERNELS(rw_index_select),
+                                              .grad = grad_list, .cost = cost_moved };
+
+rw_tensor *rw_index_select_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index)
+{
+    const struct list_attrs a = { axis };
+    rw_tensor *const in[] = { x, index };
+    return rw_apply_at(at, t, &rw_op_index_select, in, 2, &a, sizeof a, NULL);
+}
+
+/* ---- embedding_bag ---- */
+
+struct bag_attrs {
+    int64_t mode;
+};
+
+static rw_status check_bag(rw_op_call *call)
+{
+    const struct bag_attrs *const a = call->attrs;
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(rw_want_dtype(call, 1, RW_I32));
+    if (a->mode != RW_BAG_SUM && a->mode != RW_BAG_MEAN)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "there is no mode %d", (int)a->mode);
+    if (call->in[0].layout->rank != 2 || call->in[1].layout->rank != 2)
+        return rw_op_error(call, RW_ERR_SHAPE, "a table [n, c] and an index [b, m] are needed");
+    return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(call->in[1].layout->dim[0], call->in[0].layout->dim[1]));
+}
+
+static rw_op_cost cost_bag(const rw_op_call *call)
+{
+    const double elements = (double)call->in[1].layout->numel * (double)call->in[0].layout->dim[1];
+    return (rw_op_cost){ elements, elements * (double)rw_dtype_size(call->in[0].dtype) };
+}
+
+/* Each row of a bag gets the bag's gradient. */
+static rw_status grad_bag(rw_grad_call *g)
+{
+    const struct bag_attrs *const a = rw_grad_attrs(g);
+    rw_tape *const t = rw_grad_tape(g);
+    const rw_shape index = rw_tensor_shape(rw_grad_input(g, 1));
+    const int64_t b = index.dim[0], m = index.dim[1], c = rw_tensor_shape(rw_grad_input(g, 0)).dim[1];
+    rw_tensor *dy = rw_grad_upstream(g, 0);
+    if (a->mode == RW_BAG_MEAN && m) dy = rw_scale(t, dy, 1 / (double)m);
+    dy = rw_broadcast_to(t, rw_reshape(t, dy, RW_SHAPE(b, 1, c)), RW_SHAPE(b, m, c));
+    return set_rows(g, rw_reshape(t, dy, RW_SHAPE(b * m, c)), rw_reshape(t, rw_grad_input(g, 1), RW_SHAPE(b * m)), 0);
+}
+
+RW_DECLARE_KERNELS(rw_embedding_bag)
+static const rw_op_def rw_op_embedding_bag = { .name = "embedding_bag", .n_inputs = 2, .n_outputs = 1,
+                                               .check = check_bag, .kernel = RW_KERNELS(rw_embedding_bag),
+                                               .grad = grad_bag, .cost = cost_bag };
+
+rw_tensor *rw_embedding_bag_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index, rw_bag_mode mode)
+{
+    const struct bag_attrs a = { mode };
+    rw_tensor *const in[] = { table, index };
+    return rw_apply_at(at, t, &rw_op_embedding_bag, in, 2, &a, sizeof a, NULL);
+}

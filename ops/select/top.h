@@ -1,0 +1,33 @@
+/*
+ * The largest elements of a row, and their places. One order of all elements, the same in every kernel: by value from
+ * the largest on, NaN before everything, equal ones from the first on. C11 and C++17.
+ */
+#ifndef RW_OPS_TOP_H
+#define RW_OPS_TOP_H
+
+#include <rewind/op.h>
+
+#ifdef __CUDACC__
+#define RW_TOP_FN static __host__ __device__ inline
+#else
+#define RW_TOP_FN static inline
+#endif
+
+struct rw_place_attrs {
+    int64_t axis, keep;
+};
+
+struct rw_topk_attrs {
+    int64_t k;
+};
+
+/* Does value v at place i come before value w at place j? The values of one row, each exact in a double. */
+RW_TOP_FN bool rw_comes_before(double v, int64_t i, double w, int64_t j)
+{
+    const bool nan_v = v != v, nan_w = w != w;
+    if (nan_v != nan_w) return nan_v;
+    if (nan_v || v == w) return i < j;
+    return v > w;
+}
+
+#endif

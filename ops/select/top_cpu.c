@@ -1,0 +1,132 @@
+/* CPU kernels of argmax, argmin and topk. */
+#include "ops/select/top.h"
+#include "device/cpu/isa.h"
+#include "ops/common/util.h"
+#include "ops/common/vec.h"
+
+VEC_INLINE double number(const void *p, rw_dtype dtype, int64_t i)
+{
+    return dtype == RW_F64 ? ((const double *)p)[i] : (double)f_get(p, dtype, i);
+}
+
+/* Calls f(..., dtype) with a constant type. */
+#define BY_TYPE(dtype, f, ...)                          \
+    switch (dtype) {                                    \
+    case RW_F64: f(__VA_ARGS__, RW_F64); break;         \
+    case RW_BF16: f(__VA_ARGS__, RW_BF16); break;       \
+    case RW_F16: f(__VA_ARGS__, RW_F16); break;         \
+    default: f(__VA_ARGS__, RW_F32);                    \
+    }
+
+/* ---- argmax and argmin: [outer, n, inner] to [outer, inner] ---- */
+
+#define COLUMNS 64
+
+struct place_job {
+    const rw_kernel *k;
+    int64_t n, inner, blocks; /* blocks of columns */
+    double sign;              /* -1: the smallest */
+};
+
+/* Row by row, so that elements are read as they lie. */
+VEC_INLINE void find_typed(const struct place_job *job, int64_t outer, int64_t c, int64_t columns, rw_dtype dtype)
+{
+    double best[COLUMNS];
+    int32_t place[COLUMNS];
+    const void *const x = job->k->in[0].data;
+    for (int64_t i = 0; i < job->n; i++)
+        for (int64_t l = 0; l < columns; l++) {
+            const double v = job->sign * number(x, dtype, (outer * job->n + i) * job->inner + c + l);
+            if (i && !rw_comes_before(v, i, best[l], place[l])) continue;
+            best[l] = v;
+            place[l] = (int32_t)i;
+        }
+    memcpy((int32_t *)job->k->out[0].data + outer * job->inner + c, place, (size_t)columns * sizeof *place);
+}
+
+static void find(const struct place_job *job, int64_t task)
+{
+    const int64_t c = task % job->blocks * COLUMNS, rest = job->inner - c;
+    BY_TYPE(job->k->in[0].dtype, find_typed, job, task / job->blocks, c, rest < COLUMNS ? rest : COLUMNS)
+}
+
+static rw_status place_kernel(const rw_kernel *k, double sign)
+{
+    const struct rw_place_attrs *const a = k->attrs;
+    const rw_layout *const x = k->in[0].layout;
+    struct place_job job = { .k = k, .inner = 1, .sign = sign };
+    const int axis = (int)(a->axis < 0 ? a->axis + x->rank : a->axis);
+    if (!x->numel) return RW_OK;
+    job.n = x->dim[axis];
+    for (int i = axis + 1; i < x->rank; i++) job.inner *= x->dim[i];
+    job.blocks = (job.inner + COLUMNS - 1) / COLUMNS;
+    const int64_t tasks = x->numel / (job.n * job.inner) * job.blocks;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (x->numel >= RW_PARALLEL_FROM)
+    for (int64_t i = 0; i < tasks; i++) find(&job, i);
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_argmax_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_argmax_cpu)(const rw_kernel *k)
+{
+    return place_kernel(k, 1);
+}
+
+rw_status RW_ISA_NAME(rw_argmin_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_argmin_cpu)(const rw_kernel *k)
+{
+    return place_kernel(k, -1);
+}
+
+/* ---- topk: a heap of the best places so far, its root the last of them; then sorted in its place ---- */
+
+VEC_INLINE bool before(const void *x, rw_dtype dtype, int32_t i, int32_t j)
+{
+    return rw_comes_before(number(x, dtype, i), i, number(x, dtype, j), j);
+}
+
+VEC_INLINE void sink(const void *x, rw_dtype dtype, int32_t *heap, int64_t n, int64_t at)
+{
+    const int32_t moved = heap[at];
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && before(x, dtype, heap[child], heap[child + 1])) child++;
+        if (!before(x, dtype, moved, heap[child])) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = moved;
+}
+
+VEC_INLINE void top_typed(const void *x, int64_t n, int32_t *heap, int64_t k, rw_dtype dtype)
+{
+    for (int64_t i = 0; i < k; i++) heap[i] = (int32_t)i;
+    for (int64_t i = k / 2 - 1; i >= 0; i--) sink(x, dtype, heap, k, i);
+    for (int64_t i = k; i < n; i++) {
+        if (!before(x, dtype, (int32_t)i, heap[0])) continue;
+        heap[0] = (int32_t)i;
+        sink(x, dtype, heap, k, 0);
+    }
+    for (int64_t left = k - 1; left > 0; left--) {
+        const int32_t last = heap[0];
+        heap[0] = heap[left];
+        heap[left] = last;
+        sink(x, dtype, heap, left, 0);
+    }
+}
+
+rw_status RW_ISA_NAME(rw_topk_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_topk_cpu)(const rw_kernel *k)
+{
+    const rw_layout *const l = k->in[0].layout;
+    const int64_t n = l->dim[l->rank - 1], most = ((const struct rw_topk_attrs *)k->attrs)->k;
+    const size_t size = rw_dtype_size(k->in[0].dtype);
+    if (!k->out[0].layout->numel) return RW_OK;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
+    for (int64_t row = 0; row < l->numel / n; row++) {
+        const char *const x = (const char *)k->in[0].data + (size_t)(row * n) * size;
+        char *const y = (char *)k->out[0].data + (size_t)(row * most) * size;
+        int32_t *const place = (int32_t *)k->out[1].data + row * most;
+        BY_TYPE(k->in[0].dtype, top_typed, x, n, place, most)
+        for (int64_t i = 0; i < most; i++) memcpy(y + (size_t)i * size, x + (size_t)place[i] * size, size);
+    }
+    return RW_OK;
+}

@@ -1,0 +1,16 @@
+/* The rows of gather.golden. What meets in one place is at most an index's extent along the axis. */
+#include "golden/rows.h"
+
+static const struct golden_row rows[] = {
+    ROW(gather, gather, .axis = 1, .r = { { 0, 0 }, { 11, 0 } }),
+    ROW(gather_last, gather, .axis = -1, .r = { { 0, 0 }, { 30, 0 } }),
+    ROW(scatter_add, scatter_add, .axis = 1, .r = { { 12, 0 } }),
+    ROW(scatter_add_last, scatter_add, .axis = -1, .keep = true, .r = { { 31, 0 } }),
+    ROW(index_select, index_select, .axis = 1, .r = { { 0, 0 }, { 12, 0 } }),
+    ROW(bag_sum, embedding_bag, .r = { { 10, 0 }, { 36, 0 } }),
+    ROW(bag_mean, embedding_bag, .keep = true, .r = { { 10, 0 }, { 38, 1 } }),
+    ROW(topk, topk, .axis = -1, .value = 7),
+    ROW(topk_outer, topk, .axis = 0, .value = 33),
+};
+
+const struct golden_set golden_gather = { "gather.golden", rows, sizeof rows / sizeof *rows };

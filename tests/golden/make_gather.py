@@ -1,0 +1,41 @@
+"""Writes gather.golden: see writer.py. Elements by index, and sums by index."""
+import torch
+import torch.nn.functional as F
+
+from writer import case, gradients, normal, write
+
+
+def own(f):
+    """Magnitudes: its own values, and gradients of an upstream gradient that is nowhere negative."""
+    return lambda w, y, *xs: (y, *gradients(f, xs, w.abs())[1])
+
+
+def at(n, *shape):
+    return torch.randint(0, n, shape)
+
+
+i = at(5, 3, 11, 4)
+case("gather", lambda x: x.gather(1, i), [normal(4, 5, 6)], index=i, sizes=own(lambda x: x.gather(1, i)))
+i = at(6, 4, 30)
+case("gather_last", lambda x: x.gather(-1, i), [normal(4, 6)], index=i, sizes=own(lambda x: x.gather(-1, i)))
+
+i = at(5, 3, 11, 4)
+case("scatter_add", lambda x, s: x.scatter_add(1, i, s), [normal(4, 5, 6), normal(3, 11, 4)], index=i)
+i = at(6, 4, 30)
+case("scatter_add_last", lambda x, s: x.scatter_add(-1, i, s), [normal(4, 6), normal(4, 30)], index=i)
+
+i = at(5, 12)
+case("index_select", lambda x: x.index_select(1, i), [normal(4, 5, 6)], index=i,
+     sizes=own(lambda x: x.index_select(1, i)))
+
+j = at(7, 4, 9)
+for mode in ("sum", "mean"):
+    case("bag_" + mode, lambda x: F.embedding_bag(j, x, mode=mode), [normal(7, 19)], index=j)
+
+# Numbers that occur once in a row: which of two equal ones PyTorch takes, it does not say.
+x = (torch.stack([torch.randperm(33) for _ in range(5)]).to(torch.float64) - 16) / 8
+case("topk", lambda x: x.topk(7, -1).values, [x], sizes=own(lambda x: x.topk(7, -1).values))
+x = x.T.contiguous()
+case("topk_outer", lambda x: x.topk(33, 0).values, [x], sizes=own(lambda x: x.topk(33, 0).values))
+
+write(__file__)

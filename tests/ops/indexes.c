@@ -1,0 +1,296 @@
+/*
+ * Elements by index where the table of op_cases.h cannot look: places against a search through the row, ties and NaN,
+ * every type that has no gradient, indexes out of range, the order of sums, and what is refused.
+ */
+#include "record/tape.h"
+#include "support/compare.h"
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const rw_dtype floats[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
+
+/* Many are equal, some are NaN or infinite, zeros of both signs. */
+static double value_of(int64_t i)
+{
+    const uint32_t k = (uint32_t)(i * 2654435761u) >> 16;
+    return k % 41 == 0 ? NAN : k % 43 == 0 ? INFINITY : k % 47 == 0 ? -INFINITY : k % 7 == 0 ? -0.0 : (k % 13 - 6.0) / 4;
+}
+
+static rw_tensor *values(struct fixture *b, rw_dtype dtype, rw_shape shape, bool nan)
+{
+    const int64_t n = rw_shape_numel(shape);
+    unsigned char *const data = malloc((size_t)n * 8 + 8);
+    for (int64_t i = 0; i < n; i++) number_put(data, dtype, i, nan || !isnan(value_of(i)) ? value_of(i) : 1.5);
+    rw_tensor *const x = rw_input(b->t, dtype, shape, data);
+    free(data);
+    return x;
+}
+
+static bool comes_first(double v, int64_t i, double w, int64_t j, bool smallest)
+{
+    if (isnan(v) || isnan(w)) return isnan(v) && isnan(w) ? i < j : isnan(v);
+    if (v == w) return i < j;
+    return smallest ? v < w : v > w;
+}
+
+/* The places of a row in their order, by selection. */
+static void places_of(int64_t base, int64_t n, int64_t step, int64_t k, bool smallest, int32_t *place)
+{
+    for (int64_t done = 0; done < k; done++) {
+        int64_t best = -1;
+        for (int64_t i = 0; i < n; i++) {
+            bool used = false;
+            for (int64_t j = 0; j < done; j++) used |= place[j] == i;
+            if (used) continue;
+            if (best < 0 || comes_first(value_of(base + i * step), i, value_of(base + best * step), best, smallest))
+                best = i;
+        }
+        place[done] = (int32_t)best;
+    }
+}
+
+Test(indexes, the_first_of_the_largest_and_of_the_smallest_along_any_axis)
+{
+    static const int64_t extents[][3] = { { 3, 1, 1 }, { 2, 5, 7 }, { 3, 33, 65 }, { 2, 1500, 1 }, { 1, 70, 200 } };
+    struct fixture b = fixture_open(1, 2);
+    for (size_t s = 0; s < sizeof extents / sizeof *extents; s++)
+        for (int d = 0; d < 4; d++)
+            for (int smallest = 0; smallest < 2; smallest++) {
+                const int64_t outer = extents[s][0], n = extents[s][1], inner = extents[s][2];
+                rw_tensor *const x = values(&b, floats[d], RW_SHAPE(outer, n, inner), true);
+                rw_tensor *const y = smallest ? rw_argmin(b.t, x, 1, s % 2) : rw_argmax(b.t, x, -2, s % 2);
+                cr_assert(y, "%s", rw_error_message(b.ctx));
+                cr_assert(rw_shape_equal(rw_tensor_shape(y),
+                                         s % 2 ? RW_SHAPE(outer, 1, inner) : RW_SHAPE(outer, inner)));
+                int32_t got[256];
+                cr_assert_eq(rw_read(b.t, y, got, rw_tensor_bytes(y)), RW_OK, "%s", rw_error_message(b.ctx));
+                for (int64_t i = 0; i < outer * inner; i++) {
+                    int32_t want;
+                    places_of(i / inner * n * inner + i % inner, n, inner, 1, smallest, &want);
+                    cr_assert_eq(got[i], want, "%s, shape %zu, %d: %d, not %d", rw_dtype_name(floats[d]), s,
+                                 (int)i, got[i], want);
+                }
+                rw_tape_reset(b.t);
+            }
+    fixture_close(&b);
+}
+
+Test(indexes, topk_in_order_with_ties_and_nan)
+{
+    static const int64_t sizes[][3] = { { 3, 1, 1 }, { 4, 7, 7 }, { 5, 64, 8 }, { 2, 1100, 30 }, { 2, 33, 32 } };
+    struct fixture b = fixture_open(1, 2);
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int d = 0; d < 4; d++) {
+            const int64_t rows = sizes[s][0], n = sizes[s][1], k = sizes[s][2];
+            rw_tensor *top, *place;
+            cr_assert_eq(rw_topk(b.t, values(&b, floats[d], RW_SHAPE(rows, n), true), k, -1, &top, &place), RW_OK);
+            int32_t got[256], want[64];
+            unsigned char number[8 * 256];
+            cr_assert_eq(rw_read(b.t, place, got, rw_tensor_bytes(place)), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_assert_eq(rw_read(b.t, top, number, rw_tensor_bytes(top)), RW_OK);
+            for (int64_t row = 0; row < rows; row++) {
+                places_of(row * n, n, 1, k, false, want);
+                for (int64_t i = 0; i < k; i++) {
+                    const double v = value_of(row * n + want[i]), w = number_get(number, floats[d], row * k + i);
+                    cr_assert_eq(got[row * k + i], want[i], "%s, row %d, number %d", rw_dtype_name(floats[d]),
+                                 (int)row, (int)i);
+                    cr_assert(v == w || (isnan(v) && isnan(w)), "%g, not %g", w, v);
+                }
+            }
+            rw_tape_reset(b.t);
+        }
+    fixture_close(&b);
+}
+
+/* The gradient goes where the value lay, and to nothing else. */
+Test(indexes, topk_of_another_axis_and_its_gradient)
+{
+    struct fixture b = fixture_open(1, 1);
+    const float x[] = { 1, 5, 3, 5, 2, 5 };
+    float got[4], dx[6];
+    int32_t at[4];
+    rw_tensor *const in = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3, 2), x)), *top, *place;
+    cr_assert_eq(rw_topk(b.t, in, 2, 0, &top, &place), RW_OK);
+    const float w[] = { 1, 10, 100, 1000 };
+    rw_tensor *const weight = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), w);
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, top, weight), RW_ALL_AXES, false);
+    cr_assert(!rw_tensor_requires_grad(rw_cast(b.t, place, RW_F32)));
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, rw_gradient(in), dx, sizeof dx), RW_OK);
+    const float want[] = { 0, 10, 1, 1000, 100, 0 };
+    for (int i = 0; i < 6; i++) cr_expect_eq(dx[i], want[i], "%d: %g", i, (double)dx[i]);
+    cr_assert_eq(rw_read(b.t, rw_contiguous(b.t, top), got, sizeof got), RW_OK);
+    cr_assert_eq(rw_read(b.t, rw_contiguous(b.t, place), at, sizeof at), RW_OK);
+    cr_expect(got[0] == 3 && got[1] == 5 && got[2] == 2 && got[3] == 5);
+    cr_expect(at[0] == 1 && at[1] == 0 && at[2] == 2 && at[3] == 1);
+    fixture_close(&b);
+}
+
+/* Any bytes, of every size of element. */
+Test(indexes, gather_and_index_select_of_every_type)
+{
+    static const rw_dtype types[] = { RW_BOOL, RW_F16, RW_I32, RW_F64 };
+    enum { R = 5, C = 9, J = 7 };
+    struct fixture b = fixture_open(1, 1);
+    unsigned char x[R * C * 8], got[J * C * 8];
+    int32_t index[J * C], list[J];
+    for (size_t i = 0; i < sizeof x; i++) x[i] = (unsigned char)(i * 71 + 3);
+    for (int i = 0; i < J * C; i++) index[i] = i * 7 % R;
+    for (int i = 0; i < J; i++) list[i] = i * 3 % R;
+    for (int d = 0; d < 4; d++) {
+        const size_t size = rw_dtype_size(types[d]);
+        rw_tensor *const in = rw_input(b.t, types[d], RW_SHAPE(R, C), x);
+        rw_tensor *const y = rw_gather(b.t, in, 0, rw_input(b.t, RW_I32, RW_SHAPE(J, C), index));
+        cr_assert_eq(rw_read(b.t, y, got, J * C * size), RW_OK, "%s", rw_error_message(b.ctx));
+        for (int i = 0; i < J * C; i++)
+            cr_assert_arr_eq(got + (size_t)i * size, x + (size_t)(index[i] * C + i % C) * size, size, "element %d", i);
+        rw_tensor *const z = rw_index_select(b.t, in, 0, rw_input(b.t, RW_I32, RW_SHAPE(J), list));
+        cr_assert_eq(rw_read(b.t, z, got, J * C * size), RW_OK, "%s", rw_error_message(b.ctx));
+        for (int i = 0; i < J; i++)
+            cr_assert_arr_eq(got + (size_t)(i * C) * size, x + (size_t)(list[i] * C) * size, C * size, "row %d", i);
+    }
+    fixture_close(&b);
+}
+
+/*
+ * In the order of the index, then what is added to: of 1, 2^-24 and 2^-24 in float32 that order shows. x is 2^24, to
+ * which a 1 alone would not add.
+ */
+Test(indexes, sums_are_taken_in_the_order_of_the_index)
+{
+    struct fixture b = fixture_open(1, 1);
+    const int32_t index[] = { 1, 1, 1, 0, 0, 0, 2, 2 };
+    const float src[] = { 1, 0x1p-24f, 0x1p-24f, 0x1p-24f, 0x1p-24f, 1, 1, 1 }, x[] = { 0, 0, 0x1p24f };
+    const float want[] = { 1 + 0x1p-23f, 1, 0x1p24f + 2 };
+    float got[3];
+    rw_tensor *const at = rw_input(b.t, RW_I32, RW_SHAPE(8), index), *const from = rw_input(b.t, RW_F32, RW_SHAPE(8),
+                                                                                            src);
+    rw_tensor *const y = rw_scatter_add(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3), x), 0, at, from);
+    cr_assert_eq(rw_read(b.t, y, got, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 3; i++) cr_expect_eq(got[i], want[i], "scatter_add, element %d: %a", i, (double)got[i]);
+    rw_tensor *const p = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3), x));
+    rw_tensor *const lists[] = { rw_gather(b.t, p, 0, at), rw_index_select(b.t, p, 0, at),
+                                 rw_reshape(b.t, rw_embedding_bag(b.t, rw_reshape(b.t, p, RW_SHAPE(3, 1)),
+                                                                  rw_reshape(b.t, at, RW_SHAPE(8, 1)), RW_BAG_SUM),
+                                            RW_SHAPE(8)) };
+    for (int k = 0; k < 3; k++) {
+        rw_tensor *g = NULL;
+        rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, lists[k], from), RW_ALL_AXES, false);
+        cr_assert_eq(rw_grad(b.t, loss, (rw_tensor *[]){ p }, 1, &g), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(b.t, g, got, sizeof got), RW_OK);
+        for (int i = 0; i < 2; i++) cr_expect_eq(got[i], want[i], "%d, element %d: %a", k, i, (double)got[i]);
+    }
+    fixture_close(&b);
+}
+
+Test(indexes, one_out_of_range_is_named_when_it_runs)
+{
+    struct fixture b = fixture_open(1, 1);
+    const float x[6] = { 0 };
+    for (int k = 0; k < 10; k++) {
+        const int32_t bad[] = { 1, k % 2 ? -1 : k == 4 ? 2 : 3 };
+        float got[16];
+        rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(3, 2), x);
+        rw_tensor *const row = rw_input(b.t, RW_I32, RW_SHAPE(1, 2), bad), *const list = rw_input(b.t, RW_I32,
+                                                                                                  RW_SHAPE(2), bad);
+        rw_tensor *const src = rw_input(b.t, RW_F32, RW_SHAPE(1, 2), x);
+        static const char *const names[] = { "gather", "scatter_add", "index_select", "embedding_bag" };
+        rw_tensor *const y = k < 2   ? rw_gather(b.t, in, 0, row)
+                             : k < 4 ? rw_scatter_add(b.t, in, 0, row, src)
+                             : k < 6 ? rw_index_select(b.t, in, k == 4, list)
+                                     : rw_embedding_bag(b.t, in, row, RW_BAG_MEAN);
+        cr_assert(y, "%d: %s", k, rw_error_message(b.ctx));
+        cr_expect_eq(rw_read(b.t, y, got, rw_tensor_bytes(y)), RW_ERR_ARGUMENT, "%d", k);
+        const char *const m = rw_error_message(b.ctx);
+        cr_expect(strstr(m, names[k / 2 < 3 ? k / 2 : 3]) && strstr(m, "out of range"), "%d: %s", k, m);
+        rw_error_clear(b.ctx);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+#define REFUSED(status, call)                                                                   \
+    do {                                                                                        \
+        const size_t nodes = b.t->n_nodes;                                                      \
+        cr_expect_null(call, "%s", #call);                                                      \
+        cr_expect_eq(rw_error_status(b.ctx), status, "%s: %s", #call, rw_error_message(b.ctx)); \
+        rw_error_clear(b.ctx);                                                                  \
+        cr_expect_eq(b.t->n_nodes, nodes, "%s leaves a node", #call);                           \
+    } while (0)
+
+Test(indexes, what_is_refused)
+{
+    struct fixture b = fixture_open(1, 1);
+    const int32_t zero[8] = { 0 };
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(3, 2), zero), *const none = rw_input(b.t, RW_F32,
+                                                                                             RW_SHAPE(0, 2), zero);
+    rw_tensor *const d = rw_input(b.t, RW_F64, RW_SHAPE(1, 2), zero), *const s = rw_input(b.t, RW_F32, RW_SHAPE(1, 2),
+                                                                                          zero);
+    rw_tensor *const at = rw_input(b.t, RW_I32, RW_SHAPE(1, 2), zero), *const wide = rw_input(b.t, RW_I32,
+                                                                                              RW_SHAPE(1, 3), zero);
+    rw_tensor *const list = rw_input(b.t, RW_I32, RW_SHAPE(2), zero);
+    REFUSED(RW_ERR_DTYPE, rw_argmax(b.t, list, 0, false));
+    REFUSED(RW_ERR_SHAPE, rw_argmax(b.t, x, 2, false));
+    REFUSED(RW_ERR_SHAPE, rw_argmin(b.t, none, 0, false));
+    REFUSED(RW_ERR_DTYPE, rw_gather(b.t, x, 0, x));
+    REFUSED(RW_ERR_SHAPE, rw_gather(b.t, x, 0, list));
+    REFUSED(RW_ERR_SHAPE, rw_gather(b.t, x, 0, wide));
+    REFUSED(RW_ERR_SHAPE, rw_gather(b.t, x, -3, at));
+    REFUSED(RW_ERR_ARGUMENT, rw_gather(b.t, NULL, 0, at));
+    REFUSED(RW_ERR_SHAPE, rw_scatter_add(b.t, x, 0, at, x));
+    REFUSED(RW_ERR_DTYPE, rw_scatter_add(b.t, x, 0, at, d));
+    REFUSED(RW_ERR_DTYPE, rw_scatter_add(b.t, at, 0, at, at));
+    REFUSED(RW_ERR_ARGUMENT, rw_scatter_add(b.t, NULL, 0, at, s));
+    REFUSED(RW_ERR_ARGUMENT, rw_scatter_add(b.t, x, 0, NULL, s));
+    REFUSED(RW_ERR_SHAPE, rw_index_select(b.t, x, 2, list));
+    REFUSED(RW_ERR_SHAPE, rw_index_select(b.t, x, 0, at));
+    REFUSED(RW_ERR_DTYPE, rw_index_select(b.t, x, 0, x));
+    REFUSED(RW_ERR_SHAPE, rw_embedding_bag(b.t, x, list, RW_BAG_SUM));
+    REFUSED(RW_ERR_DTYPE, rw_embedding_bag(b.t, x, x, RW_BAG_SUM));
+    REFUSED(RW_ERR_DTYPE, rw_embedding_bag(b.t, at, at, RW_BAG_SUM));
+    REFUSED(RW_ERR_ARGUMENT, rw_embedding_bag(b.t, x, at, (rw_bag_mode)2));
+    const struct {
+        rw_tensor *x;
+        int64_t k;
+        int axis;
+        rw_status status;
+    } tops[] = { { x, 4, 0, RW_ERR_SHAPE }, { x, -1, 0, RW_ERR_SHAPE }, { x, 1, 2, RW_ERR_SHAPE },
+                 { list, 1, 0, RW_ERR_DTYPE }, { NULL, 1, 0, RW_ERR_ARGUMENT },
+                 { rw_zeros(b.t, RW_F32, RW_SCALAR), 1, 0, RW_ERR_SHAPE } };
+    for (size_t i = 0; i < sizeof tops / sizeof *tops; i++) {
+        const size_t nodes = b.t->n_nodes;
+        rw_tensor *top = x, *place = x;
+        cr_expect_eq(rw_topk(b.t, tops[i].x, tops[i].k, tops[i].axis, &top, &place), tops[i].status, "%zu: %s", i,
+                     rw_error_message(b.ctx));
+        cr_expect(!top && !place);
+        rw_error_clear(b.ctx);
+        cr_expect_eq(b.t->n_nodes, nodes);
+    }
+    rw_tensor *top;
+    cr_expect_eq(rw_topk(b.t, x, 1, 0, &top, NULL), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_topk(NULL, x, 1, 0, &top, &top), RW_ERR_ARGUMENT);
+    fixture_close(&b);
+}
+
+/* Long enough for threads to share, and the same bytes with any number of them. */
+Test(indexes, bytes_do_not_depend_on_threads)
+{
+    enum { R = 300, C = 150, J = 400 };
+    static int32_t index[J * C];
+    static uint16_t src[J * C], first[R * C], got[R * C];
+    for (int i = 0; i < J * C; i++) index[i] = (i * 7919 % 104729) % R, number_put(src, RW_BF16, i, (i % 200) / 128.0);
+    for (int threads = 1; threads < 6; threads++) {
+        struct fixture b = fixture_open(1, threads);
+        rw_tensor *const x = rw_full(b.t, RW_BF16, RW_SHAPE(R, C), 3);
+        rw_tensor *const y = rw_scatter_add(b.t, x, 0, rw_input(b.t, RW_I32, RW_SHAPE(J, C), index),
+                                            rw_input(b.t, RW_BF16, RW_SHAPE(J, C), src));
+        cr_assert_eq(rw_read(b.t, y, threads > 1 ? got : first, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
+        if (threads > 1) cr_assert_eq(first_difference((unsigned char *)first, (unsigned char *)got, sizeof got), -1);
+        fixture_close(&b);
+    }
+}
