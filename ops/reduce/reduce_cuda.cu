@@ -164,7 +164,8 @@ extern "C" rw_status rw_reduce_cuda(const rw_kernel *k)
 {
     const int kind = static_cast<const rw_reduce_attrs *>(k->attrs)->kind;
     const int64_t in = k->in[0].layout->numel, out = k->out[0].layout->numel;
-    if (!in) return with_float_type(k->out[0].dtype, [&](auto type) { return reduce_nothing<decltype(type)>(k, kind); });
+    if (!in)
+        return with_float_type(k->out[0].dtype, [&](auto type) { return reduce_nothing<decltype(type)>(k, kind); });
     return with_float_type(k->in[0].dtype, [&](auto type) {
         using T = decltype(type);
         if (kind == RW_REDUCE_MAX) return reduce<largest, T>(k, 1);

@@ -161,7 +161,8 @@ static rw_status check_list(rw_op_call *call)
     return rw_op_output(call, 0, call->in[0].dtype, s);
 }
 
-/* (dy, index, and perhaps a sum that they are added to): rows of x by index, each as wide as what lies behind the axis */
+/* (dy, index, and perhaps a sum that they are added to): rows of x by index, each as wide as what lies behind the
+   axis */
 static rw_status check_list_back(rw_op_call *call)
 {
     const struct rw_gather_attrs *const a = call->attrs;

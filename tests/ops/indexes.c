@@ -17,7 +17,10 @@ static const rw_dtype floats[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
 static double value_of(int64_t i)
 {
     const uint32_t k = (uint32_t)(i * 2654435761u) >> 16;
-    return k % 41 == 0 ? NAN : k % 43 == 0 ? INFINITY : k % 47 == 0 ? -INFINITY : k % 7 == 0 ? -0.0 : (k % 13 - 6.0) / 4;
+    if (k % 41 == 0) return NAN;
+    if (k % 43 == 0) return INFINITY;
+    if (k % 47 == 0) return -INFINITY;
+    return k % 7 == 0 ? -0.0 : (k % 13 - 6.0) / 4;
 }
 
 static rw_tensor *values(struct fixture *b, rw_dtype dtype, rw_shape shape, bool nan)

@@ -105,7 +105,9 @@ static void largest(void)
         struct op_operand x;
         int axis, k;
     } all[] = { { { S(1), 0, 0 }, 0, 1 },          { { S(3, 8), 0, 0 }, -1, 2 },   { { S(5, 64), OP_SLICED, 0 }, 1, 8 },
-                { { S(9, 5), OP_TURNED, 0 }, 0, 4 }, { { S(2, 6, 7), 0, 0 }, 1, 6 }, { { S(4, 33), OP_CUT, 0 }, -1, 33 },
+                { { S(9, 5), OP_TURNED, 0 }, 0, 4 },
+                { { S(2, 6, 7), 0, 0 }, 1, 6 },
+                { { S(4, 33), OP_CUT, 0 }, -1, 33 },
                 { { S(3, 4), 0, 0 }, 1, 0 },       { { S(0, 4), 0, 0 }, 1, 2 },    { { S(2, 2000), 0, 0 }, 1, 20 },
                 { { S(90, 64), OP_TURNED, 0 }, 0, 5 } };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
