@@ -2,7 +2,6 @@
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/select/remap.h"
-#include "ops/select/select.h"
 #include "ops/shape/shape.h"
 
 #include <rewind/select.h>

@@ -6,7 +6,6 @@
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/embedding/embedding.h"
-#include "ops/select/select.h"
 
 #include <rewind/gather.h>
 

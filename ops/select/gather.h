@@ -18,4 +18,15 @@ static inline size_t rw_gather_flat_bytes(int64_t n)
     return ((size_t)n * sizeof(int32_t) + 255) / 256 * 256;
 }
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Records zeros of shape x, with dy added where gather along an axis, from 0 on, took each element from. */
+rw_tensor *rw_gather_back(rw_tape *t, rw_tensor *dy, rw_tensor *index, rw_shape x, int axis);
+
+#ifdef __cplusplus
+}
+#endif
+
 #endif

@@ -73,4 +73,15 @@ RW_REMAP_FN int64_t rw_remap_next(const struct rw_remap_attrs *a, int64_t i, int
     return first < end ? first : -1;
 }
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Records the sums of what each element was copied to. */
+rw_tensor *rw_remap_back(rw_tape *t, rw_tensor *dy, const struct rw_remap_attrs *a);
+
+#ifdef __cplusplus
+}
+#endif
+
 #endif

@@ -2,7 +2,7 @@
 #include "ops/select/top.h"
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
-#include "ops/select/select.h"
+#include "ops/select/gather.h"
 
 #include <rewind/gather.h>
 
