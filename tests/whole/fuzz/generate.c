@@ -118,6 +118,24 @@ int fz_index(struct fz_generator *g, rw_shape shape, int64_t bound)
     return found >= 0 && fz_chance(g, 80) ? found : fz_new_leaf(g, "index", RW_I32, shape, (double)bound);
 }
 
+static bool is_mask(const struct fz_type *x, const void *what)
+{
+    const rw_shape *const shape = what;
+    return x->dtype == RW_BOOL && (!shape || rw_shape_equal(x->shape, *shape));
+}
+
+int fz_mask(struct fz_generator *g, rw_shape shape)
+{
+    const int found = fz_chance(g, 80) ? pick(g, is_mask, &shape, true) : -1;
+    return found >= 0 ? found : fz_new_leaf(g, "mask", RW_BOOL, shape, 1);
+}
+
+int fz_any_mask(struct fz_generator *g)
+{
+    const int found = fz_chance(g, 80) ? pick(g, is_mask, NULL, true) : -1, like = found < 0 ? fz_any(g, 0, 6) : -1;
+    return like < 0 ? found : fz_new_leaf(g, "mask", RW_BOOL, fz_type_of(g->p, like)->shape, 1);
+}
+
 /* Regions */
 
 static void begin(struct fz_generator *g)
@@ -223,10 +241,10 @@ static void make_policy(struct fz_generator *g, char *out)
 {
     static const char *const ops[] = { "linear",    "matmul", "tanh", "dropout",   "softmax", "linear_gelu",
                                        "attention", "add",    "gelu", "layernorm", "exp",     "linear_add",
-                                       "dropout_add" };
+                                       "dropout_add", "where", "gather", "pad", "select" };
     const char *const *const r = fz_region_names, *const *const t = fz_tag_names;
     const int a = (int)fz_below(g, FZ_NAMES), b = (int)fz_below(g, FZ_NAMES);
-    const int x = (int)fz_below(g, 13), y = (int)fz_below(g, 13);
+    const int x = (int)fz_below(g, 17), y = (int)fz_below(g, 17);
     switch (fz_below(g, 16)) {
     case 0: snprintf(out, FZ_POLICY, "selective:%s", r[a]); break;
     case 1: snprintf(out, FZ_POLICY, "selective:%s,%s", r[a], r[b]); break;

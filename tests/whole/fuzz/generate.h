@@ -40,6 +40,10 @@ int fz_new_leaf(struct fz_generator *g, const char *op, rw_dtype dtype, rw_shape
 /* An index below `bound`: one that exists, or a new leaf. */
 int fz_index(struct fz_generator *g, rw_shape shape, int64_t bound);
 
+/* A truth value of any shape, and one of that shape: one that exists, or a new leaf. */
+int fz_any_mask(struct fz_generator *g);
+int fz_mask(struct fz_generator *g, rw_shape shape);
+
 /* Appends a statement with n operands. Output 0, or -1 when it doesn't resolve (it is then gone again). */
 int fz_emit(struct fz_generator *g, int op, int n, ...);
 int fz_emit_list(struct fz_generator *g, int op, int n, const int *in);

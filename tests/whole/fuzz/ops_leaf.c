@@ -18,6 +18,7 @@ double fz_element(const struct fz_program *p, const struct fz_statement *s, int 
 {
     const uint64_t x = mixed((uint64_t)s->word[0] << 32 ^ s->word[1] ^ (uint64_t)step << 56 ^
                              (uint64_t)i * 0x632be59bd9b4e019u);
+    if (s->out[0].dtype == RW_BOOL) return (double)(x & 1);
     if (s->out[0].dtype != RW_I32) return (double)(int64_t)(x % 33 - 16) / 8; /* exact in every type */
     if (s->word[2] % 3 == 0 && x >> 40 & 1 && !strcmp(fz_op(s->op)->name, "targets")) return s->word[2] % 2 ? -100 : 1;
     return (double)(x % (uint64_t)s->out[0].bound);
@@ -35,6 +36,7 @@ void fz_elements(const struct fz_program *p, const struct fz_statement *s, int s
         case RW_F64: ((double *)out)[i] = x; break;
         case RW_F32: ((float *)out)[i] = f; break;
         case RW_BF16: ((uint16_t *)out)[i] = (uint16_t)(bits >> 16); break;
+        case RW_BOOL: ((uint8_t *)out)[i] = x != 0; break;
         default: ((int32_t *)out)[i] = (int32_t)x;
         }
     }
@@ -106,6 +108,7 @@ const struct fz_op fz_leaf_ops[] = {
     { "input", 2, FZ_LEAF, 0, choose_leaf, resolve_float, record_input, "rw_input(t, ^0, @0, $[step])" },
     { "index", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_I32, @0, $[step])" },
     { "targets", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_I32, @0, $[step])" },
+    { "mask", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_BOOL, @0, $[step])" },
     { "randn", 2, FZ_LEAF, 0, choose_leaf, resolve_float, record_randn, "rw_randn(t, ^0, @0)" },
     { "rand", 2, FZ_LEAF, 0, choose_leaf, resolve_float, record_rand, "rw_rand(t, ^0, @0)" },
     { NULL },

@@ -87,6 +87,22 @@ static bool resolve_log(const struct fz_program *p, struct fz_statement *s)
     return unary(p, s, larger(0.7, log(fz_in(p, s, 0)->bound + 0.5)), 2);
 }
 
+/* log(1 + x) of what is 0.5 at least. */
+static bool resolve_log1p(const struct fz_program *p, struct fz_statement *s)
+{
+    return unary(p, s, log(fz_in(p, s, 0)->bound + 1.5), 1);
+}
+
+static bool resolve_erf(const struct fz_program *p, struct fz_statement *s)
+{
+    return unary(p, s, 1, 1.2);
+}
+
+static bool resolve_softplus(const struct fz_program *p, struct fz_statement *s)
+{
+    return unary(p, s, fz_in(p, s, 0)->bound + 0.7, 1);
+}
+
 static bool resolve_scalar(const struct fz_program *p, struct fz_statement *s)
 {
     static const double values[] = { 0.5, -1.25, 2, 0.375, 1, -0.0625 };
@@ -186,6 +202,8 @@ static void record_add_scalar(struct fz_call *c)
 #define FN(name, type) static const type fn_##name = rw_##name##_at;
 FN(neg, unary_fn) FN(abs, unary_fn) FN(exp, unary_fn) FN(log, unary_fn) FN(sqrt, unary_fn) FN(tanh, unary_fn)
 FN(sigmoid, unary_fn) FN(relu, unary_fn) FN(silu, unary_fn) FN(gelu, unary_fn) FN(gelu_tanh, unary_fn)
+FN(log1p, unary_fn) FN(softplus, unary_fn) FN(sin, unary_fn) FN(cos, unary_fn) FN(erf, unary_fn)
+FN(minimum, binary_fn)
 FN(add, binary_fn) FN(sub, binary_fn) FN(mul, binary_fn) FN(maximum, binary_fn) FN(swiglu, binary_fn)
 
 #define UNARY(name, weight, resolve) \
@@ -206,7 +224,12 @@ const struct fz_op fz_pointwise_ops[] = {
     UNARY(silu, 3, resolve_same),
     UNARY(gelu, 4, resolve_same),
     UNARY(gelu_tanh, 3, resolve_same),
+    UNARY(sin, 2, resolve_tanh),
+    UNARY(cos, 2, resolve_tanh),
+    UNARY(erf, 3, resolve_erf),
+    UNARY(softplus, 3, resolve_softplus),
     SHIFTED(log, resolve_log),
+    SHIFTED(log1p, resolve_log1p),
     SHIFTED(sqrt, resolve_same),
     { "pow_scalar", 3, 0, 1, choose_unary, resolve_pow, record_pow,
       "rw_pow_scalar(t, rw_add_scalar(t, rw_abs(t, $0), 0.5), ~)" },
@@ -216,6 +239,7 @@ const struct fz_op fz_pointwise_ops[] = {
     BINARY(sub, 5, choose_binary, resolve_sum),
     BINARY(mul, 9, choose_binary, resolve_product),
     BINARY(maximum, 4, choose_binary, resolve_larger),
+    BINARY(minimum, 4, choose_binary, resolve_larger),
     BINARY(swiglu, 4, choose_equal, resolve_swiglu),
     { "div", 4, 0, 3, choose_binary, resolve_quotient, record_div,
       "rw_div(t, $0, rw_add_scalar(t, rw_abs(t, $1), 0.5))" },

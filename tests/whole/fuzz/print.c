@@ -13,14 +13,16 @@ struct printer {
 };
 
 static const char *const type_names[] = {
-    [RW_F32] = "RW_F32", [RW_F64] = "RW_F64", [RW_BF16] = "RW_BF16", [RW_I32] = "RW_I32"
+    [RW_F32] = "RW_F32", [RW_F64] = "RW_F64", [RW_BF16] = "RW_BF16", [RW_I32] = "RW_I32",
+    [RW_BOOL] = "RW_BOOL"
 };
 
 static void print_name(const struct printer *p, int value)
 {
     const int i = value / FZ_OUTS;
     const char *const name = fz_op(p->p->s[i].op)->name;
-    const bool list = p->p->s[i].n_out > 1 || !strcmp(name, "split") || !strcmp(name, "rw_grad");
+    const bool list = p->p->s[i].n_out > 1 || !strcmp(name, "split") || !strcmp(name, "rw_grad") ||
+                      !strcmp(name, "unbind");
     fprintf(p->out, list ? "v%d[%d]" : "v%d", i, value % FZ_OUTS);
 }
 
@@ -96,6 +98,12 @@ static bool print_special(const struct printer *p, const struct fz_statement *s)
         fprintf(o, ", %lld, (const int64_t[]){ %lld, %lld", (long long)s->k[0], (long long)s->k[1], (long long)s->k[2]);
         if (s->n_out > 2) fprintf(o, ", %lld", (long long)s->k[3]);
         fprintf(o, " }, %d, v%d);\n", s->n_out, i);
+    } else if (!strcmp(name, "unbind")) {
+        fprintf(o, "rw_tensor *v%d[%d];\n            rw_unbind(t, ", i, s->n_out), print_name(p, s->in[0]);
+        fprintf(o, ", %lld, %d, v%d);\n", (long long)s->k[0], s->n_out, i);
+    } else if (!strcmp(name, "topk")) {
+        fprintf(o, "rw_tensor *v%d[2];\n            rw_topk(t, ", i), print_name(p, s->in[0]);
+        fprintf(o, ", %lld, %lld, v%d, v%d + 1);\n", (long long)s->k[1], (long long)s->k[0], i, i);
     } else if (!strncmp(name, "fuzz_", 5)) {
         if (s->n_out > 1) fprintf(o, "rw_tensor *v%d[%d];\n            rw_apply(t, &%s, &", i, s->n_out, name);
         else fprintf(o, "rw_tensor *const v%d = rw_apply(t, &%s, &", i, name);
@@ -133,6 +141,9 @@ static void print_expression(const struct printer *p, const struct fz_statement 
     } else if (!strcmp(name, "concat")) {
         fprintf(o, "rw_concat(t, (rw_tensor *[]){ "), print_operands(p, s, 0),
             fprintf(o, " }, %d, %lld)", s->n_in, (long long)s->k[0]);
+    } else if (!strcmp(name, "stack")) {
+        fprintf(o, "rw_stack(t, (rw_tensor *[]){ "), print_operands(p, s, 0),
+            fprintf(o, " }, %d, %lld)", s->n_in, (long long)s->k[0]);
     } else if (!strcmp(name, "permute")) {
         fprintf(o, "rw_permute(t, "), print_operands(p, s, 0), fprintf(o, ", (const int[]){ ");
         for (int i = 0; i < s->out[0].shape.rank; i++) fprintf(o, i ? ", %d" : "%d", (int)(s->k[0] >> 4 * i & 15));
@@ -149,7 +160,8 @@ static void print_expression(const struct printer *p, const struct fz_statement 
 static void print_data(const struct printer *p, const struct fz_statement *s)
 {
     static const char *const types[] = {
-        [RW_F32] = "float", [RW_F64] = "double", [RW_BF16] = "uint16_t", [RW_I32] = "int32_t"
+        [RW_F32] = "float", [RW_F64] = "double", [RW_BF16] = "uint16_t", [RW_I32] = "int32_t",
+        [RW_BOOL] = "uint8_t"
     };
     const int64_t n = rw_shape_numel(s->out[0].shape);
     fprintf(p->out, "    static const %s ev%d[%d][%lld] = {", types[s->out[0].dtype], (int)(s - p->p->s), p->p->steps,

@@ -8,7 +8,7 @@
 #define MOST_SLOPE 1e7
 
 static const struct fz_op *const families[] = { fz_leaf_ops, fz_mark_ops,  fz_pointwise_ops, fz_reduce_ops,
-                                                fz_shape_ops, fz_model_ops, fz_own_ops };
+                                                fz_shape_ops, fz_model_ops, fz_own_ops, fz_select_ops };
 
 const struct fz_op *fz_op(int op)
 {
@@ -86,9 +86,9 @@ bool fz_resolve_statement(struct fz_program *p, int at)
 
 bool fz_is_leaf(const struct fz_program *p, int value)
 {
-    static const char *const may_return_their_operand[] = { "contiguous", "cast", "dropout" };
+    static const char *const may_return_their_operand[] = { "contiguous", "cast", "dropout", "pad" };
     const struct fz_op *const op = fz_op(p->s[value / FZ_OUTS].op);
-    for (int i = 0; i < 3; i++)
+    for (size_t i = 0; i < sizeof may_return_their_operand / sizeof *may_return_their_operand; i++)
         if (!strcmp(op->name, may_return_their_operand[i])) return fz_is_leaf(p, p->s[value / FZ_OUTS].in[0]);
     return op->flags & FZ_LEAF;
 }

@@ -107,7 +107,7 @@ int fz_op_named(const char *name);
 
 /* The family tables that fz_op() joins, each ended by a row without a name. */
 extern const struct fz_op fz_leaf_ops[], fz_mark_ops[], fz_pointwise_ops[], fz_reduce_ops[], fz_shape_ops[],
-    fz_model_ops[], fz_own_ops[];
+    fz_model_ops[], fz_own_ops[], fz_select_ops[];
 
 /* The value's type. */
 const struct fz_type *fz_type_of(const struct fz_program *p, int value);

@@ -119,12 +119,12 @@ static bool cut(struct fz_program *p, int i)
     }
     if (used < 0) return false;
     const struct fz_type type = s->out[used];
-    const bool index = type.dtype == RW_I32;
+    const bool index = type.dtype == RW_I32, mask = type.dtype == RW_BOOL;
     for (int k = 1; k < s->n_out; k++) redirect(p, i * FZ_OUTS + k, i * FZ_OUTS);
-    *s = (struct fz_statement){ .op = (uint8_t)fz_op_named(index ? "index" : "param"), .n_out = 1,
+    *s = (struct fz_statement){ .op = (uint8_t)fz_op_named(index ? "index" : mask ? "mask" : "param"), .n_out = 1,
                                 .word = { s->word[0], s->word[1], s->word[2] } };
     s->out[0] = (struct fz_type){
-        .dtype = type.dtype, .shape = type.shape, .bound = index ? type.bound : 2, .slope = !index
+        .dtype = type.dtype, .shape = type.shape, .bound = index ? type.bound : 2, .slope = !index && !mask
     };
     return true;
 }
