@@ -1,5 +1,5 @@
 /**
- * rewind/conv.h - convolutions.
+ * rewind/conv.h - convolutions and pooling.
  *
  * Images are [n, c, h, w] outside, whatever their strides. Inside they lie channels last: a result is the permuted view
  * of a dense [n, h, w, c], element-wise ops on such an image keep that order, and an image that lies otherwise is
@@ -46,6 +46,32 @@ RW_API rw_tensor *rw_conv2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *
 RW_API rw_tensor *rw_conv_transpose2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                                          const rw_conv2d_params *params);
 #define rw_conv_transpose2d(...) rw_conv_transpose2d_at(RW_HERE, __VA_ARGS__)
+
+/** Of the two axes h and w. Zero means the default in brackets. */
+typedef struct rw_pool2d_params {
+    int kernel[2];        ///< extents of a window, 1 or more; there is no default
+    int stride[2];        ///< [the kernel]
+    int padding[2];       ///< on either side, at most half of the kernel, [0]
+    bool exclude_padding; ///< an average is over the elements of the image alone, [false]
+} rw_pool2d_params;
+
+/**
+ * The largest of each window, PyTorch's max_pool2d: x [n, c, h, w] -> [n, c, oh, ow] with oh = (h + 2 padding - kernel)
+ * / stride + 1, rounded down. Padding is never the largest, NaN always is; of equal ones the first. Keeps one byte for
+ * each element of the result, its place within the window, and neither x nor the result. A gradient is added up by
+ * input element, in the order of the windows.
+ * Errors: RW_ERR_SHAPE, RW_ERR_DTYPE; RW_ERR_ARGUMENT also for a window of more than 256 elements, and without params.
+ */
+RW_API rw_tensor *rw_max_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_pool2d_params *params);
+#define rw_max_pool2d(...) rw_max_pool2d_at(RW_HERE, __VA_ARGS__)
+
+/** The mean of each window, PyTorch's avg_pool2d; padding counts as zeros. Shapes as rw_max_pool2d(). Keeps nothing. */
+RW_API rw_tensor *rw_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_pool2d_params *params);
+#define rw_avg_pool2d(...) rw_avg_pool2d_at(RW_HERE, __VA_ARGS__)
+
+/** The mean of each channel, PyTorch's adaptive_avg_pool2d to 1: x [n, c, h, w] -> [n, c, 1, 1]. Keeps nothing. */
+RW_API rw_tensor *rw_global_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x);
+#define rw_global_avg_pool2d(...) rw_global_avg_pool2d_at(RW_HERE, __VA_ARGS__)
 
 #ifdef __cplusplus
 }

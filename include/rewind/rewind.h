@@ -10,7 +10,7 @@
  *   create.h      zeros, ones, sequences, rows with a 1
  *   select.h      parts of a tensor, pads, windows
  *   gather.h      by index: the largest, gather, sums
- *   conv.h        convolutions
+ *   conv.h        convolutions and pooling
  *   attention.h   more of attention
  *   losses.h      more losses, and losses with options
  *   custom_grad.h gradients of the caller's own

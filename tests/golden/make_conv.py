@@ -23,4 +23,18 @@ conv("conv_transpose2d", (2, 4, 5, 3), (4, 3, 2, 2), bias=True, transposed=True,
 conv("conv_transpose2d_more", (2, 4, 5, 3), (4, 3, 3, 3), transposed=True, stride=2, padding=1, output_padding=1,
      groups=2)
 
+
+def maximum(name, x, *how):
+    case(name, lambda x: F.max_pool2d(x, *how), [torch.randint(-6, 7, x) / 2],
+         sizes=lambda w, y, x: (y, torch.autograd.grad((F.max_pool2d(v := x.clone().requires_grad_(), *how) *
+                                                        w.abs()).sum(), [v])[0]))
+
+
+# Halves: many are equal, and the first of them is taken.
+maximum("max_pool2d", (2, 5, 7, 8), (3, 3), 2, 1)
+maximum("max_pool2d_even", (2, 19, 6, 6), (2, 2))
+case("avg_pool2d", lambda x: F.avg_pool2d(x, 3, 2, 1), [normal(2, 5, 7, 8)])
+case("avg_pool2d_inside", lambda x: F.avg_pool2d(x, (2, 3), 1, 1, count_include_pad=False), [normal(2, 5, 7, 8)])
+case("global_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, 1), [normal(2, 19, 5, 3)])
+
 write(__file__)

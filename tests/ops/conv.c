@@ -1,6 +1,7 @@
 /*
  * Convolutions: the same bytes on any number of threads, under every policy and however the image lies; chains of them
- * lie channels last and are never turned; a weight's gradient is added to what is there; and what is refused.
+ * lie channels last and are never turned; a weight's gradient is added to what is there; and what is refused. Of
+ * pooling: what is kept, and which of equals is taken.
  */
 #include "support/steps.h"
 
@@ -8,6 +9,7 @@
 #include "record/mark.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,9 +56,10 @@ static unsigned char *gradients(const struct layer *l, rw_dtype dtype, int threa
     ckpt_set_policy(b.t, policy);
     ckpt_begin(b.t, "layer");
     rw_tensor *const y = rw_relu(b.t, rw_conv2d(b.t, x, w, bias, &params));
+    rw_tensor *const most = rw_max_pool2d(b.t, y, &(rw_pool2d_params){ .kernel = { 3, 3 }, .stride = { 1, 1 } });
     rw_tensor *const back = rw_conv_transpose2d(b.t, y, w, RW_NONE, &params);
     ckpt_end(b.t);
-    cr_assert_eq(rw_backward(b.t, rw_add(b.t, loss_of(b.t, y), loss_of(b.t, back))), RW_OK, "%s",
+    cr_assert_eq(rw_backward(b.t, rw_add(b.t, loss_of(b.t, most), loss_of(b.t, back))), RW_OK, "%s",
                  rw_error_message(b.ctx));
     unsigned char *const all = all_gradients(b.ctx, ret);
     fixture_close(&b);
@@ -262,5 +265,66 @@ Test(ops_conv, mistakes_are_named_and_leave_nothing)
     refuses(&b, TURNED(.padding = { 9, 0 }), RW_ERR_SHAPE, "extent", m);
     refuses(&b, rw_conv_transpose2d(t, x, turned, v, NULL), RW_ERR_SHAPE, "conv_transpose2d", m);
     refuses(&b, rw_conv_transpose2d(t, x, w, RW_NONE, NULL), RW_ERR_SHAPE, "filters", m);
+    fixture_close(&b);
+}
+
+/* ---- pooling ---- */
+
+#define POOL(...) &(rw_pool2d_params){ __VA_ARGS__ }
+
+Test(ops_conv, a_maximum_keeps_a_byte_for_each_element)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = param(b.ctx, "x", RW_F32, RW_SHAPE(4, 32, 16, 16));
+    rw_tensor *const w = rw_input(b.t, RW_F32, RW_SHAPE(4, 32, 8, 8), NULL);
+    rw_tensor *const y = rw_max_pool2d(b.t, rw_scale(b.t, x, 2), POOL(.kernel = { 2, 2 }));
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, w), RW_ALL_AXES, false);
+    rw_memory m;
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+    cr_assert_eq(m.kept, 4 * 32 * 8 * 8, "%zu bytes", m.kept);
+    fixture_close(&b);
+}
+
+Test(ops_conv, a_maximum_is_the_first_of_equals_and_nan_is_larger)
+{
+    struct fixture b = fixture_open(1, 1);
+    const float image[] = { 1, 5, 5, 2, NAN, 9, -1, -1 };
+    const float slopes[] = { 0, 1, 0, 0, 1, 0, 1, 0 };
+    float y[3], g[8];
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1, 1, 1, 8), image));
+    rw_tensor *const all = rw_max_pool2d(b.t, x, POOL(.kernel = { 1, 3 }, .stride = { 1, 3 }, .padding = { 0, 1 }));
+    cr_assert_eq(rw_read(b.t, all, y, sizeof y), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(y[0], 5);
+    cr_expect(isnan(y[1]));
+    cr_expect_eq(y[2], 9);
+    rw_tape_reset(b.t);
+    rw_tensor *const again = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1, 1, 1, 8), image));
+    rw_tensor *const pairs = rw_max_pool2d(b.t, again, POOL(.kernel = { 1, 2 }));
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, pairs, RW_ALL_AXES, false)), RW_OK);
+    cr_assert_eq(rw_read(b.t, rw_gradient(again), g, sizeof g), RW_OK);
+    for (int i = 0; i < 8; i++) cr_expect_eq(g[i], i == 2 ? 1 : slopes[i], "element %d: %g", i, g[i]);
+    fixture_close(&b);
+}
+
+Test(ops_conv, mistakes_of_pooling_are_named_and_leave_nothing)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tape *const t = b.t;
+    rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(2, 4, 5, 6), NULL);
+    rw_tensor *const flat = rw_input(t, RW_F32, RW_SHAPE(2, 4), NULL);
+    rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(2, 4, 5, 6), NULL);
+    const size_t n = rw_tape_mark(t).nodes;
+    refuses(&b, rw_max_pool2d(t, x, NULL), RW_ERR_ARGUMENT, "max_pool2d: params is NULL", n);
+    refuses(&b, rw_max_pool2d(t, x, POOL(.stride = { 1, 1 })), RW_ERR_ARGUMENT, "kernel 0 of axis 0", n);
+    refuses(&b, rw_avg_pool2d(t, x, POOL(.kernel = { 2, -2 })), RW_ERR_ARGUMENT, "kernel -2 of axis 1", n);
+    refuses(&b, rw_avg_pool2d(t, x, POOL(.kernel = { 2, 2 }, .stride = { -1, 1 })), RW_ERR_ARGUMENT, "stride -1", n);
+    refuses(&b, rw_avg_pool2d(t, x, POOL(.kernel = { 2, 2 }, .padding = { 2, 0 })), RW_ERR_ARGUMENT, "padding 2", n);
+    refuses(&b, rw_max_pool2d(t, x, POOL(.kernel = { 6, 2 })), RW_ERR_SHAPE, "a window of 6, x has 5", n);
+    refuses(&b, rw_max_pool2d(t, x, POOL(.kernel = { 257, 1 }, .padding = { 128, 0 })), RW_ERR_ARGUMENT, "257", n);
+    refuses(&b, rw_max_pool2d(t, flat, POOL(.kernel = { 2, 2 })), RW_ERR_SHAPE, "max_pool2d: x of rank 2", n);
+    refuses(&b, rw_global_avg_pool2d(t, flat), RW_ERR_SHAPE, "global_avg_pool2d: x of rank 2", n);
+    refuses(&b, rw_max_pool2d(t, index, POOL(.kernel = { 2, 2 })), RW_ERR_DTYPE, "max_pool2d", n);
+    refuses(&b, rw_avg_pool2d(t, NULL, POOL(.kernel = { 2, 2 })), RW_ERR_ARGUMENT, "x is NULL", n);
     fixture_close(&b);
 }

@@ -244,6 +244,8 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_argmax(t, x, 0, true), rw_argmin(t, x, 0, true), rw_topk(t, x, 1, 1, part, part + 1);
     rw_gather(t, index, 0, index), rw_scatter_add(t, v, 0, index, v), rw_index_select(t, x, 0, index);
     rw_embedding_bag(t, x, rw_unsqueeze(t, index, 0), RW_BAG_SUM);
+    rw_max_pool2d(t, q, &(rw_pool2d_params){ .kernel = { 2, 2 } }), rw_global_avg_pool2d(t, q);
+    rw_avg_pool2d(t, q, &(rw_pool2d_params){ .kernel = { 2, 2 } });
 }
 
 static bool was_recorded(const rw_context *ctx, const char *name)
@@ -262,6 +264,7 @@ static bool is_composed(const char *name)
         "eq_scalar",
         "full",
         "ge_scalar",
+        "global_avg_pool2d",
         "gt_scalar",
         "le_scalar",
         "lt_scalar",

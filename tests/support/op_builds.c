@@ -155,6 +155,17 @@ B(rope_interleaved,
         .groups = (int)c->shape.dim[3]                                                                                 \
     }
 B(conv2d, rw_conv2d(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, CONV(c)))
+/* shape: extents of the kernel, stride, padding; keep: padding does not count */
+#define POOL(c)                                                                                                        \
+    &(rw_pool2d_params)                                                                                                \
+    {                                                                                                                  \
+        .kernel = { (int)c->shape.dim[0], (int)c->shape.dim[1] },                                                      \
+        .stride = { (int)c->shape.dim[2], (int)c->shape.dim[2] },                                                      \
+        .padding = { (int)c->shape.dim[3], (int)c->shape.dim[3] }, .exclude_padding = c->keep                          \
+    }
+B(max_pool2d, rw_max_pool2d(t, x[0], POOL(c)))
+B(avg_pool2d, rw_avg_pool2d(t, x[0], POOL(c)))
+B(global_avg_pool2d, rw_global_avg_pool2d(t, x[0]))
 B(conv_transpose2d, rw_conv_transpose2d(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, CONV(c)))
 B(rope, rw_rope(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, op_single(c->value)))
 /* keep: the table is read elsewhere too, and the gradient is added to what flows from there */

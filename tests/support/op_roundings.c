@@ -128,6 +128,21 @@ void op_count_conv(struct op_case *c)
     c->r[3].n = (int)results + 1;
 }
 
+/* Sums of a window and of the windows over an element; of averages with a quotient each. A maximum is exact. */
+void op_count_pool(struct op_case *c)
+{
+    const rw_shape x = c->in[0].shape, k = c->shape;
+    const int window = (int)(k.dim[0] * k.dim[1]);
+    const bool most = c->build == op_build_max_pool2d;
+    if (!k.rank) {
+        c->r[0].n = (int)(x.dim[2] * x.dim[3]) + 2;
+        c->r[1].n = 3;
+        return;
+    }
+    c->r[0].n = most ? 0 : window + 1;
+    c->r[1].n = most ? window : 2 * window;
+}
+
 /* ---- reductions ---- */
 
 /* How many elements meet in one of the result. Axes are counted from the first. */

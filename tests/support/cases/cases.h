@@ -25,6 +25,7 @@ void op_cases_gather(void);
 void op_cases_losses(void);
 void op_cases_norms(void);
 void op_cases_pointwise(void);
+void op_cases_pool(void);
 void op_cases_products(void);
 void op_cases_random(void);
 void op_cases_reductions(void);

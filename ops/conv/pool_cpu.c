@@ -1,0 +1,76 @@
+/* CPU kernels of pooling: rows of the result are shared out. */
+#include "device/cpu/isa.h"
+#include "ops/common/util.h"
+#include "ops/common/vec_native.h"
+#include "ops/conv/pool.h"
+
+struct pool_operands {
+    const void *x; /* x, u or dy */
+    unsigned char *places;
+    void *to;
+};
+
+#define T float
+#define LANES 64
+#define F(name) f_##name
+#include "ops/conv/pool_tmpl.h"
+#undef T
+#undef F
+#define T double
+#define F(name) d_##name
+#include "ops/conv/pool_tmpl.h"
+
+static void row_of(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, enum rw_pool_kind kind,
+                   int64_t row, int64_t height, int64_t width)
+{
+    switch (dtype) {
+    case RW_F32: f_row(p, o, RW_F32, kind, row, height, width); return;
+    case RW_BF16: f_row(p, o, RW_BF16, kind, row, height, width); return;
+    case RW_F16: f_row(p, o, RW_F16, kind, row, height, width); return;
+    default: d_row(p, o, RW_F64, kind, row, height, width); return;
+    }
+}
+
+static rw_status run(const rw_kernel *k, enum rw_pool_kind kind, const void *x, void *places)
+{
+    const struct rw_pool p = rw_pool_of(k, kind);
+    const struct pool_operands o = { x, places, k->out[0].data };
+    const rw_layout *const out = k->out[0].layout;
+    const int64_t rows = out->numel ? out->dim[0] * out->dim[1] : 0;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (out->numel >= RW_PARALLEL_FROM)
+    for (int64_t i = 0; i < rows; i++) row_of(&p, &o, k->out[0].dtype, kind, i, out->dim[1], out->dim[2]);
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_max_pool2d_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_max_pool2d_cpu)(const rw_kernel *k)
+{
+    const int64_t n = k->out[0].layout->numel;
+    unsigned char *const places = k->out[1].data;
+    for (int64_t i = n; i < 4 * rw_pool_words(n); i++) places[i] = 0; /* the last word is whole */
+    return run(k, RW_POOL_MAX, k->in[0].data, places);
+}
+
+rw_status RW_ISA_NAME(rw_max_pool2d_backward_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_max_pool2d_backward_cpu)(const rw_kernel *k)
+{
+    return run(k, RW_POOL_MAX_BACKWARD, k->in[1].data, k->in[0].data);
+}
+
+rw_status RW_ISA_NAME(rw_max_pool2d_pick_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_max_pool2d_pick_cpu)(const rw_kernel *k)
+{
+    return run(k, RW_POOL_PICK, k->in[0].data, k->in[1].data);
+}
+
+rw_status RW_ISA_NAME(rw_avg_pool2d_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_avg_pool2d_cpu)(const rw_kernel *k)
+{
+    return run(k, RW_POOL_AVG, k->in[0].data, NULL);
+}
+
+rw_status RW_ISA_NAME(rw_avg_pool2d_backward_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_avg_pool2d_backward_cpu)(const rw_kernel *k)
+{
+    return run(k, RW_POOL_AVG_BACKWARD, k->in[0].data, NULL);
+}

@@ -1,0 +1,107 @@
+/*
+ * A row of one of the ops of pool.h, for one type of arithmetic T. Included by pool_cpu.c once with T = float and once
+ * with T = double; F names these functions. Channels lie side by side and never meet: LANES of them at a time.
+ */
+VEC_INLINE void F(take)(T *to, const void *p, rw_dtype dtype, int64_t at, int64_t n)
+{
+    if (dtype == RW_F64)
+        for (int64_t l = 0; l < n; l++) to[l] = (T)((const double *)p)[at + l];
+    else
+        for (int64_t l = 0; l < n; l++) to[l] = (T)f_get(p, dtype, at + l);
+}
+
+VEC_INLINE void F(give)(void *p, rw_dtype dtype, int64_t at, int64_t n, const T *x)
+{
+    if (dtype == RW_F64)
+        for (int64_t l = 0; l < n; l++) ((double *)p)[at + l] = (double)x[l];
+    else
+        for (int64_t l = 0; l < n; l++) f_put(p, dtype, at + l, (float)x[l]);
+}
+
+/* The first of the largest; NaN is larger than anything. */
+VEC_INLINE void F(most)(T *best, int32_t *place, const T *x, int32_t here, int64_t n, bool first)
+{
+    for (int64_t l = 0; l < n; l++) {
+        const bool more = first || x[l] > best[l] || x[l] != x[l];
+        best[l] = more ? x[l] : best[l];
+        place[l] = more ? here : place[l];
+    }
+}
+
+VEC_INLINE void F(max_window)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t image,
+                              int64_t oy, int64_t ox, int64_t c, int64_t n)
+{
+    const struct rw_pool_range ys = rw_pool_inside(p, 0, oy), xs = rw_pool_inside(p, 1, ox);
+    const int64_t at = ((image * p->oh + oy) * p->ow + ox) * p->c + c;
+    T best[LANES] = { 0 }, x[LANES] = { 0 };
+    int32_t place[LANES] = { 0 };
+    bool first = true;
+    for (int64_t y = ys.from; y < ys.to; y++)
+        for (int64_t z = xs.from; z < xs.to; z++, first = false) {
+            F(take)(x, o->x, dtype, ((image * p->h + y) * p->w + z) * p->c + c, n);
+            F(most)(best, place, x,
+                    (int32_t)(rw_pool_place(p, 0, oy, y) * p->a.kernel[1] + rw_pool_place(p, 1, ox, z)), n, first);
+        }
+    F(give)(o->to, dtype, at, n, best);
+    for (int64_t l = 0; l < n; l++) o->places[at + l] = (unsigned char)place[l];
+}
+
+VEC_INLINE void F(avg_window)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t image,
+                              int64_t oy, int64_t ox, int64_t c, int64_t n)
+{
+    const struct rw_pool_range ys = rw_pool_inside(p, 0, oy), xs = rw_pool_inside(p, 1, ox);
+    const T count = (T)rw_pool_count(p, oy, ox);
+    T sum[LANES] = { 0 }, x[LANES] = { 0 };
+    for (int64_t y = ys.from; y < ys.to; y++)
+        for (int64_t z = xs.from; z < xs.to; z++) {
+            F(take)(x, o->x, dtype, ((image * p->h + y) * p->w + z) * p->c + c, n);
+            for (int64_t l = 0; l < n; l++) sum[l] += x[l];
+        }
+    for (int64_t l = 0; l < n; l++) sum[l] /= count;
+    F(give)(o->to, dtype, ((image * p->oh + oy) * p->ow + ox) * p->c + c, n, sum);
+}
+
+VEC_INLINE void F(pick)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t image,
+                        int64_t oy, int64_t ox, int64_t c, int64_t n)
+{
+    const int64_t at = ((image * p->oh + oy) * p->ow + ox) * p->c + c;
+    for (int64_t l = 0; l < n; l++) {
+        const int64_t y = oy * p->a.stride[0] - p->a.padding[0] + o->places[at + l] / p->a.kernel[1];
+        const int64_t z = ox * p->a.stride[1] - p->a.padding[1] + o->places[at + l] % p->a.kernel[1];
+        T x;
+        F(take)(&x, o->x, dtype, ((image * p->h + y) * p->w + z) * p->c + c + l, 1);
+        F(give)(o->to, dtype, at + l, 1, &x);
+    }
+}
+
+/* An input element: of the windows over it, in order, what they have for it; their share of an average. */
+VEC_INLINE void F(backward)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, bool max,
+                            int64_t image, int64_t y, int64_t z, int64_t c, int64_t n)
+{
+    const struct rw_pool_range ys = rw_pool_over(p, 0, y), xs = rw_pool_over(p, 1, z);
+    T sum[LANES] = { 0 }, dy[LANES] = { 0 };
+    for (int64_t oy = ys.from; oy < ys.to; oy++)
+        for (int64_t ox = xs.from; ox < xs.to; ox++) {
+            const int64_t at = ((image * p->oh + oy) * p->ow + ox) * p->c + c;
+            const int64_t here = rw_pool_place(p, 0, oy, y) * p->a.kernel[1] + rw_pool_place(p, 1, ox, z);
+            F(take)(dy, o->x, dtype, at, n);
+            if (max)
+                for (int64_t l = 0; l < n; l++) sum[l] += o->places[at + l] == here ? dy[l] : 0;
+            else
+                for (int64_t l = 0; l < n; l++) sum[l] += dy[l] / (T)rw_pool_count(p, oy, ox);
+        }
+    F(give)(o->to, dtype, ((image * p->h + y) * p->w + z) * p->c + c, n, sum);
+}
+
+VEC_INLINE void F(row)(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, enum rw_pool_kind kind,
+                       int64_t row, int64_t height, int64_t width)
+{
+    for (int64_t x = 0; x < width; x++)
+        for (int64_t c = 0; c < p->c; c += LANES) {
+            const int64_t n = p->c - c < LANES ? p->c - c : LANES, image = row / height, y = row % height;
+            if (kind == RW_POOL_MAX) F(max_window)(p, o, dtype, image, y, x, c, n);
+            else if (kind == RW_POOL_AVG) F(avg_window)(p, o, dtype, image, y, x, c, n);
+            else if (kind == RW_POOL_PICK) F(pick)(p, o, dtype, image, y, x, c, n);
+            else F(backward)(p, o, dtype, kind == RW_POOL_MAX_BACKWARD, image, y, x, c, n);
+        }
+}
