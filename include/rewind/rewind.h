@@ -19,6 +19,7 @@
  *   memory.h      bytes and costs
  *   plan.h        what a step will take, before it runs
  *   optim.h       AdamW
+ *   optimizers.h  SGD, Adam, Lion; settings of single parameters
  *   graph.h       a recorded step, launched many times
  *   io.h          weights to and from files
  *   resume.h      a run that ended goes on, to the last bit
@@ -44,6 +45,7 @@
 #include <rewind/op.h>
 #include <rewind/ops.h>
 #include <rewind/optim.h>
+#include <rewind/optimizers.h>
 #include <rewind/plan.h>
 #include <rewind/pointwise.h>
 #include <rewind/resume.h>

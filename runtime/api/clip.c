@@ -22,7 +22,7 @@ static rw_status record_all(struct rw_clip *c, rw_tape *t, rw_tensor **gradient,
         rw_tensor *const g = gradient[ctx->params[i]->tensor.id];
         if (g) in[n++] = g;
     }
-    const rw_status status = rw_update_record(t, "rw_clip_grad_norm", &rw_op_clip_grad_norm, in, n, out);
+    const rw_status status = rw_update_record(t, "rw_clip_grad_norm", &rw_op_clip_grad_norm, in, n, NULL, 0, out);
     for (size_t i = 0, k = 1; !status && i < ctx->n_params; i++) {
         rw_tensor **const g = &gradient[ctx->params[i]->tensor.id];
         if (*g) *g = out[k++];

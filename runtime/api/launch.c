@@ -10,7 +10,7 @@
 #include "plan/cache.h"
 #include "run/advance.h"
 #include "base/alloc.h"
-#include "api/adamw.h"
+#include "api/optimizer.h"
 #include "api/clip.h"
 #include "verify/verify.h"
 
@@ -23,7 +23,7 @@ struct rw_graph {
     uint64_t tape_step; /* a reset tape has another */
     struct rw_run *run; /* one for all launches: its results and its words stay where they are */
     uint32_t loss;
-    rw_adamw *optimizer; /* NULL: none */
+    rw_optimizer *optimizer; /* NULL: none */
     struct rw_clip clip; /* all zero: none */
     uint64_t launches;
     void *captured; /* the device's, NULL before the first capture */
@@ -53,7 +53,7 @@ static rw_status check_tickets(const rw_tape *t)
 /* Clipping, then the update: what the step does with its gradients. */
 static struct rw_recorder *recorders_of(rw_graph *g)
 {
-    struct rw_recorder *const update = g->optimizer ? rw_adamw_recorder(g->optimizer) : NULL;
+    struct rw_recorder *const update = g->optimizer ? rw_optimizer_recorder(g->optimizer) : NULL;
     if (!g->clip.ctx) return update;
     g->clip.recorder.next = update;
     return &g->clip.recorder;
@@ -80,7 +80,7 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
     if (*ret_loss == RW_NONE_ID) return t->ctx->status;
     if (p->max_norm < 0 || p->max_norm != p->max_norm)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: a norm of %g", p->max_norm);
-    if (p->optimizer && rw_adamw_context(p->optimizer) != t->ctx)
+    if (p->optimizer && rw_optimizer_context(p->optimizer) != t->ctx)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the optimizer belongs to another context");
     const rw_status status = check_nothing_ran(t);
     return status ? status : check_tickets(t);
@@ -130,7 +130,7 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
     if (!g) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
     *g = (rw_graph){ .t = t, .tape_step = t->step, .loss = id, .optimizer = p.optimizer };
     t->n_users++;
-    if (p.optimizer) rw_adamw_share(p.optimizer);
+    if (p.optimizer) rw_optimizer_share(p.optimizer);
     status = make(g, p.max_norm);
     if (status) rw_graph_destroy(&g);
     else *ret_graph = g;
@@ -147,7 +147,7 @@ void rw_graph_destroy(rw_graph **pg)
     rw_run_end(g->run);
     rw_clip_close(&g->clip);
     rw_free(g->captured_sources);
-    if (g->optimizer) rw_adamw_release(g->optimizer);
+    if (g->optimizer) rw_optimizer_release(g->optimizer);
     rw_tape_release(g->t);
     rw_free(g);
     *pg = NULL;
@@ -237,11 +237,11 @@ static rw_status launch(rw_graph *g)
     rw_status status = rw_run_prepare(r, end);
     for (size_t i = 0; !status && i < r->plan->n_gradients; i++) /* the update finds them written */
         g->t->ctx->by_id[r->plan->gradients[i]]->grad_clear = false;
-    if (!status && g->optimizer) status = rw_adamw_prepare(g->optimizer);
+    if (!status && g->optimizer) status = rw_optimizer_prepare(g->optimizer);
     if (!status) status = queue_launch(g);
     if (status) return rw_run_fail(r, status);
     rw_run_is_queued(r, end);
-    if (g->optimizer) rw_adamw_count(g->optimizer);
+    if (g->optimizer) rw_optimizer_count(g->optimizer);
     g->launches++;
     status = rw_run_settle(r);
     return !status && rw_run_is_watched_each_time(r) ? rw_runs_wait(g->t->ctx) : status;

@@ -46,14 +46,14 @@ rw_status rw_update_run(struct rw_update *u)
 }
 
 rw_status rw_update_record(rw_tape *t, const char *call, const rw_op_def *op, rw_tensor *const *in, int n,
-                           rw_tensor **ret_outs)
+                           const void *attrs, size_t attrs_size, rw_tensor **ret_outs)
 {
     rw_context *const ctx = t->ctx;
     const rw_site at = { call, 0 };
     const uint32_t site = rw_site_index(ctx, at);
     if (site == RW_NONE_ID) return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", call);
     t->origin = (struct rw_origin){ .adjoint = true, .of = RW_NONE_ID, .site = site, .ticket = RW_NONE_ID };
-    const rw_tensor *const made = rw_apply_at(at, t, op, in, n, NULL, 0, ret_outs);
+    const rw_tensor *const made = rw_apply_at(at, t, op, in, n, attrs, attrs_size, ret_outs);
     t->origin = (struct rw_origin){ 0 };
     return made ? RW_OK : ctx->status;
 }

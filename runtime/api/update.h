@@ -21,6 +21,6 @@ rw_status rw_update_run(struct rw_update *u);
 
 /* For recorders: a node of the whole step, which stands for a call of that name. */
 rw_status rw_update_record(rw_tape *t, const char *call, const rw_op_def *op, rw_tensor *const *in, int n,
-                           rw_tensor **ret_outs);
+                           const void *attrs, size_t attrs_size, rw_tensor **ret_outs);
 
 #endif

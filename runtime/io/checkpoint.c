@@ -14,7 +14,7 @@ static rw_status check_params(rw_context *ctx, const rw_checkpoint_params *p)
 {
     if (!p->folder || !*p->folder) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create: no folder");
     if (p->keep < 0) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create: %d files are to be kept", p->keep);
-    if (p->optimizer && rw_adamw_context(p->optimizer) != ctx)
+    if (p->optimizer && rw_optimizer_context(p->optimizer) != ctx)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create: the optimizer belongs to another context");
     return RW_OK;
 }
@@ -34,7 +34,7 @@ rw_status rw_checkpoint_create(rw_checkpoint **ret, rw_context *ctx, const rw_ch
     c->ctx = ctx;
     c->keep = params->keep ? params->keep : KEEP;
     c->optimizer = params->optimizer;
-    if (c->optimizer) rw_adamw_share(c->optimizer);
+    if (c->optimizer) rw_optimizer_share(c->optimizer);
     ctx->n_users++;
     *ret = c;
     return RW_OK;
@@ -49,7 +49,7 @@ void rw_checkpoint_destroy(rw_checkpoint **pc)
     rw_checkpoint_join(c);
     rw_snapshot_finish(&c->snapshot);
     rw_rotation_finish(&c->rotation);
-    if (c->optimizer) rw_adamw_release(c->optimizer);
+    if (c->optimizer) rw_optimizer_release(c->optimizer);
     rw_free(c->path);
     rw_free(c->extra);
     rw_free(c);

@@ -13,7 +13,7 @@
 
 struct rw_checkpoint {
     rw_context *ctx;
-    rw_adamw *optimizer;
+    rw_optimizer *optimizer;
     int keep;
     struct rw_rotation rotation;
     struct rw_snapshot snapshot;

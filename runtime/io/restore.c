@@ -105,7 +105,7 @@ static rw_status find(struct loading *l, const char *name, const struct rw_param
 
 static rw_status find_kept(struct loading *l, size_t i)
 {
-    const struct rw_kept k = rw_adamw_kept(l->c->optimizer, i);
+    const struct rw_kept k = rw_optimizer_kept(l->c->optimizer, i);
     char name[RW_SNAPSHOT_NAME_MOST];
     rw_status status = RW_OK;
     for (int j = 0; !status && j < k.n; j++) {
@@ -124,13 +124,13 @@ static rw_status find_kept(struct loading *l, size_t i)
 static rw_status find_optimizer(struct loading *l)
 {
     const char *const kind = text_of(l, RW_SNAPSHOT_OPTIMIZER), *const lr = text_of(l, RW_SNAPSHOT_LR);
-    const char *const wanted = rw_adamw_kind(l->c->optimizer);
+    const char *const wanted = rw_optimizer_kind_name(l->c->optimizer);
     if (!kind || !lr) return refuse(l, RW_ERR_IO, "no optimizer is in it%s", "");
     if (strcmp(kind, wanted)) {
         snprintf(l->why, sizeof l->why, "the optimizer is %.20s there, %s here", kind, wanted);
         return RW_ERR_ARGUMENT;
     }
-    const size_t n = rw_adamw_members(l->c->optimizer);
+    const size_t n = rw_optimizer_members(l->c->optimizer);
     l->lr = strtod(lr, NULL);
     l->states = rw_calloc(n * RW_KEPT_MOST, sizeof *l->states);
     l->counts = rw_calloc(n, sizeof *l->counts);
@@ -178,17 +178,17 @@ static rw_status upload(rw_context *ctx, const struct rw_param *p, const void *f
 
 static rw_status take_optimizer(struct loading *l)
 {
-    rw_adamw *const opt = l->c->optimizer;
+    rw_optimizer *const opt = l->c->optimizer;
     rw_status status = RW_OK;
-    for (size_t i = 0; !status && i < rw_adamw_members(opt); i++) {
-        const struct rw_kept k = rw_adamw_kept(opt, i);
+    for (size_t i = 0; !status && i < rw_optimizer_members(opt); i++) {
+        const struct rw_kept k = rw_optimizer_kept(opt, i);
         int64_t count[2];
         memcpy(count, l->counts[i], sizeof count);
         for (int j = 0; !status && j < k.n; j++)
             status = upload(l->ctx, k.state[j], l->states[i * RW_KEPT_MOST + (size_t)j]);
-        if (!status) rw_adamw_resume(opt, i, (uint64_t)count[0], count[1] != 0);
+        if (!status) rw_optimizer_resume(opt, i, (uint64_t)count[0], count[1] != 0);
     }
-    if (!status) rw_adamw_set_lr(opt, l->lr);
+    if (!status) rw_optimizer_set_lr(opt, l->lr);
     return status;
 }
 

@@ -63,8 +63,8 @@ static bool add_optimizer(struct rw_snapshot *s, const struct rw_snapshot_of *wh
 {
     char name[RW_SNAPSHOT_NAME_MOST];
     bool ok = true;
-    for (size_t i = 0; ok && i < rw_adamw_members(what->optimizer); i++) {
-        const struct rw_kept k = rw_adamw_kept(what->optimizer, i);
+    for (size_t i = 0; ok && i < rw_optimizer_members(what->optimizer); i++) {
+        const struct rw_kept k = rw_optimizer_kept(what->optimizer, i);
         for (int j = 0; ok && j < k.n; j++) {
             rw_snapshot_name(name, k.name[j], k.param->name);
             ok = add_like(s, what->ctx, name, k.state[j]);
@@ -98,8 +98,8 @@ static bool add_metadata(struct rw_snapshot *s, const struct rw_snapshot_of *wha
         !cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_GENERATOR, generator))
         return false;
     if (!what->optimizer) return true;
-    snprintf(lr, sizeof lr, "%a", rw_adamw_lr(what->optimizer));
-    return cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_OPTIMIZER, rw_adamw_kind(what->optimizer)) &&
+    snprintf(lr, sizeof lr, "%a", rw_optimizer_lr(what->optimizer));
+    return cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_OPTIMIZER, rw_optimizer_kind_name(what->optimizer)) &&
            cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_LR, lr);
 }
 
@@ -130,8 +130,8 @@ static rw_status copy_all(struct rw_snapshot *s, const struct rw_snapshot_of *wh
     unsigned char *at = s->data;
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < ctx->n_params; i++) status = copy(ctx, &at, ctx->params[i]);
-    for (size_t i = 0; !status && what->optimizer && i < rw_adamw_members(what->optimizer); i++) {
-        const struct rw_kept k = rw_adamw_kept(what->optimizer, i);
+    for (size_t i = 0; !status && what->optimizer && i < rw_optimizer_members(what->optimizer); i++) {
+        const struct rw_kept k = rw_optimizer_kept(what->optimizer, i);
         const int64_t count[2] = { (int64_t)k.step, k.current };
         for (int j = 0; !status && j < k.n; j++) status = copy(ctx, &at, k.state[j]);
         memcpy(at, count, sizeof count);

@@ -19,7 +19,7 @@
 #ifndef RW_IO_SNAPSHOT_H
 #define RW_IO_SNAPSHOT_H
 
-#include "api/adamw.h"
+#include "api/optimizer.h"
 #include "base/digest.h"
 #include "io/format.h"
 
@@ -38,7 +38,7 @@
 /* What is saved: parameters and buffers of the context, and these. */
 struct rw_snapshot_of {
     rw_context *ctx;
-    rw_adamw *optimizer; /* NULL: none */
+    rw_optimizer *optimizer; /* NULL: none */
     uint64_t step;
     const void *extra;
     size_t extra_bytes;

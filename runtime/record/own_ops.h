@@ -26,25 +26,46 @@ void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket tic
                             int threads);
 
 /*
- * AdamW, a commit: (rows, gradients, parameters, moments m, moments v, masters) -> (parameters, m, v, masters). n rows
- * for n of each; there are masters of the parameters of 16 bits alone, in their order. Moments and masters are float32,
- * of a float64 parameter float64; a gradient is of the parameter's type or float32. A parameter whose gradient is
- * absent stays as it is, and so do its moments.
+ * Updates of parameters, commits: (rows, gradients, parameters, first states, second states, masters) -> (parameters,
+ * first states, second states, masters). n rows for n of each; as many kinds of states as the attributes say; there are
+ * masters of the parameters of 16 bits alone, in their order. States and masters are float32, of a float64 parameter
+ * float64; a gradient is of the parameter's type or float32. A parameter whose gradient is absent stays as it is, and
+ * so do its states. The op `average` averages what stands in the place of gradients into what stands in that of
+ * parameters, float32 or float64.
  */
-extern const rw_op_def rw_op_adamw;
+extern const rw_op_def rw_op_adamw, rw_op_adam, rw_op_sgd, rw_op_lion, rw_op_average;
+
+enum rw_update_rule {
+    RW_UPDATE_ADAM, /* decoupled or not: by the row. States: the two moments */
+    RW_UPDATE_LION, /* the moment */
+    RW_UPDATE_SGD,  /* the momentum buffer, or none */
+    RW_UPDATE_AVERAGE
+};
+#define RW_UPDATE_STATES 2 /* at most */
+
+struct rw_update_attrs {
+    int32_t rule, states;
+};
 
 /* What an update of one parameter goes by: in double, and the same in float32 for parameters that are not float64. */
-struct rw_adamw_row {
-    double lr, beta1, beta2, eps, weight_decay;
-    double correction1, correction2; /* 1 - beta^step */
-    float b1, b2, c1, c2, decay, rate, root, eps32;
+struct rw_update_row {
+    double lr;
+    double b1, c1, b2, c2; /* a state times b plus the gradient times c; of SGD b2 is Nesterov's momentum */
+    double eps;
+    double decay, l2; /* the parameter times decay; the gradient plus l2 times the parameter */
+    double correction1, correction2; /* of Adam: 1 - beta^step; else 1 */
+    struct {
+        float b1, c1, b2, c2, eps, decay, l2;
+        float rate, root; /* lr / correction1, 1 / sqrt(correction2) */
+    } f;
     uint32_t fresh; /* the parameter was written since the last update: the master copy begins with what it is now */
+    uint32_t nesterov;
     uint32_t unused;
 };
-#define RW_ADAMW_ROW_WORDS ((int64_t)(sizeof(struct rw_adamw_row) / sizeof(int32_t))) /* rows are a tensor of RW_I32 */
+#define RW_UPDATE_ROW_WORDS ((int64_t)(sizeof(struct rw_update_row) / sizeof(int32_t))) /* rows are a tensor of RW_I32 */
 
-/* The numbers that follow from the others, of a parameter's update number `step`. */
-void rw_adamw_row_finish(struct rw_adamw_row *row, uint64_t step);
+/* Fills in f. */
+void rw_update_row_finish(struct rw_update_row *row);
 
 /*
  * Clipping, a commit: (limit, norm, gradients) -> (norm, gradients). Limit and norm are float64, of one element. A

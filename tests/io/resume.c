@@ -113,6 +113,18 @@ struct world {
     bool written; /* what is written before step 4 was there when it was saved */
 };
 
+/* Of every kind: how many states each has is all that differs. */
+static int kind;
+
+static rw_status make_optimizer(struct world *w)
+{
+    if (kind == 1) return rw_sgd_create(&w->opt, w->b.ctx, &(rw_sgd_params){ .momentum = 0.9, .dampening = 0.5 });
+    if (kind == 2) return rw_lion_create(&w->opt, w->b.ctx, NULL);
+    if (kind == 3) return rw_adam_create(&w->opt, w->b.ctx, &(rw_adam_params){ .weight_decay = 0.1 });
+    if (kind == 4) return rw_sgd_create(&w->opt, w->b.ctx, NULL);
+    return rw_adamw_create(&w->opt, w->b.ctx, &(rw_adamw_params){ .lr = 0.5 });
+}
+
 static struct world world_open(rw_dtype dtype, const struct way *how, bool saves)
 {
     struct world w = { 0 };
@@ -123,7 +135,7 @@ static struct world world_open(rw_dtype dtype, const struct way *how, bool saves
     w.mean = rw_buffer(w.b.ctx, "mean", dtype, RW_SHAPE(16));
     rw_buffer(w.b.ctx, "ids", RW_I32, RW_SHAPE(3));
     cr_assert_eq(ckpt_set_policy(w.b.t, how->policy), RW_OK);
-    cr_assert_eq(rw_adamw_create(&w.opt, w.b.ctx, &(rw_adamw_params){ .lr = 0.5 }), RW_OK);
+    cr_assert_eq(make_optimizer(&w), RW_OK);
     const rw_checkpoint_params params = { .folder = folder, .optimizer = w.opt, .keep = 2 };
     if (saves) cr_assert_eq(rw_checkpoint_create(&w.ck, w.b.ctx, &params), RW_OK);
     return w;
@@ -236,6 +248,14 @@ Test(resume, a_run_that_ended_makes_the_bytes_of_one_that_did_not)
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
             if (fast || i == d) expect_resumed(dtypes[d], &ways[i], &ways[(i + 1 + d) % 5], half, 2 * half);
+}
+
+Test(resume, every_kind_of_optimizer_goes_on)
+{
+    const struct way before = { "full", true, 2, NULL }, after = { "none", false, 1, NULL };
+    const uint64_t half = test_device() == RW_DEVICE_CPU ? 10 : 2;
+    for (kind = 1; kind < 5; kind++) expect_resumed(kind % 2 ? RW_BF16 : RW_F32, &before, &after, half, 2 * half);
+    kind = 0;
 }
 
 /* Ends and goes on after every step: counts of updates and master copies, too, which a parameter written outdates. */
@@ -659,6 +679,21 @@ Test(resume, what_does_not_fit_changes_nothing)
     expect_refused(rw_checkpoint_load(w.ck, NULL), RW_ERR_IO, &w, "no optimizer is in it");
     expect_x(&w, 3);
     rw_checkpoint_destroy(&plain);
+    world_close(&w);
+}
+
+Test(resume, another_kind_of_optimizer_is_refused)
+{
+    struct world w = small_open();
+    rw_optimizer *lion = NULL;
+    rw_checkpoint *other = NULL;
+    put_two(&w);
+    cr_assert_eq(rw_lion_create(&lion, w.b.ctx, NULL), RW_OK);
+    const rw_checkpoint_params params = { .folder = folder, .optimizer = lion };
+    cr_assert_eq(rw_checkpoint_create(&other, w.b.ctx, &params), RW_OK);
+    expect_refused(rw_checkpoint_load(other, NULL), RW_ERR_ARGUMENT, &w, "the optimizer is adamw there, lion here");
+    rw_checkpoint_destroy(&other);
+    rw_optimizer_destroy(&lion);
     world_close(&w);
 }
 

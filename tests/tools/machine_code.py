@@ -99,8 +99,10 @@ STREAMS = [
     Stream(r'shape_cuda:turn_kernel<unsigned int>', load=32, store=32),
     Stream(r'shape_cuda:turn_kernel<unsigned long>', load=64, store=64),
     Stream(r'shape_cuda:turn_kernel<unit16>'),
-    # Four reads, three writes.
-    Stream(r'adamw_cuda:update_kernel', share=4 / 7),
+    # AdamW: four reads, three writes; Lion and SGD: three and two; averages: two and one.
+    Stream(r'update_cuda:update_kernel<0>', share=4 / 7),
+    Stream(r'update_cuda:update_kernel<[12]>', share=3 / 5),
+    Stream(r'update_cuda:update_kernel<3>', share=2 / 3),
     Stream(r'clip_cuda:squares_kernel', store=0, share=1),
     Stream(r'clip_cuda:scale_kernel'),
 ]

@@ -1,0 +1,85 @@
+/**
+ * rewind/optimizers.h - optimizers beside AdamW, and settings of single parameters.
+ *
+ * All are one type: what takes an rw_adamw - graphs, checkpoints - takes any of them. Each keeps float32 states (float64
+ * for float64 parameters) and a float32 master copy of 16-bit parameters, and works on all parameters that the context
+ * has when it is made. A weight that is not to be trained is made by rw_buffer(): it takes neither a gradient nor
+ * states.
+ * Thread-safety: as for the context.
+ */
+#ifndef REWIND_OPTIMIZERS_H
+#define REWIND_OPTIMIZERS_H
+
+#include <rewind/optim.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** An optimizer of any kind; rw_adamw is its first name. */
+typedef rw_adamw rw_optimizer;
+
+/**
+ * Zero means the default in brackets; a negative weight_decay, momentum or beta means zero. A learning rate or an
+ * epsilon below zero, a beta, momentum or dampening of one or more (of 1e300 or more for a dampening below zero), and
+ * what is no number or infinite are refused. Weight decay is not applied to parameters of rank 0 and 1 unless
+ * decay_all.
+ */
+typedef struct rw_sgd_params {
+    double lr;           ///< [1e-3]
+    double momentum;     ///< [0: none, and no states]
+    double dampening;    ///< [0] of the gradient on its way into the momentum buffer, but for the first
+    bool nesterov;       ///< needs a momentum and no dampening
+    double weight_decay; ///< [0] of the gradient: it gets weight_decay times the parameter
+    bool decay_all;
+} rw_sgd_params;
+
+typedef struct rw_adam_params {
+    double lr;           ///< [1e-3]
+    double beta1, beta2; ///< [0.9, 0.999]
+    double eps;          ///< [1e-8]
+    double weight_decay; ///< [0] of the gradient: it gets weight_decay times the parameter. AdamW decays apart from it
+    bool decay_all;
+} rw_adam_params;
+
+typedef struct rw_lion_params {
+    double lr;           ///< [1e-4]
+    double beta1, beta2; ///< [0.9, 0.99] of the step's direction; of the moment
+    double weight_decay; ///< [0] apart from the gradient, as AdamW's
+    bool decay_all;
+} rw_lion_params;
+
+/**
+ * SGD with momentum, as torch.optim.SGD; Adam, as torch.optim.Adam (Kingma and Ba, ICLR 2015); Lion (Chen et al.,
+ * "Symbolic discovery of optimization algorithms", NeurIPS 2023).
+ * @param ret_opt receives the optimizer, owned by the caller; untouched on failure.
+ * @param params  may be NULL for the defaults; need live only until the call returns.
+ * @return RW_ERR_ARGUMENT for numbers that are refused, RW_ERR_MEMORY, or an error that is stuck in the context.
+ */
+RW_API rw_status rw_sgd_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_sgd_params *params);
+RW_API rw_status rw_adam_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_adam_params *params);
+RW_API rw_status rw_lion_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_lion_params *params);
+
+/** As rw_adamw_destroy(), rw_adamw_step() and rw_adamw_set_lr(), for every kind; so are those. */
+RW_API void rw_optimizer_destroy(rw_optimizer **opt);
+RW_API rw_status rw_optimizer_step(rw_optimizer *opt);
+RW_API void rw_optimizer_set_lr(rw_optimizer *opt, double lr);
+
+/** Of one parameter; what parameter groups are elsewhere. */
+typedef struct rw_optimizer_settings {
+    double lr_factor;    ///< of the optimizer's learning rate [1]; negative: 0, which leaves the parameter as it is
+    double weight_decay; ///< [the optimizer's, by the parameter's rank]; negative: none; else this, whatever the rank
+} rw_optimizer_settings;
+
+/**
+ * Sets how one parameter is updated from the next step or launch on.
+ * @param settings NULL for the defaults.
+ * @return RW_ERR_ARGUMENT, which sticks: not a parameter that the optimizer has, or no finite numbers.
+ */
+RW_API rw_status rw_optimizer_set(rw_optimizer *opt, rw_tensor *param, const rw_optimizer_settings *settings);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

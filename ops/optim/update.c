@@ -1,0 +1,98 @@
+/*
+ * Updates of many parameters at once: their check, their cost, and the numbers of a row that follow from the others.
+ * One op for each rule, so that traces and messages have its name; their kernels are one.
+ */
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+#include "ops/optim/update.h"
+
+#include <math.h>
+
+void rw_update_row_finish(struct rw_update_row *r)
+{
+    r->f.b1 = (float)r->b1, r->f.b2 = (float)r->b2;
+    r->f.c1 = (float)r->c1, r->f.c2 = (float)r->c2;
+    r->f.decay = (float)r->decay;
+    r->f.l2 = (float)r->l2;
+    r->f.rate = (float)(r->lr / r->correction1);
+    r->f.root = (float)(1 / sqrt(r->correction2));
+    r->f.eps = (float)r->eps;
+}
+
+static rw_dtype wide_of(rw_dtype dtype)
+{
+    return dtype == RW_F64 ? RW_F64 : RW_F32;
+}
+
+/* Input i has the shape of parameter p, and this type. */
+static rw_status want_like(rw_op_call *call, int i, int p, rw_dtype dtype)
+{
+    if (i >= call->n_inputs) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too few", call->n_inputs);
+    RW_CHECK(rw_want_dtype(call, i, dtype));
+    if (rw_shape_equal(rw_in_shape(call, i), rw_in_shape(call, p))) return RW_OK;
+    return rw_op_error(call, RW_ERR_SHAPE, "input %d has another shape than its parameter", i);
+}
+
+/* A gradient has the parameter's type or float32; what is averaged into float32 may have 16 bits. */
+static rw_status want_gradient(rw_op_call *call, int rule, int i, int p)
+{
+    const rw_dtype to = call->in[p].dtype, g = call->in[i].dtype;
+    const bool wider = rw_dtype_size(to) == 2 && g == RW_F32;
+    const bool averaged = rule == RW_UPDATE_AVERAGE && to == RW_F32 && rw_dtype_size(g) == 2;
+    return want_like(call, i, p, wider || averaged ? g : to);
+}
+
+static rw_status check_one(rw_op_call *call, int n, int i, int *masters)
+{
+    const struct rw_update_attrs *const a = call->attrs;
+    const int p = rw_update_param(n, i);
+    RW_CHECK(rw_want_float(call, p));
+    const rw_dtype dtype = call->in[p].dtype;
+    RW_CHECK(want_gradient(call, a->rule, rw_update_grad(i), p));
+    for (int s = 0; s < a->states; s++) RW_CHECK(want_like(call, rw_update_state(n, s, i), p, wide_of(dtype)));
+    if (rw_dtype_size(dtype) != 2) return RW_OK;
+    return want_like(call, rw_update_state(n, a->states, (*masters)++), p, RW_F32);
+}
+
+static rw_status check(rw_op_call *call)
+{
+    const struct rw_update_attrs *const a = call->attrs;
+    const rw_shape rows = rw_in_shape(call, 0);
+    const int n = rows.rank == 2 ? (int)rows.dim[0] : 0;
+    int masters = 0;
+    RW_CHECK(rw_want_dtype(call, 0, RW_I32));
+    if (rows.rank != 2 || rows.dim[1] != RW_UPDATE_ROW_WORDS || call->n_inputs < 1 + (2 + a->states) * n)
+        return rw_op_error(call, RW_ERR_SHAPE, "the rows do not fit %d inputs", call->n_inputs);
+    for (int i = 0; i < n; i++) RW_CHECK(check_one(call, n, i, &masters));
+    if (call->n_inputs != 1 + (2 + a->states) * n + masters)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too many", call->n_inputs);
+    call->n_outputs = (1 + a->states) * n + masters;
+    for (int i = 0; i < call->n_outputs; i++) RW_CHECK(rw_op_output_like(call, i, rw_update_param(n, i)));
+    return RW_OK;
+}
+
+/* As many elements as are written are read, and the gradients. */
+static rw_op_cost cost(const rw_op_call *call)
+{
+    const struct rw_update_attrs *const a = call->attrs;
+    static const double operations[] = { [RW_UPDATE_ADAM] = 15, [RW_UPDATE_LION] = 9, [RW_UPDATE_SGD] = 5,
+                                         [RW_UPDATE_AVERAGE] = 3 };
+    const int n = (int)call->in[0].layout->dim[0];
+    double elements = 0;
+    for (int i = 0; i < n; i++) elements += (double)call->in[rw_update_param(n, i)].layout->numel;
+    return (rw_op_cost){ operations[a->rule] * elements, rw_cost_bytes(call) };
+}
+
+RW_DECLARE_KERNELS(rw_update)
+#define UPDATE(text)                                                                                       \
+    {                                                                                                      \
+        .name = text, .n_inputs = RW_OP_VARIADIC, .n_outputs = RW_OP_VARIADIC,                             \
+        .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,                                        \
+        .optional = RW_OP_ALL_INPUTS & ~RW_OP_INPUT(0), .check = check, .kernel = RW_KERNELS(rw_update),   \
+        .cost = cost                                                                                       \
+    }
+const rw_op_def rw_op_adamw = UPDATE("adamw");
+const rw_op_def rw_op_adam = UPDATE("adam");
+const rw_op_def rw_op_sgd = UPDATE("sgd");
+const rw_op_def rw_op_lion = UPDATE("lion");
+const rw_op_def rw_op_average = UPDATE("average");

@@ -1,0 +1,49 @@
+/* Updates of parameters: where a kernel finds the operands that belong together. C11 and C++17. */
+#ifndef RW_OPS_OPTIM_UPDATE_H
+#define RW_OPS_OPTIM_UPDATE_H
+
+#include "record/own_ops.h"
+
+/* One parameter and what its update reads and writes. */
+struct rw_update_tensor {
+    void *param;
+    const void *grad;
+    void *state[RW_UPDATE_STATES]; /* NULL beyond those that the rule has */
+    void *master;                  /* float32 copy of a 16-bit parameter, or NULL */
+    int64_t n;
+    rw_dtype dtype, grad_dtype;
+};
+
+/* The first of each kind among the inputs of n updates; masters are behind all states. */
+static inline int rw_update_grad(int i) { return 1 + i; }
+static inline int rw_update_param(int n, int i) { return 1 + n + i; }
+static inline int rw_update_state(int n, int s, int i) { return 1 + (2 + s) * n + i; }
+
+static inline int rw_update_n(const rw_kernel *k)
+{
+    return (int)k->in[0].layout->dim[0];
+}
+
+static inline struct rw_update_attrs rw_update_attrs_of(const rw_kernel *k)
+{
+    return *(const struct rw_update_attrs *)k->attrs;
+}
+
+/* Parameter i of n; of those before it *masters are of 16 bits, and it is counted. */
+static inline struct rw_update_tensor rw_update_tensor_of(const rw_kernel *k, int n, int i, int *masters)
+{
+    const rw_view *const p = &k->in[rw_update_param(n, i)];
+    const int states = rw_update_attrs_of(k).states;
+    struct rw_update_tensor t;
+    t.param = p->data;
+    t.grad = k->in[rw_update_grad(i)].data;
+    for (int s = 0; s < RW_UPDATE_STATES; s++)
+        t.state[s] = s < states ? k->in[rw_update_state(n, s, i)].data : NULL;
+    t.master = rw_dtype_size(p->dtype) == 2 ? k->in[rw_update_state(n, states, (*masters)++)].data : NULL;
+    t.n = p->layout->numel;
+    t.dtype = p->dtype;
+    t.grad_dtype = k->in[rw_update_grad(i)].dtype;
+    return t;
+}
+
+#endif

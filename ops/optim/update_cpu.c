@@ -1,0 +1,112 @@
+/* Updates of parameters: one pass over a parameter, its gradient and its states, each element by itself. */
+#include "device/cpu/isa.h"
+#include "ops/common/util.h"
+#include "ops/common/vec_native.h"
+#include "ops/optim/update.h"
+#include "ops/optim/update_doubles.h"
+
+#define BLOCK 4096
+
+/* -1, 0, 1; a NaN stays one. */
+VEC_INLINE nf sign_of(nf x)
+{
+    const nf no = { 0 };
+    return nf_select(x > no, nf_all(1), nf_select(x < no, nf_all(-1), x));
+}
+
+#define V nf
+#define INLINE VEC_INLINE
+#define SQRT(x) nf_sqrt(x)
+#define SIGN(x) sign_of(x)
+#include "ops/optim/update_tmpl.h"
+
+static void update_f64(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
+                       int64_t n)
+{
+    double *const p = t->param, *const a = t->state[0], *const b = t->state[1];
+    for (int64_t i = from; i < from + n; i++)
+        p[i] = rw_update_doubles(rule, s, p[i], ((const double *)t->grad)[i], a ? &a[i] : NULL, b ? &b[i] : NULL);
+}
+
+/* n <= NF_LANES elements of a float32 or 16-bit parameter; the arithmetic is float32's. */
+VEC_INLINE void update_lanes(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, rw_dtype dtype,
+                             rw_dtype of_grad, bool with_a, int64_t i, int64_t n, bool whole)
+{
+    const bool narrow = dtype != RW_F32, with_b = rule == RW_UPDATE_ADAM;
+    float *const to = narrow ? t->master : t->param;
+#define GET(p, type) (whole ? nf_get(p, type, i) : nf_get_some(p, type, i, n))
+#define PUT(p, type, x) (whole ? nf_put(p, type, i, x) : nf_put_some(p, type, i, n, x))
+    const nf g = GET(t->grad, of_grad);
+    nf a = { 0 }, b = { 0 };
+    if (with_a) a = GET(t->state[0], RW_F32);
+    if (with_b) b = GET(t->state[1], RW_F32);
+    const nf before = narrow && s->fresh ? GET(t->param, dtype) : GET(to, RW_F32);
+    const nf x = rw_update_floats(rule, s, before, g, &a, &b, with_a);
+    if (with_a) PUT(t->state[0], RW_F32, a);
+    if (with_b) PUT(t->state[1], RW_F32, b);
+    PUT(to, RW_F32, x);
+    if (narrow) PUT(t->param, dtype, x);
+#undef GET
+#undef PUT
+}
+
+VEC_INLINE void update_f32(int rule, const struct rw_update_tensor *t, const struct rw_update_row *row, rw_dtype dtype,
+                           rw_dtype of_grad, bool with_a, int64_t from, int64_t n)
+{
+    const struct rw_update_row s = *row;
+    int64_t i = 0;
+    for (; i + NF_LANES <= n; i += NF_LANES)
+        update_lanes(rule, t, &s, dtype, of_grad, with_a, from + i, NF_LANES, true);
+    if (i < n) update_lanes(rule, t, &s, dtype, of_grad, with_a, from + i, n - i, false);
+}
+
+VEC_INLINE void update_typed(int rule, bool with_a, const struct rw_update_tensor *t, const struct rw_update_row *s,
+                             int64_t from, int64_t n)
+{
+    const rw_dtype g = t->grad_dtype;
+    if (t->dtype == RW_F64) update_f64(rule, t, s, from, n);
+    else if (t->dtype == RW_BF16 && g == RW_F32) update_f32(rule, t, s, RW_BF16, RW_F32, with_a, from, n);
+    else if (t->dtype == RW_BF16) update_f32(rule, t, s, RW_BF16, RW_BF16, with_a, from, n);
+    else if (t->dtype == RW_F16 && g == RW_F32) update_f32(rule, t, s, RW_F16, RW_F32, with_a, from, n);
+    else if (t->dtype == RW_F16) update_f32(rule, t, s, RW_F16, RW_F16, with_a, from, n);
+    else if (rule == RW_UPDATE_AVERAGE && g == RW_BF16) update_f32(rule, t, s, RW_F32, RW_BF16, with_a, from, n);
+    else if (rule == RW_UPDATE_AVERAGE && g == RW_F16) update_f32(rule, t, s, RW_F32, RW_F16, with_a, from, n);
+    else update_f32(rule, t, s, RW_F32, RW_F32, with_a, from, n);
+}
+
+static void update_block(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from)
+{
+    const int64_t n = t->n - from < BLOCK ? t->n - from : BLOCK;
+    switch (rule) {
+    case RW_UPDATE_ADAM: update_typed(RW_UPDATE_ADAM, true, t, s, from, n); break;
+    case RW_UPDATE_LION: update_typed(RW_UPDATE_LION, true, t, s, from, n); break;
+    case RW_UPDATE_SGD:
+        if (t->state[0]) update_typed(RW_UPDATE_SGD, true, t, s, from, n);
+        else update_typed(RW_UPDATE_SGD, false, t, s, from, n);
+        break;
+    default: update_typed(RW_UPDATE_AVERAGE, false, t, s, from, n);
+    }
+}
+
+static void update(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int threads)
+{
+    if (t->n < RW_PARALLEL_FROM || threads < 2) {
+        for (int64_t from = 0; from < t->n; from += BLOCK) update_block(rule, t, s, from);
+        return;
+    }
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t from = 0; from < t->n; from += BLOCK) update_block(rule, t, s, from);
+}
+
+rw_status RW_ISA_NAME(rw_update_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_update_cpu)(const rw_kernel *k)
+{
+    const struct rw_update_row *const rows = k->in[0].data;
+    const int n = rw_update_n(k), rule = rw_update_attrs_of(k).rule;
+    int masters = 0;
+    for (int i = 0; i < n; i++) {
+        const struct rw_update_tensor t = rw_update_tensor_of(k, n, i, &masters);
+        if (t.grad) update(rule, &t, &rows[i], k->threads);
+    }
+    return RW_OK;
+}

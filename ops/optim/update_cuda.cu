@@ -1,0 +1,173 @@
+/*
+ * Updates of parameters on CUDA. A launch updates as many parameters as its arguments hold, so there is no table of addresses in device
+ * memory, and it can be captured and repeated. What changes from step to step is in the rows.
+ */
+#include "device/cuda/kernel.cuh"
+
+extern "C" {
+#include "ops/optim/update.h"
+}
+#define DOUBLES_INLINE __device__ __forceinline__
+#include "ops/optim/update_doubles.h"
+
+namespace {
+
+constexpr int THREADS = 256;
+constexpr int CHUNK = 8192; /* elements of a block */
+constexpr int BATCH = 64;   /* parameters that the arguments of a launch hold */
+
+struct update_batch {
+    int32_t n;
+    uint32_t chunks;
+    rw_update_tensor tensor[BATCH];
+    uint32_t end[BATCH]; /* chunks up to and with this one's */
+    uint16_t row[BATCH];
+};
+static_assert(sizeof(update_batch) + sizeof(void *) <= 4096, "arguments of a launch");
+
+template <typename T, int P> struct alignas(sizeof(T) * P) few {
+    T x[P];
+};
+
+template <typename T, int P> __device__ __forceinline__ few<T, P> get(const void *p, int64_t i)
+{
+    return *reinterpret_cast<const few<T, P> *>(static_cast<const T *>(p) + i);
+}
+
+template <typename T, int P> __device__ __forceinline__ void put(void *p, int64_t i, const few<T, P> &v)
+{
+    *reinterpret_cast<few<T, P> *>(static_cast<T *>(p) + i) = v;
+}
+
+__device__ __forceinline__ float sign_of(float x)
+{
+    return x > 0 ? 1.0f : x < 0 ? -1.0f : x;
+}
+
+#define V float
+#define INLINE __device__ __forceinline__
+#define SQRT(x) sqrtf(x)
+#define SIGN(x) sign_of(x)
+#include "ops/optim/update_tmpl.h"
+
+/* P elements of a float32 or 16-bit parameter, whose gradient is of type G; the arithmetic is that of the CPU. Buffers
+ * are of their own: aligned. */
+template <int R, typename T, typename G, int P>
+__device__ __forceinline__ void update_floats(const rw_update_tensor &t, const rw_update_row &s, int64_t i)
+{
+    const bool with_a = R != RW_UPDATE_AVERAGE && (R != RW_UPDATE_SGD || t.state[0]);
+    constexpr bool with_b = R == RW_UPDATE_ADAM;
+    void *const to = sizeof(T) == 2 ? t.master : t.param;
+    const few<G, P> g = get<G, P>(t.grad, i);
+    few<float, P> a = {}, b = {}, x;
+    few<T, P> narrowed;
+    if (with_a) a = get<float, P>(t.state[0], i);
+    if (with_b) b = get<float, P>(t.state[1], i);
+    if (sizeof(T) == 2 && s.fresh) {
+        narrowed = get<T, P>(t.param, i);
+#pragma unroll
+        for (int l = 0; l < P; l++) x.x[l] = widen(narrowed.x[l]);
+    } else {
+        x = get<float, P>(to, i);
+    }
+#pragma unroll
+    for (int l = 0; l < P; l++) {
+        x.x[l] = rw_update_floats(R, &s, x.x[l], widen(g.x[l]), &a.x[l], &b.x[l], with_a);
+        narrowed.x[l] = narrow<T>(x.x[l]);
+    }
+    if (with_a) put(t.state[0], i, a);
+    if (with_b) put(t.state[1], i, b);
+    put(to, i, x);
+    if (sizeof(T) == 2) put(t.param, i, narrowed);
+}
+
+template <int R, typename T, typename G>
+__device__ __forceinline__ void update_chunk(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n)
+{
+    constexpr int P = 4;
+    const int whole = n / P * P;
+#pragma unroll 2
+    for (int i = threadIdx.x * P; i < whole; i += THREADS * P) update_floats<R, T, G, P>(t, s, from + i);
+    if (whole + static_cast<int>(threadIdx.x) < n) update_floats<R, T, G, 1>(t, s, from + whole + threadIdx.x);
+}
+
+template <int R>
+__device__ __forceinline__ void update_doubles(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n)
+{
+    double *const p = static_cast<double *>(t.param), *const a = static_cast<double *>(t.state[0]);
+    double *const b = static_cast<double *>(t.state[1]);
+    const double *const grad = static_cast<const double *>(t.grad);
+    for (int64_t i = from + threadIdx.x; i < from + n; i += THREADS)
+        p[i] = rw_update_doubles(R, &s, p[i], grad[i], a ? a + i : nullptr, b ? b + i : nullptr);
+}
+
+/* Of a type by the types of gradients that it can have. */
+template <int R, typename T>
+__device__ __forceinline__ void update_half(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n)
+{
+    if (t.grad_dtype == RW_F32) update_chunk<R, T, float>(t, s, from, n);
+    else update_chunk<R, T, T>(t, s, from, n);
+}
+
+template <int R>
+__device__ __forceinline__ void update_typed(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n)
+{
+    if (t.dtype == RW_F64) update_doubles<R>(t, s, from, n);
+    else if (t.dtype == RW_BF16) update_half<R, bf16>(t, s, from, n);
+    else if (t.dtype == RW_F16) update_half<R, f16>(t, s, from, n);
+    else if (R == RW_UPDATE_AVERAGE && t.grad_dtype == RW_BF16) update_chunk<R, float, bf16>(t, s, from, n);
+    else if (R == RW_UPDATE_AVERAGE && t.grad_dtype == RW_F16) update_chunk<R, float, f16>(t, s, from, n);
+    else update_chunk<R, float, float>(t, s, from, n);
+}
+
+template <int R>
+__global__ void __launch_bounds__(THREADS)
+    update_kernel(const rw_update_row *rows, const __grid_constant__ update_batch b)
+{
+    int low = 0, high = b.n - 1; /* the first whose chunks end behind this one */
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (b.end[middle] <= blockIdx.x) low = middle + 1;
+        else high = middle;
+    }
+    const rw_update_tensor t = b.tensor[low];
+    const rw_update_row s = rows[b.row[low]];
+    const int64_t from = static_cast<int64_t>(blockIdx.x - (low ? b.end[low - 1] : 0)) * CHUNK, rest = t.n - from;
+    const int n = rest < CHUNK ? static_cast<int>(rest) : CHUNK;
+    update_typed<R>(t, s, from, n);
+}
+
+void update(const rw_kernel *k, const update_batch &b)
+{
+    const rw_update_row *const rows = static_cast<const rw_update_row *>(k->in[0].data);
+    if (!b.chunks) return;
+    switch (rw_update_attrs_of(k).rule) {
+    case RW_UPDATE_ADAM: RW_LAUNCH(update_kernel<RW_UPDATE_ADAM>, b.chunks, THREADS, 0, k, rows, b); break;
+    case RW_UPDATE_LION: RW_LAUNCH(update_kernel<RW_UPDATE_LION>, b.chunks, THREADS, 0, k, rows, b); break;
+    case RW_UPDATE_SGD: RW_LAUNCH(update_kernel<RW_UPDATE_SGD>, b.chunks, THREADS, 0, k, rows, b); break;
+    default: RW_LAUNCH(update_kernel<RW_UPDATE_AVERAGE>, b.chunks, THREADS, 0, k, rows, b);
+    }
+}
+
+} // namespace
+
+extern "C" rw_status rw_update_cuda(const rw_kernel *k)
+{
+    const int n = rw_update_n(k);
+    int masters = 0;
+    update_batch b = {};
+    for (int i = 0; i < n; i++) {
+        const rw_update_tensor t = rw_update_tensor_of(k, n, i, &masters);
+        if (!t.grad || !t.n) continue;
+        b.chunks += static_cast<uint32_t>((t.n + CHUNK - 1) / CHUNK);
+        b.tensor[b.n] = t;
+        b.end[b.n] = b.chunks;
+        b.row[b.n++] = static_cast<uint16_t>(i);
+        if (b.n < BATCH) continue;
+        update(k, b);
+        b.n = 0;
+        b.chunks = 0;
+    }
+    update(k, b);
+    return rw_cuda_launched(k);
+}

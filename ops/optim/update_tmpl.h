@@ -1,0 +1,32 @@
+/*
+ * What the rules compute, element by element: V is a float or a vector of them, INLINE how such a function is declared,
+ * SQRT(x) its root, SIGN(x) its sign: -1, 0 or 1. In float64 moments are divided by their corrections, in float32 the
+ * corrections are part of other factors.
+ */
+
+/* The element x of a parameter, or of its master copy, by its gradient; a and b are its states. */
+INLINE V rw_update_floats(int rule, const struct rw_update_row *s, V x, V g, V *a, V *b, bool with_a)
+{
+    if (rule == RW_UPDATE_AVERAGE) return s->f.b1 * x + s->f.c1 * g;
+    if (rule == RW_UPDATE_LION) {
+        const V u = s->f.b1 * *a + s->f.c1 * g;
+        *a = s->f.b2 * *a + s->f.c2 * g;
+        return x * s->f.decay - s->f.rate * SIGN(u);
+    }
+    if (s->l2 != 0) g = g + s->f.l2 * x;
+    if (rule == RW_UPDATE_ADAM) {
+        *a = s->f.b1 * *a + s->f.c1 * g;
+        *b = s->f.b2 * *b + s->f.c2 * g * g;
+        return x * s->f.decay - s->f.rate * *a / (SQRT(*b) * s->f.root + s->f.eps);
+    }
+    if (with_a) {
+        *a = s->f.b1 * *a + s->f.c1 * g;
+        if (s->nesterov) g = g + s->f.b2 * *a;
+        else g = *a;
+    }
+    return x - s->f.rate * g;
+}
+#undef V
+#undef INLINE
+#undef SQRT
+#undef SIGN

@@ -1,0 +1,67 @@
+/* An optimizer as a recorder, and what the host does around each of its updates. Its kinds: optimizer_kinds.c. */
+#ifndef RW_API_OPTIMIZER_H
+#define RW_API_OPTIMIZER_H
+
+#include "autodiff/targets.h"
+#include "record/context.h"
+#include "record/own_ops.h"
+#include "record/param.h"
+
+#include <rewind/optimizers.h>
+
+/* The numbers that an optimizer was made with; what a kind has no use for is zero. */
+struct rw_optimizer_numbers {
+    double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
+    bool nesterov, decay_all;
+};
+
+struct rw_optimizer_kind {
+    const char *name;   /* in files */
+    const char *create; /* the call that makes it */
+    const rw_op_def *op;
+    struct rw_update_attrs attrs;
+    const char *state[RW_UPDATE_STATES]; /* as PyTorch calls them */
+    /* Fills in all but f and fresh, of a parameter's update number `step`. lr and weight_decay are the parameter's. */
+    void (*row)(struct rw_update_row *row, const struct rw_optimizer_numbers *numbers, uint64_t step);
+};
+
+/* What the functions that make the kinds end with; numbers have been checked. */
+rw_status rw_optimizer_make(rw_optimizer **ret, rw_context *ctx, const struct rw_optimizer_kind *kind,
+                            const struct rw_optimizer_numbers *numbers);
+
+/* A graph that steps with an optimizer holds it; released, it goes with the last who has it. */
+void rw_optimizer_share(rw_optimizer *opt);
+void rw_optimizer_release(rw_optimizer *opt);
+
+rw_context *rw_optimizer_context(const rw_optimizer *opt);
+
+/* Records the update of all its parameters; the last of a list. */
+struct rw_recorder *rw_optimizer_recorder(rw_optimizer *opt);
+
+/* Puts the numbers of the next update where it finds them: of every parameter whose gradient is not clear. An error,
+   recorded, has changed nothing. */
+rw_status rw_optimizer_prepare(rw_optimizer *opt);
+
+/* What it has to keep over a restart, of one parameter: its states, by the names that files have for them. */
+#define RW_KEPT_MOST (RW_UPDATE_STATES + 1)
+
+struct rw_kept {
+    struct rw_param *param;
+    const char *name[RW_KEPT_MOST];
+    struct rw_param *state[RW_KEPT_MOST];
+    int n;
+    uint64_t step; /* updates made */
+    bool current;  /* the master is a copy of the parameter as it is */
+};
+
+const char *rw_optimizer_kind_name(const rw_optimizer *opt);
+double rw_optimizer_lr(const rw_optimizer *opt);
+size_t rw_optimizer_members(const rw_optimizer *opt);
+struct rw_kept rw_optimizer_kept(const rw_optimizer *opt, size_t i);
+/* The parameter and its states were written: so many updates led there. */
+void rw_optimizer_resume(rw_optimizer *opt, size_t i, uint64_t step, bool current);
+
+/* That update was queued: it counts, and the parameters have changed. */
+void rw_optimizer_count(rw_optimizer *opt);
+
+#endif

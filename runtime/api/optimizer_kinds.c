@@ -1,0 +1,162 @@
+/*
+ * The kinds of optimizers: their numbers, checked and with their defaults, and what an update makes of them. What a
+ * number that is left out means, and which are refused, stands in rewind/optim.h and rewind/optimizers.h.
+ */
+#include "api/optimizer.h"
+
+#include <math.h>
+
+/* ---- numbers ---- */
+
+static double or_default(double x, double fallback)
+{
+    return x == 0 ? fallback : x < 0 ? 0 : x;
+}
+
+static const struct rw_optimizer_numbers *checked(rw_context *ctx, const char *call,
+                                                  const struct rw_optimizer_numbers *n)
+{
+    const struct {
+        const char *name;
+        double value;
+        bool refused;
+    } fields[] = {
+        { "lr", n->lr, !(n->lr >= 0 && isfinite(n->lr)) },
+        { "beta1", n->beta1, !(n->beta1 < 1) },
+        { "beta2", n->beta2, !(n->beta2 < 1) },
+        { "eps", n->eps, !(n->eps >= 0 && isfinite(n->eps)) },
+        { "weight_decay", n->weight_decay, !isfinite(n->weight_decay) },
+        { "momentum", n->momentum, !(n->momentum < 1) },
+        { "dampening", n->dampening, !(n->dampening < 1 && n->dampening > -1e300) },
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        if (!fields[i].refused) continue;
+        rw_fail(ctx, RW_ERR_ARGUMENT, "%s: %s is %g", call, fields[i].name, fields[i].value);
+        return NULL;
+    }
+    return n;
+}
+
+/* ---- what an update makes of them ---- */
+
+static void no_rule(struct rw_update_row *r, const struct rw_optimizer_numbers *n)
+{
+    *r = (struct rw_update_row){ .lr = n->lr, .eps = n->eps, .decay = 1, .correction1 = 1, .correction2 = 1 };
+}
+
+static void adam_row(struct rw_update_row *r, const struct rw_optimizer_numbers *n, uint64_t step)
+{
+    no_rule(r, n);
+    r->b1 = n->beta1, r->c1 = 1 - n->beta1;
+    r->b2 = n->beta2, r->c2 = 1 - n->beta2;
+    r->l2 = n->weight_decay;
+    r->correction1 = 1 - pow(n->beta1, (double)step);
+    r->correction2 = 1 - pow(n->beta2, (double)step);
+}
+
+static void adamw_row(struct rw_update_row *r, const struct rw_optimizer_numbers *n, uint64_t step)
+{
+    adam_row(r, n, step);
+    r->l2 = 0;
+    r->decay = 1 - n->lr * n->weight_decay;
+}
+
+/* The first gradient is the momentum. */
+static void sgd_row(struct rw_update_row *r, const struct rw_optimizer_numbers *n, uint64_t step)
+{
+    no_rule(r, n);
+    r->b1 = step > 1 ? n->momentum : 0, r->c1 = step > 1 ? 1 - n->dampening : 1;
+    r->b2 = n->momentum;
+    r->nesterov = n->nesterov;
+    r->l2 = n->weight_decay;
+}
+
+static void lion_row(struct rw_update_row *r, const struct rw_optimizer_numbers *n, uint64_t step)
+{
+    no_rule(r, n);
+    r->b1 = n->beta1, r->c1 = 1 - n->beta1;
+    r->b2 = n->beta2, r->c2 = 1 - n->beta2;
+    r->decay = 1 - n->lr * n->weight_decay;
+}
+
+static const struct rw_optimizer_kind adamw = { "adamw", "rw_adamw_create", &rw_op_adamw, { RW_UPDATE_ADAM, 2 },
+                                                { "exp_avg", "exp_avg_sq" }, adamw_row };
+static const struct rw_optimizer_kind adam = { "adam", "rw_adam_create", &rw_op_adam, { RW_UPDATE_ADAM, 2 },
+                                               { "exp_avg", "exp_avg_sq" }, adam_row };
+static const struct rw_optimizer_kind sgd = { "sgd", "rw_sgd_create", &rw_op_sgd, { RW_UPDATE_SGD, 1 },
+                                              { "momentum_buffer" }, sgd_row };
+static const struct rw_optimizer_kind plain_sgd = { "sgd", "rw_sgd_create", &rw_op_sgd, { RW_UPDATE_SGD, 0 }, { 0 },
+                                                    sgd_row };
+static const struct rw_optimizer_kind lion = { "lion", "rw_lion_create", &rw_op_lion, { RW_UPDATE_LION, 1 },
+                                               { "exp_avg" }, lion_row };
+
+/* ---- making ---- */
+
+static rw_status check_call(rw_optimizer **ret, rw_context *ctx, const char *call)
+{
+    if (!ret || !ctx) return rw_fail_null(ctx, call, ctx ? "ret_opt" : "ctx");
+    return ctx->status;
+}
+
+/* What is refused is looked for before defaults hide it. */
+static rw_status make(rw_optimizer **ret, rw_context *ctx, const struct rw_optimizer_kind *kind,
+                      const struct rw_optimizer_numbers *given, const struct rw_optimizer_numbers *defaults)
+{
+    if (!checked(ctx, kind->create, given)) return ctx->status;
+    const struct rw_optimizer_numbers n = {
+        .lr = or_default(given->lr, defaults->lr), .beta1 = or_default(given->beta1, defaults->beta1),
+        .beta2 = or_default(given->beta2, defaults->beta2), .eps = or_default(given->eps, defaults->eps),
+        .weight_decay = or_default(given->weight_decay, defaults->weight_decay),
+        .momentum = or_default(given->momentum, 0), .dampening = given->dampening, .nesterov = given->nesterov,
+        .decay_all = given->decay_all,
+    };
+    return rw_optimizer_make(ret, ctx, kind, &n);
+}
+
+rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_params *params)
+{
+    const rw_status status = check_call(ret_opt, ctx, adamw.create);
+    if (status) return status;
+    const rw_adamw_params p = params ? *params : (rw_adamw_params){ 0 };
+    const struct rw_optimizer_numbers given = { .lr = p.lr, .beta1 = p.beta1, .beta2 = p.beta2, .eps = p.eps,
+                                                .weight_decay = p.weight_decay, .decay_all = p.decay_all };
+    return make(ret_opt, ctx, &adamw, &given,
+                &(struct rw_optimizer_numbers){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+                                                .weight_decay = 0.01 });
+}
+
+rw_status rw_adam_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_adam_params *params)
+{
+    const rw_status status = check_call(ret_opt, ctx, adam.create);
+    if (status) return status;
+    const rw_adam_params p = params ? *params : (rw_adam_params){ 0 };
+    const struct rw_optimizer_numbers given = { .lr = p.lr, .beta1 = p.beta1, .beta2 = p.beta2, .eps = p.eps,
+                                                .weight_decay = p.weight_decay, .decay_all = p.decay_all };
+    return make(ret_opt, ctx, &adam, &given,
+                &(struct rw_optimizer_numbers){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 });
+}
+
+rw_status rw_sgd_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_sgd_params *params)
+{
+    const rw_status status = check_call(ret_opt, ctx, sgd.create);
+    if (status) return status;
+    const rw_sgd_params p = params ? *params : (rw_sgd_params){ 0 };
+    const struct rw_optimizer_numbers given = { .lr = p.lr, .momentum = p.momentum, .dampening = p.dampening,
+                                                .nesterov = p.nesterov, .weight_decay = p.weight_decay,
+                                                .decay_all = p.decay_all };
+    if (p.nesterov && (!(p.momentum > 0) || p.dampening != 0))
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_sgd_create: nesterov needs a momentum and no dampening, not %g and %g",
+                       p.momentum, p.dampening);
+    return make(ret_opt, ctx, p.momentum > 0 ? &sgd : &plain_sgd, &given, &(struct rw_optimizer_numbers){ .lr = 1e-3 });
+}
+
+rw_status rw_lion_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_lion_params *params)
+{
+    const rw_status status = check_call(ret_opt, ctx, lion.create);
+    if (status) return status;
+    const rw_lion_params p = params ? *params : (rw_lion_params){ 0 };
+    const struct rw_optimizer_numbers given = { .lr = p.lr, .beta1 = p.beta1, .beta2 = p.beta2,
+                                                .weight_decay = p.weight_decay, .decay_all = p.decay_all };
+    return make(ret_opt, ctx, &lion, &given,
+                &(struct rw_optimizer_numbers){ .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99 });
+}
