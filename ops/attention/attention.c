@@ -5,13 +5,14 @@
  */
 #include "ops/attention/attention.h"
 #include "ops/common/kernels.h"
-#include "ops/random/random.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
 
+#include <rewind/attention.h>
+
 #include <math.h>
 
-static rw_dtype sum_type(rw_dtype dtype)
+rw_dtype rw_att_sum_type(rw_dtype dtype)
 {
     return dtype == RW_F64 ? RW_F64 : RW_F32;
 }
@@ -34,6 +35,58 @@ static rw_status check_operands(rw_op_call *call)
     return RW_OK;
 }
 
+static rw_status check_vector(rw_op_call *call, int i, const char *what, rw_dtype dtype)
+{
+    const rw_shape s = rw_in_shape(call, i);
+    RW_CHECK(rw_want_dtype(call, i, dtype));
+    if (s.rank == 1 && s.dim[0] == rw_in_shape(call, 0).dim[1]) return RW_OK;
+    return rw_op_error(call, RW_ERR_SHAPE, "%s [heads] are needed", what);
+}
+
+static rw_status check_mask(rw_op_call *call, int i)
+{
+    const rw_shape s = rw_in_shape(call, i), q = rw_in_shape(call, 0);
+    const int64_t most[] = { q.dim[0], q.dim[1], q.dim[2], rw_in_shape(call, 1).dim[2] };
+    const rw_dtype dtype = call->in[i].dtype;
+    if (dtype != call->in[0].dtype && dtype != rw_att_sum_type(call->in[0].dtype))
+        return rw_op_error(call, RW_ERR_DTYPE, "the mask is of %s, not of q's type or of %s", rw_dtype_name(dtype),
+                           rw_dtype_name(rw_att_sum_type(call->in[0].dtype)));
+    for (int axis = 0; axis < 4; axis++)
+        if (s.rank != 4 || (s.dim[axis] != 1 && s.dim[axis] != most[axis]))
+            return rw_op_error(call, RW_ERR_SHAPE, "the mask does not broadcast to [batch, heads, seq, kv_seq]");
+    return RW_OK;
+}
+
+static rw_status check_documents(rw_op_call *call, int i)
+{
+    const rw_shape s = rw_in_shape(call, i), q = rw_in_shape(call, 0);
+    RW_CHECK(rw_want_dtype(call, i, RW_I32));
+    if (s.rank < 1 || s.rank > 2 || s.dim[s.rank - 1] < 2 || (s.rank == 2 && s.dim[0] != q.dim[0]))
+        return rw_op_error(call, RW_ERR_SHAPE, "documents [n + 1] or [batch, n + 1] are needed, n at least 1");
+    if (q.dim[2] != rw_in_shape(call, 1).dim[2])
+        return rw_op_error(call, RW_ERR_SHAPE, "documents are packed where seq and kv_seq are equal");
+    return RW_OK;
+}
+
+/* What options brought in: `first` inputs come before. */
+static rw_status check_extras(rw_op_call *call, const struct rw_attention_attrs *a, int first)
+{
+    int at[ATT_EXTRAS];
+    for (int i = 0; i < ATT_EXTRAS; i++) at[i] = rw_att_extra(a, i, first);
+    if (at[ATT_MASK] >= 0) RW_CHECK(check_mask(call, at[ATT_MASK]));
+    if (at[ATT_SLOPES] >= 0)
+        RW_CHECK(check_vector(call, at[ATT_SLOPES], "slopes", rw_att_sum_type(call->in[0].dtype)));
+    if (at[ATT_SINKS] >= 0) RW_CHECK(check_vector(call, at[ATT_SINKS], "sinks", call->in[0].dtype));
+    if (at[ATT_DOCUMENTS] >= 0) RW_CHECK(check_documents(call, at[ATT_DOCUMENTS]));
+    if (!(a->soft_cap >= 0 && isfinite(a->soft_cap)))
+        return rw_op_error(call, RW_ERR_ARGUMENT, "soft_cap %g", a->soft_cap);
+    if (a->window < 0) return rw_op_error(call, RW_ERR_ARGUMENT, "window %lld", (long long)a->window);
+    if (!rw_att_is_plain(a) && (rw_in_shape(call, 0).dim[2] > ATT_SPAN_MOST ||
+                                rw_in_shape(call, 1).dim[2] > ATT_SPAN_MOST))
+        return rw_op_error(call, RW_ERR_SHAPE, "more than 2^30 places");
+    return RW_OK;
+}
+
 /*
  * The output lies in memory as [batch, seq, heads, d] and is handed out as a view [batch, heads, seq, d]: putting the
  * heads side by side again, as every model does next, then costs no copy and no second buffer.
@@ -45,25 +98,40 @@ static rw_status check(rw_op_call *call)
     if (!(a->dropout >= 0 && a->dropout < 1))
         return rw_op_error(call, RW_ERR_ARGUMENT, "dropout %g is outside [0, 1)", a->dropout);
     if (!isfinite(a->scale)) return rw_op_error(call, RW_ERR_ARGUMENT, "scale %g", a->scale);
+    RW_CHECK(check_extras(call, a, 3));
     const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1), v = rw_in_shape(call, 2);
     const rw_shape scores = RW_SHAPE(q.dim[0], q.dim[1], q.dim[2], k.dim[2]);
     if (a->dropout > 0) RW_CHECK(rw_op_shape(call, scores)); /* a number is drawn for each */
     RW_CHECK(rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(q.dim[0], q.dim[2], q.dim[1], v.dim[3])));
-    return rw_op_output(call, 1, sum_type(call->in[0].dtype), RW_SHAPE(q.dim[0], q.dim[1], q.dim[2]));
+    return rw_op_output(call, 1, rw_att_sum_type(call->in[0].dtype), RW_SHAPE(q.dim[0], q.dim[1], q.dim[2]));
 }
 
 static rw_status check_backward(rw_op_call *call)
 {
     const struct rw_attention_backward_attrs *const a = call->attrs;
     RW_CHECK(check_operands(call));
-    call->n_outputs = a->packed ? 1 : 3;
-    if (a->packed) {
-        const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1);
+    const bool sinks = a->forward.extras >> ATT_SINKS & 1;
+    const int gradients = a->packed ? 1 : 3;
+    const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1);
+    call->n_outputs = gradients + sinks;
+    if (sinks)
+        RW_CHECK(rw_op_output(call, gradients, rw_att_sum_type(call->in[0].dtype),
+                              RW_SHAPE(q.dim[0], q.dim[1], q.dim[2])));
+    if (a->packed)
         return rw_op_output(call, 0, call->in[0].dtype,
                             RW_SHAPE(q.dim[0], q.dim[2], q.dim[1] + 2 * k.dim[1], q.dim[3]));
-    }
     for (int i = 0; i < 3; i++) RW_CHECK(rw_op_output_like(call, i, i));
     return RW_OK;
+}
+
+/* The mask's gradient with seq and kv_seq in full. */
+static rw_status check_mask_backward(rw_op_call *call)
+{
+    const struct rw_attention_backward_attrs *const a = call->attrs;
+    const int at = rw_att_extra(&a->forward, ATT_MASK, 6);
+    const rw_shape mask = rw_in_shape(call, at);
+    return rw_op_output(call, 0, call->in[at].dtype,
+                        RW_SHAPE(mask.dim[0], mask.dim[1], rw_in_shape(call, 0).dim[2], rw_in_shape(call, 1).dim[2]));
 }
 
 static int64_t draws(const rw_op_call *call)
@@ -83,7 +151,10 @@ static rw_op_cost cost_of(const rw_op_call *call, double of_d, double of_dv)
 {
     const struct rw_attention_attrs *const a = call->attrs;
     const struct att_extents e = extents(call);
-    const double scores = (double)e.batch * (double)e.heads * (double)e.seq * (double)e.kv_seq * (a->causal ? 0.5 : 1);
+    double keys = (double)e.kv_seq * (a->causal ? 0.5 : 1);
+    const double window = (double)a->window * (a->causal ? 1 : 2);
+    if (a->window && window < keys) keys = window;
+    const double scores = (double)e.batch * (double)e.heads * (double)e.seq * keys;
     return (rw_op_cost){ scores * (2 * (of_d * (double)e.d + of_dv * (double)e.dv) + 12), rw_cost_bytes(call) };
 }
 
@@ -97,26 +168,47 @@ static rw_op_cost cost_backward(const rw_op_call *call)
     return cost_of(call, 3, 2);
 }
 
+static rw_op_cost cost_mask_backward(const rw_op_call *call)
+{
+    return cost_of(call, 1, 1);
+}
+
 static size_t per_thread(const rw_op_call *call, int64_t elements)
 {
-    return (size_t)elements * rw_dtype_size(sum_type(call->in[0].dtype)) * (size_t)call->threads;
+    return (size_t)elements * rw_dtype_size(rw_att_sum_type(call->in[0].dtype)) * (size_t)call->threads;
+}
+
+/* The table of spans, behind what each thread has. */
+static size_t span_bytes(const rw_op_call *call, int first)
+{
+    const struct rw_attention_attrs *const a = call->attrs;
+    const int documents = rw_att_extra(a, ATT_DOCUMENTS, first);
+    if (rw_att_is_plain(a)) return 0;
+    return rw_att_span_bytes(documents < 0 ? NULL : call->in[documents].layout, call->in[0].layout->dim[2]);
 }
 
 static size_t workspace_cpu(const rw_op_call *call)
 {
     const struct att_extents e = extents(call);
-    return per_thread(call, rw_att_forward_elements(&e));
+    return per_thread(call, rw_att_forward_elements(&e)) + span_bytes(call, 3);
 }
 
 static size_t workspace_backward_cpu(const rw_op_call *call)
 {
     const struct att_extents e = extents(call);
-    return per_thread(call, rw_att_backward_elements(&e, call->in[0].dtype));
+    return per_thread(call, rw_att_backward_elements(&e, call->attrs, call->in[0].dtype)) + span_bytes(call, 6);
+}
+
+static size_t workspace_mask_backward_cpu(const rw_op_call *call)
+{
+    const struct att_extents e = extents(call);
+    return per_thread(call, rw_att_mask_elements(&e, call->attrs)) + span_bytes(call, 6);
 }
 
 RW_DECLARE_CUDA_WORKSPACE(rw_attention_workspace_cuda)
 RW_DECLARE_KERNELS(rw_attention_backward)
-static const rw_op_def rw_op_attention_backward = { .name = "attention_backward", .n_inputs = 6,
+static const rw_op_def rw_op_attention_backward = { .name = "attention_backward",
+                                                    .n_inputs = RW_OP_VARIADIC,
                                                     .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_RANDOM,
                                                     .strided = RW_OP_ALL_INPUTS, .check = check_backward,
                                                     .kernel = RW_KERNELS(rw_attention_backward),
@@ -124,70 +216,15 @@ static const rw_op_def rw_op_attention_backward = { .name = "attention_backward"
                                                     .workspace = RW_WORKSPACES(workspace_backward_cpu,
                                                                                rw_attention_workspace_cuda) };
 
-/* ---- of ops that can be differentiated again, with the scores in memory ---- */
-
-struct composed {
-    rw_grad_call *g;
-    rw_tape *t;
-    const struct rw_attention_attrs *attrs;
-};
-
-/* [b, h, s, d] as [b, kv_heads, group, s, d], to be broadcast against [b, kv_heads, 1, kv_seq, d]. */
-static rw_tensor *grouped(rw_tape *t, rw_tensor *x, int64_t kv_heads)
-{
-    if (!x) return NULL;
-    const rw_shape s = rw_tensor_shape(x);
-    return rw_reshape(t, x, RW_SHAPE(s.dim[0], kv_heads, kv_heads ? s.dim[1] / kv_heads : 0, s.dim[2], s.dim[3]));
-}
-
-static rw_tensor *probabilities(const struct composed *c, rw_tensor *scores)
-{
-    /* not causal_softmax()'s own scale: that is rounded with the scores' type, and 1 / sqrt(d) is a double */
-    rw_tensor *const scaled = rw_scale(c->t, scores, c->attrs->scale);
-    return c->attrs->causal ? rw_causal_softmax(c->t, scaled, 1) : rw_softmax(c->t, scaled, -1);
-}
-
-/* The forward's mask: drawn by element of the score matrix, whose order the grouping keeps. */
-static rw_tensor *masked(const struct composed *c, rw_tensor *x)
-{
-    if (c->attrs->dropout <= 0) return x;
-    const struct rw_dropout_attrs a = { c->attrs->dropout };
-    return rw_apply(c->t, &rw_op_dropout, &x, 1, &a, sizeof a, NULL);
-}
-
-static rw_tensor *transposed(const struct composed *c, rw_tensor *x)
-{
-    return rw_transpose(c->t, x, -1, -2);
-}
-
-static rw_status set_summed(const struct composed *c, int i, rw_tensor *dx)
-{
-    const rw_shape shape = rw_tensor_shape(rw_grad_input(c->g, i));
-    if (!dx) return rw_grad_set(c->g, i, NULL);
-    if (i == 0) return rw_grad_set(c->g, i, rw_reshape(c->t, dx, shape));
-    const rw_shape one = RW_SHAPE(shape.dim[0], shape.dim[1], 1, shape.dim[2], shape.dim[3]);
-    return rw_grad_set(c->g, i, rw_reshape(c->t, rw_sum_to(c->t, dx, one), shape));
-}
-
-static rw_status grad_again(rw_grad_call *g)
-{
-    rw_tape *const t = rw_grad_tape(g);
-    const struct rw_attention_attrs *const a = rw_grad_attrs(g);
-    const struct composed c = { g, t, a };
-    const int64_t kv_heads = rw_tensor_shape(rw_grad_input(g, 1)).dim[1];
-    rw_tensor *const q = grouped(t, rw_grad_input(g, 0), kv_heads);
-    rw_tensor *const dy = grouped(t, rw_transpose(t, rw_grad_upstream(g, 0), 1, 2), kv_heads);
-    rw_tensor *const k = grouped(t, rw_grad_input(g, 1), kv_heads);
-    rw_tensor *const v = grouped(t, rw_grad_input(g, 2), kv_heads);
-    rw_tensor *const p = probabilities(&c, rw_matmul(t, q, transposed(&c, k)));
-    rw_tensor *const dp = masked(&c, rw_matmul(t, dy, transposed(&c, v)));
-    rw_tensor *const dot = rw_sum(t, rw_mul(t, p, dp), RW_AXES(-1), true);
-    rw_tensor *const ds = rw_scale(t, rw_mul(t, p, rw_sub(t, dp, dot)), a->scale);
-    if (rw_grad_wanted(g, 0)) RW_CHECK(set_summed(&c, 0, rw_matmul(t, ds, k)));
-    if (rw_grad_wanted(g, 1)) RW_CHECK(set_summed(&c, 1, rw_matmul(t, transposed(&c, ds), q)));
-    if (rw_grad_wanted(g, 2)) RW_CHECK(set_summed(&c, 2, rw_matmul(t, transposed(&c, masked(&c, p)), dy)));
-    return RW_OK;
-}
+RW_DECLARE_KERNELS(rw_attention_mask_backward)
+static const rw_op_def rw_op_attention_mask_backward = { .name = "attention_mask_backward",
+                                                         .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
+                                                         .flags = RW_OP_RANDOM, .strided = RW_OP_ALL_INPUTS,
+                                                         .check = check_mask_backward,
+                                                         .kernel = RW_KERNELS(rw_attention_mask_backward),
+                                                         .cost = cost_mask_backward, .draws = draws,
+                                                         .workspace = RW_WORKSPACES(workspace_mask_backward_cpu,
+                                                                                    rw_attention_workspace_cuda) };
 
 /*
  * Are q, k and v the pieces of one dense buffer [batch, seq, heads + 2 kv_heads, d]? Their gradients then become the
@@ -217,42 +254,121 @@ static rw_status set_pieces(rw_grad_call *g, rw_tensor *packed, int64_t heads, i
     return RW_OK;
 }
 
+/* A gradient that does not flow: only the log-sum-exp is used further on. */
+static rw_tensor *upstream(const rw_grad_call *g)
+{
+    const rw_shape q = rw_tensor_shape(rw_grad_input(g, 0)), v = rw_tensor_shape(rw_grad_input(g, 2));
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    if (dy) return dy;
+    return rw_fill_at(RW_HERE, rw_grad_tape(g), rw_tensor_dtype(rw_grad_input(g, 0)),
+                      RW_SHAPE(q.dim[0], q.dim[2], q.dim[1], v.dim[3]), 0);
+}
+
+/* What backward reads: q, k, v, o, the log-sum-exps, dy, then what options brought in. Returns how many. */
+static int backward_inputs(const rw_grad_call *g, struct rw_attention_attrs *a, rw_tensor *in[6 + ATT_EXTRAS])
+{
+    rw_tape *const t = rw_grad_tape(g);
+    int n = 6;
+    for (int i = 0; i < 3; i++) in[i] = rw_grad_input(g, i);
+    in[3] = rw_transpose(t, rw_grad_output(g, 0), 1, 2);
+    in[4] = rw_grad_output(g, 1);
+    in[5] = rw_transpose(t, upstream(g), 1, 2);
+    for (int i = 3; i < rw_grad_n_inputs(g); i++) in[n++] = rw_grad_input(g, i);
+    if (!rw_grad_upstream(g, 1)) return n;
+    a->extras |= 1 << ATT_DLSE;
+    in[n++] = rw_grad_upstream(g, 1);
+    return n;
+}
+
+/* The mask's gradient has seq and kv_seq in full: where the mask has not, its columns and rows are added up. */
+static rw_status set_mask(rw_grad_call *g, int at, rw_tensor *const *in, int n,
+                          const struct rw_attention_backward_attrs *a)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const full = rw_apply(t, &rw_op_attention_mask_backward, in, n, a, sizeof *a, NULL);
+    return rw_grad_set(g, at, rw_sum_to(t, full, rw_tensor_shape(rw_grad_input(g, at))));
+}
+
+static rw_status set_sinks(rw_grad_call *g, int at, rw_tensor *rows)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const sum = rw_sum(t, rows, RW_AXES(0, 2), false);
+    return rw_grad_set(g, at, rw_cast(t, sum, rw_tensor_dtype(rw_grad_input(g, at))));
+}
+
 static rw_status grad(rw_grad_call *g)
 {
-    if (rw_grad_again(g)) return grad_again(g);
     struct rw_attention_backward_attrs a = { *(const struct rw_attention_attrs *)rw_grad_attrs(g), 0 };
-    rw_tensor *in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_input(g, 2),
-                        rw_grad_output(g, 0), rw_grad_output(g, 1), rw_grad_upstream(g, 0) };
-    for (int i = 3; i < 6; i += 2) in[i] = rw_transpose(rw_grad_tape(g), in[i], 1, 2);
-    rw_tensor *out[3] = { NULL, NULL, NULL };
+    const int mask = rw_att_extra(&a.forward, ATT_MASK, 3), slopes = rw_att_extra(&a.forward, ATT_SLOPES, 3);
+    const int sinks = rw_att_extra(&a.forward, ATT_SINKS, 3);
+    if (slopes >= 0 && rw_grad_wanted(g, slopes))
+        return rw_refuse_at(RW_HERE, rw_grad_tape(g), RW_ERR_NO_GRADIENT, "attention: its slopes are constants");
+    if (rw_grad_again(g)) return rw_att_grad_again(g);
+    rw_tensor *in[6 + ATT_EXTRAS], *out[4] = { NULL, NULL, NULL, NULL };
+    const int n = backward_inputs(g, &a.forward, in);
+    if (mask >= 0 && rw_grad_wanted(g, mask)) RW_CHECK(set_mask(g, mask, in, n, &a));
+    bool wanted = sinks >= 0 && rw_grad_wanted(g, sinks);
+    for (int i = 0; i < 3; i++) wanted |= rw_grad_wanted(g, i);
+    if (!wanted) return RW_OK;
     a.packed = is_one_buffer(g, in);
-    rw_apply(rw_grad_tape(g), &rw_op_attention_backward, in, 6, &a, sizeof a, out);
-    if (a.packed)
-        return set_pieces(g, out[0], rw_tensor_shape(in[0]).dim[1], rw_tensor_shape(in[1]).dim[1]);
+    rw_apply(rw_grad_tape(g), &rw_op_attention_backward, in, n, &a, sizeof a, out);
+    if (sinks >= 0 && rw_grad_wanted(g, sinks)) RW_CHECK(set_sinks(g, sinks, out[a.packed ? 1 : 3]));
+    if (a.packed) return set_pieces(g, out[0], rw_tensor_shape(in[0]).dim[1], rw_tensor_shape(in[1]).dim[1]);
     for (int i = 0; i < 3; i++)
         if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, out[i]));
     return RW_OK;
 }
 
 RW_DECLARE_KERNELS(rw_attention)
-const rw_op_def rw_op_attention = { .name = "attention", .n_inputs = 3, .n_outputs = 2, .flags = RW_OP_RANDOM,
-                                    .strided = RW_OP_ALL_INPUTS, .check = check, .kernel = RW_KERNELS(rw_attention),
-                                    .grad = grad, .cost = cost, .draws = draws,
+const rw_op_def rw_op_attention = { .name = "attention", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
+                                    .flags = RW_OP_RANDOM, .strided = RW_OP_ALL_INPUTS, .check = check,
+                                    .kernel = RW_KERNELS(rw_attention), .grad = grad, .cost = cost, .draws = draws,
                                     .workspace = RW_WORKSPACES(workspace_cpu, rw_attention_workspace_cuda) };
+
+/* name: of the function that is called. */
+static rw_tensor *record(rw_site at, const char *name, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
+                         const rw_attention_options *o, rw_tensor **ret_lse)
+{
+    const rw_shape s = rw_tensor_shape(q);
+    const int64_t d = s.rank ? s.dim[s.rank - 1] : 1;
+    const double scale = rw_constant(q, o->scale);
+    struct rw_attention_attrs a = { .scale = scale != 0 ? scale : 1 / sqrt((double)(d > 0 ? d : 1)),
+                                    .dropout = rw_constant(q, o->dropout), .soft_cap = rw_constant(q, o->soft_cap),
+                                    .causal = o->causal, .window = o->window };
+    rw_tensor *const extra[] = { o->mask, o->slopes, o->sinks, o->documents };
+    rw_tensor *in[3 + ATT_EXTRAS] = { q, k, v }, *out[2] = { NULL, NULL };
+    int n = 3;
+    for (int i = 0; i < ATT_DLSE; i++) {
+        if (!extra[i] || extra[i] == rw_none()) continue;
+        a.extras |= 1 << i;
+        in[n++] = extra[i];
+    }
+    const struct rw_composite c = rw_composite_begin(t, name);
+    rw_tensor *const y = rw_apply_at(at, t, &rw_op_attention, in, n, &a, sizeof a, out);
+    rw_tensor *const turned = rw_composite_end(&c, y ? rw_transpose_at(at, t, y, 1, 2) : NULL);
+    if (ret_lse) *ret_lse = turned ? out[1] : NULL;
+    return turned;
+}
 
 rw_tensor *rw_attention_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
                            const rw_attention_params *params)
 {
-    const rw_shape s = rw_tensor_shape(q);
-    const int64_t d = s.rank ? s.dim[s.rank - 1] : 1;
-    const double scale = params ? rw_constant(q, params->scale) : 0;
-    struct rw_attention_attrs a = { .scale = scale != 0 ? scale : 1 / sqrt((double)(d > 0 ? d : 1)) };
-    if (params) {
-        a.dropout = rw_constant(q, params->dropout);
-        a.causal = params->causal;
-    }
-    rw_tensor *const in[] = { q, k, v };
-    const struct rw_composite c = rw_composite_begin(t, "attention");
-    rw_tensor *const y = rw_apply_at(at, t, &rw_op_attention, in, 3, &a, sizeof a, NULL);
-    return rw_composite_end(&c, y ? rw_transpose_at(at, t, y, 1, 2) : NULL);
+    rw_attention_options o = { .causal = false };
+    if (params) o = (rw_attention_options){ .causal = params->causal, .scale = params->scale,
+                                            .dropout = params->dropout };
+    return record(at, "attention", t, q, k, v, &o, NULL);
+}
+
+rw_tensor *rw_attention_with_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
+                                const rw_attention_options *options)
+{
+    const rw_attention_options none = { .causal = false };
+    return record(at, "attention_with", t, q, k, v, options ? options : &none, NULL);
+}
+
+rw_tensor *rw_attention_lse_at(rw_site at, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
+                               const rw_attention_options *options, rw_tensor **ret_lse)
+{
+    const rw_attention_options none = { .causal = false };
+    return record(at, "attention_lse", t, q, k, v, options ? options : &none, ret_lse);
 }

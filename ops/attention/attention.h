@@ -7,20 +7,74 @@
 
 extern const rw_op_def rw_op_attention;
 
+/*
+ * What may come in besides q, k and v, as inputs 3, 4 ... of the forward and 6, 7 ... of backward, those that are there
+ * in this order. The last is backward's alone.
+ */
+enum att_extra {
+    ATT_MASK,      /* added to the scores, of any type that is q's or sums' */
+    ATT_SLOPES,    /* [heads], of sums' type */
+    ATT_SINKS,     /* [heads], of q's type */
+    ATT_DOCUMENTS, /* [n + 1] or [batch, n + 1] */
+    ATT_DLSE,      /* the gradient of the log-sum-exps */
+    ATT_EXTRAS
+};
+
 struct rw_attention_attrs {
     double scale;
     double dropout;
+    double soft_cap; /* 0: none */
     int64_t causal;
+    int64_t window; /* 0: none */
+    int64_t extras; /* bit i: the extra of that number is there */
 };
 
 /*
  * Backward's. packed: one output [batch, seq, heads + 2 kv_heads, d], in which dq, dk and dv lie side by side, instead
- * of three [batch, heads, seq, d]. Kernels tell by the number of outputs.
+ * of three [batch, heads, seq, d]. Sinks have one more: their gradient by row [batch, heads, seq], of sums' type.
  */
 struct rw_attention_backward_attrs {
     struct rw_attention_attrs forward;
     int64_t packed;
 };
+
+/*
+ * attention_bias: what the slopes, the mask and the spans of unseen keys add to the scores, as a matrix [batch, heads,
+ * seq, kv_seq], one batch or head where all are alike; a finite number stands for minus infinity, so that a row of it
+ * has a softmax. attention_seen: 1 where a key is seen, 0 elsewhere. For gradients of gradients alone.
+ */
+extern const rw_op_def rw_op_attention_bias, rw_op_attention_seen;
+
+#define ATT_LOWEST (-1e30)
+#define ATT_LOWEST_F16 (-3e4)
+
+struct rw_attention_bias_attrs {
+    struct rw_attention_attrs forward; /* extras: without sinks, from input 0 on */
+    int64_t heads, seq, kv_seq;
+    int64_t dtype; /* of the result */
+    int64_t seen;  /* attention_seen's */
+};
+
+/* The type that sums are taken in. */
+rw_dtype rw_att_sum_type(rw_dtype dtype);
+
+/* The rule whose result can be differentiated again. */
+rw_status rw_att_grad_again(rw_grad_call *g);
+
+/* Does anything but scale, causality and dropout stand between the products and the softmax? */
+static inline bool rw_att_is_plain(const struct rw_attention_attrs *a)
+{
+    return a->soft_cap == 0 && !a->window && !(a->extras & ~(1 << ATT_DLSE));
+}
+
+/* The input that an extra is, of an op with `first` inputs before them; -1: it is not there. */
+static inline int rw_att_extra(const struct rw_attention_attrs *a, int what, int first)
+{
+    int at = first;
+    if (!(a->extras >> what & 1)) return -1;
+    for (int i = 0; i < what; i++) at += a->extras >> i & 1;
+    return at;
+}
 
 /* Queries and keys per tile of the score matrix. */
 #define ATT_BLOCK 64
@@ -57,6 +111,95 @@ static inline struct att_extents rw_att_extents(const rw_layout *q, const rw_lay
     return e;
 }
 
+/* ---- who sees whom, with options ---- */
+
+#ifdef __CUDACC__
+#define ATT_FN static __host__ __device__ inline
+#else
+#define ATT_FN static inline
+#endif
+
+/* A query sees the keys lo up to hi, which never fall from one query to the next: what all options come to. */
+struct att_span {
+    int32_t lo, hi;
+};
+#define ATT_SPAN_MOST (INT64_C(1) << 30) /* of queries and keys */
+
+/* documents: those of one row of the batch, `entries` of them, `step` elements apart; NULL: there are none. */
+struct att_reach {
+    int64_t seq, kv_seq, window;
+    bool causal;
+    const int32_t *documents;
+    int64_t entries, step;
+};
+
+ATT_FN int64_t rw_att_between(int64_t x, int64_t least, int64_t most)
+{
+    return x < least ? least : x > most ? most : x;
+}
+
+ATT_FN struct att_span rw_att_span(const struct att_reach *r, int64_t row)
+{
+    const int64_t at = row + r->kv_seq - r->seq;
+    int64_t from = 0, to = r->kv_seq, lo, hi, below = 0, end = r->documents ? r->entries : 0;
+    struct att_span s;
+    while (below < end) { /* how many entries are at `row` or before */
+        const int64_t middle = (below + end) / 2;
+        if (r->documents[middle * r->step] <= row) below = middle + 1;
+        else end = middle;
+    }
+    if (r->documents) { /* padding: an empty span where the documents begin or end */
+        from = rw_att_between(r->documents[(below ? below - 1 : 0) * r->step], 0, r->kv_seq);
+        to = below && below < r->entries ? rw_att_between(r->documents[below * r->step], from, r->kv_seq) : from;
+    }
+    lo = rw_att_between(r->window ? at - r->window + 1 : 0, from, to);
+    hi = rw_att_between(r->causal ? at + 1 : r->window ? at + r->window : to, lo, to);
+    s.lo = (int32_t)lo;
+    s.hi = (int32_t)hi;
+    return s;
+}
+
+/* Is entry i in range, and not below the one before? */
+ATT_FN bool rw_att_entry_holds(const struct att_reach *r, int64_t i)
+{
+    const int32_t x = r->documents[i * r->step];
+    return x >= (i ? r->documents[(i - 1) * r->step] : 0) && x <= r->kv_seq;
+}
+
+/* The rows of spans: one set for all of the batch, or one for each. */
+static inline int64_t rw_att_span_sets(const rw_layout *documents)
+{
+    return documents && documents->rank == 2 ? documents->dim[0] : 1;
+}
+
+/* Bytes of the table of spans in the workspace, in whole lines. */
+static inline size_t rw_att_span_bytes(const rw_layout *documents, int64_t seq)
+{
+    const size_t bytes = (size_t)(rw_att_span_sets(documents) * seq) * sizeof(struct att_span);
+    return (bytes + 255) / 256 * 256;
+}
+
+/* The reach of set i. documents: NULL when there are none. */
+static inline struct att_reach rw_att_reach(const struct rw_attention_attrs *a, const struct att_extents *e,
+                                            const rw_view *documents, int64_t i)
+{
+    struct att_reach r;
+    r.seq = e->seq;
+    r.kv_seq = e->kv_seq;
+    r.window = a->window;
+    r.causal = a->causal != 0;
+    r.documents = NULL;
+    r.entries = r.step = 0;
+    if (documents) {
+        const rw_layout *const l = documents->layout;
+        const int last = l->rank - 1;
+        r.documents = (const int32_t *)documents->data + (last ? i * l->stride[0] : 0);
+        r.entries = l->dim[last];
+        r.step = l->stride[last];
+    }
+    return r;
+}
+
 /* A result [batch, heads, rows, d] where a kernel writes it: strides in elements, that of d is 1. */
 struct att_result {
     void *p;
@@ -82,7 +225,7 @@ static inline struct att_result rw_att_gradient(const rw_kernel *k, int i)
     const rw_layout *const x = k->in[i].layout;
     const int64_t heads = k->in[0].layout->dim[1], kv_heads = k->in[1].layout->dim[1], d = x->dim[3];
     struct att_result r;
-    if (k->n_outputs == 1) { /* packed */
+    if (((const struct rw_attention_backward_attrs *)k->attrs)->packed) {
         const int64_t first = i ? heads + (i - 1) * kv_heads : 0;
         r.p = (char *)k->out[0].data + first * d * (int64_t)rw_dtype_size(k->out[0].dtype);
         r.head = d;
@@ -109,17 +252,25 @@ static inline int64_t rw_att_forward_elements(const struct att_extents *e)
     return ATT_BLOCK * (2 * e->widest + e->width + e->v_width) + 2 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK;
 }
 
-/* Of those, what a block of queries takes in backward: panels of rows, three tiles, two numbers a row. */
-static inline int64_t rw_att_block_elements(const struct att_extents *e)
+/* Of those, what a block of queries takes in backward: panels of rows, tiles, numbers of rows. */
+static inline int64_t rw_att_block_elements(const struct att_extents *e, const struct rw_attention_attrs *a)
 {
-    return ATT_BLOCK * (3 * e->width + 3 * e->v_width + e->widest) + 3 * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK;
+    const int64_t tiles = a->soft_cap != 0 ? 4 : 3;
+    return ATT_BLOCK * (3 * e->width + 3 * e->v_width + e->widest) + tiles * ATT_BLOCK * ATT_BLOCK + 4 * ATT_BLOCK;
 }
 
-static inline int64_t rw_att_backward_elements(const struct att_extents *e, rw_dtype dtype)
+static inline int64_t rw_att_backward_elements(const struct att_extents *e, const struct rw_attention_attrs *a,
+                                               rw_dtype dtype)
 {
     const int64_t blocks = e->two_pass ? 1 : e->kv_blocks;
     const int64_t sums = rw_att_sums_in_output(e, dtype) ? 0 : (e->width + e->v_width) * ATT_BLOCK * blocks;
-    return rw_att_block_elements(e) + sums;
+    return rw_att_block_elements(e, a) + sums;
+}
+
+/* Of the gradient of a mask: a block, and the tile that is summed up. */
+static inline int64_t rw_att_mask_elements(const struct att_extents *e, const struct rw_attention_attrs *a)
+{
+    return rw_att_block_elements(e, a) + ATT_BLOCK * ATT_BLOCK;
 }
 
 /* CUDA's backward keeps two numbers per row; the rows of a head are filled up to whole blocks. */

@@ -30,6 +30,12 @@ struct att {
     uint32_t threshold; /* of dropout's words; 0: no dropout */
     int64_t per_thread; /* elements of workspace */
     struct att_result gradient[3]; /* of backward */
+    /* Options. plain: there are none, and nothing below is set but dlse. */
+    bool plain;
+    const struct att_span *span; /* by row, and by batch: so many elements apart */
+    int64_t span_batch;
+    double cap;
+    const rw_view *extra[ATT_EXTRAS]; /* NULL: not there */
 };
 
 struct att_rows {
@@ -44,13 +50,24 @@ static int64_t att_extent(int64_t extent, int64_t i)
     return rest < ATT_BLOCK ? rest : ATT_BLOCK;
 }
 
-/* How many keys of block j some query of block i sees. */
-static int64_t att_keys_seen(const struct att *a, int64_t i, int64_t queries, int64_t j)
+/* The keys that some query of a block sees: from and up to. */
+struct att_keys {
+    int64_t from, to;
+};
+
+static struct att_keys att_seen(const struct att *a, int64_t b, int64_t i, int64_t queries)
 {
-    const int64_t keys = att_extent(a->e.kv_seq, j);
-    if (!a->causal) return keys;
-    const int64_t seen = i * ATT_BLOCK + queries + (a->e.kv_seq - a->e.seq) - j * ATT_BLOCK;
-    return seen < keys ? seen : keys;
+    const struct att_span *const span = a->span + b * a->span_batch + i * ATT_BLOCK;
+    if (!a->plain) return (struct att_keys){ span[0].lo, span[queries - 1].hi };
+    const int64_t reach = i * ATT_BLOCK + queries + (a->e.kv_seq - a->e.seq);
+    return (struct att_keys){ 0, a->causal && reach < a->e.kv_seq ? reach : a->e.kv_seq };
+}
+
+/* How many of them, and of the keys before them, lie in block j. */
+static int64_t att_keys_in(struct att_keys seen, int64_t j)
+{
+    const int64_t rest = seen.to - j * ATT_BLOCK;
+    return rest < ATT_BLOCK ? rest : ATT_BLOCK;
 }
 
 /* Block `block` of rows of input `input`, for one head. */
@@ -294,7 +311,7 @@ VEC_INLINE void vd_transpose(vd r[VD_LANES])
 
 static void *room_of_thread(const struct att *a)
 {
-    const size_t size = a->k->out[0].dtype == RW_F64 ? sizeof(double) : sizeof(float);
+    const size_t size = a->k->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float);
     return (char *)a->k->workspace + (size_t)omp_get_thread_num() * (size_t)a->per_thread * size;
 }
 
@@ -352,6 +369,37 @@ static void backward(const struct att *a, int64_t unit)
     backward_queries(a, pair / a->e.heads, pair % a->e.heads, a->e.q_blocks - 1 - rest / heads);
 }
 
+/* The table of spans, behind what the threads have. RW_ERR_ARGUMENT for documents that are none. */
+static rw_status fill_spans(struct att *a, size_t at)
+{
+    const rw_view *const documents = a->extra[ATT_DOCUMENTS];
+    const int64_t sets = rw_att_span_sets(documents ? documents->layout : NULL);
+    struct att_span *const table = (void *)((char *)a->k->workspace + at);
+    for (int64_t i = 0; i < sets; i++) {
+        const struct att_reach r = rw_att_reach(a->k->attrs, &a->e, documents, i);
+        for (int64_t n = 0; n < r.entries; n++)
+            if (!rw_att_entry_holds(&r, n)) return RW_ERR_ARGUMENT;
+        for (int64_t row = 0; row < a->e.seq; row++) table[i * a->e.seq + row] = rw_att_span(&r, row);
+    }
+    a->span = table;
+    a->span_batch = sets > 1 ? a->e.seq : 0;
+    return RW_OK;
+}
+
+/* What options add; `first` inputs come before the extras. */
+static rw_status begin_options(struct att *a, int first)
+{
+    const struct rw_attention_attrs *const p = a->k->attrs;
+    const size_t size = a->k->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float);
+    a->plain = rw_att_is_plain(p);
+    a->cap = p->soft_cap;
+    for (int i = 0; i < ATT_EXTRAS; i++) {
+        const int at = rw_att_extra(p, i, first);
+        if (at >= 0) a->extra[i] = &a->k->in[at];
+    }
+    return a->plain ? RW_OK : fill_spans(a, (size_t)a->per_thread * size * (size_t)a->k->threads);
+}
+
 static struct att begin(const rw_kernel *k)
 {
     const struct rw_attention_attrs *const p = k->attrs;
@@ -375,6 +423,8 @@ rw_status RW_ISA_NAME(rw_attention_cpu)(const rw_kernel *k)
 {
     struct att a = begin(k);
     a.per_thread = rw_att_forward_elements(&a.e);
+    const rw_status status = begin_options(&a, 3);
+    if (status) return status;
     run(&a, a.e.batch * a.e.heads * a.e.q_blocks, forward);
     return RW_OK;
 }
@@ -383,11 +433,38 @@ rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k)
 {
     struct att a = begin(k);
-    if (!a.e.d && !a.e.dv) return RW_OK;
-    a.per_thread = rw_att_backward_elements(&a.e, k->out[0].dtype);
+    a.per_thread = rw_att_backward_elements(&a.e, k->attrs, k->out[0].dtype);
+    const rw_status status = begin_options(&a, 6);
+    if (status || (!a.e.d && !a.e.dv && !a.extra[ATT_SINKS])) return status;
     for (int i = 0; i < 3; i++) a.gradient[i] = rw_att_gradient(k, i);
     const int64_t pairs = a.e.batch * a.e.kv_heads;
     const int64_t two = pairs * a.e.kv_blocks + a.e.batch * a.e.heads * a.e.q_blocks;
     run(&a, a.e.two_pass ? two : pairs, backward);
+    return RW_OK;
+}
+
+/* Unit: a tile of the mask's gradient, with all heads and batches that it serves. */
+static void mask_backward(const struct att *a, int64_t unit)
+{
+    void *const room = room_of_thread(a);
+    const int64_t j = unit % a->e.kv_blocks, rest = unit / a->e.kv_blocks, i = rest % a->e.q_blocks;
+    const int64_t pair = rest / a->e.q_blocks;
+    switch (a->k->in[0].dtype) {
+    case RW_F32: vf_mask_backward(a, RW_F32, room, pair, i, j); return;
+    case RW_BF16: vf_mask_backward(a, RW_BF16, room, pair, i, j); return;
+    case RW_F16: vf_mask_backward(a, RW_F16, room, pair, i, j); return;
+    default: vd_mask_backward(a, RW_F64, room, pair, i, j); return;
+    }
+}
+
+rw_status RW_ISA_NAME(rw_attention_mask_backward_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_attention_mask_backward_cpu)(const rw_kernel *k)
+{
+    struct att a = begin(k);
+    a.per_thread = rw_att_mask_elements(&a.e, k->attrs);
+    const rw_status status = begin_options(&a, 6);
+    if (status) return status;
+    const rw_layout *const l = k->out[0].layout;
+    run(&a, l->dim[0] * l->dim[1] * a.e.q_blocks * a.e.kv_blocks, mask_backward);
     return RW_OK;
 }

@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr int INPUTS = 6; /* q, k, v, and backward's o, log-sum-exp and dy */
+constexpr int INPUTS = 6; /* q, k, v, and backward's o, log-sum-exp and dy; behind them, extras */
 constexpr int O = 3, LSE = 4, DY = 5;
 constexpr int64_t WORKSPACE_ALIGN = 256;
 
@@ -21,6 +21,7 @@ struct choice {
     way by;
     bool copied[INPUTS]; /* into the workspace */
     size_t at[INPUTS];   /* where */
+    size_t spans;        /* where the table of spans is */
     size_t workspace;    /* the implementation's own comes first */
     rw_sdpa *sdpa;
     rw_sdpa_signature signature;
@@ -32,11 +33,27 @@ struct subject {
     rw_dtype dtype;
     const rw_attention_attrs *attrs;
     const rw_layout *in[INPUTS]; /* NULL from O on in the forward */
-
-    bool packed; /* what a backward writes */
+    const rw_layout *documents; /* NULL: none */
+    bool packed;                /* what a backward writes */
 
     bool backward() const { return in[DY]; }
 };
+
+/* layout(i): of input i. */
+template <typename F>
+subject subject_of(const rw_op_def *op, const void *device, rw_dtype dtype, const void *attrs, int n_inputs, F layout)
+{
+    subject s = {};
+    s.cuda = static_cast<const rw_cuda *>(device);
+    s.dtype = dtype;
+    s.attrs = static_cast<const rw_attention_attrs *>(attrs); /* backward's begin with them */
+    const bool backward = op != &rw_op_attention;
+    const int documents = rw_att_extra(s.attrs, ATT_DOCUMENTS, backward ? INPUTS : 3);
+    for (int i = 0; i < n_inputs && i < (backward ? INPUTS : 3); i++) s.in[i] = layout(i);
+    if (documents >= 0) s.documents = layout(documents);
+    if (backward) s.packed = static_cast<const rw_attention_backward_attrs *>(attrs)->packed != 0;
+    return s;
+}
 
 /*
  * The maximum is taken before the scale, so that must not turn it around; and pairs of batch and head are counted in
@@ -46,8 +63,8 @@ bool tensor_cores_take(const subject &s)
 {
     const rw_layout *const q = s.in[0];
     const bool size = (q->dim[3] == 64 || q->dim[3] == 128) && s.in[2]->dim[3] == q->dim[3];
-    return s.cuda->capability >= 80 && (s.dtype == RW_BF16 || s.dtype == RW_F16) && size && s.attrs->scale > 0 &&
-           q->dim[0] * q->dim[1] <= INT32_MAX;
+    return rw_att_is_plain(s.attrs) && s.cuda->capability >= 80 && (s.dtype == RW_BF16 || s.dtype == RW_F16) && size &&
+           s.attrs->scale > 0 && q->dim[0] * q->dim[1] <= INT32_MAX;
 }
 
 /* Whether all rows start at multiples of 16 bytes, buffers being aligned; elements of 16 bits. */
@@ -72,7 +89,7 @@ rw_status ask_library(choice *c, const subject &s)
 {
     rw_sdpa *const sdpa = rw_sdpa_of(const_cast<rw_cuda *>(s.cuda));
     bool has = false;
-    if (!sdpa || s.in[0]->dim[3] != s.in[2]->dim[3] ||
+    if (!sdpa || !rw_att_is_plain(s.attrs) || s.attrs->extras || s.in[0]->dim[3] != s.in[2]->dim[3] ||
         !rw_sdpa_describe(&c->signature, s.dtype, s.in[0], s.in[1], s.in[2], s.in[O], s.in[DY], s.packed,
                                    s.attrs->scale, s.attrs->causal != 0, s.attrs->dropout))
         return RW_OK;
@@ -92,6 +109,8 @@ rw_status choose(choice *c, const subject &s)
     if (status || c->by == way::CUDNN) return status;
     const att_extents e = rw_att_extents(s.in[0], s.in[1], s.in[2]);
     c->workspace = s.backward() ? rw_att_stat_bytes(&e, s.dtype) : 0;
+    c->spans = c->workspace = (c->workspace + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
+    if (!rw_att_is_plain(s.attrs)) c->workspace += rw_att_span_bytes(s.documents, e.seq);
     if (!tensor_cores_take(s)) return RW_OK;
     c->by = way::TENSOR_CORES;
     for (const int i : { 0, 1, 2, DY })
@@ -145,6 +164,65 @@ const void *aligned(const rw_kernel *k, const choice &c, int i)
     return to;
 }
 
+/* ---- options ---- */
+
+constexpr int THREADS = 256;
+
+/* A thread for each span, and for each entry of documents to see whether it holds. */
+__global__ void __launch_bounds__(THREADS)
+    span_kernel(const att_reach r, int64_t sets, int64_t set, att_span *to, index_guard guard)
+{
+    const int64_t n = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    att_reach own = r;
+    if (n < sets * r.entries) {
+        own.documents = r.documents + n / r.entries * set;
+        if (!rw_att_entry_holds(&own, n % r.entries)) guard.report();
+    }
+    if (n >= sets * r.seq) return;
+    if (r.documents) own.documents = r.documents + n / r.seq * set;
+    to[n] = rw_att_span(&own, n % r.seq);
+}
+
+void fill_spans(const rw_kernel *k, const rw_view *documents, const att_extents &e, att_call *c, att_span *to)
+{
+    const rw_layout *const l = documents ? documents->layout : nullptr;
+    const att_reach r = rw_att_reach(static_cast<const rw_attention_attrs *>(k->attrs), &e, documents, 0);
+    const int64_t sets = rw_att_span_sets(l), set = l && l->rank == 2 ? l->stride[0] : 0;
+    const int64_t n = sets * (r.entries > r.seq ? r.entries : r.seq);
+    c->options.spans = to;
+    c->options.span_batch = sets > 1 ? r.seq : 0;
+    if (n) RW_LAUNCH(span_kernel, blocks_for(n, THREADS), THREADS, 0, k, r, sets, set, to, guard_of(k));
+}
+
+/* first: inputs before the extras. */
+void begin_options(const rw_kernel *k, const att_extents &e, att_call *c, const choice &ch, int first)
+{
+    const rw_attention_attrs *const attrs = static_cast<const rw_attention_attrs *>(k->attrs);
+    const rw_view *x[ATT_EXTRAS];
+    att_options &o = c->options;
+    for (int i = 0; i < ATT_EXTRAS; i++) {
+        const int at = rw_att_extra(attrs, i, first);
+        x[i] = at < 0 ? nullptr : &k->in[at];
+    }
+    c->plain = rw_att_is_plain(attrs);
+    o.soft_cap = attrs->soft_cap;
+    if (x[ATT_MASK]) {
+        const rw_layout *const l = x[ATT_MASK]->layout;
+        o.mask = x[ATT_MASK]->data;
+        o.mask_is_wide = x[ATT_MASK]->dtype != k->in[0].dtype;
+        for (int i = 0; i < 4; i++) o.mask_stride[i] = l->dim[i] == 1 ? 0 : l->stride[i];
+    }
+    if (x[ATT_SLOPES]) o.slopes = x[ATT_SLOPES]->data, o.slope_stride = x[ATT_SLOPES]->layout->stride[0];
+    if (x[ATT_SINKS]) o.sinks = x[ATT_SINKS]->data, o.sink_stride = x[ATT_SINKS]->layout->stride[0];
+    if (x[ATT_DLSE]) {
+        o.dlse = x[ATT_DLSE]->data;
+        for (int i = 0; i < 3; i++) o.dlse_stride[i] = x[ATT_DLSE]->layout->stride[i];
+    }
+    if (c->plain) return;
+    void *const table = static_cast<char *>(k->workspace) + ch.spans;
+    fill_spans(k, x[ATT_DOCUMENTS], e, c, static_cast<att_span *>(table));
+}
+
 /* ---- the run ---- */
 
 rw_status begin(const rw_kernel *k, att_call *c, const choice &ch)
@@ -169,26 +247,18 @@ rw_status begin(const rw_kernel *k, att_call *c, const choice &ch)
     c->keep_factor = c->threshold ? 1 / (1 - attrs->dropout) : 1;
     c->ticket = ticket_of(k);
     att_operand *const to[INPUTS] = { &c->q, &c->k, &c->v, &c->o, nullptr, &c->dy };
-    for (int i = 0; i < k->n_inputs; i++)
-        if (to[i]) *to[i] = fast ? loaded(k, ch, i) : view_of(k->in[i]);
-    if (k->n_inputs < INPUTS) c->out[0] = rw_att_output(k);
-    else
-        for (int i = 0; i < 3; i++) c->out[i] = rw_att_gradient(k, i);
+    for (int i = 0; i < k->n_inputs && i < INPUTS; i++)
+        if (to[i] && (i < 3 || k->op != &rw_op_attention)) *to[i] = fast ? loaded(k, ch, i) : view_of(k->in[i]);
+    const bool backward = k->op != &rw_op_attention;
+    begin_options(k, e, c, ch, backward ? INPUTS : 3);
     return RW_OK;
-}
-
-subject subject_of(const rw_kernel *k)
-{
-    subject s = { static_cast<const rw_cuda *>(k->device), k->out[0].dtype,
-                  static_cast<const rw_attention_attrs *>(k->attrs), {}, k->n_outputs == 1 };
-    for (int i = 0; i < k->n_inputs; i++) s.in[i] = k->in[i].layout;
-    return s;
 }
 
 /* The choice for a running kernel, and whether it got the workspace that goes with it. */
 rw_status choose_again(choice *c, const rw_kernel *k)
 {
-    const rw_status status = choose(c, subject_of(k));
+    const auto layout = [=](int i) { return k->in[i].layout; };
+    const rw_status status = choose(c, subject_of(k->op, k->device, k->in[0].dtype, k->attrs, k->n_inputs, layout));
     if (status) return status;
     return k->workspace_bytes < c->workspace ? RW_ERR_MEMORY : RW_OK;
 }
@@ -197,9 +267,8 @@ rw_status choose_again(choice *c, const rw_kernel *k)
 
 extern "C" size_t rw_attention_workspace_cuda(const rw_op_call *call)
 {
-    subject s = { static_cast<const rw_cuda *>(call->device), call->in[0].dtype,
-                  static_cast<const rw_attention_attrs *>(call->attrs), {}, call->n_outputs == 1 };
-    for (int i = 0; i < call->n_inputs; i++) s.in[i] = call->in[i].layout;
+    const auto layout = [=](int i) { return call->in[i].layout; };
+    const subject s = subject_of(call->op, call->device, call->in[0].dtype, call->attrs, call->n_inputs, layout);
     choice c;
     return choose(&c, s) ? SIZE_MAX : c.workspace;
 }
@@ -218,6 +287,7 @@ extern "C" rw_status rw_attention_cuda(const rw_kernel *k)
     }
     status = begin(k, &c, ch);
     if (status) return status;
+    c.out[0] = rw_att_output(k);
     c.lse = k->out[1].data;
     return ch.by == way::TENSOR_CORES ? rw_attention_mma_forward(k, c) : rw_attention_portable_forward(k, c);
 }
@@ -237,11 +307,26 @@ extern "C" rw_status rw_attention_backward_cuda(const rw_kernel *k)
     }
     status = begin(k, &c, ch);
     if (status) return status;
+    for (int i = 0; i < 3; i++) c.out[i] = rw_att_gradient(k, i);
     c.lse = k->in[LSE].data;
     c.stat = k->workspace;
+    if (c.options.sinks) c.options.sink_rows = k->out[k->n_outputs - 1].data;
     const bool fast = ch.by == way::TENSOR_CORES;
     status = rw_attention_prepare_rows(k, c, fast ? 1.4426950408889634 : 1,
                                        fast && k->out[0].dtype == RW_F16 ? ATT_LIFT_F16 : 0);
     if (status) return status;
     return fast ? rw_attention_mma_backward(k, c) : rw_attention_portable_backward(k, c);
+}
+
+extern "C" rw_status rw_attention_mask_backward_cuda(const rw_kernel *k)
+{
+    choice ch;
+    att_call c;
+    rw_status status = choose_again(&ch, k);
+    if (!status) status = begin(k, &c, ch);
+    if (status) return status;
+    c.lse = k->in[LSE].data;
+    c.stat = k->workspace;
+    status = rw_attention_prepare_rows(k, c, 1, 0);
+    return status ? status : rw_attention_portable_mask(k, c);
 }

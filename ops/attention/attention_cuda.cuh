@@ -20,6 +20,19 @@ struct att_operand {
     int64_t batch, head, row, col;
 };
 
+/* What options bring in: see att_extra. */
+struct att_options {
+    const void *mask; /* of sums' type where mask_is_wide, else of q's */
+    int64_t mask_stride[4]; /* 0 where it broadcasts */
+    bool mask_is_wide;
+    const void *slopes, *sinks, *dlse;
+    int64_t slope_stride, sink_stride, dlse_stride[3];
+    double soft_cap;
+    const att_span *spans; /* by row, and by batch: so many elements apart; NULL where the call is plain */
+    int64_t span_batch;
+    void *sink_rows; /* backward's: the sinks' gradient by row */
+};
+
 /* Everything but the operands' bytes. Rows and keys are counted in int: ATT_ROWS_MOST at most. */
 struct att_call {
     int heads, kv_heads, group, seq, kv_seq;
@@ -34,6 +47,8 @@ struct att_call {
     const void *lse;
     att_result out[3]; /* o; or dq, dk and dv */
     void *stat; /* backward's: for each row log-sum-exp, then for each row delta */
+    bool plain; /* no options but, perhaps, a gradient of the log-sum-exp */
+    att_options options;
 };
 
 constexpr int ATT_LIFT_F16 = 10;
@@ -49,6 +64,9 @@ rw_status rw_attention_mma_backward(const rw_kernel *k, const att_call &c);
 /* Kernels for everything else. */
 rw_status rw_attention_portable_forward(const rw_kernel *k, const att_call &c);
 rw_status rw_attention_portable_backward(const rw_kernel *k, const att_call &c);
+
+/* The gradient of a mask, with seq and kv_seq in full, into output 0. */
+rw_status rw_attention_portable_mask(const rw_kernel *k, const att_call &c);
 
 /*
  * Fills c.stat, before either backward. The log-sum-exp is kept times `factor`, less `lift`: kernels that compute

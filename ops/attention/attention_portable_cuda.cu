@@ -19,12 +19,48 @@ __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
 __device__ __forceinline__ float logarithm(float x) { return logf(x); }
 __device__ __forceinline__ double logarithm(double x) { return log(x); }
+__device__ __forceinline__ float hyperbolic(float x) { return tanhf(x); }
+__device__ __forceinline__ double hyperbolic(double x) { return tanh(x); }
 
 template <typename T> struct result {
     T *p;
     int64_t batch, head, row;
 
     __device__ __forceinline__ T *of(int64_t b, int h, int r) const { return p + b * batch + h * head + r * row; }
+};
+
+/* att_options with the numbers in the type of sums. */
+template <typename T> struct options {
+    const void *mask;
+    int64_t mask_stride[4];
+    bool mask_is_wide;
+    const wide<T> *slopes;
+    const T *sinks;
+    int64_t slope_stride, sink_stride;
+    wide<T> cap, inverse_cap;
+    const att_span *spans;
+    int64_t span_batch;
+
+    /* Of the score of these, as it is before: what the softmax takes. slope: of soft-capping. */
+    __device__ __forceinline__ wide<T> operator()(wide<T> x, wide<T> *slope, int64_t b, int h, int row, int key,
+                                                  int away) const
+    {
+        using W = wide<T>;
+        *slope = 1;
+        if (cap != 0) {
+            const W t = hyperbolic(x * inverse_cap);
+            x = t * cap;
+            *slope = 1 - t * t;
+        }
+        if (slopes) x -= slopes[h * slope_stride] * static_cast<W>(away < 0 ? -away : away);
+        if (mask) {
+            const int64_t at = b * mask_stride[0] + h * mask_stride[1] + row * mask_stride[2] + key * mask_stride[3];
+            x += mask_is_wide ? static_cast<const W *>(mask)[at] : widen(static_cast<const T *>(mask)[at]);
+        }
+        return x;
+    }
+
+    __device__ __forceinline__ att_span span(int64_t b, int row) const { return spans[b * span_batch + row]; }
 };
 
 template <typename T> struct args {
@@ -36,6 +72,7 @@ template <typename T> struct args {
     wide<T> scale, keep_factor;
     uint32_t threshold;
     device_ticket ticket;
+    options<T> more; /* with OPTIONS */
 };
 
 /* ---- pieces of operands ---- */
@@ -149,9 +186,30 @@ __device__ __forceinline__ void write_row(T *row, const wide<T> (&sum)[SLICE / 1
 
 /* ---- scores ---- */
 
-/* Times the scale; minus infinity where nothing is seen. */
-template <typename T> __device__ __forceinline__ void mask(wide<T> (&s)[4][4], const args<T> &a, int row, int key)
+/* Which rows and keys a thread has of a tile, and of which head. */
+struct place {
+    int64_t b;
+    int h, row, key;
+};
+
+/* Times the scale; minus infinity where nothing is seen. slope: what the gradient of a score is multiplied by. */
+template <bool OPTIONS, typename T>
+__device__ __forceinline__ void mask(wide<T> (&s)[4][4], wide<T> (&slope)[4][4], const args<T> &a, const place &x)
 {
+    const int row = x.row, key = x.key;
+    if constexpr (OPTIONS) {
+        for (int i = 0; i < 4; i++) {
+            const att_span span = row + i < a.seq ? a.more.span(x.b, row + i) : att_span{ 0, 0 };
+            for (int j = 0; j < 4; j++) {
+                const bool seen = key + j >= span.lo && key + j < span.hi;
+                const int away = row + i + a.kv_seq - a.seq - key - j;
+                s[i][j] = seen ? a.more(s[i][j] * a.scale, &slope[i][j], x.b, x.h, row + i, key + j, away)
+                               : -static_cast<wide<T>>(INFINITY);
+                if (!seen) slope[i][j] = 0;
+            }
+        }
+        return;
+    }
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++) {
             const bool seen = key + j < a.kv_seq && key + j < row + i + a.reach;
@@ -207,23 +265,40 @@ __device__ __forceinline__ unit unit_of(int slices, int tiles, bool last_first)
              static_cast<int64_t>(rest / tiles) };
 }
 
-/* A block of queries: its head, that head's operands, and how many blocks of keys it sees. */
+/* The blocks of keys that a block of queries sees: from and up to. */
+struct range {
+    int from, to;
+};
+
+template <typename T> __device__ __forceinline__ range tiles_seen(const args<T> &a, int64_t b, int first)
+{
+    const int lo = a.more.span(b, first).lo, hi = a.more.span(b, min(first + TILE, a.seq) - 1).hi;
+    return { lo / TILE, hi > lo ? (hi + TILE - 1) / TILE : 0 };
+}
+
+/* A block of queries: its head, that head's operands, and which blocks of keys it sees. */
 template <typename T> struct queries {
     unit u;
     int64_t b;
-    int h, first, tiles;
+    int h, first, from, tiles;
     matrix<T> q, k, v;
     uint64_t first_block; /* of dropout's words */
 };
 
-template <typename T> __device__ __forceinline__ queries<T> queries_of(const args<T> &a)
+template <bool OPTIONS, typename T> __device__ __forceinline__ queries<T> queries_of(const args<T> &a)
 {
     queries<T> x;
     x.u = unit_of(a.slices, a.q_tiles, true);
     x.b = x.u.pair / a.heads;
     x.h = static_cast<int>(x.u.pair % a.heads);
     x.first = x.u.tile * TILE;
-    x.tiles = kv_tiles_seen(a, min(x.first + TILE, a.seq) - 1);
+    x.from = 0;
+    if constexpr (OPTIONS) {
+        const range seen = tiles_seen(a, x.b, x.first);
+        x.from = seen.from, x.tiles = seen.to;
+    } else {
+        x.tiles = kv_tiles_seen(a, min(x.first + TILE, a.seq) - 1);
+    }
     x.q = a.q.of(x.b, x.h, a.seq, a.d);
     x.k = a.k.of(x.b, x.h / a.group, a.kv_seq, a.d);
     x.v = a.v.of(x.b, x.h / a.group, a.kv_seq, a.dv);
@@ -233,21 +308,27 @@ template <typename T> __device__ __forceinline__ queries<T> queries_of(const arg
 
 /* ---- forward ---- */
 
-template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) forward_kernel(const args<T> a)
+template <typename T, int SLICE, bool OPTIONS> __global__ void __launch_bounds__(THREADS)
+    forward_kernel(const args<T> a)
 {
     using W = wide<T>;
     RW_SHARED_DYNAMIC(W, staged);
     W *const p = staged + STAGED<W>;
-    const queries<T> x = queries_of(a);
+    const queries<T> x = queries_of<OPTIONS>(a);
     const int row = x.first + threadIdx.x / 16 * 4, tx = threadIdx.x % 16;
     W o[4][SLICE / 16] = {}, high[4], total[4] = {};
     for (int i = 0; i < 4; i++) high[i] = -static_cast<W>(INFINITY);
-    for (int tile = 0; tile < x.tiles; tile++) {
+    if constexpr (OPTIONS)
+        for (int i = 0; a.more.sinks && i < 4; i++) {
+            high[i] = widen(a.more.sinks[x.h * a.more.sink_stride]);
+            total[i] = high[i] == -static_cast<W>(INFINITY) ? 0 : 1;
+        }
+    for (int tile = x.from; tile < x.tiles; tile++) {
         const int key = tile * TILE + tx * 4;
         const uint32_t keep = keep_bits(a, x.first_block, x.u.pair, row, key);
-        W s[4][4];
+        W s[4][4], slope[4][4];
         scores(s, staged, x.q, x.first, x.k, tile * TILE);
-        mask(s, a, row, key);
+        mask<OPTIONS>(s, slope, a, { x.b, x.h, row, key });
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const W before = high[i];
@@ -274,14 +355,17 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) forw
 
 /*
  * s: scores to the probabilities that dv takes. ds: gradient of the probabilities to that of the scores, but for the
- * scale.
+ * scale. OF_MASK: to that of what the softmax takes.
  */
-template <typename T>
+template <bool OPTIONS, bool OF_MASK = false, typename T>
 __device__ __forceinline__ void gradient_tile(wide<T> (&s)[4][4], wide<T> (&ds)[4][4], const args<T> &a, uint32_t keep,
-                                              int64_t pair, int row, int key)
+                                              const place &x)
 {
     using W = wide<T>;
-    mask(s, a, row, key);
+    const int row = x.row;
+    const int64_t pair = x.b * a.heads + x.h;
+    W slope[4][4];
+    mask<OPTIONS>(s, slope, a, x);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const W lse = a.stat[pair * a.stat_rows + row + i], delta = a.delta[pair * a.stat_rows + row + i];
@@ -289,12 +373,14 @@ __device__ __forceinline__ void gradient_tile(wide<T> (&s)[4][4], wide<T> (&ds)[
             const W p = exponential(s[i][j] - lse), factor = keep >> (4 * i + j) & 1 ? a.keep_factor : 0;
             s[i][j] = p * factor;
             ds[i][j] = p * (ds[i][j] * factor - delta);
+            if constexpr (OPTIONS && !OF_MASK) ds[i][j] *= slope[i][j];
         }
     }
 }
 
 /* dk and dv of one block of keys, over the query heads of its group and their blocks in order. */
-template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) keys_kernel(const args<T> a)
+template <typename T, int SLICE, bool OPTIONS> __global__ void __launch_bounds__(THREADS)
+    keys_kernel(const args<T> a)
 {
     using W = wide<T>;
     RW_SHARED_DYNAMIC(W, staged);
@@ -305,17 +391,22 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) keys
               tx = threadIdx.x % 16;
     const matrix<T> k = a.k.of(b, kv_head, a.kv_seq, a.d), v = a.v.of(b, kv_head, a.kv_seq, a.dv);
     const uint64_t first_block = a.threshold ? a.ticket.first_block() : 0;
-    const int start = max(0, first - a.reach + 1) / TILE; /* the first queries that see one of these keys */
+    /* the first queries that see one of these keys */
+    const int start = OPTIONS ? 0 : max(0, first - a.reach + 1) / TILE;
     W dk[4][SLICE / 16] = {}, dv[4][SLICE / 16] = {};
     for (int h = kv_head * a.group; h < (kv_head + 1) * a.group; h++) {
         const matrix<T> q = a.q.of(b, h, a.seq, a.d), dy = a.dy.of(b, h, a.seq, a.dv);
         for (int tile = start; tile < a.q_tiles; tile++) {
+            if constexpr (OPTIONS) {
+                const range seen = tiles_seen(a, b, tile * TILE);
+                if (u.tile < seen.from || u.tile >= seen.to) continue;
+            }
             const int64_t pair = b * a.heads + h;
             const uint32_t keep = keep_bits(a, first_block, pair, tile * TILE + ty * 4, first + tx * 4);
             W s[4][4], ds[4][4];
             scores(s, staged, q, tile * TILE, k, first);
             scores(ds, staged, dy, tile * TILE, v, first);
-            gradient_tile(s, ds, a, keep, pair, tile * TILE + ty * 4, first + tx * 4);
+            gradient_tile<OPTIONS>(s, ds, a, keep, { b, h, tile * TILE + ty * 4, first + tx * 4 });
             write_tile(p, s);
             add_product<SLICE, true>(dv, p, staged, dy, tile * TILE, u.slice * SLICE);
             write_tile(p, ds);
@@ -330,26 +421,70 @@ template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) keys
 }
 
 /* dq of one block of queries, over the blocks of keys in order. */
-template <typename T, int SLICE> __global__ void __launch_bounds__(THREADS) queries_kernel(const args<T> a)
+template <typename T, int SLICE, bool OPTIONS> __global__ void __launch_bounds__(THREADS)
+    queries_kernel(const args<T> a)
 {
     using W = wide<T>;
     RW_SHARED_DYNAMIC(W, staged);
     W *const p = staged + STAGED<W>;
-    const queries<T> x = queries_of(a);
+    const queries<T> x = queries_of<OPTIONS>(a);
     const matrix<T> dy = a.dy.of(x.b, x.h, a.seq, a.dv);
     const int row = x.first + threadIdx.x / 16 * 4, tx = threadIdx.x % 16;
     W dq[4][SLICE / 16] = {};
-    for (int tile = 0; tile < x.tiles; tile++) {
+    for (int tile = x.from; tile < x.tiles; tile++) {
         const uint32_t keep = keep_bits(a, x.first_block, x.u.pair, row, tile * TILE + tx * 4);
         W s[4][4], ds[4][4];
         scores(s, staged, x.q, x.first, x.k, tile * TILE);
         scores(ds, staged, dy, x.first, x.v, tile * TILE);
-        gradient_tile(s, ds, a, keep, x.u.pair, row, tile * TILE + tx * 4);
+        gradient_tile<OPTIONS>(s, ds, a, keep, { x.b, x.h, row, tile * TILE + tx * 4 });
         write_tile(p, ds);
         add_product<SLICE, false>(dq, p, staged, x.k, tile * TILE, x.u.slice * SLICE);
     }
     for (int i = 0; i < 4 && row + i < a.seq; i++)
         write_row<SLICE>(a.out[0].of(x.b, x.h, row + i), dq[i], x.u.slice * SLICE, a.d, a.scale);
+}
+
+/* ---- the gradient of a mask ---- */
+
+/* Where it goes: [batches, heads, seq, kv_seq], either 1 where the mask serves all. */
+template <typename M> struct mask_result {
+    M *p;
+    int batches, heads;
+    int64_t all_batches; /* of the call */
+};
+
+/* One tile, summed over the batches and heads that it serves, in order. */
+template <typename T, typename M>
+__global__ void __launch_bounds__(THREADS) mask_kernel(const args<T> a, const mask_result<M> to)
+{
+    using W = wide<T>;
+    RW_SHARED_DYNAMIC(W, staged);
+    const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+    const int kv_tile = static_cast<int>(blockIdx.x % a.kv_tiles);
+    const int tile = static_cast<int>(blockIdx.x / a.kv_tiles % a.q_tiles);
+    const int64_t own = blockIdx.x / a.kv_tiles / a.q_tiles;
+    const int first = tile * TILE + ty * 4, key = kv_tile * TILE + tx * 4;
+    const int64_t mb = own / to.heads, mh = own % to.heads;
+    const uint64_t first_block = a.threshold ? a.ticket.first_block() : 0;
+    W sum[4][4] = {};
+    for (int64_t b = to.batches > 1 ? mb : 0; b < (to.batches > 1 ? mb + 1 : to.all_batches); b++)
+        for (int64_t h = to.heads > 1 ? mh : 0; h < (to.heads > 1 ? mh + 1 : a.heads); h++) {
+            const range seen = tiles_seen(a, b, tile * TILE);
+            if (kv_tile < seen.from || kv_tile >= seen.to) continue;
+            const int head = static_cast<int>(h);
+            const uint32_t keep = keep_bits(a, first_block, b * a.heads + h, first, key);
+            W s[4][4], ds[4][4];
+            scores(s, staged, a.q.of(b, head, a.seq, a.d), tile * TILE, a.k.of(b, head / a.group, a.kv_seq, a.d),
+                   kv_tile * TILE);
+            scores(ds, staged, a.dy.of(b, head, a.seq, a.dv), tile * TILE, a.v.of(b, head / a.group, a.kv_seq, a.dv),
+                   kv_tile * TILE);
+            gradient_tile<true, true>(s, ds, a, keep, { b, head, first, key });
+            for (int i = 0; i < 4; i++)
+                for (int j = 0; j < 4; j++) sum[i][j] += ds[i][j];
+        }
+    for (int i = 0; i < 4 && first + i < a.seq; i++)
+        for (int j = 0; j < 4 && key + j < a.kv_seq; j++)
+            to.p[(own * a.seq + first + i) * a.kv_seq + key + j] = narrow<M>(static_cast<wide<M>>(sum[i][j]));
 }
 
 /* ---- launches ---- */
@@ -382,6 +517,14 @@ template <typename T> args<T> args_of(const att_call &c, int slice, int columns)
     a.scale = static_cast<W>(c.scale), a.keep_factor = static_cast<W>(c.keep_factor);
     a.threshold = c.threshold;
     a.ticket = c.ticket;
+    options<T> &o = a.more;
+    o.mask = c.options.mask, o.mask_is_wide = c.options.mask_is_wide;
+    for (int i = 0; i < 4; i++) o.mask_stride[i] = c.options.mask_stride[i];
+    o.slopes = static_cast<const W *>(c.options.slopes), o.slope_stride = c.options.slope_stride;
+    o.sinks = static_cast<const T *>(c.options.sinks), o.sink_stride = c.options.sink_stride;
+    o.cap = static_cast<W>(c.options.soft_cap);
+    o.inverse_cap = c.options.soft_cap != 0 ? static_cast<W>(1 / c.options.soft_cap) : 0;
+    o.spans = c.options.spans, o.span_batch = c.options.span_batch;
     return a;
 }
 
@@ -399,18 +542,45 @@ rw_status launch(const rw_kernel *k, void (*kernel)(args<T>), const args<T> &a, 
     return rw_cuda_launched(k);
 }
 
-template <typename T, int SLICE> rw_status forward(const rw_kernel *k, const att_call &c)
+template <typename T, int SLICE, bool OPTIONS> rw_status forward_as(const rw_kernel *k, const att_call &c)
 {
     const args<T> a = args_of<T>(c, SLICE, c.dv);
-    return launch<T>(k, forward_kernel<T, SLICE>, a, c.pairs, a.q_tiles);
+    return launch<T>(k, forward_kernel<T, SLICE, OPTIONS>, a, c.pairs, a.q_tiles);
+}
+
+template <typename T, int SLICE, bool OPTIONS> rw_status backward_as(const rw_kernel *k, const att_call &c)
+{
+    args<T> a = args_of<T>(c, SLICE, c.d > c.dv ? c.d : c.dv);
+    const rw_status status = launch<T>(k, keys_kernel<T, SLICE, OPTIONS>, a, c.kv_pairs, a.kv_tiles);
+    a.slices = slices_of(c.d, SLICE);
+    return status ? status : launch<T>(k, queries_kernel<T, SLICE, OPTIONS>, a, c.pairs, a.q_tiles);
+}
+
+template <typename T, int SLICE> rw_status forward(const rw_kernel *k, const att_call &c)
+{
+    return c.plain ? forward_as<T, SLICE, false>(k, c) : forward_as<T, SLICE, true>(k, c);
 }
 
 template <typename T, int SLICE> rw_status backward(const rw_kernel *k, const att_call &c)
 {
-    args<T> a = args_of<T>(c, SLICE, c.d > c.dv ? c.d : c.dv);
-    const rw_status status = launch<T>(k, keys_kernel<T, SLICE>, a, c.kv_pairs, a.kv_tiles);
-    a.slices = slices_of(c.d, SLICE);
-    return status ? status : launch<T>(k, queries_kernel<T, SLICE>, a, c.pairs, a.q_tiles);
+    return c.plain ? backward_as<T, SLICE, false>(k, c) : backward_as<T, SLICE, true>(k, c);
+}
+
+template <typename T, typename M> rw_status mask_gradient(const rw_kernel *k, const att_call &c)
+{
+    const rw_layout *const l = k->out[0].layout;
+    const args<T> a = args_of<T>(c, 64, 64);
+    const mask_result<M> to = { static_cast<M *>(k->out[0].data), static_cast<int>(l->dim[0]),
+                                static_cast<int>(l->dim[1]), k->in[0].layout->dim[0] };
+    const int64_t blocks = l->dim[0] * l->dim[1] * a.q_tiles * a.kv_tiles;
+    rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
+    if (!blocks) return RW_OK;
+    if (blocks > INT32_MAX) return rw_cuda_fail(cuda, RW_ERR_UNSUPPORTED, "%s: too many blocks", k->op->name);
+    const cudaError_t error = cudaFuncSetAttribute(mask_kernel<T, M>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   shared_bytes<T>());
+    if (error) return rw_cuda_status(cuda, error, "cudaFuncSetAttribute");
+    RW_LAUNCH((mask_kernel<T, M>), static_cast<unsigned>(blocks), THREADS, shared_bytes<T>(), k, a, to);
+    return rw_cuda_launched(k);
 }
 
 } // namespace
@@ -436,4 +606,12 @@ rw_status rw_attention_portable_backward(const rw_kernel *k, const att_call &c)
     case RW_F64: return backward<double, 64>(k, c);
     default: return RW_ERR_UNSUPPORTED;
     }
+}
+
+rw_status rw_attention_portable_mask(const rw_kernel *k, const att_call &c)
+{
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        return c.options.mask_is_wide ? mask_gradient<T, wide<T>>(k, c) : mask_gradient<T, T>(k, c);
+    });
 }

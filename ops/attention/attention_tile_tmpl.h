@@ -121,6 +121,85 @@ static void F(mask)(T *s, const struct att *a, int64_t i, int64_t j, int64_t key
     }
 }
 
+/* ---- options ---- */
+
+/* Scores become cap tanh(score / cap). slope, if not NULL: the derivative of that. */
+static void F(soft_cap)(T *s, T *slope, const struct att *a, int64_t keys, int64_t lanes)
+{
+    const N cap = G(all)((T)a->cap), inverse = G(all)((T)(1 / a->cap)), one = G(all)(1);
+    for (int64_t key = 0; key < keys; key++)
+        for (int64_t q = 0; q < lanes; q += N_LANES) {
+            N *const p = (N *)(s + key * ATT_BLOCK + q);
+            const N x = G(tanh)(*p * inverse);
+            *p = x * cap;
+            if (slope) *(N *)(slope + key * ATT_BLOCK + q) = one - x * x;
+        }
+}
+
+/* A tile of scores, and where it lies. */
+struct F(tile) {
+    T *s;
+    int64_t b, h, i, j, queries, keys, lanes;
+};
+
+static void F(add_slopes)(const struct F(tile) *x, const struct att *a)
+{
+    const rw_view *const slopes = a->extra[ATT_SLOPES];
+    const T slope = ((const T *)slopes->data)[x->h * slopes->layout->stride[0]];
+    const int64_t first = x->i * ATT_BLOCK + (a->e.kv_seq - a->e.seq) - x->j * ATT_BLOCK;
+    for (int64_t key = 0; key < x->keys; key++)
+        for (int64_t q = 0; q < x->lanes; q++) {
+            const int64_t distance = first + q - key;
+            x->s[key * ATT_BLOCK + q] -= slope * (T)(distance < 0 ? -distance : distance);
+        }
+}
+
+VEC_INLINE void F(add_mask_of)(const struct F(tile) *x, const rw_view *mask, rw_dtype dtype)
+{
+    const rw_layout *const l = mask->layout;
+    const int64_t row = l->dim[2] == 1 ? 0 : l->stride[2], col = l->dim[3] == 1 ? 0 : l->stride[3];
+    const int64_t at = (l->dim[0] == 1 ? 0 : x->b * l->stride[0]) + (l->dim[1] == 1 ? 0 : x->h * l->stride[1]) +
+                       x->i * ATT_BLOCK * row + x->j * ATT_BLOCK * col;
+    for (int64_t q = 0; q < x->queries; q++)
+        for (int64_t key = 0; key < x->keys; key++)
+            x->s[key * ATT_BLOCK + q] += F(element)(mask->data, dtype, at + q * row + key * col);
+}
+
+static void F(add_mask)(const struct F(tile) *x, const rw_view *mask)
+{
+    switch (mask->dtype) {
+    case RW_F64: F(add_mask_of)(x, mask, RW_F64); return;
+    case RW_BF16: F(add_mask_of)(x, mask, RW_BF16); return;
+    case RW_F16: F(add_mask_of)(x, mask, RW_F16); return;
+    default: F(add_mask_of)(x, mask, RW_F32); return;
+    }
+}
+
+/* Minus infinity where a query does not see a key. */
+static void F(cut_out)(const struct F(tile) *x, const struct att *a)
+{
+    const struct att_span *const span = a->span + x->b * a->span_batch + x->i * ATT_BLOCK;
+    for (int64_t q = 0; q < x->queries; q++) {
+        const int64_t lo = rw_att_between(span[q].lo - x->j * ATT_BLOCK, 0, x->keys);
+        const int64_t hi = rw_att_between(span[q].hi - x->j * ATT_BLOCK, lo, x->keys);
+        for (int64_t key = 0; key < lo; key++) x->s[key * ATT_BLOCK + q] = -(T)INFINITY;
+        for (int64_t key = hi; key < x->keys; key++) x->s[key * ATT_BLOCK + q] = -(T)INFINITY;
+    }
+}
+
+/* Scores, which have their scale, as the softmax takes them. slope: see soft_cap. */
+static void F(finish_scores)(const struct F(tile) *x, const struct att *a, T *slope)
+{
+    if (a->plain) {
+        F(mask)(x->s, a, x->i, x->j, x->keys, x->lanes);
+        return;
+    }
+    if (a->cap != 0) F(soft_cap)(x->s, slope, a, x->keys, x->lanes);
+    if (a->extra[ATT_SLOPES]) F(add_slopes)(x, a);
+    if (a->extra[ATT_MASK]) F(add_mask)(x, a->extra[ATT_MASK]);
+    F(cut_out)(x, a);
+}
+
 /* ---- forward ---- */
 
 struct F(running) {
@@ -166,6 +245,14 @@ VEC_INLINE void F(write_output)(const struct att *a, rw_dtype dtype, int64_t hea
     }
 }
 
+/* Before the first key: nothing, or the sink, whose probability is counted and gives nothing. */
+static void F(begin_rows)(const struct att *a, int64_t h, const struct F(running) *run)
+{
+    const rw_view *const sinks = a->extra[ATT_SINKS];
+    const T sink = sinks ? F(element)(sinks->data, sinks->dtype, h * sinks->layout->stride[0]) : -(T)INFINITY;
+    for (int q = 0; q < ATT_BLOCK; q++) run->max[q] = sink, run->sum[q] = sink == -(T)INFINITY ? 0 : 1;
+}
+
 /* One block of queries of one head against all keys that they see. */
 VEC_INLINE void F(forward)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i)
 {
@@ -178,14 +265,14 @@ VEC_INLINE void F(forward)(const struct att *a, rw_dtype dtype, T *room, int64_t
     F(turn)(turned, F(rows)(dtype, att_operand(a, 0, b, h, i), queries, k_room), queries, a->e.width,
             (T)a->scale);
     memset(o, 0, (size_t)(queries * width) * sizeof *o);
-    for (int q = 0; q < ATT_BLOCK; q++) run.max[q] = -(T)INFINITY, run.sum[q] = 0;
-    for (int64_t j = 0; j < a->e.kv_blocks; j++) {
-        const int64_t keys = att_keys_seen(a, i, queries, j);
-        if (keys <= 0) break;
+    F(begin_rows)(a, h, &run);
+    const struct att_keys seen = att_seen(a, b, i, queries);
+    for (int64_t j = seen.from / ATT_BLOCK; j * ATT_BLOCK < seen.to; j++) {
+        const int64_t keys = att_keys_in(seen, j);
         const struct F(matrix) k = F(rows)(dtype, att_operand(a, 1, b, h / a->e.group, j), keys, k_room);
         const struct F(matrix) v = F(rows)(dtype, att_operand(a, 2, b, h / a->e.group, j), keys, v_room);
         F(multiply)(s, ATT_BLOCK, k.p, k.row, 1, turned, ATT_BLOCK, keys, lanes, a->e.d, false);
-        F(mask)(s, a, i, j, keys, lanes);
+        F(finish_scores)(&(struct F(tile)){ s, b, h, i, j, queries, keys, lanes }, a, NULL);
         F(softmax_tile)(s, &run, keys, lanes);
         if (a->threshold) {
             att_draw(a, words, b, h, i, j, queries, keys);
@@ -207,21 +294,27 @@ struct F(block) {
     T *q_turned, *do_turned; /* [width][ATT_BLOCK], q times the scale */
     struct F(matrix) q, dy;
     T *lse, *dot, *dq;
-    T *s, *ds, *k_room, *v_room;
+    T *s, *ds, *slope, *k_room, *v_room; /* slope: of soft-capping, NULL without */
     uint32_t *words;
+    struct att_keys seen;
 };
 
-/* The sum over d of o * do: what softmax's gradient subtracts. */
+/* The sum over d of o * do, less the gradient of the log-sum-exp: what softmax's gradient subtracts. */
 VEC_INLINE void F(dots)(const struct att *a, rw_dtype dtype, const struct F(block) *x)
 {
     const struct att_rows o = att_operand(a, 3, x->b, x->h, x->i);
     const T *const lse = (const T *)a->k->in[4].data + (x->b * a->e.heads + x->h) * a->e.seq + x->i * ATT_BLOCK;
     const struct F(matrix) rows = F(rows)(dtype, o, x->queries, x->v_room);
+    const rw_view *const dlse = a->extra[ATT_DLSE];
     for (int64_t q = 0; q < ATT_BLOCK; q++) {
         V sum = F(all)(0);
         for (int64_t c = 0; c < a->e.v_width && q < x->queries; c += LANES)
             sum = F(mul_add)(F(load)(rows.p + q * rows.row + c), F(load)(x->dy.p + q * x->dy.row + c), sum);
         x->dot[q] = F(sum)(sum);
+        if (dlse && q < x->queries) {
+            const int64_t *const s = dlse->layout->stride;
+            x->dot[q] -= ((const T *)dlse->data)[x->b * s[0] + x->h * s[1] + (x->i * ATT_BLOCK + q) * s[2]];
+        }
         /* probability 0 for who sees nothing */
         x->lse[q] = q < x->queries && lse[q] != -(T)INFINITY ? lse[q] : (T)INFINITY;
     }
@@ -232,6 +325,7 @@ VEC_INLINE struct F(block) F(block)(const struct att *a, rw_dtype dtype, T *room
     const int64_t panel = ATT_BLOCK * a->e.width, v_panel = ATT_BLOCK * a->e.v_width, tile = ATT_BLOCK * ATT_BLOCK;
     struct F(block) x = { .b = b, .h = h, .i = i, .queries = att_extent(a->e.seq, i) };
     x.lanes = F(lanes)(x.queries);
+    x.seen = att_seen(a, b, i, x.queries);
     x.q_turned = room;
     x.do_turned = x.q_turned + panel;
     x.dq = x.do_turned + v_panel;
@@ -243,6 +337,7 @@ VEC_INLINE struct F(block) F(block)(const struct att *a, rw_dtype dtype, T *room
     x.words = (uint32_t *)(void *)(x.ds + tile);
     x.lse = x.ds + 2 * tile;
     x.dot = x.lse + ATT_BLOCK;
+    x.slope = a->cap != 0 ? x.lse + 4 * ATT_BLOCK : NULL;
     x.q = F(rows)(dtype, att_operand(a, 0, b, h, i), x.queries, q_room);
     x.dy = F(rows)(dtype, att_operand(a, 5, b, h, i), x.queries, dy_room);
     F(turn)(x.q_turned, x.q, x.queries, a->e.width, (T)a->scale);
@@ -251,10 +346,13 @@ VEC_INLINE struct F(block) F(block)(const struct att *a, rw_dtype dtype, T *room
     return x;
 }
 
-/* s: scores to probabilities as dv takes them; ds: gradient of the probabilities to gradient of the scores. */
-static void F(gradient_tile)(const struct att *a, const struct F(block) *x, int64_t keys)
+/*
+ * s: scores to probabilities as dv takes them; ds: gradient of the probabilities to gradient of the scores; of q k^T
+ * if `through`, else of what the softmax takes.
+ */
+static void F(gradient_tile)(const struct att *a, const struct F(block) *x, int64_t keys, bool through)
 {
-    const N scale = G(all)((T)a->scale), factor = G(all)((T)a->keep_factor);
+    const N scale = G(all)(through ? (T)a->scale : 1), factor = G(all)((T)a->keep_factor);
     for (int64_t q = 0; q < x->lanes; q += N_LANES) {
         const N lse = *(const N *)(x->lse + q), dot = *(const N *)(x->dot + q);
         for (int64_t key = 0; key < keys; key++) {
@@ -268,6 +366,7 @@ static void F(gradient_tile)(const struct att *a, const struct F(block) *x, int6
             }
             *s = kept;
             *ds = p * (dp - dot) * scale;
+            if (x->slope && through) *ds *= *(const N *)(x->slope + key * ATT_BLOCK + q);
         }
     }
 }
@@ -278,22 +377,36 @@ struct F(sums) {
     int64_t k_row, v_row;
 };
 
+/* The tile with block j of the keys. Returns its keys and values as rows, and how many. */
+struct F(pair) {
+    struct F(matrix) k, v;
+    int64_t keys;
+};
+
+VEC_INLINE struct F(pair) F(probabilities)(const struct att *a, rw_dtype dtype, const struct F(block) *x, int64_t j,
+                                           bool through)
+{
+    const int64_t kv_head = x->h / a->e.group, keys = att_keys_in(x->seen, j);
+    const struct F(pair) p = { F(rows)(dtype, att_operand(a, 1, x->b, kv_head, j), keys, x->k_room),
+                               F(rows)(dtype, att_operand(a, 2, x->b, kv_head, j), keys, x->v_room), keys };
+    F(multiply)(x->s, ATT_BLOCK, p.k.p, p.k.row, 1, x->q_turned, ATT_BLOCK, keys, x->lanes, a->e.d, false);
+    F(multiply)(x->ds, ATT_BLOCK, p.v.p, p.v.row, 1, x->do_turned, ATT_BLOCK, keys, x->lanes, a->e.dv, false);
+    F(finish_scores)(&(struct F(tile)){ x->s, x->b, x->h, x->i, j, x->queries, keys, x->lanes }, a, x->slope);
+    if (a->threshold) att_draw(a, x->words, x->b, x->h, x->i, j, x->queries, keys);
+    F(gradient_tile)(a, x, keys, through);
+    return p;
+}
+
 VEC_INLINE void F(backward_tile)(const struct att *a, rw_dtype dtype, const struct F(block) *x, int64_t j,
                                  const struct F(sums) *to, bool dq)
 {
-    const int64_t width = a->e.width, keys = att_keys_seen(a, x->i, x->queries, j), kv_head = x->h / a->e.group;
-    const struct F(matrix) k = F(rows)(dtype, att_operand(a, 1, x->b, kv_head, j), keys, x->k_room);
-    const struct F(matrix) v = F(rows)(dtype, att_operand(a, 2, x->b, kv_head, j), keys, x->v_room);
-    F(multiply)(x->s, ATT_BLOCK, k.p, k.row, 1, x->q_turned, ATT_BLOCK, keys, x->lanes, a->e.d, false);
-    F(multiply)(x->ds, ATT_BLOCK, v.p, v.row, 1, x->do_turned, ATT_BLOCK, keys, x->lanes, a->e.dv, false);
-    F(mask)(x->s, a, x->i, j, keys, x->lanes);
-    if (a->threshold) att_draw(a, x->words, x->b, x->h, x->i, j, x->queries, keys);
-    F(gradient_tile)(a, x, keys);
+    const int64_t width = a->e.width;
+    const struct F(pair) p = F(probabilities)(a, dtype, x, j, true);
     if (to) {
-        F(multiply)(to->dv, to->v_row, x->s, ATT_BLOCK, 1, x->dy.p, x->dy.row, keys, a->e.v_width, x->queries, true);
-        F(multiply)(to->dk, to->k_row, x->ds, ATT_BLOCK, 1, x->q.p, x->q.row, keys, width, x->queries, true);
+        F(multiply)(to->dv, to->v_row, x->s, ATT_BLOCK, 1, x->dy.p, x->dy.row, p.keys, a->e.v_width, x->queries, true);
+        F(multiply)(to->dk, to->k_row, x->ds, ATT_BLOCK, 1, x->q.p, x->q.row, p.keys, width, x->queries, true);
     }
-    if (dq) F(multiply)(x->dq, width, x->ds, 1, ATT_BLOCK, k.p, k.row, x->queries, width, keys, true);
+    if (dq) F(multiply)(x->dq, width, x->ds, 1, ATT_BLOCK, p.k.p, p.k.row, x->queries, width, p.keys, true);
 }
 
 /* To a result's rows, the first of which begins at element `at`. */
@@ -303,14 +416,29 @@ VEC_INLINE void F(write_rows)(rw_dtype dtype, const struct att_result *to, int64
     for (int64_t r = 0; r < rows; r++) F(write_row)(to->p, dtype, at + r * to->row, from + r * width, d, 1);
 }
 
+/* The sinks' gradient by row: a sink has a probability and no value. */
+static void F(sink_rows)(const struct att *a, const struct F(block) *x)
+{
+    const rw_view *const sinks = a->extra[ATT_SINKS], *const out = &a->k->out[a->k->n_outputs - 1];
+    const N sink = G(all)(F(element)(sinks->data, sinks->dtype, x->h * sinks->layout->stride[0]));
+    T *const to = (T *)out->data + (x->b * a->e.heads + x->h) * a->e.seq + x->i * ATT_BLOCK, row[ATT_BLOCK];
+    for (int64_t q = 0; q < x->lanes; q += N_LANES) {
+        const N p = G(exp_fast)(sink - *(const N *)(x->lse + q)), g = G(all)(0) - p * *(const N *)(x->dot + q);
+        memcpy(row + q, &g, sizeof g);
+    }
+    memcpy(to, row, (size_t)x->queries * sizeof *to);
+}
+
 /* dq of one block of queries, and on the way the sums of dk and dv for key blocks [from, to) if they are asked for. */
 VEC_INLINE void F(backward_queries)(const struct att *a, rw_dtype dtype, T *room, int64_t b, int64_t h, int64_t i,
                                     int64_t from, int64_t to, const struct F(sums) *sums, bool dq)
 {
-    if (!dq && att_keys_seen(a, i, att_extent(a->e.seq, i), from) <= 0) return;
+    const struct att_keys seen = att_seen(a, b, i, att_extent(a->e.seq, i));
+    if (!dq && (from * ATT_BLOCK >= seen.to || to * ATT_BLOCK <= seen.from)) return;
     const struct F(block) x = F(block)(a, dtype, room, b, h, i);
     if (dq) memset(x.dq, 0, (size_t)(x.queries * a->e.width) * sizeof *x.dq);
-    for (int64_t j = from; j < to && att_keys_seen(a, i, x.queries, j) > 0; j++) {
+    const int64_t first = seen.from / ATT_BLOCK;
+    for (int64_t j = first > from ? first : from; j < to && j * ATT_BLOCK < seen.to; j++) {
         if (!sums) {
             F(backward_tile)(a, dtype, &x, j, NULL, dq);
             continue;
@@ -321,6 +449,7 @@ VEC_INLINE void F(backward_queries)(const struct att *a, rw_dtype dtype, T *room
         F(backward_tile)(a, dtype, &x, j, &here, dq);
     }
     const struct att_result *const result = &a->gradient[0];
+    if (dq && a->extra[ATT_SINKS]) F(sink_rows)(a, &x);
     if (dq)
         F(write_rows)(dtype, result, att_begin(result, b, h, i * ATT_BLOCK), x.queries, x.dq, a->e.width, a->e.d);
 }
@@ -334,7 +463,7 @@ VEC_INLINE void F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, i
     const int64_t v_at = att_begin(dv, b, kv_head, from * ATT_BLOCK), v_width = a->e.v_width;
     const int64_t rows = (to * ATT_BLOCK < a->e.kv_seq ? to * ATT_BLOCK : a->e.kv_seq) - from * ATT_BLOCK;
     const bool in_output = rw_att_sums_in_output(&a->e, dtype);
-    T *const own = room + rw_att_block_elements(&a->e);
+    T *const own = room + rw_att_block_elements(&a->e, a->k->attrs);
     struct F(sums) sums = { own, own + (to - from) * ATT_BLOCK * width, width, v_width };
     if (in_output) sums = (struct F(sums)){ (T *)dk->p + k_at, (T *)dv->p + v_at, dk->row, dv->row };
     for (int64_t r = 0; r < rows; r++) {
@@ -346,6 +475,33 @@ VEC_INLINE void F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, i
     if (in_output) return;
     F(write_rows)(dtype, dk, k_at, rows, sums.dk, width, a->e.d);
     F(write_rows)(dtype, dv, v_at, rows, sums.dv, v_width, a->e.dv);
+}
+
+/* One tile of the mask's gradient, summed over the batches and heads that it serves, in order. */
+VEC_INLINE void F(mask_backward)(const struct att *a, rw_dtype dtype, T *room, int64_t pair, int64_t i, int64_t j)
+{
+    const rw_view *const out = &a->k->out[0];
+    const rw_layout *const l = out->layout;
+    const int64_t mb = pair / l->dim[1], mh = pair % l->dim[1], queries = att_extent(a->e.seq, i);
+    const int64_t keys = att_extent(a->e.kv_seq, j), lanes = F(lanes)(queries);
+    T *const sum = room + rw_att_block_elements(&a->e, a->k->attrs);
+    memset(sum, 0, ATT_BLOCK * ATT_BLOCK * sizeof *sum);
+    for (int64_t b = 0; b < a->e.batch; b++)
+        for (int64_t h = 0; h < a->e.heads; h++) {
+            const struct att_keys seen = att_seen(a, b, i, queries);
+            if ((l->dim[0] > 1 && b != mb) || (l->dim[1] > 1 && h != mh)) continue;
+            if (j * ATT_BLOCK >= seen.to || (j + 1) * ATT_BLOCK <= seen.from) continue;
+            const struct F(block) x = F(block)(a, dtype, room, b, h, i);
+            const struct F(pair) p = F(probabilities)(a, dtype, &x, j, false);
+            for (int64_t key = 0; key < p.keys; key++)
+                for (int64_t q = 0; q < lanes; q++) sum[key * ATT_BLOCK + q] += x.ds[key * ATT_BLOCK + q];
+        }
+    for (int64_t q = 0; q < queries; q++) {
+        T row[ATT_BLOCK];
+        for (int64_t key = 0; key < keys; key++) row[key] = sum[key * ATT_BLOCK + q];
+        const int64_t at = (pair * a->e.seq + i * ATT_BLOCK + q) * a->e.kv_seq + j * ATT_BLOCK;
+        F(write_row)(out->data, out->dtype, at, row, keys, 1);
+    }
 }
 
 #undef N_LANES

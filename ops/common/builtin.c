@@ -17,6 +17,7 @@ static const struct {
     { "argmin", "x" },
     { "assign", "x buffer" },
     { "attention", "q k v" },
+    { "attention_merge", "a b a_lse b_lse" },
     { "avg_pool2d", "x" },
     { "broadcast_to", "x" },
     { "cast", "x" },

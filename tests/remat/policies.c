@@ -227,7 +227,8 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_mean(t, x, RW_AXES(0), false), rw_max(t, x, RW_AXES(0), false), rw_logsumexp(t, x, RW_AXES(0), false);
     rw_sum_to(t, x, RW_SHAPE(1, 2)), rw_softmax(t, x, 0), rw_log_softmax(t, x, 0), rw_causal_softmax(t, x, 1);
     rw_dropout(t, x, 0.5f), rw_randn(t, RW_F32, RW_SHAPE(2)), rw_rand(t, RW_F32, RW_SHAPE(2));
-    rw_attention(t, q, q, q, NULL), rw_rope(t, q, RW_NONE, 10000), rw_rope_interleaved(t, q, RW_NONE, 10000);
+    rw_attention(t, q, q, q, NULL), rw_attention_with(t, q, q, q, NULL), rw_attention_merge(t, x, v, x, v, NULL);
+    rw_rope(t, q, RW_NONE, 10000), rw_rope_interleaved(t, q, RW_NONE, 10000);
     rw_embedding(t, x, index), rw_cross_entropy(t, x, index), rw_cross_entropy_ignore(t, x, index, 7), rw_mse_loss(t, x,
                                                                                                                    x);
     rw_permute(t, x, axes), rw_transpose(t, x, 0, 1), rw_slice(t, x, 0, 0, 1), rw_broadcast_to(t, v, RW_SHAPE(3, 2));
@@ -259,6 +260,8 @@ static bool was_recorded(const rw_context *ctx, const char *name)
 static bool is_composed(const char *name)
 {
     static const char *const all[] = {
+        "attention_lse",
+        "attention_with",
         "cross_entropy_ignore",
         "cross_entropy_with",
         "eq_scalar",

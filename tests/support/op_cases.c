@@ -42,6 +42,7 @@ const struct op_case *op_cases(size_t *ret_n)
 {
     static void (*const families[])(void) = {
         op_cases_attention,
+        op_cases_attention_options,
         op_cases_compare,
         op_cases_conv,
         op_cases_gather,

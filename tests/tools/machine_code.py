@@ -110,10 +110,13 @@ STREAMS = [
 # What else there is, and why nothing is asked of its accesses.
 OTHERS = [
     (r'attention_(mma|portable|rows)_cuda:\w+<.*>', 'limited by arithmetic'),
+    (r'attention_bias_cuda:\w+_kernel(<.*>)?', 'only for gradients of gradients'),
     (r'attention_cuda:pack_kernel', 'operands that begin off an aligned address'),
     (r'conv_cuda:tile_kernel<.*>', 'limited by arithmetic; what is multiplied is gathered element by element'),
     (r'conv_cuda:depthwise(_weight)?_kernel<.*>', 'taps of a pixel, each read from the cache by its neighbours'),
     (r'pool_cuda:(max|avg|pick|backward)_kernel<.*>', 'windows: elements side by side, each read from the cache again'),
+    (r'attention_cuda:span_kernel', 'eight bytes for each row'),
+    (r'attention_merge_cuda:\w+_kernel<.*>', 'operands of any layout, a warp for each row'),
     (r'matmul_cuda:tile_kernel<.*>', 'limited by arithmetic; for what cuBLASLt has no algorithm for'),
     (r'matmul_cuda:pack_kernel<.*>', 'operands that begin off an aligned address'),
     (r'\w+:map_elements<.*>', 'rows that do not divide into packs'),

@@ -47,6 +47,31 @@ static void products(struct trial *m, struct world *w)
     TENSOR("rw_rmsnorm", RW_ERR_SHAPE, rw_rmsnorm(t, w->turned, w->vector, 1e-5f));
 }
 
+/* w->heads is [1, 2, 3, 4] of float32, w->vector [3]. */
+static void with_options(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_tensor *const q = w->heads;
+#define WITH(status, ...)                                                                                              \
+    TENSOR("rw_attention_with", status, rw_attention_with(t, q, q, q, &(rw_attention_options){ __VA_ARGS__ }))
+    TENSOR("rw_attention_with", RW_ERR_ARGUMENT, rw_attention_with(t, NULL, q, q, NULL));
+    TENSOR("rw_attention_lse", RW_ERR_ARGUMENT, rw_attention_lse(t, q, q, w->dead, NULL, &(rw_tensor *){ NULL }));
+    WITH(RW_ERR_ARGUMENT, .window = -1);
+    WITH(RW_ERR_ARGUMENT, .soft_cap = -2);
+    WITH(RW_ERR_ARGUMENT, .soft_cap = NAN);
+    WITH(RW_ERR_SHAPE, .slopes = w->vector);
+    WITH(RW_ERR_DTYPE, .slopes = w->wide);
+    WITH(RW_ERR_SHAPE, .sinks = q);
+    WITH(RW_ERR_SHAPE, .mask = w->vector);
+    WITH(RW_ERR_DTYPE, .mask = w->wide);
+    WITH(RW_ERR_DTYPE, .documents = w->vector);
+    WITH(RW_ERR_ARGUMENT, .mask = w->dead);
+    TENSOR("rw_attention_merge", RW_ERR_SHAPE, rw_attention_merge(t, q, q, q, q, NULL));
+    TENSOR("rw_attention_merge", RW_ERR_SHAPE, rw_attention_merge(t, q, w->vector, w->vector, q, NULL));
+    TENSOR("rw_attention_merge", RW_ERR_ARGUMENT, rw_attention_merge(t, q, NULL, q, q, NULL));
+#undef WITH
+}
+
 static void attention(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -65,6 +90,7 @@ static void attention(struct trial *m, struct world *w)
     TENSOR_OF("rw_attention", RW_ERR_SHAPE,
               many = rw_broadcast_to(t, w->scalar, RW_SHAPE(1, 1, HUGE_EXTENT, 4)),
               rw_attention(t, many, many, many, &(rw_attention_params){ .dropout = 0.5f }));
+    with_options(m, w);
     TENSOR("rw_rope_interleaved", RW_ERR_SHAPE, rw_rope_interleaved(t, w->x, RW_NONE, 10000));
     TENSOR("rw_rope_interleaved", RW_ERR_ARGUMENT, rw_rope_interleaved(t, q, RW_NONE, 0));
     TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, NULL, 10000));

@@ -19,6 +19,7 @@ struct op_case *op_case_next(enum op_group group, op_build build, op_sizes sizes
 void op_case_describe(struct op_case *c, const char *text, ...);
 
 void op_cases_attention(void);
+void op_cases_attention_options(void);
 void op_cases_compare(void);
 void op_cases_conv(void);
 void op_cases_gather(void);
