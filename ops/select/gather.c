@@ -160,8 +160,7 @@ static rw_status check_list(rw_op_call *call)
     return rw_op_output(call, 0, call->in[0].dtype, s);
 }
 
-/* (dy, index, and perhaps a sum that they are added to): rows of x by index, each as wide as what lies behind the
-   axis */
+/* (dy, index, and perhaps a sum that they are added to): rows of x by index, as wide as what lies behind the axis */
 static rw_status check_list_back(rw_op_call *call)
 {
     const struct rw_gather_attrs *const a = call->attrs;
@@ -181,14 +180,14 @@ static rw_status grad_list_back(rw_grad_call *g)
                                              rw_grad_input(g, 1)));
 }
 
-/* The index of each row, then what the gradient of an embedding needs: rows' ends, and tokens by row. */
+/* Of the first axis what the gradient of an embedding needs, of another one the sums. */
 static size_t workspace_list_cpu(const rw_op_call *call)
 {
     const struct rw_gather_attrs *const a = call->attrs;
-    int64_t rows = 1;
-    for (int i = 0; i <= a->axis; i++) rows *= a->dim[i];
-    const int64_t outer = a->dim[a->axis] ? rows / a->dim[a->axis] : 0;
-    return (size_t)(rows + 1 + 2 * outer * call->in[1].layout->numel) * sizeof(int32_t);
+    int64_t outer = 1;
+    for (int i = 0; i < a->axis; i++) outer *= a->dim[i];
+    if (outer > 1) return workspace_cpu(call);
+    return (size_t)(a->dim[a->axis] + 1 + call->in[1].layout->numel) * sizeof(int32_t);
 }
 
 RW_DECLARE_KERNELS(rw_index_select_back)

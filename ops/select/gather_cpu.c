@@ -48,36 +48,53 @@ static void seek(const struct gather_job *job, int64_t outer, int64_t c, int64_t
     }
 }
 
-/* Calls each(job, outer, c, n) for all blocks of columns. */
-typedef void (*gather_each)(const struct gather_job *job, int64_t outer, int64_t c, int64_t n);
+/* Does an op on columns [c, c + n) of place `outer`; false for an index out of range. */
+typedef bool (*gather_each)(const struct gather_job *job, int64_t outer, int64_t c, int64_t n);
 
 static rw_status run(const struct gather_job *job, gather_each each)
 {
-    const int64_t numel = job->index->numel, extent = job->x->dim[job->axis];
+    const int64_t numel = job->index->numel;
     if (!numel) return RW_OK;
-    for (int64_t i = 0; i < numel; i++)
-        if (job->at[i] < 0 || job->at[i] >= extent) return RW_ERR_ARGUMENT;
     const int64_t tasks = numel / (job->along * job->inner) * job->blocks;
-#pragma omp parallel for num_threads(job->k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
+    const int threads = numel >= RW_PARALLEL_FROM ? job->k->threads : 1;
+    bool bad = false;
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(|| : bad) if (threads > 1)
     for (int64_t i = 0; i < tasks; i++) {
         const int64_t c = i % job->blocks * COLUMNS, rest = job->inner - c;
-        each(job, i / job->blocks, c, rest < COLUMNS ? rest : COLUMNS);
+        bad = !each(job, i / job->blocks, c, rest < COLUMNS ? rest : COLUMNS) || bad;
     }
-    return RW_OK;
+    return bad ? RW_ERR_ARGUMENT : RW_OK;
 }
 
+static bool in_range(const int32_t *index, int64_t n, int64_t extent)
+{
+    const uint32_t end = (uint32_t)extent;
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; i++) bad |= (uint32_t)index[i] >= end;
+    return !bad;
+}
+
+/* A column alone is a loop along it; else several side by side go along together. */
 #define TAKE(size, type)                                                                                         \
-    static void take_##size(const struct gather_job *job, int64_t outer, int64_t c, int64_t n)                   \
+    static bool take_##size(const struct gather_job *job, int64_t outer, int64_t c, int64_t n)                   \
     {                                                                                                            \
         int64_t from[COLUMNS];                                                                                   \
-        const int64_t stride = job->x->stride[job->axis];                                                        \
+        const int64_t stride = job->x->stride[job->axis], extent = job->x->dim[job->axis];                       \
+        const int64_t first = outer * job->along * job->inner + c;                                               \
+        const int32_t *index = job->at + first;                                                                  \
+        const type *const x = job->k->in[0].data;                                                                \
+        type *y = (type *)job->k->out[0].data + first;                                                           \
         seek(job, outer, c, n, from);                                                                            \
-        for (int64_t j = 0; j < job->along; j++) {                                                               \
-            const int64_t to = (outer * job->along + j) * job->inner + c;                                        \
-            for (int64_t l = 0; l < n; l++)                                                                      \
-                ((type *)job->k->out[0].data)[to + l] =                                                          \
-                    ((const type *)job->k->in[0].data)[from[l] + job->at[to + l] * stride];                      \
+        if (job->inner == 1) {                                                                                   \
+            if (!in_range(index, job->along, extent)) return false;                                              \
+            for (int64_t j = 0; j < job->along; j++) y[j] = x[from[0] + index[j] * stride];                      \
+            return true;                                                                                         \
         }                                                                                                        \
+        for (int64_t j = 0; j < job->along; j++, index += job->inner, y += job->inner) {                         \
+            if (!in_range(index, n, extent)) return false;                                                       \
+            for (int64_t l = 0; l < n; l++) y[l] = x[from[l] + index[l] * stride];                               \
+        }                                                                                                        \
+        return true;                                                                                             \
     }
 
 TAKE(1, uint8_t)
@@ -101,32 +118,34 @@ static void *sums_of(const rw_kernel *k)
     return k->workspace ? k->workspace : k->out[0].data;
 }
 
-static void add_f(const struct gather_job *job, int64_t outer, int64_t c, int64_t n)
-{
-    int64_t to[COLUMNS];
-    float *const sum = sums_of(job->k);
-    const int64_t stride = job->x->stride[job->axis];
-    const rw_dtype dtype = job->k->in[0].dtype;
-    seek(job, outer, c, n, to);
-    for (int64_t j = 0; j < job->along; j++) {
-        const int64_t from = (outer * job->along + j) * job->inner + c;
-        for (int64_t l = 0; l < n; l++)
-            sum[to[l] + job->at[from + l] * stride] += f_get(job->k->in[0].data, dtype, from + l);
-    }
-}
+#define GET_D(p, dtype, i) (((const double *)(p))[i])
 
-static void add_d(const struct gather_job *job, int64_t outer, int64_t c, int64_t n)
-{
-    int64_t to[COLUMNS];
-    double *const sum = sums_of(job->k);
-    const int64_t stride = job->x->stride[job->axis];
-    seek(job, outer, c, n, to);
-    for (int64_t j = 0; j < job->along; j++) {
-        const int64_t from = (outer * job->along + j) * job->inner + c;
-        for (int64_t l = 0; l < n; l++)
-            sum[to[l] + job->at[from + l] * stride] += ((const double *)job->k->in[0].data)[from + l];
+#define ADD(name, wide, dtype, get)                                                                              \
+    static bool add_##name(const struct gather_job *job, int64_t outer, int64_t c, int64_t n)                    \
+    {                                                                                                            \
+        int64_t to[COLUMNS];                                                                                     \
+        const int64_t stride = job->x->stride[job->axis], extent = job->x->dim[job->axis];                       \
+        int64_t at = outer * job->along * job->inner + c;                                                        \
+        const int32_t *index = job->at + at;                                                                     \
+        const void *const src = job->k->in[0].data;                                                              \
+        wide *const sum = sums_of(job->k);                                                                       \
+        seek(job, outer, c, n, to);                                                                              \
+        if (job->inner == 1) {                                                                                   \
+            if (!in_range(index, job->along, extent)) return false;                                              \
+            for (int64_t j = 0; j < job->along; j++) sum[to[0] + index[j] * stride] += get(src, dtype, at + j);  \
+            return true;                                                                                         \
+        }                                                                                                        \
+        for (int64_t j = 0; j < job->along; j++, index += job->inner, at += job->inner) {                        \
+            if (!in_range(index, n, extent)) return false;                                                       \
+            for (int64_t l = 0; l < n; l++) sum[to[l] + index[l] * stride] += get(src, dtype, at + l);           \
+        }                                                                                                        \
+        return true;                                                                                             \
     }
-}
+
+ADD(f32, float, RW_F32, f_get)
+ADD(bf16, float, RW_BF16, f_get)
+ADD(f16, float, RW_F16, f_get)
+ADD(f64, double, RW_F64, GET_D)
 
 /* The sums, and what they are added to, rounded once. */
 static void finish(const rw_kernel *k)
@@ -149,13 +168,50 @@ rw_status RW_ISA_NAME(rw_gather_back_cpu)(const rw_kernel *k)
     const bool wide = k->out[0].dtype == RW_F64;
     const struct gather_job job = job_of(k, k->out[0].layout);
     if (!k->out[0].layout->numel) return RW_OK;
+    static const gather_each add[RW_DTYPE_COUNT] = { [RW_F32] = add_f32, [RW_BF16] = add_bf16, [RW_F16] = add_f16,
+                                                     [RW_F64] = add_f64 };
     memset(sums_of(k), 0, (size_t)k->out[0].layout->numel * (wide ? sizeof(double) : sizeof(float)));
-    const rw_status status = run(&job, wide ? add_d : add_f);
+    const rw_status status = run(&job, add[k->out[0].dtype]);
     if (!status && k->workspace) finish(k);
     return status;
 }
 
-/* ---- index_select's: rows of x, by the gradient of an embedding ---- */
+/*
+ * ---- index_select's: rows of x. Of the first axis they go through the gradient of an embedding, which over a sum
+ * touches no other rows; of another one each place in front of it sums for itself.
+ */
+
+#define ADD_ROWS(name, wide, dtype, get)                                                                             \
+    static void add_rows_##name(const rw_kernel *k, const struct rw_row_sums *r, int64_t outer)                      \
+    {                                                                                                                \
+        const int32_t *const index = k->in[1].data;                                                                  \
+        wide *const sum = (wide *)sums_of(k) + outer * r->extent * r->width;                                         \
+        int64_t at = outer * r->listed * r->width;                                                                   \
+        for (int64_t j = 0; j < r->listed && r->width == 1; j++) sum[index[j]] += get(k->in[0].data, dtype, at + j); \
+        if (r->width == 1) return;                                                                                   \
+        for (int64_t j = 0; j < r->listed; j++, at += r->width) {                                                    \
+            wide *const to = sum + index[j] * r->width;                                                              \
+            for (int64_t l = 0; l < r->width; l++) to[l] += get(k->in[0].data, dtype, at + l);                       \
+        }                                                                                                            \
+    }
+
+ADD_ROWS(f32, float, RW_F32, f_get)
+ADD_ROWS(bf16, float, RW_BF16, f_get)
+ADD_ROWS(f16, float, RW_F16, f_get)
+ADD_ROWS(f64, double, RW_F64, GET_D)
+
+static void sum_places(const rw_kernel *k, const struct rw_row_sums *r)
+{
+    static void (*const add[RW_DTYPE_COUNT])(const rw_kernel *, const struct rw_row_sums *, int64_t) = {
+        [RW_F32] = add_rows_f32, [RW_BF16] = add_rows_bf16, [RW_F16] = add_rows_f16, [RW_F64] = add_rows_f64
+    };
+    const int64_t numel = k->out[0].layout->numel;
+    const rw_dtype dtype = k->out[0].dtype;
+    memset(sums_of(k), 0, (size_t)numel * (dtype == RW_F64 ? sizeof(double) : sizeof(float)));
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
+    for (int64_t o = 0; o < r->outer; o++) add[dtype](k, r, o);
+    if (k->workspace) finish(k);
+}
 
 rw_status RW_ISA_NAME(rw_embedding_backward_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_index_select_back_cpu)(const rw_kernel *k);
@@ -164,13 +220,12 @@ rw_status RW_ISA_NAME(rw_index_select_back_cpu)(const rw_kernel *k)
     struct rw_row_sums r;
     if (!k->out[0].layout->numel) return RW_OK;
     rw_row_sums_of(k, &r);
-    const int32_t *const index = k->in[1].data;
-    int32_t *const flat = k->workspace;
-    for (int64_t j = 0; j < r.listed; j++)
-        if (index[j] < 0 || index[j] >= r.extent) return RW_ERR_ARGUMENT;
-    for (int64_t o = 0; o < r.outer; o++)
-        for (int64_t j = 0; j < r.listed; j++) flat[o * r.listed + j] = (int32_t)(o * r.extent) + index[j];
-    rw_row_sums_kernel(k, &r, r.outer * r.listed, r.outer * r.extent, r.width, flat, flat + r.outer * r.listed);
+    if (!in_range(k->in[1].data, r.listed, r.extent)) return RW_ERR_ARGUMENT;
+    if (r.outer > 1) {
+        sum_places(k, &r);
+        return RW_OK;
+    }
+    rw_row_sums_kernel(k, &r, r.listed, r.extent, r.width, k->in[1].data, k->workspace);
     return RW_ISA_NAME(rw_embedding_backward_cpu)(&r.k);
 }
 

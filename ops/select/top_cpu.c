@@ -44,8 +44,45 @@ VEC_INLINE void find_typed(const struct place_job *job, int64_t outer, int64_t c
     memcpy((int32_t *)job->k->out[0].data + outer * job->inner + c, place, (size_t)columns * sizeof *place);
 }
 
+#define ROW_BLOCK 512
+
+/* One row: the block of the first largest element, then the place in it; or the first NaN. */
+VEC_INLINE void find_in_row(const struct place_job *job, int64_t row, rw_dtype dtype)
+{
+    const void *const x = job->k->in[0].data;
+    const int64_t base = row * job->n;
+    const float sign = (float)job->sign;
+    float best = -INFINITY;
+    bool any = false; /* NaN */
+    int64_t at = 0, i;
+    for (int64_t from = 0; from < job->n && !any; from += ROW_BLOCK) {
+        const int64_t end = from + ROW_BLOCK < job->n ? from + ROW_BLOCK : job->n;
+        vf largest = vf_all(-INFINITY);
+        vi nan = { 0 };
+        for (i = from; i + VF_LANES <= end; i += VF_LANES) {
+            const vf v = vf_get(x, dtype, base + i) * sign;
+            largest = vf_max(v, largest);
+            nan |= (vi)(v != v);
+        }
+        float most = vf_max_lane(largest);
+        for (int l = 0; l < VF_LANES; l++) any |= nan[l] != 0;
+        for (; i < end; i++) {
+            const float v = f_get(x, dtype, base + i) * sign;
+            most = v > most ? v : most;
+            any |= v != v;
+        }
+        if (any || most > best) best = most, at = from;
+    }
+    for (i = at; any ? !isnan(f_get(x, dtype, base + i)) : f_get(x, dtype, base + i) * sign != best;) i++;
+    ((int32_t *)job->k->out[0].data)[row] = (int32_t)i;
+}
+
 static void find(const struct place_job *job, int64_t task)
 {
+    if (job->inner == 1 && job->k->in[0].dtype != RW_F64) {
+        BY_TYPE(job->k->in[0].dtype, find_in_row, job, task)
+        return;
+    }
     const int64_t c = task % job->blocks * COLUMNS, rest = job->inner - c;
     BY_TYPE(job->k->in[0].dtype, find_typed, job, task / job->blocks, c, rest < COLUMNS ? rest : COLUMNS)
 }

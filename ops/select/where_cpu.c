@@ -1,4 +1,4 @@
-/* CPU kernel of where: elements are moved as words of their size. */
+/* CPU kernel of where: elements are moved as words of their size. Rows of one number on a side have no strides. */
 #include "device/cpu/isa.h"
 #include "ops/select/rows.h"
 
@@ -9,7 +9,10 @@
         const type *const a = (const type *)k->in[1].data + at[1], *const b = (const type *)k->in[2].data + at[2];   \
         type *const y = (type *)k->out[0].data + to;                                                                 \
         const int64_t r = stride[0], s = stride[1], u = stride[2];                                                   \
+        const type first = a[0], second = b[0];                                                                      \
         if (r == 1 && s == 1 && u == 1) for (int64_t i = 0; i < n; i++) y[i] = c[i] ? a[i] : b[i];                   \
+        else if (r == 1 && !s && u == 1) for (int64_t i = 0; i < n; i++) y[i] = c[i] ? first : b[i];                 \
+        else if (r == 1 && s == 1 && !u) for (int64_t i = 0; i < n; i++) y[i] = c[i] ? a[i] : second;                \
         else for (int64_t i = 0; i < n; i++) y[i] = c[i * r] ? a[i * s] : b[i * u];                                  \
     }
 

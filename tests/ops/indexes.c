@@ -82,6 +82,25 @@ Test(indexes, the_first_of_the_largest_and_of_the_smallest_along_any_axis)
     fixture_close(&b);
 }
 
+/* Far apart in a long row, in each type: of equal ones the first, also where nothing is larger than -infinity. */
+Test(indexes, the_first_of_equal_ones_of_a_long_row)
+{
+    enum { N = 3000 };
+    struct fixture b = fixture_open(1, 1);
+    for (int d = 0; d < 4; d++)
+        for (int k = 0; k < 3; k++) {
+            unsigned char *const data = malloc(8 * N);
+            for (int i = 0; i < N; i++) number_put(data, floats[d], i, k == 2 ? -INFINITY : k ? 0.5 : i % 7 / 8.0);
+            if (k < 2) number_put(data, floats[d], 1100, 2), number_put(data, floats[d], 2700, 2);
+            int32_t got = -1;
+            rw_tensor *const y = rw_argmax(b.t, rw_input(b.t, floats[d], RW_SHAPE(N), data), 0, false);
+            cr_assert_eq(rw_read(b.t, y, &got, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_expect_eq(got, k < 2 ? 1100 : 0, "%s, %d: %d", rw_dtype_name(floats[d]), k, got);
+            free(data);
+        }
+    fixture_close(&b);
+}
+
 Test(indexes, topk_in_order_with_ties_and_nan)
 {
     static const int64_t sizes[][3] = { { 3, 1, 1 }, { 4, 7, 7 }, { 5, 64, 8 }, { 2, 1100, 30 }, { 2, 33, 32 } };
@@ -195,7 +214,7 @@ Test(indexes, one_out_of_range_is_named_when_it_runs)
     struct fixture b = fixture_open(1, 1);
     const float x[6] = { 0 };
     for (int k = 0; k < 10; k++) {
-        const int32_t bad[] = { 1, k % 2 ? -1 : k == 4 ? 2 : 3 };
+        const int32_t out = k % 2 ? -1 : k == 4 ? 2 : 3, bad[] = { k % 3 ? out : 1, k % 3 ? 1 : out };
         float got[16];
         rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(3, 2), x);
         rw_tensor *const row = rw_input(b.t, RW_I32, RW_SHAPE(1, 2), bad), *const list = rw_input(b.t, RW_I32,
