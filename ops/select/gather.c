@@ -168,7 +168,12 @@ static rw_status check_list_back(rw_op_call *call)
     memcpy(x.dim, a->dim, sizeof x.dim);
     if (rw_shape_numel(x) > INT32_MAX || call->in[0].layout->numel > INT32_MAX)
         return rw_op_error(call, RW_ERR_SHAPE, "more elements than an index of 32 bits counts");
-    return rw_op_output(call, 0, call->in[0].dtype, x);
+    if (call->n_inputs > 2) {
+        RW_CHECK(rw_want_sum_of(call, 2, 0));
+        if (!rw_shape_equal(rw_in_shape(call, 2), x))
+            return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the tensor's shape");
+    }
+    return rw_op_output(call, 0, call->in[call->n_inputs > 2 ? 2 : 0].dtype, x);
 }
 
 static rw_status grad_list_back(rw_grad_call *g)
@@ -176,8 +181,8 @@ static rw_status grad_list_back(rw_grad_call *g)
     const struct rw_gather_attrs *const a = rw_grad_attrs(g);
     if (rw_grad_n_inputs(g) > 2 && rw_grad_wanted(g, 2)) RW_CHECK(rw_grad_set(g, 2, rw_grad_upstream(g, 0)));
     if (!rw_grad_wanted(g, 0)) return RW_OK;
-    return rw_grad_set(g, 0, rw_index_select(rw_grad_tape(g), rw_grad_upstream(g, 0), (int)a->axis,
-                                             rw_grad_input(g, 1)));
+    rw_tensor *const dy = rw_grad_narrowed(g, 0, rw_grad_upstream(g, 0));
+    return rw_grad_set(g, 0, rw_index_select(rw_grad_tape(g), dy, (int)a->axis, rw_grad_input(g, 1)));
 }
 
 /* Of the first axis what the gradient of an embedding needs, of another one the sums. */
@@ -203,7 +208,7 @@ static const rw_op_def rw_op_list_back = { .name = "index_select_back", .n_input
 static rw_status set_rows(rw_grad_call *g, rw_tensor *dy, rw_tensor *index, int axis)
 {
     const struct rw_gather_attrs a = attrs_of(axis, rw_tensor_shape(rw_grad_input(g, 0)));
-    rw_tensor *const in[] = { dy, index, rw_grad_addend(g, 0) };
+    rw_tensor *const in[] = { dy, index, rw_grad_wide_addend(g, 0) };
     return rw_grad_set_sum(g, 0, rw_apply(rw_grad_tape(g), &rw_op_list_back, in, in[2] ? 3 : 2, &a, sizeof a, NULL));
 }
 

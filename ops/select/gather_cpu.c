@@ -209,7 +209,7 @@ static void sum_places(const rw_kernel *k, const struct rw_row_sums *r)
     const rw_dtype dtype = k->out[0].dtype;
     memset(sums_of(k), 0, (size_t)numel * (dtype == RW_F64 ? sizeof(double) : sizeof(float)));
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (numel >= RW_PARALLEL_FROM)
-    for (int64_t o = 0; o < r->outer; o++) add[dtype](k, r, o);
+    for (int64_t o = 0; o < r->outer; o++) add[k->in[0].dtype](k, r, o);
     if (k->workspace) finish(k);
 }
 

@@ -161,7 +161,7 @@ extern "C" size_t rw_index_select_back_workspace_cuda(const rw_op_call *call)
     int64_t tokens = call->in[1].layout->numel, width = 1;
     for (int i = 0; i < a->axis; i++) tokens *= a->dim[i];
     for (int i = static_cast<int>(a->axis) + 1; i < a->rank; i++) width *= a->dim[i];
-    return rw_gather_flat_bytes(tokens) + rw_embedding_space_of(tokens, width, call->out[0].dtype).bytes;
+    return rw_gather_flat_bytes(tokens) + rw_embedding_space_of(tokens, width, call->in[0].dtype).bytes;
 }
 
 extern "C" rw_status rw_index_select_back_cuda(const rw_kernel *k)

@@ -76,6 +76,28 @@ static rw_tensor *table(struct fixture *b, rw_tensor *w)
     return rw_embedding(b->t, w, rw_input(b->t, RW_I32, RW_SHAPE(600), token));
 }
 
+static rw_tensor *tokens(struct fixture *b, rw_shape shape)
+{
+    int32_t token[600];
+    for (int i = 0; i < 600; i++) token[i] = i * i % 7 % 5;
+    return rw_input(b->t, RW_I32, shape, token);
+}
+
+static rw_tensor *rows_by_index(struct fixture *b, rw_tensor *w)
+{
+    return rw_index_select(b->t, w, 0, tokens(b, RW_SHAPE(600)));
+}
+
+static rw_tensor *columns_by_index(struct fixture *b, rw_tensor *w)
+{
+    return rw_index_select(b->t, w, 1, tokens(b, RW_SHAPE(600)));
+}
+
+static rw_tensor *bags(struct fixture *b, rw_tensor *w)
+{
+    return rw_embedding_bag(b->t, w, tokens(b, RW_SHAPE(150, 4)), RW_BAG_SUM);
+}
+
 static rw_tensor *broadcast(struct fixture *b, rw_tensor *w)
 {
     return rw_mul(b->t, made(b, rw_tensor_dtype(w), RW_SHAPE(200, 25), power, 0), w);
@@ -118,6 +140,9 @@ static const struct {
     { "bias", bias, { 1, { 40 } }, 0, 0 },
     { "table", table, { 2, { 5, 8 } }, 0, 0 },
     { "table_of_odd_width", table, { 2, { 5, 7 } }, 0, 0 },
+    { "rows_by_index", rows_by_index, { 2, { 5, 8 } }, 0, 0 },
+    { "columns_by_index", columns_by_index, { 2, { 4, 7 } }, 0, 0 },
+    { "bags", bags, { 2, { 5, 9 } }, 0, 0 },
     { "broadcast", broadcast, { 1, { 25 } }, 0, 0 },
     { "uses", uses, { 2, { 9, 33 } }, 0, 3 },
     { "batch", batch, { 3, { 1, 7, 5 } }, 0, 0 },
