@@ -60,6 +60,49 @@ RW_API rw_tensor *rw_linear_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *
                                              rw_tensor *target, const rw_cross_entropy_params *params);
 #define rw_linear_cross_entropy(...) rw_linear_cross_entropy_at(RW_HERE, __VA_ARGS__)
 
+/**
+ * Negative log-likelihood: x [..., classes] of logarithms of probabilities, target [...] of RW_I32, weight [classes] or
+ * RW_NONE -> -w[target] x[target] of each row; the mean is over the sum of w[target]. Targets that count nothing and
+ * reductions as in rw_cross_entropy_with(); other options are refused. Makes a tensor of x's shape: of logits,
+ * rw_cross_entropy_with() is the cheaper.
+ */
+RW_API rw_tensor *rw_nll_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *target, rw_tensor *weight,
+                                 const rw_cross_entropy_params *params);
+#define rw_nll_loss(...) rw_nll_loss_at(RW_HERE, __VA_ARGS__)
+
+/* ----------------------------------------------------------------------------------------------------------------
+ * Losses of elements. Operands have one floating-point type and broadcast as in rw_add(). A mean is over all elements;
+ * RW_REDUCTION_NONE gives the elements in their own type, the others are taken of elements that were rounded to it.
+ */
+
+/**
+ * Binary cross-entropy of logits, (1 - y) x + (1 + (p - 1) y) log(1 + exp(-x)), without overflow, y being the target,
+ * times the weight. weight and pos_weight (p, what a positive target counts) broadcast, or are RW_NONE for 1. Gradients
+ * flow into all of them.
+ */
+RW_API rw_tensor *rw_bce_with_logits_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *target, rw_tensor *weight,
+                                        rw_tensor *pos_weight, rw_reduction reduction);
+#define rw_bce_with_logits(...) rw_bce_with_logits_at(RW_HERE, __VA_ARGS__)
+
+/** (x - y)^2 / 2 where |x - y| is at most delta, else delta (|x - y| - delta / 2). delta above 0. */
+RW_API rw_tensor *rw_huber_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y, double delta,
+                                   rw_reduction reduction);
+#define rw_huber_loss(...) rw_huber_loss_at(RW_HERE, __VA_ARGS__)
+
+/** rw_huber_loss() with a delta of beta, over beta; |x - y| with a beta of 0. */
+RW_API rw_tensor *rw_smooth_l1_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y, double beta,
+                                       rw_reduction reduction);
+#define rw_smooth_l1_loss(...) rw_smooth_l1_loss_at(RW_HERE, __VA_ARGS__)
+
+/**
+ * Kullback-Leibler divergence, y (log(y) - x), 0 where y is 0: x are logarithms of probabilities, the target y is of
+ * probabilities, or with log_target of their logarithms: exp(y) (y - x). The mean is over all elements; PyTorch's
+ * "batchmean" is the sum over the number of rows. Where y is 0 its gradient is 0.
+ */
+RW_API rw_tensor *rw_kl_div_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *target, bool log_target,
+                               rw_reduction reduction);
+#define rw_kl_div(...) rw_kl_div_at(RW_HERE, __VA_ARGS__)
+
 #ifdef __cplusplus
 }
 #endif

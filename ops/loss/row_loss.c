@@ -6,6 +6,7 @@
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "ops/pointwise/pointwise.h"
 
 #include <rewind/custom_grad.h>
 
@@ -74,6 +75,7 @@ static rw_status check_shares_of_classes(rw_op_call *call)
 {
     const struct rw_row_loss_attrs *const a = call->attrs;
     rw_shape shape = rw_in_shape(call, 0);
+    RW_CHECK(rw_want_dtype(call, 0, RW_I32));
     RW_CHECK(check_weights(call, 1, a->classes, (rw_dtype)a->dtype));
     RW_CHECK(rw_op_output(call, 1, (rw_dtype)a->dtype, shape));
     shape.dim[shape.rank++] = a->classes;
@@ -235,4 +237,52 @@ rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *logits, r
     const struct rw_composite c = rw_composite_begin(t, what);
     return rw_composite_end(&c, record(at, t, logits, target, weight, &a,
                                        params ? params->reduction : RW_REDUCTION_MEAN));
+}
+
+/* The share of a row's target, taken and not multiplied with: a probability of 0 elsewhere is an infinite logarithm. */
+static rw_tensor *record_nll(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *target, rw_tensor *weight,
+                             struct rw_row_loss_attrs *a, rw_reduction reduction)
+{
+    const rw_shape s = rw_tensor_shape(x);
+    a->dtype = rw_loss_dtype(rw_tensor_dtype(x));
+    a->classes = s.rank ? s.dim[s.rank - 1] : 0;
+    const struct rw_class_weights w = rw_class_weights_at(at, t, weight, (rw_dtype)a->dtype);
+    rw_tensor *const wide = w.sum ? rw_cast_at(at, t, x, (rw_dtype)a->dtype) : NULL;
+    rw_tensor *const share = wide ? of_targets(at, t, &rw_op_shares, target, &w, a, NULL) : NULL;
+    rw_tensor *const own = share ? rw_mul_at(at, t, rw_take_at(at, t, wide, share), share) : NULL;
+    rw_tensor *const rows = own ? rw_sum_at(at, t, rw_neg_at(at, t, own), RW_AXES(-1), false) : NULL;
+    return rw_reduce_rows_at(at, t, rows, target, &w, a, reduction);
+}
+
+/* What check_targets() says of a node's inputs, before a tensor of that shape is made. */
+static bool fits_targets(rw_site at, rw_tape *t, const char *what, const rw_tensor *x, const rw_tensor *target)
+{
+    const rw_shape s = rw_tensor_shape(x), y = rw_tensor_shape(target);
+    bool fits = s.rank >= 1 && y.rank == s.rank - 1 && s.dim[s.rank - 1] >= 1;
+    for (int i = 0; fits && i < y.rank; i++) fits = s.dim[i] == y.dim[i];
+    if (!fits) rw_refuse_at(at, t, RW_ERR_SHAPE, "%s: x [..., classes] and target [...] are needed", what);
+    else if (rw_tensor_dtype(target) != RW_I32 || !rw_dtype_is_float(rw_tensor_dtype(x)))
+        rw_refuse_at(at, t, RW_ERR_DTYPE,
+                     "%s: x is of type %s and target of type %s; a floating-point type and i32 are needed", what,
+                     rw_dtype_name(rw_tensor_dtype(x)), rw_dtype_name(rw_tensor_dtype(target)));
+    else return true;
+    return false;
+}
+
+rw_tensor *rw_nll_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *target, rw_tensor *weight,
+                          const rw_cross_entropy_params *params)
+{
+    static const char what[] = "nll_loss";
+    struct rw_row_loss_attrs a;
+    if (!rw_operand_check(at, t, x, what, "x") || !rw_operand_check(at, t, target, what, "target") ||
+        (weight != RW_NONE && !rw_operand_check(at, t, weight, what, "weight")) ||
+        !rw_row_loss_attrs_of(at, t, what, params, &a) || !fits_targets(at, t, what, x, target))
+        return NULL;
+    if (a.smoothing > 0 || a.z > 0) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: label smoothing and z-loss are of logits", what);
+        return NULL;
+    }
+    const struct rw_composite c = rw_composite_begin(t, what);
+    return rw_composite_end(&c, record_nll(at, t, x, target, weight, &a,
+                                           params ? params->reduction : RW_REDUCTION_MEAN));
 }

@@ -118,6 +118,29 @@ ARITH1(relu6, F(select)((VM)(x > 6), F(all)(6), F(select)((VM)((x > 0) | (x != x
 ARITH1(hardswish,
        F(select)((VM)(x >= 3), x, F(select)((VM)(x <= -3), ZERO, x *(x + (VS)3) / (VS)6)))
 
+/* Half the square of d, the distance of two, up to a; a straight line beyond. */
+VEC_INLINE V F(huber)(V d, VS a)
+{
+    const V far = F(select)((VM)(d < 0), -d, d);
+    return F(select)((VM)(far <= a), (VS)0.5 * (d * d), a * (far - (VS)0.5 * a));
+}
+
+VEC_INLINE V F(clipped)(V d, VS a)
+{
+    return F(select)((VM)(d > a), F(all)(a), F(select)((VM)(d < -a), F(all)(-a), d));
+}
+
+/* Losses of elements; of logits x: z is the target, w what a positive target weighs. */
+ARITH3(bce_with_logits, (ONE - z) * x + (ONE + (w - ONE) * z) * F(softplus)(-x))
+ARITH3(bce_with_logits_slope, (w * z + (ONE - z)) * F(sigmoid)(x) - w * z)
+ARITH2_WITH(huber, F(huber)(x - z, a))
+ARITH2(kl_div, F(select)((VM)(z == 0), ZERO, z *F(log)(z)) - z * x)
+
+VEC_INLINE void F(op_huber_backward)(const V *in, V *out, double attr)
+{
+    out[0] = in[2] * F(clipped)(in[0] - in[1], (VS)attr);
+}
+
 /* Derivatives times the upstream gradient z. The first input is what the rule kept. */
 ARITH2(tanh_backward, z *(ONE - x * x))
 ARITH2(sigmoid_backward, z *(x * (ONE - x)))

@@ -36,13 +36,6 @@ static rw_op_cost cost_pow(const rw_op_call *call)
 BACKWARD(pow_base_backward)
 BACKWARD(pow_exponent_backward)
 
-static rw_status set(rw_grad_call *g, int i, rw_tensor *dx)
-{
-    if (!dx) return rw_grad_set(g, i, NULL);
-    const rw_shape shape = rw_tensor_shape(rw_grad_input(g, i));
-    return rw_shape_equal(shape, rw_tensor_shape(dx)) ? rw_grad_set(g, i, dx) : rw_grad_set_sum_to(g, i, dx);
-}
-
 /* a, and 1 more where a is 0 and `which` is not: no power and no logarithm is infinite there. */
 static rw_tensor *off_zero(rw_tape *t, rw_tensor *a, rw_tensor *which)
 {
@@ -58,11 +51,11 @@ static rw_status set_composed(rw_grad_call *g)
     if (rw_grad_wanted(g, 0)) {
         rw_tensor *const one = rw_fill_at(RW_HERE, t, rw_tensor_dtype(b), RW_SCALAR, 1);
         rw_tensor *const safe = off_zero(t, a, rw_leave_at(RW_HERE, t, one, b));
-        RW_CHECK(set(g, 0, rw_mul(t, dy, rw_mul(t, b, rw_pow(t, safe, rw_add_scalar(t, b, -1))))));
+        RW_CHECK(rw_grad_set_broadcast(g, 0, rw_mul(t, dy, rw_mul(t, b, rw_pow(t, safe, rw_add_scalar(t, b, -1))))));
     }
     if (!rw_grad_wanted(g, 1)) return RW_OK;
     rw_tensor *const safe = off_zero(t, a, rw_at_least_at(RW_HERE, t, b, zero));
-    return set(g, 1, rw_mul(t, dy, rw_mul(t, rw_grad_output(g, 0), rw_log(t, safe))));
+    return rw_grad_set_broadcast(g, 1, rw_mul(t, dy, rw_mul(t, rw_grad_output(g, 0), rw_log(t, safe))));
 }
 
 static rw_status grad_pow(rw_grad_call *g)
@@ -71,7 +64,8 @@ static rw_status grad_pow(rw_grad_call *g)
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
     if (rw_grad_again(g)) return set_composed(g);
     for (int i = 0; i < 2; i++)
-        if (rw_grad_wanted(g, i)) RW_CHECK(set(g, i, rw_apply(rw_grad_tape(g), backward[i], in, 3, NULL, 0, NULL)));
+        if (rw_grad_wanted(g, i))
+            RW_CHECK(rw_grad_set_broadcast(g, i, rw_apply(rw_grad_tape(g), backward[i], in, 3, NULL, 0, NULL)));
     return RW_OK;
 }
 

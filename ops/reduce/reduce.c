@@ -252,6 +252,13 @@ rw_status rw_grad_set_sum_to(rw_grad_call *g, int i, rw_tensor *dx)
     return rw_grad_set_sum(g, i, sum_to(RW_HERE, rw_grad_tape(g), dx, shape, rw_grad_wide_addend(g, i)));
 }
 
+rw_status rw_grad_set_broadcast(rw_grad_call *g, int i, rw_tensor *dx)
+{
+    if (!dx) return rw_grad_set(g, i, NULL);
+    const rw_shape shape = rw_tensor_shape(rw_grad_input(g, i));
+    return rw_shape_equal(shape, rw_tensor_shape(dx)) ? rw_grad_set(g, i, dx) : rw_grad_set_sum_to(g, i, dx);
+}
+
 uint32_t rw_reduce_mask(uint32_t axes, int rank)
 {
     if (axes == RW_ALL_AXES) return (1u << rank) - 1;

@@ -70,6 +70,9 @@ static inline uint32_t rw_reduce_rows(int rank)
 /* For rules: hands over dx summed to input i's shape, in one pass with what others have contributed. */
 rw_status rw_grad_set_sum_to(rw_grad_call *g, int i, rw_tensor *dx);
 
+/* The same of a dx that may have the input's shape already: of an operand that broadcasts. */
+rw_status rw_grad_set_broadcast(rw_grad_call *g, int i, rw_tensor *dx);
+
 /* Bytes of workspace of sums over a mask on the CPU. */
 size_t rw_reduce_sum_workspace_cpu(const rw_layout *in, uint32_t mask);
 

@@ -2,7 +2,7 @@
 import torch
 import torch.nn.functional as F
 
-from writer import case, normal, single, write
+from writer import case, exact, gradients, normal, positive, single, write
 
 MEAN, SUM, NONE = "mean", "sum", "none"
 
@@ -77,4 +77,81 @@ many[1, 2] = -100
 linear("linear_cross_entropy", normal(2, 7, 9), normal(13, 9), many)
 linear("linear_cross_entropy.one", normal(3, 16), normal(40, 16), targets(39, 0, 7))
 linear("linear_cross_entropy_smooth", normal(2, 7, 9), normal(13, 9), many, smoothing=0.1, z=0.125, reduction=SUM)
+
+
+def nll(name, x, target, weighted=False, reduction=MEAN):
+    weight = class_weights(x.shape[-1]) if weighted else None
+
+    def f(x):
+        return F.nll_loss(x.reshape(-1, x.shape[-1]), target.long().reshape(-1), weight, reduction=reduction)
+    case(name, f, [x], sizes=lambda w, y, x: (f(-x.abs()), gradients(f, [x], w)[1][0]), index=target, loss=True)
+
+
+nll("nll_loss", F.log_softmax(normal(2, 3, 37, size=2), -1).to(torch.bfloat16).double(), some, weighted=True)
+nll("nll_loss_sum", F.log_softmax(normal(4, 130, size=2), -1).to(torch.bfloat16).double(), wide, reduction=SUM)
+
+
+def elements(name, f, xs, parts, reduction=MEAN):
+    """parts(*xs): what each element's loss is made of, and its derivatives, as in op_sizes.c."""
+    def sizes(w, y, *xs):
+        loss, *slopes = parts(*xs)
+        factor = 1 / loss.numel() if reduction == MEAN else 1
+        m_y = loss if reduction == NONE else factor * loss.sum()
+        return m_y, *[(factor * w.abs() * s.expand(loss.shape)).sum_to_size(x.shape) for s, x in zip(slopes, xs)]
+    case(name, f, xs, sizes=sizes, loss=reduction != NONE)
+
+
+def bce(name, x, y, p, weight, reduction):
+    def f(x, y, p, weight):
+        return F.binary_cross_entropy_with_logits(x, y, weight.expand(x.shape), reduction=reduction, pos_weight=p)
+
+    def parts(x, y, p, weight):
+        missed, far, z, p, weight = F.softplus(-x), x.abs(), y.abs(), p.abs(), weight.abs()
+        all = 1 + (1 + p) * z
+        loss = (1 + z) * far + all * missed
+        slopes = all * torch.sigmoid(x) + p * z, far + (1 + p) * missed, z * missed
+        return loss * weight, *[s * weight for s in slopes], loss
+
+    class Composed:
+        """PyTorch has no gradient of pos_weight: the formula has, and gives the same values."""
+        @staticmethod
+        def f(x, y, p, weight):
+            loss = weight * ((1 - y) * x + (1 + (p - 1) * y) * F.softplus(-x, threshold=500))
+            return loss if reduction == NONE else loss.mean()
+    assert torch.allclose(f(x, y, p, weight), Composed.f(x, y, p, weight), rtol=1e-12, atol=1e-14)
+    for a, b in zip(gradients(lambda x, y: f(x, y, p, weight), [x, y], torch.ones(()))[1],
+                    gradients(lambda x, y: Composed.f(x, y, p, weight), [x, y], torch.ones(()))[1]):
+        assert torch.allclose(a, b, rtol=1e-12, atol=1e-14)
+    elements(name, Composed.f, [x, y, p, weight], parts, reduction)
+
+
+for name, reduction in [("bce_with_logits", MEAN), ("bce_with_logits_each", NONE)]:
+    bce(name, normal(5, 37, size=4), exact(torch.rand(5, 37)), positive(37), positive(5, 1), reduction)
+
+
+def huber(name, f, value, over, reduction):
+    def parts(x, y):
+        d = (x - y).abs()
+        return over * (d * d + value * (d + value)), over * d, over * d
+    elements(name, f, [normal(5, 37), normal(5, 37)], parts, reduction)
+
+
+huber("huber_loss", lambda x, y: F.huber_loss(x, y, delta=0.75), 0.75, 1, MEAN)
+huber("huber_loss_each", lambda x, y: F.huber_loss(x, y, delta=0.75, reduction=NONE), 0.75, 1, NONE)
+huber("smooth_l1_loss", lambda x, y: F.smooth_l1_loss(x, y, beta=0.5, reduction=SUM), 0.5, 2, SUM)
+elements("smooth_l1_loss_of_0", lambda x, y: F.smooth_l1_loss(x, y, beta=0, reduction=NONE),
+         [normal(5, 37), normal(5, 37)], lambda x, y: ((x - y).abs(), torch.ones(5, 37), torch.ones(5, 37)), NONE)
+
+
+def kl(name, x, y, log_target, reduction):
+    def parts(x, y):
+        p, l = (y.exp(), y.abs()) if log_target else (y, y.log().abs())
+        both = l + x.abs()
+        return p * both, p, (1 + both) * (p if log_target else 1)
+    elements(name, lambda x, y: F.kl_div(x, y, reduction=reduction, log_target=log_target), [x, y], parts, reduction)
+
+
+for name, reduction in [("kl_div", MEAN), ("kl_div_each", NONE)]:
+    kl(name, normal(5, 19), positive(5, 19), False, reduction)
+kl("kl_div_log", normal(5, 19), normal(5, 19), True, SUM)
 write(__file__)

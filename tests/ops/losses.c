@@ -236,3 +236,41 @@ Test(losses, reductions_give_the_shapes_of_their_names)
     }
     fixture_close(&b);
 }
+
+/* The loss and the gradient of x of a case of three numbers. */
+static void take(struct fixture *b, rw_tensor *loss, rw_tensor *x, float *ret_loss, float *ret_gradient)
+{
+    cr_assert_eq(rw_backward(b->t, loss), RW_OK, "%s", rw_error_message(b->ctx));
+    cr_assert_eq(rw_read(b->t, loss, ret_loss, sizeof *ret_loss), RW_OK);
+    cr_assert_eq(rw_read(b->t, rw_gradient(x), ret_gradient, 3 * sizeof *ret_gradient), RW_OK);
+    rw_tape_reset(b->t);
+}
+
+static rw_tensor *three(struct fixture *b, float x, float y, float z)
+{
+    return rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(3), (const float[]){ x, y, z }));
+}
+
+Test(losses, infinities_and_zeros_that_count_nothing)
+{
+    struct fixture b = fixture_open(1, 1);
+    float loss, g[3];
+    const int32_t one = 1;
+    rw_tensor *x = three(&b, -INFINITY, -2, -INFINITY);
+    take(&b, rw_nll_loss(b.t, x, rw_input(b.t, RW_I32, RW_SCALAR, &one), RW_NONE, NULL), x, &loss, g);
+    cr_expect(loss == 2 && g[0] == 0 && g[1] == -1 && g[2] == 0, "%g %g %g %g", loss, g[0], g[1], g[2]);
+    x = three(&b, 300, -300, 0); /* logits of what is there, is not there, and may be */
+    rw_tensor *const y = rw_input(b.t, RW_F32, RW_SHAPE(3), (const float[]){ 1, 0, 1 });
+    take(&b, rw_bce_with_logits(b.t, x, y, RW_NONE, RW_NONE, RW_REDUCTION_SUM), x, &loss, g);
+    cr_expect_float_eq(loss, logf(2), 1e-6f);
+    cr_expect(g[0] == 0 && g[1] == 0 && g[2] == -0.5f, "%g %g %g", g[0], g[1], g[2]);
+    rw_tensor *const p = three(&b, 0, 1, 0);
+    x = three(&b, -1, -2, -3);
+    take(&b, rw_kl_div(b.t, x, p, false, RW_REDUCTION_SUM), p, &loss, g);
+    cr_expect(loss == 2 && g[0] == 0 && g[1] == 3 && g[2] == 0, "%g %g %g %g", loss, g[0], g[1], g[2]);
+    x = three(&b, 1e30f, -1e30f, 0.5f);
+    rw_tensor *const zero = rw_input(b.t, RW_F32, RW_SHAPE(3), (const float[]){ 0, 0, 0 });
+    take(&b, rw_huber_loss(b.t, x, zero, 2, RW_REDUCTION_SUM), x, &loss, g);
+    cr_expect(isfinite(loss) && g[0] == 2 && g[1] == -2 && g[2] == 0.5f, "%g %g %g %g", loss, g[0], g[1], g[2]);
+    fixture_close(&b);
+}

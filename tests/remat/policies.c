@@ -217,6 +217,9 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_swiglu(t, x, x), rw_log1p(t, x), rw_erf(t, x), rw_sin(t, x), rw_cos(t, x), rw_softplus(t, x);
     rw_pow(t, x, x), rw_sign(t, x), rw_elu(t, x, 1), rw_leaky_relu(t, x, 0.1), rw_relu6(t, x), rw_hardswish(t, x);
     rw_detach(t, x), rw_straight_through(t, x, x), rw_custom_grad(t, x, &x, 1, as_it_is, NULL, 0);
+    rw_bce_with_logits(t, x, x, RW_NONE, RW_NONE, RW_REDUCTION_MEAN), rw_kl_div(t, x, x, false, RW_REDUCTION_SUM);
+    rw_huber_loss(t, x, x, 1, RW_REDUCTION_NONE), rw_smooth_l1_loss(t, x, x, 1, RW_REDUCTION_NONE);
+    rw_nll_loss(t, x, index, RW_NONE, NULL);
     rw_cross_entropy_with(t, x, index, RW_NONE, NULL), rw_linear_cross_entropy(t, x, x, index, NULL);
     rw_scale(t, x, 2), rw_add_scalar(t, x, 2), rw_pow_scalar(t, x, 2), rw_neg(t, x), rw_abs(t, x), rw_exp(t,
                                                                                                           x), rw_log(t,
@@ -269,12 +272,15 @@ static bool is_composed(const char *name)
         "ge_scalar",
         "global_avg_pool2d",
         "gt_scalar",
+        "huber_loss",
         "le_scalar",
         "lt_scalar",
         "masked_fill",
         "ne_scalar",
+        "nll_loss",
         "ones",
         "rope_interleaved",
+        "smooth_l1_loss",
         "stack",
         "transpose",
         "unbind",

@@ -214,6 +214,20 @@ rw_tensor *op_build_linear_cross_entropy(rw_tape *t, rw_tensor **x, const struct
     const rw_cross_entropy_params params = params_of(c);
     return rw_linear_cross_entropy(t, x[0], x[1], indexes(t, c, c->in[1].shape.dim[0]), &params);
 }
+rw_tensor *op_build_nll_loss(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_cross_entropy_params params = params_of(c);
+    const int64_t n = c->in[0].shape.dim[c->in[0].shape.rank - 1];
+    rw_tensor *const target = indexes(t, c, n);
+    return rw_nll_loss(t, x[0], target, class_weights(t, c, n), &params);
+}
+
+B(bce_with_logits,
+  rw_bce_with_logits(t, x[0], x[1], c->n > 3 ? x[3] : RW_NONE, c->n > 2 ? x[2] : RW_NONE, c->loss.reduction))
+B(huber_loss, rw_huber_loss(t, x[0], x[1], op_single(c->value), c->loss.reduction))
+B(smooth_l1_loss, rw_smooth_l1_loss(t, x[0], x[1], op_single(c->value), c->loss.reduction))
+/* keep: the target is logarithms */
+B(kl_div, rw_kl_div(t, x[0], x[1], c->keep, c->loss.reduction))
 B(mse_loss, rw_mse_loss(t, x[0], x[1]))
 B(reshape, rw_reshape(t, x[0], c->shape))
 B(permute, rw_permute(t, x[0], (const int[]){ 2, 0, 1 }))

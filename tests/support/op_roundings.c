@@ -279,6 +279,59 @@ void op_count_linear_loss(struct op_case *c)
     c->r[2] = (struct roundings){ 2 * n + 2 * N_F + 30 + 2 * rows + d + chunks, 2 + chunks };
 }
 
+/*
+ * Of an element's loss with n roundings, and gradients with those of r; where elements are reduced, they are stored,
+ * and so is each gradient's share, behind the mean's two roundings. An operand that broadcasts adds up what it was used
+ * for.
+ */
+static void count_elements(struct op_case *c, int n)
+{
+    const bool reduced = c->loss.reduction != RW_REDUCTION_NONE;
+    rw_shape whole = c->in[0].shape;
+    for (int i = 1; i < c->n; i++) whole = op_broadcast(whole, c->in[i].shape);
+    const int all = (int)rw_shape_numel(whole);
+    c->r[0] = (struct roundings){ n + (reduced ? all + 2 : 0), c->r[0].s + reduced };
+    for (int i = 0; i < c->n; i++) {
+        const int times = quotient(all, rw_shape_numel(c->in[i].shape));
+        c->r[1 + i].n += 3 * reduced + (times > 1 ? times : 0);
+        c->r[1 + i].s += reduced + (times > 1);
+    }
+}
+
+/* The weight is one more factor, of elements that are stored; the logarithm of what a positive costs, too. */
+void op_count_bce(struct op_case *c)
+{
+    const int weight = c->n > 3;
+    c->r[0] = (struct roundings){ 0, weight };
+    c->r[1] = (struct roundings){ N_SIGMOID + 9 + weight, 1 + weight };
+    for (int i = 2; i < 5; i++) c->r[i] = (struct roundings){ N_SOFTPLUS + 9 + weight, 5 + weight };
+    count_elements(c, N_SOFTPLUS + 8 + weight);
+}
+
+/* The distance, its square or product, the difference; over beta once more, stored. */
+void op_count_huber(struct op_case *c)
+{
+    c->r[0] = (struct roundings){ 0, 1 };
+    c->r[1] = c->r[2] = (struct roundings){ 7, 2 };
+    count_elements(c, 8);
+}
+
+void op_count_kl(struct op_case *c)
+{
+    c->r[0] = (struct roundings){ 0, 2 * c->keep };
+    c->r[1] = (struct roundings){ N_F + 2, 2 };
+    c->r[2] = (struct roundings){ N_F + 5, 4 };
+    count_elements(c, N_F + 4);
+}
+
+/* The weight twice: as it is taken, and in the mean. */
+void op_count_nll(struct op_case *c)
+{
+    const int n = extent(c->in[0].shape, -1), rows = quotient(rw_shape_numel(c->in[0].shape), n);
+    c->r[0].n = 2 * rows + n + 8;
+    c->r[1].n = rows + 8;
+}
+
 /* (x - y)^2, n of them, over n; 2 (x - y) / n dy. Broadcast operands go through stored differences, squares and sums.
  */
 void op_count_mse(struct op_case *c)

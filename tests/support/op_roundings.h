@@ -65,6 +65,10 @@ void op_count_embedding(struct op_case *c);
 void op_count_cross_entropy(struct op_case *c);
 void op_count_row_loss(struct op_case *c);
 void op_count_linear_loss(struct op_case *c);
+void op_count_bce(struct op_case *c);
+void op_count_huber(struct op_case *c);
+void op_count_kl(struct op_case *c);
+void op_count_nll(struct op_case *c);
 void op_count_mse(struct op_case *c);
 void op_count_broadcast_to(struct op_case *c);
 

@@ -359,6 +359,81 @@ void op_sizes_linear_loss(rw_tape *t, const struct op_case *c, rw_tensor **x, rw
     m[2] = rw_matmul(t, rw_transpose(t, slope, 0, 1), rw_reshape(t, a, RW_SHAPE(rows, d)));
 }
 
+/* What each element's loss and its derivatives are made of, as the reduction weighs them. */
+static void element_sizes(rw_tape *t, const struct op_case *c, rw_tensor *w, rw_tensor *loss, rw_tensor **slope,
+                          rw_tensor **m)
+{
+    const int64_t n = rw_shape_numel(rw_tensor_shape(loss));
+    const double factor = c->loss.reduction == RW_REDUCTION_MEAN && n ? 1 / (double)n : 1;
+    m[0] = c->loss.reduction == RW_REDUCTION_NONE ? loss : rw_scale(t, rw_sum(t, loss, RW_ALL_AXES, false), factor);
+    for (int i = 0; i < c->n; i++) {
+        rw_tensor *const all = rw_broadcast_to(t, rw_scale(t, slope[i], factor), rw_tensor_shape(loss));
+        m[1 + i] = rw_sum_to(t, w ? rw_mul(t, all, absolute(t, w)) : all, c->in[i].shape);
+    }
+}
+
+/* x, y, p and the weight; the last two may be absent. */
+void op_sizes_bce(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    rw_tensor *const z = absolute(t, x[1]), *const one = one_plus(t, rw_scale(t, z, 0));
+    rw_tensor *const p = c->n > 2 ? absolute(t, x[2]) : one;
+    rw_tensor *const missed = rw_softplus(t, rw_neg(t, x[0])), *const far = absolute(t, x[0]);
+    rw_tensor *const all = one_plus(t, rw_mul(t, one_plus(t, p), z));
+    rw_tensor *const weight = c->n > 3 ? absolute(t, x[3]) : NULL;
+    rw_tensor *loss = rw_add(t, rw_mul(t, one_plus(t, z), far), rw_mul(t, all, missed));
+    rw_tensor *slope[] = { rw_add(t, rw_mul(t, all, rw_sigmoid(t, x[0])), rw_mul(t, p, z)),
+                           rw_add(t, far, rw_mul(t, one_plus(t, p), missed)), rw_mul(t, z, missed), loss };
+    for (int i = 0; weight && i < 3; i++) slope[i] = rw_mul(t, slope[i], weight);
+    if (weight) loss = rw_mul(t, loss, weight);
+    element_sizes(t, c, w, loss, slope, m);
+}
+
+static void huber_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor **m, double over)
+{
+    rw_tensor *const d = absolute(t, rw_sub(t, x[0], x[1]));
+    rw_tensor *const loss = rw_add(t, rw_mul(t, d, d), rw_scale(t, rw_add_scalar(t, d, c->value), c->value));
+    rw_tensor *const slope = rw_scale(t, d, over);
+    element_sizes(t, c, w, rw_scale(t, loss, over), (rw_tensor *[]){ slope, slope }, m);
+}
+
+void op_sizes_huber(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    huber_sizes(t, c, x, w, m, 1);
+}
+
+/* With a beta of 0: |d|, and a slope of 1. */
+void op_sizes_smooth_l1(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    rw_tensor *const d = absolute(t, rw_sub(t, x[0], x[1])), *const one = one_plus(t, rw_scale(t, d, 0));
+    if (c->value > 0) huber_sizes(t, c, x, w, m, 1 / c->value);
+    else element_sizes(t, c, w, d, (rw_tensor *[]){ one, one }, m);
+}
+
+void op_sizes_kl(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    rw_tensor *const p = c->keep ? rw_exp(t, x[1]) : x[1], *const l = absolute(t, c->keep ? x[1] : rw_log(t, x[1]));
+    rw_tensor *const both = rw_add(t, l, absolute(t, x[0])), *const slope = one_plus(t, both);
+    element_sizes(t, c, w, rw_mul(t, p, both), (rw_tensor *[]){ p, c->keep ? rw_mul(t, p, slope) : slope }, m);
+}
+
+void op_sizes_nll(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    rw_shape keep = c->in[0].shape;
+    double factor;
+    keep.dim[keep.rank - 1] = 1;
+    rw_tensor *const share = shares(t, c, c->in[0].shape, &factor);
+    rw_tensor *const rows = rw_sum(t, rw_mul(t, share, absolute(t, x[0])), RW_AXES(-1), false);
+    m[0] = c->loss.reduction == RW_REDUCTION_NONE ? rows : rw_scale(t, rw_sum(t, rows, RW_ALL_AXES, false), factor);
+    m[1] = rw_scale(t, share, factor);
+    if (w) m[1] = rw_mul(t, m[1], c->loss.reduction == RW_REDUCTION_NONE ? rw_reshape(t, absolute(t, w), keep)
+                                                                         : absolute(t, w));
+}
+
 void op_sizes_mse(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     rw_tensor *d = absolute(t, rw_sub(t, x[0], x[1]));

@@ -45,7 +45,46 @@ static void options(struct trial *m, struct world *w)
            rw_linear_cross_entropy(t, w->x, w->w, w->index, WITH(.chunk = -1)));
     TENSOR("linear_cross_entropy", RW_ERR_ARGUMENT,
            rw_linear_cross_entropy(t, w->x, w->w, w->index, WITH(.label_smoothing = -0.1)));
+    TENSOR("nll_loss", RW_ERR_ARGUMENT, rw_nll_loss(t, NULL, w->index, RW_NONE, NULL));
+    TENSOR("nll_loss", RW_ERR_ARGUMENT, rw_nll_loss(t, w->x, w->index, w->dead, NULL));
+    TENSOR("nll_loss", RW_ERR_SHAPE, rw_nll_loss(t, w->scalar, w->index, RW_NONE, NULL));
+    TENSOR("nll_loss", RW_ERR_SHAPE, rw_nll_loss(t, w->turned, w->index, RW_NONE, NULL));
+    TENSOR("nll_loss", RW_ERR_SHAPE, rw_nll_loss(t, w->x, w->index, w->four, NULL));
+    TENSOR_OF("nll_loss", RW_ERR_DTYPE, row = rw_slice(t, w->four, 0, 0, 2), rw_nll_loss(t, w->x, row, RW_NONE, NULL));
+    TENSOR("nll_loss", RW_ERR_ARGUMENT, rw_nll_loss(t, w->x, w->index, RW_NONE, WITH(.label_smoothing = 0.1)));
+    TENSOR("nll_loss", RW_ERR_ARGUMENT, rw_nll_loss(t, w->x, w->index, RW_NONE, WITH(.reduction = (rw_reduction)-1)));
 #undef WITH
+}
+
+static void elements(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    const rw_reduction mean = RW_REDUCTION_MEAN, none = (rw_reduction)7;
+    TENSOR("bce_with_logits", RW_ERR_ARGUMENT, rw_bce_with_logits(t, NULL, w->x, RW_NONE, RW_NONE, mean));
+    TENSOR("bce_with_logits", RW_ERR_ARGUMENT, rw_bce_with_logits(t, w->x, NULL, RW_NONE, RW_NONE, mean));
+    TENSOR("bce_with_logits", RW_ERR_ARGUMENT, rw_bce_with_logits(t, w->x, w->y, NULL, RW_NONE, mean));
+    TENSOR("bce_with_logits", RW_ERR_ARGUMENT, rw_bce_with_logits(t, w->x, w->y, RW_NONE, w->foreign, mean));
+    TENSOR("bce_with_logits", RW_ERR_SHAPE, rw_bce_with_logits(t, w->x, w->four, RW_NONE, RW_NONE, mean));
+    TENSOR("bce_with_logits", RW_ERR_SHAPE, rw_bce_with_logits(t, w->x, w->y, w->four, RW_NONE, mean));
+    TENSOR("bce_with_logits", RW_ERR_DTYPE, rw_bce_with_logits(t, w->x, w->y, RW_NONE, w->wide, mean));
+    TENSOR("bce_with_logits", RW_ERR_DTYPE, rw_bce_with_logits(t, w->index, w->index, RW_NONE, RW_NONE, mean));
+    TENSOR("bce_with_logits", RW_ERR_ARGUMENT, rw_bce_with_logits(t, w->x, w->y, RW_NONE, RW_NONE, none));
+    TENSOR("huber_loss", RW_ERR_ARGUMENT, rw_huber_loss(t, NULL, w->x, 1, mean));
+    TENSOR("huber_loss", RW_ERR_ARGUMENT, rw_huber_loss(t, w->x, w->gone, 1, mean));
+    TENSOR("huber_loss", RW_ERR_ARGUMENT, rw_huber_loss(t, w->x, w->y, 0, mean));
+    TENSOR("huber_loss", RW_ERR_ARGUMENT, rw_huber_loss(t, w->x, w->y, 1e-300, mean));
+    TENSOR("huber_loss", RW_ERR_ARGUMENT, rw_huber_loss(t, w->x, w->y, NAN, mean));
+    TENSOR("huber_loss", RW_ERR_SHAPE, rw_huber_loss(t, w->x, w->four, 1, mean));
+    TENSOR("huber_loss", RW_ERR_DTYPE, rw_huber_loss(t, w->x, w->half, 1, mean));
+    TENSOR("huber_loss", RW_ERR_ARGUMENT, rw_huber_loss(t, w->x, w->y, 1, none));
+    TENSOR("smooth_l1_loss", RW_ERR_ARGUMENT, rw_smooth_l1_loss(t, w->x, NULL, 1, mean));
+    TENSOR("smooth_l1_loss", RW_ERR_ARGUMENT, rw_smooth_l1_loss(t, w->x, w->y, -1, mean));
+    TENSOR("smooth_l1_loss", RW_ERR_ARGUMENT, rw_smooth_l1_loss(t, w->x, w->y, 1e-300, mean));
+    TENSOR("smooth_l1_loss", RW_ERR_SHAPE, rw_smooth_l1_loss(t, w->x, w->four, 0, mean));
+    TENSOR("kl_div", RW_ERR_ARGUMENT, rw_kl_div(t, w->x, NULL, false, mean));
+    TENSOR("kl_div", RW_ERR_ARGUMENT, rw_kl_div(t, w->x, w->y, true, none));
+    TENSOR("kl_div", RW_ERR_SHAPE, rw_kl_div(t, w->x, w->four, true, mean));
+    TENSOR("kl_div", RW_ERR_DTYPE, rw_kl_div(t, w->x, w->wide, false, mean));
 }
 
 static rw_status none(rw_grad_call *g, const void *data)
@@ -111,5 +150,6 @@ void mistakes_with_losses(struct trial *m, struct world *w)
     TENSOR("rw_mse_loss", RW_ERR_DTYPE, rw_mse_loss(t, w->x, w->half));
     TENSOR("rw_mse_loss", RW_ERR_ARGUMENT, rw_mse_loss(t, w->dead, w->four));
     options(m, w);
+    elements(m, w);
     own_gradients(m, w);
 }

@@ -67,8 +67,74 @@ static void add_linear(void)
         }
 }
 
+static void add_nll(void)
+{
+    const struct op_operand shapes[] = { { S(1, 1), 0, 0 }, { S(2, 3, 37), 0, 0 }, { S(4, 16), OP_SLICED, 0 },
+                                         { S(0, 5), 0, 0 }, { S(11), 0, 0 },       { S(9, 33), OP_TURNED, 0 } };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int r = RW_REDUCTION_MEAN; r <= RW_REDUCTION_NONE; r++) {
+            struct op_case *const c = op_case_next(OP_TABLES, op_build_nll_loss, op_sizes_nll, 1);
+            rw_shape rows = shapes[i].shape;
+            rows.rank--;
+            rows.dim[rows.rank] = 0;
+            c->in[0] = shapes[i];
+            c->in[0].range = OP_SCORES;
+            take(c, (struct op_loss){ .weighted = r != RW_REDUCTION_SUM, .reduction = (rw_reduction)r }, rows, r);
+            op_count_nll(c);
+            op_case_describe(c, "nll_loss reduction %d", r);
+        }
+}
+
+/* Operands of one shape, and some that broadcast, under each reduction. */
+static void add_elements(void)
+{
+    static const struct {
+        const char *name;
+        op_build build;
+        op_sizes sizes;
+        op_count count;
+        int n;
+        double value;
+        bool keep;
+        enum op_range range[4];
+    } ops[] = {
+        { "bce_with_logits", op_build_bce_with_logits, op_sizes_bce, op_count_bce, 2, 1, false, { OP_WIDE, 0 } },
+        { "bce_with_logits of positives", op_build_bce_with_logits, op_sizes_bce, op_count_bce, 3, 1, false,
+          { OP_WIDE, OP_SIGNED, OP_POSITIVE } },
+        { "bce_with_logits weighed", op_build_bce_with_logits, op_sizes_bce, op_count_bce, 4, 1, false,
+          { OP_WIDE, OP_SIGNED, OP_POSITIVE, OP_SIGNED } },
+        { "huber_loss", op_build_huber_loss, op_sizes_huber, op_count_huber, 2, 0.75, false, { 0 } },
+        { "smooth_l1_loss", op_build_smooth_l1_loss, op_sizes_smooth_l1, op_count_huber, 2, 0.5, false, { 0 } },
+        { "smooth_l1_loss of 0", op_build_smooth_l1_loss, op_sizes_smooth_l1, op_count_huber, 2, 0, false, { 0 } },
+        { "kl_div", op_build_kl_div, op_sizes_kl, op_count_kl, 2, 0, false, { OP_SIGNED, OP_POSITIVE } },
+        { "kl_div of logarithms", op_build_kl_div, op_sizes_kl, op_count_kl, 2, 0, true, { 0 } },
+    };
+    const struct op_operand shapes[][4] = {
+        { { S(1), 0, 0 }, { S(1), 0, 0 }, { S(1), 0, 0 }, { S(1), 0, 0 } },
+        { { S(5, 37), 0, 0 }, { S(5, 37), OP_TURNED, 0 }, { S(37), 0, 0 }, { S(5, 1), 0, 0 } },
+        { { S(4, 16), OP_SLICED, 0 }, { S(16), 0, 0 }, { S(1), 0, 0 }, { S(4, 16), OP_EXPANDED, 0 } },
+        { { S(0, 3), 0, 0 }, { S(0, 3), 0, 0 }, { S(3), 0, 0 }, { S(1), 0, 0 } },
+        { { S(257), 0, 0 }, { S(257), 0, 0 }, { S(257), 0, 0 }, { S(257), 0, 0 } },
+    };
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
+            for (int r = RW_REDUCTION_MEAN; r <= RW_REDUCTION_NONE; r++) {
+                if (k == 3 && r == RW_REDUCTION_MEAN) continue; /* of nothing */
+                struct op_case *const c = op_case_next(OP_TABLES, ops[i].build, ops[i].sizes, ops[i].n);
+                for (int j = 0; j < ops[i].n; j++) c->in[j] = shapes[k][j], c->in[j].range = ops[i].range[j];
+                c->value = ops[i].value;
+                c->keep = ops[i].keep;
+                c->loss.reduction = (rw_reduction)r;
+                c->no_sum = r != RW_REDUCTION_NONE;
+                ops[i].count(c);
+                op_case_describe(c, "%s reduction %d", ops[i].name, r);
+            }
+}
+
 void op_cases_losses(void)
 {
     add_rows();
     add_linear();
+    add_nll();
+    add_elements();
 }
