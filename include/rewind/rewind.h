@@ -12,6 +12,7 @@
  *   gather.h      by index: the largest, gather, sums
  *   conv.h        convolutions and pooling
  *   attention.h   more of attention
+ *   reductions.h  more reductions, and running sums
  *   losses.h      more losses, and losses with options
  *   custom_grad.h gradients of the caller's own
  *   checkpoint.h  regions and policies
@@ -48,6 +49,7 @@
 #include <rewind/optimizers.h>
 #include <rewind/plan.h>
 #include <rewind/pointwise.h>
+#include <rewind/reductions.h>
 #include <rewind/resume.h>
 #include <rewind/select.h>
 #include <rewind/status.h>

@@ -39,6 +39,7 @@ extern const struct golden_set golden_gather;
 extern const struct golden_set golden_losses;
 extern const struct golden_set golden_ops;
 extern const struct golden_set golden_pointwise;
+extern const struct golden_set golden_reductions;
 extern const struct golden_set golden_select;
 
 #endif

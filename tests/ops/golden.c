@@ -193,6 +193,7 @@ static void check_all(rw_dtype dtype)
         &golden_losses,
         &golden_ops,
         &golden_pointwise,
+        &golden_reductions,
         &golden_select,
     };
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) check_set(sets[i], dtype);

@@ -228,6 +228,12 @@ B(huber_loss, rw_huber_loss(t, x[0], x[1], op_single(c->value), c->loss.reductio
 B(smooth_l1_loss, rw_smooth_l1_loss(t, x[0], x[1], op_single(c->value), c->loss.reduction))
 /* keep: the target is logarithms */
 B(kl_div, rw_kl_div(t, x[0], x[1], c->keep, c->loss.reduction))
+/* causal: the unbiased variance; value: the order of a norm */
+B(prod, rw_prod(t, x[0], c->axes, c->keep))
+B(var, rw_var(t, x[0], c->axes, c->causal, c->keep))
+B(norm, rw_norm(t, x[0], c->value, c->axes, c->keep))
+B(normalize, rw_normalize(t, x[0], c->value, c->axis, op_single(0.0078125)))
+B(cumsum, rw_cumsum(t, x[0], c->axis))
 B(mse_loss, rw_mse_loss(t, x[0], x[1]))
 B(reshape, rw_reshape(t, x[0], c->shape))
 B(permute, rw_permute(t, x[0], (const int[]){ 2, 0, 1 }))

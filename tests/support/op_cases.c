@@ -47,6 +47,7 @@ const struct op_case *op_cases(size_t *ret_n)
         op_cases_conv,
         op_cases_gather,
         op_cases_losses,
+        op_cases_more_reductions,
         op_cases_norms,
         op_cases_pointwise,
         op_cases_pool,

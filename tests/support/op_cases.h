@@ -142,6 +142,8 @@ void op_sizes_huber(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tenso
 void op_sizes_smooth_l1(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_kl(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_nll(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_var(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_normalize(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_mse(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 
 /* Index i of a case's c->shape of indexes, from 0 to `below` or OP_INDEXES; where c->ignoring, every third is c->axis.

@@ -206,6 +206,38 @@ void op_count_log_softmax(struct op_case *c)
     c->r[1] = (struct roundings){ 2 * n + 2 * N_F + 16, 1 };
 }
 
+/* A gradient is a product of the other factors, and of the gradient. */
+void op_count_prod(struct op_case *c)
+{
+    c->r[0].n = c->r[1].n = meeting(c);
+}
+
+/* The mean, a difference and a square, each twice; a sum, a factor. Gradient: those of one distance, and their mean. */
+void op_count_var(struct op_case *c)
+{
+    c->r[0].n = 3 * meeting(c) + 8;
+    c->r[1].n = 2 * meeting(c) + 10;
+}
+
+/* Squares and their sum, halved by the root; a quotient. */
+void op_count_norm_of(struct op_case *c)
+{
+    c->r[0].n = meeting(c) + 4;
+    c->r[1].n = meeting(c) + 8;
+}
+
+void op_count_normalize(struct op_case *c)
+{
+    const int n = extent(c->in[0].shape, c->axis);
+    c->r[0].n = n + 6;
+    c->r[1].n = 3 * n + 16;
+}
+
+void op_count_cumsum(struct op_case *c)
+{
+    c->r[0].n = c->r[1].n = extent(c->in[0].shape, c->axis);
+}
+
 /* ---- the others ---- */
 
 /*

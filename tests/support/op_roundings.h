@@ -69,6 +69,11 @@ void op_count_bce(struct op_case *c);
 void op_count_huber(struct op_case *c);
 void op_count_kl(struct op_case *c);
 void op_count_nll(struct op_case *c);
+void op_count_prod(struct op_case *c);
+void op_count_var(struct op_case *c);
+void op_count_norm_of(struct op_case *c);
+void op_count_normalize(struct op_case *c);
+void op_count_cumsum(struct op_case *c);
 void op_count_mse(struct op_case *c);
 void op_count_broadcast_to(struct op_case *c);
 

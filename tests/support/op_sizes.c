@@ -434,6 +434,35 @@ void op_sizes_nll(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor 
                                                                          : absolute(t, w));
 }
 
+/* A distance from the mean is off by some u (|x| + mean |x|), and twice a term of the sum. */
+void op_sizes_var(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    rw_tensor *const size = absolute(t, x[0]), *const mean = rw_mean(t, size, c->axes, true);
+    rw_tensor *const d = rw_add(t, size, mean), *const sum = rw_sum(t, rw_mul(t, d, d), c->axes, true);
+    const int64_t results = rw_shape_numel(rw_tensor_shape(sum));
+    const int64_t n = results ? rw_shape_numel(c->in[0].shape) / results : 2;
+    const double over = 1 / (double)(n - c->causal);
+    rw_tensor *const up = rw_scale(t, rw_reshape(t, absolute(t, w), rw_tensor_shape(sum)), 2 * over);
+    rw_tensor *const term = rw_mul(t, d, up);
+    m[0] = rw_reshape(t, rw_scale(t, sum, over), rw_tensor_shape(w));
+    m[1] = rw_add(t, term, rw_mean(t, term, c->axes, true));
+}
+
+/* dy over the norm, and y times the sum of what flows into the norm. */
+void op_sizes_normalize(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    const uint32_t axes = RW_AXES(c->axis);
+    rw_tensor *const size = absolute(t, x[0]), *const up = absolute(t, w), *const out = absolute(t, y);
+    rw_tensor *const norm = c->value == 2   ? rw_pow_scalar(t, rw_sum(t, rw_mul(t, size, size), axes, true), 0.5)
+                            : c->value == 1 ? rw_sum(t, size, axes, true)
+                                            : rw_max(t, size, axes, true);
+    rw_tensor *const into = rw_sum(t, rw_mul(t, up, out), axes, true);
+    rw_tensor *const slope = c->value == 2 ? out : one_plus(t, rw_scale(t, out, 0));
+    m[0] = out;
+    m[1] = rw_div(t, rw_add(t, up, rw_mul(t, slope, into)), rw_add_scalar(t, norm, 1e-30));
+}
+
 void op_sizes_mse(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     rw_tensor *d = absolute(t, rw_sub(t, x[0], x[1]));

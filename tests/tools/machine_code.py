@@ -137,6 +137,7 @@ OTHERS = [
     (r'\w+:merge_parts_kernel<.*>', 'the second stage of a sum: small'),
     (r'reduce_cuda:first_in_\w+_kernel<.*>', 'the gradient of a maximum'),
     (r'reduce_cuda:fill_kernel<.*>', 'reductions of nothing'),
+    (r'cumsum_cuda:(columns|runs)_sum_kernel<.*>', 'limited by the sums before, in double'),
     (r'loss_cuda:(mean|factor|mse_mean)_kernel<.*>', 'one block: a number per row'),
     (r'loss_cuda:weights_kernel<.*>', 'writes rows of zeros and one number; only for gradients of gradients'),
     (r'row_loss_cuda:rows_(backward_)?kernel<\w+, true>', 'label smoothing: a class weight for each element, too'),

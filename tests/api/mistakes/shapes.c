@@ -2,6 +2,9 @@
 #include "api/mistakes/table.h"
 
 #include <rewind/ops.h>
+#include <rewind/reductions.h>
+
+#include <math.h>
 
 
 #define RANK(n) ((rw_shape){ .rank = (n), .dim = { 1, 1, 1, 1, 1, 1, 1, 1 } })
@@ -105,6 +108,39 @@ static void joints(struct trial *m, struct world *w)
     TENSOR(#fn, RW_ERR_SHAPE, fn(t, w->turned, RW_AXES(0, -2), true)); \
     TENSOR(#fn, RW_ERR_SHAPE, fn(t, w->turned, RW_AXES(77), true))
 
+static void more_reductions(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    const uint32_t twice = RW_AXES(0) | RW_AXES(-2);
+    TENSOR("prod", RW_ERR_ARGUMENT, rw_prod(t, NULL, RW_AXES(0), false));
+    TENSOR("prod", RW_ERR_ARGUMENT, rw_prod(t, w->dead, RW_AXES(0), false));
+    TENSOR("prod", RW_ERR_SHAPE, rw_prod(t, w->x, RW_AXES(2), false));
+    TENSOR("prod", RW_ERR_SHAPE, rw_prod(t, w->x, RW_AXES(-3), false));
+    TENSOR("prod", RW_ERR_SHAPE, rw_prod(t, w->x, RW_AXES(9), false));
+    TENSOR("prod", RW_ERR_SHAPE, rw_prod(t, w->x, twice, false));
+    TENSOR("prod", RW_ERR_DTYPE, rw_prod(t, w->index, RW_AXES(0), false));
+    TENSOR("var", RW_ERR_ARGUMENT, rw_var(t, RW_NONE, RW_ALL_AXES, true, false));
+    TENSOR("var", RW_ERR_SHAPE, rw_var(t, w->empty, RW_AXES(0), false, false));
+    TENSOR("var", RW_ERR_SHAPE, rw_var(t, w->scalar, RW_ALL_AXES, true, false));
+    TENSOR("var", RW_ERR_SHAPE, rw_var(t, w->x, twice, false, true));
+    TENSOR("norm", RW_ERR_ARGUMENT, rw_norm(t, w->alien, 2, RW_ALL_AXES, false));
+    TENSOR("norm", RW_ERR_ARGUMENT, rw_norm(t, w->x, 3, RW_ALL_AXES, false));
+    TENSOR("norm", RW_ERR_ARGUMENT, rw_norm(t, w->x, -INFINITY, RW_ALL_AXES, false));
+    TENSOR("norm", RW_ERR_ARGUMENT, rw_norm(t, w->x, NAN, RW_ALL_AXES, false));
+    TENSOR("norm", RW_ERR_SHAPE, rw_norm(t, w->empty, INFINITY, RW_AXES(0), false));
+    TENSOR("norm", RW_ERR_SHAPE, rw_norm(t, w->x, 2, RW_AXES(5), false));
+    TENSOR("normalize", RW_ERR_SHAPE, rw_normalize(t, w->x, 2, 2, 1e-6));
+    TENSOR("normalize", RW_ERR_SHAPE, rw_normalize(t, w->x, 2, 99, 1e-6));
+    TENSOR("normalize", RW_ERR_ARGUMENT, rw_normalize(t, w->x, 2, 1, 0));
+    TENSOR("normalize", RW_ERR_ARGUMENT, rw_normalize(t, w->x, 2, 1, 1e-300));
+    TENSOR("normalize", RW_ERR_ARGUMENT, rw_normalize(t, w->x, 0, 1, 1e-6));
+    TENSOR("normalize", RW_ERR_DTYPE, rw_normalize(t, w->index, 2, 0, 1e-6));
+    TENSOR("rw_cumsum", RW_ERR_ARGUMENT, rw_cumsum(t, NULL, 0));
+    TENSOR("rw_cumsum", RW_ERR_SHAPE, rw_cumsum(t, w->x, 2));
+    TENSOR("rw_cumsum", RW_ERR_SHAPE, rw_cumsum(t, w->scalar, -1));
+    TENSOR("rw_cumsum", RW_ERR_DTYPE, rw_cumsum(t, w->index, 0));
+}
+
 static void reductions(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -112,6 +148,7 @@ static void reductions(struct trial *m, struct world *w)
     REDUCTION(rw_mean);
     REDUCTION(rw_max);
     REDUCTION(rw_logsumexp);
+    more_reductions(m, w);
     TENSOR("rw_sum", RW_ERR_DTYPE, rw_sum(t, w->index, RW_ALL_AXES, false));
     TENSOR("rw_sum", RW_ERR_SHAPE, rw_sum(t, w->x, RW_AXES(1, -1), false));
     TENSOR("rw_max", RW_ERR_SHAPE, rw_max(t, w->empty, RW_AXES(0), false));

@@ -24,6 +24,7 @@ void op_cases_compare(void);
 void op_cases_conv(void);
 void op_cases_gather(void);
 void op_cases_losses(void);
+void op_cases_more_reductions(void);
 void op_cases_norms(void);
 void op_cases_pointwise(void);
 void op_cases_pool(void);

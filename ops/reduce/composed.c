@@ -1,0 +1,221 @@
+/* prod, var, norm, normalize: reductions composed of ordinary ops, whose rules are theirs. */
+#include "ops/common/util.h"
+#include "ops/pointwise/pointwise.h"
+#include "ops/reduce/reduce.h"
+#include "ops/shape/shape.h"
+#include "record/own_ops.h"
+
+#include <rewind/reductions.h>
+
+#include <math.h>
+
+/* What a function of this file is asked for. */
+struct asked {
+    rw_site at;
+    rw_tape *t;
+    const char *what;
+    rw_dtype dtype; /* of x and of the result */
+    rw_shape shape; /* of x */
+    uint32_t mask;  /* of its axes */
+    int64_t n;      /* elements behind one of the result */
+};
+
+/* As rw_axes_mask(), which asks an op's check. */
+static bool find_axes(struct asked *q, uint32_t axes)
+{
+    const int rank = q->shape.rank;
+    int wrong = axes != RW_ALL_AXES && axes >> 16 ? INT32_MAX : 0, twice = 0;
+    q->mask = axes == RW_ALL_AXES ? (1u << rank) - 1 : 0;
+    for (int i = 0; i < 16 && axes != RW_ALL_AXES && !wrong; i++) {
+        const int axis = i < 8 ? i : 7 - i + rank;
+        if (!(axes >> i & 1)) continue;
+        if (axis < 0 || axis >= rank) wrong = i < 8 ? i + 1 : 7 - i;
+        else if (q->mask >> axis & 1) twice = axis + 1;
+        else q->mask |= 1u << axis;
+    }
+    if (wrong == INT32_MAX) rw_refuse_at(q->at, q->t, RW_ERR_SHAPE, "%s: an axis outside -8..7", q->what);
+    else if (wrong)
+        rw_refuse_at(q->at, q->t, RW_ERR_SHAPE, "%s: axis %d of a tensor of rank %d", q->what,
+                     wrong > 0 ? wrong - 1 : wrong, rank);
+    else if (twice) rw_refuse_at(q->at, q->t, RW_ERR_SHAPE, "%s: axis %d is named twice", q->what, twice - 1);
+    return !wrong && !twice;
+}
+
+static bool begin(struct asked *q, rw_tensor *x, uint32_t axes)
+{
+    if (!rw_operand_check(q->at, q->t, x, q->what, "x")) return false;
+    q->dtype = rw_tensor_dtype(x);
+    q->shape = rw_tensor_shape(x);
+    if (!rw_dtype_is_float(q->dtype)) {
+        rw_refuse_at(q->at, q->t, RW_ERR_DTYPE, "%s: x is of type %s; a floating-point type is needed", q->what,
+                     rw_dtype_name(q->dtype));
+        return false;
+    }
+    if (!find_axes(q, axes)) return false;
+    q->n = 1;
+    for (int i = 0; i < q->shape.rank; i++)
+        if (q->mask >> i & 1) q->n *= q->shape.dim[i];
+    return true;
+}
+
+/* x in the type that it is computed in, and a result back in its own. */
+static rw_tensor *widened(const struct asked *q, rw_tensor *x)
+{
+    return rw_dtype_size(q->dtype) == 2 ? rw_cast_at(q->at, q->t, x, RW_F32) : x;
+}
+
+static rw_tensor *narrowed(const struct asked *q, rw_tensor *y)
+{
+    return y ? rw_cast_at(q->at, q->t, y, q->dtype) : NULL;
+}
+
+/* ---- product ---- */
+
+/* [rest..., elements]: the axes of the mask, one at least, joined at the end. */
+static rw_tensor *gathered(const struct asked *q, rw_tensor *x)
+{
+    int axes[RW_MAX_RANK], n = 0;
+    rw_shape shape = { 0 };
+    for (int i = 0; i < q->shape.rank; i++)
+        if (!(q->mask >> i & 1)) axes[n++] = i, shape.dim[shape.rank++] = q->shape.dim[i];
+    for (int i = 0; i < q->shape.rank; i++)
+        if (q->mask >> i & 1) axes[n++] = i;
+    shape.dim[shape.rank++] = q->n;
+    rw_tensor *const turned = rw_permute_at(q->at, q->t, x, axes);
+    return turned ? rw_reshape_at(q->at, q->t, turned, shape) : NULL;
+}
+
+/* Of the last axis: one half times the other, and what is over at the end, until one element is left. */
+static rw_tensor *halved(const struct asked *q, rw_tensor *x)
+{
+    rw_tensor *over = NULL, *part[3];
+    for (int64_t n = q->n; x && n > 1; n /= 2) {
+        const int64_t sizes[] = { n / 2, n / 2, n % 2 };
+        if (rw_split_at(q->at, q->t, x, -1, sizes, 2 + (int)(n % 2), part)) return NULL;
+        x = rw_mul_at(q->at, q->t, part[0], part[1]);
+        if (x && n % 2) over = over ? rw_mul_at(q->at, q->t, over, part[2]) : part[2];
+        if (n % 2 && !over) return NULL;
+    }
+    return x && over ? rw_mul_at(q->at, q->t, x, over) : x;
+}
+
+static rw_shape reduced_shape(const struct asked *q, bool keep)
+{
+    rw_shape s = { 0 };
+    for (int i = 0; i < q->shape.rank; i++) {
+        if (!(q->mask >> i & 1)) s.dim[s.rank++] = q->shape.dim[i];
+        else if (keep) s.dim[s.rank++] = 1;
+    }
+    return s;
+}
+
+static rw_tensor *record_prod(const struct asked *q, rw_tensor *x, uint32_t axes, bool keep)
+{
+    if (q->n == 0) { /* a sum of nothing, and 1 */
+        rw_tensor *const zero = rw_sum_at(q->at, q->t, x, axes, keep);
+        return zero ? rw_add_scalar_at(q->at, q->t, zero, 1) : NULL;
+    }
+    if (!q->mask) return x;
+    rw_tensor *const wide = widened(q, x), *const rows = wide ? gathered(q, wide) : NULL;
+    rw_tensor *const y = rows ? halved(q, rows) : NULL;
+    return narrowed(q, y ? rw_reshape_at(q->at, q->t, y, reduced_shape(q, keep)) : NULL);
+}
+
+rw_tensor *rw_prod_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool keep)
+{
+    struct asked q = { .at = at, .t = t, .what = "prod" };
+    if (!begin(&q, x, axes)) return NULL;
+    const struct rw_composite c = rw_composite_begin(t, q.what);
+    return rw_composite_end(&c, record_prod(&q, x, axes, keep));
+}
+
+/* ---- variance ---- */
+
+static rw_tensor *record_var(const struct asked *q, rw_tensor *x, uint32_t axes, int64_t over, bool keep)
+{
+    rw_tensor *const wide = widened(q, x), *const mean = wide ? rw_mean_at(q->at, q->t, wide, axes, true) : NULL;
+    rw_tensor *const d = mean ? rw_sub_at(q->at, q->t, wide, mean) : NULL;
+    rw_tensor *const squares = d ? rw_mul_at(q->at, q->t, d, d) : NULL;
+    rw_tensor *const sum = squares ? rw_sum_at(q->at, q->t, squares, axes, keep) : NULL;
+    return narrowed(q, sum ? rw_scale_at(q->at, q->t, sum, 1 / (double)over) : NULL);
+}
+
+rw_tensor *rw_var_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool unbiased, bool keep)
+{
+    struct asked q = { .at = at, .t = t, .what = "var" };
+    if (!begin(&q, x, axes)) return NULL;
+    if (q.n < 1 + unbiased) {
+        rw_refuse_at(at, t, RW_ERR_SHAPE, "var: the %svariance of %lld elements", unbiased ? "unbiased " : "",
+                     (long long)q.n);
+        return NULL;
+    }
+    const struct rw_composite c = rw_composite_begin(t, q.what);
+    return rw_composite_end(&c, record_var(&q, x, axes, q.n - unbiased, keep));
+}
+
+/* ---- norms ---- */
+
+/*
+ * The root of a sum of squares s: where s is 0 the root is taken of 1, and 0 is chosen, so that no gradient flows, and
+ * none that is infinite is multiplied with 0.
+ */
+static rw_tensor *root(const struct asked *q, rw_tensor *s)
+{
+    rw_tensor *const one = rw_fill_at(q->at, q->t, rw_tensor_dtype(s), RW_SCALAR, 1);
+    rw_tensor *const lift = one ? rw_leave_at(q->at, q->t, one, s) : NULL;
+    rw_tensor *const above = lift ? rw_add_at(q->at, q->t, s, lift) : NULL;
+    rw_tensor *const y = above ? rw_sqrt_at(q->at, q->t, above) : NULL;
+    return y ? rw_take_at(q->at, q->t, y, s) : NULL;
+}
+
+/* Of x in the type that it is computed in. */
+static rw_tensor *norm_of(const struct asked *q, rw_tensor *x, double p, uint32_t axes, bool keep)
+{
+    if (p == 2) {
+        rw_tensor *const squares = rw_mul_at(q->at, q->t, x, x);
+        rw_tensor *const sum = squares ? rw_sum_at(q->at, q->t, squares, axes, keep) : NULL;
+        return sum ? root(q, sum) : NULL;
+    }
+    rw_tensor *const size = rw_abs_at(q->at, q->t, x);
+    if (!size) return NULL;
+    return p == 1 ? rw_sum_at(q->at, q->t, size, axes, keep) : rw_max_at(q->at, q->t, size, axes, keep);
+}
+
+static bool takes_order(const struct asked *q, double p)
+{
+    if (p == 1 || p == 2) return true;
+    if (isinf(p) && p > 0 && q->n) return true;
+    if (isinf(p) && p > 0) rw_refuse_at(q->at, q->t, RW_ERR_SHAPE, "%s: the largest of no elements", q->what);
+    else rw_refuse_at(q->at, q->t, RW_ERR_ARGUMENT, "%s: order %g; 1, 2 and INFINITY are possible", q->what, p);
+    return false;
+}
+
+rw_tensor *rw_norm_at(rw_site at, rw_tape *t, rw_tensor *x, double p, uint32_t axes, bool keep)
+{
+    struct asked q = { .at = at, .t = t, .what = "norm" };
+    if (!begin(&q, x, axes) || !takes_order(&q, p)) return NULL;
+    const struct rw_composite c = rw_composite_begin(t, q.what);
+    rw_tensor *const wide = widened(&q, x);
+    return rw_composite_end(&c, narrowed(&q, wide ? norm_of(&q, wide, p, axes, keep) : NULL));
+}
+
+static rw_tensor *record_normalize(const struct asked *q, rw_tensor *x, double p, uint32_t axes, double eps)
+{
+    rw_tensor *const wide = widened(q, x), *const norm = wide ? norm_of(q, wide, p, axes, true) : NULL;
+    rw_tensor *const least = norm ? rw_fill_at(q->at, q->t, rw_tensor_dtype(wide), RW_SCALAR, eps) : NULL;
+    rw_tensor *const by = least ? rw_maximum_at(q->at, q->t, norm, least) : NULL;
+    return narrowed(q, by ? rw_div_at(q->at, q->t, wide, by) : NULL);
+}
+
+rw_tensor *rw_normalize_at(rw_site at, rw_tape *t, rw_tensor *x, double p, int axis, double eps)
+{
+    struct asked q = { .at = at, .t = t, .what = "normalize" };
+    const uint32_t axes = RW_AXES(axis);
+    if (!begin(&q, x, axes) || !takes_order(&q, p)) return NULL;
+    if (!(eps > 0 && isfinite(eps) && (q.dtype == RW_F64 || (float)eps > 0))) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "normalize: eps is %g; it is above 0", eps);
+        return NULL;
+    }
+    const struct rw_composite c = rw_composite_begin(t, q.what);
+    return rw_composite_end(&c, record_normalize(&q, x, p, axes, eps));
+}
