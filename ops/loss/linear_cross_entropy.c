@@ -52,7 +52,7 @@ static rw_status grad(rw_grad_call *g)
     rw_tensor *const x = rw_grad_input(g, X), *const weight = rw_grad_input(g, WEIGHT);
     const int64_t rows = rw_tensor_shape(x).dim[0];
     const bool wants_x = rw_grad_wanted(g, X), wants_weight = rw_grad_wanted(g, WEIGHT);
-    rw_tensor *part[MOST_CHUNKS], *sum = wants_weight ? rw_grad_addend(g, WEIGHT) : NULL;
+    rw_tensor *part[MOST_CHUNKS], *sum = wants_weight ? rw_grad_wide_addend(g, WEIGHT) : NULL;
     int n = 0;
     for (int64_t at = 0; at < rows || !n; at += a->chunk, n++) {
         const int64_t some = least(a->chunk, rows - at);
