@@ -11,6 +11,7 @@
  *   select.h      parts of a tensor, pads, windows
  *   gather.h      by index: the largest, gather, sums
  *   conv.h        convolutions and pooling
+ *   norm.h        normalisation of images
  *   attention.h   more of attention
  *   reductions.h  more reductions, and running sums
  *   losses.h      more losses, and losses with options
@@ -43,6 +44,7 @@
 #include <rewind/io.h>
 #include <rewind/losses.h>
 #include <rewind/memory.h>
+#include <rewind/norm.h>
 #include <rewind/op.h>
 #include <rewind/ops.h>
 #include <rewind/optim.h>

@@ -155,6 +155,30 @@ B(rope_interleaved,
         .groups = (int)c->shape.dim[3]                                                                                 \
     }
 B(conv2d, rw_conv2d(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, CONV(c)))
+rw_tensor *op_statistic(rw_tape *t, rw_dtype dtype, int64_t n, bool variance)
+{
+    double *const wide = malloc((size_t)(n + 1) * sizeof *wide);
+    float *const narrow = malloc((size_t)(n + 1) * sizeof *narrow);
+    for (int64_t i = 0; i < n; i++) narrow[i] = (float)(wide[i] = op_number(variance ? OP_POSITIVE : OP_SIGNED, i, 9));
+    rw_tensor *const x = dtype == RW_F64 ? rw_input(t, RW_F64, RW_SHAPE(n), wide)
+                                         : rw_input(t, RW_F32, RW_SHAPE(n), narrow);
+    free(wide), free(narrow);
+    return x;
+}
+
+static rw_tensor *evaluated(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const int64_t n = c->in[1].shape.dim[0];
+    const rw_dtype dtype = rw_tensor_dtype(x[0]);
+    rw_tensor *const mean = op_statistic(t, dtype, n, false), *const var = op_statistic(t, dtype, n, true);
+    return rw_batchnorm(t, x[0], x[1], x[2], mean, var,
+                        &(rw_batchnorm_params){ .eps = op_single(c->value), .evaluate = true });
+}
+
+B(batchnorm, rw_batchnorm(t, x[0], x[1], x[2], RW_NONE, RW_NONE, &(rw_batchnorm_params){ .eps = op_single(c->value) }))
+B(batchnorm_eval, evaluated(t, x, c))
+B(group_norm, rw_group_norm(t, x[0], c->axis, x[1], x[2], op_single(c->value)))
+B(instance_norm, rw_instance_norm(t, x[0], x[1], x[2], op_single(c->value)))
 /* shape: extents of the kernel, stride, padding; keep: padding does not count */
 #define POOL(c)                                                                                                        \
     &(rw_pool2d_params)                                                                                                \

@@ -7,6 +7,9 @@
 /* The float32 next to it, as the references have arguments. */
 double op_single(double value);
 
+/* Statistics [n] that an evaluation is given: a mean, or a variance. */
+rw_tensor *op_statistic(rw_tape *t, rw_dtype dtype, int64_t n, bool variance);
+
 #define OP_BUILD(name) rw_tensor *op_build_##name(rw_tape *t, rw_tensor **x, const struct op_case *c);
 OP_BUILD(add)
 OP_BUILD(sub)
@@ -61,6 +64,10 @@ OP_BUILD(conv2d)
 OP_BUILD(conv_transpose2d)
 OP_BUILD(max_pool2d)
 OP_BUILD(avg_pool2d)
+OP_BUILD(batchnorm)
+OP_BUILD(batchnorm_eval)
+OP_BUILD(group_norm)
+OP_BUILD(instance_norm)
 OP_BUILD(global_avg_pool2d)
 OP_BUILD(embedding)
 OP_BUILD(cross_entropy)

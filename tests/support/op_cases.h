@@ -124,6 +124,7 @@ void op_sizes_linear_gelu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw
                           rw_tensor **m);
 void op_sizes_swiglu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_norm(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
+void op_sizes_groups(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_softmax(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m);
 void op_sizes_log_softmax(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
                           rw_tensor **m);

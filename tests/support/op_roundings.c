@@ -128,6 +128,23 @@ void op_count_conv(struct op_case *c)
     c->r[3].n = (int)results + 1;
 }
 
+/*
+ * As of op_count_norm(), over the n elements that share a mean and a variance; those of blocks are merged in double,
+ * which takes no more. dweight and dbias: over all elements of a channel.
+ */
+void op_count_groups(struct op_case *c)
+{
+    const rw_shape x = c->in[0].shape;
+    const int pixels = x.rank == 4 ? (int)(x.dim[2] * x.dim[3]) : 1, rows = pixels * (int)x.dim[0];
+    const int n = c->build == op_build_group_norm      ? pixels * quotient(x.dim[1], c->axis)
+                  : c->build == op_build_instance_norm ? pixels
+                                                       : rows;
+    c->r[0].n = 2 * n + 8;
+    c->r[1].n = 5 * n + 24;
+    c->r[2].n = 2 * n + 8 + rows;
+    c->r[3].n = rows;
+}
+
 /* Sums of a window and of the windows over an element; of averages with a quotient each. A maximum is exact. */
 void op_count_pool(struct op_case *c)
 {

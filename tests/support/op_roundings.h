@@ -59,6 +59,7 @@ void op_count_softmax(struct op_case *c);
 void op_count_log_softmax(struct op_case *c);
 void op_count_attention(struct op_case *c);
 void op_count_conv(struct op_case *c);
+void op_count_groups(struct op_case *c);
 void op_count_pool(struct op_case *c);
 void op_count_rope(struct op_case *c);
 void op_count_embedding(struct op_case *c);

@@ -10,7 +10,7 @@
  * and in the sum: K = 1 + 8 max|scaled x| times the exponential.
  *  - an angle of rope is off by a few u times itself: 1 + angle.
  */
-#include "support/op_cases.h"
+#include "support/op_builds.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -142,6 +142,41 @@ void op_sizes_norm(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor
 static rw_tensor *steepness(rw_tape *t, rw_tensor *x, uint32_t axes)
 {
     return one_plus(t, rw_scale(t, rw_max(t, absolute(t, x), axes, true), 8));
+}
+
+/* As op_sizes_norm(), of x as [segments, rows, groups, channels of a group]. */
+void op_sizes_groups(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    const rw_shape s = rw_tensor_shape(x[0]), vector = rw_tensor_shape(x[1]);
+    const bool image = s.rank == 4, batch = c->build == op_build_batchnorm || c->build == op_build_batchnorm_eval;
+    const int64_t pixels = image ? s.dim[2] * s.dim[3] : 1, groups = c->build == op_build_group_norm ? c->axis
+                                                                                                    : s.dim[1];
+    const rw_shape row = RW_SHAPE(groups, s.dim[1] / groups);
+    const rw_shape cut = RW_SHAPE(batch ? 1 : s.dim[0], batch ? s.dim[0] * pixels : pixels, groups, row.dim[1]);
+    const int in[] = { 0, 2, 3, 1 }, out[] = { 0, 3, 1, 2 };
+    rw_tensor *const inside = rw_reshape(t, image ? rw_permute(t, x[0], in) : x[0], cut);
+    rw_tensor *const up = absolute(t, rw_reshape(t, image ? rw_permute(t, w, in) : w, cut));
+    rw_tensor *const size = absolute(t, inside), *const gain = absolute(t, rw_reshape(t, x[1], row));
+    rw_tensor *mean = rw_mean(t, inside, RW_AXES(1, 3), true), *of_size = rw_mean(t, size, RW_AXES(1, 3), true);
+    rw_tensor *const centred = rw_sub(t, inside, mean);
+    rw_tensor *var = rw_mean(t, rw_mul(t, centred, centred), RW_AXES(1, 3), true);
+    const bool given = c->build == op_build_batchnorm_eval;
+    if (given) {
+        of_size = absolute(t, rw_reshape(t, op_statistic(t, RW_F64, s.dim[1], false), row));
+        var = rw_reshape(t, op_statistic(t, RW_F64, s.dim[1], true), row);
+    }
+    rw_tensor *const r = rw_pow_scalar(t, rw_add_scalar(t, var, (double)(float)c->value), -0.5);
+    rw_tensor *const xh = rw_mul(t, rw_add(t, size, of_size), r), *const h = rw_mul(t, up, gain);
+    rw_tensor *const inner = rw_mul(t, xh, rw_mean(t, rw_mul(t, h, xh), RW_AXES(1, 3), true));
+    rw_tensor *const means = rw_add(t, inner, rw_mean(t, h, RW_AXES(1, 3), true));
+    m[0] = rw_add(t, rw_mul(t, xh, gain), absolute(t, rw_reshape(t, x[2], row)));
+    m[1] = rw_mul(t, r, given ? h : rw_add(t, h, means));
+    m[2] = rw_reshape(t, rw_sum_to(t, rw_mul(t, up, xh), row), vector);
+    m[3] = rw_reshape(t, rw_sum_to(t, up, row), vector);
+    for (int i = 0; i < 2; i++)
+        m[i] = image ? rw_permute(t, rw_reshape(t, m[i], RW_SHAPE(s.dim[0], s.dim[2], s.dim[3], s.dim[1])), out)
+                     : rw_reshape(t, m[i], s);
 }
 
 void op_sizes_softmax(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)

@@ -1,0 +1,58 @@
+/**
+ * rewind/norm.h - normalisation of images: by batch, by group of channels, by channel. That of rows (rw_layernorm(),
+ * rw_rmsnorm()) is in rewind/ops.h.
+ *
+ * x is [n, c, h, w], in the order of rewind/conv.h, or [n, c]; weight and bias are [c], all of one floating-point type.
+ * Statistics are computed and kept in float32, of float64 in float64: 2 numbers for each channel or group; beside them
+ * backward reads x again. All functions record on tape t and return a tensor owned by the tape, as those of
+ * rewind/ops.h; thread-safety is theirs.
+ */
+#ifndef REWIND_NORM_H
+#define REWIND_NORM_H
+
+#include <rewind/ops.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Zero means the default in brackets. */
+typedef struct rw_batchnorm_params {
+    double eps;      ///< added to the variance, [1e-5]
+    double momentum; ///< weight of this batch in the running statistics, up to 1, [0.1]
+    bool evaluate;   ///< x is normalised by the running statistics, which stay as they are, [false]
+} rw_batchnorm_params;
+
+/**
+ * (x - mean) / sqrt(variance + eps) weight + bias for each channel, PyTorch's batch_norm: mean and variance are those
+ * of the batch, or in evaluation the running ones.
+ *
+ * running_mean and running_var are buffers [c] (rw_buffer()) of float32, of a float64 x float64; or both RW_NONE, but
+ * not in evaluation, which takes any tensors. A batch changes them when the step ends, once, under every policy, as
+ * rw_assign() does: running = (1 - momentum) running + momentum batch, where the batch's variance is over n - 1. What
+ * is recorded on the same tape reads the old ones. params may be NULL.
+ * Errors: RW_ERR_SHAPE also for a batch with fewer than two elements of a channel; RW_ERR_ARGUMENT for running
+ * statistics that are missing or no buffers, eps below 0, a momentum outside of 0 to 1; RW_ERR_DTYPE.
+ */
+RW_API rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
+                                  rw_tensor *running_mean, rw_tensor *running_var, const rw_batchnorm_params *params);
+#define rw_batchnorm(...) rw_batchnorm_at(RW_HERE, __VA_ARGS__)
+
+/**
+ * The same by the mean and variance of each image's groups of c / groups neighbouring channels, PyTorch's group_norm.
+ * Errors: RW_ERR_ARGUMENT for groups that do not divide the channels; RW_ERR_SHAPE, RW_ERR_DTYPE.
+ */
+RW_API rw_tensor *rw_group_norm_at(rw_site at, rw_tape *t, rw_tensor *x, int groups, rw_tensor *weight, rw_tensor *bias,
+                                   double eps);
+#define rw_group_norm(...) rw_group_norm_at(RW_HERE, __VA_ARGS__)
+
+/** The same by the mean and variance of each image's channels, PyTorch's instance_norm with weight and bias. */
+RW_API rw_tensor *rw_instance_norm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
+                                      double eps);
+#define rw_instance_norm(...) rw_instance_norm_at(RW_HERE, __VA_ARGS__)
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

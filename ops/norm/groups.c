@@ -1,0 +1,265 @@
+/* batchnorm, group_norm and instance_norm, and the running statistics of the first. See groups.h. */
+#include "ops/norm/groups.h"
+
+#include "ops/common/channels.h"
+#include "ops/common/kernels.h"
+#include "record/own_ops.h"
+
+#include <rewind/norm.h>
+
+#include <math.h>
+
+/* ---- checks ---- */
+
+static rw_status check_image(rw_op_call *call)
+{
+    const struct rw_groups_attrs *const a = call->attrs;
+    const rw_layout *const x = call->in[0].layout;
+    RW_CHECK(rw_want_float(call, 0));
+    if (x->rank != 4 && x->rank != 2) return rw_op_error(call, RW_ERR_SHAPE, "x needs four axes or two");
+    if (!(a->eps >= 0 && isfinite(a->eps))) return rw_op_error(call, RW_ERR_ARGUMENT, "eps %g", a->eps);
+    const int64_t c = x->dim[x->rank - 1];
+    if (a->groups < 0 || (a->groups && c % a->groups))
+        return rw_op_error(call, RW_ERR_ARGUMENT, "%lld groups of %lld channels", (long long)a->groups, (long long)c);
+    return RW_OK;
+}
+
+static rw_status want_vector(rw_op_call *call, int i, rw_dtype dtype, int64_t n, const char *name)
+{
+    RW_CHECK(rw_want_dtype(call, i, dtype));
+    if (call->in[i].layout->rank == 1 && call->in[i].layout->dim[0] == n) return RW_OK;
+    return rw_op_error(call, RW_ERR_SHAPE, "%s is not [%lld]", name, (long long)n);
+}
+
+static rw_status want_statistics(rw_op_call *call, int i, const struct rw_groups *g)
+{
+    const rw_dtype wide = rw_groups_wide(call->in[0].dtype);
+    RW_CHECK(want_vector(call, i, wide, g->segments * g->groups, "the mean"));
+    return want_vector(call, i + 1, wide, g->segments * g->groups, "the variance");
+}
+
+/* (x, weight, bias[, mean, variance]) -> y[, mean, variance] */
+static rw_status check_forward(rw_op_call *call)
+{
+    const struct rw_groups_attrs *const a = call->attrs;
+    RW_CHECK(check_image(call));
+    const struct rw_groups g = rw_groups_of(a, call->in[0].layout);
+    RW_CHECK(want_vector(call, 1, call->in[0].dtype, g.c, "weight"));
+    RW_CHECK(want_vector(call, 2, call->in[0].dtype, g.c, "bias"));
+    RW_CHECK(rw_op_output_like(call, 0, 0));
+    if (g.given) return want_statistics(call, 3, &g);
+    if (!a->groups && g.rows < 2)
+        return rw_op_error(call, RW_ERR_SHAPE, "%lld elements of a channel have no variance", (long long)g.rows);
+    for (int i = 1; i < 3; i++)
+        RW_CHECK(rw_op_output(call, i, rw_groups_wide(call->in[0].dtype), RW_SHAPE(g.segments * g.groups)));
+    return RW_OK;
+}
+
+/* (x, weight, dy, mean, variance) -> dx, dweight, dbias */
+static rw_status check_backward(rw_op_call *call)
+{
+    RW_CHECK(check_image(call));
+    const struct rw_groups g = rw_groups_of(call->attrs, call->in[0].layout);
+    RW_CHECK(want_vector(call, 1, call->in[0].dtype, g.c, "weight"));
+    RW_CHECK(rw_want_same_dtype(call, 0, 2));
+    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 2)))
+        return rw_op_error(call, RW_ERR_SHAPE, "dy has not x's shape");
+    RW_CHECK(want_statistics(call, 3, &g));
+    RW_CHECK(rw_op_output_like(call, 0, 0));
+    for (int i = 1; i < 3; i++) RW_CHECK(rw_op_output_like(call, i, 1));
+    return RW_OK;
+}
+
+/* (mean, variance, running mean, running variance), a commit to the last two. */
+static rw_status check_update(rw_op_call *call)
+{
+    for (int i = 1; i < 4; i++) {
+        RW_CHECK(rw_want_same_dtype(call, 0, i));
+        if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, i)))
+            return rw_op_error(call, RW_ERR_SHAPE, "the running %s has another shape", i == 2 ? "mean" : "variance");
+    }
+    RW_CHECK(rw_op_output_like(call, 0, 2));
+    return rw_op_output_like(call, 1, 3);
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 8);
+}
+
+static size_t workspace(const rw_op_call *call)
+{
+    const struct rw_groups g = rw_groups_of(call->attrs, call->in[0].layout);
+    return (size_t)rw_groups_workspace(&g) * rw_dtype_size(rw_groups_wide(call->in[0].dtype));
+}
+
+RW_DECLARE_KERNELS(rw_groups)
+RW_DECLARE_KERNELS(rw_groups_backward)
+RW_DECLARE_KERNELS(rw_groups_update)
+
+#define BACKWARD(NAME)                                                                                             \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 5, .n_outputs = 3,                          \
+                                            .inplace = RW_INPLACE({ 0, 2 }), .check = check_backward,              \
+                                            .kernel = RW_KERNELS(rw_groups_backward), .cost = cost,                \
+                                            .workspace = RW_WORKSPACES(workspace, workspace) };
+BACKWARD(batchnorm_backward)
+BACKWARD(group_norm_backward)
+
+static const rw_op_def rw_op_batchnorm_update = { .name = "batchnorm_update", .n_inputs = 4, .n_outputs = 2,
+                                                  .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,
+                                                  .check = check_update, .kernel = RW_KERNELS(rw_groups_update) };
+
+/* ---- rules ---- */
+
+/*
+ * Of primitives, x as [segments, rows, groups, width]: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) - xh
+ * mean(h xh)) with h = dy weight, the means being 0 where the statistics are constants.
+ */
+static rw_status grad_again(rw_grad_call *g, const struct rw_groups *of)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const x0 = rw_grad_input(g, 0), *const w0 = rw_grad_input(g, 1);
+    const rw_shape image = rw_tensor_shape(x0), vector = rw_tensor_shape(w0);
+    const rw_shape cut = RW_SHAPE(of->segments, of->rows, of->groups, of->width), row = RW_SHAPE(of->groups, of->width);
+    rw_tensor *const x = rw_reshape(t, x0, cut), *const w = rw_reshape(t, w0, row);
+    rw_tensor *const dy = rw_reshape(t, rw_grad_upstream(g, 0), cut);
+    rw_tensor *mean, *var, *centred;
+    if (of->given) {
+        mean = rw_reshape(t, rw_cast(t, rw_grad_input(g, 3), rw_tensor_dtype(x0)), row);
+        var = rw_reshape(t, rw_cast(t, rw_grad_input(g, 4), rw_tensor_dtype(x0)), row);
+        centred = rw_sub(t, x, mean);
+    } else {
+        mean = rw_mean(t, x, RW_AXES(1, 3), true);
+        centred = rw_sub(t, x, mean);
+        var = rw_mean(t, rw_mul(t, centred, centred), RW_AXES(1, 3), true);
+    }
+    rw_tensor *const r = rw_pow_scalar(t, rw_add_scalar(t, var, of->eps), -0.5);
+    rw_tensor *const xh = rw_mul(t, centred, r), *h = rw_mul(t, dy, w);
+    if (rw_grad_wanted(g, 0)) {
+        if (!of->given) {
+            rw_tensor *const inner = rw_mul(t, xh, rw_mean(t, rw_mul(t, h, xh), RW_AXES(1, 3), true));
+            h = rw_sub(t, h, rw_add(t, inner, rw_mean(t, h, RW_AXES(1, 3), true)));
+        }
+        RW_CHECK(rw_grad_set(g, 0, rw_reshape(t, rw_mul(t, r, h), image)));
+    }
+    if (rw_grad_wanted(g, 1))
+        RW_CHECK(rw_grad_set(g, 1, rw_reshape(t, rw_sum_to(t, rw_mul(t, dy, xh), row), vector)));
+    return rw_grad_wanted(g, 2) ? rw_grad_set(g, 2, rw_reshape(t, rw_sum_to(t, dy, row), vector)) : RW_OK;
+}
+
+/* Into mean and variance nothing flows: nobody reads them but the update. */
+static rw_status grad(rw_grad_call *g)
+{
+    const struct rw_groups_attrs *const a = rw_grad_attrs(g);
+    const struct rw_groups of = rw_groups_of(a, rw_tensor_layout(rw_grad_input(g, 0)));
+    if (rw_grad_again(g)) return grad_again(g, &of);
+    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0),
+                              of.given ? rw_grad_input(g, 3) : rw_grad_output(g, 1),
+                              of.given ? rw_grad_input(g, 4) : rw_grad_output(g, 2) };
+    rw_tensor *out[3] = { NULL, NULL, NULL };
+    rw_apply(rw_grad_tape(g), a->groups ? &rw_op_group_norm_backward : &rw_op_batchnorm_backward, in, 5, a, sizeof *a,
+             out);
+    for (int i = 0; i < 3; i++)
+        if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, out[i]));
+    return RW_OK;
+}
+
+#define FORWARD(NAME, IN, OUT)                                                                                     \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = IN, .n_outputs = OUT,                       \
+                                            .inplace = RW_INPLACE({ 0, 0 }), .check = check_forward,               \
+                                            .kernel = RW_KERNELS(rw_groups), .grad = grad, .cost = cost,           \
+                                            .workspace = RW_WORKSPACES(workspace, workspace) };
+FORWARD(batchnorm, 3, 3)
+FORWARD(batchnorm_eval, 5, 1)
+FORWARD(group_norm, 3, 3)
+FORWARD(instance_norm, 3, 3)
+
+/* ---- public functions ---- */
+
+static bool is_image(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
+{
+    if (!rw_operand_check(at, t, x, name, "x")) return false;
+    const int rank = rw_tensor_shape(x).rank;
+    if (rank == 4 || rank == 2) return true;
+    rw_refuse_at(at, t, RW_ERR_SHAPE, "%s: x of rank %d needs four axes or two", name, rank);
+    return false;
+}
+
+/* What is recorded of in[0], an image, or [n, c]. */
+static rw_tensor *apply(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor **in, int n,
+                        const struct rw_groups_attrs *a, rw_tensor **out)
+{
+    const bool image = rw_tensor_shape(in[0]).rank == 4;
+    if (image) in[0] = rw_channels_inside_at(at, t, in[0]);
+    rw_tensor *const y = rw_apply_at(at, t, op, in, n, a, sizeof *a, out);
+    return y && image ? rw_channels_outside_at(at, t, y) : y;
+}
+
+/* Running statistics are none, both buffers, or in evaluation whatever there is. */
+static bool statistics_are_sound(rw_site at, rw_tape *t, rw_tensor *mean, rw_tensor *var, const rw_batchnorm_params *p)
+{
+    const char *fault = NULL;
+    if (!mean || !var) fault = "running statistics are NULL";
+    else if ((mean == rw_none()) != (var == rw_none())) fault = "one of the running statistics is missing";
+    else if (p->evaluate && mean == rw_none()) fault = "evaluation needs running statistics";
+    else if (!p->evaluate && mean != rw_none() &&
+             (rw_tensor_kind_of(mean) != RW_TENSOR_BUFFER || rw_tensor_kind_of(var) != RW_TENSOR_BUFFER))
+        fault = "running statistics must be buffers made by rw_buffer()";
+    else if (!(p->momentum >= 0 && p->momentum <= 1)) fault = "the momentum is not between 0 and 1";
+    if (fault) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "batchnorm: %s", fault);
+    return !fault;
+}
+
+/* Of x's first output's statistics: n / (n - 1) makes a variance that of all there is, not of the batch. */
+static bool update(rw_site at, rw_tape *t, rw_tensor *const *of, rw_tensor *mean, rw_tensor *var, double momentum,
+                   int64_t n)
+{
+    const struct rw_running_attrs a = { momentum > 0 ? momentum : 0.1, (double)n / (double)(n - 1) };
+    rw_tensor *const in[] = { of[1], of[2], mean, var };
+    return rw_apply_at(at, t, &rw_op_batchnorm_update, in, 4, &a, sizeof a, NULL) != NULL;
+}
+
+rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, rw_tensor *mean,
+                           rw_tensor *var, const rw_batchnorm_params *params)
+{
+    static const rw_batchnorm_params defaults;
+    const rw_batchnorm_params *const p = params ? params : &defaults;
+    if (!is_image(at, t, x, "batchnorm") || !statistics_are_sound(at, t, mean, var, p)) return NULL;
+    const struct rw_groups_attrs a = { .eps = rw_constant(x, p->eps != 0 ? p->eps : 1e-5), .given = p->evaluate };
+    const struct rw_composite c = rw_composite_begin(t, "batchnorm");
+    rw_tensor *in[] = { x, weight, bias, mean, var }, *out[3];
+    const rw_shape s = rw_tensor_shape(x);
+    rw_tensor *y = apply(at, t, p->evaluate ? &rw_op_batchnorm_eval : &rw_op_batchnorm, in, p->evaluate ? 5 : 3, &a,
+                         out);
+    if (y && !p->evaluate && mean != rw_none() &&
+        !update(at, t, out, mean, var, p->momentum, rw_shape_numel(s) / (s.dim[1] ? s.dim[1] : 1)))
+        y = NULL;
+    return rw_composite_end(&c, y);
+}
+
+static rw_tensor *of_images(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, int64_t groups,
+                            rw_tensor *weight, rw_tensor *bias, double eps)
+{
+    const struct rw_groups_attrs a = { .eps = rw_constant(x, eps), .groups = groups };
+    const struct rw_composite c = rw_composite_begin(t, op->name);
+    rw_tensor *in[] = { x, weight, bias };
+    return rw_composite_end(&c, apply(at, t, op, in, 3, &a, NULL));
+}
+
+rw_tensor *rw_group_norm_at(rw_site at, rw_tape *t, rw_tensor *x, int groups, rw_tensor *weight, rw_tensor *bias,
+                            double eps)
+{
+    if (!is_image(at, t, x, "group_norm")) return NULL;
+    if (groups < 1) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "group_norm: %d groups", groups);
+        return NULL;
+    }
+    return of_images(at, t, &rw_op_group_norm, x, groups, weight, bias, eps);
+}
+
+rw_tensor *rw_instance_norm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, double eps)
+{
+    if (!is_image(at, t, x, "instance_norm")) return NULL;
+    const int64_t c = rw_tensor_shape(x).dim[1];
+    return of_images(at, t, &rw_op_instance_norm, x, c ? c : 1, weight, bias, eps);
+}

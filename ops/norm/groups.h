@@ -1,0 +1,70 @@
+/*
+ * What the checks and kernels of batchnorm, group_norm and instance_norm share. C11 and C++17.
+ *
+ * x lies channels last and dense: segments x rows x channels, and neighbouring channels form groups. Statistics are
+ * those of a group within a segment: of batchnorm the whole batch is one segment and each channel a group; of the
+ * others each image is a segment. Mean and variance are float32, of float64 float64: [segments * groups]. They are
+ * kept, x is read again.
+ *
+ * Rows of a segment are cut into blocks by the shape. A block has a mean and a sum of squares around it for each
+ * channel, and these are merged in order.
+ */
+#ifndef RW_OPS_NORM_GROUPS_H
+#define RW_OPS_NORM_GROUPS_H
+
+#include <rewind/op.h>
+
+struct rw_groups_attrs {
+    double eps;
+    int64_t groups; /* of an image's channels; 0: batchnorm */
+    int64_t given;  /* mean and variance are inputs, and constants */
+};
+
+struct rw_groups {
+    int64_t segments, rows, c, groups, width; /* groups of `width` channels */
+    int64_t block, blocks;                    /* rows of a block, blocks of a segment */
+    double eps;
+    bool given;
+};
+
+#define RW_GROUPS_BLOCK 32768 /* elements of a block, about */
+#define RW_GROUPS_ROWS_LEAST 8
+#define RW_GROUPS_ROWS_MOST 2048
+
+static inline struct rw_groups rw_groups_of(const struct rw_groups_attrs *a, const rw_layout *x)
+{
+    struct rw_groups g;
+    int64_t pixels = 1;
+    for (int i = 1; i < x->rank - 1; i++) pixels *= x->dim[i];
+    g.c = x->dim[x->rank - 1];
+    g.segments = a->groups ? x->dim[0] : 1;
+    g.rows = a->groups ? pixels : pixels * x->dim[0];
+    g.groups = a->groups ? a->groups : g.c;
+    g.width = a->groups ? g.c / a->groups : 1;
+    g.block = RW_GROUPS_BLOCK / (g.c ? g.c : 1);
+    if (g.block < RW_GROUPS_ROWS_LEAST) g.block = RW_GROUPS_ROWS_LEAST;
+    if (g.block > RW_GROUPS_ROWS_MOST) g.block = RW_GROUPS_ROWS_MOST;
+    g.blocks = (g.rows + g.block - 1) / g.block;
+    g.eps = a->eps;
+    g.given = a->given != 0;
+    return g;
+}
+
+/* Of statistics and of what is computed in. */
+static inline rw_dtype rw_groups_wide(rw_dtype dtype)
+{
+    return dtype == RW_F64 ? RW_F64 : RW_F32;
+}
+
+/* Elements of workspace: two numbers per block and channel, and four per segment and channel. */
+static inline int64_t rw_groups_workspace(const struct rw_groups *g)
+{
+    return (g->blocks * 2 + 4) * g->segments * g->c;
+}
+
+struct rw_running_attrs {
+    double momentum;
+    double unbiased; /* n / (n - 1) */
+};
+
+#endif

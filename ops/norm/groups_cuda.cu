@@ -1,0 +1,283 @@
+/*
+ * batchnorm, group_norm and instance_norm on CUDA. A block of threads takes 32 channels of a block of rows; warps take
+ * rows in turn and are added in order; blocks are merged by a second kernel, in double. See groups.h.
+ */
+#include "device/cuda/kernel.cuh"
+
+extern "C" {
+#include "ops/norm/groups.h"
+}
+
+namespace {
+
+constexpr int WARPS = 8, THREADS = 256;
+
+/* Sum over the warps of a block, in every thread of a column. */
+template <typename W> __device__ W column_sum(W x, W (&shared)[WARPS][32])
+{
+    shared[threadIdx.y][threadIdx.x] = x;
+    __syncthreads();
+    W sum = 0;
+    for (int w = 0; w < WARPS; w++) sum += shared[w][threadIdx.x];
+    __syncthreads();
+    return sum;
+}
+
+struct rows_of {
+    int64_t from, to, channel;
+};
+
+__device__ rows_of rows_of_block(const rw_groups &g, int64_t across)
+{
+    const int64_t unit = blockIdx.x / across, s = unit / g.blocks, from = unit % g.blocks * g.block;
+    const int64_t to = from + g.block < g.rows ? from + g.block : g.rows;
+    return { s * g.rows + from, s * g.rows + to, blockIdx.x % across * 32 + threadIdx.x };
+}
+
+template <typename T>
+__global__ void __launch_bounds__(32 * WARPS) statistics_kernel(const T *x, wide<T> *part, rw_groups g, int64_t across)
+{
+    using W = wide<T>;
+    __shared__ W shared[WARPS][32];
+    const rows_of b = rows_of_block(g, across);
+    W sum = 0, square = 0;
+    for (int64_t r = b.from + threadIdx.y; r < b.to && b.channel < g.c; r += WARPS)
+        sum += widen(x[r * g.c + b.channel]);
+    const W mean = column_sum(sum, shared) / static_cast<W>(b.to - b.from);
+    for (int64_t r = b.from + threadIdx.y; r < b.to && b.channel < g.c; r += WARPS) {
+        const W d = widen(x[r * g.c + b.channel]) - mean;
+        square += d * d;
+    }
+    square = column_sum(square, shared);
+    W *const to = part + blockIdx.x / across * 2 * g.c;
+    if (threadIdx.y || b.channel >= g.c) return;
+    to[b.channel] = mean;
+    to[g.c + b.channel] = square;
+}
+
+template <typename W> __global__ void merge_kernel(const W *part, W *mean, W *var, rw_groups g)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= g.segments * g.groups) return;
+    const int64_t s = i / g.groups, first = i % g.groups * g.width;
+    const double count = static_cast<double>(g.rows * g.width);
+    double sum = 0, square = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t b = 0; b < g.blocks; b++) {
+            const int64_t rest = g.rows - b * g.block;
+            const double n = static_cast<double>(rest < g.block ? rest : g.block);
+            const W *const of = part + (s * g.blocks + b) * 2 * g.c;
+            for (int64_t c = first; c < first + g.width; c++) {
+                const double d = static_cast<double>(of[c]) - sum / count;
+                if (!pass) sum += n * static_cast<double>(of[c]);
+                else square += static_cast<double>(of[g.c + c]) + n * d * d;
+            }
+        }
+    mean[i] = count > 0 ? static_cast<W>(sum / count) : W(0);
+    var[i] = count > 0 ? static_cast<W>(square / count) : W(0);
+}
+
+template <typename W> __device__ W scale_of(W var, double eps)
+{
+    return 1 / static_cast<W>(sqrt(static_cast<double>(var) + eps));
+}
+
+/* Of element i: its channel, and where its statistics lie. */
+struct place {
+    int64_t channel, segment, statistic;
+};
+
+__device__ place place_of(const rw_groups &g, int64_t i)
+{
+    const int64_t c = i % g.c, s = i / g.c / g.rows;
+    return { c, s, s * g.groups + c / g.width };
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    normalise_kernel(const T *x, const T *weight, const T *bias, const wide<T> *mean, const wide<T> *var, T *y,
+                     rw_groups g, int64_t n)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const place p = place_of(g, i);
+    const wide<T> scale = widen(weight[p.channel]) * scale_of(var[p.statistic], g.eps);
+    y[i] = narrow<T>((widen(x[i]) - mean[p.statistic]) * scale + widen(bias[p.channel]));
+}
+
+/* Of each channel the sums of dy, and of dy times x normalised. */
+template <typename T>
+__global__ void __launch_bounds__(32 * WARPS)
+    sums_kernel(const T *x, const T *dy, const wide<T> *mean, const wide<T> *var, wide<T> *part, rw_groups g,
+                int64_t across)
+{
+    using W = wide<T>;
+    __shared__ W shared[WARPS][32];
+    const rows_of b = rows_of_block(g, across);
+    W sum = 0, product = 0;
+    if (b.channel < g.c) {
+        const place p = place_of(g, b.from * g.c + b.channel);
+        const W centre = mean[p.statistic], scale = scale_of(var[p.statistic], g.eps);
+        for (int64_t r = b.from + threadIdx.y; r < b.to; r += WARPS) {
+            const W d = widen(dy[r * g.c + b.channel]);
+            sum += d;
+            product += d * ((widen(x[r * g.c + b.channel]) - centre) * scale);
+        }
+    }
+    sum = column_sum(sum, shared);
+    product = column_sum(product, shared);
+    W *const to = part + blockIdx.x / across * 2 * g.c;
+    if (threadIdx.y || b.channel >= g.c) return;
+    to[b.channel] = sum;
+    to[g.c + b.channel] = product;
+}
+
+/* Blocks in order: of each segment and of all. */
+template <typename T>
+__global__ void merge_sums_kernel(const wide<T> *part, wide<T> *of_segment, T *dweight, T *dbias, rw_groups g)
+{
+    using W = wide<T>;
+    const int64_t c = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (c >= g.c) return;
+    double bias = 0, weight = 0;
+    for (int64_t s = 0; s < g.segments; s++) {
+        double sum = 0, product = 0;
+        for (int64_t b = 0; b < g.blocks; b++) {
+            const W *const of = part + (s * g.blocks + b) * 2 * g.c;
+            sum += static_cast<double>(of[c]);
+            product += static_cast<double>(of[g.c + c]);
+        }
+        of_segment[s * 2 * g.c + c] = static_cast<W>(sum);
+        of_segment[(s * 2 + 1) * g.c + c] = static_cast<W>(product);
+        bias += sum;
+        weight += product;
+    }
+    dweight[c] = narrow<T>(static_cast<W>(weight));
+    dbias[c] = narrow<T>(static_cast<W>(bias));
+}
+
+/* Means of h = dy weight, and of h times x normalised, over a group. */
+template <typename T>
+__global__ void means_kernel(const wide<T> *of_segment, const T *weight, wide<T> *means, rw_groups g)
+{
+    using W = wide<T>;
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= g.segments * g.groups) return;
+    const int64_t s = i / g.groups, first = i % g.groups * g.width;
+    const double count = static_cast<double>(g.rows * g.width);
+    double h = 0, hx = 0;
+    for (int64_t c = first; c < first + g.width; c++) {
+        const double w = static_cast<double>(widen(weight[c]));
+        h += w * static_cast<double>(of_segment[s * 2 * g.c + c]);
+        hx += w * static_cast<double>(of_segment[(s * 2 + 1) * g.c + c]);
+    }
+    means[2 * i] = g.given ? W(0) : static_cast<W>(h / count);
+    means[2 * i + 1] = g.given ? W(0) : static_cast<W>(hx / count);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    slope_kernel(const T *x, const T *weight, const T *dy, const wide<T> *mean, const wide<T> *var,
+                 const wide<T> *means, T *dx, rw_groups g, int64_t n)
+{
+    using W = wide<T>;
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const place p = place_of(g, i);
+    const W r = scale_of(var[p.statistic], g.eps), xh = (widen(x[i]) - mean[p.statistic]) * r;
+    const W h = widen(dy[i]) * widen(weight[p.channel]);
+    dx[i] = narrow<T>(r * (h - means[2 * p.statistic] - xh * means[2 * p.statistic + 1]));
+}
+
+template <typename W>
+__global__ void update_kernel(const W *mean, const W *var, W *to_mean, W *to_var, rw_running_attrs a, int64_t n)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const W m = static_cast<W>(a.momentum), unbiased = static_cast<W>(a.unbiased);
+    to_mean[i] = (1 - m) * to_mean[i] + m * mean[i];
+    to_var[i] = (1 - m) * to_var[i] + m * (unbiased * var[i]);
+}
+
+rw_groups groups_of(const rw_kernel *k)
+{
+    return rw_groups_of(static_cast<const rw_groups_attrs *>(k->attrs), k->in[0].layout);
+}
+
+template <typename T> const T *of(const rw_view &v)
+{
+    return static_cast<const T *>(v.data);
+}
+
+template <typename T> T *to(const rw_kernel *k, int i)
+{
+    return static_cast<T *>(k->out[i].data);
+}
+
+template <typename T> void forward(const rw_kernel *k, const rw_groups &g)
+{
+    using W = wide<T>;
+    const int64_t across = (g.c + 31) / 32, units = g.segments * g.blocks, n = k->in[0].layout->numel;
+    W *const part = static_cast<W *>(k->workspace);
+    const W *const mean = g.given ? of<W>(k->in[3]) : to<W>(k, 1), *const var = g.given ? of<W>(k->in[4]) : to<W>(k, 2);
+    if (!g.given && n)
+        RW_LAUNCH(statistics_kernel<T>, static_cast<unsigned>(across * units), dim3(32, WARPS), 0, k, of<T>(k->in[0]),
+                  part, g, across);
+    if (!g.given && g.segments > 0 && g.groups > 0)
+        RW_LAUNCH(merge_kernel<W>, blocks_for(g.segments * g.groups, THREADS), THREADS, 0, k, part, to<W>(k, 1),
+                  to<W>(k, 2), g);
+    if (n)
+        RW_LAUNCH(normalise_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, of<T>(k->in[0]), of<T>(k->in[1]),
+                  of<T>(k->in[2]), mean, var, to<T>(k, 0), g, n);
+}
+
+template <typename T> void backward(const rw_kernel *k, const rw_groups &g)
+{
+    using W = wide<T>;
+    const int64_t across = (g.c + 31) / 32, units = g.segments * g.blocks, n = k->in[0].layout->numel;
+    W *const part = static_cast<W *>(k->workspace), *const of_segment = part + units * 2 * g.c;
+    W *const means = of_segment + g.segments * 2 * g.c;
+    const W *const mean = of<W>(k->in[3]), *const var = of<W>(k->in[4]);
+    if (n)
+        RW_LAUNCH(sums_kernel<T>, static_cast<unsigned>(across * units), dim3(32, WARPS), 0, k, of<T>(k->in[0]),
+                  of<T>(k->in[2]), mean, var, part, g, across);
+    if (g.c)
+        RW_LAUNCH(merge_sums_kernel<T>, blocks_for(g.c, THREADS), THREADS, 0, k, part, of_segment, to<T>(k, 1),
+                  to<T>(k, 2), g);
+    if (!n) return;
+    RW_LAUNCH(means_kernel<T>, blocks_for(g.segments * g.groups, THREADS), THREADS, 0, k, of_segment, of<T>(k->in[1]),
+              means, g);
+    RW_LAUNCH(slope_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, of<T>(k->in[0]), of<T>(k->in[1]),
+              of<T>(k->in[2]), mean, var, means, to<T>(k, 0), g, n);
+}
+
+} // namespace
+
+extern "C" rw_status rw_groups_cuda(const rw_kernel *k)
+{
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        forward<decltype(type)>(k, groups_of(k));
+        return rw_cuda_launched(k);
+    });
+}
+
+extern "C" rw_status rw_groups_backward_cuda(const rw_kernel *k)
+{
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        backward<decltype(type)>(k, groups_of(k));
+        return rw_cuda_launched(k);
+    });
+}
+
+extern "C" rw_status rw_groups_update_cuda(const rw_kernel *k)
+{
+    const int64_t n = k->out[0].layout->numel;
+    const rw_running_attrs a = *static_cast<const rw_running_attrs *>(k->attrs);
+    if (!n) return RW_OK;
+    return with_float_type(k->out[0].dtype, [&](auto type) {
+        using W = wide<decltype(type)>;
+        RW_LAUNCH(update_kernel<W>, blocks_for(n, THREADS), THREADS, 0, k, of<W>(k->in[0]), of<W>(k->in[1]),
+                  to<W>(k, 0), to<W>(k, 1), a, n);
+        return rw_cuda_launched(k);
+    });
+}

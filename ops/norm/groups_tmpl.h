@@ -1,0 +1,211 @@
+/*
+ * The loops of groups.h for one type of arithmetic T. Included by groups_cpu.c once with T = float and once with T =
+ * double; F names these functions. Channels lie side by side and the inner loops run over them.
+ */
+VEC_INLINE T F(element)(const void *p, rw_dtype dtype, int64_t i)
+{
+    return dtype == RW_F64 ? (T)((const double *)p)[i] : (T)f_get(p, dtype, i);
+}
+
+VEC_INLINE void F(store)(void *p, rw_dtype dtype, int64_t i, T x)
+{
+    if (dtype == RW_F64) ((double *)p)[i] = (double)x;
+    else f_put(p, dtype, i, (float)x);
+}
+
+/* Rows [from, to) of a block; where its numbers and its segment's coefficients lie in the workspace. */
+struct F(block) {
+    int64_t from, to;
+    T *part, *of_segment;
+};
+
+VEC_INLINE struct F(block) F(block_of)(const struct rw_groups *g, void *workspace, int64_t unit)
+{
+    const int64_t s = unit / g->blocks, b = unit % g->blocks, from = b * g->block, to = from + g->block;
+    T *const parts = workspace;
+    return (struct F(block)){ s * g->rows + from, s * g->rows + (to < g->rows ? to : g->rows), parts + unit * 2 * g->c,
+                              parts + (g->segments * g->blocks * 2 + s * 4) * g->c };
+}
+
+/* Mean, and sum of squares around it, of each channel. */
+VEC_INLINE void F(statistics)(const struct rw_groups *g, const void *x, rw_dtype dtype, const struct F(block) *b)
+{
+    T *const mean = b->part, *const square = b->part + g->c;
+    const T n = (T)(b->to - b->from);
+    for (int64_t c = 0; c < g->c; c++) mean[c] = square[c] = 0;
+    for (int64_t r = b->from; r < b->to; r++)
+        for (int64_t c = 0; c < g->c; c++) mean[c] += F(element)(x, dtype, r * g->c + c);
+    for (int64_t c = 0; c < g->c; c++) mean[c] /= n;
+    for (int64_t r = b->from; r < b->to; r++)
+        for (int64_t c = 0; c < g->c; c++) {
+            const T d = F(element)(x, dtype, r * g->c + c) - mean[c];
+            square[c] += d * d;
+        }
+}
+
+/* Of a group of a segment: blocks are merged in order, in double. */
+VEC_INLINE void F(merge)(const struct rw_groups *g, const T *parts, int64_t s, int64_t group, T *mean, T *var)
+{
+    const int64_t first = group * g->width, count = g->rows * g->width;
+    double sum = 0, square = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t b = 0; b < g->blocks; b++) {
+            const int64_t rest = g->rows - b * g->block;
+            const double n = (double)(rest < g->block ? rest : g->block);
+            const T *const part = parts + (s * g->blocks + b) * 2 * g->c;
+            for (int64_t c = first; c < first + g->width; c++) {
+                const double d = (double)part[c] - sum / (double)count;
+                if (!pass) sum += n * (double)part[c];
+                else square += (double)part[g->c + c] + n * d * d;
+            }
+        }
+    *mean = count ? (T)(sum / (double)count) : 0;
+    *var = count ? (T)(square / (double)count) : 0;
+}
+
+/* A segment's coefficients of each channel: its mean, and 1 / sqrt(var + eps). */
+VEC_INLINE void F(coefficients)(const struct rw_groups *g, const T *mean, const T *var, int64_t s, T *to)
+{
+    for (int64_t c = 0; c < g->c; c++) {
+        const int64_t i = s * g->groups + c / g->width;
+        to[c] = mean[i];
+        to[g->c + c] = 1 / (T)sqrt((double)var[i] + g->eps);
+    }
+}
+
+VEC_INLINE void F(normalise)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
+{
+    const T *const mean = b->of_segment, *const r = mean + g->c;
+    T *const weight = b->part, *const bias = b->part + g->c; /* the block's own numbers are not needed any more */
+    for (int64_t c = 0; c < g->c; c++) {
+        weight[c] = F(element)(k->in[1].data, dtype, c) * r[c];
+        bias[c] = F(element)(k->in[2].data, dtype, c);
+    }
+    for (int64_t i = b->from; i < b->to; i++)
+        for (int64_t c = 0; c < g->c; c++)
+            F(store)(k->out[0].data, dtype, i * g->c + c,
+                     (F(element)(k->in[0].data, dtype, i * g->c + c) - mean[c]) * weight[c] + bias[c]);
+}
+
+/* Of each channel the sums of dy, and of dy times x normalised. */
+VEC_INLINE void F(sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
+{
+    const T *const mean = b->of_segment, *const r = mean + g->c;
+    T *const sum = b->part, *const product = b->part + g->c;
+    for (int64_t c = 0; c < g->c; c++) sum[c] = product[c] = 0;
+    for (int64_t i = b->from; i < b->to; i++)
+        for (int64_t c = 0; c < g->c; c++) {
+            const T dy = F(element)(k->in[2].data, dtype, i * g->c + c);
+            sum[c] += dy;
+            product[c] += dy * ((F(element)(k->in[0].data, dtype, i * g->c + c) - mean[c]) * r[c]);
+        }
+}
+
+/* The blocks' sums in order: of a segment into its first block's place, of all to dbias and dweight. */
+VEC_INLINE void F(merge_sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, T *parts)
+{
+    for (int64_t c = 0; c < g->c; c++) {
+        double bias = 0, weight = 0;
+        for (int64_t s = 0; s < g->segments; s++) {
+            double sum = 0, product = 0;
+            for (int64_t b = 0; b < g->blocks; b++) {
+                const T *const part = parts + (s * g->blocks + b) * 2 * g->c;
+                sum += (double)part[c];
+                product += (double)part[g->c + c];
+            }
+            T *const to = parts + (g->segments * g->blocks * 2 + s * 4 + 2) * g->c;
+            to[c] = (T)sum;
+            to[g->c + c] = (T)product;
+            bias += sum;
+            weight += product;
+        }
+        F(store)(k->out[1].data, dtype, c, (T)weight);
+        F(store)(k->out[2].data, dtype, c, (T)bias);
+    }
+}
+
+/* Means of h = dy weight, and of h times x normalised, over the groups of a segment: in place of the channels' sums. */
+VEC_INLINE void F(mean_sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, T *to)
+{
+    const double count = (double)(g->rows * g->width);
+    for (int64_t first = 0; first < g->c; first += g->width) {
+        double h = 0, hx = 0;
+        for (int64_t c = first; c < first + g->width; c++) {
+            const double w = (double)F(element)(k->in[1].data, dtype, c);
+            h += w * (double)to[c];
+            hx += w * (double)to[g->c + c];
+        }
+        for (int64_t c = first; c < first + g->width; c++) {
+            to[c] = g->given ? 0 : (T)(h / count);
+            to[g->c + c] = g->given ? 0 : (T)(hx / count);
+        }
+    }
+}
+
+VEC_INLINE void F(slope)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
+{
+    const T *const mean = b->of_segment, *const r = mean + g->c, *const h = r + g->c, *const hx = h + g->c;
+    T *const weight = b->part;
+    for (int64_t c = 0; c < g->c; c++) weight[c] = F(element)(k->in[1].data, dtype, c);
+    for (int64_t i = b->from; i < b->to; i++)
+        for (int64_t c = 0; c < g->c; c++) {
+            const T xh = (F(element)(k->in[0].data, dtype, i * g->c + c) - mean[c]) * r[c];
+            const T dy = F(element)(k->in[2].data, dtype, i * g->c + c);
+            F(store)(k->out[0].data, dtype, i * g->c + c, r[c] * (dy * weight[c] - h[c] - xh * hx[c]));
+        }
+}
+
+VEC_INLINE void F(forward)(const rw_kernel *k, rw_dtype dtype, const struct rw_groups *g, bool parallel)
+{
+    T *const parts = k->workspace, *const coefficients = parts + g->segments * g->blocks * 2 * g->c;
+    const int64_t units = g->segments * g->blocks;
+    const T *const mean = g->given ? k->in[3].data : k->out[1].data;
+    const T *const var = g->given ? k->in[4].data : k->out[2].data;
+    if (!g->given) {
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
+        for (int64_t i = 0; i < units; i++) {
+            const struct F(block) b = F(block_of)(g, parts, i);
+            F(statistics)(g, k->in[0].data, dtype, &b);
+        }
+        for (int64_t i = 0; i < g->segments * g->groups; i++)
+            F(merge)(g, parts, i / g->groups, i % g->groups, (T *)k->out[1].data + i, (T *)k->out[2].data + i);
+    }
+    for (int64_t s = 0; s < g->segments; s++) F(coefficients)(g, mean, var, s, coefficients + s * 4 * g->c);
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
+    for (int64_t i = 0; i < units; i++) {
+        const struct F(block) b = F(block_of)(g, parts, i);
+        F(normalise)(g, k, dtype, &b);
+    }
+}
+
+VEC_INLINE void F(backward)(const rw_kernel *k, rw_dtype dtype, const struct rw_groups *g, bool parallel)
+{
+    T *const parts = k->workspace, *const coefficients = parts + g->segments * g->blocks * 2 * g->c;
+    const int64_t units = g->segments * g->blocks;
+    for (int64_t s = 0; s < g->segments; s++)
+        F(coefficients)(g, k->in[3].data, k->in[4].data, s, coefficients + s * 4 * g->c);
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
+    for (int64_t i = 0; i < units; i++) {
+        const struct F(block) b = F(block_of)(g, parts, i);
+        F(sums)(g, k, dtype, &b);
+    }
+    F(merge_sums)(g, k, dtype, parts);
+    for (int64_t s = 0; s < g->segments; s++) F(mean_sums)(g, k, dtype, coefficients + (s * 4 + 2) * g->c);
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
+    for (int64_t i = 0; i < units; i++) {
+        const struct F(block) b = F(block_of)(g, parts, i);
+        F(slope)(g, k, dtype, &b);
+    }
+}
+
+VEC_INLINE void F(update)(const rw_kernel *k)
+{
+    const struct rw_running_attrs *const a = k->attrs;
+    const T *const mean = k->in[0].data, *const var = k->in[1].data;
+    T *const to_mean = k->out[0].data, *const to_var = k->out[1].data;
+    const T m = (T)a->momentum, unbiased = (T)a->unbiased;
+    for (int64_t i = 0; i < k->out[0].layout->numel; i++) {
+        to_mean[i] = (1 - m) * to_mean[i] + m * mean[i];
+        to_var[i] = (1 - m) * to_var[i] + m * (unbiased * var[i]);
+    }
+}

@@ -1,0 +1,200 @@
+/*
+ * batchnorm: running statistics change once a step under every policy, to the values that PyTorch's rule gives; an
+ * evaluation reads them and leaves them; the same bytes on any number of threads; what is kept; what is refused.
+ */
+#include "support/steps.h"
+
+#include "record/mark.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
+
+#define C 19
+#define N 6
+#define SIDE 40
+
+struct model {
+    struct fixture b;
+    rw_tensor *x, *weight, *bias, *mean, *var;
+};
+
+static struct model open_model(rw_dtype dtype, int threads, const char *policy)
+{
+    struct model m = { .b = fixture_open(11, threads) };
+    const rw_dtype wide = dtype == RW_F64 ? RW_F64 : RW_F32;
+    m.x = rw_param(m.b.ctx, "x", dtype, RW_SHAPE(N, C, SIDE, SIDE));
+    m.weight = rw_param(m.b.ctx, "weight", dtype, RW_SHAPE(C));
+    m.bias = rw_param(m.b.ctx, "bias", dtype, RW_SHAPE(C));
+    m.mean = rw_buffer(m.b.ctx, "mean", wide, RW_SHAPE(C));
+    m.var = rw_buffer(m.b.ctx, "var", wide, RW_SHAPE(C));
+    rw_init_normal(m.x, 1, 2), rw_init_normal(m.weight, 1, 0.1), rw_init_normal(m.bias, 0, 1);
+    rw_init_constant(m.mean, 0), rw_init_constant(m.var, 1);
+    ckpt_set_policy(m.b.t, policy);
+    return m;
+}
+
+/* Two layers in a region, of which the second one's statistics are those of the test; two steps. */
+static unsigned char *run(rw_dtype dtype, int threads, const char *policy, size_t *ret)
+{
+    struct model m = open_model(dtype, threads, policy);
+    const size_t each = rw_tensor_bytes(m.mean);
+    for (int step = 0; step < 2; step++) {
+        ckpt_begin(m.b.t, "bn");
+        rw_tensor *const h = rw_relu(m.b.t, rw_batchnorm(m.b.t, m.x, m.weight, m.bias, RW_NONE, RW_NONE, NULL));
+        rw_tensor *const y = rw_batchnorm(m.b.t, h, m.weight, m.bias, m.mean, m.var,
+                                          &(rw_batchnorm_params){ .momentum = 0.25 });
+        ckpt_end(m.b.t);
+        cr_assert_eq(rw_backward(m.b.t, rw_sum(m.b.t, rw_mul(m.b.t, y, rw_tanh(m.b.t, y)), RW_ALL_AXES, false)), RW_OK,
+                     "%s: %s", policy, rw_error_message(m.b.ctx));
+        rw_tape_reset(m.b.t);
+    }
+    size_t n;
+    unsigned char *all = all_gradients(m.b.ctx, &n);
+    all = realloc(all, n + 2 * each);
+    cr_assert_eq(rw_read(m.b.t, m.mean, all + n, each), RW_OK);
+    cr_assert_eq(rw_read(m.b.t, m.var, all + n + each, each), RW_OK);
+    *ret = n + 2 * each;
+    fixture_close(&m.b);
+    return all;
+}
+
+Test(ops_batchnorm, bytes_depend_neither_on_threads_nor_on_the_policy)
+{
+    static const char *const policies[] = { "none", "full", "uniform:1", "ops:relu", "discard:bn" };
+    for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
+        size_t n, more;
+        unsigned char *const one = run(types[d], 1, "none", &n);
+        for (size_t p = 0; p < sizeof policies / sizeof *policies; p++)
+            for (int threads = 1; threads <= (p ? 2 : test_device() == RW_DEVICE_CPU ? 8 : 2); threads++) {
+                unsigned char *const again = run(types[d], threads, policies[p], &more);
+                cr_assert_eq(n, more);
+                cr_expect_eq(first_difference(one, again, n), -1, "%s, %s, %d threads", rw_dtype_name(types[d]),
+                             policies[p], threads);
+                free(again);
+            }
+        free(one);
+    }
+}
+
+/* Mean and variance over n - 1 of channel c, of x [N, C, SIDE, SIDE]. */
+static void statistics(const double *x, int c, double *mean, double *var)
+{
+    const int pixels = SIDE * SIDE, n = N * pixels;
+    *mean = *var = 0;
+    for (int i = 0; i < n; i++) *mean += x[(i / pixels * C + c) * pixels + i % pixels] / n;
+    for (int i = 0; i < n; i++) *var += pow(x[(i / pixels * C + c) * pixels + i % pixels] - *mean, 2) / (n - 1);
+}
+
+Test(ops_batchnorm, running_statistics_move_by_the_momentum_when_the_step_ends)
+{
+    struct model m = open_model(RW_F64, 2, "full");
+    double *const x = malloc(rw_tensor_bytes(m.x));
+    double mean[C], var[C], want_mean[C] = { 0 }, want_var[C];
+    for (int c = 0; c < C; c++) want_var[c] = 1;
+    cr_assert_eq(rw_read(m.b.t, m.x, x, rw_tensor_bytes(m.x)), RW_OK);
+    for (int step = 0; step < 3; step++) {
+        rw_tensor *const y = rw_batchnorm(m.b.t, m.x, m.weight, m.bias, m.mean, m.var, NULL);
+        rw_tensor *const loss = rw_sum(m.b.t, rw_mul(m.b.t, y, y), RW_ALL_AXES, false);
+        cr_assert_eq(rw_backward(m.b.t, loss), RW_OK, "%s", rw_error_message(m.b.ctx));
+        for (int c = 0; c < C; c++) {
+            double of_batch, spread;
+            statistics(x, c, &of_batch, &spread);
+            want_mean[c] = 0.9 * want_mean[c] + 0.1 * of_batch;
+            want_var[c] = 0.9 * want_var[c] + 0.1 * spread;
+        }
+        rw_tape_reset(m.b.t);
+        cr_assert_eq(rw_read(m.b.t, m.mean, mean, sizeof mean), RW_OK);
+        cr_assert_eq(rw_read(m.b.t, m.var, var, sizeof var), RW_OK);
+        for (int c = 0; c < C; c++) {
+            cr_expect_float_eq(mean[c], want_mean[c], 1e-12, "mean of %d, step %d: %g, not %g", c, step, mean[c],
+                               want_mean[c]);
+            cr_expect_float_eq(var[c], want_var[c], 1e-12, "variance of %d, step %d: %g, not %g", c, step, var[c],
+                               want_var[c]);
+        }
+    }
+    free(x);
+    fixture_close(&m.b);
+}
+
+Test(ops_batchnorm, an_evaluation_reads_them_and_leaves_them)
+{
+    struct model m = open_model(RW_F64, 2, "full");
+    double mean[C], var[C];
+    rw_init_normal(m.mean, 1, 0.5), rw_init_uniform(m.var, 0.5, 2);
+    double *const y = malloc(rw_tensor_bytes(m.x)), *const want = malloc(rw_tensor_bytes(m.x));
+    const rw_shape column = RW_SHAPE(C, 1, 1);
+    rw_tape *const t = m.b.t;
+    rw_tensor *const r = rw_pow_scalar(t, rw_add_scalar(t, rw_reshape(t, m.var, column), 1e-3), -0.5);
+    rw_tensor *const z = rw_add(t, rw_mul(t, rw_mul(t, rw_sub(t, m.x, rw_reshape(t, m.mean, column)), r),
+                                          rw_reshape(t, m.weight, column)), rw_reshape(t, m.bias, column));
+    rw_tensor *const x = rw_batchnorm(t, m.x, m.weight, m.bias, m.mean, m.var,
+                                      &(rw_batchnorm_params){ .eps = 1e-3, .evaluate = true });
+    cr_assert_eq(rw_read(t, m.mean, mean, sizeof mean), RW_OK);
+    cr_assert_eq(rw_read(t, x, y, rw_tensor_bytes(m.x)), RW_OK, "%s", rw_error_message(m.b.ctx));
+    cr_assert_eq(rw_read(t, z, want, rw_tensor_bytes(m.x)), RW_OK, "%s", rw_error_message(m.b.ctx));
+    for (int i = 0; i < N * C * SIDE * SIDE; i++) cr_assert_float_eq(y[i], want[i], 1e-12, "element %d", i);
+    cr_assert_eq(rw_backward(t, rw_sum(t, rw_mul(t, x, x), RW_ALL_AXES, false)), RW_OK);
+    rw_tape_reset(t);
+    cr_assert_eq(rw_read(t, m.mean, var, sizeof var), RW_OK);
+    cr_expect_arr_eq(mean, var, sizeof mean);
+    free(y), free(want);
+    fixture_close(&m.b);
+}
+
+/* x again, and two numbers of a channel. */
+Test(ops_batchnorm, keeps_x_and_two_numbers_for_each_channel)
+{
+    struct model m = open_model(RW_F32, 1, "none");
+    rw_memory memory;
+    rw_tensor *const y = rw_batchnorm(m.b.t, rw_scale(m.b.t, m.x, 2), m.weight, m.bias, m.mean, m.var, NULL);
+    cr_assert_eq(rw_backward(m.b.t, rw_sum(m.b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(m.b.ctx));
+    cr_assert_eq(rw_memory_stats(m.b.ctx, &memory), RW_OK);
+    const size_t align = test_device() == RW_DEVICE_CPU ? 256 : 512; /* of buffers */
+    cr_assert_eq(memory.kept, rw_tensor_bytes(m.x) + 2 * align, "%zu bytes", memory.kept);
+    fixture_close(&m.b);
+}
+
+static void refuses(struct model *m, rw_tensor *y, rw_status status, const char *text, size_t nodes)
+{
+    cr_expect_null(y, "%s", text);
+    cr_expect_eq(rw_error_status(m->b.ctx), status, "%s: %s", text, rw_error_message(m->b.ctx));
+    cr_expect(strstr(rw_error_message(m->b.ctx), text), "\"%s\" is not in: %s", text, rw_error_message(m->b.ctx));
+    cr_expect_eq(rw_tape_mark(m->b.t).nodes, nodes, "%s: the tape has grown", text);
+    rw_error_clear(m->b.ctx);
+}
+
+Test(ops_batchnorm, mistakes_are_named_and_leave_nothing)
+{
+    struct model m = open_model(RW_F32, 1, "none");
+    rw_tape *const t = m.b.t;
+    rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(2, C, 3, 3), NULL);
+    rw_tensor *const one = rw_input(t, RW_F32, RW_SHAPE(1, C, 1, 1), NULL);
+    rw_tensor *const rows = rw_input(t, RW_F32, RW_SHAPE(2, C, 3), NULL);
+    rw_tensor *const v = rw_input(t, RW_F32, RW_SHAPE(5), NULL);
+    rw_tensor *const narrow = rw_buffer(m.b.ctx, "narrow", RW_BF16, RW_SHAPE(C));
+    rw_tensor *const other = rw_buffer(m.b.ctx, "other", RW_F32, RW_SHAPE(C + 1));
+    const size_t n = rw_tape_mark(t).nodes;
+#define BN(x, mean, var, ...)                                                                                          \
+    rw_batchnorm(t, x, m.weight, m.bias, mean, var, &(rw_batchnorm_params){ __VA_ARGS__ })
+    refuses(&m, BN(x, m.mean, RW_NONE, .eps = 1), RW_ERR_ARGUMENT, "one of the running statistics is missing", n);
+    refuses(&m, BN(x, RW_NONE, RW_NONE, .evaluate = true), RW_ERR_ARGUMENT, "needs running statistics", n);
+    refuses(&m, BN(x, NULL, NULL, .eps = 1), RW_ERR_ARGUMENT, "running statistics are NULL", n);
+    refuses(&m, BN(x, v, v, .eps = 1), RW_ERR_ARGUMENT, "must be buffers", n);
+    refuses(&m, BN(x, m.mean, other, .eps = 1), RW_ERR_SHAPE, "the running variance has another shape", n);
+    refuses(&m, BN(x, narrow, narrow, .eps = 1), RW_ERR_DTYPE, "batchnorm", n);
+    refuses(&m, BN(x, m.mean, m.var, .momentum = 2), RW_ERR_ARGUMENT, "the momentum is not between 0 and 1", n);
+    refuses(&m, BN(x, m.mean, m.var, .eps = -1), RW_ERR_ARGUMENT, "eps -1", n);
+    refuses(&m, BN(one, m.mean, m.var, .eps = 1), RW_ERR_SHAPE, "1 elements of a channel have no variance", n);
+    refuses(&m, BN(rows, m.mean, m.var, .eps = 1), RW_ERR_SHAPE, "batchnorm: x of rank 3", n);
+    refuses(&m, rw_batchnorm(t, x, v, m.bias, m.mean, m.var, NULL), RW_ERR_SHAPE, "weight is not [19]", n);
+    refuses(&m, rw_batchnorm(t, x, m.weight, v, m.mean, m.var, NULL), RW_ERR_SHAPE, "bias is not [19]", n);
+    refuses(&m, rw_batchnorm(t, NULL, m.weight, m.bias, m.mean, m.var, NULL), RW_ERR_ARGUMENT, "x is NULL", n);
+    refuses(&m, rw_group_norm(t, x, 2, m.weight, m.bias, 1), RW_ERR_ARGUMENT, "2 groups of 19 channels", n);
+    refuses(&m, rw_group_norm(t, x, 0, m.weight, m.bias, 1), RW_ERR_ARGUMENT, "group_norm: 0 groups", n);
+    refuses(&m, rw_instance_norm(t, rows, m.weight, m.bias, 1), RW_ERR_SHAPE, "instance_norm: x of rank 3", n);
+    fixture_close(&m.b);
+}
