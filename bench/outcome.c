@@ -40,6 +40,7 @@ static rw_status digest(rw_context *ctx, bool gradients, XXH128_hash_t *ret)
     if (!status) XXH3_128bits_reset(state);
     for (size_t i = 0; !status && rw_param_get(ctx, i); i++) {
         rw_tensor *const x = part_of(ctx, i, gradients);
+        if (!x) continue; /* a buffer has no gradient */
         status = rw_read(NULL, x, bytes, rw_tensor_bytes(x));
         if (!status) XXH3_128bits_update(state, bytes, rw_tensor_bytes(x));
     }

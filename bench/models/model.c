@@ -2,6 +2,7 @@
 #include "models/model.h"
 
 #include "models/block.h"
+#include "models/images.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,11 +10,28 @@
 
 const char *model_name(enum model_kind kind)
 {
-    return kind == MODEL_LLAMA ? "llama" : "gpt";
+    static const char *const names[MODEL_KINDS] = { "gpt",       "llama",       "resnet50", "vgg16",
+                                                    "mobilenet", "densenet121", "unet" };
+    return names[kind];
+}
+
+static bool preset_of_images(struct model_config *c, const char *name)
+{
+    static const char *const names[] = { "tiny", "small", "published" };
+    static const int widths[] = { 8, 24, 64 }, classes[] = { 256, 256, 1000 };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(names[i], name)) continue;
+        c->width = widths[i];
+        c->vocab = classes[i];
+        c->layers = c->heads = c->kv_heads = 1;
+        return true;
+    }
+    return false;
 }
 
 bool model_preset(struct model_config *c, const char *name)
 {
+    if (model_is_of_images(c->kind)) return preset_of_images(c, name);
     static const struct {
         const char *name;
         int layers, width, heads, kv_heads;
@@ -68,6 +86,7 @@ rw_status model_create(struct model *m, rw_context *ctx, const struct model_conf
     if (config->layers > MODEL_MAX_LAYERS) return RW_ERR_ARGUMENT;
     *m = (struct model){ .config = *config, .ctx = ctx };
     struct model_config *const c = &m->config;
+    if (model_is_of_images(c->kind)) return images_create(c, ctx);
     if (!c->hidden) c->hidden = c->kind == MODEL_GPT ? 4 * c->width : (8 * c->width / 3 + 31) / 32 * 32;
     m->embedding = param(m, -1, "wte.weight", RW_SHAPE(c->vocab, c->width));
     if (c->kind == MODEL_GPT) m->positions = param(m, -1, "wpe.weight", RW_SHAPE(c->max_seq, c->width));
@@ -81,6 +100,7 @@ rw_status model_create(struct model *m, rw_context *ctx, const struct model_conf
 rw_status model_init(const struct model *m)
 {
     rw_status status = RW_OK;
+    if (model_is_of_images(m->config.kind)) return images_init(m->ctx);
     for (size_t i = 0; !status && rw_param_get(m->ctx, i); i++) {
         rw_tensor *const p = rw_param_get(m->ctx, i);
         const char *const name = rw_tensor_name(p);
@@ -101,6 +121,10 @@ static rw_tensor *embed(const struct model *m, rw_tape *t, rw_tensor *tokens)
 
 rw_tensor *model_loss_of(const struct model *m, rw_tape *t, rw_tensor *tokens, rw_tensor *targets)
 {
+    if (model_is_of_images(m->config.kind)) {
+        rw_tensor *const labels = rw_reshape(t, rw_slice(t, targets, 1, 0, 1), RW_SHAPE(-1));
+        return images_loss(&m->config, m->ctx, t, images_of_text(t, tokens, m->config.dtype), labels);
+    }
     rw_tensor *x = embed(m, t, tokens);
     for (int l = 0; l < m->config.layers; l++) {
         ckpt_begin(t, "block");

@@ -3,6 +3,7 @@
  *
  *   gpt     GPT-2: learned positions, LayerNorm before each part, GELU (tanh), tied output embedding, dropout
  *   llama   RMSNorm, rotary positions, SwiGLU, grouped-query heads, untied output, no biases
+ *   resnet50, vgg16, mobilenet, densenet121, unet: see images.h
  *
  * Every layer is a region "block"; inside it "core_attn" is the attention and "mlp" the feed-forward part.
  */
@@ -11,7 +12,21 @@
 
 #include <rewind/rewind.h>
 
-enum model_kind { MODEL_GPT, MODEL_LLAMA };
+enum model_kind {
+    MODEL_GPT,
+    MODEL_LLAMA,
+    MODEL_RESNET50, /* this and what follows: images.h */
+    MODEL_VGG16,
+    MODEL_MOBILENET,
+    MODEL_DENSENET121,
+    MODEL_UNET,
+    MODEL_KINDS
+};
+
+static inline bool model_is_of_images(enum model_kind kind)
+{
+    return kind >= MODEL_RESNET50;
+}
 
 struct model_config {
     enum model_kind kind;
@@ -38,7 +53,8 @@ struct model {
     struct model_layer layer[MODEL_MAX_LAYERS];
 };
 
-/* Fills in a preset: tiny, small, gpt2-124m. False when there is none of that name. */
+/* Fills in a preset: tiny, small, gpt2-124m; of networks for images tiny, small, published, of which the width of the
+   first layer is all. False when there is none of that name. */
 bool model_preset(struct model_config *config, const char *name);
 
 /* Creates the parameters in ctx, of at most MODEL_MAX_LAYERS layers, and initialises them as GPT-2 does: normal 0.02,
@@ -51,7 +67,8 @@ rw_status model_init(const struct model *m);
 /* One layer, without its region. x [batch, seq, width]. */
 rw_tensor *model_block(const struct model *m, rw_tape *t, rw_tensor *x, int layer);
 
-/* Mean cross-entropy of the next byte: tokens and targets are [batch, seq]. */
+/* Mean cross-entropy of the next byte: tokens and targets are [batch, seq]. A network for images sees seq x seq
+   pictures of the tokens (images.h), whose class is the first target. */
 rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens,
                       const int32_t *targets);
 

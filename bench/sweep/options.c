@@ -10,8 +10,8 @@
 static const char usage[] =
     "recompute_sweep: trains a model under several checkpointing policies and shows what memory costs in time.\n"
     "Every row is verified: losses, gradients and parameters must be the bytes of policy `none`.\n\n"
-    "  --model gpt|llama       [gpt]\n"
-    "  --preset tiny|small|gpt2-124m  [small]\n"
+    "  --model gpt|llama|resnet50|vgg16|mobilenet|densenet121|unet  [gpt]\n"
+    "  --preset tiny|small|gpt2-124m  [small]; of networks for images tiny|small|published; their --seq is a side\n"
     "  --layers N --width N --heads N --kv-heads N   instead of the preset's\n"
     "  --policy LIST           policies separated by blanks, e.g. \"none budget:50% full selective:core_attn,mlp\"\n"
     "  --budget LIST           a row more for each budget, separated by commas: 75%,50%,256MiB\n"
@@ -20,7 +20,7 @@ static const char usage[] =
     "  --grow batch|seq        [batch]\n"
     "  --advise                says what fills memory, what would help and what it grows with, by planning alone\n"
     "  --costs FILE            times of nodes: read when it is there, else measured and written [OUT/costs.txt]\n"
-    "  --seq LIST              sequence lengths separated by commas [256,512]\n"
+    "  --seq LIST              sequence lengths separated by commas [256,512; of networks for images 64]\n"
     "  --batch N               [4]\n"
     "  --steps N               steps per row, one more to warm up [20]\n"
     "  --dtype f32|bf16|f16|f64  [f32]\n"
@@ -89,8 +89,8 @@ static const char *const wanted[] = {
     [SEED - LAYERS] = "a whole number below 2^64",
     [DATA - LAYERS] = "a file",
     [OUT - LAYERS] = "a folder, at most 4000 bytes",
-    [MODEL - LAYERS] = "gpt or llama",
-    [PRESET - LAYERS] = "tiny, small or gpt2-124m",
+    [MODEL - LAYERS] = "gpt, llama, resnet50, vgg16, mobilenet, densenet121 or unet",
+    [PRESET - LAYERS] = "tiny, small or gpt2-124m; of networks for images tiny, small or published",
     [BUDGET - LAYERS] = "1 to 64 budgets separated by commas, as 75%,256MiB",
     [FIT - LAYERS] = "a size, as 4GiB or 1536MiB",
     [GROW - LAYERS] = "batch or seq",
@@ -199,9 +199,10 @@ static int take_base(struct sweep_options *o, int option, const char *value)
 {
     if (option == '?') return 3;
     bool ok = true;
-    if (option == PRESET) ok = model_preset(&o->model, o->preset = value);
+    if (option == PRESET) o->preset = value;
     if (option == MODEL) {
-        o->model.kind = !strcmp(value, "llama") ? MODEL_LLAMA : MODEL_GPT;
+        o->model.kind = MODEL_GPT;
+        while (o->model.kind + 1 < MODEL_KINDS && strcmp(value, model_name(o->model.kind))) o->model.kind++;
         ok = !strcmp(value, model_name(o->model.kind));
     }
     return ok ? 0 : refuse(option, value);
@@ -308,11 +309,13 @@ int sweep_options_read(struct sweep_options *o, int argc, char **argv)
     /* First the model and the preset, wherever they stand: the other options change what these two set. */
     while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1) status = take_base(o, option, optarg);
     if (status) return status;
-    model_preset(&o->model, o->preset);
+    if (!model_preset(&o->model, o->preset)) return refuse(PRESET, o->preset);
     o->model.dropout = o->model.kind == MODEL_GPT ? 0.1f : 0;
-    read_seqs(o, "256,512");
-    read_policies(o, "none full uniform:2 block:3 selective:core_attn selective:mlp ops:linear,attention "
-                     "names:save=qkv,attn_out");
+    const bool images = model_is_of_images(o->model.kind);
+    read_seqs(o, images ? "64" : "256,512");
+    read_policies(o, images ? "none full uniform:2 block:3 discard:bn,relu ops:conv2d"
+                            : "none full uniform:2 block:3 selective:core_attn selective:mlp ops:linear,attention "
+                              "names:save=qkv,attn_out");
     optind = 0; /* getopt_long starts again */
     while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1) status = take(o, option, optarg);
     optind = 0; /* budgets stand behind the policies, wherever they were given */

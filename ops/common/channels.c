@@ -26,9 +26,10 @@ rw_tensor *rw_channels_outside_at(rw_site at, rw_tape *t, rw_tensor *x)
     return turned(at, t, x, (const int[]){ 0, 3, 1, 2 });
 }
 
-static bool has_order(rw_tensor *const *in, int n)
+bool rw_any_lies_channels_last(rw_tensor *const *in, int n)
 {
     bool some = false;
+    if (!in) return false;
     for (int i = 0; i < n; i++) {
         const rw_layout *const l = rw_tensor_layout(in[i]);
         if (!l || l->rank != 4) return false;
@@ -40,7 +41,7 @@ static bool has_order(rw_tensor *const *in, int n)
 rw_tensor *rw_apply_in_order_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n,
                                 const void *attrs, size_t attrs_size)
 {
-    if (!t || !has_order(in, n)) return rw_apply_at(at, t, op, in, n, attrs, attrs_size, NULL);
+    if (!t || !rw_any_lies_channels_last(in, n)) return rw_apply_at(at, t, op, in, n, attrs, attrs_size, NULL);
     const struct rw_composite c = rw_composite_begin(t, op->name);
     rw_tensor *inside[n];
     for (int i = 0; i < n; i++) inside[i] = rw_channels_inside_at(at, t, in[i]);

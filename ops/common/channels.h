@@ -11,6 +11,9 @@
 /* Does an image's memory go over its channels first? False for one that is dense as it stands, and for no image. */
 bool rw_lies_channels_last(const rw_tensor *x);
 
+/* Are all images, and does one of them? */
+bool rw_any_lies_channels_last(rw_tensor *const *in, int n);
+
 /* [n, c, h, w] as [n, h, w, c], and the way back: views. */
 rw_tensor *rw_channels_inside_at(rw_site at, rw_tape *t, rw_tensor *x);
 rw_tensor *rw_channels_outside_at(rw_site at, rw_tape *t, rw_tensor *x);

@@ -1,4 +1,5 @@
 /* contiguous, cast, fill, arange, pad, concat, assign: the shape ops that move elements or make them. */
+#include "ops/common/channels.h"
 #include "ops/common/kernels.h"
 #include "ops/shape/shape.h"
 #include "ops/common/util.h"
@@ -250,8 +251,10 @@ static const rw_op_def rw_op_concat = { .name = "concat",
 
 rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
 {
-    const struct concat_attrs a = { axis };
-    return rw_apply_at(at, t, &rw_op_concat, x, n, &a, sizeof a, NULL);
+    static const int inside_axis[] = { 0, 3, 1, 2 };
+    struct concat_attrs a = { axis };
+    if (axis >= -4 && axis < 4 && rw_any_lies_channels_last(x, n)) a.axis = inside_axis[axis < 0 ? axis + 4 : axis];
+    return rw_apply_in_order_at(at, t, &rw_op_concat, x, n, &a, sizeof a);
 }
 
 /* assign */
