@@ -2,9 +2,9 @@
  * rewind/resume.h - a run that ended goes on, to the last bit.
  *
  * A checkpoint file holds parameters, buffers, the optimizer's states with its learning rate and its counts of steps,
- * the random generator, the number of the step, and bytes of the caller's own. It is a safetensors file: rw_load() and
- * every other reader of the format take the weights out of it. Each tensor has a digest in the file's metadata, and so
- * has the header.
+ * averages of the weights, the schedule, the random generator, the number of the step, and bytes of the caller's own.
+ * It is a safetensors file: rw_load() and every other reader of the format take the weights out of it. Each tensor has
+ * a digest in the file's metadata, and so has the header.
  *
  *     rw_checkpoint *ck = NULL;
  *     rw_checkpoint_found last;
@@ -28,7 +28,9 @@
 #ifndef REWIND_RESUME_H
 #define REWIND_RESUME_H
 
+#include <rewind/average.h>
 #include <rewind/optim.h>
+#include <rewind/schedule.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -41,6 +43,10 @@ typedef struct rw_checkpoint rw_checkpoint;
 typedef struct rw_checkpoint_params {
     const char *folder;  ///< of this run's own; made when it is not there, but not what leads to it
     rw_adamw *optimizer; ///< saved and loaded with the rest; NULL: none. It may be destroyed before the checkpoint
+    rw_average *average; ///< likewise
+    /** What it points to is saved, and written over by rw_checkpoint_load(): the run goes on by the schedule that it
+        began with. NULL: none. It must outlive the checkpoint. */
+    rw_schedule *schedule;
     int keep;            ///< so many of the newest files stay, older ones are removed [3]
 } rw_checkpoint_params;
 
@@ -59,8 +65,8 @@ typedef struct rw_checkpoint_found {
  * Names a folder and what is saved there. Nothing is read or written yet.
  * @param ret_checkpoint receives the checkpoint, owned by the caller; untouched on failure.
  * @param params need live only until the call returns.
- * @return RW_OK; RW_ERR_ARGUMENT for NULL, an empty folder, a keep below 0 or an optimizer of another context; an error
- *         that is stuck in the context; RW_ERR_MEMORY.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL, an empty folder, a keep below 0, an optimizer or averages of another
+ *         context; an error that is stuck in the context; RW_ERR_MEMORY.
  */
 RW_API rw_status rw_checkpoint_create(rw_checkpoint **ret_checkpoint, rw_context *ctx,
                                       const rw_checkpoint_params *params);
@@ -91,7 +97,7 @@ RW_API rw_status rw_checkpoint_wait(rw_checkpoint *checkpoint);
  * afterwards. Load before a step is recorded: what is recorded keeps the random numbers that it drew.
  *
  * Every parameter and buffer of the context must be in the file with its type and shape, and so must the states of the
- * optimizer, when there is one. What else is in the file is ignored.
+ * optimizer, the averages and the schedule, where there are any. What else is in the file is ignored.
  * @param ret_found may be NULL; untouched on failure.
  * @return RW_OK, also when there is no file. RW_ERR_IO: there are files, but none is whole, or something is not in the
  *         newest whole one. RW_ERR_SHAPE, RW_ERR_DTYPE, RW_ERR_ARGUMENT: what is in it does not fit the context or the

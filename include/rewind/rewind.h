@@ -22,6 +22,8 @@
  *   plan.h        what a step will take, before it runs
  *   optim.h       AdamW
  *   optimizers.h  SGD, Adam, Lion; settings of single parameters
+ *   schedule.h    learning rates as a function of the step
+ *   average.h     a moving average of the weights
  *   graph.h       a recorded step, launched many times
  *   io.h          weights to and from files
  *   resume.h      a run that ended goes on, to the last bit
@@ -33,6 +35,7 @@
 #define REWIND_REWIND_H
 
 #include <rewind/attention.h>
+#include <rewind/average.h>
 #include <rewind/checkpoint.h>
 #include <rewind/compare.h>
 #include <rewind/context.h>
@@ -53,6 +56,7 @@
 #include <rewind/pointwise.h>
 #include <rewind/reductions.h>
 #include <rewind/resume.h>
+#include <rewind/schedule.h>
 #include <rewind/select.h>
 #include <rewind/status.h>
 #include <rewind/tape.h>

@@ -16,6 +16,8 @@ static rw_status check_params(rw_context *ctx, const rw_checkpoint_params *p)
     if (p->keep < 0) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create: %d files are to be kept", p->keep);
     if (p->optimizer && rw_optimizer_context(p->optimizer) != ctx)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create: the optimizer belongs to another context");
+    if (p->average && rw_average_context(p->average) != ctx)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_checkpoint_create: the averages belong to another context");
     return RW_OK;
 }
 
@@ -34,7 +36,10 @@ rw_status rw_checkpoint_create(rw_checkpoint **ret, rw_context *ctx, const rw_ch
     c->ctx = ctx;
     c->keep = params->keep ? params->keep : KEEP;
     c->optimizer = params->optimizer;
+    c->average = params->average;
+    c->schedule = params->schedule;
     if (c->optimizer) rw_optimizer_share(c->optimizer);
+    if (c->average) rw_average_share(c->average);
     ctx->n_users++;
     *ret = c;
     return RW_OK;
@@ -50,6 +55,7 @@ void rw_checkpoint_destroy(rw_checkpoint **pc)
     rw_snapshot_finish(&c->snapshot);
     rw_rotation_finish(&c->rotation);
     if (c->optimizer) rw_optimizer_release(c->optimizer);
+    if (c->average) rw_average_release(c->average);
     rw_free(c->path);
     rw_free(c->extra);
     rw_free(c);
@@ -128,7 +134,8 @@ rw_status rw_checkpoint_save(rw_checkpoint *c, uint64_t step, const void *extra,
     if (!status) status = check_names(ctx);
     if (status) return status;
     char *path = NULL;
-    const struct rw_snapshot_of what = { .ctx = ctx, .optimizer = c->optimizer, .step = step, .extra = extra,
+    const struct rw_snapshot_of what = { .ctx = ctx, .optimizer = c->optimizer, .average = c->average,
+                                         .schedule = c->schedule, .step = step, .extra = extra,
                                          .extra_bytes = extra_bytes };
     status = next_path(c, step, &path);
     if (!status) status = rw_snapshot_take(&c->snapshot, &what);

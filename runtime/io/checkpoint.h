@@ -14,6 +14,8 @@
 struct rw_checkpoint {
     rw_context *ctx;
     rw_optimizer *optimizer;
+    rw_average *average;
+    rw_schedule *schedule;
     int keep;
     struct rw_rotation rotation;
     struct rw_snapshot snapshot;

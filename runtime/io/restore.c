@@ -25,7 +25,8 @@ struct loading {
     char why[WHY];
     rw_checkpoint_found found;
     /* What there is to do, in the end. */
-    const void **params, **states, **counts;
+    const void **params, **states, **counts, **averages;
+    rw_schedule schedule;
     rw_generator_state generator;
     double lr;
 };
@@ -140,6 +141,32 @@ static rw_status find_optimizer(struct loading *l)
     return status;
 }
 
+static rw_status find_average(struct loading *l)
+{
+    const rw_average *const a = l->c->average;
+    const size_t n = rw_average_members(a);
+    char name[RW_SNAPSHOT_NAME_MOST];
+    l->averages = rw_calloc(n, sizeof *l->averages);
+    rw_status status = l->averages ? RW_OK : refuse(l, RW_ERR_MEMORY, "out of memory%s", "");
+    for (size_t i = 0; !status && i < n; i++) {
+        rw_snapshot_name(name, "average", rw_average_param(a, i)->name);
+        status = find(l, name, rw_average_state(a, i), &l->averages[i]);
+    }
+    return status;
+}
+
+static rw_status find_schedule(struct loading *l)
+{
+    const char *const text = text_of(l, RW_SNAPSHOT_SCHEDULE);
+    rw_schedule *const s = &l->schedule;
+    int kind = 0;
+    if (!text || sscanf(text, "%d %la %la %" SCNu64 " %" SCNu64 " %" SCNu64 " %la", &kind, &s->lr, &s->min_lr,
+                        &s->warmup, &s->total, &s->every, &s->factor) != 7)
+        return refuse(l, RW_ERR_IO, "no schedule is in it%s", "");
+    s->kind = (rw_schedule_kind)kind;
+    return RW_OK;
+}
+
 /* The caller's bytes, in memory of the checkpoint's: the file goes. */
 static rw_status find_extra(struct loading *l, void **ret_extra)
 {
@@ -166,6 +193,8 @@ static rw_status find_all(struct loading *l, void **ret_extra)
     for (size_t i = 0; !status && i < ctx->n_params; i++)
         status = find(l, ctx->params[i]->name, ctx->params[i], &l->params[i]);
     if (!status && l->c->optimizer) status = find_optimizer(l);
+    if (!status && l->c->average) status = find_average(l);
+    if (!status && l->c->schedule) status = find_schedule(l);
     return status ? status : find_extra(l, ret_extra);
 }
 
@@ -201,7 +230,13 @@ static rw_status take(struct loading *l)
         status = upload(ctx, ctx->params[i], l->params[i]);
     }
     if (!status && l->c->optimizer) status = take_optimizer(l);
+    for (size_t i = 0; !status && l->c->average && i < rw_average_members(l->c->average); i++) {
+        struct rw_param *const a = rw_average_state(l->c->average, i);
+        a->version++;
+        status = upload(ctx, a, l->averages[i]);
+    }
     if (status) return rw_fail(ctx, status, "rw_checkpoint_load: %s: the copy to the device failed", l->path);
+    if (l->c->schedule) *l->c->schedule = l->schedule;
     rw_generator_set(ctx, l->generator);
     rw_zero_grad(ctx);
     return RW_OK;
@@ -216,9 +251,10 @@ static void forget_file(struct loading *l)
     rw_free(l->params);
     rw_free(l->states);
     rw_free(l->counts);
+    rw_free(l->averages);
     l->path = NULL;
     l->metadata = NULL;
-    l->params = l->states = l->counts = NULL;
+    l->params = l->states = l->counts = l->averages = NULL;
 }
 
 static rw_status open_file(struct loading *l, const struct rw_rotated *file)

@@ -75,15 +75,35 @@ static bool add_optimizer(struct rw_snapshot *s, const struct rw_snapshot_of *wh
     return ok;
 }
 
+static bool add_average(struct rw_snapshot *s, const struct rw_snapshot_of *what)
+{
+    char name[RW_SNAPSHOT_NAME_MOST];
+    bool ok = true;
+    for (size_t i = 0; ok && i < rw_average_members(what->average); i++) {
+        rw_snapshot_name(name, "average", rw_average_param(what->average, i)->name);
+        ok = add_like(s, what->ctx, name, rw_average_state(what->average, i));
+    }
+    return ok;
+}
+
 static bool add_tensors(struct rw_snapshot *s, const struct rw_snapshot_of *what)
 {
     const rw_context *const ctx = what->ctx;
     bool ok = true;
     for (size_t i = 0; ok && i < ctx->n_params; i++) ok = add_like(s, ctx, ctx->params[i]->name, ctx->params[i]);
     if (ok && what->optimizer) ok = add_optimizer(s, what);
+    if (ok && what->average) ok = add_average(s, what);
     ok = ok && add(s, RW_SNAPSHOT_EXTRA, "U8", RW_SHAPE((int64_t)what->extra_bytes), what->extra_bytes);
     return ok && add(s, RW_SNAPSHOT_HEADER, "U8", RW_SHAPE((int64_t)sizeof(struct rw_digest)),
                      sizeof(struct rw_digest));
+}
+
+static bool add_schedule(struct rw_snapshot *s, const rw_schedule *h)
+{
+    char text[256];
+    snprintf(text, sizeof text, "%d %a %a %" PRIu64 " %" PRIu64 " %" PRIu64 " %a", (int)h->kind, h->lr, h->min_lr,
+             h->warmup, h->total, h->every, h->factor);
+    return cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_SCHEDULE, text);
 }
 
 static bool add_metadata(struct rw_snapshot *s, const struct rw_snapshot_of *what)
@@ -97,6 +117,7 @@ static bool add_metadata(struct rw_snapshot *s, const struct rw_snapshot_of *wha
         !cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_STEP, step) ||
         !cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_GENERATOR, generator))
         return false;
+    if (what->schedule && !add_schedule(s, what->schedule)) return false;
     if (!what->optimizer) return true;
     snprintf(lr, sizeof lr, "%a", rw_optimizer_lr(what->optimizer));
     return cJSON_AddStringToObject(s->metadata, RW_SNAPSHOT_OPTIMIZER, rw_optimizer_kind_name(what->optimizer)) &&
@@ -137,6 +158,8 @@ static rw_status copy_all(struct rw_snapshot *s, const struct rw_snapshot_of *wh
         memcpy(at, count, sizeof count);
         at += sizeof count;
     }
+    for (size_t i = 0; !status && what->average && i < rw_average_members(what->average); i++)
+        status = copy(ctx, &at, rw_average_state(what->average, i));
     if (what->extra_bytes) memcpy(at, what->extra, what->extra_bytes);
     return status;
 }

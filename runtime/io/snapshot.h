@@ -9,19 +9,24 @@
  *     rewind.generator       seed and offset
  *     rewind.optimizer       its kind, where there is one, and
  *     rewind.optimizer.lr    its learning rate, as C prints a double by %a
+ *     rewind.schedule        where there is one: kind, lr, min_lr, warmup, total, every, factor; rates by %a
  *     rewind.digest:NAME     of the tensor of that name: 32 hexadecimal digits
  * Tensors beside parameters and buffers:
  *     rewind:STATE:NAME      an optimizer's state of the parameter, by PyTorch's name: exp_avg, exp_avg_sq ...; master
  *     rewind:step:NAME       I64: the parameter's count of updates; 1 where the master is a copy of it as it is
+ *     rewind:average:NAME    the parameter's moving average
  *     rewind:extra           U8: the caller's own bytes
  *     rewind:header          U8: the digest of what stands in front of the elements
  */
 #ifndef RW_IO_SNAPSHOT_H
 #define RW_IO_SNAPSHOT_H
 
+#include "api/average.h"
 #include "api/optimizer.h"
 #include "base/digest.h"
 #include "io/format.h"
+
+#include <rewind/schedule.h>
 
 #define RW_SNAPSHOT_PREFIX "rewind:"
 #define RW_SNAPSHOT_HEADER "rewind:header"
@@ -31,6 +36,7 @@
 #define RW_SNAPSHOT_GENERATOR "rewind.generator"
 #define RW_SNAPSHOT_OPTIMIZER "rewind.optimizer"
 #define RW_SNAPSHOT_LR "rewind.optimizer.lr"
+#define RW_SNAPSHOT_SCHEDULE "rewind.schedule"
 #define RW_SNAPSHOT_DIGEST "rewind.digest:"
 #define RW_SNAPSHOT_NAME_MOST 320 /* of a tensor or of metadata: a parameter's and a prefix */
 #define RW_DIGEST_TEXT 33
@@ -38,7 +44,9 @@
 /* What is saved: parameters and buffers of the context, and these. */
 struct rw_snapshot_of {
     rw_context *ctx;
-    rw_optimizer *optimizer; /* NULL: none */
+    rw_optimizer *optimizer; /* NULL: none; of these as well */
+    rw_average *average;
+    const rw_schedule *schedule;
     uint64_t step;
     const void *extra;
     size_t extra_bytes;

@@ -107,11 +107,16 @@ struct world {
     struct fixture b;
     struct net net;
     rw_tensor *mean;
-    rw_adamw *opt;
+    rw_optimizer *opt;
+    rw_average *average;
     rw_checkpoint *ck;
     uint64_t step;
     bool written; /* what is written before step 4 was there when it was saved */
 };
+
+static const rw_schedule planned = { .kind = RW_SCHEDULE_COSINE, .lr = 0.02, .min_lr = 1e-3 / 3, .warmup = 3,
+                                     .total = 101, .every = 1, .factor = 0.1 };
+static rw_schedule schedule; /* the one that is saved */
 
 /* Of every kind: how many states each has is all that differs. */
 static int kind;
@@ -125,9 +130,10 @@ static rw_status make_optimizer(struct world *w)
     return rw_adamw_create(&w->opt, w->b.ctx, &(rw_adamw_params){ .lr = 0.5 });
 }
 
-static struct world world_open(rw_dtype dtype, const struct way *how, bool saves)
+static struct world world_open(rw_dtype dtype, const struct way *how)
 {
     struct world w = { 0 };
+    schedule = planned;
     if (how->verify) setenv("REWIND_VERIFY", how->verify, 1);
     w.b = fixture_open(11, how->threads);
     unsetenv("REWIND_VERIFY");
@@ -136,14 +142,17 @@ static struct world world_open(rw_dtype dtype, const struct way *how, bool saves
     rw_buffer(w.b.ctx, "ids", RW_I32, RW_SHAPE(3));
     cr_assert_eq(ckpt_set_policy(w.b.t, how->policy), RW_OK);
     cr_assert_eq(make_optimizer(&w), RW_OK);
-    const rw_checkpoint_params params = { .folder = folder, .optimizer = w.opt, .keep = 2 };
-    if (saves) cr_assert_eq(rw_checkpoint_create(&w.ck, w.b.ctx, &params), RW_OK);
+    cr_assert_eq(rw_average_create(&w.average, w.b.ctx, 0.75), RW_OK);
+    const rw_checkpoint_params params = { .folder = folder, .optimizer = w.opt, .average = w.average,
+                                          .schedule = &schedule, .keep = 2 };
+    cr_assert_eq(rw_checkpoint_create(&w.ck, w.b.ctx, &params), RW_OK);
     return w;
 }
 
 static void world_close(struct world *w)
 {
-    rw_adamw_destroy(&w->opt);
+    rw_average_destroy(&w->average);
+    rw_optimizer_destroy(&w->opt);
     rw_checkpoint_destroy(&w->ck);
     fixture_close(&w->b);
 }
@@ -174,7 +183,7 @@ static rw_tensor *record(struct world *w)
 static void step_begins(struct world *w)
 {
     const float three[48] = { 3 };
-    if (w->step % 5 == 0) rw_adamw_set_lr(w->opt, 0.02 / (double)(w->step + 1));
+    if (w->step % 5 == 0) rw_optimizer_set_lr(w->opt, rw_schedule_lr(&schedule, w->step));
     if (w->step == 4 && !w->written)
         cr_assert_eq(rw_write(w->net.shift[1], three, rw_tensor_bytes(w->net.shift[1])), RW_OK);
     w->written = false;
@@ -190,13 +199,15 @@ static void train(struct world *w, const struct way *how, uint64_t to)
                                          &(rw_graph_params){ .optimizer = w->opt, .max_norm = 1 }), RW_OK);
         if (g) {
             cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(w->b.ctx));
+            cr_assert_eq(rw_average_step(w->average), RW_OK);
             continue;
         }
         rw_tape_reset(w->b.t);
         rw_zero_grad(w->b.ctx);
         cr_assert_eq(rw_backward(w->b.t, record(w)), RW_OK, "%s", rw_error_message(w->b.ctx));
         cr_assert_eq(rw_clip_grad_norm(w->b.ctx, 1, NULL), RW_OK);
-        cr_assert_eq(rw_adamw_step(w->opt), RW_OK, "%s", rw_error_message(w->b.ctx));
+        cr_assert_eq(rw_optimizer_step(w->opt), RW_OK, "%s", rw_error_message(w->b.ctx));
+        cr_assert_eq(rw_average_step(w->average), RW_OK);
     }
     rw_graph_destroy(&g);
     rw_tape_reset(w->b.t);
@@ -205,8 +216,10 @@ static void train(struct world *w, const struct way *how, uint64_t to)
 /* A run from where the folder stands to a step, and what is saved there: all bytes of the file. */
 static unsigned char *run_to(rw_dtype dtype, const struct way *how, uint64_t from, uint64_t to, size_t *bytes)
 {
-    struct world w = world_open(dtype, how, true);
+    struct world w = world_open(dtype, how);
+    if (from) schedule = (rw_schedule){ 0 };
     const rw_checkpoint_found found = load(&w);
+    cr_assert_eq(memcmp(&schedule, &planned, sizeof planned), 0, "a run goes on by the schedule that it began with");
     cr_assert_eq(found.found, from > 0);
     cr_assert_eq(found.step, from);
     cr_assert_eq(found.skipped, 0);
@@ -266,7 +279,7 @@ Test(resume, a_run_that_ends_after_every_step)
     unsigned char *const want = run_to(RW_BF16, &none, 0, 8, &bytes);
     empty_folder(folder);
     for (uint64_t step = 0; step < 8; step++) {
-        struct world w = world_open(RW_BF16, step % 2 ? &none : &full, true);
+        struct world w = world_open(RW_BF16, step % 2 ? &none : &full);
         cr_assert_eq(load(&w).step, step);
         w.written = step == 4;
         train(&w, step % 2 ? &none : &full, step + 1);
@@ -288,7 +301,7 @@ Test(resume, goes_on_training_while_a_file_is_written)
     size_t bytes, got_bytes;
     unsigned char *const want = run_to(RW_F32, &how, 0, 5, &bytes);
     empty_folder(folder);
-    struct world w = world_open(RW_F32, &how, true);
+    struct world w = world_open(RW_F32, &how);
     train(&w, &how, 5);
     save(&w);
     train(&w, &how, 9);
@@ -307,7 +320,7 @@ static const struct way alone = { "none", false, 1, NULL };
 /* A few steps of a run with 2 MB to save, so that most kills meet a file that is being written. */
 static struct world large_open(void)
 {
-    struct world w = world_open(RW_F32, &alone, true);
+    struct world w = world_open(RW_F32, &alone);
     rw_tensor *const ballast = rw_buffer(w.b.ctx, "ballast", RW_F32, RW_SHAPE(1 << 19));
     cr_assert_eq(rw_init_normal(ballast, 0, 1), RW_OK);
     load(&w);
@@ -485,7 +498,7 @@ Test(resume, none_of_the_files_is_whole)
 
 Test(resume, the_newest_files_stay)
 {
-    struct world w = world_open(RW_F32, &alone, true); /* keeps two */
+    struct world w = world_open(RW_F32, &alone); /* keeps two */
     cr_assert_eq(load(&w).found, false, "a folder that is not there is a run that begins");
     cr_assert_eq(mkdir(folder, 0777), 0);
     put(file_of(9999, 0), "", 0);
@@ -508,7 +521,7 @@ Test(resume, the_newest_files_stay)
 
 Test(resume, an_old_file_that_cannot_be_removed_is_said)
 {
-    struct world w = world_open(RW_F32, &alone, true);
+    struct world w = world_open(RW_F32, &alone);
     cr_assert_eq(mkdir(folder, 0777), 0);
     cr_assert_eq(mkdir(file_of(1, 1), 0777), 0);
     for (w.step = 2; w.step < 4; w.step++) save(&w);
@@ -523,7 +536,7 @@ Test(resume, an_old_file_that_cannot_be_removed_is_said)
 /* A file that was found to be damaged doesn't take the place of a whole one. */
 Test(resume, damaged_files_do_not_count_as_kept)
 {
-    struct world w = world_open(RW_F32, &alone, true);
+    struct world w = world_open(RW_F32, &alone);
     for (w.step = 1; w.step < 4; w.step++) save(&w);
     cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK);
     put(file_of(3, 3), "?", 1);

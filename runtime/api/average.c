@@ -1,0 +1,217 @@
+/*
+ * Averages are states of the context, and taking the parameters in is a commit, as an optimizer's update is: in the
+ * place of gradients stand the parameters, in that of parameters the averages. See rewind/average.h.
+ */
+#include "api/average.h"
+
+#include "api/update.h"
+#include "base/alloc.h"
+#include "record/own_ops.h"
+
+#define GROUP 4096 /* parameters of a node */
+
+struct member {
+    struct rw_param *param, *average;
+};
+
+struct rw_average {
+    struct rw_recorder recorder; /* first */
+    rw_context *ctx;
+    struct member *members;
+    struct rw_param **rows; /* by group: they never change */
+    size_t n, n_groups, bytes;
+    struct rw_update update;
+    size_t n_users; /* itself, until rw_average_destroy(), and checkpoints: the last one frees it */
+};
+
+static rw_status no_memory(rw_context *ctx)
+{
+    return rw_fail(ctx, RW_ERR_MEMORY, "rw_average_create: out of memory");
+}
+
+static size_t group_size(const rw_average *a, size_t group)
+{
+    const size_t rest = a->n - group * GROUP;
+    return rest < GROUP ? rest : GROUP;
+}
+
+/* ---- recording ---- */
+
+static rw_status record_group(rw_average *a, size_t group, rw_tape *t, rw_tensor **in)
+{
+    static const struct rw_update_attrs attrs = { RW_UPDATE_AVERAGE, 0 };
+    const struct member *const x = &a->members[group * GROUP];
+    const size_t n = group_size(a, group);
+    in[0] = &a->rows[group]->tensor;
+    for (size_t i = 0; i < n; i++) {
+        in[1 + i] = &x[i].param->tensor;
+        in[1 + n + i] = &x[i].average->tensor;
+    }
+    return rw_update_record(t, "rw_average_step", &rw_op_average, in, (int)(1 + 2 * n), &attrs, sizeof attrs, NULL);
+}
+
+static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
+{
+    rw_average *const a = (rw_average *)r;
+    rw_tensor **const in = rw_malloc((1 + 2 * (a->n < GROUP ? a->n : GROUP)) * sizeof *in);
+    rw_status status = in ? RW_OK : no_memory(a->ctx);
+    for (size_t g = 0; !status && g < a->n_groups; g++) status = record_group(a, g, t, in);
+    rw_free(in);
+    return status;
+}
+
+/* ---- making and ending ---- */
+
+static rw_status add_rows(rw_average *a)
+{
+    const size_t groups = (a->n + GROUP - 1) / GROUP;
+    a->rows = rw_calloc(groups, sizeof(struct rw_param *));
+    if (!a->rows) return RW_ERR_MEMORY;
+    for (; a->n_groups < groups; a->n_groups++) {
+        const int64_t n = (int64_t)group_size(a, a->n_groups);
+        struct rw_param *const p = rw_state_create(a->ctx, RW_I32, RW_SHAPE(n, RW_UPDATE_ROW_WORDS));
+        if (!p) return RW_ERR_MEMORY;
+        a->rows[a->n_groups] = p;
+    }
+    return RW_OK;
+}
+
+static rw_status set_decay(rw_average *a, double decay)
+{
+    rw_context *const ctx = a->ctx;
+    struct rw_update_row row = { .lr = 1, .b1 = decay, .c1 = 1 - decay, .decay = 1, .correction1 = 1,
+                                 .correction2 = 1 };
+    struct rw_update_row *const rows = rw_malloc(GROUP * sizeof *rows);
+    rw_status status = rows ? RW_OK : RW_ERR_MEMORY;
+    rw_update_row_finish(&row);
+    for (size_t i = 0; rows && i < GROUP; i++) rows[i] = row;
+    for (size_t g = 0; !status && g < a->n_groups; g++)
+        status = ctx->device->upload(ctx->device_state, a->rows[g]->data, rows, a->rows[g]->bytes);
+    rw_free(rows);
+    return status;
+}
+
+static rw_status add_members(rw_average *a)
+{
+    rw_context *const ctx = a->ctx;
+    a->members = rw_calloc(ctx->n_params, sizeof *a->members);
+    if (!a->members) return RW_ERR_MEMORY;
+    for (size_t i = 0; i < ctx->n_params; i++) {
+        struct rw_param *const p = ctx->params[i];
+        const rw_dtype wide = p->tensor.dtype == RW_F64 ? RW_F64 : RW_F32;
+        if (!p->grad) continue;
+        struct rw_param *const s = rw_state_create(ctx, wide, rw_layout_shape(rw_layout_of(ctx, &p->tensor)));
+        if (!s) return RW_ERR_MEMORY;
+        a->members[a->n++] = (struct member){ p, s };
+        a->bytes += s->bytes;
+    }
+    return RW_OK;
+}
+
+static void free_all(rw_average *a)
+{
+    rw_context *const ctx = a->ctx;
+    rw_update_close(&a->update);
+    for (size_t i = 0; i < a->n; i++) rw_state_destroy(ctx, a->members[i].average);
+    for (size_t g = 0; g < a->n_groups; g++) rw_state_destroy(ctx, a->rows[g]);
+    ctx->memory.optimizer -= a->bytes;
+    rw_free(a->members);
+    rw_free(a->rows);
+    rw_free(a);
+    rw_context_release(ctx);
+}
+
+/* Averages begin as the parameters are: by a step that remembers nothing of what was there before. */
+static rw_status begin(rw_average *a, double decay)
+{
+    rw_context *const ctx = a->ctx;
+    rw_status status = add_members(a);
+    if (!status) status = add_rows(a);
+    if (!status) status = set_decay(a, 0);
+    if (status) return no_memory(ctx);
+    status = rw_update_open(&a->update, ctx, &a->recorder);
+    if (!status) status = rw_update_run(&a->update);
+    if (!status) status = rw_runs_wait(ctx);
+    return status ? status : set_decay(a, decay) ? no_memory(ctx) : RW_OK;
+}
+
+rw_status rw_average_create(rw_average **ret, rw_context *ctx, double decay)
+{
+    if (!ret || !ctx) return rw_fail_null(ctx, "rw_average_create", ctx ? "ret_average" : "ctx");
+    if (ctx->status) return ctx->status;
+    if (!(decay >= 0 && decay < 1)) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_average_create: a decay of %g", decay);
+    rw_average *a = rw_calloc(1, sizeof *a);
+    if (!a) return no_memory(ctx);
+    a->recorder.record = record;
+    a->ctx = ctx;
+    a->n_users = 1;
+    ctx->n_users++;
+    const rw_status status = begin(a, decay);
+    ctx->memory.optimizer += a->bytes;
+    if (status) rw_average_destroy(&a);
+    else *ret = a;
+    return status;
+}
+
+void rw_average_share(rw_average *a)
+{
+    a->n_users++;
+}
+
+void rw_average_release(rw_average *a)
+{
+    if (!--a->n_users) free_all(a);
+}
+
+void rw_average_destroy(rw_average **pa)
+{
+    if (!pa || !*pa) return;
+    rw_average *const a = *pa;
+    *pa = NULL;
+    rw_average_release(a);
+}
+
+/* ---- use ---- */
+
+rw_status rw_average_step(rw_average *a)
+{
+    if (!a) return RW_ERR_ARGUMENT;
+    if (a->ctx->status) return a->ctx->status;
+    if (rw_update_is_stale(&a->update)) {
+        struct rw_update made;
+        const rw_status status = rw_update_open(&made, a->ctx, &a->recorder);
+        if (status) return status;
+        rw_update_close(&a->update);
+        a->update = made;
+    }
+    const rw_status status = rw_update_run(&a->update);
+    for (size_t i = 0; !status && i < a->n; i++) a->members[i].average->version++;
+    return status;
+}
+
+rw_tensor *rw_average_of(const rw_average *a, const rw_tensor *param)
+{
+    for (size_t i = 0; a && i < a->n; i++)
+        if (&a->members[i].param->tensor == param) return &a->members[i].average->tensor;
+    return NULL;
+}
+
+rw_context *rw_average_context(const rw_average *a)
+{
+    return a->ctx;
+}
+
+size_t rw_average_members(const rw_average *a)
+{
+    return a->n;
+}
+
+struct rw_param *rw_average_param(const rw_average *a, size_t i)
+{
+    return a->members[i].param;
+}
+
+struct rw_param *rw_average_state(const rw_average *a, size_t i)
+{
+    return a->members[i].average;
+}

@@ -1,0 +1,39 @@
+/* rw_schedule_lr(): see rewind/schedule.h. */
+#include <rewind/schedule.h>
+
+#include <math.h>
+
+static bool is_rate(double x)
+{
+    return x >= 0 && isfinite(x);
+}
+
+static bool makes_sense(const rw_schedule *s)
+{
+    if (!is_rate(s->lr) || !is_rate(s->min_lr)) return false;
+    switch (s->kind) {
+    case RW_SCHEDULE_CONSTANT: return true;
+    case RW_SCHEDULE_LINEAR:
+    case RW_SCHEDULE_COSINE: return s->total > s->warmup;
+    case RW_SCHEDULE_STEPS: return s->every > 0 && is_rate(s->factor);
+    }
+    return false;
+}
+
+/* How far the fall has come, 0 to 1. */
+static double progress(const rw_schedule *s, uint64_t step)
+{
+    return step >= s->total ? 1 : (double)(step - s->warmup) / (double)(s->total - s->warmup);
+}
+
+double rw_schedule_lr(const rw_schedule *s, uint64_t step)
+{
+    if (!s || !makes_sense(s)) return NAN;
+    if (step < s->warmup) return s->lr * ((double)(step + 1) / (double)s->warmup);
+    switch (s->kind) {
+    case RW_SCHEDULE_LINEAR: return s->lr + (s->min_lr - s->lr) * progress(s, step);
+    case RW_SCHEDULE_COSINE: return s->min_lr + (s->lr - s->min_lr) * (0.5 * (1 + cos(M_PI * progress(s, step))));
+    case RW_SCHEDULE_STEPS: return fmax(s->min_lr, s->lr * pow(s->factor, (double)((step - s->warmup) / s->every)));
+    default: return s->lr;
+    }
+}

@@ -1,0 +1,238 @@
+/*
+ * Moving averages of the weights and schedules of the rate: against PyTorch's numbers, the same bytes for every number
+ * of threads, and what they refuse.
+ */
+#include "base/alloc.h"
+#include "golden/optimizers.h"
+#include "support/compare.h"
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double value_of(int64_t i, int step)
+{
+    return ((double)((uint64_t)(i * 31 + step * 17) * 2654435761u >> 9 & 0x7f) - 63) / 64;
+}
+
+static void fill(rw_tensor *x, int step)
+{
+    const rw_dtype dtype = rw_tensor_dtype(x);
+    const int64_t n = rw_shape_numel(rw_tensor_shape(x));
+    void *const data = malloc((size_t)n * 8);
+    for (int64_t i = 0; i < n; i++) cr_assert(number_put(data, dtype, i, value_of(i % GOLDEN_N, step)));
+    cr_assert_eq(rw_write(x, data, rw_tensor_bytes(x)), RW_OK);
+    free(data);
+}
+
+static const double *golden_average(void)
+{
+    for (size_t i = 0; i < sizeof golden_rows / sizeof *golden_rows; i++)
+        if (!strcmp(golden_rows[i].name, "average")) return golden_rows[i].want;
+    return NULL;
+}
+
+/* PyTorch's first average is the model as it is then: ours begins there. Two roundings a step, in float32. */
+Test(average, is_that_of_pytorch)
+{
+    static const rw_dtype dtypes[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
+    for (int d = 0; d < 4; d++) {
+        struct fixture b = fixture_open(1, 2);
+        rw_average *average = NULL;
+        rw_tensor *const w = rw_param(b.ctx, "w", dtypes[d], RW_SHAPE(61, GOLDEN_N));
+        rw_tensor *const buffer = rw_buffer(b.ctx, "b", RW_F32, RW_SHAPE(2));
+        fill(w, 0);
+        cr_assert_eq(rw_average_create(&average, b.ctx, 0.75), RW_OK, "%s", rw_error_message(b.ctx));
+        for (int step = 1; step < GOLDEN_STEPS; step++) {
+            fill(w, step);
+            cr_assert_eq(rw_average_step(average), RW_OK, "%s", rw_error_message(b.ctx));
+        }
+        rw_tensor *const x = rw_average_of(average, w);
+        cr_assert_null(rw_average_of(average, buffer));
+        cr_assert_eq(rw_tensor_dtype(x), d ? RW_F32 : RW_F64);
+        void *const got = malloc(rw_tensor_bytes(x));
+        cr_assert_eq(rw_read(NULL, x, got, rw_tensor_bytes(x)), RW_OK);
+        for (int i = 0; i < 61 * GOLDEN_N; i++) {
+            const double is = number_get(got, rw_tensor_dtype(x), i), want = golden_average()[i % GOLDEN_N];
+            cr_expect(fabs(is - want) <= 3 * GOLDEN_STEPS * (d ? 0x1p-24 : 0x1p-53), "%s, element %d: %.17g, not %.17g",
+                      rw_dtype_name(dtypes[d]), i, is, want);
+        }
+        free(got);
+        rw_average_destroy(&average);
+        fixture_close(&b);
+    }
+}
+
+Test(average, is_the_same_bytes_for_every_number_of_threads)
+{
+    enum { LONG = 40003 };
+    static float want[LONG], got[LONG];
+    for (int threads = 1; threads <= 5; threads++) {
+        struct fixture b = fixture_open(1, threads);
+        rw_average *average = NULL;
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_BF16, RW_SHAPE(LONG));
+        rw_init_normal(w, 0, 1);
+        cr_assert_eq(rw_average_create(&average, b.ctx, 0.9), RW_OK);
+        for (int step = 0; step < 3; step++) {
+            rw_init_normal(w, 0, 1);
+            if (step == 2) rw_context_set_threads(b.ctx, threads % 3 + 1);
+            cr_assert_eq(rw_average_step(average), RW_OK);
+        }
+        rw_read(NULL, rw_average_of(average, w), threads > 1 ? got : want, sizeof want);
+        cr_assert(threads == 1 || !memcmp(got, want, sizeof want), "%d threads", threads);
+        rw_average_destroy(&average);
+        fixture_close(&b);
+    }
+}
+
+/* A model that takes the averages in place of the parameters. A step counts as a change of them. */
+Test(average, is_an_operand)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_average *average = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4));
+    rw_init_constant(w, 2);
+    cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK);
+    rw_init_constant(w, 4);
+    cr_assert_eq(rw_average_step(average), RW_OK);
+    cr_assert_eq(rw_item(b.t, rw_sum(b.t, rw_average_of(average, w), RW_ALL_AXES, false)), 12);
+    rw_tape_reset(b.t);
+    rw_average_destroy(&average);
+    fixture_close(&b);
+}
+
+Test(average, of_more_parameters_than_a_node_takes)
+{
+    const int many = test_device() == RW_DEVICE_CPU ? 4100 : 130;
+    struct fixture b = fixture_open(1, 1);
+    rw_average *average = NULL;
+    for (int k = 0; k < many; k++) {
+        char name[16];
+        snprintf(name, sizeof name, "w%d", k);
+        rw_init_constant(rw_param(b.ctx, name, RW_F32, RW_SHAPE(1)), k);
+    }
+    cr_assert_eq(rw_average_create(&average, b.ctx, 0.5), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int k = 0; k < many; k++) {
+        float x;
+        rw_read(NULL, rw_average_of(average, rw_param_get(b.ctx, (size_t)k)), &x, sizeof x);
+        cr_assert_eq(x, k);
+    }
+    rw_average_destroy(&average);
+    fixture_close(&b);
+}
+
+Test(average, without_memory_there_is_none)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_average *average = NULL;
+    rw_memory was, is;
+    rw_param(b.ctx, "w", RW_BF16, RW_SHAPE(3));
+    rw_memory_stats(b.ctx, &was);
+    int failures = 0;
+    for (uint64_t n = 1;; n++) {
+        rw_alloc_fail_at(n);
+        const rw_status status = rw_average_create(&average, b.ctx, 0.5);
+        rw_alloc_fail_at(0);
+        if (!status) break;
+        failures++;
+        cr_assert_eq(status, RW_ERR_MEMORY, "allocation %d: %s", (int)n, rw_error_message(b.ctx));
+        cr_assert_null(average);
+        rw_error_clear(b.ctx);
+        rw_memory_stats(b.ctx, &is);
+        cr_assert_eq(is.optimizer, was.optimizer);
+    }
+    cr_assert_gt(failures, 5);
+    rw_memory_stats(b.ctx, &is);
+    cr_assert_eq(is.optimizer - was.optimizer, 12);
+    rw_average_destroy(&average);
+    rw_memory_stats(b.ctx, &is);
+    cr_assert_eq(is.optimizer, was.optimizer);
+    fixture_close(&b);
+}
+
+Test(average, mistakes_are_refused)
+{
+    static const double bad[] = { -0.1, 1, NAN, INFINITY };
+    struct fixture b = fixture_open(1, 1);
+    rw_average *average = NULL;
+    for (int i = 0; i < 4; i++) {
+        cr_assert_eq(rw_average_create(&average, b.ctx, bad[i]), RW_ERR_ARGUMENT);
+        cr_assert(strstr(rw_error_message(b.ctx), "rw_average_create: a decay of"), "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+    }
+    cr_assert_eq(rw_average_create(NULL, b.ctx, 0.5), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    cr_assert_eq(rw_average_create(&average, NULL, 0.5), RW_ERR_ARGUMENT);
+    cr_assert_null(average);
+    cr_assert_eq(rw_average_step(NULL), RW_ERR_ARGUMENT);
+    cr_assert_null(rw_average_of(NULL, NULL));
+    rw_average_destroy(NULL);
+    rw_average_destroy(&average);
+    fixture_close(&b);
+}
+
+/* ---- schedules ---- */
+
+static void expect_rates(const char *what, rw_schedule s, const double *want, int n)
+{
+    for (int step = 0; step < n; step++)
+        cr_expect(fabs(rw_schedule_lr(&s, (uint64_t)step) - want[step]) <= 16 * 0x1p-53,
+                  "%s, step %d: %.17g, not %.17g", what, step, rw_schedule_lr(&s, (uint64_t)step), want[step]);
+}
+
+/* What torch.optim.lr_scheduler gives: CosineAnnealingLR, LinearLR, StepLR; which goes from each to the next. */
+Test(schedule, is_that_of_pytorch)
+{
+    static const double cosine[] = { 0.5, 0.48572741234586625, 0.4450825214724776, 0.38425314356845436, 0.3125,
+                                     0.24074685643154567, 0.17991747852752235, 0.13927258765413375 };
+    static const double linear[] = { 0.5, 0.453125, 0.40625, 0.359375, 0.3125, 0.265625, 0.21875, 0.171875, 0.125,
+                                     0.125 };
+    static const double steps[] = { 0.5, 0.5, 0.5, 0.125, 0.125, 0.125, 0.03125, 0.03125, 0.03125 };
+    expect_rates("cosine", (rw_schedule){ .kind = RW_SCHEDULE_COSINE, .lr = 0.5, .min_lr = 0.125, .total = 8 }, cosine,
+                 8);
+    expect_rates("linear", (rw_schedule){ .kind = RW_SCHEDULE_LINEAR, .lr = 0.5, .min_lr = 0.125, .total = 8 }, linear,
+                 10);
+    expect_rates("steps", (rw_schedule){ .kind = RW_SCHEDULE_STEPS, .lr = 0.5, .every = 3, .factor = 0.25 }, steps, 9);
+    const double warm[] = { 0.125, 0.25, 0.375, 0.5, 0.5, 0.5 };
+    expect_rates("constant", (rw_schedule){ .lr = 0.5, .warmup = 4 }, warm, 6);
+}
+
+/* The warm-up is part of the whole; behind it a kind begins at its highest and never ends below its lowest. */
+Test(schedule, warms_up_first)
+{
+    for (rw_schedule_kind kind = RW_SCHEDULE_CONSTANT; kind <= RW_SCHEDULE_STEPS; kind++) {
+        const rw_schedule s = { .kind = kind, .lr = 1, .min_lr = 0.25, .warmup = 5, .total = 9, .every = 2,
+                                .factor = 0.125 };
+        for (uint64_t step = 0; step < 5; step++) cr_expect_eq(rw_schedule_lr(&s, step), (double)(step + 1) / 5);
+        cr_expect_eq(rw_schedule_lr(&s, 5), 1);
+        cr_expect_eq(rw_schedule_lr(&s, 9), kind == RW_SCHEDULE_CONSTANT ? 1 : 0.25);
+        cr_expect_eq(rw_schedule_lr(&s, UINT64_MAX), kind == RW_SCHEDULE_CONSTANT ? 1 : 0.25);
+    }
+}
+
+Test(schedule, of_nonsense_is_no_number_and_no_optimizer_takes_it)
+{
+    static const rw_schedule bad[] = {
+        { .kind = (rw_schedule_kind)4, .lr = 1 },
+        { .lr = -1 },
+        { .lr = NAN },
+        { .lr = 1, .min_lr = INFINITY },
+        { .kind = RW_SCHEDULE_COSINE, .lr = 1 },
+        { .kind = RW_SCHEDULE_LINEAR, .lr = 1, .warmup = 7, .total = 7 },
+        { .kind = RW_SCHEDULE_STEPS, .lr = 1, .factor = 0.5 },
+        { .kind = RW_SCHEDULE_STEPS, .lr = 1, .factor = -0.5, .every = 1 },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) cr_expect(isnan(rw_schedule_lr(&bad[i], 3)), "%zu", i);
+    cr_expect(isnan(rw_schedule_lr(NULL, 0)));
+    struct fixture b = fixture_open(1, 1);
+    rw_optimizer *opt = NULL;
+    rw_param(b.ctx, "w", RW_F32, RW_SHAPE(3));
+    cr_assert_eq(rw_sgd_create(&opt, b.ctx, NULL), RW_OK);
+    rw_optimizer_set_lr(opt, rw_schedule_lr(&bad[0], 0));
+    cr_expect_eq(rw_optimizer_step(opt), RW_ERR_ARGUMENT);
+    rw_optimizer_destroy(&opt);
+    fixture_close(&b);
+}
