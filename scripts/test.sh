@@ -268,6 +268,7 @@ main() {
         while read -r e; do
             check "example $e" "$REWIND_BUILD/examples/$e" --quick
         done <"$REWIND_BUILD/examples/examples.txt"
+        check "train_gpt: a run that goes on" "$rewind_root/tests/tools/train_gpt.sh" "$REWIND_BUILD"
         rewind_build "$REWIND_BUILD-asan" -Db_sanitize=address,undefined -Dbuildtype=debugoptimized -Db_lundef=false \
             -Dc_args=-g1 -Dcpp_args=-g1 -Dcpu_isa=v3 -Dcuda=disabled -Dptx=disabled -Dbench=false -Dexamples=false ||
             fail "sanitizers" "the build failed"

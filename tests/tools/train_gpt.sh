@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Holds runs of train_gpt against each other: 20 steps, and 10 that another run goes on from under another policy, save
+# equal files; so does a run that was killed again and again. Tokens as llm.c writes them are read, mistakes refused.
+#
+#   tests/tools/train_gpt.sh BUILD
+set -eu
+program=$(cd "$1" && pwd)/examples/train_gpt
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+
+small="--layers 2 --width 64 --heads 2 --kv-heads 2 --hidden 96 --seq 24 --batch 2 --sample 0 --eval-batches 1"
+small="$small --lr 3e-3"
+train() { "$program" $small "$@" >log 2>&1 || { echo "train_gpt $*:"; cat log; exit 1; }; }
+
+# same NAME OPTIONS -- BEFORE -- AFTER: what the three have in common, and in what the two halves differ
+same() {
+    local name=$1 common=$2 before=$3 after=$4
+    rm -rf run whole halves
+    train $common --policy none --steps 20 --save whole
+    train $common $before --steps 10 --total-steps 20 --checkpoint run
+    train $common $after --steps 20 --resume run --save halves
+    grep -q "^going on from step 10 of " log || { echo "$name: did not go on"; cat log; exit 1; }
+    cmp whole halves || { echo "$name: not the same bytes"; exit 1; }
+    echo "$name: the same bytes"
+}
+
+same "GPT-2, f32" "--accum 2 --threads 2" "--policy full" "--policy budget:70%"
+same "GPT-2, bf16, graph" "--dtype bf16" "--policy uniform:2 --graph --threads 1" "--policy none --threads 3"
+same "Llama, f32" "--preset llama-tiny --optimizer lion" "--policy none" "--policy selective:mlp --graph"
+same "Llama, f16, sgd" "--preset llama-tiny --dtype f16 --optimizer sgd --schedule linear" "--policy full" ""
+
+# A run that is killed in the midst of saving, five times.
+rm -rf run whole halves
+train --steps 40 --policy none --save whole
+for i in 1 2 3 4 5; do
+    "$program" $small --steps 40 --resume run --checkpoint run --save-every 1 >log 2>&1 &
+    pid=$!
+    for _ in $(seq 100); do ls run/*.safetensors >/dev/null 2>&1 && break; sleep 0.05; done
+    sleep "0.$((i * 7 % 10))"
+    kill -9 $pid 2>/dev/null || true
+    wait $pid 2>/dev/null || true
+done
+train --steps 40 --resume run --checkpoint run --save halves
+cmp whole halves || { echo "killed: not the same bytes"; exit 1; }
+echo "killed five times: the same bytes"
+
+# 256 words, then tokens of 16 bits.
+python3 - <<'PY'
+import struct
+tokens = [i * i % 300 for i in range(4000)]
+head = [20240520, 1, len(tokens)] + [0] * 253
+data = struct.pack('<256i', *head) + struct.pack(f'<{len(tokens)}H', *tokens)
+open('tokens.bin', 'wb').write(data)
+open('cut.bin', 'wb').write(data[:-2])
+open('short.bin', 'wb').write(data[:100])
+PY
+train --data tokens.bin --val tokens.bin --vocab 300 --steps 3
+grep -q "4000 training tokens" log || { cat log; exit 1; }
+
+# refused OPTIONS...: with status 2 and a line that says why
+refused() {
+    local status=0
+    "$program" $small "$@" >log 2>&1 || status=$?
+    [ $status -eq 2 ] && grep -q "train_gpt" log || { echo "not refused, status $status: $*"; cat log; exit 1; }
+}
+refused --data cut.bin --vocab 300
+refused --data short.bin --vocab 300
+refused --data tokens.bin --vocab 200
+refused --data /nowhere
+refused --dtype fp8
+refused --preset gpt5
+refused --steps 1.5
+refused --heads 3
+refused --graph --accum 2
+refused --nonsense
+refused surplus
+echo "tokens and mistakes: as they should be"
