@@ -1,6 +1,6 @@
 /*
- * Updates of parameters on CUDA. A launch updates as many parameters as its arguments hold, so there is no table of addresses in device
- * memory, and it can be captured and repeated. What changes from step to step is in the rows.
+ * Updates of parameters on CUDA. A launch updates as many as its arguments hold, so there is no table of addresses in
+ * device memory, and it can be captured and repeated. What changes from step to step is in the rows.
  */
 #include "device/cuda/kernel.cuh"
 

@@ -278,7 +278,7 @@ void rw_optimizer_resume(rw_adamw *opt, size_t i, uint64_t step, bool current)
 
 /* ---- an update ---- */
 
-/* Most parameters are at one step, at one rate, and decay or do not: the numbers of the two kinds are worked out once. */
+/* Most parameters are at one step and one rate, and decay or do not: the numbers of two kinds are worked out once. */
 struct known {
     uint64_t step; /* 0: none */
     double lr, weight_decay;

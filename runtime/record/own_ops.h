@@ -62,7 +62,8 @@ struct rw_update_row {
     uint32_t nesterov;
     uint32_t unused;
 };
-#define RW_UPDATE_ROW_WORDS ((int64_t)(sizeof(struct rw_update_row) / sizeof(int32_t))) /* rows are a tensor of RW_I32 */
+/* Rows are a tensor of RW_I32. */
+#define RW_UPDATE_ROW_WORDS ((int64_t)(sizeof(struct rw_update_row) / sizeof(int32_t)))
 
 /* Fills in f. */
 void rw_update_row_finish(struct rw_update_row *row);

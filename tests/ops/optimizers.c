@@ -57,8 +57,8 @@ static void fill(rw_tensor *x, double (*value)(int64_t, int), int step)
 }
 
 /*
- * States and master copies are float32 here, of numbers up to 4, and a step has ten roundings at most, of which no error
- * grows in the next: five steps, each number rounded to within 2^-22, and what has 16 bits once more.
+ * States and master copies are float32 here, of numbers up to 4, and a step has ten roundings at most, of which no
+ * error grows in the next: five steps, each number rounded to within 2^-22, and what has 16 bits once more.
  */
 static double bound_of(rw_dtype dtype, double want)
 {
@@ -66,11 +66,12 @@ static double bound_of(rw_dtype dtype, double want)
     return 64 * 0x1p-24 * (1 + fabs(want)) + (dtype == RW_F32 ? 0 : unit_roundoff(dtype) * fabs(want));
 }
 
-static void check_golden(const char *name, const double *want, rw_dtype dtype)
+static void check_golden(const char *name, const double *want, rw_dtype dtype, rw_dtype grad_dtype)
 {
     struct fixture b = fixture_open(1, 2);
     rw_optimizer *opt = NULL;
-    rw_tensor *const w = rw_param(b.ctx, "w", dtype, RW_SHAPE(61, GOLDEN_N));
+    rw_tensor *const w = rw_param_with(b.ctx, "w", dtype, RW_SHAPE(61, GOLDEN_N),
+                                       &(rw_param_options){ .grad_dtype = grad_dtype });
     cr_assert_eq(make(&opt, b.ctx, name), RW_OK, "%s", rw_error_message(b.ctx));
     fill(w, start_of, 0);
     for (int step = 0; step < GOLDEN_STEPS; step++) {
@@ -99,8 +100,10 @@ Test(optimizers, are_those_of_pytorch)
 {
     static const rw_dtype dtypes[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
     for (size_t i = 0; i < sizeof golden_rows / sizeof *golden_rows; i++)
-        for (size_t d = 0; is_optimizer(golden_rows[i].name) && d < 4; d++)
-            check_golden(golden_rows[i].name, golden_rows[i].want, dtypes[d]);
+        for (size_t d = 0; is_optimizer(golden_rows[i].name) && d < 4; d++) {
+            check_golden(golden_rows[i].name, golden_rows[i].want, dtypes[d], RW_F32);
+            check_golden(golden_rows[i].name, golden_rows[i].want, dtypes[d], dtypes[d]);
+        }
 }
 
 /* ---- the same bytes ---- */
@@ -234,7 +237,7 @@ Test(optimizers, settings_of_one_parameter_are_those_numbers)
 Test(optimizers, settings_of_one_parameter_leave_the_others)
 {
     struct zoo a = zoo_open("adamw", 1), z = zoo_open("adamw", 1);
-    const float ones[35] = { 1, 1, 1 };
+    const float ones[64] = { 1, 1, 1 };
     cr_assert_eq(rw_optimizer_set(z.opt, z.w[1], &(rw_optimizer_settings){ .lr_factor = 0.1 }), RW_OK);
     for (int k = 0; k < 2; k++) {
         struct zoo *const one = k ? &z : &a;
