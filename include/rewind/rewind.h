@@ -20,6 +20,7 @@
  *   verify.h      proof that recompute changes no bit
  *   memory.h      bytes and costs
  *   plan.h        what a step will take, before it runs
+ *   moe.h         mixture of experts
  *   optim.h       AdamW
  *   optimizers.h  SGD, Adam, Lion; settings of single parameters
  *   schedule.h    learning rates as a function of the step
@@ -47,6 +48,7 @@
 #include <rewind/io.h>
 #include <rewind/losses.h>
 #include <rewind/memory.h>
+#include <rewind/moe.h>
 #include <rewind/norm.h>
 #include <rewind/op.h>
 #include <rewind/ops.h>

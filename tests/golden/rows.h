@@ -37,6 +37,7 @@ extern const struct golden_set golden_compare;
 extern const struct golden_set golden_conv;
 extern const struct golden_set golden_gather;
 extern const struct golden_set golden_losses;
+extern const struct golden_set golden_moe;
 extern const struct golden_set golden_norm;
 extern const struct golden_set golden_ops;
 extern const struct golden_set golden_pointwise;

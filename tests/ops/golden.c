@@ -191,6 +191,7 @@ static void check_all(rw_dtype dtype)
         &golden_conv,
         &golden_gather,
         &golden_losses,
+        &golden_moe,
         &golden_norm,
         &golden_ops,
         &golden_pointwise,

@@ -231,6 +231,13 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_mean(t, x, RW_AXES(0), false), rw_max(t, x, RW_AXES(0), false), rw_logsumexp(t, x, RW_AXES(0), false);
     rw_sum_to(t, x, RW_SHAPE(1, 2)), rw_softmax(t, x, 0), rw_log_softmax(t, x, 0), rw_causal_softmax(t, x, 1);
     rw_dropout(t, x, 0.5f), rw_randn(t, RW_F32, RW_SHAPE(2)), rw_rand(t, RW_F32, RW_SHAPE(2));
+    rw_moe_routes routes;
+    rw_tensor *const chosen = rw_moe_topk(t, x, RW_NONE, &(rw_moe_choice){ .k = 1 });
+    rw_moe_route(t, chosen, 2, &routes), rw_moe_select(t, x, chosen), rw_moe_combine(t, x, &routes);
+    rw_moe_linear(t, x, rw_reshape(t, rw_concat(t, (rw_tensor *[]){ x, x }, 2, 0), RW_SHAPE(2, 2, 2)), &routes);
+    rw_moe_weigh(t, x, rw_moe_select(t, x, chosen), &routes);
+    rw_moe_balance(t, rw_buffer(rw_tape_context(t), "bias", RW_F32, RW_SHAPE(2)),
+                   rw_buffer(rw_tape_context(t), "load", RW_F32, RW_SHAPE(2)), 0.1);
     rw_attention(t, q, q, q, NULL), rw_attention_with(t, q, q, q, NULL), rw_attention_merge(t, x, v, x, v, NULL);
     rw_rope(t, q, RW_NONE, 10000), rw_rope_interleaved(t, q, RW_NONE, 10000);
     rw_embedding(t, x, index), rw_cross_entropy(t, x, index), rw_cross_entropy_ignore(t, x, index, 7), rw_mse_loss(t, x,
@@ -279,6 +286,11 @@ static bool is_composed(const char *name)
         "le_scalar",
         "lt_scalar",
         "masked_fill",
+        "moe_aux_loss",
+        "moe_count",
+        "moe_linear_of_tokens",
+        "moe_router",
+        "moe_z_loss",
         "ne_scalar",
         "nll_loss",
         "norm",
@@ -328,6 +340,7 @@ Test(policy, the_list_of_built_in_ops_is_that_of_the_public_headers)
         "custom_grad.h",
         "gather.h",
         "losses.h",
+        "moe.h",
         "norm.h",
         "ops.h",
         "pointwise.h",

@@ -48,6 +48,7 @@ const struct op_case *op_cases(size_t *ret_n)
         op_cases_gather,
         op_cases_groups,
         op_cases_losses,
+        op_cases_moe,
         op_cases_more_reductions,
         op_cases_norms,
         op_cases_pointwise,

@@ -47,6 +47,29 @@ static void products(struct trial *m, struct world *w)
     TENSOR("rw_rmsnorm", RW_ERR_SHAPE, rw_rmsnorm(t, w->turned, w->vector, 1e-5f));
 }
 
+/* w->x is [2, 3] of float32, w->index [2] of int32: routes of nothing. */
+static void experts(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_tensor *index = NULL;
+    const rw_moe_routes r = { w->index, w->index, w->index, w->vector };
+    TENSOR("rw_moe_topk", RW_ERR_ARGUMENT, rw_moe_topk(t, NULL, RW_NONE, &(rw_moe_choice){ .k = 1 }));
+    TENSOR("rw_moe_topk", RW_ERR_ARGUMENT, rw_moe_topk(t, w->x, RW_NONE, &(rw_moe_choice){ .k = 4 }));
+    TENSOR("rw_moe_topk", RW_ERR_SHAPE, rw_moe_topk(t, w->x, w->p, &(rw_moe_choice){ .k = 1 }));
+    TENSOR("rw_moe_select", RW_ERR_DTYPE, rw_moe_select(t, w->x, w->x));
+    TENSOR("rw_moe_linear", RW_ERR_SHAPE, rw_moe_linear(t, w->x, w->x, &r));
+    TENSOR("rw_moe_linear_of_tokens", RW_ERR_SHAPE, rw_moe_linear_of_tokens(t, w->vector, w->cube, &r));
+    TENSOR("rw_moe_weigh", RW_ERR_DTYPE, rw_moe_weigh(t, w->x, w->index, &r));
+    TENSOR("rw_moe_combine", RW_ERR_SHAPE, rw_moe_combine(t, w->vector, &r));
+    TENSOR("rw_moe_balance", RW_ERR_DTYPE, rw_moe_balance(t, w->index, w->vector, 0.1));
+    TENSOR("rw_moe_router", RW_ERR_ARGUMENT, rw_moe_router(t, w->x, &(rw_moe_router_params){ .choice = { .k = 9 } },
+                                                           &index, NULL));
+    TENSOR("rw_moe_router", RW_ERR_ARGUMENT, rw_moe_router(t, NULL, &(rw_moe_router_params){ .choice = { .k = 1 } },
+                                                           &index, NULL));
+    TENSOR("rw_moe_aux_loss", RW_ERR_ARGUMENT, rw_moe_aux_loss(t, NULL, &r, 1));
+    TENSOR("rw_moe_z_loss", RW_ERR_ARGUMENT, rw_moe_z_loss(t, NULL, 1));
+}
+
 /* w->heads is [1, 2, 3, 4] of float32, w->vector [3]. */
 static void with_options(struct trial *m, struct world *w)
 {
@@ -91,6 +114,7 @@ static void attention(struct trial *m, struct world *w)
               many = rw_broadcast_to(t, w->scalar, RW_SHAPE(1, 1, HUGE_EXTENT, 4)),
               rw_attention(t, many, many, many, &(rw_attention_params){ .dropout = 0.5f }));
     with_options(m, w);
+    experts(m, w);
     TENSOR("rw_rope_interleaved", RW_ERR_SHAPE, rw_rope_interleaved(t, w->x, RW_NONE, 10000));
     TENSOR("rw_rope_interleaved", RW_ERR_ARGUMENT, rw_rope_interleaved(t, q, RW_NONE, 0));
     TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, NULL, 10000));

@@ -25,6 +25,7 @@ void op_cases_conv(void);
 void op_cases_gather(void);
 void op_cases_groups(void);
 void op_cases_losses(void);
+void op_cases_moe(void);
 void op_cases_more_reductions(void);
 void op_cases_norms(void);
 void op_cases_pointwise(void);

@@ -1,0 +1,132 @@
+/*
+ * Routers, their losses and their balance: ordinary ops around the choice, so every gradient is of any order and every
+ * loss is on the tape. What counts rows is written once, when the step ends.
+ */
+#include "ops/moe/moe.h"
+
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+
+#include <math.h>
+
+/* ---- the router ---- */
+
+struct router {
+    rw_site at;
+    rw_tape *t;
+    const rw_moe_router_params *p;
+    rw_tensor *index;
+};
+
+static rw_tensor *scores_of(const struct router *r, rw_tensor *logits)
+{
+    if (r->p->score == RW_MOE_SOFTMAX) return rw_softmax_at(r->at, r->t, logits, -1);
+    if (r->p->score == RW_MOE_SIGMOID) return rw_sigmoid_at(r->at, r->t, logits);
+    return logits;
+}
+
+static rw_tensor *weights_of(const struct router *r, rw_tensor *scores)
+{
+    const double scale = r->p->scale != 0 ? r->p->scale : 1;
+    rw_tensor *w = rw_moe_select_at(r->at, r->t, scores, r->index);
+    if (r->p->score == RW_MOE_SOFTMAX_OF_CHOSEN) w = rw_softmax_at(r->at, r->t, w, -1);
+    if (r->p->normalize) {
+        rw_tensor *const sum = rw_sum_at(r->at, r->t, w, RW_AXES(-1), true);
+        w = rw_div_at(r->at, r->t, w, rw_add_scalar_at(r->at, r->t, sum, 1e-20));
+    }
+    return scale != 1 ? rw_scale_at(r->at, r->t, w, scale) : w;
+}
+
+rw_tensor *rw_moe_router_at(rw_site at, rw_tape *t, rw_tensor *logits, const rw_moe_router_params *params,
+                            rw_tensor **ret_index, rw_tensor **ret_scores)
+{
+    const struct rw_composite c = rw_composite_begin(t, "moe_router");
+    const rw_dtype dtype = rw_tensor_dtype(logits);
+    struct router r = { at, t, params, NULL };
+    *ret_index = NULL;
+    if (ret_scores) *ret_scores = NULL;
+    if (logits && dtype != RW_F32 && dtype != RW_F64) {
+        rw_refuse_at(at, t, RW_ERR_DTYPE, "moe_router: logits of %s, not f32 or f64: what is compared is not rounded",
+                     rw_dtype_name(dtype));
+        return rw_composite_end(&c, NULL);
+    }
+    if (!isfinite(params->scale) || params->score > RW_MOE_SIGMOID) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "moe_router: scale %g, score %d", params->scale, (int)params->score);
+        return rw_composite_end(&c, NULL);
+    }
+    rw_tensor *const scores = scores_of(&r, logits);
+    r.index = rw_moe_topk_at(at, t, scores, params->bias ? params->bias : rw_none(), &params->choice);
+    rw_tensor *const weights = rw_composite_end(&c, r.index ? weights_of(&r, scores) : NULL);
+    if (!weights) return NULL;
+    *ret_index = r.index;
+    if (ret_scores) *ret_scores = scores;
+    return weights;
+}
+
+/* ---- losses ---- */
+
+rw_tensor *rw_moe_aux_loss_at(rw_site at, rw_tape *t, rw_tensor *scores, const rw_moe_routes *routes,
+                              double coefficient)
+{
+    const struct rw_composite c = rw_composite_begin(t, "moe_aux_loss");
+    const rw_shape s = rw_tensor_shape(scores), index = rw_tensor_shape(routes->inverse);
+    const double tokens = s.rank == 2 ? (double)s.dim[0] : 0, k = index.rank == 2 ? (double)index.dim[1] : 0;
+    const double factor = tokens * k > 0 ? coefficient * (double)s.dim[1] / (k * tokens * tokens) : 0;
+    rw_tensor *const load = rw_cast_at(at, t, routes->load, rw_tensor_dtype(scores));
+    rw_tensor *const sum = rw_sum_at(at, t, scores, RW_AXES(0), false);
+    rw_tensor *const both = rw_sum_at(at, t, rw_mul_at(at, t, sum, load), RW_ALL_AXES, false);
+    return rw_composite_end(&c, rw_scale_at(at, t, both, factor));
+}
+
+rw_tensor *rw_moe_z_loss_at(rw_site at, rw_tape *t, rw_tensor *logits, double coefficient)
+{
+    const struct rw_composite c = rw_composite_begin(t, "moe_z_loss");
+    rw_tensor *const z = rw_logsumexp_at(at, t, logits, RW_AXES(-1), false);
+    rw_tensor *const mean = rw_mean_at(at, t, rw_mul_at(at, t, z, z), RW_ALL_AXES, false);
+    return rw_composite_end(&c, rw_scale_at(at, t, mean, coefficient));
+}
+
+/* ---- balance ---- */
+
+struct rw_moe_balance_attrs {
+    double rate;
+};
+
+/* bias [E], total [E] -> the bias of the next step, and zeros. */
+static rw_status check_balance(rw_op_call *call)
+{
+    const struct rw_moe_balance_attrs *const a = call->attrs;
+    const rw_shape s = rw_in_shape(call, 0);
+    for (int i = 0; i < 2; i++) RW_CHECK(rw_want_dtype(call, i, RW_F32));
+    if (s.rank != 1 || s.dim[0] < 1 || s.dim[0] > RW_MOE_MOST_EXPERTS || !rw_shape_equal(s, rw_in_shape(call, 1)))
+        return rw_op_error(call, RW_ERR_SHAPE, "bias [E] and total [E] are needed");
+    if (!isfinite(a->rate)) return rw_op_error(call, RW_ERR_ARGUMENT, "rate %g", a->rate);
+    RW_CHECK(rw_op_output_like(call, 0, 0));
+    return rw_op_output_like(call, 1, 1);
+}
+
+RW_DECLARE_KERNELS(rw_moe_balance)
+static const rw_op_def rw_op_moe_balance = { .name = "moe_balance", .n_inputs = 2, .n_outputs = 2,
+                                             .flags = RW_OP_NO_GRADIENT, .check = check_balance,
+                                             .kernel = RW_KERNELS(rw_moe_balance) };
+
+rw_status rw_moe_count_at(rw_site at, rw_tape *t, rw_tensor *total, const rw_moe_routes *routes)
+{
+    const struct rw_composite c = rw_composite_begin(t, "moe_count");
+    rw_tensor *const sum = rw_add_at(at, t, total, routes->load);
+    rw_status status = sum ? rw_assign_at(at, t, total, sum) : RW_ERR_ARGUMENT;
+    if (!sum && t && rw_error_status(rw_tape_context(t))) status = rw_error_status(rw_tape_context(t));
+    rw_composite_end(&c, status ? NULL : sum);
+    return status;
+}
+
+rw_tensor *rw_moe_balance_at(rw_site at, rw_tape *t, rw_tensor *bias, rw_tensor *total, double rate)
+{
+    const struct rw_composite c = rw_composite_begin(t, "moe_balance");
+    const struct rw_moe_balance_attrs a = { (double)(float)rate };
+    rw_tensor *const in[] = { bias, total };
+    rw_tensor *out[2] = { NULL, NULL };
+    rw_tensor *const next = rw_apply_at(at, t, &rw_op_moe_balance, in, 2, &a, sizeof a, out);
+    const bool written = next && !rw_assign_at(at, t, bias, out[0]) && !rw_assign_at(at, t, total, out[1]);
+    return rw_composite_end(&c, written ? next : NULL);
+}

@@ -1,0 +1,154 @@
+/*
+ * Products by expert: moe_linear of rows with their experts' matrices, moe_outer the sums over an expert's rows that
+ * are the matrices' gradient. Which rows are whose is read on the device. Each is the other's gradient.
+ */
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+#include "ops/moe/moe.h"
+
+/* Inputs: x, weight [E, out, in], offsets [E + 1], order [T k], inverse [T, k] for the gradient. */
+static rw_status check_linear(rw_op_call *call)
+{
+    const struct rw_moe_linear_attrs *const a = call->attrs;
+    const rw_shape x = rw_in_shape(call, 0), w = rw_in_shape(call, 1), inverse = rw_in_shape(call, 4);
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    for (int i = 2; i < 5; i++) RW_CHECK(rw_want_dtype(call, i, RW_I32));
+    if (w.rank != 3 || x.rank != 2 || x.dim[1] != w.dim[a->turned ? 1 : 2])
+        return rw_op_error(call, RW_ERR_SHAPE, "x [rows, in] and weight [E, out, in] are needed");
+    const int64_t rows = a->gathers ? x.dim[0] * a->k : x.dim[0];
+    if (inverse.rank != 2 || rw_shape_numel(inverse) != rows || inverse.dim[1] != a->k ||
+        !rw_shape_equal(rw_in_shape(call, 3), RW_SHAPE(rows)))
+        return rw_op_error(call, RW_ERR_SHAPE, "the routes are not of so many %s", a->gathers ? "tokens" : "rows");
+    if (!rw_shape_equal(rw_in_shape(call, 2), RW_SHAPE(w.dim[0] + 1)))
+        return rw_op_error(call, RW_ERR_SHAPE, "the routes are not of %lld experts", (long long)w.dim[0]);
+    return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(rows, w.dim[a->turned ? 2 : 1]));
+}
+
+/* Inputs: dy [T k, out], x, offsets, order, inverse for the gradient, and the sum so far, if there is one. */
+static rw_status check_outer(rw_op_call *call)
+{
+    const struct rw_moe_outer_attrs *const a = call->attrs;
+    const rw_shape dy = rw_in_shape(call, 0), x = rw_in_shape(call, 1);
+    return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(a->experts, dy.dim[1], x.dim[1]));
+}
+
+/* Rows times in times out, whatever experts they are of. */
+static rw_op_cost cost_linear(const rw_op_call *call)
+{
+    const rw_layout *const w = call->in[1].layout;
+    const double rows = (double)call->out[0].layout->dim[0];
+    return (rw_op_cost){ 2 * rows * (double)w->dim[1] * (double)w->dim[2], rw_cost_bytes(call) };
+}
+
+static rw_op_cost cost_outer(const rw_op_call *call)
+{
+    const rw_layout *const y = call->out[0].layout;
+    const double rows = (double)call->in[0].layout->dim[0];
+    return (rw_op_cost){ 2 * rows * (double)y->dim[1] * (double)y->dim[2], rw_cost_bytes(call) };
+}
+
+#define SIZE_OF_SUM(call) ((call)->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float))
+
+static size_t workspace_linear(const rw_op_call *call)
+{
+    const int64_t depth = call->in[0].layout->dim[1];
+    return (size_t)(rw_moe_linear_elements(depth) * call->threads) * SIZE_OF_SUM(call);
+}
+
+static size_t workspace_outer(const rw_op_call *call)
+{
+    return (size_t)(MOE_OUTER_ELEMENTS * call->threads) * SIZE_OF_SUM(call);
+}
+
+static rw_status grad_linear(rw_grad_call *g);
+static rw_status grad_outer(rw_grad_call *g);
+
+RW_DECLARE_KERNELS(rw_moe_linear)
+static const rw_op_def rw_op_moe_linear = { .name = "moe_linear", .n_inputs = 5, .n_outputs = 1, .check = check_linear,
+                                            .kernel = RW_KERNELS(rw_moe_linear), .grad = grad_linear,
+                                            .cost = cost_linear, .workspace = RW_WORKSPACES(workspace_linear, NULL) };
+RW_DECLARE_KERNELS(rw_moe_outer)
+static const rw_op_def rw_op_moe_outer = { .name = "moe_outer", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
+                                           .optional = RW_OP_INPUT(5), .inplace = RW_INPLACE({ 0, 5 }),
+                                           .check = check_outer, .kernel = RW_KERNELS(rw_moe_outer),
+                                           .grad = grad_outer, .cost = cost_outer,
+                                           .workspace = RW_WORKSPACES(workspace_outer, NULL) };
+
+/* Rows' gradients as those of their tokens. */
+static rw_tensor *of_tokens(rw_tape *t, rw_tensor *rows, rw_tensor *inverse, rw_tensor *order, bool gathers)
+{
+    rw_tensor *const in[] = { rows, inverse, order };
+    return gathers ? rw_apply(t, &rw_op_moe_combine, in, 3, NULL, 0, NULL) : rows;
+}
+
+/* What multiplies x's rows from the other side: u [T k, out] with weight [E, out, in] as it is, or turned. */
+static rw_tensor *product(rw_tape *t, rw_tensor *x, rw_tensor *w, rw_tensor *const *routes, bool gathers, bool turned)
+{
+    const struct rw_moe_linear_attrs a = { rw_tensor_shape(routes[2]).dim[1], gathers, turned };
+    rw_tensor *const in[] = { x, w, routes[0], routes[1], routes[2] };
+    return rw_apply(t, &rw_op_moe_linear, in, 5, &a, sizeof a, NULL);
+}
+
+static rw_tensor *outer(rw_tape *t, rw_tensor *dy, rw_tensor *x, rw_tensor *const *routes, bool gathers,
+                        int64_t experts, rw_tensor *sum)
+{
+    const struct rw_moe_outer_attrs a = { rw_tensor_shape(routes[2]).dim[1], gathers, experts };
+    rw_tensor *const in[] = { dy, x, routes[0], routes[1], routes[2], sum };
+    return rw_apply(t, &rw_op_moe_outer, in, sum ? 6 : 5, &a, sizeof a, NULL);
+}
+
+/* y = x w^T by expert, or x w when turned; then x has a row for each row. */
+static rw_status grad_linear(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    const struct rw_moe_linear_attrs a = *(const struct rw_moe_linear_attrs *)rw_grad_attrs(g);
+    rw_tensor *const x = rw_grad_input(g, 0), *const w = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const routes[] = { rw_grad_input(g, 2), rw_grad_input(g, 3), rw_grad_input(g, 4) };
+    const int64_t experts = rw_tensor_shape(w).dim[0];
+    if (rw_grad_wanted(g, 0)) {
+        rw_tensor *const rows = product(t, dy, w, routes, false, !a.turned);
+        RW_CHECK(rw_grad_set(g, 0, of_tokens(t, rows, routes[2], routes[1], a.gathers)));
+    }
+    if (!rw_grad_wanted(g, 1)) return RW_OK;
+    rw_tensor *const sum = rw_grad_addend(g, 1);
+    rw_tensor *const dw = a.turned ? outer(t, x, dy, routes, false, experts, sum)
+                                   : outer(t, dy, x, routes, a.gathers, experts, sum);
+    return rw_grad_set_sum(g, 1, dw);
+}
+
+static rw_status grad_outer(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    const struct rw_moe_outer_attrs a = *(const struct rw_moe_outer_attrs *)rw_grad_attrs(g);
+    rw_tensor *const dy = rw_grad_input(g, 0), *const x = rw_grad_input(g, 1), *const u = rw_grad_upstream(g, 0);
+    rw_tensor *const routes[] = { rw_grad_input(g, 2), rw_grad_input(g, 3), rw_grad_input(g, 4) };
+    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, product(t, x, u, routes, a.gathers, false)));
+    if (rw_grad_wanted(g, 1)) {
+        rw_tensor *const rows = product(t, dy, u, routes, false, true);
+        RW_CHECK(rw_grad_set(g, 1, of_tokens(t, rows, routes[2], routes[1], a.gathers)));
+    }
+    if (rw_grad_n_inputs(g) == 6 && rw_grad_wanted(g, 5)) RW_CHECK(rw_grad_set(g, 5, u));
+    return RW_OK;
+}
+
+static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, const rw_moe_routes *routes,
+                         bool gathers)
+{
+    const rw_shape index = rw_tensor_shape(routes->inverse);
+    const struct rw_moe_linear_attrs a = { index.rank == 2 ? index.dim[1] : 1, gathers, 0 };
+    rw_tensor *const in[] = { x, weight, routes->offsets, routes->order, routes->inverse };
+    return rw_apply_at(at, t, &rw_op_moe_linear, in, 5, &a, sizeof a, NULL);
+}
+
+rw_tensor *rw_moe_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, const rw_moe_routes *routes)
+{
+    return record(at, t, x, weight, routes, false);
+}
+
+rw_tensor *rw_moe_linear_of_tokens_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
+                                      const rw_moe_routes *routes)
+{
+    const struct rw_composite c = rw_composite_begin(t, "moe_linear_of_tokens");
+    return rw_composite_end(&c, record(at, t, x, weight, routes, true));
+}

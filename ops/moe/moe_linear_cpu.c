@@ -1,0 +1,126 @@
+/*
+ * Products by expert on the CPU. A unit of work is one expert's columns, or a tile of one expert's sum of outer
+ * products; units are cut by shapes and offsets, so no bit depends on the number of threads.
+ */
+#include "device/cpu/isa.h"
+#include "ops/common/util.h"
+#include "ops/common/vec_native.h"
+#include "ops/moe/moe.h"
+
+#include <omp.h>
+
+/* Vectors of columns whose sums lie in registers, beside MOE_STRIP rows. */
+#if defined(RW_ISA_IS_V4)
+#define MOE_VECS 4
+#elif defined(RW_ISA_IS_V3)
+#define MOE_VECS 2
+#else
+#define MOE_VECS 1
+#endif
+
+struct moe_product {
+    const void *x, *dy, *weight, *sum; /* sum: of an outer product, or NULL */
+    void *y;
+    const int32_t *offsets, *order;
+    int64_t rows, tokens; /* of x, when it is gathered */
+    int64_t k, in, out, depth, width;
+    bool gathers, turned;
+};
+
+/* The row of x that belongs to row r. */
+static int64_t moe_source(const struct moe_product *m, int64_t r)
+{
+    return m->gathers ? rw_moe_within(m->order[r] / m->k, m->tokens) : r;
+}
+
+#define T float
+#define N nf
+#define F(name) mf_##name
+#define G(name) nf_##name
+#include "ops/moe/moe_linear_tmpl.h"
+#undef T
+#undef N
+#undef F
+#undef G
+#define T double
+#define N nd
+#define F(name) md_##name
+#define G(name) nd_##name
+#include "ops/moe/moe_linear_tmpl.h"
+#undef T
+#undef N
+#undef F
+#undef G
+
+static void *room_of_thread(const rw_kernel *k, int64_t elements)
+{
+    const size_t size = k->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float);
+    return (char *)k->workspace + (size_t)omp_get_thread_num() * (size_t)elements * size;
+}
+
+static void linear(const struct moe_product *m, rw_dtype dtype, void *room, int64_t expert, int64_t col)
+{
+    switch (dtype) {
+    case RW_F64: md_linear(m, RW_F64, room, expert, col); return;
+    case RW_BF16: mf_linear(m, RW_BF16, room, expert, col); return;
+    case RW_F16: mf_linear(m, RW_F16, room, expert, col); return;
+    default: mf_linear(m, RW_F32, room, expert, col); return;
+    }
+}
+
+static void outer(const struct moe_product *m, rw_dtype dtype, void *room, int64_t expert, int64_t first, int64_t col)
+{
+    switch (dtype) {
+    case RW_F64: md_outer(m, RW_F64, room, expert, first, col); return;
+    case RW_BF16: mf_outer(m, RW_BF16, room, expert, first, col); return;
+    case RW_F16: mf_outer(m, RW_F16, room, expert, first, col); return;
+    default: mf_outer(m, RW_F32, room, expert, first, col); return;
+    }
+}
+
+/* Rows that no expert has: the offsets did not come from rw_moe_route(). */
+static void clear_rest(const struct moe_product *m, rw_dtype dtype, int64_t experts)
+{
+    const size_t row = (size_t)m->width * rw_dtype_size(dtype);
+    const int64_t from = experts ? rw_moe_rows_of(m->offsets, 0, m->rows).from : m->rows;
+    const int64_t to = experts ? rw_moe_rows_of(m->offsets, experts - 1, m->rows).to : 0;
+    memset(m->y, 0, (size_t)from * row);
+    if (to < m->rows) memset((char *)m->y + (size_t)to * row, 0, (size_t)(m->rows - to) * row);
+}
+
+rw_status RW_ISA_NAME(rw_moe_linear_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_moe_linear_cpu)(const rw_kernel *k)
+{
+    const struct rw_moe_linear_attrs *const a = k->attrs;
+    const rw_layout *const w = k->in[1].layout, *const y = k->out[0].layout;
+    const struct moe_product m = { .x = k->in[0].data, .weight = k->in[1].data, .y = k->out[0].data,
+                                   .offsets = k->in[2].data, .order = k->in[3].data, .rows = y->dim[0],
+                                   .tokens = k->in[0].layout->dim[0], .k = a->k, .in = w->dim[2], .out = w->dim[1],
+                                   .depth = k->in[0].layout->dim[1], .width = y->dim[1], .gathers = a->gathers,
+                                   .turned = a->turned };
+    const int64_t blocks = (m.width + MOE_COLS - 1) / MOE_COLS, elements = rw_moe_linear_elements(m.depth);
+    clear_rest(&m, k->in[0].dtype, w->dim[0]);
+#pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (y->numel * m.depth >= 65536)
+    for (int64_t unit = 0; unit < w->dim[0] * blocks; unit++)
+        linear(&m, k->in[0].dtype, room_of_thread(k, elements), unit / blocks, unit % blocks * MOE_COLS);
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_moe_outer_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_moe_outer_cpu)(const rw_kernel *k)
+{
+    const struct rw_moe_outer_attrs *const a = k->attrs;
+    const rw_layout *const y = k->out[0].layout;
+    const struct moe_product m = { .x = k->in[1].data, .dy = k->in[0].data, .y = k->out[0].data,
+                                   .sum = rw_kernel_has(k, 5) ? k->in[5].data : NULL, .offsets = k->in[2].data,
+                                   .order = k->in[3].data, .rows = k->in[0].layout->dim[0],
+                                   .tokens = k->in[1].layout->dim[0], .k = a->k, .in = y->dim[2], .out = y->dim[1],
+                                   .gathers = a->gathers };
+    const int64_t strips = MOE_STRIP * MOE_OUTER_STRIPS, down = (m.out + strips - 1) / strips;
+    const int64_t across = (m.in + MOE_COLS - 1) / MOE_COLS;
+#pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (y->numel >= 1024)
+    for (int64_t unit = 0; unit < a->experts * down * across; unit++)
+        outer(&m, k->in[0].dtype, room_of_thread(k, MOE_OUTER_ELEMENTS), unit / across / down,
+              unit / across % down * strips, unit % across * MOE_COLS);
+    return RW_OK;
+}

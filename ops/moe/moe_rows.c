@@ -1,0 +1,145 @@
+/*
+ * Rows of tokens: gather hands each row its token's, combine adds a token's rows up, weigh multiplies rows by their
+ * slots' weights, dot takes rows' products by slot. Each is the gradient of another, so all can be differentiated
+ * again.
+ */
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+#include "ops/moe/moe.h"
+
+static rw_dtype sum_type(rw_dtype dtype)
+{
+    return dtype == RW_F64 ? RW_F64 : RW_F32;
+}
+
+static rw_status check_routes(rw_op_call *call, int order, int64_t rows)
+{
+    RW_CHECK(rw_want_dtype(call, order, RW_I32));
+    if (rw_shape_equal(rw_in_shape(call, order), RW_SHAPE(rows))) return RW_OK;
+    return rw_op_error(call, RW_ERR_SHAPE, "the routes are not of %lld rows", (long long)rows);
+}
+
+static rw_status want_rows(rw_op_call *call, int input)
+{
+    RW_CHECK(rw_want_float(call, input));
+    if (rw_in_shape(call, input).rank != 2) return rw_op_error(call, RW_ERR_SHAPE, "rows [T k, n] are needed");
+    return RW_OK;
+}
+
+/* x [T, n], order [T k] */
+static rw_status check_gather(rw_op_call *call)
+{
+    const struct rw_moe_gather_attrs *const a = call->attrs;
+    const rw_shape s = rw_in_shape(call, 0);
+    RW_CHECK(want_rows(call, 0));
+    RW_CHECK(check_routes(call, 1, s.dim[0] * a->k));
+    return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(s.dim[0] * a->k, s.dim[1]));
+}
+
+/* rows [T k, n], inverse [T, k], order [T k] for the gradient */
+static rw_status check_combine(rw_op_call *call)
+{
+    const rw_shape s = rw_in_shape(call, 0), inverse = rw_in_shape(call, 1);
+    RW_CHECK(want_rows(call, 0));
+    RW_CHECK(rw_want_dtype(call, 1, RW_I32));
+    if (inverse.rank != 2 || rw_shape_numel(inverse) != s.dim[0])
+        return rw_op_error(call, RW_ERR_SHAPE, "the routes are not of %lld rows", (long long)s.dim[0]);
+    RW_CHECK(check_routes(call, 2, s.dim[0]));
+    return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(inverse.dim[0], s.dim[1]));
+}
+
+/* rows [T k, n], weights [T, k], order [T k], inverse [T, k] for the gradient */
+static rw_status check_weigh(rw_op_call *call)
+{
+    const rw_shape s = rw_in_shape(call, 0);
+    RW_CHECK(want_rows(call, 0));
+    RW_CHECK(rw_want_dtype(call, 1, sum_type(call->in[0].dtype)));
+    RW_CHECK(check_routes(call, 2, s.dim[0]));
+    RW_CHECK(rw_want_dtype(call, 3, RW_I32));
+    if (rw_in_shape(call, 1).rank != 2 || rw_shape_numel(rw_in_shape(call, 1)) != s.dim[0] ||
+        !rw_shape_equal(rw_in_shape(call, 1), rw_in_shape(call, 3)))
+        return rw_op_error(call, RW_ERR_SHAPE, "weights [T, k] and routes of %lld rows are needed",
+                           (long long)s.dim[0]);
+    return rw_op_output_like(call, 0, 0);
+}
+
+/* a and b [T k, n], inverse [T, k], order [T k] for the gradient */
+static rw_status check_dot(rw_op_call *call)
+{
+    RW_CHECK(want_rows(call, 0));
+    RW_CHECK(rw_want_same_dtype(call, 0, 1));
+    return rw_op_output(call, 0, sum_type(call->in[0].dtype), rw_in_shape(call, 2));
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 1);
+}
+
+static rw_status grad_gather(rw_grad_call *g);
+static rw_status grad_combine(rw_grad_call *g);
+static rw_status grad_weigh(rw_grad_call *g);
+static rw_status grad_dot(rw_grad_call *g);
+
+/* gather has the inverse too, for its gradient. */
+RW_DECLARE_KERNELS(rw_moe_gather)
+const rw_op_def rw_op_moe_gather = { .name = "moe_gather", .n_inputs = 3, .n_outputs = 1, .check = check_gather,
+                                     .kernel = RW_KERNELS(rw_moe_gather), .grad = grad_gather, .cost = cost };
+RW_DECLARE_KERNELS(rw_moe_combine)
+const rw_op_def rw_op_moe_combine = { .name = "moe_combine", .n_inputs = 3, .n_outputs = 1, .check = check_combine,
+                                      .kernel = RW_KERNELS(rw_moe_combine), .grad = grad_combine, .cost = cost };
+RW_DECLARE_KERNELS(rw_moe_weigh)
+static const rw_op_def rw_op_moe_weigh = { .name = "moe_weigh", .n_inputs = 4, .n_outputs = 1, .check = check_weigh,
+                                           .inplace = RW_INPLACE({ 0, 0 }), .kernel = RW_KERNELS(rw_moe_weigh),
+                                           .grad = grad_weigh, .cost = cost };
+RW_DECLARE_KERNELS(rw_moe_dot)
+static const rw_op_def rw_op_moe_dot = { .name = "moe_dot", .n_inputs = 4, .n_outputs = 1, .check = check_dot,
+                                         .kernel = RW_KERNELS(rw_moe_dot), .grad = grad_dot, .cost = cost };
+
+static rw_status grad_gather(rw_grad_call *g)
+{
+    rw_tensor *const in[] = { rw_grad_upstream(g, 0), rw_grad_input(g, 2), rw_grad_input(g, 1) };
+    return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_moe_combine, in, 3, NULL, 0, NULL));
+}
+
+static rw_status grad_combine(rw_grad_call *g)
+{
+    const struct rw_moe_gather_attrs a = { rw_tensor_shape(rw_grad_input(g, 1)).dim[1] };
+    rw_tensor *const in[] = { rw_grad_upstream(g, 0), rw_grad_input(g, 2), rw_grad_input(g, 1) };
+    return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_moe_gather, in, 3, &a, sizeof a, NULL));
+}
+
+static rw_status grad_weigh(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const dy = rw_grad_upstream(g, 0), *const order = rw_grad_input(g, 2), *const inverse = rw_grad_input(g,
+                                                                                                                  3);
+    rw_tensor *const down[] = { dy, rw_grad_input(g, 1), order, inverse };
+    rw_tensor *const dot[] = { rw_grad_input(g, 0), dy, inverse, order };
+    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, rw_apply(t, &rw_op_moe_weigh, down, 4, NULL, 0, NULL)));
+    if (rw_grad_wanted(g, 1)) RW_CHECK(rw_grad_set(g, 1, rw_apply(t, &rw_op_moe_dot, dot, 4, NULL, 0, NULL)));
+    return RW_OK;
+}
+
+static rw_status grad_dot(rw_grad_call *g)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    for (int i = 0; i < 2; i++) {
+        rw_tensor *const in[] = { rw_grad_input(g, 1 - i), rw_grad_upstream(g, 0), rw_grad_input(g, 3),
+                                  rw_grad_input(g, 2) };
+        if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, rw_apply(t, &rw_op_moe_weigh, in, 4, NULL, 0, NULL)));
+    }
+    return RW_OK;
+}
+
+rw_tensor *rw_moe_weigh_at(rw_site at, rw_tape *t, rw_tensor *rows, rw_tensor *weights, const rw_moe_routes *routes)
+{
+    rw_tensor *const in[] = { rows, weights, routes->order, routes->inverse };
+    return rw_apply_at(at, t, &rw_op_moe_weigh, in, 4, NULL, 0, NULL);
+}
+
+rw_tensor *rw_moe_combine_at(rw_site at, rw_tape *t, rw_tensor *rows, const rw_moe_routes *routes)
+{
+    rw_tensor *const in[] = { rows, routes->inverse, routes->order };
+    return rw_apply_at(at, t, &rw_op_moe_combine, in, 3, NULL, 0, NULL);
+}

@@ -1,0 +1,11 @@
+/* The rows of moe.golden. */
+#include "golden/rows.h"
+#include "support/cases/moe.h"
+
+static const struct golden_row rows[] = {
+    COUNTED(moe_chosen, moe_layer, moe_layer, .axis = RW_MOE_SOFTMAX_OF_CHOSEN),
+    COUNTED(moe_softmax, moe_layer, moe_layer, .axis = RW_MOE_SOFTMAX),
+    COUNTED(moe_sigmoid, moe_layer, moe_layer, .axis = RW_MOE_SIGMOID, .keep = true),
+};
+
+const struct golden_set golden_moe = { "moe.golden", rows, sizeof rows / sizeof *rows };

@@ -1,0 +1,349 @@
+/*
+ * Mixtures of experts beyond what the tables of cases hold them to: ties, routes, rows that do not depend on their
+ * company, experts without rows, and state that is written once.
+ */
+#include "support/cases/moe.h"
+#include "support/compare.h"
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double number(int64_t i, int salt)
+{
+    return (double)((i * 37 + salt * 101 + i * i * 11 + i / 64 * 29) % 127 - 63) / 64;
+}
+
+static rw_tensor *numbers(rw_tape *t, rw_dtype dtype, rw_shape shape, int salt, int64_t from)
+{
+    const int64_t n = rw_shape_numel(shape);
+    char *const data = malloc((size_t)n * 8 + 8);
+    for (int64_t i = 0; i < n; i++) cr_assert(number_put(data, dtype, i, number(from + i, salt)));
+    rw_tensor *const x = rw_input(t, dtype, shape, data);
+    free(data);
+    return rw_require_grad(t, x);
+}
+
+static void *bytes_of(rw_tape *t, rw_tensor *x)
+{
+    void *const to = malloc(rw_tensor_bytes(x) + 8);
+    cr_assert_eq(rw_read(t, x, to, rw_tensor_bytes(x)), RW_OK, "%s", rw_error_message(rw_tape_context(t)));
+    return to;
+}
+
+/* ---- the choice ---- */
+
+static void expect_choice(const float *scores, int64_t tokens, int64_t experts, const float *bias, rw_moe_choice choice,
+                          const int32_t *want)
+{
+    struct fixture b = fixture_open(1, 3);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(tokens, experts), scores);
+    rw_tensor *const own = bias ? rw_input(b.t, RW_F32, RW_SHAPE(experts), bias) : RW_NONE;
+    int32_t *const got = bytes_of(b.t, rw_moe_topk(b.t, x, own, &choice));
+    for (int64_t i = 0; i < tokens * choice.k; i++)
+        cr_expect_eq(got[i], want[i], "token %lld, slot %lld: %d, not %d", (long long)(i / choice.k),
+                     (long long)(i % choice.k), got[i], want[i]);
+    free(got);
+    fixture_close(&b);
+}
+
+Test(moe, among_equals_the_lower_index_is_chosen)
+{
+    const float inf = INFINITY;
+    const float equal[6] = { 2, 2, 2, 2, 2, 2 }, border[6] = { 1, 3, 2, 3, 2, 2 }, low[6] = { -inf, -inf, -inf, 1, -inf,
+                                                                                            -inf };
+    expect_choice(equal, 1, 6, NULL, (rw_moe_choice){ .k = 6 }, (const int32_t[]){ 0, 1, 2, 3, 4, 5 });
+    expect_choice(border, 1, 6, NULL, (rw_moe_choice){ .k = 4 }, (const int32_t[]){ 1, 3, 2, 4 });
+    expect_choice(low, 1, 6, NULL, (rw_moe_choice){ .k = 3 }, (const int32_t[]){ 3, 0, 1 });
+    /* over more experts than a warp has lanes */
+    float many[70] = { 0 };
+    many[33] = many[65] = many[1] = 1;
+    expect_choice(many, 1, 70, NULL, (rw_moe_choice){ .k = 5 }, (const int32_t[]){ 1, 33, 65, 0, 2 });
+}
+
+Test(moe, groups_are_chosen_by_the_sum_of_their_best)
+{
+    /* sums of the two best: 5, 6, 6; of the best: 4, 3, 5 */
+    const float scores[9] = { 4, 1, 0, 3, 3, 2, 5, 1, 1 };
+    expect_choice(scores, 1, 9, NULL, (rw_moe_choice){ .k = 3, .groups = 3, .best_groups = 1, .group_sum = 2 },
+                  (const int32_t[]){ 3, 4, 5 });
+    expect_choice(scores, 1, 9, NULL, (rw_moe_choice){ .k = 3, .groups = 3, .best_groups = 2, .group_sum = 1 },
+                  (const int32_t[]){ 6, 0, 1 });
+    const float bias[9] = { 0, 0, 0, 0, 0, 10, 0, 0, 0 };
+    expect_choice(scores, 1, 9, bias, (rw_moe_choice){ .k = 2, .groups = 3, .best_groups = 1 },
+                  (const int32_t[]){ 5, 3 });
+}
+
+Test(moe, a_score_that_is_no_number_is_an_error)
+{
+    struct fixture b = fixture_open(1, 1);
+    const float scores[8] = { 1, 2, 3, 4, 5, NAN, 7, 8 };
+    rw_tensor *const x = rw_moe_topk(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, 4), scores), RW_NONE,
+                                     &(rw_moe_choice){ .k = 1 });
+    cr_expect_eq(rw_eval(b.t, &x, 1), RW_ERR_ARGUMENT);
+    cr_expect(strstr(rw_error_message(b.ctx), "moe_topk"), "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}
+
+Test(moe, what_cannot_be_chosen_is_refused)
+{
+    static const rw_moe_choice wrong[] = { { .k = 0 }, { .k = 7 }, { .k = -1 }, { .k = 1, .groups = 4 },
+                                           { .k = 3, .groups = 3, .best_groups = 1 },
+                                           { .k = 1, .groups = 3, .best_groups = 4 },
+                                           { .k = 1, .groups = 3, .best_groups = 1, .group_sum = 3 },
+                                           { .k = 1, .groups = -1 } };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 6), NULL);
+        cr_expect_null(rw_moe_topk(b.t, x, RW_NONE, &wrong[i]), "%zu", i);
+        cr_expect_eq(rw_error_status(b.ctx), RW_ERR_ARGUMENT, "%zu: %s", i, rw_error_message(b.ctx));
+        fixture_close(&b);
+    }
+}
+
+/* ---- routes ---- */
+
+Test(moe, rows_lie_by_expert_then_by_slot)
+{
+    struct fixture b = fixture_open(1, 2);
+    const int64_t tokens = 700, each = 3, experts = 37, n = tokens * each; /* several chunks */
+    int32_t *const index = malloc((size_t)n * sizeof *index), counts[37] = { 0 }, next[38] = { 0 };
+    for (int64_t i = 0; i < n; i++) counts[index[i] = (int32_t)((i * 7 + i / each * 5) % (experts - 1))]++;
+    rw_moe_routes r;
+    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(tokens, each), index), experts, &r), RW_OK);
+    int32_t *const order = bytes_of(b.t, r.order), *const inverse = bytes_of(b.t, r.inverse),
+                   *const offsets = bytes_of(b.t, r.offsets);
+    float *const load = bytes_of(b.t, r.load);
+    for (int64_t e = 0; e < experts; e++) {
+        cr_assert_eq(offsets[e + 1] - offsets[e], counts[e]);
+        cr_assert_eq(load[e], (float)counts[e]);
+        next[e] = offsets[e];
+    }
+    cr_assert_eq(offsets[0], 0);
+    cr_assert_eq(offsets[experts], n);
+    for (int64_t i = 0; i < n; i++) {
+        cr_assert_eq(inverse[i], next[index[i]]++, "slot %lld", (long long)i);
+        cr_assert_eq(order[inverse[i]], i);
+    }
+    free(order), free(inverse), free(offsets), free(load), free(index);
+    fixture_close(&b);
+}
+
+Test(moe, an_expert_that_is_none_is_an_error)
+{
+    static const int32_t wrong[][2] = { { 0, 4 }, { -1, 2 } };
+    for (int i = 0; i < 2; i++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_moe_routes r;
+        rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(1, 2), wrong[i]);
+        cr_assert_eq(rw_moe_route(b.t, index, 4, &r), RW_OK);
+        cr_expect_eq(rw_eval(b.t, &r.order, 1), RW_ERR_ARGUMENT);
+        cr_expect(strstr(rw_error_message(b.ctx), "moe_route"), "%s", rw_error_message(b.ctx));
+        fixture_close(&b);
+    }
+}
+
+/* ---- a layer ---- */
+
+#define WIDTH 24
+#define INNER 17
+
+struct layer {
+    rw_tensor *x[4], *y;
+};
+
+static struct layer layer_of(rw_tape *t, rw_dtype dtype, int64_t tokens, int64_t from)
+{
+    struct layer l = { { numbers(t, dtype, RW_SHAPE(tokens, WIDTH), 1, from * WIDTH),
+                         numbers(t, dtype, RW_SHAPE(LAYER_EXPERTS, WIDTH), 2, 0),
+                         numbers(t, dtype, RW_SHAPE(LAYER_EXPERTS, 2 * INNER, WIDTH), 3, 0),
+                         numbers(t, dtype, RW_SHAPE(LAYER_EXPERTS, WIDTH, INNER), 4, 0) }, NULL };
+    const struct op_case c = { .axis = RW_MOE_SIGMOID, .keep = true };
+    l.y = op_build_moe_layer(t, l.x, &c);
+    cr_assert(l.y, "%s", rw_error_message(rw_tape_context(t)));
+    return l;
+}
+
+Test(moe, a_tokens_result_does_not_depend_on_the_other_tokens)
+{
+    static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
+    const int64_t tokens = 41;
+    for (size_t d = 0; d < 4; d++) {
+        struct fixture b = fixture_open(1, 3);
+        const size_t row = WIDTH * rw_dtype_size(types[d]);
+        const struct layer all = layer_of(b.t, types[d], tokens, 0);
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, all.y, all.y), RW_ALL_AXES, false)), RW_OK);
+        unsigned char *const y = bytes_of(b.t, all.y), *const dx = bytes_of(b.t, rw_gradient(all.x[0]));
+        rw_tape_reset(b.t);
+        for (int64_t n = 0; n < tokens; n += 5) {
+            const struct layer one = layer_of(b.t, types[d], 1, n);
+            cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, one.y, one.y), RW_ALL_AXES, false)), RW_OK);
+            unsigned char *const own = bytes_of(b.t, one.y), *const g = bytes_of(b.t, rw_gradient(one.x[0]));
+            cr_expect_eq(first_difference(own, y + (size_t)n * row, row), -1, "%s, token %lld",
+                         rw_dtype_name(types[d]), (long long)n);
+            cr_expect_eq(first_difference(g, dx + (size_t)n * row, row), -1, "%s, gradient of token %lld",
+                         rw_dtype_name(types[d]), (long long)n);
+            free(own), free(g);
+            rw_tape_reset(b.t);
+        }
+        free(y), free(dx);
+        fixture_close(&b);
+    }
+}
+
+static unsigned char *gradients(int threads, const char *policy, rw_dtype dtype, size_t *ret_bytes)
+{
+    struct fixture b = fixture_open(5, threads);
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+    ckpt_begin(b.t, "moe");
+    const struct layer l = layer_of(b.t, dtype, 130, 0);
+    rw_tensor *const y = rw_dropout(b.t, l.y, 0.25);
+    ckpt_end(b.t);
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    unsigned char *all = NULL;
+    *ret_bytes = 0;
+    for (int i = 0; i < 4; i++) {
+        const size_t n = rw_tensor_bytes(rw_gradient(l.x[i]));
+        all = realloc(all, *ret_bytes + n);
+        cr_assert_eq(rw_read(b.t, rw_gradient(l.x[i]), all + *ret_bytes, n), RW_OK);
+        *ret_bytes += n;
+    }
+    fixture_close(&b);
+    return all;
+}
+
+Test(moe, the_same_bytes_with_any_threads_and_policy)
+{
+    static const rw_dtype types[] = { RW_F32, RW_BF16 };
+    for (size_t d = 0; d < 2; d++) {
+        size_t n, m;
+        unsigned char *const first = gradients(1, "none", types[d], &n);
+        for (int run = 2; run < 8; run++) {
+            const char *const policy = run == 6 ? "full" : run == 7 ? "selective:moe" : "none";
+            unsigned char *const again = gradients(run < 6 ? run : run - 4, policy, types[d], &m);
+            cr_expect_eq(first_difference(first, again, n), -1, "%s, %s, run %d", rw_dtype_name(types[d]), policy, run);
+            free(again);
+        }
+        free(first);
+    }
+}
+
+/* Of one token, most experts have no rows: what their gradients leave unwritten, the verifier finds. */
+Test(moe, a_layer_passes_the_verifier)
+{
+    for (int64_t tokens = 1; tokens < 80; tokens += 39) {
+        struct fixture b = fixture_open(5, 2);
+        cr_assert_eq(ckpt_set_policy(b.t, "full"), RW_OK);
+        ckpt_begin(b.t, "moe");
+        const struct layer l = layer_of(b.t, RW_F32, tokens, 0);
+        ckpt_end(b.t);
+        cr_assert_eq(ckpt_verify(b.t, rw_sum(b.t, rw_mul(b.t, l.y, l.y), RW_ALL_AXES, false), NULL), RW_OK, "%s",
+                     rw_error_message(b.ctx));
+        fixture_close(&b);
+    }
+}
+
+/* Expert 2 of 3 has no rows. Its gradient is zeros, then what another micro-batch left there. */
+Test(moe, an_expert_without_rows_has_a_gradient_of_zeros)
+{
+    struct fixture b = fixture_open(1, 2);
+    static const int32_t first[] = { 0, 1, 1, 0 }, second[] = { 2, 0, 0, 1 };
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(3, 5, 4));
+    cr_assert_eq(rw_init_normal(w, 0, 1), RW_OK);
+    float *before = NULL;
+    for (int micro = 0; micro < 2; micro++) {
+        rw_moe_routes r;
+        rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(2, 2), micro ? second : first), 3, &r);
+        rw_tensor *const x = numbers(b.t, RW_F32, RW_SHAPE(2, 4), 3, micro * 50);
+        rw_tensor *const y = rw_moe_linear_of_tokens(b.t, x, w, &r);
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+        float *const g = bytes_of(b.t, rw_gradient(w));
+        for (int i = 0; i < 60; i++) {
+            /* the sum of the outputs: each row of an expert's gradient is the sum of its tokens */
+            double want = before ? (double)before[i] : 0;
+            for (int s = 0; s < 4; s++)
+                if ((micro ? second : first)[s] == i / 20) want += number(micro * 50 + s / 2 * 4 + i % 4, 3);
+            cr_expect_float_eq((double)g[i], want, 1e-6, "micro-batch %d, %d: %g, not %g", micro, i, (double)g[i],
+                               want);
+            if (!micro && i >= 40) cr_expect_eq(g[i], 0);
+        }
+        free(before);
+        before = g;
+        rw_tape_reset(b.t);
+    }
+    free(before);
+    fixture_close(&b);
+}
+
+/* ---- state ---- */
+
+/* Three micro-batches under each policy, then one step of balance. */
+Test(moe, loads_and_biases_are_written_once_under_every_policy)
+{
+    static const char *const policies[] = { "none", "full", "selective:moe" };
+    float first_total[LAYER_EXPERTS], first_bias[LAYER_EXPERTS];
+    for (size_t p = 0; p < 3; p++) {
+        struct fixture b = fixture_open(1, 2);
+        float total[LAYER_EXPERTS], bias[LAYER_EXPERTS];
+        rw_tensor *const load = rw_buffer(b.ctx, "load", RW_F32, RW_SHAPE(LAYER_EXPERTS));
+        rw_tensor *const own = rw_buffer(b.ctx, "bias", RW_F32, RW_SHAPE(LAYER_EXPERTS));
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(LAYER_EXPERTS, 8));
+        cr_assert_eq(rw_init_normal(w, 0, 1), RW_OK);
+        cr_assert_eq(ckpt_set_policy(b.t, policies[p]), RW_OK);
+        for (int micro = 0; micro < 3; micro++) {
+            rw_tensor *index;
+            rw_moe_routes r;
+            ckpt_begin(b.t, "moe");
+            rw_tensor *const logits = rw_linear(b.t, numbers(b.t, RW_F32, RW_SHAPE(10, 8), 1, micro * 80), w, RW_NONE);
+            const rw_moe_router_params params = { .choice = { .k = 2 }, .score = RW_MOE_SIGMOID, .bias = own,
+                                                  .normalize = true };
+            rw_tensor *const weights = rw_moe_router(b.t, logits, &params, &index, NULL);
+            cr_assert_eq(rw_moe_route(b.t, index, LAYER_EXPERTS, &r), RW_OK);
+            cr_assert_eq(rw_moe_count(b.t, load, &r), RW_OK, "%s", rw_error_message(b.ctx));
+            rw_tensor *const y = rw_mul(b.t, weights, weights);
+            ckpt_end(b.t);
+            cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+            rw_tape_reset(b.t);
+        }
+        cr_assert_eq(rw_read(b.t, load, total, sizeof total), RW_OK);
+        rw_tensor *const next = rw_moe_balance(b.t, own, load, 0.125);
+        cr_assert_eq(rw_eval(b.t, &next, 1), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(b.t, own, bias, sizeof bias), RW_OK);
+        float sum = 0;
+        for (int e = 0; e < LAYER_EXPERTS; e++) sum += total[e];
+        cr_expect_eq(sum, 3 * 10 * 2, "%s: %g rows", policies[p], (double)sum);
+        for (int e = 0; e < LAYER_EXPERTS; e++)
+            cr_expect_eq(bias[e], total[e] < 10 ? 0.125f : total[e] > 10 ? -0.125f : 0, "%s, %d", policies[p], e);
+        if (!p) memcpy(first_total, total, sizeof total), memcpy(first_bias, bias, sizeof bias);
+        cr_expect(!memcmp(first_total, total, sizeof total) && !memcmp(first_bias, bias, sizeof bias), "%s",
+                  policies[p]);
+        cr_assert_eq(rw_read(b.t, load, total, sizeof total), RW_OK);
+        for (int e = 0; e < LAYER_EXPERTS; e++) cr_expect_eq(total[e], 0, "%g", (double)total[e]);
+        fixture_close(&b);
+    }
+}
+
+/* ---- losses ---- */
+
+Test(moe, losses_are_what_their_closed_forms_say)
+{
+    struct fixture b = fixture_open(1, 1);
+    static const double logits[] = { 1, 0, 2, 0.5, 0.25, -1, 3, 1 };
+    rw_tensor *const z = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(2, 4), logits)), *index, *scores;
+    const rw_moe_router_params params = { .choice = { .k = 2 }, .score = RW_MOE_SOFTMAX };
+    rw_moe_routes r;
+    cr_assert(rw_moe_router(b.t, z, &params, &index, &scores));
+    cr_assert_eq(rw_moe_route(b.t, index, 4, &r), RW_OK);
+    const double aux = rw_item(b.t, rw_moe_aux_loss(b.t, scores, &r, 0.01));
+    const double small = rw_item(b.t, rw_moe_z_loss(b.t, z, 0.5));
+    double sum[2] = { 0 }, load[4] = { 1, 0, 2, 1 }, mean[4] = { 0 }, want = 0; /* chosen: 2 0, 2 3 */
+    for (int i = 0; i < 8; i++) sum[i / 4] += exp(logits[i]);
+    for (int i = 0; i < 8; i++) mean[i % 4] += exp(logits[i]) / sum[i / 4];
+    for (int e = 0; e < 4; e++) want += 0.01 * 4 / (2 * 2 * 2) * mean[e] * load[e];
+    cr_expect_float_eq(aux, want, 1e-15);
+    cr_expect_float_eq(small, 0.5 * (pow(log(sum[0]), 2) + pow(log(sum[1]), 2)) / 2, 1e-14);
+    fixture_close(&b);
+}

@@ -1,0 +1,192 @@
+/* Mixtures of experts: rows by expert, and what multiplies and adds them up. See cases.h. c->shape is [T, k] of the
+   index, c->axes the number of experts; some have no rows. */
+#include "support/cases/moe.h"
+#include "support/cases/cases.h"
+#include "support/op_builds.h"
+#include "support/op_roundings.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static rw_dtype sum_type(const rw_tensor *x)
+{
+    return rw_tensor_dtype(x) == RW_F64 ? RW_F64 : RW_F32;
+}
+
+/* Slot s of token n: all of a token's differ, expert 1 has nobody where there are others. */
+static int32_t expert_of(const struct op_case *c, int64_t n, int64_t s)
+{
+    const int64_t experts = (int64_t)c->axes;
+    const int64_t e = (n * 3 + n / 2 + s) % experts;
+    return (int32_t)(e == 1 && experts > c->shape.dim[1] ? (n * 3 + n / 2 + c->shape.dim[1]) % experts : e);
+}
+
+static rw_moe_routes routes_of(rw_tape *t, const struct op_case *c, rw_tensor **ret_index)
+{
+    const int64_t tokens = c->shape.dim[0], each = c->shape.dim[1];
+    int32_t *const x = malloc((size_t)(tokens * each + 1) * sizeof *x);
+    for (int64_t i = 0; i < tokens * each; i++) x[i] = expert_of(c, i / each, i % each);
+    rw_tensor *const index = rw_input(t, RW_I32, c->shape, x);
+    rw_moe_routes r;
+    free(x);
+    rw_moe_route(t, index, (int64_t)c->axes, &r);
+    if (ret_index) *ret_index = index;
+    return r;
+}
+
+static rw_tensor *build_linear(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_moe_routes r = routes_of(t, c, NULL);
+    return c->keep ? rw_moe_linear_of_tokens(t, x[0], x[1], &r) : rw_moe_linear(t, x[0], x[1], &r);
+}
+
+static rw_tensor *build_weigh(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_moe_routes r = routes_of(t, c, NULL);
+    return rw_moe_weigh(t, x[0], rw_cast(t, x[1], sum_type(x[0])), &r);
+}
+
+static rw_tensor *build_combine(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_moe_routes r = routes_of(t, c, NULL);
+    return rw_moe_combine(t, x[0], &r);
+}
+
+static rw_tensor *build_select(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    rw_tensor *index;
+    routes_of(t, c, &index);
+    return rw_moe_select(t, x[0], index);
+}
+
+/* A bias that decides which experts are chosen, so that no step of a difference changes it. */
+static rw_tensor *build_router(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_dtype wide = sum_type(x[0]);
+    double bias[64];
+    float narrow[64];
+    for (int e = 0; e < (int)c->axes; e++) narrow[e] = (float)(bias[e] = 100.0 * (e * 5 % (int)c->axes));
+    rw_tensor *index;
+    const rw_moe_router_params p = {
+        .choice = { .k = c->shape.dim[1] },
+        .score = (rw_moe_score)c->axis,
+        .bias = rw_input(t, wide, RW_SHAPE(c->axes), wide == RW_F64 ? (void *)bias : (void *)narrow),
+        .normalize = c->keep,
+        .scale = c->keep ? 2.5 : 0,
+    };
+    return rw_moe_router(t, rw_cast(t, x[0], wide), &p, &index, NULL);
+}
+
+/* Weights lie in 0..scale and move with the logits by less; an exponential's argument is off as in op_sizes.c. */
+static void router_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    const double scale = c->keep ? 2.5 : 1;
+    rw_tensor *const k = rw_add_scalar(t, rw_scale(t, rw_max(t, rw_abs(t, x[0]), RW_AXES(-1), true), 8), 1);
+    m[0] = rw_mul(t, y, k);
+    m[1] = rw_broadcast_to(t, rw_scale(t, rw_mul(t, rw_sum(t, rw_abs(t, w), RW_AXES(-1), true), k), 2 * scale),
+                           c->in[0].shape);
+}
+
+static struct op_case *add(op_build build, op_sizes sizes, rw_shape index, int experts, int n)
+{
+    struct op_case *const c = op_case_next(OP_TABLES, build, sizes, n);
+    c->shape = index;
+    c->axes = (uint32_t)experts;
+    return c;
+}
+
+static void add_linears(void)
+{
+    const struct {
+        int64_t tokens, k, experts, in, out;
+        enum op_layout layout;
+    } all[] = { { 1, 1, 1, 1, 1, OP_DENSE },  { 5, 2, 4, 7, 9, OP_DENSE },    { 9, 3, 5, 33, 16, OP_TURNED },
+                { 70, 2, 3, 20, 70, OP_DENSE }, { 4, 4, 4, 16, 130, OP_SLICED }, { 0, 2, 3, 4, 5, OP_DENSE },
+                { 3, 1, 8, 5, 3, OP_CUT },    { 2, 2, 3, 0, 4, OP_DENSE },    { 300, 2, 3, 70, 100, OP_DENSE } };
+    for (size_t i = 0; i < 2 * (sizeof all / sizeof *all); i++) {
+        const int64_t tokens = all[i / 2].tokens, k = all[i / 2].k, in = all[i / 2].in, out = all[i / 2].out;
+        struct op_case *const c = add(build_linear, OP_TERMS, S(tokens, k), (int)all[i / 2].experts, 2);
+        c->keep = i % 2;
+        c->in[0] = (struct op_operand){ .shape = S(c->keep ? tokens : tokens * k, in), .layout = all[i / 2].layout };
+        c->in[1].shape = S(all[i / 2].experts, out, in);
+        c->r[0].n = (int)in;
+        c->r[1] = (struct roundings){ (int)(out + k), c->keep };
+        c->r[2].n = (int)(tokens * k) + 1;
+        c->large = tokens > 100;
+        op_case_describe(c, "moe_linear%s of %lld x %lld in %lld", c->keep ? " of tokens" : "", (long long)tokens,
+                         (long long)k, (long long)all[i / 2].experts);
+    }
+}
+
+static void add_rows(void)
+{
+    const struct {
+        int64_t tokens, k, experts, n;
+    } all[] = { { 1, 1, 1, 1 }, { 5, 2, 4, 33 }, { 7, 3, 5, 257 }, { 0, 2, 3, 4 }, { 300, 4, 9, 5 } };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const rw_shape index = S(all[i].tokens, all[i].k), rows = S(all[i].tokens * all[i].k, all[i].n);
+        const int experts = (int)all[i].experts;
+        struct op_case *c = add(build_weigh, OP_TERMS, index, experts, 2);
+        c->in[0].shape = rows, c->in[1].shape = index;
+        c->r[0].n = c->r[1].n = 1;
+        c->r[2].n = (int)all[i].n;
+        op_case_describe(c, "moe_weigh in %d", experts);
+        c = add(build_combine, OP_TERMS, index, experts, 1);
+        c->in[0].shape = rows;
+        c->r[0].n = (int)all[i].k;
+        op_case_describe(c, "moe_combine in %d", experts);
+        c = add(build_select, OP_TERMS, index, experts, 1);
+        c->in[0].shape = S(all[i].tokens, experts);
+        op_case_describe(c, "moe_select of %lld", (long long)all[i].k);
+    }
+}
+
+static void add_routers(void)
+{
+    for (int mode = 0; mode < 6; mode++)
+        for (int64_t tokens = 3; tokens < 40; tokens += 30) {
+            struct op_case *const c = add(build_router, router_sizes, S(tokens, 3), 7, 1);
+            c->axis = mode % 3;
+            c->keep = mode / 3;
+            c->in[0].shape = S(tokens, 7);
+            c->r[0].n = 7 + 4 * N_F + 20;
+            c->r[1].n = 3 * (7 + 4 * N_F + 20);
+            op_case_describe(c, "moe_router %d%s", c->axis, c->keep ? " normalized" : "");
+        }
+}
+
+/* ---- a whole layer ---- */
+
+rw_tensor *op_build_moe_layer(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_dtype wide = sum_type(x[0]);
+    const int64_t f = rw_tensor_shape(x[3]).dim[2];
+    rw_tensor *const logits = rw_linear(t, rw_cast(t, x[0], wide), rw_cast(t, x[1], wide), RW_NONE), *index;
+    const rw_moe_router_params p = {
+        .choice = { .k = LAYER_CHOSEN, .groups = c->keep ? 3 : 0, .best_groups = c->keep ? 2 : 0 },
+        .score = (rw_moe_score)c->axis,
+        .normalize = c->keep,
+        .scale = c->keep ? 2.5 : 0,
+    };
+    rw_tensor *const weights = rw_moe_router(t, logits, &p, &index, NULL);
+    rw_moe_routes r;
+    if (rw_moe_route(t, index, LAYER_EXPERTS, &r)) return NULL;
+    rw_tensor *const rows = rw_moe_linear_of_tokens(t, x[0], x[2], &r);
+    rw_tensor *const both = rw_swiglu(t, rw_slice(t, rows, -1, 0, f), rw_slice(t, rows, -1, f, 2 * f));
+    return rw_moe_combine(t, rw_moe_linear(t, rw_moe_weigh(t, both, weights, &r), x[3], &r), &r);
+}
+
+/* Every product, the router's and the activation's roundings in each, and what is stored between them. */
+void op_count_moe_layer(struct op_case *c)
+{
+    const int h = (int)c->in[0].shape.dim[1], f = (int)c->in[3].shape.dim[2], rows = (int)c->in[0].shape.dim[0];
+    const int n = 3 * h + f + 2 * LAYER_EXPERTS + 8 * N_F + 40;
+    for (int i = 0; i < 5; i++) c->r[i] = (struct roundings){ 3 * n + LAYER_CHOSEN * rows, 8 };
+}
+
+void op_cases_moe(void)
+{
+    add_linears();
+    add_rows();
+    add_routers();
+}
