@@ -28,9 +28,8 @@ static rw_tensor *explicit_attention(const struct model *m, rw_tape *t, rw_tenso
     return rw_matmul(t, rw_dropout(t, p, c->dropout), v);
 }
 
-/* The end of a branch: its last layer, dropout, and the sum with the residual stream. */
-static rw_tensor *join(const struct model *m, rw_tape *t, rw_tensor *residual, rw_tensor *x, rw_tensor *weight,
-                       rw_tensor *bias)
+rw_tensor *model_join(const struct model *m, rw_tape *t, rw_tensor *residual, rw_tensor *x, rw_tensor *weight,
+                      rw_tensor *bias)
 {
     const float dropout = m->config.dropout;
     if (dropout == 0) return rw_linear_add(t, x, weight, bias, residual);
@@ -62,7 +61,7 @@ static rw_tensor *attention(const struct model *m, rw_tape *t, rw_tensor *residu
     rw_tensor *y = c->scores ? explicit_attention(m, t, q, k, v) : rw_attention(t, q, k, v, &params);
     ckpt_end(t);
     y = rw_reshape(t, rw_transpose(t, y, 1, 2), s);
-    return join(m, t, residual, ckpt_name(t, y, "attn_out"), p->proj, p->proj_bias);
+    return model_join(m, t, residual, ckpt_name(t, y, "attn_out"), p->proj, p->proj_bias);
 }
 
 static rw_tensor *feed_forward(const struct model *m, rw_tape *t, rw_tensor *residual, rw_tensor *x,
@@ -73,7 +72,7 @@ static rw_tensor *feed_forward(const struct model *m, rw_tape *t, rw_tensor *res
     rw_tensor *h = gpt ? rw_linear_gelu(t, x, p->up, p->up_bias) : rw_linear(t, x, p->up, p->up_bias);
     h = ckpt_name(t, h, "ffn_up");
     if (!gpt) h = rw_swiglu(t, rw_linear(t, x, p->gate, RW_NONE), h);
-    x = join(m, t, residual, h, p->down, p->down_bias);
+    x = model_join(m, t, residual, h, p->down, p->down_bias);
     ckpt_end(t);
     return x;
 }

@@ -1,7 +1,8 @@
-/* Configuration, parameters, embedding and loss: what both decoders share. See model.h. */
+/* Configuration, parameters, embedding and loss: what the decoders share. See model.h. */
 #include "models/model.h"
 
 #include "models/block.h"
+#include "models/deepseek.h"
 #include "models/images.h"
 
 #include <math.h>
@@ -10,8 +11,8 @@
 
 const char *model_name(enum model_kind kind)
 {
-    static const char *const names[MODEL_KINDS] = { "gpt",       "llama",       "resnet50", "vgg16",
-                                                    "mobilenet", "densenet121", "unet" };
+    static const char *const names[MODEL_KINDS] = { "gpt",   "llama",     "deepseek",    "resnet50",
+                                                    "vgg16", "mobilenet", "densenet121", "unet" };
     return names[kind];
 }
 
@@ -36,6 +37,7 @@ bool model_preset(struct model_config *c, const char *name)
         const char *name;
         int layers, width, heads, kv_heads;
     } presets[] = { { "tiny", 4, 64, 4, 2 }, { "small", 6, 256, 8, 4 }, { "gpt2-124m", 12, 768, 12, 4 } };
+    if (c->kind == MODEL_DEEPSEEK) return deepseek_preset(c, name);
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
         if (strcmp(presets[i].name, name)) continue;
         c->layers = presets[i].layers;
@@ -88,9 +90,13 @@ rw_status model_create(struct model *m, rw_context *ctx, const struct model_conf
     struct model_config *const c = &m->config;
     if (model_is_of_images(c->kind)) return images_create(c, ctx);
     if (!c->hidden) c->hidden = c->kind == MODEL_GPT ? 4 * c->width : (8 * c->width / 3 + 31) / 32 * 32;
+    if (c->kind == MODEL_DEEPSEEK) deepseek_defaults(c);
     m->embedding = param(m, -1, "wte.weight", RW_SHAPE(c->vocab, c->width));
     if (c->kind == MODEL_GPT) m->positions = param(m, -1, "wpe.weight", RW_SHAPE(c->max_seq, c->width));
-    for (int l = 0; l < c->layers; l++) create_layer(m, l);
+    for (int l = 0; l < c->layers; l++) {
+        if (c->kind == MODEL_DEEPSEEK) deepseek_layer(m, l, param);
+        else create_layer(m, l);
+    }
     m->norm = param(m, -1, "ln_f.weight", RW_SHAPE(c->width));
     m->norm_bias = c->kind == MODEL_GPT ? param(m, -1, "ln_f.bias", RW_SHAPE(c->width)) : RW_NONE;
     m->head = c->kind == MODEL_GPT ? m->embedding : param(m, -1, "head.weight", RW_SHAPE(c->vocab, c->width));
@@ -125,15 +131,16 @@ rw_tensor *model_loss_of(const struct model *m, rw_tape *t, rw_tensor *tokens, r
         rw_tensor *const labels = rw_reshape(t, rw_slice(t, targets, 1, 0, 1), RW_SHAPE(-1));
         return images_loss(&m->config, m->ctx, t, images_of_text(t, tokens, m->config.dtype), labels);
     }
-    rw_tensor *x = embed(m, t, tokens);
+    rw_tensor *x = embed(m, t, tokens), *aux = NULL;
     for (int l = 0; l < m->config.layers; l++) {
         ckpt_begin(t, "block");
-        x = model_block(m, t, x, l);
+        x = m->config.kind == MODEL_DEEPSEEK ? deepseek_block(m, t, x, l, &aux) : model_block(m, t, x, l);
         ckpt_end(t);
     }
     x = model_norm(m, t, x, m->norm, m->norm_bias);
     rw_tensor *const logits = rw_linear(t, x, m->head, RW_NONE);
-    return rw_cross_entropy(t, logits, targets);
+    rw_tensor *const loss = rw_cross_entropy(t, logits, targets);
+    return aux ? rw_add(t, loss, aux) : loss;
 }
 
 rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens,

@@ -3,9 +3,11 @@
  *
  *   gpt     GPT-2: learned positions, LayerNorm before each part, GELU (tanh), tied output embedding, dropout
  *   llama   RMSNorm, rotary positions, SwiGLU, grouped-query heads, untied output, no biases
+ *   deepseek  latent attention, a mixture of experts beside shared ones, dense first layers: deepseek.c
  *   resnet50, vgg16, mobilenet, densenet121, unet: see images.h
  *
- * Every layer is a region "block"; inside it "core_attn" is the attention and "mlp" the feed-forward part.
+ * Every layer is a region "block"; inside it "core_attn" is the attention and "mlp" the feed-forward part; deepseek's
+ * have "mla_up_proj", "moe", "moe_act", "shared_experts" and "layernorm" too.
  */
 #ifndef REWIND_BENCH_MODEL_H
 #define REWIND_BENCH_MODEL_H
@@ -15,6 +17,7 @@
 enum model_kind {
     MODEL_GPT,
     MODEL_LLAMA,
+    MODEL_DEEPSEEK,
     MODEL_RESNET50, /* this and what follows: images.h */
     MODEL_VGG16,
     MODEL_MOBILENET,
@@ -36,7 +39,11 @@ struct model_config {
     int max_seq;
     float dropout;
     rw_dtype dtype;
-    bool scores; /* attention with explicit scores instead of the fused one */
+    bool scores; /* attention with explicit scores instead of the fused one; not of deepseek */
+    /* Of deepseek; 0 where width and heads decide. head_width: of v, and of q and k but for rope_width more; q_rank and
+       kv_rank: of the latents, q_rank 0 with a kv_rank: q is made of x itself. */
+    int experts, chosen, groups, best_groups, expert_hidden, shared, dense_layers;
+    int head_width, rope_width, q_rank, kv_rank;
 };
 
 #define MODEL_MAX_LAYERS 128
@@ -44,6 +51,7 @@ struct model_config {
 struct model_layer {
     rw_tensor *norm1, *norm1_bias, *qkv, *qkv_bias, *proj, *proj_bias;
     rw_tensor *norm2, *norm2_bias, *up, *up_bias, *gate, *down, *down_bias;
+    rw_tensor *q_a, *q_norm, *q_b, *kv_a, *kv_norm, *kv_b, *router, *experts_up, *experts_down; /* deepseek's */
 };
 
 struct model {
@@ -53,8 +61,8 @@ struct model {
     struct model_layer layer[MODEL_MAX_LAYERS];
 };
 
-/* Fills in a preset: tiny, small, gpt2-124m; of networks for images tiny, small, published, of which the width of the
-   first layer is all. False when there is none of that name. */
+/* Fills in a preset: tiny, small, gpt2-124m; of deepseek tiny, small, v2-lite; of networks for images tiny, small,
+   published, of which the width of the first layer is all. False when there is none of that name. */
 bool model_preset(struct model_config *config, const char *name);
 
 /* Creates the parameters in ctx, of at most MODEL_MAX_LAYERS layers, and initialises them as GPT-2 does: normal 0.02,
@@ -64,7 +72,7 @@ rw_status model_create(struct model *m, rw_context *ctx, const struct model_conf
 /* Initialises the parameters again from the context's generator. */
 rw_status model_init(const struct model *m);
 
-/* One layer, without its region. x [batch, seq, width]. */
+/* One layer of gpt or llama, without its region. x [batch, seq, width]. */
 rw_tensor *model_block(const struct model *m, rw_tape *t, rw_tensor *x, int layer);
 
 /* Mean cross-entropy of the next byte: tokens and targets are [batch, seq]. A network for images sees seq x seq

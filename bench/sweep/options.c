@@ -10,8 +10,9 @@
 static const char usage[] =
     "recompute_sweep: trains a model under several checkpointing policies and shows what memory costs in time.\n"
     "Every row is verified: losses, gradients and parameters must be the bytes of policy `none`.\n\n"
-    "  --model gpt|llama|resnet50|vgg16|mobilenet|densenet121|unet  [gpt]\n"
-    "  --preset tiny|small|gpt2-124m  [small]; of networks for images tiny|small|published; their --seq is a side\n"
+    "  --model gpt|llama|deepseek|resnet50|vgg16|mobilenet|densenet121|unet  [gpt]\n"
+    "  --preset tiny|small|gpt2-124m  [small]; of deepseek tiny|small|v2-lite; of networks for images\n"
+    "                          tiny|small|published, and their --seq is a side\n"
     "  --layers N --width N --heads N --kv-heads N   instead of the preset's\n"
     "  --policy LIST           policies separated by blanks, e.g. \"none budget:50% full selective:core_attn,mlp\"\n"
     "  --budget LIST           a row more for each budget, separated by commas: 75%,50%,256MiB\n"
@@ -24,7 +25,7 @@ static const char usage[] =
     "  --batch N               [4]\n"
     "  --steps N               steps per row, one more to warm up [20]\n"
     "  --dtype f32|bf16|f16|f64  [f32]\n"
-    "  --dropout P             [0.1 for gpt, 0 for llama]\n"
+    "  --dropout P             [0.1 for gpt, else 0]\n"
     "  --attention flash|scores  [flash]\n"
     "  --threads N             [all cores]\n"
     "  --device auto|cpu|cuda  [auto]\n"
@@ -89,8 +90,8 @@ static const char *const wanted[] = {
     [SEED - LAYERS] = "a whole number below 2^64",
     [DATA - LAYERS] = "a file",
     [OUT - LAYERS] = "a folder, at most 4000 bytes",
-    [MODEL - LAYERS] = "gpt, llama, resnet50, vgg16, mobilenet, densenet121 or unet",
-    [PRESET - LAYERS] = "tiny, small or gpt2-124m; of networks for images tiny, small or published",
+    [MODEL - LAYERS] = "gpt, llama, deepseek, resnet50, vgg16, mobilenet, densenet121 or unet",
+    [PRESET - LAYERS] = "tiny, small or gpt2-124m; of deepseek v2-lite; of networks for images published",
     [BUDGET - LAYERS] = "1 to 64 budgets separated by commas, as 75%,256MiB",
     [FIT - LAYERS] = "a size, as 4GiB or 1536MiB",
     [GROW - LAYERS] = "batch or seq",
@@ -274,7 +275,8 @@ static int take(struct sweep_options *o, int option, const char *value)
 static int check(struct sweep_options *o)
 {
     struct model_config *const m = &o->model;
-    if (m->kind == MODEL_GPT) m->kv_heads = m->heads;
+    if (m->kind != MODEL_LLAMA) m->kv_heads = m->heads;
+    if (m->kind == MODEL_DEEPSEEK && m->scores) return refuse(ATTENTION, "scores (latent attention is fused)");
     if (m->width % m->heads || m->heads % m->kv_heads || (m->kind == MODEL_LLAMA && m->width / m->heads % 2)) {
         fprintf(stderr, "recompute_sweep: width %d, %d heads, %d kv-heads: width must be a multiple of heads, "
                         "heads of kv-heads%s\n",

@@ -1,5 +1,5 @@
 /*
- * Both benchmark models under every policy and type, with fused and with explicit attention: losses, gradients,
+ * The benchmark models under every policy and type, with fused and with explicit attention: losses, gradients,
  * parameters after the steps, and the generator, against `none`, byte for byte.
  */
 #include "support/support.h"
@@ -66,7 +66,7 @@ static void every_policy(enum model_kind kind, rw_dtype dtype, bool scores)
                                     .layers = 3,
                                     .width = 32,
                                     .heads = 4,
-                                    .kv_heads = kind == MODEL_GPT ? 4 : 2,
+                                    .kv_heads = kind == MODEL_LLAMA ? 2 : 4,
                                     .vocab = 61,
                                     .max_seq = SEQ,
                                     .dropout = 0.1f,
@@ -97,11 +97,62 @@ Test(models, llama_float32) { every_policy(MODEL_LLAMA, RW_F32, false); }
 Test(models, llama_bfloat16) { every_policy(MODEL_LLAMA, RW_BF16, false); }
 Test(models, llama_float64) { every_policy(MODEL_LLAMA, RW_F64, false); }
 Test(models, llama_float32_with_scores) { every_policy(MODEL_LLAMA, RW_F32, true); }
+Test(models, deepseek_float32) { every_policy(MODEL_DEEPSEEK, RW_F32, false); }
+Test(models, deepseek_bfloat16) { every_policy(MODEL_DEEPSEEK, RW_BF16, false); }
+Test(models, deepseek_float64) { every_policy(MODEL_DEEPSEEK, RW_F64, false); }
+
+/* Megatron's names: what each region holds is made again, to the same bytes. */
+Test(models, deepseek_under_megatrons_regions)
+{
+    static const char *const policies[] = { "discard:mla_up_proj", "megatron:mla_up_proj,moe_act,layernorm",
+                                            "megatron:moe", "megatron:core_attn,mlp,shared_experts", "budget:60%" };
+    struct model_config c = { .kind = MODEL_DEEPSEEK, .max_seq = SEQ, .dtype = RW_F32, .dropout = 0.1f };
+    cr_assert(model_preset(&c, "tiny"));
+    struct outcome none = train(&c, "none", 1);
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        struct outcome o = train(&c, policies[i], 1 + (int)i % 5);
+        cr_assert_gt(o.replayed, 0, "%s replayed nothing", policies[i]);
+        cr_assert_eq(memcmp(none.loss, o.loss, sizeof o.loss), 0, "%s: losses", policies[i]);
+        cr_assert_eq(first_difference(none.gradients, o.gradients, o.bytes), -1, "%s: gradients", policies[i]);
+        cr_assert_eq(first_difference(none.parameters, o.parameters, o.bytes), -1, "%s: parameters", policies[i]);
+        free(o.gradients), free(o.parameters);
+    }
+    free(none.gradients), free(none.parameters);
+}
+
+static size_t kept_under(const struct model_config *c, const char *policy, int batch, int seq)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct model m;
+    rw_memory memory;
+    int32_t *const tokens = calloc((size_t)(batch * seq), sizeof *tokens);
+    cr_assert_eq(model_create(&m, b.ctx, c), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+    cr_assert_eq(rw_backward(b.t, model_loss(&m, b.t, batch, seq, tokens, tokens)), RW_OK);
+    rw_memory_stats(b.ctx, &memory);
+    free(tokens);
+    fixture_close(&b);
+    return memory.kept;
+}
+
+/*
+ * q, k and v do not stay, n (2 (d_nope + d_rope) + d_v) elements for each token and layer. The latents do, as under
+ * none for the sake of their weights, and the key that all heads share, d_rope, which none has no use for.
+ */
+Test(models, latents_are_kept_in_place_of_q_k_and_v)
+{
+    struct model_config c = { .kind = MODEL_DEEPSEEK, .max_seq = 32, .dtype = RW_F32 };
+    cr_assert(model_preset(&c, "tiny"));
+    const int each = c.heads * (2 * (c.head_width + c.rope_width) + c.head_width) - c.rope_width;
+    const size_t want = (size_t)(each * 2 * 32 * c.layers) * sizeof(float);
+    const size_t less = kept_under(&c, "none", 2, 32) - kept_under(&c, "discard:mla_up_proj", 2, 32);
+    cr_expect_eq(less, want, "%zu bytes less, not %zu", less, want);
+}
 
 /* The fused attention against the explicit one, without dropout: two algorithms for one function, in float64. */
 Test(models, fused_and_explicit_attention_agree)
 {
-    for (int kind = 0; kind < 2; kind++) {
+    for (int kind = MODEL_GPT; kind <= MODEL_LLAMA; kind++) {
         struct model_config c = { .kind = (enum model_kind)kind,
                                   .layers = 2,
                                   .width = 32,

@@ -1,0 +1,211 @@
+/*
+ * A decoder shaped like DeepSeek-V2 and -V3 (arXiv 2405.04434, 2412.19437): latent attention, whose q, k and v are made
+ * of narrow latents, and from layer dense_layers on a mixture of experts beside shared ones. Regions have Megatron's
+ * names, so that megatron:mla_up_proj,moe_act,layernorm and its kin do here what they do there.
+ */
+#include "models/deepseek.h"
+
+#include "models/block.h"
+
+#include <math.h>
+#include <string.h>
+
+#define AUX_COEFFICIENT 1e-3
+
+bool deepseek_preset(struct model_config *c, const char *name)
+{
+    static const struct {
+        const char *name;
+        int layers, width, heads, hidden, experts, chosen, groups, best_groups, expert_hidden, shared, dense_layers;
+        int head_width, rope_width, q_rank, kv_rank, vocab;
+    } presets[] = {
+        { "tiny", 4, 64, 4, 192, 8, 2, 4, 2, 32, 1, 1, 16, 8, 32, 24, 256 },
+        { "small", 6, 256, 8, 704, 16, 4, 4, 2, 96, 1, 1, 32, 16, 96, 64, 256 },
+        { "v2-lite", 27, 2048, 16, 10944, 64, 6, 1, 1, 1408, 2, 1, 128, 64, 0, 512, 102400 },
+    };
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        if (strcmp(presets[i].name, name)) continue;
+        c->layers = presets[i].layers, c->width = presets[i].width, c->hidden = presets[i].hidden;
+        c->heads = c->kv_heads = presets[i].heads;
+        c->experts = presets[i].experts, c->chosen = presets[i].chosen, c->expert_hidden = presets[i].expert_hidden;
+        c->groups = presets[i].groups, c->best_groups = presets[i].best_groups;
+        c->shared = presets[i].shared, c->dense_layers = presets[i].dense_layers;
+        c->head_width = presets[i].head_width, c->rope_width = presets[i].rope_width;
+        c->q_rank = presets[i].q_rank, c->kv_rank = presets[i].kv_rank, c->vocab = presets[i].vocab;
+        return true;
+    }
+    return false;
+}
+
+void deepseek_defaults(struct model_config *c)
+{
+    if (!c->head_width) c->head_width = c->width / c->heads;
+    if (!c->rope_width) c->rope_width = (c->head_width / 2 + 1) / 2 * 2;
+    if (!c->kv_rank) c->kv_rank = c->q_rank = (c->width + 1) / 2;
+    if (c->experts) return;
+    c->experts = 8, c->chosen = 2, c->groups = 4, c->best_groups = 2;
+    c->expert_hidden = (c->width + 1) / 2, c->shared = 1, c->dense_layers = 1;
+}
+
+void deepseek_layer(struct model *m, int l,
+                    rw_tensor *(*param)(const struct model *m, int layer, const char *name, rw_shape shape))
+{
+    const struct model_config *const c = &m->config;
+    struct model_layer *const p = &m->layer[l];
+    const int heads = c->heads, q = heads * (c->head_width + c->rope_width), f = c->expert_hidden;
+    const bool dense = l < c->dense_layers;
+    const int inner = dense ? c->hidden : c->shared * f;
+    p->norm1 = param(m, l, "ln_1.weight", RW_SHAPE(c->width));
+    p->norm2 = param(m, l, "ln_2.weight", RW_SHAPE(c->width));
+    if (c->q_rank) {
+        p->q_a = param(m, l, "attn.q_a.weight", RW_SHAPE(c->q_rank, c->width));
+        p->q_norm = param(m, l, "attn.q_norm.weight", RW_SHAPE(c->q_rank));
+    }
+    p->q_b = param(m, l, "attn.q_b.weight", RW_SHAPE(q, c->q_rank ? c->q_rank : c->width));
+    p->kv_a = param(m, l, "attn.kv_a.weight", RW_SHAPE(c->kv_rank + c->rope_width, c->width));
+    p->kv_norm = param(m, l, "attn.kv_norm.weight", RW_SHAPE(c->kv_rank));
+    p->kv_b = param(m, l, "attn.kv_b.weight", RW_SHAPE(2 * heads * c->head_width, c->kv_rank));
+    p->proj = param(m, l, "attn.proj.weight", RW_SHAPE(c->width, heads * c->head_width));
+    if (inner) {
+        p->gate = param(m, l, "mlp.gate.weight", RW_SHAPE(inner, c->width));
+        p->up = param(m, l, "mlp.up.weight", RW_SHAPE(inner, c->width));
+        p->down = param(m, l, "mlp.down.weight", RW_SHAPE(c->width, inner));
+    }
+    if (dense) return;
+    p->router = param(m, l, "moe.router.weight", RW_SHAPE(c->experts, c->width));
+    p->experts_up = param(m, l, "moe.up.weight", RW_SHAPE(c->experts, 2 * f, c->width));
+    p->experts_down = param(m, l, "moe.down.weight", RW_SHAPE(c->experts, c->width, f));
+}
+
+/* ---- latent attention ---- */
+
+/* x [batch, seq, n of `width` each] as [batch, n, seq, width] */
+static rw_tensor *heads_of(rw_tape *t, rw_tensor *x, int64_t width)
+{
+    const rw_shape s = rw_tensor_shape(x);
+    return rw_transpose(t, rw_reshape(t, x, RW_SHAPE(s.dim[0], s.dim[1], s.dim[2] / width, width)), 1, 2);
+}
+
+/* The last rope columns turned by position, the others as they are. */
+static rw_tensor *turned(rw_tape *t, rw_tensor *x, int64_t rope)
+{
+    const int64_t d = rw_tensor_shape(x).dim[3];
+    rw_tensor *const plain = rw_slice(t, x, -1, 0, d - rope), *const last = rw_slice(t, x, -1, d - rope, d);
+    return rw_concat(t, ((rw_tensor *[]){ plain, rw_rope_interleaved(t, last, RW_NONE, 10000) }), 2, -1);
+}
+
+struct qkv {
+    rw_tensor *q, *k, *v;
+};
+
+/* Of the latents, which are kept where "mla_up_proj" is discarded: one rotated key serves all heads. */
+static struct qkv up_project(const struct model *m, rw_tape *t, const struct model_layer *p, rw_tensor *c_q,
+                             rw_tensor *c_kv, rw_tensor *k_rope)
+{
+    const struct model_config *const c = &m->config;
+    const int64_t d = c->head_width, rope = c->rope_width;
+    struct qkv r;
+    r.q = turned(t, heads_of(t, ckpt_name(t, rw_linear(t, c_q, p->q_b, RW_NONE), "qkv"), d + rope), rope);
+    rw_tensor *const both = heads_of(t, rw_linear(t, c_kv, p->kv_b, RW_NONE), 2 * d);
+    rw_shape shared = rw_tensor_shape(r.q);
+    shared.dim[3] = rope;
+    rw_tensor *const one = rw_rope_interleaved(t, heads_of(t, k_rope, rope), RW_NONE, 10000);
+    rw_tensor *const parts[] = { rw_slice(t, both, -1, 0, d), rw_broadcast_to(t, one, shared) };
+    r.k = rw_concat(t, parts, 2, -1);
+    r.v = rw_contiguous(t, rw_slice(t, both, -1, d, 2 * d)); /* a view would keep what k has a copy of */
+    return r;
+}
+
+static rw_tensor *attention(const struct model *m, rw_tape *t, rw_tensor *residual, rw_tensor *x,
+                            const struct model_layer *p)
+{
+    const struct model_config *const c = &m->config;
+    const rw_shape s = rw_tensor_shape(x);
+    rw_tensor *c_q = x;
+    if (c->q_rank) c_q = rw_rmsnorm(t, rw_linear(t, x, p->q_a, RW_NONE), p->q_norm, 1e-6);
+    rw_tensor *const kv = rw_linear(t, x, p->kv_a, RW_NONE);
+    rw_tensor *const latent = rw_slice(t, kv, -1, 0, c->kv_rank);
+    rw_tensor *const k_rope = rw_contiguous(t, rw_slice(t, kv, -1, c->kv_rank, c->kv_rank + c->rope_width));
+    rw_tensor *const c_kv = rw_rmsnorm(t, latent, p->kv_norm, 1e-6);
+    ckpt_begin(t, "mla_up_proj");
+    const struct qkv r = up_project(m, t, p, c_q, c_kv, k_rope);
+    ckpt_end(t);
+    ckpt_begin(t, "core_attn");
+    const rw_attention_params params = { .causal = true, .dropout = c->dropout };
+    rw_tensor *const y = rw_attention(t, r.q, r.k, r.v, &params);
+    ckpt_end(t);
+    rw_tensor *const flat = rw_reshape(t, rw_transpose(t, y, 1, 2),
+                                       RW_SHAPE(s.dim[0], s.dim[1], c->heads * c->head_width));
+    return model_join(m, t, residual, ckpt_name(t, flat, "attn_out"), p->proj, RW_NONE);
+}
+
+/* ---- feed-forward ---- */
+
+/* residual + the dense layer, or the shared experts, of x */
+static rw_tensor *dense(const struct model *m, rw_tape *t, const char *region, rw_tensor *residual, rw_tensor *x,
+                        const struct model_layer *p)
+{
+    ckpt_begin(t, region);
+    rw_tensor *const up = ckpt_name(t, rw_linear(t, x, p->up, RW_NONE), "ffn_up");
+    rw_tensor *const h = rw_swiglu(t, rw_linear(t, x, p->gate, RW_NONE), up);
+    rw_tensor *const y = model_join(m, t, residual, h, p->down, RW_NONE);
+    ckpt_end(t);
+    return y;
+}
+
+/* What the router compares is float32 in every model of 16 bits. */
+static rw_tensor *route(const struct model *m, rw_tape *t, const struct model_layer *p, rw_tensor *x,
+                        rw_moe_routes *routes, rw_tensor **aux)
+{
+    const struct model_config *const c = &m->config;
+    const rw_dtype wide = c->dtype == RW_F64 ? RW_F64 : RW_F32;
+    const rw_moe_router_params params = {
+        .choice = { .k = c->chosen, .groups = c->groups, .best_groups = c->best_groups },
+        .score = RW_MOE_SIGMOID,
+        .normalize = true,
+    };
+    rw_tensor *index, *scores;
+    rw_tensor *const logits = rw_linear(t, rw_cast(t, x, wide), rw_cast(t, p->router, wide), RW_NONE);
+    rw_tensor *const weights = rw_moe_router(t, logits, &params, &index, &scores);
+    rw_moe_route(t, index, c->experts, routes);
+    rw_tensor *const shares = rw_div(t, scores, rw_add_scalar(t, rw_sum(t, scores, RW_AXES(-1), true), 1e-20));
+    rw_tensor *const loss = rw_cast(t, rw_moe_aux_loss(t, shares, routes, AUX_COEFFICIENT), wide);
+    *aux = *aux ? rw_add(t, *aux, loss) : loss;
+    return weights;
+}
+
+static rw_tensor *experts(const struct model *m, rw_tape *t, rw_tensor *residual, rw_tensor *x,
+                          const struct model_layer *p, rw_tensor **aux)
+{
+    const rw_shape s = rw_tensor_shape(x);
+    const int64_t f = m->config.expert_hidden;
+    rw_moe_routes routes;
+    ckpt_begin(t, "moe");
+    rw_tensor *const rows = rw_reshape(t, x, RW_SHAPE(s.dim[0] * s.dim[1], s.dim[2]));
+    rw_tensor *const weights = route(m, t, p, rows, &routes, aux);
+    rw_tensor *const both = rw_moe_linear_of_tokens(t, rows, p->experts_up, &routes);
+    ckpt_begin(t, "moe_act");
+    rw_tensor *h = rw_swiglu(t, rw_slice(t, both, -1, 0, f), rw_slice(t, both, -1, f, 2 * f));
+    h = rw_moe_weigh(t, h, weights, &routes);
+    ckpt_end(t);
+    rw_tensor *const y = rw_moe_combine(t, rw_moe_linear(t, h, p->experts_down, &routes), &routes);
+    residual = rw_add(t, residual, rw_reshape(t, y, s));
+    ckpt_end(t);
+    return m->config.shared ? dense(m, t, "shared_experts", residual, x, p) : residual;
+}
+
+static rw_tensor *norm(rw_tape *t, rw_tensor *x, rw_tensor *weight)
+{
+    ckpt_begin(t, "layernorm");
+    rw_tensor *const y = rw_rmsnorm(t, x, weight, 1e-6);
+    ckpt_end(t);
+    return y;
+}
+
+rw_tensor *deepseek_block(const struct model *m, rw_tape *t, rw_tensor *x, int layer, rw_tensor **aux)
+{
+    const struct model_layer *const p = &m->layer[layer];
+    x = attention(m, t, x, norm(t, x, p->norm1), p);
+    rw_tensor *const h = norm(t, x, p->norm2);
+    return layer < m->config.dense_layers ? dense(m, t, "mlp", x, h, p) : experts(m, t, x, h, p, aux);
+}

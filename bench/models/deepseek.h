@@ -1,0 +1,20 @@
+/* The DeepSeek-shaped decoder's own parts: see deepseek.c. */
+#ifndef REWIND_BENCH_DEEPSEEK_H
+#define REWIND_BENCH_DEEPSEEK_H
+
+#include "models/model.h"
+
+/* Presets of this kind: tiny, small, v2-lite. False when there is none of that name. */
+bool deepseek_preset(struct model_config *c, const char *name);
+
+/* Fills in what a configuration leaves 0, from its width and heads. */
+void deepseek_defaults(struct model_config *c);
+
+/* The parameters of one layer. param: of model.c. */
+void deepseek_layer(struct model *m, int layer,
+                    rw_tensor *(*param)(const struct model *m, int layer, const char *name, rw_shape shape));
+
+/* One layer. aux: the router's loss is added to it; NULL at first. */
+rw_tensor *deepseek_block(const struct model *m, rw_tape *t, rw_tensor *x, int layer, rw_tensor **aux);
+
+#endif
