@@ -1,6 +1,6 @@
 /*
- * Losses of single elements: binary cross-entropy with logits, Huber's and smooth L1, Kullback-Leibler; and the negative
- * log-likelihood. Each is one element-wise op, or composed; functions reduce by ordinary ops.
+ * Losses of single elements: binary cross-entropy with logits, Huber's and smooth L1, Kullback-Leibler; and the
+ * negative log-likelihood. Each is one element-wise op, or composed; functions reduce by ordinary ops.
  */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
