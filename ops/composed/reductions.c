@@ -1,8 +1,6 @@
 /* prod, var, norm, normalize: reductions composed of ordinary ops, whose rules are theirs. */
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
-#include "ops/reduce/reduce.h"
-#include "ops/shape/shape.h"
 #include "record/own_ops.h"
 
 #include <rewind/reductions.h>
