@@ -14,6 +14,7 @@
  *   norm.h        normalisation of images
  *   attention.h   more of attention
  *   reductions.h  more reductions, and running sums
+ *   einsum.h      sums of products by notation
  *   losses.h      more losses, and losses with options
  *   custom_grad.h gradients of the caller's own
  *   checkpoint.h  regions and policies
@@ -43,6 +44,7 @@
 #include <rewind/conv.h>
 #include <rewind/create.h>
 #include <rewind/custom_grad.h>
+#include <rewind/einsum.h>
 #include <rewind/gather.h>
 #include <rewind/graph.h>
 #include <rewind/io.h>

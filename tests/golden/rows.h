@@ -35,6 +35,7 @@ struct golden_set {
 extern const struct golden_set golden_attention;
 extern const struct golden_set golden_compare;
 extern const struct golden_set golden_conv;
+extern const struct golden_set golden_einsum;
 extern const struct golden_set golden_gather;
 extern const struct golden_set golden_losses;
 extern const struct golden_set golden_moe;

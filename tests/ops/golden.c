@@ -189,6 +189,7 @@ static void check_all(rw_dtype dtype)
         &golden_attention,
         &golden_compare,
         &golden_conv,
+        &golden_einsum,
         &golden_gather,
         &golden_losses,
         &golden_moe,

@@ -219,6 +219,7 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_detach(t, x), rw_straight_through(t, x, x), rw_custom_grad(t, x, &x, 1, as_it_is, NULL, 0);
     rw_bce_with_logits(t, x, x, RW_NONE, RW_NONE, RW_REDUCTION_MEAN), rw_kl_div(t, x, x, false, RW_REDUCTION_SUM);
     rw_huber_loss(t, x, x, 1, RW_REDUCTION_NONE), rw_smooth_l1_loss(t, x, x, 1, RW_REDUCTION_NONE);
+    rw_einsum(t, "ij->ji", &x, 1);
     rw_nll_loss(t, x, index, RW_NONE, NULL), rw_cumsum(t, x, 0), rw_prod(t, x, RW_AXES(0), false);
     rw_var(t, x, RW_AXES(0), true, false), rw_norm(t, x, 2, RW_AXES(0), false), rw_normalize(t, x, 2, 0, 1e-6);
     rw_cross_entropy_with(t, x, index, RW_NONE, NULL), rw_linear_cross_entropy(t, x, x, index, NULL);
@@ -277,6 +278,7 @@ static bool is_composed(const char *name)
         "attention_with",
         "cross_entropy_ignore",
         "cross_entropy_with",
+        "einsum",
         "eq_scalar",
         "full",
         "ge_scalar",
@@ -338,6 +340,7 @@ Test(policy, the_list_of_built_in_ops_is_that_of_the_public_headers)
         "conv.h",
         "create.h",
         "custom_grad.h",
+        "einsum.h",
         "gather.h",
         "losses.h",
         "moe.h",

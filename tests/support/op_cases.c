@@ -45,6 +45,7 @@ const struct op_case *op_cases(size_t *ret_n)
         op_cases_attention_options,
         op_cases_compare,
         op_cases_conv,
+        op_cases_einsum,
         op_cases_gather,
         op_cases_groups,
         op_cases_losses,

@@ -79,6 +79,7 @@ struct op_case {
     uint32_t axes;
     int axis;
     bool keep, causal, rms, ignoring;
+    const char *equation;   /* of einsum */
     double value;           /* factor, exponent, scale, base, epsilon */
     double dropout;         /* probability */
     rw_shape shape;         /* of the result, or of the indexes */

@@ -1,6 +1,8 @@
 /* See op_roundings.h: the counts that depend on shapes. */
 #include "support/op_roundings.h"
 
+#include <string.h>
+
 #include "support/op_builds.h"
 
 rw_shape op_broadcast(rw_shape a, rw_shape b)
@@ -294,6 +296,23 @@ void op_count_embedding(struct op_case *c)
     /* The sum of the rows, which is stored, and the one with it; a gradient that comes through it adds all tokens. */
     c->r[0] = (struct roundings){ extent(c->in[0].shape, 0) + 1, 1 };
     c->r[1] = (struct roundings){ quotient(rw_shape_numel(c->shape), 1) + most + 1, 1 };
+}
+
+/*
+ * A sum of as many products as the letters have elements that are not its own; each step of the plan is stored. A
+ * gradient is such a sum of the others.
+ */
+void op_count_einsum(struct op_case *c)
+{
+    int64_t extents[128] = { 0 }, all = 1, own = 1;
+    const char *s = c->equation;
+    for (int i = 0; i < c->n; i++, s += *s == ',')
+        for (int k = 0; *s && *s != ',' && *s != '-'; s++, k++) extents[(int)*s] = c->in[i].shape.dim[k];
+    for (int i = 0; i < 128; i++) all *= extents[i] ? extents[i] : 1;
+    for (s = strchr(c->equation, '>'); s && *++s;) own *= extents[(int)*s] ? extents[(int)*s] : 1;
+    c->r[0] = (struct roundings){ (int)(all / own) + c->n, c->n };
+    for (int i = 0; i < c->n; i++)
+        c->r[1 + i] = (struct roundings){ quotient(all, rw_shape_numel(c->in[i].shape)) + c->n + 1, c->n + 1 };
 }
 
 /* Mean over rows of logsumexp - x; the gradient is a softmax less 1 at the target, over the number of rows. */

@@ -1,6 +1,7 @@
-/* rewind/ops.h: products, normalisation, attention, positions. */
+/* rewind/ops.h and einsum.h: products, normalisation, attention, positions. */
 #include "api/mistakes/table.h"
 
+#include <rewind/einsum.h>
 #include <rewind/ops.h>
 
 #include <math.h>
@@ -132,8 +133,39 @@ static void attention(struct trial *m, struct world *w)
     TENSOR("rw_causal_softmax", RW_ERR_ARGUMENT, rw_causal_softmax(t, w->p, INFINITY));
 }
 
+static void einsums(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_tensor *const two[] = { w->x, w->matrix }, *const hole[] = { w->x, NULL }, *const apart[] = { w->x, w->four };
+    rw_tensor *const types[] = { w->x, w->wide };
+#define EQ(status, text, x, n) TENSOR("einsum", status, rw_einsum(t, text, x, n))
+    EQ(RW_ERR_ARGUMENT, NULL, two, 2);
+    EQ(RW_ERR_ARGUMENT, "ij,jk->ik", NULL, 2);
+    EQ(RW_ERR_ARGUMENT, "ij,jk->ik", two, 0);
+    EQ(RW_ERR_ARGUMENT, "ij,jk->ik", two, 17);
+    EQ(RW_ERR_ARGUMENT, "ij,jk->ik", hole, 2);
+    EQ(RW_ERR_ARGUMENT, "ij->ij", two, 2);
+    EQ(RW_ERR_ARGUMENT, "ij,jk,k->ik", two, 2);
+    EQ(RW_ERR_ARGUMENT, "ij,jk->il", two, 2);
+    EQ(RW_ERR_ARGUMENT, "ij,jk->ii", two, 2);
+    EQ(RW_ERR_ARGUMENT, "ij,jk->ik,", two, 2);
+    EQ(RW_ERR_ARGUMENT, "ij,jk-ik", two, 2);
+    EQ(RW_ERR_ARGUMENT, "ij,j1->i", two, 2);
+    EQ(RW_ERR_ARGUMENT, "...j,jk->k", two, 2);
+    EQ(RW_ERR_ARGUMENT, "ii,jk->k", two, 2);
+    EQ(RW_ERR_ARGUMENT, "", two, 2);
+    EQ(RW_ERR_SHAPE, "ij,ijk->k", two, 2);
+    EQ(RW_ERR_SHAPE, "ij,ik->k", two, 2);
+    EQ(RW_ERR_SHAPE, "ij,j->i", apart, 2);
+    EQ(RW_ERR_SHAPE, "abcdefghi->a", two, 1);
+    EQ(RW_ERR_DTYPE, "ij,ij->ij", types, 2);
+    EQ(RW_ERR_DTYPE, "ij,kj->ik", types, 2);
+#undef EQ
+}
+
 void mistakes_with_products(struct trial *m, struct world *w)
 {
     products(m, w);
     attention(m, w);
+    einsums(m, w);
 }

@@ -1,0 +1,14 @@
+/* The rows of einsum.golden. */
+#include "golden/rows.h"
+
+static const struct golden_row rows[] = {
+    COUNTED(einsum_attention, einsum, einsum, .equation = "bhid,bhjd->bhij"),
+    COUNTED(einsum_bilinear, einsum, einsum, .equation = "bi,oij,bj->bo"),
+    COUNTED(einsum_four, einsum, einsum, .equation = "bd,bij,jd,i->bd"),
+    COUNTED(einsum_implied, einsum, einsum, .equation = "ib,cb"),
+    COUNTED(einsum_outer, einsum, einsum, .equation = "i,Aj->Aji"),
+    COUNTED(einsum_sum, einsum, einsum, .equation = "ijk->ki"),
+    COUNTED(einsum_two, einsum, einsum, .equation = "ijk,kjl->li"),
+};
+
+const struct golden_set golden_einsum = { "einsum.golden", rows, sizeof rows / sizeof *rows };

@@ -1,0 +1,48 @@
+/* What einsum says of equations that it does not take: the column of the mistake. Values: accuracy.c and golden.c. */
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+Test(einsum, a_message_points_at_the_place)
+{
+    static const struct {
+        const char *equation;
+        int column;
+        const char *text;
+    } wrong[] = {
+        { "ij,jk->il", 9, "no operand has 'l'" },      { "ij,jj->i", 5, "twice" },
+        { "ij, j?->i", 6, "'?' is no letter" },        { "ij,jk,k->i", 7, "more operands" },
+        { "ij->i", 3, "1 operands" },                  { "ij,jk-i", 6, "without" },
+        { "ij,jk->i,k", 9, "last" },                   { "i...,jk->i", 2, "ellipsis" },
+        { "ij,ik->jk", 4, "'i' is 3 here and 2" },     { "ij,ijk->k", 4, "3 letters for operand 1" },
+        { "ij,jk->kk", 9, "twice" },                   { "ab,cdefghijk->a", 12, "more than 8" },
+    };
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x[] = { rw_input(b.t, RW_F32, RW_SHAPE(2, 3), NULL), rw_input(b.t, RW_F32, RW_SHAPE(3, 4), NULL) };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char column[32];
+        cr_assert_null(rw_einsum(b.t, wrong[i].equation, x, 2), "%s", wrong[i].equation);
+        const char *const message = rw_error_message(b.ctx);
+        snprintf(column, sizeof column, "column %d: ", wrong[i].column);
+        cr_expect(strstr(message, column) && strstr(message, wrong[i].text) && strstr(message, wrong[i].equation),
+                  "%s", message);
+        rw_error_clear(b.ctx);
+    }
+    fixture_close(&b);
+}
+
+/* Products where something is summed, one multiplication where nothing is, and views cost nothing. */
+Test(einsum, records_no_more_than_it_needs)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(2, 3, 4), NULL), *const y = rw_input(b.t, RW_F32,
+                                                                                            RW_SHAPE(2, 4, 5), NULL);
+    rw_tensor *const pair[] = { x, y }, *const same[] = { x, x };
+    cr_expect(rw_tensor_base(rw_einsum(b.t, "bij->jbi", &x, 1)) == x);
+    rw_tensor *const product = rw_einsum(b.t, "bij,bjk->bik", pair, 2);
+    cr_expect(product && rw_tensor_base(product) == product, "a product that needs no reshape is the result");
+    rw_tensor *const each = rw_einsum(b.t, "bij,bij->bij", same, 2);
+    cr_expect(each && rw_tensor_base(each) == each);
+    fixture_close(&b);
+}
