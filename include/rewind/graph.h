@@ -23,7 +23,7 @@
 #ifndef REWIND_GRAPH_H
 #define REWIND_GRAPH_H
 
-#include <rewind/optim.h>
+#include <rewind/precision.h>
 #include <rewind/tape.h>
 
 #ifdef __cplusplus
@@ -37,6 +37,8 @@ typedef struct rw_graph rw_graph;
 typedef struct rw_graph_params {
     rw_adamw *optimizer; ///< makes one update at the end of each launch
     double max_norm;     ///< gradients are clipped to this joint norm before the update (rw_clip_grad_norm()); 0: not
+    rw_scaler *scaler;   ///< backward begins with its scale, gradients are unscaled before they are clipped, the update
+                         ///< is left out where one is not finite, and the scale is updated (rewind/precision.h)
 } rw_graph_params;
 
 /**

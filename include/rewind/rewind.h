@@ -26,6 +26,7 @@
  *   optimizers.h  SGD, Adam, Lion; settings of single parameters
  *   schedule.h    learning rates as a function of the step
  *   average.h     a moving average of the weights
+ *   precision.h   loss scaling
  *   graph.h       a recorded step, launched many times
  *   io.h          weights to and from files
  *   resume.h      a run that ended goes on, to the last bit
@@ -58,6 +59,7 @@
 #include <rewind/optimizers.h>
 #include <rewind/plan.h>
 #include <rewind/pointwise.h>
+#include <rewind/precision.h>
 #include <rewind/reductions.h>
 #include <rewind/resume.h>
 #include <rewind/schedule.h>

@@ -2,34 +2,11 @@
  * Clipping on CUDA. Squares are added in double: a fixed number of blocks takes the chunks of all gradients in turn,
  * and one block adds their sums. Norm and factor stay on the device.
  */
-#include "device/cuda/kernel.cuh"
+#include "ops/optim/gradients.cuh"
 
 namespace {
 
-constexpr int THREADS = 256;
-constexpr int CHUNK = 8192;       /* elements of a block's turn */
-constexpr int NORM_BLOCKS = 1024; /* whatever the device: they are the cut of the sum */
-constexpr int BATCH = 64;         /* gradients that the arguments of a launch hold */
-
-struct gradient_batch {
-    int32_t n;
-    bool first;
-    int64_t chunks;
-    void *data[BATCH];
-    int64_t numel[BATCH], end[BATCH]; /* end: chunks up to and with this one's */
-    uint8_t dtype[BATCH];
-};
-
-/* Calls f(data, dtype, first element, elements) for each chunk of this block, in order. */
-template <typename F> __device__ __forceinline__ void for_chunks(const gradient_batch &b, F f)
-{
-    int i = 0;
-    for (int64_t c = blockIdx.x; c < b.chunks; c += gridDim.x) {
-        while (b.end[i] <= c) i++;
-        const int64_t from = (c - (i ? b.end[i - 1] : 0)) * CHUNK, rest = b.numel[i] - from;
-        f(b.data[i], b.dtype[i], from, rest < CHUNK ? static_cast<int>(rest) : CHUNK);
-    }
-}
+constexpr int THREADS = GRADIENT_THREADS, NORM_BLOCKS = GRADIENT_BLOCKS;
 
 template <typename T> __device__ __forceinline__ double squares(const void *data, int64_t from, int n)
 {
@@ -104,23 +81,6 @@ __global__ void __launch_bounds__(THREADS)
         default: scale<float>(data, from, n, factor);
         }
     });
-}
-
-/* The gradients that are there, from input *next on, as many as fit. */
-gradient_batch next_batch(const rw_kernel *k, int *next)
-{
-    gradient_batch b = {};
-    b.first = *next == 2;
-    for (; *next < k->n_inputs && b.n < BATCH; ++*next) {
-        const rw_view &g = k->in[*next];
-        if (!rw_kernel_has(k, *next)) continue;
-        b.chunks += (g.layout->numel + CHUNK - 1) / CHUNK;
-        b.data[b.n] = g.data;
-        b.numel[b.n] = g.layout->numel;
-        b.end[b.n] = b.chunks;
-        b.dtype[b.n++] = static_cast<uint8_t>(g.dtype);
-    }
-    return b;
 }
 
 } // namespace

@@ -106,7 +106,7 @@ rw_status RW_ISA_NAME(rw_update_cpu)(const rw_kernel *k)
     int masters = 0;
     for (int i = 0; i < n; i++) {
         const struct rw_update_tensor t = rw_update_tensor_of(k, n, i, &masters);
-        if (t.grad) update(rule, &t, &rows[i], k->threads);
+        if (t.grad && !rows[i].skips) update(rule, &t, &rows[i], k->threads);
     }
     return RW_OK;
 }

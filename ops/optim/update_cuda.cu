@@ -132,6 +132,7 @@ __global__ void __launch_bounds__(THREADS)
     }
     const rw_update_tensor t = b.tensor[low];
     const rw_update_row s = rows[b.row[low]];
+    if (s.skips) return;
     const int64_t from = static_cast<int64_t>(blockIdx.x - (low ? b.end[low - 1] : 0)) * CHUNK, rest = t.n - from;
     const int n = rest < CHUNK ? static_cast<int>(rest) : CHUNK;
     update_typed<R>(t, s, from, n);

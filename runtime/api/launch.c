@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "api/optimizer.h"
 #include "api/clip.h"
+#include "api/scaler.h"
 #include "verify/verify.h"
 
 #include <rewind/graph.h>
@@ -24,6 +25,9 @@ struct rw_graph {
     struct rw_run *run; /* one for all launches: its results and its words stay where they are */
     uint32_t loss;
     rw_optimizer *optimizer; /* NULL: none */
+    rw_scaler *scaler;   /* NULL: none */
+    const void *seeds[1]; /* what backward begins with: its scale */
+    bool follows;        /* the optimizer did when it was recorded */
     struct rw_clip clip; /* all zero: none */
     uint64_t launches;
     void *captured; /* the device's, NULL before the first capture */
@@ -50,13 +54,24 @@ static rw_status check_tickets(const rw_tape *t)
     return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the generator was set while the tape was recorded");
 }
 
-/* Clipping, then the update: what the step does with its gradients. */
+/* What the step does with its gradients, in order: unscaling, clipping, the update; then the scale of the next. */
 static struct rw_recorder *recorders_of(rw_graph *g)
 {
-    struct rw_recorder *const update = g->optimizer ? rw_optimizer_recorder(g->optimizer) : NULL;
-    if (!g->clip.ctx) return update;
-    g->clip.recorder.next = update;
-    return &g->clip.recorder;
+    struct rw_recorder *first = NULL, **end = &first;
+    rw_tensor *const *const found = g->scaler ? rw_scaler_found(g->scaler) : NULL;
+    if (g->scaler) end = &(*end = rw_scaler_unscaler(g->scaler))->next;
+    if (g->clip.ctx) end = &(*end = &g->clip.recorder)->next;
+    if (g->optimizer) end = &(*end = rw_optimizer_recorder(g->optimizer, found))->next;
+    if (g->scaler) end = &(*end = rw_scaler_updater(g->scaler))->next;
+    *end = NULL;
+    return first;
+}
+
+static struct rw_request request_of(const rw_graph *g)
+{
+    struct rw_request request = rw_step_request(g->t, &g->loss, 1);
+    request.seeded = g->scaler;
+    return request;
 }
 
 /* The plan of a step that begins anew: no value is held, whatever REWIND_EAGER=1 has computed. The caller counts. */
@@ -65,7 +80,7 @@ static rw_status plan_of(rw_graph *g, rw_plan **ret_plan)
     rw_tape *const t = g->t;
     const size_t n_held = t->n_held;
     t->n_held = 0;
-    struct rw_request request = rw_step_request(t, &g->loss, 1);
+    struct rw_request request = request_of(g);
     request.recorders = recorders_of(g);
     const rw_status status = request.recorders ? rw_plan_build(t, &request, ret_plan)
                                                : rw_plan_get(t, &request, ret_plan);
@@ -82,6 +97,10 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: a norm of %g", p->max_norm);
     if (p->optimizer && rw_optimizer_context(p->optimizer) != t->ctx)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the optimizer belongs to another context");
+    if (p->scaler && rw_scaler_context(p->scaler) != t->ctx)
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the scaler belongs to another context");
+    const rw_status scales = p->scaler ? rw_scaler_check_loss(t, loss, "rw_graph_create") : RW_OK;
+    if (scales) return scales;
     const rw_status status = check_nothing_ran(t);
     return status ? status : check_tickets(t);
 }
@@ -115,6 +134,8 @@ static rw_status make(rw_graph *g, double max_norm)
 {
     rw_status status = max_norm > 0 ? rw_clip_open(&g->clip, g->t->ctx) : RW_OK;
     if (!status && max_norm > 0) status = rw_clip_set(&g->clip, max_norm);
+    if (!status && g->scaler && g->optimizer) status = rw_optimizer_follow(g->optimizer);
+    g->follows = g->optimizer && rw_optimizer_follows(g->optimizer);
     return status ? status : make_run(g);
 }
 
@@ -128,8 +149,10 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
     if (status) return status;
     rw_graph *g = rw_calloc(1, sizeof *g);
     if (!g) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
-    *g = (rw_graph){ .t = t, .tape_step = t->step, .loss = id, .optimizer = p.optimizer };
+    *g = (rw_graph){ .t = t, .tape_step = t->step, .loss = id, .optimizer = p.optimizer,
+                     .scaler = p.scaler, .seeds = { p.scaler ? rw_scaler_seed(p.scaler) : NULL } };
     t->n_users++;
+    if (p.scaler) rw_scaler_share(p.scaler);
     if (p.optimizer) rw_optimizer_share(p.optimizer);
     status = make(g, p.max_norm);
     if (status) rw_graph_destroy(&g);
@@ -148,6 +171,7 @@ void rw_graph_destroy(rw_graph **pg)
     rw_clip_close(&g->clip);
     rw_free(g->captured_sources);
     if (g->optimizer) rw_optimizer_release(g->optimizer);
+    if (g->scaler) rw_scaler_release(g->scaler);
     rw_tape_release(g->t);
     rw_free(g);
     *pg = NULL;
@@ -234,6 +258,7 @@ static rw_status launch(rw_graph *g)
     struct rw_run *const r = g->run;
     const size_t end = r->plan->n_actions;
     rw_run_restart(r);
+    r->seeds = g->scaler ? g->seeds : NULL;
     rw_status status = rw_run_prepare(r, end);
     for (size_t i = 0; !status && i < r->plan->n_gradients; i++) /* the update finds them written */
         g->t->ctx->by_id[r->plan->gradients[i]]->grad_clear = false;
@@ -242,6 +267,7 @@ static rw_status launch(rw_graph *g)
     if (status) return rw_run_fail(r, status);
     rw_run_is_queued(r, end);
     if (g->optimizer) rw_optimizer_count(g->optimizer);
+    if (g->scaler) rw_scaler_count(g->scaler);
     g->launches++;
     status = rw_run_settle(r);
     return !status && rw_run_is_watched_each_time(r) ? rw_runs_wait(g->t->ctx) : status;
@@ -256,12 +282,15 @@ rw_status rw_graph_launch(rw_graph *g)
     if (t->step != g->tape_step)
         return rw_fail(ctx, RW_ERR_CHANGED,
                        "rw_graph_launch: the tape was reset or destroyed after the graph had been created");
+    if (g->optimizer && g->follows != rw_optimizer_follows(g->optimizer))
+        return rw_fail(ctx, RW_ERR_CHANGED, "rw_graph_launch: the optimizer was stepped with a scaler for the first "
+                                            "time after the graph had been created; create it again");
     const rw_status stored = check_store(ctx, g->run->plan, "rw_graph_launch");
     if (stored) return stored;
     if (ctx->verify == RW_VERIFY_FULL && !g->launches) {
         begin_step(g); /* of parameters as they are now */
-        const struct rw_request request = rw_step_request(t, &g->loss, 1);
-        const rw_status verified = rw_verify_or_fail(t, &request, NULL);
+        const struct rw_request request = request_of(g);
+        const rw_status verified = rw_verify_or_fail(t, &request, g->scaler ? g->seeds : NULL);
         if (verified) return verified;
     }
     begin_step(g);

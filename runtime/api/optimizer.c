@@ -34,8 +34,12 @@ struct rw_adamw {
     struct member *members;
     struct rw_update_row *rows; /* of the members */
     struct rw_param **uploaded; /* the same in the device's memory, by group */
+    /* Of one that follows a scaler, by group: what its parameters have left out, and the rows that go by that. */
+    struct rw_param **pending, **due;
+    rw_tensor *const *found; /* of what is recorded now */
     size_t n, n_groups, bytes;
     struct rw_update update;
+    bool update_follows; /* it was planned by an optimizer that did */
     size_t n_users; /* itself, until rw_adamw_destroy(), and the graphs that step with it: the last one frees it */
 };
 
@@ -59,12 +63,30 @@ static rw_tensor *gradient_of(const struct member *x, rw_tensor *const *gradient
     return g ? g : &x->param->gradient;
 }
 
+/* The rows that the update goes by: as they were uploaded, or what is left of them where some are left out. */
+static rw_status record_rows(const rw_optimizer *opt, size_t group, rw_tape *t, rw_tensor **ret_rows)
+{
+    rw_tensor *in[4], *out[2];
+    int n = 0;
+    *ret_rows = &opt->uploaded[group]->tensor;
+    if (!opt->pending) return RW_OK;
+    if (opt->found) in[n++] = *opt->found;
+    in[n++] = &opt->uploaded[group]->tensor;
+    in[n++] = &opt->pending[group]->tensor;
+    in[n++] = &opt->due[group]->tensor;
+    const rw_status status = rw_update_record(t, "rw_adamw_step", &rw_op_update_rows, in, n, &opt->kind->attrs,
+                                              sizeof opt->kind->attrs, out);
+    if (!status) *ret_rows = out[1];
+    return status;
+}
+
 static rw_status record_group(rw_optimizer *opt, size_t group, rw_tape *t, rw_tensor *const *gradient, rw_tensor **in)
 {
     const struct member *const x = &opt->members[group * GROUP];
     const size_t n = group_size(opt, group), states = (size_t)opt->kind->attrs.states;
     size_t end = 1 + (2 + states) * n;
-    in[0] = &opt->uploaded[group]->tensor;
+    const rw_status status = record_rows(opt, group, t, &in[0]);
+    if (status) return status;
     for (size_t i = 0; i < n; i++) {
         in[1 + i] = gradient_of(&x[i], gradient);
         in[1 + n + i] = &x[i].param->tensor;
@@ -86,8 +108,10 @@ static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
     return status;
 }
 
-struct rw_recorder *rw_optimizer_recorder(rw_adamw *opt)
+struct rw_recorder *rw_optimizer_recorder(rw_adamw *opt, rw_tensor *const *found)
 {
+    opt->recorder.next = NULL;
+    opt->found = found;
     return &opt->recorder;
 }
 
@@ -127,6 +151,40 @@ static rw_status add_rows(rw_adamw *opt)
     return RW_OK;
 }
 
+static void free_states(rw_context *ctx, struct rw_param **states, size_t n)
+{
+    for (size_t i = 0; states && i < n; i++) rw_state_destroy(ctx, states[i]);
+    rw_free(states);
+}
+
+static struct rw_param **add_states(const rw_adamw *opt, int64_t words)
+{
+    struct rw_param **const states = rw_calloc(opt->n_groups, sizeof(struct rw_param *));
+    for (size_t g = 0; states && g < opt->n_groups; g++) {
+        states[g] = rw_state_create(opt->ctx, RW_I32, RW_SHAPE((int64_t)group_size(opt, g), words));
+        if (states[g]) continue;
+        free_states(opt->ctx, states, g);
+        return NULL;
+    }
+    return states;
+}
+
+bool rw_optimizer_follows(const rw_adamw *opt)
+{
+    return opt->pending;
+}
+
+rw_status rw_optimizer_follow(rw_adamw *opt)
+{
+    if (opt->pending) return RW_OK;
+    opt->due = add_states(opt, RW_UPDATE_ROW_WORDS);
+    opt->pending = opt->due ? add_states(opt, 2) : NULL;
+    if (opt->pending) return RW_OK;
+    free_states(opt->ctx, opt->due, opt->n_groups);
+    opt->due = NULL;
+    return no_memory(opt->ctx, "rw_scaler_step");
+}
+
 static rw_status add_members(rw_adamw *opt)
 {
     rw_context *const ctx = opt->ctx;
@@ -164,11 +222,12 @@ static void free_all(rw_adamw *opt)
         for (int j = 0; j < RW_UPDATE_STATES; j++) rw_state_destroy(ctx, opt->members[i].state[j]);
         rw_state_destroy(ctx, opt->members[i].master);
     }
-    for (size_t g = 0; g < opt->n_groups; g++) rw_state_destroy(ctx, opt->uploaded[g]);
+    free_states(ctx, opt->uploaded, opt->n_groups);
+    free_states(ctx, opt->pending, opt->n_groups);
+    free_states(ctx, opt->due, opt->n_groups);
     ctx->memory.optimizer -= opt->bytes;
     rw_free(opt->members);
     rw_free(opt->rows);
-    rw_free(opt->uploaded);
     rw_free(opt);
 }
 
@@ -240,6 +299,33 @@ rw_context *rw_optimizer_context(const rw_optimizer *opt)
 
 /* ---- over a restart ---- */
 
+static void settle_group(rw_optimizer *opt, size_t group, const int32_t (*pending)[2])
+{
+    for (size_t i = 0; i < group_size(opt, group); i++) {
+        struct member *const x = &opt->members[group * GROUP + i];
+        x->step -= (uint64_t)pending[i][0];
+        if (pending[i][1]) x->version = x->param->version - 1;
+    }
+}
+
+rw_status rw_optimizer_settle(rw_optimizer *opt)
+{
+    rw_context *const ctx = opt->ctx;
+    if (!opt->pending) return RW_OK;
+    int32_t(*const pending)[2] = rw_malloc(GROUP * sizeof *pending);
+    if (!pending) return no_memory(ctx, "rw_optimizer_settle");
+    rw_status status = rw_runs_wait(ctx);
+    for (size_t g = 0; !status && g < opt->n_groups; g++) {
+        struct rw_param *const p = opt->pending[g];
+        rw_status moved = ctx->device->download(ctx->device_state, pending, p->data, p->bytes);
+        if (!moved) moved = ctx->device->clear(ctx->device_state, p->data, p->bytes);
+        if (moved) status = rw_fail(ctx, moved, "an optimizer's counts could not be read: the device failed");
+        else settle_group(opt, g, pending);
+    }
+    rw_free(pending);
+    return status;
+}
+
 const char *rw_optimizer_kind_name(const rw_optimizer *opt)
 {
     return opt->kind->name;
@@ -297,6 +383,7 @@ static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
         *k = (struct known){ .step = x->step + 1, .lr = n.lr, .weight_decay = n.weight_decay };
         opt->kind->row(&k->row, &n, k->step);
         rw_update_row_finish(&k->row);
+        k->row.step = (uint32_t)k->step;
     }
     opt->rows[i] = k->row;
     opt->rows[i].fresh = x->version != x->param->version;
@@ -309,6 +396,7 @@ rw_status rw_optimizer_prepare(rw_adamw *opt)
     rw_status status = RW_OK;
     for (size_t i = 0; i < opt->n; i++) {
         opt->members[i].due = !opt->members[i].param->grad_clear;
+        opt->rows[i].step = 0;
         if (opt->members[i].due) fill_row(opt, i, known);
     }
     for (size_t g = 0; !status && g < opt->n_groups; g++)
@@ -330,10 +418,11 @@ void rw_optimizer_count(rw_adamw *opt)
 static rw_status plan_again(rw_adamw *opt)
 {
     struct rw_update made;
-    const rw_status status = rw_update_open(&made, opt->ctx, &opt->recorder);
+    const rw_status status = rw_update_open(&made, opt->ctx, rw_optimizer_recorder(opt, NULL));
     if (status) return status;
     rw_update_close(&opt->update);
     opt->update = made;
+    opt->update_follows = opt->pending;
     return RW_OK;
 }
 
@@ -343,7 +432,8 @@ rw_status rw_adamw_step(rw_adamw *opt)
     rw_context *const ctx = opt->ctx;
     if (ctx->status) return ctx->status;
     rw_status status = rw_gradients_check(ctx, "rw_adamw_step");
-    if (!status && rw_update_is_stale(&opt->update)) status = plan_again(opt);
+    const bool stale = rw_update_is_stale(&opt->update) || opt->update_follows != rw_optimizer_follows(opt);
+    if (!status && stale) status = plan_again(opt);
     if (!status) status = rw_optimizer_prepare(opt);
     if (!status) status = rw_update_run(&opt->update);
     if (!status) rw_optimizer_count(opt);

@@ -35,8 +35,17 @@ void rw_optimizer_release(rw_optimizer *opt);
 
 rw_context *rw_optimizer_context(const rw_optimizer *opt);
 
-/* Records the update of all its parameters; the last of a list. */
-struct rw_recorder *rw_optimizer_recorder(rw_optimizer *opt);
+/* Records the update of all its parameters. found: where the value is, when the plan is made, by which the update is
+   left out (rw_op_update_rows), NULL for none; with one rw_optimizer_follow() was called before. */
+struct rw_recorder *rw_optimizer_recorder(rw_optimizer *opt, rw_tensor *const *found);
+
+/* From now on the optimizer counts on the device which updates were left out. RW_ERR_MEMORY, recorded, has changed
+   nothing. */
+rw_status rw_optimizer_follow(rw_optimizer *opt);
+bool rw_optimizer_follows(const rw_optimizer *opt);
+
+/* What was counted there becomes part of what rw_optimizer_kept() says, and begins anew. Waits for the device. */
+rw_status rw_optimizer_settle(rw_optimizer *opt);
 
 /* Puts the numbers of the next update where it finds them: of every parameter whose gradient is not clear. An error,
    recorded, has changed nothing. */

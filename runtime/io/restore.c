@@ -208,7 +208,7 @@ static rw_status upload(rw_context *ctx, const struct rw_param *p, const void *f
 static rw_status take_optimizer(struct loading *l)
 {
     rw_optimizer *const opt = l->c->optimizer;
-    rw_status status = RW_OK;
+    rw_status status = rw_optimizer_settle(opt);
     for (size_t i = 0; !status && i < rw_optimizer_members(opt); i++) {
         const struct rw_kept k = rw_optimizer_kept(opt, i);
         int64_t count[2];

@@ -169,6 +169,7 @@ rw_status rw_snapshot_take(struct rw_snapshot *s, const struct rw_snapshot_of *w
     rw_context *const ctx = what->ctx;
     empty(s);
     rw_status status = rw_runs_wait(ctx);
+    if (!status && what->optimizer) status = rw_optimizer_settle(what->optimizer);
     if (status) return status;
     s->header = cJSON_CreateObject();
     const bool ok = s->header && add_metadata(s, what) && add_tensors(s, what) && reserve(s);

@@ -60,6 +60,8 @@ struct rw_update_row {
     } f;
     uint32_t fresh; /* the parameter was written since the last update: the master copy begins with what it is now */
     uint32_t nesterov;
+    uint32_t step;  /* the update's number, by the host's count; 0: the parameter is not due */
+    uint32_t skips; /* the update is left out */
     uint32_t unused;
 };
 /* Rows are a tensor of RW_I32. */
@@ -67,6 +69,26 @@ struct rw_update_row {
 
 /* Fills in f. */
 void rw_update_row_finish(struct rw_update_row *row);
+
+/*
+ * What updates go by where some may be left out, a commit: ([found,] rows, pending, due) -> (pending, due). found is
+ * one RW_I32, above zero where the update is left out; pending [n, 2] of RW_I32 says how many a parameter has left out,
+ * and whether its master copy still is to begin anew; due are the rows, of the updates that were really made.
+ * Attributes: those of the update.
+ */
+extern const rw_op_def rw_op_update_rows;
+
+/* Loss scaling, commits: (scaler, found, gradients) -> (found, gradients), and (found, scaler) -> (scaler). A scaler is
+   four RW_F32, of which the first is the scale, found one RW_I32; attributes of the second: the rule. */
+extern const rw_op_def rw_op_unscale_grads;
+extern const rw_op_def rw_op_scaler_update;
+
+struct rw_scaler_rule {
+    double growth, backoff, least, most;
+    int64_t interval;
+    int32_t hysteresis, refill_at_growth;
+};
+#define RW_SCALER_NUMBERS 4
 
 /*
  * Clipping, a commit: (limit, norm, gradients) -> (norm, gradients). Limit and norm are float64, of one element. A

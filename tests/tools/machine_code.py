@@ -105,6 +105,7 @@ STREAMS = [
     Stream(r'update_cuda:update_kernel<3>', share=2 / 3),
     Stream(r'clip_cuda:squares_kernel', store=0, share=1),
     Stream(r'clip_cuda:scale_kernel'),
+    Stream(r'scaler_cuda:unscale_kernel'),
 ]
 
 # What else there is, and why nothing is asked of its accesses.
@@ -151,6 +152,8 @@ OTHERS = [
     (r'row_loss_cuda:share_kernel<.*>', 'one block: a number per row'),
     (r'row_loss_cuda:shares_kernel<.*>', 'only for gradients of gradients'),
     (r'clip_cuda:norm_kernel', 'one block'),
+    (r'scaler_cuda:next_kernel', 'one thread'),
+    (r'scaler_cuda:rows_kernel', 'a thread for a parameter'),
     (r'embedding_cuda:(count|scan|scatter)_kernel', 'the sort: four bytes per token'),
     (r'embedding_cuda:stitch_kernel<.*>', 'rows that lie over several runs: few'),
     (r'embedding_cuda:(gather|sum)_kernel<.*>', 'rows that do not divide into packs'),

@@ -1,0 +1,116 @@
+/**
+ * rewind/precision.h - loss scaling for float16.
+ *
+ * Gradients of 16 bits that are small become zero. A scaler multiplies what backward begins with, divides the
+ * gradients by the same number before they are used, and leaves a step out where one of them is infinite or no number:
+ *
+ *     rw_scaler *s = NULL;
+ *     rw_scaler_create(&s, ctx, NULL);
+ *     for (...) {
+ *         rw_zero_grad(ctx);
+ *         for (micro-batches) rw_scaler_backward(s, t, loss);   // gradients times the scale
+ *         rw_scaler_unscale(s);                                 // only to clip in between
+ *         rw_clip_grad_norm(ctx, 1.0, NULL);
+ *         rw_scaler_step(s, opt);                               // left out where a gradient is not finite
+ *         rw_scaler_update(s);                                  // the scale of the next step
+ *     }
+ *
+ * or as a graph, with rw_graph_params.scaler. Nothing waits for the device: what was found, the scale, and how many
+ * updates an optimizer left out are in its memory. The scale is read where backward begins and nowhere else, so no
+ * replay can read another; a step that is left out leaves parameters, moments, master copies and their counts as they
+ * were. With a scale that is a power of two, gradients and updates of a float32 model have the bytes that they have
+ * without, but where a number leaves the range of float32 on the way.
+ * Thread-safety: as for the context.
+ */
+#ifndef REWIND_PRECISION_H
+#define REWIND_PRECISION_H
+
+#include <rewind/optimizers.h>
+#include <rewind/tape.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rw_scaler rw_scaler;
+
+/**
+ * Zero means the default in brackets, which together are PyTorch's. At each rw_scaler_update():
+ *
+ *     a gradient was not finite   hysteresis goes down by one; once it is none, scale = max(scale * backoff_factor,
+ *                                 min_scale), at each further one too; the clean steps count from zero
+ *     all were finite             after growth_interval such steps, scale = min(scale * growth_factor, max_scale) if
+ *                                 that is finite, and they count from zero; hysteresis is full again - with
+ *                                 refill_at_growth only then, not at every clean step
+ *
+ * Megatron's rule is { .init_scale = 0x1p32, .growth_interval = 1000, .hysteresis = 2, .refill_at_growth = true,
+ * .min_scale = 1 }.
+ */
+typedef struct rw_scaler_params {
+    double init_scale;       ///< [65536]
+    double growth_factor;    ///< above 1 [2]
+    double backoff_factor;   ///< between 0 and 1 [0.5]
+    int64_t growth_interval; ///< at most 2^24 [2000]
+    int32_t hysteresis;      ///< which of the steps that are left out brings the scale down; at most 2^24 [1]
+    bool refill_at_growth;
+    double min_scale; ///< [the least float32 above zero that is normal]
+    double max_scale; ///< [the largest float32]
+    const char *name; ///< of its buffer, copied ["scaler"]
+} rw_scaler_params;
+
+/** What a scaler has come to. */
+typedef struct rw_scaler_state {
+    double scale;
+    int64_t growth_tracker; ///< clean steps since the scale last changed, or since one was left out
+    int32_t hysteresis;     ///< what is left of it
+    int64_t skipped;        ///< steps that were left out; counted up to 2^24
+    bool found_inf;         ///< in the last step
+} rw_scaler_state;
+
+/**
+ * Makes a scaler. Its state is a buffer of the context, of four float32, which rw_save() saves with the weights and
+ * rw_load() loads; where one of that name is there already, as after an earlier scaler, it goes on from that.
+ * @param ret_scaler receives the scaler, owned by the caller; untouched on failure.
+ * @return RW_ERR_ARGUMENT for numbers that make no sense or a name that is none or taken by something else,
+ *         RW_ERR_MEMORY, or an error that is stuck in the context.
+ */
+RW_API rw_status rw_scaler_create(rw_scaler **ret_scaler, rw_context *ctx, const rw_scaler_params *params);
+
+/** Frees the scaler, not its buffer, and sets *s to NULL; with the graphs that use it, where there are any. NULL-safe.
+ */
+RW_API void rw_scaler_destroy(rw_scaler **s);
+
+/**
+ * rw_backward() that begins with the scale instead of one. A loss that is to be read before is computed by
+ * rw_forward(t, 1, &loss); after it, reading costs nothing.
+ * @param loss as for rw_backward(), of float32: in 16 bits there may be no such number.
+ * @return what rw_backward() returns; RW_ERR_DTYPE for a loss of another type.
+ */
+RW_API rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss);
+
+/**
+ * Divides all gradients of the context by the scale, and finds out whether all of them are finite. Once between two
+ * rw_scaler_update(); rw_scaler_step() does it where nobody else has. On CUDA it is only queued.
+ * @return RW_ERR_ARGUMENT when it has been done, RW_ERR_CHANGED for a gradient that a failed backward has left
+ *         half-way, RW_ERR_MEMORY, or an error that is stuck in the context; then nothing has changed.
+ */
+RW_API rw_status rw_scaler_unscale(rw_scaler *s);
+
+/**
+ * rw_optimizer_step() of unscaled gradients, or nothing where one of them is not finite: parameters, moments and their
+ * counts of steps stay. Several optimizers may be stepped. From the first time on an optimizer counts on the device.
+ * @return what rw_optimizer_step() and rw_scaler_unscale() return; RW_ERR_ARGUMENT for an optimizer of another context.
+ */
+RW_API rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt);
+
+/** The scale of the next step. RW_ERR_ARGUMENT when nothing was unscaled since the last one. */
+RW_API rw_status rw_scaler_update(rw_scaler *s);
+
+/** What it has come to, when all that is queued has run. */
+RW_API rw_status rw_scaler_get(rw_scaler *s, rw_scaler_state *ret_state);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

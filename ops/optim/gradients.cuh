@@ -1,0 +1,56 @@
+/*
+ * Kernels over all gradients of a context: a fixed number of blocks takes the chunks of all of them in turn. Gradients
+ * are inputs of a node from number 2 on; one that is absent is passed over.
+ */
+#ifndef RW_OPS_OPTIM_GRADIENTS_CUH
+#define RW_OPS_OPTIM_GRADIENTS_CUH
+
+#include "device/cuda/kernel.cuh"
+
+namespace {
+
+constexpr int GRADIENT_THREADS = 256;
+constexpr int GRADIENT_BLOCKS = 1024; /* whatever the device: they are the cut of sums */
+constexpr int CHUNK = 8192;           /* elements of a block's turn */
+constexpr int BATCH = 64;             /* gradients that the arguments of a launch hold */
+
+struct gradient_batch {
+    int32_t n;
+    bool first;
+    int64_t chunks;
+    void *data[BATCH];
+    int64_t numel[BATCH], end[BATCH]; /* end: chunks up to and with this one's */
+    uint8_t dtype[BATCH];
+};
+
+/* Calls f(data, dtype, first element, elements) for each chunk of this block, in order. */
+template <typename F> __device__ __forceinline__ void for_chunks(const gradient_batch &b, F f)
+{
+    int i = 0;
+    for (int64_t c = blockIdx.x; c < b.chunks; c += gridDim.x) {
+        while (b.end[i] <= c) i++;
+        const int64_t from = (c - (i ? b.end[i - 1] : 0)) * CHUNK, rest = b.numel[i] - from;
+        f(b.data[i], b.dtype[i], from, rest < CHUNK ? static_cast<int>(rest) : CHUNK);
+    }
+}
+
+/* The gradients that are there, from input *next on, as many as fit. */
+gradient_batch next_batch(const rw_kernel *k, int *next)
+{
+    gradient_batch b = {};
+    b.first = *next == 2;
+    for (; *next < k->n_inputs && b.n < BATCH; ++*next) {
+        const rw_view &g = k->in[*next];
+        if (!rw_kernel_has(k, *next)) continue;
+        b.chunks += (g.layout->numel + CHUNK - 1) / CHUNK;
+        b.data[b.n] = g.data;
+        b.numel[b.n] = g.layout->numel;
+        b.end[b.n] = b.chunks;
+        b.dtype[b.n++] = static_cast<uint8_t>(g.dtype);
+    }
+    return b;
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,70 @@
+/* Loss scaling: the checks of what unscales all gradients at once, of what leaves updates out, of what ends a step. */
+#include "ops/optim/scaler.h"
+
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+
+static rw_status want_numbers(rw_op_call *call, int i, rw_dtype dtype, int64_t n)
+{
+    RW_CHECK(rw_want_dtype(call, i, dtype));
+    if (call->in[i].layout->numel == n) return RW_OK;
+    return rw_op_error(call, RW_ERR_SHAPE, "input %d has not %lld elements", i, (long long)n);
+}
+
+static rw_status check_unscale(rw_op_call *call)
+{
+    if (call->n_inputs < 2) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too few", call->n_inputs);
+    RW_CHECK(want_numbers(call, 0, RW_F32, RW_SCALER_NUMBERS));
+    RW_CHECK(want_numbers(call, 1, RW_I32, 1));
+    for (int i = 2; i < call->n_inputs; i++) RW_CHECK(rw_want_float(call, i));
+    call->n_outputs = call->n_inputs - 1;
+    for (int i = 0; i < call->n_outputs; i++) RW_CHECK(rw_op_output_like(call, i, i + 1));
+    return RW_OK;
+}
+
+static rw_op_cost cost_unscale(const rw_op_call *call)
+{
+    double elements = 0;
+    for (int i = 2; i < call->n_inputs; i++) elements += (double)call->in[i].layout->numel;
+    return (rw_op_cost){ 2 * elements, rw_cost_bytes(call) };
+}
+
+RW_DECLARE_KERNELS(rw_unscale_grads)
+const rw_op_def rw_op_unscale_grads = { .name = "unscale_grads", .n_inputs = RW_OP_VARIADIC,
+                                        .n_outputs = RW_OP_VARIADIC,
+                                        .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,
+                                        .optional = RW_OP_ALL_INPUTS & ~RW_OP_INPUT(0) & ~RW_OP_INPUT(1),
+                                        .check = check_unscale, .kernel = RW_KERNELS(rw_unscale_grads),
+                                        .cost = cost_unscale };
+
+static rw_status check_update(rw_op_call *call)
+{
+    RW_CHECK(want_numbers(call, 0, RW_I32, 1));
+    RW_CHECK(want_numbers(call, 1, RW_F32, RW_SCALER_NUMBERS));
+    return rw_op_output_like(call, 0, 1);
+}
+
+RW_DECLARE_KERNELS(rw_scaler_update)
+const rw_op_def rw_op_scaler_update = { .name = "scaler_update", .n_inputs = 2, .n_outputs = 1,
+                                        .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,
+                                        .check = check_update, .kernel = RW_KERNELS(rw_scaler_update) };
+
+static rw_status check_rows(rw_op_call *call)
+{
+    const int rows = call->n_inputs - 3;
+    if (rows < 0 || rows > 1) return rw_op_error(call, RW_ERR_ARGUMENT, "takes 3 or 4 inputs");
+    for (int i = 0; i < call->n_inputs; i++) RW_CHECK(rw_want_dtype(call, i, RW_I32));
+    const rw_shape uploaded = rw_in_shape(call, rows), due = rw_in_shape(call, rows + 2);
+    const int64_t n = uploaded.rank ? uploaded.dim[0] : 0;
+    if (!rw_shape_equal(uploaded, RW_SHAPE(n, RW_UPDATE_ROW_WORDS)) || !rw_shape_equal(uploaded, due) ||
+        !rw_shape_equal(rw_in_shape(call, rows + 1), RW_SHAPE(n, 2)))
+        return rw_op_error(call, RW_ERR_SHAPE, "the rows do not fit each other");
+    if (rows) RW_CHECK(want_numbers(call, 0, RW_I32, 1));
+    RW_CHECK(rw_op_output_like(call, 0, rows + 1));
+    return rw_op_output_like(call, 1, rows + 2);
+}
+
+RW_DECLARE_KERNELS(rw_update_rows)
+const rw_op_def rw_op_update_rows = { .name = "update_rows", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
+                                      .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT, .check = check_rows,
+                                      .kernel = RW_KERNELS(rw_update_rows) };

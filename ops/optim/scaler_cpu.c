@@ -1,0 +1,87 @@
+/* Loss scaling on the CPU: one pass over all gradients, which are multiplied and looked at; and the rule. */
+#include "ops/optim/scaler.h"
+
+#include "device/cpu/isa.h"
+#include "ops/common/util.h"
+#include "ops/common/vec_native.h"
+
+#define BLOCK 4096
+
+/* n <= BLOCK elements. A number is finite where it minus itself is zero: what is not leaves no number in the sum. */
+VEC_INLINE bool unscale_f(void *data, rw_dtype dtype, int64_t from, int64_t n, float inverse)
+{
+    nf all = { 0 };
+    int64_t i = 0;
+    for (; i + NF_LANES <= n; i += NF_LANES) {
+        nf_put(data, dtype, from + i, nf_get(data, dtype, from + i) * inverse);
+        const nf x = nf_get(data, dtype, from + i);
+        all += x - x;
+    }
+    if (i < n) {
+        nf_put_some(data, dtype, from + i, n - i, nf_get_some(data, dtype, from + i, n - i) * inverse);
+        const nf x = nf_get_some(data, dtype, from + i, n - i);
+        all += x - x;
+    }
+    bool finite = true;
+    for (int l = 0; l < NF_LANES; l++) finite &= all[l] == 0;
+    return finite;
+}
+
+static bool unscale_d(double *x, int64_t n, double inverse)
+{
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++) {
+        x[i] *= inverse;
+        finite &= x[i] - x[i] == 0;
+    }
+    return finite;
+}
+
+static bool unscale_block(const rw_view *g, int64_t from, double inverse)
+{
+    const int64_t rest = g->layout->numel - from, n = rest < BLOCK ? rest : BLOCK;
+    if (g->dtype == RW_F64) return unscale_d((double *)g->data + from, n, inverse);
+    if (g->dtype == RW_BF16) return unscale_f(g->data, RW_BF16, from, n, (float)inverse);
+    if (g->dtype == RW_F16) return unscale_f(g->data, RW_F16, from, n, (float)inverse);
+    return unscale_f(g->data, RW_F32, from, n, (float)inverse);
+}
+
+static bool unscale(const rw_view *g, double inverse, int threads)
+{
+    const int64_t n = g->layout->numel;
+    int finite = 1;
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(&: finite) if (n >= RW_PARALLEL_FROM)
+    for (int64_t from = 0; from < n; from += BLOCK) finite &= unscale_block(g, from, inverse);
+    return finite;
+}
+
+rw_status RW_ISA_NAME(rw_unscale_grads_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_unscale_grads_cpu)(const rw_kernel *k)
+{
+    const double inverse = 1 / (double)((const float *)k->in[0].data)[RW_SCALER_SCALE];
+    bool finite = true;
+    for (int i = 2; i < k->n_inputs; i++)
+        if (rw_kernel_has(k, i)) finite &= unscale(&k->in[i], inverse, k->threads);
+    *(int32_t *)k->out[0].data = !finite;
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_scaler_update_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_scaler_update_cpu)(const rw_kernel *k)
+{
+    rw_scaler_next(k->attrs, *(const int32_t *)k->in[0].data, k->out[0].data);
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_update_rows_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_update_rows_cpu)(const rw_kernel *k)
+{
+    const int first = k->n_inputs - 3, rule = ((const struct rw_update_attrs *)k->attrs)->rule;
+    const struct rw_update_row *const uploaded = k->in[first].data;
+    int32_t(*const pending)[2] = k->out[0].data;
+    struct rw_update_row *const due = k->out[1].data;
+    const bool left_out = first && *(const int32_t *)k->in[0].data;
+    for (int64_t i = 0; i < k->in[first].layout->dim[0]; i++)
+        due[i] = rw_update_row_due(uploaded[i], rule, left_out, pending[i]);
+    return RW_OK;
+}

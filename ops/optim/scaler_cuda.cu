@@ -1,0 +1,100 @@
+/* Loss scaling on CUDA: one pass over all gradients, which are multiplied and looked at; and the rule. */
+#include "ops/optim/gradients.cuh"
+
+extern "C" {
+#include "ops/optim/scaler.h"
+}
+
+namespace {
+
+/* What of this thread's elements is not finite. */
+template <typename T>
+__device__ __forceinline__ bool unscale(void *data, int64_t from, int n, double inverse)
+{
+    constexpr int P = pack<T>::size;
+    T *const x = static_cast<T *>(data) + from;
+    const int whole = n / P * P;
+    const wide<T> by = static_cast<wide<T>>(inverse);
+    bool found = false;
+#pragma unroll 2
+    for (int i = threadIdx.x * P; i < whole; i += GRADIENT_THREADS * P) {
+        pack<T> v = load_pack(x + i);
+#pragma unroll
+        for (int l = 0; l < P; l++) {
+            v.x[l] = narrow<T>(widen(v.x[l]) * by);
+            found |= !(widen(v.x[l]) - widen(v.x[l]) == 0);
+        }
+        store_pack(x + i, v);
+    }
+    const int last = whole + static_cast<int>(threadIdx.x);
+    if (last < n) {
+        x[last] = narrow<T>(widen(x[last]) * by);
+        found |= !(widen(x[last]) - widen(x[last]) == 0);
+    }
+    return found;
+}
+
+/* Whoever finds something writes the same number. */
+__global__ void __launch_bounds__(GRADIENT_THREADS)
+    unscale_kernel(const float *scaler, int32_t *found, const __grid_constant__ gradient_batch b)
+{
+    const double inverse = 1 / static_cast<double>(scaler[RW_SCALER_SCALE]);
+    bool any = false;
+    for_chunks(b, [&](void *data, int dtype, int64_t from, int n) {
+        switch (dtype) {
+        case RW_F64: any |= unscale<double>(data, from, n, inverse); break;
+        case RW_BF16: any |= unscale<bf16>(data, from, n, inverse); break;
+        case RW_F16: any |= unscale<f16>(data, from, n, inverse); break;
+        default: any |= unscale<float>(data, from, n, inverse);
+        }
+    });
+    if (any) *found = 1;
+}
+
+__global__ void next_kernel(rw_scaler_rule rule, const int32_t *found, float *scaler)
+{
+    rw_scaler_next(&rule, *found, scaler);
+}
+
+__global__ void __launch_bounds__(GRADIENT_THREADS)
+    rows_kernel(const int32_t *found, const rw_update_row *uploaded, int32_t (*pending)[2], rw_update_row *due,
+                int rule, int64_t n)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * GRADIENT_THREADS + threadIdx.x;
+    if (i < n) due[i] = rw_update_row_due(uploaded[i], rule, found && *found, pending[i]);
+}
+
+} // namespace
+
+extern "C" rw_status rw_update_rows_cuda(const rw_kernel *k)
+{
+    const int first = k->n_inputs - 3;
+    const int64_t n = k->in[first].layout->dim[0];
+    const int32_t *const found = first ? static_cast<const int32_t *>(k->in[0].data) : nullptr;
+    const int rule = static_cast<const rw_update_attrs *>(k->attrs)->rule;
+    if (n)
+        RW_LAUNCH(rows_kernel, blocks_for(n, GRADIENT_THREADS), GRADIENT_THREADS, 0, k, found,
+                  static_cast<const rw_update_row *>(k->in[first].data), static_cast<int32_t (*)[2]>(k->out[0].data),
+                  static_cast<rw_update_row *>(k->out[1].data), rule, n);
+    return rw_cuda_launched(k);
+}
+
+extern "C" rw_status rw_unscale_grads_cuda(const rw_kernel *k)
+{
+    const float *const scaler = static_cast<const float *>(k->in[0].data);
+    int32_t *const found = static_cast<int32_t *>(k->out[0].data);
+    const cudaError_t cleared = cudaMemsetAsync(found, 0, sizeof *found, rw_stream(k));
+    if (cleared) return rw_cuda_status(static_cast<rw_cuda *>(k->device), cleared, "cudaMemsetAsync");
+    for (int next = 2; next < k->n_inputs;) {
+        const gradient_batch b = next_batch(k, &next);
+        if (b.n) RW_LAUNCH(unscale_kernel, GRADIENT_BLOCKS, GRADIENT_THREADS, 0, k, scaler, found, b);
+    }
+    return rw_cuda_launched(k);
+}
+
+extern "C" rw_status rw_scaler_update_cuda(const rw_kernel *k)
+{
+    RW_LAUNCH(next_kernel, 1, 1, 0, k, *static_cast<const rw_scaler_rule *>(k->attrs),
+              static_cast<const int32_t *>(k->in[0].data), static_cast<float *>(k->out[0].data));
+    return rw_cuda_launched(k);
+}

@@ -1,0 +1,377 @@
+/*
+ * Loss scaling. See rewind/precision.h.
+ *
+ * Everything that changes is memory of the context that commits read and write; the host only knows which call may
+ * follow which. Backward begins at a seed that lies where the scale does.
+ */
+#include "api/scaler.h"
+
+#include "api/ask.h"
+#include "api/optimizer.h"
+#include "api/update.h"
+#include "autodiff/roots.h"
+#include "base/alloc.h"
+#include "record/own_ops.h"
+#include "verify/verify.h"
+
+#include <float.h>
+#include <math.h>
+
+#define MOST_COUNT (1 << 24) /* float32 counts as far */
+
+/* The update of an optimizer that goes by what was found. */
+struct stepped {
+    rw_optimizer *opt;
+    struct rw_update update;
+};
+
+struct rw_scaler {
+    struct rw_recorder unscaler, updater; /* the first begins the struct */
+    rw_context *ctx;
+    struct rw_scaler_rule rule;
+    struct rw_param *numbers; /* a buffer of the context: the scale, and what is counted */
+    struct rw_param *found;   /* a state */
+    rw_tensor *found_now;     /* its tensor, or between the two recorders of one plan the value there */
+    struct rw_update unscaling, updating;
+    size_t n_params; /* unscaling was planned for so many */
+    struct stepped *steps;
+    size_t n_steps, cap_steps;
+    bool unscaled;
+    size_t n_users; /* itself, until rw_scaler_destroy(), and the graphs that use it: the last one frees it */
+};
+
+static rw_status no_memory(rw_context *ctx, const char *what)
+{
+    return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", what);
+}
+
+/* ---- recording ---- */
+
+rw_tensor *const *rw_scaler_found(const rw_scaler *s)
+{
+    return &s->found_now;
+}
+
+static rw_status record_unscale(rw_scaler *s, rw_tape *t, rw_tensor **gradient, rw_tensor **in, rw_tensor **out)
+{
+    rw_context *const ctx = s->ctx;
+    int n = 0;
+    in[n++] = &s->numbers->tensor;
+    in[n++] = &s->found->tensor;
+    for (size_t i = 0; i < ctx->n_params; i++) {
+        rw_tensor *const g = gradient[ctx->params[i]->tensor.id];
+        if (g) in[n++] = g;
+    }
+    const rw_status status = rw_update_record(t, "rw_scaler_unscale", &rw_op_unscale_grads, in, n, NULL, 0, out);
+    for (size_t i = 0, k = 1; !status && i < ctx->n_params; i++) {
+        rw_tensor **const g = &gradient[ctx->params[i]->tensor.id];
+        if (*g) *g = out[k++];
+    }
+    if (!status) s->found_now = out[0];
+    return status;
+}
+
+static rw_status unscaler(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
+{
+    rw_scaler *const s = (rw_scaler *)r;
+    const size_t most = s->ctx->n_params + 2;
+    rw_tensor **const both = rw_malloc(2 * most * sizeof *both);
+    if (!both) return no_memory(s->ctx, "rw_scaler_unscale");
+    const rw_status status = record_unscale(s, t, gradient, both, both + most);
+    rw_free(both);
+    return status;
+}
+
+static rw_status updater(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
+{
+    rw_scaler *const s = (rw_scaler *)(void *)((char *)r - offsetof(rw_scaler, updater));
+    rw_tensor *const in[] = { s->found_now, &s->numbers->tensor };
+    s->found_now = &s->found->tensor;
+    return rw_update_record(t, "rw_scaler_update", &rw_op_scaler_update, in, 2, &s->rule, sizeof s->rule, NULL);
+}
+
+struct rw_recorder *rw_scaler_unscaler(rw_scaler *s)
+{
+    s->unscaler.next = NULL;
+    s->found_now = &s->found->tensor;
+    return &s->unscaler;
+}
+
+struct rw_recorder *rw_scaler_updater(rw_scaler *s)
+{
+    s->updater.next = NULL;
+    return &s->updater;
+}
+
+/* ---- making and ending ---- */
+
+static double or_default(double x, double fallback)
+{
+    return x == 0 ? fallback : x;
+}
+
+static bool is_scale(double x)
+{
+    return x >= (double)FLT_MIN && x <= (double)FLT_MAX;
+}
+
+static rw_status check_params(rw_context *ctx, const rw_scaler_params *p)
+{
+    const char *const field = !is_scale(p->init_scale)                                ? "init_scale"
+                              : !(p->growth_factor > 1 && isfinite(p->growth_factor)) ? "growth_factor"
+                              : !(p->backoff_factor > 0 && p->backoff_factor < 1)     ? "backoff_factor"
+                              : p->growth_interval < 1                                ? "growth_interval"
+                              : p->growth_interval > MOST_COUNT                       ? "growth_interval"
+                              : p->hysteresis < 1 || p->hysteresis > MOST_COUNT       ? "hysteresis"
+                              : !is_scale(p->min_scale)                               ? "min_scale"
+                              : !(is_scale(p->max_scale) && p->max_scale >= p->min_scale) ? "max_scale"
+                                                                                      : NULL;
+    if (!field) return RW_OK;
+    return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_scaler_create: %s makes no sense", field);
+}
+
+static rw_scaler_params with_defaults(const rw_scaler_params *given)
+{
+    rw_scaler_params p = given ? *given : (rw_scaler_params){ 0 };
+    p.init_scale = or_default(p.init_scale, 65536);
+    p.growth_factor = or_default(p.growth_factor, 2);
+    p.backoff_factor = or_default(p.backoff_factor, 0.5);
+    if (!p.growth_interval) p.growth_interval = 2000;
+    if (!p.hysteresis) p.hysteresis = 1;
+    p.min_scale = or_default(p.min_scale, (double)FLT_MIN);
+    p.max_scale = or_default(p.max_scale, (double)FLT_MAX);
+    if (!p.name) p.name = "scaler";
+    return p;
+}
+
+/* The buffer of that name, or a new one that begins with these numbers. */
+static rw_status find_buffer(rw_scaler *s, const rw_scaler_params *p)
+{
+    rw_context *const ctx = s->ctx;
+    const rw_shape shape = RW_SHAPE(RW_SCALER_NUMBERS);
+    const float first[RW_SCALER_NUMBERS] = { (float)p->init_scale, 0, (float)p->hysteresis, 0 };
+    rw_tensor *x = rw_param_find(ctx, p->name);
+    const bool known = x;
+    if (known && (rw_tensor_kind_of(x) != RW_TENSOR_BUFFER || rw_tensor_dtype(x) != RW_F32 ||
+                  !rw_shape_equal(rw_tensor_shape(x), shape)))
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_scaler_create: the name \"%s\" is taken by something else", p->name);
+    if (!known) x = rw_buffer_at((rw_site){ "rw_scaler_create", 0 }, ctx, p->name, RW_F32, shape);
+    if (!x) return ctx->status;
+    s->numbers = rw_param_of(x);
+    return known ? RW_OK : rw_write(x, first, sizeof first);
+}
+
+/* The buffer last: it stays. */
+static rw_status make(rw_scaler *s, const rw_scaler_params *p)
+{
+    s->found = rw_state_create(s->ctx, RW_I32, RW_SCALAR);
+    if (!s->found) return no_memory(s->ctx, "rw_scaler_create");
+    s->found_now = &s->found->tensor;
+    return find_buffer(s, p);
+}
+
+rw_status rw_scaler_create(rw_scaler **ret_scaler, rw_context *ctx, const rw_scaler_params *params)
+{
+    if (!ret_scaler || !ctx) return rw_fail_null(ctx, "rw_scaler_create", ctx ? "ret_scaler" : "ctx");
+    if (ctx->status) return ctx->status;
+    const rw_scaler_params p = with_defaults(params);
+    rw_status status = check_params(ctx, &p);
+    if (status) return status;
+    rw_scaler *s = rw_calloc(1, sizeof *s);
+    if (!s) return no_memory(ctx, "rw_scaler_create");
+    *s = (rw_scaler){ .unscaler.record = unscaler, .updater.record = updater, .ctx = ctx, .n_users = 1,
+                      .rule = { .growth = p.growth_factor, .backoff = p.backoff_factor, .least = p.min_scale,
+                                .most = p.max_scale, .interval = p.growth_interval, .hysteresis = p.hysteresis,
+                                .refill_at_growth = p.refill_at_growth } };
+    ctx->n_users++;
+    status = make(s, &p);
+    if (status) rw_scaler_destroy(&s);
+    else *ret_scaler = s;
+    return status;
+}
+
+void rw_scaler_share(rw_scaler *s)
+{
+    s->n_users++;
+}
+
+void rw_scaler_release(rw_scaler *s)
+{
+    rw_context *const ctx = s->ctx;
+    if (--s->n_users) return;
+    rw_update_close(&s->unscaling);
+    rw_update_close(&s->updating);
+    for (size_t i = 0; i < s->n_steps; i++) {
+        rw_update_close(&s->steps[i].update);
+        rw_optimizer_release(s->steps[i].opt);
+    }
+    rw_state_destroy(ctx, s->found);
+    rw_free(s->steps);
+    rw_free(s);
+    rw_context_release(ctx);
+}
+
+void rw_scaler_destroy(rw_scaler **ps)
+{
+    if (!ps || !*ps) return;
+    rw_scaler *const s = *ps;
+    *ps = NULL;
+    rw_scaler_release(s);
+}
+
+rw_context *rw_scaler_context(const rw_scaler *s)
+{
+    return s->ctx;
+}
+
+/* ---- backward ---- */
+
+const void *rw_scaler_seed(const rw_scaler *s)
+{
+    return s->numbers->data;
+}
+
+rw_status rw_scaler_check_loss(rw_tape *t, const rw_tensor *loss, const char *what)
+{
+    if (loss->dtype == RW_F32) return RW_OK;
+    return rw_fail(t->ctx, RW_ERR_DTYPE, "%s: the loss is of type %s; one that is scaled is of float32", what,
+                   rw_dtype_name((rw_dtype)loss->dtype));
+}
+
+rw_status rw_scaler_backward(rw_scaler *s, rw_tape *t, rw_tensor *loss)
+{
+    if (!s || !t) return rw_fail_null(t ? t->ctx : s ? s->ctx : NULL, "rw_scaler_backward", s ? "t" : "s");
+    if (s->ctx != t->ctx)
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_scaler_backward: the scaler belongs to another context");
+    const uint32_t id = rw_loss_check(t, loss, "rw_scaler_backward");
+    if (id == RW_NONE_ID) return t->ctx->status;
+    rw_status status = rw_scaler_check_loss(t, loss, "rw_scaler_backward");
+    if (!status) status = rw_tape_note_roots(t, &id, 1, true, "rw_scaler_backward");
+    if (status) return status;
+    struct rw_request request = rw_step_request(t, &id, 1);
+    const void *const seeds[] = { rw_scaler_seed(s) };
+    request.seeded = true;
+    if (t->ctx->verify == RW_VERIFY_FULL) return rw_verify_and_run(t, &request, seeds);
+    return rw_run_request(t, &request, seeds, false);
+}
+
+/* ---- a step ---- */
+
+static rw_status plan(struct rw_update *u, rw_scaler *s, struct rw_recorder *recorders)
+{
+    struct rw_update made;
+    const rw_status status = rw_update_open(&made, s->ctx, recorders);
+    s->found_now = &s->found->tensor;
+    if (status) return status;
+    rw_update_close(u);
+    *u = made;
+    return RW_OK;
+}
+
+static bool is_planned(const struct rw_update *u)
+{
+    return u->run && !rw_update_is_stale(u);
+}
+
+/* NULL is nobody's error. */
+static rw_status begin(rw_scaler *s, const char *what)
+{
+    if (!s) return RW_ERR_ARGUMENT;
+    return s->ctx->status ? s->ctx->status : rw_gradients_check(s->ctx, what);
+}
+
+static rw_status unscale(rw_scaler *s)
+{
+    rw_status status = RW_OK;
+    if (!is_planned(&s->unscaling) || s->n_params != s->ctx->n_params) {
+        status = plan(&s->unscaling, s, rw_scaler_unscaler(s));
+        s->n_params = s->ctx->n_params;
+    }
+    if (!status) status = rw_update_run(&s->unscaling);
+    if (!status) s->unscaled = true;
+    return status;
+}
+
+rw_status rw_scaler_unscale(rw_scaler *s)
+{
+    const rw_status status = begin(s, "rw_scaler_unscale");
+    if (status) return status;
+    if (s->unscaled)
+        return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_unscale: gradients were unscaled since rw_scaler_update()");
+    return unscale(s);
+}
+
+/* The optimizer's own, planned. */
+static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct rw_update **ret)
+{
+    size_t i = 0;
+    while (i < s->n_steps && s->steps[i].opt != opt) i++;
+    if (i == s->n_steps) {
+        if (!rw_grow(&s->steps, &s->cap_steps, s->n_steps, 1, sizeof *s->steps))
+            return no_memory(s->ctx, "rw_scaler_step");
+        s->steps[i] = (struct stepped){ .opt = opt };
+    }
+    const rw_status status = is_planned(&s->steps[i].update)
+                                 ? RW_OK
+                                 : plan(&s->steps[i].update, s, rw_optimizer_recorder(opt, rw_scaler_found(s)));
+    if (status) return status;
+    if (i == s->n_steps) {
+        s->n_steps++;
+        rw_optimizer_share(opt);
+    }
+    *ret = &s->steps[i].update;
+    return RW_OK;
+}
+
+rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt)
+{
+    rw_status status = begin(s, "rw_scaler_step");
+    if (status) return status;
+    if (!opt) return rw_fail_null(s->ctx, "rw_scaler_step", "opt");
+    if (rw_optimizer_context(opt) != s->ctx)
+        return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_step: the optimizer belongs to another context");
+    struct rw_update *update = NULL;
+    status = rw_optimizer_follow(opt);
+    if (!status) status = find_step(s, opt, &update);
+    if (!status && !s->unscaled) status = unscale(s);
+    if (!status) status = rw_optimizer_prepare(opt);
+    if (!status) status = rw_update_run(update);
+    if (!status) rw_optimizer_count(opt);
+    return status;
+}
+
+void rw_scaler_count(rw_scaler *s)
+{
+    s->numbers->version++;
+    s->unscaled = false;
+}
+
+rw_status rw_scaler_update(rw_scaler *s)
+{
+    if (!s) return RW_ERR_ARGUMENT;
+    if (s->ctx->status) return s->ctx->status;
+    if (!s->unscaled)
+        return rw_fail(s->ctx, RW_ERR_ARGUMENT, "rw_scaler_update: nothing was unscaled since the last one");
+    rw_status status = is_planned(&s->updating) ? RW_OK : plan(&s->updating, s, rw_scaler_updater(s));
+    if (!status) status = rw_update_run(&s->updating);
+    if (!status) rw_scaler_count(s);
+    return status;
+}
+
+rw_status rw_scaler_get(rw_scaler *s, rw_scaler_state *ret_state)
+{
+    if (!s || !ret_state) return rw_fail_null(s ? s->ctx : NULL, "rw_scaler_get", s ? "ret_state" : "s");
+    rw_context *const ctx = s->ctx;
+    if (ctx->status) return ctx->status;
+    float now[RW_SCALER_NUMBERS];
+    int32_t found;
+    rw_status status = rw_runs_wait(ctx);
+    if (status) return status;
+    status = ctx->device->download(ctx->device_state, now, s->numbers->data, sizeof now);
+    if (!status) status = ctx->device->download(ctx->device_state, &found, s->found->data, sizeof found);
+    if (status) return rw_fail(ctx, status, "rw_scaler_get: the device failed");
+    *ret_state = (rw_scaler_state){ .scale = (double)now[0], .growth_tracker = (int64_t)now[1],
+                                    .hysteresis = (int32_t)now[2], .skipped = (int64_t)now[3],
+                                    .found_inf = found != 0 };
+    return RW_OK;
+}
