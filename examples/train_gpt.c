@@ -35,6 +35,7 @@ static const char usage[] =
     "  --eval-every N --eval-batches N      [100, 8]\n"
     "  --checkpoint DIR --save-every N --keep N   checkpoints, every so many steps and at the end [none, 100, 3]\n"
     "  --resume DIR          go on from the newest whole checkpoint there\n"
+    "  --log FILE            a line of JSON for each step; it is added to\n"
     "  --load FILE --save FILE   weights before and after, safetensors\n"
     "  --sample N --temperature X           bytes, or tokens as numbers, written at the end [200, 0.8]\n"
     "  --seed N --threads N  [42, all]\n"
@@ -57,7 +58,7 @@ static const struct size presets[] = {
 
 static struct {
     struct size m;
-    const char *data, *val, *policy, *optimizer, *schedule, *checkpoint, *resume, *load, *save;
+    const char *data, *val, *policy, *optimizer, *schedule, *checkpoint, *resume, *load, *save, *log;
     int vocab, batch, accum, steps, total, warmup, eval_every, eval_batches, save_every, keep, sample, threads;
     double lr, min_lr, decay, clip, dropout, temperature;
     uint64_t seed;
@@ -266,6 +267,7 @@ struct run {
     rw_optimizer *opt;
     rw_schedule schedule;
     rw_checkpoint *ck;
+    rw_monitor *monitor;
     struct tokens train, val;
     int32_t *in, *out;
     /* --graph */
@@ -369,6 +371,19 @@ static rw_status save(struct run *r, int steps)
     return r->ck ? rw_checkpoint_save(r->ck, (uint64_t)steps, &id, sizeof id) : RW_OK;
 }
 
+/* Writes the step down, and says what it is warned of. */
+static rw_status watch(struct run *r, int step, double loss, double size)
+{
+    const rw_monitor_values v = { .step = (uint64_t)step, .loss = loss, .grad_norm = o.graph ? 0 : size,
+                                  .lr = rw_schedule_lr(&r->schedule, (uint64_t)step),
+                                  .tokens = (double)o.batch * o.accum * o.m.seq };
+    unsigned alerts = 0;
+    const rw_status status = rw_monitor_step(r->monitor, &v, &alerts);
+    for (unsigned a = 1; a <= alerts; a <<= 1)
+        if (alerts & a) fprintf(stderr, "step %6d  %s: loss %.4f, norm %.3f\n", step, rw_alert_name(a), loss, size);
+    return status;
+}
+
 static rw_status train(struct run *r, int first)
 {
     const double tokens = (double)o.batch * o.accum * o.m.seq;
@@ -378,6 +393,7 @@ static rw_status train(struct run *r, int first)
     for (int step = first; !status && step < o.steps; step++) {
         double loss, size;
         status = step_of(r, (uint64_t)step, &loss, &size);
+        if (!status) status = watch(r, step, loss, size);
         if (!status && !isfinite(loss)) {
             fprintf(stderr, "train_gpt: step %d: the loss is %g\n", step, loss);
             rw_checkpoint_destroy(&r->ck); /* what was saved before is whole */
@@ -491,6 +507,7 @@ static rw_status run(struct run *r)
     if (!status && o.load) status = rw_load(r->ctx, o.load);
     if (!status) status = make_optimizer(r);
     make_schedule(r);
+    if (!status) status = rw_monitor_create(&r->monitor, r->ctx, o.log);
     if (!status && o.checkpoint) status = open_checkpoint(r, o.checkpoint, &r->ck);
     if (!status && o.resume) status = resume(r, &first);
     rw_memory m;
@@ -567,7 +584,7 @@ static const struct {
     const char *name;
     const char **text;
 } texts[] = { { "data", &o.data }, { "val", &o.val }, { "policy", &o.policy }, { "checkpoint", &o.checkpoint },
-              { "resume", &o.resume }, { "load", &o.load }, { "save", &o.save } };
+              { "resume", &o.resume }, { "load", &o.load }, { "save", &o.save }, { "log", &o.log } };
 enum { TEXTS = sizeof texts / sizeof *texts };
 
 static void quick(void)
@@ -654,6 +671,7 @@ int main(int argc, char **argv)
     const char *const message = rw_error_message(r.ctx);
     if (status) fprintf(stderr, "train_gpt: %s\n", *message ? message : rw_status_name(status));
     rw_graph_destroy(&r.graph);
+    rw_monitor_destroy(&r.monitor);
     rw_checkpoint_destroy(&r.ck);
     rw_optimizer_destroy(&r.opt);
     rw_tape_destroy(&r.t);

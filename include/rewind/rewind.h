@@ -30,6 +30,7 @@
  *   graph.h       a recorded step, launched many times
  *   io.h          weights to and from files
  *   resume.h      a run that ended goes on, to the last bit
+ *   monitor.h     what is written down of each step, and warnings
  *   op.h          the caller's own ops (the built-in ones are written against the same header)
  *   status.h      errors
  *   types.h       element types, shapes, call sites
@@ -53,6 +54,7 @@
 #include <rewind/memory.h>
 #include <rewind/moe.h>
 #include <rewind/norm.h>
+#include <rewind/monitor.h>
 #include <rewind/op.h>
 #include <rewind/ops.h>
 #include <rewind/optim.h>

@@ -55,7 +55,14 @@ open('tokens.bin', 'wb').write(data)
 open('cut.bin', 'wb').write(data[:-2])
 open('short.bin', 'wb').write(data[:100])
 PY
-train --data tokens.bin --val tokens.bin --vocab 300 --steps 3
+train --data tokens.bin --val tokens.bin --vocab 300 --steps 3 --log steps.jsonl
+train --data tokens.bin --val tokens.bin --vocab 300 --steps 2 --log steps.jsonl
+python3 - <<'PY'
+import json
+rows = [json.loads(line) for line in open('steps.jsonl')]
+assert [r['step'] for r in rows] == [0, 1, 2, 0, 1], rows
+assert all(r['loss'] > 0 and r['grad_norm'] > 0 and r['memory']['peak'] > 0 and r['alerts'] == [] for r in rows), rows
+PY
 grep -q "4000 training tokens" log || { cat log; exit 1; }
 
 # refused OPTIONS...: with status 2 and a line that says why

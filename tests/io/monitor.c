@@ -1,0 +1,228 @@
+/* What a monitor warns of, and what it writes: a line of JSON for each step, whole, whatever the numbers are. */
+#include "base/alloc.h"
+#include "support/support.h"
+
+#include <cjson/cJSON.h>
+#include <criterion/criterion.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static struct fixture b;
+static char path[128];
+
+static void open_all(void)
+{
+    const char *const tmp = getenv("TMPDIR");
+    b = fixture_open(1, 1);
+    snprintf(path, sizeof path, "%.60s/rewind-monitor-%ld.jsonl", tmp ? tmp : P_tmpdir, (long)getpid());
+    remove(path);
+}
+
+static void close_all(void)
+{
+    fixture_close(&b);
+    remove(path);
+}
+
+TestSuite(monitor, .init = open_all, .fini = close_all);
+
+static rw_monitor *monitor(const char *file)
+{
+    rw_monitor *m = NULL;
+    cr_assert_eq(rw_monitor_create(&m, b.ctx, file), RW_OK, "%s", rw_error_message(b.ctx));
+    return m;
+}
+
+static unsigned step(rw_monitor *m, uint64_t n, double loss, double norm, double seconds)
+{
+    unsigned alerts = 77;
+    const rw_monitor_values v = { .step = n, .loss = loss, .grad_norm = norm, .lr = 0.5, .tokens = 100,
+                                  .seconds = seconds };
+    cr_assert_eq(rw_monitor_step(m, &v, &alerts), RW_OK, "%s", rw_error_message(b.ctx));
+    return alerts;
+}
+
+/* The lines of the file, parsed; what is no JSON is a failure. */
+static int lines(cJSON **ret, int most)
+{
+    static char text[1 << 16];
+    FILE *const f = fopen(path, "r");
+    int n = 0;
+    cr_assert_not_null(f);
+    while (n < most && fgets(text, sizeof text, f)) {
+        cr_assert_eq(text[strlen(text) - 1], '\n');
+        ret[n] = cJSON_ParseWithOpts(text, NULL, true);
+        cr_assert_not_null(ret[n++], "%s", text);
+    }
+    fclose(f);
+    return n;
+}
+
+static double number(const cJSON *line, const char *name)
+{
+    const cJSON *const x = cJSON_GetObjectItemCaseSensitive(line, name);
+    cr_assert(cJSON_IsNumber(x), "%s", name);
+    return x->valuedouble;
+}
+
+/* ---- alerts ---- */
+
+/* Losses around 4 with deviations around 0.1, norms around 1, steps of 0.1 s. */
+static void settle(rw_monitor *m, int n)
+{
+    for (int i = 0; i < n; i++)
+        cr_assert_eq(step(m, (uint64_t)i, 4 + 0.1 * (i % 5 - 2), 1 + 0.1 * (i % 3), 0.1), 0, "step %d", i);
+}
+
+Test(monitor, warns_of_what_is_no_number_at_once)
+{
+    rw_monitor *m = monitor(NULL);
+    cr_expect_eq(step(m, 0, NAN, 1, 0.1), RW_ALERT_LOSS_NONFINITE);
+    cr_expect_eq(step(m, 1, 4, INFINITY, 0.1), RW_ALERT_GRAD_NONFINITE);
+    cr_expect_eq(step(m, 2, -INFINITY, NAN, 0.1), RW_ALERT_LOSS_NONFINITE | RW_ALERT_GRAD_NONFINITE);
+    settle(m, 30);
+    cr_expect_eq(step(m, 3, NAN, 1, 0.1), RW_ALERT_LOSS_NONFINITE);
+    cr_expect_eq(step(m, 4, 4, 1, 0.1), 0, "it is not counted");
+    rw_monitor_destroy(&m);
+}
+
+Test(monitor, warns_of_spikes_of_the_loss)
+{
+    rw_monitor *m = monitor(NULL);
+    settle(m, 20);
+    cr_expect_eq(step(m, 20, 7.9, 1, 0.1), 0, "not twice the median");
+    cr_expect_eq(step(m, 21, 8.5, 1, 0.1), RW_ALERT_LOSS_SPIKE);
+    rw_monitor_destroy(&m);
+    for (int high = 0; high < 2; high++) { /* above twice 1.25, and by ten times 0.25 or not */
+        m = monitor(NULL);
+        for (int i = 0; i < 20; i++) cr_assert_eq(step(m, 0, i % 2 ? 1 : 1.5, 1, 0.1), 0);
+        cr_expect_eq(step(m, 20, high ? 3.8 : 3.7, 1, 0.1), high ? RW_ALERT_LOSS_SPIKE : 0);
+        rw_monitor_destroy(&m);
+    }
+}
+
+Test(monitor, warns_of_spikes_of_the_gradients_and_of_slow_steps)
+{
+    rw_monitor *m = monitor(NULL);
+    settle(m, 20);
+    cr_expect_eq(step(m, 20, 4, 10.9, 0.119), 0);
+    cr_expect_eq(step(m, 21, 4, 11.1, 0.121), RW_ALERT_GRAD_SPIKE | RW_ALERT_SLOW_STEP);
+    rw_monitor_destroy(&m);
+}
+
+Test(monitor, needs_twenty_numbers_for_a_median)
+{
+    rw_monitor *m = monitor(NULL);
+    settle(m, 19);
+    cr_expect_eq(step(m, 19, 400, 100, 10), 0);
+    cr_expect_eq(step(m, 20, 400, 100, 10), RW_ALERT_LOSS_SPIKE | RW_ALERT_GRAD_SPIKE | RW_ALERT_SLOW_STEP);
+    rw_monitor_destroy(&m);
+}
+
+/* After a hundred steps of another kind nothing of what was before is in the medians. */
+Test(monitor, forgets_what_was_a_hundred_steps_before)
+{
+    rw_monitor *m = monitor(NULL);
+    settle(m, 150);
+    for (int i = 0; i < 100; i++) step(m, 0, 1 + 0.01 * (i % 5), 0.25, 0.025);
+    cr_expect_eq(step(m, 0, 1.9, 2.4, 0.029), 0);
+    cr_expect_eq(step(m, 0, 2.1, 2.6, 0.031), RW_ALERT_LOSS_SPIKE | RW_ALERT_GRAD_SPIKE | RW_ALERT_SLOW_STEP);
+    for (int i = 0; i < 60; i++) step(m, 0, 4, 9, 0.1);
+    cr_expect_eq(step(m, 0, 4, 9, 0.1), 0, "what stays is what is usual");
+    rw_monitor_destroy(&m);
+}
+
+/* ---- the file ---- */
+
+Test(monitor, writes_a_line_for_each_step)
+{
+    cJSON *line[4];
+    rw_param(b.ctx, "w", RW_F32, RW_SHAPE(10));
+    rw_monitor *m = monitor(path);
+    step(m, 7, 3.25, 0.5, 0.25);
+    rw_memory memory;
+    rw_memory_stats(b.ctx, &memory);
+    cr_assert_eq(lines(line, 4), 1, "it is there as soon as it is written");
+    cr_expect_eq(number(line[0], "step"), 7);
+    cr_expect_eq(number(line[0], "loss"), 3.25);
+    cr_expect_eq(number(line[0], "grad_norm"), 0.5);
+    cr_expect_eq(number(line[0], "lr"), 0.5);
+    cr_expect_eq(number(line[0], "tokens_per_s"), 400);
+    cr_expect_eq(number(line[0], "step_ms"), 250);
+    const cJSON *const bytes = cJSON_GetObjectItemCaseSensitive(line[0], "memory");
+    cr_expect_eq(number(bytes, "parameters"), (double)memory.parameters);
+    cr_expect_eq(number(bytes, "gradients"), 40);
+    cr_expect_eq(number(bytes, "peak"), (double)memory.measured_peak);
+    cr_expect_eq(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(line[0], "alerts")), 0);
+    cr_expect_null(cJSON_GetObjectItemCaseSensitive(line[0], "nonfinite"));
+    cJSON_Delete(line[0]);
+    rw_monitor_destroy(&m);
+    m = monitor(path); /* a run that goes on */
+    cr_assert_eq(rw_monitor_step(m, &(rw_monitor_values){ .step = 8, .loss = NAN, .grad_norm = -1 }, NULL), RW_OK);
+    cr_assert_eq(rw_monitor_step(m, &(rw_monitor_values){ .step = UINT64_MAX, .loss = 1e-300 }, NULL), RW_OK);
+    rw_monitor_destroy(&m);
+    cr_assert_eq(lines(line, 4), 3);
+    cr_expect(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(line[1], "loss")));
+    cr_expect(cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(line[1], "nonfinite")));
+    cr_expect_eq(number(line[1], "grad_norm"), 0);
+    cr_expect_null(cJSON_GetObjectItemCaseSensitive(line[1], "step_ms"), "the first call has no time");
+    cr_expect_str_eq(cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(line[1], "alerts"), 0)->valuestring,
+                     "loss_nonfinite");
+    cr_expect_null(cJSON_GetObjectItemCaseSensitive(line[2], "grad_norm"));
+    cr_expect_null(cJSON_GetObjectItemCaseSensitive(line[2], "tokens_per_s"));
+    cr_expect_gt(number(line[2], "step_ms"), 0);
+    for (int i = 0; i < 3; i++) cJSON_Delete(line[i]);
+}
+
+Test(monitor, a_disk_that_is_full_is_said_and_tried_again)
+{
+    cJSON *line[4];
+    rw_monitor *m = monitor(path);
+    const rw_monitor_values v = { .step = 1, .loss = NAN };
+    unsigned alerts = 0;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 0, RLIM_INFINITY });
+    const rw_status status = rw_monitor_step(m, &v, &alerts);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){ RLIM_INFINITY, RLIM_INFINITY });
+    cr_assert_eq(status, RW_ERR_IO);
+    cr_assert_eq(alerts, RW_ALERT_LOSS_NONFINITE, "the step was taken in");
+    cr_assert(strstr(rw_error_message(b.ctx), path), "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_monitor_step(m, &v, NULL), RW_OK, "an error that is stuck does not keep it from writing");
+    rw_monitor_destroy(&m);
+    rw_error_clear(b.ctx);
+    cr_assert_eq(lines(line, 4), 1);
+    cJSON_Delete(line[0]);
+}
+
+Test(monitor, mistakes_are_refused)
+{
+    rw_monitor *m = NULL;
+    cr_expect_eq(rw_monitor_create(&m, NULL, NULL), RW_ERR_ARGUMENT);
+    cr_expect_eq(rw_monitor_create(NULL, b.ctx, NULL), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_monitor_create(&m, b.ctx, "/nowhere/at/all"), RW_ERR_IO);
+    cr_expect(strstr(rw_error_message(b.ctx), "/nowhere/at/all: No such file"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    cr_expect_null(m);
+    for (uint64_t n = 1; n < 3; n++) {
+        rw_alloc_fail_at(n);
+        cr_expect_eq(rw_monitor_create(&m, b.ctx, path), RW_ERR_MEMORY);
+        rw_alloc_fail_at(0);
+        rw_error_clear(b.ctx);
+        cr_expect_null(m);
+    }
+    cr_expect_eq(rw_monitor_step(NULL, &(rw_monitor_values){ 0 }, NULL), RW_ERR_ARGUMENT);
+    m = monitor(NULL);
+    cr_expect_eq(rw_monitor_step(m, NULL, NULL), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    rw_monitor_destroy(&m);
+    rw_monitor_destroy(&m);
+    rw_monitor_destroy(NULL);
+    cr_expect_str_eq(rw_alert_name(RW_ALERT_SLOW_STEP), "slow_step");
+    cr_expect_str_eq(rw_alert_name(3), "?");
+}
