@@ -43,7 +43,7 @@ CASES = {
     'adam': lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.95), eps=0.3),
     'adam, decay': lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.95), eps=0.3, weight_decay=0.2),
     'adamw': lambda p: torch.optim.AdamW(p, lr=0.05, betas=(0.8, 0.95), eps=0.3, weight_decay=0.2),
-    'lion': lambda p: Lion(p, lr=0.0625, betas=(0.5, 0.75), weight_decay=0.25),
+    'lion': lambda p: Lion(p, lr=0.0625, betas=(0.875, 0.125), weight_decay=0.25),
 }
 
 

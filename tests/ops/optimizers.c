@@ -25,7 +25,7 @@ static rw_status make(rw_optimizer **opt, rw_context *ctx, const char *name)
         return rw_sgd_create(opt, ctx, &p);
     }
     if (!strcmp(name, "lion"))
-        return rw_lion_create(opt, ctx, &(rw_lion_params){ .lr = 0.0625, .beta1 = 0.5, .beta2 = 0.75,
+        return rw_lion_create(opt, ctx, &(rw_lion_params){ .lr = 0.0625, .beta1 = 0.875, .beta2 = 0.125,
                                                            .weight_decay = 0.25, .decay_all = true });
     if (!strcmp(name, "adamw"))
         return rw_adamw_create(opt, ctx, &(rw_adamw_params){ .lr = 0.05, .beta1 = 0.8, .beta2 = 0.95, .eps = 0.3,
