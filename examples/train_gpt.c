@@ -319,6 +319,15 @@ static rw_status launch(struct run *r, uint64_t step, double *loss)
     return status ? status : rw_error_status(r->ctx);
 }
 
+/* The same step again, with a look at every value: op, region, line, element. */
+static rw_status find_nonfinite(struct run *r, rw_tensor *loss)
+{
+    rw_nonfinite where;
+    const rw_status status = rw_find_nonfinite(r->t, loss, 0, &where);
+    if (!status) rw_nonfinite_print(&where, stderr);
+    return status;
+}
+
 static rw_status step_of(struct run *r, uint64_t step, double *loss, double *size)
 {
     rw_optimizer_set_lr(r->opt, rw_schedule_lr(&r->schedule, step));
@@ -331,6 +340,7 @@ static rw_status step_of(struct run *r, uint64_t step, double *loss, double *siz
         rw_tensor *const mean = rw_scale(r->t, record_loss(r, o.dropout), 1.0 / o.accum);
         status = rw_backward(r->t, mean);
         if (!status) *loss += rw_item(r->t, mean);
+        if (!status && !isfinite(*loss)) status = find_nonfinite(r, mean);
         rw_tape_reset(r->t);
     }
     if (!status) status = rw_clip_grad_norm(r->ctx, o.clip, size);

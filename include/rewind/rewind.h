@@ -19,6 +19,7 @@
  *   custom_grad.h gradients of the caller's own
  *   checkpoint.h  regions and policies
  *   verify.h      proof that recompute changes no bit
+ *   nonfinite.h   where a NaN came from
  *   memory.h      bytes and costs
  *   plan.h        what a step will take, before it runs
  *   moe.h         mixture of experts
@@ -53,8 +54,9 @@
 #include <rewind/losses.h>
 #include <rewind/memory.h>
 #include <rewind/moe.h>
-#include <rewind/norm.h>
 #include <rewind/monitor.h>
+#include <rewind/nonfinite.h>
+#include <rewind/norm.h>
 #include <rewind/op.h>
 #include <rewind/ops.h>
 #include <rewind/optim.h>

@@ -71,6 +71,12 @@ refused() {
     "$program" $small "$@" >log 2>&1 || status=$?
     [ $status -eq 2 ] && grep -q "train_gpt" log || { echo "not refused, status $status: $*"; cat log; exit 1; }
 }
+# A rate at which it goes wrong: where it did is said, and the run ends with status 3.
+status=0
+"$program" $small --steps 60 --schedule constant --warmup 0 --lr 900 --clip 1e9 --log nan.jsonl >log 2>&1 || status=$?
+[ $status -eq 3 ] && grep -q "^step .*loss_nonfinite" log && grep -q " at .*train_gpt.c:[0-9]*, which reads" log &&
+    grep -q '"nonfinite":true' nan.jsonl || { echo "no NaN was found, status $status"; tail -5 log; exit 1; }
+
 refused --data cut.bin --vocab 300
 refused --data short.bin --vocab 300
 refused --data tokens.bin --vocab 200

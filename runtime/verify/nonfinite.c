@@ -1,0 +1,229 @@
+/*
+ * rw_find_nonfinite(): a rehearsal of the step whose every value is looked at. See rewind/nonfinite.h. What a node
+ * reads is looked at before it runs: it may write over it.
+ */
+#include <rewind/nonfinite.h>
+
+#include "autodiff/roots.h"
+#include "base/alloc.h"
+#include "plan/cache.h"
+#include "run/advance.h"
+#include "verify/report.h"
+
+#include <math.h>
+#include <string.h>
+
+struct search {
+    struct rw_observer observer; /* first: the run hands it back */
+    rw_context *ctx;
+    bool nan_alone;
+    rw_nonfinite found;
+    double least, greatest; /* of what the node reads */
+    void *host;             /* a copy of one value */
+    size_t cap_host;
+};
+
+/* What was seen of one value. */
+struct seen {
+    int64_t first, count, elements; /* that are not finite; first -1: none */
+    double got, least, greatest;
+};
+
+/* ---- one value ---- */
+
+static double element_of(const void *data, rw_dtype dtype, int64_t i)
+{
+    if (dtype == RW_F32) return (double)((const float *)data)[i];
+    if (dtype == RW_F64) return ((const double *)data)[i];
+    const uint16_t h = ((const uint16_t *)data)[i];
+    if (dtype == RW_F16) {
+        _Float16 x;
+        memcpy(&x, &h, sizeof x);
+        return (double)x;
+    }
+    const uint32_t word = (uint32_t)h << 16;
+    float x;
+    memcpy(&x, &word, sizeof x);
+    return (double)x;
+}
+
+/* Where element number i of a layout lies. */
+static int64_t place_of(const rw_layout *l, int64_t i)
+{
+    int64_t at = 0;
+    for (int axis = l->rank - 1; axis >= 0; axis--) {
+        at += i % l->dim[axis] * l->stride[axis];
+        i /= l->dim[axis];
+    }
+    return at;
+}
+
+static struct seen look_at(const struct search *s, const void *data, const rw_view *v)
+{
+    struct seen seen = { .first = -1, .elements = v->layout->numel, .least = INFINITY, .greatest = -INFINITY };
+    for (int64_t i = 0; i < seen.elements; i++) {
+        const double x = element_of(data, v->dtype, place_of(v->layout, i));
+        if (x < seen.least) seen.least = x;
+        if (x > seen.greatest) seen.greatest = x;
+        if (isfinite(x) || (s->nan_alone && !isnan(x))) continue;
+        if (!seen.count++) {
+            seen.first = i;
+            seen.got = x;
+        }
+    }
+    return seen;
+}
+
+static rw_status look(struct search *s, const rw_view *v, struct seen *ret)
+{
+    const rw_context *const ctx = s->ctx;
+    const size_t bytes = (size_t)v->layout->span * rw_dtype_size(v->dtype);
+    *ret = (struct seen){ .first = -1, .least = INFINITY, .greatest = -INFINITY };
+    if (!rw_dtype_is_float(v->dtype) || !v->data || !v->layout->numel) return RW_OK;
+    if (ctx->device->on_host) {
+        *ret = look_at(s, v->data, v);
+        return RW_OK;
+    }
+    if (!rw_grow(&s->host, &s->cap_host, 0, bytes, 1)) return RW_ERR_MEMORY;
+    const rw_status status = ctx->device->download(ctx->device_state, s->host, v->data, bytes);
+    if (!status) *ret = look_at(s, s->host, v);
+    return status;
+}
+
+/* ---- what a node reads and makes ---- */
+
+static void note(struct search *s, const struct rw_at *at, const struct seen *seen, uint32_t value, bool leaf)
+{
+    const rw_tape *const t = at->run->tape;
+    ckpt_report place = { 0 };
+    rw_report_place(t, at->node, false, &place);
+    s->found = (rw_nonfinite){ .found = true, .leaf = leaf, .backward = at->node->adjoint, .element = seen->first,
+                               .count = seen->count, .elements = seen->elements, .got = seen->got,
+                               .least = s->least, .greatest = s->greatest };
+    memcpy(s->found.op, place.op, sizeof s->found.op);
+    memcpy(s->found.region, place.region, sizeof s->found.region);
+    memcpy(s->found.site, place.site, sizeof s->found.site);
+    if (value >= at->run->plan->mark_values) return;
+    const struct rw_tensor *const x = rw_tape_value(t, value);
+    const bool param = x->leaf != RW_NONE_ID && t->leaves[x->leaf].kind == RW_LEAF_PARAM;
+    const struct rw_param *const p = param ? t->ctx->by_id[t->leaves[x->leaf].param] : NULL;
+    snprintf(s->found.value, sizeof s->found.value, "%s", p && p->name ? p->name : rw_tensor_name(x));
+}
+
+static bool is_leaf(const struct rw_at *at, uint32_t value)
+{
+    if (value >= at->run->plan->mark_values) return false;
+    const rw_tape *const t = at->run->tape;
+    return rw_tape_value(t, rw_tape_base(t, value))->producer == RW_NONE_ID;
+}
+
+static rw_status before(struct rw_observer *o, struct rw_at *at)
+{
+    struct search *const s = (struct search *)o;
+    s->least = INFINITY;
+    s->greatest = -INFINITY;
+    for (int i = 0; at->node && i < at->n_in; i++) {
+        const uint32_t v = rw_plan_operand(at->run->tape, at->run->plan, at->node->first_input + (uint32_t)i);
+        struct seen seen;
+        const rw_status status = look(s, &at->in[i], &seen);
+        if (status) return status;
+        s->least = fmin(s->least, seen.least);
+        s->greatest = fmax(s->greatest, seen.greatest);
+        if (!seen.count || !is_leaf(at, v)) continue;
+        note(s, at, &seen, v, true);
+        return RW_ERR_MISMATCH;
+    }
+    return RW_OK;
+}
+
+static rw_status after(struct rw_observer *o, const struct rw_at *at)
+{
+    struct search *const s = (struct search *)o;
+    for (int i = 0; at->node && i < at->n_out; i++) {
+        struct seen seen;
+        const rw_status status = look(s, &at->out[i], &seen);
+        if (status) return status;
+        if (!seen.count) continue;
+        note(s, at, &seen, at->node->first_output + (uint32_t)i, false);
+        return RW_ERR_MISMATCH;
+    }
+    return RW_OK;
+}
+
+/* ---- the step again ---- */
+
+/* Buffers are written by the real backward alone: it ends before its commits. Nothing of it is settled: what the tape
+   holds is what was computed before. */
+static rw_status rehearse(struct search *s, rw_tape *t, rw_plan *plan)
+{
+    struct rw_run *r;
+    rw_status status = rw_run_make(t, plan, RW_RUN_REHEARSAL, &r);
+    if (status) return status;
+    rw_run_watch(r, &s->observer);
+    status = rw_run_advance(r, plan->n_actions - plan->n_commits);
+    if (!status) status = rw_runs_wait(t->ctx);
+    rw_run_end(r);
+    if (status != RW_ERR_MISMATCH || !s->found.found) return status;
+    rw_error_clear(t->ctx); /* that is how the run ended */
+    return RW_OK;
+}
+
+/* As if nothing had been computed: what was read before is made again. */
+static rw_status search(struct search *s, rw_tape *t, uint32_t loss)
+{
+    const struct rw_request request = rw_step_request(t, &loss, 1);
+    const size_t n_held = t->n_held;
+    rw_plan *plan;
+    t->n_held = 0;
+    rw_status status = rw_plan_get(t, &request, &plan);
+    if (!status) {
+        plan->references++;
+        status = rehearse(s, t, plan);
+        rw_plan_release(plan);
+    }
+    t->n_held = n_held;
+    return status;
+}
+
+static rw_status check_effects(const rw_tape *t)
+{
+    for (size_t i = 0; i < t->n_effects; i++) {
+        const rw_op_def *const op = t->ctx->ops[t->nodes[t->effects[i].node].op];
+        if (!(op->flags & RW_OP_COMMIT))
+            return rw_fail(t->ctx, RW_ERR_UNSUPPORTED, "rw_find_nonfinite: %s has an effect: it cannot run twice",
+                           op->name);
+    }
+    return RW_OK;
+}
+
+rw_status rw_find_nonfinite(rw_tape *t, rw_tensor *loss, unsigned flags, rw_nonfinite *ret)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    rw_context *const ctx = t->ctx;
+    if (ctx->status) return ctx->status;
+    if (!ret) return rw_fail_null(ctx, "rw_find_nonfinite", "ret");
+    if (flags & ~(unsigned)RW_NONFINITE_NAN)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_find_nonfinite: there are no flags %#x", flags);
+    const uint32_t id = rw_loss_check(t, loss, "rw_find_nonfinite");
+    if (id == RW_NONE_ID || check_effects(t)) return ctx->status;
+    struct search s = { .observer = { .before = before, .after = after }, .ctx = ctx,
+                        .nan_alone = flags & RW_NONFINITE_NAN };
+    const rw_status status = search(&s, t, id);
+    rw_free(s.host);
+    if (!status) *ret = s.found;
+    return status;
+}
+
+void rw_nonfinite_print(const rw_nonfinite *w, FILE *out)
+{
+    if (!w || !out) return;
+    if (!w->found) {
+        fprintf(out, "every value of the step is finite\n");
+        return;
+    }
+    fprintf(out, "%s%s%s%s: %g, the first of %lld of %lld elements, at %lld; %s %s%s%s at %s, which reads %g to %g\n",
+            w->leaf ? "held from the beginning" : w->backward ? "a gradient" : "made in forward",
+            *w->value ? " by \"" : "", w->value, *w->value ? "\"" : "", w->got, (long long)w->count,
+            (long long)w->elements, (long long)w->element, w->leaf ? "first read by" : "by", w->op,
+            *w->region ? " in " : "", w->region, w->site, w->least, w->greatest);
+}

@@ -1,0 +1,249 @@
+/* Where a NaN or an infinity came from: op, region, line, element, and what the op read; nothing else changes. */
+#include "base/alloc.h"
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct fixture b;
+
+static int64_t live;
+
+static void open_all(void)
+{
+    live = rw_alloc_live();
+    b = fixture_open(5, 2);
+}
+
+static void close_all(void)
+{
+    fixture_close(&b);
+    cr_expect_eq(rw_alloc_live(), live, "%d allocations were lost", (int)(rw_alloc_live() - live));
+}
+
+TestSuite(nonfinite, .init = open_all, .fini = close_all);
+
+static rw_nonfinite find(rw_tensor *loss, unsigned flags)
+{
+    rw_nonfinite where;
+    memset(&where, 0x55, sizeof where);
+    cr_assert_eq(rw_find_nonfinite(b.t, loss, flags, &where), RW_OK, "%s", rw_error_message(b.ctx));
+    return where;
+}
+
+static rw_tensor *param(const char *name, const float *x, int n)
+{
+    rw_tensor *const p = rw_param(b.ctx, name, RW_F32, RW_SHAPE(n));
+    cr_assert_eq(rw_write(p, x, sizeof *x * (size_t)n), RW_OK);
+    return p;
+}
+
+static rw_tensor *sum(rw_tensor *x)
+{
+    return rw_sum(b.t, x, RW_ALL_AXES, false);
+}
+
+static void expect_place(const rw_nonfinite *w, const char *op, const char *region, int line)
+{
+    char site[32];
+    snprintf(site, sizeof site, "nonfinite.c:%d", line);
+    cr_expect(w->found);
+    cr_expect_str_eq(w->op, op);
+    cr_expect_str_eq(w->region, region);
+    cr_expect(strstr(w->site, site), "%s, not %s", w->site, site);
+}
+
+/* In forward, with and without recompute, before the loss was read and after. */
+Test(nonfinite, a_division_by_zero_is_named)
+{
+    static const char *const policies[] = { "none", "full" };
+    rw_tensor *const x = param("x", (float[]){ 1, -2, 0, 4 }, 4), *const y = param("y", (float[]){ 1, 2, 0, 0 }, 4);
+    for (int i = 0; i < 4; i++) {
+        cr_assert_eq(ckpt_set_policy(b.t, policies[i % 2]), RW_OK);
+        ckpt_begin(b.t, "outer");
+        ckpt_begin(b.t, "inner");
+        rw_tensor *const q = rw_div(b.t, rw_dropout(b.t, x, 0.0), y);
+        const int line = __LINE__ - 1;
+        ckpt_end(b.t);
+        ckpt_end(b.t);
+        rw_tensor *const loss = sum(rw_mul(b.t, q, q));
+        if (i > 1) cr_assert(!isfinite(rw_item(b.t, loss)));
+        const rw_nonfinite w = find(loss, 0);
+        expect_place(&w, "div", "outer/inner", line);
+        cr_expect(!w.leaf && !w.backward);
+        cr_expect(isnan(w.got) && w.element == 2 && w.count == 2 && w.elements == 4);
+        cr_expect(w.least == -2 && w.greatest == 4, "%g to %g", w.least, w.greatest);
+        rw_tape_reset(b.t);
+    }
+}
+
+Test(nonfinite, an_overflow_of_16_bits_is_named)
+{
+    static const rw_dtype dtypes[] = { RW_F16, RW_BF16 };
+    rw_tensor *const x = param("x", (float[]){ 1, 80, 2 }, 3);
+    for (int i = 0; i < 2; i++) {
+        rw_tensor *const h = rw_scale(b.t, rw_exp(b.t, rw_scale(b.t, rw_cast(b.t, x, dtypes[i]), i ? 2 : 1)), 0.5);
+        const rw_nonfinite w = find(sum(rw_cast(b.t, h, RW_F32)), 0);
+        expect_place(&w, "exp", "", __LINE__ - 2);
+        cr_expect(w.got == INFINITY && w.element == 1 && w.count == 1);
+        cr_expect_eq(w.greatest, i ? 160 : 80);
+        rw_tape_reset(b.t);
+    }
+}
+
+Test(nonfinite, what_was_there_from_the_beginning_is_named)
+{
+    rw_tensor *const x = param("x", (float[]){ 1, 2, 3, 4 }, 4);
+    rw_tensor *const bad = param("bad", (float[]){ 1, 1, 1, NAN }, 4);
+    rw_tensor *const loss = sum(rw_add(b.t, rw_exp(b.t, x), bad));
+    const rw_nonfinite w = find(loss, 0);
+    expect_place(&w, "add", "", __LINE__ - 2);
+    cr_expect(w.leaf && w.element == 3);
+    cr_expect_str_eq(w.value, "bad");
+    rw_tape_reset(b.t);
+    const float in[2] = { 0, INFINITY };
+    const rw_nonfinite v = find(sum(rw_mul(b.t, rw_slice(b.t, x, 0, 0, 2), rw_input(b.t, RW_F32, RW_SHAPE(2), in))), 0);
+    cr_expect(v.found && v.leaf && v.element == 1 && v.got == INFINITY);
+}
+
+/* Of a view only what it shows is looked at. */
+Test(nonfinite, what_nobody_reads_is_no_matter)
+{
+    rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(2, 3));
+    const float values[6] = { 1, NAN, 3, 4, NAN, 6 };
+    cr_assert_eq(rw_write(x, values, sizeof values), RW_OK);
+    const rw_nonfinite w = find(sum(rw_exp(b.t, rw_slice(b.t, x, 1, 2, 3))), 0);
+    cr_expect(!w.found, "%s", w.op);
+}
+
+Test(nonfinite, a_gradient_that_is_infinite_is_named)
+{
+    rw_tensor *const x = param("x", (float[]){ 4, 0, 9 }, 3);
+    rw_tensor *const loss = sum(rw_sqrt(b.t, x));
+    const int line = __LINE__ - 1;
+    cr_assert_eq(rw_item(b.t, loss), 5);
+    const rw_nonfinite w = find(loss, 0);
+    cr_expect(w.found && w.backward && !w.leaf && w.element == 1);
+    char site[32];
+    snprintf(site, sizeof site, "nonfinite.c:%d", line);
+    cr_expect(strstr(w.site, site), "%s", w.site);
+}
+
+Test(nonfinite, infinities_may_be_meant)
+{
+    rw_tensor *const x = param("x", (float[]){ 1, 2, 3 }, 3);
+    const float mask[3] = { 0, -INFINITY, 0 };
+    rw_tensor *const masked = rw_add(b.t, x, rw_input(b.t, RW_F32, RW_SHAPE(3), mask));
+    rw_tensor *const p = rw_softmax(b.t, masked, 0), *const loss = sum(rw_mul(b.t, p, p));
+    cr_expect(find(loss, 0).found);
+    cr_expect(!find(loss, RW_NONFINITE_NAN).found);
+}
+
+/* Gradients, buffers, the generator, and what was read are what they were; then the step goes on. */
+Test(nonfinite, nothing_else_changes)
+{
+    rw_tensor *const x = param("x", (float[]){ 1, 2, 3, 4 }, 4);
+    rw_tensor *const mean = rw_buffer(b.ctx, "mean", RW_F32, RW_SHAPE(4));
+    for (int searched = 0; searched < 2; searched++) {
+        static float gradient[2][4], kept[2][4], losses[2];
+        rw_generator_set(b.ctx, (rw_generator_state){ 5, 0 });
+        rw_init_constant(mean, 7);
+        rw_zero_grad(b.ctx);
+        rw_assign(b.t, mean, rw_scale(b.t, mean, 0.5));
+        rw_tensor *const loss = sum(rw_mul(b.t, rw_dropout(b.t, rw_mul(b.t, x, mean), 0.5), x));
+        losses[searched] = (float)rw_item(b.t, loss);
+        const rw_generator_state g = rw_generator_get(b.ctx);
+        for (int i = 0; searched && i < 2; i++) cr_assert(!find(loss, 0).found);
+        cr_expect_eq(rw_generator_get(b.ctx).offset, g.offset);
+        cr_expect_eq(losses[searched], (float)rw_item(b.t, loss));
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_read(NULL, rw_gradient(x), gradient[searched], sizeof gradient[0]);
+        rw_read(NULL, mean, kept[searched], sizeof kept[0]);
+        rw_tape_reset(b.t);
+        if (!searched) continue;
+        cr_expect_eq(memcmp(gradient[0], gradient[1], sizeof gradient[0]), 0);
+        cr_expect_eq(memcmp(kept[0], kept[1], sizeof kept[0]), 0);
+        cr_expect(kept[0][0] == 3.5f && losses[0] == losses[1]);
+    }
+}
+
+static rw_status run_nothing(const rw_kernel *k) { return RW_OK; }
+static rw_status check_like(rw_op_call *call) { return rw_op_output_like(call, 0, 0); }
+static const rw_op_def counter = { .name = "counter", .n_inputs = 1, .n_outputs = 1,
+                                   .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT, .check = check_like,
+                                   .kernel = { [RW_DEVICE_CPU] = run_nothing, [RW_DEVICE_CUDA] = run_nothing } };
+
+Test(nonfinite, an_op_with_an_effect_is_not_run_twice)
+{
+    rw_nonfinite where;
+    rw_tensor *const x = param("x", (float[]){ 1, 2, 3 }, 3);
+    rw_apply(b.t, &counter, (rw_tensor *const[]){ x }, 1, NULL, 0, NULL);
+    cr_expect_eq(rw_find_nonfinite(b.t, sum(rw_mul(b.t, x, x)), 0, &where), RW_ERR_UNSUPPORTED);
+    cr_expect(strstr(rw_error_message(b.ctx), "counter has an effect"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+}
+
+/* What was written since is said: the step would not be the same one. */
+Test(nonfinite, after_the_update_it_is_too_late)
+{
+    rw_nonfinite where;
+    rw_tensor *const x = param("x", (float[]){ 1, 2, 3 }, 3), *const loss = sum(rw_mul(b.t, x, x));
+    rw_item(b.t, loss);
+    rw_init_constant(x, 2);
+    cr_expect_eq(rw_find_nonfinite(b.t, loss, 0, &where), RW_ERR_CHANGED);
+    rw_error_clear(b.ctx);
+}
+
+Test(nonfinite, a_whole_net_is_finite)
+{
+    struct net net;
+    net_init(&net, b.ctx, 2, 16, RW_BF16, 2);
+    cr_assert_eq(ckpt_set_policy(b.t, "full"), RW_OK);
+    cr_expect(!find(net_loss(&net, b.t, 8, 1), 0).found);
+}
+
+Test(nonfinite, mistakes_are_refused)
+{
+    rw_nonfinite where = { .element = 77 };
+    rw_tensor *const x = param("x", (float[]){ 1, 2, 3 }, 3), *const loss = sum(rw_mul(b.t, x, x));
+    cr_expect_eq(rw_find_nonfinite(NULL, loss, 0, &where), RW_ERR_ARGUMENT);
+    cr_expect_eq(rw_find_nonfinite(b.t, loss, 0, NULL), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_find_nonfinite(b.t, loss, 2, &where), RW_ERR_ARGUMENT);
+    cr_expect(strstr(rw_error_message(b.ctx), "rw_find_nonfinite: there are no flags 0x2"));
+    rw_error_clear(b.ctx);
+    cr_expect_neq(rw_find_nonfinite(b.t, rw_mul(b.t, x, x), 0, &where), RW_OK);
+    rw_error_clear(b.ctx);
+    cr_expect_eq(where.element, 77);
+    char text[512] = "";
+    FILE *const f = fmemopen(text, sizeof text, "w");
+    rw_nonfinite_print(NULL, f);
+    rw_nonfinite_print(&(rw_nonfinite){ 0 }, f);
+    where = (rw_nonfinite){ .found = true, .op = "div", .region = "mlp", .site = "a.c:7", .value = "h", .got = NAN,
+                            .element = 2, .count = 3, .elements = 4, .least = -1, .greatest = 5 };
+    rw_nonfinite_print(&where, f);
+    fclose(f);
+    cr_expect_str_eq(text, "every value of the step is finite\nmade in forward by \"h\": nan, the first of 3 of 4 "
+                           "elements, at 2; by div in mlp at a.c:7, which reads -1 to 5\n");
+}
+
+Test(nonfinite, without_memory_nothing_changes)
+{
+    rw_nonfinite where = { .element = 77 };
+    rw_tensor *const x = param("x", (float[]){ 1, 0, 3 }, 3), *const loss = sum(rw_log(b.t, x));
+    int failures = 0;
+    for (uint64_t n = 1;; n++) {
+        rw_alloc_fail_at(n);
+        const rw_status status = rw_find_nonfinite(b.t, loss, 0, &where);
+        rw_alloc_fail_at(0);
+        if (!status) break;
+        failures++;
+        cr_assert_eq(status, RW_ERR_MEMORY, "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        cr_assert_eq(where.element, 77);
+    }
+    cr_assert_gt(failures, 3);
+    cr_assert(where.found && where.element == 1 && where.got == -INFINITY);
+}
