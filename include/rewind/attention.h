@@ -30,7 +30,8 @@ typedef struct rw_attention_options {
         A constant: asking for its gradient is RW_ERR_NO_GRADIENT. */
     rw_tensor *slopes;
     /** Added to the scores: of four axes that broadcast to [batch, heads, seq, kv_seq], of q's type or of the slopes'.
-        Minus infinity takes a key out. Its gradient, if asked for, first has seq and kv_seq in full. */
+        Minus infinity takes a key out. Its gradient, if asked for, first has seq and kv_seq in full. Of RW_BOOL: true
+        where a key is seen. */
     rw_tensor *mask;
     /** [heads], of q's type: one more score of each row, of no key; it takes probability and gives nothing (gpt-oss,
         arXiv 2508.10925; a sink of 0: "softmax one"). */

@@ -48,8 +48,8 @@ static rw_status check_mask(rw_op_call *call, int i)
     const rw_shape s = rw_in_shape(call, i), q = rw_in_shape(call, 0);
     const int64_t most[] = { q.dim[0], q.dim[1], q.dim[2], rw_in_shape(call, 1).dim[2] };
     const rw_dtype dtype = call->in[i].dtype;
-    if (dtype != call->in[0].dtype && dtype != rw_att_sum_type(call->in[0].dtype))
-        return rw_op_error(call, RW_ERR_DTYPE, "the mask is of %s, not of q's type or of %s", rw_dtype_name(dtype),
+    if (dtype != call->in[0].dtype && dtype != rw_att_sum_type(call->in[0].dtype) && dtype != RW_BOOL)
+        return rw_op_error(call, RW_ERR_DTYPE, "the mask is of %s, not of q's type, bool or %s", rw_dtype_name(dtype),
                            rw_dtype_name(rw_att_sum_type(call->in[0].dtype)));
     for (int axis = 0; axis < 4; axis++)
         if (s.rank != 4 || (s.dim[axis] != 1 && s.dim[axis] != most[axis]))

@@ -12,7 +12,7 @@ extern const rw_op_def rw_op_attention;
  * in this order. The last is backward's alone.
  */
 enum att_extra {
-    ATT_MASK,      /* added to the scores, of any type that is q's or sums' */
+    ATT_MASK,      /* added to the scores, of q's type or that of sums; or of RW_BOOL, who sees whom */
     ATT_SLOPES,    /* [heads], of sums' type */
     ATT_SINKS,     /* [heads], of q's type */
     ATT_DOCUMENTS, /* [n + 1] or [batch, n + 1] */

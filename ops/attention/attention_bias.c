@@ -19,7 +19,7 @@ static rw_status grad(rw_grad_call *g)
 {
     const struct rw_attention_bias_attrs *const a = rw_grad_attrs(g);
     const int mask = rw_att_extra(&a->forward, ATT_MASK, 0);
-    if (mask < 0) return RW_ERR_NO_GRADIENT;
+    if (mask < 0 || !rw_grad_wanted(g, mask)) return RW_ERR_NO_GRADIENT;
     rw_tensor *const x = rw_grad_input(g, mask);
     rw_tensor *const sum = rw_sum_to(rw_grad_tape(g), rw_grad_upstream(g, 0), rw_tensor_shape(x));
     return rw_grad_set(g, mask, rw_cast(rw_grad_tape(g), sum, rw_tensor_dtype(x)));

@@ -13,6 +13,7 @@ struct bias {
 
 static double number_at(const rw_view *x, int64_t at)
 {
+    if (x->dtype == RW_BOOL) return ((const uint8_t *)x->data)[at] ? 0 : -(double)INFINITY;
     return x->dtype == RW_F64 ? ((const double *)x->data)[at] : (double)f_get(x->data, x->dtype, at);
 }
 

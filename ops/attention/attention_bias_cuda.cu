@@ -18,7 +18,7 @@ struct bias_args {
     int64_t n, heads;
     int64_t documents_batch; /* elements from those of one row of the batch to those of the next */
     double lowest;
-    bool seen;
+    bool seen, truths; /* truths: the mask is of RW_BOOL */
 };
 
 /* T: of the result; M: of the mask. */
@@ -35,9 +35,9 @@ template <typename T, typename M> __global__ void __launch_bounds__(THREADS) bia
     const int64_t away = i + r.kv_seq - r.seq - j;
     W x = 0;
     if (a.slopes) x -= static_cast<const W *>(a.slopes)[h * a.slope_stride] * static_cast<W>(away < 0 ? -away : away);
-    if (a.mask)
-        x += static_cast<W>(widen(static_cast<const M *>(a.mask)[b * a.mask_stride[0] + h * a.mask_stride[1] +
-                                                                 i * a.mask_stride[2] + j * a.mask_stride[3]]));
+    const int64_t at = b * a.mask_stride[0] + h * a.mask_stride[1] + i * a.mask_stride[2] + j * a.mask_stride[3];
+    if (a.truths && !static_cast<const uint8_t *>(a.mask)[at]) x = -static_cast<W>(INFINITY);
+    if (a.mask && !a.truths) x += static_cast<W>(widen(static_cast<const M *>(a.mask)[at]));
     const bool seen = j >= span.lo && j < span.hi && x != -static_cast<W>(INFINITY);
     to[n] = narrow<T>(a.seen ? static_cast<W>(seen) : seen ? x : static_cast<W>(a.lowest));
 }
@@ -72,6 +72,7 @@ bias_args args_of(const rw_kernel *k)
     if (documents >= 0 && k->in[documents].layout->rank == 2) a.documents_batch = k->in[documents].layout->stride[0];
     if (mask >= 0) {
         a.mask = k->in[mask].data;
+        a.truths = k->in[mask].dtype == RW_BOOL;
         for (int i = 0; i < 4; i++)
             a.mask_stride[i] = k->in[mask].layout->dim[i] == 1 ? 0 : k->in[mask].layout->stride[i];
     }

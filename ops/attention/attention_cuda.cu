@@ -209,7 +209,8 @@ void begin_options(const rw_kernel *k, const att_extents &e, att_call *c, const 
     if (x[ATT_MASK]) {
         const rw_layout *const l = x[ATT_MASK]->layout;
         o.mask = x[ATT_MASK]->data;
-        o.mask_is_wide = x[ATT_MASK]->dtype != k->in[0].dtype;
+        o.mask_is_truth = x[ATT_MASK]->dtype == RW_BOOL;
+        o.mask_is_wide = !o.mask_is_truth && x[ATT_MASK]->dtype != k->in[0].dtype;
         for (int i = 0; i < 4; i++) o.mask_stride[i] = l->dim[i] == 1 ? 0 : l->stride[i];
     }
     if (x[ATT_SLOPES]) o.slopes = x[ATT_SLOPES]->data, o.slope_stride = x[ATT_SLOPES]->layout->stride[0];

@@ -24,7 +24,7 @@ struct att_operand {
 struct att_options {
     const void *mask; /* of sums' type where mask_is_wide, else of q's */
     int64_t mask_stride[4]; /* 0 where it broadcasts */
-    bool mask_is_wide;
+    bool mask_is_wide, mask_is_truth; /* mask_is_truth: of RW_BOOL, true where a key is seen */
     const void *slopes, *sinks, *dlse;
     int64_t slope_stride, sink_stride, dlse_stride[3];
     double soft_cap;

@@ -33,7 +33,7 @@ template <typename T> struct result {
 template <typename T> struct options {
     const void *mask;
     int64_t mask_stride[4];
-    bool mask_is_wide;
+    bool mask_is_wide, mask_is_truth;
     const wide<T> *slopes;
     const T *sinks;
     int64_t slope_stride, sink_stride;
@@ -55,6 +55,7 @@ template <typename T> struct options {
         if (slopes) x -= slopes[h * slope_stride] * static_cast<W>(away < 0 ? -away : away);
         if (mask) {
             const int64_t at = b * mask_stride[0] + h * mask_stride[1] + row * mask_stride[2] + key * mask_stride[3];
+            if (mask_is_truth) return static_cast<const uint8_t *>(mask)[at] ? x : -static_cast<W>(INFINITY);
             x += mask_is_wide ? static_cast<const W *>(mask)[at] : widen(static_cast<const T *>(mask)[at]);
         }
         return x;
@@ -519,6 +520,7 @@ template <typename T> args<T> args_of(const att_call &c, int slice, int columns)
     a.ticket = c.ticket;
     options<T> &o = a.more;
     o.mask = c.options.mask, o.mask_is_wide = c.options.mask_is_wide;
+    o.mask_is_truth = c.options.mask_is_truth;
     for (int i = 0; i < 4; i++) o.mask_stride[i] = c.options.mask_stride[i];
     o.slopes = static_cast<const W *>(c.options.slopes), o.slope_stride = c.options.slope_stride;
     o.sinks = static_cast<const T *>(c.options.sinks), o.sink_stride = c.options.sink_stride;

@@ -165,9 +165,23 @@ VEC_INLINE void F(add_mask_of)(const struct F(tile) *x, const rw_view *mask, rw_
             x->s[key * ATT_BLOCK + q] += F(element)(mask->data, dtype, at + q * row + key * col);
 }
 
+/* Truth values: minus infinity where a key is not seen. */
+static void F(cut_by_mask)(const struct F(tile) *x, const rw_view *mask)
+{
+    const rw_layout *const l = mask->layout;
+    const int64_t at[] = { x->b, x->h, x->i * ATT_BLOCK, x->j * ATT_BLOCK };
+    const uint8_t *p = mask->data;
+    for (int axis = 0; axis < 4; axis++) p += l->dim[axis] == 1 ? 0 : at[axis] * l->stride[axis];
+    for (int64_t q = 0; q < x->queries; q++)
+        for (int64_t key = 0; key < x->keys; key++)
+            if (!p[(l->dim[2] == 1 ? 0 : q * l->stride[2]) + (l->dim[3] == 1 ? 0 : key * l->stride[3])])
+                x->s[key * ATT_BLOCK + q] = -(T)INFINITY;
+}
+
 static void F(add_mask)(const struct F(tile) *x, const rw_view *mask)
 {
     switch (mask->dtype) {
+    case RW_BOOL: F(cut_by_mask)(x, mask); return;
     case RW_F64: F(add_mask_of)(x, mask, RW_F64); return;
     case RW_BF16: F(add_mask_of)(x, mask, RW_BF16); return;
     case RW_F16: F(add_mask_of)(x, mask, RW_F16); return;

@@ -11,6 +11,7 @@ static const struct golden_row rows[] = {
     COUNTED(attention_documents, attention_with, attention_with, .causal = true, .axes = WITH_DOCUMENTS),
     COUNTED(attention_documents_by_batch, attention_with, attention_with, .axes = WITH_DOCUMENTS | WITH_SETS),
     COUNTED(attention_mask, attention_with, attention_with, .causal = true, .axes = WITH_MASK),
+    COUNTED(attention_truths, attention_with, attention_with, .causal = true, .axes = WITH_TRUTHS),
     COUNTED(attention_sinks, attention_with, attention_with, .causal = true, .axes = WITH_SINKS),
     COUNTED(attention_all, attention_with, attention_with, .causal = true, .axis = 5,
             .axes = WITH_SINKS | WITH_CAP | WITH_SLOPES | WITH_DOCUMENTS | WITH_SETS),

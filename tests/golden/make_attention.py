@@ -146,6 +146,10 @@ with_options("attention_sinks", normal(2, 4, 5, 8), normal(2, 2, 7, 8), normal(2
              normal(4), "sinks")
 with_options("attention_all", normal(2, 4, 12, 8), normal(2, 2, 12, 8), normal(2, 2, 12, 4),
              spans(12, 12, causal=True, window=5, documents=starts), normal(4), "sinks", cap=True, slopes=True)
+place = (torch.arange(2)[:, None, None], torch.arange(6)[:, None], torch.arange(9))  # truth_of() of the cases
+truths = ((place[1] * 3 + place[2] * 5 + place[0]) % 4 != 1) & ~((place[0] == 1) & (place[1] == 2))
+with_options("attention_truths", normal(2, 4, 6, 8), normal(2, 2, 9, 8), normal(2, 2, 9, 4),
+             spans(6, 9, causal=True) & truths[:, None])
 with_options("attention_lse", normal(1, 2, 5, 8), normal(1, 2, 7, 8), normal(1, 2, 7, 8), spans(5, 7, causal=True),
              lse=True)
 with_options("attention_lse_of_all", normal(2, 2, 5, 8), normal(2, 1, 7, 8), normal(2, 1, 7, 4),

@@ -36,6 +36,22 @@ static rw_tensor *documents(rw_tape *t, const struct op_case *c)
     return rw_input(t, RW_I32, sets > 1 ? RW_SHAPE(sets, ENTRIES) : RW_SHAPE(ENTRIES), x);
 }
 
+/* Does the mask of truth values let this query see this key? Nobody sees anything from place 2 of the second row. */
+static bool truth_of(int64_t b, int64_t row, int64_t key)
+{
+    return (row * 3 + key * 5 + b) % 4 != 1 && !(b == 1 && row == 2);
+}
+
+static rw_tensor *truths(rw_tape *t, const struct op_case *c)
+{
+    const int64_t batch = c->in[0].shape.dim[0], s = c->in[0].shape.dim[2], kv = c->in[1].shape.dim[2];
+    uint8_t *const x = malloc((size_t)(batch * s * kv + 1));
+    for (int64_t i = 0; i < batch * s * kv; i++) x[i] = truth_of(i / kv / s, i / kv % s, i % kv) ? 1 + i % 3 : 0;
+    rw_tensor *const mask = rw_input(t, RW_BOOL, RW_SHAPE(batch, 1, s, kv), x);
+    free(x);
+    return mask;
+}
+
 static double slope_of(int64_t h)
 {
     return ldexp(1, -(int)h - 1);
@@ -72,6 +88,7 @@ rw_tensor *op_build_attention_with(rw_tape *t, rw_tensor **x, const struct op_ca
     if (c->axes & WITH_DOCUMENTS) o.documents = documents(t, c);
     if (c->axes & WITH_MASK) o.mask = c->axes & WITH_WIDE_MASK ? rw_cast(t, x[3], sum_type(x[0])) : x[3];
     if (c->axes & WITH_SINKS) o.sinks = x[3];
+    if (c->axes & WITH_TRUTHS) o.mask = truths(t, c);
     if (!(c->axes & WITH_LSE)) return rw_attention_with(t, x[0], x[1], x[2], &o);
     rw_tensor *const y = rw_attention_lse(t, x[0], x[1], x[2], &o, &lse);
     return beside(t, y, lse);
@@ -93,7 +110,7 @@ static void matrices(const struct op_case *c, double *seen, double *bias)
             const int64_t set = c->axes & WITH_SETS ? b : 0, from = entry(c, set, i), to = entry(c, set, i + 1);
             shared = row >= from && row < to && key >= from && key < to;
         }
-        if (!shared) seen[n] = 0;
+        if (!shared || (c->axes & WITH_TRUTHS && !truth_of(b, row, key))) seen[n] = 0;
         if (seen[n] == 0) bias[n] = -1e30;
     }
 }
@@ -271,6 +288,9 @@ static void add_options(void)
         { "mask of keys", S(2, 2, 4, 8), S(2, 2, 6, 8), S(2, 2, 6, 8), S(2, 1, 1, 6), WITH_MASK, 0, false, 0, 0 },
         { "mask over tiles", S(1, 1, 70, 4), S(1, 1, 66, 4), S(1, 1, 66, 4), S(1, 1, 70, 66),
           WITH_MASK | WITH_SLOPES | WITH_CAP, 40, true, 0, 0 },
+        { "mask of truths", S(2, 4, 6, 8), S(2, 2, 9, 8), S(2, 2, 9, 4), S(0), WITH_TRUTHS, 0, true, 0.1, OP_MIDDLE },
+        { "mask of truths over tiles", S(1, 1, 70, 4), S(1, 1, 66, 4), S(1, 1, 66, 4), S(1),
+          WITH_TRUTHS | WITH_SINKS | WITH_CAP, 30, true, 0, 0 },
         { "all of it", S(2, 4, 12, 8), S(2, 2, 12, 8), S(2, 2, 12, 4), S(4),
           WITH_SINKS | WITH_CAP | WITH_SLOPES | WITH_DOCUMENTS | WITH_SETS, 5, true, 0.2, 0 },
         { "lse", S(1, 2, 5, 8), S(1, 2, 7, 8), S(1, 2, 7, 8), S(0), WITH_LSE, 0, true, 0, 0 },

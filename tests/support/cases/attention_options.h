@@ -13,6 +13,7 @@
 #define WITH_WIDE_MASK 32u /* of the type of sums */
 #define WITH_SINKS 64u
 #define WITH_LSE 128u /* the log-sum-exp is added to the result */
+#define WITH_TRUTHS 256u /* a mask [batch, 1, seq, kv_seq] of truth values, which leaves a row without keys */
 
 rw_tensor *op_build_attention_with(rw_tape *t, rw_tensor **x, const struct op_case *c);
 rw_tensor *op_build_attention_merge(rw_tape *t, rw_tensor **x, const struct op_case *c);
