@@ -32,6 +32,10 @@ ATOMICS = {'digest:digest_kernel', 'embedding_cuda:count_kernel'}
 STACK = [
     (r'rope_cuda:table_kernel<.*>', 1, 'sincos() of libdevice, for large angles; one small launch per call'),
     (r'pointwise_cuda:map_\w+<(sin|cos)_of<.*', 0.1, 'sin() and cos() of libdevice, for angles beyond 100,000'),
+    (r'attention_portable_cuda:\w+<.*, true>', 1, 'options: tanh and a slope for each score, beside the sums'),
+    (r'attention_portable_cuda:mask_kernel<.*>', 0.1, 'all registers are taken: one word is put aside'),
+    (r'attention_merge_cuda:backward_kernel<.*>', 0.1, 'a row of any layout is found by divisions, which are calls'),
+    (r'moe_routing_cuda:topk_kernel<double>', 0.1, 'one word, beside a division that is a call'),
     (r'attention_(mma|portable)_cuda:\w+<.*>', 0.01, 'all registers are taken: a word is put aside for a whole tile'),
 ]
 
