@@ -144,6 +144,11 @@ static const char *inputs_of(const char *name)
     return NULL;
 }
 
+const char *rw_builtin_name(size_t i)
+{
+    return i < sizeof ops / sizeof *ops ? ops[i].name : NULL;
+}
+
 bool rw_op_is_builtin(const char *name)
 {
     return inputs_of(name) != NULL;

@@ -120,5 +120,6 @@ const char *rw_op_input_name(const rw_op_def *op, int i, char *text, size_t size
 
 /* True for an op that a function of rewind/ops.h records; not for what only gradient rules record. */
 bool rw_op_is_builtin(const char *name);
+const char *rw_builtin_name(size_t i); /* in the order of the alphabet; NULL behind the last */
 
 #endif
