@@ -50,8 +50,8 @@ RW_API rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *lo
  * Cross-entropy of rw_linear(x, weight, RW_NONE), by chunks of rows: x [..., d], weight [classes, d] of the same type,
  * target [...] of RW_I32. No more than one chunk's logits are in memory at a time, forward or backward, under every
  * policy; backward makes them again, which is one product more. The gradient of the weight is added up chunk by chunk,
- * rounded to the type of the gradient each time: float32 of a parameter of 16 bits. Under rw_grad(), whose result may be
- * differentiated again, all logits are kept.
+ * rounded to the type of the gradient each time: float32 of a parameter of 16 bits. Under rw_grad(), whose result may
+ * be differentiated again, all logits are kept.
  *
  * A chunk has as many rows as params says, or the least power of two from 256 on whose logits are as many as the
  * elements of x; more where there would be over 1024 chunks. The bytes of the result depend on it.
