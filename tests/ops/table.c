@@ -28,8 +28,9 @@ static const struct {
 /* What is known of the op rw_builtin_name(i). */
 static struct {
     uint32_t types; /* of its first operand, or of its result: bits by rw_dtype */
-    const struct op_case *c;
-    rw_dtype dtype; /* that c was recorded in */
+    const struct op_case *c; /* the one that records least beside it */
+    uint32_t nodes;          /* that c records */
+    rw_dtype dtype;          /* that c was recorded in */
 } known[MOST_OPS];
 
 struct text {
@@ -76,7 +77,10 @@ static void learn(const rw_tape *t, const struct op_case *c, rw_dtype dtype)
         cr_assert_lt(i, MOST_OPS);
         if (node_of(t, rw_builtin_name(i)) == t->n_nodes) continue;
         known[i].types |= 1u << dtype;
-        if (!known[i].c) known[i].c = c, known[i].dtype = dtype;
+        if (known[i].c && known[i].nodes <= t->n_nodes) continue;
+        known[i].c = c;
+        known[i].nodes = t->n_nodes;
+        known[i].dtype = dtype;
     }
 }
 
@@ -89,7 +93,7 @@ static void learn_all(struct fixture *b)
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (size_t i = 0; i < n; i++) {
             struct recording r;
-            if (!is_plain(&all[i])) continue;
+            if (!is_plain(&all[i]) || (!all[i].n && all[i].dtype != dtypes[d])) continue;
             rw_tape_reset(b->t);
             if (op_record(&r, b->t, &all[i], dtypes[d], &none, OP_PLAIN)) learn(b->t, &all[i], dtypes[d]);
             rw_error_clear(b->ctx);
@@ -153,10 +157,11 @@ static void print_kept(struct text *text, struct fixture *b, size_t which)
     rw_problem_close(&problem);
 }
 
-static void print_inplace(struct text *text, const rw_op_def *op)
+static void print_inplace(struct text *text, const rw_op_def *op, uint32_t n_inputs)
 {
     const size_t before = text->n;
     for (const rw_inplace *p = op->inplace; p && p->output != UINT16_MAX; p++) {
+        if (p->input >= n_inputs) continue;
         if (text->n > before) print(text, ", ");
         print_operand(text, op, true, p->input);
     }
@@ -185,7 +190,8 @@ static void print_row(struct text *text, struct fixture *b, size_t which)
     print(text, " | ");
     print_kept(text, b, which);
     print(text, " | ");
-    print_inplace(text, b->t->ctx->ops[b->t->nodes[node_of(b->t, rw_builtin_name(which))].op]);
+    const struct rw_node *const node = &b->t->nodes[node_of(b->t, rw_builtin_name(which))];
+    print_inplace(text, b->t->ctx->ops[node->op], node->n_inputs);
     print(text, " |\n");
 }
 
@@ -193,10 +199,11 @@ static struct text page;
 
 static const char head[] =
     "# The ops\n\n"
-    "What the definitions say: `tests/ops/table.c` writes this page and holds it to them. *floats* are f32, f64,\n"
-    "bf16 and f16. *Backward reads* is what recompute can save: under `none` it is kept from forward to backward.\n"
-    "*May write over* is what an op's result may take the memory of. Empty columns belong to ops with tests of\n"
-    "their own, whose headers say the rest. What is missing: [adding_an_op.md](adding_an_op.md).\n\n"
+    "What the definitions say: `tests/ops/table.c` writes this page and holds it to them. *Types* are those that\n"
+    "the tests record of the first operand; *floats* are f32, f64, bf16 and f16. *Backward reads* is what\n"
+    "recompute can save: under `none` it is kept from forward to backward. *May write over* is what an op's\n"
+    "result may take the memory of. Empty columns belong to ops with tests of their own, whose headers say the\n"
+    "rest. What is missing: [adding_an_op.md](adding_an_op.md).\n\n"
     "| op | PyTorch | types | backward reads | may write over |\n|---|---|---|---|---|\n";
 
 static void print_page(void)
