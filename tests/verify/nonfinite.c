@@ -64,12 +64,12 @@ Test(nonfinite, a_division_by_zero_is_named)
         cr_assert_eq(ckpt_set_policy(b.t, policies[i % 2]), RW_OK);
         ckpt_begin(b.t, "outer");
         ckpt_begin(b.t, "inner");
-        rw_tensor *const q = rw_div(b.t, rw_dropout(b.t, x, 0.0), y);
+        rw_tensor *q = rw_div(b.t, rw_dropout(b.t, x, 0.0), y);
         const int line = __LINE__ - 1;
         ckpt_end(b.t);
         ckpt_end(b.t);
         rw_tensor *const loss = sum(rw_mul(b.t, q, q));
-        if (i > 1) cr_assert(!isfinite(rw_item(b.t, loss)));
+        if (i > 1) cr_assert(!isfinite(rw_item(b.t, loss)) && !rw_eval(b.t, &q, 1));
         const rw_nonfinite w = find(loss, 0);
         expect_place(&w, "div", "outer/inner", line);
         cr_expect(!w.leaf && !w.backward);
@@ -112,7 +112,7 @@ Test(nonfinite, what_was_there_from_the_beginning_is_named)
 Test(nonfinite, what_nobody_reads_is_no_matter)
 {
     rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(2, 3));
-    const float values[6] = { 1, NAN, 3, 4, NAN, 6 };
+    const float values[6] = { 1, NAN, 3, NAN, NAN, 6 };
     cr_assert_eq(rw_write(x, values, sizeof values), RW_OK);
     const rw_nonfinite w = find(sum(rw_exp(b.t, rw_slice(b.t, x, 1, 2, 3))), 0);
     cr_expect(!w.found, "%s", w.op);

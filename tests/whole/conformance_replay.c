@@ -126,7 +126,7 @@ static rw_status argmax_kernel(const rw_kernel *k)
 }
 
 HOST_KERNEL_OF(argmax_kernel)
-static const rw_op_def argmax = { .name = "argmax", .n_inputs = 1, .n_outputs = 2, .flags = RW_OP_NO_GRADIENT,
+static const rw_op_def argmax = { .name = "argmax_of_rows", .n_inputs = 1, .n_outputs = 2, .flags = RW_OP_NO_GRADIENT,
                                   .check = argmax_check, .kernel = HOST_KERNEL(argmax_kernel) };
 
 /* The index chooses rows of a table: backward of the look-up needs it again. */
