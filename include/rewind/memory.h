@@ -4,7 +4,8 @@
  * Placement is static, so the peak is known before the step runs; predicted and measured are the same number.
  * What measured_peak is: in an ordinary run the end of the highest memory that an op was handed, which follows from the
  * plan's own offsets; in a step that REWIND_VERIFY=1 has verified, and after ckpt_verify(), the end of the highest unit
- * of the arena that a kernel wrote other bytes to than the pattern which it was filled with, whatever the plan says.
+ * of the arena that a kernel wrote other bytes to than the pattern which it was filled with, whatever the plan says, or
+ * of the highest workspace, of which a kernel may leave some untouched.
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_MEMORY_H

@@ -97,6 +97,7 @@ struct rw_run {
     void *ones;                           /* for the roots without a seed, one after the other */
     uint64_t ones_of, n_ones;             /* plan that they are of, by its serial; bytes */
     uint64_t highest;                     /* byte of the arena that an action used */
+    uint64_t highest_workspace;           /* the same of workspaces alone */
     void **sources;                       /* addresses of the plan's sources, as of the part that was queued last */
     size_t cap_sources;
     rw_view *views; /* of one action */

@@ -43,11 +43,12 @@ static inline rw_view view_of(const struct walk *w, uint32_t value, uint32_t wor
     return (rw_view){ data ? data + (size_t)layout->offset * rw_dtype_size(dtype) : NULL, layout, dtype };
 }
 
-static inline void note_use(struct walk *w, uint32_t word, uint64_t bytes)
+static inline uint64_t note_use(struct walk *w, uint32_t word, uint64_t bytes)
 {
-    if (rw_word_is_source(word)) return;
+    if (rw_word_is_source(word)) return 0;
     const uint64_t end = rw_word_offset(w->plan, word) + rw_round_up(bytes, w->plan->unit);
     if (end > w->run->highest) w->run->highest = end;
+    return end;
 }
 
 rw_status rw_walk_failed(const struct rw_run *r, size_t action, rw_status status)
@@ -122,7 +123,8 @@ static rw_status run_kernel(struct walk *w, const struct rw_action *action, cons
         const uint32_t word = p->words[action->word + (uint32_t)(at->n_in + at->n_out)];
         k.workspace = memory_of(w, word);
         k.workspace_bytes = p->workspaces[w->workspace++].bytes;
-        note_use(w, word, k.workspace_bytes);
+        const uint64_t end = note_use(w, word, k.workspace_bytes);
+        if (end > w->run->highest_workspace) w->run->highest_workspace = end;
     }
     const rw_kernel_fn kernel = k.op->kernel[w->ctx->kind];
     const rw_status status = kernel ? kernel(&k) : RW_ERR_UNSUPPORTED;
@@ -261,7 +263,7 @@ rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
         w.queue[lane] = ctx->device->queue(ctx->device_state, lane);
     rw_status status = RW_OK;
     size_t i = from;
-    if (!from) r->highest = 0;
+    if (!from) r->highest = r->highest_workspace = 0;
     for (; !status && i < to; i++) {
         if (ctx->device->range) name_range(&w, &r->plan->actions[i]);
         status = i == w.lanes.next ? run_among_lanes(&w, i) : run_action(&w, i);

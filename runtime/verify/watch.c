@@ -63,7 +63,8 @@ static rw_status fill_leaving(const struct rw_watch *w, const struct rw_at *at)
     return status;
 }
 
-/* The highest byte that was written to, but for bytes that happen to look like the pattern; from above, by blocks. */
+/* The highest byte that was written to, but for bytes that happen to look like the pattern; from above, by blocks. A
+   workspace counts whole: which part of it a kernel needs may depend on whether a gradient is clear. */
 static rw_status measure(const struct rw_watch *w, struct rw_run *r)
 {
     rw_context *const ctx = w->probe->ctx;
@@ -77,7 +78,8 @@ static rw_status measure(const struct rw_watch *w, struct rw_run *r)
         while (some && block[some - 1] == rw_pattern_byte[w->pattern]) some--, end--;
         touched = some;
     }
-    r->highest = rw_round_up(end, r->plan->unit);
+    end = rw_round_up(end, r->plan->unit);
+    r->highest = end > r->highest_workspace ? end : r->highest_workspace;
     return RW_OK;
 }
 

@@ -22,6 +22,23 @@ Test(found, the_predicted_peak_is_the_measured_one_after_verify_too)
     fixture_close(&b);
 }
 
+/* A product leaves the end of its workspace untouched while the gradient that it adds to is clear. */
+Test(found, seed_2914_a_workspace_counts_whole)
+{
+    struct fixture b = fixture_open(2921, 1);
+    rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(12, 4, 12, 6));
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(6, 6));
+    rw_init_normal(x, 0, 0.5);
+    rw_init_normal(w, 0, 0.5);
+    rw_tensor *const y = rw_linear(b.t, rw_maximum(b.t, x, x), w, RW_NONE);
+    rw_tensor *const loss = rw_scale(b.t, rw_sum(b.t, y, RW_ALL_AXES, false), 1.0 / 3456);
+    cr_assert_eq(ckpt_verify(b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_memory m;
+    rw_memory_stats(b.ctx, &m);
+    cr_assert_eq(m.predicted_peak, m.measured_peak);
+    fixture_close(&b);
+}
+
 /* Rows were counted as elements over the last extent. */
 Test(found, gradients_of_linear_with_extents_of_0)
 {
