@@ -13,7 +13,7 @@ static rw_dtype loss_dtype(rw_dtype dtype)
     return dtype == RW_F64 ? RW_F64 : RW_F32;
 }
 
-static rw_status check_targets(rw_op_call *call)
+rw_status rw_loss_check_targets(rw_op_call *call)
 {
     const rw_layout *const x = call->in[0].layout, *const y = call->in[1].layout;
     RW_CHECK(rw_want_float(call, 0));
@@ -27,14 +27,14 @@ static rw_status check_targets(rw_op_call *call)
 
 static rw_status check_forward(rw_op_call *call)
 {
-    RW_CHECK(check_targets(call));
+    RW_CHECK(rw_loss_check_targets(call));
     RW_CHECK(rw_op_output(call, 0, loss_dtype(call->in[0].dtype), RW_SCALAR));
     return rw_op_output(call, 1, loss_dtype(call->in[0].dtype), rw_in_shape(call, 1));
 }
 
 static rw_status check_backward(rw_op_call *call)
 {
-    RW_CHECK(check_targets(call));
+    RW_CHECK(rw_loss_check_targets(call));
     return rw_op_output_like(call, 0, 0);
 }
 

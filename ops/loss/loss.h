@@ -17,6 +17,9 @@ static inline int64_t rw_mse_blocks(int64_t numel)
     return (numel + RW_MSE_BLOCK - 1) / RW_MSE_BLOCK;
 }
 
+/* (logits [..., classes], target [...] of RW_I32, ...) */
+rw_status rw_loss_check_targets(rw_op_call *call);
+
 rw_tensor *rw_cross_entropy_weights_at(rw_site at, rw_tape *t, rw_tensor *target, rw_shape logits, rw_dtype dtype,
                                        const struct rw_cross_entropy_attrs *attrs);
 

@@ -6,6 +6,7 @@
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "ops/loss/loss.h"
 #include "ops/pointwise/pointwise.h"
 
 #include <rewind/custom_grad.h>
@@ -13,18 +14,6 @@
 #include <math.h>
 
 /* ---- checks ---- */
-
-static rw_status check_targets(rw_op_call *call)
-{
-    const rw_layout *const x = call->in[0].layout, *const y = call->in[1].layout;
-    RW_CHECK(rw_want_float(call, 0));
-    RW_CHECK(rw_want_dtype(call, 1, RW_I32));
-    if (x->rank < 1 || y->rank != x->rank - 1 || x->dim[x->rank - 1] < 1)
-        return rw_op_error(call, RW_ERR_SHAPE, "logits [..., classes] and target [...] are needed");
-    for (int i = 0; i < y->rank; i++)
-        if (x->dim[i] != y->dim[i]) return rw_op_error(call, RW_ERR_SHAPE, "logits and target differ at axis %d", i);
-    return RW_OK;
-}
 
 /* Class weights and their sum, from input `first` on: both or neither. */
 static rw_status check_weights(rw_op_call *call, int first, int64_t classes, rw_dtype dtype)
@@ -41,7 +30,7 @@ static rw_status check_weights(rw_op_call *call, int first, int64_t classes, rw_
 static rw_status check_rows(rw_op_call *call)
 {
     if (call->n_inputs < 2) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs", call->n_inputs);
-    RW_CHECK(check_targets(call));
+    RW_CHECK(rw_loss_check_targets(call));
     const rw_layout *const x = call->in[0].layout;
     const rw_dtype dtype = rw_loss_dtype(call->in[0].dtype);
     RW_CHECK(check_weights(call, 2, x->dim[x->rank - 1], dtype));
@@ -254,7 +243,7 @@ static rw_tensor *record_nll(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *ta
     return rw_reduce_rows_at(at, t, rows, target, &w, a, reduction);
 }
 
-/* What check_targets() says of a node's inputs, before a tensor of that shape is made. */
+/* What rw_loss_check_targets() says of a node's inputs, before a tensor of that shape is made. */
 static bool fits_targets(rw_site at, rw_tape *t, const char *what, const rw_tensor *x, const rw_tensor *target)
 {
     const rw_shape s = rw_tensor_shape(x), y = rw_tensor_shape(target);

@@ -4,6 +4,7 @@
  */
 #include "record/tape.h"
 #include "support/compare.h"
+#include "support/refused.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -178,15 +179,6 @@ Test(axes, a_product_takes_overlapping_windows)
     for (int i = 0; i < 6; i++) cr_expect_eq(dx[i], want_dx[i], "%g", (double)dx[i]);
     fixture_close(&b);
 }
-
-#define REFUSED(status, call)                                                                   \
-    do {                                                                                        \
-        const size_t nodes = b.t->n_nodes;                                                      \
-        cr_expect_null(call, "%s", #call);                                                      \
-        cr_expect_eq(rw_error_status(b.ctx), status, "%s: %s", #call, rw_error_message(b.ctx)); \
-        rw_error_clear(b.ctx);                                                                  \
-        cr_expect_eq(b.t->n_nodes, nodes, "%s leaves a node", #call);                           \
-    } while (0)
 
 Test(axes, what_is_refused)
 {

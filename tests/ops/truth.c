@@ -5,6 +5,7 @@
  */
 #include "record/tape.h"
 #include "support/compare.h"
+#include "support/refused.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -215,15 +216,6 @@ Test(truth, clamp_with_open_sides_and_bounds_that_cross)
         }
     fixture_close(&b);
 }
-
-#define REFUSED(status, call)                                                                  \
-    do {                                                                                       \
-        const size_t nodes = b.t->n_nodes;                                                   \
-        cr_expect_null(call, "%s", #call);                                                     \
-        cr_expect_eq(rw_error_status(b.ctx), status, "%s: %s", #call, rw_error_message(b.ctx)); \
-        rw_error_clear(b.ctx);                                                                 \
-        cr_expect_eq(b.t->n_nodes, nodes, "%s leaves a node", #call);                        \
-    } while (0)
 
 Test(truth, what_is_refused)
 {
