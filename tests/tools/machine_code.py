@@ -35,8 +35,10 @@ STACK = [
     (r'attention_portable_cuda:\w+<.*, true>', 1, 'options: tanh and a slope for each score, beside the sums'),
     (r'attention_portable_cuda:mask_kernel<.*>', 0.1, 'all registers are taken: one word is put aside'),
     (r'attention_merge_cuda:backward_kernel<.*>', 0.1, 'a row of any layout is found by divisions, which are calls'),
-    (r'moe_routing_cuda:topk_kernel<double>', 0.1, 'one word, beside a division that is a call'),
-    (r'attention_(mma|portable)_cuda:\w+<.*>', 0.01, 'all registers are taken: a word is put aside for a whole tile'),
+    (r'moe_routing_cuda:topk_kernel<.*>', 0.1, 'a few words, beside a division that is a call'),
+    (r'update_cuda:update_kernel<3>', 0.01, 'one word, once for a chunk'),
+    (r'(attention_(mma|portable)|conv)_cuda:\w+<.*>', 0.01,
+     'all registers are taken: a word is put aside for a whole tile'),
 ]
 
 # Bit-equal to the CPU, and without a division or a root, whose own code fuses.
