@@ -31,6 +31,7 @@ rw_tensor *op_record(struct recording *r, rw_tape *t, const struct op_case *c, r
         r->base[i] = numbers(t, dtype, op_base_shape(&c->in[i]), data->x[i], c->in[i].range, i, mode == OP_ABSOLUTE);
         rw_require_grad(t, r->base[i]);
         x[i] = r->x[i] = op_operand_of(t, &c->in[i], r->base[i]);
+        if (!x[i]) return NULL;
     }
     return r->y = c->build(t, x, c);
 }
