@@ -91,7 +91,7 @@ rw_status RW_ISA_NAME(rw_moe_scatter_cpu)(const rw_kernel *k)
     const int32_t *const index = k->in[1].data;
     const int64_t each = k->in[1].layout->dim[1], n = k->in[1].layout->numel;
     const size_t size = rw_dtype_size(k->in[0].dtype);
-    memset(k->out[0].data, 0, (size_t)k->out[0].layout->numel * size);
+    if (k->out[0].layout->numel) memset(k->out[0].data, 0, (size_t)k->out[0].layout->numel * size);
     for (int64_t i = 0; i < n; i++) {
         if (index[i] < 0 || index[i] >= a->experts) return RW_ERR_ARGUMENT;
         memcpy((char *)k->out[0].data + (size_t)(i / each * a->experts + index[i]) * size,
