@@ -1,0 +1,199 @@
+/* Saving and loading that fail: no room, no memory, mistakes, what does not fit. Nothing changes then. */
+#include "io/saved_run.h"
+
+#include "base/alloc.h"
+
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+TestSuite(resume_failures, .init = folder_open, .fini = folder_close, .timeout = 400);
+
+static void limit_files(rlim_t bytes)
+{
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){ bytes, RLIM_INFINITY });
+}
+
+Test(resume_failures, a_disk_that_is_full_keeps_the_files_before)
+{
+    struct world w = large_open();
+    w.step = 1;
+    world_save(&w);
+    cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK);
+    limit_files(65536);
+    w.step = 2;
+    world_save(&w);
+    cr_assert_eq(rw_checkpoint_save(w.ck, 3, NULL, 0), RW_ERR_IO, "what the last one met");
+    const char *const m = rw_error_message(w.b.ctx);
+    cr_assert(strstr(m, "000002-step2") && strstr(m, "File too large"), "%s", m);
+    rw_error_clear(w.b.ctx);
+    cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK, "told once");
+    limit_files(RLIM_INFINITY);
+    cr_assert_str_eq(names_in(folder), SAVED("000001", "1"));
+    w.step = 4;
+    world_save(&w);
+    cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK);
+    cr_assert_eq(world_load(&w).step, 4);
+    world_close(&w);
+}
+
+/* The n-th allocation fails, for every n, of the thread that writes, too. */
+Test(resume_failures, without_memory_nothing_changes)
+{
+    for (int loads = 0; loads < 2; loads++) {
+        struct world w = small_open();
+        put_two(&w);
+        int failures = 0;
+        for (uint64_t n = 1;; n++) {
+            cr_assert_eq(rw_init_constant(x_of(&w), 3), RW_OK);
+            rw_alloc_fail_at(n);
+            rw_status status = loads ? rw_checkpoint_load(w.ck, NULL) : rw_checkpoint_save(w.ck, 3, "abc", 3);
+            if (!status) status = rw_checkpoint_wait(w.ck);
+            rw_alloc_fail_at(0);
+            if (!status) break;
+            failures++;
+            cr_assert_eq(status, RW_ERR_MEMORY, "allocation %d: %s", (int)n, rw_error_message(w.b.ctx));
+            const bool there = strstr(rw_error_message(w.b.ctx), "the new file is there");
+            rw_error_clear(w.b.ctx);
+            expect_x(&w, 3);
+            cr_assert_null(strstr(names_in(folder), ".part"), "%s", names_in(folder));
+            cr_assert_eq(strstr(names_in(folder), "step3") != NULL, there, "%s", names_in(folder));
+            cr_assert(!there || n > 5, "at the end, when old ones are to go");
+        }
+        cr_assert_gt(failures, 5);
+        expect_x(&w, loads ? 2 : 3);
+        world_close(&w);
+        empty_folder(folder);
+    }
+}
+
+static void expect_refused(rw_status got, rw_status want, const struct world *w, const char *text)
+{
+    cr_assert_eq(got, want, "%s", rw_error_message(w->b.ctx));
+    cr_assert(strstr(rw_error_message(w->b.ctx), text), "%s, not %s", rw_error_message(w->b.ctx), text);
+    rw_error_clear(w->b.ctx);
+}
+
+Test(resume_failures, mistakes_are_refused)
+{
+    struct world w = small_open(), other = small_open();
+    rw_checkpoint *none = NULL;
+    rw_context *const ctx = w.b.ctx;
+    const rw_checkpoint_params good = { .folder = folder };
+    expect_refused(rw_checkpoint_create(NULL, ctx, &good), RW_ERR_ARGUMENT, &w, "ret_checkpoint");
+    expect_refused(rw_checkpoint_create(&none, ctx, NULL), RW_ERR_ARGUMENT, &w, "params");
+    expect_refused(rw_checkpoint_create(&none, ctx, &(rw_checkpoint_params){ .folder = "" }), RW_ERR_ARGUMENT, &w,
+                   "no folder");
+    expect_refused(rw_checkpoint_create(&none, ctx, &(rw_checkpoint_params){ .folder = "a", .keep = -1 }),
+                   RW_ERR_ARGUMENT, &w, "-1 files");
+    const rw_checkpoint_params strange = { .folder = folder, .optimizer = other.opt };
+    expect_refused(rw_checkpoint_create(&none, ctx, &strange), RW_ERR_ARGUMENT, &w, "another context");
+    cr_assert_null(none);
+    cr_assert_eq(rw_checkpoint_create(&none, NULL, &good), RW_ERR_ARGUMENT);
+    cr_assert_eq(rw_checkpoint_save(NULL, 0, NULL, 0), RW_ERR_ARGUMENT);
+    cr_assert_eq(rw_checkpoint_load(NULL, NULL), RW_ERR_ARGUMENT);
+    cr_assert_eq(rw_checkpoint_wait(NULL), RW_ERR_ARGUMENT);
+    rw_checkpoint_destroy(NULL);
+    rw_checkpoint_destroy(&none);
+    expect_refused(rw_checkpoint_save(w.ck, 0, NULL, 4), RW_ERR_ARGUMENT, &w, "extra");
+    cr_assert_eq(rw_checkpoint_create(&none, ctx, &(rw_checkpoint_params){ .folder = "/nowhere/at/all" }), RW_OK);
+    expect_refused(rw_checkpoint_save(none, 0, NULL, 0), RW_ERR_IO, &w, "/nowhere/at/all: No such file");
+    rw_checkpoint_destroy(&none);
+    rw_buffer(ctx, "rewind:thing", RW_F32, RW_SHAPE(1));
+    expect_refused(rw_checkpoint_save(w.ck, 0, NULL, 0), RW_ERR_ARGUMENT, &w, "\"rewind:thing\"");
+    cr_assert_str_eq(names_in(folder), "");
+    world_close(&w);
+    world_close(&other);
+}
+
+/* x of another type or shape, a parameter that is not there, no optimizer there: an older file would not do either. */
+Test(resume_failures, what_does_not_fit_changes_nothing)
+{
+    struct world w = small_open();
+    rw_checkpoint *plain = NULL;
+    put_two(&w);
+    world_close(&w);
+    for (int i = 0; i < 3; i++) {
+        struct world z = { .b = fixture_open(3, 1) };
+        rw_param(z.b.ctx, i == 2 ? "y" : "x", i ? RW_BF16 : RW_F32, RW_SHAPE(i == 1 ? 4 : 3));
+        cr_assert_eq(rw_checkpoint_create(&z.ck, z.b.ctx, &(rw_checkpoint_params){ .folder = folder }), RW_OK);
+        static const char *const texts[] = { "is BF16 there, F32 here", "another shape", "\"y\" is not in it" };
+        static const rw_status wanted[] = { RW_ERR_DTYPE, RW_ERR_SHAPE, RW_ERR_IO };
+        expect_refused(rw_checkpoint_load(z.ck, NULL), wanted[i], &z, texts[i]);
+        world_close(&z);
+    }
+    w = small_open();
+    cr_assert_eq(rw_checkpoint_create(&plain, w.b.ctx, &(rw_checkpoint_params){ .folder = folder }), RW_OK);
+    rw_checkpoint_found found;
+    cr_assert_eq(rw_checkpoint_load(plain, &found), RW_OK, "without the optimizer: the rest");
+    expect_x(&w, 2);
+    cr_assert_eq(rw_checkpoint_save(plain, 3, NULL, 0), RW_OK);
+    cr_assert_eq(rw_checkpoint_wait(plain), RW_OK);
+    cr_assert_eq(rw_init_constant(x_of(&w), 3), RW_OK);
+    expect_refused(rw_checkpoint_load(w.ck, NULL), RW_ERR_IO, &w, "no optimizer is in it");
+    expect_x(&w, 3);
+    rw_checkpoint_destroy(&plain);
+    world_close(&w);
+}
+
+Test(resume_failures, another_kind_of_optimizer_is_refused)
+{
+    struct world w = small_open();
+    rw_optimizer *lion = NULL;
+    rw_checkpoint *other = NULL;
+    put_two(&w);
+    cr_assert_eq(rw_lion_create(&lion, w.b.ctx, NULL), RW_OK);
+    const rw_checkpoint_params params = { .folder = folder, .optimizer = lion };
+    cr_assert_eq(rw_checkpoint_create(&other, w.b.ctx, &params), RW_OK);
+    expect_refused(rw_checkpoint_load(other, NULL), RW_ERR_ARGUMENT, &w, "the optimizer is adamw there, lion here");
+    rw_checkpoint_destroy(&other);
+    rw_optimizer_destroy(&lion);
+    world_close(&w);
+}
+
+/* What was recorded before would keep the random numbers that it drew. */
+Test(resume_failures, a_tape_that_holds_a_step_is_refused)
+{
+    struct world w = small_open();
+    put_two(&w);
+    rw_relu(w.b.t, x_of(&w));
+    expect_refused(rw_checkpoint_load(w.ck, NULL), RW_ERR_ARGUMENT, &w, "rw_tape_reset()");
+    rw_tape_reset(w.b.t);
+    cr_assert_eq(world_load(&w).step, 2);
+    world_close(&w);
+}
+
+/* The weights are a safetensors file like any other. */
+Test(resume_failures, rw_load_takes_the_weights_of_a_checkpoint)
+{
+    struct world w = small_open();
+    put_two(&w);
+    cr_assert_eq(rw_load(w.b.ctx, file_of(1, 1)), RW_OK, "%s", rw_error_message(w.b.ctx));
+    expect_x(&w, 1);
+    world_close(&w);
+}
+
+/* A child of fork() has a checkpoint without its thread. */
+Test(resume_failures, a_child_of_fork_leaves_the_parents_file_alone)
+{
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("a device's context does not go into a child");
+    struct world w = large_open();
+    w.step = 1;
+    world_save(&w);
+    const pid_t pid = fork();
+    if (!pid) {
+        rw_checkpoint_destroy(&w.ck);
+        _exit(0);
+    }
+    int how;
+    cr_assert_eq(waitpid(pid, &how, 0), pid);
+    cr_assert(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK);
+    cr_assert_str_eq(names_in(folder), SAVED("000001", "1"));
+    world_close(&w);
+}
