@@ -29,7 +29,7 @@ rw_tensor *rw_channels_outside_at(rw_site at, rw_tape *t, rw_tensor *x)
 bool rw_any_lies_channels_last(rw_tensor *const *in, int n)
 {
     bool some = false;
-    if (!in) return false;
+    if (!in || n > RW_OP_MAX_OPERANDS) return false; /* rw_apply() says so */
     for (int i = 0; i < n; i++) {
         const rw_layout *const l = rw_tensor_layout(in[i]);
         if (!l || l->rank != 4) return false;

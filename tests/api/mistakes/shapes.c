@@ -59,6 +59,7 @@ static void joints(struct trial *m, struct world *w)
                      *const apart[] = { w->p, w->four }, *const none[] = { w->x, RW_NONE };
     rw_tensor *vast[64];
     for (int i = 0; i < 64; i++) vast[i] = w->vast;
+    rw_tensor *const images[] = { w->image, w->image };
     TENSOR("rw_contiguous", RW_ERR_ARGUMENT, rw_contiguous(t, NULL));
     TENSOR("rw_contiguous", RW_ERR_ARGUMENT, rw_contiguous(t, w->gone));
     TENSOR("rw_contiguous", RW_ERR_ARGUMENT, rw_contiguous(t, RW_NONE));
@@ -73,6 +74,7 @@ static void joints(struct trial *m, struct world *w)
     TENSOR("rw_concat", RW_ERR_ARGUMENT, rw_concat(t, pair, 0, 0));
     TENSOR("rw_concat", RW_ERR_ARGUMENT, rw_concat(t, pair, -1, 0));
     TENSOR("rw_concat", RW_ERR_ARGUMENT, rw_concat(t, pair, INT32_MAX, 0));
+    TENSOR("rw_concat", RW_ERR_ARGUMENT, rw_concat(t, images, INT32_MAX, 1));
     TENSOR("rw_concat", RW_ERR_SHAPE, rw_concat(t, pair, 2, 2));
     TENSOR("rw_concat", RW_ERR_SHAPE, rw_concat(t, apart, 2, 0));
     TENSOR("rw_concat", RW_ERR_DTYPE, rw_concat(t, mixed, 2, 0));
