@@ -209,6 +209,24 @@ Test(budgets, a_share_is_of_what_none_takes)
     fixture_close(&b);
 }
 
+/* Of a deep model segments nest down to about one layer: what is least is that of a few layers, not of a third. */
+Test(budgets, the_least_of_many_layers_is_far_below_full)
+{
+    struct fixture b = fixture_open(3, 1);
+    struct model m;
+    struct model_config c = { 0 };
+    int32_t tokens[64] = { 0 };
+    rw_prediction full, some;
+    cr_assert(model_preset(&c, "tiny"));
+    c.layers = 96, c.max_seq = 64;
+    cr_assert_eq(model_create(&m, b.ctx, &c), RW_OK);
+    rw_tensor *const loss = model_loss(&m, b.t, 1, 64, tokens, tokens);
+    cr_assert_eq(rw_tape_plan(b.t, loss, "full", &full), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_tape_plan(b.t, loss, "budget:90%", &some), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_leq(2 * some.least_bytes, full.peak_bytes, "%zu of %zu", some.least_bytes, full.peak_bytes);
+    fixture_close(&b);
+}
+
 /* ---- what can be read ---- */
 
 struct outcome {
