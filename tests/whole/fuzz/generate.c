@@ -327,3 +327,18 @@ void fz_generate(struct fz_program *p, uint64_t seed, int64_t most, bool host)
     make_actions(&g, assigns);
     make_settings(&g, assigns);
 }
+
+rw_shape fz_without(rw_shape s, int axis)
+{
+    for (int i = axis; i < s.rank - 1; i++) s.dim[i] = s.dim[i + 1];
+    s.rank--;
+    return s;
+}
+
+rw_shape fz_with(rw_shape s, int axis, int64_t extent)
+{
+    for (int i = s.rank; i > axis; i--) s.dim[i] = s.dim[i - 1];
+    s.dim[axis] = extent;
+    s.rank++;
+    return s;
+}

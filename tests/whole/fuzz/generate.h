@@ -48,4 +48,8 @@ int fz_mask(struct fz_generator *g, rw_shape shape);
 int fz_emit(struct fz_generator *g, int op, int n, ...);
 int fz_emit_list(struct fz_generator *g, int op, int n, const int *in);
 
+/* A shape less an axis, and with one more. */
+rw_shape fz_without(rw_shape s, int axis);
+rw_shape fz_with(rw_shape s, int axis, int64_t extent);
+
 #endif

@@ -163,21 +163,6 @@ static void record_clamp(struct fz_call *c)
 
 /* ---- parts of a tensor ---- */
 
-static rw_shape without(rw_shape s, int axis)
-{
-    for (int i = axis; i < s.rank - 1; i++) s.dim[i] = s.dim[i + 1];
-    s.rank--;
-    return s;
-}
-
-static rw_shape with(rw_shape s, int axis, int64_t extent)
-{
-    for (int i = s.rank; i > axis; i--) s.dim[i] = s.dim[i - 1];
-    s.dim[axis] = extent;
-    s.rank++;
-    return s;
-}
-
 static bool resolve_select(const struct fz_program *p, struct fz_statement *s)
 {
     const rw_shape x = fz_in(p, s, 0)->shape;
@@ -186,7 +171,7 @@ static bool resolve_select(const struct fz_program *p, struct fz_statement *s)
     if (!x.dim[axis]) return false;
     s->k[0] = written(s, axis, x.rank);
     s->k[1] = (int64_t)(s->word[1] % (uint64_t)x.dim[axis]) - (s->word[2] & 1 ? x.dim[axis] : 0);
-    return like(p, s, without(x, axis));
+    return like(p, s, fz_without(x, axis));
 }
 
 static bool resolve_unsqueeze(const struct fz_program *p, struct fz_statement *s)
@@ -194,7 +179,7 @@ static bool resolve_unsqueeze(const struct fz_program *p, struct fz_statement *s
     const rw_shape x = fz_in(p, s, 0)->shape;
     const int axis = (int)(s->word[0] % (uint32_t)(x.rank + 1));
     s->k[0] = written(s, axis, x.rank + 1);
-    return like(p, s, with(x, axis, 1));
+    return like(p, s, fz_with(x, axis, 1));
 }
 
 /* An axis of up to three elements. */
@@ -207,7 +192,7 @@ static bool resolve_unbind(const struct fz_program *p, struct fz_statement *s)
     if (n < 1 || n > FZ_OUTS) return false;
     s->k[0] = written(s, axis, x->shape.rank);
     for (int i = 0; i < n; i++)
-        if (!fz_out(s, i, x->dtype, without(x->shape, axis), x->bound, x->slope)) return false;
+        if (!fz_out(s, i, x->dtype, fz_without(x->shape, axis), x->bound, x->slope)) return false;
     return true;
 }
 
@@ -233,7 +218,7 @@ static bool resolve_stack(const struct fz_program *p, struct fz_statement *s)
     }
     const int axis = (int)(s->word[0] % (uint32_t)(x->shape.rank + 1));
     s->k[0] = written(s, axis, x->shape.rank + 1);
-    return fz_out(s, 0, x->dtype, with(x->shape, axis, s->n_in), bound, slope);
+    return fz_out(s, 0, x->dtype, fz_with(x->shape, axis, s->n_in), bound, slope);
 }
 
 /* Small windows: they overlap, touch, or leave gaps. */
@@ -327,7 +312,7 @@ static bool resolve_place(const struct fz_program *p, struct fz_statement *s)
     const int axis = axis_of(s, x->shape);
     const int64_t n = x->shape.dim[axis];
     s->k[0] = written(s, axis, x->shape.rank);
-    return n > 0 && fz_out(s, 0, RW_I32, without(x->shape, axis), (double)n, 0);
+    return n > 0 && fz_out(s, 0, RW_I32, fz_without(x->shape, axis), (double)n, 0);
 }
 
 static bool resolve_topk(const struct fz_program *p, struct fz_statement *s)

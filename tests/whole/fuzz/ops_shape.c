@@ -21,21 +21,6 @@ static bool view(const struct fz_program *p, struct fz_statement *s, rw_shape sh
     return rw_dtype_is_float(x->dtype) && fz_out(s, 0, x->dtype, shape, x->bound, x->slope);
 }
 
-static rw_shape without(rw_shape s, int axis)
-{
-    for (int i = axis; i < s.rank - 1; i++) s.dim[i] = s.dim[i + 1];
-    s.rank--;
-    return s;
-}
-
-static rw_shape with(rw_shape s, int axis, int64_t extent)
-{
-    for (int i = s.rank; i > axis; i--) s.dim[i] = s.dim[i - 1];
-    s.dim[axis] = extent;
-    s.rank++;
-    return s;
-}
-
 /* Flatten, join two axes, cut one in two, or put in one of extent 1. */
 static bool resolve_reshape(const struct fz_program *p, struct fz_statement *s)
 {
@@ -48,13 +33,13 @@ static bool resolve_reshape(const struct fz_program *p, struct fz_statement *s)
         for (int64_t f = 2; f * f <= n; f++)
             if (n % f == 0) factor = pick >> 8 & 1 ? f : n / f;
         x.dim[axis] = factor;
-        x = with(x, axis + 1, factor ? n / factor : 1);
+        x = fz_with(x, axis + 1, factor ? n / factor : 1);
     } else if (x.rank > 1 && way == 2) {
         const int axis = (int)(pick % (uint32_t)(x.rank - 1));
         x.dim[axis] *= x.dim[axis + 1];
-        x = without(x, axis + 1);
+        x = fz_without(x, axis + 1);
     } else if (way == 3) {
-        x = with(x, (int)(pick % (uint32_t)(x.rank + 1)), 1);
+        x = fz_with(x, (int)(pick % (uint32_t)(x.rank + 1)), 1);
     } else {
         x = RW_SHAPE(rw_shape_numel(x));
     }
@@ -169,7 +154,7 @@ static bool resolve_broadcast(const struct fz_program *p, struct fz_statement *s
     rw_shape x = fz_in(p, s, 0)->shape;
     for (int i = 0; i < x.rank; i++)
         if (x.dim[i] == 1 && s->word[0] >> i & 1) x.dim[i] = 1 + s->word[1] % 5;
-    if (x.rank < 5 && s->word[2] & 1) x = with(x, 0, 1 + s->word[2] / 2 % 4);
+    if (x.rank < 5 && s->word[2] & 1) x = fz_with(x, 0, 1 + s->word[2] / 2 % 4);
     return view(p, s, x);
 }
 
