@@ -31,22 +31,6 @@ struct seen {
 
 /* ---- one value ---- */
 
-static double element_of(const void *data, rw_dtype dtype, int64_t i)
-{
-    if (dtype == RW_F32) return (double)((const float *)data)[i];
-    if (dtype == RW_F64) return ((const double *)data)[i];
-    const uint16_t h = ((const uint16_t *)data)[i];
-    if (dtype == RW_F16) {
-        _Float16 x;
-        memcpy(&x, &h, sizeof x);
-        return (double)x;
-    }
-    const uint32_t word = (uint32_t)h << 16;
-    float x;
-    memcpy(&x, &word, sizeof x);
-    return (double)x;
-}
-
 /* Where element number i of a layout lies. */
 static int64_t place_of(const rw_layout *l, int64_t i)
 {
@@ -62,7 +46,8 @@ static struct seen look_at(const struct search *s, const void *data, const rw_vi
 {
     struct seen seen = { .first = -1, .elements = v->layout->numel, .least = INFINITY, .greatest = -INFINITY };
     for (int64_t i = 0; i < seen.elements; i++) {
-        const double x = element_of(data, v->dtype, place_of(v->layout, i));
+        uint64_t bits;
+        const double x = rw_report_number(data, (size_t)place_of(v->layout, i), v->dtype, &bits);
         if (x < seen.least) seen.least = x;
         if (x > seen.greatest) seen.greatest = x;
         if (isfinite(x) || (s->nan_alone && !isnan(x))) continue;

@@ -39,7 +39,7 @@ static int64_t ordered(uint64_t bits, int width)
     return bits & sign ? -(int64_t)(bits & (sign - 1)) : (int64_t)bits;
 }
 
-static double element_of(const void *data, size_t i, rw_dtype dtype, uint64_t *ret_bits)
+double rw_report_number(const void *data, size_t i, rw_dtype dtype, uint64_t *ret_bits)
 {
     const size_t size = rw_dtype_size(dtype);
     uint64_t bits = 0;
@@ -70,8 +70,8 @@ void rw_report_element(const void *expected, const void *got, size_t bytes, rw_d
         if (!memcmp((const char *)expected + i * size, (const char *)got + i * size, size)) continue;
         uint64_t a, b;
         report->element = (int64_t)i;
-        report->expected = element_of(expected, i, dtype, &a);
-        report->got = element_of(got, i, dtype, &b);
+        report->expected = rw_report_number(expected, i, dtype, &a);
+        report->got = rw_report_number(got, i, dtype, &b);
         const int width = (int)size * 8;
         const int64_t x = ordered(a, width), y = ordered(b, width);
         const bool nan = isnan(report->expected) || isnan(report->got);

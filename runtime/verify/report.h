@@ -8,6 +8,9 @@
 
 void rw_report_place(const rw_tape *t, const struct rw_node *node, bool replay, ckpt_report *report);
 
+/* Element i of an array as a number, and its bits. */
+double rw_report_number(const void *data, size_t i, rw_dtype dtype, uint64_t *ret_bits);
+
 /* The first differing element of two dense arrays. */
 void rw_report_element(const void *expected, const void *got, size_t bytes, rw_dtype dtype, ckpt_report *report);
 
