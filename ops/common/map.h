@@ -128,21 +128,34 @@ static __attribute__((noinline, unused)) void map_next(const struct rw_axes *m, 
     }
 }
 
+/* Where a block is: elements [begin, begin + n) of rows [row, last). Input j of its first row begins at at[j]. */
+struct map_place {
+    int64_t row, last, begin, n;
+    int64_t at[MAP_INPUTS], stride[MAP_INPUTS], index[RW_MAX_RANK];
+};
+
+VEC_INLINE void map_find(struct map_place *p, const struct map_job *job, int64_t block, int n_in)
+{
+    const int64_t begin = block % job->cuts * MAP_BLOCK, rest = job->inner - begin;
+    p->row = block / job->cuts * job->group;
+    p->last = p->row + job->group < job->rows ? p->row + job->group : job->rows;
+    p->begin = begin;
+    p->n = job->cuts > 1 && rest > MAP_BLOCK ? MAP_BLOCK : rest;
+    map_seek(&job->m, n_in, p->row, p->at, p->index);
+    for (int j = 0; j < n_in; j++) {
+        p->stride[j] = job->m.stride[j][job->m.rank - 1];
+        p->at[j] += begin * p->stride[j];
+    }
+}
+
 VEC_INLINE void map_one_block(const struct map_job *job, int64_t block, rw_dtype dtype, int n_in, int n_out, map_nf f,
                               map_nd d)
 {
-    int64_t at[MAP_INPUTS], stride[MAP_INPUTS], index[RW_MAX_RANK];
-    const int64_t first = block / job->cuts * job->group, begin = block % job->cuts * MAP_BLOCK;
-    const int64_t last = first + job->group < job->rows ? first + job->group : job->rows;
-    const int64_t rest = job->inner - begin, n = job->cuts > 1 && rest > MAP_BLOCK ? MAP_BLOCK : rest;
-    map_seek(&job->m, n_in, first, at, index);
-    for (int j = 0; j < n_in; j++) {
-        stride[j] = job->m.stride[j][job->m.rank - 1];
-        at[j] += begin * stride[j];
-    }
-    for (int64_t row = first; row < last; row++) {
-        map_row(job->k, dtype, n_in, n_out, at, stride, row * job->inner + begin, n, f, d, job->a);
-        map_next(&job->m, n_in, at, index);
+    struct map_place p;
+    map_find(&p, job, block, n_in);
+    for (; p.row < p.last; p.row++) {
+        map_row(job->k, dtype, n_in, n_out, p.at, p.stride, p.row * job->inner + p.begin, p.n, f, d, job->a);
+        map_next(&job->m, n_in, p.at, p.index);
     }
 }
 

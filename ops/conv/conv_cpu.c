@@ -5,34 +5,8 @@
 #include "ops/common/vec_native.h"
 #include "ops/matmul/gemm.h"
 
-/* Rows of a block held in registers; divides GEMM_OWN_M. */
-#if defined(RW_ISA_IS_V4)
-#define OWN_ROWS 16
-#elif defined(RW_ISA_IS_V3)
-#define OWN_ROWS 6
-#else
-#define OWN_ROWS 3
-#endif
-
-#define T float
-#define N nf
-#define LANES VF_LANES
-#define F(name) vf_##name
-#define G(name) nf_##name
-#include "ops/matmul/gemm_own_tmpl.h"
-#include "ops/conv/conv_own_tmpl.h"
-#undef T
-#undef N
-#undef LANES
-#undef F
-#undef G
-#define T double
-#define N nd
-#define LANES VD_LANES
-#define F(name) vd_##name
-#define G(name) nd_##name
-#include "ops/matmul/gemm_own_tmpl.h"
-#include "ops/conv/conv_own_tmpl.h"
+#define OWN_LOOPS "ops/conv/conv_own_tmpl.h"
+#include "ops/matmul/own_loops_tmpl.h"
 
 /* The loops of each type, with the type a constant in them. */
 #define TYPED(call_f, call_d)                     \

@@ -1,10 +1,11 @@
 /*
  * The own loops of the three products of conv.h, for one type of arithmetic. Included by conv_cpu.c once with T =
- * float, N = nf and once with T = double, N = nd, behind the loops of matrix products, whose blocks they fill: rows of
- * a are gathered where the kernel lies over the image, so nothing is unfolded in memory.
+ * float, N = nf and once with T = double, N = nd, with the loops of matrix products, whose blocks they fill: rows of a
+ * are gathered where the kernel lies over the image, so nothing is unfolded in memory.
  *
  * Every element of a result is one chain of sums: over taps and channels, of a weight's gradient over all pixels.
  */
+#include "ops/matmul/gemm_own_tmpl.h"
 
 /* A block of rows and columns of one group. */
 struct F(part) {

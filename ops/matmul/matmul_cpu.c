@@ -4,32 +4,8 @@
 #include "ops/pointwise/pointwise.h"
 #include "ops/common/vec_native.h"
 
-/* Rows of c held in registers; divides GEMM_OWN_M. */
-#if defined(RW_ISA_IS_V4)
-#define OWN_ROWS 16
-#elif defined(RW_ISA_IS_V3)
-#define OWN_ROWS 6
-#else
-#define OWN_ROWS 3
-#endif
-
-#define T float
-#define N nf
-#define LANES VF_LANES
-#define F(name) vf_##name
-#define G(name) nf_##name
-#include "ops/matmul/gemm_own_tmpl.h"
-#undef T
-#undef N
-#undef LANES
-#undef F
-#undef G
-#define T double
-#define N nd
-#define LANES VD_LANES
-#define F(name) vd_##name
-#define G(name) nd_##name
-#include "ops/matmul/gemm_own_tmpl.h"
+#define OWN_LOOPS "ops/matmul/gemm_own_tmpl.h"
+#include "ops/matmul/own_loops_tmpl.h"
 
 static void tile(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols)
 {

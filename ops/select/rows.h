@@ -12,18 +12,11 @@ typedef void (*select_row)(const rw_kernel *k, const int64_t *at, const int64_t 
 
 static inline void select_block(const struct map_job *job, int64_t block, int n_in, select_row row_of)
 {
-    int64_t at[MAP_INPUTS], stride[MAP_INPUTS], index[RW_MAX_RANK];
-    const int64_t first = block / job->cuts * job->group, begin = block % job->cuts * MAP_BLOCK;
-    const int64_t last = first + job->group < job->rows ? first + job->group : job->rows;
-    const int64_t rest = job->inner - begin, n = job->cuts > 1 && rest > MAP_BLOCK ? MAP_BLOCK : rest;
-    map_seek(&job->m, n_in, first, at, index);
-    for (int j = 0; j < n_in; j++) {
-        stride[j] = job->m.stride[j][job->m.rank - 1];
-        at[j] += begin * stride[j];
-    }
-    for (int64_t row = first; row < last; row++) {
-        row_of(job->k, at, stride, row * job->inner + begin, n);
-        map_next(&job->m, n_in, at, index);
+    struct map_place p;
+    map_find(&p, job, block, n_in);
+    for (; p.row < p.last; p.row++) {
+        row_of(job->k, p.at, p.stride, p.row * job->inner + p.begin, p.n);
+        map_next(&job->m, n_in, p.at, p.index);
     }
 }
 
