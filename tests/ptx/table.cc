@@ -1,5 +1,5 @@
 /*
- * Which translated kernel belongs to a host function: the program's own symbol table says its name, and which file it
+ * Which translated kernel belongs to a host function: the symbol table of its library says its name, and which file it
  * was compiled from, as two files may have a kernel of one name in their anonymous namespaces.
  */
 #include "run.h"
@@ -65,28 +65,35 @@ static void read_symbols(const char *file, uintptr_t load, const names &all, fun
     }
 }
 
-static int main_program(struct dl_phdr_info *info, size_t, void *load)
+struct search {
+    names all;
+    functions found;
+};
+
+/* One of the files that the program consists of. The first is the program itself, and has no name. */
+static int read_object(struct dl_phdr_info *info, size_t, void *to)
 {
-    *static_cast<uintptr_t *>(load) = info->dlpi_addr; /* the first is the program itself */
-    return 1;
+    search *const s = static_cast<search *>(to);
+    const int fd = open(info->dlpi_name[0] ? info->dlpi_name : "/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0) return 0; /* the kernel's own has no file */
+    if (fstat(fd, &st) == 0 && st.st_size > 0) {
+        const size_t size = static_cast<size_t>(st.st_size);
+        void *const file = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (file != MAP_FAILED) {
+            read_symbols(static_cast<const char *>(file), info->dlpi_addr, s->all, &s->found);
+            munmap(file, size);
+        }
+    }
+    close(fd);
+    return 0;
 }
 
 static functions all_functions()
 {
-    functions found;
-    uintptr_t load = 0;
-    dl_iterate_phdr(main_program, &load);
-    const int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    if (fd < 0 || fstat(fd, &st) != 0) return found;
-    const size_t size = static_cast<size_t>(st.st_size);
-    void *const file = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (file != MAP_FAILED) {
-        read_symbols(static_cast<const char *>(file), load, all_names(), &found);
-        munmap(file, size);
-    }
-    close(fd);
-    return found;
+    search s = { all_names(), {} };
+    dl_iterate_phdr(read_object, &s);
+    return s.found;
 }
 
 const kernel *find(const void *function)
