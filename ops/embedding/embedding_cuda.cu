@@ -3,7 +3,7 @@
  * runs of RW_SUM_RUN sorted tokens in order, and stitches together the rows that lie over several runs, also in order.
  * Where a sum is cut follows from the indexes alone.
  */
-#include "ops/common/map.cuh"
+#include "ops/common/units.cuh"
 
 #include "ops/embedding/embedding.h"
 
@@ -13,10 +13,6 @@ constexpr int THREADS = 256;
 constexpr int UNROLL = 2;
 
 /* ---- forward: rows in units as wide as they allow ---- */
-
-struct alignas(16) unit16 {
-    uint64_t x[2];
-};
 
 struct gather_args {
     int64_t n; /* units of the result */
@@ -346,8 +342,7 @@ extern "C" rw_status rw_embedding_cuda(const rw_kernel *k)
 {
     const int64_t row = k->in[0].layout->dim[1] * static_cast<int64_t>(rw_dtype_size(k->in[0].dtype));
     if (!k->out[0].layout->numel) return RW_OK;
-    int64_t unit = 16;
-    while (row % unit || !map_is_aligned(k->in[0].data, static_cast<size_t>(unit))) unit /= 2;
+    const int64_t unit = widest_unit(row, k->in[0].data);
     switch (unit) {
     case 2: return gather<uint16_t>(k, row / unit);
     case 4: return gather<uint32_t>(k, row / unit);

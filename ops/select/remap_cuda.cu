@@ -2,7 +2,7 @@
  * CUDA kernels of what moves elements along an axis. A copy moves units as wide as rows and addresses allow; a sum has
  * one thread per element, which adds in the order of the places.
  */
-#include "ops/common/map.cuh"
+#include "ops/common/units.cuh"
 
 #include "ops/select/remap.h"
 
@@ -10,10 +10,6 @@ namespace {
 
 constexpr int THREADS = 256;
 constexpr int UNROLL = 2;
-
-struct alignas(16) unit16 {
-    uint64_t x[2];
-};
 
 struct move_args {
     int64_t n;              /* units of the result */
@@ -61,15 +57,9 @@ rw_status move(const rw_kernel *k, move_args *a, int64_t inner)
 {
     const int64_t row = inner * static_cast<int64_t>(rw_dtype_size(k->out[0].dtype));
     if (!k->out[0].layout->numel) return RW_OK;
-    int64_t unit = 16;
-    while (row % unit || !map_is_aligned(k->in[0].data, static_cast<size_t>(unit))) unit /= 2;
-    switch (unit) {
-    case 1: return launch_move<uint8_t>(k, a, row);
-    case 2: return launch_move<uint16_t>(k, a, row / 2);
-    case 4: return launch_move<uint32_t>(k, a, row / 4);
-    case 8: return launch_move<uint64_t>(k, a, row / 8);
-    default: return launch_move<unit16>(k, a, row / 16);
-    }
+    const int64_t unit = widest_unit(row, k->in[0].data);
+    return with_unit(static_cast<size_t>(unit),
+                     [&](auto type) { return launch_move<decltype(type)>(k, a, row / unit); });
 }
 
 int64_t inner_of(const rw_layout *l, int64_t axis)

@@ -2,7 +2,7 @@
  * CUDA kernels of the shape ops: copies between layouts, casts, fills, joins. A copy moves units as wide as rows,
  * strides and addresses allow, 16 bytes at most; a transpose goes through tiles in shared memory.
  */
-#include "ops/common/map.cuh"
+#include "ops/common/units.cuh"
 #include "ops/shape/shape.h"
 
 #include <cmath>
@@ -12,22 +12,6 @@ namespace {
 
 constexpr int THREADS = 256;
 constexpr int UNROLL = 2; /* units in flight per thread */
-
-struct alignas(16) unit16 {
-    uint64_t x[2];
-};
-
-/* Calls f with a value of the unsigned type of that many bytes. */
-template <typename F> rw_status with_unit(size_t bytes, F f)
-{
-    switch (bytes) {
-    case 1: return f(uint8_t());
-    case 2: return f(uint16_t());
-    case 4: return f(uint32_t());
-    case 8: return f(uint64_t());
-    default: return f(unit16());
-    }
-}
 
 /* ---- any layout to any layout ---- */
 
