@@ -1,8 +1,7 @@
 /*
  * Shared memory. Static arrays are the kernels' function-local statics: the symbol tables of the program and of the
  * libraries beside it say where they lie. A function's arrays are those of its local statics that can be written; the
- * mark that
- * `__shared__` puts beside them has the same function's name in front.
+ * mark that `__shared__` puts beside them has the same function's name in front.
  */
 #include "cudasim_device.h"
 #include "fiber.h"
