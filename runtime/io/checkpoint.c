@@ -33,6 +33,7 @@ rw_status rw_checkpoint_create(rw_checkpoint **ret, rw_context *ctx, const rw_ch
         rw_free(c);
         return rw_fail(ctx, RW_ERR_MEMORY, "rw_checkpoint_create: out of memory");
     }
+    rw_snapshot_init(&c->snapshot);
     c->ctx = ctx;
     c->keep = params->keep ? params->keep : KEEP;
     c->optimizer = params->optimizer;
@@ -72,7 +73,7 @@ static void *write_beside(void *argument)
     return NULL;
 }
 
-/* The program's signals are for its own threads. Where none can be started the call itself writes. */
+/* The program's signals are for its own threads. */
 static void start(rw_checkpoint *c)
 {
     sigset_t all, before;
@@ -81,7 +82,6 @@ static void start(rw_checkpoint *c)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     c->writes = !pthread_create(&c->thread, NULL, write_beside, c);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!c->writes) write_beside(c);
 }
 
 void rw_checkpoint_join(rw_checkpoint *c)
@@ -114,7 +114,7 @@ static rw_status check_names(rw_context *ctx)
     return RW_OK;
 }
 
-/* The path of the next file, whose number counts only once its copy has been taken. */
+/* The path of the next file, whose number counts only when its copy is taken. */
 static rw_status next_path(rw_checkpoint *c, uint64_t step, char **ret)
 {
     char why[RW_MESSAGE_MAX / 2];
@@ -122,6 +122,22 @@ static rw_status next_path(rw_checkpoint *c, uint64_t step, char **ret)
     if (status) return rw_fail(c->ctx, status, "rw_checkpoint_save: %s: %s", c->rotation.folder, why);
     *ret = rw_rotation_path(&c->rotation, &(struct rw_rotated){ c->rotation.number + 1, step });
     return *ret ? RW_OK : rw_fail(c->ctx, RW_ERR_MEMORY, "rw_checkpoint_save: out of memory");
+}
+
+/* The thread begins with what is copied already. Where none can be started the call itself writes. */
+static rw_status copy_and_write(rw_checkpoint *c, const struct rw_snapshot_of *what)
+{
+    c->rotation.number++;
+    start(c);
+    const rw_status status = rw_snapshot_copy(&c->snapshot, what);
+    if (status) {
+        rw_checkpoint_join(c);
+        c->rotation.number--;
+        c->status = RW_OK; /* what the thread met is that */
+        return status;
+    }
+    if (!c->writes) write_beside(c);
+    return RW_OK;
 }
 
 rw_status rw_checkpoint_save(rw_checkpoint *c, uint64_t step, const void *extra, size_t extra_bytes)
@@ -138,14 +154,12 @@ rw_status rw_checkpoint_save(rw_checkpoint *c, uint64_t step, const void *extra,
                                          .schedule = c->schedule, .step = step, .extra = extra,
                                          .extra_bytes = extra_bytes };
     status = next_path(c, step, &path);
-    if (!status) status = rw_snapshot_take(&c->snapshot, &what);
+    if (!status) status = rw_snapshot_begin(&c->snapshot, &what);
     if (status) {
         rw_free(path);
         return status;
     }
     rw_free(c->path);
     c->path = path;
-    c->rotation.number++;
-    start(c);
-    return RW_OK;
+    return copy_and_write(c, &what);
 }

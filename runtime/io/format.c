@@ -35,11 +35,11 @@ bool rw_format_add(cJSON *header, const char *name, const char *dtype, rw_shape 
            cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)to));
 }
 
-unsigned char *rw_format_print(const cJSON *header, size_t *ret_bytes)
+unsigned char *rw_format_print(const cJSON *header, size_t align, size_t *ret_bytes)
 {
     char *const text = cJSON_PrintUnformatted(header);
     if (!text) return NULL;
-    const size_t length = strlen(text), padded = (length + 7) / 8 * 8;
+    const size_t length = strlen(text), padded = (8 + length + align - 1) / align * align - 8;
     unsigned char *const all = rw_malloc(8 + padded);
     if (all) {
         for (int i = 0; i < 8; i++) all[i] = (unsigned char)((uint64_t)padded >> (8 * i));

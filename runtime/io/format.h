@@ -18,8 +18,9 @@ const char *rw_format_dtype(rw_dtype dtype);
 /* A tensor's entry, its elements from..to behind the header. False without memory. */
 bool rw_format_add(cJSON *header, const char *name, const char *dtype, rw_shape shape, size_t from, size_t to);
 
-/* Length, header, blanks up to a multiple of 8: what a file begins with. For rw_free(); NULL without memory. */
-unsigned char *rw_format_print(const cJSON *header, size_t *ret_bytes);
+/* Length, header, blanks up to a multiple of `align`, itself one of 8: what a file begins with. For rw_free(); NULL
+   without memory. */
+unsigned char *rw_format_print(const cJSON *header, size_t align, size_t *ret_bytes);
 
 /* A file in memory. The first two are the caller's to fill in; data is from rw_malloc(). */
 struct rw_format_file {

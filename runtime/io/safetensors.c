@@ -28,7 +28,7 @@ static unsigned char *make_header(const rw_context *ctx, size_t *ret_bytes)
                            at + p->bytes);
         at += p->bytes;
     }
-    unsigned char *const text = ok ? rw_format_print(header, ret_bytes) : NULL;
+    unsigned char *const text = ok ? rw_format_print(header, 8, ret_bytes) : NULL;
     cJSON_Delete(header);
     return text;
 }

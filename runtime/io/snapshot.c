@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define PIECE ((size_t)16 << 20)
+
 void rw_digest_print(struct rw_digest d, char text[RW_DIGEST_TEXT])
 {
     snprintf(text, RW_DIGEST_TEXT, "%016" PRIx64 "%016" PRIx64, d.hi, d.lo);
@@ -22,12 +24,22 @@ static void empty(struct rw_snapshot *s)
 {
     cJSON_Delete(s->header);
     s->header = s->metadata = NULL;
-    s->n = s->bytes = 0;
+    s->n = s->bytes = s->copied = 0;
+    s->given_up = false;
+}
+
+void rw_snapshot_init(struct rw_snapshot *s)
+{
+    *s = (struct rw_snapshot){ 0 };
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->moved, NULL);
 }
 
 void rw_snapshot_finish(struct rw_snapshot *s)
 {
     empty(s);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->moved);
     rw_free_aligned(s->data);
     rw_free(s->tensor);
     *s = (struct rw_snapshot){ 0 };
@@ -127,7 +139,7 @@ static bool add_metadata(struct rw_snapshot *s, const struct rw_snapshot_of *wha
 static bool reserve(struct rw_snapshot *s)
 {
     if (s->bytes <= s->cap_bytes && s->data) return true;
-    unsigned char *const data = rw_malloc_aligned(s->bytes, 256);
+    unsigned char *const data = rw_malloc_aligned(s->bytes, RW_SNAPSHOT_BLOCK);
     if (!data) return false;
     rw_free_aligned(s->data);
     s->data = data;
@@ -137,34 +149,68 @@ static bool reserve(struct rw_snapshot *s)
 
 /* ---- what it is now ---- */
 
-static rw_status copy(const rw_context *ctx, unsigned char **at, const struct rw_param *p)
+static void tell(struct rw_snapshot *s, size_t more, bool given_up)
 {
-    const rw_status status = ctx->device->download(ctx->device_state, *at, p->data, p->bytes);
-    *at += p->bytes;
+    pthread_mutex_lock(&s->lock);
+    s->copied += more;
+    s->given_up = given_up;
+    pthread_cond_broadcast(&s->moved);
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool rw_snapshot_await(struct rw_snapshot *s, size_t bytes)
+{
+    pthread_mutex_lock(&s->lock);
+    while (s->copied < bytes && !s->given_up) pthread_cond_wait(&s->moved, &s->lock);
+    const bool there = s->copied >= bytes;
+    pthread_mutex_unlock(&s->lock);
+    return there;
+}
+
+/* In pieces, so that the disk has not long to wait for the first one. */
+static rw_status copy(struct rw_snapshot *s, const rw_context *ctx, const struct rw_param *p)
+{
+    rw_status status = RW_OK;
+    for (size_t at = 0; !status && at < p->bytes; at += PIECE) {
+        const size_t rest = p->bytes - at, n = rest < PIECE ? rest : PIECE;
+        status = ctx->device->download(ctx->device_state, s->data + s->copied, (const char *)p->data + at, n);
+        if (!status) tell(s, n, false);
+    }
     return status;
+}
+
+static void copy_bytes(struct rw_snapshot *s, const void *from, size_t n)
+{
+    if (n) memcpy(s->data + s->copied, from, n);
+    tell(s, n, false);
 }
 
 /* In the order in which they were added. */
 static rw_status copy_all(struct rw_snapshot *s, const struct rw_snapshot_of *what)
 {
     const rw_context *const ctx = what->ctx;
-    unsigned char *at = s->data;
     rw_status status = RW_OK;
-    for (size_t i = 0; !status && i < ctx->n_params; i++) status = copy(ctx, &at, ctx->params[i]);
+    for (size_t i = 0; !status && i < ctx->n_params; i++) status = copy(s, ctx, ctx->params[i]);
     for (size_t i = 0; !status && what->optimizer && i < rw_optimizer_members(what->optimizer); i++) {
         const struct rw_kept k = rw_optimizer_kept(what->optimizer, i);
         const int64_t count[2] = { (int64_t)k.step, k.current };
-        for (int j = 0; !status && j < k.n; j++) status = copy(ctx, &at, k.state[j]);
-        memcpy(at, count, sizeof count);
-        at += sizeof count;
+        for (int j = 0; !status && j < k.n; j++) status = copy(s, ctx, k.state[j]);
+        if (!status) copy_bytes(s, count, sizeof count);
     }
     for (size_t i = 0; !status && what->average && i < rw_average_members(what->average); i++)
-        status = copy(ctx, &at, rw_average_state(what->average, i));
-    if (what->extra_bytes) memcpy(at, what->extra, what->extra_bytes);
+        status = copy(s, ctx, rw_average_state(what->average, i));
+    if (!status) copy_bytes(s, what->extra, what->extra_bytes);
     return status;
 }
 
-rw_status rw_snapshot_take(struct rw_snapshot *s, const struct rw_snapshot_of *what)
+rw_status rw_snapshot_copy(struct rw_snapshot *s, const struct rw_snapshot_of *what)
+{
+    const rw_status status = copy_all(s, what);
+    if (status) tell(s, 0, true);
+    return status ? rw_fail(what->ctx, status, "rw_checkpoint_save: the copy from the device failed") : RW_OK;
+}
+
+rw_status rw_snapshot_begin(struct rw_snapshot *s, const struct rw_snapshot_of *what)
 {
     rw_context *const ctx = what->ctx;
     empty(s);
@@ -175,8 +221,6 @@ rw_status rw_snapshot_take(struct rw_snapshot *s, const struct rw_snapshot_of *w
     const bool ok = s->header && add_metadata(s, what) && add_tensors(s, what) && reserve(s);
     if (!ok)
         status = rw_fail(ctx, RW_ERR_MEMORY, "rw_checkpoint_save: out of memory for a copy of %zu bytes", s->bytes);
-    if (!status && (status = copy_all(s, what)))
-        rw_fail(ctx, status, "rw_checkpoint_save: the copy from the device failed");
     if (status) empty(s);
     return status;
 }

@@ -17,6 +17,8 @@
  *     rewind:average:NAME    the parameter's moving average
  *     rewind:extra           U8: the caller's own bytes
  *     rewind:header          U8: the digest of what stands in front of the elements
+ *
+ * The disk begins with what is copied already: a writer and who takes the copy go side by side.
  */
 #ifndef RW_IO_SNAPSHOT_H
 #define RW_IO_SNAPSHOT_H
@@ -27,6 +29,8 @@
 #include "io/format.h"
 
 #include <rewind/schedule.h>
+
+#include <pthread.h>
 
 #define RW_SNAPSHOT_PREFIX "rewind:"
 #define RW_SNAPSHOT_HEADER "rewind:header"
@@ -40,6 +44,7 @@
 #define RW_SNAPSHOT_DIGEST "rewind.digest:"
 #define RW_SNAPSHOT_NAME_MOST 320 /* of a tensor or of metadata: a parameter's and a prefix */
 #define RW_DIGEST_TEXT 33
+#define RW_SNAPSHOT_BLOCK ((size_t)4096) /* of memory and of the file: what a disk reads memory by itself for */
 
 /* What is saved: parameters and buffers of the context, and these. */
 struct rw_snapshot_of {
@@ -58,19 +63,32 @@ struct rw_snapshot_tensor {
 };
 
 struct rw_snapshot {
-    unsigned char *data;
+    unsigned char *data; /* at a multiple of RW_SNAPSHOT_BLOCK */
     size_t bytes, cap_bytes;
     struct rw_snapshot_tensor *tensor;
     size_t n, cap;
     cJSON *header, *metadata;
+    pthread_mutex_t lock; /* of the two below */
+    pthread_cond_t moved;
+    size_t copied; /* bytes of data that are there, from the first on */
+    bool given_up; /* no more will be */
 };
 
-/* Takes the copy, waiting for what is queued. On an error, which is recorded, the snapshot holds nothing. Its memory
-   serves the next one. */
-rw_status rw_snapshot_take(struct rw_snapshot *s, const struct rw_snapshot_of *what);
+void rw_snapshot_init(struct rw_snapshot *s);
 void rw_snapshot_finish(struct rw_snapshot *s);
 
-/* Writes it as a file, which appears when all of it is there. Touches no context. RW_ERR_IO, RW_ERR_MEMORY. */
+/* Lays out the copy, waiting for what is queued; then it may be written. On an error, which is recorded, the snapshot
+   holds nothing. Its memory serves the next one. */
+rw_status rw_snapshot_begin(struct rw_snapshot *s, const struct rw_snapshot_of *what);
+
+/* Takes the copy. An error is recorded, and told to who writes. */
+rw_status rw_snapshot_copy(struct rw_snapshot *s, const struct rw_snapshot_of *what);
+
+/* Waits until so many bytes are copied; false: they never will be. Any thread. */
+bool rw_snapshot_await(struct rw_snapshot *s, size_t bytes);
+
+/* Writes it as a file, which appears when all of it is there. Touches no context. RW_ERR_IO, RW_ERR_MEMORY; where the
+   copy is given up RW_ERR_DEVICE, and no word. */
 rw_status rw_snapshot_write(struct rw_snapshot *s, const char *path, char *why, size_t size);
 
 void rw_digest_print(struct rw_digest d, char text[RW_DIGEST_TEXT]);

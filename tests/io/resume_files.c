@@ -83,6 +83,30 @@ Test(resume_files, none_of_the_files_is_whole)
 
 /* ---- the rotation ---- */
 
+/* A disk takes them from the copy's own memory, and begins while the copy is still being taken. */
+Test(resume_files, elements_of_a_large_file_begin_at_a_block_and_are_whole)
+{
+    struct world w = large_open();
+    rw_tensor *const ballast = rw_param_find(w.b.ctx, "ballast");
+    for (int step = 1; step <= 3; step++) {
+        size_t bytes, want, got;
+        cr_assert_eq(rw_init_constant(ballast, step), RW_OK);
+        w.step = (uint64_t)step;
+        world_save(&w);
+        cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK);
+        unsigned char *const file = file_get(file_of(step, step), &bytes);
+        unsigned char *const before = all_parameters(w.b.ctx, &want);
+        cr_assert_eq((8 + file[0] + 256 * file[1] + 65536 * file[2]) % 4096, 0);
+        cr_assert_eq(rw_init_constant(ballast, -1), RW_OK);
+        const rw_checkpoint_found found = world_load(&w);
+        cr_assert(found.step == (uint64_t)step && !found.skipped, "%s", found.why);
+        unsigned char *const after = all_parameters(w.b.ctx, &got);
+        cr_assert(want == got && first_difference(after, before, want) == -1);
+        free(file), free(before), free(after);
+    }
+    world_close(&w);
+}
+
 Test(resume_files, the_newest_files_stay)
 {
     struct world w = world_open(RW_F32, &alone); /* keeps two */
