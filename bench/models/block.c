@@ -5,7 +5,12 @@
 
 rw_tensor *model_norm(const struct model *m, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
 {
-    return m->config.kind == MODEL_GPT ? rw_layernorm(t, x, weight, bias, 1e-5f) : rw_rmsnorm(t, x, weight, 1e-5f);
+    switch (m->config.kind) {
+    case MODEL_GPT: return rw_layernorm(t, x, weight, bias, 1e-5f);
+    case MODEL_VIT: return rw_layernorm(t, x, weight, bias, 1e-6);
+    case MODEL_T5: return rw_rmsnorm(t, x, weight, 1e-6);
+    default: return rw_rmsnorm(t, x, weight, 1e-5f);
+    }
 }
 
 static rw_tensor *repeat_heads(rw_tape *t, rw_tensor *x, int times)
@@ -24,7 +29,9 @@ static rw_tensor *explicit_attention(const struct model *m, rw_tape *t, rw_tenso
     k = repeat_heads(t, k, c->heads / c->kv_heads);
     v = repeat_heads(t, v, c->heads / c->kv_heads);
     rw_tensor *const scores = rw_matmul(t, q, rw_transpose(t, k, -1, -2));
-    rw_tensor *const p = rw_causal_softmax(t, scores, 1.0f / sqrtf((float)(c->width / c->heads)));
+    const double scale = 1.0f / sqrtf((float)(c->width / c->heads));
+    rw_tensor *const p = c->kind == MODEL_VIT ? rw_softmax(t, rw_scale(t, scores, scale), -1)
+                                              : rw_causal_softmax(t, scores, scale);
     return rw_matmul(t, rw_dropout(t, p, c->dropout), v);
 }
 
@@ -57,7 +64,7 @@ static rw_tensor *attention(const struct model *m, rw_tape *t, rw_tensor *residu
         k = rw_rope(t, k, RW_NONE, 10000.0f);
     }
     ckpt_begin(t, "core_attn");
-    const rw_attention_params params = { .causal = true, .dropout = c->dropout };
+    const rw_attention_params params = { .causal = c->kind != MODEL_VIT, .dropout = c->dropout };
     rw_tensor *y = c->scores ? explicit_attention(m, t, q, k, v) : rw_attention(t, q, k, v, &params);
     ckpt_end(t);
     y = rw_reshape(t, rw_transpose(t, y, 1, 2), s);
@@ -68,10 +75,11 @@ static rw_tensor *feed_forward(const struct model *m, rw_tape *t, rw_tensor *res
                                const struct model_layer *p)
 {
     ckpt_begin(t, "mlp");
-    const bool gpt = m->config.kind == MODEL_GPT;
-    rw_tensor *h = gpt ? rw_linear_gelu(t, x, p->up, p->up_bias) : rw_linear(t, x, p->up, p->up_bias);
+    const enum model_kind kind = m->config.kind;
+    rw_tensor *h = kind == MODEL_GPT ? rw_linear_gelu(t, x, p->up, p->up_bias) : rw_linear(t, x, p->up, p->up_bias);
     h = ckpt_name(t, h, "ffn_up");
-    if (!gpt) h = rw_swiglu(t, rw_linear(t, x, p->gate, RW_NONE), h);
+    if (kind == MODEL_VIT) h = rw_gelu(t, h);
+    if (kind == MODEL_LLAMA) h = rw_swiglu(t, rw_linear(t, x, p->gate, RW_NONE), h);
     x = model_join(m, t, residual, h, p->down, p->down_bias);
     ckpt_end(t);
     return x;

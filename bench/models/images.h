@@ -25,7 +25,7 @@ rw_tensor *images_loss(const struct model_config *config, rw_context *ctx, rw_ta
 /* Images [n, 3, seq, seq] made of text [n, seq]: its rows, its columns and their product. */
 rw_tensor *images_of_text(rw_tape *t, rw_tensor *tokens, rw_dtype dtype);
 
-/* Makes all parameters and buffers, and initialises them: normal, sqrt(2 / inputs) of a weight. */
+/* Makes all parameters and buffers; the second initialises them: normal, sqrt(2 / inputs) of a weight. */
 rw_status images_create(const struct model_config *config, rw_context *ctx);
 rw_status images_init(rw_context *ctx);
 

@@ -1,9 +1,11 @@
-/* Configuration, parameters, embedding and loss: what the decoders share. See model.h. */
+/* Configuration, parameters, embedding and loss: what the models share. See model.h. */
 #include "models/model.h"
 
 #include "models/block.h"
 #include "models/deepseek.h"
 #include "models/images.h"
+#include "models/t5.h"
+#include "models/vit.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,8 +13,8 @@
 
 const char *model_name(enum model_kind kind)
 {
-    static const char *const names[MODEL_KINDS] = { "gpt",   "llama",     "deepseek",    "resnet50",
-                                                    "vgg16", "mobilenet", "densenet121", "unet" };
+    static const char *const names[MODEL_KINDS] = { "gpt",   "llama",     "deepseek",    "t5",  "vit",
+                                                    "resnet50", "vgg16", "mobilenet", "densenet121", "unet" };
     return names[kind];
 }
 
@@ -32,7 +34,9 @@ static bool preset_of_images(struct model_config *c, const char *name)
 
 bool model_preset(struct model_config *c, const char *name)
 {
-    if (model_is_of_images(c->kind)) return preset_of_images(c, name);
+    if (c->kind >= MODEL_RESNET50) return preset_of_images(c, name);
+    if (c->kind == MODEL_VIT) return vit_preset(c, name);
+    if (c->kind == MODEL_T5) return t5_preset(c, name);
     static const struct {
         const char *name;
         int layers, width, heads, kv_heads;
@@ -61,7 +65,7 @@ static rw_tensor *param(const struct model *m, int layer, const char *name, rw_s
 static void create_layer(struct model *m, int l)
 {
     const struct model_config *const c = &m->config;
-    const bool gpt = c->kind == MODEL_GPT;
+    const bool biased = model_is_biased(c);
     struct model_layer *const p = &m->layer[l];
     const int width = c->width, qkv = width + 2 * (width / c->heads) * c->kv_heads;
     p->norm1 = param(m, l, "ln_1.weight", RW_SHAPE(width));
@@ -71,7 +75,7 @@ static void create_layer(struct model *m, int l)
     p->up = param(m, l, "mlp.up.weight", RW_SHAPE(c->hidden, width));
     p->down = param(m, l, "mlp.down.weight", RW_SHAPE(width, c->hidden));
     p->norm1_bias = p->norm2_bias = p->qkv_bias = p->proj_bias = p->up_bias = p->down_bias = RW_NONE;
-    if (!gpt) {
+    if (!biased) {
         p->gate = param(m, l, "mlp.gate.weight", RW_SHAPE(c->hidden, width));
         return;
     }
@@ -83,35 +87,59 @@ static void create_layer(struct model *m, int l)
     p->down_bias = param(m, l, "mlp.down.bias", RW_SHAPE(width));
 }
 
-rw_status model_create(struct model *m, rw_context *ctx, const struct model_config *config)
+static void defaults(struct model_config *c)
 {
-    if (config->layers > MODEL_MAX_LAYERS) return RW_ERR_ARGUMENT;
-    *m = (struct model){ .config = *config, .ctx = ctx };
-    struct model_config *const c = &m->config;
-    if (model_is_of_images(c->kind)) return images_create(c, ctx);
-    if (!c->hidden) c->hidden = c->kind == MODEL_GPT ? 4 * c->width : (8 * c->width / 3 + 31) / 32 * 32;
     if (c->kind == MODEL_DEEPSEEK) deepseek_defaults(c);
-    m->embedding = param(m, -1, "wte.weight", RW_SHAPE(c->vocab, c->width));
+    if (c->kind == MODEL_T5) t5_defaults(c);
+    if (c->kind == MODEL_VIT) vit_defaults(c);
+    if (!c->hidden) c->hidden = model_is_biased(c) ? 4 * c->width : (8 * c->width / 3 + 31) / 32 * 32;
+}
+
+static void create_all(struct model *m)
+{
+    const struct model_config *const c = &m->config;
+    const bool biased = model_is_biased(c);
+    if (c->kind == MODEL_VIT) vit_ends(m, param);
+    else m->embedding = param(m, -1, "wte.weight", RW_SHAPE(c->vocab, c->width));
     if (c->kind == MODEL_GPT) m->positions = param(m, -1, "wpe.weight", RW_SHAPE(c->max_seq, c->width));
     for (int l = 0; l < c->layers; l++) {
         if (c->kind == MODEL_DEEPSEEK) deepseek_layer(m, l, param);
         else create_layer(m, l);
     }
     m->norm = param(m, -1, "ln_f.weight", RW_SHAPE(c->width));
-    m->norm_bias = c->kind == MODEL_GPT ? param(m, -1, "ln_f.bias", RW_SHAPE(c->width)) : RW_NONE;
-    m->head = c->kind == MODEL_GPT ? m->embedding : param(m, -1, "head.weight", RW_SHAPE(c->vocab, c->width));
-    return rw_error_status(ctx) ? rw_error_status(ctx) : model_init(m);
+    m->norm_bias = biased ? param(m, -1, "ln_f.bias", RW_SHAPE(c->width)) : RW_NONE;
+    if (c->kind == MODEL_GPT) m->head = m->embedding;
+    else if (c->kind != MODEL_VIT) m->head = param(m, -1, "head.weight", RW_SHAPE(c->vocab, c->width));
+}
+
+rw_status model_declare(struct model *m, rw_context *ctx, const struct model_config *config)
+{
+    if (config->layers > MODEL_MAX_LAYERS) return RW_ERR_ARGUMENT;
+    *m = (struct model){ .config = *config, .ctx = ctx };
+    struct model_config *const c = &m->config;
+    if (c->kind >= MODEL_RESNET50) return images_create(c, ctx);
+    defaults(c);
+    if (c->kind == MODEL_T5) t5_create(m, param);
+    else create_all(m);
+    return rw_error_status(ctx);
+}
+
+rw_status model_create(struct model *m, rw_context *ctx, const struct model_config *config)
+{
+    const rw_status status = model_declare(m, ctx, config);
+    return status ? status : model_init(m);
 }
 
 rw_status model_init(const struct model *m)
 {
     rw_status status = RW_OK;
-    if (model_is_of_images(m->config.kind)) return images_init(m->ctx);
+    if (m->config.kind >= MODEL_RESNET50) return images_init(m->ctx);
     for (size_t i = 0; !status && rw_param_get(m->ctx, i); i++) {
         rw_tensor *const p = rw_param_get(m->ctx, i);
         const char *const name = rw_tensor_name(p);
         const bool residual = strstr(name, "proj.weight") || strstr(name, "down.weight");
-        if (strstr(name, "bias")) status = rw_init_constant(p, 0);
+        if (m->config.kind == MODEL_T5) status = t5_init(m, p);
+        else if (strstr(name, "bias")) status = rw_init_constant(p, 0);
         else if (rw_tensor_shape(p).rank == 1) status = rw_init_constant(p, 1);
         else status = rw_init_normal(p, 0, residual ? 0.02 / sqrt(2.0 * m->config.layers) : 0.02);
     }
@@ -129,8 +157,11 @@ rw_tensor *model_loss_of(const struct model *m, rw_tape *t, rw_tensor *tokens, r
 {
     if (model_is_of_images(m->config.kind)) {
         rw_tensor *const labels = rw_reshape(t, rw_slice(t, targets, 1, 0, 1), RW_SHAPE(-1));
-        return images_loss(&m->config, m->ctx, t, images_of_text(t, tokens, m->config.dtype), labels);
+        rw_tensor *const x = images_of_text(t, tokens, m->config.dtype);
+        if (m->config.kind == MODEL_VIT) return rw_cross_entropy(t, vit_forward(m, t, x), labels);
+        return images_loss(&m->config, m->ctx, t, x, labels);
     }
+    if (m->config.kind == MODEL_T5) return t5_loss(m, t, tokens, targets);
     rw_tensor *x = embed(m, t, tokens), *aux = NULL;
     for (int l = 0; l < m->config.layers; l++) {
         ckpt_begin(t, "block");

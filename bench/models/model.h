@@ -1,13 +1,15 @@
 /*
- * The models that the benchmarks run: real decoders, written against the public API alone.
+ * The models that the benchmarks run: real ones, written against the public API alone.
  *
  *   gpt     GPT-2: learned positions, LayerNorm before each part, GELU (tanh), tied output embedding, dropout
  *   llama   RMSNorm, rotary positions, SwiGLU, grouped-query heads, untied output, no biases
  *   deepseek  latent attention, a mixture of experts beside shared ones, dense first layers: deepseek.c
+ *   t5      encoder and decoder, relative positions: t5.c
+ *   vit     GPT's layers over patches of an image: vit.c
  *   resnet50, vgg16, mobilenet, densenet121, unet: see images.h
  *
  * Every layer is a region "block"; inside it "core_attn" is the attention and "mlp" the feed-forward part; deepseek's
- * have "mla_up_proj", "moe", "moe_act", "shared_experts" and "layernorm" too.
+ * have "mla_up_proj", "moe", "moe_act", "shared_experts" and "layernorm" too, t5's decoder "cross_attn".
  */
 #ifndef REWIND_BENCH_MODEL_H
 #define REWIND_BENCH_MODEL_H
@@ -18,6 +20,8 @@ enum model_kind {
     MODEL_GPT,
     MODEL_LLAMA,
     MODEL_DEEPSEEK,
+    MODEL_T5,
+    MODEL_VIT, /* this and what follows see pictures */
     MODEL_RESNET50, /* this and what follows: images.h */
     MODEL_VGG16,
     MODEL_MOBILENET,
@@ -28,15 +32,15 @@ enum model_kind {
 
 static inline bool model_is_of_images(enum model_kind kind)
 {
-    return kind >= MODEL_RESNET50;
+    return kind >= MODEL_VIT;
 }
 
 struct model_config {
     enum model_kind kind;
     int layers, width, heads, kv_heads;
-    int hidden;   /* of the feed-forward part; 0: 4 width (gpt), 8/3 width rounded up to 32 (llama) */
+    int hidden;   /* of the feed-forward part; 0: 4 width (gpt, t5, vit), 8/3 width rounded up to 32 (llama) */
     int vocab;
-    int max_seq;
+    int max_seq;  /* of vit the largest side */
     float dropout;
     rw_dtype dtype;
     bool scores; /* attention with explicit scores instead of the fused one; not of deepseek */
@@ -44,6 +48,8 @@ struct model_config {
        kv_rank: of the latents, q_rank 0 with a kv_rank: q is made of x itself. */
     int experts, chosen, groups, best_groups, expert_hidden, shared, dense_layers;
     int head_width, rope_width, q_rank, kv_rank;
+    bool gated;   /* of t5, which has a head_width too: as version 1.1 */
+    int patch;    /* of vit: a patch's side, 0: 8 */
 };
 
 #define MODEL_MAX_LAYERS 128
@@ -52,27 +58,40 @@ struct model_layer {
     rw_tensor *norm1, *norm1_bias, *qkv, *qkv_bias, *proj, *proj_bias;
     rw_tensor *norm2, *norm2_bias, *up, *up_bias, *gate, *down, *down_bias;
     rw_tensor *q_a, *q_norm, *q_b, *kv_a, *kv_norm, *kv_b, *router, *experts_up, *experts_down; /* deepseek's */
+    rw_tensor *q, *kv, *cross_norm, *cross_q, *cross_kv, *cross_proj; /* t5's */
 };
 
 struct model {
     struct model_config config;
     rw_context *ctx;
     rw_tensor *embedding, *positions, *norm, *norm_bias, *head;
-    struct model_layer layer[MODEL_MAX_LAYERS];
+    rw_tensor *decoder_positions, *encoder_norm;             /* t5's */
+    rw_tensor *patch, *patch_bias, *class_token, *head_bias; /* vit's */
+    struct model_layer layer[2 * MODEL_MAX_LAYERS];          /* t5's decoder stands behind its encoder */
 };
 
-/* Fills in a preset: tiny, small, gpt2-124m; of deepseek tiny, small, v2-lite; of networks for images tiny, small,
-   published, of which the width of the first layer is all. False when there is none of that name. */
+/* Fills in a preset: tiny, small, gpt2-124m; of deepseek tiny, small, v2-lite; of t5 tiny, small, t5-small,
+   t5-v1.1-small; of networks for images tiny, small, published, of which, but for vit, the first layer's width is all.
+   False when there is none of that name. */
 bool model_preset(struct model_config *config, const char *name);
 
 /* Creates the parameters in ctx, of at most MODEL_MAX_LAYERS layers, and initialises them as GPT-2 does: normal 0.02,
-   residual projections over sqrt(2 layers). */
+   residual projections over sqrt(2 layers); t5 as its own code does. */
 rw_status model_create(struct model *m, rw_context *ctx, const struct model_config *config);
+
+/* The same without initialising them: their bytes are zeros. */
+rw_status model_declare(struct model *m, rw_context *ctx, const struct model_config *config);
 
 /* Initialises the parameters again from the context's generator. */
 rw_status model_init(const struct model *m);
 
-/* One layer of gpt or llama, without its region. x [batch, seq, width]. */
+/* Whether a model has layernorm, biases and gelu, where llama has none. */
+static inline bool model_is_biased(const struct model_config *c)
+{
+    return c->kind == MODEL_GPT || c->kind == MODEL_VIT;
+}
+
+/* One layer of gpt, llama or vit, without its region. x [batch, seq, width]. */
 rw_tensor *model_block(const struct model *m, rw_tape *t, rw_tensor *x, int layer);
 
 /* Mean cross-entropy of the next byte: tokens and targets are [batch, seq]. A network for images sees seq x seq

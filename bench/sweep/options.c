@@ -10,9 +10,10 @@
 static const char usage[] =
     "recompute_sweep: trains a model under several checkpointing policies and shows what memory costs in time.\n"
     "Every row is verified: losses, gradients and parameters must be the bytes of policy `none`.\n\n"
-    "  --model gpt|llama|deepseek|resnet50|vgg16|mobilenet|densenet121|unet  [gpt]\n"
-    "  --preset tiny|small|gpt2-124m  [small]; of deepseek tiny|small|v2-lite; of networks for images\n"
-    "                          tiny|small|published, and their --seq is a side\n"
+    "  --model gpt|llama|deepseek|t5|vit|resnet50|vgg16|mobilenet|densenet121|unet  [gpt]\n"
+    "  --preset tiny|small|gpt2-124m  [small]; of deepseek tiny|small|v2-lite; of t5\n"
+    "                          tiny|small|t5-small|t5-v1.1-small; of networks for images tiny|small|published, and\n"
+    "                          their --seq is a side\n"
     "  --layers N --width N --heads N --kv-heads N   instead of the preset's\n"
     "  --policy LIST           policies separated by blanks, e.g. \"none budget:50% full selective:core_attn,mlp\"\n"
     "  --budget LIST           a row more for each budget, separated by commas: 75%,50%,256MiB\n"
@@ -25,7 +26,7 @@ static const char usage[] =
     "  --batch N               [4]\n"
     "  --steps N               steps per row, one more to warm up [20]\n"
     "  --dtype f32|bf16|f16|f64  [f32]\n"
-    "  --dropout P             [0.1 for gpt, else 0]\n"
+    "  --dropout P             [0.1 for gpt and t5, else 0]\n"
     "  --attention flash|scores  [flash]\n"
     "  --threads N             [all cores]\n"
     "  --device auto|cpu|cuda  [auto]\n"
@@ -90,8 +91,9 @@ static const char *const wanted[] = {
     [SEED - LAYERS] = "a whole number below 2^64",
     [DATA - LAYERS] = "a file",
     [OUT - LAYERS] = "a folder, at most 4000 bytes",
-    [MODEL - LAYERS] = "gpt, llama, deepseek, resnet50, vgg16, mobilenet, densenet121 or unet",
-    [PRESET - LAYERS] = "tiny, small or gpt2-124m; of deepseek v2-lite; of networks for images published",
+    [MODEL - LAYERS] = "gpt, llama, deepseek, t5, vit, resnet50, vgg16, mobilenet, densenet121 or unet",
+    [PRESET - LAYERS] = "tiny, small or gpt2-124m; of deepseek v2-lite; of t5 t5-small or t5-v1.1-small; for images "
+                        "published",
     [BUDGET - LAYERS] = "1 to 64 budgets separated by commas, as 75%,256MiB",
     [FIT - LAYERS] = "a size, as 4GiB or 1536MiB",
     [GROW - LAYERS] = "batch or seq",
@@ -277,7 +279,8 @@ static int check(struct sweep_options *o)
     struct model_config *const m = &o->model;
     if (m->kind != MODEL_LLAMA) m->kv_heads = m->heads;
     if (m->kind == MODEL_DEEPSEEK && m->scores) return refuse(ATTENTION, "scores (latent attention is fused)");
-    if (m->width % m->heads || m->heads % m->kv_heads || (m->kind == MODEL_LLAMA && m->width / m->heads % 2)) {
+    if ((!m->head_width && m->width % m->heads) || m->heads % m->kv_heads ||
+        (m->kind == MODEL_LLAMA && m->width / m->heads % 2)) {
         fprintf(stderr, "recompute_sweep: width %d, %d heads, %d kv-heads: width must be a multiple of heads, "
                         "heads of kv-heads%s\n",
                 m->width, m->heads, m->kv_heads, m->kind == MODEL_LLAMA ? ", and width / heads even" : "");
@@ -312,12 +315,12 @@ int sweep_options_read(struct sweep_options *o, int argc, char **argv)
     while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1) status = take_base(o, option, optarg);
     if (status) return status;
     if (!model_preset(&o->model, o->preset)) return refuse(PRESET, o->preset);
-    o->model.dropout = o->model.kind == MODEL_GPT ? 0.1f : 0;
-    const bool images = model_is_of_images(o->model.kind);
-    read_seqs(o, images ? "64" : "256,512");
-    read_policies(o, images ? "none full uniform:2 block:3 discard:bn,relu ops:conv2d"
-                            : "none full uniform:2 block:3 selective:core_attn selective:mlp ops:linear,attention "
-                              "names:save=qkv,attn_out");
+    o->model.dropout = o->model.kind == MODEL_GPT || o->model.kind == MODEL_T5 ? 0.1f : 0;
+    read_seqs(o, model_is_of_images(o->model.kind) ? "64" : "256,512");
+    read_policies(o, o->model.kind >= MODEL_RESNET50
+                         ? "none full uniform:2 block:3 discard:bn,relu ops:conv2d"
+                         : "none full uniform:2 block:3 selective:core_attn selective:mlp ops:linear,attention "
+                           "names:save=qkv,attn_out");
     optind = 0; /* getopt_long starts again */
     while (!status && (option = getopt_long(argc, argv, "", names, NULL)) != -1) status = take(o, option, optarg);
     optind = 0; /* budgets stand behind the policies, wherever they were given */

@@ -5,21 +5,23 @@
 #include "support/support.h"
 
 #include "models/model.h"
+#include "models/t5.h"
+#include "models/vit.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 2, SEQ = 21, STEPS = 3 };
+enum { BATCH = 2, SEQ = 21, STEPS = 3, MANY_STEPS = 20 };
 
 struct outcome {
-    double loss[STEPS];
+    double loss[MANY_STEPS];
     unsigned char *gradients, *parameters;
     size_t bytes, replayed;
     uint64_t offset;
 };
 
-static struct outcome train(const struct model_config *c, const char *policy, int threads)
+static struct outcome train_steps(const struct model_config *c, const char *policy, int threads, int steps)
 {
     struct fixture b = fixture_open(5, threads);
     struct model m;
@@ -29,7 +31,7 @@ static struct outcome train(const struct model_config *c, const char *policy, in
     cr_assert_eq(model_create(&m, b.ctx, c), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK);
-    for (int s = 0; s < STEPS; s++) {
+    for (int s = 0; s < steps; s++) {
         for (int i = 0; i < BATCH * SEQ; i++) tokens[i] = (i * 7 + s) % c->vocab, targets[i] = (i * 5 + s) % c->vocab;
         rw_zero_grad(b.ctx);
         rw_tensor *const loss = model_loss(&m, b.t, BATCH, SEQ, tokens, targets);
@@ -41,7 +43,7 @@ static struct outcome train(const struct model_config *c, const char *policy, in
         rw_tape_cost(b.t, loss, &cost);
         o.replayed = cost.replayed_nodes;
         cr_assert_eq(memory.predicted_peak, memory.measured_peak);
-        if (s == STEPS - 1) o.gradients = all_gradients(b.ctx, &o.bytes);
+        if (s == steps - 1) o.gradients = all_gradients(b.ctx, &o.bytes);
         rw_adamw_step(opt);
         rw_tape_reset(b.t);
     }
@@ -50,6 +52,11 @@ static struct outcome train(const struct model_config *c, const char *policy, in
     rw_adamw_destroy(&opt);
     fixture_close(&b);
     return o;
+}
+
+static struct outcome train(const struct model_config *c, const char *policy, int threads)
+{
+    return train_steps(c, policy, threads, STEPS);
 }
 
 static void every_policy(enum model_kind kind, rw_dtype dtype, bool scores)
@@ -73,7 +80,9 @@ static void every_policy(enum model_kind kind, rw_dtype dtype, bool scores)
                                     .dtype = dtype,
                                     .scores = scores };
     struct outcome none = train(&c, "none", 1);
-    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+    /* The kernels are those of the others: on the slow simulator three policies will do. */
+    const size_t step = test_device() != RW_DEVICE_CPU && kind > MODEL_DEEPSEEK ? 3 : 1;
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i += step) {
         struct outcome o = train(&c, policies[i], 1 + (int)i % 3);
         cr_assert_gt(o.replayed, 0, "%s replayed nothing", policies[i]);
         cr_assert_eq(memcmp(none.loss, o.loss, sizeof o.loss), 0, "%s: losses", policies[i]);
@@ -100,6 +109,34 @@ Test(models, llama_float32_with_scores) { every_policy(MODEL_LLAMA, RW_F32, true
 Test(models, deepseek_float32) { every_policy(MODEL_DEEPSEEK, RW_F32, false); }
 Test(models, deepseek_bfloat16) { every_policy(MODEL_DEEPSEEK, RW_BF16, false); }
 Test(models, deepseek_float64) { every_policy(MODEL_DEEPSEEK, RW_F64, false); }
+
+Test(models, t5_float32) { every_policy(MODEL_T5, RW_F32, false); }
+Test(models, t5_bfloat16_with_scores) { every_policy(MODEL_T5, RW_BF16, true); }
+Test(models, vit_float32) { every_policy(MODEL_VIT, RW_F32, false); }
+Test(models, vit_bfloat16) { every_policy(MODEL_VIT, RW_BF16, false); }
+
+/* Twenty steps with 1 to 5 threads, each under another policy; on a device, which has no threads, two under one. */
+Test(models, twenty_steps)
+{
+    static const enum model_kind kinds[] = { MODEL_DEEPSEEK, MODEL_T5, MODEL_VIT };
+    static const char *const policies[] = { "full", "uniform:2", "ops:linear", "selective:core_attn", "budget:80%" };
+    const int n = test_device() == RW_DEVICE_CPU ? 5 : 1, steps = n > 1 ? MANY_STEPS : 2;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        const struct model_config c = { .kind = kinds[k], .layers = 2, .width = 32, .heads = 4, .kv_heads = 4,
+                                        .vocab = 61, .max_seq = SEQ, .dropout = 0.1f, .dtype = RW_F32 };
+        struct outcome none = train_steps(&c, "none", 1, steps);
+        for (int i = 0; i < n; i++) {
+            const char *const policy = policies[4 - i];
+            struct outcome o = train_steps(&c, policy, 1 + (i + 1) % 5, steps);
+            cr_assert_gt(o.replayed, 0, "%s replayed nothing", policy);
+            cr_assert_eq(memcmp(none.loss, o.loss, sizeof o.loss), 0, "%s: losses", policy);
+            cr_assert_eq(first_difference(none.gradients, o.gradients, o.bytes), -1, "%s: gradients", policy);
+            cr_assert_eq(first_difference(none.parameters, o.parameters, o.bytes), -1, "%s: parameters", policy);
+            free(o.gradients), free(o.parameters);
+        }
+        free(none.gradients), free(none.parameters);
+    }
+}
 
 /* Megatron's names: what each region holds is made again, to the same bytes. */
 Test(models, deepseek_under_megatrons_regions)
@@ -152,12 +189,13 @@ Test(models, latents_are_kept_in_place_of_q_k_and_v)
 /* The fused attention against the explicit one, without dropout: two algorithms for one function, in float64. */
 Test(models, fused_and_explicit_attention_agree)
 {
-    for (int kind = MODEL_GPT; kind <= MODEL_LLAMA; kind++) {
-        struct model_config c = { .kind = (enum model_kind)kind,
+    static const enum model_kind kinds[] = { MODEL_GPT, MODEL_LLAMA, MODEL_T5, MODEL_VIT };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct model_config c = { .kind = kinds[i],
                                   .layers = 2,
                                   .width = 32,
                                   .heads = 4,
-                                  .kv_heads = kind ? 2 : 4,
+                                  .kv_heads = kinds[i] == MODEL_LLAMA ? 2 : 4,
                                   .vocab = 61,
                                   .max_seq = SEQ,
                                   .dtype = RW_F64 };
@@ -168,4 +206,65 @@ Test(models, fused_and_explicit_attention_agree)
         for (int s = 0; s < STEPS; s++) cr_assert_float_eq(fused.loss[s], scores.loss[s], 1e-11);
         free(fused.gradients), free(fused.parameters), free(scores.gradients), free(scores.parameters);
     }
+}
+
+/* torchvision's vit_b_16; t5-small and google/t5-v1_1-small as published. */
+Test(models, parameters_of_published_sizes)
+{
+    static const struct {
+        enum model_kind kind;
+        const char *preset;
+        int64_t parameters;
+    } rows[] = { { MODEL_VIT, "published", 86567656 },
+                 { MODEL_T5, "t5-small", 60506624 },
+                 { MODEL_T5, "t5-v1.1-small", 76961152 } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct model_config c = { .kind = rows[i].kind, .dtype = RW_BF16 };
+        cr_assert(model_preset(&c, rows[i].preset));
+        struct fixture b = fixture_open(1, 1);
+        struct model m;
+        cr_assert_eq(model_declare(&m, b.ctx, &c), RW_OK, "%s", rw_error_message(b.ctx));
+        int64_t parameters = 0;
+        for (size_t k = 0; rw_param_get(b.ctx, k); k++)
+            parameters += rw_shape_numel(rw_tensor_shape(rw_param_get(b.ctx, k)));
+        cr_expect_eq(parameters, rows[i].parameters, "%s %s: %lld parameters", model_name(rows[i].kind),
+                     rows[i].preset, (long long)parameters);
+        fixture_close(&b);
+    }
+}
+
+/* What transformers' T5Attention._relative_position_bucket() gives of 32 buckets up to 128. */
+Test(models, buckets_of_distances)
+{
+    static const int far[] = { 0, 1, 7, 8, 11, 12, 15, 16, 31, 32, 63, 64, 127, 128, 4000 };
+    static const int both[] = { 0, 1, 7, 8, 8, 9, 9, 10, 11, 12, 13, 14, 15, 15, 15 };
+    static const int causal[] = { 0, 1, 7, 8, 11, 12, 15, 16, 21, 21, 26, 26, 31, 31, 31 };
+    for (size_t i = 0; i < sizeof far / sizeof *far; i++) {
+        cr_expect_eq(t5_bucket(far[i], false), both[i], "%d", far[i]);
+        cr_expect_eq(t5_bucket(far[i], true), causal[i], "%d, causal", far[i]);
+        cr_expect_eq(t5_bucket(-far[i], true), 0);
+        if (far[i]) cr_expect_eq(t5_bucket(-far[i], false), 16 + both[i], "%d", -far[i]);
+    }
+}
+
+/* An image's last columns reach the loss where its side is no multiple of a patch; a text of one token is read. */
+Test(models, sizes_that_patches_and_halves_do_not_divide)
+{
+    for (int kind = MODEL_T5; kind <= MODEL_VIT; kind++)
+        for (int seq = 1; seq <= 9; seq += 8) {
+            struct model_config c = { .kind = (enum model_kind)kind, .layers = 1, .width = 16, .heads = 2,
+                                      .kv_heads = 2, .vocab = 64, .max_seq = 9, .dtype = RW_F64 };
+            double loss[2];
+            for (int last = 0; last < 2; last++) {
+                struct fixture b = fixture_open(1, 1);
+                struct model m;
+                int32_t tokens[10] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
+                tokens[seq - 1] = 40 + 9 * last;
+                cr_assert_eq(model_create(&m, b.ctx, &c), RW_OK, "%s", rw_error_message(b.ctx));
+                loss[last] = rw_item(b.t, model_loss(&m, b.t, 1, seq, tokens, tokens + (kind == MODEL_T5)));
+                cr_assert_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+                fixture_close(&b);
+            }
+            cr_expect_neq(loss[0], loss[1], "%s of %d", model_name(kind), seq);
+        }
 }

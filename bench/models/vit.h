@@ -1,0 +1,19 @@
+/* The vision transformer's own parts: see vit.c. */
+#ifndef REWIND_BENCH_VIT_H
+#define REWIND_BENCH_VIT_H
+
+#include "models/model.h"
+
+/* Presets of this kind: tiny, small, published. False when there is none of that name. */
+bool vit_preset(struct model_config *c, const char *name);
+
+/* Fills in what a configuration leaves 0. */
+void vit_defaults(struct model_config *c);
+
+/* The parameters before the first layer, and the last one's. param: of model.c. */
+void vit_ends(struct model *m, rw_tensor *(*param)(const struct model *m, int layer, const char *name, rw_shape shape));
+
+/* x [n, 3, h, w] -> [n, vocab]. Sides that are no multiple of a patch are filled up with zeros behind. */
+rw_tensor *vit_forward(const struct model *m, rw_tape *t, rw_tensor *x);
+
+#endif
