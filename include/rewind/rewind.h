@@ -23,6 +23,7 @@
  *   memory.h      bytes and costs
  *   plan.h        what a step will take, before it runs
  *   moe.h         mixture of experts
+ *   recurrent.h   ops that go along a sequence
  *   optim.h       AdamW
  *   optimizers.h  SGD, Adam, Lion; settings of single parameters
  *   schedule.h    learning rates as a function of the step
@@ -64,6 +65,7 @@
 #include <rewind/plan.h>
 #include <rewind/pointwise.h>
 #include <rewind/precision.h>
+#include <rewind/recurrent.h>
 #include <rewind/reductions.h>
 #include <rewind/resume.h>
 #include <rewind/schedule.h>

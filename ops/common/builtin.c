@@ -25,6 +25,7 @@ static const struct {
     { "bce_with_logits", "x target pos_weight" },
     { "broadcast_to", "x" },
     { "cast", "x" },
+    { "causal_conv1d", "x weight bias" },
     { "causal_softmax", "scores" },
     { "circular_pad", "x" },
     { "clamp", "x" },

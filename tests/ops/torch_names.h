@@ -15,6 +15,7 @@
 { "bce_with_logits", "F.binary_cross_entropy_with_logits" },
 { "broadcast_to", "torch.broadcast_to" },
 { "cast", "Tensor.to" },
+{ "causal_conv1d", "F.conv1d(groups=channels), padded on the left" },
 { "causal_softmax", "masked_fill, F.softmax" },
 { "circular_pad", "F.pad(mode='circular')" },
 { "clamp", "torch.clamp" },

@@ -259,6 +259,7 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_argmax(t, x, 0, true), rw_argmin(t, x, 0, true), rw_topk(t, x, 1, 1, part, part + 1);
     rw_gather(t, index, 0, index), rw_scatter_add(t, v, 0, index, v), rw_index_select(t, x, 0, index);
     rw_embedding_bag(t, x, rw_unsqueeze(t, index, 0), RW_BAG_SUM);
+    rw_causal_conv1d(t, rw_unsqueeze(t, x, 0), x, v);
     rw_max_pool2d(t, q, &(rw_pool2d_params){ .kernel = { 2, 2 } }), rw_global_avg_pool2d(t, q);
     rw_avg_pool2d(t, q, &(rw_pool2d_params){ .kernel = { 2, 2 } });
 }
@@ -347,6 +348,7 @@ Test(policy, the_list_of_built_in_ops_is_that_of_the_public_headers)
         "norm.h",
         "ops.h",
         "pointwise.h",
+        "recurrent.h",
         "reductions.h",
         "select.h",
     };

@@ -81,6 +81,7 @@ void mistakes_with_tapes(struct trial *m, struct world *w);
 void mistakes_with_parameters(struct trial *m, struct world *w);
 void mistakes_with_contexts(struct trial *m, struct world *w);
 void mistakes_with_regions(struct trial *m, struct world *w);
+void mistakes_with_sequences(struct trial *m, struct world *w);
 void mistakes_with_steps(struct trial *m, struct world *w);
 
 #endif

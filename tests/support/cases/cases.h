@@ -33,6 +33,7 @@ void op_cases_pointwise(void);
 void op_cases_pool(void);
 void op_cases_products(void);
 void op_cases_random(void);
+void op_cases_recurrent(void);
 void op_cases_reductions(void);
 void op_cases_select(void);
 void op_cases_shapes(void);

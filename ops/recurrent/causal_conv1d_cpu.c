@@ -1,0 +1,74 @@
+/* CPU kernels of causal_conv1d: rows of a result are shared out, of a weight's gradient its channels. */
+#include "device/cpu/isa.h"
+#include "ops/common/util.h"
+#include "ops/common/vec.h"
+#include "ops/recurrent/causal_conv1d.h"
+
+struct conv_operands {
+    const void *x, *bias, *dy, *sum;
+    void *turned, *to;
+};
+
+#define LANES 32
+#define ROWS 128
+#define T float
+#define F(name) f_##name
+#include "ops/recurrent/causal_conv1d_tmpl.h"
+#undef T
+#undef F
+#define T double
+#define F(name) d_##name
+#include "ops/recurrent/causal_conv1d_tmpl.h"
+
+static void row_of(const struct rw_causal_conv1d *j, const struct conv_operands *o, rw_dtype dtype, int64_t row)
+{
+    switch (dtype) {
+    case RW_F32: f_row(j, o, RW_F32, row); return;
+    case RW_BF16: f_row(j, o, RW_BF16, row); return;
+    case RW_F16: f_row(j, o, RW_F16, row); return;
+    default: d_row(j, o, RW_F64, row); return;
+    }
+}
+
+static void strip_of(const struct rw_causal_conv1d *j, const struct conv_operands *o, rw_dtype dtype, int64_t c)
+{
+    switch (dtype) {
+    case RW_F32: f_strip(j, o, RW_F32, c); return;
+    case RW_BF16: f_strip(j, o, RW_BF16, c); return;
+    case RW_F16: f_strip(j, o, RW_F16, c); return;
+    default: d_strip(j, o, RW_F64, c); return;
+    }
+}
+
+static void turn(const struct rw_causal_conv1d *j, const rw_view *weight, void *to)
+{
+    if (weight->dtype == RW_F64) d_turn(j, weight->data, RW_F64, to);
+    else f_turn(j, weight->data, weight->dtype, to);
+}
+
+rw_status RW_ISA_NAME(rw_causal_conv1d_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_causal_conv1d_cpu)(const rw_kernel *k)
+{
+    const struct rw_causal_conv1d j = rw_causal_conv1d_of(k, false);
+    const struct conv_operands o = { .x = k->in[0].data, .bias = rw_kernel_has(k, 2) ? k->in[2].data : NULL,
+                                     .turned = k->workspace, .to = k->out[0].data };
+    const rw_dtype dtype = k->out[0].dtype;
+    const int64_t n = k->out[0].layout->numel;
+    if (!n) return RW_OK;
+    turn(&j, &k->in[1], k->workspace);
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
+    for (int64_t row = 0; row < j.b * j.l; row++) row_of(&j, &o, dtype, row);
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_causal_conv1d_weight_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_causal_conv1d_weight_cpu)(const rw_kernel *k)
+{
+    const struct rw_causal_conv1d j = rw_causal_conv1d_of(k, true);
+    const struct conv_operands o = { .x = k->in[0].data, .dy = k->in[1].data,
+                                     .sum = rw_kernel_has(k, 2) ? k->in[2].data : NULL, .to = k->out[0].data };
+    const rw_dtype dtype = k->out[0].dtype;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (j.b * j.l * j.c >= RW_PARALLEL_FROM)
+    for (int64_t c = 0; c < j.c; c += LANES) strip_of(&j, &o, dtype, c);
+    return RW_OK;
+}

@@ -1,0 +1,9 @@
+/* The rows of recurrent.golden. */
+#include "golden/rows.h"
+#include "support/cases/recurrent.h"
+
+static const struct golden_row rows[] = {
+    COUNTED(causal_conv1d, causal_conv1d, causal_conv1d, ),
+};
+
+const struct golden_set golden_recurrent = { "recurrent.golden", rows, sizeof rows / sizeof *rows };
