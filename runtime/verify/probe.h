@@ -17,7 +17,8 @@ extern const unsigned char rw_pattern_byte[RW_PATTERNS];
 struct rw_probe {
     rw_context *ctx;
     struct rw_digest *digest;              /* in the device's memory */
-    char *block[RW_PATTERNS];              /* there too: bytes of one pattern each */
+    /* Of a device that is not the host: */
+    char *block[RW_PATTERNS];              /* in its memory: bytes of one pattern each */
     struct rw_digest margin[RW_PATTERNS]; /* of RW_MARGIN bytes */
 };
 

@@ -202,6 +202,12 @@ static rw_status check_inputs(const struct rw_room *room, const struct rw_at *at
         const rw_status status = rw_probe_digest(room->probe, in[i].data, rw_view_span(&in[i]), &now);
         if (status) return status;
         if (rw_digest_equal(now, room->digests[i])) continue;
+        if (!in_place) { /* what was noted of it may be old: somebody else has written to the input since */
+            const rw_status again = rw_probe_digest(room->probe, at->in[i].data, rw_view_span(&at->in[i]),
+                                                    &room->digests[i]);
+            if (again) return again;
+            if (rw_digest_equal(now, room->digests[i])) continue;
+        }
         accuse(at, CKPT_CAUSE_INPUT_WRITTEN, -1, report);
         snprintf(report->detail, sizeof report->detail, "it wrote over its input %d", i);
     }
@@ -284,12 +290,23 @@ static rw_status run_pass(struct pass *p)
     return status ? rw_walk_failed(at->run, at->action, status) : RW_OK;
 }
 
-static rw_status note_inputs(struct rw_room *room, const struct rw_at *at)
+/* Of leaves the span was digested, of what a node has made its bytes. */
+static bool is_noted(const struct rw_table *noted, const struct rw_at *at, uint32_t v, int i)
+{
+    return noted && v < noted->n && noted->known[v] &&
+           (rw_view_span(&at->in[i]) == rw_view_bytes(&at->in[i]) ||
+            (v < noted->mark && rw_tape_value(at->run->tape, rw_tape_base(at->run->tape, v))->producer == RW_NONE_ID));
+}
+
+static rw_status note_inputs(struct rw_room *room, const struct rw_at *at, const struct rw_table *noted)
 {
     rw_status status = RW_OK;
-    for (int i = 0; !status && i < at->n_in; i++)
-        if (has_memory(&at->in[i]))
-            status = rw_probe_digest(room->probe, at->in[i].data, rw_view_span(&at->in[i]), &room->digests[i]);
+    for (int i = 0; !status && i < at->n_in; i++) {
+        const uint32_t v = rw_plan_operand(at->run->tape, at->run->plan, at->node->first_input + (uint32_t)i);
+        if (!has_memory(&at->in[i])) continue;
+        if (is_noted(noted, at, v, i)) room->digests[i] = noted->digest[v];
+        else status = rw_probe_digest(room->probe, at->in[i].data, rw_view_span(&at->in[i]), &room->digests[i]);
+    }
     return status;
 }
 
@@ -311,11 +328,11 @@ static rw_status compare_passes(struct rw_room *room, const struct pass *pass, c
     return status;
 }
 
-static rw_status try_twice(struct rw_room *room, struct rw_at *at, ckpt_report *report)
+static rw_status try_twice(struct rw_room *room, struct rw_at *at, const struct rw_table *noted, ckpt_report *report)
 {
     struct pass pass[RW_ROOMS];
     char *next = (char *)rw_round_up((uintptr_t)room->data, TURN);
-    rw_status status = note_inputs(room, at);
+    rw_status status = note_inputs(room, at, noted);
     for (int i = 0; !status && !report->mismatches && i < RW_ROOMS; i++) {
         pass[i] = (struct pass){ .room = room, .at = at, .number = i, .around = around[i],
                                  .within = within[i], .next = next, .views = room->views + i * (at->n_in + at->n_out) };
@@ -326,14 +343,14 @@ static rw_status try_twice(struct rw_room *room, struct rw_at *at, ckpt_report *
     return status || report->mismatches ? status : compare_passes(room, pass, report);
 }
 
-rw_status rw_room_before(struct rw_room *room, struct rw_at *at, ckpt_report *report)
+rw_status rw_room_before(struct rw_room *room, struct rw_at *at, const struct rw_table *noted, ckpt_report *report)
 {
     rw_context *const ctx = room->probe->ctx;
     room->tried = false;
     if (!at->node) return RW_OK;
     if (ctx->ops[at->node->op]->flags & (RW_OP_STATEFUL | RW_OP_COMMIT | RW_OP_NONDETERMINISTIC)) return RW_OK;
     if (!make_room(room, at)) return rw_fail(ctx, RW_ERR_MEMORY, "verification: out of memory");
-    const rw_status status = try_twice(room, at, report);
+    const rw_status status = try_twice(room, at, noted, report);
     room->tried = !status && !report->mismatches;
     return status ? rw_fail(ctx, status, "verification: %s", rw_status_name(status)) : RW_OK;
 }
@@ -350,4 +367,10 @@ rw_status rw_room_after(struct rw_room *room, const struct rw_at *at, ckpt_repor
     }
     if (room->tried && !status && !report->mismatches) status = check_inputs(room, at, at->in, true, report);
     return status ? rw_fail(room->probe->ctx, status, "verification: %s", rw_status_name(status)) : RW_OK;
+}
+
+const struct rw_digest *rw_room_output(const struct rw_room *room, const struct rw_at *at, int i)
+{
+    const rw_view *const v = &at->out[i];
+    return room->tried && has_memory(v) && rw_view_span(v) == rw_view_bytes(v) ? &room->digests[at->n_in + i] : NULL;
 }

@@ -26,13 +26,31 @@
 
 #define RW_ROOMS 2
 
+/* Digests by value: of the tape's below the mark, of a plan's tail from there on. Two plans of one loss have the same
+   tail, but not the same mark where the tape has grown in between. */
+struct rw_table {
+    struct rw_digest *digest;
+    bool *known;
+    size_t n;
+    uint32_t mark;
+};
+
+/* The entry of a value of that plan. */
+static inline uint32_t rw_table_at(const struct rw_table *table, const rw_plan *plan, uint32_t v)
+{
+    return v < plan->mark_values ? v : v - plan->mark_values + table->mark;
+}
+
+bool rw_table_make(struct rw_table *table, const rw_plan *plan);
+void rw_table_free(struct rw_table *table);
+
 struct rw_room {
     const struct rw_probe *probe;
     char *data; /* in the device's memory */
     size_t bytes;
     struct rw_run_words *words; /* of kernels that cannot say at once what is wrong: that is for the third run to say */
     /* Of the node that was tried last: */
-    bool tried;
+    bool tried; /* and nothing was wrong with it */
     rw_view *views; /* of both rooms */
     rw_desc *descs;
     struct rw_digest *digests; /* of inputs before, then of outputs */
@@ -44,10 +62,14 @@ void rw_room_close(struct rw_room *room);
 
 /*
  * Before a node runs, and after. What is wrong with it goes to the report, whose mismatches are 0 when nothing is. A
- * status other than RW_OK is a failure of the device, of memory or of the kernel itself.
+ * status other than RW_OK is a failure of the device, of memory or of the kernel itself. noted: digests of the run's
+ * values so far, so that an input is not digested again for each of its readers; NULL for none.
  */
-rw_status rw_room_before(struct rw_room *room, struct rw_at *at, ckpt_report *report);
+rw_status rw_room_before(struct rw_room *room, struct rw_at *at, const struct rw_table *noted, ckpt_report *report);
 rw_status rw_room_after(struct rw_room *room, const struct rw_at *at, ckpt_report *report);
+
+/* The digest of an output, after the node has run; NULL where the room has none of exactly its bytes. */
+const struct rw_digest *rw_room_output(const struct rw_room *room, const struct rw_at *at, int i);
 
 /* Do an output and an input of a running node lie in the same memory? */
 bool rw_at_shares(const struct rw_at *at, int out, int in);

@@ -183,7 +183,9 @@ static rw_status note(struct rw_watch *w, const struct rw_at *at)
     rw_status status = RW_OK;
     for (int i = 0; !status && i < at->n_out; i++) {
         const uint32_t v = at->node->first_output + (uint32_t)i;
-        status = digest_view(w, &at->out[i], &w->table->digest[v]);
+        const struct rw_digest *const known = w->room && !w->found.mismatches ? rw_room_output(w->room, at, i) : NULL;
+        if (known) w->table->digest[v] = *known;
+        else status = digest_view(w, &at->out[i], &w->table->digest[v]);
         w->table->known[v] = true;
     }
     return status;
@@ -303,7 +305,8 @@ static rw_status before(struct rw_observer *o, struct rw_at *at)
     if (w->role == RW_WATCH_NOTES) status = note_leaves(w, at);
     if (!status) status = fill_outputs(w, at);
     if (status) return failed(w, status);
-    if (w->room && w->role < RW_WATCH_COMPARES) status = rw_room_before(w->room, at, &w->found);
+    const struct rw_table *const noted = w->role == RW_WATCH_NOTES ? w->table : NULL;
+    if (w->room && w->role < RW_WATCH_COMPARES) status = rw_room_before(w->room, at, noted, &w->found);
     return status ? status : give_verdict(w);
 }
 

@@ -20,24 +20,6 @@
 
 enum rw_watch_role { RW_WATCH_TRIES, RW_WATCH_NOTES, RW_WATCH_COMPARES, RW_WATCH_CAPTURES };
 
-/* Digests by value: of the tape's below the mark, of a plan's tail from there on. Two plans of one loss have the same
-   tail, but not the same mark where the tape has grown in between. */
-struct rw_table {
-    struct rw_digest *digest;
-    bool *known;
-    size_t n;
-    uint32_t mark;
-};
-
-/* The entry of a value of that plan. */
-static inline uint32_t rw_table_at(const struct rw_table *table, const rw_plan *plan, uint32_t v)
-{
-    return v < plan->mark_values ? v : v - plan->mark_values + table->mark;
-}
-
-bool rw_table_make(struct rw_table *table, const rw_plan *plan);
-void rw_table_free(struct rw_table *table);
-
 /* The last that was written to a source of the run. */
 struct rw_written {
     struct rw_digest digest;

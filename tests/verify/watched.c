@@ -224,6 +224,90 @@ Test(watched, an_op_that_is_wrong_once_hands_out_no_wrong_gradient)
     cr_assert_geq(failures, 8);
 }
 
+/* The first time that it runs at all, or any other time of the first step of a context. */
+Test(watched, an_op_that_is_wrong_the_first_time_hands_out_no_wrong_gradient)
+{
+    ON_THE_CPU();
+    float right[N], got[N];
+    struct world x = open_world(NULL, NULL);
+    cr_assert_eq(rw_backward(x.b.t, x.loss), RW_OK);
+    read_gradient(&x, right);
+    fixture_close(&x.b);
+    x = open_world("1", NULL);
+    cr_assert_eq(rw_backward(x.b.t, x.loss), RW_OK);
+    const int runs = own.runs;
+    cr_assert_geq(runs, 5, "two rooms, a rehearsal, the run and its replay: %d", runs);
+    fixture_close(&x.b);
+    for (int run = 1; run <= runs; run++) {
+        x = open_world("1", is_wrong_in_one_run);
+        own.wrong_run = run;
+        cr_assert_eq(rw_backward(x.b.t, x.loss), RW_ERR_MISMATCH, "wrong in run %d of %d", run, runs);
+        cr_assert(strstr(rw_error_message(x.b.ctx), "own at ") || strstr(rw_error_message(x.b.ctx), "of own"), "%d: %s",
+                  run, rw_error_message(x.b.ctx));
+        rw_error_clear(x.b.ctx);
+        cr_assert_eq(rw_backward(x.b.t, x.loss), RW_OK, "%s", rw_error_message(x.b.ctx));
+        read_gradient(&x, got); /* once, not twice */
+        cr_assert_eq(memcmp(got, right, sizeof got), 0, "wrong in run %d", run);
+        fixture_close(&x.b);
+    }
+}
+
+/* A rehearsal names it whichever of its runs is the wrong one, and leaves the program's own step as it was. */
+Test(watched, an_op_that_is_wrong_in_one_run_of_a_rehearsal_is_named)
+{
+    ON_THE_CPU();
+    float right[N], got[N];
+    struct world x = open_world(NULL, NULL);
+    cr_assert_eq(ckpt_verify(x.b.t, x.loss, NULL), RW_OK, "%s", rw_error_message(x.b.ctx));
+    const int runs = own.runs;
+    cr_assert_geq(runs, 5, "two rooms, one run without recompute, one with it and a replay: %d", runs);
+    cr_assert_eq(rw_backward(x.b.t, x.loss), RW_OK);
+    read_gradient(&x, right);
+    fixture_close(&x.b);
+    for (int run = 1; run <= runs; run++) {
+        ckpt_report r = { 0 };
+        x = open_world(NULL, is_wrong_in_one_run);
+        own.wrong_run = run;
+        cr_assert_eq(ckpt_verify(x.b.t, x.loss, &r), RW_ERR_MISMATCH, "wrong in run %d of %d", run, runs);
+        cr_assert_str_eq(r.op, "own", "wrong in run %d: %s", run, r.op);
+        cr_assert_eq(r.element, 3);
+        own.wrong_run = 0;
+        cr_assert_eq(rw_backward(x.b.t, x.loss), RW_OK, "%s", rw_error_message(x.b.ctx));
+        read_gradient(&x, got);
+        cr_assert_eq(memcmp(got, right, sizeof got), 0, "wrong in run %d", run);
+        fixture_close(&x.b);
+    }
+}
+
+/* REWIND_VERIFY=digest sees a replay that differs: the first computation is wrong, or the replay is. */
+Test(watched, an_op_that_is_wrong_once_differs_from_its_replay)
+{
+    ON_THE_CPU();
+    for (int run = 1; run <= 2; run++) {
+        struct world x = open_world("digest", is_wrong_in_one_run);
+        own.wrong_run = run;
+        cr_assert_eq(rw_backward(x.b.t, x.loss), RW_ERR_MISMATCH, "wrong in run %d", run);
+        cr_assert(strstr(rw_error_message(x.b.ctx), "own"), "%s", rw_error_message(x.b.ctx));
+        fixture_close(&x.b);
+    }
+}
+
+/* Of a value that two nodes read each digest is taken once: an op that writes over what it reads, where it has been
+   read before, is the one that is named. */
+Test(watched, who_writes_over_what_was_read_before_is_named)
+{
+    ON_THE_CPU();
+    struct world x = open_world(NULL, NULL);
+    rw_tensor *const y = rw_exp(x.b.t, x.p), *const z = rw_tanh(x.b.t, y);
+    own.plant = writes_to_its_input;
+    rw_tensor *const u = rw_mul(x.b.t, rw_apply(x.b.t, &own_op, (rw_tensor *[]){ y }, 1, NULL, 0, NULL), z);
+    ckpt_report r = { 0 };
+    cr_assert_eq(ckpt_verify(x.b.t, rw_sum(x.b.t, u, RW_ALL_AXES, false), &r), RW_ERR_MISMATCH);
+    cr_assert_str_eq(r.op, "own");
+    cr_assert_eq(r.cause, CKPT_CAUSE_INPUT_WRITTEN, "%s", ckpt_cause_name(r.cause));
+    fixture_close(&x.b);
+}
+
 /* What the loss was computed from changes behind the library's back before backward: an error, and no gradient. */
 static void changes_between(bool global)
 {
