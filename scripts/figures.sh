@@ -5,7 +5,7 @@
 set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
-    bench/linear_loss bench/save >&2
+    bench/linear_loss bench/quantized bench/save >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
 rounds=${REWIND_ROUNDS:-5}
@@ -22,6 +22,7 @@ saved=$(mktemp -d)
 "$bench/save" "$saved" "$rounds"
 rm -rf "$saved"
 "$bench/linear_loss" "$rounds"
+"$bench/quantized" "$rounds"
 ours=$(mktemp) theirs=$(mktemp)
 trap 'rm -f "$ours" "$theirs"' EXIT
 "$bench/block_step" "$rounds" | tee "$ours" | grep -v '^{'

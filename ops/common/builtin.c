@@ -72,6 +72,7 @@ static const struct {
     { "linear_add", "residual x weight bias" },
     { "linear_cross_entropy", "rows x weight target" },
     { "linear_gelu", "x weight bias" },
+    { "linear_quantized", "x words bias" },
     { "log", "x" },
     { "log1p", "x" },
     { "log_softmax", "x" },

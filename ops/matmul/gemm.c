@@ -49,6 +49,7 @@ static int64_t dense_bytes(int64_t bytes)
 static void finish(struct gemm *g, const rw_layout *a, const rw_layout *b)
 {
     join_rows(g);
+    g->c_row = g->n;
     tidy(&g->a, g->m, g->k);
     tidy(&g->b, g->k, g->n);
     const int64_t size = (int64_t)rw_dtype_size(g->dtype);

@@ -42,7 +42,8 @@ struct gemm {
     bool has_bias;
     bool adds;       /* to the sum, before the one rounding */
     const void *sum; /* like c, and may be c */
-    void *c;         /* dense [batch..., m, n] */
+    void *c;         /* [batch..., m, n], dense but for its rows */
+    int64_t c_row;   /* between rows of c and of the sum: n, or more where c is a part of the columns of one matrix */
     bool gelu;        /* on CUDA: gelu's tanh form of c is made too */
     void *activation; /* like c */
     int batch_rank;

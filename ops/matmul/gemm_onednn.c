@@ -54,7 +54,7 @@ static struct rw_matmul_signature signature_of(const struct gemm *g, const struc
         .a_col = pack_a ? 1 : g->a.col,
         .b_row = pack_b ? g->n : g->b.row,
         .b_col = pack_b ? 1 : g->b.col,
-        .c_row = g->n,
+        .c_row = g->c_row,
         .dtype = (int32_t)g->dtype,
         .bias = g->has_bias,
         .adds = g->adds,
@@ -168,7 +168,7 @@ static struct tile tile_of(const struct gemm *g, const struct gemm_plan *p, int6
 /* The library adds to what c holds. Copied tile by tile: a tile is still in the cache when it is added to. */
 static void bring_sum(const struct gemm *g, const struct tile *t, int64_t at, int64_t size)
 {
-    for (int64_t i = 0; i < t->rows; i++, at += g->n)
+    for (int64_t i = 0; i < t->rows; i++, at += g->c_row)
         memcpy((char *)g->c + at * size, (const char *)g->sum + at * size, (size_t)(t->cols * size));
 }
 
@@ -179,7 +179,7 @@ static rw_status library_tile(const struct gemm *g, const struct gemm_plan *p, c
     const char *const a = (const char *)g->a.data + (rw_gemm_start(g, &g->a, t->item) + t->row * g->a.row) * size;
     const char *const b = (const char *)g->b.data + (rw_gemm_start(g, &g->b, t->item) + t->col * g->b.col) * size;
     const char *const bias = g->has_bias ? (const char *)g->bias + t->col * size : NULL;
-    const int64_t at = (t->item * g->m + t->row) * g->n + t->col;
+    const int64_t at = (t->item * g->m + t->row) * g->c_row + t->col;
     char *const c = (char *)g->c + at * to;
     if (g->adds && g->sum != g->c) bring_sum(g, t, at, to);
     return rw_onednn_matmul_run(p->primitive[t->last_m][t->last_n], thread, a, b, bias, c,

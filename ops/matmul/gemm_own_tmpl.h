@@ -67,9 +67,9 @@ VEC_INLINE void F(write)(const struct gemm *g, rw_dtype dtype, rw_dtype to, cons
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) {
             T y = c[i * GEMM_OWN_N + j] + (g->has_bias ? F(element)(g->bias, dtype, col + j) : 0);
-            if (g->adds) y += F(element)(g->sum, to, at + i * g->n + j);
-            if (to == RW_F64) ((double *)g->c)[at + i * g->n + j] = (double)y;
-            else f_put(g->c, to, at + i * g->n + j, (float)y);
+            if (g->adds) y += F(element)(g->sum, to, at + i * g->c_row + j);
+            if (to == RW_F64) ((double *)g->c)[at + i * g->c_row + j] = (double)y;
+            else f_put(g->c, to, at + i * g->c_row + j, (float)y);
         }
 }
 
@@ -87,7 +87,7 @@ VEC_INLINE void F(tile)(const struct gemm *g, rw_dtype dtype, int64_t item, int6
         F(pack_b)(x.b, g, dtype, b + p * g->b.row, cols, depth);
         F(blocks_multiply)(&x, rows, cols, depth);
     }
-    const int64_t at = (item * g->m + row) * g->n + col;
+    const int64_t at = (item * g->m + row) * g->c_row + col;
     if (g->to == dtype) F(write)(g, dtype, dtype, x.c, at, rows, col, cols);
     else F(write)(g, dtype, RW_F32, x.c, at, rows, col, cols);
 }

@@ -8,6 +8,7 @@
 
 extern "C" {
 #include "ops/matmul/gemm.h"
+#include "ops/matmul/matmul.h"
 #include "ops/pointwise/pointwise.h"
 
 rw_status rw_gelu_tanh_cuda(const rw_kernel *k);
@@ -127,6 +128,7 @@ rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan 
     rw_blaslt_product *const q = &p->product;
     q->m = g.m, q->n = g.n, q->k = g.k;
     q->a_row = p->g.a.row, q->a_col = p->g.a.col, q->b_row = p->g.b.row, q->b_col = p->g.b.col;
+    q->c_row = g.c_row;
     q->batch = inner < 0 ? 1 : p->outer.dim[inner];
     q->a_batch = inner < 0 ? 0 : p->outer.a[inner];
     q->b_batch = inner < 0 ? 0 : p->outer.b[inner];
@@ -206,7 +208,7 @@ void pack_operand(const rw_kernel *k, const gemm &g, const gemm_operand &x, void
 /* ---- tiles of our own: any strides, k in one sequence ---- */
 
 struct tiles {
-    int64_t m, n, k, across, down, all; /* all: of the batch */
+    int64_t m, n, k, c_row, across, down, all; /* all: of the batch */
 };
 
 /* c and the sum are of S: T, or float32. */
@@ -234,7 +236,7 @@ __global__ void tile_kernel(const T *a, const T *b, const T *bias, const S *sum,
             __syncthreads();
         }
         for (int r = 0; r < TILE / TILE_ROWS; r++) {
-            const int64_t i = row + threadIdx.y + r * TILE_ROWS, at = (item * x.m + i) * x.n + col;
+            const int64_t i = row + threadIdx.y + r * TILE_ROWS, at = (item * x.m + i) * x.c_row + col;
             if (i >= x.m || col >= x.n) continue;
             W y = bias ? acc[r] + widen(bias[col]) : acc[r];
             if (sum) y += widen(sum[at]);
@@ -245,7 +247,7 @@ __global__ void tile_kernel(const T *a, const T *b, const T *bias, const S *sum,
 
 template <typename T, typename S> rw_status run_own(const rw_kernel *k, const gemm &g)
 {
-    tiles x = { g.m, g.n, g.k, (g.n + TILE - 1) / TILE, (g.m + TILE - 1) / TILE, 0 };
+    tiles x = { g.m, g.n, g.k, g.c_row, (g.n + TILE - 1) / TILE, (g.m + TILE - 1) / TILE, 0 };
     x.all = x.across * x.down * g.n_batch;
     if (!x.all) return RW_OK;
     const unsigned blocks = static_cast<unsigned>(x.all < MOST_BLOCKS ? x.all : MOST_BLOCKS);
@@ -294,7 +296,7 @@ template <typename T, typename S> rw_status run_library(const rw_kernel *k, cons
             at_b += rest % p->outer.dim[i] * p->outer.b[i];
             rest /= p->outer.dim[i];
         }
-        const int64_t at_c = call * p->product.batch * g.m * g.n;
+        const int64_t at_c = call * p->product.batch * g.m * g.c_row;
         x.a = a + at_a;
         x.b = b + at_b;
         x.sum = sum ? sum + at_c : nullptr;
@@ -380,6 +382,23 @@ extern "C" size_t rw_linear_workspace_cuda(const rw_op_call *call)
 extern "C" size_t rw_linear_add_workspace_cuda(const rw_op_call *call)
 {
     return linear_workspace(call, 1);
+}
+
+extern "C" size_t rw_linear_panel_workspace_cuda(const rw_op_call *call, int64_t c_row)
+{
+    gemm g;
+    rw_gemm_of_linear(&g, call->in[0].layout, call->in[1].layout, call->n_inputs > 2, call->in[0].dtype);
+    g.c_row = c_row;
+    return workspace_of(call, g, 0);
+}
+
+extern "C" rw_status rw_linear_panel_cuda(const rw_kernel *k, int64_t c_row)
+{
+    const bool bias = k->n_inputs > 2;
+    gemm g;
+    rw_gemm_of_linear(&g, k->in[0].layout, k->in[1].layout, bias, k->in[0].dtype);
+    g.c_row = c_row;
+    return run(k, &g, { 0, 1, bias ? 2 : -1, -1 });
 }
 
 extern "C" rw_status rw_matmul_cuda(const rw_kernel *k)

@@ -42,6 +42,7 @@ extern const struct golden_set golden_moe;
 extern const struct golden_set golden_norm;
 extern const struct golden_set golden_ops;
 extern const struct golden_set golden_pointwise;
+extern const struct golden_set golden_quantized;
 extern const struct golden_set golden_recurrent;
 extern const struct golden_set golden_reductions;
 extern const struct golden_set golden_select;

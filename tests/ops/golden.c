@@ -196,6 +196,7 @@ static void check_all(rw_dtype dtype)
         &golden_norm,
         &golden_ops,
         &golden_pointwise,
+        &golden_quantized,
         &golden_recurrent,
         &golden_reductions,
         &golden_select,

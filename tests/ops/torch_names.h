@@ -62,6 +62,7 @@
 { "linear_add", "F.linear, torch.add" },
 { "linear_cross_entropy", "F.linear, F.cross_entropy" },
 { "linear_gelu", "F.linear, F.gelu(approximate='tanh')" },
+{ "linear_quantized", "bitsandbytes.matmul_4bit" },
 { "log", "torch.log" },
 { "log1p", "torch.log1p" },
 { "log_softmax", "F.log_softmax" },

@@ -228,6 +228,8 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
                                                                                                                      x);
     rw_sqrt(t, x), rw_tanh(t, x), rw_sigmoid(t, x), rw_relu(t, x), rw_silu(t, x), rw_gelu(t, x), rw_gelu_tanh(t, x);
     rw_matmul(t, x, x), rw_linear(t, x, x, RW_NONE), rw_linear_gelu(t, x, x, v);
+    const rw_quantized codes = { RW_INT8, 2, 2, rw_input(t, RW_I32, RW_SHAPE(3), NULL) };
+    rw_linear_quantized(t, x, &codes, v);
     rw_linear_add(t, x, x, v, x), rw_dropout_add(t, x, x, 0.5f), rw_layernorm(t, x, v, v, 1), rw_rmsnorm(t, x, v, 1);
     rw_mean(t, x, RW_AXES(0), false), rw_max(t, x, RW_AXES(0), false), rw_logsumexp(t, x, RW_AXES(0), false);
     rw_sum_to(t, x, RW_SHAPE(1, 2)), rw_softmax(t, x, 0), rw_log_softmax(t, x, 0), rw_causal_softmax(t, x, 1);
@@ -300,6 +302,7 @@ static bool is_composed(const char *name)
         "normalize",
         "ones",
         "prod",
+        "quantized_create",
         "rope_interleaved",
         "smooth_l1_loss",
         "stack",
@@ -348,6 +351,7 @@ Test(policy, the_list_of_built_in_ops_is_that_of_the_public_headers)
         "norm.h",
         "ops.h",
         "pointwise.h",
+        "quantized.h",
         "recurrent.h",
         "reductions.h",
         "select.h",

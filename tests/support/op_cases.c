@@ -55,6 +55,7 @@ const struct op_case *op_cases(size_t *ret_n)
         op_cases_pointwise,
         op_cases_pool,
         op_cases_products,
+        op_cases_quantized,
         op_cases_random,
         op_cases_recurrent,
         op_cases_reductions,

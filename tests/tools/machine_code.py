@@ -161,6 +161,7 @@ OTHERS = [
     (r'clip_cuda:norm_kernel', 'one block'),
     (r'scaler_cuda:next_kernel', 'one thread'),
     (r'scaler_cuda:rows_kernel', 'a thread for a parameter'),
+    (r'quantized_cuda:(nf4|int8)_kernel<.*>', 'codes of four and eight bits; writes a panel that the cache holds'),
     (r'embedding_cuda:(count|scan|scatter)_kernel', 'the sort: four bytes per token'),
     (r'embedding_cuda:stitch_kernel<.*>', 'rows that lie over several runs: few'),
     (r'embedding_cuda:(gather|sum)_kernel<.*>', 'rows that do not divide into packs'),

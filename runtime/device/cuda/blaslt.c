@@ -194,7 +194,7 @@ static rw_status make_descriptors(struct rw_blaslt *lt, struct entry *e)
     rw_status status = make_desc(lt, e);
     if (!status) status = make_layout(lt, &e->b, p, p->dtype, p->k, p->n, p->b_row, p->b_col, p->b_batch);
     if (!status) status = make_layout(lt, &e->a, p, p->dtype, p->m, p->k, p->a_row, p->a_col, p->a_batch);
-    if (!status) status = make_layout(lt, &e->c, p, p->to, p->m, p->n, p->n, 1, p->m * p->n);
+    if (!status) status = make_layout(lt, &e->c, p, p->to, p->m, p->n, p->c_row, 1, p->m * p->n);
     return status;
 }
 

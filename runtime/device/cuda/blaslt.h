@@ -16,12 +16,12 @@ extern "C" {
 
 /*
  * c[i] [m, n] = a[i] [m, k] b[i] [k, n] + bias [n] (+ sum[i], which lies like c and may be c). One stride of a and of b
- * is 1; c is dense. With gelu, c is gelu's tanh form of that, taken before it is rounded,
- * and aux, which lies like c, is that itself. All bytes count: no padding.
+ * is 1; the rows of c are c_row apart, n in a batch. With gelu, c is gelu's tanh form of that, taken before it is
+ * rounded, and aux, which lies like c, is that itself. All bytes count: no padding.
  */
 struct rw_blaslt_product {
     int64_t m, n, k;
-    int64_t a_row, a_col, b_row, b_col;
+    int64_t a_row, a_col, b_row, b_col, c_row;
     int64_t batch, a_batch, b_batch; /* strides between elements of the batch, 0: the same for all */
     int32_t a_align, b_align, c_align, bias_align; /* of all the addresses, in bytes; that of the workspace is 256 */
     int32_t dtype; /* of a, b and bias */

@@ -32,6 +32,7 @@ void op_cases_norms(void);
 void op_cases_pointwise(void);
 void op_cases_pool(void);
 void op_cases_products(void);
+void op_cases_quantized(void);
 void op_cases_random(void);
 void op_cases_recurrent(void);
 void op_cases_reductions(void);

@@ -1,0 +1,101 @@
+/*
+ * Products with a weight in codes: how much of their time is the decoding, forward and backward of x, and how the whole
+ * compares with rw_linear(). A layer of [3072, 768] on 1,024 rows.
+ *
+ * The decoding alone is what the same op takes on no rows at all: it decodes every panel, and multiplies nothing.
+ *
+ *   quantized [ROUNDS] [ROWS] [OUT] [IN]
+ */
+#include "figure.h"
+
+#include <rewind/rewind.h>
+
+struct layer {
+    rw_context *ctx;
+    rw_tape *t;
+    rw_dtype dtype;
+    rw_quantized weight;
+    rw_tensor *dense; /* what the product is compared with */
+    int64_t out, in;
+};
+
+enum product { FORWARD, BACKWARD, DENSE };
+
+/* Milliseconds of one product. Backward is that of x: dy times the weight. */
+static double time_of(struct layer *l, int64_t rows, enum product which)
+{
+    const bool back = which == BACKWARD;
+    rw_tensor *const x = rw_input(l->t, l->dtype, RW_SHAPE(rows, l->in), NULL);
+    if (back) rw_require_grad(l->t, x);
+    rw_tensor *y = which == DENSE ? rw_linear(l->t, x, l->dense, RW_NONE)
+                                  : rw_linear_quantized(l->t, x, &l->weight, RW_NONE);
+    rw_tensor *const loss = back ? rw_sum(l->t, y, RW_ALL_AXES, false) : y;
+    rw_status status = back ? rw_forward(l->t, 1, &loss) : RW_OK;
+    const double begin = now_s();
+    if (!status) status = back ? rw_backward(l->t, loss) : rw_eval(l->t, &y, 1);
+    const double ms = 1e3 * (now_s() - begin);
+    if (status) fprintf(stderr, "%s\n", rw_error_message(l->ctx));
+    rw_tape_reset(l->t);
+    return ms;
+}
+
+static double median_ms(struct layer *l, int64_t rows, enum product which, int rounds)
+{
+    double ms[64];
+    time_of(l, rows, which); /* plans */
+    for (int i = 0; i < rounds; i++) ms[i] = time_of(l, rows, which);
+    return median_of(ms, rounds);
+}
+
+static void measure(struct layer *l, rw_quantized_kind kind, int64_t rows, int rounds)
+{
+    static const char *const kinds[] = { "nf4", "int8" };
+    const rw_shape shape = RW_SHAPE(l->out, l->in);
+    const size_t n = (size_t)(l->out * l->in);
+    float *const numbers = malloc(n * sizeof *numbers);
+    char name[160];
+    uint32_t state = 1;
+    for (size_t i = 0; i < n; i++) numbers[i] = (float)(int32_t)(state = state * 1664525 + 1013904223) * 0x1p-36f;
+    rw_context_create(&l->ctx, &(rw_context_params){ .seed = 1 });
+    rw_tape_create(&l->t, l->ctx);
+    l->dense = rw_param(l->ctx, "dense", l->dtype, shape);
+    rw_init_normal(l->dense, 0, 0.02);
+    rw_quantized_create(l->ctx, "w", kind, shape, &l->weight);
+    const rw_status status = rw_quantize(&l->weight, RW_F32, numbers, n * sizeof *numbers);
+    if (status) fprintf(stderr, "%s\n", rw_error_message(l->ctx));
+    free(numbers);
+    const double dense = median_ms(l, rows, DENSE, rounds);
+    for (int back = 0; back < 2; back++) {
+        const double all = median_ms(l, rows, back ? BACKWARD : FORWARD, rounds);
+        const double decode = median_ms(l, 0, back ? BACKWARD : FORWARD, rounds);
+        snprintf(name, sizeof name, "decode of %s codes beside the product, %s, %s (%.3g and %.3g ms)", kinds[kind],
+                 back ? "backward" : "forward", rw_dtype_name(l->dtype), decode, all);
+        figure(name, decode / all, "of it", 0.05);
+        if (back) continue;
+        printf("product with %s codes over rw_linear(), %s (%.3g and %.3g ms), %.4g times, for comparison\n",
+               kinds[kind], rw_dtype_name(l->dtype), all, dense, all / dense);
+    }
+    if (kind == RW_NF4 && l->dtype == RW_F32) {
+        const size_t want = n / 2 + 4 * ((n + 255) / 256) + 4 + 4 * ((n + 16383) / 16384);
+        snprintf(name, sizeof name, "bytes of an nf4 weight, %.4f bits a number",
+                 8 * (double)rw_tensor_bytes(l->weight.words) / (double)n);
+        figure_exactly(name, (double)rw_tensor_bytes(l->weight.words), "bytes", (double)want);
+    }
+    rw_tape_destroy(&l->t);
+    rw_context_destroy(&l->ctx);
+}
+
+int main(int argc, char **argv)
+{
+    const int rounds = argc > 1 ? atoi(argv[1]) : 9;
+    const int64_t rows = argc > 2 ? atoi(argv[2]) : 1024;
+    struct layer l = { .out = argc > 3 ? atoi(argv[3]) : 3072, .in = argc > 4 ? atoi(argv[4]) : 768 };
+    if (rounds < 1 || rounds > 64 || rows < 1 || l.out < 1 || l.in < 64 || l.in % 64) return EXIT_FAILURE;
+    const rw_dtype types[] = { RW_F32, RW_BF16 };
+    for (int d = 0; d < 2; d++)
+        for (int kind = 0; kind < RW_QUANTIZED_KIND_COUNT; kind++) {
+            l.dtype = types[d];
+            measure(&l, (rw_quantized_kind)kind, rows, rounds);
+        }
+    return EXIT_SUCCESS;
+}

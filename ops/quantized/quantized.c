@@ -1,0 +1,114 @@
+/* linear_quantized: x times the transpose of a weight in codes, or turned, which is the gradient of x. */
+#include "ops/quantized/quantized.h"
+
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+#include "ops/matmul/matmul.h"
+#include "ops/reduce/reduce.h"
+
+static rw_status check(rw_op_call *call)
+{
+    const struct rw_linear_quantized_attrs *const a = call->attrs;
+    const int64_t features = a->turned ? a->out : a->in;
+    RW_CHECK(rw_want_float(call, 0));
+    RW_CHECK(rw_want_dtype(call, 1, RW_I32));
+    RW_CHECK(rw_op_shape(call, RW_SHAPE(a->out, a->in)));
+    if (a->kind == RW_NF4 && a->in % RW_NF4_BLOCK)
+        return rw_op_error(call, RW_ERR_SHAPE, "rows of %lld numbers are not of whole blocks of %d", (long long)a->in,
+                           RW_NF4_BLOCK);
+    const int64_t words = quantized_parts_of(a).bytes / 4;
+    if (!rw_shape_equal(rw_in_shape(call, 1), RW_SHAPE(words)))
+        return rw_op_error(call, RW_ERR_SHAPE, "the words of a weight [%lld, %lld] are [%lld]", (long long)a->out,
+                           (long long)a->in, (long long)words);
+    rw_shape x = rw_in_shape(call, 0);
+    if (x.rank < 1) return rw_op_error(call, RW_ERR_SHAPE, "x needs an axis");
+    if (x.dim[x.rank - 1] != features)
+        return rw_op_error(call, RW_ERR_SHAPE, "x has %lld features, weight [%lld, %lld] takes %lld",
+                           (long long)x.dim[x.rank - 1], (long long)a->out, (long long)a->in, (long long)features);
+    x.dim[x.rank - 1] = a->turned ? a->in : a->out;
+    if (call->n_inputs > 2) {
+        RW_CHECK(rw_want_same_dtype(call, 0, 2));
+        if (!rw_shape_equal(rw_in_shape(call, 2), RW_SHAPE(a->out)))
+            return rw_op_error(call, RW_ERR_SHAPE, "bias is not [%lld]", (long long)a->out);
+    }
+    return rw_op_output(call, 0, call->in[0].dtype, x);
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    const rw_layout *const x = call->in[0].layout;
+    const double depth = (double)x->dim[x->rank - 1];
+    return (rw_op_cost){ 2 * depth * (double)call->out[0].layout->numel, rw_cost_bytes(call) };
+}
+
+/* A panel, and what the greedier of the two kinds of panel takes: the last may be narrower. */
+static size_t workspace(const rw_op_call *call, int64_t most, size_t (*of)(const rw_op_call *call, int64_t c_row))
+{
+    const struct rw_linear_quantized_attrs *const a = call->attrs;
+    const rw_layout *const x = call->in[0].layout;
+    const struct quantized_panels p = quantized_panels_of(a, x, call->in[0].dtype, most);
+    size_t greedier = 0;
+    for (int64_t i = 0; i < p.n; i += p.n > 1 ? p.n - 1 : 1) {
+        const rw_layout *const lies = call->n_inputs > 2 ? call->in[2].layout : NULL;
+        const struct quantized_product q = quantized_product_of(&p, i, a->turned, x, lies);
+        const rw_desc in[] = { { call->in[0].dtype, &q.x }, { call->in[0].dtype, &q.weight },
+                               { call->in[0].dtype, &q.bias } };
+        rw_op_call product = *call;
+        product.in = in;
+        product.n_inputs = lies ? 3 : 2;
+        const size_t bytes = of(&product, p.cols);
+        if (bytes == SIZE_MAX) return SIZE_MAX;
+        if (bytes > greedier) greedier = bytes;
+    }
+    return p.bytes + greedier;
+}
+
+static size_t workspace_cpu(const rw_op_call *call)
+{
+    return workspace(call, QUANTIZED_PANEL_CPU, rw_linear_panel_workspace_cpu);
+}
+
+#ifdef RW_HAVE_CUDA
+static size_t workspace_cuda(const rw_op_call *call)
+{
+    return workspace(call, QUANTIZED_PANEL_CUDA, rw_linear_panel_workspace_cuda);
+}
+#endif
+
+static rw_status grad(rw_grad_call *g);
+
+RW_DECLARE_KERNELS(rw_linear_quantized)
+static const rw_op_def rw_op_linear_quantized = { .name = "linear_quantized",
+                                                  .n_inputs = RW_OP_VARIADIC,
+                                                  .n_outputs = 1,
+                                                  .check = check,
+                                                  .kernel = RW_KERNELS(rw_linear_quantized),
+                                                  .grad = grad,
+                                                  .cost = cost,
+                                                  .workspace = RW_WORKSPACES(workspace_cpu, workspace_cuda) };
+
+/* The other way round: x w^T has the gradient dy w, and that, differentiated again, the first. */
+static rw_status grad(rw_grad_call *g)
+{
+    struct rw_linear_quantized_attrs a = *(const struct rw_linear_quantized_attrs *)rw_grad_attrs(g);
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    if (rw_grad_wanted(g, 0)) {
+        rw_tensor *const in[] = { dy, rw_grad_input(g, 1) };
+        a.turned = !a.turned;
+        RW_CHECK(rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_linear_quantized, in, 2, &a, sizeof a, NULL)));
+    }
+    if (rw_grad_n_inputs(g) < 3 || !rw_grad_wanted(g, 2)) return RW_OK;
+    return rw_tensor_shape(dy).rank == 1 ? rw_grad_set(g, 2, dy) : rw_grad_set_sum_to(g, 2, dy);
+}
+
+rw_tensor *rw_linear_quantized_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_quantized *weight, rw_tensor *bias)
+{
+    if (!weight || (unsigned)weight->kind >= RW_QUANTIZED_KIND_COUNT) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, weight ? "rw_linear_quantized: the weight is of no known kind"
+                                                    : "rw_linear_quantized: the weight is NULL");
+        return NULL;
+    }
+    const struct rw_linear_quantized_attrs a = { weight->kind, weight->out, weight->in, false };
+    rw_tensor *const in[] = { x, weight->words, bias };
+    return rw_apply_at(at, t, &rw_op_linear_quantized, in, bias == rw_none() ? 2 : 3, &a, sizeof a, NULL);
+}
