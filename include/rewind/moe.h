@@ -3,7 +3,8 @@
  *
  * No shape depends on data: of T tokens, each with k experts, there are always T k rows, and which rows are an expert's
  * is read on the device. So plans are cached, peaks are known and graphs captured as for any other op. A token's result
- * does not depend on the other tokens of its batch, bit for bit: nothing is padded, dropped or added up across tokens.
+ * does not depend on the other tokens of its batch, bit for bit, unless experts have a capacity: nothing is padded or
+ * added up across tokens.
  *
  * Conventions are those of rewind/ops.h: a result belongs to the tape, NULL after a mistake, whose message sticks.
  * Thread-safety: as for the context.
@@ -49,18 +50,38 @@ RW_API rw_tensor *rw_moe_select_at(rw_site at, rw_tape *t, rw_tensor *scores, rw
 typedef struct rw_moe_routes {
     rw_tensor *order;   ///< [T k]: the slot token * k + i that a row belongs to
     rw_tensor *inverse; ///< [T, k]: the row of a slot
-    rw_tensor *offsets; ///< [E + 1]: the rows of expert e begin at offsets[e]
-    rw_tensor *load;    ///< [E] of float32: rows of each expert; they sum to T k
+    rw_tensor *offsets; ///< [E + 1]: the rows of expert e begin at offsets[e]; what was dropped begins at offsets[E]
+    rw_tensor *load;    ///< [E] of float32: rows of each expert; they and what was dropped sum to T k
 } rw_moe_routes;
 
-/** Routes of index [T, k], entries of 0..experts-1; another is RW_ERR_ARGUMENT when it runs. On an error all NULL. */
+#define RW_MOE_DROPPED (-1) ///< an entry of an index: of no expert
+
+/** Routes of index [T, k], entries of 0..experts-1 or RW_MOE_DROPPED; another is RW_ERR_ARGUMENT when it runs. On an
+    error all NULL. */
 RW_API rw_status rw_moe_route_at(rw_site at, rw_tape *t, rw_tensor *index, int64_t experts, rw_moe_routes *ret);
 #define rw_moe_route(...) rw_moe_route_at(RW_HERE, __VA_ARGS__)
 
+/** Rows of an expert: tokens * k / experts * factor, rounded up, no more than there are tokens; 0 of sizes below 1. */
+RW_API int64_t rw_moe_capacity(int64_t tokens, int64_t k, int64_t experts, double factor);
+
+/**
+ * The index [T, k] without what is beyond an expert's capacity (GShard, arXiv 2006.16668): of each expert's slots so
+ * many keep their entry, the others become RW_MOE_DROPPED. Route the result. No shape changes: rows that were dropped
+ * lie behind all others, rw_moe_linear() makes zeros of them, and their gradients are zeros. So a dropped slot adds
+ * nothing to its token: beside a residual the token goes on as it was. No gradient.
+ * @param weights [T, k]: those of the largest weights stay, of equal ones the earlier (by token, then by slot);
+ *                RW_NONE: the earliest stay. One that is no number is RW_ERR_ARGUMENT when it runs.
+ * @param routes of the index as it is
+ * @param capacity 1 or more
+ */
+RW_API rw_tensor *rw_moe_drop_at(rw_site at, rw_tape *t, rw_tensor *index, rw_tensor *weights,
+                                 const rw_moe_routes *routes, int64_t capacity);
+#define rw_moe_drop(...) rw_moe_drop_at(RW_HERE, __VA_ARGS__)
+
 /**
  * A linear layer of each expert: x [T k, in] by rows, weight [E, out, in] -> [T k, out], row r by the matrix of the
- * expert that it is of. Summed in float32 (float64) in one chain per element, rounded once. The gradient of an expert
- * without rows is zeros.
+ * expert that it is of, zeros where it was dropped. Summed in float32 (float64) in one chain per element, rounded once.
+ * The gradient of an expert without rows is zeros.
  */
 RW_API rw_tensor *rw_moe_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
                                    const rw_moe_routes *routes);

@@ -89,6 +89,7 @@ static const struct {
     { "minimum", "a b" },
     { "moe_balance", "bias total" },
     { "moe_combine", "rows" },
+    { "moe_drop", "index order inverse offsets weights" },
     { "moe_linear", "x weight" },
     { "moe_route", "index" },
     { "moe_select", "scores index" },

@@ -19,6 +19,10 @@ struct rw_moe_route_attrs {
     int64_t experts;
 };
 
+struct rw_moe_drop_attrs {
+    int64_t capacity;
+};
+
 /* The result of a scatter has so many columns. */
 struct rw_moe_scatter_attrs {
     int64_t experts;
@@ -74,5 +78,11 @@ static inline int64_t rw_moe_linear_elements(int64_t depth)
 
 /* Slots that one thread block counts and places on CUDA; [chunk][expert] counts are the workspace. */
 #define MOE_CHUNK 256
+
+/* What is dropped is counted and placed like the rows of one more expert. */
+MOE_FN int64_t rw_moe_key(int32_t index, int64_t experts)
+{
+    return index == RW_MOE_DROPPED ? experts : rw_moe_within(index, experts);
+}
 
 #endif

@@ -78,7 +78,7 @@ static void outer(const struct moe_product *m, rw_dtype dtype, void *room, int64
     }
 }
 
-/* Rows that no expert has: the offsets did not come from rw_moe_route(). */
+/* Rows that no expert has: they were dropped, or the offsets did not come from rw_moe_route(). */
 static void clear_rest(const struct moe_product *m, rw_dtype dtype, int64_t experts)
 {
     const size_t row = (size_t)m->width * rw_dtype_size(dtype);

@@ -40,7 +40,8 @@ __device__ __forceinline__ void step(W (&sum)[4][4], const W (*a)[TILE], const W
             for (int j = 0; j < 4; j++) sum[i][j] = fused(a[p][ty * 4 + i], b[p][tx * 4 + j], sum[i][j]);
 }
 
-/* Which rows a block has: tile number `tile` of those of all experts, one after the other. */
+/* Which rows a block has: tile number `tile` of those of all experts, one after the other, then of what was dropped,
+   which is of expert number a.experts. */
 struct tile_of_rows {
     int64_t expert, from, to;
 };
@@ -53,7 +54,8 @@ __device__ __forceinline__ tile_of_rows find_tile(const product_args &a, int64_t
         if (tile < tiles) return { e, r.from + tile * TILE, r.to };
         tile -= tiles;
     }
-    return { -1, 0, 0 };
+    const int64_t first = a.experts ? rw_moe_rows_of(a.offsets, a.experts - 1, a.rows).to : 0;
+    return { a.experts, first + tile * TILE, a.rows };
 }
 
 template <typename T> __global__ void __launch_bounds__(THREADS) linear_kernel(const product_args a)
@@ -62,13 +64,14 @@ template <typename T> __global__ void __launch_bounds__(THREADS) linear_kernel(c
     __shared__ W rows[DEPTH][TILE], columns[DEPTH][TILE];
     const tile_of_rows t = find_tile(a, blockIdx.x / a.blocks);
     const int64_t col = blockIdx.x % a.blocks * TILE;
-    if (t.expert < 0) return;
+    if (t.from >= t.to) return;
     const T *const x = static_cast<const T *>(a.x);
     const T *const w = static_cast<const T *>(a.other) + t.expert * a.out * a.in;
+    const int64_t depth = t.expert < a.experts ? a.depth : 0; /* zeros of what was dropped */
     const int lane = threadIdx.x % TILE, first = threadIdx.x / TILE; /* of what this thread loads */
     const int64_t row = t.from + lane, source = row < t.to ? a.source(row) : 0;
     W sum[4][4] = {};
-    for (int64_t p = 0; p < a.depth; p += DEPTH) {
+    for (int64_t p = 0; p < depth; p += DEPTH) {
         for (int i = first; i < DEPTH; i += THREADS / TILE) {
             const bool in = p + i < a.depth;
             rows[i][lane] = in && row < t.to ? widen(x[source * a.depth + p + i]) : static_cast<W>(0);

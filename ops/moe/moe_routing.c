@@ -132,12 +132,12 @@ static rw_status check_route(rw_op_call *call)
     return rw_op_output(call, 3, RW_F32, RW_SHAPE(a->experts));
 }
 
-/* The rows before each chunk's, by expert: on CUDA; a CPU needs the first row. */
+/* The rows before each chunk's, by expert and of what was dropped: on CUDA; a CPU needs the first row. */
 static size_t workspace(const rw_op_call *call)
 {
     const struct rw_moe_route_attrs *const a = call->attrs;
     const int64_t chunks = (call->in[0].layout->numel + MOE_CHUNK - 1) / MOE_CHUNK;
-    return (size_t)((chunks + 1) * a->experts) * sizeof(int32_t);
+    return (size_t)((chunks + 1) * (a->experts + 1)) * sizeof(int32_t);
 }
 
 RW_DECLARE_KERNELS(rw_moe_route)

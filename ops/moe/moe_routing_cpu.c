@@ -109,10 +109,10 @@ rw_status RW_ISA_NAME(rw_moe_route_cpu)(const rw_kernel *k)
     int32_t *const order = k->out[0].data, *const inverse = k->out[1].data, *const offsets = k->out[2].data;
     int32_t *const next = k->workspace;
     const int64_t n = k->in[0].layout->numel;
-    memset(next, 0, (size_t)a->experts * sizeof *next);
+    memset(next, 0, (size_t)(a->experts + 1) * sizeof *next);
     for (int64_t i = 0; i < n; i++) {
-        if (index[i] < 0 || index[i] >= a->experts) return RW_ERR_ARGUMENT;
-        next[index[i]]++;
+        if (index[i] < RW_MOE_DROPPED || index[i] >= a->experts) return RW_ERR_ARGUMENT;
+        next[rw_moe_key(index[i], a->experts)]++;
     }
     offsets[0] = 0;
     for (int64_t e = 0; e < a->experts; e++) {
@@ -120,8 +120,9 @@ rw_status RW_ISA_NAME(rw_moe_route_cpu)(const rw_kernel *k)
         offsets[e + 1] = offsets[e] + next[e];
         next[e] = offsets[e];
     }
+    next[a->experts] = offsets[a->experts];
     for (int64_t i = 0; i < n; i++) {
-        const int32_t row = next[index[i]]++;
+        const int32_t row = next[rw_moe_key(index[i], a->experts)]++;
         order[row] = (int32_t)i;
         inverse[i] = row;
     }

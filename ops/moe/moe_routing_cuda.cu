@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(THREADS)
 
 __device__ __forceinline__ int key_of(const int32_t *index, int64_t i, int experts, index_guard guard)
 {
-    if (index[i] < 0 || index[i] >= experts) guard.report();
-    return static_cast<int>(rw_moe_within(index[i], experts));
+    if (index[i] < RW_MOE_DROPPED || index[i] >= experts) guard.report();
+    return static_cast<int>(rw_moe_key(index[i], experts));
 }
 
 __global__ void __launch_bounds__(MOE_CHUNK)
@@ -163,21 +163,31 @@ __global__ void __launch_bounds__(MOE_CHUNK)
     const int64_t first = static_cast<int64_t>(blockIdx.x) * MOE_CHUNK, i = first + threadIdx.x;
     keys[threadIdx.x] = i < n ? key_of(index, i, experts, guard) : -1;
     __syncthreads();
-    for (int e = threadIdx.x; e < experts; e += MOE_CHUNK) {
+    for (int e = threadIdx.x; e <= experts; e += MOE_CHUNK) {
         int count = 0;
         for (int s = 0; s < MOE_CHUNK; s++) count += keys[s] == e;
-        counts[static_cast<int64_t>(blockIdx.x) * experts + e] = count;
+        counts[static_cast<int64_t>(blockIdx.x) * (experts + 1) + e] = count;
     }
 }
 
-/* One block: counts become the first row of each chunk and expert. */
+/* Counts of one expert, or of what was dropped, become the first row of each chunk. */
+__device__ __forceinline__ void place_chunks(int32_t *counts, int64_t chunks, int step, int e, int next)
+{
+    for (int64_t c = 0; c < chunks; c++) {
+        const int count = counts[c * step + e];
+        counts[c * step + e] = next;
+        next += count;
+    }
+}
+
+/* One block. */
 __global__ void __launch_bounds__(RW_MOE_MOST_EXPERTS)
     scan_kernel(int32_t *counts, int32_t *offsets, float *load, int64_t chunks, int experts)
 {
     __shared__ int first[RW_MOE_MOST_EXPERTS];
     const int e = threadIdx.x;
     int total = 0;
-    for (int64_t c = 0; e < experts && c < chunks; c++) total += counts[c * experts + e];
+    for (int64_t c = 0; e < experts && c < chunks; c++) total += counts[c * (experts + 1) + e];
     if (e < experts) first[e] = total;
     __syncthreads();
     if (e == 0) {
@@ -188,16 +198,12 @@ __global__ void __launch_bounds__(RW_MOE_MOST_EXPERTS)
             sum += count;
         }
         offsets[experts] = sum;
+        place_chunks(counts, chunks, experts + 1, experts, sum);
     }
     __syncthreads();
     if (e >= experts) return;
     load[e] = static_cast<float>(total);
-    int next = first[e];
-    for (int64_t c = 0; c < chunks; c++) {
-        const int count = counts[c * experts + e];
-        counts[c * experts + e] = next;
-        next += count;
-    }
+    place_chunks(counts, chunks, experts + 1, e, first[e]);
 }
 
 __global__ void __launch_bounds__(MOE_CHUNK)
@@ -205,13 +211,13 @@ __global__ void __launch_bounds__(MOE_CHUNK)
 {
     __shared__ int keys[MOE_CHUNK];
     const int64_t i = static_cast<int64_t>(blockIdx.x) * MOE_CHUNK + threadIdx.x;
-    const int key = i < n ? static_cast<int>(rw_moe_within(index[i], experts)) : -1;
+    const int key = i < n ? static_cast<int>(rw_moe_key(index[i], experts)) : -1;
     keys[threadIdx.x] = key;
     __syncthreads();
     if (i >= n) return;
     int before = 0;
     for (int s = 0; s < static_cast<int>(threadIdx.x); s++) before += keys[s] == key;
-    const int row = counts[static_cast<int64_t>(blockIdx.x) * experts + key] + before;
+    const int row = counts[static_cast<int64_t>(blockIdx.x) * (experts + 1) + key] + before;
     order[row] = static_cast<int32_t>(i);
     inverse[i] = row;
 }

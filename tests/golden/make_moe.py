@@ -1,4 +1,6 @@
 """Golden values of moe.golden: whole layers of experts, by a loop over all of them."""
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -7,7 +9,20 @@ from writer import case, normal, write
 EXPERTS, CHOSEN = 6, 2  # of cases/moe.h
 
 
-def layer(name, x, router, first, second, score, groups=False):
+def stays(index, weights, rule):
+    """[T, k]: the slots that stay of experts with half the room they need: Megatron's policies position and probs."""
+    stay, tokens = torch.zeros_like(index), len(index)
+    for e in range(EXPERTS):
+        slots = (index == e).nonzero().tolist()
+        if rule == "probs":
+            slots.sort(key=lambda s: -weights[s[0], s[1]].item())
+        for t, s in slots[:math.ceil(tokens * CHOSEN / EXPERTS * 0.5)]:
+            stay[t, s] = 1
+    assert 0 < stay.sum() < stay.numel()
+    return stay
+
+
+def layer(name, x, router, first, second, score, groups=False, rule=None):
     def scores(x, router):
         z = x @ router.T
         return {"softmax": z.softmax(-1), "sigmoid": z.sigmoid(), "chosen": z}[score]
@@ -26,11 +41,14 @@ def layer(name, x, router, first, second, score, groups=False):
         w = w.softmax(-1) if score == "chosen" else w
         return 2.5 * w / w.sum(-1, keepdim=True) if groups else w
 
+    with torch.no_grad():
+        stay = stays(index, weights(x, router), rule) if rule else torch.ones_like(index)
+
     def experts(x, w, first, second, act):
         y = torch.zeros_like(x)
         for e in range(EXPERTS):
             gate, up = (x @ first[e].T).chunk(2, -1)
-            share = (w * (index == e)).sum(-1, keepdim=True)
+            share = (w * stay * (index == e)).sum(-1, keepdim=True)
             y = y + (share * act(gate, up)) @ second[e].T
         return y
 
@@ -52,5 +70,7 @@ layer("moe_chosen", *operands(9, 8, 5), "chosen")
 layer("moe_softmax", *operands(9, 8, 5), "softmax")
 layer("moe_sigmoid", *operands(7, 8, 6), "sigmoid", groups=True)
 layer("moe_sigmoid.one", *operands(1, 8, 3), "sigmoid", groups=True)
+layer("moe_by_position", *operands(8, 5, 3), "softmax", rule="position")
+layer("moe_by_weight", *operands(8, 5, 3), "softmax", rule="probs")
 
 write(__file__)

@@ -133,7 +133,7 @@ Test(moe, rows_lie_by_expert_then_by_slot)
 
 Test(moe, an_expert_that_is_none_is_an_error)
 {
-    static const int32_t wrong[][2] = { { 0, 4 }, { -1, 2 } };
+    static const int32_t wrong[][2] = { { 0, 4 }, { -2, 2 } };
     for (int i = 0; i < 2; i++) {
         struct fixture b = fixture_open(1, 1);
         rw_moe_routes r;
@@ -145,6 +145,81 @@ Test(moe, an_expert_that_is_none_is_an_error)
     }
 }
 
+/* ---- capacity ---- */
+
+/* Expert 0 has five slots, expert 1 three, expert 2 none; one was dropped before. Room for two. */
+static const int32_t crowded[] = { 0, 1, 0, 3, 1, 0, RW_MOE_DROPPED, 0, 0, 1 };
+static const float light[] = { 0.5f, 0.25f, 0.75f, 1, 0.5f, 0.5f, 9, 0.5f, 0.75f, 0.25f };
+
+static void expect_dropped(bool by_weight, const int32_t *want)
+{
+    struct fixture b = fixture_open(1, 3);
+    rw_moe_routes r;
+    rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(5, 2), crowded);
+    rw_tensor *const weights = by_weight ? rw_input(b.t, RW_F32, RW_SHAPE(5, 2), light) : RW_NONE;
+    cr_assert_eq(rw_moe_route(b.t, index, 4, &r), RW_OK);
+    int32_t *const got = bytes_of(b.t, rw_moe_drop(b.t, index, weights, &r, 2));
+    for (int i = 0; i < 10; i++) cr_expect_eq(got[i], want[i], "slot %d: %d, not %d", i, got[i], want[i]);
+    free(got);
+    fixture_close(&b);
+}
+
+Test(moe, beyond_capacity_the_later_or_the_lighter_are_dropped)
+{
+    expect_dropped(false, (const int32_t[]){ 0, 1, 0, 3, 1, -1, -1, -1, -1, -1 });
+    /* of equal weights the earlier stays */
+    expect_dropped(true, (const int32_t[]){ -1, 1, 0, 3, 1, -1, -1, -1, 0, -1 });
+}
+
+Test(moe, capacity_is_rounded_up_and_no_more_than_the_tokens)
+{
+    cr_expect_eq(rw_moe_capacity(9, 2, 6, 0.5), 2);
+    cr_expect_eq(rw_moe_capacity(4096, 8, 256, 1.25), 160);
+    cr_expect_eq(rw_moe_capacity(10, 2, 4, 8), 10);
+    cr_expect_eq(rw_moe_capacity(0, 2, 4, 1), 0);
+    cr_expect_eq(rw_moe_capacity(10, 2, 0, 1), 0);
+    cr_expect_eq(rw_moe_capacity(10, 2, 4, -1), 0);
+    cr_expect_eq(rw_moe_capacity(10, 2, 4, NAN), 0);
+}
+
+Test(moe, what_cannot_be_dropped_is_refused)
+{
+    for (int wrong = 0; wrong < 5; wrong++) {
+        struct fixture b = fixture_open(1, 1);
+        const float weights[4] = { 1, wrong == 3 ? NAN : 2, 3, 4 };
+        const int32_t entries[4] = { 0, 1, wrong == 4 ? 3 : 0, 1 };
+        rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(2, 2), entries);
+        rw_tensor *const w = rw_input(b.t, RW_F32, RW_SHAPE(wrong == 2 ? 1 : 2, 2), weights);
+        rw_moe_routes r;
+        cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(wrong == 1 ? 3 : 2, 2), NULL), 3, &r), RW_OK);
+        rw_tensor *const y = rw_moe_drop(b.t, index, w, &r, wrong ? 1 : 0);
+        cr_expect_eq(y != NULL, wrong >= 3, "%d: %s", wrong, rw_error_message(b.ctx));
+        if (y) cr_expect_eq(rw_eval(b.t, &y, 1), RW_ERR_ARGUMENT, "%d", wrong);
+        cr_expect(strstr(rw_error_message(b.ctx), "moe_drop"), "%d: %s", wrong, rw_error_message(b.ctx));
+        fixture_close(&b);
+    }
+}
+
+/* Rows that were dropped lie behind the others, by slot; several chunks of them. */
+Test(moe, dropped_rows_lie_behind_all_others)
+{
+    struct fixture b = fixture_open(1, 2);
+    enum { TOKENS = 400, EACH = 2, EXPERTS = 5, N = TOKENS * EACH };
+    int32_t index[N], behind = 0;
+    for (int i = 0; i < N; i++) behind += (index[i] = i * 7 % 6 - 1) >= 0;
+    rw_moe_routes r;
+    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, EACH), index), EXPERTS, &r), RW_OK);
+    int32_t *const order = bytes_of(b.t, r.order), *const inverse = bytes_of(b.t, r.inverse),
+                   *const offsets = bytes_of(b.t, r.offsets);
+    cr_expect_eq(offsets[EXPERTS], behind);
+    for (int i = 0; i < N; i++) {
+        cr_expect_eq(order[inverse[i]], i);
+        if (index[i] == RW_MOE_DROPPED) cr_expect_eq(inverse[i], behind++, "slot %d", i);
+    }
+    free(order), free(inverse), free(offsets);
+    fixture_close(&b);
+}
+
 /* ---- a layer ---- */
 
 #define WIDTH 24
@@ -154,13 +229,15 @@ struct layer {
     rw_tensor *x[4], *y;
 };
 
+static bool drops; /* the layer's experts have a capacity */
+
 static struct layer layer_of(rw_tape *t, rw_dtype dtype, int64_t tokens, int64_t from)
 {
     struct layer l = { { numbers(t, dtype, RW_SHAPE(tokens, WIDTH), 1, from * WIDTH),
                          numbers(t, dtype, RW_SHAPE(LAYER_EXPERTS, WIDTH), 2, 0),
                          numbers(t, dtype, RW_SHAPE(LAYER_EXPERTS, 2 * INNER, WIDTH), 3, 0),
                          numbers(t, dtype, RW_SHAPE(LAYER_EXPERTS, WIDTH, INNER), 4, 0) }, NULL };
-    const struct op_case c = { .axis = RW_MOE_SIGMOID, .keep = true };
+    const struct op_case c = { .axis = RW_MOE_SIGMOID, .keep = true, .causal = drops, .ignoring = true };
     l.y = op_build_moe_layer(t, l.x, &c);
     cr_assert(l.y, "%s", rw_error_message(rw_tape_context(t)));
     return l;
@@ -220,6 +297,7 @@ Test(moe, the_same_bytes_with_any_threads_and_policy)
     static const rw_dtype types[] = { RW_F32, RW_BF16 };
     for (size_t d = 0; d < 2; d++) {
         size_t n, m;
+        drops = d == 0;
         unsigned char *const first = gradients(1, "none", types[d], &n);
         for (int run = 2; run < 8; run++) {
             const char *const policy = run == 6 ? "full" : run == 7 ? "selective:moe" : "none";
@@ -231,10 +309,36 @@ Test(moe, the_same_bytes_with_any_threads_and_policy)
     }
 }
 
-/* Of one token, most experts have no rows: what their gradients leave unwritten, the verifier finds. */
+/* Of a token that experts have no room for, nothing comes: neither a result, nor a gradient. */
+Test(moe, a_dropped_token_gives_nothing_and_gets_nothing)
+{
+    struct fixture b = fixture_open(1, 2);
+    static const int32_t index[] = { 1, 0, 1, 2, 1, 0 };
+    rw_tensor *const x = numbers(b.t, RW_F32, RW_SHAPE(3, 8), 1, 0), *const w = numbers(b.t, RW_F32, RW_SHAPE(3, 70, 8),
+                                                                                        2, 0);
+    rw_tensor *const back = numbers(b.t, RW_F32, RW_SHAPE(3, 8, 70), 3, 0), *const i = rw_input(b.t, RW_I32,
+                                                                                                RW_SHAPE(3, 2), index);
+    rw_moe_routes r;
+    cr_assert_eq(rw_moe_route(b.t, i, 3, &r), RW_OK);
+    cr_assert_eq(rw_moe_route(b.t, rw_moe_drop(b.t, i, RW_NONE, &r, 1), 3, &r), RW_OK);
+    rw_tensor *const rows = rw_gelu(b.t, rw_moe_linear_of_tokens(b.t, x, w, &r));
+    rw_tensor *const y = rw_moe_combine(b.t, rw_moe_linear(b.t, rows, back, &r), &r);
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    float *const out = bytes_of(b.t, y), *const dx = bytes_of(b.t, rw_gradient(x));
+    for (int c = 0; c < 8; c++) {
+        cr_expect(out[c] != 0 && out[8 + c] != 0 && dx[c] != 0 && dx[8 + c] != 0, "%d", c);
+        cr_expect(out[16 + c] == 0 && dx[16 + c] == 0, "%d: %g, %g", c, (double)out[16 + c], (double)dx[16 + c]);
+    }
+    free(out), free(dx);
+    fixture_close(&b);
+}
+
+/* Of one token, most experts have no rows: what their gradients leave unwritten, the verifier finds; and what rows that
+   were dropped leave unwritten. */
 Test(moe, a_layer_passes_the_verifier)
 {
     for (int64_t tokens = 1; tokens < 80; tokens += 39) {
+        drops = tokens > 40;
         struct fixture b = fixture_open(5, 2);
         cr_assert_eq(ckpt_set_policy(b.t, "full"), RW_OK);
         ckpt_begin(b.t, "moe");

@@ -237,6 +237,7 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_moe_routes routes;
     rw_tensor *const chosen = rw_moe_topk(t, x, RW_NONE, &(rw_moe_choice){ .k = 1 });
     rw_moe_route(t, chosen, 2, &routes), rw_moe_select(t, x, chosen), rw_moe_combine(t, x, &routes);
+    rw_moe_drop(t, chosen, RW_NONE, &routes, 1);
     rw_moe_linear(t, x, rw_reshape(t, rw_concat(t, (rw_tensor *[]){ x, x }, 2, 0), RW_SHAPE(2, 2, 2)), &routes);
     rw_moe_weigh(t, x, rw_moe_select(t, x, chosen), &routes);
     rw_moe_balance(t, rw_buffer(rw_tape_context(t), "bias", RW_F32, RW_SHAPE(2)),

@@ -129,6 +129,7 @@ OTHERS = [
     (r'attention_cuda:span_kernel', 'eight bytes for each row'),
     (r'attention_merge_cuda:\w+_kernel<.*>', 'operands of any layout, a warp for each row'),
     (r'moe_balance_cuda:balance_kernel', 'one block'),
+    (r'moe_drop_cuda:drop_kernel<.*>', 'a few numbers a token'),
     (r'moe_linear_cuda:\w+_kernel<.*>', 'limited by arithmetic'),
     (r'moe_routing_cuda:\w+_kernel(<.*>)?', 'a few numbers a token'),
     (r'moe_rows_cuda:\w+_kernel<.*>', 'rows of any width'),

@@ -1,5 +1,5 @@
 /* Mixtures of experts: rows by expert, and what multiplies and adds them up. See cases.h. c->shape is [T, k] of the
-   index, c->axes the number of experts; some have no rows. */
+   index, c->axes the number of experts, some have no rows; c->causal: no expert has more than two. */
 #include "support/cases/moe.h"
 #include "support/cases/cases.h"
 #include "support/op_builds.h"
@@ -31,6 +31,7 @@ static rw_moe_routes routes_of(rw_tape *t, const struct op_case *c, rw_tensor **
     free(x);
     rw_moe_route(t, index, (int64_t)c->axes, &r);
     if (ret_index) *ret_index = index;
+    if (c->causal) rw_moe_route(t, rw_moe_drop(t, index, RW_NONE, &r, 2), (int64_t)c->axes, &r);
     return r;
 }
 
@@ -100,21 +101,24 @@ static void add_linears(void)
     const struct {
         int64_t tokens, k, experts, in, out;
         enum op_layout layout;
+        bool drops;
     } all[] = { { 1, 1, 1, 1, 1, OP_DENSE },  { 5, 2, 4, 7, 9, OP_DENSE },    { 9, 3, 5, 33, 16, OP_TURNED },
                 { 70, 2, 3, 20, 70, OP_DENSE }, { 4, 4, 4, 16, 130, OP_SLICED }, { 0, 2, 3, 4, 5, OP_DENSE },
-                { 3, 1, 8, 5, 3, OP_CUT },    { 2, 2, 3, 0, 4, OP_DENSE },    { 300, 2, 3, 70, 100, OP_DENSE } };
+                { 3, 1, 8, 5, 3, OP_CUT },    { 2, 2, 3, 0, 4, OP_DENSE },    { 300, 2, 3, 70, 100, OP_DENSE },
+                { 7, 2, 3, 5, 6, OP_DENSE, true } };
     for (size_t i = 0; i < 2 * (sizeof all / sizeof *all); i++) {
         const int64_t tokens = all[i / 2].tokens, k = all[i / 2].k, in = all[i / 2].in, out = all[i / 2].out;
         struct op_case *const c = add(build_linear, OP_TERMS, S(tokens, k), (int)all[i / 2].experts, 2);
         c->keep = i % 2;
+        c->causal = all[i / 2].drops;
         c->in[0] = (struct op_operand){ .shape = S(c->keep ? tokens : tokens * k, in), .layout = all[i / 2].layout };
         c->in[1].shape = S(all[i / 2].experts, out, in);
         c->r[0].n = (int)in;
         c->r[1] = (struct roundings){ (int)(out + k), c->keep };
         c->r[2].n = (int)(tokens * k) + 1;
         c->large = tokens > 100;
-        op_case_describe(c, "moe_linear%s of %lld x %lld in %lld", c->keep ? " of tokens" : "", (long long)tokens,
-                         (long long)k, (long long)all[i / 2].experts);
+        op_case_describe(c, "moe_linear%s of %lld x %lld in %lld%s", c->keep ? " of tokens" : "", (long long)tokens,
+                         (long long)k, (long long)all[i / 2].experts, c->causal ? ", dropping" : "");
     }
 }
 
@@ -171,6 +175,11 @@ rw_tensor *op_build_moe_layer(rw_tape *t, rw_tensor **x, const struct op_case *c
     rw_tensor *const weights = rw_moe_router(t, logits, &p, &index, NULL);
     rw_moe_routes r;
     if (rw_moe_route(t, index, LAYER_EXPERTS, &r)) return NULL;
+    if (c->causal) {
+        const int64_t most = rw_moe_capacity(rw_tensor_shape(index).dim[0], LAYER_CHOSEN, LAYER_EXPERTS, 0.5);
+        index = rw_moe_drop(t, index, c->ignoring ? weights : RW_NONE, &r, most);
+        if (rw_moe_route(t, index, LAYER_EXPERTS, &r)) return NULL;
+    }
     rw_tensor *const rows = rw_moe_linear_of_tokens(t, x[0], x[2], &r);
     rw_tensor *const both = rw_swiglu(t, rw_slice(t, rows, -1, 0, f), rw_slice(t, rows, -1, f, 2 * f));
     return rw_moe_combine(t, rw_moe_linear(t, rw_moe_weigh(t, both, weights, &r), x[3], &r), &r);

@@ -1,0 +1,45 @@
+/* Capacity: which of an expert's slots stay, and which are dropped. */
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+#include "ops/moe/moe.h"
+
+#include <math.h>
+
+int64_t rw_moe_capacity(int64_t tokens, int64_t k, int64_t experts, double factor)
+{
+    if (tokens < 1 || k < 1 || experts < 1 || !(factor > 0)) return 0;
+    const double rows = ceil((double)tokens * (double)k / (double)experts * factor);
+    return rows < (double)tokens ? (int64_t)rows : tokens;
+}
+
+/* Inputs: index [T, k], order [T k], inverse [T, k], offsets [E + 1], and weights [T, k] where those decide. */
+static rw_status check_drop(rw_op_call *call)
+{
+    const struct rw_moe_drop_attrs *const a = call->attrs;
+    const rw_shape s = rw_in_shape(call, 0);
+    for (int i = 0; i < 4; i++) RW_CHECK(rw_want_dtype(call, i, RW_I32));
+    if (s.rank != 2) return rw_op_error(call, RW_ERR_SHAPE, "index [T, k] is needed");
+    if (!rw_shape_equal(rw_in_shape(call, 1), RW_SHAPE(rw_shape_numel(s))) ||
+        !rw_shape_equal(rw_in_shape(call, 2), s) || rw_in_shape(call, 3).rank != 1 || rw_in_shape(call, 3).dim[0] < 2)
+        return rw_op_error(call, RW_ERR_SHAPE, "the routes are not those of the index");
+    if (a->capacity < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "capacity %lld", (long long)a->capacity);
+    if (call->n_inputs == 5) {
+        RW_CHECK(rw_want_float(call, 4));
+        if (!rw_shape_equal(rw_in_shape(call, 4), s))
+            return rw_op_error(call, RW_ERR_SHAPE, "weights [T, k] are needed");
+    }
+    return rw_op_output(call, 0, RW_I32, s);
+}
+
+RW_DECLARE_KERNELS(rw_moe_drop)
+static const rw_op_def rw_op_moe_drop = { .name = "moe_drop", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
+                                          .flags = RW_OP_NO_GRADIENT, .check = check_drop,
+                                          .kernel = RW_KERNELS(rw_moe_drop) };
+
+rw_tensor *rw_moe_drop_at(rw_site at, rw_tape *t, rw_tensor *index, rw_tensor *weights, const rw_moe_routes *routes,
+                          int64_t capacity)
+{
+    const struct rw_moe_drop_attrs a = { capacity };
+    rw_tensor *const in[] = { index, routes->order, routes->inverse, routes->offsets, weights };
+    return rw_apply_at(at, t, &rw_op_moe_drop, in, weights == rw_none() ? 4 : 5, &a, sizeof a, NULL);
+}
