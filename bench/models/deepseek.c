@@ -1,6 +1,7 @@
 /*
  * A decoder shaped like DeepSeek-V2 and -V3 (arXiv 2405.04434, 2412.19437): latent attention, whose q, k and v are made
- * of narrow latents, and from layer dense_layers on a mixture of experts beside shared ones. Regions have Megatron's
+ * of narrow latents, and from layer dense_layers on a mixture of experts beside shared ones, which a bias of each
+ * balances. Behind the last layer, one layer for each token further ahead predicts that one. Regions have Megatron's
  * names, so that megatron:mla_up_proj,moe_act,layernorm and its kin do here what they do there.
  */
 #include "models/deepseek.h"
@@ -8,20 +9,23 @@
 #include "models/block.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define AUX_COEFFICIENT 1e-3
+#define BALANCE_RATE 1e-3
+#define AHEAD_SHARE 0.1 /* of the loss */
 
 bool deepseek_preset(struct model_config *c, const char *name)
 {
     static const struct {
         const char *name;
         int layers, width, heads, hidden, experts, chosen, groups, best_groups, expert_hidden, shared, dense_layers;
-        int head_width, rope_width, q_rank, kv_rank, vocab;
+        int head_width, rope_width, q_rank, kv_rank, vocab, ahead;
     } presets[] = {
-        { "tiny", 4, 64, 4, 192, 8, 2, 4, 2, 32, 1, 1, 16, 8, 32, 24, 256 },
-        { "small", 6, 256, 8, 704, 16, 4, 4, 2, 96, 1, 1, 32, 16, 96, 64, 256 },
-        { "v2-lite", 27, 2048, 16, 10944, 64, 6, 1, 1, 1408, 2, 1, 128, 64, 0, 512, 102400 },
+        { "tiny", 4, 64, 4, 192, 8, 2, 4, 2, 32, 1, 1, 16, 8, 32, 24, 256, 1 },
+        { "small", 6, 256, 8, 704, 16, 4, 4, 2, 96, 1, 1, 32, 16, 96, 64, 256, 1 },
+        { "v2-lite", 27, 2048, 16, 10944, 64, 6, 1, 1, 1408, 2, 1, 128, 64, 0, 512, 102400, 0 },
     };
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
         if (strcmp(presets[i].name, name)) continue;
@@ -32,6 +36,7 @@ bool deepseek_preset(struct model_config *c, const char *name)
         c->shared = presets[i].shared, c->dense_layers = presets[i].dense_layers;
         c->head_width = presets[i].head_width, c->rope_width = presets[i].rope_width;
         c->q_rank = presets[i].q_rank, c->kv_rank = presets[i].kv_rank, c->vocab = presets[i].vocab;
+        c->ahead = presets[i].ahead;
         return true;
     }
     return false;
@@ -44,7 +49,15 @@ void deepseek_defaults(struct model_config *c)
     if (!c->kv_rank) c->kv_rank = c->q_rank = (c->width + 1) / 2;
     if (c->experts) return;
     c->experts = 8, c->chosen = 2, c->groups = 4, c->best_groups = 2;
-    c->expert_hidden = (c->width + 1) / 2, c->shared = 1, c->dense_layers = 1;
+    c->expert_hidden = (c->width + 1) / 2, c->shared = 1, c->dense_layers = 1, c->ahead = 1;
+}
+
+/* [E], of float32 whatever the model's type. */
+static rw_tensor *buffer(const struct model *m, int layer, const char *name)
+{
+    char full[64];
+    snprintf(full, sizeof full, "h.%d.moe.%s", layer, name);
+    return rw_buffer(m->ctx, full, RW_F32, RW_SHAPE(m->config.experts));
 }
 
 void deepseek_layer(struct model *m, int l,
@@ -71,7 +84,15 @@ void deepseek_layer(struct model *m, int l,
         p->up = param(m, l, "mlp.up.weight", RW_SHAPE(inner, c->width));
         p->down = param(m, l, "mlp.down.weight", RW_SHAPE(c->width, inner));
     }
+    if (l >= c->layers) {
+        p->ahead_x = param(m, l, "ahead.x_norm.weight", RW_SHAPE(c->width));
+        p->ahead_token = param(m, l, "ahead.token_norm.weight", RW_SHAPE(c->width));
+        p->ahead_join = param(m, l, "ahead.join.weight", RW_SHAPE(c->width, 2 * c->width));
+        p->ahead_norm = param(m, l, "ahead.ln_f.weight", RW_SHAPE(c->width));
+    }
     if (dense) return;
+    p->balance = buffer(m, l, "bias");
+    p->load = buffer(m, l, "load");
     p->router = param(m, l, "moe.router.weight", RW_SHAPE(c->experts, c->width));
     p->experts_up = param(m, l, "moe.up.weight", RW_SHAPE(c->experts, 2 * f, c->width));
     p->experts_down = param(m, l, "moe.down.weight", RW_SHAPE(c->experts, c->width, f));
@@ -162,16 +183,20 @@ static rw_tensor *route(const struct model *m, rw_tape *t, const struct model_la
     const rw_moe_router_params params = {
         .choice = { .k = c->chosen, .groups = c->groups, .best_groups = c->best_groups },
         .score = RW_MOE_SIGMOID,
+        .bias = rw_cast(t, p->balance, wide),
         .normalize = true,
     };
     rw_tensor *index, *scores;
     rw_tensor *const logits = rw_linear(t, rw_cast(t, x, wide), rw_cast(t, p->router, wide), RW_NONE);
     rw_tensor *const weights = rw_moe_router(t, logits, &params, &index, &scores);
-    rw_moe_route(t, index, c->experts, routes);
+    if (rw_moe_route(t, index, c->experts, routes) || rw_moe_count(t, p->load, routes)) return NULL;
     rw_tensor *const shares = rw_div(t, scores, rw_add_scalar(t, rw_sum(t, scores, RW_AXES(-1), true), 1e-20));
     rw_tensor *const loss = rw_cast(t, rw_moe_aux_loss(t, shares, routes, AUX_COEFFICIENT), wide);
     *aux = *aux ? rw_add(t, *aux, loss) : loss;
-    return weights;
+    if (c->capacity == 0) return weights;
+    const int64_t most = rw_moe_capacity(rw_tensor_shape(x).dim[0], c->chosen, c->experts, c->capacity);
+    rw_tensor *const stay = rw_moe_drop(t, index, c->by_weight ? weights : RW_NONE, routes, most);
+    return rw_moe_route(t, stay, c->experts, routes) ? NULL : weights;
 }
 
 static rw_tensor *experts(const struct model *m, rw_tape *t, rw_tensor *residual, rw_tensor *x,
@@ -208,4 +233,45 @@ rw_tensor *deepseek_block(const struct model *m, rw_tape *t, rw_tensor *x, int l
     x = attention(m, t, x, norm(t, x, p->norm1), p);
     rw_tensor *const h = norm(t, x, p->norm2);
     return layer < m->config.dense_layers ? dense(m, t, "mlp", x, h, p) : experts(m, t, x, h, p, aux);
+}
+
+/* ---- further ahead ---- */
+
+/* The loss of token 1 + depth behind each: [x | that token's embedding] through a layer. x becomes the layer's result,
+   one place shorter; NULL when no place is left. */
+static rw_tensor *one_ahead(const struct model *m, rw_tape *t, rw_tensor **x, rw_tensor *targets, int depth,
+                            rw_tensor **aux)
+{
+    const int layer = m->config.layers + depth - 1;
+    const int64_t places = rw_tensor_shape(*x).dim[1] - 1;
+    const struct model_layer *const p = &m->layer[layer];
+    if (places < 1) return NULL;
+    ckpt_begin(t, "mtp");
+    rw_tensor *const known = rw_embedding(t, m->embedding, rw_slice(t, targets, 1, depth - 1, depth - 1 + places));
+    rw_tensor *const both[] = { rw_rmsnorm(t, rw_slice(t, *x, 1, 0, places), p->ahead_x, 1e-6),
+                                rw_rmsnorm(t, known, p->ahead_token, 1e-6) };
+    *x = deepseek_block(m, t, rw_linear(t, rw_concat(t, both, 2, -1), p->ahead_join, RW_NONE), layer, aux);
+    rw_tensor *const logits = rw_linear(t, rw_rmsnorm(t, *x, p->ahead_norm, 1e-6), m->head, RW_NONE);
+    rw_tensor *const loss = rw_cross_entropy(t, logits, rw_slice(t, targets, 1, depth, depth + places));
+    ckpt_end(t);
+    return loss;
+}
+
+rw_tensor *deepseek_ahead(const struct model *m, rw_tape *t, rw_tensor *x, rw_tensor *targets, rw_tensor **aux)
+{
+    rw_tensor *sum = NULL;
+    for (int depth = 1; depth <= m->config.ahead; depth++) {
+        rw_tensor *const loss = one_ahead(m, t, &x, targets, depth, aux);
+        if (!loss) break;
+        sum = sum ? rw_add(t, sum, loss) : loss;
+    }
+    return sum ? rw_scale(t, sum, AHEAD_SHARE / m->config.ahead) : NULL;
+}
+
+int deepseek_balance(const struct model *m, rw_tape *t, rw_tensor **ret)
+{
+    int n = 0;
+    for (int l = m->config.dense_layers; l < m->config.layers + m->config.ahead; l++)
+        ret[n++] = rw_moe_balance(t, m->layer[l].balance, m->layer[l].load, BALANCE_RATE);
+    return n;
 }

@@ -14,6 +14,12 @@ void deepseek_defaults(struct model_config *c);
 void deepseek_layer(struct model *m, int layer,
                     rw_tensor *(*param)(const struct model *m, int layer, const char *name, rw_shape shape));
 
+/* The losses of the tokens behind the next one, of x, the last layer's result; aux as below. NULL: there are none. */
+rw_tensor *deepseek_ahead(const struct model *m, rw_tape *t, rw_tensor *x, rw_tensor *targets, rw_tensor **aux);
+
+/* The biases of the step to come, which are written when they are evaluated. */
+int deepseek_balance(const struct model *m, rw_tape *t, rw_tensor **ret);
+
 /* One layer. aux: the router's loss is added to it; NULL at first. */
 rw_tensor *deepseek_block(const struct model *m, rw_tape *t, rw_tensor *x, int layer, rw_tensor **aux);
 

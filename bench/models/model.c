@@ -102,7 +102,7 @@ static void create_all(struct model *m)
     if (c->kind == MODEL_VIT) vit_ends(m, param);
     else m->embedding = param(m, -1, "wte.weight", RW_SHAPE(c->vocab, c->width));
     if (c->kind == MODEL_GPT) m->positions = param(m, -1, "wpe.weight", RW_SHAPE(c->max_seq, c->width));
-    for (int l = 0; l < c->layers; l++) {
+    for (int l = 0; l < c->layers + c->ahead; l++) {
         if (c->kind == MODEL_DEEPSEEK) deepseek_layer(m, l, param);
         else create_layer(m, l);
     }
@@ -114,7 +114,7 @@ static void create_all(struct model *m)
 
 rw_status model_declare(struct model *m, rw_context *ctx, const struct model_config *config)
 {
-    if (config->layers > MODEL_MAX_LAYERS) return RW_ERR_ARGUMENT;
+    if (config->layers > MODEL_MAX_LAYERS || config->ahead > MODEL_MAX_LAYERS) return RW_ERR_ARGUMENT;
     *m = (struct model){ .config = *config, .ctx = ctx };
     struct model_config *const c = &m->config;
     if (c->kind >= MODEL_RESNET50) return images_create(c, ctx);
@@ -139,7 +139,7 @@ rw_status model_init(const struct model *m)
         const char *const name = rw_tensor_name(p);
         const bool residual = strstr(name, "proj.weight") || strstr(name, "down.weight");
         if (m->config.kind == MODEL_T5) status = t5_init(m, p);
-        else if (strstr(name, "bias")) status = rw_init_constant(p, 0);
+        else if (strstr(name, "bias") || strstr(name, "load")) status = rw_init_constant(p, 0);
         else if (rw_tensor_shape(p).rank == 1) status = rw_init_constant(p, 1);
         else status = rw_init_normal(p, 0, residual ? 0.02 / sqrt(2.0 * m->config.layers) : 0.02);
     }
@@ -168,10 +168,20 @@ rw_tensor *model_loss_of(const struct model *m, rw_tape *t, rw_tensor *tokens, r
         x = m->config.kind == MODEL_DEEPSEEK ? deepseek_block(m, t, x, l, &aux) : model_block(m, t, x, l);
         ckpt_end(t);
     }
-    x = model_norm(m, t, x, m->norm, m->norm_bias);
-    rw_tensor *const logits = rw_linear(t, x, m->head, RW_NONE);
-    rw_tensor *const loss = rw_cross_entropy(t, logits, targets);
+    rw_tensor *const last = model_norm(m, t, x, m->norm, m->norm_bias);
+    rw_tensor *loss = rw_cross_entropy(t, rw_linear(t, last, m->head, RW_NONE), targets);
+    rw_tensor *const ahead = x && m->config.ahead ? deepseek_ahead(m, t, x, targets, &aux) : NULL;
+    if (ahead) loss = rw_add(t, loss, ahead);
     return aux ? rw_add(t, loss, aux) : loss;
+}
+
+rw_status model_end_step(const struct model *m, rw_tape *t)
+{
+    rw_tensor *written[2 * MODEL_MAX_LAYERS];
+    const int n = m->config.kind == MODEL_DEEPSEEK ? deepseek_balance(m, t, written) : 0;
+    const rw_status status = n ? rw_eval(t, written, (size_t)n) : RW_OK;
+    rw_tape_reset(t);
+    return status;
 }
 
 rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, const int32_t *tokens,

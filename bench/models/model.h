@@ -9,7 +9,8 @@
  *   resnet50, vgg16, mobilenet, densenet121, unet: see images.h
  *
  * Every layer is a region "block"; inside it "core_attn" is the attention and "mlp" the feed-forward part; deepseek's
- * have "mla_up_proj", "moe", "moe_act", "shared_experts" and "layernorm" too, t5's decoder "cross_attn".
+ * have "mla_up_proj", "moe", "moe_act", "shared_experts" and "layernorm" too, t5's decoder "cross_attn"; what predicts
+ * more than one token ahead is a region "mtp".
  */
 #ifndef REWIND_BENCH_MODEL_H
 #define REWIND_BENCH_MODEL_H
@@ -48,6 +49,9 @@ struct model_config {
        kv_rank: of the latents, q_rank 0 with a kv_rank: q is made of x itself. */
     int experts, chosen, groups, best_groups, expert_hidden, shared, dense_layers;
     int head_width, rope_width, q_rank, kv_rank;
+    int ahead;       /* of deepseek: tokens predicted behind the next one, each by a layer more */
+    double capacity; /* of deepseek's experts, over what they need on the average; 0: all that comes */
+    bool by_weight;  /* what is beyond it is dropped by weight, not by position */
     bool gated;   /* of t5, which has a head_width too: as version 1.1 */
     int patch;    /* of vit: a patch's side, 0: 8 */
 };
@@ -58,6 +62,7 @@ struct model_layer {
     rw_tensor *norm1, *norm1_bias, *qkv, *qkv_bias, *proj, *proj_bias;
     rw_tensor *norm2, *norm2_bias, *up, *up_bias, *gate, *down, *down_bias;
     rw_tensor *q_a, *q_norm, *q_b, *kv_a, *kv_norm, *kv_b, *router, *experts_up, *experts_down; /* deepseek's */
+    rw_tensor *balance, *load, *ahead_x, *ahead_token, *ahead_join, *ahead_norm;
     rw_tensor *q, *kv, *cross_norm, *cross_q, *cross_kv, *cross_proj; /* t5's */
 };
 
@@ -101,6 +106,9 @@ rw_tensor *model_loss(const struct model *m, rw_tape *t, int batch, int seq, con
 
 /* The same of two inputs [batch, seq] that the caller keeps: to write into between the launches of a graph. */
 rw_tensor *model_loss_of(const struct model *m, rw_tape *t, rw_tensor *tokens, rw_tensor *targets);
+
+/* What is due behind the optimizer's step, on an empty tape, which is empty again: deepseek's experts are balanced. */
+rw_status model_end_step(const struct model *m, rw_tape *t);
 
 const char *model_name(enum model_kind kind);
 

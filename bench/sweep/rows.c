@@ -148,6 +148,7 @@ static rw_status run_rounds(struct rounds *x, const struct sweep_text *text)
         sweep_fill_batch(text, x->batch.size, x->batch.seq, s, x->batch.tokens, x->batch.targets);
         for (int i = 0; !status && i < x->n; i++) status = one_row(x, i, s, drawn);
         if (!status) status = rw_adamw_step(x->run.opt);
+        if (!status) status = model_end_step(&x->run.m, x->run.t);
     }
     for (int i = 0; !status && i < x->n; i++) {
         struct sweep_row *const row = x->row[i];

@@ -9,6 +9,7 @@
 #include "models/vit.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +18,7 @@ enum { BATCH = 2, SEQ = 21, STEPS = 3, MANY_STEPS = 20 };
 struct outcome {
     double loss[MANY_STEPS];
     unsigned char *gradients, *parameters;
-    size_t bytes, replayed;
+    size_t bytes, parameter_bytes, replayed; /* bytes: of the gradients; a buffer has none */
     uint64_t offset;
 };
 
@@ -46,8 +47,9 @@ static struct outcome train_steps(const struct model_config *c, const char *poli
         if (s == steps - 1) o.gradients = all_gradients(b.ctx, &o.bytes);
         rw_adamw_step(opt);
         rw_tape_reset(b.t);
+        cr_assert_eq(model_end_step(&m, b.t), RW_OK, "%s", rw_error_message(b.ctx));
     }
-    o.parameters = all_parameters(b.ctx, &o.bytes);
+    o.parameters = all_parameters(b.ctx, &o.parameter_bytes);
     o.offset = rw_generator_get(b.ctx).offset;
     rw_adamw_destroy(&opt);
     fixture_close(&b);
@@ -57,6 +59,17 @@ static struct outcome train_steps(const struct model_config *c, const char *poli
 static struct outcome train(const struct model_config *c, const char *policy, int threads)
 {
     return train_steps(c, policy, threads, STEPS);
+}
+
+/* Losses, gradients, parameters and the generator. Frees what o has. */
+static void same(const struct outcome *none, struct outcome *o, const char *what)
+{
+    cr_assert_gt(o->replayed, 0, "%s replayed nothing", what);
+    cr_assert_eq(memcmp(none->loss, o->loss, sizeof o->loss), 0, "%s: losses", what);
+    cr_assert_eq(first_difference(none->gradients, o->gradients, o->bytes), -1, "%s: gradients", what);
+    cr_assert_eq(first_difference(none->parameters, o->parameters, o->parameter_bytes), -1, "%s: parameters", what);
+    cr_assert_eq(none->offset, o->offset, "%s: generator", what);
+    free(o->gradients), free(o->parameters);
 }
 
 static void every_policy(enum model_kind kind, rw_dtype dtype, bool scores)
@@ -84,13 +97,7 @@ static void every_policy(enum model_kind kind, rw_dtype dtype, bool scores)
     const size_t step = test_device() != RW_DEVICE_CPU && kind > MODEL_DEEPSEEK ? 3 : 1;
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i += step) {
         struct outcome o = train(&c, policies[i], 1 + (int)i % 3);
-        cr_assert_gt(o.replayed, 0, "%s replayed nothing", policies[i]);
-        cr_assert_eq(memcmp(none.loss, o.loss, sizeof o.loss), 0, "%s: losses", policies[i]);
-        cr_assert_eq(first_difference(none.gradients, o.gradients, o.bytes), -1, "%s: gradients", policies[i]);
-        cr_assert_eq(first_difference(none.parameters, o.parameters, o.bytes), -1, "%s: parameters", policies[i]);
-        cr_assert_eq(none.offset, o.offset, "%s: generator", policies[i]);
-        free(o.gradients);
-        free(o.parameters);
+        same(&none, &o, policies[i]);
     }
     free(none.gradients);
     free(none.parameters);
@@ -128,11 +135,7 @@ Test(models, twenty_steps)
         for (int i = 0; i < n; i++) {
             const char *const policy = policies[4 - i];
             struct outcome o = train_steps(&c, policy, 1 + (i + 1) % 5, steps);
-            cr_assert_gt(o.replayed, 0, "%s replayed nothing", policy);
-            cr_assert_eq(memcmp(none.loss, o.loss, sizeof o.loss), 0, "%s: losses", policy);
-            cr_assert_eq(first_difference(none.gradients, o.gradients, o.bytes), -1, "%s: gradients", policy);
-            cr_assert_eq(first_difference(none.parameters, o.parameters, o.bytes), -1, "%s: parameters", policy);
-            free(o.gradients), free(o.parameters);
+            same(&none, &o, policy);
         }
         free(none.gradients), free(none.parameters);
     }
@@ -148,13 +151,89 @@ Test(models, deepseek_under_megatrons_regions)
     struct outcome none = train(&c, "none", 1);
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
         struct outcome o = train(&c, policies[i], 1 + (int)i % 5);
-        cr_assert_gt(o.replayed, 0, "%s replayed nothing", policies[i]);
-        cr_assert_eq(memcmp(none.loss, o.loss, sizeof o.loss), 0, "%s: losses", policies[i]);
-        cr_assert_eq(first_difference(none.gradients, o.gradients, o.bytes), -1, "%s: gradients", policies[i]);
-        cr_assert_eq(first_difference(none.parameters, o.parameters, o.bytes), -1, "%s: parameters", policies[i]);
-        free(o.gradients), free(o.parameters);
+        same(&none, &o, policies[i]);
     }
     free(none.gradients), free(none.parameters);
+}
+
+/* Experts with room for three quarters of what comes, by either rule. */
+Test(models, deepseek_of_a_capacity)
+{
+    for (int rule = 0; rule < 2; rule++) {
+        struct model_config c = { .kind = MODEL_DEEPSEEK, .max_seq = SEQ, .dtype = RW_F32, .capacity = 0.75,
+                                  .by_weight = rule };
+        cr_assert(model_preset(&c, "tiny"));
+        c.layers = 2;
+        struct outcome none = train(&c, "none", 1), full = train(&c, "full", 3);
+        same(&none, &full, rule ? "by weight" : "by position");
+        c.capacity = 0;
+        struct outcome all = train(&c, "none", 1);
+        cr_expect_neq(all.loss[0], none.loss[0], "nothing was dropped");
+        free(none.gradients), free(none.parameters), free(all.gradients), free(all.parameters);
+    }
+}
+
+/* With a head of zeros. */
+static double loss_of(const struct model_config *c, int seq, const int32_t *tokens)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct model m;
+    cr_assert_eq(model_create(&m, b.ctx, c), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_init_constant(m.head, 0), RW_OK);
+    const double loss = rw_item(b.t, model_loss(&m, b.t, 1, seq, tokens, tokens + 1));
+    cr_assert_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+    return loss;
+}
+
+/* Every token costs log(vocab), and a tenth of that all depths together. A text has as many as tokens behind its
+   first. */
+Test(models, tokens_further_ahead_cost_a_tenth)
+{
+    const int32_t tokens[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    struct model_config c = { .kind = MODEL_DEEPSEEK, .layers = 1, .width = 16, .heads = 2, .kv_heads = 2, .vocab = 11,
+                              .max_seq = 7, .dtype = RW_F64 };
+    for (int seq = 1; seq <= 3; seq++)
+        for (int ahead = 0; ahead <= 2; ahead++) {
+            struct model_config own = c;
+            own.experts = 4, own.chosen = own.groups = own.best_groups = 1, own.expert_hidden = 8;
+            own.dense_layers = 9, own.ahead = ahead;
+            const double share = ahead ? 0.1 * (ahead < seq ? ahead : seq - 1) / ahead : 0;
+            cr_expect_float_eq(loss_of(&own, seq, tokens), (1 + share) * log(11), 1e-14, "%d ahead of %d: %g", ahead,
+                               seq, loss_of(&own, seq, tokens));
+        }
+}
+
+/* After a step every expert that had more than the average is less liked, and the count begins anew. */
+Test(models, experts_are_balanced_once_a_step)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct model_config c = { .kind = MODEL_DEEPSEEK, .max_seq = SEQ, .dtype = RW_BF16 };
+    struct model m;
+    int32_t tokens[SEQ + 1];
+    float load[8], bias[8];
+    for (int i = 0; i <= SEQ; i++) tokens[i] = i;
+    cr_assert(model_preset(&c, "tiny"));
+    cr_assert_eq(model_create(&m, b.ctx, &c), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(ckpt_set_policy(b.t, "full"), RW_OK);
+    cr_assert_eq(rw_backward(b.t, model_loss(&m, b.t, 1, SEQ, tokens, tokens + 1)), RW_OK);
+    rw_tape_reset(b.t);
+    for (int l = 1; l < c.layers + c.ahead; l++) {
+        const int places = l < c.layers ? SEQ : SEQ - 1;
+        float sum = 0;
+        cr_assert_eq(rw_read(b.t, m.layer[l].load, load, sizeof load), RW_OK);
+        for (int e = 0; e < 8; e++) sum += load[e];
+        cr_expect_eq(sum, places * c.chosen, "layer %d: %g rows", l, (double)sum);
+    }
+    cr_assert_eq(model_end_step(&m, b.t), RW_OK, "%s", rw_error_message(b.ctx));
+    const float mean = (float)(SEQ - 1) * (float)c.chosen / 8; /* of the last layer */
+    cr_assert_eq(rw_read(b.t, m.layer[c.layers].balance, bias, sizeof bias), RW_OK);
+    for (int e = 0; e < 8; e++)
+        cr_expect_eq(bias[e], load[e] < mean ? 1e-3f : load[e] > mean ? -1e-3f : 0, "expert %d: %g", e,
+                     (double)bias[e]);
+    cr_assert_eq(rw_read(b.t, m.layer[c.layers].load, load, sizeof load), RW_OK);
+    for (int e = 0; e < 8; e++) cr_expect_eq(load[e], 0);
+    fixture_close(&b);
 }
 
 static size_t kept_under(const struct model_config *c, const char *policy, int batch, int seq)
@@ -180,6 +259,7 @@ Test(models, latents_are_kept_in_place_of_q_k_and_v)
 {
     struct model_config c = { .kind = MODEL_DEEPSEEK, .max_seq = 32, .dtype = RW_F32 };
     cr_assert(model_preset(&c, "tiny"));
+    c.ahead = 0;
     const int each = c.heads * (2 * (c.head_width + c.rope_width) + c.head_width) - c.rope_width;
     const size_t want = (size_t)(each * 2 * 32 * c.layers) * sizeof(float);
     const size_t less = kept_under(&c, "none", 2, 32) - kept_under(&c, "discard:mla_up_proj", 2, 32);
