@@ -6,7 +6,12 @@
 static rw_status check(rw_op_call *call)
 {
     const struct made *const a = call->attrs;
-    return rw_op_output(call, 0, RW_F32, RW_SHAPE(a->units * 64));
+    call->n_outputs = 1 + a->tail;
+    for (int i = 0; i <= a->tail; i++) {
+        const rw_status status = rw_op_output(call, i, RW_F32, RW_SHAPE(a->units * 64));
+        if (status) return status;
+    }
+    return RW_OK;
 }
 
 static rw_op_cost cost(const rw_op_call *call)
@@ -21,14 +26,22 @@ static rw_status run(const rw_kernel *k)
 }
 
 static rw_status differentiate(rw_grad_call *g);
+static rw_tensor *remake(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out);
 
-static const rw_op_def op = { .name = "made", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
-                              .check = check, .cost = cost,
+static const rw_op_def op = { .name = "made", .n_inputs = RW_OP_VARIADIC, .n_outputs = RW_OP_VARIADIC,
+                              .check = check, .cost = cost, .remake = remake,
                               .kernel = { [RW_DEVICE_CPU] = run, [RW_DEVICE_CUDA] = run }, .grad = differentiate };
 
 rw_tensor *made_apply(rw_tape *t, rw_tensor *const *in, int n, struct made a)
 {
     return rw_apply(t, &op, in, n, &a, sizeof a, NULL);
+}
+
+static rw_tensor *remake(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
+{
+    const struct made *const a = call->attrs;
+    if (!a->tail || i) return NULL;
+    return made_apply(t, &out[1], 1, (struct made){ .units = a->units, .us = a->us / 8 });
 }
 
 static rw_status differentiate(rw_grad_call *g)
@@ -37,11 +50,12 @@ static rw_status differentiate(rw_grad_call *g)
     const int n = rw_grad_n_inputs(g);
     for (int i = 0; i < n; i++) {
         if (!rw_grad_wanted(g, i)) continue;
-        rw_tensor *read[4] = { rw_grad_upstream(g, 0) };
+        rw_tensor *read[5] = { rw_grad_upstream(g, 0) };
         int n_read = 1;
         for (int k = 0; k < n; k++)
             if (a->reads >> k & 1) read[n_read++] = rw_grad_input(g, k);
         if (a->reads & 4) read[n_read++] = rw_grad_output(g, 0);
+        if (a->tail) read[n_read++] = rw_grad_output(g, 1);
         const int64_t units = rw_tensor_layout(rw_grad_input(g, i))->numel / 64;
         rw_grad_set(g, i, made_apply(rw_grad_tape(g), read, n_read, (struct made){ .units = units, .us = a->us }));
     }

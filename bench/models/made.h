@@ -8,7 +8,8 @@ struct made {
     int64_t units; /* of 256 bytes: what its output takes */
     double us;     /* at nominal rates, besides what every node takes */
     int32_t reads; /* by its gradient; bits: inputs 0 and 1, and 2 for the output */
-    int32_t zero;
+    int32_t tail;  /* 1: a second output of the same size, which its gradient reads, and of which the first is made
+                      again in an eighth of the time; 0: none */
 };
 
 /* Of one or two inputs. */

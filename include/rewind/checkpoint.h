@@ -95,7 +95,9 @@ RW_API rw_tensor *ckpt_save_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define ckpt_save(...) ckpt_save_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Discards this one value after forward and replays it, whatever the policy says, inside a region or not. Returns x.
+ * Discards this one value after forward and replays it, whatever the policy says, inside a region or not. What else its
+ * op makes for backward goes with it, unless the value can be made again of that (rw_op_def.remake): gelu of what
+ * rw_linear_gelu() keeps. Returns x.
  */
 RW_API rw_tensor *ckpt_recompute_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define ckpt_recompute(...) ckpt_recompute_at(RW_HERE, __VA_ARGS__)

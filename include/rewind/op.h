@@ -198,6 +198,20 @@ struct rw_op_def {
     /** Bytes of workspace by device, a function of the call alone. NULL: 0. SIZE_MAX: out of memory while asking a
         library; the plan is then not made, and asked for again the next time. */
     size_t (*workspace[RW_DEVICE_COUNT])(const rw_op_call *call);
+    /**
+     * For an op whose last part is cheap: records one op that makes output i anew, the very same bytes, from inputs of
+     * this one and from its other outputs, and returns what that makes. Backward then runs it in place of this op
+     * wherever what it reads is there. NULL, with nothing recorded: this op alone makes the output. NULL: so it is of
+     * all outputs.
+     *
+     * @param call  what the check has seen: types, layouts, attributes, device. Good until something is recorded.
+     * @param in    call->n_inputs tensors; the other outputs are out[0] to out[call->n_outputs - 1].
+     *
+     * An op that draws makes the same numbers as this one did. What is recorded has one output, of output i's type and
+     * shape, and runs as often as it is asked to; anything else is RW_ERR_ARGUMENT when a step is planned. Where an
+     * input would have to be made dense before, there is no such op.
+     */
+    rw_tensor *(*remake)(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out);
 };
 
 /** May an op write an output over an input? */

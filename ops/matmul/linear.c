@@ -104,6 +104,9 @@ static size_t workspace_add_cpu(const rw_op_call *call)
 
 RW_DECLARE_CUDA_WORKSPACE(rw_linear_workspace_cuda)
 RW_DECLARE_CUDA_WORKSPACE(rw_linear_add_workspace_cuda)
+#ifdef RW_HAVE_CUDA
+bool rw_linear_gelu_may_fuse_cuda(const rw_op_call *call);
+#endif
 
 /* Of x, weight and bias, inputs from `at` on; dy flows into the product. sum: the bias's, where it was taken. */
 static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy, rw_tensor *sum)
@@ -146,6 +149,16 @@ static rw_status grad_gelu(rw_grad_call *g)
     return dz ? grad_of(g, 0, dz, sum) : rw_grad_set(g, 0, NULL);
 }
 
+/* The function of what is stored, unless a library takes it of what was not rounded yet. */
+static rw_tensor *remake_gelu(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
+{
+    if (i != 0) return NULL;
+#ifdef RW_HAVE_CUDA
+    if (call->kind == RW_DEVICE_CUDA && rw_linear_gelu_may_fuse_cuda(call)) return NULL;
+#endif
+    return rw_gelu_tanh(t, out[1]);
+}
+
 RW_DECLARE_KERNELS(rw_linear)
 RW_DECLARE_KERNELS(rw_linear_gelu)
 const rw_op_def rw_op_linear = { .name = "linear",
@@ -161,7 +174,8 @@ const rw_op_def rw_op_linear = { .name = "linear",
 static const rw_op_def rw_op_linear_gelu = { .name = "linear_gelu", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
                                              .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
                                              .kernel = RW_KERNELS(rw_linear_gelu), .grad = grad_gelu, .cost = cost_gelu,
-                                             .workspace = RW_WORKSPACES(workspace_cpu, rw_linear_workspace_cuda) };
+                                             .workspace = RW_WORKSPACES(workspace_cpu, rw_linear_workspace_cuda),
+                                             .remake = remake_gelu };
 
 RW_DECLARE_KERNELS(rw_linear_add)
 static const rw_op_def rw_op_linear_add = { .name = "linear_add",

@@ -374,6 +374,15 @@ static size_t linear_workspace(const rw_op_call *call, int x)
     return workspace_of(call, g, x);
 }
 
+extern "C" bool rw_linear_gelu_may_fuse_cuda(const rw_op_call *call)
+{
+    rw_blaslt_product q = {};
+    q.dtype = call->in[0].dtype;
+    q.n = call->in[1].layout->dim[0];
+    q.tf32 = q.dtype == RW_F32 && static_cast<const rw_cuda *>(call->device)->tf32;
+    return may_fuse(q);
+}
+
 extern "C" size_t rw_linear_workspace_cuda(const rw_op_call *call)
 {
     return linear_workspace(call, 0);

@@ -2,6 +2,7 @@
 #include "autodiff/problem.h"
 
 #include "autodiff/costs.h"
+#include "autodiff/remake.h"
 #include "base/alloc.h"
 
 #include <assert.h>
@@ -60,6 +61,12 @@ static void mark_needed(struct rw_problem *p)
     }
 }
 
+static void list_remakes(struct rw_problem *p)
+{
+    for (uint32_t v = 0; v < p->t->n_values; v++) p->remake[v] = RW_NONE_ID;
+    for (size_t n = p->first_remake; n < p->t->n_nodes; n++) p->remake[p->t->nodes[n].first_output] = (uint32_t)n;
+}
+
 static bool is_optional(const rw_op_def *op, uint32_t input)
 {
     return op->optional >> (input < 31 ? input : 31) & 1;
@@ -102,8 +109,9 @@ static rw_status make_order(struct rw_problem *p)
     rw_status status = RW_OK;
     for (uint32_t n = 0; !status && n < p->t->n_nodes; n++) {
         const struct rw_node *const node = &p->t->nodes[n];
-        if (!p->needed[n] || is_view(p->t, node)) continue;
-        if (!is_commit(p->t, node)) p->order[p->n_order++] = n;
+        const bool remakes = rw_problem_remakes(p, n);
+        if (!p->needed[remakes ? node->of : n] || is_view(p->t, node)) continue;
+        if (!remakes && !is_commit(p->t, node)) p->order[p->n_order++] = n;
         status = ask_costs(p, n);
     }
     return status;
@@ -122,19 +130,24 @@ static rw_status make_order_holding(struct rw_problem *p)
 
 static rw_status fill(struct rw_problem *p)
 {
+    p->first_remake = p->t->n_nodes;
+    const rw_status status = rw_remakes_record(p->t, p->mark.nodes);
     const size_t nodes = p->t->n_nodes, values = p->t->n_values;
+    if (status) return status;
     p->needed = rw_calloc(nodes, sizeof *p->needed);
     p->wanted = rw_calloc(values, sizeof *p->wanted);
     p->target_of = rw_malloc(values * sizeof *p->target_of);
     p->asked = rw_calloc(values, sizeof *p->asked);
     p->given = rw_malloc(values * sizeof *p->given);
+    p->remake = rw_malloc(values * sizeof *p->remake);
     p->order = rw_malloc(nodes * sizeof *p->order);
     p->workspace = rw_calloc(nodes, sizeof *p->workspace);
     p->cost = rw_calloc(nodes, sizeof *p->cost);
     p->seconds = rw_calloc(nodes, sizeof *p->seconds);
-    if (!p->needed || !p->wanted || !p->target_of || !p->asked || !p->given || !p->order || !p->workspace ||
-        !p->cost || !p->seconds)
+    if (!p->needed || !p->wanted || !p->target_of || !p->asked || !p->given || !p->remake || !p->order ||
+        !p->workspace || !p->cost || !p->seconds)
         return RW_ERR_MEMORY;
+    list_remakes(p);
     mark_given(p);
     mark_needed(p);
     mark_asked(p);
@@ -158,8 +171,8 @@ rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_requ
 
 void rw_problem_close(struct rw_problem *p)
 {
-    void *const arrays[] = { p->needed, p->wanted, p->target_of, p->asked, p->given, p->order, p->workspace, p->cost,
-                             p->seconds };
+    void *const arrays[] = { p->needed, p->wanted, p->target_of, p->asked, p->given, p->remake, p->order,
+                             p->workspace, p->cost, p->seconds };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_targets_finish(&p->targets);
     rw_holding_release(p->holding);

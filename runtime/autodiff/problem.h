@@ -19,6 +19,8 @@ struct rw_problem {
     uint32_t *target_of; /* base value -> in targets, or RW_NONE_ID */
     bool *asked;         /* base value, a gradient's old contents -> an op reads it that cannot do without */
     bool *given;         /* base value -> it is there before anything runs: a leaf, or held from an earlier run */
+    size_t first_remake; /* nodes from here on are remakes: each makes a value that another one makes too (remake.h) */
+    uint32_t *remake;    /* base value -> its remake, or RW_NONE_ID */
     uint32_t *order;     /* needed nodes in tape order, views and commits left out */
     size_t n_order;
     uint64_t *workspace; /* needed node -> bytes of workspace */
@@ -35,6 +37,12 @@ static inline double rw_problem_seconds(const struct rw_problem *p, uint32_t nod
 
 /* Predicted time of moving so many bytes on a copy lane: at the rate of the context's store, where it is known. */
 double rw_move_seconds(const struct rw_problem *p, int lane, uint64_t bytes);
+
+/* Does the node, of those that may run, make a value in place of another node? */
+static inline bool rw_problem_remakes(const struct rw_problem *p, uint32_t node)
+{
+    return node >= p->first_remake;
+}
 
 /* Errors are recorded in the context. On failure the tape is as before and *p empty. */
 rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_request *request);

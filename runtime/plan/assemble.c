@@ -102,14 +102,17 @@ static rw_status mark_alone(const struct rw_problem *p, rw_plan *plan)
     return RW_OK;
 }
 
-/* The digest flag marks what REWIND_VERIFY=digest looks at: values that are replayed or moved, both times. */
+/* The digest flag marks what REWIND_VERIFY=digest looks at: values that are replayed or moved, both times. A remake
+   makes what another node made before. */
 static rw_status mark_digests(const rw_tape *t, rw_plan *plan)
 {
     bool *const again = rw_calloc(t->n_nodes, sizeof *again);
     if (!again) return RW_ERR_MEMORY;
     for (size_t i = 0; i < plan->n_actions; i++) {
         const struct rw_action *const a = &plan->actions[i];
-        if (a->kind == RW_ACTION_REPLAY || a->kind == RW_ACTION_IN) again[a->node] = true;
+        if (a->kind != RW_ACTION_REPLAY && a->kind != RW_ACTION_IN) continue;
+        again[a->node] = true;
+        if (t->nodes[a->node].adjoint && a->kind == RW_ACTION_REPLAY) again[t->nodes[a->node].of] = true;
     }
     for (size_t i = 0; i < plan->n_actions; i++)
         if (again[plan->actions[i].node]) plan->actions[i].flags |= RW_ACTION_DIGEST;

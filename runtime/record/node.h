@@ -7,12 +7,14 @@
  *   node    an op with its inputs, outputs, attributes and ticket. The only thing that runs.
  *   adjoint a node that differentiation recorded, also when rw_grad() put it on the tape. It belongs to the node that
  * it differentiates (of), and has its region and call site.
+ *   remake  a node that planning recorded: it makes an output of another node (of) anew. Its output is that very value.
  *
  * Everything is an index into an array, so a node costs 32 bytes, a value 32, an operand 4, and a plan can be kept
  * for the next step by its indexes alone.
  *
  * Invariants, checked by rw_tape_is_valid():
- *   outputs of a node are consecutive values;  inputs of node n are made by nodes < n;
+ *   outputs of a node are consecutive values, and it is their producer unless it is a remake;
+ *   inputs of node n are made by nodes < n;
  *   value.producer == RW_NONE_ID  <=>  value.leaf != RW_NONE_ID;
  *   base(base(v)) == base(v);  region intervals nest;
  *   an adjoint node differentiates a node before it;  effects are in the order of their nodes.

@@ -283,8 +283,10 @@ static bool node_is_valid(const rw_tape *t, uint32_t n)
                       : node->region != RW_NONE_ID && node->region >= t->n_regions)
         return false;
     if (!(t->ctx->ops[node->op]->flags & RW_OP_STATEFUL) != !rw_tape_effect(t, n)) return false;
-    for (uint32_t i = 0; i < node->n_outputs; i++)
-        if (rw_tape_value(t, node->first_output + i)->producer != n) return false;
+    for (uint32_t i = 0; i < node->n_outputs; i++) {
+        const uint32_t producer = rw_tape_value(t, node->first_output + i)->producer;
+        if (producer != n && !(node->adjoint && producer == node->of)) return false;
+    }
     for (uint32_t i = 0; i < node->n_inputs; i++) {
         const uint32_t v = t->operands[node->first_input + i];
         const uint32_t producer = v < t->n_values ? rw_tape_value(t, v)->producer : n;

@@ -63,11 +63,17 @@ static struct use *use_of(const struct checker *k, const struct rw_action *a, ui
 
 /* ---- what an action is made of ---- */
 
+static bool is_remake(const struct checker *k, const struct rw_action *a)
+{
+    return rw_problem_remakes(k->p, a->node);
+}
+
 static bool words_are_valid(const struct checker *k, const struct rw_action *a)
 {
     const struct rw_schedule *const s = k->s;
-    if (a->node >= k->t->n_nodes || !k->p->needed[a->node] || a->lane >= RW_LANES) return false;
+    if (a->node >= k->t->n_nodes || a->lane >= RW_LANES) return false;
     const struct rw_node *const node = node_of(k, a);
+    if (!k->p->needed[is_remake(k, a) ? node->of : a->node]) return false;
     const bool moves = rw_action_is_move(a->kind);
     const uint32_t n = moves ? 2 : node->n_inputs + node->n_outputs + (k->p->workspace[a->node] > 0);
     if (a->n_words != n || (uint64_t)a->word + n > s->n_refs || moves == (a->lane == RW_LANE_COMPUTE)) return false;
@@ -126,7 +132,7 @@ static bool order_is_valid(const struct checker *k)
         if (rw_action_is_move(a->kind)) {
             if (early != (a->kind == RW_ACTION_OUT)) return false;
         } else if (a->kind == RW_ACTION_REPLAY) {
-            if (early || node_of(k, a)->adjoint || next == k->p->n_order) return false;
+            if (early || next == k->p->n_order || (node_of(k, a)->adjoint && !is_remake(k, a))) return false;
         } else if (a->kind == RW_ACTION_COMMIT) {
             const rw_tape *const t = k->t;
             effect = next_commit(k, effect);

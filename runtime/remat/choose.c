@@ -150,14 +150,16 @@ static struct rw_fate fate_of(const struct rw_choice *c, enum rw_why why, uint32
                              .why = (uint8_t)why };
 }
 
-/* A node that is run again for one output makes the others as well: they need not be kept for the step. */
+/* A node that is run again for one output makes the others as well: they need not be kept for the step. An output with
+   a remake does not ask for the node. */
 static void drop_siblings(struct rw_choice *c, const struct rw_problem *p)
 {
     for (uint32_t n = 0; n < p->t->n_nodes; n++) {
         const struct rw_node *const node = &p->t->nodes[n];
         struct rw_fate *const fate = &c->fate[node->first_output];
         bool replayed = false;
-        for (uint32_t i = 0; node->n_outputs > 1 && i < node->n_outputs; i++) replayed |= fate[i].what == RW_REPLAY;
+        for (uint32_t i = 0; node->n_outputs > 1 && i < node->n_outputs; i++)
+            replayed |= fate[i].what == RW_REPLAY && p->remake[node->first_output + i] == RW_NONE_ID;
         for (uint32_t i = 0; replayed && i < node->n_outputs; i++) {
             const bool asked = fate[i].why != RW_WHY_OUTSIDE && fate[i].why != RW_WHY_OP;
             if (!asked && fate[i].level == 0) fate[i].what = RW_REPLAY;

@@ -104,7 +104,7 @@ static rw_status take_turn(struct rw_candidates *c, size_t candidate)
     for (uint32_t v = 0; !status && v < c->graph.n_values; v++)
         if (rw_value_may_drop(&c->graph, v)) status = try_drops(c, candidate, v);
     for (uint32_t i = 1; !status && i < c->graph.n_nodes && is_flat(&c->candidate[candidate].recipe); i++)
-        status = try_cut(c, candidate, i);
+        if (rw_place_may_begin(&c->graph, i)) status = try_cut(c, candidate, i);
     for (uint32_t v = 0; !status && v < c->graph.n_values; v++)
         for (uint32_t w = v + 1; !status && w < c->graph.n_values; w++)
             if (rw_value_may_drop(&c->graph, v) && rw_value_may_drop(&c->graph, w))
@@ -120,9 +120,10 @@ static rw_status try_each(struct rw_candidates *c, size_t from)
     if (status) return status;
     for (size_t v = 0; v < c->graph.n_values; v++)
         if (c->candidate[from].recipe.drop[v]) r.drop[v] = RW_DROP_AT;
-    for (uint32_t i = 0; !status && i < c->graph.n_nodes; i++)
-        if (rw_recipe_add_stretch(&r, (struct rw_stretch){ i, i + 1, RW_NONE_ID }) == RW_NONE_ID)
-            status = RW_ERR_MEMORY;
+    for (uint32_t i = 0, end; !status && i < c->graph.n_nodes; i = end) {
+        for (end = i + 1; end < c->graph.n_nodes && !rw_place_may_begin(&c->graph, end);) end++;
+        if (rw_recipe_add_stretch(&r, (struct rw_stretch){ i, end, RW_NONE_ID }) == RW_NONE_ID) status = RW_ERR_MEMORY;
+    }
     if (!status) return add(c, r);
     rw_recipe_finish(&r);
     return status;

@@ -58,6 +58,7 @@ static void cut_at_narrow_places(struct rw_nest *n, const int64_t *crossing, siz
             while (before > ((double)window + 0.5) / (double)n_stages * all) window++;
         }
         if (before < 0.5 / (double)n_stages * all || n->n_stages >= n_stages) continue;
+        if (!rw_place_may_begin(g, i)) continue;
         if (!narrowest || crossing[i] < crossing[narrowest]) narrowest = i;
     }
     if (narrowest && n->n_stages < n_stages) n->cut[n->n_stages++] = narrowest;

@@ -4,6 +4,8 @@
 #include "base/alloc.h"
 #include "base/round.h"
 
+#include <math.h>
+
 static bool reserve(struct rw_replayable *g, size_t nodes, size_t values)
 {
     const rw_tape *const t = g->p->t;
@@ -41,19 +43,16 @@ static uint8_t flags_of(const struct rw_problem *p, uint32_t base)
     return (uint8_t)((free ? RW_IS_FREE : 0) | (fixed ? RW_IS_FIXED : 0));
 }
 
-static void add_outputs(struct rw_replayable *g, const struct rw_node *node, uint32_t place)
+static void add_output(struct rw_replayable *g, uint32_t base, uint32_t place)
 {
     const rw_tape *const t = g->p->t;
-    for (uint32_t i = 0; i < node->n_outputs; i++) {
-        const uint32_t base = node->first_output + i, v = (uint32_t)g->n_values;
-        if (!rw_problem_makes(g->p, base)) continue;
-        g->value[v] = base;
-        g->value_of[base] = v;
-        g->maker[v] = g->last_read[v] = place;
-        g->bytes[v] = rw_round_up(rw_tensor_bytes(rw_tape_value(t, base)), t->ctx->device->alignment);
-        g->flags[v] = flags_of(g->p, base);
-        g->n_values++;
-    }
+    const uint32_t v = (uint32_t)g->n_values;
+    g->value[v] = base;
+    g->value_of[base] = v;
+    g->maker[v] = g->last_read[v] = place;
+    g->bytes[v] = rw_round_up(rw_tensor_bytes(rw_tape_value(t, base)), t->ctx->device->alignment);
+    g->flags[v] = flags_of(g->p, base);
+    g->n_values++;
 }
 
 static bool add_inputs(struct rw_replayable *g, const struct rw_node *node, uint32_t place, size_t *n)
@@ -81,6 +80,41 @@ static void note_late_reads(struct rw_replayable *g, const struct rw_node *node,
     }
 }
 
+/* A place for what `reads` reads, as a part of node n that takes so long. */
+static bool begin_place(struct rw_replayable *g, uint32_t n, const struct rw_node *reads, double seconds,
+                        size_t *n_inputs)
+{
+    const uint32_t place = (uint32_t)g->n_nodes++;
+    g->node[place] = n;
+    g->seconds[place] = seconds;
+    g->input_at[place] = (uint32_t)*n_inputs;
+    g->output_at[place] = (uint32_t)g->n_values;
+    return add_inputs(g, reads, place, n_inputs);
+}
+
+/* A node, and behind it what its remakes do: all of them together take what the node takes. */
+static bool add_node(struct rw_replayable *g, uint32_t n, size_t *n_inputs)
+{
+    const struct rw_problem *const p = g->p;
+    const struct rw_node *const node = &p->t->nodes[n];
+    double seconds = rw_problem_seconds(p, n);
+    const uint32_t place = g->place_of[n] = (uint32_t)g->n_nodes;
+    if (!begin_place(g, n, node, seconds, n_inputs)) return false;
+    for (uint32_t i = 0; i < node->n_outputs; i++) {
+        const uint32_t v = node->first_output + i;
+        if (rw_problem_makes(p, v) && p->remake[v] == RW_NONE_ID) add_output(g, v, place);
+    }
+    for (uint32_t i = 0; i < node->n_outputs; i++) {
+        const uint32_t v = node->first_output + i, remake = p->remake[v];
+        if (!rw_problem_makes(p, v) || remake == RW_NONE_ID) continue;
+        const double part = fmin(rw_problem_seconds(p, remake), seconds);
+        if (!begin_place(g, n, &p->t->nodes[remake], part, n_inputs)) return false;
+        add_output(g, v, (uint32_t)g->n_nodes - 1);
+        g->seconds[place] = seconds -= part;
+    }
+    return true;
+}
+
 static rw_status fill(struct rw_replayable *g)
 {
     const struct rw_problem *const p = g->p;
@@ -88,20 +122,9 @@ static rw_status fill(struct rw_replayable *g)
     for (uint32_t v = 0; v < p->t->n_values; v++) g->value_of[v] = RW_NONE_ID;
     for (uint32_t n = 0; n < p->t->n_nodes; n++) g->place_of[n] = RW_NONE_ID;
     for (uint32_t i = 0; i < p->n_order; i++) {
-        const uint32_t n = p->order[i], place = (uint32_t)g->n_nodes;
-        const struct rw_node *const node = &p->t->nodes[n];
-        if (node->adjoint) {
-            note_late_reads(g, node, i);
-            continue;
-        }
-        g->node[place] = n;
-        g->place_of[n] = place;
-        g->seconds[place] = rw_problem_seconds(p, n);
-        g->input_at[place] = (uint32_t)n_inputs;
-        g->output_at[place] = (uint32_t)g->n_values;
-        if (!add_inputs(g, node, place, &n_inputs)) return RW_ERR_MEMORY;
-        add_outputs(g, node, place);
-        g->n_nodes++;
+        const uint32_t n = p->order[i];
+        if (p->t->nodes[n].adjoint) note_late_reads(g, &p->t->nodes[n], i);
+        else if (!add_node(g, n, &n_inputs)) return RW_ERR_MEMORY;
     }
     g->input_at[g->n_nodes] = (uint32_t)n_inputs;
     g->output_at[g->n_nodes] = (uint32_t)g->n_values;
@@ -111,7 +134,7 @@ static rw_status fill(struct rw_replayable *g)
 rw_status rw_replayable_init(struct rw_replayable *g, const struct rw_problem *p)
 {
     *g = (struct rw_replayable){ .p = p };
-    size_t nodes = 0, values = 0;
+    size_t nodes = p->t->n_nodes - p->first_remake, values = 0;
     for (size_t i = 0; i < p->n_order; i++) {
         const struct rw_node *const node = &p->t->nodes[p->order[i]];
         if (!node->adjoint) nodes++, values += node->n_outputs;

@@ -4,6 +4,9 @@
  *
  * Nodes are numbered by their place in forward, values by the place of their maker. What is there anyway - leaves, held
  * values, what adjoint nodes made - is no value here.
+ *
+ * A node with a remake (autodiff/remake.h) is several nodes here: what makes the other outputs, and behind it what
+ * makes the one of them. So dropping that one alone costs its remake, dropping all of them the node.
  */
 #ifndef RW_REMAT_REPLAYABLE_H
 #define RW_REMAT_REPLAYABLE_H
@@ -19,7 +22,7 @@ enum rw_replayable_flag {
 struct rw_replayable {
     const struct rw_problem *p;
     size_t n_nodes, n_values;
-    uint32_t *node;      /* place -> node of the tape */
+    uint32_t *node;      /* place -> node of the tape; parts of one node are neighbours */
     double *seconds;     /* place -> of one run */
     uint32_t *input_at;  /* place -> its inputs are input[input_at[i] .. input_at[i + 1]), each value once */
     uint32_t *input;
@@ -31,13 +34,19 @@ struct rw_replayable {
     uint32_t *late;      /* value -> the last place in the problem's order of an adjoint node that reads it; 0: none */
     uint8_t *flags;      /* value -> enum rw_replayable_flag */
     uint32_t *value_of;  /* base value of the tape -> value, RW_NONE_ID */
-    uint32_t *place_of;  /* node of the tape -> place, RW_NONE_ID */
+    uint32_t *place_of;  /* node of the tape -> place, the first of several, RW_NONE_ID */
     size_t cap_input;
 };
 
 /* RW_ERR_MEMORY leaves *g empty. */
 rw_status rw_replayable_init(struct rw_replayable *g, const struct rw_problem *p);
 void rw_replayable_finish(struct rw_replayable *g);
+
+/* May forward be cut in front of that place? Not inside a node. */
+static inline bool rw_place_may_begin(const struct rw_replayable *g, uint32_t place)
+{
+    return !place || g->node[place] != g->node[place - 1];
+}
 
 static inline bool rw_value_may_drop(const struct rw_replayable *g, uint32_t v)
 {

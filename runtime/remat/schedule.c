@@ -232,6 +232,14 @@ static rw_status push(struct rw_order_scratch *s, uint32_t value)
     return RW_OK;
 }
 
+/* What makes a value again. Where what its remake reads has to be made by the value's own maker, that makes the value
+   on the way. */
+static uint32_t maker_of(const struct emitter *e, uint32_t base)
+{
+    const uint32_t remake = e->p->remake[base];
+    return remake != RW_NONE_ID ? remake : rw_tape_value(e->t, base)->producer;
+}
+
 /* Replays what is missing of a value, inputs first, without recursion: a chain may be long. */
 static rw_status demand(struct emitter *e, uint32_t base)
 {
@@ -245,7 +253,7 @@ static rw_status demand(struct emitter *e, uint32_t base)
             s->n_stack--;
             continue;
         }
-        const uint32_t n = rw_tape_value(e->t, b)->producer;
+        const uint32_t n = maker_of(e, b);
         const struct rw_node *const node = &e->t->nodes[n];
         const size_t before = s->n_stack;
         for (uint32_t i = 0; !status && i < node->n_inputs; i++) {
