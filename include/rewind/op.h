@@ -212,6 +212,11 @@ struct rw_op_def {
      * input would have to be made dense before, there is no such op.
      */
     rw_tensor *(*remake)(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out);
+
+    /** What a recipe (rewind/precision.h) does, while one is open, with the floating-point inputs of these sets (as for
+        strided), but those of float64; an input that is in none is taken as it is. lowered: cast to the recipe's type,
+        the factors of products. raised: cast to float32, what is summed. alike: cast to the widest type among them. */
+    uint32_t lowered, raised, alike;
 };
 
 /** May an op write an output over an input? */

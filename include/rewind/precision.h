@@ -1,5 +1,15 @@
 /**
- * rewind/precision.h - loss scaling for float16.
+ * rewind/precision.h - recipes, and loss scaling for float16.
+ *
+ * A recipe says in which types the ops that are recorded while it is open run, so that a model with float32 parameters
+ * trains in 16 bits without being touched (what torch.autocast does):
+ *
+ *     rw_recipe_begin(t, &(rw_recipe){ .kind = RW_RECIPE_BF16 });
+ *     rw_tensor *loss = model(t, ...);                              // linear, matmul, attention ... in bfloat16
+ *     rw_recipe_end(t);
+ *
+ * What it does are casts, recorded before the ops: docs/precision.md lists which. So a replay makes what was made, by
+ * which policy it may be, and gradients come back through the casts to the type of the parameter.
  *
  * Gradients of 16 bits that are small become zero. A scaler multiplies what backward begins with, divides the
  * gradients by the same number before they are used, and leaves a step out where one of them is infinite or no number:
@@ -31,6 +41,34 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+typedef enum rw_recipe_kind {
+    RW_RECIPE_NONE, ///< everything in the types that it is given, inside of another recipe too
+    RW_RECIPE_F32,  ///< products in float32 too, whatever they are given: edge layers inside of another recipe
+    RW_RECIPE_BF16, ///< products and attention in bfloat16; norms, softmax, sums and losses in float32
+    RW_RECIPE_F16,  ///< the same in float16, which wants a scaler (below)
+    RW_RECIPE_COUNT
+} rw_recipe_kind;
+
+/** In which types ops run. Zero is none. */
+typedef struct {
+    rw_recipe_kind kind;
+} rw_recipe;
+
+/**
+ * Opens a recipe: until the rw_recipe_end() that belongs to it, floating-point operands of what is recorded are cast to
+ * the types that it says, those of float64 apart. Recipes nest, the innermost one counts; what begins inside a region
+ * ends there. A cast is recorded once for each value in each region that uses it, that of a parameter or buffer once a
+ * step, and kept or made again as any other op. Nodes that gradient rules record run in the types they meet.
+ * @param recipe copied.
+ * @return RW_ERR_ARGUMENT without a tape or a recipe, or for a kind that there is not; RW_ERR_MEMORY.
+ */
+RW_API rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe);
+#define rw_recipe_begin(...) rw_recipe_begin_at(RW_HERE, __VA_ARGS__)
+
+/** Closes the innermost recipe. RW_ERR_REGION when none is open, or a region that began inside it still is. */
+RW_API rw_status rw_recipe_end_at(rw_site at, rw_tape *t);
+#define rw_recipe_end(...) rw_recipe_end_at(RW_HERE, __VA_ARGS__)
 
 typedef struct rw_scaler rw_scaler;
 

@@ -323,7 +323,8 @@ RW_DECLARE_KERNELS(rw_attention)
 const rw_op_def rw_op_attention = { .name = "attention", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
                                     .flags = RW_OP_RANDOM, .strided = RW_OP_ALL_INPUTS, .check = check,
                                     .kernel = RW_KERNELS(rw_attention), .grad = grad, .cost = cost, .draws = draws,
-                                    .workspace = RW_WORKSPACES(workspace_cpu, rw_attention_workspace_cuda) };
+                                    .workspace = RW_WORKSPACES(workspace_cpu, rw_attention_workspace_cuda),
+                                    .lowered = RW_OP_INPUT(0) | RW_OP_INPUT(1) | RW_OP_INPUT(2) };
 
 /* name: of the function that is called. */
 static rw_tensor *record(rw_site at, const char *name, rw_tape *t, rw_tensor *q, rw_tensor *k, rw_tensor *v,
@@ -344,6 +345,8 @@ static rw_tensor *record(rw_site at, const char *name, rw_tape *t, rw_tensor *q,
         in[n++] = extra[i];
     }
     const struct rw_composite c = rw_composite_begin(t, name);
+    const int sinks = rw_att_extra(&a, ATT_SINKS, 3); /* of q's type; masks and slopes may be float32 beside it */
+    if (sinks >= 0) in[sinks] = rw_lowered_at(at, t, in[sinks]);
     rw_tensor *const y = rw_apply_at(at, t, &rw_op_attention, in, n, &a, sizeof a, out);
     rw_tensor *const turned = rw_composite_end(&c, y ? rw_transpose_at(at, t, y, 1, 2) : NULL);
     if (ret_lse) *ret_lse = turned ? out[1] : NULL;

@@ -56,6 +56,14 @@ static bool begin(struct asked *q, rw_tensor *x, uint32_t axes)
     return true;
 }
 
+/* x and the type of the result, as an open recipe says. Inside of the composite: it may record. */
+static rw_tensor *taken(struct asked *q, rw_tensor *x)
+{
+    x = rw_raised_at(q->at, q->t, x);
+    if (x) q->dtype = rw_tensor_dtype(x);
+    return x;
+}
+
 /* x in the type that it is computed in, and a result back in its own. */
 static rw_tensor *widened(const struct asked *q, rw_tensor *x)
 {
@@ -124,7 +132,8 @@ rw_tensor *rw_prod_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool 
     struct asked q = { .at = at, .t = t, .what = "prod" };
     if (!begin(&q, x, axes)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, q.what);
-    return rw_composite_end(&c, record_prod(&q, x, axes, keep));
+    x = taken(&q, x);
+    return rw_composite_end(&c, x ? record_prod(&q, x, axes, keep) : NULL);
 }
 
 /* ---- variance ---- */
@@ -148,7 +157,8 @@ rw_tensor *rw_var_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t axes, bool u
         return NULL;
     }
     const struct rw_composite c = rw_composite_begin(t, q.what);
-    return rw_composite_end(&c, record_var(&q, x, axes, q.n - unbiased, keep));
+    x = taken(&q, x);
+    return rw_composite_end(&c, x ? record_var(&q, x, axes, q.n - unbiased, keep) : NULL);
 }
 
 /* ---- norms ---- */
@@ -193,7 +203,8 @@ rw_tensor *rw_norm_at(rw_site at, rw_tape *t, rw_tensor *x, double p, uint32_t a
     struct asked q = { .at = at, .t = t, .what = "norm" };
     if (!begin(&q, x, axes) || !takes_order(&q, p)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, q.what);
-    rw_tensor *const wide = widened(&q, x);
+    x = taken(&q, x);
+    rw_tensor *const wide = x ? widened(&q, x) : NULL;
     return rw_composite_end(&c, narrowed(&q, wide ? norm_of(&q, wide, p, axes, keep) : NULL));
 }
 
@@ -215,5 +226,6 @@ rw_tensor *rw_normalize_at(rw_site at, rw_tape *t, rw_tensor *x, double p, int a
         return NULL;
     }
     const struct rw_composite c = rw_composite_begin(t, q.what);
-    return rw_composite_end(&c, record_normalize(&q, x, p, axes, eps));
+    x = taken(&q, x);
+    return rw_composite_end(&c, x ? record_normalize(&q, x, p, axes, eps) : NULL);
 }

@@ -154,14 +154,16 @@ static rw_status grad_weight(rw_grad_call *g);
 RW_DECLARE_KERNELS(rw_conv2d)
 static const rw_op_def rw_op_conv2d = { .name = "conv2d", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
                                         .check = check_forward, .kernel = RW_KERNELS(rw_conv2d), .grad = grad_forward,
-                                        .cost = cost_forward, .workspace = RW_WORKSPACES(workspace_forward, NULL) };
+                                        .cost = cost_forward, .workspace = RW_WORKSPACES(workspace_forward, NULL),
+                                        .lowered = RW_OP_ALL_INPUTS };
 
 /* The same op as a gradient and by its own name. */
 RW_DECLARE_KERNELS(rw_conv2d_data)
 #define DATA(NAME)                                                                                                  \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 2, .n_outputs = 1, .check = check_data,      \
                                             .kernel = RW_KERNELS(rw_conv2d_data), .grad = grad_data,                \
-                                            .cost = cost_data, .workspace = RW_WORKSPACES(workspace_data, NULL) };
+                                            .cost = cost_data, .workspace = RW_WORKSPACES(workspace_data, NULL),    \
+                                            .lowered = RW_OP_ALL_INPUTS };
 DATA(conv2d_data)
 DATA(conv_transpose2d)
 
@@ -288,6 +290,9 @@ rw_tensor *rw_conv_transpose2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tenso
     const struct rw_composite c = rw_composite_begin(t, "conv_transpose2d");
     rw_tensor *const in[] = { rw_channels_inside_at(at, t, x), weight };
     rw_tensor *y = rw_apply_at(at, t, &rw_op_conv_transpose2d, in, 2, &a, sizeof a, NULL);
-    if (y && bias != rw_none()) y = rw_add_at(at, t, y, bias);
+    if (y && bias != rw_none()) {
+        rw_tensor *const term = rw_lowered_at(at, t, bias);
+        y = term ? rw_add_at(at, t, y, term) : NULL;
+    }
     return rw_composite_end(&c, y ? rw_channels_outside_at(at, t, y) : NULL);
 }

@@ -49,7 +49,8 @@ static rw_status grad_through(rw_grad_call *g)
 
 static const rw_op_def rw_op_straight_through = { .name = "straight_through", .n_inputs = 2, .n_outputs = 1,
                                                   .flags = RW_OP_VIEW, .check = check_through,
-                                                  .kernel = RW_NO_KERNELS, .grad = grad_through };
+                                                  .kernel = RW_NO_KERNELS, .grad = grad_through,
+                                                  .alike = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_straight_through_at(rw_site at, rw_tape *t, rw_tensor *y, rw_tensor *x)
 {

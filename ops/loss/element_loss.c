@@ -32,7 +32,7 @@ static rw_op_cost cost(const rw_op_call *call)
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = N, .n_outputs = 1,                              \
                                             .strided = RW_OP_ALL_INPUTS, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }),    \
                                             .check = check_elements, .kernel = RW_KERNELS(rw_##NAME), .grad = GRAD,    \
-                                            .cost = cost };
+                                            .cost = cost, .raised = RW_OP_ALL_INPUTS };
 
 static bool is_given(const rw_tensor *x)
 {

@@ -110,7 +110,9 @@ static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight
 {
     const struct rw_class_weights none = { RW_NONE, RW_NONE };
     const rw_shape shape = rw_tensor_shape(target);
-    rw_tensor *const matrix = rw_matrix_of_rows(t, x);
+    x = rw_lowered_at(at, t, x);
+    weight = x ? rw_lowered_at(at, t, weight) : NULL;
+    rw_tensor *const matrix = weight ? rw_matrix_of_rows(t, x) : NULL;
     rw_tensor *const flat = matrix ? rw_reshape_at(at, t, target, RW_SHAPE(rw_shape_numel(shape))) : NULL;
     if (!flat) return NULL;
     const rw_shape s = rw_tensor_shape(matrix);

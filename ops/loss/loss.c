@@ -182,7 +182,8 @@ static rw_status grad_mse(rw_grad_call *g)
 RW_DECLARE_KERNELS(rw_mse_loss)
 static const rw_op_def rw_op_mse_loss = { .name = "mse_loss", .n_inputs = 2, .n_outputs = 1, .check = check_mse,
                                           .kernel = RW_KERNELS(rw_mse_loss), .grad = grad_mse, .cost = cost_mse,
-                                          .workspace = RW_WORKSPACES(workspace_mse, workspace_mse) };
+                                          .workspace = RW_WORKSPACES(workspace_mse, workspace_mse),
+                                          .alike = RW_OP_ALL_INPUTS };
 
 /* Tensors that broadcast are rare: composed. */
 rw_tensor *rw_mse_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y)
@@ -190,7 +191,8 @@ rw_tensor *rw_mse_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y)
     if (!rw_operand_check(at, t, x, "mse_loss", "x") || !rw_operand_check(at, t, y, "mse_loss", "y")) return NULL;
     if (!rw_shape_equal(rw_tensor_shape(x), rw_tensor_shape(y))) {
         const struct rw_composite c = rw_composite_begin(t, "mse_loss");
-        rw_tensor *d = rw_sub_at(at, t, x, y);
+        x = rw_raised_at(at, t, x);
+        rw_tensor *d = x ? rw_sub_at(at, t, x, y) : NULL;
         if (d && rw_dtype_size(rw_tensor_dtype(d)) == 2) d = rw_cast_at(at, t, d, RW_F32);
         if (d) d = rw_mul_at(at, t, d, d);
         return rw_composite_end(&c, d ? rw_mean_at(at, t, d, RW_ALL_AXES, false) : NULL);

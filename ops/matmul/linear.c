@@ -169,13 +169,15 @@ const rw_op_def rw_op_linear = { .name = "linear",
                                  .kernel = RW_KERNELS(rw_linear),
                                  .grad = grad,
                                  .cost = cost,
-                                 .workspace = RW_WORKSPACES(workspace_cpu, rw_linear_workspace_cuda) };
+                                 .workspace = RW_WORKSPACES(workspace_cpu, rw_linear_workspace_cuda),
+                                 .lowered = RW_OP_ALL_INPUTS };
 
 static const rw_op_def rw_op_linear_gelu = { .name = "linear_gelu", .n_inputs = RW_OP_VARIADIC, .n_outputs = 2,
                                              .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
                                              .kernel = RW_KERNELS(rw_linear_gelu), .grad = grad_gelu, .cost = cost_gelu,
                                              .workspace = RW_WORKSPACES(workspace_cpu, rw_linear_workspace_cuda),
                                              .remake = remake_gelu };
+                                             .lowered = RW_OP_ALL_INPUTS };
 
 RW_DECLARE_KERNELS(rw_linear_add)
 static const rw_op_def rw_op_linear_add = { .name = "linear_add",
@@ -188,7 +190,8 @@ static const rw_op_def rw_op_linear_add = { .name = "linear_add",
                                             .grad = grad_add,
                                             .cost = cost_add,
                                             .workspace = RW_WORKSPACES(workspace_add_cpu,
-                                                                       rw_linear_add_workspace_cuda) };
+                                                                       rw_linear_add_workspace_cuda),
+                                            .lowered = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
 {
@@ -202,9 +205,19 @@ rw_tensor *rw_linear_gelu_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *we
     return rw_apply_at(at, t, &rw_op_linear_gelu, in, bias == rw_none() ? 2 : 3, NULL, 0, NULL);
 }
 
+/* Under a recipe the product is of 16 bits, the stream that it is added to is not. */
+static rw_tensor *add_apart(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
+                            rw_tensor *residual)
+{
+    const struct rw_composite c = rw_composite_begin(t, "linear_add");
+    rw_tensor *const y = rw_linear_at(at, t, x, weight, bias);
+    return rw_composite_end(&c, y ? rw_add_at(at, t, residual, y) : NULL);
+}
+
 rw_tensor *rw_linear_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                             rw_tensor *residual)
 {
+    if (rw_recipe_lowers(t, residual) != rw_tensor_dtype(residual)) return add_apart(at, t, x, weight, bias, residual);
     rw_tensor *const in[] = { residual, x, weight, bias };
     return rw_apply_at(at, t, &rw_op_linear_add, in, bias == rw_none() ? 3 : 4, NULL, 0, NULL);
 }

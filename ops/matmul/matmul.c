@@ -146,7 +146,8 @@ static rw_status grad_add(rw_grad_call *g)
 RW_DECLARE_KERNELS(rw_matmul)
 const rw_op_def rw_op_matmul = { .name = "matmul", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                  .check = check, .kernel = RW_KERNELS(rw_matmul), .grad = grad, .cost = cost,
-                                 .workspace = RW_WORKSPACES(workspace_cpu, rw_matmul_workspace_cuda) };
+                                 .workspace = RW_WORKSPACES(workspace_cpu, rw_matmul_workspace_cuda),
+                                 .lowered = RW_OP_ALL_INPUTS };
 
 RW_DECLARE_KERNELS(rw_matmul_add)
 static const rw_op_def rw_op_matmul_add = { .name = "matmul_add",

@@ -67,7 +67,8 @@ static rw_status grad_outer(rw_grad_call *g);
 RW_DECLARE_KERNELS(rw_moe_linear)
 static const rw_op_def rw_op_moe_linear = { .name = "moe_linear", .n_inputs = 5, .n_outputs = 1, .check = check_linear,
                                             .kernel = RW_KERNELS(rw_moe_linear), .grad = grad_linear,
-                                            .cost = cost_linear, .workspace = RW_WORKSPACES(workspace_linear, NULL) };
+                                            .cost = cost_linear, .workspace = RW_WORKSPACES(workspace_linear, NULL),
+                                            .lowered = RW_OP_INPUT(0) | RW_OP_INPUT(1) };
 RW_DECLARE_KERNELS(rw_moe_outer)
 static const rw_op_def rw_op_moe_outer = { .name = "moe_outer", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
                                            .optional = RW_OP_INPUT(5), .inplace = RW_INPLACE({ 0, 5 }),

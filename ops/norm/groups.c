@@ -168,7 +168,8 @@ static rw_status grad(rw_grad_call *g)
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = IN, .n_outputs = OUT,                       \
                                             .inplace = RW_INPLACE({ 0, 0 }), .check = check_forward,               \
                                             .kernel = RW_KERNELS(rw_groups), .grad = grad, .cost = cost,           \
-                                            .workspace = RW_WORKSPACES(workspace, workspace) };
+                                            .workspace = RW_WORKSPACES(workspace, workspace),                      \
+                                            .raised = RW_OP_ALL_INPUTS };
 FORWARD(batchnorm, 3, 3)
 FORWARD(batchnorm_eval, 5, 1)
 FORWARD(group_norm, 3, 3)

@@ -144,7 +144,8 @@ static const rw_op_def rw_op_layernorm = { .name = "layernorm",
                                            .check = check_forward,
                                            .kernel = RW_KERNELS(rw_norm),
                                            .grad = grad,
-                                           .cost = cost };
+                                           .cost = cost,
+                                           .raised = RW_OP_ALL_INPUTS };
 static const rw_op_def rw_op_rmsnorm = { .name = "rmsnorm",
                                          .n_inputs = 2,
                                          .n_outputs = 1,
@@ -152,7 +153,8 @@ static const rw_op_def rw_op_rmsnorm = { .name = "rmsnorm",
                                          .check = check_forward,
                                          .kernel = RW_KERNELS(rw_norm),
                                          .grad = grad,
-                                         .cost = cost };
+                                         .cost = cost,
+                                         .raised = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_layernorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, double eps)
 {

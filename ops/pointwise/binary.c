@@ -137,24 +137,24 @@ rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *t
     return rw_apply_in_order_at(at, t, &rw_op_accumulate, in, 2, NULL, 0);
 }
 
-#define BINARY(NAME, GRAD, FLAGS)                                                                                    \
+#define BINARY(NAME, GRAD, FLAGS, ALIKE)                                                                             \
     RW_DECLARE_KERNELS(rw_##NAME)                                                                                    \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 2, .n_outputs = 1, .flags = FLAGS,            \
                                             .strided = RW_OP_ALL_INPUTS, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), \
                                             .check = check_binary, .kernel = RW_KERNELS(rw_##NAME),                  \
-                                            .grad = GRAD, .cost = cost_binary };                                     \
+                                            .grad = GRAD, .cost = cost_binary, .alike = ALIKE };                     \
     rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)                                    \
     {                                                                                                                \
         rw_tensor *const in[] = { a, b };                                                                            \
         return rw_apply_in_order_at(at, t, &rw_op_##NAME, in, 2, NULL, 0);                                           \
     }
 
-BINARY(add, grad_add, 0)
-BINARY(sub, grad_sub, 0)
-BINARY(mul, grad_mul, 0)
-BINARY(div, grad_div, 0)
-BINARY(maximum, grad_maximum, 0)
-BINARY(minimum, grad_minimum, 0)
-BINARY(take, grad_take, 0)
-BINARY(leave, grad_leave, 0)
-BINARY(at_least, NULL, RW_OP_NO_GRADIENT)
+BINARY(add, grad_add, 0, RW_OP_ALL_INPUTS)
+BINARY(sub, grad_sub, 0, RW_OP_ALL_INPUTS)
+BINARY(mul, grad_mul, 0, RW_OP_ALL_INPUTS)
+BINARY(div, grad_div, 0, RW_OP_ALL_INPUTS)
+BINARY(maximum, grad_maximum, 0, RW_OP_ALL_INPUTS)
+BINARY(minimum, grad_minimum, 0, RW_OP_ALL_INPUTS)
+BINARY(take, grad_take, 0, 0)
+BINARY(leave, grad_leave, 0, 0)
+BINARY(at_least, NULL, RW_OP_NO_GRADIENT, 0)

@@ -72,7 +72,8 @@ static rw_status grad_pow(rw_grad_call *g)
 RW_DECLARE_KERNELS(rw_pow)
 static const rw_op_def rw_op_pow = { .name = "pow", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                      .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), .check = check_pow,
-                                     .kernel = RW_KERNELS(rw_pow), .grad = grad_pow, .cost = cost_pow };
+                                     .kernel = RW_KERNELS(rw_pow), .grad = grad_pow, .cost = cost_pow,
+                                     .raised = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_pow_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b)
 {

@@ -53,7 +53,8 @@ static rw_status grad(rw_grad_call *g)
 RW_DECLARE_KERNELS(rw_swiglu)
 static const rw_op_def rw_op_swiglu = { .name = "swiglu", .n_inputs = 2, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
                                         .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }), .check = check,
-                                        .kernel = RW_KERNELS(rw_swiglu), .grad = grad, .cost = cost };
+                                        .kernel = RW_KERNELS(rw_swiglu), .grad = grad, .cost = cost,
+                                        .alike = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_swiglu_at(rw_site at, rw_tape *t, rw_tensor *gate, rw_tensor *up)
 {

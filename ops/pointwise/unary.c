@@ -142,49 +142,49 @@ rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy)
 
 RULE(gelu_tanh, NULL, x, rw_gelu_tanh_slope(g, x, dy))
 
-#define UNARY_OP(NAME, GRAD, FLAGS)                                                                     \
+#define UNARY_OP(NAME, GRAD, FLAGS, RAISED)                                                             \
     RW_DECLARE_KERNELS(rw_##NAME)                                                                       \
     static const rw_op_def rw_op_##NAME = {                                                             \
         .name = #NAME, .n_inputs = 1, .n_outputs = 1, .flags = FLAGS, .strided = RW_OP_ALL_INPUTS,      \
         .inplace = RW_INPLACE({ 0, 0 }), .check = rw_pointwise_check, .kernel = RW_KERNELS(rw_##NAME),  \
-        .grad = GRAD, .cost = rw_pointwise_cost                                                         \
+        .grad = GRAD, .cost = rw_pointwise_cost, .raised = RAISED                                       \
     };
 
-#define UNARY(NAME)                                                 \
-    UNARY_OP(NAME, grad_##NAME, 0)                                  \
+#define UNARY(NAME, RAISED)                                         \
+    UNARY_OP(NAME, grad_##NAME, 0, RAISED)                          \
     rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *x) \
     {                                                               \
         return apply(at, t, &rw_op_##NAME, x, 0);                   \
     }
 
-#define UNARY_CONSTANT(NAME)                                                      \
-    UNARY_OP(NAME, grad_##NAME, 0)                                                \
+#define UNARY_CONSTANT(NAME, RAISED)                                              \
+    UNARY_OP(NAME, grad_##NAME, 0, RAISED)                                        \
     rw_tensor *rw_##NAME##_at(rw_site at, rw_tape *t, rw_tensor *x, double value) \
     {                                                                             \
         return apply(at, t, &rw_op_##NAME, x, value);                             \
     }
 
-UNARY_CONSTANT(scale)
-UNARY_CONSTANT(add_scalar)
-UNARY_CONSTANT(pow_scalar)
-UNARY(neg)
-UNARY(abs)
-UNARY(exp)
-UNARY(log)
-UNARY(log1p)
-UNARY(sqrt)
-UNARY(tanh)
-UNARY(erf)
-UNARY(sin)
-UNARY(cos)
-UNARY(softplus)
-UNARY(sigmoid)
-UNARY(relu)
-UNARY(silu)
-UNARY(gelu)
-UNARY(gelu_tanh)
+UNARY_CONSTANT(scale, 0)
+UNARY_CONSTANT(add_scalar, 0)
+UNARY_CONSTANT(pow_scalar, RW_OP_INPUT(0))
+UNARY(neg, 0)
+UNARY(abs, 0)
+UNARY(exp, RW_OP_INPUT(0))
+UNARY(log, RW_OP_INPUT(0))
+UNARY(log1p, RW_OP_INPUT(0))
+UNARY(sqrt, 0)
+UNARY(tanh, 0)
+UNARY(erf, 0)
+UNARY(sin, 0)
+UNARY(cos, 0)
+UNARY(softplus, RW_OP_INPUT(0))
+UNARY(sigmoid, 0)
+UNARY(relu, 0)
+UNARY(silu, 0)
+UNARY(gelu, 0)
+UNARY(gelu_tanh, 0)
 
-UNARY_OP(sign, NULL, RW_OP_NO_GRADIENT)
+UNARY_OP(sign, NULL, RW_OP_NO_GRADIENT, 0)
 
 rw_tensor *rw_sign_at(rw_site at, rw_tape *t, rw_tensor *x)
 {

@@ -60,7 +60,8 @@ RW_DECLARE_KERNELS(rw_dropout_add)
 static const rw_op_def rw_op_dropout_add = { .name = "dropout_add", .n_inputs = 2, .n_outputs = 1,
                                              .flags = RW_OP_RANDOM, .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 }),
                                              .check = check_dropout_add, .kernel = RW_KERNELS(rw_dropout_add),
-                                             .grad = grad_dropout_add, .cost = cost_dropout };
+                                             .grad = grad_dropout_add, .cost = cost_dropout,
+                                             .alike = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_dropout_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *residual, double p)
 {

@@ -86,7 +86,8 @@ RW_DECLARE_KERNELS(rw_causal_conv1d)
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,               \
                                             .strided = RW_OP_INPUT(0), .check = check,                               \
                                             .kernel = RW_KERNELS(rw_causal_conv1d), .grad = grad, .cost = cost,      \
-                                            .workspace = RW_WORKSPACES(workspace, NULL) };
+                                            .workspace = RW_WORKSPACES(workspace, NULL),                             \
+                                            .lowered = RW_OP_ALL_INPUTS };
 CONV(causal_conv1d)
 CONV(causal_conv1d_data)
 

@@ -129,7 +129,7 @@ static rw_status grad_logsumexp(rw_grad_call *g)
     return rw_grad_set(g, 0, rw_mul(rw_grad_tape(g), shares(g, rw_grad_input(g, 0)), dy));
 }
 
-#define REDUCE(NAME, GRAD)                                                                                             \
+#define REDUCE(NAME, GRAD, RAISED)                                                                                     \
     static const rw_op_def rw_op_##NAME = { .name = #NAME,                                                             \
                                             .n_inputs = 1,                                                             \
                                             .n_outputs = 1,                                                            \
@@ -137,13 +137,14 @@ static rw_status grad_logsumexp(rw_grad_call *g)
                                             .kernel = RW_KERNELS(rw_reduce),                                           \
                                             .grad = GRAD,                                                              \
                                             .cost = cost_reduce,                                                       \
-                                            .workspace = RW_WORKSPACES(workspace_cpu, rw_reduce_workspace_cuda) };
+                                            .workspace = RW_WORKSPACES(workspace_cpu, rw_reduce_workspace_cuda),       \
+                                            .raised = RAISED };
 
 RW_DECLARE_KERNELS(rw_reduce)
-REDUCE(sum, grad_sum)
-REDUCE(mean, grad_mean)
-REDUCE(max, grad_max)
-REDUCE(logsumexp, grad_logsumexp)
+REDUCE(sum, grad_sum, RW_OP_INPUT(0))
+REDUCE(mean, grad_mean, RW_OP_INPUT(0))
+REDUCE(max, grad_max, 0)
+REDUCE(logsumexp, grad_logsumexp, RW_OP_INPUT(0))
 
 static rw_tensor *reduce(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, uint32_t axes, bool keep, int kind)
 {
@@ -200,7 +201,8 @@ static rw_status grad_sum_to(rw_grad_call *g)
 
 static const rw_op_def rw_op_sum_to = { .name = "sum_to", .n_inputs = 1, .n_outputs = 1, .check = check_sum_to,
                                         .kernel = RW_KERNELS(rw_reduce), .grad = grad_sum_to, .cost = cost_reduce,
-                                        .workspace = RW_WORKSPACES(workspace_cpu, rw_reduce_workspace_cuda) };
+                                        .workspace = RW_WORKSPACES(workspace_cpu, rw_reduce_workspace_cuda),
+                                        .raised = RW_OP_INPUT(0) };
 
 /* (x, a sum of the shape) -> that plus sum_to of x */
 static rw_status check_sum_to_add(rw_op_call *call)

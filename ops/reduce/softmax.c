@@ -80,7 +80,8 @@ static rw_status grad_log_softmax(rw_grad_call *g)
                                             .check = check_softmax,                                                    \
                                             .kernel = RW_KERNELS(KERNEL),                                              \
                                             .grad = GRAD,                                                              \
-                                            .cost = cost };
+                                            .cost = cost,                                                              \
+                                            .raised = RW_OP_INPUT(0) };
 
 RW_DECLARE_KERNELS(rw_softmax)
 RW_DECLARE_KERNELS(rw_log_softmax)

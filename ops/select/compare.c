@@ -35,7 +35,8 @@ static rw_status check_isfinite(rw_op_call *call)
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = INPUTS, .n_outputs = 1,                       \
                                             .flags = RW_OP_NO_GRADIENT, .strided = RW_OP_ALL_INPUTS,                 \
                                             .inplace = RW_INPLACE({ 0, 0 }, { 0, INPUTS - 1 }), .check = CHECK,      \
-                                            .kernel = RW_KERNELS(rw_##NAME), .cost = cost };
+                                            .kernel = RW_KERNELS(rw_##NAME), .cost = cost,                           \
+                                            .alike = RW_OP_ALL_INPUTS };
 
 #define PAIR(NAME, CHECK)                                                                                            \
     DEFINE(NAME, 2, CHECK)                                                                                           \

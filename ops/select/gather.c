@@ -104,7 +104,8 @@ static const rw_op_def rw_op_scatter_add = { .name = "scatter_add", .n_inputs = 
                                              .inplace = RW_INPLACE({ 0, 2 }), .check = check_scatter,
                                              .kernel = RW_KERNELS(rw_gather_back), .grad = grad_back,
                                              .cost = cost_summed,
-                                             .workspace = RW_WORKSPACES(workspace_cpu, rw_gather_back_workspace_cuda) };
+                                             .workspace = RW_WORKSPACES(workspace_cpu, rw_gather_back_workspace_cuda),
+                                             .alike = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_scatter_add_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index, rw_tensor *src)
 {

@@ -49,7 +49,8 @@ static const rw_op_def rw_op_where = { .name = "where",
                                        .check = check_where,
                                        .kernel = RW_KERNELS(rw_where),
                                        .grad = grad_where,
-                                       .cost = cost_where };
+                                       .cost = cost_where,
+                                       .alike = RW_OP_INPUT(1) | RW_OP_INPUT(2) };
 
 rw_tensor *rw_where_at(rw_site at, rw_tape *t, rw_tensor *condition, rw_tensor *a, rw_tensor *b)
 {

@@ -247,7 +247,8 @@ static const rw_op_def rw_op_concat = { .name = "concat",
                                         .check = check_concat,
                                         .kernel = RW_KERNELS(rw_concat),
                                         .grad = grad_concat,
-                                        .cost = cost_copy };
+                                        .cost = cost_copy,
+                                        .alike = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
 {

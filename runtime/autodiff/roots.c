@@ -15,6 +15,11 @@ static rw_status check_region(const rw_tape *t, const char *what)
         return rw_fail(ctx, RW_ERR_REGION, "%s: the policy begun at %s:%d is still open", what, begun.file,
                        (int)begun.line);
     }
+    if (t->open_region == RW_NONE_ID && t->open_recipe != RW_NONE_ID) {
+        const rw_site begun = ctx->sites[t->recipes[t->open_recipe].site];
+        return rw_fail(ctx, RW_ERR_REGION, "%s: the recipe begun at %s:%d is still open", what, begun.file,
+                       (int)begun.line);
+    }
     if (t->open_region == RW_NONE_ID) return RW_OK;
     const struct rw_region *const r = &t->regions[t->open_region];
     const rw_site at = ctx->sites[r->site];

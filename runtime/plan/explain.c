@@ -220,7 +220,7 @@ rw_status ckpt_explain_with(rw_tape *t, FILE *out, unsigned flags)
     if (!out) return rw_fail_null(ctx, "ckpt_explain", "out");
     if (flags & ~(unsigned)CKPT_EXPLAIN_ALL)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain: flags %#x, only CKPT_EXPLAIN_ALL is known", flags);
-    if (t->open_region != RW_NONE_ID || t->open_part != RW_NONE_ID)
+    if (t->open_region != RW_NONE_ID || t->open_part != RW_NONE_ID || t->open_recipe != RW_NONE_ID)
         return rw_fail(ctx, RW_ERR_REGION, "ckpt_explain: a region is open");
     const uint32_t loss = t->n_roots ? RW_NONE_ID : loss_of(t);
     if (loss == RW_NONE_ID && !t->n_roots)

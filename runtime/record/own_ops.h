@@ -112,6 +112,12 @@ static inline rw_shape rw_shape_clean(rw_shape shape)
 /* False, with an error that names `what` and the argument, when x can be no operand on t. Records nothing. */
 bool rw_operand_check(rw_site at, const rw_tape *t, const rw_tensor *x, const char *what, const char *argument);
 
+/* What the innermost recipe makes of x where an op lowers or raises it: x itself without one. NULL, with an error where
+   x is none of the tape's. The type that it would be lowered to. */
+rw_tensor *rw_lowered_at(rw_site at, rw_tape *t, rw_tensor *x);
+rw_tensor *rw_raised_at(rw_site at, rw_tape *t, rw_tensor *x);
+rw_dtype rw_recipe_lowers(const rw_tape *t, const rw_tensor *x);
+
 /* The marker of the library's own definitions, at kernel[RW_DEVICE_AUTO]: nobody else can name it. */
 rw_status rw_op_is_own(const rw_kernel *k);
 

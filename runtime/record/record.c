@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "record/order.h"
 #include "record/own_ops.h"
-#include "record/tape.h"
+#include "record/recipe.h"
 
 #include <rewind/ops.h>
 
@@ -187,7 +187,34 @@ static void mark(struct recording *r)
     r->marked = true;
 }
 
-/* Inputs as values of this tape, dense where the kernel asks for it. */
+/* Casts of what an open recipe wants in another type. */
+static bool cast_inputs(struct recording *r)
+{
+    const rw_dtype widest = rw_recipe_widest(r->op, r->in, r->n);
+    for (int i = 0; i < r->n; i++) {
+        const rw_dtype dtype = rw_recipe_dtype(r->tape, r->op, i, (rw_dtype)r->in[i]->dtype, widest);
+        if (dtype == (rw_dtype)r->in[i]->dtype) continue;
+        mark(r);
+        r->in[i] = rw_recipe_cast(r->tape, r->in[i], dtype, r->site);
+        if (!r->in[i]) return false;
+    }
+    return true;
+}
+
+/* Dense where the kernel asks for it. */
+static bool lay_inputs(struct recording *r)
+{
+    if (r->op->flags & RW_OP_VIEW) return true;
+    for (int i = 0; i < r->n; i++) {
+        if (rw_op_set_has(r->op->strided, i) || rw_layout_of(r->ctx, r->in[i])->dense) continue;
+        mark(r);
+        r->in[i] = rw_apply_at(r->site, r->tape, &rw_op_contiguous, &r->in[i], 1, NULL, 0, NULL);
+        if (!r->in[i]) return false;
+    }
+    return true;
+}
+
+/* Inputs as values of this tape, of the type that a recipe gives them, and dense where the kernel asks for it. */
 static bool take_inputs(struct recording *r, rw_tensor *const *in)
 {
     char name[32];
@@ -199,13 +226,8 @@ static bool take_inputs(struct recording *r, rw_tensor *const *in)
                                        rw_op_input_name(r->op, i, name, sizeof name), r->site);
         }
         if (!r->in[i]) return false;
-        if ((r->op->flags & RW_OP_VIEW) || rw_op_set_has(r->op->strided, i) || rw_layout_of(r->ctx, r->in[i])->dense)
-            continue;
-        mark(r);
-        r->in[i] = rw_apply_at(r->site, r->tape, &rw_op_contiguous, &r->in[i], 1, NULL, 0, NULL);
-        if (!r->in[i]) return false;
     }
-    return true;
+    return (!rw_recipe_rules(r->tape, r->op) || cast_inputs(r)) && lay_inputs(r);
 }
 
 static void describe_inputs(struct recording *r)

@@ -67,6 +67,11 @@ rw_status ckpt_end_at(rw_site at, rw_tape *t)
         return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: the policy begun at %s:%d inside the region is still "
                        "open", at.file, at.line, begun.file, (int)begun.line);
     }
+    if (t->open_recipe != RW_NONE_ID && t->recipes[t->open_recipe].region == t->open_region) {
+        const rw_site begun = t->ctx->sites[t->recipes[t->open_recipe].site];
+        return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_end at %s:%d: the recipe begun at %s:%d inside the region is still "
+                       "open", at.file, at.line, begun.file, (int)begun.line);
+    }
     struct rw_region *const r = &t->regions[t->open_region];
     r->end = (uint32_t)t->n_nodes;
     t->open_region = r->parent;

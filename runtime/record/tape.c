@@ -46,7 +46,7 @@ rw_status rw_tape_create(rw_tape **ret_tape, rw_context *ctx)
     ctx->n_users++;
     t->n_users = 1;
     t->step = 1;
-    t->open_region = t->open_part = RW_NONE_ID;
+    t->open_region = t->open_part = t->open_recipe = RW_NONE_ID;
     t->next = ctx->tapes;
     t->link = &ctx->tapes;
     if (t->next) t->next->link = &t->next;
@@ -99,8 +99,8 @@ static void end_step(rw_tape *t)
     t->step++;
     if (t->n_values > t->most_values) t->most_values = t->n_values;
     t->n_nodes = t->n_operands = t->n_attrs = t->n_values = t->n_leaves = t->n_tickets = 0;
-    t->n_regions = t->n_parts = t->n_effects = t->n_retained = 0;
-    t->open_region = t->open_part = RW_NONE_ID;
+    t->n_regions = t->n_parts = t->n_recipes = t->n_casts = t->n_effects = t->n_retained = 0;
+    t->open_region = t->open_part = t->open_recipe = RW_NONE_ID;
     t->n_roots = 0;
     t->ticket_end = t->ticket_base = 0;
     t->hash = (struct rw_hash){ 0 };
@@ -161,7 +161,8 @@ void rw_tape_release(rw_tape *t)
     rw_free(t->parts);
     void *const arrays[] = { t->nodes,   t->operands, t->attrs,    t->chunks, t->leaves, t->seen,      t->tickets,
                              t->regions, t->effects,  t->retained, t->inputs, t->held,   t->gradients, t->in_desc,
-                             t->out_desc, t->wide,    t->drawn_by, t->policy_spec, t->roots };
+                             t->out_desc, t->wide,    t->drawn_by, t->policy_spec, t->roots,
+                             t->recipes, t->casts,    t->cast_of };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_free(t);
     rw_context_release(ctx);

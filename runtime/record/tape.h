@@ -14,6 +14,8 @@
 #include "record/param.h"
 #include "record/policy.h"
 
+#include <rewind/precision.h>
+
 #define RW_VALUE_CHUNK 4096
 #define RW_VALUE_CHUNKS 5 /* so many take turns at least: a handle of a short step stays dead for as many steps */
 
@@ -37,6 +39,20 @@ struct rw_tape_part {
     uint32_t parent;         /* the part around, RW_NONE_ID for none */
     uint32_t region;         /* the region around, RW_NONE_ID for none */
     uint32_t site;
+};
+
+/* What rw_recipe_begin() and _end() stand around: see recipe.h. */
+struct rw_tape_recipe {
+    rw_recipe recipe;
+    uint32_t parent; /* the recipe around, RW_NONE_ID for none */
+    uint32_t region; /* the region around, RW_NONE_ID for none */
+    uint32_t site;
+};
+
+struct rw_recipe_cast {
+    uint32_t source, result; /* values */
+    uint32_t region;         /* RW_NONE_ID outside any */
+    uint32_t before;         /* the cast of the same source before it, RW_NONE_ID for none */
 };
 
 struct rw_tape {
@@ -76,6 +92,13 @@ struct rw_tape {
     struct rw_tape_part *parts;
     size_t n_parts, n_made_parts, cap_parts; /* those behind n_parts are of earlier steps */
     uint32_t open_part; /* the same of parts */
+    struct rw_tape_recipe *recipes;
+    size_t n_recipes, cap_recipes;
+    uint32_t open_recipe; /* the same of recipes */
+    struct rw_recipe_cast *casts; /* that recipes recorded */
+    size_t n_casts, cap_casts;
+    uint32_t *cast_of; /* by value: its last one, if that says so too. See recipe.h */
+    size_t cap_cast_of;
     struct rw_hash hash;
 
     /* Input copies come from blocks that a reset keeps. */

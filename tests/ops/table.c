@@ -168,6 +168,28 @@ static void print_inplace(struct text *text, const rw_op_def *op, uint32_t n_inp
     if (text->n == before) print(text, "-");
 }
 
+/* What a recipe makes of the inputs: the set's word, and their names where it is not all of them. */
+static void print_recipe(struct text *text, const rw_op_def *op, uint32_t n_inputs)
+{
+    const struct {
+        uint32_t inputs;
+        const char *word;
+    } sets[] = { { op->lowered, "16 bits" }, { op->raised, "f32" }, { op->alike, "alike" } };
+    const size_t before = text->n;
+    for (int s = 0; s < 3; s++) {
+        uint32_t n = 0;
+        if (!sets[s].inputs) continue;
+        print(text, "%s", sets[s].word);
+        for (uint32_t i = 0; i < n_inputs; i++) n += rw_op_set_has(sets[s].inputs, (int)i);
+        for (uint32_t i = 0; n < n_inputs && i < n_inputs; i++) {
+            if (!rw_op_set_has(sets[s].inputs, (int)i)) continue;
+            print(text, i ? ", " : ": ");
+            print_operand(text, op, true, i);
+        }
+    }
+    if (text->n == before) print(text, "-");
+}
+
 static void print_types(struct text *text, uint32_t types)
 {
     const uint32_t floats = 1u << RW_F32 | 1u << RW_F64 | 1u << RW_BF16 | 1u << RW_F16;
@@ -183,7 +205,7 @@ static void print_row(struct text *text, struct fixture *b, size_t which)
 {
     print(text, "| `%s` | %s | ", rw_builtin_name(which), torch_name(rw_builtin_name(which)));
     if (!known[which].c) { /* it has tests of its own, and its header says the rest */
-        print(text, "| | |\n");
+        print(text, "| | | |\n");
         return;
     }
     print_types(text, known[which].types);
@@ -192,6 +214,8 @@ static void print_row(struct text *text, struct fixture *b, size_t which)
     print(text, " | ");
     const struct rw_node *const node = &b->t->nodes[node_of(b->t, rw_builtin_name(which))];
     print_inplace(text, b->t->ctx->ops[node->op], node->n_inputs);
+    print(text, " | ");
+    print_recipe(text, b->t->ctx->ops[node->op], node->n_inputs);
     print(text, " |\n");
 }
 
@@ -202,9 +226,10 @@ static const char head[] =
     "What the definitions say: `tests/ops/table.c` writes this page and holds it to them. *Types* are those that\n"
     "the tests record of the first operand; *floats* are f32, f64, bf16 and f16. *Backward reads* is what\n"
     "recompute can save: under `none` it is kept from forward to backward. *May write over* is what an op's\n"
-    "result may take the memory of. Empty columns belong to ops with tests of their own, whose headers say the\n"
-    "rest. What is missing: [adding_an_op.md](adding_an_op.md).\n\n"
-    "| op | PyTorch | types | backward reads | may write over |\n|---|---|---|---|---|\n";
+    "result may take the memory of. *Recipe* is what an open one ([precision.md](precision.md)) casts inputs to.\n"
+    "Empty columns belong to ops with tests of their own, whose headers say the rest. What is missing:\n"
+    "[adding_an_op.md](adding_an_op.md).\n\n"
+    "| op | PyTorch | types | backward reads | may write over | recipe |\n|---|---|---|---|---|---|\n";
 
 static void print_page(void)
 {

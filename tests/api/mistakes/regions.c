@@ -52,6 +52,16 @@ void mistakes_with_regions(struct trial *m, struct world *w)
     SILENT("ckpt_policy_end", RW_ERR_ARGUMENT, ckpt_policy_end(NULL));
     STATUS("ckpt_policy_end", RW_ERR_REGION, ckpt_policy_end(t));
     STATUS_OF("ckpt_policy_end", RW_ERR_REGION, (ckpt_policy_begin(t, "full"), ckpt_begin(t, "r")), ckpt_policy_end(t));
+    const rw_recipe bf16 = { .kind = RW_RECIPE_BF16 }, odd = { .kind = (rw_recipe_kind)-1 };
+    SILENT("rw_recipe_begin", RW_ERR_ARGUMENT, rw_recipe_begin(NULL, &bf16));
+    STATUS("rw_recipe_begin", RW_ERR_ARGUMENT, rw_recipe_begin(t, NULL));
+    STATUS("rw_recipe_begin", RW_ERR_ARGUMENT, rw_recipe_begin(t, &odd));
+    SILENT("rw_recipe_end", RW_ERR_ARGUMENT, rw_recipe_end(NULL));
+    STATUS("rw_recipe_end", RW_ERR_REGION, rw_recipe_end(t));
+    STATUS_OF("rw_recipe_end", RW_ERR_REGION, (rw_recipe_begin(t, &bf16), ckpt_begin(t, "r")), rw_recipe_end(t));
+    STATUS_OF("ckpt_end", RW_ERR_REGION, (ckpt_begin(t, "r"), rw_recipe_begin(t, &bf16)), ckpt_end(t));
+    STATUS_OF("rw_backward", RW_ERR_REGION, rw_recipe_begin(t, &bf16), rw_backward(t, w->loss));
+    STATUS_OF("ckpt_explain", RW_ERR_REGION, rw_recipe_begin(t, &bf16), ckpt_explain(t, out));
     STATUS_OF("ckpt_end", RW_ERR_REGION, (ckpt_begin(t, "r"), ckpt_policy_begin(t, "full")), ckpt_end(t));
     STATUS_OF("rw_backward", RW_ERR_REGION, ckpt_policy_begin(t, "full"), rw_backward(t, w->loss));
     STATUS_OF("ckpt_explain", RW_ERR_REGION, ckpt_policy_begin(t, "full"), ckpt_explain(t, out));

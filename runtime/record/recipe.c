@@ -1,0 +1,156 @@
+/* Recipes: which types the ops of a part of the tape run in. See recipe.h. */
+#include "record/recipe.h"
+
+#include "base/alloc.h"
+#include "record/own_ops.h"
+
+#include <rewind/ops.h>
+
+rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    rw_context *const ctx = t->ctx;
+    if (!recipe) return rw_fail_null(ctx, "rw_recipe_begin", "recipe");
+    if ((unsigned)recipe->kind >= RW_RECIPE_COUNT)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: there is no recipe of kind %d", at.file,
+                       at.line, (int)recipe->kind);
+    const uint32_t site = rw_site_index(ctx, at);
+    if (site == RW_NONE_ID || !rw_grow(&t->recipes, &t->cap_recipes, t->n_recipes, 1, sizeof *t->recipes))
+        return rw_fail(ctx, RW_ERR_MEMORY, "rw_recipe_begin at %s:%d: out of memory", at.file, at.line);
+    t->recipes[t->n_recipes] = (struct rw_tape_recipe){ *recipe, t->open_recipe, t->open_region, site };
+    t->open_recipe = (uint32_t)t->n_recipes++;
+    return RW_OK;
+}
+
+rw_status rw_recipe_end_at(rw_site at, rw_tape *t)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    if (t->open_recipe == RW_NONE_ID)
+        return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: no recipe is open", at.file, at.line);
+    const struct rw_tape_recipe *const r = &t->recipes[t->open_recipe];
+    if (r->region != t->open_region) {
+        const struct rw_region *const open = &t->regions[t->open_region];
+        return rw_fail(t->ctx, RW_ERR_REGION, "rw_recipe_end at %s:%d: region \"%s\", begun inside, is still open",
+                       at.file, at.line, t->ctx->names.text[open->name]);
+    }
+    t->open_recipe = r->parent;
+    return RW_OK;
+}
+
+static rw_recipe_kind open_kind(const rw_tape *t)
+{
+    return t->open_recipe == RW_NONE_ID || t->origin.adjoint ? RW_RECIPE_NONE : t->recipes[t->open_recipe].recipe.kind;
+}
+
+bool rw_recipe_rules(const rw_tape *t, const rw_op_def *op)
+{
+    return t->open_recipe != RW_NONE_ID && (op->lowered | op->raised | op->alike) && open_kind(t) != RW_RECIPE_NONE;
+}
+
+rw_dtype rw_recipe_widest(const rw_op_def *op, struct rw_tensor *const *in, int n)
+{
+    int first = -1;
+    rw_dtype widest = RW_F32;
+    for (int i = 0; i < n; i++) {
+        const rw_dtype dtype = (rw_dtype)in[i]->dtype;
+        if (!rw_op_set_has(op->alike, i) || !rw_dtype_is_float(dtype)) continue;
+        if (first < 0) widest = dtype;
+        else if (widest != dtype) widest = widest == RW_F64 || dtype == RW_F64 ? RW_F64 : RW_F32;
+        first = i;
+    }
+    return widest;
+}
+
+static rw_dtype lowered(rw_recipe_kind kind, rw_dtype has)
+{
+    static const rw_dtype of[RW_RECIPE_COUNT] = {
+        [RW_RECIPE_F32] = RW_F32, [RW_RECIPE_BF16] = RW_BF16, [RW_RECIPE_F16] = RW_F16
+    };
+    return kind == RW_RECIPE_NONE || has == RW_F64 ? has : of[kind];
+}
+
+static rw_dtype raised(rw_recipe_kind kind, rw_dtype has)
+{
+    return kind == RW_RECIPE_NONE || has == RW_F64 ? has : RW_F32;
+}
+
+rw_dtype rw_recipe_dtype(const rw_tape *t, const rw_op_def *op, int i, rw_dtype has, rw_dtype widest)
+{
+    const rw_recipe_kind kind = open_kind(t);
+    if (!rw_dtype_is_float(has)) return has;
+    if (rw_op_set_has(op->lowered, i)) return lowered(kind, has);
+    if (rw_op_set_has(op->raised, i)) return raised(kind, has);
+    return rw_op_set_has(op->alike, i) ? widest : has;
+}
+
+rw_dtype rw_recipe_lowers(const rw_tape *t, const rw_tensor *x)
+{
+    const rw_dtype has = rw_tensor_dtype(x);
+    return t && rw_dtype_is_float(has) ? lowered(open_kind(t), has) : has;
+}
+
+/* Also of what an op would refuse: that says so then. */
+static rw_tensor *in_type(rw_site at, rw_tape *t, rw_tensor *x, rw_dtype (*type)(rw_recipe_kind, rw_dtype))
+{
+    const rw_dtype has = rw_tensor_dtype(x);
+    if (!t || !x || !rw_dtype_is_float(has) || type(open_kind(t), has) == has) return x;
+    rw_tensor *const v = rw_operand_at(at, t, x, t->composite);
+    return v ? rw_recipe_cast(t, v, type(open_kind(t), has), at) : NULL;
+}
+
+rw_tensor *rw_lowered_at(rw_site at, rw_tape *t, rw_tensor *x)
+{
+    return in_type(at, t, x, lowered);
+}
+
+rw_tensor *rw_raised_at(rw_site at, rw_tape *t, rw_tensor *x)
+{
+    return in_type(at, t, x, raised);
+}
+
+/* ---- casts ---- */
+
+static uint32_t last_cast_of(const rw_tape *t, uint32_t value)
+{
+    const uint32_t i = value < t->cap_cast_of ? t->cast_of[value] : RW_NONE_ID;
+    return i < t->n_casts && t->casts[i].source == value ? i : RW_NONE_ID;
+}
+
+static bool is_of_context(const rw_tape *t, const struct rw_tensor *x)
+{
+    return x->leaf != RW_NONE_ID && t->leaves[x->leaf].kind == RW_LEAF_PARAM;
+}
+
+static struct rw_tensor *cast_before(const rw_tape *t, const struct rw_tensor *x, rw_dtype dtype)
+{
+    for (uint32_t i = last_cast_of(t, x->id); i != RW_NONE_ID; i = t->casts[i].before) {
+        struct rw_tensor *const y = rw_tape_value(t, t->casts[i].result);
+        if ((rw_dtype)y->dtype == dtype && (is_of_context(t, x) || t->casts[i].region == t->open_region)) return y;
+    }
+    return NULL;
+}
+
+static bool reserve(rw_tape *t, uint32_t value)
+{
+    const size_t had = t->cap_cast_of;
+    if (!rw_grow(&t->casts, &t->cap_casts, t->n_casts, 1, sizeof *t->casts) ||
+        !rw_grow(&t->cast_of, &t->cap_cast_of, value, 1, sizeof *t->cast_of))
+        return false;
+    for (size_t i = had; i < t->cap_cast_of; i++) t->cast_of[i] = RW_NONE_ID;
+    return true;
+}
+
+struct rw_tensor *rw_recipe_cast(rw_tape *t, struct rw_tensor *x, rw_dtype dtype, rw_site at)
+{
+    struct rw_tensor *y = cast_before(t, x, dtype);
+    if (y) return y;
+    if (!reserve(t, x->id)) {
+        rw_fail(t->ctx, RW_ERR_MEMORY, "cast at %s:%d: out of memory", at.file, at.line);
+        return NULL;
+    }
+    y = rw_cast_at(at, t, x, dtype);
+    if (!y) return NULL;
+    t->casts[t->n_casts] = (struct rw_recipe_cast){ x->id, y->id, t->open_region, last_cast_of(t, x->id) };
+    t->cast_of[x->id] = (uint32_t)t->n_casts++;
+    return y;
+}

@@ -1,0 +1,373 @@
+/*
+ * Recipes: what is recorded while one is open is the program with the casts written by hand, to the last byte, under
+ * every policy; and each class of ops runs in the types that docs/precision.md says.
+ */
+#include "record/tape.h"
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS = 8, WIDTH = 16, HEADS = 2, VOCABULARY = 12 };
+
+/* ---- a block of a transformer, twice ---- */
+
+struct model {
+    rw_tensor *table, *gain, *qkv[3], *out, *up, *down, *bias;
+};
+
+static rw_tensor *param(struct fixture *b, const char *name, rw_shape shape)
+{
+    rw_tensor *const p = rw_param(b->ctx, name, RW_F32, shape);
+    cr_assert_eq(rw_init_normal(p, 0, 0.3), RW_OK);
+    return p;
+}
+
+static struct model make(struct fixture *b)
+{
+    const rw_shape square = RW_SHAPE(WIDTH, WIDTH);
+    return (struct model){ param(b, "table", RW_SHAPE(VOCABULARY, WIDTH)), param(b, "gain", RW_SHAPE(WIDTH)),
+                           { param(b, "q", square), param(b, "k", square), param(b, "v", square) },
+                           param(b, "out", square), param(b, "up", RW_SHAPE(2 * WIDTH, WIDTH)),
+                           param(b, "down", RW_SHAPE(WIDTH, 2 * WIDTH)), param(b, "bias", RW_SHAPE(2 * WIDTH)) };
+}
+
+/* Of what the recipe casts: as it is, or cast by hand. */
+static rw_dtype by_hand; /* RW_F32: by a recipe */
+
+static rw_tensor *low(rw_tape *t, rw_tensor *x)
+{
+    return by_hand == RW_F32 ? x : rw_cast(t, x, by_hand);
+}
+
+static rw_tensor *high(rw_tape *t, rw_tensor *x)
+{
+    return by_hand == RW_F32 ? x : rw_cast(t, x, RW_F32);
+}
+
+static rw_tensor *heads_of(rw_tape *t, rw_tensor *x)
+{
+    return rw_transpose(t, rw_reshape(t, x, RW_SHAPE(1, TOKENS, HEADS, WIDTH / HEADS)), 1, 2);
+}
+
+/* A product added to the stream: by hand the two ops that rw_linear_add() is then. */
+static rw_tensor *add_product(rw_tape *t, rw_tensor *stream, rw_tensor *x, rw_tensor *w)
+{
+    if (by_hand == RW_F32) return rw_linear_add(t, x, w, RW_NONE, stream);
+    return rw_add(t, stream, high(t, rw_linear(t, x, low(t, w), RW_NONE)));
+}
+
+static rw_tensor *block(rw_tape *t, const struct model *m, rw_tensor *x)
+{
+    rw_tensor *qkv[3];
+    ckpt_begin(t, "attention");
+    rw_tensor *const h = low(t, rw_rmsnorm(t, x, m->gain, 1e-5));
+    for (int i = 0; i < 3; i++) qkv[i] = heads_of(t, rw_linear(t, h, low(t, m->qkv[i]), RW_NONE));
+    rw_tensor *const y = rw_attention(t, qkv[0], qkv[1], qkv[2], &(rw_attention_params){ .causal = true });
+    x = add_product(t, x, rw_reshape(t, rw_transpose(t, y, 1, 2), RW_SHAPE(TOKENS, WIDTH)), m->out);
+    ckpt_end(t);
+    ckpt_begin(t, "mlp");
+    rw_tensor *const n = low(t, rw_rmsnorm(t, x, m->gain, 1e-5));
+    rw_tensor *const u = rw_linear_gelu(t, n, low(t, m->up), low(t, m->bias));
+    x = add_product(t, x, rw_dropout(t, u, 0.1), m->down);
+    ckpt_end(t);
+    return x;
+}
+
+static rw_tensor *loss_of(rw_tape *t, const struct model *m, int step)
+{
+    int32_t token[TOKENS], next[TOKENS];
+    for (int i = 0; i < TOKENS; i++) token[i] = (i * 7 + step) % VOCABULARY, next[i] = (i * 5 + 3) % VOCABULARY;
+    rw_tensor *x = rw_embedding(t, m->table, rw_input(t, RW_I32, RW_SHAPE(TOKENS), token));
+    x = block(t, m, x);
+    return rw_linear_cross_entropy(t, low(t, rw_rmsnorm(t, x, m->gain, 1e-5)), low(t, m->table),
+                                   rw_input(t, RW_I32, RW_SHAPE(TOKENS), next), NULL);
+}
+
+struct way {
+    rw_recipe_kind kind;
+    rw_dtype by_hand;
+    const char *policy;
+    int threads;
+    bool blunders; /* calls that are refused stand in between */
+    bool verifies;
+};
+
+static void blunder(struct fixture *b, const struct model *m)
+{
+    rw_tensor *const x = rw_input(b->t, RW_F32, RW_SHAPE(3, WIDTH + 1), NULL);
+    cr_assert_null(rw_linear(b->t, x, m->up, m->bias));
+    cr_assert_null(rw_linear_add(b->t, x, m->down, RW_NONE, x));
+    rw_error_clear(b->ctx);
+}
+
+/* Gradients of two micro-batches. */
+static unsigned char *train(const struct way *w, size_t *ret_bytes, float *ret_loss)
+{
+    struct fixture b = fixture_open(3, w->threads);
+    const struct model m = make(&b);
+    by_hand = w->by_hand;
+    cr_assert_eq(ckpt_set_policy(b.t, w->policy), RW_OK);
+    for (int step = 0; step < 2; step++) { /* micro-batches: gradients are added up */
+        if (w->by_hand == RW_F32) cr_assert_eq(rw_recipe_begin(b.t, &(rw_recipe){ .kind = w->kind }), RW_OK);
+        if (w->blunders) blunder(&b, &m);
+        rw_tensor *const loss = loss_of(b.t, &m, step);
+        if (w->blunders) blunder(&b, &m);
+        if (w->by_hand == RW_F32) cr_assert_eq(rw_recipe_end(b.t), RW_OK);
+        if (w->verifies) cr_assert_eq(ckpt_verify(b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s: %s", w->policy, rw_error_message(b.ctx));
+        ret_loss[step] = (float)rw_item(b.t, loss);
+        rw_tape_reset(b.t);
+    }
+    unsigned char *const g = all_gradients(b.ctx, ret_bytes);
+    fixture_close(&b);
+    return g;
+}
+
+static void expect_same(const struct way *a, const struct way *b)
+{
+    size_t bytes[2];
+    float loss[2][2];
+    unsigned char *const x = train(a, &bytes[0], loss[0]), *const y = train(b, &bytes[1], loss[1]);
+    cr_assert_eq(bytes[0], bytes[1]);
+    cr_expect_arr_eq(loss[0], loss[1], sizeof loss[0], "losses under %s", b->policy);
+    cr_expect_eq(first_difference(x, y, bytes[0]), -1, "gradients under %s", b->policy);
+    free(x), free(y);
+}
+
+Test(recipes, are_the_casts_written_by_hand)
+{
+    static const struct {
+        rw_recipe_kind kind;
+        rw_dtype dtype;
+    } kinds[] = { { RW_RECIPE_BF16, RW_BF16 }, { RW_RECIPE_F16, RW_F16 } };
+    for (int i = 0; i < 2; i++)
+        expect_same(&(struct way){ .by_hand = kinds[i].dtype, .policy = "none", .threads = 1 },
+                    &(struct way){ .kind = kinds[i].kind, .by_hand = RW_F32, .policy = "none", .threads = 1 });
+}
+
+Test(recipes, give_the_same_bytes_under_every_policy)
+{
+    static const char *const policies[] = { "full", "ops:linear", "selective:mlp" };
+    const struct way none = { .kind = RW_RECIPE_BF16, .by_hand = RW_F32, .policy = "none", .threads = 1 };
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        struct way other = none;
+        other.policy = policies[i];
+        other.threads = 1 + (int)i % 3;
+        other.verifies = i == 0;
+        expect_same(&none, &other);
+    }
+}
+
+/* What a refused call has cast is gone, and not found again by what gets its numbers. */
+Test(recipes, leave_nothing_of_calls_that_are_refused)
+{
+    const struct way none = { .kind = RW_RECIPE_BF16, .by_hand = RW_F32, .policy = "full", .threads = 1 };
+    struct way other = none;
+    other.blunders = true;
+    expect_same(&none, &other);
+}
+
+/* ---- which casts there are ---- */
+
+static int casts_of(const struct fixture *b, const rw_tensor *x)
+{
+    int n = 0;
+    for (size_t i = 0; i < b->t->n_nodes; i++) {
+        const struct rw_node *const node = &b->t->nodes[i];
+        if (strcmp(b->ctx->ops[node->op]->name, "cast")) continue;
+        const struct rw_tensor *const v = rw_tape_value(b->t, b->t->operands[node->first_input]);
+        n += v == x || (v->leaf != RW_NONE_ID && rw_tensor_kind_of(x) == RW_TENSOR_PARAM &&
+                        b->t->leaves[v->leaf].param == x->id);
+    }
+    return n;
+}
+
+static void begin(struct fixture *b, rw_recipe_kind kind)
+{
+    cr_assert_eq(rw_recipe_begin(b->t, &(rw_recipe){ .kind = kind }), RW_OK);
+}
+
+static void end(struct fixture *b)
+{
+    cr_assert_eq(rw_recipe_end(b->t), RW_OK, "%s", rw_error_message(b->ctx));
+}
+
+Test(recipes, cast_a_parameter_once_a_step_and_a_value_once_a_region)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = param(&b, "w", RW_SHAPE(4, 4));
+    for (int step = 0; step < 2; step++) {
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(3, 4), NULL), *const h = rw_tanh(b.t, x);
+        for (int r = 0; r < 3; r++) {
+            begin(&b, RW_RECIPE_BF16);
+            ckpt_begin(b.t, "r");
+            begin(&b, RW_RECIPE_BF16);
+            for (int i = 0; i < 2; i++) rw_linear(b.t, h, w, RW_NONE);
+            end(&b);
+            rw_matmul(b.t, h, w);
+            ckpt_end(b.t);
+            end(&b);
+        }
+        cr_expect_eq(casts_of(&b, w), 1);
+        cr_expect_eq(casts_of(&b, h), 3);
+        begin(&b, RW_RECIPE_F16);
+        rw_matmul(b.t, h, w);
+        end(&b);
+        cr_expect_eq(casts_of(&b, w), 2, "another type is another cast");
+        cr_assert_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
+Test(recipes, of_a_16_bit_parameter_there_is_nothing_to_cast)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_BF16, RW_SHAPE(4, 4));
+    begin(&b, RW_RECIPE_BF16);
+    rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_BF16, RW_SHAPE(3, 4), NULL), w, RW_NONE);
+    end(&b);
+    cr_expect_eq(b.t->n_nodes, 1);
+    cr_expect_eq(rw_tensor_dtype(y), RW_BF16);
+    fixture_close(&b);
+}
+
+/* ---- the types that ops run in ---- */
+
+static rw_tensor *input(struct fixture *b, rw_dtype dtype, rw_shape shape)
+{
+    return rw_input(b->t, dtype, shape, NULL);
+}
+
+#define TYPE(Y, TYPE) \
+    cr_expect_eq(rw_tensor_dtype(Y), TYPE, "%s: %s, %s", #Y, rw_dtype_name(rw_tensor_dtype(Y)), rw_error_message(b.ctx))
+
+Test(recipes, what_runs_in_which_type)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tape *const t = b.t;
+    static const rw_dtype low_of[] = { [RW_RECIPE_F32] = RW_F32, [RW_RECIPE_BF16] = RW_BF16, [RW_RECIPE_F16] = RW_F16 };
+    for (rw_recipe_kind kind = RW_RECIPE_F32; kind < RW_RECIPE_COUNT; kind++) {
+        const rw_dtype l = low_of[kind];
+        rw_tensor *const x = input(&b, RW_F32, RW_SHAPE(4, 4)), *const n = input(&b, RW_BF16, RW_SHAPE(4, 4));
+        rw_tensor *const h = input(&b, RW_F16, RW_SHAPE(4, 4)), *const v = input(&b, RW_F32, RW_SHAPE(4));
+        rw_tensor *const image = input(&b, RW_F32, RW_SHAPE(1, 4, 4, 4));
+        rw_tensor *const taps = input(&b, RW_F32, RW_SHAPE(4, 4, 2, 2));
+        begin(&b, kind);
+        TYPE(rw_matmul(t, x, n), l);
+        TYPE(rw_linear(t, h, x, v), l);
+        TYPE(rw_linear_gelu(t, x, n, v), l);
+        TYPE(rw_linear_add(t, x, n, v, x), RW_F32);
+        TYPE(rw_conv2d(t, image, taps, v, NULL), l);
+        TYPE(rw_conv_transpose2d(t, image, taps, v, NULL), l);
+        TYPE(rw_attention(t, image, image, image, NULL), l);
+        TYPE(rw_einsum(t, "ij,jk->ik", ((rw_tensor *[]){ x, h }), 2), l);
+        TYPE(rw_softmax(t, n, -1), RW_F32);
+        TYPE(rw_logsumexp(t, n, RW_AXES(0), false), RW_F32);
+        TYPE(rw_layernorm(t, n, v, RW_NONE, 1e-5), RW_F32);
+        TYPE(rw_rmsnorm(t, h, v, 1e-5), RW_F32);
+        TYPE(rw_sum(t, n, RW_AXES(0), false), RW_F32);
+        TYPE(rw_var(t, n, RW_AXES(0), false, false), RW_F32);
+        TYPE(rw_exp(t, h), RW_F32);
+        TYPE(rw_mse_loss(t, n, x), RW_F32);
+        TYPE(rw_bce_with_logits(t, n, x, RW_NONE, RW_NONE, RW_REDUCTION_NONE), RW_F32);
+        TYPE(rw_add(t, n, x), RW_F32);
+        TYPE(rw_mul(t, n, h), RW_F32);
+        TYPE(rw_add(t, n, n), RW_BF16);
+        TYPE(rw_gelu(t, n), RW_BF16);
+        TYPE(rw_concat(t, ((rw_tensor *[]){ n, x }), 2, 0), RW_F32);
+        TYPE(rw_where(t, input(&b, RW_BOOL, RW_SHAPE(4, 4)), n, x), RW_F32);
+        TYPE(rw_dropout_add(t, n, x, 0.5), RW_F32);
+        TYPE(rw_add(t, n, input(&b, RW_F64, RW_SHAPE(4))), RW_F64);
+        TYPE(rw_matmul(t, input(&b, RW_F64, RW_SHAPE(4, 4)), input(&b, RW_F64, RW_SHAPE(4, 4))), RW_F64);
+        begin(&b, RW_RECIPE_NONE);
+        TYPE(rw_matmul(t, x, x), RW_F32);
+        TYPE(rw_sum(t, n, RW_AXES(0), false), RW_BF16);
+        cr_expect_null(rw_matmul(t, x, n), "nothing is cast");
+        rw_error_clear(b.ctx);
+        end(&b);
+        end(&b);
+        TYPE(rw_matmul(t, n, n), RW_BF16);
+        cr_assert_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_tape_reset(t);
+    }
+    fixture_close(&b);
+}
+
+/* Rules run in the types they meet: a recipe that is open where a program is differentiated is not theirs. */
+Test(recipes, do_not_reach_into_gradients)
+{
+    rw_tensor *g[2];
+    float got[2][16];
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *w = param(&b, "w", RW_SHAPE(4, 4));
+    for (int inside = 0; inside < 2; inside++) {
+        rw_tensor *const y = rw_softmax(b.t, rw_linear(b.t, w, w, RW_NONE), -1);
+        rw_tensor *const one = rw_mean(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
+        if (inside) begin(&b, RW_RECIPE_BF16);
+        cr_assert_eq(rw_grad(b.t, one, &w, 1, &g[inside]), RW_OK, "%s", rw_error_message(b.ctx));
+        if (inside) end(&b);
+        cr_assert_eq(rw_read(b.t, g[inside], got[inside], sizeof got[inside]), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_tape_reset(b.t);
+    }
+    cr_expect_arr_eq(got[0], got[1], sizeof got[0]);
+    fixture_close(&b);
+}
+
+/* The numbers of values that an undone call had are others' now. */
+Test(recipes, what_a_refused_call_has_cast_is_not_found_again)
+{
+    uint16_t got[2][16];
+    struct fixture b = fixture_open(1, 1);
+    float data[16];
+    for (int i = 0; i < 16; i++) data[i] = (float)(i % 5) - 1.5f;
+    rw_tensor *const z = rw_input(b.t, RW_F32, RW_SHAPE(4, 4), data), *const w = param(&b, "w", RW_SHAPE(4, 4));
+    begin(&b, RW_RECIPE_BF16);
+    cr_assert_null(rw_linear(b.t, w, param(&b, "wrong", RW_SHAPE(4, 5)), RW_NONE));
+    rw_error_clear(b.ctx);
+    rw_tensor *const h = rw_tanh(b.t, z);
+    rw_matmul(b.t, z, z);
+    rw_tensor *const y = rw_matmul(b.t, h, h);
+    end(&b);
+    rw_tensor *const want = rw_matmul(b.t, rw_cast(b.t, h, RW_BF16), rw_cast(b.t, h, RW_BF16));
+    cr_assert_eq(rw_read(b.t, y, got[0], sizeof got[0]), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, want, got[1], sizeof got[1]), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_arr_eq(got[0], got[1], sizeof got[0]);
+    fixture_close(&b);
+}
+
+/* ---- mistakes ---- */
+
+static void expect(struct fixture *b, rw_status got, rw_status want, const char *part)
+{
+    cr_expect_eq(got, want, "%s, not %s", rw_status_name(got), rw_status_name(want));
+    cr_expect_not_null(strstr(rw_error_message(b->ctx), part), "\"%s\" is not in: %s", part, rw_error_message(b->ctx));
+    rw_error_clear(b->ctx);
+    rw_tape_reset(b->t);
+}
+
+Test(recipes, are_closed_where_they_were_opened)
+{
+    struct fixture b = fixture_open(1, 1);
+    const rw_recipe bf16 = { .kind = RW_RECIPE_BF16 }, wrong = { .kind = (rw_recipe_kind)77 };
+    rw_tensor *const w = param(&b, "w", RW_SHAPE(4));
+    cr_expect_eq(rw_recipe_begin(NULL, &bf16), RW_ERR_ARGUMENT);
+    cr_expect_eq(rw_recipe_end(NULL), RW_ERR_ARGUMENT);
+    expect(&b, rw_recipe_begin(b.t, NULL), RW_ERR_ARGUMENT, "recipe");
+    expect(&b, rw_recipe_begin(b.t, &wrong), RW_ERR_ARGUMENT, "no recipe of kind 77");
+    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "no recipe is open");
+    begin(&b, RW_RECIPE_BF16);
+    ckpt_begin(b.t, "inner");
+    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "region \"inner\", begun inside");
+    ckpt_begin(b.t, "outer");
+    begin(&b, RW_RECIPE_BF16);
+    expect(&b, ckpt_end(b.t), RW_ERR_REGION, "recipes.c");
+    begin(&b, RW_RECIPE_BF16);
+    expect(&b, rw_backward(b.t, rw_sum(b.t, w, RW_ALL_AXES, false)), RW_ERR_REGION, "recipe begun at");
+    begin(&b, RW_RECIPE_BF16);
+    rw_tape_reset(b.t);
+    expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "no recipe is open");
+    fixture_close(&b);
+}
