@@ -74,10 +74,10 @@ def digest(x):
 
 
 def numbers(n, bits):
-    """What tests/ops/quantized.c makes: whole numbers, by 2^-bits, smaller in every second and third block."""
+    """What tests/ops/quantized.c makes: whole numbers, by 2^-bits, smaller in some blocks and in every second group."""
     i = np.arange(n, dtype=np.uint64)
     x = ((i * 2654435761 + i // 7 * 40503) % 2**32 >> np.uint64(31 - bits)).astype(np.float64) - 2**bits
-    x = x * 2.0**-bits * 2.0 ** -((i // 64) % 3).astype(np.float64)
+    x = x * 2.0**-bits * 2.0 ** -((i // 64) % 3 + (i // 16384) % 2).astype(np.float64)
     x[(i // 64) % 11 == 5] = 0
     return torch.tensor(x, dtype=torch.float32)
 
