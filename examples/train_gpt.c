@@ -27,6 +27,8 @@ static const char usage[] =
     "                        float32 [f32]\n"
     "  --policy P            what is kept for backward: none, full, selective:mlp, budget:60%, budget:2GiB ... [full]\n"
     "  --graph               the step is recorded once and launched; for --accum 1\n"
+    "  --update-inside       with --graph: parameters are updated inside backward, gradients take little memory; it\n"
+    "                        does not clip\n"
     "  --steps N             stop there [200]\n"
     "  --total-steps N       the schedule's length [--steps]\n"
     "  --optimizer O         adamw, adam, sgd, lion [adamw]\n"
@@ -63,7 +65,7 @@ static struct {
     double lr, min_lr, decay, clip, dropout, temperature;
     uint64_t seed;
     rw_dtype dtype;
-    bool graph;
+    bool graph, inside;
 } o = { .data = REWIND_DATA, .policy = "full", .optimizer = "adamw", .schedule = "cosine", .batch = 8, .accum = 1,
         .steps = 200, .warmup = -1, .eval_every = 100, .eval_batches = 8, .save_every = 100, .keep = 3, .sample = 200,
         .lr = 1e-3, .min_lr = -1, .decay = 0.1, .clip = 1, .dropout = 0.1, .temperature = 0.8, .seed = 42 };
@@ -309,7 +311,8 @@ static rw_status launch(struct run *r, uint64_t step, double *loss)
     rw_status status = RW_OK;
     if (!r->graph) {
         r->loss = record_loss(r, o.dropout);
-        const rw_graph_params params = { .optimizer = r->opt, .max_norm = o.clip };
+        const rw_graph_params params = { .optimizer = r->opt, .max_norm = o.inside ? 0 : o.clip,
+                                         .update_inside = o.inside };
         status = rw_graph_create(&r->graph, r->t, r->loss, &params);
     }
     if (!status) status = rw_input_write(r->x, r->in, bytes);
@@ -620,6 +623,8 @@ static void take(const char *name, int index)
         o.seed = (uint64_t)number(name, 0, 9007199254740992.0);
     } else if (!strcmp(name, "graph")) {
         o.graph = true;
+    } else if (!strcmp(name, "update-inside")) {
+        o.inside = true;
     } else if (!strcmp(name, "quick")) {
         quick();
     } else if (!strcmp(name, "help")) {
@@ -629,7 +634,8 @@ static void take(const char *name, int index)
 
 static void read_options(int argc, char **argv)
 {
-    static const char *const rest[] = { "preset", "dtype", "optimizer", "schedule", "seed", "graph", "quick", "help" };
+    static const char *const rest[] = { "preset", "dtype", "optimizer", "schedule", "seed", "graph", "update-inside",
+                                        "quick", "help" };
     enum { REST = sizeof rest / sizeof *rest };
     struct option names[NUMBERS + TEXTS + REST + 1] = { 0 };
     int n = 0, index = 0;
@@ -648,6 +654,7 @@ static void read_options(int argc, char **argv)
     if (optind < argc) die("%s is no option", argv[optind]);
     if (o.m.width % o.m.heads || o.m.width / o.m.heads % 2) die("%s", "--width is no even multiple of --heads");
     if (o.m.heads % o.m.kv_heads) die("%s", "--heads is no multiple of --kv-heads");
+    if (o.inside && !o.graph) die("%s", "--update-inside is for --graph");
     if (o.graph && o.accum > 1) die("%s", "--graph is for --accum 1");
     FILE *const f = o.save ? fopen(o.save, "ab") : NULL; /* better known before hours of training than after */
     if (o.save && !f) die("%s: cannot be written", o.save);

@@ -39,6 +39,17 @@ typedef struct rw_graph_params {
     double max_norm;     ///< gradients are clipped to this joint norm before the update (rw_clip_grad_norm()); 0: not
     rw_scaler *scaler;   ///< backward begins with its scale, gradients are unscaled before they are clipped, the update
                          ///< is left out where one is not finite, and the scale is updated (rewind/precision.h)
+    /**
+     * Each parameter of the optimizer is updated as soon as its gradient is complete and backward has read the
+     * parameter for the last time, so that a gradient lives only from its first contribution to its update. Parameters
+     * and losses are the same bytes as with the update at the end, under every policy. From the first launch on the
+     * gradients of these parameters are clear and take no memory (rw_memory.gradients and .used_up), until somebody
+     * asks for it again, rw_backward() say; an address that rw_tensor_data() gave for one holds no longer. `scaler` and
+     * `max_norm` are refused: they decide when they have seen all gradients. Gradients of micro-batches before a launch
+     * are no part of it, as of no launch: it begins with clear ones. When the device fails inside backward, some
+     * parameters have been updated and others have not: go back to a checkpoint.
+     */
+    bool update_inside;
 } rw_graph_params;
 
 /**
@@ -48,8 +59,9 @@ typedef struct rw_graph_params {
  *                  optimizer may be destroyed before it: their memory goes with the graph.
  * @param loss      as for rw_backward().
  * @param params    may be NULL for the defaults; need live only until the call returns.
- * @return what rw_backward() returns; RW_ERR_ARGUMENT when values of the tape were computed before, or when the
- *         generator was set while the tape was recorded.
+ * @return what rw_backward() returns; RW_ERR_ARGUMENT when values of the tape were computed before, when the
+ *         generator was set while the tape was recorded, or for update_inside without an optimizer, or with a scaler or
+ *         a max_norm.
  */
 RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, const rw_graph_params *params);
 

@@ -42,6 +42,9 @@ typedef struct rw_memory {
     size_t library;
     size_t device;          ///< in use on the device by everybody, as its driver counts; 0 on the CPU
     size_t files;           ///< room in files for values that are moved out (rw_context_set_offload())
+    /** Of predicted_peak: gradients that an update inside backward uses up (rw_graph_params.update_inside), as many as
+        are there at one time. They are in no other number; 0 for steps without. */
+    size_t used_up;
 } rw_memory;
 
 /** Fills *ret_memory. RW_ERR_ARGUMENT on NULL. */

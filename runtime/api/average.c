@@ -99,7 +99,7 @@ static rw_status add_members(rw_average *a)
     for (size_t i = 0; i < ctx->n_params; i++) {
         struct rw_param *const p = ctx->params[i];
         const rw_dtype wide = p->tensor.dtype == RW_F64 ? RW_F64 : RW_F32;
-        if (!p->grad) continue;
+        if (!rw_param_is_trained(p)) continue;
         struct rw_param *const s = rw_state_create(ctx, wide, rw_layout_shape(rw_layout_of(ctx, &p->tensor)));
         if (!s) return RW_ERR_MEMORY;
         a->members[a->n++] = (struct member){ p, s };

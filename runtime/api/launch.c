@@ -29,6 +29,7 @@ struct rw_graph {
     const void *seeds[1]; /* what backward begins with: its scale */
     bool follows;        /* the optimizer did when it was recorded */
     struct rw_clip clip; /* all zero: none */
+    bool inside;         /* the optimizer updates inside backward */
     uint64_t launches;
     void *captured; /* the device's, NULL before the first capture */
     void *captured_arena, *captured_store, **captured_sources; /* where everything lay then */
@@ -55,8 +56,9 @@ static rw_status check_tickets(const rw_tape *t)
 }
 
 /* What the step does with its gradients, in order: unscaling, clipping, the update; then the scale of the next. */
-static struct rw_recorder *recorders_of(rw_graph *g)
+static struct rw_recorder *recorders_of(rw_graph *g, bool *used_up)
 {
+    if (g->inside) return rw_optimizer_recorder_inside(g->optimizer, used_up);
     struct rw_recorder *first = NULL, **end = &first;
     rw_tensor *const *const found = g->scaler ? rw_scaler_found(g->scaler) : NULL;
     if (g->scaler) end = &(*end = rw_scaler_unscaler(g->scaler))->next;
@@ -79,14 +81,28 @@ static rw_status plan_of(rw_graph *g, rw_plan **ret_plan)
 {
     rw_tape *const t = g->t;
     const size_t n_held = t->n_held;
+    bool *const used_up = rw_calloc(t->ctx->n_ids, sizeof *used_up);
+    if (!used_up) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
     t->n_held = 0;
     struct rw_request request = request_of(g);
-    request.recorders = recorders_of(g);
+    request.recorders = recorders_of(g, used_up);
+    request.used_up = g->inside ? used_up : NULL;
     const rw_status status = request.recorders ? rw_plan_build(t, &request, ret_plan)
                                                : rw_plan_get(t, &request, ret_plan);
     if (!status && !request.recorders) (*ret_plan)->references++;
     t->n_held = n_held;
+    rw_free(used_up);
     return status;
+}
+
+static rw_status check_inside(rw_context *ctx, const rw_graph_params *p)
+{
+    if (!p->update_inside) return RW_OK;
+    const char *fault = NULL;
+    if (!p->optimizer) fault = "there is no optimizer";
+    else if (p->scaler) fault = "a scaler decides about an update when it has seen all gradients";
+    else if (p->max_norm > 0) fault = "max_norm needs the norm of all gradients before the first update";
+    return fault ? rw_fail(ctx, RW_ERR_ARGUMENT, "rw_graph_create: update_inside: %s", fault) : RW_OK;
 }
 
 static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, uint32_t *ret_loss)
@@ -99,6 +115,8 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the optimizer belongs to another context");
     if (p->scaler && rw_scaler_context(p->scaler) != t->ctx)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the scaler belongs to another context");
+    const rw_status inside = check_inside(t->ctx, p);
+    if (inside) return inside;
     const rw_status scales = p->scaler ? rw_scaler_check_loss(t, loss, "rw_graph_create") : RW_OK;
     if (scales) return scales;
     const rw_status status = check_nothing_ran(t);
@@ -150,7 +168,8 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
     rw_graph *g = rw_calloc(1, sizeof *g);
     if (!g) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
     *g = (rw_graph){ .t = t, .tape_step = t->step, .loss = id, .optimizer = p.optimizer,
-                     .scaler = p.scaler, .seeds = { p.scaler ? rw_scaler_seed(p.scaler) : NULL } };
+                     .inside = p.update_inside, .scaler = p.scaler,
+                     .seeds = { p.scaler ? rw_scaler_seed(p.scaler) : NULL } };
     t->n_users++;
     if (p.scaler) rw_scaler_share(p.scaler);
     if (p.optimizer) rw_optimizer_share(p.optimizer);
@@ -253,6 +272,29 @@ static rw_status queue_launch(rw_graph *g)
     return status ? rw_fail(ctx, status, "rw_graph_launch: the device failed") : RW_OK;
 }
 
+/* Gradients that are used up inside the step count as written as long as the update's numbers are worked out. */
+static rw_status prepare_update(rw_graph *g)
+{
+    rw_context *const ctx = g->t->ctx;
+    const rw_plan *const p = g->run->plan;
+    for (size_t i = 0; i < p->n_used_up; i++) ctx->by_id[p->used_up[i]]->grad_clear = false;
+    const rw_status status = rw_optimizer_prepare(g->optimizer);
+    for (size_t i = 0; i < p->n_used_up; i++) ctx->by_id[p->used_up[i]]->grad_clear = true;
+    return status;
+}
+
+/* Gradients have been cleared; who has begun to read or to write them has ended then. */
+static rw_status give_gradients_up(rw_graph *g)
+{
+    rw_context *const ctx = g->t->ctx;
+    const rw_plan *const p = g->run->plan;
+    bool any = false;
+    for (size_t i = 0; i < p->n_used_up; i++) any |= ctx->by_id[p->used_up[i]]->grad != NULL;
+    const rw_status status = any ? rw_runs_wait(ctx) : RW_OK;
+    for (size_t i = 0; !status && any && i < p->n_used_up; i++) rw_gradient_give_up(ctx, ctx->by_id[p->used_up[i]]);
+    return status;
+}
+
 static rw_status launch(rw_graph *g)
 {
     struct rw_run *const r = g->run;
@@ -262,7 +304,7 @@ static rw_status launch(rw_graph *g)
     rw_status status = rw_run_prepare(r, end);
     for (size_t i = 0; !status && i < r->plan->n_gradients; i++) /* the update finds them written */
         g->t->ctx->by_id[r->plan->gradients[i]]->grad_clear = false;
-    if (!status && g->optimizer) status = rw_optimizer_prepare(g->optimizer);
+    if (!status && g->optimizer) status = prepare_update(g);
     if (!status) status = queue_launch(g);
     if (status) return rw_run_fail(r, status);
     rw_run_is_queued(r, end);
@@ -294,5 +336,6 @@ rw_status rw_graph_launch(rw_graph *g)
         if (verified) return verified;
     }
     begin_step(g);
-    return launch(g);
+    const rw_status given_up = give_gradients_up(g);
+    return given_up ? given_up : launch(g);
 }

@@ -9,6 +9,8 @@
 #include "api/update.h"
 #include "base/alloc.h"
 
+#include <rewind/ops.h>
+
 #include <math.h>
 
 /* A node has at most so many parameters: with masters, nine operands of each. */
@@ -97,6 +99,32 @@ static rw_status record_group(rw_optimizer *opt, size_t group, rw_tape *t, rw_te
                             sizeof opt->kind->attrs, NULL);
 }
 
+/* Its row, its gradient, itself, its states. */
+static rw_status record_one(rw_optimizer *opt, size_t i, rw_tape *t, rw_tensor *g)
+{
+    const struct member *const x = &opt->members[i];
+    const int64_t row = (int64_t)(i % GROUP);
+    rw_tensor *in[1 + OPERANDS] = { NULL, g, &x->param->tensor };
+    int n = 3;
+    in[0] = rw_slice_at((rw_site){ "rw_adamw_step", 0 }, t, &opt->uploaded[i / GROUP]->tensor, 0, row, row + 1);
+    if (!in[0]) return opt->ctx->status;
+    for (int j = 0; j < opt->kind->attrs.states; j++) in[n++] = &x->state[j]->tensor;
+    if (x->master) in[n++] = &x->master->tensor;
+    return rw_update_record(t, "rw_adamw_step", opt->kind->op, in, n, &opt->kind->attrs, sizeof opt->kind->attrs,
+                            NULL);
+}
+
+static rw_status record_inside(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
+{
+    rw_optimizer *const opt = (rw_optimizer *)r;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < opt->n; i++) {
+        rw_tensor *const g = gradient[opt->members[i].param->tensor.id];
+        if (g) status = record_one(opt, i, t, g);
+    }
+    return status;
+}
+
 static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
 {
     rw_optimizer *const opt = (rw_optimizer *)r;
@@ -110,8 +138,16 @@ static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
 
 struct rw_recorder *rw_optimizer_recorder(rw_adamw *opt, rw_tensor *const *found)
 {
-    opt->recorder.next = NULL;
+    opt->recorder = (struct rw_recorder){ .record = record };
     opt->found = found;
+    return &opt->recorder;
+}
+
+struct rw_recorder *rw_optimizer_recorder_inside(rw_adamw *opt, bool *used_up)
+{
+    opt->recorder = (struct rw_recorder){ .record = record_inside };
+    opt->found = NULL;
+    for (size_t i = 0; i < opt->n; i++) used_up[opt->members[i].param->tensor.id] = true;
     return &opt->recorder;
 }
 
@@ -191,7 +227,7 @@ static rw_status add_members(rw_adamw *opt)
     opt->members = rw_calloc(ctx->n_params, sizeof *opt->members);
     rw_status status = opt->members ? RW_OK : RW_ERR_MEMORY;
     for (size_t i = 0; !status && i < ctx->n_params; i++)
-        if (ctx->params[i]->grad) status = add_member(opt, ctx->params[i]);
+        if (rw_param_is_trained(ctx->params[i])) status = add_member(opt, ctx->params[i]);
     if (!status) status = add_rows(opt);
     return status ? no_memory(ctx, opt->kind->create) : rw_update_open(&opt->update, ctx, &opt->recorder);
 }

@@ -39,6 +39,10 @@ rw_context *rw_optimizer_context(const rw_optimizer *opt);
    left out (rw_op_update_rows), NULL for none; with one rw_optimizer_follow() was called before. */
 struct rw_recorder *rw_optimizer_recorder(rw_optimizer *opt, rw_tensor *const *found);
 
+/* Records an update of each parameter by itself: of those that the step has a gradient of. For a request with used_up,
+   in which it marks, by id, whose these are. */
+struct rw_recorder *rw_optimizer_recorder_inside(rw_optimizer *opt, bool *used_up);
+
 /* From now on the optimizer counts on the device which updates were left out. RW_ERR_MEMORY, recorded, has changed
    nothing. */
 rw_status rw_optimizer_follow(rw_optimizer *opt);

@@ -73,11 +73,22 @@ static bool is_bindable(const struct rw_targets *s, const rw_tensor *g, const rw
     return true;
 }
 
+/* Made dense where it is complete: the update is recorded behind everything else. */
+static rw_status use_up(struct rw_targets *s, uint32_t param, rw_tensor *g)
+{
+    if (!rw_layout_of(s->ctx, g)->dense) g = copy_of(s, g);
+    if (!g) return s->ctx->status ? s->ctx->status : no_memory(s);
+    if (!rw_grow(&s->used_up, &s->cap_used_up, s->n_used_up, 1, sizeof *s->used_up)) return no_memory(s);
+    s->used_up[s->n_used_up++] = (struct rw_used_up){ param, g->id };
+    return RW_OK;
+}
+
 static rw_status take_param(struct rw_targets *s, uint32_t value, rw_tensor *g)
 {
     const uint32_t param = s->t->leaves[rw_tape_value(s->t, value)->leaf].param;
     const rw_tensor *const seed = s->seeds[value];
     if (g == seed) return RW_OK; /* nothing was added */
+    if (s->request->used_up && s->request->used_up[param]) return use_up(s, param, g);
     while (g && !is_bindable(s, g, seed)) g = copy_of(s, g);
     if (!g) return s->ctx->status ? s->ctx->status : no_memory(s);
     if (!rw_grow(&s->params, &s->cap_params, s->n_params, 1, sizeof *s->params)) return no_memory(s);
@@ -101,7 +112,7 @@ static rw_status plant_seeds(struct rw_targets *s)
     for (size_t i = 0; i < s->first_seed; i++) {
         const struct rw_leaf leaf = t->leaves[i];
         struct rw_param *const p = leaf.kind == RW_LEAF_PARAM ? s->ctx->by_id[leaf.param] : NULL;
-        if (!p || !p->grad) continue;
+        if (!p || !rw_param_is_trained(p)) continue;
         s->grads[leaf.value] = s->seeds[leaf.value] =
             rw_tape_resolve(t, &p->gradient, "planning", "a gradient", RW_HERE);
         if (!s->seeds[leaf.value]) return s->ctx->status;
@@ -256,9 +267,11 @@ static rw_status find_gradients(const struct rw_targets *s, rw_tensor **gradient
     rw_context *const ctx = s->ctx;
     for (size_t i = 0; i < s->n; i++)
         if (s->target[i].into_gradient) gradient[s->target[i].of] = rw_tape_value(s->t, s->target[i].value);
+    for (size_t i = 0; i < s->n_used_up; i++)
+        gradient[s->used_up[i].param] = rw_tape_value(s->t, s->used_up[i].value);
     for (size_t i = 0; s->request->kind != RW_PLAN_STEP && i < ctx->n_params; i++) {
         struct rw_param *const p = ctx->params[i];
-        if (!p->grad) continue;
+        if (!rw_param_is_trained(p)) continue;
         rw_tensor *const g = rw_tape_resolve(s->t, &p->gradient, "planning", "a gradient", RW_HERE);
         if (!g) return ctx->status;
         gradient[p->tensor.id] = g;
@@ -274,6 +287,7 @@ static rw_status record_updates(struct rw_targets *s)
     rw_tensor **const gradient = rw_calloc(s->ctx->n_ids, sizeof(rw_tensor *));
     if (!gradient) return no_memory(s);
     rw_status status = find_gradients(s, gradient);
+    if (s->request->used_up) s->first_update = (uint32_t)t->n_nodes;
     for (struct rw_recorder *r = s->request->recorders; !status && r; r = r->next) status = r->record(r, t, gradient);
     for (size_t i = n_effects; !status && i < t->n_effects; i++) {
         const struct rw_node *const node = &t->nodes[t->effects[i].node];
@@ -286,7 +300,8 @@ static rw_status record_updates(struct rw_targets *s)
 
 rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_request *request)
 {
-    *s = (struct rw_targets){ .taker.take = take, .t = t, .ctx = t->ctx, .request = request };
+    *s = (struct rw_targets){ .taker.take = take, .t = t, .ctx = t->ctx, .request = request,
+                              .first_update = RW_NONE_ID };
     const size_t n_recorded = t->n_nodes;
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < s->request->n_values; i++) {
@@ -309,4 +324,5 @@ void rw_targets_finish(struct rw_targets *s)
     rw_free(s->taken);
     rw_free(s->instead);
     rw_free(s->params);
+    rw_free(s->used_up);
 }

@@ -42,6 +42,9 @@ struct rw_request {
     bool effects;                   /* of an eval: those of the step happen too, when there is nothing to train */
     bool seeded;                    /* of a step: what backward begins with is given when it runs; false: ones */
     struct rw_recorder *recorders;  /* a list */
+    /* Of a step, by parameter: its gradient is used up by recorders, inside the step: it is written nowhere, and what
+       recorders put on the tape runs as soon as it can. NULL: none. */
+    const bool *used_up;
 };
 
 /* A step under the tape's policy. */
@@ -69,6 +72,11 @@ struct rw_targets {
     size_t cap_taken;
     uint32_t *params; /* whose gradient is written or added to */
     size_t n_params, cap_params;
+    struct rw_used_up {
+        uint32_t param, value;
+    } *used_up; /* gradients that the step's own updates use up */
+    size_t n_used_up, cap_used_up;
+    uint32_t first_update; /* the first node of those updates, RW_NONE_ID for none */
     rw_tensor **grads, **seeds; /* per recorded value, of a step: its gradient so far; what that begins with */
     size_t first_seed, n_seeds; /* the leaves of the seeds */
     uint32_t *instead; /* leaf -> the copy that commits read in its place, or RW_NONE_ID; NULL: there is none */

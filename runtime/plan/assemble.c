@@ -7,6 +7,7 @@
 #include "autodiff/costs.h"
 #include "base/alloc.h"
 #include "record/own_ops.h"
+#include "remat/early.h"
 
 #include <string.h>
 
@@ -208,6 +209,16 @@ static rw_status compact(const struct rw_schedule *s, rw_plan *plan, const uint6
     return status ? status : list_workspaces(s, plan);
 }
 
+static rw_status list_used_up(const struct rw_problem *p, const struct rw_schedule *s, rw_plan *plan)
+{
+    const struct rw_targets *const targets = &p->targets;
+    plan->used_up = rw_malloc(targets->n_used_up * sizeof *plan->used_up);
+    if (!plan->used_up) return RW_ERR_MEMORY;
+    for (; plan->n_used_up < targets->n_used_up; plan->n_used_up++)
+        plan->used_up[plan->n_used_up] = targets->used_up[plan->n_used_up].param;
+    return plan->n_used_up ? rw_updates_gradients(p, s, &plan->used_up_bytes) : RW_OK;
+}
+
 static rw_status fill(rw_plan *plan, const struct rw_problem *p, const struct rw_schedule *s, const uint64_t *offset)
 {
     const struct rw_targets *const targets = &p->targets;
@@ -224,6 +235,7 @@ static rw_status fill(rw_plan *plan, const struct rw_problem *p, const struct rw
     if (!status) status = compact(s, plan, offset);
     if (!status) status = mark_digests(p->t, plan);
     if (!status) status = mark_alone(p, plan);
+    if (!status) status = list_used_up(p, s, plan);
     if (status) return status;
     forget_leaves_of_the_tail(plan, &p->mark);
     count_cost(p, s, &plan->cost);

@@ -9,7 +9,7 @@ void rw_plan_release(rw_plan *plan)
     if (!plan || --plan->references) return;
     void *const arrays[] = { plan->nodes, plan->operands, plan->attrs,   plan->values,    plan->actions,
                              plan->words, plan->sources,  plan->results, plan->gradients, plan->workspaces,
-                             plan->waits, plan->slots,    plan->aside, plan->roots };
+                             plan->waits, plan->slots,    plan->aside, plan->roots,     plan->used_up };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_holding_release(plan->holding);
     rw_free(plan);
@@ -22,7 +22,7 @@ size_t rw_plan_bytes(const rw_plan *p)
            p->n_sources * sizeof *p->sources + p->n_results * sizeof *p->results +
            p->n_gradients * sizeof *p->gradients + p->n_workspaces * sizeof *p->workspaces +
            p->n_waits * sizeof *p->waits + p->n_slots * sizeof *p->slots +
-           p->n_aside * sizeof *p->aside + p->n_roots * sizeof *p->roots;
+           p->n_aside * sizeof *p->aside + p->n_roots * sizeof *p->roots + p->n_used_up * sizeof *p->used_up;
 }
 
 static bool word_is_valid(const rw_plan *p, uint32_t word)

@@ -72,8 +72,11 @@ struct rw_plan {
     size_t n_results;
     uint32_t *gradients; /* parameters whose gradients are written or added to */
     size_t n_gradients;
+    uint32_t *used_up; /* parameters whose gradients updates use up inside the step */
+    size_t n_used_up;
+    uint64_t used_up_bytes; /* what these take of the arena, at most at one time */
     size_t n_effects; /* steps of stateful nodes */
-    size_t n_commits; /* of these the last ones, which write buffers */
+    size_t n_commits; /* of these what writes buffers: the last ones, but for updates inside the step */
     uint32_t *roots;  /* where the backward of a step begins */
     size_t n_roots;
     bool seeded; /* with gradients that are given when it runs; false: with ones */

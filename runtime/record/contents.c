@@ -8,6 +8,8 @@
 
 static rw_status write_gradient(rw_context *ctx, struct rw_param *p, const void *data)
 {
+    const rw_status room = rw_gradient_room(ctx, p, "rw_write");
+    if (room) return room;
     const rw_status status = ctx->device->upload(ctx->device_state, p->grad, data, p->grad_bytes);
     p->grad_spoiled = status && !p->grad_clear;
     if (!status) p->grad_clear = false;
@@ -44,6 +46,7 @@ void *rw_tensor_data(rw_tensor *x)
     }
     if (!(x->flags & RW_VALUE_GRADIENT)) return p->data;
     rw_status status = rw_gradient_check(ctx, p, "rw_tensor_data");
+    if (!status) status = rw_gradient_room(ctx, p, "rw_tensor_data");
     if (!status && p->grad_clear) {
         status = ctx->device->clear(ctx->device_state, p->grad, p->grad_bytes);
         if (status) rw_fail(ctx, status, "rw_tensor_data: \"%s\": the device failed", p->name);

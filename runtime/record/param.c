@@ -174,6 +174,25 @@ void rw_zero_grad(rw_context *ctx)
     }
 }
 
+void rw_gradient_give_up(rw_context *ctx, struct rw_param *p)
+{
+    p->grad_clear = true;
+    p->grad_spoiled = false;
+    if (!p->grad) return;
+    ctx->device->free(ctx->device_state, p->grad);
+    p->grad = NULL;
+    ctx->memory.gradients -= p->grad_bytes;
+}
+
+rw_status rw_gradient_room(rw_context *ctx, struct rw_param *p, const char *what)
+{
+    if (p->grad) return RW_OK;
+    p->grad = ctx->device->alloc(ctx->device_state, p->grad_bytes);
+    if (!p->grad) return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory for the gradient of \"%s\"", what, p->name);
+    ctx->memory.gradients += p->grad_bytes;
+    return RW_OK;
+}
+
 rw_status rw_gradient_check(rw_context *ctx, const struct rw_param *p, const char *what)
 {
     if (!p->grad_spoiled) return RW_OK;

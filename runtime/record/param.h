@@ -12,7 +12,7 @@ struct rw_param {
     struct rw_tensor gradient; /* what rw_gradient() hands out: of a type of its own */
     char *name; /* NULL for a state */
     void *data;
-    void *grad;       /* NULL for a buffer; its bytes mean nothing while grad_clear */
+    void *grad;       /* NULL for a buffer, and where it has no memory now; its bytes mean nothing while grad_clear */
     bool grad_clear;  /* the gradient is zero without having been written */
     bool grad_spoiled; /* a backward that was adding to it failed half-way: not to be used until it is cleared */
     size_t bytes, grad_bytes;
@@ -26,6 +26,19 @@ struct rw_param *rw_param_of(const rw_tensor *x);
 /* A new state, zero. NULL without memory, which is not recorded. */
 struct rw_param *rw_state_create(rw_context *ctx, rw_dtype dtype, rw_shape shape);
 void rw_state_destroy(rw_context *ctx, struct rw_param *p); /* NULL-safe. No plan that is kept may name it */
+
+static inline bool rw_param_is_trained(const struct rw_param *p)
+{
+    return p->tensor.flags & RW_VALUE_REQUIRES;
+}
+
+/*
+ * A step that uses up a gradient inside itself needs no memory for it: that is given up, and the gradient is clear.
+ * Whoever writes to it after all makes room before: RW_ERR_MEMORY, recorded, has changed nothing. The room that a
+ * gradient begins with is there when its parameter is.
+ */
+void rw_gradient_give_up(rw_context *ctx, struct rw_param *p);
+rw_status rw_gradient_room(rw_context *ctx, struct rw_param *p, const char *what);
 
 /* An error when the gradient is spoiled; in the second form when any of the context is. what names the call. */
 rw_status rw_gradient_check(rw_context *ctx, const struct rw_param *p, const char *what);

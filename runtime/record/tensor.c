@@ -45,7 +45,7 @@ rw_tensor_kind rw_tensor_kind_of(const rw_tensor *x)
     if (!x || x == rw_none()) return RW_TENSOR_NONE;
     if (x->flags & RW_VALUE_GRADIENT) return RW_TENSOR_GRADIENT;
     if (!(x->flags & RW_VALUE_CONTEXT)) return RW_TENSOR_VALUE;
-    return rw_param_of(x)->grad ? RW_TENSOR_PARAM : RW_TENSOR_BUFFER;
+    return rw_param_is_trained(rw_param_of(x)) ? RW_TENSOR_PARAM : RW_TENSOR_BUFFER;
 }
 
 rw_dtype rw_tensor_dtype(const rw_tensor *x)
@@ -78,6 +78,6 @@ rw_tensor *rw_gradient(rw_tensor *x)
     if (!x || x == rw_none() || (x->flags & (RW_VALUE_GRADIENT | RW_VALUE_GONE))) return NULL;
     struct rw_param *const p = rw_param_of(x);
     if (!p) return tape_gradient(x);
-    if (!p->grad) return NULL;
+    if (!rw_param_is_trained(p)) return NULL;
     return &p->gradient;
 }

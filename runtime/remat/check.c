@@ -3,7 +3,7 @@
  * builds and for tests. Its memory is the C library's: an allocation that a test makes fail is meant for the library's
  * own work.
  */
-#include "remat/schedule.h"
+#include "remat/early.h"
 
 #include "record/overwrite.h"
 
@@ -116,6 +116,7 @@ static size_t next_commit(const struct checker *k, size_t at)
     const rw_tape *const t = k->t;
     for (; at < t->n_effects; at++) {
         const uint32_t n = t->effects[at].node;
+        if (n >= k->p->targets.first_update) continue;
         if (k->p->needed[n] && (t->ctx->ops[t->nodes[n].op]->flags & RW_OP_COMMIT)) break;
     }
     return at;
@@ -133,6 +134,9 @@ static bool order_is_valid(const struct checker *k)
             if (early != (a->kind == RW_ACTION_OUT)) return false;
         } else if (a->kind == RW_ACTION_REPLAY) {
             if (early || next == k->p->n_order || (node_of(k, a)->adjoint && !is_remake(k, a))) return false;
+            if (early || node_of(k, a)->adjoint || next == k->p->n_order) return false;
+        } else if (rw_action_is_early(k->p, a)) {
+            if (early) return false;
         } else if (a->kind == RW_ACTION_COMMIT) {
             const rw_tape *const t = k->t;
             effect = next_commit(k, effect);
@@ -147,6 +151,31 @@ static bool order_is_valid(const struct checker *k)
     if (next < k->p->n_order || next_commit(k, effect) < k->t->n_effects) return false;
     const uint8_t at = s->n_forward < s->n_actions ? s->actions[s->n_forward].kind : RW_ACTION_COMMIT;
     return s->n_forward <= s->n_actions && at != RW_ACTION_FORWARD && at != RW_ACTION_OUT;
+}
+
+/* Each update inside the step stands there once, and nobody names later what it writes. */
+static bool updates_are_valid(const struct checker *k)
+{
+    const struct rw_schedule *const s = k->s;
+    uint32_t *const last = calloc(s->n_sources + 1, sizeof *last);
+    size_t there = 0, wanted = 0;
+    bool valid = true;
+    for (uint32_t i = 0; last && i < s->n_actions; i++)
+        for (uint32_t w = 0; w < s->actions[i].n_words; w++) {
+            const uint32_t source = buffer_of(k, &s->actions[i], w)->source;
+            if (source != RW_NONE_ID) last[source] = i;
+        }
+    for (uint32_t i = 0; last && i < s->n_actions; i++) {
+        const struct rw_action *const a = &s->actions[i];
+        if (!rw_action_is_early(k->p, a)) continue;
+        there++;
+        for (uint32_t w = node_of(k, a)->n_inputs; w < a->n_words; w++)
+            valid &= last[buffer_of(k, a, w)->source] == i;
+    }
+    for (size_t i = 0; i < k->t->n_effects; i++)
+        wanted += k->t->effects[i].node >= k->p->targets.first_update && k->p->needed[k->t->effects[i].node];
+    free(last);
+    return valid && (!last || there == wanted);
 }
 
 /* ---- lives ---- */
@@ -332,7 +361,8 @@ static bool check(struct checker *k)
 {
     for (size_t i = 0; i < k->s->n_actions; i++)
         if (!words_are_valid(k, &k->s->actions[i])) return false;
-    return waits_are_valid(k) && order_is_valid(k) && lives_are_valid(k) && reads_are_valid(k) && replays_are_valid(k);
+    return waits_are_valid(k) && order_is_valid(k) && updates_are_valid(k) && lives_are_valid(k) &&
+           reads_are_valid(k) && replays_are_valid(k);
 }
 
 bool rw_schedule_is_valid(const struct rw_problem *p, const struct rw_choice *c, const struct rw_schedule *s)

@@ -22,6 +22,10 @@
  *     without replays and moves the list is the problem's order, then the commits
  *     replays of a node == the visits that its output was made for, each once; where a node has several outputs, or a
  *     remake makes one of them, each replay is the first to make one of them for a visit
+ *     without replays and moves the list is the problem's order, then the commits; updates that use up a gradient
+ *     inside the step (early.h) stand among it, each once, behind everything that names what it writes
+ *     replays of a node == the visits that its output was made for, each once; where a node has several outputs, each
+ *     replay is the first to make one of them for a visit
  *     a read finds what the visit that serves it made, or what forward made and forward will still read
  *     first(buffer) == the action that writes it (a source: the first that reads it)
  *     last(buffer) == the last that reads it, or the one that waits until a copy has read it
@@ -40,7 +44,7 @@ enum rw_action_kind {
     RW_ACTION_FORWARD,  /* a recorded node, first time */
     RW_ACTION_REPLAY,   /* a recorded node again, or the remake of a value of its */
     RW_ACTION_BACKWARD, /* a node that differentiation made */
-    RW_ACTION_COMMIT,   /* writes parameters or buffers when the step ends */
+    RW_ACTION_COMMIT,   /* writes parameters or buffers when the step ends, or as soon as it can: early.h */
     RW_ACTION_OUT,      /* a move: copies its first operand to its second, out of the arena */
     RW_ACTION_IN        /* a move back */
 };

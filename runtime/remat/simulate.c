@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/round.h"
+#include "remat/early.h"
 #include "remat/inplace.h"
 #include "remat/overlap.h"
 
@@ -98,6 +99,7 @@ rw_status rw_simulate(const struct rw_problem *p, const struct rw_choice *c, str
                       struct rw_cost_of_schedule *ret)
 {
     rw_status status = rw_order(p, c, &sim->order, &sim->schedule);
+    if (!status) status = rw_updates_early(p, &sim->schedule);
     if (!status) status = rw_overlap(p, c, &sim->overlap, &sim->schedule);
     if (status) return status;
     rw_merge_in_place(p->t, &sim->schedule);

@@ -271,6 +271,7 @@ static void note_memory(rw_context *ctx, const rw_plan *plan)
     ctx->memory.kept = plan->kept_bytes;
     ctx->memory.replayed = plan->replayed_bytes;
     ctx->memory.workspace = plan->workspace_bytes;
+    ctx->memory.used_up = plan->used_up_bytes;
     ctx->memory.largest_live = plan->largest_live;
     ctx->memory.predicted_peak = plan->arena_bytes;
 }

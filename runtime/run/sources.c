@@ -76,6 +76,15 @@ static void note_read(rw_tape *t, const struct rw_source *s)
     leaf->ran = true;
 }
 
+/* What is written, and what is filled with zeros, needs memory; a private run has its own for what it writes. */
+static rw_status make_room(const struct rw_run *r, const struct rw_source *s)
+{
+    const bool private = r->flags & (RW_RUN_REHEARSAL | RW_RUN_PRIVATE);
+    rw_context *const ctx = r->tape->ctx;
+    const bool wanted = s->kind == RW_SOURCE_OLD || (s->kind == RW_SOURCE_GRADIENT && !private);
+    return wanted ? rw_gradient_room(ctx, ctx->by_id[s->index], "run") : RW_OK;
+}
+
 /* Who reads a clear gradient and cannot do without it finds zeros. It stays clear. */
 static rw_status fill_with_zeros(rw_context *ctx, const struct rw_source *s)
 {
@@ -110,8 +119,9 @@ rw_status rw_run_publish(struct rw_run *r)
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < r->plan->n_sources; i++) {
         const struct rw_source *const s = &r->plan->sources[i];
-        const struct rw_param *const p = s->kind == RW_SOURCE_GRADIENT ? ctx->by_id[s->index] : NULL;
-        if (p) status = ctx->device->upload(ctx->device_state, p->grad, r->sources[i], p->grad_bytes);
+        struct rw_param *const p = s->kind == RW_SOURCE_GRADIENT ? ctx->by_id[s->index] : NULL;
+        if (p) status = rw_gradient_room(ctx, p, "run");
+        if (p && !status) status = ctx->device->upload(ctx->device_state, p->grad, r->sources[i], p->grad_bytes);
     }
     r->flags &= (uint8_t)~RW_RUN_PRIVATE;
     return status ? rw_fail(ctx, status, "run: the gradients could not be copied") : RW_OK;
@@ -123,6 +133,8 @@ rw_status rw_run_resolve(struct rw_run *r, size_t from, size_t to)
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < p->n_sources; i++)
         if (is_named(&p->sources[i], from, to)) status = check(r->tape, &p->sources[i]);
+    for (size_t i = 0; !status && i < p->n_sources; i++)
+        if (is_named(&p->sources[i], from, to)) status = make_room(r, &p->sources[i]);
     for (size_t i = 0; !status && i < p->n_sources; i++)
         if (is_named(&p->sources[i], from, to)) status = fill_with_zeros(r->tape->ctx, &p->sources[i]);
     if (!status && to > p->n_forward) status = rw_seeds_prepare(r);

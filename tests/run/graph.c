@@ -4,6 +4,7 @@
  */
 #include "support/support.h"
 
+#include "base/alloc.h"
 #include "models/model.h"
 
 #include <criterion/criterion.h>
@@ -16,6 +17,7 @@ struct outcome {
     double loss[STEPS];
     unsigned char *gradients, *parameters;
     size_t bytes;
+    rw_memory memory; /* behind the last launch */
     rw_generator_state generator;
 };
 
@@ -80,7 +82,7 @@ static struct outcome record_every_step(const struct model_config *c, const char
     return o;
 }
 
-static struct outcome launch_every_step(const struct model_config *c, const char *policy, double max_norm,
+static struct outcome launch_every_step(const struct model_config *c, const char *policy, const rw_graph_params *how,
                                         bool read_losses)
 {
     struct model m;
@@ -93,7 +95,8 @@ static struct outcome launch_every_step(const struct model_config *c, const char
     rw_tensor *const x = rw_input(b.t, RW_I32, RW_SHAPE(BATCH, SEQ), tokens);
     rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(BATCH, SEQ), targets);
     rw_tensor *const loss = model_loss_of(&m, b.t, x, y);
-    const rw_graph_params params = { .optimizer = opt, .max_norm = max_norm };
+    rw_graph_params params = *how;
+    params.optimizer = opt;
     cr_assert_eq(rw_graph_create(&g, b.t, loss, &params), RW_OK, "%s", rw_error_message(b.ctx));
     for (int s = 0; s < STEPS; s++) {
         fill(tokens, targets, c->vocab, s);
@@ -102,9 +105,8 @@ static struct outcome launch_every_step(const struct model_config *c, const char
         rw_adamw_set_lr(opt, 1e-2 / (s + 1));
         cr_assert_eq(rw_graph_launch(g), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
         if (read_losses || s == STEPS - 1) o.loss[s] = rw_item(b.t, loss);
-        rw_memory memory;
-        rw_memory_stats(b.ctx, &memory);
-        cr_assert_eq(memory.predicted_peak, memory.measured_peak);
+        rw_memory_stats(b.ctx, &o.memory);
+        cr_assert_eq(o.memory.predicted_peak, o.memory.measured_peak);
     }
     rw_graph_destroy(&g);
     finish(&b, &opt, &o);
@@ -132,7 +134,7 @@ static void every_policy(enum model_kind kind, rw_dtype dtype)
     const struct model_config c = config(kind, dtype);
     struct outcome recorded = record_every_step(&c, "none", 0);
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
-        struct outcome o = launch_every_step(&c, policies[i], 0, true);
+        struct outcome o = launch_every_step(&c, policies[i], &(rw_graph_params){ 0 }, true);
         same(&recorded, &o, policies[i]);
         release(&o);
     }
@@ -148,17 +150,189 @@ Test(graph, llama_float32) { every_policy(MODEL_LLAMA, RW_F32); }
 Test(graph, clipping_is_part_of_the_step)
 {
     const struct model_config c = config(MODEL_GPT, RW_F32);
-    struct outcome recorded = record_every_step(&c, "full", 0.05), launched = launch_every_step(&c, "full", 0.05, true);
+    struct outcome recorded = record_every_step(&c, "full", 0.05);
+    struct outcome launched = launch_every_step(&c, "full", &(rw_graph_params){ .max_norm = 0.05 }, true);
     same(&recorded, &launched, "clipped");
     release(&recorded);
     release(&launched);
+}
+
+/* ---- updates inside backward ---- */
+
+static size_t largest_gradient(enum model_kind kind, rw_dtype dtype)
+{
+    const struct model_config c = config(kind, dtype);
+    struct model m;
+    struct fixture b = fixture_open(5, 2);
+    size_t most = 0;
+    cr_assert_eq(model_create(&m, b.ctx, &c), RW_OK);
+    for (size_t i = 0; rw_param_get(b.ctx, i); i++) {
+        const rw_tensor *const g = rw_gradient(rw_param_get(b.ctx, i));
+        if (g && rw_tensor_bytes(g) > most) most = rw_tensor_bytes(g);
+    }
+    fixture_close(&b);
+    return most;
+}
+
+/* The same losses and parameters under every policy; gradients take what one or two of them take. */
+static void updates_inside(enum model_kind kind, rw_dtype dtype)
+{
+    static const char *const policies[] = { "full", "none", "uniform:2", "ops:linear", "block:1", "budget:95%" };
+    const struct model_config c = config(kind, dtype);
+    const size_t most = largest_gradient(kind, dtype), n = sizeof policies / sizeof *policies;
+    struct outcome recorded = record_every_step(&c, "none", 0);
+    for (size_t i = 0; i < (test_device() == RW_DEVICE_CPU ? n : 1); i++) { /* the simulated device takes its time */
+        struct outcome behind = launch_every_step(&c, policies[i], &(rw_graph_params){ 0 }, true);
+        struct outcome o = launch_every_step(&c, policies[i], &(rw_graph_params){ .update_inside = true }, true);
+        cr_assert_eq(behind.memory.used_up, 0);
+        cr_assert_eq(o.memory.gradients, 0, "%s: %zu bytes", policies[i], o.memory.gradients);
+        cr_assert(o.memory.used_up >= most && 2 * o.memory.used_up < behind.memory.gradients,
+                  "%s: %zu of %zu bytes, the largest one has %zu", policies[i], o.memory.used_up,
+                  behind.memory.gradients, most);
+        size_t left = 0;
+        for (size_t k = 0; k < o.bytes; k++) left += o.gradients[k] != 0;
+        cr_assert_eq(left, 0, "they are clear");
+        memcpy(o.gradients, recorded.gradients, o.bytes);
+        same(&recorded, &o, policies[i]);
+        release(&behind);
+        release(&o);
+    }
+    release(&recorded);
+}
+
+Test(graph, updates_inside_of_gpt) { updates_inside(MODEL_GPT, RW_F32); }
+Test(graph, updates_inside_of_llama_bfloat16) { updates_inside(MODEL_LLAMA, RW_BF16); }
+
+/* w = 2, and loss = w^2: an update by SGD at a rate of 1/8 subtracts w/4. */
+static rw_tensor *square(rw_tape *t, rw_tensor *w)
+{
+    return rw_sum(t, rw_mul(t, w, w), RW_AXES(0), false);
+}
+
+static float value_of(rw_tensor *x)
+{
+    float value = 0;
+    cr_assert_eq(rw_read(NULL, x, &value, sizeof value), RW_OK);
+    return value;
+}
+
+/* What the program itself assigns is made of parameters as they were when the step began. */
+Test(graph, an_update_inside_waits_for_who_reads_the_parameter)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *g = NULL;
+    rw_optimizer *opt = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
+    rw_tensor *const v = rw_param(b.ctx, "v", RW_F32, RW_SHAPE(1));
+    rw_tensor *const before = rw_buffer(b.ctx, "before", RW_F32, RW_SHAPE(1));
+    rw_init_constant(w, 2);
+    rw_init_constant(v, 2);
+    cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
+    rw_assign(b.t, before, w);
+    rw_tensor *const loss = square(b.t, w);
+    const rw_graph_params params = { .optimizer = opt, .update_inside = true };
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, &params), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 2; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_item(b.t, loss), 2.25);
+    cr_assert_eq(value_of(before), 1.5);
+    cr_assert_eq(value_of(w), 1.125);
+    cr_assert_eq(value_of(v), 2, "it is in no loss");
+    rw_graph_destroy(&g);
+    rw_optimizer_destroy(&opt);
+    fixture_close(&b);
+}
+
+/* Gradients have memory again when somebody asks for them; what is no parameter of the optimizer keeps its own. */
+Test(graph, gradients_come_back_behind_an_update_inside)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *g = NULL;
+    rw_optimizer *opt = NULL;
+    rw_memory m;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
+    rw_init_constant(w, 2);
+    cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
+    rw_tensor *const late = rw_param(b.ctx, "late", RW_F32, RW_SHAPE(1));
+    rw_init_constant(late, 3);
+    const rw_graph_params params = { .optimizer = opt, .update_inside = true };
+    cr_assert_eq(rw_graph_create(&g, b.t, rw_add(b.t, square(b.t, w), square(b.t, late)), &params), RW_OK);
+    for (int i = 0; i < 2; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_memory_stats(b.ctx, &m);
+    cr_assert_eq(m.gradients, sizeof(float));
+    cr_assert_eq(value_of(rw_gradient(late)), 6);
+    cr_assert_eq(value_of(rw_gradient(w)), 0);
+    rw_graph_destroy(&g);
+    for (int i = 0; i < 2; i++) {
+        rw_tape_reset(b.t);
+        cr_assert_eq(rw_backward(b.t, square(b.t, w)), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(value_of(rw_gradient(w)), (float)(i + 1) * 2 * 1.125f);
+    }
+    rw_memory_stats(b.ctx, &m);
+    cr_assert_eq(m.gradients, 2 * sizeof(float));
+    rw_optimizer_destroy(&opt);
+    fixture_close(&b);
+}
+
+/* The n-th allocation fails, for every n: what was not updated is as it was. */
+Test(graph, updates_inside_without_memory_change_nothing)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_optimizer *opt = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
+    rw_init_constant(w, 2);
+    cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
+    const rw_graph_params params = { .optimizer = opt, .update_inside = true };
+    rw_status status = RW_ERR_MEMORY;
+    for (uint64_t n = 1; status; n++) {
+        rw_graph *g = NULL;
+        rw_tape_reset(b.t);
+        rw_tensor *const loss = square(b.t, w);
+        rw_alloc_fail_at(n);
+        status = rw_graph_create(&g, b.t, loss, &params);
+        if (!status) status = rw_graph_launch(g);
+        rw_alloc_fail_at(0);
+        rw_graph_destroy(&g);
+        if (!status) break;
+        cr_assert_eq(status, RW_ERR_MEMORY, "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        cr_assert_eq(value_of(w), 2);
+    }
+    cr_assert_eq(value_of(w), 1.5);
+    rw_optimizer_destroy(&opt);
+    fixture_close(&b);
+}
+
+Test(graph, updates_inside_that_cannot_be_are_refused)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_graph *g = NULL;
+    rw_optimizer *opt = NULL;
+    rw_scaler *scaler = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
+    cr_assert_eq(rw_sgd_create(&opt, b.ctx, NULL), RW_OK);
+    cr_assert_eq(rw_scaler_create(&scaler, b.ctx, NULL), RW_OK);
+    rw_tensor *const loss = square(b.t, w);
+    const rw_graph_params wrong[] = { { .update_inside = true },
+                                      { .optimizer = opt, .update_inside = true, .scaler = scaler },
+                                      { .optimizer = opt, .update_inside = true, .max_norm = 1 } };
+    static const char *const why[] = { "no optimizer", "a scaler", "max_norm" };
+    for (size_t i = 0; i < sizeof why / sizeof *why; i++) {
+        cr_assert_eq(rw_graph_create(&g, b.t, loss, &wrong[i]), RW_ERR_ARGUMENT);
+        cr_assert(strstr(rw_error_message(b.ctx), why[i]), "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        cr_assert_null(g);
+    }
+    rw_scaler_destroy(&scaler);
+    rw_optimizer_destroy(&opt);
+    fixture_close(&b);
 }
 
 /* Nothing waits between the launches: the next one must not overwrite what the last one still reads. */
 Test(graph, launches_without_reading)
 {
     const struct model_config c = config(MODEL_GPT, RW_F32);
-    struct outcome recorded = record_every_step(&c, "full", 0), launched = launch_every_step(&c, "full", 0, false);
+    struct outcome recorded = record_every_step(&c, "full", 0);
+    struct outcome launched = launch_every_step(&c, "full", &(rw_graph_params){ 0 }, false);
     for (int s = 0; s < STEPS - 1; s++) recorded.loss[s] = 0;
     same(&recorded, &launched, "not read");
     release(&recorded);
@@ -334,7 +508,7 @@ Test(graph, begins_anew_after_eager_recording)
     const struct model_config c = config(MODEL_GPT, RW_F32);
     struct outcome recorded = record_every_step(&c, "full", 0);
     setenv("REWIND_EAGER", "1", 1);
-    struct outcome launched = launch_every_step(&c, "full", 0, true);
+    struct outcome launched = launch_every_step(&c, "full", &(rw_graph_params){ 0 }, true);
     unsetenv("REWIND_EAGER");
     same(&recorded, &launched, "eager");
     release(&recorded);
