@@ -1,7 +1,7 @@
 /**
  * rewind/recurrent.h - ops that go along a sequence: what state-space and recurrent models are made of.
  *
- * Sequences are [batch, length, channels], as transformers have them. All functions record on tape t and return a
+ * All functions record on tape t and return a
  * tensor owned by the tape, as those of rewind/ops.h; thread-safety is theirs.
  */
 #ifndef REWIND_RECURRENT_H
@@ -30,6 +30,55 @@ extern "C" {
  */
 RW_API rw_tensor *rw_causal_conv1d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias);
 #define rw_causal_conv1d(...) rw_causal_conv1d_at(RW_HERE, __VA_ARGS__)
+
+/** Of an LSTM, whose gates are i, f, g, o (G = 4), or a GRU, whose gates are r, z, n (G = 3): PyTorch's order. */
+typedef struct rw_recurrent_weights {
+    rw_tensor *ih, *hh;           ///< [G h, in] and [G h, h]
+    rw_tensor *bias_ih, *bias_hh; ///< [G h] each, or RW_NONE
+} rw_recurrent_weights;
+
+/**
+ * A step of an LSTM, PyTorch's LSTMCell: x [n, in], h [n, h], c [n, h] and weights, all of one floating-point type.
+ *
+ *     c' = sigmoid(f) c + sigmoid(i) tanh(g)        h' = sigmoid(o) tanh(c')
+ *     i, f, g, o = x ih^T + bias_ih + h hh^T + bias_hh
+ *
+ * The sum of the two products is stored in the operands' type; what follows is one op, in float32 for 16 bits, which
+ * keeps that sum and c: the functions of the gates are made again for the gradient. Twice differentiable and more.
+ * @param ret_c receives c' [n, h], owned by the tape; NULL on an error. May be NULL.
+ * @return h' [n, h]. Errors: RW_ERR_SHAPE, RW_ERR_DTYPE; RW_ERR_ARGUMENT without weights or a state.
+ */
+RW_API rw_tensor *rw_lstm_cell_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, rw_tensor *c,
+                                  const rw_recurrent_weights *weights, rw_tensor **ret_c);
+#define rw_lstm_cell(...) rw_lstm_cell_at(RW_HERE, __VA_ARGS__)
+
+/**
+ * A step of a GRU, PyTorch's GRUCell: x [n, in], h [n, h] and weights, all of one floating-point type.
+ *
+ *     r = sigmoid(xr + hr)    z = sigmoid(xz + hz)    n = tanh(xn + r hn)    h' = n + z (h - n)
+ *     xr, xz, xn = x ih^T + bias_ih      hr, hz, hn = h hh^T + bias_hh
+ *
+ * What follows the products is one op, which keeps them and h. Else as rw_lstm_cell().
+ */
+RW_API rw_tensor *rw_gru_cell_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h,
+                                 const rw_recurrent_weights *weights);
+#define rw_gru_cell(...) rw_gru_cell_at(RW_HERE, __VA_ARGS__)
+
+/**
+ * One layer of PyTorch's LSTM along a sequence: x [length, n, in] -> [length, n, h], the states h of all steps. x is
+ * multiplied once for all of them; a step is then a product with hh and a cell. length is 1 to 8189.
+ * @param h, c the states before the first step, [n, h]; RW_NONE stands for zeros.
+ * @param ret_h, ret_c receive the states behind the last step, owned by the tape; NULL on an error. May be NULL.
+ * Errors: as rw_lstm_cell().
+ */
+RW_API rw_tensor *rw_lstm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, rw_tensor *c,
+                             const rw_recurrent_weights *weights, rw_tensor **ret_h, rw_tensor **ret_c);
+#define rw_lstm(...) rw_lstm_at(RW_HERE, __VA_ARGS__)
+
+/** One layer of PyTorch's GRU along a sequence, as rw_lstm(). */
+RW_API rw_tensor *rw_gru_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, const rw_recurrent_weights *weights,
+                            rw_tensor **ret_h);
+#define rw_gru(...) rw_gru_at(RW_HERE, __VA_ARGS__)
 
 #ifdef __cplusplus
 }

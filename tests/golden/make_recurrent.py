@@ -1,4 +1,5 @@
 """Writes recurrent.golden: see writer.py. What goes along a sequence."""
+import torch
 import torch.nn.functional as F
 
 from writer import case, normal, write
@@ -12,5 +13,63 @@ def causal_conv1d(x, weight, bias=None):
 case("causal_conv1d", causal_conv1d, [normal(2, 9, 5), normal(5, 4), normal(5)])
 case("causal_conv1d.plain", causal_conv1d, [normal(1, 6, 35), normal(35, 2)])
 case("causal_conv1d.short", causal_conv1d, [normal(3, 2, 4), normal(4, 7), normal(4)])
+
+
+def named(weights, width, suffix):
+    """The parameters of a torch.nn module: of the input, of the state, and both biases, side by side in one tensor."""
+    names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+    w_in = weights.shape[1] - width - 2
+    parts = weights[:, :w_in], weights[:, w_in:-2], weights[:, -2], weights[:, -1]
+    return {name + suffix: part for name, part in zip(names, parts)}
+
+
+def lstm(x, h, c, weights):
+    width, sequence = h.shape[1], x.dim() == 3
+    module = (torch.nn.LSTM if sequence else torch.nn.LSTMCell)(x.shape[-1], width)
+    state = (h[None], c[None]) if sequence else (h, c)
+    a, b = torch.func.functional_call(module, named(weights, width, "_l0" if sequence else ""), (x, state))
+    return torch.cat([a, *b]) if sequence else torch.cat([a, b], -1)
+
+
+def gru(x, h, weights):
+    width, sequence = h.shape[1], x.dim() == 3
+    module = (torch.nn.GRU if sequence else torch.nn.GRUCell)(x.shape[-1], width)
+    y = torch.func.functional_call(module, named(weights, width, "_l0" if sequence else ""),
+                                   (x, h[None] if sequence else h))
+    return y[0] if sequence else y
+
+
+# Of absolute values: no sigmoid and no slope of one is above 1 + 2 g, no tanh and no slope of one above 2 g. It grows
+# with the cube from step to step: numbers are small.
+def most(x, h, c, weights, gates):
+    w = named(weights, h.shape[1], "")
+    steps, made = x if x.dim() == 3 else x[None], []
+    for step in steps:
+        of_x = step @ w["weight_ih"].T + w["bias_ih"]
+        of_h = h @ w["weight_hh"].T + w["bias_hh"]
+        if gates == 4:
+            i, f, g, o = (of_x + of_h).chunk(4, -1)
+            c = (1 + 2 * f) * c + (1 + 2 * i) * 2 * g
+            h = (1 + 2 * o) * 2 * c
+        else:
+            (xr, xz, xn), (hr, hz, hn) = of_x.chunk(3, -1), of_h.chunk(3, -1)
+            n = 2 * (xn + (1 + 2 * (xr + hr)) * hn)
+            h = n + (1 + 2 * (xz + hz)) * (h + n)
+        made.append(h)
+    if gates == 3:
+        return torch.stack(made) if x.dim() == 3 else h
+    return torch.stack([*made, h, c]) if x.dim() == 3 else torch.cat([h, c], -1)
+
+
+def layer(name, shape, width):
+    x, h, c = normal(*shape, size=0.5), normal(shape[-2], width, size=0.25), normal(shape[-2], width, size=0.25)
+    w = [normal(gates * width, shape[-1] + width + 2, size=0.125) for gates in (3, 4)]
+    case("gru" + name, gru, [x, h, w[0]], absolute=lambda x, h, w: most(x, h, None, w, 3))
+    case("lstm" + name, lstm, [x, h, c, w[1]], absolute=lambda x, h, c, w: most(x, h, c, w, 4))
+
+
+layer("", (3, 7), 5)
+layer(".sequence", (3, 2, 6), 5)
+layer(".one", (1, 2, 3), 19)
 
 write(__file__)

@@ -4,6 +4,8 @@
 
 static const struct golden_row rows[] = {
     COUNTED(causal_conv1d, causal_conv1d, causal_conv1d, ),
+    COUNTED(gru, gru_layer, recurrent_layer, ),
+    COUNTED(lstm, lstm_layer, recurrent_layer, ),
 };
 
 const struct golden_set golden_recurrent = { "recurrent.golden", rows, sizeof rows / sizeof *rows };

@@ -263,6 +263,9 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_gather(t, index, 0, index), rw_scatter_add(t, v, 0, index, v), rw_index_select(t, x, 0, index);
     rw_embedding_bag(t, x, rw_unsqueeze(t, index, 0), RW_BAG_SUM);
     rw_causal_conv1d(t, rw_unsqueeze(t, x, 0), x, v);
+    rw_tensor *const eight = rw_zeros(t, RW_F32, RW_SHAPE(8, 2)), *const six = rw_zeros(t, RW_F32, RW_SHAPE(6, 2));
+    const rw_recurrent_weights lstm = { eight, eight, RW_NONE, RW_NONE }, gru = { six, six, RW_NONE, RW_NONE };
+    rw_lstm_cell(t, x, x, x, &lstm, NULL), rw_gru_cell(t, x, x, &gru);
     rw_max_pool2d(t, q, &(rw_pool2d_params){ .kernel = { 2, 2 } }), rw_global_avg_pool2d(t, q);
     rw_avg_pool2d(t, q, &(rw_pool2d_params){ .kernel = { 2, 2 } });
 }
@@ -287,9 +290,11 @@ static bool is_composed(const char *name)
         "full",
         "ge_scalar",
         "global_avg_pool2d",
+        "gru",
         "gt_scalar",
         "huber_loss",
         "le_scalar",
+        "lstm",
         "lt_scalar",
         "masked_fill",
         "moe_aux_loss",

@@ -126,6 +126,7 @@ OTHERS = [
     (r'groups_cuda:(merge|merge_sums|means|update)_kernel<.*>', 'a number for each channel or group'),
     (r'pool_cuda:(max|avg|pick|backward)_kernel<.*>', 'windows: elements side by side, each read from the cache again'),
     (r'causal_conv1d_cuda:(rows|weight)_kernel<.*>', 'taps of a place, each read from the cache by its neighbours'),
+    (r'cells_cuda:(lstm|gru)(_backward)?_kernel<.*>', 'elements side by side, each with its gates; functions limit it'),
     (r'attention_cuda:span_kernel', 'eight bytes for each row'),
     (r'attention_merge_cuda:\w+_kernel<.*>', 'operands of any layout, a warp for each row'),
     (r'moe_balance_cuda:balance_kernel', 'one block'),

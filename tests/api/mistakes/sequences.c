@@ -4,7 +4,7 @@
 #include <rewind/recurrent.h>
 
 /* w->cube is [2, 3, 4] of float32, w->matrix [3, 5], w->four [4], w->p [2, 3]. */
-void mistakes_with_sequences(struct trial *m, struct world *w)
+static void convolutions(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
     rw_tensor *taps = NULL, *none = NULL, *many = NULL;
@@ -24,4 +24,57 @@ void mistakes_with_sequences(struct trial *m, struct world *w)
               rw_causal_conv1d(t, w->cube, none, RW_NONE));
     TENSOR_OF("rw_causal_conv1d", RW_ERR_SHAPE, many = rw_zeros(t, RW_F32, RW_SHAPE(4, RW_CAUSAL_CONV1D_MOST + 1)),
               rw_causal_conv1d(t, w->cube, many, RW_NONE));
+}
+
+static rw_tensor *zeros(struct world *w, int64_t rows, int64_t columns)
+{
+    return rw_zeros(w->t, RW_F32, RW_SHAPE(rows, columns));
+}
+
+/* Of a cell of width 2 whose input has 3 features: 8 rows for an LSTM, 6 for a GRU. */
+static rw_recurrent_weights weights(struct world *w, int64_t gates)
+{
+    return (rw_recurrent_weights){ zeros(w, gates, 3), zeros(w, gates, 2), RW_NONE, RW_NONE };
+}
+
+static void cells(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_recurrent_weights good = { NULL }, bad = { NULL };
+    rw_tensor *h = NULL, *c = NULL, *x = NULL;
+    TENSOR("rw_lstm_cell", RW_ERR_ARGUMENT, rw_lstm_cell(t, w->x, w->four, w->four, NULL, &c));
+    TENSOR("rw_lstm_cell", RW_ERR_ARGUMENT, rw_lstm_cell(t, w->x, w->four, w->four, &good, &c));
+    TENSOR("rw_gru_cell", RW_ERR_ARGUMENT, rw_gru_cell(t, w->x, w->four, &good));
+#define MADE(gates) (good = weights(w, gates), bad = good, h = c = zeros(w, 2, 2))
+    TENSOR_OF("rw_lstm_cell", RW_ERR_ARGUMENT, MADE(8), rw_lstm_cell(t, NULL, h, c, &good, &c));
+    TENSOR_OF("rw_lstm_cell", RW_ERR_ARGUMENT, MADE(8), rw_lstm_cell(t, w->x, RW_NONE, c, &good, &c));
+    TENSOR_OF("rw_lstm_cell", RW_ERR_ARGUMENT, MADE(8), rw_lstm_cell(t, w->x, h, NULL, &good, NULL));
+    TENSOR_OF("rw_lstm_cell", RW_ERR_SHAPE, MADE(8), rw_lstm_cell(t, w->x, w->y, c, &good, NULL));
+    TENSOR_OF("rw_lstm_cell", RW_ERR_SHAPE, MADE(8), rw_lstm_cell(t, w->x, h, w->four, &good, NULL));
+    TENSOR_OF("rw_lstm_cell", RW_ERR_SHAPE, MADE(8), rw_lstm_cell(t, w->four, h, c, &good, NULL));
+    TENSOR_OF("rw_lstm_cell", RW_ERR_SHAPE, MADE(6), rw_lstm_cell(t, w->x, h, c, &good, NULL));
+    TENSOR_OF("rw_lstm_cell", RW_ERR_DTYPE, MADE(8), rw_lstm_cell(t, w->half, h, c, &good, NULL));
+    TENSOR_OF("rw_lstm_cell", RW_ERR_ARGUMENT, (MADE(8), bad.bias_hh = NULL), rw_lstm_cell(t, w->x, h, c, &bad, NULL));
+    TENSOR_OF("rw_lstm_cell", RW_ERR_SHAPE, (MADE(8), bad.bias_ih = w->four), rw_lstm_cell(t, w->x, h, c, &bad, NULL));
+    TENSOR_OF("rw_lstm_cell", RW_ERR_ARGUMENT, (MADE(8), bad.ih = RW_NONE), rw_lstm_cell(t, w->x, h, c, &bad, NULL));
+    TENSOR_OF("rw_gru_cell", RW_ERR_SHAPE, MADE(8), rw_gru_cell(t, w->x, h, &good));
+    TENSOR_OF("rw_gru_cell", RW_ERR_SHAPE, MADE(6), rw_gru_cell(t, w->x, w->y, &good));
+    TENSOR_OF("rw_gru_cell", RW_ERR_ARGUMENT, MADE(6), rw_gru_cell(t, w->x, RW_NONE, &good));
+    TENSOR_OF("rw_lstm", RW_ERR_SHAPE, MADE(8), rw_lstm(t, w->x, h, c, &good, &h, &c));
+    TENSOR_OF("rw_lstm", RW_ERR_SHAPE, MADE(8), rw_lstm(t, w->cube, h, c, &good, NULL, NULL));
+    TENSOR_OF("rw_lstm", RW_ERR_ARGUMENT, (MADE(8), x = rw_unsqueeze(t, w->x, 0)),
+              rw_lstm(t, x, NULL, c, &good, NULL, NULL));
+    TENSOR_OF("rw_lstm", RW_ERR_DTYPE, (MADE(8), x = rw_unsqueeze(t, w->half, 0)),
+              rw_lstm(t, x, h, c, &good, NULL, NULL));
+    TENSOR_OF("rw_lstm", RW_ERR_SHAPE, (MADE(8), x = rw_zeros(t, RW_F32, RW_SHAPE(0, 2, 3))),
+              rw_lstm(t, x, h, RW_NONE, &good, NULL, NULL));
+    TENSOR_OF("rw_gru", RW_ERR_SHAPE, (MADE(6), x = rw_unsqueeze(t, w->x, 0)), rw_gru(t, x, w->y, &good, NULL));
+    TENSOR("rw_gru", RW_ERR_ARGUMENT, rw_gru(t, NULL, RW_NONE, NULL, NULL));
+#undef MADE
+}
+
+void mistakes_with_sequences(struct trial *m, struct world *w)
+{
+    convolutions(m, w);
+    cells(m, w);
 }

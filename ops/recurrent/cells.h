@@ -1,0 +1,37 @@
+/*
+ * What the checks and kernels of recurrent cells share. C11 and C++17. The products are linear layers before them; a
+ * cell is what is left, element by element:
+ *
+ *     lstm_cell           (gates [n, 4 h], c) -> (h', c')                gates: i, f, g, o before their functions
+ *     lstm_cell_backward  (gates, c, dh' and dc', or one) -> (dgates, dc)
+ *     gru_cell            (x [n, 3 h], y [n, 3 h], h) -> h'              of the input and of h: r, z, n
+ *     gru_cell_backward   (x, y, h, dh') -> (dx, dy, dh)
+ *
+ * Nothing is kept but operands: what the functions of the gates are is made again, which costs less than to read it.
+ */
+#ifndef RW_OPS_RECURRENT_CELLS_H
+#define RW_OPS_RECURRENT_CELLS_H
+
+#include <rewind/op.h>
+
+/* Of lstm_cell_backward: which gradients there are. */
+struct rw_lstm_attrs {
+    int64_t has_dh, has_dc;
+};
+
+#define RW_LSTM_GATES 4
+#define RW_GRU_GATES 3
+
+/* Rows, and the width of a state. */
+struct rw_cell {
+    int64_t n, h;
+};
+
+static inline struct rw_cell rw_cell_of(const rw_layout *state)
+{
+    struct rw_cell c;
+    c.n = state->dim[0], c.h = state->dim[1];
+    return c;
+}
+
+#endif

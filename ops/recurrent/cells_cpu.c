@@ -1,0 +1,114 @@
+/* CPU kernels of recurrent cells: rows are shared out. See cells.h. */
+#include "ops/recurrent/cells.h"
+
+#include "device/cpu/isa.h"
+#include "ops/common/vec_native.h"
+
+/* Below this many elements of a state, each of which takes five functions, threads cost more than they save. */
+#define PARALLEL_FROM 4096
+
+enum cell_kind { LSTM, LSTM_BACKWARD, GRU, GRU_BACKWARD };
+
+struct cell {
+    const void *in[3], *dh, *dc;
+    void *out[3];
+    int64_t width;
+};
+
+VEC_INLINE nf f_load(const void *p, rw_dtype dtype, int64_t i, int64_t n)
+{
+    return n == NF_LANES ? nf_get(p, dtype, i) : nf_get_some(p, dtype, i, n);
+}
+
+VEC_INLINE void f_store(void *p, rw_dtype dtype, int64_t i, int64_t n, nf x)
+{
+    if (n == NF_LANES) nf_put(p, dtype, i, x);
+    else nf_put_some(p, dtype, i, n, x);
+}
+
+VEC_INLINE nd d_load(const void *p, rw_dtype dtype, int64_t i, int64_t n)
+{
+    const double *const from = (const double *)p + i;
+    nd x = { 0 };
+    if (n == ND_LANES) return *(const nd *)from;
+    for (int64_t l = 0; l < n; l++) x[l] = from[l];
+    return x;
+}
+
+VEC_INLINE void d_store(void *p, rw_dtype dtype, int64_t i, int64_t n, nd x)
+{
+    double *const to = (double *)p + i;
+    if (n == ND_LANES) *(nd *)to = x;
+    else for (int64_t l = 0; l < n; l++) to[l] = x[l];
+}
+
+#define f_exp nf_exp
+#define f_tanh nf_tanh
+#define d_exp nd_exp
+#define d_tanh nd_tanh
+#define V nf
+#define N NF_LANES
+#define F(name) f_##name
+#include "ops/recurrent/cells_tmpl.h"
+#undef V
+#undef N
+#undef F
+#define V nd
+#define N ND_LANES
+#define F(name) d_##name
+#include "ops/recurrent/cells_tmpl.h"
+
+/* A row of one kind, by type. */
+#define ROWS(name, KIND)                                                              \
+    static void name(const struct cell *c, rw_dtype dtype, int64_t row)               \
+    {                                                                                 \
+        switch (dtype) {                                                              \
+        case RW_F32: f_row(c, KIND, RW_F32, row); return;                             \
+        case RW_BF16: f_row(c, KIND, RW_BF16, row); return;                           \
+        case RW_F16: f_row(c, KIND, RW_F16, row); return;                             \
+        default: d_row(c, KIND, RW_F64, row); return;                                 \
+        }                                                                             \
+    }
+ROWS(lstm_row, LSTM)
+ROWS(lstm_backward_row, LSTM_BACKWARD)
+ROWS(gru_row, GRU)
+ROWS(gru_backward_row, GRU_BACKWARD)
+
+static rw_status run(const rw_kernel *k, int state, void (*row_of)(const struct cell *, rw_dtype, int64_t),
+                     const void *dh, const void *dc)
+{
+    const struct rw_cell size = rw_cell_of(k->in[state].layout);
+    const rw_dtype dtype = k->out[0].dtype;
+    struct cell c = { .dh = dh, .dc = dc, .width = size.h };
+    for (int i = 0; i <= state; i++) c.in[i] = k->in[i].data;
+    for (int i = 0; i < k->n_outputs; i++) c.out[i] = k->out[i].data;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (size.n * size.h >= PARALLEL_FROM)
+    for (int64_t row = 0; row < size.n; row++) row_of(&c, dtype, row);
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_lstm_cell_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_lstm_cell_cpu)(const rw_kernel *k)
+{
+    return run(k, 1, lstm_row, NULL, NULL);
+}
+
+rw_status RW_ISA_NAME(rw_lstm_cell_backward_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_lstm_cell_backward_cpu)(const rw_kernel *k)
+{
+    const struct rw_lstm_attrs *const a = k->attrs;
+    return run(k, 1, lstm_backward_row, a->has_dh ? k->in[2].data : NULL,
+               a->has_dc ? k->in[a->has_dh ? 3 : 2].data : NULL);
+}
+
+rw_status RW_ISA_NAME(rw_gru_cell_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_gru_cell_cpu)(const rw_kernel *k)
+{
+    return run(k, 2, gru_row, NULL, NULL);
+}
+
+rw_status RW_ISA_NAME(rw_gru_cell_backward_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_gru_cell_backward_cpu)(const rw_kernel *k)
+{
+    return run(k, 2, gru_backward_row, k->in[3].data, NULL);
+}
