@@ -114,7 +114,10 @@ static rw_tensor *bottleneck(struct net *n, rw_tensor *x, int64_t width, int str
     y = conv_bn_relu(n, y, (struct layer){ width, 3, stride });
     y = bn(n, conv(n, y, (struct layer){ 4 * width, 1 }));
     if (projects) x = bn(n, conv(n, x, (struct layer){ 4 * width, 1, stride }));
-    return end(n, relu(n, rw_add(n->t, y, x)));
+    /* The sum is made again with its relu: else it would be kept in the relu's place. */
+    ckpt_begin(n->t, "relu");
+    x = end(n, rw_relu(n->t, rw_add(n->t, y, x)));
+    return end(n, x);
 }
 
 static rw_tensor *resnet50(struct net *n, rw_tensor *x)
@@ -259,10 +262,12 @@ rw_tensor *images_of_text(rw_tape *t, rw_tensor *tokens, rw_dtype dtype)
     const rw_shape s = tokens ? rw_tensor_shape(tokens) : RW_SHAPE(0, 0);
     const int64_t n = s.dim[0], side = s.dim[1];
     rw_tensor *const v = rw_scale(t, rw_add_scalar(t, rw_cast(t, tokens, dtype), -96), 1.0 / 32);
-    rw_tensor *const rows = rw_broadcast_to(t, rw_reshape(t, v, RW_SHAPE(n, 1, side, 1)), RW_SHAPE(n, 1, side, side));
-    rw_tensor *const columns = rw_broadcast_to(t, rw_reshape(t, v, RW_SHAPE(n, 1, 1, side)),
-                                               RW_SHAPE(n, 1, side, side));
-    return rw_concat(t, (rw_tensor *const[]){ rows, columns, rw_mul(t, rows, columns) }, 3, 1);
+    /* Channels last, as a file has them and as convolutions take them. */
+    rw_tensor *const rows = rw_broadcast_to(t, rw_reshape(t, v, RW_SHAPE(n, side, 1, 1)), RW_SHAPE(n, side, side, 1));
+    rw_tensor *const columns = rw_broadcast_to(t, rw_reshape(t, v, RW_SHAPE(n, 1, side, 1)),
+                                               RW_SHAPE(n, side, side, 1));
+    rw_tensor *const x = rw_concat(t, (rw_tensor *const[]){ rows, columns, rw_mul(t, rows, columns) }, 3, -1);
+    return rw_permute(t, x, (const int[]){ 0, 3, 1, 2 });
 }
 
 rw_status images_init(rw_context *ctx)

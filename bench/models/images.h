@@ -8,7 +8,7 @@
  *   unet         Ronneberger et al., arXiv 1505.04597, with padding, for images of three channels
  *
  * Each stage's part is a region "block"; inside it every convolution is a region "conv", every batch norm "bn", every
- * relu "relu", so that a policy can name them.
+ * relu "relu", with the sum that it is of, if there is one, so that a policy can name them.
  */
 #ifndef REWIND_BENCH_IMAGES_H
 #define REWIND_BENCH_IMAGES_H
