@@ -176,7 +176,7 @@ static const rw_op_def rw_op_linear_gelu = { .name = "linear_gelu", .n_inputs = 
                                              .strided = RW_OP_INPUT(0) | RW_OP_INPUT(1), .check = check,
                                              .kernel = RW_KERNELS(rw_linear_gelu), .grad = grad_gelu, .cost = cost_gelu,
                                              .workspace = RW_WORKSPACES(workspace_cpu, rw_linear_workspace_cuda),
-                                             .remake = remake_gelu };
+                                             .remake = remake_gelu,
                                              .lowered = RW_OP_ALL_INPUTS };
 
 RW_DECLARE_KERNELS(rw_linear_add)

@@ -134,7 +134,6 @@ static bool order_is_valid(const struct checker *k)
             if (early != (a->kind == RW_ACTION_OUT)) return false;
         } else if (a->kind == RW_ACTION_REPLAY) {
             if (early || next == k->p->n_order || (node_of(k, a)->adjoint && !is_remake(k, a))) return false;
-            if (early || node_of(k, a)->adjoint || next == k->p->n_order) return false;
         } else if (rw_action_is_early(k->p, a)) {
             if (early) return false;
         } else if (a->kind == RW_ACTION_COMMIT) {

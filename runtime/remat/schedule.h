@@ -19,13 +19,10 @@
  * (choice.h) has made it, or the visit makes it now, its inputs first. So a replay starts as late as it can, and what
  * leads to no needed value never runs again. Equations, which rw_schedule_is_valid() checks:
  *
- *     without replays and moves the list is the problem's order, then the commits
- *     replays of a node == the visits that its output was made for, each once; where a node has several outputs, or a
- *     remake makes one of them, each replay is the first to make one of them for a visit
  *     without replays and moves the list is the problem's order, then the commits; updates that use up a gradient
  *     inside the step (early.h) stand among it, each once, behind everything that names what it writes
- *     replays of a node == the visits that its output was made for, each once; where a node has several outputs, each
- *     replay is the first to make one of them for a visit
+ *     replays of a node == the visits that its output was made for, each once; where a node has several outputs, or a
+ *     remake makes one of them, each replay is the first to make one of them for a visit
  *     a read finds what the visit that serves it made, or what forward made and forward will still read
  *     first(buffer) == the action that writes it (a source: the first that reads it)
  *     last(buffer) == the last that reads it, or the one that waits until a copy has read it
