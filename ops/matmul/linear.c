@@ -108,16 +108,32 @@ RW_DECLARE_CUDA_WORKSPACE(rw_linear_add_workspace_cuda)
 bool rw_linear_gelu_may_fuse_cuda(const rw_op_call *call);
 #endif
 
-/* Of x, weight and bias, inputs from `at` on; dy flows into the product. sum: the bias's, where it was taken. */
-static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy, rw_tensor *sum)
+static rw_status grad_of_x(rw_grad_call *g, int at, rw_tensor *dy)
+{
+    if (!rw_grad_wanted(g, at)) return RW_OK;
+    return rw_grad_set_product(g, at, rw_matrix_of_rows(rw_grad_tape(g), dy), rw_grad_input(g, at + 1));
+}
+
+static rw_status grad_of_weight(rw_grad_call *g, int at, rw_tensor *dy)
 {
     rw_tape *const t = rw_grad_tape(g);
-    if (rw_grad_wanted(g, at)) RW_CHECK(rw_grad_set_product(g, at, rw_matrix_of_rows(t, dy), rw_grad_input(g, at + 1)));
-    if (rw_grad_wanted(g, at + 1)) {
-        rw_tensor *const rows = rw_matrix_of_rows(t, dy);
-        rw_tensor *const turned = rows ? rw_transpose(t, rows, 0, 1) : NULL;
-        RW_CHECK(rw_grad_set_product(g, at + 1, turned, rw_matrix_of_rows(t, rw_grad_input(g, at))));
-    }
+    if (!rw_grad_wanted(g, at + 1)) return RW_OK;
+    rw_tensor *const rows = rw_matrix_of_rows(t, dy);
+    rw_tensor *const turned = rows ? rw_transpose(t, rows, 0, 1) : NULL;
+    return rw_grad_set_product(g, at + 1, turned, rw_matrix_of_rows(t, rw_grad_input(g, at)));
+}
+
+/*
+ * Of x, weight and bias, inputs from `at` on; dy flows into the product. sum: the bias's, where it was taken. The
+ * weight's gradient comes first: it is the last to read x, whose memory dx may then take. Where both are one value,
+ * their contributions keep the order of the operands.
+ */
+static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy, rw_tensor *sum)
+{
+    const bool is_one = rw_tensor_base(rw_grad_input(g, at)) == rw_tensor_base(rw_grad_input(g, at + 1));
+    if (is_one) RW_CHECK(grad_of_x(g, at, dy));
+    RW_CHECK(grad_of_weight(g, at, dy));
+    if (!is_one) RW_CHECK(grad_of_x(g, at, dy));
     if (rw_grad_n_inputs(g) > at + 2 && rw_grad_wanted(g, at + 2)) {
         if (sum) return rw_grad_set_sum(g, at + 2, sum);
         return rw_tensor_shape(dy).rank == 1 ? rw_grad_set(g, at + 2, dy) : rw_grad_set_sum_to(g, at + 2, dy);

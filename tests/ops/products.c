@@ -117,6 +117,28 @@ Test(products, one_op_gives_what_two_give)
         }
 }
 
+/* ---- what backward holds at one time ---- */
+
+/* h of a wide layer, then dh: the product that reads h for the last time comes before the one that makes dh. In
+   float64 no product needs a workspace here. */
+Test(products, the_weight_s_gradient_lets_go_of_x_before_dx_is_made)
+{
+    enum { ROWS = 64, WIDE = 2048, NARROW = 8, H = ROWS * WIDE * 8 };
+    for (int one_op = 0; one_op < 2; one_op++) {
+        struct fixture b = open_fixture(3, false);
+        rw_prediction p;
+        rw_tensor *const up = param(&b, "up", RW_F64, RW_SHAPE(WIDE, NARROW));
+        rw_tensor *const down = param(&b, "down", RW_F64, RW_SHAPE(NARROW, WIDE));
+        rw_tensor *const x = param(&b, "x", RW_F64, RW_SHAPE(ROWS, NARROW));
+        rw_tensor *const h = rw_linear(b.t, x, up, RW_NONE);
+        rw_tensor *const y = one_op ? rw_linear_add(b.t, h, down, RW_NONE, x) : rw_linear(b.t, h, down, RW_NONE);
+        rw_tensor *const loss = rw_mean(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
+        cr_assert_eq(rw_tape_plan(b.t, loss, "none", &p), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect(p.largest_live < H + H / 2, "%zu bytes live, h has %d", p.largest_live, H);
+        fixture_close(&b);
+    }
+}
+
 /* ---- the bias's gradient, taken with the slope ---- */
 
 /*
