@@ -65,6 +65,7 @@
 #include <rewind/plan.h>
 #include <rewind/pointwise.h>
 #include <rewind/precision.h>
+#include <rewind/quantize.h>
 #include <rewind/quantized.h>
 #include <rewind/recurrent.h>
 #include <rewind/reductions.h>

@@ -39,17 +39,26 @@ typedef enum rw_dtype {
     RW_I32,  ///< signed 32-bit integer; indexes only, carries no gradient
     RW_F16,  ///< IEEE-754 binary16
     RW_BOOL, ///< a truth value in one byte: 0 is false, all else true, ops write 1; carries no gradient
+    /** For storage alone, as the next two: no op takes them but those of rewind/quantize.h, views and copies. Four bits
+        of exponent, three of mantissa; the largest is 448, there is no infinity (OCP's E4M3). */
+    RW_F8_E4M3,
+    RW_F8_E5M2, ///< five bits of exponent and two of mantissa, as the upper half of RW_F16; the largest is 57344
+    RW_F8_E8M0, ///< 2^-127 to 2^127, and 0xff for no number: scales of blocks
     RW_DTYPE_COUNT
 } rw_dtype;
 
 /** Bytes per element; 0 for a value that is not an rw_dtype. */
 RW_API size_t rw_dtype_size(rw_dtype dtype);
 
-/** "f32", "f64", "bf16", "i32", "f16" or "bool"; "?" for a value that is not an rw_dtype. */
+/** "f32", "f64", "bf16", "i32", "f16", "bool", "f8_e4m3", "f8_e5m2" or "f8_e8m0"; "?" for a value that is not an
+    rw_dtype. */
 RW_API const char *rw_dtype_name(rw_dtype dtype);
 
 /** True for the types that carry gradients. */
 RW_API bool rw_dtype_is_float(rw_dtype dtype);
+
+/** True for the types that are for storage alone. */
+RW_API bool rw_dtype_is_code(rw_dtype dtype);
 
 /** The largest number of axes a tensor may have. */
 #define RW_MAX_RANK 8

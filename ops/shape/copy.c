@@ -28,9 +28,9 @@ static rw_status grad_same(rw_grad_call *g)
 }
 
 RW_DECLARE_KERNELS(rw_copy)
-const rw_op_def rw_op_contiguous = { .name = "contiguous", .n_inputs = 1, .n_outputs = 1, .strided = RW_OP_ALL_INPUTS,
-                                     .check = check_like, .kernel = RW_KERNELS(rw_copy), .grad = grad_same,
-                                     .cost = cost_copy };
+const rw_op_def rw_op_contiguous = { .name = "contiguous", .n_inputs = 1, .n_outputs = 1, .flags = RW_OP_CODES,
+                                     .strided = RW_OP_ALL_INPUTS, .check = check_like, .kernel = RW_KERNELS(rw_copy),
+                                     .grad = grad_same, .cost = cost_copy };
 
 rw_tensor *rw_contiguous_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
@@ -271,7 +271,7 @@ static rw_status check_assign(rw_op_call *call)
 static const rw_op_def rw_op_assign = { .name = "assign",
                                         .n_inputs = 2,
                                         .n_outputs = 1,
-                                        .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,
+                                        .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT | RW_OP_CODES,
                                         .strided = RW_OP_ALL_INPUTS,
                                         .check = check_assign,
                                         .kernel = RW_KERNELS(rw_copy),

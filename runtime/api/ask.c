@@ -198,6 +198,9 @@ double rw_item(rw_tape *t, rw_tensor *x)
     case RW_F64: return u.f64;
     case RW_I32: return u.i32;
     case RW_BOOL: return u.truth != 0;
+    case RW_F8_E4M3:
+    case RW_F8_E5M2:
+    case RW_F8_E8M0: return (double)u.truth; /* the code itself */
     case RW_F16: return (double)u.f16;
     default: break;
     }

@@ -13,7 +13,7 @@
 
 static const char *const dtype_names[RW_DTYPE_COUNT] = {
     [RW_F32] = "F32", [RW_F64] = "F64", [RW_BF16] = "BF16", [RW_I32] = "I32", [RW_F16] = "F16",
-    [RW_BOOL] = "BOOL"
+    [RW_BOOL] = "BOOL", [RW_F8_E4M3] = "F8_E4M3", [RW_F8_E5M2] = "F8_E5M2", [RW_F8_E8M0] = "F8_E8M0"
 };
 
 const char *rw_format_dtype(rw_dtype dtype)

@@ -55,9 +55,18 @@ rw_status rw_op_error(rw_op_call *call, rw_status status, const char *fmt, ...)
     return s->status = status;
 }
 
+/* Of a type for storage alone, and the op takes none. */
+static bool is_a_foreign_code(const rw_op_def *op, rw_dtype dtype)
+{
+    return rw_dtype_is_code(dtype) && !(op->flags & (RW_OP_CODES | RW_OP_VIEW));
+}
+
 static rw_status set_output(rw_op_call *call, int i, rw_dtype dtype, const rw_layout *layout)
 {
     struct check_state *const s = call->state_;
+    if (is_a_foreign_code(call->op, dtype))
+        return rw_op_error(call, RW_ERR_DTYPE, "output %d would be of %s, which is for storage alone", i,
+                           rw_dtype_name(dtype));
     if (!layout || !rw_tape_describe(s->tape, 0, (size_t)i + 1)) {
         s->no_memory = true;
         return s->status = RW_ERR_MEMORY;
@@ -230,10 +239,18 @@ static bool take_inputs(struct recording *r, rw_tensor *const *in)
     return (!rw_recipe_rules(r->tape, r->op) || cast_inputs(r)) && lay_inputs(r);
 }
 
-static void describe_inputs(struct recording *r)
+static bool describe_inputs(struct recording *r)
 {
-    for (int i = 0; i < r->n; i++) r->tape->in_desc[i] = desc_of(r->ctx, r->in[i]);
+    char text[96] = "";
+    for (int i = 0; i < r->n; i++) {
+        r->tape->in_desc[i] = desc_of(r->ctx, r->in[i]);
+        if (is_a_foreign_code(r->op, (rw_dtype)r->in[i]->dtype) && !*text)
+            snprintf(text, sizeof text, "input %d is of %s, which is for storage alone: rw_dequantize() it", i,
+                     rw_dtype_name((rw_dtype)r->in[i]->dtype));
+    }
     r->described = r->n;
+    if (*text) refuse(r, RW_ERR_DTYPE, text);
+    return !*text;
 }
 
 /* Of the buffer that input 0 looks into. */
@@ -447,8 +464,7 @@ static bool record(struct recording *r, rw_tensor *const *in, const void *attrs,
 {
     if (!know_op(r) || !call_is_sound(r, in, attrs, attrs_size)) return false;
     if (!make_room(r)) return no_memory(r);
-    if (!take_inputs(r, in)) return false;
-    describe_inputs(r);
+    if (!take_inputs(r, in) || !describe_inputs(r)) return false;
     if (!check(r, attrs) || ((r->op->flags & RW_OP_COMMIT) && !commits_soundly(r))) return false;
     if (!reserve(r, attrs_size)) return no_memory(r);
     if (r->ctx->orders && !has_an_order(r)) return false;

@@ -13,6 +13,9 @@ static const struct {
     [RW_F16] = { "f16", 2 },
     [RW_I32] = { "i32", 4 },
     [RW_BOOL] = { "bool", 1 },
+    [RW_F8_E4M3] = { "f8_e4m3", 1 },
+    [RW_F8_E5M2] = { "f8_e5m2", 1 },
+    [RW_F8_E8M0] = { "f8_e8m0", 1 },
 };
 
 size_t rw_dtype_size(rw_dtype dtype)
@@ -28,6 +31,11 @@ const char *rw_dtype_name(rw_dtype dtype)
 bool rw_dtype_is_float(rw_dtype dtype)
 {
     return dtype == RW_F32 || dtype == RW_F64 || dtype == RW_BF16 || dtype == RW_F16;
+}
+
+bool rw_dtype_is_code(rw_dtype dtype)
+{
+    return dtype == RW_F8_E4M3 || dtype == RW_F8_E5M2 || dtype == RW_F8_E8M0;
 }
 
 int64_t rw_shape_numel(rw_shape shape)

@@ -46,7 +46,7 @@ double rw_report_number(const void *data, size_t i, rw_dtype dtype, uint64_t *re
     memcpy(&bits, (const char *)data + i * size, size);
     *ret_bits = bits;
     if (dtype == RW_I32) return (int32_t)bits;
-    if (dtype == RW_BOOL) return (double)bits;
+    if (dtype == RW_BOOL || rw_dtype_is_code(dtype)) return (double)bits;
     if (dtype == RW_F64) {
         double d;
         memcpy(&d, &bits, sizeof d);

@@ -262,6 +262,9 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_argmax(t, x, 0, true), rw_argmin(t, x, 0, true), rw_topk(t, x, 1, 1, part, part + 1);
     rw_gather(t, index, 0, index), rw_scatter_add(t, v, 0, index, v), rw_index_select(t, x, 0, index);
     rw_embedding_bag(t, x, rw_unsqueeze(t, index, 0), RW_BAG_SUM);
+    rw_tensor *scale;
+    rw_tensor *const codes = rw_quantize(t, x, RW_NONE, NULL, &scale, NULL);
+    rw_dequantize(t, codes, scale, RW_SCALING_TENSOR, RW_BF16);
     rw_causal_conv1d(t, rw_unsqueeze(t, x, 0), x, v);
     rw_tensor *const eight = rw_zeros(t, RW_F32, RW_SHAPE(8, 2)), *const six = rw_zeros(t, RW_F32, RW_SHAPE(6, 2));
     const rw_recurrent_weights lstm = { eight, eight, RW_NONE, RW_NONE }, gru = { six, six, RW_NONE, RW_NONE };

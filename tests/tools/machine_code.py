@@ -138,6 +138,8 @@ OTHERS = [
     (r'matmul_cuda:pack_kernel<.*>', 'operands that begin off an aligned address'),
     (r'\w+:map_elements<.*>', 'rows that do not divide into packs'),
     (r'where_cuda:where_elements<.*>', 'rows that do not divide into packs'),
+    (r'quantize_cuda:(part|codes|block|decode)_kernel<.*>', 'elements side by side, a byte of each'),
+    (r'quantize_cuda:scale_kernel', 'one block'),
     (r'remap_cuda:move_kernel<.*>', 'rows that do not divide into packs'),
     (r'remap_cuda:back_kernel<.*>', 'a sum per element: few terms, gathered'),
     (r'gather_cuda:(take|bag)_kernel<.*>', 'elements that lie apart'),

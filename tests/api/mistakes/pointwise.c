@@ -71,6 +71,35 @@ static void dropout(struct trial *m, struct world *w)
           rw_rand(NULL, RW_F32, RW_SHAPE(2)) ? RW_OK : RW_ERR_ARGUMENT);
 }
 
+static void quantized(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_tensor *scale, *codes = NULL, *point = NULL;
+    const rw_quantize_params blocks = { .scaling = RW_SCALING_1X128 }, odd = { .scaling = RW_SCALING_COUNT };
+    const rw_quantize_params half = { .dtype = RW_F16 }, powers = { .dtype = RW_F8_E8M0 };
+    TENSOR("rw_quantize", RW_ERR_ARGUMENT, rw_quantize(t, NULL, RW_NONE, NULL, &scale, NULL));
+    TENSOR("rw_quantize", RW_ERR_ARGUMENT, rw_quantize(t, w->x, NULL, NULL, &scale, NULL));
+    TENSOR("rw_quantize", RW_ERR_ARGUMENT, rw_quantize(t, w->x, RW_NONE, NULL, NULL, NULL));
+    TENSOR("rw_quantize", RW_ERR_ARGUMENT, rw_quantize(t, w->x, RW_NONE, &odd, &scale, NULL));
+    TENSOR("rw_quantize", RW_ERR_ARGUMENT, rw_quantize(t, w->alien, RW_NONE, NULL, &scale, NULL));
+    TENSOR("rw_quantize", RW_ERR_DTYPE, rw_quantize(t, w->index, RW_NONE, NULL, &scale, NULL));
+    TENSOR("rw_quantize", RW_ERR_DTYPE, rw_quantize(t, w->x, RW_NONE, &half, &scale, NULL));
+    TENSOR("rw_quantize", RW_ERR_DTYPE, rw_quantize(t, w->x, RW_NONE, &powers, &scale, NULL));
+    TENSOR("rw_quantize", RW_ERR_SHAPE, rw_quantize(t, w->x, w->x, NULL, &scale, NULL));
+    TENSOR_OF("rw_quantize", RW_ERR_SHAPE, point = rw_zeros(t, RW_F32, RW_SCALAR),
+              rw_quantize(t, w->x, point, &blocks, &scale, NULL));
+    TENSOR_OF("rw_quantize", RW_ERR_SHAPE, point = rw_zeros(t, RW_F32, RW_SCALAR),
+              rw_quantize(t, point, RW_NONE, &blocks, &scale, NULL));
+    TENSOR("rw_dequantize", RW_ERR_ARGUMENT, rw_dequantize(t, NULL, w->x, RW_SCALING_TENSOR, RW_F32));
+    TENSOR("rw_dequantize", RW_ERR_DTYPE, rw_dequantize(t, w->x, w->x, RW_SCALING_TENSOR, RW_F32));
+    TENSOR_OF("rw_dequantize", RW_ERR_DTYPE, codes = rw_quantize(t, w->x, RW_NONE, NULL, &scale, NULL),
+              rw_dequantize(t, codes, scale, RW_SCALING_TENSOR, RW_I32));
+    TENSOR_OF("rw_dequantize", RW_ERR_ARGUMENT, codes = rw_quantize(t, w->x, RW_NONE, NULL, &scale, NULL),
+              rw_dequantize(t, codes, scale, (rw_scaling)-1, RW_F32));
+    TENSOR_OF("rw_dequantize", RW_ERR_SHAPE, codes = rw_quantize(t, w->x, RW_NONE, NULL, &scale, NULL),
+              rw_dequantize(t, codes, scale, RW_SCALING_1X128, RW_F32));
+}
+
 void mistakes_with_pointwise_ops(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -95,4 +124,5 @@ void mistakes_with_pointwise_ops(struct trial *m, struct world *w)
     UNARY(rw_pow_scalar, , 2);
     binary(m, w);
     dropout(m, w);
+    quantized(m, w);
 }

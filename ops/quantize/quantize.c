@@ -1,0 +1,126 @@
+/* quantize and dequantize: codes of 8 bits with a scale for each tensor or block. */
+#include "ops/quantize/quantize.h"
+
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+
+static bool is_f8(int64_t dtype)
+{
+    return dtype == RW_F8_E4M3 || dtype == RW_F8_E5M2;
+}
+
+static bool is_narrow_enough(int64_t dtype)
+{
+    return dtype == RW_F32 || dtype == RW_BF16 || dtype == RW_F16;
+}
+
+static rw_dtype scale_dtype(const struct rw_quantize_attrs *a)
+{
+    return a->scaling == RW_SCALING_MX ? RW_F8_E8M0 : RW_F32;
+}
+
+static rw_status scales_shape(rw_op_call *call, const struct rw_quantize_attrs *a, rw_shape *ret)
+{
+    const rw_layout *const x = call->in[0].layout;
+    *ret = RW_SCALAR;
+    if (a->scaling < 0 || a->scaling >= RW_SCALING_COUNT)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "there is no scaling %lld", (long long)a->scaling);
+    if (a->scaling == RW_SCALING_TENSOR) return RW_OK;
+    if (x->rank < 1) return rw_op_error(call, RW_ERR_SHAPE, "blocks are of an axis, and a scalar has none");
+    const struct rw_scales s = rw_scales_of(x, a->scaling);
+    if (a->scaling == RW_SCALING_128X128) {
+        *ret = RW_SHAPE(s.down, s.across);
+        return RW_OK;
+    }
+    *ret = rw_layout_shape(x);
+    ret->dim[x->rank - 1] = s.across;
+    return RW_OK;
+}
+
+static rw_status check_quantize(rw_op_call *call)
+{
+    const struct rw_quantize_attrs *const a = call->attrs;
+    rw_shape scales;
+    if (call->n_inputs < 1 || call->n_inputs > 2)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "takes x and perhaps a scale");
+    if (!is_narrow_enough(call->in[0].dtype))
+        return rw_op_error(call, RW_ERR_DTYPE, "x is of %s; f32, bf16 and f16 are rounded to codes",
+                           rw_dtype_name(call->in[0].dtype));
+    if (!is_f8(a->dtype))
+        return rw_op_error(call, RW_ERR_DTYPE, "codes of %s; f8_e4m3 and f8_e5m2 are possible",
+                           rw_dtype_name((rw_dtype)a->dtype));
+    RW_CHECK(scales_shape(call, a, &scales));
+    if (call->n_inputs == 2) {
+        RW_CHECK(rw_want_dtype(call, 1, RW_F32));
+        if (a->scaling != RW_SCALING_TENSOR || call->in[1].layout->numel != 1)
+            return rw_op_error(call, RW_ERR_SHAPE, "a scale that is given is one number for the whole tensor");
+    }
+    RW_CHECK(rw_op_output(call, 0, (rw_dtype)a->dtype, rw_in_shape(call, 0)));
+    RW_CHECK(rw_op_output(call, 1, scale_dtype(a), scales));
+    return rw_op_output(call, 2, RW_F32, scales);
+}
+
+static rw_status check_dequantize(rw_op_call *call)
+{
+    const struct rw_quantize_attrs *const a = call->attrs;
+    rw_shape scales;
+    if (!is_f8(call->in[0].dtype))
+        return rw_op_error(call, RW_ERR_DTYPE, "codes of %s; f8_e4m3 and f8_e5m2 are possible",
+                           rw_dtype_name(call->in[0].dtype));
+    if (!is_narrow_enough(a->dtype))
+        return rw_op_error(call, RW_ERR_DTYPE, "codes are decoded to f32, bf16 or f16, not to %s",
+                           rw_dtype_name((rw_dtype)a->dtype));
+    RW_CHECK(scales_shape(call, a, &scales));
+    RW_CHECK(rw_want_dtype(call, 1, scale_dtype(a)));
+    if (!rw_shape_equal(scales, rw_in_shape(call, 1)))
+        return rw_op_error(call, RW_ERR_SHAPE, "the scales are not of codes of this shape");
+    return rw_op_output(call, 0, (rw_dtype)a->dtype, rw_in_shape(call, 0));
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 6);
+}
+
+static size_t workspace(const rw_op_call *call)
+{
+    const struct rw_quantize_attrs *const a = call->attrs;
+    if (a->scaling != RW_SCALING_TENSOR) return 0;
+    return (size_t)(rw_quantize_parts(call->in[0].layout->numel) + 1) * sizeof(uint32_t);
+}
+
+RW_DECLARE_KERNELS(rw_quantize)
+static const rw_op_def rw_op_quantize = { .name = "quantize", .n_inputs = RW_OP_VARIADIC, .n_outputs = 3,
+                                          .flags = RW_OP_NO_GRADIENT | RW_OP_CODES, .check = check_quantize,
+                                          .kernel = RW_KERNELS(rw_quantize), .cost = cost,
+                                          .workspace = RW_WORKSPACES(workspace, workspace) };
+RW_DECLARE_KERNELS(rw_dequantize)
+static const rw_op_def rw_op_dequantize = { .name = "dequantize", .n_inputs = 2, .n_outputs = 1,
+                                            .flags = RW_OP_NO_GRADIENT | RW_OP_CODES, .check = check_dequantize,
+                                            .kernel = RW_KERNELS(rw_dequantize), .cost = cost };
+
+rw_tensor *rw_quantize_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *scale, const rw_quantize_params *params,
+                          rw_tensor **ret_scale, rw_tensor **ret_amax)
+{
+    static const rw_quantize_params defaults;
+    const rw_quantize_params *const p = params ? params : &defaults;
+    const struct rw_quantize_attrs a = { p->dtype ? p->dtype : RW_F8_E4M3, p->scaling, p->power_of_two };
+    if (!ret_scale) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "quantize: ret_scale is NULL; codes say nothing without their scale");
+        return NULL;
+    }
+    rw_tensor *const in[] = { x, scale };
+    rw_tensor *out[3] = { NULL, NULL, NULL };
+    rw_apply_at(at, t, &rw_op_quantize, in, scale == rw_none() ? 1 : 2, &a, sizeof a, out);
+    *ret_scale = out[1];
+    if (ret_amax) *ret_amax = out[2];
+    return out[0];
+}
+
+rw_tensor *rw_dequantize_at(rw_site at, rw_tape *t, rw_tensor *codes, rw_tensor *scale, rw_scaling scaling,
+                            rw_dtype dtype)
+{
+    const struct rw_quantize_attrs a = { dtype, scaling, 0 };
+    rw_tensor *const in[] = { codes, scale };
+    return rw_apply_at(at, t, &rw_op_dequantize, in, 2, &a, sizeof a, NULL);
+}

@@ -1,0 +1,53 @@
+/*
+ * What the checks and kernels of quantize and dequantize share. C11 and C++17.
+ *
+ *     quantize    (x [, s]) -> codes, scales, amax        codes of x s, scales 1 / s
+ *     dequantize  (codes, scales) -> codes times scales
+ */
+#ifndef RW_OPS_QUANTIZE_QUANTIZE_H
+#define RW_OPS_QUANTIZE_QUANTIZE_H
+
+#include "ops/quantize/f8.h"
+
+#include <rewind/op.h>
+#include <rewind/quantize.h>
+
+struct rw_quantize_attrs {
+    int64_t dtype; /* of codes; of what is decoded */
+    int64_t scaling, power_of_two;
+};
+
+/* A tensor as rows, cut into the elements that share a scale. */
+struct rw_scales {
+    int64_t rows, columns;
+    int64_t high, wide;   /* of a block; all there is for a tensor */
+    int64_t across, down; /* blocks */
+};
+
+static inline int64_t rw_scales_blocks(int64_t n, int64_t of)
+{
+    return (n + of - 1) / of;
+}
+
+static inline struct rw_scales rw_scales_of(const rw_layout *x, int64_t scaling)
+{
+    struct rw_scales s;
+    s.columns = x->rank ? x->dim[x->rank - 1] : 1;
+    s.rows = 1;
+    for (int i = 0; i < x->rank - 1; i++) s.rows *= x->dim[i];
+    s.high = scaling == RW_SCALING_128X128 ? 128 : 1;
+    s.wide = scaling == RW_SCALING_MX ? 32 : 128;
+    s.across = rw_scales_blocks(s.columns, s.wide);
+    s.down = rw_scales_blocks(s.rows, s.high);
+    return s;
+}
+
+/* Of a whole tensor: elements of a part, whose amax is a word of the workspace; behind them is s. */
+#define RW_QUANTIZE_PART 8192
+
+static inline int64_t rw_quantize_parts(int64_t numel)
+{
+    return (numel + RW_QUANTIZE_PART - 1) / RW_QUANTIZE_PART;
+}
+
+#endif

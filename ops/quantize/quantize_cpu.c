@@ -1,0 +1,130 @@
+/* CPU kernels of quantize and dequantize. amax is a largest number: no order shows in it. */
+#include "device/cpu/isa.h"
+#include "ops/common/util.h"
+#include "ops/common/vec_native.h"
+#include "ops/quantize/quantize.h"
+
+VEC_INLINE uint32_t most(const void *x, rw_dtype dtype, int64_t from, int64_t n)
+{
+    uint32_t m = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t a = rw_f8_magnitude(f_get(x, dtype, from + i));
+        m = a > m ? a : m;
+    }
+    return m;
+}
+
+VEC_INLINE void encode(const void *x, rw_dtype dtype, uint8_t *y, int64_t from, int64_t n, float by, bool e5m2)
+{
+    for (int64_t i = from; i < from + n; i++) y[i] = rw_f8_encode(f_get(x, dtype, i) * by, e5m2);
+}
+
+static uint32_t most_of(const rw_view *x, int64_t from, int64_t n)
+{
+    switch (x->dtype) {
+    case RW_BF16: return most(x->data, RW_BF16, from, n);
+    case RW_F16: return most(x->data, RW_F16, from, n);
+    default: return most(x->data, RW_F32, from, n);
+    }
+}
+
+static void encode_all(const rw_view *x, const rw_view *y, int64_t from, int64_t n, float by)
+{
+    const bool e5m2 = y->dtype == RW_F8_E5M2;
+    switch (x->dtype) {
+    case RW_BF16: encode(x->data, RW_BF16, y->data, from, n, by, e5m2); return;
+    case RW_F16: encode(x->data, RW_F16, y->data, from, n, by, e5m2); return;
+    default: encode(x->data, RW_F32, y->data, from, n, by, e5m2);
+    }
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void quantize_tensor(const rw_kernel *k, const struct rw_quantize_attrs *a)
+{
+    const rw_view *const x = &k->in[0];
+    const int64_t n = x->layout->numel, parts = rw_quantize_parts(n);
+    uint32_t *const part = k->workspace;
+    uint32_t m = 0;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
+    for (int64_t p = 0; p < parts; p++)
+        part[p] = most_of(x, p * RW_QUANTIZE_PART, least(RW_QUANTIZE_PART, n - p * RW_QUANTIZE_PART));
+    for (int64_t p = 0; p < parts; p++) m = part[p] > m ? part[p] : m;
+    const bool e5m2 = k->out[0].dtype == RW_F8_E5M2;
+    const float by = k->n_inputs == 2 ? *(const float *)k->in[1].data
+                                      : rw_f8_scale_of_amax(m, e5m2, a->power_of_two != 0);
+    *(float *)k->out[1].data = 1 / by;
+    *(float *)k->out[2].data = rw_f8_float(m);
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
+    for (int64_t p = 0; p < parts; p++)
+        encode_all(x, &k->out[0], p * RW_QUANTIZE_PART, least(RW_QUANTIZE_PART, n - p * RW_QUANTIZE_PART), by);
+}
+
+/* One block: rows [row, row + high) of columns [column, column + wide). */
+static void quantize_block(const rw_kernel *k, const struct rw_quantize_attrs *a, const struct rw_scales *s,
+                           int64_t block)
+{
+    const int64_t row = block / s->across * s->high, column = block % s->across * s->wide;
+    const int64_t high = least(s->high, s->rows - row), wide = least(s->wide, s->columns - column);
+    const bool e5m2 = k->out[0].dtype == RW_F8_E5M2;
+    uint32_t m = 0;
+    float by;
+    for (int64_t r = row; r < row + high; r++) {
+        const uint32_t own = most_of(&k->in[0], r * s->columns + column, wide);
+        m = own > m ? own : m;
+    }
+    if (a->scaling == RW_SCALING_MX) {
+        const uint8_t code = rw_e8m0_of_amax(m, e5m2);
+        ((uint8_t *)k->out[1].data)[block] = code;
+        by = rw_e8m0_inverse(code);
+    } else {
+        by = rw_f8_scale_of_amax(m, e5m2, a->power_of_two != 0);
+        ((float *)k->out[1].data)[block] = 1 / by;
+    }
+    ((float *)k->out[2].data)[block] = rw_f8_float(m);
+    for (int64_t r = row; r < row + high; r++) encode_all(&k->in[0], &k->out[0], r * s->columns + column, wide, by);
+}
+
+rw_status RW_ISA_NAME(rw_quantize_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_quantize_cpu)(const rw_kernel *k)
+{
+    const struct rw_quantize_attrs *const a = k->attrs;
+    if (a->scaling == RW_SCALING_TENSOR) {
+        quantize_tensor(k, a);
+        return RW_OK;
+    }
+    const struct rw_scales s = rw_scales_of(k->in[0].layout, a->scaling);
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (k->in[0].layout->numel >= RW_PARALLEL_FROM)
+    for (int64_t block = 0; block < s.down * s.across; block++) quantize_block(k, a, &s, block);
+    return RW_OK;
+}
+
+/* Elements of one row with one scale. */
+static void decode(const rw_kernel *k, int64_t from, int64_t n, float scale)
+{
+    const bool e5m2 = k->in[0].dtype == RW_F8_E5M2;
+    const uint8_t *const x = k->in[0].data;
+    const rw_view *const y = &k->out[0];
+    for (int64_t i = from; i < from + n; i++) f_put(y->data, y->dtype, i, rw_f8_decode(x[i], e5m2) * scale);
+}
+
+rw_status RW_ISA_NAME(rw_dequantize_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_dequantize_cpu)(const rw_kernel *k)
+{
+    const struct rw_quantize_attrs *const a = k->attrs;
+    const struct rw_scales s = rw_scales_of(k->in[0].layout, a->scaling);
+    const bool whole = a->scaling == RW_SCALING_TENSOR, mx = a->scaling == RW_SCALING_MX;
+    const uint8_t *const codes = k->in[1].data;
+    const float *const scales = k->in[1].data;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (k->in[0].layout->numel >= RW_PARALLEL_FROM)
+    for (int64_t i = 0; i < s.rows * s.across; i++) {
+        const int64_t row = i / s.across, column = i % s.across * s.wide;
+        const int64_t block = whole ? 0 : row / s.high * s.across + i % s.across;
+        const float scale = mx ? rw_e8m0_decode(codes[block]) : scales[block];
+        decode(k, row * s.columns + column, least(s.wide, s.columns - column), scale);
+    }
+    return RW_OK;
+}

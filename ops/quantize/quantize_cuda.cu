@@ -1,0 +1,174 @@
+/*
+ * quantize and dequantize on CUDA. Of a whole tensor three kernels: amax by parts, the scale, the codes. Of blocks one:
+ * a group of threads, a warp or a block, reads its elements, agrees on their amax, and encodes them.
+ */
+#include "device/cuda/kernel.cuh"
+
+extern "C" {
+#include "ops/quantize/quantize.h"
+}
+
+namespace {
+
+constexpr int THREADS = 256, WARP = 32;
+
+__device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The largest of a block of THREADS threads, in all of them. */
+__device__ __forceinline__ uint32_t largest_of_block(uint32_t m)
+{
+    __shared__ uint32_t of_warp[THREADS / WARP];
+    for (int d = WARP / 2; d; d /= 2) m = larger(m, __shfl_xor_sync(0xffffffffu, m, d));
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = m;
+    __syncthreads();
+    for (int w = 0; w < THREADS / WARP; w++) m = larger(m, of_warp[w]);
+    return m;
+}
+
+template <typename T> __global__ void __launch_bounds__(THREADS) part_kernel(const T *x, uint32_t *part, int64_t n)
+{
+    const int64_t from = static_cast<int64_t>(blockIdx.x) * RW_QUANTIZE_PART;
+    const int64_t to = from + RW_QUANTIZE_PART < n ? from + RW_QUANTIZE_PART : n;
+    uint32_t m = 0;
+    for (int64_t i = from + threadIdx.x; i < to; i += THREADS) m = larger(m, rw_f8_magnitude(widen(x[i])));
+    m = largest_of_block(m);
+    if (threadIdx.x == 0) part[blockIdx.x] = m;
+}
+
+/* given: s, or null. What elements are multiplied by is left behind the parts. */
+__global__ void __launch_bounds__(THREADS)
+    scale_kernel(uint32_t *part, int64_t parts, const float *given, bool e5m2, bool power_of_two, float *scale,
+                 float *amax)
+{
+    uint32_t m = 0;
+    for (int64_t p = threadIdx.x; p < parts; p += THREADS) m = larger(m, part[p]);
+    m = largest_of_block(m);
+    if (threadIdx.x) return;
+    const float by = given ? *given : rw_f8_scale_of_amax(m, e5m2, power_of_two);
+    *scale = 1 / by;
+    *amax = rw_f8_float(m);
+    part[parts] = rw_f8_bits(by);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    codes_kernel(const T *x, const uint32_t *by, uint8_t *y, int64_t n, bool e5m2)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i < n) y[i] = rw_f8_encode(widen(x[i]) * rw_f8_float(*by), e5m2);
+}
+
+struct block_args {
+    rw_scales s;
+    uint8_t *codes, *powers; /* powers: scales of MX, else null */
+    float *scales, *amax;
+    bool e5m2, power_of_two;
+};
+
+/* G threads for a block of elements that share a scale. */
+template <typename T, int G>
+__global__ void __launch_bounds__(THREADS) block_kernel(const T *x, const block_args a)
+{
+    const int64_t block = static_cast<int64_t>(blockIdx.x) * (THREADS / G) + threadIdx.x / G;
+    const int t = threadIdx.x % G;
+    const bool is = block < a.s.down * a.s.across;
+    const int64_t row = is ? block / a.s.across * a.s.high : 0, column = is ? block % a.s.across * a.s.wide : 0;
+    const int64_t high = !is ? 0 : a.s.high < a.s.rows - row ? a.s.high : a.s.rows - row;
+    const int64_t wide = a.s.wide < a.s.columns - column ? a.s.wide : a.s.columns - column;
+    uint32_t m = 0;
+    for (int64_t i = t; i < high * wide; i += G)
+        m = larger(m, rw_f8_magnitude(widen(x[(row + i / wide) * a.s.columns + column + i % wide])));
+    if (G == WARP) {
+        for (int d = WARP / 2; d; d /= 2) m = larger(m, __shfl_xor_sync(0xffffffffu, m, d));
+    } else {
+        m = largest_of_block(m);
+    }
+    if (!is) return;
+    const uint8_t power = rw_e8m0_of_amax(m, a.e5m2);
+    const float by = a.powers ? rw_e8m0_inverse(power) : rw_f8_scale_of_amax(m, a.e5m2, a.power_of_two);
+    for (int64_t i = t; i < high * wide; i += G) {
+        const int64_t at = (row + i / wide) * a.s.columns + column + i % wide;
+        a.codes[at] = rw_f8_encode(widen(x[at]) * by, a.e5m2);
+    }
+    if (t) return;
+    if (a.powers) a.powers[block] = power;
+    else a.scales[block] = 1 / by;
+    a.amax[block] = rw_f8_float(m);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    decode_kernel(const uint8_t *x, const void *scales, T *y, const rw_scales s, bool whole, bool mx, bool e5m2)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i >= s.rows * s.columns) return;
+    const int64_t block = whole ? 0 : i / s.columns / s.high * s.across + i % s.columns / s.wide;
+    const float scale = mx ? rw_e8m0_decode(static_cast<const uint8_t *>(scales)[block])
+                           : static_cast<const float *>(scales)[block];
+    y[i] = narrow<T>(rw_f8_decode(x[i], e5m2) * scale);
+}
+
+template <typename F> void with_narrow_type(rw_dtype dtype, F f)
+{
+    if (dtype == RW_BF16) f(bf16());
+    else if (dtype == RW_F16) f(f16());
+    else f(float());
+}
+
+template <typename T> void quantize_tensor(const rw_kernel *k, const rw_quantize_attrs *a)
+{
+    const T *const x = static_cast<const T *>(k->in[0].data);
+    const int64_t n = k->in[0].layout->numel, parts = rw_quantize_parts(n);
+    const bool e5m2 = k->out[0].dtype == RW_F8_E5M2;
+    uint32_t *const part = static_cast<uint32_t *>(k->workspace);
+    const float *const given = k->n_inputs == 2 ? static_cast<const float *>(k->in[1].data) : nullptr;
+    if (n) RW_LAUNCH(part_kernel<T>, static_cast<unsigned>(parts), THREADS, 0, k, x, part, n);
+    RW_LAUNCH(scale_kernel, 1, THREADS, 0, k, part, parts, given, e5m2, a->power_of_two != 0,
+              static_cast<float *>(k->out[1].data), static_cast<float *>(k->out[2].data));
+    if (n)
+        RW_LAUNCH(codes_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, x, part + parts,
+                  static_cast<uint8_t *>(k->out[0].data), n, e5m2);
+}
+
+template <typename T> void quantize_blocks(const rw_kernel *k, const rw_quantize_attrs *a)
+{
+    const bool mx = a->scaling == RW_SCALING_MX;
+    block_args b = { rw_scales_of(k->in[0].layout, a->scaling), static_cast<uint8_t *>(k->out[0].data),
+                     mx ? static_cast<uint8_t *>(k->out[1].data) : nullptr, static_cast<float *>(k->out[1].data),
+                     static_cast<float *>(k->out[2].data), k->out[0].dtype == RW_F8_E5M2, a->power_of_two != 0 };
+    const T *const x = static_cast<const T *>(k->in[0].data);
+    const int64_t blocks = b.s.down * b.s.across;
+    if (!blocks) return;
+    if (b.s.high == 1) RW_LAUNCH((block_kernel<T, WARP>), blocks_for(blocks, THREADS / WARP), THREADS, 0, k, x, b);
+    else RW_LAUNCH((block_kernel<T, THREADS>), static_cast<unsigned>(blocks), THREADS, 0, k, x, b);
+}
+
+} // namespace
+
+extern "C" rw_status rw_quantize_cuda(const rw_kernel *k)
+{
+    const rw_quantize_attrs *const a = static_cast<const rw_quantize_attrs *>(k->attrs);
+    with_narrow_type(k->in[0].dtype, [&](auto x) {
+        if (a->scaling == RW_SCALING_TENSOR) quantize_tensor<decltype(x)>(k, a);
+        else quantize_blocks<decltype(x)>(k, a);
+    });
+    return rw_cuda_launched(k);
+}
+
+extern "C" rw_status rw_dequantize_cuda(const rw_kernel *k)
+{
+    const rw_quantize_attrs *const a = static_cast<const rw_quantize_attrs *>(k->attrs);
+    const rw_scales s = rw_scales_of(k->in[0].layout, a->scaling);
+    const int64_t n = k->in[0].layout->numel;
+    with_narrow_type(k->out[0].dtype, [&](auto y) {
+        using T = decltype(y);
+        if (n)
+            RW_LAUNCH(decode_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k,
+                      static_cast<const uint8_t *>(k->in[0].data), k->in[1].data, static_cast<T *>(k->out[0].data), s,
+                      a->scaling == RW_SCALING_TENSOR, a->scaling == RW_SCALING_MX, k->in[0].dtype == RW_F8_E5M2);
+    });
+    return rw_cuda_launched(k);
+}
