@@ -24,12 +24,15 @@ typedef struct rw_adamw_params {
     double eps;          ///< [1e-8]
     double weight_decay; ///< [0.01]; not applied to parameters of rank 0 and 1 unless decay_all
     bool decay_all;
+    /** Parameters of bf16 have no master copy: an update is stored as one of its two neighbours, by chance, the nearer
+        the likelier, so that it is kept on the average. 4 bytes less an element. See docs/precision.md. */
+    bool stochastic_rounding;
 } rw_adamw_params;
 
 /**
  * Creates an optimizer over all parameters that the context has now: two float32 moments each (float64 for float64
- * parameters), and a float32 master copy for 16-bit ones. A parameter that is written, loaded or initialized later
- * counts as it is then; its moments stay.
+ * parameters), and a float32 master copy for 16-bit ones, but for those of bf16 under stochastic_rounding. A parameter
+ * that is written, loaded or initialized later counts as it is then; its moments stay.
  * @param ret_opt receives the optimizer, owned by the caller; untouched on failure.
  * @return RW_ERR_ARGUMENT for numbers that are refused, RW_ERR_MEMORY, or an error that is stuck in the context.
  */

@@ -32,6 +32,7 @@ typedef struct rw_sgd_params {
     bool nesterov;       ///< needs a momentum and no dampening
     double weight_decay; ///< [0] of the gradient: it gets weight_decay times the parameter
     bool decay_all;
+    bool stochastic_rounding; ///< as rw_adamw_params.stochastic_rounding
 } rw_sgd_params;
 
 typedef struct rw_adam_params {
@@ -40,6 +41,7 @@ typedef struct rw_adam_params {
     double eps;          ///< [1e-8]
     double weight_decay; ///< [0] of the gradient: it gets weight_decay times the parameter. AdamW decays apart from it
     bool decay_all;
+    bool stochastic_rounding; ///< as rw_adamw_params.stochastic_rounding
 } rw_adam_params;
 
 typedef struct rw_lion_params {
@@ -47,6 +49,7 @@ typedef struct rw_lion_params {
     double beta1, beta2; ///< [0.9, 0.99] of the step's direction; of the moment
     double weight_decay; ///< [0] apart from the gradient, as AdamW's
     bool decay_all;
+    bool stochastic_rounding; ///< as rw_adamw_params.stochastic_rounding
 } rw_lion_params;
 
 /**

@@ -59,7 +59,7 @@ RW_SCALER_FN struct rw_update_row rw_update_row_due(struct rw_update_row r, int 
     r.skips = left_out;
     pending[1] = left_out && r.fresh;
     if (left_out) pending[0]++;
-    else if (pending[0]) rw_update_row_of_step(&r, rule, r.step - (uint32_t)pending[0]);
+    else if (pending[0]) rw_update_row_of_step(&r, rule, r.step -= (uint32_t)pending[0]);
     return r;
 }
 

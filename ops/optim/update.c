@@ -42,7 +42,8 @@ static rw_status want_gradient(rw_op_call *call, int rule, int i, int p)
     return want_like(call, i, p, wider || averaged ? g : to);
 }
 
-static rw_status check_one(rw_op_call *call, int n, int i, int *masters)
+/* masters: how many of those before it have one. all: of all of 16 bits, else of float16 alone. */
+static rw_status check_one(rw_op_call *call, int n, int i, bool all, int *masters)
 {
     const struct rw_update_attrs *const a = call->attrs;
     const int p = rw_update_param(n, i);
@@ -50,7 +51,7 @@ static rw_status check_one(rw_op_call *call, int n, int i, int *masters)
     const rw_dtype dtype = call->in[p].dtype;
     RW_CHECK(want_gradient(call, a->rule, rw_update_grad(i), p));
     for (int s = 0; s < a->states; s++) RW_CHECK(want_like(call, rw_update_state(n, s, i), p, wide_of(dtype)));
-    if (rw_dtype_size(dtype) != 2) return RW_OK;
+    if (rw_dtype_size(dtype) != 2 || (dtype == RW_BF16 && !all)) return RW_OK;
     return want_like(call, rw_update_state(n, a->states, (*masters)++), p, RW_F32);
 }
 
@@ -63,7 +64,9 @@ static rw_status check(rw_op_call *call)
     RW_CHECK(rw_want_dtype(call, 0, RW_I32));
     if (rows.rank != 2 || rows.dim[1] != RW_UPDATE_ROW_WORDS || call->n_inputs < 1 + (2 + a->states) * n)
         return rw_op_error(call, RW_ERR_SHAPE, "the rows do not fit %d inputs", call->n_inputs);
-    for (int i = 0; i < n; i++) RW_CHECK(check_one(call, n, i, &masters));
+    int without = call->n_inputs - (1 + (2 + a->states) * n);
+    for (int i = 0; i < n; i++) without -= rw_dtype_size(call->in[rw_update_param(n, i)].dtype) == 2;
+    for (int i = 0; i < n; i++) RW_CHECK(check_one(call, n, i, without >= 0, &masters));
     if (call->n_inputs != 1 + (2 + a->states) * n + masters)
         return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too many", call->n_inputs);
     call->n_outputs = (1 + a->states) * n + masters;

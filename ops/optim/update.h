@@ -9,7 +9,7 @@ struct rw_update_tensor {
     void *param;
     const void *grad;
     void *state[RW_UPDATE_STATES]; /* NULL beyond those that the rule has */
-    void *master;                  /* float32 copy of a 16-bit parameter, or NULL */
+    void *master;                  /* float32 copy of a 16-bit parameter, or NULL: rounded by chance, if of bfloat16 */
     int64_t n;
     rw_dtype dtype, grad_dtype;
 };
@@ -29,8 +29,16 @@ static inline struct rw_update_attrs rw_update_attrs_of(const rw_kernel *k)
     return *(const struct rw_update_attrs *)k->attrs;
 }
 
-/* Parameter i of n; of those before it *masters are of 16 bits, and it is counted. */
-static inline struct rw_update_tensor rw_update_tensor_of(const rw_kernel *k, int n, int i, int *masters)
+/* Have the parameters of 16 bits among n master copies, or those of float16 alone? */
+static inline bool rw_update_all_have_masters(const rw_kernel *k, int n)
+{
+    int masters = k->n_inputs - rw_update_state(n, rw_update_attrs_of(k).states, 0);
+    for (int i = 0; i < n; i++) masters -= rw_dtype_size(k->in[rw_update_param(n, i)].dtype) == 2;
+    return masters == 0;
+}
+
+/* Parameter i of n; of those before it *masters have master copies, and it is counted. all: of all of 16 bits. */
+static inline struct rw_update_tensor rw_update_tensor_of(const rw_kernel *k, int n, int i, bool all, int *masters)
 {
     const rw_view *const p = &k->in[rw_update_param(n, i)];
     const int states = rw_update_attrs_of(k).states;
@@ -39,7 +47,8 @@ static inline struct rw_update_tensor rw_update_tensor_of(const rw_kernel *k, in
     t.grad = k->in[rw_update_grad(i)].data;
     for (int s = 0; s < RW_UPDATE_STATES; s++)
         t.state[s] = s < states ? k->in[rw_update_state(n, s, i)].data : NULL;
-    t.master = rw_dtype_size(p->dtype) == 2 ? k->in[rw_update_state(n, states, (*masters)++)].data : NULL;
+    const bool has = p->dtype == RW_F16 || (p->dtype == RW_BF16 && all);
+    t.master = has ? k->in[rw_update_state(n, states, (*masters)++)].data : NULL;
     t.n = p->layout->numel;
     t.dtype = p->dtype;
     t.grad_dtype = k->in[rw_update_grad(i)].dtype;

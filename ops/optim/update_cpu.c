@@ -2,8 +2,10 @@
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
+#include "ops/optim/noise.h"
 #include "ops/optim/update.h"
 #include "ops/optim/update_doubles.h"
+#include "ops/random/philox_vec.h"
 
 #define BLOCK 4096
 
@@ -28,23 +30,34 @@ static void update_f64(int rule, const struct rw_update_tensor *t, const struct 
         p[i] = rw_update_doubles(rule, s, p[i], ((const double *)t->grad)[i], a ? &a[i] : NULL, b ? &b[i] : NULL);
 }
 
-/* n <= NF_LANES elements of a float32 or 16-bit parameter; the arithmetic is float32's. */
-VEC_INLINE void update_lanes(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, rw_dtype dtype,
-                             rw_dtype of_grad, bool with_a, int64_t i, int64_t n, bool whole)
+/* As a bfloat16 beside x, by the noise of these elements. */
+VEC_INLINE nf rounded_by_chance(nf x, const uint32_t *noise)
 {
-    const bool narrow = dtype != RW_F32, with_b = rule == RW_UPDATE_ADAM;
-    float *const to = narrow ? t->master : t->param;
+    const nu up = (nu)x + (*(const nu *)noise >> 16);
+    const ni nearest = (ni)((up & RW_NOISE_EXPONENT) == RW_NOISE_EXPONENT) | (ni)(x != x);
+    return nf_select(nearest, x, (nf)(up & RW_NOISE_KEPT));
+}
+
+/* n <= NF_LANES elements of a float32 or 16-bit parameter; the arithmetic is float32's. noise: that of a parameter
+   without a master copy, else NULL. */
+VEC_INLINE void update_lanes(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, rw_dtype dtype,
+                             rw_dtype of_grad, bool with_a, const uint32_t *noise, int64_t i, int64_t n, bool whole)
+{
+    const bool narrow = dtype != RW_F32 && !noise, with_b = rule == RW_UPDATE_ADAM;
+    void *const to = narrow ? t->master : t->param;
+    const rw_dtype of_to = noise ? dtype : RW_F32;
 #define GET(p, type) (whole ? nf_get(p, type, i) : nf_get_some(p, type, i, n))
 #define PUT(p, type, x) (whole ? nf_put(p, type, i, x) : nf_put_some(p, type, i, n, x))
     const nf g = GET(t->grad, of_grad);
     nf a = { 0 }, b = { 0 };
     if (with_a) a = GET(t->state[0], RW_F32);
     if (with_b) b = GET(t->state[1], RW_F32);
-    const nf before = narrow && s->fresh ? GET(t->param, dtype) : GET(to, RW_F32);
-    const nf x = rw_update_floats(rule, s, before, g, &a, &b, with_a);
+    const nf before = narrow && s->fresh ? GET(t->param, dtype) : GET(to, of_to);
+    nf x = rw_update_floats(rule, s, before, g, &a, &b, with_a);
     if (with_a) PUT(t->state[0], RW_F32, a);
     if (with_b) PUT(t->state[1], RW_F32, b);
-    PUT(to, RW_F32, x);
+    if (noise) x = rounded_by_chance(x, noise);
+    PUT(to, of_to, x);
     if (narrow) PUT(t->param, dtype, x);
 #undef GET
 #undef PUT
@@ -56,8 +69,22 @@ VEC_INLINE void update_f32(int rule, const struct rw_update_tensor *t, const str
     const struct rw_update_row s = *row;
     int64_t i = 0;
     for (; i + NF_LANES <= n; i += NF_LANES)
-        update_lanes(rule, t, &s, dtype, of_grad, with_a, from + i, NF_LANES, true);
-    if (i < n) update_lanes(rule, t, &s, dtype, of_grad, with_a, from + i, n - i, false);
+        update_lanes(rule, t, &s, dtype, of_grad, with_a, NULL, from + i, NF_LANES, true);
+    if (i < n) update_lanes(rule, t, &s, dtype, of_grad, with_a, NULL, from + i, n - i, false);
+}
+
+/* Of bfloat16, rounded by chance. from is a multiple of 4. */
+VEC_INLINE void update_noisy(int rule, const struct rw_update_tensor *t, const struct rw_update_row *row,
+                             rw_dtype of_grad, bool with_a, int64_t from, int64_t n)
+{
+    const struct rw_update_row s = *row;
+    uint32_t noise[4 * PHILOX_LANES]; /* what rw_noise_of() gives, of several blocks */
+    for (int64_t i = from; i < from + n; i += NF_LANES) {
+        const int64_t rest = from + n - i, at = (i - from) % (4 * PHILOX_LANES);
+        if (!at) philox_group_of(s.seed, (uint64_t)i / 4, s.stream, s.step, noise);
+        if (rest < NF_LANES) update_lanes(rule, t, &s, RW_BF16, of_grad, with_a, noise + at, i, rest, false);
+        else update_lanes(rule, t, &s, RW_BF16, of_grad, with_a, noise + at, i, NF_LANES, true);
+    }
 }
 
 VEC_INLINE void update_typed(int rule, bool with_a, const struct rw_update_tensor *t, const struct rw_update_row *s,
@@ -65,6 +92,8 @@ VEC_INLINE void update_typed(int rule, bool with_a, const struct rw_update_tenso
 {
     const rw_dtype g = t->grad_dtype;
     if (t->dtype == RW_F64) update_f64(rule, t, s, from, n);
+    else if (t->dtype == RW_BF16 && !t->master && g == RW_F32) update_noisy(rule, t, s, RW_F32, with_a, from, n);
+    else if (t->dtype == RW_BF16 && !t->master) update_noisy(rule, t, s, RW_BF16, with_a, from, n);
     else if (t->dtype == RW_BF16 && g == RW_F32) update_f32(rule, t, s, RW_BF16, RW_F32, with_a, from, n);
     else if (t->dtype == RW_BF16) update_f32(rule, t, s, RW_BF16, RW_BF16, with_a, from, n);
     else if (t->dtype == RW_F16 && g == RW_F32) update_f32(rule, t, s, RW_F16, RW_F32, with_a, from, n);
@@ -103,9 +132,10 @@ rw_status RW_ISA_NAME(rw_update_cpu)(const rw_kernel *k)
 {
     const struct rw_update_row *const rows = k->in[0].data;
     const int n = rw_update_n(k), rule = rw_update_attrs_of(k).rule;
+    const bool all = rw_update_all_have_masters(k, n);
     int masters = 0;
     for (int i = 0; i < n; i++) {
-        const struct rw_update_tensor t = rw_update_tensor_of(k, n, i, &masters);
+        const struct rw_update_tensor t = rw_update_tensor_of(k, n, i, all, &masters);
         if (t.grad && !rows[i].skips) update(rule, &t, &rows[i], k->threads);
     }
     return RW_OK;

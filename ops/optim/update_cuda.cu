@@ -5,10 +5,14 @@
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
+#include "ops/optim/noise.h"
 #include "ops/optim/update.h"
 }
 #define DOUBLES_INLINE __device__ __forceinline__
 #include "ops/optim/update_doubles.h"
+
+#include <cstring>
+#include <type_traits>
 
 namespace {
 
@@ -50,6 +54,43 @@ __device__ __forceinline__ float sign_of(float x)
 #define SIGN(x) sign_of(x)
 #include "ops/optim/update_tmpl.h"
 
+/* As a bfloat16 beside x, by the word of its element. */
+__device__ __forceinline__ float rounded_by_chance(float x, uint32_t word)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits += word >> 16;
+    if (x != x || (bits & RW_NOISE_EXPONENT) == RW_NOISE_EXPONENT) return x;
+    bits &= RW_NOISE_KEPT;
+    memcpy(&x, &bits, sizeof bits);
+    return x;
+}
+
+/* The same elements of a parameter of bfloat16 without a master copy. */
+template <int R, typename T, typename G, int P>
+__device__ __forceinline__ void update_noisy(const rw_update_tensor &t, const rw_update_row &s, int64_t i)
+{
+    const bool with_a = R != RW_UPDATE_SGD || t.state[0];
+    constexpr bool with_b = R == RW_UPDATE_ADAM;
+    const few<G, P> g = get<G, P>(t.grad, i);
+    few<T, P> x = get<T, P>(t.param, i);
+    few<float, P> a = {}, b = {};
+    uint32_t words[4];
+    if (with_a) a = get<float, P>(t.state[0], i);
+    if (with_b) b = get<float, P>(t.state[1], i);
+    rw_noise_of(&s, static_cast<uint64_t>(i) / 4, words);
+#pragma unroll
+    for (int l = 0; l < P; l++) {
+        const float y = rw_update_floats(R, &s, widen(x.x[l]), widen(g.x[l]), &a.x[l], &b.x[l], with_a);
+        const int at = P == 4 ? l : static_cast<int>(i % 4);
+        const uint32_t word = at == 0 ? words[0] : at == 1 ? words[1] : at == 2 ? words[2] : words[3];
+        x.x[l] = narrow<T>(rounded_by_chance(y, word));
+    }
+    if (with_a) put(t.state[0], i, a);
+    if (with_b) put(t.state[1], i, b);
+    put(t.param, i, x);
+}
+
 /* P elements of a float32 or 16-bit parameter, whose gradient is of type G; the arithmetic is that of the CPU. Buffers
  * are of their own: aligned. */
 template <int R, typename T, typename G, int P>
@@ -86,6 +127,14 @@ __device__ __forceinline__ void update_chunk(const rw_update_tensor &t, const rw
 {
     constexpr int P = 4;
     const int whole = n / P * P;
+    if constexpr (R != RW_UPDATE_AVERAGE && std::is_same<T, bf16>::value) {
+        if (!t.master) {
+            for (int i = threadIdx.x * P; i < whole; i += THREADS * P) update_noisy<R, T, G, P>(t, s, from + i);
+            const int rest = whole + static_cast<int>(threadIdx.x);
+            if (rest < n) update_noisy<R, T, G, 1>(t, s, from + rest);
+            return;
+        }
+    }
 #pragma unroll 2
     for (int i = threadIdx.x * P; i < whole; i += THREADS * P) update_floats<R, T, G, P>(t, s, from + i);
     if (whole + static_cast<int>(threadIdx.x) < n) update_floats<R, T, G, 1>(t, s, from + whole + threadIdx.x);
@@ -155,10 +204,11 @@ void update(const rw_kernel *k, const update_batch &b)
 extern "C" rw_status rw_update_cuda(const rw_kernel *k)
 {
     const int n = rw_update_n(k);
+    const bool all = rw_update_all_have_masters(k, n);
     int masters = 0;
     update_batch b = {};
     for (int i = 0; i < n; i++) {
-        const rw_update_tensor t = rw_update_tensor_of(k, n, i, &masters);
+        const rw_update_tensor t = rw_update_tensor_of(k, n, i, all, &masters);
         if (!t.grad || !t.n) continue;
         b.chunks += static_cast<uint32_t>((t.n + CHUNK - 1) / CHUNK);
         b.tensor[b.n] = t;

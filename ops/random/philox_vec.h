@@ -45,10 +45,12 @@ VEC_INLINE philox_lanes philox_multiply(philox_lanes a, uint32_t b)
 #endif
 }
 
-/* One block per lane: the words in the lower halves, the upper ones are whatever the products left there. */
-VEC_INLINE void philox_blocks(uint64_t seed, philox_lanes block, philox_lanes word[4])
+/* One block per lane: the words in the lower halves, the upper ones are whatever the products left there. third and
+   fourth: words of the counter, zero for tickets. */
+VEC_INLINE void philox_counters(uint64_t seed, philox_lanes block, uint32_t third, uint32_t fourth,
+                                philox_lanes word[4])
 {
-    philox_lanes c0 = block, c1 = block >> 32, c2 = { 0 }, c3 = { 0 };
+    philox_lanes c0 = block, c1 = block >> 32, c2 = (philox_lanes){ 0 } + third, c3 = (philox_lanes){ 0 } + fourth;
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int round = 0; round < 10; round++) {
         const philox_lanes p0 = philox_multiply(c0, 0xD2511F53u), p1 = philox_multiply(c2, 0xCD9E8D57u);
@@ -62,14 +64,24 @@ VEC_INLINE void philox_blocks(uint64_t seed, philox_lanes block, philox_lanes wo
     word[0] = c0, word[1] = c1, word[2] = c2, word[3] = c3;
 }
 
+VEC_INLINE void philox_blocks(uint64_t seed, philox_lanes block, philox_lanes word[4])
+{
+    philox_counters(seed, block, 0, 0, word);
+}
+
 /* 4 PHILOX_LANES words: those of blocks first, first + 1, ... */
-VEC_INLINE void philox_group(uint64_t seed, uint64_t first, uint32_t *words)
+VEC_INLINE void philox_group_of(uint64_t seed, uint64_t first, uint32_t third, uint32_t fourth, uint32_t *words)
 {
     philox_lanes w[4];
-    philox_blocks(seed, (philox_lanes)PHILOX_DEAL + first, w);
+    philox_counters(seed, (philox_lanes)PHILOX_DEAL + first, third, fourth, w);
     const philox_lanes low = (w[0] & 0xffffffffu) | w[1] << 32, high = (w[2] & 0xffffffffu) | w[3] << 32;
     *(philox_lanes *)words = __builtin_shufflevector(low, high, PHILOX_EVEN);
     *(philox_lanes *)(words + 2 * PHILOX_LANES) = __builtin_shufflevector(low, high, PHILOX_ODD);
+}
+
+VEC_INLINE void philox_group(uint64_t seed, uint64_t first, uint32_t *words)
+{
+    philox_group_of(seed, first, 0, 0, words);
 }
 
 /* words[4 i + j]: word j of block first + i, i < 16. */

@@ -20,7 +20,7 @@
 struct member {
     struct rw_param *param;
     struct rw_param *state[RW_UPDATE_STATES];
-    struct rw_param *master; /* of a parameter of 16 bits, else NULL */
+    struct rw_param *master; /* of a parameter of 16 bits that is not rounded by chance, else NULL */
     uint64_t step;           /* updates made: the bias correction of a parameter counts its own gradients */
     uint32_t version;        /* of the parameter's contents that the master copy is one of */
     bool due;                /* it takes part in the update that was prepared */
@@ -169,7 +169,8 @@ static rw_status add_member(rw_optimizer *opt, struct rw_param *p)
     *x = (struct member){ .param = p, .version = p->version - 1, .lr_factor = 1, .weight_decay = -1 };
     for (int i = 0; i < opt->kind->attrs.states; i++)
         if (!(x->state[i] = state_like(opt, p, wide))) return RW_ERR_MEMORY;
-    return narrow && !(x->master = state_like(opt, p, RW_F32)) ? RW_ERR_MEMORY : RW_OK;
+    if (!narrow || (opt->numbers.stochastic_rounding && dtype == RW_BF16)) return RW_OK;
+    return (x->master = state_like(opt, p, RW_F32)) ? RW_OK : RW_ERR_MEMORY;
 }
 
 static rw_status add_rows(rw_adamw *opt)
@@ -423,6 +424,8 @@ static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
     }
     opt->rows[i] = k->row;
     opt->rows[i].fresh = x->version != x->param->version;
+    opt->rows[i].stream = (uint32_t)i + 1;
+    opt->rows[i].seed = opt->ctx->generator.seed;
 }
 
 rw_status rw_optimizer_prepare(rw_adamw *opt)

@@ -12,7 +12,7 @@
 /* The numbers that an optimizer was made with; what a kind has no use for is zero. */
 struct rw_optimizer_numbers {
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
-    bool nesterov, decay_all;
+    bool nesterov, decay_all, stochastic_rounding;
 };
 
 struct rw_optimizer_kind {

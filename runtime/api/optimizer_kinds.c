@@ -108,7 +108,7 @@ static rw_status make(rw_optimizer **ret, rw_context *ctx, const struct rw_optim
         .beta2 = or_default(given->beta2, defaults->beta2), .eps = or_default(given->eps, defaults->eps),
         .weight_decay = or_default(given->weight_decay, defaults->weight_decay),
         .momentum = or_default(given->momentum, 0), .dampening = given->dampening, .nesterov = given->nesterov,
-        .decay_all = given->decay_all,
+        .decay_all = given->decay_all, .stochastic_rounding = given->stochastic_rounding,
     };
     return rw_optimizer_make(ret, ctx, kind, &n);
 }
@@ -119,7 +119,8 @@ rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_pa
     if (status) return status;
     const rw_adamw_params p = params ? *params : (rw_adamw_params){ 0 };
     const struct rw_optimizer_numbers given = { .lr = p.lr, .beta1 = p.beta1, .beta2 = p.beta2, .eps = p.eps,
-                                                .weight_decay = p.weight_decay, .decay_all = p.decay_all };
+                                                .weight_decay = p.weight_decay, .decay_all = p.decay_all,
+                                                .stochastic_rounding = p.stochastic_rounding };
     return make(ret_opt, ctx, &adamw, &given,
                 &(struct rw_optimizer_numbers){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
                                                 .weight_decay = 0.01 });
@@ -131,7 +132,8 @@ rw_status rw_adam_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_adam_
     if (status) return status;
     const rw_adam_params p = params ? *params : (rw_adam_params){ 0 };
     const struct rw_optimizer_numbers given = { .lr = p.lr, .beta1 = p.beta1, .beta2 = p.beta2, .eps = p.eps,
-                                                .weight_decay = p.weight_decay, .decay_all = p.decay_all };
+                                                .weight_decay = p.weight_decay, .decay_all = p.decay_all,
+                                                .stochastic_rounding = p.stochastic_rounding };
     return make(ret_opt, ctx, &adam, &given,
                 &(struct rw_optimizer_numbers){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 });
 }
@@ -143,7 +145,8 @@ rw_status rw_sgd_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_sgd_pa
     const rw_sgd_params p = params ? *params : (rw_sgd_params){ 0 };
     const struct rw_optimizer_numbers given = { .lr = p.lr, .momentum = p.momentum, .dampening = p.dampening,
                                                 .nesterov = p.nesterov, .weight_decay = p.weight_decay,
-                                                .decay_all = p.decay_all };
+                                                .decay_all = p.decay_all,
+                                                .stochastic_rounding = p.stochastic_rounding };
     if (p.nesterov && (!(p.momentum > 0) || p.dampening != 0))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_sgd_create: nesterov needs a momentum and no dampening, not %g and %g",
                        p.momentum, p.dampening);
@@ -156,7 +159,8 @@ rw_status rw_lion_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_lion_
     if (status) return status;
     const rw_lion_params p = params ? *params : (rw_lion_params){ 0 };
     const struct rw_optimizer_numbers given = { .lr = p.lr, .beta1 = p.beta1, .beta2 = p.beta2,
-                                                .weight_decay = p.weight_decay, .decay_all = p.decay_all };
+                                                .weight_decay = p.weight_decay, .decay_all = p.decay_all,
+                                                .stochastic_rounding = p.stochastic_rounding };
     return make(ret_opt, ctx, &lion, &given,
                 &(struct rw_optimizer_numbers){ .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99 });
 }

@@ -28,7 +28,8 @@ void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket tic
 /*
  * Updates of parameters, commits: (rows, gradients, parameters, first states, second states, masters) -> (parameters,
  * first states, second states, masters). n rows for n of each; as many kinds of states as the attributes say; there are
- * masters of the parameters of 16 bits alone, in their order. States and masters are float32, of a float64 parameter
+ * masters of the parameters of 16 bits alone, in their order, or of those of float16: those of bfloat16 are then
+ * rounded by chance, by the noise that their rows name. States and masters are float32, of a float64 parameter
  * float64; a gradient is of the parameter's type or float32. A parameter whose gradient is absent stays as it is, and
  * so do its states. The op `average` averages what stands in the place of gradients into what stands in that of
  * parameters, float32 or float64.
@@ -62,7 +63,8 @@ struct rw_update_row {
     uint32_t nesterov;
     uint32_t step;  /* the update's number, by the host's count; 0: the parameter is not due */
     uint32_t skips; /* the update is left out */
-    uint32_t unused;
+    uint32_t stream; /* of the noise by which a parameter without a master copy is rounded, above zero; see noise.h */
+    uint64_t seed;   /* likewise */
 };
 /* Rows are a tensor of RW_I32. */
 #define RW_UPDATE_ROW_WORDS ((int64_t)(sizeof(struct rw_update_row) / sizeof(int32_t)))
