@@ -5,8 +5,9 @@
  * Which batch a step sees is a function of the seed and the step's number, so a run that goes on sees what it would
  * have seen.
  */
-#include <rewind/rewind.h>
+#include "dashboard.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_LAYERS = 96 };
+enum { MAX_LAYERS = 96, ALERTS = 9, ROLL_BACKS = 10 };
 
 static const char usage[] =
     "train_gpt: trains GPT-2 or a Llama.\n\n"
@@ -38,6 +39,12 @@ static const char usage[] =
     "  --checkpoint DIR --save-every N --keep N   checkpoints, every so many steps and at the end [none, 100, 3]\n"
     "  --resume DIR          go on from the newest whole checkpoint there\n"
     "  --log FILE            a line of JSON for each step; it is added to\n"
+    "  --tensorboard DIR --prometheus FILE  the same for others to read\n"
+    "  --dashboard FILE      a page for a browser, renewed while the run goes on; a run that goes on takes what was\n"
+    "                        before from --log\n"
+    "  --good FILE           the --log of a run that is known to be good: the page shows it, too\n"
+    "  --on ALERT=WHAT       note, skip (the update), lower (the rate to a half), roll_back (to the last checkpoint,\n"
+    "                        and lower), stop; again for each alert [loss_nonfinite=stop, others note]\n"
     "  --load FILE --save FILE   weights before and after, safetensors\n"
     "  --sample N --temperature X           bytes, or tokens as numbers, written at the end [200, 0.8]\n"
     "  --seed N --threads N  [42, all]\n"
@@ -60,15 +67,18 @@ static const struct size presets[] = {
 
 static struct {
     struct size m;
-    const char *data, *val, *policy, *optimizer, *schedule, *checkpoint, *resume, *load, *save, *log;
+    const char *data, *val, *policy, *optimizer, *schedule, *checkpoint, *resume, *load, *save, *log, *tensorboard,
+        *prometheus, *dashboard, *good;
     int vocab, batch, accum, steps, total, warmup, eval_every, eval_batches, save_every, keep, sample, threads;
     double lr, min_lr, decay, clip, dropout, temperature;
     uint64_t seed;
     rw_dtype dtype;
     bool graph, inside;
+    rw_recovery on[ALERTS]; /* alert 1 << i */
 } o = { .data = REWIND_DATA, .policy = "full", .optimizer = "adamw", .schedule = "cosine", .batch = 8, .accum = 1,
         .steps = 200, .warmup = -1, .eval_every = 100, .eval_batches = 8, .save_every = 100, .keep = 3, .sample = 200,
-        .lr = 1e-3, .min_lr = -1, .decay = 0.1, .clip = 1, .dropout = 0.1, .temperature = 0.8, .seed = 42 };
+        .lr = 1e-3, .min_lr = -1, .decay = 0.1, .clip = 1, .dropout = 0.1, .temperature = 0.8, .seed = 42,
+        .on = { RW_RECOVERY_STOP } };
 
 static void die(const char *format, const char *what)
 {
@@ -270,6 +280,9 @@ struct run {
     rw_schedule schedule;
     rw_checkpoint *ck;
     rw_monitor *monitor;
+    struct dashboard page;
+    double seen; /* the clock at the step before; 0: there was none */
+    int roll_backs;
     struct tokens train, val;
     int32_t *in, *out;
     /* --graph */
@@ -346,8 +359,13 @@ static rw_status step_of(struct run *r, uint64_t step, double *loss, double *siz
         if (!status && !isfinite(*loss)) status = find_nonfinite(r, mean);
         rw_tape_reset(r->t);
     }
-    if (!status) status = rw_clip_grad_norm(r->ctx, o.clip, size);
-    return status ? status : rw_optimizer_step(r->opt);
+    return status ? status : rw_clip_grad_norm(r->ctx, o.clip, size);
+}
+
+/* A graph has made its own. */
+static rw_status update(struct run *r)
+{
+    return o.graph ? RW_OK : rw_optimizer_step(r->opt);
 }
 
 /* On a tape of its own: the one of a graph is not to be reset. Without dropout nothing is drawn from the generator. */
@@ -384,17 +402,99 @@ static rw_status save(struct run *r, int steps)
     return r->ck ? rw_checkpoint_save(r->ck, (uint64_t)steps, &id, sizeof id) : RW_OK;
 }
 
+static void show(struct run *r, bool last)
+{
+    if (o.dashboard && !dashboard_write(&r->page, r->ctx, last))
+        fprintf(stderr, "train_gpt: %s: %s\n", o.dashboard, strerror(errno));
+}
+
 /* Writes the step down, and says what it is warned of. */
-static rw_status watch(struct run *r, int step, double loss, double size)
+static rw_status watch(struct run *r, int step, double loss, double size, unsigned *ret_alerts)
 {
     const rw_monitor_values v = { .step = (uint64_t)step, .loss = loss, .grad_norm = o.graph ? 0 : size,
                                   .lr = rw_schedule_lr(&r->schedule, (uint64_t)step),
                                   .tokens = (double)o.batch * o.accum * o.m.seq };
     unsigned alerts = 0;
+    const double began = r->seen, now = r->seen = seconds();
     const rw_status status = rw_monitor_step(r->monitor, &v, &alerts);
-    for (unsigned a = 1; a <= alerts; a <<= 1)
-        if (alerts & a) fprintf(stderr, "step %6d  %s: loss %.4f, norm %.3f\n", step, rw_alert_name(a), loss, size);
+    dashboard_add(&r->page.run, (struct dashboard_point){ step, loss, o.graph ? NAN : size, v.lr,
+                                                          began > 0 ? v.tokens / (now - began) : NAN });
+    for (unsigned a = 1; a <= alerts; a <<= 1) {
+        if (!(alerts & a)) continue;
+        fprintf(stderr, "step %6d  %s: loss %.4f, norm %.3f\n", step, rw_alert_name(a), loss, size);
+        dashboard_note(&r->page, step, rw_alert_name(a));
+    }
+    *ret_alerts = alerts;
     return status;
+}
+
+/* ---- recoveries ---- */
+
+static rw_status note(struct run *r, int step, unsigned alerts, rw_recovery what, const char *text)
+{
+    fprintf(stderr, "step %6d  %s: %s\n", step, rw_recovery_name(what), text);
+    dashboard_note(&r->page, step, text);
+    return rw_monitor_recovered(r->monitor, (uint64_t)step, alerts, what, text);
+}
+
+/* The schedule is part of a checkpoint: a run that goes on goes on at this rate. */
+static void lower(struct run *r, int step)
+{
+    r->schedule.lr /= 2;
+    r->schedule.min_lr /= 2;
+    rw_optimizer_set_lr(r->opt, rw_schedule_lr(&r->schedule, (uint64_t)step));
+}
+
+/* The same steps again would be the same bytes: a rate that was halved before stays halved, once more. */
+static rw_status roll_back(struct run *r, int *step, unsigned alerts)
+{
+    char text[200];
+    rw_checkpoint_found found = { 0 };
+    const int from = *step;
+    const double lr = r->schedule.lr, min_lr = r->schedule.min_lr;
+    rw_graph_destroy(&r->graph);
+    rw_tape_reset(r->t);
+    rw_status status = rw_checkpoint_wait(r->ck);
+    if (!status) status = rw_checkpoint_load(r->ck, &found);
+    if (status) return status;
+    r->schedule.lr = lr;
+    r->schedule.min_lr = min_lr;
+    *step = found.found ? (int)found.step : from;
+    lower(r, *step);
+    if (found.found) dashboard_cut(&r->page, *step);
+    snprintf(text, sizeof text, "%s step %d, rate halved to %.3g", found.found ? "back to" : "no checkpoint yet: at",
+             *step, r->schedule.lr);
+    if (!found.found) ++*step; /* its update is left out */
+    return note(r, from, alerts, RW_RECOVERY_ROLL_BACK, text);
+}
+
+static void stop(struct run *r, int step, unsigned alerts, double loss)
+{
+    note(r, step, alerts, RW_RECOVERY_STOP, "stopped");
+    fprintf(stderr, "train_gpt: step %d: the loss is %g\n", step, loss);
+    show(r, true);
+    rw_checkpoint_destroy(&r->ck); /* what was saved before is whole */
+    exit(3);
+}
+
+/* What is to be done about the alerts, and the update, unless it is left out. *step is the next one. */
+static rw_status recover(struct run *r, int *step, unsigned alerts, double loss)
+{
+    const int at = *step;
+    rw_recovery what = rw_monitor_policy(r->monitor, alerts);
+    if (what == RW_RECOVERY_ROLL_BACK && r->roll_backs++ == ROLL_BACKS) what = RW_RECOVERY_STOP;
+    if (what == RW_RECOVERY_STOP) stop(r, at, alerts, loss);
+    if (what == RW_RECOVERY_ROLL_BACK) return roll_back(r, step, alerts);
+    ++*step;
+    if (what == RW_RECOVERY_SKIP) return note(r, at, alerts, what, "update left out");
+    if (what == RW_RECOVERY_LOWER) {
+        char text[80];
+        lower(r, at);
+        snprintf(text, sizeof text, "rate halved to %.3g", r->schedule.lr);
+        const rw_status status = note(r, at, alerts, what, text);
+        if (status) return status;
+    }
+    return update(r);
 }
 
 static rw_status train(struct run *r, int first)
@@ -403,15 +503,13 @@ static rw_status train(struct run *r, int first)
     double began = seconds();
     int since = 0;
     rw_status status = RW_OK;
-    for (int step = first; !status && step < o.steps; step++) {
+    for (int step = first, next = first; !status && step < o.steps; step = next) {
         double loss, size;
+        unsigned alerts = 0;
         status = step_of(r, (uint64_t)step, &loss, &size);
-        if (!status) status = watch(r, step, loss, size);
-        if (!status && !isfinite(loss)) {
-            fprintf(stderr, "train_gpt: step %d: the loss is %g\n", step, loss);
-            rw_checkpoint_destroy(&r->ck); /* what was saved before is whole */
-            exit(3);
-        }
+        if (!status) status = watch(r, step, loss, size, &alerts);
+        if (!status) status = recover(r, &next, alerts, loss);
+        if (!status && next <= step) continue;
         since++;
         if (!status && (step % 10 == 0 || step + 1 == o.steps)) {
             print_step(r, step, loss, size, since * tokens / (seconds() - began));
@@ -423,9 +521,11 @@ static rw_status train(struct run *r, int first)
             const double from = seconds();
             status = evaluate(r, &loss);
             if (!status) printf("step %6d  validation loss %.4f\n", step, loss);
+            dashboard_add(&r->page.validation, (struct dashboard_point){ .step = step, .loss = loss });
             began += seconds() - from;
         }
         if (!status && (last || (step + 1) % o.save_every == 0)) status = save(r, step + 1);
+        show(r, last);
     }
     return !status && r->ck ? rw_checkpoint_wait(r->ck) : status;
 }
@@ -509,6 +609,18 @@ static rw_status sample(struct run *r)
     return status;
 }
 
+static rw_status open_monitor(struct run *r)
+{
+    r->page = (struct dashboard){ .path = o.dashboard, .title = o.m.preset, .steps = o.steps };
+    if (o.dashboard && o.resume && o.log) dashboard_read(&r->page, &r->page.run, o.log);
+    if (o.good && !dashboard_read(&r->page, &r->page.good, o.good)) die("%s: cannot be read", o.good);
+    rw_status status = rw_monitor_create(&r->monitor, r->ctx, o.log);
+    for (int i = 0; !status && i < ALERTS; i++) status = rw_monitor_set_policy(r->monitor, 1u << i, o.on[i]);
+    if (!status && o.tensorboard) status = rw_monitor_add(r->monitor, RW_MONITOR_TENSORBOARD, o.tensorboard);
+    if (!status && o.prometheus) status = rw_monitor_add(r->monitor, RW_MONITOR_PROMETHEUS, o.prometheus);
+    return status;
+}
+
 static rw_status run(struct run *r)
 {
     int first = 0;
@@ -520,7 +632,7 @@ static rw_status run(struct run *r)
     if (!status && o.load) status = rw_load(r->ctx, o.load);
     if (!status) status = make_optimizer(r);
     make_schedule(r);
-    if (!status) status = rw_monitor_create(&r->monitor, r->ctx, o.log);
+    if (!status) status = open_monitor(r);
     if (!status && o.checkpoint) status = open_checkpoint(r, o.checkpoint, &r->ck);
     if (!status && o.resume) status = resume(r, &first);
     rw_memory m;
@@ -571,6 +683,21 @@ static rw_dtype read_dtype(void)
     return !strcmp(word, "f32") ? RW_F32 : !strcmp(word, "bf16") ? RW_BF16 : RW_F16;
 }
 
+static void read_policy(void)
+{
+    const char *const what = strchr(optarg, '=');
+    int alert = 0, recovery = 0;
+    const size_t n = what ? (size_t)(what - optarg) : 0;
+    for (; alert < ALERTS; alert++) {
+        const char *const name = rw_alert_name(1u << alert);
+        if (strlen(name) == n && !strncmp(name, optarg, n)) break;
+    }
+    while (what && recovery <= RW_RECOVERY_STOP && strcmp(rw_recovery_name((rw_recovery)recovery), what + 1))
+        recovery++;
+    if (!what || alert == ALERTS || recovery > RW_RECOVERY_STOP) die("--on takes ALERT=WHAT, not \"%s\"", optarg);
+    o.on[alert] = (rw_recovery)recovery;
+}
+
 /* Numbers by name; the sizes of the model come behind the preset, wherever they stand. */
 static const struct {
     const char *name;
@@ -597,7 +724,9 @@ static const struct {
     const char *name;
     const char **text;
 } texts[] = { { "data", &o.data }, { "val", &o.val }, { "policy", &o.policy }, { "checkpoint", &o.checkpoint },
-              { "resume", &o.resume }, { "load", &o.load }, { "save", &o.save }, { "log", &o.log } };
+              { "resume", &o.resume }, { "load", &o.load }, { "save", &o.save }, { "log", &o.log },
+              { "tensorboard", &o.tensorboard }, { "prometheus", &o.prometheus }, { "dashboard", &o.dashboard },
+              { "good", &o.good } };
 enum { TEXTS = sizeof texts / sizeof *texts };
 
 static void quick(void)
@@ -621,6 +750,8 @@ static void take(const char *name, int index)
         o.schedule = one_of(name, "cosine linear constant");
     } else if (!strcmp(name, "seed")) {
         o.seed = (uint64_t)number(name, 0, 9007199254740992.0);
+    } else if (!strcmp(name, "on")) {
+        read_policy();
     } else if (!strcmp(name, "graph")) {
         o.graph = true;
     } else if (!strcmp(name, "update-inside")) {
@@ -634,14 +765,14 @@ static void take(const char *name, int index)
 
 static void read_options(int argc, char **argv)
 {
-    static const char *const rest[] = { "preset", "dtype", "optimizer", "schedule", "seed", "graph", "update-inside",
-                                        "quick", "help" };
+    static const char *const rest[] = { "preset", "dtype", "optimizer", "schedule", "seed", "on", "graph",
+                                        "update-inside", "quick", "help" };
     enum { REST = sizeof rest / sizeof *rest };
     struct option names[NUMBERS + TEXTS + REST + 1] = { 0 };
     int n = 0, index = 0;
     for (int i = 0; i < NUMBERS; i++) names[n++] = (struct option){ numbers[i].name, 1, 0, 0 };
     for (int i = 0; i < TEXTS; i++) names[n++] = (struct option){ texts[i].name, 1, 0, 0 };
-    for (int i = 0; i < REST; i++) names[n++] = (struct option){ rest[i], i < 5, 0, 0 };
+    for (int i = 0; i < REST; i++) names[n++] = (struct option){ rest[i], i < 6, 0, 0 };
     o.m = presets[0];
     for (int pass = 0; pass < 2; pass++) {
         optind = 1;
@@ -654,6 +785,10 @@ static void read_options(int argc, char **argv)
     if (optind < argc) die("%s is no option", argv[optind]);
     if (o.m.width % o.m.heads || o.m.width / o.m.heads % 2) die("%s", "--width is no even multiple of --heads");
     if (o.m.heads % o.m.kv_heads) die("%s", "--heads is no multiple of --kv-heads");
+    for (int i = 0; i < ALERTS; i++) {
+        if (o.graph && o.on[i] == RW_RECOVERY_SKIP) die("%s", "--graph has updated before --on ...=skip could");
+        if (!o.checkpoint && o.on[i] == RW_RECOVERY_ROLL_BACK) die("%s", "--on ...=roll_back needs --checkpoint");
+    }
     if (o.inside && !o.graph) die("%s", "--update-inside is for --graph");
     if (o.graph && o.accum > 1) die("%s", "--graph is for --accum 1");
     FILE *const f = o.save ? fopen(o.save, "ab") : NULL; /* better known before hours of training than after */
@@ -693,6 +828,7 @@ int main(int argc, char **argv)
     rw_optimizer_destroy(&r.opt);
     rw_tape_destroy(&r.t);
     rw_context_destroy(&r.ctx);
+    dashboard_finish(&r.page);
     free(r.in);
     free(r.out);
     if (o.val) free(r.val.t);

@@ -15,9 +15,14 @@
  * | loss_spike | above the median of the last 100 by ten times their median deviation, and above twice the median |
  * | grad_spike | above ten times the median of the last 100 |
  * | slow_step | above 1.2 times the median of the last 100 |
+ * | scale_drop, scale_rise | the loss scale is at most half, or at least twice the median of the last 100 |
+ * | skips | the third update in a row was left out, or more than 5 % of the last 100 were, told once for each of them |
+ * | plateau | every 100 steps from the 200th on: the median loss of the last 100 is not 0.1 % below that of the 100
+ *   before, and the median norm of the gradients has not fallen by 10 % either |
  *
- * Medians are of finite numbers, from the 21st on. Alerts are told and written; what is done about them is the caller's
- * choice: to note it, to stop, to go back to the last checkpoint.
+ * Medians are of finite numbers, from the 21st on. Alerts are told and written; what is to be done about each is a
+ * policy that the monitor keeps (rw_monitor_set_policy()), and the caller does it: what was seen and done is then
+ * written down (rw_monitor_recovered()).
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_MONITOR_H
@@ -36,8 +41,28 @@ enum {
     RW_ALERT_LOSS_SPIKE = 1 << 1,
     RW_ALERT_GRAD_NONFINITE = 1 << 2,
     RW_ALERT_GRAD_SPIKE = 1 << 3,
-    RW_ALERT_SLOW_STEP = 1 << 4
+    RW_ALERT_SLOW_STEP = 1 << 4,
+    RW_ALERT_SCALE_DROP = 1 << 5,
+    RW_ALERT_SCALE_RISE = 1 << 6,
+    RW_ALERT_SKIPS = 1 << 7,
+    RW_ALERT_PLATEAU = 1 << 8
 };
+
+/** What is done about an alert, from the weakest to the strongest. */
+typedef enum rw_recovery {
+    RW_RECOVERY_NOTE,      ///< nothing
+    RW_RECOVERY_SKIP,      ///< this step's update is left out
+    RW_RECOVERY_LOWER,     ///< the learning rate is lowered
+    RW_RECOVERY_ROLL_BACK, ///< the run goes back to its last checkpoint
+    RW_RECOVERY_STOP
+} rw_recovery;
+
+/** Files beside the lines of JSON. */
+typedef enum rw_monitor_format {
+    RW_MONITOR_TENSORBOARD, ///< a folder, made when it is not there: each monitor adds a file of events, as TensorBoard
+                            ///< reads them while they grow
+    RW_MONITOR_PROMETHEUS   ///< a file in Prometheus' text format 0.0.4: the last step, written aside and renamed
+} rw_monitor_format;
 
 /** What the caller knows of a step. Zeroed members but for `step` and `loss` are not known. */
 typedef struct rw_monitor_values {
@@ -47,6 +72,8 @@ typedef struct rw_monitor_values {
     double lr;
     double tokens;    ///< of this step
     double seconds;   ///< that it took [since the last call; the first one has no time]
+    double loss_scale; ///< what the loss was multiplied by
+    bool skipped;     ///< the update was left out
 } rw_monitor_values;
 
 /**
@@ -65,6 +92,33 @@ RW_API rw_status rw_monitor_create(rw_monitor **ret_monitor, rw_context *ctx, co
  *         from its work: what a failed step looked like should be written down.
  */
 RW_API rw_status rw_monitor_step(rw_monitor *monitor, const rw_monitor_values *values, unsigned *ret_alerts);
+
+/**
+ * Every step from now on goes there as well.
+ * @return RW_OK, RW_ERR_ARGUMENT for NULL, an unknown format, or one that the monitor writes already; RW_ERR_IO,
+ *         RW_ERR_MEMORY: nothing has changed.
+ */
+RW_API rw_status rw_monitor_add(rw_monitor *monitor, rw_monitor_format format, const char *path);
+
+/**
+ * What is to be done about these alerts, RW_ALERT_... flags [RW_RECOVERY_NOTE].
+ * @return RW_OK, RW_ERR_ARGUMENT for NULL, flags that are no alerts, or no recovery.
+ */
+RW_API rw_status rw_monitor_set_policy(rw_monitor *monitor, unsigned alerts, rw_recovery recovery);
+
+/** The strongest of what is to be done about these alerts; RW_RECOVERY_NOTE for none, and for NULL. */
+RW_API rw_recovery rw_monitor_policy(const rw_monitor *monitor, unsigned alerts);
+
+/**
+ * Writes down what was done: a line {"step":7,"recovery":"lower","alerts":["loss_spike"],"note":"..."}.
+ * @param note in words, up to 500 bytes of UTF-8; more is cut off. NULL: none.
+ * @return as rw_monitor_step(); RW_ERR_ARGUMENT for an unknown recovery.
+ */
+RW_API rw_status rw_monitor_recovered(rw_monitor *monitor, uint64_t step, unsigned alerts, rw_recovery recovery,
+                                      const char *note);
+
+/** Its name as it stands in the file: note, skip, lower, roll_back, stop; "?" for any other number. Any thread. */
+RW_API const char *rw_recovery_name(rw_recovery recovery);
 
 /** The name of one alert as it stands in the file, "?" for any other number. Any thread. */
 RW_API const char *rw_alert_name(unsigned alert);

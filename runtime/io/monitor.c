@@ -2,6 +2,7 @@
 #include <rewind/monitor.h>
 
 #include "base/alloc.h"
+#include "io/monitor_files.h"
 #include "record/context.h"
 
 #include <assert.h>
@@ -26,23 +27,40 @@ struct window {
     size_t n; /* taken in so far */
 };
 
+static const char *const alert_names[] = { "loss_nonfinite", "loss_spike", "grad_nonfinite", "grad_spike",
+                                           "slow_step", "scale_drop", "scale_rise", "skips", "plateau" };
+#define ALERTS (sizeof alert_names / sizeof *alert_names)
+
+static const char *const recovery_names[] = { "note", "skip", "lower", "roll_back", "stop" };
+#define RECOVERIES (sizeof recovery_names / sizeof *recovery_names)
+
 struct rw_monitor {
     rw_context *ctx;
     char *path;
     int fd; /* -1: none */
-    struct window loss, norm, seconds;
+    struct window loss, norm, seconds, scale, skipped; /* skipped: 0 and 1 */
+    struct {
+        double loss, norm;
+    } before; /* medians of the hundred steps in front of the windows; NaN: there were none */
+    int in_a_row;              /* updates left out */
+    uint64_t steps, n_skipped; /* of this monitor */
+    uint64_t n_alerts[ALERTS];
+    rw_recovery policy[ALERTS];
+    struct rw_event_file events; /* no path: none */
+    char *prometheus;            /* NULL: none */
     double last; /* when the last call came; 0: there was none */
 };
-
-static const char *const alert_names[] = { "loss_nonfinite", "loss_spike", "grad_nonfinite", "grad_spike",
-                                           "slow_step" };
-#define ALERTS (sizeof alert_names / sizeof *alert_names)
 
 const char *rw_alert_name(unsigned alert)
 {
     for (size_t i = 0; i < ALERTS; i++)
         if (alert == 1u << i) return alert_names[i];
     return "?";
+}
+
+const char *rw_recovery_name(rw_recovery recovery)
+{
+    return (unsigned)recovery < RECOVERIES ? recovery_names[recovery] : "?";
 }
 
 /* ---- medians ---- */
@@ -110,6 +128,68 @@ static unsigned judge_time(struct window *w, double seconds)
     return slow ? RW_ALERT_SLOW_STEP : 0;
 }
 
+static unsigned judge_scale(struct window *w, double scale)
+{
+    const double middle = w->n < ENOUGH ? scale : median(w);
+    add(w, scale);
+    return scale <= middle / 2 ? RW_ALERT_SCALE_DROP : scale >= 2 * middle ? RW_ALERT_SCALE_RISE : 0;
+}
+
+static unsigned judge_skips(rw_monitor *m, bool skipped)
+{
+    double sum = 0;
+    add(&m->skipped, skipped);
+    m->in_a_row = skipped ? m->in_a_row + 1 : 0;
+    m->n_skipped += skipped;
+    for (size_t i = 0; i < size_of(&m->skipped); i++) sum += m->skipped.x[i];
+    const bool often = m->skipped.n >= WINDOW && sum > 0.05 * WINDOW;
+    return skipped && (m->in_a_row >= 3 || often) ? RW_ALERT_SKIPS : 0;
+}
+
+/* Once for each hundred. A norm that nobody knows does not fall. */
+static unsigned judge_progress(rw_monitor *m)
+{
+    if (++m->steps % WINDOW || !m->loss.n) return 0;
+    const double loss = median(&m->loss), norm = m->norm.n ? median(&m->norm) : 0;
+    const bool known = m->steps > WINDOW;
+    const bool stands = loss > m->before.loss - 0.001 * fabs(m->before.loss), steady = norm >= 0.9 * m->before.norm;
+    m->before.loss = loss;
+    m->before.norm = norm;
+    return known && stands && steady ? RW_ALERT_PLATEAU : 0;
+}
+
+static unsigned judge(rw_monitor *m, const rw_monitor_values *v, double norm, double seconds)
+{
+    unsigned alerts = judge_loss(&m->loss, v->loss);
+    if (v->grad_norm != 0) alerts |= judge_norm(&m->norm, norm);
+    if (seconds > 0) alerts |= judge_time(&m->seconds, seconds);
+    if (v->loss_scale > 0) alerts |= judge_scale(&m->scale, v->loss_scale);
+    alerts |= judge_skips(m, v->skipped) | judge_progress(m);
+    for (size_t i = 0; i < ALERTS; i++) m->n_alerts[i] += alerts >> i & 1;
+    return alerts;
+}
+
+/* ---- policies ---- */
+
+rw_status rw_monitor_set_policy(rw_monitor *m, unsigned alerts, rw_recovery recovery)
+{
+    if (!m) return RW_ERR_ARGUMENT;
+    if (alerts >> ALERTS || (unsigned)recovery >= RECOVERIES)
+        return rw_fail(m->ctx, RW_ERR_ARGUMENT, "rw_monitor_set_policy: alerts %#x, recovery %d", alerts,
+                       (int)recovery);
+    for (size_t i = 0; i < ALERTS; i++)
+        if (alerts >> i & 1) m->policy[i] = recovery;
+    return RW_OK;
+}
+
+rw_recovery rw_monitor_policy(const rw_monitor *m, unsigned alerts)
+{
+    rw_recovery strongest = RW_RECOVERY_NOTE;
+    for (size_t i = 0; m && i < ALERTS; i++)
+        if ((alerts >> i & 1) && m->policy[i] > strongest) strongest = m->policy[i];
+    return strongest;
+}
+
 /* ---- a line ---- */
 
 struct line {
@@ -162,7 +242,7 @@ static void put_alerts(struct line *l, unsigned alerts)
         put(l, "%s\"%s\"", comma, alert_names[i]);
         comma = ",";
     }
-    put(l, "]}\n");
+    put(l, "]");
 }
 
 static void make_line(struct line *l, const rw_monitor *m, const rw_monitor_values *v, double norm, double seconds,
@@ -175,17 +255,123 @@ static void make_line(struct line *l, const rw_monitor *m, const rw_monitor_valu
     if (v->lr != 0) put_number(l, "lr", v->lr);
     if (v->tokens > 0 && seconds > 0) put_number(l, "tokens_per_s", v->tokens / seconds);
     if (seconds > 0) put_number(l, "step_ms", 1e3 * seconds);
+    if (v->loss_scale > 0) put_number(l, "loss_scale", v->loss_scale);
+    if (v->skipped) put(l, ",\"skipped\":true");
     if (l->nonfinite) put(l, ",\"nonfinite\":true");
     put_memory(l, m->ctx);
     put_alerts(l, alerts);
+    put(l, "}\n");
 }
 
 /* One write(), so that who reads meanwhile, or a process that ends, sees whole lines. */
-static rw_status write_line(rw_monitor *m, const struct line *l)
+static rw_status write_line(rw_monitor *m, const struct line *l, const char *call)
 {
     const ssize_t n = m->fd < 0 ? (ssize_t)l->n : write(m->fd, l->text, l->n);
     if (n == (ssize_t)l->n) return RW_OK;
-    return rw_fail(m->ctx, RW_ERR_IO, "rw_monitor_step: %s: %s", m->path, n < 0 ? strerror(errno) : "the disk is full");
+    return rw_fail(m->ctx, RW_ERR_IO, "%s: %s: %s", call, m->path, n < 0 ? strerror(errno) : "the disk is full");
+}
+
+/* A text of JSON: what it has no letters for is left out. A letter of several bytes is not cut. */
+static void put_text(struct line *l, const char *text)
+{
+    for (size_t i = 0; text[i] && (i < 500 || ((text[i] & 0xc0) == 0x80 && i < 503)); i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c >= 0x20) put(l, c == '"' || c == '\\' ? "\\%c" : "%c", c);
+    }
+}
+
+rw_status rw_monitor_recovered(rw_monitor *m, uint64_t step, unsigned alerts, rw_recovery recovery, const char *note)
+{
+    if (!m) return RW_ERR_ARGUMENT;
+    if ((unsigned)recovery >= RECOVERIES)
+        return rw_fail(m->ctx, RW_ERR_ARGUMENT, "rw_monitor_recovered: recovery %d", (int)recovery);
+    struct line line = { .n = 0 };
+    put(&line, "{\"step\":%" PRIu64 ",\"recovery\":\"%s\"", step, recovery_names[recovery]);
+    put_alerts(&line, alerts);
+    if (note) {
+        put(&line, ",\"note\":\"");
+        put_text(&line, note);
+        put(&line, "\"");
+    }
+    put(&line, "}\n");
+    return write_line(m, &line, "rw_monitor_recovered");
+}
+
+/* ---- other files ---- */
+
+#define READINGS 40
+
+static void read_out(struct rw_reading *r, size_t *n, const char *name, const char *help, double value)
+{
+    r[(*n)++] = (struct rw_reading){ .name = name, .help = help, .value = value };
+}
+
+static void read_memory(struct rw_reading *r, size_t *n, const rw_context *ctx)
+{
+    rw_memory m;
+    if (rw_memory_stats(ctx, &m)) return;
+    const struct {
+        const char *name;
+        size_t bytes;
+    } kinds[] = { { "parameters", m.parameters }, { "gradients", m.gradients }, { "optimizer", m.optimizer },
+                  { "kept", m.kept },             { "replayed", m.replayed },   { "peak", m.measured_peak },
+                  { "host", m.host },             { "files", m.files },         { "device", m.device } };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        r[(*n)++] = (struct rw_reading){ .name = "memory_bytes", .label = "kind", .value_of_label = kinds[i].name,
+                                         .help = "Memory by category", .value = (double)kinds[i].bytes };
+}
+
+static size_t read_all(const rw_monitor *m, const rw_monitor_values *v, double norm, double seconds,
+                       struct rw_reading *r)
+{
+    size_t n = 0;
+    read_out(r, &n, "step", "Step", (double)v->step);
+    read_out(r, &n, "loss", "Loss", v->loss);
+    if (v->grad_norm != 0) read_out(r, &n, "grad_norm", "Norm of the gradients before clipping", norm);
+    if (v->lr != 0) read_out(r, &n, "learning_rate", "Learning rate", v->lr);
+    if (v->tokens > 0 && seconds > 0) read_out(r, &n, "tokens_per_second", "Tokens per second", v->tokens / seconds);
+    if (seconds > 0) read_out(r, &n, "step_seconds", "Time of the step", seconds);
+    if (v->loss_scale > 0) read_out(r, &n, "loss_scale", "Loss scale", v->loss_scale);
+    read_out(r, &n, "skipped_total", "Updates that were left out", (double)m->n_skipped);
+    r[n - 1].counts = true;
+    read_memory(r, &n, m->ctx);
+    for (size_t i = 0; i < ALERTS; i++)
+        r[n++] = (struct rw_reading){ .name = "alerts_total", .label = "alert", .value_of_label = alert_names[i],
+                                      .help = "Alerts", .value = (double)m->n_alerts[i], .counts = true };
+    assert(n <= READINGS);
+    return n;
+}
+
+static rw_status write_files(rw_monitor *m, const rw_monitor_values *v, double norm, double seconds)
+{
+    struct rw_reading readings[READINGS];
+    if (!m->events.path && !m->prometheus) return RW_OK;
+    const size_t n = read_all(m, v, norm, seconds, readings);
+    rw_status status = m->events.path ? rw_event_file_put(&m->events, v->step, readings, n) : RW_OK;
+    if (status) return rw_fail(m->ctx, status, "rw_monitor_step: %s: %s", m->events.path, strerror(errno));
+    status = m->prometheus ? rw_prometheus_put(m->prometheus, readings, n) : RW_OK;
+    return status ? rw_fail(m->ctx, status, "rw_monitor_step: %s: %s", m->prometheus, strerror(errno)) : RW_OK;
+}
+
+static rw_status add_file(rw_monitor *m, rw_monitor_format format, const char *path)
+{
+    if (format == RW_MONITOR_TENSORBOARD) return rw_event_file_open(&m->events, path);
+    m->prometheus = rw_strdup(path);
+    return m->prometheus ? RW_OK : RW_ERR_MEMORY;
+}
+
+rw_status rw_monitor_add(rw_monitor *m, rw_monitor_format format, const char *path)
+{
+    if (!m) return RW_ERR_ARGUMENT;
+    if (!path || !*path) return rw_fail(m->ctx, RW_ERR_ARGUMENT, "rw_monitor_add: no path");
+    if (format != RW_MONITOR_TENSORBOARD && format != RW_MONITOR_PROMETHEUS)
+        return rw_fail(m->ctx, RW_ERR_ARGUMENT, "rw_monitor_add: format %d", (int)format);
+    if (format == RW_MONITOR_TENSORBOARD ? m->events.path : m->prometheus)
+        return rw_fail(m->ctx, RW_ERR_ARGUMENT, "rw_monitor_add: %s: there is a file of that format already", path);
+    const rw_status status = add_file(m, format, path);
+    return status ? rw_fail(m->ctx, status, "rw_monitor_add: %s: %s", path,
+                            status == RW_ERR_IO ? strerror(errno) : rw_status_name(status))
+                  : RW_OK;
 }
 
 /* ---- the calls ---- */
@@ -224,14 +410,13 @@ rw_status rw_monitor_step(rw_monitor *m, const rw_monitor_values *v, unsigned *r
     if (!v) return rw_fail_null(m->ctx, "rw_monitor_step", "values");
     const double time = now(), since = m->last > 0 ? time - m->last : 0;
     const double seconds = v->seconds > 0 ? v->seconds : since, norm = v->grad_norm < 0 ? 0 : v->grad_norm;
-    unsigned alerts = judge_loss(&m->loss, v->loss);
-    if (v->grad_norm != 0) alerts |= judge_norm(&m->norm, norm);
-    if (seconds > 0) alerts |= judge_time(&m->seconds, seconds);
+    const unsigned alerts = judge(m, v, norm, seconds);
     m->last = time;
     struct line line;
     make_line(&line, m, v, norm, seconds, alerts);
     if (ret_alerts) *ret_alerts = alerts;
-    return write_line(m, &line);
+    const rw_status written = write_line(m, &line, "rw_monitor_step"), others = write_files(m, v, norm, seconds);
+    return written ? written : others;
 }
 
 void rw_monitor_destroy(rw_monitor **pm)
@@ -241,6 +426,8 @@ void rw_monitor_destroy(rw_monitor **pm)
     rw_context *const ctx = m->ctx;
     *pm = NULL;
     if (m->fd >= 0) close(m->fd);
+    rw_event_file_close(&m->events);
+    rw_free(m->prometheus);
     rw_free(m->path);
     rw_free(m);
     rw_context_release(ctx);

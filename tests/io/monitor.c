@@ -1,15 +1,18 @@
 /* What a monitor warns of, and what it writes: a line of JSON for each step, whole, whatever the numbers are. */
 #include "base/alloc.h"
+#include "io/monitor_files.h"
 #include "support/support.h"
 
 #include <cjson/cJSON.h>
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static struct fixture b;
@@ -137,6 +140,76 @@ Test(monitor, forgets_what_was_a_hundred_steps_before)
     rw_monitor_destroy(&m);
 }
 
+static unsigned scaled(rw_monitor *m, double scale, bool skipped)
+{
+    unsigned alerts = 77;
+    const rw_monitor_values v = { .step = 1, .loss = 4, .loss_scale = scale, .skipped = skipped, .seconds = 0.1 };
+    cr_assert_eq(rw_monitor_step(m, &v, &alerts), RW_OK, "%s", rw_error_message(b.ctx));
+    return alerts;
+}
+
+Test(monitor, warns_of_a_scale_that_halves_or_doubles)
+{
+    rw_monitor *m = monitor(NULL);
+    for (int i = 0; i < 20; i++) cr_assert_eq(scaled(m, i ? 1024 : 8, false), 0, "no median yet");
+    cr_expect_eq(scaled(m, 513, false), 0);
+    cr_expect_eq(scaled(m, 512, false), RW_ALERT_SCALE_DROP);
+    cr_expect_eq(scaled(m, 2047, false), 0);
+    cr_expect_eq(scaled(m, 2048, false), RW_ALERT_SCALE_RISE);
+    cr_expect_eq(scaled(m, 0, false), 0, "not known");
+    rw_monitor_destroy(&m);
+}
+
+Test(monitor, warns_of_updates_that_are_left_out)
+{
+    rw_monitor *m = monitor(NULL);
+    for (int i = 0; i < 3; i++) cr_expect_eq(scaled(m, 0, true), i < 2 ? 0 : RW_ALERT_SKIPS, "in a row: %d", i);
+    cr_expect_eq(scaled(m, 0, true), RW_ALERT_SKIPS);
+    cr_expect_eq(scaled(m, 0, false), 0);
+    cr_expect_eq(scaled(m, 0, true), 0, "a row begins anew");
+    for (int i = 0; i < 93; i++) cr_assert_eq(scaled(m, 0, false), 0);
+    cr_expect_eq(scaled(m, 0, true), RW_ALERT_SKIPS, "six of a hundred");
+    rw_monitor_destroy(&m);
+}
+
+/* The loss falls, or the norm does, or neither: said with the last step of a hundred. */
+Test(monitor, warns_of_a_plateau)
+{
+    for (int how = 0; how < 3; how++) {
+        rw_monitor *m = monitor(NULL);
+        for (int i = 0; i < 300; i++) {
+            const bool late = i >= 100;
+            const double loss = how == 0 && late ? 3.9 : 4, norm = how == 1 && late ? 0.8 : 1;
+            const unsigned want = i == 299 || (i == 199 && how == 2) ? RW_ALERT_PLATEAU : 0;
+            cr_assert_eq(step(m, (uint64_t)i, loss, norm, 0.1), want, "%d, step %d", how, i);
+        }
+        rw_monitor_destroy(&m);
+    }
+}
+
+Test(monitor, keeps_a_policy_and_writes_down_what_was_done)
+{
+    cJSON *line[2];
+    rw_monitor *m = monitor(path);
+    const unsigned spikes = RW_ALERT_LOSS_SPIKE | RW_ALERT_GRAD_SPIKE;
+    cr_expect_eq(rw_monitor_policy(m, ~0u), RW_RECOVERY_NOTE);
+    cr_assert_eq(rw_monitor_set_policy(m, spikes, RW_RECOVERY_LOWER), RW_OK);
+    cr_assert_eq(rw_monitor_set_policy(m, RW_ALERT_GRAD_SPIKE, RW_RECOVERY_SKIP), RW_OK);
+    cr_expect_eq(rw_monitor_policy(m, RW_ALERT_GRAD_SPIKE | RW_ALERT_SLOW_STEP), RW_RECOVERY_SKIP);
+    cr_expect_eq(rw_monitor_policy(m, spikes), RW_RECOVERY_LOWER, "the strongest");
+    cr_expect_eq(rw_monitor_policy(m, RW_ALERT_SLOW_STEP), RW_RECOVERY_NOTE);
+    cr_assert_eq(rw_monitor_recovered(m, 9, spikes, RW_RECOVERY_LOWER, "loss 8.5, \"twice\" \n4"), RW_OK);
+    cr_assert_eq(rw_monitor_recovered(m, 10, 0, RW_RECOVERY_STOP, NULL), RW_OK);
+    rw_monitor_destroy(&m);
+    cr_assert_eq(lines(line, 2), 2);
+    cr_expect_eq(number(line[0], "step"), 9);
+    cr_expect_str_eq(cJSON_GetObjectItemCaseSensitive(line[0], "recovery")->valuestring, "lower");
+    cr_expect_str_eq(cJSON_GetObjectItemCaseSensitive(line[0], "note")->valuestring, "loss 8.5, \"twice\" 4");
+    cr_expect_eq(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(line[0], "alerts")), 2);
+    cr_expect_str_eq(cJSON_GetObjectItemCaseSensitive(line[1], "recovery")->valuestring, "stop");
+    for (int i = 0; i < 2; i++) cJSON_Delete(line[i]);
+}
+
 /* ---- the file ---- */
 
 Test(monitor, writes_a_line_for_each_step)
@@ -199,6 +272,109 @@ Test(monitor, a_disk_that_is_full_is_said_and_tried_again)
     cJSON_Delete(line[0]);
 }
 
+/* ---- other files ---- */
+
+static char *whole_file(const char *name, size_t *ret_bytes)
+{
+    static char data[1 << 15];
+    FILE *const f = fopen(name, "rb");
+    cr_assert_not_null(f, "%s", name);
+    *ret_bytes = fread(data, 1, sizeof data - 1, f);
+    data[*ret_bytes] = 0;
+    fclose(f);
+    return data;
+}
+
+static uint32_t word(const char *p)
+{
+    uint32_t x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+/* A field of a protocol buffer: tag 1 of length 4, the tag's text, a float. */
+static float tagged(const char *record, size_t n, const char *tag)
+{
+    float x;
+    const size_t length = strlen(tag);
+    for (size_t i = 2; i + length + 5 <= n; i++) {
+        if (record[i - 2] != 0x0a || (size_t)record[i - 1] != length || memcmp(record + i, tag, length)) continue;
+        cr_assert_eq(record[i + length], 0x15);
+        memcpy(&x, record + i + length + 1, sizeof x);
+        return x;
+    }
+    cr_assert_fail("no \"%s\"", tag);
+    return 0;
+}
+
+/* The published check value of CRC-32C, and records that follow one another up to the end of the file. */
+Test(monitor, writes_events_for_tensorboard)
+{
+    char folder[160], name[512];
+    size_t bytes, at = 0;
+    struct dirent *e;
+    cr_assert_eq(rw_masked_crc("123456789", 9), (0xe3069283u >> 15 | 0xe3069283u << 17) + 0xa282ead8u);
+    snprintf(folder, sizeof folder, "%s.events", path);
+    rw_monitor *m = monitor(NULL);
+    cr_assert_eq(rw_monitor_add(m, RW_MONITOR_TENSORBOARD, folder), RW_OK, "%s", rw_error_message(b.ctx));
+    step(m, 300, 3.25, 0.5, 0.25);
+    step(m, 301, NAN, 0.5, 0.25);
+    DIR *const d = opendir(folder);
+    while ((e = readdir(d)) && e->d_name[0] == '.') {}
+    cr_assert(e && !strncmp(e->d_name, "events.out.tfevents.", 20));
+    snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
+    closedir(d);
+    const char *const data = whole_file(name, &bytes);
+    for (int i = 0; i < 3; i++) {
+        const size_t n = word(data + at);
+        const char *const record = data + at + 12;
+        cr_assert(word(data + at + 4) == 0 && at + 16 + n <= bytes);
+        cr_assert_eq(word(data + at + 8), rw_masked_crc(data + at, 8));
+        cr_assert_eq(word(record + n), rw_masked_crc(record, n));
+        if (!i) cr_assert(!memcmp(record + n - 15, "\x1a\x0d" "brain.Event:2", 15));
+        const int low = (300 + i - 1) % 128; /* a number of 7 bits a byte: 300 = 2 * 128 + 44 */
+        if (i) cr_assert(record[9] == 0x10 && (unsigned char)record[10] == 0x80 + low && record[11] == 2);
+        if (i == 1) cr_assert(tagged(record, n, "loss") == 3.25f && tagged(record, n, "tokens_per_second") == 400);
+        if (i == 2) cr_assert(isnan(tagged(record, n, "loss")));
+        if (i == 2) cr_assert_eq(tagged(record, n, "alerts_total/loss_nonfinite"), 1);
+        at += 16 + n;
+    }
+    cr_assert_eq(at, bytes);
+    rw_monitor_destroy(&m);
+    remove(name);
+    remove(folder);
+}
+
+Test(monitor, writes_a_text_for_prometheus)
+{
+    char name[160];
+    size_t bytes;
+    snprintf(name, sizeof name, "%s.prom", path);
+    rw_monitor *m = monitor(NULL);
+    cr_assert_eq(rw_monitor_add(m, RW_MONITOR_PROMETHEUS, name), RW_OK);
+    step(m, 7, 3.25, 0.5, 0.25);
+    step(m, 8, INFINITY, 0.5, 0.25);
+    const char *const text = whole_file(name, &bytes);
+    static const char *const there[] = {
+        "# HELP rewind_step Step\n# TYPE rewind_step gauge\nrewind_step 8\n", "\nrewind_loss +Inf\n",
+        "\nrewind_tokens_per_second 400\n",
+        "\n# TYPE rewind_memory_bytes gauge\nrewind_memory_bytes{kind=\"parameters\"} 0\n",
+        "\n# TYPE rewind_alerts_total counter\nrewind_alerts_total{alert=\"loss_nonfinite\"} 1\n",
+        "\nrewind_alerts_total{alert=\"plateau\"} 0\n"
+    };
+    for (size_t i = 0; i < sizeof there / sizeof *there; i++) cr_expect(strstr(text, there[i]), "%s", text);
+    const rw_status twice = rw_monitor_add(m, RW_MONITOR_PROMETHEUS, name);
+    cr_expect_eq(twice, RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    remove(name);
+    cr_assert_eq(mkdir(name, 0777), 0);
+    cr_expect_eq(rw_monitor_step(m, &(rw_monitor_values){ .step = 9, .loss = 1 }, NULL), RW_ERR_IO);
+    cr_expect(strstr(rw_error_message(b.ctx), ".prom: Is a directory"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    rw_monitor_destroy(&m);
+    remove(name);
+}
+
 Test(monitor, mistakes_are_refused)
 {
     rw_monitor *m = NULL;
@@ -220,9 +396,23 @@ Test(monitor, mistakes_are_refused)
     m = monitor(NULL);
     cr_expect_eq(rw_monitor_step(m, NULL, NULL), RW_ERR_ARGUMENT);
     rw_error_clear(b.ctx);
+    const rw_status wrong[] = { rw_monitor_add(m, RW_MONITOR_PROMETHEUS, ""),
+                                rw_monitor_add(m, (rw_monitor_format)7, "a"),
+                                rw_monitor_set_policy(m, 1 << 9, RW_RECOVERY_STOP),
+                                rw_monitor_set_policy(m, 1, (rw_recovery)5),
+                                rw_monitor_recovered(m, 0, 0, (rw_recovery)5, NULL) };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) cr_expect_eq(wrong[i], RW_ERR_ARGUMENT, "%d", (int)i);
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_monitor_add(m, RW_MONITOR_TENSORBOARD, "/nowhere/at/all"), RW_ERR_IO);
+    cr_expect(strstr(rw_error_message(b.ctx), "/nowhere/at/all: No such file"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_monitor_add(NULL, RW_MONITOR_PROMETHEUS, "a"), RW_ERR_ARGUMENT);
+    cr_expect_eq(rw_monitor_policy(NULL, ~0u), RW_RECOVERY_NOTE);
     rw_monitor_destroy(&m);
     rw_monitor_destroy(&m);
     rw_monitor_destroy(NULL);
+    cr_expect_str_eq(rw_recovery_name(RW_RECOVERY_ROLL_BACK), "roll_back");
+    cr_expect_str_eq(rw_recovery_name((rw_recovery)5), "?");
     cr_expect_str_eq(rw_alert_name(RW_ALERT_SLOW_STEP), "slow_step");
     cr_expect_str_eq(rw_alert_name(3), "?");
 }

@@ -72,6 +72,20 @@ refused() {
     "$program" $small "$@" >log 2>&1 || status=$?
     [ $status -eq 2 ] && grep -q "train_gpt" log || { echo "not refused, status $status: $*"; cat log; exit 1; }
 }
+# A run that goes wrong again and again: each recovery is written down, and so is that it was given up.
+cp steps.jsonl good.jsonl
+status=0
+"$program" $small --steps 40 --lr 900 --clip 1e8 --log wild.jsonl --good good.jsonl --dashboard page.html \
+    --tensorboard tb --prometheus metrics --checkpoint wild --save-every 2 --on loss_nonfinite=roll_back >log 2>&1 || status=$?
+[ $status -eq 3 ] && [ "$(grep -c '"recovery":"roll_back"' wild.jsonl)" -eq 10 ] &&
+    [ "$(grep -c '"recovery":"stop"' wild.jsonl)" -eq 1 ] && grep -q "rate halved to 450" page.html &&
+    grep -q "known to be good" page.html && grep -q '^rewind_alerts_total{alert="loss_nonfinite"} 11$' metrics &&
+    [ "$(ls tb | wc -l)" -eq 1 ] && [ ! -e page.html.part ] || { echo "gone wrong: status $status"; cat log; exit 1; }
+refused --on loss_spike=jump
+refused --on spike=stop
+refused --on loss_spike=skip --graph
+refused --on loss_spike=roll_back
+refused --update-inside
 # A rate at which it goes wrong: where it did is said, and the run ends with status 3.
 status=0
 "$program" $small --steps 60 --schedule constant --warmup 0 --lr 900 --clip 1e9 --log nan.jsonl >log 2>&1 || status=$?
