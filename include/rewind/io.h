@@ -34,6 +34,24 @@ RW_API rw_status rw_save(const rw_context *ctx, const char *path);
  */
 RW_API rw_status rw_load(rw_context *ctx, const char *path);
 
+/** What a tensor of a file is here. */
+typedef struct rw_load_part {
+    const char *param; ///< a parameter or buffer of the context
+    const char *name;  ///< what the file calls it
+    bool transposed;   ///< of a matrix: the file has [in, out] where the parameter has [out, in]
+    bool part;         ///< it is so many of the parameter's first extent as it has, from `row` on; false: all of it
+    int64_t row;
+} rw_load_part;
+
+/**
+ * Reads what is listed out of a file with other names: of Hugging Face's GPT-2, whose products are transposed, or of a
+ * Llama, whose q, k and v are three parts of one product here (examples/train_gpt.c lists both). What is not listed
+ * stays as it is, here and there. Types are those of the parameters. Nothing changes unless all fit.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL, or a parameter that there is not; RW_ERR_IO (unreadable, not safetensors, a
+ *         name missing), RW_ERR_SHAPE, RW_ERR_DTYPE, RW_ERR_MEMORY; an error that is stuck in the context.
+ */
+RW_API rw_status rw_load_parts(rw_context *ctx, const char *path, const rw_load_part *parts, size_t n);
+
 #ifdef __cplusplus
 }
 #endif

@@ -129,6 +129,85 @@ Test(io, a_context_without_parameters_and_names_that_are_not_asked_for)
     cr_assert_eq(w[0], 0);
 }
 
+/* ---- somebody else's names ---- */
+
+/* a is [2, 3] in the file and [3, 2] here; q, k and v are rows of one matrix. */
+static void put_foreign(void)
+{
+    static const char header[] =
+        "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
+        "\"q\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[24,40]},"
+        "\"k\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[40,48]},"
+        "\"t\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[40,40]}}";
+    unsigned char file[512] = { sizeof header - 1 };
+    float numbers[12];
+    file[0] = (unsigned char)((sizeof header - 1) & 255);
+    file[1] = (unsigned char)((sizeof header - 1) >> 8);
+    for (int i = 0; i < 12; i++) numbers[i] = (float)i;
+    memcpy(file + 8, header, sizeof header - 1);
+    memcpy(file + 8 + sizeof header - 1, numbers, sizeof numbers);
+    put(file, 8 + sizeof header - 1 + sizeof numbers);
+}
+
+static void expect_numbers(rw_tensor *x, const float *want, size_t n)
+{
+    float got[16];
+    cr_assert_eq(rw_read(NULL, x, got, n * sizeof *got), RW_OK, "%s", rw_error_message(b.ctx));
+    for (size_t i = 0; i < n; i++) cr_assert_eq(got[i], want[i], "%d: %g", (int)i, (double)got[i]);
+}
+
+Test(io, parts_are_read_by_the_files_names)
+{
+    rw_tensor *const a = rw_param(b.ctx, "mine", RW_F32, RW_SHAPE(3, 2));
+    rw_tensor *const qkv = rw_param(b.ctx, "qkv", RW_F32, RW_SHAPE(4, 2));
+    put_foreign();
+    rw_init_constant(qkv, -1);
+    const rw_load_part parts[] = { { .param = "mine", .name = "a", .transposed = true },
+                                   { .param = "qkv", .name = "q", .part = true },
+                                   { .param = "qkv", .name = "k", .part = true, .row = 3 } };
+    cr_assert_eq(rw_load_parts(b.ctx, path, parts, 3), RW_OK, "%s", rw_error_message(b.ctx));
+    expect_numbers(a, (const float[]){ 0, 3, 1, 4, 2, 5 }, 6);
+    expect_numbers(qkv, (const float[]){ 6, 7, 8, 9, -1, -1, 10, 11 }, 8);
+}
+
+Test(io, parts_that_do_not_fit_change_nothing)
+{
+    rw_tensor *const a = rw_param(b.ctx, "mine", RW_F32, RW_SHAPE(3, 2));
+    rw_param(b.ctx, "qkv", RW_F32, RW_SHAPE(4, 2));
+    rw_param(b.ctx, "short", RW_BF16, RW_SHAPE(2, 2));
+    rw_param(b.ctx, "flat", RW_F32, RW_SHAPE(6));
+    put_foreign();
+    rw_init_constant(a, -1);
+    static const struct {
+        rw_load_part part;
+        rw_status status;
+        const char *text;
+    } wrong[] = {
+        { { .param = "other", .name = "a" }, RW_ERR_ARGUMENT, "there is no parameter \"other\"" },
+        { { .name = "a" }, RW_ERR_ARGUMENT, "(null)" },
+        { { .param = "qkv" }, RW_ERR_IO, "(null)" },
+        { { .param = "qkv", .name = "v" }, RW_ERR_IO, "\"v\" is not in it" },
+        { { .param = "mine", .name = "a" }, RW_ERR_SHAPE, "\"a\" does not fit into \"mine\"" },
+        { { .param = "flat", .name = "a", .transposed = true }, RW_ERR_SHAPE, "another shape" },
+        { { .param = "qkv", .name = "q" }, RW_ERR_SHAPE, "another shape" },
+        { { .param = "qkv", .name = "q", .part = true, .row = 3 }, RW_ERR_SHAPE, "another shape" },
+        { { .param = "qkv", .name = "q", .part = true, .row = -1 }, RW_ERR_SHAPE, "another shape" },
+        { { .param = "qkv", .name = "q", .part = true, .row = INT64_MAX }, RW_ERR_SHAPE, "another shape" },
+        { { .param = "short", .name = "q" }, RW_ERR_DTYPE, "\"q\" is F32 there, BF16 here" },
+        { { .param = "qkv", .name = "t", .transposed = true, .part = true }, RW_ERR_IO, "\"t\" has 0 bytes there" },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const rw_load_part parts[] = { { .param = "mine", .name = "a", .transposed = true }, wrong[i].part };
+        cr_expect_eq(rw_load_parts(b.ctx, path, parts, 2), wrong[i].status, "%d", (int)i);
+        cr_expect(strstr(rw_error_message(b.ctx), wrong[i].text), "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        expect_numbers(a, (const float[]){ -1, -1, -1, -1, -1, -1 }, 6);
+    }
+    cr_expect_eq(rw_load_parts(b.ctx, NULL, NULL, 0), RW_ERR_ARGUMENT);
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_load_parts(b.ctx, path, NULL, 0), RW_OK);
+}
+
 Test(io, a_file_cut_off_anywhere)
 {
     rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(3));

@@ -46,6 +46,63 @@ train --steps 40 --resume run --checkpoint run --save halves
 cmp whole halves || { echo "killed: not the same bytes"; exit 1; }
 echo "killed five times: the same bytes"
 
+# Weights as Hugging Face names them, made of a run's own: GPT-2's products transposed, a Llama's q, k and v apart.
+train --steps 0 --save gpt
+train --steps 0 --save llama --preset llama-tiny
+python3 - <<'PY'
+import json, struct
+def read(path):
+    data = open(path, 'rb').read()
+    n = struct.unpack('<Q', data[:8])[0]
+    header = json.loads(data[8:8 + n])
+    header.pop('__metadata__', None)
+    return {k: (v['shape'], data[8 + n + v['data_offsets'][0]:8 + n + v['data_offsets'][1]]) for k, v in header.items()}
+def write(path, tensors):
+    header, at = {}, 0
+    for k, (shape, data) in tensors.items():
+        header[k] = {'dtype': 'F32', 'shape': shape, 'data_offsets': [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    open(path, 'wb').write(struct.pack('<Q', len(text)) + text + b''.join(d for _, d in tensors.values()))
+def turned(tensor):
+    (rows, columns), data = tensor
+    cells = [data[4 * i:4 * i + 4] for i in range(rows * columns)]
+    return [columns, rows], b''.join(cells[r * columns + c] for c in range(columns) for r in range(rows))
+mine = {'norm1': 'ln_1', 'qkv': 'attn.c_attn', 'proj': 'attn.c_proj', 'norm2': 'ln_2', 'up': 'mlp.c_fc',
+        'down': 'mlp.c_proj', 'norm': 'ln_f', 'table': 'wte', 'positions': 'wpe'}
+def theirs(name):
+    part, end = name.split('.'), '.weight'
+    if part[-1] == 'bias': end, part = '.bias', part[:-1]
+    layer = f'h.{part[1]}.' if part[0] == 'layer' else ''
+    return 'transformer.' + layer + mine[part[-1]] + end
+write('gpt.hf', {theirs(k): turned(v) if k.startswith('layer') and len(v[0]) == 2 else v
+                 for k, v in read('gpt').items()})
+mine = {'norm1': 'input_layernorm', 'proj': 'self_attn.o_proj', 'norm2': 'post_attention_layernorm',
+        'gate': 'mlp.gate_proj', 'up': 'mlp.up_proj', 'down': 'mlp.down_proj'}
+other = {'table': 'model.embed_tokens.weight', 'norm': 'model.norm.weight', 'head': 'lm_head.weight'}
+out = {}
+for k, (shape, data) in read('llama').items():
+    if k in other:
+        out[other[k]] = shape, data
+        continue
+    _, l, what = k.split('.')
+    if what != 'qkv':
+        out[f'model.layers.{l}.{mine[what]}.weight'] = shape, data
+        continue
+    third = len(data) // 3
+    for i, name in enumerate('qkv'):
+        part = data[i * third:(i + 1) * third]
+        out[f'model.layers.{l}.self_attn.{name}_proj.weight'] = [shape[0] // 3, shape[1]], part
+write('llama.hf', out)
+PY
+train --steps 0 --seed 7 --load-hf gpt.hf --save again
+cmp gpt again || { echo "GPT-2 as Hugging Face names it: other weights"; exit 1; }
+train --steps 0 --seed 7 --preset llama-tiny --load-hf llama.hf --save again
+cmp llama again || { echo "Llama as Hugging Face names it: other weights"; exit 1; }
+"$program" $small --steps 0 --load-hf llama.hf >log 2>&1 && { echo "a Llama went into a GPT-2"; exit 1; }
+grep -q '"wte.weight" is not in it' log || { cat log; exit 1; }
+echo "Hugging Face's names: the same weights"
+
 # 256 words, then tokens of 16 bits.
 python3 - <<'PY'
 import struct
