@@ -4,6 +4,7 @@
 #include "models/block.h"
 #include "models/deepseek.h"
 #include "models/images.h"
+#include "models/mamba2.h"
 #include "models/t5.h"
 #include "models/vit.h"
 
@@ -13,7 +14,7 @@
 
 const char *model_name(enum model_kind kind)
 {
-    static const char *const names[MODEL_KINDS] = { "gpt",   "llama",     "deepseek",    "t5",  "vit",
+    static const char *const names[MODEL_KINDS] = { "gpt", "llama", "deepseek", "mamba2", "t5", "vit",
                                                     "resnet50", "vgg16", "mobilenet", "densenet121", "unet" };
     return names[kind];
 }
@@ -37,6 +38,7 @@ bool model_preset(struct model_config *c, const char *name)
     if (c->kind >= MODEL_RESNET50) return preset_of_images(c, name);
     if (c->kind == MODEL_VIT) return vit_preset(c, name);
     if (c->kind == MODEL_T5) return t5_preset(c, name);
+    if (c->kind == MODEL_MAMBA2) return mamba2_preset(c, name);
     static const struct {
         const char *name;
         int layers, width, heads, kv_heads;
@@ -90,6 +92,7 @@ static void create_layer(struct model *m, int l)
 static void defaults(struct model_config *c)
 {
     if (c->kind == MODEL_DEEPSEEK) deepseek_defaults(c);
+    if (c->kind == MODEL_MAMBA2) mamba2_defaults(c);
     if (c->kind == MODEL_T5) t5_defaults(c);
     if (c->kind == MODEL_VIT) vit_defaults(c);
     if (!c->hidden) c->hidden = model_is_biased(c) ? 4 * c->width : (8 * c->width / 3 + 31) / 32 * 32;
@@ -104,11 +107,12 @@ static void create_all(struct model *m)
     if (c->kind == MODEL_GPT) m->positions = param(m, -1, "wpe.weight", RW_SHAPE(c->max_seq, c->width));
     for (int l = 0; l < c->layers + c->ahead; l++) {
         if (c->kind == MODEL_DEEPSEEK) deepseek_layer(m, l, param);
+        else if (c->kind == MODEL_MAMBA2) mamba2_layer(m, l, param);
         else create_layer(m, l);
     }
     m->norm = param(m, -1, "ln_f.weight", RW_SHAPE(c->width));
     m->norm_bias = biased ? param(m, -1, "ln_f.bias", RW_SHAPE(c->width)) : RW_NONE;
-    if (c->kind == MODEL_GPT) m->head = m->embedding;
+    if (c->kind == MODEL_GPT || c->kind == MODEL_MAMBA2) m->head = m->embedding;
     else if (c->kind != MODEL_VIT) m->head = param(m, -1, "head.weight", RW_SHAPE(c->vocab, c->width));
 }
 
@@ -140,6 +144,8 @@ rw_status model_init(const struct model *m)
         const bool residual = strstr(name, "proj.weight") || strstr(name, "down.weight");
         if (m->config.kind == MODEL_T5) status = t5_init(m, p);
         else if (strstr(name, "bias") || strstr(name, "load")) status = rw_init_constant(p, 0);
+        else if (m->config.kind == MODEL_MAMBA2) status = mamba2_init(m, p);
+        else if (strstr(name, "bias")) status = rw_init_constant(p, 0);
         else if (rw_tensor_shape(p).rank == 1) status = rw_init_constant(p, 1);
         else status = rw_init_normal(p, 0, residual ? 0.02 / sqrt(2.0 * m->config.layers) : 0.02);
     }
@@ -165,7 +171,8 @@ rw_tensor *model_loss_of(const struct model *m, rw_tape *t, rw_tensor *tokens, r
     rw_tensor *x = embed(m, t, tokens), *aux = NULL;
     for (int l = 0; l < m->config.layers; l++) {
         ckpt_begin(t, "block");
-        x = m->config.kind == MODEL_DEEPSEEK ? deepseek_block(m, t, x, l, &aux) : model_block(m, t, x, l);
+        if (m->config.kind == MODEL_DEEPSEEK) x = deepseek_block(m, t, x, l, &aux);
+        else x = m->config.kind == MODEL_MAMBA2 ? mamba2_block(m, t, x, l) : model_block(m, t, x, l);
         ckpt_end(t);
     }
     rw_tensor *const last = model_norm(m, t, x, m->norm, m->norm_bias);

@@ -4,6 +4,7 @@
  *   gpt     GPT-2: learned positions, LayerNorm before each part, GELU (tanh), tied output embedding, dropout
  *   llama   RMSNorm, rotary positions, SwiGLU, grouped-query heads, untied output, no biases
  *   deepseek  latent attention, a mixture of experts beside shared ones, dense first layers: deepseek.c
+ *   mamba2  a state-space model: mamba2.c
  *   t5      encoder and decoder, relative positions: t5.c
  *   vit     GPT's layers over patches of an image: vit.c
  *   resnet50, vgg16, mobilenet, densenet121, unet: see images.h
@@ -11,6 +12,8 @@
  * Every layer is a region "block"; inside it "core_attn" is the attention and "mlp" the feed-forward part; deepseek's
  * have "mla_up_proj", "moe", "moe_act", "shared_experts" and "layernorm" too, t5's decoder "cross_attn"; what predicts
  * more than one token ahead is a region "mtp".
+ * have "mla_up_proj", "moe", "moe_act", "shared_experts" and "layernorm" too, t5's decoder "cross_attn". mamba2's have
+ * "ssd" and nothing else.
  */
 #ifndef REWIND_BENCH_MODEL_H
 #define REWIND_BENCH_MODEL_H
@@ -21,6 +24,7 @@ enum model_kind {
     MODEL_GPT,
     MODEL_LLAMA,
     MODEL_DEEPSEEK,
+    MODEL_MAMBA2,
     MODEL_T5,
     MODEL_VIT, /* this and what follows see pictures */
     MODEL_RESNET50, /* this and what follows: images.h */
@@ -53,6 +57,7 @@ struct model_config {
     double capacity; /* of deepseek's experts, over what they need on the average; 0: all that comes */
     bool by_weight;  /* what is beyond it is dropped by weight, not by position */
     bool gated;   /* of t5, which has a head_width too: as version 1.1 */
+    int state, chunk; /* of mamba2, which has a head_width and groups, too: a state's width, 0: 16, and the scan's */
     int patch;    /* of vit: a patch's side, 0: 8 */
 };
 
@@ -63,6 +68,7 @@ struct model_layer {
     rw_tensor *norm2, *norm2_bias, *up, *up_bias, *gate, *down, *down_bias;
     rw_tensor *q_a, *q_norm, *q_b, *kv_a, *kv_norm, *kv_b, *router, *experts_up, *experts_down; /* deepseek's */
     rw_tensor *balance, *load, *ahead_x, *ahead_token, *ahead_join, *ahead_norm;
+    rw_tensor *conv, *conv_bias, *dt_bias, *a_log, *d, *gate_norm; /* mamba2's */
     rw_tensor *q, *kv, *cross_norm, *cross_q, *cross_kv, *cross_proj; /* t5's */
 };
 
@@ -75,13 +81,14 @@ struct model {
     struct model_layer layer[2 * MODEL_MAX_LAYERS];          /* t5's decoder stands behind its encoder */
 };
 
-/* Fills in a preset: tiny, small, gpt2-124m; of deepseek tiny, small, v2-lite; of t5 tiny, small, t5-small,
+/* Fills in a preset: tiny, small, gpt2-124m; of deepseek tiny, small, v2-lite; of mamba2
+   tiny, small, mamba2-130m; of t5 tiny, small, t5-small,
    t5-v1.1-small; of networks for images tiny, small, published, of which, but for vit, the first layer's width is all.
    False when there is none of that name. */
 bool model_preset(struct model_config *config, const char *name);
 
 /* Creates the parameters in ctx, of at most MODEL_MAX_LAYERS layers, and initialises them as GPT-2 does: normal 0.02,
-   residual projections over sqrt(2 layers); t5 as its own code does. */
+   residual projections over sqrt(2 layers); t5 and mamba2 as their own code does. */
 rw_status model_create(struct model *m, rw_context *ctx, const struct model_config *config);
 
 /* The same without initialising them: their bytes are zeros. */

@@ -10,10 +10,11 @@
 static const char usage[] =
     "recompute_sweep: trains a model under several checkpointing policies and shows what memory costs in time.\n"
     "Every row is verified: losses, gradients and parameters must be the bytes of policy `none`.\n\n"
-    "  --model gpt|llama|deepseek|t5|vit|resnet50|vgg16|mobilenet|densenet121|unet  [gpt]\n"
-    "  --preset tiny|small|gpt2-124m  [small]; of deepseek tiny|small|v2-lite; of t5\n"
-    "                          tiny|small|t5-small|t5-v1.1-small; of networks for images tiny|small|published, and\n"
-    "                          their --seq is a side\n"
+    "  --model gpt|llama|deepseek|mamba2|t5|vit|resnet50|vgg16|mobilenet|densenet121|unet\n"
+    "                          [gpt]\n"
+    "  --preset tiny|small|gpt2-124m  [small]; of deepseek tiny|small|v2-lite; of mamba2\n"
+    "                          tiny|small|mamba2-130m; of t5 tiny|small|t5-small|t5-v1.1-small; of networks\n"
+    "                          for images tiny|small|published, and their --seq is a side\n"
     "  --layers N --width N --heads N --kv-heads N   instead of the preset's\n"
     "  --policy LIST           policies separated by blanks, e.g. \"none budget:50% full selective:core_attn,mlp\"\n"
     "  --budget LIST           a row more for each budget, separated by commas: 75%,50%,256MiB\n"
@@ -91,9 +92,9 @@ static const char *const wanted[] = {
     [SEED - LAYERS] = "a whole number below 2^64",
     [DATA - LAYERS] = "a file",
     [OUT - LAYERS] = "a folder, at most 4000 bytes",
-    [MODEL - LAYERS] = "gpt, llama, deepseek, t5, vit, resnet50, vgg16, mobilenet, densenet121 or unet",
-    [PRESET - LAYERS] = "tiny, small or gpt2-124m; of deepseek v2-lite; of t5 t5-small or t5-v1.1-small; for images "
-                        "published",
+    [MODEL - LAYERS] = "gpt, llama, deepseek, mamba2, t5, vit, resnet50, vgg16, mobilenet, densenet121 or unet",
+    [PRESET - LAYERS] = "tiny, small or gpt2-124m; of deepseek v2-lite; of mamba2 mamba2-130m; of t5 t5-small "
+                        "or t5-v1.1-small; for images published",
     [BUDGET - LAYERS] = "1 to 64 budgets separated by commas, as 75%,256MiB",
     [FIT - LAYERS] = "a size, as 4GiB or 1536MiB",
     [GROW - LAYERS] = "batch or seq",
@@ -278,6 +279,7 @@ static int check(struct sweep_options *o)
 {
     struct model_config *const m = &o->model;
     if (m->kind != MODEL_LLAMA) m->kv_heads = m->heads;
+    if (m->kind == MODEL_MAMBA2 && m->scores) return refuse(ATTENTION, "scores (there is no attention)");
     if (m->kind == MODEL_DEEPSEEK && m->scores) return refuse(ATTENTION, "scores (latent attention is fused)");
     if ((!m->head_width && m->width % m->heads) || m->heads % m->kv_heads ||
         (m->kind == MODEL_LLAMA && m->width / m->heads % 2)) {

@@ -67,7 +67,8 @@ static bool judge(struct sweep_row *r, const struct sweep_row *none)
     if (r->peak != r->predicted) fprintf(stderr, "recompute_sweep: %s: the peak is not the predicted one\n", r->policy);
     if (!r->replayed && strcmp(r->policy, "none"))
         fprintf(stderr, "recompute_sweep: %s: replays nothing; the model's regions are block, core_attn and mlp, of "
-                        "deepseek mla_up_proj, moe, moe_act, shared_experts and layernorm, too\n",
+                        "deepseek mla_up_proj, moe, moe_act, shared_experts and layernorm, too, of mamba2 block "
+                        "and ssd\n",
                 r->policy);
     return r->identical && r->peak == r->predicted;
 }

@@ -80,6 +80,39 @@ RW_API rw_tensor *rw_gru_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, 
                             rw_tensor **ret_h);
 #define rw_gru(...) rw_gru_at(RW_HERE, __VA_ARGS__)
 
+/** Of rw_ssd_scan(), all of one floating-point type. p: width of a head, n: of a state. */
+typedef struct rw_ssd_operands {
+    rw_tensor *x;     ///< [batch, length, heads, p]
+    rw_tensor *dt;    ///< steps, above 0 as a rule: [batch, length, heads]
+    rw_tensor *a;     ///< below 0 as a rule: [heads]
+    rw_tensor *b, *c; ///< [batch, length, groups, n]; groups divide heads
+    rw_tensor *state; ///< before the first place, [batch, heads, p, n]; RW_NONE stands for zeros
+} rw_ssd_operands;
+
+/** Places of a chunk where the caller names none. */
+#define RW_SSD_CHUNK 64
+
+/**
+ * The scan of a selective state-space model, as Mamba-2 has it: for each batch and head, of which neighbours share a
+ * group's b and c,
+ *
+ *     state[t] = exp(dt[t] a) state[t - 1] + dt[t] x[t] b[t]^T          [p, n]
+ *     y[t] = state[t] c[t]
+ *
+ * by chunks: products inside a chunk, a state for each, a pass over the states in order (Dao and Gu, arXiv 2405.21060).
+ * Composed of ordinary ops: under none they keep a number for each pair of places of a chunk and each head, which a
+ * region around the call makes again instead. 16 bits are computed in float32 and rounded once at the end. Every sum
+ * has an order that shapes and chunk alone decide; another chunk may round differently. Differentiable any number of
+ * times.
+ * @param chunk places of a chunk; 0: RW_SSD_CHUNK. At most 8189 chunks.
+ * @param ret_state receives the state behind the last place, owned by the tape; NULL on an error. May be NULL.
+ * @return y [batch, length, heads, p]. Errors: RW_ERR_SHAPE, RW_ERR_DTYPE; RW_ERR_ARGUMENT for a chunk below 0 and
+ *         without operands.
+ */
+RW_API rw_tensor *rw_ssd_scan_at(rw_site at, rw_tape *t, const rw_ssd_operands *operands, int64_t chunk,
+                                 rw_tensor **ret_state);
+#define rw_ssd_scan(...) rw_ssd_scan_at(RW_HERE, __VA_ARGS__)
+
 #ifdef __cplusplus
 }
 #endif

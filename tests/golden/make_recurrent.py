@@ -72,4 +72,22 @@ layer("", (3, 7), 5)
 layer(".sequence", (3, 2, 6), 5)
 layer(".one", (1, 2, 3), 19)
 
+
+def ssd_scan(x, dt, bc, rest):
+    """Place by place; dt in 16ths, b and c in one tensor, and for each head a and its states."""
+    (batch, length, heads, p), (groups, n) = x.shape, bc.shape[3:]
+    a, state, made = rest[:, 0], rest[:, 1:].reshape(heads, batch, p, n).transpose(0, 1), []
+    b, c = bc.repeat_interleave(heads // groups, 3).unbind(2)
+    for t in range(length):
+        step = dt[:, t] / 16
+        state = (step * a).exp()[..., None, None] * state + (step[..., None] * x[:, t])[..., None] * b[:, t, :, None]
+        made.append((state * c[:, t, :, None]).sum(-1))
+    return torch.cat([torch.stack(made, 1).flatten(), state.flatten()])
+
+
+for name, length, heads, groups in [("", 9, 4, 2), (".rest", 7, 3, 1), (".one", 2, 2, 2)]:
+    case("ssd_scan" + name, ssd_scan,
+         [normal(2, length, heads, 5), normal(2, length, heads), normal(2, length, 2, groups, 4),
+          normal(heads, 1 + 2 * 5 * 4)])
+
 write(__file__)

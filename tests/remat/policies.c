@@ -314,6 +314,7 @@ static bool is_composed(const char *name)
         "quantized_create",
         "rope_interleaved",
         "smooth_l1_loss",
+        "ssd_scan",
         "stack",
         "transpose",
         "unbind",

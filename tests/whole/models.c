@@ -234,6 +234,29 @@ Test(models, experts_are_balanced_once_a_step)
     cr_assert_eq(rw_read(b.t, m.layer[c.layers].load, load, sizeof load), RW_OK);
     for (int e = 0; e < 8; e++) cr_expect_eq(load[e], 0);
     fixture_close(&b);
+/* A state-space model, of three chunks of which one is not whole; 1 to 5 threads. */
+Test(models, mamba2_under_every_policy)
+{
+    static const char *const policies[] = { "full", "uniform:2", "selective:ssd", "ops:linear", "budget:60%" };
+    static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F64 };
+    for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
+        const struct model_config c = { .kind = MODEL_MAMBA2, .layers = 2, .width = 32, .heads = 4, .kv_heads = 4,
+                                        .groups = 2, .state = 8, .chunk = 8, .vocab = 61, .dropout = 0.1f,
+                                        .dtype = types[k] };
+        const bool host = test_device() == RW_DEVICE_CPU;
+        const size_t n = host ? sizeof policies / sizeof *policies : 1;
+        const int steps = host && types[k] == RW_F32 ? MANY_STEPS : STEPS;
+        struct outcome none = train_steps(&c, "none", 1, steps);
+        for (size_t i = 0; i < n; i++) {
+            struct outcome o = train_steps(&c, policies[i], 1 + (int)(i + 1) % 5, steps);
+            cr_assert_gt(o.replayed, 0, "%s replayed nothing", policies[i]);
+            cr_assert_eq(memcmp(none.loss, o.loss, sizeof o.loss), 0, "%s: losses", policies[i]);
+            cr_assert_eq(first_difference(none.gradients, o.gradients, o.bytes), -1, "%s: gradients", policies[i]);
+            cr_assert_eq(first_difference(none.parameters, o.parameters, o.bytes), -1, "%s: parameters", policies[i]);
+            free(o.gradients), free(o.parameters);
+        }
+        free(none.gradients), free(none.parameters);
+    }
 }
 
 static size_t kept_under(const struct model_config *c, const char *policy, int batch, int seq)
@@ -288,7 +311,7 @@ Test(models, fused_and_explicit_attention_agree)
     }
 }
 
-/* torchvision's vit_b_16; t5-small and google/t5-v1_1-small as published. */
+/* torchvision's vit_b_16; t5-small, google/t5-v1_1-small and state-spaces/mamba2-130m as published. */
 Test(models, parameters_of_published_sizes)
 {
     static const struct {
@@ -296,6 +319,7 @@ Test(models, parameters_of_published_sizes)
         const char *preset;
         int64_t parameters;
     } rows[] = { { MODEL_VIT, "published", 86567656 },
+                 { MODEL_MAMBA2, "mamba2-130m", 128989632 },
                  { MODEL_T5, "t5-small", 60506624 },
                  { MODEL_T5, "t5-v1.1-small", 76961152 } };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -73,8 +73,34 @@ static void cells(struct trial *m, struct world *w)
 #undef MADE
 }
 
+/* w->heads is [1, 2, 3, 4]: two places of three heads, or groups; w->vector [3]. */
+static void scans(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_ssd_operands o = { w->heads, NULL, w->vector, w->heads, w->heads, RW_NONE };
+    rw_tensor *state = NULL;
+    TENSOR("rw_ssd_scan", RW_ERR_ARGUMENT, rw_ssd_scan(t, NULL, 0, &state));
+    TENSOR("rw_ssd_scan", RW_ERR_ARGUMENT, rw_ssd_scan(t, &o, 0, &state));
+#define WITH(change) (o.dt = rw_zeros(t, RW_F32, RW_SHAPE(1, 2, 3)), change)
+    TENSOR_OF("rw_ssd_scan", RW_ERR_ARGUMENT, WITH(o.x = RW_NONE), rw_ssd_scan(t, &o, 0, &state));
+    TENSOR_OF("rw_ssd_scan", RW_ERR_ARGUMENT, WITH(o.state = NULL), rw_ssd_scan(t, &o, 0, &state));
+    TENSOR_OF("rw_ssd_scan", RW_ERR_ARGUMENT, WITH(o.c = w->alien), rw_ssd_scan(t, &o, 0, NULL));
+    TENSOR_OF("rw_ssd_scan", RW_ERR_ARGUMENT, WITH(state = NULL), rw_ssd_scan(t, &o, -1, NULL));
+    TENSOR_OF("rw_ssd_scan", RW_ERR_DTYPE, WITH(o.a = w->index), rw_ssd_scan(t, &o, 0, NULL));
+    TENSOR_OF("rw_ssd_scan", RW_ERR_DTYPE, WITH(o.state = w->half), rw_ssd_scan(t, &o, 0, NULL));
+    TENSOR_OF("rw_ssd_scan", RW_ERR_SHAPE, WITH(o.x = w->cube), rw_ssd_scan(t, &o, 0, NULL));
+    TENSOR_OF("rw_ssd_scan", RW_ERR_SHAPE, WITH(o.dt = w->cube), rw_ssd_scan(t, &o, 0, NULL));
+    TENSOR_OF("rw_ssd_scan", RW_ERR_SHAPE, WITH(o.a = w->four), rw_ssd_scan(t, &o, 0, NULL));
+    TENSOR_OF("rw_ssd_scan", RW_ERR_SHAPE, WITH(o.c = w->image), rw_ssd_scan(t, &o, 0, NULL));
+    TENSOR_OF("rw_ssd_scan", RW_ERR_SHAPE, WITH(o.state = w->heads), rw_ssd_scan(t, &o, 0, NULL));
+    TENSOR_OF("rw_ssd_scan", RW_ERR_SHAPE, WITH(o.b = o.c = rw_zeros(t, RW_F32, RW_SHAPE(1, 2, 2, 4))),
+              rw_ssd_scan(t, &o, 0, NULL));
+#undef WITH
+}
+
 void mistakes_with_sequences(struct trial *m, struct world *w)
 {
     convolutions(m, w);
     cells(m, w);
+    scans(m, w);
 }

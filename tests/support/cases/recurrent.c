@@ -222,8 +222,62 @@ void op_count_recurrent_layer(struct op_case *c)
     for (int i = 0; i <= c->n; i++) c->r[i] = (struct roundings){ 2 * n, 6 * steps };
 }
 
+/* ---- the scan ---- */
+
+static rw_tensor *row_of(rw_tape *t, rw_tensor *x)
+{
+    return rw_reshape(t, x, S(rw_shape_numel(rw_tensor_shape(x))));
+}
+
+rw_tensor *op_build_ssd_scan(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_shape s = rw_tensor_shape(x[0]), w = rw_tensor_shape(x[2]);
+    const int64_t n = w.dim[4], states = s.dim[0] * s.dim[3] * n;
+    rw_tensor *last, *const state = rw_reshape(t, rw_slice(t, x[3], 1, 1, 1 + states),
+                                               S(s.dim[2], s.dim[0], s.dim[3], n));
+    const rw_ssd_operands o = { .x = x[0],
+                                .dt = rw_scale(t, x[1], 1.0 / 16),
+                                .a = rw_select(t, x[3], 1, 0),
+                                .b = rw_select(t, x[2], 2, 0),
+                                .c = rw_select(t, x[2], 2, 1),
+                                .state = rw_transpose(t, state, 0, 1) };
+    rw_tensor *const y = rw_ssd_scan(t, &o, c->axis, &last);
+    return rw_concat(t, (rw_tensor *[]){ row_of(t, y), row_of(t, last) }, 2, 0);
+}
+
+/*
+ * Products of n, q and p terms, and of each chunk a factor and a sum. An exponential's argument is off by u times the
+ * sum of |dt a| from both ends, here below 4 in all: 8 roundings more. A gradient has the terms of all places.
+ */
+void op_count_ssd_scan(struct op_case *c)
+{
+    const int l = (int)c->in[0].shape.dim[1], h = (int)c->in[0].shape.dim[2], p = (int)c->in[0].shape.dim[3];
+    const int n = (int)c->in[2].shape.dim[4], each = l + n + p + 4 * (N_F + 8 + l) + 12;
+    c->r[0].n = each;
+    for (int i = 1; i <= 4; i++) c->r[i] = (struct roundings){ 3 * each + l * (h + n + p), 3 };
+}
+
+static void scans(void)
+{
+    const int64_t all[][7] = { { 1, 1, 1, 1, 1, 1, 0 }, { 2, 5, 2, 2, 1, 3, 2 }, { 1, 4, 4, 1, 2, 2, 2 },
+                               { 2, 70, 4, 8, 2, 16, 32 } }; /* b, l, h, p, g, n, chunk */
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const int64_t *const s = all[i];
+        struct op_case *const c = op_case_next(OP_ATTENTION, op_build_ssd_scan, OP_TERMS, 4);
+        c->axis = (int)s[6];
+        c->in[0].shape = S(s[0], s[1], s[2], s[3]);
+        c->in[1] = (struct op_operand){ .shape = S(s[0], s[1], s[2]), .range = OP_SIGNED };
+        c->in[2].shape = S(s[0], s[1], 2, s[4], s[5]);
+        c->in[3].shape = S(s[2], 1 + s[0] * s[3] * s[5]);
+        op_count_ssd_scan(c);
+        c->large = s[1] > 8;
+        op_case_describe(c, "ssd_scan by %d", c->axis);
+    }
+}
+
 void op_cases_recurrent(void)
 {
     convolutions();
     add_cells();
+    scans();
 }

@@ -15,4 +15,9 @@ rw_tensor *op_build_lstm_layer(rw_tape *t, rw_tensor **x, const struct op_case *
 rw_tensor *op_build_gru_layer(rw_tape *t, rw_tensor **x, const struct op_case *c);
 void op_count_recurrent_layer(struct op_case *c);
 
+/* ssd_scan. Operands: x [b, l, h, p], 16 dt [b, l, h], b and c [b, l, 2, g, n], and for each head a and its states
+   [h, 1 + b p n]. The result lies before the last state in one row. c->axis: the chunk. */
+rw_tensor *op_build_ssd_scan(rw_tape *t, rw_tensor **x, const struct op_case *c);
+void op_count_ssd_scan(struct op_case *c);
+
 #endif
