@@ -1,5 +1,5 @@
 """The networks for images, the vision transformer, T5 and DeepSeek of bench/models in PyTorch: the same layers and
-shapes. A model is called with what it is given, and `run`, which calls each part that checkpoints: run(part, *given)."""
+shapes. A model is called with what it is given, and `run`, which calls each part that may be checkpointed."""
 import math
 
 import torch

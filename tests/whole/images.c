@@ -105,9 +105,9 @@ static double kept_under(enum model_kind kind, const char *policy)
 }
 
 /*
- * Under none a batch norm keeps its input, which a convolution made, and a relu its result. Without bn and relu resnet50
- * keeps the former: 11.11 of 20.9 million elements, and those of the pool. densenet121 keeps its concatenations, half of
- * all; made again as well, what is left grows with the layers and not with their square.
+ * Under none a batch norm keeps its input, which a convolution made, and a relu its result. Without bn and relu
+ * resnet50 keeps the former: 11.11 of 20.9 million elements, and those of the pool. densenet121 keeps its
+ * concatenations, half of all; made again as well, what is left grows with the layers and not with their square.
  */
 Test(images, kept_with_bn_and_relu_made_again)
 {
