@@ -4,12 +4,45 @@
 #include "ops/common/vec.h"
 #include "ops/norm/groups.h"
 
+/* n elements from `at` on, n at most a vector's; the others are 0. */
+VEC_INLINE vf f_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
+{
+    if (n == VF_LANES) return vf_get(p, dtype, at);
+    return vf_load_some((const char *)p + (size_t)at * float_size(dtype), dtype, n, 0);
+}
+
+VEC_INLINE void f_save(void *p, rw_dtype dtype, int64_t at, int64_t n, vf x)
+{
+    if (n == VF_LANES) vf_put(p, dtype, at, x);
+    else vf_store_some((char *)p + (size_t)at * float_size(dtype), dtype, n, x);
+}
+
+VEC_INLINE vd d_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
+{
+    const double *const from = (const double *)p + at;
+    if (n == VD_LANES) return vd_load(from);
+    vd x = { 0 };
+    for (int64_t i = 0; i < n; i++) x[i] = from[i];
+    return x;
+}
+
+VEC_INLINE void d_save(void *p, rw_dtype dtype, int64_t at, int64_t n, vd x)
+{
+    double *const to = (double *)p + at;
+    if (n == VD_LANES) vd_store(to, x);
+    else
+        for (int64_t i = 0; i < n; i++) to[i] = x[i];
+}
+
 #define T float
+#define V vf
 #define F(name) f_##name
 #include "ops/norm/groups_tmpl.h"
 #undef T
+#undef V
 #undef F
 #define T double
+#define V vd
 #define F(name) d_##name
 #include "ops/norm/groups_tmpl.h"
 

@@ -1,7 +1,19 @@
 /*
- * The loops of groups.h for one type of arithmetic T. Included by groups_cpu.c once with T = float and once with T =
- * double; F names these functions. Channels lie side by side and the inner loops run over them.
+ * The loops of groups.h for one type of arithmetic T. Included by groups_cpu.c once with T = float, V = vf and once
+ * with T = double, V = vd; F names these functions. Channels lie side by side and the inner loops run over them, a
+ * vector at a time: no channel meets another there.
  */
+#define LANES (int64_t)(sizeof(V) / sizeof(T))
+#define OWN (sizeof(T) == sizeof(double) ? RW_F64 : RW_F32) /* of what lies in the workspace */
+
+/* Calls step(..., c, n) for the n channels from c on, over all channels: LANES at a time, and the rest. */
+#define OVER_CHANNELS(step, ...)                                                      \
+    do {                                                                              \
+        int64_t channel = 0;                                                          \
+        for (; channel + LANES <= g->c; channel += LANES) step(__VA_ARGS__, channel, LANES); \
+        if (channel < g->c) step(__VA_ARGS__, channel, g->c - channel);               \
+    } while (0)
+
 VEC_INLINE T F(element)(const void *p, rw_dtype dtype, int64_t i)
 {
     return dtype == RW_F64 ? (T)((const double *)p)[i] : (T)f_get(p, dtype, i);
@@ -27,20 +39,26 @@ VEC_INLINE struct F(block) F(block_of)(const struct rw_groups *g, void *workspac
                               parts + (g->segments * g->blocks * 2 + s * 4) * g->c };
 }
 
+VEC_INLINE void F(add)(T *sum, const void *x, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
+{
+    F(save)(sum, OWN, c, n, F(load)(sum, OWN, c, n) + F(load)(x, dtype, at + c, n));
+}
+
+VEC_INLINE void F(add_square)(T *sum, const T *mean, const void *x, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
+{
+    const V d = F(load)(x, dtype, at + c, n) - F(load)(mean, OWN, c, n);
+    F(save)(sum, OWN, c, n, F(load)(sum, OWN, c, n) + d * d);
+}
+
 /* Mean, and sum of squares around it, of each channel. */
 VEC_INLINE void F(statistics)(const struct rw_groups *g, const void *x, rw_dtype dtype, const struct F(block) *b)
 {
     T *const mean = b->part, *const square = b->part + g->c;
     const T n = (T)(b->to - b->from);
     for (int64_t c = 0; c < g->c; c++) mean[c] = square[c] = 0;
-    for (int64_t r = b->from; r < b->to; r++)
-        for (int64_t c = 0; c < g->c; c++) mean[c] += F(element)(x, dtype, r * g->c + c);
+    for (int64_t r = b->from; r < b->to; r++) OVER_CHANNELS(F(add), mean, x, dtype, r * g->c);
     for (int64_t c = 0; c < g->c; c++) mean[c] /= n;
-    for (int64_t r = b->from; r < b->to; r++)
-        for (int64_t c = 0; c < g->c; c++) {
-            const T d = F(element)(x, dtype, r * g->c + c) - mean[c];
-            square[c] += d * d;
-        }
+    for (int64_t r = b->from; r < b->to; r++) OVER_CHANNELS(F(add_square), square, mean, x, dtype, r * g->c);
 }
 
 /* Of a group of a segment: blocks are merged in order, in double. */
@@ -73,6 +91,20 @@ VEC_INLINE void F(coefficients)(const struct rw_groups *g, const T *mean, const 
     }
 }
 
+/* Where a row's operands lie: x, dy and the result; what each channel has: mean, 1 / sqrt(var + eps), and two more. */
+struct F(row) {
+    const void *x, *dy;
+    void *to;
+    const T *mean, *r;
+    T *a, *b;
+};
+
+VEC_INLINE void F(normalise_row)(const struct F(row) *k, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
+{
+    const V d = F(load)(k->x, dtype, at + c, n) - F(load)(k->mean, OWN, c, n);
+    F(save)(k->to, dtype, at + c, n, d * F(load)(k->a, OWN, c, n) + F(load)(k->b, OWN, c, n));
+}
+
 VEC_INLINE void F(normalise)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
 {
     const T *const mean = b->of_segment, *const r = mean + g->c;
@@ -81,10 +113,15 @@ VEC_INLINE void F(normalise)(const struct rw_groups *g, const rw_kernel *k, rw_d
         weight[c] = F(element)(k->in[1].data, dtype, c) * r[c];
         bias[c] = F(element)(k->in[2].data, dtype, c);
     }
-    for (int64_t i = b->from; i < b->to; i++)
-        for (int64_t c = 0; c < g->c; c++)
-            F(store)(k->out[0].data, dtype, i * g->c + c,
-                     (F(element)(k->in[0].data, dtype, i * g->c + c) - mean[c]) * weight[c] + bias[c]);
+    const struct F(row) row = { .x = k->in[0].data, .to = k->out[0].data, .mean = mean, .a = weight, .b = bias };
+    for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(normalise_row), &row, dtype, i * g->c);
+}
+
+VEC_INLINE void F(add_row)(const struct F(row) *k, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
+{
+    const V dy = F(load)(k->dy, dtype, at + c, n), d = F(load)(k->x, dtype, at + c, n) - F(load)(k->mean, OWN, c, n);
+    F(save)(k->a, OWN, c, n, F(load)(k->a, OWN, c, n) + dy);
+    F(save)(k->b, OWN, c, n, F(load)(k->b, OWN, c, n) + dy * (d * F(load)(k->r, OWN, c, n)));
 }
 
 /* Of each channel the sums of dy, and of dy times x normalised. */
@@ -93,12 +130,8 @@ VEC_INLINE void F(sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype 
     const T *const mean = b->of_segment, *const r = mean + g->c;
     T *const sum = b->part, *const product = b->part + g->c;
     for (int64_t c = 0; c < g->c; c++) sum[c] = product[c] = 0;
-    for (int64_t i = b->from; i < b->to; i++)
-        for (int64_t c = 0; c < g->c; c++) {
-            const T dy = F(element)(k->in[2].data, dtype, i * g->c + c);
-            sum[c] += dy;
-            product[c] += dy * ((F(element)(k->in[0].data, dtype, i * g->c + c) - mean[c]) * r[c]);
-        }
+    const struct F(row) row = { k->in[0].data, k->in[2].data, NULL, mean, r, sum, product };
+    for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(add_row), &row, dtype, i * g->c);
 }
 
 /* The blocks' sums in order: of a segment into its first block's place, of all to dbias and dweight. */
@@ -142,17 +175,23 @@ VEC_INLINE void F(mean_sums)(const struct rw_groups *g, const rw_kernel *k, rw_d
     }
 }
 
+/* a: the weight; h and hx: the means of mean_sums(). */
+VEC_INLINE void F(slope_row)(const struct F(row) *k, const T *h, const T *hx, rw_dtype dtype, int64_t at, int64_t c,
+                             int64_t n)
+{
+    const V r = F(load)(k->r, OWN, c, n);
+    const V xh = (F(load)(k->x, dtype, at + c, n) - F(load)(k->mean, OWN, c, n)) * r;
+    const V dy = F(load)(k->dy, dtype, at + c, n) * F(load)(k->a, OWN, c, n);
+    F(save)(k->to, dtype, at + c, n, r * (dy - F(load)(h, OWN, c, n) - xh * F(load)(hx, OWN, c, n)));
+}
+
 VEC_INLINE void F(slope)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
 {
     const T *const mean = b->of_segment, *const r = mean + g->c, *const h = r + g->c, *const hx = h + g->c;
     T *const weight = b->part;
     for (int64_t c = 0; c < g->c; c++) weight[c] = F(element)(k->in[1].data, dtype, c);
-    for (int64_t i = b->from; i < b->to; i++)
-        for (int64_t c = 0; c < g->c; c++) {
-            const T xh = (F(element)(k->in[0].data, dtype, i * g->c + c) - mean[c]) * r[c];
-            const T dy = F(element)(k->in[2].data, dtype, i * g->c + c);
-            F(store)(k->out[0].data, dtype, i * g->c + c, r[c] * (dy * weight[c] - h[c] - xh * hx[c]));
-        }
+    const struct F(row) row = { k->in[0].data, k->in[2].data, k->out[0].data, mean, r, weight, NULL };
+    for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(slope_row), &row, h, hx, dtype, i * g->c);
 }
 
 VEC_INLINE void F(forward)(const rw_kernel *k, rw_dtype dtype, const struct rw_groups *g, bool parallel)
@@ -209,3 +248,7 @@ VEC_INLINE void F(update)(const rw_kernel *k)
         to_var[i] = (1 - m) * to_var[i] + m * (unbiased * var[i]);
     }
 }
+
+#undef LANES
+#undef OWN
+#undef OVER_CHANNELS
