@@ -5,6 +5,11 @@
  * record, verify, explain, backward, clip, update, save, load, and a graph of the next step. What the device's driver
  * gives counts as well.
  *
+ * Each allocation fails, in either mode and type. That the step then succeeds is looked at behind every FAILURES of
+ * them: in between, the next failure comes one allocation later in the same step, so what the last one has left behind
+ * has to carry the step past the place where it stopped. Of a first step each failure needs a context of its own; of
+ * four of them, one in each of the modes and types, one is followed by the step that succeeds.
+ *
  * On the simulated device a step takes long: there four of them fail, spread over all, or with
  * REWIND_ALLOC_STRIDE=N every N-th.
  */
@@ -20,17 +25,18 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BATCH = 1, SEQ = 6 };
+enum { BATCH = 1, SEQ = 6, FAILURES = 8 };
 
 extern size_t cudasim_live_allocations(void) __attribute__((weak)); /* of the build that has it */
 
-static char dir[32], path[64];
+static char dir[40], path[64];
 static FILE *explained;
 
 static void open_files(void)
 {
-    strcpy(dir, "/tmp/rewind-alloc-XXXXXX");
-    cr_assert_not_null(mkdtemp(dir));
+    strcpy(dir, "/dev/shm/rewind-alloc-XXXXXX"); /* a disk is waited for at each save */
+    if (!mkdtemp(dir)) strcpy(dir, "/tmp/rewind-alloc-XXXXXX");
+    cr_assert(strcmp(dir + strlen(dir) - 6, "XXXXXX") || mkdtemp(dir));
     snprintf(path, sizeof path, "%s/weights", dir);
     cr_assert_not_null(explained = tmpfile());
 }
@@ -228,8 +234,8 @@ static void expect_bytes(struct step *s, const struct failure *f, const unsigned
 
 static int survived; /* failures that a step did without */
 
-/* The step is given up, and then succeeds. live: the count after a reset, or -1 to leave it. */
-static void fail_then_retry(struct step *s, const struct failure *f, const unsigned char *expected, int64_t live)
+/* The step is given up. live: the count after a reset, or -1 to leave it. */
+static void fail(struct step *s, const struct failure *f, const unsigned char *expected, int64_t live)
 {
     set_back(s);
     f->mode->fail(f->i);
@@ -250,6 +256,10 @@ static void fail_then_retry(struct step *s, const struct failure *f, const unsig
     if (live >= 0)
         cr_assert_eq(rw_alloc_live(), live, "%s: %lld allocations are left", text_of(f),
                      (long long)(rw_alloc_live() - live));
+}
+
+static void succeed(struct step *s, const struct failure *f, const unsigned char *expected)
+{
     set_back(s);
     cr_assert_eq(run_step(s), RW_OK, "%s, and then: %s", text_of(f), rw_error_message(s->ctx));
     expect_bytes(s, f, expected);
@@ -285,7 +295,8 @@ Test(alloc_failure, of_creation)
         }
 }
 
-static void fail_first_steps(rw_dtype dtype, const struct mode *mode)
+/* turn: which of four failures is followed by the step that succeeds. */
+static void fail_first_steps(rw_dtype dtype, const struct mode *mode, uint64_t turn)
 {
     struct step whole = open_step(dtype);
     set_back(&whole);
@@ -300,7 +311,8 @@ static void fail_first_steps(rw_dtype dtype, const struct mode *mode)
     for (uint64_t i = 1; i <= n; i += stride(n)) {
         const struct failure f = { mode, dtype, i, n };
         struct step s = open_step(dtype);
-        fail_then_retry(&s, &f, expected, -1);
+        fail(&s, &f, expected, -1);
+        if (stride(n) > 1 || i % 4 == turn) succeed(&s, &f, expected);
         close_step(&s);
         cr_assert_eq(rw_alloc_live(), live, "%s", text_of(&f));
         expect_nothing_of_the_driver();
@@ -312,12 +324,12 @@ static void fail_first_steps(rw_dtype dtype, const struct mode *mode)
 /* The first step of a context, with everything that is made once: plans, tables, kernels' primitives. */
 Test(alloc_failure, of_a_first_step)
 {
-    for (size_t d = 0; d < N_TYPES; d++) fail_first_steps(types[d], &modes[0]);
+    for (size_t d = 0; d < N_TYPES; d++) fail_first_steps(types[d], &modes[0], d);
 }
 
 Test(alloc_failure, of_a_first_step_from_then_on)
 {
-    for (size_t d = 0; d < N_TYPES; d++) fail_first_steps(types[d], &modes[1]);
+    for (size_t d = 0; d < N_TYPES; d++) fail_first_steps(types[d], &modes[1], N_TYPES + d);
 }
 
 /* In a context that has run the step before, a failure leaves not one allocation more than there was. */
@@ -344,7 +356,8 @@ static void fail_later_steps(const char *verify, rw_dtype dtype)
     for (size_t m = 0; m < N_MODES; m++)
         for (uint64_t i = 1; i <= n; i += stride(n)) {
             const struct failure f = { &modes[m], dtype, i, n };
-            fail_then_retry(&s, &f, expected, live);
+            fail(&s, &f, expected, live);
+            if (stride(n) > 1 || i % FAILURES == 0 || i == n) succeed(&s, &f, expected);
         }
     free(expected);
     close_step(&s);
