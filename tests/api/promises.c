@@ -448,6 +448,29 @@ Test(promises, a_second_output_is_compared)
     fixture_close(&b);
 }
 
+/* The same for REWIND_VERIFY=digest. */
+Test(promises, a_second_output_is_digested)
+{
+    NEEDS_HOST_MEMORY();
+    rw_fault = (struct rw_fault){ .kind = RW_FAULT_PARAMETER, .op = "two" };
+    setenv("REWIND_VERIFY", "digest", 1);
+    struct fixture b = fixture_open(1, 1);
+    unsetenv("REWIND_VERIFY");
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4)), *out[2];
+    rw_init_constant(w, 3);
+    ckpt_set_policy(b.t, "full");
+    ckpt_begin(b.t, "a");
+    rw_tensor *const in[] = { rw_scale(b.t, input(&b), 0.01), w };
+    cr_assert_not_null(rw_apply(b.t, &two, in, 2, NULL, 0, out));
+    rw_tensor *const y = rw_mul(b.t, out[0], out[1]);
+    ckpt_end(b.t);
+    cr_assert_eq(rw_backward(b.t, sum(&b, y)), RW_ERR_MISMATCH, "%s", rw_error_message(b.ctx));
+    cr_assert(strstr(rw_error_message(b.ctx), "two"), "%s", rw_error_message(b.ctx));
+    rw_fault = (struct rw_fault){ 0 };
+    rw_error_clear(b.ctx);
+    fixture_close(&b);
+}
+
 static rw_status count_threads(const rw_kernel *k)
 {
     for (int i = 0; i < 4; i++) ((float *)k->out[0].data)[i] = (float)k->threads;

@@ -6,6 +6,7 @@
 #include "support/work.h"
 
 #include "plan/build.h"
+#include "remat/choose.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -194,6 +195,84 @@ Test(nesting, planning_a_deep_nest_works_in_proportion, .timeout = 60)
 Test(nesting, values_that_leave_a_deep_nest_cost_no_walk_each, .timeout = 60)
 {
     grows_with_the_depth(true);
+}
+
+/* ---- which nested regions stay regions ---- */
+
+/* How many segments `full` makes of the tape, the whole one aside. */
+static size_t segments_of(struct pair *s, rw_tensor *y)
+{
+    struct rw_problem problem;
+    struct rw_choice choice;
+    const uint32_t loss = rw_sum(s->b.t, y, RW_ALL_AXES, false)->id;
+    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1,
+                                        .policy = &s->b.t->policy };
+    cr_assert_eq(rw_problem_open(&problem, s->b.t, &request), RW_OK, "%s", rw_error_message(s->b.ctx));
+    cr_assert_eq(rw_policy_choose(&problem, &s->b.t->policy, &choice), RW_OK);
+    const size_t n = choice.n_segments - 1;
+    rw_choice_finish(&choice);
+    rw_problem_close(&problem);
+    rw_tape_reset(s->b.t);
+    return n;
+}
+
+/* An inner region that drops as much as comes in: the product of exp's rule reads one value, of x's size. */
+static rw_tensor *drops_as_much(struct pair *s, rw_tensor *x)
+{
+    ckpt_begin(s->b.t, "inner");
+    rw_tensor *const y = rw_exp(s->b.t, x);
+    ckpt_end(s->b.t);
+    return y;
+}
+
+/* The same with a value that three nodes of its rules read: it, two products, their sum, for four values. */
+static rw_tensor *drops_as_much_of_four(struct pair *s)
+{
+    rw_tape *const t = s->b.t;
+    rw_tensor *x[4];
+    for (int i = 0; i < 4; i++) x[i] = rw_add(t, s->q, s->p);
+    ckpt_begin(t, "inner");
+    rw_tensor *const y = rw_exp(t, rw_add(t, rw_add(t, x[0], x[1]), rw_add(t, x[2], x[3]))), *const z = rw_mul(t, y, y);
+    ckpt_end(t);
+    return z;
+}
+
+Test(nesting, a_region_that_drops_no_more_than_comes_in_is_dissolved)
+{
+    struct pair s = open_pair();
+    cr_assert_eq(ckpt_set_policy(s.b.t, "full"), RW_OK);
+    for (int of_four = 0; of_four < 2; of_four++) {
+        ckpt_begin(s.b.t, "outer");
+        rw_tensor *const z = of_four ? drops_as_much_of_four(&s) : drops_as_much(&s, rw_add(s.b.t, s.q, s.p));
+        ckpt_end(s.b.t);
+        const size_t n = segments_of(&s, z);
+        cr_expect_eq(n, 1, "%zu: %s", n, of_four ? "a value that several nodes read counts once" : "a tie");
+    }
+    ckpt_begin(s.b.t, "outer");
+    rw_tensor *x = rw_add(s.b.t, s.q, s.p);
+    ckpt_begin(s.b.t, "inner");
+    x = rw_tanh(s.b.t, rw_exp(s.b.t, x));
+    ckpt_end(s.b.t);
+    ckpt_end(s.b.t);
+    cr_expect_eq(segments_of(&s, x), 2, "more than comes in");
+    fixture_close(&s.b);
+}
+
+/* One value comes into the middle region, and one is dropped there; the other is of the region inside it. */
+Test(nesting, a_region_has_what_was_dissolved_into_it)
+{
+    struct pair s = open_pair();
+    rw_tape *const t = s.b.t;
+    cr_assert_eq(ckpt_set_policy(t, "full"), RW_OK);
+    ckpt_begin(t, "outer");
+    rw_tensor *const x = rw_add(t, s.q, s.p);
+    ckpt_begin(t, "middle");
+    rw_tensor *const y = drops_as_much(&s, rw_scale(t, x, 2));
+    ckpt_end(t);
+    ckpt_end(t);
+    const size_t n = segments_of(&s, y);
+    cr_expect_eq(n, 2, "%zu: the outer one and the middle one", n);
+    fixture_close(&s.b);
 }
 
 Test(nesting, gradients_of_a_deep_nest_are_those_without_recompute, .timeout = 300)

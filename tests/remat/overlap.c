@@ -133,6 +133,54 @@ Test(overlap, copies_stand_around_what_they_read_and_bring)
     scene_close(&s);
 }
 
+/* Behind the last value that may be moved there is little left of forward, and the copy begins no earlier than the
+   value is there: compute stands at the end of forward until it has gone. */
+Test(overlap, a_copy_begins_when_its_value_is_made)
+{
+    struct scene s;
+    struct rw_simulation sim = { 0 };
+    struct rw_cost_of_schedule kept, moved;
+    scene_open(&s);
+    cr_assert_eq(rw_simulate(&s.problem, &s.choice, &sim, &kept), RW_OK);
+    uint32_t last = 0;
+    for (uint32_t v = 0; v < s.problem.mark.values; v++)
+        if (rw_problem_makes(&s.problem, v) && !s.problem.wanted[v]) last = v;
+    s.choice.fate[last].what = RW_MOVE;
+    cr_assert_eq(rw_simulate(&s.problem, &s.choice, &sim, &moved), RW_OK);
+    const double out = rw_move_seconds(&s.problem, RW_LANE_OUT, rw_tensor_bytes(rw_tape_value(s.b.t, last)));
+    double behind = 0; /* the rest of forward */
+    for (uint32_t n = rw_tape_value(s.b.t, last)->producer + 1; n < s.problem.mark.nodes; n++)
+        if (!s.b.t->nodes[n].adjoint) behind += rw_problem_seconds(&s.problem, n);
+    cr_assert_gt(out, 2 * behind, "%g %g", out, behind);
+    cr_assert_geq(moved.seconds, kept.seconds + (out - behind) * 0.999, "%g %g: %g behind %g", kept.seconds,
+                  moved.seconds, out, behind);
+    rw_simulation_finish(&sim);
+    scene_close(&s);
+}
+
+/* Where it is not expected to have gone yet, compute does not wait for a copy at once. */
+Test(overlap, compute_goes_on_beside_a_copy)
+{
+    struct scene s;
+    struct rw_simulation sim = { 0 };
+    size_t later = 0;
+    scene_open(&s);
+    move_some(&s, 3);
+    cr_assert_eq(rw_order(&s.problem, &s.choice, &sim.order, &sim.schedule), RW_OK);
+    cr_assert_eq(rw_overlap(&s.problem, &s.choice, &sim.overlap, &sim.schedule), RW_OK);
+    const struct rw_schedule *const x = &sim.schedule;
+    for (size_t i = 0; i < x->n_waits; i++) {
+        const struct rw_wait w = x->waits[i];
+        if (x->actions[w.on].kind != RW_ACTION_OUT || x->actions[w.action].lane != RW_LANE_COMPUTE) continue;
+        size_t between = 0;
+        for (uint32_t k = w.on + 1; k < w.action; k++) between += x->actions[k].lane == RW_LANE_COMPUTE;
+        later += between > 0;
+    }
+    cr_assert_gt(later, 0);
+    rw_simulation_finish(&sim);
+    scene_close(&s);
+}
+
 Test(overlap, moving_takes_memory_down_and_time_up)
 {
     struct scene s;

@@ -405,3 +405,20 @@ Test(runs, is_valid_sees_what_is_wrong)
     cr_assert(rw_run_is_valid(r));
     fixture_close(&x.b);
 }
+
+/* What is recorded in a region that is still open is no loss: nothing waits for a backward that cannot come yet. */
+Test(runs, a_value_read_inside_a_region_starts_no_step)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_memory m;
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4));
+    rw_init_constant(p, 2);
+    ckpt_begin(b.t, "r");
+    rw_tensor *const y = rw_sum(b.t, rw_mul(b.t, p, p), RW_ALL_AXES, false);
+    cr_assert_eq(rw_item(b.t, y), 16);
+    cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+    cr_assert_eq(m.runs, 0);
+    ckpt_end(b.t);
+    cr_assert_eq(rw_backward(b.t, y), RW_OK, "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}

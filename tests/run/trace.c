@@ -2,6 +2,8 @@
  * written. */
 #include "support/support.h"
 
+#include "remat/schedule.h"
+
 #include <cjson/cJSON.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -71,6 +73,38 @@ Test(trace, has_every_step_of_what_ran)
         cr_assert_geq(cJSON_GetObjectItem(e, "dur")->valuedouble, 0);
         last = from->valuedouble;
     }
+    cJSON_Delete(events);
+    remove(path);
+    free(path);
+}
+
+/* One value of 64 KiB waits outside. */
+Test(trace, a_move_has_the_bytes_that_it_moves)
+{
+    char *const path = temporary_name();
+    setenv("REWIND_TRACE", path, 1);
+    struct fixture b = fixture_open(7, 1);
+    rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(16384));
+    rw_init_uniform(p, 0, 1);
+    rw_tensor *const y = ckpt_offload(b.t, rw_exp(b.t, p));
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_tanh(b.t, y), RW_ALL_AXES, false)), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    fixture_close(&b);
+    unsetenv("REWIND_TRACE");
+    cJSON *const events = read_json(path);
+    int moves = 0;
+    const cJSON *e;
+    cJSON_ArrayForEach(e, events)
+    {
+        const cJSON *const args = cJSON_GetObjectItem(e, "args");
+        const cJSON *const kind = args ? cJSON_GetObjectItem(args, "kind") : NULL;
+        if (!kind || (strcmp(kind->valuestring, rw_action_kind_name(RW_ACTION_OUT)) &&
+                      strcmp(kind->valuestring, rw_action_kind_name(RW_ACTION_IN))))
+            continue;
+        cr_assert_eq(cJSON_GetObjectItem(args, "bytes")->valuedouble, 65536);
+        moves++;
+    }
+    cr_assert_eq(moves, 2, "%d", moves);
     cJSON_Delete(events);
     remove(path);
     free(path);
