@@ -5,6 +5,7 @@
 #include "support/support.h"
 
 #include "device/cpu/onednn.h"
+#include "remat/choose.h"
 #include "verify/faults.h"
 #include "verify/report.h"
 
@@ -468,6 +469,27 @@ Test(promises, a_second_output_is_digested)
     cr_assert(strstr(rw_error_message(b.ctx), "two"), "%s", rw_error_message(b.ctx));
     rw_fault = (struct rw_fault){ 0 };
     rw_error_clear(b.ctx);
+    fixture_close(&b);
+}
+
+/* What is made again for one output makes the other one too, which then waits for nobody. */
+Test(promises, a_second_output_of_what_is_made_again_is_not_kept)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct rw_problem problem;
+    struct rw_choice choice;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4)), *out[2];
+    rw_tensor *const in[] = { input(&b), w };
+    cr_assert_not_null(rw_apply(b.t, &two, in, 2, NULL, 0, out));
+    ckpt_recompute(b.t, out[0]);
+    const uint32_t loss = sum(&b, rw_mul(b.t, out[0], out[1]))->id;
+    const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = &b.t->policy };
+    cr_assert_eq(rw_problem_open(&problem, b.t, &request), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_policy_choose(&problem, &b.t->policy, &choice), RW_OK);
+    cr_assert_eq(choice.fate[out[0]->id].what, RW_REPLAY);
+    cr_assert_eq(choice.fate[out[1]->id].what, RW_REPLAY);
+    rw_choice_finish(&choice);
+    rw_problem_close(&problem);
     fixture_close(&b);
 }
 

@@ -9,8 +9,11 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 enum { N = 32, ID = 3 };
 
@@ -422,3 +425,46 @@ Test(runs, a_value_read_inside_a_region_starts_no_step)
     cr_assert_eq(rw_backward(b.t, y), RW_OK, "%s", rw_error_message(b.ctx));
     fixture_close(&b);
 }
+
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* which keep what was given back */
+static uint64_t address_space(void)
+{
+    unsigned long long pages = 0;
+    FILE *const f = fopen("/proc/self/statm", "r");
+    cr_assert(f && fscanf(f, "%llu", &pages) == 1);
+    fclose(f);
+    return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A step of so many numbers, and what arenas take behind it. */
+static uint64_t arena_of(const struct fixture *b, int64_t n)
+{
+    rw_memory m;
+    rw_tensor *const x = rw_exp(b->t, rw_zeros(b->t, RW_F32, RW_SHAPE(n)));
+    cr_assert_eq(rw_eval(b->t, (rw_tensor *[]){ rw_sum(b->t, rw_mul(b->t, x, x), RW_ALL_AXES, false) }, 1), RW_OK,
+                 "%s", rw_error_message(b->ctx));
+    rw_tape_reset(b->t);
+    cr_assert_eq(rw_memory_stats(b->ctx, &m), RW_OK);
+    return m.arenas;
+}
+
+/* There is no room for a larger arena beside the free one: that has to go first. */
+Test(runs, a_larger_arena_takes_the_memory_of_a_free_one)
+{
+    NEEDS_HOST_MEMORY();
+    enum { FEW = 1 << 22, MANY = 1 << 23 };
+    struct fixture b = fixture_open(1, 1);
+    const uint64_t large = arena_of(&b, MANY);
+    fixture_close(&b);
+    b = fixture_open(1, 1);
+    const uint64_t small = arena_of(&b, FEW);
+    cr_assert(small >= (uint64_t)4 * FEW && large >= 2 * small - small / 8, "%llu %llu", (unsigned long long)small,
+              (unsigned long long)large);
+    struct rlimit limit;
+    cr_assert_eq(getrlimit(RLIMIT_AS, &limit), 0);
+    limit.rlim_cur = address_space() + large - small / 2;
+    cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);
+    cr_assert_eq(arena_of(&b, MANY), large);
+    fixture_close(&b);
+}
+#endif
