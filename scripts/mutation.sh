@@ -14,11 +14,15 @@ rewind_install || exit
 python3 "$rewind_root/tests/mutation/campaign.py" make "$mutation_build" || exit
 if ! [ -f "$mutation_build/build/build.ninja" ]; then
     echo "Configuring $mutation_build/build"
-    # Assertions are on, as where CI runs the suites under the sanitizers. One set of kernels is enough.
+    # Assertions are on, as where CI runs the suites under the sanitizers, and a CUDA kernel ends the process where it
+    # reads or writes off its alignment, as a GPU would. One set of kernels of the CPU is enough.
+    aligned='-fsanitize=alignment -fsanitize-undefined-trap-on-error'
     meson setup "$mutation_build/build" "$mutation_build/tree" -Dbuildtype=debugoptimized -Db_ndebug=false \
-        -Dc_args="-include $mutation_build/tree/mutant.h -g0 -w" -Dcpu_isa=v3 -Dcuda=disabled -Dcudasim=disabled \
+        -Dc_args="-include $mutation_build/tree/mutant.h -g0 -w" \
+        -Dcpp_args="-include $mutation_build/tree/mutant.h -g0 -w $aligned" -Dcpu_isa=v3 -Dcuda=disabled \
         -Dptx=disabled -Dbench=false -Dexamples=false >"$mutation_build/log" 2>&1 ||
         { cat "$mutation_build/log"; exit 1; }
 fi
-rewind_ninja "$mutation_build/build" || exit
+mapfile -t targets < <(python3 "$rewind_root/tests/mutation/campaign.py" targets)
+rewind_ninja "$mutation_build/build" "${targets[@]}" || exit
 exec python3 "$rewind_root/tests/mutation/campaign.py" run "$mutation_build/build" "$@"

@@ -634,3 +634,23 @@ Test(addend, refused)
         fixture_close(&b);
     }
 }
+
+/* A micro-batch of no rows: a product over nothing is added to what the weight's gradient holds. */
+Test(addend, a_batch_of_nothing_adds_nothing)
+{
+    enum { IN = 3, OUT = 2 };
+    struct fixture b = fixture_open(1, 1);
+    static const float x[2 * IN] = { 1, 2, 3, 4, 5, 6 };
+    float before[OUT * IN], after[OUT * IN];
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(OUT, IN));
+    rw_init_constant(w, 1);
+    for (int64_t rows = 2; rows >= 0; rows -= 2) {
+        rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(rows, IN), rows ? x : NULL), w, RW_NONE);
+        backward(&b, total(&b, y));
+        cr_assert_eq(rw_read(NULL, rw_gradient(w), rows ? before : after, sizeof after), RW_OK);
+        rw_tape_reset(b.t);
+    }
+    for (int i = 0; i < OUT * IN; i++)
+        cr_assert(before[i] == x[i % IN] + x[IN + i % IN] && after[i] == before[i], "%d", i);
+    fixture_close(&b);
+}

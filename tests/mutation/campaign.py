@@ -3,12 +3,13 @@
 
     tests/mutation/campaign.py check            every anchor stands in its file, once
     tests/mutation/campaign.py make FOLDER      the tree with all mutations in it, each behind a switch
+    tests/mutation/campaign.py targets          what has to be built: the suites of the CPU, and others that are named
     tests/mutation/campaign.py run BUILD [NAME...]    tries them all, or those whose names begin so
 
 The mutations stand in *.txt beside this file:
 
     @ FILE                      those that follow are of this file
-    NAME: SUITE SUITE           a mutation, and the suites that are tried first
+    NAME: SUITE SUITE:TESTS     a mutation, and the suites that are tried first; TESTS: those of a suite, by a pattern
     - text before <<<what is mutated>>> and behind
     + what stands there instead
     = reason                    it changes nothing that can be seen: it is neither tried nor counted
@@ -18,7 +19,8 @@ semicolon is a statement, any other an expression; without brackets all of the t
 both stand there, and REWIND_MUTANT=N in the environment chooses. scripts/mutation.sh builds that and runs it.
 
 A mutation is killed when a suite fails, crashes, or takes ten times as long as without it. The rest of the suites are
-not run then. REWIND_MUTATION_QUICK=1 runs those alone that the list names. The last line is the summary."""
+not run then. REWIND_MUTATION_QUICK=1 runs those alone that the list names. Of the simulated device's suites, which are
+slow, no others ever run: kernels of CUDA are those that they name. The last line is the summary."""
 import concurrent.futures
 import json
 import os
@@ -28,13 +30,18 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 COPIED = ['meson.build', 'meson_options.txt', 'include', 'runtime', 'ops', 'tests', 'bench/models',
           'bench/zoo.c', 'bench/zoo.h',
           'bench/figure.h']
-HEADER = '''extern int rw_mutant;
+HEADER = '''#ifdef __cplusplus
+extern "C" int rw_mutant;
+#else
+extern int rw_mutant;
+#endif
 #define RW_MUTANT(n) __builtin_expect(rw_mutant == (n), 0)
 '''
 SWITCH = '''
@@ -49,9 +56,11 @@ static __attribute__((constructor)) void choose_mutant(void)
 
 
 class Mutation:
-    def __init__(self, number, path, name, suites):
-        self.number, self.path, self.suites = number, path, suites
+    def __init__(self, path, name, suites):
+        self.path, self.suites = path, suites
         self.name = f'{pathlib.Path(path).with_suffix("")}/{name}'.removeprefix('runtime/')
+        # Of the name alone: a list that grows leaves the other files of a build as they are
+        self.number = zlib.crc32(self.name.encode()) & 0x7fffffff
         self.anchor, self.instead, self.reason = [], [], []
 
     def pattern(self):
@@ -93,7 +102,7 @@ def read_lists():
                 mutations[-1].reason.append(rest)
             elif re.match(r'[\w-]+:', line):
                 name, suites = line.split(':', 1)
-                mutations.append(Mutation(len(mutations) + 1, path, name, suites.split()))
+                mutations.append(Mutation(path, name, suites.split()))
             else:
                 sys.exit(f'{file.name}:{number}: not understood: {line}')
     return mutations
@@ -111,9 +120,15 @@ def faults_of(mutations):
     faults += [f'{a[3]} and {b[3]} overlap' for a, b in zip(spans, spans[1:]) if a[0] == b[0] and b[1] < a[2]]
     names = [m.name for m in mutations]
     faults += [f'{name} stands there twice' for name in sorted(set(names)) if names.count(name) > 1]
+    numbers = [m.number for m in mutations if names.count(m.name) == 1]
+    faults += [f'{m.name} has the number of another' for m in mutations if numbers.count(m.number) > 1]
     faults += [f'{m.name}: nothing stands there instead' for m in mutations if not m.instead]
-    suites = set(re.findall(r"'\w+/(\w+)': '", (ROOT / 'tests/meson.build').read_text()))
-    return faults + [f'{m.name}: no suite is called {s}' for m in mutations for s in m.suites if s not in suites]
+    suites = set()
+    for suite, where in re.findall(r"'\w+/(\w+)': '([^']*)'", (ROOT / 'tests/meson.build').read_text()):
+        suites |= {suite} if 'cpu' in where.split() else set()
+        suites |= {f'sim_{suite}'} if 'sim' in where.split() else set()
+    return faults + [f'{m.name}: no suite is called {s}' for m in mutations for s in m.suites
+                     if s.split(':')[0] not in suites]
 
 
 def switched(m, original):
@@ -161,10 +176,14 @@ def synchronize(fresh, tree):
 
 
 def run_suite(build, suite, number, limit):
-    """None when it passes, else how it ends."""
+    """None when it passes, else how it ends. suite: as in the list."""
+    name, _, tests = suite.partition(':')
     environment = {**os.environ, 'REWIND_MUTANT': str(number)}
+    if name.startswith('sim_'):
+        environment |= {'REWIND_TEST_DEVICE': 'cuda', 'CUDASIM_LAZY': '1', 'REWIND_FUZZ_PROGRAMS': '10'}
+    only = ['--filter', f'*/{tests}'] if tests else []
     try:
-        done = subprocess.run([build / 'tests' / suite, '--tap', '--fail-fast'], env=environment, timeout=limit,
+        done = subprocess.run([build / 'tests' / name, '--tap', '--fail-fast', *only], env=environment, timeout=limit,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, errors='replace')
     except subprocess.TimeoutExpired:
         return 'time'
@@ -174,25 +193,26 @@ def run_suite(build, suite, number, limit):
 
 
 def time_suites(build, suites):
-    """Each without a mutation, once for a build."""
+    """Each without a mutation, once for each build of it."""
     known = build / 'seconds.json'
-    if known.is_file() and all(known.stat().st_mtime > (build / 'tests' / s).stat().st_mtime for s in suites):
-        return json.loads(known.read_text())
-    seconds = {}
+    times = json.loads(known.read_text()) if known.is_file() else {}
     for suite in suites:
+        made = (build / 'tests' / suite.split(':')[0]).stat().st_mtime
+        if times.get(suite, [0])[0] == made:
+            continue
         begin = time.monotonic()
         if run_suite(build, suite, 0, 600):
             sys.exit(f'{suite} fails without a mutation')
-        seconds[suite] = time.monotonic() - begin
-    known.write_text(json.dumps(seconds))
-    return seconds
+        times[suite] = [made, time.monotonic() - begin]
+        known.write_text(json.dumps(times))
+    return {suite: times[suite][1] for suite in suites}
 
 
-def try_one(build, m, seconds):
-    first = [s for s in m.suites if s in seconds]
+def try_one(build, m, seconds, rest):
     begin = time.monotonic()
-    rest = [] if os.environ.get('REWIND_MUTATION_QUICK') else sorted(set(seconds) - set(first), key=seconds.get)
-    for suite in first + rest:
+    if m.path.endswith(('.cu', '.cuh')):
+        rest = []
+    for suite in m.suites + sorted(set(rest) - set(m.suites), key=seconds.get):
         end = run_suite(build, suite, m.number, 10 * seconds[suite] + 20)
         if end:
             return m, f'{suite}{", out of time" if end == "time" else ""}', time.monotonic() - begin
@@ -201,14 +221,16 @@ def try_one(build, m, seconds):
 
 def run(build, names, mutations):
     build = pathlib.Path(build).resolve()
-    suites = (build / 'tests/suites.txt').read_text().split()
     chosen = [m for m in mutations if not m.reason and (not names or any(m.name.startswith(n) for n in names))]
-    seconds = time_suites(build, [s for s in suites if s != 'cudasim_test'])
+    rest = [s for s in (build / 'tests/suites.txt').read_text().split() if s != 'cudasim_test']
+    if os.environ.get('REWIND_MUTATION_QUICK'):
+        rest = []
+    seconds = time_suites(build, sorted({s for m in chosen for s in m.suites} | set(rest)))
     print(f'{len(chosen)} mutations; the {len(seconds)} suites take {sum(seconds.values()):.0f} s without one',
           flush=True)
     survivors = []
     with concurrent.futures.ThreadPoolExecutor(int(os.environ.get('REWIND_MUTATION_JOBS') or os.cpu_count())) as pool:
-        for m, killer, took in pool.map(lambda m: try_one(build, m, seconds), chosen):
+        for m, killer, took in pool.map(lambda m: try_one(build, m, seconds, rest), chosen):
             if not killer:
                 survivors.append(m)
             print(f'{"killed  " if killer else "SURVIVED"} {m.name:44} {killer or ""} ({took:.1f} s)', flush=True)
@@ -221,6 +243,13 @@ def run(build, names, mutations):
     return 20 * len(survivors) > len(chosen)
 
 
+def targets(mutations):
+    table = re.findall(r"'\w+/(\w+)': '([^']*)'", (ROOT / 'tests/meson.build').read_text())
+    named = {s.split(':')[0] for m in mutations for s in m.suites}
+    cpu = {s for s, where in table if 'cpu' in where.split() and 'cuda' not in where.split()}
+    return sorted(f'tests/{s}' for s in cpu | named)
+
+
 def main():
     mutations = read_lists()
     faults = faults_of(mutations)
@@ -230,6 +259,8 @@ def main():
         print(f'{len(mutations)} mutations, each with its place')
     elif sys.argv[1:2] == ['make'] and len(sys.argv) == 3:
         make(sys.argv[2], mutations)
+    elif sys.argv[1:2] == ['targets'] and len(sys.argv) == 2:
+        print('\n'.join(targets(mutations)))
     elif sys.argv[1:2] == ['run'] and len(sys.argv) > 2:
         sys.exit(run(sys.argv[2], sys.argv[3:], mutations))
     else:

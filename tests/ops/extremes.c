@@ -387,6 +387,44 @@ Test(extremes, ties_of_a_row_go_to_even)
 /* ---- indexes ---- */
 
 /* Seen by the forward pass alone: nothing else of the step looks at the index. */
+/* One warp of a block sees the largest element of a row that a block holds; and a row of nothing but -inf. */
+Test(extremes, a_wide_row_is_shifted_by_its_maximum)
+{
+    enum { N = 2048, AT = 1237 };
+    struct fixture b = fixture_open(1, 1);
+    static float x[N], y[N];
+    x[AT] = 300;
+    cr_assert_eq(rw_read(b.t, rw_softmax(b.t, rw_input(b.t, RW_F32, RW_SHAPE(1, N), x), 1), y, sizeof y), RW_OK);
+    for (int i = 0; i < N; i++) cr_assert_eq(y[i], i == AT, "element %d: %g", i, (double)y[i]);
+    for (int n = 16; n <= N; n *= 16) { /* in registers, and read twice */
+        for (int rest = 0; rest < 2; rest++) {
+            for (int i = 0; i < N; i++) x[i] = -INFINITY;
+            rw_tensor *const row = rw_input(b.t, RW_F32, RW_SHAPE(1, n - rest), x);
+            cr_assert_eq(rw_read(b.t, rw_softmax(b.t, row, 1), y, (size_t)(n - rest) * sizeof *y), RW_OK);
+            for (int i = 0; i < n - rest; i++) cr_assert_eq(y[i], 0, "%d of %d: %g", i, n - rest, (double)y[i]);
+        }
+    }
+    fixture_close(&b);
+}
+
+Test(extremes, a_target_beside_the_classes_is_seen_by_the_forward_pass)
+{
+    enum { CLASSES = 5 };
+    struct fixture b = fixture_open(1, 1);
+    static const float zeros[3 * CLASSES];
+    for (int bad = -1; bad <= CLASSES; bad += CLASSES + 1) {
+        const int32_t target[] = { 0, bad, 4 };
+        rw_tensor *const x = rw_input(b.t, RW_F32, RW_SHAPE(3, CLASSES), zeros);
+        rw_tensor *const y = rw_cross_entropy(b.t, x, rw_input(b.t, RW_I32, RW_SHAPE(3), target));
+        float loss;
+        cr_assert_eq(rw_read(b.t, y, &loss, sizeof loss), RW_ERR_ARGUMENT, "target %d", bad);
+        cr_assert(strstr(rw_error_message(b.ctx), "cross_entropy"), "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        rw_tape_reset(b.t);
+    }
+    fixture_close(&b);
+}
+
 Test(extremes, a_bad_index_is_seen_by_the_forward_pass)
 {
     struct fixture b = fixture_open(1, 1);

@@ -328,6 +328,30 @@ Test(ops_shape, dense_copies_of_turned_tensors)
     }
 }
 
+/* Rows of eight, or four, out of longer ones: what begins off its alignment moves an element at a time. */
+Test(ops_shape, dense_copies_of_columns)
+{
+    enum { ROWS = 7, MOST = 19 };
+    struct fixture b = fixture_open(1, 1);
+    for (int width = 9; width <= MOST; width++)
+        for (int from = 0; from < 2; from++)
+            for (int n = 4; n <= 8; n += 4) {
+                float x[ROWS * MOST], y[ROWS * 8], z[ROWS * 8];
+                for (int i = 0; i < ROWS * width; i++) x[i] = (float)i;
+                rw_tensor *const whole = rw_input(b.t, RW_F32, RW_SHAPE(ROWS, width), x);
+                rw_tensor *const part = rw_slice(b.t, whole, 1, from, from + n);
+                cr_assert_eq(rw_read(b.t, rw_contiguous(b.t, part), y, (size_t)(ROWS * n) * sizeof *y), RW_OK);
+                cr_assert_eq(rw_read(b.t, rw_neg(b.t, part), z, (size_t)(ROWS * n) * sizeof *z), RW_OK);
+                for (int i = 0; i < ROWS * n; i++) {
+                    const float want = (float)(i / n * width + from + i % n);
+                    cr_assert(y[i] == want && z[i] == -want, "%d of %d from %d, element %d: %g, %g", n, width, from, i,
+                              (double)y[i], (double)z[i]);
+                }
+                rw_tape_reset(b.t);
+            }
+    fixture_close(&b);
+}
+
 Test(random_fills, uniform_deviates_stay_below_the_open_end)
 {
     struct fixture b = fixture_open(1, 2);

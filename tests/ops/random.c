@@ -1,4 +1,5 @@
 /* Philox against its published vectors and Random123; law 3: which element draws which word; no word drawn twice. */
+#include "support/compare.h"
 #include "support/support.h"
 
 #include "base/philox.h"
@@ -7,6 +8,7 @@
 
 #include <Random123/philox.h>
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +46,7 @@ Test(random, blocks_equal_random123)
     }
 }
 
-static unsigned char *mask_of(struct fixture *b, rw_dtype dtype, int n, float p, uint64_t offset)
+static unsigned char *mask_of(struct fixture *b, rw_dtype dtype, int n, double p, uint64_t offset)
 {
     unsigned char *const kept = malloc((size_t)n), *const y = malloc((size_t)n * 8);
     char name[40];
@@ -120,6 +122,45 @@ Test(random, an_element_stays_from_the_threshold_on)
                          (double)shares[s]);
         }
         free(kept);
+    }
+    fixture_close(&b);
+}
+
+/* A word that is the threshold itself is kept. Of words that float32 can hold: the share is rounded to it. */
+Test(random, a_word_at_the_threshold_stays)
+{
+    enum { N = 1024 };
+    static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F64 };
+    int found = 0;
+    for (int i = 0; i < N; i++) {
+        uint32_t words[4];
+        rw_philox(77, 1000 + (uint64_t)i / 4, words);
+        const double share = (double)words[i % 4] * 0x1p-32;
+        if ((double)(float)share != share) continue;
+        struct fixture b = fixture_open(1, 1);
+        for (int d = 0; d < 3; d++) {
+            unsigned char *const kept = mask_of(&b, types[d], N, share, 1000);
+            cr_assert(kept[i], "%s, element %d", rw_dtype_name(types[d]), i);
+            free(kept);
+        }
+        fixture_close(&b);
+        found++;
+    }
+    cr_assert_gt(found, 3);
+}
+
+/* One in 512 words rounds to 1 in bfloat16, one in 4096 in float16. */
+Test(random, numbers_stay_below_one)
+{
+    enum { N = 1 << 14 };
+    struct fixture b = fixture_open(1, 2);
+    static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
+    static double x[N];
+    for (int d = 0; d < 4; d++) {
+        double most = 0;
+        cr_assert_eq(rw_read(b.t, rw_rand(b.t, types[d], RW_SHAPE(N)), x, N * rw_dtype_size(types[d])), RW_OK);
+        for (int i = 0; i < N; i++) most = fmax(most, number_get(x, types[d], i));
+        cr_assert(most > 0.99 && most < 1, "%s: %.9g", rw_dtype_name(types[d]), most);
     }
     fixture_close(&b);
 }

@@ -170,6 +170,29 @@ Test(truth, where_of_every_size_of_element)
     fixture_close(&b);
 }
 
+/* Rows of sixteen out of longer ones, off the alignment of a pack. */
+Test(truth, where_of_columns)
+{
+    enum { ROWS = 5, MOST = 19, N = 16 };
+    struct fixture b = open();
+    for (int width = 17; width <= MOST; width++)
+        for (int from = 0; from < 2; from++) {
+            float x[ROWS * MOST], got[ROWS * N];
+            uint8_t condition[ROWS * MOST];
+            for (int i = 0; i < ROWS * width; i++) x[i] = (float)(i + 1), condition[i] = i % 3 == 0;
+            rw_tensor *const c = rw_input(b.t, RW_BOOL, RW_SHAPE(ROWS, width), condition);
+            rw_tensor *const y = rw_slice(b.t, rw_input(b.t, RW_F32, RW_SHAPE(ROWS, width), x), 1, from, from + N);
+            rw_tensor *const z = rw_where(b.t, rw_slice(b.t, c, 1, from, from + N), y, rw_neg(b.t, y));
+            cr_assert_eq(rw_read(b.t, z, got, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
+            for (int i = 0; i < ROWS * N; i++) {
+                const int at = i / N * width + from + i % N;
+                cr_assert_eq(got[i], condition[at] ? x[at] : -x[at], "%d from %d, element %d", width, from, i);
+            }
+            rw_tape_reset(b.t);
+        }
+    fixture_close(&b);
+}
+
 /* 0, not NaN, where nothing was taken, and at the bounds of clamp what PyTorch gives. */
 Test(truth, gradients_of_what_was_not_taken_are_zero)
 {
