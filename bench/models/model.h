@@ -11,9 +11,7 @@
  *
  * Every layer is a region "block"; inside it "core_attn" is the attention and "mlp" the feed-forward part; deepseek's
  * have "mla_up_proj", "moe", "moe_act", "shared_experts" and "layernorm" too, t5's decoder "cross_attn"; what predicts
- * more than one token ahead is a region "mtp".
- * have "mla_up_proj", "moe", "moe_act", "shared_experts" and "layernorm" too, t5's decoder "cross_attn". mamba2's have
- * "ssd" and nothing else.
+ * more than one token ahead is a region "mtp". mamba2's have "ssd" and nothing else.
  */
 #ifndef REWIND_BENCH_MODEL_H
 #define REWIND_BENCH_MODEL_H
@@ -81,10 +79,9 @@ struct model {
     struct model_layer layer[2 * MODEL_MAX_LAYERS];          /* t5's decoder stands behind its encoder */
 };
 
-/* Fills in a preset: tiny, small, gpt2-124m; of deepseek tiny, small, v2-lite; of mamba2
-   tiny, small, mamba2-130m; of t5 tiny, small, t5-small,
-   t5-v1.1-small; of networks for images tiny, small, published, of which, but for vit, the first layer's width is all.
-   False when there is none of that name. */
+/* Fills in a preset: tiny, small, gpt2-124m; of deepseek tiny, small, v2-lite; of mamba2 tiny, small, mamba2-130m; of
+   t5 tiny, small, t5-small, t5-v1.1-small; of networks for images tiny, small, published, of which, but for vit, the
+   first layer's width is all. False when there is none of that name. */
 bool model_preset(struct model_config *config, const char *name);
 
 /* Creates the parameters in ctx, of at most MODEL_MAX_LAYERS layers, and initialises them as GPT-2 does: normal 0.02,

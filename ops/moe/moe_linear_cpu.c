@@ -84,7 +84,6 @@ static void clear_rest(const struct moe_product *m, rw_dtype dtype, int64_t expe
     const size_t row = (size_t)m->width * rw_dtype_size(dtype);
     const int64_t from = experts ? rw_moe_rows_of(m->offsets, 0, m->rows).from : m->rows;
     const int64_t to = experts ? rw_moe_rows_of(m->offsets, experts - 1, m->rows).to : 0;
-    if (from && m->width) memset(m->y, 0, (size_t)from * row);
     if (from * m->width > 0) memset(m->y, 0, (size_t)from * row);
     if ((m->rows - to) * m->width > 0) memset((char *)m->y + (size_t)to * row, 0, (size_t)(m->rows - to) * row);
 }
