@@ -61,7 +61,7 @@ static void measure(struct layer *l, rw_quantized_kind kind, int64_t rows, int r
     l->dense = rw_param(l->ctx, "dense", l->dtype, shape);
     rw_init_normal(l->dense, 0, 0.02);
     rw_quantized_create(l->ctx, "w", kind, shape, &l->weight);
-    const rw_status status = rw_quantize(&l->weight, RW_F32, numbers, n * sizeof *numbers);
+    const rw_status status = rw_quantized_write(&l->weight, RW_F32, numbers, n * sizeof *numbers);
     if (status) fprintf(stderr, "%s\n", rw_error_message(l->ctx));
     free(numbers);
     const double dense = median_ms(l, rows, DENSE, rounds);

@@ -197,7 +197,7 @@ static void freeze(struct model *to, const struct model *from)
     for (int l = 0; l < LAYERS; l++)
         for (int i = 0; i < LINEARS; i++) {
             void *const data = values_of(from, from->dense[l][i], &bytes);
-            check(to, rw_quantize(&to->codes[l][i], RW_F32, data, bytes));
+            check(to, rw_quantized_write(&to->codes[l][i], RW_F32, data, bytes));
             free(data);
         }
     for (int i = -2; i < 2 * LAYERS + 1; i++) {

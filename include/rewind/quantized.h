@@ -3,7 +3,7 @@
  *
  *     rw_quantized w;
  *     rw_quantized_create(ctx, "h.0.fc", RW_NF4, RW_SHAPE(out, in), &w);
- *     rw_quantize(&w, RW_F32, weights, bytes);                          // or rw_load() what was saved
+ *     rw_quantized_write(&w, RW_F32, weights, bytes);                  // or rw_load() what was saved
  *     y = rw_linear_quantized(t, x, &w, RW_NONE);
  *
  * Such a weight takes no gradient and no optimizer: it is a buffer of the context, which rw_save() saves and rw_load()
@@ -74,7 +74,7 @@ RW_API rw_status rw_quantized_create_at(rw_site at, rw_context *ctx, const char 
  * @return RW_ERR_ARGUMENT for a wrong number of bytes, or a number that is not finite: its place is named, and nothing
  *         has changed; RW_ERR_DTYPE, RW_ERR_MEMORY, RW_ERR_DEVICE.
  */
-RW_API rw_status rw_quantize(const rw_quantized *weight, rw_dtype dtype, const void *data, size_t bytes);
+RW_API rw_status rw_quantized_write(const rw_quantized *weight, rw_dtype dtype, const void *data, size_t bytes);
 
 /**
  * The numbers that the codes stand for, before they are rounded to the type of an x, as float32 [out, in] in host
@@ -82,7 +82,7 @@ RW_API rw_status rw_quantize(const rw_quantized *weight, rw_dtype dtype, const v
  * @param bytes must be 4 out in.
  * @return RW_ERR_ARGUMENT, RW_ERR_MEMORY, RW_ERR_DEVICE; data is untouched then.
  */
-RW_API rw_status rw_dequantize(const rw_quantized *weight, float *data, size_t bytes);
+RW_API rw_status rw_quantized_read(const rw_quantized *weight, float *data, size_t bytes);
 
 /**
  * x weight^T + bias, as rw_linear(): x [..., in] -> [..., out]; bias [out] of x's type, or RW_NONE. The weight is

@@ -49,6 +49,7 @@
 #include <rewind/create.h>
 #include <rewind/custom_grad.h>
 #include <rewind/einsum.h>
+#include <rewind/float8.h>
 #include <rewind/gather.h>
 #include <rewind/graph.h>
 #include <rewind/io.h>
@@ -65,7 +66,6 @@
 #include <rewind/plan.h>
 #include <rewind/pointwise.h>
 #include <rewind/precision.h>
-#include <rewind/quantize.h>
 #include <rewind/quantized.h>
 #include <rewind/recurrent.h>
 #include <rewind/reductions.h>

@@ -39,7 +39,7 @@ typedef enum rw_dtype {
     RW_I32,  ///< signed 32-bit integer; indexes only, carries no gradient
     RW_F16,  ///< IEEE-754 binary16
     RW_BOOL, ///< a truth value in one byte: 0 is false, all else true, ops write 1; carries no gradient
-    /** For storage alone, as the next two: no op takes them but those of rewind/quantize.h, views and copies. Four bits
+    /** For storage alone, as the next two: no op takes them but those of rewind/float8.h, views and copies. Four bits
         of exponent, three of mantissa; the largest is 448, there is no infinity (OCP's E4M3). */
     RW_F8_E4M3,
     RW_F8_E5M2, ///< five bits of exponent and two of mantissa, as the upper half of RW_F16; the largest is 57344

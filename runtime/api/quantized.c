@@ -43,7 +43,7 @@ size_t rw_quantized_bytes(rw_quantized_kind kind, rw_shape shape)
 rw_status rw_quantized_create_at(rw_site at, rw_context *ctx, const char *name, rw_quantized_kind kind, rw_shape shape,
                                  rw_quantized *ret_weight)
 {
-    static const char what[] = "rw_quantized_create";
+    static const char what[] = "rw_quantized_writed_create";
     char text[RW_FAULT_MAX];
     if (!ctx) return RW_ERR_ARGUMENT;
     if (ctx->status) return ctx->status;
@@ -165,7 +165,7 @@ static bool quantize(const rw_quantized *w, rw_dtype dtype, const void *data, ui
 
 static rw_status data_fault(const rw_quantized *w, rw_dtype dtype, const void *data, size_t bytes)
 {
-    static const char what[] = "rw_quantize";
+    static const char what[] = "rw_quantized_write";
     rw_context *const ctx = rw_tensor_context(w->words);
     const int64_t n = w->out * w->in;
     const size_t takes = (size_t)n * rw_dtype_size(dtype);
@@ -182,16 +182,16 @@ static rw_status data_fault(const rw_quantized *w, rw_dtype dtype, const void *d
     return RW_OK;
 }
 
-rw_status rw_quantize(const rw_quantized *weight, rw_dtype dtype, const void *data, size_t bytes)
+rw_status rw_quantized_write(const rw_quantized *weight, rw_dtype dtype, const void *data, size_t bytes)
 {
-    rw_status status = look(weight, "rw_quantize");
+    rw_status status = look(weight, "rw_quantized_write");
     if (!status) status = data_fault(weight, dtype, data, bytes);
     if (status) return status;
     const size_t takes = rw_tensor_bytes(weight->words);
     uint8_t *const words = rw_calloc(takes + 1, 1);
     if (!words || !quantize(weight, dtype, data, words)) {
         rw_free(words);
-        return rw_fail(rw_tensor_context(weight->words), RW_ERR_MEMORY, "rw_quantize: out of memory");
+        return rw_fail(rw_tensor_context(weight->words), RW_ERR_MEMORY, "rw_quantized_write: out of memory");
     }
     status = rw_write(weight->words, words, takes);
     rw_free(words);
@@ -213,9 +213,9 @@ static void dequantize(const rw_quantized *w, const uint8_t *words, float *to)
     }
 }
 
-rw_status rw_dequantize(const rw_quantized *weight, float *data, size_t bytes)
+rw_status rw_quantized_read(const rw_quantized *weight, float *data, size_t bytes)
 {
-    static const char what[] = "rw_dequantize";
+    static const char what[] = "rw_quantized_read";
     rw_status status = look(weight, what);
     if (status) return status;
     rw_context *const ctx = rw_tensor_context(weight->words);

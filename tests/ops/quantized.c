@@ -41,7 +41,7 @@ static rw_quantized filled(struct fixture *b, const char *name, rw_quantized_kin
     for (size_t i = 0; i < n; i++) cr_assert(number_put(data, dtype, (int64_t)i, number(i, bits)));
     cr_assert_eq(rw_quantized_create(b->ctx, name, kind, RW_SHAPE(out, in), &w), RW_OK, "%s",
                  rw_error_message(b->ctx));
-    cr_assert_eq(rw_quantize(&w, dtype, data, n * size), RW_OK, "%s", rw_error_message(b->ctx));
+    cr_assert_eq(rw_quantized_write(&w, dtype, data, n * size), RW_OK, "%s", rw_error_message(b->ctx));
     free(data);
     return w;
 }
@@ -50,7 +50,7 @@ static float *decoded(const rw_quantized *w)
 {
     const size_t bytes = (size_t)(w->out * w->in) * sizeof(float);
     float *const x = malloc(bytes + 1);
-    cr_assert_eq(rw_dequantize(w, x, bytes), RW_OK);
+    cr_assert_eq(rw_quantized_read(w, x, bytes), RW_OK);
     return x;
 }
 
@@ -111,7 +111,7 @@ Test(quantized, ties_and_roundings_are_those_of_bitsandbytes)
     for (int i = 0; i < 15; i++) x[1 + i] = (levels[i] + levels[i + 1]) / 2;
     for (int i = 0; i < 3; i++) x[64 * (1 + i)] = near[i].largest, x[64 * (1 + i) + 1] = near[i].x;
     cr_assert_eq(rw_quantized_create(b.ctx, "w", RW_NF4, RW_SHAPE(4, 64), &w), RW_OK);
-    cr_assert_eq(rw_quantize(&w, RW_F32, x, sizeof x), RW_OK);
+    cr_assert_eq(rw_quantized_write(&w, RW_F32, x, sizeof x), RW_OK);
     uint8_t *const words = words_of(&w);
     for (int i = 0; i < 15; i++) cr_expect_eq(i % 2 ? words[(1 + i) / 2] >> 4 : words[i / 2] & 15, i, "tie %d", i);
     for (int i = 0; i < 3; i++) cr_expect_eq(words[32 * (1 + i)] & 15, near[i].code, "%a of %a", (double)near[i].x,
@@ -313,7 +313,7 @@ Test(quantized, a_base_that_changes_before_its_replay_is_named)
     ckpt_end(b.t);
     rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
     cr_assert_eq(rw_forward(b.t, 1, &loss), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_assert_eq(rw_quantize(&w, RW_F32, numbers, sizeof numbers), RW_OK);
+    cr_assert_eq(rw_quantized_write(&w, RW_F32, numbers, sizeof numbers), RW_OK);
     cr_expect_eq(rw_backward(b.t, loss), RW_ERR_CHANGED);
     cr_expect(strstr(rw_error_message(b.ctx), "\"base\""), "%s", rw_error_message(b.ctx));
     fixture_close(&b);
@@ -347,17 +347,17 @@ Test(quantized, mistakes_are_refused_by_name)
     cr_expect_eq(rw_quantized_create(NULL, "a", RW_NF4, RW_SHAPE(4, 64), &none), RW_ERR_ARGUMENT);
     cr_expect_eq(rw_quantized_bytes(RW_NF4, RW_SHAPE(4, 65)), 0);
     float x[8 * 64] = { 0 };
-    FAILS(RW_ERR_ARGUMENT, rw_quantize(&w, RW_F32, x, sizeof x - 4));
-    FAILS(RW_ERR_ARGUMENT, rw_quantize(&w, RW_F32, NULL, sizeof x));
-    FAILS(RW_ERR_DTYPE, rw_quantize(&w, RW_I32, x, sizeof x));
-    FAILS(RW_ERR_ARGUMENT, rw_dequantize(&w, x, sizeof x - 4));
-    FAILS(RW_ERR_ARGUMENT, rw_dequantize(&w, NULL, sizeof x));
+    FAILS(RW_ERR_ARGUMENT, rw_quantized_write(&w, RW_F32, x, sizeof x - 4));
+    FAILS(RW_ERR_ARGUMENT, rw_quantized_write(&w, RW_F32, NULL, sizeof x));
+    FAILS(RW_ERR_DTYPE, rw_quantized_write(&w, RW_I32, x, sizeof x));
+    FAILS(RW_ERR_ARGUMENT, rw_quantized_read(&w, x, sizeof x - 4));
+    FAILS(RW_ERR_ARGUMENT, rw_quantized_read(&w, NULL, sizeof x));
     const rw_quantized other = { RW_INT8, w.out, w.in, w.words };
-    FAILS(RW_ERR_ARGUMENT, rw_dequantize(&other, x, sizeof x));
-    cr_expect_eq(rw_quantize(NULL, RW_F32, x, sizeof x), RW_ERR_ARGUMENT);
+    FAILS(RW_ERR_ARGUMENT, rw_quantized_read(&other, x, sizeof x));
+    cr_expect_eq(rw_quantized_write(NULL, RW_F32, x, sizeof x), RW_ERR_ARGUMENT);
     uint8_t *const words = words_of(&w);
     x[77] = NAN;
-    cr_expect_eq(rw_quantize(&w, RW_F32, x, sizeof x), RW_ERR_ARGUMENT);
+    cr_expect_eq(rw_quantized_write(&w, RW_F32, x, sizeof x), RW_ERR_ARGUMENT);
     cr_expect(strstr(rw_error_message(b.ctx), "number 77"), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     uint8_t *const same = words_of(&w);

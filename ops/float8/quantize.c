@@ -1,5 +1,5 @@
 /* quantize and dequantize: codes of 8 bits with a scale for each tensor or block. */
-#include "ops/quantize/quantize.h"
+#include "ops/float8/quantize.h"
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"

@@ -1,5 +1,5 @@
 /**
- * rewind/quantize.h - floating-point codes of 8 bits, with a scale for each tensor or block.
+ * rewind/float8.h - floating-point codes of 8 bits, with a scale for each tensor or block.
  *
  * A value is a code times its scale. What is quantised is rounded to nearest even; what is too large becomes the
  * largest code, infinities too, and what is no number the code 0x7f. Codes and scales are the same on every device.
@@ -10,8 +10,8 @@
  * Call the names without _at: rw_quantize(t, x, ...) is rw_quantize_at(RW_HERE, t, x, ...).
  * Thread-safety: as for the context.
  */
-#ifndef REWIND_QUANTIZE_H
-#define REWIND_QUANTIZE_H
+#ifndef REWIND_FLOAT8_H
+#define REWIND_FLOAT8_H
 
 #include <rewind/tape.h>
 

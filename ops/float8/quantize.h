@@ -4,13 +4,13 @@
  *     quantize    (x [, s]) -> codes, scales, amax        codes of x s, scales 1 / s
  *     dequantize  (codes, scales) -> codes times scales
  */
-#ifndef RW_OPS_QUANTIZE_QUANTIZE_H
-#define RW_OPS_QUANTIZE_QUANTIZE_H
+#ifndef RW_OPS_FLOAT8_QUANTIZE_H
+#define RW_OPS_FLOAT8_QUANTIZE_H
 
-#include "ops/quantize/f8.h"
+#include "ops/float8/f8.h"
 
 #include <rewind/op.h>
-#include <rewind/quantize.h>
+#include <rewind/float8.h>
 
 struct rw_quantize_attrs {
     int64_t dtype; /* of codes; of what is decoded */

@@ -5,7 +5,7 @@
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
-#include "ops/quantize/quantize.h"
+#include "ops/float8/quantize.h"
 }
 
 namespace {

@@ -2,7 +2,7 @@
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
-#include "ops/quantize/quantize.h"
+#include "ops/float8/quantize.h"
 
 VEC_INLINE uint32_t most(const void *x, rw_dtype dtype, int64_t from, int64_t n)
 {
