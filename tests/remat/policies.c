@@ -223,13 +223,12 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_nll_loss(t, x, index, RW_NONE, NULL), rw_cumsum(t, x, 0), rw_prod(t, x, RW_AXES(0), false);
     rw_var(t, x, RW_AXES(0), true, false), rw_norm(t, x, 2, RW_AXES(0), false), rw_normalize(t, x, 2, 0, 1e-6);
     rw_cross_entropy_with(t, x, index, RW_NONE, NULL), rw_linear_cross_entropy(t, x, x, index, NULL);
-    rw_scale(t, x, 2), rw_add_scalar(t, x, 2), rw_pow_scalar(t, x, 2), rw_neg(t, x), rw_abs(t, x), rw_exp(t,
-                                                                                                          x), rw_log(t,
-                                                                                                                     x);
+    rw_scale(t, x, 2), rw_add_scalar(t, x, 2), rw_pow_scalar(t, x, 2), rw_neg(t, x), rw_abs(t, x);
+    rw_exp(t, x), rw_log(t, x);
     rw_sqrt(t, x), rw_tanh(t, x), rw_sigmoid(t, x), rw_relu(t, x), rw_silu(t, x), rw_gelu(t, x), rw_gelu_tanh(t, x);
     rw_matmul(t, x, x), rw_linear(t, x, x, RW_NONE), rw_linear_gelu(t, x, x, v);
-    const rw_quantized codes = { RW_INT8, 2, 2, rw_input(t, RW_I32, RW_SHAPE(3), NULL) };
-    rw_linear_quantized(t, x, &codes, v);
+    const rw_quantized frozen = { RW_INT8, 2, 2, rw_input(t, RW_I32, RW_SHAPE(3), NULL) };
+    rw_linear_quantized(t, x, &frozen, v);
     rw_linear_add(t, x, x, v, x), rw_dropout_add(t, x, x, 0.5f), rw_layernorm(t, x, v, v, 1), rw_rmsnorm(t, x, v, 1);
     rw_mean(t, x, RW_AXES(0), false), rw_max(t, x, RW_AXES(0), false), rw_logsumexp(t, x, RW_AXES(0), false);
     rw_sum_to(t, x, RW_SHAPE(1, 2)), rw_softmax(t, x, 0), rw_log_softmax(t, x, 0), rw_causal_softmax(t, x, 1);
@@ -244,8 +243,8 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
                    rw_buffer(rw_tape_context(t), "load", RW_F32, RW_SHAPE(2)), 0.1);
     rw_attention(t, q, q, q, NULL), rw_attention_with(t, q, q, q, NULL), rw_attention_merge(t, x, v, x, v, NULL);
     rw_rope(t, q, RW_NONE, 10000), rw_rope_interleaved(t, q, RW_NONE, 10000);
-    rw_embedding(t, x, index), rw_cross_entropy(t, x, index), rw_cross_entropy_ignore(t, x, index, 7), rw_mse_loss(t, x,
-                                                                                                                   x);
+    rw_embedding(t, x, index), rw_cross_entropy(t, x, index), rw_cross_entropy_ignore(t, x, index, 7);
+    rw_mse_loss(t, x, x);
     rw_permute(t, x, axes), rw_transpose(t, x, 0, 1), rw_slice(t, x, 0, 0, 1), rw_broadcast_to(t, v, RW_SHAPE(3, 2));
     rw_contiguous(t, rw_transpose(t, x, 0, 1)), rw_cast(t, x, RW_F64), rw_concat(t, (rw_tensor *[]){ x, x }, 2, 0);
     rw_split(t, x, 0, sizes, 2, part), rw_assign(t, state, x);

@@ -235,6 +235,8 @@ Test(models, experts_are_balanced_once_a_step)
     cr_assert_eq(rw_read(b.t, m.layer[c.layers].load, load, sizeof load), RW_OK);
     for (int e = 0; e < 8; e++) cr_expect_eq(load[e], 0);
     fixture_close(&b);
+}
+
 /* A state-space model, of three chunks of which one is not whole; 1 to 5 threads. */
 Test(models, mamba2_under_every_policy)
 {
