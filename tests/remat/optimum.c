@@ -180,7 +180,7 @@ Test(optimum, is_nearly_reached_on_small_tapes_and_never_below_the_bound, .timeo
 
 Test(optimum, is_nearly_reached_on_tapes_of_up_to_ten_nodes, .timeout = 3600)
 {
-    check_gap(6, 9, tapes() / 4, 1000);
+    check_gap(6, 10, tapes() / 4, 1000);
 }
 
 /* ---- chains ---- */
