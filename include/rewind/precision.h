@@ -36,6 +36,7 @@
 #define REWIND_PRECISION_H
 
 #include <rewind/optimizers.h>
+#include <rewind/quantize.h>
 #include <rewind/tape.h>
 
 #ifdef __cplusplus
@@ -47,12 +48,17 @@ typedef enum rw_recipe_kind {
     RW_RECIPE_F32,  ///< products in float32 too, whatever they are given: edge layers inside of another recipe
     RW_RECIPE_BF16, ///< products and attention in bfloat16; norms, softmax, sums and losses in float32
     RW_RECIPE_F16,  ///< the same in float16, which wants a scaler (below)
+    RW_RECIPE_F8,   ///< as bfloat16, and rw_linear(), rw_linear_gelu() and rw_linear_add() of 8-bit codes
     RW_RECIPE_COUNT
 } rw_recipe_kind;
 
 /** In which types ops run. Zero is none. */
 typedef struct {
     rw_recipe_kind kind;
+    /** Of RW_RECIPE_F8: current scaling of input and output gradient by the tensor, by RW_SCALING_1X128 with the weight
+        by RW_SCALING_128X128, or by RW_SCALING_MX. Scales are powers of two. */
+    rw_scaling scaling;
+    rw_dtype gradient_dtype; ///< of the codes of the output's gradient [RW_F8_E5M2], or RW_F8_E4M3
 } rw_recipe;
 
 /**
@@ -61,7 +67,8 @@ typedef struct {
  * ends there. A cast is recorded once for each value in each region that uses it, that of a parameter or buffer once a
  * step, and kept or made again as any other op. Nodes that gradient rules record run in the types they meet.
  * @param recipe copied.
- * @return RW_ERR_ARGUMENT without a tape or a recipe, or for a kind that there is not; RW_ERR_MEMORY.
+ * @return RW_ERR_ARGUMENT without a tape or a recipe, or for a kind or scaling that there is not; RW_ERR_DTYPE for
+ *         codes of gradients of another type; RW_ERR_MEMORY.
  */
 RW_API rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe);
 #define rw_recipe_begin(...) rw_recipe_begin_at(RW_HERE, __VA_ARGS__)

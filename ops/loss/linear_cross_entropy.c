@@ -95,7 +95,8 @@ static rw_tensor *record_rows(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *w
     for (int64_t from = 0; from < rows || !n; from += a->chunk, n++) {
         const int64_t some = least(a->chunk, rows - from);
         rw_tensor *const xs = rows_of(t, x, from, some), *const targets = rows_of(t, target, from, some);
-        rw_tensor *const logits = xs && targets ? rw_linear_at(at, t, xs, weight, RW_NONE) : NULL;
+        rw_tensor *const factors[] = { xs, weight }; /* the last layer is never one of 8-bit codes */
+        rw_tensor *const logits = xs && targets ? rw_apply_at(at, t, &rw_op_linear, factors, 2, NULL, 0, NULL) : NULL;
         loss[n] = logits ? rw_cross_entropy_rows_at(at, t, logits, targets, &none, &a->row, &lse[n]) : NULL;
         if (!loss[n]) return NULL;
     }

@@ -4,6 +4,7 @@
  */
 #include "ops/common/kernels.h"
 #include "ops/matmul/gemm.h"
+#include "ops/matmul/linear_codes.h"
 #include "ops/matmul/matmul.h"
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
@@ -211,12 +212,19 @@ static const rw_op_def rw_op_linear_add = { .name = "linear_add",
 
 rw_tensor *rw_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
 {
+    const rw_recipe *const codes = rw_recipe_of_codes(t);
+    if (codes && rw_tensor_dtype(x) != RW_F64) return rw_linear_of_codes_at(at, t, codes, x, weight, bias);
     rw_tensor *const in[] = { x, weight, bias };
     return rw_apply_at(at, t, &rw_op_linear, in, bias == rw_none() ? 2 : 3, NULL, 0, NULL);
 }
 
 rw_tensor *rw_linear_gelu_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
 {
+    if (rw_recipe_of_codes(t)) {
+        const struct rw_composite c = rw_composite_begin(t, "linear_gelu");
+        rw_tensor *const z = rw_linear_at(at, t, x, weight, bias);
+        return rw_composite_end(&c, z ? rw_gelu_tanh_at(at, t, z) : NULL);
+    }
     rw_tensor *const in[] = { x, weight, bias };
     return rw_apply_at(at, t, &rw_op_linear_gelu, in, bias == rw_none() ? 2 : 3, NULL, 0, NULL);
 }
@@ -233,7 +241,8 @@ static rw_tensor *add_apart(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *wei
 rw_tensor *rw_linear_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                             rw_tensor *residual)
 {
-    if (rw_recipe_lowers(t, residual) != rw_tensor_dtype(residual)) return add_apart(at, t, x, weight, bias, residual);
+    if (rw_recipe_of_codes(t) || rw_recipe_lowers(t, residual) != rw_tensor_dtype(residual))
+        return add_apart(at, t, x, weight, bias, residual);
     rw_tensor *const in[] = { residual, x, weight, bias };
     return rw_apply_at(at, t, &rw_op_linear_add, in, bias == rw_none() ? 3 : 4, NULL, 0, NULL);
 }

@@ -8,6 +8,7 @@
 #include "record/mark.h"
 
 #include <rewind/op.h>
+#include <rewind/precision.h>
 
 /* A dense copy: what recording puts before an op that cannot take a strided input. */
 extern const rw_op_def rw_op_contiguous;
@@ -119,6 +120,12 @@ bool rw_operand_check(rw_site at, const rw_tape *t, const rw_tensor *x, const ch
 rw_tensor *rw_lowered_at(rw_site at, rw_tape *t, rw_tensor *x);
 rw_tensor *rw_raised_at(rw_site at, rw_tape *t, rw_tensor *x);
 rw_dtype rw_recipe_lowers(const rw_tape *t, const rw_tensor *x);
+
+/* The innermost recipe where it is one of 8-bit codes, valid until something is recorded; else NULL. And codes of x, a
+   value of the tape, of E4M3 with scales that are powers of two: of a parameter made once a step, of anything else once
+   a region. */
+const rw_recipe *rw_recipe_of_codes(const rw_tape *t);
+rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, rw_scaling scaling, rw_tensor **ret_scale);
 
 /* The marker of the library's own definitions, at kernel[RW_DEVICE_AUTO]: nobody else can name it. */
 rw_status rw_op_is_own(const rw_kernel *k);

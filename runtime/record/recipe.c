@@ -14,6 +14,13 @@ rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe)
     if ((unsigned)recipe->kind >= RW_RECIPE_COUNT)
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: there is no recipe of kind %d", at.file,
                        at.line, (int)recipe->kind);
+    const rw_dtype codes = recipe->gradient_dtype;
+    if (recipe->scaling != RW_SCALING_TENSOR && recipe->scaling != RW_SCALING_1X128 && recipe->scaling != RW_SCALING_MX)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: rows have no scaling %d", at.file, at.line,
+                       (int)recipe->scaling);
+    if (codes && codes != RW_F8_E4M3 && codes != RW_F8_E5M2)
+        return rw_fail(ctx, RW_ERR_DTYPE, "rw_recipe_begin at %s:%d: there are no codes of gradients of %s", at.file,
+                       at.line, rw_dtype_name(codes));
     const uint32_t site = rw_site_index(ctx, at);
     if (site == RW_NONE_ID || !rw_grow(&t->recipes, &t->cap_recipes, t->n_recipes, 1, sizeof *t->recipes))
         return rw_fail(ctx, RW_ERR_MEMORY, "rw_recipe_begin at %s:%d: out of memory", at.file, at.line);
@@ -64,7 +71,8 @@ rw_dtype rw_recipe_widest(const rw_op_def *op, struct rw_tensor *const *in, int 
 static rw_dtype lowered(rw_recipe_kind kind, rw_dtype has)
 {
     static const rw_dtype of[RW_RECIPE_COUNT] = {
-        [RW_RECIPE_F32] = RW_F32, [RW_RECIPE_BF16] = RW_BF16, [RW_RECIPE_F16] = RW_F16
+        [RW_RECIPE_F32] = RW_F32, [RW_RECIPE_BF16] = RW_BF16, [RW_RECIPE_F16] = RW_F16,
+        [RW_RECIPE_F8] = RW_BF16
     };
     return kind == RW_RECIPE_NONE || has == RW_F64 ? has : of[kind];
 }
@@ -121,11 +129,12 @@ static bool is_of_context(const rw_tape *t, const struct rw_tensor *x)
     return x->leaf != RW_NONE_ID && t->leaves[x->leaf].kind == RW_LEAF_PARAM;
 }
 
-static struct rw_tensor *cast_before(const rw_tape *t, const struct rw_tensor *x, rw_dtype dtype)
+static struct rw_tensor *cast_before(const rw_tape *t, const struct rw_tensor *x, rw_dtype dtype, uint32_t scaling)
 {
     for (uint32_t i = last_cast_of(t, x->id); i != RW_NONE_ID; i = t->casts[i].before) {
         struct rw_tensor *const y = rw_tape_value(t, t->casts[i].result);
-        if ((rw_dtype)y->dtype == dtype && (is_of_context(t, x) || t->casts[i].region == t->open_region)) return y;
+        if (t->casts[i].scaling != scaling || (rw_dtype)y->dtype != dtype) continue;
+        if (is_of_context(t, x) || t->casts[i].region == t->open_region) return y;
     }
     return NULL;
 }
@@ -140,17 +149,45 @@ static bool reserve(rw_tape *t, uint32_t value)
     return true;
 }
 
+/* There is room. */
+static void note(rw_tape *t, const struct rw_tensor *x, const struct rw_tensor *y, uint32_t scaling)
+{
+    t->casts[t->n_casts] = (struct rw_recipe_cast){ x->id, y->id, t->open_region, scaling, last_cast_of(t, x->id) };
+    t->cast_of[x->id] = (uint32_t)t->n_casts++;
+}
+
 struct rw_tensor *rw_recipe_cast(rw_tape *t, struct rw_tensor *x, rw_dtype dtype, rw_site at)
 {
-    struct rw_tensor *y = cast_before(t, x, dtype);
+    struct rw_tensor *y = cast_before(t, x, dtype, 0);
     if (y) return y;
     if (!reserve(t, x->id)) {
         rw_fail(t->ctx, RW_ERR_MEMORY, "cast at %s:%d: out of memory", at.file, at.line);
         return NULL;
     }
     y = rw_cast_at(at, t, x, dtype);
-    if (!y) return NULL;
-    t->casts[t->n_casts] = (struct rw_recipe_cast){ x->id, y->id, t->open_region, last_cast_of(t, x->id) };
-    t->cast_of[x->id] = (uint32_t)t->n_casts++;
+    if (y) note(t, x, y, 0);
+    return y;
+}
+
+const rw_recipe *rw_recipe_of_codes(const rw_tape *t)
+{
+    return t && open_kind(t) == RW_RECIPE_F8 ? &t->recipes[t->open_recipe].recipe : NULL;
+}
+
+/* Scales are the output behind the codes. */
+rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, rw_scaling scaling, rw_tensor **ret_scale)
+{
+    const rw_quantize_params p = { RW_F8_E4M3, scaling, true };
+    struct rw_tensor *const made = cast_before(t, x, RW_F8_E4M3, (uint32_t)scaling);
+    if (made) {
+        *ret_scale = rw_tape_value(t, made->id + 1);
+        return made;
+    }
+    if (!reserve(t, x->id)) {
+        rw_fail(t->ctx, RW_ERR_MEMORY, "quantize at %s:%d: out of memory", at.file, at.line);
+        return NULL;
+    }
+    struct rw_tensor *const y = rw_quantize_at(at, t, x, rw_none(), &p, ret_scale, NULL);
+    if (y) note(t, x, y, (uint32_t)scaling);
     return y;
 }

@@ -52,6 +52,7 @@ struct rw_tape_recipe {
 struct rw_recipe_cast {
     uint32_t source, result; /* values */
     uint32_t region;         /* RW_NONE_ID outside any */
+    uint32_t scaling;        /* of codes; else 0 */
     uint32_t before;         /* the cast of the same source before it, RW_NONE_ID for none */
 };
 

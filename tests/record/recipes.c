@@ -6,6 +6,7 @@
 #include "support/support.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,6 +93,7 @@ struct way {
     int threads;
     bool blunders; /* calls that are refused stand in between */
     bool verifies;
+    rw_scaling scaling;
 };
 
 static void blunder(struct fixture *b, const struct model *m)
@@ -107,10 +109,11 @@ static unsigned char *train(const struct way *w, size_t *ret_bytes, float *ret_l
 {
     struct fixture b = fixture_open(3, w->threads);
     const struct model m = make(&b);
+    const rw_recipe recipe = { .kind = w->kind, .scaling = w->scaling };
     by_hand = w->by_hand;
     cr_assert_eq(ckpt_set_policy(b.t, w->policy), RW_OK);
     for (int step = 0; step < 2; step++) { /* micro-batches: gradients are added up */
-        if (w->by_hand == RW_F32) cr_assert_eq(rw_recipe_begin(b.t, &(rw_recipe){ .kind = w->kind }), RW_OK);
+        if (w->by_hand == RW_F32) cr_assert_eq(rw_recipe_begin(b.t, &recipe), RW_OK);
         if (w->blunders) blunder(&b, &m);
         rw_tensor *const loss = loss_of(b.t, &m, step);
         if (w->blunders) blunder(&b, &m);
@@ -160,6 +163,20 @@ Test(recipes, give_the_same_bytes_under_every_policy)
     }
 }
 
+Test(recipes, of_codes_give_the_same_bytes_under_every_policy)
+{
+    static const rw_scaling scalings[] = { RW_SCALING_TENSOR, RW_SCALING_1X128, RW_SCALING_MX };
+    for (int i = 0; i < 3; i++) {
+        const struct way none = { .kind = RW_RECIPE_F8, .by_hand = RW_F32, .policy = "none", .threads = 1,
+                                  .scaling = scalings[i] };
+        struct way other = none;
+        other.policy = i == 1 ? "ops:linear" : "full";
+        other.threads = 3;
+        other.verifies = i == 0;
+        expect_same(&none, &other);
+    }
+}
+
 /* What a refused call has cast is gone, and not found again by what gets its numbers. */
 Test(recipes, leave_nothing_of_calls_that_are_refused)
 {
@@ -169,20 +186,7 @@ Test(recipes, leave_nothing_of_calls_that_are_refused)
     expect_same(&none, &other);
 }
 
-/* ---- which casts there are ---- */
-
-static int casts_of(const struct fixture *b, const rw_tensor *x)
-{
-    int n = 0;
-    for (size_t i = 0; i < b->t->n_nodes; i++) {
-        const struct rw_node *const node = &b->t->nodes[i];
-        if (strcmp(b->ctx->ops[node->op]->name, "cast")) continue;
-        const struct rw_tensor *const v = rw_tape_value(b->t, b->t->operands[node->first_input]);
-        n += v == x || (v->leaf != RW_NONE_ID && rw_tensor_kind_of(x) == RW_TENSOR_PARAM &&
-                        b->t->leaves[v->leaf].param == x->id);
-    }
-    return n;
-}
+/* ---- products of codes ---- */
 
 static void begin(struct fixture *b, rw_recipe_kind kind)
 {
@@ -192,6 +196,117 @@ static void begin(struct fixture *b, rw_recipe_kind kind)
 static void end(struct fixture *b)
 {
     cr_assert_eq(rw_recipe_end(b->t), RW_OK, "%s", rw_error_message(b->ctx));
+}
+
+/* x as codes and back, in float32: exact, as the scale is a power of two. */
+static void coded(struct fixture *b, rw_tensor *x, rw_dtype dtype, float *to)
+{
+    const rw_quantize_params p = { .dtype = dtype, .power_of_two = true };
+    rw_tensor *scale, *const codes = rw_quantize(b->t, x, RW_NONE, &p, &scale, NULL);
+    rw_tensor *const y = rw_dequantize(b->t, codes, scale, RW_SCALING_TENSOR, RW_F32);
+    cr_assert_eq(rw_read(b->t, y, to, rw_tensor_bytes(y)), RW_OK, "%s", rw_error_message(b->ctx));
+}
+
+/* c[i, j] = sum over k of a[i ai + k ak] b[j bj + k bk]: the float32 sum of n terms, and what rounding adds to it. */
+static void expect_product(const char *what, const float *c, int rows, int columns, int n, const float *a, int ai,
+                           int ak, const float *b, int bj, int bk, double roundoff)
+{
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j++) {
+            double sum = 0, size = 0;
+            for (int k = 0; k < n; k++) {
+                const double term = (double)a[i * ai + k * ak] * (double)b[j * bj + k * bk];
+                sum += term, size += fabs(term);
+            }
+            cr_expect_leq(fabs(c[i * columns + j] - sum), n * 0x1p-23 * size + roundoff * fabs(sum),
+                          "%s [%d, %d]: %g, not %g", what, i, j, (double)c[i * columns + j], sum);
+        }
+}
+
+Test(recipes, products_of_codes_are_those_of_what_the_codes_mean)
+{
+    enum { ROWS = 7, IN = 12, OUT = 5 };
+    float xs[ROWS * IN], ws[OUT * IN], ds[ROWS * OUT], got[ROWS * IN + OUT * IN];
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = param(&b, "x", RW_SHAPE(ROWS, IN)), *const w = param(&b, "w", RW_SHAPE(OUT, IN));
+    rw_tensor *const c = param(&b, "c", RW_SHAPE(ROWS, OUT)), *const bias = param(&b, "bias", RW_SHAPE(OUT));
+    coded(&b, rw_cast(b.t, x, RW_BF16), RW_F8_E4M3, xs);
+    coded(&b, w, RW_F8_E4M3, ws);
+    coded(&b, rw_cast(b.t, c, RW_BF16), RW_F8_E5M2, ds);
+    begin(&b, RW_RECIPE_F8);
+    rw_tensor *const y = rw_linear(b.t, x, w, RW_NONE);
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, rw_detach(b.t, c)), RW_ALL_AXES, false);
+    cr_expect_eq(rw_tensor_dtype(rw_linear(b.t, x, w, bias)), RW_BF16);
+    end(&b);
+    rw_tensor *const wide = rw_cast(b.t, y, RW_F32);
+    cr_assert_eq(rw_read(b.t, wide, got, rw_tensor_bytes(wide)), RW_OK, "%s", rw_error_message(b.ctx));
+    expect_product("y", got, ROWS, OUT, IN, xs, IN, 1, ws, IN, 1, 0x1p-8);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, rw_gradient(w), got, sizeof ws), RW_OK, "%s", rw_error_message(b.ctx));
+    expect_product("dw", got, OUT, IN, ROWS, ds, 1, OUT, xs, 1, IN, 0); /* float32: nothing is rounded to 16 bits */
+    cr_assert_eq(rw_read(b.t, rw_gradient(x), got, sizeof xs), RW_OK, "%s", rw_error_message(b.ctx));
+    expect_product("dx", got, ROWS, IN, OUT, ds, OUT, 1, ws, 1, IN, 0x1p-8);
+    fixture_close(&b);
+}
+
+/* A byte of each element of input and weight, and their scales, each buffer in whole units: docs/precision.md. */
+Test(recipes, products_of_codes_keep_the_codes)
+{
+    enum { ROWS = 64, IN = 256, OUT = 128 };
+    const size_t unit = test_device() == RW_DEVICE_CUDA ? 512 : 256;
+    const size_t scales[] = { [RW_SCALING_TENSOR] = 2 * unit, [RW_SCALING_1X128] = ROWS * 2 * 4 + unit,
+                              [RW_SCALING_MX] = (ROWS + OUT) * 8 };
+    for (int k = 0; k < RW_SCALING_COUNT; k++) {
+        if (!scales[k]) continue;
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const p = param(&b, "p", RW_SHAPE(ROWS, IN)), *const w = param(&b, "w", RW_SHAPE(OUT, IN));
+        cr_assert_eq(rw_recipe_begin(b.t, &(rw_recipe){ .kind = RW_RECIPE_F8, .scaling = (rw_scaling)k }), RW_OK);
+        rw_tensor *const y = rw_linear(b.t, rw_scale(b.t, p, 2), w, RW_NONE);
+        end(&b);
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_memory m;
+        rw_memory_stats(b.ctx, &m);
+        cr_expect_eq(m.kept, ROWS * IN + OUT * IN + scales[k], "scaling %d: %zu", k, m.kept);
+        fixture_close(&b);
+    }
+}
+
+/* Quantising counts as the identity: of dw = dy^T x, times a constant, the gradient of x is dy times that. */
+Test(recipes, products_of_codes_have_second_derivatives)
+{
+    enum { ROWS = 7, IN = 12, OUT = 5 };
+    float ks[OUT * IN], ds[ROWS * OUT], got[ROWS * IN];
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const x = param(&b, "x", RW_SHAPE(ROWS, IN)), *const w = param(&b, "w", RW_SHAPE(OUT, IN));
+    rw_tensor *const c = param(&b, "c", RW_SHAPE(ROWS, OUT)), *const k = rw_cast(b.t, w, RW_BF16), *g;
+    rw_tensor *const factor = rw_detach(b.t, rw_cast(b.t, k, RW_F32));
+    coded(&b, rw_cast(b.t, c, RW_BF16), RW_F8_E5M2, ds);
+    cr_assert_eq(rw_read(b.t, factor, ks, sizeof ks), RW_OK);
+    begin(&b, RW_RECIPE_F8);
+    rw_tensor *const y = rw_mul(b.t, rw_linear(b.t, x, w, RW_NONE), rw_detach(b.t, c));
+    end(&b);
+    rw_tensor *const loss = rw_sum(b.t, y, RW_ALL_AXES, false);
+    cr_assert_eq(rw_grad(b.t, loss, (rw_tensor *[]){ w }, 1, &g), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tensor *const second = rw_sum(b.t, rw_mul(b.t, g, factor), RW_ALL_AXES, false);
+    cr_assert_eq(rw_backward(b.t, second), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, rw_gradient(x), got, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
+    expect_product("dx of dw", got, ROWS, IN, OUT, ds, OUT, 1, ks, 1, IN, 0x1p-8);
+    fixture_close(&b);
+}
+
+/* ---- which casts there are ---- */
+
+static int nodes_of(const struct fixture *b, const char *op, const rw_tensor *x)
+{
+    int n = 0;
+    for (size_t i = 0; i < b->t->n_nodes; i++) {
+        const struct rw_node *const node = &b->t->nodes[i];
+        if (strcmp(b->ctx->ops[node->op]->name, op)) continue;
+        const struct rw_tensor *const v = rw_tape_value(b->t, b->t->operands[node->first_input]);
+        n += v == x || (v->leaf != RW_NONE_ID && rw_tensor_kind_of(x) == RW_TENSOR_PARAM &&
+                        b->t->leaves[v->leaf].kind == RW_LEAF_PARAM && b->t->leaves[v->leaf].param == x->id);
+    }
+    return n;
 }
 
 Test(recipes, cast_a_parameter_once_a_step_and_a_value_once_a_region)
@@ -210,15 +325,31 @@ Test(recipes, cast_a_parameter_once_a_step_and_a_value_once_a_region)
             ckpt_end(b.t);
             end(&b);
         }
-        cr_expect_eq(casts_of(&b, w), 1);
-        cr_expect_eq(casts_of(&b, h), 3);
+        cr_expect_eq(nodes_of(&b, "cast", w), 1);
+        cr_expect_eq(nodes_of(&b, "cast", h), 3);
         begin(&b, RW_RECIPE_F16);
         rw_matmul(b.t, h, w);
         end(&b);
-        cr_expect_eq(casts_of(&b, w), 2, "another type is another cast");
+        cr_expect_eq(nodes_of(&b, "cast", w), 2, "another type is another cast");
         cr_assert_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
         rw_tape_reset(b.t);
     }
+    fixture_close(&b);
+}
+
+Test(recipes, make_codes_of_a_weight_once_a_step)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = param(&b, "w", RW_SHAPE(4, 4)), *const x = rw_input(b.t, RW_BF16, RW_SHAPE(3, 4), NULL);
+    begin(&b, RW_RECIPE_F8);
+    for (int r = 0; r < 3; r++) {
+        ckpt_begin(b.t, "r");
+        for (int i = 0; i < 2; i++) rw_linear(b.t, x, w, RW_NONE);
+        ckpt_end(b.t);
+    }
+    end(&b);
+    cr_expect_eq(nodes_of(&b, "quantize", w), 1);
+    cr_expect_eq(nodes_of(&b, "quantize", x), 3, "%s", rw_error_message(b.ctx));
     fixture_close(&b);
 }
 
@@ -248,7 +379,8 @@ Test(recipes, what_runs_in_which_type)
 {
     struct fixture b = fixture_open(1, 1);
     rw_tape *const t = b.t;
-    static const rw_dtype low_of[] = { [RW_RECIPE_F32] = RW_F32, [RW_RECIPE_BF16] = RW_BF16, [RW_RECIPE_F16] = RW_F16 };
+    static const rw_dtype low_of[] = { [RW_RECIPE_F32] = RW_F32, [RW_RECIPE_BF16] = RW_BF16, [RW_RECIPE_F16] = RW_F16,
+                                       [RW_RECIPE_F8] = RW_BF16 };
     for (rw_recipe_kind kind = RW_RECIPE_F32; kind < RW_RECIPE_COUNT; kind++) {
         const rw_dtype l = low_of[kind];
         rw_tensor *const x = input(&b, RW_F32, RW_SHAPE(4, 4)), *const n = input(&b, RW_BF16, RW_SHAPE(4, 4));
@@ -357,6 +489,16 @@ Test(recipes, are_closed_where_they_were_opened)
     cr_expect_eq(rw_recipe_end(NULL), RW_ERR_ARGUMENT);
     expect(&b, rw_recipe_begin(b.t, NULL), RW_ERR_ARGUMENT, "recipe");
     expect(&b, rw_recipe_begin(b.t, &wrong), RW_ERR_ARGUMENT, "no recipe of kind 77");
+    const rw_recipe square = { .kind = RW_RECIPE_F8, .scaling = RW_SCALING_128X128 };
+    expect(&b, rw_recipe_begin(b.t, &square), RW_ERR_ARGUMENT, "no scaling 2");
+    const rw_recipe powers = { .kind = RW_RECIPE_F8, .gradient_dtype = RW_F8_E8M0 };
+    expect(&b, rw_recipe_begin(b.t, &powers), RW_ERR_DTYPE, "no codes of gradients of f8_e8m0");
+    begin(&b, RW_RECIPE_F8);
+    cr_expect_null(rw_linear(b.t, NULL, w, RW_NONE));
+    cr_expect_null(rw_linear(b.t, w, rw_input(b.t, RW_F32, RW_SHAPE(2, 7), NULL), RW_NONE));
+    end(&b);
+    cr_expect_eq(b.t->n_nodes, 0, "nothing is left of what was refused");
+    rw_error_clear(b.ctx);
     expect(&b, rw_recipe_end(b.t), RW_ERR_REGION, "no recipe is open");
     begin(&b, RW_RECIPE_BF16);
     ckpt_begin(b.t, "inner");

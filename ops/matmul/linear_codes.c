@@ -1,0 +1,104 @@
+/*
+ * linear under a recipe of 8-bit codes: input, weight and the gradient of the output are quantised, with scales that
+ * are powers of two, so decoding them to bfloat16 rounds nothing; the products are those of bfloat16. What backward
+ * keeps is the codes.
+ */
+#include "ops/matmul/linear_codes.h"
+
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+#include "ops/matmul/matmul.h"
+#include "ops/reduce/reduce.h"
+#include "record/own_ops.h"
+
+#include <rewind/custom_grad.h>
+#include <rewind/ops.h>
+#include <rewind/precision.h>
+
+/* Inputs of the rule: y, then these; the bias may be missing. */
+enum { X = 1, WEIGHT, X_CODES, X_SCALE, WEIGHT_CODES, WEIGHT_SCALE, BIAS };
+
+struct rule_data {
+    int64_t scaling, of_weight; /* of rows, and of the weight */
+    int64_t gradient;           /* the type of its codes */
+};
+
+static rw_scaling weight_scaling(rw_scaling rows)
+{
+    return rows == RW_SCALING_1X128 ? RW_SCALING_128X128 : rows;
+}
+
+/* As a value of x: where gradients of gradients are asked for, what flows into it flows into x. */
+static rw_tensor *decoded(const rw_grad_call *g, rw_tensor *codes, rw_tensor *scale, int64_t scaling, rw_tensor *x)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    const rw_dtype dtype = rw_tensor_dtype(rw_grad_input(g, 0));
+    rw_tensor *const y = codes ? rw_dequantize(t, codes, scale, (rw_scaling)scaling, dtype) : NULL;
+    return y && rw_grad_again(g) ? rw_straight_through(t, y, rw_cast(t, x, dtype)) : y;
+}
+
+/* dw = dy^T x, added to a float32 sum where there is one. */
+static rw_status set_weight(rw_grad_call *g, rw_tensor *dy, rw_tensor *x)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const turned = dy ? rw_transpose(t, dy, 0, 1) : NULL, *const rows = rw_matrix_of_rows(t, x);
+    if (!turned || !rows) return rw_grad_set(g, WEIGHT, NULL);
+    rw_tensor *const sum = rw_grad_wide_addend(g, WEIGHT);
+    if (sum) return rw_grad_set_sum(g, WEIGHT, rw_matmul_add_at(RW_HERE, t, sum, turned, rows));
+    return rw_grad_set(g, WEIGHT, rw_grad_narrowed(g, WEIGHT, rw_matmul(t, turned, rows)));
+}
+
+static rw_status grad(rw_grad_call *g, const void *data)
+{
+    const struct rule_data *const a = data;
+    rw_tape *const t = rw_grad_tape(g);
+    const rw_quantize_params p = { (rw_dtype)a->gradient, (rw_scaling)a->scaling, true };
+    rw_tensor *scale, *const dy = rw_matrix_of_rows(t, rw_grad_upstream(g, 0));
+    rw_tensor *const codes = dy ? rw_quantize(t, dy, RW_NONE, &p, &scale, NULL) : NULL;
+    rw_tensor *const dz = codes ? decoded(g, codes, scale, a->scaling, dy) : NULL;
+    if (rw_grad_wanted(g, X)) {
+        rw_tensor *const w = decoded(g, rw_grad_input(g, WEIGHT_CODES), rw_grad_input(g, WEIGHT_SCALE), a->of_weight,
+                                     rw_grad_input(g, WEIGHT));
+        RW_CHECK(rw_grad_set_product(g, X, dz, w));
+    }
+    if (rw_grad_wanted(g, WEIGHT)) {
+        rw_tensor *const x = decoded(g, rw_grad_input(g, X_CODES), rw_grad_input(g, X_SCALE), a->scaling,
+                                     rw_grad_input(g, X));
+        RW_CHECK(set_weight(g, dz, x));
+    }
+    return rw_grad_n_inputs(g) > BIAS && rw_grad_wanted(g, BIAS) ? rw_grad_set_sum_to(g, BIAS, dy) : RW_OK;
+}
+
+static rw_tensor *record(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor *x, rw_tensor *weight,
+                         rw_tensor *bias)
+{
+    const rw_scaling of_weight = weight_scaling(recipe->scaling);
+    const struct rule_data a = { recipe->scaling, of_weight,
+                                 recipe->gradient_dtype ? recipe->gradient_dtype : RW_F8_E5M2 };
+    rw_tensor *in[BIAS] = { x, rw_operand_at(at, t, weight, "linear") }; /* without y: one less than in the rule */
+    if (!in[0] || !in[1]) return NULL;
+    in[X_CODES - 1] = rw_recipe_codes_at(at, t, x, recipe->scaling, &in[X_SCALE - 1]);
+    if (!in[X_CODES - 1]) return NULL;
+    in[WEIGHT_CODES - 1] = rw_recipe_codes_at(at, t, in[1], of_weight, &in[WEIGHT_SCALE - 1]);
+    if (!in[WEIGHT_CODES - 1]) return NULL;
+    rw_tensor *const rows = rw_dequantize_at(at, t, in[X_CODES - 1], in[X_SCALE - 1], recipe->scaling, RW_BF16);
+    rw_tensor *const w = rw_dequantize_at(at, t, in[WEIGHT_CODES - 1], in[WEIGHT_SCALE - 1], of_weight, RW_BF16);
+    const bool biased = bias != rw_none();
+    if (biased) in[BIAS - 1] = bias;
+    rw_tensor *const of[] = { rows, w, bias };
+    rw_tensor *const y = rows && w ? rw_apply_at(at, t, &rw_op_linear, of, biased ? 3 : 2, NULL, 0, NULL) : NULL;
+    return y ? rw_custom_grad_at(at, t, y, in, biased ? BIAS : BIAS - 1, grad, &a, sizeof a) : NULL;
+}
+
+rw_tensor *rw_linear_of_codes_at(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor *x, rw_tensor *weight,
+                                 rw_tensor *bias)
+{
+    const rw_recipe own = *recipe; /* recording may move it */
+    if (!rw_operand_check(at, t, x, "linear", "x") || !rw_operand_check(at, t, weight, "linear", "weight") ||
+        (bias != rw_none() && !rw_operand_check(at, t, bias, "linear", "bias")))
+        return NULL;
+    const struct rw_composite c = rw_composite_begin(t, "linear");
+    x = rw_lowered_at(at, t, x);
+    if (x && bias != rw_none()) bias = rw_lowered_at(at, t, bias);
+    return rw_composite_end(&c, x && bias ? record(at, t, &own, x, weight, bias) : NULL);
+}

@@ -1,0 +1,10 @@
+/* linear in 8-bit codes, as a recipe says. See linear_codes.c. */
+#ifndef RW_OPS_MATMUL_LINEAR_CODES_H
+#define RW_OPS_MATMUL_LINEAR_CODES_H
+
+#include <rewind/precision.h>
+
+rw_tensor *rw_linear_of_codes_at(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor *x, rw_tensor *weight,
+                                 rw_tensor *bias);
+
+#endif
