@@ -36,7 +36,7 @@
 #define REWIND_PRECISION_H
 
 #include <rewind/optimizers.h>
-#include <rewind/quantize.h>
+#include <rewind/float8.h>
 #include <rewind/tape.h>
 
 #ifdef __cplusplus
