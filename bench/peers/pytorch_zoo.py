@@ -4,8 +4,8 @@ and `full`, f32 and bf16, and bytes kept under `none` (pytorch_memory.py says wh
 
     pytorch_zoo.py bench/model_step [--rounds 5] [--threads N] [--models NAME,NAME] [--sizes published|small|tiny]
 
-With --rounds 0 bytes alone. Prints a JSON line for each side, and a figure for each ratio. Both sides have the same threads; of PyTorch, images lie
-with channels last, as they do here.
+With --rounds 0 bytes alone. Prints a JSON line for each side, and a figure for each ratio. Both sides have the same
+threads; of PyTorch, images lie with channels last, as they do here.
 """
 import argparse
 import json

@@ -3,7 +3,6 @@
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
-#include "ops/recurrent/sequence.h"
 
 #include <rewind/ops.h>
 

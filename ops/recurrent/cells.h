@@ -19,6 +19,8 @@ struct rw_lstm_attrs {
     int64_t has_dh, has_dc;
 };
 
+extern const rw_op_def rw_op_lstm_cell, rw_op_gru_cell;
+
 #define RW_LSTM_GATES 4
 #define RW_GRU_GATES 3
 

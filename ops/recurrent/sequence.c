@@ -1,10 +1,10 @@
 /* LSTM and GRU: a step, and a sequence whose input is multiplied once for all of its steps. */
-#include "ops/recurrent/sequence.h"
-
-#include "ops/common/util.h"
 #include "ops/recurrent/cells.h"
 
+#include "ops/common/util.h"
+
 #include <rewind/create.h>
+#include <rewind/recurrent.h>
 #include <rewind/select.h>
 
 #define MOST_STEPS 8189 /* pieces of rw_split(), which refuses more */

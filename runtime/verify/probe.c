@@ -32,7 +32,8 @@ rw_status rw_probe_open(struct rw_probe *p, rw_context *ctx)
     *p = (struct rw_probe){ .ctx = ctx };
     p->digest = ctx->device->alloc(ctx->device_state, sizeof *p->digest);
     rw_status status = p->digest ? RW_OK : RW_ERR_MEMORY;
-    for (int i = 0; !status && !ctx->device->on_host && i < RW_PATTERNS; i++) status = make_block(p, (enum rw_pattern)i);
+    const int blocks = ctx->device->on_host ? 0 : RW_PATTERNS;
+    for (int i = 0; !status && i < blocks; i++) status = make_block(p, (enum rw_pattern)i);
     return status ? rw_fail(ctx, status, "verification: %s", rw_status_name(status)) : RW_OK;
 }
 

@@ -174,7 +174,8 @@ Test(place, lives_without_order_stay_within_a_quarter)
     }
 }
 
-/* What the tries are worth: on the average over many sets of lives, few and many, which one way alone does not reach. */
+/* What the tries are worth: on the average over many sets of lives, few and many, which one way alone does not
+   reach. */
 static double average(size_t n, int rounds)
 {
     static struct rw_life life[8192];

@@ -76,7 +76,7 @@ Test(growth, planning_works_in_proportion, .timeout = 60)
     for (enum kind kind = 0; kind < KINDS; kind++) {
         const uint64_t small = work_of(kind, SMALL), large = work_of(kind, LARGE);
         cr_expect_gt(small, 100 * SMALL, "%s: %llu: is it counted?", names[kind], (unsigned long long)small);
-        cr_expect_lt(large, 9 * small / 2, "%s: %llu for %d, %llu for %d", names[kind], (unsigned long long)small, SMALL,
-                     (unsigned long long)large, LARGE);
+        cr_expect_lt(large, 9 * small / 2, "%s: %llu for %d, %llu for %d", names[kind], (unsigned long long)small,
+                     SMALL, (unsigned long long)large, LARGE);
     }
 }

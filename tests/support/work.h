@@ -1,7 +1,8 @@
 /*
  * How much the planner does, counted and not timed: the same on a busy machine and on an idle one. A suite that
  * `counted_suites` of tests/meson.build names has a second compilation of everything that records, plans and explains,
- * with a call for each basic block that runs (-fsanitize-coverage=trace-pc). What runs inside of libc counts by its bytes.
+ * with a call for each basic block that runs (-fsanitize-coverage=trace-pc). What runs inside of libc counts by its
+ * bytes.
  */
 #ifndef SUPPORT_WORK_H
 #define SUPPORT_WORK_H
