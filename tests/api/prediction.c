@@ -236,8 +236,8 @@ Test(prediction, budgets_with_offload_have_limits_of_their_own)
                  RW_OK, "%s", rw_error_message(b.ctx));
     rw_tensor *const loss = net_step(&b, &n);
     cr_assert_eq(rw_tape_plan(b.t, loss, "none", &none), RW_OK);
-    cr_assert_eq(rw_tape_plan(b.t, loss, "budget:50%", &replays), RW_OK);
-    cr_assert_eq(rw_tape_plan(b.t, loss, "budget:50%+offload", &moves), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_tape_plan(b.t, loss, "budget:70%", &replays), RW_OK);
+    cr_assert_eq(rw_tape_plan(b.t, loss, "budget:70%+offload", &moves), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_lt(moves.ms, replays.bound_ms, "or this shows nothing");
     cr_expect_eq(moves.bound_ms, none.ms);
     cr_expect_geq(moves.gap, 0);
