@@ -45,8 +45,8 @@ typedef struct rw_load_part {
 
 /**
  * Reads what is listed out of a file with other names: of Hugging Face's GPT-2, whose products are transposed, or of a
- * Llama, whose q, k and v are three parts of one product here (examples/train_gpt.c lists both). What is not listed
- * stays as it is, here and there. Types are those of the parameters. Nothing changes unless all fit.
+ * Llama, whose q, k and v are three parts of one product here (examples/train_gpt/hugging_face.c lists both). What is
+ * not listed stays as it is, here and there. Types are those of the parameters. Nothing changes unless all fit.
  * @return RW_OK; RW_ERR_ARGUMENT for NULL, or a parameter that there is not; RW_ERR_IO (unreadable, not safetensors, a
  *         name missing), RW_ERR_SHAPE, RW_ERR_DTYPE, RW_ERR_MEMORY; an error that is stuck in the context.
  */

@@ -1,0 +1,12 @@
+/* GPT-2 or a Llama, of the sizes that were chosen. */
+#ifndef REWIND_EXAMPLES_MODEL_H
+#define REWIND_EXAMPLES_MODEL_H
+
+#include "options.h"
+
+void make_model(rw_context *ctx);
+
+/* tokens [batch, seq] -> [batch, seq, vocab]. */
+rw_tensor *logits(rw_tape *t, rw_tensor *tokens, int batch, int seq, double dropout);
+
+#endif

@@ -1,0 +1,233 @@
+/* See options.h. */
+#include "options.h"
+
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "train_gpt: trains GPT-2 or a Llama.\n\n"
+    "  --preset P            tiny, gpt2-124m, gpt2-350m, llama-tiny, llama-110m, llama-1b [tiny]; sizes over it:\n"
+    "  --layers N --width N --heads N --kv-heads N --hidden N --seq N --vocab N\n"
+    "  --data FILE           text, byte by byte, or a .bin file of tokens as llm.c writes them [the shipped text]\n"
+    "  --val FILE            to evaluate on [the last tenth of the data]\n"
+    "  --batch N --accum N   sequences at a time, and so many times before an update [8, 1]\n"
+    "  --dtype T             of the weights: f32, bf16, f16 (without loss scaling); master copies and gradients are\n"
+    "                        float32 [f32]\n"
+    "  --policy P            what is kept for backward: none, full, selective:mlp, budget:60%, budget:2GiB ... [full]\n"
+    "  --graph               the step is recorded once and launched; for --accum 1\n"
+    "  --update-inside       with --graph: parameters are updated inside backward, gradients take little memory; it\n"
+    "                        does not clip\n"
+    "  --steps N             stop there [200]\n"
+    "  --total-steps N       the schedule's length [--steps]\n"
+    "  --optimizer O         adamw, adam, sgd, lion [adamw]\n"
+    "  --schedule S          cosine, linear, constant [cosine]\n"
+    "  --lr X --min-lr X --warmup N --decay X --clip X --dropout X   [1e-3, a tenth, total / 20, 0.1, 1, 0.1]\n"
+    "  --eval-every N --eval-batches N      [100, 8]\n"
+    "  --checkpoint DIR --save-every N --keep N   checkpoints, every so many steps and at the end [none, 100, 3]\n"
+    "  --resume DIR          go on from the newest whole checkpoint there\n"
+    "  --log FILE            a line of JSON for each step; it is added to\n"
+    "  --tensorboard DIR --prometheus FILE  the same for others to read\n"
+    "  --dashboard FILE      a page for a browser, renewed while the run goes on; a run that goes on takes what was\n"
+    "                        before from --log\n"
+    "  --good FILE           the --log of a run that is known to be good: the page shows it, too\n"
+    "  --on ALERT=WHAT       note, skip (the update), lower (the rate to a half), roll_back (to the last checkpoint,\n"
+    "                        and lower), stop; again for each alert [loss_nonfinite=stop, others note]\n"
+    "  --load FILE --save FILE   weights before and after, safetensors\n"
+    "  --load-hf FILE        weights of a GPT-2 or a Llama as Hugging Face names them, in one file of the type of\n"
+    "                        --dtype; --vocab, --seq and sizes are the file's\n"
+    "  --sample N --temperature X           bytes, or tokens as numbers, written at the end [200, 0.8]\n"
+    "  --seed N --threads N  [42, all]\n"
+    "  --quick               a few steps of a tiny model\n";
+
+static const struct size presets[] = {
+    { "tiny", false, 4, 4, 4, 128, 512, 128 },
+    { "gpt2-124m", false, 12, 12, 12, 768, 3072, 1024 },
+    { "gpt2-350m", false, 24, 16, 16, 1024, 4096, 1024 },
+    { "llama-tiny", true, 4, 4, 2, 128, 352, 128 },
+    { "llama-110m", true, 12, 12, 12, 768, 2048, 1024 },
+    { "llama-1b", true, 16, 32, 8, 2048, 8192, 2048 },
+};
+
+struct options o = {
+    .data = REWIND_DATA,
+    .policy = "full",
+    .optimizer = "adamw",
+    .schedule = "cosine",
+    .batch = 8,
+    .accum = 1,
+    .steps = 200,
+    .warmup = -1,
+    .eval_every = 100,
+    .eval_batches = 8,
+    .save_every = 100,
+    .keep = 3,
+    .sample = 200,
+    .lr = 1e-3,
+    .min_lr = -1,
+    .decay = 0.1,
+    .clip = 1,
+    .dropout = 0.1,
+    .temperature = 0.8,
+    .seed = 42,
+    .on = { RW_RECOVERY_STOP },
+};
+
+void die(const char *format, const char *what)
+{
+    fprintf(stderr, "train_gpt: ");
+    fprintf(stderr, format, what);
+    fputc('\n', stderr);
+    exit(2);
+}
+
+static double number(const char *option, double least, double most)
+{
+    char *end, text[128];
+    const bool whole = least == floor(least) && most == floor(most) && most > 1;
+    const double x = strtod(optarg, &end);
+    if (end != optarg && !*end && x >= least && x <= most && (!whole || x == floor(x))) return x;
+    snprintf(text, sizeof text, "--%.20s takes a %snumber from %g to %g, not \"%.40s\"", option, whole ? "whole " : "",
+             least, most, optarg);
+    die("%s", text);
+    return 0;
+}
+
+static const char *one_of(const char *option, const char *words)
+{
+    char text[200];
+    const size_t n = strlen(optarg);
+    for (const char *w = words; w; w = strchr(w, ' ') ? strchr(w, ' ') + 1 : NULL)
+        if (!strncmp(w, optarg, n) && (!w[n] || w[n] == ' ') && n) return optarg;
+    snprintf(text, sizeof text, "--%.20s takes one of %.80s, not \"%.40s\"", option, words, optarg);
+    die("%s", text);
+    return NULL;
+}
+
+static void read_preset(void)
+{
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
+        if (!strcmp(optarg, presets[i].preset)) o.m = presets[i];
+    if (!o.m.preset || strcmp(optarg, o.m.preset)) die("--preset: there is no \"%s\"", optarg);
+}
+
+static rw_dtype read_dtype(void)
+{
+    const char *const word = one_of("dtype", "f32 bf16 f16");
+    return !strcmp(word, "f32") ? RW_F32 : !strcmp(word, "bf16") ? RW_BF16 : RW_F16;
+}
+
+static void read_policy(void)
+{
+    const char *const what = strchr(optarg, '=');
+    int alert = 0, recovery = 0;
+    const size_t n = what ? (size_t)(what - optarg) : 0;
+    for (; alert < ALERTS; alert++) {
+        const char *const name = rw_alert_name(1u << alert);
+        if (strlen(name) == n && !strncmp(name, optarg, n)) break;
+    }
+    while (what && recovery <= RW_RECOVERY_STOP && strcmp(rw_recovery_name((rw_recovery)recovery), what + 1))
+        recovery++;
+    if (!what || alert == ALERTS || recovery > RW_RECOVERY_STOP) die("--on takes ALERT=WHAT, not \"%s\"", optarg);
+    o.on[alert] = (rw_recovery)recovery;
+}
+
+/* Numbers by name; the sizes of the model come behind the preset, wherever they stand. */
+static const struct {
+    const char *name;
+    int *whole;
+    double *real;
+    double least, most;
+} numbers[] = {
+    { "layers", &o.m.layers, 0, 1, MAX_LAYERS },    { "width", &o.m.width, 0, 2, 65536 },
+    { "heads", &o.m.heads, 0, 1, 1024 },            { "kv-heads", &o.m.kv_heads, 0, 1, 1024 },
+    { "hidden", &o.m.hidden, 0, 1, 1 << 20 },       { "seq", &o.m.seq, 0, 2, 1 << 20 },
+    { "vocab", &o.vocab, 0, 2, 65536 },             { "batch", &o.batch, 0, 1, 65536 },
+    { "accum", &o.accum, 0, 1, 1 << 20 },           { "steps", &o.steps, 0, 0, 1e9 },
+    { "total-steps", &o.total, 0, 1, 1e9 },         { "warmup", &o.warmup, 0, 0, 1e9 },
+    { "eval-every", &o.eval_every, 0, 1, 1e9 },     { "eval-batches", &o.eval_batches, 0, 0, 1e6 },
+    { "save-every", &o.save_every, 0, 1, 1e9 },     { "keep", &o.keep, 0, 1, 1e6 },
+    { "sample", &o.sample, 0, 0, 1e6 },             { "threads", &o.threads, 0, 1, RW_MAX_THREADS },
+    { "lr", 0, &o.lr, 1e-12, 1e3 + 0.5 },           { "min-lr", 0, &o.min_lr, 0, 1e3 + 0.5 },
+    { "decay", 0, &o.decay, 0, 1e3 + 0.5 },         { "clip", 0, &o.clip, 1e-12, 1e9 + 0.5 },
+    { "dropout", 0, &o.dropout, 0, 0.99 },          { "temperature", 0, &o.temperature, 0.01, 100.5 },
+};
+enum { NUMBERS = sizeof numbers / sizeof *numbers };
+
+static const struct {
+    const char *name;
+    const char **text;
+} texts[] = { { "data", &o.data }, { "val", &o.val }, { "policy", &o.policy }, { "checkpoint", &o.checkpoint },
+              { "resume", &o.resume }, { "load", &o.load }, { "save", &o.save }, { "log", &o.log },
+              { "tensorboard", &o.tensorboard }, { "prometheus", &o.prometheus }, { "dashboard", &o.dashboard },
+              { "good", &o.good }, { "load-hf", &o.load_hf } };
+enum { TEXTS = sizeof texts / sizeof *texts };
+
+static void quick(void)
+{
+    o.steps = 3, o.m.layers = 2, o.m.width = 64, o.m.seq = 32, o.m.hidden = 128, o.sample = 20, o.eval_batches = 1;
+}
+
+static void take(const char *name, int index)
+{
+    if (index < NUMBERS) {
+        const double x = number(name, numbers[index].least, numbers[index].most);
+        if (numbers[index].whole) *numbers[index].whole = (int)x;
+        else *numbers[index].real = x;
+    } else if (index < NUMBERS + TEXTS) {
+        *texts[index - NUMBERS].text = optarg;
+    } else if (!strcmp(name, "dtype")) {
+        o.dtype = read_dtype();
+    } else if (!strcmp(name, "optimizer")) {
+        o.optimizer = one_of(name, "adamw adam sgd lion");
+    } else if (!strcmp(name, "schedule")) {
+        o.schedule = one_of(name, "cosine linear constant");
+    } else if (!strcmp(name, "seed")) {
+        o.seed = (uint64_t)number(name, 0, 9007199254740992.0);
+    } else if (!strcmp(name, "on")) {
+        read_policy();
+    } else if (!strcmp(name, "graph")) {
+        o.graph = true;
+    } else if (!strcmp(name, "update-inside")) {
+        o.inside = true;
+    } else if (!strcmp(name, "quick")) {
+        quick();
+    } else if (!strcmp(name, "help")) {
+        exit(fputs(usage, stdout) < 0);
+    }
+}
+
+void read_options(int argc, char **argv)
+{
+    static const char *const rest[] = { "preset", "dtype", "optimizer", "schedule", "seed", "on", "graph",
+                                        "update-inside", "quick", "help" };
+    enum { REST = sizeof rest / sizeof *rest };
+    struct option names[NUMBERS + TEXTS + REST + 1] = { 0 };
+    int n = 0, index = 0;
+    for (int i = 0; i < NUMBERS; i++) names[n++] = (struct option){ numbers[i].name, 1, 0, 0 };
+    for (int i = 0; i < TEXTS; i++) names[n++] = (struct option){ texts[i].name, 1, 0, 0 };
+    for (int i = 0; i < REST; i++) names[n++] = (struct option){ rest[i], i < 6, 0, 0 };
+    o.m = presets[0];
+    for (int pass = 0; pass < 2; pass++) {
+        optind = 1;
+        for (int c; (c = getopt_long(argc, argv, "", names, &index)) != -1;) {
+            if (c == '?') exit(2);
+            if (pass == 0 && !strcmp(names[index].name, "preset")) read_preset();
+            if (pass == 1) take(names[index].name, index);
+        }
+    }
+    if (optind < argc) die("%s is no option", argv[optind]);
+    if (o.m.width % o.m.heads || o.m.width / o.m.heads % 2) die("%s", "--width is no even multiple of --heads");
+    if (o.m.heads % o.m.kv_heads) die("%s", "--heads is no multiple of --kv-heads");
+    for (int i = 0; i < ALERTS; i++) {
+        if (o.graph && o.on[i] == RW_RECOVERY_SKIP) die("%s", "--graph has updated before --on ...=skip could");
+        if (!o.checkpoint && o.on[i] == RW_RECOVERY_ROLL_BACK) die("%s", "--on ...=roll_back needs --checkpoint");
+    }
+    if (o.inside && !o.graph) die("%s", "--update-inside is for --graph");
+    if (o.graph && o.accum > 1) die("%s", "--graph is for --accum 1");
+    FILE *const f = o.save ? fopen(o.save, "ab") : NULL; /* better known before hours of training than after */
+    if (o.save && !f) die("%s: cannot be written", o.save);
+    if (f) fclose(f);
+}

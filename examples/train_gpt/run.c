@@ -1,0 +1,174 @@
+/* See run.h. */
+#include "run.h"
+
+#include "model.h"
+#include "recover.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+struct identity identity_of_options(void)
+{
+    return (struct identity){ o.seed, o.batch, o.accum, o.m.seq, o.vocab, o.dropout, o.clip, o.decay };
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static rw_tensor *record_loss(struct run *r, double dropout)
+{
+    const rw_shape shape = RW_SHAPE(o.batch, o.m.seq);
+    r->x = rw_input(r->t, RW_I32, shape, r->in);
+    r->y = rw_input(r->t, RW_I32, shape, r->out);
+    return rw_cross_entropy(r->t, logits(r->t, r->x, o.batch, o.m.seq, dropout), r->y);
+}
+
+static rw_status launch(struct run *r, uint64_t step, double *loss)
+{
+    const size_t bytes = sizeof *r->in * (size_t)(o.batch * o.m.seq);
+    fill_batch(&r->train, o.seed, step, r->in, r->out);
+    rw_status status = RW_OK;
+    if (!r->graph) {
+        r->loss = record_loss(r, o.dropout);
+        const rw_graph_params params = { .optimizer = r->opt, .max_norm = o.inside ? 0 : o.clip,
+                                         .update_inside = o.inside };
+        status = rw_graph_create(&r->graph, r->t, r->loss, &params);
+    }
+    if (!status) status = rw_input_write(r->x, r->in, bytes);
+    if (!status) status = rw_input_write(r->y, r->out, bytes);
+    if (!status) status = rw_graph_launch(r->graph);
+    if (!status) *loss = rw_item(r->t, r->loss);
+    return status ? status : rw_error_status(r->ctx);
+}
+
+/* The same step again, with a look at every value: op, region, line, element. */
+static rw_status find_nonfinite(struct run *r, rw_tensor *loss)
+{
+    rw_nonfinite where;
+    const rw_status status = rw_find_nonfinite(r->t, loss, 0, &where);
+    if (!status) rw_nonfinite_print(&where, stderr);
+    return status;
+}
+
+static rw_status step_of(struct run *r, uint64_t step, double *loss, double *size)
+{
+    rw_optimizer_set_lr(r->opt, rw_schedule_lr(&r->schedule, step));
+    *loss = *size = 0;
+    if (o.graph) return launch(r, step, loss);
+    rw_status status = RW_OK;
+    rw_zero_grad(r->ctx);
+    for (int k = 0; !status && k < o.accum; k++) {
+        fill_batch(&r->train, o.seed, step * (uint64_t)o.accum + (uint64_t)k, r->in, r->out);
+        rw_tensor *const mean = rw_scale(r->t, record_loss(r, o.dropout), 1.0 / o.accum);
+        status = rw_backward(r->t, mean);
+        if (!status) *loss += rw_item(r->t, mean);
+        if (!status && !isfinite(*loss)) status = find_nonfinite(r, mean);
+        rw_tape_reset(r->t);
+    }
+    return status ? status : rw_clip_grad_norm(r->ctx, o.clip, size);
+}
+
+rw_status update(struct run *r)
+{
+    return o.graph ? RW_OK : rw_optimizer_step(r->opt);
+}
+
+/* On a tape of its own: the one of a graph is not to be reset. Without dropout nothing is drawn from the generator. */
+static rw_status evaluate(struct run *r, double *loss)
+{
+    struct run own = *r;
+    rw_status status = rw_tape_create(&own.t, r->ctx);
+    *loss = 0;
+    for (int k = 0; !status && k < o.eval_batches; k++) {
+        fill_batch(&r->val, o.seed + 1, (uint64_t)k, r->in, r->out);
+        *loss += rw_item(own.t, record_loss(&own, 0)) / o.eval_batches;
+        status = rw_error_status(r->ctx);
+        rw_tape_reset(own.t);
+    }
+    rw_tape_destroy(&own.t);
+    return status;
+}
+
+static void print_step(const struct run *r, int step, double loss, double size, double per_s)
+{
+    rw_memory m;
+    rw_memory_stats(r->ctx, &m);
+    const double left = (o.steps - step - 1) * (double)(o.batch * o.accum * o.m.seq) / per_s;
+    printf("step %6d  loss %.4f  ", step, loss);
+    if (!o.graph) printf("norm %.3f  ", size);
+    printf("lr %.2e  %7.0f tokens/s  kept %.1f MiB  peak %.1f MiB  %d:%02d left\n",
+           rw_schedule_lr(&r->schedule, (uint64_t)step), per_s, (double)m.kept / 1048576,
+           (double)m.measured_peak / 1048576, (int)left / 60, (int)left % 60);
+}
+
+static rw_status save(struct run *r, int steps)
+{
+    const struct identity id = identity_of_options();
+    return r->ck ? rw_checkpoint_save(r->ck, (uint64_t)steps, &id, sizeof id) : RW_OK;
+}
+
+void show(struct run *r, bool last)
+{
+    if (o.dashboard && !dashboard_write(&r->page, r->ctx, last))
+        fprintf(stderr, "train_gpt: %s: %s\n", o.dashboard, strerror(errno));
+}
+
+/* Writes the step down, and says what it is warned of. */
+static rw_status watch(struct run *r, int step, double loss, double size, unsigned *ret_alerts)
+{
+    const rw_monitor_values v = { .step = (uint64_t)step, .loss = loss, .grad_norm = o.graph ? 0 : size,
+                                  .lr = rw_schedule_lr(&r->schedule, (uint64_t)step),
+                                  .tokens = (double)o.batch * o.accum * o.m.seq };
+    unsigned alerts = 0;
+    const double began = r->seen, now = r->seen = seconds();
+    const rw_status status = rw_monitor_step(r->monitor, &v, &alerts);
+    dashboard_add(&r->page.run, (struct dashboard_point){ step, loss, o.graph ? NAN : size, v.lr,
+                                                          began > 0 ? v.tokens / (now - began) : NAN });
+    for (unsigned a = 1; a <= alerts; a <<= 1) {
+        if (!(alerts & a)) continue;
+        fprintf(stderr, "step %6d  %s: loss %.4f, norm %.3f\n", step, rw_alert_name(a), loss, size);
+        dashboard_note(&r->page, step, rw_alert_name(a));
+    }
+    *ret_alerts = alerts;
+    return status;
+}
+
+rw_status train(struct run *r, int first)
+{
+    const double tokens = (double)o.batch * o.accum * o.m.seq;
+    double began = seconds();
+    int since = 0;
+    rw_status status = RW_OK;
+    for (int step = first, next = first; !status && step < o.steps; step = next) {
+        double loss, size;
+        unsigned alerts = 0;
+        status = step_of(r, (uint64_t)step, &loss, &size);
+        if (!status) status = watch(r, step, loss, size, &alerts);
+        if (!status) status = recover(r, &next, alerts, loss);
+        if (!status && next <= step) continue;
+        since++;
+        if (!status && (step % 10 == 0 || step + 1 == o.steps)) {
+            print_step(r, step, loss, size, since * tokens / (seconds() - began));
+            began = seconds();
+            since = 0;
+        }
+        const bool last = step + 1 == o.steps;
+        if (!status && o.eval_batches && (last || (step + 1) % o.eval_every == 0)) {
+            const double from = seconds();
+            status = evaluate(r, &loss);
+            if (!status) printf("step %6d  validation loss %.4f\n", step, loss);
+            dashboard_add(&r->page.validation, (struct dashboard_point){ .step = step, .loss = loss });
+            began += seconds() - from;
+        }
+        if (!status && (last || (step + 1) % o.save_every == 0)) status = save(r, step + 1);
+        show(r, last);
+    }
+    return !status && r->ck ? rw_checkpoint_wait(r->ck) : status;
+}

@@ -1,0 +1,43 @@
+/* A run: its steps, and what is done between them. */
+#ifndef REWIND_EXAMPLES_RUN_H
+#define REWIND_EXAMPLES_RUN_H
+
+#include "dashboard.h"
+#include "data.h"
+
+struct run {
+    rw_context *ctx;
+    rw_tape *t;
+    rw_optimizer *opt;
+    rw_schedule schedule;
+    rw_checkpoint *ck;
+    rw_monitor *monitor;
+    struct dashboard page;
+    double seen; /* the clock at the step before; 0: there was none */
+    int roll_backs;
+    struct tokens train, val;
+    int32_t *in, *out;
+    /* --graph */
+    rw_graph *graph;
+    rw_tensor *x, *y, *loss;
+};
+
+/* What a run must have in common with the one that it goes on from, to make the same bytes. */
+struct identity {
+    uint64_t seed;
+    int32_t batch, accum, seq, vocab;
+    double dropout, clip, decay;
+};
+
+struct identity identity_of_options(void);
+
+/* From step `first` to the last one. */
+rw_status train(struct run *r, int first);
+
+/* The optimizer's step; a graph has made its own. */
+rw_status update(struct run *r);
+
+/* Writes the page, if there is to be one. */
+void show(struct run *r, bool last);
+
+#endif
