@@ -101,9 +101,9 @@ typedef struct rw_ssd_operands {
  *
  * by chunks: products inside a chunk, a state for each, a pass over the states in order (Dao and Gu, arXiv 2405.21060).
  * Composed of ordinary ops: under none they keep a number for each pair of places of a chunk and each head, which a
- * region around the call makes again instead. 16 bits are computed in float32 and rounded once at the end. Every sum
- * has an order that shapes and chunk alone decide; another chunk may round differently. Differentiable any number of
- * times.
+ * region around the call makes again instead. 16 bits are computed in float32 and rounded once at the end; under a
+ * recipe operands may be of several types, and y is float32. Every sum has an order that shapes and chunk alone decide;
+ * another chunk may round differently. Differentiable any number of times.
  * @param chunk places of a chunk; 0: RW_SSD_CHUNK. At most 8189 chunks.
  * @param ret_state receives the state behind the last place, owned by the tape; NULL on an error. May be NULL.
  * @return y [batch, length, heads, p]. Errors: RW_ERR_SHAPE, RW_ERR_DTYPE; RW_ERR_ARGUMENT for a chunk below 0 and

@@ -172,8 +172,10 @@ static rw_status grad_gru(rw_grad_call *g)
 RW_DECLARE_KERNELS(rw_lstm_cell)
 const rw_op_def rw_op_lstm_cell = { .name = "lstm_cell", .n_inputs = 2, .n_outputs = 2,
                                     .inplace = RW_INPLACE({ 1, 1 }), .check = check_lstm,
-                                    .kernel = RW_KERNELS(rw_lstm_cell), .grad = grad_lstm, .cost = cost };
+                                    .kernel = RW_KERNELS(rw_lstm_cell), .grad = grad_lstm, .cost = cost,
+                                    .alike = RW_OP_ALL_INPUTS };
 RW_DECLARE_KERNELS(rw_gru_cell)
 const rw_op_def rw_op_gru_cell = { .name = "gru_cell", .n_inputs = 3, .n_outputs = 1,
                                    .inplace = RW_INPLACE({ 0, 2 }), .check = check_gru,
-                                   .kernel = RW_KERNELS(rw_gru_cell), .grad = grad_gru, .cost = cost };
+                                   .kernel = RW_KERNELS(rw_gru_cell), .grad = grad_gru, .cost = cost,
+                                   .alike = RW_OP_ALL_INPUTS };

@@ -8,6 +8,7 @@
 
 #include <rewind/compare.h>
 #include <rewind/create.h>
+#include <rewind/precision.h>
 #include <rewind/recurrent.h>
 #include <rewind/reductions.h>
 #include <rewind/select.h>
@@ -187,6 +188,27 @@ static rw_tensor *record(const struct scan *s, const rw_ssd_operands *o, rw_tens
     return narrowed(s, y);
 }
 
+/* Under a recipe in float32, as norms and sums are: operands may then be of several types, and no product is lowered.
+ */
+static bool raise(const struct scan *s, rw_ssd_operands *o)
+{
+    rw_tensor **const all[] = { &o->x, &o->dt, &o->a, &o->b, &o->c, &o->state };
+    for (int i = 0; i < 6; i++)
+        if (*all[i] && *all[i] != rw_none() && !(*all[i] = rw_raised_at(s->at, s->t, *all[i]))) return false;
+    return true;
+}
+
+static rw_tensor *scan(struct scan *s, rw_ssd_operands o, int64_t chunk, rw_tensor **ret_state)
+{
+    if (!raise(s, &o)) return NULL;
+    s->dtype = rw_tensor_dtype(o.x);
+    s->wide = s->dtype == RW_F64 ? RW_F64 : RW_F32;
+    if (!check_operands(s, &o) || !check_shapes(s, &o) || !cut(s, chunk)) return NULL;
+    if (rw_recipe_begin_at(s->at, s->t, &(rw_recipe){ .kind = RW_RECIPE_NONE })) return NULL;
+    rw_tensor *const y = record(s, &o, ret_state);
+    return rw_recipe_end_at(s->at, s->t) ? NULL : y;
+}
+
 rw_tensor *rw_ssd_scan_at(rw_site at, rw_tape *t, const rw_ssd_operands *operands, int64_t chunk,
                           rw_tensor **ret_state)
 {
@@ -196,11 +218,8 @@ rw_tensor *rw_ssd_scan_at(rw_site at, rw_tape *t, const rw_ssd_operands *operand
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "ssd_scan: operands is NULL");
         return NULL;
     }
-    s.dtype = rw_tensor_dtype(operands->x);
-    s.wide = s.dtype == RW_F64 ? RW_F64 : RW_F32;
-    if (!check_operands(&s, operands) || !check_shapes(&s, operands) || !cut(&s, chunk)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "ssd_scan");
-    rw_tensor *const y = rw_composite_end(&c, record(&s, operands, ret_state));
+    rw_tensor *const y = rw_composite_end(&c, scan(&s, *operands, chunk, ret_state));
     if (!y && ret_state) *ret_state = NULL;
     return y;
 }

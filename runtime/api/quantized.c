@@ -43,7 +43,7 @@ size_t rw_quantized_bytes(rw_quantized_kind kind, rw_shape shape)
 rw_status rw_quantized_create_at(rw_site at, rw_context *ctx, const char *name, rw_quantized_kind kind, rw_shape shape,
                                  rw_quantized *ret_weight)
 {
-    static const char what[] = "rw_quantized_writed_create";
+    static const char what[] = "rw_quantized_create";
     char text[RW_FAULT_MAX];
     if (!ctx) return RW_ERR_ARGUMENT;
     if (ctx->status) return ctx->status;

@@ -375,6 +375,30 @@ static rw_tensor *input(struct fixture *b, rw_dtype dtype, rw_shape shape)
 #define TYPE(Y, TYPE) \
     cr_expect_eq(rw_tensor_dtype(Y), TYPE, "%s: %s, %s", #Y, rw_dtype_name(rw_tensor_dtype(Y)), rw_error_message(b.ctx))
 
+/* x of float32, n of bfloat16, h of float16, each [4, 4], v of float32 [4]. */
+static void sequences(struct fixture *f, rw_recipe_kind kind, rw_tensor *x, rw_tensor *n, rw_tensor *h, rw_tensor *v)
+{
+    struct fixture b = *f;
+    rw_tape *const t = b.t;
+    rw_tensor *const long_n = rw_unsqueeze(t, n, 0), *const long_x = rw_unsqueeze(t, x, 0);
+    rw_tensor *const sixteen = input(&b, RW_F32, RW_SHAPE(16, 4)), *const twelve = input(&b, RW_F32, RW_SHAPE(12, 4));
+    const rw_recurrent_weights lstm = { sixteen, sixteen, RW_NONE, RW_NONE };
+    const rw_recurrent_weights gru = { twelve, twelve, RW_NONE, RW_NONE };
+    const rw_ssd_operands scanned = { .x = rw_reshape(t, n, RW_SHAPE(1, 4, 2, 2)),
+                                      .dt = input(&b, RW_F32, RW_SHAPE(1, 4, 2)),
+                                      .a = rw_slice(t, v, 0, 0, 2),
+                                      .b = rw_reshape(t, h, RW_SHAPE(1, 4, 1, 4)),
+                                      .c = rw_reshape(t, x, RW_SHAPE(1, 4, 1, 4)),
+                                      .state = RW_NONE };
+    const rw_dtype low = kind == RW_RECIPE_F32 ? RW_F32 : kind == RW_RECIPE_F16 ? RW_F16 : RW_BF16;
+    TYPE(rw_causal_conv1d(t, long_n, x, v), low);
+    TYPE(rw_lstm_cell(t, n, x, x, &lstm, NULL), RW_F32);
+    TYPE(rw_lstm(t, long_n, RW_NONE, x, &lstm, NULL, NULL), RW_F32);
+    TYPE(rw_gru_cell(t, x, n, &gru), low == RW_BF16 ? RW_BF16 : RW_F32);
+    TYPE(rw_gru(t, long_x, RW_NONE, &gru, NULL), RW_F32);
+    TYPE(rw_ssd_scan(t, &scanned, 2, NULL), RW_F32);
+}
+
 Test(recipes, what_runs_in_which_type)
 {
     struct fixture b = fixture_open(1, 1);
@@ -414,6 +438,7 @@ Test(recipes, what_runs_in_which_type)
         TYPE(rw_dropout_add(t, n, x, 0.5), RW_F32);
         TYPE(rw_add(t, n, input(&b, RW_F64, RW_SHAPE(4))), RW_F64);
         TYPE(rw_matmul(t, input(&b, RW_F64, RW_SHAPE(4, 4)), input(&b, RW_F64, RW_SHAPE(4, 4))), RW_F64);
+        sequences(&b, kind, x, n, h, v);
         begin(&b, RW_RECIPE_NONE);
         TYPE(rw_matmul(t, x, x), RW_F32);
         TYPE(rw_sum(t, n, RW_AXES(0), false), RW_BF16);
