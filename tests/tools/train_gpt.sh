@@ -147,7 +147,8 @@ refused --update-inside
 # A rate at which it goes wrong: where it did is said, and the run ends with status 3.
 status=0
 "$program" $small --steps 60 --schedule constant --warmup 0 --lr 900 --clip 1e9 --log nan.jsonl >log 2>&1 || status=$?
-[ $status -eq 3 ] && grep -q "^step .*loss_nonfinite" log && grep -q " at .*train_gpt/[a-z]*.c:[0-9]*, which reads" log &&
+[ $status -eq 3 ] && grep -q "^step .*loss_nonfinite" log &&
+    grep -q " at .*train_gpt/[a-z]*.c:[0-9]*, which reads" log &&
     grep -q '"nonfinite":true' nan.jsonl || { echo "no NaN was found, status $status"; tail -5 log; exit 1; }
 
 refused --data cut.bin --vocab 300
