@@ -37,7 +37,7 @@ STACK = [
     (r'attention_merge_cuda:backward_kernel<.*>', 0.1, 'a row of any layout is found by divisions, which are calls'),
     (r'moe_routing_cuda:topk_kernel<.*>', 0.1, 'a few words, beside a division that is a call'),
     (r'update_cuda:update_kernel<3>', 0.01, 'one word, once for a chunk'),
-    (r'(attention_(mma|portable)|conv)_cuda:\w+<.*>', 0.01,
+    (r'(attention_(mma|portable)|conv|moe_linear)_cuda:\w+<.*>', 0.01,
      'all registers are taken: a word is put aside for a whole tile'),
 ]
 
