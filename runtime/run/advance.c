@@ -285,6 +285,7 @@ rw_status rw_run_prepare(struct rw_run *r, size_t to)
     r->threads = r->plan->threads;
     rw_status status = ctx->device->on_host ? rw_team(ctx, "run", r->plan->threads, &r->threads) : RW_OK;
     if (!status) status = rw_run_resolve(r, r->next_action, to);
+    if (!status && !rw_results_reserve(r->tape, r->plan)) status = rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory");
     if (!status) status = borrow(r);
     if (!status && ctx->device->set_ticket_base) {
         status = ctx->device->set_ticket_base(ctx->device_state, r->tape->ticket_base);

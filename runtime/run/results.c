@@ -73,6 +73,16 @@ static bool add_handle(rw_tape *t)
     return true;
 }
 
+bool rw_results_reserve(rw_tape *t, const rw_plan *plan)
+{
+    size_t gradients = 0;
+    for (size_t i = 0; i < plan->n_results; i++) gradients += plan->results[i].of != RW_NONE_ID;
+    if (!rw_grow(&t->held, &t->cap_held, t->n_held, plan->n_results, sizeof *t->held)) return false;
+    while (t->n_handles < t->n_gradients + gradients)
+        if (!add_handle(t)) return false;
+    return true;
+}
+
 static struct rw_gradient_handle *handle_of(rw_tape *t, uint32_t value)
 {
     for (size_t i = 0; i < t->n_gradients; i++)

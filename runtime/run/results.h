@@ -21,6 +21,9 @@ struct rw_results {
 struct rw_results *rw_results_take(rw_tape *t, const rw_plan *plan);
 void rw_results_release(rw_context *ctx, struct rw_results *results); /* NULL-safe */
 
+/* Room for what a run of the plan will leave behind: nothing that has been computed is lost for want of it. */
+bool rw_results_reserve(rw_tape *t, const rw_plan *plan);
+
 /* The tape holds a base value, or a gradient of one of its values, at that offset. RW_ERR_MEMORY. */
 rw_status rw_results_hold(rw_tape *t, struct rw_results *results, const struct rw_result *r);
 rw_status rw_results_hand_out(rw_tape *t, struct rw_results *results, const struct rw_result *r);
