@@ -3,6 +3,8 @@
 #ifndef RW_OPS_ATTENTION_H
 #define RW_OPS_ATTENTION_H
 
+#include "base/host_device.h"
+
 #include <rewind/op.h>
 
 extern const rw_op_def rw_op_attention;
@@ -113,12 +115,6 @@ static inline struct att_extents rw_att_extents(const rw_layout *q, const rw_lay
 
 /* ---- who sees whom, with options ---- */
 
-#ifdef __CUDACC__
-#define ATT_FN static __host__ __device__ inline
-#else
-#define ATT_FN static inline
-#endif
-
 /* A query sees the keys lo up to hi, which never fall from one query to the next: what all options come to. */
 struct att_span {
     int32_t lo, hi;
@@ -133,12 +129,12 @@ struct att_reach {
     int64_t entries, step;
 };
 
-ATT_FN int64_t rw_att_between(int64_t x, int64_t least, int64_t most)
+RW_HOST_DEVICE int64_t rw_att_between(int64_t x, int64_t least, int64_t most)
 {
     return x < least ? least : x > most ? most : x;
 }
 
-ATT_FN struct att_span rw_att_span(const struct att_reach *r, int64_t row)
+RW_HOST_DEVICE struct att_span rw_att_span(const struct att_reach *r, int64_t row)
 {
     const int64_t at = row + r->kv_seq - r->seq;
     int64_t from = 0, to = r->kv_seq, lo, hi, below = 0, end = r->documents ? r->entries : 0;
@@ -160,7 +156,7 @@ ATT_FN struct att_span rw_att_span(const struct att_reach *r, int64_t row)
 }
 
 /* Is entry i in range, and not below the one before? */
-ATT_FN bool rw_att_entry_holds(const struct att_reach *r, int64_t i)
+RW_HOST_DEVICE bool rw_att_entry_holds(const struct att_reach *r, int64_t i)
 {
     const int32_t x = r->documents[i * r->step];
     return x >= (i ? r->documents[(i - 1) * r->step] : 0) && x <= r->kv_seq;

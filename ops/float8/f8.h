@@ -5,24 +5,20 @@
 #ifndef RW_OPS_QUANTIZE_F8_H
 #define RW_OPS_QUANTIZE_F8_H
 
+#include "base/host_device.h"
+
 #include <rewind/types.h>
 
 #include <string.h>
 
-#ifdef __CUDACC__
-#define RW_F8_FN static __host__ __device__ inline
-#else
-#define RW_F8_FN static inline
-#endif
-
-RW_F8_FN float rw_f8_float(uint32_t bits)
+RW_HOST_DEVICE float rw_f8_float(uint32_t bits)
 {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-RW_F8_FN uint32_t rw_f8_bits(float x)
+RW_HOST_DEVICE uint32_t rw_f8_bits(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -33,13 +29,13 @@ RW_F8_FN uint32_t rw_f8_bits(float x)
    the largest of them, whatever the order. */
 #define RW_F8_INFINITY 0x7f800000u
 
-RW_F8_FN uint32_t rw_f8_magnitude(float x)
+RW_HOST_DEVICE uint32_t rw_f8_magnitude(float x)
 {
     return rw_f8_bits(x) & 0x7fffffffu;
 }
 
 /* 448 and 57344. */
-RW_F8_FN float rw_f8_largest(bool e5m2)
+RW_HOST_DEVICE float rw_f8_largest(bool e5m2)
 {
     return e5m2 ? 57344.0f : 448.0f;
 }
@@ -48,7 +44,7 @@ RW_F8_FN float rw_f8_largest(bool e5m2)
  * To nearest even, saturating. Below the smallest normal number a code counts the smallest one there is: adding a power
  * of two whose last bit weighs as much rounds to that. Above, exponent and fraction are rounded as one integer.
  */
-RW_F8_FN uint8_t rw_f8_encode(float x, bool e5m2)
+RW_HOST_DEVICE uint8_t rw_f8_encode(float x, bool e5m2)
 {
     const uint32_t sign = rw_f8_bits(x) >> 24 & 0x80, a = rw_f8_magnitude(x);
     const uint32_t drop = e5m2 ? 21 : 20, bias = e5m2 ? 15 : 7, most = e5m2 ? 0x7b : 0x7e;
@@ -62,7 +58,7 @@ RW_F8_FN uint8_t rw_f8_encode(float x, bool e5m2)
     return (uint8_t)(sign | (exact + (1u << (drop - 1)) - 1 + odd) >> drop);
 }
 
-RW_F8_FN float rw_f8_decode(uint8_t code, bool e5m2)
+RW_HOST_DEVICE float rw_f8_decode(uint8_t code, bool e5m2)
 {
     const uint32_t sign = (uint32_t)(code & 0x80) << 24, a = code & 0x7f;
     const uint32_t drop = e5m2 ? 21 : 20, bias = e5m2 ? 15 : 7, infinite = e5m2 ? 0x7c : 0x7f;
@@ -73,19 +69,19 @@ RW_F8_FN float rw_f8_decode(uint8_t code, bool e5m2)
 }
 
 /* 2^(code - 127). */
-RW_F8_FN float rw_e8m0_decode(uint8_t code)
+RW_HOST_DEVICE float rw_e8m0_decode(uint8_t code)
 {
     if (code == 0xff) return rw_f8_float(0x7fc00000u);
     return rw_f8_float(code ? (uint32_t)code << 23 : 0x00400000u);
 }
 
 /* 2^(127 - code), by which elements are multiplied. */
-RW_F8_FN float rw_e8m0_inverse(uint8_t code)
+RW_HOST_DEVICE float rw_e8m0_inverse(uint8_t code)
 {
     return code == 0xff ? rw_e8m0_decode(code) : rw_e8m0_decode((uint8_t)(254 - code));
 }
 
-RW_F8_FN uint8_t rw_e8m0_of_amax(uint32_t magnitude, bool e5m2)
+RW_HOST_DEVICE uint8_t rw_e8m0_of_amax(uint32_t magnitude, bool e5m2)
 {
     if (magnitude > RW_F8_INFINITY) return 0xff;
     if (magnitude == RW_F8_INFINITY) return 0xfe;
@@ -94,7 +90,7 @@ RW_F8_FN uint8_t rw_e8m0_of_amax(uint32_t magnitude, bool e5m2)
 }
 
 /* What elements are multiplied by, from their amax. */
-RW_F8_FN float rw_f8_scale_of_amax(uint32_t magnitude, bool e5m2, bool power_of_two)
+RW_HOST_DEVICE float rw_f8_scale_of_amax(uint32_t magnitude, bool e5m2, bool power_of_two)
 {
     if (magnitude == 0 || magnitude >= RW_F8_INFINITY) return 1;
     uint32_t bits = rw_f8_bits(rw_f8_largest(e5m2) / rw_f8_float(magnitude));

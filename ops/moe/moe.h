@@ -2,14 +2,10 @@
 #ifndef RW_OPS_MOE_H
 #define RW_OPS_MOE_H
 
+#include "base/host_device.h"
+
 #include <rewind/moe.h>
 #include <rewind/op.h>
-
-#ifdef __CUDACC__
-#define MOE_FN static __host__ __device__ inline
-#else
-#define MOE_FN static inline
-#endif
 
 struct rw_moe_topk_attrs {
     int64_t k, groups, best_groups, group_sum;
@@ -44,7 +40,7 @@ struct rw_moe_gather_attrs {
 extern const rw_op_def rw_op_moe_gather, rw_op_moe_combine;
 
 /* Routes come from the caller: one that did not come from rw_moe_route() may lead nowhere, but not out of memory. */
-MOE_FN int64_t rw_moe_within(int64_t i, int64_t n)
+RW_HOST_DEVICE int64_t rw_moe_within(int64_t i, int64_t n)
 {
     return i < 0 ? 0 : i >= n ? n - 1 : i;
 }
@@ -54,7 +50,7 @@ struct moe_range {
     int64_t from, to;
 };
 
-MOE_FN struct moe_range rw_moe_rows_of(const int32_t *offsets, int64_t expert, int64_t rows)
+RW_HOST_DEVICE struct moe_range rw_moe_rows_of(const int32_t *offsets, int64_t expert, int64_t rows)
 {
     struct moe_range r;
     r.from = offsets[expert] < 0 ? 0 : offsets[expert] > rows ? rows : offsets[expert];
@@ -80,7 +76,7 @@ static inline int64_t rw_moe_linear_elements(int64_t depth)
 #define MOE_CHUNK 256
 
 /* What is dropped is counted and placed like the rows of one more expert. */
-MOE_FN int64_t rw_moe_key(int32_t index, int64_t experts)
+RW_HOST_DEVICE int64_t rw_moe_key(int32_t index, int64_t experts)
 {
     return index == RW_MOE_DROPPED ? experts : rw_moe_within(index, experts);
 }

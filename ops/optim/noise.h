@@ -13,7 +13,7 @@
 #include "record/own_ops.h"
 
 /* The four words of the elements from 4 * block on. */
-RW_PHILOX_FN void rw_noise_of(const struct rw_update_row *r, uint64_t block, uint32_t words[4])
+RW_HOST_DEVICE void rw_noise_of(const struct rw_update_row *r, uint64_t block, uint32_t words[4])
 {
     words[0] = (uint32_t)block;
     words[1] = (uint32_t)(block >> 32);

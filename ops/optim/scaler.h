@@ -2,22 +2,17 @@
 #ifndef RW_OPS_OPTIM_SCALER_H
 #define RW_OPS_OPTIM_SCALER_H
 
+#include "base/host_device.h"
 #include "record/own_ops.h"
 
 #include <math.h>
-
-#ifdef __CUDACC__
-#define RW_SCALER_FN static __host__ __device__ inline
-#else
-#define RW_SCALER_FN static inline
-#endif
 
 /* Where a scaler's numbers are: the scale, and counts, which float32 holds exactly up to the last. */
 enum { RW_SCALER_SCALE, RW_SCALER_CLEAN, RW_SCALER_HYSTERESIS, RW_SCALER_SKIPPED };
 #define RW_SCALER_MOST_COUNT 16777216.0f
 
 /* A step is over: see rewind/precision.h. Products are taken in double and stored as float32, as PyTorch's are. */
-RW_SCALER_FN void rw_scaler_next(const struct rw_scaler_rule *r, bool found, float *s)
+RW_HOST_DEVICE void rw_scaler_next(const struct rw_scaler_rule *r, bool found, float *s)
 {
     if (found) {
         if (s[RW_SCALER_SKIPPED] < RW_SCALER_MOST_COUNT) s[RW_SCALER_SKIPPED]++;
@@ -37,7 +32,7 @@ RW_SCALER_FN void rw_scaler_next(const struct rw_scaler_rule *r, bool found, flo
 }
 
 /* A row's numbers that depend on which update it is, of one before that which they were filled in for. */
-RW_SCALER_FN void rw_update_row_of_step(struct rw_update_row *r, int rule, uint32_t step)
+RW_HOST_DEVICE void rw_update_row_of_step(struct rw_update_row *r, int rule, uint32_t step)
 {
     if (rule == RW_UPDATE_ADAM) {
         r->correction1 = 1 - pow(r->b1, (double)step);
@@ -51,8 +46,8 @@ RW_SCALER_FN void rw_update_row_of_step(struct rw_update_row *r, int rule, uint3
 }
 
 /* A row as it is applied, and what the parameter has pending behind it: see rw_op_update_rows. */
-RW_SCALER_FN struct rw_update_row rw_update_row_due(struct rw_update_row r, int rule, bool left_out,
-                                                    int32_t pending[2])
+RW_HOST_DEVICE struct rw_update_row rw_update_row_due(struct rw_update_row r, int rule, bool left_out,
+                                                      int32_t pending[2])
 {
     if (!r.step) return r;
     r.fresh |= (uint32_t)pending[1];

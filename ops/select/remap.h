@@ -6,13 +6,9 @@
 #ifndef RW_OPS_REMAP_H
 #define RW_OPS_REMAP_H
 
-#include <rewind/op.h>
+#include "base/host_device.h"
 
-#ifdef __CUDACC__
-#define RW_REMAP_FN static __host__ __device__ inline
-#else
-#define RW_REMAP_FN static inline
-#endif
+#include <rewind/op.h>
 
 enum rw_remap_mode {
     RW_REMAP_FLIP,
@@ -30,7 +26,7 @@ struct rw_remap_attrs {
 };
 
 /* Where place j of the result comes from. */
-RW_REMAP_FN int64_t rw_remap_source(const struct rw_remap_attrs *a, int64_t j)
+RW_HOST_DEVICE int64_t rw_remap_source(const struct rw_remap_attrs *a, int64_t j)
 {
     const int64_t n = a->from, i = j - a->before;
     switch (a->mode) {
@@ -42,13 +38,13 @@ RW_REMAP_FN int64_t rw_remap_source(const struct rw_remap_attrs *a, int64_t j)
 }
 
 /* The smaller of two places behind `last`; -1 stands for none. */
-RW_REMAP_FN int64_t rw_remap_nearer(int64_t place, int64_t last, int64_t end, int64_t best)
+RW_HOST_DEVICE int64_t rw_remap_nearer(int64_t place, int64_t last, int64_t end, int64_t best)
 {
     return place > last && place < end && (best < 0 || place < best) ? place : best;
 }
 
 /* The next place behind `last` that element i was copied to; -1 when there is none. Begins with last = -1. */
-RW_REMAP_FN int64_t rw_remap_next(const struct rw_remap_attrs *a, int64_t i, int64_t last)
+RW_HOST_DEVICE int64_t rw_remap_next(const struct rw_remap_attrs *a, int64_t i, int64_t last)
 {
     const int64_t n = a->from, own = i + a->before;
     int64_t first, end, best = -1;

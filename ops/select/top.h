@@ -5,13 +5,9 @@
 #ifndef RW_OPS_TOP_H
 #define RW_OPS_TOP_H
 
-#include <rewind/op.h>
+#include "base/host_device.h"
 
-#ifdef __CUDACC__
-#define RW_TOP_FN static __host__ __device__ inline
-#else
-#define RW_TOP_FN static inline
-#endif
+#include <rewind/op.h>
 
 struct rw_place_attrs {
     int64_t axis, keep;
@@ -22,7 +18,7 @@ struct rw_topk_attrs {
 };
 
 /* Does value v at place i come before value w at place j? The values of one row, each exact in a double. */
-RW_TOP_FN bool rw_comes_before(double v, int64_t i, double w, int64_t j)
+RW_HOST_DEVICE bool rw_comes_before(double v, int64_t i, double w, int64_t j)
 {
     const bool nan_v = v != v, nan_w = w != w;
     if (nan_v != nan_w) return nan_v;

@@ -7,13 +7,9 @@
 #ifndef RW_BASE_PHILOX_H
 #define RW_BASE_PHILOX_H
 
-#include <stdint.h>
+#include "base/host_device.h"
 
-#ifdef __CUDACC__
-#define RW_PHILOX_FN static __host__ __device__ inline
-#else
-#define RW_PHILOX_FN static inline
-#endif
+#include <stdint.h>
 
 #define RW_PHILOX_ROUNDS 10
 #define RW_PHILOX_FACTOR_0 0xD2511F53u
@@ -21,7 +17,7 @@
 #define RW_PHILOX_KEY_0 0x9E3779B9u /* what the keys grow by from round to round */
 #define RW_PHILOX_KEY_1 0xBB67AE85u
 
-RW_PHILOX_FN void rw_philox_rounds(uint32_t c[4], uint32_t k0, uint32_t k1)
+RW_HOST_DEVICE void rw_philox_rounds(uint32_t c[4], uint32_t k0, uint32_t k1)
 {
     for (int round = 0; round < RW_PHILOX_ROUNDS; round++) {
         const uint64_t p0 = (uint64_t)RW_PHILOX_FACTOR_0 * c[0], p1 = (uint64_t)RW_PHILOX_FACTOR_1 * c[2];
@@ -36,7 +32,7 @@ RW_PHILOX_FN void rw_philox_rounds(uint32_t c[4], uint32_t k0, uint32_t k1)
 }
 
 /* The four words of one block. */
-RW_PHILOX_FN void rw_philox(uint64_t seed, uint64_t block, uint32_t out[4])
+RW_HOST_DEVICE void rw_philox(uint64_t seed, uint64_t block, uint32_t out[4])
 {
     out[0] = (uint32_t)block;
     out[1] = (uint32_t)(block >> 32);
