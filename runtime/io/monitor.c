@@ -349,8 +349,10 @@ static rw_status write_files(rw_monitor *m, const rw_monitor_values *v, double n
     const size_t n = read_all(m, v, norm, seconds, readings);
     rw_status status = m->events.path ? rw_event_file_put(&m->events, v->step, readings, n) : RW_OK;
     if (status) return rw_fail(m->ctx, status, "rw_monitor_step: %s: %s", m->events.path, strerror(errno));
-    status = m->prometheus ? rw_prometheus_put(m->prometheus, readings, n) : RW_OK;
-    return status ? rw_fail(m->ctx, status, "rw_monitor_step: %s: %s", m->prometheus, strerror(errno)) : RW_OK;
+    const char *why = NULL;
+    status = m->prometheus ? rw_prometheus_put(m->prometheus, readings, n, &why) : RW_OK;
+    if (!status) return RW_OK;
+    return rw_fail(m->ctx, status, "rw_monitor_step: %s: %s", m->prometheus, why ? why : strerror(errno));
 }
 
 static rw_status add_file(rw_monitor *m, rw_monitor_format format, const char *path)

@@ -6,6 +6,7 @@
 #include "io/monitor_files.h"
 
 #include "base/alloc.h"
+#include "io/part.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -164,24 +165,13 @@ static void put_reading(FILE *f, const struct rw_reading *r, bool first)
     fprintf(f, " %s\n", value);
 }
 
-rw_status rw_prometheus_put(const char *path, const struct rw_reading *readings, size_t n)
+rw_status rw_prometheus_put(const char *path, const struct rw_reading *readings, size_t n, const char **ret_why)
 {
-    char aside[PATH_MAX];
-    if ((size_t)snprintf(aside, sizeof aside, "%s.%ld.part", path, (long)getpid()) >= sizeof aside) {
-        errno = ENAMETOOLONG;
-        return RW_ERR_IO;
-    }
-    FILE *const f = fopen(aside, "we");
-    if (!f) return RW_ERR_IO;
-    for (size_t i = 0; i < n; i++) put_reading(f, &readings[i], !i || strcmp(readings[i].name, readings[i - 1].name));
-    bool whole = !fflush(f);
-    int reason = errno;
-    fclose(f);
-    if (whole && rename(aside, path)) {
-        whole = false;
-        reason = errno;
-    }
-    if (!whole) remove(aside);
-    errno = reason;
-    return whole ? RW_OK : RW_ERR_IO;
+    struct rw_part part;
+    const rw_status status = rw_part_open(&part, path, ret_why);
+    if (status) return status;
+    part.passing = true;
+    for (size_t i = 0; i < n; i++)
+        put_reading(part.file, &readings[i], !i || strcmp(readings[i].name, readings[i - 1].name));
+    return rw_part_close(&part, RW_OK);
 }

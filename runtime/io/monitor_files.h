@@ -27,8 +27,8 @@ void rw_event_file_close(struct rw_event_file *f);
 /* One event with all readings, in one write(): what a reader finds at the end is whole, or not there. RW_ERR_IO. */
 rw_status rw_event_file_put(struct rw_event_file *f, uint64_t step, const struct rw_reading *readings, size_t n);
 
-/* Writes the file anew, aside, and puts it in its place. RW_ERR_IO with errno. */
-rw_status rw_prometheus_put(const char *path, const struct rw_reading *readings, size_t n);
+/* Writes the file anew, aside, and puts it in its place. RW_ERR_IO with errno or a reason, RW_ERR_MEMORY. */
+rw_status rw_prometheus_put(const char *path, const struct rw_reading *readings, size_t n, const char **ret_why);
 
 /* CRC-32C, as records of events have it: rotated, and with a number added. */
 uint32_t rw_masked_crc(const void *data, size_t bytes);

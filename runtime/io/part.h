@@ -4,11 +4,13 @@
 
 #include <rewind/status.h>
 
+#include <stdbool.h>
 #include <stdio.h>
 
 struct rw_part {
     FILE *file;
     char *target, *name; /* where it goes; where it is */
+    bool passing;        /* set by who opened it: a new one comes soon, and it appears before it is on the disk */
 };
 
 /*

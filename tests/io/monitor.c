@@ -369,7 +369,7 @@ Test(monitor, writes_a_text_for_prometheus)
     remove(name);
     cr_assert_eq(mkdir(name, 0777), 0);
     cr_expect_eq(rw_monitor_step(m, &(rw_monitor_values){ .step = 9, .loss = 1 }, NULL), RW_ERR_IO);
-    cr_expect(strstr(rw_error_message(b.ctx), ".prom: Is a directory"), "%s", rw_error_message(b.ctx));
+    cr_expect(strstr(rw_error_message(b.ctx), ".prom: a directory, not a file"), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     rw_monitor_destroy(&m);
     remove(name);
