@@ -48,6 +48,7 @@ main() {
     # Clang does not define what GCC does under AddressSanitizer: without it allocations would be guarded twice.
     # NULL + 0, which it would report of every empty array, is what C2y allows and no compiler makes harm of.
     options="-fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined -fno-sanitize=pointer-overflow"
+    options+=" -fsanitize-coverage-ignorelist=$rewind_root/tests/fuzz/kernels.ignore"
     CC=$clang rewind_configure "$fuzz_build" -Dfuzzers=true -Db_sanitize=address,undefined -Db_lundef=false \
         -Dbuildtype=debugoptimized -Dcpu_isa=v3 -Dcuda=disabled -Dcudasim=disabled -Dptx=disabled -Dbench=false \
         -Dexamples=false "-Dc_args=$options -D__SANITIZE_ADDRESS__ -g1" || exit 1
