@@ -3,147 +3,14 @@
  * each. Whatever the calls are: nothing crashes, a call that fails says so in its status and its message and leaves no
  * node and no ticket behind, afterwards the context still computes what it should, and nothing is leaked.
  */
-#include "fuzz/api.h"
+#include "fuzz/calls.h"
 
 #include "base/alloc.h"
 
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
-uint8_t fz_byte(struct state *s)
-{
-    return s->at < s->end ? *s->at++ : 0;
-}
-
-static bool ask(struct state *s, int one_in)
-{
-    return fz_byte(s) % one_in == one_in - 1;
-}
-
-/* ---- operands ---- */
-
-static int64_t extent(struct state *s)
-{
-    static const int64_t extents[] = { 2, 3, 4, 1, 8, 5, 2, 16, 3, 0, 17, 2, 4, -1, INT64_MAX, (int64_t)1 << 61 };
-    const uint8_t b = fz_byte(s);
-    return extents[b < 240 ? b % 13 : b % 16];
-}
-
-/* Never one of a size that could be had and is large. */
-static rw_shape shape(struct state *s)
-{
-    const uint8_t b = fz_byte(s);
-    rw_shape shape = { .rank = b < 250 ? b % 5 : b % 2 ? -1 : RW_MAX_RANK + 1 };
-    for (int i = 0; i < shape.rank && i < RW_MAX_RANK; i++) shape.dim[i] = extent(s);
-    const int64_t n = rw_shape_numel(shape);
-    if (n > LARGEST && n < INT64_MAX / 64) shape.dim[0] = 1;
-    return rw_shape_numel(shape) > LARGEST && rw_shape_numel(shape) < INT64_MAX / 64 ? RW_SCALAR : shape;
-}
-
-static rw_dtype dtype(struct state *s)
-{
-    const uint8_t b = fz_byte(s);
-    return b < 250 ? (rw_dtype)(b % 3 ? RW_F32 : b % RW_DTYPE_COUNT) : (rw_dtype)b;
-}
-
-static rw_tensor *operand(struct state *s)
-{
-    const uint8_t b = fz_byte(s);
-    struct side *const side = &s->side[b >= 248 && s->n_sides > 1 ? 1 - s->now : s->now];
-    switch (b % 32) {
-    case 0: return b < 128 ? side->value[0] : NULL;
-    case 1: return b < 128 ? side->value[1] : rw_none();
-    case 2: return rw_gradient(side->value[fz_byte(s) % VALUES]);
-    case 3: return rw_gradient(rw_param_get(side->ctx, fz_byte(s) % 8));
-    case 4:
-    case 5:
-    case 6:
-    case 7: return rw_param_get(side->ctx, fz_byte(s) % 8);
-    default: return side->value[b % VALUES];
-    }
-}
-
-static int axis(struct state *s)
-{
-    const uint8_t b = fz_byte(s);
-    return b < 200 ? b % 4 : (int8_t)b;
-}
-
-static uint32_t axes(struct state *s)
-{
-    return ask(s, 3) ? RW_ALL_AXES : ask(s, 2) ? RW_AXES(axis(s)) : RW_AXES(axis(s), axis(s));
-}
-
-static double number(struct state *s)
-{
-    static const double numbers[] = { 0.5, 1, 0, -1, 2, 0.1, 1e-3, 0.9, INFINITY, NAN, 1e300, -0.25 };
-    return numbers[fz_byte(s) % (sizeof numbers / sizeof *numbers)];
-}
-
-/* ---- what holds of every call ---- */
-
-static struct before note(const struct side *x)
-{
-    return (struct before){ rw_tape_nodes(x->tape[x->now]), rw_generator_get(x->ctx) };
-}
-
-static void nothing_has_changed(const struct side *x, const struct before *b, const char *call)
-{
-    const rw_generator_state g = rw_generator_get(x->ctx);
-    HOLDS(rw_tape_nodes(x->tape[x->now]) == b->nodes, "%s failed and left %zu nodes: %s", call,
-          rw_tape_nodes(x->tape[x->now]) - b->nodes, rw_error_message(x->ctx));
-    HOLDS(g.seed == b->generator.seed && g.offset == b->generator.offset, "%s failed and drew numbers: %s", call,
-          rw_error_message(x->ctx));
-}
-
-/* Behind every call. An error is read and cleared, or it sticks until somebody asks for the next one. */
-static void look(struct state *s, const char *call)
-{
-    for (int i = 0; i < s->n_sides; i++) {
-        status_and_message_agree(s->side[i].ctx, call);
-        if (!s->sticks) rw_error_clear(s->side[i].ctx);
-    }
-}
-
-static void returned(struct state *s, rw_status status, const struct before *b, const char *call)
-{
-    struct side *const x = &s->side[s->now];
-    if (status && !s->sticks && !s->nobody)
-        HOLDS(rw_error_status(x->ctx) || (s->n_sides > 1 && rw_error_status(s->side[1 - s->now].ctx)),
-              "%s: status %d, and no message", call, (int)status);
-    if (status && b) nothing_has_changed(x, b, call);
-    s->nobody = false;
-    look(s, call);
-}
-
-/* What an op gives becomes a value, unless it is so large that running it would take long. */
-static void recorded(struct state *s, rw_tensor *y, const struct before *b, const char *call)
-{
-    struct side *const x = &s->side[s->now];
-    if (!y) {
-        nothing_has_changed(x, b, call);
-        returned(s, RW_ERR_ARGUMENT, b, call);
-        return;
-    }
-    look(s, call);
-    x->value[x->n_values++ % VALUES] = y;
-    const size_t most = LARGEST * 16 * sizeof(double);
-    if (rw_tensor_bytes(y) > most || rw_tape_nodes(x->tape[x->now]) > NODES) rw_tape_reset(x->tape[x->now]);
-}
-
-#define RECORDED(name, ...)                          \
-    do {                                             \
-        const struct before b_ = note(X);            \
-        recorded(s, name(__VA_ARGS__), &b_, #name); \
-    } while (0)
-#define RETURNED(name, ...)                          \
-    do {                                             \
-        const struct before b_ = note(X);            \
-        returned(s, name(__VA_ARGS__), &b_, #name); \
-    } while (0)
-#define X (&s->side[s->now])
-#define T (X->tape[X->now])
+#define FAMILIES 198 /* bytes from here on call what has a header of its own */
 
 /* ---- calls ---- */
 
@@ -154,7 +21,7 @@ static void one_input(struct state *s)
         rw_sigmoid_at, rw_relu_at, rw_silu_at, rw_gelu_at, rw_gelu_tanh_at, rw_contiguous_at,
     };
     const uint8_t op = fz_byte(s) % (sizeof ops / sizeof *ops);
-    RECORDED(ops[op], RW_HERE, T, operand(s));
+    RECORDED(ops[op], RW_HERE, T, fz_operand(s));
 }
 
 static void two_inputs(struct state *s)
@@ -164,89 +31,91 @@ static void two_inputs(struct state *s)
         rw_swiglu_at, rw_mse_loss_at, rw_embedding_at, rw_cross_entropy_at, rw_matmul_at,
     };
     const uint8_t op = fz_byte(s) % (sizeof ops / sizeof *ops);
-    rw_tensor *const a = operand(s), *const b = operand(s);
+    rw_tensor *const a = fz_operand(s), *const b = fz_operand(s);
     RECORDED(ops[op], RW_HERE, T, a, b);
 }
 
 static void layers(struct state *s)
 {
     const uint8_t op = fz_byte(s) % 6;
-    rw_tensor *const x = operand(s), *const w = operand(s), *const b = ask(s, 2) ? rw_none() : operand(s);
+    rw_tensor *const x = fz_operand(s), *const w = fz_operand(s), *const b = fz_ask(s, 2) ? rw_none() : fz_operand(s);
     switch (op) {
     case 0: RECORDED(rw_linear, T, x, w, b); break;
     case 1: RECORDED(rw_linear_gelu, T, x, w, b); break;
-    case 2: RECORDED(rw_linear_add, T, x, w, b, operand(s)); break;
-    case 3: RECORDED(rw_layernorm, T, x, w, b, (float)number(s)); break;
-    case 4: RECORDED(rw_rmsnorm, T, x, w, (float)number(s)); break;
-    default: RECORDED(rw_rope, T, x, b, (float)number(s) * 100); break;
+    case 2: RECORDED(rw_linear_add, T, x, w, b, fz_operand(s)); break;
+    case 3: RECORDED(rw_layernorm, T, x, w, b, (float)fz_number(s)); break;
+    case 4: RECORDED(rw_rmsnorm, T, x, w, (float)fz_number(s)); break;
+    default: RECORDED(rw_rope, T, x, b, (float)fz_number(s) * 100); break;
     }
 }
 
 static void attention(struct state *s)
 {
-    const rw_attention_params params = { .dropout = (float)number(s), .causal = ask(s, 2), .scale = (float)number(s) };
-    rw_tensor *const q = operand(s), *const k = operand(s), *const v = ask(s, 2) ? k : operand(s);
-    RECORDED(rw_attention, T, q, k, v, ask(s, 2) ? &params : NULL);
+    const rw_attention_params params = { .dropout = (float)fz_number(s),
+                                         .causal = fz_ask(s, 2),
+                                         .scale = (float)fz_number(s) };
+    rw_tensor *const q = fz_operand(s), *const k = fz_operand(s), *const v = fz_ask(s, 2) ? k : fz_operand(s);
+    RECORDED(rw_attention, T, q, k, v, fz_ask(s, 2) ? &params : NULL);
 }
 
 static void numbers(struct state *s)
 {
     const uint8_t op = fz_byte(s) % 8;
-    rw_tensor *const x = operand(s);
-    const double a = number(s);
+    rw_tensor *const x = fz_operand(s);
+    const double a = fz_number(s);
     switch (op) {
     case 0: RECORDED(rw_scale, T, x, a); break;
     case 1: RECORDED(rw_add_scalar, T, x, a); break;
     case 2: RECORDED(rw_pow_scalar, T, x, a); break;
     case 3: RECORDED(rw_dropout, T, x, (float)a); break;
-    case 4: RECORDED(rw_dropout_add, T, x, operand(s), (float)a); break;
+    case 4: RECORDED(rw_dropout_add, T, x, fz_operand(s), (float)a); break;
     case 5: RECORDED(rw_causal_softmax, T, x, (float)a); break;
-    case 6: RECORDED(rw_randn, T, dtype(s), shape(s)); break;
-    default: RECORDED(rw_rand, T, dtype(s), shape(s)); break;
+    case 6: RECORDED(rw_randn, T, fz_dtype(s), fz_shape(s)); break;
+    default: RECORDED(rw_rand, T, fz_dtype(s), fz_shape(s)); break;
     }
 }
 
 static void reductions(struct state *s)
 {
     const uint8_t op = fz_byte(s) % 7;
-    rw_tensor *const x = operand(s);
-    const bool keep = ask(s, 2);
+    rw_tensor *const x = fz_operand(s);
+    const bool keep = fz_ask(s, 2);
     switch (op) {
-    case 0: RECORDED(rw_sum, T, x, axes(s), keep); break;
-    case 1: RECORDED(rw_mean, T, x, axes(s), keep); break;
-    case 2: RECORDED(rw_max, T, x, axes(s), keep); break;
-    case 3: RECORDED(rw_logsumexp, T, x, axes(s), keep); break;
-    case 4: RECORDED(rw_softmax, T, x, axis(s)); break;
-    case 5: RECORDED(rw_log_softmax, T, x, axis(s)); break;
-    default: RECORDED(rw_sum_to, T, x, shape(s)); break;
+    case 0: RECORDED(rw_sum, T, x, fz_axes(s), keep); break;
+    case 1: RECORDED(rw_mean, T, x, fz_axes(s), keep); break;
+    case 2: RECORDED(rw_max, T, x, fz_axes(s), keep); break;
+    case 3: RECORDED(rw_logsumexp, T, x, fz_axes(s), keep); break;
+    case 4: RECORDED(rw_softmax, T, x, fz_axis(s)); break;
+    case 5: RECORDED(rw_log_softmax, T, x, fz_axis(s)); break;
+    default: RECORDED(rw_sum_to, T, x, fz_shape(s)); break;
     }
 }
 
 static void pieces(struct state *s, rw_tensor *x)
 {
     rw_tensor *part[3] = { NULL };
-    const int64_t sizes[3] = { extent(s), extent(s), extent(s) };
-    const int n = fz_byte(s) % 4, along = axis(s);
-    const struct before b = note(X);
+    const int64_t sizes[3] = { fz_extent(s), fz_extent(s), fz_extent(s) };
+    const int n = fz_byte(s) % 4, along = fz_axis(s);
+    const struct before b = fz_note(X);
     const rw_status status = rw_split(T, x, along, sizes, n, part);
-    returned(s, status, &b, "rw_split");
+    fz_returned(s, status, &b, "rw_split");
     for (int i = 0; !status && i < n; i++) X->value[X->n_values++ % VALUES] = part[i];
 }
 
 static void shapes(struct state *s)
 {
     const uint8_t op = fz_byte(s) % 8;
-    rw_tensor *const x = operand(s);
-    const int a = axis(s), b = axis(s);
-    rw_tensor *const several[] = { x, operand(s), operand(s) };
-    const int order[RW_MAX_RANK] = { a, b, axis(s), 3, 4, 5, 6, 7 };
+    rw_tensor *const x = fz_operand(s);
+    const int a = fz_axis(s), b = fz_axis(s);
+    rw_tensor *const several[] = { x, fz_operand(s), fz_operand(s) };
+    const int order[RW_MAX_RANK] = { a, b, fz_axis(s), 3, 4, 5, 6, 7 };
     switch (op) {
-    case 0: RECORDED(rw_reshape, T, x, shape(s)); break;
-    case 1: RECORDED(rw_permute, T, x, ask(s, 8) ? NULL : order); break;
+    case 0: RECORDED(rw_reshape, T, x, fz_shape(s)); break;
+    case 1: RECORDED(rw_permute, T, x, fz_ask(s, 8) ? NULL : order); break;
     case 2: RECORDED(rw_transpose, T, x, a, b); break;
-    case 3: RECORDED(rw_slice, T, x, a, extent(s) - 1, extent(s)); break;
-    case 4: RECORDED(rw_broadcast_to, T, x, shape(s)); break;
-    case 5: RECORDED(rw_cast, T, x, dtype(s)); break;
+    case 3: RECORDED(rw_slice, T, x, a, fz_extent(s) - 1, fz_extent(s)); break;
+    case 4: RECORDED(rw_broadcast_to, T, x, fz_shape(s)); break;
+    case 5: RECORDED(rw_cast, T, x, fz_dtype(s)); break;
     case 6: RECORDED(rw_concat, T, several, fz_byte(s) % 4, a); break;
     default: pieces(s, x);
     }
@@ -257,8 +126,8 @@ static void leaves(struct state *s)
     static const uint8_t data[LARGEST * 8] = { 0, 0, 0x80, 0x3f, 1, 0, 0, 0, 0, 0, 0, 0x40, 2 };
     static char name[16];
     const uint8_t op = fz_byte(s) % 8;
-    const rw_dtype type = dtype(s);
-    const rw_shape of = shape(s);
+    const rw_dtype type = fz_dtype(s);
+    const rw_shape of = fz_shape(s);
     snprintf(name, sizeof name, "%.*s%d", fz_byte(s) < 250, "p", fz_byte(s) % 8);
     if (op < 5) RECORDED(rw_input, T, type, of, rw_shape_numel(of) <= LARGEST && op ? data : NULL);
     else if (op < 7) RECORDED(rw_param, X->ctx, name, type, of);
@@ -269,19 +138,19 @@ static void contents(struct state *s)
 {
     static const uint8_t data[LARGEST * 16] = { 1, 2, 3 };
     const uint8_t op = fz_byte(s) % 8;
-    rw_tensor *const x = operand(s);
-    const size_t bytes = rw_tensor_bytes(x) + (ask(s, 8) ? 1 : 0);
+    rw_tensor *const x = fz_operand(s);
+    const size_t bytes = rw_tensor_bytes(x) + (fz_ask(s, 8) ? 1 : 0);
     if (bytes > sizeof data) return;
     s->nobody = op < 5 && (!x || x == rw_none());
     switch (op) {
     case 0: RETURNED(rw_write, x, data, bytes); break;
     case 1: RETURNED(rw_input_write, x, data, bytes); break;
-    case 2: RETURNED(rw_init_normal, x, number(s), number(s)); break;
-    case 3: RETURNED(rw_init_uniform, x, number(s), number(s)); break;
-    case 4: RETURNED(rw_init_constant, x, number(s)); break;
-    case 5: RETURNED(rw_assign, T, x, operand(s)); break;
-    case 6: rw_tensor_data(x), look(s, "rw_tensor_data"); break;
-    default: rw_require_grad(T, x), look(s, "rw_require_grad");
+    case 2: RETURNED(rw_init_normal, x, fz_number(s), fz_number(s)); break;
+    case 3: RETURNED(rw_init_uniform, x, fz_number(s), fz_number(s)); break;
+    case 4: RETURNED(rw_init_constant, x, fz_number(s)); break;
+    case 5: RETURNED(rw_assign, T, x, fz_operand(s)); break;
+    case 6: rw_tensor_data(x), fz_look(s, "rw_tensor_data"); break;
+    default: rw_require_grad(T, x), fz_look(s, "rw_require_grad");
     }
 }
 
@@ -291,34 +160,34 @@ static void regions(struct state *s)
     static const char *const policies[] = { "full", "none", "selective:a", "uniform:2", "block:1", "ops:mul,linear",
                                             "names:save=mlp", "full+", "budget:3GiB", "selective:a,mlp", NULL };
     const uint8_t op = fz_byte(s) % 8;
-    const char *const name = names[fz_byte(s) % (ask(s, 8) ? 6 : 3)];
+    const char *const name = names[fz_byte(s) % (fz_ask(s, 8) ? 6 : 3)];
     switch (op) {
     case 0:
     case 1: RETURNED(ckpt_begin, T, name); break;
     case 2:
     case 3: RETURNED(ckpt_end, T); break;
-    case 4: ckpt_name(T, operand(s), name), look(s, "ckpt_name"); break;
-    case 5: ckpt_save(T, operand(s)), look(s, "ckpt_save"); break;
-    case 6: ckpt_recompute(T, operand(s)), look(s, "ckpt_recompute"); break;
+    case 4: ckpt_name(T, fz_operand(s), name), fz_look(s, "ckpt_name"); break;
+    case 5: ckpt_save(T, fz_operand(s)), fz_look(s, "ckpt_save"); break;
+    case 6: ckpt_recompute(T, fz_operand(s)), fz_look(s, "ckpt_recompute"); break;
     default: RETURNED(ckpt_set_policy, T, policies[fz_byte(s) % 11]);
     }
 }
 
 static void results(struct state *s)
 {
-    rw_tensor *const x = operand(s);
-    rw_tensor *const several[] = { x, operand(s) };
+    rw_tensor *const x = fz_operand(s);
+    rw_tensor *const several[] = { x, fz_operand(s) };
     const uint8_t op = fz_byte(s) % 6;
-    const size_t bytes = rw_tensor_bytes(x) + (ask(s, 8) ? 1 : 0);
+    const size_t bytes = rw_tensor_bytes(x) + (fz_ask(s, 8) ? 1 : 0);
     uint8_t *const out = malloc(bytes); /* just as long */
     rw_tensor *grads[2] = { NULL };
     switch (op) {
     case 0: RETURNED(rw_read, T, x, out, bytes); break;
-    case 1: rw_item(T, x), look(s, "rw_item"); break;
+    case 1: rw_item(T, x), fz_look(s, "rw_item"); break;
     case 2: RETURNED(rw_eval, T, several, fz_byte(s) % 3); break;
     case 3: RETURNED(rw_forward, T, fz_byte(s) % 3, several); break;
-    case 4: RETURNED(rw_backward_from, T, 1, several, ask(s, 2) ? several + 1 : NULL); break;
-    default: if (rw_tape_nodes(T) < NODES / 4) RETURNED(rw_grad, T, operand(s), several, fz_byte(s) % 3, grads);
+    case 4: RETURNED(rw_backward_from, T, 1, several, fz_ask(s, 2) ? several + 1 : NULL); break;
+    default: if (rw_tape_nodes(T) < NODES / 4) RETURNED(rw_grad, T, fz_operand(s), several, fz_byte(s) % 3, grads);
     }
     for (int i = 0; i < 2; i++)
         if (grads[i]) X->value[X->n_values++ % VALUES] = grads[i];
@@ -329,43 +198,43 @@ static void results(struct state *s)
 static void backward(struct state *s)
 {
     rw_tensor *const x = X->value[(X->n_values + VALUES - 1) % VALUES];
-    rw_tensor *const loss = ask(s, 4) ? operand(s) : rw_sum(T, x, RW_ALL_AXES, false);
+    rw_tensor *const loss = fz_ask(s, 4) ? fz_operand(s) : rw_sum(T, x, RW_ALL_AXES, false);
     ckpt_report report;
     rw_cost cost;
     double norm;
-    look(s, "rw_sum");
+    fz_look(s, "rw_sum");
     switch (fz_byte(s) % 6) {
-    case 0: rw_item(T, loss), look(s, "rw_item"); /* fall through */
+    case 0: rw_item(T, loss), fz_look(s, "rw_item"); /* fall through */
     case 1:
     case 2: RETURNED(rw_backward, T, loss); break;
-    case 3: RETURNED(ckpt_verify, T, loss, ask(s, 2) ? &report : NULL); break;
+    case 3: RETURNED(ckpt_verify, T, loss, fz_ask(s, 2) ? &report : NULL); break;
     case 4: RETURNED(rw_tape_cost, T, loss, &cost); break;
-    default: RETURNED(rw_clip_grad_norm, X->ctx, number(s), &norm);
+    default: RETURNED(rw_clip_grad_norm, X->ctx, fz_number(s), &norm);
     }
 }
 
 static void steps(struct state *s)
 {
     rw_memory memory;
-    const rw_adamw_params params = { .lr = number(s), .beta1 = number(s) / 2, .eps = fabs(number(s)) };
+    const rw_adamw_params params = { .lr = fz_number(s), .beta1 = fz_number(s) / 2, .eps = fabs(fz_number(s)) };
     switch (fz_byte(s) % 8) {
     case 0: rw_tape_reset(T); break;
     case 1: X->now = 1 - X->now; break;
     case 2: s->now = s->n_sides > 1 ? 1 - s->now : 0; break;
     case 3: rw_zero_grad(X->ctx); break;
-    case 4: if (!X->optimizer) RETURNED(rw_adamw_create, &X->optimizer, X->ctx, ask(s, 2) ? &params : NULL); break;
+    case 4: if (!X->optimizer) RETURNED(rw_adamw_create, &X->optimizer, X->ctx, fz_ask(s, 2) ? &params : NULL); break;
     case 5: if (X->optimizer) RETURNED(rw_adamw_step, X->optimizer); break;
     case 6: RETURNED(rw_memory_stats, X->ctx, &memory); break;
-    default: s->sticks = ask(s, 4);
+    default: s->sticks = fz_ask(s, 4);
     }
-    look(s, "a step");
+    fz_look(s, "a step");
 }
 
 static void graphs(struct state *s)
 {
-    const rw_graph_params params = { .optimizer = X->optimizer, .max_norm = ask(s, 3) ? number(s) : 0 };
+    const rw_graph_params params = { .optimizer = X->optimizer, .max_norm = fz_ask(s, 3) ? fz_number(s) : 0 };
     switch (fz_byte(s) % 6) {
-    case 0: if (!X->graph) RETURNED(rw_graph_create, &X->graph, T, operand(s), ask(s, 2) ? &params : NULL); break;
+    case 0: if (!X->graph) RETURNED(rw_graph_create, &X->graph, T, fz_operand(s), fz_ask(s, 2) ? &params : NULL); break;
     case 1:
     case 2: if (X->graph) RETURNED(rw_graph_launch, X->graph); break;
     case 3: rw_graph_destroy(&X->graph); break;
@@ -375,7 +244,7 @@ static void graphs(struct state *s)
         HOLDS(!rw_tape_create(&T, X->ctx) || rw_error_status(X->ctx), "no tape");
     }
     }
-    look(s, "a graph");
+    fz_look(s, "a graph");
 }
 
 /* ---- an input ---- */
@@ -419,6 +288,7 @@ static void close_side(struct side *x, bool context_first)
 {
     if (context_first) rw_context_destroy(&x->ctx);
     rw_graph_destroy(&x->graph);
+    rw_scaler_destroy(&x->scaler);
     rw_adamw_destroy(&x->optimizer);
     for (int i = 0; i < 2; i++) rw_tape_destroy(&x->tape[i]);
     rw_context_destroy(&x->ctx);
@@ -443,7 +313,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     set_environment(mode / 2);
     s.n_sides = 1 + (mode % 16 == 15);
     for (int i = 0; i < s.n_sides; i++) open_side(&s.side[i], &params);
-    while (s.at < s.end) calls[fz_byte(&s) % (sizeof calls / sizeof *calls)](&s);
+    while (s.at < s.end) {
+        const uint8_t b = fz_byte(&s);
+        if (b < FAMILIES) calls[b % (sizeof calls / sizeof *calls)](&s);
+        else fz_families(&s);
+    }
     for (int i = 0; i < s.n_sides; i++) is_usable(&s.side[i]);
     for (int i = 0; i < s.n_sides; i++) close_side(&s.side[i], mode >= 128);
     HOLDS(rw_alloc_live() == live, "%lld allocations are left", (long long)(rw_alloc_live() - live));

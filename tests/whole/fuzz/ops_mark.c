@@ -109,11 +109,16 @@ static int choose_grad(struct fz_generator *g, int op)
     return n > 1 ? fz_emit_list(g, op, n, in) : -1;
 }
 
-/* That of a parameter of 16 bits is float32. */
-static rw_dtype type_of_gradient(const struct fz_program *p, int value, rw_dtype dtype)
+/*
+ * That of a parameter of 16 bits is float32. Of what may be the parameter itself, by an op that may give back its
+ * operand, it would be either: there is no program that asks for it.
+ */
+static bool type_of_gradient(const struct fz_program *p, int value, rw_dtype *dtype)
 {
     const bool param = !strcmp(fz_op(p->s[value / FZ_OUTS].op)->name, "param");
-    return param && rw_dtype_size(dtype) == 2 ? RW_F32 : dtype;
+    if (rw_dtype_size(*dtype) != 2) return true;
+    if (param) *dtype = RW_F32;
+    return param || !fz_is_leaf(p, value);
 }
 
 static bool resolve_grad(const struct fz_program *p, struct fz_statement *s)
@@ -124,7 +129,8 @@ static bool resolve_grad(const struct fz_program *p, struct fz_statement *s)
     for (int i = 1; i < s->n_in; i++) {
         const struct fz_type *const x = fz_in(p, s, i);
         if (!x->trains || !fz_depends(p, s->in[0], s->in[i])) return false;
-        const rw_dtype dtype = type_of_gradient(p, s->in[i], x->dtype);
+        rw_dtype dtype = x->dtype;
+        if (!type_of_gradient(p, s->in[i], &dtype)) return false;
         if (!fz_out(s, i - 1, dtype, x->shape, y->slope * n / 4 + 1, (y->slope + 1) * (y->slope + 1) * n / 4))
             return false;
     }
