@@ -72,9 +72,22 @@ RW_API rw_status ckpt_set_policy(rw_tape *t, const char *spec);
  * in place of the tape's. Parts nest, the innermost decides, and they nest with regions: what begins inside a region
  * ends inside it, and the other way round. uniform: and block: count the outermost regions of the part. Nodes of a part
  * that stand in no region of it belong to the region around. A region that its part keeps is kept also where the region
- * around the part is replayed. A budget is for the whole tape: it is refused here with RW_ERR_UNSUPPORTED. Under a
- * budget of the tape, parts whose policy is none are kept; about the others the budget decides.
- * @return RW_OK; RW_ERR_ARGUMENT; what ckpt_set_policy() returns for the spec; RW_ERR_MEMORY. Errors stick.
+ * around the part is replayed. Under a budget of the tape, parts whose policy is none are kept; about the others the
+ * budget decides.
+ *
+ * budget:SIZE or budget:P% of a part decides about the values of all nodes recorded between the two calls, in regions
+ * or not, but for those that a part inside, a replayed region around or the caller decides about. It bounds what lies
+ * in the arena at any one moment of what these nodes, their replays and the nodes that differentiate them make: values,
+ * each from the node that makes it to the last that reads it (memory that several share belongs to the one that lies in
+ * it), and workspaces; not results, parameters' gradients, or what waits outside the device's memory. P% is of what the
+ * part takes with all of these values kept. It holds, or the first call that plans a step fails with RW_ERR_BUDGET
+ * before anything runs, naming the part and the least budget that would do. A smaller budget never takes more, a larger
+ * one is never predicted to be slower, whatever the budgets of the other parts (as long as no policy moves values).
+ * Refused with RW_ERR_UNSUPPORTED: total: and +offload here, a budget inside of another part's, and, by the first call
+ * that plans a step, budgets of parts on a tape that has one itself: of two that share bytes, more for one is less for
+ * the other.
+ * @return RW_OK; RW_ERR_ARGUMENT; what ckpt_set_policy() returns for the spec; RW_ERR_UNSUPPORTED; RW_ERR_MEMORY.
+ *         Errors stick, and no part is begun.
  */
 RW_API rw_status ckpt_policy_begin_at(rw_site at, rw_tape *t, const char *spec);
 #define ckpt_policy_begin(...) ckpt_policy_begin_at(RW_HERE, __VA_ARGS__)

@@ -61,7 +61,8 @@ typedef struct rw_prediction {
 /**
  * What rw_backward(t, loss) would take under a policy, as ckpt_set_policy() takes it; NULL: the tape's own. Nothing
  * runs, nothing is allocated on the device, no plan stays in the cache, the tape's policy stays.
- * @param ret untouched on failure, but that RW_ERR_BUDGET writes least_bytes.
+ * @param ret untouched on failure, but that RW_ERR_BUDGET writes least_bytes: of the part, where one with a budget
+ *        of its own does not fit.
  * @return RW_OK; RW_ERR_ARGUMENT on NULL or a loss that backward would not take (RW_ERR_SHAPE, RW_ERR_REGION as
  *         there); RW_ERR_POLICY with the position of the mistake; RW_ERR_UNSUPPORTED as for ckpt_set_policy();
  *         RW_ERR_BUDGET below the least; RW_ERR_MEMORY. Errors stick to the context.
@@ -80,7 +81,8 @@ typedef struct rw_point {
  * @param points receives the points; may be NULL with *n of 0.
  * @param n      room for so many; receives how many were written, or with room for none how many there are. With less
  *               room some in between are left out, never the first or the last; with room for one the first.
- * @return as rw_tape_plan(). Nothing is written on failure.
+ * @return as rw_tape_plan(); RW_ERR_UNSUPPORTED where parts of the tape have budgets of their own. Nothing is written
+ *         on failure.
  */
 RW_API rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points, size_t *n);
 

@@ -62,6 +62,8 @@ static void thin(const rw_point *points, size_t n, rw_point *ret, size_t room)
     for (size_t i = 0; i < room; i++) ret[i] = points[room == 1 ? 0 : i * (n - 1) / (room - 1)];
 }
 
+static char frontier[] = "budget:";
+
 rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points, size_t *n)
 {
     if (!t) return RW_ERR_ARGUMENT;
@@ -73,7 +75,9 @@ rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points, size_t
     struct rw_problem problem;
     rw_point *all;
     size_t n_all;
-    rw_status status = rw_problem_open(&problem, t, &request);
+    const struct rw_policy budgets = { .kind = RW_POLICY_BUDGET, .spec = frontier };
+    rw_status status = rw_part_budgets_check(t, &budgets);
+    if (!status) status = rw_problem_open(&problem, t, &request);
     if (status) return status;
     status = rw_budget_points(&problem, &all, &n_all);
     rw_problem_close(&problem);

@@ -116,11 +116,14 @@ static rw_status simulate(struct trial *x, const struct rw_policy *policy)
     const struct rw_problem *const p = &x->g->problem;
     struct rw_choice choice;
     struct rw_cost_of_schedule cost;
+    struct rw_part_uses parts = { 0 };
     rw_status status = rw_policy_choose(p, policy, &choice);
     if (status) return status;
-    status = rw_simulate(p, &choice, &x->sim, &cost);
+    if (rw_has_part_budgets(p->t, policy)) status = rw_part_budgets_decide(p, &choice, &parts);
+    if (!status) status = rw_simulate(p, &choice, &x->sim, &cost);
+    rw_part_uses_finish(&parts);
     rw_choice_finish(&choice);
-    if (status) return status;
+    if (status) return status == RW_ERR_BUDGET ? RW_OK : status; /* a part that doesn't fit then: no advice */
     uint64_t bytes = 0;
     uint64_t *const offset = rw_malloc(x->sim.schedule.n_buffers * sizeof *offset);
     status = offset ? rw_place_schedule(&x->sim.schedule, p->t->ctx->device->alignment, offset, &bytes)

@@ -72,12 +72,23 @@ static rw_status decide_by_budget(struct rw_planning *g, const struct rw_policy 
     return status;
 }
 
+/* Where a part moves values, candidates are simulated at its store's rates, too. */
+static rw_status decide_parts(struct rw_planning *g)
+{
+    const struct rw_problem *const p = &g->problem;
+    rw_status status = rw_choice_moves(p, &g->choice) ? measure_store(p->t->ctx) : RW_OK;
+    if (!status) status = rw_part_budgets_decide(p, &g->choice, &g->parts);
+    if (status == RW_ERR_BUDGET) rw_part_budgets_refuse(p->t, &g->parts, &g->least);
+    return status;
+}
+
 static rw_status decide(struct rw_planning *g, const struct rw_request *request)
 {
     const struct rw_problem *const p = &g->problem;
     if (request->policy->kind == RW_POLICY_BUDGET) return decide_by_budget(g, request->policy);
     struct rw_simulation sim = { 0 };
     rw_status status = rw_policy_choose(p, request->policy, &g->choice);
+    if (!status && rw_has_part_budgets(p->t, request->policy)) status = decide_parts(g);
     if (!status && rw_choice_moves(p, &g->choice)) status = measure_store(p->t->ctx);
     if (!status) status = rw_simulate(p, &g->choice, &sim, &g->cost);
     if (!status) {
@@ -85,13 +96,15 @@ static rw_status decide(struct rw_planning *g, const struct rw_request *request)
         sim.schedule = (struct rw_schedule){ 0 };
     }
     rw_simulation_finish(&sim);
-    return status ? rw_fail(p->t->ctx, status, "planning: %s", rw_status_name(status)) : RW_OK;
+    if (!status || status == RW_ERR_BUDGET) return status;
+    return rw_fail(p->t->ctx, status, "planning: %s", rw_status_name(status));
 }
 
 rw_status rw_planning_open(struct rw_planning *g, rw_tape *t, const struct rw_request *request)
 {
     *g = (struct rw_planning){ 0 };
     rw_status status = check_op_names(t, request->policy);
+    if (!status) status = rw_part_budgets_check(t, request->policy);
     if (!status) status = rw_problem_open(&g->problem, t, request);
     if (!status) status = decide(g, request);
     if (status) rw_planning_close(g);
@@ -134,6 +147,7 @@ void rw_planning_close(struct rw_planning *g)
 {
     rw_schedule_finish(&g->schedule);
     rw_choice_finish(&g->choice);
+    rw_part_uses_finish(&g->parts);
     rw_problem_close(&g->problem);
 }
 

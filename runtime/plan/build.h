@@ -2,6 +2,7 @@
 #ifndef RW_PLAN_BUILD_H
 #define RW_PLAN_BUILD_H
 
+#include "plan/part_budgets.h"
 #include "plan/plan.h"
 #include "remat/simulate.h"
 
@@ -20,6 +21,7 @@ struct rw_planning {
     struct rw_choice choice;
     struct rw_schedule schedule;
     struct rw_cost_of_schedule cost;
+    struct rw_part_uses parts; /* those with a budget of their own */
     uint64_t least; /* when opening failed with RW_ERR_BUDGET: the least budget that would do */
 };
 

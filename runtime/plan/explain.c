@@ -148,6 +148,18 @@ static void print_peak(const struct rw_planning *g, const rw_plan *plan, FILE *o
     fprintf(out, "\n");
 }
 
+static void print_parts(const struct rw_planning *g, FILE *out)
+{
+    const rw_tape *const t = g->problem.t;
+    for (size_t i = 0; i < g->parts.n; i++) {
+        const struct rw_part_use *const use = &g->parts.use[i];
+        const struct rw_tape_part *const part = &t->parts[use->part];
+        const rw_site at = t->ctx->sites[part->site];
+        fprintf(out, "part of %s:%d, %s: takes %" PRIu64 " bytes at most, %" PRIu64 " are allowed, %" PRIu64
+                " with all kept\n", at.file, (int)at.line, part->policy.spec, use->bytes, use->budget, use->all);
+    }
+}
+
 static bool has_region(const rw_tape *t, const char *name)
 {
     for (size_t i = 0; i < t->n_regions; i++)
@@ -180,6 +192,7 @@ static void print_plan(const struct rw_planning *g, const rw_plan *plan, const s
     for (size_t i = 0; !t->policy.whole && i < t->n_parts; i++) print_unknown_regions(t, &t->parts[i].policy, out);
     print_values(g, &e->lines, flags & CKPT_EXPLAIN_ALL, out);
     print_peak(g, plan, out);
+    print_parts(g, out);
     print_memory(&e->prediction, out);
     print_holdings(g, &e->advice, out);
     print_rows(g, plan, &e->advice, out);

@@ -100,6 +100,24 @@ static rw_status take_policy(struct rw_policy *policy, const char *spec, char *m
     return RW_OK;
 }
 
+/* A part's budget is of its own bytes, in the arena. Of two of which one is inside the other, more for the inner one
+   would leave less for the outer one, so that more were slower. */
+static rw_status refuse_budget(const rw_tape *t, const struct rw_policy *policy, rw_site at)
+{
+    if (policy->kind != RW_POLICY_BUDGET) return RW_OK;
+    if (policy->total || policy->moves)
+        return rw_fail(t->ctx, RW_ERR_UNSUPPORTED, "ckpt_policy_begin at %s:%d: policy \"%.100s\": a part takes "
+                       "budget: alone, %s is for the whole tape", at.file, at.line, policy->spec,
+                       policy->total ? "total:" : "+offload");
+    for (uint32_t i = t->open_part; i != RW_NONE_ID; i = t->parts[i].parent) {
+        if (t->parts[i].policy.kind != RW_POLICY_BUDGET) continue;
+        const rw_site begun = t->ctx->sites[t->parts[i].site];
+        return rw_fail(t->ctx, RW_ERR_UNSUPPORTED, "ckpt_policy_begin at %s:%d: policy \"%.100s\": the part begun at "
+                       "%s:%d around it has a budget", at.file, at.line, policy->spec, begun.file, (int)begun.line);
+    }
+    return RW_OK;
+}
+
 rw_status ckpt_policy_begin_at(rw_site at, rw_tape *t, const char *spec)
 {
     if (!t) return RW_ERR_ARGUMENT;
@@ -112,11 +130,12 @@ rw_status ckpt_policy_begin_at(rw_site at, rw_tape *t, const char *spec)
     char message[RW_MESSAGE_MAX];
     const rw_status status = take_policy(&part->policy, spec, message);
     if (status) return rw_fail(ctx, status, "ckpt_policy_begin at %s:%d: %s", at.file, at.line, message);
-    if (part->policy.kind == RW_POLICY_BUDGET)
-        return rw_fail(ctx, RW_ERR_UNSUPPORTED, "ckpt_policy_begin at %s:%d: policy \"%.100s\": a budget is for the "
-                       "whole tape; parts that it should leave alone are \"none\"", at.file, at.line, spec);
+    const rw_status refused = refuse_budget(t, &part->policy, at);
+    if (refused) return refused;
     part->parent = t->open_part;
     part->region = t->open_region;
+    part->first = (uint32_t)t->n_nodes;
+    part->end = RW_NONE_ID;
     part->site = site;
     t->open_part = (uint32_t)t->n_parts++;
     mix_name(t, 0x9a47000000000000u, spec);
@@ -128,12 +147,13 @@ rw_status ckpt_policy_end_at(rw_site at, rw_tape *t)
     if (!t) return RW_ERR_ARGUMENT;
     if (t->open_part == RW_NONE_ID)
         return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: no policy is open", at.file, at.line);
-    const struct rw_tape_part *const part = &t->parts[t->open_part];
+    struct rw_tape_part *const part = &t->parts[t->open_part];
     if (part->region != t->open_region) {
         const struct rw_region *const r = &t->regions[t->open_region];
         return rw_fail(t->ctx, RW_ERR_REGION, "ckpt_policy_end at %s:%d: region \"%s\", begun inside, is still open",
                        at.file, at.line, t->ctx->names.text[r->name]);
     }
+    part->end = (uint32_t)t->n_nodes;
     t->open_part = part->parent;
     rw_hash_mix(&t->hash, 0x9a4e000000000000u);
     return RW_OK;

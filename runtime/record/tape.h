@@ -38,6 +38,7 @@ struct rw_tape_part {
     struct rw_policy policy; /* of this step, or of the part of that number in an earlier one */
     uint32_t parent;         /* the part around, RW_NONE_ID for none */
     uint32_t region;         /* the region around, RW_NONE_ID for none */
+    uint32_t first, end;     /* the nodes recorded between; end is RW_NONE_ID while it is open */
     uint32_t site;
 };
 
