@@ -135,36 +135,6 @@ bool sweep_fit(const struct sweep_options *o, const struct sweep_text *text)
 
 /* ---- advice ---- */
 
-/* How bytes grow when one size doubles. */
-static const char *growth(size_t now, size_t doubled)
-{
-    const double ratio = now ? (double)doubled / (double)now : 1;
-    return ratio < 1.05 ? "no" : ratio < 1.8 ? "partly" : ratio < 2.2 ? "yes" : ratio > 3.6 ? "squared" : "more";
-}
-
-static void print_growth(const char *name, size_t now, size_t batch, size_t seq)
-{
-    if (now || batch || seq) printf("  %-28s %14zu  %-8s %-8s\n", name, now, growth(now, batch), growth(now, seq));
-}
-
-static void print_table(const rw_prediction *p)
-{
-    const rw_bytes *const a = &p[0].at_peak, *const b = &p[1].at_peak, *const c = &p[2].at_peak;
-    printf("  %-28s %14s  %-8s %-8s\n", "grows with", "bytes", "batch", "length");
-    print_growth("parameters", a->parameters, b->parameters, c->parameters);
-    print_growth("gradients", a->gradients, b->gradients, c->gradients);
-    print_growth("optimizer", a->optimizer, b->optimizer, c->optimizer);
-    print_growth("inputs", a->inputs, b->inputs, c->inputs);
-    print_growth("results", a->results, b->results, c->results);
-    print_growth("kept for backward", a->kept, b->kept, c->kept);
-    print_growth("replayed", a->replayed, b->replayed, c->replayed);
-    print_growth("passing through forward", a->passing, b->passing, c->passing);
-    print_growth("gradients on their way", a->adjoint, b->adjoint, c->adjoint);
-    print_growth("workspace", a->workspace, b->workspace, c->workspace);
-    print_growth("arena", p[0].peak_bytes, p[1].peak_bytes, p[2].peak_bytes);
-    print_growth("all", p[0].total_bytes, p[1].total_bytes, p[2].total_bytes);
-}
-
 /* The fastest steps that a planner finds within shares of the arena. */
 static void print_budgets(const rw_point *point, size_t n, const rw_prediction *now)
 {
@@ -184,34 +154,46 @@ static void print_budgets(const rw_point *point, size_t n, const rw_prediction *
     if (n) printf("  budget:%zuB is the least\n", point[0].peak_bytes);
 }
 
-static rw_status advise(const struct sweep_options *o, struct sweep_run *r, const char *policy)
+static rw_tensor *record(struct sweep_run *r, rw_tape *t, int batch, int seq)
+{
+    rw_tensor *const tokens = rw_input(t, RW_I32, RW_SHAPE(batch, seq), NULL);
+    rw_tensor *const targets = rw_input(t, RW_I32, RW_SHAPE(batch, seq), NULL);
+    return tokens && targets ? model_loss_of(&r->m, t, tokens, targets) : NULL;
+}
+
+/* larger: tapes for the step of twice the batch and of twice the length. */
+static rw_status advise(const struct sweep_options *o, struct sweep_run *r, const char *policy, rw_tape *const *larger)
 {
     const int batch = o->batch, seq = o->seqs[0];
-    rw_prediction p[3];
-    rw_status status = ckpt_set_policy(r->t, policy);
-    if (!status) status = sweep_predict(r, batch, seq, NULL, &p[0]);
-    if (!status) status = sweep_predict(r, 2 * batch, seq, NULL, &p[1]);
-    if (!status) status = sweep_predict(r, batch, 2 * seq, NULL, &p[2]);
-    if (status) return status;
-    printf("batch %d, length %d\n", batch, seq);
-    rw_tensor *const tokens = rw_input(r->t, RW_I32, RW_SHAPE(batch, seq), NULL);
-    rw_tensor *const targets = rw_input(r->t, RW_I32, RW_SHAPE(batch, seq), NULL);
-    rw_tensor *const loss = model_loss_of(&r->m, r->t, tokens, targets);
+    rw_prediction now;
     rw_point points[SWEEP_POINTS];
     size_t n = SWEEP_POINTS;
+    rw_status status = ckpt_set_policy(r->t, policy);
+    for (int i = 0; !status && i < 2; i++) status = ckpt_set_policy(larger[i], policy);
+    if (!status) status = sweep_predict(r, batch, seq, NULL, &now);
+    if (status) return status;
+    printf("batch %d, length %d\n", batch, seq);
+    rw_tensor *const loss = record(r, r->t, batch, seq);
     status = loss ? ckpt_explain(r->t, stdout) : rw_error_status(r->m.ctx);
     if (!status) status = rw_tape_frontier(r->t, loss, points, &n);
-    if (!status) print_budgets(points, n, &p[0]);
+    if (!status) print_budgets(points, n, &now);
+    const rw_grown grown[] = { { larger[0], record(r, larger[0], 2 * batch, seq), "batch", 2 },
+                               { larger[1], record(r, larger[1], batch, 2 * seq), "length", 2 } };
+    if (!status) status = rw_error_status(r->m.ctx);
+    if (!status) status = ckpt_explain_growth(r->t, loss, grown, 2, stdout);
     rw_tape_reset(r->t);
-    if (!status) print_table(p);
+    for (int i = 0; i < 2; i++) rw_tape_reset(larger[i]);
     return status;
 }
 
 bool sweep_advise(const struct sweep_options *o)
 {
     struct sweep_run r;
+    rw_tape *larger[2] = { NULL };
     rw_status status = sweep_run_open(&r, o, 2 * o->seqs[0]);
-    for (int i = 0; !status && i < o->n_policies; i++) status = advise(o, &r, o->policies[i]);
+    for (int i = 0; !status && i < 2; i++) status = rw_tape_create(&larger[i], r.m.ctx);
+    for (int i = 0; !status && i < o->n_policies; i++) status = advise(o, &r, o->policies[i], larger);
+    for (int i = 0; i < 2; i++) rw_tape_destroy(&larger[i]);
     if (!status && !o->has_costs) printf("times are at nominal rates: --costs FILE measures and keeps them\n");
     return !sweep_run_close(&r, status);
 }

@@ -141,6 +141,32 @@ enum { CKPT_EXPLAIN_ALL = 1 }; ///< a line for every value: equal regions are sh
 /** The same with flags, 0 or CKPT_EXPLAIN_ALL; others are RW_ERR_ARGUMENT. */
 RW_API rw_status ckpt_explain_with(rw_tape *t, FILE *out, unsigned flags);
 
+/** The same step with one size larger, recorded and not run. */
+typedef struct rw_grown {
+    rw_tape *tape;    ///< a tape of the same context
+    rw_tensor *loss;  ///< on that tape
+    const char *what; ///< which size: "sequence", "batch", ... as it is to be printed
+    double times;     ///< how many times it is that of the step it is compared with; above 1
+} rw_grown;
+
+enum { CKPT_GROWN_MOST = 8 };
+
+/**
+ * Answers "it ran at 8k and runs out at 32k: what do I do", and what grows with sequence, with batch or with neither.
+ * Which extent is which only the program knows: it records the step once more for each size that it asks about, on a
+ * tape of its own, with that size larger. Nothing runs and nothing is allocated on the device.
+ *
+ * Prints a line for each category of memory at the peak: bytes of this step, bytes of each larger one, and how they
+ * follow the size: "no", "partly", "yes" (as the size), "more", "squared". Each step is taken under its own tape's
+ * policy. Then, for each larger step, the policy with which it takes no more in all than this one, and what that costs
+ * in per cent of its time; or, where none does, the least that it can take. Inputs of the other tapes are left out.
+ * ckpt_explain() of a larger tape says which ops and regions fill it.
+ * @param grown n of them, 1 to CKPT_GROWN_MOST.
+ * @return RW_OK; RW_ERR_ARGUMENT; what rw_tape_plan() returns for one of the tapes. Nothing is printed on failure.
+ *         Errors stick to the context.
+ */
+RW_API rw_status ckpt_explain_growth(rw_tape *t, rw_tensor *loss, const rw_grown *grown, size_t n, FILE *out);
+
 #ifdef __cplusplus
 }
 #endif

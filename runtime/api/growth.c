@@ -1,0 +1,169 @@
+/* ckpt_explain_growth(): what of a step grows with which size, and how a larger one could fit where this one does. */
+#include "record/tape.h"
+
+#include <rewind/checkpoint.h>
+#include <rewind/plan.h>
+
+#include <math.h>
+#include <stdio.h>
+
+enum { MOST = CKPT_GROWN_MOST, NAME = 24 };
+
+/* ---- what was asked ---- */
+
+static rw_status check_grown(rw_context *ctx, const rw_tape *t, const rw_grown *g, size_t i)
+{
+    const char *const fault = !g->tape                  ? "its tape is NULL"
+                              : !g->loss                ? "its loss is NULL"
+                              : g->tape == t            ? "its tape is the one that it is compared with"
+                              : g->tape->ctx != ctx     ? "its tape belongs to another context"
+                              : !g->what || !*g->what   ? "what has grown has no name"
+                              : !(g->times > 1)         ? "times is not above 1"
+                              : !(g->times < INFINITY)  ? "times is not finite"
+                                                        : NULL;
+    return fault ? rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain_growth: grown[%zu]: %s", i, fault) : RW_OK;
+}
+
+/* Inputs of a step are its own tape's: the others are there for this question alone. */
+static rw_status predict(rw_tape *t, rw_tensor *loss, const char *policy, rw_prediction *ret)
+{
+    const rw_status status = rw_tape_plan(t, loss, policy, ret);
+    if (status) return status;
+    ret->total_bytes -= ret->at_peak.inputs - t->input_bytes;
+    ret->at_peak.inputs = t->input_bytes;
+    return RW_OK;
+}
+
+/* ---- how it grows ---- */
+
+/* By the power of the size that the bytes follow: 0 not at all, 1 with it, 2 with its square. The larger step's peak may
+   be at another node, so what is there then follows no power to the digit. */
+static const char *growth(double now, double then, double times)
+{
+    if (!(now > 0)) return then > 0 ? "is new" : "no";
+    const double power = log(then / now) / log(times);
+    return power < -0.15  ? "shrinks"
+           : power < 0.15 ? "no"
+           : power < 0.8  ? "partly"
+           : power < 1.25 ? "yes"
+           : power < 1.75 ? "more"
+           : power < 2.25 ? "squared"
+                          : "more still";
+}
+
+struct row {
+    const char *name;
+    size_t offset; /* of the bytes in rw_prediction */
+};
+
+#define AT_PEAK(field) offsetof(rw_prediction, at_peak.field)
+
+static const struct row rows[] = {
+    { "parameters", AT_PEAK(parameters) },
+    { "gradients", AT_PEAK(gradients) },
+    { "optimizer", AT_PEAK(optimizer) },
+    { "inputs", AT_PEAK(inputs) },
+    { "results", AT_PEAK(results) },
+    { "kept for backward", AT_PEAK(kept) },
+    { "replayed", AT_PEAK(replayed) },
+    { "passing through forward", AT_PEAK(passing) },
+    { "gradients on their way", AT_PEAK(adjoint) },
+    { "workspace", AT_PEAK(workspace) },
+    { "arena", offsetof(rw_prediction, peak_bytes) },
+    { "all", offsetof(rw_prediction, total_bytes) },
+};
+
+static size_t bytes_of(const rw_prediction *p, const struct row *row)
+{
+    return *(const size_t *)(const void *)((const char *)p + row->offset);
+}
+
+static void print_row(const rw_prediction *p, const rw_grown *grown, size_t n, const struct row *row, FILE *out)
+{
+    size_t most = 0;
+    for (size_t i = 0; i <= n; i++)
+        if (bytes_of(&p[i], row) > most) most = bytes_of(&p[i], row);
+    if (!most) return;
+    fprintf(out, "  %-24s %14zu", row->name, bytes_of(&p[0], row));
+    for (size_t i = 0; i < n; i++) {
+        const size_t then = bytes_of(&p[i + 1], row);
+        fprintf(out, " %14zu  %-10s", then, growth((double)bytes_of(&p[0], row), (double)then, grown[i].times));
+    }
+    fprintf(out, "\n");
+}
+
+static void print_table(const rw_prediction *p, const rw_grown *grown, size_t n, FILE *out)
+{
+    fprintf(out, "at the peak, in bytes, and what grows with what:\n  %-24s %14s", "", "this step");
+    for (size_t i = 0; i < n; i++) {
+        char head[64];
+        snprintf(head, sizeof head, "%.*s x %g", NAME, grown[i].what, grown[i].times);
+        fprintf(out, " %26s", head);
+    }
+    fprintf(out, "\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) print_row(p, grown, n, &rows[i], out);
+    fprintf(out, "  %-24s %14.3f", "milliseconds, predicted", p[0].ms);
+    for (size_t i = 0; i < n; i++)
+        fprintf(out, " %14.3f  %-10s", p[i + 1].ms, growth(p[0].ms, p[i + 1].ms, grown[i].times));
+    fprintf(out, "\n");
+}
+
+/* ---- what to do ---- */
+
+struct remedy {
+    rw_status status; /* RW_OK; RW_ERR_BUDGET: nothing would; RW_ERR_UNSUPPORTED: parts have budgets of their own */
+    size_t total;     /* that this step takes, or the least that the larger one can */
+    double ms;
+};
+
+/* The larger step within what this one takes in all. */
+static rw_status find_remedy(const rw_grown *g, const rw_prediction *now, const rw_prediction *then, struct remedy *ret)
+{
+    rw_context *const ctx = g->tape->ctx;
+    const size_t beside = then->total_bytes - then->peak_bytes;
+    const size_t room = now->total_bytes > beside ? now->total_bytes - beside : 1;
+    char policy[48];
+    rw_prediction p = { 0 };
+    snprintf(policy, sizeof policy, "budget:%zuB", room);
+    ret->status = predict(g->tape, g->loss, policy, &p);
+    ret->total = ret->status == RW_ERR_BUDGET ? p.least_bytes + beside : now->total_bytes;
+    ret->ms = p.ms;
+    if (ret->status != RW_ERR_BUDGET && ret->status != RW_ERR_UNSUPPORTED) return ret->status;
+    rw_error_clear(ctx);
+    return RW_OK;
+}
+
+static void print_remedy(const rw_grown *g, const rw_prediction *now, const rw_prediction *then,
+                         const struct remedy *r, FILE *out)
+{
+    fprintf(out, "%.*s x %g: ", NAME, g->what, g->times);
+    if (then->total_bytes <= now->total_bytes) fprintf(out, "takes no more than this step\n");
+    else if (r->status == RW_ERR_UNSUPPORTED) fprintf(out, "parts of it have budgets of their own\n");
+    else if (r->status)
+        fprintf(out, "no plan takes what this step does, %zu bytes in all; the least is total:%zuB\n", now->total_bytes,
+                r->total);
+    else
+        fprintf(out, "fits into what this step takes under total:%zuB, %+.1f %% time over its own policy\n", r->total,
+                100 * (r->ms / then->ms - 1));
+}
+
+rw_status ckpt_explain_growth(rw_tape *t, rw_tensor *loss, const rw_grown *grown, size_t n, FILE *out)
+{
+    if (!t) return RW_ERR_ARGUMENT;
+    rw_context *const ctx = t->ctx;
+    rw_prediction p[MOST + 1] = { { 0 } };
+    struct remedy remedy[MOST] = { { 0 } };
+    if (ctx->status) return ctx->status;
+    if (!grown || !out) return rw_fail_null(ctx, "ckpt_explain_growth", grown ? "out" : "grown");
+    if (!n || n > MOST)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_explain_growth: %zu steps to compare with, 1 to %d can be", n, MOST);
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < n; i++) status = check_grown(ctx, t, &grown[i], i);
+    if (!status) status = predict(t, loss, NULL, &p[0]);
+    for (size_t i = 0; !status && i < n; i++) status = predict(grown[i].tape, grown[i].loss, NULL, &p[i + 1]);
+    for (size_t i = 0; !status && i < n; i++) status = find_remedy(&grown[i], &p[0], &p[i + 1], &remedy[i]);
+    if (status) return status;
+    print_table(p, grown, n, out);
+    for (size_t i = 0; i < n; i++) print_remedy(&grown[i], &p[0], &p[i + 1], &remedy[i], out);
+    return RW_OK;
+}
