@@ -99,8 +99,10 @@ static void norms(struct state *s)
 
 static void creation(struct state *s)
 {
-    rw_tensor *const several[] = { fz_operand(s), fz_operand(s) }, *const index = fitting(s, RW_I32, RW_SHAPE(small(s)));
-    static const char *const equations[] = { "ij,jk->ik", "ij,ij->", "ij->ji", "bij,bjk", "ii", "i,j->ij", "ij,jk", "," };
+    static const char *const equations[] = { "ij,jk->ik", "ij,ij->",  "ij->ji", "bij,bjk",
+                                             "ii",        "i,j->ij", "ij,jk",  "," };
+    rw_tensor *const several[] = { fz_operand(s), fz_operand(s) };
+    rw_tensor *const index = fitting(s, RW_I32, RW_SHAPE(small(s)));
     switch (fz_byte(s) % 5) {
     case 0: RECORDED(rw_full, T, fz_dtype(s), fz_shape(s), fz_number(s)); break;
     case 1: RECORDED(rw_arange, T, fz_dtype(s), fz_number(s), 20 * fz_number(s), fz_number(s)); break;
@@ -127,7 +129,8 @@ static void gathering(struct state *s)
     const int64_t n = small(s), m = small(s), k = small(s);
     const int a = fz_axis(s);
     rw_tensor *const x = fitting(s, floating(s), RW_SHAPE(n, m)), *const index = fitting(s, RW_I32, RW_SHAPE(n, k));
-    rw_tensor *const src = fitting(s, rw_tensor_dtype(x), RW_SHAPE(n, k)), *const rows = fitting(s, RW_I32, RW_SHAPE(k));
+    rw_tensor *const src = fitting(s, rw_tensor_dtype(x), RW_SHAPE(n, k));
+    rw_tensor *const rows = fitting(s, RW_I32, RW_SHAPE(k));
     rw_tensor *indexes = NULL, *values = NULL;
     switch (fz_byte(s) % 7) {
     case 0: RECORDED(rw_argmax, T, x, a, fz_ask(s, 2)); break;
@@ -147,7 +150,8 @@ static void losses(struct state *s)
     const rw_dtype type = floating(s);
     const rw_reduction reduction = (rw_reduction)(fz_byte(s) % 4);
     const rw_cross_entropy_params params = { reduction, fz_number(s), fz_number(s), fz_ask(s, 2), 0, fz_byte(s) % 4 };
-    rw_tensor *const x = fitting(s, type, RW_SHAPE(rows, classes)), *const y = fitting(s, type, RW_SHAPE(rows, classes));
+    rw_tensor *const x = fitting(s, type, RW_SHAPE(rows, classes));
+    rw_tensor *const y = fitting(s, type, RW_SHAPE(rows, classes));
     rw_tensor *const target = fitting(s, RW_I32, RW_SHAPE(rows)), *const w = optional(s, RW_F32, RW_SHAPE(classes));
     rw_tensor *const matrix = fitting(s, type, RW_SHAPE(5, classes));
     switch (fz_byte(s) % 7) {
