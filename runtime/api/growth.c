@@ -37,8 +37,8 @@ static rw_status predict(rw_tape *t, rw_tensor *loss, const char *policy, rw_pre
 /* ---- how it grows ---- */
 
 /*
- * By the power of the size that the bytes follow: 0 not at all, 1 with it, 2 with its square. The larger step's peak may
- * be at another node, so what is there then follows no power to the digit.
+ * By the power of the size that the bytes follow: 0 not at all, 1 with it, 2 with its square. The larger step's peak
+ * may be at another node, so what is there then follows no power to the digit.
  */
 static const char *growth(double now, double then, double times)
 {
