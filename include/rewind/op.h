@@ -155,9 +155,12 @@ static inline bool rw_op_set_has(uint32_t set, int i)
 
 /**
  * One output that may take the memory of one input when nobody else needs what that holds: the kernel then finds both
- * at one address. A list of them ends with RW_INPLACE_END; in C: .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 })    output 0
- * over input 0 or over input 1 Same bytes, both dense; an output takes one input at most, and several inputs that are
- * one value count as one.
+ * at one address. A list of them ends with RW_INPLACE_END; in C:
+ *
+ *     .inplace = RW_INPLACE({ 0, 0 }, { 0, 1 })    output 0 over input 0 or over input 1
+ *
+ * It is done where both have as many elements of as many bytes each, and are dense; an output takes one input at most,
+ * and several inputs that are one value count as one.
  */
 typedef struct rw_inplace {
     uint16_t output, input;

@@ -290,9 +290,9 @@ rw_tensor *rw_conv_transpose2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tenso
     const struct rw_composite c = rw_composite_begin(t, "conv_transpose2d");
     rw_tensor *const in[] = { rw_channels_inside_at(at, t, x), weight };
     rw_tensor *y = rw_apply_at(at, t, &rw_op_conv_transpose2d, in, 2, &a, sizeof a, NULL);
-    if (y && bias != rw_none()) {
-        rw_tensor *const term = rw_lowered_at(at, t, bias);
-        y = term ? rw_add_at(at, t, y, term) : NULL;
-    }
+    if (y && bias != rw_none())
+        y = rw_operand_check(at, t, bias, "conv_transpose2d", "bias")
+                ? rw_add_at(at, t, y, rw_lowered_at(at, t, bias))
+                : NULL;
     return rw_composite_end(&c, y ? rw_channels_outside_at(at, t, y) : NULL);
 }

@@ -29,7 +29,6 @@ static rw_status check_isfinite(rw_op_call *call)
     return rw_op_output(call, 0, RW_BOOL, rw_in_shape(call, 0));
 }
 
-/* Only of truth values are operands and results of one size: elsewhere nothing is written over. */
 #define DEFINE(NAME, INPUTS, CHECK)                                                                                  \
     RW_DECLARE_KERNELS(rw_##NAME)                                                                                    \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = INPUTS, .n_outputs = 1,                       \

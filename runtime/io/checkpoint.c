@@ -87,6 +87,7 @@ static void start(rw_checkpoint *c)
 void rw_checkpoint_join(rw_checkpoint *c)
 {
     if (c->writes && c->process == getpid()) pthread_join(c->thread, NULL);
+    else if (c->writes) rw_snapshot_forget_writer(&c->snapshot);
     c->writes = false;
 }
 

@@ -31,6 +31,11 @@ static void empty(struct rw_snapshot *s)
 void rw_snapshot_init(struct rw_snapshot *s)
 {
     *s = (struct rw_snapshot){ 0 };
+    rw_snapshot_forget_writer(s);
+}
+
+void rw_snapshot_forget_writer(struct rw_snapshot *s)
+{
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->moved, NULL);
 }

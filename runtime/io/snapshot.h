@@ -75,6 +75,9 @@ struct rw_snapshot {
 };
 
 void rw_snapshot_init(struct rw_snapshot *s);
+
+/* In a child of fork(): what waited in the parent does not run here, and neither lock nor condition may think it does. */
+void rw_snapshot_forget_writer(struct rw_snapshot *s);
 void rw_snapshot_finish(struct rw_snapshot *s);
 
 /* Lays out the copy, waiting for what is queued; then it may be written. On an error, which is recorded, the snapshot

@@ -8,6 +8,12 @@ static bool is_whole_buffer(const rw_tape *t, const struct rw_tensor *v)
            rw_tensor_bytes(v) == rw_tensor_bytes(rw_tape_value(t, v->base));
 }
 
+/* As many bytes alone are not enough: an op reads each element of fewer and larger ones again for several results. */
+static bool is_as_large(const struct rw_tensor *to, const struct rw_tensor *from)
+{
+    return rw_tensor_bytes(to) == rw_tensor_bytes(from) && rw_dtype_size(to->dtype) == rw_dtype_size(from->dtype);
+}
+
 bool rw_may_overwrite(const rw_tape *t, const struct rw_node *node, uint32_t output, uint32_t input)
 {
     const rw_op_def *const op = t->ctx->ops[node->op];
@@ -15,7 +21,7 @@ bool rw_may_overwrite(const rw_tape *t, const struct rw_node *node, uint32_t out
     const uint32_t *const operand = t->operands + node->first_input;
     const uint32_t buffer = rw_tape_base(t, operand[input]);
     const struct rw_tensor *const to = rw_tape_value(t, node->first_output + output);
-    if (rw_tensor_bytes(to) != rw_tensor_bytes(rw_tape_value(t, buffer))) return false;
+    if (!is_as_large(to, rw_tape_value(t, buffer))) return false;
     for (uint32_t i = 0; i < node->n_inputs; i++) {
         const struct rw_tensor *const v = rw_tape_value(t, operand[i]);
         if (v->base != buffer) continue;

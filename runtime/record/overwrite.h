@@ -5,9 +5,9 @@
 #include "record/tape.h"
 
 /*
- * As far as the op, the layouts and what the node's own inputs share say: output and input are all of their buffers and
- * of the same size, and every input that looks into that buffer is all of it and may be written over too. Whether
- * anybody else still needs the input's contents is for the caller to know.
+ * As far as the op, the layouts and what the node's own inputs share say: output and input are all of their buffers, as
+ * many elements of one size, and every input that looks into that buffer is all of it and may be written over too.
+ * Whether anybody else still needs the input's contents is for the caller to know.
  */
 bool rw_may_overwrite(const rw_tape *t, const struct rw_node *node, uint32_t output, uint32_t input);
 

@@ -2,8 +2,10 @@
 #include "io/saved_run.h"
 
 #include "base/alloc.h"
+#include "io/snapshot.h"
 
 #include <criterion/criterion.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -196,4 +198,36 @@ Test(resume_failures, a_child_of_fork_leaves_the_parents_file_alone)
     cr_assert_eq(rw_checkpoint_wait(w.ck), RW_OK);
     cr_assert_str_eq(names_in(folder), SAVED("000001", "1"));
     world_close(&w);
+}
+
+static void *await_a_byte(void *snapshot)
+{
+    rw_snapshot_await(snapshot, 1);
+    return NULL;
+}
+
+/* glibc would wait in pthread_cond_destroy() for a thread that the child does not have. */
+Test(resume_failures, a_child_of_fork_does_not_wait_for_the_parents_thread)
+{
+    struct rw_snapshot s;
+    pthread_t writer;
+    int how;
+    rw_snapshot_init(&s);
+    cr_assert_eq(pthread_create(&writer, NULL, await_a_byte, &s), 0);
+    usleep(100000); /* until it waits; would it not yet, the child would pass all the same */
+    const pid_t pid = fork();
+    if (!pid) {
+        alarm(5);
+        rw_snapshot_forget_writer(&s);
+        rw_snapshot_finish(&s);
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(pid, &how, 0), pid);
+    cr_expect(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    pthread_mutex_lock(&s.lock);
+    s.given_up = true;
+    pthread_cond_broadcast(&s.moved);
+    pthread_mutex_unlock(&s.lock);
+    pthread_join(writer, NULL);
+    rw_snapshot_finish(&s);
 }

@@ -265,6 +265,7 @@ Test(ops_conv, mistakes_are_named_and_leave_nothing)
     refuses(&b, TURNED(.padding = { 9, 0 }), RW_ERR_SHAPE, "extent", m);
     refuses(&b, rw_conv_transpose2d(t, x, turned, v, NULL), RW_ERR_SHAPE, "conv_transpose2d", m);
     refuses(&b, rw_conv_transpose2d(t, x, w, RW_NONE, NULL), RW_ERR_SHAPE, "filters", m);
+    refuses(&b, rw_conv_transpose2d(t, x, turned, NULL, NULL), RW_ERR_ARGUMENT, "bias is NULL", m);
     fixture_close(&b);
 }
 

@@ -65,6 +65,22 @@ Test(truth, comparisons_of_every_type_with_nan_and_ties)
     fixture_close(&b);
 }
 
+/* As many results as a number has bytes: they take as much room as the number that all elements are compared with. */
+Test(truth, what_is_compared_with_a_number_is_not_written_over_it)
+{
+    struct fixture b = open();
+    const double x[] = { 1, 1, 1, 1, 1, 1, 1, -0.25 };
+    for (size_t d = 0; d < 4; d++) {
+        const int64_t n = (int64_t)rw_dtype_size(floats[d]);
+        rw_tensor *const p = numbers(&b, floats[d], RW_SHAPE(n), x + 8 - n);
+        rw_tensor *const kept = rw_cast(b.t, rw_gt_scalar(b.t, p, -0.4375), RW_F32);
+        float got[8] = { 0 };
+        cr_assert_eq(rw_read(b.t, kept, got, (size_t)n * sizeof *got), RW_OK, "%s", rw_error_message(b.ctx));
+        for (int64_t i = 0; i < n; i++) cr_expect_eq(got[i], 1.f, "%s, element %d", rw_dtype_name(floats[d]), (int)i);
+    }
+    fixture_close(&b);
+}
+
 /* As PyTorch: torch.tensor([0.1], dtype=torch.bfloat16) == 0.1 holds. */
 Test(truth, a_number_is_rounded_to_the_type)
 {
