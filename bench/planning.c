@@ -4,7 +4,8 @@
  * peak that was measured is held against the budget.
  *
  *   planning [--run] [KIND SIZE WIDTH]...
- *       KIND  gpt, llama: SIZE layers of that width; blocks: SIZE residual blocks of 30 nodes; graph: SIZE random nodes
+ *       KIND  gpt, llama: SIZE layers of that width; blocks: SIZE residual blocks of 30 nodes; graph: SIZE random
+ *             nodes; a network for images (resnet50, densenet121, ...), as published: SIZE pictures of that side
  */
 #include "figure.h"
 
@@ -39,12 +40,29 @@ static void fail(const struct step *s)
     exit(1);
 }
 
+/* A network for images, by its name; MODEL_GPT for what is none. */
+static enum model_kind kind_of_images(const char *name)
+{
+    for (enum model_kind kind = MODEL_RESNET50; kind < MODEL_KINDS; kind++)
+        if (!strcmp(name, model_name(kind))) return kind;
+    return MODEL_GPT;
+}
+
+static rw_tensor *record_images(struct step *s)
+{
+    int32_t *const tokens = calloc((size_t)s->size * (size_t)s->width, sizeof *tokens);
+    rw_tensor *const x = tokens ? model_loss(&s->model, s->t, s->size, s->width, tokens, tokens) : NULL;
+    free(tokens);
+    return x;
+}
+
 static rw_tensor *record(struct step *s)
 {
     static int32_t tokens[BATCH * SEQ];
     rw_tensor *x;
     if (!strcmp(s->kind, "blocks")) x = rw_sum(s->t, made_blocks(s->t, s->p, s->size), RW_ALL_AXES, false);
     else if (!strcmp(s->kind, "graph")) x = rw_sum(s->t, made_graph(s->t, s->p, s->size), RW_ALL_AXES, false);
+    else if (kind_of_images(s->kind)) x = record_images(s);
     else x = model_loss(&s->model, s->t, BATCH, SEQ, tokens, tokens);
     if (!x) fail(s);
     s->loss = x->id;
@@ -64,7 +82,10 @@ static void open_step(struct step *s)
     config.hidden = 0;
     config.dropout = gpt ? 0.1f : 0;
     config.max_seq = SEQ;
-    if (gpt || !strcmp(s->kind, "llama")) {
+    if (kind_of_images(s->kind)) {
+        config = (struct model_config){ .kind = kind_of_images(s->kind) };
+        if (!model_preset(&config, "published") || model_create(&s->model, s->ctx, &config)) fail(s);
+    } else if (gpt || !strcmp(s->kind, "llama")) {
         if (model_create(&s->model, s->ctx, &config)) fail(s);
     } else {
         s->p = rw_param(s->ctx, "p", RW_F32, RW_SHAPE(512));

@@ -18,7 +18,8 @@ struct bounder {
     struct rw_closure closure;
     struct rw_cut cut;
     uint8_t *need;
-    int64_t *alive; /* place in the problem's order -> bytes of gradients in flight in front of it */
+    int64_t *alive; /* place in the problem's order -> bytes of gradients in flight in front of it, and what its node
+                       makes and works with besides */
     uint32_t first; /* place from which on all nodes are of backward */
 };
 
@@ -42,6 +43,19 @@ static void find_placed(const struct rw_schedule *none, bool *placed)
     }
 }
 
+/* While a node runs: its workspace, and its results where it writes them over nothing. */
+static int64_t made_by(const struct rw_problem *p, uint32_t n, const bool *placed)
+{
+    const struct rw_node *const node = &p->t->nodes[n];
+    const uint64_t alignment = p->t->ctx->device->alignment;
+    uint64_t bytes = rw_round_up(p->workspace[n], alignment);
+    for (uint32_t k = 0; k < node->n_outputs && !p->t->ctx->ops[node->op]->inplace; k++) {
+        const uint32_t v = node->first_output + k;
+        if (placed[v]) bytes += rw_round_up(rw_tensor_bytes(rw_tape_value(p->t, v)), alignment);
+    }
+    return (int64_t)bytes;
+}
+
 static rw_status count_alive(struct bounder *b, const struct rw_schedule *none)
 {
     const struct rw_problem *const p = b->g->p;
@@ -62,6 +76,8 @@ static rw_status count_alive(struct bounder *b, const struct rw_schedule *none)
         }
     }
     for (size_t i = 1; ok && i < p->n_order; i++) b->alive[i] += b->alive[i - 1];
+    for (uint32_t i = 0; ok && i < p->n_order; i++)
+        if (p->t->nodes[p->order[i]].adjoint) b->alive[i] += made_by(p, p->order[i], placed);
     rw_free(last);
     rw_free(placed);
     return ok ? RW_OK : RW_ERR_MEMORY;

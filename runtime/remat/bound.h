@@ -1,9 +1,10 @@
 /*
  * What no choice can beat: a lower bound on the seconds of replay within a number of bytes.
  *
- * Stop the step in front of a node of backward. What that node and later ones read of the recorded values is alive now
- * or made again from now on, from what is alive now; gradients in flight are alive anyway. So the seconds of replay to
- * come are at least
+ * Stop the step while a node of backward runs. What that node reads of the recorded values is alive now; what later
+ * ones read is, too, or is made again from now on, from what is alive now. Gradients in flight are alive anyway, and so
+ * are the node's workspace and those of its results that it writes over nothing. So the seconds of replay to come are
+ * at least
  *
  *     least   sum of seconds * q      where   sum of bytes * (p - q)  <=  bytes - what is alive anyway
  *

@@ -269,6 +269,36 @@ Test(optimum, is_three_percent_away_at_most_for_gpt_and_llama)
     check_model(MODEL_LLAMA);
 }
 
+/* Where weights are much and pictures small, what fills memory is what one product works with. */
+static void check_images(enum model_kind kind)
+{
+    static struct model m;
+    static const int32_t tokens[8 * 64];
+    struct model_config config = { .kind = kind };
+    struct step s = { .b = fixture_open(1, 1) };
+    struct rw_frontier f;
+    cr_assert(model_preset(&config, "small"));
+    cr_assert_eq(model_declare(&m, s.b.ctx, &config), RW_OK);
+    open_problem(&s, model_loss(&m, s.b.t, 8, 64, tokens, tokens));
+    cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
+    for (unsigned percent = 75; percent >= 50; percent -= 5) {
+        const uint64_t bytes = rw_frontier_none_peak(&f) * percent / 100;
+        const double planned = planned_within(&f, bytes);
+        double bound;
+        cr_assert_eq(rw_frontier_bound(&f, bytes, &bound), RW_OK);
+        cr_expect_leq(bound, planned);
+        cr_expect_leq(planned, 1.02 * bound, "%s, %u %%: %.4f", model_name(kind), percent, planned / bound);
+    }
+    rw_frontier_finish(&f);
+    close_step(&s);
+}
+
+Test(optimum, is_two_percent_away_at_most_for_networks_for_images)
+{
+    check_images(MODEL_RESNET50);
+    check_images(MODEL_DENSENET121);
+}
+
 Test(optimum, many_equal_layers_need_less_than_half_of_what_full_takes)
 {
     struct fixture b = fixture_open(1, 1);
