@@ -1,9 +1,10 @@
 /*
  * Predicted over measured step time. One context measures costs in steps under `none`, in turn with another one whose
  * steps under several policies are timed, so that noise hits all alike; then the second takes the first one's costs
- * from a file, and what rw_tape_plan() says of each policy is held against the median.
+ * from a file, and what rw_tape_plan() says of each policy is held against the median. With a folder on a disk policies
+ * that move values into files there are among them.
  *
- *   prediction [ROUNDS] [THREADS] [PRESET]
+ *   prediction [ROUNDS] [THREADS] [PRESET] [LENGTH] [FOLDER]
  */
 #include "figure.h"
 #include "models/model.h"
@@ -12,27 +13,30 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SEQ = 256, BATCH = 4, MOST = 64 };
+enum { BATCH = 4, MOST = 64, MOST_SEQ = 4096 };
 
-static const char *const policies[] = { "none", "full", "selective:core_attn", "block:3" };
-#define N (sizeof policies / sizeof *policies)
+/* The first so many move nothing. */
+static const char *const policies[] = { "none", "full", "selective:core_attn", "block:3", "offload:block",
+                                        "full+offload:block", "ops:linear,linear_add,linear_gelu+offload:block" };
+enum { STAYING = 4, N = sizeof policies / sizeof *policies };
 
 struct runner {
     rw_context *ctx;
     rw_tape *t;
     struct model m;
-    int32_t tokens[BATCH * SEQ];
+    int32_t tokens[BATCH * MOST_SEQ];
 };
 
-static const char *preset = "small";
-static int rounds = 9, threads;
+static const char *preset = "small", *folder;
+static int rounds = 9, threads, seq = 256;
 
 static bool open_runner(struct runner *r, enum model_kind kind)
 {
-    struct model_config c = { .kind = kind, .max_seq = SEQ, .dropout = kind == MODEL_GPT ? 0.1f : 0 };
-    for (int i = 0; i < BATCH * SEQ; i++) r->tokens[i] = i * 7 % 256;
+    struct model_config c = { .kind = kind, .max_seq = seq, .dropout = kind == MODEL_GPT ? 0.1f : 0 };
+    for (int i = 0; i < BATCH * seq; i++) r->tokens[i] = i * 7 % 256;
     const rw_context_params params = { .seed = 1, .threads = threads };
     return model_preset(&c, preset) && !rw_context_create(&r->ctx, &params) &&
+           (!folder || !rw_context_set_offload(r->ctx, &(rw_offload){ .path = folder })) &&
            !rw_tape_create(&r->t, r->ctx) && !model_create(&r->m, r->ctx, &c);
 }
 
@@ -49,7 +53,7 @@ static double step(struct runner *r, const char *policy)
     ckpt_set_policy(r->t, policy);
     rw_zero_grad(r->ctx);
     const double begin = now_s();
-    rw_tensor *const loss = model_loss(&r->m, r->t, BATCH, SEQ, r->tokens, r->tokens);
+    rw_tensor *const loss = model_loss(&r->m, r->t, BATCH, seq, r->tokens, r->tokens);
     const rw_status status = rw_backward(r->t, loss);
     const double ms = 1e3 * (now_s() - begin);
     rw_tape_reset(r->t);
@@ -59,7 +63,7 @@ static double step(struct runner *r, const char *policy)
 static double predict(struct runner *r, const char *policy)
 {
     rw_prediction p = { .ms = NAN };
-    rw_tape_plan(r->t, model_loss(&r->m, r->t, BATCH, SEQ, r->tokens, r->tokens), policy, &p);
+    rw_tape_plan(r->t, model_loss(&r->m, r->t, BATCH, seq, r->tokens, r->tokens), policy, &p);
     rw_tape_reset(r->t);
     return p.ms;
 }
@@ -79,16 +83,17 @@ static double worst_of(enum model_kind kind)
 {
     static struct runner measures, runs;
     double ms[N][MOST], worst = 0;
+    const int n = folder ? N : STAYING;
     if (!open_runner(&measures, kind) || !open_runner(&runs, kind)) return NAN;
     step(&measures, "none"); /* pages, plans */
     rw_costs_begin(measures.ctx);
     for (int i = -1; i < rounds; i++) {
         step(&measures, "none");
-        for (size_t p = 0; p < N; p++) ms[p][i < 0 ? 0 : i] = step(&runs, policies[p]);
+        for (int p = 0; p < n; p++) ms[p][i < 0 ? 0 : i] = step(&runs, policies[p]);
     }
     rw_costs_end(measures.ctx);
     take_costs(&measures, &runs);
-    for (size_t p = 0; p < N; p++) {
+    for (int p = 0; p < n; p++) {
         const double measured = median_of(ms[p], rounds), predicted = predict(&runs, policies[p]);
         const double off = fabs(predicted / measured - 1);
         printf("# %s %s: predicted %.2f ms, measured %.2f ms, %.3f times\n", model_name(kind), policies[p], predicted,
@@ -105,13 +110,18 @@ int main(int argc, char **argv)
     if (argc > 1) rounds = atoi(argv[1]);
     if (argc > 2) threads = atoi(argv[2]);
     if (argc > 3) preset = argv[3];
-    if (rounds < 1 || rounds > MOST || threads < 0) {
-        fprintf(stderr, "prediction: usage: prediction [ROUNDS (1 to %d)] [THREADS] [PRESET]\n", MOST);
+    if (argc > 4) seq = atoi(argv[4]);
+    if (argc > 5) folder = argv[5];
+    if (rounds < 1 || rounds > MOST || threads < 0 || seq < 1 || seq > MOST_SEQ) {
+        fprintf(stderr, "prediction: usage: prediction [ROUNDS (1 to %d)] [THREADS] [PRESET] [LENGTH (1 to %d)] "
+                "[FOLDER]\n", MOST, MOST_SEQ);
         return 2;
     }
-    figure("predicted over measured step time, off by, worst of four policies, gpt", worst_of(MODEL_GPT), "of it",
-           0.05);
-    figure("predicted over measured step time, off by, worst of four policies, llama", worst_of(MODEL_LLAMA), "of it",
-           0.05);
+    for (enum model_kind kind = MODEL_GPT; kind <= MODEL_LLAMA; kind++) {
+        char what[128];
+        snprintf(what, sizeof what, "predicted over measured step time, off by, worst of %s policies, %s",
+                 folder ? "seven" : "four", model_name(kind));
+        figure(what, worst_of(kind), "of it", 0.05);
+    }
     return 0;
 }
