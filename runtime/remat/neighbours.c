@@ -1,6 +1,9 @@
 /* See neighbours.h. */
 #include "remat/neighbours.h"
 
+/* Nodes of a tape of which two values at once are tried where every node is a segment. */
+#define VERY_SHORT 10
+
 /* Is there one as good, before it, or a better one? */
 static bool is_beaten(const struct rw_candidates *c, size_t candidate)
 {
@@ -98,6 +101,61 @@ static rw_status try_cut(struct rw_candidates *c, size_t from, uint32_t place)
     return status;
 }
 
+/* Every node a segment. */
+static rw_status cut_everywhere(struct rw_recipe *r, const struct rw_replayable *g)
+{
+    rw_status status = RW_OK;
+    for (uint32_t i = 0, end; !status && i < g->n_nodes; i = end) {
+        for (end = i + 1; end < g->n_nodes && !rw_place_may_begin(g, end);) end++;
+        if (rw_recipe_add_stretch(r, (struct rw_stretch){ i, end, RW_NONE_ID }) == RW_NONE_ID) status = RW_ERR_MEMORY;
+    }
+    return status;
+}
+
+/* The same dropped, but every node a segment: made again for each that reads it. */
+static rw_status try_each(struct rw_candidates *c, size_t from)
+{
+    struct rw_recipe r;
+    rw_status status = rw_recipe_init(&r, &c->graph);
+    if (status) return status;
+    for (size_t v = 0; v < c->graph.n_values; v++)
+        if (c->candidate[from].recipe.drop[v]) r.drop[v] = RW_DROP_AT;
+    status = cut_everywhere(&r, &c->graph);
+    if (!status) return add(c, r);
+    rw_recipe_finish(&r);
+    return status;
+}
+
+/* Two values otherwise, where every node is a segment: some are made again once, beside others that are made again for
+   each that reads them. drops: of v, and times 3 of w. */
+static rw_status try_two_of_each(struct rw_candidates *c, size_t from, uint32_t v, uint32_t w, unsigned drops)
+{
+    struct rw_recipe r;
+    rw_status status = rw_recipe_init(&r, &c->graph);
+    if (status) return status;
+    for (size_t i = 0; i < c->graph.n_values; i++) {
+        const uint8_t drop = c->candidate[from].recipe.drop[i];
+        r.drop[i] = drop < RW_DROP_AT ? drop : RW_DROP_AT;
+    }
+    r.drop[v] = (uint8_t)(drops % 3);
+    r.drop[w] = (uint8_t)(drops / 3);
+    status = cut_everywhere(&r, &c->graph);
+    if (!status) return add(c, r);
+    rw_recipe_finish(&r);
+    return status;
+}
+
+static rw_status try_pairs_of_each(struct rw_candidates *c, size_t from)
+{
+    rw_status status = RW_OK;
+    for (uint32_t v = 0; !status && v < c->graph.n_values; v++)
+        for (uint32_t w = v + 1; !status && w < c->graph.n_values; w++)
+            for (unsigned drops = 1; !status && drops < 9; drops++)
+                if (rw_value_may_drop(&c->graph, v) && rw_value_may_drop(&c->graph, w))
+                    status = try_two_of_each(c, from, v, w, drops);
+    return status;
+}
+
 static rw_status take_turn(struct rw_candidates *c, size_t candidate)
 {
     rw_status status = RW_OK;
@@ -112,30 +170,25 @@ static rw_status take_turn(struct rw_candidates *c, size_t candidate)
     return status;
 }
 
-/* The same dropped, but every node a segment: made again for each that reads it. */
-static rw_status try_each(struct rw_candidates *c, size_t from)
+/* Turns of what nothing beats, from that candidate on, until so many simulations have been made. */
+static rw_status take_turns(struct rw_candidates *c, size_t first, size_t most_simulations,
+                            rw_status (*turn)(struct rw_candidates *c, size_t candidate))
 {
-    struct rw_recipe r;
-    rw_status status = rw_recipe_init(&r, &c->graph);
-    if (status) return status;
-    for (size_t v = 0; v < c->graph.n_values; v++)
-        if (c->candidate[from].recipe.drop[v]) r.drop[v] = RW_DROP_AT;
-    for (uint32_t i = 0, end; !status && i < c->graph.n_nodes; i = end) {
-        for (end = i + 1; end < c->graph.n_nodes && !rw_place_may_begin(&c->graph, end);) end++;
-        if (rw_recipe_add_stretch(&r, (struct rw_stretch){ i, end, RW_NONE_ID }) == RW_NONE_ID) status = RW_ERR_MEMORY;
-    }
-    if (!status) return add(c, r);
-    rw_recipe_finish(&r);
+    rw_status status = RW_OK;
+    for (size_t i = first; !status && i < c->n && c->n_simulations < most_simulations; i++)
+        if (!c->candidate[i].named && !is_beaten(c, i)) status = turn(c, i);
     return status;
 }
 
 rw_status rw_search_neighbours(struct rw_candidates *c, size_t most_simulations)
 {
-    const size_t begin = c->n_simulations, n = c->n;
+    const size_t n = c->n, most = c->n_simulations + most_simulations;
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < n; i++)
         if (!c->candidate[i].named) status = try_each(c, i);
-    for (size_t i = 0; !status && i < c->n && c->n_simulations - begin < most_simulations; i++)
-        if (!c->candidate[i].named && !is_beaten(c, i)) status = take_turn(c, i);
-    return status;
+    if (!status) status = take_turns(c, 0, most, take_turn);
+    if (status || c->graph.n_nodes > VERY_SHORT) return status;
+    const size_t found = c->n;
+    status = take_turns(c, 0, most + most_simulations, try_pairs_of_each);
+    return status ? status : take_turns(c, found, most + 2 * most_simulations, take_turn);
 }

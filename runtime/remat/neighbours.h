@@ -3,7 +3,10 @@
  *
  * What is on the frontier so far is looked at in turn. Its neighbours are the choices with one value dropped otherwise,
  * with two turned over, or, where forward is cut into segments side by side, with one cut more or less. One that is on
- * the frontier itself gets its own turn later. It ends when every turn has been taken, or after so many simulations.
+ * the frontier itself gets its own turn later. It ends when every turn has been taken, or after so many simulations. Of
+ * very short tapes a second round looks at those where every node is a segment and two values are dropped otherwise -
+ * some are then made again once, beside others that are made again for each that reads them - and a third at the
+ * neighbours of what that has found, each with as many simulations.
  *
  * Source: Paquete, Chiarandini and Stuetzle, "Pareto local optimum sets in the biobjective traveling salesman problem",
  * Metaheuristics for Multiobjective Optimisation (2004).
