@@ -50,6 +50,7 @@ typedef struct rw_graph_params {
      * parameters have been updated and others have not: go back to a checkpoint.
      */
     bool update_inside;
+    rw_delayed *delayed; ///< the histories move on behind the update (rw_delayed_update()); not with update_inside
 } rw_graph_params;
 
 /**
@@ -60,8 +61,8 @@ typedef struct rw_graph_params {
  * @param loss      as for rw_backward().
  * @param params    may be NULL for the defaults; need live only until the call returns.
  * @return what rw_backward() returns; RW_ERR_ARGUMENT when values of the tape were computed before, when the
- *         generator was set while the tape was recorded, or for update_inside without an optimizer, or with a scaler or
- *         a max_norm.
+ *         generator was set while the tape was recorded, or for update_inside without an optimizer, or with a scaler,
+ *         a max_norm or delayed scaling.
  */
 RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, const rw_graph_params *params);
 

@@ -52,6 +52,8 @@ typedef enum rw_recipe_kind {
     RW_RECIPE_COUNT
 } rw_recipe_kind;
 
+typedef struct rw_delayed rw_delayed;
+
 /** In which types ops run. Zero is none. */
 typedef struct {
     rw_recipe_kind kind;
@@ -59,6 +61,9 @@ typedef struct {
         by RW_SCALING_128X128, or by RW_SCALING_MX. Scales are powers of two. */
     rw_scaling scaling;
     rw_dtype gradient_dtype; ///< of the codes of the output's gradient [RW_F8_E5M2], or RW_F8_E4M3
+    /** Of RW_RECIPE_F8 with RW_SCALING_TENSOR: scales come from amaxes of earlier steps (below), and gradient_dtype is
+        theirs. It outlives the step that is recorded. NULL: current scaling. */
+    rw_delayed *delayed;
 } rw_recipe;
 
 /**
@@ -67,8 +72,8 @@ typedef struct {
  * ends there. A cast is recorded once for each value in each region that uses it, that of a parameter or buffer once a
  * step, and kept or made again as any other op. Nodes that gradient rules record run in the types they meet.
  * @param recipe copied.
- * @return RW_ERR_ARGUMENT without a tape or a recipe, or for a kind or scaling that there is not; RW_ERR_DTYPE for
- *         codes of gradients of another type; RW_ERR_MEMORY.
+ * @return RW_ERR_ARGUMENT without a tape or a recipe, for a kind or scaling that there is not, or for delayed scaling
+ *         of another kind, scaling or context; RW_ERR_DTYPE for codes of gradients of another type; RW_ERR_MEMORY.
  */
 RW_API rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe);
 #define rw_recipe_begin(...) rw_recipe_begin_at(RW_HERE, __VA_ARGS__)
@@ -153,6 +158,74 @@ RW_API rw_status rw_scaler_update(rw_scaler *s);
 
 /** What it has come to, when all that is queued has run. */
 RW_API rw_status rw_scaler_get(rw_scaler *s, rw_scaler_state *ret_state);
+
+/**
+ * Delayed scaling of RW_RECIPE_F8: the scale of a step comes from the amaxes of the steps before it, so that codes are
+ * made in one pass.
+ *
+ *     rw_delayed *d = NULL;
+ *     rw_delayed_create(&d, ctx, NULL);                      // when the model's parameters are there
+ *     const rw_recipe recipe = { .kind = RW_RECIPE_F8, .delayed = d };
+ *     for (...) {
+ *         rw_zero_grad(ctx);
+ *         for (micro-batches) { rw_recipe_begin(t, &recipe); ... rw_recipe_end(t); rw_backward(t, loss); }
+ *         rw_optimizer_step(opt);                            // or rw_scaler_step(s, opt), rw_scaler_update(s)
+ *         rw_delayed_update(d, NULL);                        // or with s
+ *     }
+ *
+ * A scale is an operand of what is recorded and its amax a result, so a replay computes with the scale that forward
+ * computed with, and leaves nothing behind: where the scale changed in between, backward is an error that names it.
+ * Backward takes the amaxes of what its loss depends on, once, as it ends. ckpt_verify() takes none.
+ */
+typedef enum rw_delayed_rule {
+    RW_DELAYED_MAX,        ///< by the largest amax of the history
+    RW_DELAYED_MOST_RECENT ///< by that of the last step alone
+} rw_delayed_rule;
+
+/** Zero means the default in brackets. */
+typedef struct rw_delayed_params {
+    int32_t history; ///< amaxes of so many updates are kept, at most 1024 [16]
+    rw_delayed_rule rule;
+    int32_t margin;          ///< scales are divided by 2^margin; at most 6 [0]
+    rw_dtype gradient_dtype; ///< of codes of gradients [RW_F8_E5M2], or RW_F8_E4M3
+    const char *name;        ///< its buffers' names begin with it, copied ["fp8"]
+} rw_delayed_params;
+
+/**
+ * Makes the histories of each parameter and buffer of rank 2 of float32, bfloat16 or float16 that the context has: row
+ * i's are 3 i for inputs of products with it, 3 i + 1 for itself, 3 i + 2 for gradients of their outputs. All uses of a
+ * weight share them; what several products read as their input has one set of codes, by the first one's. They are
+ * three buffers, which rw_save() saves and rw_load() loads:
+ *
+ *     NAME.scale [3 n]              by which numbers are multiplied: powers of two, 1 at first
+ *     NAME.history [3 n, history]   amaxes, the latest first, 0 where there is none yet
+ *     NAME.amax [3 n]               the largest since the last update
+ *
+ * Where they are there already, of these shapes, it goes on from them.
+ * @param ret_delayed receives it, owned by the caller; untouched on failure.
+ * @return RW_ERR_ARGUMENT for numbers that make no sense, without such a parameter, or for a name that is none or is
+ *         taken by something else; RW_ERR_DTYPE for another gradient_dtype; RW_ERR_MEMORY; or an error that is stuck.
+ */
+RW_API rw_status rw_delayed_create(rw_delayed **ret_delayed, rw_context *ctx, const rw_delayed_params *params);
+
+/** Frees it, not its buffers, and sets *d to NULL; with the graphs that use it, where there are any. NULL-safe. */
+RW_API void rw_delayed_destroy(rw_delayed **d);
+
+/**
+ * The scales of the next step, once an optimizer's step: of each row whose amax is finite and above zero
+ *
+ *     the history moves on by one and begins with amax; m = its largest number, or amax
+ *     scale = 2^floor(log2(largest code / m)) / 2^margin, the quotient in float32, at most 2^127
+ *
+ * A row that nothing was computed with, or with an amax that is not finite, stays; then all amaxes are zero. On CUDA
+ * it is only queued.
+ * @param s the scaler by which the step was made, NULL for none: when it has left the step out, every row stays.
+ * @return RW_ERR_ARGUMENT for a scaler of another context, RW_ERR_MEMORY, or an error that is stuck in the context.
+ */
+RW_API rw_status rw_delayed_update(rw_delayed *d, rw_scaler *s);
+
+/** The row i of a parameter or buffer; -1 where it has none. */
+RW_API int64_t rw_delayed_row(const rw_delayed *d, const rw_tensor *weight);
 
 #ifdef __cplusplus
 }

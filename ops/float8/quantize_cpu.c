@@ -43,21 +43,34 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static void quantize_tensor(const rw_kernel *k, const struct rw_quantize_attrs *a)
+/* Where the scale is given, codes are made on the way. */
+static uint32_t most_of_tensor(const rw_kernel *k, const float *given)
 {
     const rw_view *const x = &k->in[0];
     const int64_t n = x->layout->numel, parts = rw_quantize_parts(n);
     uint32_t *const part = k->workspace;
     uint32_t m = 0;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
-    for (int64_t p = 0; p < parts; p++)
-        part[p] = most_of(x, p * RW_QUANTIZE_PART, least(RW_QUANTIZE_PART, n - p * RW_QUANTIZE_PART));
+    for (int64_t p = 0; p < parts; p++) {
+        const int64_t from = p * RW_QUANTIZE_PART, own = least(RW_QUANTIZE_PART, n - from);
+        part[p] = most_of(x, from, own);
+        if (given) encode_all(x, &k->out[0], from, own, *given);
+    }
     for (int64_t p = 0; p < parts; p++) m = part[p] > m ? part[p] : m;
+    return m;
+}
+
+static void quantize_tensor(const rw_kernel *k, const struct rw_quantize_attrs *a)
+{
+    const rw_view *const x = &k->in[0];
+    const int64_t n = x->layout->numel, parts = rw_quantize_parts(n);
+    const float *const given = k->n_inputs == 2 ? k->in[1].data : NULL;
+    const uint32_t m = most_of_tensor(k, given);
     const bool e5m2 = k->out[0].dtype == RW_F8_E5M2;
-    const float by = k->n_inputs == 2 ? *(const float *)k->in[1].data
-                                      : rw_f8_scale_of_amax(m, e5m2, a->power_of_two != 0);
+    const float by = given ? *given : rw_f8_scale_of_amax(m, e5m2, a->power_of_two != 0);
     *(float *)k->out[1].data = 1 / by;
     *(float *)k->out[2].data = rw_f8_float(m);
+    if (given) return;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
     for (int64_t p = 0; p < parts; p++)
         encode_all(x, &k->out[0], p * RW_QUANTIZE_PART, least(RW_QUANTIZE_PART, n - p * RW_QUANTIZE_PART), by);

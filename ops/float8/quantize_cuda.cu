@@ -1,6 +1,7 @@
 /*
- * quantize and dequantize on CUDA. Of a whole tensor three kernels: amax by parts, the scale, the codes. Of blocks one:
- * a group of threads, a warp or a block, reads its elements, agrees on their amax, and encodes them.
+ * quantize and dequantize on CUDA. Of a whole tensor three kernels: amax by parts, the scale, the codes; where the
+ * scale is given the first one makes the codes. Of blocks one: a group of threads, a warp or a block, reads its
+ * elements, agrees on their amax, and encodes them.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -28,12 +29,20 @@ __device__ __forceinline__ uint32_t largest_of_block(uint32_t m)
     return m;
 }
 
-template <typename T> __global__ void __launch_bounds__(THREADS) part_kernel(const T *x, uint32_t *part, int64_t n)
+/* given: s, or null. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    part_kernel(const T *x, uint32_t *part, int64_t n, const float *given, uint8_t *y, bool e5m2)
 {
     const int64_t from = static_cast<int64_t>(blockIdx.x) * RW_QUANTIZE_PART;
     const int64_t to = from + RW_QUANTIZE_PART < n ? from + RW_QUANTIZE_PART : n;
+    const float by = given ? *given : 0;
     uint32_t m = 0;
-    for (int64_t i = from + threadIdx.x; i < to; i += THREADS) m = larger(m, rw_f8_magnitude(widen(x[i])));
+    for (int64_t i = from + threadIdx.x; i < to; i += THREADS) {
+        const float v = widen(x[i]);
+        m = larger(m, rw_f8_magnitude(v));
+        if (given) y[i] = rw_f8_encode(v * by, e5m2);
+    }
     m = largest_of_block(m);
     if (threadIdx.x == 0) part[blockIdx.x] = m;
 }
@@ -125,12 +134,11 @@ template <typename T> void quantize_tensor(const rw_kernel *k, const rw_quantize
     const bool e5m2 = k->out[0].dtype == RW_F8_E5M2;
     uint32_t *const part = static_cast<uint32_t *>(k->workspace);
     const float *const given = k->n_inputs == 2 ? static_cast<const float *>(k->in[1].data) : nullptr;
-    if (n) RW_LAUNCH(part_kernel<T>, static_cast<unsigned>(parts), THREADS, 0, k, x, part, n);
+    uint8_t *const y = static_cast<uint8_t *>(k->out[0].data);
+    if (n) RW_LAUNCH(part_kernel<T>, static_cast<unsigned>(parts), THREADS, 0, k, x, part, n, given, y, e5m2);
     RW_LAUNCH(scale_kernel, 1, THREADS, 0, k, part, parts, given, e5m2, a->power_of_two != 0,
               static_cast<float *>(k->out[1].data), static_cast<float *>(k->out[2].data));
-    if (n)
-        RW_LAUNCH(codes_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, x, part + parts,
-                  static_cast<uint8_t *>(k->out[0].data), n, e5m2);
+    if (n && !given) RW_LAUNCH(codes_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, x, part + parts, y, n, e5m2);
 }
 
 template <typename T> void quantize_blocks(const rw_kernel *k, const rw_quantize_attrs *a)

@@ -1,7 +1,7 @@
 /*
  * linear under a recipe of 8-bit codes: input, weight and the gradient of the output are quantised, with scales that
  * are powers of two, so decoding them to bfloat16 rounds nothing; the products are those of bfloat16. What backward
- * keeps is the codes.
+ * keeps is the codes. Under delayed scaling the scale of the gradient's codes is an operand of the rule.
  */
 #include "ops/matmul/linear_codes.h"
 
@@ -15,12 +15,14 @@
 #include <rewind/ops.h>
 #include <rewind/precision.h>
 
-/* Inputs of the rule: y, then these; the bias may be missing. */
-enum { X = 1, WEIGHT, X_CODES, X_SCALE, WEIGHT_CODES, WEIGHT_SCALE, BIAS };
+/* Inputs of the rule: y, then these; behind them the scale of the gradient's codes, and the bias, where there are. */
+enum { X = 1, WEIGHT, X_CODES, X_SCALE, WEIGHT_CODES, WEIGHT_SCALE, REST };
 
 struct rule_data {
     int64_t scaling, of_weight; /* of rows, and of the weight */
     int64_t gradient;           /* the type of its codes */
+    int32_t given, bias;        /* which inputs these are; 0: there is none */
+    uint32_t buffer, row;       /* where the amax of the gradient is noted, if its scale is given */
 };
 
 static rw_scaling weight_scaling(rw_scaling rows)
@@ -48,13 +50,22 @@ static rw_status set_weight(rw_grad_call *g, rw_tensor *dy, rw_tensor *x)
     return rw_grad_set(g, WEIGHT, rw_grad_narrowed(g, WEIGHT, rw_matmul(t, turned, rows)));
 }
 
+static rw_tensor *codes_of_gradient(const rw_grad_call *g, const struct rule_data *a, rw_tensor *dy,
+                                    rw_tensor **ret_scale)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    const rw_quantize_params p = { (rw_dtype)a->gradient, (rw_scaling)a->scaling, true };
+    rw_tensor *const given = a->given ? rw_grad_input(g, a->given) : RW_NONE;
+    rw_tensor *amax, *const codes = rw_quantize(t, dy, given, &p, ret_scale, &amax);
+    return codes && a->given && rw_delayed_note(t, a->buffer, a->row, amax) ? NULL : codes;
+}
+
 static rw_status grad(rw_grad_call *g, const void *data)
 {
     const struct rule_data *const a = data;
     rw_tape *const t = rw_grad_tape(g);
-    const rw_quantize_params p = { (rw_dtype)a->gradient, (rw_scaling)a->scaling, true };
     rw_tensor *scale, *const dy = rw_matrix_of_rows(t, rw_grad_upstream(g, 0));
-    rw_tensor *const codes = dy ? rw_quantize(t, dy, RW_NONE, &p, &scale, NULL) : NULL;
+    rw_tensor *const codes = dy ? codes_of_gradient(g, a, dy, &scale) : NULL;
     rw_tensor *const dz = codes ? decoded(g, codes, scale, a->scaling, dy) : NULL;
     if (rw_grad_wanted(g, X)) {
         rw_tensor *const w = decoded(g, rw_grad_input(g, WEIGHT_CODES), rw_grad_input(g, WEIGHT_SCALE), a->of_weight,
@@ -66,28 +77,55 @@ static rw_status grad(rw_grad_call *g, const void *data)
                                      rw_grad_input(g, X));
         RW_CHECK(set_weight(g, dz, x));
     }
-    return rw_grad_n_inputs(g) > BIAS && rw_grad_wanted(g, BIAS) ? rw_grad_set_sum_to(g, BIAS, dy) : RW_OK;
+    return a->bias && rw_grad_wanted(g, a->bias) ? rw_grad_set_sum_to(g, a->bias, dy) : RW_OK;
+}
+
+/* Codes and scales of both operands, as inputs of the rule without y. */
+static bool quantise(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor **in)
+{
+    const rw_quantize_params rows = { RW_F8_E4M3, recipe->scaling, true };
+    const rw_quantize_params blocks = { RW_F8_E4M3, weight_scaling(recipe->scaling), true };
+    rw_tensor *const x = in[X - 1], *const weight = in[WEIGHT - 1];
+    in[X_CODES - 1] = rw_recipe_codes_at(at, t, x, &rows, recipe->delayed, weight, RW_DELAYED_INPUT, &in[X_SCALE - 1]);
+    if (!in[X_CODES - 1]) return false;
+    in[WEIGHT_CODES - 1] = rw_recipe_codes_at(at, t, weight, &blocks, recipe->delayed, weight, RW_DELAYED_WEIGHT,
+                                              &in[WEIGHT_SCALE - 1]);
+    return in[WEIGHT_CODES - 1] != NULL;
+}
+
+/* What else the rule reads: *n grows by it. */
+static bool add_rest(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor *bias, rw_tensor **in, int *n,
+                     struct rule_data *a)
+{
+    struct rw_delayed_slot slot;
+    if (recipe->delayed) {
+        if (!rw_delayed_slot_at(at, t, recipe->delayed, in[WEIGHT - 1], RW_DELAYED_GRADIENT, &slot)) return false;
+        a->buffer = slot.buffer;
+        a->row = slot.row;
+        in[(*n)++] = slot.scale;
+        a->given = *n;
+    }
+    if (bias != rw_none()) {
+        in[(*n)++] = bias;
+        a->bias = *n;
+    }
+    return true;
 }
 
 static rw_tensor *record(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor *x, rw_tensor *weight,
                          rw_tensor *bias)
 {
     const rw_scaling of_weight = weight_scaling(recipe->scaling);
-    const struct rule_data a = { recipe->scaling, of_weight,
-                                 recipe->gradient_dtype ? recipe->gradient_dtype : RW_F8_E5M2 };
-    rw_tensor *in[BIAS] = { x, rw_operand_at(at, t, weight, "linear") }; /* without y: one less than in the rule */
-    if (!in[0] || !in[1]) return NULL;
-    in[X_CODES - 1] = rw_recipe_codes_at(at, t, x, recipe->scaling, &in[X_SCALE - 1]);
-    if (!in[X_CODES - 1]) return NULL;
-    in[WEIGHT_CODES - 1] = rw_recipe_codes_at(at, t, in[1], of_weight, &in[WEIGHT_SCALE - 1]);
-    if (!in[WEIGHT_CODES - 1]) return NULL;
+    struct rule_data a = { .scaling = recipe->scaling, .of_weight = of_weight,
+                           .gradient = recipe->gradient_dtype ? recipe->gradient_dtype : RW_F8_E5M2 };
+    rw_tensor *in[REST + 1] = { x, rw_operand_at(at, t, weight, "linear") }; /* without y: one less than in the rule */
+    int n = REST - 1;
+    if (!in[0] || !in[1] || !quantise(at, t, recipe, in) || !add_rest(at, t, recipe, bias, in, &n, &a)) return NULL;
     rw_tensor *const rows = rw_dequantize_at(at, t, in[X_CODES - 1], in[X_SCALE - 1], recipe->scaling, RW_BF16);
     rw_tensor *const w = rw_dequantize_at(at, t, in[WEIGHT_CODES - 1], in[WEIGHT_SCALE - 1], of_weight, RW_BF16);
-    const bool biased = bias != rw_none();
-    if (biased) in[BIAS - 1] = bias;
     rw_tensor *const of[] = { rows, w, bias };
-    rw_tensor *const y = rows && w ? rw_apply_at(at, t, &rw_op_linear, of, biased ? 3 : 2, NULL, 0, NULL) : NULL;
-    return y ? rw_custom_grad_at(at, t, y, in, biased ? BIAS : BIAS - 1, grad, &a, sizeof a) : NULL;
+    rw_tensor *const y = rows && w ? rw_apply_at(at, t, &rw_op_linear, of, a.bias ? 3 : 2, NULL, 0, NULL) : NULL;
+    return y ? rw_custom_grad_at(at, t, y, in, n, grad, &a, sizeof a) : NULL;
 }
 
 rw_tensor *rw_linear_of_codes_at(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor *x, rw_tensor *weight,

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "api/optimizer.h"
 #include "api/clip.h"
+#include "api/delayed.h"
 #include "api/scaler.h"
 #include "verify/verify.h"
 
@@ -26,6 +27,7 @@ struct rw_graph {
     uint32_t loss;
     rw_optimizer *optimizer; /* NULL: none */
     rw_scaler *scaler;   /* NULL: none */
+    rw_delayed *delayed; /* NULL: none */
     const void *seeds[1]; /* what backward begins with: its scale */
     bool follows;        /* the optimizer did when it was recorded */
     struct rw_clip clip; /* all zero: none */
@@ -55,7 +57,7 @@ static rw_status check_tickets(const rw_tape *t)
     return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the generator was set while the tape was recorded");
 }
 
-/* What the step does with its gradients, in order: unscaling, clipping, the update; then the scale of the next. */
+/* What the step does with its gradients, in order: unscaling, clipping, the update; then the scales of the next. */
 static struct rw_recorder *recorders_of(rw_graph *g, bool *used_up)
 {
     if (g->inside) return rw_optimizer_recorder_inside(g->optimizer, used_up);
@@ -64,6 +66,7 @@ static struct rw_recorder *recorders_of(rw_graph *g, bool *used_up)
     if (g->scaler) end = &(*end = rw_scaler_unscaler(g->scaler))->next;
     if (g->clip.ctx) end = &(*end = &g->clip.recorder)->next;
     if (g->optimizer) end = &(*end = rw_optimizer_recorder(g->optimizer, found))->next;
+    if (g->delayed) end = &(*end = rw_delayed_recorder(g->delayed, found))->next;
     if (g->scaler) end = &(*end = rw_scaler_updater(g->scaler))->next;
     *end = NULL;
     return first;
@@ -101,6 +104,7 @@ static rw_status check_inside(rw_context *ctx, const rw_graph_params *p)
     const char *fault = NULL;
     if (!p->optimizer) fault = "there is no optimizer";
     else if (p->scaler) fault = "a scaler decides about an update when it has seen all gradients";
+    else if (p->delayed) fault = "histories move on behind the last update";
     else if (p->max_norm > 0) fault = "max_norm needs the norm of all gradients before the first update";
     return fault ? rw_fail(ctx, RW_ERR_ARGUMENT, "rw_graph_create: update_inside: %s", fault) : RW_OK;
 }
@@ -115,6 +119,8 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the optimizer belongs to another context");
     if (p->scaler && rw_scaler_context(p->scaler) != t->ctx)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the scaler belongs to another context");
+    if (p->delayed && rw_delayed_context(p->delayed) != t->ctx)
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: delayed scaling belongs to another context");
     const rw_status inside = check_inside(t->ctx, p);
     if (inside) return inside;
     const rw_status scales = p->scaler ? rw_scaler_check_loss(t, loss, "rw_graph_create") : RW_OK;
@@ -168,10 +174,11 @@ rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, con
     rw_graph *g = rw_calloc(1, sizeof *g);
     if (!g) return rw_fail(t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
     *g = (rw_graph){ .t = t, .tape_step = t->step, .loss = id, .optimizer = p.optimizer,
-                     .inside = p.update_inside, .scaler = p.scaler,
+                     .inside = p.update_inside, .scaler = p.scaler, .delayed = p.delayed,
                      .seeds = { p.scaler ? rw_scaler_seed(p.scaler) : NULL } };
     t->n_users++;
     if (p.scaler) rw_scaler_share(p.scaler);
+    if (p.delayed) rw_delayed_share(p.delayed);
     if (p.optimizer) rw_optimizer_share(p.optimizer);
     status = make(g, p.max_norm);
     if (status) rw_graph_destroy(&g);
@@ -191,6 +198,7 @@ void rw_graph_destroy(rw_graph **pg)
     rw_free(g->captured_sources);
     if (g->optimizer) rw_optimizer_release(g->optimizer);
     if (g->scaler) rw_scaler_release(g->scaler);
+    if (g->delayed) rw_delayed_release(g->delayed);
     rw_tape_release(g->t);
     rw_free(g);
     *pg = NULL;
@@ -310,6 +318,7 @@ static rw_status launch(rw_graph *g)
     rw_run_is_queued(r, end);
     if (g->optimizer) rw_optimizer_count(g->optimizer);
     if (g->scaler) rw_scaler_count(g->scaler);
+    if (g->delayed) rw_delayed_count(g->delayed);
     g->launches++;
     status = rw_run_settle(r);
     return !status && rw_run_is_watched_each_time(r) ? rw_runs_wait(g->t->ctx) : status;

@@ -1,6 +1,7 @@
 /* What a plan is for. See targets.h. */
 #include "autodiff/targets.h"
 
+#include "autodiff/amaxes.h"
 #include "autodiff/rule.h"
 #include "base/alloc.h"
 #include "record/own_ops.h"
@@ -261,6 +262,41 @@ static rw_status differentiate(struct rw_targets *s)
     return status ? status : keep_for_readers(s);
 }
 
+/* What the tape has put among the effects from `first` on runs when the step ends. */
+static rw_status target_commits(struct rw_targets *s, size_t first)
+{
+    const rw_tape *const t = s->t;
+    rw_status status = RW_OK;
+    for (size_t i = first; !status && i < t->n_effects; i++) {
+        const struct rw_node *const node = &t->nodes[t->effects[i].node];
+        for (uint32_t k = 0; !status && k < node->n_outputs; k++)
+            status = add_target(s, (struct rw_target){ .value = node->first_output + k, .of = RW_NONE_ID });
+    }
+    return status;
+}
+
+static void mark_maker(const struct rw_targets *s, bool *needed, uint32_t value)
+{
+    const uint32_t maker = rw_tape_value(s->t, rw_tape_base(s->t, value))->producer;
+    if (maker != RW_NONE_ID) needed[maker] = true;
+}
+
+/* Of what the step's losses and gradients depend on. */
+static rw_status note_amaxes(struct rw_targets *s)
+{
+    const size_t n_effects = s->t->n_effects;
+    if (!s->t->n_amaxes) return RW_OK;
+    bool *const needed = rw_calloc(s->t->n_nodes, sizeof *needed);
+    if (!needed) return no_memory(s);
+    for (size_t i = 0; i < s->request->n_values; i++) mark_maker(s, needed, s->request->values[i]);
+    for (size_t i = 0; i < s->n; i++)
+        if (!s->target[i].only_if_needed) mark_maker(s, needed, s->target[i].value);
+    for (size_t i = 0; i < s->n_used_up; i++) mark_maker(s, needed, s->used_up[i].value);
+    const rw_status status = rw_amaxes_record(s->t, needed);
+    rw_free(needed);
+    return status ? status : target_commits(s, n_effects);
+}
+
 /* The gradients as recorders find them: the sums of a step; beside a step what the parameters' own memory holds. */
 static rw_status find_gradients(const struct rw_targets *s, rw_tensor **gradient)
 {
@@ -289,13 +325,8 @@ static rw_status record_updates(struct rw_targets *s)
     rw_status status = find_gradients(s, gradient);
     if (s->request->used_up) s->first_update = (uint32_t)t->n_nodes;
     for (struct rw_recorder *r = s->request->recorders; !status && r; r = r->next) status = r->record(r, t, gradient);
-    for (size_t i = n_effects; !status && i < t->n_effects; i++) {
-        const struct rw_node *const node = &t->nodes[t->effects[i].node];
-        for (uint32_t k = 0; !status && k < node->n_outputs; k++)
-            status = add_target(s, (struct rw_target){ .value = node->first_output + k, .of = RW_NONE_ID });
-    }
     rw_free(gradient);
-    return status;
+    return status ? status : target_commits(s, n_effects);
 }
 
 rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_request *request)
@@ -312,6 +343,7 @@ rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_requ
     }
     if (!status) status = target_effects(s, n_recorded);
     if (!status && s->request->kind == RW_PLAN_STEP) status = differentiate(s);
+    if (!status && s->request->kind == RW_PLAN_STEP) status = note_amaxes(s);
     if (!status && s->request->recorders) status = record_updates(s);
     return status || !effects_happen(s) ? status : keep_for_commits(s);
 }

@@ -12,7 +12,7 @@ struct rw_hash {
 };
 
 struct rw_tape_mark {
-    size_t nodes, operands, attrs, values, leaves, tickets, effects, casts;
+    size_t nodes, operands, attrs, values, leaves, tickets, effects, casts, amaxes;
     struct rw_hash hash;
     uint64_t drawn, ticket_end; /* the generator's offset, and the tape's own */
 };

@@ -94,6 +94,21 @@ struct rw_scaler_rule {
 #define RW_SCALER_NUMBERS 4
 
 /*
+ * Delayed scaling, commits. (amaxes, noted) -> (noted): each into its row, where it is larger than what that holds;
+ * attributes: the rows, one uint32_t for each. ([found,] amax, scale, history) -> (amax, scale, history): the scales of
+ * the next step, by rewind/precision.h.
+ */
+extern const rw_op_def rw_op_note_amax;
+extern const rw_op_def rw_op_delayed_update;
+
+/* Of a weight: what has a history. */
+enum rw_delayed_operand { RW_DELAYED_INPUT, RW_DELAYED_WEIGHT, RW_DELAYED_GRADIENT, RW_DELAYED_OPERANDS };
+
+struct rw_delayed_attrs {
+    int32_t gradient_dtype, most_recent, margin;
+};
+
+/*
  * Clipping, a commit: (limit, norm, gradients) -> (norm, gradients). Limit and norm are float64, of one element. A
  * gradient that is absent is zero, and not written.
  */
@@ -123,9 +138,22 @@ rw_dtype rw_recipe_lowers(const rw_tape *t, const rw_tensor *x);
 
 /* The innermost recipe where it is one of 8-bit codes, valid until something is recorded; else NULL. And codes of x, a
    value of the tape, of E4M3 with scales that are powers of two: of a parameter made once a step, of anything else once
-   a region. */
+   a region. With delayed scaling the scale is that of an operand of a product with the weight, a value of the tape. */
 const rw_recipe *rw_recipe_of_codes(const rw_tape *t);
-rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, rw_scaling scaling, rw_tensor **ret_scale);
+rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_quantize_params *params,
+                              const rw_delayed *delayed, rw_tensor *weight, enum rw_delayed_operand which,
+                              rw_tensor **ret_scale);
+
+/* A scale of delayed scaling, and where its amax goes. False, with an error, where the weight has no histories. */
+struct rw_delayed_slot {
+    rw_tensor *scale;
+    uint32_t buffer, row; /* the buffer by its id */
+};
+bool rw_delayed_slot_at(rw_site at, rw_tape *t, const rw_delayed *delayed, rw_tensor *weight,
+                        enum rw_delayed_operand which, struct rw_delayed_slot *ret);
+
+/* The value is the amax of this step: noted when backward ends, where that depends on it. RW_ERR_MEMORY, recorded. */
+rw_status rw_delayed_note(rw_tape *t, uint32_t buffer, uint32_t row, const rw_tensor *amax);
 
 /* The marker of the library's own definitions, at kernel[RW_DEVICE_AUTO]: nobody else can name it. */
 rw_status rw_op_is_own(const rw_kernel *k);

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "record/context.h"
 
+#include <assert.h>
 #include <string.h>
 
 struct rw_param *rw_param_of(const rw_tensor *x)
@@ -130,6 +131,16 @@ void rw_state_destroy(rw_context *ctx, struct rw_param *p)
     ctx->by_id[p->tensor.id] = NULL;
     if (p->tensor.id < ctx->free_id) ctx->free_id = p->tensor.id;
     free_param(ctx, p);
+}
+
+/* Nobody else's name was put behind its own. */
+void rw_buffer_take_back(rw_context *ctx, struct rw_param *p)
+{
+    assert(ctx->n_params && ctx->params[ctx->n_params - 1] == p);
+    *place_of(ctx, p->name) = 0;
+    ctx->n_params--;
+    ctx->memory.parameters -= p->bytes;
+    rw_state_destroy(ctx, p);
 }
 
 /* float32 for what is narrower, which is also what zeroed options ask for; a wider type's is its own. */

@@ -27,6 +27,9 @@ struct rw_param *rw_param_of(const rw_tensor *x);
 struct rw_param *rw_state_create(rw_context *ctx, rw_dtype dtype, rw_shape shape);
 void rw_state_destroy(rw_context *ctx, struct rw_param *p); /* NULL-safe. No plan that is kept may name it */
 
+/* The buffer that was made last, as if it had not been. No plan may name it. */
+void rw_buffer_take_back(rw_context *ctx, struct rw_param *p);
+
 static inline bool rw_param_is_trained(const struct rw_param *p)
 {
     return p->tensor.flags & RW_VALUE_REQUIRES;

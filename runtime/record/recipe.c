@@ -2,9 +2,25 @@
 #include "record/recipe.h"
 
 #include "base/alloc.h"
+#include "record/delayed.h"
 #include "record/own_ops.h"
 
 #include <rewind/ops.h>
+
+static rw_status check_delayed(rw_site at, const rw_tape *t, const rw_recipe *recipe)
+{
+    const struct rw_delayed_rows *const d = rw_delayed_rows(recipe->delayed);
+    const char *const fault = recipe->kind != RW_RECIPE_F8              ? "is of 8-bit codes"
+                              : recipe->scaling != RW_SCALING_TENSOR ? "is by the tensor"
+                              : d->ctx != t->ctx                     ? "belongs to one context"
+                                                                     : NULL;
+    if (fault)
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_recipe_begin at %s:%d: delayed scaling %s", at.file, at.line,
+                       fault);
+    if (!recipe->gradient_dtype || recipe->gradient_dtype == d->gradient_dtype) return RW_OK;
+    return rw_fail(t->ctx, RW_ERR_DTYPE, "rw_recipe_begin at %s:%d: the scales are of codes of gradients of %s",
+                   at.file, at.line, rw_dtype_name(d->gradient_dtype));
+}
 
 rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe)
 {
@@ -21,10 +37,14 @@ rw_status rw_recipe_begin_at(rw_site at, rw_tape *t, const rw_recipe *recipe)
     if (codes && codes != RW_F8_E4M3 && codes != RW_F8_E5M2)
         return rw_fail(ctx, RW_ERR_DTYPE, "rw_recipe_begin at %s:%d: there are no codes of gradients of %s", at.file,
                        at.line, rw_dtype_name(codes));
+    const rw_status delayed = recipe->delayed ? check_delayed(at, t, recipe) : RW_OK;
+    if (delayed) return delayed;
     const uint32_t site = rw_site_index(ctx, at);
     if (site == RW_NONE_ID || !rw_grow(&t->recipes, &t->cap_recipes, t->n_recipes, 1, sizeof *t->recipes))
         return rw_fail(ctx, RW_ERR_MEMORY, "rw_recipe_begin at %s:%d: out of memory", at.file, at.line);
     t->recipes[t->n_recipes] = (struct rw_tape_recipe){ *recipe, t->open_recipe, t->open_region, site };
+    if (recipe->delayed)
+        t->recipes[t->n_recipes].recipe.gradient_dtype = rw_delayed_rows(recipe->delayed)->gradient_dtype;
     t->open_recipe = (uint32_t)t->n_recipes++;
     return RW_OK;
 }
@@ -174,11 +194,29 @@ const rw_recipe *rw_recipe_of_codes(const rw_tape *t)
     return t && open_kind(t) == RW_RECIPE_F8 ? &t->recipes[t->open_recipe].recipe : NULL;
 }
 
-/* Scales are the output behind the codes. */
-rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, rw_scaling scaling, rw_tensor **ret_scale)
+/* Scales of a tape are found again by what they come from. */
+static uint32_t origin_of(const rw_quantize_params *p, const rw_delayed *delayed)
 {
-    const rw_quantize_params p = { RW_F8_E4M3, scaling, true };
-    struct rw_tensor *const made = cast_before(t, x, RW_F8_E4M3, (uint32_t)scaling);
+    if (!delayed) return (uint32_t)p->scaling;
+    return RW_SCALING_COUNT + rw_delayed_rows(delayed)->scale->tensor.id;
+}
+
+static struct rw_tensor *make_codes(rw_site at, rw_tape *t, struct rw_tensor *x, const rw_quantize_params *p,
+                                    const struct rw_delayed_slot *slot, rw_tensor **ret_scale)
+{
+    if (!slot->scale) return rw_quantize_at(at, t, x, rw_none(), p, ret_scale, NULL);
+    rw_tensor *amax = NULL, *const y = rw_quantize_at(at, t, x, slot->scale, p, ret_scale, &amax);
+    return y && !rw_delayed_note(t, slot->buffer, slot->row, amax) ? y : NULL;
+}
+
+/* Scales are the output behind the codes. */
+rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_quantize_params *params,
+                              const rw_delayed *delayed, rw_tensor *weight, enum rw_delayed_operand which,
+                              rw_tensor **ret_scale)
+{
+    struct rw_delayed_slot slot = { 0 };
+    const uint32_t origin = origin_of(params, delayed);
+    struct rw_tensor *const made = cast_before(t, x, RW_F8_E4M3, origin);
     if (made) {
         *ret_scale = rw_tape_value(t, made->id + 1);
         return made;
@@ -187,7 +225,8 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, rw_scaling s
         rw_fail(t->ctx, RW_ERR_MEMORY, "quantize at %s:%d: out of memory", at.file, at.line);
         return NULL;
     }
-    struct rw_tensor *const y = rw_quantize_at(at, t, x, rw_none(), &p, ret_scale, NULL);
-    if (y) note(t, x, y, (uint32_t)scaling);
+    if (delayed && !rw_delayed_slot_at(at, t, delayed, weight, which, &slot)) return NULL;
+    struct rw_tensor *const y = make_codes(at, t, x, params, &slot, ret_scale);
+    if (y) note(t, x, y, origin);
     return y;
 }

@@ -53,8 +53,14 @@ struct rw_tape_recipe {
 struct rw_recipe_cast {
     uint32_t source, result; /* values */
     uint32_t region;         /* RW_NONE_ID outside any */
-    uint32_t scaling;        /* of codes; else 0 */
+    uint32_t scaling;        /* of codes: which scales; else 0 */
     uint32_t before;         /* the cast of the same source before it, RW_NONE_ID for none */
+};
+
+/* What a step notes of delayed scaling: see delayed.h. */
+struct rw_tape_amax {
+    uint32_t value;
+    uint32_t buffer, row; /* where it goes; the buffer by its id */
 };
 
 struct rw_tape {
@@ -101,6 +107,8 @@ struct rw_tape {
     size_t n_casts, cap_casts;
     uint32_t *cast_of; /* by value: its last one, if that says so too. See recipe.h */
     size_t cap_cast_of;
+    struct rw_tape_amax *amaxes;
+    size_t n_amaxes, cap_amaxes;
     struct rw_hash hash;
 
     /* Input copies come from blocks that a reset keeps. */

@@ -3,6 +3,7 @@
 
 #include "plan/cache.h"
 #include "base/alloc.h"
+#include "record/own_ops.h"
 #include "run/sources.h"
 #include "run/walk.h"
 
@@ -444,15 +445,18 @@ rw_status rw_runs_wait(rw_context *ctx)
 
 /*
  * A stateful node has run and will not run again on this tape. A commit has written its buffers: whoever computes
- * from them from now on sees other values than this step did. What planning recorded is counted by who had it recorded.
+ * from them from now on sees other values than this step did. What planning recorded is counted by who had it recorded;
+ * but for amaxes, which nobody asks for.
  */
 static void note_effect(const struct rw_run *r, const struct rw_action *a)
 {
     const rw_plan *const p = r->plan;
     rw_tape *const t = r->tape;
-    if (a->node >= p->mark_nodes || rw_action_is_move(a->kind)) return;
-    const struct rw_node *const node = &t->nodes[a->node];
-    if (t->ctx->ops[node->op]->flags & RW_OP_STATEFUL) rw_tape_effect(t, a->node)->done = true;
+    if (rw_action_is_move(a->kind)) return;
+    const struct rw_node *const node = rw_plan_node(t, p, a->node);
+    const rw_op_def *const op = t->ctx->ops[node->op];
+    if (a->node >= p->mark_nodes && op != &rw_op_note_amax) return;
+    if (a->node < p->mark_nodes && (op->flags & RW_OP_STATEFUL)) rw_tape_effect(t, a->node)->done = true;
     if (a->kind != RW_ACTION_COMMIT) return;
     for (uint32_t i = 0; i < node->n_outputs; i++) {
         const uint32_t to = rw_word_source(p->words[a->word + node->n_inputs + i]);

@@ -45,10 +45,20 @@ static const rw_op_def *op_of(const struct rw_at *at)
 
 static bool strikes(const struct rw_at *at)
 {
-    if (!rw_fault.kind || rw_fault.kind == RW_FAULT_STORE || rw_fault.kind == RW_FAULT_REORDER || !at->node)
+    if (!rw_fault.kind || rw_fault.kind == RW_FAULT_STORE || rw_fault.kind == RW_FAULT_REORDER ||
+        rw_fault.kind == RW_FAULT_COMMIT || !at->node)
         return false;
     if (!at->run->plan->cost.replayed_nodes || strcmp(op_of(at)->name, rw_fault.op)) return false;
     return at->kind == RW_ACTION_REPLAY && rw_fault.skip-- == 0;
+}
+
+static void halve(const struct rw_at *at, void *data)
+{
+    const rw_context *const ctx = at->run->tape->ctx;
+    float scale = 0;
+    ctx->device->download(ctx->device_state, &scale, data, sizeof scale);
+    scale /= 2;
+    ctx->device->upload(ctx->device_state, data, &scale, sizeof scale);
 }
 
 /* One element of the slot that a move is about to read. The queue may not have come so far: it is waited for. */
@@ -236,6 +246,7 @@ static rw_status before(struct rw_observer *o, struct rw_at *at)
     const uint32_t *const words = plan->words + plan->actions[at->action].word;
     note_strike(at);
     if (rw_fault.kind == RW_FAULT_TICKET) at->ticket.offset++;
+    if (rw_fault.kind == RW_FAULT_SCALE && at->n_in > 1) halve(at, at->in[1].data);
     for (int i = 0; rw_fault.kind == RW_FAULT_PARAMETER && i < at->n_in; i++) {
         if (!rw_word_is(plan, words[i], RW_SOURCE_PARAM)) continue;
         flip(at, at->in[i].data, 0);
@@ -244,9 +255,18 @@ static rw_status before(struct rw_observer *o, struct rw_at *at)
     return RW_OK;
 }
 
+static rw_status commit_again(const struct rw_at *at)
+{
+    if (at->kind != RW_ACTION_COMMIT || strcmp(op_of(at)->name, rw_fault.op) || rw_fault.skip-- != 0) return RW_OK;
+    const rw_kernel k = rw_walk_kernel(at);
+    note_strike(at);
+    return k.op->kernel[at->run->tape->ctx->kind](&k);
+}
+
 static rw_status after(struct rw_observer *o, const struct rw_at *at)
 {
     struct faults *const f = faults_of(o);
+    if (rw_fault.kind == RW_FAULT_COMMIT && at->node) return commit_again(at);
     if (rw_fault.kind == RW_FAULT_REORDER && f->now.at) return after_addition(f, at);
     if (rw_fault.kind != RW_FAULT_CORRUPT || !strikes(at)) return RW_OK;
     if (!at->n_out || !rw_view_bytes(&at->out[0])) return RW_OK;

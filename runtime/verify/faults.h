@@ -13,6 +13,8 @@ enum rw_fault_kind {
     RW_FAULT_REORDER,     /* of three terms of a sum the last two are added first: a + (b + c), not (a + b) + c */
     RW_FAULT_CORRUPT,     /* one element of a replayed output changes its lowest bit */
     RW_FAULT_PARAMETER,   /* the parameter that a replay reads changes before it */
+    RW_FAULT_SCALE,       /* the scale that a replay reads (input 1) is the next step's: half of what it was */
+    RW_FAULT_COMMIT,      /* a commit runs twice, in any plan */
     RW_FAULT_STORE        /* what waits outside the device's memory changes its lowest bit */
 };
 

@@ -128,6 +128,8 @@ OTHERS = [
     (r'causal_conv1d_cuda:(rows|weight)_kernel<.*>', 'taps of a place, each read from the cache by its neighbours'),
     (r'cells_cuda:(lstm|gru)(_backward)?_kernel<.*>', 'elements side by side, each with its gates; functions limit it'),
     (r'attention_cuda:span_kernel', 'eight bytes for each row'),
+    (r'delayed_cuda:note_kernel', 'one block'),
+    (r'delayed_cuda:update_kernel', 'a block for each history: few numbers'),
     (r'attention_merge_cuda:\w+_kernel<.*>', 'operands of any layout, a warp for each row'),
     (r'moe_balance_cuda:balance_kernel', 'one block'),
     (r'moe_drop_cuda:drop_kernel<.*>', 'a few numbers a token'),

@@ -1,0 +1,60 @@
+/* See amaxes.h. */
+#include "autodiff/amaxes.h"
+
+#include "base/alloc.h"
+#include "record/own_ops.h"
+
+static uint32_t maker_of(const rw_tape *t, uint32_t value)
+{
+    return rw_tape_value(t, rw_tape_base(t, value))->producer;
+}
+
+static void spread(const rw_tape *t, bool *needed)
+{
+    for (size_t n = t->n_nodes; n-- > 0;) {
+        const struct rw_node *const node = &t->nodes[n];
+        for (uint32_t i = 0; needed[n] && i < node->n_inputs; i++) {
+            const uint32_t maker = maker_of(t, t->operands[node->first_input + i]);
+            if (maker != RW_NONE_ID) needed[maker] = true;
+        }
+    }
+}
+
+/* Those of the tape's first n amaxes that go to one buffer, into rows and, in front of it, into in. */
+static rw_status record(rw_tape *t, uint32_t buffer, size_t n_amaxes, const bool *needed, rw_tensor **in,
+                        uint32_t *rows)
+{
+    int n = 0;
+    for (size_t i = 0; i < n_amaxes; i++) {
+        const struct rw_tape_amax *const a = &t->amaxes[i];
+        if (a->buffer != buffer || !needed[maker_of(t, a->value)]) continue;
+        in[n] = rw_tape_value(t, a->value);
+        rows[n++] = a->row;
+    }
+    in[n] = &t->ctx->by_id[buffer]->tensor;
+    if (!n || rw_apply_at(RW_HERE, t, &rw_op_note_amax, in, n + 1, rows, (size_t)n * sizeof *rows, NULL)) return RW_OK;
+    return t->ctx->status;
+}
+
+static bool is_first_of_its_buffer(const rw_tape *t, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (t->amaxes[k].buffer == t->amaxes[i].buffer) return false;
+    return true;
+}
+
+rw_status rw_amaxes_record(rw_tape *t, bool *needed)
+{
+    const size_t n = t->n_amaxes;
+    rw_tensor **const in = rw_malloc((n + 1) * sizeof *in);
+    uint32_t *const rows = rw_malloc(n * sizeof *rows);
+    rw_status status = in && rows ? RW_OK : rw_fail(t->ctx, RW_ERR_MEMORY, "planning: out of memory");
+    spread(t, needed);
+    t->origin = rw_origin_of(t, RW_NONE_ID);
+    for (size_t i = 0; !status && i < n; i++)
+        if (is_first_of_its_buffer(t, i)) status = record(t, t->amaxes[i].buffer, n, needed, in, rows);
+    t->origin = (struct rw_origin){ 0 };
+    rw_free(in);
+    rw_free(rows);
+    return status;
+}

@@ -1,0 +1,39 @@
+/* See delayed.h. */
+#include "record/delayed.h"
+
+#include "base/alloc.h"
+
+#include <rewind/ops.h>
+
+static uint32_t row_of(const rw_tape *t, const struct rw_delayed_rows *d, const struct rw_tensor *weight)
+{
+    if (weight->leaf == RW_NONE_ID || t->leaves[weight->leaf].kind != RW_LEAF_PARAM) return RW_NONE_ID;
+    return rw_delayed_row_of(d, t->leaves[weight->leaf].param);
+}
+
+bool rw_delayed_slot_at(rw_site at, rw_tape *t, const rw_delayed *delayed, rw_tensor *weight,
+                        enum rw_delayed_operand which, struct rw_delayed_slot *ret)
+{
+    const struct rw_delayed_rows *const d = rw_delayed_rows(delayed);
+    const uint32_t row = row_of(t, d, weight);
+    if (row == RW_NONE_ID) {
+        rw_fail(t->ctx, RW_ERR_ARGUMENT,
+                "%s at %s:%d: under delayed scaling the weight is a parameter or buffer that was there when "
+                "rw_delayed_create() was called", t->composite, at.file, at.line);
+        return false;
+    }
+    const uint32_t i = row * RW_DELAYED_OPERANDS + (uint32_t)which;
+    rw_tensor *const scale = rw_slice_at(at, t, &d->scale->tensor, 0, i, (int64_t)i + 1);
+    *ret = (struct rw_delayed_slot){ scale, d->amax->tensor.id, i };
+    return scale;
+}
+
+rw_status rw_delayed_note(rw_tape *t, uint32_t buffer, uint32_t row, const rw_tensor *amax)
+{
+    if (!rw_grow(&t->amaxes, &t->cap_amaxes, t->n_amaxes, 1, sizeof *t->amaxes))
+        return rw_fail(t->ctx, RW_ERR_MEMORY, "delayed scaling: out of memory");
+    t->amaxes[t->n_amaxes++] = (struct rw_tape_amax){ amax->id, buffer, row };
+    rw_hash_mix(&t->hash, (uint64_t)buffer << 32 | row);
+    rw_hash_mix(&t->hash, amax->id);
+    return RW_OK;
+}
