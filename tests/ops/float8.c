@@ -257,6 +257,30 @@ Test(quantize, scales_of_tensors_and_blocks)
     }
 }
 
+/* Patterns of float32, every other one near the codes' own range: one batch, or ten million with REWIND_TEST_LARGE. */
+Test(quantize, random_patterns)
+{
+    enum { ROWS = 125, COLUMNS = 128, BATCH = ROWS * COLUMNS };
+    static float x[BATCH];
+    const int batches = getenv("REWIND_TEST_LARGE") ? 10000000 / BATCH : 1;
+    uint64_t state = 7;
+    for (int n = 0; n < batches; n++) {
+        for (int i = 0; i < BATCH; i++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            uint32_t bits = (uint32_t)(state >> 32);
+            if (i % 2) bits = (bits & 0x807fffffu) | (107 + (uint32_t)(state >> 16 & 0xffff) % 39) << 23;
+            memcpy(&x[i], &bits, sizeof bits);
+        }
+        for (int f = 0; f < 2; f++) {
+            expect_codes(f, RW_F32, x, BATCH, 1);
+            for (size_t k = 1; k < 4; k++) expect_blocks(f, k, n % 2, x, ROWS, COLUMNS);
+        }
+        for (int i = 0; i < BATCH; i++) /* finite ones, for a scale of all */
+            if (!isfinite(x[i])) x[i] = 1;
+        for (int f = 0; f < 2; f++) expect_blocks(f, 0, n % 2, x, ROWS, COLUMNS);
+    }
+}
+
 Test(quantize, of_nothing_there_are_no_codes)
 {
     rw_tensor *scale, *amax;
