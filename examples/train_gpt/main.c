@@ -42,6 +42,15 @@ static rw_status open_checkpoint(struct run *r, const char *folder, rw_checkpoin
     return rw_checkpoint_create(ret, r->ctx, &params);
 }
 
+/* Buffers of the context, so they are in every checkpoint. */
+static rw_status make_scales(struct run *r)
+{
+    rw_status status = o.dtype == RW_F16 ? rw_scaler_create(&r->scaler, r->ctx, NULL) : RW_OK;
+    if (!status && o.delayed) status = rw_delayed_create(&r->delayed, r->ctx, NULL);
+    set_delayed(r->delayed);
+    return status;
+}
+
 /* Where the newest whole checkpoint stands, or at the beginning. */
 static rw_status resume(struct run *r, int *first)
 {
@@ -113,6 +122,7 @@ static rw_status run(struct run *r)
     if (!status && o.load) status = rw_load(r->ctx, o.load);
     if (!status && o.load_hf) status = load_hf(r->ctx, o.load_hf);
     if (!status) status = make_optimizer(r);
+    if (!status) status = make_scales(r);
     make_schedule(r);
     if (!status) status = open_monitor(r);
     if (!status && o.checkpoint) status = open_checkpoint(r, o.checkpoint, &r->ck);
@@ -156,6 +166,8 @@ int main(int argc, char **argv)
     rw_graph_destroy(&r.graph);
     rw_monitor_destroy(&r.monitor);
     rw_checkpoint_destroy(&r.ck);
+    rw_delayed_destroy(&r.delayed);
+    rw_scaler_destroy(&r.scaler);
     rw_optimizer_destroy(&r.opt);
     rw_tape_destroy(&r.t);
     rw_context_destroy(&r.ctx);

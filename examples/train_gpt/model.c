@@ -9,7 +9,13 @@ static struct gpt {
     struct {
         rw_tensor *norm1, *norm1_b, *qkv, *qkv_b, *proj, *proj_b, *norm2, *norm2_b, *up, *up_b, *gate, *down, *down_b;
     } layer[MAX_LAYERS];
+    rw_delayed *delayed; /* NULL: none */
 } gpt;
+
+void set_delayed(rw_delayed *d)
+{
+    gpt.delayed = d;
+}
 
 static rw_tensor *weight(rw_context *ctx, int l, const char *name, rw_shape shape, double value)
 {
@@ -100,6 +106,7 @@ static rw_tensor *feed_forward(rw_tape *t, rw_tensor *x, int l, double dropout)
 
 rw_tensor *logits(rw_tape *t, rw_tensor *tokens, int batch, int seq, double dropout)
 {
+    if (o.fp8) rw_recipe_begin(t, &(rw_recipe){ .kind = RW_RECIPE_F8, .scaling = o.scaling, .delayed = gpt.delayed });
     rw_tensor *x = rw_embedding(t, gpt.table, tokens);
     if (gpt.positions) x = rw_add(t, x, rw_slice(t, gpt.positions, 0, 0, seq));
     if (dropout > 0) x = rw_dropout(t, x, dropout);
@@ -108,5 +115,9 @@ rw_tensor *logits(rw_tape *t, rw_tensor *tokens, int batch, int seq, double drop
         x = feed_forward(t, attention(t, x, l, batch, seq, dropout), l, dropout);
         ckpt_end(t);
     }
-    return rw_linear(t, norm(t, x, gpt.norm, gpt.norm_b), gpt.head, RW_NONE);
+    if (o.fp8) rw_recipe_begin(t, &(rw_recipe){ .kind = RW_RECIPE_BF16 }); /* the last product, inside of the other */
+    x = rw_linear(t, norm(t, x, gpt.norm, gpt.norm_b), gpt.head, RW_NONE);
+    for (int i = 0; i < 2; i++)
+        if (o.fp8) rw_recipe_end(t);
+    return x;
 }

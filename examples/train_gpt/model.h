@@ -6,6 +6,9 @@
 
 void make_model(rw_context *ctx);
 
+/* Of --scaling delayed; NULL: none. */
+void set_delayed(rw_delayed *d);
+
 /* tokens [batch, seq] -> [batch, seq, vocab]. */
 rw_tensor *logits(rw_tape *t, rw_tensor *tokens, int batch, int seq, double dropout);
 

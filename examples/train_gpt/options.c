@@ -14,8 +14,10 @@ static const char usage[] =
     "  --data FILE           text, byte by byte, or a .bin file of tokens as llm.c writes them [the shipped text]\n"
     "  --val FILE            to evaluate on [the last tenth of the data]\n"
     "  --batch N --accum N   sequences at a time, and so many times before an update [8, 1]\n"
-    "  --dtype T             of the weights: f32, bf16, f16 (without loss scaling); master copies and gradients are\n"
-    "                        float32 [f32]\n"
+    "  --dtype T             of the weights: f32, bf16, f16 (with dynamic loss scaling); master copies and gradients\n"
+    "                        are float32. fp8: float32 weights, the blocks' products of 8-bit codes, the last one's\n"
+    "                        of bf16 [f32]\n"
+    "  --scaling S           of --dtype fp8: tensor, 1x128, mx, delayed [tensor]\n"
     "  --policy P            what is kept for backward: none, full, selective:mlp, budget:60%, budget:2GiB ... [full]\n"
     "  --graph               the step is recorded once and launched; for --accum 1\n"
     "  --update-inside       with --graph: parameters are updated inside backward, gradients take little memory; it\n"
@@ -115,8 +117,16 @@ static void read_preset(void)
 
 static rw_dtype read_dtype(void)
 {
-    const char *const word = one_of("dtype", "f32 bf16 f16");
-    return !strcmp(word, "f32") ? RW_F32 : !strcmp(word, "bf16") ? RW_BF16 : RW_F16;
+    const char *const word = one_of("dtype", "f32 bf16 f16 fp8");
+    o.fp8 = !strcmp(word, "fp8");
+    return !strcmp(word, "bf16") ? RW_BF16 : !strcmp(word, "f16") ? RW_F16 : RW_F32;
+}
+
+static void read_scaling(void)
+{
+    const char *const word = one_of("scaling", "tensor 1x128 mx delayed");
+    o.delayed = !strcmp(word, "delayed");
+    o.scaling = !strcmp(word, "1x128") ? RW_SCALING_1X128 : !strcmp(word, "mx") ? RW_SCALING_MX : RW_SCALING_TENSOR;
 }
 
 static void read_policy(void)
@@ -180,6 +190,8 @@ static void take(const char *name, int index)
         *texts[index - NUMBERS].text = optarg;
     } else if (!strcmp(name, "dtype")) {
         o.dtype = read_dtype();
+    } else if (!strcmp(name, "scaling")) {
+        read_scaling();
     } else if (!strcmp(name, "optimizer")) {
         o.optimizer = one_of(name, "adamw adam sgd lion");
     } else if (!strcmp(name, "schedule")) {
@@ -201,14 +213,14 @@ static void take(const char *name, int index)
 
 void read_options(int argc, char **argv)
 {
-    static const char *const rest[] = { "preset", "dtype", "optimizer", "schedule", "seed", "on", "graph",
-                                        "update-inside", "quick", "help" };
+    static const char *const rest[] = { "preset", "dtype", "scaling", "optimizer", "schedule", "seed", "on",
+                                        "graph", "update-inside", "quick", "help" };
     enum { REST = sizeof rest / sizeof *rest };
     struct option names[NUMBERS + TEXTS + REST + 1] = { 0 };
     int n = 0, index = 0;
     for (int i = 0; i < NUMBERS; i++) names[n++] = (struct option){ numbers[i].name, 1, 0, 0 };
     for (int i = 0; i < TEXTS; i++) names[n++] = (struct option){ texts[i].name, 1, 0, 0 };
-    for (int i = 0; i < REST; i++) names[n++] = (struct option){ rest[i], i < 6, 0, 0 };
+    for (int i = 0; i < REST; i++) names[n++] = (struct option){ rest[i], i < 7, 0, 0 };
     o.m = presets[0];
     for (int pass = 0; pass < 2; pass++) {
         optind = 1;
@@ -225,7 +237,9 @@ void read_options(int argc, char **argv)
         if (o.graph && o.on[i] == RW_RECOVERY_SKIP) die("%s", "--graph has updated before --on ...=skip could");
         if (!o.checkpoint && o.on[i] == RW_RECOVERY_ROLL_BACK) die("%s", "--on ...=roll_back needs --checkpoint");
     }
+    if ((o.delayed || o.scaling) && !o.fp8) die("%s", "--scaling is for --dtype fp8");
     if (o.inside && !o.graph) die("%s", "--update-inside is for --graph");
+    if (o.inside && (o.delayed || o.dtype == RW_F16)) die("%s", "--update-inside: scales wait for all gradients");
     if (o.graph && o.accum > 1) die("%s", "--graph is for --accum 1");
     FILE *const f = o.save ? fopen(o.save, "ab") : NULL; /* better known before hours of training than after */
     if (o.save && !f) die("%s: cannot be written", o.save);

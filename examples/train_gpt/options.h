@@ -20,7 +20,8 @@ extern struct options {
     double lr, min_lr, decay, clip, dropout, temperature;
     uint64_t seed;
     rw_dtype dtype;
-    bool graph, inside;
+    rw_scaling scaling;
+    bool fp8, delayed, graph, inside;
     rw_recovery on[ALERTS]; /* alert 1 << i */
 } o;
 

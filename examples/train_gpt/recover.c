@@ -30,7 +30,8 @@ static rw_status roll_back(struct run *r, int *step, unsigned alerts)
     const double lr = r->schedule.lr, min_lr = r->schedule.min_lr;
     rw_graph_destroy(&r->graph);
     rw_tape_reset(r->t);
-    rw_status status = rw_checkpoint_wait(r->ck);
+    rw_status status = leave_out(r);
+    if (!status) status = rw_checkpoint_wait(r->ck);
     if (!status) status = rw_checkpoint_load(r->ck, &found);
     if (status) return status;
     r->schedule.lr = lr;
@@ -61,7 +62,10 @@ rw_status recover(struct run *r, int *step, unsigned alerts, double loss)
     if (what == RW_RECOVERY_STOP) stop(r, at, alerts, loss);
     if (what == RW_RECOVERY_ROLL_BACK) return roll_back(r, step, alerts);
     ++*step;
-    if (what == RW_RECOVERY_SKIP) return note(r, at, alerts, what, "update left out");
+    if (what == RW_RECOVERY_SKIP) {
+        const rw_status status = note(r, at, alerts, what, "update left out");
+        return status ? status : leave_out(r);
+    }
     if (what == RW_RECOVERY_LOWER) {
         char text[80];
         lower(r, at);

@@ -27,7 +27,8 @@ static rw_tensor *record_loss(struct run *r, double dropout)
     const rw_shape shape = RW_SHAPE(o.batch, o.m.seq);
     r->x = rw_input(r->t, RW_I32, shape, r->in);
     r->y = rw_input(r->t, RW_I32, shape, r->out);
-    return rw_cross_entropy(r->t, logits(r->t, r->x, o.batch, o.m.seq, dropout), r->y);
+    rw_tensor *const z = logits(r->t, r->x, o.batch, o.m.seq, dropout);
+    return rw_cross_entropy(r->t, r->scaler ? rw_cast(r->t, z, RW_F32) : z, r->y); /* a loss that is scaled: float32 */
 }
 
 static rw_status launch(struct run *r, uint64_t step, double *loss)
@@ -38,7 +39,7 @@ static rw_status launch(struct run *r, uint64_t step, double *loss)
     if (!r->graph) {
         r->loss = record_loss(r, o.dropout);
         const rw_graph_params params = { .optimizer = r->opt, .max_norm = o.inside ? 0 : o.clip,
-                                         .update_inside = o.inside };
+                                         .update_inside = o.inside, .scaler = r->scaler, .delayed = r->delayed };
         status = rw_graph_create(&r->graph, r->t, r->loss, &params);
     }
     if (!status) status = rw_input_write(r->x, r->in, bytes);
@@ -67,17 +68,32 @@ static rw_status step_of(struct run *r, uint64_t step, double *loss, double *siz
     for (int k = 0; !status && k < o.accum; k++) {
         fill_batch(&r->train, o.seed, step * (uint64_t)o.accum + (uint64_t)k, r->in, r->out);
         rw_tensor *const mean = rw_scale(r->t, record_loss(r, o.dropout), 1.0 / o.accum);
-        status = rw_backward(r->t, mean);
+        status = r->scaler ? rw_scaler_backward(r->scaler, r->t, mean) : rw_backward(r->t, mean);
         if (!status) *loss += rw_item(r->t, mean);
         if (!status && !isfinite(*loss)) status = find_nonfinite(r, mean);
         rw_tape_reset(r->t);
     }
+    if (!status && r->scaler) status = rw_scaler_unscale(r->scaler);
     return status ? status : rw_clip_grad_norm(r->ctx, o.clip, size);
+}
+
+/* The scales of the next step. */
+static rw_status move_on(struct run *r)
+{
+    const rw_status status = r->delayed ? rw_delayed_update(r->delayed, r->scaler) : RW_OK;
+    return status || !r->scaler ? status : rw_scaler_update(r->scaler);
 }
 
 rw_status update(struct run *r)
 {
-    return o.graph ? RW_OK : rw_optimizer_step(r->opt);
+    if (o.graph) return RW_OK;
+    const rw_status status = r->scaler ? rw_scaler_step(r->scaler, r->opt) : rw_optimizer_step(r->opt);
+    return status ? status : move_on(r);
+}
+
+rw_status leave_out(struct run *r)
+{
+    return o.graph ? RW_OK : move_on(r);
 }
 
 /* On a tape of its own: the one of a graph is not to be reset. Without dropout nothing is drawn from the generator. */

@@ -9,6 +9,8 @@ struct run {
     rw_context *ctx;
     rw_tape *t;
     rw_optimizer *opt;
+    rw_scaler *scaler;   /* of f16; NULL: none */
+    rw_delayed *delayed; /* NULL: none */
     rw_schedule schedule;
     rw_checkpoint *ck;
     rw_monitor *monitor;
@@ -36,6 +38,9 @@ rw_status train(struct run *r, int first);
 
 /* The optimizer's step; a graph has made its own. */
 rw_status update(struct run *r);
+
+/* No step: what was computed for one is left. */
+rw_status leave_out(struct run *r);
 
 /* Writes the page, if there is to be one. */
 void show(struct run *r, bool last);

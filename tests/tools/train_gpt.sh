@@ -30,6 +30,8 @@ same "GPT-2, bf16, graph" "--dtype bf16" "--policy uniform:2 --graph --threads 1
 same "Llama, f32" "--preset llama-tiny --optimizer lion" "--policy none" "--policy selective:mlp --graph"
 same "Llama, updates inside backward" "--graph --update-inside --preset llama-tiny" "--policy full" "--policy none"
 same "Llama, f16, sgd" "--preset llama-tiny --dtype f16 --optimizer sgd --schedule linear" "--policy full" ""
+same "GPT-2, fp8 of earlier steps" "--dtype fp8 --scaling delayed --accum 2 --threads 2" "--policy full" "--policy none"
+same "Llama, fp8 of blocks, graph" "--dtype fp8 --scaling 1x128 --preset llama-tiny" "--policy full --graph" ""
 
 # A run that is killed in the midst of saving, five times.
 rm -rf run whole halves
@@ -155,7 +157,10 @@ refused --data cut.bin --vocab 300
 refused --data short.bin --vocab 300
 refused --data tokens.bin --vocab 200
 refused --data /nowhere
-refused --dtype fp8
+refused --dtype fp9
+refused --scaling mx
+refused --dtype fp8 --scaling 3
+refused --dtype f16 --graph --update-inside
 refused --preset gpt5
 refused --steps 1.5
 refused --heads 3
