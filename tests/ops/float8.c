@@ -132,25 +132,28 @@ Test(quantize, the_neighbourhood_of_every_code_and_every_tie)
 Test(quantize, every_code_decoded)
 {
     static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16 };
-    static const float scales[] = { 1, 0x1p-7f, 0.3f };
-    uint8_t all[256];
-    for (int i = 0; i < 256; i++) all[i] = (uint8_t)i;
+    static const float scales[] = { 1, 0x1p-7f, -0.5f, 0.3f };
+    enum { N = 256 + 19 }; /* more than whole vectors */
+    uint8_t all[N];
+    for (int i = 0; i < N; i++) all[i] = (uint8_t)(i * 7);
     for (int f = 0; f < 2; f++)
         for (int d = 0; d < 3; d++)
-            for (int s = 0; s < 3; s++) {
-                rw_tensor *const codes = rw_input(b.t, formats[f], RW_SHAPE(256), all);
+            for (int s = 0; s < 4; s++) {
+                rw_tensor *const codes = rw_input(b.t, formats[f], RW_SHAPE(N), all);
                 rw_tensor *const scale = rw_input(b.t, RW_F32, RW_SCALAR, &scales[s]);
                 rw_tensor *const y = rw_dequantize(b.t, codes, scale, RW_SCALING_TENSOR, types[d]);
                 cr_assert_not_null(y, "%s", rw_error_message(b.ctx));
                 char *const got = read_all(y);
-                for (int i = 0; i < 256; i++) {
-                    const double want = (float)(decoded(f, (uint8_t)i) * scales[s]);
+                for (int i = 0; i < N; i++) {
+                    const double want = (float)(decoded(f, all[i]) * scales[s]);
                     const double is = number_get(got, types[d], i);
-                    const bool exact = s < 2 && (types[d] != RW_F16 || fabs(want) >= 0x1p-24 || want == 0);
+                    const bool exact = s < 3 && (types[d] != RW_F16 || fabs(want) >= 0x1p-24 || want == 0);
                     if (isnan(want)) cr_expect(isnan(is));
                     else if (exact || types[d] == RW_F32 || isinf(want))
-                        cr_expect_eq(is, want, "%#x: %g, not %g", i, is, want);
-                    else cr_expect_leq(fabs(is - want), fabs(want) * 0x1p-8 + 0x1p-24, "%#x: %g, not %g", i, is, want);
+                        cr_expect_eq(is, want, "%#x: %g, not %g", all[i], is, want);
+                    else
+                        cr_expect_leq(fabs(is - want), fabs(want) * 0x1p-8 + 0x1p-24, "%#x: %g, not %g", all[i], is,
+                                      want);
                 }
                 free(got);
                 rw_tape_reset(b.t);
