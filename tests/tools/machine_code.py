@@ -25,7 +25,7 @@ import subprocess
 import sys
 
 # Kernels whose integers are added in any order: the sums are the same.
-ATOMICS = {'digest:digest_kernel', 'embedding_cuda:count_kernel'}
+ATOMICS = {'delayed_cuda:note_kernel', 'digest:digest_kernel', 'embedding_cuda:count_kernel'}
 
 # Kernels that may use the stack: how many of the instructions of the innermost loop around an access may be such
 # accesses, and why.
