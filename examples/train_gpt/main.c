@@ -99,6 +99,18 @@ static rw_status sample(struct run *r)
     return status;
 }
 
+/* What the monitor sums up apart: see model.c for the names. Only where somebody reads it. */
+static rw_status watch_optimizer(struct run *r)
+{
+    static const rw_monitor_group groups[] = { { "embeddings", "table" },      { "embeddings_of_places", "positions" },
+                                               { "norms", "*norm*" },          { "biases", "*.bias" },
+                                               { "attention", "layer.*.qkv" }, { "attention_out", "layer.*.proj" },
+                                               { "mlp", "layer.*" },           { "head", "head" } };
+    const rw_monitor_sources sources = { .optimizer = r->opt, .groups = groups,
+                                         .n_groups = sizeof groups / sizeof *groups, .peak_flops = o.peak };
+    return rw_monitor_watch(r->monitor, &sources);
+}
+
 static rw_status open_monitor(struct run *r)
 {
     r->page = (struct dashboard){ .path = o.dashboard, .title = o.m.preset, .steps = o.steps };
@@ -108,6 +120,7 @@ static rw_status open_monitor(struct run *r)
     for (int i = 0; !status && i < ALERTS; i++) status = rw_monitor_set_policy(r->monitor, 1u << i, o.on[i]);
     if (!status && o.tensorboard) status = rw_monitor_add(r->monitor, RW_MONITOR_TENSORBOARD, o.tensorboard);
     if (!status && o.prometheus) status = rw_monitor_add(r->monitor, RW_MONITOR_PROMETHEUS, o.prometheus);
+    if (!status && (o.log || o.tensorboard || o.prometheus)) status = watch_optimizer(r);
     return status;
 }
 

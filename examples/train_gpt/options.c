@@ -32,6 +32,7 @@ static const char usage[] =
     "  --resume DIR          go on from the newest whole checkpoint there\n"
     "  --log FILE            a line of JSON for each step; it is added to\n"
     "  --tensorboard DIR --prometheus FILE  the same for others to read\n"
+    "  --peak-flops X        what the machine can do in a second: the log says which share of it the run takes\n"
     "  --dashboard FILE      a page for a browser, renewed while the run goes on; a run that goes on takes what was\n"
     "                        before from --log\n"
     "  --good FILE           the --log of a run that is known to be good: the page shows it, too\n"
@@ -163,6 +164,7 @@ static const struct {
     { "lr", 0, &o.lr, 1e-12, 1e3 + 0.5 },           { "min-lr", 0, &o.min_lr, 0, 1e3 + 0.5 },
     { "decay", 0, &o.decay, 0, 1e3 + 0.5 },         { "clip", 0, &o.clip, 1e-12, 1e9 + 0.5 },
     { "dropout", 0, &o.dropout, 0, 0.99 },          { "temperature", 0, &o.temperature, 0.01, 100.5 },
+    { "peak-flops", 0, &o.peak, 0, 1e30 },
 };
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 

@@ -4,7 +4,7 @@
 
 #include <rewind/rewind.h>
 
-enum { MAX_LAYERS = 96, ALERTS = 9 };
+enum { MAX_LAYERS = 96, ALERTS = 11 };
 
 struct size {
     const char *preset;
@@ -17,7 +17,7 @@ extern struct options {
     const char *data, *val, *policy, *optimizer, *schedule, *checkpoint, *resume, *load, *save, *log, *tensorboard,
         *prometheus, *dashboard, *good, *load_hf;
     int vocab, batch, accum, steps, total, warmup, eval_every, eval_batches, save_every, keep, sample, threads;
-    double lr, min_lr, decay, clip, dropout, temperature;
+    double lr, min_lr, decay, clip, dropout, temperature, peak;
     uint64_t seed;
     rw_dtype dtype;
     rw_scaling scaling;

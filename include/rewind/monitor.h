@@ -9,6 +9,17 @@
  *
  * What is no number or infinite is null, and the line has "nonfinite":true. What the caller does not know is left out.
  *
+ * The work of the steps that ran since the last call is known from the costs of their ops: "model_flops_per_s" counts
+ * forward and backward, "hardware_flops_per_s" replays as well. With rw_monitor_watch() there is more:
+ *
+ *     "mfu":0.41,"hfu":0.52,"param_norm":88.2,"update_ratio":0.0011,"zeros":0.0003,
+ *     "groups":{"attention":{"elements":28348416,"grad_norm":0.4,"param_norm":...,"update_ratio":...,"zeros":...},...}
+ *
+ * mfu and hfu are shares of a stated peak. The rest comes from the optimizer's own pass: the norm of the gradients as
+ * it took them (behind clipping and unscaling), of the weights behind the update, the norm of what was added to the
+ * weights over that of the weights (0 where they are all zero), and the share of gradients that are zero. Of 16-bit
+ * parameters the weights are the float32 master copies. No byte of the training depends on it.
+ *
  * | alert | when |
  * |---|---|
  * | loss_nonfinite, grad_nonfinite | at once |
@@ -19,6 +30,8 @@
  * | skips | the third update in a row was left out, or more than 5 % of the last 100 were, told once for each of them |
  * | plateau | every 100 steps from the 200th on: the median loss of the last 100 is not 0.1 % below that of the 100
  *   before, and the median norm of the gradients has not fallen by 10 % either |
+ * | updates | the update over the weights was outside 1e-5 to 1e-1 for 100 steps in a row, told once for each hundred |
+ * | zeros | more than half of the gradients are zero, and more than twice the median of the last 100 |
  *
  * Medians are of finite numbers, from the 21st on. Alerts are told and written; what is to be done about each is a
  * policy that the monitor keeps (rw_monitor_set_policy()), and the caller does it: what was seen and done is then
@@ -28,7 +41,7 @@
 #ifndef REWIND_MONITOR_H
 #define REWIND_MONITOR_H
 
-#include <rewind/context.h>
+#include <rewind/optimizers.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -45,7 +58,9 @@ enum {
     RW_ALERT_SCALE_DROP = 1 << 5,
     RW_ALERT_SCALE_RISE = 1 << 6,
     RW_ALERT_SKIPS = 1 << 7,
-    RW_ALERT_PLATEAU = 1 << 8
+    RW_ALERT_PLATEAU = 1 << 8,
+    RW_ALERT_UPDATES = 1 << 9,
+    RW_ALERT_ZEROS = 1 << 10
 };
 
 /** What is done about an alert, from the weakest to the strongest. */
@@ -64,11 +79,26 @@ typedef enum rw_monitor_format {
     RW_MONITOR_PROMETHEUS   ///< a file in Prometheus' text format 0.0.4: the last step, written aside and renamed
 } rw_monitor_format;
 
+/** Parameters that are shown together. */
+typedef struct rw_monitor_group {
+    const char *name;    ///< in lines and files: 1 to 60 bytes, without quotes, backslashes and control characters
+    const char *pattern; ///< of names, as a shell's for files: "h.*.attn.*"; a star takes in points and slashes
+} rw_monitor_group;
+
+/** What a monitor looks at beside what it is given. */
+typedef struct rw_monitor_sources {
+    rw_optimizer *optimizer;        ///< its updates are summed up from the next one on; NULL: none
+    const rw_monitor_group *groups; ///< of its parameters; each belongs to the first that fits, or to none
+    size_t n_groups;                ///< 16 at most
+    double peak_flops;              ///< that the machine can do in a second; 0: not known
+} rw_monitor_sources;
+
 /** What the caller knows of a step. Zeroed members but for `step` and `loss` are not known. */
 typedef struct rw_monitor_values {
     uint64_t step;
     double loss;
-    double grad_norm; ///< before clipping: what rw_clip_grad_norm() gives; negative: known to be 0
+    double grad_norm; ///< before clipping: what rw_clip_grad_norm() gives; negative: known to be 0. Not known: that of
+                      ///< the watched optimizer's update stands here
     double lr;
     double tokens;    ///< of this step
     double seconds;   ///< that it took [since the last call; the first one has no time]
@@ -83,6 +113,18 @@ typedef struct rw_monitor_values {
  * @return RW_OK; RW_ERR_ARGUMENT for NULL; an error that is stuck in the context; RW_ERR_IO, RW_ERR_MEMORY.
  */
 RW_API rw_status rw_monitor_create(rw_monitor **ret_monitor, rw_context *ctx, const char *path);
+
+/**
+ * What is looked at from now on; replaces what was said before. A graph that is to be watched is created after this
+ * call: one that was there goes on as it is, and its updates tell nothing. Where the monitor is called before a step's
+ * update, it tells of the update before.
+ * @param sources need live only until the call returns; the optimizer may be destroyed before the monitor. NULL:
+ *                nothing more.
+ * @return RW_OK; RW_ERR_ARGUMENT for NULL, more than 16 groups, groups without an optimizer, a name that is refused, an
+ *         optimizer of another context, or a peak that is negative or not finite; RW_ERR_MEMORY; an error that is stuck
+ *         in the context. An error leaves what was looked at before.
+ */
+RW_API rw_status rw_monitor_watch(rw_monitor *monitor, const rw_monitor_sources *sources);
 
 /**
  * Takes a step in, and writes its line.

@@ -55,21 +55,30 @@ static rw_status check_one(rw_op_call *call, int n, int i, bool all, int *master
     return want_like(call, rw_update_state(n, a->states, (*masters)++), p, RW_F32);
 }
 
+static rw_status check_sums(rw_op_call *call, int i, int n)
+{
+    const rw_shape shape = rw_in_shape(call, i);
+    RW_CHECK(rw_want_dtype(call, i, RW_F64));
+    if (shape.rank == 2 && shape.dim[0] == n && shape.dim[1] == RW_UPDATE_SUMS) return RW_OK;
+    return rw_op_error(call, RW_ERR_SHAPE, "input %d has no room for the sums of %d parameters", i, n);
+}
+
 static rw_status check(rw_op_call *call)
 {
     const struct rw_update_attrs *const a = call->attrs;
     const rw_shape rows = rw_in_shape(call, 0);
-    const int n = rows.rank == 2 ? (int)rows.dim[0] : 0;
+    const int n = rows.rank == 2 ? (int)rows.dim[0] : 0, least = 1 + (2 + a->states) * n + a->sums;
     int masters = 0;
     RW_CHECK(rw_want_dtype(call, 0, RW_I32));
-    if (rows.rank != 2 || rows.dim[1] != RW_UPDATE_ROW_WORDS || call->n_inputs < 1 + (2 + a->states) * n)
+    if (rows.rank != 2 || rows.dim[1] != RW_UPDATE_ROW_WORDS || call->n_inputs < least)
         return rw_op_error(call, RW_ERR_SHAPE, "the rows do not fit %d inputs", call->n_inputs);
-    int without = call->n_inputs - (1 + (2 + a->states) * n);
+    int without = call->n_inputs - least;
     for (int i = 0; i < n; i++) without -= rw_dtype_size(call->in[rw_update_param(n, i)].dtype) == 2;
     for (int i = 0; i < n; i++) RW_CHECK(check_one(call, n, i, without >= 0, &masters));
-    if (call->n_inputs != 1 + (2 + a->states) * n + masters)
+    if (call->n_inputs != least + masters)
         return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too many", call->n_inputs);
-    call->n_outputs = (1 + a->states) * n + masters;
+    if (a->sums) RW_CHECK(check_sums(call, call->n_inputs - 1, n));
+    call->n_outputs = (1 + a->states) * n + masters + a->sums;
     for (int i = 0; i < call->n_outputs; i++) RW_CHECK(rw_op_output_like(call, i, rw_update_param(n, i)));
     return RW_OK;
 }
@@ -87,12 +96,13 @@ static rw_op_cost cost(const rw_op_call *call)
 }
 
 RW_DECLARE_KERNELS(rw_update)
+RW_DECLARE_CUDA_WORKSPACE(rw_update_workspace_cuda)
 #define UPDATE(text)                                                                                       \
     {                                                                                                      \
         .name = text, .n_inputs = RW_OP_VARIADIC, .n_outputs = RW_OP_VARIADIC,                             \
         .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,                                        \
         .optional = RW_OP_ALL_INPUTS & ~RW_OP_INPUT(0), .check = check, .kernel = RW_KERNELS(rw_update),   \
-        .cost = cost                                                                                       \
+        .cost = cost, .workspace = RW_WORKSPACES(NULL, rw_update_workspace_cuda)                           \
     }
 const rw_op_def rw_op_adamw = UPDATE("adamw");
 const rw_op_def rw_op_adam = UPDATE("adam");

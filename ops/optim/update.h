@@ -29,10 +29,17 @@ static inline struct rw_update_attrs rw_update_attrs_of(const rw_kernel *k)
     return *(const struct rw_update_attrs *)k->attrs;
 }
 
+/* Where the sums of the first parameter go; NULL: nobody asked. */
+static inline double *rw_update_sums_of(const rw_kernel *k)
+{
+    return rw_update_attrs_of(k).sums ? (double *)k->out[k->n_outputs - 1].data : NULL;
+}
+
 /* Have the parameters of 16 bits among n master copies, or those of float16 alone? */
 static inline bool rw_update_all_have_masters(const rw_kernel *k, int n)
 {
-    int masters = k->n_inputs - rw_update_state(n, rw_update_attrs_of(k).states, 0);
+    const struct rw_update_attrs a = rw_update_attrs_of(k);
+    int masters = k->n_inputs - rw_update_state(n, a.states, 0) - a.sums;
     for (int i = 0; i < n; i++) masters -= rw_dtype_size(k->in[rw_update_param(n, i)].dtype) == 2;
     return masters == 0;
 }

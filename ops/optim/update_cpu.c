@@ -7,6 +7,8 @@
 #include "ops/optim/update_doubles.h"
 #include "ops/random/philox_vec.h"
 
+#include <string.h>
+
 #define BLOCK 4096
 
 /* -1, 0, 1; a NaN stays one. */
@@ -127,16 +129,124 @@ static void update(int rule, const struct rw_update_tensor *t, const struct rw_u
     for (int64_t from = 0; from < t->n; from += BLOCK) update_block(rule, t, s, from);
 }
 
+/* ---- sums of what it has met ---- */
+
+/* What block `from` of a weight is before its update. */
+static void keep_block(const struct rw_update_tensor *t, bool fresh, int64_t from, int64_t n, double *ret)
+{
+    const void *const p = t->master && !fresh ? t->master : t->param;
+    const rw_dtype dtype = t->master && !fresh ? RW_F32 : t->dtype;
+    if (dtype == RW_F64) memcpy(ret, (const double *)p + from, (size_t)n * sizeof *ret);
+    else if (dtype == RW_BF16) for (int64_t i = 0; i < n; i++) ret[i] = (double)f_get(p, RW_BF16, from + i);
+    else if (dtype == RW_F16) for (int64_t i = 0; i < n; i++) ret[i] = (double)f_get(p, RW_F16, from + i);
+    else for (int64_t i = 0; i < n; i++) ret[i] = (double)f_get(p, RW_F32, from + i);
+}
+
+VEC_INLINE double number_of(const void *p, rw_dtype dtype, int64_t i)
+{
+    return dtype == RW_F64 ? ((const double *)p)[i] : (double)f_get(p, dtype, i);
+}
+
+#define SUM_LANES 8
+
+/* Element i goes to sum i % 8; the eight are added as a tree. */
+VEC_INLINE double add_lanes(double *x)
+{
+    for (int half = SUM_LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; l++) x[l] += x[l + half];
+    return x[0];
+}
+
+VEC_INLINE void gradient_sums(const void *grad, rw_dtype dtype, int64_t from, int64_t n, double *ret)
+{
+    double squares[SUM_LANES] = { 0 }, zeros[SUM_LANES] = { 0 };
+    const int64_t whole = n / SUM_LANES * SUM_LANES;
+    for (int64_t i = 0; i < whole; i += SUM_LANES)
+        for (int l = 0; l < SUM_LANES; l++) {
+            const double g = number_of(grad, dtype, from + i + l);
+            squares[l] += g * g;
+            zeros[l] += g == 0;
+        }
+    for (int l = 0; whole + l < n; l++) {
+        const double g = number_of(grad, dtype, from + whole + l);
+        squares[l] += g * g;
+        zeros[l] += g == 0;
+    }
+    ret[RW_SUM_GRADIENT] = add_lanes(squares);
+    ret[RW_SUM_ZEROS] = add_lanes(zeros);
+}
+
+VEC_INLINE void weight_sums(const void *weight, rw_dtype dtype, const double *before, int64_t from, int64_t n,
+                            double *ret)
+{
+    double squares[SUM_LANES] = { 0 }, changes[SUM_LANES] = { 0 };
+    const int64_t whole = n / SUM_LANES * SUM_LANES;
+    for (int64_t i = 0; i < whole; i += SUM_LANES)
+        for (int l = 0; l < SUM_LANES; l++) {
+            const double w = number_of(weight, dtype, from + i + l), d = w - before[i + l];
+            squares[l] += w * w;
+            changes[l] += d * d;
+        }
+    for (int l = 0; whole + l < n; l++) {
+        const double w = number_of(weight, dtype, from + whole + l), d = w - before[whole + l];
+        squares[l] += w * w;
+        changes[l] += d * d;
+    }
+    ret[RW_SUM_WEIGHT] = add_lanes(squares);
+    ret[RW_SUM_CHANGE] = add_lanes(changes);
+}
+
+/* Updates a block; its sums are taken while it is in the cache. */
+static void update_summed(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
+                          double *ret)
+{
+    const int64_t n = t->n - from < BLOCK ? t->n - from : BLOCK;
+    const void *const weight = t->master ? t->master : t->param;
+    const rw_dtype dtype = t->master ? RW_F32 : t->dtype;
+    double before[BLOCK];
+    keep_block(t, s->fresh, from, n, before);
+    update_block(rule, t, s, from);
+    if (t->grad_dtype == RW_F64) gradient_sums(t->grad, RW_F64, from, n, ret);
+    else if (t->grad_dtype == RW_BF16) gradient_sums(t->grad, RW_BF16, from, n, ret);
+    else if (t->grad_dtype == RW_F16) gradient_sums(t->grad, RW_F16, from, n, ret);
+    else gradient_sums(t->grad, RW_F32, from, n, ret);
+    if (dtype == RW_F64) weight_sums(weight, RW_F64, before, from, n, ret);
+    else if (dtype == RW_BF16) weight_sums(weight, RW_BF16, before, from, n, ret);
+    else weight_sums(weight, RW_F32, before, from, n, ret);
+}
+
+#define PARTS 1024 /* blocks whose sums are kept at a time */
+
+/* The same bits for any number of threads, as update() itself. */
+static void update_and_sum(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int threads,
+                           double *ret)
+{
+    const bool alone = t->n < RW_PARALLEL_FROM || threads < 2;
+    double part[PARTS][RW_UPDATE_SUMS];
+    for (int64_t first = 0; first < t->n; first += (int64_t)BLOCK * PARTS) {
+        const int64_t rest = (t->n - first + BLOCK - 1) / BLOCK, blocks = rest < PARTS ? rest : PARTS;
+#pragma omp parallel for num_threads(threads) schedule(static) if (!alone)
+        for (int64_t b = 0; b < blocks; b++) update_summed(rule, t, s, first + b * BLOCK, part[b]);
+        for (int64_t b = 0; b < blocks; b++)
+            for (int j = 0; j < RW_SUM_ELEMENTS; j++) ret[j] += part[b][j];
+    }
+    ret[RW_SUM_ELEMENTS] = (double)t->n;
+}
+
 rw_status RW_ISA_NAME(rw_update_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_update_cpu)(const rw_kernel *k)
 {
     const struct rw_update_row *const rows = k->in[0].data;
     const int n = rw_update_n(k), rule = rw_update_attrs_of(k).rule;
     const bool all = rw_update_all_have_masters(k, n);
+    double *const sums = rw_update_sums_of(k);
     int masters = 0;
+    if (sums) memset(sums, 0, (size_t)n * RW_UPDATE_SUMS * sizeof *sums);
     for (int i = 0; i < n; i++) {
         const struct rw_update_tensor t = rw_update_tensor_of(k, n, i, all, &masters);
-        if (t.grad && !rows[i].skips) update(rule, &t, &rows[i], k->threads);
+        if (!t.grad || rows[i].skips) continue;
+        if (sums) update_and_sum(rule, &t, &rows[i], k->threads, sums + (size_t)i * RW_UPDATE_SUMS);
+        else update(rule, &t, &rows[i], k->threads);
     }
     return RW_OK;
 }

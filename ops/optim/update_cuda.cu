@@ -27,7 +27,7 @@ struct update_batch {
     uint32_t end[BATCH]; /* chunks up to and with this one's */
     uint16_t row[BATCH];
 };
-static_assert(sizeof(update_batch) + sizeof(void *) <= 4096, "arguments of a launch");
+static_assert(sizeof(update_batch) + 3 * sizeof(void *) <= 4096, "arguments of a launch");
 
 template <typename T, int P> struct alignas(sizeof(T) * P) few {
     T x[P];
@@ -66,9 +66,25 @@ __device__ __forceinline__ float rounded_by_chance(float x, uint32_t word)
     return x;
 }
 
+/* What a thread sees of its elements: nothing, or sums (enum rw_update_sum). */
+struct unseen {
+    __device__ __forceinline__ void see(double, double, double) {}
+};
+
+struct seen {
+    double x[RW_SUM_ELEMENTS] = {};
+    __device__ __forceinline__ void see(double g, double before, double after)
+    {
+        x[RW_SUM_GRADIENT] += g * g;
+        x[RW_SUM_WEIGHT] += after * after;
+        x[RW_SUM_CHANGE] += (after - before) * (after - before);
+        x[RW_SUM_ZEROS] += g == 0;
+    }
+};
+
 /* The same elements of a parameter of bfloat16 without a master copy. */
-template <int R, typename T, typename G, int P>
-__device__ __forceinline__ void update_noisy(const rw_update_tensor &t, const rw_update_row &s, int64_t i)
+template <int R, typename T, typename G, int P, typename S>
+__device__ __forceinline__ void update_noisy(const rw_update_tensor &t, const rw_update_row &s, int64_t i, S &sums)
 {
     const bool with_a = R != RW_UPDATE_SGD || t.state[0];
     constexpr bool with_b = R == RW_UPDATE_ADAM;
@@ -84,7 +100,9 @@ __device__ __forceinline__ void update_noisy(const rw_update_tensor &t, const rw
         const float y = rw_update_floats(R, &s, widen(x.x[l]), widen(g.x[l]), &a.x[l], &b.x[l], with_a);
         const int at = P == 4 ? l : static_cast<int>(i % 4);
         const uint32_t word = at == 0 ? words[0] : at == 1 ? words[1] : at == 2 ? words[2] : words[3];
-        x.x[l] = narrow<T>(rounded_by_chance(y, word));
+        const T to = narrow<T>(rounded_by_chance(y, word));
+        sums.see(widen(g.x[l]), widen(x.x[l]), widen(to));
+        x.x[l] = to;
     }
     if (with_a) put(t.state[0], i, a);
     if (with_b) put(t.state[1], i, b);
@@ -93,8 +111,8 @@ __device__ __forceinline__ void update_noisy(const rw_update_tensor &t, const rw
 
 /* P elements of a float32 or 16-bit parameter, whose gradient is of type G; the arithmetic is that of the CPU. Buffers
  * are of their own: aligned. */
-template <int R, typename T, typename G, int P>
-__device__ __forceinline__ void update_floats(const rw_update_tensor &t, const rw_update_row &s, int64_t i)
+template <int R, typename T, typename G, int P, typename S>
+__device__ __forceinline__ void update_floats(const rw_update_tensor &t, const rw_update_row &s, int64_t i, S &sums)
 {
     const bool with_a = R != RW_UPDATE_AVERAGE && (R != RW_UPDATE_SGD || t.state[0]);
     constexpr bool with_b = R == RW_UPDATE_ADAM;
@@ -113,7 +131,9 @@ __device__ __forceinline__ void update_floats(const rw_update_tensor &t, const r
     }
 #pragma unroll
     for (int l = 0; l < P; l++) {
-        x.x[l] = rw_update_floats(R, &s, x.x[l], widen(g.x[l]), &a.x[l], &b.x[l], with_a);
+        const float before = x.x[l];
+        x.x[l] = rw_update_floats(R, &s, before, widen(g.x[l]), &a.x[l], &b.x[l], with_a);
+        sums.see(widen(g.x[l]), before, x.x[l]);
         narrowed.x[l] = narrow<T>(x.x[l]);
     }
     if (with_a) put(t.state[0], i, a);
@@ -122,56 +142,63 @@ __device__ __forceinline__ void update_floats(const rw_update_tensor &t, const r
     if (sizeof(T) == 2) put(t.param, i, narrowed);
 }
 
-template <int R, typename T, typename G>
-__device__ __forceinline__ void update_chunk(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n)
+template <int R, typename T, typename G, typename S>
+__device__ __forceinline__ void update_chunk(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n,
+                                             S &sums)
 {
     constexpr int P = 4;
     const int whole = n / P * P;
     if constexpr (R != RW_UPDATE_AVERAGE && std::is_same<T, bf16>::value) {
         if (!t.master) {
-            for (int i = threadIdx.x * P; i < whole; i += THREADS * P) update_noisy<R, T, G, P>(t, s, from + i);
+            for (int i = threadIdx.x * P; i < whole; i += THREADS * P) update_noisy<R, T, G, P>(t, s, from + i, sums);
             const int rest = whole + static_cast<int>(threadIdx.x);
-            if (rest < n) update_noisy<R, T, G, 1>(t, s, from + rest);
+            if (rest < n) update_noisy<R, T, G, 1>(t, s, from + rest, sums);
             return;
         }
     }
 #pragma unroll 2
-    for (int i = threadIdx.x * P; i < whole; i += THREADS * P) update_floats<R, T, G, P>(t, s, from + i);
-    if (whole + static_cast<int>(threadIdx.x) < n) update_floats<R, T, G, 1>(t, s, from + whole + threadIdx.x);
+    for (int i = threadIdx.x * P; i < whole; i += THREADS * P) update_floats<R, T, G, P>(t, s, from + i, sums);
+    if (whole + static_cast<int>(threadIdx.x) < n) update_floats<R, T, G, 1>(t, s, from + whole + threadIdx.x, sums);
 }
 
-template <int R>
-__device__ __forceinline__ void update_doubles(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n)
+template <int R, typename S>
+__device__ __forceinline__ void update_doubles(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n,
+                                               S &sums)
 {
     double *const p = static_cast<double *>(t.param), *const a = static_cast<double *>(t.state[0]);
     double *const b = static_cast<double *>(t.state[1]);
     const double *const grad = static_cast<const double *>(t.grad);
-    for (int64_t i = from + threadIdx.x; i < from + n; i += THREADS)
-        p[i] = rw_update_doubles(R, &s, p[i], grad[i], a ? a + i : nullptr, b ? b + i : nullptr);
+    for (int64_t i = from + threadIdx.x; i < from + n; i += THREADS) {
+        const double before = p[i];
+        p[i] = rw_update_doubles(R, &s, before, grad[i], a ? a + i : nullptr, b ? b + i : nullptr);
+        sums.see(grad[i], before, p[i]);
+    }
 }
 
 /* Of a type by the types of gradients that it can have. */
-template <int R, typename T>
-__device__ __forceinline__ void update_half(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n)
+template <int R, typename T, typename S>
+__device__ __forceinline__ void update_half(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n,
+                                            S &sums)
 {
-    if (t.grad_dtype == RW_F32) update_chunk<R, T, float>(t, s, from, n);
-    else update_chunk<R, T, T>(t, s, from, n);
+    if (t.grad_dtype == RW_F32) update_chunk<R, T, float>(t, s, from, n, sums);
+    else update_chunk<R, T, T>(t, s, from, n, sums);
 }
 
-template <int R>
-__device__ __forceinline__ void update_typed(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n)
+template <int R, typename S>
+__device__ __forceinline__ void update_typed(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n,
+                                             S &sums)
 {
-    if (t.dtype == RW_F64) update_doubles<R>(t, s, from, n);
-    else if (t.dtype == RW_BF16) update_half<R, bf16>(t, s, from, n);
-    else if (t.dtype == RW_F16) update_half<R, f16>(t, s, from, n);
-    else if (R == RW_UPDATE_AVERAGE && t.grad_dtype == RW_BF16) update_chunk<R, float, bf16>(t, s, from, n);
-    else if (R == RW_UPDATE_AVERAGE && t.grad_dtype == RW_F16) update_chunk<R, float, f16>(t, s, from, n);
-    else update_chunk<R, float, float>(t, s, from, n);
+    if (t.dtype == RW_F64) update_doubles<R>(t, s, from, n, sums);
+    else if (t.dtype == RW_BF16) update_half<R, bf16>(t, s, from, n, sums);
+    else if (t.dtype == RW_F16) update_half<R, f16>(t, s, from, n, sums);
+    else if (R == RW_UPDATE_AVERAGE && t.grad_dtype == RW_BF16) update_chunk<R, float, bf16>(t, s, from, n, sums);
+    else if (R == RW_UPDATE_AVERAGE && t.grad_dtype == RW_F16) update_chunk<R, float, f16>(t, s, from, n, sums);
+    else update_chunk<R, float, float>(t, s, from, n, sums);
 }
 
-template <int R>
-__global__ void __launch_bounds__(THREADS)
-    update_kernel(const rw_update_row *rows, const __grid_constant__ update_batch b)
+/* The chunk of this block. */
+template <int R, typename S>
+__device__ __forceinline__ void update_own(const rw_update_row *rows, const update_batch &b, S &sums)
 {
     int low = 0, high = b.n - 1; /* the first whose chunks end behind this one */
     while (low < high) {
@@ -184,13 +211,71 @@ __global__ void __launch_bounds__(THREADS)
     if (s.skips) return;
     const int64_t from = static_cast<int64_t>(blockIdx.x - (low ? b.end[low - 1] : 0)) * CHUNK, rest = t.n - from;
     const int n = rest < CHUNK ? static_cast<int>(rest) : CHUNK;
-    update_typed<R>(t, s, from, n);
+    update_typed<R>(t, s, from, n, sums);
+}
+
+template <int R>
+__global__ void __launch_bounds__(THREADS)
+    update_kernel(const rw_update_row *rows, const __grid_constant__ update_batch b)
+{
+    unseen none;
+    update_own<R>(rows, b, none);
+}
+
+/* Of each chunk its sums, in the order of the launch. */
+template <int R>
+__global__ void __launch_bounds__(THREADS)
+    update_seen_kernel(double *parts, const rw_update_row *rows, const __grid_constant__ update_batch b)
+{
+    __shared__ double shared[32];
+    seen sums;
+    update_own<R>(rows, b, sums);
+#pragma unroll
+    for (int j = 0; j < RW_SUM_ELEMENTS; j++) {
+        const double sum = block_sum(sums.x[j], shared);
+        if (threadIdx.x == 0) parts[blockIdx.x * RW_SUM_ELEMENTS + j] = sum;
+    }
+}
+
+/* A block adds those of a parameter. */
+__global__ void __launch_bounds__(THREADS)
+    add_sums_kernel(double *sums, const double *parts, const rw_update_row *rows,
+                    const __grid_constant__ update_batch b)
+{
+    __shared__ double shared[32];
+    const uint32_t first = blockIdx.x ? b.end[blockIdx.x - 1] : 0, end = b.end[blockIdx.x], row = b.row[blockIdx.x];
+    double *const to = sums + static_cast<int64_t>(row) * RW_UPDATE_SUMS;
+    for (int j = 0; j < RW_SUM_ELEMENTS; j++) {
+        double sum = 0;
+        for (uint32_t c = first + threadIdx.x; c < end; c += THREADS) sum += parts[c * RW_SUM_ELEMENTS + j];
+        sum = block_sum(sum, shared);
+        if (threadIdx.x == 0) to[j] = sum;
+    }
+    if (threadIdx.x == 0) to[RW_SUM_ELEMENTS] = rows[row].skips ? 0 : static_cast<double>(b.tensor[blockIdx.x].n);
+}
+
+void update_and_sum(const rw_kernel *k, const update_batch &b, double *sums)
+{
+    const rw_update_row *const rows = static_cast<const rw_update_row *>(k->in[0].data);
+    double *const parts = static_cast<double *>(k->workspace);
+    switch (rw_update_attrs_of(k).rule) {
+    case RW_UPDATE_ADAM:
+        RW_LAUNCH(update_seen_kernel<RW_UPDATE_ADAM>, b.chunks, THREADS, 0, k, parts, rows, b);
+        break;
+    case RW_UPDATE_LION:
+        RW_LAUNCH(update_seen_kernel<RW_UPDATE_LION>, b.chunks, THREADS, 0, k, parts, rows, b);
+        break;
+    default: RW_LAUNCH(update_seen_kernel<RW_UPDATE_SGD>, b.chunks, THREADS, 0, k, parts, rows, b);
+    }
+    RW_LAUNCH(add_sums_kernel, b.n, THREADS, 0, k, sums, parts, rows, b);
 }
 
 void update(const rw_kernel *k, const update_batch &b)
 {
     const rw_update_row *const rows = static_cast<const rw_update_row *>(k->in[0].data);
+    double *const sums = rw_update_sums_of(k);
     if (!b.chunks) return;
+    if (sums) return update_and_sum(k, b, sums);
     switch (rw_update_attrs_of(k).rule) {
     case RW_UPDATE_ADAM: RW_LAUNCH(update_kernel<RW_UPDATE_ADAM>, b.chunks, THREADS, 0, k, rows, b); break;
     case RW_UPDATE_LION: RW_LAUNCH(update_kernel<RW_UPDATE_LION>, b.chunks, THREADS, 0, k, rows, b); break;
@@ -201,9 +286,26 @@ void update(const rw_kernel *k, const update_batch &b)
 
 } // namespace
 
+/* The sums of all chunks of a launch; of one for all parameters, which is most. */
+extern "C" size_t rw_update_workspace_cuda(const rw_op_call *call)
+{
+    const rw_update_attrs *const a = static_cast<const rw_update_attrs *>(call->attrs);
+    const int n = static_cast<int>(call->in[0].layout->dim[0]);
+    size_t chunks = 0;
+    for (int i = 0; a->sums && i < n; i++)
+        chunks += static_cast<size_t>((call->in[rw_update_param(n, i)].layout->numel + CHUNK - 1) / CHUNK);
+    return chunks * RW_SUM_ELEMENTS * sizeof(double);
+}
+
 extern "C" rw_status rw_update_cuda(const rw_kernel *k)
 {
     const int n = rw_update_n(k);
+    double *const sums = rw_update_sums_of(k);
+    if (sums) {
+        const size_t bytes = static_cast<size_t>(n) * RW_UPDATE_SUMS * sizeof *sums;
+        const cudaError_t cleared = cudaMemsetAsync(sums, 0, bytes, rw_stream(k));
+        if (cleared) return rw_cuda_status(static_cast<rw_cuda *>(k->device), cleared, "cudaMemsetAsync");
+    }
     const bool all = rw_update_all_have_masters(k, n);
     int masters = 0;
     update_batch b = {};

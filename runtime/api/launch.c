@@ -32,6 +32,7 @@ struct rw_graph {
     bool follows;        /* the optimizer did when it was recorded */
     struct rw_clip clip; /* all zero: none */
     bool inside;         /* the optimizer updates inside backward */
+    enum rw_optimizer_sums sums; /* that its update makes */
     uint64_t launches;
     void *captured; /* the device's, NULL before the first capture */
     void *captured_arena, *captured_store, **captured_sources; /* where everything lay then */
@@ -160,6 +161,7 @@ static rw_status make(rw_graph *g, double max_norm)
     if (!status && max_norm > 0) status = rw_clip_set(&g->clip, max_norm);
     if (!status && g->scaler && g->optimizer) status = rw_optimizer_follow(g->optimizer);
     g->follows = g->optimizer && rw_optimizer_follows(g->optimizer);
+    if (g->optimizer && rw_optimizer_is_watched(g->optimizer)) g->sums = g->inside ? RW_SUMS_APART : RW_SUMS_TOGETHER;
     return status ? status : make_run(g);
 }
 
@@ -286,7 +288,7 @@ static rw_status prepare_update(rw_graph *g)
     rw_context *const ctx = g->t->ctx;
     const rw_plan *const p = g->run->plan;
     for (size_t i = 0; i < p->n_used_up; i++) ctx->by_id[p->used_up[i]]->grad_clear = false;
-    const rw_status status = rw_optimizer_prepare(g->optimizer);
+    const rw_status status = rw_optimizer_prepare(g->optimizer, g->sums);
     for (size_t i = 0; i < p->n_used_up; i++) ctx->by_id[p->used_up[i]]->grad_clear = true;
     return status;
 }

@@ -15,11 +15,12 @@
 
 /* A node has at most so many parameters: with masters, nine operands of each. */
 #define GROUP 4096
-#define OPERANDS (3 + RW_UPDATE_STATES) /* inputs of each */
+#define OPERANDS (3 + RW_UPDATE_STATES) /* inputs of each, without its sums */
 
 struct member {
     struct rw_param *param;
     struct rw_param *state[RW_UPDATE_STATES];
+    struct rw_param *sums;   /* of an update by itself; NULL: nobody has watched */
     struct rw_param *master; /* of a parameter of 16 bits that is not rounded by chance, else NULL */
     uint64_t step;           /* updates made: the bias correction of a parameter counts its own gradients */
     uint32_t version;        /* of the parameter's contents that the master copy is one of */
@@ -38,10 +39,15 @@ struct rw_adamw {
     struct rw_param **uploaded; /* the same in the device's memory, by group */
     /* Of one that follows a scaler, by group: what its parameters have left out, and the rows that go by that. */
     struct rw_param **pending, **due;
+    struct rw_param **sums; /* by group; NULL: nobody has watched */
+    size_t n_watchers;
+    enum rw_optimizer_sums last_sums; /* of the last update */
+    uint64_t n_updates; /* of this optimizer, since it was made */
     rw_tensor *const *found; /* of what is recorded now */
     size_t n, n_groups, bytes;
     struct rw_update update;
     bool update_follows; /* it was planned by an optimizer that did */
+    bool update_sums;    /* it was planned while somebody watched */
     size_t n_users; /* itself, until rw_adamw_destroy(), and the graphs that step with it: the last one frees it */
 };
 
@@ -82,10 +88,18 @@ static rw_status record_rows(const rw_optimizer *opt, size_t group, rw_tape *t, 
     return status;
 }
 
+static struct rw_update_attrs attrs_of(const rw_optimizer *opt)
+{
+    struct rw_update_attrs attrs = opt->kind->attrs;
+    attrs.sums = opt->n_watchers > 0;
+    return attrs;
+}
+
 static rw_status record_group(rw_optimizer *opt, size_t group, rw_tape *t, rw_tensor *const *gradient, rw_tensor **in)
 {
     const struct member *const x = &opt->members[group * GROUP];
     const size_t n = group_size(opt, group), states = (size_t)opt->kind->attrs.states;
+    const struct rw_update_attrs attrs = attrs_of(opt);
     size_t end = 1 + (2 + states) * n;
     const rw_status status = record_rows(opt, group, t, &in[0]);
     if (status) return status;
@@ -95,8 +109,8 @@ static rw_status record_group(rw_optimizer *opt, size_t group, rw_tape *t, rw_te
         for (size_t j = 0; j < states; j++) in[1 + (2 + j) * n + i] = &x[i].state[j]->tensor;
         if (x[i].master) in[end++] = &x[i].master->tensor;
     }
-    return rw_update_record(t, "rw_adamw_step", opt->kind->op, in, (int)end, &opt->kind->attrs,
-                            sizeof opt->kind->attrs, NULL);
+    if (attrs.sums) in[end++] = &opt->sums[group]->tensor;
+    return rw_update_record(t, "rw_adamw_step", opt->kind->op, in, (int)end, &attrs, sizeof attrs, NULL);
 }
 
 /* Its row, its gradient, itself, its states. */
@@ -104,14 +118,15 @@ static rw_status record_one(rw_optimizer *opt, size_t i, rw_tape *t, rw_tensor *
 {
     const struct member *const x = &opt->members[i];
     const int64_t row = (int64_t)(i % GROUP);
-    rw_tensor *in[1 + OPERANDS] = { NULL, g, &x->param->tensor };
+    const struct rw_update_attrs attrs = attrs_of(opt);
+    rw_tensor *in[2 + OPERANDS] = { NULL, g, &x->param->tensor };
     int n = 3;
     in[0] = rw_slice_at((rw_site){ "rw_adamw_step", 0 }, t, &opt->uploaded[i / GROUP]->tensor, 0, row, row + 1);
     if (!in[0]) return opt->ctx->status;
     for (int j = 0; j < opt->kind->attrs.states; j++) in[n++] = &x->state[j]->tensor;
     if (x->master) in[n++] = &x->master->tensor;
-    return rw_update_record(t, "rw_adamw_step", opt->kind->op, in, n, &opt->kind->attrs, sizeof opt->kind->attrs,
-                            NULL);
+    if (attrs.sums) in[n++] = &x->sums->tensor;
+    return rw_update_record(t, "rw_adamw_step", opt->kind->op, in, n, &attrs, sizeof attrs, NULL);
 }
 
 static rw_status record_inside(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
@@ -129,7 +144,7 @@ static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
 {
     rw_optimizer *const opt = (rw_optimizer *)r;
     rw_status status = RW_OK;
-    rw_tensor **const in = rw_malloc((1 + OPERANDS * (opt->n < GROUP ? opt->n : GROUP)) * sizeof *in);
+    rw_tensor **const in = rw_malloc((2 + OPERANDS * (opt->n < GROUP ? opt->n : GROUP)) * sizeof *in);
     if (!in) return no_memory(opt->ctx, "rw_adamw_step");
     for (size_t g = 0; !status && g < opt->n_groups; g++) status = record_group(opt, g, t, gradient, in);
     rw_free(in);
@@ -194,11 +209,12 @@ static void free_states(rw_context *ctx, struct rw_param **states, size_t n)
     rw_free(states);
 }
 
-static struct rw_param **add_states(const rw_adamw *opt, int64_t words)
+/* By group, so many numbers for each of its parameters. */
+static struct rw_param **add_states(const rw_adamw *opt, rw_dtype dtype, int64_t numbers)
 {
     struct rw_param **const states = rw_calloc(opt->n_groups, sizeof(struct rw_param *));
     for (size_t g = 0; states && g < opt->n_groups; g++) {
-        states[g] = rw_state_create(opt->ctx, RW_I32, RW_SHAPE((int64_t)group_size(opt, g), words));
+        states[g] = rw_state_create(opt->ctx, dtype, RW_SHAPE((int64_t)group_size(opt, g), numbers));
         if (states[g]) continue;
         free_states(opt->ctx, states, g);
         return NULL;
@@ -214,12 +230,71 @@ bool rw_optimizer_follows(const rw_adamw *opt)
 rw_status rw_optimizer_follow(rw_adamw *opt)
 {
     if (opt->pending) return RW_OK;
-    opt->due = add_states(opt, RW_UPDATE_ROW_WORDS);
-    opt->pending = opt->due ? add_states(opt, 2) : NULL;
+    opt->due = add_states(opt, RW_I32, RW_UPDATE_ROW_WORDS);
+    opt->pending = opt->due ? add_states(opt, RW_I32, 2) : NULL;
     if (opt->pending) return RW_OK;
     free_states(opt->ctx, opt->due, opt->n_groups);
     opt->due = NULL;
     return no_memory(opt->ctx, "rw_scaler_step");
+}
+
+/* ---- watching ---- */
+
+static void free_sums(rw_optimizer *opt)
+{
+    for (size_t i = 0; i < opt->n; i++) {
+        rw_state_destroy(opt->ctx, opt->members[i].sums);
+        opt->members[i].sums = NULL;
+    }
+    free_states(opt->ctx, opt->sums, opt->n_groups);
+    opt->sums = NULL;
+}
+
+/* They stay until the optimizer goes: a graph may write them. */
+static rw_status add_sums(rw_optimizer *opt)
+{
+    opt->sums = add_states(opt, RW_F64, RW_UPDATE_SUMS);
+    bool made = opt->sums;
+    for (size_t i = 0; made && i < opt->n; i++) {
+        opt->members[i].sums = rw_state_create(opt->ctx, RW_F64, RW_SHAPE(1, RW_UPDATE_SUMS));
+        made = opt->members[i].sums;
+    }
+    if (made) return RW_OK;
+    free_sums(opt);
+    return no_memory(opt->ctx, "rw_monitor_watch");
+}
+
+rw_status rw_optimizer_watch(rw_optimizer *opt)
+{
+    const rw_status status = opt->sums ? RW_OK : add_sums(opt);
+    if (!status) opt->n_watchers++;
+    return status;
+}
+
+void rw_optimizer_unwatch(rw_optimizer *opt)
+{
+    opt->n_watchers--;
+}
+
+bool rw_optimizer_is_watched(const rw_optimizer *opt)
+{
+    return opt->n_watchers > 0;
+}
+
+rw_status rw_optimizer_read_sums(rw_optimizer *opt, double (*ret)[RW_UPDATE_SUMS], uint64_t *seen, bool *ret_known)
+{
+    rw_context *const ctx = opt->ctx;
+    const bool together = opt->last_sums == RW_SUMS_TOGETHER;
+    *ret_known = opt->last_sums != RW_NO_SUMS && opt->n_updates != *seen;
+    *seen = opt->n_updates;
+    if (!*ret_known) return RW_OK;
+    rw_status status = rw_runs_wait(ctx);
+    for (size_t i = 0; !status && i < opt->n; i += together ? GROUP : 1) {
+        const struct rw_param *const from = together ? opt->sums[i / GROUP] : opt->members[i].sums;
+        status = ctx->device->download(ctx->device_state, ret[i], from->data, from->bytes);
+        if (status) rw_fail(ctx, status, "an optimizer's sums could not be read: the device failed");
+    }
+    return status;
 }
 
 static rw_status add_members(rw_adamw *opt)
@@ -258,10 +333,12 @@ static void free_all(rw_adamw *opt)
     for (size_t i = 0; i < opt->n; i++) {
         for (int j = 0; j < RW_UPDATE_STATES; j++) rw_state_destroy(ctx, opt->members[i].state[j]);
         rw_state_destroy(ctx, opt->members[i].master);
+        rw_state_destroy(ctx, opt->members[i].sums);
     }
     free_states(ctx, opt->uploaded, opt->n_groups);
     free_states(ctx, opt->pending, opt->n_groups);
     free_states(ctx, opt->due, opt->n_groups);
+    free_states(ctx, opt->sums, opt->n_groups);
     ctx->memory.optimizer -= opt->bytes;
     rw_free(opt->members);
     rw_free(opt->rows);
@@ -428,7 +505,7 @@ static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
     opt->rows[i].seed = opt->ctx->generator.seed;
 }
 
-rw_status rw_optimizer_prepare(rw_adamw *opt)
+rw_status rw_optimizer_prepare(rw_adamw *opt, enum rw_optimizer_sums sums)
 {
     rw_context *const ctx = opt->ctx;
     struct known known[2] = { 0 };
@@ -441,11 +518,14 @@ rw_status rw_optimizer_prepare(rw_adamw *opt)
     for (size_t g = 0; !status && g < opt->n_groups; g++)
         status = ctx->device->upload(ctx->device_state, opt->uploaded[g]->data, &opt->rows[g * GROUP],
                                      opt->uploaded[g]->bytes);
-    return status ? rw_fail(ctx, status, "rw_adamw_step: the device failed") : RW_OK;
+    if (status) return rw_fail(ctx, status, "rw_adamw_step: the device failed");
+    opt->last_sums = sums;
+    return RW_OK;
 }
 
 void rw_optimizer_count(rw_adamw *opt)
 {
+    opt->n_updates++;
     for (size_t i = 0; i < opt->n; i++) {
         struct member *const x = &opt->members[i];
         if (!x->due) continue;
@@ -462,6 +542,7 @@ static rw_status plan_again(rw_adamw *opt)
     rw_update_close(&opt->update);
     opt->update = made;
     opt->update_follows = opt->pending;
+    opt->update_sums = opt->n_watchers > 0;
     return RW_OK;
 }
 
@@ -471,9 +552,10 @@ rw_status rw_adamw_step(rw_adamw *opt)
     rw_context *const ctx = opt->ctx;
     if (ctx->status) return ctx->status;
     rw_status status = rw_gradients_check(ctx, "rw_adamw_step");
-    const bool stale = rw_update_is_stale(&opt->update) || opt->update_follows != rw_optimizer_follows(opt);
+    const bool stale = rw_update_is_stale(&opt->update) || opt->update_follows != rw_optimizer_follows(opt) ||
+                       opt->update_sums != rw_optimizer_is_watched(opt);
     if (!status && stale) status = plan_again(opt);
-    if (!status) status = rw_optimizer_prepare(opt);
+    if (!status) status = rw_optimizer_prepare(opt, opt->update_sums ? RW_SUMS_TOGETHER : RW_NO_SUMS);
     if (!status) status = rw_update_run(&opt->update);
     if (!status) rw_optimizer_count(opt);
     return status;

@@ -51,9 +51,23 @@ bool rw_optimizer_follows(const rw_optimizer *opt);
 /* What was counted there becomes part of what rw_optimizer_kept() says, and begins anew. Waits for the device. */
 rw_status rw_optimizer_settle(rw_optimizer *opt);
 
-/* Puts the numbers of the next update where it finds them: of every parameter whose gradient is not clear. An error,
-   recorded, has changed nothing. */
-rw_status rw_optimizer_prepare(rw_optimizer *opt);
+/*
+ * Somebody watches: what is recorded from now on sums up what its updates meet (enum rw_update_sum), of all parameters
+ * together or, inside backward, of each by itself. RW_ERR_MEMORY, recorded, has changed nothing. As many calls of
+ * rw_optimizer_unwatch() end it.
+ */
+enum rw_optimizer_sums { RW_NO_SUMS, RW_SUMS_TOGETHER, RW_SUMS_APART };
+rw_status rw_optimizer_watch(rw_optimizer *opt);
+void rw_optimizer_unwatch(rw_optimizer *opt);
+bool rw_optimizer_is_watched(const rw_optimizer *opt);
+
+/* The sums of the last update, of all members, in their order; *ret_known is false, and nothing is written, where it
+   made none, or is number *seen, which becomes its number. Waits for the device. */
+rw_status rw_optimizer_read_sums(rw_optimizer *opt, double (*ret)[RW_UPDATE_SUMS], uint64_t *seen, bool *ret_known);
+
+/* Puts the numbers of the next update, which makes these sums, where it finds them: of every parameter whose gradient is
+   not clear. An error, recorded, has changed nothing. */
+rw_status rw_optimizer_prepare(rw_optimizer *opt, enum rw_optimizer_sums sums);
 
 /* What it has to keep over a restart, of one parameter: its states, by the names that files have for them. */
 #define RW_KEPT_MOST (RW_UPDATE_STATES + 1)

@@ -23,6 +23,7 @@
 struct stepped {
     rw_optimizer *opt;
     struct rw_update update;
+    bool sums; /* it was planned while somebody watched */
 };
 
 struct rw_scaler {
@@ -311,10 +312,12 @@ static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct rw_update **r
             return no_memory(s->ctx, "rw_scaler_step");
         s->steps[i] = (struct stepped){ .opt = opt };
     }
-    const rw_status status = is_planned(&s->steps[i].update)
+    const bool watched = rw_optimizer_is_watched(opt);
+    const rw_status status = is_planned(&s->steps[i].update) && s->steps[i].sums == watched
                                  ? RW_OK
                                  : plan(&s->steps[i].update, s, rw_optimizer_recorder(opt, rw_scaler_found(s)));
     if (status) return status;
+    s->steps[i].sums = watched;
     if (i == s->n_steps) {
         s->n_steps++;
         rw_optimizer_share(opt);
@@ -334,7 +337,8 @@ rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt)
     status = rw_optimizer_follow(opt);
     if (!status) status = find_step(s, opt, &update);
     if (!status && !s->unscaled) status = unscale(s);
-    if (!status) status = rw_optimizer_prepare(opt);
+    if (!status)
+        status = rw_optimizer_prepare(opt, rw_optimizer_is_watched(opt) ? RW_SUMS_TOGETHER : RW_NO_SUMS);
     if (!status) status = rw_update_run(update);
     if (!status) rw_optimizer_count(opt);
     return status;

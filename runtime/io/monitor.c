@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "io/monitor_files.h"
+#include "io/monitor_watched.h"
 #include "record/context.h"
 
 #include <assert.h>
@@ -19,7 +20,7 @@
 
 #define WINDOW 100
 #define ENOUGH 20 /* numbers, before a median says anything */
-#define LINE 2048
+#define LINE 8192
 
 /* The last numbers of a kind. */
 struct window {
@@ -28,21 +29,35 @@ struct window {
 };
 
 static const char *const alert_names[] = { "loss_nonfinite", "loss_spike", "grad_nonfinite", "grad_spike",
-                                           "slow_step", "scale_drop", "scale_rise", "skips", "plateau" };
+                                           "slow_step", "scale_drop", "scale_rise", "skips", "plateau", "updates",
+                                           "zeros" };
 #define ALERTS (sizeof alert_names / sizeof *alert_names)
 
 static const char *const recovery_names[] = { "note", "skip", "lower", "roll_back", "stop" };
 #define RECOVERIES (sizeof recovery_names / sizeof *recovery_names)
 
+/* A step as it is judged and written. */
+struct shown {
+    const rw_monitor_values *v;
+    double norm, seconds;
+    bool has_norm;
+    double model_flops, hardware_flops; /* in a second; 0: not known */
+    struct rw_health all, group[RW_WATCHED_GROUPS];
+};
+
 struct rw_monitor {
     rw_context *ctx;
     char *path;
     int fd; /* -1: none */
-    struct window loss, norm, seconds, scale, skipped; /* skipped: 0 and 1 */
+    struct window loss, norm, seconds, scale, zeros, skipped; /* skipped: 0 and 1 */
     struct {
         double loss, norm;
     } before; /* medians of the hundred steps in front of the windows; NaN: there were none */
     int in_a_row;              /* updates left out */
+    int beside;                /* updates in a row that were too small or too large for their weights */
+    struct rw_watched watched;
+    double peak_flops; /* 0: not known */
+    rw_cost work;      /* of the context, at the last call */
     uint64_t steps, n_skipped; /* of this monitor */
     uint64_t n_alerts[ALERTS];
     rw_recovery policy[ALERTS];
@@ -158,11 +173,23 @@ static unsigned judge_progress(rw_monitor *m)
     return known && stands && steady ? RW_ALERT_PLATEAU : 0;
 }
 
-static unsigned judge(rw_monitor *m, const rw_monitor_values *v, double norm, double seconds)
+static unsigned judge_update(rw_monitor *m, const struct rw_health *h)
 {
+    const double ratio = h->update_ratio, usual = m->zeros.n < ENOUGH ? 1 : median(&m->zeros);
+    if (!(h->elements > 0)) return 0;
+    m->beside = ratio >= 1e-5 && ratio <= 1e-1 ? 0 : m->beside + 1;
+    add(&m->zeros, h->zeros);
+    return (m->beside && m->beside % WINDOW == 0 ? RW_ALERT_UPDATES : 0) |
+           (h->zeros > 0.5 && h->zeros > 2 * usual ? RW_ALERT_ZEROS : 0);
+}
+
+static unsigned judge(rw_monitor *m, const struct shown *s)
+{
+    const rw_monitor_values *const v = s->v;
     unsigned alerts = judge_loss(&m->loss, v->loss);
-    if (v->grad_norm != 0) alerts |= judge_norm(&m->norm, norm);
-    if (seconds > 0) alerts |= judge_time(&m->seconds, seconds);
+    if (s->has_norm) alerts |= judge_norm(&m->norm, s->norm);
+    if (s->seconds > 0) alerts |= judge_time(&m->seconds, s->seconds);
+    alerts |= judge_update(m, &s->all);
     if (v->loss_scale > 0) alerts |= judge_scale(&m->scale, v->loss_scale);
     alerts |= judge_skips(m, v->skipped) | judge_progress(m);
     for (size_t i = 0; i < ALERTS; i++) m->n_alerts[i] += alerts >> i & 1;
@@ -245,18 +272,56 @@ static void put_alerts(struct line *l, unsigned alerts)
     put(l, "]");
 }
 
-static void make_line(struct line *l, const rw_monitor *m, const rw_monitor_values *v, double norm, double seconds,
-                      unsigned alerts)
+static void put_health(struct line *l, const struct rw_health *h)
 {
+    put_number(l, "param_norm", h->param_norm);
+    put_number(l, "update_ratio", h->update_ratio);
+    put_number(l, "zeros", h->zeros);
+}
+
+static void put_groups(struct line *l, const struct rw_watched *w, const struct rw_health *group)
+{
+    const char *comma = "";
+    if (!w->n_groups) return;
+    put(l, ",\"groups\":{");
+    for (size_t g = 0; g < w->n_groups; g++) {
+        if (!(group[g].elements > 0)) continue;
+        put(l, "%s\"%s\":{\"elements\":%.0f", comma, w->name[g], group[g].elements);
+        put_number(l, "grad_norm", group[g].grad_norm);
+        put_health(l, &group[g]);
+        put(l, "}");
+        comma = ",";
+    }
+    put(l, "}");
+}
+
+static void put_work(struct line *l, const rw_monitor *m, const struct shown *s)
+{
+    if (!(s->model_flops > 0)) return;
+    put_number(l, "model_flops_per_s", s->model_flops);
+    put_number(l, "hardware_flops_per_s", s->hardware_flops);
+    if (!(m->peak_flops > 0)) return;
+    put_number(l, "mfu", s->model_flops / m->peak_flops);
+    put_number(l, "hfu", s->hardware_flops / m->peak_flops);
+}
+
+static void make_line(struct line *l, const rw_monitor *m, const struct shown *s, unsigned alerts)
+{
+    const rw_monitor_values *const v = s->v;
     *l = (struct line){ .n = 0 };
     put(l, "{\"step\":%" PRIu64, v->step);
     put_number(l, "loss", v->loss);
-    if (v->grad_norm != 0) put_number(l, "grad_norm", norm);
+    if (s->has_norm) put_number(l, "grad_norm", s->norm);
     if (v->lr != 0) put_number(l, "lr", v->lr);
-    if (v->tokens > 0 && seconds > 0) put_number(l, "tokens_per_s", v->tokens / seconds);
-    if (seconds > 0) put_number(l, "step_ms", 1e3 * seconds);
+    if (v->tokens > 0 && s->seconds > 0) put_number(l, "tokens_per_s", v->tokens / s->seconds);
+    if (s->seconds > 0) put_number(l, "step_ms", 1e3 * s->seconds);
     if (v->loss_scale > 0) put_number(l, "loss_scale", v->loss_scale);
     if (v->skipped) put(l, ",\"skipped\":true");
+    put_work(l, m, s);
+    if (s->all.elements > 0) {
+        put_health(l, &s->all);
+        put_groups(l, &m->watched, s->group);
+    }
     if (l->nonfinite) put(l, ",\"nonfinite\":true");
     put_memory(l, m->ctx);
     put_alerts(l, alerts);
@@ -299,7 +364,7 @@ rw_status rw_monitor_recovered(rw_monitor *m, uint64_t step, unsigned alerts, rw
 
 /* ---- other files ---- */
 
-#define READINGS 40
+#define READINGS (60 + 4 * RW_WATCHED_GROUPS)
 
 static void read_out(struct rw_reading *r, size_t *n, const char *name, const char *help, double value)
 {
@@ -321,19 +386,55 @@ static void read_memory(struct rw_reading *r, size_t *n, const rw_context *ctx)
                                          .help = "Memory by category", .value = (double)kinds[i].bytes };
 }
 
-static size_t read_all(const rw_monitor *m, const rw_monitor_values *v, double norm, double seconds,
-                       struct rw_reading *r)
+static void read_work(const rw_monitor *m, const struct shown *s, struct rw_reading *r, size_t *n)
 {
+    if (!(s->model_flops > 0)) return;
+    read_out(r, n, "model_flops_per_second", "FLOP/s of forward and backward", s->model_flops);
+    read_out(r, n, "hardware_flops_per_second", "FLOP/s of forward, replays and backward", s->hardware_flops);
+    if (!(m->peak_flops > 0)) return;
+    read_out(r, n, "mfu", "Model FLOP/s over the stated peak", s->model_flops / m->peak_flops);
+    read_out(r, n, "hfu", "Hardware FLOP/s over the stated peak", s->hardware_flops / m->peak_flops);
+}
+
+static double health_number(const struct rw_health *h, int i)
+{
+    return i == 0 ? h->grad_norm : i == 1 ? h->param_norm : i == 2 ? h->update_ratio : h->zeros;
+}
+
+static void read_health(const rw_monitor *m, const struct shown *s, struct rw_reading *r, size_t *n)
+{
+    static const char *const names[][2] = { { "group_grad_norm", "Norm of a group's gradients in its update" },
+                                            { "group_param_norm", "Norm of a group's weights" },
+                                            { "group_update_ratio", "A group's update over its weights" },
+                                            { "group_zeros", "Share of a group's gradients that are zero" } };
+    if (!(s->all.elements > 0)) return;
+    read_out(r, n, "param_norm", "Norm of the weights", s->all.param_norm);
+    read_out(r, n, "update_ratio", "Norm of the update over that of the weights", s->all.update_ratio);
+    read_out(r, n, "zeros", "Share of the gradients that are zero", s->all.zeros);
+    for (int i = 0; i < 4; i++)
+        for (size_t g = 0; g < m->watched.n_groups; g++)
+            if (s->group[g].elements > 0)
+                r[(*n)++] = (struct rw_reading){ .name = names[i][0], .help = names[i][1], .label = "group",
+                                                 .value_of_label = m->watched.name[g],
+                                                 .value = health_number(&s->group[g], i) };
+}
+
+static size_t read_all(const rw_monitor *m, const struct shown *s, struct rw_reading *r)
+{
+    const rw_monitor_values *const v = s->v;
+    const double seconds = s->seconds;
     size_t n = 0;
     read_out(r, &n, "step", "Step", (double)v->step);
     read_out(r, &n, "loss", "Loss", v->loss);
-    if (v->grad_norm != 0) read_out(r, &n, "grad_norm", "Norm of the gradients before clipping", norm);
+    if (s->has_norm) read_out(r, &n, "grad_norm", "Norm of the gradients before clipping", s->norm);
     if (v->lr != 0) read_out(r, &n, "learning_rate", "Learning rate", v->lr);
     if (v->tokens > 0 && seconds > 0) read_out(r, &n, "tokens_per_second", "Tokens per second", v->tokens / seconds);
     if (seconds > 0) read_out(r, &n, "step_seconds", "Time of the step", seconds);
     if (v->loss_scale > 0) read_out(r, &n, "loss_scale", "Loss scale", v->loss_scale);
     read_out(r, &n, "skipped_total", "Updates that were left out", (double)m->n_skipped);
     r[n - 1].counts = true;
+    read_work(m, s, r, &n);
+    read_health(m, s, r, &n);
     read_memory(r, &n, m->ctx);
     for (size_t i = 0; i < ALERTS; i++)
         r[n++] = (struct rw_reading){ .name = "alerts_total", .label = "alert", .value_of_label = alert_names[i],
@@ -342,12 +443,12 @@ static size_t read_all(const rw_monitor *m, const rw_monitor_values *v, double n
     return n;
 }
 
-static rw_status write_files(rw_monitor *m, const rw_monitor_values *v, double norm, double seconds)
+static rw_status write_files(rw_monitor *m, const struct shown *s)
 {
     struct rw_reading readings[READINGS];
     if (!m->events.path && !m->prometheus) return RW_OK;
-    const size_t n = read_all(m, v, norm, seconds, readings);
-    rw_status status = m->events.path ? rw_event_file_put(&m->events, v->step, readings, n) : RW_OK;
+    const size_t n = read_all(m, s, readings);
+    rw_status status = m->events.path ? rw_event_file_put(&m->events, s->v->step, readings, n) : RW_OK;
     if (status) return rw_fail(m->ctx, status, "rw_monitor_step: %s: %s", m->events.path, strerror(errno));
     const char *why = NULL;
     status = m->prometheus ? rw_prometheus_put(m->prometheus, readings, n, &why) : RW_OK;
@@ -388,6 +489,7 @@ rw_status rw_monitor_create(rw_monitor **ret, rw_context *ctx, const char *path)
         return rw_fail(ctx, RW_ERR_MEMORY, "rw_monitor_create: out of memory");
     }
     m->ctx = ctx;
+    m->work = ctx->work;
     m->fd = path ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
     ctx->n_users++;
     if (path && m->fd < 0) {
@@ -399,6 +501,20 @@ rw_status rw_monitor_create(rw_monitor **ret, rw_context *ctx, const char *path)
     return RW_OK;
 }
 
+rw_status rw_monitor_watch(rw_monitor *m, const rw_monitor_sources *sources)
+{
+    if (!m) return RW_ERR_ARGUMENT;
+    if (m->ctx->status) return m->ctx->status;
+    const rw_monitor_sources s = sources ? *sources : (rw_monitor_sources){ 0 };
+    struct rw_watched made;
+    const rw_status status = rw_watched_open(&made, m->ctx, &s);
+    if (status) return status;
+    rw_watched_close(&m->watched);
+    m->watched = made;
+    m->peak_flops = s.peak_flops;
+    return RW_OK;
+}
+
 static double now(void)
 {
     struct timespec t;
@@ -406,19 +522,37 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Times, and what was worked in them. */
+static void take_in(rw_monitor *m, struct shown *s)
+{
+    const rw_cost *const work = &m->ctx->work, *const before = &m->work;
+    const double model = work->forward_flops - before->forward_flops + work->backward_flops - before->backward_flops;
+    const double replayed = work->replayed_flops - before->replayed_flops;
+    const double time = now(), since = m->last > 0 ? time - m->last : 0;
+    s->seconds = s->v->seconds > 0 ? s->v->seconds : since;
+    s->has_norm = s->v->grad_norm != 0 || s->all.elements > 0;
+    s->norm = s->v->grad_norm == 0 ? s->all.grad_norm : s->v->grad_norm < 0 ? 0 : s->v->grad_norm;
+    if (s->seconds > 0) {
+        s->model_flops = model / s->seconds;
+        s->hardware_flops = (model + replayed) / s->seconds;
+    }
+    m->work = *work;
+    m->last = time;
+}
+
 rw_status rw_monitor_step(rw_monitor *m, const rw_monitor_values *v, unsigned *ret_alerts)
 {
     if (!m) return RW_ERR_ARGUMENT;
     if (!v) return rw_fail_null(m->ctx, "rw_monitor_step", "values");
-    const double time = now(), since = m->last > 0 ? time - m->last : 0;
-    const double seconds = v->seconds > 0 ? v->seconds : since, norm = v->grad_norm < 0 ? 0 : v->grad_norm;
-    const unsigned alerts = judge(m, v, norm, seconds);
-    m->last = time;
+    struct shown s = { .v = v };
+    const rw_status looked = m->ctx->status ? RW_OK : rw_watched_read(&m->watched, &s.all, s.group);
+    take_in(m, &s);
+    const unsigned alerts = judge(m, &s);
     struct line line;
-    make_line(&line, m, v, norm, seconds, alerts);
+    make_line(&line, m, &s, alerts);
     if (ret_alerts) *ret_alerts = alerts;
-    const rw_status written = write_line(m, &line, "rw_monitor_step"), others = write_files(m, v, norm, seconds);
-    return written ? written : others;
+    const rw_status written = write_line(m, &line, "rw_monitor_step"), others = write_files(m, &s);
+    return looked ? looked : written ? written : others;
 }
 
 void rw_monitor_destroy(rw_monitor **pm)
@@ -429,6 +563,7 @@ void rw_monitor_destroy(rw_monitor **pm)
     *pm = NULL;
     if (m->fd >= 0) close(m->fd);
     rw_event_file_close(&m->events);
+    rw_watched_close(&m->watched);
     rw_free(m->prometheus);
     rw_free(m->path);
     rw_free(m);

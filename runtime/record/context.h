@@ -87,6 +87,7 @@ struct rw_context {
     struct rw_clipping *clipping; /* api/clip.h: made by the first rw_clip_grad_norm() */
 
     rw_memory memory; /* running totals; rw_memory_stats() fills in the rest */
+    rw_cost work;     /* of all steps that were run, rehearsals apart */
 
     size_t n_users; /* itself, until rw_context_destroy(), its tapes and optimizers: the last one frees it */
     void *kept[RW_KEPT]; /* of destroyed tapes, what callers may hold: freed when as many more have come */

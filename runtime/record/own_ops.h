@@ -33,7 +33,8 @@ void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket tic
  * rounded by chance, by the noise that their rows name. States and masters are float32, of a float64 parameter
  * float64; a gradient is of the parameter's type or float32. A parameter whose gradient is absent stays as it is, and
  * so do its states. The op `average` averages what stands in the place of gradients into what stands in that of
- * parameters, float32 or float64.
+ * parameters, float32 or float64. Where the attributes ask for sums, the last input and output are those, [n,
+ * RW_UPDATE_SUMS] of RW_F64, of what the update itself has met: enum rw_update_sum. No other byte depends on them.
  */
 extern const rw_op_def rw_op_adamw, rw_op_adam, rw_op_sgd, rw_op_lion, rw_op_average;
 
@@ -47,6 +48,18 @@ enum rw_update_rule {
 
 struct rw_update_attrs {
     int32_t rule, states;
+    int32_t sums; /* 1: asked for */
+};
+
+/* Of a parameter, over its elements; all zero where it was not updated. Squares are those of the gradient as the update
+   took it, of the weight behind it, and of what it added to the weight: of the master copy where there is one. */
+enum rw_update_sum {
+    RW_SUM_GRADIENT, /* of squares */
+    RW_SUM_WEIGHT,   /* of squares */
+    RW_SUM_CHANGE,   /* of squares */
+    RW_SUM_ZEROS,    /* how many gradients are zero */
+    RW_SUM_ELEMENTS,
+    RW_UPDATE_SUMS
 };
 
 /* What an update of one parameter goes by: in double, and the same in float32 for parameters that are not float64. */

@@ -267,6 +267,16 @@ static rw_status borrow(struct rw_run *r)
     return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory (the arena takes %llu bytes)", (unsigned long long)bytes);
 }
 
+static void add_work(rw_cost *all, const rw_cost *one)
+{
+    all->forward_flops += one->forward_flops, all->forward_bytes += one->forward_bytes;
+    all->replayed_flops += one->replayed_flops, all->replayed_bytes += one->replayed_bytes;
+    all->backward_flops += one->backward_flops, all->backward_bytes += one->backward_bytes;
+    all->forward_nodes += one->forward_nodes;
+    all->replayed_nodes += one->replayed_nodes;
+    all->backward_nodes += one->backward_nodes;
+}
+
 static void note_memory(rw_context *ctx, const rw_plan *plan)
 {
     ctx->memory.kept = plan->kept_bytes;
@@ -398,6 +408,8 @@ void rw_run_is_queued(struct rw_run *r, size_t to)
     join_queue(r);
     if (to == r->plan->n_actions) {
         give_arena_back(r);
+        const bool counts = !(r->flags & (RW_RUN_REHEARSAL | RW_RUN_UPDATE)) && r->plan->kind == RW_PLAN_STEP;
+        if (counts) add_work(&context_of(r)->work, &r->plan->cost);
         set_state(r, RW_RUN_QUEUED);
         return;
     }

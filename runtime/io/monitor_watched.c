@@ -1,0 +1,106 @@
+/* See monitor_watched.h. */
+#include "io/monitor_watched.h"
+
+#include "base/alloc.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <string.h>
+
+static rw_status check_group(rw_context *ctx, const rw_monitor_group *g)
+{
+    const char *fault = NULL;
+    if (!g->name || !*g->name || !g->pattern) return rw_fail_null(ctx, "rw_monitor_watch", "a group's name or pattern");
+    if (strlen(g->name) >= RW_WATCHED_NAME) fault = "its name is longer than 60 bytes";
+    for (const char *c = g->name; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == '"' || *c == '\\') fault = "its name has what files would escape";
+    return fault ? rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch: group \"%.60s\": %s", g->name, fault) : RW_OK;
+}
+
+static rw_status check(rw_context *ctx, const rw_monitor_sources *s)
+{
+    if (!(s->peak_flops >= 0) || isinf(s->peak_flops))
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch: a peak of %g FLOP/s", s->peak_flops);
+    if (s->optimizer && rw_optimizer_context(s->optimizer) != ctx)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch: the optimizer belongs to another context");
+    if (s->n_groups > RW_WATCHED_GROUPS)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_monitor_watch: %zu groups; at most %d", s->n_groups,
+                       RW_WATCHED_GROUPS);
+    if (s->n_groups && (!s->groups || !s->optimizer))
+        return rw_fail_null(ctx, "rw_monitor_watch", s->groups ? "optimizer" : "groups");
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < s->n_groups; i++) status = check_group(ctx, &s->groups[i]);
+    return status;
+}
+
+/* The first group whose pattern fits. */
+static uint8_t find_group(const rw_monitor_sources *s, const char *name)
+{
+    size_t g = 0;
+    while (g < s->n_groups && fnmatch(s->groups[g].pattern, name, 0)) g++;
+    return (uint8_t)g;
+}
+
+rw_status rw_watched_open(struct rw_watched *ret, rw_context *ctx, const rw_monitor_sources *s)
+{
+    struct rw_watched w = { .n_groups = s->n_groups };
+    rw_status status = check(ctx, s);
+    if (status) return status;
+    if (s->optimizer) {
+        const size_t n = rw_optimizer_members(s->optimizer);
+        w.group_of = rw_calloc(n + 1, sizeof *w.group_of);
+        w.sums = rw_calloc(n + 1, sizeof *w.sums);
+        if (!w.group_of || !w.sums) status = rw_fail(ctx, RW_ERR_MEMORY, "rw_monitor_watch: out of memory");
+        if (!status) status = rw_optimizer_watch(s->optimizer);
+        for (size_t i = 0; !status && i < n; i++)
+            w.group_of[i] = find_group(s, rw_optimizer_kept(s->optimizer, i).param->name);
+    }
+    if (status) {
+        rw_watched_close(&w);
+        return status;
+    }
+    for (size_t g = 0; g < s->n_groups; g++) memcpy(w.name[g], s->groups[g].name, strlen(s->groups[g].name) + 1);
+    w.opt = s->optimizer;
+    if (w.opt) rw_optimizer_share(w.opt);
+    *ret = w;
+    return RW_OK;
+}
+
+void rw_watched_close(struct rw_watched *w)
+{
+    if (w->opt) {
+        rw_optimizer_unwatch(w->opt);
+        rw_optimizer_release(w->opt);
+    }
+    rw_free(w->group_of);
+    rw_free(w->sums);
+    *w = (struct rw_watched){ 0 };
+}
+
+static void add(double *to, const double *x)
+{
+    for (int j = 0; j < RW_UPDATE_SUMS; j++) to[j] += x[j];
+}
+
+static struct rw_health health_of(const double *x)
+{
+    if (!(x[RW_SUM_ELEMENTS] > 0)) return (struct rw_health){ 0 };
+    return (struct rw_health){ .elements = x[RW_SUM_ELEMENTS], .grad_norm = sqrt(x[RW_SUM_GRADIENT]),
+                               .param_norm = sqrt(x[RW_SUM_WEIGHT]),
+                               .update_ratio = x[RW_SUM_WEIGHT] == 0 ? 0 : sqrt(x[RW_SUM_CHANGE] / x[RW_SUM_WEIGHT]),
+                               .zeros = x[RW_SUM_ZEROS] / x[RW_SUM_ELEMENTS] };
+}
+
+rw_status rw_watched_read(struct rw_watched *w, struct rw_health *all, struct rw_health *groups)
+{
+    double sum[RW_WATCHED_GROUPS + 1][RW_UPDATE_SUMS] = { 0 }, total[RW_UPDATE_SUMS] = { 0 };
+    bool known = false;
+    const rw_status status = w->opt ? rw_optimizer_read_sums(w->opt, w->sums, &w->seen, &known) : RW_OK;
+    for (size_t i = 0; !status && known && i < rw_optimizer_members(w->opt); i++) {
+        add(total, w->sums[i]);
+        add(sum[w->group_of[i]], w->sums[i]);
+    }
+    *all = health_of(total);
+    for (size_t g = 0; g < w->n_groups; g++) groups[g] = health_of(sum[g]);
+    return status;
+}

@@ -1,0 +1,34 @@
+/* What a monitor takes from an optimizer's own pass over the parameters: norms, shares and ratios, by group. */
+#ifndef RW_IO_MONITOR_WATCHED_H
+#define RW_IO_MONITOR_WATCHED_H
+
+#include "api/optimizer.h"
+
+#include <rewind/monitor.h>
+
+#define RW_WATCHED_GROUPS 16
+#define RW_WATCHED_NAME 61 /* with its end */
+
+struct rw_watched {
+    rw_optimizer *opt; /* NULL: none */
+    char name[RW_WATCHED_GROUPS][RW_WATCHED_NAME];
+    size_t n_groups;
+    uint8_t *group_of;               /* by the optimizer's parameter; n_groups: none */
+    double (*sums)[RW_UPDATE_SUMS];  /* likewise */
+    uint64_t seen;                   /* the update whose sums were read */
+};
+
+struct rw_health {
+    double elements; /* 0: nothing was updated, and nothing else is known */
+    double grad_norm, param_norm, update_ratio, zeros;
+};
+
+/* The optimizer is shared and watched. An error, recorded, leaves nothing behind. */
+rw_status rw_watched_open(struct rw_watched *w, rw_context *ctx, const rw_monitor_sources *sources);
+void rw_watched_close(struct rw_watched *w);
+
+/* Of the updates since the last call the last one: of all parameters, and of each group. Where there was none, all is
+   unknown. An error is recorded. */
+rw_status rw_watched_read(struct rw_watched *w, struct rw_health *all, struct rw_health *groups);
+
+#endif
