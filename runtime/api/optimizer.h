@@ -65,8 +65,8 @@ bool rw_optimizer_is_watched(const rw_optimizer *opt);
    made none, or is number *seen, which becomes its number. Waits for the device. */
 rw_status rw_optimizer_read_sums(rw_optimizer *opt, double (*ret)[RW_UPDATE_SUMS], uint64_t *seen, bool *ret_known);
 
-/* Puts the numbers of the next update, which makes these sums, where it finds them: of every parameter whose gradient is
-   not clear. An error, recorded, has changed nothing. */
+/* Puts the numbers of the next update, which makes these sums, where it finds them: of every parameter whose gradient
+   is not clear. An error, recorded, has changed nothing. */
 rw_status rw_optimizer_prepare(rw_optimizer *opt, enum rw_optimizer_sums sums);
 
 /* What it has to keep over a restart, of one parameter: its states, by the names that files have for them. */
