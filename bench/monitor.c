@@ -134,7 +134,7 @@ int main(int argc, char **argv)
 {
     const int rounds = argc > 1 ? atoi(argv[1]) : 15;
     const int layers = argc > 2 ? atoi(argv[2]) : 4, width = argc > 3 ? atoi(argv[3]) : 384;
-    const int seq = argc > 4 ? atoi(argv[4]) : 128;
+    const int seq = argc > 4 ? atoi(argv[4]) : 256;
     char folder[] = "/tmp/rewind-monitor-XXXXXX", command[64];
     if (rounds < 1 || rounds > MOST_ROUNDS || layers < 1 || width < 64 || width % 64 || seq < 2 || !mkdtemp(folder))
         return fprintf(stderr, "monitor [ROUNDS [LAYERS WIDTH SEQ]]\n"), 2;

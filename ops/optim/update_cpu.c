@@ -105,9 +105,10 @@ VEC_INLINE void update_typed(int rule, bool with_a, const struct rw_update_tenso
     else update_f32(rule, t, s, RW_F32, RW_F32, with_a, from, n);
 }
 
-static void update_block(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from)
+/* n <= BLOCK elements; from is a multiple of 4. */
+static void update_some(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
+                        int64_t n)
 {
-    const int64_t n = t->n - from < BLOCK ? t->n - from : BLOCK;
     switch (rule) {
     case RW_UPDATE_ADAM: update_typed(RW_UPDATE_ADAM, true, t, s, from, n); break;
     case RW_UPDATE_LION: update_typed(RW_UPDATE_LION, true, t, s, from, n); break;
@@ -117,6 +118,11 @@ static void update_block(int rule, const struct rw_update_tensor *t, const struc
         break;
     default: update_typed(RW_UPDATE_AVERAGE, false, t, s, from, n);
     }
+}
+
+static void update_block(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from)
+{
+    update_some(rule, t, s, from, t->n - from < BLOCK ? t->n - from : BLOCK);
 }
 
 static void update(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int threads)
@@ -131,88 +137,113 @@ static void update(int rule, const struct rw_update_tensor *t, const struct rw_u
 
 /* ---- sums of what it has met ---- */
 
-/* What block `from` of a weight is before its update. */
-static void keep_block(const struct rw_update_tensor *t, bool fresh, int64_t from, int64_t n, double *ret)
+typedef double wide __attribute__((vector_size(NF_LANES * 8))); /* the lanes of an nf */
+
+VEC_INLINE double add_lanes(const wide *x)
+{
+    double y[NF_LANES];
+    memcpy(y, x, sizeof y);
+    for (int half = NF_LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; l++) y[l] += y[l + half];
+    return y[0];
+}
+
+/* Of float32 and 16 bits: lane by lane in double. */
+VEC_INLINE void gradient_sums(const void *grad, rw_dtype dtype, int64_t from, int64_t n, double *ret)
+{
+    const int64_t whole = n / NF_LANES * NF_LANES;
+    wide squares = { 0 };
+    ni others = { 0 };
+    for (int64_t i = 0; i < whole; i += NF_LANES) {
+        const nf x = nf_get(grad, dtype, from + i);
+        const wide g = __builtin_convertvector(x, wide);
+        squares += g * g;
+        others += x == nf_all(0);
+    }
+    double sum = add_lanes(&squares), zeros = 0;
+    for (int l = 0; l < NF_LANES; l++) zeros -= others[l];
+    for (int64_t i = whole; i < n; i++) {
+        const double g = (double)f_get(grad, dtype, from + i);
+        sum += g * g;
+        zeros += g == 0;
+    }
+    ret[RW_SUM_GRADIENT] += sum;
+    ret[RW_SUM_ZEROS] += zeros;
+}
+
+VEC_INLINE void weight_sums(const void *weight, rw_dtype dtype, const float *before, int64_t from, int64_t n,
+                            double *ret)
+{
+    const int64_t whole = n / NF_LANES * NF_LANES;
+    wide squares = { 0 }, changes = { 0 };
+    for (int64_t i = 0; i < whole; i += NF_LANES) {
+        const wide w = __builtin_convertvector(nf_get(weight, dtype, from + i), wide);
+        const wide d = w - __builtin_convertvector(nf_get(before, RW_F32, i), wide);
+        squares += w * w;
+        changes += d * d;
+    }
+    ret[RW_SUM_WEIGHT] += add_lanes(&squares);
+    ret[RW_SUM_CHANGE] += add_lanes(&changes);
+    for (int64_t i = whole; i < n; i++) {
+        const double w = (double)f_get(weight, dtype, from + i), d = w - (double)before[i];
+        ret[RW_SUM_WEIGHT] += w * w;
+        ret[RW_SUM_CHANGE] += d * d;
+    }
+}
+
+#define PIECE 512 /* elements */
+
+/* What a weight is before its update. */
+static void keep_piece(const struct rw_update_tensor *t, bool fresh, int64_t from, int64_t n, float *ret)
 {
     const void *const p = t->master && !fresh ? t->master : t->param;
     const rw_dtype dtype = t->master && !fresh ? RW_F32 : t->dtype;
-    if (dtype == RW_F64) memcpy(ret, (const double *)p + from, (size_t)n * sizeof *ret);
-    else if (dtype == RW_BF16) for (int64_t i = 0; i < n; i++) ret[i] = (double)f_get(p, RW_BF16, from + i);
-    else if (dtype == RW_F16) for (int64_t i = 0; i < n; i++) ret[i] = (double)f_get(p, RW_F16, from + i);
-    else for (int64_t i = 0; i < n; i++) ret[i] = (double)f_get(p, RW_F32, from + i);
+    if (dtype == RW_BF16) for (int64_t i = 0; i < n; i++) ret[i] = f_get(p, RW_BF16, from + i);
+    else if (dtype == RW_F16) for (int64_t i = 0; i < n; i++) ret[i] = f_get(p, RW_F16, from + i);
+    else memcpy(ret, (const float *)p + from, (size_t)n * sizeof *ret);
 }
 
-VEC_INLINE double number_of(const void *p, rw_dtype dtype, int64_t i)
+/* Some elements of a parameter that is not float64, while they are in the innermost cache; their sums are added. */
+static void update_piece(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
+                         int64_t n, double *ret)
 {
-    return dtype == RW_F64 ? ((const double *)p)[i] : (double)f_get(p, dtype, i);
+    const void *const weight = t->master ? t->master : t->param;
+    const rw_dtype dtype = t->master ? RW_F32 : t->dtype;
+    float before[PIECE];
+    keep_piece(t, s->fresh, from, n, before);
+    update_some(rule, t, s, from, n);
+    if (t->grad_dtype == RW_BF16) gradient_sums(t->grad, RW_BF16, from, n, ret);
+    else if (t->grad_dtype == RW_F16) gradient_sums(t->grad, RW_F16, from, n, ret);
+    else gradient_sums(t->grad, RW_F32, from, n, ret);
+    if (dtype == RW_BF16) weight_sums(weight, RW_BF16, before, from, n, ret);
+    else weight_sums(weight, RW_F32, before, from, n, ret);
 }
 
-#define SUM_LANES 8
-
-/* Element i goes to sum i % 8; the eight are added as a tree. */
-VEC_INLINE double add_lanes(double *x)
+static void update_piece_f64(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
+                             int64_t n, double *ret)
 {
-    for (int half = SUM_LANES / 2; half; half /= 2)
-        for (int l = 0; l < half; l++) x[l] += x[l + half];
-    return x[0];
-}
-
-VEC_INLINE void gradient_sums(const void *grad, rw_dtype dtype, int64_t from, int64_t n, double *ret)
-{
-    double squares[SUM_LANES] = { 0 }, zeros[SUM_LANES] = { 0 };
-    const int64_t whole = n / SUM_LANES * SUM_LANES;
-    for (int64_t i = 0; i < whole; i += SUM_LANES)
-        for (int l = 0; l < SUM_LANES; l++) {
-            const double g = number_of(grad, dtype, from + i + l);
-            squares[l] += g * g;
-            zeros[l] += g == 0;
-        }
-    for (int l = 0; whole + l < n; l++) {
-        const double g = number_of(grad, dtype, from + whole + l);
-        squares[l] += g * g;
-        zeros[l] += g == 0;
+    const double *const w = (const double *)t->param + from, *const g = (const double *)t->grad + from;
+    double before[PIECE];
+    memcpy(before, w, (size_t)n * sizeof *w);
+    update_some(rule, t, s, from, n);
+    for (int64_t i = 0; i < n; i++) {
+        ret[RW_SUM_GRADIENT] += g[i] * g[i];
+        ret[RW_SUM_WEIGHT] += w[i] * w[i];
+        ret[RW_SUM_CHANGE] += (w[i] - before[i]) * (w[i] - before[i]);
+        ret[RW_SUM_ZEROS] += g[i] == 0;
     }
-    ret[RW_SUM_GRADIENT] = add_lanes(squares);
-    ret[RW_SUM_ZEROS] = add_lanes(zeros);
 }
 
-VEC_INLINE void weight_sums(const void *weight, rw_dtype dtype, const double *before, int64_t from, int64_t n,
-                            double *ret)
-{
-    double squares[SUM_LANES] = { 0 }, changes[SUM_LANES] = { 0 };
-    const int64_t whole = n / SUM_LANES * SUM_LANES;
-    for (int64_t i = 0; i < whole; i += SUM_LANES)
-        for (int l = 0; l < SUM_LANES; l++) {
-            const double w = number_of(weight, dtype, from + i + l), d = w - before[i + l];
-            squares[l] += w * w;
-            changes[l] += d * d;
-        }
-    for (int l = 0; whole + l < n; l++) {
-        const double w = number_of(weight, dtype, from + whole + l), d = w - before[whole + l];
-        squares[l] += w * w;
-        changes[l] += d * d;
-    }
-    ret[RW_SUM_WEIGHT] = add_lanes(squares);
-    ret[RW_SUM_CHANGE] = add_lanes(changes);
-}
-
-/* Updates a block; its sums are taken while it is in the cache. */
 static void update_summed(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
                           double *ret)
 {
-    const int64_t n = t->n - from < BLOCK ? t->n - from : BLOCK;
-    const void *const weight = t->master ? t->master : t->param;
-    const rw_dtype dtype = t->master ? RW_F32 : t->dtype;
-    double before[BLOCK];
-    keep_block(t, s->fresh, from, n, before);
-    update_block(rule, t, s, from);
-    if (t->grad_dtype == RW_F64) gradient_sums(t->grad, RW_F64, from, n, ret);
-    else if (t->grad_dtype == RW_BF16) gradient_sums(t->grad, RW_BF16, from, n, ret);
-    else if (t->grad_dtype == RW_F16) gradient_sums(t->grad, RW_F16, from, n, ret);
-    else gradient_sums(t->grad, RW_F32, from, n, ret);
-    if (dtype == RW_F64) weight_sums(weight, RW_F64, before, from, n, ret);
-    else if (dtype == RW_BF16) weight_sums(weight, RW_BF16, before, from, n, ret);
-    else weight_sums(weight, RW_F32, before, from, n, ret);
+    const int64_t end = t->n - from < BLOCK ? t->n : from + BLOCK;
+    for (int j = 0; j < RW_UPDATE_SUMS; j++) ret[j] = 0;
+    for (int64_t i = from; i < end; i += PIECE) {
+        const int64_t n = end - i < PIECE ? end - i : PIECE;
+        if (t->dtype == RW_F64) update_piece_f64(rule, t, s, i, n, ret);
+        else update_piece(rule, t, s, i, n, ret);
+    }
 }
 
 #define PARTS 1024 /* blocks whose sums are kept at a time */
