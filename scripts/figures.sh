@@ -7,7 +7,7 @@ set -eu
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
     bench/linear_loss bench/codes bench/quantized bench/save bench/update_inside >&2
     bench/linear_loss bench/quantized bench/save bench/update_inside \
-    bench/monitor >&2
+    bench/monitor examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
 rounds=${REWIND_ROUNDS:-5}
@@ -100,4 +100,6 @@ compare ""
 peer "$rounds" "$threads" 0 >"$theirs"
 "$bench/block_step" "$rounds" "$threads" 0 >>"$ours"
 compare ", no dropout"
+"$python" "$rewind_root/bench/peers/pytorch_training.py" "$REWIND_BUILD/examples/train_gpt" \
+    "$rewind_root/bench/data/kjv.txt" 2>/dev/null | grep '^losses' || true
 load after
