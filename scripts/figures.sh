@@ -5,9 +5,7 @@
 set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
-    bench/linear_loss bench/codes bench/quantized bench/save bench/update_inside >&2
-    bench/linear_loss bench/quantized bench/save bench/update_inside \
-    bench/monitor examples/train_gpt >&2
+    bench/linear_loss bench/codes bench/quantized bench/save bench/update_inside bench/monitor examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
 rounds=${REWIND_ROUNDS:-5}
