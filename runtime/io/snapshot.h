@@ -76,7 +76,7 @@ struct rw_snapshot {
 
 void rw_snapshot_init(struct rw_snapshot *s);
 
-/* In a child of fork(): what waited in the parent does not run here, and neither lock nor condition may think it does. */
+/* In a child of fork(): what waited in the parent is not there, and neither lock nor condition may wait for it. */
 void rw_snapshot_forget_writer(struct rw_snapshot *s);
 void rw_snapshot_finish(struct rw_snapshot *s);
 
