@@ -168,7 +168,8 @@ static bool updates_are_valid(const struct checker *k)
         const struct rw_action *const a = &s->actions[i];
         if (!rw_action_is_early(k->p, a)) continue;
         there++;
-        for (uint32_t w = node_of(k, a)->n_inputs; w < a->n_words; w++)
+        const struct rw_node *const node = node_of(k, a); /* it may have a workspace behind its outputs */
+        for (uint32_t w = node->n_inputs; w < node->n_inputs + node->n_outputs; w++)
             valid &= last[buffer_of(k, a, w)->source] == i;
     }
     for (size_t i = 0; i < k->t->n_effects; i++)

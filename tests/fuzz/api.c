@@ -291,6 +291,7 @@ static void close_side(struct side *x, bool context_first)
     rw_scaler_destroy(&x->scaler);
     rw_adamw_destroy(&x->optimizer);
     for (int i = 0; i < 2; i++) rw_tape_destroy(&x->tape[i]);
+    rw_delayed_destroy(&x->delayed);
     rw_context_destroy(&x->ctx);
 }
 

@@ -16,6 +16,7 @@ struct side {
     rw_adamw *optimizer;
     rw_graph *graph;
     rw_scaler *scaler;
+    rw_delayed *delayed;
     rw_tensor *value[VALUES]; /* of either tape, of this step or an earlier one */
     unsigned n_values;
 };

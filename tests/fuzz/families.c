@@ -316,6 +316,26 @@ static void precision(struct state *s)
     }
 }
 
+static void parts(struct state *s)
+{
+    static const char *const policies[] = { "none", "full", "budget:50%", "budget:300B", "budget:2KiB", "block:1",
+                                            "budget:90%", "total:1MiB", "budget:", NULL };
+    if (fz_ask(s, 2)) RETURNED(ckpt_policy_end, T);
+    else RETURNED(ckpt_policy_begin, T, policies[fz_byte(s) % 10]);
+}
+
+static void delayed(struct state *s)
+{
+    const rw_delayed_params params = { fz_byte(s) % 20, (rw_delayed_rule)(fz_byte(s) % 3), fz_byte(s) % 8,
+                                       fz_ask(s, 4) ? RW_F8_E4M3 : 0, fz_ask(s, 8) ? "w" : NULL };
+    const rw_recipe recipe = { .kind = fz_ask(s, 8) ? RW_RECIPE_BF16 : RW_RECIPE_F8, .delayed = X->delayed };
+    switch (fz_byte(s) % 4) {
+    case 0: if (!X->delayed) RETURNED(rw_delayed_create, &X->delayed, X->ctx, fz_ask(s, 4) ? &params : NULL); break;
+    case 1: if (X->delayed) RETURNED(rw_delayed_update, X->delayed, fz_ask(s, 2) ? X->scaler : NULL); break;
+    default: if (X->delayed) RETURNED(rw_recipe_begin_at, RW_HERE, T, &recipe);
+    }
+}
+
 static void quantized(struct state *s)
 {
     static const float data[256] = { 1, -2, 0.5f };
@@ -376,7 +396,7 @@ void fz_families(struct state *s)
     static void (*const calls[])(struct state *) = {
         comparisons, convolutions,   norms,         creation,  codes,     gathering,   losses,
         experts,     recurrent,      scan,          choices,   quantized, predictions, precision,
-        precision,   attention_with, own_gradients, files,     more_reductions,
+        precision,   attention_with, own_gradients, files,     more_reductions, parts,     delayed,
     };
     calls[fz_byte(s) % (sizeof calls / sizeof *calls)](s);
 }
