@@ -128,22 +128,24 @@ static uint32_t word_of(const struct rw_schedule *s, uint32_t buffer, const uint
     return source == RW_NONE_ID ? rw_word_of_offset(offset[root], unit) : rw_word_of_source(source);
 }
 
-static bool is_workspace(const struct rw_buffer *b)
+/* A buffer without a value, the last of an action's words. NULL: the action has none. */
+static const struct rw_buffer *workspace_of(const struct rw_schedule *s, const struct rw_action *a)
 {
-    return b->value == RW_NONE_ID && b->source == RW_NONE_ID;
+    if (!a->n_words) return NULL;
+    const struct rw_buffer *const b = &s->buffers[s->refs[a->word + a->n_words - 1]];
+    return b->value == RW_NONE_ID && b->source == RW_NONE_ID ? b : NULL;
 }
 
-/* A workspace is a buffer without a value that one action alone uses: they come in the order of the actions. */
+/* In the order of the actions, which is not that of the buffers where updates stand inside of backward. */
 static rw_status list_workspaces(const struct rw_schedule *s, rw_plan *plan)
 {
     size_t n = 0;
-    for (size_t i = 0; i < s->n_buffers; i++) n += is_workspace(&s->buffers[i]);
+    for (size_t i = 0; i < s->n_actions; i++) n += workspace_of(s, &s->actions[i]) != NULL;
     plan->workspaces = rw_malloc(n * sizeof *plan->workspaces);
     if (!plan->workspaces) return RW_ERR_MEMORY;
-    for (size_t i = 0; i < s->n_buffers; i++) {
-        const struct rw_buffer *const b = &s->buffers[i];
-        if (!is_workspace(b)) continue;
-        plan->workspaces[plan->n_workspaces++] = (struct rw_plan_workspace){ b->first, b->bytes };
+    for (uint32_t i = 0; i < s->n_actions; i++) {
+        const struct rw_buffer *const b = workspace_of(s, &s->actions[i]);
+        if (b) plan->workspaces[plan->n_workspaces++] = (struct rw_plan_workspace){ i, b->bytes };
     }
     return RW_OK;
 }
