@@ -234,6 +234,23 @@ Test(optimum, on_chains_is_what_revolve_says)
     }
 }
 
+/* From 75 per cent of none's peak down to so many: what is planned is at most so many times the bound. */
+static void check_gap_to_bound(struct step *s, rw_tensor *loss, unsigned least_percent, double most, const char *name)
+{
+    struct rw_frontier f;
+    open_problem(s, loss);
+    cr_assert_eq(rw_frontier_init(&f, &s->problem), RW_OK);
+    for (unsigned percent = 75; percent >= least_percent; percent -= 5) {
+        const uint64_t bytes = rw_frontier_none_peak(&f) * percent / 100;
+        const double planned = planned_within(&f, bytes);
+        double bound;
+        cr_assert_eq(rw_frontier_bound(&f, bytes, &bound), RW_OK);
+        cr_expect_leq(bound, planned);
+        cr_expect_leq(planned, most * bound, "%s, %u %%: %.4f", name, percent, planned / bound);
+    }
+    rw_frontier_finish(&f);
+}
+
 /* The figure that is promised of real models, printed by bench/planning for larger ones. */
 static void check_model(enum model_kind kind)
 {
@@ -241,7 +258,6 @@ static void check_model(enum model_kind kind)
     static const int32_t tokens[2 * 64];
     struct model_config config = { 0 };
     struct step s = { .b = fixture_open(1, 1) };
-    struct rw_frontier f;
     cr_assert(model_preset(&config, "tiny"));
     config.kind = kind;
     config.layers = 12;
@@ -250,17 +266,7 @@ static void check_model(enum model_kind kind)
     config.max_seq = 64;
     config.dropout = kind == MODEL_GPT ? 0.1f : 0;
     cr_assert_eq(model_create(&m, s.b.ctx, &config), RW_OK);
-    open_problem(&s, model_loss(&m, s.b.t, 2, 64, tokens, tokens));
-    cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
-    for (unsigned percent = 75; percent >= 25; percent -= 5) {
-        const uint64_t bytes = rw_frontier_none_peak(&f) * percent / 100;
-        const double planned = planned_within(&f, bytes);
-        double bound;
-        cr_assert_eq(rw_frontier_bound(&f, bytes, &bound), RW_OK);
-        cr_expect_leq(bound, planned);
-        cr_expect_leq(planned, 1.03 * bound, "%s, %u %%: %.4f", model_name(kind), percent, planned / bound);
-    }
-    rw_frontier_finish(&f);
+    check_gap_to_bound(&s, model_loss(&m, s.b.t, 2, 64, tokens, tokens), 25, 1.03, model_name(kind));
     close_step(&s);
 }
 
@@ -277,20 +283,9 @@ static void check_images(enum model_kind kind)
     static const int32_t tokens[8 * 64];
     struct model_config config = { .kind = kind };
     struct step s = { .b = fixture_open(1, 1) };
-    struct rw_frontier f;
     cr_assert(model_preset(&config, "small"));
     cr_assert_eq(model_declare(&m, s.b.ctx, &config), RW_OK);
-    open_problem(&s, model_loss(&m, s.b.t, 8, 64, tokens, tokens));
-    cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
-    for (unsigned percent = 75; percent >= 50; percent -= 5) {
-        const uint64_t bytes = rw_frontier_none_peak(&f) * percent / 100;
-        const double planned = planned_within(&f, bytes);
-        double bound;
-        cr_assert_eq(rw_frontier_bound(&f, bytes, &bound), RW_OK);
-        cr_expect_leq(bound, planned);
-        cr_expect_leq(planned, 1.02 * bound, "%s, %u %%: %.4f", model_name(kind), percent, planned / bound);
-    }
-    rw_frontier_finish(&f);
+    check_gap_to_bound(&s, model_loss(&m, s.b.t, 8, 64, tokens, tokens), 50, 1.02, model_name(kind));
     close_step(&s);
 }
 
