@@ -67,14 +67,15 @@ enum reading { IN_PLACE, AS_IT_LIES, MADE_DENSE };
 
 struct plan {
     bool own;
-    bool gelu; /* by the library; else by a kernel after it */
+    bool apart; /* the library gives a b in float32; bias and sum are added by a kernel after it */
+    bool gelu;  /* by the library; else by a kernel after it */
     reading a, b, bias, sum;
     gemm g; /* as the library reads it */
     batch outer;
     rw_blaslt_product product;
-    size_t a_bytes, b_bytes, bias_bytes, library_bytes; /* a sum that is not aligned is copied to c itself */
+    size_t a_bytes, b_bytes, bias_bytes, apart_bytes, library_bytes; /* a sum that is not aligned is copied to c itself */
 
-    size_t workspace() const { return a_bytes + b_bytes + bias_bytes + library_bytes; }
+    size_t workspace() const { return a_bytes + b_bytes + bias_bytes + apart_bytes + library_bytes; }
 };
 
 bool begins_aligned(rw_dtype dtype, const rw_layout *l)
@@ -97,13 +98,26 @@ size_t copy_bytes(const gemm &g, const gemm_operand &x, const rw_layout *l, read
     return r == MADE_DENSE ? static_cast<size_t>(aligned(x.pack_bytes)) : r == AS_IT_LIES ? span_bytes(g.dtype, l) : 0;
 }
 
+bool has_16_bits(const rw_blaslt_product &q)
+{
+    return rw_dtype_size(static_cast<rw_dtype>(q.dtype)) == 2;
+}
+
 /*
  * The library does not say how exactly it takes the function. That is no matter where the result is rounded to 16 bits,
  * or float32 was given up by asking for TF32; else it is taken by our kernel, whose error is known.
  */
 bool may_fuse(const rw_blaslt_product &q)
 {
-    return (rw_dtype_size(static_cast<rw_dtype>(q.dtype)) == 2 || q.tf32) && q.n % 8 == 0;
+    return (has_16_bits(q) || q.tf32) && q.n % 8 == 0;
+}
+
+/* Rows, or columns, of whole 16 bytes: what the library's kernels for the tensor cores load and store. */
+bool has_wide_rows(const rw_blaslt_product &q)
+{
+    const int64_t elements = 16 / static_cast<int64_t>(rw_dtype_size(static_cast<rw_dtype>(q.dtype)));
+    const int64_t a = q.a_col == 1 ? q.a_row : q.a_col, b = q.b_col == 1 ? q.b_row : q.b_col;
+    return a % elements == 0 && b % elements == 0 && q.c_row % elements == 0;
 }
 
 /* Layouts; NULL for what the product does not have. The buffers' addresses are multiples of 256. */
@@ -143,7 +157,14 @@ rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan 
     q->adds = g.adds;
     bool has = false;
     q->tf32 = g.dtype == RW_F32 && cuda->tf32;
-    q->gelu = g.gelu && may_fuse(*q);
+    q->gelu = g.gelu && may_fuse(*q) && has_wide_rows(*q);
+    p->apart = q->adds && q->bias && has_16_bits(*q) && !has_wide_rows(*q);
+    if (p->apart) {
+        q->adds = q->bias = q->bias_align = 0;
+        q->to = RW_F32;
+        q->c_row = g.n;
+        q->c_align = alignment_of(RW_F32, &each, 1);
+    }
     rw_status status = rw_blaslt_query(cuda->blaslt, q, &has, &p->library_bytes);
     if (!status && !has && q->gelu) {
         q->gelu = 0;
@@ -154,9 +175,11 @@ rw_status make_plan(const rw_cuda *cuda, const gemm &g, const layouts &of, plan 
     p->gelu = q->gelu;
     if (!has) {
         p->g = g;
+        p->apart = false;
         p->library_bytes = 0;
         return RW_OK;
     }
+    if (p->apart) p->apart_bytes = static_cast<size_t>(aligned(g.n_batch * g.m * g.n * int64_t{ sizeof(float) }));
     p->a_bytes = copy_bytes(g, g.a, of.a, p->a);
     p->b_bytes = copy_bytes(g, g.b, of.b, p->b);
     p->bias_bytes = p->bias == AS_IT_LIES ? span_bytes(g.dtype, of.bias) : 0;
@@ -257,6 +280,15 @@ template <typename T, typename S> rw_status run_own(const rw_kernel *k, const ge
     return rw_cuda_launched(k);
 }
 
+/* ---- what a product in float32 is rounded to ---- */
+
+template <typename T>
+__global__ void close_kernel(const float *product, const T *bias, const T *sum, T *c, int64_t n, int64_t all)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < all) c[i] = narrow<T>(product[i] + widen(bias[i % n]) + widen(sum[i]));
+}
+
 /* ---- the run ---- */
 
 const void *copied_as_it_lies(const rw_kernel *k, int input, void *to)
@@ -276,7 +308,8 @@ template <typename T, typename S> rw_status run_library(const rw_kernel *k, cons
 {
     rw_blaslt *const lt = static_cast<const rw_cuda *>(k->device)->blaslt;
     char *const for_a = static_cast<char *>(k->workspace), *const for_b = for_a + p->a_bytes;
-    char *const for_bias = for_b + p->b_bytes, *const scratch = for_bias + p->bias_bytes;
+    char *const for_bias = for_b + p->b_bytes, *const for_c = for_bias + p->bias_bytes;
+    char *const scratch = for_c + p->apart_bytes;
     if (k->workspace_bytes < p->workspace()) return RW_ERR_MEMORY;
     if (p->a == MADE_DENSE) pack_operand<T>(k, g, g.a, for_a, g.m, g.k);
     if (p->b == MADE_DENSE) pack_operand<T>(k, g, g.b, for_b, g.k, g.n);
@@ -286,7 +319,7 @@ template <typename T, typename S> rw_status run_library(const rw_kernel *k, cons
     const T *const b = static_cast<const T *>(p->b == IN_PLACE ? g.b.data : for_b);
     const S *const sum = static_cast<const S *>(p->sum == IN_PLACE ? g.sum : copied_as_it_lies(k, of.sum, g.c));
     rw_blaslt_operands x = {};
-    x.bias = p->bias == IN_PLACE ? g.bias : copied_as_it_lies(k, of.bias, for_bias);
+    const void *const bias = p->bias == IN_PLACE ? g.bias : copied_as_it_lies(k, of.bias, for_bias);
     int64_t calls = 1;
     for (int i = 0; i < p->outer.rank - 1; i++) calls *= p->outer.dim[i];
     for (int64_t call = 0; call < calls; call++) {
@@ -299,12 +332,18 @@ template <typename T, typename S> rw_status run_library(const rw_kernel *k, cons
         const int64_t at_c = call * p->product.batch * g.m * g.c_row;
         x.a = a + at_a;
         x.b = b + at_b;
-        x.sum = sum ? sum + at_c : nullptr;
-        x.c = static_cast<S *>(p->gelu ? g.activation : g.c) + at_c;
+        x.bias = p->apart ? nullptr : bias;
+        x.sum = sum && !p->apart ? sum + at_c : nullptr;
+        if (p->apart) x.c = reinterpret_cast<float *>(for_c) + at_c;
+        else x.c = static_cast<S *>(p->gelu ? g.activation : g.c) + at_c;
         x.aux = p->gelu ? static_cast<T *>(g.c) + at_c : nullptr;
         const rw_status status = rw_blaslt_run(lt, &p->product, &x, scratch, p->library_bytes);
         if (status) return status;
     }
+    const int64_t all = g.n_batch * g.m * g.n;
+    if (p->apart)
+        RW_LAUNCH(close_kernel<S>, blocks_for(all, 256), 256, 0, k, reinterpret_cast<const float *>(for_c),
+                  static_cast<const S *>(bias), sum, static_cast<S *>(g.c), g.n, all);
     return rw_cuda_launched(k);
 }
 

@@ -211,8 +211,40 @@ static void bias_gradient(const product &p, const std::vector<W> &x, uint64_t ro
     }
 }
 
+static bool has_rows_of_16_bytes(const layout &l)
+{
+    return static_cast<uint64_t>(l.ld) * size_of_type(l.type) % 16 == 0;
+}
+
+/*
+ * Two ways to round twice, as cuBLASLt 13.1 was seen to do on an H100. A beta of 1 that the host knows, of a C that is
+ * D, is added in the store, in D's type. Where rows are no multiple of 16 bytes, the bias is added to what was rounded.
+ */
+enum class rounding { once, before_c, before_bias };
+
+template <typename W> static rounding rounding_of(const product &p, W beta)
+{
+    if (size_of_type(p.d.type) != 2 || beta == W(0)) return rounding::once;
+    if (!has_rows_of_16_bytes(p.a) || !has_rows_of_16_bytes(p.b) || !has_rows_of_16_bytes(p.d))
+        return p.desc.epilogue & 4 ? rounding::before_bias : rounding::once;
+    return !p.beta_device && beta == W(1) && p.c_ptr == p.d_ptr ? rounding::before_c : rounding::once;
+}
+
+/* alpha a b + beta c and what the epilogue makes of it. */
+template <typename W>
+static W result_of(const product &p, rounding how, W x, W beta, uint64_t i, uint64_t j, int32_t batch)
+{
+    const W c = beta == W(0) ? W(0) : beta * static_cast<W>(load(p.c_ptr, p.c.type, place(p.c, i, j, batch)));
+    if (how == rounding::before_c)
+        return static_cast<W>(rounded(p.d.type, static_cast<double>(after(p, x, i, j, batch)))) + c;
+    if (beta != W(0)) x += c;
+    if (how == rounding::before_bias) x = static_cast<W>(rounded(p.d.type, static_cast<double>(x)));
+    return after(p, x, i, j, batch);
+}
+
 template <typename W> static void run_batch(const product &p, W alpha, W beta, int32_t batch)
 {
+    const rounding how = rounding_of(p, beta);
     const uint64_t m = p.d.rows, n = p.d.cols;
     std::vector<W> a, b, acc(n), d(m * n);
     gather(&a, p.a_ptr, p.a, p.desc.transa, batch, p.desc.compute);
@@ -221,11 +253,7 @@ template <typename W> static void run_batch(const product &p, W alpha, W beta, i
     for (uint64_t i = 0; i < m; i++) {
         if (p.algo.splits > 1) sum_split_row(p.algo, &acc, &a[i * k], b.data(), k, p.d.type);
         else sum_row(p.algo, &acc, &a[i * k], b.data(), 0, k);
-        for (uint64_t j = 0; j < n; j++) {
-            W x = alpha * acc[j];
-            if (beta != W(0)) x += beta * static_cast<W>(load(p.c_ptr, p.c.type, place(p.c, i, j, batch)));
-            d[i * n + j] = after(p, x, i, j, batch);
-        }
+        for (uint64_t j = 0; j < n; j++) d[i * n + j] = result_of(p, how, alpha * acc[j], beta, i, j, batch);
     }
     for (uint64_t i = 0; i < m; i++)
         for (uint64_t j = 0; j < n; j++)

@@ -1,10 +1,12 @@
 /* Pinned matrix products. See blaslt.h. */
 #include "device/cuda/blaslt.h"
 #include "device/cuda/library.h"
+#include "device/cuda/take.h"
 #include "base/alloc.h"
 
 #include <cublasLt.h>
 
+#include <stddef.h>
 #include <string.h>
 
 /* What NVIDIA recommends for Hopper; an upper bound, most products take none. A constant: it feeds the choice. */
@@ -41,6 +43,17 @@ struct rw_blaslt {
     cublasLtHandle_t handle;
     struct entry **entries; /* by hash, open addressing; size a power of two */
     size_t n, size;
+    struct factors *factors; /* on the device */
+};
+
+/*
+ * What a product with a sum reads its two factors of, alpha and beta. From the host it would know that beta is 1, and
+ * where the sum is c it would then add in the store: on Hopper in c's type, so that 16 bits are rounded twice, and a
+ * residual that is written over gets other bytes than one that is not.
+ */
+struct factors {
+    double wide;
+    float narrow;
 };
 
 static rw_status failed(struct rw_blaslt *lt, cublasStatus_t status, const char *call)
@@ -71,6 +84,18 @@ static rw_status open_library(struct rw_blaslt *lt)
     return rw_cuda_library(lt->cuda, RW_LIBRARY_CUBLASLT, names, to, sizeof names / sizeof *names);
 }
 
+static rw_status make_factors(struct rw_blaslt *lt)
+{
+    static const struct factors one = { 1, 1 };
+    void *p = NULL;
+    const rw_status status = rw_cuda_status(lt->cuda, rw_cuda_take(&p, sizeof one), "cudaMalloc");
+    lt->factors = p;
+    if (status) return status;
+    return rw_cuda_status(lt->cuda,
+                          cudaMemcpyAsync(p, &one, sizeof one, cudaMemcpyHostToDevice, lt->cuda->stream),
+                          "cudaMemcpyAsync");
+}
+
 rw_status rw_blaslt_create(struct rw_blaslt **ret, struct rw_cuda *cuda)
 {
     struct rw_blaslt *lt = rw_calloc(1, sizeof *lt);
@@ -78,8 +103,9 @@ rw_status rw_blaslt_create(struct rw_blaslt **ret, struct rw_cuda *cuda)
     lt->cuda = cuda;
     rw_status status = open_library(lt);
     if (!status) status = failed(lt, lt->api.Create(&lt->handle), "cublasLtCreate");
+    if (!status) status = make_factors(lt);
     if (status) {
-        rw_free(lt);
+        rw_blaslt_destroy(&lt);
         return status;
     }
     *ret = lt;
@@ -102,7 +128,8 @@ void rw_blaslt_destroy(struct rw_blaslt **plt)
     if (!lt) return;
     for (size_t i = 0; i < lt->size; i++) free_entry(lt, lt->entries[i]);
     rw_free(lt->entries);
-    lt->api.Destroy(lt->handle);
+    cudaFree(lt->factors);
+    if (lt->handle) lt->api.Destroy(lt->handle);
     rw_free(lt);
     *plt = NULL;
 }
@@ -185,6 +212,8 @@ static rw_status make_desc(struct rw_blaslt *lt, struct entry *e)
     TRY(MatmulDescCreate(&e->desc, compute_type(p), p->dtype == RW_F64 ? CUDA_R_64F : CUDA_R_32F));
     TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    const cublasLtPointerMode_t from = p->adds ? CUBLASLT_POINTER_MODE_DEVICE : CUBLASLT_POINTER_MODE_HOST;
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_POINTER_MODE, &from, sizeof from));
     return p->bias || p->gelu ? set_epilogue(lt, e) : RW_OK;
 }
 
@@ -204,7 +233,8 @@ static rw_status set_preference(struct rw_blaslt *lt, cublasLtMatmulPreference_t
                                 const struct rw_blaslt_product *p)
 {
     const uint64_t workspace = WORKSPACE_LIMIT;
-    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
+    const uint32_t reductions = p->dtype == RW_F64 ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                                   : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const uint32_t a = (uint32_t)p->b_align, b = (uint32_t)p->a_align, c = (uint32_t)p->c_align;
     TRY(MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
     TRY(MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions));
@@ -215,15 +245,19 @@ static rw_status set_preference(struct rw_blaslt *lt, cublasLtMatmulPreference_t
     return RW_OK;
 }
 
-/* True when an algorithm adds up along k in one sequence: the mask asks for it, this makes sure. */
-static bool is_sequential(const struct rw_blaslt *lt, const cublasLtMatmulAlgo_t *algo)
+/*
+ * True when an algorithm adds up along k in one order: in one sequence, or in parts that lie in the workspace, in the
+ * type of the sum, until a pass of its own adds them up. A gradient of a weight is small and its k long: without parts
+ * most of the device would idle. The mask asks for it (in float64 for one sequence), this makes sure.
+ */
+static bool has_one_order(const struct rw_blaslt *lt, const cublasLtMatmulAlgo_t *algo)
 {
     int32_t split = 1;
     uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
     size_t written;
     lt->api.MatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split, &written);
     lt->api.MatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written);
-    return split <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
+    return split <= 1 ? scheme == CUBLASLT_REDUCTION_SCHEME_NONE : scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
 static rw_status ask(struct rw_blaslt *lt, struct entry *e, cublasLtMatmulPreference_t pref)
@@ -237,7 +271,7 @@ static rw_status ask(struct rw_blaslt *lt, struct entry *e, cublasLtMatmulPrefer
     if (asked == CUBLAS_STATUS_NOT_SUPPORTED || asked == CUBLAS_STATUS_INVALID_VALUE) return RW_OK;
     if (asked) return failed(lt, asked, "cublasLtMatmulAlgoGetHeuristic");
     for (int i = 0; i < n && !e->has; i++) {
-        if (found[i].state != CUBLAS_STATUS_SUCCESS || !is_sequential(lt, &found[i].algo)) continue;
+        if (found[i].state != CUBLAS_STATUS_SUCCESS || !has_one_order(lt, &found[i].algo)) continue;
         e->has = true;
         e->algo = found[i].algo;
         e->workspace = (found[i].workspaceSize + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
@@ -323,11 +357,10 @@ rw_status rw_blaslt_query(struct rw_blaslt *lt, const struct rw_blaslt_product *
 rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p, const struct rw_blaslt_operands *x,
                         void *workspace, size_t workspace_bytes)
 {
-    static const float f[] = { 0, 1 };
-    static const double d[] = { 0, 1 };
-    const bool wide = p->dtype == RW_F64;
-    const void *const alpha = wide ? (const void *)&d[1] : &f[1], *const beta = wide ? (const void *)&d[p->adds]
-                                                                                     : &f[p->adds];
+    static const struct factors one = { 1, 1 }, zero = { 0, 0 };
+    const size_t at = p->dtype == RW_F64 ? offsetof(struct factors, wide) : offsetof(struct factors, narrow);
+    const void *const alpha = (const char *)(p->adds ? lt->factors : &one) + at;
+    const void *const beta = (const char *)(p->adds ? lt->factors : &zero) + at;
     struct entry *e;
     rw_status status = find(lt, p, &e);
     if (!status) status = set_pointers(lt, e, x->bias, x->aux);

@@ -3,7 +3,8 @@
  *
  * The library is opened when the first context is made: a program that never asks for CUDA does not load it, and starts
  * where it is not installed. An algorithm is asked for once per signature and kept for the life of the context (law 6):
- * reductions along k are not split, alignments follow from layouts and never from addresses, and the workspace is ours.
+ * parts of k are added up in their order or not cut, alignments follow from layouts and never from addresses, and the
+ * workspace is ours.
  */
 #ifndef RW_DEVICE_CUDA_BLASLT_H
 #define RW_DEVICE_CUDA_BLASLT_H
@@ -17,7 +18,8 @@ extern "C" {
 /*
  * c[i] [m, n] = a[i] [m, k] b[i] [k, n] + bias [n] (+ sum[i], which lies like c and may be c). One stride of a and of b
  * is 1; the rows of c are c_row apart, n in a batch. With gelu, c is gelu's tanh form of that, taken before it is
- * rounded, and aux, which lies like c, is that itself. All bytes count: no padding.
+ * rounded, and aux, which lies like c, is that itself. All bytes count: no padding. It is rounded once; but not with a
+ * bias and a sum in 16 bits where a row of a, b or c is no multiple of 16 bytes: who asks takes one of them apart.
  */
 struct rw_blaslt_product {
     int64_t m, n, k;
