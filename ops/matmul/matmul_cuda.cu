@@ -73,7 +73,8 @@ struct plan {
     gemm g; /* as the library reads it */
     batch outer;
     rw_blaslt_product product;
-    size_t a_bytes, b_bytes, bias_bytes, apart_bytes, library_bytes; /* a sum that is not aligned is copied to c itself */
+    /* A sum that is not aligned is copied to c itself. */
+    size_t a_bytes, b_bytes, bias_bytes, apart_bytes, library_bytes;
 
     size_t workspace() const { return a_bytes + b_bytes + bias_bytes + apart_bytes + library_bytes; }
 };

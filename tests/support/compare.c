@@ -61,11 +61,7 @@ double roundings(int n, double u)
     return n * u / (1 - n * u);
 }
 
-/*
- * Below 2^-14 the numbers of float16 are 2^-24 apart: a value that is stored there is off by half of that, whatever its
- * own magnitude. What is computed from it on the way is it times at most three operands, whose numbers are 2 at most.
- */
-static double underflow(rw_dtype dtype, rw_dtype stored, struct roundings r)
+double underflow(rw_dtype dtype, rw_dtype stored, struct roundings r)
 {
     return (dtype == RW_F16 ? r.s * 8 * 0x1p-25 : 0) + (stored == RW_F16 ? 0x1p-25 : 0);
 }

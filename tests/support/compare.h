@@ -33,6 +33,12 @@ struct roundings {
 };
 
 /*
+ * Below 2^-14 the numbers of float16 are 2^-24 apart: a value that is stored there is off by half of that, whatever its
+ * own magnitude. What is computed from it on the way is it times at most three operands, whose numbers are 2 at most.
+ */
+double underflow(rw_dtype dtype, rw_dtype stored, struct roundings r);
+
+/*
  * How far an element may lie from its value in double. dtype: of the case; stored: of the element, which casts and
  * losses store as another; size: M.
  */
