@@ -42,8 +42,8 @@ def norm(c):
 def rope(x, base=10000.0):
     """Rotates the pairs (i, i + d/2). x [batch, heads, seq, d]."""
     half = x.shape[-1] // 2
-    rate = base ** (-torch.arange(half, dtype=torch.float64) / half)
-    angle = torch.outer(torch.arange(x.shape[-2], dtype=torch.float64), rate)
+    rate = base ** (-torch.arange(half, dtype=torch.float64, device=x.device) / half)
+    angle = torch.outer(torch.arange(x.shape[-2], dtype=torch.float64, device=x.device), rate)
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     a, b = x[..., :half], x[..., half:]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
@@ -111,7 +111,7 @@ class Model(nn.Module):
     def forward(self, tokens, targets, run_block):
         x = self.wte(tokens)
         if self.wpe is not None:
-            x = x + self.wpe(torch.arange(tokens.shape[1]))
+            x = x + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         x = F.dropout(x, self.c.dropout if self.training else 0.0)
         for i, block in enumerate(self.h):
             x = run_block(i, block, x)

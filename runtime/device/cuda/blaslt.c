@@ -13,6 +13,8 @@
 #define WORKSPACE_LIMIT ((uint64_t)32 << 20)
 #define WORKSPACE_ALIGN 256
 #define CHOICES 8
+/* From this k on it may be added up in parts: those of fewer rows would take workspace for little. */
+#define LONG_K 1024
 
 /* The functions in use, by name: X(Create) is cublasLtCreate. */
 #define CUBLASLT_FUNCTIONS(X)                                                                                          \
@@ -233,8 +235,8 @@ static rw_status set_preference(struct rw_blaslt *lt, cublasLtMatmulPreference_t
                                 const struct rw_blaslt_product *p)
 {
     const uint64_t workspace = WORKSPACE_LIMIT;
-    const uint32_t reductions = p->dtype == RW_F64 ? CUBLASLT_REDUCTION_SCHEME_NONE
-                                                   : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint32_t reductions = p->dtype == RW_F64 || p->k < LONG_K ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                                                    : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const uint32_t a = (uint32_t)p->b_align, b = (uint32_t)p->a_align, c = (uint32_t)p->c_align;
     TRY(MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
     TRY(MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions));
@@ -248,7 +250,7 @@ static rw_status set_preference(struct rw_blaslt *lt, cublasLtMatmulPreference_t
 /*
  * True when an algorithm adds up along k in one order: in one sequence, or in parts that lie in the workspace, in the
  * type of the sum, until a pass of its own adds them up. A gradient of a weight is small and its k long: without parts
- * most of the device would idle. The mask asks for it (in float64 for one sequence), this makes sure.
+ * most of the device would idle. The mask asks for it, this makes sure.
  */
 static bool has_one_order(const struct rw_blaslt *lt, const cublasLtMatmulAlgo_t *algo)
 {
