@@ -282,7 +282,7 @@ Test(residual, the_same_bytes_under_every_policy)
 /* A stream that nobody else reads flows through one buffer. */
 static size_t peak(bool one_op, float p)
 {
-    enum { ROWS = 512, WIDTH = 64 };
+    enum { ROWS = 2048, WIDTH = 64 };
     struct fixture b = open_fixture(false);
     rw_memory m;
     rw_tensor *const w = param(&b, "w", 0, RW_F32, RW_SHAPE(WIDTH, 8));
@@ -303,7 +303,7 @@ static size_t peak(bool one_op, float p)
 
 Test(residual, the_result_lies_where_the_residual_lay)
 {
-    const size_t stream = 512 * 64 * sizeof(float);
+    const size_t stream = 2048 * 64 * sizeof(float);
     cr_assert_leq(peak(true, 0), peak(false, 0) - 3 * stream / 4, "the layer needs a little workspace, but no buffer");
     cr_assert_leq(peak(true, 0.5f), peak(false, 0.5f));
     cr_assert_lt(peak(true, 0.5f), 3 * stream, "x and the residual, and nothing beside them");
