@@ -76,7 +76,8 @@ typedef enum rw_recovery {
 typedef enum rw_monitor_format {
     RW_MONITOR_TENSORBOARD, ///< a folder, made when it is not there: each monitor adds a file of events, as TensorBoard
                             ///< reads them while they grow
-    RW_MONITOR_PROMETHEUS   ///< a file in Prometheus' text format 0.0.4: the last step, written aside and renamed
+    RW_MONITOR_PROMETHEUS   ///< a file in Prometheus' text format 0.0.4, written aside and renamed: the last step, once
+                            ///< in a second; one with an alert at once, the very last when the monitor is destroyed
 } rw_monitor_format;
 
 /** Parameters that are shown together. */

@@ -24,12 +24,89 @@ VEC_INLINE nf sign_of(nf x)
 #define SIGN(x) sign_of(x)
 #include "ops/optim/update_tmpl.h"
 
+/* ---- sums of what an update meets: enum rw_update_sum ---- */
+
+/* Of some elements, lane by lane. */
+struct seen {
+    nd gradient, weight, change;
+    ni zeros; /* counted downwards */
+};
+
+/* The lower half of the lanes, and the upper one. */
+VEC_INLINE nd lower(nf x)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nd)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x));
+#elif defined(RW_ISA_IS_V3)
+    return (nd)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x));
+#else
+    return (nd){ (double)x[0], (double)x[1] };
+#endif
+}
+
+VEC_INLINE nd upper(nf x)
+{
+#if defined(RW_ISA_IS_V4)
+    return (nd)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)x, 1));
+#elif defined(RW_ISA_IS_V3)
+    return (nd)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1));
+#else
+    return (nd){ (double)x[2], (double)x[3] };
+#endif
+}
+
+VEC_INLINE void see_half(struct seen *s, nd g, nd before, nd after)
+{
+    const nd change = after - before;
+    s->gradient = nd_fma(g, g, s->gradient);
+    s->weight = nd_fma(after, after, s->weight);
+    s->change = nd_fma(change, change, s->change);
+}
+
+/* Gradients, and their weights before the update and behind it: of n lanes, or of all. Lanes behind n are 0 before. */
+VEC_INLINE void see(struct seen *s, nf g, nf before, nf after, int64_t n, bool whole)
+{
+    ni zeros = g == nf_all(0);
+    for (int l = 0; !whole && l < NF_LANES; l++)
+        if (l >= n) after[l] = 0, zeros[l] = 0;
+    see_half(s, lower(g), lower(before), lower(after));
+    see_half(s, upper(g), upper(before), upper(after));
+    s->zeros += zeros;
+}
+
+VEC_INLINE double add_lanes(nd x)
+{
+    double sum = 0;
+    for (int l = 0; l < ND_LANES; l++) sum += x[l];
+    return sum;
+}
+
+VEC_INLINE void add_seen(const struct seen *s, double *ret)
+{
+    ret[RW_SUM_GRADIENT] = add_lanes(s->gradient);
+    ret[RW_SUM_WEIGHT] = add_lanes(s->weight);
+    ret[RW_SUM_CHANGE] = add_lanes(s->change);
+    ret[RW_SUM_ZEROS] = 0;
+    for (int l = 0; l < NF_LANES; l++) ret[RW_SUM_ZEROS] -= s->zeros[l];
+}
+
+/* ---- some elements of a parameter. sums: NULL, or where theirs go ---- */
+
 static void update_f64(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
-                       int64_t n)
+                       int64_t n, double *sums)
 {
     double *const p = t->param, *const a = t->state[0], *const b = t->state[1];
-    for (int64_t i = from; i < from + n; i++)
-        p[i] = rw_update_doubles(rule, s, p[i], ((const double *)t->grad)[i], a ? &a[i] : NULL, b ? &b[i] : NULL);
+    const double *const g = t->grad;
+    for (int j = 0; sums && j < RW_SUM_ELEMENTS; j++) sums[j] = 0;
+    for (int64_t i = from; i < from + n; i++) {
+        const double before = p[i];
+        p[i] = rw_update_doubles(rule, s, before, g[i], a ? &a[i] : NULL, b ? &b[i] : NULL);
+        if (!sums) continue;
+        sums[RW_SUM_GRADIENT] += g[i] * g[i];
+        sums[RW_SUM_WEIGHT] += p[i] * p[i];
+        sums[RW_SUM_CHANGE] += (p[i] - before) * (p[i] - before);
+        sums[RW_SUM_ZEROS] += g[i] == 0;
+    }
 }
 
 /* As a bfloat16 beside x, by the noise of these elements. */
@@ -41,9 +118,10 @@ VEC_INLINE nf rounded_by_chance(nf x, const uint32_t *noise)
 }
 
 /* n <= NF_LANES elements of a float32 or 16-bit parameter; the arithmetic is float32's. noise: that of a parameter
-   without a master copy, else NULL. */
+   without a master copy, else NULL. seen: NULL, or what sees them. */
 VEC_INLINE void update_lanes(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, rw_dtype dtype,
-                             rw_dtype of_grad, bool with_a, const uint32_t *noise, int64_t i, int64_t n, bool whole)
+                             rw_dtype of_grad, bool with_a, const uint32_t *noise, int64_t i, int64_t n, bool whole,
+                             struct seen *seen)
 {
     const bool narrow = dtype != RW_F32 && !noise, with_b = rule == RW_UPDATE_ADAM;
     void *const to = narrow ? t->master : t->param;
@@ -61,189 +139,102 @@ VEC_INLINE void update_lanes(int rule, const struct rw_update_tensor *t, const s
     if (noise) x = rounded_by_chance(x, noise);
     PUT(to, of_to, x);
     if (narrow) PUT(t->param, dtype, x);
+    if (seen) see(seen, g, before, noise ? nf_of_bf16(nf_to_bf16(x)) : x, n, whole);
 #undef GET
 #undef PUT
 }
 
 VEC_INLINE void update_f32(int rule, const struct rw_update_tensor *t, const struct rw_update_row *row, rw_dtype dtype,
-                           rw_dtype of_grad, bool with_a, int64_t from, int64_t n)
+                           rw_dtype of_grad, bool with_a, int64_t from, int64_t n, double *sums)
 {
     const struct rw_update_row s = *row;
+    struct seen seen = { 0 };
     int64_t i = 0;
     for (; i + NF_LANES <= n; i += NF_LANES)
-        update_lanes(rule, t, &s, dtype, of_grad, with_a, NULL, from + i, NF_LANES, true);
-    if (i < n) update_lanes(rule, t, &s, dtype, of_grad, with_a, NULL, from + i, n - i, false);
+        update_lanes(rule, t, &s, dtype, of_grad, with_a, NULL, from + i, NF_LANES, true, sums ? &seen : NULL);
+    if (i < n)
+        update_lanes(rule, t, &s, dtype, of_grad, with_a, NULL, from + i, n - i, false, sums ? &seen : NULL);
+    if (sums) add_seen(&seen, sums);
+}
+
+#define NOISE 512 /* words; a multiple of what a group of blocks has */
+
+/* What rw_noise_of() gives, of n elements: of some behind them too. */
+static void make_noise(const struct rw_update_row *s, int64_t from, int64_t n, uint32_t *noise)
+{
+    for (int64_t i = 0; i < n; i += 4 * PHILOX_LANES)
+        philox_group_of(s->seed, (uint64_t)(from + i) / 4, s->stream, s->step, noise + i);
 }
 
 /* Of bfloat16, rounded by chance. from is a multiple of 4. */
 VEC_INLINE void update_noisy(int rule, const struct rw_update_tensor *t, const struct rw_update_row *row,
-                             rw_dtype of_grad, bool with_a, int64_t from, int64_t n)
+                             rw_dtype of_grad, bool with_a, int64_t from, int64_t n, double *sums)
 {
     const struct rw_update_row s = *row;
-    uint32_t noise[4 * PHILOX_LANES]; /* what rw_noise_of() gives, of several blocks */
-    for (int64_t i = from; i < from + n; i += NF_LANES) {
-        const int64_t rest = from + n - i, at = (i - from) % (4 * PHILOX_LANES);
-        if (!at) philox_group_of(s.seed, (uint64_t)i / 4, s.stream, s.step, noise);
-        if (rest < NF_LANES) update_lanes(rule, t, &s, RW_BF16, of_grad, with_a, noise + at, i, rest, false);
-        else update_lanes(rule, t, &s, RW_BF16, of_grad, with_a, noise + at, i, NF_LANES, true);
+    struct seen seen = { 0 };
+    uint32_t noise[NOISE];
+    for (int64_t i = 0; i < n; i += NOISE) {
+        const int64_t some = n - i < NOISE ? n - i : NOISE;
+        int64_t l = 0;
+        make_noise(&s, from + i, some, noise);
+        for (; l + NF_LANES <= some; l += NF_LANES)
+            update_lanes(rule, t, &s, RW_BF16, of_grad, with_a, noise + l, from + i + l, NF_LANES, true,
+                         sums ? &seen : NULL);
+        if (l < some)
+            update_lanes(rule, t, &s, RW_BF16, of_grad, with_a, noise + l, from + i + l, some - l, false,
+                         sums ? &seen : NULL);
     }
+    if (sums) add_seen(&seen, sums);
 }
 
 VEC_INLINE void update_typed(int rule, bool with_a, const struct rw_update_tensor *t, const struct rw_update_row *s,
-                             int64_t from, int64_t n)
+                             int64_t from, int64_t n, double *sums)
 {
     const rw_dtype g = t->grad_dtype;
-    if (t->dtype == RW_F64) update_f64(rule, t, s, from, n);
-    else if (t->dtype == RW_BF16 && !t->master && g == RW_F32) update_noisy(rule, t, s, RW_F32, with_a, from, n);
-    else if (t->dtype == RW_BF16 && !t->master) update_noisy(rule, t, s, RW_BF16, with_a, from, n);
-    else if (t->dtype == RW_BF16 && g == RW_F32) update_f32(rule, t, s, RW_BF16, RW_F32, with_a, from, n);
-    else if (t->dtype == RW_BF16) update_f32(rule, t, s, RW_BF16, RW_BF16, with_a, from, n);
-    else if (t->dtype == RW_F16 && g == RW_F32) update_f32(rule, t, s, RW_F16, RW_F32, with_a, from, n);
-    else if (t->dtype == RW_F16) update_f32(rule, t, s, RW_F16, RW_F16, with_a, from, n);
-    else if (rule == RW_UPDATE_AVERAGE && g == RW_BF16) update_f32(rule, t, s, RW_F32, RW_BF16, with_a, from, n);
-    else if (rule == RW_UPDATE_AVERAGE && g == RW_F16) update_f32(rule, t, s, RW_F32, RW_F16, with_a, from, n);
-    else update_f32(rule, t, s, RW_F32, RW_F32, with_a, from, n);
+    if (t->dtype == RW_F64) update_f64(rule, t, s, from, n, sums);
+    else if (t->dtype == RW_BF16 && !t->master && g == RW_F32) update_noisy(rule, t, s, RW_F32, with_a, from, n, sums);
+    else if (t->dtype == RW_BF16 && !t->master) update_noisy(rule, t, s, RW_BF16, with_a, from, n, sums);
+    else if (t->dtype == RW_BF16 && g == RW_F32) update_f32(rule, t, s, RW_BF16, RW_F32, with_a, from, n, sums);
+    else if (t->dtype == RW_BF16) update_f32(rule, t, s, RW_BF16, RW_BF16, with_a, from, n, sums);
+    else if (t->dtype == RW_F16 && g == RW_F32) update_f32(rule, t, s, RW_F16, RW_F32, with_a, from, n, sums);
+    else if (t->dtype == RW_F16) update_f32(rule, t, s, RW_F16, RW_F16, with_a, from, n, sums);
+    else if (rule == RW_UPDATE_AVERAGE && g == RW_BF16) update_f32(rule, t, s, RW_F32, RW_BF16, with_a, from, n, sums);
+    else if (rule == RW_UPDATE_AVERAGE && g == RW_F16) update_f32(rule, t, s, RW_F32, RW_F16, with_a, from, n, sums);
+    else update_f32(rule, t, s, RW_F32, RW_F32, with_a, from, n, sums);
 }
 
-/* n <= BLOCK elements; from is a multiple of 4. */
-static void update_some(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
-                        int64_t n)
+/* With and without sums: loops of their own. */
+VEC_INLINE void update_ruled(int rule, bool with_a, const struct rw_update_tensor *t, const struct rw_update_row *s,
+                             int64_t from, int64_t n, double *sums)
 {
+    if (sums) update_typed(rule, with_a, t, s, from, n, sums);
+    else update_typed(rule, with_a, t, s, from, n, NULL);
+}
+
+/* From on, a multiple of 4, BLOCK elements at most. */
+static void update_block(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
+                         double *sums)
+{
+    const int64_t n = t->n - from < BLOCK ? t->n - from : BLOCK;
     switch (rule) {
-    case RW_UPDATE_ADAM: update_typed(RW_UPDATE_ADAM, true, t, s, from, n); break;
-    case RW_UPDATE_LION: update_typed(RW_UPDATE_LION, true, t, s, from, n); break;
+    case RW_UPDATE_ADAM: update_ruled(RW_UPDATE_ADAM, true, t, s, from, n, sums); break;
+    case RW_UPDATE_LION: update_ruled(RW_UPDATE_LION, true, t, s, from, n, sums); break;
     case RW_UPDATE_SGD:
-        if (t->state[0]) update_typed(RW_UPDATE_SGD, true, t, s, from, n);
-        else update_typed(RW_UPDATE_SGD, false, t, s, from, n);
+        if (t->state[0]) update_ruled(RW_UPDATE_SGD, true, t, s, from, n, sums);
+        else update_ruled(RW_UPDATE_SGD, false, t, s, from, n, sums);
         break;
-    default: update_typed(RW_UPDATE_AVERAGE, false, t, s, from, n);
+    default: update_typed(RW_UPDATE_AVERAGE, false, t, s, from, n, NULL);
     }
-}
-
-static void update_block(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from)
-{
-    update_some(rule, t, s, from, t->n - from < BLOCK ? t->n - from : BLOCK);
 }
 
 static void update(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int threads)
 {
     if (t->n < RW_PARALLEL_FROM || threads < 2) {
-        for (int64_t from = 0; from < t->n; from += BLOCK) update_block(rule, t, s, from);
+        for (int64_t from = 0; from < t->n; from += BLOCK) update_block(rule, t, s, from, NULL);
         return;
     }
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t from = 0; from < t->n; from += BLOCK) update_block(rule, t, s, from);
-}
-
-/* ---- sums of what it has met ---- */
-
-typedef double wide __attribute__((vector_size(NF_LANES * 8))); /* the lanes of an nf */
-
-VEC_INLINE double add_lanes(const wide *x)
-{
-    double y[NF_LANES];
-    memcpy(y, x, sizeof y);
-    for (int half = NF_LANES / 2; half; half /= 2)
-        for (int l = 0; l < half; l++) y[l] += y[l + half];
-    return y[0];
-}
-
-/* Of float32 and 16 bits: lane by lane in double. */
-VEC_INLINE void gradient_sums(const void *grad, rw_dtype dtype, int64_t from, int64_t n, double *ret)
-{
-    const int64_t whole = n / NF_LANES * NF_LANES;
-    wide squares = { 0 };
-    ni others = { 0 };
-    for (int64_t i = 0; i < whole; i += NF_LANES) {
-        const nf x = nf_get(grad, dtype, from + i);
-        const wide g = __builtin_convertvector(x, wide);
-        squares += g * g;
-        others += x == nf_all(0);
-    }
-    double sum = add_lanes(&squares), zeros = 0;
-    for (int l = 0; l < NF_LANES; l++) zeros -= others[l];
-    for (int64_t i = whole; i < n; i++) {
-        const double g = (double)f_get(grad, dtype, from + i);
-        sum += g * g;
-        zeros += g == 0;
-    }
-    ret[RW_SUM_GRADIENT] += sum;
-    ret[RW_SUM_ZEROS] += zeros;
-}
-
-VEC_INLINE void weight_sums(const void *weight, rw_dtype dtype, const float *before, int64_t from, int64_t n,
-                            double *ret)
-{
-    const int64_t whole = n / NF_LANES * NF_LANES;
-    wide squares = { 0 }, changes = { 0 };
-    for (int64_t i = 0; i < whole; i += NF_LANES) {
-        const wide w = __builtin_convertvector(nf_get(weight, dtype, from + i), wide);
-        const wide d = w - __builtin_convertvector(nf_get(before, RW_F32, i), wide);
-        squares += w * w;
-        changes += d * d;
-    }
-    ret[RW_SUM_WEIGHT] += add_lanes(&squares);
-    ret[RW_SUM_CHANGE] += add_lanes(&changes);
-    for (int64_t i = whole; i < n; i++) {
-        const double w = (double)f_get(weight, dtype, from + i), d = w - (double)before[i];
-        ret[RW_SUM_WEIGHT] += w * w;
-        ret[RW_SUM_CHANGE] += d * d;
-    }
-}
-
-#define PIECE 512 /* elements */
-
-/* What a weight is before its update. */
-static void keep_piece(const struct rw_update_tensor *t, bool fresh, int64_t from, int64_t n, float *ret)
-{
-    const void *const p = t->master && !fresh ? t->master : t->param;
-    const rw_dtype dtype = t->master && !fresh ? RW_F32 : t->dtype;
-    if (dtype == RW_BF16) for (int64_t i = 0; i < n; i++) ret[i] = f_get(p, RW_BF16, from + i);
-    else if (dtype == RW_F16) for (int64_t i = 0; i < n; i++) ret[i] = f_get(p, RW_F16, from + i);
-    else memcpy(ret, (const float *)p + from, (size_t)n * sizeof *ret);
-}
-
-/* Some elements of a parameter that is not float64, while they are in the innermost cache; their sums are added. */
-static void update_piece(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
-                         int64_t n, double *ret)
-{
-    const void *const weight = t->master ? t->master : t->param;
-    const rw_dtype dtype = t->master ? RW_F32 : t->dtype;
-    float before[PIECE];
-    keep_piece(t, s->fresh, from, n, before);
-    update_some(rule, t, s, from, n);
-    if (t->grad_dtype == RW_BF16) gradient_sums(t->grad, RW_BF16, from, n, ret);
-    else if (t->grad_dtype == RW_F16) gradient_sums(t->grad, RW_F16, from, n, ret);
-    else gradient_sums(t->grad, RW_F32, from, n, ret);
-    if (dtype == RW_BF16) weight_sums(weight, RW_BF16, before, from, n, ret);
-    else weight_sums(weight, RW_F32, before, from, n, ret);
-}
-
-static void update_piece_f64(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
-                             int64_t n, double *ret)
-{
-    const double *const w = (const double *)t->param + from, *const g = (const double *)t->grad + from;
-    double before[PIECE];
-    memcpy(before, w, (size_t)n * sizeof *w);
-    update_some(rule, t, s, from, n);
-    for (int64_t i = 0; i < n; i++) {
-        ret[RW_SUM_GRADIENT] += g[i] * g[i];
-        ret[RW_SUM_WEIGHT] += w[i] * w[i];
-        ret[RW_SUM_CHANGE] += (w[i] - before[i]) * (w[i] - before[i]);
-        ret[RW_SUM_ZEROS] += g[i] == 0;
-    }
-}
-
-static void update_summed(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
-                          double *ret)
-{
-    const int64_t end = t->n - from < BLOCK ? t->n : from + BLOCK;
-    for (int j = 0; j < RW_UPDATE_SUMS; j++) ret[j] = 0;
-    for (int64_t i = from; i < end; i += PIECE) {
-        const int64_t n = end - i < PIECE ? end - i : PIECE;
-        if (t->dtype == RW_F64) update_piece_f64(rule, t, s, i, n, ret);
-        else update_piece(rule, t, s, i, n, ret);
-    }
+    for (int64_t from = 0; from < t->n; from += BLOCK) update_block(rule, t, s, from, NULL);
 }
 
 #define PARTS 1024 /* blocks whose sums are kept at a time */
@@ -253,11 +244,11 @@ static void update_and_sum(int rule, const struct rw_update_tensor *t, const str
                            double *ret)
 {
     const bool alone = t->n < RW_PARALLEL_FROM || threads < 2;
-    double part[PARTS][RW_UPDATE_SUMS];
+    double part[PARTS][RW_SUM_ELEMENTS];
     for (int64_t first = 0; first < t->n; first += (int64_t)BLOCK * PARTS) {
         const int64_t rest = (t->n - first + BLOCK - 1) / BLOCK, blocks = rest < PARTS ? rest : PARTS;
 #pragma omp parallel for num_threads(threads) schedule(static) if (!alone)
-        for (int64_t b = 0; b < blocks; b++) update_summed(rule, t, s, first + b * BLOCK, part[b]);
+        for (int64_t b = 0; b < blocks; b++) update_block(rule, t, s, first + b * BLOCK, part[b]);
         for (int64_t b = 0; b < blocks; b++)
             for (int j = 0; j < RW_SUM_ELEMENTS; j++) ret[j] += part[b][j];
     }

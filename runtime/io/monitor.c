@@ -21,6 +21,7 @@
 #define WINDOW 100
 #define ENOUGH 20 /* numbers, before a median says anything */
 #define LINE 8192
+#define BETWEEN_TEXTS 1.0 /* seconds: replacing a file makes file systems write it out */
 
 /* The last numbers of a kind. */
 struct window {
@@ -63,6 +64,9 @@ struct rw_monitor {
     rw_recovery policy[ALERTS];
     struct rw_event_file events; /* no path: none */
     char *prometheus;            /* NULL: none */
+    double replaced;             /* when; 0: it was not yet */
+    struct shown held;           /* a step that it does not have yet; v: NULL for none */
+    rw_monitor_values held_values;
     double last; /* when the last call came; 0: there was none */
 };
 
@@ -443,15 +447,35 @@ static size_t read_all(const rw_monitor *m, const struct shown *s, struct rw_rea
     return n;
 }
 
-static rw_status write_files(rw_monitor *m, const struct shown *s)
+static rw_status write_events(rw_monitor *m, const struct shown *s)
 {
     struct rw_reading readings[READINGS];
-    if (!m->events.path && !m->prometheus) return RW_OK;
+    const size_t n = m->events.path ? read_all(m, s, readings) : 0;
+    const rw_status status = n ? rw_event_file_put(&m->events, s->v->step, readings, n) : RW_OK;
+    return status ? rw_fail(m->ctx, status, "rw_monitor_step: %s: %s", m->events.path, strerror(errno)) : RW_OK;
+}
+
+static rw_status replace_text(rw_monitor *m, const struct shown *s, const char **ret_why)
+{
+    struct rw_reading readings[READINGS];
     const size_t n = read_all(m, s, readings);
-    rw_status status = m->events.path ? rw_event_file_put(&m->events, s->v->step, readings, n) : RW_OK;
-    if (status) return rw_fail(m->ctx, status, "rw_monitor_step: %s: %s", m->events.path, strerror(errno));
+    m->replaced = m->last;
+    m->held.v = NULL;
+    return rw_prometheus_put(m->prometheus, readings, n, ret_why);
+}
+
+/* Now, or when a second has passed: by the step that comes then, or at the end. */
+static rw_status write_text(rw_monitor *m, const struct shown *s, bool at_once)
+{
     const char *why = NULL;
-    status = m->prometheus ? rw_prometheus_put(m->prometheus, readings, n, &why) : RW_OK;
+    if (!m->prometheus) return RW_OK;
+    if (!at_once && m->replaced > 0 && m->last - m->replaced < BETWEEN_TEXTS) {
+        m->held_values = *s->v;
+        m->held = *s;
+        m->held.v = &m->held_values;
+        return RW_OK;
+    }
+    const rw_status status = replace_text(m, s, &why);
     if (!status) return RW_OK;
     return rw_fail(m->ctx, status, "rw_monitor_step: %s: %s", m->prometheus, why ? why : strerror(errno));
 }
@@ -551,8 +575,9 @@ rw_status rw_monitor_step(rw_monitor *m, const rw_monitor_values *v, unsigned *r
     struct line line;
     make_line(&line, m, &s, alerts);
     if (ret_alerts) *ret_alerts = alerts;
-    const rw_status written = write_line(m, &line, "rw_monitor_step"), others = write_files(m, &s);
-    return looked ? looked : written ? written : others;
+    const rw_status written = write_line(m, &line, "rw_monitor_step"), events = write_events(m, &s);
+    const rw_status text = write_text(m, &s, alerts);
+    return looked ? looked : written ? written : events ? events : text;
 }
 
 void rw_monitor_destroy(rw_monitor **pm)
@@ -560,7 +585,9 @@ void rw_monitor_destroy(rw_monitor **pm)
     if (!pm || !*pm) return;
     rw_monitor *const m = *pm;
     rw_context *const ctx = m->ctx;
+    const char *why;
     *pm = NULL;
+    if (m->held.v) replace_text(m, &m->held, &why);
     if (m->fd >= 0) close(m->fd);
     rw_event_file_close(&m->events);
     rw_watched_close(&m->watched);

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct fixture b;
@@ -368,9 +369,43 @@ Test(monitor, writes_a_text_for_prometheus)
     rw_error_clear(b.ctx);
     remove(name);
     cr_assert_eq(mkdir(name, 0777), 0);
-    cr_expect_eq(rw_monitor_step(m, &(rw_monitor_values){ .step = 9, .loss = 1 }, NULL), RW_ERR_IO);
+    cr_expect_eq(rw_monitor_step(m, &(rw_monitor_values){ .step = 9, .loss = NAN }, NULL), RW_ERR_IO);
     cr_expect(strstr(rw_error_message(b.ctx), ".prom: a directory, not a file"), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
+    rw_monitor_destroy(&m);
+    remove(name);
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Steps of one second share a text, unless one has an alert; the last one's stays. */
+Test(monitor, replaces_its_text_once_in_a_second)
+{
+    static const char *const has[] = { "rewind_step 7\n", "rewind_step 7\n", "rewind_step 9\n", "rewind_step 9\n" };
+    char name[160];
+    size_t bytes;
+    snprintf(name, sizeof name, "%s.prom", path);
+    rw_monitor *m = monitor(NULL);
+    cr_assert_eq(rw_monitor_add(m, RW_MONITOR_PROMETHEUS, name), RW_OK);
+    const double from = seconds();
+    for (int i = 0; i < 4; i++) {
+        step(m, (uint64_t)(7 + i), i == 2 ? NAN : 3, 0.5, 0.25);
+        const bool there = strstr(whole_file(name, &bytes), has[i]);
+        cr_expect(there || seconds() - from >= 1, "step %d", 7 + i);
+    }
+    rw_monitor_destroy(&m);
+    cr_expect(strstr(whole_file(name, &bytes), "rewind_step 10\n"));
+    m = monitor(NULL);
+    cr_assert_eq(rw_monitor_add(m, RW_MONITOR_PROMETHEUS, name), RW_OK);
+    step(m, 11, 3, 0.5, 0.25);
+    nanosleep(&(struct timespec){ .tv_sec = 1, .tv_nsec = 5000000 }, NULL);
+    step(m, 12, 3, 0.5, 0.25);
+    cr_expect(strstr(whole_file(name, &bytes), "rewind_step 12\n"));
     rw_monitor_destroy(&m);
     remove(name);
 }
