@@ -21,7 +21,7 @@ extern "C" {
 typedef struct rw_memory {
     size_t parameters;      ///< parameters and buffers
     size_t gradients;       ///< parameters' gradients
-    size_t optimizer;       ///< optimizer states
+    size_t optimizer;       ///< optimizer states; of those that wait elsewhere the window (rw_states)
     size_t inputs;          ///< copies of the tapes' inputs
     size_t results;         ///< values held for reading: losses, gradients of tape values, what was asked for
     size_t kept;            ///< activations alive between forward and backward
@@ -30,7 +30,7 @@ typedef struct rw_memory {
     size_t largest_live;    ///< largest sum of live activation bytes at any node: no placement can be below
     size_t predicted_peak;  ///< the arena's size as the plan says
     size_t measured_peak;   ///< highest byte of the arena that the run used: see above
-    size_t host;            ///< room in host memory for values that are moved out
+    size_t host;            ///< room in host memory for values that are moved out, and for optimizer states
     size_t arenas;          ///< memory of activations: of the largest step, and of each that waits for its backward
     size_t runs;            ///< steps that wait for their backward: the loss was read, the tape not reset; 32 at most
     size_t waiting;         ///< what they hold of `arenas` and `host`: see rw_context_params.waiting_bytes
@@ -41,7 +41,7 @@ typedef struct rw_memory {
         more, at a fixed estimate of 64 KiB each, as oneDNN does not say. 0 on CUDA, where it is part of `device`. */
     size_t library;
     size_t device;          ///< in use on the device by everybody, as its driver counts; 0 on the CPU
-    size_t files;           ///< room in files for values that are moved out (rw_context_set_offload())
+    size_t files;           ///< the same in files (rw_context_set_offload(), rw_states)
     /** Of predicted_peak: gradients that an update inside backward uses up (rw_graph_params.update_inside), as many as
         are there at one time. They are in no other number; 0 for steps without. */
     size_t used_up;

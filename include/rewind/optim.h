@@ -16,6 +16,30 @@ extern "C" {
 
 typedef struct rw_adamw rw_adamw;
 
+/** Where an optimizer's states - moments, momentum, master copies - are between its updates. */
+typedef enum rw_states_place {
+    RW_STATES_DEVICE, ///< in the device's memory
+    RW_STATES_HOST,   ///< on CUDA in pinned memory of the host; on a CPU, whose memory that is, as RW_STATES_DEVICE
+    RW_STATES_FILE    ///< in a file without a name, in a folder; of a CPU
+} rw_states_place;
+
+/**
+ * What is not in the device's memory comes through a window of it, block by block: while one block is updated the one
+ * before it goes out and another comes in. Parameters are the same bytes as with RW_STATES_DEVICE. The window counts in
+ * rw_memory.optimizer, the rest in rw_memory.host or .files; so a policy `total:SIZE` sees the window alone.
+ *
+ * Room for all states is taken, and written to, when the optimizer is made. In a run an update that could not read or
+ * write them is RW_ERR_IO (RW_ERR_DEVICE): before the first block, no parameter has changed, and the update can be
+ * tried again; later, some parameters are updated and others are not, the message says so, and updates and
+ * rw_checkpoint_save() are RW_ERR_CHANGED until rw_checkpoint_load() has written all states. rw_graph_create() refuses
+ * such an optimizer (RW_ERR_UNSUPPORTED): a graph leaves its gradients, and rw_optimizer_step() is called behind it.
+ */
+typedef struct rw_states {
+    rw_states_place place;
+    const char *path; ///< of RW_STATES_FILE: an existing folder, of a disk, not of memory; else NULL or ""
+    size_t window;    ///< at most so many bytes of the device's memory [64 MiB], and a page; at least 64 KiB
+} rw_states;
+
 /** Zero means the default in brackets; a negative weight_decay or beta means zero. A learning rate or an epsilon below
     zero, a beta of one or more, and what is no number or infinite are refused. */
 typedef struct rw_adamw_params {
@@ -27,6 +51,7 @@ typedef struct rw_adamw_params {
     /** Parameters of bf16 have no master copy: an update is stored as one of its two neighbours, by chance, the nearer
         the likelier, so that it is kept on the average. 4 bytes less an element. See docs/precision.md. */
     bool stochastic_rounding;
+    rw_states states; ///< [in the device's memory]
 } rw_adamw_params;
 
 /**
@@ -34,7 +59,10 @@ typedef struct rw_adamw_params {
  * parameters), and a float32 master copy for 16-bit ones, but for those of bf16 under stochastic_rounding. A parameter
  * that is written, loaded or initialized later counts as it is then; its moments stay.
  * @param ret_opt receives the optimizer, owned by the caller; untouched on failure.
- * @return RW_ERR_ARGUMENT for numbers that are refused, RW_ERR_MEMORY, or an error that is stuck in the context.
+ * @return RW_ERR_ARGUMENT for numbers that are refused, RW_ERR_MEMORY, or an error that is stuck in the context; for
+ *         states that are to be elsewhere RW_ERR_ARGUMENT (a place that is none, a path without RW_STATES_FILE or the
+ *         other way round, too small a window), RW_ERR_UNSUPPORTED (files on CUDA), RW_ERR_IO (no such folder, not
+ *         writable, no room on the disk), RW_ERR_MEMORY (too little pinned memory).
  */
 RW_API rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_params *params);
 

@@ -33,6 +33,7 @@ typedef struct rw_sgd_params {
     double weight_decay; ///< [0] of the gradient: it gets weight_decay times the parameter
     bool decay_all;
     bool stochastic_rounding; ///< as rw_adamw_params.stochastic_rounding
+    rw_states states;         ///< as rw_adamw_params.states
 } rw_sgd_params;
 
 typedef struct rw_adam_params {
@@ -42,6 +43,7 @@ typedef struct rw_adam_params {
     double weight_decay; ///< [0] of the gradient: it gets weight_decay times the parameter. AdamW decays apart from it
     bool decay_all;
     bool stochastic_rounding; ///< as rw_adamw_params.stochastic_rounding
+    rw_states states;         ///< as rw_adamw_params.states
 } rw_adam_params;
 
 typedef struct rw_lion_params {
@@ -50,6 +52,7 @@ typedef struct rw_lion_params {
     double weight_decay; ///< [0] apart from the gradient, as AdamW's
     bool decay_all;
     bool stochastic_rounding; ///< as rw_adamw_params.stochastic_rounding
+    rw_states states;         ///< as rw_adamw_params.states
 } rw_lion_params;
 
 /**
@@ -57,7 +60,8 @@ typedef struct rw_lion_params {
  * "Symbolic discovery of optimization algorithms", NeurIPS 2023).
  * @param ret_opt receives the optimizer, owned by the caller; untouched on failure.
  * @param params  may be NULL for the defaults; need live only until the call returns.
- * @return RW_ERR_ARGUMENT for numbers that are refused, RW_ERR_MEMORY, or an error that is stuck in the context.
+ * @return RW_ERR_ARGUMENT for numbers that are refused, RW_ERR_MEMORY, or an error that is stuck in the context; for
+ *         states that are to be elsewhere what rw_adamw_create() returns.
  */
 RW_API rw_status rw_sgd_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_sgd_params *params);
 RW_API rw_status rw_adam_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_adam_params *params);

@@ -33,6 +33,19 @@ static rw_status want_like(rw_op_call *call, int i, int p, rw_dtype dtype)
     return rw_op_error(call, RW_ERR_SHAPE, "input %d has another shape than its parameter", i);
 }
 
+/* A state or a master copy of parameter p: of all of it, or of as many elements of it as the one beside it. */
+static rw_status want_state(rw_op_call *call, int i, int p, int beside, rw_dtype dtype)
+{
+    const struct rw_update_attrs *const a = call->attrs;
+    if (!a->windows) return want_like(call, i, p, dtype);
+    if (i >= call->n_inputs) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too few", call->n_inputs);
+    RW_CHECK(rw_want_dtype(call, i, dtype));
+    const int64_t numel = call->in[i].layout->numel;
+    if (rw_in_shape(call, i).rank == 1 && numel <= call->in[p].layout->numel && numel == call->in[beside].layout->numel)
+        return RW_OK;
+    return rw_op_error(call, RW_ERR_SHAPE, "input %d is no window of its parameter", i);
+}
+
 /* A gradient has the parameter's type or float32; what is averaged into float32 may have 16 bits. */
 static rw_status want_gradient(rw_op_call *call, int rule, int i, int p)
 {
@@ -50,9 +63,12 @@ static rw_status check_one(rw_op_call *call, int n, int i, bool all, int *master
     RW_CHECK(rw_want_float(call, p));
     const rw_dtype dtype = call->in[p].dtype;
     RW_CHECK(want_gradient(call, a->rule, rw_update_grad(i), p));
-    for (int s = 0; s < a->states; s++) RW_CHECK(want_like(call, rw_update_state(n, s, i), p, wide_of(dtype)));
+    const int first = rw_update_state(n, 0, i);
+    for (int s = 0; s < a->states; s++)
+        RW_CHECK(want_state(call, rw_update_state(n, s, i), p, first, wide_of(dtype)));
     if (rw_dtype_size(dtype) != 2 || (dtype == RW_BF16 && !all)) return RW_OK;
-    return want_like(call, rw_update_state(n, a->states, (*masters)++), p, RW_F32);
+    const int master = rw_update_state(n, a->states, (*masters)++);
+    return want_state(call, master, p, a->states ? first : master, RW_F32);
 }
 
 static rw_status check_sums(rw_op_call *call, int i, int n)
@@ -91,7 +107,7 @@ static rw_op_cost cost(const rw_op_call *call)
                                          [RW_UPDATE_AVERAGE] = 3 };
     const int n = (int)call->in[0].layout->dim[0];
     double elements = 0;
-    for (int i = 0; i < n; i++) elements += (double)call->in[rw_update_param(n, i)].layout->numel;
+    for (int i = 0; i < n; i++) elements += (double)call->in[rw_update_extent(a, n, i, false, 0)].layout->numel;
     return (rw_op_cost){ operations[a->rule] * elements, rw_cost_bytes(call) };
 }
 

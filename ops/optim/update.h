@@ -44,19 +44,27 @@ static inline bool rw_update_all_have_masters(const rw_kernel *k, int n)
     return masters == 0;
 }
 
+/* The input that says how many elements of parameter i are updated: in windows a state, its master copy if that is all
+   that there is, or itself. */
+static inline int rw_update_extent(const struct rw_update_attrs *a, int n, int i, bool has_master, int master)
+{
+    if (!a->windows || (!a->states && !has_master)) return rw_update_param(n, i);
+    return a->states ? rw_update_state(n, 0, i) : rw_update_state(n, 0, master);
+}
+
 /* Parameter i of n; of those before it *masters have master copies, and it is counted. all: of all of 16 bits. */
 static inline struct rw_update_tensor rw_update_tensor_of(const rw_kernel *k, int n, int i, bool all, int *masters)
 {
     const rw_view *const p = &k->in[rw_update_param(n, i)];
-    const int states = rw_update_attrs_of(k).states;
+    const struct rw_update_attrs a = rw_update_attrs_of(k);
+    const bool has = p->dtype == RW_F16 || (p->dtype == RW_BF16 && all);
     struct rw_update_tensor t;
     t.param = p->data;
     t.grad = k->in[rw_update_grad(i)].data;
     for (int s = 0; s < RW_UPDATE_STATES; s++)
-        t.state[s] = s < states ? k->in[rw_update_state(n, s, i)].data : NULL;
-    const bool has = p->dtype == RW_F16 || (p->dtype == RW_BF16 && all);
-    t.master = has ? k->in[rw_update_state(n, states, (*masters)++)].data : NULL;
-    t.n = p->layout->numel;
+        t.state[s] = s < a.states ? k->in[rw_update_state(n, s, i)].data : NULL;
+    t.n = k->in[rw_update_extent(&a, n, i, has, *masters)].layout->numel;
+    t.master = has ? k->in[rw_update_state(n, a.states, (*masters)++)].data : NULL;
     t.dtype = p->dtype;
     t.grad_dtype = k->in[rw_update_grad(i)].dtype;
     return t;

@@ -163,7 +163,7 @@ VEC_INLINE void update_f32(int rule, const struct rw_update_tensor *t, const str
 static void make_noise(const struct rw_update_row *s, int64_t from, int64_t n, uint32_t *noise)
 {
     for (int64_t i = 0; i < n; i += 4 * PHILOX_LANES)
-        philox_group_of(s->seed, (uint64_t)(from + i) / 4, s->stream, s->step, noise + i);
+        philox_group_of(s->seed, (s->from + (uint64_t)(from + i)) / 4, s->stream, s->step, noise + i);
 }
 
 /* Of bfloat16, rounded by chance. from is a multiple of 4. */
@@ -237,6 +237,14 @@ static void update(int rule, const struct rw_update_tensor *t, const struct rw_u
     for (int64_t from = 0; from < t->n; from += BLOCK) update_block(rule, t, s, from, NULL);
 }
 
+/* Its elements from the row's first on. */
+static struct rw_update_tensor part_of(struct rw_update_tensor t, const struct rw_update_row *s)
+{
+    t.param = (char *)t.param + s->from * rw_dtype_size(t.dtype);
+    if (t.grad) t.grad = (const char *)t.grad + s->from * rw_dtype_size(t.grad_dtype);
+    return t;
+}
+
 #define PARTS 1024 /* blocks whose sums are kept at a time */
 
 /* The same bits for any number of threads, as update() itself. */
@@ -265,7 +273,7 @@ rw_status RW_ISA_NAME(rw_update_cpu)(const rw_kernel *k)
     int masters = 0;
     if (sums) memset(sums, 0, (size_t)n * RW_UPDATE_SUMS * sizeof *sums);
     for (int i = 0; i < n; i++) {
-        const struct rw_update_tensor t = rw_update_tensor_of(k, n, i, all, &masters);
+        const struct rw_update_tensor t = part_of(rw_update_tensor_of(k, n, i, all, &masters), &rows[i]);
         if (!t.grad || rows[i].skips) continue;
         if (sums) update_and_sum(rule, &t, &rows[i], k->threads, sums + (size_t)i * RW_UPDATE_SUMS);
         else update(rule, &t, &rows[i], k->threads);

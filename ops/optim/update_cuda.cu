@@ -94,7 +94,7 @@ __device__ __forceinline__ void update_noisy(const rw_update_tensor &t, const rw
     uint32_t words[4];
     if (with_a) a = get<float, P>(t.state[0], i);
     if (with_b) b = get<float, P>(t.state[1], i);
-    rw_noise_of(&s, static_cast<uint64_t>(i) / 4, words);
+    rw_noise_of(&s, (s.from + static_cast<uint64_t>(i)) / 4, words);
 #pragma unroll
     for (int l = 0; l < P; l++) {
         const float y = rw_update_floats(R, &s, widen(x.x[l]), widen(g.x[l]), &a.x[l], &b.x[l], with_a);
@@ -196,6 +196,11 @@ __device__ __forceinline__ void update_typed(const rw_update_tensor &t, const rw
     else update_chunk<R, float, float>(t, s, from, n, sums);
 }
 
+__device__ __forceinline__ int size_of(rw_dtype dtype)
+{
+    return dtype == RW_F64 ? 8 : dtype == RW_F32 ? 4 : 2;
+}
+
 /* The chunk of this block. */
 template <int R, typename S>
 __device__ __forceinline__ void update_own(const rw_update_row *rows, const update_batch &b, S &sums)
@@ -206,9 +211,11 @@ __device__ __forceinline__ void update_own(const rw_update_row *rows, const upda
         if (b.end[middle] <= blockIdx.x) low = middle + 1;
         else high = middle;
     }
-    const rw_update_tensor t = b.tensor[low];
+    rw_update_tensor t = b.tensor[low];
     const rw_update_row s = rows[b.row[low]];
     if (s.skips) return;
+    t.param = static_cast<char *>(t.param) + s.from * size_of(t.dtype);
+    t.grad = static_cast<const char *>(t.grad) + s.from * size_of(t.grad_dtype);
     const int64_t from = static_cast<int64_t>(blockIdx.x - (low ? b.end[low - 1] : 0)) * CHUNK, rest = t.n - from;
     const int n = rest < CHUNK ? static_cast<int>(rest) : CHUNK;
     update_typed<R>(t, s, from, n, sums);

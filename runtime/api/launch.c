@@ -118,6 +118,10 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: a norm of %g", p->max_norm);
     if (p->optimizer && rw_optimizer_context(p->optimizer) != t->ctx)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the optimizer belongs to another context");
+    if (p->optimizer && rw_optimizer_is_away(p->optimizer))
+        return rw_fail(t->ctx, RW_ERR_UNSUPPORTED,
+                       "rw_graph_create: the optimizer's states wait outside the device's memory; make the graph "
+                       "without it, and call rw_optimizer_step() behind each launch");
     if (p->scaler && rw_scaler_context(p->scaler) != t->ctx)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the scaler belongs to another context");
     if (p->delayed && rw_delayed_context(p->delayed) != t->ctx)

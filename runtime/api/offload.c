@@ -1,4 +1,6 @@
 /* rw_context_set_offload(): where values wait outside the device's memory. */
+#include "api/offload.h"
+
 #include "base/alloc.h"
 #include "run/run.h"
 
@@ -26,21 +28,27 @@ static rw_status try_folder(rw_context *ctx, const struct rw_store_fns *fns, con
     return RW_OK;
 }
 
-/* The folder by its whole path: the program may change its own. */
-static rw_status find_folder(rw_context *ctx, const char *path, char **ret)
+rw_status rw_folder_find(rw_context *ctx, const char *call, const char *path, char **ret)
 {
     if (!ctx->device->file_store)
         return rw_fail(ctx, RW_ERR_UNSUPPORTED,
-                       "rw_context_set_offload: values of the device %s wait in host memory, not in files (%s)",
-                       ctx->device->name, path);
+                       "%s: values of the device %s wait in host memory, not in files (%s)", call, ctx->device->name,
+                       path);
     char *const whole = realpath(path, NULL);
-    if (!whole) return rw_fail(ctx, RW_ERR_IO, "rw_context_set_offload: %s: %s", path, strerror(errno));
-    char *const copy = rw_strdup(whole);
+    if (!whole) return rw_fail(ctx, RW_ERR_IO, "%s: %s: %s", call, path, strerror(errno));
+    *ret = rw_strdup(whole);
     free(whole);
-    if (!copy) return rw_fail(ctx, RW_ERR_MEMORY, "rw_context_set_offload: out of memory");
-    const rw_status status = try_folder(ctx, ctx->device->file_store, copy);
-    if (status) rw_free(copy);
-    else *ret = copy;
+    return *ret ? RW_OK : rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", call);
+}
+
+/* One that can be written to. */
+static rw_status find_folder(rw_context *ctx, const char *path, char **ret)
+{
+    char *whole = NULL;
+    rw_status status = rw_folder_find(ctx, "rw_context_set_offload", path, &whole);
+    if (!status) status = try_folder(ctx, ctx->device->file_store, whole);
+    if (status) rw_free(whole);
+    else *ret = whole;
     return status;
 }
 

@@ -3,53 +3,18 @@
  *
  * States and master copies are states of the context, which an op reads and writes. What changes from step to step -
  * the learning rate, the bias corrections - is in rows that are uploaded before each update: the plan stays the same.
+ * A row is about a piece: a parameter, or, of states that wait elsewhere, what comes of it at a time (away.h).
  */
 #include "api/optimizer.h"
 
-#include "api/update.h"
+#include "api/optimizer_members.h"
 #include "base/alloc.h"
 
 #include <rewind/ops.h>
 
 #include <math.h>
 
-/* A node has at most so many parameters: with masters, nine operands of each. */
-#define GROUP 4096
 #define OPERANDS (3 + RW_UPDATE_STATES) /* inputs of each, without its sums */
-
-struct member {
-    struct rw_param *param;
-    struct rw_param *state[RW_UPDATE_STATES];
-    struct rw_param *sums;   /* of an update by itself; NULL: nobody has watched */
-    struct rw_param *master; /* of a parameter of 16 bits that is not rounded by chance, else NULL */
-    uint64_t step;           /* updates made: the bias correction of a parameter counts its own gradients */
-    uint32_t version;        /* of the parameter's contents that the master copy is one of */
-    bool due;                /* it takes part in the update that was prepared */
-    double lr_factor;        /* rw_optimizer_set() */
-    double weight_decay;     /* likewise; below zero: the optimizer's, by the parameter's rank */
-};
-
-struct rw_adamw {
-    struct rw_recorder recorder; /* first */
-    rw_context *ctx;
-    const struct rw_optimizer_kind *kind;
-    struct rw_optimizer_numbers numbers;
-    struct member *members;
-    struct rw_update_row *rows; /* of the members */
-    struct rw_param **uploaded; /* the same in the device's memory, by group */
-    /* Of one that follows a scaler, by group: what its parameters have left out, and the rows that go by that. */
-    struct rw_param **pending, **due;
-    struct rw_param **sums; /* by group; NULL: nobody has watched */
-    size_t n_watchers;
-    enum rw_optimizer_sums last_sums; /* of the last update */
-    uint64_t n_updates; /* of this optimizer, since it was made */
-    rw_tensor *const *found; /* of what is recorded now */
-    size_t n, n_groups, bytes;
-    struct rw_update update;
-    bool update_follows; /* it was planned by an optimizer that did */
-    bool update_sums;    /* it was planned while somebody watched */
-    size_t n_users; /* itself, until rw_adamw_destroy(), and the graphs that step with it: the last one frees it */
-};
 
 static rw_status no_memory(rw_context *ctx, const char *what)
 {
@@ -58,14 +23,8 @@ static rw_status no_memory(rw_context *ctx, const char *what)
 
 /* ---- recording ---- */
 
-static size_t group_size(const rw_optimizer *opt, size_t group)
-{
-    const size_t rest = opt->n - group * GROUP;
-    return rest < GROUP ? rest : GROUP;
-}
-
 /* The gradient that planning made or found; else that of the parameter, which is clear. */
-static rw_tensor *gradient_of(const struct member *x, rw_tensor *const *gradient)
+static rw_tensor *gradient_of(const struct rw_member *x, rw_tensor *const *gradient)
 {
     rw_tensor *const g = gradient[x->param->tensor.id];
     return g ? g : &x->param->gradient;
@@ -92,39 +51,40 @@ static struct rw_update_attrs attrs_of(const rw_optimizer *opt)
 {
     struct rw_update_attrs attrs = opt->kind->attrs;
     attrs.sums = opt->n_watchers > 0;
+    attrs.windows = opt->away != NULL;
     return attrs;
 }
 
 static rw_status record_group(rw_optimizer *opt, size_t group, rw_tape *t, rw_tensor *const *gradient, rw_tensor **in)
 {
-    const struct member *const x = &opt->members[group * GROUP];
-    const size_t n = group_size(opt, group), states = (size_t)opt->kind->attrs.states;
+    const struct rw_piece *const p = &opt->pieces.piece[opt->pieces.first[group]];
+    const size_t n = rw_group_size(opt, group), states = (size_t)opt->kind->attrs.states;
     const struct rw_update_attrs attrs = attrs_of(opt);
     size_t end = 1 + (2 + states) * n;
     const rw_status status = record_rows(opt, group, t, &in[0]);
     if (status) return status;
     for (size_t i = 0; i < n; i++) {
-        in[1 + i] = gradient_of(&x[i], gradient);
-        in[1 + n + i] = &x[i].param->tensor;
-        for (size_t j = 0; j < states; j++) in[1 + (2 + j) * n + i] = &x[i].state[j]->tensor;
-        if (x[i].master) in[end++] = &x[i].master->tensor;
+        const struct rw_member *const x = &opt->members[p[i].member];
+        in[1 + i] = gradient_of(x, gradient);
+        in[1 + n + i] = &x->param->tensor;
+        for (size_t j = 0; j < states; j++) in[1 + (2 + j) * n + i] = &p[i].state[j]->tensor;
+        if (x->has_master) in[end++] = &p[i].state[states]->tensor;
     }
     if (attrs.sums) in[end++] = &opt->sums[group]->tensor;
     return rw_update_record(t, "rw_adamw_step", opt->kind->op, in, (int)end, &attrs, sizeof attrs, NULL);
 }
 
-/* Its row, its gradient, itself, its states. */
+/* Its row, its gradient, itself, its states, which are in the device's memory: it is the piece of its number. */
 static rw_status record_one(rw_optimizer *opt, size_t i, rw_tape *t, rw_tensor *g)
 {
-    const struct member *const x = &opt->members[i];
-    const int64_t row = (int64_t)(i % GROUP);
+    const struct rw_member *const x = &opt->members[i];
+    const int64_t row = (int64_t)(i % RW_GROUP_MOST);
     const struct rw_update_attrs attrs = attrs_of(opt);
     rw_tensor *in[2 + OPERANDS] = { NULL, g, &x->param->tensor };
     int n = 3;
-    in[0] = rw_slice_at((rw_site){ "rw_adamw_step", 0 }, t, &opt->uploaded[i / GROUP]->tensor, 0, row, row + 1);
+    in[0] = rw_slice_at((rw_site){ "rw_adamw_step", 0 }, t, &opt->uploaded[i / RW_GROUP_MOST]->tensor, 0, row, row + 1);
     if (!in[0]) return opt->ctx->status;
-    for (int j = 0; j < opt->kind->attrs.states; j++) in[n++] = &x->state[j]->tensor;
-    if (x->master) in[n++] = &x->master->tensor;
+    for (int j = 0; j < opt->pieces.piece[i].n_states; j++) in[n++] = &opt->pieces.piece[i].state[j]->tensor;
     if (attrs.sums) in[n++] = &x->sums->tensor;
     return rw_update_record(t, "rw_adamw_step", opt->kind->op, in, n, &attrs, sizeof attrs, NULL);
 }
@@ -144,9 +104,10 @@ static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
 {
     rw_optimizer *const opt = (rw_optimizer *)r;
     rw_status status = RW_OK;
-    rw_tensor **const in = rw_malloc((2 + OPERANDS * (opt->n < GROUP ? opt->n : GROUP)) * sizeof *in);
+    const size_t most = opt->pieces.n < RW_GROUP_MOST ? opt->pieces.n : RW_GROUP_MOST;
+    rw_tensor **const in = rw_malloc((2 + OPERANDS * most) * sizeof *in);
     if (!in) return no_memory(opt->ctx, "rw_adamw_step");
-    for (size_t g = 0; !status && g < opt->n_groups; g++) status = record_group(opt, g, t, gradient, in);
+    for (size_t g = 0; !status && g < opt->pieces.n_groups; g++) status = record_group(opt, g, t, gradient, in);
     rw_free(in);
     return status;
 }
@@ -168,37 +129,71 @@ struct rw_recorder *rw_optimizer_recorder_inside(rw_adamw *opt, bool *used_up)
 
 /* ---- making and ending ---- */
 
-static struct rw_param *state_like(rw_adamw *opt, const struct rw_param *p, rw_dtype dtype)
-{
-    rw_context *const ctx = opt->ctx;
-    struct rw_param *const s = rw_state_create(ctx, dtype, rw_layout_shape(rw_layout_of(ctx, &p->tensor)));
-    if (s) opt->bytes += s->bytes;
-    return s;
-}
-
 static rw_status add_member(rw_optimizer *opt, struct rw_param *p)
 {
     const rw_dtype dtype = (rw_dtype)p->tensor.dtype, wide = dtype == RW_F64 ? RW_F64 : RW_F32;
-    const bool narrow = rw_dtype_size(dtype) == 2;
-    struct member *const x = &opt->members[opt->n++];
-    *x = (struct member){ .param = p, .version = p->version - 1, .lr_factor = 1, .weight_decay = -1 };
-    for (int i = 0; i < opt->kind->attrs.states; i++)
-        if (!(x->state[i] = state_like(opt, p, wide))) return RW_ERR_MEMORY;
-    if (!narrow || (opt->numbers.stochastic_rounding && dtype == RW_BF16)) return RW_OK;
-    return (x->master = state_like(opt, p, RW_F32)) ? RW_OK : RW_ERR_MEMORY;
+    struct rw_member *const x = &opt->members[opt->n];
+    struct rw_pieces *const all = &opt->pieces;
+    *x = (struct rw_member){ .param = p, .piece = opt->n, .version = p->version - 1, .lr_factor = 1, .weight_decay = -1 };
+    x->has_master = rw_dtype_size(dtype) == 2 && !(opt->numbers.stochastic_rounding && dtype == RW_BF16);
+    if (!rw_grow(&all->piece, &all->cap, all->n, 1, sizeof *all->piece)) return RW_ERR_MEMORY;
+    all->piece[all->n++] = (struct rw_piece){ .member = opt->n++, .n = p->numel, .dtype = wide,
+                                              .n_states = opt->kind->attrs.states + x->has_master };
+    return RW_OK;
+}
+
+static rw_status add_states_of(rw_optimizer *opt, struct rw_piece *p)
+{
+    const rw_layout *const layout = rw_layout_of(opt->ctx, &opt->members[p->member].param->tensor);
+    for (int j = 0; j < p->n_states; j++) {
+        p->state[j] = rw_state_create(opt->ctx, p->dtype, rw_layout_shape(layout));
+        if (!p->state[j]) return RW_ERR_MEMORY;
+        opt->bytes += p->state[j]->bytes;
+    }
+    return RW_OK;
+}
+
+/* States in the device's memory, and as many parameters in a group as a node takes. */
+static rw_status add_pieces(rw_optimizer *opt)
+{
+    struct rw_pieces *const all = &opt->pieces;
+    const size_t groups = (all->n + RW_GROUP_MOST - 1) / RW_GROUP_MOST;
+    all->first = rw_calloc(groups + 1, sizeof *all->first);
+    rw_status status = all->first ? RW_OK : RW_ERR_MEMORY;
+    for (size_t g = 0; !status && g <= groups; g++) all->first[g] = g < groups ? g * RW_GROUP_MOST : all->n;
+    all->n_groups = status ? 0 : groups;
+    for (size_t i = 0; !status && i < all->n; i++) status = add_states_of(opt, &all->piece[i]);
+    return status ? no_memory(opt->ctx, opt->kind->create) : RW_OK;
+}
+
+/* What is to wait elsewhere is cut: members find their first pieces again. */
+static rw_status add_pieces_away(rw_optimizer *opt, const rw_states *where)
+{
+    const rw_status status =
+        rw_away_open(&opt->away, opt->ctx, opt->kind->create, opt->kind->op, where, RW_GROUP_MOST, &opt->pieces);
+    if (status) return status;
+    opt->bytes += rw_away_window(opt->away);
+    for (size_t i = opt->pieces.n; i-- > 0;) opt->members[opt->pieces.piece[i].member].piece = i;
+    return RW_OK;
+}
+
+static bool has_states(const rw_optimizer *opt)
+{
+    bool any = false;
+    for (size_t i = 0; i < opt->pieces.n; i++) any |= opt->pieces.piece[i].n_states && opt->pieces.piece[i].n;
+    return any;
 }
 
 static rw_status add_rows(rw_adamw *opt)
 {
-    const size_t groups = (opt->n + GROUP - 1) / GROUP;
-    opt->rows = rw_calloc(opt->n, sizeof *opt->rows);
+    const size_t groups = opt->pieces.n_groups;
+    opt->rows = rw_calloc(opt->pieces.n, sizeof *opt->rows);
     opt->uploaded = rw_calloc(groups, sizeof(struct rw_param *));
-    if (!opt->rows || !opt->uploaded) return RW_ERR_MEMORY;
-    for (; opt->n_groups < groups; opt->n_groups++) {
-        const int64_t n = (int64_t)group_size(opt, opt->n_groups);
-        struct rw_param *const rows = rw_state_create(opt->ctx, RW_I32, RW_SHAPE(n, RW_UPDATE_ROW_WORDS));
-        if (!rows) return RW_ERR_MEMORY;
-        opt->uploaded[opt->n_groups] = rows;
+    if (!opt->rows || !opt->uploaded) return no_memory(opt->ctx, opt->kind->create);
+    for (size_t g = 0; g < groups; g++) {
+        const int64_t n = (int64_t)rw_group_size(opt, g);
+        opt->uploaded[g] = rw_state_create(opt->ctx, RW_I32, RW_SHAPE(n, RW_UPDATE_ROW_WORDS));
+        if (!opt->uploaded[g]) return no_memory(opt->ctx, opt->kind->create);
     }
     return RW_OK;
 }
@@ -212,9 +207,9 @@ static void free_states(rw_context *ctx, struct rw_param **states, size_t n)
 /* By group, so many numbers for each of its parameters. */
 static struct rw_param **add_states(const rw_adamw *opt, rw_dtype dtype, int64_t numbers)
 {
-    struct rw_param **const states = rw_calloc(opt->n_groups, sizeof(struct rw_param *));
-    for (size_t g = 0; states && g < opt->n_groups; g++) {
-        states[g] = rw_state_create(opt->ctx, dtype, RW_SHAPE((int64_t)group_size(opt, g), numbers));
+    struct rw_param **const states = rw_calloc(opt->pieces.n_groups, sizeof(struct rw_param *));
+    for (size_t g = 0; states && g < opt->pieces.n_groups; g++) {
+        states[g] = rw_state_create(opt->ctx, dtype, RW_SHAPE((int64_t)rw_group_size(opt, g), numbers));
         if (states[g]) continue;
         free_states(opt->ctx, states, g);
         return NULL;
@@ -233,7 +228,7 @@ rw_status rw_optimizer_follow(rw_adamw *opt)
     opt->due = add_states(opt, RW_I32, RW_UPDATE_ROW_WORDS);
     opt->pending = opt->due ? add_states(opt, RW_I32, 2) : NULL;
     if (opt->pending) return RW_OK;
-    free_states(opt->ctx, opt->due, opt->n_groups);
+    free_states(opt->ctx, opt->due, opt->pieces.n_groups);
     opt->due = NULL;
     return no_memory(opt->ctx, "rw_scaler_step");
 }
@@ -246,7 +241,7 @@ static void free_sums(rw_optimizer *opt)
         rw_state_destroy(opt->ctx, opt->members[i].sums);
         opt->members[i].sums = NULL;
     }
-    free_states(opt->ctx, opt->sums, opt->n_groups);
+    free_states(opt->ctx, opt->sums, opt->pieces.n_groups);
     opt->sums = NULL;
 }
 
@@ -281,45 +276,40 @@ bool rw_optimizer_is_watched(const rw_optimizer *opt)
     return opt->n_watchers > 0;
 }
 
-rw_status rw_optimizer_read_sums(rw_optimizer *opt, double (*ret)[RW_UPDATE_SUMS], uint64_t *seen, bool *ret_known)
+static rw_status open_update(rw_optimizer *opt, struct rw_update *ret)
 {
-    rw_context *const ctx = opt->ctx;
-    const bool together = opt->last_sums == RW_SUMS_TOGETHER;
-    *ret_known = opt->last_sums != RW_NO_SUMS && opt->n_updates != *seen;
-    *seen = opt->n_updates;
-    if (!*ret_known) return RW_OK;
-    rw_status status = rw_runs_wait(ctx);
-    for (size_t i = 0; !status && i < opt->n; i += together ? GROUP : 1) {
-        const struct rw_param *const from = together ? opt->sums[i / GROUP] : opt->members[i].sums;
-        status = ctx->device->download(ctx->device_state, ret[i], from->data, from->bytes);
-        if (status) rw_fail(ctx, status, "an optimizer's sums could not be read: the device failed");
-    }
+    const rw_status status = rw_update_open(ret, opt->ctx, rw_optimizer_recorder(opt, NULL));
+    if (!status) rw_optimizer_attend(opt, ret);
     return status;
 }
 
-static rw_status add_members(rw_adamw *opt)
+static rw_status add_members(rw_adamw *opt, const rw_states *where)
 {
     rw_context *const ctx = opt->ctx;
+    bool away = false;
+    rw_status status = rw_away_check(ctx, opt->kind->create, where, &away);
+    if (status) return status;
     opt->members = rw_calloc(ctx->n_params, sizeof *opt->members);
-    rw_status status = opt->members ? RW_OK : RW_ERR_MEMORY;
+    status = opt->members ? RW_OK : RW_ERR_MEMORY;
     for (size_t i = 0; !status && i < ctx->n_params; i++)
         if (rw_param_is_trained(ctx->params[i])) status = add_member(opt, ctx->params[i]);
+    if (status) return no_memory(ctx, opt->kind->create);
+    status = away && has_states(opt) ? add_pieces_away(opt, where) : add_pieces(opt);
     if (!status) status = add_rows(opt);
-    return status ? no_memory(ctx, opt->kind->create) : rw_update_open(&opt->update, ctx, &opt->recorder);
+    return status ? status : open_update(opt, &opt->update);
 }
 
 rw_status rw_optimizer_make(rw_optimizer **ret, rw_context *ctx, const struct rw_optimizer_kind *kind,
-                            const struct rw_optimizer_numbers *numbers)
+                            const struct rw_optimizer_numbers *numbers, const rw_states *where)
 {
     rw_optimizer *opt = rw_calloc(1, sizeof *opt);
     if (!opt) return no_memory(ctx, kind->create);
-    opt->recorder.record = record;
     opt->ctx = ctx;
     opt->kind = kind;
     opt->numbers = *numbers;
     opt->n_users = 1;
     ctx->n_users++;
-    const rw_status status = add_members(opt);
+    const rw_status status = add_members(opt, where);
     ctx->memory.optimizer += opt->bytes;
     if (status) rw_optimizer_destroy(&opt);
     else *ret = opt;
@@ -330,17 +320,18 @@ static void free_all(rw_adamw *opt)
 {
     rw_context *const ctx = opt->ctx;
     rw_update_close(&opt->update);
-    for (size_t i = 0; i < opt->n; i++) {
-        for (int j = 0; j < RW_UPDATE_STATES; j++) rw_state_destroy(ctx, opt->members[i].state[j]);
-        rw_state_destroy(ctx, opt->members[i].master);
-        rw_state_destroy(ctx, opt->members[i].sums);
-    }
-    free_states(ctx, opt->uploaded, opt->n_groups);
-    free_states(ctx, opt->pending, opt->n_groups);
-    free_states(ctx, opt->due, opt->n_groups);
-    free_states(ctx, opt->sums, opt->n_groups);
+    for (size_t i = 0; i < opt->pieces.n; i++)
+        for (int j = 0; j < RW_PIECE_STATES; j++) rw_state_destroy(ctx, opt->pieces.piece[i].state[j]);
+    for (size_t i = 0; i < opt->n; i++) rw_state_destroy(ctx, opt->members[i].sums);
+    rw_away_close(opt->away);
+    free_states(ctx, opt->uploaded, opt->pieces.n_groups);
+    free_states(ctx, opt->pending, opt->pieces.n_groups);
+    free_states(ctx, opt->due, opt->pieces.n_groups);
+    free_states(ctx, opt->sums, opt->pieces.n_groups);
     ctx->memory.optimizer -= opt->bytes;
     rw_free(opt->members);
+    rw_free(opt->pieces.piece);
+    rw_free(opt->pieces.first);
     rw_free(opt->rows);
     rw_free(opt);
 }
@@ -385,7 +376,7 @@ void rw_optimizer_set_lr(rw_optimizer *opt, double lr)
     rw_adamw_set_lr(opt, lr);
 }
 
-static struct member *member_of(const rw_optimizer *opt, const rw_tensor *param)
+static struct rw_member *member_of(const rw_optimizer *opt, const rw_tensor *param)
 {
     for (size_t i = 0; i < opt->n; i++)
         if (&opt->members[i].param->tensor == param) return &opt->members[i];
@@ -396,7 +387,7 @@ rw_status rw_optimizer_set(rw_optimizer *opt, rw_tensor *param, const rw_optimiz
 {
     if (!opt) return RW_ERR_ARGUMENT;
     const rw_optimizer_settings s = settings ? *settings : (rw_optimizer_settings){ 0 };
-    struct member *const x = member_of(opt, param);
+    struct rw_member *const x = member_of(opt, param);
     if (!x) return rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set: not a parameter that the optimizer has");
     if (!isfinite(s.lr_factor) || !isfinite(s.weight_decay))
         return rw_fail(opt->ctx, RW_ERR_ARGUMENT, "rw_optimizer_set: \"%s\": a factor of %g, a decay of %g",
@@ -411,71 +402,6 @@ rw_context *rw_optimizer_context(const rw_optimizer *opt)
     return opt->ctx;
 }
 
-/* ---- over a restart ---- */
-
-static void settle_group(rw_optimizer *opt, size_t group, const int32_t (*pending)[2])
-{
-    for (size_t i = 0; i < group_size(opt, group); i++) {
-        struct member *const x = &opt->members[group * GROUP + i];
-        x->step -= (uint64_t)pending[i][0];
-        if (pending[i][1]) x->version = x->param->version - 1;
-    }
-}
-
-rw_status rw_optimizer_settle(rw_optimizer *opt)
-{
-    rw_context *const ctx = opt->ctx;
-    if (!opt->pending) return RW_OK;
-    int32_t(*const pending)[2] = rw_malloc(GROUP * sizeof *pending);
-    if (!pending) return no_memory(ctx, "rw_optimizer_settle");
-    rw_status status = rw_runs_wait(ctx);
-    for (size_t g = 0; !status && g < opt->n_groups; g++) {
-        struct rw_param *const p = opt->pending[g];
-        rw_status moved = ctx->device->download(ctx->device_state, pending, p->data, p->bytes);
-        if (!moved) moved = ctx->device->clear(ctx->device_state, p->data, p->bytes);
-        if (moved) status = rw_fail(ctx, moved, "an optimizer's counts could not be read: the device failed");
-        else settle_group(opt, g, pending);
-    }
-    rw_free(pending);
-    return status;
-}
-
-const char *rw_optimizer_kind_name(const rw_optimizer *opt)
-{
-    return opt->kind->name;
-}
-
-double rw_optimizer_lr(const rw_optimizer *opt)
-{
-    return opt->numbers.lr;
-}
-
-size_t rw_optimizer_members(const rw_optimizer *opt)
-{
-    return opt->n;
-}
-
-struct rw_kept rw_optimizer_kept(const rw_optimizer *opt, size_t i)
-{
-    const struct member *const x = &opt->members[i];
-    struct rw_kept k = { .param = x->param, .step = x->step, .current = x->version == x->param->version };
-    for (; k.n < opt->kind->attrs.states; k.n++) {
-        k.name[k.n] = opt->kind->state[k.n];
-        k.state[k.n] = x->state[k.n];
-    }
-    if (!x->master) return k;
-    k.name[k.n] = "master";
-    k.state[k.n++] = x->master;
-    return k;
-}
-
-void rw_optimizer_resume(rw_adamw *opt, size_t i, uint64_t step, bool current)
-{
-    struct member *const x = &opt->members[i];
-    x->step = step;
-    x->version = x->param->version - !current;
-}
-
 /* ---- an update ---- */
 
 /* Most parameters are at one step and one rate, and decay or do not: the numbers of two kinds are worked out once. */
@@ -487,7 +413,8 @@ struct known {
 
 static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
 {
-    const struct member *const x = &opt->members[i];
+    const struct rw_member *const x = &opt->members[i];
+    struct rw_update_row *const row = &opt->rows[x->piece];
     struct rw_optimizer_numbers n = opt->numbers;
     const bool decays = n.decay_all || rw_layout_of(opt->ctx, &x->param->tensor)->rank > 1;
     struct known *const k = &known[decays];
@@ -499,27 +426,39 @@ static void fill_row(const rw_optimizer *opt, size_t i, struct known *known)
         rw_update_row_finish(&k->row);
         k->row.step = (uint32_t)k->step;
     }
-    opt->rows[i] = k->row;
-    opt->rows[i].fresh = x->version != x->param->version;
-    opt->rows[i].stream = (uint32_t)i + 1;
-    opt->rows[i].seed = opt->ctx->generator.seed;
+    *row = k->row;
+    row->fresh = x->version != x->param->version;
+    row->stream = (uint32_t)i + 1;
+    row->seed = opt->ctx->generator.seed;
+}
+
+/* The rows of a parameter's pieces are one, but for where they begin. */
+static void fill_rows(rw_optimizer *opt)
+{
+    struct known known[2] = { 0 };
+    for (size_t i = 0; i < opt->n; i++) {
+        opt->members[i].due = !opt->members[i].param->grad_clear;
+        opt->rows[opt->members[i].piece].step = 0;
+        if (opt->members[i].due) fill_row(opt, i, known);
+    }
+    for (size_t k = 0; k < opt->pieces.n; k++) {
+        const struct rw_piece *const p = &opt->pieces.piece[k];
+        opt->rows[k] = opt->rows[opt->members[p->member].piece];
+        opt->rows[k].from = (uint64_t)p->from;
+    }
 }
 
 rw_status rw_optimizer_prepare(rw_adamw *opt, enum rw_optimizer_sums sums)
 {
     rw_context *const ctx = opt->ctx;
-    struct known known[2] = { 0 };
-    rw_status status = RW_OK;
-    for (size_t i = 0; i < opt->n; i++) {
-        opt->members[i].due = !opt->members[i].param->grad_clear;
-        opt->rows[i].step = 0;
-        if (opt->members[i].due) fill_row(opt, i, known);
-    }
-    for (size_t g = 0; !status && g < opt->n_groups; g++)
-        status = ctx->device->upload(ctx->device_state, opt->uploaded[g]->data, &opt->rows[g * GROUP],
+    rw_status status = rw_optimizer_check(opt, "rw_adamw_step");
+    if (status) return status;
+    fill_rows(opt);
+    for (size_t g = 0; !status && g < opt->pieces.n_groups; g++)
+        status = ctx->device->upload(ctx->device_state, opt->uploaded[g]->data, &opt->rows[opt->pieces.first[g]],
                                      opt->uploaded[g]->bytes);
     if (status) return rw_fail(ctx, status, "rw_adamw_step: the device failed");
-    opt->last_sums = sums;
+    opt->last_sums = (uint8_t)sums;
     return RW_OK;
 }
 
@@ -527,17 +466,33 @@ void rw_optimizer_count(rw_adamw *opt)
 {
     opt->n_updates++;
     for (size_t i = 0; i < opt->n; i++) {
-        struct member *const x = &opt->members[i];
+        struct rw_member *const x = &opt->members[i];
         if (!x->due) continue;
         x->step++;
         x->version = ++x->param->version;
     }
 }
 
+void rw_optimizer_failed(rw_optimizer *opt)
+{
+    for (size_t i = 0; opt->away && rw_away_is_torn(opt->away) && i < opt->n; i++)
+        opt->members[i].param->version += opt->members[i].due;
+}
+
+void rw_optimizer_attend(rw_optimizer *opt, struct rw_update *update)
+{
+    if (opt->away) rw_run_watch(update->run, rw_away_observer(opt->away));
+}
+
+bool rw_optimizer_is_away(const rw_optimizer *opt)
+{
+    return opt->away != NULL;
+}
+
 static rw_status plan_again(rw_adamw *opt)
 {
     struct rw_update made;
-    const rw_status status = rw_update_open(&made, opt->ctx, rw_optimizer_recorder(opt, NULL));
+    const rw_status status = open_update(opt, &made);
     if (status) return status;
     rw_update_close(&opt->update);
     opt->update = made;
@@ -556,8 +511,10 @@ rw_status rw_adamw_step(rw_adamw *opt)
                        opt->update_sums != rw_optimizer_is_watched(opt);
     if (!status && stale) status = plan_again(opt);
     if (!status) status = rw_optimizer_prepare(opt, opt->update_sums ? RW_SUMS_TOGETHER : RW_NO_SUMS);
-    if (!status) status = rw_update_run(&opt->update);
-    if (!status) rw_optimizer_count(opt);
+    if (status) return status;
+    status = rw_update_run(&opt->update);
+    if (status) rw_optimizer_failed(opt);
+    else rw_optimizer_count(opt);
     return status;
 }
 

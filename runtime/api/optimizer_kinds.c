@@ -3,6 +3,7 @@
  * number that is left out means, and which are refused, stands in rewind/optim.h and rewind/optimizers.h.
  */
 #include "api/optimizer.h"
+#include "api/optimizer_members.h"
 
 #include <math.h>
 
@@ -100,7 +101,8 @@ static rw_status check_call(rw_optimizer **ret, rw_context *ctx, const char *cal
 
 /* What is refused is looked for before defaults hide it. */
 static rw_status make(rw_optimizer **ret, rw_context *ctx, const struct rw_optimizer_kind *kind,
-                      const struct rw_optimizer_numbers *given, const struct rw_optimizer_numbers *defaults)
+                      const struct rw_optimizer_numbers *given, const struct rw_optimizer_numbers *defaults,
+                      const rw_states *where)
 {
     if (!checked(ctx, kind->create, given)) return ctx->status;
     const struct rw_optimizer_numbers n = {
@@ -110,7 +112,7 @@ static rw_status make(rw_optimizer **ret, rw_context *ctx, const struct rw_optim
         .momentum = or_default(given->momentum, 0), .dampening = given->dampening, .nesterov = given->nesterov,
         .decay_all = given->decay_all, .stochastic_rounding = given->stochastic_rounding,
     };
-    return rw_optimizer_make(ret, ctx, kind, &n);
+    return rw_optimizer_make(ret, ctx, kind, &n, where);
 }
 
 rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_params *params)
@@ -123,7 +125,8 @@ rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_pa
                                                 .stochastic_rounding = p.stochastic_rounding };
     return make(ret_opt, ctx, &adamw, &given,
                 &(struct rw_optimizer_numbers){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
-                                                .weight_decay = 0.01 });
+                                                .weight_decay = 0.01 },
+                &p.states);
 }
 
 rw_status rw_adam_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_adam_params *params)
@@ -135,7 +138,7 @@ rw_status rw_adam_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_adam_
                                                 .weight_decay = p.weight_decay, .decay_all = p.decay_all,
                                                 .stochastic_rounding = p.stochastic_rounding };
     return make(ret_opt, ctx, &adam, &given,
-                &(struct rw_optimizer_numbers){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 });
+                &(struct rw_optimizer_numbers){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 }, &p.states);
 }
 
 rw_status rw_sgd_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_sgd_params *params)
@@ -150,7 +153,8 @@ rw_status rw_sgd_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_sgd_pa
     if (p.nesterov && (!(p.momentum > 0) || p.dampening != 0))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_sgd_create: nesterov needs a momentum and no dampening, not %g and %g",
                        p.momentum, p.dampening);
-    return make(ret_opt, ctx, p.momentum > 0 ? &sgd : &plain_sgd, &given, &(struct rw_optimizer_numbers){ .lr = 1e-3 });
+    return make(ret_opt, ctx, p.momentum > 0 ? &sgd : &plain_sgd, &given, &(struct rw_optimizer_numbers){ .lr = 1e-3 },
+                &p.states);
 }
 
 rw_status rw_lion_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_lion_params *params)
@@ -162,5 +166,5 @@ rw_status rw_lion_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_lion_
                                                 .weight_decay = p.weight_decay, .decay_all = p.decay_all,
                                                 .stochastic_rounding = p.stochastic_rounding };
     return make(ret_opt, ctx, &lion, &given,
-                &(struct rw_optimizer_numbers){ .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99 });
+                &(struct rw_optimizer_numbers){ .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99 }, &p.states);
 }

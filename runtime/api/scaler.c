@@ -313,16 +313,18 @@ static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct rw_update **r
         s->steps[i] = (struct stepped){ .opt = opt };
     }
     const bool watched = rw_optimizer_is_watched(opt);
-    const rw_status status = is_planned(&s->steps[i].update) && s->steps[i].sums == watched
-                                 ? RW_OK
-                                 : plan(&s->steps[i].update, s, rw_optimizer_recorder(opt, rw_scaler_found(s)));
-    if (status) return status;
-    s->steps[i].sums = watched;
+    struct stepped *const step = &s->steps[i];
+    if (!is_planned(&step->update) || step->sums != watched) {
+        const rw_status status = plan(&step->update, s, rw_optimizer_recorder(opt, rw_scaler_found(s)));
+        if (status) return status;
+        rw_optimizer_attend(opt, &step->update);
+    }
+    step->sums = watched;
     if (i == s->n_steps) {
         s->n_steps++;
         rw_optimizer_share(opt);
     }
-    *ret = &s->steps[i].update;
+    *ret = &step->update;
     return RW_OK;
 }
 
@@ -339,8 +341,10 @@ rw_status rw_scaler_step(rw_scaler *s, rw_optimizer *opt)
     if (!status && !s->unscaled) status = unscale(s);
     if (!status)
         status = rw_optimizer_prepare(opt, rw_optimizer_is_watched(opt) ? RW_SUMS_TOGETHER : RW_NO_SUMS);
-    if (!status) status = rw_update_run(update);
-    if (!status) rw_optimizer_count(opt);
+    if (status) return status;
+    status = rw_update_run(update);
+    if (status) rw_optimizer_failed(opt);
+    else rw_optimizer_count(opt);
     return status;
 }
 

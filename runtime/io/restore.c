@@ -98,10 +98,17 @@ static rw_status check_whole(struct loading *l)
 
 /* ---- does it fit? ---- */
 
+/* A tensor of the parameter's shape. */
+static rw_status find_like(struct loading *l, const char *name, const struct rw_param *p, rw_dtype dtype,
+                           const void **ret)
+{
+    return rw_format_locate(&l->file, name, dtype, rw_layout_shape(rw_layout_of(l->ctx, &p->tensor)), ret, l->why,
+                            sizeof l->why);
+}
+
 static rw_status find(struct loading *l, const char *name, const struct rw_param *p, const void **ret)
 {
-    return rw_format_locate(&l->file, name, (rw_dtype)p->tensor.dtype,
-                            rw_layout_shape(rw_layout_of(l->ctx, &p->tensor)), ret, l->why, sizeof l->why);
+    return find_like(l, name, p, (rw_dtype)p->tensor.dtype, ret);
 }
 
 static rw_status find_kept(struct loading *l, size_t i)
@@ -111,7 +118,7 @@ static rw_status find_kept(struct loading *l, size_t i)
     rw_status status = RW_OK;
     for (int j = 0; !status && j < k.n; j++) {
         rw_snapshot_name(name, k.name[j], k.param->name);
-        status = find(l, name, k.state[j], &l->states[i * RW_KEPT_MOST + (size_t)j]);
+        status = find_like(l, name, k.param, k.dtype, &l->states[i * RW_KEPT_MOST + (size_t)j]);
     }
     if (status) return status;
     rw_snapshot_name(name, "step", k.param->name);
@@ -209,15 +216,18 @@ static rw_status take_optimizer(struct loading *l)
 {
     rw_optimizer *const opt = l->c->optimizer;
     rw_status status = rw_optimizer_settle(opt);
+    if (!status) status = rw_optimizer_rewrite_begin(opt);
     for (size_t i = 0; !status && i < rw_optimizer_members(opt); i++) {
         const struct rw_kept k = rw_optimizer_kept(opt, i);
         int64_t count[2];
         memcpy(count, l->counts[i], sizeof count);
         for (int j = 0; !status && j < k.n; j++)
-            status = upload(l->ctx, k.state[j], l->states[i * RW_KEPT_MOST + (size_t)j]);
+            status = rw_optimizer_write(opt, i, j, l->states[i * RW_KEPT_MOST + (size_t)j]);
         if (!status) rw_optimizer_resume(opt, i, (uint64_t)count[0], count[1] != 0);
     }
-    if (!status) rw_optimizer_set_lr(opt, l->lr);
+    if (status) return status;
+    rw_optimizer_rewrite_end(opt);
+    rw_optimizer_set_lr(opt, l->lr);
     return status;
 }
 

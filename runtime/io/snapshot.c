@@ -84,7 +84,8 @@ static bool add_optimizer(struct rw_snapshot *s, const struct rw_snapshot_of *wh
         const struct rw_kept k = rw_optimizer_kept(what->optimizer, i);
         for (int j = 0; ok && j < k.n; j++) {
             rw_snapshot_name(name, k.name[j], k.param->name);
-            ok = add_like(s, what->ctx, name, k.state[j]);
+            ok = add(s, name, rw_format_dtype(k.dtype), rw_layout_shape(rw_layout_of(what->ctx, &k.param->tensor)),
+                     k.bytes);
         }
         rw_snapshot_name(name, "step", k.param->name);
         ok = ok && add(s, name, "I64", RW_SHAPE(2), 2 * sizeof(int64_t));
@@ -184,6 +185,17 @@ static rw_status copy(struct rw_snapshot *s, const rw_context *ctx, const struct
     return status;
 }
 
+static rw_status copy_state(struct rw_snapshot *s, rw_optimizer *opt, size_t i, int j, size_t bytes)
+{
+    rw_status status = RW_OK;
+    for (size_t at = 0, n; !status && at < bytes; at += n) {
+        const size_t rest = bytes - at;
+        status = rw_optimizer_read(opt, i, j, at, s->data + s->copied, rest < PIECE ? rest : PIECE, &n);
+        if (!status) tell(s, n, false);
+    }
+    return status;
+}
+
 static void copy_bytes(struct rw_snapshot *s, const void *from, size_t n)
 {
     if (n) memcpy(s->data + s->copied, from, n);
@@ -199,7 +211,7 @@ static rw_status copy_all(struct rw_snapshot *s, const struct rw_snapshot_of *wh
     for (size_t i = 0; !status && what->optimizer && i < rw_optimizer_members(what->optimizer); i++) {
         const struct rw_kept k = rw_optimizer_kept(what->optimizer, i);
         const int64_t count[2] = { (int64_t)k.step, k.current };
-        for (int j = 0; !status && j < k.n; j++) status = copy(s, ctx, k.state[j]);
+        for (int j = 0; !status && j < k.n; j++) status = copy_state(s, what->optimizer, i, j, k.bytes);
         if (!status) copy_bytes(s, count, sizeof count);
     }
     for (size_t i = 0; !status && what->average && i < rw_average_members(what->average); i++)
@@ -220,6 +232,7 @@ rw_status rw_snapshot_begin(struct rw_snapshot *s, const struct rw_snapshot_of *
     rw_context *const ctx = what->ctx;
     empty(s);
     rw_status status = rw_runs_wait(ctx);
+    if (!status && what->optimizer) status = rw_optimizer_check(what->optimizer, "rw_checkpoint_save");
     if (!status && what->optimizer) status = rw_optimizer_settle(what->optimizer);
     if (status) return status;
     s->header = cJSON_CreateObject();

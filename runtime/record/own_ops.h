@@ -35,6 +35,9 @@ void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket tic
  * so do its states. The op `average` averages what stands in the place of gradients into what stands in that of
  * parameters, float32 or float64. Where the attributes ask for sums, the last input and output are those, [n,
  * RW_UPDATE_SUMS] of RW_F64, of what the update itself has met: enum rw_update_sum. No other byte depends on them.
+ *
+ * In windows states and masters are of rank 1 and hold as many of the parameter's elements as they have, from the one
+ * that the row names: these are updated, to the same bytes as when all are. Without states and master: all of them.
  */
 extern const rw_op_def rw_op_adamw, rw_op_adam, rw_op_sgd, rw_op_lion, rw_op_average;
 
@@ -48,7 +51,8 @@ enum rw_update_rule {
 
 struct rw_update_attrs {
     int32_t rule, states;
-    int32_t sums; /* 1: asked for */
+    int32_t sums;    /* 1: asked for */
+    int32_t windows; /* 1: states and masters are those of a part of the parameter */
 };
 
 /* Of a parameter, over its elements; all zero where it was not updated. Squares are those of the gradient as the update
@@ -79,6 +83,7 @@ struct rw_update_row {
     uint32_t skips; /* the update is left out */
     uint32_t stream; /* of the noise by which a parameter without a master copy is rounded, above zero; see noise.h */
     uint64_t seed;   /* likewise */
+    uint64_t from;   /* in windows, the parameter's first element that is updated: a multiple of 4; else 0 */
 };
 /* Rows are a tensor of RW_I32. */
 #define RW_UPDATE_ROW_WORDS ((int64_t)(sizeof(struct rw_update_row) / sizeof(int32_t)))

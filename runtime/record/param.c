@@ -15,7 +15,7 @@ struct rw_param *rw_param_of(const rw_tensor *x)
 
 static void free_param(rw_context *ctx, struct rw_param *p)
 {
-    ctx->device->free(ctx->device_state, p->data);
+    if (!p->lent) ctx->device->free(ctx->device_state, p->data);
     ctx->device->free(ctx->device_state, p->grad);
     rw_free(p->name);
     rw_free(p);
@@ -33,6 +33,7 @@ static bool fill_state(rw_context *ctx, struct rw_param *p, rw_dtype dtype, rw_s
     p->numel = layout->numel;
     p->bytes = (size_t)layout->numel * rw_dtype_size(dtype);
     p->grad_clear = true;
+    if (p->lent) return true;
     p->data = ctx->device->alloc(ctx->device_state, p->bytes);
     return p->data && ctx->device->clear(ctx->device_state, p->data, p->bytes) == RW_OK;
 }
@@ -114,15 +115,26 @@ static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const ch
     return &p->tensor;
 }
 
-struct rw_param *rw_state_create(rw_context *ctx, rw_dtype dtype, rw_shape shape)
+static struct rw_param *create_state(rw_context *ctx, rw_dtype dtype, rw_shape shape, const struct rw_param *like)
 {
     struct rw_param *const p = rw_calloc(1, sizeof *p);
+    if (p) *p = *like;
     if (p && fill_state(ctx, p, dtype, shape)) {
         enter(ctx, p);
         return p;
     }
     if (p) free_param(ctx, p);
     return NULL;
+}
+
+struct rw_param *rw_state_create(rw_context *ctx, rw_dtype dtype, rw_shape shape)
+{
+    return create_state(ctx, dtype, shape, &(struct rw_param){ 0 });
+}
+
+struct rw_param *rw_state_at(rw_context *ctx, rw_dtype dtype, rw_shape shape, void *data)
+{
+    return create_state(ctx, dtype, shape, &(struct rw_param){ .data = data, .lent = true });
 }
 
 void rw_state_destroy(rw_context *ctx, struct rw_param *p)

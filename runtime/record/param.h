@@ -13,6 +13,7 @@ struct rw_param {
     char *name; /* NULL for a state */
     void *data;
     void *grad;       /* NULL for a buffer, and where it has no memory now; its bytes mean nothing while grad_clear */
+    bool lent;        /* data is part of somebody else's memory */
     bool grad_clear;  /* the gradient is zero without having been written */
     bool grad_spoiled; /* a backward that was adding to it failed half-way: not to be used until it is cleared */
     size_t bytes, grad_bytes;
@@ -25,6 +26,8 @@ struct rw_param *rw_param_of(const rw_tensor *x);
 
 /* A new state, zero. NULL without memory, which is not recorded. */
 struct rw_param *rw_state_create(rw_context *ctx, rw_dtype dtype, rw_shape shape);
+/* The same in memory of the device's that stays the caller's, whatever is in it. */
+struct rw_param *rw_state_at(rw_context *ctx, rw_dtype dtype, rw_shape shape, void *data);
 void rw_state_destroy(rw_context *ctx, struct rw_param *p); /* NULL-safe. No plan that is kept may name it */
 
 /* The buffer that was made last, as if it had not been. No plan may name it. */

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 
 #include <criterion/criterion.h>
+#include <rewind/rewind.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -83,14 +84,17 @@ Test(file_failures, a_read_that_fails_is_named_and_leaves_gradients_clear_or_spo
     free(none.gradients);
 }
 
-/* The one file of this process that lies in the folder. */
+/* The one file of this process that lies in the folder itself. */
 static int descriptor(void)
 {
+    const size_t length = strlen(folder);
     char link[64], name[256];
     for (int fd = 0; fd < 256; fd++) {
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
         const ssize_t n = readlink(link, name, sizeof name - 1);
-        if (n > 0 && !strncmp(name, folder, strlen(folder))) return open(link, O_RDWR);
+        name[n > 0 ? n : 0] = '\0';
+        if (strncmp(name, folder, length) || name[length] != '/' || strchr(name + length + 1, '/')) continue;
+        return open(link, O_RDWR);
     }
     return -1;
 }
@@ -190,4 +194,180 @@ Test(file_failures, a_full_disk_is_known_before_anything_runs)
     struct outcome o = outcome_of("offload:outer", folder, 2, 1, false);
     cr_assert(is_same(&none, &o));
     free(o.gradients), free(none.gradients);
+}
+
+/* ---- an optimizer's states ---- */
+
+static rw_adamw *optimizer_in(struct world *w, const char *path)
+{
+    rw_adamw *opt = NULL;
+    const rw_states s = { .place = path ? RW_STATES_FILE : RW_STATES_DEVICE, .path = path, .window = 64 << 10 };
+    cr_assert_eq(rw_adamw_create(&opt, w->b.ctx, &(rw_adamw_params){ .lr = 1e-2, .states = s }), RW_OK, "%s",
+                 rw_error_message(w->b.ctx));
+    return opt;
+}
+
+static void backward(struct world *w, int step)
+{
+    rw_zero_grad(w->b.ctx);
+    cr_assert_eq(rw_backward(w->b.t, net_loss(&w->n, w->b.t, TOKENS, step)), RW_OK);
+    rw_tape_reset(w->b.t);
+}
+
+static void expect_parameters(struct world *w, const unsigned char *want, const char *what)
+{
+    size_t bytes;
+    unsigned char *const now = all_parameters(w->b.ctx, &bytes);
+    cr_assert_eq(first_difference(now, want, bytes), -1, "%s", what);
+    free(now);
+}
+
+/* After so many updates, by an optimizer whose states stay. */
+static unsigned char *untroubled(int steps)
+{
+    struct world w = open_world("none", NULL, 1);
+    rw_adamw *opt = optimizer_in(&w, NULL);
+    size_t bytes;
+    for (int step = 0; step < steps; step++) {
+        backward(&w, step);
+        cr_assert_eq(rw_adamw_step(opt), RW_OK);
+    }
+    unsigned char *const p = all_parameters(w.b.ctx, &bytes);
+    rw_adamw_destroy(&opt);
+    fixture_close(&w.b);
+    return p;
+}
+
+Test(file_failures, states_that_find_no_room_are_refused_when_the_optimizer_is_made)
+{
+    struct world w = open_world("none", NULL, 1);
+    const rw_states s = { .place = RW_STATES_FILE, .path = folder, .window = 64 << 10 };
+    rw_adamw *opt = NULL;
+    rw_memory m;
+    for (int i = 0; i < 3; i++) {
+        plant.error = i ? EIO : 0;
+        plant.fallocate_error = i ? 0 : ENOSPC;
+        plant.fail_write = i ? 1 + 2 * i : 0;
+        cr_assert_eq(rw_adamw_create(&opt, w.b.ctx, &(rw_adamw_params){ .states = s }), RW_ERR_IO);
+        cr_assert_null(opt);
+        expect_message(&w, folder, "states find no room");
+        expect_message(&w, strerror(i ? EIO : ENOSPC), "rw_adamw_create");
+        rw_error_clear(w.b.ctx);
+        cr_assert_eq(rw_memory_stats(w.b.ctx, &m), RW_OK);
+        cr_assert_eq(m.files + m.optimizer, 0);
+    }
+    fixture_close(&w.b);
+}
+
+/* The last checkpoint makes the optimizer usable again, in a file of its own. */
+static void go_back(struct world *w, rw_adamw *opt, rw_checkpoint *ck)
+{
+    rw_checkpoint_found found;
+    backward(w, 2);
+    cr_assert_eq(rw_adamw_step(opt), RW_ERR_CHANGED);
+    expect_message(w, "left some parameters updated", "a checkpoint");
+    rw_error_clear(w->b.ctx);
+    cr_assert_eq(rw_checkpoint_save(ck, 3, NULL, 0), RW_ERR_CHANGED);
+    rw_error_clear(w->b.ctx);
+    cr_assert_eq(rw_checkpoint_load(ck, &found), RW_OK, "%s", rw_error_message(w->b.ctx));
+    cr_assert_eq(found.step, 2);
+    backward(w, 2);
+    cr_assert_eq(rw_adamw_step(opt), RW_OK, "%s", rw_error_message(w->b.ctx));
+}
+
+static void empty_checkpoints(const char *where)
+{
+    static const char *const names[] = { "000001-step2.safetensors", ".lock" };
+    char path[160];
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", where, names[i]);
+        remove(path);
+    }
+    cr_assert_eq(rmdir(where), 0, "%s: %s", where, strerror(errno));
+}
+
+/* The third update fails at one of its reads or writes. Was a block updated before, no parameter is taken for what it
+   should be. */
+static bool fail_in(int read, int write, const unsigned char *two, const unsigned char *three)
+{
+    char where[100];
+    snprintf(where, sizeof where, "%s/run", folder);
+    struct world w = open_world("none", NULL, 1);
+    rw_adamw *opt = optimizer_in(&w, folder);
+    rw_checkpoint *ck = NULL;
+    cr_assert_eq(rw_checkpoint_create(&ck, w.b.ctx, &(rw_checkpoint_params){ .folder = where, .optimizer = opt }),
+                 RW_OK);
+    for (int step = 0; step < 2; step++) {
+        backward(&w, step);
+        cr_assert_eq(rw_adamw_step(opt), RW_OK);
+    }
+    cr_assert_eq(rw_checkpoint_save(ck, 2, NULL, 0), RW_OK);
+    cr_assert_eq(rw_checkpoint_wait(ck), RW_OK);
+    backward(&w, 2);
+    plant.error = EIO;
+    plant.fail_read = read;
+    plant.fail_write = write;
+    cr_assert_eq(rw_adamw_step(opt), RW_ERR_IO, "read %d, write %d", read, write);
+    expect_message(&w, folder, strerror(EIO));
+    const bool whole = strstr(rw_error_message(w.b.ctx), "no parameter has changed");
+    if (!whole) expect_message(&w, "load a checkpoint", "some parameters are updated");
+    rw_error_clear(w.b.ctx);
+    if (whole) {
+        expect_parameters(&w, two, "before the first block");
+        cr_assert_eq(rw_adamw_step(opt), RW_OK, "it can be tried again");
+    } else {
+        go_back(&w, opt, ck);
+    }
+    expect_parameters(&w, three, "in the end");
+    rw_checkpoint_destroy(&ck);
+    rw_adamw_destroy(&opt);
+    fixture_close(&w.b);
+    empty_checkpoints(where);
+    return whole;
+}
+
+Test(file_failures, an_update_whose_states_cannot_be_moved_says_what_has_changed)
+{
+    unsigned char *const two = untroubled(2), *const three = untroubled(3);
+    cr_assert(fail_in(1, 0, two, three), "the first block was not there yet");
+    for (int i = 2; i < 9; i += 3) cr_assert_not(fail_in(i, 0, two, three), "read %d", i);
+    for (int i = 1; i < 8; i += 3) cr_assert_not(fail_in(0, i, two, three), "write %d", i);
+    free(two), free(three);
+}
+
+Test(file_failures, a_file_of_states_that_is_truncated_is_named_and_a_checkpoint_takes_another)
+{
+    char where[100];
+    snprintf(where, sizeof where, "%s/run", folder);
+    unsigned char *const three = untroubled(3);
+    struct world w = open_world("none", NULL, 1);
+    rw_adamw *opt = optimizer_in(&w, folder);
+    rw_checkpoint *ck = NULL;
+    cr_assert_eq(rw_checkpoint_create(&ck, w.b.ctx, &(rw_checkpoint_params){ .folder = where, .optimizer = opt }),
+                 RW_OK);
+    for (int step = 0; step < 2; step++) {
+        backward(&w, step);
+        cr_assert_eq(rw_adamw_step(opt), RW_OK);
+    }
+    cr_assert_eq(rw_checkpoint_save(ck, 2, NULL, 0), RW_OK);
+    cr_assert_eq(rw_checkpoint_wait(ck), RW_OK);
+    truncate_to(8192);
+    backward(&w, 2);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(rw_adamw_step(opt), RW_ERR_IO);
+        expect_message(&w, folder, "truncated by somebody else");
+        expect_message(&w, "no parameter has changed", "rw_adamw_step");
+        rw_error_clear(w.b.ctx);
+    }
+    cr_assert_eq(rw_checkpoint_save(ck, 2, NULL, 0), RW_ERR_IO);
+    rw_error_clear(w.b.ctx);
+    cr_assert_eq(rw_checkpoint_load(ck, NULL), RW_OK, "%s", rw_error_message(w.b.ctx));
+    backward(&w, 2);
+    cr_assert_eq(rw_adamw_step(opt), RW_OK, "%s", rw_error_message(w.b.ctx));
+    expect_parameters(&w, three, "in another file");
+    rw_checkpoint_destroy(&ck);
+    rw_adamw_destroy(&opt);
+    fixture_close(&w.b);
+    empty_checkpoints(where);
+    free(three);
 }

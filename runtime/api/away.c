@@ -1,0 +1,423 @@
+/* States that wait outside the device's memory. See away.h. */
+#include "api/away.h"
+
+#include "api/offload.h"
+#include "base/alloc.h"
+#include "base/round.h"
+#include "run/advance.h"
+
+#define SLOTS 3
+#define PAGE 4096
+#define WINDOW ((size_t)64 << 20)
+#define WINDOW_LEAST ((size_t)64 << 10) /* a page of each state fits into a slot */
+
+/* Of a slot, the events that are signalled: what was to come is there; it is updated; it is put away. */
+enum { GOT, UPDATED, PUT, EVENTS };
+
+struct rw_away {
+    struct rw_observer observer; /* first */
+    rw_context *ctx;
+    const char *call;
+    const rw_op_def *op;
+    const struct rw_store_fns *fns;
+    char *path; /* of files: their folder; NULL in host memory */
+    void *store;
+    uint64_t *at; /* of the blocks in the store, and behind the last one its end */
+    size_t n_blocks;
+    void *memory;
+    char *window; /* in it, at a page's begin */
+    size_t slot_bytes, n_slots;
+    struct rw_events *events;
+    size_t next; /* of the run under way, or that was queued last: the block that is updated next */
+    bool torn;   /* what is in the store is nobody's states */
+    bool failed; /* it may be the store's fault */
+};
+
+static const char *place_of(const struct rw_away *a)
+{
+    return a->path ? a->path : a->fns->name;
+}
+
+/* ---- what is refused ---- */
+
+static rw_status check_fields(rw_context *ctx, const char *call, const rw_states *where)
+{
+    const bool in_file = where->place == RW_STATES_FILE, has_path = where->path && *where->path;
+    if (where->place < RW_STATES_DEVICE || where->place > RW_STATES_FILE)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: states.place is %d", call, (int)where->place);
+    if (in_file != has_path)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: states.path is %s, and states.place %s RW_STATES_FILE", call,
+                       has_path ? where->path : "empty", in_file ? "is" : "is not");
+    if (where->window && where->window < WINDOW_LEAST)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "%s: states.window of %zu bytes; the least is %zu", call, where->window,
+                       WINDOW_LEAST);
+    return RW_OK;
+}
+
+rw_status rw_away_check(rw_context *ctx, const char *call, const rw_states *where, bool *ret_away)
+{
+    const rw_status status = check_fields(ctx, call, where);
+    *ret_away = where->place == RW_STATES_FILE || (where->place == RW_STATES_HOST && !ctx->device->on_host);
+    return status;
+}
+
+/* ---- cutting ---- */
+
+static uint64_t span_of(const struct rw_piece *p)
+{
+    return rw_round_up((uint64_t)p->n * rw_dtype_size(p->dtype), PAGE);
+}
+
+/* Pieces that are cut so far. */
+struct cut {
+    struct rw_pieces to;
+    size_t slot_bytes, cap_first, cap_at, most;
+    uint64_t *at;
+    uint64_t used; /* of the block that is open */
+};
+
+static bool open_block(struct cut *c)
+{
+    const size_t n = c->to.n_groups;
+    if (!rw_grow(&c->to.first, &c->cap_first, n, 2, sizeof *c->to.first)) return false;
+    if (!rw_grow(&c->at, &c->cap_at, n, 2, sizeof *c->at)) return false;
+    c->at[n] = n ? c->at[n - 1] + c->used : 0;
+    c->to.first[n] = c->to.n;
+    c->to.n_groups++;
+    c->used = 0;
+    return true;
+}
+
+/* As many elements as fit into the rest of the slot, in whole pages unless they are the last. */
+static int64_t fitting(const struct cut *c, const struct rw_piece *rest)
+{
+    if (!rest->n_states) return rest->n;
+    const uint64_t pages = (c->slot_bytes - c->used) / (uint64_t)rest->n_states / PAGE;
+    const int64_t n = (int64_t)(pages * PAGE / rw_dtype_size(rest->dtype));
+    return n < rest->n ? n : rest->n;
+}
+
+static bool cut_one(struct cut *c, struct rw_piece rest)
+{
+    for (;;) {
+        const bool full = c->to.n - c->to.first[c->to.n_groups - 1] == c->most;
+        struct rw_piece p = rest;
+        p.n = full ? 0 : fitting(c, &rest);
+        if (full || p.n < (rest.n ? 1 : 0)) {
+            if (!open_block(c)) return false;
+            continue;
+        }
+        p.at = c->at[c->to.n_groups - 1] + c->used;
+        c->used += (uint64_t)p.n_states * span_of(&p);
+        if (!rw_grow(&c->to.piece, &c->to.cap, c->to.n, 1, sizeof p)) return false;
+        c->to.piece[c->to.n++] = p;
+        rest.from += p.n;
+        rest.n -= p.n;
+        if (!rest.n) return true;
+    }
+}
+
+static bool cut_all(struct cut *c, const struct rw_pieces *whole)
+{
+    bool ok = open_block(c);
+    for (size_t i = 0; ok && i < whole->n; i++) ok = cut_one(c, whole->piece[i]);
+    if (!ok) return false;
+    c->to.first[c->to.n_groups] = c->to.n;
+    c->at[c->to.n_groups] = c->at[c->to.n_groups - 1] + c->used;
+    return true;
+}
+
+static rw_status cut(struct rw_away *a, size_t window, size_t most, struct rw_pieces *pieces)
+{
+    struct cut c = { .slot_bytes = window / SLOTS / PAGE * PAGE, .most = most };
+    if (!cut_all(&c, pieces)) {
+        rw_free(c.to.piece);
+        rw_free(c.to.first);
+        rw_free(c.at);
+        return RW_ERR_MEMORY;
+    }
+    rw_free(pieces->piece);
+    rw_free(pieces->first);
+    *pieces = c.to;
+    a->at = c.at;
+    a->n_blocks = c.to.n_groups;
+    for (size_t b = 0; b < a->n_blocks; b++)
+        if (a->at[b + 1] - a->at[b] > a->slot_bytes) a->slot_bytes = (size_t)(a->at[b + 1] - a->at[b]);
+    a->n_slots = a->n_blocks < SLOTS ? a->n_blocks : SLOTS;
+    return RW_OK;
+}
+
+/* ---- moving ---- */
+
+static rw_status wait(const struct rw_away *a, int lane, size_t slot, size_t event)
+{
+    const struct rw_device_fns *const device = a->ctx->device;
+    return device->wait ? device->wait(a->ctx->device_state, lane, a->events, slot * EVENTS + event) : RW_OK;
+}
+
+static rw_status signal(const struct rw_away *a, int lane, size_t slot, size_t event)
+{
+    const struct rw_device_fns *const device = a->ctx->device;
+    return device->signal ? device->signal(a->ctx->device_state, lane, a->events, slot * EVENTS + event) : RW_OK;
+}
+
+static char *slot_at(const struct rw_away *a, size_t slot)
+{
+    return a->window + slot * a->slot_bytes;
+}
+
+/* The block comes when the one that was in its slot before has gone. */
+static rw_status get(const struct rw_away *a, size_t block)
+{
+    if (block >= a->n_blocks) return RW_OK;
+    const size_t slot = block % a->n_slots;
+    const uint64_t bytes = a->at[block + 1] - a->at[block];
+    rw_status status = wait(a, RW_LANE_IN, slot, PUT);
+    if (!status && bytes)
+        status = a->fns->get(a->ctx->device_state, RW_LANE_IN, slot_at(a, slot), a->store, a->at[block], bytes);
+    return status ? status : signal(a, RW_LANE_IN, slot, GOT);
+}
+
+static rw_status put(const struct rw_away *a, size_t block)
+{
+    const size_t slot = block % a->n_slots;
+    const uint64_t bytes = a->at[block + 1] - a->at[block];
+    rw_status status = signal(a, RW_LANE_COMPUTE, slot, UPDATED);
+    if (!status) status = wait(a, RW_LANE_OUT, slot, UPDATED);
+    if (!status && bytes)
+        status = a->fns->put(a->ctx->device_state, RW_LANE_OUT, a->store, a->at[block], slot_at(a, slot), bytes);
+    return status ? status : signal(a, RW_LANE_OUT, slot, PUT);
+}
+
+/* ---- around an update ---- */
+
+static bool is_update(const struct rw_away *a, const struct rw_at *at)
+{
+    return at->node && a->ctx->ops[at->node->op] == a->op;
+}
+
+static rw_status failed(const struct rw_away *a, rw_status status)
+{
+    if (!status) return RW_OK;
+    return rw_fail(a->ctx, status, "rw_adamw_step: states that wait in %s could not be moved; %s", place_of(a),
+                   a->next ? "some parameters are updated and others are not: load a checkpoint"
+                           : "no parameter has changed");
+}
+
+static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, size_t to)
+{
+    struct rw_away *const a = (struct rw_away *)o;
+    a->next = 0;
+    rw_status status = get(a, 0);
+    if (!status) status = get(a, 1);
+    return failed(a, status);
+}
+
+static rw_status before(struct rw_observer *o, struct rw_at *at)
+{
+    const struct rw_away *const a = (struct rw_away *)o;
+    return is_update(a, at) ? failed(a, wait(a, RW_LANE_COMPUTE, a->next % a->n_slots, GOT)) : RW_OK;
+}
+
+/* On a host the last blocks have arrived when the update ends: nobody looks after their copies from then on. */
+static rw_status after(struct rw_observer *o, const struct rw_at *at)
+{
+    struct rw_away *const a = (struct rw_away *)o;
+    if (!is_update(a, at)) return RW_OK;
+    const size_t block = a->next++;
+    rw_status status = put(a, block);
+    if (!status) status = get(a, block + SLOTS - 1);
+    const bool last = a->next == a->n_blocks && a->ctx->device->on_host;
+    if (!status && last) status = a->ctx->device->finish(a->ctx->device_state);
+    if (!status && last) a->next = 0;
+    return failed(a, status);
+}
+
+static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_t action)
+{
+    struct rw_away *const a = (struct rw_away *)o;
+    if (!status) return;
+    a->failed = true;
+    a->torn |= a->next > 0;
+}
+
+struct rw_observer *rw_away_observer(struct rw_away *a)
+{
+    return &a->observer;
+}
+
+/* ---- making and ending ---- */
+
+/* A block's worth of zeros goes everywhere: that shows, too, that all of it can be written. */
+static rw_status put_zeros(struct rw_away *a)
+{
+    rw_context *const ctx = a->ctx;
+    rw_status status = ctx->device->clear(ctx->device_state, a->window, a->slot_bytes);
+    if (!status) status = ctx->device->finish(ctx->device_state);
+    for (size_t b = 0; !status && b < a->n_blocks; b++) {
+        const uint64_t bytes = a->at[b + 1] - a->at[b];
+        if (bytes) status = a->fns->put(ctx->device_state, RW_LANE_OUT, a->store, a->at[b], a->window, bytes);
+    }
+    const rw_status finished = ctx->device->finish(ctx->device_state);
+    return status ? status : finished;
+}
+
+static void count(struct rw_away *a, bool more)
+{
+    rw_memory *const m = &a->ctx->memory;
+    size_t *const outside = a->fns->in_file ? &m->files : &m->host;
+    const size_t bytes = (size_t)a->at[a->n_blocks];
+    *outside += more ? bytes : -bytes;
+}
+
+static rw_status open_store(struct rw_away *a)
+{
+    rw_context *const ctx = a->ctx;
+    rw_status status = a->fns->open(ctx->device_state, a->path, a->at[a->n_blocks], &a->store);
+    if (!status) count(a, true);
+    if (!status) status = put_zeros(a);
+    if (!status) return RW_OK;
+    return rw_fail(ctx, status, "%s: %llu bytes of states find no room in %s", a->call,
+                   (unsigned long long)a->at[a->n_blocks], place_of(a));
+}
+
+static rw_status open_window(struct rw_away *a)
+{
+    rw_context *const ctx = a->ctx;
+    const struct rw_device_fns *const device = ctx->device;
+    a->memory = device->alloc(ctx->device_state, rw_away_window(a));
+    if (!a->memory) return RW_ERR_MEMORY;
+    a->window = (char *)a->memory + (rw_round_up((uintptr_t)a->memory, PAGE) - (uintptr_t)a->memory);
+    if (device->make_events) a->events = device->make_events(ctx->device_state, a->n_slots * EVENTS);
+    return device->make_events && !a->events ? RW_ERR_MEMORY : RW_OK;
+}
+
+static rw_status place_states(const struct rw_away *a, struct rw_pieces *pieces)
+{
+    for (size_t b = 0; b < a->n_blocks; b++)
+        for (size_t i = pieces->first[b]; i < pieces->first[b + 1]; i++) {
+            struct rw_piece *const p = &pieces->piece[i];
+            char *const to = slot_at(a, b % a->n_slots) + (p->at - a->at[b]);
+            for (int j = 0; j < p->n_states; j++) {
+                p->state[j] = rw_state_at(a->ctx, p->dtype, RW_SHAPE(p->n), to + (uint64_t)j * span_of(p));
+                if (!p->state[j]) return RW_ERR_MEMORY;
+            }
+        }
+    return RW_OK;
+}
+
+static void drop_states(const struct rw_away *a, struct rw_pieces *pieces)
+{
+    for (size_t i = 0; i < pieces->n; i++)
+        for (int j = 0; j < RW_PIECE_STATES; j++) {
+            rw_state_destroy(a->ctx, pieces->piece[i].state[j]);
+            pieces->piece[i].state[j] = NULL;
+        }
+}
+
+static rw_status open_all(struct rw_away *a, const rw_states *where, size_t most, struct rw_pieces *pieces)
+{
+    rw_context *const ctx = a->ctx;
+    const bool in_file = where->place == RW_STATES_FILE;
+    rw_status status = in_file ? rw_folder_find(ctx, a->call, where->path, &a->path) : RW_OK;
+    if (status) return status;
+    a->fns = in_file ? ctx->device->file_store : ctx->device->store;
+    status = cut(a, where->window ? where->window : WINDOW, most, pieces);
+    if (!status) status = open_window(a);
+    if (!status) status = place_states(a, pieces);
+    if (status) return rw_fail(ctx, status, "%s: out of memory", a->call);
+    status = rw_runs_wait(ctx);
+    return status ? status : open_store(a);
+}
+
+rw_status rw_away_open(struct rw_away **ret, rw_context *ctx, const char *call, const rw_op_def *op,
+                       const rw_states *where, size_t most, struct rw_pieces *pieces)
+{
+    struct rw_away *const a = rw_calloc(1, sizeof *a);
+    if (!a) return rw_fail(ctx, RW_ERR_MEMORY, "%s: out of memory", call);
+    *a = (struct rw_away){ .observer = { .begin = begin, .before = before, .after = after, .end = end }, .ctx = ctx,
+                           .call = call, .op = op };
+    const rw_status status = open_all(a, where, most, pieces);
+    if (status) {
+        drop_states(a, pieces);
+        rw_away_close(a);
+        return status;
+    }
+    *ret = a;
+    return RW_OK;
+}
+
+void rw_away_close(struct rw_away *a)
+{
+    if (!a) return;
+    rw_context *const ctx = a->ctx;
+    if (a->store) {
+        rw_runs_wait(ctx);
+        a->fns->close(ctx->device_state, a->store);
+        count(a, false);
+    }
+    if (a->events) ctx->device->free_events(ctx->device_state, a->events);
+    ctx->device->free(ctx->device_state, a->memory);
+    rw_free(a->path);
+    rw_free(a->at);
+    rw_free(a);
+}
+
+size_t rw_away_window(const struct rw_away *a)
+{
+    return a->n_slots * a->slot_bytes + PAGE;
+}
+
+/* ---- over a restart ---- */
+
+bool rw_away_is_torn(const struct rw_away *a)
+{
+    return a->torn;
+}
+
+rw_status rw_away_rewrite_begin(struct rw_away *a)
+{
+    void *const old = a->store;
+    a->torn = true;
+    if (!a->failed) return RW_OK;
+    const rw_status status = open_store(a);
+    void *const gone = status ? a->store : old;
+    if (a->store != old) {
+        a->fns->close(a->ctx->device_state, gone);
+        count(a, false);
+    }
+    if (status) a->store = old;
+    else a->failed = false;
+    return status;
+}
+
+void rw_away_rewrite_end(struct rw_away *a)
+{
+    a->torn = false;
+}
+
+rw_status rw_away_read(struct rw_away *a, const struct rw_piece *p, int j, size_t at, void *to, size_t bytes)
+{
+    rw_context *const ctx = a->ctx;
+    const struct rw_device_fns *const device = ctx->device;
+    const uint64_t from = p->at + (uint64_t)j * span_of(p);
+    rw_status status = a->fns->get(ctx->device_state, RW_LANE_IN, a->window, a->store, from,
+                                   (uint64_t)p->n * rw_dtype_size(p->dtype));
+    const rw_status finished = device->finish(ctx->device_state);
+    if (!status) status = finished;
+    return status ? status : device->download(ctx->device_state, to, a->window + at, bytes);
+}
+
+rw_status rw_away_write(struct rw_away *a, const struct rw_piece *p, int j, const void *from)
+{
+    rw_context *const ctx = a->ctx;
+    const struct rw_device_fns *const device = ctx->device;
+    const uint64_t bytes = (uint64_t)p->n * rw_dtype_size(p->dtype);
+    rw_status status = device->upload(ctx->device_state, a->window, from, bytes);
+    if (!status) status = device->finish(ctx->device_state);
+    if (!status)
+        status = a->fns->put(ctx->device_state, RW_LANE_OUT, a->store, p->at + (uint64_t)j * span_of(p), a->window,
+                             bytes);
+    const rw_status finished = device->finish(ctx->device_state);
+    return status ? status : finished;
+}
