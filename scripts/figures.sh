@@ -5,7 +5,8 @@
 set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
-    bench/linear_loss bench/codes bench/quantized bench/save bench/update_inside bench/monitor examples/train_gpt >&2
+    bench/linear_loss bench/codes bench/quantized bench/save bench/states bench/update_inside bench/monitor \
+    examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
 rounds=${REWIND_ROUNDS:-5}
@@ -20,6 +21,7 @@ load before
 "$bench/shapes" 2>/dev/null
 saved=$(mktemp -d)
 "$bench/save" "$saved" "$rounds"
+"$bench/states" "$saved"
 rm -rf "$saved"
 "$bench/update_inside"
 "$bench/monitor"
