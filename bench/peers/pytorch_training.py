@@ -4,9 +4,10 @@
     pytorch_training.py TRAIN_GPT DATA [STEPS] [DTYPES] [OPTIONS ...]        TRAIN_GPT: build/examples/train_gpt
     pytorch_training.py build/examples/train_gpt bench/data/kjv.txt 100 "f32 bf16" --batch 8
 
-The trainer writes its first weights and a line for each step; PyTorch begins with these weights. Without dropout: the
-two draw other numbers. In bf16 both keep float32 master copies; PyTorch's gradients are bf16. Prints a row for each
-tenth step, and how far the curves are apart: of f32 at most 1e-4 of the loss at any step, of bf16 at most 1e-2.
+The trainer writes its first weights and a line for each step; PyTorch begins with these weights. Both run on the GPU
+where there is one. Without dropout: the two draw other numbers. In bf16 both keep float32 master copies; PyTorch's
+gradients are bf16. Prints a row for each tenth step, and how far the curves are apart: of f32 at most 1e-4 of the loss
+at any step, of bf16 at most 1e-2.
 """
 import json
 import math
@@ -23,6 +24,7 @@ BOUNDS = {"f32": 1e-4, "bf16": 1e-2}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SIZES = {"tiny": (4, 4, 128), "gpt2-124m": (12, 12, 768)}  # layers, heads, sequence unless --seq says so
 LR, DECAY, CLIP, SEED, BATCH = 1e-3, 0.1, 1.0, 42, 8
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def load(path):
@@ -87,14 +89,14 @@ def logits(p, x, layers, heads):
 
 def theirs(weights, tokens, steps, dtype, layers, heads, batch, seq):
     """Losses of PyTorch's run."""
-    p = {name: w.clone().requires_grad_() for name, w in weights.items()}
+    p = {name: w.to(DEVICE, copy=True).requires_grad_() for name, w in weights.items()}
     masters = {name: w.detach().float().clone().requires_grad_() for name, w in p.items()}
     wide, narrow = ([m for m in masters.values() if (m.dim() > 1) == matrix] for matrix in (True, False))
     opt = torch.optim.AdamW([{"params": wide, "weight_decay": DECAY}, {"params": narrow, "weight_decay": 0.0}], lr=LR,
                             betas=(0.9, 0.95), eps=1e-8)
     losses = []
     for step in range(steps):
-        x, y = batch_of(tokens, step, batch, seq)
+        x, y = (part.to(DEVICE) for part in batch_of(tokens, step, batch, seq))
         loss = F.cross_entropy(logits(p, x, layers, heads).float().flatten(0, 1), y.flatten())
         loss.backward()
         norm = math.sqrt(sum(float((w.grad.double() ** 2).sum()) for w in p.values()))

@@ -4,8 +4,8 @@
  * No shape depends on data: of T tokens, each with k experts, there are always T k rows, and which rows are an expert's
  * is read on the device. So plans are cached, peaks are known and graphs captured as for any other op. A token's result
  * does not depend on the other tokens of its batch, bit for bit, unless experts have a capacity: nothing is padded or
- * added up across tokens. On a CPU not on how many they are either; on CUDA the router's product is the library's, which
- * takes another way for another number of rows.
+ * added up across tokens. On a CPU not on how many they are either; on CUDA the router's product is the library's,
+ * which takes another way for another number of rows.
  *
  * Conventions are those of rewind/ops.h: a result belongs to the tape, NULL after a mistake, whose message sticks.
  * Thread-safety: as for the context.

@@ -58,7 +58,8 @@ static rw_status make_optimizer(struct zoo *z, int kind, rw_states s)
     case 3: return rw_sgd_create(&z->opt, ctx, &(rw_sgd_params){ .lr = 0.01, .states = s });
     case 4: return rw_lion_create(&z->opt, ctx, &(rw_lion_params){ .lr = 0.01, .states = s });
     default:
-        return rw_adamw_create(&z->opt, ctx, &(rw_adamw_params){ .lr = 0.03, .stochastic_rounding = true, .states = s });
+        return rw_adamw_create(&z->opt, ctx,
+                               &(rw_adamw_params){ .lr = 0.03, .stochastic_rounding = true, .states = s });
     }
 }
 

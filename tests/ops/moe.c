@@ -256,7 +256,7 @@ Test(moe, a_tokens_result_does_not_depend_on_the_other_tokens)
         rw_tape_reset(b.t);
         for (int64_t n = 0; n < tokens; n += 5)
             for (int64_t others = 0; others < tokens; others += tokens - 1) {
-                if (!others && test_device() != RW_DEVICE_CPU) continue; /* of one row the library's product is another */
+                if (!others && test_device() != RW_DEVICE_CPU) continue; /* the library has another product for a row */
                 const struct layer one = layer_of(b.t, types[d], 1 + others, n);
                 cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, one.y, one.y), RW_ALL_AXES, false)), RW_OK);
                 unsigned char *const own = bytes_of(b.t, one.y), *const g = bytes_of(b.t, rw_gradient(one.x[0]));
