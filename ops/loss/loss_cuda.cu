@@ -13,7 +13,7 @@ namespace {
 constexpr int SUM_THREADS = 1024, THREADS = 256;
 
 template <typename T>
-__global__ void __launch_bounds__(ROW_THREADS)
+__global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
     lse_kernel(const T *x, const int32_t *target, wide<T> *lse, double *loss, int64_t classes,
                int64_t ignore, index_guard guard)
 {
@@ -24,10 +24,14 @@ __global__ void __launch_bounds__(ROW_THREADS)
     const row_packs<T> r(logits, logits, row * classes, classes);
     exponentials<W> e = { -W(INFINITY), W(0) };
     const T none = narrow<T>(-W(INFINITY));
-    r.each(logits, none, [&](int64_t, const pack<T> &v) {
+    const auto first = r.begin(logits, none);
+    const int32_t t = target[row];
+    const bool exists = t >= 0 && t < classes;
+    const T own = exists ? logits[t] : none;
+    r.each(first, logits, none, [&](int64_t, const pack<T> &v) {
         W most = e.most;
 #pragma unroll
-        for (int l = 0; l < pack<T>::size; l++) most = widen(v.x[l]) > most ? widen(v.x[l]) : most;
+        for (int l = 0; l < pack<T>::size; l++) most = more_of(widen(v.x[l]), most);
         e.raise(most);
         const W base = exponentials<W>::base(most);
 #pragma unroll
@@ -36,12 +40,10 @@ __global__ void __launch_bounds__(ROW_THREADS)
     e = block_join(e, shared);
     if (threadIdx.x) return;
     const W result = exponentials<W>::base(e.most) + log_of(e.sum);
-    const int32_t t = target[row];
+    const bool counts = t != ignore && exists;
     lse[row] = result;
-    loss[row] = 0;
-    if (t == ignore) return;
-    if (t < 0 || t >= classes) guard.report();
-    else loss[row] = static_cast<double>(result) - static_cast<double>(widen(logits[t]));
+    loss[row] = counts ? static_cast<double>(result) - static_cast<double>(widen(own)) : 0;
+    if (t != ignore && !exists) guard.report();
 }
 
 /* Rows that count, in every thread of one block. */
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
 
 /* y may be x: a thread reads what it writes, and reads it first. */
 template <typename T>
-__global__ void __launch_bounds__(ROW_THREADS)
+__global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
     backward_kernel(const T *x, T *y, const int32_t *target, const wide<T> *lse, const double *factor,
                     int64_t classes, int64_t ignore, index_guard guard)
 {
@@ -85,19 +87,21 @@ __global__ void __launch_bounds__(ROW_THREADS)
     const T *const logits = x + row * classes;
     T *const to = y + row * classes;
     const row_packs<T> r(logits, to, row * classes, classes);
+    const auto first = r.begin(logits, narrow<T>(W(0)));
     const int32_t t = target[row];
+    const W f = static_cast<W>(*factor), base = lse[row];
     const bool counts = t != ignore && t >= 0 && t < classes;
-    const W f = counts ? static_cast<W>(*factor) : W(0), base = lse[row];
     if (threadIdx.x == 0 && !counts && t != ignore) guard.report();
     if (!counts) {
         for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS) r.store(to, i, pack<T>{});
         return;
     }
-    r.each(logits, narrow<T>(W(0)), [&](int64_t i, pack<T> &v) {
+    r.each(first, logits, narrow<T>(W(0)), [&](int64_t i, pack<T> &v) {
+        const int own = r.place(i, t);
 #pragma unroll
         for (int l = 0; l < pack<T>::size; l++) {
             const W e = exp_of(widen(v.x[l]) - base);
-            v.x[l] = narrow<T>(r.first(i) + l == t ? (e - 1) * f : e * f);
+            v.x[l] = narrow<T>((l == own ? e - 1 : e) * f);
         }
         r.store(to, i, v);
     });

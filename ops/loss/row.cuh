@@ -10,6 +10,7 @@ namespace {
 
 constexpr int ROW_THREADS = 512;
 constexpr int AHEAD = 2; /* packs of a row that a thread has on their way while it computes */
+template <typename T> constexpr int ROW_BLOCKS = sizeof(T) == sizeof(double) ? 2 : 3; /* of a multiprocessor */
 
 /*
  * A row cut into packs at the multiples of a pack in the tensor: the first and the last may be cut off. Where the
@@ -34,6 +35,13 @@ template <typename T> struct row_packs {
 
     __device__ __forceinline__ int64_t count() const { return (shift + n + P - 1) / P; }
 
+    /* Which element of pack i is element e of the row; another number where it is in none of it. */
+    __device__ __forceinline__ int place(int64_t i, int64_t e) const
+    {
+        const int64_t l = e - first(i);
+        return l >= 0 && l < P ? static_cast<int>(l) : -1;
+    }
+
     /* The first element of pack i: before 0 where the first pack is cut off. */
     __device__ __forceinline__ int64_t first(int64_t i) const { return i * P - shift; }
     __device__ __forceinline__ bool is_full(int64_t i) const { return whole && first(i) >= 0 && first(i) + P <= n; }
@@ -45,12 +53,23 @@ template <typename T> struct row_packs {
         return gather_raw<pack<T>, T>([=](int l) { return at + l >= 0 && at + l < n ? x[at + l] : fill; });
     }
 
+    /* The first packs of this thread: asked for before what a kernel must know of its row, which takes as long. */
+    struct ahead { raw<pack<T>> next[AHEAD]; };
+
+    __device__ __forceinline__ ahead begin(const T *x, T fill) const
+    {
+        ahead first;
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) first.next[a] = load(x, threadIdx.x + a * ROW_THREADS, fill);
+        return first;
+    }
+
     /* Calls f(i, pack i) for the packs of this thread, in order; the next ones are on their way. */
-    template <typename F> __device__ __forceinline__ void each(const T *x, T fill, F f) const
+    template <typename F> __device__ __forceinline__ void each(const ahead &first, const T *x, T fill, F f) const
     {
         raw<pack<T>> next[AHEAD];
 #pragma unroll
-        for (int a = 0; a < AHEAD; a++) next[a] = load(x, threadIdx.x + a * ROW_THREADS, fill);
+        for (int a = 0; a < AHEAD; a++) next[a] = first.next[a];
         for (int64_t from = threadIdx.x; from < count(); from += AHEAD * ROW_THREADS) {
 #pragma unroll
             for (int a = 0; a < AHEAD; a++) {
@@ -66,7 +85,7 @@ template <typename T> struct row_packs {
     {
         const int64_t at = first(i);
         if (is_full(i)) {
-            store_pack(y + at, v);
+            store_raw(y + at, v);
             return;
         }
 #pragma unroll
@@ -77,6 +96,8 @@ template <typename T> struct row_packs {
 
 __device__ __forceinline__ float exp_of(float x) { return expf(x); }
 __device__ __forceinline__ double exp_of(double x) { return exp(x); }
+__device__ __forceinline__ float more_of(float x, float most) { return fmaxf(x, most); } /* NaN is not more */
+__device__ __forceinline__ double more_of(double x, double most) { return fmax(x, most); }
 __device__ __forceinline__ float log_of(float x) { return logf(x); }
 __device__ __forceinline__ double log_of(double x) { return log(x); }
 

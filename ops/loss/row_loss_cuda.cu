@@ -29,7 +29,7 @@ template <typename T> struct row_job {
 
 /* SMOOTH: there is label smoothing, which takes the sum of a row's weighted logits. */
 template <typename T, bool SMOOTH>
-__global__ void __launch_bounds__(ROW_THREADS) rows_kernel(row_job<T> j, wide<T> *loss, wide<T> *lse)
+__global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>) rows_kernel(row_job<T> j, wide<T> *loss, wide<T> *lse)
 {
     using W = wide<T>;
     __shared__ W shared[64];
@@ -37,6 +37,8 @@ __global__ void __launch_bounds__(ROW_THREADS) rows_kernel(row_job<T> j, wide<T>
     const int64_t row = blockIdx.x;
     const T *const logits = j.x + row * j.classes;
     const row_packs<T> r(logits, logits, row * j.classes, j.classes);
+    const T none = narrow<T>(-W(INFINITY));
+    const auto first = r.begin(logits, none);
     const int32_t t = j.target[row];
     exponentials<W> e = { -W(INFINITY), W(0) };
     W sum = 0;
@@ -47,10 +49,10 @@ __global__ void __launch_bounds__(ROW_THREADS) rows_kernel(row_job<T> j, wide<T>
         }
         return;
     }
-    r.each(logits, narrow<T>(-W(INFINITY)), [&](int64_t i, const pack<T> &v) {
+    r.each(first, logits, none, [&](int64_t i, const pack<T> &v) {
         W most = e.most;
 #pragma unroll
-        for (int l = 0; l < pack<T>::size; l++) most = widen(v.x[l]) > most ? widen(v.x[l]) : most;
+        for (int l = 0; l < pack<T>::size; l++) most = more_of(widen(v.x[l]), most);
         e.raise(most);
         const W base = exponentials<W>::base(most);
 #pragma unroll
@@ -79,7 +81,7 @@ __global__ void __launch_bounds__(ROW_THREADS) rows_kernel(row_job<T> j, wide<T>
 
 /* y may be the logits: a thread reads what it writes, and reads it first. */
 template <typename T, bool SMOOTH>
-__global__ void __launch_bounds__(ROW_THREADS)
+__global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
     rows_backward_kernel(row_job<T> j, T *y, const wide<T> *lse, const wide<T> *dy)
 {
     using W = wide<T>;
@@ -87,6 +89,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     const T *const logits = j.x + row * j.classes;
     T *const to = y + row * j.classes;
     const row_packs<T> r(logits, to, row * j.classes, j.classes);
+    const auto first = r.begin(logits, narrow<T>(W(0)));
     const int32_t t = j.target[row];
     if (!j.counts(t)) {
         if (threadIdx.x == 0 && t != j.ignore) j.guard.report();
@@ -96,12 +99,13 @@ __global__ void __launch_bounds__(ROW_THREADS)
     const W base = lse[row], up = dy[row], each = SMOOTH ? up * j.each() : W(0);
     const W own = up * ((1 - j.smoothing) * j.weight_of(t));
     const W rest = up * ((SMOOTH ? j.each() * j.all() : W(0)) + 2 * j.z * base);
-    r.each(logits, narrow<T>(W(0)), [&](int64_t i, pack<T> &v) {
+    r.each(first, logits, narrow<T>(W(0)), [&](int64_t i, pack<T> &v) {
+        const int of_target = r.place(i, t);
 #pragma unroll
         for (int l = 0; l < pack<T>::size; l++) {
             const int64_t c = r.first(i) + l;
             const W e = exp_of(widen(v.x[l]) - base);
-            W d = (c == t ? e - 1 : e) * own + e * rest;
+            W d = (l == of_target ? e - 1 : e) * own + e * rest;
             if constexpr (SMOOTH)
                 if (c >= 0 && c < j.classes) d -= each * j.weight_of(c);
             v.x[l] = narrow<T>(d);

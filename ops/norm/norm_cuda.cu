@@ -147,6 +147,16 @@ template <int N, bool RMS> struct columns {
 };
 
 /*
+ * Packs of what dx is added to that are asked for together. Where rows and the columns' sums leave few registers, only
+ * the beginning of it; the rest follows on use.
+ */
+template <typename T, int PACKS, int G, bool RMS> constexpr int ahead_of_sum()
+{
+    if (RMS || G != ROW_WARP || PACKS * pack<T>::size < (sizeof(T) == 4 ? 24 : 32)) return PACKS;
+    return sizeof(T) == 4 ? 1 : PACKS / 4;
+}
+
+/*
  * With d = x - mean, h = dy weight, s = 1 / sqrt(var + eps): dx = s h - s mean(h) - d s^3 mean(h d). The sums of d d, h
  * and h d are taken in one round. sum, where it is not NULL, is what dx is added to: it is asked for before that round.
  */
@@ -170,9 +180,7 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
             if (!RMS) sums[2] += h;
         }
     }
-    /* Where rows and the columns' sums leave few registers, only the beginning of it; the rest follows on use. */
-    constexpr bool tight = !RMS && G == ROW_WARP && PACKS * row::size == 32;
-    constexpr int AHEAD = !tight ? PACKS : sizeof(T) == 4 ? 1 : PACKS / 4;
+    constexpr int AHEAD = ahead_of_sum<T, PACKS, G, RMS>();
     raw<pack<T>> before[AHEAD] = {};
     const auto ask = [&](int p) {
         if (sum && p < PACKS && row::place(p, t) < n) before[p % AHEAD] = load_raw_anywhere(sum + row::place(p, t));
@@ -213,8 +221,8 @@ __device__ void add_warps(columns<PACKS * pack<T>::size, RMS> &to, float *shared
         if (static_cast<int>(threadIdx.x >> 5) == warp) {
 #pragma unroll
             for (int c = 0; c < PACKS * row::size; c++) {
-                const int at = row::place(c / row::size, t) + c % row::size;
-                if (at >= n) continue;
+                const int at = c * ROW_WARP + t; /* lanes side by side: no two meet in a bank */
+                if (row::place(c / row::size, t) >= n) continue;
                 shared[at] = to.dw[c] = warp ? shared[at] + to.dw[c] : to.dw[c];
                 if (!RMS)
                     shared[ROW_WARP_MOST + at] = to.db[c] = warp ? shared[ROW_WARP_MOST + at] + to.db[c] : to.db[c];
@@ -228,6 +236,15 @@ __device__ void add_warps(columns<PACKS * pack<T>::size, RMS> &to, float *shared
 template <typename T, int PACKS, int G, bool RMS>
 constexpr int BLOCKS = G == ROW_WARP ? 3 : PACKS * pack<T>::size * (sizeof(T) == 4 && !RMS ? 2 : 1) >= 32 ? 1 : 2;
 
+/*
+ * Does it ask for the next row before it computes with the one at hand? A block waits at barriers for its row. Warps hide
+ * each other's waits, but a few of wide rows do not.
+ */
+template <typename T, int PACKS, int G, bool RMS> constexpr bool asks_early()
+{
+    return G != ROW_WARP || (sizeof(T) == 2 && PACKS * pack<T>::size == 24);
+}
+
 template <typename T, int PACKS, int G, bool RMS>
 __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS, G, RMS>))
     backward_kernel(const T *x, const T *weight, const T *dy, const T *addend, T *dx, float *part, norm_rows a)
@@ -240,25 +257,31 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS,
     int round = 0;
     row rx, rdy, next_x, next_dy;
     int64_t i = from + threadIdx.x / G;
+    constexpr bool early = asks_early<T, PACKS, G, RMS>();
     if (i < to) rx.load(x + i * n, t, n), rdy.load(dy + i * n, t, n);
     for (; i < to; i += groups) {
-        /* A block waits at barriers for its row, so it asks for the next one before; warps hide each other's waits. */
-        if (G != ROW_WARP && i + groups < to)
+        if (early && i + groups < to)
             next_x.load(x + (i + groups) * n, t, n), next_dy.load(dy + (i + groups) * n, t, n);
         backward_row<T, PACKS, G, RMS>(rx, rdy, weight, addend ? addend + i * n : nullptr, dx + i * n,
                                        static_cast<float>(a.eps), t, n, shared, round, sum);
-        if (G != ROW_WARP) rx = next_x, rdy = next_dy;
+        if (early) rx = next_x, rdy = next_dy;
         else if (i + groups < to) rx.load(x + (i + groups) * n, t, n), rdy.load(dy + (i + groups) * n, t, n);
     }
     if (G == ROW_WARP) add_warps<T, PACKS, RMS>(sum, shared, n);
     if (G == ROW_WARP && threadIdx.x < THREADS - 32) return;
     float *const out = part + static_cast<int64_t>(blockIdx.x) * 2 * n;
+    constexpr int each = G == ROW_WARP ? 4 : 1; /* a block's threads have no registers left for it */
 #pragma unroll
-    for (int c = 0; c < PACKS * row::size; c++) {
+    for (int c = 0; c < PACKS * row::size; c += each) {
         const int at = row::place(c / row::size, t) + c % row::size;
         if (at >= n) continue;
-        out[at] = sum.dw[c];
-        if (!RMS) out[n + at] = sum.db[c];
+        if (each == 1) {
+            out[at] = sum.dw[c];
+            if (!RMS) out[n + at] = sum.db[c];
+            continue;
+        }
+        store_raw(out + at, pack<float>{ sum.dw[c], sum.dw[c + 1], sum.dw[c + 2], sum.dw[c + 3] });
+        if (!RMS) store_raw(out + n + at, pack<float>{ sum.db[c], sum.db[c + 1], sum.db[c + 2], sum.db[c + 3] });
     }
 }
 
@@ -317,10 +340,13 @@ template <typename T, int G, bool RMS> void launch_held(const rw_kernel *k, cons
     const T *const dy = static_cast<const T *>(k->in[2].data), *const addend = addend_of<T>(k);
     T *const dx = static_cast<T *>(k->out[0].data);
     float *const part = static_cast<float *>(k->workspace);
-    with_packs<T>(a.n, G, [&](auto n) {
+    const auto launch = [&](auto n) {
         RW_LAUNCH((backward_kernel<T, decltype(n)::value, G, RMS>), blocks, G == ROW_WARP ? THREADS : G, 0, k, x, w, dy,
                   addend, dx, part, a);
-    });
+    };
+    if constexpr (G == ROW_WARP)
+        if (a.n > G * 16 && a.n <= G * 24) return launch(row_packs<24 / pack<T>::size>());
+    with_packs<T>(a.n, G, launch);
 }
 
 template <typename T> bool launch_backward_held(const rw_kernel *k, const norm_rows &a, unsigned blocks)

@@ -1,7 +1,8 @@
 /*
  * The arithmetic of the element-wise ops, written once. Included once per value type V: a vector of floats, a vector of
  * doubles, and on CUDA float and double. F(name) is the name of a function for that type: F(exp), F(tanh), F(select)...
- * are given; what is defined here are the ops, each as F(op_NAME)(inputs, outputs, attribute).
+ * are given, and F(share)(n, d), which is n / d where 0 <= n <= 1 <= d <= 2; what is defined here are the ops, each as
+ * F(op_NAME)(inputs, outputs, attribute).
  *
  * No include guard: the includer sets V, VS (its element), VM (its mask) and F.
  */
@@ -47,15 +48,16 @@ VEC_INLINE V F(sigmoid)(V x)
 {
     /* exp of a negative number only: never overflows */
     const V e = F(exp)(F(select)((VM)(x < 0), x, -x));
-    return F(select)((VM)(x < 0), e, ONE) / (ONE + e);
+    return F(share)(F(select)((VM)(x < 0), e, ONE), ONE + e);
 }
 
-/* sigmoid(x) and 1 - sigmoid(x), the latter without cancellation where it is small. */
-VEC_INLINE V F(sigmoid_both)(V x, V *ret_rest)
+/* sigmoid(x) and 1 - sigmoid(x), the latter without cancellation where it is small, and their product: its slope. */
+VEC_INLINE V F(sigmoid_both)(V x, V *ret_rest, V *ret_slope)
 {
-    const V e = F(exp)(F(select)((VM)(x < 0), x, -x));
-    *ret_rest = F(select)((VM)(x < 0), ONE, e) / (ONE + e);
-    return F(select)((VM)(x < 0), e, ONE) / (ONE + e);
+    const V e = F(exp)(F(select)((VM)(x < 0), x, -x)), of_one = F(share)(ONE, ONE + e), of_e = F(share)(e, ONE + e);
+    *ret_rest = F(select)((VM)(x < 0), of_one, of_e);
+    *ret_slope = of_one * of_e;
+    return F(select)((VM)(x < 0), of_e, of_one);
 }
 
 /* log(1 + e^x): exp of a negative number only, and two terms of one sign. */
@@ -169,8 +171,8 @@ VEC_INLINE void F(op_pow_exponent_backward)(const V *in, V *out, double attr)
 
 VEC_INLINE void F(op_silu_backward)(const V *in, V *out, double attr)
 {
-    V rest;
-    const V s = F(sigmoid_both)(in[0], &rest);
+    V rest, of_s;
+    const V s = F(sigmoid_both)(in[0], &rest, &of_s);
     out[0] = in[1] * (s * (ONE + in[0] * rest));
 }
 
@@ -182,16 +184,16 @@ VEC_INLINE void F(op_gelu_backward)(const V *in, V *out, double attr)
 
 VEC_INLINE void F(op_gelu_tanh_backward)(const V *in, V *out, double attr)
 {
-    V rest;
-    const V x = in[0], s = F(sigmoid_both)(F(gelu_inner)(x), &rest);
+    V rest, of_s;
+    const V x = in[0], s = F(sigmoid_both)(F(gelu_inner)(x), &rest, &of_s);
     const V slope = (VS)1.59576912160573071176 * (ONE + (VS)0.134145 * (x * x));
-    out[0] = in[1] * (s + x * (s * rest) * slope);
+    out[0] = in[1] * (s + x * of_s * slope);
 }
 
 VEC_INLINE void F(op_swiglu_backward)(const V *in, V *out, double attr)
 {
-    V rest;
-    const V gate = in[0], up = in[1], dy = in[2], s = F(sigmoid_both)(gate, &rest);
+    V rest, of_s;
+    const V gate = in[0], up = in[1], dy = in[2], s = F(sigmoid_both)(gate, &rest, &of_s);
     out[0] = dy * up * (s * (ONE + gate * rest));
     out[1] = dy * (gate * s);
 }

@@ -4,6 +4,9 @@
 #include "ops/pointwise/pointwise.h"
 #include "ops/reduce/reduce.h"
 
+VEC_INLINE nf nf_share(nf n, nf d) { return n / d; }
+VEC_INLINE nd nd_share(nd n, nd d) { return n / d; }
+
 #define V nf
 #define VS float
 #define VM ni

@@ -27,6 +27,27 @@ namespace {
 SCALAR_FUNCTIONS(f, float, f)
 SCALAR_FUNCTIONS(d, double, )
 
+/*
+ * n / d, correctly rounded. Between 0, 1 and 2 a division needs no way out for exponents: it is the compiler's own Newton
+ * step and correction (Markstein, IBM J. Res. Dev. 34(1), 1990) without the branch behind which nothing can be moved.
+ * What two quotients of one d share is taken once. Of n = 1 and n = d - 1 all have been tried, for a reciprocal that is
+ * an ulp off either way: one is wrong, d = 2 - 2^-23, where the compiler's division would be as well.
+ */
+VEC_INLINE float f_share(float n, float d)
+{
+#ifdef RW_CUDASIM
+    return n / d;
+#else
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    r = fmaf(fmaf(-d, r, 1.0f), r, r);
+    const float q = n * r;
+    return fmaf(fmaf(-d, q, n), r, q);
+#endif
+}
+
+VEC_INLINE double d_share(double n, double d) { return n / d; }
+
 #define VM bool
 #define V float
 #define VS float
@@ -161,7 +182,7 @@ template <typename R, typename T, int N> struct gelu_slopes {
         return { load<R, T, N>(z, at < 0 ? 0 : at, 0, n), load<R, T, N>(dy, at < 0 ? 0 : at, 0, n) };
     }
 
-    __device__ __forceinline__ bundle<T, N> take(const held &v, int64_t at) const
+    __device__ __forceinline__ loaded<T, N> take(const held &v, int64_t at) const
     {
         const bundle<T, N> a = v.z.elements(), b = v.dy.elements();
         bundle<T, N> c;
@@ -170,10 +191,11 @@ template <typename R, typename T, int N> struct gelu_slopes {
             const T x[2] = { a.x[i], b.x[i] };
             gelu_tanh_backward_of<T>{ 0 }(x, &c.x[i]);
         }
-        if (at < 0) return c;
-        if (!(reinterpret_cast<uintptr_t>(dz + at) % sizeof c)) *reinterpret_cast<bundle<T, N> *>(dz + at) = c;
+        const loaded<T, N> made = loaded<T, N>::of(c);
+        if (at < 0) return made;
+        if (!(reinterpret_cast<uintptr_t>(dz + at) % sizeof c)) *reinterpret_cast<loaded<T, N> *>(dz + at) = made;
         else for (int i = 0; i < N; i++) dz[at + i] = c.x[i];
-        return c;
+        return made;
     }
 };
 

@@ -62,10 +62,19 @@ template <typename T, int N> struct alignas(sizeof(T) * N) bundle { T x[N]; };
 template <typename T> struct single {
     T x;
 
+    static __device__ __forceinline__ single of(const bundle<T, 1> &v) { return { v.x[0] }; }
     __device__ __forceinline__ bundle<T, 1> elements() const { return { { x } }; }
 };
 
 template <typename T, int N> using loaded = std::conditional_t<N == 1, single<T>, raw<bundle<T, N>>>;
+
+/* Words stay words up to here: taken apart earlier, each element of 16 bits would have a register of its own. */
+template <typename T> __device__ __forceinline__ void keep_whole(single<T> &) {}
+template <typename V> __device__ __forceinline__ void keep_whole(raw<V> &v)
+{
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(V) / 4); i++) asm volatile("" : "+r"(v.word[i]));
+}
 
 /* N elements of those before `stop`, the others as R's nothing. A bundle that is not whole, or off its alignment, is
  * read one by one: what is added to what does not depend on where the operand begins. */
@@ -90,7 +99,7 @@ template <typename R, typename T, int N> struct stored {
         return load<R, T, N>(x, at < 0 ? 0 : at, 0, at < 0 ? 0 : N);
     }
 
-    __device__ __forceinline__ bundle<T, N> take(const held &v, int64_t) const { return v.elements(); }
+    __device__ __forceinline__ held take(const held &v, int64_t) const { return v; }
 };
 
 /* ---- kept runs: blockDim.x columns, or packs of columns, and blockDim.y rows at a time ---- */
@@ -111,15 +120,16 @@ __global__ void __launch_bounds__(RW_REDUCE_CUDA_THREADS,
     using state = typename R<W>::state;
     using source = S<R<W>, T, N>;
     __shared__ state shared[N][RW_REDUCE_CUDA_THREADS / 2];
-    const int64_t column = (blockIdx.x % j.chunks * blockDim.x + threadIdx.x) * N;
-    const int64_t part = blockIdx.x / j.chunks % j.parts, g = blockIdx.x / j.chunks / j.parts;
-    const int64_t end = j.rows.numel * (part + 1) / j.parts, step = blockDim.y;
+    const uint32_t chunks = static_cast<uint32_t>(j.chunks), parts = static_cast<uint32_t>(j.parts);
+    const uint32_t part = blockIdx.x / chunks % parts, g = blockIdx.x / chunks / parts, step = blockDim.y;
+    const int64_t column = (static_cast<int64_t>(blockIdx.x % chunks) * blockDim.x + threadIdx.x) * N;
+    const int64_t end = j.rows.numel * (part + 1) / j.parts;
     const int64_t from = start_of(j.groups, g) + column;
     state s[N];
 #pragma unroll
     for (int i = 0; i < N; i++) s[i] = R<W>::empty();
     for (int64_t r = j.rows.numel * part / j.parts + threadIdx.y; r < end && column < j.run; r += step * LOADS) {
-        bundle<T, N> b[LOADS];
+        loaded<T, N> taken[LOADS];
 #pragma unroll
         for (int first = 0; first < LOADS; first += source::ahead) {
             typename source::held v[source::ahead];
@@ -131,8 +141,13 @@ __global__ void __launch_bounds__(RW_REDUCE_CUDA_THREADS,
                 v[l] = x.ask(at[l]);
             }
 #pragma unroll
-            for (int l = 0; l < source::ahead; l++) b[first + l] = x.take(v[l], at[l]);
+            for (int l = 0; l < source::ahead; l++) taken[first + l] = x.take(v[l], at[l]);
         }
+        bundle<T, N> b[LOADS];
+#pragma unroll
+        for (int l = 0; l < LOADS; l++) keep_whole(taken[l]);
+#pragma unroll
+        for (int l = 0; l < LOADS; l++) b[l] = taken[l].elements();
 #pragma unroll
         for (int i = 0; i < N; i++) {
             W of_column[LOADS];

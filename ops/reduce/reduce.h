@@ -51,7 +51,7 @@ struct rw_reduce_cut {
 };
 
 #define RW_REDUCE_CUDA_THREADS 256
-#define RW_REDUCE_CUDA_BLOCKS 512 /* enough to occupy a large device once */
+#define RW_REDUCE_CUDA_BLOCKS 396 /* occupies a large device once: three for each of 132 multiprocessors */
 #define RW_REDUCE_CUDA_WARP 1024  /* groups of this many elements at most are one warp's */
 
 struct rw_reduce_cut rw_reduce_cut(const struct rw_reduce_plan *p, const rw_layout *in, rw_dtype dtype);

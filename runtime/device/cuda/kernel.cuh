@@ -46,6 +46,13 @@ template <> __device__ __forceinline__ f16 narrow<f16>(float x) { return __float
 template <typename V> struct alignas(sizeof(V)) raw {
     uint32_t word[sizeof(V) / 4];
 
+    static __device__ __forceinline__ raw of(const V &v)
+    {
+        raw r;
+        memcpy(r.word, static_cast<const void *>(&v), sizeof v);
+        return r;
+    }
+
     __device__ __forceinline__ V elements() const
     {
         V v;
