@@ -307,6 +307,25 @@ static void put_memory(FILE *f, const rw_context *ctx)
     fprintf(f, "</table>\n");
 }
 
+/* Sites of the last step. */
+static void put_sites(FILE *f, const rw_monitor *monitor)
+{
+    rw_monitor_site s;
+    bool any = false;
+    for (size_t i = 0; rw_monitor_get_site(monitor, i, &s); i++) {
+        if (!(s.elements > 0)) continue;
+        if (!any) fprintf(f, "<h2>8-bit codes</h2>\n<table>\n<tr><th>of</th><th>largest</th><th>scale</th>"
+                             "<th>saturated</th><th>flushed to zero</th></tr>\n");
+        any = true;
+        fprintf(f, "<tr><td>");
+        put_text(f, s.name);
+        fprintf(f, "</td><td>%.4g</td><td>%g", s.amax, s.scale);
+        if (s.scale_most > s.scale) fprintf(f, " to %g", s.scale_most);
+        fprintf(f, "</td><td>%.4f %%</td><td>%.4f %%</td></tr>\n", 100 * s.saturated, 100 * s.flushed);
+    }
+    if (any) fprintf(f, "</table>\n");
+}
+
 /* The newest first. */
 static void put_events(FILE *f, const struct dashboard *d)
 {
@@ -321,7 +340,7 @@ static void put_events(FILE *f, const struct dashboard *d)
     if (d->n_events) fprintf(f, "</table>\n");
 }
 
-static void put_page(FILE *f, const struct dashboard *d, const rw_context *ctx, bool last)
+static void put_page(FILE *f, const struct dashboard *d, const rw_context *ctx, const rw_monitor *monitor, bool last)
 {
     put_title(f, d, last);
     put_comparison(f, d);
@@ -332,11 +351,12 @@ static void put_page(FILE *f, const struct dashboard *d, const rw_context *ctx, 
     draw_chart(f, d, "tokens per second", offsetof(struct dashboard_point, tokens_per_s));
     fprintf(f, "</div>\n");
     put_memory(f, ctx);
+    put_sites(f, monitor);
     put_events(f, d);
     fprintf(f, "</html>\n");
 }
 
-bool dashboard_write(struct dashboard *d, const rw_context *ctx, bool last)
+bool dashboard_write(struct dashboard *d, const rw_context *ctx, const rw_monitor *monitor, bool last)
 {
     char aside[4096];
     struct timespec t;
@@ -346,7 +366,7 @@ bool dashboard_write(struct dashboard *d, const rw_context *ctx, bool last)
     snprintf(aside, sizeof aside, "%s.part", d->path);
     FILE *const f = fopen(aside, "w");
     if (!f) return false;
-    put_page(f, d, ctx, last);
+    put_page(f, d, ctx, monitor, last);
     const bool whole = !fflush(f) && !ferror(f);
     d->written = now;
     if (!fclose(f) && whole && !rename(aside, d->path)) return true;

@@ -1,7 +1,7 @@
 /*
  * A page about a run, for a browser: charts of loss, norm of the gradients, rate and speed, memory, alerts and what was
- * done about them, and the same of a run that is known to be good, laid under. It needs nothing but itself, is written
- * aside and put in its place, and reloads itself while the run goes on.
+ * done about them, what became of 8-bit codes, and the same of a run that is known to be good, laid under. It needs
+ * nothing but itself, is written aside and put in its place, and reloads itself while the run goes on.
  */
 #ifndef REWIND_EXAMPLES_DASHBOARD_H
 #define REWIND_EXAMPLES_DASHBOARD_H
@@ -42,7 +42,7 @@ bool dashboard_note(struct dashboard *d, double step, const char *text);
 void dashboard_cut(struct dashboard *d, double step);
 
 /* Writes the page, at most every two seconds unless it is the last time. False with errno. */
-bool dashboard_write(struct dashboard *d, const rw_context *ctx, bool last);
+bool dashboard_write(struct dashboard *d, const rw_context *ctx, const rw_monitor *monitor, bool last);
 void dashboard_finish(struct dashboard *d);
 
 #endif

@@ -107,7 +107,8 @@ static rw_status watch_optimizer(struct run *r)
                                                { "attention", "layer.*.qkv" }, { "attention_out", "layer.*.proj" },
                                                { "mlp", "layer.*" },           { "head", "head" } };
     const rw_monitor_sources sources = { .optimizer = r->opt, .groups = groups,
-                                         .n_groups = sizeof groups / sizeof *groups, .peak_flops = o.peak };
+                                         .n_groups = sizeof groups / sizeof *groups, .peak_flops = o.peak,
+                                         .sites = o.fp8 };
     return rw_monitor_watch(r->monitor, &sources);
 }
 
@@ -120,7 +121,8 @@ static rw_status open_monitor(struct run *r)
     for (int i = 0; !status && i < ALERTS; i++) status = rw_monitor_set_policy(r->monitor, 1u << i, o.on[i]);
     if (!status && o.tensorboard) status = rw_monitor_add(r->monitor, RW_MONITOR_TENSORBOARD, o.tensorboard);
     if (!status && o.prometheus) status = rw_monitor_add(r->monitor, RW_MONITOR_PROMETHEUS, o.prometheus);
-    if (!status && (o.log || o.tensorboard || o.prometheus)) status = watch_optimizer(r);
+    const bool read = o.log || o.tensorboard || o.prometheus || (o.fp8 && o.dashboard);
+    if (!status && read) status = watch_optimizer(r);
     return status;
 }
 

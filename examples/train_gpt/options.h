@@ -4,7 +4,7 @@
 
 #include <rewind/rewind.h>
 
-enum { MAX_LAYERS = 96, ALERTS = 11 };
+enum { MAX_LAYERS = 96, ALERTS = 15 };
 
 struct size {
     const char *preset;

@@ -132,7 +132,7 @@ static rw_status save(struct run *r, int steps)
 
 void show(struct run *r, bool last)
 {
-    if (o.dashboard && !dashboard_write(&r->page, r->ctx, last))
+    if (o.dashboard && !dashboard_write(&r->page, r->ctx, r->monitor, last))
         fprintf(stderr, "train_gpt: %s: %s\n", o.dashboard, strerror(errno));
 }
 

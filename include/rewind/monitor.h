@@ -32,6 +32,23 @@
  *   before, and the median norm of the gradients has not fallen by 10 % either |
  * | updates | the update over the weights was outside 1e-5 to 1e-1 for 100 steps in a row, told once for each hundred |
  * | zeros | more than half of the gradients are zero, and more than twice the median of the last 100 |
+ * | site_scale_drop, site_scale_rise | a site's scale is below half, or above twice the median of its last 50 |
+ * | saturated, flushed | more than 0.1 % of a site's numbers are saturated, or more than 1 % flushed to zero |
+ *
+ * Those of sites are told when they begin, and again only after a step in which they did not hold.
+ *
+ * Under a recipe of 8-bit codes (rewind/precision.h) each operand of a linear layer is a site: x, w and dy of a weight.
+ * Asked for, the passes that make codes count on the way, and a line has what the step's backward depended on:
+ *
+ *     "sites":{"h.0.up/x":{"op":"linear","at":"model.c:81","elements":786432,"amax":3.2,"scale":128,
+ *                          "scale_most":512,"saturated":0,"flushed":0.0003},"h.0.up/w":{...},"h.0.up/dy":{...},...}
+ *
+ * Of all uses and micro-batches since the last call together, replays not counted again: the largest magnitude, null
+ * where it is not finite; by what numbers were multiplied, the least of it, and the largest where it was not one number
+ * alone, of blocks that are neither zero nor infinite; the share of numbers that were finite and above the largest
+ * code, and of those that were not zero and became zero. What several products read as their input has one set of
+ * codes, and is a site of the first one's weight. No byte of a gradient or parameter depends on it; a plan has 256
+ * bytes (512 on CUDA) more for each set of codes.
  *
  * Medians are of finite numbers, from the 21st on. Alerts are told and written; what is to be done about each is a
  * policy that the monitor keeps (rw_monitor_set_policy()), and the caller does it: what was seen and done is then
@@ -60,7 +77,11 @@ enum {
     RW_ALERT_SKIPS = 1 << 7,
     RW_ALERT_PLATEAU = 1 << 8,
     RW_ALERT_UPDATES = 1 << 9,
-    RW_ALERT_ZEROS = 1 << 10
+    RW_ALERT_ZEROS = 1 << 10,
+    RW_ALERT_SITE_SCALE_DROP = 1 << 11,
+    RW_ALERT_SITE_SCALE_RISE = 1 << 12,
+    RW_ALERT_SATURATED = 1 << 13,
+    RW_ALERT_FLUSHED = 1 << 14
 };
 
 /** What is done about an alert, from the weakest to the strongest. */
@@ -92,6 +113,7 @@ typedef struct rw_monitor_sources {
     const rw_monitor_group *groups; ///< of its parameters; each belongs to the first that fits, or to none
     size_t n_groups;                ///< 16 at most
     double peak_flops;              ///< that the machine can do in a second; 0: not known
+    bool sites; ///< operands of linear layers of 8-bit codes are counted, of the weights that are there now
 } rw_monitor_sources;
 
 /** What the caller knows of a step. Zeroed members but for `step` and `loss` are not known. */
@@ -165,6 +187,25 @@ RW_API const char *rw_recovery_name(rw_recovery recovery);
 
 /** The name of one alert as it stands in the file, "?" for any other number. Any thread. */
 RW_API const char *rw_alert_name(unsigned alert);
+
+/** A site of the last step that was taken in. What is told is of all its uses since the step before. */
+typedef struct rw_monitor_site {
+    const char *name;  ///< of its weight and operand: "h.0.up/x"; valid until rw_monitor_watch() or the monitor's end
+    rw_site at;        ///< where its product was recorded
+    double elements;   ///< that were quantised; 0: none, and nothing else is known
+    double amax;       ///< infinite or no number where an element was
+    double scale;      ///< the least that numbers were multiplied by, of blocks neither zero nor infinite; 0: none
+    double scale_most; ///< the largest
+    double saturated;  ///< share
+    double flushed;    ///< share
+    unsigned alerts;   ///< that began in this step: RW_ALERT_SITE_SCALE_DROP and what follows it
+} rw_monitor_site;
+
+/**
+ * Site i, in the order of the weights: x, w and dy of each.
+ * @return true; false behind the last one, without sites, or for NULL, and *ret is untouched.
+ */
+RW_API bool rw_monitor_get_site(const rw_monitor *monitor, size_t i, rw_monitor_site *ret);
 
 /** Closes the file and sets *monitor to NULL. NULL-safe. */
 RW_API void rw_monitor_destroy(rw_monitor **monitor);

@@ -3,6 +3,7 @@
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "record/own_ops.h"
 
 static bool is_f8(int64_t dtype)
 {
@@ -60,6 +61,26 @@ static rw_status check_quantize(rw_op_call *call)
     return rw_op_output(call, 2, RW_F32, scales);
 }
 
+static rw_status check_counted(rw_op_call *call)
+{
+    RW_CHECK(check_quantize(call));
+    return rw_op_output(call, 3, RW_I32, RW_SHAPE(RW_CODES_WORDS));
+}
+
+/* Attributes: the row of each. */
+static rw_status check_note(rw_op_call *call)
+{
+    const int n = call->n_inputs - 1;
+    const uint32_t *const row = call->attrs;
+    if (n < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "takes counts and where they are noted");
+    for (int i = 0; i <= n; i++) RW_CHECK(rw_want_dtype(call, i, RW_I32));
+    for (int i = 0; i < n; i++)
+        if (call->in[i].layout->numel != RW_CODES_WORDS ||
+            (int64_t)row[i] >= call->in[n].layout->numel / RW_CODES_WORDS)
+            return rw_op_error(call, RW_ERR_SHAPE, "input %d has no counts of one of the rows", i);
+    return rw_op_output_like(call, 0, n);
+}
+
 static rw_status check_dequantize(rw_op_call *call)
 {
     const struct rw_quantize_attrs *const a = call->attrs;
@@ -99,8 +120,19 @@ static const rw_op_def rw_op_dequantize = { .name = "dequantize", .n_inputs = 2,
                                             .flags = RW_OP_NO_GRADIENT | RW_OP_CODES, .check = check_dequantize,
                                             .kernel = RW_KERNELS(rw_dequantize), .cost = cost };
 
-rw_tensor *rw_quantize_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *scale, const rw_quantize_params *params,
-                          rw_tensor **ret_scale, rw_tensor **ret_amax)
+/* Of the same name: policies go by that. */
+static const rw_op_def counted = { .name = "quantize", .n_inputs = RW_OP_VARIADIC, .n_outputs = 4,
+                                   .flags = RW_OP_NO_GRADIENT | RW_OP_CODES, .check = check_counted,
+                                   .kernel = RW_KERNELS(rw_quantize), .cost = cost,
+                                   .workspace = RW_WORKSPACES(workspace, workspace) };
+RW_DECLARE_KERNELS(rw_note_counts)
+const rw_op_def rw_op_note_counts = { .name = "note_counts", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
+                                      .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,
+                                      .check = check_note, .kernel = RW_KERNELS(rw_note_counts) };
+
+rw_tensor *rw_quantize_counted_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *scale,
+                                  const rw_quantize_params *params, rw_tensor **ret_scale, rw_tensor **ret_amax,
+                                  rw_tensor **ret_counts)
 {
     static const rw_quantize_params defaults;
     const rw_quantize_params *const p = params ? params : &defaults;
@@ -110,11 +142,18 @@ rw_tensor *rw_quantize_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *scale
         return NULL;
     }
     rw_tensor *const in[] = { x, scale };
-    rw_tensor *out[3] = { NULL, NULL, NULL };
-    rw_apply_at(at, t, &rw_op_quantize, in, scale == rw_none() ? 1 : 2, &a, sizeof a, out);
+    rw_tensor *out[4] = { NULL };
+    rw_apply_at(at, t, ret_counts ? &counted : &rw_op_quantize, in, scale == rw_none() ? 1 : 2, &a, sizeof a, out);
     *ret_scale = out[1];
     if (ret_amax) *ret_amax = out[2];
+    if (ret_counts) *ret_counts = out[3];
     return out[0];
+}
+
+rw_tensor *rw_quantize_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *scale, const rw_quantize_params *params,
+                          rw_tensor **ret_scale, rw_tensor **ret_amax)
+{
+    return rw_quantize_counted_at(at, t, x, scale, params, ret_scale, ret_amax, NULL);
 }
 
 rw_tensor *rw_dequantize_at(rw_site at, rw_tape *t, rw_tensor *codes, rw_tensor *scale, rw_scaling scaling,

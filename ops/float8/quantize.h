@@ -9,6 +9,8 @@
 
 #include "ops/float8/f8.h"
 
+#include "record/own_ops.h"
+
 #include <rewind/op.h>
 #include <rewind/float8.h>
 
@@ -40,6 +42,23 @@ static inline struct rw_scales rw_scales_of(const rw_layout *x, int64_t scaling)
     s.across = rw_scales_blocks(s.columns, s.wide);
     s.down = rw_scales_blocks(s.rows, s.high);
     return s;
+}
+
+/* What is counted of one number x that was multiplied by `by`: see record/own_ops.h. */
+RW_HOST_DEVICE bool rw_codes_saturate(float x, float by, bool e5m2)
+{
+    return rw_f8_magnitude(x) < RW_F8_INFINITY && rw_f8_magnitude(x * by) > rw_f8_bits(rw_f8_largest(e5m2));
+}
+
+RW_HOST_DEVICE bool rw_codes_flush(float x, uint8_t code)
+{
+    return rw_f8_magnitude(x) != 0 && (code & 0x7f) == 0;
+}
+
+/* Has a block a scale that says something? */
+RW_HOST_DEVICE bool rw_codes_have_scale(uint32_t amax)
+{
+    return amax > 0 && amax < RW_F8_INFINITY;
 }
 
 /* Of a whole tensor: elements of a part, whose amax is a word of the workspace; behind them is s. */

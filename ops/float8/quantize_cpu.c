@@ -4,6 +4,8 @@
 #include "ops/common/vec_native.h"
 #include "ops/float8/quantize.h"
 
+#include <string.h>
+
 VEC_INLINE uint32_t most(const void *x, rw_dtype dtype, int64_t from, int64_t n)
 {
     uint32_t m = 0;
@@ -43,6 +45,68 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* ---- counting on the way: enum rw_codes_number ---- */
+
+/* NULL: nobody asked. */
+static uint64_t *counts_of(const rw_kernel *k)
+{
+    return k->n_outputs > 3 ? k->out[3].data : NULL;
+}
+
+static void add_counts(uint64_t *to, const uint64_t *x)
+{
+    for (int i = 0; i <= RW_CODES_MOST; i++) to[i] = x[i] > to[i] ? x[i] : to[i];
+    for (int i = RW_CODES_SATURATED; i < RW_CODES_NUMBERS; i++) to[i] += x[i];
+}
+
+VEC_INLINE void count(const void *x, rw_dtype dtype, const uint8_t *y, int64_t from, int64_t n, float by, bool e5m2,
+                      uint64_t *ret)
+{
+    uint32_t saturated = 0, flushed = 0;
+    for (int64_t i = from; i < from + n; i++) {
+        const float v = f_get(x, dtype, i);
+        saturated += rw_codes_saturate(v, by, e5m2);
+        flushed += rw_codes_flush(v, y[i]);
+    }
+    ret[RW_CODES_SATURATED] += saturated;
+    ret[RW_CODES_FLUSHED] += flushed;
+    ret[RW_CODES_ELEMENTS] += (uint64_t)n;
+}
+
+/* Of codes that were just made. */
+static void count_all(const rw_view *x, const rw_view *y, int64_t from, int64_t n, float by, uint64_t *ret)
+{
+    const bool e5m2 = y->dtype == RW_F8_E5M2;
+    switch (x->dtype) {
+    case RW_BF16: count(x->data, RW_BF16, y->data, from, n, by, e5m2, ret); return;
+    case RW_F16: count(x->data, RW_F16, y->data, from, n, by, e5m2, ret); return;
+    default: count(x->data, RW_F32, y->data, from, n, by, e5m2, ret);
+    }
+}
+
+static void count_scale(uint32_t amax, float by, uint64_t *ret)
+{
+    const uint64_t lowest = UINT32_MAX - rw_f8_bits(by), most = rw_f8_bits(by);
+    if (amax > ret[RW_CODES_AMAX]) ret[RW_CODES_AMAX] = amax;
+    if (!rw_codes_have_scale(amax)) return;
+    if (lowest > ret[RW_CODES_LEAST]) ret[RW_CODES_LEAST] = lowest;
+    if (most > ret[RW_CODES_MOST]) ret[RW_CODES_MOST] = most;
+}
+
+/* ---- codes ---- */
+
+/* A part; its counts are added. */
+static void encode_part(const rw_kernel *k, int64_t p, float by, uint64_t *counts)
+{
+    const int64_t n = k->in[0].layout->numel, from = p * RW_QUANTIZE_PART, own = least(RW_QUANTIZE_PART, n - from);
+    uint64_t met[RW_CODES_NUMBERS] = { 0 };
+    encode_all(&k->in[0], &k->out[0], from, own, by);
+    if (!counts) return;
+    count_all(&k->in[0], &k->out[0], from, own, by, met);
+#pragma omp critical(rw_codes)
+    add_counts(counts, met);
+}
+
 /* Where the scale is given, codes are made on the way. */
 static uint32_t most_of_tensor(const rw_kernel *k, const float *given)
 {
@@ -52,9 +116,8 @@ static uint32_t most_of_tensor(const rw_kernel *k, const float *given)
     uint32_t m = 0;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
     for (int64_t p = 0; p < parts; p++) {
-        const int64_t from = p * RW_QUANTIZE_PART, own = least(RW_QUANTIZE_PART, n - from);
-        part[p] = most_of(x, from, own);
-        if (given) encode_all(x, &k->out[0], from, own, *given);
+        part[p] = most_of(x, p * RW_QUANTIZE_PART, least(RW_QUANTIZE_PART, n - p * RW_QUANTIZE_PART));
+        if (given) encode_part(k, p, *given, counts_of(k));
     }
     for (int64_t p = 0; p < parts; p++) m = part[p] > m ? part[p] : m;
     return m;
@@ -70,15 +133,15 @@ static void quantize_tensor(const rw_kernel *k, const struct rw_quantize_attrs *
     const float by = given ? *given : rw_f8_scale_of_amax(m, e5m2, a->power_of_two != 0);
     *(float *)k->out[1].data = 1 / by;
     *(float *)k->out[2].data = rw_f8_float(m);
+    if (counts_of(k)) count_scale(m, by, counts_of(k));
     if (given) return;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
-    for (int64_t p = 0; p < parts; p++)
-        encode_all(x, &k->out[0], p * RW_QUANTIZE_PART, least(RW_QUANTIZE_PART, n - p * RW_QUANTIZE_PART), by);
+    for (int64_t p = 0; p < parts; p++) encode_part(k, p, by, counts_of(k));
 }
 
-/* One block: rows [row, row + high) of columns [column, column + wide). */
+/* One block: rows [row, row + high) of columns [column, column + wide). Its counts are added, where anybody asks. */
 static void quantize_block(const rw_kernel *k, const struct rw_quantize_attrs *a, const struct rw_scales *s,
-                           int64_t block)
+                           int64_t block, uint64_t *counts)
 {
     const int64_t row = block / s->across * s->high, column = block % s->across * s->wide;
     const int64_t high = least(s->high, s->rows - row), wide = least(s->wide, s->columns - column);
@@ -99,19 +162,45 @@ static void quantize_block(const rw_kernel *k, const struct rw_quantize_attrs *a
     }
     ((float *)k->out[2].data)[block] = rw_f8_float(m);
     for (int64_t r = row; r < row + high; r++) encode_all(&k->in[0], &k->out[0], r * s->columns + column, wide, by);
+    if (!counts) return;
+    count_scale(m, by, counts);
+    for (int64_t r = row; r < row + high; r++)
+        count_all(&k->in[0], &k->out[0], r * s->columns + column, wide, by, counts);
+}
+
+static void quantize_blocks(const rw_kernel *k, const struct rw_quantize_attrs *a)
+{
+    const struct rw_scales s = rw_scales_of(k->in[0].layout, a->scaling);
+    uint64_t *const counts = counts_of(k);
+#pragma omp parallel num_threads(k->threads) if (k->in[0].layout->numel >= RW_PARALLEL_FROM)
+    {
+        uint64_t met[RW_CODES_NUMBERS] = { 0 };
+#pragma omp for schedule(static)
+        for (int64_t block = 0; block < s.down * s.across; block++)
+            quantize_block(k, a, &s, block, counts ? met : NULL);
+        if (counts) {
+#pragma omp critical(rw_codes)
+            add_counts(counts, met);
+        }
+    }
 }
 
 rw_status RW_ISA_NAME(rw_quantize_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_quantize_cpu)(const rw_kernel *k)
 {
     const struct rw_quantize_attrs *const a = k->attrs;
-    if (a->scaling == RW_SCALING_TENSOR) {
-        quantize_tensor(k, a);
-        return RW_OK;
-    }
-    const struct rw_scales s = rw_scales_of(k->in[0].layout, a->scaling);
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (k->in[0].layout->numel >= RW_PARALLEL_FROM)
-    for (int64_t block = 0; block < s.down * s.across; block++) quantize_block(k, a, &s, block);
+    if (counts_of(k)) memset(counts_of(k), 0, RW_CODES_NUMBERS * sizeof(uint64_t));
+    if (a->scaling == RW_SCALING_TENSOR) quantize_tensor(k, a);
+    else quantize_blocks(k, a);
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_note_counts_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_note_counts_cpu)(const rw_kernel *k)
+{
+    const uint32_t *const row = k->attrs;
+    uint64_t *const noted = k->out[0].data;
+    for (int i = 0; i < k->n_inputs - 1; i++) add_counts(noted + row[i] * RW_CODES_NUMBERS, k->in[i].data);
     return RW_OK;
 }
 

@@ -12,6 +12,7 @@ extern "C" {
 namespace {
 
 constexpr int THREADS = 256, WARP = 32;
+constexpr int BATCH = 64; /* counts that the arguments of a launch hold */
 
 __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b)
 {
@@ -29,20 +30,62 @@ __device__ __forceinline__ uint32_t largest_of_block(uint32_t m)
     return m;
 }
 
+__device__ __forceinline__ unsigned sum_of_warp(unsigned n)
+{
+    for (int d = WARP / 2; d; d /= 2) n += __shfl_xor_sync(0xffffffffu, n, d);
+    return n;
+}
+
+/* What a thread counts of its codes (enum rw_codes_number); all threads of a warp add it to counts, if that is not
+ * null. Integers: no order shows in them. */
+struct counted {
+    unsigned saturated, flushed, elements;
+
+    __device__ __forceinline__ void see(float x, float by, uint8_t code, bool e5m2)
+    {
+        saturated += rw_codes_saturate(x, by, e5m2);
+        flushed += rw_codes_flush(x, code);
+        elements++;
+    }
+
+    __device__ __forceinline__ void add_to(unsigned long long *counts) const
+    {
+        const unsigned s = sum_of_warp(saturated), f = sum_of_warp(flushed), e = sum_of_warp(elements);
+        if (threadIdx.x % WARP) return;
+        if (s) atomicAdd(counts + RW_CODES_SATURATED, static_cast<unsigned long long>(s));
+        if (f) atomicAdd(counts + RW_CODES_FLUSHED, static_cast<unsigned long long>(f));
+        if (e) atomicAdd(counts + RW_CODES_ELEMENTS, static_cast<unsigned long long>(e));
+    }
+};
+
+__device__ __forceinline__ void count_scale(uint32_t amax, float by, unsigned long long *counts)
+{
+    atomicMax(counts + RW_CODES_AMAX, static_cast<unsigned long long>(amax));
+    if (!rw_codes_have_scale(amax)) return;
+    atomicMax(counts + RW_CODES_LEAST, static_cast<unsigned long long>(UINT32_MAX - rw_f8_bits(by)));
+    atomicMax(counts + RW_CODES_MOST, static_cast<unsigned long long>(rw_f8_bits(by)));
+}
+
 /* given: s, or null. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    part_kernel(const T *x, uint32_t *part, int64_t n, const float *given, uint8_t *y, bool e5m2)
+    part_kernel(const T *x, uint32_t *part, int64_t n, const float *given, uint8_t *y, bool e5m2,
+                unsigned long long *counts)
 {
     const int64_t from = static_cast<int64_t>(blockIdx.x) * RW_QUANTIZE_PART;
     const int64_t to = from + RW_QUANTIZE_PART < n ? from + RW_QUANTIZE_PART : n;
     const float by = given ? *given : 0;
+    counted met = {};
     uint32_t m = 0;
     for (int64_t i = from + threadIdx.x; i < to; i += THREADS) {
         const float v = widen(x[i]);
         m = larger(m, rw_f8_magnitude(v));
-        if (given) y[i] = rw_f8_encode(v * by, e5m2);
+        if (!given) continue;
+        const uint8_t code = rw_f8_encode(v * by, e5m2);
+        if (counts) met.see(v, by, code, e5m2);
+        y[i] = code;
     }
+    if (counts) met.add_to(counts);
     m = largest_of_block(m);
     if (threadIdx.x == 0) part[blockIdx.x] = m;
 }
@@ -50,7 +93,7 @@ __global__ void __launch_bounds__(THREADS)
 /* given: s, or null. What elements are multiplied by is left behind the parts. */
 __global__ void __launch_bounds__(THREADS)
     scale_kernel(uint32_t *part, int64_t parts, const float *given, bool e5m2, bool power_of_two, float *scale,
-                 float *amax)
+                 float *amax, unsigned long long *counts)
 {
     uint32_t m = 0;
     for (int64_t p = threadIdx.x; p < parts; p += THREADS) m = larger(m, part[p]);
@@ -60,14 +103,22 @@ __global__ void __launch_bounds__(THREADS)
     *scale = 1 / by;
     *amax = rw_f8_float(m);
     part[parts] = rw_f8_bits(by);
+    if (counts) count_scale(m, by, counts);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    codes_kernel(const T *x, const uint32_t *by, uint8_t *y, int64_t n, bool e5m2)
+    codes_kernel(const T *x, const uint32_t *by, uint8_t *y, int64_t n, bool e5m2, unsigned long long *counts)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    if (i < n) y[i] = rw_f8_encode(widen(x[i]) * rw_f8_float(*by), e5m2);
+    counted met = {};
+    if (i < n) {
+        const float v = widen(x[i]), s = rw_f8_float(*by);
+        const uint8_t code = rw_f8_encode(v * s, e5m2);
+        if (counts) met.see(v, s, code, e5m2);
+        y[i] = code;
+    }
+    if (counts) met.add_to(counts);
 }
 
 struct block_args {
@@ -75,6 +126,7 @@ struct block_args {
     uint8_t *codes, *powers; /* powers: scales of MX, else null */
     float *scales, *amax;
     bool e5m2, power_of_two;
+    unsigned long long *counts; /* null: nobody asked */
 };
 
 /* G threads for a block of elements that share a scale. */
@@ -95,14 +147,19 @@ __global__ void __launch_bounds__(THREADS) block_kernel(const T *x, const block_
     } else {
         m = largest_of_block(m);
     }
-    if (!is) return;
+    counted met = {};
     const uint8_t power = rw_e8m0_of_amax(m, a.e5m2);
     const float by = a.powers ? rw_e8m0_inverse(power) : rw_f8_scale_of_amax(m, a.e5m2, a.power_of_two);
     for (int64_t i = t; i < high * wide; i += G) {
         const int64_t at = (row + i / wide) * a.s.columns + column + i % wide;
-        a.codes[at] = rw_f8_encode(widen(x[at]) * by, a.e5m2);
+        const float v = widen(x[at]);
+        const uint8_t code = rw_f8_encode(v * by, a.e5m2);
+        if (a.counts) met.see(v, by, code, a.e5m2);
+        a.codes[at] = code;
     }
-    if (t) return;
+    if (a.counts) met.add_to(a.counts);
+    if (t || !is) return;
+    if (a.counts) count_scale(m, by, a.counts);
     if (a.powers) a.powers[block] = power;
     else a.scales[block] = 1 / by;
     a.amax[block] = rw_f8_float(m);
@@ -120,6 +177,28 @@ __global__ void __launch_bounds__(THREADS)
     y[i] = narrow<T>(rw_f8_decode(x[i], e5m2) * scale);
 }
 
+struct counts_batch {
+    const unsigned long long *counts[BATCH];
+    uint32_t row[BATCH];
+    int32_t n;
+};
+
+/* A thread for each; two may go to one row. */
+__global__ void __launch_bounds__(BATCH) note_kernel(const __grid_constant__ counts_batch b, unsigned long long *noted)
+{
+    const int i = static_cast<int>(threadIdx.x);
+    if (i >= b.n) return;
+    const unsigned long long *const own = b.counts[i];
+    unsigned long long *const to = noted + static_cast<int64_t>(b.row[i]) * RW_CODES_NUMBERS;
+    for (int j = 0; j <= RW_CODES_MOST; j++) atomicMax(to + j, own[j]);
+    for (int j = RW_CODES_SATURATED; j < RW_CODES_NUMBERS; j++) atomicAdd(to + j, own[j]);
+}
+
+unsigned long long *counts_of(const rw_kernel *k)
+{
+    return k->n_outputs > 3 ? static_cast<unsigned long long *>(k->out[3].data) : nullptr;
+}
+
 template <typename F> void with_narrow_type(rw_dtype dtype, F f)
 {
     if (dtype == RW_BF16) f(bf16());
@@ -135,10 +214,13 @@ template <typename T> void quantize_tensor(const rw_kernel *k, const rw_quantize
     uint32_t *const part = static_cast<uint32_t *>(k->workspace);
     const float *const given = k->n_inputs == 2 ? static_cast<const float *>(k->in[1].data) : nullptr;
     uint8_t *const y = static_cast<uint8_t *>(k->out[0].data);
-    if (n) RW_LAUNCH(part_kernel<T>, static_cast<unsigned>(parts), THREADS, 0, k, x, part, n, given, y, e5m2);
+    unsigned long long *const counts = counts_of(k);
+    if (n) RW_LAUNCH(part_kernel<T>, static_cast<unsigned>(parts), THREADS, 0, k, x, part, n, given, y, e5m2,
+                     counts);
     RW_LAUNCH(scale_kernel, 1, THREADS, 0, k, part, parts, given, e5m2, a->power_of_two != 0,
-              static_cast<float *>(k->out[1].data), static_cast<float *>(k->out[2].data));
-    if (n && !given) RW_LAUNCH(codes_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, x, part + parts, y, n, e5m2);
+              static_cast<float *>(k->out[1].data), static_cast<float *>(k->out[2].data), counts);
+    if (n && !given)
+        RW_LAUNCH(codes_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, x, part + parts, y, n, e5m2, counts);
 }
 
 template <typename T> void quantize_blocks(const rw_kernel *k, const rw_quantize_attrs *a)
@@ -146,7 +228,8 @@ template <typename T> void quantize_blocks(const rw_kernel *k, const rw_quantize
     const bool mx = a->scaling == RW_SCALING_MX;
     block_args b = { rw_scales_of(k->in[0].layout, a->scaling), static_cast<uint8_t *>(k->out[0].data),
                      mx ? static_cast<uint8_t *>(k->out[1].data) : nullptr, static_cast<float *>(k->out[1].data),
-                     static_cast<float *>(k->out[2].data), k->out[0].dtype == RW_F8_E5M2, a->power_of_two != 0 };
+                     static_cast<float *>(k->out[2].data), k->out[0].dtype == RW_F8_E5M2, a->power_of_two != 0,
+                     counts_of(k) };
     const T *const x = static_cast<const T *>(k->in[0].data);
     const int64_t blocks = b.s.down * b.s.across;
     if (!blocks) return;
@@ -159,10 +242,29 @@ template <typename T> void quantize_blocks(const rw_kernel *k, const rw_quantize
 extern "C" rw_status rw_quantize_cuda(const rw_kernel *k)
 {
     const rw_quantize_attrs *const a = static_cast<const rw_quantize_attrs *>(k->attrs);
+    if (unsigned long long *const counts = counts_of(k)) {
+        const cudaError_t cleared = cudaMemsetAsync(counts, 0, RW_CODES_NUMBERS * sizeof *counts, rw_stream(k));
+        if (cleared) return rw_cuda_status(static_cast<rw_cuda *>(k->device), cleared, "cudaMemsetAsync");
+    }
     with_narrow_type(k->in[0].dtype, [&](auto x) {
         if (a->scaling == RW_SCALING_TENSOR) quantize_tensor<decltype(x)>(k, a);
         else quantize_blocks<decltype(x)>(k, a);
     });
+    return rw_cuda_launched(k);
+}
+
+extern "C" rw_status rw_note_counts_cuda(const rw_kernel *k)
+{
+    const uint32_t *const row = static_cast<const uint32_t *>(k->attrs);
+    unsigned long long *const noted = static_cast<unsigned long long *>(k->out[0].data);
+    for (int i = 0; i < k->n_inputs - 1;) {
+        counts_batch b = {};
+        for (; b.n < BATCH && i < k->n_inputs - 1; i++) {
+            b.counts[b.n] = static_cast<const unsigned long long *>(k->in[i].data);
+            b.row[b.n++] = row[i];
+        }
+        RW_LAUNCH(note_kernel, 1, BATCH, 0, k, b, noted);
+    }
     return rw_cuda_launched(k);
 }
 

@@ -23,6 +23,8 @@ struct rule_data {
     int64_t gradient;           /* the type of its codes */
     int32_t given, bias;        /* which inputs these are; 0: there is none */
     uint32_t buffer, row;       /* where the amax of the gradient is noted, if its scale is given */
+    int64_t counted;
+    struct rw_counts_slot counts; /* where what is counted of the gradient goes, if it is */
 };
 
 static rw_scaling weight_scaling(rw_scaling rows)
@@ -56,8 +58,10 @@ static rw_tensor *codes_of_gradient(const rw_grad_call *g, const struct rule_dat
     rw_tape *const t = rw_grad_tape(g);
     const rw_quantize_params p = { (rw_dtype)a->gradient, (rw_scaling)a->scaling, true };
     rw_tensor *const given = a->given ? rw_grad_input(g, a->given) : RW_NONE;
-    rw_tensor *amax, *const codes = rw_quantize(t, dy, given, &p, ret_scale, &amax);
-    return codes && a->given && rw_delayed_note(t, a->buffer, a->row, amax) ? NULL : codes;
+    rw_tensor *amax, *counts, *const codes =
+        rw_quantize_counted_at(RW_HERE, t, dy, given, &p, ret_scale, &amax, a->counted ? &counts : NULL);
+    if (codes && a->given && rw_delayed_note(t, a->buffer, a->row, amax)) return NULL;
+    return codes && a->counted && rw_counts_note(t, a->counts.buffer, a->counts.row, counts) ? NULL : codes;
 }
 
 static rw_status grad(rw_grad_call *g, const void *data)
@@ -98,6 +102,7 @@ static bool add_rest(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor 
                      struct rule_data *a)
 {
     struct rw_delayed_slot slot;
+    a->counted = rw_counts_slot_at(at, t, in[WEIGHT - 1], RW_DELAYED_GRADIENT, &a->counts);
     if (recipe->delayed) {
         if (!rw_delayed_slot_at(at, t, recipe->delayed, in[WEIGHT - 1], RW_DELAYED_GRADIENT, &slot)) return false;
         a->buffer = slot.buffer;

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "device/cpu/threads.h"
 #include "plan/cache.h"
+#include "record/counts.h"
 #include "record/tape.h"
 #include "run/advance.h"
 #include "run/poison.h"
@@ -174,6 +175,7 @@ static void free_context(rw_context *ctx)
     if (ctx->plans) rw_plan_cache_finish(ctx->plans);
     rw_free(ctx->plans);
     rw_costs_free(ctx->costs);
+    rw_counts_free(ctx);
     free_params(ctx);
     rw_tables_finish(ctx);
     rw_free(ctx->store.path);

@@ -21,9 +21,10 @@ static void spread(const rw_tape *t, bool *needed)
 }
 
 /* Those of the tape's first n amaxes that go to one buffer, into rows and, in front of it, into in. */
-static rw_status record(rw_tape *t, uint32_t buffer, size_t n_amaxes, const bool *needed, rw_tensor **in,
+static rw_status record(rw_tape *t, uint32_t buffer, bool counts, size_t n_amaxes, const bool *needed, rw_tensor **in,
                         uint32_t *rows)
 {
+    const rw_op_def *const op = counts ? &rw_op_note_counts : &rw_op_note_amax;
     int n = 0;
     for (size_t i = 0; i < n_amaxes; i++) {
         const struct rw_tape_amax *const a = &t->amaxes[i];
@@ -32,7 +33,7 @@ static rw_status record(rw_tape *t, uint32_t buffer, size_t n_amaxes, const bool
         rows[n++] = a->row;
     }
     in[n] = &t->ctx->by_id[buffer]->tensor;
-    if (!n || rw_apply_at(RW_HERE, t, &rw_op_note_amax, in, n + 1, rows, (size_t)n * sizeof *rows, NULL)) return RW_OK;
+    if (!n || rw_apply_at(RW_HERE, t, op, in, n + 1, rows, (size_t)n * sizeof *rows, NULL)) return RW_OK;
     return t->ctx->status;
 }
 
@@ -52,7 +53,8 @@ rw_status rw_amaxes_record(rw_tape *t, bool *needed)
     spread(t, needed);
     t->origin = rw_origin_of(t, RW_NONE_ID);
     for (size_t i = 0; !status && i < n; i++)
-        if (is_first_of_its_buffer(t, i)) status = record(t, t->amaxes[i].buffer, n, needed, in, rows);
+        if (is_first_of_its_buffer(t, i))
+            status = record(t, t->amaxes[i].buffer, t->amaxes[i].counts, n, needed, in, rows);
     t->origin = (struct rw_origin){ 0 };
     rw_free(in);
     rw_free(rows);

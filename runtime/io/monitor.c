@@ -3,8 +3,9 @@
 
 #include "base/alloc.h"
 #include "io/monitor_files.h"
+#include "io/monitor_sites.h"
 #include "io/monitor_watched.h"
-#include "record/context.h"
+#include "record/counts.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -20,7 +21,8 @@
 
 #define WINDOW 100
 #define ENOUGH 20 /* numbers, before a median says anything */
-#define LINE 8192
+#define LINE 8192 /* without sites */
+#define SITE_LINE (RW_SITE_NAME + 1600) /* a file's name is cut off at 500 bytes, of which each may be escaped */
 #define BETWEEN_TEXTS 1.0 /* seconds: replacing a file makes file systems write it out */
 
 /* The last numbers of a kind. */
@@ -31,7 +33,7 @@ struct window {
 
 static const char *const alert_names[] = { "loss_nonfinite", "loss_spike", "grad_nonfinite", "grad_spike",
                                            "slow_step", "scale_drop", "scale_rise", "skips", "plateau", "updates",
-                                           "zeros" };
+                                           "zeros", "site_scale_drop", "site_scale_rise", "saturated", "flushed" };
 #define ALERTS (sizeof alert_names / sizeof *alert_names)
 
 static const char *const recovery_names[] = { "note", "skip", "lower", "roll_back", "stop" };
@@ -57,11 +59,15 @@ struct rw_monitor {
     int in_a_row;              /* updates left out */
     int beside;                /* updates in a row that were too small or too large for their weights */
     struct rw_watched watched;
+    struct rw_watched_sites sites; /* ctx NULL: none */
     double peak_flops; /* 0: not known */
     rw_cost work;      /* of the context, at the last call */
     uint64_t steps, n_skipped; /* of this monitor */
     uint64_t n_alerts[ALERTS];
     rw_recovery policy[ALERTS];
+    char *text;                  /* of a line */
+    size_t room;
+    struct rw_reading *readings; /* of a step */
     struct rw_event_file events; /* no path: none */
     char *prometheus;            /* NULL: none */
     double replaced;             /* when; 0: it was not yet */
@@ -187,10 +193,11 @@ static unsigned judge_update(rw_monitor *m, const struct rw_health *h)
            (h->zeros > 0.5 && h->zeros > 2 * usual ? RW_ALERT_ZEROS : 0);
 }
 
-static unsigned judge(rw_monitor *m, const struct shown *s)
+/* sites: the alerts of those. */
+static unsigned judge(rw_monitor *m, const struct shown *s, unsigned sites)
 {
     const rw_monitor_values *const v = s->v;
-    unsigned alerts = judge_loss(&m->loss, v->loss);
+    unsigned alerts = sites | judge_loss(&m->loss, v->loss);
     if (s->has_norm) alerts |= judge_norm(&m->norm, s->norm);
     if (s->seconds > 0) alerts |= judge_time(&m->seconds, s->seconds);
     alerts |= judge_update(m, &s->all);
@@ -224,8 +231,8 @@ rw_recovery rw_monitor_policy(const rw_monitor *m, unsigned alerts)
 /* ---- a line ---- */
 
 struct line {
-    char text[LINE];
-    size_t n;
+    char *text;
+    size_t room, n;
     bool nonfinite;
 };
 
@@ -236,9 +243,9 @@ static void put(struct line *l, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    const int n = vsnprintf(l->text + l->n, sizeof l->text - l->n, fmt, args);
+    const int n = vsnprintf(l->text + l->n, l->room - l->n, fmt, args);
     va_end(args);
-    assert(n >= 0 && l->n + (size_t)n < sizeof l->text);
+    assert(n >= 0 && l->n + (size_t)n < l->room);
     l->n += (size_t)n;
 }
 
@@ -299,6 +306,43 @@ static void put_groups(struct line *l, const struct rw_watched *w, const struct 
     put(l, "}");
 }
 
+/* A text of JSON: what it has no letters for is left out. A letter of several bytes is not cut. */
+static void put_text(struct line *l, const char *text)
+{
+    for (size_t i = 0; text[i] && (i < 500 || ((text[i] & 0xc0) == 0x80 && i < 503)); i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c >= 0x20) put(l, c == '"' || c == '\\' ? "\\%c" : "%c", c);
+    }
+}
+
+static void put_site(struct line *l, const rw_monitor_site *s)
+{
+    put(l, "\"%s\":{\"op\":\"linear\",\"at\":\"", s->name);
+    put_text(l, s->at.file);
+    put(l, ":%d\"", (int)s->at.line);
+    put_number(l, "elements", s->elements);
+    put_number(l, "amax", s->amax);
+    if (s->scale > 0) put_number(l, "scale", s->scale);
+    if (s->scale_most > s->scale) put_number(l, "scale_most", s->scale_most);
+    put_number(l, "saturated", s->saturated);
+    put_number(l, "flushed", s->flushed);
+    if (s->alerts) put_alerts(l, s->alerts);
+    put(l, "}");
+}
+
+/* What there may be many of stands at the end of a line. */
+static void put_sites(struct line *l, const struct rw_watched_sites *s)
+{
+    bool any = false;
+    for (size_t i = 0; i < s->n; i++) {
+        if (!(s->site[i].last.elements > 0)) continue;
+        put(l, any ? "," : ",\"sites\":{");
+        put_site(l, &s->site[i].last);
+        any = true;
+    }
+    if (any) put(l, "}");
+}
+
 static void put_work(struct line *l, const rw_monitor *m, const struct shown *s)
 {
     if (!(s->model_flops > 0)) return;
@@ -312,7 +356,7 @@ static void put_work(struct line *l, const rw_monitor *m, const struct shown *s)
 static void make_line(struct line *l, const rw_monitor *m, const struct shown *s, unsigned alerts)
 {
     const rw_monitor_values *const v = s->v;
-    *l = (struct line){ .n = 0 };
+    *l = (struct line){ .text = m->text, .room = m->room };
     put(l, "{\"step\":%" PRIu64, v->step);
     put_number(l, "loss", v->loss);
     if (s->has_norm) put_number(l, "grad_norm", s->norm);
@@ -326,9 +370,10 @@ static void make_line(struct line *l, const rw_monitor *m, const struct shown *s
         put_health(l, &s->all);
         put_groups(l, &m->watched, s->group);
     }
-    if (l->nonfinite) put(l, ",\"nonfinite\":true");
     put_memory(l, m->ctx);
     put_alerts(l, alerts);
+    put_sites(l, &m->sites);
+    if (l->nonfinite) put(l, ",\"nonfinite\":true");
     put(l, "}\n");
 }
 
@@ -340,21 +385,12 @@ static rw_status write_line(rw_monitor *m, const struct line *l, const char *cal
     return rw_fail(m->ctx, RW_ERR_IO, "%s: %s: %s", call, m->path, n < 0 ? strerror(errno) : "the disk is full");
 }
 
-/* A text of JSON: what it has no letters for is left out. A letter of several bytes is not cut. */
-static void put_text(struct line *l, const char *text)
-{
-    for (size_t i = 0; text[i] && (i < 500 || ((text[i] & 0xc0) == 0x80 && i < 503)); i++) {
-        const unsigned char c = (unsigned char)text[i];
-        if (c >= 0x20) put(l, c == '"' || c == '\\' ? "\\%c" : "%c", c);
-    }
-}
-
 rw_status rw_monitor_recovered(rw_monitor *m, uint64_t step, unsigned alerts, rw_recovery recovery, const char *note)
 {
     if (!m) return RW_ERR_ARGUMENT;
     if ((unsigned)recovery >= RECOVERIES)
         return rw_fail(m->ctx, RW_ERR_ARGUMENT, "rw_monitor_recovered: recovery %d", (int)recovery);
-    struct line line = { .n = 0 };
+    struct line line = { .text = m->text, .room = m->room };
     put(&line, "{\"step\":%" PRIu64 ",\"recovery\":\"%s\"", step, recovery_names[recovery]);
     put_alerts(&line, alerts);
     if (note) {
@@ -439,29 +475,28 @@ static size_t read_all(const rw_monitor *m, const struct shown *s, struct rw_rea
     r[n - 1].counts = true;
     read_work(m, s, r, &n);
     read_health(m, s, r, &n);
+    rw_sites_readings(&m->sites, r, &n);
     read_memory(r, &n, m->ctx);
     for (size_t i = 0; i < ALERTS; i++)
         r[n++] = (struct rw_reading){ .name = "alerts_total", .label = "alert", .value_of_label = alert_names[i],
                                       .help = "Alerts", .value = (double)m->n_alerts[i], .counts = true };
-    assert(n <= READINGS);
+    assert(n <= READINGS + RW_SITE_READINGS * m->sites.n);
     return n;
 }
 
 static rw_status write_events(rw_monitor *m, const struct shown *s)
 {
-    struct rw_reading readings[READINGS];
-    const size_t n = m->events.path ? read_all(m, s, readings) : 0;
-    const rw_status status = n ? rw_event_file_put(&m->events, s->v->step, readings, n) : RW_OK;
+    const size_t n = m->events.path ? read_all(m, s, m->readings) : 0;
+    const rw_status status = n ? rw_event_file_put(&m->events, s->v->step, m->readings, n) : RW_OK;
     return status ? rw_fail(m->ctx, status, "rw_monitor_step: %s: %s", m->events.path, strerror(errno)) : RW_OK;
 }
 
 static rw_status replace_text(rw_monitor *m, const struct shown *s, const char **ret_why)
 {
-    struct rw_reading readings[READINGS];
-    const size_t n = read_all(m, s, readings);
+    const size_t n = read_all(m, s, m->readings);
     m->replaced = m->last;
     m->held.v = NULL;
-    return rw_prometheus_put(m->prometheus, readings, n, ret_why);
+    return rw_prometheus_put(m->prometheus, m->readings, n, ret_why);
 }
 
 /* Now, or when a second has passed: by the step that comes then, or at the end. */
@@ -503,6 +538,25 @@ rw_status rw_monitor_add(rw_monitor *m, rw_monitor_format format, const char *pa
 
 /* ---- the calls ---- */
 
+/* For a line and the readings of so many sites, in place of what there is. */
+static rw_status make_room(rw_monitor *m, size_t sites)
+{
+    const size_t room = LINE + sites * SITE_LINE;
+    char *const text = rw_malloc(room);
+    struct rw_reading *const readings = rw_malloc((READINGS + RW_SITE_READINGS * sites) * sizeof *readings);
+    if (!text || !readings) {
+        rw_free(text);
+        rw_free(readings);
+        return rw_fail(m->ctx, RW_ERR_MEMORY, "rw_monitor: out of memory");
+    }
+    rw_free(m->text);
+    rw_free(m->readings);
+    m->text = text;
+    m->room = room;
+    m->readings = readings;
+    return RW_OK;
+}
+
 rw_status rw_monitor_create(rw_monitor **ret, rw_context *ctx, const char *path)
 {
     if (!ret || !ctx) return rw_fail_null(ctx, "rw_monitor_create", ctx ? "ret_monitor" : "ctx");
@@ -516,10 +570,12 @@ rw_status rw_monitor_create(rw_monitor **ret, rw_context *ctx, const char *path)
     m->work = ctx->work;
     m->fd = path ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
     ctx->n_users++;
-    if (path && m->fd < 0) {
-        rw_fail(ctx, RW_ERR_IO, "rw_monitor_create: %s: %s", path, strerror(errno));
+    const rw_status status = path && m->fd < 0
+                                 ? rw_fail(ctx, RW_ERR_IO, "rw_monitor_create: %s: %s", path, strerror(errno))
+                                 : make_room(m, 0);
+    if (status) {
         rw_monitor_destroy(&m);
-        return RW_ERR_IO;
+        return status;
     }
     *ret = m;
     return RW_OK;
@@ -531,12 +587,24 @@ rw_status rw_monitor_watch(rw_monitor *m, const rw_monitor_sources *sources)
     if (m->ctx->status) return m->ctx->status;
     const rw_monitor_sources s = sources ? *sources : (rw_monitor_sources){ 0 };
     struct rw_watched made;
-    const rw_status status = rw_watched_open(&made, m->ctx, &s);
+    struct rw_watched_sites sites = { 0 };
+    rw_status status = rw_watched_open(&made, m->ctx, &s);
     if (status) return status;
+    if (s.sites) status = rw_sites_open(&sites, m->ctx, m);
+    if (!status) status = make_room(m, sites.n);
+    if (status) {
+        rw_sites_free(&sites);
+        rw_watched_close(&made);
+        return status;
+    }
     rw_watched_close(&m->watched);
+    rw_counts_close(m->ctx, m);
+    rw_sites_free(&m->sites);
     m->watched = made;
+    m->sites = sites;
+    if (s.sites) rw_sites_begin(&m->sites);
     m->peak_flops = s.peak_flops;
-    return RW_OK;
+    return m->ctx->status;
 }
 
 static double now(void)
@@ -569,15 +637,25 @@ rw_status rw_monitor_step(rw_monitor *m, const rw_monitor_values *v, unsigned *r
     if (!m) return RW_ERR_ARGUMENT;
     if (!v) return rw_fail_null(m->ctx, "rw_monitor_step", "values");
     struct shown s = { .v = v };
-    const rw_status looked = m->ctx->status ? RW_OK : rw_watched_read(&m->watched, &s.all, s.group);
+    unsigned sites = 0;
+    rw_status looked = m->ctx->status ? RW_OK : rw_watched_read(&m->watched, &s.all, s.group);
+    if (!m->ctx->status && m->sites.n) looked = rw_sites_read(&m->sites, &sites);
     take_in(m, &s);
-    const unsigned alerts = judge(m, &s);
+    const unsigned alerts = judge(m, &s, sites);
     struct line line;
     make_line(&line, m, &s, alerts);
     if (ret_alerts) *ret_alerts = alerts;
     const rw_status written = write_line(m, &line, "rw_monitor_step"), events = write_events(m, &s);
     const rw_status text = write_text(m, &s, alerts);
     return looked ? looked : written ? written : events ? events : text;
+}
+
+bool rw_monitor_get_site(const rw_monitor *m, size_t i, rw_monitor_site *ret)
+{
+    if (!m || !ret || i >= m->sites.n) return false;
+    *ret = m->sites.site[i].last;
+    ret->name = m->sites.site[i].name;
+    return true;
 }
 
 void rw_monitor_destroy(rw_monitor **pm)
@@ -591,6 +669,10 @@ void rw_monitor_destroy(rw_monitor **pm)
     if (m->fd >= 0) close(m->fd);
     rw_event_file_close(&m->events);
     rw_watched_close(&m->watched);
+    rw_counts_close(ctx, m);
+    rw_sites_free(&m->sites);
+    rw_free(m->text);
+    rw_free(m->readings);
     rw_free(m->prometheus);
     rw_free(m->path);
     rw_free(m);

@@ -18,7 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ROOM 8192 /* of a record or a text: some forty readings */
+#define ROOM 8192 /* of a record: some forty readings */
+#define TAG 320
 
 /* ---- checksums ---- */
 
@@ -84,7 +85,7 @@ static void begin_event(struct bytes *b, uint64_t step)
 static void put_value(struct bytes *summary, const struct rw_reading *r)
 {
     struct bytes value;
-    char tag[128];
+    char tag[TAG];
     uint32_t bits;
     const float x = (float)r->value;
     value.n = 0;
@@ -140,12 +141,16 @@ void rw_event_file_close(struct rw_event_file *f)
 
 rw_status rw_event_file_put(struct rw_event_file *f, uint64_t step, const struct rw_reading *readings, size_t n)
 {
-    struct bytes event, summary;
-    event.n = summary.n = 0;
-    for (size_t i = 0; i < n; i++) put_value(&summary, &readings[i]);
-    begin_event(&event, step);
-    put_part(&event, 0x2a, summary.data, summary.n);
-    return write_record(f, &event);
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < n;) {
+        struct bytes event, summary;
+        event.n = summary.n = 0;
+        while (i < n && summary.n < ROOM - 2 * TAG) put_value(&summary, &readings[i++]);
+        begin_event(&event, step);
+        put_part(&event, 0x2a, summary.data, summary.n);
+        status = write_record(f, &event);
+    }
+    return status;
 }
 
 /* ---- text ---- */

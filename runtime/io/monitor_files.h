@@ -24,7 +24,8 @@ struct rw_event_file {
 rw_status rw_event_file_open(struct rw_event_file *f, const char *folder);
 void rw_event_file_close(struct rw_event_file *f);
 
-/* One event with all readings, in one write(): what a reader finds at the end is whole, or not there. RW_ERR_IO. */
+/* Events with all readings, of many several, each in one write(): what a reader finds at the end is whole, or not
+   there. RW_ERR_IO. */
 rw_status rw_event_file_put(struct rw_event_file *f, uint64_t step, const struct rw_reading *readings, size_t n);
 
 /* Writes the file anew, aside, and puts it in its place. RW_ERR_IO with errno or a reason, RW_ERR_MEMORY. */

@@ -84,6 +84,7 @@ struct rw_context {
     struct rw_pool *pool;        /* run/run.h: arenas, runs that are queued, runs that are spare */
     struct rw_attach *attach;    /* run/run.h: who watches runs, a list */
     struct rw_costs *costs;      /* autodiff/costs.h: what nodes were measured to take; NULL: nominal rates */
+    struct rw_counts *counts;     /* record/counts.h: made when a monitor first asks */
     struct rw_clipping *clipping; /* api/clip.h: made by the first rw_clip_grad_norm() */
 
     rw_memory memory; /* running totals; rw_memory_stats() fills in the rest */

@@ -28,12 +28,17 @@ bool rw_delayed_slot_at(rw_site at, rw_tape *t, const rw_delayed *delayed, rw_te
     return scale;
 }
 
-rw_status rw_delayed_note(rw_tape *t, uint32_t buffer, uint32_t row, const rw_tensor *amax)
+rw_status rw_tape_note(rw_tape *t, struct rw_tape_amax what)
 {
     if (!rw_grow(&t->amaxes, &t->cap_amaxes, t->n_amaxes, 1, sizeof *t->amaxes))
-        return rw_fail(t->ctx, RW_ERR_MEMORY, "delayed scaling: out of memory");
-    t->amaxes[t->n_amaxes++] = (struct rw_tape_amax){ amax->id, buffer, row };
-    rw_hash_mix(&t->hash, (uint64_t)buffer << 32 | row);
-    rw_hash_mix(&t->hash, amax->id);
+        return rw_fail(t->ctx, RW_ERR_MEMORY, "quantize: out of memory");
+    t->amaxes[t->n_amaxes++] = what;
+    rw_hash_mix(&t->hash, (uint64_t)what.buffer << 32 | what.row);
+    rw_hash_mix(&t->hash, what.value);
     return RW_OK;
+}
+
+rw_status rw_delayed_note(rw_tape *t, uint32_t buffer, uint32_t row, const rw_tensor *amax)
+{
+    return rw_tape_note(t, (struct rw_tape_amax){ amax->id, buffer, row, false });
 }

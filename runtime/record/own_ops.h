@@ -127,6 +127,38 @@ struct rw_delayed_attrs {
 };
 
 /*
+ * What quantising has met, for whoever watches: RW_CODES_WORDS of RW_I32, which are RW_CODES_NUMBERS of uint64_t, in
+ * that order. Zero is nothing; those of several add up, or the larger one counts, so no order shows in them.
+ * rw_quantize() that counts has them as its fourth output; ret_counts NULL: it does not. No other byte depends on them.
+ * A commit: (counts ..., noted) -> (noted): each into its row; attributes: the rows, one uint32_t for each.
+ */
+enum rw_codes_number {
+    RW_CODES_AMAX,      /* bits of a float32 without its sign: the larger counts */
+    RW_CODES_LEAST,     /* UINT32_MAX minus the bits of the least scale, by which numbers are multiplied; likewise */
+    RW_CODES_MOST,      /* bits of the largest one; likewise. Of blocks whose amax is finite and above zero */
+    RW_CODES_SATURATED, /* numbers that are finite and, times the scale, above the largest code; these add up */
+    RW_CODES_FLUSHED,   /* numbers that are not zero, and whose codes are */
+    RW_CODES_ELEMENTS,
+    RW_CODES_NUMBERS
+};
+#define RW_CODES_WORDS ((int64_t)(RW_CODES_NUMBERS * sizeof(uint64_t) / sizeof(int32_t)))
+
+rw_tensor *rw_quantize_counted_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *scale, const rw_quantize_params *p,
+                                  rw_tensor **ret_scale, rw_tensor **ret_amax, rw_tensor **ret_counts);
+extern const rw_op_def rw_op_note_counts;
+
+/* Where what was counted goes, of an operand of a product with the weight, a value of the tape; the buffer by its id.
+   False where nobody watches, or where the weight is no parameter or buffer that was there when watching began. */
+struct rw_counts_slot {
+    uint32_t buffer, row;
+};
+bool rw_counts_slot_at(rw_site at, const rw_tape *t, const rw_tensor *weight, enum rw_delayed_operand which,
+                       struct rw_counts_slot *ret);
+
+/* Noted when backward ends, where that depends on its node. RW_ERR_MEMORY, recorded. */
+rw_status rw_counts_note(rw_tape *t, uint32_t buffer, uint32_t row, const rw_tensor *counts);
+
+/*
  * Clipping, a commit: (limit, norm, gradients) -> (norm, gradients). Limit and norm are float64, of one element. A
  * gradient that is absent is zero, and not written.
  */

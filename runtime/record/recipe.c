@@ -202,11 +202,13 @@ static uint32_t origin_of(const rw_quantize_params *p, const rw_delayed *delayed
 }
 
 static struct rw_tensor *make_codes(rw_site at, rw_tape *t, struct rw_tensor *x, const rw_quantize_params *p,
-                                    const struct rw_delayed_slot *slot, rw_tensor **ret_scale)
+                                    const struct rw_delayed_slot *slot, const struct rw_counts_slot *counted,
+                                    rw_tensor **ret_scale)
 {
-    if (!slot->scale) return rw_quantize_at(at, t, x, rw_none(), p, ret_scale, NULL);
-    rw_tensor *amax = NULL, *const y = rw_quantize_at(at, t, x, slot->scale, p, ret_scale, &amax);
-    return y && !rw_delayed_note(t, slot->buffer, slot->row, amax) ? y : NULL;
+    rw_tensor *amax = NULL, *counts = NULL, *const given = slot->scale ? slot->scale : rw_none();
+    rw_tensor *const y = rw_quantize_counted_at(at, t, x, given, p, ret_scale, &amax, counted ? &counts : NULL);
+    if (y && slot->scale && rw_delayed_note(t, slot->buffer, slot->row, amax)) return NULL;
+    return y && counted && rw_counts_note(t, counted->buffer, counted->row, counts) ? NULL : y;
 }
 
 /* Scales are the output behind the codes. */
@@ -215,6 +217,7 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
                               rw_tensor **ret_scale)
 {
     struct rw_delayed_slot slot = { 0 };
+    struct rw_counts_slot counted;
     const uint32_t origin = origin_of(params, delayed);
     struct rw_tensor *const made = cast_before(t, x, RW_F8_E4M3, origin);
     if (made) {
@@ -226,7 +229,8 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
         return NULL;
     }
     if (delayed && !rw_delayed_slot_at(at, t, delayed, weight, which, &slot)) return NULL;
-    struct rw_tensor *const y = make_codes(at, t, x, params, &slot, ret_scale);
+    const bool is_counted = rw_counts_slot_at(at, t, weight, which, &counted);
+    struct rw_tensor *const y = make_codes(at, t, x, params, &slot, is_counted ? &counted : NULL, ret_scale);
     if (y) note(t, x, y, origin);
     return y;
 }

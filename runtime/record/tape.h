@@ -57,10 +57,11 @@ struct rw_recipe_cast {
     uint32_t before;         /* the cast of the same source before it, RW_NONE_ID for none */
 };
 
-/* What a step notes of delayed scaling: see delayed.h. */
+/* What a step notes when backward ends: an amax of delayed scaling (delayed.h), or what was counted (counts.h). */
 struct rw_tape_amax {
     uint32_t value;
     uint32_t buffer, row; /* where it goes; the buffer by its id */
+    bool counts;
 };
 
 struct rw_tape {
@@ -250,5 +251,8 @@ bool rw_tape_is_valid(const rw_tape *t);
  * generator back on purpose. RW_ERR_MEMORY leaves *ret untouched.
  */
 rw_status rw_tape_audit_tickets(const rw_tape *t, bool *ret_disjoint);
+
+/* It is noted where backward depends on it. RW_ERR_MEMORY, recorded. */
+rw_status rw_tape_note(rw_tape *t, struct rw_tape_amax what);
 
 #endif

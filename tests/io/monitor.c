@@ -433,7 +433,7 @@ Test(monitor, mistakes_are_refused)
     rw_error_clear(b.ctx);
     const rw_status wrong[] = { rw_monitor_add(m, RW_MONITOR_PROMETHEUS, ""),
                                 rw_monitor_add(m, (rw_monitor_format)7, "a"),
-                                rw_monitor_set_policy(m, 1 << 11, RW_RECOVERY_STOP),
+                                rw_monitor_set_policy(m, 1 << 15, RW_RECOVERY_STOP),
                                 rw_monitor_set_policy(m, 1, (rw_recovery)5),
                                 rw_monitor_recovered(m, 0, 0, (rw_recovery)5, NULL) };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) cr_expect_eq(wrong[i], RW_ERR_ARGUMENT, "%d", (int)i);

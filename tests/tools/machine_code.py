@@ -25,7 +25,8 @@ import subprocess
 import sys
 
 # Kernels whose integers are added in any order: the sums are the same.
-ATOMICS = {'delayed_cuda:note_kernel', 'digest:digest_kernel', 'embedding_cuda:count_kernel'}
+ATOMICS = {'delayed_cuda:note_kernel', 'digest:digest_kernel', 'embedding_cuda:count_kernel',
+           *(f'quantize_cuda:{kernel}_kernel' for kernel in ('block', 'codes', 'note', 'part', 'scale'))}
 
 # Kernels that may use the stack: how many of the instructions of the innermost loop around an access may be such
 # accesses, and why.
@@ -38,6 +39,7 @@ STACK = [
     (r'moe_routing_cuda:topk_kernel<.*>', 0.1, 'a few words, beside a division that is a call'),
     (r'pointwise_cuda:columns_kernel<summed, __half, 8, gelu_slopes>', 0.01, 'a few words for each 32 slopes'),
     (r'update_cuda:update_kernel<3>', 0.01, 'one word, once for a chunk'),
+    (r'quantize_cuda:block_kernel<.*>', 0.01, 'one word, once for a block'),
     (r'(attention_(mma|portable)|conv|moe_linear)_cuda:\w+<.*>', 0.01,
      'all registers are taken: a word is put aside for a whole tile'),
 ]
@@ -144,7 +146,7 @@ OTHERS = [
     (r'\w+:map_elements<.*>', 'rows that do not divide into packs'),
     (r'where_cuda:where_elements<.*>', 'rows that do not divide into packs'),
     (r'quantize_cuda:(part|codes|block|decode)_kernel<.*>', 'elements side by side, a byte of each'),
-    (r'quantize_cuda:scale_kernel', 'one block'),
+    (r'quantize_cuda:(note|scale)_kernel', 'one block'),
     (r'remap_cuda:move_kernel<.*>', 'rows that do not divide into packs'),
     (r'remap_cuda:back_kernel<.*>', 'a sum per element: few terms, gathered'),
     (r'gather_cuda:(take|bag)_kernel<.*>', 'elements that lie apart'),

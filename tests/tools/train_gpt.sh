@@ -124,6 +124,16 @@ assert [r['step'] for r in rows] == [0, 1, 2, 0, 1], rows
 assert all(r['loss'] > 0 and r['grad_norm'] > 0 and r['memory']['peak'] > 0 and r['alerts'] == [] for r in rows), rows
 PY
 grep -q "4000 training tokens" log || { cat log; exit 1; }
+# Of 8-bit codes a line and the page have each operand of each product.
+train --dtype fp8 --scaling 1x128 --steps 2 --log sites.jsonl --dashboard sites.html
+python3 - <<'PY'
+import json
+sites = json.loads(open('sites.jsonl').readlines()[-1])['sites']
+assert {name.split('/')[1] for name in sites} == {'x', 'w', 'dy'} and len(sites) % 3 == 0, sites
+assert all(s['amax'] > 0 and s['scale'] > 0 and 0 <= s['flushed'] < 1 and 'model.c:' in s['at']
+           for s in sites.values()), sites
+PY
+grep -q "<tr><td>layer.0.qkv.*/dy</td>" sites.html || { echo "the page has no sites"; exit 1; }
 
 # refused OPTIONS...: with status 2 and a line that says why
 refused() {
