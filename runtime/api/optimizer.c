@@ -137,6 +137,8 @@ static rw_status add_member(rw_optimizer *opt, struct rw_param *p)
     *x = (struct rw_member){
         .param = p, .piece = opt->n, .version = p->version - 1, .lr_factor = 1, .weight_decay = -1
     };
+    *x = (struct rw_member){ .param = p, .piece = opt->n, .version = p->version - 1, .lr_factor = 1,
+                             .weight_decay = -1 };
     x->has_master = rw_dtype_size(dtype) == 2 && !(opt->numbers.stochastic_rounding && dtype == RW_BF16);
     if (!rw_grow(&all->piece, &all->cap, all->n, 1, sizeof *all->piece)) return RW_ERR_MEMORY;
     all->piece[all->n++] = (struct rw_piece){ .member = opt->n++, .n = p->numel, .dtype = wide,
