@@ -1,7 +1,7 @@
 /*
  * What gradients take when each parameter is updated inside backward: of GPT-2 124M, whose largest parameter is the
  * embedding that is its output, too, and of a Llama of that size. Beside it the memory of all gradients, and of the
- * whole step, activations included.
+ * whole step, activations included; and the same with gradients that are clipped, for which backward runs twice.
  *
  *     update_inside [SEQ]
  */
@@ -10,8 +10,11 @@
 
 #include <rewind/optimizers.h>
 
+enum how { BEHIND, INSIDE, CLIPPED, CLIPPED_INSIDE };
+
 struct taken {
     rw_memory memory;
+    double seconds;
     size_t largest; /* of a parameter's gradient */
 };
 
@@ -31,8 +34,10 @@ static size_t largest_gradient(const rw_context *ctx)
     return most;
 }
 
-/* One launch. SGD without momentum: what an optimizer keeps is no matter here. */
-static struct taken launch(const struct model_config *c, bool inside)
+enum { TIMED = 5 };
+
+/* Some launches, of which all but the first are timed. SGD without momentum: what an optimizer keeps is no matter here. */
+static struct taken launch(const struct model_config *c, enum how how)
 {
     struct model m;
     rw_context *ctx = NULL;
@@ -45,9 +50,17 @@ static struct taken launch(const struct model_config *c, bool inside)
     if (rw_tape_create(&t, ctx) || model_create(&m, ctx, c) || ckpt_set_policy(t, "full") ||
         rw_sgd_create(&opt, ctx, NULL))
         die(ctx, "making the model");
-    const rw_graph_params params = { .optimizer = opt, .update_inside = inside };
+    const rw_graph_params params = { .optimizer = opt, .update_inside = how == INSIDE || how == CLIPPED_INSIDE,
+                                     .max_norm = how >= CLIPPED ? 1 : 0 };
     if (rw_graph_create(&g, t, model_loss(&m, t, 1, c->max_seq, tokens, tokens), &params) || rw_graph_launch(g))
         die(ctx, "a step");
+    double seconds[TIMED];
+    for (int i = 0; i < TIMED; i++) {
+        const double begin = now_s();
+        if (rw_graph_launch(g)) die(ctx, "a step");
+        seconds[i] = now_s() - begin;
+    }
+    r.seconds = median_of(seconds, TIMED);
     rw_memory_stats(ctx, &r.memory);
     r.largest = largest_gradient(ctx);
     rw_graph_destroy(&g);
@@ -61,7 +74,8 @@ static struct taken launch(const struct model_config *c, bool inside)
 static void report(const char *name, const struct model_config *c)
 {
     char text[160];
-    const struct taken behind = launch(c, false), inside = launch(c, true);
+    const struct taken behind = launch(c, BEHIND), inside = launch(c, INSIDE);
+    const struct taken clipped = launch(c, CLIPPED), twice = launch(c, CLIPPED_INSIDE);
     const size_t used = inside.memory.used_up + inside.memory.gradients;
     snprintf(text, sizeof text, "gradients over the largest one, updated inside, %s (%.1f and %.1f MB, all: %.1f)",
              name, (double)used / 1e6, (double)inside.largest / 1e6, (double)behind.memory.gradients / 1e6);
@@ -69,6 +83,11 @@ static void report(const char *name, const struct model_config *c)
     printf("gradients and activations, updated inside and behind backward, %s, %.1f and %.1f MB, for comparison\n",
            name, (double)(inside.memory.gradients + inside.memory.measured_peak) / 1e6,
            (double)(behind.memory.gradients + behind.memory.measured_peak) / 1e6);
+    snprintf(text, sizeof text, "gradients over the largest one, clipped and updated inside, %s (%.1f MB)", name,
+             (double)(twice.memory.used_up + twice.memory.gradients) / 1e6);
+    figure(text, (double)(twice.memory.used_up + twice.memory.gradients) / (double)twice.largest, "times", 1.15);
+    printf("step time clipped and updated inside over that behind backward, %s (%.0f and %.0f ms), %.3f times, for "
+           "comparison\n", name, 1e3 * twice.seconds, 1e3 * clipped.seconds, twice.seconds / clipped.seconds);
 }
 
 int main(int argc, char **argv)

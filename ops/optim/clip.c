@@ -35,3 +35,48 @@ const rw_op_def rw_op_clip_grad_norm = { .name = "clip_grad_norm", .n_inputs = R
                                          .optional = RW_OP_ALL_INPUTS & ~RW_OP_INPUT(0) & ~RW_OP_INPUT(1),
                                          .check = check, .kernel = RW_KERNELS(rw_clip_grad_norm), .cost = cost,
                                          .workspace = RW_WORKSPACES(NULL, rw_clip_grad_norm_workspace_cuda) };
+
+/* ---- one gradient after the other ---- */
+
+static rw_status check_squares(rw_op_call *call)
+{
+    RW_CHECK(rw_want_float(call, 0));
+    return rw_op_output(call, 0, RW_F64, RW_SCALAR);
+}
+
+static rw_status check_factor(rw_op_call *call)
+{
+    if (call->n_inputs < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too few", call->n_inputs);
+    for (int i = 0; i < call->n_inputs; i++) RW_CHECK(want_number(call, i));
+    return rw_op_output(call, 0, RW_F64, RW_SCALAR);
+}
+
+static rw_status check_scale(rw_op_call *call)
+{
+    RW_CHECK(want_number(call, 0));
+    RW_CHECK(rw_want_float(call, 1));
+    return rw_op_output_like(call, 0, 1);
+}
+
+static rw_op_cost cost_of_one(const rw_op_call *call)
+{
+    const int g = call->n_inputs - 1;
+    return (rw_op_cost){ 2 * (double)call->in[g].layout->numel, rw_cost_bytes(call) };
+}
+
+RW_DECLARE_KERNELS(rw_grad_squares)
+RW_DECLARE_KERNELS(rw_clip_factor)
+RW_DECLARE_KERNELS(rw_clip_scale)
+RW_DECLARE_CUDA_WORKSPACE(rw_grad_squares_workspace_cuda)
+RW_DECLARE_CUDA_WORKSPACE(rw_clip_factor_workspace_cuda)
+const rw_op_def rw_op_grad_squares = { .name = "grad_squares", .n_inputs = 1, .n_outputs = 1,
+                                       .flags = RW_OP_NO_GRADIENT, .check = check_squares,
+                                       .kernel = RW_KERNELS(rw_grad_squares), .cost = cost_of_one,
+                                       .workspace = RW_WORKSPACES(NULL, rw_grad_squares_workspace_cuda) };
+const rw_op_def rw_op_clip_factor = { .name = "clip_factor", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
+                                      .flags = RW_OP_NO_GRADIENT, .check = check_factor,
+                                      .kernel = RW_KERNELS(rw_clip_factor),
+                                      .workspace = RW_WORKSPACES(NULL, rw_clip_factor_workspace_cuda) };
+const rw_op_def rw_op_clip_scale = { .name = "clip_scale", .n_inputs = 2, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT,
+                                     .inplace = RW_INPLACE({ 0, 1 }), .check = check_scale,
+                                     .kernel = RW_KERNELS(rw_clip_scale), .cost = cost_of_one };

@@ -4,6 +4,8 @@
 #include "ops/common/vec.h"
 #include "ops/common/vec_native.h"
 
+#include <string.h>
+
 #define BLOCK 4096
 #define GROUP 1024 /* blocks whose sums are kept at a time */
 #define LANES 8
@@ -57,33 +59,34 @@ static double sum_squares(const rw_view *grad, int threads)
     return total;
 }
 
-/* n <= BLOCK elements, times a factor. */
-VEC_INLINE void scale_f32(void *data, rw_dtype dtype, int64_t from, int64_t n, float factor)
+/* n <= BLOCK elements, times a factor; to where they are, or elsewhere. */
+VEC_INLINE void scale_f32(void *to, const void *data, rw_dtype dtype, int64_t from, int64_t n, float factor)
 {
     int64_t i = 0;
-    for (; i + NF_LANES <= n; i += NF_LANES) nf_put(data, dtype, from + i, nf_get(data, dtype, from + i) * factor);
-    if (i < n) nf_put_some(data, dtype, from + i, n - i, nf_get_some(data, dtype, from + i, n - i) * factor);
+    for (; i + NF_LANES <= n; i += NF_LANES) nf_put(to, dtype, from + i, nf_get(data, dtype, from + i) * factor);
+    if (i < n) nf_put_some(to, dtype, from + i, n - i, nf_get_some(data, dtype, from + i, n - i) * factor);
 }
 
-static void scale_block(const rw_view *grad, int64_t from, double factor)
+static void scale_block(void *to, const rw_view *grad, int64_t from, double factor)
 {
     const int64_t rest = grad->layout->numel - from, n = rest < BLOCK ? rest : BLOCK;
-    void *const data = grad->data;
-    if (grad->dtype == RW_F64) for (int64_t i = from; i < from + n; i++) ((double *)data)[i] *= factor;
-    else if (grad->dtype == RW_BF16) scale_f32(data, RW_BF16, from, n, (float)factor);
-    else if (grad->dtype == RW_F16) scale_f32(data, RW_F16, from, n, (float)factor);
-    else scale_f32(data, RW_F32, from, n, (float)factor);
+    const void *const data = grad->data;
+    if (grad->dtype == RW_F64)
+        for (int64_t i = from; i < from + n; i++) ((double *)to)[i] = ((const double *)data)[i] * factor;
+    else if (grad->dtype == RW_BF16) scale_f32(to, data, RW_BF16, from, n, (float)factor);
+    else if (grad->dtype == RW_F16) scale_f32(to, data, RW_F16, from, n, (float)factor);
+    else scale_f32(to, data, RW_F32, from, n, (float)factor);
 }
 
-static void scale(const rw_view *grad, double factor, int threads)
+static void scale(void *to, const rw_view *grad, double factor, int threads)
 {
     const int64_t n = grad->layout->numel;
     if (n < RW_PARALLEL_FROM || threads < 2) {
-        for (int64_t from = 0; from < n; from += BLOCK) scale_block(grad, from, factor);
+        for (int64_t from = 0; from < n; from += BLOCK) scale_block(to, grad, from, factor);
         return;
     }
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t from = 0; from < n; from += BLOCK) scale_block(grad, from, factor);
+    for (int64_t from = 0; from < n; from += BLOCK) scale_block(to, grad, from, factor);
 }
 
 rw_status RW_ISA_NAME(rw_clip_grad_norm_cpu)(const rw_kernel *k);
@@ -95,7 +98,39 @@ rw_status RW_ISA_NAME(rw_clip_grad_norm_cpu)(const rw_kernel *k)
         if (rw_kernel_has(k, i)) sum += sum_squares(&k->in[i], k->threads);
     const double norm = sqrt(sum);
     for (int i = 2; norm > most && i < k->n_inputs; i++)
-        if (rw_kernel_has(k, i)) scale(&k->in[i], most / norm, k->threads);
+        if (rw_kernel_has(k, i)) scale(k->in[i].data, &k->in[i], most / norm, k->threads);
     *(double *)k->out[0].data = norm;
+    return RW_OK;
+}
+
+/* ---- one gradient after the other ---- */
+
+rw_status RW_ISA_NAME(rw_grad_squares_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_grad_squares_cpu)(const rw_kernel *k)
+{
+    *(double *)k->out[0].data = sum_squares(&k->in[0], k->threads);
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_clip_factor_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_clip_factor_cpu)(const rw_kernel *k)
+{
+    const double most = *(const double *)k->in[0].data;
+    double sum = 0;
+    for (int i = 1; i < k->n_inputs; i++) sum += *(const double *)k->in[i].data;
+    const double norm = sqrt(sum);
+    *(double *)k->out[0].data = norm > most ? most / norm : 1;
+    return RW_OK;
+}
+
+/* By 1 not even a NaN changes. */
+rw_status RW_ISA_NAME(rw_clip_scale_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_clip_scale_cpu)(const rw_kernel *k)
+{
+    const double factor = *(const double *)k->in[0].data;
+    const rw_view *const g = &k->in[1];
+    void *const to = k->out[0].data;
+    if (factor != 1) scale(to, g, factor, k->threads);
+    else if (to != g->data && g->layout->numel) memcpy(to, g->data, (size_t)g->layout->numel * rw_dtype_size(g->dtype));
     return RW_OK;
 }

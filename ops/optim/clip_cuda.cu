@@ -1,12 +1,12 @@
 /*
- * Clipping on CUDA. Squares are added in double: a fixed number of blocks takes the chunks of all gradients in turn,
- * and one block adds their sums. Norm and factor stay on the device.
+ * Clipping on CUDA. Squares are added in double: of each chunk of a gradient, then of each gradient, then of all. So
+ * the norm is the same whether gradients come together or one after the other. Norm and factor stay on the device.
  */
 #include "ops/optim/gradients.cuh"
 
 namespace {
 
-constexpr int THREADS = GRADIENT_THREADS, NORM_BLOCKS = GRADIENT_BLOCKS;
+constexpr int THREADS = GRADIENT_THREADS, BLOCKS = GRADIENT_BLOCKS;
 
 template <typename T> __device__ __forceinline__ double squares(const void *data, int64_t from, int n)
 {
@@ -25,85 +25,211 @@ template <typename T> __device__ __forceinline__ double squares(const void *data
     return sum;
 }
 
-__global__ void __launch_bounds__(THREADS) squares_kernel(double *sums, const __grid_constant__ gradient_batch b)
+/* Of each chunk; a block for each. */
+__global__ void __launch_bounds__(THREADS) squares_kernel(double *parts, const __grid_constant__ gradient_batch b)
 {
     __shared__ double shared[32];
     double sum = 0;
     for_chunks(b, [&](void *data, int dtype, int64_t from, int n) {
         switch (dtype) {
-        case RW_F64: sum += squares<double>(data, from, n); break;
-        case RW_BF16: sum += squares<bf16>(data, from, n); break;
-        case RW_F16: sum += squares<f16>(data, from, n); break;
-        default: sum += squares<float>(data, from, n);
+        case RW_F64: sum = squares<double>(data, from, n); break;
+        case RW_BF16: sum = squares<bf16>(data, from, n); break;
+        case RW_F16: sum = squares<f16>(data, from, n); break;
+        default: sum = squares<float>(data, from, n);
         }
     });
     sum = block_sum(sum, shared);
-    if (threadIdx.x == 0) sums[blockIdx.x] = b.first ? sum : sums[blockIdx.x] + sum;
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-/* After the sums: the norm, and what the gradients are multiplied by, 1 when they stay as they are. */
-__global__ void __launch_bounds__(NORM_BLOCKS) norm_kernel(double *ret_norm, double *sums, const double *limit)
+/* Of each gradient, of its chunks; a block for each. */
+__global__ void __launch_bounds__(THREADS)
+    add_squares_kernel(double *sums, const double *parts, const __grid_constant__ gradient_batch b)
 {
     __shared__ double shared[32];
-    const double norm = sqrt(block_sum(sums[threadIdx.x], shared)), most = *limit;
-    if (threadIdx.x) return;
-    *ret_norm = norm;
-    sums[NORM_BLOCKS] = norm > most ? most / norm : 1;
+    double sum = 0;
+    for (int64_t c = (blockIdx.x ? b.end[blockIdx.x - 1] : 0) + threadIdx.x; c < b.end[blockIdx.x]; c += THREADS)
+        sum += parts[c];
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-template <typename T> __device__ __forceinline__ void scale(void *data, int64_t from, int n, double factor)
+/* Of all: the norm, and what the gradients are multiplied by, 1 when they stay as they are. */
+__global__ void __launch_bounds__(THREADS)
+    norm_kernel(double *ret_norm, double *ret_factor, const double *sums, int n, const double *limit)
+{
+    __shared__ double shared[32];
+    double sum = 0;
+    for (int i = threadIdx.x; i < n; i += THREADS) sum += sums[i];
+    const double norm = sqrt(block_sum(sum, shared)), most = *limit;
+    if (threadIdx.x) return;
+    *ret_norm = norm;
+    *ret_factor = norm > most ? most / norm : 1;
+}
+
+struct sum_batch {
+    int32_t n;
+    bool first, last;
+    const double *sum[THREADS];
+};
+
+/* The same of sums that lie each by itself, so many at a time; those of earlier launches are in the room. */
+__global__ void __launch_bounds__(THREADS)
+    factor_kernel(double *ret_factor, double *room, const double *limit, const __grid_constant__ sum_batch b)
+{
+    __shared__ double shared[32];
+    double sum = b.first ? 0 : room[threadIdx.x];
+    if (static_cast<int>(threadIdx.x) < b.n) sum += *b.sum[threadIdx.x];
+    if (!b.last) {
+        room[threadIdx.x] = sum;
+        return;
+    }
+    const double norm = sqrt(block_sum(sum, shared)), most = *limit;
+    if (threadIdx.x == 0) *ret_factor = norm > most ? most / norm : 1;
+}
+
+template <typename T>
+__device__ __forceinline__ void scale(void *to, const void *data, int64_t from, int n, double factor,
+                                      bool keeps = false)
 {
     constexpr int P = pack<T>::size;
-    T *const x = static_cast<T *>(data) + from;
+    const T *const x = static_cast<const T *>(data) + from;
+    T *const y = static_cast<T *>(to) + from;
     const int whole = n / P * P;
     const wide<T> f = static_cast<wide<T>>(factor);
 #pragma unroll 2
     for (int i = threadIdx.x * P; i < whole; i += THREADS * P) {
         pack<T> v = load_pack(x + i);
 #pragma unroll
-        for (int l = 0; l < P; l++) v.x[l] = narrow<T>(widen(v.x[l]) * f);
-        store_pack(x + i, v);
+        for (int l = 0; l < P; l++) v.x[l] = keeps ? v.x[l] : narrow<T>(widen(v.x[l]) * f);
+        store_pack(y + i, v);
     }
     const int last = whole + static_cast<int>(threadIdx.x);
-    if (last < n) x[last] = narrow<T>(widen(x[last]) * f);
+    if (last < n) y[last] = keeps ? x[last] : narrow<T>(widen(x[last]) * f);
 }
 
 __global__ void __launch_bounds__(THREADS)
-    scale_kernel(const double *norm, const double *sums, const double *limit, const __grid_constant__ gradient_batch b)
+    scale_kernel(const double *norm, const double *the_factor, const double *limit,
+                 const __grid_constant__ gradient_batch b)
 {
-    const double factor = sums[NORM_BLOCKS];
+    const double factor = *the_factor;
     if (!(*norm > *limit)) return;
     for_chunks(b, [&](void *data, int dtype, int64_t from, int n) {
         switch (dtype) {
-        case RW_F64: scale<double>(data, from, n, factor); break;
-        case RW_BF16: scale<bf16>(data, from, n, factor); break;
-        case RW_F16: scale<f16>(data, from, n, factor); break;
-        default: scale<float>(data, from, n, factor);
+        case RW_F64: scale<double>(data, data, from, n, factor); break;
+        case RW_BF16: scale<bf16>(data, data, from, n, factor); break;
+        case RW_F16: scale<f16>(data, data, from, n, factor); break;
+        default: scale<float>(data, data, from, n, factor);
         }
     });
 }
 
+/* One gradient, to where it is or elsewhere. By 1 not even a NaN changes. */
+__global__ void __launch_bounds__(THREADS)
+    scale_one_kernel(void *to, const double *the_factor, const __grid_constant__ gradient_batch b)
+{
+    const double factor = *the_factor;
+    const bool keeps = factor == 1;
+    if (keeps && to == b.data[0]) return;
+    for_chunks(b, [&](void *data, int dtype, int64_t from, int n) {
+        switch (dtype) {
+        case RW_F64: scale<double>(to, data, from, n, factor, keeps); break;
+        case RW_BF16: scale<bf16>(to, data, from, n, factor, keeps); break;
+        case RW_F16: scale<f16>(to, data, from, n, factor, keeps); break;
+        default: scale<float>(to, data, from, n, factor, keeps);
+        }
+    });
+}
+
+size_t chunks_of(const rw_layout *layout)
+{
+    return static_cast<size_t>((layout->numel + CHUNK - 1) / CHUNK);
+}
+
+gradient_batch batch_of(const rw_view &g)
+{
+    gradient_batch b = {};
+    b.n = 1;
+    b.chunks = b.end[0] = static_cast<int64_t>(chunks_of(g.layout));
+    b.data[0] = g.data;
+    b.numel[0] = g.layout->numel;
+    b.dtype[0] = static_cast<uint8_t>(g.dtype);
+    return b;
+}
+
+/* The sums of a batch's gradients. */
+void add_squares(const rw_kernel *k, double *sums, double *parts, const gradient_batch &b)
+{
+    if (b.chunks) RW_LAUNCH(squares_kernel, static_cast<unsigned>(b.chunks), THREADS, 0, k, parts, b);
+    if (b.n) RW_LAUNCH(add_squares_kernel, b.n, THREADS, 0, k, sums, parts, b);
+}
+
 } // namespace
 
-/* The sums of all blocks, and the factor. */
-extern "C" size_t rw_clip_grad_norm_workspace_cuda(const rw_op_call *)
+/* The factor; the sum of each gradient; those of the chunks of a launch, of which one for all is most. */
+extern "C" size_t rw_clip_grad_norm_workspace_cuda(const rw_op_call *call)
 {
-    return (NORM_BLOCKS + 1) * sizeof(double);
+    size_t numbers = 1 + static_cast<size_t>(call->n_inputs);
+    for (int i = 2; i < call->n_inputs; i++) numbers += chunks_of(call->in[i].layout);
+    return numbers * sizeof(double);
 }
 
 extern "C" rw_status rw_clip_grad_norm_cuda(const rw_kernel *k)
 {
     const double *const limit = static_cast<const double *>(k->in[0].data);
-    double *const norm = static_cast<double *>(k->out[0].data), *const sums = static_cast<double *>(k->workspace);
-    int next = 2;
-    do {
+    double *const norm = static_cast<double *>(k->out[0].data), *const factor = static_cast<double *>(k->workspace);
+    double *const sums = factor + 1, *const parts = sums + k->n_inputs;
+    int n = 0;
+    for (int next = 2; next < k->n_inputs;) {
         const gradient_batch b = next_batch(k, &next);
-        RW_LAUNCH(squares_kernel, NORM_BLOCKS, THREADS, 0, k, sums, b);
-    } while (next < k->n_inputs);
-    RW_LAUNCH(norm_kernel, 1, NORM_BLOCKS, 0, k, norm, sums, limit);
-    for (next = 2; next < k->n_inputs;) {
-        const gradient_batch b = next_batch(k, &next);
-        RW_LAUNCH(scale_kernel, NORM_BLOCKS, THREADS, 0, k, norm, sums, limit, b);
+        add_squares(k, sums + n, parts, b);
+        n += b.n;
     }
+    RW_LAUNCH(norm_kernel, 1, THREADS, 0, k, norm, factor, sums, n, limit);
+    for (int next = 2; next < k->n_inputs;) {
+        const gradient_batch b = next_batch(k, &next);
+        RW_LAUNCH(scale_kernel, BLOCKS, THREADS, 0, k, norm, factor, limit, b);
+    }
+    return rw_cuda_launched(k);
+}
+
+extern "C" size_t rw_grad_squares_workspace_cuda(const rw_op_call *call)
+{
+    return (chunks_of(call->in[0].layout) + 1) * sizeof(double);
+}
+
+extern "C" rw_status rw_grad_squares_cuda(const rw_kernel *k)
+{
+    add_squares(k, static_cast<double *>(k->out[0].data), static_cast<double *>(k->workspace), batch_of(k->in[0]));
+    return rw_cuda_launched(k);
+}
+
+extern "C" size_t rw_clip_factor_workspace_cuda(const rw_op_call *)
+{
+    return THREADS * sizeof(double);
+}
+
+extern "C" rw_status rw_clip_factor_cuda(const rw_kernel *k)
+{
+    int next = 1;
+    do {
+        sum_batch b = {};
+        b.first = next == 1;
+        for (; next < k->n_inputs && b.n < THREADS; next++)
+            b.sum[b.n++] = static_cast<const double *>(k->in[next].data);
+        b.last = next == k->n_inputs;
+        RW_LAUNCH(factor_kernel, 1, THREADS, 0, k, static_cast<double *>(k->out[0].data),
+                  static_cast<double *>(k->workspace), static_cast<const double *>(k->in[0].data), b);
+    } while (next < k->n_inputs);
+    return rw_cuda_launched(k);
+}
+
+extern "C" rw_status rw_clip_scale_cuda(const rw_kernel *k)
+{
+    const gradient_batch b = batch_of(k->in[1]);
+    const unsigned blocks = b.chunks < BLOCKS ? static_cast<unsigned>(b.chunks) : BLOCKS;
+    if (blocks)
+        RW_LAUNCH(scale_one_kernel, blocks, THREADS, 0, k, k->out[0].data, static_cast<const double *>(k->in[0].data),
+                  b);
     return rw_cuda_launched(k);
 }

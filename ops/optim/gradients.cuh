@@ -10,13 +10,12 @@
 namespace {
 
 constexpr int GRADIENT_THREADS = 256;
-constexpr int GRADIENT_BLOCKS = 1024; /* whatever the device: they are the cut of sums */
+constexpr int GRADIENT_BLOCKS = 1024; /* whatever the device */
 constexpr int CHUNK = 8192;           /* elements of a block's turn */
 constexpr int BATCH = 64;             /* gradients that the arguments of a launch hold */
 
 struct gradient_batch {
     int32_t n;
-    bool first;
     int64_t chunks;
     void *data[BATCH];
     int64_t numel[BATCH], end[BATCH]; /* end: chunks up to and with this one's */
@@ -38,7 +37,6 @@ template <typename F> __device__ __forceinline__ void for_chunks(const gradient_
 gradient_batch next_batch(const rw_kernel *k, int *next)
 {
     gradient_batch b = {};
-    b.first = *next == 2;
     for (; *next < k->n_inputs && b.n < BATCH; ++*next) {
         const rw_view &g = k->in[*next];
         if (!rw_kernel_has(k, *next)) continue;

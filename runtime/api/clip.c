@@ -41,9 +41,67 @@ static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
     return status;
 }
 
+/* ---- inside backward ---- */
+
+static struct rw_clip *clip_of(struct rw_first_pass *f)
+{
+    return (struct rw_clip *)(void *)((char *)f - offsetof(struct rw_clip, pass));
+}
+
+static const rw_site here = { "rw_clip_grad_norm", 0 };
+
+static rw_status show(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient)
+{
+    struct rw_clip *const c = clip_of(f);
+    c->squares[param] = rw_apply_at(here, t, &rw_op_grad_squares, &gradient, 1, NULL, 0, NULL);
+    return c->squares[param] ? RW_OK : c->ctx->status;
+}
+
+/* In the order in which the recorder has them. */
+static rw_status end(struct rw_first_pass *f, rw_tape *t)
+{
+    struct rw_clip *const c = clip_of(f);
+    rw_context *const ctx = c->ctx;
+    rw_tensor **const in = rw_malloc((ctx->n_params + 1) * sizeof *in);
+    int n = 0;
+    if (!in) return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+    in[n++] = &c->limit->tensor;
+    for (size_t i = 0; i < ctx->n_params; i++) {
+        rw_tensor *const x = c->squares[ctx->params[i]->tensor.id];
+        if (x) in[n++] = x;
+    }
+    c->factor = rw_apply_at(here, t, &rw_op_clip_factor, in, n, NULL, 0, NULL);
+    rw_free(in);
+    return c->factor ? RW_OK : ctx->status;
+}
+
+static rw_tensor *change(struct rw_first_pass *f, rw_tape *t, rw_tensor *gradient)
+{
+    rw_tensor *const in[] = { clip_of(f)->factor, gradient };
+    return rw_apply_at(here, t, &rw_op_clip_scale, in, 2, NULL, 0, NULL);
+}
+
+rw_status rw_clip_pass_begin(struct rw_clip *c, struct rw_first_pass **ret)
+{
+    c->squares = rw_calloc(c->ctx->n_ids, sizeof *c->squares);
+    if (!c->squares) return rw_fail(c->ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+    *ret = &c->pass;
+    return RW_OK;
+}
+
+void rw_clip_pass_end(struct rw_clip *c)
+{
+    rw_free(c->squares);
+    c->squares = NULL;
+    c->factor = NULL;
+}
+
+/* ---- making and ending ---- */
+
 rw_status rw_clip_open(struct rw_clip *c, rw_context *ctx)
 {
-    *c = (struct rw_clip){ .recorder.record = record, .ctx = ctx, .limit = rw_state_create(ctx, RW_F64, RW_SCALAR),
+    *c = (struct rw_clip){ .recorder.record = record, .pass = { show, end, change }, .ctx = ctx,
+                           .limit = rw_state_create(ctx, RW_F64, RW_SCALAR),
                            .norm = rw_state_create(ctx, RW_F64, RW_SCALAR) };
     if (c->limit && c->norm) return RW_OK;
     rw_clip_close(c);

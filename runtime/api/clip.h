@@ -7,14 +7,21 @@
 
 struct rw_clip {
     struct rw_recorder recorder; /* first */
+    struct rw_first_pass pass;   /* the same inside backward, which runs twice */
     rw_context *ctx;
     struct rw_param *limit, *norm; /* states: what the norm may be; what it was before */
     double set;                    /* what limit holds */
+    rw_tensor **squares; /* of a plan in the making, by parameter's id: the sum of its gradient's; NULL: none */
+    rw_tensor *factor;   /* of the same: what gradients are multiplied by */
 };
 
 /* RW_ERR_MEMORY, recorded, leaves nothing behind. */
 rw_status rw_clip_open(struct rw_clip *c, rw_context *ctx);
 void rw_clip_close(struct rw_clip *c);
+
+/* Around the planning of a step that clips inside backward (rw_request.first). RW_ERR_MEMORY, recorded. */
+rw_status rw_clip_pass_begin(struct rw_clip *c, struct rw_first_pass **ret);
+void rw_clip_pass_end(struct rw_clip *c);
 
 /* What the norm may be, of what is queued from now on. */
 rw_status rw_clip_set(struct rw_clip *c, double max_norm);

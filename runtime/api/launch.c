@@ -91,22 +91,25 @@ static rw_status plan_of(rw_graph *g, rw_plan **ret_plan)
     struct rw_request request = request_of(g);
     request.recorders = recorders_of(g, used_up);
     request.used_up = g->inside ? used_up : NULL;
-    const rw_status status = request.recorders ? rw_plan_build(t, &request, ret_plan)
-                                               : rw_plan_get(t, &request, ret_plan);
+    rw_status status = g->inside && g->clip.ctx ? rw_clip_pass_begin(&g->clip, &request.first) : RW_OK;
+    if (!status)
+        status = request.recorders ? rw_plan_build(t, &request, ret_plan) : rw_plan_get(t, &request, ret_plan);
+    if (g->inside && g->clip.ctx) rw_clip_pass_end(&g->clip);
     if (!status && !request.recorders) (*ret_plan)->references++;
     t->n_held = n_held;
     rw_free(used_up);
     return status;
 }
 
-static rw_status check_inside(rw_context *ctx, const rw_graph_params *p)
+static rw_status check_inside(const rw_tape *t, const rw_graph_params *p)
 {
+    rw_context *const ctx = t->ctx;
     if (!p->update_inside) return RW_OK;
     const char *fault = NULL;
     if (!p->optimizer) fault = "there is no optimizer";
     else if (p->scaler) fault = "a scaler decides about an update when it has seen all gradients";
     else if (p->delayed) fault = "histories move on behind the last update";
-    else if (p->max_norm > 0) fault = "max_norm needs the norm of all gradients before the first update";
+    else if (p->max_norm > 0 && t->n_amaxes) fault = "max_norm runs backward twice, and amaxes are noted once";
     return fault ? rw_fail(ctx, RW_ERR_ARGUMENT, "rw_graph_create: update_inside: %s", fault) : RW_OK;
 }
 
@@ -126,7 +129,7 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the scaler belongs to another context");
     if (p->delayed && rw_delayed_context(p->delayed) != t->ctx)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: delayed scaling belongs to another context");
-    const rw_status inside = check_inside(t->ctx, p);
+    const rw_status inside = check_inside(t, p);
     if (inside) return inside;
     const rw_status scales = p->scaler ? rw_scaler_check_loss(t, loss, "rw_graph_create") : RW_OK;
     if (scales) return scales;

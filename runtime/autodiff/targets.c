@@ -88,7 +88,10 @@ static rw_status take_param(struct rw_targets *s, uint32_t value, rw_tensor *g)
 {
     const uint32_t param = s->t->leaves[rw_tape_value(s->t, value)->leaf].param;
     const rw_tensor *const seed = s->seeds[value];
+    struct rw_first_pass *const first = s->request->first;
     if (g == seed) return RW_OK; /* nothing was added */
+    if (s->in_first_pass) return first->show(first, s->t, param, g);
+    if (first && !(g = first->change(first, s->t, g))) return s->ctx->status;
     if (s->request->used_up && s->request->used_up[param]) return use_up(s, param, g);
     while (g && !is_bindable(s, g, seed)) g = copy_of(s, g);
     if (!g) return s->ctx->status ? s->ctx->status : no_memory(s);
@@ -102,7 +105,8 @@ static rw_status take(struct rw_grad_taker *taker, uint32_t value, rw_tensor *g)
     struct rw_targets *const s = (struct rw_targets *)taker;
     const struct rw_tensor *const v = rw_tape_value(s->t, value);
     const bool is_param = v->leaf != RW_NONE_ID && s->t->leaves[v->leaf].kind == RW_LEAF_PARAM;
-    return is_param ? take_param(s, value, g) : take_retained(s, value, g);
+    if (is_param) return take_param(s, value, g);
+    return s->in_first_pass ? RW_OK : take_retained(s, value, g);
 }
 
 /* The sum of a parameter begins with what its gradient holds: an operand that is absent while the gradient is clear. */
@@ -251,13 +255,52 @@ static rw_status keep_for_commits(struct rw_targets *s)
     return status;
 }
 
+/* What runs once cannot be part of two passes. */
+static rw_status check_twice(const struct rw_targets *s, size_t first)
+{
+    const rw_tape *const t = s->t;
+    for (size_t n = first; n < t->n_nodes; n++) {
+        const rw_op_def *const op = s->ctx->ops[t->nodes[n].op];
+        if (!(op->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC))) continue;
+        const rw_site at = s->ctx->sites[t->nodes[n].site];
+        return rw_fail(s->ctx, RW_ERR_UNSUPPORTED,
+                       "planning: backward cannot run twice: the gradient of what was recorded at %s:%d is made by %s, "
+                       "which %s", at.file, at.line, op->name,
+                       op->flags & RW_OP_STATEFUL ? "runs once" : "gives other bytes the second time");
+    }
+    return RW_OK;
+}
+
+/* Backward for the sake of what is of all gradients; then sums begin again with what they began with. */
+static rw_status pass_first(struct rw_targets *s, size_t n_values)
+{
+    rw_tape *const t = s->t;
+    struct rw_first_pass *const first = s->request->first;
+    const size_t n_nodes = t->n_nodes;
+    s->in_first_pass = true;
+    rw_status status = begin_at_roots(s);
+    s->in_first_pass = false;
+    if (!status) status = check_twice(s, n_nodes);
+    t->origin = rw_origin_of(t, RW_NONE_ID);
+    if (!status) status = first->end(first, t);
+    t->origin = (struct rw_origin){ 0 };
+    if (status) return status;
+    rw_free(s->grads);
+    s->grads = rw_calloc(t->n_values, sizeof *s->grads);
+    if (!s->grads) return no_memory(s);
+    for (size_t v = 0; v < n_values; v++) s->grads[v] = s->seeds[v];
+    return RW_OK;
+}
+
 static rw_status differentiate(struct rw_targets *s)
 {
     rw_tape *const t = s->t;
-    s->grads = rw_calloc(t->n_values, sizeof *s->grads);
-    s->seeds = rw_calloc(t->n_values, sizeof *s->seeds);
+    const size_t n_values = t->n_values;
+    s->grads = rw_calloc(n_values, sizeof *s->grads);
+    s->seeds = rw_calloc(n_values, sizeof *s->seeds);
     if (!s->grads || !s->seeds) return no_memory(s);
     rw_status status = plant_seeds(s);
+    if (!status && s->request->first) status = pass_first(s, n_values);
     if (!status) status = begin_at_roots(s);
     return status ? status : keep_for_readers(s);
 }

@@ -34,6 +34,18 @@ struct rw_recorder {
     rw_status (*record)(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient);
 };
 
+/*
+ * Of a step whose gradients are used up as they are complete, where what is done with them depends on all of them:
+ * backward is recorded twice. In the first pass each gradient is shown to who asked, who records what it needs of it,
+ * and no more is done with it; the second makes it again, from the same tickets, and what `change` records of it stands
+ * for it. The loss is computed once. Errors are recorded.
+ */
+struct rw_first_pass {
+    rw_status (*show)(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient);
+    rw_status (*end)(struct rw_first_pass *f, rw_tape *t); /* all have been shown */
+    rw_tensor *(*change)(struct rw_first_pass *f, rw_tape *t, rw_tensor *gradient); /* NULL on an error */
+};
+
 struct rw_request {
     uint8_t kind;           /* enum rw_plan_kind */
     const uint32_t *values; /* of an eval: what to hold; of a step: where backward begins */
@@ -45,6 +57,7 @@ struct rw_request {
     /* Of a step, by parameter: its gradient is used up by recorders, inside the step: it is written nowhere, and what
        recorders put on the tape runs as soon as it can. NULL: none. */
     const bool *used_up;
+    struct rw_first_pass *first; /* of one with used_up; NULL: one pass */
 };
 
 /* A step under the tape's policy. */
@@ -78,6 +91,7 @@ struct rw_targets {
     size_t n_used_up, cap_used_up;
     uint32_t first_update; /* the first node of those updates, RW_NONE_ID for none */
     rw_tensor **grads, **seeds; /* per recorded value, of a step: its gradient so far; what that begins with */
+    bool in_first_pass;
     size_t first_seed, n_seeds; /* the leaves of the seeds */
     uint32_t *instead; /* leaf -> the copy that commits read in its place, or RW_NONE_ID; NULL: there is none */
 };

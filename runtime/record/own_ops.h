@@ -164,6 +164,13 @@ rw_status rw_counts_note(rw_tape *t, uint32_t buffer, uint32_t row, const rw_ten
  */
 extern const rw_op_def rw_op_clip_grad_norm;
 
+/*
+ * The same in three, for gradients that are made one after the other, and made again: (gradient) -> the sum of its
+ * squares, one RW_F64; (limit, sums) -> what they are multiplied by, one RW_F64; (factor, gradient) -> gradient. The
+ * bytes are clip_grad_norm's where the sums stand in the order of its gradients.
+ */
+extern const rw_op_def rw_op_grad_squares, rw_op_clip_factor, rw_op_clip_scale;
+
 /* The bytes of all operands, each read or written once: what an op costs that does not say. */
 double rw_cost_bytes(const rw_op_call *call);
 

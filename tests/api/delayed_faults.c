@@ -167,6 +167,8 @@ Test(delayed_faults, refuses_what_makes_no_sense)
     rw_graph *g = NULL;
     const rw_graph_params inside = { .optimizer = x.opt, .update_inside = true, .delayed = x.d };
     expect_failure(ctx, rw_graph_create(&g, x.b.t, loss, &inside), RW_ERR_ARGUMENT, "update_inside");
+    const rw_graph_params clipped = { .optimizer = x.opt, .update_inside = true, .max_norm = 1 };
+    expect_failure(ctx, rw_graph_create(&g, x.b.t, loss, &clipped), RW_ERR_ARGUMENT, "amaxes are noted once");
     expect_failure(ctx, rw_graph_create(&g, x.b.t, loss, &(rw_graph_params){ .delayed = y.d }), RW_ERR_ARGUMENT,
                    "another context");
     rw_delayed_destroy(NULL);

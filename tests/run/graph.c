@@ -174,16 +174,18 @@ static size_t largest_gradient(enum model_kind kind, rw_dtype dtype)
     return most;
 }
 
-/* The same losses and parameters under every policy; gradients take what one or two of them take. */
-static void updates_inside(enum model_kind kind, rw_dtype dtype)
+/* The same losses and parameters under every policy; gradients take what one or two of them take. With a norm backward
+   runs twice. */
+static void updates_inside(enum model_kind kind, rw_dtype dtype, double max_norm)
 {
     static const char *const policies[] = { "full", "none", "uniform:2", "ops:linear", "block:1", "budget:95%" };
     const struct model_config c = config(kind, dtype);
     const size_t most = largest_gradient(kind, dtype), n = sizeof policies / sizeof *policies;
-    struct outcome recorded = record_every_step(&c, "none", 0);
+    const rw_graph_params clipped = { .max_norm = max_norm }, inside = { .update_inside = true, .max_norm = max_norm };
+    struct outcome recorded = record_every_step(&c, "none", max_norm);
     for (size_t i = 0; i < (test_device() == RW_DEVICE_CPU ? n : 1); i++) { /* the simulated device takes its time */
-        struct outcome behind = launch_every_step(&c, policies[i], &(rw_graph_params){ 0 }, true);
-        struct outcome o = launch_every_step(&c, policies[i], &(rw_graph_params){ .update_inside = true }, true);
+        struct outcome behind = launch_every_step(&c, policies[i], &clipped, true);
+        struct outcome o = launch_every_step(&c, policies[i], &inside, true);
         cr_assert_eq(behind.memory.used_up, 0);
         cr_assert_eq(o.memory.gradients, 0, "%s: %zu bytes", policies[i], o.memory.gradients);
         cr_assert(o.memory.used_up >= most && 2 * o.memory.used_up < behind.memory.gradients,
@@ -200,8 +202,13 @@ static void updates_inside(enum model_kind kind, rw_dtype dtype)
     release(&recorded);
 }
 
-Test(graph, updates_inside_of_gpt) { updates_inside(MODEL_GPT, RW_F32); }
-Test(graph, updates_inside_of_llama_bfloat16) { updates_inside(MODEL_LLAMA, RW_BF16); }
+Test(graph, updates_inside_of_gpt) { updates_inside(MODEL_GPT, RW_F32, 0); }
+Test(graph, updates_inside_of_llama_bfloat16) { updates_inside(MODEL_LLAMA, RW_BF16, 0); }
+Test(graph, updates_inside_of_gpt_clipped) { updates_inside(MODEL_GPT, RW_F64, 0.05); }
+Test(graph, updates_inside_of_llama_bfloat16_clipped)
+{
+    if (test_device() == RW_DEVICE_CPU) updates_inside(MODEL_LLAMA, RW_BF16, 0.05);
+}
 
 /* w = 2, and loss = w^2: an update by SGD at a rate of 1/8 subtracts w/4. */
 static rw_tensor *square(rw_tape *t, rw_tensor *w)
@@ -274,14 +281,14 @@ Test(graph, gradients_come_back_behind_an_update_inside)
 }
 
 /* The n-th allocation fails, for every n: what was not updated is as it was. */
-Test(graph, updates_inside_without_memory_change_nothing)
+static void updates_inside_without_memory(double max_norm, float after)
 {
     struct fixture b = fixture_open(1, 1);
     rw_optimizer *opt = NULL;
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
     rw_init_constant(w, 2);
     cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
-    const rw_graph_params params = { .optimizer = opt, .update_inside = true };
+    const rw_graph_params params = { .optimizer = opt, .update_inside = true, .max_norm = max_norm };
     rw_status status = RW_ERR_MEMORY;
     for (uint64_t n = 1; status; n++) {
         rw_graph *g = NULL;
@@ -297,10 +304,14 @@ Test(graph, updates_inside_without_memory_change_nothing)
         rw_error_clear(b.ctx);
         cr_assert_eq(value_of(w), 2);
     }
-    cr_assert_eq(value_of(w), 1.5);
+    cr_assert_eq(value_of(w), after);
     rw_optimizer_destroy(&opt);
     fixture_close(&b);
 }
+
+/* The gradient is 4; clipped, 1. */
+Test(graph, updates_inside_without_memory_change_nothing) { updates_inside_without_memory(0, 1.5f); }
+Test(graph, clipped_updates_inside_without_memory_change_nothing) { updates_inside_without_memory(1, 1.875f); }
 
 Test(graph, updates_inside_that_cannot_be_are_refused)
 {
@@ -313,9 +324,8 @@ Test(graph, updates_inside_that_cannot_be_are_refused)
     cr_assert_eq(rw_scaler_create(&scaler, b.ctx, NULL), RW_OK);
     rw_tensor *const loss = square(b.t, w);
     const rw_graph_params wrong[] = { { .update_inside = true },
-                                      { .optimizer = opt, .update_inside = true, .scaler = scaler },
-                                      { .optimizer = opt, .update_inside = true, .max_norm = 1 } };
-    static const char *const why[] = { "no optimizer", "a scaler", "max_norm" };
+                                      { .optimizer = opt, .update_inside = true, .scaler = scaler } };
+    static const char *const why[] = { "no optimizer", "a scaler" };
     for (size_t i = 0; i < sizeof why / sizeof *why; i++) {
         cr_assert_eq(rw_graph_create(&g, b.t, loss, &wrong[i]), RW_ERR_ARGUMENT);
         cr_assert(strstr(rw_error_message(b.ctx), why[i]), "%s", rw_error_message(b.ctx));
@@ -325,6 +335,53 @@ Test(graph, updates_inside_that_cannot_be_are_refused)
     rw_scaler_destroy(&scaler);
     rw_optimizer_destroy(&opt);
     fixture_close(&b);
+}
+
+/* An op whose gradient is made by one that runs once, or whose bytes differ. */
+static rw_status as_input(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status copies(const rw_kernel *k)
+{
+    memcpy(k->out[0].data, k->in[0].data, (size_t)k->out[0].layout->numel * sizeof(float));
+    return RW_OK;
+}
+
+#define ONCE(text, with) { .name = text, .n_inputs = 1, .n_outputs = 1, .flags = (with) | RW_OP_NO_GRADIENT, \
+                           .check = as_input, .kernel = { [RW_DEVICE_CPU] = copies, [RW_DEVICE_CUDA] = copies } }
+static const rw_op_def once[] = { ONCE("noisy", RW_OP_NONDETERMINISTIC), ONCE("counting", RW_OP_STATEFUL) };
+static int which_once;
+
+static rw_status grad_by_once(rw_grad_call *g)
+{
+    rw_tensor *up = rw_grad_upstream(g, 0);
+    return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &once[which_once], &up, 1, NULL, 0, NULL));
+}
+
+static const rw_op_def passes_on = { .name = "passes_on", .n_inputs = 1, .n_outputs = 1, .check = as_input,
+                                     .kernel = { [RW_DEVICE_CPU] = copies, [RW_DEVICE_CUDA] = copies },
+                                     .grad = grad_by_once };
+
+Test(graph, a_backward_that_cannot_run_twice_is_not_clipped_inside)
+{
+    for (which_once = 0; which_once < 2; which_once++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_graph *g = NULL;
+        rw_optimizer *opt = NULL;
+        rw_tensor *w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
+        cr_assert_eq(rw_sgd_create(&opt, b.ctx, NULL), RW_OK);
+        rw_tensor *const loss = square(b.t, rw_apply(b.t, &passes_on, &w, 1, NULL, 0, NULL));
+        const rw_graph_params params = { .optimizer = opt, .update_inside = true, .max_norm = 1 };
+        cr_assert_eq(rw_graph_create(&g, b.t, loss, &params), RW_ERR_UNSUPPORTED, "%s", rw_error_message(b.ctx));
+        cr_assert(strstr(rw_error_message(b.ctx), once[which_once].name), "%s", rw_error_message(b.ctx));
+        cr_assert(strstr(rw_error_message(b.ctx), "tests/run/graph.c"), "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        cr_assert_null(g);
+        rw_optimizer_destroy(&opt);
+        fixture_close(&b);
+    }
 }
 
 /* Nothing waits between the launches: the next one must not overwrite what the last one still reads. */

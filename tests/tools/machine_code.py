@@ -115,7 +115,7 @@ STREAMS = [
     Stream(r'update_cuda:update_seen_kernel<0>', share=4 / 7),
     Stream(r'update_cuda:update_seen_kernel<[12]>', share=3 / 5),
     Stream(r'clip_cuda:squares_kernel', store=0, share=1),
-    Stream(r'clip_cuda:scale_kernel'),
+    Stream(r'clip_cuda:scale(_one)?_kernel'),
     Stream(r'scaler_cuda:unscale_kernel'),
 ]
 
@@ -169,7 +169,8 @@ OTHERS = [
     (r'row_loss_cuda:rows_(backward_)?kernel<\w+, true>', 'label smoothing: a class weight for each element, too'),
     (r'row_loss_cuda:share_kernel<.*>', 'one block: a number per row'),
     (r'row_loss_cuda:shares_kernel<.*>', 'only for gradients of gradients'),
-    (r'clip_cuda:norm_kernel', 'one block'),
+    (r'clip_cuda:(norm|factor)_kernel', 'one block'),
+    (r'clip_cuda:add_squares_kernel', 'a number for each chunk of 8192 elements'),
     (r'update_cuda:add_sums_kernel', 'four numbers for each chunk of 8192 elements'),
     (r'scaler_cuda:next_kernel', 'one thread'),
     (r'scaler_cuda:rows_kernel', 'a thread for a parameter'),
