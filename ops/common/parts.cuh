@@ -115,29 +115,40 @@ template <typename W> struct exponentials {
     }
 };
 
-constexpr int PARTS_THREADS = 512, PARTS_COLUMNS = 32;
+constexpr int PARTS_THREADS = 512;
+constexpr int PARTS_COLUMNS = 32, PARTS_FEW = 8; /* of a block; of one of a short result, so that there are more of them */
+constexpr int PARTS_SHORT = 16384;
 constexpr int PARTS_AHEAD = 4; /* loads of a thread in flight */
+
+/* One of the results of a launch, like all: its parts, where it goes, and what it is added to, if there is a sum. */
+template <typename State, typename T> struct merged {
+    const State *part;
+    T *to;
+    const void *sum;
+};
 
 /*
  * to[c] = part[c] + part[stride + c] + ..., over `divisor`, added to sum[c] if there is a sum. In double. blockDim:
  * columns x rows, powers of two; a thread takes the parts that are its row modulo their number, then the rows are
- * merged pairwise.
+ * merged pairwise. gridDim.y: one result or two.
  */
 template <template <typename> class R, typename W, typename T>
-__global__ void __launch_bounds__(PARTS_THREADS) merge_parts_kernel(const typename R<W>::state *part, int64_t parts,
-                                                                    int64_t stride, T *to, int64_t n, double divisor,
-                                                                    const void *sum)
+__global__ void __launch_bounds__(PARTS_THREADS) merge_parts_kernel(merged<typename R<W>::state, T> first,
+                                                                    merged<typename R<W>::state, T> second,
+                                                                    int64_t parts, int64_t stride, int64_t n,
+                                                                    double divisor)
 {
     using D = R<double>;
     __shared__ typename D::state shared[PARTS_THREADS];
+    const merged<typename R<W>::state, T> m = blockIdx.y ? second : first;
     const int64_t c = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     typename D::state s = D::empty();
     for (int64_t p = threadIdx.y; p < parts && c < n; p += PARTS_AHEAD * blockDim.y) {
         typename R<W>::state ahead[PARTS_AHEAD];
 #pragma unroll
         for (int a = 0; a < PARTS_AHEAD; a++) {
-            const int64_t at = p + a * blockDim.y;
-            ahead[a] = at < parts ? part[at * stride + c] : R<W>::empty();
+            const int64_t at = p + a * blockDim.y; /* not there: p again, without a condition */
+            ahead[a] = m.part[(at < parts ? at : p) * stride + c];
         }
 #pragma unroll
         for (int a = 0; a < PARTS_AHEAD; a++)
@@ -150,19 +161,29 @@ __global__ void __launch_bounds__(PARTS_THREADS) merge_parts_kernel(const typena
         __syncthreads();
     }
     if (threadIdx.y == 0 && c < n)
-        to[c] = added(narrow<T>(static_cast<wide<T>>(D::result(s) / divisor)), sum, c);
+        m.to[c] = added(narrow<T>(static_cast<wide<T>>(D::result(s) / divisor)), m.sum, c);
 }
 
-/* to and sum: of T or, with T in 16 bits, float32. */
+/* to and sum: of T or, with T in 16 bits, float32. second: of another result with as many parts; or nothing. */
+template <template <typename> class R, typename T>
+static inline void merge_parts(const rw_kernel *k, merged<typename R<wide<T>>::state, T> first, int64_t parts,
+                               int64_t stride, int64_t n, double divisor,
+                               merged<typename R<wide<T>>::state, T> second = {})
+{
+    const unsigned most = n <= PARTS_SHORT ? PARTS_FEW : PARTS_COLUMNS;
+    unsigned columns = 1;
+    while (columns < most && columns < n) columns *= 2;
+    if (!n) return;
+    RW_LAUNCH((merge_parts_kernel<R, wide<T>, T>), dim3(blocks_for(n, columns), second.to ? 2 : 1),
+              dim3(columns, PARTS_THREADS / columns), 0, k, first, second, parts, stride, n, divisor);
+}
+
+/* The same of one result, whose type is not known as such. */
 template <template <typename> class R, typename T>
 static inline void merge_parts(const rw_kernel *k, const typename R<wide<T>>::state *part, int64_t parts,
                                int64_t stride, void *to, int64_t n, double divisor, const void *sum)
 {
-    unsigned columns = 1;
-    while (columns < PARTS_COLUMNS && columns < n) columns *= 2;
-    if (!n) return;
-    RW_LAUNCH((merge_parts_kernel<R, wide<T>, T>), blocks_for(n, columns), dim3(columns, PARTS_THREADS / columns), 0, k,
-              part, parts, stride, static_cast<T *>(to), n, divisor, sum);
+    merge_parts<R, T>(k, { part, static_cast<T *>(to), sum }, parts, stride, n, divisor);
 }
 
 #endif

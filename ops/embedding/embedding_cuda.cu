@@ -10,7 +10,7 @@
 namespace {
 
 constexpr int THREADS = 256;
-constexpr int UNROLL = 2;
+constexpr int UNROLL = 4;
 
 /* ---- forward: rows in units as wide as they allow ---- */
 

@@ -334,6 +334,17 @@ const void *sum_of(const rw_kernel *k, int o)
     return has ? k->in[2 + o].data : nullptr;
 }
 
+/* Outputs from `o` up to `end`, of type Out, from the blocks' sums. */
+template <typename Out, typename W>
+void merge_vectors(const rw_kernel *k, const W *part, int64_t blocks, int64_t n, int o, int end)
+{
+    const auto vector = [=](int i) {
+        return merged<sum_state<W>, Out>{ reinterpret_cast<const sum_state<W> *>(part + (i - 1) * n),
+                                          static_cast<Out *>(k->out[i].data), sum_of(k, i) };
+    };
+    merge_parts<summed, Out>(k, vector(o), blocks, 2 * n, n, 1, o + 1 < end ? vector(o + 1) : decltype(vector(o)){});
+}
+
 template <typename T, int G, bool RMS> void launch_held(const rw_kernel *k, const norm_rows &a, unsigned blocks)
 {
     const T *const x = static_cast<const T *>(k->in[0].data), *const w = static_cast<const T *>(k->in[1].data);
@@ -400,12 +411,10 @@ extern "C" rw_status rw_norm_backward_cuda(const rw_kernel *k)
             RW_LAUNCH(backward_any_kernel<T>, grid, ROW_BLOCK, 0, k, static_cast<const T *>(k->in[0].data),
                       static_cast<const T *>(k->in[1].data), static_cast<const T *>(k->in[2].data),
                       addend_of<T>(k), static_cast<T *>(k->out[0].data), part, a);
-        for (int o = 1; o < k->n_outputs; o++) {
-            const auto *const sums = reinterpret_cast<const typename summed<W>::state *>(part + (o - 1) * a.n);
-            void *const to = k->out[o].data;
-            if (k->out[o].dtype == k->in[0].dtype)
-                merge_parts<summed, T>(k, sums, blocks, 2 * a.n, to, a.n, 1, sum_of(k, o));
-            else merge_parts<summed, W>(k, sums, blocks, 2 * a.n, to, a.n, 1, sum_of(k, o));
+        for (int o = 1, end; o < k->n_outputs; o = end) {
+            end = o + 1 < k->n_outputs && k->out[o].dtype == k->out[o + 1].dtype ? o + 2 : o + 1;
+            if (k->out[o].dtype == k->in[0].dtype) merge_vectors<T>(k, part, blocks, a.n, o, end);
+            else merge_vectors<W>(k, part, blocks, a.n, o, end);
         }
         return rw_cuda_launched(k);
     });

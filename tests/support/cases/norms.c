@@ -10,7 +10,8 @@ void op_cases_norms(void)
         { S(2, 257), OP_SLICED, 0 }, { S(130, 5), 0, 0 },  { S(4, 8), OP_EXPANDED, 0 }, { S(0, 6), 0, 0 },
         { S(3, 1024), 0, 0 },        { S(9), 0, 0 },       { S(1500, 33), 0, 0 },       { S(17, 4099), 0, 0 },
         { S(2, 400), 0, 0 },         { S(2, 2048), 0, 0 }, { S(1, 4096), 0, 0 },        { S(400, 64), 0, 0 },
-        { S(70, 1600), 0, 0 },       { S(3, 8192), 0, 0 }, { S(2, 8200), 0, 0 }
+        { S(70, 1600), 0, 0 },       { S(3, 8192), 0, 0 }, { S(2, 8200), 0, 0 },
+        { S(70, 744), 0, 0 }
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int form = 0; form < 6; form++) { /* layernorm, without bias, rmsnorm; each beside its input too */
