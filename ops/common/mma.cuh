@@ -168,8 +168,6 @@ template <typename T> inline uint32_t pair_of(float low, float high)
     return r;
 }
 
-inline float power_of_two(float x) { return exp2f(x); }
-
 inline uint32_t exclusive_or(uint32_t a, uint32_t b, uint32_t c) { return a ^ b ^ c; }
 
 inline void store_shared(shared_address to, uint32_t x) { memcpy(to, &x, sizeof x); }
@@ -255,14 +253,6 @@ template <typename T> __device__ __forceinline__ uint32_t pair_of(float low, flo
     }
 RW_MMA_PAIR(bf16, "bf16")
 RW_MMA_PAIR(f16, "f16")
-
-/* Within 2 units in the last place; subnormal numbers are 0. */
-__device__ __forceinline__ float power_of_two(float x)
-{
-    float r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-    return r;
-}
 
 /* One instruction. */
 __device__ __forceinline__ uint32_t exclusive_or(uint32_t a, uint32_t b, uint32_t c)

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
         e.raise(most);
         const W base = exponentials<W>::base(most);
 #pragma unroll
-        for (int l = 0; l < pack<T>::size; l++) e.sum += exp_of(widen(v.x[l]) - base);
+        for (int l = 0; l < pack<T>::size; l++) e.sum += exp_of_logit<T>(widen(v.x[l]) - base);
     });
     e = block_join(e, shared);
     if (threadIdx.x) return;
@@ -93,17 +93,18 @@ __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
     const bool counts = t != ignore && t >= 0 && t < classes;
     if (threadIdx.x == 0 && !counts && t != ignore) guard.report();
     if (!counts) {
-        for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS) r.store(to, i, pack<T>{});
+        for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS) r.store(to, i, {});
         return;
     }
-    r.each(first, logits, narrow<T>(W(0)), [&](int64_t i, pack<T> &v) {
+    r.each(first, logits, narrow<T>(W(0)), [&](int64_t i, const pack<T> &v) {
         const int own = r.place(i, t);
+        W d[pack<T>::size];
 #pragma unroll
         for (int l = 0; l < pack<T>::size; l++) {
-            const W e = exp_of(widen(v.x[l]) - base);
-            v.x[l] = narrow<T>((l == own ? e - 1 : e) * f);
+            const W e = exp_of_logit<T>(widen(v.x[l]) - base);
+            d[l] = (l == own ? e - 1 : e) * f;
         }
-        r.store(to, i, v);
+        r.store(to, i, narrow_pack<T>(d));
     });
 }
 

@@ -11,6 +11,7 @@ namespace {
 constexpr int ROW_THREADS = 512;
 constexpr int AHEAD = 2; /* packs of a row that a thread has on their way while it computes */
 template <typename T> constexpr int ROW_BLOCKS = sizeof(T) == sizeof(double) ? 2 : 3; /* of a multiprocessor */
+template <typename T> constexpr int ROW_BLOCKS = sizeof(T) == 2 ? 3 : 1; /* of a multiprocessor */
 
 /*
  * A row cut into packs at the multiples of a pack in the tensor: the first and the last may be cut off. Where the
@@ -81,13 +82,14 @@ template <typename T> struct row_packs {
         }
     }
 
-    __device__ __forceinline__ void store(T *y, int64_t i, const pack<T> &v) const
+    __device__ __forceinline__ void store(T *y, int64_t i, const raw<pack<T>> &words) const
     {
         const int64_t at = first(i);
         if (is_full(i)) {
-            store_raw(y + at, v);
+            store_raw(y + at, words);
             return;
         }
+        const pack<T> v = words.elements();
 #pragma unroll
         for (int l = 0; l < P; l++)
             if (at + l >= 0 && at + l < n) y[at + l] = v.x[l];
@@ -96,6 +98,14 @@ template <typename T> struct row_packs {
 
 __device__ __forceinline__ float exp_of(float x) { return expf(x); }
 __device__ __forceinline__ double exp_of(double x) { return exp(x); }
+
+/* Of a difference of logits: those of 16 bits know no more of it than that one multiplication and ex2 give. */
+template <typename T> __device__ __forceinline__ wide<T> exp_of_logit(wide<T> x)
+{
+    if constexpr (sizeof(T) == 2) return power_of_two(x * 1.44269504088896340736f);
+    else return exp_of(x);
+}
+
 __device__ __forceinline__ float more_of(float x, float most) { return fmaxf(x, most); } /* NaN is not more */
 __device__ __forceinline__ double more_of(double x, double most) { return fmax(x, most); }
 __device__ __forceinline__ float log_of(float x) { return logf(x); }

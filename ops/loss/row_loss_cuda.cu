@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>) rows_kernel(row_jo
         e.raise(most);
         const W base = exponentials<W>::base(most);
 #pragma unroll
-        for (int l = 0; l < pack<T>::size; l++) e.sum += exp_of(widen(v.x[l]) - base);
+        for (int l = 0; l < pack<T>::size; l++) e.sum += exp_of_logit<T>(widen(v.x[l]) - base);
         if constexpr (SMOOTH) {
 #pragma unroll
             for (int l = 0; l < pack<T>::size; l++) {
@@ -93,24 +93,24 @@ __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
     const int32_t t = j.target[row];
     if (!j.counts(t)) {
         if (threadIdx.x == 0 && t != j.ignore) j.guard.report();
-        for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS) r.store(to, i, pack<T>{});
+        for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS) r.store(to, i, {});
         return;
     }
     const W base = lse[row], up = dy[row], each = SMOOTH ? up * j.each() : W(0);
     const W own = up * ((1 - j.smoothing) * j.weight_of(t));
     const W rest = up * ((SMOOTH ? j.each() * j.all() : W(0)) + 2 * j.z * base);
-    r.each(first, logits, narrow<T>(W(0)), [&](int64_t i, pack<T> &v) {
+    r.each(first, logits, narrow<T>(W(0)), [&](int64_t i, const pack<T> &v) {
         const int of_target = r.place(i, t);
+        W d[pack<T>::size];
 #pragma unroll
         for (int l = 0; l < pack<T>::size; l++) {
             const int64_t c = r.first(i) + l;
-            const W e = exp_of(widen(v.x[l]) - base);
-            W d = (l == of_target ? e - 1 : e) * own + e * rest;
+            const W e = exp_of_logit<T>(widen(v.x[l]) - base);
+            d[l] = (l == of_target ? e - 1 : e) * own + e * rest;
             if constexpr (SMOOTH)
-                if (c >= 0 && c < j.classes) d -= each * j.weight_of(c);
-            v.x[l] = narrow<T>(d);
+                if (c >= 0 && c < j.classes) d[l] -= each * j.weight_of(c);
         }
-        r.store(to, i, v);
+        r.store(to, i, narrow_pack<T>(d));
     });
 }
 

@@ -176,6 +176,14 @@ template <typename R, typename T, int N> struct gelu_slopes {
     const T *z, *dy;
     T *dz;
 
+    static __device__ __forceinline__ loaded<T, N> rounded(const wide<T> (&x)[N])
+    {
+        loaded<T, N> y;
+        if constexpr (N == 1) y.x = narrow<T>(x[0]);
+        else memcpy(y.word, narrow_pack<T>(x).word, sizeof y);
+        return y;
+    }
+
     __device__ __forceinline__ held ask(int64_t at) const
     {
         const int n = at < 0 ? 0 : N;
@@ -185,16 +193,17 @@ template <typename R, typename T, int N> struct gelu_slopes {
     __device__ __forceinline__ loaded<T, N> take(const held &v, int64_t at) const
     {
         const bundle<T, N> a = v.z.elements(), b = v.dy.elements();
-        bundle<T, N> c;
+        wide<T> slope[N];
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            const T x[2] = { a.x[i], b.x[i] };
-            gelu_tanh_backward_of<T>{ 0 }(x, &c.x[i]);
+            const wide<T> x[2] = { widen(a.x[i]), widen(b.x[i]) };
+            if constexpr (std::is_same<wide<T>, double>::value) d_op_gelu_tanh_backward(x, &slope[i], 0);
+            else f_op_gelu_tanh_backward(x, &slope[i], 0);
         }
-        const loaded<T, N> made = loaded<T, N>::of(c);
+        const loaded<T, N> made = rounded(slope);
         if (at < 0) return made;
-        if (!(reinterpret_cast<uintptr_t>(dz + at) % sizeof c)) *reinterpret_cast<loaded<T, N> *>(dz + at) = made;
-        else for (int i = 0; i < N; i++) dz[at + i] = c.x[i];
+        if (!(reinterpret_cast<uintptr_t>(dz + at) % sizeof made)) *reinterpret_cast<loaded<T, N> *>(dz + at) = made;
+        else for (int i = 0; i < N; i++) dz[at + i] = made.elements().x[i];
         return made;
     }
 };

@@ -62,7 +62,6 @@ template <typename T, int N> struct alignas(sizeof(T) * N) bundle { T x[N]; };
 template <typename T> struct single {
     T x;
 
-    static __device__ __forceinline__ single of(const bundle<T, 1> &v) { return { v.x[0] }; }
     __device__ __forceinline__ bundle<T, 1> elements() const { return { { x } }; }
 };
 

@@ -37,7 +37,6 @@ STACK = [
     (r'attention_portable_cuda:mask_kernel<.*>', 0.1, 'all registers are taken: one word is put aside'),
     (r'attention_merge_cuda:backward_kernel<.*>', 0.1, 'a row of any layout is found by divisions, which are calls'),
     (r'moe_routing_cuda:topk_kernel<.*>', 0.1, 'a few words, beside a division that is a call'),
-    (r'pointwise_cuda:columns_kernel<summed, __half, 8, gelu_slopes>', 0.01, 'a few words for each 32 slopes'),
     (r'update_cuda:update_kernel<3>', 0.01, 'one word, once for a chunk'),
     (r'quantize_cuda:block_kernel<.*>', 0.01, 'one word, once for a block'),
     (r'(attention_(mma|portable)|conv|moe_linear)_cuda:\w+<.*>', 0.01,

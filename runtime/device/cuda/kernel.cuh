@@ -16,7 +16,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cmath>
 #include <cstring>
+#include <type_traits>
 
 using bf16 = __nv_bfloat16;
 using f16 = __half;
@@ -38,6 +40,32 @@ template <> __device__ __forceinline__ double narrow<double>(double x) { return 
 template <> __device__ __forceinline__ bf16 narrow<bf16>(float x) { return __float2bfloat16_rn(x); }
 template <> __device__ __forceinline__ f16 narrow<f16>(float x) { return __float2half_rn(x); }
 
+/* Two of 16 bits in a word, the first in its lower half. */
+template <typename T> __device__ __forceinline__ uint32_t narrow_pair(float low, float high)
+{
+    uint32_t r;
+    if constexpr (std::is_same<T, bf16>::value) {
+        const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+        memcpy(&r, &two, sizeof r);
+    } else {
+        const __half2 two = __floats2half2_rn(low, high);
+        memcpy(&r, &two, sizeof r);
+    }
+    return r;
+}
+
+/* Within 2 units in the last place; subnormal numbers are 0. */
+__device__ __forceinline__ float power_of_two(float x)
+{
+#ifdef RW_CUDASIM
+    return exp2f(x);
+#else
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+#endif
+}
+
 /*
  * A vector of elements on its way from memory, in words of 32 bits. Where a fast way of loading and a slow one meet,
  * words must meet: the compiler takes 16-bit elements apart at that place, and then waits for each load before it
@@ -45,13 +73,6 @@ template <> __device__ __forceinline__ f16 narrow<f16>(float x) { return __float
  */
 template <typename V> struct alignas(sizeof(V)) raw {
     uint32_t word[sizeof(V) / 4];
-
-    static __device__ __forceinline__ raw of(const V &v)
-    {
-        raw r;
-        memcpy(r.word, static_cast<const void *>(&v), sizeof v);
-        return r;
-    }
 
     __device__ __forceinline__ V elements() const
     {
@@ -134,6 +155,19 @@ template <typename T> struct alignas(16) pack {
 template <typename T> __device__ __forceinline__ pack<T> load_pack(const T *p)
 {
     return load_raw<pack<T>>(p).elements();
+}
+
+/* Rounded as narrow() does, where elements have 16 bits two with one instruction. */
+template <typename T> __device__ __forceinline__ raw<pack<T>> narrow_pack(const wide<T> (&x)[pack<T>::size])
+{
+    if constexpr (sizeof(T) == 2) {
+        raw<pack<T>> r;
+#pragma unroll
+        for (int w = 0; w < pack<T>::size / 2; w++) r.word[w] = narrow_pair<T>(x[2 * w], x[2 * w + 1]);
+        return r;
+    } else {
+        return gather_raw<pack<T>, T>([&](int i) { return narrow<T>(x[i]); });
+    }
 }
 
 /*
