@@ -36,7 +36,7 @@ static size_t largest_gradient(const rw_context *ctx)
 
 enum { TIMED = 5 };
 
-/* Some launches, of which all but the first are timed. SGD without momentum: what an optimizer keeps is no matter here. */
+/* Some launches, of which all but the first are timed. SGD without momentum: what an optimizer keeps is no matter. */
 static struct taken launch(const struct model_config *c, enum how how)
 {
     struct model m;

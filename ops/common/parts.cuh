@@ -116,7 +116,8 @@ template <typename W> struct exponentials {
 };
 
 constexpr int PARTS_THREADS = 512;
-constexpr int PARTS_COLUMNS = 32, PARTS_FEW = 8; /* of a block; of one of a short result, so that there are more of them */
+/* Of a block; of one of a short result, so that there are more of them. */
+constexpr int PARTS_COLUMNS = 32, PARTS_FEW = 8;
 constexpr int PARTS_SHORT = 16384;
 constexpr int PARTS_AHEAD = 4; /* loads of a thread in flight */
 

@@ -10,7 +10,6 @@ namespace {
 
 constexpr int ROW_THREADS = 512;
 constexpr int AHEAD = 2; /* packs of a row that a thread has on their way while it computes */
-template <typename T> constexpr int ROW_BLOCKS = sizeof(T) == sizeof(double) ? 2 : 3; /* of a multiprocessor */
 template <typename T> constexpr int ROW_BLOCKS = sizeof(T) == 2 ? 3 : 1; /* of a multiprocessor */
 
 /*

@@ -29,7 +29,8 @@ template <typename T> struct row_job {
 
 /* SMOOTH: there is label smoothing, which takes the sum of a row's weighted logits. */
 template <typename T, bool SMOOTH>
-__global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>) rows_kernel(row_job<T> j, wide<T> *loss, wide<T> *lse)
+__global__ void __launch_bounds__(ROW_THREADS, (SMOOTH ? 1 : ROW_BLOCKS<T>))
+    rows_kernel(row_job<T> j, wide<T> *loss, wide<T> *lse)
 {
     using W = wide<T>;
     __shared__ W shared[64];
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>) rows_kernel(row_jo
 
 /* y may be the logits: a thread reads what it writes, and reads it first. */
 template <typename T, bool SMOOTH>
-__global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
+__global__ void __launch_bounds__(ROW_THREADS, (SMOOTH ? 1 : ROW_BLOCKS<T>))
     rows_backward_kernel(row_job<T> j, T *y, const wide<T> *lse, const wide<T> *dy)
 {
     using W = wide<T>;

@@ -237,8 +237,8 @@ template <typename T, int PACKS, int G, bool RMS>
 constexpr int BLOCKS = G == ROW_WARP ? 3 : PACKS * pack<T>::size * (sizeof(T) == 4 && !RMS ? 2 : 1) >= 32 ? 1 : 2;
 
 /*
- * Does it ask for the next row before it computes with the one at hand? A block waits at barriers for its row. Warps hide
- * each other's waits, but a few of wide rows do not.
+ * Does it ask for the next row before it computes with the one at hand? A block waits at barriers for its row. Warps
+ * hide each other's waits, but a few of wide rows do not.
  */
 template <typename T, int PACKS, int G, bool RMS> constexpr bool asks_early()
 {

@@ -28,10 +28,10 @@ SCALAR_FUNCTIONS(f, float, f)
 SCALAR_FUNCTIONS(d, double, )
 
 /*
- * n / d, correctly rounded. Between 0, 1 and 2 a division needs no way out for exponents: it is the compiler's own Newton
- * step and correction (Markstein, IBM J. Res. Dev. 34(1), 1990) without the branch behind which nothing can be moved.
- * What two quotients of one d share is taken once. Of n = 1 and n = d - 1 all have been tried, for a reciprocal that is
- * an ulp off either way: one is wrong, d = 2 - 2^-23, where the compiler's division would be as well.
+ * n / d, correctly rounded. Between 0, 1 and 2 a division needs no way out for exponents: it is the compiler's own
+ * Newton step and correction (Markstein, IBM J. Res. Dev. 34(1), 1990) without the branch behind which nothing can be
+ * moved. What two quotients of one d share is taken once. All floats d, with n = 1 and with the n that d is of,
+ * have been tried with a reciprocal up to an ulp off: one quotient is wrong, where the compiler's would be as well.
  */
 VEC_INLINE float f_share(float n, float d)
 {
