@@ -59,29 +59,67 @@ static void add_counts(uint64_t *to, const uint64_t *x)
     for (int i = RW_CODES_SATURATED; i < RW_CODES_NUMBERS; i++) to[i] += x[i];
 }
 
-VEC_INLINE void count(const void *x, rw_dtype dtype, const uint8_t *y, int64_t from, int64_t n, float by, bool e5m2,
-                      uint64_t *ret)
+/* What a thread has met, the numbers that were flushed lane by lane. */
+struct met {
+    uint64_t x[RW_CODES_NUMBERS];
+    nu flushed;
+};
+
+static void add_met(uint64_t *to, struct met *m)
 {
-    uint32_t saturated = 0, flushed = 0;
-    for (int64_t i = from; i < from + n; i++) {
-        const float v = f_get(x, dtype, i);
-        saturated += rw_codes_saturate(v, by, e5m2);
-        flushed += rw_codes_flush(v, y[i]);
-    }
-    ret[RW_CODES_SATURATED] += saturated;
-    ret[RW_CODES_FLUSHED] += flushed;
-    ret[RW_CODES_ELEMENTS] += (uint64_t)n;
+    for (int l = 0; l < NF_LANES; l++) m->x[RW_CODES_FLUSHED] += m->flushed[l];
+    add_counts(to, m->x);
 }
 
-/* Of codes that were just made. */
-static void count_all(const rw_view *x, const rw_view *y, int64_t from, int64_t n, float by, uint64_t *ret)
+/* Those whose magnitude is above `above` and at most `most`. */
+VEC_INLINE void count(const void *x, rw_dtype dtype, int64_t from, int64_t n, uint32_t above, uint32_t most, nu *ret)
 {
-    const bool e5m2 = y->dtype == RW_F8_E5M2;
+    nu sum = *ret;
+    int64_t i = 0;
+    for (; i + NF_LANES <= n; i += NF_LANES)
+        sum -= (nu)(((nu)nf_get(x, dtype, from + i) & 0x7fffffffu) - (above + 1) < (nu){ 0 } + (most - above));
+    for (; i < n; i++) sum[0] += rw_f8_magnitude(f_get(x, dtype, from + i)) - (above + 1) < most - above;
+    *ret = sum;
+}
+
+static void count_all(const rw_view *x, int64_t from, int64_t n, uint32_t above, uint32_t most, nu *ret)
+{
     switch (x->dtype) {
-    case RW_BF16: count(x->data, RW_BF16, y->data, from, n, by, e5m2, ret); return;
-    case RW_F16: count(x->data, RW_F16, y->data, from, n, by, e5m2, ret); return;
-    default: count(x->data, RW_F32, y->data, from, n, by, e5m2, ret);
+    case RW_BF16: count(x->data, RW_BF16, from, n, above, most, ret); return;
+    case RW_F16: count(x->data, RW_F16, from, n, above, most, ret); return;
+    default: count(x->data, RW_F32, from, n, above, most, ret);
     }
+}
+
+/* The largest finite magnitude that is at most `most` when it is multiplied: what is larger comes out larger. */
+static uint32_t largest_within(float by, float most)
+{
+    if (!(by > 0)) return 0;
+    uint32_t m = rw_f8_magnitude(most / by);
+    if (!(rw_f8_bits(by) & 0x7fffffu) && m < RW_F8_INFINITY) return m; /* a power of two: nothing was rounded */
+    while (m && !(rw_f8_float(m) * by <= most)) m--;
+    while (m < RW_F8_INFINITY - 1 && rw_f8_float(m + 1) * by <= most) m++;
+    return m;
+}
+
+/* Numbers with one scale, while they are near. Half of the smallest code is rounded to zero: to even. */
+static void count_codes(const rw_view *x, int64_t from, int64_t n, float by, bool e5m2, struct met *ret)
+{
+    const uint32_t gone = largest_within(by, e5m2 ? 0x1p-17f : 0x1p-10f);
+    ret->x[RW_CODES_ELEMENTS] += (uint64_t)n;
+    if (gone) count_all(x, from, n, 0, gone, &ret->flushed);
+}
+
+/* A scale of their own amax saturates none of them, but for what rounding does to it. */
+static void count_saturated(const rw_view *x, int64_t from, int64_t n, uint32_t amax, float by, bool e5m2,
+                            struct met *ret)
+{
+    if (rw_f8_float(amax) * by <= rw_f8_largest(e5m2) || !(by > 0)) return;
+    const uint32_t within = largest_within(by, rw_f8_largest(e5m2));
+    nu lanes = { 0 };
+    if (amax <= within) return;
+    count_all(x, from, n, within, RW_F8_INFINITY - 1, &lanes);
+    for (int l = 0; l < NF_LANES; l++) ret->x[RW_CODES_SATURATED] += lanes[l];
 }
 
 static void count_scale(uint32_t amax, float by, uint64_t *ret)
@@ -95,16 +133,18 @@ static void count_scale(uint32_t amax, float by, uint64_t *ret)
 
 /* ---- codes ---- */
 
-/* A part; its counts are added. */
+/* A part, whose amax is known; its counts are added. */
 static void encode_part(const rw_kernel *k, int64_t p, float by, uint64_t *counts)
 {
     const int64_t n = k->in[0].layout->numel, from = p * RW_QUANTIZE_PART, own = least(RW_QUANTIZE_PART, n - from);
-    uint64_t met[RW_CODES_NUMBERS] = { 0 };
+    const bool e5m2 = k->out[0].dtype == RW_F8_E5M2;
+    struct met met = { 0 };
     encode_all(&k->in[0], &k->out[0], from, own, by);
     if (!counts) return;
-    count_all(&k->in[0], &k->out[0], from, own, by, met);
+    count_codes(&k->in[0], from, own, by, e5m2, &met);
+    count_saturated(&k->in[0], from, own, ((const uint32_t *)k->workspace)[p], by, e5m2, &met);
 #pragma omp critical(rw_codes)
-    add_counts(counts, met);
+    add_met(counts, &met);
 }
 
 /* Where the scale is given, codes are made on the way. */
@@ -141,7 +181,7 @@ static void quantize_tensor(const rw_kernel *k, const struct rw_quantize_attrs *
 
 /* One block: rows [row, row + high) of columns [column, column + wide). Its counts are added, where anybody asks. */
 static void quantize_block(const rw_kernel *k, const struct rw_quantize_attrs *a, const struct rw_scales *s,
-                           int64_t block, uint64_t *counts)
+                           int64_t block, struct met *counts)
 {
     const int64_t row = block / s->across * s->high, column = block % s->across * s->wide;
     const int64_t high = least(s->high, s->rows - row), wide = least(s->wide, s->columns - column);
@@ -163,9 +203,11 @@ static void quantize_block(const rw_kernel *k, const struct rw_quantize_attrs *a
     ((float *)k->out[2].data)[block] = rw_f8_float(m);
     for (int64_t r = row; r < row + high; r++) encode_all(&k->in[0], &k->out[0], r * s->columns + column, wide, by);
     if (!counts) return;
-    count_scale(m, by, counts);
-    for (int64_t r = row; r < row + high; r++)
-        count_all(&k->in[0], &k->out[0], r * s->columns + column, wide, by, counts);
+    count_scale(m, by, counts->x);
+    for (int64_t r = row; r < row + high; r++) {
+        count_codes(&k->in[0], r * s->columns + column, wide, by, e5m2, counts);
+        count_saturated(&k->in[0], r * s->columns + column, wide, m, by, e5m2, counts);
+    }
 }
 
 static void quantize_blocks(const rw_kernel *k, const struct rw_quantize_attrs *a)
@@ -174,13 +216,13 @@ static void quantize_blocks(const rw_kernel *k, const struct rw_quantize_attrs *
     uint64_t *const counts = counts_of(k);
 #pragma omp parallel num_threads(k->threads) if (k->in[0].layout->numel >= RW_PARALLEL_FROM)
     {
-        uint64_t met[RW_CODES_NUMBERS] = { 0 };
+        struct met met = { 0 };
 #pragma omp for schedule(static)
         for (int64_t block = 0; block < s.down * s.across; block++)
-            quantize_block(k, a, &s, block, counts ? met : NULL);
+            quantize_block(k, a, &s, block, counts ? &met : NULL);
         if (counts) {
 #pragma omp critical(rw_codes)
-            add_counts(counts, met);
+            add_met(counts, &met);
         }
     }
 }
