@@ -134,9 +134,6 @@ static rw_status add_member(rw_optimizer *opt, struct rw_param *p)
     const rw_dtype dtype = (rw_dtype)p->tensor.dtype, wide = dtype == RW_F64 ? RW_F64 : RW_F32;
     struct rw_member *const x = &opt->members[opt->n];
     struct rw_pieces *const all = &opt->pieces;
-    *x = (struct rw_member){
-        .param = p, .piece = opt->n, .version = p->version - 1, .lr_factor = 1, .weight_decay = -1
-    };
     *x = (struct rw_member){ .param = p, .piece = opt->n, .version = p->version - 1, .lr_factor = 1,
                              .weight_decay = -1 };
     x->has_master = rw_dtype_size(dtype) == 2 && !(opt->numbers.stochastic_rounding && dtype == RW_BF16);
