@@ -85,6 +85,15 @@ def memory(ours, theirs):
         figure(f"peak memory over PyTorch's, {policy}" + pair(a, b, "GB", 1e9), over(a, b), "times", 0.9)
 
 
+def memory_beside(ours, theirs):
+    """torch.compile keeps less than eager: nothing was promised of it."""
+    for policy in ("none", "full"):
+        a = one(ours, "total_bytes", policy=policy, mode="graph")
+        b = one(theirs, "peak_bytes", policy=policy, mode="compile")
+        print(f"peak memory over PyTorch's, {policy}, compile" + pair(a, b, "GB", 1e9) +
+              (f", {a / b:.4g} times" if a and b else ", not measured"))
+
+
 def utilisation(large):
     policy = "selective:core_attn"
     a, b = (one(large, k, policy=policy, mode="graph") for k in ("tflops", "ceiling_tflops"))
@@ -117,6 +126,7 @@ def main():
     memory(ours, theirs)
     utilisation(large)
     kernels(folder)
+    memory_beside(ours, theirs)
     beside(ours, *(rows(folder, n) for n in ("steps-cudnn.json", "steps-digest.json")))
 
 
