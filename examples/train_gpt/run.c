@@ -38,8 +38,8 @@ static rw_status launch(struct run *r, uint64_t step, double *loss)
     rw_status status = RW_OK;
     if (!r->graph) {
         r->loss = record_loss(r, o.dropout);
-        const rw_graph_params params = { .optimizer = r->opt, .max_norm = o.inside ? 0 : o.clip,
-                                         .update_inside = o.inside, .scaler = r->scaler, .delayed = r->delayed };
+        const rw_graph_params params = { .optimizer = r->opt, .max_norm = o.clip, .update_inside = o.inside,
+                                         .scaler = r->scaler, .delayed = r->delayed };
         status = rw_graph_create(&r->graph, r->t, r->loss, &params);
     }
     if (!status) status = rw_input_write(r->x, r->in, bytes);
@@ -139,17 +139,20 @@ void show(struct run *r, bool last)
 /* Writes the step down, and says what it is warned of. */
 static rw_status watch(struct run *r, int step, double loss, double size, unsigned *ret_alerts)
 {
+    const double began = r->seen, now = r->seen = seconds();
     const rw_monitor_values v = { .step = (uint64_t)step, .loss = loss, .grad_norm = o.graph ? 0 : size,
                                   .lr = rw_schedule_lr(&r->schedule, (uint64_t)step),
-                                  .tokens = (double)o.batch * o.accum * o.m.seq };
+                                  .tokens = (double)o.batch * o.accum * o.m.seq,
+                                  .seconds = began > 0 ? now - began : 0 };
     unsigned alerts = 0;
-    const double began = r->seen, now = r->seen = seconds();
     const rw_status status = rw_monitor_step(r->monitor, &v, &alerts);
     dashboard_add(&r->page.run, (struct dashboard_point){ step, loss, o.graph ? NAN : size, v.lr,
                                                           began > 0 ? v.tokens / (now - began) : NAN });
     for (unsigned a = 1; a <= alerts; a <<= 1) {
         if (!(alerts & a)) continue;
-        fprintf(stderr, "step %6d  %s: loss %.4f, norm %.3f\n", step, rw_alert_name(a), loss, size);
+        fprintf(stderr, "step %6d  %s: loss %.4f", step, rw_alert_name(a), loss);
+        if (!o.graph) fprintf(stderr, ", norm %.3f", size);
+        fputc('\n', stderr);
         dashboard_note(&r->page, step, rw_alert_name(a));
     }
     *ret_alerts = alerts;
@@ -182,6 +185,7 @@ rw_status train(struct run *r, int first)
             if (!status) printf("step %6d  validation loss %.4f\n", step, loss);
             dashboard_add(&r->page.validation, (struct dashboard_point){ .step = step, .loss = loss });
             began += seconds() - from;
+            r->seen += seconds() - from; /* an evaluation is no part of a step */
         }
         if (!status && (last || (step + 1) % o.save_every == 0)) status = save(r, step + 1);
         show(r, last);
