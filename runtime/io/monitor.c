@@ -1,8 +1,9 @@
-/* rw_monitor: see rewind/monitor.h. What is judged, then what is written. */
+/* rw_monitor: see rewind/monitor.h. What is written, and the calls. */
 #include <rewind/monitor.h>
 
 #include "base/alloc.h"
 #include "io/monitor_files.h"
+#include "io/monitor_judge.h"
 #include "io/monitor_sites.h"
 #include "io/monitor_watched.h"
 #include "record/counts.h"
@@ -19,17 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WINDOW 100
-#define ENOUGH 20 /* numbers, before a median says anything */
 #define LINE 8192 /* without sites */
 #define SITE_LINE (RW_SITE_NAME + 1600) /* a file's name is cut off at 500 bytes, of which each may be escaped */
 #define BETWEEN_TEXTS 1.0 /* seconds: replacing a file makes file systems write it out */
-
-/* The last numbers of a kind. */
-struct window {
-    double x[WINDOW];
-    size_t n; /* taken in so far */
-};
 
 static const char *const alert_names[] = { "loss_nonfinite", "loss_spike", "grad_nonfinite", "grad_spike",
                                            "slow_step", "scale_drop", "scale_rise", "skips", "plateau", "updates",
@@ -52,17 +45,11 @@ struct rw_monitor {
     rw_context *ctx;
     char *path;
     int fd; /* -1: none */
-    struct window loss, norm, seconds, scale, zeros, skipped; /* skipped: 0 and 1 */
-    struct {
-        double loss, norm;
-    } before; /* medians of the hundred steps in front of the windows; NaN: there were none */
-    int in_a_row;              /* updates left out */
-    int beside;                /* updates in a row that were too small or too large for their weights */
+    struct rw_judge judge;
     struct rw_watched watched;
     struct rw_watched_sites sites; /* ctx NULL: none */
     double peak_flops; /* 0: not known */
     rw_cost work;      /* of the context, at the last call */
-    uint64_t steps, n_skipped; /* of this monitor */
     uint64_t n_alerts[ALERTS];
     rw_recovery policy[ALERTS];
     char *text;                  /* of a line */
@@ -88,121 +75,15 @@ const char *rw_recovery_name(rw_recovery recovery)
     return (unsigned)recovery < RECOVERIES ? recovery_names[recovery] : "?";
 }
 
-/* ---- medians ---- */
-
-static size_t size_of(const struct window *w)
-{
-    return w->n < WINDOW ? w->n : WINDOW;
-}
-
-static void add(struct window *w, double x)
-{
-    w->x[w->n++ % WINDOW] = x;
-}
-
-static int rising(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median_of(double *x, size_t n)
-{
-    qsort(x, n, sizeof *x, rising);
-    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
-}
-
-static double median(const struct window *w)
-{
-    double x[WINDOW];
-    memcpy(x, w->x, sizeof x);
-    return median_of(x, size_of(w));
-}
-
-/* Of the distances from the median. */
-static double deviation(const struct window *w, double middle)
-{
-    double x[WINDOW];
-    for (size_t i = 0; i < size_of(w); i++) x[i] = fabs(w->x[i] - middle);
-    return median_of(x, size_of(w));
-}
-
 /* ---- alerts ---- */
-
-static unsigned judge_loss(struct window *w, double loss)
-{
-    if (!isfinite(loss)) return RW_ALERT_LOSS_NONFINITE;
-    const double middle = w->n < ENOUGH ? 0 : median(w);
-    const bool spike = w->n >= ENOUGH && loss > 2 * middle && loss > middle + 10 * deviation(w, middle);
-    add(w, loss);
-    return spike ? RW_ALERT_LOSS_SPIKE : 0;
-}
-
-static unsigned judge_norm(struct window *w, double norm)
-{
-    if (!isfinite(norm)) return RW_ALERT_GRAD_NONFINITE;
-    const bool spike = w->n >= ENOUGH && norm > 10 * median(w);
-    add(w, norm);
-    return spike ? RW_ALERT_GRAD_SPIKE : 0;
-}
-
-static unsigned judge_time(struct window *w, double seconds)
-{
-    const bool slow = w->n >= ENOUGH && seconds > 1.2 * median(w);
-    add(w, seconds);
-    return slow ? RW_ALERT_SLOW_STEP : 0;
-}
-
-static unsigned judge_scale(struct window *w, double scale)
-{
-    const double middle = w->n < ENOUGH ? scale : median(w);
-    add(w, scale);
-    return scale <= middle / 2 ? RW_ALERT_SCALE_DROP : scale >= 2 * middle ? RW_ALERT_SCALE_RISE : 0;
-}
-
-static unsigned judge_skips(rw_monitor *m, bool skipped)
-{
-    double sum = 0;
-    add(&m->skipped, skipped);
-    m->in_a_row = skipped ? m->in_a_row + 1 : 0;
-    m->n_skipped += skipped;
-    for (size_t i = 0; i < size_of(&m->skipped); i++) sum += m->skipped.x[i];
-    const bool often = m->skipped.n >= WINDOW && sum > 0.05 * WINDOW;
-    return skipped && (m->in_a_row >= 3 || often) ? RW_ALERT_SKIPS : 0;
-}
-
-/* Once for each hundred. A norm that nobody knows does not fall. */
-static unsigned judge_progress(rw_monitor *m)
-{
-    if (++m->steps % WINDOW || !m->loss.n) return 0;
-    const double loss = median(&m->loss), norm = m->norm.n ? median(&m->norm) : 0;
-    const bool known = m->steps > WINDOW;
-    const bool stands = loss > m->before.loss - 0.001 * fabs(m->before.loss), steady = norm >= 0.9 * m->before.norm;
-    m->before.loss = loss;
-    m->before.norm = norm;
-    return known && stands && steady ? RW_ALERT_PLATEAU : 0;
-}
-
-static unsigned judge_update(rw_monitor *m, const struct rw_health *h)
-{
-    const double ratio = h->update_ratio, usual = m->zeros.n < ENOUGH ? 1 : median(&m->zeros);
-    if (!(h->elements > 0)) return 0;
-    m->beside = ratio >= 1e-5 && ratio <= 1e-1 ? 0 : m->beside + 1;
-    add(&m->zeros, h->zeros);
-    return (m->beside && m->beside % WINDOW == 0 ? RW_ALERT_UPDATES : 0) |
-           (h->zeros > 0.5 && h->zeros > 2 * usual ? RW_ALERT_ZEROS : 0);
-}
 
 /* sites: the alerts of those. */
 static unsigned judge(rw_monitor *m, const struct shown *s, unsigned sites)
 {
-    const rw_monitor_values *const v = s->v;
-    unsigned alerts = sites | judge_loss(&m->loss, v->loss);
-    if (s->has_norm) alerts |= judge_norm(&m->norm, s->norm);
-    if (s->seconds > 0) alerts |= judge_time(&m->seconds, s->seconds);
-    alerts |= judge_update(m, &s->all);
-    if (v->loss_scale > 0) alerts |= judge_scale(&m->scale, v->loss_scale);
-    alerts |= judge_skips(m, v->skipped) | judge_progress(m);
+    const struct rw_judged step = { .loss = s->v->loss, .has_norm = s->has_norm, .norm = s->norm,
+                                    .seconds = s->seconds, .loss_scale = s->v->loss_scale,
+                                    .skipped = s->v->skipped, .health = s->all };
+    const unsigned alerts = sites | rw_judge(&m->judge, &step);
     for (size_t i = 0; i < ALERTS; i++) m->n_alerts[i] += alerts >> i & 1;
     return alerts;
 }
@@ -471,7 +352,7 @@ static size_t read_all(const rw_monitor *m, const struct shown *s, struct rw_rea
     if (v->tokens > 0 && seconds > 0) read_out(r, &n, "tokens_per_second", "Tokens per second", v->tokens / seconds);
     if (seconds > 0) read_out(r, &n, "step_seconds", "Time of the step", seconds);
     if (v->loss_scale > 0) read_out(r, &n, "loss_scale", "Loss scale", v->loss_scale);
-    read_out(r, &n, "skipped_total", "Updates that were left out", (double)m->n_skipped);
+    read_out(r, &n, "skipped_total", "Updates that were left out", (double)m->judge.n_skipped);
     r[n - 1].counts = true;
     read_work(m, s, r, &n);
     read_health(m, s, r, &n);

@@ -1,0 +1,123 @@
+/* Thresholds and medians. See monitor_judge.h. */
+#include "io/monitor_judge.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENOUGH 20 /* numbers, before a median says anything */
+
+/* ---- medians ---- */
+
+static size_t size_of(const struct rw_window *w)
+{
+    return w->n < RW_WINDOW ? w->n : RW_WINDOW;
+}
+
+static void add(struct rw_window *w, double x)
+{
+    w->x[w->n++ % RW_WINDOW] = x;
+}
+
+static int rising(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_of(double *x, size_t n)
+{
+    qsort(x, n, sizeof *x, rising);
+    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+}
+
+static double median(const struct rw_window *w)
+{
+    double x[RW_WINDOW];
+    memcpy(x, w->x, sizeof x);
+    return median_of(x, size_of(w));
+}
+
+/* Of the distances from the median. */
+static double deviation(const struct rw_window *w, double middle)
+{
+    double x[RW_WINDOW];
+    for (size_t i = 0; i < size_of(w); i++) x[i] = fabs(w->x[i] - middle);
+    return median_of(x, size_of(w));
+}
+
+/* ---- alerts ---- */
+
+static unsigned judge_loss(struct rw_window *w, double loss)
+{
+    if (!isfinite(loss)) return RW_ALERT_LOSS_NONFINITE;
+    const double middle = w->n < ENOUGH ? 0 : median(w);
+    const bool spike = w->n >= ENOUGH && loss > 2 * middle && loss > middle + 10 * deviation(w, middle);
+    add(w, loss);
+    return spike ? RW_ALERT_LOSS_SPIKE : 0;
+}
+
+static unsigned judge_norm(struct rw_window *w, double norm)
+{
+    if (!isfinite(norm)) return RW_ALERT_GRAD_NONFINITE;
+    const bool spike = w->n >= ENOUGH && norm > 10 * median(w);
+    add(w, norm);
+    return spike ? RW_ALERT_GRAD_SPIKE : 0;
+}
+
+static unsigned judge_time(struct rw_window *w, double seconds)
+{
+    const bool slow = w->n >= ENOUGH && seconds > 1.2 * median(w);
+    add(w, seconds);
+    return slow ? RW_ALERT_SLOW_STEP : 0;
+}
+
+static unsigned judge_scale(struct rw_window *w, double scale)
+{
+    const double middle = w->n < ENOUGH ? scale : median(w);
+    add(w, scale);
+    return scale <= middle / 2 ? RW_ALERT_SCALE_DROP : scale >= 2 * middle ? RW_ALERT_SCALE_RISE : 0;
+}
+
+static unsigned judge_skips(struct rw_judge *j, bool skipped)
+{
+    double sum = 0;
+    add(&j->skipped, skipped);
+    j->in_a_row = skipped ? j->in_a_row + 1 : 0;
+    j->n_skipped += skipped;
+    for (size_t i = 0; i < size_of(&j->skipped); i++) sum += j->skipped.x[i];
+    const bool often = j->skipped.n >= RW_WINDOW && sum > 0.05 * RW_WINDOW;
+    return skipped && (j->in_a_row >= 3 || often) ? RW_ALERT_SKIPS : 0;
+}
+
+/* Once for each hundred. A norm that nobody knows does not fall. */
+static unsigned judge_progress(struct rw_judge *j)
+{
+    if (++j->steps % RW_WINDOW || !j->loss.n) return 0;
+    const double loss = median(&j->loss), norm = j->norm.n ? median(&j->norm) : 0;
+    const bool known = j->steps > RW_WINDOW;
+    const bool stands = loss > j->before.loss - 0.001 * fabs(j->before.loss), steady = norm >= 0.9 * j->before.norm;
+    j->before.loss = loss;
+    j->before.norm = norm;
+    return known && stands && steady ? RW_ALERT_PLATEAU : 0;
+}
+
+static unsigned judge_update(struct rw_judge *j, const struct rw_health *h)
+{
+    const double ratio = h->update_ratio, usual = j->zeros.n < ENOUGH ? 1 : median(&j->zeros);
+    if (!(h->elements > 0)) return 0;
+    j->beside = ratio >= 1e-5 && ratio <= 1e-1 ? 0 : j->beside + 1;
+    add(&j->zeros, h->zeros);
+    return (j->beside && j->beside % RW_WINDOW == 0 ? RW_ALERT_UPDATES : 0) |
+           (h->zeros > 0.5 && h->zeros > 2 * usual ? RW_ALERT_ZEROS : 0);
+}
+
+unsigned rw_judge(struct rw_judge *j, const struct rw_judged *s)
+{
+    unsigned alerts = judge_loss(&j->loss, s->loss);
+    if (s->has_norm) alerts |= judge_norm(&j->norm, s->norm);
+    if (s->seconds > 0) alerts |= judge_time(&j->seconds, s->seconds);
+    alerts |= judge_update(j, &s->health);
+    if (s->loss_scale > 0) alerts |= judge_scale(&j->scale, s->loss_scale);
+    return alerts | judge_skips(j, s->skipped) | judge_progress(j);
+}

@@ -1,0 +1,36 @@
+/* What a monitor is alerted by: a step's numbers beside the last hundred of their kind. rewind/monitor.h has the rules. */
+#ifndef RW_IO_MONITOR_JUDGE_H
+#define RW_IO_MONITOR_JUDGE_H
+
+#include "io/monitor_watched.h"
+
+#define RW_WINDOW 100
+
+/* The last numbers of a kind. */
+struct rw_window {
+    double x[RW_WINDOW];
+    size_t n; /* taken in so far */
+};
+
+/* What it remembers; all zero at first. */
+struct rw_judge {
+    struct rw_window loss, norm, seconds, scale, zeros, skipped; /* skipped: 0 and 1 */
+    struct {
+        double loss, norm;
+    } before;                  /* medians of the hundred steps in front of the windows, once there are any */
+    int in_a_row;              /* updates left out */
+    int beside;                /* updates in a row that were too small or too large for their weights */
+    uint64_t steps, n_skipped; /* in all */
+};
+
+/* A step. A time, or a scale, of 0 is not known. */
+struct rw_judged {
+    double loss, norm, seconds, loss_scale;
+    bool has_norm, skipped;
+    struct rw_health health;
+};
+
+/* Takes the step in: RW_ALERT_... */
+unsigned rw_judge(struct rw_judge *j, const struct rw_judged *s);
+
+#endif
