@@ -290,6 +290,14 @@ __global__ void close_kernel(const float *product, const T *bias, const T *sum, 
     if (i < all) c[i] = narrow<T>(product[i] + widen(bias[i % n]) + widen(sum[i]));
 }
 
+template <typename T>
+void close_product(const rw_kernel *k, const gemm &g, const float *product, const void *bias, const T *sum)
+{
+    const int64_t all = g.n_batch * g.m * g.n;
+    RW_LAUNCH(close_kernel<T>, blocks_for(all, 256), 256, 0, k, product, static_cast<const T *>(bias), sum,
+              static_cast<T *>(g.c), g.n, all);
+}
+
 /* ---- the run ---- */
 
 const void *copied_as_it_lies(const rw_kernel *k, int input, void *to)
@@ -341,10 +349,8 @@ template <typename T, typename S> rw_status run_library(const rw_kernel *k, cons
         const rw_status status = rw_blaslt_run(lt, &p->product, &x, scratch, p->library_bytes);
         if (status) return status;
     }
-    const int64_t all = g.n_batch * g.m * g.n;
-    if (p->apart)
-        RW_LAUNCH(close_kernel<S>, blocks_for(all, 256), 256, 0, k, reinterpret_cast<const float *>(for_c),
-                  static_cast<const S *>(bias), sum, static_cast<S *>(g.c), g.n, all);
+    if constexpr (sizeof(S) == 2)
+        if (p->apart) close_product<S>(k, g, reinterpret_cast<const float *>(for_c), bias, sum);
     return rw_cuda_launched(k);
 }
 

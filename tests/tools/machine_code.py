@@ -142,6 +142,7 @@ OTHERS = [
     (r'moe_rows_cuda:\w+_kernel<.*>', 'rows of any width'),
     (r'matmul_cuda:tile_kernel<.*>', 'limited by arithmetic; for what cuBLASLt has no algorithm for'),
     (r'matmul_cuda:pack_kernel<.*>', 'operands that begin off an aligned address'),
+    (r'matmul_cuda:close_kernel<.*>', 'rows that are no multiple of 16 bytes'),
     (r'\w+:map_elements<.*>', 'rows that do not divide into packs'),
     (r'where_cuda:where_elements<.*>', 'rows that do not divide into packs'),
     (r'quantize_cuda:(part|codes|block|decode)_kernel<.*>', 'elements side by side, a byte of each'),
