@@ -1,4 +1,4 @@
-/* What a monitor is alerted by: a step's numbers beside the last hundred of their kind. rewind/monitor.h has the rules. */
+/* What a monitor is alerted by: a step beside the last hundred of its kind. The rules stand in rewind/monitor.h. */
 #ifndef RW_IO_MONITOR_JUDGE_H
 #define RW_IO_MONITOR_JUDGE_H
 
