@@ -11,7 +11,7 @@ void op_cases_norms(void)
         { S(3, 1024), 0, 0 },        { S(9), 0, 0 },       { S(1500, 33), 0, 0 },       { S(17, 4099), 0, 0 },
         { S(2, 400), 0, 0 },         { S(2, 2048), 0, 0 }, { S(1, 4096), 0, 0 },        { S(400, 64), 0, 0 },
         { S(70, 1600), 0, 0 },       { S(3, 8192), 0, 0 }, { S(2, 8200), 0, 0 },
-        { S(70, 744), 0, 0 }
+        { S(70, 744), 0, 0 },        { S(17, 520), 0, 0 }
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int form = 0; form < 6; form++) { /* layernorm, without bias, rmsnorm; each beside its input too */
@@ -26,7 +26,7 @@ void op_cases_norms(void)
             c->in[0] = shapes[i];
             c->in[1].shape = c->in[2].shape = S(width);
             op_count_norm(c);
-            c->large = rw_shape_numel(s) > 4096;
+            c->large = rw_shape_numel(s) > 10000;
             op_case_describe(c, "%s%s", kind == 2 ? "rmsnorm" : "layernorm", c->keep ? " beside" : "");
         }
 }
