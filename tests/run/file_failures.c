@@ -286,6 +286,21 @@ static void empty_checkpoints(const char *where)
     cr_assert_eq(rmdir(where), 0, "%s: %s", where, strerror(errno));
 }
 
+/* Two updates, and a checkpoint of what they left. */
+static rw_checkpoint *saved_after_two(struct world *w, rw_adamw *opt, const char *where)
+{
+    rw_checkpoint *ck = NULL;
+    cr_assert_eq(rw_checkpoint_create(&ck, w->b.ctx, &(rw_checkpoint_params){ .folder = where, .optimizer = opt }),
+                 RW_OK);
+    for (int step = 0; step < 2; step++) {
+        backward(w, step);
+        cr_assert_eq(rw_adamw_step(opt), RW_OK);
+    }
+    cr_assert_eq(rw_checkpoint_save(ck, 2, NULL, 0), RW_OK);
+    cr_assert_eq(rw_checkpoint_wait(ck), RW_OK);
+    return ck;
+}
+
 /* The third update fails at one of its reads or writes. Was a block updated before, no parameter is taken for what it
    should be. */
 static bool fail_in(int read, int write, const unsigned char *two, const unsigned char *three)
@@ -294,15 +309,7 @@ static bool fail_in(int read, int write, const unsigned char *two, const unsigne
     snprintf(where, sizeof where, "%s/run", folder);
     struct world w = open_world("none", NULL, 1);
     rw_adamw *opt = optimizer_in(&w, folder);
-    rw_checkpoint *ck = NULL;
-    cr_assert_eq(rw_checkpoint_create(&ck, w.b.ctx, &(rw_checkpoint_params){ .folder = where, .optimizer = opt }),
-                 RW_OK);
-    for (int step = 0; step < 2; step++) {
-        backward(&w, step);
-        cr_assert_eq(rw_adamw_step(opt), RW_OK);
-    }
-    cr_assert_eq(rw_checkpoint_save(ck, 2, NULL, 0), RW_OK);
-    cr_assert_eq(rw_checkpoint_wait(ck), RW_OK);
+    rw_checkpoint *ck = saved_after_two(&w, opt, where);
     backward(&w, 2);
     plant.error = EIO;
     plant.fail_read = read;
@@ -342,15 +349,7 @@ Test(file_failures, a_file_of_states_that_is_truncated_is_named_and_a_checkpoint
     unsigned char *const three = untroubled(3);
     struct world w = open_world("none", NULL, 1);
     rw_adamw *opt = optimizer_in(&w, folder);
-    rw_checkpoint *ck = NULL;
-    cr_assert_eq(rw_checkpoint_create(&ck, w.b.ctx, &(rw_checkpoint_params){ .folder = where, .optimizer = opt }),
-                 RW_OK);
-    for (int step = 0; step < 2; step++) {
-        backward(&w, step);
-        cr_assert_eq(rw_adamw_step(opt), RW_OK);
-    }
-    cr_assert_eq(rw_checkpoint_save(ck, 2, NULL, 0), RW_OK);
-    cr_assert_eq(rw_checkpoint_wait(ck), RW_OK);
+    rw_checkpoint *ck = saved_after_two(&w, opt, where);
     truncate_to(8192);
     backward(&w, 2);
     for (int i = 0; i < 2; i++) {
