@@ -33,6 +33,16 @@ same "Llama, f16, sgd" "--preset llama-tiny --dtype f16 --optimizer sgd --schedu
 same "GPT-2, fp8 of earlier steps" "--dtype fp8 --scaling delayed --accum 2 --threads 2" "--policy full" "--policy none"
 same "Llama, fp8 of blocks, graph" "--dtype fp8 --scaling 1x128 --preset llama-tiny" "--policy full --graph" ""
 
+# An evaluation, here of as long as a hundred steps, is no part of the step behind it.
+train --steps 60 --eval-every 10 --eval-batches 400 --log evaluated.jsonl
+python3 - <<'PY'
+import json, statistics
+ms = [json.loads(line).get("step_ms", 0) for line in open("evaluated.jsonl")]
+least = min(ms[10::10])  # the machine may be late once
+assert least < 20 * statistics.median(ms[1:]), f"{least} ms behind an evaluation"
+PY
+echo "an evaluation is no step"
+
 # A run that is killed in the midst of saving, five times.
 rm -rf run whole halves
 train --steps 40 --policy none --save whole
