@@ -30,7 +30,8 @@ extern "C" {
 typedef struct rw_context_params {
     rw_device device;
     uint64_t seed;   ///< key of the context's Philox generator
-    /** CPU threads, at most RW_MAX_THREADS; 0: OMP_NUM_THREADS or all cores. No bit of any result depends on it. */
+    /** CPU threads, at most RW_MAX_THREADS; 0: OMP_NUM_THREADS or all cores. No bit of any result depends on it. Nodes
+     *  of little work run in one: the shortest always, others while that is faster, as where cores are busy. */
     int32_t threads;
     /** CUDA: products of float32 may take their factors rounded to TF32, which keeps 10 bits of the fraction's 23, for
         the tensor cores. Sums stay float32, replays the same bytes. The CPU ignores it. */

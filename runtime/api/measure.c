@@ -6,6 +6,7 @@
  */
 #include "autodiff/costs.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "run/call.h"
 
 #include <rewind/plan.h>
@@ -13,7 +14,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* The last RW_COST_SAMPLES times of a signature. */
 struct sample {
@@ -37,13 +37,6 @@ struct measure {
     rw_desc *desc; /* of one call */
     size_t cap_desc;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
 
 static struct measure *measure_of(struct rw_observer *o)
 {
@@ -74,7 +67,7 @@ static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, siz
 static void take_time(struct measure *m, size_t i)
 {
     const struct rw_device_fns *const device = m->ctx->device;
-    m->times[i] = now();
+    m->times[i] = 1e6 * rw_now_s();
     if (device->mark) device->mark(m->ctx->device_state, RW_LANE_COMPUTE, first_mark(m) + i);
 }
 

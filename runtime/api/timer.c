@@ -1,16 +1,8 @@
 /* rw_timer_begin() and rw_timer_end(): marks in the device's queue, or the host's clock where that is the device's. */
+#include "base/clock.h"
 #include "run/advance.h"
 
-#include <time.h>
-
 enum { BEGIN, END };
-
-static double now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
 
 rw_status rw_timer_begin(rw_context *ctx)
 {
@@ -20,7 +12,7 @@ rw_status rw_timer_begin(rw_context *ctx)
     if (!status && ctx->device->mark) status = ctx->device->mark(ctx->device_state, RW_LANE_COMPUTE, BEGIN);
     if (status) return rw_fail(ctx, status, "rw_timer_begin: the device gives no times");
     ctx->timer_runs = true;
-    ctx->timer_begin = now_us();
+    ctx->timer_begin = 1e6 * rw_now_s();
     return RW_OK;
 }
 
@@ -29,7 +21,7 @@ rw_status rw_timer_end(rw_context *ctx, double *ret_ms)
     if (!ctx) return RW_ERR_ARGUMENT;
     if (!ret_ms) return rw_fail_null(ctx, "rw_timer_end", "ret_ms");
     if (!ctx->timer_runs) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_timer_end: no rw_timer_begin() before it");
-    double us = now_us() - ctx->timer_begin;
+    double us = 1e6 * rw_now_s() - ctx->timer_begin;
     rw_status status = ctx->device->mark ? ctx->device->mark(ctx->device_state, RW_LANE_COMPUTE, END) : RW_OK;
     if (!status) status = rw_runs_wait(ctx);
     if (!status) status = ctx->device->finish(ctx->device_state);

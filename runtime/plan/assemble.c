@@ -9,6 +9,7 @@
 #include "record/own_ops.h"
 #include "remat/early.h"
 
+#include <math.h>
 #include <string.h>
 
 static bool copy_array(void *ret, size_t *ret_n, const void *from, size_t n, size_t size)
@@ -89,15 +90,17 @@ static bool *list_known_costs(const rw_context *ctx)
     return known;
 }
 
-/* At nominal rates: how a step runs does not depend on what was measured of it. */
-static rw_status mark_alone(const struct rw_problem *p, rw_plan *plan)
+/* At nominal rates: how a step is planned does not depend on what was measured of it. */
+static rw_status mark_little_work(const struct rw_problem *p, rw_plan *plan)
 {
     bool *const known = list_known_costs(p->t->ctx);
     if (!known) return RW_ERR_MEMORY;
     for (size_t i = 0; i < plan->n_actions; i++) {
         struct rw_action *const a = &plan->actions[i];
         if (rw_action_is_move(a->kind) || !known[p->t->nodes[a->node].op]) continue;
-        if (rw_nominal_seconds(p->cost[a->node]) < ALONE_BELOW_S) a->flags |= RW_ACTION_ALONE;
+        const double seconds = rw_nominal_seconds(p->cost[a->node]);
+        if (seconds < ALONE_BELOW_S) a->flags |= RW_ACTION_ALONE;
+        else if (seconds <= RW_LITTLE_MOST * RW_LITTLE_S) a->little = (uint8_t)ceil(seconds / RW_LITTLE_S) & RW_LITTLE_MOST;
     }
     rw_free(known);
     return RW_OK;
@@ -236,7 +239,7 @@ static rw_status fill(rw_plan *plan, const struct rw_problem *p, const struct rw
     rw_status status = take_tail(p->t, plan, &p->mark) ? RW_OK : RW_ERR_MEMORY;
     if (!status) status = compact(s, plan, offset);
     if (!status) status = mark_digests(p->t, plan);
-    if (!status) status = mark_alone(p, plan);
+    if (!status) status = mark_little_work(p, plan);
     if (!status) status = list_used_up(p, s, plan);
     if (status) return status;
     forget_leaves_of_the_tail(plan, &p->mark);

@@ -68,8 +68,13 @@ struct rw_action {
     uint16_t n_words;
     uint8_t kind : 4; /* enum rw_action_kind */
     uint8_t lane : 4; /* enum rw_lane */
-    uint8_t flags;    /* enum rw_action_flag */
+    uint8_t flags : 2;  /* enum rw_action_flag */
+    uint8_t little : 6; /* units of RW_LITTLE_S that its node takes at nominal rates, or 0: more than there are */
 };
+
+/* Nodes of up to 63 units of work are little: it may be that they are faster in one thread (run/company.h). */
+#define RW_LITTLE_S 256e-6
+#define RW_LITTLE_MOST 63
 
 /* Before `action` runs, its lane waits until `on`, an action of another lane, has run. */
 struct rw_wait {

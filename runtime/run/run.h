@@ -19,6 +19,7 @@
 #include "plan/build.h"
 #include "record/tape.h"
 #include "run/arena_pool.h"
+#include "run/company.h"
 #include "run/results.h"
 
 /* What a run shows of one action, before and after. */
@@ -119,6 +120,7 @@ struct rw_pool {
     uint64_t clock;
     size_t n_stopped;
     size_t waiting_most; /* bytes that stopped runs may hold, but for the one that stopped last */
+    struct rw_company company;
 };
 
 /* Does somebody want to see every launch? Then nothing is captured, and the host waits for each. */

@@ -2,6 +2,7 @@
 #include "run/trace.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "run/call.h"
 
 #include <cjson/cJSON.h>
@@ -11,7 +12,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum { TRACK_STEPS = 1, TRACK_REGIONS, TRACK_OUT, TRACK_IN };
 
@@ -35,13 +35,6 @@ struct trace {
     size_t n, cap;
     size_t before; /* the compute action before, SIZE_MAX for none */
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
 
 static void put(struct trace *trace, cJSON *event)
 {
@@ -186,7 +179,7 @@ static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, siz
 static size_t take_time(struct trace *trace, int lane)
 {
     const rw_context *const ctx = trace->ctx;
-    trace->times[trace->n] = now();
+    trace->times[trace->n] = 1e6 * rw_now_s();
     if (ctx->device->mark) ctx->device->mark(ctx->device_state, lane, RW_TRACE_MARKS + trace->n);
     return trace->n++;
 }
@@ -282,7 +275,7 @@ void rw_trace_attach(rw_context *ctx, const char *name)
     *trace = (struct trace){ .attach = { .next = ctx->attach, .attach = attach, .destroy = destroy }, .ctx = ctx,
                              .observer = { .begin = begin, .before = before, .after = after, .end = end,
                                            .each_launch = true },
-                             .file = file, .first = true, .origin = now() };
+                             .file = file, .first = true, .origin = 1e6 * rw_now_s() };
     fputs("[", file);
     name_track(trace, TRACK_STEPS, "steps");
     name_track(trace, TRACK_REGIONS, "regions");

@@ -1,7 +1,11 @@
-/* How many threads a node is given: one where waking the others costs more than they gain. */
+/* How many threads a node is given: one where waking the others, or waiting for them, costs more than they gain. */
 #include "support/support.h"
 
+#include "run/run.h"
+
 #include <criterion/criterion.h>
+
+#include <time.h>
 
 enum { THREADS = 3 };
 
@@ -64,4 +68,116 @@ Test(threads, nodes_of_little_work_run_in_one)
         cr_expect_eq(threads_of(&op, THREADS), ops[i].threads, "%s: %d", ops[i].name, given);
         cr_expect_eq(threads_of(&op, 1), 1, "%s", ops[i].name);
     }
+}
+
+/* Nodes that take this long in one thread, in all, and in all where these wait for cores. */
+enum { NODES = 8, ALONE_US = 500, TOGETHER_US = 150, WAITING_US = 3000 };
+
+static bool cores_are_busy;
+static int alone, together;
+
+static rw_status waiting_kernel(const rw_kernel *k)
+{
+    const int us = k->threads == 1 ? ALONE_US : cores_are_busy ? WAITING_US : TOGETHER_US;
+    nanosleep(&(struct timespec){ .tv_nsec = 1000L * us }, NULL);
+    *(k->threads > 1 ? &together : &alone) += 1;
+    memcpy(k->out[0].data, k->in[0].data, sizeof(float));
+    return RW_OK;
+}
+
+/* 2 ms at nominal rates. */
+static rw_op_cost some(const rw_op_call *call)
+{
+    return (rw_op_cost){ 2e8, 0 };
+}
+
+static const rw_op_def waiting = { .name = "waiting", .n_inputs = 1, .n_outputs = 1, .check = check,
+                                   .kernel[RW_DEVICE_CPU] = waiting_kernel, .cost = some };
+
+/* The share of nodes that ran in one thread, of so many runs. */
+static double share_alone(struct fixture *b, int runs)
+{
+    alone = together = 0;
+    for (int i = 0; i < runs; i++) {
+        float y;
+        rw_tensor *x = rw_rand(b->t, RW_F32, RW_SHAPE(1));
+        for (int n = 0; n < NODES; n++) x = rw_apply(b->t, &waiting, &x, 1, NULL, 0, NULL);
+        cr_assert_eq(rw_read(b->t, x, &y, sizeof y), RW_OK, "%s", rw_error_message(b->ctx));
+        rw_tape_reset(b->t);
+    }
+    cr_assert_eq(alone + together, NODES * runs);
+    return (double)alone / (NODES * runs);
+}
+
+Test(threads, nodes_run_in_one_for_as_long_as_all_have_to_wait_for_cores)
+{
+    struct fixture b = fixture_open(1, THREADS);
+    share_alone(&b, 2);
+    cr_expect_leq(share_alone(&b, 20), 0.5, "idle: %d of %d", alone, alone + together);
+    cores_are_busy = true;
+    share_alone(&b, 2);
+    cr_expect_geq(share_alone(&b, 60), 0.5, "busy: %d of %d", alone, alone + together);
+    cores_are_busy = false;
+    share_alone(&b, 80);
+    cr_expect_leq(share_alone(&b, 20), 0.5, "idle again: %d of %d", alone, alone + together);
+    fixture_close(&b);
+}
+
+/* One run of a unit of work a time: what it takes together, and what alone. */
+static bool judged(struct rw_company *c, double seconds_together, double seconds_alone)
+{
+    for (int i = 0; i < 100; i++) rw_company_note(c, 1, (c->alone ? seconds_alone : seconds_together) / 100);
+    rw_company_judge(c);
+    return c->alone;
+}
+
+Test(threads, a_first_run_that_is_slow_decides_nothing)
+{
+    struct rw_company c = { 0 };
+    cr_expect_not(judged(&c, 0.5, 0.1));
+    cr_expect(judged(&c, 0.06, 0.1), "alone was not tried");
+    cr_expect_not(judged(&c, 0.06, 0.1));
+    for (int i = 0; i < 100; i++) cr_expect_not(judged(&c, 0.06, 0.1));
+}
+
+Test(threads, trying_all_of_them_takes_a_small_part_of_the_time)
+{
+    struct rw_company c = { 0 };
+    double all = 0, tried = 0;
+    for (int i = 0; i < 20000; i++) {
+        const double seconds = c.alone ? 0.1 : 1.2;
+        if (i >= 2000) all += seconds, tried += c.alone ? 0 : seconds;
+        judged(&c, 1.2, 0.1);
+    }
+    cr_expect_leq(tried / all, 0.04, "%g", tried / all);
+    cr_expect_gt(tried, 0, "never tried again");
+}
+
+Test(threads, one_thread_is_given_up_at_once_where_all_are_many_times_faster)
+{
+    struct rw_company c = { 0 };
+    judged(&c, 0.002, 1);
+    judged(&c, 0.002, 1);
+    cr_assert(c.alone);
+    rw_company_note(&c, 1, 0.01);
+    cr_expect_not(c.alone);
+    for (int i = 0; i < 100; i++) cr_expect_not(judged(&c, 0.002, 1));
+}
+
+Test(threads, runs_of_hardly_any_work_decide_nothing)
+{
+    struct rw_company c = { 0 };
+    for (int i = 0; i < 4; i++) {
+        rw_company_note(&c, 1, 1);
+        rw_company_judge(&c);
+        cr_expect_not(c.alone, "run %d", i);
+    }
+}
+
+Test(threads, one_thread_that_is_a_little_slower_is_tried_and_left)
+{
+    struct rw_company c = { 0 };
+    int runs = 0;
+    for (int i = 0; i < 100; i++) runs += judged(&c, 0.1, 0.12);
+    cr_expect_eq(runs, 1, "%d", runs);
 }
