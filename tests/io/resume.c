@@ -56,7 +56,7 @@ Test(resume, a_run_that_ended_makes_the_bytes_of_one_that_did_not)
     static const rw_dtype dtypes[] = { RW_F32, RW_F64, RW_BF16, RW_F16 };
     const bool fast = test_device() == RW_DEVICE_CPU;
     const struct way ways[] = { { "none", false, 1, NULL }, { "full", true, 2, NULL },
-                                { fast ? "budget:60%" : "budget:98%", false, 3, NULL }, { "ops:linear", true, 1, "1" },
+                                { fast ? "budget:80%" : "budget:98%", false, 3, NULL }, { "ops:linear", true, 1, "1" },
                                 { "uniform:2", false, 2, "digest" } };
     const uint64_t half = fast ? 50 : 3;
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
