@@ -17,12 +17,14 @@ static rw_status make_optimizer(struct run *r)
 {
     const double decay = o.decay > 0 ? o.decay : -1;
     if (!strcmp(o.optimizer, "adam"))
-        return rw_adam_create(&r->opt, r->ctx, &(rw_adam_params){ .lr = o.lr, .beta2 = 0.95, .weight_decay = decay });
+        return rw_adam_create(&r->opt, r->ctx, &(rw_adam_params){ .lr = o.lr, .beta2 = 0.95, .weight_decay = decay,
+                                                                  .moments = o.moments });
     if (!strcmp(o.optimizer, "sgd"))
         return rw_sgd_create(&r->opt, r->ctx, &(rw_sgd_params){ .lr = o.lr, .momentum = 0.9, .weight_decay = decay });
     if (!strcmp(o.optimizer, "lion"))
         return rw_lion_create(&r->opt, r->ctx, &(rw_lion_params){ .lr = o.lr, .weight_decay = decay });
-    return rw_adamw_create(&r->opt, r->ctx, &(rw_adamw_params){ .lr = o.lr, .beta2 = 0.95, .weight_decay = decay });
+    return rw_adamw_create(&r->opt, r->ctx, &(rw_adamw_params){ .lr = o.lr, .beta2 = 0.95, .weight_decay = decay,
+                                                                .moments = o.moments });
 }
 
 static void make_schedule(struct run *r)

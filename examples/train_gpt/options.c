@@ -25,6 +25,7 @@ static const char usage[] =
     "  --steps N             stop there [200]\n"
     "  --total-steps N       the schedule's length [--steps]\n"
     "  --optimizer O         adamw, adam, sgd, lion [adamw]\n"
+    "  --moments T           of adamw and adam: f32, or bf16, which takes half of their memory [f32]\n"
     "  --schedule S          cosine, linear, constant [cosine]\n"
     "  --lr X --min-lr X --warmup N --decay X --clip X --dropout X   [1e-3, a tenth, total / 20, 0.1, 1, 0.1]\n"
     "  --eval-every N --eval-batches N      [100, 8]\n"
@@ -196,6 +197,8 @@ static void take(const char *name, int index)
         read_scaling();
     } else if (!strcmp(name, "optimizer")) {
         o.optimizer = one_of(name, "adamw adam sgd lion");
+    } else if (!strcmp(name, "moments")) {
+        o.moments = strcmp(one_of(name, "f32 bf16"), "bf16") ? RW_F32 : RW_BF16;
     } else if (!strcmp(name, "schedule")) {
         o.schedule = one_of(name, "cosine linear constant");
     } else if (!strcmp(name, "seed")) {
@@ -215,14 +218,14 @@ static void take(const char *name, int index)
 
 void read_options(int argc, char **argv)
 {
-    static const char *const rest[] = { "preset", "dtype", "scaling", "optimizer", "schedule", "seed", "on",
+    static const char *const rest[] = { "preset", "dtype", "scaling", "optimizer", "moments", "schedule", "seed", "on",
                                         "graph", "update-inside", "quick", "help" };
     enum { REST = sizeof rest / sizeof *rest };
     struct option names[NUMBERS + TEXTS + REST + 1] = { 0 };
     int n = 0, index = 0;
     for (int i = 0; i < NUMBERS; i++) names[n++] = (struct option){ numbers[i].name, 1, 0, 0 };
     for (int i = 0; i < TEXTS; i++) names[n++] = (struct option){ texts[i].name, 1, 0, 0 };
-    for (int i = 0; i < REST; i++) names[n++] = (struct option){ rest[i], i < 7, 0, 0 };
+    for (int i = 0; i < REST; i++) names[n++] = (struct option){ rest[i], i < 8, 0, 0 };
     o.m = presets[0];
     for (int pass = 0; pass < 2; pass++) {
         optind = 1;
@@ -240,6 +243,7 @@ void read_options(int argc, char **argv)
         if (!o.checkpoint && o.on[i] == RW_RECOVERY_ROLL_BACK) die("%s", "--on ...=roll_back needs --checkpoint");
     }
     if ((o.delayed || o.scaling) && !o.fp8) die("%s", "--scaling is for --dtype fp8");
+    if (o.moments && o.optimizer[0] != 'a') die("--moments is for --optimizer adamw and adam, not %s", o.optimizer);
     if (o.inside && !o.graph) die("%s", "--update-inside is for --graph");
     if (o.inside && (o.delayed || o.dtype == RW_F16)) die("%s", "--update-inside: scales wait for all gradients");
     if (o.graph && o.accum > 1) die("%s", "--graph is for --accum 1");

@@ -19,7 +19,7 @@ extern struct options {
     int vocab, batch, accum, steps, total, warmup, eval_every, eval_batches, save_every, keep, sample, threads;
     double lr, min_lr, decay, clip, dropout, temperature, peak;
     uint64_t seed;
-    rw_dtype dtype;
+    rw_dtype dtype, moments;
     rw_scaling scaling;
     bool fp8, delayed, graph, inside;
     rw_recovery on[ALERTS]; /* alert 1 << i */

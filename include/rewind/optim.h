@@ -51,16 +51,20 @@ typedef struct rw_adamw_params {
     /** Parameters of bf16 have no master copy: an update is stored as one of its two neighbours, by chance, the nearer
         the likelier, so that it is kept on the average. 4 bytes less an element. See docs/precision.md. */
     bool stochastic_rounding;
+    /** Type of the two moments [RW_F32], or RW_BF16: 4 bytes less an element. The update is computed in float32; the
+        first moment is stored rounded to nearest, the second by chance, as that parameter is: a beta2 of 0.999 changes
+        it by less than nearest would see. Those of float64 parameters stay float64. See docs/precision.md. */
+    rw_dtype moments;
     rw_states states; ///< [in the device's memory]
 } rw_adamw_params;
 
 /**
- * Creates an optimizer over all parameters that the context has now: two float32 moments each (float64 for float64
- * parameters), and a float32 master copy for 16-bit ones, but for those of bf16 under stochastic_rounding. A parameter
+ * Creates an optimizer over all parameters that the context has now: two moments each, of float32 or of params->moments
+ * (float64 for float64 parameters), and a float32 master copy for 16-bit ones, but for those of bf16 under stochastic_rounding. A parameter
  * that is written, loaded or initialized later counts as it is then; its moments stay.
  * @param ret_opt receives the optimizer, owned by the caller; untouched on failure.
- * @return RW_ERR_ARGUMENT for numbers that are refused, RW_ERR_MEMORY, or an error that is stuck in the context; for
- *         states that are to be elsewhere RW_ERR_ARGUMENT (a place that is none, a path without RW_STATES_FILE or the
+ * @return RW_ERR_ARGUMENT for numbers that are refused, RW_ERR_DTYPE for moments of another type, RW_ERR_MEMORY, or an
+ *         error that is stuck in the context; for states that are to be elsewhere RW_ERR_ARGUMENT (a place that is none, a path without RW_STATES_FILE or the
  *         other way round, too small a window), RW_ERR_UNSUPPORTED (files on CUDA), RW_ERR_IO (no such folder, not
  *         writable, no room on the disk), RW_ERR_MEMORY (too little pinned memory).
  */

@@ -2,7 +2,7 @@
  * rewind/optimizers.h - optimizers beside AdamW, and settings of single parameters.
  *
  * All are one type: what takes an rw_adamw - graphs, checkpoints - takes any of them. Each keeps float32 states
- * (float64 for float64 parameters) and a float32 master copy of 16-bit parameters, and works on all parameters that the
+ * (float64 for float64 parameters; moments of Adam may be bfloat16) and a float32 master copy of 16-bit parameters, and works on all parameters that the
  * context has when it is made. A weight that is not to be trained is made by rw_buffer(): it takes neither a gradient
  * nor states.
  * Thread-safety: as for the context.
@@ -43,6 +43,7 @@ typedef struct rw_adam_params {
     double weight_decay; ///< [0] of the gradient: it gets weight_decay times the parameter. AdamW decays apart from it
     bool decay_all;
     bool stochastic_rounding; ///< as rw_adamw_params.stochastic_rounding
+    rw_dtype moments;         ///< as rw_adamw_params.moments
     rw_states states;         ///< as rw_adamw_params.states
 } rw_adam_params;
 
@@ -60,8 +61,8 @@ typedef struct rw_lion_params {
  * "Symbolic discovery of optimization algorithms", NeurIPS 2023).
  * @param ret_opt receives the optimizer, owned by the caller; untouched on failure.
  * @param params  may be NULL for the defaults; need live only until the call returns.
- * @return RW_ERR_ARGUMENT for numbers that are refused, RW_ERR_MEMORY, or an error that is stuck in the context; for
- *         states that are to be elsewhere what rw_adamw_create() returns.
+ * @return RW_ERR_ARGUMENT for numbers that are refused, RW_ERR_DTYPE for moments of another type, RW_ERR_MEMORY, or an
+ *         error that is stuck in the context; for states that are to be elsewhere what rw_adamw_create() returns.
  */
 RW_API rw_status rw_sgd_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_sgd_params *params);
 RW_API rw_status rw_adam_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_adam_params *params);

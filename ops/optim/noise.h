@@ -2,9 +2,10 @@
  * Rounding a float32 to bfloat16 by chance: up with the share of the step between its neighbours that it has gone, so
  * that the mean is the number itself. C11 and C++17.
  *
- * The noise of element i is the upper half of word i mod 4 of the Philox block whose counter is i div 4, the stream,
- * which is one for each parameter, and the number of the update. Tickets have zero where the stream stands, so no op
- * draws these words; and no bit depends on threads, launches, or what was drawn before.
+ * The word of element i is word i mod 4 of the Philox block whose counter is i div 4, the stream, which is one for each
+ * parameter, and the number of the update. Its upper half is the noise of the parameter, its lower half that of the
+ * second moment. Tickets have zero where the stream stands, so no op draws these words; and no bit depends on threads,
+ * launches, or what was drawn before.
  */
 #ifndef RW_OPS_OPTIM_NOISE_H
 #define RW_OPS_OPTIM_NOISE_H
@@ -24,6 +25,8 @@ RW_HOST_DEVICE void rw_noise_of(const struct rw_update_row *r, uint64_t block, u
 
 /* Sign, exponent and upper fraction of a float32, which are a bfloat16's. */
 #define RW_NOISE_KEPT 0xffff0000u
+/* Of a word, the second moment's noise. */
+#define RW_NOISE_OF_MOMENT 0xffffu
 /* All of it set: no number, or no finite one. */
 #define RW_NOISE_EXPONENT 0x7f800000u
 

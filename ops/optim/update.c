@@ -19,9 +19,10 @@ void rw_update_row_finish(struct rw_update_row *r)
     r->f.eps = (float)r->eps;
 }
 
-static rw_dtype wide_of(rw_dtype dtype)
+/* Of the states of a parameter, but for its master copy. */
+static rw_dtype state_of(const struct rw_update_attrs *a, rw_dtype dtype)
 {
-    return dtype == RW_F64 ? RW_F64 : RW_F32;
+    return dtype == RW_F64 ? RW_F64 : (rw_dtype)a->moments;
 }
 
 /* Input i has the shape of parameter p, and this type. */
@@ -65,7 +66,7 @@ static rw_status check_one(rw_op_call *call, int n, int i, bool all, int *master
     RW_CHECK(want_gradient(call, a->rule, rw_update_grad(i), p));
     const int first = rw_update_state(n, 0, i);
     for (int s = 0; s < a->states; s++)
-        RW_CHECK(want_state(call, rw_update_state(n, s, i), p, first, wide_of(dtype)));
+        RW_CHECK(want_state(call, rw_update_state(n, s, i), p, first, state_of(a, dtype)));
     if (rw_dtype_size(dtype) != 2 || (dtype == RW_BF16 && !all)) return RW_OK;
     const int master = rw_update_state(n, a->states, (*masters)++);
     return want_state(call, master, p, a->states ? first : master, RW_F32);

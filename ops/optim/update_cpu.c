@@ -109,52 +109,55 @@ static void update_f64(int rule, const struct rw_update_tensor *t, const struct 
     }
 }
 
-/* As a bfloat16 beside x, by the noise of these elements. */
-VEC_INLINE nf rounded_by_chance(nf x, const uint32_t *noise)
+/* What a loop over floats is compiled for. */
+struct how {
+    int rule;
+    bool with_a;
+    rw_dtype moments;     /* the type of all states but the master copy */
+    rw_dtype dtype, grad; /* of the parameter, of its gradient */
+    bool by_chance;       /* a parameter of bfloat16 without a master copy */
+};
+
+VEC_INLINE bool is_noisy(struct how h)
 {
-    const nu up = (nu)x + (*(const nu *)noise >> 16);
+    return h.by_chance || h.moments == RW_BF16;
+}
+
+/* As a bfloat16 beside x, by sixteen bits of noise. */
+VEC_INLINE nf rounded_by_chance(nf x, nu noise)
+{
+    const nu up = (nu)x + noise;
     const ni nearest = (ni)((up & RW_NOISE_EXPONENT) == RW_NOISE_EXPONENT) | (ni)(x != x);
     return nf_select(nearest, x, (nf)(up & RW_NOISE_KEPT));
 }
 
-/* n <= NF_LANES elements of a float32 or 16-bit parameter; the arithmetic is float32's. noise: that of a parameter
-   without a master copy, else NULL. seen: NULL, or what sees them. */
-VEC_INLINE void update_lanes(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, rw_dtype dtype,
-                             rw_dtype of_grad, bool with_a, const uint32_t *noise, int64_t i, int64_t n, bool whole,
-                             struct seen *seen)
+/* n <= NF_LANES elements of a float32 or 16-bit parameter; the arithmetic is float32's. noise: one word each, where it
+   is noisy. seen: NULL, or what sees them. */
+VEC_INLINE void update_lanes(struct how h, const struct rw_update_tensor *t, const struct rw_update_row *s,
+                             const uint32_t *noise, int64_t i, int64_t n, bool whole, struct seen *seen)
 {
-    const bool narrow = dtype != RW_F32 && !noise, with_b = rule == RW_UPDATE_ADAM;
+    const bool narrow = h.dtype != RW_F32 && !h.by_chance, with_b = h.rule == RW_UPDATE_ADAM;
     void *const to = narrow ? t->master : t->param;
-    const rw_dtype of_to = noise ? dtype : RW_F32;
+    const rw_dtype of_to = narrow ? RW_F32 : h.dtype;
+    nu words = { 0 };
+    if (is_noisy(h)) words = *(const nu *)noise;
 #define GET(p, type) (whole ? nf_get(p, type, i) : nf_get_some(p, type, i, n))
 #define PUT(p, type, x) (whole ? nf_put(p, type, i, x) : nf_put_some(p, type, i, n, x))
-    const nf g = GET(t->grad, of_grad);
+    const nf g = GET(t->grad, h.grad);
     nf a = { 0 }, b = { 0 };
-    if (with_a) a = GET(t->state[0], RW_F32);
-    if (with_b) b = GET(t->state[1], RW_F32);
-    const nf before = narrow && s->fresh ? GET(t->param, dtype) : GET(to, of_to);
-    nf x = rw_update_floats(rule, s, before, g, &a, &b, with_a);
-    if (with_a) PUT(t->state[0], RW_F32, a);
-    if (with_b) PUT(t->state[1], RW_F32, b);
-    if (noise) x = rounded_by_chance(x, noise);
+    if (h.with_a) a = GET(t->state[0], h.moments);
+    if (with_b) b = GET(t->state[1], h.moments);
+    const nf before = narrow && s->fresh ? GET(t->param, h.dtype) : GET(to, of_to);
+    nf x = rw_update_floats(h.rule, s, before, g, &a, &b, h.with_a);
+    if (with_b && h.moments == RW_BF16) b = rounded_by_chance(b, words & RW_NOISE_OF_MOMENT);
+    if (h.with_a) PUT(t->state[0], h.moments, a);
+    if (with_b) PUT(t->state[1], h.moments, b);
+    if (h.by_chance) x = rounded_by_chance(x, words >> 16);
     PUT(to, of_to, x);
-    if (narrow) PUT(t->param, dtype, x);
-    if (seen) see(seen, g, before, noise ? nf_of_bf16(nf_to_bf16(x)) : x, n, whole);
+    if (narrow) PUT(t->param, h.dtype, x);
+    if (seen) see(seen, g, before, h.by_chance ? nf_of_bf16(nf_to_bf16(x)) : x, n, whole);
 #undef GET
 #undef PUT
-}
-
-VEC_INLINE void update_f32(int rule, const struct rw_update_tensor *t, const struct rw_update_row *row, rw_dtype dtype,
-                           rw_dtype of_grad, bool with_a, int64_t from, int64_t n, double *sums)
-{
-    const struct rw_update_row s = *row;
-    struct seen seen = { 0 };
-    int64_t i = 0;
-    for (; i + NF_LANES <= n; i += NF_LANES)
-        update_lanes(rule, t, &s, dtype, of_grad, with_a, NULL, from + i, NF_LANES, true, sums ? &seen : NULL);
-    if (i < n)
-        update_lanes(rule, t, &s, dtype, of_grad, with_a, NULL, from + i, n - i, false, sums ? &seen : NULL);
-    if (sums) add_seen(&seen, sums);
 }
 
 #define NOISE 512 /* words; a multiple of what a group of blocks has */
@@ -166,75 +169,80 @@ static void make_noise(const struct rw_update_row *s, int64_t from, int64_t n, u
         philox_group_of(s->seed, (s->from + (uint64_t)(from + i)) / 4, s->stream, s->step, noise + i);
 }
 
-/* Of bfloat16, rounded by chance. from is a multiple of 4. */
-VEC_INLINE void update_noisy(int rule, const struct rw_update_tensor *t, const struct rw_update_row *row,
-                             rw_dtype of_grad, bool with_a, int64_t from, int64_t n, double *sums)
+/* from is a multiple of 4. */
+VEC_INLINE void update_f32(struct how h, const struct rw_update_tensor *t, const struct rw_update_row *row,
+                           int64_t from, int64_t n, double *sums)
 {
     const struct rw_update_row s = *row;
+    const int64_t at_once = is_noisy(h) ? NOISE : n;
     struct seen seen = { 0 };
     uint32_t noise[NOISE];
-    for (int64_t i = 0; i < n; i += NOISE) {
-        const int64_t some = n - i < NOISE ? n - i : NOISE;
+    for (int64_t i = 0; i < n; i += at_once) {
+        const int64_t some = n - i < at_once ? n - i : at_once;
         int64_t l = 0;
-        make_noise(&s, from + i, some, noise);
+        if (is_noisy(h)) make_noise(&s, from + i, some, noise);
         for (; l + NF_LANES <= some; l += NF_LANES)
-            update_lanes(rule, t, &s, RW_BF16, of_grad, with_a, noise + l, from + i + l, NF_LANES, true,
-                         sums ? &seen : NULL);
-        if (l < some)
-            update_lanes(rule, t, &s, RW_BF16, of_grad, with_a, noise + l, from + i + l, some - l, false,
-                         sums ? &seen : NULL);
+            update_lanes(h, t, &s, noise + l, from + i + l, NF_LANES, true, sums ? &seen : NULL);
+        if (l < some) update_lanes(h, t, &s, noise + l, from + i + l, some - l, false, sums ? &seen : NULL);
     }
     if (sums) add_seen(&seen, sums);
 }
 
-VEC_INLINE void update_typed(int rule, bool with_a, const struct rw_update_tensor *t, const struct rw_update_row *s,
-                             int64_t from, int64_t n, double *sums)
+VEC_INLINE void update_typed(int rule, bool with_a, rw_dtype moments, const struct rw_update_tensor *t,
+                             const struct rw_update_row *s, int64_t from, int64_t n, double *sums)
 {
     const rw_dtype g = t->grad_dtype;
+    const bool by_chance = t->dtype == RW_BF16 && !t->master;
+#define FLOATS(is, of, by) update_f32((struct how){ rule, with_a, moments, is, of, by }, t, s, from, n, sums)
     if (t->dtype == RW_F64) update_f64(rule, t, s, from, n, sums);
-    else if (t->dtype == RW_BF16 && !t->master && g == RW_F32) update_noisy(rule, t, s, RW_F32, with_a, from, n, sums);
-    else if (t->dtype == RW_BF16 && !t->master) update_noisy(rule, t, s, RW_BF16, with_a, from, n, sums);
-    else if (t->dtype == RW_BF16 && g == RW_F32) update_f32(rule, t, s, RW_BF16, RW_F32, with_a, from, n, sums);
-    else if (t->dtype == RW_BF16) update_f32(rule, t, s, RW_BF16, RW_BF16, with_a, from, n, sums);
-    else if (t->dtype == RW_F16 && g == RW_F32) update_f32(rule, t, s, RW_F16, RW_F32, with_a, from, n, sums);
-    else if (t->dtype == RW_F16) update_f32(rule, t, s, RW_F16, RW_F16, with_a, from, n, sums);
-    else if (rule == RW_UPDATE_AVERAGE && g == RW_BF16) update_f32(rule, t, s, RW_F32, RW_BF16, with_a, from, n, sums);
-    else if (rule == RW_UPDATE_AVERAGE && g == RW_F16) update_f32(rule, t, s, RW_F32, RW_F16, with_a, from, n, sums);
-    else update_f32(rule, t, s, RW_F32, RW_F32, with_a, from, n, sums);
+    else if (by_chance && g == RW_F32) FLOATS(RW_BF16, RW_F32, true);
+    else if (by_chance) FLOATS(RW_BF16, RW_BF16, true);
+    else if (t->dtype == RW_BF16 && g == RW_F32) FLOATS(RW_BF16, RW_F32, false);
+    else if (t->dtype == RW_BF16) FLOATS(RW_BF16, RW_BF16, false);
+    else if (t->dtype == RW_F16 && g == RW_F32) FLOATS(RW_F16, RW_F32, false);
+    else if (t->dtype == RW_F16) FLOATS(RW_F16, RW_F16, false);
+    else if (rule == RW_UPDATE_AVERAGE && g == RW_BF16) FLOATS(RW_F32, RW_BF16, false);
+    else if (rule == RW_UPDATE_AVERAGE && g == RW_F16) FLOATS(RW_F32, RW_F16, false);
+    else FLOATS(RW_F32, RW_F32, false);
+#undef FLOATS
 }
 
 /* With and without sums: loops of their own. */
-VEC_INLINE void update_ruled(int rule, bool with_a, const struct rw_update_tensor *t, const struct rw_update_row *s,
-                             int64_t from, int64_t n, double *sums)
+VEC_INLINE void update_ruled(int rule, bool with_a, rw_dtype moments, const struct rw_update_tensor *t,
+                             const struct rw_update_row *s, int64_t from, int64_t n, double *sums)
 {
-    if (sums) update_typed(rule, with_a, t, s, from, n, sums);
-    else update_typed(rule, with_a, t, s, from, n, NULL);
+    if (sums) update_typed(rule, with_a, moments, t, s, from, n, sums);
+    else update_typed(rule, with_a, moments, t, s, from, n, NULL);
 }
 
 /* From on, a multiple of 4, BLOCK elements at most. */
-static void update_block(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int64_t from,
-                         double *sums)
+static void update_block(struct rw_update_attrs attrs, const struct rw_update_tensor *t, const struct rw_update_row *s,
+                         int64_t from, double *sums)
 {
     const int64_t n = t->n - from < BLOCK ? t->n - from : BLOCK;
-    switch (rule) {
-    case RW_UPDATE_ADAM: update_ruled(RW_UPDATE_ADAM, true, t, s, from, n, sums); break;
-    case RW_UPDATE_LION: update_ruled(RW_UPDATE_LION, true, t, s, from, n, sums); break;
-    case RW_UPDATE_SGD:
-        if (t->state[0]) update_ruled(RW_UPDATE_SGD, true, t, s, from, n, sums);
-        else update_ruled(RW_UPDATE_SGD, false, t, s, from, n, sums);
+    switch (attrs.rule) {
+    case RW_UPDATE_ADAM:
+        if (attrs.moments == RW_BF16) update_ruled(RW_UPDATE_ADAM, true, RW_BF16, t, s, from, n, sums);
+        else update_ruled(RW_UPDATE_ADAM, true, RW_F32, t, s, from, n, sums);
         break;
-    default: update_typed(RW_UPDATE_AVERAGE, false, t, s, from, n, NULL);
+    case RW_UPDATE_LION: update_ruled(RW_UPDATE_LION, true, RW_F32, t, s, from, n, sums); break;
+    case RW_UPDATE_SGD:
+        if (t->state[0]) update_ruled(RW_UPDATE_SGD, true, RW_F32, t, s, from, n, sums);
+        else update_ruled(RW_UPDATE_SGD, false, RW_F32, t, s, from, n, sums);
+        break;
+    default: update_typed(RW_UPDATE_AVERAGE, false, RW_F32, t, s, from, n, NULL);
     }
 }
 
-static void update(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int threads)
+static void update(struct rw_update_attrs attrs, const struct rw_update_tensor *t, const struct rw_update_row *s,
+                   int threads)
 {
     if (t->n < RW_PARALLEL_FROM || threads < 2) {
-        for (int64_t from = 0; from < t->n; from += BLOCK) update_block(rule, t, s, from, NULL);
+        for (int64_t from = 0; from < t->n; from += BLOCK) update_block(attrs, t, s, from, NULL);
         return;
     }
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t from = 0; from < t->n; from += BLOCK) update_block(rule, t, s, from, NULL);
+    for (int64_t from = 0; from < t->n; from += BLOCK) update_block(attrs, t, s, from, NULL);
 }
 
 /* Its elements from the row's first on. */
@@ -248,15 +256,15 @@ static struct rw_update_tensor part_of(struct rw_update_tensor t, const struct r
 #define PARTS 1024 /* blocks whose sums are kept at a time */
 
 /* The same bits for any number of threads, as update() itself. */
-static void update_and_sum(int rule, const struct rw_update_tensor *t, const struct rw_update_row *s, int threads,
-                           double *ret)
+static void update_and_sum(struct rw_update_attrs attrs, const struct rw_update_tensor *t,
+                           const struct rw_update_row *s, int threads, double *ret)
 {
     const bool alone = t->n < RW_PARALLEL_FROM || threads < 2;
     double part[PARTS][RW_SUM_ELEMENTS];
     for (int64_t first = 0; first < t->n; first += (int64_t)BLOCK * PARTS) {
         const int64_t rest = (t->n - first + BLOCK - 1) / BLOCK, blocks = rest < PARTS ? rest : PARTS;
 #pragma omp parallel for num_threads(threads) schedule(static) if (!alone)
-        for (int64_t b = 0; b < blocks; b++) update_block(rule, t, s, first + b * BLOCK, part[b]);
+        for (int64_t b = 0; b < blocks; b++) update_block(attrs, t, s, first + b * BLOCK, part[b]);
         for (int64_t b = 0; b < blocks; b++)
             for (int j = 0; j < RW_SUM_ELEMENTS; j++) ret[j] += part[b][j];
     }
@@ -267,7 +275,8 @@ rw_status RW_ISA_NAME(rw_update_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_update_cpu)(const rw_kernel *k)
 {
     const struct rw_update_row *const rows = k->in[0].data;
-    const int n = rw_update_n(k), rule = rw_update_attrs_of(k).rule;
+    const struct rw_update_attrs attrs = rw_update_attrs_of(k);
+    const int n = rw_update_n(k);
     const bool all = rw_update_all_have_masters(k, n);
     double *const sums = rw_update_sums_of(k);
     int masters = 0;
@@ -275,8 +284,8 @@ rw_status RW_ISA_NAME(rw_update_cpu)(const rw_kernel *k)
     for (int i = 0; i < n; i++) {
         const struct rw_update_tensor t = part_of(rw_update_tensor_of(k, n, i, all, &masters), &rows[i]);
         if (!t.grad || rows[i].skips) continue;
-        if (sums) update_and_sum(rule, &t, &rows[i], k->threads, sums + (size_t)i * RW_UPDATE_SUMS);
-        else update(rule, &t, &rows[i], k->threads);
+        if (sums) update_and_sum(attrs, &t, &rows[i], k->threads, sums + (size_t)i * RW_UPDATE_SUMS);
+        else update(attrs, &t, &rows[i], k->threads);
     }
     return RW_OK;
 }

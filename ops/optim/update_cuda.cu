@@ -14,7 +14,8 @@ extern "C" {
 #include <cstring>
 #include <type_traits>
 
-namespace {
+namespace
+{
 
 constexpr int THREADS = 256;
 constexpr int CHUNK = 8192; /* elements of a block */
@@ -54,21 +55,46 @@ __device__ __forceinline__ float sign_of(float x)
 #define SIGN(x) sign_of(x)
 #include "ops/optim/update_tmpl.h"
 
-/* As a bfloat16 beside x, by the word of its element. */
-__device__ __forceinline__ float rounded_by_chance(float x, uint32_t word)
+/* As a bfloat16 beside x, by sixteen bits of noise. */
+__device__ __forceinline__ float rounded_by_chance(float x, uint32_t noise)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    bits += word >> 16;
+    bits += noise;
     if (x != x || (bits & RW_NOISE_EXPONENT) == RW_NOISE_EXPONENT) return x;
     bits &= RW_NOISE_KEPT;
     memcpy(&x, &bits, sizeof bits);
     return x;
 }
 
+/* The words of P elements from i on. */
+template <int P> __device__ __forceinline__ few<uint32_t, P> words_of(const rw_update_row &s, int64_t i)
+{
+    uint32_t words[4];
+    few<uint32_t, P> w;
+    rw_noise_of(&s, (s.from + static_cast<uint64_t>(i)) / 4, words);
+#pragma unroll
+    for (int l = 0; l < P; l++) {
+        const int at = P == 4 ? l : static_cast<int>(i % 4);
+        w.x[l] = at == 0 ? words[0] : at == 1 ? words[1] : at == 2 ? words[2] : words[3];
+    }
+    return w;
+}
+
+template <typename M> constexpr bool are_narrow = std::is_same<M, bf16>::value;
+
+/* A second moment as it is stored. */
+template <typename M> __device__ __forceinline__ M stored_moment(float b, uint32_t word)
+{
+    if constexpr (are_narrow<M>) return narrow<M>(rounded_by_chance(b, word & RW_NOISE_OF_MOMENT));
+    else return b;
+}
+
 /* What a thread sees of its elements: nothing, or sums (enum rw_update_sum). */
 struct unseen {
-    __device__ __forceinline__ void see(double, double, double) {}
+    __device__ __forceinline__ void see(double, double, double)
+    {
+    }
 };
 
 struct seen {
@@ -82,25 +108,24 @@ struct seen {
     }
 };
 
-/* The same elements of a parameter of bfloat16 without a master copy. */
-template <int R, typename T, typename G, int P, typename S>
+/* P elements of a parameter of bfloat16 without a master copy. */
+template <int R, typename M, typename T, typename G, int P, typename S>
 __device__ __forceinline__ void update_noisy(const rw_update_tensor &t, const rw_update_row &s, int64_t i, S &sums)
 {
     const bool with_a = R != RW_UPDATE_SGD || t.state[0];
     constexpr bool with_b = R == RW_UPDATE_ADAM;
     const few<G, P> g = get<G, P>(t.grad, i);
     few<T, P> x = get<T, P>(t.param, i);
-    few<float, P> a = {}, b = {};
-    uint32_t words[4];
-    if (with_a) a = get<float, P>(t.state[0], i);
-    if (with_b) b = get<float, P>(t.state[1], i);
-    rw_noise_of(&s, (s.from + static_cast<uint64_t>(i)) / 4, words);
+    few<M, P> a = {}, b = {};
+    if (with_a) a = get<M, P>(t.state[0], i);
+    if (with_b) b = get<M, P>(t.state[1], i);
+    const few<uint32_t, P> words = words_of<P>(s, i);
 #pragma unroll
     for (int l = 0; l < P; l++) {
-        const float y = rw_update_floats(R, &s, widen(x.x[l]), widen(g.x[l]), &a.x[l], &b.x[l], with_a);
-        const int at = P == 4 ? l : static_cast<int>(i % 4);
-        const uint32_t word = at == 0 ? words[0] : at == 1 ? words[1] : at == 2 ? words[2] : words[3];
-        const T to = narrow<T>(rounded_by_chance(y, word));
+        float m = widen(a.x[l]), v = widen(b.x[l]);
+        const float y = rw_update_floats(R, &s, widen(x.x[l]), widen(g.x[l]), &m, &v, with_a);
+        const T to = narrow<T>(rounded_by_chance(y, words.x[l] >> 16));
+        a.x[l] = narrow<M>(m), b.x[l] = stored_moment<M>(v, words.x[l]);
         sums.see(widen(g.x[l]), widen(x.x[l]), widen(to));
         x.x[l] = to;
     }
@@ -109,19 +134,21 @@ __device__ __forceinline__ void update_noisy(const rw_update_tensor &t, const rw
     put(t.param, i, x);
 }
 
-/* P elements of a float32 or 16-bit parameter, whose gradient is of type G; the arithmetic is that of the CPU. Buffers
- * are of their own: aligned. */
-template <int R, typename T, typename G, int P, typename S>
+/* P elements of a float32 or 16-bit parameter, whose gradient is of type G and whose states are of type M; the
+ * arithmetic is that of the CPU. Buffers are of their own: aligned. */
+template <int R, typename M, typename T, typename G, int P, typename S>
 __device__ __forceinline__ void update_floats(const rw_update_tensor &t, const rw_update_row &s, int64_t i, S &sums)
 {
     const bool with_a = R != RW_UPDATE_AVERAGE && (R != RW_UPDATE_SGD || t.state[0]);
     constexpr bool with_b = R == RW_UPDATE_ADAM;
     void *const to = sizeof(T) == 2 ? t.master : t.param;
     const few<G, P> g = get<G, P>(t.grad, i);
-    few<float, P> a = {}, b = {}, x;
+    few<float, P> x;
+    few<M, P> a = {}, b = {};
     few<T, P> narrowed;
-    if (with_a) a = get<float, P>(t.state[0], i);
-    if (with_b) b = get<float, P>(t.state[1], i);
+    few<uint32_t, P> words = {};
+    if (with_a) a = get<M, P>(t.state[0], i);
+    if (with_b) b = get<M, P>(t.state[1], i);
     if (sizeof(T) == 2 && s.fresh) {
         narrowed = get<T, P>(t.param, i);
 #pragma unroll
@@ -129,10 +156,13 @@ __device__ __forceinline__ void update_floats(const rw_update_tensor &t, const r
     } else {
         x = get<float, P>(to, i);
     }
+    if (are_narrow<M>) words = words_of<P>(s, i);
 #pragma unroll
     for (int l = 0; l < P; l++) {
         const float before = x.x[l];
-        x.x[l] = rw_update_floats(R, &s, before, widen(g.x[l]), &a.x[l], &b.x[l], with_a);
+        float m = widen(a.x[l]), v = widen(b.x[l]);
+        x.x[l] = rw_update_floats(R, &s, before, widen(g.x[l]), &m, &v, with_a);
+        a.x[l] = narrow<M>(m), b.x[l] = stored_moment<M>(v, words.x[l]);
         sums.see(widen(g.x[l]), before, x.x[l]);
         narrowed.x[l] = narrow<T>(x.x[l]);
     }
@@ -142,7 +172,7 @@ __device__ __forceinline__ void update_floats(const rw_update_tensor &t, const r
     if (sizeof(T) == 2) put(t.param, i, narrowed);
 }
 
-template <int R, typename T, typename G, typename S>
+template <int R, typename M, typename T, typename G, typename S>
 __device__ __forceinline__ void update_chunk(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n,
                                              S &sums)
 {
@@ -150,15 +180,16 @@ __device__ __forceinline__ void update_chunk(const rw_update_tensor &t, const rw
     const int whole = n / P * P;
     if constexpr (R != RW_UPDATE_AVERAGE && std::is_same<T, bf16>::value) {
         if (!t.master) {
-            for (int i = threadIdx.x * P; i < whole; i += THREADS * P) update_noisy<R, T, G, P>(t, s, from + i, sums);
+            for (int i = threadIdx.x * P; i < whole; i += THREADS * P)
+                update_noisy<R, M, T, G, P>(t, s, from + i, sums);
             const int rest = whole + static_cast<int>(threadIdx.x);
-            if (rest < n) update_noisy<R, T, G, 1>(t, s, from + rest, sums);
+            if (rest < n) update_noisy<R, M, T, G, 1>(t, s, from + rest, sums);
             return;
         }
     }
 #pragma unroll 2
-    for (int i = threadIdx.x * P; i < whole; i += THREADS * P) update_floats<R, T, G, P>(t, s, from + i, sums);
-    if (whole + static_cast<int>(threadIdx.x) < n) update_floats<R, T, G, 1>(t, s, from + whole + threadIdx.x, sums);
+    for (int i = threadIdx.x * P; i < whole; i += THREADS * P) update_floats<R, M, T, G, P>(t, s, from + i, sums);
+    if (whole + static_cast<int>(threadIdx.x) < n) update_floats<R, M, T, G, 1>(t, s, from + whole + threadIdx.x, sums);
 }
 
 template <int R, typename S>
@@ -176,24 +207,24 @@ __device__ __forceinline__ void update_doubles(const rw_update_tensor &t, const 
 }
 
 /* Of a type by the types of gradients that it can have. */
-template <int R, typename T, typename S>
+template <int R, typename M, typename T, typename S>
 __device__ __forceinline__ void update_half(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n,
                                             S &sums)
 {
-    if (t.grad_dtype == RW_F32) update_chunk<R, T, float>(t, s, from, n, sums);
-    else update_chunk<R, T, T>(t, s, from, n, sums);
+    if (t.grad_dtype == RW_F32) update_chunk<R, M, T, float>(t, s, from, n, sums);
+    else update_chunk<R, M, T, T>(t, s, from, n, sums);
 }
 
-template <int R, typename S>
+template <int R, typename M, typename S>
 __device__ __forceinline__ void update_typed(const rw_update_tensor &t, const rw_update_row &s, int64_t from, int n,
                                              S &sums)
 {
     if (t.dtype == RW_F64) update_doubles<R>(t, s, from, n, sums);
-    else if (t.dtype == RW_BF16) update_half<R, bf16>(t, s, from, n, sums);
-    else if (t.dtype == RW_F16) update_half<R, f16>(t, s, from, n, sums);
-    else if (R == RW_UPDATE_AVERAGE && t.grad_dtype == RW_BF16) update_chunk<R, float, bf16>(t, s, from, n, sums);
-    else if (R == RW_UPDATE_AVERAGE && t.grad_dtype == RW_F16) update_chunk<R, float, f16>(t, s, from, n, sums);
-    else update_chunk<R, float, float>(t, s, from, n, sums);
+    else if (t.dtype == RW_BF16) update_half<R, M, bf16>(t, s, from, n, sums);
+    else if (t.dtype == RW_F16) update_half<R, M, f16>(t, s, from, n, sums);
+    else if (R == RW_UPDATE_AVERAGE && t.grad_dtype == RW_BF16) update_chunk<R, M, float, bf16>(t, s, from, n, sums);
+    else if (R == RW_UPDATE_AVERAGE && t.grad_dtype == RW_F16) update_chunk<R, M, float, f16>(t, s, from, n, sums);
+    else update_chunk<R, M, float, float>(t, s, from, n, sums);
 }
 
 __device__ __forceinline__ int size_of(rw_dtype dtype)
@@ -202,7 +233,7 @@ __device__ __forceinline__ int size_of(rw_dtype dtype)
 }
 
 /* The chunk of this block. */
-template <int R, typename S>
+template <int R, typename M, typename S>
 __device__ __forceinline__ void update_own(const rw_update_row *rows, const update_batch &b, S &sums)
 {
     int low = 0, high = b.n - 1; /* the first whose chunks end behind this one */
@@ -218,25 +249,25 @@ __device__ __forceinline__ void update_own(const rw_update_row *rows, const upda
     t.grad = static_cast<const char *>(t.grad) + s.from * size_of(t.grad_dtype);
     const int64_t from = static_cast<int64_t>(blockIdx.x - (low ? b.end[low - 1] : 0)) * CHUNK, rest = t.n - from;
     const int n = rest < CHUNK ? static_cast<int>(rest) : CHUNK;
-    update_typed<R>(t, s, from, n, sums);
+    update_typed<R, M>(t, s, from, n, sums);
 }
 
-template <int R>
+template <int R, typename M>
 __global__ void __launch_bounds__(THREADS)
     update_kernel(const rw_update_row *rows, const __grid_constant__ update_batch b)
 {
     unseen none;
-    update_own<R>(rows, b, none);
+    update_own<R, M>(rows, b, none);
 }
 
 /* Of each chunk its sums, in the order of the launch. */
-template <int R>
+template <int R, typename M>
 __global__ void __launch_bounds__(THREADS)
     update_seen_kernel(double *parts, const rw_update_row *rows, const __grid_constant__ update_batch b)
 {
     __shared__ double shared[32];
     seen sums;
-    update_own<R>(rows, b, sums);
+    update_own<R, M>(rows, b, sums);
 #pragma unroll
     for (int j = 0; j < RW_SUM_ELEMENTS; j++) {
         const double sum = block_sum(sums.x[j], shared);
@@ -245,9 +276,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* A block adds those of a parameter. */
-__global__ void __launch_bounds__(THREADS)
-    add_sums_kernel(double *sums, const double *parts, const rw_update_row *rows,
-                    const __grid_constant__ update_batch b)
+__global__ void __launch_bounds__(THREADS) add_sums_kernel(double *sums, const double *parts, const rw_update_row *rows,
+                                                           const __grid_constant__ update_batch b)
 {
     __shared__ double shared[32];
     const uint32_t first = blockIdx.x ? b.end[blockIdx.x - 1] : 0, end = b.end[blockIdx.x], row = b.row[blockIdx.x];
@@ -261,33 +291,33 @@ __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) to[RW_SUM_ELEMENTS] = rows[row].skips ? 0 : static_cast<double>(b.tensor[blockIdx.x].n);
 }
 
-void update_and_sum(const rw_kernel *k, const update_batch &b, double *sums)
+template <int R, typename M> void launch(const rw_kernel *k, const update_batch &b, double *sums)
 {
     const rw_update_row *const rows = static_cast<const rw_update_row *>(k->in[0].data);
-    double *const parts = static_cast<double *>(k->workspace);
-    switch (rw_update_attrs_of(k).rule) {
-    case RW_UPDATE_ADAM:
-        RW_LAUNCH(update_seen_kernel<RW_UPDATE_ADAM>, b.chunks, THREADS, 0, k, parts, rows, b);
-        break;
-    case RW_UPDATE_LION:
-        RW_LAUNCH(update_seen_kernel<RW_UPDATE_LION>, b.chunks, THREADS, 0, k, parts, rows, b);
-        break;
-    default: RW_LAUNCH(update_seen_kernel<RW_UPDATE_SGD>, b.chunks, THREADS, 0, k, parts, rows, b);
+    if constexpr (R != RW_UPDATE_AVERAGE) {
+        if (sums) {
+            double *const parts = static_cast<double *>(k->workspace);
+            RW_LAUNCH((update_seen_kernel<R, M>), b.chunks, THREADS, 0, k, parts, rows, b);
+            RW_LAUNCH(add_sums_kernel, b.n, THREADS, 0, k, sums, parts, rows, b);
+            return;
+        }
     }
-    RW_LAUNCH(add_sums_kernel, b.n, THREADS, 0, k, sums, parts, rows, b);
+    RW_LAUNCH((update_kernel<R, M>), b.chunks, THREADS, 0, k, rows, b);
 }
 
 void update(const rw_kernel *k, const update_batch &b)
 {
-    const rw_update_row *const rows = static_cast<const rw_update_row *>(k->in[0].data);
+    const rw_update_attrs a = rw_update_attrs_of(k);
     double *const sums = rw_update_sums_of(k);
     if (!b.chunks) return;
-    if (sums) return update_and_sum(k, b, sums);
-    switch (rw_update_attrs_of(k).rule) {
-    case RW_UPDATE_ADAM: RW_LAUNCH(update_kernel<RW_UPDATE_ADAM>, b.chunks, THREADS, 0, k, rows, b); break;
-    case RW_UPDATE_LION: RW_LAUNCH(update_kernel<RW_UPDATE_LION>, b.chunks, THREADS, 0, k, rows, b); break;
-    case RW_UPDATE_SGD: RW_LAUNCH(update_kernel<RW_UPDATE_SGD>, b.chunks, THREADS, 0, k, rows, b); break;
-    default: RW_LAUNCH(update_kernel<RW_UPDATE_AVERAGE>, b.chunks, THREADS, 0, k, rows, b);
+    switch (a.rule) {
+    case RW_UPDATE_ADAM:
+        if (a.moments == RW_BF16) launch<RW_UPDATE_ADAM, bf16>(k, b, sums);
+        else launch<RW_UPDATE_ADAM, float>(k, b, sums);
+        break;
+    case RW_UPDATE_LION: launch<RW_UPDATE_LION, float>(k, b, sums); break;
+    case RW_UPDATE_SGD: launch<RW_UPDATE_SGD, float>(k, b, sums); break;
+    default: launch<RW_UPDATE_AVERAGE, float>(k, b, sums);
     }
 }
 

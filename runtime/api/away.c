@@ -63,9 +63,17 @@ rw_status rw_away_check(rw_context *ctx, const char *call, const rw_states *wher
 
 /* ---- cutting ---- */
 
-static uint64_t span_of(const struct rw_piece *p)
+static uint64_t bytes_of(const struct rw_piece *p, int j)
 {
-    return rw_round_up((uint64_t)p->n * rw_dtype_size(p->dtype), PAGE);
+    return (uint64_t)p->n * rw_dtype_size(p->dtype[j]);
+}
+
+/* From the first state to state j, or of all n_states of them. */
+static uint64_t span_to(const struct rw_piece *p, int j)
+{
+    uint64_t span = 0;
+    for (int i = 0; i < j; i++) span += rw_round_up(bytes_of(p, i), PAGE);
+    return span;
 }
 
 /* Pieces that are cut so far. */
@@ -92,8 +100,13 @@ static bool open_block(struct cut *c)
 static int64_t fitting(const struct cut *c, const struct rw_piece *rest)
 {
     if (!rest->n_states) return rest->n;
-    const uint64_t pages = (c->slot_bytes - c->used) / (uint64_t)rest->n_states / PAGE;
-    const int64_t n = (int64_t)(pages * PAGE / rw_dtype_size(rest->dtype));
+    struct rw_piece unit = *rest; /* a page of the narrowest state */
+    unit.n = 0;
+    for (int j = 0; j < rest->n_states; j++) {
+        const int64_t n = PAGE / (int64_t)rw_dtype_size(rest->dtype[j]);
+        unit.n = n > unit.n ? n : unit.n;
+    }
+    const int64_t n = (int64_t)((c->slot_bytes - c->used) / span_to(&unit, unit.n_states)) * unit.n;
     return n < rest->n ? n : rest->n;
 }
 
@@ -108,7 +121,7 @@ static bool cut_one(struct cut *c, struct rw_piece rest)
             continue;
         }
         p.at = c->at[c->to.n_groups - 1] + c->used;
-        c->used += (uint64_t)p.n_states * span_of(&p);
+        c->used += span_to(&p, p.n_states);
         if (!rw_grow(&c->to.piece, &c->to.cap, c->to.n, 1, sizeof p)) return false;
         c->to.piece[c->to.n++] = p;
         rest.from += p.n;
@@ -299,7 +312,7 @@ static rw_status place_states(const struct rw_away *a, struct rw_pieces *pieces)
             struct rw_piece *const p = &pieces->piece[i];
             char *const to = slot_at(a, b % a->n_slots) + (p->at - a->at[b]);
             for (int j = 0; j < p->n_states; j++) {
-                p->state[j] = rw_state_at(a->ctx, p->dtype, RW_SHAPE(p->n), to + (uint64_t)j * span_of(p));
+                p->state[j] = rw_state_at(a->ctx, p->dtype[j], RW_SHAPE(p->n), to + span_to(p, j));
                 if (!p->state[j]) return RW_ERR_MEMORY;
             }
         }
@@ -400,9 +413,8 @@ rw_status rw_away_read(struct rw_away *a, const struct rw_piece *p, int j, size_
 {
     rw_context *const ctx = a->ctx;
     const struct rw_device_fns *const device = ctx->device;
-    const uint64_t from = p->at + (uint64_t)j * span_of(p);
-    rw_status status = a->fns->get(ctx->device_state, RW_LANE_IN, a->window, a->store, from,
-                                   (uint64_t)p->n * rw_dtype_size(p->dtype));
+    rw_status status =
+        a->fns->get(ctx->device_state, RW_LANE_IN, a->window, a->store, p->at + span_to(p, j), bytes_of(p, j));
     const rw_status finished = device->finish(ctx->device_state);
     if (!status) status = finished;
     return status ? status : device->download(ctx->device_state, to, a->window + at, bytes);
@@ -412,12 +424,11 @@ rw_status rw_away_write(struct rw_away *a, const struct rw_piece *p, int j, cons
 {
     rw_context *const ctx = a->ctx;
     const struct rw_device_fns *const device = ctx->device;
-    const uint64_t bytes = (uint64_t)p->n * rw_dtype_size(p->dtype);
+    const uint64_t bytes = bytes_of(p, j);
     rw_status status = device->upload(ctx->device_state, a->window, from, bytes);
     if (!status) status = device->finish(ctx->device_state);
     if (!status)
-        status = a->fns->put(ctx->device_state, RW_LANE_OUT, a->store, p->at + (uint64_t)j * span_of(p), a->window,
-                             bytes);
+        status = a->fns->put(ctx->device_state, RW_LANE_OUT, a->store, p->at + span_to(p, j), a->window, bytes);
     const rw_status finished = device->finish(ctx->device_state);
     return status ? status : finished;
 }

@@ -26,10 +26,10 @@
 struct rw_piece {
     size_t member;   /* of the optimizer's */
     int64_t from, n; /* its elements */
-    rw_dtype dtype;  /* of its states */
-    int n_states;    /* of them the last one is the master copy, where the parameter has one */
+    int n_states;    /* the last one is the master copy, where the parameter has one */
+    rw_dtype dtype[RW_PIECE_STATES]; /* of its states */
     struct rw_param *state[RW_PIECE_STATES];
-    uint64_t at;     /* away: where the first state lies in the store, and behind it the others; whole pages each */
+    uint64_t at; /* away: where the first state lies in the store, and behind it the others; whole pages each */
 };
 
 struct rw_pieces {

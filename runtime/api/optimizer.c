@@ -52,6 +52,7 @@ static struct rw_update_attrs attrs_of(const rw_optimizer *opt)
     struct rw_update_attrs attrs = opt->kind->attrs;
     attrs.sums = opt->n_watchers > 0;
     attrs.windows = opt->away != NULL;
+    attrs.moments = (int32_t)opt->numbers.moments;
     return attrs;
 }
 
@@ -131,15 +132,19 @@ struct rw_recorder *rw_optimizer_recorder_inside(rw_adamw *opt, bool *used_up)
 
 static rw_status add_member(rw_optimizer *opt, struct rw_param *p)
 {
-    const rw_dtype dtype = (rw_dtype)p->tensor.dtype, wide = dtype == RW_F64 ? RW_F64 : RW_F32;
+    const rw_dtype dtype = (rw_dtype)p->tensor.dtype;
     struct rw_member *const x = &opt->members[opt->n];
     struct rw_pieces *const all = &opt->pieces;
+    struct rw_piece piece = { .member = opt->n, .n = p->numel };
     *x = (struct rw_member){ .param = p, .piece = opt->n, .version = p->version - 1, .lr_factor = 1,
                              .weight_decay = -1 };
     x->has_master = rw_dtype_size(dtype) == 2 && !(opt->numbers.stochastic_rounding && dtype == RW_BF16);
     if (!rw_grow(&all->piece, &all->cap, all->n, 1, sizeof *all->piece)) return RW_ERR_MEMORY;
-    all->piece[all->n++] = (struct rw_piece){ .member = opt->n++, .n = p->numel, .dtype = wide,
-                                              .n_states = opt->kind->attrs.states + x->has_master };
+    piece.n_states = opt->kind->attrs.states;
+    for (int j = 0; j < piece.n_states; j++) piece.dtype[j] = dtype == RW_F64 ? RW_F64 : opt->numbers.moments;
+    if (x->has_master) piece.dtype[piece.n_states++] = RW_F32;
+    all->piece[all->n++] = piece;
+    opt->n++;
     return RW_OK;
 }
 
@@ -147,7 +152,7 @@ static rw_status add_states_of(rw_optimizer *opt, struct rw_piece *p)
 {
     const rw_layout *const layout = rw_layout_of(opt->ctx, &opt->members[p->member].param->tensor);
     for (int j = 0; j < p->n_states; j++) {
-        p->state[j] = rw_state_create(opt->ctx, p->dtype, rw_layout_shape(layout));
+        p->state[j] = rw_state_create(opt->ctx, p->dtype[j], rw_layout_shape(layout));
         if (!p->state[j]) return RW_ERR_MEMORY;
         opt->bytes += p->state[j]->bytes;
     }

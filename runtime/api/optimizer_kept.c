@@ -100,8 +100,11 @@ struct rw_kept rw_optimizer_kept(const rw_optimizer *opt, size_t i)
 {
     const struct rw_member *const x = &opt->members[i];
     const struct rw_piece *const p = &opt->pieces.piece[x->piece];
-    struct rw_kept k = { .param = x->param, .dtype = p->dtype, .step = x->step, .n = p->n_states };
-    k.bytes = (size_t)x->param->numel * rw_dtype_size(k.dtype);
+    struct rw_kept k = { .param = x->param, .step = x->step, .n = p->n_states };
+    for (int j = 0; j < k.n; j++) {
+        k.dtype[j] = p->dtype[j];
+        k.bytes[j] = (size_t)x->param->numel * rw_dtype_size(k.dtype[j]);
+    }
     k.current = x->version == x->param->version;
     for (int j = 0; j < opt->kind->attrs.states; j++) k.name[j] = opt->kind->state[j];
     if (x->has_master) k.name[k.n - 1] = "master";
@@ -121,7 +124,7 @@ rw_status rw_optimizer_read(rw_optimizer *opt, size_t i, int j, size_t at, void 
 {
     rw_context *const ctx = opt->ctx;
     const struct rw_piece *p = &opt->pieces.piece[opt->members[i].piece];
-    const size_t size = rw_dtype_size(p->dtype);
+    const size_t size = rw_dtype_size(p->dtype[j]);
     while (at >= (size_t)(p->from + p->n) * size) p++;
     const size_t from = at - (size_t)p->from * size, rest = (size_t)p->n * size - from;
     *ret_n = rest < most ? rest : most;
@@ -140,7 +143,7 @@ rw_status rw_optimizer_write(rw_optimizer *opt, size_t i, int j, const void *fro
     rw_status status = RW_OK;
     for (size_t k = opt->members[i].piece; !status && k < opt->pieces.n && opt->pieces.piece[k].member == i; k++) {
         const struct rw_piece *const p = &opt->pieces.piece[k];
-        const void *const data = (const char *)from + (size_t)p->from * rw_dtype_size(p->dtype);
+        const void *const data = (const char *)from + (size_t)p->from * rw_dtype_size(p->dtype[j]);
         status = opt->away ? rw_away_write(opt->away, p, j, data)
                            : ctx->device->upload(ctx->device_state, p->state[j]->data, data, p->state[j]->bytes);
     }

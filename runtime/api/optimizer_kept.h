@@ -24,8 +24,8 @@ rw_status rw_optimizer_settle(rw_optimizer *opt);
 struct rw_kept {
     struct rw_param *param;
     const char *name[RW_KEPT_MOST];
-    rw_dtype dtype; /* of the states */
-    size_t bytes;   /* of one of them */
+    rw_dtype dtype[RW_KEPT_MOST]; /* of the states */
+    size_t bytes[RW_KEPT_MOST];
     int n;
     uint64_t step; /* updates made */
     bool current;  /* the master is a copy of the parameter as it is */

@@ -105,12 +105,16 @@ static rw_status make(rw_optimizer **ret, rw_context *ctx, const struct rw_optim
                       const rw_states *where)
 {
     if (!checked(ctx, kind->create, given)) return ctx->status;
+    if (given->moments != RW_F32 && given->moments != RW_BF16)
+        return rw_fail(ctx, RW_ERR_DTYPE, "%s: moments of %s; they are float32 or bfloat16", kind->create,
+                       rw_dtype_name(given->moments));
     const struct rw_optimizer_numbers n = {
         .lr = or_default(given->lr, defaults->lr), .beta1 = or_default(given->beta1, defaults->beta1),
         .beta2 = or_default(given->beta2, defaults->beta2), .eps = or_default(given->eps, defaults->eps),
         .weight_decay = or_default(given->weight_decay, defaults->weight_decay),
         .momentum = or_default(given->momentum, 0), .dampening = given->dampening, .nesterov = given->nesterov,
         .decay_all = given->decay_all, .stochastic_rounding = given->stochastic_rounding,
+        .moments = given->moments,
     };
     return rw_optimizer_make(ret, ctx, kind, &n, where);
 }
@@ -122,7 +126,7 @@ rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_pa
     const rw_adamw_params p = params ? *params : (rw_adamw_params){ 0 };
     const struct rw_optimizer_numbers given = { .lr = p.lr, .beta1 = p.beta1, .beta2 = p.beta2, .eps = p.eps,
                                                 .weight_decay = p.weight_decay, .decay_all = p.decay_all,
-                                                .stochastic_rounding = p.stochastic_rounding };
+                                                .stochastic_rounding = p.stochastic_rounding, .moments = p.moments };
     return make(ret_opt, ctx, &adamw, &given,
                 &(struct rw_optimizer_numbers){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
                                                 .weight_decay = 0.01 },
@@ -136,7 +140,7 @@ rw_status rw_adam_create(rw_optimizer **ret_opt, rw_context *ctx, const rw_adam_
     const rw_adam_params p = params ? *params : (rw_adam_params){ 0 };
     const struct rw_optimizer_numbers given = { .lr = p.lr, .beta1 = p.beta1, .beta2 = p.beta2, .eps = p.eps,
                                                 .weight_decay = p.weight_decay, .decay_all = p.decay_all,
-                                                .stochastic_rounding = p.stochastic_rounding };
+                                                .stochastic_rounding = p.stochastic_rounding, .moments = p.moments };
     return make(ret_opt, ctx, &adam, &given,
                 &(struct rw_optimizer_numbers){ .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 }, &p.states);
 }

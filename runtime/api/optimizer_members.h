@@ -12,6 +12,7 @@
 struct rw_optimizer_numbers {
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
     bool nesterov, decay_all, stochastic_rounding;
+    rw_dtype moments; /* of Adam */
 };
 
 struct rw_optimizer_kind {

@@ -118,7 +118,7 @@ static rw_status find_kept(struct loading *l, size_t i)
     rw_status status = RW_OK;
     for (int j = 0; !status && j < k.n; j++) {
         rw_snapshot_name(name, k.name[j], k.param->name);
-        status = find_like(l, name, k.param, k.dtype, &l->states[i * RW_KEPT_MOST + (size_t)j]);
+        status = find_like(l, name, k.param, k.dtype[j], &l->states[i * RW_KEPT_MOST + (size_t)j]);
     }
     if (status) return status;
     rw_snapshot_name(name, "step", k.param->name);

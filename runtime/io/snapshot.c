@@ -84,8 +84,8 @@ static bool add_optimizer(struct rw_snapshot *s, const struct rw_snapshot_of *wh
         const struct rw_kept k = rw_optimizer_kept(what->optimizer, i);
         for (int j = 0; ok && j < k.n; j++) {
             rw_snapshot_name(name, k.name[j], k.param->name);
-            ok = add(s, name, rw_format_dtype(k.dtype), rw_layout_shape(rw_layout_of(what->ctx, &k.param->tensor)),
-                     k.bytes);
+            ok = add(s, name, rw_format_dtype(k.dtype[j]), rw_layout_shape(rw_layout_of(what->ctx, &k.param->tensor)),
+                     k.bytes[j]);
         }
         rw_snapshot_name(name, "step", k.param->name);
         ok = ok && add(s, name, "I64", RW_SHAPE(2), 2 * sizeof(int64_t));
@@ -211,7 +211,7 @@ static rw_status copy_all(struct rw_snapshot *s, const struct rw_snapshot_of *wh
     for (size_t i = 0; !status && what->optimizer && i < rw_optimizer_members(what->optimizer); i++) {
         const struct rw_kept k = rw_optimizer_kept(what->optimizer, i);
         const int64_t count[2] = { (int64_t)k.step, k.current };
-        for (int j = 0; !status && j < k.n; j++) status = copy_state(s, what->optimizer, i, j, k.bytes);
+        for (int j = 0; !status && j < k.n; j++) status = copy_state(s, what->optimizer, i, j, k.bytes[j]);
         if (!status) copy_bytes(s, count, sizeof count);
     }
     for (size_t i = 0; !status && what->average && i < rw_average_members(what->average); i++)

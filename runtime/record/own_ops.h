@@ -31,7 +31,8 @@ void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket tic
  * first states, second states, masters). n rows for n of each; as many kinds of states as the attributes say; there are
  * masters of the parameters of 16 bits alone, in their order, or of those of float16: those of bfloat16 are then
  * rounded by chance, by the noise that their rows name. States and masters are float32, of a float64 parameter
- * float64; a gradient is of the parameter's type or float32. A parameter whose gradient is absent stays as it is, and
+ * float64; moments may be bfloat16 by the attributes: the first is rounded to nearest, the second by chance, as beta2
+ * changes it by less than nearest would see. A gradient is of the parameter's type or float32. A parameter whose gradient is absent stays as it is, and
  * so do its states. The op `average` averages what stands in the place of gradients into what stands in that of
  * parameters, float32 or float64. Where the attributes ask for sums, the last input and output are those, [n,
  * RW_UPDATE_SUMS] of RW_F64, of what the update itself has met: enum rw_update_sum. No other byte depends on them.
@@ -53,6 +54,7 @@ struct rw_update_attrs {
     int32_t rule, states;
     int32_t sums;    /* 1: asked for */
     int32_t windows; /* 1: states and masters are those of a part of the parameter */
+    int32_t moments; /* of RW_UPDATE_ADAM, of parameters that are not float64: RW_F32, or RW_BF16 */
 };
 
 /* Of a parameter, over its elements; all zero where it was not updated. Squares are those of the gradient as the update
@@ -81,7 +83,7 @@ struct rw_update_row {
     uint32_t nesterov;
     uint32_t step;  /* the update's number, by the host's count; 0: the parameter is not due */
     uint32_t skips; /* the update is left out */
-    uint32_t stream; /* of the noise by which a parameter without a master copy is rounded, above zero; see noise.h */
+    uint32_t stream; /* of the noise by which a parameter or a moment is rounded, above zero; see noise.h */
     uint64_t seed;   /* likewise */
     uint64_t from;   /* in windows, the parameter's first element that is updated: a multiple of 4; else 0 */
 };

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { N = 7, KINDS = 6, LONG = 5003, WINDOW = 64 << 10 };
+enum { N = 7, KINDS = 7, LONG = 5003, WINDOW = 64 << 10 };
 
 static char folder[64];
 
@@ -57,9 +57,10 @@ static rw_status make_optimizer(struct zoo *z, int kind, rw_states s)
     case 2: return rw_sgd_create(&z->opt, ctx, &(rw_sgd_params){ .momentum = 0.9, .nesterov = true, .states = s });
     case 3: return rw_sgd_create(&z->opt, ctx, &(rw_sgd_params){ .lr = 0.01, .states = s });
     case 4: return rw_lion_create(&z->opt, ctx, &(rw_lion_params){ .lr = 0.01, .states = s });
-    default:
+    case 5:
         return rw_adamw_create(&z->opt, ctx,
                                &(rw_adamw_params){ .lr = 0.03, .stochastic_rounding = true, .states = s });
+    default: return rw_adamw_create(&z->opt, ctx, &(rw_adamw_params){ .lr = 0.03, .moments = RW_BF16, .states = s });
     }
 }
 
@@ -278,10 +279,10 @@ static void save(struct zoo *z, const char *where)
 /* From a file of states that stay a run goes on with states that wait, and the other way round. */
 Test(away, checkpoints_are_the_same_files_and_can_be_exchanged)
 {
-    const int kinds[] = { 0, 2, 5 };
+    const int kinds[] = { 0, 6, 2, 5 };
     char where[2][80];
     for (int i = 0; i < 2; i++) snprintf(where[i], sizeof *where, "%s/run%d", folder, i);
-    for (size_t k = 0; k < (test_device() == RW_DEVICE_CPU ? 3 : 1); k++) {
+    for (size_t k = 0; k < (test_device() == RW_DEVICE_CPU ? 4 : 2); k++) {
         struct zoo z[2] = { zoo_open(kinds[k], (rw_states){ 0 }, 1), zoo_open(kinds[k], outside(), 1) };
         struct zoo next[2] = { zoo_open(kinds[k], outside(), 1), zoo_open(kinds[k], (rw_states){ 0 }, 1) };
         size_t n[2];

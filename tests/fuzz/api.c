@@ -216,13 +216,19 @@ static void backward(struct state *s)
 static void steps(struct state *s)
 {
     rw_memory memory;
-    const rw_adamw_params params = { .lr = fz_number(s), .beta1 = fz_number(s) / 2, .eps = fabs(fz_number(s)) };
+    rw_adamw_params params = { .lr = fz_number(s), .beta1 = fz_number(s) / 2, .eps = fabs(fz_number(s)) };
+    uint8_t how;
     switch (fz_byte(s) % 8) {
     case 0: rw_tape_reset(T); break;
     case 1: X->now = 1 - X->now; break;
     case 2: s->now = s->n_sides > 1 ? 1 - s->now : 0; break;
     case 3: rw_zero_grad(X->ctx); break;
-    case 4: if (!X->optimizer) RETURNED(rw_adamw_create, &X->optimizer, X->ctx, fz_ask(s, 2) ? &params : NULL); break;
+    case 4:
+        if (X->optimizer) break;
+        how = fz_byte(s);
+        params.moments = how & 2 ? RW_BF16 : how & 4 ? (rw_dtype)(how / 8) : RW_F32;
+        RETURNED(rw_adamw_create, &X->optimizer, X->ctx, how & 1 ? &params : NULL);
+        break;
     case 5: if (X->optimizer) RETURNED(rw_adamw_step, X->optimizer); break;
     case 6: RETURNED(rw_memory_stats, X->ctx, &memory); break;
     default: s->sticks = fz_ask(s, 4);

@@ -29,6 +29,7 @@ same "GPT-2, f32" "--accum 2 --threads 2" "--policy full" "--policy budget:70%"
 same "GPT-2, bf16, graph" "--dtype bf16" "--policy uniform:2 --graph --threads 1" "--policy none --threads 3"
 same "Llama, f32" "--preset llama-tiny --optimizer lion" "--policy none" "--policy selective:mlp --graph"
 same "Llama, clipped and updated inside" "--graph --preset llama-tiny" "--update-inside --policy full" "--policy none"
+same "GPT-2, moments of bf16" "--moments bf16 --threads 2" "--graph --update-inside" "--policy none"
 same "Llama, f16, sgd" "--preset llama-tiny --dtype f16 --optimizer sgd --schedule linear" "--policy full" ""
 same "GPT-2, fp8 of earlier steps" "--dtype fp8 --scaling delayed --accum 2 --threads 2" "--policy full" "--policy none"
 same "Llama, fp8 of blocks, graph" "--dtype fp8 --scaling 1x128 --preset llama-tiny" "--policy full --graph" ""
@@ -179,6 +180,8 @@ refused --data tokens.bin --vocab 200
 refused --data /nowhere
 refused --dtype fp9
 refused --scaling mx
+refused --moments f16
+refused --moments bf16 --optimizer lion
 refused --dtype fp8 --scaling 3
 refused --dtype f16 --graph --update-inside
 refused --preset gpt5
