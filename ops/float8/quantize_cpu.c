@@ -2,7 +2,7 @@
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
-#include "ops/float8/quantize.h"
+#include "ops/float8/decode.h"
 
 #include <string.h>
 
@@ -246,111 +246,64 @@ rw_status RW_ISA_NAME(rw_note_counts_cpu)(const rw_kernel *k)
     return RW_OK;
 }
 
-typedef uint8_t nb __attribute__((vector_size(NF_LANES), aligned(1), may_alias));
-
-/* rw_f8_decode() of as many codes as there are lanes. */
-VEC_INLINE nf nf_of_f8(nb codes, bool e5m2)
-{
-    const nu c = __builtin_convertvector(codes, nu), sign = (c & 0x80u) << 24, a = c & 0x7fu;
-    const unsigned drop = e5m2 ? 21 : 20, bias = e5m2 ? 15 : 7, infinite = e5m2 ? 0x7c : 0x7f;
-    const nf small = __builtin_convertvector((ni)a, nf) * (e5m2 ? 0x1p-16f : 0x1p-9f);
-    nu bits = (a << drop) + ((127 - bias) << 23);
-    bits = (nu)nf_select((ni)(a < 1u << (23 - drop)), small, (nf)bits);
-    if (e5m2) bits = (nu)nf_select((ni)(a == infinite), nf_all(rw_f8_float(RW_F8_INFINITY)), (nf)bits);
-    const ni nan = (ni)(e5m2 ? a > infinite : a == infinite);
-    return (nf)((nu)nf_select(nan, nf_all(rw_f8_float(0x7fc00000u)), (nf)bits) | sign);
-}
-
-/* Elements of one row with one scale. */
-VEC_INLINE void decode(const uint8_t *x, bool e5m2, void *y, rw_dtype dtype, int64_t from, int64_t n, float scale)
-{
-    int64_t i = from;
-    for (; i + NF_LANES <= from + n; i += NF_LANES) nf_put(y, dtype, i, nf_of_f8(*(const nb *)(x + i), e5m2) * scale);
-    for (; i < from + n; i++) f_put(y, dtype, i, rw_f8_decode(x[i], e5m2) * scale);
-}
-
 static void decode_all(const rw_view *x, const rw_view *y, int64_t from, int64_t n, float scale)
 {
     const bool e5m2 = x->dtype == RW_F8_E5M2;
-    switch (y->dtype) {
-    case RW_BF16:
-        if (e5m2) decode(x->data, true, y->data, RW_BF16, from, n, scale);
-        else decode(x->data, false, y->data, RW_BF16, from, n, scale);
-        return;
-    case RW_F16: decode(x->data, e5m2, y->data, RW_F16, from, n, scale); return;
-    default: decode(x->data, e5m2, y->data, RW_F32, from, n, scale);
-    }
+    const uint8_t *const codes = (const uint8_t *)x->data + from;
+    if (y->dtype == RW_F16) f8_decode(codes, e5m2, (uint16_t *)y->data + from, RW_F16, n, scale);
+    else f8_decode(codes, e5m2, (float *)y->data + from, RW_F32, n, scale);
 }
 
-#if defined(RW_ISA_IS_V4)
-/* With one scale there are 128 results of 16 bits, and their signs: four registers hold them. */
-static void decode_by_table(const uint8_t *x, uint16_t *y, int64_t n, const uint16_t *table)
-{
-    const __m512i a = _mm512_loadu_si512(table), b = _mm512_loadu_si512(table + 32);
-    const __m512i c = _mm512_loadu_si512(table + 64), d = _mm512_loadu_si512(table + 96);
-    const __m512i high = _mm512_set1_epi16(0x40), minus = _mm512_set1_epi16(0x80);
-    for (int64_t i = 0; i < n; i += 32) {
-        const __mmask32 mask = n - i < 32 ? (__mmask32)((1u << (n - i)) - 1) : (__mmask32)-1;
-        const __m512i code = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(mask, x + i));
-        const __m512i below = _mm512_permutex2var_epi16(a, code, b), above = _mm512_permutex2var_epi16(c, code, d);
-        const __m512i size = _mm512_mask_blend_epi16(_mm512_test_epi16_mask(code, high), below, above);
-        const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(code, minus), 8);
-        _mm512_mask_storeu_epi16(y + i, mask, _mm512_or_si512(size, sign));
-    }
-}
-
-static bool dequantize_by_table(const rw_kernel *k, float scale)
+static void dequantize_by_table(const rw_kernel *k, float scale)
 {
     const rw_view *const x = &k->in[0], *const y = &k->out[0];
     const int64_t n = x->layout->numel, parts = rw_quantize_parts(n);
     uint16_t table[128];
-    if (!is_half(y->dtype) || scale < 0 || scale != scale) return false;
-    for (int i = 0; i < 128; i++)
-        f_put(table, y->dtype, i, rw_f8_decode((uint8_t)i, x->dtype == RW_F8_E5M2) * scale);
+    f8_table(x->dtype == RW_F8_E5M2, y->dtype, scale, table);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
     for (int64_t p = 0; p < parts; p++) {
         const int64_t from = p * RW_QUANTIZE_PART;
-        decode_by_table((const uint8_t *)x->data + from, (uint16_t *)y->data + from,
-                        least(RW_QUANTIZE_PART, n - from), table);
+        f8_decode_by_table((const uint8_t *)x->data + from, (uint16_t *)y->data + from,
+                           least(RW_QUANTIZE_PART, n - from), table, 0, 0);
     }
-    return true;
 }
-#else
-static bool dequantize_by_table(const rw_kernel *k, float scale)
-{
-    return false;
-}
-#endif
 
 static void dequantize_tensor(const rw_kernel *k)
 {
     const int64_t n = k->in[0].layout->numel, parts = rw_quantize_parts(n);
     const float scale = *(const float *)k->in[1].data;
-    if (dequantize_by_table(k, scale)) return;
+    const bool e5m2 = k->in[0].dtype == RW_F8_E5M2;
+    if (is_half(k->out[0].dtype) && f8_has_table(scale)) {
+        dequantize_by_table(k, scale);
+        return;
+    }
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (n >= RW_PARALLEL_FROM)
-    for (int64_t p = 0; p < parts; p++)
-        decode_all(&k->in[0], &k->out[0], p * RW_QUANTIZE_PART, least(RW_QUANTIZE_PART, n - p * RW_QUANTIZE_PART),
-                   scale);
+    for (int64_t p = 0; p < parts; p++) {
+        const int64_t from = p * RW_QUANTIZE_PART, own = least(RW_QUANTIZE_PART, n - from);
+        const uint8_t *const x = (const uint8_t *)k->in[0].data + from;
+        if (k->out[0].dtype == RW_BF16) f8_decode(x, e5m2, (uint16_t *)k->out[0].data + from, RW_BF16, own, scale);
+        else decode_all(&k->in[0], &k->out[0], from, own, scale);
+    }
+}
+
+static void dequantize_blocks(const rw_kernel *k, int64_t scaling)
+{
+    const struct f8_matrix m = f8_matrix_of(&k->in[0], &k->in[1], scaling);
+    const struct rw_scales *const s = &m.s;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (k->in[0].layout->numel >= RW_PARALLEL_FROM)
+    for (int64_t i = 0; i < s->rows * s->across; i++) {
+        const int64_t row = i / s->across, column = i % s->across * s->wide, n = least(s->wide, s->columns - column);
+        const int64_t from = row * s->columns + column;
+        if (k->out[0].dtype == RW_BF16) f8_matrix_row(&m, row, column, n, (uint16_t *)k->out[0].data + from);
+        else decode_all(&k->in[0], &k->out[0], from, n, f8_scale_at(&m, row, column));
+    }
 }
 
 rw_status RW_ISA_NAME(rw_dequantize_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_dequantize_cpu)(const rw_kernel *k)
 {
     const struct rw_quantize_attrs *const a = k->attrs;
-    const bool mx = a->scaling == RW_SCALING_MX;
-    if (a->scaling == RW_SCALING_TENSOR) {
-        dequantize_tensor(k);
-        return RW_OK;
-    }
-    const struct rw_scales s = rw_scales_of(k->in[0].layout, a->scaling);
-    const uint8_t *const codes = k->in[1].data;
-    const float *const scales = k->in[1].data;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (k->in[0].layout->numel >= RW_PARALLEL_FROM)
-    for (int64_t i = 0; i < s.rows * s.across; i++) {
-        const int64_t row = i / s.across, column = i % s.across * s.wide;
-        const int64_t block = row / s.high * s.across + i % s.across;
-        const float scale = mx ? rw_e8m0_decode(codes[block]) : scales[block];
-        decode_all(&k->in[0], &k->out[0], row * s.columns + column, least(s.wide, s.columns - column), scale);
-    }
+    if (a->scaling == RW_SCALING_TENSOR) dequantize_tensor(k);
+    else dequantize_blocks(k, a->scaling);
     return RW_OK;
 }

@@ -93,6 +93,22 @@ void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weig
     finish(g, x, weight);
 }
 
+void rw_gemm_of_panels(struct gemm *g, int64_t m, int64_t n, int64_t k, rw_dtype dtype)
+{
+    *g = (struct gemm){ .dtype = dtype, .to = dtype, .m = m, .n = n, .k = k, .c_row = n, .n_batch = 1, .panels = true };
+}
+
+void rw_gemm_describe_panel(const struct gemm *g, const struct gemm_panels *a, const struct gemm_panels *b,
+                            struct gemm_operand *ret_a, struct gemm_operand *ret_b)
+{
+    *ret_a = g->from_a.turned ? (struct gemm_operand){ .row = 1, .col = a->wide }
+                              : (struct gemm_operand){ .row = g->k, .col = 1 };
+    *ret_b = g->from_b.turned ? (struct gemm_operand){ .row = 1, .col = g->k }
+                              : (struct gemm_operand){ .row = b->wide, .col = 1 };
+    tidy(ret_a, a->wide, g->k);
+    tidy(ret_b, g->k, b->wide);
+}
+
 void rw_gemm_describe_dense(const struct gemm *g, struct gemm_operand *x, int64_t rows, int64_t cols)
 {
     x->row = cols;

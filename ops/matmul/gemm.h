@@ -33,6 +33,16 @@ struct gemm_operand {
     int64_t pack_bytes;         /* of a dense copy, when oneDNN cannot take the strides; else 0 */
 };
 
+/*
+ * An operand that does not lie in memory as a matrix, but is made of something that does, a panel at a time: all the
+ * depth of some rows of a, or columns of b. make writes numbers [col, col + n) of a row of what lies there.
+ */
+struct gemm_source {
+    bool turned; /* what lies there is the operand's transpose */
+    void (*make)(const void *of, int64_t row, int64_t col, int64_t n, void *to);
+    const void *of;
+};
+
 struct gemm {
     rw_dtype dtype; /* of a, b and bias */
     rw_dtype to;    /* of c and the sum: dtype, or float32 over 16 bits */
@@ -44,10 +54,18 @@ struct gemm {
     const void *sum; /* like c, and may be c */
     void *c;         /* [batch..., m, n], dense but for its rows */
     int64_t c_row;   /* between rows of c and of the sum: n, or more where c is a part of the columns of one matrix */
+    bool panels;      /* a and b are made by these, in a batch of one; strides are then those of a panel */
+    struct gemm_source from_a, from_b;
     bool gelu;        /* on CUDA: gelu's tanh form of c is made too */
     void *activation; /* like c */
     int batch_rank;
     int64_t batch[RW_MAX_RANK], n_batch;
+};
+
+/* How an operand is made: n panels of `tiles` tiles but for the last; bytes of one. */
+struct gemm_panels {
+    int64_t tiles, wide, n; /* wide: rows of a, columns of b */
+    size_t bytes;
 };
 
 /* How a product is carried out: a function of shapes and strides alone. */
@@ -58,11 +76,20 @@ struct gemm_plan {
     size_t scratch;                           /* per thread */
     size_t workspace;
     int threads;
+    struct gemm_panels a, b; /* where there are any */
+    bool holds_a;            /* a panel of a, while threads make panels of b; else the other way round */
 };
 
 /* The product of a node: matmul or matmul_add (a, b) or linear... (x, weight[, bias]). data pointers are left NULL. */
 void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, rw_dtype dtype);
 void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weight, bool bias, rw_dtype dtype);
+
+/* The same of a [m, k] and b [k, n], dense in float32 or 16 bits, which are made panel by panel. */
+void rw_gemm_of_panels(struct gemm *g, int64_t m, int64_t n, int64_t k, rw_dtype dtype);
+
+/* Strides of the operands in their panels. */
+void rw_gemm_describe_panel(const struct gemm *g, const struct gemm_panels *a, const struct gemm_panels *b,
+                            struct gemm_operand *ret_a, struct gemm_operand *ret_b);
 
 /* The operand is a dense copy from now on: its strides. */
 void rw_gemm_describe_dense(const struct gemm *g, struct gemm_operand *x, int64_t rows, int64_t cols);

@@ -42,6 +42,41 @@ static void cut(const struct gemm *g, struct gemm_plan *p)
     }
 }
 
+/* ---- panels, of operands that are made ---- */
+
+/* What may be held of one operand for all threads, or a tile, if more; each makes parts of the other for itself. */
+#define HELD_BYTES ((int64_t)4 << 20)
+
+static struct gemm_panels panels_of(const struct gemm *g, int64_t extent, int64_t tile, int64_t tiles, int64_t most)
+{
+    struct gemm_panels p = { .tiles = most < 1 ? 1 : most < tiles ? most : tiles };
+    p.n = gemm_ceil_div(tiles, p.tiles);
+    p.tiles = gemm_ceil_div(tiles, p.n);
+    p.wide = p.tiles * tile < extent ? p.tiles * tile : extent;
+    p.bytes = (size_t)gemm_align(p.wide * g->k * (int64_t)rw_dtype_size(g->dtype), GEMM_SCRATCH_ALIGN);
+    return p;
+}
+
+/* Held is what makes the fewest numbers anew: as often as it has panels, all of the other operand is made. */
+static void set_panels(struct gemm *g, struct gemm_plan *p)
+{
+    const int64_t size = (g->k ? g->k : 1) * (int64_t)rw_dtype_size(g->dtype);
+    p->a = panels_of(g, g->m, p->tile_m, p->tiles_m, HELD_BYTES / (p->tile_m * size));
+    p->b = panels_of(g, g->n, p->tile_n, p->tiles_n, HELD_BYTES / (p->tile_n * size));
+    const int64_t for_a = g->m + p->a.n * g->n, for_b = g->n + p->b.n * g->m;
+    p->holds_a = for_a == for_b ? p->a.bytes <= p->b.bytes : for_a < for_b;
+    if (p->holds_a) p->b = panels_of(g, g->n, p->tile_n, p->tiles_n, 1);
+    else p->a = panels_of(g, g->m, p->tile_m, p->tiles_m, 1);
+    rw_gemm_describe_panel(g, &p->a, &p->b, &g->a, &g->b);
+}
+
+/* One for each thread, or all of them where there are no more. */
+static size_t panel_bytes(const struct gemm_plan *p)
+{
+    const struct gemm_panels *const held = p->holds_a ? &p->a : &p->b, *const passing = p->holds_a ? &p->b : &p->a;
+    return held->bytes + passing->bytes * (size_t)(passing->n < p->threads ? passing->n : p->threads);
+}
+
 static struct rw_matmul_signature signature_of(const struct gemm *g, const struct gemm_plan *p, bool last_m,
                                                bool last_n)
 {
@@ -86,7 +121,7 @@ static int threads_for(const struct gemm *g, int threads)
     return (double)g->n_batch * (double)g->m * (double)g->n * (double)g->k < PARALLEL_FROM ? 1 : threads;
 }
 
-static void plan_own(const struct gemm *g, struct gemm_plan *p)
+static void plan_own(struct gemm *g, struct gemm_plan *p)
 {
     p->own = true;
     p->workspace = p->scratch = 0;
@@ -94,9 +129,11 @@ static void plan_own(const struct gemm *g, struct gemm_plan *p)
     p->tile_n = GEMM_OWN_N;
     p->tiles_m = gemm_ceil_div(g->m, p->tile_m);
     p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
+    if (g->panels && p->tiles_m && p->tiles_n) set_panels(g, p);
+    p->workspace = panel_bytes(p);
 }
 
-static rw_status make_plan(const struct gemm *g, struct rw_onednn *onednn, int threads, bool planning,
+static rw_status make_plan(struct gemm *g, struct rw_onednn *onednn, int threads, bool planning,
                            struct gemm_plan *ret)
 {
     *ret = (struct gemm_plan){ .threads = threads_for(g, threads) };
@@ -107,17 +144,21 @@ static rw_status make_plan(const struct gemm *g, struct rw_onednn *onednn, int t
         return RW_OK;
     }
     cut(g, ret);
+    if (g->panels) set_panels(g, ret);
     RW_CHECK(ask_library(g, onednn, planning, ret));
     if (ret->own) plan_own(g, ret);
-    else ret->workspace = (size_t)(g->a.pack_bytes + g->b.pack_bytes) + (size_t)ret->threads * ret->scratch;
+    else
+        ret->workspace = (size_t)(g->a.pack_bytes + g->b.pack_bytes) + panel_bytes(ret) +
+                         (size_t)ret->threads * ret->scratch;
     return RW_OK;
 }
 
 size_t rw_gemm_workspace_cpu(const rw_op_call *call, const struct gemm *g)
 {
     const struct rw_cpu *const cpu = call->device;
+    struct gemm own = *g;
     struct gemm_plan p;
-    return make_plan(g, cpu->onednn, call->threads, true, &p) ? SIZE_MAX : p.workspace;
+    return make_plan(&own, cpu->onednn, call->threads, true, &p) ? SIZE_MAX : p.workspace;
 }
 
 /* ---- the run ---- */
@@ -214,6 +255,110 @@ static void run_own(const struct gemm *g, const struct gemm_plan *p, int64_t til
     }
 }
 
+/* ---- operands that are made ---- */
+
+/* Panel i of an operand. */
+static void make_panel(const struct gemm *g, const struct gemm_source *from, const struct gemm_panels *p, int64_t i,
+                       int threads, char *to)
+{
+    const bool is_a = from == &g->from_a, along = is_a != from->turned; /* along rows of what lies there */
+    const int64_t first = i * p->wide, extent = is_a ? g->m : g->n, size = (int64_t)rw_dtype_size(g->dtype);
+    const int64_t wide = extent - first < p->wide ? extent - first : p->wide;
+    const int64_t rows = along ? wide : g->k, n = along ? g->k : wide, row = along ? g->k : p->wide;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t r = 0; r < rows; r++)
+        from->make(from->of, along ? first + r : r, along ? 0 : first, n, to + r * row * size);
+}
+
+/* A product whose operands are made: what all threads read of one, and what each makes of the other. */
+struct making {
+    const struct gemm *g;
+    const struct gemm_plan *p;
+    rw_gemm_tile_fn tile;
+    const struct gemm_source *from_held, *from_passing;
+    struct gemm_panels held, passing;
+    int64_t held_tiles; /* of the whole */
+    bool all_made;      /* every panel of the other has a place */
+    char *at_held, *at_passing, *scratch;
+};
+
+/* Tiles h and i of the held operand and of the other one, which is made: a product of its own. */
+static rw_status run_made_tile(const struct making *m, int64_t h, int64_t i, const char *passing, int thread)
+{
+    const struct gemm_plan *const p = m->p;
+    const int64_t im = p->holds_a ? h : i, in = p->holds_a ? i : h, row = im * p->tile_m, col = in * p->tile_n;
+    const int64_t to = (int64_t)rw_dtype_size(m->g->to), size = (int64_t)rw_dtype_size(m->g->dtype);
+    const int64_t at = (row * m->g->c_row + col) * to;
+    struct tile t = { .last_m = im == p->tiles_m - 1, .last_n = in == p->tiles_n - 1 };
+    struct gemm g = *m->g;
+    g.a.data = (p->holds_a ? m->at_held : passing) + im % p->a.tiles * p->tile_m * g.a.row * size;
+    g.b.data = (p->holds_a ? passing : m->at_held) + in % p->b.tiles * p->tile_n * g.b.col * size;
+    g.c = (char *)g.c + at;
+    if (g.adds) g.sum = (const char *)g.sum + at;
+    if (g.has_bias) g.bias = (const char *)g.bias + col * size;
+    t.rows = t.last_m ? g.m - row : p->tile_m;
+    t.cols = t.last_n ? g.n - col : p->tile_n;
+    if (!p->own) return library_tile(&g, p, &t, thread, m->scratch);
+    m->tile(&g, 0, 0, t.rows, 0, t.cols);
+    return RW_OK;
+}
+
+/*
+ * Panel i of the held operand with all of the other. A thread keeps the panel that it has made while it can: where
+ * there are enough of them, it takes them one by one.
+ */
+static rw_status run_held(const struct making *m, int64_t i)
+{
+    const int64_t first = i * m->held.tiles, left = m->held_tiles - first;
+    const int64_t tiles = left < m->held.tiles ? left : m->held.tiles;
+    const int threads = m->p->threads, chunk = m->passing.n >= 2 * threads ? (int)tiles : 1;
+    int failed = RW_OK;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        const int allowed = omp_get_max_threads(), thread = omp_get_thread_num();
+        int64_t made = -1;
+        omp_set_num_threads(1);
+#pragma omp for schedule(dynamic, chunk)
+        for (int64_t n = 0; n < m->passing.n * tiles; n++) {
+            const int64_t own = n / tiles;
+            char *const to = m->at_passing + (size_t)(m->all_made ? own : thread) * m->passing.bytes;
+            if (!m->all_made && own != made) make_panel(m->g, m->from_passing, &m->passing, own, 1, to);
+            made = own;
+            const rw_status status = run_made_tile(m, first + n % tiles, own, to, thread);
+            if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
+        }
+        omp_set_num_threads(allowed);
+    }
+    return (rw_status)failed;
+}
+
+/* Once, where each has a place. */
+static void make_all(const struct making *m)
+{
+#pragma omp parallel for num_threads(m->p->threads) schedule(static, 1) if (m->p->threads > 1)
+    for (int64_t i = 0; i < m->passing.n; i++)
+        make_panel(m->g, m->from_passing, &m->passing, i, 1, m->at_passing + (size_t)i * m->passing.bytes);
+}
+
+static rw_status run_made(const struct gemm *g, const struct gemm_plan *p, rw_gemm_tile_fn tile, char *workspace)
+{
+    struct making m = { .g = g, .p = p, .tile = tile, .at_held = workspace };
+    m.held = p->holds_a ? p->a : p->b;
+    m.passing = p->holds_a ? p->b : p->a;
+    m.from_held = p->holds_a ? &g->from_a : &g->from_b;
+    m.from_passing = p->holds_a ? &g->from_b : &g->from_a;
+    m.held_tiles = p->holds_a ? p->tiles_m : p->tiles_n;
+    m.all_made = m.passing.n <= p->threads;
+    m.at_passing = workspace + m.held.bytes;
+    m.scratch = workspace + panel_bytes(p);
+    if (m.all_made) make_all(&m);
+    for (int64_t i = 0; i < m.held.n; i++) {
+        make_panel(g, m.from_held, &m.held, i, p->threads, m.at_held);
+        RW_CHECK(run_held(&m, i));
+    }
+    return RW_OK;
+}
+
 rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile)
 {
     const struct rw_cpu *const cpu = k->device;
@@ -221,11 +366,12 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile)
     RW_CHECK(make_plan(g, cpu->onednn, k->threads, false, &p));
     const int64_t tiles = g->n_batch * p.tiles_m * p.tiles_n;
     if (!tiles) return RW_OK;
+    if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
+    if (g->panels) return run_made(g, &p, tile, k->workspace);
     if (p.own) {
         run_own(g, &p, tiles, tile);
         return RW_OK;
     }
-    if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
     char *scratch = k->workspace;
     if (g->a.pack_bytes) pack(g, &g->a, p.threads, scratch, g->m, g->k);
     scratch += g->a.pack_bytes;

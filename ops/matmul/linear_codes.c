@@ -1,12 +1,14 @@
 /*
  * linear under a recipe of 8-bit codes: input, weight and the gradient of the output are quantised, with scales that
- * are powers of two, so decoding them to bfloat16 rounds nothing; the products are those of bfloat16. What backward
- * keeps is the codes. Under delayed scaling the scale of the gradient's codes is an operand of the rule.
+ * are powers of two, so decoding them to bfloat16 rounds nothing; the products are those of bfloat16, and decode what
+ * they read (codes_product.h). What backward keeps is the codes. Under delayed scaling the scale of the gradient's codes
+ * is an operand of the rule.
  */
 #include "ops/matmul/linear_codes.h"
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "ops/matmul/codes_product.h"
 #include "ops/matmul/matmul.h"
 #include "ops/reduce/reduce.h"
 #include "record/own_ops.h"
@@ -32,13 +34,15 @@ static rw_scaling weight_scaling(rw_scaling rows)
     return rows == RW_SCALING_1X128 ? RW_SCALING_128X128 : rows;
 }
 
-/* As a value of x: where gradients of gradients are asked for, what flows into it flows into x. */
+/* ---- gradients of gradients: what is decoded is a value of its own ---- */
+
+/* As a value of x: what flows into it flows into x. */
 static rw_tensor *decoded(const rw_grad_call *g, rw_tensor *codes, rw_tensor *scale, int64_t scaling, rw_tensor *x)
 {
     rw_tape *const t = rw_grad_tape(g);
     const rw_dtype dtype = rw_tensor_dtype(rw_grad_input(g, 0));
     rw_tensor *const y = codes ? rw_dequantize(t, codes, scale, (rw_scaling)scaling, dtype) : NULL;
-    return y && rw_grad_again(g) ? rw_straight_through(t, y, rw_cast(t, x, dtype)) : y;
+    return y ? rw_straight_through(t, y, rw_cast(t, x, dtype)) : NULL;
 }
 
 /* dw = dy^T x, added to a float32 sum where there is one. */
@@ -50,6 +54,38 @@ static rw_status set_weight(rw_grad_call *g, rw_tensor *dy, rw_tensor *x)
     rw_tensor *const sum = rw_grad_wide_addend(g, WEIGHT);
     if (sum) return rw_grad_set_sum(g, WEIGHT, rw_matmul_add_at(RW_HERE, t, sum, turned, rows));
     return rw_grad_set(g, WEIGHT, rw_grad_narrowed(g, WEIGHT, rw_matmul(t, turned, rows)));
+}
+
+static rw_status again(rw_grad_call *g, const struct rule_data *a, rw_tensor *dy, rw_tensor *codes, rw_tensor *scale)
+{
+    rw_tensor *const dz = decoded(g, codes, scale, a->scaling, dy);
+    if (rw_grad_wanted(g, X)) {
+        rw_tensor *const w = decoded(g, rw_grad_input(g, WEIGHT_CODES), rw_grad_input(g, WEIGHT_SCALE), a->of_weight,
+                                     rw_grad_input(g, WEIGHT));
+        RW_CHECK(rw_grad_set_product(g, X, dz, w));
+    }
+    if (!rw_grad_wanted(g, WEIGHT)) return RW_OK;
+    return set_weight(g, dz, decoded(g, rw_grad_input(g, X_CODES), rw_grad_input(g, X_SCALE), a->scaling,
+                                     rw_grad_input(g, X)));
+}
+
+/* ---- gradients: products of codes ---- */
+
+/* a b of the codes, or a^T b, plus the sum so far of input i, as the gradient of input i. */
+static rw_status set_product(rw_grad_call *g, int i, rw_tensor *const *in, const struct rw_codes_product_attrs *p)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    const rw_shape x = rw_tensor_shape(rw_grad_input(g, i));
+    const int64_t n = x.dim[x.rank - 1];
+    int64_t rows = 1; /* not the elements over the last extent, which may be 0 */
+    for (int axis = 0; axis < x.rank - 1; axis++) rows *= x.dim[axis];
+    rw_tensor *const sum = rw_grad_wide_addend(g, i);
+    rw_tensor *with[] = { in[RW_CODES_A], in[RW_CODES_A_SCALE], in[RW_CODES_B], in[RW_CODES_B_SCALE], NULL };
+    if (sum) with[RW_CODES_MORE] = x.rank == 2 ? sum : rw_reshape(t, sum, RW_SHAPE(rows, n));
+    rw_tensor *const y =
+        rw_apply(t, &rw_op_matmul_of_codes, with, RW_CODES_MORE + (sum ? 1 : 0), p, sizeof *p, NULL);
+    rw_tensor *const own = !y || x.rank == 2 ? y : rw_reshape(t, y, x);
+    return sum ? rw_grad_set_sum(g, i, own) : rw_grad_set(g, i, own ? rw_grad_narrowed(g, i, own) : NULL);
 }
 
 static rw_tensor *codes_of_gradient(const rw_grad_call *g, const struct rule_data *a, rw_tensor *dy,
@@ -70,16 +106,15 @@ static rw_status grad(rw_grad_call *g, const void *data)
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *scale, *const dy = rw_matrix_of_rows(t, rw_grad_upstream(g, 0));
     rw_tensor *const codes = dy ? codes_of_gradient(g, a, dy, &scale) : NULL;
-    rw_tensor *const dz = codes ? decoded(g, codes, scale, a->scaling, dy) : NULL;
-    if (rw_grad_wanted(g, X)) {
-        rw_tensor *const w = decoded(g, rw_grad_input(g, WEIGHT_CODES), rw_grad_input(g, WEIGHT_SCALE), a->of_weight,
-                                     rw_grad_input(g, WEIGHT));
-        RW_CHECK(rw_grad_set_product(g, X, dz, w));
+    if (!codes) return rw_grad_set(g, X, NULL);
+    if (rw_grad_again(g)) RW_CHECK(again(g, a, dy, codes, scale));
+    if (!rw_grad_again(g) && rw_grad_wanted(g, X)) {
+        rw_tensor *const in[] = { codes, scale, rw_grad_input(g, WEIGHT_CODES), rw_grad_input(g, WEIGHT_SCALE) };
+        RW_CHECK(set_product(g, X, in, &(struct rw_codes_product_attrs){ a->scaling, a->of_weight, false, false }));
     }
-    if (rw_grad_wanted(g, WEIGHT)) {
-        rw_tensor *const x = decoded(g, rw_grad_input(g, X_CODES), rw_grad_input(g, X_SCALE), a->scaling,
-                                     rw_grad_input(g, X));
-        RW_CHECK(set_weight(g, dz, x));
+    if (!rw_grad_again(g) && rw_grad_wanted(g, WEIGHT)) {
+        rw_tensor *const in[] = { codes, scale, rw_grad_input(g, X_CODES), rw_grad_input(g, X_SCALE) };
+        RW_CHECK(set_product(g, WEIGHT, in, &(struct rw_codes_product_attrs){ a->scaling, a->scaling, true, false }));
     }
     return a->bias && rw_grad_wanted(g, a->bias) ? rw_grad_set_sum_to(g, a->bias, dy) : RW_OK;
 }
@@ -126,10 +161,10 @@ static rw_tensor *record(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_ten
     rw_tensor *in[REST + 1] = { x, rw_operand_at(at, t, weight, "linear") }; /* without y: one less than in the rule */
     int n = REST - 1;
     if (!in[0] || !in[1] || !quantise(at, t, recipe, in) || !add_rest(at, t, recipe, bias, in, &n, &a)) return NULL;
-    rw_tensor *const rows = rw_dequantize_at(at, t, in[X_CODES - 1], in[X_SCALE - 1], recipe->scaling, RW_BF16);
-    rw_tensor *const w = rw_dequantize_at(at, t, in[WEIGHT_CODES - 1], in[WEIGHT_SCALE - 1], of_weight, RW_BF16);
-    rw_tensor *const of[] = { rows, w, bias };
-    rw_tensor *const y = rows && w ? rw_apply_at(at, t, &rw_op_linear, of, a.bias ? 3 : 2, NULL, 0, NULL) : NULL;
+    const struct rw_codes_product_attrs p = { recipe->scaling, of_weight, false, true };
+    rw_tensor *const of[] = { in[X_CODES - 1], in[X_SCALE - 1], in[WEIGHT_CODES - 1], in[WEIGHT_SCALE - 1], bias };
+    rw_tensor *const y = rw_apply_at(at, t, &rw_op_linear_of_codes, of, RW_CODES_MORE + (a.bias ? 1 : 0), &p, sizeof p,
+                                     NULL);
     return y ? rw_custom_grad_at(at, t, y, in, n, grad, &a, sizeof a) : NULL;
 }
 

@@ -7,7 +7,10 @@
 #define OWN_LOOPS "ops/matmul/gemm_own_tmpl.h"
 #include "ops/matmul/own_loops_tmpl.h"
 
-static void tile(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols)
+void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
+                                   int64_t cols);
+void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
+                                   int64_t cols)
 {
     switch (g->dtype) {
     case RW_F32: vf_tile(g, RW_F32, item, row, rows, col, cols); return;
@@ -16,7 +19,6 @@ static void tile(const struct gemm *g, int64_t item, int64_t row, int64_t rows, 
     default: vd_tile(g, RW_F64, item, row, rows, col, cols); return;
     }
 }
-
 rw_status RW_ISA_NAME(rw_matmul_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_matmul_cpu)(const rw_kernel *k)
 {
@@ -25,7 +27,7 @@ rw_status RW_ISA_NAME(rw_matmul_cpu)(const rw_kernel *k)
     g.a.data = k->in[0].data;
     g.b.data = k->in[1].data;
     g.c = k->out[0].data;
-    return rw_gemm_run(k, &g, tile);
+    return rw_gemm_run(k, &g, RW_ISA_NAME(rw_gemm_own_tile));
 }
 
 rw_status RW_ISA_NAME(rw_matmul_add_cpu)(const rw_kernel *k);
@@ -39,7 +41,7 @@ rw_status RW_ISA_NAME(rw_matmul_add_cpu)(const rw_kernel *k)
     g.adds = rw_kernel_has(k, 0); /* else it is rw_matmul */
     g.sum = k->in[0].data;
     g.c = k->out[0].data;
-    return rw_gemm_run(k, &g, tile);
+    return rw_gemm_run(k, &g, RW_ISA_NAME(rw_gemm_own_tile));
 }
 
 /* Of x, weight and perhaps a bias, inputs from `x` on, into output `to`, whose rows are c_row apart; 0: dense. */
@@ -56,7 +58,7 @@ static rw_status linear_to(const rw_kernel *k, int x, int to, int64_t c_row)
     g.sum = g.adds ? k->in[0].data : NULL;
     g.c = k->out[to].data;
     if (c_row) g.c_row = c_row;
-    return rw_gemm_run(k, &g, tile);
+    return rw_gemm_run(k, &g, RW_ISA_NAME(rw_gemm_own_tile));
 }
 
 rw_status RW_ISA_NAME(rw_linear_cpu)(const rw_kernel *k);

@@ -16,7 +16,7 @@ static int steps_of_a_run(void)
 Test(delayed, gives_the_same_bytes_under_every_policy)
 {
     static const char *const policies[] = { "full", "selective:second", "uniform:2", "block:1", "ops:linear",
-                                            "ops:quantize", "full+offload:second", "budget:90%" };
+                                            "ops:quantize", "full+offload:second", "budget:95%" };
     struct delayed_outcome none = delayed_train("none", 1, steps_of_a_run(), -1);
     cr_assert(isfinite(none.loss[0]) && none.loss[0] > 0);
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {

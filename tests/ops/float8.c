@@ -132,13 +132,13 @@ Test(quantize, the_neighbourhood_of_every_code_and_every_tie)
 Test(quantize, every_code_decoded)
 {
     static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16 };
-    static const float scales[] = { 1, 0x1p-7f, -0.5f, 0.3f };
+    static const float scales[] = { 1, 0x1p-7f, -0.5f, -0.0f, INFINITY, 0.3f };
     enum { N = 256 + 19 }; /* more than whole vectors */
     uint8_t all[N];
     for (int i = 0; i < N; i++) all[i] = (uint8_t)(i * 7);
     for (int f = 0; f < 2; f++)
         for (int d = 0; d < 3; d++)
-            for (int s = 0; s < 4; s++) {
+            for (int s = 0; s < 6; s++) {
                 rw_tensor *const codes = rw_input(b.t, formats[f], RW_SHAPE(N), all);
                 rw_tensor *const scale = rw_input(b.t, RW_F32, RW_SCALAR, &scales[s]);
                 rw_tensor *const y = rw_dequantize(b.t, codes, scale, RW_SCALING_TENSOR, types[d]);
@@ -147,7 +147,8 @@ Test(quantize, every_code_decoded)
                 for (int i = 0; i < N; i++) {
                     const double want = (float)(decoded(f, all[i]) * scales[s]);
                     const double is = number_get(got, types[d], i);
-                    const bool exact = s < 3 && (types[d] != RW_F16 || fabs(want) >= 0x1p-24 || want == 0);
+                    const bool exact = s < 5 && (types[d] != RW_F16 || fabs(want) >= 0x1p-24 || want == 0);
+                    if (want == 0) cr_expect_eq(!signbit(is), !signbit(want), "%#x times %g", all[i], scales[s]);
                     if (isnan(want)) cr_expect(isnan(is));
                     else if (exact || types[d] == RW_F32 || isinf(want))
                         cr_expect_eq(is, want, "%#x: %g, not %g", all[i], is, want);
@@ -158,6 +159,35 @@ Test(quantize, every_code_decoded)
                 free(got);
                 rw_tape_reset(b.t);
             }
+}
+
+/* Every code under every scale of MX, and under float32 ones at all ends: in 16 bits what float32 is rounded to. */
+Test(quantize, blocks_decoded_to_16_bits)
+{
+    enum { ROWS = 256, WIDE = 300 };
+    static uint8_t codes[ROWS * WIDE], exponents[ROWS * 10];
+    static float numbers[ROWS * 3];
+    for (int i = 0; i < ROWS * WIDE; i++) codes[i] = (uint8_t)(i * 7 + i / WIDE);
+    for (int i = 0; i < ROWS * 10; i++) exponents[i] = (uint8_t)i;
+    for (int i = 0; i < ROWS * 3; i++) {
+        const uint32_t bits = (uint32_t)(i % 256) << 23 | (i % 5 ? 0 : 0x345678) | (i % 7 ? 0 : 0x80000000u);
+        memcpy(&numbers[i], &bits, sizeof bits);
+    }
+    for (int f = 0; f < 2; f++)
+        for (int mx = 0; mx < 2; mx++) {
+            rw_tensor *const x = rw_input(b.t, formats[f], RW_SHAPE(ROWS, WIDE), codes);
+            rw_tensor *const scale = mx ? rw_input(b.t, RW_F8_E8M0, RW_SHAPE(ROWS, 10), exponents)
+                                        : rw_input(b.t, RW_F32, RW_SHAPE(ROWS, 3), numbers);
+            const rw_scaling scaling = mx ? RW_SCALING_MX : RW_SCALING_1X128;
+            rw_tensor *const half = rw_dequantize(b.t, x, scale, scaling, RW_BF16);
+            rw_tensor *const full = rw_cast(b.t, rw_dequantize(b.t, x, scale, scaling, RW_F32), RW_BF16);
+            uint16_t *const got = read_all(half), *const want = read_all(full);
+            int wrong = 0;
+            for (int i = 0; i < ROWS * WIDE; i++) wrong += got[i] != want[i];
+            cr_expect_eq(wrong, 0, "%s, scaling %d: %d wrong", rw_dtype_name(formats[f]), scaling, wrong);
+            free(got), free(want);
+            rw_tape_reset(b.t);
+        }
 }
 
 /* ---- scales ---- */

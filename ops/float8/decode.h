@@ -1,0 +1,140 @@
+/*
+ * Codes of 8 bits taken back, for CPU kernels of one instruction set: of elements with one scale, and, to bfloat16, of
+ * a part of a row of a matrix in codes, whatever shares a scale in it.
+ */
+#ifndef RW_OPS_FLOAT8_DECODE_H
+#define RW_OPS_FLOAT8_DECODE_H
+
+#include "ops/common/vec_native.h"
+#include "ops/float8/quantize.h"
+
+typedef uint8_t nb __attribute__((vector_size(NF_LANES), aligned(1), may_alias));
+
+/* rw_f8_decode() of as many codes as there are lanes. */
+VEC_INLINE nf nf_of_f8(nb codes, bool e5m2)
+{
+    const nu c = __builtin_convertvector(codes, nu), sign = (c & 0x80u) << 24, a = c & 0x7fu;
+    const unsigned drop = e5m2 ? 21 : 20, bias = e5m2 ? 15 : 7, infinite = e5m2 ? 0x7c : 0x7f;
+    const nf small = __builtin_convertvector((ni)a, nf) * (e5m2 ? 0x1p-16f : 0x1p-9f);
+    nu bits = (a << drop) + ((127 - bias) << 23);
+    bits = (nu)nf_select((ni)(a < 1u << (23 - drop)), small, (nf)bits);
+    if (e5m2) bits = (nu)nf_select((ni)(a == infinite), nf_all(rw_f8_float(RW_F8_INFINITY)), (nf)bits);
+    const ni nan = (ni)(e5m2 ? a > infinite : a == infinite);
+    return (nf)((nu)nf_select(nan, nf_all(rw_f8_float(0x7fc00000u)), (nf)bits) | sign);
+}
+
+/* Elements with one scale, by arithmetic. */
+VEC_INLINE void f8_decode(const uint8_t *x, bool e5m2, void *y, rw_dtype dtype, int64_t n, float scale)
+{
+    int64_t i = 0;
+    for (; i + NF_LANES <= n; i += NF_LANES) nf_put(y, dtype, i, nf_of_f8(*(const nb *)(x + i), e5m2) * scale);
+    for (; i < n; i++) f_put(y, dtype, i, rw_f8_decode(x[i], e5m2) * scale);
+}
+
+/* ---- by a table: with one scale there are 128 results of 16 bits, and their signs ---- */
+
+/* Is there a table of them? Where the scale has a sign, or is no number, the sign of a code is not its result's. */
+static inline bool f8_has_table(float scale)
+{
+#if defined(RW_ISA_IS_V4)
+    return rw_f8_bits(scale) <= RW_F8_INFINITY;
+#else
+    return false;
+#endif
+}
+
+static inline void f8_table(bool e5m2, rw_dtype dtype, float scale, uint16_t *table)
+{
+    for (int i = 0; i < 128; i++) f_put(table, dtype, i, rw_f8_decode((uint8_t)i, e5m2) * scale);
+}
+
+/* more: added to the results, as integers, that are neither zero nor beyond `last`: to their exponents. */
+static inline void f8_decode_by_table(const uint8_t *x, uint16_t *y, int64_t n, const uint16_t *table, int more,
+                                      int last)
+{
+#if defined(RW_ISA_IS_V4)
+    const __m512i a = _mm512_loadu_si512(table), b = _mm512_loadu_si512(table + 32);
+    const __m512i c = _mm512_loadu_si512(table + 64), d = _mm512_loadu_si512(table + 96);
+    const __m512i high = _mm512_set1_epi16(0x40), minus = _mm512_set1_epi16(0x80);
+    const __m512i ones = _mm512_set1_epi16(1), most = _mm512_set1_epi16((short)last);
+    const __m512i added = _mm512_set1_epi16((short)more);
+    for (int64_t i = 0; i < n; i += 32) {
+        const __mmask32 mask = n - i < 32 ? (__mmask32)((1u << (n - i)) - 1) : (__mmask32)-1;
+        const __m512i code = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(mask, x + i));
+        const __m512i below = _mm512_permutex2var_epi16(a, code, b), above = _mm512_permutex2var_epi16(c, code, d);
+        __m512i size = _mm512_mask_blend_epi16(_mm512_test_epi16_mask(code, high), below, above);
+        if (more) {
+            const __m512i from_zero = _mm512_sub_epi16(_mm512_andnot_si512(minus, code), ones);
+            size = _mm512_mask_add_epi16(size, _mm512_cmplt_epu16_mask(from_zero, most), size, added);
+        }
+        const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(code, minus), 8);
+        _mm512_mask_storeu_epi16(y + i, mask, _mm512_or_si512(size, sign));
+    }
+#endif
+}
+
+/* ---- a matrix in codes, to bfloat16 ---- */
+
+struct f8_matrix {
+    const uint8_t *codes;
+    const void *scales;
+    bool e5m2;
+    int64_t scaling;
+    struct rw_scales s;
+    bool by_table;       /* of all codes; of blocks, where their scale is a power of two */
+    uint16_t table[128]; /* with the scale of a tensor; of blocks with none */
+};
+
+static inline struct f8_matrix f8_matrix_of(const rw_view *codes, const rw_view *scales, int64_t scaling)
+{
+    struct f8_matrix m = { codes->data, scales->data, codes->dtype == RW_F8_E5M2, scaling,
+                           rw_scales_of(codes->layout, scaling), false, { 0 } };
+    const float scale = scaling == RW_SCALING_TENSOR ? *(const float *)scales->data : 1;
+    m.by_table = f8_has_table(scale);
+    if (m.by_table) f8_table(m.e5m2, RW_BF16, scale, m.table);
+    return m;
+}
+
+static inline float f8_scale_at(const struct f8_matrix *m, int64_t row, int64_t col)
+{
+    const int64_t block = row / m->s.high * m->s.across + col / m->s.wide;
+    if (m->scaling == RW_SCALING_TENSOR) return *(const float *)m->scales;
+    if (m->scaling == RW_SCALING_MX) return rw_e8m0_decode(((const uint8_t *)m->scales)[block]);
+    return ((const float *)m->scales)[block];
+}
+
+/* A power of two that leaves all results normal moves their exponents, and rounds nothing. */
+static inline bool f8_scale_is_exponent(const struct f8_matrix *m, float scale)
+{
+    const uint32_t bits = rw_f8_bits(scale), exponent = bits >> 23;
+    const uint32_t least = m->e5m2 ? 17 : 10, most = m->e5m2 ? 239 : 246;
+    return (bits & 0x807fffffu) == 0 && exponent >= least && exponent <= most;
+}
+
+static inline void f8_decode_bf16(const struct f8_matrix *m, const uint8_t *x, uint16_t *y, int64_t n, float scale)
+{
+    if (m->e5m2) f8_decode(x, true, y, RW_BF16, n, scale);
+    else f8_decode(x, false, y, RW_BF16, n, scale);
+}
+
+/* Elements [col, col + n) of a row. */
+static inline void f8_matrix_row(const struct f8_matrix *m, int64_t row, int64_t col, int64_t n, uint16_t *y)
+{
+    const uint8_t *const x = m->codes + row * m->s.columns + col;
+    const bool one = m->scaling == RW_SCALING_TENSOR;
+    if (one && m->by_table) {
+        f8_decode_by_table(x, y, n, m->table, 0, 0);
+        return;
+    }
+    for (int64_t i = 0; i < n;) {
+        const int64_t left = one ? n : m->s.wide - (col + i) % m->s.wide, own = left < n - i ? left : n - i;
+        const float scale = f8_scale_at(m, row, col + i);
+        if (!one && m->by_table && f8_scale_is_exponent(m, scale))
+            f8_decode_by_table(x + i, y + i, own, m->table, (int)(rw_f8_bits(scale) >> 23 << 7) - (127 << 7),
+                               m->e5m2 ? 0x7b : 0x7e);
+        else f8_decode_bf16(m, x + i, y + i, own, scale);
+        i += own;
+    }
+}
+
+#endif

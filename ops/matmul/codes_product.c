@@ -1,0 +1,134 @@
+/*
+ * Products of 8-bit codes with scales, whose factors are decoded in the product itself: on the CPU a panel at a time.
+ * They have the names of the products of 16 bits that they stand for: policies go by those.
+ */
+#include "ops/matmul/codes_product.h"
+
+#include "ops/common/kernels.h"
+#include "ops/common/util.h"
+#include "ops/float8/quantize.h"
+#include "ops/matmul/gemm.h"
+#include "ops/matmul/linear_codes.h"
+
+static rw_status check_scales(rw_op_call *call, int i, int64_t scaling)
+{
+    const rw_layout *const x = call->in[i].layout;
+    const struct rw_scales s = rw_scales_of(x, scaling);
+    rw_shape want = RW_SCALAR;
+    if (scaling != RW_SCALING_TENSOR) {
+        want = rw_layout_shape(x);
+        want.dim[want.rank - 1] = s.across;
+        if (scaling == RW_SCALING_128X128) want = RW_SHAPE(s.down, s.across);
+    }
+    if (call->in[i].dtype != RW_F8_E4M3 && call->in[i].dtype != RW_F8_E5M2)
+        return rw_op_error(call, RW_ERR_DTYPE, "input %d is not of codes", i);
+    RW_CHECK(rw_want_dtype(call, i + 1, scaling == RW_SCALING_MX ? RW_F8_E8M0 : RW_F32));
+    if (rw_shape_equal(want, rw_in_shape(call, i + 1))) return RW_OK;
+    return rw_op_error(call, RW_ERR_SHAPE, "the scales are not of codes of this shape");
+}
+
+static rw_status check_factors(rw_op_call *call, struct rw_codes_extents *ret)
+{
+    const struct rw_codes_product_attrs *const a = call->attrs;
+    if (call->n_inputs < RW_CODES_MORE || call->n_inputs > RW_CODES_MORE + 1)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "takes codes and scales of two factors, and one more operand");
+    if (call->in[RW_CODES_A].layout->rank < 1 || call->in[RW_CODES_B].layout->rank < 1)
+        return rw_op_error(call, RW_ERR_SHAPE, "a factor needs an axis");
+    RW_CHECK(check_scales(call, RW_CODES_A, a->a_scaling));
+    RW_CHECK(check_scales(call, RW_CODES_B, a->b_scaling));
+    const rw_layout x = rw_codes_factor(call->in[RW_CODES_A].layout, a->a_turned);
+    const rw_layout y = rw_codes_factor(call->in[RW_CODES_B].layout, a->b_turned);
+    if (x.dim[1] != y.dim[0])
+        return rw_op_error(call, RW_ERR_SHAPE, "the first factor has %lld columns, the second %lld rows",
+                           (long long)x.dim[1], (long long)y.dim[0]);
+    *ret = rw_codes_extents_of(a, call->in[RW_CODES_A].layout, call->in[RW_CODES_B].layout);
+    return RW_OK;
+}
+
+/* The leading axes are those of the first factor. */
+static rw_status check_linear(rw_op_call *call)
+{
+    struct rw_codes_extents e;
+    RW_CHECK(check_factors(call, &e));
+    rw_shape y = rw_in_shape(call, RW_CODES_A);
+    y.dim[y.rank - 1] = e.n;
+    if (call->n_inputs > RW_CODES_MORE) {
+        RW_CHECK(rw_want_dtype(call, RW_CODES_MORE, RW_BF16));
+        if (!rw_shape_equal(rw_in_shape(call, RW_CODES_MORE), RW_SHAPE(e.n)))
+            return rw_op_error(call, RW_ERR_SHAPE, "bias is not [%lld]", (long long)e.n);
+    }
+    return rw_op_output(call, 0, RW_BF16, y);
+}
+
+static rw_status check_matmul(rw_op_call *call)
+{
+    struct rw_codes_extents e;
+    RW_CHECK(check_factors(call, &e));
+    if (call->n_inputs == RW_CODES_MORE) return rw_op_output(call, 0, RW_BF16, RW_SHAPE(e.m, e.n));
+    const rw_dtype to = call->in[RW_CODES_MORE].dtype;
+    if (to != RW_BF16 && to != RW_F32)
+        return rw_op_error(call, RW_ERR_DTYPE, "a sum of %s; bf16 and f32 are possible", rw_dtype_name(to));
+    if (!rw_shape_equal(rw_in_shape(call, RW_CODES_MORE), RW_SHAPE(e.m, e.n)))
+        return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the product's shape");
+    return rw_op_output(call, 0, to, RW_SHAPE(e.m, e.n));
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    const struct rw_codes_product_attrs *const a = call->attrs;
+    const struct rw_codes_extents e = rw_codes_extents_of(a, call->in[RW_CODES_A].layout, call->in[RW_CODES_B].layout);
+    return (rw_op_cost){ 2.0 * (double)e.m * (double)e.n * (double)e.k, rw_cost_bytes(call) };
+}
+
+static size_t workspace_of(const rw_op_call *call, bool bias, bool adds)
+{
+    const struct rw_codes_product_attrs *const a = call->attrs;
+    const struct rw_codes_extents e = rw_codes_extents_of(a, call->in[RW_CODES_A].layout, call->in[RW_CODES_B].layout);
+    struct gemm g;
+    rw_gemm_of_panels(&g, e.m, e.n, e.k, RW_BF16);
+    g.from_a.turned = a->a_turned;
+    g.from_b.turned = a->b_turned;
+    g.to = call->out[0].dtype;
+    g.has_bias = bias;
+    g.adds = adds;
+    return rw_gemm_workspace_cpu(call, &g);
+}
+
+static size_t workspace_linear_cpu(const rw_op_call *call)
+{
+    return workspace_of(call, call->n_inputs > RW_CODES_MORE, false);
+}
+
+/* What it is added to may be absent when it runs: room for either. */
+static size_t workspace_matmul_cpu(const rw_op_call *call)
+{
+    const size_t plain = workspace_of(call, false, false);
+    const size_t added = call->n_inputs > RW_CODES_MORE ? workspace_of(call, false, true) : 0;
+    return added > plain ? added : plain;
+}
+
+RW_DECLARE_KERNELS(rw_linear_of_codes)
+RW_DECLARE_KERNELS(rw_matmul_of_codes)
+RW_DECLARE_CUDA_WORKSPACE(rw_linear_of_codes_workspace_cuda)
+RW_DECLARE_CUDA_WORKSPACE(rw_matmul_of_codes_workspace_cuda)
+const rw_op_def rw_op_linear_of_codes = { .name = "linear",
+                                          .n_inputs = RW_OP_VARIADIC,
+                                          .n_outputs = 1,
+                                          .flags = RW_OP_NO_GRADIENT | RW_OP_CODES,
+                                          .check = check_linear,
+                                          .kernel = RW_KERNELS(rw_linear_of_codes),
+                                          .cost = cost,
+                                          .workspace = RW_WORKSPACES(workspace_linear_cpu,
+                                                                     rw_linear_of_codes_workspace_cuda) };
+
+const rw_op_def rw_op_matmul_of_codes = { .name = "matmul",
+                                          .n_inputs = RW_OP_VARIADIC,
+                                          .n_outputs = 1,
+                                          .flags = RW_OP_NO_GRADIENT | RW_OP_CODES,
+                                          .inplace = RW_INPLACE({ 0, RW_CODES_MORE }),
+                                          .optional = RW_OP_INPUT(RW_CODES_MORE),
+                                          .check = check_matmul,
+                                          .kernel = RW_KERNELS(rw_matmul_of_codes),
+                                          .cost = cost,
+                                          .workspace = RW_WORKSPACES(workspace_matmul_cpu,
+                                                                     rw_matmul_of_codes_workspace_cuda) };

@@ -1,0 +1,203 @@
+/*
+ * Products of 8-bit codes, which decode their factors panel by panel: the very bytes of the products of what the codes
+ * mean, decoded whole; for any number of threads; in a workspace that docs/precision.md gives a formula of.
+ */
+#include "support/compare.h"
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+
+static const struct {
+    int64_t rows, in, out;
+} shapes[] = { { 1, 1, 1 },      { 3, 5, 0 },        { 0, 5, 3 },         { 7, 12, 5 },      { 64, 96, 80 },
+               { 130, 257, 131 }, { 40, 1056, 1300 }, { 1300, 1056, 40 }, { 600, 2080, 1300 }, { 1100, 2500, 1000 } };
+
+/* The last one is of panels that are held one after the other. CUDA has none, and is simulated as a rule. */
+static size_t shapes_here(void)
+{
+    return test_device() == RW_DEVICE_CPU ? sizeof shapes / sizeof *shapes : 6;
+}
+
+static const rw_scaling scalings[] = { RW_SCALING_TENSOR, RW_SCALING_1X128, RW_SCALING_MX };
+
+/* What an op made, and the gradients. */
+struct bytes {
+    void *data[3];
+    size_t n[3];
+};
+
+static void keep(struct fixture *b, struct bytes *to, int i, rw_tensor *x)
+{
+    to->n[i] = rw_tensor_bytes(x);
+    to->data[i] = calloc(to->n[i] + 1, 1);
+    cr_assert_eq(rw_read(NULL, x, to->data[i], to->n[i]), RW_OK, "%s", rw_error_message(b->ctx));
+}
+
+static void forget(struct bytes *x)
+{
+    for (int i = 0; i < 3; i++) free(x->data[i]);
+}
+
+static rw_tensor *coded(struct fixture *b, rw_tensor *x, rw_scaling scaling)
+{
+    const rw_quantize_params p = { .scaling = scaling, .power_of_two = true };
+    rw_tensor *scale, *const codes = rw_quantize(b->t, x, RW_NONE, &p, &scale, NULL);
+    return rw_dequantize(b->t, codes, scale, scaling, RW_BF16);
+}
+
+struct layer {
+    rw_tensor *x, *w, *c, *bias, *decoded; /* decoded: what w means, in bfloat16 */
+    rw_scaling scaling;
+};
+
+/* Blocks of nothing, of the smallest and the largest numbers, of none: their scales are at all ends. */
+static void put_extremes(const struct layer *l, int64_t n)
+{
+    static const float ends[] = { 0, -0.0f, 1e-38f, 0x1p-133f, 3e38f, -INFINITY, NAN };
+    float *const x = malloc((size_t)n * sizeof *x);
+    rw_read(NULL, l->x, x, (size_t)n * sizeof *x);
+    for (size_t e = 0; e < sizeof ends / sizeof *ends; e++)
+        for (int64_t i = 0; i < 64 && (int64_t)e * 160 + i < n; i++) x[(int64_t)e * 160 + i] = ends[e];
+    rw_write(l->x, x, (size_t)n * sizeof *x);
+    free(x);
+}
+
+static struct layer layer_of(struct fixture *b, size_t s, rw_scaling scaling, bool biased)
+{
+    struct layer l = { rw_param(b->ctx, "x", RW_F32, RW_SHAPE(shapes[s].rows, shapes[s].in)),
+                       rw_param(b->ctx, "w", RW_F32, RW_SHAPE(shapes[s].out, shapes[s].in)),
+                       rw_param(b->ctx, "c", RW_F32, RW_SHAPE(shapes[s].rows, shapes[s].out)), RW_NONE,
+                       rw_param(b->ctx, "decoded", RW_BF16, RW_SHAPE(shapes[s].out, shapes[s].in)), scaling };
+    if (biased) l.bias = rw_param(b->ctx, "bias", RW_F32, RW_SHAPE(shapes[s].out));
+    rw_init_normal(l.x, 0, 3);
+    rw_init_normal(l.w, 0, 0.02);
+    rw_init_normal(l.c, 0, 1e-3);
+    if (biased) rw_init_normal(l.bias, 0, 1);
+    if (scaling != RW_SCALING_TENSOR && shapes[s].rows > 8) put_extremes(&l, shapes[s].rows * shapes[s].in);
+    cr_assert_eq(rw_error_status(b->ctx), RW_OK, "%s", rw_error_message(b->ctx));
+    return l;
+}
+
+static rw_tensor *record(struct fixture *b, const struct layer *l, rw_tensor **ret_y)
+{
+    const rw_recipe recipe = { .kind = RW_RECIPE_F8, .scaling = l->scaling };
+    cr_assert_eq(rw_recipe_begin(b->t, &recipe), RW_OK);
+    *ret_y = rw_linear(b->t, l->x, l->w, l->bias);
+    cr_assert_eq(rw_recipe_end(b->t), RW_OK);
+    cr_assert_not_null(*ret_y, "%s", rw_error_message(b->ctx));
+    return rw_sum(b->t, rw_mul(b->t, rw_cast(b->t, *ret_y, RW_F32), rw_detach(b->t, l->c)), RW_ALL_AXES, false);
+}
+
+/* By rw_backward(): products of codes. */
+static struct bytes by_codes(struct fixture *b, const struct layer *l, rw_memory *ret_memory)
+{
+    struct bytes got = { 0 };
+    rw_tensor *y, *const loss = record(b, l, &y);
+    cr_assert_eq(rw_eval(b->t, &y, 1), RW_OK, "%s", rw_error_message(b->ctx));
+    rw_memory_stats(b->ctx, ret_memory);
+    keep(b, &got, 0, y);
+    cr_assert_eq(rw_backward(b->t, loss), RW_OK, "%s", rw_error_message(b->ctx));
+    keep(b, &got, 1, rw_gradient(l->x));
+    keep(b, &got, 2, rw_gradient(l->w));
+    rw_tape_reset(b->t);
+    rw_zero_grad(b->ctx);
+    return got;
+}
+
+/* In float32, as a weight of bfloat16 has it, of what x and dy mean. */
+static void gradient_of_weight(struct fixture *b, const struct layer *l, struct bytes *to)
+{
+    const rw_quantize_params p = { .dtype = RW_F8_E5M2, .scaling = l->scaling, .power_of_two = true };
+    rw_tensor *scale, *const x = coded(b, rw_cast(b->t, l->x, RW_BF16), l->scaling);
+    rw_tensor *const codes = rw_quantize(b->t, rw_cast(b->t, l->c, RW_BF16), RW_NONE, &p, &scale, NULL);
+    rw_tensor *const dy = rw_cast(b->t, rw_dequantize(b->t, codes, scale, l->scaling, RW_BF16), RW_F32);
+    rw_tensor *const y = rw_cast(b->t, rw_linear(b->t, x, l->decoded, RW_NONE), RW_F32);
+    rw_tensor *const loss = rw_sum(b->t, rw_mul(b->t, y, rw_detach(b->t, dy)), RW_ALL_AXES, false);
+    cr_assert_eq(rw_backward(b->t, loss), RW_OK, "%s", rw_error_message(b->ctx));
+    keep(b, to, 2, rw_gradient(l->decoded));
+    rw_tape_reset(b->t);
+    rw_zero_grad(b->ctx);
+}
+
+/* Decoded whole: forward by hand, that of x by rw_grad(), whose products can be differentiated again. */
+static struct bytes by_decoding(struct fixture *b, const struct layer *l, rw_memory *ret_memory)
+{
+    struct bytes got = { 0 };
+    rw_tensor *recorded, *g[1], *const loss = record(b, l, &recorded);
+    const rw_scaling of_weight = l->scaling == RW_SCALING_1X128 ? RW_SCALING_128X128 : l->scaling;
+    rw_tensor *const bias = l->bias == RW_NONE ? RW_NONE : rw_cast(b->t, l->bias, RW_BF16);
+    rw_tensor *const w = coded(b, l->w, of_weight), *const x = coded(b, rw_cast(b->t, l->x, RW_BF16), l->scaling);
+    cr_assert_eq(rw_eval(b->t, (rw_tensor *[]){ w, x }, 2), RW_OK);
+    rw_tensor *const y = rw_linear(b->t, x, w, bias);
+    cr_assert_eq(rw_eval(b->t, (rw_tensor *[]){ y }, 1), RW_OK, "%s", rw_error_message(b->ctx));
+    rw_memory_stats(b->ctx, ret_memory);
+    keep(b, &got, 0, y);
+    cr_assert_eq(rw_grad(b->t, loss, (rw_tensor *[]){ l->x }, 1, g), RW_OK, "%s", rw_error_message(b->ctx));
+    cr_assert_eq(rw_eval(b->t, g, 1), RW_OK, "%s", rw_error_message(b->ctx));
+    keep(b, &got, 1, g[0]);
+    gradient_of_weight(b, l, &got);
+    return got;
+}
+
+static void expect_same(const struct bytes *want, const struct bytes *got, const char *why, size_t s, int k)
+{
+    static const char *const names[] = { "y", "dx", "dw" };
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(want->n[i], got->n[i], "%s of shape %zu: %zu and %zu bytes", names[i], s, want->n[i], got->n[i]);
+        const int64_t at = first_difference(want->data[i], got->data[i], want->n[i]);
+        cr_expect_eq(at, -1, "%s: %s of shape %zu, scaling %d, from byte %d", why, names[i], s, k, (int)at);
+    }
+}
+
+Test(codes_product, panels_give_the_bytes_of_what_is_decoded_whole)
+{
+    for (size_t s = 0; s < shapes_here(); s++)
+        for (int k = 0; k < 3; k++) {
+            struct fixture b = fixture_open(3, 2);
+            rw_memory m;
+            const struct layer l = layer_of(&b, s, scalings[k], (s + (size_t)k) % 2);
+            struct bytes want = by_decoding(&b, &l, &m), got = by_codes(&b, &l, &m);
+            expect_same(&want, &got, "panels", s, k);
+            for (int threads = 1; threads <= 5 && test_device() == RW_DEVICE_CPU; threads += 2) {
+                rw_context_set_threads(b.ctx, threads);
+                struct bytes other = by_codes(&b, &l, &m);
+                expect_same(&got, &other, "threads", s, k);
+                forget(&other);
+            }
+            forget(&want), forget(&got);
+            fixture_close(&b);
+        }
+}
+
+static size_t most(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* What the product of bfloat16 takes for itself, and panels: of one factor 4 MiB or a tile, of the other a tile for
+   each thread, where the tiles of these shapes are 432 and 368 wide, or those of the library's own loops. */
+Test(codes_product, a_workspace_of_panels)
+{
+    enum { ROWS = 2100, IN = 3000, OUT = 1100, THREADS = 2, TILE = 432 * IN * 2 };
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("CUDA decodes whole, or multiplies codes");
+    rw_memory panels, whole;
+    struct fixture b = fixture_open(3, THREADS);
+    struct layer l = { rw_param(b.ctx, "x", RW_F32, RW_SHAPE(ROWS, IN)),
+                       rw_param(b.ctx, "w", RW_F32, RW_SHAPE(OUT, IN)),
+                       rw_param(b.ctx, "c", RW_F32, RW_SHAPE(ROWS, OUT)), RW_NONE, NULL, RW_SCALING_TENSOR };
+    rw_tensor *y, *const x = rw_cast(b.t, l.x, RW_BF16), *const w = rw_cast(b.t, l.w, RW_BF16);
+    rw_tensor *const product = rw_linear(b.t, x, w, RW_NONE);
+    cr_assert_eq(rw_eval(b.t, (rw_tensor *[]){ product }, 1), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_memory_stats(b.ctx, &whole), RW_OK);
+    rw_tape_reset(b.t);
+    record(&b, &l, &y);
+    cr_assert_eq(rw_eval(b.t, &y, 1), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_memory_stats(b.ctx, &panels), RW_OK);
+    cr_expect_eq(panels.predicted_peak, panels.measured_peak);
+    cr_expect_leq(panels.workspace, whole.workspace + most(4 << 20, TILE) + THREADS * TILE + 512, "%zu and %zu bytes",
+                  panels.workspace, whole.workspace);
+    cr_expect_lt(panels.workspace - whole.workspace, (size_t)(ROWS + OUT) * IN, "half of what is decoded has room");
+    fixture_close(&b);
+}
