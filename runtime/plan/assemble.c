@@ -100,7 +100,8 @@ static rw_status mark_little_work(const struct rw_problem *p, rw_plan *plan)
         if (rw_action_is_move(a->kind) || !known[p->t->nodes[a->node].op]) continue;
         const double seconds = rw_nominal_seconds(p->cost[a->node]);
         if (seconds < ALONE_BELOW_S) a->flags |= RW_ACTION_ALONE;
-        else if (seconds <= RW_LITTLE_MOST * RW_LITTLE_S) a->little = (uint8_t)ceil(seconds / RW_LITTLE_S) & RW_LITTLE_MOST;
+        else if (seconds <= RW_LITTLE_MOST * RW_LITTLE_S)
+            a->little = (uint8_t)ceil(seconds / RW_LITTLE_S) & RW_LITTLE_MOST;
     }
     rw_free(known);
     return RW_OK;
