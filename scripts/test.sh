@@ -276,6 +276,7 @@ programs() {
     later check "train_gpt: a run that goes on" "$rewind_root/tests/tools/train_gpt.sh" "$REWIND_BUILD"
     later check "recompute_sweep: what it writes and answers" "$rewind_root/tests/tools/sweep.py" "$REWIND_BUILD"
     later check "headers: each alone, C11 and C++17" "$rewind_root/tests/tools/headers.sh"
+    later optional "CUDA 12 compiles every kernel" "$rewind_root/scripts/cuda12.sh"
     later optional "machine code of the CUDA kernels" \
         python3 "$rewind_root/tests/tools/machine_code.py" "$REWIND_BUILD"
     later check "examples: there are some" test -s "$REWIND_BUILD/examples/examples.txt"

@@ -24,6 +24,10 @@ static const char described[] =
     "\"reservedSharedMemoryPerBlock\":1024,\"smClockRateKHz\":1980000,\"supportCoopLaunch\":1,"
     "\"totalGlobalMem\":150000000000,\"warpSize\":32}";
 
+/* By their numbers: headers of the first releases of cuDNN 9 name neither. */
+#define DEVICEPROP_DESCRIPTOR ((cudnnBackendDescriptorType_t)38)
+#define DEVICEPROP_JSON ((cudnnBackendAttributeName_t)2702)
+
 /* The oldest library that is used at all: sdpa.c. */
 #define LEAST_VERSION 91100
 
@@ -44,9 +48,9 @@ static void library_open(struct rw_cudnn *dnn)
     if (is_watched()) cr_skip_test("under a sanitizer or Valgrind");
     cr_assert(dlopen(REWIND_NO_DRIVER, RTLD_NOW | RTLD_GLOBAL), "%s", dlerror());
     if (rw_cudnn_load(dnn, &cuda)) cr_skip_test("cuDNN is not installed, or older than the library uses");
-    cudnnStatus_t status = dnn->BackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &dnn->described);
+    cudnnStatus_t status = dnn->BackendCreateDescriptor(DEVICEPROP_DESCRIPTOR, &dnn->described);
     if (!status)
-        status = dnn->BackendSetAttribute(dnn->described, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+        status = dnn->BackendSetAttribute(dnn->described, DEVICEPROP_JSON, CUDNN_TYPE_CHAR,
                                           sizeof described, described);
     if (!status) status = dnn->BackendFinalize(dnn->described);
     cr_assert_eq(status, CUDNN_STATUS_SUCCESS, "the description of a device: %d", (int)status);

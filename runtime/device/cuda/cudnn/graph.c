@@ -7,6 +7,10 @@
 
 #define MOST_CHOICES 8
 
+/* By their numbers: headers of the first releases of cuDNN 9 name neither. */
+#define HEURISTICS_DEVICEPROP ((cudnnBackendAttributeName_t)204)
+#define PLAN_DEVICEPROP ((cudnnBackendAttributeName_t)407)
+
 typedef cudnnBackendDescriptor_t descriptor;
 
 /* ---- descriptors. After a failure nothing is done any more. ---- */
@@ -183,7 +187,7 @@ static bool make_plan(struct rw_dnn_graph *g, descriptor config, size_t limit)
 {
     int64_t bytes = 0, n = 0;
     const descriptor plan = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    set_device(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
+    set_device(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, PLAN_DEVICEPROP);
     set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (g->failed || g->dnn->BackendFinalize(plan)) return false;
     if (g->dnn->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &bytes))
@@ -204,7 +208,7 @@ static void choose(struct rw_dnn_graph *g, descriptor graph, cudnnBackendHeurMod
     int64_t n = 0;
     const descriptor heuristics = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_descriptor(g, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    if (!g->dnn->handle) set_descriptor(g, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, g->dnn->described);
+    if (!g->dnn->handle) set_descriptor(g, heuristics, HEURISTICS_DEVICEPROP, g->dnn->described);
     set(g, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     for (int i = 0; i < MOST_CHOICES; i++) configs[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (g->failed || g->dnn->BackendFinalize(heuristics)) return;

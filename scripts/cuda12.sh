@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Compiles the CUDA kernels with a toolkit of CUDA 12, the oldest that is built with: 12.4, Debian's nvcc (a package of
+# trixie, taken apart, not installed) with the headers of the wheels, all under build-cuda12/. With --host also what
+# calls cuBLASLt and cuDNN, against their headers of that time: wheels of 1 GB. Ends with status 77 where that cannot be
+# fetched.
+#
+#   scripts/cuda12.sh [--host]
+set -u
+. "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+
+cuda12=$REWIND_BUILD-cuda12
+wheels=(nvidia-cuda-runtime-cu12==12.4.127 nvidia-cuda-nvcc-cu12==12.4.131)
+host_wheels=(nvidia-cublas-cu12==12.4.5.8 nvidia-cudnn-cu12==9.3.0.75)
+host=
+case ${1:-} in
+--host) host=1 ;;
+'') ;;
+*) echo "usage: scripts/cuda12.sh [--host]" >&2; exit 2 ;;
+esac
+
+# fetch_debian PACKAGE FOLDER: what a package of trixie holds, whatever Debian this is
+fetch_debian() {
+    local apt=$cuda12/apt options
+    options=(-o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
+             -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root)
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie non-free" \
+        >"$apt/sources.list"
+    apt-get "${options[@]}" -qq update && (cd "$apt" && apt-get "${options[@]}" -qq download "$1") &&
+        dpkg -x "$apt/$1"_*.deb "$2"
+}
+
+# fetch_headers WHEEL...: into the toolkit
+fetch_headers() {
+    python3 -m pip download -q --no-deps --timeout 20 --retries 1 -d "$cuda12/wheels" "$@" || return
+    python3 - "$cuda12" <<'EOF'
+import pathlib, sys, zipfile
+to = pathlib.Path(sys.argv[1])
+for wheel in (to / 'wheels').glob('*.whl'):
+    for name in zipfile.ZipFile(wheel).namelist():
+        parts = pathlib.PurePath(name).parts
+        for kind in ('include', 'libdevice'):
+            if kind in parts[:-1] and not name.endswith('/'):
+                file = to / 'toolkit' / pathlib.Path(*parts[parts.index(kind):])
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(zipfile.ZipFile(wheel).read(name))
+    wheel.unlink()
+EOF
+}
+
+# Debian spreads the toolkit over /usr: here its parts lie side by side, and nvcc is told.
+make_toolkit() {
+    local bin=$cuda12/toolkit/bin
+    mkdir -p "$bin"
+    fetch_debian nvidia-cuda-toolkit "$cuda12/debian" && fetch_headers "${wheels[@]}" || return
+    mv "$cuda12"/debian/usr/lib/nvidia-cuda-toolkit/bin/{nvcc,cicc,crt} \
+        "$cuda12"/debian/usr/bin/{ptxas,fatbinary,cudafe++,nvlink} "$bin" || return
+    printf '%s\n' 'TOP = $(_HERE_)/..' 'NVVMIR_LIBRARY_DIR = $(TOP)/libdevice' 'PATH += $(_HERE_):' \
+        'INCLUDES += "-I$(TOP)/include" $(_SPACE_)' >"$bin/nvcc.profile"
+    rm -rf "$cuda12/debian" "$cuda12/apt"
+    touch "$cuda12/made"
+}
+
+# compile_kernels: each for the oldest device. A file a line that does not compile.
+compile_kernels() {
+    (cd "$rewind_root" && find ops runtime -name '*.cu' | xargs -P "$(nproc)" -I{} sh -c '
+        out=$("$0" -c "{}" -o /dev/null -std=c++17 --fmad=false --expt-relaxed-constexpr -DNDEBUG -Iinclude -Iruntime \
+            -I. -Xptxas -O0 -Wno-deprecated-gpu-targets -gencode arch=compute_80,code=sm_80 2>&1) ||
+            { echo "FAILED  {}"; echo "$out" | head -20; }' "$cuda12/toolkit/bin/nvcc")
+}
+
+compile_host() {
+    local file
+    [ -f "$cuda12/toolkit/include/cublasLt.h" ] || fetch_headers "${host_wheels[@]}" || exit 77
+    (cd "$rewind_root" && for file in runtime/device/cuda/*.c runtime/device/cuda/cudnn/*.c; do
+        cc -std=gnu11 -fsyntax-only -Wall -Werror -DRW_HAVE_CUDA -DRW_CUBLASLT_MAJOR=12 -DRW_CUDNN_MAJOR=9 \
+            '-DRW_CUDA_LIBRARY_DIRS=":"' -Iinclude -Iruntime -I. -isystem "$cuda12/toolkit/include" "$file" ||
+            echo "FAILED  $file"
+    done)
+}
+
+if ! [ -f "$cuda12/made" ]; then
+    echo "Fetching nvcc 12.4 into $cuda12"
+    make_toolkit || { echo "nvcc 12.4 and its headers cannot be had"; exit 77; }
+fi
+failed=$(compile_kernels; [ -z "$host" ] || compile_host)
+echo "${failed:-every kernel${host:+, and what calls the libraries,} compiles with CUDA 12.4}"
+[ -z "$failed" ]
