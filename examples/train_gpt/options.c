@@ -20,8 +20,8 @@ static const char usage[] =
     "  --scaling S           of --dtype fp8: tensor, 1x128, mx, delayed [tensor]\n"
     "  --policy P            what is kept for backward: none, full, selective:mlp, budget:60%, budget:2GiB ... [full]\n"
     "  --graph               the step is recorded once and launched; for --accum 1\n"
-    "  --update-inside       with --graph: parameters are updated inside backward, gradients take little memory; to\n"
-    "                        clip, backward runs twice\n"
+    "  --update-inside       with --graph: parameters are updated inside backward, gradients take little memory, and\n"
+    "                        backward runs twice: to clip, and to scale the loss, it has to see them all\n"
     "  --steps N             stop there [200]\n"
     "  --total-steps N       the schedule's length [--steps]\n"
     "  --optimizer O         adamw, adam, sgd, lion [adamw]\n"
@@ -245,7 +245,6 @@ void read_options(int argc, char **argv)
     if ((o.delayed || o.scaling) && !o.fp8) die("%s", "--scaling is for --dtype fp8");
     if (o.moments && o.optimizer[0] != 'a') die("--moments is for --optimizer adamw and adam, not %s", o.optimizer);
     if (o.inside && !o.graph) die("%s", "--update-inside is for --graph");
-    if (o.inside && (o.delayed || o.dtype == RW_F16)) die("%s", "--update-inside: scales wait for all gradients");
     if (o.graph && o.accum > 1) die("%s", "--graph is for --accum 1");
     FILE *const f = o.save ? fopen(o.save, "ab") : NULL; /* better known before hours of training than after */
     if (o.save && !f) die("%s: cannot be written", o.save);

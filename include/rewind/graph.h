@@ -46,17 +46,18 @@ typedef struct rw_graph_params {
      * gradients of these parameters are clear and take no memory (rw_memory.gradients and .used_up), until somebody
      * asks for it again, rw_backward() say; an address that rw_tensor_data() gave for one holds no longer.
      *
-     * With `max_norm` backward runs twice: first for the norm alone, each gradient dropped as soon as its squares are
-     * added up, then for the updates. It is the same backward, from the same random numbers, so the bytes are those of
-     * clipping behind it; what it replays it replays twice, and the loss is computed once. Refused with it: a gradient
-     * rule that records what is RW_OP_STATEFUL or RW_OP_NONDETERMINISTIC, and recipes with delayed scaling, whose
-     * amaxes are noted once. `scaler` and `delayed` are refused: they decide when they have seen all gradients.
+     * With `max_norm` or a `scaler`, which look at all gradients before the first update, backward runs twice: first
+     * for the norm, and for whether all are finite, each gradient dropped as soon as it has been looked at, then for
+     * the updates. It is the same backward, from the same random numbers, so the bytes are those of the update behind
+     * it; what it replays it replays twice, the loss is computed once, and the amaxes of delayed scaling are noted in
+     * the second. An update that is left out changes nothing and counts as left out. Refused with two passes: a gradient
+     * rule that records what is RW_OP_STATEFUL or RW_OP_NONDETERMINISTIC.
      *
      * Gradients of micro-batches before a launch are no part of it, as of no launch: it begins with clear ones. When
      * the device fails inside backward, some parameters have been updated and others have not: go back to a checkpoint.
      */
     bool update_inside;
-    rw_delayed *delayed; ///< the histories move on behind the update (rw_delayed_update()); not with update_inside
+    rw_delayed *delayed; ///< the histories move on behind the update (rw_delayed_update())
 } rw_graph_params;
 
 /**
@@ -67,9 +68,9 @@ typedef struct rw_graph_params {
  * @param loss      as for rw_backward().
  * @param params    may be NULL for the defaults; need live only until the call returns.
  * @return what rw_backward() returns; RW_ERR_ARGUMENT when values of the tape were computed before, when the
- *         generator was set while the tape was recorded, or for update_inside without an optimizer, or with a scaler
- *         or delayed scaling; RW_ERR_UNSUPPORTED for an optimizer whose states wait elsewhere (rw_states), and for
- *         update_inside with a max_norm where backward cannot run twice.
+ *         generator was set while the tape was recorded, or for update_inside without an optimizer;
+ *         RW_ERR_UNSUPPORTED for an optimizer whose states wait elsewhere (rw_states), and for update_inside with a
+ *         max_norm or a scaler where backward cannot run twice.
  */
 RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, const rw_graph_params *params);
 

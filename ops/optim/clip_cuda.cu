@@ -141,22 +141,6 @@ __global__ void __launch_bounds__(THREADS)
     });
 }
 
-size_t chunks_of(const rw_layout *layout)
-{
-    return static_cast<size_t>((layout->numel + CHUNK - 1) / CHUNK);
-}
-
-gradient_batch batch_of(const rw_view &g)
-{
-    gradient_batch b = {};
-    b.n = 1;
-    b.chunks = b.end[0] = static_cast<int64_t>(chunks_of(g.layout));
-    b.data[0] = g.data;
-    b.numel[0] = g.layout->numel;
-    b.dtype[0] = static_cast<uint8_t>(g.dtype);
-    return b;
-}
-
 /* The sums of a batch's gradients. */
 void add_squares(const rw_kernel *k, double *sums, double *parts, const gradient_batch &b)
 {

@@ -37,6 +37,40 @@ const rw_op_def rw_op_unscale_grads = { .name = "unscale_grads", .n_inputs = RW_
                                         .check = check_unscale, .kernel = RW_KERNELS(rw_unscale_grads),
                                         .cost = cost_unscale };
 
+/* ---- one gradient after the other ---- */
+
+static rw_status check_one(rw_op_call *call)
+{
+    RW_CHECK(want_numbers(call, 0, RW_F32, RW_SCALER_NUMBERS));
+    RW_CHECK(rw_want_float(call, 1));
+    RW_CHECK(rw_op_output_like(call, 0, 1));
+    return rw_op_output(call, 1, RW_I32, RW_SCALAR);
+}
+
+static rw_op_cost cost_one(const rw_op_call *call)
+{
+    return (rw_op_cost){ 2 * (double)call->in[1].layout->numel, rw_cost_bytes(call) };
+}
+
+RW_DECLARE_KERNELS(rw_unscale_grad)
+const rw_op_def rw_op_unscale_grad = { .name = "unscale_grad", .n_inputs = 2, .n_outputs = 2,
+                                       .flags = RW_OP_NO_GRADIENT, .inplace = RW_INPLACE({ 0, 1 }),
+                                       .check = check_one, .kernel = RW_KERNELS(rw_unscale_grad), .cost = cost_one };
+
+static rw_status check_any(rw_op_call *call)
+{
+    if (call->n_inputs < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs are too few", call->n_inputs);
+    for (int i = 0; i < call->n_inputs; i++) RW_CHECK(want_numbers(call, i, RW_I32, 1));
+    return rw_op_output_like(call, 0, call->n_inputs - 1);
+}
+
+RW_DECLARE_KERNELS(rw_any_found)
+const rw_op_def rw_op_any_found = { .name = "any_found", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
+                                    .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT, .check = check_any,
+                                    .kernel = RW_KERNELS(rw_any_found) };
+
+/* ---- a step's end ---- */
+
 static rw_status check_update(rw_op_call *call)
 {
     RW_CHECK(want_numbers(call, 0, RW_I32, 1));

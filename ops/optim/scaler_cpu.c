@@ -1,4 +1,4 @@
-/* Loss scaling on the CPU: one pass over all gradients, which are multiplied and looked at; and the rule. */
+/* Loss scaling on the CPU: gradients are multiplied and looked at in one pass; and the rule. */
 #include "ops/optim/scaler.h"
 
 #include "device/cpu/isa.h"
@@ -7,19 +7,20 @@
 
 #define BLOCK 4096
 
-/* n <= BLOCK elements. A number is finite where it minus itself is zero: what is not leaves no number in the sum. */
-VEC_INLINE bool unscale_f(void *data, rw_dtype dtype, int64_t from, int64_t n, float inverse)
+/* n <= BLOCK elements, to where they are, or elsewhere. A number is finite where it minus itself is zero: what is not
+   leaves no number in the sum. */
+VEC_INLINE bool unscale_f(void *to, const void *data, rw_dtype dtype, int64_t from, int64_t n, float inverse)
 {
     nf all = { 0 };
     int64_t i = 0;
     for (; i + NF_LANES <= n; i += NF_LANES) {
-        nf_put(data, dtype, from + i, nf_get(data, dtype, from + i) * inverse);
-        const nf x = nf_get(data, dtype, from + i);
+        nf_put(to, dtype, from + i, nf_get(data, dtype, from + i) * inverse);
+        const nf x = nf_get(to, dtype, from + i);
         all += x - x;
     }
     if (i < n) {
-        nf_put_some(data, dtype, from + i, n - i, nf_get_some(data, dtype, from + i, n - i) * inverse);
-        const nf x = nf_get_some(data, dtype, from + i, n - i);
+        nf_put_some(to, dtype, from + i, n - i, nf_get_some(data, dtype, from + i, n - i) * inverse);
+        const nf x = nf_get_some(to, dtype, from + i, n - i);
         all += x - x;
     }
     bool finite = true;
@@ -27,42 +28,63 @@ VEC_INLINE bool unscale_f(void *data, rw_dtype dtype, int64_t from, int64_t n, f
     return finite;
 }
 
-static bool unscale_d(double *x, int64_t n, double inverse)
+static bool unscale_d(double *to, const double *x, int64_t n, double inverse)
 {
     bool finite = true;
     for (int64_t i = 0; i < n; i++) {
-        x[i] *= inverse;
-        finite &= x[i] - x[i] == 0;
+        to[i] = x[i] * inverse;
+        finite &= to[i] - to[i] == 0;
     }
     return finite;
 }
 
-static bool unscale_block(const rw_view *g, int64_t from, double inverse)
+static bool unscale_block(void *to, const rw_view *g, int64_t from, double inverse)
 {
     const int64_t rest = g->layout->numel - from, n = rest < BLOCK ? rest : BLOCK;
-    if (g->dtype == RW_F64) return unscale_d((double *)g->data + from, n, inverse);
-    if (g->dtype == RW_BF16) return unscale_f(g->data, RW_BF16, from, n, (float)inverse);
-    if (g->dtype == RW_F16) return unscale_f(g->data, RW_F16, from, n, (float)inverse);
-    return unscale_f(g->data, RW_F32, from, n, (float)inverse);
+    if (g->dtype == RW_F64) return unscale_d((double *)to + from, (const double *)g->data + from, n, inverse);
+    if (g->dtype == RW_BF16) return unscale_f(to, g->data, RW_BF16, from, n, (float)inverse);
+    if (g->dtype == RW_F16) return unscale_f(to, g->data, RW_F16, from, n, (float)inverse);
+    return unscale_f(to, g->data, RW_F32, from, n, (float)inverse);
 }
 
-static bool unscale(const rw_view *g, double inverse, int threads)
+static bool unscale(void *to, const rw_view *g, double inverse, int threads)
 {
     const int64_t n = g->layout->numel;
     int finite = 1;
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(&: finite) if (n >= RW_PARALLEL_FROM)
-    for (int64_t from = 0; from < n; from += BLOCK) finite &= unscale_block(g, from, inverse);
+    for (int64_t from = 0; from < n; from += BLOCK) finite &= unscale_block(to, g, from, inverse);
     return finite;
+}
+
+static double inverse_of(const rw_kernel *k)
+{
+    return 1 / (double)((const float *)k->in[0].data)[RW_SCALER_SCALE];
 }
 
 rw_status RW_ISA_NAME(rw_unscale_grads_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_unscale_grads_cpu)(const rw_kernel *k)
 {
-    const double inverse = 1 / (double)((const float *)k->in[0].data)[RW_SCALER_SCALE];
+    const double inverse = inverse_of(k);
     bool finite = true;
     for (int i = 2; i < k->n_inputs; i++)
-        if (rw_kernel_has(k, i)) finite &= unscale(&k->in[i], inverse, k->threads);
+        if (rw_kernel_has(k, i)) finite &= unscale(k->in[i].data, &k->in[i], inverse, k->threads);
     *(int32_t *)k->out[0].data = !finite;
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_unscale_grad_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_unscale_grad_cpu)(const rw_kernel *k)
+{
+    *(int32_t *)k->out[1].data = !unscale(k->out[0].data, &k->in[1], inverse_of(k), k->threads);
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_any_found_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_any_found_cpu)(const rw_kernel *k)
+{
+    int32_t found = 0;
+    for (int i = 0; i < k->n_inputs - 1; i++) found |= *(const int32_t *)k->in[i].data;
+    *(int32_t *)k->out[0].data = found;
     return RW_OK;
 }
 

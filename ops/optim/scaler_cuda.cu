@@ -1,4 +1,4 @@
-/* Loss scaling on CUDA: one pass over all gradients, which are multiplied and looked at; and the rule. */
+/* Loss scaling on CUDA: gradients are multiplied and looked at in one pass; and the rule. */
 #include "ops/optim/gradients.cuh"
 
 extern "C" {
@@ -9,10 +9,11 @@ namespace {
 
 /* What of this thread's elements is not finite. */
 template <typename T>
-__device__ __forceinline__ bool unscale(void *data, int64_t from, int n, double inverse)
+__device__ __forceinline__ bool unscale(void *to, const void *data, int64_t from, int n, double inverse)
 {
     constexpr int P = pack<T>::size;
-    T *const x = static_cast<T *>(data) + from;
+    const T *const x = static_cast<const T *>(data) + from;
+    T *const y = static_cast<T *>(to) + from;
     const int whole = n / P * P;
     const wide<T> by = static_cast<wide<T>>(inverse);
     bool found = false;
@@ -24,31 +25,43 @@ __device__ __forceinline__ bool unscale(void *data, int64_t from, int n, double 
             v.x[l] = narrow<T>(widen(v.x[l]) * by);
             found |= !(widen(v.x[l]) - widen(v.x[l]) == 0);
         }
-        store_pack(x + i, v);
+        store_pack(y + i, v);
     }
     const int last = whole + static_cast<int>(threadIdx.x);
     if (last < n) {
-        x[last] = narrow<T>(widen(x[last]) * by);
-        found |= !(widen(x[last]) - widen(x[last]) == 0);
+        y[last] = narrow<T>(widen(x[last]) * by);
+        found |= !(widen(y[last]) - widen(y[last]) == 0);
     }
     return found;
 }
 
-/* Whoever finds something writes the same number. */
+/* To where they are, or, of a batch of one, elsewhere. Whoever finds something writes the same number. */
 __global__ void __launch_bounds__(GRADIENT_THREADS)
-    unscale_kernel(const float *scaler, int32_t *found, const __grid_constant__ gradient_batch b)
+    unscale_kernel(void *elsewhere, const float *scaler, int32_t *found, const __grid_constant__ gradient_batch b)
 {
     const double inverse = 1 / static_cast<double>(scaler[RW_SCALER_SCALE]);
     bool any = false;
     for_chunks(b, [&](void *data, int dtype, int64_t from, int n) {
+        void *const to = elsewhere ? elsewhere : data;
         switch (dtype) {
-        case RW_F64: any |= unscale<double>(data, from, n, inverse); break;
-        case RW_BF16: any |= unscale<bf16>(data, from, n, inverse); break;
-        case RW_F16: any |= unscale<f16>(data, from, n, inverse); break;
-        default: any |= unscale<float>(data, from, n, inverse);
+        case RW_F64: any |= unscale<double>(to, data, from, n, inverse); break;
+        case RW_BF16: any |= unscale<bf16>(to, data, from, n, inverse); break;
+        case RW_F16: any |= unscale<f16>(to, data, from, n, inverse); break;
+        default: any |= unscale<float>(to, data, from, n, inverse);
         }
     });
     if (any) *found = 1;
+}
+
+struct found_batch {
+    int32_t n;
+    const int32_t *found[GRADIENT_THREADS];
+};
+
+__global__ void __launch_bounds__(GRADIENT_THREADS)
+    any_kernel(int32_t *ret_found, const __grid_constant__ found_batch b)
+{
+    if (static_cast<int>(threadIdx.x) < b.n && *b.found[threadIdx.x]) *ret_found = 1;
 }
 
 __global__ void next_kernel(rw_scaler_rule rule, const int32_t *found, float *scaler)
@@ -79,15 +92,51 @@ extern "C" rw_status rw_update_rows_cuda(const rw_kernel *k)
     return rw_cuda_launched(k);
 }
 
+/* An output that says whether something was found: nothing yet. */
+static rw_status clear_found(const rw_kernel *k, int output, int32_t **ret_found)
+{
+    *ret_found = static_cast<int32_t *>(k->out[output].data);
+    const cudaError_t cleared = cudaMemsetAsync(*ret_found, 0, sizeof **ret_found, rw_stream(k));
+    return cleared ? rw_cuda_status(static_cast<rw_cuda *>(k->device), cleared, "cudaMemsetAsync") : RW_OK;
+}
+
 extern "C" rw_status rw_unscale_grads_cuda(const rw_kernel *k)
 {
     const float *const scaler = static_cast<const float *>(k->in[0].data);
-    int32_t *const found = static_cast<int32_t *>(k->out[0].data);
-    const cudaError_t cleared = cudaMemsetAsync(found, 0, sizeof *found, rw_stream(k));
-    if (cleared) return rw_cuda_status(static_cast<rw_cuda *>(k->device), cleared, "cudaMemsetAsync");
+    int32_t *found;
+    const rw_status status = clear_found(k, 0, &found);
+    if (status) return status;
     for (int next = 2; next < k->n_inputs;) {
         const gradient_batch b = next_batch(k, &next);
-        if (b.n) RW_LAUNCH(unscale_kernel, GRADIENT_BLOCKS, GRADIENT_THREADS, 0, k, scaler, found, b);
+        if (b.n)
+            RW_LAUNCH(unscale_kernel, GRADIENT_BLOCKS, GRADIENT_THREADS, 0, k, static_cast<void *>(nullptr), scaler,
+                      found, b);
+    }
+    return rw_cuda_launched(k);
+}
+
+extern "C" rw_status rw_unscale_grad_cuda(const rw_kernel *k)
+{
+    const float *const scaler = static_cast<const float *>(k->in[0].data);
+    const gradient_batch b = batch_of(k->in[1]);
+    const unsigned blocks = b.chunks < GRADIENT_BLOCKS ? static_cast<unsigned>(b.chunks) : GRADIENT_BLOCKS;
+    int32_t *found;
+    const rw_status status = clear_found(k, 1, &found);
+    if (status) return status;
+    if (blocks) RW_LAUNCH(unscale_kernel, blocks, GRADIENT_THREADS, 0, k, k->out[0].data, scaler, found, b);
+    return rw_cuda_launched(k);
+}
+
+extern "C" rw_status rw_any_found_cuda(const rw_kernel *k)
+{
+    int32_t *found;
+    const rw_status status = clear_found(k, 0, &found);
+    if (status) return status;
+    for (int next = 0; next < k->n_inputs - 1;) {
+        found_batch b = {};
+        for (; next < k->n_inputs - 1 && b.n < GRADIENT_THREADS; next++)
+            b.found[b.n++] = static_cast<const int32_t *>(k->in[next].data);
+        RW_LAUNCH(any_kernel, 1, GRADIENT_THREADS, 0, k, found, b);
     }
     return rw_cuda_launched(k);
 }

@@ -50,11 +50,11 @@ static struct rw_clip *clip_of(struct rw_first_pass *f)
 
 static const rw_site here = { "rw_clip_grad_norm", 0 };
 
-static rw_status show(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient)
+static rw_tensor *show(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient)
 {
     struct rw_clip *const c = clip_of(f);
     c->squares[param] = rw_apply_at(here, t, &rw_op_grad_squares, &gradient, 1, NULL, 0, NULL);
-    return c->squares[param] ? RW_OK : c->ctx->status;
+    return c->squares[param] ? gradient : NULL;
 }
 
 /* In the order in which the recorder has them. */
@@ -86,6 +86,7 @@ rw_status rw_clip_pass_begin(struct rw_clip *c, struct rw_first_pass **ret)
     c->squares = rw_calloc(c->ctx->n_ids, sizeof *c->squares);
     if (!c->squares) return rw_fail(c->ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
     *ret = &c->pass;
+    c->pass.next = NULL;
     return RW_OK;
 }
 
@@ -100,7 +101,7 @@ void rw_clip_pass_end(struct rw_clip *c)
 
 rw_status rw_clip_open(struct rw_clip *c, rw_context *ctx)
 {
-    *c = (struct rw_clip){ .recorder.record = record, .pass = { show, end, change }, .ctx = ctx,
+    *c = (struct rw_clip){ .recorder.record = record, .pass = { NULL, show, end, change }, .ctx = ctx,
                            .limit = rw_state_create(ctx, RW_F64, RW_SCALAR),
                            .norm = rw_state_create(ctx, RW_F64, RW_SCALAR) };
     if (c->limit && c->norm) return RW_OK;

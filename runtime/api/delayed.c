@@ -42,7 +42,7 @@ static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
 
 struct rw_recorder *rw_delayed_recorder(rw_delayed *d, rw_tensor *const *found)
 {
-    d->recorder.next = NULL;
+    d->recorder = (struct rw_recorder){ .record = record, .late = true };
     d->found = found;
     return &d->recorder;
 }
@@ -175,7 +175,7 @@ rw_status rw_delayed_create(rw_delayed **ret_delayed, rw_context *ctx, const rw_
     if (status) return status;
     rw_delayed *d = rw_calloc(1, sizeof *d);
     if (!d) return rw_fail(ctx, RW_ERR_MEMORY, "rw_delayed_create: out of memory");
-    *d = (rw_delayed){ .rows = { .ctx = ctx, .gradient_dtype = p.gradient_dtype }, .recorder.record = record,
+    *d = (rw_delayed){ .rows = { .ctx = ctx, .gradient_dtype = p.gradient_dtype },
                        .attrs = { p.gradient_dtype, p.rule == RW_DELAYED_MOST_RECENT, p.margin }, .n_users = 1 };
     ctx->n_users++;
     status = make(d, &p);

@@ -58,15 +58,16 @@ static rw_status check_tickets(const rw_tape *t)
     return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the generator was set while the tape was recorded");
 }
 
-/* What the step does with its gradients, in order: unscaling, clipping, the update; then the scales of the next. */
+/* What the step does with its gradients, in order: unscaling, clipping, the update; then the scales of the next. Inside
+   backward the first two are changes of each gradient. */
 static struct rw_recorder *recorders_of(rw_graph *g, bool *used_up)
 {
-    if (g->inside) return rw_optimizer_recorder_inside(g->optimizer, used_up);
     struct rw_recorder *first = NULL, **end = &first;
     rw_tensor *const *const found = g->scaler ? rw_scaler_found(g->scaler) : NULL;
-    if (g->scaler) end = &(*end = rw_scaler_unscaler(g->scaler))->next;
-    if (g->clip.ctx) end = &(*end = &g->clip.recorder)->next;
-    if (g->optimizer) end = &(*end = rw_optimizer_recorder(g->optimizer, found))->next;
+    if (g->scaler) end = &(*end = g->inside ? rw_scaler_noter(g->scaler) : rw_scaler_unscaler(g->scaler))->next;
+    if (g->clip.ctx && !g->inside) end = &(*end = &g->clip.recorder)->next;
+    if (g->inside) end = &(*end = rw_optimizer_recorder_inside(g->optimizer, used_up, found))->next;
+    else if (g->optimizer) end = &(*end = rw_optimizer_recorder(g->optimizer, found))->next;
     if (g->delayed) end = &(*end = rw_delayed_recorder(g->delayed, found))->next;
     if (g->scaler) end = &(*end = rw_scaler_updater(g->scaler))->next;
     *end = NULL;
@@ -80,6 +81,22 @@ static struct rw_request request_of(const rw_graph *g)
     return request;
 }
 
+/* Those who look at all gradients before the first update inside backward; RW_ERR_MEMORY, recorded. */
+static rw_status begin_passes(rw_graph *g, struct rw_first_pass **ret_first)
+{
+    rw_status status = RW_OK;
+    if (g->inside && g->scaler) status = rw_scaler_pass_begin(g->scaler, ret_first);
+    if (!status && g->inside && g->clip.ctx)
+        status = rw_clip_pass_begin(&g->clip, *ret_first ? &(*ret_first)->next : ret_first);
+    return status;
+}
+
+static void end_passes(rw_graph *g)
+{
+    if (g->inside && g->scaler) rw_scaler_pass_end(g->scaler);
+    if (g->inside && g->clip.ctx) rw_clip_pass_end(&g->clip);
+}
+
 /* The plan of a step that begins anew: no value is held, whatever REWIND_EAGER=1 has computed. The caller counts. */
 static rw_status plan_of(rw_graph *g, rw_plan **ret_plan)
 {
@@ -91,10 +108,10 @@ static rw_status plan_of(rw_graph *g, rw_plan **ret_plan)
     struct rw_request request = request_of(g);
     request.recorders = recorders_of(g, used_up);
     request.used_up = g->inside ? used_up : NULL;
-    rw_status status = g->inside && g->clip.ctx ? rw_clip_pass_begin(&g->clip, &request.first) : RW_OK;
+    rw_status status = begin_passes(g, &request.first);
     if (!status)
         status = request.recorders ? rw_plan_build(t, &request, ret_plan) : rw_plan_get(t, &request, ret_plan);
-    if (g->inside && g->clip.ctx) rw_clip_pass_end(&g->clip);
+    end_passes(g);
     if (!status && !request.recorders) (*ret_plan)->references++;
     t->n_held = n_held;
     rw_free(used_up);
@@ -104,13 +121,8 @@ static rw_status plan_of(rw_graph *g, rw_plan **ret_plan)
 static rw_status check_inside(const rw_tape *t, const rw_graph_params *p)
 {
     rw_context *const ctx = t->ctx;
-    if (!p->update_inside) return RW_OK;
-    const char *fault = NULL;
-    if (!p->optimizer) fault = "there is no optimizer";
-    else if (p->scaler) fault = "a scaler decides about an update when it has seen all gradients";
-    else if (p->delayed) fault = "histories move on behind the last update";
-    else if (p->max_norm > 0 && t->n_amaxes) fault = "max_norm runs backward twice, and amaxes are noted once";
-    return fault ? rw_fail(ctx, RW_ERR_ARGUMENT, "rw_graph_create: update_inside: %s", fault) : RW_OK;
+    if (!p->update_inside || p->optimizer) return RW_OK;
+    return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_graph_create: update_inside: there is no optimizer");
 }
 
 static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, uint32_t *ret_loss)

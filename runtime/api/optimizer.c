@@ -75,15 +75,16 @@ static rw_status record_group(rw_optimizer *opt, size_t group, rw_tape *t, rw_te
     return rw_update_record(t, "rw_adamw_step", opt->kind->op, in, (int)end, &attrs, sizeof attrs, NULL);
 }
 
-/* Its row, its gradient, itself, its states, which are in the device's memory: it is the piece of its number. */
-static rw_status record_one(rw_optimizer *opt, size_t i, rw_tape *t, rw_tensor *g)
+/* Its row, one of its group's, its gradient, itself, its states, which are in the device's memory: it is the piece of its
+   number. */
+static rw_status record_one(rw_optimizer *opt, size_t i, rw_tape *t, rw_tensor *rows, rw_tensor *g)
 {
     const struct rw_member *const x = &opt->members[i];
     const int64_t row = (int64_t)(i % RW_GROUP_MOST);
     const struct rw_update_attrs attrs = attrs_of(opt);
     rw_tensor *in[2 + OPERANDS] = { NULL, g, &x->param->tensor };
     int n = 3;
-    in[0] = rw_slice_at((rw_site){ "rw_adamw_step", 0 }, t, &opt->uploaded[i / RW_GROUP_MOST]->tensor, 0, row, row + 1);
+    in[0] = rw_slice_at((rw_site){ "rw_adamw_step", 0 }, t, rows, 0, row, row + 1);
     if (!in[0]) return opt->ctx->status;
     for (int j = 0; j < opt->pieces.piece[i].n_states; j++) in[n++] = &opt->pieces.piece[i].state[j]->tensor;
     if (attrs.sums) in[n++] = &x->sums->tensor;
@@ -93,10 +94,12 @@ static rw_status record_one(rw_optimizer *opt, size_t i, rw_tape *t, rw_tensor *
 static rw_status record_inside(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
 {
     rw_optimizer *const opt = (rw_optimizer *)r;
+    rw_tensor *rows = NULL;
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < opt->n; i++) {
         rw_tensor *const g = gradient[opt->members[i].param->tensor.id];
-        if (g) status = record_one(opt, i, t, g);
+        if (i % RW_GROUP_MOST == 0) status = record_rows(opt, i / RW_GROUP_MOST, t, &rows);
+        if (!status && g) status = record_one(opt, i, t, rows, g);
     }
     return status;
 }
@@ -120,10 +123,10 @@ struct rw_recorder *rw_optimizer_recorder(rw_adamw *opt, rw_tensor *const *found
     return &opt->recorder;
 }
 
-struct rw_recorder *rw_optimizer_recorder_inside(rw_adamw *opt, bool *used_up)
+struct rw_recorder *rw_optimizer_recorder_inside(rw_adamw *opt, bool *used_up, rw_tensor *const *found)
 {
     opt->recorder = (struct rw_recorder){ .record = record_inside };
-    opt->found = NULL;
+    opt->found = found;
     for (size_t i = 0; i < opt->n; i++) used_up[opt->members[i].param->tensor.id] = true;
     return &opt->recorder;
 }

@@ -29,8 +29,8 @@ rw_context *rw_optimizer_context(const rw_optimizer *opt);
 struct rw_recorder *rw_optimizer_recorder(rw_optimizer *opt, rw_tensor *const *found);
 
 /* Records an update of each parameter by itself: of those that the step has a gradient of. For a request with used_up,
-   in which it marks, by id, whose these are. */
-struct rw_recorder *rw_optimizer_recorder_inside(rw_optimizer *opt, bool *used_up);
+   in which it marks, by id, whose these are. found as above. */
+struct rw_recorder *rw_optimizer_recorder_inside(rw_optimizer *opt, bool *used_up, rw_tensor *const *found);
 
 /* Behind the planning of what the first of the two has recorded: states that wait elsewhere come and go with it. */
 void rw_optimizer_attend(rw_optimizer *opt, struct rw_update *update);

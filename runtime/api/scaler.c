@@ -27,12 +27,14 @@ struct stepped {
 };
 
 struct rw_scaler {
-    struct rw_recorder unscaler, updater; /* the first begins the struct */
+    struct rw_recorder unscaler, updater; /* the first begins the struct; inside backward it is what notes */
+    struct rw_first_pass pass;            /* inside backward, which runs twice */
     rw_context *ctx;
     struct rw_scaler_rule rule;
     struct rw_param *numbers; /* a buffer of the context: the scale, and what is counted */
     struct rw_param *found;   /* a state */
     rw_tensor *found_now;     /* its tensor, or between the two recorders of one plan the value there */
+    rw_tensor **founds;       /* of a plan in the making, by parameter's id: of its gradient; NULL: none */
     struct rw_update unscaling, updating;
     size_t n_params; /* unscaling was planned for so many */
     struct stepped *steps;
@@ -93,15 +95,90 @@ static rw_status updater(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient
 
 struct rw_recorder *rw_scaler_unscaler(rw_scaler *s)
 {
-    s->unscaler.next = NULL;
+    s->unscaler = (struct rw_recorder){ .record = unscaler };
     s->found_now = &s->found->tensor;
     return &s->unscaler;
 }
 
 struct rw_recorder *rw_scaler_updater(rw_scaler *s)
 {
-    s->updater.next = NULL;
+    s->updater = (struct rw_recorder){ .record = updater, .late = true };
     return &s->updater;
+}
+
+/* ---- inside backward ---- */
+
+static rw_scaler *scaler_of(struct rw_first_pass *f)
+{
+    return (rw_scaler *)(void *)((char *)f - offsetof(rw_scaler, pass));
+}
+
+/* Both passes unscale; what the second one finds the first has found. */
+static rw_tensor *unscaled(const rw_scaler *s, rw_tape *t, rw_tensor *gradient, rw_tensor **ret_found)
+{
+    rw_tensor *const in[] = { &s->numbers->tensor, gradient }, *out[2];
+    rw_tensor *const made =
+        rw_apply_at((rw_site){ "rw_scaler_unscale", 0 }, t, &rw_op_unscale_grad, in, 2, NULL, 0, out);
+    if (made) *ret_found = out[1];
+    return made ? out[0] : NULL;
+}
+
+static rw_tensor *show(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient)
+{
+    rw_scaler *const s = scaler_of(f);
+    return unscaled(s, t, gradient, &s->founds[param]);
+}
+
+static rw_status end(struct rw_first_pass *f, rw_tape *t)
+{
+    return RW_OK;
+}
+
+static rw_tensor *change(struct rw_first_pass *f, rw_tape *t, rw_tensor *gradient)
+{
+    rw_tensor *found;
+    return unscaled(scaler_of(f), t, gradient, &found);
+}
+
+static rw_status noter(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
+{
+    rw_scaler *const s = (rw_scaler *)r;
+    rw_context *const ctx = s->ctx;
+    rw_tensor **const in = rw_malloc((ctx->n_params + 1) * sizeof *in), *out[1];
+    int n = 0;
+    if (!in) return no_memory(ctx, "rw_scaler_unscale");
+    for (size_t i = 0; i < ctx->n_params; i++) {
+        rw_tensor *const found = s->founds[ctx->params[i]->tensor.id];
+        if (found) in[n++] = found;
+    }
+    in[n++] = &s->found->tensor;
+    const rw_status status = rw_update_record(t, "rw_scaler_unscale", &rw_op_any_found, in, n, NULL, 0, out);
+    rw_free(in);
+    if (!status) s->found_now = out[0];
+    return status;
+}
+
+struct rw_recorder *rw_scaler_noter(rw_scaler *s)
+{
+    s->unscaler = (struct rw_recorder){ .record = noter };
+    s->found_now = &s->found->tensor;
+    return &s->unscaler;
+}
+
+rw_status rw_scaler_pass_begin(rw_scaler *s, struct rw_first_pass **ret)
+{
+    s->founds = rw_calloc(s->ctx->n_ids, sizeof *s->founds);
+    if (!s->founds) return no_memory(s->ctx, "rw_scaler_unscale");
+    s->pass = (struct rw_first_pass){ NULL, show, end, change };
+    *ret = &s->pass;
+    return RW_OK;
+}
+
+void rw_scaler_pass_end(rw_scaler *s)
+{
+    rw_free(s->founds);
+    s->founds = NULL;
+    s->found_now = &s->found->tensor;
 }
 
 /* ---- making and ending ---- */
@@ -180,7 +257,7 @@ rw_status rw_scaler_create(rw_scaler **ret_scaler, rw_context *ctx, const rw_sca
     if (status) return status;
     rw_scaler *s = rw_calloc(1, sizeof *s);
     if (!s) return no_memory(ctx, "rw_scaler_create");
-    *s = (rw_scaler){ .unscaler.record = unscaler, .updater.record = updater, .ctx = ctx, .n_users = 1,
+    *s = (rw_scaler){ .ctx = ctx, .n_users = 1,
                       .rule = { .growth = p.growth_factor, .backoff = p.backoff_factor, .least = p.min_scale,
                                 .most = p.max_scale, .interval = p.growth_interval, .hysteresis = p.hysteresis,
                                 .refill_at_growth = p.refill_at_growth } };

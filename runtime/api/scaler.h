@@ -25,6 +25,12 @@ const void *rw_scaler_seed(const rw_scaler *s);
 struct rw_recorder *rw_scaler_unscaler(rw_scaler *s);
 struct rw_recorder *rw_scaler_updater(rw_scaler *s);
 
+/* Around the planning of a step that updates inside backward (rw_request.first): gradients are looked at in the first
+   pass, and the first of the list notes what was found. RW_ERR_MEMORY, recorded. */
+rw_status rw_scaler_pass_begin(rw_scaler *s, struct rw_first_pass **ret);
+void rw_scaler_pass_end(rw_scaler *s);
+struct rw_recorder *rw_scaler_noter(rw_scaler *s);
+
 /* Where the value is that says whether something was found: in a list between the two that of the plan, else the state
    where it was noted. */
 rw_tensor *const *rw_scaler_found(const rw_scaler *s);

@@ -84,14 +84,22 @@ static rw_status use_up(struct rw_targets *s, uint32_t param, rw_tensor *g)
     return RW_OK;
 }
 
+/* Through the hands of those who asked for a first pass. */
+static rw_tensor *passed(const struct rw_targets *s, uint32_t param, rw_tensor *g)
+{
+    for (struct rw_first_pass *f = s->request->first; f && g; f = f->next)
+        g = s->in_first_pass ? f->show(f, s->t, param, g) : f->change(f, s->t, g);
+    return g;
+}
+
 static rw_status take_param(struct rw_targets *s, uint32_t value, rw_tensor *g)
 {
     const uint32_t param = s->t->leaves[rw_tape_value(s->t, value)->leaf].param;
     const rw_tensor *const seed = s->seeds[value];
-    struct rw_first_pass *const first = s->request->first;
     if (g == seed) return RW_OK; /* nothing was added */
-    if (s->in_first_pass) return first->show(first, s->t, param, g);
-    if (first && !(g = first->change(first, s->t, g))) return s->ctx->status;
+    g = passed(s, param, g);
+    if (!g) return s->ctx->status;
+    if (s->in_first_pass) return RW_OK;
     if (s->request->used_up && s->request->used_up[param]) return use_up(s, param, g);
     while (g && !is_bindable(s, g, seed)) g = copy_of(s, g);
     if (!g) return s->ctx->status ? s->ctx->status : no_memory(s);
@@ -275,16 +283,16 @@ static rw_status check_twice(const struct rw_targets *s, size_t first)
 static rw_status pass_first(struct rw_targets *s, size_t n_values)
 {
     rw_tape *const t = s->t;
-    struct rw_first_pass *const first = s->request->first;
-    const size_t n_nodes = t->n_nodes;
+    const size_t n_nodes = t->n_nodes, n_amaxes = t->n_amaxes;
     s->in_first_pass = true;
     rw_status status = begin_at_roots(s);
     s->in_first_pass = false;
     if (!status) status = check_twice(s, n_nodes);
     t->origin = rw_origin_of(t, RW_NONE_ID);
-    if (!status) status = first->end(first, t);
+    for (struct rw_first_pass *f = s->request->first; !status && f; f = f->next) status = f->end(f, t);
     t->origin = (struct rw_origin){ 0 };
     if (status) return status;
+    t->n_amaxes = n_amaxes;
     rw_free(s->grads);
     s->grads = rw_calloc(t->n_values, sizeof *s->grads);
     if (!s->grads) return no_memory(s);
@@ -367,7 +375,10 @@ static rw_status record_updates(struct rw_targets *s)
     if (!gradient) return no_memory(s);
     rw_status status = find_gradients(s, gradient);
     if (s->request->used_up) s->first_update = (uint32_t)t->n_nodes;
-    for (struct rw_recorder *r = s->request->recorders; !status && r; r = r->next) status = r->record(r, t, gradient);
+    for (struct rw_recorder *r = s->request->recorders; !status && r; r = r->next) {
+        if (r->late && s->request->used_up && s->end_update == RW_NONE_ID) s->end_update = (uint32_t)t->n_nodes;
+        status = r->record(r, t, gradient);
+    }
     rw_free(gradient);
     return status ? status : target_commits(s, n_effects);
 }
@@ -375,7 +386,7 @@ static rw_status record_updates(struct rw_targets *s)
 rw_status rw_targets_init(struct rw_targets *s, rw_tape *t, const struct rw_request *request)
 {
     *s = (struct rw_targets){ .taker.take = take, .t = t, .ctx = t->ctx, .request = request,
-                              .first_update = RW_NONE_ID };
+                              .first_update = RW_NONE_ID, .end_update = RW_NONE_ID };
     const size_t n_recorded = t->n_nodes;
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < s->request->n_values; i++) {

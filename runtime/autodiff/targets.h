@@ -32,18 +32,21 @@ struct rw_recorder {
      * Errors are recorded.
      */
     rw_status (*record)(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient);
+    bool late; /* of a request with used_up: it stays behind everything else, and those behind it in the list are late */
 };
 
 /*
  * Of a step whose gradients are used up as they are complete, where what is done with them depends on all of them:
- * backward is recorded twice. In the first pass each gradient is shown to who asked, who records what it needs of it,
- * and no more is done with it; the second makes it again, from the same tickets, and what `change` records of it stands
- * for it. The loss is computed once. Errors are recorded.
+ * backward is recorded twice. In the first pass each gradient is shown to those who asked, one after the other, who
+ * record what they need of it, and what it is for the next one; no more is done with it. The second makes it again, from
+ * the same tickets, and what `change` of all of them records of it stands for it. The loss is computed once, and the
+ * amaxes of the second pass are noted. Errors are recorded; NULL is one.
  */
 struct rw_first_pass {
-    rw_status (*show)(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient);
+    struct rw_first_pass *next;
+    rw_tensor *(*show)(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient);
     rw_status (*end)(struct rw_first_pass *f, rw_tape *t); /* all have been shown */
-    rw_tensor *(*change)(struct rw_first_pass *f, rw_tape *t, rw_tensor *gradient); /* NULL on an error */
+    rw_tensor *(*change)(struct rw_first_pass *f, rw_tape *t, rw_tensor *gradient);
 };
 
 struct rw_request {
@@ -57,7 +60,7 @@ struct rw_request {
     /* Of a step, by parameter: its gradient is used up by recorders, inside the step: it is written nowhere, and what
        recorders put on the tape runs as soon as it can. NULL: none. */
     const bool *used_up;
-    struct rw_first_pass *first; /* of one with used_up; NULL: one pass */
+    struct rw_first_pass *first; /* of one with used_up, a list; NULL: one pass */
 };
 
 /* A step under the tape's policy. */
@@ -89,7 +92,7 @@ struct rw_targets {
         uint32_t param, value;
     } *used_up; /* gradients that the step's own updates use up */
     size_t n_used_up, cap_used_up;
-    uint32_t first_update; /* the first node of those updates, RW_NONE_ID for none */
+    uint32_t first_update, end_update; /* the first node of those updates, and that behind them; RW_NONE_ID: none */
     rw_tensor **grads, **seeds; /* per recorded value, of a step: its gradient so far; what that begins with */
     bool in_first_pass;
     size_t first_seed, n_seeds; /* the leaves of the seeds */

@@ -106,6 +106,10 @@ extern const rw_op_def rw_op_update_rows;
 extern const rw_op_def rw_op_unscale_grads;
 extern const rw_op_def rw_op_scaler_update;
 
+/* The first for gradients that are made one after the other, and made again: (scaler, gradient) -> (gradient, found),
+   no commit, and of all of them (founds ..., found) -> (found), one. The bytes are those of unscale_grads. */
+extern const rw_op_def rw_op_unscale_grad, rw_op_any_found;
+
 struct rw_scaler_rule {
     double growth, backoff, least, most;
     int64_t interval;

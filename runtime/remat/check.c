@@ -116,7 +116,7 @@ static size_t next_commit(const struct checker *k, size_t at)
     const rw_tape *const t = k->t;
     for (; at < t->n_effects; at++) {
         const uint32_t n = t->effects[at].node;
-        if (n >= k->p->targets.first_update) continue;
+        if (n >= k->p->targets.first_update && n < k->p->targets.end_update) continue;
         if (k->p->needed[n] && (t->ctx->ops[t->nodes[n].op]->flags & RW_OP_COMMIT)) break;
     }
     return at;
@@ -152,30 +152,55 @@ static bool order_is_valid(const struct checker *k)
     return s->n_forward <= s->n_actions && at != RW_ACTION_FORWARD && at != RW_ACTION_OUT;
 }
 
-/* Each update inside the step stands there once, and nobody names later what it writes. */
+/* Of some source: the last action that names it and is none of a recorder's; of these, by node, the last that writes it,
+   and the last that names it. All from 1 on; 0: none. */
+struct named {
+    uint32_t last, writer, update;
+};
+
+static bool is_recorders(const struct checker *k, const struct rw_action *a)
+{
+    return a->kind == RW_ACTION_COMMIT && a->node >= k->p->targets.first_update;
+}
+
+/* What recorders record of memory that one of two writes stays in its order. */
+static bool keeps_order(const struct checker *k, const struct rw_action *a, uint32_t at, struct named *named)
+{
+    const struct rw_node *const node = node_of(k, a); /* it may have a workspace behind its outputs */
+    bool valid = true;
+    for (uint32_t w = 0; w < (uint32_t)node->n_inputs + node->n_outputs; w++) {
+        const uint32_t source = buffer_of(k, a, w)->source;
+        if (source == RW_NONE_ID) continue;
+        struct named *const x = &named[source];
+        const bool writes = w >= node->n_inputs;
+        valid &= a->node + 1 >= (writes ? x->update : x->writer) && (!writes || x->last <= at);
+        if (x->update < a->node + 1) x->update = a->node + 1;
+        if (writes) x->writer = a->node + 1;
+    }
+    return valid;
+}
+
+/* Each update inside the step stands there once; nobody but another one names later what it writes. */
 static bool updates_are_valid(const struct checker *k)
 {
     const struct rw_schedule *const s = k->s;
-    uint32_t *const last = calloc(s->n_sources + 1, sizeof *last);
+    struct named *const named = calloc(s->n_sources + 1, sizeof *named);
     size_t there = 0, wanted = 0;
     bool valid = true;
-    for (uint32_t i = 0; last && i < s->n_actions; i++)
-        for (uint32_t w = 0; w < s->actions[i].n_words; w++) {
+    for (uint32_t i = 0; named && i < s->n_actions; i++)
+        for (uint32_t w = 0; !is_recorders(k, &s->actions[i]) && w < s->actions[i].n_words; w++) {
             const uint32_t source = buffer_of(k, &s->actions[i], w)->source;
-            if (source != RW_NONE_ID) last[source] = i;
+            if (source != RW_NONE_ID) named[source].last = i + 1;
         }
-    for (uint32_t i = 0; last && i < s->n_actions; i++) {
-        const struct rw_action *const a = &s->actions[i];
-        if (!rw_action_is_early(k->p, a)) continue;
+    for (uint32_t i = 0; named && i < s->n_actions; i++) {
+        if (!is_recorders(k, &s->actions[i])) continue;
         there++;
-        const struct rw_node *const node = node_of(k, a); /* it may have a workspace behind its outputs */
-        for (uint32_t w = node->n_inputs; w < node->n_inputs + node->n_outputs; w++)
-            valid &= last[buffer_of(k, a, w)->source] == i;
+        valid &= keeps_order(k, &s->actions[i], i, named);
     }
     for (size_t i = 0; i < k->t->n_effects; i++)
         wanted += k->t->effects[i].node >= k->p->targets.first_update && k->p->needed[k->t->effects[i].node];
-    free(last);
-    return valid && (!last || there == wanted);
+    free(named);
+    return valid && (!named || there == wanted);
 }
 
 /* ---- lives ---- */

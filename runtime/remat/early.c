@@ -18,11 +18,23 @@ static int by_place(const void *pa, const void *pb)
     return a->index < b->index ? -1 : a->index > b->index;
 }
 
-static size_t first_update(const struct rw_problem *p, const struct rw_schedule *s)
+/* Actions first to end are the updates; late ones, if any, are behind them. */
+struct updates {
+    size_t first, end;
+};
+
+static bool is_late(const struct rw_problem *p, const struct rw_action *a)
 {
-    size_t n = s->n_actions;
-    while (n && rw_action_is_early(p, &s->actions[n - 1])) n--;
-    return n;
+    return a->kind == RW_ACTION_COMMIT && p->targets.end_update != RW_NONE_ID && a->node >= p->targets.end_update;
+}
+
+static struct updates find_updates(const struct rw_problem *p, const struct rw_schedule *s)
+{
+    size_t end = s->n_actions;
+    while (end && is_late(p, &s->actions[end - 1])) end--;
+    size_t first = end;
+    while (first && rw_action_is_early(p, &s->actions[first - 1])) first--;
+    return (struct updates){ first, end };
 }
 
 /* Memory is a source, or a buffer of the arena: sources come behind the buffers. */
@@ -32,33 +44,54 @@ static size_t memory_of(const struct rw_schedule *s, uint32_t buffer)
     return source == RW_NONE_ID ? buffer : s->n_buffers + source;
 }
 
-/* Behind the last of the other actions that names any memory which the update names. */
-static uint32_t place_of(const struct rw_schedule *s, const struct rw_action *a, const uint32_t *behind)
+/* Of some memory: behind the last of the other actions that names it; of updates so far, behind the last that writes
+   it, and behind the last that names it. */
+struct behind {
+    uint32_t others, writers, updates;
+};
+
+static uint32_t most(uint32_t a, uint32_t b)
 {
+    return a > b ? a : b;
+}
+
+/* Behind the last of the other actions that names any memory which the update names, and behind the updates of which
+   one writes what the other names. */
+static uint32_t place_of(const struct rw_problem *p, const struct rw_schedule *s, const struct rw_action *a,
+                         struct behind *behind)
+{
+    const uint32_t n_inputs = p->t->nodes[a->node].n_inputs;
     uint32_t at = (uint32_t)(s->n_before > s->n_forward ? s->n_before : s->n_forward);
     for (uint32_t w = 0; w < a->n_words; w++) {
-        const uint32_t least = behind[memory_of(s, s->refs[a->word + w])];
-        if (least > at) at = least;
+        const struct behind *const b = &behind[memory_of(s, s->refs[a->word + w])];
+        at = most(at, most(b->others, w < n_inputs ? b->writers : b->updates));
+    }
+    for (uint32_t w = 0; w < a->n_words; w++) {
+        struct behind *const b = &behind[memory_of(s, s->refs[a->word + w])];
+        b->updates = most(b->updates, at);
+        if (w >= n_inputs) b->writers = most(b->writers, at);
     }
     return at;
 }
 
-static void find_places(const struct rw_schedule *s, size_t first, uint32_t *behind, struct update *update)
+static void find_places(const struct rw_problem *p, const struct rw_schedule *s, struct updates u,
+                        struct behind *behind, struct update *update)
 {
-    for (uint32_t i = 0; i < first; i++)
+    for (uint32_t i = 0; i < u.first; i++)
         for (uint32_t w = 0; w < s->actions[i].n_words; w++)
-            behind[memory_of(s, s->refs[s->actions[i].word + w])] = i + 1;
-    for (size_t i = first; i < s->n_actions; i++)
-        update[i - first] = (struct update){ place_of(s, &s->actions[i], behind), (uint32_t)i };
-    qsort(update, s->n_actions - first, sizeof *update, by_place);
+            behind[memory_of(s, s->refs[s->actions[i].word + w])].others = i + 1;
+    for (size_t i = u.first; i < u.end; i++)
+        update[i - u.first] = (struct update){ place_of(p, s, &s->actions[i], behind), (uint32_t)i };
+    qsort(update, u.end - u.first, sizeof *update, by_place);
 }
 
-static void merge(struct rw_schedule *s, size_t first, const struct update *update, struct rw_action *merged)
+/* Late ones stay where they are. */
+static void merge(struct rw_schedule *s, struct updates u, const struct update *update, struct rw_action *merged)
 {
     size_t n = 0, next = 0;
-    for (uint32_t i = 0; i <= first; i++) {
-        while (next < s->n_actions - first && update[next].at == i) merged[n++] = s->actions[update[next++].index];
-        if (i < first) merged[n++] = s->actions[i];
+    for (uint32_t i = 0; i <= u.first; i++) {
+        while (next < u.end - u.first && update[next].at == i) merged[n++] = s->actions[update[next++].index];
+        if (i < u.first) merged[n++] = s->actions[i];
     }
     memcpy(s->actions, merged, n * sizeof *merged);
 }
@@ -77,15 +110,15 @@ static void find_lives(struct rw_schedule *s)
 
 rw_status rw_updates_early(const struct rw_problem *p, struct rw_schedule *s)
 {
-    const size_t first = first_update(p, s);
-    if (first == s->n_actions) return RW_OK;
-    uint32_t *const behind = rw_calloc(s->n_buffers + s->n_sources, sizeof *behind);
-    struct update *const update = rw_malloc((s->n_actions - first) * sizeof *update);
-    struct rw_action *const merged = rw_malloc(s->n_actions * sizeof *merged);
+    const struct updates u = find_updates(p, s);
+    if (u.first == u.end) return RW_OK;
+    struct behind *const behind = rw_calloc(s->n_buffers + s->n_sources, sizeof *behind);
+    struct update *const update = rw_malloc((u.end - u.first) * sizeof *update);
+    struct rw_action *const merged = rw_malloc(u.end * sizeof *merged);
     const rw_status status = behind && update && merged ? RW_OK : RW_ERR_MEMORY;
     if (!status) {
-        find_places(s, first, behind, update);
-        merge(s, first, update, merged);
+        find_places(p, s, u, behind, update);
+        merge(s, u, update, merged);
         find_lives(s);
     }
     rw_free(behind);
@@ -96,11 +129,21 @@ rw_status rw_updates_early(const struct rw_problem *p, struct rw_schedule *s)
 
 /* ---- what gradients take ---- */
 
+static bool *mark_gradients(const struct rw_problem *p)
+{
+    bool *const is = rw_calloc(p->t->n_values, sizeof *is);
+    for (size_t i = 0; is && i < p->targets.n_used_up; i++)
+        is[rw_tape_base(p->t, p->targets.used_up[i].value)] = true;
+    return is;
+}
+
 /* The gradient is the second operand of an update of one parameter. */
 static bool is_used_up(const struct rw_problem *p, const struct rw_schedule *s, const struct rw_action *a,
-                       uint32_t *ret_root)
+                       const bool *is_gradient, uint32_t *ret_root)
 {
-    if (!rw_action_is_early(p, a)) return false;
+    if (!rw_action_is_early(p, a) || a->n_words < 2) return false;
+    const struct rw_buffer *const b = &s->buffers[s->refs[a->word + 1]];
+    if (b->source != RW_NONE_ID || b->value == RW_NONE_ID || !is_gradient[b->value]) return false;
     *ret_root = rw_buffer_root(s, s->refs[a->word + 1]);
     return s->buffers[*ret_root].source == RW_NONE_ID;
 }
@@ -109,16 +152,18 @@ rw_status rw_updates_gradients(const struct rw_problem *p, const struct rw_sched
 {
     struct rw_life *const life = rw_malloc(s->n_actions * sizeof *life);
     int64_t *const delta = rw_malloc((s->n_actions + 1) * sizeof *delta);
-    const rw_status status = life && delta ? RW_OK : RW_ERR_MEMORY;
+    bool *const is_gradient = mark_gradients(p);
+    const rw_status status = life && delta && is_gradient ? RW_OK : RW_ERR_MEMORY;
     size_t n = 0;
     for (size_t i = 0; !status && i < s->n_actions; i++) {
         uint32_t root;
-        if (!is_used_up(p, s, &s->actions[i], &root)) continue;
+        if (!is_used_up(p, s, &s->actions[i], is_gradient, &root)) continue;
         const struct rw_buffer *const b = &s->buffers[root];
         life[n++] = (struct rw_life){ .first = b->first, .last = b->last, .bytes = b->bytes };
     }
     if (!status) *ret_bytes = rw_lives_sweep(life, NULL, n, 1, delta, s->n_actions).bytes;
     rw_free(life);
     rw_free(delta);
+    rw_free(is_gradient);
     return status;
 }

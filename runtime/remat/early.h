@@ -1,7 +1,8 @@
 /*
  * Updates that use up a gradient inside the step (rw_request.used_up) run as soon as they can: behind the node that
  * completes the gradient and behind everything that reads what they write, replays among it. So a parameter's gradient
- * lives from its first contribution to its update, and what the updates compute is what they compute at the end.
+ * lives from its first contribution to its update, and what the updates compute is what they compute at the end. Late
+ * ones (rw_recorder.late) stay at the end.
  */
 #ifndef RW_REMAT_EARLY_H
 #define RW_REMAT_EARLY_H
@@ -11,7 +12,7 @@
 /* Is the action such an update? */
 static inline bool rw_action_is_early(const struct rw_problem *p, const struct rw_action *a)
 {
-    return a->kind == RW_ACTION_COMMIT && a->node >= p->targets.first_update;
+    return a->kind == RW_ACTION_COMMIT && a->node >= p->targets.first_update && a->node < p->targets.end_update;
 }
 
 /* Moves them, of a schedule whose commits stand at its end, without moves. RW_ERR_MEMORY. */

@@ -165,10 +165,6 @@ Test(delayed_faults, refuses_what_makes_no_sense)
     rw_tensor *const loss = rw_sum(x.b.t, rw_linear(x.b.t, h, x.other, RW_NONE), RW_ALL_AXES, false);
     cr_assert_eq(rw_recipe_end(x.b.t), RW_OK);
     rw_graph *g = NULL;
-    const rw_graph_params inside = { .optimizer = x.opt, .update_inside = true, .delayed = x.d };
-    expect_failure(ctx, rw_graph_create(&g, x.b.t, loss, &inside), RW_ERR_ARGUMENT, "update_inside");
-    const rw_graph_params clipped = { .optimizer = x.opt, .update_inside = true, .max_norm = 1 };
-    expect_failure(ctx, rw_graph_create(&g, x.b.t, loss, &clipped), RW_ERR_ARGUMENT, "amaxes are noted once");
     expect_failure(ctx, rw_graph_create(&g, x.b.t, loss, &(rw_graph_params){ .delayed = y.d }), RW_ERR_ARGUMENT,
                    "another context");
     rw_delayed_destroy(NULL);

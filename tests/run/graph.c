@@ -317,23 +317,11 @@ Test(graph, updates_inside_that_cannot_be_are_refused)
 {
     struct fixture b = fixture_open(1, 1);
     rw_graph *g = NULL;
-    rw_optimizer *opt = NULL;
-    rw_scaler *scaler = NULL;
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1));
-    cr_assert_eq(rw_sgd_create(&opt, b.ctx, NULL), RW_OK);
-    cr_assert_eq(rw_scaler_create(&scaler, b.ctx, NULL), RW_OK);
     rw_tensor *const loss = square(b.t, w);
-    const rw_graph_params wrong[] = { { .update_inside = true },
-                                      { .optimizer = opt, .update_inside = true, .scaler = scaler } };
-    static const char *const why[] = { "no optimizer", "a scaler" };
-    for (size_t i = 0; i < sizeof why / sizeof *why; i++) {
-        cr_assert_eq(rw_graph_create(&g, b.t, loss, &wrong[i]), RW_ERR_ARGUMENT);
-        cr_assert(strstr(rw_error_message(b.ctx), why[i]), "%s", rw_error_message(b.ctx));
-        rw_error_clear(b.ctx);
-        cr_assert_null(g);
-    }
-    rw_scaler_destroy(&scaler);
-    rw_optimizer_destroy(&opt);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .update_inside = true }), RW_ERR_ARGUMENT);
+    cr_assert(strstr(rw_error_message(b.ctx), "no optimizer"), "%s", rw_error_message(b.ctx));
+    cr_assert_null(g);
     fixture_close(&b);
 }
 

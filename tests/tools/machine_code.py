@@ -175,6 +175,7 @@ OTHERS = [
     (r'clip_cuda:add_squares_kernel', 'a number for each chunk of 8192 elements'),
     (r'update_cuda:add_sums_kernel', 'four numbers for each chunk of 8192 elements'),
     (r'scaler_cuda:next_kernel', 'one thread'),
+    (r'scaler_cuda:any_kernel', 'one block'),
     (r'scaler_cuda:rows_kernel', 'a thread for a parameter'),
     (r'quantized_cuda:(nf4|int8)_kernel<.*>', 'codes of four and eight bits; writes a panel that the cache holds'),
     (r'embedding_cuda:(count|scan|scatter)_kernel', 'the sort: four bytes per token'),

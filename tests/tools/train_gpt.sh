@@ -31,7 +31,9 @@ same "Llama, f32" "--preset llama-tiny --optimizer lion" "--policy none" "--poli
 same "Llama, clipped and updated inside" "--graph --preset llama-tiny" "--update-inside --policy full" "--policy none"
 same "GPT-2, moments of bf16" "--moments bf16 --threads 2" "--graph --update-inside" "--policy none"
 same "Llama, f16, sgd" "--preset llama-tiny --dtype f16 --optimizer sgd --schedule linear" "--policy full" ""
+same "GPT-2, f16 updated inside" "--dtype f16 --threads 2" "--graph --update-inside --policy full" ""
 same "GPT-2, fp8 of earlier steps" "--dtype fp8 --scaling delayed --accum 2 --threads 2" "--policy full" "--policy none"
+same "GPT-2, delayed, updated inside" "--dtype fp8 --scaling delayed" "--graph --update-inside --policy full" "--policy none"
 same "Llama, fp8 of blocks, graph" "--dtype fp8 --scaling 1x128 --preset llama-tiny" "--policy full --graph" ""
 
 # An evaluation, here of as long as a hundred steps, is no part of the step behind it.
@@ -183,7 +185,6 @@ refused --scaling mx
 refused --moments f16
 refused --moments bf16 --optimizer lion
 refused --dtype fp8 --scaling 3
-refused --dtype f16 --graph --update-inside
 refused --preset gpt5
 refused --steps 1.5
 refused --heads 3

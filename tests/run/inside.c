@@ -1,0 +1,319 @@
+/*
+ * Updates inside backward where somebody looks at all gradients first, or moves on when the step is over: a scaler,
+ * delayed scaling, clipping, all of them. Losses, parameters, moments, scales, histories and what a monitor counts are
+ * the bytes of the calls one by one, under every policy, steps that are left out among them.
+ */
+#include "api/delayed_world.h"
+#include "api/optimizer.h"
+#include "base/alloc.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 7 };
+
+/* What a step has beside its optimizer. */
+struct with {
+    bool scaler, delayed;
+    double max_norm;
+};
+
+struct outcome {
+    float loss[STEPS], skipped;
+    unsigned char *bytes; /* parameters and buffers */
+    size_t n;
+    float moments[4096];
+    uint64_t counts[3];
+    rw_memory memory;
+};
+
+/* The model of delayed_world.h, and a scale that grows every second step. */
+static struct delayed_world open(const char *policy, struct with with)
+{
+    struct delayed_world x = delayed_world_open(policy, 2, false);
+    const rw_scaler_params p = { .init_scale = 8, .growth_interval = 2 };
+    if (with.scaler) cr_assert_eq(rw_scaler_create(&x.s, x.b.ctx, &p), RW_OK, "%s", rw_error_message(x.b.ctx));
+    if (!with.delayed) rw_delayed_destroy(&x.d);
+    return x;
+}
+
+static void finish(struct delayed_world *x, struct outcome *o)
+{
+    o->bytes = all_parameters(x->b.ctx, &o->n);
+    cr_assert_eq(rw_optimizer_settle(x->opt), RW_OK);
+    size_t at = 0;
+    for (size_t i = 0; i < rw_optimizer_members(x->opt); i++) {
+        const struct rw_kept k = rw_optimizer_kept(x->opt, i);
+        o->counts[i] = k.step;
+        for (int j = 0; j < k.n; j++, at += k.bytes[j - 1] / sizeof(float)) {
+            size_t n;
+            cr_assert_leq(at * sizeof(float) + k.bytes[j], sizeof o->moments);
+            cr_assert_eq(rw_optimizer_read(x->opt, i, j, 0, o->moments + at, k.bytes[j], &n), RW_OK);
+        }
+    }
+    if (x->s) {
+        rw_scaler_state s;
+        cr_assert_eq(rw_scaler_get(x->s, &s), RW_OK);
+        o->skipped = (float)s.skipped;
+    }
+    delayed_world_close(x);
+}
+
+/* Of two steps no gradient is a number where a scaler looks at them. */
+static float factor_of(const struct delayed_world *x, int step)
+{
+    return x->s && (step == 1 || step == 4) ? NAN : 1;
+}
+
+static rw_tensor *loss_of(struct delayed_world *x, int step, rw_tensor **ret_factor)
+{
+    const float factor = factor_of(x, step);
+    *ret_factor = rw_input(x->b.t, RW_F32, RW_SCALAR, &factor);
+    return rw_mul(x->b.t, delayed_loss(x, 0, 1), *ret_factor);
+}
+
+static struct outcome by_calls(struct with with)
+{
+    struct delayed_world x = open("none", with);
+    struct outcome o = { 0 };
+    for (int s = 0; s < STEPS; s++) {
+        rw_tensor *factor, *const loss = loss_of(&x, s, &factor);
+        rw_zero_grad(x.b.ctx);
+        delayed_backward(&x, loss);
+        o.loss[s] = (float)rw_item(x.b.t, loss);
+        rw_tape_reset(x.b.t);
+        if (x.s) cr_assert_eq(rw_scaler_unscale(x.s), RW_OK);
+        if (with.max_norm > 0) cr_assert_eq(rw_clip_grad_norm(x.b.ctx, with.max_norm, NULL), RW_OK);
+        cr_assert_eq(x.s ? rw_scaler_step(x.s, x.opt) : rw_optimizer_step(x.opt), RW_OK);
+        if (x.d) cr_assert_eq(rw_delayed_update(x.d, x.s), RW_OK);
+        if (x.s) cr_assert_eq(rw_scaler_update(x.s), RW_OK);
+    }
+    finish(&x, &o);
+    return o;
+}
+
+static struct outcome by_graph(const char *policy, struct with with, bool inside)
+{
+    struct delayed_world x = open(policy, with);
+    struct outcome o = { 0 };
+    rw_graph *g = NULL;
+    rw_tensor *factor, *const loss = loss_of(&x, 0, &factor);
+    const rw_graph_params p = { .optimizer = x.opt, .scaler = x.s, .delayed = x.d, .max_norm = with.max_norm,
+                                .update_inside = inside };
+    cr_assert_eq(rw_graph_create(&g, x.b.t, loss, &p), RW_OK, "%s: %s", policy, rw_error_message(x.b.ctx));
+    for (int s = 0; s < STEPS; s++) {
+        const float now = factor_of(&x, s);
+        cr_assert_eq(rw_input_write(factor, &now, sizeof now), RW_OK);
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s: %s", policy, rw_error_message(x.b.ctx));
+        o.loss[s] = (float)rw_item(x.b.t, loss);
+    }
+    cr_assert_eq(rw_memory_stats(x.b.ctx, &o.memory), RW_OK);
+    cr_assert_eq(o.memory.predicted_peak, o.memory.measured_peak);
+    rw_graph_destroy(&g);
+    finish(&x, &o);
+    return o;
+}
+
+static void same(const struct outcome *a, const struct outcome *b, const char *what)
+{
+    cr_assert_eq(memcmp(a->loss, b->loss, sizeof a->loss), 0, "%s: losses", what);
+    cr_assert_eq(a->n, b->n);
+    cr_assert_eq(first_difference(a->bytes, b->bytes, a->n), -1, "%s: parameters or buffers, byte %ld", what,
+                 first_difference(a->bytes, b->bytes, a->n));
+    cr_assert_eq(memcmp(a->moments, b->moments, sizeof a->moments), 0, "%s: moments", what);
+    cr_assert_eq(memcmp(a->counts, b->counts, sizeof a->counts), 0, "%s: counts of updates", what);
+    cr_assert_eq(a->skipped, b->skipped, "%s: %g steps left out, not %g", what, (double)b->skipped, (double)a->skipped);
+}
+
+static void every_policy(struct with with)
+{
+    static const char *const policies[] = { "full", "none", "selective:second", "uniform:2", "block:1", "ops:linear" };
+    const size_t n = test_device() == RW_DEVICE_CPU ? sizeof policies / sizeof *policies : 2;
+    struct outcome calls = by_calls(with), behind = by_graph("none", with, false);
+    same(&calls, &behind, "behind backward");
+    if (with.scaler) cr_assert_eq(calls.skipped, 2, "%g", (double)calls.skipped);
+    for (size_t i = 0; i < n; i++) {
+        struct outcome o = by_graph(policies[i], with, true);
+        same(&calls, &o, policies[i]);
+        cr_assert_lt(o.memory.gradients, behind.memory.gradients);
+        cr_assert(o.memory.used_up > 0 && o.memory.used_up < behind.memory.gradients, "%zu", o.memory.used_up);
+        free(o.bytes);
+    }
+    free(calls.bytes), free(behind.bytes);
+}
+
+Test(inside, a_scaler_leaves_out_what_it_leaves_out_behind) { every_policy((struct with){ .scaler = true }); }
+Test(inside, histories_move_on_once) { every_policy((struct with){ .delayed = true }); }
+Test(inside, of_a_clipped_step_too) { every_policy((struct with){ .delayed = true, .max_norm = 0.01 }); }
+Test(inside, a_scaler_and_clipping) { every_policy((struct with){ .scaler = true, .max_norm = 0.01 }); }
+Test(inside, a_scaler_and_histories) { every_policy((struct with){ .scaler = true, .delayed = true }); }
+Test(inside, all_of_them) { every_policy((struct with){ true, true, 0.01 }); }
+
+/* ---- the order of what is early ---- */
+
+/* w = 2: the gradients of w and of the marked x, which are two ends of backward, begin with the scale that this step
+   has, and a scale that grows in every step belongs to the next. */
+Test(inside, the_next_scale_comes_behind_everything)
+{
+    float of_x[2][3];
+    double w_after[2];
+    for (int inside = 0; inside < 2; inside++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_graph *g = NULL;
+        rw_optimizer *opt = NULL;
+        rw_scaler *s = NULL;
+        const float three[4] = { 3, 3, 3, 3 };
+        float two = 0;
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1)), *gx = NULL;
+        rw_init_constant(w, 2);
+        cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
+        cr_assert_eq(rw_scaler_create(&s, b.ctx, &(rw_scaler_params){ .init_scale = 4, .growth_interval = 1 }), RW_OK);
+        rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(4), three));
+        rw_tensor *const y = rw_sum(b.t, rw_mul(b.t, x, x), RW_ALL_AXES, false);
+        rw_tensor *const loss = rw_add(b.t, y, rw_sum(b.t, rw_mul(b.t, w, w), RW_ALL_AXES, false));
+        const rw_graph_params p = { .optimizer = opt, .scaler = s, .update_inside = inside };
+        cr_assert_eq(rw_graph_create(&g, b.t, loss, &p), RW_OK, "%s", rw_error_message(b.ctx));
+        for (int step = 0; step < 3; step++) {
+            cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+            gx = rw_gradient(x);
+            float all[4];
+            cr_assert_eq(rw_read(b.t, gx, all, sizeof all), RW_OK, "%s", rw_error_message(b.ctx));
+            of_x[inside][step] = all[2];
+            cr_assert_eq(all[2], (float)(6 * (4 << step)), "step %d: %g", step, (double)all[2]);
+        }
+        cr_assert_eq(rw_read(NULL, w, &two, sizeof two), RW_OK);
+        w_after[inside] = (double)two;
+        rw_graph_destroy(&g);
+        rw_scaler_destroy(&s);
+        rw_optimizer_destroy(&opt);
+        fixture_close(&b);
+    }
+    cr_assert_eq(memcmp(of_x[0], of_x[1], sizeof of_x[0]), 0);
+    cr_assert_eq(w_after[0], w_after[1]);
+    cr_assert_eq(w_after[0], 2 * 0.75 * 0.75 * 0.75);
+}
+
+/* One of three parameters, any of them, has a gradient that is not finite: none is updated. */
+Test(inside, one_gradient_that_is_not_finite_is_enough)
+{
+    for (int bad = 0; bad < 3; bad++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_graph *g = NULL;
+        rw_optimizer *opt = NULL;
+        rw_scaler *s = NULL;
+        rw_tensor *w[3], *loss = NULL;
+        for (int i = 0; i < 3; i++) {
+            const float by = i == bad ? INFINITY : 1;
+            w[i] = rw_param(b.ctx, (const char *[]){ "a", "b", "c" }[i], RW_F32, RW_SHAPE(1));
+            rw_init_constant(w[i], 2);
+            rw_tensor *const y = rw_mul(b.t, rw_mul(b.t, w[i], w[i]), rw_input(b.t, RW_F32, RW_SHAPE(1), &by));
+            loss = loss ? rw_add(b.t, loss, y) : y;
+        }
+        loss = rw_sum(b.t, loss, RW_ALL_AXES, false);
+        cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.125 }), RW_OK);
+        cr_assert_eq(rw_scaler_create(&s, b.ctx, NULL), RW_OK);
+        const rw_graph_params p = { .optimizer = opt, .scaler = s, .update_inside = true };
+        cr_assert_eq(rw_graph_create(&g, b.t, loss, &p), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        for (int i = 0; i < 3; i++) {
+            float value = 0;
+            cr_assert_eq(rw_read(NULL, w[i], &value, sizeof value), RW_OK);
+            cr_assert_eq(value, 2, "parameter %d, where that of %d is infinite", i, bad);
+        }
+        rw_scaler_state state;
+        cr_assert_eq(rw_scaler_get(s, &state), RW_OK);
+        cr_assert(state.found_inf && state.skipped == 1 && state.scale == 32768);
+        rw_graph_destroy(&g);
+        rw_scaler_destroy(&s);
+        rw_optimizer_destroy(&opt);
+        fixture_close(&b);
+    }
+}
+
+/* What a scaler has left out before, in calls, counts for no update that a graph without it makes inside. */
+Test(inside, an_optimizer_that_has_left_steps_out_goes_on)
+{
+    struct outcome o[2] = { 0 };
+    for (int inside = 0; inside < 2; inside++) {
+        struct delayed_world x = open("none", (struct with){ .scaler = true });
+        rw_graph *g = NULL;
+        for (int s = 0; s < 3; s++) {
+            rw_tensor *factor;
+            delayed_backward(&x, loss_of(&x, s, &factor));
+            rw_tape_reset(x.b.t);
+            cr_assert_eq(rw_scaler_step(x.s, x.opt), RW_OK);
+            cr_assert_eq(rw_scaler_update(x.s), RW_OK);
+            rw_zero_grad(x.b.ctx);
+        }
+        const rw_graph_params p = { .optimizer = x.opt, .update_inside = inside };
+        cr_assert_eq(rw_graph_create(&g, x.b.t, delayed_loss(&x, 0, 1), &p), RW_OK, "%s", rw_error_message(x.b.ctx));
+        for (int s = 0; s < 3; s++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(x.b.ctx));
+        rw_graph_destroy(&g);
+        finish(&x, &o[inside]);
+    }
+    cr_assert_eq(o[0].skipped, 1);
+    same(&o[0], &o[1], "behind a scaler");
+    free(o[0].bytes), free(o[1].bytes);
+}
+
+/* ---- a monitor ---- */
+
+/* Backward runs twice. */
+Test(inside, what_is_counted_of_codes_is_what_is_counted_behind)
+{
+    rw_monitor_site site[2][16];
+    size_t n[2] = { 0 };
+    for (int inside = 0; inside < 2; inside++) {
+        struct delayed_world x = open("full", (struct with){ .scaler = true });
+        rw_monitor *m = NULL;
+        rw_graph *g = NULL;
+        cr_assert_eq(rw_monitor_create(&m, x.b.ctx, NULL), RW_OK);
+        cr_assert_eq(rw_monitor_watch(m, &(rw_monitor_sources){ .sites = true }), RW_OK);
+        const rw_graph_params p = { .optimizer = x.opt, .scaler = x.s, .max_norm = 0.01, .update_inside = inside };
+        cr_assert_eq(rw_graph_create(&g, x.b.t, delayed_loss(&x, 0, 1), &p), RW_OK, "%s", rw_error_message(x.b.ctx));
+        for (int s = 0; s < 2; s++) cr_assert_eq(rw_graph_launch(g), RW_OK);
+        cr_assert_eq(rw_monitor_step(m, &(rw_monitor_values){ .loss = 1, .seconds = 1 }, NULL), RW_OK);
+        while (n[inside] < 16 && rw_monitor_get_site(m, n[inside], &site[inside][n[inside]])) n[inside]++;
+        rw_graph_destroy(&g);
+        rw_monitor_destroy(&m);
+        delayed_world_close(&x);
+    }
+    cr_assert_eq(n[0], n[1]);
+    cr_assert_geq(n[0], 6);
+    for (size_t i = 0; i < n[0]; i++) {
+        cr_assert(i >= 6 || site[0][i].amax > 0 || isnan(site[0][i].amax), "site %zu", i);
+        cr_assert_eq(memcmp(&site[0][i].amax, &site[1][i].amax, 5 * sizeof(double)), 0, "site %zu", i);
+    }
+}
+
+/* ---- memory that ends ---- */
+
+Test(inside, memory_that_ends_anywhere_changes_nothing)
+{
+    struct delayed_world x = open("none", (struct with){ .scaler = true, .delayed = true });
+    size_t n;
+    unsigned char *const before = all_parameters(x.b.ctx, &n);
+    rw_status status = RW_ERR_MEMORY;
+    for (uint64_t i = 1; status; i += 1 + i / 16) {
+        rw_graph *g = NULL;
+        rw_tape_reset(x.b.t);
+        rw_tensor *const loss = delayed_loss(&x, 0, 1);
+        const rw_graph_params p = { .optimizer = x.opt, .scaler = x.s, .delayed = x.d, .max_norm = 1,
+                                    .update_inside = true };
+        rw_alloc_fail_at(i);
+        status = rw_graph_create(&g, x.b.t, loss, &p);
+        if (!status) status = rw_graph_launch(g);
+        rw_alloc_fail_at(0);
+        rw_graph_destroy(&g);
+        if (!status) break;
+        cr_assert_eq(status, RW_ERR_MEMORY, "%s", rw_error_message(x.b.ctx));
+        rw_error_clear(x.b.ctx);
+        unsigned char *const after = all_parameters(x.b.ctx, &n);
+        cr_assert_eq(first_difference(before, after, n), -1, "allocation %d", (int)i);
+        free(after);
+    }
+    free(before);
+    delayed_world_close(&x);
+}
