@@ -1,4 +1,8 @@
-/* Products of 8-bit codes on CUDA: both factors are decoded to bfloat16 in the workspace, and multiplied there. */
+/*
+ * Products of 8-bit codes on CUDA: by cuBLASLt's kernels of codes where it has some, else both factors are decoded to
+ * bfloat16 in the workspace, and multiplied there. Which way is taken follows from the device, types and shapes alone.
+ */
+#include "device/cuda/blaslt.h"
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
@@ -15,9 +19,155 @@ size_t rw_matmul_workspace_cuda(const rw_op_call *call);
 
 namespace {
 
+constexpr int FIRST_CAPABILITY = 89; /* 8.9, with tensor cores of codes */
+constexpr int64_t UNIT = 16;         /* bytes of which extents, rows and addresses are multiples */
+constexpr int TILE = 64, THREADS = 256;
+
+size_t aligned(int64_t bytes)
+{
+    return static_cast<size_t>((bytes + 255) / 256 * 256);
+}
+
+/* ---- by codes ---- */
+
+/* The library wants k to be contiguous in both factors: what lies the other way is turned, into the workspace. So is
+   copied what begins off an aligned address: with its own alignment it would get an algorithm of its own (law 1). */
+enum reading { IN_PLACE, AS_IT_LIES, TURNED };
+
+struct by_codes {
+    bool has;
+    reading a, b;
+    bool copies_bias;
+    rw_blaslt_product product;
+    size_t a_bytes, b_bytes, bias_bytes, library_bytes;
+
+    size_t workspace() const { return a_bytes + b_bytes + bias_bytes + library_bytes; }
+};
+
+bool begins_aligned(const rw_desc &x)
+{
+    return x.layout->offset * static_cast<int64_t>(rw_dtype_size(x.dtype)) % UNIT == 0;
+}
+
+reading reading_of(const rw_desc &x, bool turned)
+{
+    return turned ? TURNED : begins_aligned(x) ? IN_PLACE : AS_IT_LIES;
+}
+
+/* Scales of blocks are not for it: those of 1x128 lie along the other axis there, and two factors of 128x128, or the
+   codes of a gradient turned round, it does not take. */
+bool may_be(const rw_cuda *cuda, const rw_codes_product_attrs *p, const rw_desc *in, const rw_codes_extents &e)
+{
+    if (cuda->capability < FIRST_CAPABILITY) return false;
+    if (p->a_scaling != RW_SCALING_TENSOR || p->b_scaling != RW_SCALING_TENSOR) return false;
+    if (in[RW_CODES_A].dtype == RW_F8_E5M2 && in[RW_CODES_B].dtype == RW_F8_E5M2) return false;
+    return e.m && e.n && e.k && e.m % UNIT == 0 && e.n % UNIT == 0 && e.k % UNIT == 0;
+}
+
+/* bias: NULL for none. */
+rw_status plan_codes(const rw_cuda *cuda, const rw_codes_product_attrs *p, const rw_desc *in, const rw_desc *bias,
+                     bool adds, rw_dtype to, by_codes *c)
+{
+    const rw_codes_extents e = rw_codes_extents_of(p, in[RW_CODES_A].layout, in[RW_CODES_B].layout);
+    *c = {};
+    if (!may_be(cuda, p, in, e)) return RW_OK;
+    rw_blaslt_product *const q = &c->product;
+    q->m = e.m, q->n = e.n, q->k = e.k;
+    q->a_row = e.k, q->a_col = 1;
+    q->b_row = 1, q->b_col = e.k;
+    q->c_row = e.n;
+    q->batch = 1;
+    q->a_align = q->b_align = q->c_align = UNIT;
+    q->dtype = in[RW_CODES_A].dtype;
+    q->b_codes = in[RW_CODES_B].dtype;
+    q->to = to;
+    q->adds = adds;
+    q->bias = bias != nullptr;
+    q->bias_align = bias ? static_cast<int32_t>(UNIT) : 0;
+    c->a = reading_of(in[RW_CODES_A], p->a_turned != 0);
+    c->b = reading_of(in[RW_CODES_B], p->b_turned == 0);
+    c->copies_bias = bias && !begins_aligned(*bias);
+    c->a_bytes = c->a == IN_PLACE ? 0 : aligned(e.m * e.k);
+    c->b_bytes = c->b == IN_PLACE ? 0 : aligned(e.n * e.k);
+    c->bias_bytes = c->copies_bias ? aligned(e.n * static_cast<int64_t>(sizeof(uint16_t))) : 0;
+    return rw_blaslt_query(cuda->blaslt, q, &c->has, &c->library_bytes);
+}
+
+struct alignas(16) chunk {
+    uint32_t word[4];
+};
+
+/* The transpose of a matrix of bytes whose extents are multiples of 16: a block of threads turns TILE by TILE. */
+__global__ void __launch_bounds__(THREADS) turn_kernel(const uint8_t *from, uint8_t *to, int64_t rows, int64_t cols)
+{
+    constexpr int WORDS = TILE / 4, CHUNKS = TILE / 16;
+    __shared__ uint32_t tile[TILE][WORDS + 1];
+    const int64_t across = (cols + TILE - 1) / TILE;
+    const int64_t row = blockIdx.x / across * TILE, col = blockIdx.x % across * TILE;
+    const int line = static_cast<int>(threadIdx.x) / CHUNKS, part = static_cast<int>(threadIdx.x) % CHUNKS;
+    if (row + line < rows && col + part * 16 < cols) {
+        const chunk x = *reinterpret_cast<const chunk *>(from + (row + line) * cols + col + part * 16);
+#pragma unroll
+        for (int i = 0; i < 4; i++) tile[line][part * 4 + i] = x.word[i];
+    }
+    __syncthreads();
+    if (col + line >= cols || row + part * 16 >= rows) return;
+    chunk y;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        y.word[i] = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            y.word[i] |= (tile[part * 16 + i * 4 + j][line / 4] >> (line % 4 * 8) & 255u) << (j * 8);
+    }
+    *reinterpret_cast<chunk *>(to + (col + line) * rows + row + part * 16) = y;
+}
+
+const void *copied(const rw_kernel *k, const rw_view &x, void *to)
+{
+    const size_t bytes = static_cast<size_t>(x.layout->numel) * rw_dtype_size(x.dtype);
+    cudaMemcpyAsync(to, x.data, bytes, cudaMemcpyDeviceToDevice, rw_stream(k));
+    return to; /* a failure is seen by rw_cuda_launched() */
+}
+
+/* As the library reads it. */
+const void *factor(const rw_kernel *k, const rw_view &x, reading how, void *to)
+{
+    if (how == IN_PLACE) return x.data;
+    if (how == AS_IT_LIES) return copied(k, x, to);
+    const rw_layout l = rw_codes_rows(x.layout);
+    const int64_t blocks = (l.dim[0] + TILE - 1) / TILE * ((l.dim[1] + TILE - 1) / TILE);
+    const uint8_t *const from = static_cast<const uint8_t *>(x.data);
+    uint8_t *const into = static_cast<uint8_t *>(to);
+    RW_LAUNCH(turn_kernel, static_cast<unsigned>(blocks), THREADS, 0, k, from, into, l.dim[0], l.dim[1]);
+    return to;
+}
+
+rw_status run_codes(const rw_kernel *k, const by_codes &c)
+{
+    char *const for_a = static_cast<char *>(k->workspace), *const for_b = for_a + c.a_bytes;
+    char *const for_bias = for_b + c.b_bytes, *const scratch = for_bias + c.bias_bytes;
+    rw_blaslt_operands x = {};
+    if (k->workspace_bytes < c.workspace()) return RW_ERR_MEMORY;
+    x.a = factor(k, k->in[RW_CODES_A], c.a, for_a);
+    x.b = factor(k, k->in[RW_CODES_B], c.b, for_b);
+    x.a_scale = static_cast<const float *>(k->in[RW_CODES_A_SCALE].data);
+    x.b_scale = static_cast<const float *>(k->in[RW_CODES_B_SCALE].data);
+    x.c = k->out[0].data;
+    const rw_view *const more = &k->in[RW_CODES_MORE];
+    if (c.product.bias) x.bias = c.copies_bias ? copied(k, *more, for_bias) : more->data;
+    const bool here = c.product.adds && begins_aligned({ more->dtype, more->layout });
+    if (c.product.adds) x.sum = here ? more->data : copied(k, *more, x.c);
+    const rw_status status = rw_blaslt_run(static_cast<const rw_cuda *>(k->device)->blaslt, &c.product, &x, scratch,
+                                           c.library_bytes);
+    return status ? status : rw_cuda_launched(k);
+}
+
+/* ---- decoded ---- */
+
 size_t decoded_bytes(const rw_layout *codes)
 {
-    return (static_cast<size_t>(codes->numel) * sizeof(uint16_t) + 255) / 256 * 256;
+    return aligned(codes->numel * static_cast<int64_t>(sizeof(uint16_t)));
 }
 
 /* The factors as rw_linear() or rw_matmul() takes them: that of rw_linear() turns the second one itself. */
@@ -32,7 +182,7 @@ factors factors_of(const rw_codes_product_attrs *p, const rw_layout *a, const rw
              decoded_bytes(b) };
 }
 
-size_t workspace_of(const rw_op_call *call, bool linear)
+size_t workspace_of_decoded(const rw_op_call *call, bool linear)
 {
     const factors f = factors_of(static_cast<const rw_codes_product_attrs *>(call->attrs),
                                  call->in[RW_CODES_A].layout, call->in[RW_CODES_B].layout, linear);
@@ -47,6 +197,25 @@ size_t workspace_of(const rw_op_call *call, bool linear)
     return bytes == SIZE_MAX ? bytes : f.a_bytes + f.b_bytes + bytes;
 }
 
+/* What it is added to may be absent when it runs: room for either. */
+size_t workspace_of(const rw_op_call *call, bool linear)
+{
+    const rw_codes_product_attrs *const p = static_cast<const rw_codes_product_attrs *>(call->attrs);
+    const bool more = call->n_inputs > RW_CODES_MORE;
+    size_t most = 0;
+    bool decodes = false;
+    for (int adds = 0; adds < (more && !linear ? 2 : 1); adds++) {
+        by_codes c;
+        const rw_desc *const bias = more && linear ? &call->in[RW_CODES_MORE] : nullptr;
+        const rw_cuda *const cuda = static_cast<const rw_cuda *>(call->device);
+        if (plan_codes(cuda, p, call->in, bias, adds != 0, call->out[0].dtype, &c)) return SIZE_MAX;
+        decodes = decodes || !c.has;
+        if (c.has && c.workspace() > most) most = c.workspace();
+    }
+    const size_t bytes = decodes ? workspace_of_decoded(call, linear) : 0;
+    return bytes > most ? bytes : most;
+}
+
 rw_status decode(const rw_kernel *k, int of, int64_t scaling, void *to)
 {
     const rw_quantize_attrs attrs = { RW_BF16, scaling, 0 };
@@ -59,7 +228,7 @@ rw_status decode(const rw_kernel *k, int of, int64_t scaling, void *to)
     return rw_dequantize_cuda(&own);
 }
 
-rw_status run(const rw_kernel *k, bool linear)
+rw_status run_decoded(const rw_kernel *k, bool linear)
 {
     const rw_codes_product_attrs *const p = static_cast<const rw_codes_product_attrs *>(k->attrs);
     const factors f = factors_of(p, k->in[RW_CODES_A].layout, k->in[RW_CODES_B].layout, linear);
@@ -78,6 +247,20 @@ rw_status run(const rw_kernel *k, bool linear)
     product.workspace = b + f.b_bytes;
     product.workspace_bytes = k->workspace_bytes - f.a_bytes - f.b_bytes;
     return linear ? rw_linear_cuda(&product) : more ? rw_matmul_add_cuda(&product) : rw_matmul_cuda(&product);
+}
+
+rw_status run(const rw_kernel *k, bool linear)
+{
+    const bool more = rw_kernel_has(k, RW_CODES_MORE);
+    rw_desc in[RW_CODES_MORE + 1] = {};
+    by_codes c;
+    for (int i = 0; i < k->n_inputs; i++) in[i] = { k->in[i].dtype, k->in[i].layout };
+    const rw_status status = plan_codes(static_cast<const rw_cuda *>(k->device),
+                                        static_cast<const rw_codes_product_attrs *>(k->attrs), in,
+                                        more && linear ? &in[RW_CODES_MORE] : nullptr, more && !linear,
+                                        k->out[0].dtype, &c);
+    if (status) return status;
+    return c.has ? run_codes(k, c) : run_decoded(k, linear);
 }
 
 } // namespace

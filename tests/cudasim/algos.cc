@@ -36,8 +36,15 @@ size_t size_of_type(uint32_t type)
     case CUDA_R_32F: return 4;
     case CUDA_R_16F:
     case CUDA_R_16BF: return 2;
+    case CUDA_R_8F_E4M3:
+    case CUDA_R_8F_E5M2: return 1;
     default: return 0;
     }
+}
+
+bool is_8f(uint32_t type)
+{
+    return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
 }
 
 static uint64_t rows_of(const layout &l, int32_t trans)
@@ -55,9 +62,43 @@ uint64_t inner(const problem &p)
     return rows_of(*p.b, p.desc->transb);
 }
 
+/* The table of the documentation, as far as D is of 16 or 32 bits. */
+static bool types_of_8f_go_together(const problem &p)
+{
+    const uint32_t out = p.d->type;
+    if (!is_8f(p.a->type) || !is_8f(p.b->type) || p.c->type != out) return false;
+    if (p.a->type == CUDA_R_8F_E5M2 && p.b->type == CUDA_R_8F_E5M2) return false;
+    return p.desc->compute == CUBLAS_COMPUTE_32F && p.desc->scale == CUDA_R_32F &&
+           (out == CUDA_R_16BF || out == CUDA_R_16F || out == CUDA_R_32F);
+}
+
+/* Codes of 8 bits: from 8.9 on; before 10, and on 12, A transposed and B not; whole 16 bytes of everything. */
+static bool has_kernels_of_8f(const problem &p)
+{
+    const int capability = 10 * config.major + config.minor;
+    const bool any_order = config.major == 10 || config.major == 11;
+    const bool turned = p.desc->transa == CUBLAS_OP_T && p.desc->transb == CUBLAS_OP_N;
+    if (capability < 89 || (!any_order && !turned)) return false;
+    for (const layout *l : { p.a, p.b, p.c, p.d }) {
+        const uint64_t size = size_of_type(l->type);
+        if (l->rows * size % 16 || l->cols * size % 16 || static_cast<uint64_t>(l->ld) * size % 16) return false;
+    }
+    return true;
+}
+
+/* Scales are of 8-bit operands alone. */
+static bool scales_go_together(const problem &p)
+{
+    const layout *const all[] = { p.a, p.b, p.c, p.d };
+    for (int i = 0; i < 4; i++)
+        if (p.desc->scale_pointer[i] && !is_8f(all[i]->type)) return false;
+    return true;
+}
+
 static bool types_go_together(const problem &p)
 {
     const uint32_t in = p.a->type, out = p.d->type;
+    if (is_8f(in) || is_8f(p.b->type)) return types_of_8f_go_together(p);
     if (p.b->type != in || p.c->type != out) return false;
     switch (p.desc->compute) {
     case CUBLAS_COMPUTE_64F:
@@ -107,7 +148,11 @@ static cublasStatus_t check_epilogue(const problem &p)
     if (e & 128 && p.desc->aux_ld < static_cast<int64_t>(p.d->rows)) return CUBLAS_STATUS_INVALID_VALUE;
     if (e & 128 && p.d->batch > 1 && p.desc->aux_stride < p.desc->aux_ld * static_cast<int64_t>(p.d->cols))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (e & (4 | 16 | 256 | 512) && !is_type(p.desc->bias_type, *p.d) && !is_type(p.desc->bias_type, *p.a))
+    if (is_8f(p.a->type) && e & (4 | 16) && p.d->type != CUDA_R_16F && p.desc->bias_type != CUDA_R_16BF &&
+        !(p.desc->bias_type < 0 && p.d->type == CUDA_R_16BF))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!is_8f(p.a->type) && e & (4 | 16 | 256 | 512) && !is_type(p.desc->bias_type, *p.d) &&
+        !is_type(p.desc->bias_type, *p.a))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (e & 128 && e & (32 | 64) && !is_type(p.desc->aux_type, *p.d)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (function && p.d->type == CUDA_R_64F) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -131,6 +176,8 @@ cublasStatus_t check_problem(const problem &p)
     if (p.desc->pointer_mode > CUBLASLT_POINTER_MODE_DEVICE || p.desc->transc != CUBLAS_OP_N)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!types_go_together(p)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!scales_go_together(p)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (is_8f(p.a->type) && !has_kernels_of_8f(p)) return CUBLAS_STATUS_NOT_SUPPORTED;
     return check_epilogue(p);
 }
 
@@ -215,7 +262,8 @@ static uint64_t signature(const problem &p, const preference &pref, const unsign
     const matmul_desc &d = *p.desc;
     uint64_t h = magic;
     for (int64_t x : { int64_t(d.compute), int64_t(d.scale), int64_t(d.transa), int64_t(d.transb), int64_t(d.epilogue),
-                       int64_t(d.pointer_mode), int64_t(d.bias_type), int64_t(d.sm_target) })
+                       int64_t(d.pointer_mode), int64_t(d.bias_type), int64_t(d.sm_target),
+                       int64_t(d.fast_accumulation) })
         h = mix(h, static_cast<uint64_t>(x));
     for (const layout *l : { p.a, p.b, p.c, p.d })
         for (uint64_t x :

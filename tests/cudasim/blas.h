@@ -18,6 +18,7 @@ struct cublasLtMatmulDescOpaque_t {
     int64_t bias_stride, aux_ld, aux_stride;
     int32_t sm_target, aux_type, bias_type;
     int8_t fast_accumulation;
+    uint64_t scale_pointer[4]; /* of A, B, C, D: on the device */
 };
 
 struct cublasLtMatrixLayoutOpaque_t {
@@ -68,6 +69,7 @@ struct product {
 };
 
 size_t size_of_type(uint32_t type); /* 0 for one that is not simulated */
+bool is_8f(uint32_t type);          /* 8-bit floating point */
 
 /* What the choice depends on. */
 struct problem {

@@ -68,6 +68,10 @@ static const field desc_fields[] = {
     FIELD(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, matmul_desc, aux_type),
     FIELD(CUBLASLT_MATMUL_DESC_FAST_ACCUM, matmul_desc, fast_accumulation),
     FIELD(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, matmul_desc, bias_type),
+    FIELD(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, matmul_desc, scale_pointer[0]),
+    FIELD(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, matmul_desc, scale_pointer[1]),
+    FIELD(CUBLASLT_MATMUL_DESC_C_SCALE_POINTER, matmul_desc, scale_pointer[2]),
+    FIELD(CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, matmul_desc, scale_pointer[3]),
 };
 
 static const field layout_fields[] = {
@@ -200,6 +204,15 @@ static cublasStatus_t check_epilogue_operands(const product &p, unsigned bias_pr
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* One float each, where the descriptor has them. */
+static cublasStatus_t check_scales(const product &p)
+{
+    for (const uint64_t at : p.desc.scale_pointer)
+        if (at && (at % sizeof(float) || !is_device(reinterpret_cast<const void *>(at), sizeof(float))))
+            return wrong("a scale is not a float on the device");
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 static cublasStatus_t check_workspace(const product &p, const problem &q, size_t given)
 {
     const size_t needed = workspace_of(p.algo, q);
@@ -241,6 +254,7 @@ static cublasStatus_t start_product(product *p, const cublasLtMatmulAlgo_t *algo
     if (!s) s = check_operand("D", p->d_ptr, p->d, promised[3]);
     if (!s) s = check_places(*p, reads_c);
     if (!s) s = check_epilogue_operands(*p, promised[4], promised[5]);
+    if (!s) s = check_scales(*p);
     if (!s) s = check_workspace(*p, q, workspace_size);
     if (s) return s;
     const auto copy = std::make_shared<product>(*p);
@@ -332,7 +346,8 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *ret, cublasCompute
     BLAS_ENTER;
     if (!ret) return CUBLAS_STATUS_INVALID_VALUE;
     return keep(
-        ret, new matmul_desc{ compute, scale, 0, 0, 0, 0, 2, CUBLASLT_EPILOGUE_DEFAULT, 0, 0, 0, 0, 0, 0, -1, -1, 0 });
+        ret, new matmul_desc{ compute, scale, 0, 0, 0, 0, 2, CUBLASLT_EPILOGUE_DEFAULT, 0, 0, 0, 0, 0, 0, -1, -1, 0,
+                             { 0, 0, 0, 0 } });
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t object)

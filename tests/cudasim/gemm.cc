@@ -14,9 +14,21 @@
 
 namespace cudasim {
 
+/* OCP's formats: sign, exponent, fraction; E4M3 has no infinity. */
+static double decoded_8f(uint8_t code, bool e5m2)
+{
+    const int fraction = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7, e = (code & 0x7f) >> fraction;
+    const int m = code & ((1 << fraction) - 1), most = e5m2 ? 31 : 15;
+    double x = e ? ldexp(1 + ldexp(m, -fraction), e - bias) : ldexp(m, 1 - bias - fraction);
+    if (e == most && (e5m2 || m == 7)) x = e5m2 && !m ? HUGE_VAL : static_cast<double>(NAN);
+    return code & 0x80 ? -x : x;
+}
+
 static double load(const void *base, uint32_t type, size_t i)
 {
     switch (type) {
+    case CUDA_R_8F_E4M3:
+    case CUDA_R_8F_E5M2: return decoded_8f(static_cast<const uint8_t *>(base)[i], type == CUDA_R_8F_E5M2);
     case CUDA_R_64F: return static_cast<const double *>(base)[i];
     case CUDA_R_32F: return static_cast<double>(static_cast<const float *>(base)[i]);
     case CUDA_R_16BF: return static_cast<double>(static_cast<float>(static_cast<const __nv_bfloat16 *>(base)[i]));
@@ -242,6 +254,24 @@ static W result_of(const product &p, rounding how, W x, W beta, uint64_t i, uint
     return after(p, x, i, j, batch);
 }
 
+/* Fast accumulation keeps about 14 bits of each sum, as Hopper's tensor cores do. */
+template <typename W> static W short_sum(const product &p, W x)
+{
+    if (!p.desc.fast_accumulation || !is_8f(p.a.type)) return x;
+    int e;
+    const double m = frexp(static_cast<double>(x), &e);
+    return static_cast<W>(ldexp(trunc(m * 0x1p14) * 0x1p-14, e));
+}
+
+/* What A and B are multiplied by. */
+template <typename W> static W scale_of(const product &p)
+{
+    W scale = 1;
+    for (int i = 0; i < 2; i++)
+        if (p.desc.scale_pointer[i]) scale *= static_cast<W>(*reinterpret_cast<const float *>(p.desc.scale_pointer[i]));
+    return scale;
+}
+
 template <typename W> static void run_batch(const product &p, W alpha, W beta, int32_t batch)
 {
     const rounding how = rounding_of(p, beta);
@@ -253,7 +283,8 @@ template <typename W> static void run_batch(const product &p, W alpha, W beta, i
     for (uint64_t i = 0; i < m; i++) {
         if (p.algo.splits > 1) sum_split_row(p.algo, &acc, &a[i * k], b.data(), k, p.d.type);
         else sum_row(p.algo, &acc, &a[i * k], b.data(), 0, k);
-        for (uint64_t j = 0; j < n; j++) d[i * n + j] = result_of(p, how, alpha * acc[j], beta, i, j, batch);
+        for (uint64_t j = 0; j < n; j++)
+            d[i * n + j] = result_of(p, how, alpha * short_sum(p, acc[j]), beta, i, j, batch);
     }
     for (uint64_t i = 0; i < m; i++)
         for (uint64_t j = 0; j < n; j++)
@@ -273,7 +304,8 @@ static void spoil_workspace(const product &p)
 
 template <typename W> static void run_batches(const product &p)
 {
-    const W alpha = p.alpha_device ? *static_cast<const W *>(p.alpha_device) : static_cast<W>(p.alpha);
+    const W alpha = scale_of<W>(p) * (p.alpha_device ? *static_cast<const W *>(p.alpha_device)
+                                                     : static_cast<W>(p.alpha));
     const W beta = p.beta_device ? *static_cast<const W *>(p.beta_device) : static_cast<W>(p.beta);
     for (int32_t batch = 0; batch < p.d.batch; batch++) run_batch<W>(p, alpha, beta, batch);
 }

@@ -16,6 +16,7 @@ static cublasLtHandle_t handle;
 /* A product with its descriptors; fields are set before make(). */
 struct setup {
     cudaDataType_t in = CUDA_R_32F, out = CUDA_R_32F;
+    cudaDataType_t other = static_cast<cudaDataType_t>(-1); /* of B, where it is not A's */
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
     cublasOperation_t ta = CUBLAS_OP_N, tb = CUBLAS_OP_N;
     int a_order = CUBLASLT_ORDER_COL, b_order = CUBLASLT_ORDER_COL, d_order = CUBLASLT_ORDER_COL;
@@ -42,7 +43,21 @@ struct setup {
     cublasStatus_t run(const cublasLtMatmulAlgo_t *algo, double alpha = 1, double beta = 0);
 };
 
-static size_t bytes_of(cudaDataType_t type) { return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2; }
+static bool is_code(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+
+static size_t bytes_of(cudaDataType_t type)
+{
+    return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : is_code(type) ? 1 : 2;
+}
+
+/* Of a code that is a finite number. */
+static double value_of_code(unsigned char code, cudaDataType_t type)
+{
+    const int fraction = type == CUDA_R_8F_E5M2 ? 2 : 3, bias = type == CUDA_R_8F_E5M2 ? 15 : 7;
+    const int e = (code & 127) >> fraction, m = code & ((1 << fraction) - 1);
+    const double x = e ? ldexp(m + (1 << fraction), e - bias - fraction) : ldexp(m, 1 - bias - fraction);
+    return code & 128 ? -x : x;
+}
 
 static double read_value(const void *p, cudaDataType_t type, size_t i)
 {
@@ -50,6 +65,8 @@ static double read_value(const void *p, cudaDataType_t type, size_t i)
     case CUDA_R_64F: return ((const double *)p)[i];
     case CUDA_R_32F: return (double)((const float *)p)[i];
     case CUDA_R_16BF: return (double)__bfloat162float(((const __nv_bfloat16 *)p)[i]);
+    case CUDA_R_8F_E4M3:
+    case CUDA_R_8F_E5M2: return value_of_code(((const unsigned char *)p)[i], type);
     default: return (double)__half2float(((const __half *)p)[i]);
     }
 }
@@ -60,6 +77,10 @@ static void write_value(void *p, cudaDataType_t type, size_t i, double v)
     case CUDA_R_64F: ((double *)p)[i] = v; break;
     case CUDA_R_32F: ((float *)p)[i] = (float)v; break;
     case CUDA_R_16BF: ((__nv_bfloat16 *)p)[i] = __float2bfloat16_rn((float)v); break;
+    case CUDA_R_8F_E4M3: /* any finite code, by the number's own bits */
+    case CUDA_R_8F_E5M2:
+        ((unsigned char *)p)[i] = (unsigned char)((int)((v + 1) * 0x7a) % 0x7b | (v < -0.25 ? 128 : 0));
+        break;
     default: ((__half *)p)[i] = __float2half_rn((float)v); break;
     }
 }
@@ -97,11 +118,12 @@ void setup::make()
     OK(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, 4));
     OK(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, 4));
     OK(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, 4));
+    const cudaDataType_t b_type = static_cast<int>(other) < 0 ? in : other;
     a = ta == CUBLAS_OP_N ? layout(in, m, k, a_order, &as) : layout(in, k, m, a_order, &as);
-    b = tb == CUBLAS_OP_N ? layout(in, k, n, b_order, &bs) : layout(in, n, k, b_order, &bs);
+    b = tb == CUBLAS_OP_N ? layout(b_type, k, n, b_order, &bs) : layout(b_type, n, k, b_order, &bs);
     d = layout(out, m, n, d_order, &ds);
     a_ptr = random_operand(in, (size_t)(as * batch), 1, &a_values);
-    b_ptr = random_operand(in, (size_t)(bs * batch), 2, &b_values);
+    b_ptr = random_operand(b_type, (size_t)(bs * batch), 2, &b_values);
     c_ptr = random_operand(out, (size_t)(ds * batch), 3, &c_values);
     d_ptr = random_operand(out, (size_t)(ds * batch), 4, nullptr);
     bias_ptr = random_operand(out, m + n, 5, &bias_values);
@@ -459,6 +481,109 @@ Test(cudasim_blas, wrong_problems_are_refused)
     GIVES(ASK(), CUBLAS_STATUS_INVALID_VALUE);
     GIVES(cublasLtMatrixLayoutDestroy(s.a), CUBLAS_STATUS_INVALID_VALUE);
     GIVES(ASK(), CUBLAS_STATUS_INVALID_VALUE);
+}
+
+/* ---- codes of 8 bits ---- */
+
+static setup of_codes(cudaDataType_t a, cudaDataType_t b, cudaDataType_t out)
+{
+    setup s;
+    s.in = a, s.other = b, s.out = out;
+    s.ta = CUBLAS_OP_T;
+    s.n = 16, s.k = 80;
+    s.reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
+    return s;
+}
+
+static cublasStatus_t asked(setup *s)
+{
+    cublasLtMatmulHeuristicResult_t found[1];
+    int count;
+    return cublasLtMatmulAlgoGetHeuristic(handle, s->desc, s->a, s->b, s->d, s->d, s->pref, 1, found, &count);
+}
+
+static const cudaDataType_t E4M3 = CUDA_R_8F_E4M3, E5M2 = CUDA_R_8F_E5M2;
+
+Test(cudasim_blas, products_of_codes)
+{
+    for (int mixed = 0; mixed < 3; mixed++)
+        for (cudaDataType_t out : { CUDA_R_16BF, CUDA_R_32F })
+            run_all_answers(of_codes(mixed == 1 ? E5M2 : E4M3, mixed == 2 ? E5M2 : E4M3, out), "codes");
+}
+
+/* A and B are multiplied by floats that lie on the device when the product runs. */
+Test(cudasim_blas, scales_of_codes)
+{
+    cublasLtMatmulHeuristicResult_t found[1];
+    setup s = of_codes(E4M3, E5M2, CUDA_R_32F);
+    const std::vector<float> scales = { 0.25f, -2.0f };
+    cudasim_set_fatal(false);
+    s.make();
+    float *const at = (float *)device_array(scales), *const second = at + 1;
+    OK(cublasLtMatmulDescSetAttribute(s.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &at, 8));
+    OK(cublasLtMatmulDescSetAttribute(s.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &second, 8));
+    cr_assert_eq(s.answers(found, 1), 1);
+    OK(s.run(&found[0].algo, 1, 0.5));
+    check_result({ s }, -0.5, 0.5, "scales");
+    const float *const nowhere = &scales[0];
+    OK(cublasLtMatmulDescSetAttribute(s.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &nowhere, 8));
+    GIVES(s.run(&found[0].algo), CUBLAS_STATUS_INVALID_VALUE);
+    cr_assert(reported("a scale is not a float on the device"));
+    setup plain;
+    plain.make();
+    OK(cublasLtMatmulDescSetAttribute(plain.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &at, 8));
+    GIVES(asked(&plain), CUBLAS_STATUS_INVALID_VALUE);
+}
+
+/* What the documentation of cublasLtMatmul() asks of FP8. */
+Test(cudasim_blas, codes_that_are_refused)
+{
+    for (int way = 0; way < 11; way++) {
+        setup s = of_codes(E4M3, E4M3, CUDA_R_16BF);
+        bool fits = false;
+        switch (way) {
+        case 0: fits = true; break;
+        case 1: s.in = s.other = E5M2; break;
+        case 2: s.ta = CUBLAS_OP_N; break;
+        case 3: s.tb = CUBLAS_OP_T; break;
+        case 4: s.k = 72; break;
+        case 5: s.n = 8; break;
+        case 6: s.m = 24; break;
+        case 7: s.pad = 8; break;
+        case 8: s.other = CUDA_R_16BF; break;
+        case 9: s.compute = CUBLAS_COMPUTE_32F_FAST_TF32; break;
+        default: cudasim_set_capability(8, 6); break;
+        }
+        s.make();
+        cr_expect_eq(asked(&s) == CUBLAS_STATUS_SUCCESS, fits, "way %d", way);
+        cudasim_restart();
+        handle = nullptr;
+    }
+    cudasim_set_capability(10, 0);
+    setup s = of_codes(E4M3, E4M3, CUDA_R_16BF);
+    s.tb = CUBLAS_OP_T, s.n = 32;
+    s.make();
+    OK(asked(&s));
+}
+
+/* The fast way loses bits of long sums; which is what it is refused for. */
+Test(cudasim_blas, fast_accumulation_shows)
+{
+    cublasLtMatmulHeuristicResult_t found[1];
+    std::vector<char> ways[2];
+    for (int fast = 0; fast < 2; fast++) {
+        setup s = of_codes(E4M3, E4M3, CUDA_R_32F);
+        const int8_t value = (int8_t)fast;
+        s.make();
+        OK(cublasLtMatmulDescSetAttribute(s.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &value, 1));
+        cr_assert_eq(s.answers(found, 1), 1);
+        OK(s.run(&found[0].algo));
+        if (!fast) check_result(s, 1, 0, "exact");
+        ways[fast] = result(s);
+        cudasim_restart();
+        handle = nullptr;
+    }
+    cr_expect(ways[0] != ways[1]);
 }
 
 Test(cudasim_blas, an_auxiliary_output_is_checked)

@@ -1,6 +1,7 @@
 /*
- * Products of 8-bit codes, which decode their factors panel by panel: the very bytes of the products of what the codes
- * mean, decoded whole; for any number of threads; in a workspace that docs/precision.md gives a formula of.
+ * Products of 8-bit codes. Those that decode their factors, on the CPU panel by panel: the very bytes of the products
+ * of what the codes mean, decoded whole; for any number of threads; in a workspace that docs/precision.md gives a formula
+ * of. Those of a CUDA device that multiplies codes: within a bound, and the same bytes under every policy.
  */
 #include "support/compare.h"
 #include "support/support.h"
@@ -21,6 +22,13 @@ static size_t shapes_here(void)
 }
 
 static const rw_scaling scalings[] = { RW_SCALING_TENSOR, RW_SCALING_1X128, RW_SCALING_MX };
+
+/* Extents, types and scales that cuBLASLt has kernels of codes for, on devices from 8.9 on. */
+static bool may_be_by_codes(size_t s, rw_scaling scaling)
+{
+    const int64_t all = shapes[s].rows | shapes[s].in | shapes[s].out;
+    return test_device() == RW_DEVICE_CUDA && scaling == RW_SCALING_TENSOR && all % 16 == 0;
+}
 
 /* What an op made, and the gradients. */
 struct bytes {
@@ -155,6 +163,7 @@ Test(codes_product, panels_give_the_bytes_of_what_is_decoded_whole)
 {
     for (size_t s = 0; s < shapes_here(); s++)
         for (int k = 0; k < 3; k++) {
+            if (may_be_by_codes(s, scalings[k])) continue;
             struct fixture b = fixture_open(3, 2);
             rw_memory m;
             const struct layer l = layer_of(&b, s, scalings[k], (s + (size_t)k) % 2);
@@ -200,4 +209,139 @@ Test(codes_product, a_workspace_of_panels)
                   panels.workspace, whole.workspace);
     cr_expect_lt(panels.workspace - whole.workspace, (size_t)(ROWS + OUT) * IN, "half of what is decoded has room");
     fixture_close(&b);
+}
+
+/* ---- within a bound ---- */
+
+static float *numbers_of(struct fixture *b, rw_tensor *x, rw_dtype codes)
+{
+    const rw_quantize_params p = { .dtype = codes, .power_of_two = true };
+    float *const to = calloc((size_t)rw_shape_numel(rw_tensor_shape(x)), sizeof *to);
+    rw_tensor *scale, *const c = rw_quantize(b->t, x, RW_NONE, &p, &scale, NULL);
+    rw_tensor *const y = rw_dequantize(b->t, c, scale, RW_SCALING_TENSOR, RW_F32);
+    cr_assert_eq(rw_read(b->t, y, to, rw_tensor_bytes(y)), RW_OK, "%s", rw_error_message(b->ctx));
+    return to;
+}
+
+struct matrix {
+    const float *at;
+    int64_t row, col;
+};
+
+/* c = times (a b) + bias, [m, n], with k terms each: how far the device may be off, and what 16 bits round. Hopper
+   keeps 14 bits of a sum while it grows; the way that is asked for brings it to float32 every so often. */
+static void expect_product(const char *what, const float *c, int64_t m, int64_t n, int64_t k, struct matrix a,
+                           struct matrix b, const float *bias, double times, double roundoff)
+{
+    const double off = test_device() == RW_DEVICE_CUDA ? 0x1p-13 : (double)k * 0x1p-23;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0, size = 0;
+            for (int64_t l = 0; l < k; l++) {
+                const double term = (double)a.at[i * a.row + l * a.col] * (double)b.at[l * b.row + j * b.col];
+                sum += term, size += fabs(term);
+            }
+            const double want = times * sum + (bias ? (double)bias[j] : 0);
+            const double got = (double)c[i * n + j];
+            cr_assert_leq(fabs(got - want), times * off * size + roundoff * (fabs(want) + size * off),
+                          "%s [%d, %d]: %g, not %g", what, (int)i, (int)j, got, want);
+        }
+}
+
+static float *read_floats(struct fixture *b, rw_tensor *x)
+{
+    float *const to = calloc((size_t)rw_shape_numel(rw_tensor_shape(x)), sizeof *to);
+    cr_assert_eq(rw_read(b->t, x, to, rw_tensor_bytes(x)), RW_OK, "%s", rw_error_message(b->ctx));
+    return to;
+}
+
+static void expect_layer(int64_t rows, int64_t in, int64_t out, rw_dtype gradient, bool biased)
+{
+    struct fixture b = fixture_open(5, 2);
+    struct layer l = { rw_param(b.ctx, "x", RW_F32, RW_SHAPE(rows, in)),
+                       rw_param(b.ctx, "w", RW_F32, RW_SHAPE(out, in)),
+                       rw_param(b.ctx, "c", RW_F32, RW_SHAPE(rows, out)), RW_NONE, NULL, RW_SCALING_TENSOR };
+    if (biased) l.bias = rw_param(b.ctx, "bias", RW_F32, RW_SHAPE(out));
+    rw_init_normal(l.x, 0, 3);
+    rw_init_normal(l.w, 0, 0.02);
+    rw_init_normal(l.c, 0, 1e-3);
+    if (biased) rw_init_normal(l.bias, 0, 1);
+    const struct matrix x = { numbers_of(&b, rw_cast(b.t, l.x, RW_BF16), RW_F8_E4M3), in, 1 };
+    const struct matrix w = { numbers_of(&b, l.w, RW_F8_E4M3), in, 1 };
+    const struct matrix dy = { numbers_of(&b, rw_cast(b.t, l.c, RW_BF16), gradient), out, 1 };
+    float *const bias = biased ? read_floats(&b, rw_cast(b.t, rw_cast(b.t, l.bias, RW_BF16), RW_F32)) : NULL;
+    const struct matrix turned_w = { w.at, 1, in }, turned_dy = { dy.at, 1, out };
+    for (int n = 1; n <= 2; n++) { /* the second is added to the first */
+        const rw_recipe recipe = { .kind = RW_RECIPE_F8, .gradient_dtype = gradient };
+        cr_assert_eq(rw_recipe_begin(b.t, &recipe), RW_OK);
+        rw_tensor *const y = rw_cast(b.t, rw_linear(b.t, l.x, l.w, l.bias), RW_F32);
+        cr_assert_eq(rw_recipe_end(b.t), RW_OK);
+        rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, rw_detach(b.t, l.c)), RW_ALL_AXES, false);
+        float *const got = read_floats(&b, y);
+        expect_product("y", got, rows, out, in, x, turned_w, bias, 1, 0x1p-8);
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        float *const dx = read_floats(&b, rw_gradient(l.x)), *const dw = read_floats(&b, rw_gradient(l.w));
+        expect_product("dx", dx, rows, in, out, dy, w, NULL, n, 0x1p-8);
+        expect_product("dw", dw, out, in, rows, turned_dy, x, NULL, n, 0x1p-23);
+        free(got), free(dx), free(dw);
+        rw_tape_reset(b.t);
+    }
+    free((void *)x.at), free((void *)w.at), free((void *)dy.at), free(bias);
+    fixture_close(&b);
+}
+
+/* Of which all extents, some, and none are multiples of 16. */
+Test(codes_product, products_are_those_of_what_the_codes_mean)
+{
+    static const int64_t all[][3] = { { 16, 16, 16 }, { 48, 80, 32 }, { 80, 208, 144 }, { 32, 48, 24 }, { 7, 12, 5 } };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int g = 0; g < 4; g++)
+            expect_layer(all[i][0], all[i][1], all[i][2], g % 2 ? RW_F8_E4M3 : RW_F8_E5M2, g / 2);
+}
+
+/* ---- under policies ---- */
+
+enum { WIDTH = 64, TOKENS = 32, STEPS = 3 };
+
+/* Two layers, a region each, with what follows them; gradients of several micro-batches, then an update by hand. */
+static unsigned char *train(const char *policy, int threads, bool verifies, size_t *ret_bytes)
+{
+    struct fixture b = fixture_open(11, threads);
+    rw_tensor *w[2], *bias = rw_param(b.ctx, "bias", RW_F32, RW_SHAPE(WIDTH));
+    for (int i = 0; i < 2; i++) {
+        w[i] = rw_param(b.ctx, i ? "down" : "up", RW_F32, RW_SHAPE(WIDTH, WIDTH));
+        rw_init_normal(w[i], 0, 0.1);
+    }
+    rw_init_normal(bias, 0, 0.1);
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+    for (int step = 0; step < STEPS; step++) {
+        rw_tensor *x = rw_randn(b.t, RW_F32, RW_SHAPE(2, TOKENS / 2, WIDTH));
+        cr_assert_eq(rw_recipe_begin(b.t, &(rw_recipe){ .kind = RW_RECIPE_F8 }), RW_OK);
+        for (int i = 0; i < 2; i++) {
+            ckpt_begin(b.t, "layer");
+            x = rw_add(b.t, x, rw_gelu(b.t, rw_linear(b.t, rw_gelu(b.t, x), w[i], i ? RW_NONE : bias)));
+            ckpt_end(b.t);
+        }
+        cr_assert_eq(rw_recipe_end(b.t), RW_OK);
+        rw_tensor *const loss = rw_mean(b.t, rw_mul(b.t, x, x), RW_ALL_AXES, false);
+        if (verifies) cr_assert_eq(ckpt_verify(b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_tape_reset(b.t);
+    }
+    unsigned char *const g = all_gradients(b.ctx, ret_bytes);
+    fixture_close(&b);
+    return g;
+}
+
+Test(codes_product, policies_change_no_byte)
+{
+    static const char *const policies[] = { "full", "ops:linear", "ops:quantize", "uniform:2" };
+    size_t bytes[2];
+    unsigned char *const none = train("none", 2, true, &bytes[0]);
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        unsigned char *const other = train(policies[i], 1 + (int)i, i == 0, &bytes[1]);
+        cr_expect_eq(first_difference(none, other, bytes[0]), -1, "policy %s", policies[i]);
+        free(other);
+    }
+    free(none);
 }

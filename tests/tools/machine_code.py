@@ -107,6 +107,8 @@ STREAMS = [
     Stream(r'shape_cuda:turn_kernel<unsigned int>', load=32, store=32),
     Stream(r'shape_cuda:turn_kernel<unsigned long>', load=64, store=64),
     Stream(r'shape_cuda:turn_kernel<unit16>'),
+    # Codes, 16 to a thread on either side, through shared memory.
+    Stream(r'codes_product_cuda:turn_kernel'),
     # AdamW: four reads, three writes, some of them of half the bytes; Lion and SGD: three and two; averages: two and one.
     Stream(r'update_cuda:update_kernel<0, float>', share=4 / 7),
     Stream(r'update_cuda:update_kernel<0, __nv_bfloat16>', share=3 / 5),

@@ -144,6 +144,8 @@ static cudaDataType_t data_type(int32_t dtype)
     case RW_F64: return CUDA_R_64F;
     case RW_BF16: return CUDA_R_16BF;
     case RW_F16: return CUDA_R_16F;
+    case RW_F8_E4M3: return CUDA_R_8F_E4M3;
+    case RW_F8_E5M2: return CUDA_R_8F_E5M2;
     default: return CUDA_R_32F;
     }
 }
@@ -195,7 +197,7 @@ static rw_status set_epilogue(struct rw_blaslt *lt, const struct entry *e)
         { CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS },
     };
     const struct rw_blaslt_product *const p = &e->product;
-    const cudaDataType_t type = data_type(p->dtype);
+    const cudaDataType_t type = data_type(p->b_codes ? RW_BF16 : p->dtype);
     const cublasLtEpilogue_t epilogue = epilogues[p->gelu][p->bias];
     TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     if (p->bias) TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
@@ -204,6 +206,22 @@ static rw_status set_epilogue(struct rw_blaslt *lt, const struct entry *e)
     /* The choice of an algorithm looks at the alignment of these addresses: let it be what the layouts promise. */
     return set_pointers(lt, e, (const void *)(uintptr_t)(4096 + p->bias_align),
                         (const void *)(uintptr_t)(4096 + p->c_align));
+}
+
+/* Its first operand is b. */
+static rw_status set_scales(struct rw_blaslt *lt, const struct entry *e, const float *a, const float *b)
+{
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &b, sizeof b));
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a, sizeof a));
+    return RW_OK;
+}
+
+/* Sums are brought to float32 as they grow: not the fast way. The choice sees that there are scales; any will do. */
+static rw_status set_codes(struct rw_blaslt *lt, const struct entry *e)
+{
+    const int8_t fast = 0;
+    TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
+    return set_scales(lt, e, &lt->factors->narrow, &lt->factors->narrow);
 }
 
 static rw_status make_desc(struct rw_blaslt *lt, struct entry *e)
@@ -216,14 +234,17 @@ static rw_status make_desc(struct rw_blaslt *lt, struct entry *e)
     TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
     const cublasLtPointerMode_t from = p->adds ? CUBLASLT_POINTER_MODE_DEVICE : CUBLASLT_POINTER_MODE_HOST;
     TRY(MatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_POINTER_MODE, &from, sizeof from));
+    const rw_status status = p->b_codes ? set_codes(lt, e) : RW_OK;
+    if (status) return status;
     return p->bias || p->gelu ? set_epilogue(lt, e) : RW_OK;
 }
 
 static rw_status make_descriptors(struct rw_blaslt *lt, struct entry *e)
 {
     const struct rw_blaslt_product *const p = &e->product;
+    const int32_t b_dtype = p->b_codes ? p->b_codes : p->dtype;
     rw_status status = make_desc(lt, e);
-    if (!status) status = make_layout(lt, &e->b, p, p->dtype, p->k, p->n, p->b_row, p->b_col, p->b_batch);
+    if (!status) status = make_layout(lt, &e->b, p, b_dtype, p->k, p->n, p->b_row, p->b_col, p->b_batch);
     if (!status) status = make_layout(lt, &e->a, p, p->dtype, p->m, p->k, p->a_row, p->a_col, p->a_batch);
     if (!status) status = make_layout(lt, &e->c, p, p->to, p->m, p->n, p->c_row, 1, p->m * p->n);
     return status;
@@ -366,6 +387,7 @@ rw_status rw_blaslt_run(struct rw_blaslt *lt, const struct rw_blaslt_product *p,
     struct entry *e;
     rw_status status = find(lt, p, &e);
     if (!status) status = set_pointers(lt, e, x->bias, x->aux);
+    if (!status && p->b_codes) status = set_scales(lt, e, x->a_scale, x->b_scale);
     if (status) return status;
     if (!e->has) return RW_ERR_UNSUPPORTED;
     if (workspace_bytes < e->workspace)

@@ -20,6 +20,9 @@ extern "C" {
  * is 1; the rows of c are c_row apart, n in a batch. With gelu, c is gelu's tanh form of that, taken before it is
  * rounded, and aux, which lies like c, is that itself. All bytes count: no padding. It is rounded once; but not with a
  * bias and a sum in 16 bits where a row of a, b or c is no multiple of 16 bytes: who asks takes one of them apart.
+ *
+ * Of codes of 8 bits the library asks for more (cuBLAS, cublasLtMatmul(), FP8): compute capability 8.9, k contiguous in
+ * both, all extents, rows and addresses in whole 16 bytes, not two of E5M2. It has no algorithm for others.
  */
 struct rw_blaslt_product {
     int64_t m, n, k;
@@ -31,12 +34,15 @@ struct rw_blaslt_product {
     int32_t tf32;  /* float32 through the tensor cores' 10-bit mantissas */
     int32_t adds;  /* 0 or 1: there is a sum */
     int32_t gelu;  /* 0 or 1 */
-    int32_t to;    /* of c and the sum: dtype, or RW_F32 */
+    int32_t to;    /* of c and the sum: dtype, or RW_F32; of codes RW_BF16 or RW_F32 */
+    int32_t b_codes; /* 0, or: a and b are 8-bit codes with a scale each, a of dtype, b of this; bias is of RW_BF16 */
+    int32_t unused;
 };
 
 /* Where they are. NULL for what the product does not have. */
 struct rw_blaslt_operands {
     const void *a, *b, *bias, *sum;
+    const float *a_scale, *b_scale; /* of codes, on the device: what they are multiplied by */
     void *c, *aux;
 };
 

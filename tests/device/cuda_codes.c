@@ -1,0 +1,161 @@
+/*
+ * Products of 8-bit codes on simulated devices of all ages: cuBLASLt's from compute capability 8.9 on, chosen once for
+ * a signature; decoded on older ones, and where the library has none after all. What is computed: ops/codes_product.c.
+ */
+#include "support/support.h"
+
+#include <criterion/criterion.h>
+#include <cudasim.h>
+#include <stdlib.h>
+
+enum { ROWS = 64, IN = 96, OUT = 80, DECODED = 2 * (ROWS + OUT) * IN, GRADIENTS = 4 * (ROWS * IN + OUT * IN) };
+
+static struct fixture opened(int major, int minor)
+{
+    struct fixture b = { 0 };
+    cudasim_set_capability(major, minor);
+    cr_assert_eq(rw_context_create(&b.ctx, &(rw_context_params){ .device = RW_DEVICE_CUDA, .seed = 3 }), RW_OK);
+    cr_assert_eq(rw_tape_create(&b.t, b.ctx), RW_OK);
+    rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(ROWS, IN));
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(OUT, IN));
+    rw_init_normal(x, 0, 3);
+    rw_init_normal(w, 0, 0.02);
+    return b;
+}
+
+/* Both gradients of a layer, and the largest workspace of forward and backward. */
+static unsigned char *run(struct fixture *b, const rw_recipe *recipe, size_t *ret_workspace)
+{
+    rw_memory m;
+    size_t bytes;
+    rw_zero_grad(b->ctx);
+    cr_assert_eq(rw_recipe_begin(b->t, recipe), RW_OK);
+    rw_tensor *const y = rw_linear(b->t, rw_param_find(b->ctx, "x"), rw_param_find(b->ctx, "w"), RW_NONE);
+    cr_assert_eq(rw_recipe_end(b->t), RW_OK);
+    rw_tensor *const loss = rw_sum(b->t, rw_mul(b->t, y, y), RW_ALL_AXES, false);
+    cr_assert_eq(rw_backward(b->t, loss), RW_OK, "%s", rw_error_message(b->ctx));
+    rw_memory_stats(b->ctx, &m);
+    *ret_workspace = m.workspace;
+    rw_tape_reset(b->t);
+    unsigned char *const g = all_gradients(b->ctx, &bytes);
+    cr_assert_eq(bytes, GRADIENTS);
+    return g;
+}
+
+static void close_device(struct fixture *b)
+{
+    fixture_close(b);
+    cr_assert_eq(cudasim_live_allocations(), 0);
+}
+
+Test(cuda_codes, are_multiplied_from_8_9_on)
+{
+    static const int versions[][2] = { { 8, 6 }, { 8, 9 }, { 9, 0 }, { 10, 0 }, { 12, 0 } };
+    size_t workspace;
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+        struct fixture b = opened(versions[i][0], versions[i][1]);
+        free(run(&b, &(rw_recipe){ .kind = RW_RECIPE_F8 }, &workspace));
+        cr_expect_eq(workspace < DECODED, i > 0, "%d.%d: %zu bytes", versions[i][0], versions[i][1], workspace);
+        close_device(&b);
+    }
+}
+
+/* Their scales lie otherwise there; two factors of E5M2 it does not take. */
+Test(cuda_codes, of_blocks_and_of_other_types_are_decoded)
+{
+    static const rw_recipe all[] = { { .kind = RW_RECIPE_F8, .scaling = RW_SCALING_1X128 },
+                                     { .kind = RW_RECIPE_F8, .scaling = RW_SCALING_MX } };
+    size_t workspace;
+    for (size_t i = 0; i < 2; i++) {
+        struct fixture b = opened(9, 0), old = opened(8, 0);
+        unsigned char *const now = run(&b, &all[i], &workspace), *const then = run(&old, &all[i], &workspace);
+        cr_expect_geq(workspace, DECODED);
+        cr_expect_eq(first_difference(now, then, GRADIENTS), -1);
+        free(now), free(then);
+        fixture_close(&b);
+        close_device(&old);
+    }
+}
+
+/* A second question for the same product would give another algorithm: none is asked. */
+Test(cuda_codes, the_choice_is_made_once)
+{
+    struct fixture b = opened(9, 0);
+    size_t workspace;
+    unsigned char *const first = run(&b, &(rw_recipe){ .kind = RW_RECIPE_F8 }, &workspace);
+    const long before = cudasim_calls("cublasLtMatmulAlgoGetHeuristic");
+    cudasim_set_blas_rotation(true);
+    for (int i = 0; i < 4; i++) {
+        ckpt_set_policy(b.t, i % 2 ? "none" : "ops:quantize"); /* a plan of its own */
+        unsigned char *const again = run(&b, &(rw_recipe){ .kind = RW_RECIPE_F8 }, &workspace);
+        cr_expect_eq(first_difference(first, again, GRADIENTS), -1);
+        free(again);
+    }
+    cudasim_set_blas_rotation(false);
+    cr_expect_eq(cudasim_calls("cublasLtMatmulAlgoGetHeuristic"), before);
+    free(first);
+    close_device(&b);
+}
+
+/* The product of forward, for the rest of the context's life. */
+Test(cuda_codes, that_the_library_refuses_are_decoded)
+{
+    size_t workspace;
+    unsigned char *refused[2];
+    struct fixture b = opened(9, 0);
+    cudasim_fail_call("cublasLtMatmulAlgoGetHeuristic", 1, 15 /* CUBLAS_STATUS_NOT_SUPPORTED */);
+    for (int i = 0; i < 2; i++) {
+        refused[i] = run(&b, &(rw_recipe){ .kind = RW_RECIPE_F8 }, &workspace);
+        cudasim_clear_faults();
+        cr_expect_geq(workspace, DECODED);
+    }
+    cr_expect_eq(first_difference(refused[0], refused[1], GRADIENTS), -1);
+    free(refused[0]), free(refused[1]);
+    close_device(&b);
+}
+
+/* 63 times 448 * 256, and 1: float32 holds that, and fast accumulation does not. */
+Test(cuda_codes, sums_keep_the_bits_of_float32)
+{
+    static float x[ROWS * IN], c[ROWS * OUT], dw[OUT * IN];
+    struct fixture b = opened(9, 0);
+    for (int i = 0; i < ROWS * IN; i++) x[i] = i < IN ? 1 : 448;
+    for (int i = 0; i < ROWS * OUT; i++) c[i] = i < OUT ? 1 : 256;
+    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(ROWS, IN), x), *const w = rw_param_find(b.ctx, "w");
+    cr_assert_eq(rw_recipe_begin(b.t, &(rw_recipe){ .kind = RW_RECIPE_F8 }), RW_OK);
+    rw_tensor *const y = rw_cast(b.t, rw_linear(b.t, in, w, RW_NONE), RW_F32);
+    cr_assert_eq(rw_recipe_end(b.t), RW_OK);
+    rw_tensor *const by = rw_input(b.t, RW_F32, RW_SHAPE(ROWS, OUT), c);
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, by), RW_ALL_AXES, false)), RW_OK);
+    cr_assert_eq(rw_read(NULL, rw_gradient(w), dw, sizeof dw), RW_OK);
+    for (int i = 0; i < OUT * IN; i++) cr_assert_eq(dw[i], 63 * 448 * 256 + 1, "%d: %f", i, (double)dw[i]);
+    close_device(&b);
+}
+
+/* Whatever call fails, nothing is leaked, and the next step is whole. */
+Test(cuda_codes, a_call_that_fails)
+{
+    static const char *const calls[] = { "cublasLtMatmulDescCreate", "cublasLtMatmulDescSetAttribute",
+                                         "cublasLtMatrixLayoutCreate", "cublasLtMatmul" };
+    size_t workspace;
+    struct fixture clean = opened(9, 0);
+    unsigned char *const want = run(&clean, &(rw_recipe){ .kind = RW_RECIPE_F8 }, &workspace);
+    fixture_close(&clean);
+    for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
+        for (long n = 1; n <= 12; n++) {
+            struct fixture b = opened(9, 0);
+            cudasim_fail_call(calls[c], n, 13 /* CUBLAS_STATUS_EXECUTION_FAILED */);
+            cr_assert_eq(rw_recipe_begin(b.t, &(rw_recipe){ .kind = RW_RECIPE_F8 }), RW_OK);
+            rw_tensor *const y = rw_linear(b.t, rw_param_find(b.ctx, "x"), rw_param_find(b.ctx, "w"), RW_NONE);
+            cr_assert_eq(rw_recipe_end(b.t), RW_OK);
+            rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false));
+            cudasim_clear_faults();
+            rw_error_clear(b.ctx);
+            rw_tape_reset(b.t);
+            unsigned char *const got = run(&b, &(rw_recipe){ .kind = RW_RECIPE_F8 }, &workspace);
+            cr_expect_eq(first_difference(want, got, GRADIENTS), -1, "%s %ld", calls[c], n);
+            free(got);
+            close_device(&b);
+        }
+    free(want);
+}
