@@ -48,30 +48,53 @@ static inline void f8_table(bool e5m2, rw_dtype dtype, float scale, uint16_t *ta
     for (int i = 0; i < 128; i++) f_put(table, dtype, i, rw_f8_decode((uint8_t)i, e5m2) * scale);
 }
 
-/* more: added to the results, as integers, that are neither zero nor beyond `last`: to their exponents. */
-static inline void f8_decode_by_table(const uint8_t *x, uint16_t *y, int64_t n, const uint16_t *table, int more,
-                                      int last)
+static inline void f8_decode_by_table(const uint8_t *x, uint16_t *y, int64_t n, const uint16_t *table)
 {
 #if defined(RW_ISA_IS_V4)
     const __m512i a = _mm512_loadu_si512(table), b = _mm512_loadu_si512(table + 32);
     const __m512i c = _mm512_loadu_si512(table + 64), d = _mm512_loadu_si512(table + 96);
     const __m512i high = _mm512_set1_epi16(0x40), minus = _mm512_set1_epi16(0x80);
-    const __m512i ones = _mm512_set1_epi16(1), most = _mm512_set1_epi16((short)last);
-    const __m512i added = _mm512_set1_epi16((short)more);
     for (int64_t i = 0; i < n; i += 32) {
         const __mmask32 mask = n - i < 32 ? (__mmask32)((1u << (n - i)) - 1) : (__mmask32)-1;
         const __m512i code = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(mask, x + i));
         const __m512i below = _mm512_permutex2var_epi16(a, code, b), above = _mm512_permutex2var_epi16(c, code, d);
-        __m512i size = _mm512_mask_blend_epi16(_mm512_test_epi16_mask(code, high), below, above);
-        if (more) {
-            const __m512i from_zero = _mm512_sub_epi16(_mm512_andnot_si512(minus, code), ones);
-            size = _mm512_mask_add_epi16(size, _mm512_cmplt_epu16_mask(from_zero, most), size, added);
-        }
+        const __m512i size = _mm512_mask_blend_epi16(_mm512_test_epi16_mask(code, high), below, above);
         const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(code, minus), 8);
         _mm512_mask_storeu_epi16(y + i, mask, _mm512_or_si512(size, sign));
     }
 #endif
 }
+
+/* ---- by shifts: bfloat16 with a scale that is a power of two ---- */
+
+/* Results of codes that no shift makes, by their lower five bits: below the smallest normal one, and no numbers. */
+static inline void f8_ends(bool e5m2, uint16_t *table)
+{
+    for (int i = 0; i < 32; i++)
+        table[i] = f32_to_bf16(rw_f8_decode((uint8_t)(i < 16 ? i : 0x60 + i), e5m2));
+}
+
+#if defined(RW_ISA_IS_V4)
+/* exponent: what the scale adds to that of results that have one. */
+VEC_INLINE void f8_decode_by_shifts(const uint8_t *x, uint16_t *y, int64_t n, bool e5m2, __m512i ends, int exponent)
+{
+    const __m512i more = _mm512_set1_epi16((short)(exponent << 7)), field = _mm512_set1_epi16(e5m2 ? 0xfe0 : 0x7f0);
+    const __m512i bias = _mm512_add_epi16(more, _mm512_set1_epi16((e5m2 ? 112 : 120) << 7));
+    const __m512i beyond = _mm512_set1_epi16(e5m2 ? 4 : 1), size = _mm512_set1_epi16(0x7f);
+    const __m512i of_ends = _mm512_set1_epi16(e5m2 ? 8 : 9), sign = _mm512_set1_epi16((short)0x8000);
+    const __m512i table = _mm512_mask_add_epi16(ends, e5m2 ? 0x0e : 0xfe, ends, more);
+    for (int64_t i = 0; i < n; i += 32) {
+        const __mmask32 mask = n - i < 32 ? (__mmask32)((1u << (n - i)) - 1) : (__mmask32)-1;
+        const __m512i code = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(mask, x + i));
+        const __m512i shifted = _mm512_and_si512(_mm512_slli_epi16(code, e5m2 ? 5 : 4), field);
+        const __m512i from_end = _mm512_and_si512(_mm512_add_epi16(code, beyond), size);
+        const __m512i to = _mm512_mask_permutexvar_epi16(_mm512_add_epi16(shifted, bias),
+                                                         _mm512_cmplt_epu16_mask(from_end, of_ends), code, table);
+        _mm512_mask_storeu_epi16(y + i, mask, /* to | (code << 8 & sign) */
+                                 _mm512_ternarylogic_epi32(to, _mm512_slli_epi16(code, 8), sign, 0xf8));
+    }
+}
+#endif
 
 /* ---- a matrix in codes, to bfloat16 ---- */
 
@@ -81,8 +104,8 @@ struct f8_matrix {
     bool e5m2;
     int64_t scaling;
     struct rw_scales s;
-    bool by_table;       /* of all codes; of blocks, where their scale is a power of two */
-    uint16_t table[128]; /* with the scale of a tensor; of blocks with none */
+    bool by_table;       /* of a tensor */
+    uint16_t table[128]; /* with the scale of a tensor; of blocks the ends */
 };
 
 static inline struct f8_matrix f8_matrix_of(const rw_view *codes, const rw_view *scales, int64_t scaling)
@@ -90,51 +113,65 @@ static inline struct f8_matrix f8_matrix_of(const rw_view *codes, const rw_view 
     struct f8_matrix m = { codes->data, scales->data, codes->dtype == RW_F8_E5M2, scaling,
                            rw_scales_of(codes->layout, scaling), false, { 0 } };
     const float scale = scaling == RW_SCALING_TENSOR ? *(const float *)scales->data : 1;
-    m.by_table = f8_has_table(scale);
+    m.by_table = scaling == RW_SCALING_TENSOR && f8_has_table(scale);
     if (m.by_table) f8_table(m.e5m2, RW_BF16, scale, m.table);
+    if (scaling != RW_SCALING_TENSOR) f8_ends(m.e5m2, m.table);
     return m;
 }
 
-static inline float f8_scale_at(const struct f8_matrix *m, int64_t row, int64_t col)
+VEC_INLINE float f8_scale_at(const struct f8_matrix *m, int64_t scaling, int64_t row, int64_t col)
 {
-    const int64_t block = row / m->s.high * m->s.across + col / m->s.wide;
-    if (m->scaling == RW_SCALING_TENSOR) return *(const float *)m->scales;
-    if (m->scaling == RW_SCALING_MX) return rw_e8m0_decode(((const uint8_t *)m->scales)[block]);
+    const int64_t block = row / m->s.high * m->s.across + col / (scaling == RW_SCALING_MX ? 32 : 128);
+    if (scaling == RW_SCALING_TENSOR) return *(const float *)m->scales;
+    if (scaling == RW_SCALING_MX) return rw_e8m0_decode(((const uint8_t *)m->scales)[block]);
     return ((const float *)m->scales)[block];
 }
 
 /* A power of two that leaves all results normal moves their exponents, and rounds nothing. */
-static inline bool f8_scale_is_exponent(const struct f8_matrix *m, float scale)
+VEC_INLINE bool f8_scale_is_exponent(bool e5m2, float scale)
 {
     const uint32_t bits = rw_f8_bits(scale), exponent = bits >> 23;
-    const uint32_t least = m->e5m2 ? 17 : 10, most = m->e5m2 ? 239 : 246;
+    const uint32_t least = e5m2 ? 17 : 10, most = e5m2 ? 239 : 246;
     return (bits & 0x807fffffu) == 0 && exponent >= least && exponent <= most;
 }
 
-static inline void f8_decode_bf16(const struct f8_matrix *m, const uint8_t *x, uint16_t *y, int64_t n, float scale)
-{
-    if (m->e5m2) f8_decode(x, true, y, RW_BF16, n, scale);
-    else f8_decode(x, false, y, RW_BF16, n, scale);
-}
-
-/* Elements [col, col + n) of a row. */
-static inline void f8_matrix_row(const struct f8_matrix *m, int64_t row, int64_t col, int64_t n, uint16_t *y)
+/* Elements [col, col + n) of a row, block by block. e5m2 and scaling are constants after inlining. */
+VEC_INLINE void f8_blocks(const struct f8_matrix *m, bool e5m2, int64_t scaling, int64_t row, int64_t col, int64_t n,
+                          uint16_t *y)
 {
     const uint8_t *const x = m->codes + row * m->s.columns + col;
-    const bool one = m->scaling == RW_SCALING_TENSOR;
-    if (one && m->by_table) {
-        f8_decode_by_table(x, y, n, m->table, 0, 0);
-        return;
-    }
+    const int64_t wide = scaling == RW_SCALING_TENSOR ? n : scaling == RW_SCALING_MX ? 32 : 128;
+#if defined(RW_ISA_IS_V4)
+    const __m512i ends = _mm512_loadu_si512(m->table);
+#endif
     for (int64_t i = 0; i < n;) {
-        const int64_t left = one ? n : m->s.wide - (col + i) % m->s.wide, own = left < n - i ? left : n - i;
-        const float scale = f8_scale_at(m, row, col + i);
-        if (!one && m->by_table && f8_scale_is_exponent(m, scale))
-            f8_decode_by_table(x + i, y + i, own, m->table, (int)(rw_f8_bits(scale) >> 23 << 7) - (127 << 7),
-                               m->e5m2 ? 0x7b : 0x7e);
-        else f8_decode_bf16(m, x + i, y + i, own, scale);
+        const int64_t left = scaling == RW_SCALING_TENSOR ? n : wide - (col + i) % wide;
+        const int64_t own = left < n - i ? left : n - i;
+        const float scale = f8_scale_at(m, scaling, row, col + i);
+#if defined(RW_ISA_IS_V4)
+        if (scaling != RW_SCALING_TENSOR && f8_scale_is_exponent(e5m2, scale))
+            f8_decode_by_shifts(x + i, y + i, own, e5m2, ends, (int)(rw_f8_bits(scale) >> 23) - 127);
+        else
+#endif
+            f8_decode(x + i, e5m2, y + i, RW_BF16, own, scale);
         i += own;
     }
+}
+
+static inline void f8_matrix_row(const struct f8_matrix *m, int64_t row, int64_t col, int64_t n, uint16_t *y)
+{
+    if (m->by_table) {
+        f8_decode_by_table(m->codes + row * m->s.columns + col, y, n, m->table);
+        return;
+    }
+    if (m->scaling == RW_SCALING_MX) {
+        if (m->e5m2) f8_blocks(m, true, RW_SCALING_MX, row, col, n, y);
+        else f8_blocks(m, false, RW_SCALING_MX, row, col, n, y);
+    } else if (m->scaling == RW_SCALING_TENSOR) {
+        if (m->e5m2) f8_blocks(m, true, RW_SCALING_TENSOR, row, col, n, y);
+        else f8_blocks(m, false, RW_SCALING_TENSOR, row, col, n, y);
+    } else if (m->e5m2) f8_blocks(m, true, RW_SCALING_1X128, row, col, n, y);
+    else f8_blocks(m, false, RW_SCALING_1X128, row, col, n, y);
 }
 
 #endif

@@ -264,7 +264,7 @@ static void dequantize_by_table(const rw_kernel *k, float scale)
     for (int64_t p = 0; p < parts; p++) {
         const int64_t from = p * RW_QUANTIZE_PART;
         f8_decode_by_table((const uint8_t *)x->data + from, (uint16_t *)y->data + from,
-                           least(RW_QUANTIZE_PART, n - from), table, 0, 0);
+                           least(RW_QUANTIZE_PART, n - from), table);
     }
 }
 
@@ -295,7 +295,7 @@ static void dequantize_blocks(const rw_kernel *k, int64_t scaling)
         const int64_t row = i / s->across, column = i % s->across * s->wide, n = least(s->wide, s->columns - column);
         const int64_t from = row * s->columns + column;
         if (k->out[0].dtype == RW_BF16) f8_matrix_row(&m, row, column, n, (uint16_t *)k->out[0].data + from);
-        else decode_all(&k->in[0], &k->out[0], from, n, f8_scale_at(&m, row, column));
+        else decode_all(&k->in[0], &k->out[0], from, n, f8_scale_at(&m, scaling, row, column));
     }
 }
 
