@@ -137,9 +137,10 @@ static void quantize_int8(const void *data, rw_dtype dtype, int64_t out, int64_t
 {
     for (int64_t r = 0; r < out; r++) {
         largest[r] = largest_of(data, dtype, r * in, in);
-        const float steps = largest[r] > 0 ? 127 / largest[r] : 0;
+        const float up = largest[r] < 0x1p-120f ? 0x1p100f : 1; /* where 127 over it would be infinite */
+        const float steps = largest[r] > 0 ? 127 / (largest[r] * up) : 0;
         for (int64_t i = r * in; i < (r + 1) * in; i++) {
-            const float x = rintf(number_of(data, dtype, i) * steps);
+            const float x = rintf(number_of(data, dtype, i) * up * steps);
             codes[i] = (int8_t)(x > 127 ? 127 : x < -127 ? -127 : x);
         }
     }

@@ -248,6 +248,25 @@ Test(quantized, many_panels_are_one_product_and_no_bit_depends_on_threads)
         }
 }
 
+/* 127 over the largest of such a row is infinite. */
+Test(quantized, rows_of_the_smallest_numbers)
+{
+    enum { OUT = 6, IN = 65 };
+    static const float most[OUT] = { 1e-36f, 3e-37f, 1e-38f, 1e-41f, 0x1p-149f, 0 };
+    float x[OUT * IN];
+    struct fixture b = fixture_open(1, 1);
+    rw_quantized w;
+    for (int i = 0; i < OUT * IN; i++) x[i] = most[i / IN] * (float)(i % IN % 5 - 2) / 2;
+    cr_assert_eq(rw_quantized_create(b.ctx, "w", RW_INT8, RW_SHAPE(OUT, IN), &w), RW_OK);
+    cr_assert_eq(rw_quantized_write(&w, RW_F32, x, sizeof x), RW_OK);
+    float *const got = decoded(&w);
+    for (int i = 0; i < OUT * IN; i++)
+        cr_expect_leq(fabs((double)got[i] - (double)x[i]), (double)most[i / IN] / 253 + 0x1p-149, "%d: %a, not %a", i,
+                      (double)got[i], (double)x[i]);
+    free(got);
+    fixture_close(&b);
+}
+
 /* ---- a model on a frozen base ---- */
 
 /* Two blocks, each x + gelu of (the base's product and what is trained beside it). */
