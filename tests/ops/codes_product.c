@@ -12,13 +12,14 @@
 
 static const struct {
     int64_t rows, in, out;
-} shapes[] = { { 1, 1, 1 },      { 3, 5, 0 },        { 0, 5, 3 },         { 7, 12, 5 },      { 64, 96, 80 },
-               { 130, 257, 131 }, { 40, 1056, 1300 }, { 1300, 1056, 40 }, { 600, 2080, 1300 }, { 1100, 2500, 1000 } };
+} shapes[] = { { 1, 1, 1 },      { 3, 5, 0 },        { 0, 5, 3 },         { 4, 0, 6 },
+               { 7, 12, 5 },     { 64, 96, 80 },     { 130, 257, 131 },   { 40, 1056, 1300 },
+               { 1300, 1056, 40 }, { 600, 2080, 1300 }, { 1100, 2500, 1000 } };
 
 /* The last one is of panels that are held one after the other. CUDA has none, and is simulated as a rule. */
 static size_t shapes_here(void)
 {
-    return test_device() == RW_DEVICE_CPU ? sizeof shapes / sizeof *shapes : 6;
+    return test_device() == RW_DEVICE_CPU ? sizeof shapes / sizeof *shapes : 7;
 }
 
 static const rw_scaling scalings[] = { RW_SCALING_TENSOR, RW_SCALING_1X128, RW_SCALING_MX };
@@ -255,11 +256,12 @@ static float *read_floats(struct fixture *b, rw_tensor *x)
     return to;
 }
 
-static void expect_layer(int64_t rows, int64_t in, int64_t out, rw_dtype gradient, bool biased)
+/* type: of x and w; of bfloat16 ones the gradients are float32 sums. */
+static void expect_layer(int64_t rows, int64_t in, int64_t out, rw_dtype type, rw_dtype gradient, bool biased)
 {
     struct fixture b = fixture_open(5, 2);
-    struct layer l = { rw_param(b.ctx, "x", RW_F32, RW_SHAPE(rows, in)),
-                       rw_param(b.ctx, "w", RW_F32, RW_SHAPE(out, in)),
+    struct layer l = { rw_param(b.ctx, "x", type, RW_SHAPE(rows, in)),
+                       rw_param(b.ctx, "w", type, RW_SHAPE(out, in)),
                        rw_param(b.ctx, "c", RW_F32, RW_SHAPE(rows, out)), RW_NONE, NULL, RW_SCALING_TENSOR };
     if (biased) l.bias = rw_param(b.ctx, "bias", RW_F32, RW_SHAPE(out));
     rw_init_normal(l.x, 0, 3);
@@ -295,8 +297,9 @@ Test(codes_product, products_are_those_of_what_the_codes_mean)
 {
     static const int64_t all[][3] = { { 16, 16, 16 }, { 48, 80, 32 }, { 80, 208, 144 }, { 32, 48, 24 }, { 7, 12, 5 } };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        for (int g = 0; g < 4; g++)
-            expect_layer(all[i][0], all[i][1], all[i][2], g % 2 ? RW_F8_E4M3 : RW_F8_E5M2, g / 2);
+        for (int g = 0; g < 6; g++)
+            expect_layer(all[i][0], all[i][1], all[i][2], g < 4 ? RW_F32 : RW_BF16, g % 2 ? RW_F8_E4M3 : RW_F8_E5M2,
+                         g / 2 == 1);
 }
 
 /* ---- under policies ---- */
