@@ -158,7 +158,8 @@ static rw_tensor *record(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_ten
     const rw_scaling of_weight = weight_scaling(recipe->scaling);
     struct rule_data a = { .scaling = recipe->scaling, .of_weight = of_weight,
                            .gradient = recipe->gradient_dtype ? recipe->gradient_dtype : RW_F8_E5M2 };
-    rw_tensor *in[REST + 1] = { x, rw_operand_at(at, t, weight, "linear") }; /* without y: one less than in the rule */
+    /* Values of this tape: codes are found again by them. Without y: one less than in the rule. */
+    rw_tensor *in[REST + 1] = { rw_operand_at(at, t, x, "linear"), rw_operand_at(at, t, weight, "linear") };
     int n = REST - 1;
     if (!in[0] || !in[1] || !quantise(at, t, recipe, in) || !add_rest(at, t, recipe, bias, in, &n, &a)) return NULL;
     const struct rw_codes_product_attrs p = { recipe->scaling, of_weight, false, true };
