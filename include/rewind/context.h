@@ -88,16 +88,16 @@ typedef struct rw_offload {
  * folder that REWIND_OFFLOAD in the environment names, or else with host memory; a folder there that cannot be used is
  * an error of the context's from the beginning.
  *
- * Files have no name and go with the process. Files are of a CPU: on CUDA values wait in pinned host memory. A step
- * that moves values to a file is not captured: rw_graph_create() and rw_graph_launch() refuse it.
+ * Files have no name and go with the process. On CUDA host memory is pinned, and values pass through 16 MiB of it on
+ * their way to a file. A step that moves values to a file is not captured: rw_graph_create() and rw_graph_launch()
+ * refuse it.
  *
  * In a run, a full disk, a file that somebody else truncates, or an error of the disk is RW_ERR_IO. What could not be
  * written is found before any gradient is touched; after a value that could not be read, gradients that were clear are
  * clear, others say that they are spoiled. The step can be run again.
  * @param offload may be NULL for the defaults; need live only until the call returns.
- * @return RW_OK; RW_ERR_ARGUMENT for a rate below 0; RW_ERR_UNSUPPORTED for a path on a device without files; RW_ERR_IO
- *         (no such folder, not writable), RW_ERR_MEMORY (also when the thread that copies cannot be started). On
- *         failure all stays as it was.
+ * @return RW_OK; RW_ERR_ARGUMENT for a rate below 0; RW_ERR_IO (no such folder, not writable); RW_ERR_MEMORY, also when
+ *         the thread that copies cannot be started or memory be pinned; RW_ERR_DEVICE. On failure all stays as it was.
  */
 RW_API rw_status rw_context_set_offload(rw_context *ctx, const rw_offload *offload);
 

@@ -20,7 +20,7 @@ typedef struct rw_adamw rw_adamw;
 typedef enum rw_states_place {
     RW_STATES_DEVICE, ///< in the device's memory
     RW_STATES_HOST,   ///< on CUDA in pinned memory of the host; on a CPU, whose memory that is, as RW_STATES_DEVICE
-    RW_STATES_FILE    ///< in a file without a name, in a folder; of a CPU
+    RW_STATES_FILE    ///< in a file without a name, in a folder
 } rw_states_place;
 
 /**
@@ -59,14 +59,15 @@ typedef struct rw_adamw_params {
 } rw_adamw_params;
 
 /**
- * Creates an optimizer over all parameters that the context has now: two moments each, of float32 or of params->moments
- * (float64 for float64 parameters), and a float32 master copy for 16-bit ones, but for those of bf16 under stochastic_rounding. A parameter
- * that is written, loaded or initialized later counts as it is then; its moments stay.
+ * Creates an optimizer over all parameters that the context has now: two moments each, of float32 or of
+ * params->moments (float64 for float64 parameters), and a float32 master copy for 16-bit ones, but for those of bf16
+ * under stochastic_rounding. A parameter that is written, loaded or initialized later counts as it is then; its moments
+ * stay.
  * @param ret_opt receives the optimizer, owned by the caller; untouched on failure.
  * @return RW_ERR_ARGUMENT for numbers that are refused, RW_ERR_DTYPE for moments of another type, RW_ERR_MEMORY, or an
- *         error that is stuck in the context; for states that are to be elsewhere RW_ERR_ARGUMENT (a place that is none, a path without RW_STATES_FILE or the
- *         other way round, too small a window), RW_ERR_UNSUPPORTED (files on CUDA), RW_ERR_IO (no such folder, not
- *         writable, no room on the disk), RW_ERR_MEMORY (too little pinned memory).
+ *         error that is stuck in the context; for states that are to be elsewhere RW_ERR_ARGUMENT (a place that is
+ *         none, a path without RW_STATES_FILE or the other way round, too small a window), RW_ERR_IO (no such folder,
+ *         not writable, no room on the disk), RW_ERR_MEMORY (too little pinned memory).
  */
 RW_API rw_status rw_adamw_create(rw_adamw **ret_opt, rw_context *ctx, const rw_adamw_params *params);
 

@@ -2,9 +2,9 @@
  * rewind/optimizers.h - optimizers beside AdamW, and settings of single parameters.
  *
  * All are one type: what takes an rw_adamw - graphs, checkpoints - takes any of them. Each keeps float32 states
- * (float64 for float64 parameters; moments of Adam may be bfloat16) and a float32 master copy of 16-bit parameters, and works on all parameters that the
- * context has when it is made. A weight that is not to be trained is made by rw_buffer(): it takes neither a gradient
- * nor states.
+ * (float64 for float64 parameters; moments of Adam may be bfloat16) and a float32 master copy of 16-bit parameters, and
+ * works on all parameters that the context has when it is made. A weight that is not to be trained is made by
+ * rw_buffer(): it takes neither a gradient nor states.
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_OPTIMIZERS_H

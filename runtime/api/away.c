@@ -232,7 +232,8 @@ static rw_status before(struct rw_observer *o, struct rw_at *at)
     return is_update(a, at) ? failed(a, wait(a, RW_LANE_COMPUTE, a->next % a->n_slots, GOT)) : RW_OK;
 }
 
-/* On a host the last blocks have arrived when the update ends: nobody looks after their copies from then on. */
+/* On a host, and in files, the last blocks have arrived when the update ends: nobody looks after their copies from then
+   on. */
 static rw_status after(struct rw_observer *o, const struct rw_at *at)
 {
     struct rw_away *const a = (struct rw_away *)o;
@@ -240,7 +241,7 @@ static rw_status after(struct rw_observer *o, const struct rw_at *at)
     const size_t block = a->next++;
     rw_status status = put(a, block);
     if (!status) status = get(a, block + SLOTS - 1);
-    const bool last = a->next == a->n_blocks && a->ctx->device->on_host;
+    const bool last = a->next == a->n_blocks && (a->ctx->device->on_host || a->fns->in_file);
     if (!status && last) status = a->ctx->device->finish(a->ctx->device_state);
     if (!status && last) a->next = 0;
     return failed(a, status);

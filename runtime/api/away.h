@@ -41,7 +41,7 @@ struct rw_pieces {
 
 struct rw_away;
 
-/* Is there anything to be done? RW_ERR_ARGUMENT, RW_ERR_UNSUPPORTED, RW_ERR_IO: recorded, as errors of `call`. */
+/* Is there anything to be done? RW_ERR_ARGUMENT: recorded, as an error of `call`. */
 rw_status rw_away_check(rw_context *ctx, const char *call, const rw_states *where, bool *ret_away);
 
 /*

@@ -30,10 +30,6 @@ static rw_status try_folder(rw_context *ctx, const struct rw_store_fns *fns, con
 
 rw_status rw_folder_find(rw_context *ctx, const char *call, const char *path, char **ret)
 {
-    if (!ctx->device->file_store)
-        return rw_fail(ctx, RW_ERR_UNSUPPORTED,
-                       "%s: values of the device %s wait in host memory, not in files (%s)", call, ctx->device->name,
-                       path);
     char *const whole = realpath(path, NULL);
     if (!whole) return rw_fail(ctx, RW_ERR_IO, "%s: %s: %s", call, path, strerror(errno));
     *ret = rw_strdup(whole);

@@ -4,8 +4,8 @@
 
 #include "record/context.h"
 
-/* The folder by its whole path, as the program may change its own; from rw_malloc(), the caller's. RW_ERR_UNSUPPORTED
-   on a device without files, RW_ERR_IO, RW_ERR_MEMORY: recorded, as errors of `call`. */
+/* The folder by its whole path, as the program may change its own; from rw_malloc(), the caller's. RW_ERR_IO,
+   RW_ERR_MEMORY: recorded, as errors of `call`. */
 rw_status rw_folder_find(rw_context *ctx, const char *call, const char *path, char **ret);
 
 #endif

@@ -51,7 +51,7 @@ struct rw_device_fns {
     rw_status (*signal)(void *state, int lane, struct rw_events *events, size_t event);
     rw_status (*wait)(void *state, int lane, struct rw_events *events, size_t event);
     const struct rw_store_fns *store;      /* where values wait in the host's memory */
-    const struct rw_store_fns *file_store; /* where they wait in files. NULL: the device has none */
+    const struct rw_store_fns *file_store; /* where they wait in files */
     /* The words of a run: zero, where its kernels write and the host reads. NULL: kernels say what is wrong at once. */
     struct rw_run_words *(*make_words)(void *state); /* NULL without memory */
     void (*free_words)(void *state, struct rw_run_words *words);

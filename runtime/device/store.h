@@ -39,7 +39,8 @@ struct rw_store_fns {
 extern const struct rw_store_fns rw_store_memory; /* plain memory of the host: copies have happened when they return */
 extern const struct rw_store_fns rw_store_file;   /* of the CPU: a thread copies, see device/cpu/file_store.c */
 #ifdef RW_HAVE_CUDA
-extern const struct rw_store_fns rw_store_pinned; /* pinned memory, from and to a CUDA device */
+extern const struct rw_store_fns rw_store_pinned;    /* pinned memory, from and to a CUDA device */
+extern const struct rw_store_fns rw_store_cuda_file; /* by way of pinned memory, see device/cuda/files.h */
 #endif
 
 #endif

@@ -32,10 +32,11 @@ void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket tic
  * masters of the parameters of 16 bits alone, in their order, or of those of float16: those of bfloat16 are then
  * rounded by chance, by the noise that their rows name. States and masters are float32, of a float64 parameter
  * float64; moments may be bfloat16 by the attributes: the first is rounded to nearest, the second by chance, as beta2
- * changes it by less than nearest would see. A gradient is of the parameter's type or float32. A parameter whose gradient is absent stays as it is, and
- * so do its states. The op `average` averages what stands in the place of gradients into what stands in that of
- * parameters, float32 or float64. Where the attributes ask for sums, the last input and output are those, [n,
- * RW_UPDATE_SUMS] of RW_F64, of what the update itself has met: enum rw_update_sum. No other byte depends on them.
+ * changes it by less than nearest would see. A gradient is of the parameter's type or float32. A parameter whose
+ * gradient is absent stays as it is, and so do its states. The op `average` averages what stands in the place of
+ * gradients into what stands in that of parameters, float32 or float64. Where the attributes ask for sums, the last
+ * input and output are those, [n, RW_UPDATE_SUMS] of RW_F64, of what the update itself has met: enum rw_update_sum. No
+ * other byte depends on them.
  *
  * In windows states and masters are of rank 1 and hold as many of the parameter's elements as they have, from the one
  * that the row names: these are updated, to the same bytes as when all are. Without states and master: all of them.

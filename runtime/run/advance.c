@@ -371,12 +371,13 @@ rw_status rw_run_fail(struct rw_run *r, rw_status status)
     return status;
 }
 
-/* What the host has computed is there when a part of a run ends, and so is what it has moved: where a step stops, all
-   that is outside has arrived. */
+/* Where a step stops, all that is outside has arrived: what was moved by the host itself, and what no device can tell
+   that it failed. */
 static rw_status await_copies(const struct rw_run *r, size_t to)
 {
     rw_context *const ctx = context_of(r);
-    if (!r->store || !ctx->device->on_host || to == r->plan->n_actions) return RW_OK;
+    if (!r->store || to == r->plan->n_actions) return RW_OK;
+    if (!ctx->device->on_host && !r->store->fns->in_file) return RW_OK;
     const rw_status status = ctx->device->finish(ctx->device_state);
     return status ? rw_fail(ctx, status, "run: what was moved out did not arrive") : RW_OK;
 }

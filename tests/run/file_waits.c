@@ -94,9 +94,11 @@ static int missed(uint8_t kind, const struct outcome *none)
     return n;
 }
 
-/* That the tests of files.c would see a wait that is missing. */
+/* That the tests of files.c would see a wait that is missing. Of CUDA's simulator they would not: in a lane copies come
+   in order, and the host has waited for a later one before kernels run. */
 Test(file_waits, a_wait_that_is_left_out_shows)
 {
+    if (test_device() != RW_DEVICE_CPU) return;
     struct outcome none = outcome_of("none", NULL, 1, 1, false);
     const int in = missed(RW_ACTION_IN, &none), out = missed(RW_ACTION_OUT, &none);
     cr_assert_geq(in, 3, "%d of 4", in);

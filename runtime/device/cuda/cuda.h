@@ -3,7 +3,7 @@
  *
  * One compute stream: kernels are queued on it in plan order, so nothing has to be waited for but results that the host
  * reads. No kernel allocates, waits or talks to the host. Values leave the device's memory and come back on streams of
- * their own (lanes.h); another one brings the caller's bytes (staging.h).
+ * their own (lanes.h), and from there to files (files.h); another one brings the caller's bytes (staging.h).
  */
 #ifndef RW_DEVICE_CUDA_CUDA_H
 #define RW_DEVICE_CUDA_CUDA_H
@@ -19,11 +19,12 @@ extern "C" {
 #endif
 
 #define RW_CUDA_ALIGNMENT 512
-#define RW_CUDA_MESSAGE 256
+#define RW_CUDA_MESSAGE 512
 
 struct rw_blaslt;
 struct rw_sdpa;
 struct rw_staging;
+struct rw_cuda_files;
 
 struct rw_cuda {
     int ordinal;
@@ -37,6 +38,7 @@ struct rw_cuda {
     struct rw_blaslt *blaslt;
     struct rw_sdpa *sdpa;
     struct rw_staging *staging;
+    struct rw_cuda_files *files; /* NULL before the first store in a file */
     cudaEvent_t *marks; /* for a trace's times */
     size_t n_marks, cap_marks;
     bool dead;                     /* an error that the CUDA runtime does not recover from */

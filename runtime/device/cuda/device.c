@@ -4,6 +4,7 @@
 #include "device/cuda/current.h"
 #include "device/cuda/cudnn/sdpa.h"
 #include "device/cuda/digest.h"
+#include "device/cuda/files.h"
 #include "device/cuda/lanes.h"
 #include "device/cuda/staging.h"
 #include "device/cuda/take.h"
@@ -79,6 +80,7 @@ static void cuda_close(void *state)
     if (!cuda) return;
     RW_ON_DEVICE(cuda);
     rw_cuda_wait_for_lanes(cuda);
+    rw_cuda_files_close(cuda);
     rw_blaslt_destroy(&cuda->blaslt);
     rw_sdpa_destroy(&cuda->sdpa);
     rw_staging_destroy(&cuda->staging);
@@ -210,7 +212,9 @@ static rw_status cuda_finish(void *state)
 {
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
-    return rw_cuda_wait_for_lanes(cuda);
+    const rw_status status = rw_cuda_wait_for_lanes(cuda);
+    const rw_status files = rw_cuda_files_finish(cuda);
+    return status ? status : files;
 }
 
 /* From pageable memory: CUDA has taken them when the call returns. */
@@ -346,6 +350,7 @@ const struct rw_device_fns rw_device_cuda = {
     .signal = rw_cuda_signal,
     .wait = rw_cuda_wait,
     .store = &rw_store_pinned,
+    .file_store = &rw_store_cuda_file,
     .make_words = cuda_make_words,
     .free_words = cuda_free_words,
     .digest = cuda_digest,

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "device/cuda/current.h"
+#include "device/cuda/files.h"
 #include "device/cuda/take.h"
 #include "device/device.h"
 
@@ -15,9 +16,15 @@
         if (try_) return try_;                                      \
     } while (0)
 
+/* `after`: the number of the copy to or from a file that came last before it in its lane; 0: it was none of these. */
+struct mark {
+    cudaEvent_t event;
+    uint64_t after;
+};
+
 struct rw_events {
     size_t n;
-    cudaEvent_t event[];
+    struct mark mark[];
 };
 
 rw_status rw_cuda_open_lanes(struct rw_cuda *cuda)
@@ -44,7 +51,7 @@ rw_status rw_cuda_wait_for_lanes(struct rw_cuda *cuda)
 void rw_cuda_free_events(void *state, struct rw_events *events)
 {
     RW_ON_DEVICE(state);
-    for (size_t i = 0; events && i < events->n; i++) cudaEventDestroy(events->event[i]);
+    for (size_t i = 0; events && i < events->n; i++) cudaEventDestroy(events->mark[i].event);
     rw_free(events);
 }
 
@@ -52,10 +59,10 @@ struct rw_events *rw_cuda_make_events(void *state, size_t n)
 {
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
-    struct rw_events *const events = rw_malloc(sizeof *events + n * sizeof *events->event);
+    struct rw_events *const events = rw_malloc(sizeof *events + n * sizeof *events->mark);
     if (!events) return NULL;
     for (events->n = 0; events->n < n; events->n++)
-        if (rw_cuda_status(cuda, cudaEventCreateWithFlags(&events->event[events->n], cudaEventDisableTiming),
+        if (rw_cuda_status(cuda, cudaEventCreateWithFlags(&events->mark[events->n].event, cudaEventDisableTiming),
                            "cudaEventCreateWithFlags")) {
             rw_cuda_free_events(cuda, events);
             return NULL;
@@ -67,7 +74,9 @@ rw_status rw_cuda_signal(void *state, int lane, struct rw_events *events, size_t
 {
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
-    TRY(cudaEventRecord(events->event[event], cuda->lane[lane]));
+    struct mark *const m = &events->mark[event];
+    TRY(cudaEventRecord(m->event, cuda->lane[lane]));
+    m->after = rw_cuda_files_last(cuda, lane);
     return RW_OK;
 }
 
@@ -75,8 +84,9 @@ rw_status rw_cuda_wait(void *state, int lane, struct rw_events *events, size_t e
 {
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
-    TRY(cudaStreamWaitEvent(cuda->lane[lane], events->event[event], 0));
-    return RW_OK;
+    const struct mark *const m = &events->mark[event];
+    TRY(cudaStreamWaitEvent(cuda->lane[lane], m->event, 0));
+    return lane == RW_LANE_COMPUTE && m->after ? rw_cuda_files_await(cuda, m->event, m->after) : RW_OK;
 }
 
 /* ---- the store ---- */
@@ -99,6 +109,7 @@ static rw_status pinned_put(void *device, int lane, void *store, uint64_t at, co
     struct rw_cuda *const cuda = device;
     RW_ON_DEVICE(cuda);
     TRY(cudaMemcpyAsync((char *)store + at, from, bytes, cudaMemcpyDeviceToHost, cuda->lane[lane]));
+    rw_cuda_files_passed(cuda, lane);
     return RW_OK;
 }
 
@@ -107,6 +118,7 @@ static rw_status pinned_get(void *device, int lane, void *to, const void *store,
     struct rw_cuda *const cuda = device;
     RW_ON_DEVICE(cuda);
     TRY(cudaMemcpyAsync(to, (const char *)store + at, bytes, cudaMemcpyHostToDevice, cuda->lane[lane]));
+    rw_cuda_files_passed(cuda, lane);
     return RW_OK;
 }
 

@@ -1,0 +1,250 @@
+/* A file that values wait in. See file.h. */
+#include "device/file.h"
+
+#include "base/alloc.h"
+#include "device/cpu/threads.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGE RW_FILE_PAGE
+
+static rw_status fail(char *why, size_t size, rw_status status, const char *fmt, ...) RW_PRINTF(4, 5);
+
+static rw_status fail(char *why, size_t size, rw_status status, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(why, size, fmt, args);
+    va_end(args);
+    return status;
+}
+
+/* ---- a limit on files' sizes is an error here, not the signal that ends the process ---- */
+
+struct quiet {
+    sigset_t before;
+    bool pending; /* already: then it is somebody else's */
+};
+
+static struct quiet quiet_begin(void)
+{
+    struct quiet q;
+    sigset_t one, pending;
+    sigemptyset(&one);
+    sigaddset(&one, SIGXFSZ);
+    sigpending(&pending);
+    q.pending = sigismember(&pending, SIGXFSZ) == 1;
+    pthread_sigmask(SIG_BLOCK, &one, &q.before);
+    return q;
+}
+
+static void quiet_end(const struct quiet *q)
+{
+    const int error = errno;
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, SIGXFSZ);
+    while (!q->pending && sigtimedwait(&one, NULL, &(struct timespec){ 0 }) == -1 && errno == EINTR) {}
+    pthread_sigmask(SIG_SETMASK, &q->before, NULL);
+    errno = error;
+}
+
+/* ---- opening ---- */
+
+/* A file without a name, -1 with errno. */
+static int open_nameless(const char *path)
+{
+    int fd = open(path, O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
+    static const char suffix[] = "/rewind-XXXXXX";
+    char *const name = rw_malloc(strlen(path) + sizeof suffix);
+    if (!name) {
+        errno = ENOMEM;
+        return -1;
+    }
+    strcpy(name, path);
+    strcat(name, suffix);
+    fd = mkostemp(name, O_CLOEXEC);
+    if (fd >= 0) unlink(name);
+    rw_free(name);
+    return fd;
+}
+
+/* Room on the disk, and the length that it keeps. 0, or errno. */
+static int reserve(int fd, uint64_t bytes)
+{
+    const struct quiet q = quiet_begin();
+    int error = fallocate(fd, 0, 0, (off_t)bytes) ? errno : 0;
+    if (error == EOPNOTSUPP || error == ENOSYS) error = ftruncate(fd, (off_t)bytes) ? errno : 0;
+    errno = error;
+    quiet_end(&q);
+    return error;
+}
+
+/* What memory the disk takes as it is. Where nobody says: a page's. */
+static size_t alignment_of(int fd)
+{
+#ifdef STATX_DIOALIGN
+    struct statx s;
+    if (!statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &s) && (s.stx_mask & STATX_DIOALIGN) && s.stx_dio_mem_align &&
+        s.stx_dio_offset_align <= PAGE)
+        return s.stx_dio_mem_align;
+#endif
+    return PAGE;
+}
+
+static bool set_direct(int fd, bool direct)
+{
+    const int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && !fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
+}
+
+rw_status rw_file_open(const char *path, uint64_t bytes, struct rw_file **ret, char *why, size_t size)
+{
+    struct rw_file *const f = rw_malloc(sizeof *f + strlen(path) + 1);
+    if (!f) return RW_ERR_MEMORY;
+    *f = (struct rw_file){ .fd = open_nameless(path), .bytes = bytes, .forks = rw_threads_forks() };
+    strcpy(f->path, path);
+    const int error = f->fd < 0 ? errno : reserve(f->fd, bytes + PAGE);
+    if (error) {
+        fail(why, size, RW_ERR_IO, "%s in %s: %s", f->fd < 0 ? "no file can be made" : "there is no room for a file",
+             path, strerror(error));
+        if (f->fd >= 0) close(f->fd);
+        rw_free(f);
+        return error == ENOMEM ? RW_ERR_MEMORY : RW_ERR_IO;
+    }
+    atomic_init(&f->direct, set_direct(f->fd, true));
+    f->alignment = alignment_of(f->fd);
+    *ret = f;
+    return RW_OK;
+}
+
+void rw_file_close(struct rw_file *f)
+{
+    close(f->fd);
+    rw_free(f);
+}
+
+bool rw_file_is_own(const struct rw_file *f)
+{
+    return f->forks == rw_threads_forks();
+}
+
+rw_status rw_file_not_own(const struct rw_file *f, char *why, size_t size)
+{
+    return fail(why, size, RW_ERR_IO, "the file in %s belongs to the process that fork() was called in", f->path);
+}
+
+/* ---- copying ---- */
+
+rw_status rw_file_check_length(const struct rw_file *f, char *why, size_t size)
+{
+    struct stat s;
+    if (fstat(f->fd, &s))
+        return fail(why, size, RW_ERR_IO, "the file in %s is not there any more: %s", f->path, strerror(errno));
+    if ((uint64_t)s.st_size >= f->bytes + PAGE) return RW_OK;
+    return fail(why, size, RW_ERR_IO, "the file in %s was truncated by somebody else: it has %llu bytes of %llu",
+                f->path, (unsigned long long)s.st_size, (unsigned long long)(f->bytes + PAGE));
+}
+
+static ssize_t transfer(const struct rw_file *f, char *memory, size_t n, uint64_t at, bool out)
+{
+    if (!out) return pread(f->fd, memory, n, (off_t)at);
+    const struct quiet q = quiet_begin();
+    const ssize_t done = pwrite(f->fd, memory, n, (off_t)at);
+    quiet_end(&q);
+    return done;
+}
+
+bool rw_file_takes(const struct rw_file *f, const void *memory, size_t n)
+{
+    return !atomic_load(&f->direct) || ((uintptr_t)memory % f->alignment == 0 && n % PAGE == 0);
+}
+
+/* Pages that the kernel cannot pin, as some drivers' are, are no fault of the caller's. */
+static bool is_refusal(int error)
+{
+    return error == EINVAL || error == EFAULT;
+}
+
+/* What the file system takes past the page cache no more it takes through it. */
+rw_status rw_file_transfer(struct rw_file *f, void *memory, size_t n, uint64_t at, bool out, char *why, size_t size)
+{
+    for (char *at_memory = memory; n;) {
+        const bool direct = atomic_load(&f->direct);
+        const ssize_t done = transfer(f, at_memory, n, at, out);
+        if (done > 0) {
+            at_memory += done, n -= (size_t)done, at += (uint64_t)done;
+        } else if (done < 0 && is_refusal(errno) && direct) {
+            atomic_store(&f->direct, false);
+            set_direct(f->fd, false);
+        } else if (done == 0 || errno != EINTR) {
+            return fail(why, size, RW_ERR_IO, "%zu bytes at %llu of the file in %s could not be %s: %s", n,
+                        (unsigned long long)at, f->path, out ? "written" : "read",
+                        done ? strerror(errno) : "the file ends there");
+        }
+    }
+    return RW_OK;
+}
+
+/* ---- how fast it is ---- */
+
+#define MEASURED_BYTES ((uint64_t)16 << 20)
+#define MEASURED_S 0.2 /* of one direction, at most */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Piece by piece, so that a slow disk is given up early. */
+static rw_status time_pieces(struct rw_file *f, char *memory, bool out, uint64_t *bytes, double *ret, char *why,
+                             size_t size)
+{
+    const double begin = now();
+    uint64_t done = 0;
+    rw_status status = RW_OK;
+    while (!status && done < *bytes && now() - begin < MEASURED_S) {
+        status = rw_file_transfer(f, memory, RW_FILE_CHUNK, done, out, why, size);
+        done += RW_FILE_CHUNK;
+    }
+    if (!status) *ret = (double)done / (now() - begin);
+    *bytes = done;
+    return status;
+}
+
+static rw_status time_file(struct rw_file *f, char *memory, struct rw_store_rate *ret, char *why, size_t size)
+{
+    uint64_t bytes = MEASURED_BYTES;
+    rw_status status = time_pieces(f, memory, true, &bytes, &ret->out, why, size); /* finds its place on the disk */
+    if (!status) status = time_pieces(f, memory, true, &bytes, &ret->out, why, size);
+    return status ? status : time_pieces(f, memory, false, &bytes, &ret->in, why, size);
+}
+
+rw_status rw_file_measure(const char *path, struct rw_store_rate *ret, char *why, size_t size)
+{
+    struct rw_file *f;
+    struct rw_store_rate rate;
+    const rw_status opened = rw_file_open(path, MEASURED_BYTES, &f, why, size);
+    if (opened) return opened;
+    char *const memory = rw_malloc_aligned(RW_FILE_CHUNK, PAGE);
+    rw_status status = memory ? RW_OK : RW_ERR_MEMORY;
+    if (memory) memset(memory, 1, RW_FILE_CHUNK);
+    if (!status) status = time_file(f, memory, &rate, why, size);
+    rw_free_aligned(memory);
+    rw_file_close(f);
+    if (!status) *ret = rate;
+    return status;
+}

@@ -1,0 +1,212 @@
+/*
+ * A device's store in files by itself: values of any length out and back, more of them than are queued at a time, and
+ * what fails is told to who waits for it, and to nobody who waits for what came before.
+ */
+#include "run/folder.h"
+
+#include "record/context.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PAGE 4096
+#define PIECE ((size_t)4 << 20)
+
+TestSuite(file_store, .init = make_folder, .fini = remove_folder);
+
+/* Memory of the device, as long as the store. */
+struct desk {
+    struct fixture b;
+    const struct rw_device_fns *device;
+    const struct rw_store_fns *fns;
+    void *state, *store;
+    char *memory;
+    struct rw_events *events;
+    size_t bytes;
+};
+
+static struct desk desk_open(size_t bytes, size_t n_events)
+{
+    struct desk d = { .b = fixture_open(3, 1), .bytes = bytes };
+    d.device = d.b.ctx->device;
+    d.fns = d.device->file_store;
+    d.state = d.b.ctx->device_state;
+    cr_assert_eq(d.fns->open(d.state, folder, bytes, &d.store), RW_OK);
+    d.memory = d.device->alloc(d.state, bytes);
+    d.events = d.device->make_events(d.state, n_events);
+    cr_assert(d.memory && d.events);
+    return d;
+}
+
+static void desk_close(struct desk *d)
+{
+    d->device->finish(d->state);
+    d->fns->close(d->state, d->store);
+    d->device->free_events(d->state, d->events);
+    d->device->free(d->state, d->memory);
+    fixture_close(&d->b);
+}
+
+static unsigned char *pattern(size_t bytes)
+{
+    unsigned char *const p = malloc(bytes);
+    uint32_t x = 1;
+    for (size_t i = 0; i < bytes; i++) p[i] = (unsigned char)((x = x * 1664525u + 1013904223u) >> 24);
+    return p;
+}
+
+static void fill(struct desk *d, const unsigned char *with)
+{
+    cr_assert_eq(d->device->upload(d->state, d->memory, with, d->bytes), RW_OK);
+}
+
+/* Behind what compute has been given so far; event `mark` is compute's, mark + 1 the copy's. */
+static void put(struct desk *d, size_t mark, size_t at, size_t bytes)
+{
+    cr_assert_eq(d->device->signal(d->state, RW_LANE_COMPUTE, d->events, mark), RW_OK);
+    cr_assert_eq(d->device->wait(d->state, RW_LANE_OUT, d->events, mark), RW_OK);
+    cr_assert_eq(d->fns->put(d->state, RW_LANE_OUT, d->store, at, d->memory + at, bytes), RW_OK);
+    cr_assert_eq(d->device->signal(d->state, RW_LANE_OUT, d->events, mark + 1), RW_OK);
+}
+
+static void get(struct desk *d, size_t mark, size_t at, size_t bytes)
+{
+    cr_assert_eq(d->device->signal(d->state, RW_LANE_COMPUTE, d->events, mark), RW_OK);
+    cr_assert_eq(d->device->wait(d->state, RW_LANE_IN, d->events, mark), RW_OK);
+    cr_assert_eq(d->fns->get(d->state, RW_LANE_IN, d->memory + at, d->store, at, bytes), RW_OK);
+    cr_assert_eq(d->device->signal(d->state, RW_LANE_IN, d->events, mark + 1), RW_OK);
+}
+
+static rw_status await(struct desk *d, size_t mark)
+{
+    return d->device->wait(d->state, RW_LANE_COMPUTE, d->events, mark + 1);
+}
+
+static void expect_memory(struct desk *d, const unsigned char *want, size_t at, size_t bytes)
+{
+    unsigned char *const got = malloc(bytes + 1);
+    cr_assert_eq(d->device->download(d->state, got, d->memory + at, bytes), RW_OK);
+    cr_assert_eq(first_difference(got, want + at, bytes), -1, "%zu bytes at %zu: byte %ld", bytes, at,
+                 first_difference(got, want + at, bytes));
+    free(got);
+}
+
+Test(file_store, values_of_any_length_come_back)
+{
+    static const size_t lengths[] = { 1, PAGE - 1, PAGE, PAGE + 1, PIECE - 1, 2 * PIECE + 3, PIECE, 3, PIECE + PAGE };
+    enum { N = sizeof lengths / sizeof *lengths };
+    size_t at[N + 1] = { 0 };
+    for (int i = 0; i < N; i++) at[i + 1] = at[i] + (lengths[i] + PAGE - 1) / PAGE * PAGE;
+    struct desk d = desk_open(at[N], 4 * N);
+    unsigned char *const want = pattern(at[N]);
+    for (int round = 0; round < 3; round++) {
+        plant.delay = round * 200;
+        plant.refuses_direct = round == 2;
+        want[round]++;
+        fill(&d, want);
+        for (size_t i = 0; i < N; i++) put(&d, 2 * i, at[i], lengths[i]);
+        for (size_t i = 0; i < N; i++) cr_assert_eq(await(&d, 2 * i), RW_OK);
+        cr_assert_eq(d.device->clear(d.state, d.memory, at[N]), RW_OK);
+        for (size_t i = N; i-- > 0;) get(&d, 2 * N + 2 * i, at[i], lengths[i]);
+        for (size_t i = 0; i < N; i++) {
+            cr_assert_eq(await(&d, 2 * N + 2 * i), RW_OK);
+            expect_memory(&d, want, at[i], lengths[i]);
+        }
+        cr_assert_eq(d.device->finish(d.state), RW_OK);
+    }
+    free(want);
+    desk_close(&d);
+}
+
+/* Where only its own lanes wait: the way back for the way out, and that for nothing. */
+Test(file_store, a_value_comes_back_while_it_goes_out)
+{
+    struct desk d = desk_open(3 * PIECE, 8);
+    unsigned char *const want = pattern(3 * PIECE);
+    for (int round = 0; round < 3; round++) {
+        plant.delay = round * 500;
+        want[round]++;
+        fill(&d, want);
+        put(&d, 0, 0, 3 * PIECE - 5);
+        cr_assert_eq(d.device->wait(d.state, RW_LANE_IN, d.events, 1), RW_OK);
+        get(&d, 2, 0, 3 * PIECE - 5);
+        cr_assert_eq(await(&d, 2), RW_OK);
+        expect_memory(&d, want, 0, 3 * PIECE - 5);
+    }
+    free(want);
+    desk_close(&d);
+}
+
+Test(file_store, more_copies_than_are_queued_at_a_time)
+{
+    enum { N = 2500, SLOTS = 50 };
+    struct desk d = desk_open(SLOTS * PAGE, 4);
+    unsigned char *const want = pattern(SLOTS * PAGE);
+    fill(&d, want);
+    for (size_t i = 0; i < N; i++) put(&d, 0, i % SLOTS * PAGE, PAGE - i % 7);
+    cr_assert_eq(await(&d, 0), RW_OK);
+    cr_assert_eq(plant.writes, N);
+    cr_assert_eq(d.device->clear(d.state, d.memory, SLOTS * PAGE), RW_OK);
+    for (size_t i = 0; i < N; i++) get(&d, 2, i % SLOTS * PAGE, PAGE - i % 7);
+    cr_assert_eq(await(&d, 2), RW_OK);
+    for (size_t i = 0; i < SLOTS; i++) expect_memory(&d, want, i * PAGE, PAGE - 6);
+    free(want);
+    desk_close(&d);
+}
+
+Test(file_store, what_fails_is_told_to_who_waits_for_it)
+{
+    enum { N = 6 };
+    struct desk d = desk_open(N * PAGE, 2 * N);
+    unsigned char *const want = pattern(N * PAGE);
+    char text[RW_MESSAGE_MAX];
+    for (int out = 0; out < 2; out++)
+        for (int nth = 0; nth < N; nth++) {
+            fill(&d, want);
+            for (size_t i = 0; i < N; i++) put(&d, 2 * i, i * PAGE, PAGE);
+            cr_assert_eq(d.device->finish(d.state), RW_OK);
+            plant = (struct plant){ .error = EIO };
+            *(out ? &plant.fail_write : &plant.fail_read) = 1 + nth;
+            for (size_t i = 0; i < N; i++) (out ? put : get)(&d, 2 * i, i * PAGE, PAGE);
+            for (int i = 0; i < N; i++) {
+                cr_assert_eq(await(&d, 2 * (size_t)i), i < nth ? RW_OK : RW_ERR_IO, "copy %d of %d", i, nth);
+                d.device->take_message(d.state, text, sizeof text);
+                cr_assert_eq(strstr(text, out ? "could not be written" : "could not be read") != NULL, i >= nth, "%s",
+                             text);
+                cr_assert(i < nth || strstr(text, folder));
+            }
+            cr_assert_eq(out ? plant.writes : plant.reads, nth + 1, "nothing is copied behind it");
+            cr_assert_eq(d.device->finish(d.state), RW_OK, "it was told");
+            for (size_t i = 0; i < N; i++) get(&d, 2 * i, i * PAGE, PAGE);
+            cr_assert_eq(d.device->finish(d.state), RW_OK, "and is forgotten");
+            expect_memory(&d, want, 0, N * PAGE);
+        }
+    free(want);
+    desk_close(&d);
+}
+
+Test(file_store, what_nobody_waits_for_is_told_in_the_end)
+{
+    struct desk d = desk_open(PAGE, 2);
+    char text[RW_MESSAGE_MAX];
+    plant = (struct plant){ .error = ENOSPC, .fail_write = 1 };
+    put(&d, 0, 0, PAGE);
+    cr_assert_eq(d.device->finish(d.state), RW_ERR_IO);
+    d.device->take_message(d.state, text, sizeof text);
+    cr_assert(strstr(text, strerror(ENOSPC)), "%s", text);
+    cr_assert_eq(d.device->finish(d.state), RW_OK);
+    desk_close(&d);
+}
+
+Test(file_store, its_speed_is_measured)
+{
+    struct desk d = desk_open(PAGE, 2);
+    struct rw_store_rate rate = { 0 };
+    cr_assert_eq(d.fns->measure(d.state, folder, &rate), RW_OK);
+    cr_assert(rate.out > 1e5 && rate.in > 1e5);
+    plant = (struct plant){ .error = EIO, .fail_write = 2 };
+    cr_assert_eq(d.fns->measure(d.state, folder, &rate), RW_ERR_IO);
+    desk_close(&d);
+}
