@@ -10,7 +10,7 @@
 #include "remat/simulate.h"
 
 /* What a candidate keeps is moved in steps of one such part. */
-#define RW_MOVED_PARTS 4
+#define RW_MOVED_PARTS 16
 
 struct rw_candidate {
     bool named;

@@ -13,10 +13,6 @@
 #define CANDIDATES_LEAST 96
 #define CANDIDATES_MOST 512
 
-/* Points of which what is kept is moved. */
-#define BASES_LEAST 8
-#define BASES_MOST 48
-
 /* Tapes of which neighbours are searched. */
 #define SHORT_TAPE 24 /* nodes */
 #define NEIGHBOURS_MOST 2000
@@ -26,7 +22,7 @@ rw_status rw_frontier_choose(const struct rw_frontier *f, size_t point, struct r
     return rw_candidate_choose(&f->candidates, f->point[point].candidate, ret_choice);
 }
 
-static int faster_first(const void *pa, const void *pb)
+int rw_frontier_faster_first(const void *pa, const void *pb)
 {
     const struct rw_frontier_point *const a = pa, *const b = pb;
     if (a->seconds != b->seconds) return a->seconds < b->seconds ? -1 : 1;
@@ -42,7 +38,7 @@ static rw_status list_points(struct rw_frontier *f)
     if (!point) return RW_ERR_MEMORY;
     for (uint32_t i = 0; i < c->n; i++)
         point[i] = (struct rw_frontier_point){ c->candidate[i].peak, c->candidate[i].seconds, i };
-    qsort(point, c->n, sizeof *point, faster_first);
+    qsort(point, c->n, sizeof *point, rw_frontier_faster_first);
     uint64_t least = UINT64_MAX;
     for (size_t i = 0; i < c->n; i++) {
         struct rw_candidate *const x = &c->candidate[point[i].candidate];
@@ -76,48 +72,6 @@ rw_status rw_frontier_init(struct rw_frontier *f, const struct rw_problem *p)
     if (!status) status = list_points(f);
     if (status) rw_frontier_finish(f);
     return status;
-}
-
-/* Of how many points: like the candidates themselves. */
-static size_t count_bases(const struct rw_frontier *f)
-{
-    const size_t n = ACTIONS_IN_ALL / (f->candidates.sim.schedule.n_actions + 1) / RW_MOVED_PARTS;
-    const size_t most = n < BASES_LEAST ? BASES_LEAST : n > BASES_MOST ? BASES_MOST : n;
-    return most < f->n_points ? most : f->n_points;
-}
-
-/* Points from candidate `first` on that nothing faster undercuts join those that are there. */
-static rw_status merge_points(struct rw_frontier *f, size_t first)
-{
-    const struct rw_candidates *const c = &f->candidates;
-    const size_t n = f->n_points + (c->n - first);
-    struct rw_frontier_point *const point = rw_realloc(f->point, n * sizeof *point);
-    if (!point) return RW_ERR_MEMORY;
-    f->point = point;
-    for (size_t i = first; i < c->n; i++)
-        point[f->n_points++] = (struct rw_frontier_point){ c->candidate[i].peak, c->candidate[i].seconds, (uint32_t)i };
-    qsort(point, n, sizeof *point, faster_first);
-    uint64_t least = UINT64_MAX;
-    f->n_points = 0;
-    for (size_t i = 0; i < n; i++) {
-        const bool is_smaller = point[i].peak < least;
-        if (is_smaller) least = point[i].peak;
-        if (is_smaller || point[i].candidate < first) point[f->n_points++] = point[i];
-    }
-    return RW_OK;
-}
-
-rw_status rw_frontier_add_moved(struct rw_frontier *f)
-{
-    struct rw_candidates *const c = &f->candidates;
-    const size_t first = c->n, n = count_bases(f);
-    rw_status status = RW_OK;
-    for (size_t i = 0; !status && i < n; i++) {
-        const size_t point = n > 1 ? i * (f->n_points - 1) / (n - 1) : 0;
-        for (uint8_t part = 1; !status && part <= RW_MOVED_PARTS; part++)
-            status = rw_candidates_add_moved(c, f->point[point].candidate, part);
-    }
-    return status ? status : merge_points(f, first);
 }
 
 /* What runs whatever is chosen: each node once. */

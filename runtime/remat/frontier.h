@@ -10,8 +10,8 @@
  *                 spent on values that are kept besides (fill.h)
  *     neighbours  of a short tape: what differs from these in one value or cut (neighbours.h)
  *
- *     moved       of points that these come to: the first quarters of what each keeps wait outside the device's memory,
- *                 where that is asked for (rw_frontier_add_moved()). What a point drops is cheap to make again for its
+ *     moved       of points that these come to: the first sixteenths of what each keeps wait outside the device's
+ *                 memory, where that is asked for (frontier_moved.c). What a point drops is cheap to make again for its
  *                 bytes, so what it keeps, and what goes out, is what is dear
  *
  * Each is simulated. Those that are slower and no smaller than another one go; what is left are the points. A planner
@@ -38,6 +38,9 @@ struct rw_frontier {
 /* RW_ERR_MEMORY leaves *f empty. The problem stays open as long as the frontier is used. */
 rw_status rw_frontier_init(struct rw_frontier *f, const struct rw_problem *p);
 void rw_frontier_finish(struct rw_frontier *f);
+
+/* For qsort(): the order of points. */
+int rw_frontier_faster_first(const void *a, const void *b);
 
 /* Adds what moves values, at the rates of the context's store. The points that are there stay. RW_ERR_MEMORY. */
 rw_status rw_frontier_add_moved(struct rw_frontier *f);

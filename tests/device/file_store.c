@@ -170,7 +170,8 @@ Test(file_store, what_fails_is_told_to_who_waits_for_it)
             plant = (struct plant){ .error = EIO };
             *(out ? &plant.fail_write : &plant.fail_read) = 1 + nth;
             for (size_t i = 0; i < N; i++) (out ? put : get)(&d, 2 * i, i * PAGE, PAGE);
-            for (int i = 0; i < N; i++) {
+            for (int k = 0; k < 2 * N; k++) {
+                const int i = nth % 2 ? k % N : (2 * N - 1 - k) % N; /* some know already what has failed behind them */
                 cr_assert_eq(await(&d, 2 * (size_t)i), i < nth ? RW_OK : RW_ERR_IO, "copy %d of %d", i, nth);
                 d.device->take_message(d.state, text, sizeof text);
                 cr_assert_eq(strstr(text, out ? "could not be written" : "could not be read") != NULL, i >= nth, "%s",

@@ -302,11 +302,11 @@ Test(budgets, a_step_that_does_not_fit_runs_nothing_and_can_be_run_under_another
     fixture_close(&b);
 }
 
-Test(budgets, planning_gives_everything_back_when_an_allocation_fails)
+static void check_allocations(const char *policy)
 {
     struct fixture b = fixture_open(3, 1);
     const uint32_t loss = penalty(&b)->id;
-    cr_assert_eq(ckpt_set_policy(b.t, "budget:92%"), RW_OK);
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
     const struct rw_request request = rw_step_request(b.t, &loss, 1);
     rw_plan *first = NULL;
     cr_assert_eq(rw_plan_build(b.t, &request, &first), RW_OK); /* the tape's own arrays have grown */
@@ -332,4 +332,10 @@ Test(budgets, planning_gives_everything_back_when_an_allocation_fails)
     }
     cr_expect_gt(failed, 50);
     fixture_close(&b);
+}
+
+Test(budgets, planning_gives_everything_back_when_an_allocation_fails)
+{
+    check_allocations("budget:92%");
+    check_allocations("budget:92%+offload");
 }

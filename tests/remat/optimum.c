@@ -251,22 +251,27 @@ static void check_gap_to_bound(struct step *s, rw_tensor *loss, unsigned least_p
     rw_frontier_finish(&f);
 }
 
-/* The figure that is promised of real models, printed by bench/planning for larger ones. */
-static void check_model(enum model_kind kind)
+static rw_tensor *record_model(struct step *s, enum model_kind kind, int layers)
 {
     static struct model m;
     static const int32_t tokens[2 * 64];
     struct model_config config = { 0 };
-    struct step s = { .b = fixture_open(1, 1) };
     cr_assert(model_preset(&config, "tiny"));
     config.kind = kind;
-    config.layers = 12;
+    config.layers = layers;
     config.width = 128;
     config.hidden = 0;
     config.max_seq = 64;
     config.dropout = kind == MODEL_GPT ? 0.1f : 0;
-    cr_assert_eq(model_create(&m, s.b.ctx, &config), RW_OK);
-    check_gap_to_bound(&s, model_loss(&m, s.b.t, 2, 64, tokens, tokens), 25, 1.03, model_name(kind));
+    cr_assert_eq(model_create(&m, s->b.ctx, &config), RW_OK);
+    return model_loss(&m, s->b.t, 2, 64, tokens, tokens);
+}
+
+/* The figure that is promised of real models, printed by bench/planning for larger ones. */
+static void check_model(enum model_kind kind)
+{
+    struct step s = { .b = fixture_open(1, 1) };
+    check_gap_to_bound(&s, record_model(&s, kind, 12), 25, 1.03, model_name(kind));
     close_step(&s);
 }
 
@@ -274,6 +279,60 @@ Test(optimum, is_three_percent_away_at_most_for_gpt_and_llama)
 {
     check_model(MODEL_GPT);
     check_model(MODEL_LLAMA);
+}
+
+/* All points, and of each every part of what it keeps moved. */
+static size_t try_all_parts(struct rw_frontier *f)
+{
+    const size_t before = f->candidates.n_simulations;
+    for (size_t i = 0; i < f->n_points; i++)
+        for (uint8_t part = 1; part <= RW_MOVED_PARTS; part++)
+            cr_assert_eq(rw_candidates_add_moved(&f->candidates, f->point[i].candidate, part), RW_OK);
+    return f->candidates.n_simulations - before;
+}
+
+static double best_within(const struct rw_candidates *c, uint64_t bytes)
+{
+    double best = INFINITY;
+    for (size_t i = 0; i < c->n; i++)
+        if (c->candidate[i].peak <= bytes) best = fmin(best, c->candidate[i].seconds);
+    return best;
+}
+
+/* Of what could be moved a part is tried: what is not tried would have gained little. */
+static void check_moved(double rate, int layers)
+{
+    struct step s = { .b = fixture_open(1, 1) };
+    struct rw_frontier moved, all;
+    const rw_offload o = { .out_bytes_per_s = rate, .in_bytes_per_s = rate };
+    cr_assert_eq(rw_context_set_offload(s.b.ctx, &o), RW_OK);
+    open_problem(&s, record_model(&s, MODEL_GPT, layers));
+    cr_assert_eq(rw_frontier_init(&moved, &s.problem), RW_OK);
+    cr_assert_eq(rw_frontier_init(&all, &s.problem), RW_OK);
+    const size_t before = moved.candidates.n_simulations;
+    cr_assert_eq(rw_frontier_add_moved(&moved), RW_OK);
+    const size_t tried = moved.candidates.n_simulations - before, of = try_all_parts(&all);
+    cr_expect_lt(3 * tried, of, "%zu of %zu", tried, of);
+    double worst = 1;
+    for (unsigned percent = 95; percent > 2; percent -= percent > 20 ? 5 : 1) {
+        const uint64_t bytes = rw_frontier_none_peak(&all) * percent / 100;
+        const double best = best_within(&all.candidates, bytes);
+        if (best < INFINITY) worst = fmax(worst, planned_within(&moved, bytes) / best);
+    }
+    if (getenv("REWIND_OPTIMUM"))
+        fprintf(stderr, "%d layers at %g bytes/s: %zu of %zu tried, off by %.4f\n", layers, rate, tried, of, worst);
+    cr_expect_leq(worst, 1.03, "%d layers at %g bytes/s: %.4f", layers, rate, worst);
+    rw_frontier_finish(&moved);
+    rw_frontier_finish(&all);
+    close_step(&s);
+}
+
+Test(optimum, is_nearly_reached_where_values_move)
+{
+    for (int layers = 12; layers <= 36; layers += 24) {
+        check_moved(4e8, layers);
+        check_moved(2e9, layers);
+    }
 }
 
 /* Where weights are much and pictures small, what fills memory is what one product works with. */

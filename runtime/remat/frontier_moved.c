@@ -1,0 +1,144 @@
+/*
+ * Points at which part of what is kept waits outside the device's memory. Of every point the first 1, 2, ... sixteenths
+ * could be moved, but these are more simulations than a plan is worth. So a coarse grid of them is tried first, and
+ * then, in finer and finer steps, what lies beside those that nothing undercuts:
+ *
+ *     sixteenths  16  x . . . x . . . x        x  the coarse grid
+ *                  8  . . o . . . . . .        o  beside a good one, half a step away
+ *                  4  x . B o x . . . x        B  is one
+ *                     points, the fastest first
+ *
+ * The order of what is tried follows from tape and costs alone, as all candidates'.
+ */
+#include "remat/frontier.h"
+
+#include "base/alloc.h"
+
+#include <stdlib.h>
+
+/* How much is tried: so many actions are simulated in all, but at least so many candidates; of them the coarse grid
+   may take a third. */
+#define ACTIONS_IN_ALL 240000
+#define TRIED_LEAST 128
+#define TRIED_MOST 768
+#define COARSE_PARTS 4
+
+struct grid {
+    struct rw_frontier *f;
+    size_t first;                    /* moved candidates are those from here on */
+    uint32_t *at;                    /* by their number behind that: the point */
+    bool *tried;                     /* by point and part */
+    struct rw_frontier_point *point; /* all there are, for sorting */
+    size_t n, left;                  /* points; how many more may be tried */
+};
+
+static rw_status try_one(struct grid *g, size_t point, int part)
+{
+    struct rw_candidates *const c = &g->f->candidates;
+    if (point >= g->n || part < 1 || part > RW_MOVED_PARTS || !g->left) return RW_OK;
+    bool *const tried = &g->tried[point * RW_MOVED_PARTS + (size_t)part - 1];
+    if (*tried) return RW_OK;
+    *tried = true;
+    g->left--;
+    g->at[c->n - g->first] = (uint32_t)point;
+    return rw_candidates_add_moved(c, g->f->point[point].candidate, (uint8_t)part);
+}
+
+static rw_status try_coarsely(struct grid *g, size_t stride)
+{
+    rw_status status = RW_OK;
+    for (size_t point = 0; !status && point < g->n; point += stride)
+        for (int part = COARSE_PARTS; !status && part <= RW_MOVED_PARTS; part += COARSE_PARTS)
+            status = try_one(g, point, part);
+    return status;
+}
+
+static struct rw_frontier_point point_of(const struct rw_candidates *c, size_t candidate)
+{
+    return (struct rw_frontier_point){ c->candidate[candidate].peak, c->candidate[candidate].seconds,
+                                       (uint32_t)candidate };
+}
+
+/* Of what has been tried so far and the points that there were, the moved ones that nothing undercuts. */
+static size_t list_good(struct grid *g)
+{
+    const struct rw_candidates *const c = &g->f->candidates;
+    size_t n = 0, good = 0;
+    for (size_t i = 0; i < g->n; i++) g->point[n++] = g->f->point[i];
+    for (size_t i = g->first; i < c->n; i++) g->point[n++] = point_of(c, i);
+    qsort(g->point, n, sizeof *g->point, rw_frontier_faster_first);
+    uint64_t least = UINT64_MAX;
+    for (size_t i = 0; i < n; i++) {
+        const struct rw_frontier_point x = g->point[i];
+        if (x.peak >= least) continue;
+        least = x.peak;
+        if (x.candidate >= g->first) g->point[good++] = x;
+    }
+    return good;
+}
+
+static rw_status try_beside(struct grid *g, size_t stride, int step)
+{
+    const size_t n = list_good(g);
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < n; i++) {
+        const size_t point = g->at[g->point[i].candidate - g->first];
+        const int part = g->f->candidates.candidate[g->point[i].candidate].part;
+        status = try_one(g, point + stride, part);
+        if (!status && point >= stride) status = try_one(g, point - stride, part);
+        if (!status) status = try_one(g, point, part - step);
+        if (!status) status = try_one(g, point, part + step);
+    }
+    return status;
+}
+
+/* Points that are there stay; of the others those that nothing undercuts. */
+static void merge(struct grid *g)
+{
+    struct rw_frontier *const f = g->f;
+    const struct rw_candidates *const c = &f->candidates;
+    size_t n = 0;
+    for (size_t i = 0; i < f->n_points; i++) g->point[n++] = f->point[i];
+    for (size_t i = g->first; i < c->n; i++) g->point[n++] = point_of(c, i);
+    qsort(g->point, n, sizeof *g->point, rw_frontier_faster_first);
+    uint64_t least = UINT64_MAX;
+    f->n_points = 0;
+    for (size_t i = 0; i < n; i++) {
+        const bool is_smaller = g->point[i].peak < least;
+        if (is_smaller) least = g->point[i].peak;
+        if (is_smaller || g->point[i].candidate < g->first) g->point[f->n_points++] = g->point[i];
+    }
+    rw_free(f->point);
+    f->point = g->point;
+    g->point = NULL;
+}
+
+static rw_status try_all(struct grid *g)
+{
+    const size_t columns = g->left / 3 / (RW_MOVED_PARTS / COARSE_PARTS);
+    size_t stride = 1;
+    while (stride * columns < g->n) stride *= 2;
+    rw_status status = try_coarsely(g, stride);
+    for (int step = COARSE_PARTS; !status && (stride > 1 || step > 1);) {
+        stride = stride > 1 ? stride / 2 : 1;
+        step = step > 1 ? step / 2 : 1;
+        status = try_beside(g, stride, step);
+    }
+    return status ? status : try_beside(g, 1, 1);
+}
+
+rw_status rw_frontier_add_moved(struct rw_frontier *f)
+{
+    const size_t n = ACTIONS_IN_ALL / (f->candidates.sim.schedule.n_actions + 1);
+    const size_t most = n < TRIED_LEAST ? TRIED_LEAST : n > TRIED_MOST ? TRIED_MOST : n;
+    struct grid g = { .f = f, .first = f->candidates.n, .n = f->n_points, .left = most };
+    g.at = rw_malloc(most * sizeof *g.at);
+    g.tried = rw_calloc(g.n * RW_MOVED_PARTS, sizeof *g.tried);
+    g.point = rw_malloc((g.n + most) * sizeof *g.point);
+    rw_status status = g.at && g.tried && g.point ? try_all(&g) : RW_ERR_MEMORY;
+    if (!status) merge(&g);
+    rw_free(g.at);
+    rw_free(g.tried);
+    rw_free(g.point);
+    return status;
+}
