@@ -340,7 +340,11 @@ static int writes_of_an_update(void)
     backward(&w, 0);
     const int before = plant.writes;
     cr_assert_eq(rw_adamw_step(opt), RW_OK);
+    const int at_once = plant.writes - before;
+    size_t bytes;
+    free(all_parameters(w.b.ctx, &bytes));
     const int n = plant.writes - before;
+    cr_assert_eq(n, at_once, "an update has ended when it returns");
     rw_adamw_destroy(&opt);
     fixture_close(&w.b);
     return n;
