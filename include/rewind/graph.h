@@ -50,8 +50,8 @@ typedef struct rw_graph_params {
      * for the norm, and for whether all are finite, each gradient dropped as soon as it has been looked at, then for
      * the updates. It is the same backward, from the same random numbers, so the bytes are those of the update behind
      * it; what it replays it replays twice, the loss is computed once, and the amaxes of delayed scaling are noted in
-     * the second. An update that is left out changes nothing and counts as left out. Refused with two passes: a gradient
-     * rule that records what is RW_OP_STATEFUL or RW_OP_NONDETERMINISTIC.
+     * the second. An update that is left out changes nothing and counts as left out. Refused with two passes: a
+     * gradient rule that records what is RW_OP_STATEFUL or RW_OP_NONDETERMINISTIC.
      *
      * Gradients of micro-batches before a launch are no part of it, as of no launch: it begins with clear ones. When
      * the device fails inside backward, some parameters have been updated and others have not: go back to a checkpoint.

@@ -1,8 +1,8 @@
 /*
  * linear under a recipe of 8-bit codes: input, weight and the gradient of the output are quantised, with scales that
  * are powers of two, so decoding them to bfloat16 rounds nothing; the products are those of bfloat16, and decode what
- * they read (codes_product.h). What backward keeps is the codes. Under delayed scaling the scale of the gradient's codes
- * is an operand of the rule.
+ * they read (codes_product.h). What backward keeps is the codes. Under delayed scaling the scale of the gradient's
+ * codes is an operand of the rule.
  */
 #include "ops/matmul/linear_codes.h"
 

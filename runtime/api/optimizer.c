@@ -75,8 +75,8 @@ static rw_status record_group(rw_optimizer *opt, size_t group, rw_tape *t, rw_te
     return rw_update_record(t, "rw_adamw_step", opt->kind->op, in, (int)end, &attrs, sizeof attrs, NULL);
 }
 
-/* Its row, one of its group's, its gradient, itself, its states, which are in the device's memory: it is the piece of its
-   number. */
+/* Its row, one of its group's, its gradient, itself, its states, which are in the device's memory: it is the piece of
+   its number. */
 static rw_status record_one(rw_optimizer *opt, size_t i, rw_tape *t, rw_tensor *rows, rw_tensor *g)
 {
     const struct rw_member *const x = &opt->members[i];

@@ -32,15 +32,15 @@ struct rw_recorder {
      * Errors are recorded.
      */
     rw_status (*record)(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient);
-    bool late; /* of a request with used_up: it stays behind everything else, and those behind it in the list are late */
+    bool late; /* of a request with used_up: it stays behind all else, and those behind it in the list are late */
 };
 
 /*
  * Of a step whose gradients are used up as they are complete, where what is done with them depends on all of them:
  * backward is recorded twice. In the first pass each gradient is shown to those who asked, one after the other, who
- * record what they need of it, and what it is for the next one; no more is done with it. The second makes it again, from
- * the same tickets, and what `change` of all of them records of it stands for it. The loss is computed once, and the
- * amaxes of the second pass are noted. Errors are recorded; NULL is one.
+ * record what they need of it, and what it is for the next one; no more is done with it. The second makes it again,
+ * from the same tickets, and what `change` of all of them records of it stands for it. The loss is computed once, and
+ * the amaxes of the second pass are noted. Errors are recorded; NULL is one.
  */
 struct rw_first_pass {
     struct rw_first_pass *next;

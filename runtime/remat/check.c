@@ -152,8 +152,8 @@ static bool order_is_valid(const struct checker *k)
     return s->n_forward <= s->n_actions && at != RW_ACTION_FORWARD && at != RW_ACTION_OUT;
 }
 
-/* Of some source: the last action that names it and is none of a recorder's; of these, by node, the last that writes it,
-   and the last that names it. All from 1 on; 0: none. */
+/* Of some source: the last action that names it and is none of a recorder's; of these, by node, the last that writes
+   it, and the last that names it. All from 1 on; 0: none. */
 struct named {
     uint32_t last, writer, update;
 };

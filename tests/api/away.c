@@ -158,7 +158,8 @@ Test(away, parameters_are_the_same_bytes_as_with_states_that_stay)
             if (way == WIDE) s.window = 0;
             struct zoo go = zoo_open(kind, s, way == WIDE ? 1 : 3);
             zoo_train(&go, 0, steps);
-            expect_same(&stay, &go, way == WIDE ? "in one block" : way == NARROW ? "in many blocks" : "in a file", kind);
+            static const char *const names[] = { "in many blocks", "in one block", "in a file" };
+            expect_same(&stay, &go, names[way], kind);
             if (way == IN_A_FILE) cr_assert(stats(&go).files && !stats(&go).host);
             zoo_close(&go);
         }

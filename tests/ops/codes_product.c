@@ -1,7 +1,7 @@
 /*
  * Products of 8-bit codes. Those that decode their factors, on the CPU panel by panel: the very bytes of the products
- * of what the codes mean, decoded whole; for any number of threads; in a workspace that docs/precision.md gives a formula
- * of. Those of a CUDA device that multiplies codes: within a bound, and the same bytes under every policy.
+ * of what the codes mean, decoded whole; for any number of threads; in a workspace that docs/precision.md gives a
+ * formula of. Those of a CUDA device that multiplies codes: within a bound, and the same bytes under every policy.
  */
 #include "support/compare.h"
 #include "support/support.h"

@@ -109,7 +109,7 @@ STREAMS = [
     Stream(r'shape_cuda:turn_kernel<unit16>'),
     # Codes, 16 to a thread on either side, through shared memory.
     Stream(r'codes_product_cuda:turn_kernel'),
-    # AdamW: four reads, three writes, some of them of half the bytes; Lion and SGD: three and two; averages: two and one.
+    # AdamW: four reads, three writes, some of half the bytes; Lion and SGD: three and two; averages: two and one.
     Stream(r'update_cuda:update_kernel<0, float>', share=4 / 7),
     Stream(r'update_cuda:update_kernel<0, __nv_bfloat16>', share=3 / 5),
     Stream(r'update_cuda:update_kernel<[12], float>', share=3 / 5),

@@ -33,7 +33,7 @@ same "GPT-2, moments of bf16" "--moments bf16 --threads 2" "--graph --update-ins
 same "Llama, f16, sgd" "--preset llama-tiny --dtype f16 --optimizer sgd --schedule linear" "--policy full" ""
 same "GPT-2, f16 updated inside" "--dtype f16 --threads 2" "--graph --update-inside --policy full" ""
 same "GPT-2, fp8 of earlier steps" "--dtype fp8 --scaling delayed --accum 2 --threads 2" "--policy full" "--policy none"
-same "GPT-2, delayed, updated inside" "--dtype fp8 --scaling delayed" "--graph --update-inside --policy full" "--policy none"
+same "GPT-2, delayed, updated inside" "--dtype fp8 --scaling delayed" "--graph --update-inside --policy full" ""
 same "Llama, fp8 of blocks, graph" "--dtype fp8 --scaling 1x128 --preset llama-tiny" "--policy full --graph" ""
 
 # An evaluation, here of as long as a hundred steps, is no part of the step behind it.
