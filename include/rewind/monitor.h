@@ -13,12 +13,16 @@
  * forward and backward, "hardware_flops_per_s" replays as well. With rw_monitor_watch() there is more:
  *
  *     "mfu":0.41,"hfu":0.52,"param_norm":88.2,"update_ratio":0.0011,"zeros":0.0003,
- *     "groups":{"attention":{"elements":28348416,"grad_norm":0.4,"param_norm":...,"update_ratio":...,"zeros":...},...}
+ *     "groups":{"attention":{"elements":28348416,"unclipped_norm":0.7,"grad_norm":0.4,"param_norm":...,
+ *                            "update_ratio":...,"zeros":...},...}
  *
  * mfu and hfu are shares of a stated peak. The rest comes from the optimizer's own pass: the norm of the gradients as
  * it took them (behind clipping and unscaling), of the weights behind the update, the norm of what was added to the
  * weights over that of the weights (0 where they are all zero), and the share of gradients that are zero. Of 16-bit
- * parameters the weights are the float32 master copies. No byte of the training depends on it.
+ * parameters the weights are the float32 master copies. Where gradients are clipped, by rw_clip_grad_norm() or in a
+ * graph, "grad_norm" of the step and "unclipped_norm" of a group are what they were before, taken from the clipping's
+ * own sums; of an update that was left out these are all that is known, and its groups have 0 elements. No byte of the
+ * training depends on it.
  *
  * | alert | when |
  * |---|---|
@@ -120,8 +124,8 @@ typedef struct rw_monitor_sources {
 typedef struct rw_monitor_values {
     uint64_t step;
     double loss;
-    double grad_norm; ///< before clipping: what rw_clip_grad_norm() gives; negative: known to be 0. Not known: that of
-                      ///< the watched optimizer's update stands here
+    double grad_norm; ///< before clipping: what rw_clip_grad_norm() gives; negative: known to be 0. Not known: with an
+                      ///< optimizer that is watched that of the last clipping, or of its update, stands here
     double lr;
     double tokens;    ///< of this step
     double seconds;   ///< that it took [since the last call; the first one has no time]

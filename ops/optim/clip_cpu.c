@@ -93,11 +93,13 @@ rw_status RW_ISA_NAME(rw_clip_grad_norm_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_clip_grad_norm_cpu)(const rw_kernel *k)
 {
     const double most = *(const double *)k->in[0].data;
-    double sum = 0;
-    for (int i = 2; i < k->n_inputs; i++)
-        if (rw_kernel_has(k, i)) sum += sum_squares(&k->in[i], k->threads);
+    double sum = 0, *const sums = k->out[1].data;
+    for (int i = 3; i < k->n_inputs; i++) {
+        sums[i - 3] = rw_kernel_has(k, i) ? sum_squares(&k->in[i], k->threads) : 0;
+        sum += sums[i - 3];
+    }
     const double norm = sqrt(sum);
-    for (int i = 2; norm > most && i < k->n_inputs; i++)
+    for (int i = 3; norm > most && i < k->n_inputs; i++)
         if (rw_kernel_has(k, i)) scale(k->in[i].data, &k->in[i], most / norm, k->threads);
     *(double *)k->out[0].data = norm;
     return RW_OK;
@@ -120,6 +122,16 @@ rw_status RW_ISA_NAME(rw_clip_factor_cpu)(const rw_kernel *k)
     for (int i = 1; i < k->n_inputs; i++) sum += *(const double *)k->in[i].data;
     const double norm = sqrt(sum);
     *(double *)k->out[0].data = norm > most ? most / norm : 1;
+    *(double *)k->out[1].data = norm;
+    return RW_OK;
+}
+
+rw_status RW_ISA_NAME(rw_clip_note_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_clip_note_cpu)(const rw_kernel *k)
+{
+    double *const sums = k->out[1].data;
+    *(double *)k->out[0].data = *(const double *)k->in[0].data;
+    for (int i = 1; i < k->n_inputs - 2; i++) sums[i - 1] = *(const double *)k->in[i].data;
     return RW_OK;
 }
 

@@ -42,16 +42,18 @@ __global__ void __launch_bounds__(THREADS) squares_kernel(double *parts, const _
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-/* Of each gradient, of its chunks; a block for each. */
+/* Of each gradient, of its chunks; a block for each. noted: that of input 3 lies in front, and so on; or NULL. */
 __global__ void __launch_bounds__(THREADS)
-    add_squares_kernel(double *sums, const double *parts, const __grid_constant__ gradient_batch b)
+    add_squares_kernel(double *sums, double *noted, const double *parts, const __grid_constant__ gradient_batch b)
 {
     __shared__ double shared[32];
     double sum = 0;
     for (int64_t c = (blockIdx.x ? b.end[blockIdx.x - 1] : 0) + threadIdx.x; c < b.end[blockIdx.x]; c += THREADS)
         sum += parts[c];
     sum = block_sum(sum, shared);
-    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+    if (threadIdx.x) return;
+    sums[blockIdx.x] = sum;
+    if (noted) noted[b.input[blockIdx.x] - 3] = sum;
 }
 
 /* Of all: the norm, and what the gradients are multiplied by, 1 when they stay as they are. */
@@ -75,7 +77,8 @@ struct sum_batch {
 
 /* The same of sums that lie each by itself, so many at a time; those of earlier launches are in the room. */
 __global__ void __launch_bounds__(THREADS)
-    factor_kernel(double *ret_factor, double *room, const double *limit, const __grid_constant__ sum_batch b)
+    factor_kernel(double *ret_factor, double *ret_norm, double *room, const double *limit,
+                  const __grid_constant__ sum_batch b)
 {
     __shared__ double shared[32];
     double sum = b.first ? 0 : room[threadIdx.x];
@@ -85,7 +88,16 @@ __global__ void __launch_bounds__(THREADS)
         return;
     }
     const double norm = sqrt(block_sum(sum, shared)), most = *limit;
-    if (threadIdx.x == 0) *ret_factor = norm > most ? most / norm : 1;
+    if (threadIdx.x) return;
+    *ret_norm = norm;
+    *ret_factor = norm > most ? most / norm : 1;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    note_kernel(double *ret_norm, double *noted, const double *norm, const __grid_constant__ sum_batch b)
+{
+    if (static_cast<int>(threadIdx.x) < b.n) noted[threadIdx.x] = *b.sum[threadIdx.x];
+    if (threadIdx.x == 0) *ret_norm = *norm;
 }
 
 template <typename T>
@@ -142,10 +154,10 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* The sums of a batch's gradients. */
-void add_squares(const rw_kernel *k, double *sums, double *parts, const gradient_batch &b)
+void add_squares(const rw_kernel *k, double *sums, double *noted, double *parts, const gradient_batch &b)
 {
     if (b.chunks) RW_LAUNCH(squares_kernel, static_cast<unsigned>(b.chunks), THREADS, 0, k, parts, b);
-    if (b.n) RW_LAUNCH(add_squares_kernel, b.n, THREADS, 0, k, sums, parts, b);
+    if (b.n) RW_LAUNCH(add_squares_kernel, b.n, THREADS, 0, k, sums, noted, parts, b);
 }
 
 } // namespace
@@ -154,7 +166,7 @@ void add_squares(const rw_kernel *k, double *sums, double *parts, const gradient
 extern "C" size_t rw_clip_grad_norm_workspace_cuda(const rw_op_call *call)
 {
     size_t numbers = 1 + static_cast<size_t>(call->n_inputs);
-    for (int i = 2; i < call->n_inputs; i++) numbers += chunks_of(call->in[i].layout);
+    for (int i = 3; i < call->n_inputs; i++) numbers += chunks_of(call->in[i].layout);
     return numbers * sizeof(double);
 }
 
@@ -163,14 +175,18 @@ extern "C" rw_status rw_clip_grad_norm_cuda(const rw_kernel *k)
     const double *const limit = static_cast<const double *>(k->in[0].data);
     double *const norm = static_cast<double *>(k->out[0].data), *const factor = static_cast<double *>(k->workspace);
     double *const sums = factor + 1, *const parts = sums + k->n_inputs;
+    double *const noted = static_cast<double *>(k->out[1].data);
+    const size_t bytes = static_cast<size_t>(k->n_inputs - 3) * sizeof *noted;
+    const cudaError_t cleared = bytes ? cudaMemsetAsync(noted, 0, bytes, rw_stream(k)) : cudaSuccess;
+    if (cleared) return rw_cuda_status(static_cast<rw_cuda *>(k->device), cleared, "cudaMemsetAsync");
     int n = 0;
-    for (int next = 2; next < k->n_inputs;) {
+    for (int next = 3; next < k->n_inputs;) {
         const gradient_batch b = next_batch(k, &next);
-        add_squares(k, sums + n, parts, b);
+        add_squares(k, sums + n, noted, parts, b);
         n += b.n;
     }
     RW_LAUNCH(norm_kernel, 1, THREADS, 0, k, norm, factor, sums, n, limit);
-    for (int next = 2; next < k->n_inputs;) {
+    for (int next = 3; next < k->n_inputs;) {
         const gradient_batch b = next_batch(k, &next);
         RW_LAUNCH(scale_kernel, BLOCKS, THREADS, 0, k, norm, factor, limit, b);
     }
@@ -184,7 +200,8 @@ extern "C" size_t rw_grad_squares_workspace_cuda(const rw_op_call *call)
 
 extern "C" rw_status rw_grad_squares_cuda(const rw_kernel *k)
 {
-    add_squares(k, static_cast<double *>(k->out[0].data), static_cast<double *>(k->workspace), batch_of(k->in[0]));
+    add_squares(k, static_cast<double *>(k->out[0].data), nullptr, static_cast<double *>(k->workspace),
+                batch_of(k->in[0]));
     return rw_cuda_launched(k);
 }
 
@@ -203,8 +220,24 @@ extern "C" rw_status rw_clip_factor_cuda(const rw_kernel *k)
             b.sum[b.n++] = static_cast<const double *>(k->in[next].data);
         b.last = next == k->n_inputs;
         RW_LAUNCH(factor_kernel, 1, THREADS, 0, k, static_cast<double *>(k->out[0].data),
-                  static_cast<double *>(k->workspace), static_cast<const double *>(k->in[0].data), b);
+                  static_cast<double *>(k->out[1].data), static_cast<double *>(k->workspace),
+                  static_cast<const double *>(k->in[0].data), b);
     } while (next < k->n_inputs);
+    return rw_cuda_launched(k);
+}
+
+extern "C" rw_status rw_clip_note_cuda(const rw_kernel *k)
+{
+    double *noted = static_cast<double *>(k->out[1].data);
+    int next = 1;
+    do {
+        sum_batch b = {};
+        for (; next < k->n_inputs - 2 && b.n < THREADS; next++)
+            b.sum[b.n++] = static_cast<const double *>(k->in[next].data);
+        RW_LAUNCH(note_kernel, 1, THREADS, 0, k, static_cast<double *>(k->out[0].data), noted,
+                  static_cast<const double *>(k->in[0].data), b);
+        noted += b.n;
+    } while (next < k->n_inputs - 2);
     return rw_cuda_launched(k);
 }
 

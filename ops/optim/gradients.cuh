@@ -1,6 +1,6 @@
 /*
  * Kernels over all gradients of a context: a fixed number of blocks takes the chunks of all of them in turn. Gradients
- * are inputs of a node from number 2 on; one that is absent is passed over.
+ * are the last inputs of a node; one that is absent is passed over.
  */
 #ifndef RW_OPS_OPTIM_GRADIENTS_CUH
 #define RW_OPS_OPTIM_GRADIENTS_CUH
@@ -19,6 +19,7 @@ struct gradient_batch {
     int64_t chunks;
     void *data[BATCH];
     int64_t numel[BATCH], end[BATCH]; /* end: chunks up to and with this one's */
+    uint16_t input[BATCH];
     uint8_t dtype[BATCH];
 };
 
@@ -44,6 +45,7 @@ gradient_batch next_batch(const rw_kernel *k, int *next)
         b.data[b.n] = g.data;
         b.numel[b.n] = g.layout->numel;
         b.end[b.n] = b.chunks;
+        b.input[b.n] = static_cast<uint16_t>(*next);
         b.dtype[b.n++] = static_cast<uint8_t>(g.dtype);
     }
     return b;

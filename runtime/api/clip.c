@@ -12,18 +12,30 @@ struct rw_clipping {
     size_t n_params; /* it was planned for so many */
 };
 
+/* Whose gradients or sums they are that there are, in their order, into in. */
+static int list(struct rw_clip *c, rw_tensor *const *of_param, rw_tensor **in)
+{
+    const rw_context *const ctx = c->ctx;
+    int n = 0;
+    for (size_t i = 0; i < ctx->n_params; i++) {
+        const uint32_t id = ctx->params[i]->tensor.id;
+        if (!of_param[id]) continue;
+        c->sums.of[n] = id;
+        in[n++] = of_param[id];
+    }
+    c->sums.n = (size_t)n;
+    return n;
+}
+
 static rw_status record_all(struct rw_clip *c, rw_tape *t, rw_tensor **gradient, rw_tensor **in, rw_tensor **out)
 {
-    rw_context *const ctx = c->ctx;
-    int n = 0;
-    in[n++] = &c->limit->tensor;
-    in[n++] = &c->norm->tensor;
-    for (size_t i = 0; i < ctx->n_params; i++) {
-        rw_tensor *const g = gradient[ctx->params[i]->tensor.id];
-        if (g) in[n++] = g;
-    }
+    const rw_context *const ctx = c->ctx;
+    in[0] = &c->limit->tensor;
+    in[1] = &c->norm->tensor;
+    in[2] = &c->sums.state->tensor;
+    const int n = 3 + list(c, gradient, in + 3);
     const rw_status status = rw_update_record(t, "rw_clip_grad_norm", &rw_op_clip_grad_norm, in, n, NULL, 0, out);
-    for (size_t i = 0, k = 1; !status && i < ctx->n_params; i++) {
+    for (size_t i = 0, k = 2; !status && i < ctx->n_params; i++) {
         rw_tensor **const g = &gradient[ctx->params[i]->tensor.id];
         if (*g) *g = out[k++];
     }
@@ -33,12 +45,18 @@ static rw_status record_all(struct rw_clip *c, rw_tape *t, rw_tensor **gradient,
 static rw_status record(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
 {
     struct rw_clip *const c = (struct rw_clip *)r;
-    const size_t most = c->ctx->n_params + 2;
+    const size_t most = c->ctx->n_params + 3;
     rw_tensor **const both = rw_malloc(2 * most * sizeof *both);
     if (!both) return rw_fail(c->ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
     const rw_status status = record_all(c, t, gradient, both, both + most);
     rw_free(both);
     return status;
+}
+
+struct rw_recorder *rw_clip_recorder(struct rw_clip *c)
+{
+    c->recorder = (struct rw_recorder){ .record = record };
+    return &c->recorder;
 }
 
 /* ---- inside backward ---- */
@@ -62,17 +80,34 @@ static rw_status end(struct rw_first_pass *f, rw_tape *t)
 {
     struct rw_clip *const c = clip_of(f);
     rw_context *const ctx = c->ctx;
-    rw_tensor **const in = rw_malloc((ctx->n_params + 1) * sizeof *in);
-    int n = 0;
+    rw_tensor **const in = rw_malloc((ctx->n_params + 1) * sizeof *in), *out[2];
     if (!in) return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
-    in[n++] = &c->limit->tensor;
-    for (size_t i = 0; i < ctx->n_params; i++) {
-        rw_tensor *const x = c->squares[ctx->params[i]->tensor.id];
-        if (x) in[n++] = x;
-    }
-    c->factor = rw_apply_at(here, t, &rw_op_clip_factor, in, n, NULL, 0, NULL);
+    in[0] = &c->limit->tensor;
+    c->factor = rw_apply_at(here, t, &rw_op_clip_factor, in, 1 + list(c, c->squares, in + 1), NULL, 0, out);
     rw_free(in);
-    return c->factor ? RW_OK : ctx->status;
+    if (!c->factor) return ctx->status;
+    c->norm_now = out[1];
+    return RW_OK;
+}
+
+static rw_status note(struct rw_recorder *r, rw_tape *t, rw_tensor **gradient)
+{
+    struct rw_clip *const c = (struct rw_clip *)r;
+    rw_tensor **const in = rw_malloc((c->ctx->n_params + 3) * sizeof *in);
+    if (!in) return rw_fail(c->ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+    in[0] = c->norm_now;
+    int n = 1 + list(c, c->squares, in + 1);
+    in[n++] = &c->norm->tensor;
+    in[n++] = &c->sums.state->tensor;
+    const rw_status status = rw_update_record(t, "rw_clip_grad_norm", &rw_op_clip_note, in, n, NULL, 0, NULL);
+    rw_free(in);
+    return status;
+}
+
+struct rw_recorder *rw_clip_noter(struct rw_clip *c)
+{
+    c->recorder = (struct rw_recorder){ .record = note };
+    return &c->recorder;
 }
 
 static rw_tensor *change(struct rw_first_pass *f, rw_tape *t, rw_tensor *gradient)
@@ -94,17 +129,35 @@ void rw_clip_pass_end(struct rw_clip *c)
 {
     rw_free(c->squares);
     c->squares = NULL;
-    c->factor = NULL;
+    c->factor = c->norm_now = NULL;
 }
 
 /* ---- making and ending ---- */
 
+static void close_sums(rw_context *ctx, struct rw_clip_sums *s)
+{
+    rw_state_destroy(ctx, s->state);
+    rw_free(s->read);
+    rw_free(s->of);
+    *s = (struct rw_clip_sums){ 0 };
+}
+
+static bool open_sums(rw_context *ctx, struct rw_clip_sums *s)
+{
+    *s = (struct rw_clip_sums){ .state = rw_state_create(ctx, RW_F64, RW_SHAPE((int64_t)ctx->n_params + 1)),
+                                .read = rw_calloc(ctx->n_params + 1, sizeof *s->read),
+                                .of = rw_calloc(ctx->n_params + 1, sizeof *s->of) };
+    if (s->state && s->read && s->of) return true;
+    close_sums(ctx, s);
+    return false;
+}
+
 rw_status rw_clip_open(struct rw_clip *c, rw_context *ctx)
 {
-    *c = (struct rw_clip){ .recorder.record = record, .pass = { NULL, show, end, change }, .ctx = ctx,
+    *c = (struct rw_clip){ .pass = { NULL, show, end, change }, .ctx = ctx,
                            .limit = rw_state_create(ctx, RW_F64, RW_SCALAR),
                            .norm = rw_state_create(ctx, RW_F64, RW_SCALAR) };
-    if (c->limit && c->norm) return RW_OK;
+    if (c->limit && c->norm && open_sums(ctx, &c->sums)) return RW_OK;
     rw_clip_close(c);
     return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
 }
@@ -112,9 +165,35 @@ rw_status rw_clip_open(struct rw_clip *c, rw_context *ctx)
 void rw_clip_close(struct rw_clip *c)
 {
     if (!c->ctx) return;
+    if (c->ctx->clipped == c) c->ctx->clipped = NULL;
     rw_state_destroy(c->ctx, c->limit);
     rw_state_destroy(c->ctx, c->norm);
+    close_sums(c->ctx, &c->sums);
     *c = (struct rw_clip){ 0 };
+}
+
+/* ---- what it has found ---- */
+
+void rw_clip_count(struct rw_clip *c)
+{
+    c->ctx->clipped = c;
+    c->ctx->n_clipped++;
+}
+
+rw_status rw_clip_read(rw_context *ctx, uint64_t *seen, const struct rw_clip **ret, double *ret_norm)
+{
+    struct rw_clip *const c = ctx->n_clipped != *seen ? ctx->clipped : NULL;
+    *seen = ctx->n_clipped;
+    *ret = NULL;
+    if (!c) return RW_OK;
+    rw_status status = rw_runs_wait(ctx);
+    if (status) return status;
+    const size_t bytes = c->sums.n * sizeof *c->sums.read;
+    status = ctx->device->download(ctx->device_state, ret_norm, c->norm->data, sizeof *ret_norm);
+    if (!status && bytes) status = ctx->device->download(ctx->device_state, c->sums.read, c->sums.state->data, bytes);
+    if (status) return rw_fail(ctx, status, "the norms of a clipping could not be read: %s", rw_status_name(status));
+    *ret = c;
+    return RW_OK;
 }
 
 rw_status rw_clip_set(struct rw_clip *c, double max_norm)
@@ -152,9 +231,19 @@ static rw_status plan(rw_context *ctx)
     struct rw_clipping *const c = ctx->clipping;
     if (c->update.run && c->n_params == ctx->n_params && !rw_update_is_stale(&c->update)) return RW_OK;
     struct rw_update made;
-    const rw_status status = rw_update_open(&made, ctx, &c->clip.recorder);
-    if (status) return status;
+    struct rw_clip_sums sums = c->clip.sums;
+    if (!open_sums(ctx, &c->clip.sums)) {
+        c->clip.sums = sums;
+        return rw_fail(ctx, RW_ERR_MEMORY, "rw_clip_grad_norm: out of memory");
+    }
+    const rw_status status = rw_update_open(&made, ctx, rw_clip_recorder(&c->clip));
+    if (status) {
+        close_sums(ctx, &c->clip.sums);
+        c->clip.sums = sums;
+        return status;
+    }
     rw_update_close(&c->update);
+    close_sums(ctx, &sums);
     c->update = made;
     c->n_params = ctx->n_params;
     return RW_OK;
@@ -162,8 +251,10 @@ static rw_status plan(rw_context *ctx)
 
 static rw_status run(rw_context *ctx, double max_norm)
 {
-    const rw_status status = rw_clip_set(&ctx->clipping->clip, max_norm);
-    return status ? status : rw_update_run(&ctx->clipping->update);
+    rw_status status = rw_clip_set(&ctx->clipping->clip, max_norm);
+    if (!status) status = rw_update_run(&ctx->clipping->update);
+    if (!status) rw_clip_count(&ctx->clipping->clip);
+    return status;
 }
 
 static rw_status read_norm(rw_context *ctx, double *ret_norm)

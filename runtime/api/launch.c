@@ -65,7 +65,7 @@ static struct rw_recorder *recorders_of(rw_graph *g, bool *used_up)
     struct rw_recorder *first = NULL, **end = &first;
     rw_tensor *const *const found = g->scaler ? rw_scaler_found(g->scaler) : NULL;
     if (g->scaler) end = &(*end = g->inside ? rw_scaler_noter(g->scaler) : rw_scaler_unscaler(g->scaler))->next;
-    if (g->clip.ctx && !g->inside) end = &(*end = &g->clip.recorder)->next;
+    if (g->clip.ctx) end = &(*end = g->inside ? rw_clip_noter(&g->clip) : rw_clip_recorder(&g->clip))->next;
     if (g->inside) end = &(*end = rw_optimizer_recorder_inside(g->optimizer, used_up, found))->next;
     else if (g->optimizer) end = &(*end = rw_optimizer_recorder(g->optimizer, found))->next;
     if (g->delayed) end = &(*end = rw_delayed_recorder(g->delayed, found))->next;
@@ -338,6 +338,7 @@ static rw_status launch(rw_graph *g)
     if (status) return rw_run_fail(r, status);
     rw_run_is_queued(r, end);
     if (g->optimizer) rw_optimizer_count(g->optimizer);
+    if (g->clip.ctx) rw_clip_count(&g->clip);
     if (g->scaler) rw_scaler_count(g->scaler);
     if (g->delayed) rw_delayed_count(g->delayed);
     g->launches++;

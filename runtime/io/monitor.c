@@ -171,16 +171,24 @@ static void put_health(struct line *l, const struct rw_health *h)
     put_number(l, "zeros", h->zeros);
 }
 
+static bool is_known(const struct rw_health *h)
+{
+    return h->elements > 0 || h->clipped;
+}
+
 static void put_groups(struct line *l, const struct rw_watched *w, const struct rw_health *group)
 {
     const char *comma = "";
     if (!w->n_groups) return;
     put(l, ",\"groups\":{");
     for (size_t g = 0; g < w->n_groups; g++) {
-        if (!(group[g].elements > 0)) continue;
+        if (!is_known(&group[g])) continue;
         put(l, "%s\"%s\":{\"elements\":%.0f", comma, w->name[g], group[g].elements);
-        put_number(l, "grad_norm", group[g].grad_norm);
-        put_health(l, &group[g]);
+        if (group[g].clipped) put_number(l, "unclipped_norm", group[g].unclipped_norm);
+        if (group[g].elements > 0) {
+            put_number(l, "grad_norm", group[g].grad_norm);
+            put_health(l, &group[g]);
+        }
         put(l, "}");
         comma = ",";
     }
@@ -247,10 +255,8 @@ static void make_line(struct line *l, const rw_monitor *m, const struct shown *s
     if (v->loss_scale > 0) put_number(l, "loss_scale", v->loss_scale);
     if (v->skipped) put(l, ",\"skipped\":true");
     put_work(l, m, s);
-    if (s->all.elements > 0) {
-        put_health(l, &s->all);
-        put_groups(l, &m->watched, s->group);
-    }
+    if (s->all.elements > 0) put_health(l, &s->all);
+    if (is_known(&s->all)) put_groups(l, &m->watched, s->group);
     put_memory(l, m->ctx);
     put_alerts(l, alerts);
     put_sites(l, &m->sites);
@@ -285,7 +291,7 @@ rw_status rw_monitor_recovered(rw_monitor *m, uint64_t step, unsigned alerts, rw
 
 /* ---- other files ---- */
 
-#define READINGS (60 + 4 * RW_WATCHED_GROUPS)
+#define READINGS (60 + 5 * RW_WATCHED_GROUPS)
 
 static void read_out(struct rw_reading *r, size_t *n, const char *name, const char *help, double value)
 {
@@ -319,7 +325,8 @@ static void read_work(const rw_monitor *m, const struct shown *s, struct rw_read
 
 static double health_number(const struct rw_health *h, int i)
 {
-    return i == 0 ? h->grad_norm : i == 1 ? h->param_norm : i == 2 ? h->update_ratio : h->zeros;
+    const double numbers[] = { h->grad_norm, h->param_norm, h->update_ratio, h->zeros, h->unclipped_norm };
+    return numbers[i];
 }
 
 static void read_health(const rw_monitor *m, const struct shown *s, struct rw_reading *r, size_t *n)
@@ -327,14 +334,16 @@ static void read_health(const rw_monitor *m, const struct shown *s, struct rw_re
     static const char *const names[][2] = { { "group_grad_norm", "Norm of a group's gradients in its update" },
                                             { "group_param_norm", "Norm of a group's weights" },
                                             { "group_update_ratio", "A group's update over its weights" },
-                                            { "group_zeros", "Share of a group's gradients that are zero" } };
-    if (!(s->all.elements > 0)) return;
-    read_out(r, n, "param_norm", "Norm of the weights", s->all.param_norm);
-    read_out(r, n, "update_ratio", "Norm of the update over that of the weights", s->all.update_ratio);
-    read_out(r, n, "zeros", "Share of the gradients that are zero", s->all.zeros);
-    for (int i = 0; i < 4; i++)
+                                            { "group_zeros", "Share of a group's gradients that are zero" },
+                                            { "group_unclipped_norm", "Norm of a group's gradients before clipping" } };
+    if (s->all.elements > 0) {
+        read_out(r, n, "param_norm", "Norm of the weights", s->all.param_norm);
+        read_out(r, n, "update_ratio", "Norm of the update over that of the weights", s->all.update_ratio);
+        read_out(r, n, "zeros", "Share of the gradients that are zero", s->all.zeros);
+    }
+    for (int i = 0; i < 5; i++)
         for (size_t g = 0; g < m->watched.n_groups; g++)
-            if (s->group[g].elements > 0)
+            if (i < 4 ? s->group[g].elements > 0 : s->group[g].clipped)
                 r[(*n)++] = (struct rw_reading){ .name = names[i][0], .help = names[i][1], .label = "group",
                                                  .value_of_label = m->watched.name[g],
                                                  .value = health_number(&s->group[g], i) };
@@ -503,8 +512,9 @@ static void take_in(rw_monitor *m, struct shown *s)
     const double replayed = work->replayed_flops - before->replayed_flops;
     const double time = now(), since = m->last > 0 ? time - m->last : 0;
     s->seconds = s->v->seconds > 0 ? s->v->seconds : since;
-    s->has_norm = s->v->grad_norm != 0 || s->all.elements > 0;
-    s->norm = s->v->grad_norm == 0 ? s->all.grad_norm : s->v->grad_norm < 0 ? 0 : s->v->grad_norm;
+    const double known = s->all.clipped ? s->all.unclipped_norm : s->all.grad_norm;
+    s->has_norm = s->v->grad_norm != 0 || s->all.elements > 0 || s->all.clipped;
+    s->norm = s->v->grad_norm == 0 ? known : s->v->grad_norm < 0 ? 0 : s->v->grad_norm;
     if (s->seconds > 0) {
         s->model_flops = model / s->seconds;
         s->hardware_flops = (model + replayed) / s->seconds;

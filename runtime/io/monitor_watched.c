@@ -1,6 +1,7 @@
 /* See monitor_watched.h. */
 #include "io/monitor_watched.h"
 
+#include "api/clip.h"
 #include "base/alloc.h"
 
 #include <fnmatch.h>
@@ -41,19 +42,29 @@ static uint8_t find_group(const rw_monitor_sources *s, const char *name)
     return (uint8_t)g;
 }
 
+static void sort_into_groups(struct rw_watched *w, const rw_monitor_sources *s, size_t n)
+{
+    for (size_t id = 0; id < w->n_ids; id++) w->group_of_id[id] = (uint8_t)s->n_groups;
+    for (size_t i = 0; i < n; i++) {
+        const struct rw_param *const p = rw_optimizer_kept(s->optimizer, i).param;
+        w->group_of_id[p->tensor.id] = w->group_of[i] = find_group(s, p->name);
+    }
+}
+
 rw_status rw_watched_open(struct rw_watched *ret, rw_context *ctx, const rw_monitor_sources *s)
 {
-    struct rw_watched w = { .n_groups = s->n_groups };
+    struct rw_watched w = { .n_groups = s->n_groups, .ctx = ctx, .n_ids = ctx->n_ids, .seen_clip = ctx->n_clipped };
     rw_status status = check(ctx, s);
     if (status) return status;
     if (s->optimizer) {
         const size_t n = rw_optimizer_members(s->optimizer);
         w.group_of = rw_calloc(n + 1, sizeof *w.group_of);
         w.sums = rw_calloc(n + 1, sizeof *w.sums);
-        if (!w.group_of || !w.sums) status = rw_fail(ctx, RW_ERR_MEMORY, "rw_monitor_watch: out of memory");
+        w.group_of_id = rw_calloc(ctx->n_ids, sizeof *w.group_of_id);
+        if (!w.group_of || !w.sums || !w.group_of_id)
+            status = rw_fail(ctx, RW_ERR_MEMORY, "rw_monitor_watch: out of memory");
         if (!status) status = rw_optimizer_watch(s->optimizer);
-        for (size_t i = 0; !status && i < n; i++)
-            w.group_of[i] = find_group(s, rw_optimizer_kept(s->optimizer, i).param->name);
+        if (!status) sort_into_groups(&w, s, n);
     }
     if (status) {
         rw_watched_close(&w);
@@ -74,6 +85,7 @@ void rw_watched_close(struct rw_watched *w)
     }
     rw_free(w->group_of);
     rw_free(w->sums);
+    rw_free(w->group_of_id);
     *w = (struct rw_watched){ 0 };
 }
 
@@ -91,6 +103,23 @@ static struct rw_health health_of(const double *x)
                                .zeros = x[RW_SUM_ZEROS] / x[RW_SUM_ELEMENTS] };
 }
 
+/* From the clipping's own sums. */
+static rw_status read_unclipped(struct rw_watched *w, struct rw_health *all, struct rw_health *groups)
+{
+    double sum[RW_WATCHED_GROUPS + 1] = { 0 };
+    const struct rw_clip *c = NULL;
+    const rw_status status = rw_clip_read(w->ctx, &w->seen_clip, &c, &all->unclipped_norm);
+    if (!c) return status;
+    for (size_t k = 0; k < c->sums.n; k++)
+        sum[c->sums.of[k] < w->n_ids ? w->group_of_id[c->sums.of[k]] : w->n_groups] += c->sums.read[k];
+    all->clipped = true;
+    for (size_t g = 0; g < w->n_groups; g++) {
+        groups[g].clipped = true;
+        groups[g].unclipped_norm = sqrt(sum[g]);
+    }
+    return status;
+}
+
 rw_status rw_watched_read(struct rw_watched *w, struct rw_health *all, struct rw_health *groups)
 {
     double sum[RW_WATCHED_GROUPS + 1][RW_UPDATE_SUMS] = { 0 }, total[RW_UPDATE_SUMS] = { 0 };
@@ -102,5 +131,5 @@ rw_status rw_watched_read(struct rw_watched *w, struct rw_health *all, struct rw
     }
     *all = health_of(total);
     for (size_t g = 0; g < w->n_groups; g++) groups[g] = health_of(sum[g]);
-    return status;
+    return status || !w->opt ? status : read_unclipped(w, all, groups);
 }

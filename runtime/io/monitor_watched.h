@@ -16,19 +16,25 @@ struct rw_watched {
     uint8_t *group_of;               /* by the optimizer's parameter; n_groups: none */
     double (*sums)[RW_UPDATE_SUMS];  /* likewise */
     uint64_t seen;                   /* the update whose sums were read */
+    rw_context *ctx;
+    uint8_t *group_of_id; /* by parameter's id, of the optimizer's; as group_of */
+    size_t n_ids;
+    uint64_t seen_clip; /* the clipping whose sums were read */
 };
 
 struct rw_health {
-    double elements; /* 0: nothing was updated, and nothing else is known */
+    double elements; /* 0: nothing was updated, and nothing else is known but the last */
     double grad_norm, param_norm, update_ratio, zeros;
+    bool clipped; /* the gradients went through a clipping, before which their norm was this */
+    double unclipped_norm;
 };
 
 /* The optimizer is shared and watched. An error, recorded, leaves nothing behind. */
 rw_status rw_watched_open(struct rw_watched *w, rw_context *ctx, const rw_monitor_sources *sources);
 void rw_watched_close(struct rw_watched *w);
 
-/* Of the updates since the last call the last one: of all parameters, and of each group. Where there was none, all is
-   unknown. An error is recorded. */
+/* Of the updates since the last call the last one, and of the clippings: of all parameters, and of each group. Where
+   there was none, all is unknown. An error is recorded. */
 rw_status rw_watched_read(struct rw_watched *w, struct rw_health *all, struct rw_health *groups);
 
 #endif

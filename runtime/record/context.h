@@ -86,6 +86,8 @@ struct rw_context {
     struct rw_costs *costs;      /* autodiff/costs.h: what nodes were measured to take; NULL: nominal rates */
     struct rw_counts *counts;     /* record/counts.h: made when a monitor first asks */
     struct rw_clipping *clipping; /* api/clip.h: made by the first rw_clip_grad_norm() */
+    struct rw_clip *clipped;      /* the one that was queued last; NULL: none, or it has gone */
+    uint64_t n_clipped;
 
     rw_memory memory; /* running totals; rw_memory_stats() fills in the rest */
     rw_cost work;     /* of all steps that were run, rehearsals apart */

@@ -290,6 +290,118 @@ Test(monitor_watched, tells_the_same_whoever_updates)
     free(calls.parameters);
 }
 
+/* ---- clipping ---- */
+
+static const rw_monitor_group narrow_and_rest[] = { { "narrow", "w.[12]" }, { "rest", "w*" } };
+static const double limit = 0.5;
+
+static const cJSON *group_of(const cJSON *line, const char *name)
+{
+    const cJSON *const g = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(line, "groups"), name);
+    cr_assert_not_null(g, "%s", name);
+    return g;
+}
+
+static void clip_and_step(struct zoo *z, enum how how, rw_graph **g)
+{
+    const rw_graph_params p = { .optimizer = z->opt, .max_norm = limit, .update_inside = how == INSIDE };
+    if (how == CALLS) {
+        backward(z);
+        cr_assert_eq(rw_clip_grad_norm(z->b.ctx, limit, NULL), RW_OK);
+        cr_assert_eq(rw_optimizer_step(z->opt), RW_OK);
+        return;
+    }
+    cr_assert_eq(rw_graph_create(g, z->b.t, loss_of(z), &p), RW_OK, "%s", rw_error_message(z->b.ctx));
+    cr_assert_eq(rw_graph_launch(*g), RW_OK, "%s", rw_error_message(z->b.ctx));
+}
+
+/* Of the gradients of the first step: of those that narrow_and_rest[] tells apart. */
+static void sum_gradients(double sum[2])
+{
+    struct zoo z = zoo_open(1);
+    backward(&z);
+    for (int k = 0; k < N; k++) {
+        double *const g = numbers(rw_gradient(z.w[k]), size_of(&z, k));
+        for (int64_t i = 0; i < size_of(&z, k); i++) sum[k != 1 && k != 2] += g[i] * g[i];
+        free(g);
+    }
+    zoo_close(&z);
+}
+
+/* Norms before clipping come from its own sums, in calls, in a graph and inside backward. */
+Test(monitor_watched, tells_of_gradients_before_they_are_clipped)
+{
+    double sum[2] = { 0 };
+    sum_gradients(sum);
+    const double norm = sqrt(sum[0] + sum[1]);
+    cr_assert_gt(norm, 2 * limit);
+    for (int how = CALLS; how <= INSIDE; how++) {
+        struct zoo z = zoo_open(1 + how);
+        rw_graph *g = NULL;
+        make_optimizer(&z, 0, false);
+        rw_monitor *m = watching(&z, narrow_and_rest, 2);
+        clip_and_step(&z, how, &g);
+        step(m, 0);
+        cJSON *line = last_line();
+        expect_near(line, "grad_norm", norm);
+        for (int i = 0; i < 2; i++) {
+            const cJSON *const group = group_of(line, narrow_and_rest[i].name);
+            expect_near(group, "unclipped_norm", sqrt(sum[i]));
+            const double clipped = sqrt(sum[i]) * limit / norm, got = number(group, "grad_norm");
+            cr_expect(fabs(got - clipped) <= 0.01 * clipped, "how %d: %g, not %g", how, got, clipped); /* of 16 bits */
+        }
+        cJSON_Delete(line);
+        rw_graph_destroy(&g);
+        rw_tape_reset(z.b.t);
+        backward(&z);
+        cr_assert_eq(rw_optimizer_step(z.opt), RW_OK, "%s", rw_error_message(z.b.ctx));
+        step(m, 0);
+        line = last_line();
+        cr_expect_gt(number(line, "grad_norm"), limit);
+        cr_expect_null(cJSON_GetObjectItemCaseSensitive(group_of(line, "rest"), "unclipped_norm"), "it was told of");
+        cJSON_Delete(line);
+        rw_monitor_destroy(&m);
+        zoo_close(&z);
+    }
+}
+
+/* It says which group is not finite, of an update that was left out; what a graph has clipped goes with it, and who
+   came later is in no group. */
+Test(monitor_watched, tells_of_clipped_gradients_that_were_not_used)
+{
+    struct zoo z = zoo_open(1);
+    rw_scaler *s = NULL;
+    rw_graph *g = NULL;
+    const float bad[7 * 6] = { [3] = INFINITY };
+    make_optimizer(&z, 0, false);
+    rw_monitor *m = watching(&z, narrow_and_rest, 2);
+    cr_assert_eq(rw_scaler_create(&s, z.b.ctx, &(rw_scaler_params){ .init_scale = 1 }), RW_OK);
+    rw_param(z.b.ctx, "w.late", RW_F32, RW_SHAPE(3));
+    cr_assert_eq(rw_scaler_backward(s, z.b.t, loss_of(&z)), RW_OK);
+    rw_tape_reset(z.b.t);
+    cr_assert_eq(rw_write(rw_gradient(z.w[1]), bad, sizeof bad), RW_OK);
+    cr_assert_eq(rw_scaler_unscale(s), RW_OK);
+    cr_assert_eq(rw_clip_grad_norm(z.b.ctx, limit, NULL), RW_OK);
+    cr_assert_eq(rw_scaler_step(s, z.opt), RW_OK);
+    cr_assert_eq(rw_scaler_update(s), RW_OK);
+    cr_expect(step(m, 0) & RW_ALERT_GRAD_NONFINITE);
+    cJSON *line = last_line();
+    cr_expect(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(group_of(line, "narrow"), "unclipped_norm")));
+    cr_expect_gt(number(group_of(line, "rest"), "unclipped_norm"), 0);
+    cr_expect_eq(number(group_of(line, "rest"), "elements"), 0);
+    cr_expect_null(cJSON_GetObjectItemCaseSensitive(group_of(line, "rest"), "param_norm"));
+    cJSON_Delete(line);
+    clip_and_step(&z, GRAPH, &g);
+    rw_graph_destroy(&g);
+    step(m, 0);
+    line = last_line();
+    cr_expect_null(cJSON_GetObjectItemCaseSensitive(group_of(line, "rest"), "unclipped_norm"));
+    cJSON_Delete(line);
+    rw_scaler_destroy(&s);
+    rw_monitor_destroy(&m);
+    zoo_close(&z);
+}
+
 /* ---- what there is nothing to tell of ---- */
 
 Test(monitor_watched, tells_nothing_of_an_update_that_was_left_out)

@@ -173,7 +173,7 @@ OTHERS = [
     (r'row_loss_cuda:rows_(backward_)?kernel<\w+, true>', 'label smoothing: a class weight for each element, too'),
     (r'row_loss_cuda:share_kernel<.*>', 'one block: a number per row'),
     (r'row_loss_cuda:shares_kernel<.*>', 'only for gradients of gradients'),
-    (r'clip_cuda:(norm|factor)_kernel', 'one block'),
+    (r'clip_cuda:(norm|factor|note)_kernel', 'one block'),
     (r'clip_cuda:add_squares_kernel', 'a number for each chunk of 8192 elements'),
     (r'update_cuda:add_sums_kernel', 'four numbers for each chunk of 8192 elements'),
     (r'scaler_cuda:next_kernel', 'one thread'),
