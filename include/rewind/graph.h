@@ -35,7 +35,7 @@ typedef struct rw_graph rw_graph;
 /** All zero means: neither clipping nor an optimizer; the gradients are read by the caller. Both are nodes of the
     graph's plan, behind what the step itself writes: parameters are what the single calls give, to the last bit. */
 typedef struct rw_graph_params {
-    rw_adamw *optimizer; ///< makes one update at the end of each launch; its states are in the device's memory
+    rw_adamw *optimizer; ///< makes one update at the end of each launch; its states are not in a file (rw_states)
     double max_norm;     ///< gradients are clipped to this joint norm before the update (rw_clip_grad_norm()); 0: not
     rw_scaler *scaler;   ///< backward begins with its scale, gradients are unscaled before they are clipped, the update
                          ///< is left out where one is not finite, and the scale is updated (rewind/precision.h)
@@ -69,8 +69,8 @@ typedef struct rw_graph_params {
  * @param params    may be NULL for the defaults; need live only until the call returns.
  * @return what rw_backward() returns; RW_ERR_ARGUMENT when values of the tape were computed before, when the
  *         generator was set while the tape was recorded, or for update_inside without an optimizer;
- *         RW_ERR_UNSUPPORTED for an optimizer whose states wait elsewhere (rw_states), and for update_inside with a
- *         max_norm or a scaler where backward cannot run twice.
+ *         RW_ERR_UNSUPPORTED for an optimizer whose states wait in a file (rw_states), or anywhere else for
+ *         update_inside, and for update_inside with a max_norm or a scaler where backward cannot run twice.
  */
 RW_API rw_status rw_graph_create(rw_graph **ret_graph, rw_tape *t, rw_tensor *loss, const rw_graph_params *params);
 

@@ -31,8 +31,8 @@ typedef enum rw_states_place {
  * Room for all states is taken, and written to, when the optimizer is made. In a run an update that could not read or
  * write them is RW_ERR_IO (RW_ERR_DEVICE): before the first block, no parameter has changed, and the update can be
  * tried again; later, some parameters are updated and others are not, the message says so, and updates and
- * rw_checkpoint_save() are RW_ERR_CHANGED until rw_checkpoint_load() has written all states. rw_graph_create() refuses
- * such an optimizer (RW_ERR_UNSUPPORTED): a graph leaves its gradients, and rw_optimizer_step() is called behind it.
+ * rw_checkpoint_save() are RW_ERR_CHANGED until rw_checkpoint_load() has written all states. A graph holds the copies
+ * of states in pinned memory; of a file, or inside backward, it refuses them: rw_optimizer_step() is called behind it.
  */
 typedef struct rw_states {
     rw_states_place place;

@@ -11,7 +11,8 @@
 #define WINDOW ((size_t)64 << 20)
 #define WINDOW_LEAST ((size_t)64 << 10) /* a page of each state fits into a slot */
 
-/* Of a slot, the events that are signalled: what was to come is there; it is updated; it is put away. */
+/* Of a slot, the events that are signalled: what was to come is there; it is updated; it is put away. Runs of graphs,
+   which a capture may hold, have their own: what waits for an event of a capture is part of it. */
 enum { GOT, UPDATED, PUT, EVENTS };
 
 struct rw_away {
@@ -29,6 +30,8 @@ struct rw_away {
     size_t slot_bytes, n_slots;
     struct rw_events *events;
     size_t next; /* of the run under way, or that was queued last: the block that is updated next */
+    bool in_graph;     /* that run is a graph's */
+    bool behind_graph; /* no run but those of graphs was queued since one of these */
     bool torn;   /* what is in the store is nobody's states */
     bool failed; /* it may be the store's fault */
 };
@@ -162,16 +165,52 @@ static rw_status cut(struct rw_away *a, size_t window, size_t most, struct rw_pi
 
 /* ---- moving ---- */
 
-static rw_status wait(const struct rw_away *a, int lane, size_t slot, size_t event)
+/* Of both kinds of runs, and behind them one that a run begins with. */
+static size_t n_events(const struct rw_away *a)
+{
+    return 2 * a->n_slots * EVENTS + 1;
+}
+
+static rw_status wait_for(const struct rw_away *a, int lane, size_t event)
 {
     const struct rw_device_fns *const device = a->ctx->device;
-    return device->wait ? device->wait(a->ctx->device_state, lane, a->events, slot * EVENTS + event) : RW_OK;
+    return device->wait ? device->wait(a->ctx->device_state, lane, a->events, event) : RW_OK;
+}
+
+static rw_status signal_that(const struct rw_away *a, int lane, size_t event)
+{
+    const struct rw_device_fns *const device = a->ctx->device;
+    return device->signal ? device->signal(a->ctx->device_state, lane, a->events, event) : RW_OK;
+}
+
+static size_t event_of(const struct rw_away *a, size_t slot, size_t event)
+{
+    return ((a->in_graph ? a->n_slots : 0) + slot) * EVENTS + event;
+}
+
+static rw_status wait(const struct rw_away *a, int lane, size_t slot, size_t event)
+{
+    return wait_for(a, lane, event_of(a, slot, event));
 }
 
 static rw_status signal(const struct rw_away *a, int lane, size_t slot, size_t event)
 {
-    const struct rw_device_fns *const device = a->ctx->device;
-    return device->signal ? device->signal(a->ctx->device_state, lane, a->events, slot * EVENTS + event) : RW_OK;
+    return signal_that(a, lane, event_of(a, slot, event));
+}
+
+/* What comes in comes behind everything that was queued for computing. */
+static rw_status come_behind(const struct rw_away *a)
+{
+    const rw_status status = signal_that(a, RW_LANE_COMPUTE, n_events(a) - 1);
+    return status ? status : wait_for(a, RW_LANE_IN, n_events(a) - 1);
+}
+
+/* Computing goes on when all has gone out. */
+static rw_status join(const struct rw_away *a)
+{
+    rw_status status = RW_OK;
+    for (size_t slot = 0; !status && slot < a->n_slots; slot++) status = wait(a, RW_LANE_COMPUTE, slot, PUT);
+    return status;
 }
 
 static char *slot_at(const struct rw_away *a, size_t slot)
@@ -179,13 +218,13 @@ static char *slot_at(const struct rw_away *a, size_t slot)
     return a->window + slot * a->slot_bytes;
 }
 
-/* The block comes when the one that was in its slot before has gone. */
+/* The block comes when the one that was in its slot before has gone; of a graph's run, before it began. */
 static rw_status get(const struct rw_away *a, size_t block)
 {
     if (block >= a->n_blocks) return RW_OK;
     const size_t slot = block % a->n_slots;
     const uint64_t bytes = a->at[block + 1] - a->at[block];
-    rw_status status = wait(a, RW_LANE_IN, slot, PUT);
+    rw_status status = a->in_graph && block < a->n_slots ? RW_OK : wait(a, RW_LANE_IN, slot, PUT);
     if (!status && bytes)
         status = a->fns->get(a->ctx->device_state, RW_LANE_IN, slot_at(a, slot), a->store, a->at[block], bytes);
     return status ? status : signal(a, RW_LANE_IN, slot, GOT);
@@ -221,7 +260,10 @@ static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, siz
 {
     struct rw_away *const a = (struct rw_away *)o;
     a->next = 0;
-    rw_status status = get(a, 0);
+    a->in_graph = !(r->flags & RW_RUN_UPDATE);
+    rw_status status = a->in_graph || a->behind_graph ? come_behind(a) : RW_OK;
+    a->behind_graph = a->in_graph;
+    if (!status) status = get(a, 0);
     if (!status) status = get(a, 1);
     return failed(a, status);
 }
@@ -241,6 +283,7 @@ static rw_status after(struct rw_observer *o, const struct rw_at *at)
     const size_t block = a->next++;
     rw_status status = put(a, block);
     if (!status) status = get(a, block + SLOTS - 1);
+    if (!status && a->next == a->n_blocks && a->in_graph) status = join(a);
     const bool last = a->next == a->n_blocks && (a->ctx->device->on_host || a->fns->in_file);
     if (!status && last) status = a->ctx->device->finish(a->ctx->device_state);
     if (!status && last) a->next = 0;
@@ -253,6 +296,22 @@ static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_
     if (!status) return;
     a->failed = true;
     a->torn |= a->next > 0;
+}
+
+rw_status rw_away_before_launch(struct rw_away *a)
+{
+    a->in_graph = false;
+    return failed(a, join(a));
+}
+
+const void *rw_away_store(const struct rw_away *a)
+{
+    return a->store;
+}
+
+bool rw_away_is_in_file(const struct rw_away *a)
+{
+    return a->fns->in_file;
 }
 
 struct rw_observer *rw_away_observer(struct rw_away *a)
@@ -302,7 +361,7 @@ static rw_status open_window(struct rw_away *a)
     a->memory = device->alloc(ctx->device_state, rw_away_window(a));
     if (!a->memory) return RW_ERR_MEMORY;
     a->window = (char *)a->memory + (rw_round_up((uintptr_t)a->memory, PAGE) - (uintptr_t)a->memory);
-    if (device->make_events) a->events = device->make_events(ctx->device_state, a->n_slots * EVENTS);
+    if (device->make_events) a->events = device->make_events(ctx->device_state, n_events(a));
     return device->make_events && !a->events ? RW_ERR_MEMORY : RW_OK;
 }
 

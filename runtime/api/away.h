@@ -56,8 +56,15 @@ void rw_away_close(struct rw_away *a); /* NULL-safe. The pieces' states have gon
 /* Bytes of the window. */
 size_t rw_away_window(const struct rw_away *a);
 
-/* A run whose nodes of the op are one for each block, in their order: blocks come and go around them. */
+/* A run whose nodes of the op are one for each block, in their order: blocks come and go around them. A graph's, which
+   is no update between two steps, begins behind all that was queued and ends when all has gone out, so that a capture
+   holds the copies as well. */
 struct rw_observer *rw_away_observer(struct rw_away *a);
+
+/* Before each run of a graph is queued or launched: it comes behind the updates between steps. An error is recorded. */
+rw_status rw_away_before_launch(struct rw_away *a);
+const void *rw_away_store(const struct rw_away *a); /* as a capture holds it */
+bool rw_away_is_in_file(const struct rw_away *a);
 
 /* An update that failed on its way has left blocks updated and others not: what is in the store is nobody's states.
    So it is from begin to end of writing all of it anew, to another store if this one has failed. */

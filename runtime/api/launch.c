@@ -37,6 +37,7 @@ struct rw_graph {
     void *captured; /* the device's, NULL before the first capture */
     void *captured_arena, *captured_store, **captured_sources; /* where everything lay then */
     uint64_t captured_seed;                                    /* of the tickets: kernels were given it */
+    const void *captured_states; /* where those of the optimizer wait; NULL: nowhere else */
 };
 
 static rw_status check_nothing_ran(const rw_tape *t)
@@ -118,11 +119,19 @@ static rw_status plan_of(rw_graph *g, rw_plan **ret_plan)
     return status;
 }
 
-static rw_status check_inside(const rw_tape *t, const rw_graph_params *p)
+static rw_status check_updates(const rw_tape *t, const rw_graph_params *p)
 {
     rw_context *const ctx = t->ctx;
-    if (!p->update_inside || p->optimizer) return RW_OK;
-    return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_graph_create: update_inside: there is no optimizer");
+    if (p->update_inside && !p->optimizer)
+        return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_graph_create: update_inside: there is no optimizer");
+    if (p->optimizer && rw_optimizer_is_away(p->optimizer) &&
+        (p->update_inside || rw_optimizer_is_in_file(p->optimizer)))
+        return rw_fail(ctx, RW_ERR_UNSUPPORTED,
+                       "rw_graph_create: the optimizer's states wait %s; make the graph without it, and call "
+                       "rw_optimizer_step() behind each launch",
+                       p->update_inside ? "outside the device's memory, and come in order, not as backward goes"
+                                        : "in a file, which nothing captured can read");
+    return RW_OK;
 }
 
 static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, uint32_t *ret_loss)
@@ -133,16 +142,12 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: a norm of %g", p->max_norm);
     if (p->optimizer && rw_optimizer_context(p->optimizer) != t->ctx)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the optimizer belongs to another context");
-    if (p->optimizer && rw_optimizer_is_away(p->optimizer))
-        return rw_fail(t->ctx, RW_ERR_UNSUPPORTED,
-                       "rw_graph_create: the optimizer's states wait outside the device's memory; make the graph "
-                       "without it, and call rw_optimizer_step() behind each launch");
     if (p->scaler && rw_scaler_context(p->scaler) != t->ctx)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the scaler belongs to another context");
     if (p->delayed && rw_delayed_context(p->delayed) != t->ctx)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: delayed scaling belongs to another context");
-    const rw_status inside = check_inside(t, p);
-    if (inside) return inside;
+    const rw_status updates = check_updates(t, p);
+    if (updates) return updates;
     const rw_status scales = p->scaler ? rw_scaler_check_loss(t, loss, "rw_graph_create") : RW_OK;
     if (scales) return scales;
     const rw_status status = check_nothing_ran(t);
@@ -171,6 +176,7 @@ static rw_status make_run(rw_graph *g)
     status = g->captured_sources ? rw_run_make(g->t, plan, RW_RUN_OWNED | RW_RUN_CLEARS, &g->run)
                                  : rw_fail(g->t->ctx, RW_ERR_MEMORY, "rw_graph_create: out of memory");
     rw_plan_release(plan); /* the run counts it */
+    if (!status && g->optimizer) rw_optimizer_attend(g->optimizer, g->run);
     return status;
 }
 
@@ -263,6 +269,7 @@ static bool is_outdated(const rw_graph *g)
     const struct rw_run *const r = g->run;
     return !g->captured || g->captured_seed != seed_of(g->t) || g->captured_arena != data_of(r->arena) ||
            g->captured_store != data_of(r->store) ||
+           (g->optimizer && g->captured_states != rw_optimizer_store(g->optimizer)) ||
            memcmp(g->captured_sources, r->sources, r->plan->n_sources * sizeof *r->sources) != 0;
 }
 
@@ -284,6 +291,7 @@ static rw_status capture(rw_graph *g)
     g->captured_arena = data_of(g->run->arena);
     g->captured_store = data_of(g->run->store);
     g->captured_seed = seed_of(g->t);
+    g->captured_states = g->optimizer ? rw_optimizer_store(g->optimizer) : NULL;
     memcpy(g->captured_sources, g->run->sources, g->run->plan->n_sources * sizeof *g->run->sources);
     return RW_OK;
 }
@@ -334,8 +342,13 @@ static rw_status launch(rw_graph *g)
     for (size_t i = 0; !status && i < r->plan->n_gradients; i++) /* the update finds them written */
         g->t->ctx->by_id[r->plan->gradients[i]]->grad_clear = false;
     if (!status && g->optimizer) status = prepare_update(g);
+    if (!status && g->optimizer) status = rw_optimizer_before_launch(g->optimizer);
     if (!status) status = queue_launch(g);
-    if (status) return rw_run_fail(r, status);
+    if (status) {
+        const rw_status failed = rw_run_fail(r, status);
+        if (g->optimizer) rw_optimizer_failed(g->optimizer);
+        return failed;
+    }
     rw_run_is_queued(r, end);
     if (g->optimizer) rw_optimizer_count(g->optimizer);
     if (g->clip.ctx) rw_clip_count(&g->clip);

@@ -288,7 +288,7 @@ bool rw_optimizer_is_watched(const rw_optimizer *opt)
 static rw_status open_update(rw_optimizer *opt, struct rw_update *ret)
 {
     const rw_status status = rw_update_open(ret, opt->ctx, rw_optimizer_recorder(opt, NULL));
-    if (!status) rw_optimizer_attend(opt, ret);
+    if (!status) rw_optimizer_attend(opt, ret->run);
     return status;
 }
 
@@ -488,14 +488,29 @@ void rw_optimizer_failed(rw_optimizer *opt)
         opt->members[i].param->version += opt->members[i].due;
 }
 
-void rw_optimizer_attend(rw_optimizer *opt, struct rw_update *update)
+void rw_optimizer_attend(rw_optimizer *opt, struct rw_run *run)
 {
-    if (opt->away) rw_run_watch(update->run, rw_away_observer(opt->away));
+    if (opt->away) rw_run_watch(run, rw_away_observer(opt->away));
 }
 
 bool rw_optimizer_is_away(const rw_optimizer *opt)
 {
     return opt->away != NULL;
+}
+
+bool rw_optimizer_is_in_file(const rw_optimizer *opt)
+{
+    return opt->away && rw_away_is_in_file(opt->away);
+}
+
+rw_status rw_optimizer_before_launch(rw_optimizer *opt)
+{
+    return opt->away ? rw_away_before_launch(opt->away) : RW_OK;
+}
+
+const void *rw_optimizer_store(const rw_optimizer *opt)
+{
+    return opt->away ? rw_away_store(opt->away) : NULL;
 }
 
 static rw_status plan_again(rw_adamw *opt)

@@ -32,9 +32,15 @@ struct rw_recorder *rw_optimizer_recorder(rw_optimizer *opt, rw_tensor *const *f
    in which it marks, by id, whose these are. found as above. */
 struct rw_recorder *rw_optimizer_recorder_inside(rw_optimizer *opt, bool *used_up, rw_tensor *const *found);
 
-/* Behind the planning of what the first of the two has recorded: states that wait elsewhere come and go with it. */
-void rw_optimizer_attend(rw_optimizer *opt, struct rw_update *update);
+/* Behind the planning of what the first of the two has recorded: states that wait elsewhere come and go with it. Those
+   of a file cannot in the run of a graph, and none can inside backward. */
+void rw_optimizer_attend(rw_optimizer *opt, struct rw_run *run);
 bool rw_optimizer_is_away(const rw_optimizer *opt); /* it has such states */
+bool rw_optimizer_is_in_file(const rw_optimizer *opt);
+
+/* Around the launches of a graph: before each, and what a capture of it depends on. An error is recorded. */
+rw_status rw_optimizer_before_launch(rw_optimizer *opt);
+const void *rw_optimizer_store(const rw_optimizer *opt);
 
 /* From now on the optimizer counts on the device which updates were left out. RW_ERR_MEMORY, recorded, has changed
    nothing. */

@@ -394,7 +394,7 @@ static rw_status find_step(rw_scaler *s, rw_optimizer *opt, struct rw_update **r
     if (!is_planned(&step->update) || step->sums != watched) {
         const rw_status status = plan(&step->update, s, rw_optimizer_recorder(opt, rw_scaler_found(s)));
         if (status) return status;
-        rw_optimizer_attend(opt, &step->update);
+        rw_optimizer_attend(opt, step->update.run);
     }
     step->sums = watched;
     if (i == s->n_steps) {

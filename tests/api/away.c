@@ -346,14 +346,106 @@ Test(away, what_makes_no_sense_is_refused_when_the_optimizer_is_made)
     expect_refused((rw_states){ .place = RW_STATES_FILE, .path = "/proc/self" }, RW_ERR_IO, "/proc/");
 }
 
-Test(away, a_graph_refuses_the_optimizer_and_leaves_its_gradients_to_it)
+/* ---- graphs ---- */
+
+static void zoo_launch(struct zoo *z, rw_graph *g, int times)
+{
+    for (int i = 0; i < times; i++) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(z->b.ctx));
+}
+
+static void zoo_calls(struct zoo *z, int times)
+{
+    for (int i = 0; i < times; i++) {
+        zoo_backward(z, 0);
+        cr_assert_eq(rw_optimizer_step(z->opt), RW_OK, "%s", rw_error_message(z->b.ctx));
+    }
+}
+
+/* States in pinned memory: the first launch is queued, the later ones are captured with their copies; between launches
+   come updates by calls, a checkpoint that is saved and loaded, and another graph. */
+Test(away, a_graph_steps_with_states_in_pinned_memory)
+{
+    const int kinds[] = { 0, 6, 2 };
+    char where[80], lock[120];
+    snprintf(where, sizeof where, "%s/run", folder);
+    snprintf(lock, sizeof lock, "%s/.lock", where);
+    if (test_device() == RW_DEVICE_CPU) return;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        struct zoo a = zoo_open(kinds[k], (rw_states){ 0 }, 1), z = zoo_open(kinds[k], outside(), 1);
+        const rw_graph_params clipped = { .optimizer = z.opt, .max_norm = 1e3 }, plain = { .optimizer = z.opt };
+        rw_graph *g = NULL, *h = NULL;
+        rw_tape *const t = z.b.t;
+        rw_tape *other = NULL, *third = NULL;
+        size_t n;
+        zoo_calls(&a, 10);
+        cr_assert_eq(rw_optimizer_step(a.opt), RW_OK); /* with the gradients of the last step */
+        cr_assert_eq(rw_tape_create(&other, z.b.ctx), RW_OK);
+        cr_assert_eq(rw_tape_create(&third, z.b.ctx), RW_OK);
+        cr_assert_eq(rw_graph_create(&g, t, zoo_loss(&z, 0), &plain), RW_OK, "%s", rw_error_message(z.b.ctx));
+        z.b.t = other;
+        cr_assert_eq(rw_graph_create(&h, other, zoo_loss(&z, 0), &clipped), RW_OK, "%s", rw_error_message(z.b.ctx));
+        z.b.t = third;
+        zoo_launch(&z, g, 3);
+        zoo_calls(&z, 2);
+        zoo_launch(&z, h, 2);
+        zoo_launch(&z, g, 1);
+        save(&z, where);
+        rw_tape_reset(third);
+        zoo_launch(&z, g, 2);
+        cr_assert_eq(rw_optimizer_step(z.opt), RW_OK, "%s", rw_error_message(z.b.ctx));
+        expect_same(&a, &z, "in graphs", kinds[k]);
+        rw_graph_destroy(&g);
+        rw_graph_destroy(&h);
+        free(file_of(where, &n));
+        remove(lock);
+        cr_assert_eq(rmdir(where), 0);
+        z.b.t = t;
+        rw_tape_destroy(&other);
+        rw_tape_destroy(&third);
+        zoo_close(&a);
+        zoo_close(&z);
+    }
+}
+
+/* A scaler leaves out the second launch. */
+Test(away, a_graph_with_a_scaler_leaves_states_as_they_were)
+{
+    if (test_device() == RW_DEVICE_CPU) return;
+    struct zoo z[2] = { zoo_open(0, (rw_states){ 0 }, 2), zoo_open(0, outside(), 2) };
+    for (int i = 0; i < 2; i++) {
+        const float factor[] = { 1, INFINITY, 1, 1 };
+        rw_scaler *s = NULL;
+        rw_graph *g = NULL;
+        cr_assert_eq(rw_scaler_create(&s, z[i].b.ctx, &(rw_scaler_params){ .init_scale = 8, .name = "scale" }), RW_OK);
+        rw_tensor *const f = rw_input(z[i].b.t, RW_F32, RW_SCALAR, factor);
+        const rw_graph_params p = { .optimizer = z[i].opt, .scaler = s };
+        cr_assert_eq(rw_graph_create(&g, z[i].b.t, rw_mul(z[i].b.t, zoo_loss(&z[i], 0), f), &p), RW_OK, "%s",
+                     rw_error_message(z[i].b.ctx));
+        for (int step = 0; step < 4; step++) {
+            cr_assert_eq(rw_input_write(f, &factor[step], sizeof *factor), RW_OK);
+            zoo_launch(&z[i], g, 1);
+        }
+        rw_graph_destroy(&g);
+        rw_scaler_destroy(&s);
+    }
+    expect_same(&z[0], &z[1], "in a graph with a scaler", 0);
+    zoo_close(&z[0]);
+    zoo_close(&z[1]);
+}
+
+Test(away, a_graph_refuses_what_it_cannot_step_with_and_leaves_its_gradients_to_it)
 {
     struct zoo a = zoo_open(0, outside(), 1), z = zoo_open(0, outside(), 1);
+    const bool cpu = test_device() == RW_DEVICE_CPU;
     rw_graph *g = NULL;
     rw_tensor *const loss = zoo_loss(&z, 0);
-    cr_assert_eq(rw_graph_create(&g, z.b.t, loss, &(rw_graph_params){ .optimizer = z.opt }), RW_ERR_UNSUPPORTED);
-    cr_assert(strstr(rw_error_message(z.b.ctx), "rw_optimizer_step() behind each launch"));
-    rw_error_clear(z.b.ctx);
+    for (int inside = cpu ? 0 : 1; inside < 2; inside++) {
+        const rw_graph_params p = { .optimizer = z.opt, .update_inside = inside };
+        cr_assert_eq(rw_graph_create(&g, z.b.t, loss, &p), RW_ERR_UNSUPPORTED);
+        cr_assert(strstr(rw_error_message(z.b.ctx), "rw_optimizer_step() behind each launch"));
+        cr_assert(strstr(rw_error_message(z.b.ctx), inside ? "outside the device's memory" : "in a file"));
+        rw_error_clear(z.b.ctx);
+    }
     cr_assert_eq(rw_graph_create(&g, z.b.t, loss, NULL), RW_OK);
     for (int step = 0; step < 3; step++) {
         cr_assert_eq(rw_graph_launch(g), RW_OK);
