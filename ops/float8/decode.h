@@ -23,10 +23,12 @@ VEC_INLINE nf nf_of_f8(nb codes, bool e5m2)
     return (nf)((nu)nf_select(nan, nf_all(rw_f8_float(0x7fc00000u)), (nf)bits) | sign);
 }
 
-/* Elements with one scale, by arithmetic. */
+/* Elements with one scale, by arithmetic. Of two that are no numbers either may come out of a product: with a scale that
+   is none there is one result. */
 VEC_INLINE void f8_decode(const uint8_t *x, bool e5m2, void *y, rw_dtype dtype, int64_t n, float scale)
 {
     int64_t i = 0;
+    for (; scale != scale && i < n; i++) f_put(y, dtype, i, rw_f8_float(0x7fc00000u));
     for (; i + NF_LANES <= n; i += NF_LANES) nf_put(y, dtype, i, nf_of_f8(*(const nb *)(x + i), e5m2) * scale);
     for (; i < n; i++) f_put(y, dtype, i, rw_f8_decode(x[i], e5m2) * scale);
 }
@@ -78,7 +80,7 @@ static inline void f8_ends(bool e5m2, uint16_t *table)
 /* exponent: what the scale adds to that of results that have one. */
 VEC_INLINE void f8_decode_by_shifts(const uint8_t *x, uint16_t *y, int64_t n, bool e5m2, __m512i ends, int exponent)
 {
-    const __m512i more = _mm512_set1_epi16((short)(exponent << 7)), field = _mm512_set1_epi16(e5m2 ? 0xfe0 : 0x7f0);
+    const __m512i more = _mm512_set1_epi16((short)(exponent * 128)), field = _mm512_set1_epi16(e5m2 ? 0xfe0 : 0x7f0);
     const __m512i bias = _mm512_add_epi16(more, _mm512_set1_epi16((e5m2 ? 112 : 120) << 7));
     const __m512i beyond = _mm512_set1_epi16(e5m2 ? 4 : 1), size = _mm512_set1_epi16(0x7f);
     const __m512i of_ends = _mm512_set1_epi16(e5m2 ? 8 : 9), sign = _mm512_set1_epi16((short)0x8000);
