@@ -248,6 +248,29 @@ Test(quantized, many_panels_are_one_product_and_no_bit_depends_on_threads)
         }
 }
 
+/* As docs/precision.md puts together what bitsandbytes saves; of 5 rows the scales end within a word. */
+Test(quantized, a_base_out_of_its_parts)
+{
+    enum { OUT = 5, IN = 64, N = OUT * IN };
+    struct fixture b = fixture_open(1, 1);
+    const rw_quantized from = filled(&b, "from", RW_NF4, OUT, IN, 20, RW_F32);
+    const struct rw_quantized_parts p = rw_parts_of_nf4(N);
+    uint8_t *const parts = words_of(&from), words[N / 2 + 8 + 4 + 4];
+    rw_quantized to;
+    size_t n = 0;
+    memcpy(words, parts, N / 2), n += N / 2;
+    memcpy(words + n, parts + p.scales, OUT), n += OUT;
+    while (n % 4) words[n++] = 0;
+    memcpy(words + n, parts + p.mean, 4), n += 4;
+    memcpy(words + n, parts + p.largest, 4), n += 4;
+    cr_assert_eq(rw_quantized_create(b.ctx, "to", RW_NF4, RW_SHAPE(OUT, IN), &to), RW_OK);
+    cr_assert_eq(rw_write(to.words, words, n), RW_OK, "%s", rw_error_message(b.ctx));
+    float *const want = decoded(&from), *const got = decoded(&to);
+    cr_expect_eq(first_difference(want, got, N * sizeof *want), -1);
+    free(parts), free(want), free(got);
+    fixture_close(&b);
+}
+
 /* 127 over the largest of such a row is infinite. */
 Test(quantized, rows_of_the_smallest_numbers)
 {
