@@ -59,7 +59,7 @@ rw_status rw_context_set_offload(rw_context *ctx, const rw_offload *offload)
     if (status) return status;
     rw_free(ctx->store.path);
     ctx->store = (struct rw_store_place){ .fns = in_files ? ctx->device->file_store : ctx->device->store, .path = path,
-                                          .rate = { o.out_bytes_per_s, o.in_bytes_per_s },
+                                          .rate = { o.out_bytes_per_s, o.in_bytes_per_s, 0 },
                                           .serial = ctx->store.serial + 1 };
     rw_stores_close_free(ctx, &ctx->pool->stores);
     return RW_OK;

@@ -104,6 +104,12 @@ double rw_move_seconds(const struct rw_problem *p, int lane, uint64_t bytes)
     return NOMINAL_MOVE_S + (double)bytes / (known > 0 ? known / slower : NOMINAL_MOVED_BYTES_PER_S);
 }
 
+double rw_move_loss(const struct rw_problem *p, uint64_t bytes)
+{
+    const rw_context *const ctx = p->t->ctx;
+    return (double)bytes * ctx->store.rate.loss * (ctx->costs ? 1 : NOMINAL_IS_SLOWER);
+}
+
 static rw_status make_order(struct rw_problem *p)
 {
     rw_status status = RW_OK;

@@ -37,6 +37,8 @@ static inline double rw_problem_seconds(const struct rw_problem *p, uint32_t nod
 
 /* Predicted time of moving so many bytes on a copy lane: at the rate of the context's store, where it is known. */
 double rw_move_seconds(const struct rw_problem *p, int lane, uint64_t bytes);
+/* What compute loses meanwhile. */
+double rw_move_loss(const struct rw_problem *p, uint64_t bytes);
 
 /* Does the node, of those that may run, make a value in place of another node? */
 static inline bool rw_problem_remakes(const struct rw_problem *p, uint32_t node)

@@ -199,13 +199,12 @@ rw_status rw_file_transfer(struct rw_file *f, void *memory, size_t n, uint64_t a
 
 /* ---- how fast it is ---- */
 
-#define MEASURED_BYTES ((uint64_t)16 << 20)
 #define MEASURED_S 0.2 /* of one direction, at most */
 
-static double now(void)
+static double seconds_of(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -213,38 +212,26 @@ static double now(void)
 static rw_status time_pieces(struct rw_file *f, char *memory, bool out, uint64_t *bytes, double *ret, char *why,
                              size_t size)
 {
-    const double begin = now();
+    const double begin = seconds_of(CLOCK_MONOTONIC);
     uint64_t done = 0;
     rw_status status = RW_OK;
-    while (!status && done < *bytes && now() - begin < MEASURED_S) {
+    while (!status && done < *bytes && seconds_of(CLOCK_MONOTONIC) - begin < MEASURED_S) {
         status = rw_file_transfer(f, memory, RW_FILE_CHUNK, done, out, why, size);
         done += RW_FILE_CHUNK;
     }
-    if (!status) *ret = (double)done / (now() - begin);
+    if (!status) *ret = (double)done / (seconds_of(CLOCK_MONOTONIC) - begin);
     *bytes = done;
     return status;
 }
 
-static rw_status time_file(struct rw_file *f, char *memory, struct rw_store_rate *ret, char *why, size_t size)
+rw_status rw_file_time(struct rw_file *f, void *memory, struct rw_store_rate *ret, char *why, size_t size)
 {
-    uint64_t bytes = MEASURED_BYTES;
+    uint64_t bytes = RW_FILE_TIMED;
     rw_status status = time_pieces(f, memory, true, &bytes, &ret->out, why, size); /* finds its place on the disk */
+    const double begin = seconds_of(CLOCK_THREAD_CPUTIME_ID);
     if (!status) status = time_pieces(f, memory, true, &bytes, &ret->out, why, size);
-    return status ? status : time_pieces(f, memory, false, &bytes, &ret->in, why, size);
-}
-
-rw_status rw_file_measure(const char *path, struct rw_store_rate *ret, char *why, size_t size)
-{
-    struct rw_file *f;
-    struct rw_store_rate rate;
-    const rw_status opened = rw_file_open(path, MEASURED_BYTES, &f, why, size);
-    if (opened) return opened;
-    char *const memory = rw_malloc_aligned(RW_FILE_CHUNK, PAGE);
-    rw_status status = memory ? RW_OK : RW_ERR_MEMORY;
-    if (memory) memset(memory, 1, RW_FILE_CHUNK);
-    if (!status) status = time_file(f, memory, &rate, why, size);
-    rw_free_aligned(memory);
-    rw_file_close(f);
-    if (!status) *ret = rate;
+    const uint64_t out = bytes;
+    if (!status) status = time_pieces(f, memory, false, &bytes, &ret->in, why, size);
+    if (!status) ret->loss = (seconds_of(CLOCK_THREAD_CPUTIME_ID) - begin) / (double)(out + bytes);
     return status;
 }

@@ -9,9 +9,11 @@
 
 #include <stdint.h>
 
-/* What values are moved at, in bytes per second. */
+/* What values are moved at, in bytes per second; and what compute loses by each byte that is moved, in seconds: who
+   copies takes a core that computes. */
 struct rw_store_rate {
     double out, in;
+    double loss;
 };
 
 struct rw_store_fns {
@@ -32,8 +34,9 @@ struct rw_store_fns {
      */
     rw_status (*put)(void *device, int lane, void *store, uint64_t at, const void *from, uint64_t bytes);
     rw_status (*get)(void *device, int lane, void *to, const void *store, uint64_t at, uint64_t bytes);
-    /* How fast it is: a bounded time's worth of copies. NULL: nobody asks. */
-    rw_status (*measure)(void *device, const char *path, struct rw_store_rate *ret);
+    /* How fast it is beside compute in so many of the host's threads: a bounded time's worth of copies. NULL: nobody
+       asks. */
+    rw_status (*measure)(void *device, const char *path, int threads, struct rw_store_rate *ret);
 };
 
 extern const struct rw_store_fns rw_store_memory; /* plain memory of the host: copies have happened when they return */

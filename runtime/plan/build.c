@@ -49,10 +49,11 @@ static rw_status measure_store(rw_context *ctx)
     struct rw_store_place *const store = &ctx->store;
     if (!store->fns->measure || (store->rate.out > 0 && store->rate.in > 0)) return RW_OK;
     struct rw_store_rate rate;
-    const rw_status status = store->fns->measure(ctx->device_state, store->path, &rate);
+    const rw_status status = store->fns->measure(ctx->device_state, store->path, ctx->threads, &rate);
     if (status) return rw_fail(ctx, status, "planning: how fast values move to and from files cannot be measured");
     if (!(store->rate.out > 0)) store->rate.out = rate.out;
     if (!(store->rate.in > 0)) store->rate.in = rate.in;
+    store->rate.loss = rate.loss;
     return RW_OK;
 }
 

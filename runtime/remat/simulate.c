@@ -52,8 +52,8 @@ static void count_bytes(const struct rw_schedule *s, uint64_t alignment, struct 
     }
 }
 
-/* The lanes side by side: an action of another lane begins behind the compute before it, compute stands where it waits.
- */
+/* The lanes side by side: an action of another lane begins behind the compute before it, compute stands where it waits,
+   and loses what copying takes of its cores. */
 static double predict(const struct rw_problem *p, const struct rw_schedule *s, double *end)
 {
     double lane[RW_LANES] = { 0 };
@@ -63,8 +63,13 @@ static double predict(const struct rw_problem *p, const struct rw_schedule *s, d
         for (; wait < s->n_waits && s->waits[wait].action == i; wait++)
             if (lane[a->lane] < end[s->waits[wait].on]) lane[a->lane] = end[s->waits[wait].on];
         if (lane[a->lane] < lane[RW_LANE_COMPUTE]) lane[a->lane] = lane[RW_LANE_COMPUTE];
-        lane[a->lane] += rw_action_is_move(a->kind) ? rw_move_seconds(p, a->lane, s->buffers[s->refs[a->word]].bytes)
-                                                    : rw_problem_seconds(p, a->node);
+        if (rw_action_is_move(a->kind)) {
+            const uint64_t bytes = s->buffers[s->refs[a->word]].bytes;
+            lane[a->lane] += rw_move_seconds(p, a->lane, bytes);
+            lane[RW_LANE_COMPUTE] += rw_move_loss(p, bytes);
+        } else {
+            lane[a->lane] += rw_problem_seconds(p, a->node);
+        }
         end[i] = lane[a->lane];
     }
     return lane[RW_LANE_COMPUTE];

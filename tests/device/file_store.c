@@ -8,6 +8,7 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -205,9 +206,15 @@ Test(file_store, its_speed_is_measured)
 {
     struct desk d = desk_open(PAGE, 2);
     struct rw_store_rate rate = { 0 };
-    cr_assert_eq(d.fns->measure(d.state, folder, &rate), RW_OK);
+    cr_assert_eq(d.fns->measure(d.state, folder, 2, &rate), RW_OK);
     cr_assert(rate.out > 1e5 && rate.in > 1e5);
+    cr_assert(rate.loss >= 0 && rate.loss < 1e-6);
+    struct rw_store_rate beside = { 0 };
+    cpu_set_t cores;
+    cr_assert_eq(sched_getaffinity(0, sizeof cores, &cores), 0);
+    cr_assert_eq(d.fns->measure(d.state, folder, CPU_COUNT(&cores), &beside), RW_OK);
+    cr_assert_eq(beside.loss > 0, d.device->on_host, "all cores compute");
     plant = (struct plant){ .error = EIO, .fail_write = 2 };
-    cr_assert_eq(d.fns->measure(d.state, folder, &rate), RW_ERR_IO);
+    cr_assert_eq(d.fns->measure(d.state, folder, 1, &rate), RW_ERR_IO);
     desk_close(&d);
 }

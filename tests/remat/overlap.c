@@ -158,6 +158,29 @@ Test(overlap, a_copy_begins_when_its_value_is_made)
     scene_close(&s);
 }
 
+/* Who copies takes of the cores that compute: so much longer is the step, beside copies that take no time. */
+Test(overlap, compute_loses_what_copies_take_of_its_cores)
+{
+    struct scene s;
+    struct rw_simulation sim = { 0 };
+    struct rw_cost_of_schedule cost[2];
+    uint64_t bytes = 0;
+    scene_open(&s);
+    move_some(&s, 3);
+    s.b.ctx->store.rate = (struct rw_store_rate){ .out = 1e15, .in = 1e15 };
+    for (int i = 0; i < 2; i++) {
+        s.b.ctx->store.rate.loss = i * 1e-9;
+        cr_assert_eq(rw_simulate(&s.problem, &s.choice, &sim, &cost[i]), RW_OK);
+    }
+    for (size_t i = 0; i < sim.schedule.n_slots; i++) bytes += 2 * sim.schedule.slots[i].bytes;
+    const double lost = rw_move_loss(&s.problem, bytes);
+    cr_assert_float_eq(lost, 4e-9 * (double)bytes, 1e-3 * lost, "nominal seconds are a slower machine's");
+    cr_assert_gt(lost, 0);
+    cr_expect_float_eq(cost[1].seconds - cost[0].seconds, lost, 0.1 * lost);
+    rw_simulation_finish(&sim);
+    scene_close(&s);
+}
+
 /* Where it is not expected to have gone yet, compute does not wait for a copy at once. */
 Test(overlap, compute_goes_on_beside_a_copy)
 {

@@ -3,8 +3,11 @@
  * and to the arena itself where the disk takes its memory.
  */
 #include "device/cpu/lanes.h"
+#include "device/cpu/threads.h"
 #include "device/file.h"
 
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #define PAGE RW_FILE_PAGE
@@ -81,10 +84,50 @@ static rw_status file_get(void *device, int lane, void *to, const void *store, u
                                                   .memory = to });
 }
 
-static rw_status file_measure(void *device, const char *path, struct rw_store_rate *ret)
+/* ---- how fast it is ---- */
+
+static rw_status run_timing(const struct rw_copy *c, void *room, char *why, size_t size)
+{
+    memset(room, 1, RW_FILE_CHUNK);
+    return rw_file_time(c->store, room, c->memory, why, size);
+}
+
+/* Threads compute as long as something is copied: a thread that copies has to be let in by theirs. */
+static void compute_beside(struct rw_cpu *cpu, int threads)
+{
+    atomic_bool over = false;
+#pragma omp parallel num_threads(threads)
+    {
+        volatile double x = 1;
+        while (!atomic_load_explicit(&over, memory_order_relaxed)) {
+            for (int i = 0; i < 10000; i++) x = x * 1.0000001;
+#pragma omp master
+            if (rw_cpu_lanes_are_done(cpu)) atomic_store(&over, true);
+        }
+    }
+}
+
+/* That this process may use. */
+static int count_cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+static rw_status file_measure(void *device, const char *path, int threads, struct rw_store_rate *ret)
 {
     struct rw_cpu *const cpu = device;
-    return rw_file_measure(path, ret, cpu->message, sizeof cpu->message);
+    struct rw_store_rate rate;
+    void *store;
+    rw_status status = rw_threads_ready(threads, &threads);
+    if (!status) status = file_open(device, path, RW_FILE_TIMED, &store);
+    if (status) return status;
+    rw_cpu_lanes_queue(cpu, &(struct rw_copy){ .run = run_timing, .store = store, .memory = &rate });
+    compute_beside(cpu, threads);
+    status = rw_cpu_lanes_finish(cpu);
+    file_close(device, store);
+    if (!status) *ret = (struct rw_store_rate){ rate.out, rate.in, threads < count_cores() ? 0 : rate.loss };
+    return status;
 }
 
 const struct rw_store_fns rw_store_file = {

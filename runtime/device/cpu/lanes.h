@@ -5,6 +5,9 @@
  * The thread starts with the first store that needs it and ends with the device. In a child of fork() there is none: a
  * copy is carried out where it is queued. Of several copies that fail the first is told, by the wait for it or for one
  * behind it; those behind it are not carried out. rw_cpu_lanes_finish() tells what nobody has been told, and forgets.
+ *
+ * The thread sleeps nearly all the time, while the disk works. Between two pieces it has to be let in at once, though
+ * threads that compute may have all cores: so it asks for a short turn, which Linux 6.12 and later give early.
  */
 #ifndef RW_DEVICE_CPU_LANES_H
 #define RW_DEVICE_CPU_LANES_H
@@ -37,6 +40,8 @@ void rw_cpu_lanes_queue(struct rw_cpu *cpu, const struct rw_copy *copy);
 rw_status rw_cpu_lanes_finish(struct rw_cpu *cpu);
 /* The same, and nothing is told or forgotten. */
 void rw_cpu_lanes_drain(struct rw_cpu *cpu);
+/* Is there nothing to wait for? */
+bool rw_cpu_lanes_are_done(struct rw_cpu *cpu);
 
 /* See device.h. */
 struct rw_events *rw_cpu_make_events(void *state, size_t n);

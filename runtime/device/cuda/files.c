@@ -275,10 +275,20 @@ static rw_status file_get(void *device, int lane, void *to, const void *store, u
     return copy(device, lane, (struct rw_file *)(uintptr_t)store, at, to, bytes, false);
 }
 
-static rw_status file_measure(void *device, const char *path, struct rw_store_rate *ret)
+/* The host's threads have nothing to do beside it. */
+static rw_status file_measure(void *device, const char *path, int threads, struct rw_store_rate *ret)
 {
     struct rw_cuda *const cuda = device;
-    return rw_file_measure(path, ret, cuda->message, sizeof cuda->message);
+    struct rw_file *f;
+    rw_status status = rw_file_open(path, RW_FILE_TIMED, &f, cuda->message, sizeof cuda->message);
+    if (status) return status;
+    char *const memory = rw_malloc_aligned(RW_FILE_CHUNK, RW_FILE_PAGE);
+    if (memory) memset(memory, 1, RW_FILE_CHUNK);
+    status = memory ? rw_file_time(f, memory, ret, cuda->message, sizeof cuda->message) : RW_ERR_MEMORY;
+    if (!status) ret->loss = 0;
+    rw_free_aligned(memory);
+    rw_file_close(f);
+    return status;
 }
 
 /* ---- waiting ---- */
