@@ -4,7 +4,8 @@
  * from a file, and what rw_tape_plan() says of each policy is held against the median. With a folder on a disk policies
  * that move values into files there are among them.
  *
- *   prediction [ROUNDS] [THREADS] [PRESET] [LENGTH] [FOLDER]
+ *   prediction [ROUNDS] [THREADS] [PRESET] [LENGTH] [FOLDER or -] [MODEL]...
+ *       gpt and llama, or the models that are named; networks for images see pictures of LENGTH x LENGTH
  */
 #include "figure.h"
 #include "models/model.h"
@@ -16,9 +17,11 @@
 enum { BATCH = 4, MOST = 64, MOST_SEQ = 4096 };
 
 /* The first so many move nothing. */
-static const char *const policies[] = { "none", "full", "selective:core_attn", "block:3", "offload:block",
+enum { STAYING = 4, N = 7 };
+static const char *const of_text[N] = { "none", "full", "selective:core_attn", "block:3", "offload:block",
                                         "full+offload:block", "ops:linear,linear_add,linear_gelu+offload:block" };
-enum { STAYING = 4, N = sizeof policies / sizeof *policies };
+static const char *const of_pictures[N] = { "none", "full", "discard:bn,relu", "block:3", "offload:block",
+                                            "full+offload:block", "budget:40%+offload" };
 
 struct runner {
     rw_context *ctx;
@@ -83,6 +86,7 @@ static double worst_of(enum model_kind kind)
 {
     static struct runner measures, runs;
     double ms[N][MOST], worst = 0;
+    const char *const *const policies = kind > MODEL_VIT ? of_pictures : of_text;
     const int n = folder ? N : STAYING;
     if (!open_runner(&measures, kind) || !open_runner(&runs, kind)) return NAN;
     step(&measures, "none"); /* pages, plans */
@@ -105,23 +109,34 @@ static double worst_of(enum model_kind kind)
     return worst;
 }
 
+static void print(enum model_kind kind)
+{
+    char what[128];
+    snprintf(what, sizeof what, "predicted over measured step time, off by, worst of %s policies, %s",
+             folder ? "seven" : "four", model_name(kind));
+    figure(what, worst_of(kind), "of it", 0.05);
+}
+
+static bool is_named(const char *name, int n, char **names)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(names[i], name)) return true;
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) rounds = atoi(argv[1]);
     if (argc > 2) threads = atoi(argv[2]);
     if (argc > 3) preset = argv[3];
     if (argc > 4) seq = atoi(argv[4]);
-    if (argc > 5) folder = argv[5];
+    if (argc > 5 && strcmp(argv[5], "-") != 0) folder = argv[5];
     if (rounds < 1 || rounds > MOST || threads < 0 || seq < 1 || seq > MOST_SEQ) {
         fprintf(stderr, "prediction: usage: prediction [ROUNDS (1 to %d)] [THREADS] [PRESET] [LENGTH (1 to %d)] "
-                "[FOLDER]\n", MOST, MOST_SEQ);
+                "[FOLDER or -] [MODEL]...\n", MOST, MOST_SEQ);
         return 2;
     }
-    for (enum model_kind kind = MODEL_GPT; kind <= MODEL_LLAMA; kind++) {
-        char what[128];
-        snprintf(what, sizeof what, "predicted over measured step time, off by, worst of %s policies, %s",
-                 folder ? "seven" : "four", model_name(kind));
-        figure(what, worst_of(kind), "of it", 0.05);
-    }
+    for (enum model_kind kind = MODEL_GPT; kind < MODEL_KINDS; kind++)
+        if (argc > 6 ? is_named(model_name(kind), argc - 6, argv + 6) : kind <= MODEL_LLAMA) print(kind);
     return 0;
 }

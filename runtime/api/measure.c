@@ -1,6 +1,8 @@
 /*
  * rw_costs_begin(), rw_costs_end(): every node of every step that runs in between is timed where it runs, with its
- * operands where they lie in a real step and the caches as they are then. The medians become the context's costs.
+ * operands where they lie in a real step and the caches as they are then. What becomes the context's cost of a
+ * signature is the median over steps of what its nodes took in a step on the average: among equal nodes some find their
+ * operands in the caches and others do not, at the same places of each step, and what the step takes is their sum.
  *
  * A node's time lasts until the next one begins, so what a step takes is the sum, the walker's own part included.
  */
@@ -15,11 +17,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The last RW_COST_SAMPLES times of a signature. */
+/* Of a signature: the means of the last RW_COST_SAMPLES steps that have it, and the step under way. */
 struct sample {
     struct rw_cost_entry entry;
     double us[RW_COST_SAMPLES];
     size_t n;
+    double sum;
+    size_t n_nodes;   /* in the step under way */
+    uint32_t touched; /* the next one that it has; RW_NONE_ID: the last */
 };
 
 struct measure {
@@ -32,7 +37,8 @@ struct measure {
     size_t cap_times;
     struct sample *sample;
     size_t n, cap;
-    uint32_t *slot; /* signature -> sample + 1, open addressing; n_slots a power of two */
+    uint32_t touched; /* the first sample that the step under way has */
+    uint32_t *slot;   /* signature -> sample + 1, open addressing; n_slots a power of two */
     size_t n_slots;
     rw_desc *desc; /* of one call */
     size_t cap_desc;
@@ -49,11 +55,23 @@ static size_t first_mark(const struct measure *m)
     return RW_TRACE_MARKS + 2 * (m->to - m->from) + 1;
 }
 
+static void close_step(struct measure *m)
+{
+    while (m->touched != RW_NONE_ID) {
+        struct sample *const s = &m->sample[m->touched];
+        s->us[s->n++ % RW_COST_SAMPLES] = s->sum / (double)s->n_nodes;
+        s->sum = 0;
+        s->n_nodes = 0;
+        m->touched = s->touched;
+    }
+}
+
 static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, size_t to)
 {
     struct measure *const m = measure_of(o);
     const struct rw_device_fns *const device = m->ctx->device;
     m->from = m->to = 0;
+    if (!from) close_step(m);
     if (!m->on || from == to) return RW_OK;
     if (!rw_grow(&m->times, &m->cap_times, 0, to - from + 1, sizeof *m->times))
         return rw_fail(m->ctx, RW_ERR_MEMORY, "rw_costs_begin: out of memory while a step was measured");
@@ -140,14 +158,18 @@ static void add_time(struct measure *m, const struct rw_run *r, size_t action, d
     const rw_op_call call = rw_plan_call(r->tape, r->plan, node, m->desc);
     struct sample *const s = sample_of(m, rw_call_signature(&call, node->attrs_size));
     if (!s) return;
-    if (!s->n) {
+    if (!s->n && !s->n_nodes) {
         const rw_op_cost cost = rw_call_cost(&call);
         s->entry.operations = rw_cost_number(cost.flops);
         s->entry.bytes = rw_cost_number(cost.bytes);
         s->entry.dtype = node->n_outputs ? (uint8_t)call.out[0].dtype : 0;
         name_op(s->entry.op, call.op->name);
     }
-    s->us[s->n++ % RW_COST_SAMPLES] = us;
+    if (!s->n_nodes++) {
+        s->touched = m->touched;
+        m->touched = (uint32_t)(s - m->sample);
+    }
+    s->sum += us;
 }
 
 static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_t action)
@@ -172,6 +194,7 @@ static void forget(struct measure *m)
     m->sample = NULL;
     m->slot = NULL;
     m->n = m->cap = m->n_slots = 0;
+    m->touched = RW_NONE_ID;
 }
 
 static void destroy(struct rw_attach *self)
@@ -201,7 +224,8 @@ rw_status rw_costs_begin(rw_context *ctx)
         if (!m) return rw_fail(ctx, RW_ERR_MEMORY, "rw_costs_begin: out of memory");
         *m = (struct measure){ .attach = { .next = ctx->attach, .attach = attach, .destroy = destroy }, .ctx = ctx,
                                .observer = { .begin = begin, .before = before, .after = after, .end = end,
-                                             .each_launch = true } };
+                                             .each_launch = true },
+                               .touched = RW_NONE_ID };
         ctx->attach = &m->attach;
     }
     m->on = true;
@@ -249,6 +273,7 @@ rw_status rw_costs_end(rw_context *ctx)
     struct measure *const m = find(ctx);
     if (!m || !m->on) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_costs_end: rw_costs_begin() was not called");
     struct rw_costs *const costs = rw_calloc(1, sizeof *costs);
+    close_step(m);
     rw_status status = costs ? add_medians(m, costs) : RW_ERR_MEMORY;
     if (!status) status = add_older(m, costs);
     if (!status && costs->n && !rw_costs_seal(costs)) status = RW_ERR_MEMORY;

@@ -111,6 +111,46 @@ Test(costs, what_is_measured_is_what_is_predicted_also_behind_a_file)
     fixture_close(&b);
 }
 
+/* ---- equal nodes that take their time at one place of a step ---- */
+
+static int naps;
+
+static rw_status nap_check(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+/* Every third. */
+static rw_status nap(const rw_kernel *k)
+{
+    usleep(naps++ % 3 == 2 ? 30000 : 1000);
+    memcpy(k->out[0].data, k->in[0].data, sizeof(float) * (size_t)k->out[0].layout->numel);
+    return RW_OK;
+}
+
+static const rw_op_def nap_op = { .name = "nap", .n_inputs = 1, .n_outputs = 1, .check = nap_check,
+                                  .kernel = { [RW_DEVICE_CPU] = nap } };
+
+/* What a step takes is their sum: the middle one says nothing of it. */
+Test(costs, of_equal_nodes_is_what_they_take_on_the_average)
+{
+    if (test_device() != RW_DEVICE_CPU) return;
+    struct fixture b = fixture_open(1, 1);
+    cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
+    for (int step = 0; step < 5; step++) {
+        rw_tensor *x = rw_input(b.t, RW_F32, RW_SHAPE(4), (float[]){ 1, 2, 3, 4 });
+        for (int i = 0; i < 3; i++) x = rw_apply(b.t, &nap_op, &x, 1, NULL, 0, NULL);
+        cr_assert_eq(rw_eval(b.t, &x, 1), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_tape_reset(b.t);
+    }
+    cr_assert_eq(rw_costs_end(b.ctx), RW_OK);
+    cr_assert_eq(naps, 15);
+    cr_assert_eq(rw_costs_count(b.ctx), 1);
+    const double ms = (double)b.ctx->costs->entry[0].picoseconds * 1e-9;
+    cr_expect(ms > 32.0 / 3 && ms < 28, "%.2f ms", ms);
+    fixture_close(&b);
+}
+
 /* A length that was never run: taken from the ops that were. */
 Test(costs, what_was_not_measured_is_scaled_from_what_was)
 {
