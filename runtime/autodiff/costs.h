@@ -16,7 +16,7 @@
 /* In whole numbers, so that a file holds the same. */
 struct rw_cost_entry {
     uint64_t signature;
-    uint64_t picoseconds; /* median, at least 1 */
+    uint64_t picoseconds; /* median over steps, at least 1 */
     uint64_t operations, bytes;
     char op[RW_COST_OP]; /* cut where there is no room */
     uint8_t dtype;       /* of the first output */

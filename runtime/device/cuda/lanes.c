@@ -59,7 +59,7 @@ struct rw_events *rw_cuda_make_events(void *state, size_t n)
 {
     struct rw_cuda *const cuda = state;
     RW_ON_DEVICE(cuda);
-    struct rw_events *const events = rw_malloc(sizeof *events + n * sizeof *events->mark);
+    struct rw_events *const events = rw_calloc(1, sizeof *events + n * sizeof *events->mark);
     if (!events) return NULL;
     for (events->n = 0; events->n < n; events->n++)
         if (rw_cuda_status(cuda, cudaEventCreateWithFlags(&events->mark[events->n].event, cudaEventDisableTiming),
