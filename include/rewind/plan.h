@@ -97,8 +97,9 @@ RW_API rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points,
 
 /**
  * From now on every node that runs is timed where it runs, until rw_costs_end(). A handful of steps will do: the last
- * 32 runs of a signature count. Graphs are launched node by node meanwhile; rehearsals (ckpt_verify()) and steps that
- * move values out of the device's memory are not timed. RW_ERR_ARGUMENT when it was called before, RW_ERR_MEMORY.
+ * 32 that have a signature count, each with what its nodes took on the average. Graphs are launched node by node
+ * meanwhile; rehearsals (ckpt_verify()) and steps that move values out of the device's memory are not timed.
+ * RW_ERR_ARGUMENT when it was called before, RW_ERR_MEMORY.
  */
 RW_API rw_status rw_costs_begin(rw_context *ctx);
 
