@@ -23,8 +23,8 @@ VEC_INLINE nf nf_of_f8(nb codes, bool e5m2)
     return (nf)((nu)nf_select(nan, nf_all(rw_f8_float(0x7fc00000u)), (nf)bits) | sign);
 }
 
-/* Elements with one scale, by arithmetic. Of two that are no numbers either may come out of a product: with a scale that
-   is none there is one result. */
+/* Elements with one scale, by arithmetic. Of two that are no numbers either may come out of a product: with a scale
+   that is none there is one result. */
 VEC_INLINE void f8_decode(const uint8_t *x, bool e5m2, void *y, rw_dtype dtype, int64_t n, float scale)
 {
     int64_t i = 0;
