@@ -30,13 +30,13 @@ void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket tic
  * Updates of parameters, commits: (rows, gradients, parameters, first states, second states, masters) -> (parameters,
  * first states, second states, masters). n rows for n of each; as many kinds of states as the attributes say; there are
  * masters of the parameters of 16 bits alone, in their order, or of those of float16: those of bfloat16 are then
- * rounded by chance, by the noise that their rows name. States and masters are float32, of a float64 parameter
- * float64; moments may be bfloat16 by the attributes: the first is rounded to nearest, the second by chance, as beta2
- * changes it by less than nearest would see. A gradient is of the parameter's type or float32. A parameter whose
- * gradient is absent stays as it is, and so do its states. The op `average` averages what stands in the place of
- * gradients into what stands in that of parameters, float32 or float64. Where the attributes ask for sums, the last
- * input and output are those, [n, RW_UPDATE_SUMS] of RW_F64, of what the update itself has met: enum rw_update_sum. No
- * other byte depends on them.
+ * rounded by chance, by the noise that their rows name. States and masters are float32, of a float64 parameter float64;
+ * moments may be bfloat16 by the attributes: the first is rounded to nearest, the second by chance, as beta2 changes it
+ * by less than nearest would see. A gradient is of the parameter's type or float32. A parameter whose gradient is
+ * absent stays as it is, and so do its states. The op `average` averages what stands in the place of gradients into
+ * what stands in that of parameters, float32 or float64. Where the attributes ask for sums, the last input and output
+ * are those, [n, RW_UPDATE_SUMS] of RW_F64, of what the update itself has met: enum rw_update_sum. No other byte
+ * depends on them.
  *
  * In windows states and masters are of rank 1 and hold as many of the parameter's elements as they have, from the one
  * that the row names: these are updated, to the same bytes as when all are. Without states and master: all of them.
@@ -166,17 +166,19 @@ bool rw_counts_slot_at(rw_site at, const rw_tape *t, const rw_tensor *weight, en
 rw_status rw_counts_note(rw_tape *t, uint32_t buffer, uint32_t row, const rw_tensor *counts);
 
 /*
- * Clipping, a commit: (limit, norm, gradients) -> (norm, gradients). Limit and norm are float64, of one element. A
- * gradient that is absent is zero, and not written.
+ * Clipping, a commit: (limit, norm, sums, gradients) -> (norm, sums, gradients). Limit and norm are float64, of one
+ * element; sums, of as many as there is room for, become those of the squares of each gradient as it came. A gradient
+ * that is absent is zero, and not written.
  */
 extern const rw_op_def rw_op_clip_grad_norm;
 
 /*
- * The same in three, for gradients that are made one after the other, and made again: (gradient) -> the sum of its
- * squares, one RW_F64; (limit, sums) -> what they are multiplied by, one RW_F64; (factor, gradient) -> gradient. The
- * bytes are clip_grad_norm's where the sums stand in the order of its gradients.
+ * The same in four, for gradients that are made one after the other, and made again: (gradient) -> the sum of its
+ * squares, one RW_F64; (limit, sums ...) -> what they are multiplied by, and the norm, one RW_F64 each; (factor,
+ * gradient) -> gradient; and, a commit, (the norm's value, sums ..., norm, sums) -> (norm, sums). The bytes are
+ * clip_grad_norm's where the sums stand in the order of its gradients.
  */
-extern const rw_op_def rw_op_grad_squares, rw_op_clip_factor, rw_op_clip_scale;
+extern const rw_op_def rw_op_grad_squares, rw_op_clip_factor, rw_op_clip_scale, rw_op_clip_note;
 
 /* The bytes of all operands, each read or written once: what an op costs that does not say. */
 double rw_cost_bytes(const rw_op_call *call);
