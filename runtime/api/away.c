@@ -301,7 +301,13 @@ static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_
 rw_status rw_away_before_launch(struct rw_away *a)
 {
     a->in_graph = false;
+    a->next = 0;
     return failed(a, join(a));
+}
+
+void rw_away_launched(struct rw_away *a, bool ran)
+{
+    a->next = ran ? a->n_blocks : 0;
 }
 
 const void *rw_away_store(const struct rw_away *a)

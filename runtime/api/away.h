@@ -63,6 +63,7 @@ struct rw_observer *rw_away_observer(struct rw_away *a);
 
 /* Before each run of a graph is queued or launched: it comes behind the updates between steps. An error is recorded. */
 rw_status rw_away_before_launch(struct rw_away *a);
+void rw_away_launched(struct rw_away *a, bool ran); /* it was queued, or captured alone: no block has been touched */
 const void *rw_away_store(const struct rw_away *a); /* as a capture holds it */
 bool rw_away_is_in_file(const struct rw_away *a);
 

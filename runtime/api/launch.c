@@ -281,6 +281,7 @@ static rw_status capture(rw_graph *g)
     if (status) return rw_fail(ctx, status, "rw_graph_launch: the device does not capture");
     status = rw_run_walk(g->run, g->run->plan->n_actions);
     const rw_status ended = ctx->device->capture_end(ctx->device_state, &captured);
+    if (g->optimizer) rw_optimizer_launched(g->optimizer, false);
     if (!status && ended) status = rw_fail(ctx, ended, "rw_graph_launch: the capture failed");
     if (status) {
         if (captured) ctx->device->free_graph(ctx->device_state, captured);
@@ -338,11 +339,11 @@ static rw_status launch(rw_graph *g)
     const size_t end = r->plan->n_actions;
     rw_run_restart(r);
     r->seeds = g->scaler ? g->seeds : NULL;
-    rw_status status = rw_run_prepare(r, end);
+    rw_status status = g->optimizer ? rw_optimizer_before_launch(g->optimizer) : RW_OK;
+    if (!status) status = rw_run_prepare(r, end);
     for (size_t i = 0; !status && i < r->plan->n_gradients; i++) /* the update finds them written */
         g->t->ctx->by_id[r->plan->gradients[i]]->grad_clear = false;
     if (!status && g->optimizer) status = prepare_update(g);
-    if (!status && g->optimizer) status = rw_optimizer_before_launch(g->optimizer);
     if (!status) status = queue_launch(g);
     if (status) {
         const rw_status failed = rw_run_fail(r, status);
@@ -350,6 +351,7 @@ static rw_status launch(rw_graph *g)
         return failed;
     }
     rw_run_is_queued(r, end);
+    if (g->optimizer) rw_optimizer_launched(g->optimizer, true);
     if (g->optimizer) rw_optimizer_count(g->optimizer);
     if (g->clip.ctx) rw_clip_count(&g->clip);
     if (g->scaler) rw_scaler_count(g->scaler);

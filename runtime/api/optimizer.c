@@ -508,6 +508,11 @@ rw_status rw_optimizer_before_launch(rw_optimizer *opt)
     return opt->away ? rw_away_before_launch(opt->away) : RW_OK;
 }
 
+void rw_optimizer_launched(rw_optimizer *opt, bool ran)
+{
+    if (opt->away) rw_away_launched(opt->away, ran);
+}
+
 const void *rw_optimizer_store(const rw_optimizer *opt)
 {
     return opt->away ? rw_away_store(opt->away) : NULL;

@@ -40,6 +40,7 @@ bool rw_optimizer_is_in_file(const rw_optimizer *opt);
 
 /* Around the launches of a graph: before each, and what a capture of it depends on. An error is recorded. */
 rw_status rw_optimizer_before_launch(rw_optimizer *opt);
+void rw_optimizer_launched(rw_optimizer *opt, bool ran); /* it was queued; false: it was captured alone */
 const void *rw_optimizer_store(const rw_optimizer *opt);
 
 /* From now on the optimizer counts on the device which updates were left out. RW_ERR_MEMORY, recorded, has changed

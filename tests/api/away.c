@@ -407,6 +407,35 @@ Test(away, a_graph_steps_with_states_in_pinned_memory)
     }
 }
 
+/* Memory that ends in a launch, the first or one that is captured, leaves states that belong together. */
+Test(away, a_graph_without_memory_can_be_launched_again)
+{
+    if (test_device() == RW_DEVICE_CPU) return;
+    struct zoo a = zoo_open(0, (rw_states){ 0 }, 1), z = zoo_open(0, outside(), 1);
+    rw_graph *g = NULL;
+    int failed = 0, launched = 0;
+    cr_assert_eq(rw_graph_create(&g, z.b.t, zoo_loss(&z, 0), &(rw_graph_params){ .optimizer = z.opt }), RW_OK);
+    for (int step = 0; step < 3; step++)
+        for (uint64_t i = 1;; i++) {
+            rw_alloc_fail_at(i);
+            const rw_status status = rw_graph_launch(g);
+            rw_alloc_fail_at(0);
+            if (!status) {
+                launched++;
+                break;
+            }
+            cr_assert_eq(status, RW_ERR_MEMORY, "%s", rw_error_message(z.b.ctx));
+            rw_error_clear(z.b.ctx);
+            failed++;
+        }
+    cr_assert_gt(failed, 0);
+    zoo_calls(&a, launched);
+    expect_same(&a, &z, "in graphs without memory", 0);
+    rw_graph_destroy(&g);
+    zoo_close(&a);
+    zoo_close(&z);
+}
+
 /* A scaler leaves out the second launch. */
 Test(away, a_graph_with_a_scaler_leaves_states_as_they_were)
 {
