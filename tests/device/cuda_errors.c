@@ -333,3 +333,29 @@ Test(cuda_errors, an_epilogue_that_the_library_does_not_have)
         cr_assert_eq(cudasim_live_allocations(), 0);
     }
 }
+
+/* A capture, or the launch of one, that finds no memory has touched no state that waits in pinned memory: it can be
+   launched again. */
+Test(cuda_errors, a_launch_that_fails_leaves_states_in_pinned_memory_usable)
+{
+    static const char *const calls[] = { "cudaGraphInstantiate", "cudaGraphLaunch" };
+    struct fixture b = fixture_open(1, 1);
+    rw_optimizer *opt = NULL;
+    rw_graph *g = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(300));
+    rw_init_constant(w, 2);
+    const rw_adamw_params p = { .states = { .place = RW_STATES_HOST } };
+    cr_assert_eq(rw_adamw_create(&opt, b.ctx, &p), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, w, w), RW_ALL_AXES, false);
+    cr_assert_eq(rw_graph_create(&g, b.t, loss, &(rw_graph_params){ .optimizer = opt }), RW_OK);
+    cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+    for (int i = 0; i < 2; i++) {
+        cudasim_fail_call(calls[i], 1, cudaErrorMemoryAllocation);
+        cr_assert_eq(rw_graph_launch(g), RW_ERR_MEMORY, "%s: %s", calls[i], rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        cr_assert_eq(rw_graph_launch(g), RW_OK, "%s: %s", calls[i], rw_error_message(b.ctx));
+    }
+    rw_graph_destroy(&g);
+    rw_optimizer_destroy(&opt);
+    fixture_close(&b);
+}
