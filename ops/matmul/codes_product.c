@@ -8,7 +8,6 @@
 #include "ops/common/util.h"
 #include "ops/float8/quantize.h"
 #include "ops/matmul/gemm.h"
-#include "ops/matmul/linear_codes.h"
 
 static rw_status check_scales(rw_op_call *call, int i, int64_t scaling)
 {

@@ -14,6 +14,9 @@
 
 #include <string.h>
 
+extern const rw_op_def rw_op_linear_of_codes; /* a b^T (+ bias), [..., n] in bfloat16 */
+extern const rw_op_def rw_op_matmul_of_codes; /* a b (+ sum), a matrix in bfloat16, or in the sum's type */
+
 enum { RW_CODES_A, RW_CODES_A_SCALE, RW_CODES_B, RW_CODES_B_SCALE, RW_CODES_MORE };
 
 struct rw_codes_product_attrs {
