@@ -1,14 +1,25 @@
-/* Seconds by a clock that nobody sets. */
+/* Seconds by clocks that nobody sets. */
 #ifndef RW_BASE_CLOCK_H
 #define RW_BASE_CLOCK_H
 
 #include <time.h>
 
-static inline double rw_now_s(void)
+static inline double rw_seconds_of(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline double rw_now_s(void)
+{
+    return rw_seconds_of(CLOCK_MONOTONIC);
+}
+
+/* Of a processor, that the calling thread has had. */
+static inline double rw_thread_s(void)
+{
+    return rw_seconds_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 #endif

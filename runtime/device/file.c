@@ -2,6 +2,7 @@
 #include "device/file.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "device/cpu/threads.h"
 
 #include <errno.h>
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PAGE RW_FILE_PAGE
@@ -201,25 +201,18 @@ rw_status rw_file_transfer(struct rw_file *f, void *memory, size_t n, uint64_t a
 
 #define MEASURED_S 0.2 /* of one direction, at most */
 
-static double seconds_of(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Piece by piece, so that a slow disk is given up early. */
 static rw_status time_pieces(struct rw_file *f, char *memory, bool out, uint64_t *bytes, double *ret, char *why,
                              size_t size)
 {
-    const double begin = seconds_of(CLOCK_MONOTONIC);
+    const double begin = rw_now_s();
     uint64_t done = 0;
     rw_status status = RW_OK;
-    while (!status && done < *bytes && seconds_of(CLOCK_MONOTONIC) - begin < MEASURED_S) {
+    while (!status && done < *bytes && rw_now_s() - begin < MEASURED_S) {
         status = rw_file_transfer(f, memory, RW_FILE_CHUNK, done, out, why, size);
         done += RW_FILE_CHUNK;
     }
-    if (!status) *ret = (double)done / (seconds_of(CLOCK_MONOTONIC) - begin);
+    if (!status) *ret = (double)done / (rw_now_s() - begin);
     *bytes = done;
     return status;
 }
@@ -228,10 +221,10 @@ rw_status rw_file_time(struct rw_file *f, void *memory, struct rw_store_rate *re
 {
     uint64_t bytes = RW_FILE_TIMED;
     rw_status status = time_pieces(f, memory, true, &bytes, &ret->out, why, size); /* finds its place on the disk */
-    const double begin = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+    const double begin = rw_thread_s();
     if (!status) status = time_pieces(f, memory, true, &bytes, &ret->out, why, size);
     const uint64_t out = bytes;
     if (!status) status = time_pieces(f, memory, false, &bytes, &ret->in, why, size);
-    if (!status) ret->loss = (seconds_of(CLOCK_THREAD_CPUTIME_ID) - begin) / (double)(out + bytes);
+    if (!status) ret->loss = (rw_thread_s() - begin) / (double)(out + bytes);
     return status;
 }

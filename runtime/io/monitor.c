@@ -2,6 +2,7 @@
 #include <rewind/monitor.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "io/monitor_files.h"
 #include "io/monitor_judge.h"
 #include "io/monitor_sites.h"
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define LINE 8192 /* without sites */
@@ -497,20 +497,13 @@ rw_status rw_monitor_watch(rw_monitor *m, const rw_monitor_sources *sources)
     return m->ctx->status;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Times, and what was worked in them. */
 static void take_in(rw_monitor *m, struct shown *s)
 {
     const rw_cost *const work = &m->ctx->work, *const before = &m->work;
     const double model = work->forward_flops - before->forward_flops + work->backward_flops - before->backward_flops;
     const double replayed = work->replayed_flops - before->replayed_flops;
-    const double time = now(), since = m->last > 0 ? time - m->last : 0;
+    const double time = rw_now_s(), since = m->last > 0 ? time - m->last : 0;
     s->seconds = s->v->seconds > 0 ? s->v->seconds : since;
     const double known = s->all.clipped ? s->all.unclipped_norm : s->all.grad_norm;
     s->has_norm = s->v->grad_norm != 0 || s->all.elements > 0 || s->all.clipped;
