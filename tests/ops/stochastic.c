@@ -5,6 +5,7 @@
  */
 #include "ops/optim/noise.h"
 #include "support/compare.h"
+#include "support/bf16.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -13,21 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static float of_bf16(uint16_t h)
-{
-    const uint32_t bits = (uint32_t)h << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
 
 static uint16_t *values(rw_tensor *x)
 {
