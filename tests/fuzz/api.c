@@ -238,13 +238,19 @@ static void steps(struct state *s)
 
 static void graphs(struct state *s)
 {
-    const rw_graph_params params = { .optimizer = X->optimizer, .max_norm = fz_ask(s, 3) ? fz_number(s) : 0 };
-    switch (fz_byte(s) % 6) {
+    rw_graph_params params = { .optimizer = X->optimizer, .max_norm = fz_ask(s, 3) ? fz_number(s) : 0 };
+    const unsigned how = fz_byte(s);
+    if (how & 8) params.update_inside = true;
+    if (how & 16) params.scaler = X->scaler;
+    if (how & 32) params.delayed = X->delayed;
+    switch (how % 8) {
     case 0: if (!X->graph) RETURNED(rw_graph_create, &X->graph, T, fz_operand(s), fz_ask(s, 2) ? &params : NULL); break;
     case 1:
     case 2: if (X->graph) RETURNED(rw_graph_launch, X->graph); break;
     case 3: rw_graph_destroy(&X->graph); break;
     case 4: rw_adamw_destroy(&X->optimizer); break;
+    case 5: rw_scaler_destroy(&X->scaler); break;
+    case 6: rw_delayed_destroy(&X->delayed); break;
     default: {
         rw_tape_destroy(&T);
         HOLDS(!rw_tape_create(&T, X->ctx) || rw_error_status(X->ctx), "no tape");
