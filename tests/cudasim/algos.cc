@@ -262,9 +262,9 @@ static uint64_t signature(const problem &p, const preference &pref, const unsign
     const matmul_desc &d = *p.desc;
     uint64_t h = magic;
     for (int64_t x : { int64_t(d.compute), int64_t(d.scale), int64_t(d.transa), int64_t(d.transb), int64_t(d.epilogue),
-                       int64_t(d.pointer_mode), int64_t(d.bias_type), int64_t(d.sm_target),
-                       int64_t(d.fast_accumulation) })
+                       int64_t(d.pointer_mode), int64_t(d.bias_type), int64_t(d.sm_target) })
         h = mix(h, static_cast<uint64_t>(x));
+    if (is_8f(p.a->type)) h = mix(h, static_cast<uint64_t>(d.fast_accumulation));
     for (const layout *l : { p.a, p.b, p.c, p.d })
         for (uint64_t x :
              { uint64_t(l->type), uint64_t(l->order), l->rows, l->cols, uint64_t(l->ld), uint64_t(l->batch) })
