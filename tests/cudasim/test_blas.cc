@@ -16,7 +16,7 @@ static cublasLtHandle_t handle;
 /* A product with its descriptors; fields are set before make(). */
 struct setup {
     cudaDataType_t in = CUDA_R_32F, out = CUDA_R_32F;
-    cudaDataType_t other = static_cast<cudaDataType_t>(-1); /* of B, where it is not A's */
+    int other = -1; /* type of B, where it is not A's */
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
     cublasOperation_t ta = CUBLAS_OP_N, tb = CUBLAS_OP_N;
     int a_order = CUBLASLT_ORDER_COL, b_order = CUBLASLT_ORDER_COL, d_order = CUBLASLT_ORDER_COL;
@@ -118,7 +118,7 @@ void setup::make()
     OK(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, 4));
     OK(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, 4));
     OK(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, 4));
-    const cudaDataType_t b_type = static_cast<int>(other) < 0 ? in : other;
+    const cudaDataType_t b_type = other < 0 ? in : static_cast<cudaDataType_t>(other);
     a = ta == CUBLAS_OP_N ? layout(in, m, k, a_order, &as) : layout(in, k, m, a_order, &as);
     b = tb == CUBLAS_OP_N ? layout(b_type, k, n, b_order, &bs) : layout(b_type, n, k, b_order, &bs);
     d = layout(out, m, n, d_order, &ds);
@@ -543,7 +543,7 @@ Test(cudasim_blas, codes_that_are_refused)
         bool fits = false;
         switch (way) {
         case 0: fits = true; break;
-        case 1: s.in = s.other = E5M2; break;
+        case 1: s.in = E5M2, s.other = E5M2; break;
         case 2: s.ta = CUBLAS_OP_N; break;
         case 3: s.tb = CUBLAS_OP_T; break;
         case 4: s.k = 72; break;
