@@ -19,13 +19,15 @@ __device__ __forceinline__ bool unscale(void *to, const void *data, int64_t from
     bool found = false;
 #pragma unroll 2
     for (int i = threadIdx.x * P; i < whole; i += GRADIENT_THREADS * P) {
-        pack<T> v = load_pack(x + i);
+        const pack<T> v = load_pack(x + i);
+        wide<T> w[P];
 #pragma unroll
-        for (int l = 0; l < P; l++) {
-            v.x[l] = narrow<T>(widen(v.x[l]) * by);
-            found |= !(widen(v.x[l]) - widen(v.x[l]) == 0);
-        }
-        store_pack(y + i, v);
+        for (int l = 0; l < P; l++) w[l] = widen(v.x[l]) * by;
+        const raw<pack<T>> r = narrow_pack<T>(w);
+        store_raw(y + i, r);
+        const pack<T> made = r.elements();
+#pragma unroll
+        for (int l = 0; l < P; l++) found |= !(widen(made.x[l]) - widen(made.x[l]) == 0);
     }
     const int last = whole + static_cast<int>(threadIdx.x);
     if (last < n) {
@@ -36,13 +38,14 @@ __device__ __forceinline__ bool unscale(void *to, const void *data, int64_t from
 }
 
 /* To where they are, or, of a batch of one, elsewhere. Whoever finds something writes the same number. */
+template <bool Moves>
 __global__ void __launch_bounds__(GRADIENT_THREADS)
     unscale_kernel(void *elsewhere, const float *scaler, int32_t *found, const __grid_constant__ gradient_batch b)
 {
     const double inverse = 1 / static_cast<double>(scaler[RW_SCALER_SCALE]);
     bool any = false;
     for_chunks(b, [&](void *data, int dtype, int64_t from, int n) {
-        void *const to = elsewhere ? elsewhere : data;
+        void *const to = Moves ? elsewhere : data;
         switch (dtype) {
         case RW_F64: any |= unscale<double>(to, data, from, n, inverse); break;
         case RW_BF16: any |= unscale<bf16>(to, data, from, n, inverse); break;
@@ -109,8 +112,8 @@ extern "C" rw_status rw_unscale_grads_cuda(const rw_kernel *k)
     for (int next = 2; next < k->n_inputs;) {
         const gradient_batch b = next_batch(k, &next);
         if (b.n)
-            RW_LAUNCH(unscale_kernel, GRADIENT_BLOCKS, GRADIENT_THREADS, 0, k, static_cast<void *>(nullptr), scaler,
-                      found, b);
+            RW_LAUNCH(unscale_kernel<false>, GRADIENT_BLOCKS, GRADIENT_THREADS, 0, k, static_cast<void *>(nullptr),
+                      scaler, found, b);
     }
     return rw_cuda_launched(k);
 }
@@ -123,7 +126,7 @@ extern "C" rw_status rw_unscale_grad_cuda(const rw_kernel *k)
     int32_t *found;
     const rw_status status = clear_found(k, 1, &found);
     if (status) return status;
-    if (blocks) RW_LAUNCH(unscale_kernel, blocks, GRADIENT_THREADS, 0, k, k->out[0].data, scaler, found, b);
+    if (blocks) RW_LAUNCH(unscale_kernel<true>, blocks, GRADIENT_THREADS, 0, k, k->out[0].data, scaler, found, b);
     return rw_cuda_launched(k);
 }
 

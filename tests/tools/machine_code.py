@@ -119,7 +119,7 @@ STREAMS = [
     Stream(r'update_cuda:update_seen_kernel<[12], float>', share=3 / 5),
     Stream(r'clip_cuda:squares_kernel', store=0, share=1),
     Stream(r'clip_cuda:scale(_one)?_kernel'),
-    Stream(r'scaler_cuda:unscale_kernel'),
+    Stream(r'scaler_cuda:unscale_kernel<(true|false)>'),
 ]
 
 # What else there is, and why nothing is asked of its accesses.
