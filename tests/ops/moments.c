@@ -30,27 +30,19 @@ static uint16_t by_chance(float x, uint32_t noise)
     return (uint16_t)((bits_of(x) + noise) >> 16);
 }
 
-static float one(int64_t i)
+static double one(int64_t i)
 {
     return 1;
 }
 
-static float start(int64_t i)
+static double start(int64_t i)
 {
-    return (float)(i % 200 - 100) / 64;
+    return (double)(i % 200 - 100) / 64;
 }
 
-static float slope(int64_t i)
+static double slope(int64_t i)
 {
-    return (float)(i * 2654435761u % 4096 - 2048) / 0x1p13f;
-}
-
-static void fill(rw_tensor *x, int64_t n, float (*value)(int64_t i))
-{
-    unsigned char *const data = malloc((size_t)n * 8);
-    for (int64_t i = 0; i < n; i++) cr_assert(number_put(data, rw_tensor_dtype(x), i, (double)value(i)));
-    cr_assert_eq(rw_write(x, data, rw_tensor_bytes(x)), RW_OK);
-    free(data);
+    return (double)(i * 2654435761u % 4096 - 2048) / 0x1p13;
 }
 
 /* State j of parameter i of an optimizer, which has so many bytes. */
@@ -115,10 +107,10 @@ Test(moments, what_is_stored_is_the_definition_s_on_every_device_for_any_number_
         rw_param(b.ctx, "first", RW_F32, RW_SHAPE(2));
         rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(n));
         rw_optimizer *opt = NULL;
-        fill(w, n, start);
+        cr_assert(tensor_fill(w, start));
         const rw_adamw_params p = { .lr = lr, .weight_decay = decay, .decay_all = true, .moments = RW_BF16 };
         cr_assert_eq(rw_adamw_create(&opt, b.ctx, &p), RW_OK);
-        fill(rw_gradient(w), n, slope);
+        cr_assert(tensor_fill(rw_gradient(w), slope));
         for (uint32_t step = 1; step <= 3; step++) {
             float *const before = values(w);
             uint16_t *const m0 = state(opt, 1, M, (size_t)n * 2), *const v0 = state(opt, 1, V, (size_t)n * 2);
@@ -146,14 +138,14 @@ Test(moments, of_every_type_of_parameter)
         rw_memory memory;
         for (int k = 0; k < TYPES; k++) {
             w[k] = rw_param(b.ctx, (const char *[]){ "a", "b", "c", "d" }[k], dtypes[k], RW_SHAPE(N));
-            fill(w[k], N, start);
+            cr_assert(tensor_fill(w[k], start));
         }
         cr_assert_eq(rw_adam_create(&opt, b.ctx,
                                     &(rw_adam_params){ .lr = lr, .stochastic_rounding = chance, .moments = RW_BF16 }),
                      RW_OK);
         cr_assert_eq(rw_memory_stats(b.ctx, &memory), RW_OK);
         cr_expect_eq(memory.optimizer, (size_t)(N * (4 + 8 + (chance ? 4 : 8) + 16)), "%zu", memory.optimizer);
-        for (int k = 0; k < TYPES; k++) fill(rw_gradient(w[k]), N, slope);
+        for (int k = 0; k < TYPES; k++) cr_assert(tensor_fill(rw_gradient(w[k]), slope));
         cr_assert_eq(rw_optimizer_step(opt), RW_OK, "%s", rw_error_message(b.ctx));
         float *const exact = values(w[0]);
         uint16_t *const half = values(w[2]), *const m = state(opt, 0, M, 2 * N);
@@ -198,9 +190,9 @@ Test(moments, to_nearest_a_second_moment_stands_still_by_chance_it_does_not)
     struct fixture b = fixture_open(6, 2);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
     rw_optimizer *opt = NULL;
-    fill(w, N, one);
+    cr_assert(tensor_fill(w, one));
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .moments = RW_BF16 }), RW_OK);
-    fill(rw_gradient(w), N, one);
+    cr_assert(tensor_fill(rw_gradient(w), one));
     const float zero[N] = { 0 };
     uint16_t stuck = 0;
     double want = 0;
@@ -238,7 +230,7 @@ Test(moments, nothing_finite_becomes_infinite_and_what_is_no_number_stays_none)
     rw_optimizer *opt = NULL;
     float g[N]; /* a square a quarter beyond the largest bfloat16; infinite; no number */
     for (int i = 0; i < N; i++) g[i] = i % 3 == 0 ? 0x1.ff4p63f : i % 3 == 1 ? INFINITY : NAN;
-    fill(w, N, one);
+    cr_assert(tensor_fill(w, one));
     cr_assert_eq(rw_adam_create(&opt, b.ctx, &(rw_adam_params){ .beta2 = -1, .moments = RW_BF16 }), RW_OK);
     cr_assert_eq(rw_write(rw_gradient(w), g, sizeof g), RW_OK);
     cr_assert_eq(rw_optimizer_step(opt), RW_OK);
@@ -289,7 +281,7 @@ static struct run run_open(rw_dtype moments, bool scaled)
     r.w[0] = rw_param(r.b.ctx, "w", RW_BF16, RW_SHAPE(OUT, IN));
     r.w[1] = rw_param(r.b.ctx, "u", RW_F32, RW_SHAPE(OUT, OUT));
     r.w[2] = rw_param(r.b.ctx, "v", RW_F16, RW_SHAPE(OUT, OUT));
-    for (int k = 0; k < PARAMS; k++) fill(r.w[k], k ? OUT * OUT : OUT * IN, start);
+    for (int k = 0; k < PARAMS; k++) cr_assert(tensor_fill(r.w[k], start));
     cr_assert_eq(rw_adamw_create(&r.opt, r.b.ctx,
                                  &(rw_adamw_params){ .lr = 0.001, .stochastic_rounding = true, .moments = moments }),
                  RW_OK);

@@ -22,14 +22,6 @@ static uint16_t *values(rw_tensor *x)
     return data;
 }
 
-static void fill(rw_tensor *x, int64_t n, double (*value)(int64_t i))
-{
-    unsigned char *const data = malloc((size_t)n * 4);
-    for (int64_t i = 0; i < n; i++) cr_assert(number_put(data, rw_tensor_dtype(x), i, value(i)));
-    cr_assert_eq(rw_write(x, data, rw_tensor_bytes(x)), RW_OK);
-    free(data);
-}
-
 static double one(int64_t i)
 {
     return 1;
@@ -64,11 +56,11 @@ Test(stochastic, what_is_stored_is_the_definition_s_on_every_device_for_any_numb
         rw_param(b.ctx, "first", RW_F32, RW_SHAPE(2));
         rw_tensor *const w = rw_param(b.ctx, "w", RW_BF16, RW_SHAPE(n));
         rw_optimizer *opt = NULL;
-        fill(w, n, start);
+        cr_assert(tensor_fill(w, start));
         cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0.5, .stochastic_rounding = true }), RW_OK);
         for (uint32_t step = 1; step <= 3; step++) {
             uint16_t *const before = values(w);
-            fill(rw_gradient(w), n, slope);
+            cr_assert(tensor_fill(rw_gradient(w), slope));
             cr_assert_eq(rw_optimizer_step(opt), RW_OK, "%s", rw_error_message(b.ctx));
             uint16_t *const after = values(w);
             int off_nearest = 0;
@@ -137,9 +129,9 @@ Test(stochastic, small_steps_add_up)
     struct fixture b = fixture_open(6, 2);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_BF16, RW_SHAPE(n));
     rw_optimizer *opt = NULL;
-    fill(w, n, one);
+    cr_assert(tensor_fill(w, one));
     cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 0x1p-14, .stochastic_rounding = true }), RW_OK);
-    fill(rw_gradient(w), n, one);
+    cr_assert(tensor_fill(rw_gradient(w), one));
     for (int step = 0; step < 64; step++) cr_assert_eq(rw_optimizer_step(opt), RW_OK);
     uint16_t *const got = values(w);
     double mean = 0;
@@ -210,11 +202,11 @@ Test(stochastic, every_optimizer_stores_a_neighbour_and_has_no_master_copy)
                 rw_tensor *const all[] = { w, wide, f16 };
                 rw_optimizer *opt = NULL;
                 rw_memory m;
-                for (int i = 0; i < 3; i++) fill(all[i], 67, start);
+                for (int i = 0; i < 3; i++) cr_assert(tensor_fill(all[i], start));
                 cr_assert_eq(make(&opt, b.ctx, kind, by_chance), RW_OK);
                 cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
                 cr_expect_eq(m.optimizer, 67 * (3 * states[kind] + (by_chance ? 4 : 8)));
-                for (int i = 0; i < 3; i++) fill(rw_gradient(all[i]), 67, start);
+                for (int i = 0; i < 3; i++) cr_assert(tensor_fill(rw_gradient(all[i]), start));
                 cr_assert_eq(rw_optimizer_step(opt), RW_OK, "%s", rw_error_message(b.ctx));
                 uint16_t *const got = values(w);
                 float *const exact = (float *)(void *)values(wide);
@@ -246,7 +238,7 @@ static struct run run_open(void)
 {
     struct run r = { .b = fixture_open(21, 2) };
     r.w = rw_param(r.b.ctx, "w", RW_BF16, RW_SHAPE(8, 33));
-    fill(r.w, 8 * 33, start);
+    cr_assert(tensor_fill(r.w, start));
     rw_adamw_create(&r.opt, r.b.ctx, &(rw_adamw_params){ .lr = 0.001, .stochastic_rounding = true });
     cr_assert_eq(rw_scaler_create(&r.scaler, r.b.ctx, NULL), RW_OK);
     return r;

@@ -2,6 +2,7 @@
 #include "support/compare.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 double number_get(const void *p, rw_dtype dtype, int64_t i)
@@ -38,6 +39,19 @@ bool number_put(void *p, rw_dtype dtype, int64_t i, double x)
     case RW_BF16: memcpy((char *)p + 2 * i, &upper, sizeof upper); return number_get(p, dtype, i) == x;
     default: return false;
     }
+}
+
+bool tensor_fill(rw_tensor *x, double (*value)(int64_t i))
+{
+    const rw_dtype dtype = rw_tensor_dtype(x);
+    const size_t bytes = rw_tensor_bytes(x);
+    unsigned char *const data = malloc(bytes + 1);
+    bool exact = true;
+    const int64_t n = (int64_t)(bytes / rw_dtype_size(dtype));
+    for (int64_t i = 0; i < n; i++) exact &= number_put(data, dtype, i, value(i));
+    exact &= !rw_write(x, data, bytes);
+    free(data);
+    return exact;
 }
 
 double unit_roundoff(rw_dtype dtype)

@@ -10,13 +10,16 @@
 #ifndef RW_TESTS_COMPARE_H
 #define RW_TESTS_COMPARE_H
 
-#include <rewind/types.h>
+#include <rewind/tensor.h>
 
 /* Element i of an array of that floating-point type. */
 double number_get(const void *p, rw_dtype dtype, int64_t i);
 
 /* Returns false when the type does not hold x exactly. */
 bool number_put(void *p, rw_dtype dtype, int64_t i, double x);
+
+/* Writes value(i) to each element of a parameter or a gradient; false when its type does not hold one exactly. */
+bool tensor_fill(rw_tensor *x, double (*value)(int64_t i));
 
 /* 2^-p for p significant bits: half the distance from 1 to the number after it. */
 double unit_roundoff(rw_dtype dtype);
