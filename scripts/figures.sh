@@ -6,6 +6,7 @@ set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
     bench/linear_loss bench/codes bench/quantized bench/save bench/states bench/update_inside bench/monitor \
+    bench/busy \
     examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
@@ -25,6 +26,7 @@ saved=$(mktemp -d)
 rm -rf "$saved"
 "$bench/update_inside"
 "$bench/monitor"
+"$bench/busy"
 "$bench/linear_loss" "$rounds"
 "$bench/quantized" "$rounds"
 "$bench/codes"
