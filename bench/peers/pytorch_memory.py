@@ -5,7 +5,12 @@ and whatever else was there before do not count, nor do the gradients that end i
 kept and peak bytes mean. What a kernel allocates for itself and frees before it returns is not seen, while Rewind's
 peak has its workspace in it.
 """
+import os
 import weakref
+
+# PyTorch asks the system for huge pages only where it is told to; Rewind always does. Read when the first large tensor
+# is made.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -11,6 +11,7 @@
 
 #include <criterion/criterion.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -288,4 +289,41 @@ static enum verdict step_after_fork(size_t argument)
 Test(machine, a_child_of_fork_computes_the_same_bytes, .timeout = 60)
 {
     cr_expect_eq(in_a_child(step_after_fork, 0), DID);
+}
+
+/* Whether the kernel was asked for huge pages where p lies: "hg" among the flags of its mapping. */
+static bool on_huge_pages(const void *p)
+{
+    char line[512];
+    unsigned long from = 0, to = 0, a, b;
+    bool found = false;
+    FILE *const f = fopen("/proc/self/smaps", "r");
+    cr_assert_not_null(f);
+    while (!found && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%lx-%lx ", &a, &b) == 2) from = a, to = b;
+        if (strncmp(line, "VmFlags:", 8) || (unsigned long)p < from || (unsigned long)p >= to) continue;
+        fclose(f);
+        return strstr(line, " hg ");
+    }
+    fclose(f);
+    cr_assert_fail("no mapping holds %p", p);
+    return false;
+}
+
+/* Whole ones inside a block, where the system has them: neither what is before it nor what is behind it. */
+Test(machine, large_blocks_are_on_huge_pages)
+{
+    if (access("/sys/kernel/mm/transparent_hugepage/enabled", R_OK)) cr_skip_test("no huge pages on request here");
+    const struct rw_device_fns *const cpu = &rw_device_cpu;
+    void *state = NULL;
+    char why[256];
+    cr_assert_eq(cpu->open(&state, &(rw_context_params){ .threads = 1 }, why, sizeof why), RW_OK);
+    char *const large = cpu->alloc(state, 16 * MIB), *const small = cpu->alloc(state, MIB);
+    cr_assert(large && small);
+    cr_expect(on_huge_pages(large + 8 * MIB));
+    cr_expect_not(on_huge_pages(small));
+    cr_expect_not(on_huge_pages(large + 16 * MIB - 1) && (uintptr_t)(large + 16 * MIB) % (2 * MIB));
+    cpu->free(state, large);
+    cpu->free(state, small);
+    cpu->close(state);
 }
