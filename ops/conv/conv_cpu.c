@@ -78,6 +78,10 @@ static void run_own(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_
     }
 }
 
+/* ops/matmul: the same instruction set's. */
+void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
+                                   int64_t cols);
+
 static rw_status run(const rw_kernel *k, enum rw_conv_kind kind)
 {
     const struct rw_conv c = rw_conv_of_kernel(k, kind);
@@ -85,6 +89,7 @@ static rw_status run(const rw_kernel *k, enum rw_conv_kind kind)
     const struct conv_operands o = { .x = k->in[0].data, .y = k->in[1].data, .to = k->out[0].data,
                                      .bias = third && kind == RW_CONV_FORWARD ? k->in[2].data : NULL,
                                      .sum = third && kind == RW_CONV_WEIGHT ? k->in[2].data : NULL };
+    if (rw_conv_is_product(&c, kind)) return rw_conv_run_product(k, kind, &c, &o, RW_ISA_NAME(rw_gemm_own_tile));
     bool done = !k->out[0].layout->numel;
     if (!done) RW_CHECK(rw_conv_run_library(k, kind, &c, &o, &done));
     if (!done) run_own(k, kind, &c, &o);

@@ -128,6 +128,7 @@ static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, stru
 size_t rw_conv_workspace_cpu(const rw_op_call *call, enum rw_conv_kind kind)
 {
     const struct rw_conv c = rw_conv_of_call(call, kind);
+    if (rw_conv_is_product(&c, kind)) return rw_conv_product_workspace(call, &c, kind);
     const struct rw_cpu *const cpu = call->device;
     const bool bias = kind == RW_CONV_FORWARD && call->n_inputs == 3;
     struct plan p;

@@ -1,12 +1,14 @@
 /*
- * How a convolution is carried out on the CPU: by oneDNN, for float32 and bfloat16 where it has fast code, else by the
- * library's own loops (conv_own_tmpl.h). Either way the work is cut into units by its shape alone and one thread
- * computes a unit, so the bits do not depend on the number of threads.
+ * How a convolution is carried out on the CPU: by oneDNN, for float32 and bfloat16 where it has fast code, as a matrix
+ * product where that is faster (conv_product.c), as its convolution else (conv_onednn.c); all others by the library's
+ * own loops (conv_own_tmpl.h). Always the work is cut into units by its shape alone and one thread computes a unit, so
+ * the bits do not depend on the number of threads.
  */
 #ifndef RW_OPS_CONV_RUN_H
 #define RW_OPS_CONV_RUN_H
 
 #include "ops/conv/conv.h"
+#include "ops/matmul/gemm.h"
 
 /* x and weight of conv2d, dy and weight of conv2d_data, x and dy of conv2d_weight: x, y. */
 struct conv_operands {
@@ -19,6 +21,12 @@ struct conv_operands {
 /* Carries it out by the library. *ret_done is false, and nothing has happened, where the own loops are to do it. */
 rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
                               const struct conv_operands *o, bool *ret_done);
+
+/* Is it carried out as a matrix product? And that; tile: the own loops of this instruction set. */
+bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind);
+size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c, enum rw_conv_kind kind);
+rw_status rw_conv_run_product(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
+                              const struct conv_operands *o, rw_gemm_tile_fn tile);
 
 /* From this many multiplications on, starting threads pays. */
 #define RW_CONV_PARALLEL_FROM 524288.0
