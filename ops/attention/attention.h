@@ -182,7 +182,7 @@ static inline struct att_reach rw_att_reach(const struct rw_attention_attrs *a, 
     struct att_reach r;
     r.seq = e->seq;
     r.kv_seq = e->kv_seq;
-    r.window = a->window;
+    r.window = rw_att_between(a->window, 0, 2 * ATT_SPAN_MOST); /* wider ones see as much */
     r.causal = a->causal != 0;
     r.documents = NULL;
     r.entries = r.step = 0;

@@ -244,6 +244,29 @@ Test(attention, options_take_no_matrix_of_scores)
 
 /* ---- the halves of a ring ---- */
 
+static float sum_through_a_window(int64_t window, bool causal)
+{
+    struct fixture b = fixture_open(7, 2);
+    rw_tensor *const q = numbers(b.t, RW_F32, RW_SHAPE(1, 2, 20, 8), 1);
+    rw_tensor *const k = numbers(b.t, RW_F32, RW_SHAPE(1, 2, 30, 8), 2);
+    const rw_attention_options o = { .causal = causal, .window = window };
+    float sum = 0;
+    rw_tensor *const y = rw_attention_with(b.t, q, k, k, &o);
+    cr_assert_eq(rw_read(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false), &sum, sizeof sum), RW_OK);
+    fixture_close(&b);
+    return sum;
+}
+
+Test(attention, a_window_without_end_sees_everything)
+{
+    for (int causal = 0; causal < 2; causal++) {
+        const float all = sum_through_a_window(100, causal);
+        cr_expect_eq(sum_through_a_window(INT64_MAX, causal), all);
+        cr_expect_eq(sum_through_a_window(INT64_MAX - 25, causal), all);
+        cr_expect_neq(sum_through_a_window(2, causal), all);
+    }
+}
+
 Test(attention, two_halves_of_the_keys_merged_give_the_whole)
 {
     struct fixture b = fixture_open(1, 2);
