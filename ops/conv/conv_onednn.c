@@ -1,10 +1,18 @@
 /*
  * Convolutions by oneDNN: how they are cut into units, one thread each. See conv_run.h.
  *
- * y and dx are cut into groups of images, and the weight is brought into the library's layout once. A weight's gradient
- * is a sum over all pixels: either groups of images have sums of their own, which are added in order (many pixels, a
- * small weight), or each unit has some of the filters and sees all images (few pixels, a large weight). The library
- * itself would cut it by the number of threads, and bits would depend on that.
+ * y and dx are cut into groups of images, and where there are few of these, each image into bands of rows. A band needs
+ * rows of the other side that its neighbours need as well:
+ *
+ *     rows of y          0 ... 6 | 7 ... 13 | 14 ... 20      three bands, a kernel of 3, padding of 1
+ *     rows of x        (-1) 0 ... 7
+ *                             6 ... 14
+ *                                    13 ... 20 (21)          in brackets: padding
+ *
+ * The weight is brought into the library's layout once. A weight's gradient is a sum over all pixels: either images or
+ * bands have sums of their own, which are added in order (many pixels, a small weight), or each unit has some of the
+ * filters and sees all images (few pixels, a large weight). The library itself would cut it by the number of threads,
+ * and bits would depend on that.
  */
 #include "ops/conv/conv_run.h"
 
@@ -17,18 +25,26 @@
 #include <omp.h>
 #include <string.h>
 
-#define MOST_GROUPS 8 /* of images */
+#define UNITS 8      /* of images and bands, at most; where there are fewer images, bands make up for them */
+#define BAND_LEAST 8 /* rows */
 #define FILTER_UNITS 4
 #define FILTERS_ALIGN 16
 #define SUM_BLOCK 4096 /* elements of a weight that a thread adds up at a time */
+
+/* Of one image, or of several: rows of x or dx, and of y or dy. */
+struct rows {
+    int64_t x, x_end, y, y_end;
+};
 
 struct plan {
     bool own;     /* the own loops */
     bool filters; /* units are filters, not images */
     int threads;
-    int64_t units, each, rest; /* images or filters of a unit, and of the last one */
-    struct rw_onednn_primitive *primitive[2]; /* [last unit] */
-    size_t scratch, turned[2], dense, pack;   /* bytes: per thread, of a weight in either layout, of a unit's dy */
+    int64_t units, each, rest;                    /* images or filters of a unit, and of the last one */
+    int64_t bands, band;                          /* of an image, 1 as a rule, and rows of one, but for the last */
+    struct rw_onednn_primitive *primitive[UNITS]; /* of a band; else of a unit, and of the last one */
+    int copy[UNITS], copies;                      /* which copy of the weight a primitive takes */
+    size_t scratch, turned, dense, pack;          /* bytes: per thread, of a weight in any layout, of a unit's dy */
     size_t workspace;
 };
 
@@ -52,43 +68,135 @@ static void cut(struct plan *p, int64_t extent, int64_t units, int64_t align)
     p->rest = extent - (p->units - 1) * p->each;
 }
 
-/* Sums of groups of images cost a pass over the weight each, which is to be little beside one over dy. */
+/* How far the kernel reaches down. */
+static int64_t reach(const struct rw_conv *c)
+{
+    return (c->kh - 1) * c->dilation[0];
+}
+
+/* What band i has, or all: of a result its rows, of the other side those that they need. */
+static struct rows rows_of(const struct rw_conv *c, enum rw_conv_kind kind, const struct plan *p, int64_t i)
+{
+    struct rows r = { 0, c->h, 0, c->oh };
+    if (p->bands == 1) return r;
+    const int64_t all = kind == RW_CONV_DATA ? c->h : c->oh, first = i * p->band;
+    const int64_t end = first + p->band < all ? first + p->band : all, stride = c->stride[0], before = c->padding[0];
+    if (kind == RW_CONV_DATA) {
+        const int64_t least = first + before - reach(c), most = (end - 1 + before) / stride + 1;
+        r = (struct rows){ first, end, least > 0 ? gemm_ceil_div(least, stride) : 0, most < c->oh ? most : c->oh };
+    } else {
+        const int64_t least = first * stride - before, most = (end - 1) * stride - before + reach(c) + 1;
+        r = (struct rows){ least > 0 ? least : 0, most < c->h ? most : c->h, first, end };
+    }
+    return r;
+}
+
+/* Rows of padding before and behind. */
+static int64_t above(const struct rw_conv *c, const struct rows *r)
+{
+    return r->x - (r->y * c->stride[0] - c->padding[0]);
+}
+
+static int64_t below(const struct rw_conv *c, const struct rows *r)
+{
+    return (r->y_end - 1) * c->stride[0] - c->padding[0] + reach(c) + 1 - r->x_end;
+}
+
+/* The library takes a band as a convolution of its own, which some, where a stride leaves rows out, are not. */
+static bool are_convolutions(const struct rw_conv *c, enum rw_conv_kind kind, const struct plan *p)
+{
+    for (int64_t i = 0; i < p->bands; i++) {
+        const struct rows r = rows_of(c, kind, p, i);
+        if (r.x >= r.x_end || r.y >= r.y_end || above(c, &r) < 0 || below(c, &r) < 0) return false;
+    }
+    return true;
+}
+
+/* Into groups of images, or images and bands of them. */
+static void cut_images(const struct rw_conv *c, enum rw_conv_kind kind, int64_t units, struct plan *p)
+{
+    const int64_t rows = kind == RW_CONV_DATA ? c->h : c->oh, most = rows / BAND_LEAST;
+    const int64_t wanted = c->n < units ? gemm_ceil_div(units, c->n) : 1, bands = wanted < most ? wanted : most;
+    cut(p, c->n, c->n < units ? c->n : units, 1);
+    if (bands < 2) return;
+    p->band = gemm_ceil_div(rows, bands);
+    p->bands = gemm_ceil_div(rows, p->band);
+    if (are_convolutions(c, kind, p)) p->units *= p->bands;
+    else p->bands = 1;
+}
+
+/* Sums of parts cost a pass over the weight each, which is to be little beside one over dy. */
 static void cut_weight(const struct rw_conv *c, struct plan *p)
 {
-    const int64_t dy = c->n * c->oh * c->ow * c->oc, groups = dy / (4 * weight_elements(c));
-    p->filters = groups < 2 && c->groups == 1;
+    const int64_t dy = c->n * c->oh * c->ow * c->oc, parts = dy / (4 * weight_elements(c));
+    p->filters = parts < 2 && c->groups == 1;
     if (p->filters) cut(p, c->oc, FILTER_UNITS, FILTERS_ALIGN);
-    else cut(p, c->n, groups < 2 ? 2 : groups > MOST_GROUPS ? MOST_GROUPS : groups, 1);
+    else cut_images(c, RW_CONV_WEIGHT, parts < 2 ? 2 : parts > UNITS ? UNITS : parts, p);
+}
+
+/* So many primitives there are, and this one is a unit's. */
+static int primitives(const struct plan *p)
+{
+    return p->bands > 1 ? (int)p->bands : 2;
+}
+
+static int primitive_of(const struct plan *p, int64_t unit)
+{
+    return p->bands > 1 ? (int)(unit % p->bands) : unit == p->units - 1;
 }
 
 static struct rw_conv_signature signature_of(const struct rw_conv *c, enum rw_conv_kind kind, const struct plan *p,
-                                             bool last, bool bias)
+                                             int i, bool bias)
 {
     static const enum rw_onednn_conv kinds[] = { RW_ONEDNN_FORWARD, RW_ONEDNN_BACKWARD_DATA,
                                                  RW_ONEDNN_BACKWARD_WEIGHT };
-    const int64_t some = last ? p->rest : p->each;
-    struct rw_conv_signature s = { .n = p->filters ? c->n : some, .h = c->h, .w = c->w, .c = c->c, .oh = c->oh,
-                                   .ow = c->ow, .oc = p->filters ? some : c->oc, .kh = c->kh, .kw = c->kw,
-                                   .groups = c->groups, .kind = kinds[kind], .dtype = (int32_t)c->dtype, .bias = bias };
-    for (int i = 0; i < 2; i++) {
-        s.stride[i] = c->stride[i];
-        s.padding[i] = c->padding[i];
-        s.dilation[i] = c->dilation[i];
+    const int64_t some = p->bands > 1 ? 1 : i ? p->rest : p->each;
+    const struct rows r = rows_of(c, kind, p, i);
+    struct rw_conv_signature s = { .n = p->filters ? c->n : some,
+                                   .h = r.x_end - r.x,
+                                   .w = c->w,
+                                   .c = c->c,
+                                   .oh = r.y_end - r.y,
+                                   .ow = c->ow,
+                                   .oc = p->filters ? some : c->oc,
+                                   .kh = c->kh,
+                                   .kw = c->kw,
+                                   .groups = c->groups,
+                                   .kind = kinds[kind],
+                                   .dtype = (int32_t)c->dtype,
+                                   .bias = bias };
+    for (int axis = 0; axis < 2; axis++) {
+        s.stride[axis] = c->stride[axis];
+        s.padding[axis] = s.end[axis] = c->padding[axis];
+        s.dilation[axis] = c->dilation[axis];
     }
+    if (p->bands == 1) return s;
+    s.padding[0] = above(c, &r);
+    s.end[0] = below(c, &r);
     return s;
+}
+
+/* As a rule they all like the same layout. */
+static void share_weight(struct plan *p, int i)
+{
+    int first = 0;
+    while (!rw_onednn_conv_same_weight(p->primitive[first], p->primitive[i])) first++;
+    p->copy[i] = first < i ? p->copy[first] : p->copies++;
 }
 
 /* Planning has the primitives made, a run finds them: its plan holds them. */
 static rw_status ask_library(const struct rw_conv *c, enum rw_conv_kind kind, struct rw_onednn *onednn, bool bias,
                              bool planning, struct plan *p)
 {
-    for (int last = 0; last < 2 && !p->own; last++) {
-        const struct rw_conv_signature s = signature_of(c, kind, p, last, bias);
+    for (int i = 0; i < primitives(p) && !p->own; i++) {
+        const struct rw_conv_signature s = signature_of(c, kind, p, i, bias);
         struct rw_conv_needs needs = { 0 };
         if (planning) RW_CHECK(rw_onednn_conv_prepare(onednn, &s, p->threads, &needs));
-        else if (!(p->primitive[last] = rw_onednn_conv_find(onednn, &s, &needs))) return RW_ERR_DEVICE;
+        p->primitive[i] = rw_onednn_conv_find(onednn, &s, &needs);
+        if (!p->primitive[i]) return RW_ERR_DEVICE;
+        share_weight(p, i);
         p->own = !needs.fast;
-        p->turned[last] = aligned(needs.weight);
+        if (aligned(needs.weight) > p->turned) p->turned = aligned(needs.weight);
         if (aligned(needs.scratch) > p->scratch) p->scratch = aligned(needs.scratch);
     }
     return RW_OK;
@@ -107,21 +215,20 @@ static bool is_for_library(const struct rw_conv *c)
 static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, struct rw_onednn *onednn, int threads,
                            bool bias, bool planning, struct plan *ret)
 {
-    *ret = (struct plan){ .threads = rw_conv_products(c) < RW_CONV_PARALLEL_FROM ? 1 : threads };
+    *ret = (struct plan){ .threads = rw_conv_products(c) < RW_CONV_PARALLEL_FROM ? 1 : threads, .bands = 1 };
     ret->own = !is_for_library(c);
     if (ret->own) return RW_OK;
     if (kind == RW_CONV_WEIGHT) cut_weight(c, ret);
-    else cut(ret, c->n, c->n < MOST_GROUPS ? c->n : MOST_GROUPS, 1);
+    else cut_images(c, kind, UNITS, ret);
     RW_CHECK(ask_library(c, kind, onednn, bias, planning, ret));
     if (ret->own) return RW_OK;
-    const size_t each_thread = (size_t)ret->threads, most = ret->turned[ret->turned[1] > ret->turned[0]];
+    const size_t each_thread = (size_t)ret->threads;
     if (kind == RW_CONV_WEIGHT) {
         ret->dense = aligned((size_t)weight_elements(c) * sizeof(float));
-        if (ret->filters)
-            ret->pack = aligned((size_t)(c->n * c->oh * c->ow * ret->each) * rw_dtype_size(c->dtype));
-        ret->workspace = each_thread * (ret->scratch + most + ret->pack) +
+        if (ret->filters) ret->pack = aligned((size_t)(c->n * c->oh * c->ow * ret->each) * rw_dtype_size(c->dtype));
+        ret->workspace = each_thread * (ret->scratch + ret->turned + ret->pack) +
                          ret->dense * (size_t)(ret->filters ? 1 : ret->units);
-    } else ret->workspace = each_thread * ret->scratch + ret->turned[0] + ret->turned[1];
+    } else ret->workspace = each_thread * ret->scratch + ret->turned * (size_t)ret->copies;
     return RW_OK;
 }
 
@@ -144,20 +251,32 @@ struct job {
     char *at; /* workspace */
 };
 
-/* y or dx of a group of images. */
+/* Where a unit begins in x or dx, and in y or dy, in bytes. */
+static size_t begin_of_x(const struct job *j, const struct rows *r, int64_t unit)
+{
+    const int64_t image = unit / j->p->bands * j->p->each;
+    return (size_t)((image * j->c->h + r->x) * j->c->w * j->c->c) * rw_dtype_size(j->c->dtype);
+}
+
+static size_t begin_of_y(const struct job *j, const struct rows *r, int64_t unit)
+{
+    const int64_t image = unit / j->p->bands * j->p->each;
+    return (size_t)((image * j->c->oh + r->y) * j->c->ow * j->c->oc) * rw_dtype_size(j->c->dtype);
+}
+
+/* y or dx of a group of images, or of a band. */
 static rw_status run_images(const struct job *j, enum rw_conv_kind kind, int64_t unit, int thread)
 {
-    const struct rw_conv *const c = j->c;
     const struct plan *const p = j->p;
-    const bool last = unit == p->units - 1, forward = kind == RW_CONV_FORWARD;
-    const size_t size = rw_dtype_size(c->dtype);
-    const size_t x = (size_t)(unit * p->each * c->h * c->w * c->c) * size;
-    const size_t y = (size_t)(unit * p->each * c->oh * c->ow * c->oc) * size;
+    const bool forward = kind == RW_CONV_FORWARD;
+    const struct rows r = rows_of(j->c, kind, p, unit % p->bands);
+    const size_t x = begin_of_x(j, &r, unit), y = begin_of_y(j, &r, unit);
     const char *const image = forward ? (const char *)j->o->x + x : (char *)j->o->to + x;
     const char *const result = forward ? (char *)j->o->to + y : (const char *)j->o->x + y;
-    const char *const weight = j->at + (last ? p->turned[0] : 0);
-    char *const scratch = j->at + p->turned[0] + p->turned[1] + (size_t)thread * p->scratch;
-    return rw_onednn_conv_run(p->primitive[last], thread, image, weight, j->o->bias, result, scratch);
+    const int which = primitive_of(p, unit);
+    const char *const weight = j->at + (size_t)p->copy[which] * p->turned;
+    char *const scratch = j->at + (size_t)p->copies * p->turned + (size_t)thread * p->scratch;
+    return rw_onednn_conv_run(p->primitive[which], thread, image, weight, j->o->bias, result, scratch);
 }
 
 /* Filters [first, first + n) of dy, side by side. */
@@ -168,37 +287,42 @@ static void pack_filters(const struct rw_conv *c, const void *dy, int64_t first,
     for (int64_t i = 0; i < c->n * c->oh * c->ow; i++, from += (size_t)c->oc * size, to += row) memcpy(to, from, row);
 }
 
-/* A weight's gradient of some images or of some filters, dense, in float32. */
+/* Of a weight's gradient: what a thread has for itself. */
+static size_t own_bytes(const struct plan *p)
+{
+    return p->scratch + p->turned + p->pack;
+}
+
+/* A weight's gradient of some images, a band or some filters, dense, in float32. */
 static rw_status run_weight(const struct job *j, int64_t unit, int thread)
 {
     const struct rw_conv *const c = j->c;
     const struct plan *const p = j->p;
-    const bool last = unit == p->units - 1;
-    const size_t size = rw_dtype_size(c->dtype), most = p->turned[p->turned[1] > p->turned[0]];
-    char *const scratch = j->at + (size_t)thread * (p->scratch + most + p->pack);
-    char *const turned = scratch + p->scratch, *const packed = turned + most;
-    char *const sums = j->at + (size_t)p->threads * (p->scratch + most + p->pack);
+    const int which = primitive_of(p, unit);
+    char *const scratch = j->at + (size_t)thread * own_bytes(p);
+    char *const turned = scratch + p->scratch, *const packed = turned + p->turned;
+    char *const sums = j->at + (size_t)p->threads * own_bytes(p);
     const char *x = j->o->x, *dy = j->o->y;
     char *to;
     if (p->filters) {
-        pack_filters(c, dy, unit * p->each, last ? p->rest : p->each, packed);
+        pack_filters(c, dy, unit * p->each, which ? p->rest : p->each, packed);
         dy = packed;
         to = sums + (size_t)(unit * p->each * c->cg * c->kh * c->kw) * sizeof(float);
     } else {
-        x += (size_t)(unit * p->each * c->h * c->w * c->c) * size;
-        dy += (size_t)(unit * p->each * c->oh * c->ow * c->oc) * size;
+        const struct rows r = rows_of(c, RW_CONV_WEIGHT, p, unit % p->bands);
+        x += begin_of_x(j, &r, unit);
+        dy += begin_of_y(j, &r, unit);
         to = sums + (size_t)unit * p->dense;
     }
-    RW_CHECK(rw_onednn_conv_run(p->primitive[last], thread, x, turned, NULL, dy, scratch));
-    return rw_onednn_conv_turn_weight(p->primitive[last], thread, turned, to, scratch);
+    RW_CHECK(rw_onednn_conv_run(p->primitive[which], thread, x, turned, NULL, dy, scratch));
+    return rw_onednn_conv_turn_weight(p->primitive[which], thread, turned, to, scratch);
 }
 
 /* The sums of all units in order, and what there was before; rounded once. */
 static void add_up(const struct job *j)
 {
     const struct plan *const p = j->p;
-    const size_t most = p->turned[p->turned[1] > p->turned[0]];
-    const char *const sums = j->at + (size_t)p->threads * (p->scratch + most + p->pack);
+    const char *const sums = j->at + (size_t)p->threads * own_bytes(p);
     const int64_t n = weight_elements(j->c), parts = p->filters ? 1 : p->units;
     const rw_dtype dtype = j->c->dtype;
 #pragma omp parallel for num_threads(p->threads) schedule(static) if (p->threads > 1)
@@ -235,16 +359,19 @@ static rw_status run_units(const struct job *j, enum rw_conv_kind kind)
     return (rw_status)failed;
 }
 
-/* Brings the weight into the layouts of both primitives. */
+/* Brings the weight into all layouts. */
 static rw_status turn_weights(const struct job *j)
 {
     const struct plan *const p = j->p;
-    char *const scratch = j->at + p->turned[0] + p->turned[1];
+    char *const scratch = j->at + (size_t)p->copies * p->turned;
     rw_status status = RW_OK;
     const int allowed = omp_get_max_threads();
     omp_set_num_threads(1);
-    for (int last = p->units > 1 ? 0 : 1; last < 2 && !status; last++)
-        status = rw_onednn_conv_turn_weight(p->primitive[last], 0, j->o->y, j->at + (last ? p->turned[0] : 0), scratch);
+    for (int i = 0, made = 0; i < primitives(p) && !status; i++) {
+        if (p->copy[i] < made) continue;
+        char *const to = j->at + (size_t)made++ * p->turned;
+        status = rw_onednn_conv_turn_weight(p->primitive[i], 0, j->o->y, to, scratch);
+    }
     omp_set_num_threads(allowed);
     return status;
 }

@@ -20,10 +20,13 @@ struct layer {
     int stride, groups;
 };
 
-/* Cut into groups of images, into filters, by channels; one pixel; images that don't divide by eight. */
+/* Cut into groups of images, into filters, by channels; one pixel; images that don't divide by eight; bands of rows;
+   products. */
 static const struct layer layers[] = {
     { 8, 3, 20, 20, 16, 3, 2, 1 }, { 3, 64, 5, 5, 80, 3, 1, 1 }, { 9, 16, 11, 10, 16, 3, 1, 16 },
     { 2, 48, 6, 6, 70, 1, 1, 1 },  { 11, 16, 9, 9, 8, 3, 1, 1 }, { 5, 12, 7, 7, 20, 3, 1, 4 },
+    { 1, 8, 37, 9, 24, 3, 1, 1 },  { 2, 6, 42, 11, 20, 3, 2, 2 }, { 4, 128, 17, 17, 144, 1, 1, 1 },
+    { 3, 40, 9, 10, 48, 1, 2, 1 },
 };
 
 static rw_tensor *param(rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape)

@@ -259,16 +259,17 @@ static dnnl_status_t describe_conv(const struct rw_conv_signature *s, int kind, 
 {
     const dnnl_memory_desc_t *const x = &p->operand[FIRST], *const y = &p->operand[RESULT];
     const dnnl_dims_t stride = { s->stride[0], s->stride[1] }, padding = { s->padding[0], s->padding[1] };
+    const dnnl_dims_t end = { s->end[0], s->end[1] };
     const dnnl_dims_t dilates = { s->dilation[0] - 1, s->dilation[1] - 1 };
     if (kind == RW_ONEDNN_FORWARD)
         return dnnl_dilated_convolution_forward_desc_init(ret, dnnl_forward_training, dnnl_convolution_direct, x,
                                                           weight, s->bias ? &p->operand[BIAS] : NULL, y, stride,
-                                                          dilates, padding, padding);
+                                                          dilates, padding, end);
     if (kind == RW_ONEDNN_BACKWARD_DATA)
         return dnnl_dilated_convolution_backward_data_desc_init(ret, dnnl_convolution_direct, x, weight, y, stride,
-                                                                dilates, padding, padding);
+                                                                dilates, padding, end);
     return dnnl_dilated_convolution_backward_weights_desc_init(ret, dnnl_convolution_direct, x, weight, NULL, y,
-                                                               stride, dilates, padding, padding);
+                                                               stride, dilates, padding, end);
 }
 
 /* What oneDNN asks of a gradient: the primitive whose gradient it is. NULL where there is none. */
@@ -603,6 +604,11 @@ rw_status rw_onednn_matmul_run(struct rw_onednn_primitive *p, int thread, const 
                                      { DNNL_ARG_DST, of[RESULT] }, { DNNL_ARG_SCRATCHPAD, of[SCRATCH] },
                                      { DNNL_ARG_BIAS, of[BIAS] } };
     return execute(p, p->primitive, thread, args, has_bias ? 5 : 4);
+}
+
+bool rw_onednn_conv_same_weight(const struct rw_onednn_primitive *p, const struct rw_onednn_primitive *q)
+{
+    return dnnl_memory_desc_equal(&p->operand[SECOND], &q->operand[SECOND]);
 }
 
 rw_status rw_onednn_conv_run(struct rw_onednn_primitive *p, int thread, const void *image, const void *weight,

@@ -40,7 +40,7 @@ struct rw_matmul_signature {
 enum rw_onednn_conv { RW_ONEDNN_FORWARD, RW_ONEDNN_BACKWARD_DATA, RW_ONEDNN_BACKWARD_WEIGHT };
 struct rw_conv_signature {
     int64_t n, h, w, c, oh, ow, oc, kh, kw, groups;
-    int64_t stride[2], padding[2], dilation[2];
+    int64_t stride[2], padding[2], end[2], dilation[2]; /* padding before and behind */
     int32_t kind;  /* rw_onednn_conv */
     int32_t dtype; /* RW_F32 or RW_BF16; a weight's gradient is float32 */
     int32_t bias;  /* 0 or 1, of forward */
@@ -74,6 +74,9 @@ rw_status rw_onednn_conv_prepare(struct rw_onednn *o, const struct rw_conv_signa
                                  struct rw_conv_needs *ret);
 struct rw_onednn_primitive *rw_onednn_conv_find(const struct rw_onednn *o, const struct rw_conv_signature *s,
                                                 struct rw_conv_needs *ret);
+
+/* Do both take their weight in the same layout? */
+bool rw_onednn_conv_same_weight(const struct rw_onednn_primitive *p, const struct rw_onednn_primitive *q);
 
 /* Runs in the calling thread, which says that it is number `thread`; no two threads may say the same at once. */
 rw_status rw_onednn_matmul_run(struct rw_onednn_primitive *p, int thread, const void *a, const void *b,

@@ -27,6 +27,11 @@ void op_cases_conv(void)
         { 2, 130, 5, 5, 96, 1, 1, 1, 0, 1, 1, OP_DENSE, true },
         { 10, 64, 12, 12, 64, 3, 3, 1, 1, 1, 64, OP_DENSE, true },
         { 2, 3, 33, 40, 64, 7, 7, 2, 3, 1, 1, OP_DENSE, true },
+        { 1, 8, 37, 9, 24, 3, 3, 1, 1, 1, 1, OP_DENSE, true }, /* bands of rows */
+        { 2, 6, 42, 11, 20, 3, 3, 2, 1, 2, 2, OP_DENSE, true },
+        { 1, 20, 29, 20, 36, 1, 1, 3, 0, 1, 1, OP_DENSE, true },
+        { 3, 130, 17, 17, 136, 1, 1, 1, 0, 1, 1, OP_DENSE, true }, /* products, rows that follow and that do not */
+        { 4, 48, 9, 10, 40, 1, 1, 2, 0, 1, 1, OP_DENSE, true },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int form = 0; form < 4; form++) { /* with a bias and without, each and its transpose */
