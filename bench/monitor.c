@@ -1,6 +1,8 @@
 /*
- * What a monitor costs: a training that is watched - norms and shares by group, lines of JSON, events, a text for
- * Prometheus - beside the same one that nobody watches, a step of each in turn. Both end with the same weights.
+ * What a monitor costs: steps that are watched - norms and shares by group, lines of JSON, events, a text for
+ * Prometheus - between steps of the same training that nobody watches, at the same addresses: two trainings side by
+ * side differ by where they lie in memory as well. A twin that is never watched has the same weights after its first
+ * steps.
  *
  *     monitor [ROUNDS [LAYERS WIDTH SEQ]]
  */
@@ -12,17 +14,19 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_ROUNDS = 2000, BATCH = 4, WARMUP = 3 };
+enum { MOST_ROUNDS = 2000, BATCH = 4, WARMUP = 3 /* rounds, in which the twin takes part */ };
 
 struct run {
     rw_context *ctx;
     rw_tape *t;
     rw_optimizer *opt;
-    rw_graph *g;
+    rw_graph *g[2]; /* of steps that nobody watches, and that somebody does */
     rw_tensor *loss;
-    rw_monitor *monitor; /* NULL: nobody watches */
+    rw_monitor *monitor; /* NULL: nobody ever watches */
     struct model model;
-    double seconds[MOST_ROUNDS];
+    const int32_t *tokens;
+    int seq;
+    bool graph; /* else in calls */
 };
 
 static void die(rw_context *ctx, const char *what)
@@ -31,55 +35,75 @@ static void die(rw_context *ctx, const char *what)
     exit(1);
 }
 
-static void watch(struct run *r, const char *folder)
+static void watch(struct run *r, bool on)
 {
     static const rw_monitor_group groups[] = { { "zero", "*0*" },  { "one", "*1*" }, { "two", "*2*" },
                                                { "three", "*3*" }, { "n", "*n*" },   { "e", "*e*" },
                                                { "a", "*a*" },     { "rest", "*" } };
+    if (rw_monitor_watch(r->monitor, on ? &(rw_monitor_sources){ r->opt, groups, 8, 1e12 } : NULL))
+        die(r->ctx, "watching");
+}
+
+static void add_monitor(struct run *r, const char *folder)
+{
     char log[300], prometheus[300];
     snprintf(log, sizeof log, "%s/log.jsonl", folder);
     snprintf(prometheus, sizeof prometheus, "%s/now.prom", folder);
     if (rw_monitor_create(&r->monitor, r->ctx, log) || rw_monitor_add(r->monitor, RW_MONITOR_TENSORBOARD, folder) ||
-        rw_monitor_add(r->monitor, RW_MONITOR_PROMETHEUS, prometheus) ||
-        rw_monitor_watch(r->monitor, &(rw_monitor_sources){ r->opt, groups, 8, 1e12 }))
+        rw_monitor_add(r->monitor, RW_MONITOR_PROMETHEUS, prometheus))
         die(r->ctx, "a monitor");
 }
 
-static void open_run(struct run *r, const struct model_config *c, const char *folder)
+static void open_run(struct run *r, const struct model_config *c, bool graph, const int32_t *tokens, const char *folder)
 {
+    *r = (struct run){ .tokens = tokens, .seq = c->max_seq, .graph = graph };
     if (rw_context_create(&r->ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 })) exit(1);
     if (rw_tape_create(&r->t, r->ctx) || model_create(&r->model, r->ctx, c) || ckpt_set_policy(r->t, "full") ||
         rw_adamw_create(&r->opt, r->ctx, NULL))
         die(r->ctx, "making the model");
-    if (folder) watch(r, folder);
+    if (folder) add_monitor(r, folder);
 }
 
-static rw_status step(struct run *r, const int32_t *tokens, int seq, bool graph, double *loss, double *norm)
+/* A graph is watched if its optimizer was when it was made. */
+static void make_graphs(struct run *r)
 {
-    rw_status status = RW_OK;
-    if (!r->loss) r->loss = model_loss(&r->model, r->t, BATCH, seq, tokens, tokens);
-    if (graph) {
-        if (!r->g) status = rw_graph_create(&r->g, r->t, r->loss,
-                                            &(rw_graph_params){ .optimizer = r->opt, .max_norm = 1 });
-        if (!status) status = rw_graph_launch(r->g);
-        *loss = rw_item(r->t, r->loss);
-        return status;
+    for (int watched = 0; watched <= (r->monitor != NULL); watched++) {
+        if (watched) watch(r, true);
+        if (rw_graph_create(&r->g[watched], r->t, r->loss, &(rw_graph_params){ .optimizer = r->opt, .max_norm = 1 }))
+            die(r->ctx, "a graph");
     }
+}
+
+static rw_status launch(struct run *r, bool watched, double *loss)
+{
+    if (!r->g[0]) make_graphs(r);
+    const rw_status status = rw_graph_launch(r->g[watched]);
+    *loss = rw_item(r->t, r->loss);
+    return status;
+}
+
+static rw_status step(struct run *r, bool watched, double *loss, double *norm)
+{
+    if (!r->loss) r->loss = model_loss(&r->model, r->t, BATCH, r->seq, r->tokens, r->tokens);
+    if (r->graph) return launch(r, watched, loss);
     rw_zero_grad(r->ctx);
-    status = rw_backward(r->t, r->loss);
+    const rw_status status = rw_backward(r->t, r->loss);
     *loss = rw_item(r->t, r->loss);
     rw_tape_reset(r->t);
     r->loss = NULL;
-    if (!status) status = rw_clip_grad_norm(r->ctx, 1, norm);
-    return status ? status : rw_optimizer_step(r->opt);
+    if (status) return status;
+    const rw_status clipped = rw_clip_grad_norm(r->ctx, 1, norm);
+    return clipped ? clipped : rw_optimizer_step(r->opt);
 }
 
-static double timed(struct run *r, uint64_t n, const int32_t *tokens, int seq, bool graph)
+/* The seconds of a step. */
+static double timed(struct run *r, uint64_t n, bool watched)
 {
+    if (r->monitor && !r->graph) watch(r, watched);
     const double from = now_s();
-    rw_monitor_values v = { .step = n, .lr = 1e-3, .tokens = BATCH * (double)seq };
-    rw_status status = step(r, tokens, seq, graph, &v.loss, &v.grad_norm);
-    if (!status && r->monitor) status = rw_monitor_step(r->monitor, &v, NULL);
+    rw_monitor_values v = { .step = n, .lr = 1e-3, .tokens = BATCH * (double)r->seq };
+    rw_status status = step(r, watched, &v.loss, &v.grad_norm);
+    if (!status && watched) status = rw_monitor_step(r->monitor, &v, NULL);
     if (status) die(r->ctx, "a step");
     return now_s() - from;
 }
@@ -96,37 +120,43 @@ static bool same_weights(const struct run *a, const struct run *b)
 
 static void close_run(struct run *r)
 {
-    rw_graph_destroy(&r->g);
+    for (int i = 0; i < 2; i++) rw_graph_destroy(&r->g[i]);
     rw_monitor_destroy(&r->monitor);
     rw_optimizer_destroy(&r->opt);
     rw_tape_destroy(&r->t);
     rw_context_destroy(&r->ctx);
 }
 
+static void print(const struct run *r, double *on, double *off, int rounds, bool same)
+{
+    const double with = median_of(on, rounds), without = median_of(off, rounds);
+    char text[160];
+    snprintf(text, sizeof text, "step time with a monitor over that without, %s (%.2f and %.2f ms)",
+             r->graph ? "as a graph" : "in calls", 1e3 * with, 1e3 * without);
+    figure(text, with / without, "times", 1.01);
+    snprintf(text, sizeof text, "weights are the same bytes, %s", r->graph ? "as a graph" : "in calls");
+    figure_exactly(text, same, "", 1);
+}
+
 static void measure(const struct model_config *c, int rounds, bool graph, const char *folder)
 {
-    static struct run off, on;
-    char text[160];
+    static struct run run, twin;
+    static double seconds[2][MOST_ROUNDS]; /* of steps that nobody watches, and of others */
     int32_t *const tokens = calloc((size_t)(BATCH * c->max_seq), sizeof *tokens);
     if (!tokens) exit(1);
     for (int i = 0; i < BATCH * c->max_seq; i++) tokens[i] = i * 7919 % c->vocab;
-    off = on = (struct run){ 0 };
-    open_run(&off, c, NULL);
-    open_run(&on, c, folder);
-    for (int n = -WARMUP; n < rounds; n++) {
-        struct run *const first = n % 2 ? &on : &off, *const second = n % 2 ? &off : &on;
-        const double x = timed(first, (uint64_t)(n + WARMUP), tokens, c->max_seq, graph);
-        const double y = timed(second, (uint64_t)(n + WARMUP), tokens, c->max_seq, graph);
-        if (n >= 0) first->seconds[n] = x, second->seconds[n] = y;
-    }
-    const double with = median_of(on.seconds, rounds), without = median_of(off.seconds, rounds);
-    snprintf(text, sizeof text, "step time with a monitor over that without, %s (%.2f and %.2f ms)",
-             graph ? "as a graph" : "in calls", 1e3 * with, 1e3 * without);
-    figure(text, with / without, "times", 1.01);
-    snprintf(text, sizeof text, "weights are the same bytes, %s", graph ? "as a graph" : "in calls");
-    figure_exactly(text, same_weights(&on, &off), "", 1);
-    close_run(&on);
-    close_run(&off);
+    open_run(&run, c, graph, tokens, folder);
+    open_run(&twin, c, graph, tokens, NULL);
+    for (uint64_t n = 0; n < 2 * WARMUP; n++) timed(&run, n, n % 2), timed(&twin, n, false);
+    const bool same = same_weights(&run, &twin);
+    close_run(&twin);
+    for (int n = 0; n < rounds; n++)
+        for (int k = 0; k < 2; k++) {
+            const bool watched = (n + k) % 2; /* who is first changes */
+            seconds[watched][n] = timed(&run, 2 * (uint64_t)(n + WARMUP) + (uint64_t)k, watched);
+        }
+    print(&run, seconds[1], seconds[0], rounds, same);
+    close_run(&run);
     free(tokens);
 }
 
@@ -138,8 +168,13 @@ int main(int argc, char **argv)
     char folder[] = "/tmp/rewind-monitor-XXXXXX", command[64];
     if (rounds < 1 || rounds > MOST_ROUNDS || layers < 1 || width < 64 || width % 64 || seq < 2 || !mkdtemp(folder))
         return fprintf(stderr, "monitor [ROUNDS [LAYERS WIDTH SEQ]]\n"), 2;
-    const struct model_config c = { .kind = MODEL_GPT, .layers = layers, .width = width, .heads = width / 64,
-                                    .kv_heads = width / 64, .vocab = 4096, .max_seq = seq };
+    const struct model_config c = { .kind = MODEL_GPT,
+                                    .layers = layers,
+                                    .width = width,
+                                    .heads = width / 64,
+                                    .kv_heads = width / 64,
+                                    .vocab = 4096,
+                                    .max_seq = seq };
     for (int graph = 0; graph < 2; graph++) measure(&c, rounds, graph, folder);
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command) ? 1 : 0;
