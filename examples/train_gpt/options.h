@@ -4,7 +4,7 @@
 
 #include <rewind/rewind.h>
 
-enum { MAX_LAYERS = 96, ALERTS = 15 };
+enum { MAX_LAYERS = 96, ALERTS = 16 };
 
 struct size {
     const char *preset;

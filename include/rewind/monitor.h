@@ -27,17 +27,20 @@
  * | alert | when |
  * |---|---|
  * | loss_nonfinite, grad_nonfinite | at once |
- * | loss_spike | above the median of the last 100 by ten times their median deviation, and above twice the median |
+ * | loss_spike | above the median of the last 100 by ten times their median deviation, and above twice the median; or
+ *   at ten times the largest magnitude of the first 100, told when it begins: medians follow a loss that rises slowly |
  * | grad_spike | above ten times the median of the last 100 |
  * | slow_step | above 1.2 times the median of the last 100 |
- * | scale_drop, scale_rise | the loss scale is at most half, or at least twice the median of the last 100 |
- * | skips | the third update in a row was left out, or more than 5 % of the last 100 were, told once for each of them |
+ * | scale_drop, scale_rise | the loss scale is at most half, or at least twice the median of the last 100; below one,
+ *   told when it begins |
+ * | skips | the third update in a row was left out, or more than 5 % of the last 200 were, told once for each of them |
  * | plateau | every 100 steps from the 200th on: the median loss of the last 100 is not 0.1 % below that of the 100
  *   before, and the median norm of the gradients has not fallen by 10 % either |
  * | updates | the update over the weights was outside 1e-5 to 1e-1 for 100 steps in a row, told once for each hundred |
  * | zeros | more than half of the gradients are zero, and more than twice the median of the last 100 |
  * | site_scale_drop, site_scale_rise | a site's scale is below half, or above twice the median of its last 50 |
  * | saturated, flushed | more than 0.1 % of a site's numbers are saturated, or more than 1 % flushed to zero |
+ * | amax_nonfinite | an element that a site quantised was no number or infinite |
  *
  * Those of sites are told when they begin, and again only after a step in which they did not hold.
  *
@@ -85,7 +88,8 @@ enum {
     RW_ALERT_SITE_SCALE_DROP = 1 << 11,
     RW_ALERT_SITE_SCALE_RISE = 1 << 12,
     RW_ALERT_SATURATED = 1 << 13,
-    RW_ALERT_FLUSHED = 1 << 14
+    RW_ALERT_FLUSHED = 1 << 14,
+    RW_ALERT_AMAX_NONFINITE = 1 << 15
 };
 
 /** What is done about an alert, from the weakest to the strongest. */

@@ -26,7 +26,8 @@
 
 static const char *const alert_names[] = { "loss_nonfinite", "loss_spike", "grad_nonfinite", "grad_spike",
                                            "slow_step", "scale_drop", "scale_rise", "skips", "plateau", "updates",
-                                           "zeros", "site_scale_drop", "site_scale_rise", "saturated", "flushed" };
+                                           "zeros", "site_scale_drop", "site_scale_rise", "saturated", "flushed",
+                                           "amax_nonfinite" };
 #define ALERTS (sizeof alert_names / sizeof *alert_names)
 
 static const char *const recovery_names[] = { "note", "skip", "lower", "roll_back", "stop" };

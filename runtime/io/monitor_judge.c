@@ -48,13 +48,25 @@ static double deviation(const struct rw_window *w, double middle)
 
 /* ---- alerts ---- */
 
-static unsigned judge_loss(struct rw_window *w, double loss)
+/* Megatron's rule (rerun_state_machine.py): ten times the largest of the first losses. Medians follow a loss that
+   rises slowly, this does not. True when it begins. */
+static bool begins_to_be_far(struct rw_judge *j, double loss)
 {
+    const bool was = j->far;
+    if (j->loss.n < RW_WINDOW) j->most = fmax(j->most, fabs(loss));
+    else j->far = fabs(loss) >= 10 * j->most;
+    return j->far && !was;
+}
+
+static unsigned judge_loss(struct rw_judge *j, double loss)
+{
+    struct rw_window *const w = &j->loss;
     if (!isfinite(loss)) return RW_ALERT_LOSS_NONFINITE;
     const double middle = w->n < ENOUGH ? 0 : median(w);
     const bool spike = w->n >= ENOUGH && loss > 2 * middle && loss > middle + 10 * deviation(w, middle);
+    const bool far = begins_to_be_far(j, loss);
     add(w, loss);
-    return spike ? RW_ALERT_LOSS_SPIKE : 0;
+    return spike || far ? RW_ALERT_LOSS_SPIKE : 0;
 }
 
 static unsigned judge_norm(struct rw_window *w, double norm)
@@ -72,21 +84,25 @@ static unsigned judge_time(struct rw_window *w, double seconds)
     return slow ? RW_ALERT_SLOW_STEP : 0;
 }
 
-static unsigned judge_scale(struct rw_window *w, double scale)
+/* Below one it divides: said when that begins. */
+static unsigned judge_scale(struct rw_judge *j, double scale)
 {
+    struct rw_window *const w = &j->scale;
     const double middle = w->n < ENOUGH ? scale : median(w);
+    const bool sinks = scale < 1 && !j->low;
+    j->low = scale < 1;
     add(w, scale);
-    return scale <= middle / 2 ? RW_ALERT_SCALE_DROP : scale >= 2 * middle ? RW_ALERT_SCALE_RISE : 0;
+    return scale <= middle / 2 || sinks ? RW_ALERT_SCALE_DROP : scale >= 2 * middle ? RW_ALERT_SCALE_RISE : 0;
 }
 
 static unsigned judge_skips(struct rw_judge *j, bool skipped)
 {
-    double sum = 0;
-    add(&j->skipped, skipped);
+    int sum = 0;
+    j->skipped.x[j->skipped.n++ % RW_SKIPS_WINDOW] = skipped;
     j->in_a_row = skipped ? j->in_a_row + 1 : 0;
     j->n_skipped += skipped;
-    for (size_t i = 0; i < size_of(&j->skipped); i++) sum += j->skipped.x[i];
-    const bool often = j->skipped.n >= RW_WINDOW && sum > 0.05 * RW_WINDOW;
+    for (int i = 0; i < RW_SKIPS_WINDOW; i++) sum += j->skipped.x[i];
+    const bool often = j->skipped.n >= RW_SKIPS_WINDOW && sum > RW_SKIPS_WINDOW / 20;
     return skipped && (j->in_a_row >= 3 || often) ? RW_ALERT_SKIPS : 0;
 }
 
@@ -114,10 +130,10 @@ static unsigned judge_update(struct rw_judge *j, const struct rw_health *h)
 
 unsigned rw_judge(struct rw_judge *j, const struct rw_judged *s)
 {
-    unsigned alerts = judge_loss(&j->loss, s->loss);
+    unsigned alerts = judge_loss(j, s->loss);
     if (s->has_norm) alerts |= judge_norm(&j->norm, s->norm);
     if (s->seconds > 0) alerts |= judge_time(&j->seconds, s->seconds);
     alerts |= judge_update(j, &s->health);
-    if (s->loss_scale > 0) alerts |= judge_scale(&j->scale, s->loss_scale);
+    if (s->loss_scale > 0) alerts |= judge_scale(j, s->loss_scale);
     return alerts | judge_skips(j, s->skipped) | judge_progress(j);
 }

@@ -5,6 +5,7 @@
 #include "io/monitor_watched.h"
 
 #define RW_WINDOW 100
+#define RW_SKIPS_WINDOW 200
 
 /* The last numbers of a kind. */
 struct rw_window {
@@ -14,7 +15,13 @@ struct rw_window {
 
 /* What it remembers; all zero at first. */
 struct rw_judge {
-    struct rw_window loss, norm, seconds, scale, zeros, skipped; /* skipped: 0 and 1 */
+    struct rw_window loss, norm, seconds, scale, zeros;
+    struct {
+        bool x[RW_SKIPS_WINDOW];
+        size_t n; /* taken in so far */
+    } skipped;
+    double most;   /* magnitude of the first losses, as many as a window has */
+    bool far, low; /* the loss was far above those at the last step; the scale was below one */
     struct {
         double loss, norm;
     } before;                  /* medians of the hundred steps in front of the windows, once there are any */

@@ -94,6 +94,7 @@ static unsigned judge(struct rw_site_state *s)
     if (last->scale > 0 && last->scale > usual * 2) now |= RW_ALERT_SITE_SCALE_RISE;
     if (last->saturated > SATURATED) now |= RW_ALERT_SATURATED;
     if (last->flushed > FLUSHED) now |= RW_ALERT_FLUSHED;
+    if (!isfinite(last->amax)) now |= RW_ALERT_AMAX_NONFINITE;
     if (last->scale > 0) s->scale[s->n++ % RW_SITE_WINDOW] = (float)last->scale;
     const unsigned began = now & ~s->told;
     s->told = now;

@@ -110,6 +110,22 @@ Test(monitor, warns_of_spikes_of_the_loss)
     }
 }
 
+/* A median goes with a loss that rises by a hundredth a step. */
+Test(monitor, warns_of_a_loss_that_rises_slowly_to_ten_times_its_first)
+{
+    rw_monitor *m = monitor(NULL);
+    int told = 0;
+    double loss = 4;
+    for (int i = 0; i < 100; i++) cr_assert_eq(step(m, 0, i ? 4 : -3, 1, 0.1) & RW_ALERT_LOSS_SPIKE, 0);
+    for (; loss < 60; loss *= 1.01) {
+        const bool spike = step(m, 0, loss, 1, 0.1) & RW_ALERT_LOSS_SPIKE;
+        cr_expect(!spike || (loss >= 40 && loss < 40.5), "at %g", loss);
+        told += spike;
+    }
+    cr_expect_eq(told, 1, "when it begins: %d", told);
+    rw_monitor_destroy(&m);
+}
+
 Test(monitor, warns_of_spikes_of_the_gradients_and_of_slow_steps)
 {
     rw_monitor *m = monitor(NULL);
@@ -159,6 +175,12 @@ Test(monitor, warns_of_a_scale_that_halves_or_doubles)
     cr_expect_eq(scaled(m, 2048, false), RW_ALERT_SCALE_RISE);
     cr_expect_eq(scaled(m, 0, false), 0, "not known");
     rw_monitor_destroy(&m);
+    m = monitor(NULL);
+    cr_expect_eq(scaled(m, 1, false), 0);
+    for (int i = 0; i < 6; i++)
+        cr_expect_eq(scaled(m, i == 3 ? 1 : 0.5, false), i == 0 || i == 4 ? RW_ALERT_SCALE_DROP : 0, "below one: %d",
+                     i);
+    rw_monitor_destroy(&m);
 }
 
 Test(monitor, warns_of_updates_that_are_left_out)
@@ -168,8 +190,22 @@ Test(monitor, warns_of_updates_that_are_left_out)
     cr_expect_eq(scaled(m, 0, true), RW_ALERT_SKIPS);
     cr_expect_eq(scaled(m, 0, false), 0);
     cr_expect_eq(scaled(m, 0, true), 0, "a row begins anew");
-    for (int i = 0; i < 93; i++) cr_assert_eq(scaled(m, 0, false), 0);
-    cr_expect_eq(scaled(m, 0, true), RW_ALERT_SKIPS, "six of a hundred");
+    rw_monitor_destroy(&m);
+}
+
+Test(monitor, warns_of_more_than_one_update_of_twenty_that_is_left_out)
+{
+    rw_monitor *m = monitor(NULL);
+    for (int i = 0; i < 2 * 11; i++)
+        cr_assert_eq(scaled(m, 0, i % 2) & RW_ALERT_SKIPS, 0, "not yet two hundred: %d", i);
+    for (int i = 0; i < 200; i++) cr_assert_eq(scaled(m, 0, false) & RW_ALERT_SKIPS, 0);
+    for (int i = 0; i < 2 * 10; i++) cr_assert_eq(scaled(m, 0, i % 2) & RW_ALERT_SKIPS, 0, "ten of two hundred: %d", i);
+    for (int i = 0; i < 180; i++) cr_assert_eq(scaled(m, 0, false) & RW_ALERT_SKIPS, 0);
+    cr_expect_eq(scaled(m, 0, true) & RW_ALERT_SKIPS, RW_ALERT_SKIPS, "eleven of the last two hundred");
+    cr_expect_eq(scaled(m, 0, false) & RW_ALERT_SKIPS, 0, "told with the update that is left out");
+    cr_expect_eq(scaled(m, 0, true) & RW_ALERT_SKIPS, RW_ALERT_SKIPS);
+    for (int i = 0; i < 20; i++) cr_assert_eq(scaled(m, 0, false) & RW_ALERT_SKIPS, 0);
+    cr_expect_eq(scaled(m, 0, true) & RW_ALERT_SKIPS, 0, "forgotten");
     rw_monitor_destroy(&m);
 }
 
@@ -433,7 +469,7 @@ Test(monitor, mistakes_are_refused)
     rw_error_clear(b.ctx);
     const rw_status wrong[] = { rw_monitor_add(m, RW_MONITOR_PROMETHEUS, ""),
                                 rw_monitor_add(m, (rw_monitor_format)7, "a"),
-                                rw_monitor_set_policy(m, 1 << 15, RW_RECOVERY_STOP),
+                                rw_monitor_set_policy(m, 1 << 16, RW_RECOVERY_STOP),
                                 rw_monitor_set_policy(m, 1, (rw_recovery)5),
                                 rw_monitor_recovered(m, 0, 0, (rw_recovery)5, NULL) };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) cr_expect_eq(wrong[i], RW_ERR_ARGUMENT, "%d", (int)i);
