@@ -101,16 +101,28 @@ static rw_status sample(struct run *r)
     return status;
 }
 
-/* What the monitor sums up apart: see model.c for the names. Only where somebody reads it. */
+/* Is anything to be done about alerts of 8-bit codes? */
+static bool heeds_codes(void)
+{
+    const unsigned codes = RW_ALERT_SITE_SCALE_DROP | RW_ALERT_SITE_SCALE_RISE | RW_ALERT_SATURATED |
+                           RW_ALERT_FLUSHED | RW_ALERT_AMAX_NONFINITE;
+    bool any = false;
+    for (int i = 0; i < ALERTS; i++) any |= o.on[i] && (codes >> i & 1);
+    return any;
+}
+
+/* What the monitor sums up apart: see model.c for the names. Alerts need the sums even where nobody reads them; codes
+   are counted only for those who do. */
 static rw_status watch_optimizer(struct run *r)
 {
+    const bool read = o.log || o.tensorboard || o.prometheus || o.dashboard;
     static const rw_monitor_group groups[] = { { "embeddings", "table" },      { "embeddings_of_places", "positions" },
                                                { "norms", "*norm*" },          { "biases", "*.bias" },
                                                { "attention", "layer.*.qkv" }, { "attention_out", "layer.*.proj" },
                                                { "mlp", "layer.*" },           { "head", "head" } };
     const rw_monitor_sources sources = { .optimizer = r->opt, .groups = groups,
                                          .n_groups = sizeof groups / sizeof *groups, .peak_flops = o.peak,
-                                         .sites = o.fp8 };
+                                         .sites = o.fp8 && (read || heeds_codes()) };
     return rw_monitor_watch(r->monitor, &sources);
 }
 
@@ -123,9 +135,7 @@ static rw_status open_monitor(struct run *r)
     for (int i = 0; !status && i < ALERTS; i++) status = rw_monitor_set_policy(r->monitor, 1u << i, o.on[i]);
     if (!status && o.tensorboard) status = rw_monitor_add(r->monitor, RW_MONITOR_TENSORBOARD, o.tensorboard);
     if (!status && o.prometheus) status = rw_monitor_add(r->monitor, RW_MONITOR_PROMETHEUS, o.prometheus);
-    const bool read = o.log || o.tensorboard || o.prometheus || (o.fp8 && o.dashboard);
-    if (!status && read) status = watch_optimizer(r);
-    return status;
+    return status ? status : watch_optimizer(r);
 }
 
 static rw_status run(struct run *r)

@@ -38,7 +38,8 @@ static const char usage[] =
     "                        before from --log\n"
     "  --good FILE           the --log of a run that is known to be good: the page shows it, too\n"
     "  --on ALERT=WHAT       note, skip (the update), lower (the rate to a half), roll_back (to the last checkpoint,\n"
-    "                        and lower), stop; again for each alert [loss_nonfinite=stop, others note]\n"
+    "                        and lower), stop; again for each alert [loss_nonfinite=stop, grad_nonfinite=skip,\n"
+    "                        with --graph stop, of f16 note; others note]\n"
     "  --load FILE --save FILE   weights before and after, safetensors\n"
     "  --load-hf FILE        weights of a GPT-2 or a Llama as Hugging Face names them, in one file of the type of\n"
     "                        --dtype; --vocab, --seq and sizes are the file's\n"
@@ -131,6 +132,8 @@ static void read_scaling(void)
     o.scaling = !strcmp(word, "1x128") ? RW_SCALING_1X128 : !strcmp(word, "mx") ? RW_SCALING_MX : RW_SCALING_TENSOR;
 }
 
+static bool said[ALERTS]; /* by --on */
+
 static void read_policy(void)
 {
     const char *const what = strchr(optarg, '=');
@@ -144,6 +147,16 @@ static void read_policy(void)
         recovery++;
     if (!what || alert == ALERTS || recovery > RW_RECOVERY_STOP) die("--on takes ALERT=WHAT, not \"%s\"", optarg);
     o.on[alert] = (rw_recovery)recovery;
+    said[alert] = true;
+}
+
+/* Gradients that are no numbers end the weights: their update is left out. A graph has made it already; a scaler leaves
+   it out by itself, and goes on. */
+static void choose_rest(void)
+{
+    for (int i = 0; i < ALERTS; i++)
+        if (!said[i] && 1u << i == RW_ALERT_GRAD_NONFINITE && o.dtype != RW_F16)
+            o.on[i] = o.graph ? RW_RECOVERY_STOP : RW_RECOVERY_SKIP;
 }
 
 /* Numbers by name; the sizes of the model come behind the preset, wherever they stand. */
@@ -238,6 +251,7 @@ void read_options(int argc, char **argv)
     if (optind < argc) die("%s is no option", argv[optind]);
     if (o.m.width % o.m.heads || o.m.width / o.m.heads % 2) die("%s", "--width is no even multiple of --heads");
     if (o.m.heads % o.m.kv_heads) die("%s", "--heads is no multiple of --kv-heads");
+    choose_rest();
     for (int i = 0; i < ALERTS; i++) {
         if (o.graph && o.on[i] == RW_RECOVERY_SKIP) die("%s", "--graph has updated before --on ...=skip could");
         if (!o.checkpoint && o.on[i] == RW_RECOVERY_ROLL_BACK) die("%s", "--on ...=roll_back needs --checkpoint");

@@ -49,32 +49,69 @@ static rw_status launch(struct run *r, uint64_t step, double *loss)
     return status ? status : rw_error_status(r->ctx);
 }
 
+static void tell(const rw_nonfinite *where)
+{
+    if (where->found) rw_nonfinite_print(where, stderr);
+    else fprintf(stderr, "the same step again is finite: a fault of the machine\n");
+}
+
 /* The same step again, with a look at every value: op, region, line, element. */
 static rw_status find_nonfinite(struct run *r, rw_tensor *loss)
 {
     rw_nonfinite where;
     const rw_status status = rw_find_nonfinite(r->t, loss, 0, &where);
-    if (!status) rw_nonfinite_print(&where, stderr);
+    if (!status) tell(&where);
+    return status;
+}
+
+static rw_tensor *record_part(struct run *r, uint64_t step, int k)
+{
+    fill_batch(&r->train, o.seed, step * (uint64_t)o.accum + (uint64_t)k, r->in, r->out);
+    return rw_scale(r->t, record_loss(r, o.dropout), 1.0 / o.accum);
+}
+
+/* A loss that is finite, and gradients that are not: the micro-batches are recorded once more, with the random numbers
+   that they drew, up to the one in which it happens. */
+static rw_status find_in_gradients(struct run *r, uint64_t step, rw_generator_state drawn)
+{
+    const rw_generator_state now = rw_generator_get(r->ctx);
+    rw_nonfinite where = { 0 };
+    rw_status status = RW_OK;
+    rw_generator_set(r->ctx, drawn);
+    for (int k = 0; !status && !where.found && k < o.accum; k++) {
+        status = rw_find_nonfinite(r->t, record_part(r, step, k), 0, &where);
+        rw_tape_reset(r->t);
+    }
+    rw_generator_set(r->ctx, now);
+    if (!status && !where.found && o.accum > 1)
+        fprintf(stderr, "the gradients of each micro-batch are finite: their sum is not, or the machine is at fault\n");
+    else if (!status) tell(&where);
     return status;
 }
 
 static rw_status step_of(struct run *r, uint64_t step, double *loss, double *size)
 {
+    rw_scaler_state scaler = { 0 };
+    const rw_status known = r->scaler ? rw_scaler_get(r->scaler, &scaler) : RW_OK;
+    r->scale = scaler.scale;
     rw_optimizer_set_lr(r->opt, rw_schedule_lr(&r->schedule, step));
     *loss = *size = 0;
+    if (known) return known;
     if (o.graph) return launch(r, step, loss);
+    const rw_generator_state drawn = rw_generator_get(r->ctx);
     rw_status status = RW_OK;
     rw_zero_grad(r->ctx);
     for (int k = 0; !status && k < o.accum; k++) {
-        fill_batch(&r->train, o.seed, step * (uint64_t)o.accum + (uint64_t)k, r->in, r->out);
-        rw_tensor *const mean = rw_scale(r->t, record_loss(r, o.dropout), 1.0 / o.accum);
+        rw_tensor *const mean = record_part(r, step, k);
         status = r->scaler ? rw_scaler_backward(r->scaler, r->t, mean) : rw_backward(r->t, mean);
         if (!status) *loss += rw_item(r->t, mean);
         if (!status && !isfinite(*loss)) status = find_nonfinite(r, mean);
         rw_tape_reset(r->t);
     }
     if (!status && r->scaler) status = rw_scaler_unscale(r->scaler);
-    return status ? status : rw_clip_grad_norm(r->ctx, o.clip, size);
+    if (!status) status = rw_clip_grad_norm(r->ctx, o.clip, size);
+    if (!status && !r->scaler && isfinite(*loss) && !isfinite(*size)) status = find_in_gradients(r, step, drawn);
+    return status; /* where a scaler finds what is not finite it leaves the update out, and goes on */
 }
 
 /* The scales of the next step. */
@@ -140,10 +177,14 @@ void show(struct run *r, bool last)
 static rw_status watch(struct run *r, int step, double loss, double size, unsigned *ret_alerts)
 {
     const double began = r->seen, now = r->seen = seconds();
+    rw_scaler_state scaler = { 0 };
+    const rw_status known = r->scaler ? rw_scaler_get(r->scaler, &scaler) : RW_OK;
+    if (known) return known;
     const rw_monitor_values v = { .step = (uint64_t)step, .loss = loss, .grad_norm = o.graph ? 0 : size,
                                   .lr = rw_schedule_lr(&r->schedule, (uint64_t)step),
                                   .tokens = (double)o.batch * o.accum * o.m.seq,
-                                  .seconds = began > 0 ? now - began : 0 };
+                                  .seconds = began > 0 ? now - began : 0, .loss_scale = r->scale,
+                                  .skipped = scaler.found_inf };
     unsigned alerts = 0;
     const rw_status status = rw_monitor_step(r->monitor, &v, &alerts);
     dashboard_add(&r->page.run, (struct dashboard_point){ step, loss, o.graph ? NAN : size, v.lr,

@@ -15,6 +15,7 @@ struct run {
     rw_checkpoint *ck;
     rw_monitor *monitor;
     struct dashboard page;
+    double scale; /* of the loss in this step; 0: none */
     double seen; /* the clock at the step before; 0: there was none */
     int roll_backs;
     struct tokens train, val;

@@ -176,6 +176,42 @@ status=0
     grep -q " at .*train_gpt/[a-z]*.c:[0-9]*, which reads" log &&
     grep -q '"nonfinite":true' nan.jsonl || { echo "no NaN was found, status $status"; tail -5 log; exit 1; }
 
+# A finite loss whose gradients are not: the op is named, whichever micro-batch it is in, and the update left out.
+train --steps 0 --preset llama-tiny --save tame
+python3 - <<'PY'
+import json, struct
+data = open('tame', 'rb').read()
+n = struct.unpack('<Q', data[:8])[0]
+header, body = json.loads(data[8:8 + n]), bytearray(data[8 + n:])
+for name, factor in (('layer.0.norm2', 9e37), ('layer.0.up', 1e-37), ('layer.0.gate', 1e-37), ('head', 3e3)):
+    begin, end = header[name]['data_offsets']
+    numbers = struct.unpack(f'<{(end - begin) // 4}f', body[begin:end])
+    body[begin:end] = struct.pack(f'<{len(numbers)}f', *(x * factor for x in numbers))
+open('overflows', 'wb').write(data[:8 + n] + body)
+PY
+overflows="--preset llama-tiny --load overflows --dropout 0"
+train $overflows --accum 2 --steps 2 --log left_out.jsonl --save untouched
+[ "$(grep -c "^a gradient: .* by matmul_add in block/mlp at .*model.c:[0-9]*, which reads" log)" -eq 2 ] &&
+    [ "$(grep -c '"recovery":"skip","alerts":\["grad_nonfinite"' left_out.jsonl)" -eq 2 ] || { cat log; exit 1; }
+cmp overflows untouched || { echo "an update that was to be left out"; exit 1; }
+status=0
+"$program" $small $overflows --graph --steps 2 >log 2>&1 || status=$?
+[ $status -eq 3 ] && grep -q "grad_nonfinite" log || { echo "a graph went on, status $status"; cat log; exit 1; }
+echo "gradients that are no numbers: found, and left out"
+# Of f16 the scale is written down, and which updates it has left out.
+for how in "" --graph; do
+    rm -f scaled.jsonl
+    train --dtype f16 --steps 8 --lr 0.5 --clip 1000 --schedule constant --log scaled.jsonl $how
+    python3 - <<'PY'
+import json
+steps = [json.loads(line) for line in open('scaled.jsonl')]
+assert any(s.get('skipped') for s in steps) and not all(s.get('skipped') for s in steps), steps
+for a, b in zip(steps, steps[1:]):
+    assert ('grad_nonfinite' in a['alerts']) == a.get('skipped', False), a
+    assert b['loss_scale'] == a['loss_scale'] / (2 if a.get('skipped') else 1), (a, b)
+PY
+done
+
 refused --data cut.bin --vocab 300
 refused --data short.bin --vocab 300
 refused --data tokens.bin --vocab 200
