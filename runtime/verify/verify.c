@@ -464,6 +464,10 @@ rw_status rw_verify_and_run(rw_tape *t, const struct rw_request *request, const 
     struct rw_attach *a = t->ctx->attach;
     while (a->attach != watch_run) a = a->next;
     struct verifier *const v = (struct verifier *)a;
-    const struct subject x = { t, request, seeds, &v->probe, &v->room };
+    /* what a forward half has begun is gone on with, and that may be given ones: so is the run that it is held to */
+    const struct rw_run *const begun = rw_run_stopped(t, request);
+    struct rw_request own = *request;
+    if (begun) own.seeded = begun->plan->seeded;
+    const struct subject x = { t, &own, seeds, &v->probe, &v->room };
     return verdict(t, verify_and_run(&x, &report), &report);
 }

@@ -206,6 +206,30 @@ Test(stages, are_watched_like_any_step)
     free(kept.gradients);
 }
 
+/* rw_backward() of a loss whose forward half was run goes on with that half, verified or not. */
+Test(stages, a_loss_whose_forward_half_was_run)
+{
+    float got[3][16];
+    for (int i = 0; i < 3; i++) {
+        setenv("REWIND_VERIFY", (const char *[]){ "0", "1", "digest" }[i], 1);
+        struct fixture b = fixture_open(1, 1);
+        unsetenv("REWIND_VERIFY");
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4, 4));
+        cr_assert_eq(rw_init_normal(w, 0, 1), RW_OK);
+        ckpt_set_policy(b.t, "full");
+        ckpt_begin(b.t, "region");
+        rw_tensor *const y = rw_gelu(b.t, rw_matmul(b.t, w, w));
+        ckpt_end(b.t);
+        rw_tensor *const loss = rw_mean(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
+        cr_assert_eq(rw_forward(b.t, 1, &loss), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(NULL, rw_gradient(w), got[i], sizeof got[i]), RW_OK);
+        fixture_close(&b);
+    }
+    cr_expect_arr_eq(got[1], got[0], sizeof got[0]);
+    cr_expect_arr_eq(got[2], got[0], sizeof got[0]);
+}
+
 /* ---- what backward begins with ---- */
 
 static rw_tensor *ramp(rw_tape *t, float from)
