@@ -6,6 +6,7 @@
 #include "api/delayed_world.h"
 #include "api/optimizer.h"
 #include "base/alloc.h"
+#include "plan/build.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -258,6 +259,71 @@ Test(inside, an_optimizer_that_has_left_steps_out_goes_on)
     free(o[0].bytes), free(o[1].bytes);
 }
 
+/* ---- what both passes of backward find ---- */
+
+/* Asks for a first pass, and makes every gradient depend on all of it. */
+struct asker {
+    struct rw_first_pass pass;
+    rw_tensor *sum;
+};
+
+static rw_tensor *show(struct rw_first_pass *f, rw_tape *t, uint32_t param, rw_tensor *gradient)
+{
+    struct asker *const a = (struct asker *)(void *)f;
+    rw_tensor *const one = rw_sum(t, rw_cast(t, gradient, RW_F32), RW_ALL_AXES, false);
+    a->sum = a->sum && one ? rw_add(t, a->sum, one) : one;
+    return a->sum ? gradient : NULL;
+}
+
+static rw_status all_shown(struct rw_first_pass *f, rw_tape *t)
+{
+    return rw_error_status(rw_tape_context(t));
+}
+
+static rw_tensor *change(struct rw_first_pass *f, rw_tape *t, rw_tensor *gradient)
+{
+    return rw_mul(t, gradient, rw_cast(t, ((struct asker *)(void *)f)->sum, rw_tensor_dtype(gradient)));
+}
+
+/* The nodes of a step of that op, and what one of them reads. */
+struct runs {
+    int nodes, inputs;
+};
+
+static struct runs runs_of(const rw_tape *t, const rw_plan *plan, const char *op)
+{
+    struct runs r = { 0 };
+    for (size_t i = 0; i < plan->n_actions; i++) {
+        const struct rw_node *const node = rw_plan_node(t, plan, plan->actions[i].node);
+        if (strcmp(t->ctx->ops[node->op]->name, op)) continue;
+        r.nodes++;
+        r.inputs = (int)node->n_inputs;
+    }
+    return r;
+}
+
+/* An amax of the first pass is that of the second: it is not held until the end of the step to be noted beside it. */
+Test(inside, amaxes_are_noted_of_one_pass)
+{
+    struct runs quantize[2], note[2];
+    for (int twice = 0; twice < 2; twice++) {
+        struct delayed_world x = delayed_world_open("none", 1, false);
+        struct asker asker = { .pass = { NULL, show, all_shown, change } };
+        rw_tensor *const loss = delayed_loss(&x, 0, 1);
+        struct rw_request request = rw_step_request(x.b.t, &loss->id, 1);
+        request.first = twice ? &asker.pass : NULL;
+        rw_plan *plan = NULL;
+        cr_assert_eq(rw_plan_build(x.b.t, &request, &plan), RW_OK, "%s", rw_error_message(x.b.ctx));
+        quantize[twice] = runs_of(x.b.t, plan, "quantize");
+        note[twice] = runs_of(x.b.t, plan, "note_amax");
+        rw_plan_release(plan);
+        delayed_world_close(&x);
+    }
+    cr_assert_gt(quantize[1].nodes, quantize[0].nodes, "there is no first pass");
+    cr_expect(note[0].nodes == 1 && note[1].nodes == 1);
+    cr_expect_eq(note[0].inputs, note[1].inputs, "%d amaxes, not %d", note[1].inputs - 1, note[0].inputs - 1);
+}
+
 /* ---- a monitor ---- */
 
 /* Backward runs twice. */
@@ -284,6 +350,7 @@ Test(inside, what_is_counted_of_codes_is_what_is_counted_behind)
     cr_assert_geq(n[0], 6);
     for (size_t i = 0; i < n[0]; i++) {
         cr_assert(i >= 6 || site[0][i].amax > 0 || isnan(site[0][i].amax), "site %zu", i);
+        cr_assert_eq(site[0][i].elements, site[1][i].elements, "site %zu: of both passes", i);
         cr_assert_eq(memcmp(&site[0][i].amax, &site[1][i].amax, 5 * sizeof(double)), 0, "site %zu", i);
     }
 }
