@@ -125,9 +125,9 @@ static bool quantise(rw_site at, rw_tape *t, const rw_recipe *recipe, rw_tensor 
     const rw_quantize_params rows = { RW_F8_E4M3, recipe->scaling, true };
     const rw_quantize_params blocks = { RW_F8_E4M3, weight_scaling(recipe->scaling), true };
     rw_tensor *const x = in[X - 1], *const weight = in[WEIGHT - 1];
-    in[X_CODES - 1] = rw_recipe_codes_at(at, t, x, &rows, recipe->delayed, weight, RW_DELAYED_INPUT, &in[X_SCALE - 1]);
+    in[X_CODES - 1] = rw_recipe_codes_at(at, t, x, &rows, recipe, weight, RW_DELAYED_INPUT, &in[X_SCALE - 1]);
     if (!in[X_CODES - 1]) return false;
-    in[WEIGHT_CODES - 1] = rw_recipe_codes_at(at, t, weight, &blocks, recipe->delayed, weight, RW_DELAYED_WEIGHT,
+    in[WEIGHT_CODES - 1] = rw_recipe_codes_at(at, t, weight, &blocks, recipe, weight, RW_DELAYED_WEIGHT,
                                               &in[WEIGHT_SCALE - 1]);
     return in[WEIGHT_CODES - 1] != NULL;
 }

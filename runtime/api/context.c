@@ -10,6 +10,7 @@
 #include "device/cpu/threads.h"
 #include "plan/cache.h"
 #include "record/counts.h"
+#include "record/kept_codes.h"
 #include "record/tape.h"
 #include "run/advance.h"
 #include "run/poison.h"
@@ -176,6 +177,7 @@ static void free_context(rw_context *ctx)
     rw_free(ctx->plans);
     rw_costs_free(ctx->costs);
     rw_counts_free(ctx);
+    rw_kept_codes_free(ctx);
     free_params(ctx);
     rw_tables_finish(ctx);
     rw_free(ctx->store.path);

@@ -8,6 +8,7 @@
  */
 #include "autodiff/roots.h"
 #include "plan/cache.h"
+#include "record/kept_codes.h"
 #include "run/advance.h"
 #include "base/alloc.h"
 #include "api/optimizer.h"
@@ -146,6 +147,11 @@ static rw_status check(rw_tape *t, rw_tensor *loss, const rw_graph_params *p, ui
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: the scaler belongs to another context");
     if (p->delayed && rw_delayed_context(p->delayed) != t->ctx)
         return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_graph_create: delayed scaling belongs to another context");
+    const char *const kept = rw_kept_codes_named(t);
+    if (kept)
+        return rw_fail(t->ctx, RW_ERR_UNSUPPORTED,
+                       "rw_graph_create: the recipe keeps the codes of \"%s\" for later micro-batches (keep_weights); "
+                       "a graph makes them in each launch", kept);
     const rw_status updates = check_updates(t, p);
     if (updates) return updates;
     const rw_status scales = p->scaler ? rw_scaler_check_loss(t, loss, "rw_graph_create") : RW_OK;

@@ -10,10 +10,11 @@
 struct rw_param {
     struct rw_tensor tensor;   /* flags: RW_VALUE_CONTEXT, RW_VALUE_REQUIRES for a parameter */
     struct rw_tensor gradient; /* what rw_gradient() hands out: of a type of its own */
-    char *name; /* NULL for a state */
+    char *name; /* NULL for a state, as a rule */
     void *data;
     void *grad;       /* NULL for a buffer, and where it has no memory now; its bytes mean nothing while grad_clear */
     bool lent;        /* data is part of somebody else's memory */
+    bool keeps_codes; /* a state of kept_codes.h; its name is the weight's */
     bool grad_clear;  /* the gradient is zero without having been written */
     bool grad_spoiled; /* a backward that was adding to it failed half-way: not to be used until it is cleared */
     size_t bytes, grad_bytes;

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "record/delayed.h"
+#include "record/kept_codes.h"
 #include "record/own_ops.h"
 
 #include <rewind/ops.h>
@@ -211,14 +212,29 @@ static struct rw_tensor *make_codes(rw_site at, rw_tape *t, struct rw_tensor *x,
     return y && counted && rw_counts_note(t, counted->buffer, counted->row, counts) ? NULL : y;
 }
 
+/* Of a weight whose codes are kept: false for everything else. */
+static bool key_of(const rw_tape *t, const struct rw_tensor *x, const rw_recipe *recipe, uint32_t origin,
+                   enum rw_delayed_operand which, struct rw_kept_key *ret)
+{
+    if (!recipe->keep_weights || which != RW_DELAYED_WEIGHT || !is_of_context(t, x)) return false;
+    *ret = (struct rw_kept_key){ t->ctx->by_id[t->leaves[x->leaf].param], origin,
+                                 recipe->delayed ? rw_delayed_rows(recipe->delayed)->scale->version : 0 };
+    return true;
+}
+
 /* Scales are the output behind the codes. */
 rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_quantize_params *params,
-                              const rw_delayed *delayed, rw_tensor *weight, enum rw_delayed_operand which,
+                              const rw_recipe *recipe, rw_tensor *weight, enum rw_delayed_operand which,
                               rw_tensor **ret_scale)
 {
+    const rw_delayed *const delayed = recipe->delayed;
     struct rw_delayed_slot slot = { 0 };
     struct rw_counts_slot counted;
+    struct rw_kept_key key;
     const uint32_t origin = origin_of(params, delayed);
+    const bool keeps = key_of(t, x, recipe, origin, which, &key);
+    rw_tensor *kept;
+    if (keeps && rw_kept_codes_find(at, t, &key, &kept, ret_scale)) return *ret_scale ? kept : NULL;
     struct rw_tensor *const made = cast_before(t, x, RW_F8_E4M3, origin);
     if (made) {
         *ret_scale = rw_tape_value(t, made->id + 1);
@@ -231,6 +247,7 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
     if (delayed && !rw_delayed_slot_at(at, t, delayed, weight, which, &slot)) return NULL;
     const bool is_counted = rw_counts_slot_at(at, t, weight, which, &counted);
     struct rw_tensor *const y = make_codes(at, t, x, params, &slot, is_counted ? &counted : NULL, ret_scale);
-    if (y) note(t, x, y, origin);
-    return y;
+    if (!y) return NULL;
+    note(t, x, y, origin);
+    return keeps && rw_kept_codes_store(at, t, &key, y, *ret_scale) ? NULL : y;
 }

@@ -296,8 +296,9 @@ static void own_gradients(struct state *s)
 
 static void precision(struct state *s)
 {
-    const rw_recipe recipe = { .kind = (rw_recipe_kind)(fz_byte(s) % (RW_RECIPE_COUNT + 1)),
-                               .scaling = (rw_scaling)(fz_byte(s) % RW_SCALING_COUNT) };
+    const unsigned kind = fz_byte(s);
+    const rw_recipe recipe = { .kind = (rw_recipe_kind)(kind % (RW_RECIPE_COUNT + 1)),
+                               .scaling = (rw_scaling)(fz_byte(s) % RW_SCALING_COUNT), .keep_weights = kind > 127 };
     const rw_scaler_params params = { .init_scale = fz_number(s), .growth_interval = fz_extent(s), .name = "scale" };
     rw_tensor *const loss = X->value[(X->n_values + VALUES - 1) % VALUES];
     rw_scaler_state state;
@@ -328,7 +329,8 @@ static void delayed(struct state *s)
 {
     const rw_delayed_params params = { fz_byte(s) % 20, (rw_delayed_rule)(fz_byte(s) % 3), fz_byte(s) % 8,
                                        fz_ask(s, 4) ? RW_F8_E4M3 : 0, fz_ask(s, 8) ? "w" : NULL };
-    const rw_recipe recipe = { .kind = fz_ask(s, 8) ? RW_RECIPE_BF16 : RW_RECIPE_F8, .delayed = X->delayed };
+    const rw_recipe recipe = { .kind = fz_ask(s, 8) ? RW_RECIPE_BF16 : RW_RECIPE_F8, .delayed = X->delayed,
+                               .keep_weights = params.history % 2 };
     switch (fz_byte(s) % 4) {
     case 0: if (!X->delayed) RETURNED(rw_delayed_create, &X->delayed, X->ctx, fz_ask(s, 4) ? &params : NULL); break;
     case 1: if (X->delayed) RETURNED(rw_delayed_update, X->delayed, fz_ask(s, 2) ? X->scaler : NULL); break;

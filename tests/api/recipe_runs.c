@@ -1,0 +1,81 @@
+/*
+ * Every recipe in use: fifty steps of three micro-batches have the same losses, gradients, parameters, scales and
+ * histories under every policy, for any number of threads, and with codes of weights that are kept.
+ */
+#include "api/recipe_world.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+
+#define F8(...) { .kind = RW_RECIPE_F8, __VA_ARGS__ }
+
+static const struct recipe_way ways[] = {
+    { .name = "none", .recipe = { .kind = RW_RECIPE_F32 } },
+    { .name = "bf16", .recipe = { .kind = RW_RECIPE_BF16 } },
+    { .name = "f16", .recipe = { .kind = RW_RECIPE_F16 }, .scaler = true },
+    { .name = "by tensor", .recipe = F8(.scaling = RW_SCALING_TENSOR) },
+    { .name = "by tensor, kept", .recipe = F8(.keep_weights = true) },
+    { .name = "by blocks", .recipe = F8(.scaling = RW_SCALING_1X128, .gradient_dtype = RW_F8_E4M3) },
+    { .name = "by blocks, kept",
+      .recipe = F8(.scaling = RW_SCALING_1X128, .gradient_dtype = RW_F8_E4M3, .keep_weights = true) },
+    { .name = "mx", .recipe = F8(.scaling = RW_SCALING_MX) },
+    { .name = "mx, kept", .recipe = F8(.scaling = RW_SCALING_MX, .keep_weights = true) },
+    { .name = "delayed", .recipe = F8(.scaling = RW_SCALING_TENSOR), .delayed = { .history = 4 } },
+    { .name = "delayed, kept", .recipe = F8(.keep_weights = true), .delayed = { .history = 4 } },
+    { .name = "delayed by the last one",
+      .recipe = F8(.scaling = RW_SCALING_TENSOR),
+      .delayed = { .history = 3, .rule = RW_DELAYED_MOST_RECENT, .margin = 1, .gradient_dtype = RW_F8_E4M3 },
+      .scaler = true },
+};
+
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static bool is_kept(int way)
+{
+    return ways[way].recipe.keep_weights;
+}
+
+/* On the simulated device fewer steps: after the second each launches the same kernels. */
+static int steps_of_a_run(void)
+{
+    return test_device() == RW_DEVICE_CPU ? RECIPE_MOST_STEPS : 3;
+}
+
+Test(recipe_runs, policies_and_threads_change_no_byte_in_fifty_steps)
+{
+    static const char *const policies[] = { "full", "uniform:2", "block:1", "selective:second", "ops:linear",
+                                            "ops:quantize,cast", "full+offload:second", "budget:95%" };
+    const size_t n = test_device() == RW_DEVICE_CPU ? sizeof policies / sizeof *policies : 1;
+    for (int w = 0; w < WAYS; w++) {
+        const struct recipe_outcome none = recipe_train(&ways[w], "none", 1, steps_of_a_run(), -1);
+        cr_assert(isfinite(none.loss[0]) && none.loss[0] > 0);
+        for (size_t i = 0; i < n; i++) {
+            const struct recipe_outcome o =
+                recipe_train(&ways[w], policies[i], 1 + (int)(i + (size_t)w) % 5, steps_of_a_run(), i == 0 ? 1 : -1);
+            const int step = recipe_differ(&none, &o);
+            cr_expect_eq(step, -1, "%s, %s: step %d differs", ways[w].name, policies[i], step);
+        }
+    }
+}
+
+Test(recipe_runs, codes_that_are_kept_are_those_that_are_made)
+{
+    for (int w = 1; w < WAYS; w++) {
+        if (!is_kept(w)) continue;
+        const struct recipe_outcome made = recipe_train(&ways[w - 1], "none", 1, steps_of_a_run(), -1);
+        const struct recipe_outcome kept = recipe_train(&ways[w], "full", 2, steps_of_a_run(), -1);
+        const int step = recipe_differ(&made, &kept);
+        cr_expect_eq(step, -1, "%s: step %d differs", ways[w].name, step);
+    }
+}
+
+/* Otherwise the same bytes would say nothing. */
+Test(recipe_runs, recipes_differ)
+{
+    struct recipe_outcome o[WAYS];
+    for (int w = 0; w < WAYS; w++) o[w] = recipe_train(&ways[w], "none", 1, 2, -1);
+    for (int a = 0; a < WAYS; a++)
+        for (int b = a + 1; b < WAYS; b++)
+            if (b != a + 1 || !is_kept(b))
+                cr_expect_geq(recipe_differ(&o[a], &o[b]), 0, "%s, %s", ways[a].name, ways[b].name);
+}
