@@ -8,10 +8,12 @@
 
 #include <math.h>
 
-enum { HEAD = 64 }; /* the width of a head */
+enum { HEAD = 64, SCALE = 256 }; /* the width of a head; what a buffer of one number takes */
 
-static rw_memory run(struct model_config config, const char *policy, int batch, int seq)
+/* A step. recipe NULL: in the types of the parameters. */
+static rw_memory run(struct model_config config, const char *policy, const rw_recipe *recipe, int batch, int seq)
 {
+    const rw_recipe as_it_is = { .kind = RW_RECIPE_NONE };
     rw_context *ctx = NULL;
     rw_tape *t = NULL;
     struct model m;
@@ -20,9 +22,13 @@ static rw_memory run(struct model_config config, const char *policy, int batch, 
     rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 });
     rw_tape_create(&t, ctx);
     config.max_seq = seq;
-    if (model_create(&m, ctx, &config) || ckpt_set_policy(t, policy) ||
-        rw_backward(t, model_loss(&m, t, batch, seq, tokens, tokens)))
-        fprintf(stderr, "%s\n", rw_error_message(ctx));
+    rw_tensor *loss = NULL;
+    if (!model_create(&m, ctx, &config) && !ckpt_set_policy(t, policy) &&
+        !rw_recipe_begin(t, recipe ? recipe : &as_it_is)) {
+        loss = model_loss(&m, t, batch, seq, tokens, tokens);
+        rw_recipe_end(t);
+    }
+    if (!loss || rw_backward(t, loss)) fprintf(stderr, "%s\n", rw_error_message(ctx));
     rw_memory_stats(ctx, &memory);
     rw_tape_destroy(&t);
     rw_context_destroy(&ctx);
@@ -79,7 +85,7 @@ static void arena(void)
                     model_preset(&c, "tiny");
                     c.layers = 6;
                     c.dropout = 0.1f;
-                    const rw_memory m = run(c, policies[i], 2, 96);
+                    const rw_memory m = run(c, policies[i], NULL, 2, 96);
                     char name[32];
                     snprintf(name, sizeof name, "%s%s %s", model_name(c.kind), scores ? " with scores" : "",
                              rw_dtype_name(c.dtype));
@@ -95,14 +101,15 @@ static void arena(void)
     figure(text, w.ratio, "times", 1.02);
 }
 
-static double kept_per_block(const char *policy, int batch, int seq, int width)
+/* recipe NULL: of a model in bfloat16; else of one in float32. */
+static double kept_per_block(const char *policy, const rw_recipe *recipe, int batch, int seq, int width)
 {
     struct model_config c = { .kind = MODEL_GPT, .width = width, .heads = width / HEAD, .kv_heads = width / HEAD,
-                              .vocab = 256, .dropout = 0.1f, .dtype = RW_BF16 };
+                              .vocab = 256, .dropout = 0.1f, .dtype = recipe ? RW_F32 : RW_BF16 };
     c.layers = 2;
-    const rw_memory two = run(c, policy, batch, seq);
+    const rw_memory two = run(c, policy, recipe, batch, seq);
     c.layers = 4;
-    const rw_memory four = run(c, policy, batch, seq);
+    const rw_memory four = run(c, policy, recipe, batch, seq);
     return ((double)four.kept - (double)two.kept) / 2;
 }
 
@@ -113,8 +120,15 @@ int main(void)
     arena();
     const double input = (double)BATCH * SEQ * WIDTH, queries = (double)BATCH * SEQ * (WIDTH / HEAD);
     figure("kept bytes per GPT block under full, 16-bit, over the block's input",
-           kept_per_block("full", BATCH, SEQ, WIDTH) / (2 * input), "times", 1);
+           kept_per_block("full", NULL, BATCH, SEQ, WIDTH) / (2 * input), "times", 1);
     figure_exactly("kept bytes per GPT block under none, 16-bit: 32 per element of its input and 4 per head and query",
-                   kept_per_block("none", BATCH, SEQ, WIDTH), "bytes", 32 * input + 4 * queries);
+                   kept_per_block("none", NULL, BATCH, SEQ, WIDTH), "bytes", 32 * input + 4 * queries);
+    const rw_recipe bf16 = { .kind = RW_RECIPE_BF16 }, fp8 = { .kind = RW_RECIPE_F8 };
+    figure_exactly("kept bytes per GPT block under none, linears in 8-bit codes: 31, 4 per head and query, a byte per "
+                   "weight, 8 scales", kept_per_block("none", &fp8, BATCH, SEQ, WIDTH), "bytes",
+                   31 * input + 4 * queries + 12.0 * WIDTH * WIDTH + 8 * SCALE);
+    figure_exactly("kept bytes per GPT block under none, bf16 recipe: 36, 4 per head and query, 2 bytes per weight",
+                   kept_per_block("none", &bf16, BATCH, SEQ, WIDTH), "bytes",
+                   36 * input + 4 * queries + 24.0 * WIDTH * WIDTH);
     return 0;
 }

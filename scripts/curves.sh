@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Loss curves of one training run in float32, bfloat16 and 8-bit codes, same seed and data: 1,000 steps of train_gpt.
-# Writes FILE: the commands, the loss of every 25th step as a mean of 25, the validation losses, and how far the last
-# one is from float32's.
+# Loss curves of one training run in float32, bfloat16 and 8-bit codes, same seed and data: 1,000 steps of train_gpt, a
+# GPT of the sizes of the sweep's small preset. Writes FILE: the commands, the loss of every 25th step as a mean of 25,
+# the validation losses, and how far the last one is from float32's.
 #
 #   scripts/curves.sh BUILD FILE
 set -eu
 program=$(cd "$1" && pwd)/examples/train_gpt
-options="--preset tiny --batch 4 --steps 1000 --threads 1 --policy none --eval-batches 32 --eval-every 1000 --sample 0"
+sizes="--layers 6 --width 256 --heads 8 --kv-heads 8 --hidden 1024 --seq 256"
+options="$sizes --batch 4 --steps 1000 --threads 1 --policy none --eval-batches 32 --eval-every 1000 --sample 0"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 kinds=("f32" "bf16" "fp8" "fp8 --scaling delayed")

@@ -106,7 +106,9 @@ static rw_tensor *feed_forward(rw_tape *t, rw_tensor *x, int l, double dropout)
 
 rw_tensor *logits(rw_tape *t, rw_tensor *tokens, int batch, int seq, double dropout)
 {
-    if (o.fp8) rw_recipe_begin(t, &(rw_recipe){ .kind = RW_RECIPE_F8, .scaling = o.scaling, .delayed = gpt.delayed });
+    const rw_recipe fp8 = { .kind = RW_RECIPE_F8, .scaling = o.scaling, .delayed = gpt.delayed,
+                            .keep_weights = o.accum > 1 };
+    if (o.fp8) rw_recipe_begin(t, &fp8);
     rw_tensor *x = rw_embedding(t, gpt.table, tokens);
     if (gpt.positions) x = rw_add(t, x, rw_slice(t, gpt.positions, 0, 0, seq));
     if (dropout > 0) x = rw_dropout(t, x, dropout);

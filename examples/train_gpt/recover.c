@@ -18,7 +18,7 @@ static void lower(struct run *r, int step)
 {
     r->schedule.lr /= 2;
     r->schedule.min_lr /= 2;
-    rw_optimizer_set_lr(r->opt, rw_schedule_lr(&r->schedule, (uint64_t)step));
+    rw_optimizer_set_lr(r->opt, rate_of(r, (uint64_t)step));
 }
 
 /* The same steps again would be the same bytes: a rate that was halved before stays halved, once more. */

@@ -89,17 +89,29 @@ static rw_status find_in_gradients(struct run *r, uint64_t step, rw_generator_st
     return status;
 }
 
+double rate_of(const struct run *r, uint64_t step)
+{
+    return rw_schedule_lr(&r->schedule, step > r->left_out ? step - r->left_out : 0);
+}
+
+/* The loss of the step before was read: this waits for nothing more. */
+static rw_status set_rate(struct run *r, uint64_t step)
+{
+    rw_scaler_state state = { 0 };
+    const rw_status status = r->scaler ? rw_scaler_get(r->scaler, &state) : RW_OK;
+    r->scale = state.scale;
+    r->left_out = (uint64_t)state.skipped;
+    rw_optimizer_set_lr(r->opt, rate_of(r, step));
+    return status;
+}
+
 static rw_status step_of(struct run *r, uint64_t step, double *loss, double *size)
 {
-    rw_scaler_state scaler = { 0 };
-    const rw_status known = r->scaler ? rw_scaler_get(r->scaler, &scaler) : RW_OK;
-    r->scale = scaler.scale;
-    rw_optimizer_set_lr(r->opt, rw_schedule_lr(&r->schedule, step));
+    rw_status status = set_rate(r, step);
     *loss = *size = 0;
-    if (known) return known;
+    if (status) return status;
     if (o.graph) return launch(r, step, loss);
     const rw_generator_state drawn = rw_generator_get(r->ctx);
-    rw_status status = RW_OK;
     rw_zero_grad(r->ctx);
     for (int k = 0; !status && k < o.accum; k++) {
         rw_tensor *const mean = record_part(r, step, k);
@@ -157,7 +169,7 @@ static void print_step(const struct run *r, int step, double loss, double size, 
     printf("step %6d  loss %.4f  ", step, loss);
     if (!o.graph) printf("norm %.3f  ", size);
     printf("lr %.2e  %7.0f tokens/s  kept %.1f MiB  peak %.1f MiB  %d:%02d left\n",
-           rw_schedule_lr(&r->schedule, (uint64_t)step), per_s, (double)m.kept / 1048576,
+           rate_of(r, (uint64_t)step), per_s, (double)m.kept / 1048576,
            (double)m.measured_peak / 1048576, (int)left / 60, (int)left % 60);
 }
 
@@ -181,7 +193,7 @@ static rw_status watch(struct run *r, int step, double loss, double size, unsign
     const rw_status known = r->scaler ? rw_scaler_get(r->scaler, &scaler) : RW_OK;
     if (known) return known;
     const rw_monitor_values v = { .step = (uint64_t)step, .loss = loss, .grad_norm = o.graph ? 0 : size,
-                                  .lr = rw_schedule_lr(&r->schedule, (uint64_t)step),
+                                  .lr = rate_of(r, (uint64_t)step),
                                   .tokens = (double)o.batch * o.accum * o.m.seq,
                                   .seconds = began > 0 ? now - began : 0, .loss_scale = r->scale,
                                   .skipped = scaler.found_inf };

@@ -10,6 +10,7 @@ struct run {
     rw_tape *t;
     rw_optimizer *opt;
     rw_scaler *scaler;   /* of f16; NULL: none */
+    uint64_t left_out;   /* updates that it has left out: the schedule is one of updates that were made */
     rw_delayed *delayed; /* NULL: none */
     rw_schedule schedule;
     rw_checkpoint *ck;
@@ -36,6 +37,9 @@ struct identity identity_of_options(void);
 
 /* From step `first` to the last one. */
 rw_status train(struct run *r, int first);
+
+/* The learning rate of a step. */
+double rate_of(const struct run *r, uint64_t step);
 
 /* The optimizer's step; a graph has made its own. */
 rw_status update(struct run *r);

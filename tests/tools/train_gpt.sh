@@ -36,6 +36,21 @@ same "GPT-2, fp8 of earlier steps" "--dtype fp8 --scaling delayed --accum 2 --th
 same "GPT-2, delayed, updated inside" "--dtype fp8 --scaling delayed" "--graph --update-inside --policy full" ""
 same "Llama, fp8 of blocks, graph" "--dtype fp8 --scaling 1x128 --preset llama-tiny" "--policy full --graph" ""
 
+# What the scaler leaves out is no step of the schedule: of weights that are no numbers all of them are.
+for graph in "" "--graph"; do
+    rm -f left_out.jsonl
+    train --dtype f16 --lr 50 --warmup 0 --clip 1000 --steps 12 --on loss_nonfinite=note --log left_out.jsonl $graph
+    python3 - <<'PY'
+import json
+lines = [json.loads(line) for line in open("left_out.jsonl")]
+made = [i for i, line in enumerate(lines) if line["loss"] is not None]
+rates = [line["lr"] for line in lines]
+assert made and len(made) < 6, f"{len(made)} of 12 losses are numbers"
+assert len(set(rates)) == len(made) + 1 and len(set(rates[len(made):])) == 1, rates
+PY
+done
+echo "what is left out is no step of the schedule"
+
 # An evaluation, here of as long as a hundred steps, is no part of the step behind it.
 train --steps 60 --eval-every 10 --eval-batches 400 --log evaluated.jsonl
 python3 - <<'PY'
