@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the rule ---- */
@@ -152,6 +153,30 @@ Test(delayed_rule, notes_the_largest_of_all_micro_batches)
         for (int i = 0; i < 6; i++) cr_expect_eq(amax[i], 0, "row %d of a weight that no loss needs", i);
     }
     delayed_world_close(&x);
+}
+
+/* Who verifies a step, looks for what is not finite in it, or asks for its loss, makes none. */
+Test(delayed_rule, notes_nothing_of_a_step_that_is_only_looked_at)
+{
+    static const char *const modes[] = { "0", "1", "digest" };
+    for (int m = 0; m < 3; m++) {
+        setenv("REWIND_VERIFY", modes[m], 1);
+        struct delayed_world x = delayed_world_open("full", 1, false);
+        unsetenv("REWIND_VERIFY");
+        float amax[9], seen = 0;
+        rw_nonfinite where;
+        rw_tensor *const loss = delayed_loss(&x, 1, 1);
+        cr_assert_eq(ckpt_verify(x.b.t, loss, NULL), RW_OK, "%s", rw_error_message(x.b.ctx));
+        cr_assert_eq(rw_find_nonfinite(x.b.t, loss, 0, &where), RW_OK, "%s", rw_error_message(x.b.ctx));
+        rw_item(x.b.t, loss);
+        delayed_read(x.b.ctx, "fp8.amax", amax, 9);
+        for (int i = 0; i < 9; i++) cr_expect_eq(amax[i], 0, "REWIND_VERIFY=%s, row %d", modes[m], i);
+        delayed_backward(&x, loss);
+        delayed_read(x.b.ctx, "fp8.amax", amax, 9);
+        for (int i = 0; i < 9; i++) seen = fmaxf(seen, amax[i]);
+        cr_expect_gt(seen, 0);
+        delayed_world_close(&x);
+    }
 }
 
 /* Codes by hand with the scales that are there. */
