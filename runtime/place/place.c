@@ -5,26 +5,19 @@
  *               dies soon the highest. Kept activations then form a stack at the bottom that backward takes down from
  *               its top, and transients never split it. n log n, tried for several ideas of "long" and, while none
  *               fits, for growing capacities. When no try fits, all from the bottom of a range without end.
- *   by size     heaviest buffer first, each at the lowest offset that is free during its whole life. Quadratic, so only
- *               for a few thousand buffers. Source: Pisarchyk and Lee, "Efficient memory management for deep neural net
- *               inference", arXiv 2001.03288. Where that leaves room above the bound, the buffer that reaches
- *               highest comes earlier and all are placed again, as often as REPACK_WORK allows; where much is left,
- *               twice as often.
+ *   in orders   each buffer at the lowest offset that is free during its whole life, in one order and another: orders.c.
+ *               Only for a few thousand buffers, where two-ended left room above the bound.
  */
 #include "place/place.h"
 
 #include "base/alloc.h"
 #include "base/round.h"
 #include "place/gaps.h"
+#include "place/orders.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#define BY_SIZE_MOST 6000
-#define RANKINGS_MOST 2000
-#define REPACK_WORK ((uint64_t)1 << 22) /* comparisons of two buffers: some milliseconds */
-#define CLIMB_TRIES 64
-#define CLIMB_AGAIN 24
+#define ORDERS_MOST 6000
 
 /* Bounds on the work: 100,000 buffers stay within tens of milliseconds whatever their lives look like. */
 #define TAKES_PER_BUFFER 1
@@ -169,166 +162,6 @@ static enum outcome best_two_ended(struct tries *t, size_t n, uint64_t least, ui
     return from_the_bottom(t, n, ret_top);
 }
 
-/* By size */
-
-struct ranked {
-    double weight;
-    uint64_t bytes;
-    uint32_t index, span;
-};
-
-/* What comes first: the largest, the largest product of bytes and steps, or what lives longest. */
-enum ranking { BY_BYTES, BY_AREA, BY_SPAN, N_RANKINGS };
-
-static double weight(enum ranking ranking, const struct rw_life *b, uint64_t bytes)
-{
-    const double span = (double)(b->last - b->first) + 1;
-    return ranking == BY_BYTES ? (double)bytes : ranking == BY_AREA ? (double)bytes * span : span;
-}
-
-static int heavier_first(const void *pa, const void *pb)
-{
-    const struct ranked *const a = pa, *const b = pb;
-    if (a->weight != b->weight) return a->weight < b->weight ? 1 : -1;
-    if (a->bytes != b->bytes) return a->bytes < b->bytes ? 1 : -1;
-    if (a->span != b->span) return a->span < b->span ? 1 : -1;
-    return a->index < b->index ? -1 : 1;
-}
-
-/* placed: indexes in order of offset. The lowest gap between those that share a step with b. */
-static uint64_t lowest_free(const struct rw_life *life, const uint32_t *placed, size_t n, const struct rw_life *b,
-                            uint64_t bytes, uint64_t alignment)
-{
-    uint64_t at = 0;
-    for (size_t i = 0; i < n; i++) {
-        const struct rw_life *const p = &life[placed[i]];
-        if (p->last < b->first || p->first > b->last) continue;
-        if (p->offset >= at + bytes) break;
-        const uint64_t end = p->offset + rw_round_up(p->bytes, alignment);
-        if (end > at) at = end;
-    }
-    return at;
-}
-
-/* Room for tries by size: the order in which buffers are placed, those that are, and the best offsets so far. */
-struct repack {
-    struct rw_life *life;
-    size_t n;
-    uint64_t alignment, least;
-    uint32_t *order, *placed;
-    uint64_t *best, size; /* the best, and its size */
-    uint64_t work;        /* comparisons that may still be made */
-};
-
-/* Each buffer at the lowest offset that is free, in that order. What is better than the best is kept. The size. */
-static uint64_t place_in_order(struct repack *r)
-{
-    size_t n_placed = 0;
-    uint64_t size = 0;
-    for (size_t i = 0; i < r->n; i++) {
-        struct rw_life *const b = &r->life[r->order[i]];
-        const uint64_t bytes = rw_round_up(b->bytes, r->alignment);
-        b->offset = bytes ? lowest_free(r->life, r->placed, n_placed, b, bytes, r->alignment) : 0;
-        if (!bytes) continue;
-        size_t k = n_placed++;
-        for (; k > 0 && r->life[r->placed[k - 1]].offset > b->offset; k--) r->placed[k] = r->placed[k - 1];
-        r->placed[k] = r->order[i];
-        if (b->offset + bytes > size) size = b->offset + bytes;
-    }
-    const uint64_t spent = (uint64_t)r->n * r->n / 2;
-    r->work = r->work > spent ? r->work - spent : 0;
-    if (size < r->size) {
-        r->size = size;
-        for (size_t i = 0; i < r->n; i++) r->best[i] = r->life[i].offset;
-    }
-    return size;
-}
-
-/*
- * The buffer that reaches highest goes half-way to the front, and all are placed again: so long as that is worth it, or
- * nobody stands before it. What was in its way, whatever size it has, then makes room.
- */
-static void climb(struct repack *r, int tries)
-{
-    for (int i = 0; i < tries && r->work && r->size > r->least; i++) {
-        const uint64_t size = place_in_order(r);
-        size_t at = 0;
-        for (; at < r->n; at++) {
-            const struct rw_life *const b = &r->life[r->order[at]];
-            if (b->bytes && b->offset + rw_round_up(b->bytes, r->alignment) == size) break;
-        }
-        if (!at || at == r->n) return;
-        const uint32_t highest = r->order[at];
-        memmove(r->order + at / 2 + 1, r->order + at / 2, (at - at / 2) * sizeof *r->order);
-        r->order[at / 2] = highest;
-    }
-}
-
-static bool order_by(struct repack *r, enum ranking ranking)
-{
-    struct ranked *const rank = rw_malloc(r->n * sizeof *rank);
-    if (!rank) return false;
-    for (size_t i = 0; i < r->n; i++) {
-        const uint64_t bytes = rw_round_up(r->life[i].bytes, r->alignment);
-        rank[i] = (struct ranked){ weight(ranking, &r->life[i], bytes), bytes, (uint32_t)i,
-                                   r->life[i].last - r->life[i].first };
-    }
-    qsort(rank, r->n, sizeof *rank, heavier_first);
-    for (size_t i = 0; i < r->n; i++) r->order[i] = rank[i].index;
-    rw_free(rank);
-    return true;
-}
-
-/* Numbers that are the same in every run. */
-static void shuffle(uint32_t *order, size_t n, uint32_t *state)
-{
-    for (size_t i = n; i > 1; i--) {
-        *state = *state * 1664525u + 1013904223u;
-        const size_t k = (size_t)((uint64_t)*state * i >> 32);
-        const uint32_t other = order[i - 1];
-        order[i - 1] = order[k];
-        order[k] = other;
-    }
-}
-
-/* Few buffers may fit in an order that no ranking leads to. */
-static void climb_from_anywhere(struct repack *r)
-{
-    uint32_t state = 1;
-    while (r->work && r->size > r->least + r->least / 128) {
-        shuffle(r->order, r->n, &state);
-        climb(r, CLIMB_AGAIN);
-    }
-}
-
-/* Tries by size what two-ended left above the bound; the better one stays. */
-static bool improve_by_size(struct rw_life *life, size_t n, uint64_t alignment, uint64_t least, uint64_t *size)
-{
-    struct repack r = { .life = life, .n = n, .alignment = alignment, .least = least, .size = *size,
-                        .order = rw_malloc(n * sizeof *r.order), .placed = rw_malloc(n * sizeof *r.placed),
-                        .best = rw_malloc(n * sizeof *r.best), .work = UINT64_MAX };
-    bool ok = r.order && r.placed && r.best;
-    for (size_t i = 0; ok && i < n; i++) r.best[i] = life[i].offset;
-    const enum ranking rankings = n <= RANKINGS_MOST ? N_RANKINGS : BY_BYTES + 1;
-    for (enum ranking ranking = BY_BYTES; ok && r.size > least && ranking < rankings; ranking++) {
-        ok = order_by(&r, ranking);
-        if (ok) place_in_order(&r);
-    }
-    r.work = REPACK_WORK;
-    for (enum ranking ranking = BY_BYTES; ok && r.size > least && r.work && ranking < rankings; ranking++) {
-        ok = order_by(&r, ranking);
-        if (ok) climb(&r, CLIMB_TRIES);
-    }
-    if (r.size > least + least / 64) r.work += REPACK_WORK;
-    if (ok) climb_from_anywhere(&r);
-    for (size_t i = 0; ok && i < n; i++) life[i].offset = r.best[i];
-    *size = r.size;
-    rw_free(r.order);
-    rw_free(r.placed);
-    rw_free(r.best);
-    return ok;
-}
-
 rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t *ret_size)
 {
     *ret_size = 0;
@@ -343,7 +176,7 @@ rw_status rw_place(struct rw_life *life, size_t n, uint64_t alignment, uint64_t 
     uint64_t size = 0;
     if (events_init(&events, life, n)) outcome = best_two_ended(&tries, n, least, &size);
     bool ok = outcome == FITS;
-    if (ok && size > least && n <= BY_SIZE_MOST) ok = improve_by_size(life, n, alignment, least, &size);
+    if (ok && size > least && n <= ORDERS_MOST) ok = rw_place_in_orders(life, n, alignment, least, &size);
     rw_gaps_finish(&tries.gaps);
     events_finish(&events);
     if (ok) *ret_size = size;
