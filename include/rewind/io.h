@@ -19,7 +19,8 @@ extern "C" {
  * name that no other call uses (PATH.PID.NUMBER.part), then renamed; on failure, a full disk too, the old file stays.
  * Of two contexts that save to one path the last one to end wins. Where the path is a symbolic link, the link stays and
  * the file that it names is replaced, with the old one's permissions; a link that leads nowhere, a directory, a device,
- * a FIFO and a socket are refused.
+ * a FIFO and a socket are refused. A limit on the size of files (RLIMIT_FSIZE) is RW_ERR_IO; SIGXFSZ, which would end
+ * the process, does not come.
  * @return RW_OK, RW_ERR_IO, RW_ERR_MEMORY; RW_ERR_ARGUMENT for a parameter named "__metadata__", which the format
  *         reserves.
  */

@@ -140,7 +140,8 @@ typedef struct rw_monitor_values {
 /**
  * Begins to watch a run.
  * @param ret_monitor receives the monitor, owned by the caller; untouched on failure.
- * @param path        the file, whose lines are added to: a run that goes on goes on there. NULL: none, alerts alone.
+ * @param path        the file, whose lines are added to: a run that goes on goes on there; a device is taken as well, a
+ *                    FIFO refused, as one would wait for its reader. NULL: none, alerts alone.
  * @return RW_OK; RW_ERR_ARGUMENT for NULL; an error that is stuck in the context; RW_ERR_IO, RW_ERR_MEMORY.
  */
 RW_API rw_status rw_monitor_create(rw_monitor **ret_monitor, rw_context *ctx, const char *path);

@@ -3,11 +3,11 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/output.h"
 #include "device/cpu/threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -27,36 +27,6 @@ static rw_status fail(char *why, size_t size, rw_status status, const char *fmt,
     vsnprintf(why, size, fmt, args);
     va_end(args);
     return status;
-}
-
-/* ---- a limit on files' sizes is an error here, not the signal that ends the process ---- */
-
-struct quiet {
-    sigset_t before;
-    bool pending; /* already: then it is somebody else's */
-};
-
-static struct quiet quiet_begin(void)
-{
-    struct quiet q;
-    sigset_t one, pending;
-    sigemptyset(&one);
-    sigaddset(&one, SIGXFSZ);
-    sigpending(&pending);
-    q.pending = sigismember(&pending, SIGXFSZ) == 1;
-    pthread_sigmask(SIG_BLOCK, &one, &q.before);
-    return q;
-}
-
-static void quiet_end(const struct quiet *q)
-{
-    const int error = errno;
-    sigset_t one;
-    sigemptyset(&one);
-    sigaddset(&one, SIGXFSZ);
-    while (!q->pending && sigtimedwait(&one, NULL, &(struct timespec){ 0 }) == -1 && errno == EINTR) {}
-    pthread_sigmask(SIG_SETMASK, &q->before, NULL);
-    errno = error;
 }
 
 /* ---- opening ---- */
@@ -83,11 +53,11 @@ static int open_nameless(const char *path)
 /* Room on the disk, and the length that it keeps. 0, or errno. */
 static int reserve(int fd, uint64_t bytes)
 {
-    const struct quiet q = quiet_begin();
+    const struct rw_quiet q = rw_quiet_begin();
     int error = fallocate(fd, 0, 0, (off_t)bytes) ? errno : 0;
     if (error == EOPNOTSUPP || error == ENOSYS) error = ftruncate(fd, (off_t)bytes) ? errno : 0;
     errno = error;
-    quiet_end(&q);
+    rw_quiet_end(&q);
     return error;
 }
 
@@ -160,9 +130,9 @@ rw_status rw_file_check_length(const struct rw_file *f, char *why, size_t size)
 static ssize_t transfer(const struct rw_file *f, char *memory, size_t n, uint64_t at, bool out)
 {
     if (!out) return pread(f->fd, memory, n, (off_t)at);
-    const struct quiet q = quiet_begin();
+    const struct rw_quiet q = rw_quiet_begin();
     const ssize_t done = pwrite(f->fd, memory, n, (off_t)at);
-    quiet_end(&q);
+    rw_quiet_end(&q);
     return done;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/output.h"
 #include "io/monitor_files.h"
 #include "io/monitor_judge.h"
 #include "io/monitor_sites.h"
@@ -268,7 +269,9 @@ static void make_line(struct line *l, const rw_monitor *m, const struct shown *s
 /* One write(), so that who reads meanwhile, or a process that ends, sees whole lines. */
 static rw_status write_line(rw_monitor *m, const struct line *l, const char *call)
 {
+    const struct rw_quiet q = rw_quiet_begin();
     const ssize_t n = m->fd < 0 ? (ssize_t)l->n : write(m->fd, l->text, l->n);
+    rw_quiet_end(&q);
     if (n == (ssize_t)l->n) return RW_OK;
     return rw_fail(m->ctx, RW_ERR_IO, "%s: %s: %s", call, m->path, n < 0 ? strerror(errno) : "the disk is full");
 }
@@ -459,10 +462,11 @@ rw_status rw_monitor_create(rw_monitor **ret, rw_context *ctx, const char *path)
     }
     m->ctx = ctx;
     m->work = ctx->work;
-    m->fd = path ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
+    const char *why = NULL;
+    m->fd = path ? rw_open_output(path, O_APPEND, &why) : -1;
     ctx->n_users++;
     const rw_status status = path && m->fd < 0
-                                 ? rw_fail(ctx, RW_ERR_IO, "rw_monitor_create: %s: %s", path, strerror(errno))
+                                 ? rw_fail(ctx, RW_ERR_IO, "rw_monitor_create: %s: %s", path, why)
                                  : make_room(m, 0);
     if (status) {
         rw_monitor_destroy(&m);

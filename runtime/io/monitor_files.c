@@ -106,7 +106,10 @@ static rw_status write_record(const struct rw_event_file *f, const struct bytes 
     put(&record, event->data, event->n);
     put_little(&record, rw_masked_crc(event->data, event->n), 4);
     errno = ENOSPC; /* of a write that stops half-way */
-    return write(f->fd, record.data, record.n) == (ssize_t)record.n ? RW_OK : RW_ERR_IO;
+    const struct rw_quiet q = rw_quiet_begin();
+    const bool whole = write(f->fd, record.data, record.n) == (ssize_t)record.n;
+    rw_quiet_end(&q);
+    return whole ? RW_OK : RW_ERR_IO;
 }
 
 rw_status rw_event_file_open(struct rw_event_file *f, const char *folder)

@@ -13,15 +13,6 @@
 #define SUFFIX_MOST 64
 #define TRIES 100
 
-const char *rw_file_fault(unsigned mode)
-{
-    if (S_ISREG(mode)) return NULL;
-    if (S_ISDIR(mode)) return "a directory, not a file";
-    if (S_ISFIFO(mode)) return "a FIFO, not a file";
-    if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device, not a file";
-    return S_ISSOCK(mode) ? "a socket, not a file" : "not a file";
-}
-
 /* The path itself, or what a symbolic link leads to; in memory of ours. */
 static rw_status resolve(const char *path, char **ret)
 {
@@ -76,11 +67,13 @@ rw_status rw_part_open(struct rw_part *p, const char *path, const char **ret_why
     struct stat about;
     *p = (struct rw_part){ 0 };
     *ret_why = NULL;
+    p->quiet = rw_quiet_begin();
     rw_status status = resolve(path, &p->target);
     if (!status && !stat(p->target, &about) && (*ret_why = rw_file_fault(about.st_mode))) status = RW_ERR_IO;
     if (!status) status = open_beside(p);
     if (status) {
         const int reason = errno;
+        rw_quiet_end(&p->quiet);
         forget(p);
         errno = reason;
     }
@@ -100,6 +93,7 @@ rw_status rw_part_close(struct rw_part *p, rw_status status)
         reason = errno;
     }
     if (status) remove(p->name);
+    rw_quiet_end(&p->quiet);
     forget(p);
     errno = reason;
     return status;

@@ -2,7 +2,7 @@
 #include "io/read.h"
 
 #include "base/alloc.h"
-#include "io/part.h"
+#include "base/output.h"
 
 #include <errno.h>
 #include <fcntl.h>

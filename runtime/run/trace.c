@@ -3,15 +3,18 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/output.h"
 #include "run/call.h"
 
 #include <cjson/cJSON.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { TRACK_STEPS = 1, TRACK_REGIONS, TRACK_OUT, TRACK_IN };
 
@@ -39,7 +42,9 @@ struct trace {
 static void put(struct trace *trace, cJSON *event)
 {
     char *const text = event ? cJSON_PrintUnformatted(event) : NULL;
+    const struct rw_quiet q = rw_quiet_begin();
     if (text) fprintf(trace->file, "%s\n%s", trace->first ? "" : ",", text);
+    rw_quiet_end(&q);
     if (text) trace->first = false;
     cJSON_free(text);
     cJSON_Delete(event);
@@ -229,7 +234,9 @@ static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_
             write_region(trace, r->tape, r->plan, i, begin_of(trace, i), end_of(trace, last));
         i = next;
     }
+    const struct rw_quiet q = rw_quiet_begin();
     fflush(trace->file);
+    rw_quiet_end(&q);
     trace->n = 0;
 }
 
@@ -244,31 +251,41 @@ static rw_status attach(struct rw_attach *self, struct rw_run *r, struct rw_obse
 static void destroy(struct rw_attach *self)
 {
     struct trace *const trace = (struct trace *)self;
+    const struct rw_quiet q = rw_quiet_begin();
     fputs("\n]\n", trace->file);
     fclose(trace->file);
+    rw_quiet_end(&q);
     rw_free(trace->spans);
     rw_free(trace->times);
     rw_free(trace);
 }
 
-static FILE *open_file(const char *name)
+static FILE *open_file(const char *name, const char **ret_why)
 {
     static atomic_int opened;
     char path[4096];
     const int number = atomic_fetch_add(&opened, 1) + 1;
     const int length = number == 1 ? snprintf(path, sizeof path, "%s", name)
                                    : snprintf(path, sizeof path, "%s.%d", name, number);
-    return length < (int)sizeof path ? fopen(path, "w") : NULL;
+    *ret_why = strerror(ENAMETOOLONG);
+    const int fd = length < (int)sizeof path ? rw_open_output(path, O_TRUNC, ret_why) : -1;
+    FILE *const file = fd < 0 ? NULL : fdopen(fd, "w");
+    if (fd >= 0 && !file) {
+        *ret_why = strerror(errno);
+        close(fd);
+    }
+    return file;
 }
 
 void rw_trace_attach(rw_context *ctx, const char *name)
 {
     if (!name || !*name) return;
-    FILE *const file = open_file(name);
+    const char *why = NULL;
+    FILE *const file = open_file(name, &why);
     struct trace *const trace = file ? rw_calloc(1, sizeof *trace) : NULL;
     if (!trace) {
         rw_fail(ctx, file ? RW_ERR_MEMORY : RW_ERR_IO, "REWIND_TRACE=%s: %s", name,
-                file ? "out of memory" : strerror(errno));
+                file ? "out of memory" : why);
         if (file) fclose(file);
         return;
     }

@@ -6,8 +6,8 @@
 #include <cjson/cJSON.h>
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -295,7 +295,6 @@ Test(monitor, a_disk_that_is_full_is_said_and_tried_again)
     rw_monitor *m = monitor(path);
     const rw_monitor_values v = { .step = 1, .loss = NAN };
     unsigned alerts = 0;
-    signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 0, RLIM_INFINITY });
     const rw_status status = rw_monitor_step(m, &v, &alerts);
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){ RLIM_INFINITY, RLIM_INFINITY });
@@ -446,6 +445,31 @@ Test(monitor, replaces_its_text_once_in_a_second)
     remove(name);
 }
 
+/* Nobody reads it: to open it would wait. And whose reader goes, to write to it would end the process. */
+Test(monitor, a_fifo_is_refused_without_waiting, .timeout = 20)
+{
+    char name[400];
+    rw_monitor *m = NULL;
+    snprintf(name, sizeof name, "%s.fifo", path);
+    cr_assert_eq(mkfifo(name, 0600), 0);
+    for (int read = 0; read < 2; read++) {
+        const int reader = read ? open(name, O_RDONLY | O_NONBLOCK) : -1;
+        cr_expect_eq(rw_monitor_create(&m, b.ctx, name), RW_ERR_IO);
+        cr_expect(strstr(rw_error_message(b.ctx), "a FIFO, not a file"), "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        if (reader >= 0) close(reader);
+    }
+    cr_expect_null(m);
+    remove(name);
+}
+
+Test(monitor, a_device_takes_lines)
+{
+    rw_monitor *m = monitor("/dev/null");
+    cr_expect_eq(rw_monitor_step(m, &(rw_monitor_values){ .step = 1, .loss = 1 }, NULL), RW_OK);
+    rw_monitor_destroy(&m);
+}
+
 Test(monitor, mistakes_are_refused)
 {
     rw_monitor *m = NULL;
@@ -454,6 +478,9 @@ Test(monitor, mistakes_are_refused)
     rw_error_clear(b.ctx);
     cr_expect_eq(rw_monitor_create(&m, b.ctx, "/nowhere/at/all"), RW_ERR_IO);
     cr_expect(strstr(rw_error_message(b.ctx), "/nowhere/at/all: No such file"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_monitor_create(&m, b.ctx, "/tmp"), RW_ERR_IO);
+    cr_expect(strstr(rw_error_message(b.ctx), "directory"), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     cr_expect_null(m);
     for (uint64_t n = 1; n < 3; n++) {

@@ -17,7 +17,6 @@ TestSuite(resume_failures, .init = folder_open, .fini = folder_close, .timeout =
 
 static void limit_files(rlim_t bytes)
 {
-    signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){ bytes, RLIM_INFINITY });
 }
 

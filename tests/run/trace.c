@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char *temporary_name(void)
@@ -110,15 +112,50 @@ Test(trace, a_move_has_the_bytes_that_it_moves)
     free(path);
 }
 
-Test(trace, a_file_that_cannot_be_written_is_an_error_that_names_it)
+static void expect_refused(const char *name, const char *why)
 {
-    setenv("REWIND_TRACE", "no/such/folder/trace.json", 1);
+    setenv("REWIND_TRACE", name, 1);
     struct fixture b = fixture_open(7, 1);
     unsetenv("REWIND_TRACE");
-    cr_assert_eq(rw_error_status(b.ctx), RW_ERR_IO);
-    cr_assert(strstr(rw_error_message(b.ctx), "no/such/folder/trace.json"), "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_error_status(b.ctx), RW_ERR_IO, "%s", name);
+    cr_assert(strstr(rw_error_message(b.ctx), name), "%s", rw_error_message(b.ctx));
+    cr_assert(strstr(rw_error_message(b.ctx), why), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2));
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, w, RW_ALL_AXES, false)), RW_OK);
     fixture_close(&b);
+}
+
+/* Each in a process of its own: of a second trace the name is another one. Nobody reads what is no file. */
+Test(trace, a_file_that_cannot_be_written_is_an_error_that_names_it)
+{
+    expect_refused("no/such/folder/trace.json", "No such file");
+}
+
+Test(trace, a_folder_is_refused) { expect_refused("/tmp", "directory"); }
+
+Test(trace, a_fifo_is_refused_without_waiting, .timeout = 20)
+{
+    char name[] = "/tmp/rewind-trace-XXXXXX";
+    cr_assert_geq(mkstemp(name), 0);
+    remove(name);
+    cr_assert_eq(mkfifo(name, 0600), 0);
+    expect_refused(name, "a FIFO, not a file");
+    remove(name);
+}
+
+/* It stops where the limit is; the step goes on. */
+Test(trace, a_limit_on_the_size_of_files_ends_no_process)
+{
+    char name[] = "/tmp/rewind-trace-XXXXXX";
+    cr_assert_geq(mkstemp(name), 0);
+    setenv("REWIND_TRACE", name, 1);
+    struct fixture b = fixture_open(7, 1);
+    unsetenv("REWIND_TRACE");
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 10, RLIM_INFINITY });
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(2));
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, w, RW_ALL_AXES, false)), RW_OK);
+    fixture_close(&b); /* what was not written yet is written here */
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){ RLIM_INFINITY, RLIM_INFINITY });
+    remove(name);
 }
