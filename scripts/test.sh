@@ -273,6 +273,7 @@ columns() (
 programs() {
     local example
     later check "install: programs outside the tree" "$rewind_root/tests/tools/install.sh" "$REWIND_BUILD"
+    later check "programs say what is wrong" "$rewind_root/tests/tools/messages.sh" "$REWIND_BUILD"
     later check "train_gpt: a run that goes on" "$rewind_root/tests/tools/train_gpt.sh" "$REWIND_BUILD"
     later check "recompute_sweep: what it writes and answers" "$rewind_root/tests/tools/sweep.py" "$REWIND_BUILD"
     later check "headers: each alone, C11 and C++17" "$rewind_root/tests/tools/headers.sh"

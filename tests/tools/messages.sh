@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# What programs say to a mistake: one line, on the right stream, with the right status; to --help, all there is; and that
+# a program outside the tree builds with the library where it was built (rewind-uninstalled.pc).
+set -u
+build=$(cd "$1" && pwd)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+failed=0
+
+# says STATUS WORDS COMMAND...: the program ends with that status and prints one line, to stderr, that holds the words
+says() {
+    local status=$1 words=$2 got
+    shift 2
+    "$@" >"$dir/out" 2>"$dir/err" </dev/null
+    got=$?
+    if [ "$got" -ne "$status" ] || [ -s "$dir/out" ] || [ "$(wc -l <"$dir/err")" -ne 1 ] ||
+        ! grep -qF -- "$words" "$dir/err"; then
+        echo "$*: status $got; $status and one line with \"$words\" are expected:"
+        cat "$dir/out" "$dir/err"
+        failed=1
+    fi
+}
+
+# helps WORDS COMMAND...: it prints its options to stdout, and nothing else happens
+helps() {
+    local words=$1
+    shift
+    if ! "$@" >"$dir/out" 2>"$dir/err" </dev/null || [ -s "$dir/err" ] || ! grep -qF -- "$words" "$dir/out"; then
+        echo "$*: no help with \"$words\""
+        cat "$dir/err"
+        failed=1
+    fi
+}
+
+sweep=$build/bench/recompute_sweep
+says 2 'separated by blanks, in quotes' "$sweep" --policy none,full
+says 2 '--polcy' "$sweep" --polcy none
+says 2 '--batch takes' "$sweep" --batch -3
+says 1 'column 1: unknown policy "rubbish"' env REWIND_POLICY=rubbish "$build/examples/verify"
+says 2 '--nonsense' "$build/examples/train_text" --nonsense
+helps '--policy' "$sweep" --help
+helps '--temperature' "$build/examples/train_text" --help
+helps '--policy' env PATH=/usr/bin:/bin REWIND_BUILD=/nowhere "$root/scripts/sweep.sh" --help # needs no build
+
+cat >"$dir/use.c" <<'C'
+#include <rewind/rewind.h>
+int main(void)
+{
+    rw_context *ctx = NULL;
+    const rw_status status = rw_context_create(&ctx, NULL);
+    rw_context_destroy(&ctx);
+    return status;
+}
+C
+export PKG_CONFIG_PATH=$build/meson-uninstalled
+if ! cc $(pkg-config --cflags rewind) "$dir/use.c" -o "$dir/use" $(pkg-config --libs rewind) ||
+    ! LD_LIBRARY_PATH=$build "$dir/use"; then
+    echo "rewind-uninstalled.pc: a program does not build with it"
+    failed=1
+fi
+exit $failed
