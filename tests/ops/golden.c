@@ -95,6 +95,48 @@ static rw_tensor *input(rw_tape *t, const struct golden *g, rw_dtype dtype)
 
 /* ---- one case ---- */
 
+/*
+ * A bound takes hundreds of roundings as if all of them went one way, and terms that cancel as if they did not: of the
+ * largest ones a hundredth is used and less. The errors of n roundings that go either way sum to the root of n times
+ * one (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, theorem 2.4), and M of a gradient through a softmax or a gate
+ * is that of terms as large as it. So on the CPU an op whose name begins so is held to this share of its bound in
+ * float32 and float64: at most ten times what it uses under any REWIND_ISA and with oneDNN held to AVX2. The first one
+ * that fits counts.
+ */
+static const struct {
+    const char *name;
+    double share;
+} held[] = {
+    { "attention_all", 0.009 },
+    { "attention_lse", 0.016 },
+    { "attention_soft_cap", 0.012 },
+    { "attention", 0.05 },
+    { "causal_softmax", 0.11 },
+    { "cross_entropy", 0.1 },
+    { "einsum_implied", 0.018 },
+    { "group_norm", 0.11 },
+    { "gru", 0.01 },
+    { "linear_cross_entropy_smooth", 0.01 },
+    { "linear_cross_entropy", 0.06 },
+    { "linear_gelu", 0.17 },
+    { "log_softmax", 0.14 },
+    { "logsumexp", 0.022 },
+    { "lstm", 0.0045 },
+    { "moe_by", 0.0001 },
+    { "moe_sigmoid", 0.0001 },
+    { "softmax", 0.05 },
+    { "smooth_l1_loss", 0.008 },
+    { "var_unbiased", 0.11 },
+};
+
+static double share_of(const char *name, rw_dtype dtype)
+{
+    if (test_device() != RW_DEVICE_CPU || (dtype != RW_F32 && dtype != RW_F64)) return 1;
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++)
+        if (!strncmp(name, held[i].name, strlen(held[i].name))) return held[i].share;
+    return 1;
+}
+
 /* Returns the worst ratio of error to bound. */
 static double compare(const struct op_case *c, rw_dtype dtype, rw_tape *t, rw_tensor *x, const char *key,
                       struct roundings r)
@@ -107,10 +149,12 @@ static double compare(const struct op_case *c, rw_dtype dtype, rw_tape *t, rw_te
     const rw_dtype stored = rw_tensor_dtype(x);
     void *const p = malloc(rw_tensor_bytes(x) + 8);
     cr_assert_eq(rw_read(t, x, p, rw_tensor_bytes(x)), RW_OK, "%s: %s", c->name, rw_error_message(rw_tape_context(t)));
+    const double share = share_of(c->name, dtype);
     double worst = 0;
     for (int64_t i = 0; i < rw_shape_numel(want->shape); i++) {
         const double a = number_get(p, stored, i), b = number_get(want->data, RW_F64, i);
-        const double error = fabs(a - b), most = tolerance(dtype, stored, r, b, number_get(size->data, RW_F32, i));
+        const double bound = tolerance(dtype, stored, r, b, number_get(size->data, RW_F32, i));
+        const double error = fabs(a - b), most = share * bound;
         cr_expect(error <= most, "%s in %s, %s, element %lld: %.17g, PyTorch %.17g, off by %g, allowed %g", c->name,
                   rw_dtype_name(dtype), key, (long long)i, a, b, error, most);
         if (most > 0) worst = fmax(worst, error / most);
@@ -150,7 +194,7 @@ static void check(struct op_case *c, void (*count)(struct op_case *c), rw_dtype 
     for (int i = 0; i < c->n; i++)
         worst = fmax(worst, compare(c, dtype, b.t, rw_gradient(base[i]), gs[i], c->r[1 + i]));
     if (getenv("REWIND_GOLDEN_SHOW"))
-        fprintf(stderr, "# %-5s %-26s %.3f of the bound\n", rw_dtype_name(dtype), c->name, worst);
+        fprintf(stderr, "# %-5s %-26s %.4f of the bound\n", rw_dtype_name(dtype), c->name, worst);
     free(indexes);
     fixture_close(&b);
 }
@@ -186,20 +230,9 @@ static void check_set(const struct golden_set *set, rw_dtype dtype)
 static void check_all(rw_dtype dtype)
 {
     static const struct golden_set *const sets[] = {
-        &golden_attention,
-        &golden_compare,
-        &golden_conv,
-        &golden_einsum,
-        &golden_gather,
-        &golden_losses,
-        &golden_moe,
-        &golden_norm,
-        &golden_ops,
-        &golden_pointwise,
-        &golden_quantized,
-        &golden_recurrent,
-        &golden_reductions,
-        &golden_select,
+        &golden_attention, &golden_compare,   &golden_conv,       &golden_einsum, &golden_gather,
+        &golden_losses,    &golden_moe,       &golden_norm,       &golden_ops,    &golden_pointwise,
+        &golden_quantized, &golden_recurrent, &golden_reductions, &golden_select,
     };
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) check_set(sets[i], dtype);
 }
