@@ -204,8 +204,8 @@ rw_dtype rw_recipe_lowers(const rw_tape *t, const rw_tensor *x);
 
 /* The innermost recipe where it is one of 8-bit codes, valid until something is recorded; else NULL. And codes of x, a
    value of the tape, of E4M3 with scales that are powers of two: of a parameter made once a step, of anything else once
-   a region; of a parameter whose codes the recipe keeps perhaps those of an earlier step. With delayed scaling the scale
-   is that of an operand of a product with the weight, a value of the tape. */
+   a region; of a parameter whose codes the recipe keeps perhaps those of an earlier step. With delayed scaling the
+   scale is that of an operand of a product with the weight, a value of the tape. */
 const rw_recipe *rw_recipe_of_codes(const rw_tape *t);
 rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_quantize_params *params,
                               const rw_recipe *recipe, rw_tensor *weight, enum rw_delayed_operand which,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What programs say to a mistake: one line, on the right stream, with the right status; to --help, all there is; and that
-# a program outside the tree builds with the library where it was built (rewind-uninstalled.pc).
+# What programs say to a mistake: one line, on the right stream, with the right status; to --help, all there is; and
+# that a program outside the tree builds with the library where it was built (rewind-uninstalled.pc).
 set -u
 build=$(cd "$1" && pwd)
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
