@@ -5,8 +5,8 @@
  *               dies soon the highest. Kept activations then form a stack at the bottom that backward takes down from
  *               its top, and transients never split it. n log n, tried for several ideas of "long" and, while none
  *               fits, for growing capacities. When no try fits, all from the bottom of a range without end.
- *   in orders   each buffer at the lowest offset that is free during its whole life, in one order and another (orders.c).
- *               Only for a few thousand buffers, where two-ended left room above the bound.
+ *   in orders   each buffer at the lowest offset that is free during its whole life, in one order and another: see
+ *               orders.c. Only for a few thousand buffers, where two-ended left room above the bound.
  */
 #include "place/place.h"
 
