@@ -1,63 +1,101 @@
 /*
- * Convolutions of one tap that are carried out as matrix products. See conv_run.h.
+ * Convolutions that are carried out as matrix products. See conv_run.h.
  *
- *     y  [pixels, oc] = x  [pixels, c]  weight [oc, c]^T
- *     dx [pixels, c]  = dy [pixels, oc] weight [oc, c]
- *     dw [oc, c]      = dy [pixels, oc]^T x [pixels, c]
+ *     y  [pixels, oc] = x'  [pixels, c kh kw] weight [oc, c kh kw]^T
+ *     dx [pixels, c]  = dy  [pixels, oc]      weight [oc, c]             one tap alone
+ *     dw [oc, c kh kw] = dy [pixels, oc]^T    x' [pixels, c kh kw]
  *
- * Where pixels are skipped, x's rows do not follow one another: a panel of them at a time is gathered.
+ * x' has, for each pixel of y, what the kernel meets there. That is x itself for one tap and a stride of one; else it
+ * is gathered, a panel at a time.
  *
  * The library's convolution goes through the weight once for each image, and a weight's gradient through x once for
- * each part of the filters; with few pixels in an image, or in bfloat16, where both operands have to be turned first,
- * that takes up to six times as long as the product does.
+ * each part of the filters; with few pixels, or in bfloat16, where both operands have to be turned first, that takes up
+ * to six times as long as the product does.
  */
 #include "ops/conv/conv_run.h"
 
 #include <string.h>
 
-#define FEW_PIXELS 256     /* of an image */
+#define FEW_PIXELS 256 /* of an image */
+#define FEW_IN_ALL 512 /* of all images: what gathering costs is little beside a product with so large a weight */
+#define FILTERS_LEAST 256
 #define WEIGHT_LEAST 16384 /* elements: of fewer, the tiles of a gradient are too few for threads */
 
-static bool skips(const struct rw_conv *c)
+static bool is_one_tap(const struct rw_conv *c)
 {
-    return c->stride[0] > 1 || c->stride[1] > 1;
+    return c->kh == 1 && c->kw == 1 && !c->padding[0] && !c->padding[1];
+}
+
+static bool is_dense(const struct rw_conv *c)
+{
+    return is_one_tap(c) && c->stride[0] == 1 && c->stride[1] == 1;
+}
+
+static bool one_tap_is_product(const struct rw_conv *c, enum rw_conv_kind kind)
+{
+    const bool few = c->oh * c->ow < FEW_PIXELS;
+    if (kind == RW_CONV_FORWARD) return few;
+    if (kind == RW_CONV_DATA) return few && is_dense(c);
+    return few || (c->dtype == RW_BF16 && c->oc * c->c >= WEIGHT_LEAST);
+}
+
+/* Pieces that do not overlap, as a transformer for images cuts them. */
+static bool are_patches(const struct rw_conv *c)
+{
+    return c->kh > 1 && c->kw > 1 && c->stride[0] == c->kh && c->stride[1] == c->kw && !c->padding[0] && !c->padding[1];
 }
 
 bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind)
 {
     if (c->dtype != RW_F32 && c->dtype != RW_BF16) return false;
-    if (c->kh != 1 || c->kw != 1 || c->padding[0] || c->padding[1] || c->groups != 1) return false;
-    if (!c->n || !c->c || !c->oc || !c->oh || !c->ow) return false;
-    const bool few = c->oh * c->ow < FEW_PIXELS;
-    if (kind == RW_CONV_FORWARD) return few;
-    if (kind == RW_CONV_DATA) return few && !skips(c);
-    return few || (c->dtype == RW_BF16 && c->oc * c->c >= WEIGHT_LEAST);
+    if (c->groups != 1 || !c->n || !c->c || !c->oc || !c->oh || !c->ow || !c->h || !c->w) return false;
+    if (is_one_tap(c)) return one_tap_is_product(c, kind);
+    if (kind == RW_CONV_DATA || c->oc < FILTERS_LEAST) return false;
+    return c->n * c->oh * c->ow < FEW_IN_ALL || (kind == RW_CONV_WEIGHT && are_patches(c));
 }
 
-/* Rows of x [n, h, w, c] that the only tap meets; of what is dense, every row. */
-struct pixels {
-    const struct rw_conv *c; /* NULL: dense */
+/* Rows of a matrix, or of x'. */
+struct rows {
+    const struct rw_conv *c; /* NULL: of a matrix */
     const char *data;
-    int64_t row; /* elements */
+    int64_t row; /* elements of a row of a matrix */
     size_t size;
 };
 
+/* Channels [from, to) under tap `tap`, whose place in x is `at`, or nowhere: numbers [col, col + n) of a row of x'. */
+static void take_tap(const struct rows *x, const char *at, int64_t tap, int64_t col, int64_t n, void *to)
+{
+    const int64_t taps = x->c->kh * x->c->kw, first = col > tap ? (col - tap + taps - 1) / taps : 0;
+    for (int64_t ch = first, i = ch * taps + tap - col; i < n; ch++, i += taps) {
+        if (x->size == 2) ((uint16_t *)to)[i] = at ? ((const uint16_t *)(const void *)at)[ch] : 0;
+        else ((uint32_t *)to)[i] = at ? ((const uint32_t *)(const void *)at)[ch] : 0;
+    }
+}
+
 static void take(const void *of, int64_t row, int64_t col, int64_t n, void *to)
 {
-    const struct pixels *const p = of;
-    if (p->c) {
-        const int64_t x = row % p->c->ow, y = row / p->c->ow % p->c->oh, image = row / p->c->ow / p->c->oh;
-        row = (image * p->c->h + y * p->c->stride[0]) * p->c->w + x * p->c->stride[1];
+    const struct rows *const x = of;
+    const struct rw_conv *const c = x->c;
+    if (!c) {
+        memcpy(to, x->data + (size_t)(row * x->row + col) * x->size, (size_t)n * x->size);
+        return;
     }
-    memcpy(to, p->data + (size_t)(row * p->row + col) * p->size, (size_t)n * p->size);
+    const int64_t ox = row % c->ow, oy = row / c->ow % c->oh, image = row / c->ow / c->oh;
+    for (int64_t tap = 0; tap < c->kh * c->kw; tap++) {
+        const int64_t iy = rw_conv_under(c, 0, oy, tap / c->kw), ix = rw_conv_under(c, 1, ox, tap % c->kw);
+        const bool there = iy >= 0 && iy < c->h && ix >= 0 && ix < c->w;
+        const size_t at = there ? (size_t)(((image * c->h + iy) * c->w + ix) * c->c) * x->size : 0;
+        if (c->kh * c->kw == 1) memcpy(to, x->data + at + (size_t)col * x->size, (size_t)n * x->size);
+        else take_tap(x, there ? x->data + at : NULL, tap, col, n, to);
+    }
 }
 
 static struct gemm gathered(const struct rw_conv *c, enum rw_conv_kind kind)
 {
     struct gemm g;
-    const int64_t pixels = c->n * c->oh * c->ow;
-    if (kind == RW_CONV_FORWARD) rw_gemm_of_panels(&g, pixels, c->oc, c->c, c->dtype);
-    else rw_gemm_of_panels(&g, c->oc, c->c, pixels, c->dtype);
+    const int64_t pixels = c->n * c->oh * c->ow, met = c->c * c->kh * c->kw;
+    if (kind == RW_CONV_FORWARD) rw_gemm_of_panels(&g, pixels, c->oc, met, c->dtype);
+    else rw_gemm_of_panels(&g, c->oc, met, pixels, c->dtype);
     g.from_a = (struct gemm_source){ .turned = kind == RW_CONV_WEIGHT, .make = take };
     g.from_b = (struct gemm_source){ .turned = kind == RW_CONV_FORWARD, .make = take };
     return g;
@@ -82,7 +120,7 @@ static struct gemm dense(const struct rw_conv *c, enum rw_conv_kind kind, bool b
 
 static struct gemm product_of(const struct rw_conv *c, enum rw_conv_kind kind, bool third)
 {
-    struct gemm g = skips(c) ? gathered(c, kind) : dense(c, kind, third);
+    struct gemm g = is_dense(c) ? dense(c, kind, third) : gathered(c, kind);
     g.has_bias = third && kind == RW_CONV_FORWARD;
     g.adds = third && kind == RW_CONV_WEIGHT;
     return g;
@@ -102,7 +140,8 @@ rw_status rw_conv_run_product(const rw_kernel *k, enum rw_conv_kind kind, const 
                               const struct conv_operands *o, rw_gemm_tile_fn tile)
 {
     const size_t size = rw_dtype_size(c->dtype);
-    const struct pixels x = { c, o->x, c->c, size }, y = { NULL, o->y, kind == RW_CONV_FORWARD ? c->c : c->oc, size };
+    const int64_t met = c->c * c->kh * c->kw;
+    const struct rows x = { c, o->x, 0, size }, y = { NULL, o->y, kind == RW_CONV_FORWARD ? met : c->oc, size };
     struct gemm g = product_of(c, kind, o->bias || o->sum);
     g.from_a.of = kind == RW_CONV_FORWARD ? &x : &y;
     g.from_b.of = kind == RW_CONV_FORWARD ? &y : &x;
