@@ -189,7 +189,7 @@ Test(budgets, hold_on_random_tapes_also_where_placement_loses)
         }
         fixture_close(&b);
     }
-    if (test_device() == RW_DEVICE_CPU) cr_expect_gt(lost, 5); /* CUDA's alignment makes most sizes equal */
+    if (test_device() == RW_DEVICE_CPU) cr_expect_gt(lost, 2); /* CUDA's alignment makes most sizes equal */
 }
 
 Test(budgets, a_share_is_of_what_none_takes)
