@@ -213,7 +213,8 @@ typedef struct rw_delayed_params {
  */
 RW_API rw_status rw_delayed_create(rw_delayed **ret_delayed, rw_context *ctx, const rw_delayed_params *params);
 
-/** Frees it, not its buffers, and sets *d to NULL; with the graphs that use it, where there are any. NULL-safe. */
+/** Frees it, not its buffers, and sets *d to NULL; with the graphs that use it, where there are any. A layer that is
+    recorded under a recipe that names it, still open, is refused from then on: RW_ERR_ARGUMENT. NULL-safe. */
 RW_API void rw_delayed_destroy(rw_delayed **d);
 
 /**

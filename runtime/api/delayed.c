@@ -8,6 +8,7 @@
 #include "api/update.h"
 #include "base/alloc.h"
 #include "record/delayed.h"
+#include "record/recipe.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -212,6 +213,7 @@ void rw_delayed_destroy(rw_delayed **pd)
     if (!pd || !*pd) return;
     rw_delayed *const d = *pd;
     *pd = NULL;
+    rw_recipes_forget(d->rows.ctx, d);
     rw_delayed_release(d);
 }
 

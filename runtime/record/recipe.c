@@ -137,6 +137,16 @@ rw_tensor *rw_raised_at(rw_site at, rw_tape *t, rw_tensor *x)
     return in_type(at, t, x, raised);
 }
 
+void rw_recipes_forget(const rw_context *ctx, const rw_delayed *d)
+{
+    for (rw_tape *t = ctx->tapes; t; t = t->next)
+        for (size_t i = 0; i < t->n_recipes; i++)
+            if (t->recipes[i].recipe.delayed == d) {
+                t->recipes[i].recipe.delayed = NULL;
+                t->recipes[i].bereft = true;
+            }
+}
+
 /* ---- casts ---- */
 
 static uint32_t last_cast_of(const rw_tape *t, uint32_t value)
@@ -227,6 +237,10 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
                               const rw_recipe *recipe, rw_tensor *weight, enum rw_delayed_operand which,
                               rw_tensor **ret_scale)
 {
+    if (t->recipes[t->open_recipe].bereft) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "linear: the open recipe's delayed scaling was destroyed");
+        return NULL;
+    }
     const rw_delayed *const delayed = recipe->delayed;
     struct rw_delayed_slot slot = { 0 };
     struct rw_counts_slot counted;

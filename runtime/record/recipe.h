@@ -23,4 +23,7 @@ rw_dtype rw_recipe_dtype(const rw_tape *t, const rw_op_def *op, int i, rw_dtype 
 /* x of the tape in another type, cast before or now. NULL on an error, which sticks. */
 struct rw_tensor *rw_recipe_cast(rw_tape *t, struct rw_tensor *x, rw_dtype dtype, rw_site at);
 
+/* Delayed scaling goes away: recipes that name it make no more codes, and say so. */
+void rw_recipes_forget(const rw_context *ctx, const rw_delayed *d);
+
 #endif

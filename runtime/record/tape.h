@@ -48,6 +48,7 @@ struct rw_tape_recipe {
     uint32_t parent; /* the recipe around, RW_NONE_ID for none */
     uint32_t region; /* the region around, RW_NONE_ID for none */
     uint32_t site;
+    bool bereft; /* its delayed scaling was destroyed */
 };
 
 struct rw_recipe_cast {

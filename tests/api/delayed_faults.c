@@ -224,3 +224,23 @@ Test(delayed_faults, wants_weights)
     cr_expect_null(rw_param_find(b.ctx, "fp8.scale"));
     fixture_close(&b);
 }
+
+/* A recipe is open, and what it names goes: said where it is needed, and a recipe around it holds. */
+Test(delayed_faults, what_went_is_not_used_by_a_recipe_that_is_open)
+{
+    struct fixture b = fixture_open(3, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(4, 8)), *const x = rw_zeros(b.t, RW_F32, RW_SHAPE(2, 8));
+    rw_delayed *d = NULL;
+    cr_assert_eq(rw_delayed_create(&d, b.ctx, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_recipe_begin(b.t, &(rw_recipe){ .kind = RW_RECIPE_BF16 }), RW_OK);
+    cr_assert_eq(rw_recipe_begin(b.t, &(rw_recipe){ .kind = RW_RECIPE_F8, .delayed = d }), RW_OK);
+    rw_delayed_destroy(&d);
+    cr_expect_null(rw_linear(b.t, x, w, RW_NONE));
+    cr_expect_eq(rw_error_status(b.ctx), RW_ERR_ARGUMENT);
+    cr_expect(strstr(rw_error_message(b.ctx), "delayed scaling was destroyed"), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    cr_expect_eq(rw_recipe_end(b.t), RW_OK);
+    cr_expect_not_null(rw_linear(b.t, x, w, RW_NONE), "%s", rw_error_message(b.ctx));
+    cr_expect_eq(rw_recipe_end(b.t), RW_OK);
+    fixture_close(&b);
+}
