@@ -3,6 +3,7 @@
  * lie channels last and are never turned; a weight's gradient is added to what is there; and what is refused. Of
  * pooling: what is kept, and which of equals is taken.
  */
+#include "support/compare.h"
 #include "support/steps.h"
 
 #include "record/context.h"
@@ -23,10 +24,10 @@ struct layer {
 /* Cut into groups of images, into filters, by channels; one pixel; images that don't divide by eight; bands of rows;
    products. */
 static const struct layer layers[] = {
-    { 8, 3, 20, 20, 16, 3, 2, 1 }, { 3, 64, 5, 5, 80, 3, 1, 1 }, { 9, 16, 11, 10, 16, 3, 1, 16 },
-    { 2, 48, 6, 6, 70, 1, 1, 1 },  { 11, 16, 9, 9, 8, 3, 1, 1 }, { 5, 12, 7, 7, 20, 3, 1, 4 },
+    { 8, 3, 20, 20, 16, 3, 2, 1 }, { 3, 64, 5, 5, 80, 3, 1, 1 },  { 9, 16, 11, 10, 16, 3, 1, 16 },
+    { 2, 48, 6, 6, 70, 1, 1, 1 },  { 11, 16, 9, 9, 8, 3, 1, 1 },  { 5, 12, 7, 7, 20, 3, 1, 4 },
     { 1, 8, 37, 9, 24, 3, 1, 1 },  { 2, 6, 42, 11, 20, 3, 2, 2 }, { 4, 128, 17, 17, 144, 1, 1, 1 },
-    { 3, 40, 9, 10, 48, 1, 2, 1 },
+    { 3, 40, 9, 10, 48, 1, 2, 1 }, { 2, 5, 9, 8, 260, 3, 1, 1 },
 };
 
 static rw_tensor *param(rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape)
@@ -44,8 +45,8 @@ static rw_tensor *loss_of(rw_tape *t, rw_tensor *y)
 static rw_conv2d_params params_of(const struct layer *l)
 {
     const int padding = (int)l->k / 2;
-    return (rw_conv2d_params){ .stride = { l->stride, l->stride }, .padding = { padding, padding },
-                               .groups = l->groups };
+    return (
+        rw_conv2d_params){ .stride = { l->stride, l->stride }, .padding = { padding, padding }, .groups = l->groups };
 }
 
 /* All gradients of a step of one layer and of its transpose. */
@@ -168,8 +169,8 @@ Test(ops_conv, bytes_do_not_depend_on_how_the_image_lies)
 {
     for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
         size_t n, more;
-        unsigned char *const first = gradient_of_image(types[d], false, &n),
-                            *const last = gradient_of_image(types[d], true, &more);
+        unsigned char *const first = gradient_of_image(types[d], false, &n), *const last = gradient_of_image(
+                                                                                 types[d], true, &more);
         cr_assert_eq(n, more);
         cr_expect_eq(first_difference(first, last, n), -1, "%s", rw_dtype_name(types[d]));
         free(first), free(last);
@@ -192,6 +193,71 @@ Test(ops_conv, values_between_have_gradients)
 }
 
 /* ---- sums ---- */
+
+/* What is small and whole has sums that every type holds, in whatever order they are taken. */
+static double whole(int64_t i)
+{
+    return (double)(i * 7919 % 1009 % 7 - 3);
+}
+
+static double whole_too(int64_t i)
+{
+    return (double)(i * 104729 % 997 % 5 - 2);
+}
+
+/* y, dx and dweight of a layer and of its transpose as float64 numbers, one behind the other; n: how many. */
+static double *exact(const struct layer *l, bool transposed, rw_dtype dtype, size_t *n)
+{
+    struct fixture b = fixture_open(3, 2);
+    const rw_conv2d_params params = params_of(l);
+    rw_tensor *const w = rw_param(b.ctx, "w", dtype, RW_SHAPE(l->oc, l->c / l->groups, l->k, l->k));
+    const int64_t channels = transposed ? l->oc : l->c;
+    rw_tensor *const x = rw_param_with(b.ctx, "x", dtype, RW_SHAPE(l->n, channels, l->h, l->w),
+                                       &(rw_param_options){ .grad_dtype = dtype });
+    cr_assert(tensor_fill(w, whole) && tensor_fill(x, whole_too));
+    rw_tensor *const y = transposed ? rw_conv_transpose2d(b.t, x, w, RW_NONE, &params)
+                                    : rw_conv2d(b.t, x, w, RW_NONE, &params);
+    rw_tensor *const upstream = rw_buffer(b.ctx, "u", dtype, rw_tensor_shape(y));
+    cr_assert(tensor_fill(upstream, whole));
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, upstream), RW_ALL_AXES, false)), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    rw_tensor *const all[] = { y, rw_gradient(x), rw_gradient(w) };
+    double *numbers = NULL;
+    *n = 0;
+    for (int i = 0; i < 3; i++) {
+        const size_t more = (size_t)rw_shape_numel(rw_tensor_shape(all[i]));
+        void *const read = malloc(rw_tensor_bytes(all[i]) + 1);
+        cr_assert_eq(rw_read(b.t, all[i], read, rw_tensor_bytes(all[i])), RW_OK, "%s", rw_error_message(b.ctx));
+        numbers = realloc(numbers, (*n + more) * sizeof *numbers);
+        for (size_t k = 0; k < more; k++) numbers[*n + k] = number_get(read, rw_tensor_dtype(all[i]), (int64_t)k);
+        *n += more;
+        free(read);
+    }
+    fixture_close(&b);
+    return numbers;
+}
+
+/* In bfloat16 what is no number of that type is rounded, once. */
+Test(ops_conv, of_whole_numbers_are_exact)
+{
+    static const rw_dtype narrower[] = { RW_F32, RW_BF16 };
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+        for (int transposed = 0; transposed < 2; transposed++) {
+            size_t n, more;
+            double *const all = exact(&layers[i], transposed, RW_F64, &n);
+            for (int d = 0; d < 2; d++) {
+                double *const are = exact(&layers[i], transposed, narrower[d], &more);
+                cr_assert_eq(n, more);
+                for (size_t k = 0; k < n; k++) {
+                    const double off = fabs(are[k] - all[k]), most = d ? fabs(all[k]) * unit_roundoff(RW_BF16) : 0;
+                    cr_assert_leq(off, most, "%s, layer %zu, %d, number %zu: %g, not %g", rw_dtype_name(narrower[d]), i,
+                                  transposed, k, are[k], all[k]);
+                }
+                free(are);
+            }
+            free(all);
+        }
+}
 
 Test(ops_conv, a_second_step_adds_to_the_weights_gradient)
 {
@@ -274,7 +340,11 @@ Test(ops_conv, mistakes_are_named_and_leave_nothing)
 
 /* ---- pooling ---- */
 
-#define POOL(...) &(rw_pool2d_params){ __VA_ARGS__ }
+#define POOL(...)                                                                                                      \
+    &(rw_pool2d_params)                                                                                                \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+    }
 
 Test(ops_conv, a_maximum_keeps_a_byte_for_each_element)
 {

@@ -32,6 +32,9 @@ void op_cases_conv(void)
         { 1, 20, 29, 20, 36, 1, 1, 3, 0, 1, 1, OP_DENSE, true },
         { 3, 130, 17, 17, 136, 1, 1, 1, 0, 1, 1, OP_DENSE, true }, /* products, rows that follow and that do not */
         { 4, 48, 9, 10, 40, 1, 1, 2, 0, 1, 1, OP_DENSE, true },
+        { 2, 5, 9, 8, 258, 3, 3, 1, 1, 1, 1, OP_DENSE, true }, /* what the kernel meets, gathered */
+        { 1, 6, 12, 11, 256, 3, 2, 2, 1, 2, 1, OP_DENSE, true },
+        { 4, 3, 50, 48, 256, 4, 4, 4, 0, 1, 1, OP_DENSE, true },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int form = 0; form < 4; form++) { /* with a bias and without, each and its transpose */
