@@ -56,7 +56,8 @@ static rw_status make_scales(struct run *r)
 /* Where the newest whole checkpoint stands, or at the beginning. */
 static rw_status resume(struct run *r, int *first)
 {
-    const struct identity id = identity_of_options();
+    const struct identity id = identity_of(r);
+    const rw_schedule asked = r->schedule;
     rw_checkpoint *from = NULL;
     rw_checkpoint_found found = { 0 };
     rw_status status = open_checkpoint(r, o.resume, &from);
@@ -65,7 +66,13 @@ static rw_status resume(struct run *r, int *first)
     if (found.found) printf("going on from step %d of %s\n", (int)found.step, found.path);
     else if (!status) printf("no checkpoint in %s: from the beginning\n", o.resume);
     if (found.found && (found.extra_bytes != sizeof id || memcmp(found.extra, &id, sizeof id)))
-        printf("that run had another seed, batch, accumulation, dropout, clipping or decay: these are other bytes\n");
+        printf("that run had other data, another seed, batch, accumulation, number of layers or heads, dropout, "
+               "clipping, decay or codes: these are other bytes\n");
+    const rw_schedule *const now = &r->schedule;
+    if (found.found && (now->kind != asked.kind || now->lr != asked.lr || now->min_lr != asked.min_lr ||
+                        now->warmup != asked.warmup || now->total != asked.total))
+        printf("its schedule goes on, not the one asked for now: a rate of %g to %g over %d steps\n", now->lr,
+               now->min_lr, (int)now->total);
     *first = (int)found.step;
     rw_checkpoint_destroy(&from);
     return status;

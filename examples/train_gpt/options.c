@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char usage[] =
     "train_gpt: trains GPT-2 or a Llama.\n\n"
@@ -229,6 +231,22 @@ static void take(const char *name, int index)
     }
 }
 
+/* Better known before hours of training than after. */
+static void check_file(const char *path)
+{
+    FILE *const f = path ? fopen(path, "ab") : NULL;
+    if (path && !f) die("%s: cannot be written", path);
+    if (f) fclose(f);
+}
+
+static void check_folder(const char *path)
+{
+    struct stat s;
+    if (!path) return;
+    mkdir(path, 0777); /* it may be there */
+    if (stat(path, &s) || !S_ISDIR(s.st_mode) || access(path, W_OK | X_OK)) die("%s: no folder to write to", path);
+}
+
 void read_options(int argc, char **argv)
 {
     static const char *const rest[] = { "preset", "dtype", "scaling", "optimizer", "moments", "schedule", "seed", "on",
@@ -260,7 +278,7 @@ void read_options(int argc, char **argv)
     if (o.moments && o.optimizer[0] != 'a') die("--moments is for --optimizer adamw and adam, not %s", o.optimizer);
     if (o.inside && !o.graph) die("%s", "--update-inside is for --graph");
     if (o.graph && o.accum > 1) die("%s", "--graph is for --accum 1");
-    FILE *const f = o.save ? fopen(o.save, "ab") : NULL; /* better known before hours of training than after */
-    if (o.save && !f) die("%s: cannot be written", o.save);
-    if (f) fclose(f);
+    check_file(o.save);
+    check_file(o.dashboard);
+    check_folder(o.checkpoint);
 }

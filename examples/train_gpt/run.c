@@ -10,9 +10,10 @@
 #include <string.h>
 #include <time.h>
 
-struct identity identity_of_options(void)
+struct identity identity_of(const struct run *r)
 {
-    return (struct identity){ o.seed, o.batch, o.accum, o.m.seq, o.vocab, o.dropout, o.clip, o.decay };
+    return (struct identity){ o.seed, r->train.n, o.batch, o.accum, o.m.seq, o.vocab, o.m.layers, o.m.heads,
+                              o.m.kv_heads, o.fp8 ? 1 + (int)o.scaling + 8 * o.delayed : 0, o.dropout, o.clip, o.decay };
 }
 
 static double seconds(void)
@@ -175,7 +176,7 @@ static void print_step(const struct run *r, int step, double loss, double size, 
 
 static rw_status save(struct run *r, int steps)
 {
-    const struct identity id = identity_of_options();
+    const struct identity id = identity_of(r);
     return r->ck ? rw_checkpoint_save(r->ck, (uint64_t)steps, &id, sizeof id) : RW_OK;
 }
 

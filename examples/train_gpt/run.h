@@ -28,12 +28,12 @@ struct run {
 
 /* What a run must have in common with the one that it goes on from, to make the same bytes. */
 struct identity {
-    uint64_t seed;
-    int32_t batch, accum, seq, vocab;
+    uint64_t seed, tokens;
+    int32_t batch, accum, seq, vocab, layers, heads, kv_heads, codes;
     double dropout, clip, decay;
 };
 
-struct identity identity_of_options(void);
+struct identity identity_of(const struct run *r);
 
 /* From step `first` to the last one. */
 rw_status train(struct run *r, int first);

@@ -227,6 +227,22 @@ for a, b in zip(steps, steps[1:]):
 PY
 done
 
+# What a run that goes on does not share with the one before is said, or refused.
+rm -rf run
+train --steps 2 --checkpoint run
+train --steps 3 --resume run --total-steps 2
+grep -q "other bytes\|schedule goes on" log && { echo "the same run was taken for another"; cat log; exit 1; }
+seq 5000 >text
+for other in "--heads 1 --kv-heads 1" "--layers 1" "--seed 3" "--data text" "--dtype fp8"; do
+    train --steps 3 --resume run --total-steps 2 $other
+    grep -q "these are other bytes" log || { echo "taken for the same run: $other"; cat log; exit 1; }
+done
+train --steps 3 --resume run --lr 1
+grep -q "schedule goes on, not the one asked for now: a rate of 0.003 to 0.0003 over 2" log || { cat log; exit 1; }
+refused --steps 3 --dashboard /nowhere/page.html
+refused --steps 3 --checkpoint /nowhere/run
+refused --steps 3 --checkpoint log
+
 refused --data cut.bin --vocab 300
 refused --data short.bin --vocab 300
 refused --data tokens.bin --vocab 200
