@@ -99,7 +99,9 @@ bool dashboard_read(struct dashboard *d, struct dashboard_points *to, const char
         if (strstr(line, "\"recovery\":")) continue;
         cut(to, step); /* a run that went on from an earlier step */
         dashboard_add(to, (struct dashboard_point){ step, field(line, "loss"), field(line, "grad_norm"),
-                                                    field(line, "lr"), field(line, "tokens_per_s") });
+                                                    field(line, "lr"), field(line, "tokens_per_s"),
+                                                    field(line, "param_norm"), field(line, "update_ratio"),
+                                                    field(line, "loss_scale") });
     }
     fclose(f);
     return true;
@@ -185,14 +187,25 @@ static void draw_validation(const struct chart *c, const struct dashboard_points
                     y_of(c, points->p[i].loss));
 }
 
-/* A slow step is seen where the speed is. */
+static bool begins(const char *text, unsigned alert)
+{
+    const char *const name = rw_alert_name(alert);
+    return !strncmp(text, name, strlen(name));
+}
+
+/* A slow step is seen where the speed is; of 8-bit codes there is a table, and more alerts than a chart can bear. */
 static void draw_events(const struct chart *c, const struct dashboard *d)
 {
     const bool speed = c->offset == offsetof(struct dashboard_point, tokens_per_s);
-    for (size_t i = 0; i < d->n_events; i++)
-        if (speed == !strcmp(d->event[i].text, rw_alert_name(RW_ALERT_SLOW_STEP)))
+    for (size_t i = 0; i < d->n_events; i++) {
+        bool codes = false;
+        for (unsigned a = RW_ALERT_SITE_SCALE_DROP; a <= RW_ALERT_FLUSHED; a <<= 1)
+            codes |= begins(d->event[i].text, a);
+        codes &= !strstr(d->event[i].text, "→"); /* what was done about it */
+        if (!codes && speed == begins(d->event[i].text, RW_ALERT_SLOW_STEP))
             fprintf(c->f, "<path class='event' d='M%.1f %dV%d'/>\n", x_of(c, d->event[i].step), TOP,
                     HEIGHT - BOTTOM);
+    }
 }
 
 static void draw_chart(FILE *f, const struct dashboard *d, const char *name, size_t offset)
@@ -349,6 +362,9 @@ static void put_page(FILE *f, const struct dashboard *d, const rw_context *ctx, 
     draw_chart(f, d, "norm of the gradients", offsetof(struct dashboard_point, norm));
     draw_chart(f, d, "learning rate", offsetof(struct dashboard_point, lr));
     draw_chart(f, d, "tokens per second", offsetof(struct dashboard_point, tokens_per_s));
+    draw_chart(f, d, "norm of the weights", offsetof(struct dashboard_point, weights));
+    draw_chart(f, d, "update over the weights", offsetof(struct dashboard_point, change));
+    draw_chart(f, d, "loss scale", offsetof(struct dashboard_point, scale));
     fprintf(f, "</div>\n");
     put_memory(f, ctx);
     put_sites(f, monitor);

@@ -11,6 +11,7 @@
 /* What is not known is NaN. */
 struct dashboard_point {
     double step, loss, norm, lr, tokens_per_s;
+    double weights, change, scale; /* their norm, the update over it; of the loss */
 };
 
 struct dashboard_points {

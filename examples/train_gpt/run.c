@@ -13,7 +13,8 @@
 struct identity identity_of(const struct run *r)
 {
     return (struct identity){ o.seed, r->train.n, o.batch, o.accum, o.m.seq, o.vocab, o.m.layers, o.m.heads,
-                              o.m.kv_heads, o.fp8 ? 1 + (int)o.scaling + 8 * o.delayed : 0, o.dropout, o.clip, o.decay };
+                              o.m.kv_heads, o.fp8 ? 1 + (int)o.scaling + 8 * o.delayed : 0, o.dropout, o.clip,
+                              o.decay };
 }
 
 static double seconds(void)
@@ -167,10 +168,8 @@ static void print_step(const struct run *r, int step, double loss, double size, 
     rw_memory m;
     rw_memory_stats(r->ctx, &m);
     const double left = (o.steps - step - 1) * (double)(o.batch * o.accum * o.m.seq) / per_s;
-    printf("step %6d  loss %.4f  ", step, loss);
-    if (!o.graph) printf("norm %.3f  ", size);
-    printf("lr %.2e  %7.0f tokens/s  kept %.1f MiB  peak %.1f MiB  %d:%02d left\n",
-           rate_of(r, (uint64_t)step), per_s, (double)m.kept / 1048576,
+    printf("step %6d  loss %.4f  norm %.3f  lr %.2e  %7.0f tokens/s  kept %.1f MiB  peak %.1f MiB  %d:%02d left\n",
+           step, loss, size, rate_of(r, (uint64_t)step), per_s, (double)m.kept / 1048576,
            (double)m.measured_peak / 1048576, (int)left / 60, (int)left % 60);
 }
 
@@ -186,28 +185,42 @@ void show(struct run *r, bool last)
         fprintf(stderr, "train_gpt: %s: %s\n", o.dashboard, strerror(errno));
 }
 
-/* Writes the step down, and says what it is warned of. */
-static rw_status watch(struct run *r, int step, double loss, double size, unsigned *ret_alerts)
+/* Of 8-bit codes with the first operand that it is about. */
+static void note_alert(struct run *r, int step, unsigned alert)
+{
+    char text[200];
+    rw_monitor_site s = { 0 };
+    size_t i = 0;
+    while (rw_monitor_get_site(r->monitor, i, &s) && !(s.alerts & alert)) i++;
+    const bool found = s.alerts & alert;
+    snprintf(text, sizeof text, "%s%s%.100s", rw_alert_name(alert), found ? ": " : "", found ? s.name : "");
+    dashboard_note(&r->page, step, text);
+}
+
+/* Writes the step down, and says what it is warned of. The norm of a graph's gradients is what the monitor has found. */
+static rw_status watch(struct run *r, int step, double loss, double *size, unsigned *ret_alerts)
 {
     const double began = r->seen, now = r->seen = seconds();
     rw_scaler_state scaler = { 0 };
     const rw_status known = r->scaler ? rw_scaler_get(r->scaler, &scaler) : RW_OK;
     if (known) return known;
-    const rw_monitor_values v = { .step = (uint64_t)step, .loss = loss, .grad_norm = o.graph ? 0 : size,
+    const rw_monitor_values v = { .step = (uint64_t)step, .loss = loss, .grad_norm = o.graph ? 0 : *size,
                                   .lr = rate_of(r, (uint64_t)step),
                                   .tokens = (double)o.batch * o.accum * o.m.seq,
                                   .seconds = began > 0 ? now - began : 0, .loss_scale = r->scale,
                                   .skipped = scaler.found_inf };
     unsigned alerts = 0;
     const rw_status status = rw_monitor_step(r->monitor, &v, &alerts);
-    dashboard_add(&r->page.run, (struct dashboard_point){ step, loss, o.graph ? NAN : size, v.lr,
-                                                          began > 0 ? v.tokens / (now - began) : NAN });
+    const rw_monitor_numbers n = rw_monitor_get_numbers(r->monitor);
+    *size = n.grad_norm;
+    dashboard_add(&r->page.run, (struct dashboard_point){ .step = step, .loss = loss, .norm = n.grad_norm, .lr = v.lr,
+                                                          .tokens_per_s = began > 0 ? v.tokens / (now - began) : NAN,
+                                                          .weights = n.param_norm, .change = n.update_ratio,
+                                                          .scale = r->scale > 0 ? r->scale : NAN });
     for (unsigned a = 1; a <= alerts; a <<= 1) {
         if (!(alerts & a)) continue;
-        fprintf(stderr, "step %6d  %s: loss %.4f", step, rw_alert_name(a), loss);
-        if (!o.graph) fprintf(stderr, ", norm %.3f", size);
-        fputc('\n', stderr);
-        dashboard_note(&r->page, step, rw_alert_name(a));
+        fprintf(stderr, "step %6d  %s: loss %.4f, norm %.3f\n", step, rw_alert_name(a), loss, *size);
+        note_alert(r, step, a);
     }
     *ret_alerts = alerts;
     return status;
@@ -223,7 +236,7 @@ rw_status train(struct run *r, int first)
         double loss, size;
         unsigned alerts = 0;
         status = step_of(r, (uint64_t)step, &loss, &size);
-        if (!status) status = watch(r, step, loss, size, &alerts);
+        if (!status) status = watch(r, step, loss, &size, &alerts);
         if (!status) status = recover(r, &next, alerts, loss);
         if (!status && next <= step) continue;
         since++;

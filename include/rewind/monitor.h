@@ -197,6 +197,18 @@ RW_API const char *rw_recovery_name(rw_recovery recovery);
 /** The name of one alert as it stands in the file, "?" for any other number. Any thread. */
 RW_API const char *rw_alert_name(unsigned alert);
 
+/** Of the last step that was taken in, as its line has them. NaN: not known. */
+typedef struct rw_monitor_numbers {
+    double grad_norm;    ///< given, of a clipping, or of the update
+    double param_norm;   ///< of an optimizer that is watched, as what follows
+    double update_ratio;
+    double zeros;
+    double model_flops, hardware_flops; ///< in a second
+} rw_monitor_numbers;
+
+/** All of them are NaN before the first step, and for NULL. */
+RW_API rw_monitor_numbers rw_monitor_get_numbers(const rw_monitor *monitor);
+
 /** A site of the last step that was taken in. What is told is of all its uses since the step before. */
 typedef struct rw_monitor_site {
     const char *name;  ///< of its weight and operand: "h.0.up/x"; valid until rw_monitor_watch() or the monitor's end

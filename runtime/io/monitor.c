@@ -63,6 +63,7 @@ struct rw_monitor {
     struct shown held;           /* a step that it does not have yet; v: NULL for none */
     rw_monitor_values held_values;
     double last; /* when the last call came; 0: there was none */
+    rw_monitor_numbers numbers; /* of the last step */
 };
 
 const char *rw_alert_name(unsigned alert)
@@ -75,6 +76,19 @@ const char *rw_alert_name(unsigned alert)
 const char *rw_recovery_name(rw_recovery recovery)
 {
     return (unsigned)recovery < RECOVERIES ? recovery_names[recovery] : "?";
+}
+
+/* NULL: nothing is known. */
+static rw_monitor_numbers numbers_of(const struct shown *s)
+{
+    const double no = (double)NAN;
+    const bool updated = s && s->all.elements > 0, worked = s && s->model_flops > 0;
+    return (rw_monitor_numbers){ .grad_norm = s && s->has_norm ? s->norm : no,
+                                 .param_norm = updated ? s->all.param_norm : no,
+                                 .update_ratio = updated ? s->all.update_ratio : no,
+                                 .zeros = updated ? s->all.zeros : no,
+                                 .model_flops = worked ? s->model_flops : no,
+                                 .hardware_flops = worked ? s->hardware_flops : no };
 }
 
 /* ---- alerts ---- */
@@ -462,6 +476,7 @@ rw_status rw_monitor_create(rw_monitor **ret, rw_context *ctx, const char *path)
     }
     m->ctx = ctx;
     m->work = ctx->work;
+    m->numbers = numbers_of(NULL);
     const char *why = NULL;
     m->fd = path ? rw_open_output(path, O_APPEND, &why) : -1;
     ctx->n_users++;
@@ -519,6 +534,7 @@ static void take_in(rw_monitor *m, struct shown *s)
     }
     m->work = *work;
     m->last = time;
+    m->numbers = numbers_of(s);
 }
 
 rw_status rw_monitor_step(rw_monitor *m, const rw_monitor_values *v, unsigned *ret_alerts)
@@ -537,6 +553,11 @@ rw_status rw_monitor_step(rw_monitor *m, const rw_monitor_values *v, unsigned *r
     const rw_status written = write_line(m, &line, "rw_monitor_step"), events = write_events(m, &s);
     const rw_status text = write_text(m, &s, alerts);
     return looked ? looked : written ? written : events ? events : text;
+}
+
+rw_monitor_numbers rw_monitor_get_numbers(const rw_monitor *m)
+{
+    return m ? m->numbers : numbers_of(NULL);
 }
 
 bool rw_monitor_get_site(const rw_monitor *m, size_t i, rw_monitor_site *ret)

@@ -254,7 +254,10 @@ Test(monitor, writes_a_line_for_each_step)
     cJSON *line[4];
     rw_param(b.ctx, "w", RW_F32, RW_SHAPE(10));
     rw_monitor *m = monitor(path);
+    cr_expect(isnan(rw_monitor_get_numbers(m).grad_norm) && isnan(rw_monitor_get_numbers(NULL).grad_norm));
     step(m, 7, 3.25, 0.5, 0.25);
+    cr_expect_eq(rw_monitor_get_numbers(m).grad_norm, 0.5);
+    cr_expect(isnan(rw_monitor_get_numbers(m).param_norm) && isnan(rw_monitor_get_numbers(m).model_flops));
     rw_memory memory;
     rw_memory_stats(b.ctx, &memory);
     cr_assert_eq(lines(line, 4), 1, "it is there as soon as it is written");

@@ -329,6 +329,19 @@ static void sum_gradients(double sum[2])
 }
 
 /* Norms before clipping come from its own sums, in calls, in a graph and inside backward. */
+/* What a program is told is what stands in the line. */
+static void expect_numbers(const rw_monitor *m, const cJSON *line)
+{
+    const rw_monitor_numbers x = rw_monitor_get_numbers(m);
+    const double want[] = { x.grad_norm, x.param_norm, x.update_ratio, x.zeros, x.model_flops, x.hardware_flops };
+    static const char *const names[] = { "grad_norm", "param_norm", "update_ratio", "zeros", "model_flops_per_s",
+                                         "hardware_flops_per_s" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const double got = number(line, names[i]);
+        cr_expect(fabs(got - want[i]) <= 1e-8 * fabs(want[i]), "%s: %g, not %g", names[i], want[i], got);
+    }
+}
+
 Test(monitor_watched, tells_of_gradients_before_they_are_clipped)
 {
     double sum[2] = { 0 };
@@ -344,6 +357,7 @@ Test(monitor_watched, tells_of_gradients_before_they_are_clipped)
         step(m, 0);
         cJSON *line = last_line();
         expect_near(line, "grad_norm", norm);
+        expect_numbers(m, line);
         for (int i = 0; i < 2; i++) {
             const cJSON *const group = group_of(line, narrow_and_rest[i].name);
             expect_near(group, "unclipped_norm", sqrt(sum[i]));

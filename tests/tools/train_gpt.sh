@@ -162,6 +162,8 @@ assert all(s['amax'] > 0 and s['scale'] > 0 and 0 <= s['flushed'] < 1 and 'model
            for s in sites.values()), sites
 PY
 grep -q "<tr><td>layer.0.qkv.*/dy</td>" sites.html || { echo "the page has no sites"; exit 1; }
+train --dtype fp8 --steps 30 --dashboard sites.html
+grep -q "<td>flushed: layer.[01].[a-z]*/" sites.html || { echo "the page does not say which operand"; exit 1; }
 
 # refused OPTIONS...: with status 2 and a line that says why
 refused() {
@@ -184,6 +186,12 @@ refused --on spike=stop
 refused --on loss_spike=skip --graph
 refused --on loss_spike=roll_back
 refused --update-inside
+# A graph's norms are in its lines and on its page as well.
+train --graph --steps 12 --dashboard graph.html
+grep -q "^step .* norm [0-9.]* " log || { cat log; exit 1; }
+for chart in "loss" "norm of the gradients" "norm of the weights" "update over the weights" "learning rate"; do
+    grep -q "aria-label='$chart'" graph.html || { echo "the page of a graph has no $chart"; exit 1; }
+done
 # A rate at which it goes wrong: where it did is said, and the run ends with status 3.
 status=0
 "$program" $small --steps 60 --schedule constant --warmup 0 --lr 900 --clip 1e9 --log nan.jsonl >log 2>&1 || status=$?
