@@ -197,7 +197,7 @@ static void note_alert(struct run *r, int step, unsigned alert)
     dashboard_note(&r->page, step, text);
 }
 
-/* Writes the step down, and says what it is warned of. The norm of a graph's gradients is what the monitor has found. */
+/* Writes the step down, and says what it is warned of. The norm of a graph's gradients is what the monitor found. */
 static rw_status watch(struct run *r, int step, double loss, double *size, unsigned *ret_alerts)
 {
     const double began = r->seen, now = r->seen = seconds();
