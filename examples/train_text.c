@@ -2,10 +2,12 @@
  * Trains a small GPT on any file, byte by byte: a place to start from.
  *
  *   train_text [--data FILE] [--policy P] [--steps N] [--layers N] [--width N] [--seq N] [--batch N] [--load FILE]
- *              [--save FILE] [--dtype f32|bf16] [--sample N] [--temperature X] [--quick]
+ *              [--save FILE] [--dtype f32|bf16] [--log FILE] [--dashboard FILE] [--sample N] [--temperature X]
+ *              [--quick]
  */
-#include <rewind/rewind.h>
+#include "train_gpt/dashboard.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -23,12 +25,14 @@ static const char usage[] =
     "  --layers N --width N --seq N --batch N   [4, 128, 128, 8]; the width is a multiple of 32\n"
     "  --dtype f32|bf16    [f32]\n"
     "  --load FILE --save FILE   weights before and after, safetensors\n"
+    "  --log FILE          a line of JSON for each step; it is added to\n"
+    "  --dashboard FILE    a page for a browser, renewed while the run goes on\n"
     "  --sample N          bytes that the model writes at the end [300]\n"
     "  --temperature X     [0.8]\n"
     "  --quick             three steps of a tiny model\n";
 
 static struct {
-    const char *data, *policy, *load, *save;
+    const char *data, *policy, *load, *save, *log, *dashboard;
     int steps, layers, width, seq, batch, sample;
     double temperature;
     rw_dtype dtype;
@@ -131,13 +135,54 @@ static void fill_batch(const unsigned char *text, size_t n, int32_t *tokens, int
     }
 }
 
+static const double rate = 1e-3;
+
+/* Writes a step down, says what it is warned of, and shows it. */
+static rw_status watch(rw_monitor *m, struct dashboard *page, const rw_context *ctx, rw_monitor_values v)
+{
+    unsigned alerts = 0;
+    const rw_status status = rw_monitor_step(m, &v, &alerts);
+    const rw_monitor_numbers n = rw_monitor_get_numbers(m);
+    for (unsigned a = 1; a <= alerts; a <<= 1) {
+        if (!(alerts & a)) continue;
+        fprintf(stderr, "step %4d  %s\n", (int)v.step, rw_alert_name(a));
+        dashboard_note(page, (double)v.step, rw_alert_name(a));
+    }
+    dashboard_add(&page->run, (struct dashboard_point){ .step = (double)v.step, .loss = v.loss, .norm = n.grad_norm,
+                                                        .lr = v.lr, .tokens_per_s = v.tokens / v.seconds,
+                                                        .weights = n.param_norm, .change = n.update_ratio,
+                                                        .scale = NAN });
+    if (page->path && !dashboard_write(page, ctx, m, v.step + 1 == (uint64_t)o.steps))
+        fprintf(stderr, "train_text: %s: %s\n", page->path, strerror(errno));
+    return status;
+}
+
+static rw_status make_tools(rw_context *ctx, rw_adamw **opt, rw_monitor **m)
+{
+    rw_status status = rw_adamw_create(opt, ctx, &(rw_adamw_params){ .lr = rate, .weight_decay = 0.1 });
+    if (!status) status = rw_monitor_create(m, ctx, o.log);
+    return status ? status : rw_monitor_watch(*m, &(rw_monitor_sources){ .optimizer = *opt });
+}
+
+static void print_step(const rw_context *ctx, int step, double loss, double elapsed)
+{
+    rw_memory m;
+    rw_memory_stats(ctx, &m);
+    const double done = step + 1.0, left = (o.steps - done) * elapsed / done;
+    printf("step %4d of %d  loss %.4f  %6.0f tokens/s  kept %.1f MiB  peak %.1f MiB  %d:%02d left\n", step, o.steps,
+           loss, done * o.batch * o.seq / elapsed, (double)m.kept / 1048576, (double)m.measured_peak / 1048576,
+           (int)left / 60, (int)left % 60);
+}
+
 static rw_status train(rw_context *ctx, rw_tape *t, const unsigned char *text, size_t n)
 {
     rw_adamw *opt = NULL;
-    rw_status status = rw_adamw_create(&opt, ctx, &(rw_adamw_params){ .lr = 1e-3, .weight_decay = 0.1 });
+    rw_monitor *monitor = NULL;
+    struct dashboard page = { .path = o.dashboard, .title = "train_text", .steps = o.steps };
+    rw_status status = make_tools(ctx, &opt, &monitor);
     int32_t *const tokens = malloc(2 * sizeof *tokens * (size_t)(o.batch * o.seq));
     if (!tokens) status = RW_ERR_MEMORY;
-    double began = seconds();
+    double began = seconds(), at = began;
     for (int step = 0; !status && step < o.steps; step++) {
         int32_t *const targets = tokens + o.batch * o.seq;
         fill_batch(text, n, tokens, targets);
@@ -147,22 +192,26 @@ static rw_status train(rw_context *ctx, rw_tape *t, const unsigned char *text, s
             ckpt_report verified;
             status = ckpt_verify(t, loss, &verified);
             if (!status || status == RW_ERR_MISMATCH) ckpt_report_print(&verified, stdout);
-            began = seconds();
+            began = at = seconds();
         }
+        double norm = 0;
         if (!status) status = rw_backward(t, loss);
-        if (!status) status = rw_clip_grad_norm(ctx, 1.0, NULL);
+        if (!status) status = rw_clip_grad_norm(ctx, 1.0, &norm);
         const double value = status ? 0 : rw_item(t, loss);
         if (!status) status = rw_adamw_step(opt);
         rw_zero_grad(ctx);
         rw_tape_reset(t);
-        if (status || (step % 10 && step + 1 < o.steps)) continue;
-        rw_memory m;
-        rw_memory_stats(ctx, &m);
-        const double tokens_per_s = (step + 1.0) * o.batch * o.seq / (seconds() - began);
-        printf("step %4d  loss %.4f  %6.0f tokens/s  kept %.1f MiB  peak %.1f MiB\n", step, value, tokens_per_s,
-               (double)m.kept / 1048576, (double)m.measured_peak / 1048576);
+        const double from = at;
+        at = seconds();
+        if (!status)
+            status = watch(monitor, &page, ctx,
+                           (rw_monitor_values){ .step = (uint64_t)step, .loss = value, .grad_norm = norm, .lr = rate,
+                                                .tokens = (double)o.batch * o.seq, .seconds = at - from });
+        if (!status && (step % 10 == 0 || step + 1 == o.steps)) print_step(ctx, step, value, at - began);
     }
     free(tokens);
+    dashboard_finish(&page);
+    rw_monitor_destroy(&monitor);
     rw_adamw_destroy(&opt);
     return status;
 }
@@ -213,7 +262,8 @@ static double number(const char *option, double least, double most)
 static bool read_options(int argc, char **argv)
 {
     static const struct option names[] = { { "data", 1, 0, 'd' }, { "policy", 1, 0, 'p' }, { "load", 1, 0, 'l' },
-        { "save", 1, 0, 'v' }, { "dtype", 1, 0, 'y' }, { "steps", 1, 0, 's' }, { "layers", 1, 0, 'n' },
+        { "save", 1, 0, 'v' }, { "log", 1, 0, 'g' }, { "dashboard", 1, 0, 'a' }, { "dtype", 1, 0, 'y' },
+        { "steps", 1, 0, 's' }, { "layers", 1, 0, 'n' },
         { "width", 1, 0, 'w' }, { "seq", 1, 0, 'q' }, { "batch", 1, 0, 'b' }, { "sample", 1, 0, 'm' },
         { "temperature", 1, 0, 't' }, { "quick", 0, 0, 'k' }, { "help", 0, 0, 'h' }, { 0 } };
     for (int c, i = 0; (c = getopt_long(argc, argv, "", names, &i)) != -1;) {
@@ -221,6 +271,8 @@ static bool read_options(int argc, char **argv)
         else if (c == 'p') o.policy = optarg;
         else if (c == 'l') o.load = optarg;
         else if (c == 'v') o.save = optarg;
+        else if (c == 'g') o.log = optarg;
+        else if (c == 'a') o.dashboard = optarg;
         else if (c == 'y' && !strcmp(optarg, "f32")) o.dtype = RW_F32;
         else if (c == 'y') o.dtype = !strcmp(optarg, "bf16") ? RW_BF16 : refuse("dtype", "f32 or bf16");
         else if (c == 's') o.steps = (int)number(names[i].name, 0, 1e9);

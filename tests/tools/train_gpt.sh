@@ -163,7 +163,13 @@ assert all(s['amax'] > 0 and s['scale'] > 0 and 0 <= s['flushed'] < 1 and 'model
 PY
 grep -q "<tr><td>layer.0.qkv.*/dy</td>" sites.html || { echo "the page has no sites"; exit 1; }
 train --dtype fp8 --steps 60 --dashboard sites.html
-grep -Eq "<td>(site_scale_drop|site_scale_rise|flushed): layer.[01].[a-z]*/" sites.html || { echo "the page does not say which operand"; exit 1; }
+grep -Eq "<td>(site_scale_drop|site_scale_rise|flushed): layer.[01].[a-z]*/" sites.html ||
+    { echo "the page does not say which operand"; exit 1; }
+
+# The small trainer says how far it is, and shows it.
+"${program%train_gpt}train_text" --quick --steps 12 --log text.jsonl --dashboard text.html >log 2>&1
+grep -q "^step   10 of 12  loss .* 0:0[0-9] left$" log && [ "$(wc -l <text.jsonl)" -eq 12 ] &&
+    grep -q "aria-label='loss'" text.html && grep -q "ended 20" text.html || { cat log; exit 1; }
 
 # refused OPTIONS...: with status 2 and a line that says why
 refused() {
