@@ -51,6 +51,20 @@ PY
 done
 echo "what is left out is no step of the schedule"
 
+# Some hundred steps learn something, call by call and as a graph; the two are the same steps.
+for how in "--policy selective:mlp" "--policy full --graph"; do
+    rm -f "long$how.jsonl"
+    train --steps 300 --dropout 0 --log "long$how.jsonl" $how
+done
+python3 - "long--policy selective:mlp.jsonl" "long--policy full --graph.jsonl" <<'PY'
+import json, sys
+calls, graph = ([json.loads(line)["loss"] for line in open(path)] for path in sys.argv[1:])
+last = sum(calls[-50:]) / 50
+assert len(calls) == 300 and calls == graph, "not the same losses"
+assert 5.4 < calls[0] < 5.7 and 2 < last < 2.9, (calls[0], last)
+PY
+echo "three hundred steps: from the logarithm of 256 to less than 2.9"
+
 # An evaluation, here of as long as a hundred steps, is no part of the step behind it.
 train --steps 60 --eval-every 10 --eval-batches 400 --log evaluated.jsonl
 python3 - <<'PY'
@@ -223,6 +237,21 @@ train $overflows --accum 2 --steps 2 --log left_out.jsonl --save untouched
 [ "$(grep -c "^a gradient: .* by matmul_add in block/mlp at .*model.c:[0-9]*, which reads" log)" -eq 2 ] &&
     [ "$(grep -c '"recovery":"skip","alerts":\["grad_nonfinite"' left_out.jsonl)" -eq 2 ] || { cat log; exit 1; }
 cmp overflows untouched || { echo "an update that was to be left out"; exit 1; }
+for weights in tame overflows; do # that it was looked for draws no random number
+    train --preset llama-tiny --load $weights --dropout 0.01 --accum 2 --steps 1 --checkpoint looked_$weights
+    head -c 3000 looked_$weights/*.safetensors | grep -ao '"rewind.generator":"42 [0-9]*"' >drawn_$weights
+done
+grep -q "^a gradient: " log && cmp drawn_tame drawn_overflows || { cat log drawn_*; exit 1; }
+for what in note lower; do # then the weights are no numbers either, which stops it
+    status=0
+    lowered=$([ $what = lower ] && echo 1 || echo 0)
+    "$program" $small $overflows --steps 2 --on grad_nonfinite=$what --log $what.jsonl >log 2>&1 || status=$?
+    [ $status -eq 3 ] && [ "$(grep -c '"recovery":"lower"' $what.jsonl)" -eq "$lowered" ] &&
+        [ "$(grep -c '"recovery":"stop"' $what.jsonl)" -eq 1 ] || { echo "$what: status $status"; cat log; exit 1; }
+done
+grep -q '"step":0,"recovery":"lower","alerts":\["grad_nonfinite"\],"note":"rate halved to 0.0015"' lower.jsonl &&
+    grep -q '"step":1,.*"lr":0.000825,' lower.jsonl && grep -q '"step":1,.*"lr":0.00165,' note.jsonl ||
+    { cat lower.jsonl note.jsonl; exit 1; }
 status=0
 "$program" $small $overflows --graph --steps 2 >log 2>&1 || status=$?
 [ $status -eq 3 ] && grep -q "grad_nonfinite" log || { echo "a graph went on, status $status"; cat log; exit 1; }
