@@ -273,9 +273,9 @@ VEC_INLINE nf nf_polynomial(const float *p, int n, nf x)
 }
 
 /*
- * Within 1.1 ulp (1.2 where multiply and add round apart), in a third of the time that SLEEF's takes: x + x p(x^2) up to
- * 0.9275, above that 1 - exp(-(x + x q(x))), which is 1 from 4 on. p and q were fitted to least relative error of the
- * result (Lawson's algorithm: least squares, weighted again and again by the error that is left).
+ * Within 1.1 ulp (1.2 where multiply and add round apart), in a third of the time that SLEEF's takes: x + x p(x^2) up
+ * to 0.9275, above that 1 - exp(-(x + x q(x))), which is 1 from 4 on. p and q were fitted to least relative error of
+ * the result (Lawson's algorithm: least squares, weighted again and again by the error that is left).
  */
 VEC_INLINE nf nf_erf(nf x)
 {
