@@ -79,7 +79,8 @@ static void text_of(const char *line, const char *name, char end, char *text, si
 static void read_events(struct dashboard *d, const char *line)
 {
     char alerts[80], recovery[20], note[80], all[200];
-    text_of(line, "alerts", ']', alerts, sizeof alerts);
+    const char *const behind = strstr(line, "\"memory\":"); /* groups, which may have alerts of their own */
+    text_of(behind ? behind : line, "alerts", ']', alerts, sizeof alerts);
     text_of(line, "recovery", '"', recovery, sizeof recovery);
     text_of(line, "note", '"', note, sizeof note);
     if (!*alerts && !*recovery) return;

@@ -29,7 +29,7 @@
  * | loss_nonfinite, grad_nonfinite | at once |
  * | loss_spike | above the median of the last 100 by ten times their median deviation, and above twice the median; or
  *   at ten times the largest magnitude of the first 100, told when it begins: medians follow a loss that rises slowly |
- * | grad_spike | above ten times the median of the last 100 |
+ * | grad_spike | above ten times the median of the last 100: of all, or of a group, which then has "alerts" as well |
  * | slow_step | above 1.2 times the median of the last 100 |
  * | scale_drop, scale_rise | the loss scale is at most half, or at least twice the median of the last 100; below one,
  *   told when it begins |

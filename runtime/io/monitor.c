@@ -41,6 +41,7 @@ struct shown {
     bool has_norm;
     double model_flops, hardware_flops; /* in a second; 0: not known */
     struct rw_health all, group[RW_WATCHED_GROUPS];
+    unsigned group_alerts[RW_WATCHED_GROUPS];
 };
 
 struct rw_monitor {
@@ -48,6 +49,7 @@ struct rw_monitor {
     char *path;
     int fd; /* -1: none */
     struct rw_judge judge;
+    struct rw_window group_norm[RW_WATCHED_GROUPS];
     struct rw_watched watched;
     struct rw_watched_sites sites; /* ctx NULL: none */
     double peak_flops; /* 0: not known */
@@ -93,13 +95,31 @@ static rw_monitor_numbers numbers_of(const struct shown *s)
 
 /* ---- alerts ---- */
 
+static bool is_known(const struct rw_health *h)
+{
+    return h->elements > 0 || h->clipped;
+}
+
+/* A spike of one part is small beside the norm of all. */
+static unsigned judge_groups(rw_monitor *m, struct shown *s)
+{
+    unsigned alerts = 0;
+    for (size_t g = 0; g < m->watched.n_groups; g++) {
+        const struct rw_health *const h = &s->group[g];
+        const double norm = h->clipped ? h->unclipped_norm : h->grad_norm;
+        if (is_known(h) && rw_judge_spikes(&m->group_norm[g], norm)) s->group_alerts[g] = RW_ALERT_GRAD_SPIKE;
+        alerts |= s->group_alerts[g];
+    }
+    return alerts;
+}
+
 /* sites: the alerts of those. */
-static unsigned judge(rw_monitor *m, const struct shown *s, unsigned sites)
+static unsigned judge(rw_monitor *m, struct shown *s, unsigned sites)
 {
     const struct rw_judged step = { .loss = s->v->loss, .has_norm = s->has_norm, .norm = s->norm,
                                     .seconds = s->seconds, .loss_scale = s->v->loss_scale,
                                     .skipped = s->v->skipped, .health = s->all };
-    const unsigned alerts = sites | rw_judge(&m->judge, &step);
+    const unsigned alerts = sites | judge_groups(m, s) | rw_judge(&m->judge, &step);
     for (size_t i = 0; i < ALERTS; i++) m->n_alerts[i] += alerts >> i & 1;
     return alerts;
 }
@@ -187,13 +207,9 @@ static void put_health(struct line *l, const struct rw_health *h)
     put_number(l, "zeros", h->zeros);
 }
 
-static bool is_known(const struct rw_health *h)
+static void put_groups(struct line *l, const struct rw_watched *w, const struct shown *s)
 {
-    return h->elements > 0 || h->clipped;
-}
-
-static void put_groups(struct line *l, const struct rw_watched *w, const struct rw_health *group)
-{
+    const struct rw_health *const group = s->group;
     const char *comma = "";
     if (!w->n_groups) return;
     put(l, ",\"groups\":{");
@@ -205,6 +221,7 @@ static void put_groups(struct line *l, const struct rw_watched *w, const struct 
             put_number(l, "grad_norm", group[g].grad_norm);
             put_health(l, &group[g]);
         }
+        if (s->group_alerts[g]) put_alerts(l, s->group_alerts[g]);
         put(l, "}");
         comma = ",";
     }
@@ -272,7 +289,7 @@ static void make_line(struct line *l, const rw_monitor *m, const struct shown *s
     if (v->skipped) put(l, ",\"skipped\":true");
     put_work(l, m, s);
     if (s->all.elements > 0) put_health(l, &s->all);
-    if (is_known(&s->all)) put_groups(l, &m->watched, s->group);
+    if (is_known(&s->all)) put_groups(l, &m->watched, s);
     put_memory(l, m->ctx);
     put_alerts(l, alerts);
     put_sites(l, &m->sites);
@@ -511,6 +528,7 @@ rw_status rw_monitor_watch(rw_monitor *m, const rw_monitor_sources *sources)
     rw_counts_close(m->ctx, m);
     rw_sites_free(&m->sites);
     m->watched = made;
+    memset(m->group_norm, 0, sizeof m->group_norm);
     m->sites = sites;
     if (s.sites) rw_sites_begin(&m->sites);
     m->peak_flops = s.peak_flops;

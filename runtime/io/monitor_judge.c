@@ -69,12 +69,18 @@ static unsigned judge_loss(struct rw_judge *j, double loss)
     return spike || far ? RW_ALERT_LOSS_SPIKE : 0;
 }
 
+bool rw_judge_spikes(struct rw_window *w, double norm)
+{
+    if (!isfinite(norm)) return false;
+    const bool spike = w->n >= ENOUGH && norm > 10 * median(w);
+    add(w, norm);
+    return spike;
+}
+
 static unsigned judge_norm(struct rw_window *w, double norm)
 {
     if (!isfinite(norm)) return RW_ALERT_GRAD_NONFINITE;
-    const bool spike = w->n >= ENOUGH && norm > 10 * median(w);
-    add(w, norm);
-    return spike ? RW_ALERT_GRAD_SPIKE : 0;
+    return rw_judge_spikes(w, norm) ? RW_ALERT_GRAD_SPIKE : 0;
 }
 
 static unsigned judge_time(struct rw_window *w, double seconds)

@@ -37,6 +37,9 @@ struct rw_judged {
     struct rw_health health;
 };
 
+/* Is a norm far above the last ones? It is taken in unless it is no number. */
+bool rw_judge_spikes(struct rw_window *w, double norm);
+
 /* Takes the step in: RW_ALERT_... */
 unsigned rw_judge(struct rw_judge *j, const struct rw_judged *s);
 

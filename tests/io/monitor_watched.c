@@ -26,18 +26,23 @@ struct zoo {
     rw_optimizer *opt;
 };
 
-static struct zoo zoo_open(int threads)
+static struct zoo empty_zoo(int threads)
 {
     const char *const tmp = getenv("TMPDIR");
-    struct zoo z = { .b = fixture_open(3, threads) };
+    snprintf(path, sizeof path, "%.60s/rewind-watched-%ld.jsonl", tmp ? tmp : P_tmpdir, (long)getpid());
+    remove(path);
+    return (struct zoo){ .b = fixture_open(3, threads) };
+}
+
+static struct zoo zoo_open(int threads)
+{
+    struct zoo z = empty_zoo(threads);
     for (int k = 0; k < N; k++) {
         char name[16];
         snprintf(name, sizeof name, "w.%d", k);
         z.w[k] = rw_param(z.b.ctx, name, dtypes[k], k < 4 ? RW_SHAPE(7, 5 + k) : RW_SHAPE(LONG));
         cr_assert_eq(rw_init_normal(z.w[k], 0, 1), RW_OK);
     }
-    snprintf(path, sizeof path, "%.60s/rewind-watched-%ld.jsonl", tmp ? tmp : P_tmpdir, (long)getpid());
-    remove(path);
     return z;
 }
 
@@ -412,6 +417,33 @@ Test(monitor_watched, tells_of_clipped_gradients_that_were_not_used)
     cr_expect_null(cJSON_GetObjectItemCaseSensitive(group_of(line, "rest"), "unclipped_norm"));
     cJSON_Delete(line);
     rw_scaler_destroy(&s);
+    rw_monitor_destroy(&m);
+    zoo_close(&z);
+}
+
+/* One group's gradients are a thousand times the other's, whose spike nobody sees in the norm of all. */
+Test(monitor_watched, warns_of_a_spike_of_one_group)
+{
+    static const rw_monitor_group groups[] = { { "large", "large" }, { "small", "small" } };
+    struct zoo z = empty_zoo(1);
+    rw_tensor *const large = rw_param(z.b.ctx, "large", RW_F32, RW_SHAPE(4));
+    rw_tensor *const small = rw_param(z.b.ctx, "small", RW_F32, RW_SHAPE(4));
+    cr_assert_eq(rw_sgd_create(&z.opt, z.b.ctx, &(rw_sgd_params){ .lr = 1e-3 }), RW_OK);
+    rw_monitor *m = watching(&z, groups, 2);
+    for (int i = 0; i < 24; i++) {
+        rw_tape *const t = z.b.t;
+        rw_tensor *const a = rw_sum(t, rw_scale(t, large, 1000), RW_ALL_AXES, false);
+        rw_tensor *const b = rw_sum(t, rw_scale(t, small, i == 21 ? 9.9 : i == 22 ? 10.1 : 1), RW_ALL_AXES, false);
+        rw_zero_grad(z.b.ctx);
+        cr_assert_eq(rw_backward(t, rw_add(t, a, b)), RW_OK, "%s", rw_error_message(z.b.ctx));
+        rw_tape_reset(t);
+        cr_assert_eq(rw_optimizer_step(z.opt), RW_OK);
+        cr_expect_eq(step(m, 0) & RW_ALERT_GRAD_SPIKE, i == 22 ? RW_ALERT_GRAD_SPIKE : 0, "step %d", i);
+        cJSON *const line = last_line(), *const told = cJSON_GetObjectItem(group_of(line, "small"), "alerts");
+        cr_expect_eq(cJSON_GetArraySize(told), i == 22);
+        cr_expect_null(cJSON_GetObjectItem(group_of(line, "large"), "alerts"));
+        cJSON_Delete(line);
+    }
     rw_monitor_destroy(&m);
     zoo_close(&z);
 }
