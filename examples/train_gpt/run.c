@@ -72,14 +72,14 @@ static rw_tensor *record_part(struct run *r, uint64_t step, int k)
     return rw_scale(r->t, record_loss(r, o.dropout), 1.0 / o.accum);
 }
 
-/* A loss that is finite, and gradients that are not: the micro-batches are recorded once more, with the random numbers
-   that they drew, up to the one in which it happens. */
-static rw_status find_in_gradients(struct run *r, uint64_t step, rw_generator_state drawn)
+/* A loss that is finite, and gradients that are not, or what became 8-bit codes: the micro-batches are recorded once
+   more, with the random numbers that they drew, up to the one in which it happens. */
+static rw_status find_again(struct run *r, uint64_t step)
 {
     const rw_generator_state now = rw_generator_get(r->ctx);
     rw_nonfinite where = { 0 };
     rw_status status = RW_OK;
-    rw_generator_set(r->ctx, drawn);
+    rw_generator_set(r->ctx, r->drawn);
     for (int k = 0; !status && !where.found && k < o.accum; k++) {
         status = rw_find_nonfinite(r->t, record_part(r, step, k), 0, &where);
         rw_tape_reset(r->t);
@@ -113,7 +113,7 @@ static rw_status step_of(struct run *r, uint64_t step, double *loss, double *siz
     *loss = *size = 0;
     if (status) return status;
     if (o.graph) return launch(r, step, loss);
-    const rw_generator_state drawn = rw_generator_get(r->ctx);
+    r->drawn = rw_generator_get(r->ctx);
     rw_zero_grad(r->ctx);
     for (int k = 0; !status && k < o.accum; k++) {
         rw_tensor *const mean = record_part(r, step, k);
@@ -124,7 +124,7 @@ static rw_status step_of(struct run *r, uint64_t step, double *loss, double *siz
     }
     if (!status && r->scaler) status = rw_scaler_unscale(r->scaler);
     if (!status) status = rw_clip_grad_norm(r->ctx, o.clip, size);
-    if (!status && !r->scaler && isfinite(*loss) && !isfinite(*size)) status = find_in_gradients(r, step, drawn);
+    if (!status && !r->scaler && isfinite(*loss) && !isfinite(*size)) status = find_again(r, step);
     return status; /* where a scaler finds what is not finite it leaves the update out, and goes on */
 }
 
@@ -237,6 +237,8 @@ rw_status train(struct run *r, int first)
         unsigned alerts = 0;
         status = step_of(r, (uint64_t)step, &loss, &size);
         if (!status) status = watch(r, step, loss, &size, &alerts);
+        const bool hidden = (alerts & RW_ALERT_AMAX_NONFINITE) && isfinite(loss) && isfinite(size);
+        if (!status && hidden && !o.graph) status = find_again(r, (uint64_t)step);
         if (!status) status = recover(r, &next, alerts, loss);
         if (!status && next <= step) continue;
         since++;

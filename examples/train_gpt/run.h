@@ -16,6 +16,7 @@ struct run {
     rw_checkpoint *ck;
     rw_monitor *monitor;
     struct dashboard page;
+    rw_generator_state drawn; /* before this step */
     double scale; /* of the loss in this step; 0: none */
     double seen; /* the clock at the step before; 0: there was none */
     int roll_backs;

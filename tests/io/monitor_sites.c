@@ -210,6 +210,28 @@ Test(monitor_sites, counts_what_delayed_scaling_saturates)
     world_close(&x);
 }
 
+/* Neither a search for what is not finite, nor a comparison of the step with itself, counts a second time. */
+Test(monitor_sites, do_not_count_what_is_run_again_to_be_looked_at)
+{
+    struct world x = world_open(1);
+    const rw_recipe recipe = { .kind = RW_RECIPE_F8 };
+    watch(&x);
+    for (int again = 0; again < 3; again++) {
+        rw_tensor *const loss = loss_of(&x, &recipe, 8, 1);
+        rw_nonfinite where;
+        ckpt_report report;
+        cr_assert_eq(rw_backward(x.b.t, loss), RW_OK, "%s", rw_error_message(x.b.ctx));
+        if (again == 1) cr_assert_eq(rw_find_nonfinite(x.b.t, loss, 0, &where), RW_OK);
+        if (again == 2) cr_assert_eq(ckpt_verify(x.b.t, loss, &report), RW_OK, "%s", rw_error_message(x.b.ctx));
+        rw_tape_reset(x.b.t);
+        told(&x);
+        cJSON *const all = sites(), *const s = cJSON_GetObjectItemCaseSensitive(all, "w/x");
+        cr_expect_eq(cJSON_GetObjectItem(s, "elements")->valuedouble, ROWS * IN, "%d", again);
+        cJSON_Delete(all);
+    }
+    world_close(&x);
+}
+
 /* ---- the same whoever counts ---- */
 
 static struct world random_world(const char *policy, int threads)
