@@ -168,13 +168,8 @@ int main(int argc, char **argv)
     char folder[] = "/tmp/rewind-monitor-XXXXXX", command[64];
     if (rounds < 1 || rounds > MOST_ROUNDS || layers < 1 || width < 64 || width % 64 || seq < 2 || !mkdtemp(folder))
         return fprintf(stderr, "monitor [ROUNDS [LAYERS WIDTH SEQ]]\n"), 2;
-    const struct model_config c = { .kind = MODEL_GPT,
-                                    .layers = layers,
-                                    .width = width,
-                                    .heads = width / 64,
-                                    .kv_heads = width / 64,
-                                    .vocab = 4096,
-                                    .max_seq = seq };
+    const struct model_config c = { .kind = MODEL_GPT, .layers = layers, .width = width, .heads = width / 64,
+                                    .kv_heads = width / 64, .vocab = 4096, .max_seq = seq };
     for (int graph = 0; graph < 2; graph++) measure(&c, rounds, graph, folder);
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command) ? 1 : 0;

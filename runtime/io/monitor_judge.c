@@ -54,7 +54,7 @@ static bool begins_to_be_far(struct rw_judge *j, double loss)
 {
     const bool was = j->far;
     if (j->loss.n < RW_WINDOW) j->most = fmax(j->most, fabs(loss));
-    else j->far = fabs(loss) >= 10 * j->most;
+    else j->far = j->most > 0 && fabs(loss) >= 10 * j->most;
     return j->far && !was;
 }
 
@@ -72,9 +72,9 @@ static unsigned judge_loss(struct rw_judge *j, double loss)
 bool rw_judge_spikes(struct rw_window *w, double norm)
 {
     if (!isfinite(norm)) return false;
-    const bool spike = w->n >= ENOUGH && norm > 10 * median(w);
+    const double usual = w->n >= ENOUGH ? median(w) : 0;
     add(w, norm);
-    return spike;
+    return usual > 0 && norm > 10 * usual; /* a part that has no gradients at first begins some time */
 }
 
 static unsigned judge_norm(struct rw_window *w, double norm)

@@ -124,6 +124,9 @@ Test(monitor, warns_of_a_loss_that_rises_slowly_to_ten_times_its_first)
     }
     cr_expect_eq(told, 1, "when it begins: %d", told);
     rw_monitor_destroy(&m);
+    m = monitor(NULL);
+    for (int i = 0; i < 150; i++) cr_assert_eq(step(m, 0, 0, 1, 0.1) & RW_ALERT_LOSS_SPIKE, 0, "a loss of nothing");
+    rw_monitor_destroy(&m);
 }
 
 Test(monitor, warns_of_spikes_of_the_gradients_and_of_slow_steps)

@@ -424,18 +424,20 @@ Test(monitor_watched, tells_of_clipped_gradients_that_were_not_used)
 /* One group's gradients are a thousand times the other's, whose spike nobody sees in the norm of all. */
 Test(monitor_watched, warns_of_a_spike_of_one_group)
 {
-    static const rw_monitor_group groups[] = { { "large", "large" }, { "small", "small" } };
+    static const rw_monitor_group groups[] = { { "large", "large" }, { "small", "small" }, { "late", "late" } };
     struct zoo z = empty_zoo(1);
     rw_tensor *const large = rw_param(z.b.ctx, "large", RW_F32, RW_SHAPE(4));
     rw_tensor *const small = rw_param(z.b.ctx, "small", RW_F32, RW_SHAPE(4));
+    rw_tensor *const late = rw_param(z.b.ctx, "late", RW_F32, RW_SHAPE(4)); /* its gradients are zero but the last */
     cr_assert_eq(rw_sgd_create(&z.opt, z.b.ctx, &(rw_sgd_params){ .lr = 1e-3 }), RW_OK);
-    rw_monitor *m = watching(&z, groups, 2);
+    rw_monitor *m = watching(&z, groups, 3);
     for (int i = 0; i < 24; i++) {
         rw_tape *const t = z.b.t;
         rw_tensor *const a = rw_sum(t, rw_scale(t, large, 1000), RW_ALL_AXES, false);
         rw_tensor *const b = rw_sum(t, rw_scale(t, small, i == 21 ? 9.9 : i == 22 ? 10.1 : 1), RW_ALL_AXES, false);
+        rw_tensor *const c = rw_sum(t, rw_scale(t, late, i == 23), RW_ALL_AXES, false);
         rw_zero_grad(z.b.ctx);
-        cr_assert_eq(rw_backward(t, rw_add(t, a, b)), RW_OK, "%s", rw_error_message(z.b.ctx));
+        cr_assert_eq(rw_backward(t, rw_add(t, a, rw_add(t, b, c))), RW_OK, "%s", rw_error_message(z.b.ctx));
         rw_tape_reset(t);
         cr_assert_eq(rw_optimizer_step(z.opt), RW_OK);
         cr_expect_eq(step(m, 0) & RW_ALERT_GRAD_SPIKE, i == 22 ? RW_ALERT_GRAD_SPIKE : 0, "step %d", i);
