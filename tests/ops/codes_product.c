@@ -349,6 +349,60 @@ static unsigned char *train(const struct way *way, const char *policy, int threa
     return g;
 }
 
+/* ---- graphs ---- */
+
+enum { LAUNCHES = 4 };
+
+/* Parameters, scales and histories after steps on one batch, in calls or as a graph. */
+static unsigned char *steps(bool graph, bool delayed, size_t *ret_bytes)
+{
+    struct fixture b = fixture_open(11, 1);
+    rw_graph *g = NULL;
+    rw_delayed *d = NULL;
+    rw_optimizer *opt = NULL;
+    static float data[32 * 64];
+    for (int i = 0; i < 32 * 64; i++) data[i] = (float)(i * 7 % 23 - 11) / 8;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(64, 64));
+    rw_init_normal(w, 0, 0.1);
+    cr_assert_eq(rw_sgd_create(&opt, b.ctx, &(rw_sgd_params){ .lr = 4 }), RW_OK); /* amaxes grow, and scales fall */
+    if (delayed) cr_assert_eq(rw_delayed_create(&d, b.ctx, &(rw_delayed_params){ .history = 2 }), RW_OK);
+    const rw_recipe recipe = { .kind = RW_RECIPE_F8, .delayed = d };
+    for (int step = 0; step < LAUNCHES; step++) {
+        if (!g) {
+            rw_zero_grad(b.ctx);
+            cr_assert_eq(rw_recipe_begin(b.t, &recipe), RW_OK);
+            rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(32, 64), data), w, RW_NONE);
+            cr_assert_eq(rw_recipe_end(b.t), RW_OK);
+            rw_tensor *const loss = rw_mean(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
+            const rw_graph_params p = { .optimizer = opt, .delayed = d };
+            const rw_status status = graph ? rw_graph_create(&g, b.t, loss, &p) : rw_backward(b.t, loss);
+            cr_assert_eq(status, RW_OK, "%s", rw_error_message(b.ctx));
+        }
+        if (graph) cr_assert_eq(rw_graph_launch(g), RW_OK, "%s", rw_error_message(b.ctx));
+        else cr_assert_eq(rw_optimizer_step(opt), RW_OK);
+        if (!graph && d) cr_assert_eq(rw_delayed_update(d, NULL), RW_OK);
+        if (!graph) rw_tape_reset(b.t);
+    }
+    unsigned char *const all = all_parameters(b.ctx, ret_bytes);
+    rw_graph_destroy(&g);
+    rw_delayed_destroy(&d);
+    rw_optimizer_destroy(&opt);
+    fixture_close(&b);
+    return all;
+}
+
+/* Scales stay on the device: each launch multiplies by those of its own step. */
+Test(codes_product, of_a_graph_are_those_of_the_calls)
+{
+    for (int delayed = 0; delayed < 2; delayed++) {
+        size_t bytes[2];
+        unsigned char *const calls = steps(false, delayed, &bytes[0]), *const graph = steps(true, delayed, &bytes[1]);
+        cr_assert_eq(bytes[0], bytes[1]);
+        cr_expect_eq(first_difference(calls, graph, bytes[0]), -1, "delayed: %d", delayed);
+        free(calls), free(graph);
+    }
+}
+
 Test(codes_product, policies_change_no_byte)
 {
     static const char *const policies[] = { "full", "ops:linear", "ops:quantize", "uniform:2" };
