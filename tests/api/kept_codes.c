@@ -93,6 +93,27 @@ Test(kept_codes, of_steps_that_have_no_backward)
     recipe_world_close(&x);
 }
 
+/* A frozen weight's are made once. */
+Test(kept_codes, where_nothing_is_trained)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *const w = rw_buffer(b.ctx, "w", RW_F32, RW_SHAPE(5, 7));
+    const float data[3 * 7] = { 1, 2, 3 };
+    double sum[3];
+    cr_assert_eq(rw_init_normal(w, 0, 1), RW_OK);
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(rw_recipe_begin(b.t, &way.recipe), RW_OK);
+        rw_tensor *const y = rw_linear(b.t, rw_input(b.t, RW_F32, RW_SHAPE(3, 7), data), w, RW_NONE);
+        cr_assert_eq(rw_recipe_end(b.t), RW_OK);
+        cr_expect_eq(makes_codes(b.t, w), i == 0);
+        sum[i] = rw_item(b.t, rw_sum(b.t, y, RW_ALL_AXES, false));
+        cr_assert_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_tape_reset(b.t);
+    }
+    cr_expect(sum[0] == sum[1] && sum[1] == sum[2]);
+    fixture_close(&b);
+}
+
 /* ---- other tapes ---- */
 
 /*

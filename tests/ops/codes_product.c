@@ -9,6 +9,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const struct {
     int64_t rows, in, out;
@@ -299,6 +300,80 @@ Test(codes_product, products_are_those_of_what_the_codes_mean)
         for (int g = 0; g < 6; g++)
             expect_layer(all[i][0], all[i][1], all[i][2], g < 4 ? RW_F32 : RW_BF16, g % 2 ? RW_F8_E4M3 : RW_F8_E5M2,
                          g / 2 == 1);
+}
+
+/* ---- what is kept of the signal ---- */
+
+static double decibels(const float *is, const float *approx, int64_t n)
+{
+    double signal = 0, noise = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double x = (double)is[i], off = x - (double)approx[i];
+        signal += x * x, noise += off * off;
+    }
+    return 10 * log10(signal / noise);
+}
+
+/* y, dx and dw of a layer 16 to 32 on those rows, one behind the other. recipe NULL: in float32. */
+static float *layer_under(const rw_recipe *recipe, bool delayed, rw_shape rows, bool biased, int64_t *n)
+{
+    struct fixture b = fixture_open(7, 1);
+    rw_delayed *d = NULL;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(32, 16)), *bias = RW_NONE;
+    rw_tensor *const in = rw_param(b.ctx, "x", RW_F32, rows);
+    rw_init_uniform(w, -0.25, 0.25); /* as torch.nn.Linear begins */
+    rw_init_normal(in, 0, 1);
+    if (biased) bias = rw_param(b.ctx, "bias", RW_F32, RW_SHAPE(32));
+    if (biased) rw_init_uniform(bias, -0.25, 0.25);
+    if (delayed) cr_assert_eq(rw_delayed_create(&d, b.ctx, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_recipe own = recipe ? *recipe : (rw_recipe){ .kind = RW_RECIPE_NONE };
+    own.delayed = d;
+    float *parts[3] = { NULL };
+    for (int step = 0; step < (delayed ? 3 : 1); step++) { /* two steps find the scales */
+        rw_zero_grad(b.ctx);
+        cr_assert_eq(rw_recipe_begin(b.t, &own), RW_OK);
+        rw_tensor *const y = rw_cast(b.t, rw_linear(b.t, in, w, bias), RW_F32);
+        cr_assert_eq(rw_recipe_end(b.t), RW_OK);
+        free(parts[0]);
+        parts[0] = read_floats(&b, y);
+        n[0] = rw_shape_numel(rw_tensor_shape(y));
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_tape_reset(b.t);
+        if (d) cr_assert_eq(rw_delayed_update(d, NULL), RW_OK);
+    }
+    n[1] = rw_shape_numel(rows), n[2] = 32 * 16;
+    parts[1] = read_floats(&b, rw_gradient(in));
+    parts[2] = read_floats(&b, rw_gradient(w));
+    float *const all = calloc((size_t)(n[0] + n[1] + n[2]), sizeof *all);
+    memcpy(all, parts[0], (size_t)n[0] * sizeof *all);
+    memcpy(all + n[0], parts[1], (size_t)n[1] * sizeof *all);
+    memcpy(all + n[0] + n[1], parts[2], (size_t)n[2] * sizeof *all);
+    for (int i = 0; i < 3; i++) free(parts[i]);
+    rw_delayed_destroy(&d);
+    fixture_close(&b);
+    return all;
+}
+
+/* The least that torchao's tests ask of such a layer, in decibels (bench/codes.c has the large ones). */
+Test(codes_product, keep_18_and_17_dB_of_a_layer)
+{
+    static const rw_shape rows[] = { { 2, { 16, 16 } }, { 4, { 3, 2, 16, 16 } } };
+    static const rw_recipe recipes[] = { { .kind = RW_RECIPE_F8 },
+                                         { .kind = RW_RECIPE_F8, .scaling = RW_SCALING_1X128,
+                                           .gradient_dtype = RW_F8_E4M3 },
+                                         { .kind = RW_RECIPE_F8, .scaling = RW_SCALING_MX } };
+    for (int r = 0; r < 2; r++) {
+        int64_t n[3];
+        float *const is = layer_under(NULL, false, rows[r], r, n);
+        for (int k = 0; k < 4; k++) {
+            float *const approx = layer_under(&recipes[k % 3], k == 3, rows[r], r, n);
+            const double y = decibels(is, approx, n[0]), dx = decibels(is + n[0], approx + n[0], n[1]);
+            const double dw = decibels(is + n[0] + n[1], approx + n[0] + n[1], n[2]);
+            cr_expect(y > 18 && dx > 17 && dw > 17, "way %d: %g, %g and %g dB", k, y, dx, dw);
+            free(approx);
+        }
+        free(is);
+    }
 }
 
 /* ---- under policies ---- */
