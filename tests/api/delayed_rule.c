@@ -225,6 +225,37 @@ Test(delayed_rule, computes_with_the_scales_that_are_there)
     delayed_world_close(&x);
 }
 
+/* Of one product: by earlier steps, which here saturates, by itself, or both on one tape, in that order. */
+static void of_recipes(struct delayed_world *x, int first, int last, float *ret)
+{
+    const rw_recipe recipes[] = { { .kind = RW_RECIPE_F8, .delayed = x->d }, { .kind = RW_RECIPE_F8 } };
+    float in[TOKENS * WIDTH];
+    for (int i = 0; i < TOKENS * WIDTH; i++) in[i] = (float)(i % 13 - 5) / 4;
+    rw_tensor *const h = rw_input(x->b.t, RW_F32, RW_SHAPE(TOKENS, WIDTH), in), *y = NULL;
+    for (int i = first; i <= last; i++) {
+        cr_assert_eq(rw_recipe_begin(x->b.t, &recipes[i]), RW_OK);
+        y = rw_linear(x->b.t, h, x->other, RW_NONE);
+        cr_assert_eq(rw_recipe_end(x->b.t), RW_OK);
+    }
+    y = rw_cast(x->b.t, y, RW_F32);
+    cr_assert_eq(rw_read(x->b.t, y, ret, TOKENS * WIDTH * sizeof *ret), RW_OK, "%s", rw_error_message(x->b.ctx));
+    rw_tape_reset(x->b.t);
+}
+
+Test(delayed_rule, codes_of_another_recipe_on_the_tape_are_others)
+{
+    static const float scales[9] = { 1, 1, 1, 1, 1, 1, 0x1p14f, 0x1p14f, 1 };
+    float by_steps[TOKENS * WIDTH], by_itself[TOKENS * WIDTH], behind[TOKENS * WIDTH];
+    struct delayed_world x = delayed_world_open("none", 1, false);
+    cr_assert_eq(rw_write(delayed_buffer(x.b.ctx, "fp8.scale"), scales, sizeof scales), RW_OK);
+    of_recipes(&x, 0, 0, by_steps);
+    of_recipes(&x, 1, 1, by_itself);
+    of_recipes(&x, 0, 1, behind);
+    cr_expect_arr_neq(by_itself, by_steps, sizeof by_itself);
+    cr_expect_arr_eq(by_itself, behind, sizeof by_itself);
+    delayed_world_close(&x);
+}
+
 /* ---- a step that is left out, or not finite ---- */
 
 static void read_state(struct delayed_world *x, float *scale, float *history, float *amax)
