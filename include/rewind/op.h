@@ -123,6 +123,8 @@ static inline bool rw_kernel_has(const rw_kernel *k, int i)
 /**
  * Computes all elements of all outputs. On CUDA it queues that on k->stream and neither allocates nor waits, so that
  * the step can be captured as a graph. A failure is RW_ERR_MEMORY or RW_ERR_DEVICE; the step then fails whole.
+ * It calls nothing of its own context: what records, runs, resets or destroys there is refused, and the step is
+ * RW_ERR_ARGUMENT. Other contexts are as free as ever.
  */
 typedef rw_status (*rw_kernel_fn)(const rw_kernel *k);
 

@@ -343,6 +343,7 @@ static rw_status launch(rw_graph *g)
 {
     struct rw_run *const r = g->run;
     const size_t end = r->plan->n_actions;
+    if (rw_is_called_by_a_kernel(g->t->ctx, "rw_graph_launch")) return RW_ERR_ARGUMENT;
     rw_run_restart(r);
     r->seeds = g->scaler ? g->seeds : NULL;
     rw_status status = g->optimizer ? rw_optimizer_before_launch(g->optimizer) : RW_OK;

@@ -91,6 +91,9 @@ struct rw_context {
     struct rw_clip *clipped;      /* the one that was queued last; NULL: none, or it has gone */
     uint64_t n_clipped;
 
+    bool running;   /* actions are walked: who calls is a kernel, which may not */
+    bool disturbed; /* one of them has called all the same */
+
     rw_memory memory; /* running totals; rw_memory_stats() fills in the rest */
     rw_cost work;     /* of all steps that were run, rehearsals apart */
 
@@ -109,6 +112,9 @@ void rw_context_keep(rw_context *ctx, void *memory);
 
 /* Records an error unless one is there already; returns status. */
 rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...) RW_PRINTF(3, 4);
+
+/* True, with an error that names the call, while actions are walked. */
+bool rw_is_called_by_a_kernel(rw_context *ctx, const char *what);
 
 /* False, with an error that names the call, for such a type or shape. */
 bool rw_shape_check(rw_context *ctx, const char *what, rw_site at, rw_dtype dtype, rw_shape shape);

@@ -34,6 +34,15 @@ rw_status rw_fail(rw_context *ctx, rw_status status, const char *fmt, ...)
     return status;
 }
 
+/* What it would change is what the walk stands on. */
+bool rw_is_called_by_a_kernel(rw_context *ctx, const char *what)
+{
+    if (!ctx->running) return false;
+    ctx->disturbed = true;
+    rw_fail(ctx, RW_ERR_ARGUMENT, "%s: called by a kernel while a step of the context runs", what);
+    return true;
+}
+
 const char *rw_error_message(const rw_context *ctx)
 {
     return ctx && ctx->status ? ctx->message : "";

@@ -99,7 +99,8 @@ static void *input_memory(rw_tape *t, size_t bytes)
 
 rw_tensor *rw_input_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, const void *data)
 {
-    if (!t || !rw_shape_check(t->ctx, "rw_input", at, dtype, shape)) return NULL;
+    if (!t || rw_is_called_by_a_kernel(t->ctx, "rw_input")) return NULL;
+    if (!rw_shape_check(t->ctx, "rw_input", at, dtype, shape)) return NULL;
     rw_context *const ctx = t->ctx;
     const size_t bytes = (size_t)rw_shape_numel(shape) * rw_dtype_size(dtype);
     const rw_layout *const layout = rw_layout_dense(&ctx->layouts, shape);

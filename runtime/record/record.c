@@ -478,6 +478,7 @@ rw_tensor *rw_apply_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *c
                        size_t attrs_size, rw_tensor **ret_outs)
 {
     if (!t || !op) return refuse_nothing(at, t, op, in, n);
+    if (rw_is_called_by_a_kernel(t->ctx, op->name ? op->name : "rw_apply")) return NULL;
     struct recording r;
     r.tape = t;
     r.ctx = t->ctx;

@@ -39,6 +39,7 @@ rw_status ckpt_begin_at(rw_site at, rw_tape *t, const char *name)
 {
     if (!t) return RW_ERR_ARGUMENT;
     rw_context *const ctx = t->ctx;
+    if (rw_is_called_by_a_kernel(ctx, "ckpt_begin")) return RW_ERR_ARGUMENT;
     if (!name || !*name || strpbrk(name, ",+;:/"))
         return rw_fail(ctx, RW_ERR_ARGUMENT, "ckpt_begin at %s:%d: a region needs a name without , + ; : /", at.file,
                        at.line);

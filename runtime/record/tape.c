@@ -122,7 +122,7 @@ rw_status rw_tape_note_roots(rw_tape *t, const uint32_t *roots, size_t n, bool s
 
 void rw_tape_reset(rw_tape *t)
 {
-    if (!t) return;
+    if (!t || rw_is_called_by_a_kernel(t->ctx, "rw_tape_reset")) return;
     const size_t used = (t->n_values + RW_VALUE_CHUNK - 1) / RW_VALUE_CHUNK;
     end_step(t);
     rest_values(t, used);
@@ -171,7 +171,7 @@ void rw_tape_release(rw_tape *t)
 
 void rw_tape_destroy(rw_tape **pt)
 {
-    if (!pt || !*pt) return;
+    if (!pt || !*pt || rw_is_called_by_a_kernel((*pt)->ctx, "rw_tape_destroy")) return;
     rw_tape *const t = *pt;
     *pt = NULL;
     end_step(t);

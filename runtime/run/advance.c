@@ -208,6 +208,7 @@ struct rw_run *rw_run_stopped(const rw_tape *t, const struct rw_request *q)
 
 rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_run **ret_run)
 {
+    if (rw_is_called_by_a_kernel(t->ctx, "running a step")) return RW_ERR_ARGUMENT;
     struct rw_run *const stopped = rw_run_stopped(t, request);
     if (stopped && goes_on(stopped)) {
         *ret_run = stopped;
@@ -382,13 +383,23 @@ static rw_status await_copies(const struct rw_run *r, size_t to)
     return status ? rw_fail(ctx, status, "run: what was moved out did not arrive") : RW_OK;
 }
 
+static rw_status walk(struct rw_run *r, size_t to)
+{
+    rw_context *const ctx = context_of(r);
+    ctx->running = true;
+    const rw_status status = rw_walk(r, r->from, to, &r->reached);
+    const bool disturbed = ctx->disturbed;
+    ctx->running = ctx->disturbed = false;
+    return !status && disturbed ? RW_ERR_ARGUMENT : status;
+}
+
 rw_status rw_run_walk(struct rw_run *r, size_t to)
 {
     rw_status status = RW_OK;
     r->from = r->reached = r->next_action;
     for (int i = r->n_observers; !status && i-- > 0;)
         if (r->observer[i]->begin) status = r->observer[i]->begin(r->observer[i], r, r->from, to);
-    if (!status) status = rw_walk(r, r->from, to, &r->reached);
+    if (!status) status = walk(r, to);
     return status ? status : await_copies(r, to);
 }
 

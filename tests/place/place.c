@@ -199,6 +199,22 @@ Test(place, each_way_of_placing_earns_its_time)
     cr_expect_leq(many, 1.105, "%.5f", many);
 }
 
+/* Too many for orders: a stack that is taken down again, between what lives short. The capacities that are tried first
+   lie close to the bound. */
+Test(place, a_stack_of_thousands_comes_within_two_percent)
+{
+    enum { N = 6500 };
+    static struct rw_life life[N];
+    state = 12345;
+    for (uint32_t i = 0; i < N; i++) {
+        const bool brief = i % 4 || i > N / 2;
+        const uint32_t last = brief ? i + (uint32_t)draw(4) : 2 * N - i;
+        life[i] = (struct rw_life){ i, last, 256 * (1 + draw(60)), 0 };
+    }
+    const double ratio = check(life, N);
+    cr_assert_leq(ratio, 1.02, "%.4f", ratio);
+}
+
 Test(place, nothing_and_nothing_but_empty_buffers)
 {
     struct rw_life life[2] = { { 0, 3, 0, 77 }, { 1, 1, 0, 78 } };

@@ -94,3 +94,8 @@ Test(zoo, so_are_those_of_densenet_in_float64)
 {
     check_models(RW_F64, MODEL_DENSENET121, MODEL_DENSENET121);
 }
+
+Test(zoo, so_are_those_of_llama_in_float64)
+{
+    check_models(RW_F64, MODEL_LLAMA, MODEL_LLAMA);
+}

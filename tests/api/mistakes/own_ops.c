@@ -4,7 +4,6 @@
 #include <rewind/op.h>
 #include <rewind/ops.h>
 
-
 static rw_status fine(rw_op_call *call)
 {
     return rw_op_output_like(call, 0, 0);
@@ -148,7 +147,11 @@ OP(outputs_minus_7 = { .name = "outputs_minus_7", .n_inputs = 1, .n_outputs = -7
 OP(outputs_none = { .name = "outputs_none", .n_inputs = 1, .n_outputs = 0, .check = says_nothing, KERNEL });
 OP(outputs_300 = { .name = "outputs_300", .n_inputs = 1, .n_outputs = 300, .check = fine, KERNEL });
 OP(outputs_70000 = { .name = "outputs_70000", .n_inputs = 1, .n_outputs = 70000, .check = fine, KERNEL });
-OP(overwriter = { .name = "overwriter", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL,
+OP(overwriter = { .name = "overwriter",
+                  .n_inputs = 1,
+                  .n_outputs = 1,
+                  .check = fine,
+                  KERNEL,
                   .inplace = (const rw_inplace[]){ { 3, 0 }, RW_INPLACE_END } });
 OP(committer = { .name = "committer", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .flags = RW_OP_COMMIT });
 OP(says_none = { .name = "says_none", .n_inputs = 1, .n_outputs = 1, .check = says_nothing, KERNEL });
@@ -158,36 +161,99 @@ OP(no_type = { .name = "no_type", .n_inputs = 1, .n_outputs = 1, .check = of_no_
 OP(output_5 = { .name = "output_5", .n_inputs = 1, .n_outputs = 1, .check = names_output_5, KERNEL });
 OP(output_minus = { .name = "output_minus", .n_inputs = 1, .n_outputs = 1, .check = names_output_minus_1, KERNEL });
 OP(input_7 = { .name = "input_7", .n_inputs = 1, .n_outputs = 1, .check = like_input_7, KERNEL });
-OP(variadic_minus = { .name = "variadic_minus", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC,
-                      .check = has_minus_5_outputs, KERNEL });
-OP(variadic_none = { .name = "variadic_none", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .check = says_nothing,
-                     KERNEL });
-OP(variadic_300 = { .name = "variadic_300", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .check = has_300_outputs,
-                    KERNEL });
-OP(variadic_many = { .name = "variadic_many", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .check = has_100000_outputs,
-                     KERNEL });
+OP(variadic_minus = {
+       .name = "variadic_minus", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .check = has_minus_5_outputs, KERNEL });
+OP(variadic_none = {
+       .name = "variadic_none", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .check = says_nothing, KERNEL });
+OP(variadic_300 = {
+       .name = "variadic_300", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .check = has_300_outputs, KERNEL });
+OP(variadic_many = {
+       .name = "variadic_many", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .check = has_100000_outputs, KERNEL });
 OP(behind = { .name = "behind", .n_inputs = 1, .n_outputs = 1, .check = looks_behind, .flags = RW_OP_VIEW });
 OP(in_front = { .name = "in_front", .n_inputs = 1, .n_outputs = 1, .check = looks_before, .flags = RW_OP_VIEW });
 OP(far_away = { .name = "far_away", .n_inputs = 1, .n_outputs = 1, .check = looks_far, .flags = RW_OP_VIEW });
 OP(backwards = { .name = "backwards", .n_inputs = 1, .n_outputs = 1, .check = looks_backwards, .flags = RW_OP_VIEW });
 OP(view_100 = { .name = "view_100", .n_inputs = 1, .n_outputs = 1, .check = looks_at_rank_100, .flags = RW_OP_VIEW });
-OP(view_of_none = { .name = "view_of_none", .n_inputs = 0, .n_outputs = 1, .check = looks_before,
-                    .flags = RW_OP_VIEW });
+OP(view_of_none = {
+       .name = "view_of_none", .n_inputs = 0, .n_outputs = 1, .check = looks_before, .flags = RW_OP_VIEW });
 OP(no_view = { .name = "no_view", .n_inputs = 1, .n_outputs = 1, .check = looks_behind, KERNEL });
 OP(silent_one = { .name = "silent_one", .n_inputs = 1, .n_outputs = 1, .check = refuses_without_a_word, KERNEL });
 OP(sound = { .name = "sound", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL });
 OP(rule_none = { .name = "rule_none", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .grad = sets_nothing });
 OP(rule_null = { .name = "rule_null", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .grad = sets_null });
-OP(rule_shape = { .name = "rule_shape", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL,
-                  .grad = sets_another_shape });
+OP(rule_shape = {
+       .name = "rule_shape", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .grad = sets_another_shape });
 OP(rule_9 = { .name = "rule_9", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .grad = sets_input_9 });
-OP(rule_minus = { .name = "rule_minus", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL,
-                  .grad = sets_twice_input_minus_1 });
+OP(rule_minus = {
+       .name = "rule_minus", .n_inputs = 1, .n_outputs = 1, .check = fine, KERNEL, .grad = sets_twice_input_minus_1 });
+
+/* Kernels that call what they may not: each does one thing to the tape of the trial, and says that all is well. */
+static struct world *disturbed;
+
+static rw_status records(const rw_kernel *k)
+{
+    (void)k;
+    return rw_input(disturbed->t, RW_F32, RW_SHAPE(2, 3), NULL) ? RW_ERR_DEVICE : RW_OK;
+}
+
+static rw_status records_an_op(const rw_kernel *k)
+{
+    (void)k;
+    return rw_tanh(disturbed->t, disturbed->x) ? RW_ERR_DEVICE : RW_OK;
+}
+
+static rw_status begins(const rw_kernel *k)
+{
+    (void)k;
+    return ckpt_begin(disturbed->t, "region") ? RW_OK : RW_ERR_DEVICE;
+}
+
+static rw_status resets(const rw_kernel *k)
+{
+    (void)k;
+    rw_tape_reset(disturbed->t);
+    return RW_OK;
+}
+
+static rw_status destroys(const rw_kernel *k)
+{
+    (void)k;
+    rw_tape_destroy(&disturbed->t);
+    return disturbed->t ? RW_OK : RW_ERR_DEVICE;
+}
+
+static rw_status runs(const rw_kernel *k)
+{
+    float x[6];
+    (void)k;
+    return rw_read(disturbed->t, disturbed->v, x, sizeof x) ? RW_OK : RW_ERR_DEVICE;
+}
+
+static rw_status resets_another(const rw_kernel *k)
+{
+    memset(k->out[0].data, 0, 24);
+    rw_tape_reset(disturbed->alien_t);
+    return rw_tanh(disturbed->alien_t, rw_zeros(disturbed->alien_t, RW_F32, RW_SHAPE(2))) ? RW_OK : RW_ERR_DEVICE;
+}
+
+#define CALLS(name_, kernel_)                                                                                          \
+    static const rw_op_def name_ = { .name = #name_,                                                                   \
+                                     .n_inputs = 1,                                                                    \
+                                     .n_outputs = 1,                                                                   \
+                                     .check = fine,                                                                    \
+                                     .kernel = { [RW_DEVICE_CPU] = kernel_, [RW_DEVICE_CUDA] = kernel_ } }
+CALLS(recorder, records);
+CALLS(caller, records_an_op);
+CALLS(beginner, begins);
+CALLS(resetter, resets);
+CALLS(destroyer, destroys);
+CALLS(runner, runs);
+CALLS(stranger, resets_another);
 
 #define RECORD(name_, expected, op) TENSOR(name_, expected, rw_apply(t, &op, &in, 1, NULL, 0, outs))
-#define BACKWARD(name_, expected, op)                                                                       \
-    STATUS_OF(name_, expected,                                                                              \
-              y = rw_sum(t, rw_apply(t, &op, &p, 1, NULL, 0, NULL), RW_ALL_AXES, false), rw_backward(t, y))
+#define BACKWARD(name_, expected, op)                                                                                  \
+    STATUS_OF(name_, expected, y = rw_sum(t, rw_apply(t, &op, &p, 1, NULL, 0, NULL), RW_ALL_AXES, false),              \
+              rw_backward(t, y))
 
 static void definitions(struct trial *m, struct world *w)
 {
@@ -227,6 +293,28 @@ static void definitions(struct trial *m, struct world *w)
     TENSOR("view_of_none", RW_ERR_ARGUMENT, rw_apply(t, &view_of_none, NULL, 0, NULL, 0, outs));
 }
 
+static rw_status run_of(struct world *w, const rw_op_def *op)
+{
+    rw_tensor *const y = rw_apply(w->t, op, &w->x, 1, NULL, 0, NULL);
+    disturbed = w;
+    return rw_eval(w->t, &y, 1);
+}
+
+/* The op that they are of is recorded: the tape is not what it was. */
+static void disturbances(struct trial *m, struct world *w)
+{
+#define DISTURBS(name_, op)                                                                                            \
+    ALLOWED(name_, run_of(w, &op) == RW_ERR_ARGUMENT && w->t && strstr(rw_error_message(w->ctx), name_) &&             \
+                       strstr(rw_error_message(w->ctx), "called by a kernel"))
+    DISTURBS("rw_input", recorder);
+    DISTURBS("tanh", caller);
+    DISTURBS("ckpt_begin", beginner);
+    DISTURBS("rw_tape_reset", resetter);
+    DISTURBS("rw_tape_destroy", destroyer);
+    DISTURBS("running a step", runner);
+    ALLOWED("rw_apply", run_of(w, &stranger) == RW_OK);
+}
+
 static void calls(struct trial *m, struct world *w)
 {
     rw_tape *const t = w->t;
@@ -260,12 +348,13 @@ static void calls(struct trial *m, struct world *w)
     ALLOWED("rw_tensor_layout", !rw_tensor_layout(NULL) && !rw_tensor_layout(RW_NONE));
     ALLOWED("rw_tensor_base", !rw_tensor_base(NULL));
     ALLOWED("rw_tensor_base", rw_tensor_base(w->dead) == w->dead);
-    ALLOWED("rw_tensor_kind_of", rw_tensor_kind_of(NULL) == RW_TENSOR_NONE &&
-                                 rw_tensor_kind_of(w->dead_grad) == RW_TENSOR_GRADIENT);
+    ALLOWED("rw_tensor_kind_of",
+            rw_tensor_kind_of(NULL) == RW_TENSOR_NONE && rw_tensor_kind_of(w->dead_grad) == RW_TENSOR_GRADIENT);
 }
 
 void mistakes_with_own_ops(struct trial *m, struct world *w)
 {
     definitions(m, w);
+    disturbances(m, w);
     calls(m, w);
 }
