@@ -106,8 +106,8 @@ RW_API void rw_zero_grad(rw_context *ctx);
  * A gradient that is clear is zero and stays clear. On CUDA it is only queued, unless the norm is asked for.
  * @param ret_norm receives the norm before scaling; may be NULL; untouched on failure.
  * @return RW_ERR_ARGUMENT for a max_norm that is not above zero, an error that is stuck in the context, RW_ERR_CHANGED
- *         for a gradient that a failed backward has left half-way, RW_ERR_MEMORY (also for more than 32,766
- *         parameters); then nothing has changed.
+ *         for a gradient that a failed backward has left half-way, RW_ERR_MEMORY; RW_ERR_ARGUMENT as well for more than
+ *         32,764 parameters. Then nothing has changed.
  */
 RW_API rw_status rw_clip_grad_norm(rw_context *ctx, double max_norm, double *ret_norm);
 

@@ -12,6 +12,9 @@ struct rw_clipping {
     size_t n_params; /* it was planned for so many */
 };
 
+/* One node takes each gradient in and gives it out, and has five operands more. */
+#define CLIPPED_MOST ((RW_OP_MAX_OPERANDS - 5) / 2)
+
 /* Whose gradients or sums they are that there are, in their order, into in. */
 static int list(struct rw_clip *c, rw_tensor *const *of_param, rw_tensor **in)
 {
@@ -34,6 +37,9 @@ static rw_status record_all(struct rw_clip *c, rw_tape *t, rw_tensor **gradient,
     in[1] = &c->norm->tensor;
     in[2] = &c->sums.state->tensor;
     const int n = 3 + list(c, gradient, in + 3);
+    if (c->sums.n > CLIPPED_MOST)
+        return rw_fail(t->ctx, RW_ERR_ARGUMENT, "rw_clip_grad_norm: %zu parameters, at most %d", c->sums.n,
+                       CLIPPED_MOST);
     const rw_status status = rw_update_record(t, "rw_clip_grad_norm", &rw_op_clip_grad_norm, in, n, NULL, 0, out);
     for (size_t i = 0, k = 2; !status && i < ctx->n_params; i++) {
         rw_tensor **const g = &gradient[ctx->params[i]->tensor.id];
@@ -154,7 +160,8 @@ static bool open_sums(rw_context *ctx, struct rw_clip_sums *s)
 
 rw_status rw_clip_open(struct rw_clip *c, rw_context *ctx)
 {
-    *c = (struct rw_clip){ .pass = { NULL, show, end, change }, .ctx = ctx,
+    *c = (struct rw_clip){ .pass = { NULL, show, end, change },
+                           .ctx = ctx,
                            .limit = rw_state_create(ctx, RW_F64, RW_SCALAR),
                            .norm = rw_state_create(ctx, RW_F64, RW_SCALAR) };
     if (c->limit && c->norm && open_sums(ctx, &c->sums)) return RW_OK;
