@@ -64,11 +64,11 @@ typedef struct {
     /** Of RW_RECIPE_F8 with RW_SCALING_TENSOR: scales come from amaxes of earlier steps (below), and gradient_dtype is
         theirs. It outlives the step that is recorded. NULL: current scaling. */
     rw_delayed *delayed;
-    /** Of RW_RECIPE_F8: codes of weights are kept when backward has run, or rw_eval() where nothing is trained, in memory
-        of the context, and read by what is recorded after a rw_tape_reset(), until the weight is written, or the scale
-        that delayed scaling gives it. So micro-batches make them once an optimizer's step. The bytes are the same; it
-        takes a byte an element and the scales (rw_memory.parameters), and as much of the activations of the step that
-        makes them. Not in graphs. */
+    /** Of RW_RECIPE_F8: codes of weights are kept when backward has run, or rw_eval() where nothing is trained, in
+        memory of the context, and read by what is recorded after a rw_tape_reset(), until the weight is written, or the
+        scale that delayed scaling gives it. So micro-batches make them once an optimizer's step. The bytes are the
+        same; it takes a byte an element and the scales (rw_memory.parameters), and as much of the activations of the
+        step that makes them. Not in graphs. */
     bool keep_weights;
 } rw_recipe;
 
