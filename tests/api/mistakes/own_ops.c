@@ -4,6 +4,8 @@
 #include <rewind/op.h>
 #include <rewind/ops.h>
 
+#include <string.h>
+
 static rw_status fine(rw_op_call *call)
 {
     return rw_op_output_like(call, 0, 0);
