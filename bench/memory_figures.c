@@ -1,6 +1,7 @@
 /*
- * The arena over the largest sum of live bytes for both models and for those of zoo.h under every policy, and the bytes
- * that a GPT block keeps: the difference between a model with one layer more and one with fewer.
+ * The arena over the largest sum of live bytes for GPT, Llama and those of zoo.h, as steps that run, and for the other
+ * models of bench/models, as plans, under every policy; and the bytes that a GPT block keeps: the difference between a
+ * model with one layer more and one with fewer.
  */
 #include "figure.h"
 #include "models/model.h"
@@ -70,17 +71,69 @@ static rw_memory run_of_zoo(const struct zoo_entry *z, const char *policy)
     return memory;
 }
 
+/* Of what is planned alone: models of other kinds, under policies that move nothing. */
+static void plans_of_models(struct worst *w, rw_dtype dtype)
+{
+    static const char *const policies[] = { "none",
+                                            "full",
+                                            "uniform:2",
+                                            "uniform:3",
+                                            "block:2",
+                                            "ops:linear,conv2d",
+                                            "selective:block,mlp",
+                                            "discard:bn,relu",
+                                            "budget:80%",
+                                            "budget:60%",
+                                            "budget:40%" };
+    enum { BATCH = 4, SIDE = 32, TOKENS = 96 };
+    int32_t *const tokens = calloc(BATCH * TOKENS, sizeof *tokens);
+    for (enum model_kind kind = MODEL_DEEPSEEK; kind < MODEL_KINDS; kind++) {
+        rw_context *ctx = NULL;
+        rw_tape *t = NULL;
+        struct model m;
+        struct model_config c = { .kind = kind, .dtype = dtype, .dropout = 0.1f };
+        const int size = kind >= MODEL_VIT ? SIDE : TOKENS;
+        char name[32];
+        model_preset(&c, "small");
+        if (c.max_seq < size) c.max_seq = size;
+        rw_context_create(&ctx, &(rw_context_params){ .device = RW_DEVICE_CPU, .seed = 1 });
+        rw_tape_create(&t, ctx);
+        rw_tensor *const loss = model_declare(&m, ctx, &c) ? NULL : model_loss(&m, t, BATCH, size, tokens, tokens);
+        snprintf(name, sizeof name, "%s %s", model_name(kind), rw_dtype_name(dtype));
+        for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+            rw_prediction x;
+            const rw_status status = rw_tape_plan(t, loss, policies[i], &x);
+            if (status && status != RW_ERR_BUDGET) fprintf(stderr, "%s: %s\n", name, rw_error_message(ctx));
+            rw_error_clear(ctx);
+            const rw_memory memory = { .predicted_peak = x.peak_bytes,
+                                       .measured_peak = x.peak_bytes,
+                                       .largest_live = x.largest_live };
+            if (!status) note_arena(w, &memory, name, policies[i]);
+        }
+        rw_tape_destroy(&t);
+        rw_context_destroy(&ctx);
+    }
+    free(tokens);
+}
+
 static void arena(void)
 {
-    static const char *const policies[] = { "none", "full", "uniform:2", "uniform:3", "block:2",
-                                            "selective:core_attn", "selective:mlp", "ops:linear,attention",
+    static const char *const policies[] = { "none",
+                                            "full",
+                                            "uniform:2",
+                                            "uniform:3",
+                                            "block:2",
+                                            "selective:core_attn",
+                                            "selective:mlp",
+                                            "ops:linear,attention",
                                             "names:save=qkv,attn_out" };
     struct worst w = { 0 };
     for (int kind = 0; kind < 2; kind++)
         for (int scores = 0; scores < 2; scores++)
             for (int dtype = 0; dtype < 2; dtype++)
                 for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
-                    struct model_config c = { .kind = (enum model_kind)kind, .scores = scores,
+                    struct model_config c = { .kind = (enum model_kind)kind,
+                                              .scores = scores,
                                               .dtype = dtype ? RW_BF16 : RW_F32 };
                     model_preset(&c, "tiny");
                     c.layers = 6;
@@ -96,6 +149,8 @@ static void arena(void)
             const rw_memory m = run_of_zoo(&zoo[i], zoo_policies[p]);
             note_arena(&w, &m, zoo[i].name, zoo_policies[p]);
         }
+    plans_of_models(&w, RW_F32);
+    plans_of_models(&w, RW_BF16);
     char text[160];
     snprintf(text, sizeof text, "arena over the largest sum of live bytes, worst of %d (%s)", w.n, w.where);
     figure(text, w.ratio, "times", 1.02);
