@@ -53,7 +53,7 @@ static rw_status launch(struct run *r, uint64_t step, double *loss)
 
 static void tell(const rw_nonfinite *where)
 {
-    if (where->found) rw_nonfinite_print(where, stderr);
+    if (where->found || where->differs) rw_nonfinite_print(where, stderr);
     else fprintf(stderr, "the same step again is finite: a fault of the machine\n");
 }
 

@@ -22,9 +22,11 @@ extern "C" {
 
 enum { RW_NONFINITE_NAN = 1 }; ///< NaN alone: a model that masks by infinities makes them on purpose
 
-/** The first value, in order of execution, that is not finite. Plain data; strings are cut to fit. */
+/** The first value, in order of execution, that is not finite, or not what it was. Plain data; strings are cut. */
 typedef struct rw_nonfinite {
     bool found;       ///< false: every value is finite. If one was not before, the machine has made a mistake
+    bool differs;     ///< the value had been read before, and came out as other bytes now: the machine has made a
+                      ///< mistake, or the op breaks its law, which ckpt_verify() names
     char op[48];      ///< the op that made it, or the first that read it
     char region[96];  ///< its region, "outer/inner"; "" outside any
     char site[160];   ///< file:line of the call
@@ -39,7 +41,8 @@ typedef struct rw_nonfinite {
 } rw_nonfinite;
 
 /**
- * Runs the step of rw_backward(t, loss) again under the tape's policy, up to the first value that is not finite.
+ * Runs the step of rw_backward(t, loss) again under the tape's policy, up to the first value that is not finite, or
+ * that was read before and is not the same bytes now: no tolerance stands in between.
  * Gradients, buffers and what was read stay as they are. Takes about the time of a step on a CPU; on CUDA every value
  * is copied to the host.
  * @param flags   0 or RW_NONFINITE_NAN.

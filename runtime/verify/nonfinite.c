@@ -18,6 +18,8 @@ struct search {
     rw_context *ctx;
     bool nan_alone;
     rw_nonfinite found;
+    const struct rw_held *held; /* what was computed before the search */
+    size_t n_held;
     double least, greatest; /* of what the node reads */
     void *host;             /* a copy of one value */
     size_t cap_host;
@@ -75,6 +77,30 @@ static rw_status look(struct search *s, const rw_view *v, struct seen *ret)
     return status;
 }
 
+static bool are_other_bytes(struct search *s, const struct rw_held *h, const rw_view *v, rw_status *status)
+{
+    const rw_context *const ctx = s->ctx;
+    const size_t bytes = (size_t)v->layout->span * rw_dtype_size(v->dtype);
+    if (ctx->device->on_host) return memcmp(h->data, v->data, bytes);
+    if (!rw_grow(&s->host, &s->cap_host, 0, 2 * bytes, 1)) *status = RW_ERR_MEMORY;
+    char *const host = s->host;
+    if (!*status) *status = ctx->device->download(ctx->device_state, host, h->data, bytes);
+    if (!*status) *status = ctx->device->download(ctx->device_state, host + bytes, v->data, bytes);
+    return !*status && memcmp(host, host + bytes, bytes);
+}
+
+/* Is this what was read before, and has it become other bytes? */
+static rw_status compare(struct search *s, const struct rw_at *at, uint32_t value, const rw_view *v, bool *ret_differs)
+{
+    rw_status status = RW_OK;
+    *ret_differs = false;
+    if (value >= at->run->plan->mark_values || !v->data || !v->layout->numel) return RW_OK;
+    for (size_t i = 0; i < s->n_held && !*ret_differs && !status; i++)
+        if (s->held[i].value == value && s->held[i].data)
+            *ret_differs = are_other_bytes(s, &s->held[i], v, &status);
+    return status;
+}
+
 /* ---- what a node reads and makes ---- */
 
 static void note(struct search *s, const struct rw_at *at, const struct seen *seen, uint32_t value, bool leaf)
@@ -82,7 +108,7 @@ static void note(struct search *s, const struct rw_at *at, const struct seen *se
     const rw_tape *const t = at->run->tape;
     ckpt_report place = { 0 };
     rw_report_place(t, at->node, false, &place);
-    s->found = (rw_nonfinite){ .found = true, .leaf = leaf, .backward = at->node->adjoint, .element = seen->first,
+    s->found = (rw_nonfinite){ .found = seen->count, .leaf = leaf, .backward = at->node->adjoint, .element = seen->first,
                                .count = seen->count, .elements = seen->elements, .got = seen->got,
                                .least = s->least, .greatest = s->greatest };
     memcpy(s->found.op, place.op, sizeof s->found.op);
@@ -125,11 +151,15 @@ static rw_status after(struct rw_observer *o, const struct rw_at *at)
 {
     struct search *const s = (struct search *)o;
     for (int i = 0; at->node && i < at->n_out; i++) {
+        const uint32_t value = at->node->first_output + (uint32_t)i;
         struct seen seen;
-        const rw_status status = look(s, &at->out[i], &seen);
+        bool differs;
+        rw_status status = look(s, &at->out[i], &seen);
+        if (!status) status = compare(s, at, value, &at->out[i], &differs);
         if (status) return status;
-        if (!seen.count) continue;
-        note(s, at, &seen, at->node->first_output + (uint32_t)i, false);
+        if (!seen.count && !differs) continue;
+        note(s, at, &seen, value, false);
+        s->found.differs = differs;
         return RW_ERR_MISMATCH;
     }
     return RW_OK;
@@ -148,7 +178,7 @@ static rw_status rehearse(struct search *s, rw_tape *t, rw_plan *plan)
     status = rw_run_advance(r, plan->n_actions - plan->n_commits);
     if (!status) status = rw_runs_wait(t->ctx);
     rw_run_end(r);
-    if (status != RW_ERR_MISMATCH || !s->found.found) return status;
+    if (status != RW_ERR_MISMATCH || !(s->found.found || s->found.differs)) return status;
     rw_error_clear(t->ctx); /* that is how the run ended */
     return RW_OK;
 }
@@ -159,6 +189,8 @@ static rw_status search(struct search *s, rw_tape *t, uint32_t loss)
     const struct rw_request request = rw_step_request(t, &loss, 1);
     const size_t n_held = t->n_held;
     rw_plan *plan;
+    s->held = t->held;
+    s->n_held = n_held;
     t->n_held = 0;
     rw_status status = rw_plan_get(t, &request, &plan);
     if (!status) {
@@ -202,8 +234,11 @@ rw_status rw_find_nonfinite(rw_tape *t, rw_tensor *loss, unsigned flags, rw_nonf
 void rw_nonfinite_print(const rw_nonfinite *w, FILE *out)
 {
     if (!w || !out) return;
+    if (w->differs)
+        fprintf(out, "%s%s%s at %s: not the bytes that were read before: a fault of the machine, or an op that breaks "
+                "its law, which ckpt_verify() names\n", w->op, *w->region ? " in " : "", w->region, w->site);
     if (!w->found) {
-        fprintf(out, "every value of the step is finite\n");
+        if (!w->differs) fprintf(out, "every value of the step is finite\n");
         return;
     }
     fprintf(out, "%s%s%s%s: %g, the first of %lld of %lld elements, at %lld; %s %s%s%s at %s, which reads %g to %g\n",
