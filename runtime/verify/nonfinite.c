@@ -96,8 +96,7 @@ static rw_status compare(struct search *s, const struct rw_at *at, uint32_t valu
     *ret_differs = false;
     if (value >= at->run->plan->mark_values || !v->data || !v->layout->numel) return RW_OK;
     for (size_t i = 0; i < s->n_held && !*ret_differs && !status; i++)
-        if (s->held[i].value == value && s->held[i].data)
-            *ret_differs = are_other_bytes(s, &s->held[i], v, &status);
+        if (s->held[i].value == value && s->held[i].data) *ret_differs = are_other_bytes(s, &s->held[i], v, &status);
     return status;
 }
 
@@ -108,9 +107,15 @@ static void note(struct search *s, const struct rw_at *at, const struct seen *se
     const rw_tape *const t = at->run->tape;
     ckpt_report place = { 0 };
     rw_report_place(t, at->node, false, &place);
-    s->found = (rw_nonfinite){ .found = seen->count, .leaf = leaf, .backward = at->node->adjoint, .element = seen->first,
-                               .count = seen->count, .elements = seen->elements, .got = seen->got,
-                               .least = s->least, .greatest = s->greatest };
+    s->found = (rw_nonfinite){ .found = seen->count,
+                               .leaf = leaf,
+                               .backward = at->node->adjoint,
+                               .element = seen->first,
+                               .count = seen->count,
+                               .elements = seen->elements,
+                               .got = seen->got,
+                               .least = s->least,
+                               .greatest = s->greatest };
     memcpy(s->found.op, place.op, sizeof s->found.op);
     memcpy(s->found.region, place.region, sizeof s->found.region);
     memcpy(s->found.site, place.site, sizeof s->found.site);
@@ -223,7 +228,8 @@ rw_status rw_find_nonfinite(rw_tape *t, rw_tensor *loss, unsigned flags, rw_nonf
         return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_find_nonfinite: there are no flags %#x", flags);
     const uint32_t id = rw_loss_check(t, loss, "rw_find_nonfinite");
     if (id == RW_NONE_ID || check_effects(t)) return ctx->status;
-    struct search s = { .observer = { .before = before, .after = after }, .ctx = ctx,
+    struct search s = { .observer = { .before = before, .after = after },
+                        .ctx = ctx,
                         .nan_alone = flags & RW_NONFINITE_NAN };
     const rw_status status = search(&s, t, id);
     rw_free(s.host);
@@ -235,14 +241,18 @@ void rw_nonfinite_print(const rw_nonfinite *w, FILE *out)
 {
     if (!w || !out) return;
     if (w->differs)
-        fprintf(out, "%s%s%s at %s: not the bytes that were read before: a fault of the machine, or an op that breaks "
-                "its law, which ckpt_verify() names\n", w->op, *w->region ? " in " : "", w->region, w->site);
+        fprintf(out,
+                "%s%s%s at %s: not the bytes that were read before: a fault of the machine, or an op that breaks "
+                "its law, which ckpt_verify() names\n",
+                w->op, *w->region ? " in " : "", w->region, w->site);
     if (!w->found) {
         if (!w->differs) fprintf(out, "every value of the step is finite\n");
         return;
     }
     fprintf(out, "%s%s%s%s: %g, the first of %lld of %lld elements, at %lld; %s %s%s%s at %s, which reads %g to %g\n",
-            w->leaf ? "held from the beginning" : w->backward ? "a gradient" : "made in forward",
+            w->leaf       ? "held from the beginning"
+            : w->backward ? "a gradient"
+                          : "made in forward",
             *w->value ? " by \"" : "", w->value, *w->value ? "\"" : "", w->got, (long long)w->count,
             (long long)w->elements, (long long)w->element, w->leaf ? "first read by" : "by", w->op,
             *w->region ? " in " : "", w->region, w->site, w->least, w->greatest);
