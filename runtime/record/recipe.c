@@ -238,7 +238,8 @@ rw_tensor *rw_recipe_codes_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_qua
                               rw_tensor **ret_scale)
 {
     if (t->recipes[t->open_recipe].bereft) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "linear: the open recipe's delayed scaling was destroyed");
+        rw_fail(t->ctx, RW_ERR_ARGUMENT, "linear at %s:%d: the open recipe's delayed scaling was destroyed", at.file,
+                at.line);
         return NULL;
     }
     const rw_delayed *const delayed = recipe->delayed;
