@@ -62,7 +62,8 @@ struct rows {
     size_t size;
 };
 
-/* Channels [from, to) under tap `tap`, whose place in x is `at`, or nowhere: numbers [col, col + n) of a row of x'. */
+/* Those of numbers [col, col + n) of a row of x' that lie under tap `tap`: the channels at `at`, or, where that is NULL,
+   zeros. */
 static void take_tap(const struct rows *x, const char *at, int64_t tap, int64_t col, int64_t n, void *to)
 {
     const int64_t taps = x->c->kh * x->c->kw, first = col > tap ? (col - tap + taps - 1) / taps : 0;
@@ -85,7 +86,7 @@ static void take(const void *of, int64_t row, int64_t col, int64_t n, void *to)
         const int64_t iy = rw_conv_under(c, 0, oy, tap / c->kw), ix = rw_conv_under(c, 1, ox, tap % c->kw);
         const bool there = iy >= 0 && iy < c->h && ix >= 0 && ix < c->w;
         const size_t at = there ? (size_t)(((image * c->h + iy) * c->w + ix) * c->c) * x->size : 0;
-        if (c->kh * c->kw == 1) memcpy(to, x->data + at + (size_t)col * x->size, (size_t)n * x->size);
+        if (there && c->kh * c->kw == 1) memcpy(to, x->data + at + (size_t)col * x->size, (size_t)n * x->size);
         else take_tap(x, there ? x->data + at : NULL, tap, col, n, to);
     }
 }
