@@ -73,18 +73,23 @@ static rw_tensor *record_part(struct run *r, uint64_t step, int k)
 }
 
 /* A loss that is finite, and gradients that are not, or what became 8-bit codes: the micro-batches are recorded once
-   more, with the random numbers that they drew, up to the one in which it happens. */
-static rw_status find_again(struct run *r, uint64_t step)
+   more, with the random numbers that they drew, and the first in which it happens is told. The loss that they have
+   together is the one that was seen, to the last bit. */
+static rw_status find_again(struct run *r, uint64_t step, double loss)
 {
     const rw_generator_state now = rw_generator_get(r->ctx);
     rw_nonfinite where = { 0 };
     rw_status status = RW_OK;
+    double again = 0;
     rw_generator_set(r->ctx, r->drawn);
-    for (int k = 0; !status && !where.found && k < o.accum; k++) {
-        status = rw_find_nonfinite(r->t, record_part(r, step, k), 0, &where);
+    for (int k = 0; !status && k < o.accum; k++) {
+        rw_tensor *const mean = record_part(r, step, k);
+        again += rw_item(r->t, mean);
+        if (!where.found) status = rw_find_nonfinite(r->t, mean, 0, &where);
         rw_tape_reset(r->t);
     }
     rw_generator_set(r->ctx, now);
+    if (!status && again != loss) fprintf(stderr, "the same step again has another loss: a fault of the machine\n");
     if (!status && !where.found && o.accum > 1)
         fprintf(stderr, "the gradients of each micro-batch are finite: their sum is not, or the machine is at fault\n");
     else if (!status) tell(&where);
@@ -124,7 +129,7 @@ static rw_status step_of(struct run *r, uint64_t step, double *loss, double *siz
     }
     if (!status && r->scaler) status = rw_scaler_unscale(r->scaler);
     if (!status) status = rw_clip_grad_norm(r->ctx, o.clip, size);
-    if (!status && !r->scaler && isfinite(*loss) && !isfinite(*size)) status = find_again(r, step);
+    if (!status && !r->scaler && isfinite(*loss) && !isfinite(*size)) status = find_again(r, step, *loss);
     return status; /* where a scaler finds what is not finite it leaves the update out, and goes on */
 }
 
@@ -238,7 +243,7 @@ rw_status train(struct run *r, int first)
         status = step_of(r, (uint64_t)step, &loss, &size);
         if (!status) status = watch(r, step, loss, &size, &alerts);
         const bool hidden = (alerts & RW_ALERT_AMAX_NONFINITE) && isfinite(loss) && isfinite(size);
-        if (!status && hidden && !o.graph) status = find_again(r, (uint64_t)step);
+        if (!status && hidden && !o.graph) status = find_again(r, (uint64_t)step, loss);
         if (!status) status = recover(r, &next, alerts, loss);
         if (!status && next <= step) continue;
         since++;

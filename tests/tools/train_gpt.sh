@@ -245,7 +245,8 @@ for weights in tame overflows; do # that it was looked for draws no random numbe
     train --preset llama-tiny --load $weights --dropout 0.01 --accum 2 --steps 1 --checkpoint looked_$weights
     head -c 3000 looked_$weights/*.safetensors | grep -ao '"rewind.generator":"42 [0-9]*"' >drawn_$weights
 done
-grep -q "^a gradient: " log && cmp drawn_tame drawn_overflows || { cat log drawn_*; exit 1; }
+grep -q "^a gradient: " log && ! grep -q "another loss" log && cmp drawn_tame drawn_overflows ||
+    { cat log drawn_*; exit 1; }
 for what in note lower; do # then the weights are no numbers either, which stops it
     status=0
     lowered=$([ $what = lower ] && echo 1 || echo 0)
