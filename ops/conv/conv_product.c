@@ -54,8 +54,8 @@ bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind)
     return c->n * c->oh * c->ow < FEW_IN_ALL || (kind == RW_CONV_WEIGHT && are_patches(c));
 }
 
-/* Rows of a matrix, or of x'. */
-struct rows {
+/* What rows are taken of: a matrix, or x'. */
+struct origin {
     const struct rw_conv *c; /* NULL: of a matrix */
     const char *data;
     int64_t row; /* elements of a row of a matrix */
@@ -64,7 +64,7 @@ struct rows {
 
 /* Those of numbers [col, col + n) of a row of x' that lie under tap `tap`: the channels at `at`, or, where that is NULL,
    zeros. */
-static void take_tap(const struct rows *x, const char *at, int64_t tap, int64_t col, int64_t n, void *to)
+static void take_tap(const struct origin *x, const char *at, int64_t tap, int64_t col, int64_t n, void *to)
 {
     const int64_t taps = x->c->kh * x->c->kw, first = col > tap ? (col - tap + taps - 1) / taps : 0;
     for (int64_t ch = first, i = ch * taps + tap - col; i < n; ch++, i += taps) {
@@ -75,7 +75,7 @@ static void take_tap(const struct rows *x, const char *at, int64_t tap, int64_t 
 
 static void take(const void *of, int64_t row, int64_t col, int64_t n, void *to)
 {
-    const struct rows *const x = of;
+    const struct origin *const x = of;
     const struct rw_conv *const c = x->c;
     if (!c) {
         memcpy(to, x->data + (size_t)(row * x->row + col) * x->size, (size_t)n * x->size);
@@ -142,7 +142,7 @@ rw_status rw_conv_run_product(const rw_kernel *k, enum rw_conv_kind kind, const 
 {
     const size_t size = rw_dtype_size(c->dtype);
     const int64_t met = c->c * c->kh * c->kw;
-    const struct rows x = { c, o->x, 0, size }, y = { NULL, o->y, kind == RW_CONV_FORWARD ? met : c->oc, size };
+    const struct origin x = { c, o->x, 0, size }, y = { NULL, o->y, kind == RW_CONV_FORWARD ? met : c->oc, size };
     struct gemm g = product_of(c, kind, o->bias || o->sum);
     g.from_a.of = kind == RW_CONV_FORWARD ? &x : &y;
     g.from_b.of = kind == RW_CONV_FORWARD ? &y : &x;
