@@ -62,8 +62,8 @@ struct origin {
     size_t size;
 };
 
-/* Those of numbers [col, col + n) of a row of x' that lie under tap `tap`: the channels at `at`, or, where that is NULL,
-   zeros. */
+/* Those of numbers [col, col + n) of a row of x' that lie under tap `tap`: the channels at `at`, or, where that is
+   NULL, zeros. */
 static void take_tap(const struct origin *x, const char *at, int64_t tap, int64_t col, int64_t n, void *to)
 {
     const int64_t taps = x->c->kh * x->c->kw, first = col > tap ? (col - tap + taps - 1) / taps : 0;
