@@ -1,10 +1,11 @@
 /*
  * Batches of matrix products, c[i] = a[i] b[i] + bias (+ c[i]): what the kernels of this family share.
  *
- * Two ways. oneDNN for float32 and bfloat16; the library's own loops (gemm_own_cpu.c) for float64, for very small
- * matrices, where a library call costs more than the product, and for processors that oneDNN has no fast code for.
- * Either way c is cut into tiles by its shape alone, each tile is computed by one thread and k is never split: the bits
- * do not depend on the number of threads.
+ * Three ways. The matrix unit of processors that have one, for large products of bfloat16 (gemm_amx.h). oneDNN for
+ * others of bfloat16, and for float32. The library's own loops (gemm_own_tmpl.h) for float64, for very small matrices,
+ * where a library call costs more than the product, and for processors that oneDNN has no fast code for. Each way c is
+ * cut into tiles by its shape alone, each tile is computed by one thread and k is never split: the bits do not depend
+ * on the number of threads.
  */
 #ifndef RW_OPS_MATMUL_GEMM_H
 #define RW_OPS_MATMUL_GEMM_H
@@ -71,6 +72,7 @@ struct gemm_panels {
 /* How a product is carried out: a function of shapes and strides alone. */
 struct gemm_plan {
     bool own; /* the own loops, no workspace */
+    bool amx; /* the matrix unit, from panels of packed blocks (gemm_amx.h) */
     int64_t tile_m, tile_n, tiles_m, tiles_n;
     struct rw_onednn_primitive *primitive[2][2]; /* [last row of tiles][last column of tiles] */
     size_t scratch;                           /* per thread */

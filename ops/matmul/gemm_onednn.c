@@ -3,6 +3,7 @@
 
 #include "device/cpu/cpu.h"
 #include "ops/common/util.h"
+#include "ops/matmul/gemm_amx.h"
 
 #include <omp.h>
 #include <string.h>
@@ -19,19 +20,20 @@
 
 /* ---- the plan ---- */
 
-/* Equal tiles, as many as wanted, multiples of 16 but for the last. */
-static int64_t even_tile(int64_t extent, int64_t most)
+/* Equal tiles, as many as wanted, multiples of `align` but for the last. */
+static int64_t even_tile(int64_t extent, int64_t most, int64_t align)
 {
-    const int64_t tile = gemm_align(gemm_ceil_div(extent, gemm_ceil_div(extent, most)), 16);
+    const int64_t tile = gemm_align(gemm_ceil_div(extent, gemm_ceil_div(extent, most)), align);
     return tile < extent ? tile : extent;
 }
 
-static void cut(const struct gemm *g, struct gemm_plan *p)
+/* Tiles of at most [most_m, most_n]. */
+static void cut(const struct gemm *g, struct gemm_plan *p, int64_t most_m, int64_t most_n)
 {
-    int64_t most_m = TILE_M, most_n = TILE_N;
+    const int64_t align = p->amx ? AMX_BLOCK : 16;
     for (;;) {
-        p->tile_m = even_tile(g->m, most_m);
-        p->tile_n = even_tile(g->n, most_n);
+        p->tile_m = even_tile(g->m, most_m, align);
+        p->tile_n = even_tile(g->n, most_n, align);
         p->tiles_m = gemm_ceil_div(g->m, p->tile_m);
         p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
         if (g->n_batch * p->tiles_m * p->tiles_n >= TILES_WANTED) return;
@@ -47,13 +49,15 @@ static void cut(const struct gemm *g, struct gemm_plan *p)
 /* What may be held of one operand for all threads, or a tile, if more; each makes parts of the other for itself. */
 #define HELD_BYTES ((int64_t)4 << 20)
 
-static struct gemm_panels panels_of(const struct gemm *g, int64_t extent, int64_t tile, int64_t tiles, int64_t most)
+static struct gemm_panels panels_of(const struct gemm *g, bool amx, int64_t extent, int64_t tile, int64_t tiles,
+                                    int64_t most)
 {
     struct gemm_panels p = { .tiles = most < 1 ? 1 : most < tiles ? most : tiles };
     p.n = gemm_ceil_div(tiles, p.tiles);
     p.tiles = gemm_ceil_div(tiles, p.n);
     p.wide = p.tiles * tile < extent ? p.tiles * tile : extent;
-    p.bytes = (size_t)gemm_align(p.wide * g->k * (int64_t)rw_dtype_size(g->dtype), GEMM_SCRATCH_ALIGN);
+    const int64_t numbers = amx ? gemm_align(p.wide, AMX_BLOCK) * rw_gemm_amx_depth(g) : p.wide * g->k;
+    p.bytes = (size_t)gemm_align(numbers * (int64_t)rw_dtype_size(g->dtype), GEMM_SCRATCH_ALIGN);
     return p;
 }
 
@@ -61,13 +65,13 @@ static struct gemm_panels panels_of(const struct gemm *g, int64_t extent, int64_
 static void set_panels(struct gemm *g, struct gemm_plan *p)
 {
     const int64_t size = (g->k ? g->k : 1) * (int64_t)rw_dtype_size(g->dtype);
-    p->a = panels_of(g, g->m, p->tile_m, p->tiles_m, HELD_BYTES / (p->tile_m * size));
-    p->b = panels_of(g, g->n, p->tile_n, p->tiles_n, HELD_BYTES / (p->tile_n * size));
+    p->a = panels_of(g, p->amx, g->m, p->tile_m, p->tiles_m, HELD_BYTES / (p->tile_m * size));
+    p->b = panels_of(g, p->amx, g->n, p->tile_n, p->tiles_n, HELD_BYTES / (p->tile_n * size));
     const int64_t for_a = g->m + p->a.n * g->n, for_b = g->n + p->b.n * g->m;
     p->holds_a = for_a == for_b ? p->a.bytes <= p->b.bytes : for_a < for_b;
-    if (p->holds_a) p->b = panels_of(g, g->n, p->tile_n, p->tiles_n, 1);
-    else p->a = panels_of(g, g->m, p->tile_m, p->tiles_m, 1);
-    rw_gemm_describe_panel(g, &p->a, &p->b, &g->a, &g->b);
+    if (p->holds_a) p->b = panels_of(g, p->amx, g->n, p->tile_n, p->tiles_n, 1);
+    else p->a = panels_of(g, p->amx, g->m, p->tile_m, p->tiles_m, 1);
+    if (!p->amx) rw_gemm_describe_panel(g, &p->a, &p->b, &g->a, &g->b);
 }
 
 /* One for each thread, or all of them where there are no more. */
@@ -133,6 +137,20 @@ static void plan_own(struct gemm *g, struct gemm_plan *p)
     p->workspace = panel_bytes(p);
 }
 
+/* What passes by what is held is a tile, which is to stay in the second cache. */
+#define PASSING_BYTES ((int64_t)1 << 20)
+
+static void plan_amx(struct gemm *g, struct gemm_plan *p)
+{
+    const int64_t fits = PASSING_BYTES / (g->k * (int64_t)rw_dtype_size(g->dtype)) / AMX_BLOCK * AMX_BLOCK;
+    const int64_t most = fits < TILE_LEAST ? TILE_LEAST : fits;
+    p->amx = true;
+    cut(g, p, most < TILE_M ? most : TILE_M, most < TILE_N ? most : TILE_N);
+    set_panels(g, p);
+    p->scratch = (size_t)gemm_align((int64_t)rw_gemm_amx_scratch(g, p->tile_m, p->tile_n), GEMM_SCRATCH_ALIGN);
+    p->workspace = panel_bytes(p) + (size_t)p->threads * p->scratch;
+}
+
 static rw_status make_plan(struct gemm *g, struct rw_onednn *onednn, int threads, bool planning,
                            struct gemm_plan *ret)
 {
@@ -143,7 +161,11 @@ static rw_status make_plan(struct gemm *g, struct rw_onednn *onednn, int threads
         plan_own(g, ret);
         return RW_OK;
     }
-    cut(g, ret);
+    if (rw_gemm_amx_takes(g)) {
+        plan_amx(g, ret);
+        return RW_OK;
+    }
+    cut(g, ret, TILE_M, TILE_N);
     if (g->panels) set_panels(g, ret);
     RW_CHECK(ask_library(g, onednn, planning, ret));
     if (ret->own) plan_own(g, ret);
@@ -257,6 +279,16 @@ static void run_own(const struct gemm *g, const struct gemm_plan *p, int64_t til
 
 /* ---- operands that are made ---- */
 
+/* Panel i of an operand, packed. */
+static void pack_panel(const struct gemm *g, bool is_a, const struct gemm_panels *p, int64_t i, int threads, char *to)
+{
+    const int64_t first = i * p->wide, left = (is_a ? g->m : g->n) - first, wide = left < p->wide ? left : p->wide;
+    const int64_t unit = 4 * AMX_BLOCK, depth = rw_gemm_amx_depth(g);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t at = 0; at < wide; at += unit)
+        rw_gemm_amx_pack(g, is_a, first + at, wide - at < unit ? wide - at : unit, (uint16_t *)(void *)to + at * depth);
+}
+
 /* Panel i of an operand. */
 static void make_panel(const struct gemm *g, const struct gemm_source *from, const struct gemm_panels *p, int64_t i,
                        int threads, char *to)
@@ -275,12 +307,20 @@ struct making {
     const struct gemm *g;
     const struct gemm_plan *p;
     rw_gemm_tile_fn tile;
-    const struct gemm_source *from_held, *from_passing;
     struct gemm_panels held, passing;
     int64_t held_tiles; /* of the whole */
     bool all_made;      /* every panel of the other has a place */
     char *at_held, *at_passing, *scratch;
 };
+
+/* Panel i of what is held, or of what passes by. */
+static void make(const struct making *m, bool held, int64_t i, int threads, char *to)
+{
+    const struct gemm_panels *const p = held ? &m->held : &m->passing;
+    const bool is_a = held == m->p->holds_a;
+    if (m->p->amx) pack_panel(m->g, is_a, p, i, threads, to);
+    else make_panel(m->g, is_a ? &m->g->from_a : &m->g->from_b, p, i, threads, to);
+}
 
 /* Tiles h and i of the held operand and of the other one, which is made: a product of its own. */
 static rw_status run_made_tile(const struct making *m, int64_t h, int64_t i, const char *passing, int thread)
@@ -291,15 +331,19 @@ static rw_status run_made_tile(const struct making *m, int64_t h, int64_t i, con
     const int64_t at = (row * m->g->c_row + col) * to;
     struct tile t = { .last_m = im == p->tiles_m - 1, .last_n = in == p->tiles_n - 1 };
     struct gemm g = *m->g;
-    g.a.data = (p->holds_a ? m->at_held : passing) + im % p->a.tiles * p->tile_m * g.a.row * size;
-    g.b.data = (p->holds_a ? passing : m->at_held) + in % p->b.tiles * p->tile_n * g.b.col * size;
+    const int64_t a_row = p->amx ? rw_gemm_amx_depth(&g) : g.a.row, b_col = p->amx ? rw_gemm_amx_depth(&g) : g.b.col;
+    g.a.data = (p->holds_a ? m->at_held : passing) + im % p->a.tiles * p->tile_m * a_row * size;
+    g.b.data = (p->holds_a ? passing : m->at_held) + in % p->b.tiles * p->tile_n * b_col * size;
     g.c = (char *)g.c + at;
     if (g.adds) g.sum = (const char *)g.sum + at;
     if (g.has_bias) g.bias = (const char *)g.bias + col * size;
     t.rows = t.last_m ? g.m - row : p->tile_m;
     t.cols = t.last_n ? g.n - col : p->tile_n;
-    if (!p->own) return library_tile(&g, p, &t, thread, m->scratch);
-    m->tile(&g, 0, 0, t.rows, 0, t.cols);
+    if (p->amx)
+        rw_gemm_amx_tile(&g, g.a.data, g.b.data, t.rows, t.cols, p->holds_a,
+                         (float *)(void *)(m->scratch + (size_t)thread * p->scratch));
+    else if (!p->own) return library_tile(&g, p, &t, thread, m->scratch);
+    else m->tile(&g, 0, 0, t.rows, 0, t.cols);
     return RW_OK;
 }
 
@@ -322,7 +366,7 @@ static rw_status run_held(const struct making *m, int64_t i)
         for (int64_t n = 0; n < m->passing.n * tiles; n++) {
             const int64_t own = n / tiles;
             char *const to = m->at_passing + (size_t)(m->all_made ? own : thread) * m->passing.bytes;
-            if (!m->all_made && own != made) make_panel(m->g, m->from_passing, &m->passing, own, 1, to);
+            if (!m->all_made && own != made) make(m, false, own, 1, to);
             made = own;
             const rw_status status = run_made_tile(m, first + n % tiles, own, to, thread);
             if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
@@ -337,7 +381,7 @@ static void make_all(const struct making *m)
 {
 #pragma omp parallel for num_threads(m->p->threads) schedule(static, 1) if (m->p->threads > 1)
     for (int64_t i = 0; i < m->passing.n; i++)
-        make_panel(m->g, m->from_passing, &m->passing, i, 1, m->at_passing + (size_t)i * m->passing.bytes);
+        make(m, false, i, 1, m->at_passing + (size_t)i * m->passing.bytes);
 }
 
 static rw_status run_made(const struct gemm *g, const struct gemm_plan *p, rw_gemm_tile_fn tile, char *workspace)
@@ -345,15 +389,13 @@ static rw_status run_made(const struct gemm *g, const struct gemm_plan *p, rw_ge
     struct making m = { .g = g, .p = p, .tile = tile, .at_held = workspace };
     m.held = p->holds_a ? p->a : p->b;
     m.passing = p->holds_a ? p->b : p->a;
-    m.from_held = p->holds_a ? &g->from_a : &g->from_b;
-    m.from_passing = p->holds_a ? &g->from_b : &g->from_a;
     m.held_tiles = p->holds_a ? p->tiles_m : p->tiles_n;
     m.all_made = m.passing.n <= p->threads;
     m.at_passing = workspace + m.held.bytes;
     m.scratch = workspace + panel_bytes(p);
     if (m.all_made) make_all(&m);
     for (int64_t i = 0; i < m.held.n; i++) {
-        make_panel(g, m.from_held, &m.held, i, p->threads, m.at_held);
+        make(&m, true, i, p->threads, m.at_held);
         RW_CHECK(run_held(&m, i));
     }
     return RW_OK;
@@ -367,7 +409,7 @@ rw_status rw_gemm_run(const rw_kernel *k, struct gemm *g, rw_gemm_tile_fn tile)
     const int64_t tiles = g->n_batch * p.tiles_m * p.tiles_n;
     if (!tiles) return RW_OK;
     if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
-    if (g->panels) return run_made(g, &p, tile, k->workspace);
+    if (g->panels || p.amx) return run_made(g, &p, tile, k->workspace);
     if (p.own) {
         run_own(g, &p, tiles, tile);
         return RW_OK;

@@ -185,12 +185,14 @@ Test(codes_product, panels_give_the_bytes_of_what_is_decoded_whole)
 /*
  * What the product of bfloat16 takes for itself, and panels. Tiles of the library are 432 by 368 here: of the second
  * factor one is held at a time, of the first one each thread has one. Those of the library's own loops are 48 by 64: of
- * the second factor nine are held, half of what there is.
+ * the second factor nine are held, half of what there is. A matrix unit's are 160 by 160; it packs the factors of either
+ * product, with a depth of whole steps of 32, holds four tiles of the second one, and keeps a tile's sums by blocks.
  */
 Test(codes_product, a_workspace_of_panels)
 {
     enum { ROWS = 2100, IN = 3000, OUT = 1100, THREADS = 2 };
     const size_t library = 2 * IN * (368 + THREADS * 432), own = 2 * IN * (9 * 64 + THREADS * 48);
+    const size_t packed = 2 * 3008 * (640 + THREADS * 160) + THREADS * 160 / 32 * 32 * 32 * sizeof(float);
     if (test_device() != RW_DEVICE_CPU) cr_skip_test("CUDA decodes whole, or multiplies codes");
     rw_memory panels, whole;
     struct fixture b = fixture_open(3, THREADS);
@@ -207,8 +209,8 @@ Test(codes_product, a_workspace_of_panels)
     cr_assert_eq(rw_memory_stats(b.ctx, &panels), RW_OK);
     cr_expect_eq(panels.predicted_peak, panels.measured_peak);
     const size_t more = panels.workspace - whole.workspace;
-    cr_expect(more == library || (!whole.workspace && more == own), "%zu and %zu bytes", panels.workspace,
-              whole.workspace);
+    cr_expect(more == library || (!whole.workspace && more == own) || (!more && whole.workspace == packed),
+              "%zu and %zu bytes", panels.workspace, whole.workspace);
     fixture_close(&b);
 }
 

@@ -51,7 +51,7 @@ static void cpu_describe(void *state, char *text, size_t size)
         break;
     }
     if (info) fclose(info);
-    snprintf(text, size, "%s, %s", name, isa[rw_cpu_isa()]);
+    snprintf(text, size, "%s, %s%s", name, isa[rw_cpu_isa()], rw_cpu_has_amx() ? ", AMX" : "");
 }
 
 /* A step walks through all of its arena, and with pages of 4 KiB spends a share of that on finding them. Systems that

@@ -21,24 +21,63 @@ static enum rw_isa best(void)
     return RW_ISA_BASE;
 }
 
-static enum rw_isa choose(void)
+static int choose(void)
 {
     const char *const asked = getenv("REWIND_ISA");
     const enum rw_isa most = best();
     enum rw_isa isa = most;
     if (asked && !strcmp(asked, "base")) isa = RW_ISA_BASE;
     if (asked && !strcmp(asked, "v3")) isa = RW_ISA_V3;
-    return isa < most ? isa : most;
+    return (int)(isa < most ? isa : most);
+}
+
+/* Benign race: every thread computes the same value. Kept as value + 1 so that 0 means "not yet". */
+static int once(int *chosen, int (*choose_it)(void))
+{
+    int value = __atomic_load_n(chosen, __ATOMIC_RELAXED);
+    if (!value) {
+        value = choose_it() + 1;
+        __atomic_store_n(chosen, value, __ATOMIC_RELAXED);
+    }
+    return value - 1;
 }
 
 enum rw_isa rw_cpu_isa(void)
 {
-    /* Benign race: every thread computes the same value. Kept as value + 1 so that 0 means "not yet". */
     static int chosen;
-    int isa = __atomic_load_n(&chosen, __ATOMIC_RELAXED);
-    if (!isa) {
-        isa = (int)choose() + 1;
-        __atomic_store_n(&chosen, isa, __ATOMIC_RELAXED);
-    }
-    return (enum rw_isa)(isa - 1);
+    return (enum rw_isa)once(&chosen, choose);
+}
+
+#if defined(RW_HAVE_AMX) && defined(RW_HAVE_ISA_V4) && defined(__linux__)
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define REQUEST_PERMISSION 0x1023 /* of arch_prctl(), for the whole process */
+#define TILE_DATA 18
+
+/* Linux has a process ask: the unit's registers make what is saved of each thread larger by 8 KiB. */
+static int amx(void)
+{
+    const char *const asked = getenv("REWIND_ISA");
+    unsigned a, b, c, d;
+    if (rw_cpu_isa() != RW_ISA_V4 || (asked && !strcmp(asked, "v4")) || !__builtin_cpu_supports("avx512bf16")) return 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+    return (d & bit_AMX_TILE) && (d & bit_AMX_BF16) && !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+}
+
+#else
+
+static int amx(void)
+{
+    return 0;
+}
+
+#endif
+
+bool rw_cpu_has_amx(void)
+{
+    static int chosen;
+    return once(&chosen, amx);
 }

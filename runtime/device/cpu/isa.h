@@ -16,6 +16,9 @@ enum rw_isa { RW_ISA_BASE, RW_ISA_V3, RW_ISA_V4 };
 /* The best instruction set that both this build and this processor have. REWIND_ISA=base|v3|v4 lowers it. */
 enum rw_isa rw_cpu_isa(void);
 
+/* And beside v4 the matrix unit for bfloat16 (Intel AMX), which the system has to allow? REWIND_ISA=v4 does without. */
+bool rw_cpu_has_amx(void);
+
 #define RW_ISA_JOIN_(name, isa) name##_##isa
 #define RW_ISA_JOIN(name, isa) RW_ISA_JOIN_(name, isa)
 #define RW_ISA_NAME(name) RW_ISA_JOIN(name, RW_ISA)

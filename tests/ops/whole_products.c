@@ -1,0 +1,166 @@
+/*
+ * Products of small whole numbers, whose results every type holds: each element exactly, for all ways that operands can
+ * lie, and for extents beside those of tiles, blocks and steps. Around the operands lies what is no number: a product
+ * that reads beside one is found.
+ */
+#include "support/support.h"
+
+#include "ops/matmul/matmul.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct extents {
+    int64_t m, n, k;
+};
+
+/* From what one thread does by itself to what is cut into tiles and panels; with depths of one step and of many. */
+static const struct extents extents[] = {
+    { 3, 5, 7 },      { 32, 64, 1024 },  { 33, 64, 1100 }, { 64, 33, 1100 },   { 129, 161, 130 },
+    { 257, 300, 65 }, { 600, 400, 33 },  { 47, 48, 2049 }, { 31, 700, 255 },   { 700, 31, 256 },
+    { 96, 800, 300 }, { 1100, 70, 257 },
+};
+enum { N_EXTENTS = sizeof extents / sizeof *extents };
+
+static const rw_dtype types[] = { RW_BF16, RW_F32, RW_F16, RW_F64 };
+
+enum { ROWS_BEFORE = 1, COLS_BEFORE = 2, ROWS_MORE = 3, COLS_MORE = 5 };
+
+/* -1, 0 or 1: sums of 2,100 products of two stay far below 256, up to which bfloat16 holds every whole number. */
+static int number_at(uint32_t seed, int64_t row, int64_t col)
+{
+    uint32_t x = seed * 0x9e3779b9u + (uint32_t)row * 0x85ebca6bu + (uint32_t)col * 0xc2b2ae35u;
+    x ^= x >> 15, x *= 0x2c1b3c6du, x ^= x >> 12, x *= 0x297a2d39u, x ^= x >> 15;
+    return (int)(x % 3) - 1;
+}
+
+static void put(void *to, rw_dtype dtype, int64_t i, double x)
+{
+    const float single = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &single, sizeof bits);
+    if (dtype == RW_F64) ((double *)to)[i] = x;
+    else if (dtype == RW_F32) ((float *)to)[i] = single;
+    else if (dtype == RW_BF16) ((uint16_t *)to)[i] = (uint16_t)(bits >> 16);
+    else ((uint16_t *)to)[i] = isnan(x) ? 0x7e00 : x < 0 ? 0xbc00 : x > 0 ? 0x3c00 : 0;
+}
+
+enum { A = 1, B, BIAS, SUM };
+
+/* [rows, cols] of whole numbers in the middle of a matrix of what is none; turned: the transpose of [cols, rows]. */
+static rw_tensor *operand(struct fixture *b, rw_dtype dtype, uint32_t seed, int64_t rows, int64_t cols, bool turned)
+{
+    const int64_t high = (turned ? cols : rows), wide = turned ? rows : cols;
+    const int64_t all_rows = high + ROWS_MORE, all_cols = wide + COLS_MORE;
+    void *const data = malloc((size_t)(all_rows * all_cols) * rw_dtype_size(dtype));
+    const char *const names[] = { "", "a", "b", "bias", "sum" };
+    rw_tensor *const p = rw_buffer(b->ctx, names[seed], dtype, RW_SHAPE(all_rows, all_cols));
+    for (int64_t i = 0; i < all_rows; i++)
+        for (int64_t j = 0; j < all_cols; j++) {
+            const int64_t r = i - ROWS_BEFORE, c = j - COLS_BEFORE;
+            const bool inside = r >= 0 && r < high && c >= 0 && c < wide;
+            put(data, dtype, i * all_cols + j, inside ? number_at(seed, turned ? c : r, turned ? r : c) : NAN);
+        }
+    cr_assert_eq(rw_write(p, data, rw_tensor_bytes(p)), RW_OK, "%s", rw_error_message(b->ctx));
+    free(data);
+    rw_tensor *const x = rw_slice(b->t, rw_slice(b->t, p, 0, ROWS_BEFORE, ROWS_BEFORE + high), 1, COLS_BEFORE,
+                                  COLS_BEFORE + wide);
+    return turned ? rw_transpose(b->t, x, 0, 1) : x;
+}
+
+static signed char *numbers(uint32_t seed, int64_t rows, int64_t cols)
+{
+    signed char *const x = malloc((size_t)(rows * cols));
+    for (int64_t i = 0; i < rows * cols; i++) x[i] = (signed char)number_at(seed, i / cols, i % cols);
+    return x;
+}
+
+static void expect_exact(struct fixture *b, rw_tensor *y, const struct extents *e, bool bias, bool adds,
+                         const char *what)
+{
+    float *const are = malloc((size_t)(e->m * e->n) * sizeof *are);
+    signed char *const a = numbers(A, e->m, e->k), *const columns = numbers(B, e->k, e->n);
+    rw_tensor *const wide = rw_cast(b->t, y, RW_F32);
+    cr_assert_eq(rw_read(b->t, wide, are, rw_tensor_bytes(wide)), RW_OK, "%s", rw_error_message(b->ctx));
+    for (int64_t i = 0; i < e->m; i++)
+        for (int64_t j = 0; j < e->n; j++) {
+            int want = (bias ? number_at(BIAS, 0, j) : 0) + (adds ? number_at(SUM, i, j) : 0);
+            for (int64_t k = 0; k < e->k; k++) want += a[i * e->k + k] * columns[k * e->n + j];
+            cr_assert_lt(abs(want), 256);
+            cr_assert_eq(are[i * e->n + j], (float)want, "%s, %s, [%d, %d] by %d: [%d, %d] is %g, not %d", what,
+                         rw_dtype_name(rw_tensor_dtype(y)), (int)e->m, (int)e->n, (int)e->k, (int)i, (int)j,
+                         (double)are[i * e->n + j], want);
+        }
+    free(are), free(a), free(columns);
+}
+
+Test(whole_products, as_operands_lie)
+{
+    for (int d = 0; d < 4; d++)
+        for (int i = 0; i < N_EXTENTS; i++)
+            for (int lie = 0; lie < 4; lie++) {
+                const struct extents *const e = &extents[i];
+                struct fixture b = fixture_open(1, 1 + lie);
+                rw_tensor *const x = operand(&b, types[d], A, e->m, e->k, lie & 1);
+                rw_tensor *const y = operand(&b, types[d], B, e->k, e->n, lie & 2);
+                expect_exact(&b, rw_matmul(b.t, x, y), e, false, false, "a product");
+                fixture_close(&b);
+            }
+}
+
+Test(whole_products, with_a_bias)
+{
+    for (int d = 0; d < 4; d++)
+        for (int i = 0; i < N_EXTENTS; i++) {
+            const struct extents *const e = &extents[i];
+            struct fixture b = fixture_open(1, 2);
+            rw_tensor *const x = operand(&b, types[d], A, e->m, e->k, false);
+            rw_tensor *const w = rw_transpose(b.t, operand(&b, types[d], B, e->k, e->n, true), 0, 1);
+            rw_tensor *const row = operand(&b, types[d], BIAS, 1, e->n, false);
+            rw_tensor *const bias = rw_contiguous(b.t, rw_reshape(b.t, row, RW_SHAPE(e->n)));
+            expect_exact(&b, rw_linear(b.t, x, w, bias), e, true, false, "with a bias");
+            fixture_close(&b);
+        }
+}
+
+/* Of 16 bits the sum may be of float32, as a weight's gradient is. */
+Test(whole_products, beside_a_sum)
+{
+    for (int d = 0; d < 4; d++)
+        for (int i = 0; i < N_EXTENTS; i++)
+            for (int wide = 0; wide < 2; wide++) {
+                const struct extents *const e = &extents[i];
+                struct fixture b = fixture_open(1, 2);
+                const rw_dtype to = wide && rw_dtype_size(types[d]) == 2 ? RW_F32 : types[d];
+                rw_tensor *const x = operand(&b, types[d], A, e->m, e->k, true);
+                rw_tensor *const y = operand(&b, types[d], B, e->k, e->n, false);
+                rw_tensor *const sum = rw_contiguous(b.t, operand(&b, to, SUM, e->m, e->n, false));
+                expect_exact(&b, rw_matmul_add_at(RW_HERE, b.t, sum, x, y), e, false, true, "beside a sum");
+                fixture_close(&b);
+            }
+}
+
+/* Rows of factors at random, by several numbers of threads. */
+Test(whole_products, any_number_of_threads_gives_the_same_bytes)
+{
+    for (int d = 0; d < 4; d++)
+        for (int i = 0; i < N_EXTENTS; i++) {
+            const struct extents *const e = &extents[i];
+            const size_t bytes = (size_t)(e->m * e->n) * rw_dtype_size(types[d]);
+            unsigned char *const first = malloc(bytes), *const other = malloc(bytes);
+            for (int threads = 1; threads <= 5; threads += 2) {
+                struct fixture b = fixture_open(7, threads);
+                rw_tensor *const x = rw_randn(b.t, types[d], RW_SHAPE(e->m, e->k));
+                rw_tensor *const y = rw_randn(b.t, types[d], RW_SHAPE(e->k, e->n));
+                rw_tensor *const z = rw_matmul(b.t, x, y);
+                cr_assert_eq(rw_read(b.t, z, threads == 1 ? first : other, bytes), RW_OK);
+                if (threads > 1)
+                    cr_assert_eq(first_difference(first, other, bytes), -1, "%s, extents %d, %d threads",
+                                 rw_dtype_name(types[d]), i, threads);
+                fixture_close(&b);
+            }
+            free(first), free(other);
+        }
+}
