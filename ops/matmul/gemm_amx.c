@@ -179,9 +179,7 @@ static void configure(void)
         uint8_t palette, start, reserved[14];
         uint16_t bytes[16];
         uint8_t rows[16];
-    } tiles = { .palette = 1,
-                .bytes = { 64, 64, 64, 64, 64, 64, 64, 64 },
-                .rows = { 16, 16, 16, 16, 16, 16, 16, 16 } };
+    } tiles = { .palette = 1, .bytes = { 64, 64, 64, 64, 64, 64, 64, 64 }, .rows = { 16, 16, 16, 16, 16, 16, 16, 16 } };
     __asm__ volatile("ldtilecfg %0" : : "m"(tiles)); /* the intrinsic tells the compiler of its first bytes alone */
 }
 
@@ -237,7 +235,8 @@ static inline void finish_row(const struct gemm *g, bool wide, bool bias, bool a
         y[half] = _mm512_load_ps(sums + (i / 16 * 2 + half) * 256 + i % 16 * 16);
         if (bias) y[half] = _mm512_add_ps(y[half], from_bias[half]);
         if (adds && wide)
-            y[half] = _mm512_add_ps(y[half], _mm512_maskz_loadu_ps(masks[half], (const float *)g->sum + at + 16 * half));
+            y[half] = _mm512_add_ps(y[half],
+                                    _mm512_maskz_loadu_ps(masks[half], (const float *)g->sum + at + 16 * half));
         if (adds && !wide) y[half] = _mm512_add_ps(y[half], of_bf16(g->sum, at + 16 * half, masks[half]));
         if (wide) _mm512_mask_storeu_ps((float *)g->c + at + 16 * half, masks[half], y[half]);
     }

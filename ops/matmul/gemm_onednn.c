@@ -151,8 +151,7 @@ static void plan_amx(struct gemm *g, struct gemm_plan *p)
     p->workspace = panel_bytes(p) + (size_t)p->threads * p->scratch;
 }
 
-static rw_status make_plan(struct gemm *g, struct rw_onednn *onednn, int threads, bool planning,
-                           struct gemm_plan *ret)
+static rw_status make_plan(struct gemm *g, struct rw_onednn *onednn, int threads, bool planning, struct gemm_plan *ret)
 {
     *ret = (struct gemm_plan){ .threads = threads_for(g, threads) };
     const bool nothing = !g->n_batch || !g->m || !g->n;
@@ -380,8 +379,7 @@ static rw_status run_held(const struct making *m, int64_t i)
 static void make_all(const struct making *m)
 {
 #pragma omp parallel for num_threads(m->p->threads) schedule(static, 1) if (m->p->threads > 1)
-    for (int64_t i = 0; i < m->passing.n; i++)
-        make(m, false, i, 1, m->at_passing + (size_t)i * m->passing.bytes);
+    for (int64_t i = 0; i < m->passing.n; i++) make(m, false, i, 1, m->at_passing + (size_t)i * m->passing.bytes);
 }
 
 static rw_status run_made(const struct gemm *g, const struct gemm_plan *p, rw_gemm_tile_fn tile, char *workspace)

@@ -18,9 +18,8 @@ struct extents {
 
 /* From what one thread does by itself to what is cut into tiles and panels; with depths of one step and of many. */
 static const struct extents extents[] = {
-    { 3, 5, 7 },      { 32, 64, 1024 },  { 33, 64, 1100 }, { 64, 33, 1100 },   { 129, 161, 130 },
-    { 257, 300, 65 }, { 600, 400, 33 },  { 47, 48, 2049 }, { 31, 700, 255 },   { 700, 31, 256 },
-    { 96, 800, 300 }, { 1100, 70, 257 },
+    { 3, 5, 7 },      { 32, 64, 1024 }, { 33, 64, 1100 }, { 64, 33, 1100 }, { 129, 161, 130 }, { 257, 300, 65 },
+    { 600, 400, 33 }, { 47, 48, 2049 }, { 31, 700, 255 }, { 700, 31, 256 }, { 96, 800, 300 },  { 1100, 70, 257 },
 };
 enum { N_EXTENTS = sizeof extents / sizeof *extents };
 
