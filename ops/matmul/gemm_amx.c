@@ -97,26 +97,38 @@ static inline void load_across(const struct lying *x, int64_t row, int64_t col, 
     }
 }
 
-/* Step by step of a block, half by half. along: numbers along the depth lie side by side; `at`, in rows or columns, is
-   where the block begins. A half of a has its 16 rows, one of b its 16 pairs one after the other. */
-static inline void pack_block(const struct lying *x, bool along, bool is_a, int64_t at, int64_t depth, uint16_t *to)
+/* A step of a block, half by half. along: numbers along the depth lie side by side. A half of a has its 16 rows, one of
+   b its 16 pairs one after the other. */
+static inline void pack_step(const struct lying *x, bool along, bool is_a, int64_t at, int64_t d, uint16_t *to)
 {
-    for (int64_t d = 0; d < depth; d += AMX_BLOCK)
-        for (int64_t half = 0; half < AMX_BLOCK; half += 16, to += HALF_OF_STEP) {
-            __m512i r[16];
-            if (along) load_along(x, at + half, d, r);
-            else load_across(x, d, at + half, r);
-            if (along != is_a) turn(r);
-            for (int i = 0; i < 16; i++) _mm512_store_si512(to + 32 * i, r[i]);
-        }
+    for (int64_t half = 0; half < AMX_BLOCK; half += 16, to += HALF_OF_STEP) {
+        __m512i r[16];
+        if (along) load_along(x, at + half, d, r);
+        else load_across(x, d, at + half, r);
+        if (along != is_a) turn(r);
+        for (int i = 0; i < 16; i++) _mm512_store_si512(to + 32 * i, r[i]);
+    }
 }
 
-static void pack_lying(const struct lying *x, bool along, bool is_a, int64_t at, int64_t depth, uint16_t *to)
+/* The blocks of n rows or columns, `apart` numbers one behind the other, in the order in which they lie: across, one
+   step of all of them after the other, so that rows are read in parts as long as can be. */
+static inline void pack_blocks(const struct lying *x, bool along, bool is_a, int64_t n, int64_t depth, int64_t apart,
+                               uint16_t *to)
 {
-    if (along && is_a) pack_block(x, true, true, at, depth, to);
-    else if (along) pack_block(x, true, false, at, depth, to);
-    else if (is_a) pack_block(x, false, true, at, depth, to);
-    else pack_block(x, false, false, at, depth, to);
+    const int64_t at_once = along ? AMX_BLOCK : n;
+    for (int64_t first = 0; first < n; first += at_once)
+        for (int64_t d = 0; d < depth; d += AMX_BLOCK)
+            for (int64_t at = first; at < first + at_once && at < n; at += AMX_BLOCK)
+                pack_step(x, along, is_a, at, d, to + at / AMX_BLOCK * apart + d * AMX_BLOCK);
+}
+
+static void pack_lying(const struct lying *x, bool along, bool is_a, int64_t n, int64_t depth, int64_t apart,
+                       uint16_t *to)
+{
+    if (along && is_a) pack_blocks(x, true, true, n, depth, apart, to);
+    else if (along) pack_blocks(x, true, false, n, depth, apart, to);
+    else if (is_a) pack_blocks(x, false, true, n, depth, apart, to);
+    else pack_blocks(x, false, false, n, depth, apart, to);
 }
 
 /* What is made is made in parts that stay in the nearest cache until they are packed. */
@@ -135,7 +147,7 @@ static void pack_made_along(const struct gemm *g, const struct gemm_source *from
             const int64_t cols = g->k - d < PART_DEPTH ? g->k - d : PART_DEPTH;
             const struct lying x = { part, PART_DEPTH, rows, cols };
             for (int64_t r = 0; r < rows; r++) from->make(from->of, first + at + r, d, cols, part + r * PART_DEPTH);
-            pack_lying(&x, true, is_a, 0, gemm_align(cols, AMX_BLOCK), to + at * depth + d * AMX_BLOCK);
+            pack_lying(&x, true, is_a, rows, gemm_align(cols, AMX_BLOCK), 0, to + at * depth + d * AMX_BLOCK);
         }
 }
 
@@ -149,9 +161,8 @@ static void pack_made_across(const struct gemm *g, const struct gemm_source *fro
             const int64_t cols = n - at < PART_WIDE ? n - at : PART_WIDE, rows = g->k - d < most ? g->k - d : most;
             const struct lying x = { part, PART_WIDE, rows, cols };
             for (int64_t r = 0; r < rows; r++) from->make(from->of, d + r, first + at, cols, part + r * PART_WIDE);
-            for (int64_t block = 0; block < cols; block += AMX_BLOCK)
-                pack_lying(&x, false, is_a, block, gemm_align(rows, AMX_BLOCK),
-                           to + (at + block) * depth + d * AMX_BLOCK);
+            pack_lying(&x, false, is_a, cols, gemm_align(rows, AMX_BLOCK), AMX_BLOCK * depth,
+                       to + at * depth + d * AMX_BLOCK);
         }
 }
 
@@ -167,7 +178,7 @@ void rw_gemm_amx_pack(const struct gemm *g, bool is_a, int64_t first, int64_t n,
     }
     const uint16_t *const data = (const uint16_t *)o->data + first * wide;
     const struct lying x = deep == 1 ? (struct lying){ data, wide, n, g->k } : (struct lying){ data, deep, g->k, n };
-    for (int64_t at = 0; at < n; at += AMX_BLOCK) pack_lying(&x, deep == 1, is_a, at, depth, to + at * depth);
+    pack_lying(&x, deep == 1, is_a, n, depth, AMX_BLOCK * depth, to);
 }
 
 /* ---- multiplying ---- */

@@ -140,6 +140,16 @@ static void plan_own(struct gemm *g, struct gemm_plan *p)
 /* What passes by what is held is a tile, which is to stay in the second cache. */
 #define PASSING_BYTES ((int64_t)1 << 20)
 
+/* As many panels pass by each thread. */
+static void share_evenly(const struct gemm *g, struct gemm_plan *p)
+{
+    const int64_t extent = p->holds_a ? g->n : g->m, n = gemm_align(p->holds_a ? p->tiles_n : p->tiles_m, p->threads);
+    const int64_t tile = even_tile(extent, gemm_ceil_div(extent, n), AMX_BLOCK), tiles = gemm_ceil_div(extent, tile);
+    *(p->holds_a ? &p->tile_n : &p->tile_m) = tile;
+    *(p->holds_a ? &p->tiles_n : &p->tiles_m) = tiles;
+    *(p->holds_a ? &p->b : &p->a) = panels_of(g, true, extent, tile, tiles, 1);
+}
+
 static void plan_amx(struct gemm *g, struct gemm_plan *p)
 {
     const int64_t fits = PASSING_BYTES / (g->k * (int64_t)rw_dtype_size(g->dtype)) / AMX_BLOCK * AMX_BLOCK;
@@ -147,6 +157,7 @@ static void plan_amx(struct gemm *g, struct gemm_plan *p)
     p->amx = true;
     cut(g, p, most < TILE_M ? most : TILE_M, most < TILE_N ? most : TILE_N);
     set_panels(g, p);
+    share_evenly(g, p);
     p->scratch = (size_t)gemm_align((int64_t)rw_gemm_amx_scratch(g, p->tile_m, p->tile_n), GEMM_SCRATCH_ALIGN);
     p->workspace = panel_bytes(p) + (size_t)p->threads * p->scratch;
 }
@@ -282,7 +293,7 @@ static void run_own(const struct gemm *g, const struct gemm_plan *p, int64_t til
 static void pack_panel(const struct gemm *g, bool is_a, const struct gemm_panels *p, int64_t i, int threads, char *to)
 {
     const int64_t first = i * p->wide, left = (is_a ? g->m : g->n) - first, wide = left < p->wide ? left : p->wide;
-    const int64_t unit = 4 * AMX_BLOCK, depth = rw_gemm_amx_depth(g);
+    const int64_t unit = threads > 1 ? 4 * AMX_BLOCK : wide, depth = rw_gemm_amx_depth(g);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t at = 0; at < wide; at += unit)
         rw_gemm_amx_pack(g, is_a, first + at, wide - at < unit ? wide - at : unit, (uint16_t *)(void *)to + at * depth);
