@@ -20,9 +20,49 @@ struct pool_operands {
 #define F(name) d_##name
 #include "ops/conv/pool_tmpl.h"
 
+typedef uint8_t nb __attribute__((vector_size(NF_LANES), aligned(1), may_alias));
+
+/* A vector's channels of a window: the first of the largest and its place stay in registers. As max_window(). */
+VEC_INLINE void max_of_vector(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t image,
+                              struct rw_pool_range ys, struct rw_pool_range xs, int64_t oy, int64_t ox, int64_t c)
+{
+    const int64_t to = ((image * p->oh + oy) * p->ow + ox) * p->c + c;
+    nf best = nf_all(0);
+    ni place = { 0 };
+    bool first = true;
+    for (int64_t y = ys.from; y < ys.to; y++)
+        for (int64_t z = xs.from; z < xs.to; z++, first = false) {
+            const nf x = nf_get(o->x, dtype, ((image * p->h + y) * p->w + z) * p->c + c);
+            const ni more = first ? (ni)(x == x) | (ni)(x != x) : (ni)(x > best) | (ni)(x != x);
+            const int here = (int)(rw_pool_place(p, 0, oy, y) * p->a.kernel[1] + rw_pool_place(p, 1, ox, z));
+            best = nf_select(more, x, best);
+            place = (more & here) | (~more & place);
+        }
+    nf_put(o->to, dtype, to, best);
+    *(nb *)(o->places + to) = __builtin_convertvector(place, nb);
+}
+
+VEC_INLINE void max_row(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, int64_t row)
+{
+    const int64_t image = row / p->oh, oy = row % p->oh, whole = p->c / NF_LANES * NF_LANES;
+    const struct rw_pool_range ys = rw_pool_inside(p, 0, oy);
+    for (int64_t ox = 0; ox < p->ow; ox++) {
+        const struct rw_pool_range xs = rw_pool_inside(p, 1, ox);
+        for (int64_t c = 0; c < whole; c += NF_LANES) max_of_vector(p, o, dtype, image, ys, xs, oy, ox, c);
+        for (int64_t c = whole; c < p->c; c += LANES)
+            f_max_window(p, o, dtype, image, oy, ox, c, p->c - c < LANES ? p->c - c : LANES);
+    }
+}
+
 static void row_of(const struct rw_pool *p, const struct pool_operands *o, rw_dtype dtype, enum rw_pool_kind kind,
                    int64_t row, int64_t height, int64_t width)
 {
+    if (kind == RW_POOL_MAX && dtype != RW_F64) {
+        if (dtype == RW_F32) max_row(p, o, RW_F32, row);
+        else if (dtype == RW_BF16) max_row(p, o, RW_BF16, row);
+        else max_row(p, o, RW_F16, row);
+        return;
+    }
     switch (dtype) {
     case RW_F32: f_row(p, o, RW_F32, kind, row, height, width); return;
     case RW_BF16: f_row(p, o, RW_BF16, kind, row, height, width); return;

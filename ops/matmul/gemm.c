@@ -59,8 +59,9 @@ static void finish(struct gemm *g, const rw_layout *a, const rw_layout *b)
 
 void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, rw_dtype dtype)
 {
-    *g = (struct gemm){ .dtype = dtype, .to = dtype, .m = a->dim[a->rank - 2], .k = a->dim[a->rank - 1],
-                        .n = b->dim[b->rank - 1] };
+    *g = (struct gemm){
+        .dtype = dtype, .to = dtype, .m = a->dim[a->rank - 2], .k = a->dim[a->rank - 1], .n = b->dim[b->rank - 1]
+    };
     g->batch_rank = (a->rank > b->rank ? a->rank : b->rank) - 2;
     for (int i = 0; i < g->batch_rank; i++) {
         const int ia = i - (g->batch_rank - (a->rank - 2)), ib = i - (g->batch_rank - (b->rank - 2));
@@ -79,8 +80,12 @@ void rw_gemm_of_matmul(struct gemm *g, const rw_layout *a, const rw_layout *b, r
 void rw_gemm_of_linear(struct gemm *g, const rw_layout *x, const rw_layout *weight, bool bias, rw_dtype dtype)
 {
     const int rows = x->rank - 2;
-    *g = (struct gemm){ .dtype = dtype, .to = dtype, .m = rows < 0 ? 1 : x->dim[rows], .k = weight->dim[1],
-                        .n = weight->dim[0], .has_bias = bias };
+    *g = (struct gemm){ .dtype = dtype,
+                        .to = dtype,
+                        .m = rows < 0 ? 1 : x->dim[rows],
+                        .k = weight->dim[1],
+                        .n = weight->dim[0],
+                        .has_bias = bias };
     g->batch_rank = rows < 0 ? 0 : rows;
     for (int i = 0; i < g->batch_rank; i++) {
         g->batch[i] = x->dim[i];
@@ -118,4 +123,18 @@ void rw_gemm_describe_dense(const struct gemm *g, struct gemm_operand *x, int64_
         x->batch[axis] = stride;
         stride *= g->batch[axis];
     }
+}
+
+bool rw_gemm_is_thin(const struct gemm *g)
+{
+    if (g->dtype != RW_F32 && g->dtype != RW_BF16) return false;
+    if (g->n_batch != 1 || g->panels || g->b.col != 1 || g->b.pack_bytes) return false;
+    return g->m <= GEMM_THIN_ROWS && g->n >= GEMM_THIN_COLS && (double)g->k * (double)g->n >= 1 << 22;
+}
+
+bool rw_gemm_is_shallow(const struct gemm *g)
+{
+    if ((g->dtype != RW_F32 && g->dtype != RW_BF16) || g->n_batch != 1 || g->panels) return false;
+    if (g->a.pack_bytes || g->b.pack_bytes) return false;
+    return g->k <= GEMM_THIN_DEPTH && g->n >= GEMM_THIN_COLS && (double)g->m * (double)g->n >= 1 << 21;
 }

@@ -3,9 +3,9 @@
  *
  * Three ways. The matrix unit of processors that have one, for large products of bfloat16 (gemm_amx.h). oneDNN for
  * others of bfloat16, and for float32. The library's own loops (gemm_own_tmpl.h) for float64, for very small matrices,
- * where a library call costs more than the product, and for processors that oneDNN has no fast code for. Each way c is
- * cut into tiles by its shape alone, each tile is computed by one thread and k is never split: the bits do not depend
- * on the number of threads.
+ * where a library call costs more than the product, for few rows of a beside a large b, and for processors that oneDNN
+ * has no fast code for. Each way c is cut into tiles by its shape alone, each tile is computed by one thread and k is
+ * never split: the bits do not depend on the number of threads.
  */
 #ifndef RW_OPS_MATMUL_GEMM_H
 #define RW_OPS_MATMUL_GEMM_H
@@ -55,7 +55,7 @@ struct gemm {
     const void *sum; /* like c, and may be c */
     void *c;         /* [batch..., m, n], dense but for its rows */
     int64_t c_row;   /* between rows of c and of the sum: n, or more where c is a part of the columns of one matrix */
-    bool panels;      /* a and b are made by these, in a batch of one; strides are then those of a panel */
+    bool panels;     /* a and b are made by these, in a batch of one; strides are then those of a panel */
     struct gemm_source from_a, from_b;
     bool gelu;        /* on CUDA: gelu's tanh form of c is made too */
     void *activation; /* like c */
@@ -75,7 +75,7 @@ struct gemm_plan {
     bool amx; /* the matrix unit, from panels of packed blocks (gemm_amx.h) */
     int64_t tile_m, tile_n, tiles_m, tiles_n;
     struct rw_onednn_primitive *primitive[2][2]; /* [last row of tiles][last column of tiles] */
-    size_t scratch;                           /* per thread */
+    size_t scratch;                              /* per thread */
     size_t workspace;
     int threads;
     struct gemm_panels a, b; /* where there are any */
@@ -114,6 +114,18 @@ static inline int64_t rw_gemm_start(const struct gemm *g, const struct gemm_oper
     }
     return at;
 }
+
+/*
+ * Few rows, and a matrix that lies row by row and is too large for a cache: what is left to do is to read it, in parts
+ * as long as can be (thin_cpu.c). By shape and strides alone.
+ */
+#define GEMM_THIN_ROWS 8
+#define GEMM_THIN_COLS 1024
+bool rw_gemm_is_thin(const struct gemm *g);
+
+/* Few numbers along the depth, and a c that is too large for a cache. */
+#define GEMM_THIN_DEPTH 8
+bool rw_gemm_is_shallow(const struct gemm *g);
 
 /* Extents of the own loops' tiles. */
 #define GEMM_OWN_M 48

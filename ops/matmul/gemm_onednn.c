@@ -127,10 +127,11 @@ static int threads_for(const struct gemm *g, int threads)
 
 static void plan_own(struct gemm *g, struct gemm_plan *p)
 {
+    const bool long_parts = rw_gemm_is_thin(g) || rw_gemm_is_shallow(g);
     p->own = true;
     p->workspace = p->scratch = 0;
     p->tile_m = GEMM_OWN_M;
-    p->tile_n = GEMM_OWN_N;
+    p->tile_n = long_parts ? GEMM_THIN_COLS : GEMM_OWN_N;
     p->tiles_m = gemm_ceil_div(g->m, p->tile_m);
     p->tiles_n = gemm_ceil_div(g->n, p->tile_n);
     if (g->panels && p->tiles_m && p->tiles_n) set_panels(g, p);
@@ -167,7 +168,7 @@ static rw_status make_plan(struct gemm *g, struct rw_onednn *onednn, int threads
     *ret = (struct gemm_plan){ .threads = threads_for(g, threads) };
     const bool nothing = !g->n_batch || !g->m || !g->n;
     const bool small = (double)g->m * (double)g->n * (double)g->k <= OWN_UP_TO;
-    if (nothing || small || g->dtype == RW_F64) {
+    if (nothing || small || g->dtype == RW_F64 || rw_gemm_is_thin(g) || rw_gemm_is_shallow(g)) {
         plan_own(g, ret);
         return RW_OK;
     }

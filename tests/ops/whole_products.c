@@ -18,8 +18,9 @@ struct extents {
 
 /* From what one thread does by itself to what is cut into tiles and panels; with depths of one step and of many. */
 static const struct extents extents[] = {
-    { 3, 5, 7 },      { 32, 64, 1024 }, { 33, 64, 1100 }, { 64, 33, 1100 }, { 129, 161, 130 }, { 257, 300, 65 },
-    { 600, 400, 33 }, { 47, 48, 2049 }, { 31, 700, 255 }, { 700, 31, 256 }, { 96, 800, 300 },  { 1100, 70, 257 },
+    { 3, 5, 7 },       { 32, 64, 1024 },  { 33, 64, 1100 },  { 64, 33, 1100 },  { 129, 161, 130 }, { 257, 300, 65 },
+    { 600, 400, 33 },  { 47, 48, 2049 },  { 31, 700, 255 },  { 700, 31, 256 },  { 96, 800, 300 },  { 1100, 70, 257 },
+    { 4, 2100, 2003 }, { 8, 1055, 4096 }, { 2050, 1031, 4 }, { 1025, 2049, 1 },
 };
 enum { N_EXTENTS = sizeof extents / sizeof *extents };
 
@@ -112,16 +113,17 @@ Test(whole_products, as_operands_lie)
 Test(whole_products, with_a_bias)
 {
     for (int d = 0; d < 4; d++)
-        for (int i = 0; i < N_EXTENTS; i++) {
-            const struct extents *const e = &extents[i];
-            struct fixture b = fixture_open(1, 2);
-            rw_tensor *const x = operand(&b, types[d], A, e->m, e->k, false);
-            rw_tensor *const w = rw_transpose(b.t, operand(&b, types[d], B, e->k, e->n, true), 0, 1);
-            rw_tensor *const row = operand(&b, types[d], BIAS, 1, e->n, false);
-            rw_tensor *const bias = rw_contiguous(b.t, rw_reshape(b.t, row, RW_SHAPE(e->n)));
-            expect_exact(&b, rw_linear(b.t, x, w, bias), e, true, false, "with a bias");
-            fixture_close(&b);
-        }
+        for (int i = 0; i < N_EXTENTS; i++)
+            for (int turned = 0; turned < 2; turned++) {
+                const struct extents *const e = &extents[i];
+                struct fixture b = fixture_open(1, 2);
+                rw_tensor *const x = operand(&b, types[d], A, e->m, e->k, false);
+                rw_tensor *const w = rw_transpose(b.t, operand(&b, types[d], B, e->k, e->n, turned), 0, 1);
+                rw_tensor *const row = operand(&b, types[d], BIAS, 1, e->n, false);
+                rw_tensor *const bias = rw_contiguous(b.t, rw_reshape(b.t, row, RW_SHAPE(e->n)));
+                expect_exact(&b, rw_linear(b.t, x, w, bias), e, true, false, "with a bias");
+                fixture_close(&b);
+            }
 }
 
 /* Of 16 bits the sum may be of float32, as a weight's gradient is. */

@@ -1,0 +1,141 @@
+/*
+ * Products that do little with much memory. Each element is one chain of sums over k.
+ *
+ * Few rows, and a large matrix that lies row by row: as its rows come from memory, in long parts, each is added to the
+ * sums of a tile's columns, which stay in the nearest cache. The library walks down such a matrix in narrow tiles and
+ * waits for memory at each of its rows.
+ *
+ * Few numbers along the depth, as a weight's gradient from a small batch has, and a large c: it is written past the
+ * caches, which would first fetch from memory what is written over.
+ */
+#include "device/cpu/isa.h"
+#include "ops/common/vec_native.h"
+#include "ops/matmul/gemm.h"
+
+#include <string.h>
+
+#define AT_ONCE 4 /* rows of b that meet the sums while these are in registers */
+
+/* ---- few rows ---- */
+
+struct sums {
+    float of[GEMM_THIN_ROWS][GEMM_THIN_COLS];
+};
+
+/* What rows [p, p + depth) of b add to n <= NF_LANES columns from col on; b's begin at `at`. */
+VEC_INLINE void meet(struct sums *s, const struct gemm *g, rw_dtype dtype, const float x[][GEMM_THIN_ROWS], int depth,
+                     int64_t at, int64_t col, int64_t n)
+{
+    nf y[AT_ONCE];
+    for (int i = 0; i < depth; i++)
+        y[i] = n == NF_LANES ? nf_get(g->b.data, dtype, at + i * g->b.row + col)
+                             : nf_get_some(g->b.data, dtype, at + i * g->b.row + col, n);
+    for (int64_t r = 0; r < g->m; r++) {
+        nf sum = *(const nf *)&s->of[r][col];
+        for (int i = 0; i < depth; i++) sum = nf_fma(nf_all(x[i][r]), y[i], sum);
+        *(nf *)&s->of[r][col] = sum;
+    }
+}
+
+VEC_INLINE void meet_rows(struct sums *s, const struct gemm *g, rw_dtype dtype, int64_t p, int depth, int64_t first,
+                          int64_t cols)
+{
+    float x[AT_ONCE][GEMM_THIN_ROWS];
+    const int64_t at = p * g->b.row + first, whole = cols / NF_LANES * NF_LANES;
+    for (int i = 0; i < depth; i++)
+        for (int64_t r = 0; r < g->m; r++) x[i][r] = f_get(g->a.data, dtype, r * g->a.row + (p + i) * g->a.col);
+    for (int64_t col = 0; col < whole; col += NF_LANES) meet(s, g, dtype, x, depth, at, col, NF_LANES);
+    if (whole < cols) meet(s, g, dtype, x, depth, at, whole, cols - whole);
+}
+
+VEC_INLINE void write(const struct sums *s, const struct gemm *g, rw_dtype dtype, rw_dtype to, int64_t first,
+                      int64_t cols)
+{
+    for (int64_t r = 0; r < g->m; r++)
+        for (int64_t j = 0; j < cols; j++) {
+            const int64_t at = r * g->c_row + first + j;
+            float y = s->of[r][j] + (g->has_bias ? f_get(g->bias, dtype, first + j) : 0);
+            if (g->adds) y += f_get(g->sum, to, at);
+            f_put(g->c, to, at, y);
+        }
+}
+
+VEC_INLINE void thin_tile(const struct gemm *g, rw_dtype dtype, int64_t first, int64_t cols)
+{
+    struct sums s;
+    int64_t p = 0;
+    for (int64_t r = 0; r < g->m; r++) memset(s.of[r], 0, sizeof s.of[r]);
+    for (; p + AT_ONCE <= g->k; p += AT_ONCE) meet_rows(&s, g, dtype, p, AT_ONCE, first, cols);
+    for (; p < g->k; p++) meet_rows(&s, g, dtype, p, 1, first, cols);
+    if (g->to == dtype) write(&s, g, dtype, dtype, first, cols);
+    else write(&s, g, dtype, RW_F32, first, cols);
+}
+
+/* ---- few along the depth ---- */
+
+struct rows_of_b {
+    float of[GEMM_THIN_DEPTH][GEMM_THIN_COLS];
+};
+
+VEC_INLINE void put_past_caches(float *to, nf x)
+{
+#if defined(RW_ISA_IS_V4)
+    if ((uintptr_t)to % sizeof(__m512) == 0) {
+        _mm512_stream_ps(to, (__m512)x);
+        return;
+    }
+#endif
+    *(nf *)to = x;
+}
+
+VEC_INLINE float finished(const struct gemm *g, rw_dtype dtype, rw_dtype to, float sum, int64_t at, int64_t col)
+{
+    sum += g->has_bias ? f_get(g->bias, dtype, col) : 0;
+    return g->adds ? sum + f_get(g->sum, to, at) : sum;
+}
+
+/* A row of c: columns [first, first + cols), whose rows of b are at hand. */
+VEC_INLINE void shallow_row(const struct rows_of_b *y, const struct gemm *g, rw_dtype dtype, rw_dtype to, int64_t row,
+                            int64_t first, int64_t cols)
+{
+    const bool plain = !g->has_bias && !g->adds && to == RW_F32;
+    const int64_t at = row * g->c_row + first;
+    float x[GEMM_THIN_DEPTH];
+    for (int64_t p = 0; p < g->k; p++) x[p] = f_get(g->a.data, dtype, row * g->a.row + p * g->a.col);
+    for (int64_t col = 0; col < cols; col += NF_LANES) {
+        nf sum = nf_all(0);
+        for (int64_t p = 0; p < g->k; p++) sum = nf_fma(nf_all(x[p]), *(const nf *)&y->of[p][col], sum);
+        if (plain && col + NF_LANES <= cols) put_past_caches((float *)g->c + at + col, sum);
+        else
+            for (int64_t l = 0; l < NF_LANES && col + l < cols; l++)
+                f_put(g->c, to, at + col + l, finished(g, dtype, to, sum[l], at + col + l, first + col + l));
+    }
+}
+
+VEC_INLINE void shallow_tile(const struct gemm *g, rw_dtype dtype, rw_dtype to, int64_t row, int64_t rows,
+                             int64_t first, int64_t cols)
+{
+    struct rows_of_b y;
+    memset(&y, 0, sizeof y);
+    for (int64_t p = 0; p < g->k; p++)
+        for (int64_t j = 0; j < cols; j++) y.of[p][j] = f_get(g->b.data, dtype, p * g->b.row + (first + j) * g->b.col);
+    for (int64_t i = 0; i < rows; i++) shallow_row(&y, g, dtype, to, row + i, first, cols);
+#if defined(RW_ISA_IS_V4)
+    _mm_sfence();
+#endif
+}
+
+void RW_ISA_NAME(rw_gemm_shallow_tile)(const struct gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols);
+void RW_ISA_NAME(rw_gemm_shallow_tile)(const struct gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols)
+{
+    if (g->dtype == RW_BF16 && g->to == RW_F32) shallow_tile(g, RW_BF16, RW_F32, row, rows, col, cols);
+    else if (g->dtype == RW_BF16) shallow_tile(g, RW_BF16, RW_BF16, row, rows, col, cols);
+    else shallow_tile(g, RW_F32, RW_F32, row, rows, col, cols);
+}
+
+void RW_ISA_NAME(rw_gemm_thin_tile)(const struct gemm *g, int64_t col, int64_t cols);
+void RW_ISA_NAME(rw_gemm_thin_tile)(const struct gemm *g, int64_t col, int64_t cols)
+{
+    if (g->dtype == RW_BF16) thin_tile(g, RW_BF16, col, cols);
+    else thin_tile(g, RW_F32, col, cols);
+}
