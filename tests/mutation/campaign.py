@@ -35,7 +35,7 @@ import zlib
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 COPIED = ['meson.build', 'meson_options.txt', 'include', 'runtime', 'ops', 'tests', 'bench/models',
-          'bench/zoo.c', 'bench/zoo.h',
+          'bench/zoo.c', 'bench/zoo.h', 'docs/ops.md',
           'bench/figure.h']
 HEADER = '''#ifdef __cplusplus
 extern "C" int rw_mutant;
