@@ -99,7 +99,7 @@ static double planning_of(rw_tensor *(*make)(rw_tape *t, rw_tensor *x, int n), i
 {
     struct step s = { 0 };
     open_context(&s);
-    rw_tensor *const p = rw_param(s.ctx, "p", RW_F32, RW_SHAPE(512));
+    rw_tensor *const p = rw_param(s.ctx, "p", RW_F32, RW_SHAPE(2 * MADE_UNIT));
     const double seconds = planning_s(&s, rw_sum(s.t, make(s.t, p, n), RW_ALL_AXES, false));
     close_step(&s);
     return seconds;
@@ -132,7 +132,7 @@ static double least_of_equal_layers(void)
 {
     struct step s = { 0 };
     open_context(&s);
-    rw_tensor *x = rw_param(s.ctx, "p", RW_F32, RW_SHAPE(256));
+    rw_tensor *x = rw_param(s.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT));
     for (int i = 0; i < 96; i++) {
         ckpt_begin(s.t, "layer");
         for (int k = 0; k < 3; k++) x = made_apply(s.t, &x, 1, (struct made){ .units = 4, .us = 20, .reads = 1 });

@@ -88,7 +88,7 @@ static void open_step(struct step *s)
     } else if (gpt || !strcmp(s->kind, "llama")) {
         if (model_create(&s->model, s->ctx, &config)) fail(s);
     } else {
-        s->p = rw_param(s->ctx, "p", RW_F32, RW_SHAPE(512));
+        s->p = rw_param(s->ctx, "p", RW_F32, RW_SHAPE(2 * MADE_UNIT));
     }
 }
 

@@ -8,7 +8,7 @@ static rw_status check(rw_op_call *call)
     const struct made *const a = call->attrs;
     call->n_outputs = 1 + a->tail;
     for (int i = 0; i <= a->tail; i++) {
-        const rw_status status = rw_op_output(call, i, RW_F32, RW_SHAPE(a->units * 64));
+        const rw_status status = rw_op_output(call, i, RW_F32, RW_SHAPE(a->units * (MADE_UNIT / 4)));
         if (status) return status;
     }
     return RW_OK;
@@ -56,7 +56,7 @@ static rw_status differentiate(rw_grad_call *g)
             if (a->reads >> k & 1) read[n_read++] = rw_grad_input(g, k);
         if (a->reads & 4) read[n_read++] = rw_grad_output(g, 0);
         if (a->tail) read[n_read++] = rw_grad_output(g, 1);
-        const int64_t units = rw_tensor_layout(rw_grad_input(g, i))->numel / 64;
+        const int64_t units = rw_tensor_layout(rw_grad_input(g, i))->numel / (MADE_UNIT / 4);
         rw_grad_set(g, i, made_apply(rw_grad_tape(g), read, n_read, (struct made){ .units = units, .us = a->us }));
     }
     return RW_OK;

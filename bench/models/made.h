@@ -4,8 +4,10 @@
 
 #include <rewind/rewind.h>
 
+#define MADE_UNIT 512 /* bytes; a multiple of what any device places values at, so that no two sizes are the same */
+
 struct made {
-    int64_t units; /* of 256 bytes: what its output takes */
+    int64_t units; /* of MADE_UNIT bytes: what its output takes */
     double us;     /* at nominal rates, besides what every node takes */
     int32_t reads; /* by its gradient; bits: inputs 0 and 1, and 2 for the output */
     int32_t tail;  /* 1: a second output of the same size, which its gradient reads, and of which the first is made

@@ -169,7 +169,7 @@ Test(budgets, hold_on_random_tapes_also_where_placement_loses)
     size_t lost = 0;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct fixture b = fixture_open(3, 1);
-        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(64));
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
         const uint32_t loss = random_tape(b.t, p, 30 + (int)(seed % 34), seed)->id;
         const struct answer none = plan_under(&b, loss, "none");
         struct answer before = { .seconds = 1e30 };

@@ -37,7 +37,7 @@ static void open_problem(struct step *s, rw_tensor *loss)
 static void open_random(struct step *s, int nodes, uint64_t seed)
 {
     s->b = fixture_open(1, 1);
-    open_problem(s, random_tape(s->b.t, rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(64)), nodes, seed));
+    open_problem(s, random_tape(s->b.t, rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4)), nodes, seed));
 }
 
 static void close_step(struct step *s)
@@ -69,7 +69,7 @@ static void try_recipe(struct search *s)
     cr_assert_eq(rw_recipe_choose(&s->r, s->g, &choice), RW_OK);
     cr_assert_eq(rw_simulate(s->g->p, &choice, &s->sim, &c), RW_OK);
     rw_choice_finish(&choice);
-    const size_t units = (size_t)(c.peak / 256);
+    const size_t units = (size_t)(c.peak / MADE_UNIT);
     cr_assert_lt(units, UNITS);
     if (c.seconds < s->best->seconds[units]) s->best->seconds[units] = c.seconds;
     s->best->tried++;
@@ -126,10 +126,10 @@ struct gap {
 
 static void compare(struct rw_frontier *f, const struct best *best, struct gap *gap, uint64_t seed)
 {
-    for (size_t units = 1; units * 256 <= rw_frontier_none_peak(f) && units < UNITS; units++) {
-        const double least = best->seconds[units], planned = planned_within(f, units * 256);
+    for (size_t units = 1; units * MADE_UNIT <= rw_frontier_none_peak(f) && units < UNITS; units++) {
+        const double least = best->seconds[units], planned = planned_within(f, units * MADE_UNIT);
         double bound = 0;
-        cr_assert_eq(rw_frontier_bound(f, units * 256, &bound), RW_OK);
+        cr_assert_eq(rw_frontier_bound(f, units * MADE_UNIT, &bound), RW_OK);
         cr_assert(bound <= fmin(planned, least) * (1 + 1e-6), "tape %llu, %zu units: bound %g, best %g, planned %g",
                   (unsigned long long)seed, units, bound, least, planned);
         if (least == INFINITY) continue;
@@ -207,7 +207,7 @@ static size_t revolve(size_t l, size_t s)
 static void open_chain(struct step *s, int steps)
 {
     s->b = fixture_open(1, 1);
-    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(4 * 64));
+    rw_tensor *x = rw_param(s->b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT));
     for (int i = 0; i < steps; i++) x = made_apply(s->b.t, &x, 1, (struct made){ .units = 4, .us = 50, .reads = 1 });
     open_problem(s, rw_sum(s->b.t, x, RW_ALL_AXES, false));
 }
@@ -222,7 +222,7 @@ Test(optimum, on_chains_is_what_revolve_says)
         open_chain(&s, steps);
         cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
         for (size_t room = 1; room < (size_t)steps; room++) {
-            const uint64_t bytes = rw_frontier_none_peak(&f) - ((size_t)steps - 1 - room) * 1024;
+            const uint64_t bytes = rw_frontier_none_peak(&f) - ((size_t)steps - 1 - room) * 4 * MADE_UNIT;
             const double planned = planned_within(&f, bytes);
             const double replays = (planned - rw_frontier_none_seconds(&f)) / 51e-6;
             const size_t best = revolve((size_t)steps, room) - ((size_t)steps - 1);
@@ -359,7 +359,7 @@ Test(optimum, many_equal_layers_need_less_than_half_of_what_full_takes)
     struct fixture b = fixture_open(1, 1);
     struct step s = { .b = b };
     struct rw_frontier f;
-    rw_tensor *x = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(4 * 64));
+    rw_tensor *x = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT));
     for (int i = 0; i < 96; i++) {
         ckpt_begin(b.t, "layer");
         for (int k = 0; k < 3; k++) x = made_apply(b.t, &x, 1, (struct made){ .units = 4, .us = 20, .reads = 1 });

@@ -28,7 +28,7 @@ static int part_of(int i, int nodes, bool side_by_side)
 static rw_tensor *tape_in_parts(struct fixture *b, uint64_t seed, const char *const *spec)
 {
     struct dice d = { seed };
-    rw_tensor *value[64] = { rw_param(b->ctx, "p", RW_F32, RW_SHAPE(64)) };
+    rw_tensor *value[64] = { rw_param(b->ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4)) };
     const int nodes = 40 + (int)below(&d, 20);
     const bool side_by_side = seed % 2;
     for (int i = 1; i <= nodes; i++) {

@@ -4,6 +4,8 @@
  */
 #include "run/folder.h"
 
+#include "run/run.h"
+
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -11,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,6 +39,33 @@ Test(files, give_the_bytes_of_what_is_kept)
         }
     cr_assert_gt(plant.writes, 0);
     cr_assert_gt(plant.reads, 0);
+}
+
+/* What memory the folder's disk takes as it is; a large number where nobody says. */
+static size_t disk_alignment(void)
+{
+#ifdef STATX_DIOALIGN
+    struct statx s;
+    const int fd = open(folder, O_TMPFILE | O_RDWR, 0600);
+    const bool known = fd >= 0 && !statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &s) && s.stx_mask & STATX_DIOALIGN;
+    if (fd >= 0) close(fd);
+    if (known && s.stx_dio_mem_align && s.stx_dio_offset_align <= 4096) return s.stx_dio_mem_align;
+#endif
+    return SIZE_MAX;
+}
+
+/* Values of whole pages, among others that are not: nothing is copied once more on its way to the disk or back. */
+Test(files, whole_pages_go_from_the_arena_itself)
+{
+    if (test_device() != RW_DEVICE_CPU || disk_alignment() > 512) return;
+    struct world w = open_world("offload:outer", folder, 2);
+    cr_assert_eq(rw_backward(w.b.t, net_loss(&w.n, w.b.t, 64, 0)), RW_OK, "%s", rw_error_message(w.b.ctx));
+    cr_assert(plant.writes > 0 && plant.reads > 0);
+    const struct rw_arena *const arena = w.b.ctx->pool->arenas.first;
+    cr_assert(arena && !arena->next);
+    cr_expect_geq(plant.lowest, (const char *)arena->data);
+    cr_expect_leq(plant.highest, (const char *)arena->data + arena->bytes);
+    fixture_close(&w.b);
 }
 
 Test(files, copies_that_come_late_change_nothing)

@@ -23,6 +23,14 @@ static void wait_a_while(void)
     usleep((state >> 8) % plant.delay);
 }
 
+/* One thread copies. */
+static void note_memory(const char *memory, ssize_t n)
+{
+    if (n <= 0) return;
+    if (!plant.lowest || memory < plant.lowest) plant.lowest = memory;
+    if (memory + n > plant.highest) plant.highest = memory + n;
+}
+
 static bool refuses(int fd)
 {
     return plant.refuses_direct && (fcntl(fd, F_GETFL) & O_DIRECT);
@@ -31,12 +39,16 @@ static bool refuses(int fd)
 ssize_t __wrap_pwrite64(int fd, const void *from, size_t n, off_t at)
 {
     wait_a_while();
+    if (plant.stall_write && !--plant.stall_write) usleep(STALL_US);
     __atomic_add_fetch(&plant.writes, 1, __ATOMIC_RELAXED);
     errno = EINVAL;
     if (refuses(fd)) return -1;
     errno = plant.error;
     if (plant.fail_write && !--plant.fail_write) return plant.error ? -1 : 0;
-    return __real_pwrite64(fd, from, n > 8192 ? n / 2 / 4096 * 4096 : n, at); /* less than was asked for is fine */
+    if (n > 8192) n = n / 2 / 4096 * 4096; /* less than was asked for is fine */
+    const ssize_t done = __real_pwrite64(fd, from, n, at);
+    note_memory(from, done);
+    return done;
 }
 
 ssize_t __wrap_pread64(int fd, void *to, size_t n, off_t at)
@@ -47,7 +59,9 @@ ssize_t __wrap_pread64(int fd, void *to, size_t n, off_t at)
     if (refuses(fd)) return -1;
     errno = plant.error;
     if (plant.fail_read && !--plant.fail_read) return plant.error ? -1 : 0;
-    return __real_pread64(fd, to, n, at);
+    const ssize_t done = __real_pread64(fd, to, n, at);
+    note_memory(to, done);
+    return done;
 }
 
 int __wrap_fallocate64(int fd, int mode, off_t at, off_t n)

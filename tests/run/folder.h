@@ -7,16 +7,18 @@
 
 #include "support/support.h"
 
-enum { LAYERS = 4, WIDTH = 64, TOKENS = 37 };
+enum { LAYERS = 4, WIDTH = 64, TOKENS = 37, STALL_US = 150000 };
 
 /* What the calls do. All zero: what they are asked to. */
 extern struct plant {
     int fail_write, fail_read; /* the n-th from now on fails, 0: none */
     int error;                 /* with this; 0: nothing is transferred */
     unsigned delay;            /* at most so many microseconds before each */
+    int stall_write;           /* the n-th from now on takes STALL_US more, 0: none */
     bool refuses_direct;       /* once a file is read or written past the cache */
     bool refuses_threads;
     int writes, reads, fallocate_error;
+    const char *lowest, *highest; /* memory that was written from and read to */
 } plant;
 
 /* Before and behind each test. Nothing may lie in the folder then. */
