@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-enum { HEAD = 64, SCALE = 256 }; /* the width of a head; what a buffer of one number takes */
+enum { HEAD = 64, SCALE = 512 }; /* the width of a head; what a buffer of one number takes */
 
 /* A step. recipe NULL: in the types of the parameters. */
 static rw_memory run(struct model_config config, const char *policy, const rw_recipe *recipe, int batch, int seq)

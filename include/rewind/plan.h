@@ -89,23 +89,26 @@ RW_API rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points,
 /* ---- costs ---- */
 
 /*
- * What one run of a node takes, by its signature: op, types, layouts, attributes. Predictions are sums of these.
- * Without any, nodes are taken at nominal rates: good for comparing plans, not for milliseconds. A node that was not
+ * What one run of a node takes, by its signature: op, types, layouts, attributes; and what each byte of a step's peak
+ * takes that the caches have no room for. Predictions are sums of these. Without any, nodes are taken at nominal rates: good for comparing plans, not for milliseconds. A node that was not
  * measured (another batch, another length) is taken at nominal rates times what its op took over them where it was.
  * A plan is a pure function of the tape, the policy and the costs.
  */
 
 /**
  * From now on every node that runs is timed where it runs, until rw_costs_end(). A handful of steps will do: the last
- * 32 that have a signature count, each with what its nodes took on the average. Graphs are launched node by node
+ * 32 that have a signature count, of these the middle half by how slow they were as a whole, without those that took
+ * half as much again as the fastest, each with what its nodes took on the average. Graphs are launched node by node
  * meanwhile; rehearsals (ckpt_verify()) and steps that move values out of the device's memory are not timed.
  * RW_ERR_ARGUMENT when it was called before, RW_ERR_MEMORY.
  */
 RW_API rw_status rw_costs_begin(rw_context *ctx);
 
 /**
- * Ends that: the medians become the context's costs, beside older ones that were not measured again with as many
- * threads. Plans are made anew. RW_ERR_ARGUMENT without rw_costs_begin(); RW_ERR_MEMORY changes nothing.
+ * Ends that: the means become the context's costs, beside older ones that were not measured again with as many
+ * threads. Plans are made anew. On a CPU, where steps had 16 MiB alive and the context knows nothing yet of what memory
+ * costs beyond the caches, that is measured first: a quarter of a second, with 256 MiB for as long; without that memory
+ * it costs nothing. RW_ERR_ARGUMENT without rw_costs_begin(); RW_ERR_MEMORY changes nothing.
  */
 RW_API rw_status rw_costs_end(rw_context *ctx);
 
@@ -116,14 +119,14 @@ RW_API size_t rw_costs_count(const rw_context *ctx);
 RW_API void rw_costs_clear(rw_context *ctx);
 
 /**
- * Writes the context's costs as text: library version, device, machine, threads, a line for each signature, a hash. The
- * file appears whole or not at all, as with rw_save(). RW_ERR_ARGUMENT on NULL or without costs, RW_ERR_IO,
+ * Writes the context's costs as text: library version, device, machine, threads, memory's price, a line for each
+ * signature, a hash. The file appears whole or not at all, as with rw_save(). RW_ERR_ARGUMENT on NULL or without costs, RW_ERR_IO,
  * RW_ERR_MEMORY.
  */
 RW_API rw_status rw_costs_save(const rw_context *ctx, const char *path);
 
 /**
- * Takes the costs of a file in place of the context's.
+ * Takes the costs of a file in place of the context's. One of before memory had a price is taken without.
  * @return RW_OK; RW_ERR_UNSUPPORTED for a file of another library version, device, machine or number of threads;
  *         RW_ERR_IO for one that is unreadable, cut off or not what rw_costs_save() writes, with line and column;
  *         RW_ERR_ARGUMENT, RW_ERR_MEMORY. Nothing changes on failure.

@@ -1,28 +1,44 @@
 /*
  * rw_costs_begin(), rw_costs_end(): every node of every step that runs in between is timed where it runs, with its
  * operands where they lie in a real step and the caches as they are then. What becomes the context's cost of a
- * signature is the median over steps of what its nodes took in a step on the average: among equal nodes some find their
- * operands in the caches and others do not, at the same places of each step, and what the step takes is their sum.
+ * signature is the mean, over the steps that are neither fast nor slow, of what its nodes took in a step on the average:
+ * among equal nodes some find their operands in the caches and others do not, at the same places of each step, and some
+ * are interrupted, each time others; what the step takes is their sum. A median of each would leave that out.
  *
  * A node's time lasts until the next one begins, so what a step takes is the sum, the walker's own part included.
+ *
+ * What an arena costs that is larger than the caches (struct rw_memory_cost) is the step's, not a node's: it is taken
+ * off those that use memory for the first time.
  */
 #include "autodiff/costs.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "run/call.h"
+#include "run/touch.h"
 
 #include <rewind/plan.h>
 
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a signature: the means of the last RW_COST_SAMPLES steps that have it, and the step under way. */
+#define DISTURBED 1.5 /* times the fastest step */
+#define WORTH_ASKING ((uint64_t)16 << 20)
+
+/* What the nodes of a signature took in a step, on the average, and that step over nominal rates as a whole. */
+struct mean {
+    double us, slow;
+};
+
+/* Of a signature: the last RW_COST_SAMPLES steps that have it, and the step under way. */
 struct sample {
     struct rw_cost_entry entry;
-    double us[RW_COST_SAMPLES];
+    struct mean step[RW_COST_SAMPLES];
     size_t n;
     double sum;
+    double share;     /* of the arena that a node is the first to use; until the step ends, of all its nodes */
+    uint64_t live;    /* the largest sum of live bytes, of that plan */
     size_t n_nodes;   /* in the step under way */
     uint32_t touched; /* the next one that it has; RW_NONE_ID: the last */
 };
@@ -38,6 +54,8 @@ struct measure {
     struct sample *sample;
     size_t n, cap;
     uint32_t touched; /* the first sample that the step under way has */
+    double us, nominal_us; /* of the step under way */
+    struct rw_touches touches;
     uint32_t *slot;   /* signature -> sample + 1, open addressing; n_slots a power of two */
     size_t n_slots;
     rw_desc *desc; /* of one call */
@@ -59,11 +77,13 @@ static void close_step(struct measure *m)
 {
     while (m->touched != RW_NONE_ID) {
         struct sample *const s = &m->sample[m->touched];
-        s->us[s->n++ % RW_COST_SAMPLES] = s->sum / (double)s->n_nodes;
+        s->step[s->n++ % RW_COST_SAMPLES] = (struct mean){ s->sum / (double)s->n_nodes, m->us / m->nominal_us };
+        s->share /= (double)s->n_nodes;
         s->sum = 0;
         s->n_nodes = 0;
         m->touched = s->touched;
     }
+    m->us = m->nominal_us = 0;
 }
 
 static rw_status begin(struct rw_observer *o, struct rw_run *r, size_t from, size_t to)
@@ -168,13 +188,19 @@ static void add_time(struct measure *m, const struct rw_run *r, size_t action, d
     if (!s->n_nodes++) {
         s->touched = m->touched;
         m->touched = (uint32_t)(s - m->sample);
+        s->share = 0;
     }
     s->sum += us;
+    if (m->touches.sum) s->share += (double)m->touches.bytes[action] / (double)m->touches.sum;
+    s->live = r->plan->largest_live;
+    m->us += us;
+    m->nominal_us += 1e6 * rw_nominal_seconds((rw_op_cost){ (double)s->entry.operations, (double)s->entry.bytes });
 }
 
 static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_t action)
 {
     struct measure *const m = measure_of(o);
+    if (!status && m->from < m->to && rw_touches_count(&m->touches, r->tape, r->plan)) m->touches.sum = 0;
     for (size_t i = m->from; !status && i < m->to; i++) add_time(m, r, i, time_of(m, i - m->from));
     m->from = m->to = 0;
 }
@@ -201,6 +227,7 @@ static void destroy(struct rw_attach *self)
 {
     struct measure *const m = (struct measure *)self;
     forget(m);
+    rw_touches_finish(&m->touches);
     rw_free(m->times);
     rw_free(m->desc);
     rw_free(m);
@@ -232,25 +259,54 @@ rw_status rw_costs_begin(rw_context *ctx)
     return RW_OK;
 }
 
-static int by_time(const void *a, const void *b)
+static int by_slowness(const void *a, const void *b)
 {
-    const double x = *(const double *)a, y = *(const double *)b;
+    const double x = ((const struct mean *)a)->slow, y = ((const struct mean *)b)->slow;
     return x < y ? -1 : x > y;
 }
 
-static rw_status add_medians(struct measure *m, struct rw_costs *costs)
+/* Microseconds in the middle half of the steps, of those in which others left the machine alone. */
+static double usual(struct mean *step, size_t n)
+{
+    double sum = 0;
+    qsort(step, n, sizeof *step, by_slowness);
+    while (step[n - 1].slow > DISTURBED * step[0].slow) n--;
+    const size_t from = (n + 1) / 4;
+    for (size_t i = from; i < n - from; i++) sum += step[i].us;
+    return sum / (double)(n - 2 * from);
+}
+
+/* Without what the step pays for its arena: at least half, whatever the price of memory is worth. */
+static double near_us(const struct sample *s, struct rw_memory_cost memory, double us)
+{
+    return fmax(us - 1e6 * s->share * rw_memory_seconds(memory, s->live), us / 2);
+}
+
+static rw_status add_usual(struct measure *m, struct rw_costs *costs)
 {
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < m->n; i++) {
         struct sample *const s = &m->sample[i];
-        const size_t n = s->n < RW_COST_SAMPLES ? s->n : RW_COST_SAMPLES;
-        qsort(s->us, n, sizeof *s->us, by_time);
-        const double us = n % 2 ? s->us[n / 2] : (s->us[n / 2 - 1] + s->us[n / 2]) / 2;
-        s->entry.picoseconds = rw_cost_number(us * 1e6);
+        const double us = usual(s->step, s->n < RW_COST_SAMPLES ? s->n : RW_COST_SAMPLES);
+        s->entry.picoseconds = rw_cost_number(near_us(s, costs->memory, us) * 1e6);
         if (!s->entry.picoseconds) s->entry.picoseconds = 1;
         status = rw_costs_add(costs, &s->entry);
     }
     return status;
+}
+
+/* Asked where a step was larger than any cache that a core has for itself; once, as long as threads are as many. */
+static void price_memory(const struct measure *m, struct rw_costs *costs)
+{
+    const rw_context *const ctx = m->ctx;
+    uint64_t most = 0;
+    double seconds;
+    for (size_t i = 0; i < m->n; i++)
+        if (m->sample[i].live > most) most = m->sample[i].live;
+    if (ctx->costs && ctx->costs->threads == ctx->threads) costs->memory = ctx->costs->memory;
+    if (costs->memory.picoseconds || most < WORTH_ASKING || !ctx->device->time_memory) return;
+    if (!ctx->device->time_memory(ctx->device_state, ctx->threads, &costs->memory.near_bytes, &seconds)) return;
+    costs->memory.picoseconds = rw_cost_number(seconds * 1e12 * (1 << 20));
 }
 
 /* What was known before and not measured again, with as many threads. */
@@ -274,7 +330,8 @@ rw_status rw_costs_end(rw_context *ctx)
     if (!m || !m->on) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_costs_end: rw_costs_begin() was not called");
     struct rw_costs *const costs = rw_calloc(1, sizeof *costs);
     close_step(m);
-    rw_status status = costs ? add_medians(m, costs) : RW_ERR_MEMORY;
+    if (costs) price_memory(m, costs);
+    rw_status status = costs ? add_usual(m, costs) : RW_ERR_MEMORY;
     if (!status) status = add_older(m, costs);
     if (!status && costs->n && !rw_costs_seal(costs)) status = RW_ERR_MEMORY;
     if (status) {

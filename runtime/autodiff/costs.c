@@ -107,15 +107,26 @@ static void mix_entry(struct rw_hash *h, const struct rw_cost_entry *e)
     rw_hash_mix_bytes(h, e->op, strlen(e->op));
 }
 
+static struct rw_hash hash_entries(const struct rw_costs *costs)
+{
+    struct rw_hash h = { 0 };
+    for (size_t i = 0; i < costs->n; i++) mix_entry(&h, &costs->entry[i]);
+    return h;
+}
+
+uint64_t rw_costs_entries_hash(const struct rw_costs *costs)
+{
+    const struct rw_hash h = hash_entries(costs);
+    return h.a ^ h.b;
+}
+
 bool rw_costs_seal(struct rw_costs *costs)
 {
     struct rw_cost_class all = { .op = "*", .dtype = UINT8_MAX };
-    struct rw_hash h = { 0 };
     qsort(costs->entry, costs->n, sizeof *costs->entry, by_signature);
     for (size_t i = 0; i < costs->n; i++) {
         if (i && costs->entry[i].signature == costs->entry[i - 1].signature) return false;
         if (!count_class(costs, &costs->entry[i])) return false;
-        mix_entry(&h, &costs->entry[i]);
     }
     for (size_t i = 0; i < costs->n_kinds; i++) {
         all.measured += costs->kind[i].measured;
@@ -123,6 +134,9 @@ bool rw_costs_seal(struct rw_costs *costs)
     }
     if (!rw_grow(&costs->kind, &costs->cap_kinds, costs->n_kinds, 1, sizeof all)) return false;
     costs->kind[costs->n_kinds++] = all;
+    struct rw_hash h = hash_entries(costs);
+    rw_hash_mix(&h, costs->memory.near_bytes);
+    rw_hash_mix(&h, costs->memory.picoseconds);
     costs->hash = h.a ^ h.b;
     return true;
 }

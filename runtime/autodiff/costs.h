@@ -3,6 +3,9 @@
  * - as it was measured in real steps. A node that was not measured is taken at nominal rates, times what its op took
  * over those rates where it was measured. Without costs nominal rates are all there is.
  *
+ * A node's cost is that of one whose memory is in the processor's caches. What is not there has a price of its own, by
+ * the bytes that a step works in: struct rw_memory_cost.
+ *
  * The table is a pure function of what was measured or loaded; its hash is in every plan's key.
  */
 #ifndef RW_AUTODIFF_COSTS_H
@@ -13,10 +16,33 @@
 #define RW_COST_SAMPLES 32
 #define RW_COST_OP 64 /* a name, with its end */
 
+/*
+ * A step writes each byte of its arena for a first time, and reads it for a last one. Where the arena is no larger than
+ * the caches that is as fast as any other access; what it has more comes from far away and leaves again. Between the
+ * two the same bytes are used again and again, and are near.
+ */
+struct rw_memory_cost {
+    uint64_t near_bytes;  /* that the caches hold */
+    uint64_t picoseconds; /* of each MiB more, in a step; 0: nothing is known of caches */
+};
+
+/* Seconds of a byte that is not near. */
+static inline double rw_memory_price(struct rw_memory_cost m)
+{
+    return (double)m.picoseconds * (1e-12 / (1 << 20));
+}
+
+/* Of a step whose arena is so large. */
+static inline double rw_memory_seconds(struct rw_memory_cost m, uint64_t arena)
+{
+    if (arena <= m.near_bytes) return 0;
+    return (double)(arena - m.near_bytes) * rw_memory_price(m);
+}
+
 /* In whole numbers, so that a file holds the same. */
 struct rw_cost_entry {
     uint64_t signature;
-    uint64_t picoseconds; /* median over steps, at least 1 */
+    uint64_t picoseconds; /* mean of the middle steps, at least 1 */
     uint64_t operations, bytes;
     char op[RW_COST_OP]; /* cut where there is no room */
     uint8_t dtype;       /* of the first output */
@@ -34,6 +60,7 @@ struct rw_costs {
     size_t n, cap;
     struct rw_cost_class *kind; /* in the order of their first entry */
     size_t n_kinds, cap_kinds;
+    struct rw_memory_cost memory;
     int threads; /* of the host, when they were measured */
     uint64_t hash;
 };
@@ -56,6 +83,7 @@ double rw_costs_seconds(const struct rw_costs *costs, const rw_op_call *call, si
    twice, or without memory. */
 rw_status rw_costs_add(struct rw_costs *costs, const struct rw_cost_entry *entry);
 bool rw_costs_seal(struct rw_costs *costs);
+uint64_t rw_costs_entries_hash(const struct rw_costs *costs); /* of a sealed table, without its cost of memory */
 void rw_costs_free(struct rw_costs *costs); /* NULL-safe */
 
 #endif

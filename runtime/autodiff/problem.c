@@ -1,7 +1,6 @@
 /* See problem.h. */
 #include "autodiff/problem.h"
 
-#include "autodiff/costs.h"
 #include "autodiff/remake.h"
 #include "base/alloc.h"
 
@@ -167,6 +166,7 @@ rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_requ
     assert(rw_tape_is_valid(t));
     t->ctx->eager = false; /* what planning records runs as part of the plan */
     *p = (struct rw_problem){ .t = t, .mark = rw_tape_mark(t) };
+    if (t->ctx->costs) p->memory = t->ctx->costs->memory;
     rw_status status = rw_targets_init(&p->targets, t, request);
     if (!status && (status = fill(p))) rw_fail(t->ctx, status, "planning: %s", rw_status_name(status));
     t->ctx->eager = eager;

@@ -8,6 +8,7 @@
 #ifndef RW_AUTODIFF_PROBLEM_H
 #define RW_AUTODIFF_PROBLEM_H
 
+#include "autodiff/costs.h"
 #include "autodiff/targets.h"
 
 struct rw_problem {
@@ -26,6 +27,7 @@ struct rw_problem {
     uint64_t *workspace; /* needed node -> bytes of workspace */
     rw_op_cost *cost;    /* needed node -> arithmetic and traffic */
     double *seconds;     /* needed node -> predicted time of one run, by the context's costs (costs.h) */
+    struct rw_memory_cost memory; /* by the same: what a step pays besides */
     struct rw_holding *holding; /* what the device's libraries made for the nodes, NULL where nobody counts that */
 };
 

@@ -93,6 +93,9 @@ struct rw_device_fns {
     rw_status (*elapsed)(void *state, size_t from, size_t to, double *ret_us);
     /* Bytes of the device's memory in use by everybody, as its driver counts. NULL: nobody counts. */
     rw_status (*used)(void *state, size_t *ret_bytes);
+    /* Bytes that its caches hold, and the seconds that each byte more of a step's memory takes, with so many of the
+       host's threads: measured in 256 MiB. False: all are near, or there is no memory. NULL: nobody asks. */
+    bool (*time_memory)(void *state, int threads, uint64_t *ret_near, double *ret_seconds);
     /* What measured times are of: the processor by its name. NULL: unnamed. */
     void (*describe)(void *state, char *text, size_t size);
     /* Names what is queued next, for profilers; NULL text ends the last name. NULL: there is no profiler. */

@@ -170,10 +170,11 @@ rw_status rw_file_transfer(struct rw_file *f, void *memory, size_t n, uint64_t a
 /* ---- how fast it is ---- */
 
 #define MEASURED_S 0.2 /* of one direction, at most */
-
 #define TIMED_PIECES (RW_FILE_TIMED / RW_FILE_CHUNK)
+#define TIMES 3
 
-/* A piece's time, one before the middle: a moment in which the machine is taken away is not the disk's. */
+/* A piece's time, one before the middle: moments in which the machine is taken away, or in which somebody else has the
+   disk, are not its speed. */
 static double usual_piece(double *took, size_t n)
 {
     for (size_t i = 1; i < n; i++)
@@ -185,32 +186,38 @@ static double usual_piece(double *took, size_t n)
     return took[(n - 1) / 2];
 }
 
-/* Piece by piece, so that a slow disk is given up early. */
-static rw_status time_pieces(struct rw_file *f, char *memory, bool out, uint64_t *bytes, double *ret, char *why,
+/* Of one direction. */
+struct timing {
+    double took[TIMES * TIMED_PIECES], sum;
+    size_t n;
+};
+
+/* The file's first pieces, one by one, so that a slow disk is given up early. */
+static rw_status time_pieces(struct rw_file *f, char *memory, bool out, size_t pieces, struct timing *t, char *why,
                              size_t size)
 {
-    double took[TIMED_PIECES], sum = 0;
-    size_t n = 0;
     rw_status status = RW_OK;
-    for (; !status && n < TIMED_PIECES && n * RW_FILE_CHUNK < *bytes && sum < MEASURED_S; n++) {
+    for (size_t i = 0; !status && i < pieces && t->sum < MEASURED_S; i++) {
         const double begin = rw_now_s();
-        status = rw_file_transfer(f, memory, RW_FILE_CHUNK, n * RW_FILE_CHUNK, out, why, size);
-        took[n] = rw_now_s() - begin;
-        sum += took[n];
+        status = rw_file_transfer(f, memory, RW_FILE_CHUNK, i * RW_FILE_CHUNK, out, why, size);
+        t->took[t->n] = rw_now_s() - begin;
+        t->sum += t->took[t->n++];
     }
-    if (!status) *ret = (double)RW_FILE_CHUNK / usual_piece(took, n);
-    *bytes = n * RW_FILE_CHUNK;
     return status;
 }
 
 rw_status rw_file_time(struct rw_file *f, void *memory, struct rw_store_rate *ret, char *why, size_t size)
 {
-    uint64_t bytes = RW_FILE_TIMED;
-    rw_status status = time_pieces(f, memory, true, &bytes, &ret->out, why, size); /* finds its place on the disk */
+    struct timing first = { .n = 0 }, out = { .n = 0 }, in = { .n = 0 };
+    rw_status status = time_pieces(f, memory, true, TIMED_PIECES, &first, why, size); /* finds its place on the disk */
     const double begin = rw_thread_s();
-    if (!status) status = time_pieces(f, memory, true, &bytes, &ret->out, why, size);
-    const uint64_t out = bytes;
-    if (!status) status = time_pieces(f, memory, false, &bytes, &ret->in, why, size);
-    if (!status) ret->loss = (rw_thread_s() - begin) / (double)(out + bytes);
-    return status;
+    for (int i = 0; !status && i < TIMES; i++) {
+        status = time_pieces(f, memory, true, first.n, &out, why, size);
+        if (!status) status = time_pieces(f, memory, false, first.n, &in, why, size); /* of what was written */
+    }
+    if (status) return status;
+    ret->loss = (rw_thread_s() - begin) / (double)((out.n + in.n) * RW_FILE_CHUNK);
+    ret->out = (double)RW_FILE_CHUNK / usual_piece(out.took, out.n);
+    ret->in = (double)RW_FILE_CHUNK / usual_piece(in.took, in.n);
+    return RW_OK;
 }

@@ -41,7 +41,7 @@ rw_status rw_file_check_length(const struct rw_file *f, char *why, size_t size);
 bool rw_file_takes(const struct rw_file *f, const void *memory, size_t n);
 rw_status rw_file_transfer(struct rw_file *f, void *memory, size_t n, uint64_t at, bool out, char *why, size_t size);
 
-/* How fast it is, and what of a core copies take: 48 MiB or 0.6 seconds, from and to a chunk's worth of memory. The
+/* How fast it is, and what of a core copies take: 112 MiB or 0.6 seconds, from and to a chunk's worth of memory. The
    file holds RW_FILE_TIMED. */
 #define RW_FILE_TIMED ((uint64_t)16 << 20)
 rw_status rw_file_time(struct rw_file *f, void *memory, struct rw_store_rate *ret, char *why, size_t size);

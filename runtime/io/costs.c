@@ -2,14 +2,17 @@
  * rw_costs_save() and rw_costs_load(): costs as a text file. Whole numbers alone, so that no locale and no rounding
  * comes in between:
  *
- *     rewind costs 1
+ *     rewind costs 2
  *     library 0.1.0
  *     device cpu
  *     machine AMD EPYC 9B45, v4
  *     threads 2
+ *     memory 67108864 50331648                              bytes that caches hold, picoseconds of each MiB more
  *     nodes 57
  *     SIGNATURE PICOSECONDS OPERATIONS BYTES TYPE OP        57 lines, signatures rising, in 16 hexadecimal digits
  *     end HASH
+ *
+ * Files of version 1 have no line "memory", and their costs know no caches.
  */
 #include "autodiff/costs.h"
 #include "base/alloc.h"
@@ -54,8 +57,10 @@ static bool write_text(const rw_context *ctx, FILE *f)
 {
     const struct rw_costs *const costs = ctx->costs;
     const struct place p = place_of(ctx, costs->threads);
-    fprintf(f, "rewind costs 1\nlibrary %s\ndevice %s\nmachine %s\nthreads %s\nnodes %zu\n", p.library, p.device,
-            p.machine, p.threads, costs->n);
+    fprintf(f, "rewind costs 2\nlibrary %s\ndevice %s\nmachine %s\nthreads %s\n", p.library, p.device, p.machine,
+            p.threads);
+    fprintf(f, "memory %" PRIu64 " %" PRIu64 "\nnodes %zu\n", costs->memory.near_bytes, costs->memory.picoseconds,
+            costs->n);
     for (size_t i = 0; i < costs->n; i++) {
         const struct rw_cost_entry *const e = &costs->entry[i];
         fprintf(f, "%016" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %s %s\n", e->signature, e->picoseconds,
@@ -196,17 +201,29 @@ static rw_status read_entries(struct reader *r, size_t n, struct rw_costs *costs
     return RW_OK;
 }
 
-static rw_status read_end(struct reader *r, const struct rw_costs *costs)
+static rw_status read_end(struct reader *r, uint64_t expected)
 {
     char *text;
     uint64_t hash = 0;
     const rw_status status = read_word(r, "end", &text);
     if (status) return status;
     const char *const end = read_number(text, 16, UINT64_MAX, &hash);
-    if (!end || *end || hash != costs->hash)
-        return refuse(r, RW_ERR_IO, "the hash is not that of the lines before: %016" PRIx64 " expected", costs->hash);
+    if (!end || *end || hash != expected)
+        return refuse(r, RW_ERR_IO, "the hash is not that of the lines before: %016" PRIx64 " expected", expected);
     r->line++;
     return r->at == r->end ? RW_OK : refuse(r, RW_ERR_IO, "%td bytes behind the end", r->end - r->at);
+}
+
+/* "memory NEAR PICOSECONDS" */
+static rw_status read_memory(struct reader *r, struct rw_memory_cost *ret)
+{
+    char *text;
+    const rw_status status = read_word(r, "memory", &text);
+    if (status) return status;
+    char *const end = read_number(text, 10, NUMBER_MOST, &ret->near_bytes);
+    char *const last = end && *end ? read_number(end + 1, 10, NUMBER_MOST, &ret->picoseconds) : NULL;
+    if (last && !*last) return RW_OK;
+    return refuse(r, RW_ERR_IO, "bytes and picoseconds, up to 10^18 each, are expected, found \"%.40s\"", text);
 }
 
 static rw_status read_costs(struct reader *r, struct rw_costs *costs)
@@ -215,19 +232,21 @@ static rw_status read_costs(struct reader *r, struct rw_costs *costs)
     char *text;
     uint64_t n = 0;
     rw_status status = read_word(r, "rewind", &text);
-    if (!status && strcmp(text, "costs 1"))
-        status = refuse(r, RW_ERR_UNSUPPORTED, "\"rewind costs 1\" is expected, found \"rewind %.40s\"", text);
+    const bool knows_memory = !status && !strcmp(text, "costs 2");
+    if (!status && !knows_memory && strcmp(text, "costs 1"))
+        status = refuse(r, RW_ERR_UNSUPPORTED, "\"rewind costs 2\" is expected, found \"rewind %.40s\"", text);
     if (!status) status = read_place(r, "library", here.library);
     if (!status) status = read_place(r, "device", here.device);
     if (!status) status = read_place(r, "machine", here.machine);
     if (!status) status = read_place(r, "threads", here.threads);
+    if (!status && knows_memory) status = read_memory(r, &costs->memory);
     if (!status) status = read_word(r, "nodes", &text);
     if (status) return status;
     const char *const end = read_number(text, 10, NODES_MOST, &n);
     if (!end || *end || !n)
         return refuse(r, RW_ERR_IO, "a number of nodes from 1 to %u is expected, found \"%.40s\"", NODES_MOST, text);
     status = read_entries(r, (size_t)n, costs);
-    return status ? status : read_end(r, costs);
+    return status ? status : read_end(r, knows_memory ? costs->hash : rw_costs_entries_hash(costs));
 }
 
 rw_status rw_costs_load(rw_context *ctx, const char *path)

@@ -109,23 +109,54 @@ static double dual(struct bounder *b, double price, double room)
     return (b->cut.seconds + price * b->cut.kept) * SURE - price * room;
 }
 
+/* Bytes that cost nothing but replay: all, or those that the caches hold where the rest has a price. */
+static double free_bytes(const struct bounder *b, double bytes)
+{
+    const struct rw_memory_cost memory = b->g->p->memory;
+    return memory.picoseconds ? fmin(bytes, (double)memory.near_bytes) : bytes;
+}
+
+/* Prices among which the best one is, the bytes that they are of, and what is paid for memory whatever is kept. */
+struct range {
+    double low, high, highest, room, paid;
+};
+
+/* Which side of memory's own price the best one lies on; the dual at that price. all: room for all bytes, of which so
+   many are far. */
+static double narrow(struct bounder *b, double all, double far, struct range *r)
+{
+    const double price = fmin(rw_memory_price(b->g->p->memory), r->highest), value = dual(b, price, r->room);
+    if (b->cut.kept <= r->room) {
+        r->high = fmin(r->high, price);
+        r->highest = price;
+    } else {
+        r->low = price;
+        r->high = b->cut.kept <= all ? price : fmin(fmax(r->high, 2 * price), r->highest);
+        r->room = all;
+        r->paid = price * far;
+    }
+    return fmax(value, 0);
+}
+
 /* The dual is concave in the price: where a cut keeps too much, the price is too low. */
 static double bound_at(struct bounder *b, uint32_t at, double bytes)
 {
-    const double room = bytes - look_at(b, at);
+    const double alive = look_at(b, at), near = free_bytes(b, bytes);
     const double highest = rw_closure_highest_price(&b->closure);
-    double low = 0, high, best = 0;
-    dual(b, highest, room);
-    if (b->cut.kept * SURE > room) return INFINITY;
+    struct range r = { .highest = highest, .room = near - alive };
+    dual(b, highest, r.room);
+    if (b->cut.kept * SURE > bytes - alive) return INFINITY;
     const double least = b->cut.kept, most_seconds = b->cut.seconds;
-    dual(b, 0, room);
-    if (b->cut.kept <= room) return 0;
-    high = fmin(highest, 4 * most_seconds / fmax(b->cut.kept - least, 1));
-    for (int i = 0; i < PRICES; i++) {
-        const double price = i ? (low + high) / 2 : high, value = dual(b, price, room);
+    dual(b, 0, r.room);
+    if (b->cut.kept <= r.room) return 0;
+    r.high = fmin(highest, 4 * most_seconds / fmax(b->cut.kept - least, 1));
+    double best = near < bytes ? narrow(b, bytes - alive, bytes - near, &r) : 0;
+    double low = r.low, high = r.high;
+    for (int i = 0; i < PRICES && low < high; i++) {
+        const double price = i ? (low + high) / 2 : high, value = dual(b, price, r.room) + r.paid;
         if (value > best) best = value;
-        if (!i && b->cut.kept > room && high < highest) low = high, high = fmin(4 * high, highest), i--;
-        else if (b->cut.kept > room) low = price;
+        if (!i && b->cut.kept > r.room && high < r.highest) low = high, high = fmin(4 * high, r.highest), i--;
+        else if (b->cut.kept > r.room) low = price;
         else high = price;
     }
     return best;
@@ -154,7 +185,7 @@ static double bound_of(struct bounder *b, const int64_t *all, double bytes)
         uint32_t fullest = from;
         for (uint32_t i = from; i < to; i++)
             if (all[i] > all[fullest]) fullest = i;
-        if (to > from && (double)all[fullest] > bytes) best = fmax(best, bound_at(b, fullest, bytes));
+        if (to > from && (double)all[fullest] > free_bytes(b, bytes)) best = fmax(best, bound_at(b, fullest, bytes));
         if (to > from) from = to;
     }
     return best;

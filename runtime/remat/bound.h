@@ -1,5 +1,6 @@
 /*
- * What no choice can beat: a lower bound on the seconds of replay within a number of bytes.
+ * What no choice can beat: a lower bound on the seconds of replay, and of memory beyond the caches, within a number of
+ * bytes.
  *
  * Stop the step while a node of backward runs. What that node reads of the recorded values is alive now; what later
  * ones read is, too, or is made again from now on, from what is alive now. Gradients in flight are alive anyway, and so
@@ -12,6 +13,10 @@
  * alive anyway) is at most that (weak duality), so each cut gives a bound, whatever the price; the best price is looked
  * for. The same holds at every moment: the largest bound counts. Replays before the moment count for nothing, and
  * nothing is said of how the bytes are arranged between the moments; both only make the bound smaller.
+ *
+ * Where memory has a price itself (autodiff/costs.h), c seconds for each byte alive beyond those that caches hold, a
+ * step of m bytes, m <= bytes, pays c * (m - near) besides. Less l * m that is least at m = bytes where l >= c, and at
+ * m = near, or bytes if that is less, for lower prices.
  *
  * Source: Fisher, "The Lagrangian relaxation method for solving integer programming problems", Management Science 27
  * (1981).

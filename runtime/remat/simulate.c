@@ -88,7 +88,7 @@ rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule 
     ret->peak_action = all.action;
     count_bytes(s, alignment, ret);
     for (size_t i = 0; i < s->n_actions; i++) ret->n_replays += s->actions[i].kind == RW_ACTION_REPLAY;
-    ret->seconds = predict(p, s, scratch->end);
+    ret->seconds = predict(p, s, scratch->end) + rw_memory_seconds(p->memory, ret->peak);
     return RW_OK;
 }
 

@@ -18,7 +18,7 @@ struct rw_cost_of_schedule {
     uint64_t replayed;    /* most bytes of replayed values alive at one time */
     uint64_t workspace;   /* largest of one action, in bytes */
     size_t n_replays;     /* actions that repeat a node */
-    double seconds;       /* predicted, at nominal rates (autodiff/problem.h) */
+    double seconds;       /* predicted, by the problem's costs: its nodes', and that of its peak (autodiff/costs.h) */
 };
 
 /* Room for sweeps. All zero is empty. */

@@ -111,6 +111,28 @@ Test(costs, what_is_measured_is_what_is_predicted_also_behind_a_file)
     fixture_close(&b);
 }
 
+/* What of a step's peak is not near has a price, also behind a file; what is near has none. */
+Test(costs, memory_beyond_the_caches_is_paid_by_the_step)
+{
+    struct fixture b = measured();
+    rw_prediction p;
+    rw_tensor *const loss = net_loss(&net, b.t, 24, 0);
+    cr_assert_eq(rw_tape_plan(b.t, loss, "none", &p), RW_OK);
+    rw_tape_reset(b.t);
+    const struct rw_memory_cost price = { p.largest_live / 2, 1000000000000 }; /* a second for each MiB */
+    b.ctx->costs->memory = price;
+    cr_assert(rw_costs_seal(b.ctx->costs));
+    cr_expect_float_eq(predicted_ms(&b, "none", 24), p.ms + 1e3 * (double)p.largest_live / 2 / (1 << 20), 1e-6 * p.ms);
+    cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
+    rw_costs_clear(b.ctx);
+    cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(b.ctx->costs->memory.near_bytes, price.near_bytes);
+    cr_expect_eq(b.ctx->costs->memory.picoseconds, price.picoseconds);
+    b.ctx->costs->memory.near_bytes = p.largest_live;
+    cr_expect_eq(predicted_ms(&b, "none", 24), p.ms);
+    fixture_close(&b);
+}
+
 /* ---- equal nodes that take their time at one place of a step ---- */
 
 static int naps;
@@ -148,6 +170,63 @@ Test(costs, of_equal_nodes_is_what_they_take_on_the_average)
     cr_assert_eq(rw_costs_count(b.ctx), 1);
     const double ms = (double)b.ctx->costs->entry[0].picoseconds * 1e-9;
     cr_expect(ms > 32.0 / 3 && ms < 28, "%.2f ms", ms);
+    fixture_close(&b);
+}
+
+/* What memory costs is the step's, and taken off where memory is first used, but never more than half. */
+Test(costs, what_a_step_pays_for_memory_is_no_nodes)
+{
+    if (test_device() != RW_DEVICE_CPU) return;
+    struct fixture b = measured();
+    b.ctx->costs->memory = (struct rw_memory_cost){ 0, 1000000000000000000 };
+    cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
+    rw_tensor *x = rw_input(b.t, RW_F32, RW_SHAPE(4), (float[]){ 1, 2, 3, 4 });
+    for (int i = 0; i < 3; i++) x = rw_apply(b.t, &nap_op, &x, 1, NULL, 0, NULL);
+    cr_assert_eq(rw_eval(b.t, &x, 1), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_costs_end(b.ctx), RW_OK);
+    double ms = 0;
+    for (size_t i = 0; i < b.ctx->costs->n; i++)
+        if (!strcmp(b.ctx->costs->entry[i].op, "nap")) ms = (double)b.ctx->costs->entry[i].picoseconds * 1e-9;
+    cr_expect(ms > 32.0 / 6 && ms < 32.0 / 3, "%.2f ms", ms);
+    cr_expect_eq(b.ctx->costs->memory.picoseconds, 1000000000000000000, "it is not asked for again");
+    fixture_close(&b);
+}
+
+static int steps_gone, away_in;
+
+/* Of three nodes another one in each step. */
+static rw_status interrupted(const rw_kernel *k)
+{
+    const int node = (int)k->out[0].layout->numel - 4;
+    usleep((steps_gone % 3 == node ? 20000 : 2000) + (steps_gone == away_in ? 100000 : 0));
+    memset(k->out[0].data, 0, sizeof(float) * (size_t)k->out[0].layout->numel);
+    return RW_OK;
+}
+
+static const rw_op_def interrupted_op = { .name = "interrupted", .n_inputs = 1, .n_outputs = 1, .check = nap_check,
+                                          .kernel = { [RW_DEVICE_CPU] = interrupted } };
+
+/* Each node's usual time is a short one, and no step is: costs are those of steps. One in which the machine was away
+   is none. */
+Test(costs, what_interrupts_now_one_node_and_now_another_counts)
+{
+    if (test_device() != RW_DEVICE_CPU) return;
+    struct fixture b = fixture_open(1, 1);
+    cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
+    for (away_in = 5; steps_gone < 9; steps_gone++) {
+        rw_tensor *x[3];
+        for (int i = 0; i < 3; i++) {
+            rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(4 + i), (float[6]){ 0 });
+            x[i] = rw_apply(b.t, &interrupted_op, &in, 1, NULL, 0, NULL);
+        }
+        cr_assert_eq(rw_eval(b.t, x, 3), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_tape_reset(b.t);
+    }
+    cr_assert_eq(rw_costs_end(b.ctx), RW_OK);
+    cr_assert_eq(rw_costs_count(b.ctx), 3);
+    double ms = 0;
+    for (size_t i = 0; i < 3; i++) ms += (double)b.ctx->costs->entry[i].picoseconds * 1e-9;
+    cr_expect(ms > 24 && ms < 60, "%.2f ms", ms);
     fixture_close(&b);
 }
 
@@ -249,15 +328,19 @@ Test(costs, files_from_elsewhere_are_refused_by_line)
     size_t bytes;
     cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
     char *const text = text_of(path, &bytes);
-    with_line(&b, text, 1, "rewind costs 2", RW_ERR_UNSUPPORTED);
+    with_line(&b, text, 1, "rewind costs 3", RW_ERR_UNSUPPORTED);
     with_line(&b, text, 1, "safetensors", RW_ERR_IO);
     with_line(&b, text, 2, "library 0.0.9", RW_ERR_UNSUPPORTED);
     with_line(&b, text, 3, "device tpu", RW_ERR_UNSUPPORTED);
     with_line(&b, text, 4, "machine another", RW_ERR_UNSUPPORTED);
     with_line(&b, text, 5, "threads 77", RW_ERR_UNSUPPORTED);
-    with_line(&b, text, 6, "nodes 0", RW_ERR_IO);
-    with_line(&b, text, 6, "nodes -1", RW_ERR_IO);
-    with_line(&b, text, 6, "nodes 99999999999999999999", RW_ERR_IO);
+    static const char *const no_memory[] = { "memory", "memory ", "memory 5", "memory 5 ", "memory 5 x", "memory -1 5",
+                                             "memory 5 5 ", "memory 5 5 5", "memory 5.5 5", "nodes 5",
+                                             "memory 5 9999999999999999999", "memory 99999999999999999999 5" };
+    for (size_t i = 0; i < sizeof no_memory / sizeof *no_memory; i++) with_line(&b, text, 6, no_memory[i], RW_ERR_IO);
+    with_line(&b, text, 7, "nodes 0", RW_ERR_IO);
+    with_line(&b, text, 7, "nodes -1", RW_ERR_IO);
+    with_line(&b, text, 7, "nodes 99999999999999999999", RW_ERR_IO);
     static const char *const bad[] = {
         "", "x", "0123456789abcdef", "0123456789abcdef 0 1 1 f32 add", "0123456789abcdef -5 1 1 f32 add",
         "0123456789abcde 5 1 1 f32 add", "0123456789abcdef 5 1 1 f99 add", "0123456789abcdef 5 1 1 f32",
@@ -265,14 +348,41 @@ Test(costs, files_from_elsewhere_are_refused_by_line)
         "0123456789ABCDEF 5 1 1 f32 add", "0123456789abcdef 99999999999999999999 1 1 f32 add",
         "0123456789abcdef 5 1 1 f32 addddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd",
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) with_line(&b, text, 7, bad[i], RW_ERR_IO);
-    with_line(&b, text, 8, "0000000000000000 5 1 1 f32 add", RW_ERR_IO);
-    const int last = 7 + (int)rw_costs_count(b.ctx);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) with_line(&b, text, 8, bad[i], RW_ERR_IO);
+    with_line(&b, text, 9, "0000000000000000 5 1 1 f32 add", RW_ERR_IO);
+    const int last = 8 + (int)rw_costs_count(b.ctx);
     with_line(&b, text, last, "end 0123456789abcdef", RW_ERR_IO);
     with_line(&b, text, last, "end", RW_ERR_IO);
     char more[1 << 16];
     snprintf(more, sizeof more, "%smore", text);
     expect_refused(&b, more, strlen(more), RW_ERR_IO, last + 1, "more behind the end");
+    free(text);
+    fixture_close(&b);
+}
+
+/* They were written before costs knew of memory. */
+Test(costs, files_of_version_1_are_read)
+{
+    struct fixture b = measured();
+    char old[1 << 16], end[64];
+    size_t bytes;
+    b.ctx->costs->memory = (struct rw_memory_cost){ 1 << 10, 1000000000 };
+    const double priced = predicted_ms(&b, "none", 24);
+    b.ctx->costs->memory = (struct rw_memory_cost){ 0 };
+    const double none = predicted_ms(&b, "none", 24);
+    cr_expect_lt(none, priced);
+    cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
+    char *const text = text_of(path, &bytes);
+    const char *const memory = strstr(text, "memory "), *const nodes = strstr(text, "nodes "),
+                      *const last = strstr(text, "\nend ");
+    snprintf(end, sizeof end, "\nend %016llx\n", (unsigned long long)rw_costs_entries_hash(b.ctx->costs));
+    snprintf(old, sizeof old, "rewind costs 1\n%.*s%.*s%s", (int)(memory - text) - 15, text + 15, (int)(last - nodes),
+             nodes, end);
+    write_file(other, old, strlen(old));
+    rw_costs_clear(b.ctx);
+    cr_assert_eq(rw_costs_load(b.ctx, other), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(b.ctx->costs->memory.picoseconds, 0);
+    cr_expect_eq(predicted_ms(&b, "none", 24), none);
     free(text);
     fixture_close(&b);
 }

@@ -209,7 +209,9 @@ Test(codes_product, a_workspace_of_panels)
     cr_assert_eq(rw_memory_stats(b.ctx, &panels), RW_OK);
     cr_expect_eq(panels.predicted_peak, panels.measured_peak);
     const size_t more = panels.workspace - whole.workspace;
-    cr_expect(more == library || (!whole.workspace && more == own) || (!more && whole.workspace == packed),
+    const size_t unit = 512; /* of buffers */
+    cr_expect((more >= library && more < library + unit) || (!whole.workspace && more >= own && more < own + unit) ||
+                  (!more && whole.workspace >= packed && whole.workspace < packed + unit),
               "%zu and %zu bytes", panels.workspace, whole.workspace);
     fixture_close(&b);
 }

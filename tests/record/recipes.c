@@ -253,8 +253,8 @@ Test(recipes, products_of_codes_are_those_of_what_the_codes_mean)
 Test(recipes, products_of_codes_keep_the_codes)
 {
     enum { ROWS = 64, IN = 256, OUT = 128 };
-    const size_t unit = test_device() == RW_DEVICE_CUDA ? 512 : 256;
-    const size_t scales[] = { [RW_SCALING_TENSOR] = 2 * unit, [RW_SCALING_1X128] = ROWS * 2 * 4 + unit,
+    enum { UNIT = 512 };
+    const size_t scales[] = { [RW_SCALING_TENSOR] = 2 * UNIT, [RW_SCALING_1X128] = ROWS * 2 * 4 + UNIT,
                               [RW_SCALING_MX] = (ROWS + OUT) * 8 };
     for (int k = 0; k < RW_SCALING_COUNT; k++) {
         if (!scales[k]) continue;

@@ -150,7 +150,8 @@ static size_t tapes(void)
     return text && *text ? strtoull(text, NULL, 10) : 40;
 }
 
-static void check_gap(int least_nodes, int most_nodes, size_t n, uint64_t first)
+/* On tapes of so many nodes; memory: what it costs. */
+static void check_gap(int least_nodes, int most_nodes, size_t n, uint64_t first, struct rw_memory_cost memory)
 {
     static struct best best;
     struct gap gap = { .most = 0 };
@@ -158,6 +159,7 @@ static void check_gap(int least_nodes, int most_nodes, size_t n, uint64_t first)
         struct step s;
         struct rw_frontier f;
         open_random(&s, least_nodes + (int)(seed % (uint64_t)(most_nodes - least_nodes + 1)), seed);
+        s.problem.memory = memory;
         cr_assert_eq(rw_frontier_init(&f, &s.problem), RW_OK);
         try_all(&f.candidates.graph, &best);
         compare(&f, &best, &gap, seed);
@@ -175,13 +177,22 @@ static void check_gap(int least_nodes, int most_nodes, size_t n, uint64_t first)
 
 Test(optimum, is_nearly_reached_on_small_tapes_and_never_below_the_bound, .timeout = 3600)
 {
-    check_gap(3, 5, tapes(), 1);
-    check_gap(3, 5, 1, 830); /* takes two values at once, where every node is a segment */
+    check_gap(3, 5, tapes(), 1, (struct rw_memory_cost){ 0 });
+    check_gap(3, 5, 1, 830, (struct rw_memory_cost){ 0 }); /* takes two values at once, where every node is a segment */
 }
 
 Test(optimum, is_nearly_reached_on_tapes_of_up_to_ten_nodes, .timeout = 3600)
 {
-    check_gap(6, 10, tapes() / 4, 1000);
+    check_gap(6, 10, tapes() / 4, 1000, (struct rw_memory_cost){ 0 });
+}
+
+/* A unit beyond so many takes so many microseconds, where nodes take up to 50: bytes are worth replays of themselves. */
+Test(optimum, counts_what_memory_costs_that_is_far, .timeout = 3600)
+{
+    for (uint64_t us = 1; us <= 16; us *= 4)
+        for (uint64_t units = 0; units <= 20; units += 10)
+            check_gap(3, 5, tapes() / 2, 1 + 100 * us,
+                      (struct rw_memory_cost){ units * MADE_UNIT, us * 1000000 * ((1 << 20) / MADE_UNIT) });
 }
 
 /* ---- chains ---- */

@@ -2,6 +2,7 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/isa.h"
 #include "device/cpu/lanes.h"
+#include "device/cpu/memory_time.h"
 #include "device/cpu/onednn.h"
 #include "device/cpu/threads.h"
 #include "device/device.h"
@@ -100,6 +101,15 @@ static rw_status cpu_compare(void *state, const struct rw_digest *a, const struc
     return rw_digest_equal(*a, *b) ? RW_OK : RW_ERR_MISMATCH;
 }
 
+static bool cpu_time_memory(void *state, int threads, uint64_t *ret_near, double *ret_seconds)
+{
+    if (rw_threads_ready(threads, &threads)) return false;
+    void *const block = cpu_alloc(state, RW_MEMORY_TIMED);
+    const bool known = block && rw_cpu_memory_time(block, threads, ret_near, ret_seconds);
+    cpu_free(state, block);
+    return known;
+}
+
 static struct rw_holding *cpu_hold_begin(void *state)
 {
     return rw_onednn_hold_begin(((struct rw_cpu *)state)->onednn);
@@ -149,6 +159,7 @@ const struct rw_device_fns rw_device_cpu = {
     .hold_begin = cpu_hold_begin,
     .hold_end = cpu_hold_end,
     .library_bytes = cpu_library_bytes,
+    .time_memory = cpu_time_memory,
     .describe = cpu_describe,
     .finish = cpu_finish,
     .take_message = cpu_take_message,
