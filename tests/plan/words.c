@@ -2,6 +2,7 @@
 #include "support/support.h"
 
 #include "plan/cache.h"
+#include "run/touch.h"
 
 #include <criterion/criterion.h>
 
@@ -30,6 +31,26 @@ Test(words, reach_beyond_256_gib)
             highest = rw_word_offset(plan, plan->words[i]);
     cr_assert_gt(highest, (uint64_t)100 * GIB);
     cr_assert(rw_plan_is_valid(b.t, plan));
+    fixture_close(&b);
+}
+
+/* All of the arena is used by somebody first, and once. */
+Test(words, memory_is_used_first_by_one_action)
+{
+    struct fixture b = fixture_open(1, 0);
+    rw_plan *plan = NULL;
+    struct rw_touches touches = { 0 };
+    const uint64_t page = 4096;
+    cr_assert_eq(plan_of(&b, 100000, &plan), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_gt(plan->arena_bytes, 1000000);
+    for (int i = 0; i < 2; i++) {
+        uint64_t sum = 0;
+        cr_assert_eq(rw_touches_count(&touches, b.t, plan), RW_OK);
+        for (size_t k = 0; k < plan->n_actions; k++) sum += touches.bytes[k];
+        cr_expect_eq(touches.sum, sum);
+        cr_expect(sum + page > plan->largest_live && sum < plan->arena_bytes + page);
+    }
+    rw_touches_finish(&touches);
     fixture_close(&b);
 }
 
