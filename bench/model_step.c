@@ -17,7 +17,7 @@ struct runner {
     struct model m;
     int batch, size;
     int32_t *numbers; /* tokens, then targets; or labels */
-    float *image;     /* [batch, size, size, 3] */
+    void *image;      /* [batch, size, size, 3], of the model's type: as the other side is given it */
 };
 
 static int refuse(const char *what)
@@ -27,17 +27,29 @@ static int refuse(const char *what)
     return 2;
 }
 
+/* Cast once, before any step. */
+static bool make_image(struct runner *r, rw_dtype dtype, size_t pixels)
+{
+    float *const given = malloc(pixels * sizeof *given);
+    r->image = malloc(pixels * rw_dtype_size(dtype));
+    for (size_t i = 0; given && i < pixels; i++) given[i] = (float)(i * 7 % 255) / 128 - 1;
+    rw_tensor *const x = given ? rw_input(r->t, RW_F32, RW_SHAPE((int64_t)pixels), given) : NULL;
+    const bool good = x && r->image && !rw_read(r->t, rw_cast(r->t, x, dtype), r->image, pixels * rw_dtype_size(dtype));
+    rw_tape_reset(r->t);
+    free(given);
+    return good;
+}
+
 static bool runner_open(struct runner *r, struct model_config *c, int threads)
 {
     const size_t tokens = (size_t)r->batch * (size_t)r->size, pixels = tokens * (size_t)r->size * 3;
     if (c->max_seq < r->size) c->max_seq = r->size;
     r->numbers = malloc(2 * tokens * sizeof *r->numbers);
-    r->image = model_is_of_images(c->kind) ? malloc(pixels * sizeof *r->image) : NULL;
-    if (!r->numbers || (model_is_of_images(c->kind) && !r->image)) return false;
-    for (size_t i = 0; r->image && i < pixels; i++) r->image[i] = (float)(i * 7 % 255) / 128 - 1;
+    if (!r->numbers) return false;
     for (size_t i = 0; i < 2 * tokens; i++) r->numbers[i] = (int32_t)(i * 7 % (size_t)c->vocab);
     return !rw_context_create(&r->ctx, &(rw_context_params){ .seed = 1, .threads = threads }) &&
-           !rw_tape_create(&r->t, r->ctx) && !model_create(&r->m, r->ctx, c);
+           !rw_tape_create(&r->t, r->ctx) && !model_create(&r->m, r->ctx, c) &&
+           (!model_is_of_images(c->kind) || make_image(r, c->dtype, pixels));
 }
 
 static rw_tensor *loss_of(struct runner *r)
@@ -45,8 +57,8 @@ static rw_tensor *loss_of(struct runner *r)
     const struct model_config *const c = &r->m.config;
     if (!r->image) return model_loss(&r->m, r->t, r->batch, r->size, r->numbers, r->numbers + r->batch * r->size);
     rw_tensor *const labels = rw_input(r->t, RW_I32, RW_SHAPE(r->batch), r->numbers);
-    rw_tensor *const given = rw_input(r->t, RW_F32, RW_SHAPE(r->batch, r->size, r->size, 3), r->image);
-    rw_tensor *const x = rw_permute(r->t, rw_cast(r->t, given, c->dtype), (const int[]){ 0, 3, 1, 2 });
+    rw_tensor *const given = rw_input(r->t, c->dtype, RW_SHAPE(r->batch, r->size, r->size, 3), r->image);
+    rw_tensor *const x = rw_permute(r->t, given, (const int[]){ 0, 3, 1, 2 });
     if (c->kind == MODEL_VIT) return rw_cross_entropy(r->t, vit_forward(&r->m, r->t, x), labels);
     return images_loss(c, r->ctx, r->t, x, labels);
 }

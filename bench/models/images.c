@@ -57,7 +57,8 @@ static rw_tensor *conv(struct net *n, rw_tensor *x, struct layer l)
                                                                     .groups = (int)groups }));
 }
 
-static rw_tensor *bn(struct net *n, rw_tensor *x)
+/* And relu behind it, of the sum with `add`, where there is one: in a region, so that both are made again at once. */
+static rw_tensor *bn_with(struct net *n, rw_tensor *x, bool relu, rw_tensor *add)
 {
     if (!x) return NULL;
     const int64_t c = rw_tensor_shape(x).dim[1];
@@ -65,7 +66,12 @@ static rw_tensor *bn(struct net *n, rw_tensor *x)
     rw_tensor *const w = param(n, "bn", "weight", RW_SHAPE(c)), *const b = param(n, "bn", "bias", RW_SHAPE(c));
     rw_tensor *const mean = buffer(n, "running_mean", c), *const var = buffer(n, "running_var", c);
     ckpt_begin(n->t, "bn");
-    return end(n, rw_batchnorm(n->t, x, w, b, mean, var, NULL));
+    return end(n, rw_batchnorm(n->t, x, w, b, mean, var, &(rw_batchnorm_params){ .relu = relu, .add = add }));
+}
+
+static rw_tensor *bn_relu(struct net *n, rw_tensor *x)
+{
+    return bn_with(n, x, true, RW_NONE);
 }
 
 static rw_tensor *relu(struct net *n, rw_tensor *x)
@@ -76,7 +82,7 @@ static rw_tensor *relu(struct net *n, rw_tensor *x)
 
 static rw_tensor *conv_bn_relu(struct net *n, rw_tensor *x, struct layer l)
 {
-    return relu(n, bn(n, conv(n, x, l)));
+    return bn_relu(n, conv(n, x, l));
 }
 
 static rw_tensor *max_pool(struct net *n, rw_tensor *x, int kernel, int padding)
@@ -107,17 +113,22 @@ static rw_tensor *classify(struct net *n, rw_tensor *x)
 
 /* ---- networks ---- */
 
+/* A convolution of one tap is a product of as few numbers as x has channels: at full size, where these are few, its
+   result is the cheapest of all to make again for its bytes. */
+static rw_tensor *projection(struct net *n, rw_tensor *x, int64_t out, int stride)
+{
+    ckpt_begin(n->t, stride == 1 ? "projection" : "downsample");
+    return end(n, conv(n, x, (struct layer){ out, 1, stride }));
+}
+
 static rw_tensor *bottleneck(struct net *n, rw_tensor *x, int64_t width, int stride, bool projects)
 {
     ckpt_begin(n->t, "block");
     rw_tensor *y = conv_bn_relu(n, x, (struct layer){ width, 1 });
     y = conv_bn_relu(n, y, (struct layer){ width, 3, stride });
-    y = bn(n, conv(n, y, (struct layer){ 4 * width, 1 }));
-    if (projects) x = bn(n, conv(n, x, (struct layer){ 4 * width, 1, stride }));
-    /* The sum is made again with its relu: else it would be kept in the relu's place. */
-    ckpt_begin(n->t, "relu");
-    x = end(n, rw_relu(n->t, rw_add(n->t, y, x)));
-    return end(n, x);
+    y = conv(n, y, (struct layer){ 4 * width, 1 });
+    if (projects) x = bn_with(n, projection(n, x, 4 * width, stride), false, RW_NONE);
+    return end(n, x ? bn_with(n, y, true, x) : NULL);
 }
 
 static rw_tensor *resnet50(struct net *n, rw_tensor *x)
@@ -175,7 +186,7 @@ static rw_tensor *mobilenet(struct net *n, rw_tensor *x)
 
 static rw_tensor *bn_relu_conv(struct net *n, rw_tensor *x, struct layer l)
 {
-    return conv(n, relu(n, bn(n, x)), l);
+    return conv(n, bn_relu(n, x), l);
 }
 
 static rw_tensor *joined(struct net *n, rw_tensor *a, rw_tensor *b)
@@ -200,7 +211,7 @@ static rw_tensor *densenet121(struct net *n, rw_tensor *x)
         x = bn_relu_conv(n, x, (struct layer){ rw_tensor_shape(x).dim[1] / 2, 1 });
         x = end(n, rw_avg_pool2d(n->t, x, &(rw_pool2d_params){ .kernel = { 2, 2 } }));
     }
-    return classify(n, relu(n, bn(n, x)));
+    return classify(n, bn_relu(n, x));
 }
 
 static rw_tensor *twice(struct net *n, rw_tensor *x, int64_t width)

@@ -21,6 +21,8 @@ typedef struct rw_batchnorm_params {
     double eps;      ///< added to the variance, [1e-5]
     double momentum; ///< weight of this batch in the running statistics, up to 1, [0.1]
     bool evaluate;   ///< x is normalised by the running statistics, which stay as they are, [false]
+    bool relu;       ///< the result is rw_relu() of that, and of its sum with `add`, [false]
+    rw_tensor *add;  ///< of x's shape and type: added to the result; NULL or RW_NONE: nothing
 } rw_batchnorm_params;
 
 /**
@@ -31,6 +33,9 @@ typedef struct rw_batchnorm_params {
  * not in evaluation, which takes any tensors. A batch changes them when the step ends, once, under every policy, as
  * rw_assign() does: running = (1 - momentum) running + momentum batch, where the batch's variance is over n - 1. What
  * is recorded on the same tape reads the old ones. params may be NULL.
+ *
+ * With `relu` and `add` these are the bytes, and the gradients' bytes, of rw_relu() of rw_add() of the two, in one pass
+ * over memory in place of three, when it is made again for backward too.
  * Errors: RW_ERR_SHAPE also for a batch with fewer than two elements of a channel; RW_ERR_ARGUMENT for running
  * statistics that are missing or no buffers, eps below 0, a momentum outside of 0 to 1; RW_ERR_DTYPE.
  */

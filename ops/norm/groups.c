@@ -3,6 +3,7 @@
 
 #include "ops/common/channels.h"
 #include "ops/common/kernels.h"
+#include "ops/pointwise/pointwise.h"
 #include "record/own_ops.h"
 
 #include <rewind/norm.h>
@@ -38,7 +39,7 @@ static rw_status want_statistics(rw_op_call *call, int i, const struct rw_groups
     return want_vector(call, i + 1, wide, g->segments * g->groups, "the variance");
 }
 
-/* (x, weight, bias[, mean, variance]) -> y[, mean, variance] */
+/* (x, weight, bias[, mean, variance][, what is added]) -> y[, mean, variance] */
 static rw_status check_forward(rw_op_call *call)
 {
     const struct rw_groups_attrs *const a = call->attrs;
@@ -46,6 +47,7 @@ static rw_status check_forward(rw_op_call *call)
     const struct rw_groups g = rw_groups_of(a, call->in[0].layout);
     RW_CHECK(want_vector(call, 1, call->in[0].dtype, g.c, "weight"));
     RW_CHECK(want_vector(call, 2, call->in[0].dtype, g.c, "bias"));
+    if (call->n_inputs > rw_groups_added(&g)) RW_CHECK(rw_want_same_dtype(call, 0, rw_groups_added(&g)));
     RW_CHECK(rw_op_output_like(call, 0, 0));
     if (g.given) return want_statistics(call, 3, &g);
     if (!a->groups && g.rows < 2)
@@ -82,9 +84,11 @@ static rw_status check_update(rw_op_call *call)
     return rw_op_output_like(call, 1, 3);
 }
 
+/* Statistics take most: they are found in x, or in backward the sums with dy. */
 static rw_op_cost cost(const rw_op_call *call)
 {
-    return rw_cost_pointwise(call, 8);
+    const struct rw_groups_attrs *const a = call->attrs;
+    return rw_cost_pointwise(call, a->given && call->n_outputs == 1 ? 3 : 8);
 }
 
 static size_t workspace(const rw_op_call *call)
@@ -115,14 +119,14 @@ static const rw_op_def rw_op_batchnorm_update = { .name = "batchnorm_update", .n
  * Of primitives, x as [segments, rows, groups, width]: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) - xh
  * mean(h xh)) with h = dy weight, the means being 0 where the statistics are constants.
  */
-static rw_status grad_again(rw_grad_call *g, const struct rw_groups *of)
+static rw_status grad_again(rw_grad_call *g, const struct rw_groups *of, rw_tensor *dz)
 {
     rw_tape *const t = rw_grad_tape(g);
     rw_tensor *const x0 = rw_grad_input(g, 0), *const w0 = rw_grad_input(g, 1);
     const rw_shape image = rw_tensor_shape(x0), vector = rw_tensor_shape(w0);
     const rw_shape cut = RW_SHAPE(of->segments, of->rows, of->groups, of->width), row = RW_SHAPE(of->groups, of->width);
     rw_tensor *const x = rw_reshape(t, x0, cut), *const w = rw_reshape(t, w0, row);
-    rw_tensor *const dy = rw_reshape(t, rw_grad_upstream(g, 0), cut);
+    rw_tensor *const dy = rw_reshape(t, dz, cut);
     rw_tensor *mean, *var, *centred;
     if (of->given) {
         mean = rw_reshape(t, rw_cast(t, rw_grad_input(g, 3), rw_tensor_dtype(x0)), row);
@@ -152,8 +156,13 @@ static rw_status grad(rw_grad_call *g)
 {
     const struct rw_groups_attrs *const a = rw_grad_attrs(g);
     const struct rw_groups of = rw_groups_of(a, rw_tensor_layout(rw_grad_input(g, 0)));
-    if (rw_grad_again(g)) return grad_again(g, &of);
-    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0),
+    const int added = rw_groups_added(&of);
+    rw_tensor *const dz = a->relu ? rw_relu_slope(g, rw_grad_output(g, 0), rw_grad_upstream(g, 0))
+                                  : rw_grad_upstream(g, 0);
+    if (rw_grad_n_inputs(g) > added && rw_grad_wanted(g, added)) RW_CHECK(rw_grad_set(g, added, dz));
+    if (!rw_grad_wanted(g, 0) && !rw_grad_wanted(g, 1) && !rw_grad_wanted(g, 2)) return RW_OK;
+    if (rw_grad_again(g)) return grad_again(g, &of, dz);
+    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), dz,
                               of.given ? rw_grad_input(g, 3) : rw_grad_output(g, 1),
                               of.given ? rw_grad_input(g, 4) : rw_grad_output(g, 2) };
     rw_tensor *out[3] = { NULL, NULL, NULL };
@@ -164,16 +173,28 @@ static rw_status grad(rw_grad_call *g)
     return RW_OK;
 }
 
-#define FORWARD(NAME, IN, OUT)                                                                                     \
-    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = IN, .n_outputs = OUT,                       \
-                                            .inplace = RW_INPLACE({ 0, 0 }), .check = check_forward,               \
+#define FORWARD(NAME, ADDED, OUT, REMAKE)                                                                          \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = RW_OP_VARIADIC, .n_outputs = OUT,           \
+                                            .inplace = RW_INPLACE({ 0, 0 }, { 0, ADDED }), .check = check_forward, \
                                             .kernel = RW_KERNELS(rw_groups), .grad = grad, .cost = cost,           \
-                                            .workspace = RW_WORKSPACES(workspace, workspace),                      \
+                                            .workspace = RW_WORKSPACES(workspace, workspace), .remake = REMAKE,    \
                                             .raised = RW_OP_ALL_INPUTS };
-FORWARD(batchnorm, 3, 3)
-FORWARD(batchnorm_eval, 5, 1)
-FORWARD(group_norm, 3, 3)
-FORWARD(instance_norm, 3, 3)
+FORWARD(batchnorm_eval, 5, 1, NULL)
+FORWARD(group_norm_given, 5, 1, NULL)
+
+/* The result again, of the statistics that are kept for backward: x is read once, not twice to find them first. */
+static rw_tensor *remake(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
+{
+    struct rw_groups_attrs a = *(const struct rw_groups_attrs *)call->attrs;
+    rw_tensor *const of[] = { in[0], in[1], in[2], out[1], out[2], call->n_inputs > 3 ? in[3] : NULL };
+    const rw_op_def *const op = a.groups ? &rw_op_group_norm_given : &rw_op_batchnorm_eval;
+    a.given = 1;
+    return i ? NULL : rw_apply(t, op, of, call->n_inputs > 3 ? 6 : 5, &a, sizeof a, NULL);
+}
+
+FORWARD(batchnorm, 3, 3, remake)
+FORWARD(group_norm, 3, 3, remake)
+FORWARD(instance_norm, 3, 3, remake)
 
 /* ---- public functions ---- */
 
@@ -211,6 +232,16 @@ static bool statistics_are_sound(rw_site at, rw_tape *t, rw_tensor *mean, rw_ten
     return !fault;
 }
 
+/* Nothing is added, or what has x's shape. */
+static bool addend_is_sound(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *add)
+{
+    if (!add || add == rw_none()) return true;
+    if (!rw_operand_check(at, t, add, "batchnorm", "add")) return false;
+    if (rw_shape_equal(rw_tensor_shape(x), rw_tensor_shape(add))) return true;
+    rw_refuse_at(at, t, RW_ERR_SHAPE, "batchnorm: what is added has not x's shape");
+    return false;
+}
+
 /* Of x's first output's statistics: n / (n - 1) makes a variance that of all there is, not of the batch. */
 static bool update(rw_site at, rw_tape *t, rw_tensor *const *of, rw_tensor *mean, rw_tensor *var, double momentum,
                    int64_t n)
@@ -226,12 +257,15 @@ rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weig
     static const rw_batchnorm_params defaults;
     const rw_batchnorm_params *const p = params ? params : &defaults;
     if (!is_image(at, t, x, "batchnorm") || !statistics_are_sound(at, t, mean, var, p)) return NULL;
-    const struct rw_groups_attrs a = { .eps = rw_constant(x, p->eps != 0 ? p->eps : 1e-5), .given = p->evaluate };
+    if (!addend_is_sound(at, t, x, p->add)) return NULL;
+    const struct rw_groups_attrs a = { .eps = rw_constant(x, p->eps != 0 ? p->eps : 1e-5), .given = p->evaluate,
+                                       .relu = p->relu };
     const struct rw_composite c = rw_composite_begin(t, "batchnorm");
-    rw_tensor *in[] = { x, weight, bias, mean, var }, *out[3];
+    rw_tensor *in[6] = { x, weight, bias, mean, var }, *out[3];
     const rw_shape s = rw_tensor_shape(x);
-    rw_tensor *y = apply(at, t, p->evaluate ? &rw_op_batchnorm_eval : &rw_op_batchnorm, in, p->evaluate ? 5 : 3, &a,
-                         out);
+    int n = p->evaluate ? 5 : 3;
+    if (p->add && p->add != rw_none()) in[n++] = s.rank == 4 ? rw_channels_inside_at(at, t, p->add) : p->add;
+    rw_tensor *y = apply(at, t, p->evaluate ? &rw_op_batchnorm_eval : &rw_op_batchnorm, in, n, &a, out);
     if (y && !p->evaluate && mean != rw_none() &&
         !update(at, t, out, mean, var, p->momentum, rw_shape_numel(s) / (s.dim[1] ? s.dim[1] : 1)))
         y = NULL;

@@ -18,13 +18,14 @@ struct rw_groups_attrs {
     double eps;
     int64_t groups; /* of an image's channels; 0: batchnorm */
     int64_t given;  /* mean and variance are inputs, and constants */
+    int64_t relu;   /* of the result, behind what is added to it */
 };
 
 struct rw_groups {
     int64_t segments, rows, c, groups, width; /* groups of `width` channels */
     int64_t block, blocks;                    /* rows of a block, blocks of a segment */
     double eps;
-    bool given;
+    bool given, relu;
 };
 
 #define RW_GROUPS_BLOCK 32768 /* elements of a block, about */
@@ -47,7 +48,14 @@ static inline struct rw_groups rw_groups_of(const struct rw_groups_attrs *a, con
     g.blocks = (g.rows + g.block - 1) / g.block;
     g.eps = a->eps;
     g.given = a->given != 0;
+    g.relu = a->relu != 0;
     return g;
+}
+
+/* Which input of forward is added to the result, where there is one more. */
+static inline int rw_groups_added(const struct rw_groups *g)
+{
+    return g->given ? 5 : 3;
 }
 
 /* Of statistics and of what is computed in. */

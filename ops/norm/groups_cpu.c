@@ -17,6 +17,11 @@ VEC_INLINE void f_save(void *p, rw_dtype dtype, int64_t at, int64_t n, vf x)
     else vf_store_some((char *)p + (size_t)at * float_size(dtype), dtype, n, x);
 }
 
+VEC_INLINE vf f_relu(vf x)
+{
+    return vf_select((vi)((x > 0) | (x != x)), x, vf_all(0));
+}
+
 VEC_INLINE vd d_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
 {
     const double *const from = (const double *)p + at;
@@ -34,8 +39,25 @@ VEC_INLINE void d_save(void *p, rw_dtype dtype, int64_t at, int64_t n, vd x)
         for (int64_t i = 0; i < n; i++) to[i] = x[i];
 }
 
+VEC_INLINE vd d_relu(vd x)
+{
+    return vd_select((vl)((x > 0) | (x != x)), x, vd_all(0));
+}
+
+#define WITH(TYPE, call)            \
+    {                                \
+        const rw_dtype dtype = TYPE; \
+        call;                        \
+    }
+
 #define T float
 #define V vf
+#define OF_TYPE(call)                           \
+    switch (type) {                             \
+    case RW_F32: WITH(RW_F32, call) break;      \
+    case RW_BF16: WITH(RW_BF16, call) break;    \
+    default: WITH(RW_F16, call) break;          \
+    }
 #define F(name) f_##name
 #include "ops/norm/groups_tmpl.h"
 #undef T
@@ -43,24 +65,20 @@ VEC_INLINE void d_save(void *p, rw_dtype dtype, int64_t at, int64_t n, vd x)
 #undef F
 #define T double
 #define V vd
+#define OF_TYPE(call) \
+    (void)type;       \
+    WITH(RW_F64, call)
 #define F(name) d_##name
 #include "ops/norm/groups_tmpl.h"
-
-/* The loops of each type, with the type a constant in them. */
-#define TYPED(name)                                                               \
-    switch (k->in[0].dtype) {                                                     \
-    case RW_F32: f_##name(k, RW_F32, &g, parallel); return RW_OK;                 \
-    case RW_BF16: f_##name(k, RW_BF16, &g, parallel); return RW_OK;               \
-    case RW_F16: f_##name(k, RW_F16, &g, parallel); return RW_OK;                 \
-    default: d_##name(k, RW_F64, &g, parallel); return RW_OK;                     \
-    }
 
 rw_status RW_ISA_NAME(rw_groups_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_groups_cpu)(const rw_kernel *k)
 {
     const struct rw_groups g = rw_groups_of(k->attrs, k->in[0].layout);
     const bool parallel = k->in[0].layout->numel >= RW_PARALLEL_FROM;
-    TYPED(forward)
+    if (k->in[0].dtype == RW_F64) d_forward(k, RW_F64, &g, parallel);
+    else f_forward(k, k->in[0].dtype, &g, parallel);
+    return RW_OK;
 }
 
 rw_status RW_ISA_NAME(rw_groups_backward_cpu)(const rw_kernel *k);
@@ -68,7 +86,9 @@ rw_status RW_ISA_NAME(rw_groups_backward_cpu)(const rw_kernel *k)
 {
     const struct rw_groups g = rw_groups_of(k->attrs, k->in[0].layout);
     const bool parallel = k->in[0].layout->numel >= RW_PARALLEL_FROM;
-    TYPED(backward)
+    if (k->in[0].dtype == RW_F64) d_backward(k, RW_F64, &g, parallel);
+    else f_backward(k, k->in[0].dtype, &g, parallel);
+    return RW_OK;
 }
 
 rw_status RW_ISA_NAME(rw_groups_update_cpu)(const rw_kernel *k);

@@ -93,16 +93,19 @@ __device__ place place_of(const rw_groups &g, int64_t i)
     return { c, s, s * g.groups + c / g.width };
 }
 
+/* The result is rounded before it is added to, as by an op of its own, and may lie where either operand does. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    normalise_kernel(const T *x, const T *weight, const T *bias, const wide<T> *mean, const wide<T> *var, T *y,
-                     rw_groups g, int64_t n)
+    normalise_kernel(const T *x, const T *weight, const T *bias, const wide<T> *mean, const wide<T> *var,
+                     const T *added, T *y, rw_groups g, int64_t n)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const place p = place_of(g, i);
     const wide<T> scale = widen(weight[p.channel]) * scale_of(var[p.statistic], g.eps);
-    y[i] = narrow<T>((widen(x[i]) - mean[p.statistic]) * scale + widen(bias[p.channel]));
+    wide<T> z = widen(narrow<T>((widen(x[i]) - mean[p.statistic]) * scale + widen(bias[p.channel])));
+    if (added) z += widen(added[i]);
+    y[i] = narrow<T>(!g.relu || z > 0 || z != z ? z : wide<T>(0));
 }
 
 /* Of each channel the sums of dy, and of dy times x normalised. */
@@ -218,6 +221,7 @@ template <typename T> void forward(const rw_kernel *k, const rw_groups &g)
 {
     using W = wide<T>;
     const int64_t across = (g.c + 31) / 32, units = g.segments * g.blocks, n = k->in[0].layout->numel;
+    const int added = rw_groups_added(&g);
     W *const part = static_cast<W *>(k->workspace);
     const W *const mean = g.given ? of<W>(k->in[3]) : to<W>(k, 1), *const var = g.given ? of<W>(k->in[4]) : to<W>(k, 2);
     if (!g.given && n)
@@ -228,7 +232,8 @@ template <typename T> void forward(const rw_kernel *k, const rw_groups &g)
                   to<W>(k, 2), g);
     if (n)
         RW_LAUNCH(normalise_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, of<T>(k->in[0]), of<T>(k->in[1]),
-                  of<T>(k->in[2]), mean, var, to<T>(k, 0), g, n);
+                  of<T>(k->in[2]), mean, var, rw_kernel_has(k, added) ? of<T>(k->in[added]) : nullptr, to<T>(k, 0), g,
+                  n);
 }
 
 template <typename T> void backward(const rw_kernel *k, const rw_groups &g)

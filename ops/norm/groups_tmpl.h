@@ -1,7 +1,8 @@
 /*
  * The loops of groups.h for one type of arithmetic T. Included by groups_cpu.c once with T = float, V = vf and once
  * with T = double, V = vd; F names these functions. Channels lie side by side and the inner loops run over them, a
- * vector at a time: no channel meets another there.
+ * vector at a time: no channel meets another there. OF_TYPE(call) makes `type`, that of the elements, the constant
+ * `dtype` in a call: what runs in parallel is a function of its own, which would look at it for every vector.
  */
 #define LANES (int64_t)(sizeof(V) / sizeof(T))
 #define OWN (sizeof(T) == sizeof(double) ? RW_F64 : RW_F32) /* of what lies in the workspace */
@@ -91,7 +92,8 @@ VEC_INLINE void F(coefficients)(const struct rw_groups *g, const T *mean, const 
     }
 }
 
-/* Where a row's operands lie: x, dy and the result; what each channel has: mean, 1 / sqrt(var + eps), and two more. */
+/* Where a row's operands lie: x, dy or what is added, and the result; what each channel has: mean, 1 / sqrt(var + eps),
+   and two more. */
 struct F(row) {
     const void *x, *dy;
     void *to;
@@ -99,10 +101,27 @@ struct F(row) {
     T *a, *b;
 };
 
-VEC_INLINE void F(normalise_row)(const struct F(row) *k, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
+/* Rounded before it is added to, as by an op of its own. The result may lie where either operand does. */
+VEC_INLINE void F(normalise_row)(const struct F(row) *k, bool adds, bool relu, rw_dtype dtype, int64_t at, int64_t c,
+                                 int64_t n)
 {
     const V d = F(load)(k->x, dtype, at + c, n) - F(load)(k->mean, OWN, c, n);
-    F(save)(k->to, dtype, at + c, n, d * F(load)(k->a, OWN, c, n) + F(load)(k->b, OWN, c, n));
+    V y = d * F(load)(k->a, OWN, c, n) + F(load)(k->b, OWN, c, n);
+    if (adds) {
+        const V more = F(load)(k->dy, dtype, at + c, n);
+        if (dtype != OWN) {
+            F(save)(k->to, dtype, at + c, n, y);
+            y = F(load)(k->to, dtype, at + c, n);
+        }
+        y += more;
+    }
+    F(save)(k->to, dtype, at + c, n, relu ? F(relu)(y) : y);
+}
+
+VEC_INLINE void F(normalise_rows)(const struct rw_groups *g, const struct F(row) *row, bool adds, bool relu,
+                                  rw_dtype dtype, const struct F(block) *b)
+{
+    for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(normalise_row), row, adds, relu, dtype, i * g->c);
 }
 
 VEC_INLINE void F(normalise)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
@@ -113,8 +132,14 @@ VEC_INLINE void F(normalise)(const struct rw_groups *g, const rw_kernel *k, rw_d
         weight[c] = F(element)(k->in[1].data, dtype, c) * r[c];
         bias[c] = F(element)(k->in[2].data, dtype, c);
     }
-    const struct F(row) row = { .x = k->in[0].data, .to = k->out[0].data, .mean = mean, .a = weight, .b = bias };
-    for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(normalise_row), &row, dtype, i * g->c);
+    const int added = rw_groups_added(g);
+    const bool adds = rw_kernel_has(k, added);
+    const struct F(row) row = { .x = k->in[0].data, .dy = adds ? k->in[added].data : NULL, .to = k->out[0].data,
+                                .mean = mean, .a = weight, .b = bias };
+    if (adds && g->relu) F(normalise_rows)(g, &row, true, true, dtype, b);
+    else if (adds) F(normalise_rows)(g, &row, true, false, dtype, b);
+    else if (g->relu) F(normalise_rows)(g, &row, false, true, dtype, b);
+    else F(normalise_rows)(g, &row, false, false, dtype, b);
 }
 
 VEC_INLINE void F(add_row)(const struct F(row) *k, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
@@ -194,7 +219,7 @@ VEC_INLINE void F(slope)(const struct rw_groups *g, const rw_kernel *k, rw_dtype
     for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(slope_row), &row, h, hx, dtype, i * g->c);
 }
 
-VEC_INLINE void F(forward)(const rw_kernel *k, rw_dtype dtype, const struct rw_groups *g, bool parallel)
+static void F(forward)(const rw_kernel *k, rw_dtype type, const struct rw_groups *g, bool parallel)
 {
     T *const parts = k->workspace, *const coefficients = parts + g->segments * g->blocks * 2 * g->c;
     const int64_t units = g->segments * g->blocks;
@@ -204,7 +229,7 @@ VEC_INLINE void F(forward)(const rw_kernel *k, rw_dtype dtype, const struct rw_g
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
         for (int64_t i = 0; i < units; i++) {
             const struct F(block) b = F(block_of)(g, parts, i);
-            F(statistics)(g, k->in[0].data, dtype, &b);
+            OF_TYPE(F(statistics)(g, k->in[0].data, dtype, &b))
         }
         for (int64_t i = 0; i < g->segments * g->groups; i++)
             F(merge)(g, parts, i / g->groups, i % g->groups, (T *)k->out[1].data + i, (T *)k->out[2].data + i);
@@ -213,11 +238,11 @@ VEC_INLINE void F(forward)(const rw_kernel *k, rw_dtype dtype, const struct rw_g
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
     for (int64_t i = 0; i < units; i++) {
         const struct F(block) b = F(block_of)(g, parts, i);
-        F(normalise)(g, k, dtype, &b);
+        OF_TYPE(F(normalise)(g, k, dtype, &b))
     }
 }
 
-VEC_INLINE void F(backward)(const rw_kernel *k, rw_dtype dtype, const struct rw_groups *g, bool parallel)
+static void F(backward)(const rw_kernel *k, rw_dtype type, const struct rw_groups *g, bool parallel)
 {
     T *const parts = k->workspace, *const coefficients = parts + g->segments * g->blocks * 2 * g->c;
     const int64_t units = g->segments * g->blocks;
@@ -226,14 +251,14 @@ VEC_INLINE void F(backward)(const rw_kernel *k, rw_dtype dtype, const struct rw_
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
     for (int64_t i = 0; i < units; i++) {
         const struct F(block) b = F(block_of)(g, parts, i);
-        F(sums)(g, k, dtype, &b);
+        OF_TYPE(F(sums)(g, k, dtype, &b))
     }
-    F(merge_sums)(g, k, dtype, parts);
-    for (int64_t s = 0; s < g->segments; s++) F(mean_sums)(g, k, dtype, coefficients + (s * 4 + 2) * g->c);
+    F(merge_sums)(g, k, type, parts);
+    for (int64_t s = 0; s < g->segments; s++) F(mean_sums)(g, k, type, coefficients + (s * 4 + 2) * g->c);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
     for (int64_t i = 0; i < units; i++) {
         const struct F(block) b = F(block_of)(g, parts, i);
-        F(slope)(g, k, dtype, &b);
+        OF_TYPE(F(slope)(g, k, dtype, &b))
     }
 }
 
@@ -252,3 +277,4 @@ VEC_INLINE void F(update)(const rw_kernel *k)
 #undef LANES
 #undef OWN
 #undef OVER_CHANNELS
+#undef OF_TYPE

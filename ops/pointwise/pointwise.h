@@ -21,7 +21,10 @@ rw_tensor *rw_at_least_at(rw_site at, rw_tape *t, rw_tensor *a, rw_tensor *b);
 rw_tensor *rw_take_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *choice);
 rw_tensor *rw_leave_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *choice);
 
-/* dy times the slope of gelu's tanh form at x, for rules: one op, or several that can be differentiated again. */
+/* dy where relu's result y is above 0, for rules: one op, or several that can be differentiated again. */
+rw_tensor *rw_relu_slope(rw_grad_call *g, rw_tensor *y, rw_tensor *dy);
+
+/* dy times the slope of gelu's tanh form at x, likewise. */
 rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy);
 
 /*

@@ -129,9 +129,16 @@ RULE(sin, NULL, x, rw_mul(t, dy, rw_cos(t, x)))
 RULE(cos, NULL, x, rw_neg(t, rw_mul(t, dy, rw_sin(t, x))))
 RULE(softplus, NULL, x, rw_mul(t, dy, rw_sigmoid(t, x)))
 RULE(sigmoid, &rw_op_sigmoid_backward, y, rw_mul(t, dy, rw_mul(t, y, one_minus(t, y))))
-RULE(relu, &rw_op_relu_backward, y, rw_take_at(RW_HERE, t, dy, rw_sign_at(RW_HERE, t, y)))
+RULE(relu, NULL, y, rw_relu_slope(g, y, dy))
 RULE(silu, &rw_op_silu_backward, x, rw_mul(t, dy, silu_slope(t, x)))
 RULE(gelu, &rw_op_gelu_backward, x, rw_mul(t, dy, gelu_slope(t, x)))
+
+rw_tensor *rw_relu_slope(rw_grad_call *g, rw_tensor *y, rw_tensor *dy)
+{
+    rw_tape *const t = rw_grad_tape(g);
+    if (!rw_grad_again(g)) return rw_pointwise_at(RW_HERE, t, &rw_op_relu_backward, y, dy);
+    return rw_take_at(RW_HERE, t, dy, rw_sign_at(RW_HERE, t, y));
+}
 
 rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy)
 {

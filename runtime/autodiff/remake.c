@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* By value: an adjoint node reads it, it has a remake, a remake reads it. */
+/* By value: an adjoint node reads it or what it leads to, it has a remake, a remake reads it. */
 enum { READ_LATE = 1, IS_MADE = 2, IS_SOURCE = 4 };
 
 /* Everything of a node that its op's rule sees; copies, as recording moves nodes and attributes. */
@@ -142,11 +142,14 @@ static rw_status record_of(rw_tape *t, uint32_t n, uint8_t *state)
     return status;
 }
 
+/* Whatever leads to a value that is read late may be made again on the way to it. Views are nodes, too. */
 static void find_late(const rw_tape *t, uint8_t *state)
 {
-    for (size_t n = 0; n < t->n_nodes; n++) {
+    for (size_t n = t->n_nodes; n-- > 0;) {
         const struct rw_node *const node = &t->nodes[n];
-        for (uint32_t i = 0; node->adjoint && i < node->n_inputs; i++)
+        bool late = node->adjoint;
+        for (uint32_t i = 0; !late && i < node->n_outputs; i++) late = state[node->first_output + i] & READ_LATE;
+        for (uint32_t i = 0; late && i < node->n_inputs; i++)
             state[rw_tape_base(t, t->operands[node->first_input + i])] |= READ_LATE;
     }
 }

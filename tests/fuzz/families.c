@@ -81,8 +81,9 @@ static void norms(struct state *s)
 {
     const int64_t channels = 2 * small(s), n = small(s), wide = small(s);
     const rw_dtype type = floating(s);
-    const rw_batchnorm_params params = { fz_number(s), fz_number(s), fz_ask(s, 3) };
     rw_tensor *const x = fitting(s, type, RW_SHAPE(n, channels, wide, 2));
+    const rw_batchnorm_params params = { fz_number(s), fz_number(s), fz_ask(s, 3), fz_ask(s, 2),
+                                         fz_ask(s, 4) ? fitting(s, type, RW_SHAPE(n, channels, wide, 2)) : NULL };
     rw_tensor *const w = optional(s, RW_F32, RW_SHAPE(channels)), *const b = optional(s, RW_F32, RW_SHAPE(channels));
     switch (fz_byte(s) % 3) {
     case 0: {

@@ -145,6 +145,111 @@ Test(ops_batchnorm, an_evaluation_reads_them_and_leaves_them)
     fixture_close(&m.b);
 }
 
+/* ---- relu and a sum in the same pass ---- */
+
+struct form {
+    bool relu, adds, evaluates, fused;
+};
+
+static rw_tensor *formed(rw_tape *t, const struct form *f, rw_tensor *x, rw_tensor *more, rw_tensor *w, rw_tensor *b,
+                         rw_tensor *mean, rw_tensor *var)
+{
+    const rw_batchnorm_params params = { .evaluate = f->evaluates, .relu = f->fused && f->relu,
+                                         .add = f->fused && f->adds ? more : NULL };
+    rw_tensor *y = rw_batchnorm(t, x, w, b, mean, var, &params);
+    if (!f->fused && f->adds) y = rw_add(t, y, more);
+    return !f->fused && f->relu ? rw_relu(t, y) : y;
+}
+
+/* The gradients, and unless it is made again for them the result; x lies channels last, what is added does not. */
+static unsigned char *with_form(rw_dtype dtype, const struct form *f, const int *extent, bool replays, size_t *ret)
+{
+    struct fixture b = fixture_open(4, 2);
+    rw_tape *const t = b.t;
+    const int64_t n = extent[0], c = extent[1], h = extent[2], w = extent[3];
+    const rw_dtype wide = dtype == RW_F64 ? RW_F64 : RW_F32;
+    const rw_shape shape = h ? RW_SHAPE(n, h, w, c) : RW_SHAPE(n, c), other = h ? RW_SHAPE(n, c, h, w) : shape;
+    rw_tensor *const x = rw_param(b.ctx, "x", dtype, shape), *const more = rw_param(b.ctx, "more", dtype, other);
+    rw_tensor *const weight = rw_param(b.ctx, "weight", dtype, RW_SHAPE(c));
+    rw_tensor *const bias = rw_param(b.ctx, "bias", dtype, RW_SHAPE(c));
+    rw_tensor *const mean = rw_buffer(b.ctx, "mean", wide, RW_SHAPE(c));
+    rw_tensor *const var = rw_buffer(b.ctx, "var", wide, RW_SHAPE(c));
+    rw_init_normal(x, 1, 2), rw_init_normal(more, 0, 1), rw_init_normal(weight, 1, 0.3), rw_init_normal(bias, 0, 1);
+    rw_init_constant(mean, 0.5), rw_init_constant(var, 3);
+    cr_assert_eq(ckpt_set_policy(t, replays ? "discard:bn" : "none"), RW_OK);
+    ckpt_begin(t, "bn");
+    rw_tensor *const of = h ? rw_permute(t, x, (const int[]){ 0, 3, 1, 2 }) : x;
+    rw_tensor *const y = formed(t, f, rw_scale(t, of, 0.5), rw_scale(t, more, 2), weight, bias, mean, var);
+    ckpt_end(t);
+    const size_t bytes = replays ? 0 : rw_tensor_bytes(y);
+    size_t gradients;
+    unsigned char *const result = malloc(bytes + 1);
+    if (bytes) cr_assert_eq(rw_read(t, y, result, bytes), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tensor *const loss = rw_sum(t, rw_mul(t, y, rw_tanh(t, y)), RW_ALL_AXES, false);
+    cr_assert_eq(rw_backward(t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    unsigned char *all = all_gradients(b.ctx, &gradients);
+    all = realloc(all, bytes + gradients);
+    memcpy(all + gradients, result, bytes);
+    free(result);
+    *ret = bytes + gradients;
+    fixture_close(&b);
+    return all;
+}
+
+Test(ops_batchnorm, with_relu_and_a_sum_has_the_bytes_of_the_three_ops)
+{
+    static const int extents[][4] = { { 3, 19, 5, 7 }, { 2, 64, 9, 4 }, { 7, 33, 0, 0 }, { 2, 3, 70, 50 } };
+    for (int i = 0; i < 4 * 4 * 6; i++) {
+        const rw_dtype dtype = types[i % 4];
+        const int *const extent = extents[i / 4 % 4];
+        struct form f = { .relu = i / 16 % 3 != 1, .adds = i / 16 % 3 != 0, .evaluates = i / 48 };
+        size_t n, more;
+        unsigned char *const apart = with_form(dtype, &f, extent, false, &n);
+        f.fused = true;
+        for (int replays = 0; replays < 2; replays++) {
+            unsigned char *const one = with_form(dtype, &f, extent, replays, &more);
+            cr_assert(replays ? more < n : more == n);
+            cr_expect_eq(first_difference(apart, one, more), -1, "%s, relu %d, sum %d, evaluation %d, %d channels%s",
+                         rw_dtype_name(dtype), f.relu, f.adds, f.evaluates, extent[1], replays ? ", made again" : "");
+            free(one);
+        }
+        free(apart);
+    }
+}
+
+/* d/dx of the square of a gradient's elements. */
+static double *again(const struct form *f)
+{
+    struct fixture b = fixture_open(6, 1);
+    rw_tape *const t = b.t;
+    double *const got = malloc(4 * 5 * 3 * 2 * sizeof *got);
+    rw_tensor *const x = rw_param(b.ctx, "x", RW_F64, RW_SHAPE(4, 5, 3, 2));
+    rw_tensor *const more = rw_param(b.ctx, "more", RW_F64, RW_SHAPE(4, 5, 3, 2));
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F64, RW_SHAPE(5));
+    rw_tensor *const bias = rw_param(b.ctx, "b", RW_F64, RW_SHAPE(5));
+    rw_init_normal(x, 1, 2), rw_init_normal(more, 0, 1), rw_init_normal(w, 1, 0.3), rw_init_normal(bias, 0, 1);
+    rw_tensor *const y = formed(t, f, x, more, w, bias, RW_NONE, RW_NONE);
+    rw_tensor *of[] = { x, more }, *dx[2];
+    cr_assert_eq(rw_grad(t, rw_sum(t, rw_mul(t, y, rw_sin(t, y)), RW_ALL_AXES, false), of, 2, dx), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    rw_tensor *const sum = rw_add(t, rw_mul(t, dx[0], dx[0]), rw_mul(t, dx[1], dx[1]));
+    cr_assert_eq(rw_backward(t, rw_sum(t, sum, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(t, rw_gradient(x), got, rw_tensor_bytes(x)), RW_OK);
+    fixture_close(&b);
+    return got;
+}
+
+Test(ops_batchnorm, with_relu_and_a_sum_has_their_second_gradient)
+{
+    struct form f = { .relu = true, .adds = true };
+    double *const apart = again(&f);
+    f.fused = true;
+    double *const one = again(&f);
+    for (int i = 0; i < 4 * 5 * 3 * 2; i++)
+        cr_expect_float_eq(one[i], apart[i], 1e-12, "element %d: %g, not %g", i, one[i], apart[i]);
+    free(apart), free(one);
+}
+
 /* x again, and two numbers of a channel. */
 Test(ops_batchnorm, keeps_x_and_two_numbers_for_each_channel)
 {
@@ -176,6 +281,10 @@ Test(ops_batchnorm, mistakes_are_named_and_leave_nothing)
     rw_tensor *const v = rw_input(t, RW_F32, RW_SHAPE(5), NULL);
     rw_tensor *const narrow = rw_buffer(m.b.ctx, "narrow", RW_BF16, RW_SHAPE(C));
     rw_tensor *const other = rw_buffer(m.b.ctx, "other", RW_F32, RW_SHAPE(C + 1));
+    rw_tensor *const half = rw_input(t, RW_BF16, RW_SHAPE(2, C, 3, 3), NULL);
+    rw_tape *elsewhere = NULL;
+    cr_assert_eq(rw_tape_create(&elsewhere, m.b.ctx), RW_OK);
+    rw_tensor *const foreign = rw_input(elsewhere, RW_F32, RW_SHAPE(2, C, 3, 3), NULL);
     const size_t n = rw_tape_mark(t).nodes;
 #define BN(x, mean, var, ...)                                                                                          \
     rw_batchnorm(t, x, m.weight, m.bias, mean, var, &(rw_batchnorm_params){ __VA_ARGS__ })
@@ -189,11 +298,15 @@ Test(ops_batchnorm, mistakes_are_named_and_leave_nothing)
     refuses(&m, BN(x, m.mean, m.var, .eps = -1), RW_ERR_ARGUMENT, "eps -1", n);
     refuses(&m, BN(one, m.mean, m.var, .eps = 1), RW_ERR_SHAPE, "1 elements of a channel have no variance", n);
     refuses(&m, BN(rows, m.mean, m.var, .eps = 1), RW_ERR_SHAPE, "batchnorm: x of rank 3", n);
+    refuses(&m, BN(x, m.mean, m.var, .add = rows), RW_ERR_SHAPE, "batchnorm: what is added has not x's shape", n);
+    refuses(&m, BN(x, m.mean, m.var, .add = half), RW_ERR_DTYPE, "batchnorm", n);
+    refuses(&m, BN(x, m.mean, m.var, .add = foreign), RW_ERR_ARGUMENT, "add is not a value of this tape", n);
     refuses(&m, rw_batchnorm(t, x, v, m.bias, m.mean, m.var, NULL), RW_ERR_SHAPE, "weight is not [19]", n);
     refuses(&m, rw_batchnorm(t, x, m.weight, v, m.mean, m.var, NULL), RW_ERR_SHAPE, "bias is not [19]", n);
     refuses(&m, rw_batchnorm(t, NULL, m.weight, m.bias, m.mean, m.var, NULL), RW_ERR_ARGUMENT, "x is NULL", n);
     refuses(&m, rw_group_norm(t, x, 2, m.weight, m.bias, 1), RW_ERR_ARGUMENT, "2 groups of 19 channels", n);
     refuses(&m, rw_group_norm(t, x, 0, m.weight, m.bias, 1), RW_ERR_ARGUMENT, "group_norm: 0 groups", n);
     refuses(&m, rw_instance_norm(t, rows, m.weight, m.bias, 1), RW_ERR_SHAPE, "instance_norm: x of rank 3", n);
+    rw_tape_destroy(&elsewhere);
     fixture_close(&m.b);
 }

@@ -200,3 +200,55 @@ Test(remakes, of_linear_gelu_have_the_bytes_of_the_product_s_own_function)
         free(kept), free(made);
     }
 }
+
+/* ---- norms of groups ---- */
+
+enum { IMAGES = 3, CHANNELS = 12, SIDE = 10, NORM_BATCH = 0, NORM_GROUPS, NORM_INSTANCES, NORMS };
+
+static rw_tensor *norm(rw_tape *t, int which, rw_tensor *x, rw_tensor *w, rw_tensor *bias)
+{
+    if (which == NORM_BATCH) return rw_batchnorm(t, x, w, bias, RW_NONE, RW_NONE, NULL);
+    return which == NORM_GROUPS ? rw_group_norm(t, x, 3, w, bias, 1e-5) : rw_instance_norm(t, x, w, bias, 1e-5);
+}
+
+/* The gradients of a norm whose result is kept, or made again for what reads it. */
+static unsigned char *normed(int which, rw_dtype dtype, bool drops, rw_cost *ret_cost, size_t *ret_kept, size_t *ret_n)
+{
+    struct fixture b = fixture_open(3, 2);
+    rw_tensor *const x = rw_param(b.ctx, "x", dtype, RW_SHAPE(IMAGES, SIDE, SIDE, CHANNELS));
+    rw_tensor *const w = rw_param(b.ctx, "w", dtype, RW_SHAPE(CHANNELS)), *const bias = rw_param(b.ctx, "b", dtype,
+                                                                                              RW_SHAPE(CHANNELS));
+    rw_init_normal(x, 2, 3), rw_init_normal(w, 1, 0.2), rw_init_normal(bias, 0, 1);
+    rw_tensor *const of = rw_permute(b.t, rw_scale(b.t, x, 0.7), (const int[]){ 0, 3, 1, 2 });
+    rw_tensor *const y = norm(b.t, which, of, w, bias);
+    if (drops) ckpt_recompute(b.t, y);
+    rw_tensor *const loss = rw_mean(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
+    cr_assert_eq(rw_tape_cost(b.t, loss, ret_cost), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(ckpt_verify(b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_memory memory;
+    cr_assert_eq(rw_memory_stats(b.ctx, &memory), RW_OK);
+    *ret_kept = memory.kept;
+    unsigned char *const gradients = all_gradients(b.ctx, ret_n);
+    fixture_close(&b);
+    return gradients;
+}
+
+Test(remakes, of_norms_read_the_statistics_that_are_kept)
+{
+    static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
+    const size_t numel = IMAGES * CHANNELS * SIDE * SIDE, align = test_device() == RW_DEVICE_CPU ? 256 : 512;
+    for (int i = 0; i < 4 * NORMS; i++) {
+        const rw_dtype dtype = types[i % 4];
+        const size_t value = (numel * rw_dtype_size(dtype) + align - 1) / align * align;
+        rw_cost none, drops;
+        size_t kept, less, n;
+        unsigned char *const whole = normed(i / 4, dtype, false, &none, &kept, &n);
+        unsigned char *const made = normed(i / 4, dtype, true, &drops, &less, &n);
+        cr_expect_eq(first_difference(whole, made, n), -1, "norm %d, %s", i / 4, rw_dtype_name(dtype));
+        cr_expect_eq(drops.replayed_nodes, 1);
+        cr_expect_eq(drops.replayed_flops, 3.0 * (double)numel, "norm %d: it found its statistics again", i / 4);
+        cr_expect_eq(kept, less + value, "norm %d, %s: %zu bytes, and %zu", i / 4, rw_dtype_name(dtype), kept, less);
+        free(whole), free(made);
+    }
+}

@@ -1,0 +1,102 @@
+/*
+ * A layer of 64 experts, each token with 8 of them, over a dense one of the same arithmetic: forward and backward of
+ * 2,048 tokens of width 512, experts 256 wide inside, the dense layer 8 times as wide. The experts' layer has a router
+ * besides, and eight times the weights.
+ *
+ *   moe_layer [ROUNDS] [TOKENS] [WIDTH] [INNER] [EXPERTS] [CHOSEN]
+ */
+#include "figure.h"
+
+#include <rewind/rewind.h>
+
+#include <string.h>
+
+struct sizes {
+    int64_t tokens, width, inner, experts, chosen;
+};
+
+struct layer {
+    rw_context *ctx;
+    rw_tape *t;
+    rw_tensor *x, *router, *up, *down, *dense_up, *dense_down;
+};
+
+static rw_tensor *param(struct layer *l, const char *name, rw_dtype dtype, rw_shape shape, double spread)
+{
+    rw_tensor *const p = rw_param(l->ctx, name, dtype, shape);
+    rw_init_normal(p, 0, spread);
+    return p;
+}
+
+static void layer_open(struct layer *l, const struct sizes *s, rw_dtype dtype)
+{
+    rw_context_create(&l->ctx, &(rw_context_params){ .seed = 1 });
+    rw_tape_create(&l->t, l->ctx);
+    l->x = param(l, "x", dtype, RW_SHAPE(s->tokens, s->width), 1);
+    l->router = param(l, "router", dtype, RW_SHAPE(s->experts, s->width), 0.05);
+    l->up = param(l, "up", dtype, RW_SHAPE(s->experts, s->inner, s->width), 0.05);
+    l->down = param(l, "down", dtype, RW_SHAPE(s->experts, s->width, s->inner), 0.05);
+    l->dense_up = param(l, "dense_up", dtype, RW_SHAPE(s->chosen * s->inner, s->width), 0.05);
+    l->dense_down = param(l, "dense_down", dtype, RW_SHAPE(s->width, s->chosen * s->inner), 0.05);
+}
+
+static rw_tensor *dense(struct layer *l)
+{
+    return rw_linear(l->t, rw_silu(l->t, rw_linear(l->t, l->x, l->dense_up, RW_NONE)), l->dense_down, RW_NONE);
+}
+
+static rw_tensor *experts(struct layer *l, const struct sizes *s)
+{
+    rw_tape *const t = l->t;
+    const rw_moe_router_params params = { .choice = { .k = s->chosen } };
+    rw_moe_routes routes;
+    rw_tensor *index;
+    rw_tensor *const logits = rw_cast(t, rw_linear(t, l->x, l->router, RW_NONE), RW_F32);
+    rw_tensor *const weights = rw_moe_router(t, logits, &params, &index, NULL);
+    if (rw_moe_route(t, index, s->experts, &routes)) return NULL;
+    rw_tensor *const h = rw_silu(t, rw_moe_linear_of_tokens(t, l->x, l->up, &routes));
+    return rw_moe_combine(t, rw_moe_linear(t, rw_moe_weigh(t, h, weights, &routes), l->down, &routes), &routes);
+}
+
+/* Milliseconds of a step. */
+static double step(struct layer *l, const struct sizes *s, bool of_experts)
+{
+    rw_zero_grad(l->ctx);
+    const double begin = now_s();
+    rw_tensor *const y = of_experts ? experts(l, s) : dense(l);
+    if (!y || rw_backward(l->t, rw_mean(l->t, rw_mul(l->t, y, y), RW_ALL_AXES, false)))
+        fprintf(stderr, "moe_layer: %s\n", rw_error_message(l->ctx));
+    const double ms = 1e3 * (now_s() - begin);
+    rw_tape_reset(l->t);
+    return ms;
+}
+
+static void compare(const struct sizes *s, rw_dtype dtype, int rounds)
+{
+    struct layer l;
+    double ms[2][64];
+    char name[160];
+    layer_open(&l, s, dtype);
+    for (int i = 0; i < rounds + 1; i++) /* the first of each plans */
+        for (int k = 0; k < 2; k++) ms[k][i ? i - 1 : 0] = step(&l, s, k);
+    const double plain = median_of(ms[0], rounds), mixed = median_of(ms[1], rounds);
+    snprintf(name, sizeof name,
+             "step time of %lld experts, %lld of them a token's, over a dense layer of the same arithmetic, %s "
+             "(%.4g and %.4g ms)", (long long)s->experts, (long long)s->chosen, rw_dtype_name(dtype), mixed, plain);
+    figure(name, mixed / plain, "times", 1.25);
+    rw_tape_destroy(&l.t);
+    rw_context_destroy(&l.ctx);
+}
+
+int main(int argc, char **argv)
+{
+    const int rounds = argc > 1 ? atoi(argv[1]) : 5;
+    int64_t given[] = { 2048, 512, 256, 64, 8 };
+    for (int i = 0; i < 5 && i + 2 < argc; i++) given[i] = atoi(argv[i + 2]);
+    const struct sizes s = { given[0], given[1], given[2], given[3], given[4] };
+    if (rounds < 1 || rounds > 64 || s.tokens < 1 || s.width < 1 || s.inner < 1 || s.chosen < 1 || s.experts < s.chosen)
+        return EXIT_FAILURE;
+    compare(&s, RW_F32, rounds);
+    compare(&s, RW_BF16, rounds);
+    return EXIT_SUCCESS;
+}
