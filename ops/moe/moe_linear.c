@@ -4,7 +4,7 @@
  */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
-#include "ops/moe/moe.h"
+#include "ops/moe/moe_library.h"
 
 /* Inputs: x, weight [E, out, in], offsets [E + 1], order [T k], inverse [T, k] for the gradient. */
 static rw_status check_linear(rw_op_call *call)
@@ -52,13 +52,21 @@ static rw_op_cost cost_outer(const rw_op_call *call)
 
 static size_t workspace_linear(const rw_op_call *call)
 {
-    const int64_t depth = call->in[0].layout->dim[1];
-    return (size_t)(rw_moe_linear_elements(depth) * call->threads) * SIZE_OF_SUM(call);
+    const struct rw_moe_linear_attrs *const a = call->attrs;
+    const rw_layout *const w = call->in[1].layout, *const y = call->out[0].layout;
+    const struct moe_product m = { .rows = y->dim[0], .experts = w->dim[0], .in = w->dim[2], .out = w->dim[1],
+                                   .depth = call->in[0].layout->dim[1], .width = y->dim[1], .turned = a->turned };
+    const size_t bytes = rw_moe_library_workspace(call, &m, false);
+    return bytes ? bytes : (size_t)(rw_moe_linear_elements(m.depth) * call->threads) * SIZE_OF_SUM(call);
 }
 
 static size_t workspace_outer(const rw_op_call *call)
 {
-    return (size_t)(MOE_OUTER_ELEMENTS * call->threads) * SIZE_OF_SUM(call);
+    const rw_layout *const y = call->out[0].layout;
+    const struct moe_product m = { .rows = call->in[0].layout->dim[0], .experts = y->dim[0], .in = y->dim[2],
+                                   .out = y->dim[1] };
+    const size_t bytes = rw_moe_library_workspace(call, &m, true);
+    return bytes ? bytes : (size_t)(MOE_OUTER_ELEMENTS * call->threads) * SIZE_OF_SUM(call);
 }
 
 static rw_status grad_linear(rw_grad_call *g);

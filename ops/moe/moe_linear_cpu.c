@@ -1,11 +1,12 @@
 /*
- * Products by expert on the CPU. A unit of work is one expert's columns, or a tile of one expert's sum of outer
- * products; units are cut by shapes and offsets, so no bit depends on the number of threads.
+ * Products by expert on the CPU: by oneDNN, or by loops of our own where it has no fast code, in float64, and for small
+ * matrices. A unit of work is one expert's columns, or a tile of one expert's sum of outer products; units are cut by
+ * shapes and offsets, so no bit depends on the number of threads.
  */
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
-#include "ops/moe/moe.h"
+#include "ops/moe/moe_library.h"
 
 #include <omp.h>
 
@@ -17,21 +18,6 @@
 #else
 #define MOE_VECS 1
 #endif
-
-struct moe_product {
-    const void *x, *dy, *weight, *sum; /* sum: of an outer product, or NULL */
-    void *y;
-    const int32_t *offsets, *order;
-    int64_t rows, tokens; /* of x, when it is gathered */
-    int64_t k, in, out, depth, width;
-    bool gathers, turned;
-};
-
-/* The row of x that belongs to row r. */
-static int64_t moe_source(const struct moe_product *m, int64_t r)
-{
-    return m->gathers ? rw_moe_within(m->order[r] / m->k, m->tokens) : r;
-}
 
 #define T float
 #define N nf
@@ -78,6 +64,20 @@ static void outer(const struct moe_product *m, rw_dtype dtype, void *room, int64
     }
 }
 
+/* Rounded once, with what is added. */
+static void put_sum(const struct moe_product *m, rw_dtype dtype, const float *c, int64_t c_row, int64_t at,
+                    int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++, c += c_row, at += m->in)
+        for (int64_t j = 0; j < cols; j += NF_LANES) {
+            const bool whole = cols - j >= NF_LANES;
+            nf x = whole ? nf_get(c, RW_F32, j) : nf_get_some(c, RW_F32, j, cols - j);
+            if (m->sum) x += whole ? nf_get(m->sum, dtype, at + j) : nf_get_some(m->sum, dtype, at + j, cols - j);
+            if (whole) nf_put(m->y, dtype, at + j, x);
+            else nf_put_some(m->y, dtype, at + j, cols - j, x);
+        }
+}
+
 /* Rows that no expert has: they were dropped, or the offsets did not come from rw_moe_route(). */
 static void clear_rest(const struct moe_product *m, rw_dtype dtype, int64_t experts)
 {
@@ -96,10 +96,13 @@ rw_status RW_ISA_NAME(rw_moe_linear_cpu)(const rw_kernel *k)
     const struct moe_product m = { .x = k->in[0].data, .weight = k->in[1].data, .y = k->out[0].data,
                                    .offsets = k->in[2].data, .order = k->in[3].data, .rows = y->dim[0],
                                    .tokens = k->in[0].layout->dim[0], .k = a->k, .in = w->dim[2], .out = w->dim[1],
-                                   .depth = k->in[0].layout->dim[1], .width = y->dim[1], .gathers = a->gathers,
-                                   .turned = a->turned };
+                                   .depth = k->in[0].layout->dim[1], .width = y->dim[1], .experts = w->dim[0],
+                                   .gathers = a->gathers, .turned = a->turned };
     const int64_t blocks = (m.width + MOE_COLS - 1) / MOE_COLS, elements = rw_moe_linear_elements(m.depth);
+    bool ran;
     clear_rest(&m, k->in[0].dtype, w->dim[0]);
+    RW_CHECK(rw_moe_library_linear(k, &m, &ran));
+    if (ran) return RW_OK;
 #pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (y->numel * m.depth >= 65536)
     for (int64_t unit = 0; unit < w->dim[0] * blocks; unit++)
         linear(&m, k->in[0].dtype, room_of_thread(k, elements), unit / blocks, unit % blocks * MOE_COLS);
@@ -115,7 +118,10 @@ rw_status RW_ISA_NAME(rw_moe_outer_cpu)(const rw_kernel *k)
                                    .sum = rw_kernel_has(k, 5) ? k->in[5].data : NULL, .offsets = k->in[2].data,
                                    .order = k->in[3].data, .rows = k->in[0].layout->dim[0],
                                    .tokens = k->in[1].layout->dim[0], .k = a->k, .in = y->dim[2], .out = y->dim[1],
-                                   .gathers = a->gathers };
+                                   .experts = a->experts, .gathers = a->gathers };
+    bool ran;
+    RW_CHECK(rw_moe_library_outer(k, &m, put_sum, &ran));
+    if (ran) return RW_OK;
     const int64_t strips = MOE_STRIP * MOE_OUTER_STRIPS, down = (m.out + strips - 1) / strips;
     const int64_t across = (m.in + MOE_COLS - 1) / MOE_COLS;
 #pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (y->numel >= 1024)

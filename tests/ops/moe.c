@@ -453,3 +453,87 @@ Test(moe, losses_are_what_their_closed_forms_say)
     cr_expect_float_eq(small, 0.5 * (pow(log(sum[0]), 2) + pow(log(sum[1]), 2)) / 2, 1e-14);
     fixture_close(&b);
 }
+
+/* ---- experts large enough for the library's products ---- */
+
+enum { WIDE_IN = 80, WIDE_OUT = 400, WIDE_EXPERTS = 3, WIDE_ROWS = 300 };
+
+struct products {
+    unsigned char *y, *dx, *dw; /* [rows, WIDE_OUT], [tokens, WIDE_IN], [WIDE_EXPERTS, WIDE_OUT, WIDE_IN] */
+    size_t of_dw;
+};
+
+/* n tokens, each with one row, of expert 1 but for every `else_every`th, which is of expert 0. */
+static struct products multiply(rw_dtype dtype, int n, int else_every, bool gathers, int threads)
+{
+    struct fixture b = fixture_open(1, threads);
+    struct products p;
+    int32_t index[WIDE_ROWS];
+    rw_moe_routes r;
+    for (int i = 0; i < n; i++) index[i] = else_every && i % else_every == else_every - 1 ? 0 : 1;
+    rw_tensor *const x = numbers(b.t, dtype, RW_SHAPE(n, WIDE_IN), 1, 0);
+    rw_tensor *const w = numbers(b.t, dtype, RW_SHAPE(WIDE_EXPERTS, WIDE_OUT, WIDE_IN), 2, 0);
+    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(n, 1), index), WIDE_EXPERTS, &r), RW_OK);
+    rw_tensor *const rows = gathers ? rw_moe_linear_of_tokens(b.t, x, w, &r)
+                                    : rw_moe_linear(b.t, x, w, &r);
+    rw_tensor *const y = rw_moe_combine(b.t, rows, &r);
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    p.y = bytes_of(b.t, y), p.dx = bytes_of(b.t, rw_gradient(x)), p.dw = bytes_of(b.t, rw_gradient(w));
+    p.of_dw = rw_tensor_bytes(w);
+    fixture_close(&b);
+    return p;
+}
+
+static void products_free(struct products *p)
+{
+    free(p->y), free(p->dx), free(p->dw);
+}
+
+/* Cuts of rows: none, one of each size, several, and what is left of one. */
+Test(moe, a_row_has_the_same_bits_in_any_number_of_rows)
+{
+    static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
+    static const int counts[] = { 1, 2, 31, 32, 33, 47, 64, 65, 97, 128, 150, 193, 200, 256, 257, 289 };
+    for (int t = 0; t < 4; t++) {
+        struct products all = multiply(types[t], WIDE_ROWS, 0, true, 2);
+        const size_t size = rw_dtype_size(types[t]);
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+            const size_t n = (size_t)counts[i];
+            struct products some = multiply(types[t], counts[i], 0, true, 2);
+            cr_expect_eq(first_difference(some.y, all.y, n * WIDE_OUT * size), -1, "%s, %d rows",
+                         rw_dtype_name(types[t]), counts[i]);
+            cr_expect_eq(first_difference(some.dx, all.dx, n * WIDE_IN * size), -1, "%s, dx of %d rows",
+                         rw_dtype_name(types[t]), counts[i]);
+            products_free(&some);
+        }
+        products_free(&all);
+    }
+}
+
+/* In float64 the own loops are the measure. */
+Test(moe, the_library_s_products_are_those_of_float64)
+{
+    for (int i = 0; i < 2 * 3 * 2; i++) {
+        const bool gathers = i % 2;
+        const int every = (int[]){ 0, 2, 7 }[i / 2 % 3];
+        const rw_dtype dtype = i / 6 ? RW_BF16 : RW_F32;
+        struct products want = multiply(RW_F64, WIDE_ROWS, every, gathers, 1);
+        struct products one = multiply(dtype, WIDE_ROWS, every, gathers, 1);
+        struct products many = multiply(dtype, WIDE_ROWS, every, gathers, 4);
+        const size_t numel = want.of_dw / sizeof(double);
+        const double unit = dtype == RW_BF16 ? 0x1p-6 : 0x1p-16; /* y is rounded, then 300 of it are summed */
+        double most = 0;
+        for (size_t k = 0; k < numel; k++) most = fmax(most, fabs(((double *)(void *)want.dw)[k]));
+        for (size_t k = 0; k < numel; k++)
+            cr_assert_float_eq(number_get(one.dw, dtype, (int64_t)k), ((double *)(void *)want.dw)[k], unit * most, "%s: dw %zu",
+                               rw_dtype_name(dtype), k);
+        for (size_t k = 0; k < (size_t)WIDE_ROWS * WIDE_OUT; k++) {
+            const double y = ((double *)(void *)want.y)[k];
+            cr_assert_float_eq(number_get(one.y, dtype, (int64_t)k), y, unit * (fabs(y) + 1), "%s: y %zu", rw_dtype_name(dtype), k);
+        }
+        cr_expect_eq(first_difference(one.dw, many.dw, one.of_dw), -1, "%s: 4 threads", rw_dtype_name(dtype));
+        cr_expect_eq(first_difference(one.y, many.y, (size_t)WIDE_ROWS * WIDE_OUT * rw_dtype_size(dtype)), -1);
+        products_free(&want), products_free(&one), products_free(&many);
+    }
+}
