@@ -1,7 +1,7 @@
 /*
  * A layer of 64 experts, each token with 8 of them, over a dense one of the same arithmetic: forward and backward of
- * 2,048 tokens of width 512, experts 256 wide inside, the dense layer 8 times as wide. The experts' layer has a router
- * besides, and eight times the weights.
+ * 4,096 tokens of width 512, experts 256 wide inside, the dense layer 8 times as wide. The experts' layer has a router
+ * besides, and eight times the weights: with fewer tokens these are more of the time.
  *
  *   moe_layer [ROUNDS] [TOKENS] [WIDTH] [INNER] [EXPERTS] [CHOSEN]
  */
@@ -91,7 +91,7 @@ static void compare(const struct sizes *s, rw_dtype dtype, int rounds)
 int main(int argc, char **argv)
 {
     const int rounds = argc > 1 ? atoi(argv[1]) : 5;
-    int64_t given[] = { 2048, 512, 256, 64, 8 };
+    int64_t given[] = { 4096, 512, 256, 64, 8 };
     for (int i = 0; i < 5 && i + 2 < argc; i++) given[i] = atoi(argv[i + 2]);
     const struct sizes s = { given[0], given[1], given[2], given[3], given[4] };
     if (rounds < 1 || rounds > 64 || s.tokens < 1 || s.width < 1 || s.inner < 1 || s.chosen < 1 || s.experts < s.chosen)

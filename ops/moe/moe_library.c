@@ -9,22 +9,28 @@
 #include <omp.h>
 #include <string.h>
 
-/* Rows that one product takes, or the depth of a sum of outer products. Of fewer than 32 the processor's tiles are no
-   better used. */
-enum { CUTS = 4, MOST = 256 };
-static const int64_t cuts[CUTS] = { 32, 64, 128, MOST };
+/* Rows that one product takes, or the depth of a sum of outer products. */
+enum { CUTS = 7, MOST = 512 };
+static const int64_t cuts[CUTS] = { 32, 64, 128, 192, 256, 384, MOST };
 
 #define TILE_MOST 384  /* columns of one product */
 #define OUTER_MOST 256 /* rows and columns of a sum, which lies in float32 beside the processor meanwhile */
 #define LEAST 16384    /* elements of an expert's matrix: of fewer a call and its workspace cost more than they save */
 #define ALIGN 256
 
-/* The cut that comes next of `left` rows: all of them, unless more than a quarter would be zeros. */
-static int next_cut(int64_t left)
+/* What a call costs, in rows that are multiplied for nothing: of bfloat16, whose products take little time, 64, and of
+   a sum, which is read and written once a call, more than a cut has. */
+static int64_t worth_of_call(rw_dtype dtype, bool outer)
+{
+    return dtype == RW_F32 ? 16 : outer ? MOST : 64;
+}
+
+/* The cut that comes next of `left` rows: all of them, unless more than `waste` are multiplied for nothing. */
+static int next_cut(int64_t left, int64_t waste)
 {
     int i = 0;
     while (i < CUTS - 1 && cuts[i] < left) i++;
-    return i && cuts[i] - left > cuts[i] / 4 ? i - 1 : i;
+    return i && cuts[i] - left > waste ? i - 1 : i;
 }
 
 /* An extent in equal tiles, multiples of 16 but for the last. */
@@ -49,6 +55,7 @@ static int64_t width_of(const struct tiling *t, int64_t i)
 struct library {
     struct tiling down, across;                         /* of an outer sum; else `across` alone */
     struct rw_onednn_primitive *primitive[CUTS][2][2]; /* [last tile down][last tile across] */
+    int64_t waste;                                      /* of a cut */
     size_t size;                                        /* of an element */
     size_t scratch, a, b, c, each;                      /* bytes: of the library, of copies, of a thread */
 };
@@ -71,7 +78,8 @@ static rw_status ask(const struct moe_product *m, struct library *l, struct rw_o
                      bool outer, int threads, bool planning, bool *ret_fast)
 {
     *ret_fast = true;
-    for (int i = 0; i < CUTS * 4 && *ret_fast; i++) {
+    const int n = next_cut(m->rows, MOST) + 1; /* no expert has more rows than there are */
+    for (int i = 0; i < n * 4 && *ret_fast; i++) {
         const int cut = i / 4, down = i / 2 % 2, across = i % 2;
         if (down && !outer) continue;
         const struct rw_matmul_signature s = signature_of(m, l, dtype, outer, cut, down ? l->down.n - 1 : 0,
@@ -94,16 +102,17 @@ static rw_status open_library(const struct moe_product *m, struct library *l, st
                               bool outer, int threads, bool planning, bool *ret_fast)
 {
     const int64_t depth = outer ? m->out : m->depth, width = outer ? m->in : m->width;
-    *l = (struct library){ .size = rw_dtype_size(dtype) };
+    *l = (struct library){ .waste = worth_of_call(dtype, outer), .size = rw_dtype_size(dtype) };
     *ret_fast = false;
     if (dtype == RW_F64 || !m->rows || !m->experts || depth * width < LEAST) return RW_OK;
     l->across = tiling_of(width, outer ? OUTER_MOST : TILE_MOST);
     l->down = tiling_of(outer ? m->out : 1, OUTER_MOST);
     RW_CHECK(ask(m, l, onednn, dtype, outer, threads, planning, ret_fast));
     const int64_t size = (int64_t)l->size;
-    l->a = aligned(MOST * depth * size);
-    l->b = outer ? aligned(MOST * width * size) : 0;
-    l->c = outer ? aligned(l->down.tile * l->across.tile * (int64_t)sizeof(float)) : aligned(MOST * width * size);
+    const int64_t most = cuts[next_cut(m->rows, MOST)];
+    l->a = aligned(most * depth * size);
+    l->b = outer ? aligned(most * width * size) : 0;
+    l->c = outer ? aligned(l->down.tile * l->across.tile * (int64_t)sizeof(float)) : aligned(most * width * size);
     l->scratch = aligned((int64_t)l->scratch);
     l->each = l->a + l->b + l->c + l->scratch;
     return RW_OK;
@@ -155,12 +164,12 @@ static rw_status linear_unit(const struct moe_product *m, const struct library *
     const char *const w = (const char *)m->weight +
                           (size_t)(expert * m->out * m->in + (m->turned ? col : col * m->in)) * l->size;
     for (int64_t row = rows.from, n; row < rows.to; row += n) {
-        const int cut = next_cut(rows.to - row);
+        const int cut = next_cut(rows.to - row, l->waste);
         n = rows.to - row < cuts[cut] ? rows.to - row : cuts[cut];
         const bool whole = n == cuts[cut];
         const char *a = (const char *)m->x + (size_t)(row * m->depth) * l->size;
         char *const y = (char *)m->y + (size_t)(row * m->width + col) * l->size;
-        if (m->gathers || !whole) {
+        if (m->gathers || row + cuts[cut] > m->rows) { /* else what follows is multiplied as well, and left */
             copy_rows(m, m->x, m->gathers, m->depth, l->size, row, n, cuts[cut], 0, m->depth, r->a);
             a = r->a;
         }
@@ -176,7 +185,7 @@ static rw_status linear_unit(const struct moe_product *m, const struct library *
 /* ---- sums of outer products ---- */
 
 /* A tile of one expert's sum over its rows. */
-static rw_status outer_unit(const struct moe_product *m, const struct library *l, rw_dtype dtype, const struct room *r,
+static rw_status outer_unit(const struct moe_product *m, const struct library *l, const struct room *r,
                             rw_moe_put_fn put, int64_t expert, int64_t i, int64_t j)
 {
     const struct moe_range rows = rw_moe_rows_of(m->offsets, expert, m->rows);
@@ -184,7 +193,7 @@ static rw_status outer_unit(const struct moe_product *m, const struct library *l
     const int64_t col = j * l->across.tile, cols = width_of(&l->across, j);
     memset(r->c, 0, (size_t)(outs * l->across.tile) * sizeof(float));
     for (int64_t row = rows.from, n; row < rows.to; row += n) {
-        const int cut = next_cut(rows.to - row);
+        const int cut = next_cut(rows.to - row, l->waste);
         n = rows.to - row < cuts[cut] ? rows.to - row : cuts[cut];
         const bool whole = n == cuts[cut];
         const char *a = (const char *)m->dy + (size_t)(row * m->out + first) * l->size;
@@ -200,7 +209,7 @@ static rw_status outer_unit(const struct moe_product *m, const struct library *l
         RW_CHECK(rw_onednn_matmul_run(l->primitive[cut][i == l->down.n - 1][j == l->across.n - 1], r->thread, a, b,
                                       NULL, r->c, r->scratch));
     }
-    put(m, dtype, (const float *)(const void *)r->c, l->across.tile, (expert * m->out + first) * m->in + col, outs, cols);
+    put(m, (const float *)(const void *)r->c, l->across.tile, (expert * m->out + first) * m->in + col, outs, cols);
     return RW_OK;
 }
 
@@ -210,7 +219,6 @@ static rw_status outer_unit(const struct moe_product *m, const struct library *l
 static rw_status run(const rw_kernel *k, const struct moe_product *m, const struct library *l, rw_moe_put_fn put)
 {
     const bool outer = put != NULL;
-    const rw_dtype dtype = k->in[0].dtype;
     const int64_t down = outer ? l->down.n : 1, across = l->across.n, units = m->experts * down * across;
     int failed = RW_OK;
 #pragma omp parallel num_threads(k->threads) if (k->threads > 1)
@@ -221,7 +229,7 @@ static rw_status run(const rw_kernel *k, const struct moe_product *m, const stru
 #pragma omp for schedule(dynamic, 1)
         for (int64_t u = 0; u < units; u++) {
             const int64_t expert = u / across / down;
-            const rw_status status = outer ? outer_unit(m, l, dtype, &r, put, expert, u / across % down, u % across)
+            const rw_status status = outer ? outer_unit(m, l, &r, put, expert, u / across % down, u % across)
                                            : linear_unit(m, l, &r, expert, u % across);
             if (status) __atomic_store_n(&failed, (int)status, __ATOMIC_RELAXED);
         }

@@ -25,12 +25,15 @@ static rw_status check_linear(rw_op_call *call)
     return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(rows, w.dim[a->turned ? 2 : 1]));
 }
 
-/* Inputs: dy [T k, out], x, offsets, order, inverse for the gradient, and the sum so far, if there is one. */
+/* Inputs: dy [T k, out], x, offsets, order, inverse for the gradient, and the sum so far, if there is one: of their
+   type or, over 16 bits, of float32. */
 static rw_status check_outer(rw_op_call *call)
 {
     const struct rw_moe_outer_attrs *const a = call->attrs;
     const rw_shape dy = rw_in_shape(call, 0), x = rw_in_shape(call, 1);
-    return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(a->experts, dy.dim[1], x.dim[1]));
+    if (call->n_inputs > 5) RW_CHECK(rw_want_sum_of(call, 5, 0));
+    return rw_op_output(call, 0, call->in[call->n_inputs > 5 ? 5 : 0].dtype,
+                        RW_SHAPE(a->experts, dy.dim[1], x.dim[1]));
 }
 
 /* Rows times in times out, whatever experts they are of. */
@@ -120,7 +123,7 @@ static rw_status grad_linear(rw_grad_call *g)
         RW_CHECK(rw_grad_set(g, 0, of_tokens(t, rows, routes[2], routes[1], a.gathers)));
     }
     if (!rw_grad_wanted(g, 1)) return RW_OK;
-    rw_tensor *const sum = rw_grad_addend(g, 1);
+    rw_tensor *const sum = rw_grad_wide_addend(g, 1);
     rw_tensor *const dw = a.turned ? outer(t, x, dy, routes, false, experts, sum)
                                    : outer(t, dy, x, routes, a.gathers, experts, sum);
     return rw_grad_set_sum(g, 1, dw);
@@ -130,14 +133,15 @@ static rw_status grad_outer(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     const struct rw_moe_outer_attrs a = *(const struct rw_moe_outer_attrs *)rw_grad_attrs(g);
-    rw_tensor *const dy = rw_grad_input(g, 0), *const x = rw_grad_input(g, 1), *const u = rw_grad_upstream(g, 0);
+    rw_tensor *const dy = rw_grad_input(g, 0), *const x = rw_grad_input(g, 1);
     rw_tensor *const routes[] = { rw_grad_input(g, 2), rw_grad_input(g, 3), rw_grad_input(g, 4) };
+    rw_tensor *const u = rw_grad_narrowed(g, 0, rw_grad_upstream(g, 0));
     if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, product(t, x, u, routes, a.gathers, false)));
     if (rw_grad_wanted(g, 1)) {
         rw_tensor *const rows = product(t, dy, u, routes, false, true);
         RW_CHECK(rw_grad_set(g, 1, of_tokens(t, rows, routes[2], routes[1], a.gathers)));
     }
-    if (rw_grad_n_inputs(g) == 6 && rw_grad_wanted(g, 5)) RW_CHECK(rw_grad_set(g, 5, u));
+    if (rw_grad_n_inputs(g) == 6 && rw_grad_wanted(g, 5)) RW_CHECK(rw_grad_set(g, 5, rw_grad_upstream(g, 0)));
     return RW_OK;
 }
 

@@ -65,8 +65,8 @@ static void outer(const struct moe_product *m, rw_dtype dtype, void *room, int64
 }
 
 /* Rounded once, with what is added. */
-static void put_sum(const struct moe_product *m, rw_dtype dtype, const float *c, int64_t c_row, int64_t at,
-                    int64_t rows, int64_t cols)
+VEC_INLINE void put_as(const struct moe_product *m, rw_dtype dtype, const float *c, int64_t c_row, int64_t at,
+                       int64_t rows, int64_t cols)
 {
     for (int64_t i = 0; i < rows; i++, c += c_row, at += m->in)
         for (int64_t j = 0; j < cols; j += NF_LANES) {
@@ -76,6 +76,13 @@ static void put_sum(const struct moe_product *m, rw_dtype dtype, const float *c,
             if (whole) nf_put(m->y, dtype, at + j, x);
             else nf_put_some(m->y, dtype, at + j, cols - j, x);
         }
+}
+
+static void put_sum(const struct moe_product *m, const float *c, int64_t c_row, int64_t at, int64_t rows, int64_t cols)
+{
+    if (m->to == RW_BF16) put_as(m, RW_BF16, c, c_row, at, rows, cols);
+    else if (m->to == RW_F16) put_as(m, RW_F16, c, c_row, at, rows, cols);
+    else put_as(m, RW_F32, c, c_row, at, rows, cols);
 }
 
 /* Rows that no expert has: they were dropped, or the offsets did not come from rw_moe_route(). */
@@ -118,7 +125,7 @@ rw_status RW_ISA_NAME(rw_moe_outer_cpu)(const rw_kernel *k)
                                    .sum = rw_kernel_has(k, 5) ? k->in[5].data : NULL, .offsets = k->in[2].data,
                                    .order = k->in[3].data, .rows = k->in[0].layout->dim[0],
                                    .tokens = k->in[1].layout->dim[0], .k = a->k, .in = y->dim[2], .out = y->dim[1],
-                                   .experts = a->experts, .gathers = a->gathers };
+                                   .experts = a->experts, .to = k->out[0].dtype, .gathers = a->gathers };
     bool ran;
     RW_CHECK(rw_moe_library_outer(k, &m, put_sum, &ran));
     if (ran) return RW_OK;

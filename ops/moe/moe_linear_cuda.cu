@@ -91,7 +91,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) linear_kernel(c
 }
 
 /* A tile of one expert's matrix, over the expert's rows in order; zeros, or the sum so far, where it has none. */
-template <typename T> __global__ void __launch_bounds__(THREADS) outer_kernel(const product_args a)
+/* S: of the result and of what it is added to. */
+template <typename T, typename S> __global__ void __launch_bounds__(THREADS) outer_kernel(const product_args a)
 {
     using W = wide<T>;
     __shared__ W outs[DEPTH][TILE], ins[DEPTH][TILE];
@@ -117,8 +118,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) outer_kernel(co
             const int64_t o = first + threadIdx.x / 16 * 4 + i, c = col + threadIdx.x % 16 * 4 + j;
             const int64_t at = (expert * a.out + o) * a.in + c;
             if (o >= a.out || c >= a.in) continue;
-            const W before = a.sum ? widen(static_cast<const T *>(a.sum)[at]) : static_cast<W>(0);
-            static_cast<T *>(a.y)[at] = narrow<T>(a.sum ? before + sum[i][j] : sum[i][j]);
+            const W before = a.sum ? widen(static_cast<const S *>(a.sum)[at]) : static_cast<W>(0);
+            static_cast<S *>(a.y)[at] = narrow<S>(a.sum ? before + sum[i][j] : sum[i][j]);
         }
 }
 
@@ -164,7 +165,10 @@ extern "C" rw_status rw_moe_outer_cuda(const rw_kernel *k)
     a.gathers = p->gathers != 0;
     a.blocks = (a.in + TILE - 1) / TILE;
     const int64_t down = (a.out + TILE - 1) / TILE;
+    const bool widened = k->out[0].dtype != k->in[0].dtype;
     return with_float_type(k->in[0].dtype, [&](auto type) {
-        return launch(k, outer_kernel<decltype(type)>, a, a.experts * down * a.blocks);
+        using T = decltype(type);
+        if (widened) return launch(k, outer_kernel<T, wide<T>>, a, a.experts * down * a.blocks);
+        return launch(k, outer_kernel<T, T>, a, a.experts * down * a.blocks);
     });
 }

@@ -113,8 +113,8 @@ VEC_INLINE void F(outer)(const struct moe_product *m, rw_dtype dtype, T *room, i
     for (int64_t i = 0; i < outs; i++)
         for (int64_t j = 0; j < cols; j++) {
             const int64_t at = w + (first + i) * m->in + col + j;
-            const T sum = m->sum ? F(element)(m->sum, dtype, at) : 0;
-            F(put)(m->y, dtype, at, m->sum ? sum + c[i * MOE_COLS + j] : c[i * MOE_COLS + j]);
+            const T sum = m->sum ? F(element)(m->sum, m->to, at) : 0;
+            F(put)(m->y, m->to, at, m->sum ? sum + c[i * MOE_COLS + j] : c[i * MOE_COLS + j]);
         }
 }
 

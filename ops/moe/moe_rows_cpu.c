@@ -1,10 +1,8 @@
 /* Rows of tokens on the CPU: each row, token or slot has one owner. */
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
-#include "ops/common/vec.h"
+#include "ops/common/vec_native.h"
 #include "ops/moe/moe.h"
-
-#define COLUMNS 256
 
 #define T float
 #define F(name) mf_##name
@@ -27,7 +25,46 @@
         default: mf_##name(k, RW_F32, i); return;                                                                      \
         }                                                                                                              \
     }
-BY_TYPE(combine)
+
+/* A token's rows in the order of its slots, a vector of columns after another. */
+VEC_INLINE void combine_vectors(const rw_kernel *k, rw_dtype dtype, int64_t token)
+{
+    const int32_t *const inverse = k->in[1].data;
+    const int64_t each = k->in[1].layout->dim[1], n = k->in[0].layout->dim[1], rows = k->in[0].layout->dim[0];
+    for (int64_t i = 0; i < n; i += NF_LANES) {
+        const bool whole = n - i >= NF_LANES;
+        nf sum = nf_all(0);
+        for (int64_t s = 0; s < each; s++) {
+            const int64_t at = rw_moe_within(inverse[token * each + s], rows) * n + i;
+            sum += whole ? nf_get(k->in[0].data, dtype, at) : nf_get_some(k->in[0].data, dtype, at, n - i);
+        }
+        if (whole) nf_put(k->out[0].data, dtype, token * n + i, sum);
+        else nf_put_some(k->out[0].data, dtype, token * n + i, n - i, sum);
+    }
+}
+
+static void combine_doubles(const rw_kernel *k, int64_t token)
+{
+    const int32_t *const inverse = k->in[1].data;
+    const int64_t each = k->in[1].layout->dim[1], n = k->in[0].layout->dim[1], rows = k->in[0].layout->dim[0];
+    double *const to = (double *)k->out[0].data + token * n;
+    for (int64_t i = 0; i < n; i++) to[i] = 0;
+    for (int64_t s = 0; s < each; s++) {
+        const double *const row = (const double *)k->in[0].data + rw_moe_within(inverse[token * each + s], rows) * n;
+        for (int64_t i = 0; i < n; i++) to[i] += row[i];
+    }
+}
+
+static void combine(const rw_kernel *k, int64_t token)
+{
+    switch (k->in[0].dtype) {
+    case RW_F64: combine_doubles(k, token); return;
+    case RW_BF16: combine_vectors(k, RW_BF16, token); return;
+    case RW_F16: combine_vectors(k, RW_F16, token); return;
+    default: combine_vectors(k, RW_F32, token); return;
+    }
+}
+
 BY_TYPE(weigh)
 BY_TYPE(dot)
 

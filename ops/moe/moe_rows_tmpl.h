@@ -11,22 +11,6 @@ VEC_INLINE void F(put)(void *p, rw_dtype dtype, int64_t i, T x)
     else f_put(p, dtype, i, (float)x);
 }
 
-/* A token's rows in the order of its slots. */
-VEC_INLINE void F(combine)(const rw_kernel *k, rw_dtype dtype, int64_t token)
-{
-    const int32_t *const inverse = k->in[1].data;
-    const int64_t each = k->in[1].layout->dim[1], n = k->in[0].layout->dim[1], rows = k->in[0].layout->dim[0];
-    for (int64_t from = 0; from < n; from += COLUMNS) {
-        const int64_t width = n - from < COLUMNS ? n - from : COLUMNS;
-        T sum[COLUMNS] = { 0 };
-        for (int64_t s = 0; s < each; s++) {
-            const int64_t at = rw_moe_within(inverse[token * each + s], rows) * n + from;
-            for (int64_t i = 0; i < width; i++) sum[i] += F(get)(k->in[0].data, dtype, at + i);
-        }
-        for (int64_t i = 0; i < width; i++) F(put)(k->out[0].data, dtype, token * n + from + i, sum[i]);
-    }
-}
-
 VEC_INLINE void F(weigh)(const rw_kernel *k, rw_dtype dtype, int64_t row)
 {
     const int64_t n = k->in[0].layout->dim[1], slots = k->in[1].layout->numel;

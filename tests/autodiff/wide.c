@@ -129,6 +129,16 @@ static rw_tensor *tied(struct fixture *b, rw_tensor *w)
     return rw_concat(b->t, (rw_tensor *[]){ rw_linear(b->t, one, w, RW_NONE), x }, 2, 1);
 }
 
+static rw_tensor *experts(struct fixture *b, rw_tensor *w)
+{
+    const rw_shape s = rw_tensor_shape(w);
+    rw_moe_routes r;
+    int32_t index[300];
+    for (int i = 0; i < 300; i++) index[i] = i * i % 7 % 5 % 2;
+    cr_assert_eq(rw_moe_route(b->t, rw_input(b->t, RW_I32, RW_SHAPE(300, 1), index), s.dim[0], &r), RW_OK);
+    return rw_moe_linear(b->t, numbers(b, rw_tensor_dtype(w), RW_SHAPE(300, s.dim[2]), 1), w, &r);
+}
+
 static const struct {
     const char *name;
     rw_tensor *(*y)(struct fixture *b, rw_tensor *w);
@@ -148,12 +158,14 @@ static const struct {
     { "batch", batch, { 3, { 1, 7, 5 } }, 0, 0 },
     { "widened", widened, { 1, { 40 } }, 0, 0, 1 },
     { "tied", tied, { 2, { 9, 5 } }, 1, 0 },
+    { "experts_of_few_numbers", experts, { 3, { 3, 7, 16 } }, 0, 0 },
+    { "experts", experts, { 3, { 2, 128, 128 } }, 0, 0 }, /* by the library's products */
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
 
 static rw_tensor *param_of(struct fixture *b, int p, rw_dtype dtype)
 {
-    char data[MOST];
+    static char data[MOST * 8];
     rw_tensor *const w = rw_param(b->ctx, "w", dtype, programs[p].shape);
     for (int64_t i = 0; i < rw_shape_numel(programs[p].shape); i++) cr_assert(number_put(data, dtype, i, whole(i, 8)));
     cr_assert_eq(rw_write(w, data, rw_tensor_bytes(w)), RW_OK);
