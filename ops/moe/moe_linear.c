@@ -4,7 +4,7 @@
  */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
-#include "ops/moe/moe_library.h"
+#include "ops/moe/moe_onednn.h"
 
 /* Inputs: x, weight [E, out, in], offsets [E + 1], order [T k], inverse [T, k] for the gradient. */
 static rw_status check_linear(rw_op_call *call)

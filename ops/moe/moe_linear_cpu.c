@@ -6,7 +6,7 @@
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
-#include "ops/moe/moe_library.h"
+#include "ops/moe/moe_onednn.h"
 
 #include <omp.h>
 

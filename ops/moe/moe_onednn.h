@@ -7,8 +7,8 @@
  * company, which tests/ops/moe.c holds for every number of rows. A sum of outer products is one of the sums of its
  * cuts, which follow from the number of rows alone.
  */
-#ifndef RW_OPS_MOE_LIBRARY_H
-#define RW_OPS_MOE_LIBRARY_H
+#ifndef RW_OPS_MOE_ONEDNN_H
+#define RW_OPS_MOE_ONEDNN_H
 
 #include "ops/moe/moe.h"
 

@@ -1,5 +1,5 @@
-/* See moe_library.h. */
-#include "ops/moe/moe_library.h"
+/* See moe_onednn.h. */
+#include "ops/moe/moe_onednn.h"
 
 #include "base/round.h"
 #include "device/cpu/cpu.h"
