@@ -199,7 +199,8 @@ static rw_tensor *densenet121(struct net *n, rw_tensor *x)
 {
     static const int layers[] = { 6, 12, 24, 16 };
     const int64_t growth = n->width / 2;
-    x = max_pool(n, conv_bn_relu(n, x, (struct layer){ n->width, 7, 2 }), 3, 1);
+    ckpt_begin(n->t, "block");
+    x = end(n, max_pool(n, conv_bn_relu(n, x, (struct layer){ n->width, 7, 2 }), 3, 1));
     for (int stage = 0; x && stage < 4; stage++) {
         for (int i = 0; i < layers[stage]; i++) {
             ckpt_begin(n->t, "block");

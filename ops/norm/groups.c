@@ -94,7 +94,8 @@ static rw_op_cost cost(const rw_op_call *call)
 static size_t workspace(const rw_op_call *call)
 {
     const struct rw_groups g = rw_groups_of(call->attrs, call->in[0].layout);
-    return (size_t)rw_groups_workspace(&g) * rw_dtype_size(rw_groups_wide(call->in[0].dtype));
+    const bool sums = call->n_outputs > 1; /* not forward of given statistics */
+    return (size_t)rw_groups_workspace(&g, sums) * rw_dtype_size(rw_groups_wide(call->in[0].dtype));
 }
 
 RW_DECLARE_KERNELS(rw_groups)

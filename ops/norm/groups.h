@@ -64,10 +64,11 @@ static inline rw_dtype rw_groups_wide(rw_dtype dtype)
     return dtype == RW_F64 ? RW_F64 : RW_F32;
 }
 
-/* Elements of workspace: two numbers per block and channel, and four per segment and channel. */
-static inline int64_t rw_groups_workspace(const struct rw_groups *g)
+/* Elements of workspace: four numbers per segment and channel, and where anything is summed up two per block and
+   channel. */
+static inline int64_t rw_groups_workspace(const struct rw_groups *g, bool sums)
 {
-    return (g->blocks * 2 + 4) * g->segments * g->c;
+    return (4 + (sums ? g->blocks * 2 : 0)) * g->segments * g->c;
 }
 
 struct rw_running_attrs {

@@ -35,9 +35,9 @@ struct F(block) {
 VEC_INLINE struct F(block) F(block_of)(const struct rw_groups *g, void *workspace, int64_t unit)
 {
     const int64_t s = unit / g->blocks, b = unit % g->blocks, from = b * g->block, to = from + g->block;
-    T *const parts = workspace;
-    return (struct F(block)){ s * g->rows + from, s * g->rows + (to < g->rows ? to : g->rows), parts + unit * 2 * g->c,
-                              parts + (g->segments * g->blocks * 2 + s * 4) * g->c };
+    T *const coefficients = workspace;
+    return (struct F(block)){ s * g->rows + from, s * g->rows + (to < g->rows ? to : g->rows),
+                              coefficients + (g->segments * 4 + unit * 2) * g->c, coefficients + s * 4 * g->c };
 }
 
 VEC_INLINE void F(add)(T *sum, const void *x, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
@@ -92,6 +92,15 @@ VEC_INLINE void F(coefficients)(const struct rw_groups *g, const T *mean, const 
     }
 }
 
+/* What forward has besides: the weight over that, and the bias. */
+VEC_INLINE void F(lines)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, T *to)
+{
+    for (int64_t c = 0; c < g->c; c++) {
+        to[2 * g->c + c] = F(element)(k->in[1].data, dtype, c) * to[g->c + c];
+        to[3 * g->c + c] = F(element)(k->in[2].data, dtype, c);
+    }
+}
+
 /* Where a row's operands lie: x, dy or what is added, and the result; what each channel has: mean, 1 / sqrt(var + eps),
    and two more. */
 struct F(row) {
@@ -126,16 +135,11 @@ VEC_INLINE void F(normalise_rows)(const struct rw_groups *g, const struct F(row)
 
 VEC_INLINE void F(normalise)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
 {
-    const T *const mean = b->of_segment, *const r = mean + g->c;
-    T *const weight = b->part, *const bias = b->part + g->c; /* the block's own numbers are not needed any more */
-    for (int64_t c = 0; c < g->c; c++) {
-        weight[c] = F(element)(k->in[1].data, dtype, c) * r[c];
-        bias[c] = F(element)(k->in[2].data, dtype, c);
-    }
+    T *const weight = b->of_segment + 2 * g->c, *const bias = weight + g->c;
     const int added = rw_groups_added(g);
     const bool adds = rw_kernel_has(k, added);
     const struct F(row) row = { .x = k->in[0].data, .dy = adds ? k->in[added].data : NULL, .to = k->out[0].data,
-                                .mean = mean, .a = weight, .b = bias };
+                                .mean = b->of_segment, .a = weight, .b = bias };
     if (adds && g->relu) F(normalise_rows)(g, &row, true, true, dtype, b);
     else if (adds) F(normalise_rows)(g, &row, true, false, dtype, b);
     else if (g->relu) F(normalise_rows)(g, &row, false, true, dtype, b);
@@ -159,8 +163,9 @@ VEC_INLINE void F(sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype 
     for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(add_row), &row, dtype, i * g->c);
 }
 
-/* The blocks' sums in order: of a segment into its first block's place, of all to dbias and dweight. */
-VEC_INLINE void F(merge_sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, T *parts)
+/* The blocks' sums in order: of a segment beside its coefficients, of all to dbias and dweight. */
+VEC_INLINE void F(merge_sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const T *parts,
+                              T *coefficients)
 {
     for (int64_t c = 0; c < g->c; c++) {
         double bias = 0, weight = 0;
@@ -171,7 +176,7 @@ VEC_INLINE void F(merge_sums)(const struct rw_groups *g, const rw_kernel *k, rw_
                 sum += (double)part[c];
                 product += (double)part[g->c + c];
             }
-            T *const to = parts + (g->segments * g->blocks * 2 + s * 4 + 2) * g->c;
+            T *const to = coefficients + (s * 4 + 2) * g->c;
             to[c] = (T)sum;
             to[g->c + c] = (T)product;
             bias += sum;
@@ -221,43 +226,46 @@ VEC_INLINE void F(slope)(const struct rw_groups *g, const rw_kernel *k, rw_dtype
 
 static void F(forward)(const rw_kernel *k, rw_dtype type, const struct rw_groups *g, bool parallel)
 {
-    T *const parts = k->workspace, *const coefficients = parts + g->segments * g->blocks * 2 * g->c;
+    T *const coefficients = k->workspace, *const parts = coefficients + g->segments * 4 * g->c;
     const int64_t units = g->segments * g->blocks;
     const T *const mean = g->given ? k->in[3].data : k->out[1].data;
     const T *const var = g->given ? k->in[4].data : k->out[2].data;
     if (!g->given) {
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
         for (int64_t i = 0; i < units; i++) {
-            const struct F(block) b = F(block_of)(g, parts, i);
+            const struct F(block) b = F(block_of)(g, coefficients, i);
             OF_TYPE(F(statistics)(g, k->in[0].data, dtype, &b))
         }
         for (int64_t i = 0; i < g->segments * g->groups; i++)
             F(merge)(g, parts, i / g->groups, i % g->groups, (T *)k->out[1].data + i, (T *)k->out[2].data + i);
     }
-    for (int64_t s = 0; s < g->segments; s++) F(coefficients)(g, mean, var, s, coefficients + s * 4 * g->c);
+    for (int64_t s = 0; s < g->segments; s++) {
+        F(coefficients)(g, mean, var, s, coefficients + s * 4 * g->c);
+        F(lines)(g, k, type, coefficients + s * 4 * g->c);
+    }
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
     for (int64_t i = 0; i < units; i++) {
-        const struct F(block) b = F(block_of)(g, parts, i);
+        const struct F(block) b = F(block_of)(g, coefficients, i);
         OF_TYPE(F(normalise)(g, k, dtype, &b))
     }
 }
 
 static void F(backward)(const rw_kernel *k, rw_dtype type, const struct rw_groups *g, bool parallel)
 {
-    T *const parts = k->workspace, *const coefficients = parts + g->segments * g->blocks * 2 * g->c;
+    T *const coefficients = k->workspace, *const parts = coefficients + g->segments * 4 * g->c;
     const int64_t units = g->segments * g->blocks;
     for (int64_t s = 0; s < g->segments; s++)
         F(coefficients)(g, k->in[3].data, k->in[4].data, s, coefficients + s * 4 * g->c);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
     for (int64_t i = 0; i < units; i++) {
-        const struct F(block) b = F(block_of)(g, parts, i);
+        const struct F(block) b = F(block_of)(g, coefficients, i);
         OF_TYPE(F(sums)(g, k, dtype, &b))
     }
-    F(merge_sums)(g, k, type, parts);
+    F(merge_sums)(g, k, type, parts, coefficients);
     for (int64_t s = 0; s < g->segments; s++) F(mean_sums)(g, k, type, coefficients + (s * 4 + 2) * g->c);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
     for (int64_t i = 0; i < units; i++) {
-        const struct F(block) b = F(block_of)(g, parts, i);
+        const struct F(block) b = F(block_of)(g, coefficients, i);
         OF_TYPE(F(slope)(g, k, dtype, &b))
     }
 }

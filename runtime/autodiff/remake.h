@@ -12,9 +12,9 @@
 #include "record/tape.h"
 
 /*
- * One for each output that has one, of the first n_recorded nodes, if an adjoint node reads it or what it leads to: that
- * is what may be made again. What a remake reads has
- * none itself. Errors are recorded in the context; what was recorded stays for the caller to cut.
+ * One for each output that has one, of the first n_recorded nodes, if an adjoint node reads it or what it leads to:
+ * that is what may be made again. What a remake reads has none itself. Errors are recorded in the context; what was
+ * recorded stays for the caller to cut.
  */
 rw_status rw_remakes_record(rw_tape *t, size_t n_recorded);
 
