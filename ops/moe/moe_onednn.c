@@ -38,12 +38,16 @@ struct tiling {
     int64_t extent, tile, n;
 };
 
+static int64_t parts_of(int64_t extent, int64_t part)
+{
+    return (extent + part - 1) / part;
+}
+
 static struct tiling tiling_of(int64_t extent, int64_t most)
 {
-    const int64_t even = (int64_t)rw_round_up((uint64_t)((extent + (extent + most - 1) / most - 1) /
-                                                         ((extent + most - 1) / most)), 16);
-    const int64_t tile = even < extent ? even : extent;
-    return (struct tiling){ extent, tile, (extent + tile - 1) / tile };
+    const int64_t each = parts_of(extent, parts_of(extent, most));
+    const int64_t even = (int64_t)rw_round_up((uint64_t)each, 16), tile = even < extent ? even : extent;
+    return (struct tiling){ extent, tile, parts_of(extent, tile) };
 }
 
 static int64_t width_of(const struct tiling *t, int64_t i)
@@ -53,11 +57,11 @@ static int64_t width_of(const struct tiling *t, int64_t i)
 
 /* How a product is carried out: a function of shapes alone. */
 struct library {
-    struct tiling down, across;                         /* of an outer sum; else `across` alone */
+    struct tiling down, across;                        /* of an outer sum; else `across` alone */
     struct rw_onednn_primitive *primitive[CUTS][2][2]; /* [last tile down][last tile across] */
-    int64_t waste;                                      /* of a cut */
-    size_t size;                                        /* of an element */
-    size_t scratch, a, b, c, each;                      /* bytes: of the library, of copies, of a thread */
+    int64_t waste;                                     /* of a cut */
+    size_t size;                                       /* of an element */
+    size_t scratch, a, b, c, each;                     /* bytes: of the library, of copies, of a thread */
 };
 
 static struct rw_matmul_signature signature_of(const struct moe_product *m, const struct library *l, rw_dtype dtype,
