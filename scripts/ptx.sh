@@ -4,6 +4,7 @@
 # kernel without approximations whose bytes differ is a failure. Takes some fifteen minutes of CPU.
 #
 #   scripts/ptx.sh             the suites of ops and one of whole steps
+#   scripts/ptx.sh faults      mistakes in attention's PTX, one at a time: which does its suite notice?
 #   scripts/ptx.sh SUITE...    these, for example accuracy reduce
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -12,6 +13,10 @@ suites=("$@")
 [ $# -gt 0 ] || suites=(accuracy offsets optimizer random products reduce residual extremes digest golden pieces stages)
 rewind_install && rewind_build "$REWIND_BUILD" || exit 1
 [ -s "$REWIND_BUILD/tests/ptx/ptx_suites.txt" ] || { cat "$REWIND_BUILD/tests/ptx/ptx_missing.txt"; exit 77; }
+if [ "${1:-}" = faults ]; then
+    ninja -C "$REWIND_BUILD" tests/ptx/ptx_faulty || exit 1
+    exec python3 "$rewind_root/tests/ptx/faults.py" "$REWIND_BUILD/tests/ptx/ptx_faulty" "${@:2}"
+fi
 ninja -C "$REWIND_BUILD" "${suites[@]/#/tests/ptx/ptx_all_}" || exit 1
 
 log=$(mktemp) failed=0

@@ -10,6 +10,16 @@ static float flushed(float x)
     return fabsf(x) < 0x1p-126f ? ::copysignf(0, x) : x;
 }
 
+/* What the sum rounded to nearest has lost tells whether it is too large: a sum of two numbers loses a number. */
+uint32_t add_zero(uint32_t a, uint32_t b)
+{
+    const float x = value_of<f32>(a), y = value_of<f32>(b), r = x + y;
+    if (isfinite(x) && isfinite(y) && isinf(r)) return give<f32>(nextafterf(r, 0));
+    if (!isfinite(r) || r == 0) return give<f32>(r);
+    const float part = r - x, lost = (x - (r - part)) + (y - part);
+    return give<f32>(lost != 0 && signbit(lost) != signbit(r) ? nextafterf(r, 0) : r);
+}
+
 /*
  * The product is exact in double, and so is the sum with what its rounding lost: whether the rounded result lies above
  * them tells whether the next number below is the one.
@@ -32,16 +42,21 @@ static int stray(uint32_t a)
 }
 
 /*
- * ISA 9.7.3.21: relative error up to 2^-22, so two units in the last place; subnormal operands and results are 0. The
- * nearest that the host has, or, in rough mode, a number up to two units away. Powers of integers are exact on devices.
+ * ISA 9.7.3.21: relative error up to 2^-22, so two units in the last place; with .ftz subnormal operands and results are
+ * 0. The nearest that the host has, or, in rough mode, a number up to two units away. Powers of integers are exact on
+ * devices.
  */
-uint32_t ex2_of(uint32_t a)
+uint32_t ex2_of_any(uint32_t a)
 {
-    const float x = flushed(value_of<f32>(a));
-    const float y = exp2f(x);
+    const float x = value_of<f32>(a), y = exp2f(x);
     uint32_t r = give<f32>(y);
     if (is_rough() && isnormal(y) && x != rintf(x)) r += static_cast<uint32_t>(stray(a));
-    return give<f32>(flushed(value_of<f32>(r)));
+    return r;
+}
+
+uint32_t ex2_of(uint32_t a)
+{
+    return give<f32>(flushed(value_of<f32>(ex2_of_any(give<f32>(flushed(value_of<f32>(a)))))));
 }
 
 /* ISA 9.7.3.13: within one unit in the last place. */

@@ -106,6 +106,11 @@ template <typename T> PTX_INLINE typename T::result mad_lo(PTX_IN a, PTX_IN b, P
     return add<T>(mul_lo<T>(a, b), c);
 }
 
+template <typename T> PTX_INLINE typename T::wide mad_wide(PTX_IN a, PTX_IN b, typename T::wide c)
+{
+    return static_cast<typename T::wide>(mul_wide<T>(a, b) + c);
+}
+
 /* With a carry: cc is the condition code's carry, which a subtraction uses as a borrow. */
 template <typename T> PTX_INLINE typename T::result add_carry(PTX_IN a, PTX_IN b, bool in, bool *out)
 {
@@ -129,6 +134,8 @@ PTX_INLINE uint64_t fma_rn_(uint64_t a, uint64_t b, uint64_t c)
     return give<f64>(fma(value_of<f64>(a), value_of<f64>(b), value_of<f64>(c)));
 }
 template <typename T> PTX_INLINE typename T::result fma_rn(PTX_IN a, PTX_IN b, PTX_IN c) { return fma_rn_(a, b, c); }
+uint32_t add_zero(uint32_t a, uint32_t b); /* of float32, rounded towards zero */
+template <typename T> PTX_INLINE typename T::result add_rz(PTX_IN a, PTX_IN b) { return add_zero(a, b); }
 uint32_t fma_down(uint32_t a, uint32_t b, uint32_t c); /* of float32, rounded towards minus infinity */
 template <typename T> PTX_INLINE typename T::result fma_rm(PTX_IN a, PTX_IN b, PTX_IN c) { return fma_down(a, b, c); }
 
@@ -193,10 +200,11 @@ template <typename T> PTX_INLINE typename T::result min(PTX_IN a, PTX_IN b) { re
 
 /* ---- approximations: of those that the ISA's bounds allow, one near the exact result ---- */
 
-uint32_t ex2_of(uint32_t a);
+uint32_t ex2_of(uint32_t a), ex2_of_any(uint32_t a); /* of any: subnormal operands and results are what they are */
 uint32_t rcp_of(uint32_t a);
 uint64_t rcp_of(uint64_t a);
 template <typename T> PTX_INLINE typename T::result ex2_approx_ftz(PTX_IN a) { return ex2_of(a); }
+template <typename T> PTX_INLINE typename T::result ex2_approx(PTX_IN a) { return ex2_of_any(a); }
 template <typename T> PTX_INLINE typename T::result rcp_approx_ftz(PTX_IN a) { return rcp_of(a); }
 
 /* ---- bits ---- */
@@ -228,6 +236,17 @@ template <typename T> PTX_INLINE PTX_IN bfi(PTX_IN a, PTX_IN b, uint32_t at, uin
         b = a >> i & 1 ? b | one : b & ~one;
     }
     return b;
+}
+/* Four of the eight bytes of a and b, by the low four digits of c; a digit of 8 or more: the byte's sign, repeated. */
+template <typename T> PTX_INLINE uint32_t prmt(uint32_t a, uint32_t b, uint32_t c)
+{
+    const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+    uint32_t r = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t digit = c >> 4 * i & 15, byte = static_cast<uint32_t>(bytes >> 8 * (digit & 7)) & 0xff;
+        r |= (digit < 8 ? byte : byte & 0x80 ? 0xff : 0) << 8 * i;
+    }
+    return r;
 }
 template <typename T> PTX_INLINE uint32_t popc(PTX_IN a)
 {

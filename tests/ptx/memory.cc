@@ -182,4 +182,12 @@ void copy_wait(uint32_t left)
     }
 }
 
+void end_thread()
+{
+    const copies &c = copies_of_thread();
+    size_t n = c.open.size();
+    for (const auto &group : c.groups) n += group.size();
+    if (n) fail("%zu copies are on their way when the thread ends", n);
+}
+
 } // namespace ptx

@@ -35,6 +35,16 @@ struct module {
 /* Of the kernel whose host function is there; null: it has no translation. */
 const kernel *find(const void *function);
 
+/* Whether the mistake of this number was planted (faults.txt); noted: it was reached. */
+extern int planted;
+void reach_fault();
+PTX_INLINE bool fault(int number)
+{
+    if (__builtin_expect(planted != number, 1)) return false;
+    reach_fault();
+    return true;
+}
+
 bool is_rough();  /* ex2.approx errs by as much as the ISA allows */
 bool is_eager();  /* cp.async copies at once, else when it is waited for */
 void set_eager(bool eager);
@@ -85,9 +95,17 @@ template <typename T> PTX_INLINE typename T::result atom_add(char *at, typename 
     return old;
 }
 
+template <typename T> PTX_INLINE typename T::result atom_max(char *at, typename T::bits x)
+{
+    const typename T::result old = load<T>(at);
+    store<T>(at, static_cast<typename T::bits>(max<T>(static_cast<typename T::bits>(old), x)));
+    return old;
+}
+
 void copy_async(char *to, const char *from, uint32_t size, uint32_t read);
 void copy_commit();
 void copy_wait(uint32_t left);
+void end_thread(); /* reports copies that nobody has waited for: they may arrive when the room is another's */
 
 /* ---- threads ---- */
 

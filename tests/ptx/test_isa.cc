@@ -72,6 +72,25 @@ Test(ptx_isa, conversions_round_and_clamp)
     cr_expect_eq(ex2_of(bits(-3)), bits(0.125f));
 }
 
+Test(ptx_isa, bytes_are_chosen_by_digits)
+{
+    cr_expect_eq(prmt<b32>(0x33221100u, 0x77665544u, 0x7604), 0x77660044u);
+    cr_expect_eq(prmt<b32>(0x33221180u, 0x00000044u, 0x4180), 0x4411ff80u);
+    cr_expect_eq(prmt<b32>(0x80, 0x7f, 0xc8c8), 0x00ff00ffu, "signs");
+    cr_expect_eq(mad_wide<u32>(0xffffffffu, 0xffffffffu, 1), 0xfffffffe00000002ull);
+}
+
+Test(ptx_isa, sums_are_cut_off)
+{
+    cr_expect_eq(add_rz<f32>(bits(1), bits(-0x1p-30f)), bits(1 - 0x1p-24f));
+    cr_expect_eq(add_rz<f32>(bits(-1), bits(0x1p-30f)), bits(-1 + 0x1p-24f));
+    cr_expect_eq(add_rz<f32>(bits(1), bits(0x1.8p-23f)), bits(1 + 0x1p-23f));
+    cr_expect_eq(add_rz<f32>(bits(1), bits(2)), bits(3));
+    cr_expect_eq(add_rz<f32>(0x7f7fffffu, 0x7f7fffffu), 0x7f7fffffu, "no sum of numbers is infinite");
+    cr_expect_eq(add_rz<f32>(bits(INFINITY), bits(1)), bits(INFINITY));
+    cr_expect_eq(ex2_of_any(bits(-130)), bits(0x1p-130f), "subnormal results are what they are");
+}
+
 /* ---- a warp ---- */
 
 /* Runs a function as the kernel of one block. */
@@ -99,6 +118,20 @@ Test(ptx_isa, shuffles_keep_to_their_segments)
         cr_expect_eq(in[1][i], i >= 3);
         cr_expect_eq(got[3][i], (i & ~7u) + 5);
     }
+}
+
+Test(ptx_isa, the_largest_stays)
+{
+    static uint64_t at, before[32];
+    OK(run_threads(32, 8, [] {
+        if (threadIdx.x == 0) store<b64>(shared_at(0, 8), 1ull << 40);
+        barrier(0);
+        before[threadIdx.x] = atom_max<u64>(shared_at(0, 8), (1ull << 40) - 16 + threadIdx.x);
+        barrier(0);
+        if (threadIdx.x == 0) at = load<u64>(shared_at(0, 8));
+    }));
+    cr_expect_eq(at, (1ull << 40) + 15);
+    for (const uint64_t b : before) cr_expect_geq(b, 1ull << 40);
 }
 
 /* Matrix m has 100 m + 10 row + column: lane i gets columns 2 (i % 4) and the next of row i / 4, or these turned. */
@@ -180,6 +213,18 @@ Test(ptx_isa, accesses_are_checked)
         const char depot[16] = {};
         local_at(reinterpret_cast<uint64_t>(depot) + 16, 4, depot, sizeof depot);
     }, "of local memory"));
+    OK(cudaFree(device));
+}
+
+Test(ptx_isa, copies_that_nobody_waits_for_are_reported)
+{
+    OK(cudaMalloc(&device, 64));
+    set_eager(false);
+    cr_expect(refuses(16, [] {
+        copy_async(shared_at(0, 16), global_at(reinterpret_cast<uint64_t>(device), 16), 16, 16);
+        copy_commit();
+        end_thread();
+    }, "on their way"));
     OK(cudaFree(device));
 }
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Translates PTX to C++ that run.h runs under the simulator's fibers.
 
-    translate.py NAME.ptx NAME.cc
+    translate.py NAME.ptx NAME.cc [FAULTS]
 
 An instruction becomes a call of the function of isa.h or run.h with its name; what it computes is written there. A
 kernel with an instruction that is not known is left out: a comment of the output names it and the instruction. One line
 says how many kernels there are.
+
+FAULTS lists mistakes, as faults.txt does: the output holds them all, each behind a switch (run.h).
 """
 import re
 import sys
@@ -16,8 +18,8 @@ REGISTERS = {"pred": "bool", "8": "uint8_t", "16": "uint16_t", "32": "uint32_t",
 SPECIAL = {f"%{ptx}.{axis}": f"{host}.{axis}" for axis in "xyz" for ptx, host in
            (("tid", "threadIdx"), ("ntid", "blockDim"), ("ctaid", "blockIdx"), ("nctaid", "gridDim"))}
 # Instructions without memory, control flow or several results: functions of isa.h with one template argument per type
-PLAIN = set("""add add_rn sub sub_rn mul_lo mul_hi mul_wide mul_rn mad_lo fma_rn fma_rm div div_rn rem rcp_rn sqrt_rn
-neg abs copysign max min ex2_approx_ftz rcp_approx_ftz and or xor not shl shr bfi popc clz lop3 selp cvt cvt_rn cvt_sat
+PLAIN = set("""add add_rn add_rz sub sub_rn mul_lo mul_hi mul_wide mul_rn mad_lo mad_wide fma_rn fma_rm div div_rn rem rcp_rn sqrt_rn
+neg abs copysign max min ex2_approx ex2_approx_ftz rcp_approx_ftz and or xor not shl shr bfi prmt popc clz lop3 selp cvt cvt_rn cvt_sat
 cvt_rzi cvt_rni cvt_rmi cvt_rpi""".split())
 PLAIN |= {"setp_" + c for c in "eq ne lt le gt ge equ neu ltu leu gtu geu nan num".split()}
 WORDS = {"and", "or", "xor", "not"}  # C++ has these names already
@@ -86,6 +88,40 @@ def variable(text):
 
 
 @dataclass
+class Fault:
+    """A mistake: what becomes of the instructions that match, in the kernels of one file."""
+    number: int
+    name: str
+    kernel: str
+    pattern: str
+    instead: str = ""
+    places: int = 0
+
+    def of(self, kernel, text):
+        """What stands there instead of an instruction; None: the instruction itself."""
+        if not re.search(self.kernel, kernel) or not re.fullmatch(self.pattern, text):
+            return None
+        return re.sub(self.pattern, self.instead, text)
+
+
+def read_faults(path, file):
+    """Those of one .cu file. Their numbers are their places in the list."""
+    faults, here, number = [], False, 0
+    for line in open(path, encoding="utf-8"):
+        kind, rest = line[:2], line[2:].strip()
+        if m := re.match(r"(\w+): (\w+):(\S+)", line):
+            number += 1
+            here = m[2] == file
+            if here:
+                faults.append(Fault(number, m[1], m[3], ""))
+        elif here and kind == "- ":
+            faults[-1].pattern = rest
+        elif here and kind == "+ ":
+            faults[-1].instead = rest
+    return faults
+
+
+@dataclass
 class Function:
     """One .entry or .func."""
     name: str
@@ -101,6 +137,7 @@ class Function:
     depot: Variable = None
     lines: list = field(default_factory=list)
     approximate: bool = False
+    faults: list = field(default_factory=list)
 
     # Operands
 
@@ -288,9 +325,9 @@ class Function:
             return "ptx::copy_commit();"
         if name == "cp.async.wait_group":
             return f"ptx::copy_wait({a[0]});"
-        if m := re.fullmatch(r"atom\.(shared|global)\.add\.(u32|s32|u64)", name):
-            at = self.address(operands[1], m[1], int(width(m[2])) // 8)
-            return self.write(operands[0], f"ptx::atom_add<{TYPES[m[2]]}>({at}, {a[2]})")
+        if m := re.fullmatch(r"atom\.(shared|global)\.(add|max)\.(u32|s32|u64)", name):
+            at = self.address(operands[1], m[1], int(width(m[3])) // 8)
+            return self.write(operands[0], f"ptx::atom_{m[2]}<{TYPES[m[3]]}>({at}, {a[2]})")
         if name == "redux.sync.max.u32":
             return self.write(operands[0], f"ptx::reduce_max({a[1]}, {a[2]})")
         if name == "match.any.sync.b32":
@@ -335,17 +372,28 @@ class Function:
         elif text.startswith("."):
             self.declare(text)
         elif text:
-            guard = re.match(r"@(!?%?\w+)\s+(.*)", text)
-            condition = f"if ({self.read(guard[1])}) " if guard else ""
-            name, _, rest = (guard[2] if guard else text).partition(" ")
-            if name in ("bra", "bra.uni"):
-                self.lines.append(f"{condition}goto {identifier(rest)};")
-            elif name in ("ret", "exit", "ret.uni"):
-                self.lines.append(condition + "return;")
-            elif name in ("call", "call.uni"):
-                self.lines.append(f"{condition}{{ {self.call(rest)} }}")
-            else:
-                self.lines.append(f"{condition}{{ {self.instruction(name, rest)} }}")
+            line = self.guarded(text)
+            for f in self.faults if self.entry else ():
+                instead = f.of(self.name, text)
+                if instead is not None:
+                    f.places += 1
+                    line = f"if (ptx::fault({f.number})) {{ {self.guarded(instead)} }} else {{ {line} }}"
+            self.lines.append(line)
+
+    def guarded(self, text):
+        """The C++ of an instruction with or without a predicate; of no instruction it is empty."""
+        guard = re.match(r"@(!?%?\w+)\s+(.*)", text)
+        condition = f"if ({self.read(guard[1])}) " if guard else ""
+        name, _, rest = (guard[2] if guard else text).partition(" ")
+        if not name:
+            return ";"
+        if name in ("bra", "bra.uni"):
+            return f"{condition}goto {identifier(rest)};"
+        if name in ("ret", "exit", "ret.uni"):
+            return condition + "return;"
+        if name in ("call", "call.uni"):
+            return f"{condition}{{ {self.call(rest)} }}"
+        return f"{condition}{{ {self.instruction(name, rest)} }}"
 
     def lay_out(self):
         """A kernel's parameters: one behind the other, each where its alignment lets it begin. Their bytes."""
@@ -390,12 +438,18 @@ def module_variables(text):
         places[v.name] = f"reinterpret_cast<uint64_t>({identifier(v.name)})"
     for m in re.finditer(r"^\.extern\s+\.shared\s+([^;]*);", text, re.M):
         places[variable(m[1]).name] = "ptx::dynamic_offset()"
-    return places, lines
+    shared = 0  # arrays of functions that were inlined: in front of each kernel's own
+    for m in re.finditer(r"^\.shared\s+([^;]*);", text, re.M):
+        v = variable(m[1])
+        shared = -(-shared // v.align) * v.align
+        places[v.name] = f"{shared}ull"
+        shared += v.size
+    return places, lines, shared
 
 
-def functions(text):
+def functions(text, faults):
     """All functions that have a body."""
-    modules, lines = module_variables(text)
+    modules, lines, shared = module_variables(text)
     names = {}
     found = []
     pattern = r"\.(entry|func)\s+(?:\(([^)]*)\)\s*)?([\w$]+)\s*\(([^)]*)\)([^;{]*)\{"
@@ -407,14 +461,16 @@ def functions(text):
         parameters, results = ([variable(p.replace(".param", "").strip()) for p in split(x or "")]
                                for x in (m[4], m[2]))
         names[m[3]] = f"f{len(found)}"
-        found.append(Function(m[3], m[1] == "entry", results, parameters, text[m.end():end - 1], modules, names))
+        found.append(Function(m[3], m[1] == "entry", results, parameters, text[m.end():end - 1], modules, names,
+                              shared=shared, faults=faults))
     return found, lines
 
 
 def main():
     text = re.sub(r"//.*", "", open(sys.argv[1], encoding="utf-8", errors="replace").read())
-    found, out = functions(text)
     name = re.sub(r".*/|\.ptx$", "", sys.argv[1])
+    faults = read_faults(sys.argv[3], name) if len(sys.argv) > 3 else []
+    found, out = functions(text, faults)
     table, missing, bodies = [], [], []
     for f in sorted(found, key=lambda f: f.entry):
         try:
@@ -437,6 +493,8 @@ def main():
     print(f"{name}: {len(table)} of {entries} kernels translated")
     for m in missing:
         print(f"    {m}")
+    if nowhere := [f.name for f in faults if not f.places]:
+        sys.exit(f"{name}: these faults stand nowhere: {', '.join(nowhere)}")
 
 
 main()

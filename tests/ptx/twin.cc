@@ -107,6 +107,21 @@ static void note(const char *what, const kernel *k, const char *name)
     close(file);
 }
 
+/* ---- planted mistakes ---- */
+
+int planted = [] {
+    const char *const number = getenv("CUDASIM_PTX_FAULT");
+    return number ? atoi(number) : 0;
+}();
+
+void reach_fault()
+{
+    static const std::string name = std::to_string(planted);
+    static bool reached;
+    if (!reached) note("reached", nullptr, name.c_str());
+    reached = true;
+}
+
 /* ---- launches ---- */
 
 static cudaError_t run_ptx(const kernel *k, const cudasim::kernel_launch &launch)
@@ -120,7 +135,10 @@ static cudaError_t run_ptx(const kernel *k, const cudasim::kernel_launch &launch
     cudasim::kernel_launch twin = launch;
     twin.shared = (k->shared + 15) / 16 * 16 + launch.shared;
     const char *const parameters = twin.parameters.data();
-    twin.thread = [k, parameters] { k->thread(parameters); };
+    twin.thread = [k, parameters] {
+        k->thread(parameters);
+        end_thread();
+    };
     begin_kernel(k, launch.shared);
     return cudasim::run_kernel(twin);
 }

@@ -8,6 +8,7 @@
  *
  * CUDASIM_PTX_ROUGH=1: ex2.approx errs by as much as the ISA allows. CUDASIM_PTX_LOG=FILE: one line per kernel of each
  * process is added there: "equal", "differs" or "missing", whether it holds approximations, file and name.
+ * CUDASIM_PTX_FAULT=N: the mistake of that number is made, in programs that hold them (faults.txt).
  */
 #ifndef RW_TESTS_PTX_TWIN_H
 #define RW_TESTS_PTX_TWIN_H
