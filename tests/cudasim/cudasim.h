@@ -64,6 +64,7 @@ struct cudasim_live cudasim_live(void);
 size_t cudasim_live_allocations(void); /* all objects above, work not counted */
 void cudasim_print_live(FILE *file);
 size_t cudasim_peak_bytes(void); /* of device memory */
+bool cudasim_has_context(int device); /* it was used, or cudaSetDevice() named it */
 size_t cudasim_bytes_on(int device); /* allocated while that device was the thread's current one */
 
 /* Whether every guard zone is whole; reports the first that is not. */

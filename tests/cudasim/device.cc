@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <map>
+#include <set>
 #include <string>
+#include <vector>
 
 namespace cudasim {
 
@@ -17,6 +19,8 @@ static pthread_mutex_t lock;
 static pthread_once_t lock_once = PTHREAD_ONCE_INIT;
 static thread_local cudaError_t last_error;
 static thread_local int current_device;
+static thread_local std::vector<int> pushed; /* devices of the driver's stack of contexts */
+static std::set<int> contexts; /* devices that have a context */
 static bool configured;
 
 struct counter {
@@ -100,13 +104,18 @@ cudaError_t call_fault(const char *function)
 
 int device_of_thread()
 {
-    return current_device;
+    return pushed.empty() ? current_device : pushed.back();
 }
 
 cudaError_t kernel_fault()
 {
     if (!kernels_left || --kernels_left) return cudaSuccess;
     return kernel_code;
+}
+
+void use_device()
+{
+    contexts.insert(device_of_thread());
 }
 
 /* Why no call works, or cudaSuccess. */
@@ -303,7 +312,9 @@ cudaError_t cudaSetDevice(int device)
 {
     CUDASIM_ENTER;
     if (device < 0 || device >= config.devices) return here.give(cudaErrorInvalidDevice);
-    current_device = device;
+    contexts.insert(device);
+    if (pushed.empty()) current_device = device;
+    else pushed.back() = device;
     return cudaSuccess;
 }
 
@@ -313,11 +324,45 @@ cudaError_t cudaInitDevice(int device, unsigned, unsigned)
     return here.give(device < 0 || device >= config.devices ? cudaErrorInvalidDevice : cudaSuccess);
 }
 
+/* The driver's: a context is the address of its device's number. */
+static char device_numbers[64];
+
+int cuCtxGetCurrent(void **context)
+{
+    lock_scope scope;
+    if (call_fault(__func__)) return 1;
+    *context = contexts.count(device_of_thread()) ? &device_numbers[device_of_thread()] : nullptr;
+    return 0;
+}
+
+int cuCtxPushCurrent_v2(void *context)
+{
+    lock_scope scope;
+    if (call_fault(__func__)) return 1;
+    pushed.push_back(static_cast<int>(static_cast<char *>(context) - device_numbers));
+    return 0;
+}
+
+int cuCtxPopCurrent_v2(void **context)
+{
+    lock_scope scope;
+    if (call_fault(__func__) || pushed.empty()) return 1;
+    *context = &device_numbers[pushed.back()];
+    pushed.pop_back();
+    return 0;
+}
+
+bool cudasim_has_context(int device)
+{
+    lock_scope scope;
+    return contexts.count(device);
+}
+
 cudaError_t cudaGetDevice(int *device)
 {
     CUDASIM_ENTER;
     if (!device) return here.give(cudaErrorInvalidValue);
-    *device = current_device;
+    *device = device_of_thread();
     return cudaSuccess;
 }
 
@@ -386,6 +431,7 @@ void cudasim_restart(void)
     counters.clear();
     kernels_left = 0;
     broken = last_error = cudaSuccess;
+    contexts.clear();
     cudasim_clear_report();
     configure();
 }

@@ -159,6 +159,7 @@ static cudaError_t allocate(void **ptr, size_t size)
     memset(region + offset, fresh_byte, size);
     memset(region + offset + size, guard_byte, extent_of(size) - size);
     poison(offset + size, extent_of(size) - size);
+    use_device();
     live_at[offset] = { size, ++serial, device_of_thread() };
     device_bytes += extent_of(size) - guard;
     if (device_bytes > peak_bytes) peak_bytes = device_bytes;

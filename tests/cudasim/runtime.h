@@ -43,6 +43,7 @@ private:
 cudaError_t call_fault(const char *function);
 cudaError_t kernel_fault();
 int device_of_thread();
+void use_device(); /* makes a context on it */
 void set_last_error(cudaError_t error);
 
 /* The beginning of a runtime call. */

@@ -176,6 +176,7 @@ void count_streams(struct cudasim_live *live)
 static cudaError_t make_stream(cudaStream_t *stream, unsigned flags)
 {
     if (!stream || flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
+    use_device();
     *stream = new CUstream_st{ flags != cudaStreamNonBlocking, nullptr, {}, nullptr, {}, device_of_thread() };
     streams.insert(*stream);
     return cudaSuccess;

@@ -265,6 +265,49 @@ Test(cuda_use, contexts_of_two_devices_and_another_thread)
 }
 
 #ifdef RW_CUDASIM
+static void *train_beside(void *arg)
+{
+    int before = -1, behind = -1;
+    cr_assert_eq(cudaGetDevice(&before), cudaSuccess);
+    train_in_a_thread(arg);
+    cr_assert_eq(cudaGetDevice(&behind), cudaSuccess);
+    cr_assert_eq(before, 0);
+    cr_assert_eq(behind, 0);
+    return NULL;
+}
+
+/* A new thread's device is the first one: giving it back must not make a context there, which takes 500 MB. */
+Test(cuda_use, a_device_that_nobody_uses_gets_no_context)
+{
+    cudasim_set_devices(2);
+    cr_assert_eq(cudaSetDevice(1), cudaSuccess);
+    struct fixture b = open_cuda();
+    struct elsewhere e = { &b, NULL, 0 };
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, train_beside, &e), 0);
+    pthread_join(thread, NULL);
+    cr_assert_not(cudasim_has_context(0));
+    cr_assert(cudasim_has_context(1));
+    fixture_close(&b);
+    free(e.bytes);
+}
+
+/* The driver's functions may fail: then the runtime's own change of devices does it. */
+Test(cuda_use, without_a_stack_of_contexts)
+{
+    cudasim_set_devices(2);
+    cr_assert_eq(cudaSetDevice(1), cudaSuccess);
+    cudasim_fail_call("cuCtxGetCurrent", 1, 1);
+    struct fixture b = open_cuda();
+    struct elsewhere e = { &b, NULL, 0 };
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, train_beside, &e), 0);
+    pthread_join(thread, NULL);
+    cr_assert(cudasim_has_context(0));
+    fixture_close(&b);
+    free(e.bytes);
+}
+
 /* The old arena and the new one do not fit together: what is in the old one is of no use any more. */
 Test(cuda_use, a_larger_plan_takes_the_memory_of_the_smaller)
 {

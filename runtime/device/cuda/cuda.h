@@ -28,6 +28,7 @@ struct rw_cuda_files;
 
 struct rw_cuda {
     int ordinal;
+    void *context;  /* the driver's; NULL: not known */
     int capability; /* 90 for compute capability 9.0 */
     bool tf32;      /* rw_context_params */
     cudaStream_t lane[RW_LANES]; /* by enum rw_lane */

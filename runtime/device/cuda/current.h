@@ -7,7 +7,10 @@
 
 #include "device/cuda/cuda.h"
 
-/* Returns what rw_cuda_leave() gives back: the caller's device, or -1 when there is nothing to do. */
+/* Behind a call that has made a context on the current device, which is cuda's: what rw_cuda_enter() goes back to. */
+void rw_cuda_note_context(struct rw_cuda *cuda);
+
+/* Returns what rw_cuda_leave() needs to give the caller's device back. */
 int rw_cuda_enter(const struct rw_cuda *cuda);
 void rw_cuda_leave(int previous);
 

@@ -65,6 +65,7 @@ static rw_status make_state(struct rw_cuda *cuda)
     void *p = NULL;
     const rw_status opened = rw_cuda_open_lanes(cuda);
     if (opened) return opened;
+    rw_cuda_note_context(cuda);
     const rw_status taken = rw_cuda_status(cuda, rw_cuda_take(&p, sizeof *cuda->ticket_base), "cudaMalloc");
     if (taken) return taken;
     cuda->ticket_base = p;
