@@ -224,6 +224,24 @@ Test(cuda_errors, errors_after_which_nothing_is_known_end_the_device_too)
     }
 }
 
+/* A product may be the first to meet what a kernel before it has done. */
+Test(cuda_errors, a_product_that_finds_the_device_lost)
+{
+    for (int lost = 0; lost < 2; lost++) {
+        struct training r;
+        cr_assert_eq(open_training(&r, RW_DEVICE_CUDA), RW_OK);
+        cudasim_fail_call("cublasLtMatmul", 2, 13);
+        if (lost) cudasim_fail_call("cudaStreamQuery", 1, cudaErrorIllegalAddress);
+        cr_assert_eq(step(&r, NULL, NULL), RW_ERR_DEVICE);
+        const char *const message = rw_error_message(r.b.ctx);
+        cr_assert_eq(strstr(message, "cannot use the device any more") != NULL, lost, "%s", message);
+        cr_assert(strstr(message, "Matmul"), "%s", message);
+        if (!lost) cr_assert_eq(step(&r, NULL, NULL), RW_OK);
+        close_training(&r);
+        cudasim_restart();
+    }
+}
+
 Test(cuda_errors, an_index_out_of_range_is_named_where_it_was_recorded)
 {
     struct fixture b = { 0 };

@@ -413,20 +413,30 @@ Test(graph, each_launch_draws_a_fresh_mask)
     fixture_close(&b);
 }
 
+/* What drops half: elements, or weights of attention, whose kernels get the seed's keys in another way. */
+static rw_tensor *dropped(rw_tape *t, rw_tensor *w, bool attention)
+{
+    if (!attention) return rw_dropout(t, w, 0.5f);
+    rw_tensor *const x = rw_cast(t, rw_reshape(t, w, RW_SHAPE(1, 1, 4, 64)), RW_BF16);
+    rw_tensor *const y = rw_attention(t, x, x, x, &(rw_attention_params){ .dropout = 0.5f });
+    return rw_reshape(t, rw_cast(t, y, RW_F32), RW_SHAPE(256));
+}
+
 /* Steps of dropout, some of them under another seed: by a graph, or each recorded anew. */
-static void draw_under_seeds(bool graph, float *ret, int launches)
+static void draw_under_seeds(bool graph, bool attention, float *ret, int launches)
 {
     enum { N = 256 };
     struct fixture b = fixture_open(9, 1);
     rw_graph *g = NULL;
     rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
-    rw_init_constant(w, 1);
+    if (attention) rw_init_normal(w, 0, 1);
+    else rw_init_constant(w, 1);
     for (int i = 0; i < launches; i++) {
         if (i == launches / 2) rw_generator_set(b.ctx, (rw_generator_state){ .seed = 77, .offset = 5 });
         rw_tensor *loss = NULL;
         if (!graph || !i) {
             rw_tape_reset(b.t);
-            loss = rw_sum(b.t, rw_dropout(b.t, w, 0.5f), RW_AXES(0), false);
+            loss = rw_sum(b.t, dropped(b.t, w, attention), RW_AXES(0), false);
         }
         if (graph && !i) cr_assert_eq(rw_graph_create(&g, b.t, loss, NULL), RW_OK, "%s", rw_error_message(b.ctx));
         rw_zero_grad(b.ctx);
@@ -438,15 +448,21 @@ static void draw_under_seeds(bool graph, float *ret, int launches)
 }
 
 /* A captured launch holds whatever its kernels were given: also the seed, which a loaded checkpoint changes. */
-Test(graph, follows_the_generator_to_another_seed)
+static void follow_to_another_seed(bool attention)
 {
     enum { LAUNCHES = 6 };
     static float launched[LAUNCHES * 256], recorded[LAUNCHES * 256];
-    draw_under_seeds(true, launched, LAUNCHES);
-    draw_under_seeds(false, recorded, LAUNCHES);
-    for (int i = 0; i < LAUNCHES; i++)
+    draw_under_seeds(true, attention, launched, LAUNCHES);
+    draw_under_seeds(false, attention, recorded, LAUNCHES);
+    for (int i = 0; i < LAUNCHES; i++) {
         cr_assert(!memcmp(launched + i * 256, recorded + i * 256, 256 * sizeof *launched), "launch %d", i);
+        for (int j = 0; j < i; j++)
+            cr_assert(memcmp(launched + i * 256, launched + j * 256, 256 * sizeof *launched), "launches %d, %d", i, j);
+    }
 }
+
+Test(graph, follows_the_generator_to_another_seed) { follow_to_another_seed(false); }
+Test(graph, follows_the_generator_in_attention) { follow_to_another_seed(true); }
 
 /* A larger plan moves the arena: the graph must not run at the old address. */
 Test(graph, survives_a_larger_plan_in_between)

@@ -61,6 +61,11 @@ struct factors {
 static rw_status failed(struct rw_blaslt *lt, cublasStatus_t status, const char *call)
 {
     if (status == CUBLAS_STATUS_SUCCESS) return RW_OK;
+    if (status == CUBLAS_STATUS_EXECUTION_FAILED) {
+        /* What a kernel before it did may be the cause: then the device's own error says so, and what it means. */
+        const cudaError_t error = cudaStreamQuery(lt->cuda->stream);
+        if (error && error != cudaErrorNotReady) return rw_cuda_status(lt->cuda, error, call);
+    }
     return rw_cuda_fail(lt->cuda, status == CUBLAS_STATUS_ALLOC_FAILED ? RW_ERR_MEMORY : RW_ERR_DEVICE,
                         "cuBLASLt: %s: %s (%d)", call, lt->api.GetStatusString(status), (int)status);
 }
