@@ -261,7 +261,7 @@ __device__ __forceinline__ void write_rows(const result_rows &y, int row, int ro
     for (int i = lane; i < M * 16 * (D / 8); i += 32) {
         const int r = i / (D / 8), chunk = i % (D / 8);
         const pack<uint32_t> x = load_shared_16(room + place<D>(r, chunk));
-        if (row + r < rows) store_pack(reinterpret_cast<uint32_t *>(to + r * y.row + chunk * 8), x);
+        if (row + r < rows) store_raw(to + r * y.row + chunk * 8, x);
     }
 }
 
