@@ -1,6 +1,7 @@
 /*
  * cross_entropy and mse_loss. Cross-entropy keeps one number per row beside the logits; its backward writes the
- * gradient over the logits, so there never is a second copy of them. mse_loss keeps nothing beside its inputs.
+ * gradient over the logits, so there never is a second copy of them, and where it follows at once both are one kernel.
+ * mse_loss keeps nothing beside its inputs.
  */
 #include "ops/loss/loss.h"
 
@@ -47,6 +48,7 @@ static rw_op_cost cost(const rw_op_call *call)
 RW_DECLARE_KERNELS(rw_cross_entropy_backward)
 RW_DECLARE_CUDA_WORKSPACE(rw_cross_entropy_workspace_cuda)
 RW_DECLARE_CUDA_WORKSPACE(rw_cross_entropy_factor_workspace_cuda)
+RW_DECLARE_CUDA_WORKSPACE(rw_cross_entropy_backward_workspace_cuda)
 static const rw_op_def rw_op_cross_entropy_backward = { .name = "cross_entropy_backward",
                                                         .n_inputs = 4,
                                                         .n_outputs = 1,
@@ -55,7 +57,7 @@ static const rw_op_def rw_op_cross_entropy_backward = { .name = "cross_entropy_b
                                                         .kernel = RW_KERNELS(rw_cross_entropy_backward),
                                                         .cost = cost,
                                                         .workspace = RW_WORKSPACES(
-                                                            NULL, rw_cross_entropy_factor_workspace_cuda) };
+                                                            NULL, rw_cross_entropy_backward_workspace_cuda) };
 
 /* The fused backward has no gradient of its own; (softmax - onehot) * dy / n has. */
 static rw_tensor *again(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
@@ -86,6 +88,10 @@ static const rw_op_def rw_op_cross_entropy = { .name = "cross_entropy",
                                                .grad = grad,
                                                .cost = cost,
                                                .workspace = RW_WORKSPACES(NULL, rw_cross_entropy_workspace_cuda) };
+
+RW_DECLARE_KERNELS(rw_cross_entropy_joint)
+const struct rw_joint rw_joint_cross_entropy = { &rw_op_cross_entropy, &rw_op_cross_entropy_backward,
+                                                 RW_KERNELS(rw_cross_entropy_joint) };
 
 rw_tensor *rw_cross_entropy_ignore_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, int32_t ignore)
 {

@@ -11,83 +11,139 @@
 
 /* ---- cross-entropy ---- */
 
-rw_status RW_ISA_NAME(rw_cross_entropy_cpu)(const rw_kernel *k);
-rw_status RW_ISA_NAME(rw_cross_entropy_cpu)(const rw_kernel *k)
+/* What the three kernels know of a call: x, y: logits and their gradient; y may be x, or NULL. */
+struct call {
+    rw_dtype dtype;
+    int64_t rows, n;
+    const void *x;
+    void *y, *lse;
+    const int32_t *target;
+    int32_t ignore;
+    int64_t counted; /* rows; -1: a target is out of range */
+};
+
+static struct call call_of(const rw_kernel *k, void *lse, void *y)
 {
-    const struct rw_cross_entropy_attrs *const a = k->attrs;
     const rw_layout *const l = k->in[0].layout;
-    const int64_t classes = l->dim[l->rank - 1], rows = l->numel / classes;
-    const int32_t *const target = k->in[1].data;
-    const void *const x = k->in[0].data;
-    const int64_t counted = count_rows(target, rows, classes, a->ignore);
-    if (counted < 0) return RW_ERR_ARGUMENT;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM / 4)
-    for (int64_t i = 0; i < rows; i++) {
-        if (k->in[0].dtype == RW_F64)
-            ((double *)k->out[1].data)[i] = lse_row_d((const double *)x + i * classes, classes);
-        else if (k->in[0].dtype == RW_BF16) ((float *)k->out[1].data)[i] = lse_row(x, RW_BF16, i * classes, classes);
-        else if (k->in[0].dtype == RW_F16) ((float *)k->out[1].data)[i] = lse_row(x, RW_F16, i * classes, classes);
-        else ((float *)k->out[1].data)[i] = lse_row(x, RW_F32, i * classes, classes);
-    }
-    double sum = 0;
-    for (int64_t i = 0; i < rows; i++) {
-        if (target[i] == a->ignore) continue;
-        const int64_t at = i * classes + target[i];
-        if (k->in[0].dtype == RW_F64) sum += ((double *)k->out[1].data)[i] - ((const double *)x)[at];
-        else sum += (double)((float *)k->out[1].data)[i] - (double)f_get(x, k->in[0].dtype, at);
-    }
-    const double loss = counted ? sum / (double)counted : 0;
+    struct call c = { .dtype = k->in[0].dtype, .n = l->dim[l->rank - 1], .x = k->in[0].data, .y = y, .lse = lse,
+                      .target = k->in[1].data,
+                      .ignore = ((const struct rw_cross_entropy_attrs *)k->attrs)->ignore };
+    c.rows = l->numel / c.n;
+    c.counted = count_rows(c.target, c.rows, c.n, c.ignore);
+    return c;
+}
+
+static void sum_row(const struct call *c, int64_t row)
+{
+    const int64_t at = row * c->n;
+    if (c->dtype == RW_F64) ((double *)c->lse)[row] = lse_row_d((const double *)c->x + at, c->n);
+    else if (c->dtype == RW_BF16) ((float *)c->lse)[row] = lse_row(c->x, RW_BF16, at, c->n);
+    else if (c->dtype == RW_F16) ((float *)c->lse)[row] = lse_row(c->x, RW_F16, at, c->n);
+    else ((float *)c->lse)[row] = lse_row(c->x, RW_F32, at, c->n);
+}
+
+static double loss_of(const struct call *c, int64_t row)
+{
+    if (c->target[row] == c->ignore) return 0;
+    const int64_t at = row * c->n + c->target[row];
+    if (c->dtype == RW_F64) return ((const double *)c->lse)[row] - ((const double *)c->x)[at];
+    return (double)((const float *)c->lse)[row] - (double)f_get(c->x, c->dtype, at);
+}
+
+static rw_status give_mean(const rw_kernel *k, const struct call *c, double sum)
+{
+    const double loss = c->counted ? sum / (double)c->counted : 0;
     if (k->out[0].dtype == RW_F64) *(double *)k->out[0].data = loss;
     else *(float *)k->out[0].data = (float)loss;
     return RW_OK;
 }
 
-VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t row, int64_t n, int32_t target, float factor)
+rw_status RW_ISA_NAME(rw_cross_entropy_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_cross_entropy_cpu)(const rw_kernel *k)
 {
-    const float lse = ((const float *)k->in[2].data)[row];
-    const int64_t at = row * n;
-    const float hit = target >= 0 ? f_get(k->in[0].data, dtype, at + target) : 0; /* before it is written over */
+    const struct call c = call_of(k, k->out[1].data, NULL);
+    if (c.counted < 0) return RW_ERR_ARGUMENT;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (c.rows * c.n >= RW_PARALLEL_FROM / 4)
+    for (int64_t i = 0; i < c.rows; i++) sum_row(&c, i);
+    double sum = 0;
+    for (int64_t i = 0; i < c.rows; i++) sum += loss_of(&c, i);
+    return give_mean(k, &c, sum);
+}
+
+VEC_INLINE void backward_row(const struct call *c, rw_dtype dtype, int64_t row, float factor)
+{
+    const float lse = ((const float *)c->lse)[row];
+    const int64_t n = c->n, at = row * n;
+    const int32_t target = c->target[row];
+    const float hit = target >= 0 ? f_get(c->x, dtype, at + target) : 0; /* before it is written over */
     for (int64_t i = 0; i < n; i += VF_LANES) {
-        const vf y = vf_exp(row_load(k->in[0].data, dtype, at, i, n, 0) - lse) * factor;
-        if (i + VF_LANES <= n) vf_put(k->out[0].data, dtype, at + i, y);
-        else for (int64_t j = i; j < n; j++) f_put(k->out[0].data, dtype, at + j, y[j - i]);
+        const vf y = vf_exp(row_load(c->x, dtype, at, i, n, 0) - lse) * factor;
+        if (i + VF_LANES <= n) vf_put(c->y, dtype, at + i, y);
+        else for (int64_t j = i; j < n; j++) f_put(c->y, dtype, at + j, y[j - i]);
     }
     if (target < 0) return;
     const vf e = vf_exp(vf_all(hit - lse));
-    f_put(k->out[0].data, dtype, at + target, (e[0] - 1) * factor);
+    f_put(c->y, dtype, at + target, (e[0] - 1) * factor);
 }
 
-static void backward_row_d(const rw_kernel *k, int64_t row, int64_t n, int32_t target, double factor)
+static void backward_row_d(const struct call *c, int64_t row, double factor)
 {
-    const double lse = ((const double *)k->in[2].data)[row];
-    const double *const x = (const double *)k->in[0].data + row * n;
-    double *const y = (double *)k->out[0].data + row * n;
-    for (int64_t i = 0; i < n; i++) y[i] = (exp(x[i] - lse) - (i == target)) * factor;
+    const double lse = ((const double *)c->lse)[row];
+    const double *const x = (const double *)c->x + row * c->n;
+    double *const y = (double *)c->y + row * c->n;
+    for (int64_t i = 0; i < c->n; i++) y[i] = (exp(x[i] - lse) - (i == c->target[row])) * factor;
+}
+
+static void turn_row(const struct call *c, int64_t row, double factor)
+{
+    const size_t bytes = (size_t)c->n * rw_dtype_size(c->dtype);
+    if (c->target[row] == c->ignore) memset((char *)c->y + (size_t)row * bytes, 0, bytes);
+    else if (c->dtype == RW_F64) backward_row_d(c, row, factor);
+    else if (c->dtype == RW_BF16) backward_row(c, RW_BF16, row, (float)factor);
+    else if (c->dtype == RW_F16) backward_row(c, RW_F16, row, (float)factor);
+    else backward_row(c, RW_F32, row, (float)factor);
+}
+
+/* What the rows' gradients are multiplied by. */
+static double factor_of(const struct call *c, const rw_view *dy)
+{
+    const double by = dy->dtype == RW_F64 ? *(const double *)dy->data : (double)*(const float *)dy->data;
+    return c->counted ? by / (double)c->counted : 0;
 }
 
 rw_status RW_ISA_NAME(rw_cross_entropy_backward_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_cross_entropy_backward_cpu)(const rw_kernel *k)
 {
-    const struct rw_cross_entropy_attrs *const a = k->attrs;
-    const rw_layout *const l = k->in[0].layout;
-    const int64_t n = l->dim[l->rank - 1], rows = l->numel / n;
-    const int32_t *const target = k->in[1].data;
-    const int64_t counted = count_rows(target, rows, n, a->ignore);
-    if (counted < 0) return RW_ERR_ARGUMENT;
-    const rw_dtype dtype = k->in[0].dtype;
-    const double dy = dtype == RW_F64 ? *(const double *)k->in[3].data : (double)*(const float *)k->in[3].data;
-    const double factor = counted ? dy / (double)counted : 0;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM / 4)
-    for (int64_t i = 0; i < rows; i++) {
-        if (target[i] == a->ignore)
-            memset((char *)k->out[0].data + (size_t)(i * n) * rw_dtype_size(dtype), 0,
-                   (size_t)n * rw_dtype_size(dtype));
-        else if (dtype == RW_F64) backward_row_d(k, i, n, target[i], factor);
-        else if (dtype == RW_BF16) backward_row(k, RW_BF16, i, n, target[i], (float)factor);
-        else if (dtype == RW_F16) backward_row(k, RW_F16, i, n, target[i], (float)factor);
-        else backward_row(k, RW_F32, i, n, target[i], (float)factor);
-    }
+    const struct call c = call_of(k, k->in[2].data, k->out[0].data);
+    if (c.counted < 0) return RW_ERR_ARGUMENT;
+    const double factor = factor_of(&c, &k->in[3]);
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (c.rows * c.n >= RW_PARALLEL_FROM / 4)
+    for (int64_t i = 0; i < c.rows; i++) turn_row(&c, i, factor);
     return RW_OK;
+}
+
+#define JOINT_ROWS 1024 /* whose losses wait to be added up in order: their logits are written over */
+
+/* Both, row by row: the second reading is from the cache. */
+rw_status RW_ISA_NAME(rw_cross_entropy_joint_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_cross_entropy_joint_cpu)(const rw_kernel *k)
+{
+    const struct call c = call_of(k, k->out[1].data, k->out[2].data);
+    if (c.counted < 0) return RW_ERR_ARGUMENT;
+    const double factor = factor_of(&c, &k->in[2]);
+    double sum = 0;
+    for (int64_t from = 0; from < c.rows; from += JOINT_ROWS) {
+        double loss[JOINT_ROWS];
+        const int64_t some = c.rows - from < JOINT_ROWS ? c.rows - from : JOINT_ROWS;
+#pragma omp parallel for num_threads(k->threads) schedule(static) if (c.rows * c.n >= RW_PARALLEL_FROM / 4)
+        for (int64_t i = 0; i < some; i++) {
+            sum_row(&c, from + i);
+            loss[i] = loss_of(&c, from + i);
+            turn_row(&c, from + i, factor);
+        }
+        for (int64_t i = 0; i < some; i++) sum += loss[i];
+    }
+    return give_mean(k, &c, sum);
 }
 
 rw_status RW_ISA_NAME(rw_cross_entropy_weights_cpu)(const rw_kernel *k);

@@ -12,6 +12,32 @@ namespace {
 
 constexpr int SUM_THREADS = 1024, THREADS = 256;
 
+/* One pack more of a row's exponentials. */
+template <typename T> __device__ __forceinline__ void add_pack(exponentials<wide<T>> *e, const pack<T> &v)
+{
+    using W = wide<T>;
+    W most = e->most;
+#pragma unroll
+    for (int l = 0; l < pack<T>::size; l++) most = more_of(widen(v.x[l]), most);
+    e->raise(most);
+    const W base = exponentials<W>::base(most);
+#pragma unroll
+    for (int l = 0; l < pack<T>::size; l++) e->sum += exp_of_logit<T>(widen(v.x[l]) - base);
+}
+
+/* The gradient of a pack, in which `own` is the target's place or none. */
+template <typename T>
+__device__ __forceinline__ raw<pack<T>> slope_of(const pack<T> &v, int own, wide<T> base, wide<T> factor)
+{
+    wide<T> d[pack<T>::size];
+#pragma unroll
+    for (int l = 0; l < pack<T>::size; l++) {
+        const wide<T> e = exp_of_logit<T>(widen(v.x[l]) - base);
+        d[l] = (l == own ? e - 1 : e) * factor;
+    }
+    return narrow_pack<T>(d);
+}
+
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
     lse_kernel(const T *x, const int32_t *target, wide<T> *lse, double *loss, int64_t classes,
@@ -28,15 +54,7 @@ __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
     const int32_t t = target[row];
     const bool exists = t >= 0 && t < classes;
     const T own = exists ? logits[t] : none;
-    r.each(first, logits, none, [&](int64_t, const pack<T> &v) {
-        W most = e.most;
-#pragma unroll
-        for (int l = 0; l < pack<T>::size; l++) most = more_of(widen(v.x[l]), most);
-        e.raise(most);
-        const W base = exponentials<W>::base(most);
-#pragma unroll
-        for (int l = 0; l < pack<T>::size; l++) e.sum += exp_of_logit<T>(widen(v.x[l]) - base);
-    });
+    r.each(first, logits, none, [&](int64_t, const pack<T> &v) { add_pack<T>(&e, v); });
     e = block_join(e, shared);
     if (threadIdx.x) return;
     const W result = exponentials<W>::base(e.most) + log_of(e.sum);
@@ -97,15 +115,48 @@ __global__ void __launch_bounds__(ROW_THREADS, ROW_BLOCKS<T>)
         return;
     }
     r.each(first, logits, narrow<T>(W(0)), [&](int64_t i, const pack<T> &v) {
-        const int own = r.place(i, t);
-        W d[pack<T>::size];
-#pragma unroll
-        for (int l = 0; l < pack<T>::size; l++) {
-            const W e = exp_of_logit<T>(widen(v.x[l]) - base);
-            d[l] = (l == own ? e - 1 : e) * f;
-        }
-        r.store(to, i, narrow_pack<T>(d));
+        r.store(to, i, slope_of<T>(v, r.place(i, t), base, f));
     });
+}
+
+/*
+ * lse_kernel and backward_kernel in one, over the logits: a row waits in shared memory, where each thread finds the
+ * packs that it put there.
+ */
+template <typename T>
+__global__ void __launch_bounds__(ROW_THREADS, sizeof(T) == 8 ? 1 : 2)
+    joint_kernel(T *x, const int32_t *target, wide<T> *lse, double *loss, const double *factor, int64_t classes,
+                 int64_t ignore, index_guard guard)
+{
+    using W = wide<T>;
+    RW_SHARED_DYNAMIC(unsigned char, memory);
+    __shared__ W shared[64];
+    __shared__ W of_row;
+    raw<pack<T>> *const held = reinterpret_cast<raw<pack<T>> *>(memory);
+    const int64_t row = blockIdx.x;
+    T *const logits = x + row * classes;
+    const row_packs<T> r(logits, logits, row * classes, classes);
+    exponentials<W> e = { -W(INFINITY), W(0) };
+    const T none = narrow<T>(-W(INFINITY));
+    const auto first = r.begin(logits, none);
+    const int32_t t = target[row];
+    const bool exists = t >= 0 && t < classes, counts = t != ignore && exists;
+    const T own = exists ? logits[t] : none;
+    const W f = static_cast<W>(*factor);
+    r.each(first, logits, none, [&](int64_t i, const pack<T> &v) {
+        store_raw(held + i, v);
+        add_pack<T>(&e, v);
+    });
+    e = block_join(e, shared);
+    if (threadIdx.x == 0) {
+        const W result = exponentials<W>::base(e.most) + log_of(e.sum);
+        of_row = lse[row] = result;
+        loss[row] = counts ? static_cast<double>(result) - static_cast<double>(widen(own)) : 0;
+        if (t != ignore && !exists) guard.report();
+    }
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < r.count(); i += ROW_THREADS)
+        r.store(logits, i, counts ? slope_of<T>(held[i].elements(), r.place(i, t), of_row, f) : raw<pack<T>>{});
 }
 
 /* -1 / n at each counted target, else 0. */
@@ -191,6 +242,12 @@ extern "C" size_t rw_cross_entropy_workspace_cuda(const rw_op_call *call)
     return static_cast<size_t>(call->in[1].layout->numel) * sizeof(double);
 }
 
+/* What the rows' gradients are multiplied by; and what the loss takes where that is the same kernel. */
+extern "C" size_t rw_cross_entropy_backward_workspace_cuda(const rw_op_call *call)
+{
+    return static_cast<size_t>(call->in[1].layout->numel + 1) * sizeof(double);
+}
+
 /* What the rows' gradients are multiplied by. */
 extern "C" size_t rw_cross_entropy_factor_workspace_cuda(const rw_op_call *)
 {
@@ -231,6 +288,54 @@ extern "C" rw_status rw_cross_entropy_backward_cuda(const rw_kernel *k)
         RW_LAUNCH(backward_kernel<T>, static_cast<unsigned>(rows), ROW_THREADS, 0, k,
                   static_cast<const T *>(k->in[0].data), static_cast<T *>(k->out[0].data), target,
                   static_cast<const wide<T> *>(k->in[2].data), factor, classes, ignore, guard_of(k));
+        return rw_cuda_launched(k);
+    });
+}
+
+/* Whether two blocks of joint_kernel stay on a multiprocessor: one would wait for each of its loads. */
+static bool fits_twice(const rw_cuda *cuda, size_t shared)
+{
+    int room = 0;
+    const cudaError_t error =
+        cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cuda->ordinal);
+    return !error && 2 * (shared + 2048) <= static_cast<size_t>(room);
+}
+
+/* The two kernels by themselves. */
+static rw_status one_after_the_other(const rw_kernel *k)
+{
+    rw_kernel first = *k, second = *k;
+    const rw_view in[] = { k->in[0], k->in[1], k->out[1], k->in[2] };
+    first.n_inputs = first.n_outputs = 2;
+    second.in = in, second.n_inputs = 4;
+    second.out = &k->out[2], second.n_outputs = 1;
+    const rw_status status = rw_cross_entropy_cuda(&first);
+    return status ? status : rw_cross_entropy_backward_cuda(&second);
+}
+
+/* Rows that do not fit are read again: which way is taken shows in no bit. */
+extern "C" rw_status rw_cross_entropy_joint_cuda(const rw_kernel *k)
+{
+    const rw_layout *const l = k->in[0].layout;
+    const int64_t classes = l->dim[l->rank - 1], rows = l->numel / classes, ignore = attrs_of(k)->ignore;
+    const int32_t *const target = static_cast<const int32_t *>(k->in[1].data);
+    double *const loss = static_cast<double *>(k->workspace), *const factor = loss + rows;
+    const size_t shared = (static_cast<size_t>(classes) * rw_dtype_size(k->in[0].dtype) + 31) / 16 * 16;
+    rw_cuda *const cuda = static_cast<rw_cuda *>(k->device);
+    if (!rows || !fits_twice(cuda, shared)) return one_after_the_other(k);
+    if (k->workspace_bytes < static_cast<size_t>(rows + 1) * sizeof *loss) return RW_ERR_MEMORY;
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        const cudaError_t error = cudaFuncSetAttribute(joint_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                       static_cast<int>(shared));
+        if (error) return rw_cuda_status(cuda, error, "cudaFuncSetAttribute");
+        RW_LAUNCH(factor_kernel<wide<T>>, 1, SUM_THREADS, 0, k, target, rows, ignore,
+                  static_cast<const wide<T> *>(k->in[2].data), factor);
+        RW_LAUNCH(joint_kernel<T>, static_cast<unsigned>(rows), ROW_THREADS, shared, k,
+                  static_cast<T *>(k->out[2].data), target, static_cast<wide<T> *>(k->out[1].data), loss, factor,
+                  classes, ignore, guard_of(k));
+        RW_LAUNCH(mean_kernel<wide<T>>, 1, SUM_THREADS, 0, k, loss, target, rows, ignore,
+                  static_cast<wide<T> *>(k->out[0].data));
         return rw_cuda_launched(k);
     });
 }

@@ -222,6 +222,19 @@ bool rw_delayed_slot_at(rw_site at, rw_tape *t, const rw_delayed *delayed, rw_te
 /* The value is the amax of this step: noted when backward ends, where that depends on it. RW_ERR_MEMORY, recorded. */
 rw_status rw_delayed_note(rw_tape *t, uint32_t buffer, uint32_t row, const rw_tensor *amax);
 
+/*
+ * An op and its backward op in one kernel, where the second is the next action of a plan, but for what makes its input 3
+ * of nothing. It reads the first one's inputs 0 and 1 and its output 1, and writes over input 0: a loss is the last op
+ * of forward, and what it has read is still in the cache. The kernel gets {first's inputs 0 and 1, second's input 3}
+ * and {first's outputs 0 and 1, second's output 0}, the first one's attributes and the second one's workspace, and
+ * gives the bytes that the two give.
+ */
+struct rw_joint {
+    const rw_op_def *first, *second;
+    rw_kernel_fn kernel[RW_DEVICE_COUNT];
+};
+extern const struct rw_joint rw_joint_cross_entropy;
+
 /* The marker of the library's own definitions, at kernel[RW_DEVICE_AUTO]: nobody else can name it. */
 rw_status rw_op_is_own(const rw_kernel *k);
 

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/round.h"
+#include "record/own_ops.h"
 #include "run/lanes.h"
 
 #include <stdio.h>
@@ -117,17 +118,20 @@ rw_kernel rw_walk_kernel(const struct rw_at *at)
     return kernel_of(at->run, action, at, &queue);
 }
 
+/* The one behind the action's operands; it is the next one of the plan. */
+static void give_workspace(struct walk *w, const struct rw_action *action, int operands, rw_kernel *k)
+{
+    const uint32_t word = w->plan->words[action->word + (uint32_t)operands];
+    k->workspace = memory_of(w, word);
+    k->workspace_bytes = w->plan->workspaces[w->workspace++].bytes;
+    const uint64_t end = note_use(w, word, k->workspace_bytes);
+    if (end > w->run->highest_workspace) w->run->highest_workspace = end;
+}
+
 static rw_status run_kernel(struct walk *w, const struct rw_action *action, const struct rw_at *at)
 {
-    const rw_plan *const p = w->plan;
     rw_kernel k = kernel_of(w->run, action, at, &w->queue[action->lane]);
-    if (action->n_words > at->n_in + at->n_out) {
-        const uint32_t word = p->words[action->word + (uint32_t)(at->n_in + at->n_out)];
-        k.workspace = memory_of(w, word);
-        k.workspace_bytes = p->workspaces[w->workspace++].bytes;
-        const uint64_t end = note_use(w, word, k.workspace_bytes);
-        if (end > w->run->highest_workspace) w->run->highest_workspace = end;
-    }
+    if (action->n_words > at->n_in + at->n_out) give_workspace(w, action, at->n_in + at->n_out, &k);
     const rw_kernel_fn kernel = k.op->kernel[w->ctx->kind];
     if (!kernel) return rw_walk_failed(w->run, at->action, RW_ERR_UNSUPPORTED);
     const bool timed = action->little && w->run->threads > 1;
@@ -244,6 +248,72 @@ static rw_status run_among_lanes(struct walk *w, size_t index)
     return status ? rw_fail(w->ctx, status, "run: the device failed") : RW_OK;
 }
 
+/* ---- two actions by one kernel: rw_joint ---- */
+
+static bool is_of(const struct walk *w, size_t index, const rw_op_def *op)
+{
+    const struct rw_action *const a = &w->plan->actions[index];
+    return !rw_action_is_move(a->kind) && w->ctx->ops[rw_plan_node(w->t, w->plan, a->node)->op] == op;
+}
+
+/* A node of no inputs and one output, such as the fill of a gradient. */
+static bool is_source(const struct walk *w, size_t index)
+{
+    const struct rw_action *const a = &w->plan->actions[index];
+    if (rw_action_is_move(a->kind)) return false;
+    const struct rw_node *const node = rw_plan_node(w->t, w->plan, a->node);
+    return node->n_inputs == 0 && node->n_outputs == 1;
+}
+
+static const uint32_t *words_at(const struct walk *w, size_t index)
+{
+    return w->plan->words + w->plan->actions[index].word;
+}
+
+/*
+ * The second action, where it follows, but for what makes its gradient of nothing; else `index`. Who
+ * watches sees each by itself; so do lanes that wait at one of them.
+ */
+static size_t joined_with(const struct walk *w, size_t index, size_t to)
+{
+    const struct rw_joint *const j = &rw_joint_cross_entropy;
+    if (!is_of(w, index, j->first) || index + 1 >= to || w->run->n_observers || !j->kernel[w->ctx->kind]) return index;
+    const bool fills = is_source(w, index + 1);
+    const size_t last = index + 1 + fills;
+    if (last >= to || w->lanes.next <= last || !is_of(w, last, j->second)) return index;
+    const uint32_t *const a = words_at(w, index), *const b = words_at(w, last), *const f = words_at(w, index + 1);
+    if (b[0] != a[0] || b[1] != a[1] || b[2] != a[3] || b[4] != a[0]) return index;
+    return !fills || (f[0] == b[3] && f[0] != a[2]) ? last : index;
+}
+
+static rw_status run_joint(struct walk *w, size_t index, size_t last)
+{
+    const struct rw_action *const first = &w->plan->actions[index], *const second = &w->plan->actions[last];
+    rw_view of_first[4], of_second[5];
+    if (first->n_words > 4) w->workspace++; /* which may be what the fill writes: the second's serves both */
+    const rw_status filled = last > index + 1 ? run_action(w, index + 1) : RW_OK;
+    if (filled) return filled;
+    find_operands(w, first, rw_plan_node(w->t, w->plan, first->node), of_first);
+    find_operands(w, second, rw_plan_node(w->t, w->plan, second->node), of_second);
+    const rw_view in[] = { of_first[0], of_first[1], of_second[3] }, out[] = { of_first[2], of_first[3], of_second[4] };
+    const struct rw_at at = { .run = w->run, .action = index, .node = rw_plan_node(w->t, w->plan, first->node),
+                              .kind = first->kind, .n_in = 3, .n_out = 3, .in = in, .out = out, .value = RW_NONE_ID };
+    rw_kernel k = kernel_of(w->run, first, &at, &w->queue[first->lane]);
+    if (second->n_words > 5) give_workspace(w, second, 5, &k);
+    const rw_status status = rw_joint_cross_entropy.kernel[w->ctx->kind](&k);
+    return status ? rw_walk_failed(w->run, index, status) : RW_OK;
+}
+
+/* The next action, or several at once: *index becomes the last of them. */
+static rw_status run_next(struct walk *w, size_t *index, size_t to)
+{
+    const size_t first = *index, last = joined_with(w, first, to);
+    if (last == first) return run_action(w, first);
+    const rw_status status = run_joint(w, first, last);
+    if (!status) *index = last;
+    return status;
+}
+
 /* Regions and replays, as a profiler shows them. */
 static void name_range(struct walk *w, const struct rw_action *action)
 {
@@ -272,7 +342,8 @@ rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
     if (!from) r->highest = r->highest_workspace = 0;
     for (; !status && i < to; i++) {
         if (ctx->device->range) name_range(&w, &r->plan->actions[i]);
-        status = i == w.lanes.next ? run_among_lanes(&w, i) : run_action(&w, i);
+        if (i == w.lanes.next) status = run_among_lanes(&w, i);
+        else status = run_next(&w, &i, to);
     }
     if (ctx->device->range && w.region != RW_NONE_ID) ctx->device->range(ctx->device_state, NULL);
     if (!(r->flags & RW_RUN_UPDATE)) ctx->memory.measured_peak = r->highest;

@@ -185,6 +185,82 @@ Test(losses, chunks_add_up_to_the_whole)
 
 /* ---- corners ---- */
 
+/* ---- a loss and its gradient at once: where backward follows the loss, one kernel reads the logits ---- */
+
+struct gradient {
+    unsigned char loss[8], *dx;
+    size_t bytes;
+};
+
+/* Of cross-entropy of 2 x. first: the loss is read before, so that backward runs by itself. */
+static struct gradient gradient_of(rw_dtype dtype, struct layer l, bool first, double by, int threads)
+{
+    struct fixture b = fixture_open(1, threads);
+    if (rw_context_device(b.ctx) == RW_DEVICE_CUDA && l.rows > 9) l.rows = 9; /* a block each, simulated */
+    rw_tensor *const x = parameter(&b, "x", dtype, l.rows, l.classes);
+    struct gradient g = { .bytes = (size_t)(l.rows * l.classes) * rw_dtype_size(rw_tensor_dtype(rw_gradient(x))) };
+    rw_tensor *const loss = rw_cross_entropy(b.t, rw_scale(b.t, x, 2), targets(b.t, l));
+    const size_t size = rw_dtype_size(rw_tensor_dtype(loss));
+    if (first) cr_assert_eq(rw_read(b.t, loss, g.loss, size), RW_OK, "%s", rw_error_message(b.ctx));
+    const float narrow = (float)by;
+    rw_tensor *const dy = by == 1 ? NULL
+                                  : rw_input(b.t, rw_tensor_dtype(loss), RW_SCALAR,
+                                             size == 8 ? (const void *)&by : (const void *)&narrow);
+    cr_assert_eq(dy ? rw_backward_from(b.t, 1, &loss, &dy) : rw_backward(b.t, loss), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, loss, g.loss, size), RW_OK);
+    g.dx = malloc(g.bytes + 1);
+    cr_assert_eq(rw_read(NULL, rw_gradient(x), g.dx, g.bytes), RW_OK);
+    fixture_close(&b);
+    return g;
+}
+
+/* Of cross-entropy of x and of a sum of its squares, whose backward reads x behind: no gradient lies over it. */
+static struct gradient gradient_beside(rw_dtype dtype, bool first)
+{
+    struct fixture b = fixture_open(1, 2);
+    const struct layer l = { 6, 0, 77, 0 };
+    rw_tensor *const w = parameter(&b, "x", dtype, l.rows, l.classes), *const x = rw_scale(b.t, w, 2);
+    rw_tensor *const squares = rw_sum(b.t, rw_mul(b.t, x, x), RW_AXES(0, 1), false);
+    rw_tensor *const y[] = { squares, rw_cross_entropy(b.t, x, targets(b.t, l)) };
+    struct gradient g = { .bytes = (size_t)(l.rows * l.classes) * rw_dtype_size(rw_tensor_dtype(rw_gradient(w))) };
+    if (first) cr_assert_eq(rw_forward(b.t, 2, y), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_backward_from(b.t, 2, y, NULL), RW_OK, "%s", rw_error_message(b.ctx));
+    g.dx = malloc(g.bytes);
+    cr_assert_eq(rw_read(NULL, rw_gradient(w), g.dx, g.bytes), RW_OK);
+    fixture_close(&b);
+    return g;
+}
+
+Test(losses, a_gradient_beside_logits_that_are_read_again)
+{
+    static const rw_dtype types[] = { RW_F32, RW_BF16 };
+    for (int d = 0; d < 2; d++) {
+        const struct gradient g[] = { gradient_beside(types[d], true), gradient_beside(types[d], false) };
+        cr_expect_eq(memcmp(g[0].dx, g[1].dx, g[0].bytes), 0, "%s", rw_dtype_name(types[d]));
+        free(g[0].dx), free(g[1].dx);
+    }
+}
+
+/* Rows that begin at any place in a pack, that are shorter than one, more than 1024, and too long to be held. */
+Test(losses, a_gradient_with_its_loss_has_the_bytes_of_a_gradient_by_itself)
+{
+    static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
+    static const struct layer layers[] = { { 5, 0, 3, 0 }, { 9, 0, 1001, 0 }, { 1100, 0, 17, 0 }, { 3, 0, 20011, 0 } };
+    for (size_t d = 0; d < 4; d++)
+        for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+            const double by = i == 1 ? 0.375 : 1;
+            struct gradient g[] = { gradient_of(types[d], layers[i], true, by, 1),
+                                    gradient_of(types[d], layers[i], false, by, 1),
+                                    gradient_of(types[d], layers[i], false, by, 3) };
+            for (int k = 1; k < 3; k++) {
+                cr_expect_eq(memcmp(g[0].loss, g[k].loss, 8), 0, "%s, %zu: the loss", rw_dtype_name(types[d]), i);
+                cr_expect_eq(memcmp(g[0].dx, g[k].dx, g[0].bytes), 0, "%s, %zu", rw_dtype_name(types[d]), i);
+            }
+            for (int k = 0; k < 3; k++) free(g[k].dx);
+        }
+}
+
 Test(losses, a_batch_without_a_target_has_no_loss_and_no_gradient)
 {
     for (int k = 0; k < 3; k++) {

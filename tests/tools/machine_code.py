@@ -86,8 +86,13 @@ STREAMS = [
     Stream(rf'norm_cuda:backward_kernel<{FLOATS}, \d, \d+, (true|false)>', share=2 / 3),
     Stream(rf'softmax_cuda:forward_kernel<{FLOATS}, \d, \d+>'),
     Stream(rf'softmax_cuda:backward_kernel<{FLOATS}, \d, \d+>', share=2 / 3),
+    # Its loads are groups of copies to shared memory, which are not counted here; only its results are looked at.
+    Stream(r'attention_mma_cuda:(forward|queries)_kernel<.*>', load=0, share=0),
+    Stream(r'attention_mma_cuda:keys_kernel<.*>', load=0, share=0, stores=2),
+    Stream(rf'attention_rows_cuda:stat_kernel<{ANY}>', store=0, share=1),
     Stream(rf'loss_cuda:lse_kernel<{ANY}>', store=0, share=1),
     Stream(rf'loss_cuda:backward_kernel<{ANY}>'),
+    Stream(rf'loss_cuda:joint_kernel<{ANY}>'),
     Stream(rf'loss_cuda:square_kernel<{ANY}>', store=0, share=1),
     Stream(rf'row_loss_cuda:rows_kernel<{ANY}, false>', store=0, share=1),
     Stream(rf'row_loss_cuda:rows_backward_kernel<{ANY}, false>'),
@@ -124,7 +129,7 @@ STREAMS = [
 
 # What else there is, and why nothing is asked of its accesses.
 OTHERS = [
-    (r'attention_(mma|portable|rows)_cuda:\w+<.*>', 'limited by arithmetic'),
+    (r'attention_portable_cuda:\w+<.*>', 'limited by arithmetic'),
     (r'attention_bias_cuda:\w+_kernel(<.*>)?', 'only for gradients of gradients'),
     (r'attention_cuda:pack_kernel', 'operands that begin off an aligned address'),
     (r'conv_cuda:tile_kernel<.*>', 'limited by arithmetic; what is multiplied is gathered element by element'),
