@@ -45,14 +45,14 @@ typedef struct rw_where {
 } rw_where;
 
 typedef struct rw_prediction {
-    size_t peak_bytes;    ///< of the arena: what rw_memory.measured_peak will be, exactly
-    size_t largest_live;  ///< no placement can be below
-    size_t least_bytes;   ///< the least budget that would do; 0 where the policy is no budget
-    size_t total_bytes;   ///< all that the context holds on the device: at_peak without `host`
-    double ms;            ///< predicted time of forward and backward, by the context's costs (below)
-    double bound_ms;      ///< no step with this peak can be faster, by the same costs (behind +offload: none at all);
-                          ///< 0 where the policy is no budget
-    double gap;           ///< ms / bound_ms - 1: how far above the best there is, at most; 0 where there is no bound
+    size_t peak_bytes;   ///< of the arena: what rw_memory.measured_peak will be, exactly
+    size_t largest_live; ///< no placement can be below
+    size_t least_bytes;  ///< the least budget that would do; 0 where the policy is no budget
+    size_t total_bytes;  ///< all that the context holds on the device: at_peak without `host`
+    double ms;           ///< predicted time of forward and backward, by the context's costs (below)
+    double bound_ms;     ///< no step with this peak can be faster, by the same costs (behind +offload: none at all);
+                         ///< 0 where the policy is no budget
+    double gap;          ///< ms / bound_ms - 1: how far above the best there is, at most; 0 where there is no bound
     rw_cost cost;
     rw_bytes at_peak;
     rw_where where;
@@ -90,9 +90,10 @@ RW_API rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points,
 
 /*
  * What one run of a node takes, by its signature: op, types, layouts, attributes; and what each byte of a step's peak
- * takes that the caches have no room for. Predictions are sums of these. Without any, nodes are taken at nominal rates: good for comparing plans, not for milliseconds. A node that was not
- * measured (another batch, another length) is taken at nominal rates times what its op took over them where it was.
- * A plan is a pure function of the tape, the policy and the costs.
+ * takes that the caches have no room for. Predictions are sums of these. Without any, nodes are taken at nominal rates:
+ * good for comparing plans, not for milliseconds. A node that was not measured (another batch, another length) is taken
+ * at nominal rates times what its op took over them where it was. A plan is a pure function of the tape, the policy and
+ * the costs.
  */
 
 /**
@@ -120,8 +121,8 @@ RW_API void rw_costs_clear(rw_context *ctx);
 
 /**
  * Writes the context's costs as text: library version, device, machine, threads, memory's price, a line for each
- * signature, a hash. The file appears whole or not at all, as with rw_save(). RW_ERR_ARGUMENT on NULL or without costs, RW_ERR_IO,
- * RW_ERR_MEMORY.
+ * signature, a hash. The file appears whole or not at all, as with rw_save(). RW_ERR_ARGUMENT on NULL or without costs,
+ * RW_ERR_IO, RW_ERR_MEMORY.
  */
 RW_API rw_status rw_costs_save(const rw_context *ctx, const char *path);
 

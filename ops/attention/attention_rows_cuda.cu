@@ -1,7 +1,8 @@
 /* attention on CUDA: what all of our backward kernels know of each row beforehand. */
 #include "ops/attention/attention_quads.cuh"
 
-namespace {
+namespace
+{
 
 constexpr int THREADS = 256;
 
@@ -18,8 +19,14 @@ template <typename T> struct row_args {
     wide<T> *sink_rows;
 };
 
-__device__ __forceinline__ float exponential(float x) { return expf(x); }
-__device__ __forceinline__ double exponential(double x) { return exp(x); }
+__device__ __forceinline__ float exponential(float x)
+{
+    return expf(x);
+}
+__device__ __forceinline__ double exponential(double x)
+{
+    return exp(x);
+}
 
 /* Columns of a row from p on, of which n are there; zeros behind them. */
 template <typename T> __device__ __forceinline__ raw<pack<T>> gather_row(const T *p, int64_t col, int n)
@@ -30,11 +37,12 @@ template <typename T> __device__ __forceinline__ raw<pack<T>> gather_row(const T
 /*
  * What backward knows of each row: the log-sum-exp times `factor`, less `lift`, and delta = sum of o * dy less the
  * log-sum-exp's gradient, what softmax's gradient subtracts; of a sink it is all of the gradient. Rows after the last
- * and rows that see nothing get probability 0. `lanes` threads per row, a power of two; `blocks` blocks per head. All that is read is asked for before
- * any of it is used.
+ * and rows that see nothing get probability 0. `lanes` threads per row, a power of two; `blocks` blocks per head. All
+ * that is read is asked for before any of it is used.
  */
 template <typename T>
-__global__ void __launch_bounds__(THREADS) stat_kernel(const row_args<T> a, int lanes, unsigned blocks, wide<T> factor, wide<T> lift)
+__global__ void __launch_bounds__(THREADS)
+    stat_kernel(const row_args<T> a, int lanes, unsigned blocks, wide<T> factor, wide<T> lift)
 {
     using W = wide<T>;
     constexpr int P = pack<T>::size;

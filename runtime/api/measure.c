@@ -1,9 +1,9 @@
 /*
  * rw_costs_begin(), rw_costs_end(): every node of every step that runs in between is timed where it runs, with its
  * operands where they lie in a real step and the caches as they are then. What becomes the context's cost of a
- * signature is the mean, over the steps that are neither fast nor slow, of what its nodes took in a step on the average:
- * among equal nodes some find their operands in the caches and others do not, at the same places of each step, and some
- * are interrupted, each time others; what the step takes is their sum. A median of each would leave that out.
+ * signature is the mean, over the steps that are neither fast nor slow, of what its nodes took in a step on the
+ * average: among equal nodes some find their operands in the caches and others do not, at the same places of each step,
+ * and some are interrupted, each time others; what the step takes is their sum. A median of each would leave that out.
  *
  * A node's time lasts until the next one begins, so what a step takes is the sum, the walker's own part included.
  *
@@ -53,10 +53,10 @@ struct measure {
     size_t cap_times;
     struct sample *sample;
     size_t n, cap;
-    uint32_t touched; /* the first sample that the step under way has */
+    uint32_t touched;      /* the first sample that the step under way has */
     double us, nominal_us; /* of the step under way */
     struct rw_touches touches;
-    uint32_t *slot;   /* signature -> sample + 1, open addressing; n_slots a power of two */
+    uint32_t *slot; /* signature -> sample + 1, open addressing; n_slots a power of two */
     size_t n_slots;
     rw_desc *desc; /* of one call */
     size_t cap_desc;
@@ -128,8 +128,8 @@ static double time_of(const struct measure *m, size_t i)
 {
     const struct rw_device_fns *const device = m->ctx->device;
     double us;
-    if (device->elapsed &&
-        !device->elapsed(m->ctx->device_state, first_mark(m) + i, first_mark(m) + i + 1, &us)) return us;
+    if (device->elapsed && !device->elapsed(m->ctx->device_state, first_mark(m) + i, first_mark(m) + i + 1, &us))
+        return us;
     return m->times[i + 1] - m->times[i];
 }
 
@@ -249,10 +249,12 @@ rw_status rw_costs_begin(rw_context *ctx)
     if (!m) {
         m = rw_calloc(1, sizeof *m);
         if (!m) return rw_fail(ctx, RW_ERR_MEMORY, "rw_costs_begin: out of memory");
-        *m = (struct measure){ .attach = { .next = ctx->attach, .attach = attach, .destroy = destroy }, .ctx = ctx,
-                               .observer = { .begin = begin, .before = before, .after = after, .end = end,
-                                             .each_launch = true },
-                               .touched = RW_NONE_ID };
+        *m = (struct measure){
+            .attach = { .next = ctx->attach, .attach = attach, .destroy = destroy },
+            .ctx = ctx,
+            .observer = { .begin = begin, .before = before, .after = after, .end = end, .each_launch = true },
+            .touched = RW_NONE_ID
+        };
         ctx->attach = &m->attach;
     }
     m->on = true;

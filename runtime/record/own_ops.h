@@ -23,8 +23,7 @@ rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *t
    word i of the ticket, pairs (2i, 2i + 1) share Box-Muller. */
 void rw_random_fill_normal(void *data, rw_dtype dtype, int64_t n, rw_ticket ticket, double mean, double std,
                            int threads);
-void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket ticket, double lo, double hi,
-                            int threads);
+void rw_random_fill_uniform(void *data, rw_dtype dtype, int64_t n, rw_ticket ticket, double lo, double hi, int threads);
 
 /*
  * Updates of parameters, commits: (rows, gradients, parameters, first states, second states, masters) -> (parameters,
@@ -74,7 +73,7 @@ struct rw_update_row {
     double lr;
     double b1, c1, b2, c2; /* a state times b plus the gradient times c; of SGD b2 is Nesterov's momentum */
     double eps;
-    double decay, l2; /* the parameter times decay; the gradient plus l2 times the parameter */
+    double decay, l2;                /* the parameter times decay; the gradient plus l2 times the parameter */
     double correction1, correction2; /* of Adam: 1 - beta^step; else 1 */
     struct {
         float b1, c1, b2, c2, eps, decay, l2;
@@ -82,8 +81,8 @@ struct rw_update_row {
     } f;
     uint32_t fresh; /* the parameter was written since the last update: the master copy begins with what it is now */
     uint32_t nesterov;
-    uint32_t step;  /* the update's number, by the host's count; 0: the parameter is not due */
-    uint32_t skips; /* the update is left out */
+    uint32_t step;   /* the update's number, by the host's count; 0: the parameter is not due */
+    uint32_t skips;  /* the update is left out */
     uint32_t stream; /* of the noise by which a parameter or a moment is rounded, above zero; see noise.h */
     uint64_t seed;   /* likewise */
     uint64_t from;   /* in windows, the parameter's first element that is updated: a multiple of 4; else 0 */
@@ -223,9 +222,9 @@ bool rw_delayed_slot_at(rw_site at, rw_tape *t, const rw_delayed *delayed, rw_te
 rw_status rw_delayed_note(rw_tape *t, uint32_t buffer, uint32_t row, const rw_tensor *amax);
 
 /*
- * An op and its backward op in one kernel, where the second is the next action of a plan, but for what makes its input 3
- * of nothing. It reads the first one's inputs 0 and 1 and its output 1, and writes over input 0: a loss is the last op
- * of forward, and what it has read is still in the cache. The kernel gets {first's inputs 0 and 1, second's input 3}
+ * An op and its backward op in one kernel, where the second is the next action of a plan, but for what makes its input
+ * 3 of nothing. It reads the first one's inputs 0 and 1 and its output 1, and writes over input 0: a loss is the last
+ * op of forward, and what it has read is still in the cache. The kernel gets {first's inputs 0 and 1, second's input 3}
  * and {first's outputs 0 and 1, second's output 0}, the first one's attributes and the second one's workspace, and
  * gives the bytes that the two give.
  */

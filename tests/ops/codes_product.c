@@ -13,8 +13,8 @@
 
 static const struct {
     int64_t rows, in, out;
-} shapes[] = { { 1, 1, 1 },      { 3, 5, 0 },        { 0, 5, 3 },         { 4, 0, 6 },
-               { 7, 12, 5 },     { 64, 96, 80 },     { 130, 257, 131 },   { 40, 1056, 1300 },
+} shapes[] = { { 1, 1, 1 },        { 3, 5, 0 },         { 0, 5, 3 },         { 4, 0, 6 },
+               { 7, 12, 5 },       { 64, 96, 80 },      { 130, 257, 131 },   { 40, 1056, 1300 },
                { 1300, 1056, 40 }, { 600, 2080, 1300 }, { 1100, 2500, 1000 } };
 
 /* The last one is of panels that are held one after the other. CUDA has none, and is simulated as a rule. */
@@ -78,8 +78,10 @@ static struct layer layer_of(struct fixture *b, size_t s, rw_scaling scaling, bo
 {
     struct layer l = { rw_param(b->ctx, "x", RW_F32, RW_SHAPE(shapes[s].rows, shapes[s].in)),
                        rw_param(b->ctx, "w", RW_F32, RW_SHAPE(shapes[s].out, shapes[s].in)),
-                       rw_param(b->ctx, "c", RW_F32, RW_SHAPE(shapes[s].rows, shapes[s].out)), RW_NONE,
-                       rw_param(b->ctx, "decoded", RW_BF16, RW_SHAPE(shapes[s].out, shapes[s].in)), scaling };
+                       rw_param(b->ctx, "c", RW_F32, RW_SHAPE(shapes[s].rows, shapes[s].out)),
+                       RW_NONE,
+                       rw_param(b->ctx, "decoded", RW_BF16, RW_SHAPE(shapes[s].out, shapes[s].in)),
+                       scaling };
     if (biased) l.bias = rw_param(b->ctx, "bias", RW_F32, RW_SHAPE(shapes[s].out));
     rw_init_normal(l.x, 0, 3);
     rw_init_normal(l.w, 0, 0.02);
@@ -185,8 +187,9 @@ Test(codes_product, panels_give_the_bytes_of_what_is_decoded_whole)
 /*
  * What the product of bfloat16 takes for itself, and panels. Tiles of the library are 432 by 368 here: of the second
  * factor one is held at a time, of the first one each thread has one. Those of the library's own loops are 48 by 64: of
- * the second factor nine are held, half of what there is. A matrix unit's are 160 by 160; it packs the factors of either
- * product, with a depth of whole steps of 32, holds four tiles of the second one, and keeps a tile's sums by blocks.
+ * the second factor nine are held, half of what there is. A matrix unit's are 160 by 160; it packs the factors of
+ * either product, with a depth of whole steps of 32, holds four tiles of the second one, and keeps a tile's sums by
+ * blocks.
  */
 Test(codes_product, a_workspace_of_panels)
 {
@@ -198,7 +201,10 @@ Test(codes_product, a_workspace_of_panels)
     struct fixture b = fixture_open(3, THREADS);
     struct layer l = { rw_param(b.ctx, "x", RW_F32, RW_SHAPE(ROWS, IN)),
                        rw_param(b.ctx, "w", RW_F32, RW_SHAPE(OUT, IN)),
-                       rw_param(b.ctx, "c", RW_F32, RW_SHAPE(ROWS, OUT)), RW_NONE, NULL, RW_SCALING_TENSOR };
+                       rw_param(b.ctx, "c", RW_F32, RW_SHAPE(ROWS, OUT)),
+                       RW_NONE,
+                       NULL,
+                       RW_SCALING_TENSOR };
     rw_tensor *y, *const x = rw_cast(b.t, l.x, RW_BF16), *const w = rw_cast(b.t, l.w, RW_BF16);
     rw_tensor *const product = rw_linear(b.t, x, w, RW_NONE);
     cr_assert_eq(rw_eval(b.t, (rw_tensor *[]){ product }, 1), RW_OK, "%s", rw_error_message(b.ctx));
@@ -266,7 +272,10 @@ static void expect_layer(int64_t rows, int64_t in, int64_t out, rw_dtype type, r
     struct fixture b = fixture_open(5, 2);
     struct layer l = { rw_param(b.ctx, "x", type, RW_SHAPE(rows, in)),
                        rw_param(b.ctx, "w", type, RW_SHAPE(out, in)),
-                       rw_param(b.ctx, "c", RW_F32, RW_SHAPE(rows, out)), RW_NONE, NULL, RW_SCALING_TENSOR };
+                       rw_param(b.ctx, "c", RW_F32, RW_SHAPE(rows, out)),
+                       RW_NONE,
+                       NULL,
+                       RW_SCALING_TENSOR };
     if (biased) l.bias = rw_param(b.ctx, "bias", RW_F32, RW_SHAPE(out));
     rw_init_normal(l.x, 0, 3);
     rw_init_normal(l.w, 0, 0.02);
@@ -362,10 +371,11 @@ static float *layer_under(const rw_recipe *recipe, bool delayed, rw_shape rows, 
 Test(codes_product, keep_18_and_17_dB_of_a_layer)
 {
     static const rw_shape rows[] = { { 2, { 16, 16 } }, { 4, { 3, 2, 16, 16 } } };
-    static const rw_recipe recipes[] = { { .kind = RW_RECIPE_F8 },
-                                         { .kind = RW_RECIPE_F8, .scaling = RW_SCALING_1X128,
-                                           .gradient_dtype = RW_F8_E4M3 },
-                                         { .kind = RW_RECIPE_F8, .scaling = RW_SCALING_MX } };
+    static const rw_recipe recipes[] = {
+        { .kind = RW_RECIPE_F8 },
+        { .kind = RW_RECIPE_F8, .scaling = RW_SCALING_1X128, .gradient_dtype = RW_F8_E4M3 },
+        { .kind = RW_RECIPE_F8, .scaling = RW_SCALING_MX }
+    };
     for (int r = 0; r < 2; r++) {
         int64_t n[3];
         float *const is = layer_under(NULL, false, rows[r], r, n);

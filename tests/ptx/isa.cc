@@ -3,7 +3,8 @@
 
 #include "run.h"
 
-namespace ptx {
+namespace ptx
+{
 
 static float flushed(float x)
 {
@@ -42,9 +43,9 @@ static int stray(uint32_t a)
 }
 
 /*
- * ISA 9.7.3.21: relative error up to 2^-22, so two units in the last place; with .ftz subnormal operands and results are
- * 0. The nearest that the host has, or, in rough mode, a number up to two units away. Powers of integers are exact on
- * devices.
+ * ISA 9.7.3.21: relative error up to 2^-22, so two units in the last place; with .ftz subnormal operands and results
+ * are 0. The nearest that the host has, or, in rough mode, a number up to two units away. Powers of integers are exact
+ * on devices.
  */
 uint32_t ex2_of_any(uint32_t a)
 {

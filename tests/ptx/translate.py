@@ -18,9 +18,9 @@ REGISTERS = {"pred": "bool", "8": "uint8_t", "16": "uint16_t", "32": "uint32_t",
 SPECIAL = {f"%{ptx}.{axis}": f"{host}.{axis}" for axis in "xyz" for ptx, host in
            (("tid", "threadIdx"), ("ntid", "blockDim"), ("ctaid", "blockIdx"), ("nctaid", "gridDim"))}
 # Instructions without memory, control flow or several results: functions of isa.h with one template argument per type
-PLAIN = set("""add add_rn add_rz sub sub_rn mul_lo mul_hi mul_wide mul_rn mad_lo mad_wide fma_rn fma_rm div div_rn rem rcp_rn sqrt_rn
-neg abs copysign max min ex2_approx ex2_approx_ftz rcp_approx_ftz and or xor not shl shr bfi prmt popc clz lop3 selp cvt cvt_rn cvt_sat
-cvt_rzi cvt_rni cvt_rmi cvt_rpi""".split())
+PLAIN = set("""add add_rn add_rz sub sub_rn mul_lo mul_hi mul_wide mul_rn mad_lo mad_wide fma_rn fma_rm div div_rn rem
+rcp_rn sqrt_rn neg abs copysign max min ex2_approx ex2_approx_ftz rcp_approx_ftz and or xor not shl shr
+bfi prmt popc clz lop3 selp cvt cvt_rn cvt_sat cvt_rzi cvt_rni cvt_rmi cvt_rpi""".split())
 PLAIN |= {"setp_" + c for c in "eq ne lt le gt ge equ neu ltu leu gtu geu nan num".split()}
 WORDS = {"and", "or", "xor", "not"}  # C++ has these names already
 ADDRESSED = ("global", "shared", "param", "local")

@@ -167,8 +167,10 @@ static void check_gap(int least_nodes, int most_nodes, size_t n, uint64_t first,
         close_step(&s);
     }
     if (getenv("REWIND_OPTIMUM"))
-        fprintf(stderr, "%d to %d nodes: %zu budgets, planned over best: mean %.4f, most %.4f; %zu missed; best over "
-                "bound: mean %.4f\n", least_nodes, most_nodes, gap.n, gap.sum / (double)gap.n, gap.most, gap.missed,
+        fprintf(stderr,
+                "%d to %d nodes: %zu budgets, planned over best: mean %.4f, most %.4f; %zu missed; best over "
+                "bound: mean %.4f\n",
+                least_nodes, most_nodes, gap.n, gap.sum / (double)gap.n, gap.most, gap.missed,
                 gap.bound_sum / (double)gap.n);
     cr_expect_leq(gap.sum, 1.01 * (double)gap.n);
     cr_expect_leq(gap.most, 1.10);
@@ -186,7 +188,8 @@ Test(optimum, is_nearly_reached_on_tapes_of_up_to_ten_nodes, .timeout = 3600)
     check_gap(6, 10, tapes() / 4, 1000, (struct rw_memory_cost){ 0 });
 }
 
-/* A unit beyond so many takes so many microseconds, where nodes take up to 50: bytes are worth replays of themselves. */
+/* A unit beyond so many takes so many microseconds, where nodes take up to 50: bytes are worth replays of themselves.
+ */
 Test(optimum, counts_what_memory_costs_that_is_far, .timeout = 3600)
 {
     for (uint64_t us = 1; us <= 16; us *= 4)
