@@ -1,8 +1,6 @@
 /*
- * Products with a weight in codes: how much of their time is the decoding, forward and backward of x, and how the whole
- * compares with rw_linear(). A layer of [3072, 768] on 1,024 rows.
- *
- * The decoding alone is what the same op takes on no rows at all: it decodes every panel, and multiplies nothing.
+ * Products with a weight in codes: what they take more than rw_linear() with the same numbers of their type, forward and
+ * backward of x: the decoding. A layer of [3072, 768] on 1,024 rows; medians of rounds in which each runs once.
  *
  *   quantized [ROUNDS] [ROWS] [OUT] [IN]
  */
@@ -19,16 +17,13 @@ struct layer {
     int64_t out, in;
 };
 
-enum product { FORWARD, BACKWARD, DENSE };
-
 /* Milliseconds of one product. Backward is that of x: dy times the weight. */
-static double time_of(struct layer *l, int64_t rows, enum product which)
+static double time_of(struct layer *l, int64_t rows, bool codes, bool back)
 {
-    const bool back = which == BACKWARD;
     rw_tensor *const x = rw_input(l->t, l->dtype, RW_SHAPE(rows, l->in), NULL);
     if (back) rw_require_grad(l->t, x);
-    rw_tensor *y = which == DENSE ? rw_linear(l->t, x, l->dense, RW_NONE)
-                                  : rw_linear_quantized(l->t, x, &l->weight, RW_NONE);
+    rw_tensor *y = codes ? rw_linear_quantized(l->t, x, &l->weight, RW_NONE)
+                         : rw_linear(l->t, x, rw_detach(l->t, l->dense), RW_NONE);
     rw_tensor *const loss = back ? rw_sum(l->t, y, RW_ALL_AXES, false) : y;
     rw_status status = back ? rw_forward(l->t, 1, &loss) : RW_OK;
     const double begin = now_s();
@@ -39,12 +34,18 @@ static double time_of(struct layer *l, int64_t rows, enum product which)
     return ms;
 }
 
-static double median_ms(struct layer *l, int64_t rows, enum product which, int rounds)
+static void compare(struct layer *l, const char *kind, int64_t rows, bool back, int rounds)
 {
-    double ms[64];
-    time_of(l, rows, which); /* plans */
-    for (int i = 0; i < rounds; i++) ms[i] = time_of(l, rows, which);
-    return median_of(ms, rounds);
+    double more[64], dense[64];
+    char name[160];
+    for (int i = -1; i < rounds; i++) { /* the first plans */
+        const double codes = time_of(l, rows, true, back), plain = time_of(l, rows, false, back);
+        if (i >= 0) more[i] = codes - plain, dense[i] = plain;
+    }
+    const double decode = median_of(more, rounds), product = median_of(dense, rounds);
+    snprintf(name, sizeof name, "decode of %s codes beside the product, %s, %s (%.3g and %.3g ms)", kind,
+             back ? "backward" : "forward", rw_dtype_name(l->dtype), decode, product);
+    figure(name, decode / product, "of it", 0.05);
 }
 
 static void measure(struct layer *l, rw_quantized_kind kind, int64_t rows, int rounds)
@@ -64,17 +65,7 @@ static void measure(struct layer *l, rw_quantized_kind kind, int64_t rows, int r
     const rw_status status = rw_quantized_write(&l->weight, RW_F32, numbers, n * sizeof *numbers);
     if (status) fprintf(stderr, "%s\n", rw_error_message(l->ctx));
     free(numbers);
-    const double dense = median_ms(l, rows, DENSE, rounds);
-    for (int back = 0; back < 2; back++) {
-        const double all = median_ms(l, rows, back ? BACKWARD : FORWARD, rounds);
-        const double decode = median_ms(l, 0, back ? BACKWARD : FORWARD, rounds);
-        snprintf(name, sizeof name, "decode of %s codes beside the product, %s, %s (%.3g and %.3g ms)", kinds[kind],
-                 back ? "backward" : "forward", rw_dtype_name(l->dtype), decode, all);
-        figure(name, decode / all, "of it", 0.05);
-        if (back) continue;
-        printf("product with %s codes over rw_linear(), %s (%.3g and %.3g ms), %.4g times, for comparison\n",
-               kinds[kind], rw_dtype_name(l->dtype), all, dense, all / dense);
-    }
+    for (int back = 0; back < 2; back++) compare(l, kinds[kind], rows, back, rounds);
     if (kind == RW_NF4 && l->dtype == RW_F32) {
         const size_t want = n / 2 + 4 * ((n + 255) / 256) + 4 + 4 * ((n + 16383) / 16384);
         snprintf(name, sizeof name, "bytes of an nf4 weight, %.4f bits a number",
@@ -87,7 +78,7 @@ static void measure(struct layer *l, rw_quantized_kind kind, int64_t rows, int r
 
 int main(int argc, char **argv)
 {
-    const int rounds = argc > 1 ? atoi(argv[1]) : 9;
+    const int rounds = argc > 1 ? atoi(argv[1]) : 31;
     const int64_t rows = argc > 2 ? atoi(argv[2]) : 1024;
     struct layer l = { .out = argc > 3 ? atoi(argv[3]) : 3072, .in = argc > 4 ? atoi(argv[4]) : 768 };
     if (rounds < 1 || rounds > 64 || rows < 1 || l.out < 1 || l.in < 64 || l.in % 64) return EXIT_FAILURE;

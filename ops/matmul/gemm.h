@@ -56,6 +56,7 @@ struct gemm {
     void *c;         /* [batch..., m, n], dense but for its rows */
     int64_t c_row;   /* between rows of c and of the sum: n, or more where c is a part of the columns of one matrix */
     bool panels;     /* a and b are made by these, in a batch of one; strides are then those of a panel */
+    bool a_lies;     /* but a lies in memory, [m, k], dense */
     struct gemm_source from_a, from_b;
     bool gelu;        /* on CUDA: gelu's tanh form of c is made too */
     void *activation; /* like c */

@@ -64,6 +64,14 @@ static struct gemm_panels panels_of(const struct gemm *g, bool amx, int64_t exte
 /* Held is what makes the fewest numbers anew: as often as it has panels, all of the other operand is made. */
 static void set_panels(struct gemm *g, struct gemm_plan *p)
 {
+    if (g->a_lies && !p->amx) {
+        struct gemm_operand no_panel;
+        p->holds_a = true;
+        p->a = (struct gemm_panels){ .tiles = p->tiles_m, .wide = g->m, .n = 1 };
+        p->b = panels_of(g, false, g->n, p->tile_n, p->tiles_n, 1);
+        rw_gemm_describe_panel(g, &p->a, &p->b, &no_panel, &g->b);
+        return;
+    }
     const int64_t size = (g->k ? g->k : 1) * (int64_t)rw_dtype_size(g->dtype);
     p->a = panels_of(g, p->amx, g->m, p->tile_m, p->tiles_m, HELD_BYTES / (p->tile_m * size));
     p->b = panels_of(g, p->amx, g->n, p->tile_n, p->tiles_n, HELD_BYTES / (p->tile_n * size));
@@ -321,7 +329,8 @@ struct making {
     struct gemm_panels held, passing;
     int64_t held_tiles; /* of the whole */
     bool all_made;      /* every panel of the other has a place */
-    char *at_held, *at_passing, *scratch;
+    const char *at_held;
+    char *at_passing, *scratch;
 };
 
 /* Panel i of what is held, or of what passes by. */
@@ -329,6 +338,7 @@ static void make(const struct making *m, bool held, int64_t i, int threads, char
 {
     const struct gemm_panels *const p = held ? &m->held : &m->passing;
     const bool is_a = held == m->p->holds_a;
+    if (held && !p->bytes) return; /* it lies there */
     if (m->p->amx) pack_panel(m->g, is_a, p, i, threads, to);
     else make_panel(m->g, is_a ? &m->g->from_a : &m->g->from_b, p, i, threads, to);
 }
@@ -396,16 +406,17 @@ static void make_all(const struct making *m)
 
 static rw_status run_made(const struct gemm *g, const struct gemm_plan *p, rw_gemm_tile_fn tile, char *workspace)
 {
-    struct making m = { .g = g, .p = p, .tile = tile, .at_held = workspace };
+    struct making m = { .g = g, .p = p, .tile = tile };
     m.held = p->holds_a ? p->a : p->b;
     m.passing = p->holds_a ? p->b : p->a;
     m.held_tiles = p->holds_a ? p->tiles_m : p->tiles_n;
     m.all_made = m.passing.n <= p->threads;
+    m.at_held = m.held.bytes ? workspace : g->a.data;
     m.at_passing = workspace + m.held.bytes;
     m.scratch = workspace + panel_bytes(p);
     if (m.all_made) make_all(&m);
     for (int64_t i = 0; i < m.held.n; i++) {
-        make(&m, true, i, p->threads, m.at_held);
+        make(&m, true, i, p->threads, workspace);
         RW_CHECK(run_held(&m, i));
     }
     return RW_OK;

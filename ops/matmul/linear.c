@@ -75,14 +75,6 @@ static rw_op_cost cost_gelu(const rw_op_call *call)
     return c;
 }
 
-size_t rw_linear_panel_workspace_cpu(const rw_op_call *call, int64_t c_row)
-{
-    struct gemm g;
-    rw_gemm_of_linear(&g, call->in[0].layout, call->in[1].layout, call->n_inputs > 2, call->in[0].dtype);
-    g.c_row = c_row;
-    return rw_gemm_workspace_cpu(call, &g);
-}
-
 static size_t workspace_of(const rw_op_call *call, int x)
 {
     const rw_desc *const in = call->in + x;

@@ -10,9 +10,8 @@ extern const rw_op_def rw_op_linear;
 /*
  * What rw_linear() computes of x, weight and perhaps a bias, into columns of a wider matrix whose rows are c_row apart:
  * for kernels that have a part of a weight at a time. The call and the kernel need inputs, an output's type and
- * address, workspace, device and threads. The kernel of the CPU is RW_ISA_NAME(rw_linear_panel_cpu).
+ * address, workspace, device and threads.
  */
-size_t rw_linear_panel_workspace_cpu(const rw_op_call *call, int64_t c_row);
 size_t rw_linear_panel_workspace_cuda(const rw_op_call *call, int64_t c_row);
 rw_status rw_linear_panel_cuda(const rw_kernel *k, int64_t c_row);
 

@@ -55,8 +55,8 @@ rw_status RW_ISA_NAME(rw_matmul_add_cpu)(const rw_kernel *k)
     return rw_gemm_run(k, &g, RW_ISA_NAME(rw_gemm_own_tile));
 }
 
-/* Of x, weight and perhaps a bias, inputs from `x` on, into output `to`, whose rows are c_row apart; 0: dense. */
-static rw_status linear_to(const rw_kernel *k, int x, int to, int64_t c_row)
+/* Of x, weight and perhaps a bias, inputs from `x` on, into output `to`. */
+static rw_status linear_to(const rw_kernel *k, int x, int to)
 {
     const rw_view *const in = k->in + x;
     const bool bias = k->n_inputs > x + 2;
@@ -68,26 +68,19 @@ static rw_status linear_to(const rw_kernel *k, int x, int to, int64_t c_row)
     g.adds = x > 0;
     g.sum = g.adds ? k->in[0].data : NULL;
     g.c = k->out[to].data;
-    if (c_row) g.c_row = c_row;
     return rw_gemm_run(k, &g, RW_ISA_NAME(rw_gemm_own_tile));
 }
 
 rw_status RW_ISA_NAME(rw_linear_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_linear_cpu)(const rw_kernel *k)
 {
-    return linear_to(k, 0, 0, 0);
+    return linear_to(k, 0, 0);
 }
 
 rw_status RW_ISA_NAME(rw_linear_add_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_linear_add_cpu)(const rw_kernel *k)
 {
-    return linear_to(k, 1, 0, 0);
-}
-
-rw_status RW_ISA_NAME(rw_linear_panel_cpu)(const rw_kernel *k, int64_t c_row);
-rw_status RW_ISA_NAME(rw_linear_panel_cpu)(const rw_kernel *k, int64_t c_row)
-{
-    return linear_to(k, 0, 0, c_row);
+    return linear_to(k, 1, 0);
 }
 
 /* By the kernel of gelu_tanh itself: the bytes are those of the two ops. */
@@ -100,6 +93,6 @@ rw_status RW_ISA_NAME(rw_linear_gelu_cpu)(const rw_kernel *k)
     gelu.attrs = &none;
     gelu.in = &k->out[1];
     gelu.n_inputs = gelu.n_outputs = 1;
-    const rw_status status = linear_to(k, 0, 1, 0);
+    const rw_status status = linear_to(k, 0, 1);
     return status ? status : RW_ISA_NAME(rw_gelu_tanh_cpu)(&gelu);
 }

@@ -4,6 +4,7 @@
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/matmul/matmul.h"
+#include "ops/quantized/quantized_gemm.h"
 #include "ops/reduce/reduce.h"
 
 static rw_status check(rw_op_call *call)
@@ -41,37 +42,34 @@ static rw_op_cost cost(const rw_op_call *call)
     return (rw_op_cost){ 2 * depth * (double)call->out[0].layout->numel, rw_cost_bytes(call) };
 }
 
+static size_t workspace_cpu(const rw_op_call *call)
+{
+    const struct gemm g = quantized_gemm_of(call->attrs, call->in[0].layout, call->n_inputs > 2, call->in[0].dtype);
+    return rw_gemm_workspace_cpu(call, &g);
+}
+
+#ifdef RW_HAVE_CUDA
 /* A panel, and what the greedier of the two kinds of panel takes: the last may be narrower. */
-static size_t workspace(const rw_op_call *call, int64_t most, size_t (*of)(const rw_op_call *call, int64_t c_row))
+static size_t workspace_cuda(const rw_op_call *call)
 {
     const struct rw_linear_quantized_attrs *const a = call->attrs;
     const rw_layout *const x = call->in[0].layout;
-    const struct quantized_panels p = quantized_panels_of(a, x, call->in[0].dtype, most);
+    const struct quantized_panels p = quantized_panels_of(a, x, call->in[0].dtype, QUANTIZED_PANEL_CUDA);
     size_t greedier = 0;
-    for (int64_t i = 0; i < p.n; i += p.n > 1 ? p.n - 1 : 1) {
+    for (int64_t i = 0; i<p.n; i += p.n> 1 ? p.n - 1 : 1) {
         const rw_layout *const lies = call->n_inputs > 2 ? call->in[2].layout : NULL;
         const struct quantized_product q = quantized_product_of(&p, i, a->turned, x, lies);
-        const rw_desc in[] = { { call->in[0].dtype, &q.x }, { call->in[0].dtype, &q.weight },
+        const rw_desc in[] = { { call->in[0].dtype, &q.x },
+                               { call->in[0].dtype, &q.weight },
                                { call->in[0].dtype, &q.bias } };
         rw_op_call product = *call;
         product.in = in;
         product.n_inputs = lies ? 3 : 2;
-        const size_t bytes = of(&product, p.cols);
+        const size_t bytes = rw_linear_panel_workspace_cuda(&product, p.cols);
         if (bytes == SIZE_MAX) return SIZE_MAX;
         if (bytes > greedier) greedier = bytes;
     }
     return p.bytes + greedier;
-}
-
-static size_t workspace_cpu(const rw_op_call *call)
-{
-    return workspace(call, QUANTIZED_PANEL_CPU, rw_linear_panel_workspace_cpu);
-}
-
-#ifdef RW_HAVE_CUDA
-static size_t workspace_cuda(const rw_op_call *call)
-{
-    return workspace(call, QUANTIZED_PANEL_CUDA, rw_linear_panel_workspace_cuda);
 }
 #endif
 
@@ -104,8 +102,9 @@ static rw_status grad(rw_grad_call *g)
 rw_tensor *rw_linear_quantized_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_quantized *weight, rw_tensor *bias)
 {
     if (!weight || (unsigned)weight->kind >= RW_QUANTIZED_KIND_COUNT) {
-        rw_refuse_at(at, t, RW_ERR_ARGUMENT, weight ? "rw_linear_quantized: the weight is of no known kind"
-                                                    : "rw_linear_quantized: the weight is NULL");
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT,
+                     weight ? "rw_linear_quantized: the weight is of no known kind"
+                            : "rw_linear_quantized: the weight is NULL");
         return NULL;
     }
     const struct rw_linear_quantized_attrs a = { weight->kind, weight->out, weight->in, false };

@@ -1,5 +1,6 @@
 /*
- * Products with a weight that is kept in codes: attributes, and the panels in which the weight is decoded. C11, C++17.
+ * Products with a weight that is kept in codes: attributes, and the panels in which the weight is decoded on
+ * CUDA. C11, C++17.
  *
  * A panel is all the depth of some columns of the result: rows of the weight, or columns of it where the product is
  * turned. How wide it is follows from shapes and type alone.
@@ -25,14 +26,13 @@ static inline struct rw_quantized_parts quantized_parts_of(const struct rw_linea
     return a->kind == RW_NF4 ? rw_parts_of_nf4(a->out * a->in) : rw_parts_of_int8(a->out * a->in, a->out);
 }
 
-#define QUANTIZED_COLS 64 /* widths of panels are multiples of it, and a block of NF4 */
-#define QUANTIZED_PANEL_CPU ((int64_t)1 << 20)  /* bytes that a panel takes, where it is wider than QUANTIZED_COLS */
-#define QUANTIZED_PANEL_CUDA ((int64_t)4 << 20)
+#define QUANTIZED_COLS 64                       /* widths of panels are multiples of it, and a block of NF4 */
+#define QUANTIZED_PANEL_CUDA ((int64_t)4 << 20) /* bytes that a panel takes, where it is wider than QUANTIZED_COLS */
 
 struct quantized_panels {
-    int64_t rows, depth, cols;  /* [rows, depth] times [depth, cols] */
-    int64_t width, n;           /* of all panels but the last, and how many */
-    size_t bytes;               /* of one, aligned */
+    int64_t rows, depth, cols; /* [rows, depth] times [depth, cols] */
+    int64_t width, n;          /* of all panels but the last, and how many */
+    size_t bytes;              /* of one, aligned */
 };
 
 /* bytes: how many a panel may take. */

@@ -1,14 +1,12 @@
 /*
- * Products with weights in codes on the CPU: a panel of the weight is decoded by all threads, then multiplied as
- * rw_linear() does, one panel after the other.
+ * Products with weights in codes on the CPU: parts of the weight are decoded when the product comes to them, where a
+ * matrix unit multiplies as they are packed for it. x is as it lies.
  */
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
 #include "ops/quantized/quantized.h"
-
-/* A panel with fewer numbers is decoded by one thread. */
-#define PARALLEL_FROM 65536
+#include "ops/quantized/quantized_gemm.h"
 
 static const float nf4_numbers[] = { RW_NF4_NUMBERS };
 static const float dynamic_numbers[] = { RW_DYNAMIC_NUMBERS };
@@ -40,8 +38,8 @@ VEC_INLINE void nf4_decode_16(const uint8_t *codes, nf scale, nf *to)
     for (int half = 0; half < 2; half++) {
         const __m256i i = _mm256_cvtepu8_epi32(half ? _mm_srli_si128(bytes, 8) : bytes);
         const __m256 upper = _mm256_castsi256_ps(_mm256_slli_epi32(i, 28)); /* the sign is bit 3 */
-        to[half] = (nf)_mm256_blendv_ps(_mm256_permutevar8x32_ps(below, i), _mm256_permutevar8x32_ps(above, i),
-                                        upper) * scale;
+        to[half] = (nf)_mm256_blendv_ps(_mm256_permutevar8x32_ps(below, i), _mm256_permutevar8x32_ps(above, i), upper) *
+                   scale;
     }
 #else
     for (int i = 0; i < 16; i++)
@@ -59,20 +57,46 @@ VEC_INLINE void put_16(void *to, rw_dtype dtype, int64_t at, const nf *x)
     }
 }
 
-VEC_INLINE void nf4_block(const struct weight *w, int64_t block, rw_dtype dtype, void *to, int64_t at)
+#if defined(RW_ISA_IS_V4)
+/* 32 codes to 16 bits, by the numbers of their block. */
+VEC_INLINE __m512i nf4_halves(const uint8_t *codes, __m512i numbers)
 {
+    const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)codes));
+    const __m512i second = _mm512_slli_epi32(_mm512_and_si512(both, _mm512_set1_epi32(15)), 16);
+    return _mm512_permutexvar_epi16(_mm512_or_si512(_mm512_srli_epi32(both, 4), second), numbers);
+}
+#endif
+
+/* Numbers [from, to) of all, of one block. */
+VEC_INLINE void nf4_block(const struct weight *w, int64_t from, int64_t to_end, rw_dtype dtype, void *to, int64_t at)
+{
+    const int64_t block = from / RW_NF4_BLOCK;
     const float deviation = dynamic_numbers[w->scales[block]] * w->largest[block / RW_NF4_GROUP];
     const nf scale = nf_all(deviation + *w->mean);
-    for (int i = 0; i < RW_NF4_BLOCK; i += 16) {
+    int64_t i = from;
+#if defined(RW_ISA_IS_V4)
+    if (dtype == RW_BF16 || dtype == RW_F16) {
+        const nh table = nf_to_half(*(const nf *)nf4_numbers * scale, dtype);
+        const __m512i numbers = _mm512_castsi256_si512((__m256i)table);
+        for (; i + 32 <= to_end; i += 32)
+            _mm512_storeu_si512((uint16_t *)to + at + i - from, nf4_halves(w->codes + i / 2, numbers));
+    }
+#endif
+    for (; i < to_end; i += 16) {
         nf x[16 / NF_LANES];
-        nf4_decode_16(w->codes + (block * RW_NF4_BLOCK + i) / 2, scale, x);
-        put_16(to, dtype, at + i, x);
+        nf4_decode_16(w->codes + i / 2, scale, x);
+        put_16(to, dtype, at + i - from, x);
     }
 }
 
+/* first and n are multiples of 16. */
 VEC_INLINE void nf4_row(const struct weight *w, int64_t first, int64_t n, rw_dtype dtype, void *to, int64_t at)
 {
-    for (int64_t i = 0; i < n; i += RW_NF4_BLOCK) nf4_block(w, (first + i) / RW_NF4_BLOCK, dtype, to, at + i);
+    for (int64_t i = 0; i < n;) {
+        const int64_t left = RW_NF4_BLOCK - (first + i) % RW_NF4_BLOCK, own = left < n - i ? left : n - i;
+        nf4_block(w, first + i, first + i + own, dtype, to, at + i);
+        i += own;
+    }
 }
 
 VEC_INLINE nf int8_decode(const int8_t *codes)
@@ -111,63 +135,46 @@ VEC_INLINE void row_of(const struct weight *w, int64_t row, int64_t from, int64_
     else int8_row(w, row, row * w->in + from, n, dtype, to, at);
 }
 
-static void decode_row(const struct weight *w, int64_t row, int64_t from, int64_t n, rw_dtype dtype, void *to,
-                       int64_t at)
-{
-    switch (dtype) {
-    case RW_F32: row_of(w, row, from, n, RW_F32, to, at); return;
-    case RW_BF16: row_of(w, row, from, n, RW_BF16, to, at); return;
-    case RW_F16: row_of(w, row, from, n, RW_F16, to, at); return;
-    default: row_of(w, row, from, n, RW_F64, to, at); return;
-    }
-}
-
 static struct weight weight_of(const rw_kernel *k)
 {
     const struct rw_linear_quantized_attrs *const a = k->attrs;
     const struct rw_quantized_parts p = quantized_parts_of(a);
     const uint8_t *const words = k->in[1].data;
-    return (struct weight){ a->kind == RW_NF4, a->in, words, words + p.scales, (const float *)(words + p.mean),
+    return (struct weight){ a->kind == RW_NF4,
+                            a->in,
+                            words,
+                            words + p.scales,
+                            (const float *)(words + p.mean),
                             (const float *)(words + p.largest) };
 }
 
-/* Panel i, as it lies in the weight. */
-static void decode(const rw_kernel *k, const struct quantized_panels *p, int64_t i)
-{
-    const struct rw_linear_quantized_attrs *const a = k->attrs;
-    const struct weight w = weight_of(k);
-    const int64_t width = quantized_width(p, i), first = i * p->width;
-    const int64_t rows = a->turned ? p->depth : width, cols = a->turned ? width : p->depth;
-#pragma omp parallel for num_threads(k->threads) schedule(static) if (rows * cols >= PARALLEL_FROM)
-    for (int64_t r = 0; r < rows; r++)
-        decode_row(&w, a->turned ? r : first + r, a->turned ? first : 0, cols, k->in[0].dtype, k->workspace,
-                   r * cols);
-}
+/* A part of a row of the weight. */
+#define MAKE(name, TYPE)                                                                                               \
+    static void make_##name(const void *of, int64_t row, int64_t col, int64_t n, void *to)                             \
+    {                                                                                                                  \
+        row_of(of, row, col, n, TYPE, to, 0);                                                                          \
+    }
+MAKE(f32, RW_F32)
+MAKE(bf16, RW_BF16)
+MAKE(f16, RW_F16)
+MAKE(f64, RW_F64)
 
-rw_status RW_ISA_NAME(rw_linear_panel_cpu)(const rw_kernel *k, int64_t c_row);
+void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
+                                   int64_t cols);
 
 rw_status RW_ISA_NAME(rw_linear_quantized_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_linear_quantized_cpu)(const rw_kernel *k)
 {
-    const struct rw_linear_quantized_attrs *const a = k->attrs;
+    static void (*const make[])(const void *, int64_t, int64_t, int64_t, void *) = {
+        [RW_F32] = make_f32, [RW_BF16] = make_bf16, [RW_F16] = make_f16, [RW_F64] = make_f64
+    };
     const rw_dtype dtype = k->in[0].dtype;
-    const size_t size = rw_dtype_size(dtype);
-    const struct quantized_panels p = quantized_panels_of(a, k->in[0].layout, dtype, QUANTIZED_PANEL_CPU);
-    for (int64_t i = 0; i < p.n; i++) {
-        const rw_view *const b = k->n_inputs > 2 ? &k->in[2] : NULL;
-        const rw_layout *const lies = b ? b->layout : NULL;
-        const struct quantized_product q = quantized_product_of(&p, i, a->turned, k->in[0].layout, lies);
-        const rw_view in[] = { { k->in[0].data, &q.x, dtype }, { k->workspace, &q.weight, dtype },
-                               { b ? (char *)b->data + (size_t)q.first * size : NULL, &q.bias, dtype } };
-        const rw_view out = { (char *)k->out[0].data + (size_t)q.first * size, k->out[0].layout, dtype };
-        rw_kernel product = *k;
-        product.in = in;
-        product.out = &out;
-        product.n_inputs = b ? 3 : 2;
-        product.workspace = (char *)k->workspace + p.bytes;
-        product.workspace_bytes = k->workspace_bytes - p.bytes;
-        decode(k, &p, i);
-        RW_CHECK(RW_ISA_NAME(rw_linear_panel_cpu)(&product, p.cols));
-    }
-    return RW_OK;
+    const struct weight w = weight_of(k);
+    struct gemm g = quantized_gemm_of(k->attrs, k->in[0].layout, k->n_inputs > 2, dtype);
+    g.a.data = k->in[0].data;
+    g.from_b.make = make[dtype];
+    g.from_b.of = &w;
+    g.bias = g.has_bias ? k->in[2].data : NULL;
+    g.c = k->out[0].data;
+    return rw_gemm_run(k, &g, RW_ISA_NAME(rw_gemm_own_tile));
 }
