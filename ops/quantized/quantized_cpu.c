@@ -112,12 +112,41 @@ VEC_INLINE nf int8_decode(const int8_t *codes)
 #endif
 }
 
+#if defined(RW_ISA_IS_V4)
+/* By the processor's own rounding, which takes numbers below the normal ones for 0: with such a scale there are none.
+ */
+static bool rounds_by_itself(float largest)
+{
+    return __builtin_cpu_supports("avx512bf16") && largest >= 0x1p-100f && largest <= 0x1p100f;
+}
+
+__attribute__((target("avx512bf16"))) static void int8_to_bf16(const int8_t *codes, int64_t n, float largest,
+                                                               uint16_t *to)
+{
+    const __m512 scale = _mm512_set1_ps(largest), step = _mm512_set1_ps(RW_INT8_STEP);
+    for (int64_t i = 0; i + 32 <= n; i += 32) {
+        __m512 x[2];
+        for (int half = 0; half < 2; half++) {
+            const __m128i c = _mm_loadu_si128((const __m128i *)(codes + i + 16 * half));
+            x[half] = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(c)), scale), step);
+        }
+        _mm512_storeu_si512(to + i, (__m512i)_mm512_cvtne2ps_pbh(x[1], x[0]));
+    }
+}
+#endif
+
 VEC_INLINE void int8_row(const struct weight *w, int64_t row, int64_t first, int64_t n, rw_dtype dtype, void *to,
                          int64_t at)
 {
     const int8_t *const codes = (const int8_t *)w->codes + first;
     const float largest = w->largest[row];
     int64_t i = 0;
+#if defined(RW_ISA_IS_V4)
+    if (dtype == RW_BF16 && rounds_by_itself(largest)) {
+        int8_to_bf16(codes, n, largest, (uint16_t *)to + at);
+        i = n / 32 * 32;
+    }
+#endif
     for (; dtype != RW_F64 && i + NF_LANES <= n; i += NF_LANES)
         nf_put(to, dtype, at + i, int8_decode(codes + i) * nf_all(largest) * nf_all(RW_INT8_STEP));
     for (; i < n; i++) {
