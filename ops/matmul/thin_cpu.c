@@ -88,27 +88,29 @@ VEC_INLINE void put_past_caches(float *to, nf x)
     *(nf *)to = x;
 }
 
-VEC_INLINE float finished(const struct gemm *g, rw_dtype dtype, rw_dtype to, float sum, int64_t at, int64_t col)
+/* n <= NF_LANES sums become numbers of c, from `at` on. */
+VEC_INLINE void finish(const struct gemm *g, rw_dtype dtype, rw_dtype to, nf sum, int64_t at, int64_t col, int64_t n)
 {
-    sum += g->has_bias ? f_get(g->bias, dtype, col) : 0;
-    return g->adds ? sum + f_get(g->sum, to, at) : sum;
+    const bool whole = n == NF_LANES;
+    if (g->has_bias) sum += whole ? nf_get(g->bias, dtype, col) : nf_get_some(g->bias, dtype, col, n);
+    if (g->adds) sum += whole ? nf_get(g->sum, to, at) : nf_get_some(g->sum, to, at, n);
+    if (!whole) nf_put_some(g->c, to, at, n, sum);
+    else if (to == RW_F32 && !g->adds) put_past_caches((float *)g->c + at, sum);
+    else nf_put(g->c, to, at, sum);
 }
 
 /* A row of c: columns [first, first + cols), whose rows of b are at hand. */
 VEC_INLINE void shallow_row(const struct rows_of_b *y, const struct gemm *g, rw_dtype dtype, rw_dtype to, int64_t row,
                             int64_t first, int64_t cols)
 {
-    const bool plain = !g->has_bias && !g->adds && to == RW_F32;
     const int64_t at = row * g->c_row + first;
     float x[GEMM_THIN_DEPTH];
     for (int64_t p = 0; p < g->k; p++) x[p] = f_get(g->a.data, dtype, row * g->a.row + p * g->a.col);
     for (int64_t col = 0; col < cols; col += NF_LANES) {
         nf sum = nf_all(0);
         for (int64_t p = 0; p < g->k; p++) sum = nf_fma(nf_all(x[p]), *(const nf *)&y->of[p][col], sum);
-        if (plain && col + NF_LANES <= cols) put_past_caches((float *)g->c + at + col, sum);
-        else
-            for (int64_t l = 0; l < NF_LANES && col + l < cols; l++)
-                f_put(g->c, to, at + col + l, finished(g, dtype, to, sum[l], at + col + l, first + col + l));
+        if (col + NF_LANES <= cols) finish(g, dtype, to, sum, at + col, first + col, NF_LANES);
+        else finish(g, dtype, to, sum, at + col, first + col, cols - col);
     }
 }
 
