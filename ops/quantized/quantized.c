@@ -3,8 +3,8 @@
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "ops/matmul/gemm.h"
 #include "ops/matmul/matmul.h"
-#include "ops/quantized/quantized_gemm.h"
 #include "ops/reduce/reduce.h"
 
 static rw_status check(rw_op_call *call)
@@ -42,9 +42,23 @@ static rw_op_cost cost(const rw_op_call *call)
     return (rw_op_cost){ 2 * depth * (double)call->out[0].layout->numel, rw_cost_bytes(call) };
 }
 
+void rw_quantized_gemm(struct gemm *g, const struct rw_linear_quantized_attrs *a, const rw_layout *x, bool bias,
+                       rw_dtype dtype)
+{
+    int64_t rows = 1;
+    for (int i = 0; i + 1 < x->rank; i++) rows *= x->dim[i];
+    rw_gemm_of_panels(g, rows, a->turned ? a->in : a->out, a->turned ? a->out : a->in, dtype);
+    g->a_lies = true;
+    g->a.row = g->k;
+    g->a.col = 1;
+    g->from_b.turned = !a->turned;
+    g->has_bias = bias;
+}
+
 static size_t workspace_cpu(const rw_op_call *call)
 {
-    const struct gemm g = quantized_gemm_of(call->attrs, call->in[0].layout, call->n_inputs > 2, call->in[0].dtype);
+    struct gemm g;
+    rw_quantized_gemm(&g, call->attrs, call->in[0].layout, call->n_inputs > 2, call->in[0].dtype);
     return rw_gemm_workspace_cpu(call, &g);
 }
 

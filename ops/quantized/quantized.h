@@ -26,6 +26,13 @@ static inline struct rw_quantized_parts quantized_parts_of(const struct rw_linea
     return a->kind == RW_NF4 ? rw_parts_of_nf4(a->out * a->in) : rw_parts_of_int8(a->out * a->in, a->out);
 }
 
+#ifndef __cplusplus
+/* On the CPU one product, whose second factor is made of the weight; without data (ops/matmul/gemm.h). */
+struct gemm;
+void rw_quantized_gemm(struct gemm *g, const struct rw_linear_quantized_attrs *a, const rw_layout *x, bool bias,
+                       rw_dtype dtype);
+#endif
+
 #define QUANTIZED_COLS 64                       /* widths of panels are multiples of it, and a block of NF4 */
 #define QUANTIZED_PANEL_CUDA ((int64_t)4 << 20) /* bytes that a panel takes, where it is wider than QUANTIZED_COLS */
 

@@ -5,8 +5,8 @@
 #include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/common/vec_native.h"
+#include "ops/matmul/gemm.h"
 #include "ops/quantized/quantized.h"
-#include "ops/quantized/quantized_gemm.h"
 
 static const float nf4_numbers[] = { RW_NF4_NUMBERS };
 static const float dynamic_numbers[] = { RW_DYNAMIC_NUMBERS };
@@ -199,7 +199,8 @@ rw_status RW_ISA_NAME(rw_linear_quantized_cpu)(const rw_kernel *k)
     };
     const rw_dtype dtype = k->in[0].dtype;
     const struct weight w = weight_of(k);
-    struct gemm g = quantized_gemm_of(k->attrs, k->in[0].layout, k->n_inputs > 2, dtype);
+    struct gemm g;
+    rw_quantized_gemm(&g, k->attrs, k->in[0].layout, k->n_inputs > 2, dtype);
     g.a.data = k->in[0].data;
     g.from_b.make = make[dtype];
     g.from_b.of = &w;
