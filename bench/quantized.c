@@ -1,6 +1,6 @@
 /*
- * Products with a weight in codes: what they take more than rw_linear() with numbers of their type, forward and backward
- * of x: the decoding. A layer of [3072, 768] on 1,024 rows; medians of rounds in which each runs once.
+ * Products with a weight in codes: what they take more than rw_linear() with numbers of their type, forward and
+ * backward of x: the decoding. A layer of [3072, 768] on 1,024 rows; medians of rounds in which each runs once.
  *
  *   quantized [ROUNDS] [ROWS] [OUT] [IN]
  */
