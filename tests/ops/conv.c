@@ -287,6 +287,34 @@ Test(ops_conv, a_second_step_adds_to_the_weights_gradient)
         }
 }
 
+/* Of channels that fill vectors and of a rest: NaN is larger than anything, of equals the first one counts. */
+Test(ops_conv, pooling_finds_the_first_of_the_largest_and_nan)
+{
+    enum { C = 75, SIDE = 4, N = C * SIDE * SIDE };
+    static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F16, RW_F64 };
+    for (int d = 0; d < 4; d++) {
+        struct fixture b = fixture_open(1, 2);
+        double x[N], dx[N];
+        for (int i = 0; i < N; i++) x[i] = i / (SIDE * SIDE) % 3 == 2 && i % (SIDE * SIDE) == 5 ? NAN : -1 - i % 2;
+        rw_tensor *const all = rw_input(b.t, RW_F64, RW_SHAPE(1, C, SIDE, SIDE), x);
+        rw_require_grad(b.t, all);
+        rw_tensor *const y = rw_max_pool2d(b.t, rw_cast(b.t, all, types[d]),
+                                           &(rw_pool2d_params){ .kernel = { 2, 2 }, .stride = { 2, 2 } });
+        double got[N / 4];
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_cast(b.t, y, RW_F64), RW_ALL_AXES, false)), RW_OK, "%s",
+                     rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(b.t, rw_cast(b.t, y, RW_F64), got, sizeof got), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_read(b.t, rw_gradient(all), dx, sizeof dx), RW_OK);
+        for (int i = 0; i < N / 4; i++) {
+            const int c = i / 4, at = c * SIDE * SIDE + i % 4 / 2 * 2 * SIDE + i % 2 * 2;
+            const bool nan = c % 3 == 2 && i % 4 == 0;
+            cr_assert(nan ? isnan(got[i]) : got[i] == -1, "%s, channel %d: %g", rw_dtype_name(types[d]), c, got[i]);
+            cr_assert_eq(dx[nan ? at + SIDE + 1 : at], 1, "%s, channel %d", rw_dtype_name(types[d]), c);
+        }
+        fixture_close(&b);
+    }
+}
+
 /* ---- mistakes ---- */
 
 static void refuses(struct fixture *b, rw_tensor *y, rw_status status, const char *text, size_t nodes)

@@ -39,8 +39,7 @@ static rw_quantized filled(struct fixture *b, const char *name, rw_quantized_kin
     const size_t n = (size_t)(out * in), size = rw_dtype_size(dtype);
     unsigned char *const data = malloc(n * size + 1);
     for (size_t i = 0; i < n; i++) cr_assert(number_put(data, dtype, (int64_t)i, number(i, bits)));
-    cr_assert_eq(rw_quantized_create(b->ctx, name, kind, RW_SHAPE(out, in), &w), RW_OK, "%s",
-                 rw_error_message(b->ctx));
+    cr_assert_eq(rw_quantized_create(b->ctx, name, kind, RW_SHAPE(out, in), &w), RW_OK, "%s", rw_error_message(b->ctx));
     cr_assert_eq(rw_quantized_write(&w, dtype, data, n * size), RW_OK, "%s", rw_error_message(b->ctx));
     free(data);
     return w;
@@ -103,7 +102,8 @@ Test(quantized, ties_and_roundings_are_those_of_bitsandbytes)
     static const struct {
         float largest, x;
         int code;
-    } near[] = { { 0x1.a30fecp-1f, -0x1.6367b6p-1f, 1 }, { 0x1.4510bep-1f, -0x1.b9ac0ep-3f, 4 },
+    } near[] = { { 0x1.a30fecp-1f, -0x1.6367b6p-1f, 1 },
+                 { 0x1.4510bep-1f, -0x1.b9ac0ep-3f, 4 },
                  { 0x1.4510bep-1f, -0x1.d98e32p-6f, 7 } };
     struct fixture b = fixture_open(1, 1);
     float x[4 * 64] = { 1 };
@@ -114,8 +114,8 @@ Test(quantized, ties_and_roundings_are_those_of_bitsandbytes)
     cr_assert_eq(rw_quantized_write(&w, RW_F32, x, sizeof x), RW_OK);
     uint8_t *const words = words_of(&w);
     for (int i = 0; i < 15; i++) cr_expect_eq(i % 2 ? words[(1 + i) / 2] >> 4 : words[i / 2] & 15, i, "tie %d", i);
-    for (int i = 0; i < 3; i++) cr_expect_eq(words[32 * (1 + i)] & 15, near[i].code, "%a of %a", (double)near[i].x,
-                                             (double)near[i].largest);
+    for (int i = 0; i < 3; i++)
+        cr_expect_eq(words[32 * (1 + i)] & 15, near[i].code, "%a of %a", (double)near[i].x, (double)near[i].largest);
     free(words);
     fixture_close(&b);
 }
@@ -146,6 +146,32 @@ Test(quantized, bytes_are_the_formula_s)
 }
 
 /* ---- products ---- */
+
+/* So small that results lie below the normal numbers: those are rounded, not taken for 0. A small product, as a matrix
+   unit would take them for 0 itself. */
+Test(quantized, numbers_below_the_normal_ones_are_decoded)
+{
+    enum { OUT = 16, IN = 32 };
+    struct fixture b = fixture_open(1, 1);
+    float x[OUT * IN], one[IN * IN] = { 0 };
+    rw_quantized w;
+    for (int i = 0; i < OUT * IN; i++) x[i] = (float)(i % IN ? i % 255 - 127 : 127) * 0x1p-134f;
+    for (int i = 0; i < IN; i++) one[i * IN + i] = 1;
+    cr_assert_eq(rw_quantized_create(b.ctx, "w", RW_INT8, RW_SHAPE(OUT, IN), &w), RW_OK);
+    cr_assert_eq(rw_quantized_write(&w, RW_F32, x, sizeof x), RW_OK);
+    float *const numbers = decoded(&w);
+    rw_tensor *const identity = rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(IN, IN), one), RW_BF16);
+    rw_tensor *const want = rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(OUT, IN), numbers), RW_BF16);
+    rw_tensor *const got = rw_contiguous(b.t, rw_transpose(b.t, rw_linear_quantized(b.t, identity, &w, RW_NONE), 0, 1));
+    uint16_t bytes[2][OUT * IN];
+    cr_assert_eq(rw_read(b.t, got, bytes[0], sizeof bytes[0]), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, want, bytes[1], sizeof bytes[1]), RW_OK);
+    for (int i = 0; i < OUT * IN; i++)
+        cr_assert_eq(number_get(bytes[0], RW_BF16, i), number_get(bytes[1], RW_BF16, i), "number %d", i);
+    cr_assert_neq(number_get(bytes[1], RW_BF16, 1), 0);
+    free(numbers);
+    fixture_close(&b);
+}
 
 /* x is the identity, so a product is the weight: every code, each rounded to the type, on every device. */
 Test(quantized, a_product_decodes_every_code_to_the_bit)
@@ -363,11 +389,11 @@ Test(quantized, a_base_that_changes_before_its_replay_is_named)
 
 /* ---- mistakes ---- */
 
-#define FAILS(want, call)                                                                    \
-    do {                                                                                     \
-        cr_expect_eq(call, want, "%s: %s", #call, rw_error_message(b.ctx));                  \
-        cr_expect(*rw_error_message(b.ctx), "%s says nothing", #call);                       \
-        rw_error_clear(b.ctx);                                                               \
+#define FAILS(want, call)                                                                                              \
+    do {                                                                                                               \
+        cr_expect_eq(call, want, "%s: %s", #call, rw_error_message(b.ctx));                                            \
+        cr_expect(*rw_error_message(b.ctx), "%s says nothing", #call);                                                 \
+        rw_error_clear(b.ctx);                                                                                         \
     } while (0)
 
 Test(quantized, mistakes_are_refused_by_name)
@@ -413,7 +439,7 @@ Test(quantized, mistakes_are_refused_by_name)
     rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(2, 64), NULL);
     rw_tensor *const scalar = rw_input(b.t, RW_F32, RW_SCALAR, NULL);
     rw_tensor *const bias = rw_input(b.t, RW_BF16, RW_SHAPE(8), NULL), *const few = rw_input(b.t, RW_F32, RW_SHAPE(7),
-                                                                                              NULL);
+                                                                                             NULL);
     const rw_quantized odd = { RW_NF4, 8, 63, w.words }, wide = { RW_NF4, 8, 128, w.words },
                        kind = { (rw_quantized_kind)9, 8, 64, w.words }, real = { RW_NF4, 8, 64, rows },
                        negative = { RW_NF4, -8, 64, w.words };
