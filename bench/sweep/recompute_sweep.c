@@ -40,8 +40,8 @@ static void print_header(const struct sweep_options *o)
            "TFLOP/s\n",
            model_name(o->model.kind), o->model.layers, o->model.width, rw_dtype_name(o->model.dtype), o->batch,
            o->threads, o->device, o->steps, o->ceiling);
-    printf("%5s  %-32s %9s %9s %6s %8s %6s %12s %12s %12s %12s %8s %9s  %s\n", "seq", "policy", "step ms",
-           "predicted", "ratio", "TFLOP/s", "of it", "kept bytes", "peak bytes", "predicted",
+    printf("%5s  %-32s %9s %9s %6s %8s %6s %12s %12s %12s %12s %8s %9s  %s\n", "seq", "policy", "step ms", "predicted",
+           "ratio", "TFLOP/s", "of it", "kept bytes", "peak bytes", "predicted",
            strcmp(o->device, "cpu") ? "in use" : "resident", "replayed", "loss", "identical");
     fflush(stdout);
 }
@@ -53,8 +53,7 @@ static void print_row(const struct sweep_options *o, const struct sweep_row *r)
     if (isatty(2)) fprintf(stderr, "\r\033[K");
     printf("%5d  %-32s %9.1f %9.1f %6.3f %8.4g %5.1f%% %12zu %12zu %12zu %12s %8zu %9.5f  %s\n", r->seq, r->policy,
            r->step_ms, r->predicted_ms, r->ratio, r->tflops, sweep_utilisation(o, r), r->kept, r->peak, r->predicted,
-           device,
-           r->replayed, r->loss, r->identical ? "yes" : "NO");
+           device, r->replayed, r->loss, r->identical ? "yes" : "NO");
     fflush(stdout);
 }
 
@@ -66,11 +65,24 @@ static bool judge(struct sweep_row *r, const struct sweep_row *none)
     if (!r->identical) fprintf(stderr, "recompute_sweep: %s: not the bytes of none: %s\n", r->policy, where);
     if (r->peak != r->predicted) fprintf(stderr, "recompute_sweep: %s: the peak is not the predicted one\n", r->policy);
     if (!r->replayed && strcmp(r->policy, "none"))
-        fprintf(stderr, "recompute_sweep: %s: replays nothing; the model's regions are block, core_attn and mlp, of "
-                        "deepseek mla_up_proj, moe, moe_act, shared_experts and layernorm, too, of mamba2 block "
-                        "and ssd\n",
+        fprintf(stderr,
+                "recompute_sweep: %s: replays nothing; the model's regions are block, core_attn and mlp, of "
+                "deepseek mla_up_proj, moe, moe_act, shared_experts and layernorm, too, of mamba2 block "
+                "and ssd\n",
                 r->policy);
     return r->identical && r->peak == r->predicted;
+}
+
+/* Costs and steps are measured one after the other: what else runs may slow one of them alone. */
+static void compare_with_costs(const struct sweep_row *none)
+{
+    const double times = none->step_ms > 0 ? none->predicted_ms / none->step_ms : 1;
+    if (none->predicted_ms > 0 && (times > 1.5 || times < 1 / 1.5))
+        fprintf(
+            stderr,
+            "recompute_sweep: none was predicted to take %.1f ms and took %.1f: the machine was busy while costs, or "
+            "while steps were measured; run it again when it is idle\n",
+            none->predicted_ms, none->step_ms);
 }
 
 /* The frontier as it is predicted; a tape that none can be planned for has none. */
@@ -114,6 +126,7 @@ static rw_status sweep_seq(struct sweep_options *o, const struct sweep_text *tex
         *all_good &= judge(&first[p], none);
         print_row(o, &first[p]);
     }
+    if (!status && o->measures_costs) compare_with_costs(none);
     outcome_close(&unlisted.outcome);
     return status;
 }
