@@ -73,8 +73,8 @@ VEC_INLINE void F(pixels)(const struct rw_conv *c, rw_dtype dtype, bool data, co
     const int64_t k = c->kh * c->kw * (data ? c->ocg : c->cg), pitch = data ? c->c : c->oc;
     const int64_t column = b->group * (data ? c->cg : c->ocg) + b->col;
     F(clear)(&x, b->rows);
-    for (int64_t p = 0; p < k; p += GEMM_OWN_K) {
-        const int64_t depth = k - p < GEMM_OWN_K ? k - p : GEMM_OWN_K;
+    for (int64_t p = 0; p < k; p += OWN_DEPTH) {
+        const int64_t depth = k - p < OWN_DEPTH ? k - p : OWN_DEPTH;
         F(gather_pixels)(x.a, c, o->x, dtype, data, b, p, depth);
         F(gather_weights)(x.b, c, o->y, dtype, data, b, p, depth);
         F(blocks_multiply)(&x, b->rows, b->cols, depth);
@@ -124,8 +124,8 @@ VEC_INLINE void F(weights)(const struct rw_conv *c, rw_dtype dtype, const struct
     struct F(blocks) x;
     const int64_t pixels = c->n * c->oh * c->ow, taps = c->kh * c->kw;
     F(clear)(&x, b->rows);
-    for (int64_t p = 0; p < pixels; p += GEMM_OWN_K) {
-        const int64_t depth = pixels - p < GEMM_OWN_K ? pixels - p : GEMM_OWN_K;
+    for (int64_t p = 0; p < pixels; p += OWN_DEPTH) {
+        const int64_t depth = pixels - p < OWN_DEPTH ? pixels - p : OWN_DEPTH;
         F(gather_filters)(x.a, c, o->y, dtype, b, p, depth);
         F(gather_taps)(x.b, c, o->x, dtype, b, p, depth);
         F(blocks_multiply)(&x, b->rows, b->cols, depth);

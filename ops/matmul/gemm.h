@@ -131,6 +131,6 @@ bool rw_gemm_is_shallow(const struct gemm *g);
 /* Extents of the own loops' tiles. */
 #define GEMM_OWN_M 48
 #define GEMM_OWN_N 64
-#define GEMM_OWN_K 128
+#define GEMM_OWN_DEPTH_BYTES 256
 
 #endif

@@ -8,8 +8,8 @@
 #define N_LANES (int)(NATIVE_BYTES / sizeof(T))
 
 struct F(blocks) {
-    T a[GEMM_OWN_M * GEMM_OWN_K];
-    T b[GEMM_OWN_K * GEMM_OWN_N];
+    T a[GEMM_OWN_M * OWN_DEPTH];
+    T b[OWN_DEPTH * GEMM_OWN_N];
     T c[GEMM_OWN_M * GEMM_OWN_N];
 };
 
@@ -81,8 +81,8 @@ VEC_INLINE void F(tile)(const struct gemm *g, rw_dtype dtype, int64_t item, int6
                   b = rw_gemm_start(g, &g->b, item) + col * g->b.col;
     for (int64_t i = 0; i < rows + OWN_ROWS - 1 && i < GEMM_OWN_M; i++)
         memset(x.c + i * GEMM_OWN_N, 0, GEMM_OWN_N * sizeof *x.c);
-    for (int64_t p = 0; p < g->k; p += GEMM_OWN_K) {
-        const int64_t depth = g->k - p < GEMM_OWN_K ? g->k - p : GEMM_OWN_K;
+    for (int64_t p = 0; p < g->k; p += OWN_DEPTH) {
+        const int64_t depth = g->k - p < OWN_DEPTH ? g->k - p : OWN_DEPTH;
         F(pack_a)(x.a, g, dtype, a + p * g->a.col, rows, depth);
         F(pack_b)(x.b, g, dtype, b + p * g->b.row, cols, depth);
         F(blocks_multiply)(&x, rows, cols, depth);

@@ -12,6 +12,10 @@
 #define OWN_ROWS 3
 #endif
 
+/* Numbers along the depth of a block. The blocks lie on the stack: with 256 bytes a thread of 64 KiB has room for them,
+   in double as well, and each is filled often enough. */
+#define OWN_DEPTH (int64_t)(GEMM_OWN_DEPTH_BYTES / sizeof(T))
+
 #define T float
 #define N nf
 #define LANES VF_LANES
