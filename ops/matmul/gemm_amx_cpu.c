@@ -2,29 +2,7 @@
    gemm_amx.h. */
 #include "ops/matmul/gemm_amx.h"
 
-#include "device/cpu/isa.h"
-
 #include <string.h>
-
-/* With fewer rows, columns or numbers along the depth, blocks are filled with zeros for the most part. */
-#define LEAST_EXTENT 32
-/* Panels have all the depth, and are to fit a cache: deeper products are left to the library. */
-#define MOST_DEPTH 8192
-/* From this many multiplications on packing pays. */
-#define LEAST_PRODUCT ((double)(1 << 21))
-
-static bool lies_packable(const struct gemm_operand *x)
-{
-    return !x->pack_bytes && (x->row == 1 || x->col == 1);
-}
-
-bool rw_gemm_amx_takes(const struct gemm *g)
-{
-    if (g->dtype != RW_BF16 || g->n_batch != 1 || !rw_cpu_has_amx()) return false;
-    if (g->m < LEAST_EXTENT || g->n < LEAST_EXTENT || g->k < LEAST_EXTENT || g->k > MOST_DEPTH) return false;
-    if (!g->panels && (!lies_packable(&g->a) || !lies_packable(&g->b))) return false;
-    return (double)g->m * (double)g->n * (double)g->k >= LEAST_PRODUCT;
-}
 
 #ifdef RW_HAVE_AMX
 
@@ -282,14 +260,29 @@ size_t rw_gemm_amx_scratch(const struct gemm *g, int64_t tile_m, int64_t tile_n)
     return (size_t)blocks * SUMS * sizeof(float);
 }
 
+/* What a block is written to, and added to, comes from memory while its last sums are made. */
+static inline void fetch(const struct gemm *g, const struct place *p)
+{
+    const int64_t size = (int64_t)rw_dtype_size(g->to);
+    for (int64_t i = 0, at = p->at * size; i < p->rows; i++, at += g->c_row * size) {
+        __builtin_prefetch((char *)g->c + at, 1);
+        __builtin_prefetch((char *)g->c + at + p->cols * size - 1, 1);
+        if (g->adds && g->sum != g->c) {
+            __builtin_prefetch((const char *)g->sum + at);
+            __builtin_prefetch((const char *)g->sum + at + p->cols * size - 1);
+        }
+    }
+}
+
 /* Steps [first, first + steps) of the block of a at row and that of b at col. */
 static inline void meet(const struct gemm *g, const uint16_t *a, const uint16_t *b, int64_t row, int64_t rows,
                         int64_t col, int64_t cols, int64_t first, int64_t steps, float *sums)
 {
     const int64_t depth = rw_gemm_amx_depth(g), own_rows = rows - row < AMX_BLOCK ? rows - row : AMX_BLOCK;
     const bool last = (first + steps) * AMX_BLOCK == depth;
-    multiply(a + row * depth + first * BLOCK_OF_STEP, b + col * depth + first * BLOCK_OF_STEP, steps, sums, first > 0);
     const struct place p = { row * g->c_row + col, col, own_rows, cols - col < AMX_BLOCK ? cols - col : AMX_BLOCK };
+    if (last) fetch(g, &p);
+    multiply(a + row * depth + first * BLOCK_OF_STEP, b + col * depth + first * BLOCK_OF_STEP, steps, sums, first > 0);
     if (last) finish(g, &p, sums);
 }
 

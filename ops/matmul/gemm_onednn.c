@@ -2,6 +2,7 @@
 #include "ops/matmul/gemm.h"
 
 #include "device/cpu/cpu.h"
+#include "device/cpu/isa.h"
 #include "ops/common/util.h"
 #include "ops/matmul/gemm_amx.h"
 
@@ -17,6 +18,28 @@
 #define TILE_N 384
 #define TILE_LEAST 64
 #define TILES_WANTED 8
+
+/* ---- what the matrix unit takes: here, in code that runs on every processor ---- */
+
+/* With fewer rows, columns or numbers along the depth, blocks are filled with zeros for the most part. */
+#define LEAST_EXTENT 32
+/* Panels have all the depth, and are to fit a cache: deeper products are left to the library. */
+#define MOST_DEPTH 8192
+/* From this many multiplications on packing pays. */
+#define LEAST_PRODUCT ((double)(1 << 21))
+
+static bool lies_packable(const struct gemm_operand *x)
+{
+    return !x->pack_bytes && (x->row == 1 || x->col == 1);
+}
+
+bool rw_gemm_amx_takes(const struct gemm *g)
+{
+    if (g->dtype != RW_BF16 || g->n_batch != 1 || !rw_cpu_has_amx()) return false;
+    if (g->m < LEAST_EXTENT || g->n < LEAST_EXTENT || g->k < LEAST_EXTENT || g->k > MOST_DEPTH) return false;
+    if (!g->panels && (!lies_packable(&g->a) || !lies_packable(&g->b))) return false;
+    return (double)g->m * (double)g->n * (double)g->k >= LEAST_PRODUCT;
+}
 
 /* ---- the plan ---- */
 
