@@ -5,6 +5,7 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/onednn.h"
 #include "ops/common/util.h"
+#include "ops/moe/moe_amx.h"
 
 #include <omp.h>
 #include <string.h>
@@ -127,6 +128,7 @@ size_t rw_moe_library_workspace(const rw_op_call *call, const struct moe_product
     const struct rw_cpu *const cpu = call->device;
     struct library l;
     bool fast;
+    if (rw_moe_amx_takes(m, call->in[0].dtype, outer)) return rw_moe_amx_workspace(m, outer) * (size_t)call->threads;
     if (open_library(m, &l, cpu->onednn, call->in[0].dtype, outer, call->threads, true, &fast)) return SIZE_MAX;
     return fast ? l.each * (size_t)call->threads : 0;
 }
@@ -246,8 +248,15 @@ static rw_status run(const rw_kernel *k, const struct moe_product *m, const stru
 static rw_status find_and_run(const rw_kernel *k, const struct moe_product *m, rw_moe_put_fn put, bool *ret_ran)
 {
     const struct rw_cpu *const cpu = k->device;
+    const bool outer = put != NULL;
     struct library l;
-    RW_CHECK(open_library(m, &l, cpu->onednn, k->in[0].dtype, put != NULL, k->threads, false, ret_ran));
+    if ((*ret_ran = rw_moe_amx_takes(m, k->in[0].dtype, outer))) {
+        if (k->workspace_bytes < rw_moe_amx_workspace(m, outer) * (size_t)k->threads) return RW_ERR_MEMORY;
+        if (outer) rw_moe_amx_outer(k, m, put);
+        else rw_moe_amx_linear(k, m);
+        return RW_OK;
+    }
+    RW_CHECK(open_library(m, &l, cpu->onednn, k->in[0].dtype, outer, k->threads, false, ret_ran));
     if (!*ret_ran) return RW_OK;
     return k->workspace_bytes < l.each * (size_t)k->threads ? RW_ERR_MEMORY : run(k, m, &l, put);
 }

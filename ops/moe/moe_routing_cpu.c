@@ -11,6 +11,28 @@ static double number_at(const rw_view *x, int64_t i)
     return x->dtype == RW_F64 ? ((const double *)x->data)[i] : (double)f_get(x->data, x->dtype, i);
 }
 
+/* Scores in their order, as numbers that are compared in vectors: the larger one, or the lower index among equals. */
+static int64_t key_of(double score, int64_t index)
+{
+    const float x = (float)score + 0.0f; /* one zero */
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (int64_t)((uint64_t)(int64_t)(bits ^ (bits >> 31 & INT32_MAX)) << 32) + INT32_MAX - index;
+}
+
+/* The k best of all, of scores that are floats. */
+static void choose_best(const double *score, int64_t experts, int64_t k, int32_t *to)
+{
+    int64_t key[RW_MOE_MOST_EXPERTS];
+    for (int64_t e = 0; e < experts; e++) key[e] = key_of(score[e], e);
+    for (int64_t i = 0; i < k; i++) {
+        int64_t most = INT64_MIN;
+        for (int64_t e = 0; e < experts; e++) most = key[e] > most ? key[e] : most;
+        to[i] = INT32_MAX - (int32_t)(most & UINT32_MAX);
+        key[to[i]] = INT64_MIN;
+    }
+}
+
 /* The best that is left among [from, to), the lower index among equals; -1: none is left. */
 static int64_t best(const double *score, const bool *gone, int64_t from, int64_t to)
 {
@@ -45,6 +67,10 @@ static bool choose(const rw_kernel *k, int64_t token)
         const double x = number_at(&k->in[0], token * experts + e), b = k->n_inputs == 2 ? number_at(&k->in[1], e) : 0;
         score[e] = k->n_inputs < 2 ? x : wide ? x + b : (double)((float)x + (float)b);
         if (isnan(score[e])) sound = false, score[e] = -INFINITY;
+    }
+    if (!wide && a->best_groups == a->groups) {
+        choose_best(score, experts, a->k, (int32_t *)k->out[0].data + token * a->k);
+        return sound;
     }
     for (int64_t g = 0; g < a->groups && a->best_groups < a->groups; g++)
         group[g] = worth(score, gone, g * each, (g + 1) * each, a->group_sum, wide);

@@ -4,27 +4,25 @@
 #include "ops/common/vec_native.h"
 #include "ops/moe/moe.h"
 
-#define T float
-#define F(name) mf_##name
-#include "ops/moe/moe_rows_tmpl.h"
-#undef T
-#undef F
-#define T double
-#define F(name) md_##name
-#include "ops/moe/moe_rows_tmpl.h"
-#undef T
-#undef F
+static void weigh_doubles(const rw_kernel *k, int64_t row)
+{
+    const int64_t n = k->in[0].layout->dim[1], slots = k->in[1].layout->numel;
+    const double w = ((const double *)k->in[1].data)[rw_moe_within(((const int32_t *)k->in[2].data)[row], slots)];
+    const double *const from = (const double *)k->in[0].data + row * n;
+    double *const to = (double *)k->out[0].data + row * n;
+    for (int64_t i = 0; i < n; i++) to[i] = w * from[i];
+}
 
-#define BY_TYPE(name)                                                                                                  \
-    static void name(const rw_kernel *k, int64_t i)                                                                    \
-    {                                                                                                                  \
-        switch (k->in[0].dtype) {                                                                                      \
-        case RW_F64: md_##name(k, RW_F64, i); return;                                                                  \
-        case RW_BF16: mf_##name(k, RW_BF16, i); return;                                                                \
-        case RW_F16: mf_##name(k, RW_F16, i); return;                                                                  \
-        default: mf_##name(k, RW_F32, i); return;                                                                      \
-        }                                                                                                              \
-    }
+static void dot_doubles(const rw_kernel *k, int64_t slot)
+{
+    const int64_t n = k->in[0].layout->dim[1];
+    const int64_t at = rw_moe_within(((const int32_t *)k->in[2].data)[slot], k->in[0].layout->dim[0]) * n;
+    const double *const a = (const double *)k->in[0].data + at, *const b = (const double *)k->in[1].data + at;
+    double sum[16] = { 0 }, total = 0;
+    for (int64_t i = 0; i < n; i++) sum[i % 16] += a[i] * b[i];
+    for (int l = 0; l < 16; l++) total += sum[l];
+    ((double *)k->out[0].data)[slot] = total;
+}
 
 /* A token's rows in the order of its slots, a vector of columns after another. */
 VEC_INLINE void combine_vectors(const rw_kernel *k, rw_dtype dtype, int64_t token)
@@ -65,8 +63,56 @@ static void combine(const rw_kernel *k, int64_t token)
     }
 }
 
-BY_TYPE(weigh)
-BY_TYPE(dot)
+VEC_INLINE void weigh_vectors(const rw_kernel *k, rw_dtype dtype, int64_t row)
+{
+    const int64_t n = k->in[0].layout->dim[1], slots = k->in[1].layout->numel, end = (row + 1) * n;
+    const nf w = nf_all(((const float *)k->in[1].data)[rw_moe_within(((const int32_t *)k->in[2].data)[row], slots)]);
+    for (int64_t i = row * n; i < end; i += NF_LANES)
+        if (end - i >= NF_LANES) nf_put(k->out[0].data, dtype, i, w * nf_get(k->in[0].data, dtype, i));
+        else nf_put_some(k->out[0].data, dtype, i, end - i, w * nf_get_some(k->in[0].data, dtype, i, end - i));
+}
+
+static void weigh(const rw_kernel *k, int64_t row)
+{
+    switch (k->in[0].dtype) {
+    case RW_F64: weigh_doubles(k, row); return;
+    case RW_BF16: weigh_vectors(k, RW_BF16, row); return;
+    case RW_F16: weigh_vectors(k, RW_F16, row); return;
+    default: weigh_vectors(k, RW_F32, row); return;
+    }
+}
+
+/* Sixteen chains, element i in chain i mod 16, added up in order. */
+#define CHAINS 16
+#define CHAIN_VECS (CHAINS / NF_LANES)
+
+VEC_INLINE void dot_vectors(const rw_kernel *k, rw_dtype dtype, int64_t slot)
+{
+    const void *const a = k->in[0].data, *const b = k->in[1].data;
+    const int64_t n = k->in[0].layout->dim[1], rows = k->in[0].layout->dim[0];
+    const int64_t at = rw_moe_within(((const int32_t *)k->in[2].data)[slot], rows) * n, end = at + n;
+    nf chains[CHAIN_VECS];
+    float sum[CHAINS], total = 0;
+    int64_t i = at;
+    for (int v = 0; v < CHAIN_VECS; v++) chains[v] = nf_all(0);
+    for (; end - i >= CHAINS; i += CHAINS)
+        for (int v = 0; v < CHAIN_VECS; v++)
+            chains[v] += nf_get(a, dtype, i + v * NF_LANES) * nf_get(b, dtype, i + v * NF_LANES);
+    memcpy(sum, chains, sizeof sum);
+    for (int l = 0; i + l < end; l++) sum[l] += f_get(a, dtype, i + l) * f_get(b, dtype, i + l);
+    for (int l = 0; l < CHAINS; l++) total += sum[l];
+    ((float *)k->out[0].data)[slot] = total;
+}
+
+static void dot(const rw_kernel *k, int64_t slot)
+{
+    switch (k->in[0].dtype) {
+    case RW_F64: dot_doubles(k, slot); return;
+    case RW_BF16: dot_vectors(k, RW_BF16, slot); return;
+    case RW_F16: dot_vectors(k, RW_F16, slot); return;
+    default: dot_vectors(k, RW_F32, slot); return;
+    }
+}
 
 static rw_status run(const rw_kernel *k, int64_t n, void (*one)(const rw_kernel *k, int64_t i))
 {

@@ -1,0 +1,237 @@
+/* See moe_amx.h. */
+#include "ops/moe/moe_amx.h"
+
+#include "ops/matmul/gemm_amx.h"
+
+#include <omp.h>
+#include <string.h>
+
+/* Elements of an expert's matrix, as of the other ways. */
+#define LEAST 16384
+/* What is packed once is to stay in the second cache, beside what is packed in turn. */
+#define PACKED_BYTES ((int64_t)1 << 20)
+#define ROWS 128       /* packed in turn */
+#define COLS_MOST 1024 /* of a matrix, packed once */
+#define COLS_LEAST 64
+#define OUTER_ROWS 1024
+#define OUTER_DOWN 256
+#define OUTER_ACROSS 512
+
+static int64_t least_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Bytes of packed blocks. */
+static int64_t packed(int64_t wide, int64_t depth)
+{
+    const int64_t numbers = gemm_align(wide, AMX_BLOCK) * gemm_align(depth, AMX_BLOCK);
+    return gemm_align(numbers * (int64_t)sizeof(uint16_t), GEMM_SCRATCH_ALIGN);
+}
+
+/* Columns of an expert's matrix that are packed at a time. */
+static int64_t cols_of(const struct moe_product *m)
+{
+    const int64_t fit = PACKED_BYTES / (2 * m->depth) / AMX_BLOCK * AMX_BLOCK;
+    const int64_t most = fit < COLS_LEAST ? COLS_LEAST : fit > COLS_MOST ? COLS_MOST : fit;
+    return least_of(gemm_align(gemm_ceil_div(m->width, gemm_ceil_div(m->width, most)), AMX_BLOCK), m->width);
+}
+
+/* ---- descriptions ---- */
+
+/* x's rows from `first` on, where they have to be gathered. */
+struct gathered {
+    const struct moe_product *m;
+    int64_t first, width;
+};
+
+static void gather(const void *of, int64_t row, int64_t col, int64_t n, void *to)
+{
+    const struct gathered *const g = of;
+    const int64_t source = rw_moe_source(g->m, g->first + row);
+    memcpy(to, (const uint16_t *)g->m->x + source * g->width + col, (size_t)n * sizeof(uint16_t));
+}
+
+/* Rows times columns [col, col + cols) of the expert's matrix. */
+static struct gemm linear_of(const struct moe_product *m, int64_t expert, int64_t col, int64_t cols, int64_t rows)
+{
+    struct gemm g = {
+        .dtype = RW_BF16, .to = RW_BF16, .m = rows, .n = cols, .k = m->depth, .c_row = m->width, .n_batch = 1
+    };
+    g.a = (struct gemm_operand){ .data = m->x, .row = m->depth, .col = 1 };
+    g.b = (struct gemm_operand){ .row = m->turned ? m->in : 1, .col = m->turned ? 1 : m->in };
+    if (m->weight) g.b.data = (const uint16_t *)m->weight + expert * m->out * m->in + col * g.b.col;
+    return g;
+}
+
+/* dy's columns [out, out + outs) times x's [in, in + ins), over n rows from `row` on. */
+static struct gemm outer_of(const struct moe_product *m, int64_t row, int64_t n, int64_t out, int64_t outs, int64_t in,
+                            int64_t ins)
+{
+    struct gemm g = {
+        .dtype = RW_BF16, .to = RW_F32, .m = outs, .n = ins, .k = n, .c_row = OUTER_ACROSS, .n_batch = 1
+    };
+    g.a = (struct gemm_operand){ .row = 1, .col = m->out };
+    g.b = (struct gemm_operand){ .row = m->in, .col = 1 };
+    if (m->dy) g.a.data = (const uint16_t *)m->dy + row * m->out + out;
+    if (m->x) g.b.data = (const uint16_t *)m->x + row * m->in + in;
+    return g;
+}
+
+bool rw_moe_amx_takes(const struct moe_product *m, rw_dtype dtype, bool outer)
+{
+    const int64_t depth = outer ? m->out : m->depth, width = outer ? m->in : m->width;
+    if (dtype != RW_BF16 || !m->rows || !m->experts || depth * width < LEAST) return false;
+    /* As of many rows, whatever their number: a token's bits are not to depend on how many others there are. */
+    const struct gemm g = outer ? outer_of(m, 0, OUTER_ROWS, 0, m->out, 0, m->in)
+                                : linear_of(m, 0, 0, m->width, OUTER_ROWS);
+    return rw_gemm_amx_takes(&g);
+}
+
+/* ---- workspace ---- */
+
+/* A thread's part. */
+struct room {
+    int64_t a, b, scratch, sum; /* bytes, one behind the other */
+};
+
+static struct room room_for(const struct moe_product *m, bool outer)
+{
+    struct room r = { 0 };
+    if (outer) {
+        const int64_t down = least_of(m->out, OUTER_DOWN), across = least_of(m->in, OUTER_ACROSS);
+        const struct gemm g = outer_of(m, 0, least_of(m->rows, OUTER_ROWS), 0, down, 0, across);
+        r = (struct room){ packed(down, g.k), packed(across, g.k), (int64_t)rw_gemm_amx_scratch(&g, down, across),
+                           down * OUTER_ACROSS * (int64_t)sizeof(float) };
+    } else {
+        const int64_t cols = cols_of(m), rows = least_of(m->rows, ROWS);
+        const struct gemm g = linear_of(m, 0, 0, cols, rows);
+        r = (struct room){ packed(rows, g.k), packed(cols, g.k), (int64_t)rw_gemm_amx_scratch(&g, rows, cols), 0 };
+    }
+    r.scratch = gemm_align(r.scratch, GEMM_SCRATCH_ALIGN);
+    r.sum = gemm_align(r.sum, GEMM_SCRATCH_ALIGN);
+    return r;
+}
+
+static size_t bytes_of(const struct room *r)
+{
+    return (size_t)(r->a + r->b + r->scratch + r->sum);
+}
+
+size_t rw_moe_amx_workspace(const struct moe_product *m, bool outer)
+{
+    const struct room r = room_for(m, outer);
+    return bytes_of(&r);
+}
+
+/* The calling thread's. */
+struct at {
+    uint16_t *a, *b;
+    float *scratch, *sum;
+};
+
+static struct at place_of(const rw_kernel *k, const struct room *r)
+{
+    char *const at = (char *)k->workspace + (size_t)omp_get_thread_num() * bytes_of(r);
+    return (struct at){ (uint16_t *)(void *)at, (uint16_t *)(void *)(at + r->a), (float *)(void *)(at + r->a + r->b),
+                        (float *)(void *)(at + r->a + r->b + r->scratch) };
+}
+
+/* ---- rows times a matrix ---- */
+
+/* All rows of an expert, some of its columns. */
+static void linear_unit(const struct moe_product *m, const struct at *p, int64_t expert, int64_t col, int64_t cols)
+{
+    const struct moe_range rows = rw_moe_rows_of(m->offsets, expert, m->rows);
+    struct gathered from = { m, rows.from, m->depth };
+    struct gemm g = linear_of(m, expert, col, cols, rows.to - rows.from);
+    if (m->gathers) g.from_a = (struct gemm_source){ .make = gather, .of = &from };
+    else g.a.data = (const uint16_t *)m->x + rows.from * m->depth;
+    if (g.m > 0) rw_gemm_amx_pack(&g, false, 0, cols, p->b);
+    for (int64_t row = 0; row < g.m; row += ROWS) {
+        const int64_t n = least_of(g.m - row, ROWS);
+        struct gemm tile = g;
+        rw_gemm_amx_pack(&g, true, row, n, p->a);
+        tile.c = (uint16_t *)m->y + (rows.from + row) * m->width + col;
+        rw_gemm_amx_tile(&tile, p->a, p->b, n, cols, true, p->scratch);
+    }
+}
+
+void rw_moe_amx_linear(const rw_kernel *k, const struct moe_product *m)
+{
+    const struct room r = room_for(m, false);
+    const int64_t cols = cols_of(m), across = gemm_ceil_div(m->width, cols);
+#pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (k->threads > 1)
+    for (int64_t unit = 0; unit < m->experts * across; unit++) {
+        const struct at p = place_of(k, &r);
+        const int64_t col = unit % across * cols;
+        linear_unit(m, &p, unit / across, col, least_of(m->width - col, cols));
+    }
+}
+
+/* ---- sums of outer products ---- */
+
+/* Into c, c_row numbers between its rows. Of x, as its rows lie or gathered, what `of` says; dy is packed already. */
+static void outer_part(const struct moe_product *m, const struct at *p, const struct gemm *of, int64_t row, int64_t in)
+{
+    struct gathered from = { m, row, m->in };
+    struct gemm g = *of;
+    if (m->gathers) g.from_b = (struct gemm_source){ .make = gather, .of = &from };
+    rw_gemm_amx_pack(&g, false, m->gathers ? in : 0, g.n, p->b);
+    rw_gemm_amx_tile(&g, p->a, p->b, g.m, g.n, false, p->scratch);
+}
+
+/* Few rows: the result is written, and what is added read, while the unit multiplies. */
+static void outer_at_once(const struct moe_product *m, const struct at *p, struct moe_range rows, int64_t expert,
+                          int64_t out, int64_t outs)
+{
+    for (int64_t in = 0; in < m->in; in += OUTER_ACROSS) {
+        const int64_t at = (expert * m->out + out) * m->in + in, size = (int64_t)rw_dtype_size(m->to);
+        struct gemm g = outer_of(m, rows.from, rows.to - rows.from, out, outs, in, least_of(m->in - in, OUTER_ACROSS));
+        if (!in) rw_gemm_amx_pack(&g, true, 0, outs, p->a);
+        g.to = m->to;
+        g.c_row = m->in;
+        g.c = (char *)m->y + at * size;
+        g.adds = m->sum != NULL;
+        g.sum = g.adds ? (const char *)m->sum + at * size : NULL;
+        outer_part(m, p, &g, rows.from, in);
+    }
+}
+
+/* Rows of one expert's sum, in parts that are added in order: the columns a tile at a time. No rows: zeros. */
+static void outer_in_parts(const struct moe_product *m, const struct at *p, rw_moe_put_fn put, struct moe_range rows,
+                           int64_t expert, int64_t out, int64_t outs)
+{
+    for (int64_t in = 0; in < m->in; in += OUTER_ACROSS) {
+        const int64_t ins = least_of(m->in - in, OUTER_ACROSS);
+        if (rows.from == rows.to) memset(p->sum, 0, (size_t)(outs * OUTER_ACROSS) * sizeof *p->sum);
+        for (int64_t row = rows.from; row < rows.to; row += OUTER_ROWS) {
+            struct gemm g = outer_of(m, row, least_of(rows.to - row, OUTER_ROWS), out, outs, in, ins);
+            rw_gemm_amx_pack(&g, true, 0, outs, p->a);
+            g.adds = row > rows.from;
+            g.c = p->sum;
+            g.sum = p->sum;
+            outer_part(m, p, &g, row, in);
+        }
+        put(m, p->sum, OUTER_ACROSS, (expert * m->out + out) * m->in + in, outs, ins);
+    }
+}
+
+static void outer_unit(const struct moe_product *m, const struct at *p, rw_moe_put_fn put, int64_t expert, int64_t out)
+{
+    const struct moe_range rows = rw_moe_rows_of(m->offsets, expert, m->rows);
+    const int64_t n = rows.to - rows.from, outs = least_of(m->out - out, OUTER_DOWN);
+    if (n && n <= OUTER_ROWS) outer_at_once(m, p, rows, expert, out, outs);
+    else outer_in_parts(m, p, put, rows, expert, out, outs);
+}
+
+void rw_moe_amx_outer(const rw_kernel *k, const struct moe_product *m, rw_moe_put_fn put)
+{
+    const struct room r = room_for(m, true);
+    const int64_t down = gemm_ceil_div(m->out, OUTER_DOWN);
+#pragma omp parallel for num_threads(k->threads) schedule(dynamic, 1) if (k->threads > 1)
+    for (int64_t unit = 0; unit < m->experts * down; unit++) {
+        const struct at p = place_of(k, &r);
+        outer_unit(m, &p, put, unit / down, unit % down * OUTER_DOWN);
+    }
+}
