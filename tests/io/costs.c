@@ -313,12 +313,18 @@ static void expect_refused(struct fixture *b, const char *text, size_t bytes, rw
 }
 
 /* Line number `line` (from 1) replaced. */
-static void with_line(struct fixture *b, const char *text, int line, const char *in_place, rw_status want)
+static const char *other_line(const char *text, int line, const char *in_place)
 {
-    char changed[1 << 16];
+    static char changed[1 << 16];
     const char *at = text;
     for (int i = 1; i < line; i++) at = strchr(at, '\n') + 1;
     snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, in_place, strchr(at, '\n'));
+    return changed;
+}
+
+static void with_line(struct fixture *b, const char *text, int line, const char *in_place, rw_status want)
+{
+    const char *const changed = other_line(text, line, in_place);
     expect_refused(b, changed, strlen(changed), want, line, in_place);
 }
 
@@ -338,6 +344,13 @@ Test(costs, files_from_elsewhere_are_refused_by_line)
                                              "memory 5 5 ", "memory 5 5 5", "memory 5.5 5", "nodes 5",
                                              "memory 5 9999999999999999999", "memory 99999999999999999999 5" };
     for (size_t i = 0; i < sizeof no_memory / sizeof *no_memory; i++) with_line(&b, text, 6, no_memory[i], RW_ERR_IO);
+    with_line(&b, text, 6, "memory 1000000000000000000 1000000000000000001", RW_ERR_IO);
+    const char *const negative = other_line(text, 6, "memory 5 -1");
+    write_file(other, negative, strlen(negative));
+    cr_assert_eq(rw_costs_load(b.ctx, other), RW_ERR_IO);
+    cr_expect(strstr(rw_error_message(b.ctx), "line 6: bytes and picoseconds, up to 10^18 each, are expected, found "
+                                              "\"5 -1\""), "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
     with_line(&b, text, 7, "nodes 0", RW_ERR_IO);
     with_line(&b, text, 7, "nodes -1", RW_ERR_IO);
     with_line(&b, text, 7, "nodes 99999999999999999999", RW_ERR_IO);
@@ -384,6 +397,46 @@ Test(costs, files_of_version_1_are_read)
     cr_expect_eq(b.ctx->costs->memory.picoseconds, 0);
     cr_expect_eq(predicted_ms(&b, "none", 24), none);
     free(text);
+    fixture_close(&b);
+}
+
+/* A file of version 1 knows no line "memory", one of version 2 cannot do without. */
+Test(costs, a_version_has_the_lines_that_it_has)
+{
+    struct fixture b = measured();
+    size_t bytes;
+    cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
+    char *const text = text_of(path, &bytes), *const memory = strstr(text, "memory ");
+    const char *const first = other_line(text, 1, "rewind costs 1");
+    expect_refused(&b, first, strlen(first), RW_ERR_IO, 6, "a line that version 1 does not have");
+    memmove(memory, strchr(memory, '\n') + 1, strlen(strchr(memory, '\n') + 1) + 1);
+    expect_refused(&b, text, strlen(text), RW_ERR_IO, 6, "a line that version 2 must have");
+    free(text);
+    fixture_close(&b);
+}
+
+/* The largest numbers that a file may have: read as they are, and plans are made with them. */
+Test(costs, memory_may_cost_the_most_that_a_file_can_say)
+{
+    static const uint64_t most = 1000000000000000000u;
+    struct fixture b = measured();
+    double ms[2];
+    for (int i = 0; i < 2; i++) {
+        rw_prediction p;
+        b.ctx->costs->memory = (struct rw_memory_cost){ i ? most : 0, most };
+        cr_assert(rw_costs_seal(b.ctx->costs));
+        cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
+        rw_costs_clear(b.ctx);
+        cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert(b.ctx->costs->memory.near_bytes == (i ? most : 0) && b.ctx->costs->memory.picoseconds == most);
+        ms[i] = predicted_ms(&b, "none", 24);
+        cr_assert_eq(rw_tape_plan(b.t, net_loss(&net, b.t, 24, 0), "budget:70%", &p), RW_OK, "%s",
+                     rw_error_message(b.ctx));
+        cr_expect(p.ms > 0 && p.ms < 1e300 && p.bound_ms <= p.ms * (1 + 1e-9) && p.gap >= -1e-9, "%g ms, bound %g, %g",
+                  p.ms, p.bound_ms, p.gap);
+        rw_tape_reset(b.t);
+    }
+    cr_expect_gt(ms[0], 1e6 * ms[1], "%g and %g ms", ms[0], ms[1]);
     fixture_close(&b);
 }
 

@@ -54,6 +54,62 @@ Test(words, memory_is_used_first_by_one_action)
     fixture_close(&b);
 }
 
+/* ---- who is the first to use which memory, of ops that write over nothing ---- */
+
+enum { PAGE = 4096, PAGES = 5 };
+
+static size_t work_of(const rw_op_call *call)
+{
+    return call->op->name[0] == 'w' ? 3 * PAGE : 0;
+}
+
+static rw_status page_check(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status page_kernel(const rw_kernel *k)
+{
+    return RW_OK;
+}
+
+#define PAGE_OP(text) { .name = text, .n_inputs = 1, .n_outputs = 1, .check = page_check,              \
+                        .workspace = { [RW_DEVICE_CPU] = work_of, [RW_DEVICE_CUDA] = work_of },        \
+                        .kernel = { [RW_DEVICE_CPU] = page_kernel, [RW_DEVICE_CUDA] = page_kernel } }
+static const rw_op_def plain_op = PAGE_OP("plain"), working_op = PAGE_OP("working");
+
+/* A row of n ops; the last one's result is not in the arena. */
+static void expect_touches(int n, const rw_op_def *op, const uint64_t *want, uint64_t sum)
+{
+    struct fixture b = fixture_open(1, 0);
+    rw_plan *plan = NULL;
+    struct rw_touches touches = { 0 };
+    rw_tensor *x = rw_input(b.t, RW_F32, RW_SHAPE(PAGES * PAGE / sizeof(float)), NULL);
+    for (int i = 0; i < n; i++) x = rw_apply(b.t, i ? &plain_op : op, &x, 1, NULL, 0, NULL);
+    const struct rw_request request = { .kind = RW_PLAN_EVAL, .values = &x->id, .n_values = 1,
+                                        .policy = &b.t->policy };
+    cr_assert_eq(rw_plan_get(b.t, &request, &plan), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert(plan->n_actions == (size_t)n && plan->arena_bytes == sum);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(rw_touches_count(&touches, b.t, plan), RW_OK);
+        for (int k = 0; k < n; k++)
+            cr_expect_eq(touches.bytes[k], want[k], "%s, %d: %llu bytes", op->name, k,
+                         (unsigned long long)touches.bytes[k]);
+        cr_expect_eq(touches.sum, sum);
+    }
+    rw_touches_finish(&touches);
+    fixture_close(&b);
+}
+
+/* Of values in a row two are alive at a time: the third has the first one's memory. What an op works in is its own. */
+Test(words, memory_belongs_to_the_action_that_is_the_first_to_use_it)
+{
+    enum { ALL = PAGES * PAGE, WORK = 3 * PAGE };
+    expect_touches(6, &plain_op, (uint64_t[]){ ALL, ALL, 0, 0, 0, 0 }, 2 * ALL);
+    expect_touches(2, &working_op, (uint64_t[]){ ALL + WORK, 0 }, ALL + WORK);
+    expect_touches(1, &working_op, (uint64_t[]){ WORK }, WORK);
+}
+
 Test(words, a_plan_beyond_their_reach_is_refused)
 {
     struct fixture b = fixture_open(1, 0);

@@ -5,6 +5,7 @@
 #include "remat/random_tape.h"
 #include "support/support.h"
 
+#include "autodiff/costs.h"
 #include "base/alloc.h"
 #include "models/model.h"
 #include "plan/build.h"
@@ -96,7 +97,7 @@ static const program programs[] = { net_in_regions, net_in_nested_regions, skips
 
 struct answer {
     rw_status status;
-    uint64_t arena, live;
+    uint64_t arena, live, outside;
     double seconds;
 };
 
@@ -113,6 +114,7 @@ static struct answer plan_under(struct fixture *b, uint32_t loss, const char *po
     cr_assert_eq(plan->largest_live, g.cost.peak);
     a.arena = plan->arena_bytes;
     a.live = plan->largest_live;
+    a.outside = plan->store_bytes;
     a.seconds = g.cost.seconds;
     rw_plan_release(plan);
     rw_planning_close(&g);
@@ -163,33 +165,87 @@ Test(budgets, are_bounds_and_monotone_in_bytes_and_seconds)
     }
 }
 
+/* ---- on random tapes ---- */
+
+struct seen {
+    size_t lost, moved;     /* answers: with a larger arena than what lives, with values outside */
+    size_t faster, smaller; /* than `none`, where all that it takes was allowed */
+};
+
+/* Thirteen budgets of one tape, from the least that is named to what `none` takes. */
+static void check_tape(struct fixture *b, uint64_t seed, const char *more, struct seen *seen)
+{
+    rw_tensor *const p = rw_param(b->ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+    const uint32_t loss = random_tape(b->t, p, 30 + (int)(seed % 34), seed)->id;
+    const struct answer none = plan_under(b, loss, "none");
+    struct answer before = { .seconds = 1e30 };
+    char policy[64];
+    snprintf(policy, sizeof policy, "budget:1B%s", more);
+    cr_assert_eq(plan_under(b, loss, policy).status, RW_ERR_BUDGET);
+    const uint64_t least = named_least(b);
+    snprintf(policy, sizeof policy, "budget:%lluB%s", (unsigned long long)least - 1, more);
+    cr_assert_eq(plan_under(b, loss, policy).status, RW_ERR_BUDGET);
+    rw_error_clear(b->ctx);
+    for (uint64_t k = 0; k <= 12; k++) {
+        const uint64_t bytes = least + (none.arena - least) * k / 12;
+        snprintf(policy, sizeof policy, "budget:%lluB%s", (unsigned long long)bytes, more);
+        const struct answer a = plan_under(b, loss, policy);
+        cr_assert_eq(a.status, RW_OK, "%s", rw_error_message(b->ctx));
+        cr_expect_leq(a.arena, bytes, "tape %llu", (unsigned long long)seed);
+        cr_expect_geq(a.arena, before.arena, "tape %llu: less made it larger", (unsigned long long)seed);
+        cr_expect_leq(a.seconds, before.seconds, "tape %llu: more made it slower", (unsigned long long)seed);
+        seen->lost += a.arena > a.live;
+        seen->moved += a.outside > 0;
+        before = a;
+    }
+    cr_expect_leq(before.seconds, none.seconds, "tape %llu", (unsigned long long)seed);
+    seen->faster += before.seconds < none.seconds;
+    seen->smaller += before.arena < none.arena;
+}
+
 /* Tapes of which placement loses something: the bound is of the arena, not of what lives. */
 Test(budgets, hold_on_random_tapes_also_where_placement_loses)
 {
-    size_t lost = 0;
+    struct seen seen = { 0 };
     for (uint64_t seed = 1; seed <= 40; seed++) {
         struct fixture b = fixture_open(3, 1);
-        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
-        const uint32_t loss = random_tape(b.t, p, 30 + (int)(seed % 34), seed)->id;
-        const struct answer none = plan_under(&b, loss, "none");
-        struct answer before = { .seconds = 1e30 };
-        cr_assert_eq(plan_within(&b, loss, 1).status, RW_ERR_BUDGET);
-        const uint64_t least = named_least(&b);
-        cr_assert_eq(plan_within(&b, loss, least - 1).status, RW_ERR_BUDGET);
-        rw_error_clear(b.ctx);
-        for (uint64_t k = 0; k <= 12; k++) {
-            const uint64_t bytes = least + (none.arena - least) * k / 12;
-            const struct answer a = plan_within(&b, loss, bytes);
-            cr_assert_eq(a.status, RW_OK, "%s", rw_error_message(b.ctx));
-            cr_expect_leq(a.arena, bytes, "tape %llu", (unsigned long long)seed);
-            cr_expect_geq(a.arena, before.arena, "tape %llu: less made it larger", (unsigned long long)seed);
-            cr_expect_leq(a.seconds, before.seconds, "tape %llu: more made it slower", (unsigned long long)seed);
-            lost += a.arena > a.live;
-            before = a;
-        }
+        check_tape(&b, seed, "", &seen);
         fixture_close(&b);
     }
-    if (test_device() == RW_DEVICE_CPU) cr_expect_gt(lost, 2); /* CUDA's alignment makes most sizes equal */
+    if (test_device() == RW_DEVICE_CPU) cr_expect_gt(seen.lost, 2); /* CUDA's alignment makes most sizes equal */
+}
+
+/* Where bytes that are far cost something, the fastest step may be one that replays: a budget of all that `none` takes
+   is then faster than `none`. */
+Test(budgets, hold_on_random_tapes_whatever_memory_costs)
+{
+    struct seen seen = { 0 };
+    for (uint64_t seed = 1; seed <= 24; seed++) {
+        struct fixture b = fixture_open(3, 1);
+        const uint64_t units = seed % 3 * 15, us = 1 + seed % 4 * 5;
+        b.ctx->costs = rw_calloc(1, sizeof *b.ctx->costs); /* nominal ones, and memory's */
+        cr_assert_not_null(b.ctx->costs);
+        b.ctx->costs->memory = (struct rw_memory_cost){ units * MADE_UNIT, us * 1000000 * ((1 << 20) / MADE_UNIT) };
+        check_tape(&b, seed, "", &seen);
+        fixture_close(&b);
+    }
+    cr_expect_gt(seen.faster, 10, "%zu", seen.faster);
+    cr_expect_gt(seen.smaller, 10, "%zu", seen.smaller);
+}
+
+/* Where values may wait outside, with a store that is fast and with one that is slow. */
+Test(budgets, hold_on_random_tapes_whose_values_may_move)
+{
+    struct seen seen = { 0 };
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        struct fixture b = fixture_open(3, 1);
+        const double rate = seed % 2 ? 1e9 : 1e12;
+        const rw_offload o = { .out_bytes_per_s = rate, .in_bytes_per_s = rate };
+        cr_assert_eq(rw_context_set_offload(b.ctx, &o), RW_OK);
+        check_tape(&b, seed, "+offload", &seen);
+        fixture_close(&b);
+    }
+    cr_expect_gt(seen.moved, 12, "%zu", seen.moved);
 }
 
 Test(budgets, a_share_is_of_what_none_takes)

@@ -6,9 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-#define LEAST ((size_t)8 << 20) /* below are caches that each core has for itself, and that any step goes beyond */
-#define SIZES 6                 /* each twice the one before; the last is all of it */
-#define PASSES 4                /* the fastest counts: who else is on the machine makes it slower */
+#define LEAST (RW_MEMORY_TIMED >> (SIZES - 1)) /* below are caches that each core has for itself */
+#define SIZES RW_MEMORY_SIZES
+#define PASSES 4 /* the fastest counts: who else is on the machine makes it slower */
 #define CLEARLY 1.3
 #define WRITTEN 1024
 
@@ -44,16 +44,22 @@ static double time_of(void *block, size_t bytes, int threads, bool writes)
     return least / (double)bytes;
 }
 
-bool rw_cpu_memory_time(void *block, int threads, uint64_t *ret_near, double *ret_seconds)
+bool rw_cpu_memory_price(const double *written, double read, uint64_t *ret_near, double *ret_seconds)
 {
-    double seconds[SIZES];
-    for (int i = SIZES; i-- > 0;) seconds[i] = time_of(block, LEAST << i, threads, true);
-    const double near = seconds[0], far = seconds[SIZES - 1];
+    const double near = written[0], far = written[SIZES - 1];
     if (far < CLEARLY * near) return false;
     int last = 0;
-    while (seconds[last + 1] < (near + far) / 2) last++;
-    const double read = time_of(block, RW_MEMORY_TIMED, threads, false) - time_of(block, LEAST, threads, false);
+    while (written[last + 1] < (near + far) / 2) last++;
     *ret_near = LEAST << last;
     *ret_seconds = far - near + fmax(read, 0);
     return true;
+}
+
+bool rw_cpu_memory_time(void *block, int threads, uint64_t *ret_near, double *ret_seconds)
+{
+    double written[SIZES];
+    for (int i = SIZES; i-- > 0;) written[i] = time_of(block, LEAST << i, threads, true);
+    if (!rw_cpu_memory_price(written, 0, ret_near, ret_seconds)) return false;
+    const double read = time_of(block, RW_MEMORY_TIMED, threads, false) - time_of(block, LEAST, threads, false);
+    return rw_cpu_memory_price(written, read, ret_near, ret_seconds);
 }

@@ -12,6 +12,15 @@
 #include <stdint.h>
 
 #define RW_MEMORY_TIMED ((size_t)256 << 20)
+#define RW_MEMORY_SIZES 6
+
+/*
+ * Of times alone. written[i]: seconds that a byte takes which is written again, in blocks of 8, 16 ... 256 MiB; read:
+ * how much longer than in the smallest of them one takes that is read in the largest. Near are blocks of which a byte
+ * takes less than half way from the smallest's time to the largest's. False, and nothing is said, where the largest's
+ * is not clearly longer.
+ */
+bool rw_cpu_memory_price(const double *written, double read, uint64_t *ret_near, double *ret_seconds);
 
 /* In a block of RW_MEMORY_TIMED bytes, in so many threads: a fifth of a second. False where all of it is near. */
 bool rw_cpu_memory_time(void *block, int threads, uint64_t *ret_near, double *ret_seconds);

@@ -1,0 +1,311 @@
+/*
+ * What memory costs that no cache holds, with made-up times of everything: what a block's times say, when a device is
+ * asked, what is taken off which node and that a prediction adds the same again. Only one of these tests has a clock
+ * read, and what that says decides nothing.
+ */
+#include "support/support.h"
+
+#include "autodiff/costs.h"
+#include "device/cpu/memory_time.h"
+#include "record/tape.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB ((uint64_t)1 << 20)
+#define NS 0x1p-30 /* a nanosecond, nearly: sums and halves are exact */
+
+/* ---- what times of blocks say ---- */
+
+/* Blocks of 8 to 256 MiB: nanoseconds of a byte written in each, and how much longer a far one is read. */
+struct blocks {
+    double written[RW_MEMORY_SIZES], read;
+    uint64_t near;
+    double price;
+};
+
+static void expect_price(const struct blocks *b)
+{
+    double written[RW_MEMORY_SIZES], price = -1;
+    uint64_t near = 77;
+    for (int i = 0; i < RW_MEMORY_SIZES; i++) written[i] = b->written[i] * NS;
+    const bool known = rw_cpu_memory_price(written, b->read * NS, &near, &price);
+    cr_expect_eq(known, b->near > 0, "%g to %g", b->written[0], b->written[RW_MEMORY_SIZES - 1]);
+    cr_expect_eq(near, b->near ? b->near : 77, "%g to %g: %llu", b->written[0], b->written[RW_MEMORY_SIZES - 1],
+                 (unsigned long long)near);
+    cr_expect_float_eq(price, b->near ? b->price * NS : -1, 1e-9 * NS, "%g", price);
+}
+
+Test(memory_price, is_where_blocks_begin_to_take_longer_and_by_how_much)
+{
+    static const struct blocks cases[] = {
+        { { 1, 1, 1, 1, 1, 1 }, 5, 0, 0 },    /* all are near, whatever reading says */
+        { { 1, 1, 1, 1, 1, 1.29 }, 0, 0, 0 }, /* not clearly longer */
+        { { 2, 1, 1, 1, 1, 1 }, 0, 0, 0 },    /* shorter */
+        { { 1, 1, 1, 1, 1, 1.31 }, 0, 128 * MIB, 0.31 },
+        { { 1, 5, 5, 5, 5, 5 }, 0, 8 * MIB, 4 },
+        { { 1, 1, 1, 5, 5, 5 }, 0, 32 * MIB, 4 },
+        { { 1, 2, 2.9, 3.1, 4, 5 }, 0, 32 * MIB, 4 }, /* half way is 3 */
+        { { 1, 1, 3, 4, 5, 5 }, 0, 16 * MIB, 4 },     /* at half way it is far */
+        { { 1, 1, 4, 1, 1, 5 }, 0, 16 * MIB, 4 },     /* the first that is far counts */
+        { { 1, 1, 1, 5, 5, 5 }, 2, 32 * MIB, 6 },     /* written once and read once */
+        { { 1, 1, 1, 5, 5, 5 }, -2, 32 * MIB, 4 },    /* reading is at least as fast as it is */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_price(&cases[i]);
+}
+
+/* Of a block that ends at a protected page. What it says depends on the machine; that it may be true does not. */
+Test(memory_price, measured_is_a_size_and_a_time)
+{
+    void *const block = rw_device_cpu.alloc(NULL, RW_MEMORY_TIMED);
+    uint64_t near = 0;
+    double price = -1;
+    cr_assert_not_null(block);
+    if (rw_cpu_memory_time(block, 1, &near, &price)) {
+        cr_expect(near >= 8 * MIB && near <= 128 * MIB && !(near & (near - 1)), "%llu", (unsigned long long)near);
+        cr_expect(price > 0 && price < 1e-6, "%g seconds a byte", price);
+    } else {
+        cr_expect(!near && price == -1, "nothing is said");
+    }
+    rw_device_cpu.free(NULL, block);
+}
+
+/* ---- a device whose clock says what it is told ---- */
+
+static struct clock {
+    struct rw_device_fns fns;
+    size_t last, i;  /* the mark asked for last, and how many of this step were before it */
+    double us, more; /* of a step's first action, and how much more of each one behind it */
+    int asked;       /* how often, for what memory costs */
+    int threads;     /* of the host, when it was asked last */
+    bool knows;      /* what it says then: */
+    uint64_t near;
+    double seconds;
+} fake;
+
+static rw_status made_up(void *state, size_t from, size_t to, double *ret_us)
+{
+    fake.i = from == fake.last + 1 ? fake.i + 1 : 0;
+    fake.last = from;
+    *ret_us = fake.us + fake.more * (double)fake.i;
+    return to == from + 1 ? RW_OK : RW_ERR_DEVICE;
+}
+
+static bool made_up_memory(void *state, int threads, uint64_t *ret_near, double *ret_seconds)
+{
+    fake.asked++;
+    fake.threads = threads;
+    if (!fake.knows) return false;
+    *ret_near = fake.near;
+    *ret_seconds = fake.seconds;
+    return true;
+}
+
+static struct fixture open_fake(uint64_t near, double seconds)
+{
+    struct fixture b = fixture_open(3, 1);
+    fake = (struct clock){ .fns = *b.ctx->device, .us = 1000, .knows = true, .near = near, .seconds = seconds };
+    fake.fns.elapsed = made_up;
+    fake.fns.time_memory = made_up_memory;
+    b.ctx->device = &fake.fns;
+    return b;
+}
+
+static void close_fake(struct fixture *b)
+{
+    b->ctx->device = &rw_device_cpu;
+    fixture_close(b);
+}
+
+/* ---- ops in a row, of which none writes over what it reads ---- */
+
+static rw_status row_check(rw_op_call *call)
+{
+    return rw_op_output_like(call, 0, 0);
+}
+
+static rw_status row_kernel(const rw_kernel *k)
+{
+    *(float *)k->out[0].data = *(const float *)k->in[0].data; /* nobody looks at the rest */
+    return RW_OK;
+}
+
+#define ROW_OP(text)                                                                                                   \
+    {                                                                                                                  \
+        .name = text, .n_inputs = 1, .n_outputs = 1, .check = row_check, .kernel = { [RW_DEVICE_CPU] = row_kernel }    \
+    }
+static const rw_op_def row_ops[] = { ROW_OP("first"), ROW_OP("second"), ROW_OP("third"), ROW_OP("fourth"),
+                                     ROW_OP("result") };
+enum { ROW = sizeof row_ops / sizeof *row_ops };
+
+/* Two of them are alive at a time, so the third has the first one's memory, and the fourth the second one's. */
+static void run_row(struct fixture *b, uint64_t mib)
+{
+    const int64_t n = (int64_t)(mib * MIB / sizeof(float));
+    float *const zeros = calloc((size_t)n, sizeof *zeros);
+    cr_assert_not_null(zeros);
+    rw_tensor *x = rw_input(b->t, RW_F32, RW_SHAPE(n), zeros);
+    for (int i = 0; i < ROW; i++) x = rw_apply(b->t, &row_ops[i], &x, 1, NULL, 0, NULL);
+    cr_assert_eq(rw_eval(b->t, &x, 1), RW_OK, "%s", rw_error_message(b->ctx));
+    rw_tape_reset(b->t);
+    free(zeros);
+}
+
+static void measure_row(struct fixture *b, uint64_t mib)
+{
+    cr_assert_eq(rw_costs_begin(b->ctx), RW_OK);
+    for (int i = 0; i < 3; i++) run_row(b, mib);
+    cr_assert_eq(rw_costs_end(b->ctx), RW_OK, "%s", rw_error_message(b->ctx));
+}
+
+/* Microseconds that the costs have for an op of the row. */
+static double us_of(const struct fixture *b, const char *op)
+{
+    const struct rw_costs *const costs = b->ctx->costs;
+    for (size_t i = 0; i < costs->n; i++)
+        if (!strcmp(costs->entry[i].op, op)) return (double)costs->entry[i].picoseconds * 1e-6;
+    cr_assert_fail("no %s", op);
+    return 0;
+}
+
+/* Of 16 MiB 6 are near: 10 MiB at 2 us each, half of it by each of the two that use the memory first. */
+Test(memory_price, is_taken_off_who_uses_memory_first_by_his_share)
+{
+    struct fixture b = open_fake(6 * MIB, 2e-6 / (double)MIB);
+    fake.more = 100;
+    measure_row(&b, 8);
+    cr_expect_eq(fake.asked, 1);
+    cr_expect_eq(b.ctx->costs->memory.near_bytes, 6 * MIB);
+    cr_expect_eq(b.ctx->costs->memory.picoseconds, 2000000);
+    cr_expect_float_eq(us_of(&b, "first"), 1000 - 10, 1e-5, "%.7g", us_of(&b, "first"));
+    cr_expect_float_eq(us_of(&b, "second"), 1100 - 10, 1e-5, "%.7g", us_of(&b, "second"));
+    cr_expect_float_eq(us_of(&b, "third"), 1200, 1e-5);
+    cr_expect_float_eq(us_of(&b, "fourth"), 1300, 1e-5);
+    cr_expect_float_eq(us_of(&b, "result"), 1400, 1e-5, "results are not in the arena");
+    close_fake(&b);
+}
+
+Test(memory_price, takes_at_most_half_of_a_node)
+{
+    static const double seconds[] = { 99e-6, 101e-6, 1e-3, 1,
+                                      1e6 }; /* each MiB beyond 6; half of a node is 5 of them */
+    for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++) {
+        struct fixture b = open_fake(6 * MIB, seconds[i] / (double)MIB);
+        measure_row(&b, 8);
+        const double want = fmax(1000 - 5e6 * seconds[i], 500);
+        cr_expect_float_eq(us_of(&b, "first"), want, 1e-4, "%g: %.7g", seconds[i], us_of(&b, "first"));
+        cr_expect_float_eq(us_of(&b, "second"), want, 1e-4, "%g: %.7g", seconds[i], us_of(&b, "second"));
+        cr_expect_float_eq(us_of(&b, "third"), 1000, 1e-5);
+        close_fake(&b);
+    }
+}
+
+/* Nobody is asked about steps that fit into the caches of a core; once, as long as threads are as many. */
+Test(memory_price, is_asked_for_once_and_for_large_steps_alone)
+{
+    struct fixture b = open_fake(6 * MIB, 1e-9);
+    measure_row(&b, 7);
+    cr_expect_eq(fake.asked, 0, "14 MiB");
+    cr_expect_eq(b.ctx->costs->memory.picoseconds, 0);
+    fake.knows = false;
+    measure_row(&b, 8);
+    cr_expect_eq(fake.asked, 1);
+    cr_expect_eq(b.ctx->costs->memory.picoseconds, 0, "all is near");
+    cr_expect_float_eq(us_of(&b, "first"), 1000, 1e-5);
+    fake.knows = true;
+    measure_row(&b, 8);
+    cr_expect_eq(fake.asked, 2);
+    const struct rw_memory_cost known = b.ctx->costs->memory;
+    cr_expect(known.near_bytes == 6 * MIB && known.picoseconds > 0);
+    fake.near = 7 * MIB;
+    measure_row(&b, 9);
+    measure_row(&b, 1);
+    cr_expect_eq(fake.asked, 2, "it is known");
+    cr_expect(!memcmp(&b.ctx->costs->memory, &known, sizeof known), "and stays, also where small steps are measured");
+    cr_assert_eq(rw_context_set_threads(b.ctx, 2), RW_OK);
+    measure_row(&b, 8);
+    cr_expect(fake.asked == 3 && fake.threads == 2, "%d, with %d", fake.asked, fake.threads);
+    cr_expect_eq(b.ctx->costs->memory.near_bytes, 7 * MIB);
+    fake.fns.time_memory = NULL;
+    rw_costs_clear(b.ctx);
+    measure_row(&b, 8);
+    cr_expect_eq(b.ctx->costs->memory.picoseconds, 0, "a device that nobody asks");
+    close_fake(&b);
+}
+
+/* ---- predictions ---- */
+
+/* A chain of squares of 2 MiB in regions, kept whole 24 MiB and more. */
+static rw_tensor *chain(struct fixture *b)
+{
+    enum { N = 1 << 19 };
+    static float ones[N];
+    rw_tensor *x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), ones));
+    for (int i = 0; i < 12; i++) {
+        if (i % 3 == 0) ckpt_begin(b->t, "r");
+        x = counted_square(b->t, x, 0); /* all equal: what one of them pays is shared */
+        if (i % 3 == 2) ckpt_end(b->t);
+    }
+    return rw_sum(b->t, x, RW_ALL_AXES, false);
+}
+
+static rw_prediction predict(struct fixture *b, const char *policy)
+{
+    rw_prediction p;
+    cr_assert_eq(rw_tape_plan(b->t, chain(b), policy, &p), RW_OK, "%s: %s", policy, rw_error_message(b->ctx));
+    rw_tape_reset(b->t);
+    return p;
+}
+
+/* What is taken off nodes is what the step pays: the prediction of a step that was measured is that step. */
+Test(memory_price, of_a_measured_step_the_prediction_is_the_step)
+{
+    static const double seconds[] = { 0, 1e-6, 1e-5, 3e-5 }; /* each MiB beyond 5 */
+    double full[2] = { 0 };
+    for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++) {
+        struct fixture b = open_fake(5 * MIB, seconds[i] / (double)MIB);
+        fake.more = 3;
+        cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
+        for (int step = 0; step < 4; step++) {
+            cr_assert_eq(rw_backward(b.t, chain(&b)), RW_OK, "%s", rw_error_message(b.ctx));
+            rw_tape_reset(b.t);
+            rw_zero_grad(b.ctx);
+        }
+        cr_assert_eq(rw_costs_end(b.ctx), RW_OK);
+        cr_assert_eq(fake.asked, 1);
+        const double n = (double)fake.i + 1, step_us = n * fake.us + n * (n - 1) / 2 * fake.more;
+        const rw_prediction none = predict(&b, "none");
+        cr_assert_gt(none.largest_live, 20 * MIB);
+        cr_expect_float_eq(none.ms * 1e3, step_us, 1e-3, "%g: %.9g us for %.9g", seconds[i], none.ms * 1e3, step_us);
+        if (i == 0 || i == 3) full[i / 3] = predict(&b, "full").ms;
+        close_fake(&b);
+    }
+    cr_expect_lt(full[1], full[0] - 0.1, "%g %g: one that uses little memory pays little", full[1], full[0]);
+}
+
+/* Nodes, and the price of what is beyond. Under a budget another step may be the fastest; it pays the same way. */
+Test(memory_price, a_prediction_is_nodes_and_the_price_of_what_is_beyond)
+{
+    static const char *const policies[] = { "none", "full", "uniform:2", "block:2", "ops:linear" };
+    static const uint64_t prices[] = { 0, 1, 43000000, 1000000000000000000u };
+    struct fixture b = fixture_open(3, 1);
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        const rw_prediction p = predict(&b, policies[i]);
+        const uint64_t live = p.largest_live, near[] = { 0, 1, live / 2, live - 1, live, live + 1, UINT64_MAX };
+        b.ctx->costs = calloc(1, sizeof *b.ctx->costs); /* nominal ones */
+        for (size_t k = 0; k < sizeof near / sizeof *near; k++)
+            for (size_t j = 0; j < sizeof prices / sizeof *prices; j++) {
+                b.ctx->costs->memory = (struct rw_memory_cost){ near[k], prices[j] };
+                const double far = near[k] < live ? (double)(live - near[k]) : 0;
+                const double want = p.ms + far / (double)MIB * (double)prices[j] * 1e-9;
+                const double ms = predict(&b, policies[i]).ms;
+                cr_expect(fabs(ms - want) <= 1e-12 * want, "%s, %llu near, %llu: %.17g, not %.17g", policies[i],
+                          (unsigned long long)near[k], (unsigned long long)prices[j], ms, want);
+            }
+        free(b.ctx->costs);
+        b.ctx->costs = NULL;
+    }
+    fixture_close(&b);
+}
