@@ -2,6 +2,7 @@
  * What ckpt_explain() says: equal blocks once, bytes that sum to what the plan keeps, and advice that holds when it is
  * followed.
  */
+#include "remat/random_tape.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -96,32 +97,119 @@ Test(explain, memory_that_was_taken_over_in_place_is_counted_once)
     fixture_close(&b);
 }
 
-Test(explain, says_what_fills_memory)
+/* The lines of what fills memory, by what was predicted: each with its bytes, and none is left out. */
+static void expect_categories(const char *text, const rw_prediction *p, bool *seen)
 {
-    static char text[ROOM];
-    struct fixture b = fixture_open(1, 1);
-    struct net n;
-    rw_adamw *opt = NULL;
-    rw_prediction p;
-    char line[64];
-    net_init(&n, b.ctx, 3, 64, RW_F32, 1);
-    cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK);
-    rw_tensor *const loss = net_loss(&n, b.t, 8, 0);
-    cr_assert_eq(rw_tape_plan(b.t, loss, NULL, &p), RW_OK);
-    explained(&b, 0, text);
-    snprintf(line, sizeof line, "holds %zu bytes", p.total_bytes);
-    cr_expect(strstr(text, line), "%s: %s", line, text);
-    cr_expect(strstr(text, "more than half are parameters"), "%s", text);
+    const rw_bytes *const b = &p->at_peak;
     const struct {
         const char *name;
         size_t bytes;
-    } parts[] = { { "parameters", p.at_peak.parameters }, { "optimizer", p.at_peak.optimizer },
-                  { "kept for backward", p.at_peak.kept } };
+    } parts[] = {
+        { "parameters", b->parameters },
+        { "gradients", b->gradients },
+        { "optimizer", b->optimizer },
+        { "inputs", b->inputs },
+        { "results", b->results },
+        { "kept for backward", b->kept },
+        { "replayed", b->replayed },
+        { "passing through forward", b->passing },
+        { "gradients on their way", b->adjoint },
+        { "workspace", b->workspace },
+        { "lost to placement", b->lost },
+    };
+    char line[96];
+    size_t sum = 0;
+    snprintf(line, sizeof line, "holds %zu bytes on the device:\n", p->total_bytes);
+    const char *const at = strstr(text, line);
+    cr_assert_not_null(at, "%s: %s", line, text);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        snprintf(line, sizeof line, "  %-28s %14zu", parts[i].name, parts[i].bytes);
-        cr_expect(!parts[i].bytes || strstr(text, line), "%s: %s", line, text);
+        snprintf(line, sizeof line, "\n  %-28s %14zu  %5.1f %%\n", parts[i].name, parts[i].bytes,
+                 100 * (double)parts[i].bytes / (double)p->total_bytes);
+        cr_expect_eq(strstr(at, line) != NULL, parts[i].bytes > 0, "%s: %s", line, text);
+        sum += parts[i].bytes;
+        seen[i] |= parts[i].bytes > 0;
     }
+    cr_expect_eq(sum, p->total_bytes);
+}
+
+/* A value of forward that is large for a moment, and nothing else is. */
+static rw_tensor *moment(struct fixture *b)
+{
+    rw_tensor *const x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), NULL));
+    rw_tensor *const wide = rw_sum(b->t, rw_exp(b->t, rw_randn(b->t, RW_F32, RW_SHAPE(64 * N))), RW_ALL_AXES, false);
+    return rw_sum(b->t, rw_mul(b->t, x, wide), RW_ALL_AXES, false);
+}
+
+static rw_prediction explain_prediction(struct fixture *b, rw_tensor *loss, char *text)
+{
+    rw_prediction p;
+    cr_assert_eq(rw_tape_plan(b->t, loss, NULL, &p), RW_OK, "%s", rw_error_message(b->ctx));
+    explained(b, 0, text);
+    return p;
+}
+
+Test(explain, says_what_fills_memory)
+{
+    static char text[ROOM];
+    static const char *const policies[] = { "none", "full", "uniform:2", "ops:linear", "selective:middle" };
+    bool seen[11] = { false };
+    struct fixture b = fixture_open(1, 1);
+    struct net n;
+    rw_adamw *opt = NULL;
+    net_init(&n, b.ctx, 3, 64, RW_F32, 2);
+    cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK);
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
+        for (int tokens = 8; tokens < 400; tokens *= 3) {
+            cr_assert_eq(ckpt_set_policy(b.t, policies[i]), RW_OK);
+            const rw_prediction p = explain_prediction(&b, net_loss(&n, b.t, tokens, 0), text);
+            expect_categories(text, &p, seen);
+            if (tokens == 8) cr_expect(strstr(text, "more than half are parameters"), "%s", text);
+            rw_tape_reset(b.t);
+        }
+    rw_prediction p = explain_prediction(&b, moment(&b), text);
+    expect_categories(text, &p, seen);
+    rw_tape_reset(b.t);
+    ckpt_set_policy(b.t, "none");
+    rw_tensor *const odd = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+    p = explain_prediction(&b, random_tape(b.t, odd, 38, 8), text); /* placement loses some (remat/budgets.c) */
+    expect_categories(text, &p, seen);
+    seen[10] |= test_device() != RW_DEVICE_CPU;
+    for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) cr_expect(seen[i], "category %zu was never there", i);
     rw_adamw_destroy(&opt);
+    fixture_close(&b);
+}
+
+/* Calls of one op at one place are one line, the largest first: how many, their bytes, what for, and where. */
+Test(explain, says_who_fills_the_arena)
+{
+    static char text[ROOM];
+    struct fixture b = fixture_open(1, 1);
+    for (int again = 0; again < 2; again++) {
+        cr_assert_eq(ckpt_set_policy(b.t, again ? "uniform:6" : "none"), RW_OK);
+        const rw_prediction p = explain_prediction(&b, blocks(&b, 0), text);
+        const char *at = strstr(text, "most of the arena then:\n");
+        cr_assert_not_null(at, "%s", text);
+        size_t sum[3] = { 0 }, before = SIZE_MAX, bytes, n;
+        char kind[16], op[32], region[32], site[128];
+        double percent;
+        for (at = strchr(at, '\n') + 1; sscanf(at, " %lf %% %zu %zu x %15s", &percent, &bytes, &n, kind) == 4;
+             at = strchr(at, '\n') + 1) {
+            const int which = !strcmp(kind, "kept") ? 0 : !strcmp(kind, "replayed") ? 1 : 2;
+            cr_expect_leq(bytes, before, "%s", text);
+            cr_expect_float_eq(percent, 100 * (double)bytes / (double)p.largest_live, 0.06);
+            sum[which] += before = bytes;
+            if (which == 2) continue;
+            cr_expect_eq(bytes, n * VALUE, "%s", text);
+            cr_assert_eq(sscanf(at, " %*f %% %*u %*u x %*s %31s %31s %127s", op, region, site), 3, "%s", at);
+            cr_expect(!strcmp(op, "counted_square") && !strcmp(region, "block") && strstr(site, "support.c:"), "%s",
+                      text);
+        }
+        cr_expect_eq(sum[0], p.at_peak.kept, "%s", text);
+        cr_expect_eq(sum[1], p.at_peak.replayed, "%s", text);
+        cr_expect_eq(sum[0] + sum[1] + sum[2], p.largest_live, "%s", text);
+        cr_expect(again ? sum[1] > 0 : sum[0] >= 10 * VALUE, "%s", text);
+        rw_tape_reset(b.t);
+    }
     fixture_close(&b);
 }
 

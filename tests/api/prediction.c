@@ -103,6 +103,15 @@ Test(prediction, runs_nothing_and_leaves_nothing)
         rw_prediction p;
         if (strncmp(policies[i], "ops:", 4)) cr_assert_eq(rw_tape_plan(b.t, loss, policies[i], &p), RW_OK);
     }
+    static const char *const budgets[] = { "budget:95%", "budget:95%+offload", "total:1GiB", "budget:1B" };
+    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
+        rw_prediction p;
+        cr_assert_eq(rw_tape_plan(b.t, loss, budgets[i], &p), i < 3 ? RW_OK : RW_ERR_BUDGET);
+        rw_error_clear(b.ctx);
+    }
+    rw_point points[16];
+    size_t n = 16;
+    cr_assert_eq(rw_tape_frontier(b.t, loss, points, &n), RW_OK);
     const struct rw_tape_mark after = rw_tape_mark(b.t);
     cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
     cr_expect_eq(allocations, 0, "%d allocations on the device", allocations);
@@ -185,7 +194,12 @@ Test(prediction, the_frontier_is_what_budgets_give)
     for (size_t i = 1; i < count; i++) {
         cr_expect_gt(points[i].peak_bytes, points[i - 1].peak_bytes);
         cr_expect_lt(points[i].ms, points[i - 1].ms);
+        cr_expect_leq(points[i].bound_ms, points[i - 1].bound_ms * (1 + 1e-9));
     }
+    for (size_t i = 0; i < count; i++)
+        cr_expect(points[i].bound_ms > 0 && points[i].bound_ms <= points[i].ms * (1 + 1e-9), "%g ms, bound %g",
+                  points[i].ms, points[i].bound_ms);
+    cr_expect_gt(points[0].bound_ms, points[count - 1].bound_ms, "a step with little memory replays");
     for (size_t i = 0; i < count; i += 1 + count / 8) {
         char policy[64];
         snprintf(policy, sizeof policy, "budget:%zuB", points[i].peak_bytes);
@@ -193,6 +207,8 @@ Test(prediction, the_frontier_is_what_budgets_give)
         cr_expect_eq(p.peak_bytes, points[i].peak_bytes, "%s: %zu", policy, p.peak_bytes);
         cr_expect_eq(p.ms, points[i].ms);
         cr_expect_eq(p.least_bytes, points[0].peak_bytes);
+        cr_expect_eq(p.bound_ms, points[i].bound_ms, "%s: %g and %g", policy, p.bound_ms, points[i].bound_ms);
+        cr_expect_float_eq(p.gap, p.ms / p.bound_ms - 1, 1e-12, "%s: %g", policy, p.gap);
         expect_sums(&p, policy);
     }
     cr_assert_eq(rw_tape_frontier(b.t, loss, few, &room), RW_OK);
@@ -289,6 +305,42 @@ Test(prediction, total_bounds_all_that_the_context_holds)
     snprintf(policy, sizeof policy, "total:%zuB", p.least_bytes);
     cr_expect_eq(rw_tape_plan(b.t, loss, policy, &p), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_leq(p.total_bytes, p.at_peak.optimizer + fixed + none.peak_bytes);
+    rw_adamw_destroy(&opt);
+    fixture_close(&b);
+}
+
+/* To the byte: what a plan takes in all is enough for it, and a byte less is not. */
+Test(prediction, total_counts_every_byte_that_is_there)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct net n;
+    rw_adamw *opt = NULL;
+    rw_prediction some, p;
+    char policy[64];
+    net_init(&n, b.ctx, 4, 32, RW_F32, 1);
+    cr_assert_eq(rw_adamw_create(&opt, b.ctx, NULL), RW_OK);
+    rw_tensor *const loss = net_step(&b, &n);
+    for (int percent = 90; percent > 30; percent -= 20) {
+        snprintf(policy, sizeof policy, "budget:%d%%", percent);
+        cr_assert_eq(rw_tape_plan(b.t, loss, policy, &some), RW_OK, "%s", rw_error_message(b.ctx));
+        const rw_bytes *const at = &some.at_peak;
+        cr_assert(at->parameters && at->gradients && at->optimizer && at->inputs && at->results);
+        snprintf(policy, sizeof policy, "total:%zuB", some.total_bytes);
+        cr_assert_eq(rw_tape_plan(b.t, loss, policy, &p), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect(p.total_bytes == some.total_bytes && p.ms == some.ms, "%s: %zu", policy, p.total_bytes);
+        cr_expect_eq(p.least_bytes, some.least_bytes + some.total_bytes - some.peak_bytes);
+        snprintf(policy, sizeof policy, "total:%zuB", some.total_bytes - 1);
+        cr_assert_eq(rw_tape_plan(b.t, loss, policy, &p), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect_lt(p.total_bytes, some.total_bytes, "%s: %zu", policy, p.total_bytes);
+    }
+    const size_t least = p.least_bytes;
+    snprintf(policy, sizeof policy, "total:%zuB", least - 1);
+    cr_expect_eq(rw_tape_plan(b.t, loss, policy, &p), RW_ERR_BUDGET);
+    cr_expect_eq(p.least_bytes, least);
+    rw_error_clear(b.ctx);
+    snprintf(policy, sizeof policy, "total:%zuB", least);
+    cr_expect_eq(rw_tape_plan(b.t, loss, policy, &p), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(p.total_bytes, least);
     rw_adamw_destroy(&opt);
     fixture_close(&b);
 }

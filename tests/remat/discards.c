@@ -5,16 +5,17 @@
 #include "support/support.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { N = 1024, VALUE = N * sizeof(float) };
 
 /*
- * x -> [layernorm: a = x^2, b = a^2] -> c = b^2 -> [moe_act: d = c^2] -> e = d^2 -> sum. The rule of each op reads its
+ * x -> [NAME: a = x^2, b = a^2] -> c = b^2 -> [moe_act: d = c^2] -> e = d^2 -> sum. The rule of each op reads its
  * input: x is no value of the arena, so a, b, c and d are kept under none.
  */
-static size_t kept_under(const char *policy)
+static size_t kept_under(const char *policy, const char *name)
 {
     struct fixture b = fixture_open(1, 1);
     float one[N];
@@ -23,7 +24,7 @@ static size_t kept_under(const char *policy)
     counted_clear();
     cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK, "%s", rw_error_message(b.ctx));
     rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F32, RW_SHAPE(N), one));
-    ckpt_begin(b.t, "layernorm");
+    ckpt_begin(b.t, name);
     rw_tensor *y = counted_square(b.t, counted_square(b.t, x, 0), 1);
     ckpt_end(b.t);
     y = counted_square(b.t, y, 2);
@@ -65,12 +66,37 @@ Test(discards, what_is_kept_by_formula)
         { "megatron:layernorm,moe_act,core_attn", 3, { 2, 2, 1, 2, 1 } },
         { "megatron:core_attn,mlp", 0, { 1, 1, 1, 1, 1 } },
     };
-    const size_t none = kept_under("none");
+    const size_t none = kept_under("none", "layernorm");
     cr_assert_geq(none, 4 * VALUE);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const size_t kept = kept_under(cases[i].policy);
+        const size_t kept = kept_under(cases[i].policy, "layernorm");
         cr_expect_eq(kept + cases[i].values * VALUE, none, "%s keeps %zu bytes, none %zu", cases[i].policy, kept, none);
         expect_runs(cases[i].runs, cases[i].policy);
+    }
+}
+
+/* Each of Megatron's labels in the meaning that it has there: outputs dropped, or replayed from what came in. */
+Test(discards, labels_mean_what_they_mean_in_megatron)
+{
+    static const struct {
+        const char *label;
+        size_t values; /* fewer than under none */
+        int runs[5];
+    } cases[] = {
+        { "core_attn", 1, { 2, 1, 1, 1, 1 } },   { "mlp", 1, { 2, 1, 1, 1, 1 } },
+        { "moe", 1, { 2, 1, 1, 1, 1 } },         { "shared_experts", 1, { 2, 1, 1, 1, 1 } },
+        { "layernorm", 2, { 2, 2, 1, 1, 1 } },   { "mla_up_proj", 2, { 2, 2, 1, 1, 1 } },
+        { "moe_act", 3, { 2, 2, 1, 2, 1 } },     { "gdn_norm_out", 2, { 2, 2, 1, 1, 1 } },
+        { "gdp_in_proj", 2, { 2, 2, 1, 1, 1 } }, { "gdp_qkv", 2, { 2, 2, 1, 1, 1 } },
+        { "mhc", 2, { 2, 2, 1, 1, 1 } },
+    };
+    const size_t none = kept_under("none", "layernorm");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char policy[64];
+        snprintf(policy, sizeof policy, "megatron:%s", cases[i].label);
+        const size_t kept = kept_under(policy, cases[i].label); /* the second region is called "moe_act" */
+        cr_expect_eq(kept + cases[i].values * VALUE, none, "%s keeps %zu bytes, none %zu", policy, kept, none);
+        expect_runs(cases[i].runs, policy);
     }
 }
 

@@ -68,6 +68,39 @@ Test(files, whole_pages_go_from_the_arena_itself)
     fixture_close(&w.b);
 }
 
+/* Does the file system of the folder have it? */
+static bool has_direct(void)
+{
+    const int fd = open(folder, O_TMPFILE | O_RDWR | O_DIRECT, 0600);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
+/* Values that are used once and never again are not to push what else there is out of the page cache. */
+Test(files, go_past_the_page_cache_where_they_can)
+{
+    if (!has_direct()) cr_skip_test("this file system does not have it");
+    struct world w = open_world("offload:outer", folder, 2);
+    free(outcome_in(&w, 2, true).gradients);
+    cr_expect(plant.writes > 0 && plant.reads > 0);
+    cr_expect_eq(plant.direct, plant.writes + plant.reads, "%d of %d", plant.direct, plant.writes + plant.reads);
+    fixture_close(&w.b);
+}
+
+/* A new file is a place on the disk that nobody has written yet: slower. */
+Test(files, are_made_once_for_all_steps)
+{
+    struct world w = open_world("offload:outer", folder, 2);
+    int files = 0;
+    for (int step = 0; step < 5; step++) {
+        free(outcome_in(&w, 2, step % 2).gradients);
+        if (!step) files = plant.files;
+        cr_expect_eq(plant.files, files, "step %d: %d files", step, plant.files);
+    }
+    cr_expect_gt(files, 0);
+    fixture_close(&w.b);
+}
+
 Test(files, copies_that_come_late_change_nothing)
 {
     struct outcome none = outcome_of("none", NULL, 2, 2, false);

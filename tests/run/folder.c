@@ -33,7 +33,9 @@ static void note_memory(const char *memory, ssize_t n)
 
 static bool refuses(int fd)
 {
-    return plant.refuses_direct && (fcntl(fd, F_GETFL) & O_DIRECT);
+    const bool direct = fcntl(fd, F_GETFL) & O_DIRECT;
+    if (direct) __atomic_add_fetch(&plant.direct, 1, __ATOMIC_RELAXED);
+    return plant.refuses_direct && direct;
 }
 
 ssize_t __wrap_pwrite64(int fd, const void *from, size_t n, off_t at)
@@ -66,6 +68,7 @@ ssize_t __wrap_pread64(int fd, void *to, size_t n, off_t at)
 
 int __wrap_fallocate64(int fd, int mode, off_t at, off_t n)
 {
+    plant.files++;
     errno = plant.fallocate_error;
     return plant.fallocate_error ? -1 : __real_fallocate64(fd, mode, at, n);
 }

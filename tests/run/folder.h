@@ -18,6 +18,7 @@ extern struct plant {
     bool refuses_direct;       /* once a file is read or written past the cache */
     bool refuses_threads;
     int writes, reads, fallocate_error;
+    int files, direct;            /* that were made; writes and reads past the page cache */
     const char *lowest, *highest; /* memory that was written from and read to */
 } plant;
 
