@@ -30,10 +30,26 @@ def check_rows(out):
     none = rows[0]['peak_bytes']
     for r in rows:
         assert r['identical'] and r['peak_bytes'] == r['predicted_peak_bytes'] and r['predicted_ms'] > 0, r
-        assert r['resident_bytes'] is None or r['resident_bytes'] > 0, r
+        assert r['resident_bytes'] is None or r['resident_bytes'] >= r['peak_bytes'], r # by the system, not by a plan
     assert rows[3]['peak_bytes'] <= 0.6 * none and rows[4]['peak_bytes'] <= 1 << 20, rows
     page = (out / 'sweep.html').read_text()
     assert page.count('class="predicted"') == 1 and page.count('class="ring"') == len(rows), 'the chart'
+    for drawing in page, (out / 'sweep.svg').read_text():
+        curve, bound = (points(drawing, name) for name in ('predicted', 'bound'))
+        assert len(curve) > 8 and len(bound) > 4, 'the frontier and the lower bound'
+        assert all(y >= fastest(curve, x) - 0.11 for x, y in bound), 'no plan is below the bound' # y grows downwards
+
+
+def points(drawing, name):
+    """Of the line of that class."""
+    found = re.findall(rf'<polyline class="{name}" points="([^"]+)"', drawing)
+    assert len(found) == 1, name
+    return [tuple(map(float, p.split(','))) for p in found[0].split()]
+
+
+def fastest(curve, x):
+    """Of the plans at x."""
+    return max(y for at, y in curve if abs(at - x) < 0.06)
 
 
 def check_costs(out):
@@ -52,13 +68,23 @@ def check_fit():
     for _, batch, takes, most, above, beyond in found:
         assert int(above) == int(batch) + 1 and int(takes) <= int(most) < int(beyond), said
     assert int(found[1][1]) > int(found[0][1]), 'full fits more than none'
+    said = run('--policy', 'full', '--fit', '8MiB', '--grow', 'seq')
+    found = re.findall(r'^full +length (\d+) takes (\d+) of (\d+) bytes \(arena \d+\), (\d+) takes (\d+)', said, re.M)
+    assert len(found) == 1 and said.count('as predicted') == 1, said
+    length, takes, most, above, beyond = map(int, found[0])
+    assert above == length + 1 and takes <= most < beyond, said
 
 
 def check_advice(out):
-    said = run('--policy', 'none', '--advise')
-    offered = re.findall(r'^  (\S+) +\d+ bytes less', said, re.M)
+    costs = ['--costs', out / 'advice.txt'] # the same plans again
+    said = run('--policy', 'none', '--advise', *costs)
+    offered = re.findall(r'^  (\S+) +(\d+) bytes less', said, re.M)
     assert len(offered) > 3 and 'x block' in said and re.search(r'^  arena .* yes', said, re.M), said
-    run('--policy', ' '.join(['none', *offered]), '--steps', '1', '--out', out)
+    assert re.search(r'^  budget:\S+ .* time, at most [0-9.]+ % above the best there is$', said, re.M), said
+    run('--policy', ' '.join(['none', *(policy for policy, _ in offered)]), '--steps', '1', '--out', out, *costs)
+    none, *rows = json.loads((out / 'sweep.json').read_text())
+    for (policy, less), r in zip(offered, rows, strict=True):
+        assert none['peak_bytes'] - r['peak_bytes'] == int(less), (policy, less, r)
 
 
 def check_mistakes(out):
