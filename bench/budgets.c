@@ -11,12 +11,13 @@
 #include <math.h>
 #include <string.h>
 
-enum { SEQ = 256, BATCH = 2, MOST = 64, BUDGETS = 50 };
+enum { SEQ = 256, SIDE = 64, BATCH = 2, MOST = 64, BUDGETS = 50 };
 
 struct step {
     rw_context *ctx;
     rw_tape *t;
     struct model m;
+    int seq; /* tokens, or the side of a picture */
 };
 
 static int32_t tokens[BATCH * SEQ];
@@ -38,12 +39,14 @@ static void open_model(struct step *s, enum model_kind kind, const char *preset,
 {
     struct model_config c = { 0 };
     open_context(s);
+    c.kind = kind > MODEL_LLAMA ? kind : MODEL_GPT; /* Llama's keys have as many heads here, as in bench/planning */
     model_preset(&c, preset);
     c.kind = kind;
+    s->seq = model_is_of_images(kind) ? SIDE : SEQ;
     if (layers) c.layers = layers;
     if (width) c.width = width, c.hidden = 0;
     c.dropout = kind == MODEL_GPT ? 0.1f : 0;
-    c.max_seq = SEQ;
+    if (c.max_seq < s->seq) c.max_seq = s->seq;
     must(s, model_create(&s->m, s->ctx, &c));
 }
 
@@ -56,7 +59,7 @@ static void close_step(struct step *s)
 static rw_tensor *record(struct step *s)
 {
     rw_tape_reset(s->t);
-    return model_loss(&s->m, s->t, BATCH, SEQ, tokens, tokens);
+    return model_loss(&s->m, s->t, BATCH, s->seq, tokens, tokens);
 }
 
 static rw_prediction predict(struct step *s, const char *policy)
@@ -270,8 +273,7 @@ int main(int argc, char **argv)
         return 2;
     }
     print_predicted();
-    print_measured_peaks(MODEL_GPT);
-    print_measured_peaks(MODEL_LLAMA);
+    for (enum model_kind kind = 0; kind < MODEL_KINDS; kind++) print_measured_peaks(kind);
     print_measured_times(rounds);
     return 0;
 }

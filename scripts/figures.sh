@@ -6,7 +6,7 @@ set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
     bench/linear_loss bench/moe_layer bench/codes bench/quantized bench/save bench/states bench/update_inside \
-    bench/monitor bench/busy \
+    bench/monitor bench/busy bench/offload_step \
     examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
@@ -23,6 +23,7 @@ load before
 saved=$(mktemp -d)
 "$bench/save" "$saved" "$rounds"
 "$bench/states" "$saved"
+"$bench/offload_step" "$saved" "$rounds" | sed '/, at most /!s/^/# /'
 rm -rf "$saved"
 "$bench/update_inside"
 "$bench/monitor"
