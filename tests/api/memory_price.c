@@ -309,3 +309,22 @@ Test(memory_price, a_prediction_is_nodes_and_the_price_of_what_is_beyond)
     }
     fixture_close(&b);
 }
+
+/* Where values may move the bound is the nodes of `none` alone: who moves them has a smaller peak, and pays less. */
+Test(memory_price, is_in_no_bound_where_values_may_move)
+{
+    struct fixture b = fixture_open(3, 1);
+    const rw_offload fast = { .out_bytes_per_s = 1e15, .in_bytes_per_s = 1e15 };
+    cr_assert_eq(rw_context_set_offload(b.ctx, &fast), RW_OK);
+    const rw_prediction none = predict(&b, "none");
+    b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
+    b.ctx->costs->memory = (struct rw_memory_cost){ 1 * MIB, 40000000 };
+    const rw_prediction paid = predict(&b, "none"), moves = predict(&b, "budget:40%+offload");
+    cr_assert_gt(moves.at_peak.host, 0);
+    cr_expect_lt(moves.ms, paid.ms, "%g %g", moves.ms, paid.ms);
+    cr_expect_float_eq(moves.bound_ms, none.ms, 1e-9 * none.ms, "%g %g", moves.bound_ms, none.ms);
+    cr_expect(moves.bound_ms <= moves.ms && moves.gap >= 0);
+    free(b.ctx->costs);
+    b.ctx->costs = NULL;
+    fixture_close(&b);
+}

@@ -377,3 +377,40 @@ Test(cuda_errors, a_launch_that_fails_leaves_states_in_pinned_memory_usable)
     rw_optimizer_destroy(&opt);
     fixture_close(&b);
 }
+
+/* Values that wait in pinned memory, of which there is none at one call or another of a step: an error that says what
+   found no room, or what did without; then the step runs. */
+Test(cuda_errors, pinned_memory_that_there_is_not_is_named_and_the_step_runs_again)
+{
+    unsigned char *expected = NULL;
+    size_t bytes, named = 0;
+    for (long n = 0;; n++) {
+        struct fixture b = fixture_open(3, 1);
+        struct net net;
+        net_init(&net, b.ctx, 3, 64, RW_F32, 1);
+        cr_assert_eq(ckpt_set_policy(b.t, n ? "offload:outer" : "none"), RW_OK);
+        rw_tensor *const loss = net_loss(&net, b.t, 37, 0);
+        const long before = cudasim_calls("cudaMallocHost");
+        if (n) cudasim_fail_call("cudaMallocHost", n, cudaErrorMemoryAllocation);
+        const rw_status status = rw_backward(b.t, loss);
+        const bool struck = cudasim_calls("cudaMallocHost") - before >= n;
+        cudasim_clear_faults();
+        if (status) {
+            cr_assert_eq(status, RW_ERR_MEMORY, "%ld: %s", n, rw_error_message(b.ctx));
+            const char *const said = strstr(rw_error_message(b.ctx), "values that are moved out find no room (");
+            named += said && strstr(said, "pinned") != NULL;
+            rw_error_clear(b.ctx);
+            rw_zero_grad(b.ctx);
+            cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%ld: %s", n, rw_error_message(b.ctx));
+        }
+        unsigned char *const got = all_gradients(b.ctx, &bytes);
+        if (!n) expected = got;
+        else cr_assert_eq(first_difference(expected, got, bytes), -1, "%ld", n);
+        if (n) free(got);
+        fixture_close(&b);
+        cr_assert_eq(cudasim_live_allocations(), 0, "%ld: leaked", n);
+        if (!struck) break;
+    }
+    cr_expect_eq(named, 1, "%zu", named);
+    free(expected);
+}

@@ -312,3 +312,68 @@ Test(offload, a_budget_that_may_move_is_never_slower_by_prediction)
     cr_assert_gt(moved, 0, "a store that costs next to nothing is used");
     fixture_close(&b);
 }
+
+/* ---- what a plan must not move ---- */
+
+enum { CHAIN = 12, CHAIN_N = 200000 }; /* so large that a copy takes less than a square */
+
+/* Squares of which the seventh is saved by hand and written into a buffer when the step ends. */
+static rw_tensor *written_chain(struct fixture *b)
+{
+    rw_tensor *const state = rw_param_find(b->ctx, "state"), *const p = rw_param_find(b->ctx, "p");
+    rw_tensor *x = p;
+    for (int i = 0; i < CHAIN; i++) {
+        x = counted_square(b->t, x, i);
+        if (i == 6) x = ckpt_save(b->t, x);
+        if (i == 8) rw_assign(b->t, state, x);
+    }
+    return rw_sum(b->t, x, RW_ALL_AXES, false);
+}
+
+static struct outcome written_under(const char *policy, char **ret_text)
+{
+    struct fixture b = fixture_open(3, 1);
+    struct outcome o = { 0 };
+    size_t size;
+    set_fast(b.ctx);
+    rw_init_uniform(rw_param(b.ctx, "p", RW_F32, RW_SHAPE(CHAIN_N)), 0.99, 1.01);
+    rw_buffer(b.ctx, "state", RW_F32, RW_SHAPE(CHAIN_N));
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tensor *const loss = written_chain(&b);
+    FILE *const f = open_memstream(ret_text, &size);
+    cr_assert_eq(ckpt_explain(b.t, f), RW_OK, "%s", rw_error_message(b.ctx));
+    fclose(f);
+    cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    o.gradients[0] = all_gradients(b.ctx, &o.bytes);
+    o.loss[0] = rw_item(b.t, loss);
+    o.gradients[1] = malloc(o.bytes);
+    cr_assert_eq(o.bytes, CHAIN_N * sizeof(float));
+    cr_assert_eq(rw_read(NULL, rw_param_find(b.ctx, "state"), o.gradients[1], o.bytes), RW_OK);
+    rw_memory_stats(b.ctx, &o.memory);
+    fixture_close(&b);
+    return o;
+}
+
+Test(offload, a_budget_moves_neither_what_is_saved_by_hand_nor_what_a_buffer_is_to_hold)
+{
+    char *text = NULL;
+    struct outcome none = written_under("none", &text);
+    free(text);
+    for (int percent = 50; percent < 90; percent += 10) {
+        char policy[32];
+        snprintf(policy, sizeof policy, "budget:%d%%+offload", percent);
+        struct outcome o = written_under(policy, &text);
+        cr_assert_gt(o.memory.host, 0, "%s", policy);
+        const char *const saved = strstr(text, "(ckpt_save())");
+        cr_assert_not_null(saved, "%s: %s", policy, text);
+        const char *line = saved;
+        while (line > text && line[-1] != '\n') line--;
+        cr_expect(!strncmp(line, "  kept ", 7), "%s: %.80s", policy, line);
+        for (int i = 0; i < 2; i++)
+            cr_expect_eq(first_difference(o.gradients[i], none.gradients[i], none.bytes), -1, "%s, %d", policy, i);
+        cr_expect_eq(o.loss[0], none.loss[0]);
+        free(text);
+        release(&o);
+    }
+    release(&none);
+}
