@@ -114,7 +114,7 @@ static rw_tensor *classify(struct net *n, rw_tensor *x)
 /* ---- networks ---- */
 
 /* A convolution of one tap is a product of as few numbers as x has channels: at full size, where these are few, its
-   result is the cheapest of all to make again for its bytes. */
+   result is the cheapest of all to make again for its bytes. There are two of these in the first block. */
 static rw_tensor *projection(struct net *n, rw_tensor *x, int64_t out, int stride)
 {
     ckpt_begin(n->t, stride == 1 ? "projection" : "downsample");
@@ -126,7 +126,7 @@ static rw_tensor *bottleneck(struct net *n, rw_tensor *x, int64_t width, int str
     ckpt_begin(n->t, "block");
     rw_tensor *y = conv_bn_relu(n, x, (struct layer){ width, 1 });
     y = conv_bn_relu(n, y, (struct layer){ width, 3, stride });
-    y = conv(n, y, (struct layer){ 4 * width, 1 });
+    y = projects && stride == 1 ? projection(n, y, 4 * width, 1) : conv(n, y, (struct layer){ 4 * width, 1 });
     if (projects) x = bn_with(n, projection(n, x, 4 * width, stride), false, RW_NONE);
     return end(n, x ? bn_with(n, y, true, x) : NULL);
 }

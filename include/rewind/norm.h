@@ -35,7 +35,8 @@ typedef struct rw_batchnorm_params {
  * is recorded on the same tape reads the old ones. params may be NULL.
  *
  * With `relu` and `add` these are the bytes, and the gradients' bytes, of rw_relu() of rw_add() of the two, in one pass
- * over memory in place of three, when it is made again for backward too.
+ * over memory in place of three, when it is made again for backward too. relu's own backward reads the result where
+ * something was added; else it reads what there is already, and is a part of batchnorm's.
  * Errors: RW_ERR_SHAPE also for a batch with fewer than two elements of a channel; RW_ERR_ARGUMENT for running
  * statistics that are missing or no buffers, eps below 0, a momentum outside of 0 to 1; RW_ERR_DTYPE.
  */

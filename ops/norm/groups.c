@@ -57,16 +57,20 @@ static rw_status check_forward(rw_op_call *call)
     return RW_OK;
 }
 
-/* (x, weight, dy, mean, variance) -> dx, dweight, dbias */
+/* (dy, weight, mean, variance[, bias], x) -> dx, dweight, dbias */
 static rw_status check_backward(rw_op_call *call)
 {
+    const struct rw_groups_attrs *const a = call->attrs;
+    const int x = rw_groups_backward_x(a->relu != 0);
+    if (call->n_inputs != x + 1) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs", call->n_inputs);
     RW_CHECK(check_image(call));
-    const struct rw_groups g = rw_groups_of(call->attrs, call->in[0].layout);
+    const struct rw_groups g = rw_groups_of(a, call->in[0].layout);
     RW_CHECK(want_vector(call, 1, call->in[0].dtype, g.c, "weight"));
-    RW_CHECK(rw_want_same_dtype(call, 0, 2));
-    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, 2)))
+    RW_CHECK(rw_want_same_dtype(call, 0, x));
+    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, x)))
         return rw_op_error(call, RW_ERR_SHAPE, "dy has not x's shape");
-    RW_CHECK(want_statistics(call, 3, &g));
+    RW_CHECK(want_statistics(call, 2, &g));
+    if (g.relu) RW_CHECK(want_vector(call, 4, call->in[0].dtype, g.c, "bias"));
     RW_CHECK(rw_op_output_like(call, 0, 0));
     for (int i = 1; i < 3; i++) RW_CHECK(rw_op_output_like(call, i, 1));
     return RW_OK;
@@ -94,8 +98,15 @@ static rw_op_cost cost(const rw_op_call *call)
 static size_t workspace(const rw_op_call *call)
 {
     const struct rw_groups g = rw_groups_of(call->attrs, call->in[0].layout);
-    const bool sums = call->n_outputs > 1; /* not forward of given statistics */
-    return (size_t)rw_groups_workspace(&g, sums) * rw_dtype_size(rw_groups_wide(call->in[0].dtype));
+    const int64_t numbers = rw_groups_workspace(&g, RW_GROUPS_LINES, !g.given);
+    return (size_t)numbers * rw_dtype_size(rw_groups_wide(call->in[0].dtype));
+}
+
+static size_t workspace_backward(const rw_op_call *call)
+{
+    const struct rw_groups g = rw_groups_of(call->attrs, call->in[0].layout);
+    const int64_t numbers = rw_groups_workspace(&g, g.relu ? RW_GROUPS_LINES_OF_RELU : RW_GROUPS_LINES, true);
+    return (size_t)numbers * rw_dtype_size(rw_groups_wide(call->in[0].dtype));
 }
 
 RW_DECLARE_KERNELS(rw_groups)
@@ -103,10 +114,10 @@ RW_DECLARE_KERNELS(rw_groups_backward)
 RW_DECLARE_KERNELS(rw_groups_update)
 
 #define BACKWARD(NAME)                                                                                             \
-    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 5, .n_outputs = 3,                          \
-                                            .inplace = RW_INPLACE({ 0, 2 }), .check = check_backward,              \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = RW_OP_VARIADIC, .n_outputs = 3,             \
+                                            .inplace = RW_INPLACE({ 0, 0 }), .check = check_backward,              \
                                             .kernel = RW_KERNELS(rw_groups_backward), .cost = cost,                \
-                                            .workspace = RW_WORKSPACES(workspace, workspace) };
+                                            .workspace = RW_WORKSPACES(workspace_backward, workspace_backward) };
 BACKWARD(batchnorm_backward)
 BACKWARD(group_norm_backward)
 
@@ -152,26 +163,36 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_groups *of, rw_tens
     return rw_grad_wanted(g, 2) ? rw_grad_set(g, 2, rw_reshape(t, rw_sum_to(t, dy, row), vector)) : RW_OK;
 }
 
+/* The fused backward op. It goes through the relu of the result itself, unless that stood behind a sum: dz has then. */
+static rw_status grad_at_once(rw_grad_call *g, const struct rw_groups *of, bool relu, rw_tensor *dz)
+{
+    struct rw_groups_attrs a = *(const struct rw_groups_attrs *)rw_grad_attrs(g);
+    a.relu = relu;
+    rw_tensor *in[6] = { dz, rw_grad_input(g, 1), of->given ? rw_grad_input(g, 3) : rw_grad_output(g, 1),
+                         of->given ? rw_grad_input(g, 4) : rw_grad_output(g, 2) };
+    const int x = rw_groups_backward_x(relu);
+    if (relu) in[4] = rw_grad_input(g, 2);
+    in[x] = rw_grad_input(g, 0);
+    rw_tensor *out[3] = { NULL, NULL, NULL };
+    rw_apply(rw_grad_tape(g), a.groups ? &rw_op_group_norm_backward : &rw_op_batchnorm_backward, in, x + 1, &a,
+             sizeof a, out);
+    for (int i = 0; i < 3; i++)
+        if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, out[i]));
+    return RW_OK;
+}
+
 /* Into mean and variance nothing flows: nobody reads them but the update. */
 static rw_status grad(rw_grad_call *g)
 {
     const struct rw_groups_attrs *const a = rw_grad_attrs(g);
     const struct rw_groups of = rw_groups_of(a, rw_tensor_layout(rw_grad_input(g, 0)));
     const int added = rw_groups_added(&of);
-    rw_tensor *const dz = a->relu ? rw_relu_slope(g, rw_grad_output(g, 0), rw_grad_upstream(g, 0))
-                                  : rw_grad_upstream(g, 0);
-    if (rw_grad_n_inputs(g) > added && rw_grad_wanted(g, added)) RW_CHECK(rw_grad_set(g, added, dz));
+    const bool adds = rw_grad_n_inputs(g) > added, apart = of.relu && (adds || rw_grad_again(g));
+    rw_tensor *const dz = apart ? rw_relu_slope(g, rw_grad_output(g, 0), rw_grad_upstream(g, 0))
+                                : rw_grad_upstream(g, 0);
+    if (adds && rw_grad_wanted(g, added)) RW_CHECK(rw_grad_set(g, added, dz));
     if (!rw_grad_wanted(g, 0) && !rw_grad_wanted(g, 1) && !rw_grad_wanted(g, 2)) return RW_OK;
-    if (rw_grad_again(g)) return grad_again(g, &of, dz);
-    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), dz,
-                              of.given ? rw_grad_input(g, 3) : rw_grad_output(g, 1),
-                              of.given ? rw_grad_input(g, 4) : rw_grad_output(g, 2) };
-    rw_tensor *out[3] = { NULL, NULL, NULL };
-    rw_apply(rw_grad_tape(g), a->groups ? &rw_op_group_norm_backward : &rw_op_batchnorm_backward, in, 5, a, sizeof *a,
-             out);
-    for (int i = 0; i < 3; i++)
-        if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, out[i]));
-    return RW_OK;
+    return rw_grad_again(g) ? grad_again(g, &of, dz) : grad_at_once(g, &of, of.relu && !apart, dz);
 }
 
 #define FORWARD(NAME, ADDED, OUT, REMAKE)                                                                          \

@@ -8,6 +8,12 @@
  *
  * Rows of a segment are cut into blocks by the shape. A block has a mean and a sum of squares around it for each
  * channel, and these are merged in order.
+ *
+ *     forward   (x, weight, bias[, mean, variance][, what is added]) -> y[, mean, variance]
+ *     backward  (dy, weight, mean, variance[, bias], x)              -> dx, dweight, dbias
+ *
+ * Backward has a bias where relu stood behind the result, with nothing added: it makes each result again, as forward
+ * did, to see which were above 0. So nobody has to keep them for that.
  */
 #ifndef RW_OPS_NORM_GROUPS_H
 #define RW_OPS_NORM_GROUPS_H
@@ -18,7 +24,7 @@ struct rw_groups_attrs {
     double eps;
     int64_t groups; /* of an image's channels; 0: batchnorm */
     int64_t given;  /* mean and variance are inputs, and constants */
-    int64_t relu;   /* of the result, behind what is added to it */
+    int64_t relu;   /* of the result, behind what is added to it; backward: dy is that of relu's result */
 };
 
 struct rw_groups {
@@ -64,11 +70,25 @@ static inline rw_dtype rw_groups_wide(rw_dtype dtype)
     return dtype == RW_F64 ? RW_F64 : RW_F32;
 }
 
-/* Elements of workspace: four numbers per segment and channel, and where anything is summed up two per block and
-   channel. */
-static inline int64_t rw_groups_workspace(const struct rw_groups *g, bool sums)
+/* Where backward's x stands, behind a bias or without one. */
+static inline int rw_groups_backward_x(bool relu)
 {
-    return (4 + (sums ? g->blocks * 2 : 0)) * g->segments * g->c;
+    return relu ? 5 : 4;
+}
+
+/* Numbers in the workspace for each segment and channel, beside two per block where anything is summed up. */
+#define RW_GROUPS_LINES 4
+#define RW_GROUPS_LINES_OF_RELU 6 /* in backward */
+
+static inline int64_t rw_groups_workspace(const struct rw_groups *g, int64_t lines, bool sums)
+{
+    return (lines + (sums ? g->blocks * 2 : 0)) * g->segments * g->c;
+}
+
+/* What rounds to 0 in a type whose results are rounded from float32: the largest such number. */
+static inline float rw_groups_rounds_to_zero(rw_dtype dtype)
+{
+    return dtype == RW_BF16 ? 0x1p-134f : dtype == RW_F16 ? 0x1p-25f : 0;
 }
 
 struct rw_running_attrs {

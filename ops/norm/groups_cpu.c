@@ -22,6 +22,12 @@ VEC_INLINE vf f_relu(vf x)
     return vf_select((vi)((x > 0) | (x != x)), x, vf_all(0));
 }
 
+/* x where y is above `least`, else 0. */
+VEC_INLINE vf f_where_above(vf y, float least, vf x)
+{
+    return vf_select((vi)(y > least), x, vf_all(0));
+}
+
 VEC_INLINE vd d_load(const void *p, rw_dtype dtype, int64_t at, int64_t n)
 {
     const double *const from = (const double *)p + at;
@@ -42,6 +48,11 @@ VEC_INLINE void d_save(void *p, rw_dtype dtype, int64_t at, int64_t n, vd x)
 VEC_INLINE vd d_relu(vd x)
 {
     return vd_select((vl)((x > 0) | (x != x)), x, vd_all(0));
+}
+
+VEC_INLINE vd d_where_above(vd y, double least, vd x)
+{
+    return vd_select((vl)(y > least), x, vd_all(0));
 }
 
 #define WITH(TYPE, call)            \
@@ -84,7 +95,7 @@ rw_status RW_ISA_NAME(rw_groups_cpu)(const rw_kernel *k)
 rw_status RW_ISA_NAME(rw_groups_backward_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_groups_backward_cpu)(const rw_kernel *k)
 {
-    const struct rw_groups g = rw_groups_of(k->attrs, k->in[0].layout);
+    const struct rw_groups g = rw_groups_of(k->attrs, k->out[0].layout);
     const bool parallel = k->in[0].layout->numel >= RW_PARALLEL_FROM;
     if (k->in[0].dtype == RW_F64) d_backward(k, RW_F64, &g, parallel);
     else f_backward(k, k->in[0].dtype, &g, parallel);

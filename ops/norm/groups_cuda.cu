@@ -93,6 +93,20 @@ __device__ place place_of(const rw_groups &g, int64_t i)
     return { c, s, s * g.groups + c / g.width };
 }
 
+/* The result without what is added to it, rounded to its type. */
+template <typename T>
+__device__ wide<T> result_of(T x, T weight, T bias, wide<T> mean, wide<T> var, const rw_groups &g)
+{
+    return widen(narrow<T>((widen(x) - mean) * (widen(weight) * scale_of(var, g.eps)) + widen(bias)));
+}
+
+/* dy, and behind relu 0 where the result is not above 0. */
+template <typename T>
+__device__ wide<T> upstream_of(T dy, T x, T weight, const T *bias, wide<T> mean, wide<T> var, const rw_groups &g)
+{
+    return !g.relu || result_of<T>(x, weight, *bias, mean, var, g) > 0 ? widen(dy) : wide<T>(0);
+}
+
 /* The result is rounded before it is added to, as by an op of its own, and may lie where either operand does. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -102,8 +116,7 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const place p = place_of(g, i);
-    const wide<T> scale = widen(weight[p.channel]) * scale_of(var[p.statistic], g.eps);
-    wide<T> z = widen(narrow<T>((widen(x[i]) - mean[p.statistic]) * scale + widen(bias[p.channel])));
+    wide<T> z = result_of<T>(x[i], weight[p.channel], bias[p.channel], mean[p.statistic], var[p.statistic], g);
     if (added) z += widen(added[i]);
     y[i] = narrow<T>(!g.relu || z > 0 || z != z ? z : wide<T>(0));
 }
@@ -111,8 +124,8 @@ __global__ void __launch_bounds__(THREADS)
 /* Of each channel the sums of dy, and of dy times x normalised. */
 template <typename T>
 __global__ void __launch_bounds__(32 * WARPS)
-    sums_kernel(const T *x, const T *dy, const wide<T> *mean, const wide<T> *var, wide<T> *part, rw_groups g,
-                int64_t across)
+    sums_kernel(const T *x, const T *weight, const T *bias, const T *dy, const wide<T> *mean, const wide<T> *var,
+                wide<T> *part, rw_groups g, int64_t across)
 {
     using W = wide<T>;
     __shared__ W shared[WARPS][32];
@@ -122,9 +135,11 @@ __global__ void __launch_bounds__(32 * WARPS)
         const place p = place_of(g, b.from * g.c + b.channel);
         const W centre = mean[p.statistic], scale = scale_of(var[p.statistic], g.eps);
         for (int64_t r = b.from + threadIdx.y; r < b.to; r += WARPS) {
-            const W d = widen(dy[r * g.c + b.channel]);
+            const T of = x[r * g.c + b.channel];
+            const W d = upstream_of<T>(dy[r * g.c + b.channel], of, weight[b.channel], bias + b.channel, centre,
+                                       var[p.statistic], g);
             sum += d;
-            product += d * ((widen(x[r * g.c + b.channel]) - centre) * scale);
+            product += d * ((widen(of) - centre) * scale);
         }
     }
     sum = column_sum(sum, shared);
@@ -180,7 +195,7 @@ __global__ void means_kernel(const wide<T> *of_segment, const T *weight, wide<T>
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    slope_kernel(const T *x, const T *weight, const T *dy, const wide<T> *mean, const wide<T> *var,
+    slope_kernel(const T *x, const T *weight, const T *bias, const T *dy, const wide<T> *mean, const wide<T> *var,
                  const wide<T> *means, T *dx, rw_groups g, int64_t n)
 {
     using W = wide<T>;
@@ -188,7 +203,9 @@ __global__ void __launch_bounds__(THREADS)
     if (i >= n) return;
     const place p = place_of(g, i);
     const W r = scale_of(var[p.statistic], g.eps), xh = (widen(x[i]) - mean[p.statistic]) * r;
-    const W h = widen(dy[i]) * widen(weight[p.channel]);
+    const T *const at = bias + p.channel;
+    const W d = upstream_of<T>(dy[i], x[i], weight[p.channel], at, mean[p.statistic], var[p.statistic], g);
+    const W h = d * widen(weight[p.channel]);
     dx[i] = narrow<T>(r * (h - means[2 * p.statistic] - xh * means[2 * p.statistic + 1]));
 }
 
@@ -202,7 +219,7 @@ __global__ void update_kernel(const W *mean, const W *var, W *to_mean, W *to_var
     to_var[i] = (1 - m) * to_var[i] + m * (unbiased * var[i]);
 }
 
-rw_groups groups_of(const rw_kernel *k)
+rw_groups groups_of(const rw_kernel *k) /* x, or dy */
 {
     return rw_groups_of(static_cast<const rw_groups_attrs *>(k->attrs), k->in[0].layout);
 }
@@ -242,18 +259,21 @@ template <typename T> void backward(const rw_kernel *k, const rw_groups &g)
     const int64_t across = (g.c + 31) / 32, units = g.segments * g.blocks, n = k->in[0].layout->numel;
     W *const part = static_cast<W *>(k->workspace), *const of_segment = part + units * 2 * g.c;
     W *const means = of_segment + g.segments * 2 * g.c;
-    const W *const mean = of<W>(k->in[3]), *const var = of<W>(k->in[4]);
+    const T *const dy = of<T>(k->in[0]), *const weight = of<T>(k->in[1]);
+    const T *const bias = g.relu ? of<T>(k->in[4]) : weight;
+    const T *const x = of<T>(k->in[rw_groups_backward_x(g.relu)]);
+    const W *const mean = of<W>(k->in[2]), *const var = of<W>(k->in[3]);
     if (n)
-        RW_LAUNCH(sums_kernel<T>, static_cast<unsigned>(across * units), dim3(32, WARPS), 0, k, of<T>(k->in[0]),
-                  of<T>(k->in[2]), mean, var, part, g, across);
+        RW_LAUNCH(sums_kernel<T>, static_cast<unsigned>(across * units), dim3(32, WARPS), 0, k, x, weight, bias, dy,
+                  mean, var, part, g, across);
     if (g.c)
         RW_LAUNCH(merge_sums_kernel<T>, blocks_for(g.c, THREADS), THREADS, 0, k, part, of_segment, to<T>(k, 1),
                   to<T>(k, 2), g);
     if (!n) return;
     RW_LAUNCH(means_kernel<T>, blocks_for(g.segments * g.groups, THREADS), THREADS, 0, k, of_segment, of<T>(k->in[1]),
               means, g);
-    RW_LAUNCH(slope_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, of<T>(k->in[0]), of<T>(k->in[1]),
-              of<T>(k->in[2]), mean, var, means, to<T>(k, 0), g, n);
+    RW_LAUNCH(slope_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, x, weight, bias, dy, mean, var, means,
+              to<T>(k, 0), g, n);
 }
 
 } // namespace

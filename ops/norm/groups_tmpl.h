@@ -32,12 +32,12 @@ struct F(block) {
     T *part, *of_segment;
 };
 
-VEC_INLINE struct F(block) F(block_of)(const struct rw_groups *g, void *workspace, int64_t unit)
+VEC_INLINE struct F(block) F(block_of)(const struct rw_groups *g, int64_t lines, void *workspace, int64_t unit)
 {
     const int64_t s = unit / g->blocks, b = unit % g->blocks, from = b * g->block, to = from + g->block;
     T *const coefficients = workspace;
     return (struct F(block)){ s * g->rows + from, s * g->rows + (to < g->rows ? to : g->rows),
-                              coefficients + (g->segments * 4 + unit * 2) * g->c, coefficients + s * 4 * g->c };
+                              coefficients + (g->segments * lines + unit * 2) * g->c, coefficients + s * lines * g->c };
 }
 
 VEC_INLINE void F(add)(T *sum, const void *x, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
@@ -92,23 +92,35 @@ VEC_INLINE void F(coefficients)(const struct rw_groups *g, const T *mean, const 
     }
 }
 
-/* What forward has besides: the weight over that, and the bias. */
-VEC_INLINE void F(lines)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, T *to)
+/* What results are made with besides: the weight over that, and the bias, in two lines. */
+VEC_INLINE void F(lines)(const struct rw_groups *g, const void *weight, const void *bias, rw_dtype dtype, const T *r,
+                         T *to)
 {
     for (int64_t c = 0; c < g->c; c++) {
-        to[2 * g->c + c] = F(element)(k->in[1].data, dtype, c) * to[g->c + c];
-        to[3 * g->c + c] = F(element)(k->in[2].data, dtype, c);
+        to[c] = F(element)(weight, dtype, c) * r[c];
+        to[g->c + c] = F(element)(bias, dtype, c);
     }
 }
 
 /* Where a row's operands lie: x, dy or what is added, and the result; what each channel has: mean, 1 / sqrt(var + eps),
-   and two more. */
+   and two more; and the two lines of a result that is made again. */
 struct F(row) {
     const void *x, *dy;
     void *to;
     const T *mean, *r;
     T *a, *b;
+    const T *scale, *bias;
 };
+
+/* dy, and behind relu 0 where the result, rounded to its type, is not above 0. */
+VEC_INLINE V F(upstream)(const struct F(row) *k, bool relu, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
+{
+    const V dy = F(load)(k->dy, dtype, at + c, n);
+    if (!relu) return dy;
+    const V d = F(load)(k->x, dtype, at + c, n) - F(load)(k->mean, OWN, c, n);
+    const V y = d * F(load)(k->scale, OWN, c, n) + F(load)(k->bias, OWN, c, n);
+    return F(where_above)(y, (T)rw_groups_rounds_to_zero(dtype), dy);
+}
 
 /* Rounded before it is added to, as by an op of its own. The result may lie where either operand does. */
 VEC_INLINE void F(normalise_row)(const struct F(row) *k, bool adds, bool relu, rw_dtype dtype, int64_t at, int64_t c,
@@ -146,26 +158,36 @@ VEC_INLINE void F(normalise)(const struct rw_groups *g, const rw_kernel *k, rw_d
     else F(normalise_rows)(g, &row, false, false, dtype, b);
 }
 
-VEC_INLINE void F(add_row)(const struct F(row) *k, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
+VEC_INLINE void F(add_row)(const struct F(row) *k, bool relu, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
 {
-    const V dy = F(load)(k->dy, dtype, at + c, n), d = F(load)(k->x, dtype, at + c, n) - F(load)(k->mean, OWN, c, n);
+    const V dy = F(upstream)(k, relu, dtype, at, c, n);
+    const V d = F(load)(k->x, dtype, at + c, n) - F(load)(k->mean, OWN, c, n);
     F(save)(k->a, OWN, c, n, F(load)(k->a, OWN, c, n) + dy);
     F(save)(k->b, OWN, c, n, F(load)(k->b, OWN, c, n) + dy * (d * F(load)(k->r, OWN, c, n)));
+}
+
+VEC_INLINE struct F(row) F(backward_row)(const struct rw_groups *g, const rw_kernel *k, const struct F(block) *b)
+{
+    const T *const mean = b->of_segment, *const scale = mean + RW_GROUPS_LINES * g->c;
+    return (struct F(row)){ .x = k->in[rw_groups_backward_x(g->relu)].data, .dy = k->in[0].data, .to = k->out[0].data,
+                            .mean = mean, .r = mean + g->c, .a = b->part, .b = b->part + g->c, .scale = scale,
+                            .bias = scale + g->c };
 }
 
 /* Of each channel the sums of dy, and of dy times x normalised. */
 VEC_INLINE void F(sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
 {
-    const T *const mean = b->of_segment, *const r = mean + g->c;
-    T *const sum = b->part, *const product = b->part + g->c;
-    for (int64_t c = 0; c < g->c; c++) sum[c] = product[c] = 0;
-    const struct F(row) row = { k->in[0].data, k->in[2].data, NULL, mean, r, sum, product };
-    for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(add_row), &row, dtype, i * g->c);
+    const struct F(row) row = F(backward_row)(g, k, b);
+    for (int64_t c = 0; c < g->c; c++) row.a[c] = row.b[c] = 0;
+    if (g->relu)
+        for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(add_row), &row, true, dtype, i * g->c);
+    else
+        for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(add_row), &row, false, dtype, i * g->c);
 }
 
 /* The blocks' sums in order: of a segment beside its coefficients, of all to dbias and dweight. */
 VEC_INLINE void F(merge_sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const T *parts,
-                              T *coefficients)
+                              int64_t lines, T *coefficients)
 {
     for (int64_t c = 0; c < g->c; c++) {
         double bias = 0, weight = 0;
@@ -176,7 +198,7 @@ VEC_INLINE void F(merge_sums)(const struct rw_groups *g, const rw_kernel *k, rw_
                 sum += (double)part[c];
                 product += (double)part[g->c + c];
             }
-            T *const to = coefficients + (s * 4 + 2) * g->c;
+            T *const to = coefficients + (s * lines + 2) * g->c;
             to[c] = (T)sum;
             to[g->c + c] = (T)product;
             bias += sum;
@@ -206,66 +228,75 @@ VEC_INLINE void F(mean_sums)(const struct rw_groups *g, const rw_kernel *k, rw_d
 }
 
 /* a: the weight; h and hx: the means of mean_sums(). */
-VEC_INLINE void F(slope_row)(const struct F(row) *k, const T *h, const T *hx, rw_dtype dtype, int64_t at, int64_t c,
-                             int64_t n)
+VEC_INLINE void F(slope_row)(const struct F(row) *k, const T *h, const T *hx, bool relu, rw_dtype dtype, int64_t at,
+                             int64_t c, int64_t n)
 {
     const V r = F(load)(k->r, OWN, c, n);
     const V xh = (F(load)(k->x, dtype, at + c, n) - F(load)(k->mean, OWN, c, n)) * r;
-    const V dy = F(load)(k->dy, dtype, at + c, n) * F(load)(k->a, OWN, c, n);
+    const V dy = F(upstream)(k, relu, dtype, at, c, n) * F(load)(k->a, OWN, c, n);
     F(save)(k->to, dtype, at + c, n, r * (dy - F(load)(h, OWN, c, n) - xh * F(load)(hx, OWN, c, n)));
 }
 
 VEC_INLINE void F(slope)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
 {
-    const T *const mean = b->of_segment, *const r = mean + g->c, *const h = r + g->c, *const hx = h + g->c;
-    T *const weight = b->part;
-    for (int64_t c = 0; c < g->c; c++) weight[c] = F(element)(k->in[1].data, dtype, c);
-    const struct F(row) row = { k->in[0].data, k->in[2].data, k->out[0].data, mean, r, weight, NULL };
-    for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(slope_row), &row, h, hx, dtype, i * g->c);
+    const struct F(row) row = F(backward_row)(g, k, b);
+    const T *const h = row.r + g->c, *const hx = h + g->c;
+    for (int64_t c = 0; c < g->c; c++) row.a[c] = F(element)(k->in[1].data, dtype, c);
+    if (g->relu)
+        for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(slope_row), &row, h, hx, true, dtype, i * g->c);
+    else
+        for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(slope_row), &row, h, hx, false, dtype, i * g->c);
 }
 
 static void F(forward)(const rw_kernel *k, rw_dtype type, const struct rw_groups *g, bool parallel)
 {
-    T *const coefficients = k->workspace, *const parts = coefficients + g->segments * 4 * g->c;
+    const int64_t lines = RW_GROUPS_LINES;
+    T *const coefficients = k->workspace, *const parts = coefficients + g->segments * lines * g->c;
     const int64_t units = g->segments * g->blocks;
     const T *const mean = g->given ? k->in[3].data : k->out[1].data;
     const T *const var = g->given ? k->in[4].data : k->out[2].data;
     if (!g->given) {
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
         for (int64_t i = 0; i < units; i++) {
-            const struct F(block) b = F(block_of)(g, coefficients, i);
+            const struct F(block) b = F(block_of)(g, lines, coefficients, i);
             OF_TYPE(F(statistics)(g, k->in[0].data, dtype, &b))
         }
         for (int64_t i = 0; i < g->segments * g->groups; i++)
             F(merge)(g, parts, i / g->groups, i % g->groups, (T *)k->out[1].data + i, (T *)k->out[2].data + i);
     }
     for (int64_t s = 0; s < g->segments; s++) {
-        F(coefficients)(g, mean, var, s, coefficients + s * 4 * g->c);
-        F(lines)(g, k, type, coefficients + s * 4 * g->c);
+        T *const of = coefficients + s * lines * g->c;
+        F(coefficients)(g, mean, var, s, of);
+        F(lines)(g, k->in[1].data, k->in[2].data, type, of + g->c, of + 2 * g->c);
     }
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
     for (int64_t i = 0; i < units; i++) {
-        const struct F(block) b = F(block_of)(g, coefficients, i);
+        const struct F(block) b = F(block_of)(g, lines, coefficients, i);
         OF_TYPE(F(normalise)(g, k, dtype, &b))
     }
 }
 
 static void F(backward)(const rw_kernel *k, rw_dtype type, const struct rw_groups *g, bool parallel)
 {
-    T *const coefficients = k->workspace, *const parts = coefficients + g->segments * 4 * g->c;
+    const int64_t lines = g->relu ? RW_GROUPS_LINES_OF_RELU : RW_GROUPS_LINES;
+    T *const coefficients = k->workspace, *const parts = coefficients + g->segments * lines * g->c;
     const int64_t units = g->segments * g->blocks;
-    for (int64_t s = 0; s < g->segments; s++)
-        F(coefficients)(g, k->in[3].data, k->in[4].data, s, coefficients + s * 4 * g->c);
+    for (int64_t s = 0; s < g->segments; s++) {
+        T *const of = coefficients + s * lines * g->c;
+        F(coefficients)(g, k->in[2].data, k->in[3].data, s, of);
+        if (g->relu)
+            F(lines)(g, k->in[1].data, k->in[4].data, type, of + g->c, of + RW_GROUPS_LINES * g->c);
+    }
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
     for (int64_t i = 0; i < units; i++) {
-        const struct F(block) b = F(block_of)(g, coefficients, i);
+        const struct F(block) b = F(block_of)(g, lines, coefficients, i);
         OF_TYPE(F(sums)(g, k, dtype, &b))
     }
-    F(merge_sums)(g, k, type, parts, coefficients);
-    for (int64_t s = 0; s < g->segments; s++) F(mean_sums)(g, k, type, coefficients + (s * 4 + 2) * g->c);
+    F(merge_sums)(g, k, type, parts, lines, coefficients);
+    for (int64_t s = 0; s < g->segments; s++) F(mean_sums)(g, k, type, coefficients + (s * lines + 2) * g->c);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
     for (int64_t i = 0; i < units; i++) {
-        const struct F(block) b = F(block_of)(g, coefficients, i);
+        const struct F(block) b = F(block_of)(g, lines, coefficients, i);
         OF_TYPE(F(slope)(g, k, dtype, &b))
     }
 }

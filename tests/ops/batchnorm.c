@@ -149,6 +149,7 @@ Test(ops_batchnorm, an_evaluation_reads_them_and_leaves_them)
 
 struct form {
     bool relu, adds, evaluates, fused;
+    double weight; /* of all channels, the bias being 0; 0: those that differ */
 };
 
 static rw_tensor *formed(rw_tape *t, const struct form *f, rw_tensor *x, rw_tensor *more, rw_tensor *w, rw_tensor *b,
@@ -176,6 +177,7 @@ static unsigned char *with_form(rw_dtype dtype, const struct form *f, const int 
     rw_tensor *const var = rw_buffer(b.ctx, "var", wide, RW_SHAPE(c));
     rw_init_normal(x, 1, 2), rw_init_normal(more, 0, 1), rw_init_normal(weight, 1, 0.3), rw_init_normal(bias, 0, 1);
     rw_init_constant(mean, 0.5), rw_init_constant(var, 3);
+    if (f->weight > 0) rw_init_constant(weight, f->weight), rw_init_constant(bias, 0);
     cr_assert_eq(ckpt_set_policy(t, replays ? "discard:bn" : "none"), RW_OK);
     ckpt_begin(t, "bn");
     rw_tensor *const of = h ? rw_permute(t, x, (const int[]){ 0, 3, 1, 2 }) : x;
@@ -218,6 +220,26 @@ Test(ops_batchnorm, with_relu_and_a_sum_has_the_bytes_of_the_three_ops)
     }
 }
 
+/* Results so small that the type has but 0 for half of them: where relu cut is to be seen in the result, not in what is
+   computed of x. */
+Test(ops_batchnorm, relu_cuts_what_rounds_to_zero)
+{
+    static const struct {
+        rw_dtype dtype;
+        double least;
+    } all[] = { { RW_BF16, 0x1p-133 }, { RW_F16, 0x1p-24 } };
+    for (int i = 0; i < 2 * 2; i++) {
+        struct form f = { .relu = true, .evaluates = i / 2, .weight = all[i % 2].least };
+        size_t n, more;
+        unsigned char *const apart = with_form(all[i % 2].dtype, &f, (const int[]){ 40, 19, 0, 0 }, false, &n);
+        f.fused = true;
+        unsigned char *const one = with_form(all[i % 2].dtype, &f, (const int[]){ 40, 19, 0, 0 }, false, &more);
+        cr_assert_eq(n, more);
+        cr_expect_eq(first_difference(apart, one, n), -1, "%s, evaluation %d", rw_dtype_name(all[i % 2].dtype), i / 2);
+        free(apart), free(one);
+    }
+}
+
 /* d/dx of the square of a gradient's elements. */
 static double *again(const struct form *f)
 {
@@ -251,16 +273,20 @@ Test(ops_batchnorm, with_relu_and_a_sum_has_their_second_gradient)
     free(apart), free(one);
 }
 
-/* x again, and two numbers of a channel. */
+/* x again, and two numbers of a channel; not the result, whatever relu cut of it. */
 Test(ops_batchnorm, keeps_x_and_two_numbers_for_each_channel)
 {
-    struct model m = open_model(RW_F32, 1, "none");
-    rw_memory memory;
-    rw_tensor *const y = rw_batchnorm(m.b.t, rw_scale(m.b.t, m.x, 2), m.weight, m.bias, m.mean, m.var, NULL);
-    cr_assert_eq(rw_backward(m.b.t, rw_sum(m.b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(m.b.ctx));
-    cr_assert_eq(rw_memory_stats(m.b.ctx, &memory), RW_OK);
-    cr_assert_eq(memory.kept, rw_tensor_bytes(m.x) + 2 * 512, /* where buffers begin */ "%zu bytes", memory.kept);
-    fixture_close(&m.b);
+    for (int relu = 0; relu < 2; relu++) {
+        struct model m = open_model(RW_F32, 1, "none");
+        rw_memory memory;
+        rw_tensor *const y = rw_batchnorm(m.b.t, rw_scale(m.b.t, m.x, 2), m.weight, m.bias, m.mean, m.var,
+                                          &(rw_batchnorm_params){ .relu = relu });
+        cr_assert_eq(rw_backward(m.b.t, rw_sum(m.b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(m.b.ctx));
+        cr_assert_eq(rw_memory_stats(m.b.ctx, &memory), RW_OK);
+        cr_assert_eq(memory.kept, rw_tensor_bytes(m.x) + 2 * 512, /* where buffers begin */ "%zu bytes, relu %d",
+                     memory.kept, relu);
+        fixture_close(&m.b);
+    }
 }
 
 static void refuses(struct model *m, rw_tensor *y, rw_status status, const char *text, size_t nodes)

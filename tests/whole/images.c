@@ -119,9 +119,9 @@ static double kept_under(enum model_kind kind, const char *policy)
 }
 
 /*
- * Under none a batch norm keeps its input, which a convolution made, and the relu behind it its result. Without the
- * latter resnet50 keeps the former: 11.11 of 20.98 million elements, more than half (docs/figures.md has the list),
- * and what the pool makes. That made again, too, and one convolution of 64 channels, it is less. densenet121 keeps its
+ * Under none a batch norm keeps its input, which a convolution made, and the next convolution the result. Without the
+ * latter resnet50 keeps the former: 11.11 of 20.18 million elements, more than half (docs/figures.md has the list),
+ * and what the pool makes. That made again, too, and two convolutions of 64 channels, it is less. densenet121 keeps its
  * concatenations, half of all; made again as well, what is left grows with the layers and not with their square.
  */
 Test(images, kept_with_bn_and_relu_made_again)
@@ -132,12 +132,12 @@ Test(images, kept_with_bn_and_relu_made_again)
     const double half = kept_under(MODEL_DENSENET121, "discard:bn,relu") / densenet;
     const double pooled = kept_under(MODEL_DENSENET121, "discard:bn,pool") / densenet;
     const double least = kept_under(MODEL_DENSENET121, "discard:bn,relu,concat") / densenet;
-    cr_expect_leq(bare, 0.5421, "resnet50: %.4f", bare);
-    cr_expect_leq(less, 0.492, "resnet50 without pool and first projection: %.4f", less);
-    cr_expect_leq(half, 0.5011, "densenet121: %.4f", half);
-    cr_expect_leq(pooled, 0.4931, "densenet121 without its pool: %.4f", pooled);
-    cr_expect_leq(least, 0.213, "densenet121 without concatenations: %.4f", least);
-    cr_expect_leq(resnet / 8, 84e6, "resnet50 under none: %.0f bytes an image", resnet / 8);
+    cr_expect_leq(bare, 0.5637, "resnet50: %.4f", bare);
+    cr_expect_leq(less, 0.4717, "resnet50 without pool and first projections: %.4f", less);
+    cr_expect_leq(half, 0.5151, "densenet121: %.4f", half);
+    cr_expect_leq(pooled, 0.5069, "densenet121 without its pool: %.4f", pooled);
+    cr_expect_leq(least, 0.2174, "densenet121 without concatenations: %.4f", least);
+    cr_expect_leq(resnet / 8, 80.8e6, "resnet50 under none: %.0f bytes an image", resnet / 8);
 }
 
 #define STEPS 20
