@@ -152,27 +152,34 @@ static rw_status grad_data(rw_grad_call *g);
 static rw_status grad_weight(rw_grad_call *g);
 
 RW_DECLARE_KERNELS(rw_conv2d)
+RW_DECLARE_CUDA_WORKSPACE(rw_conv2d_workspace_cuda)
 static const rw_op_def rw_op_conv2d = { .name = "conv2d", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
                                         .check = check_forward, .kernel = RW_KERNELS(rw_conv2d), .grad = grad_forward,
-                                        .cost = cost_forward, .workspace = RW_WORKSPACES(workspace_forward, NULL),
+                                        .cost = cost_forward,
+                                        .workspace = RW_WORKSPACES(workspace_forward, rw_conv2d_workspace_cuda),
                                         .lowered = RW_OP_ALL_INPUTS };
 
 /* The same op as a gradient and by its own name. */
 RW_DECLARE_KERNELS(rw_conv2d_data)
+RW_DECLARE_CUDA_WORKSPACE(rw_conv2d_data_workspace_cuda)
 #define DATA(NAME)                                                                                                  \
     static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = 2, .n_outputs = 1, .check = check_data,      \
                                             .kernel = RW_KERNELS(rw_conv2d_data), .grad = grad_data,                \
-                                            .cost = cost_data, .workspace = RW_WORKSPACES(workspace_data, NULL),    \
+                                            .cost = cost_data,                                                      \
+                                            .workspace = RW_WORKSPACES(workspace_data,                              \
+                                                                       rw_conv2d_data_workspace_cuda),              \
                                             .lowered = RW_OP_ALL_INPUTS };
 DATA(conv2d_data)
 DATA(conv_transpose2d)
 
 RW_DECLARE_KERNELS(rw_conv2d_weight)
+RW_DECLARE_CUDA_WORKSPACE(rw_conv2d_weight_workspace_cuda)
 static const rw_op_def rw_op_conv2d_weight = { .name = "conv2d_weight", .n_inputs = RW_OP_VARIADIC, .n_outputs = 1,
                                                .inplace = RW_INPLACE({ 0, 2 }), .optional = RW_OP_INPUT(2),
                                                .check = check_weight, .kernel = RW_KERNELS(rw_conv2d_weight),
                                                .grad = grad_weight, .cost = cost_weight,
-                                               .workspace = RW_WORKSPACES(workspace_weight, NULL) };
+                                               .workspace = RW_WORKSPACES(workspace_weight,
+                                                                          rw_conv2d_weight_workspace_cuda) };
 
 static rw_tensor *convolved(rw_grad_call *g, rw_tensor *x, rw_tensor *weight)
 {

@@ -1,7 +1,12 @@
 /*
- * Convolutions on CUDA: the three products of conv.h as tiles of our own. What a tile multiplies is gathered where the
- * kernel lies over the image, so nothing is unfolded in memory; each element of a result is one sum in a fixed order.
+ * Convolutions on CUDA: the three products of conv.h, by cuDNN where that is asked for and takes them
+ * (device/cuda/cudnn/conv.h), else as tiles of our own. What a tile multiplies is gathered where the kernel lies over
+ * the image, so nothing is unfolded in memory; each element of a result is one sum in a fixed order.
+ *
+ * Law 1 is kept here: who computes follows from the device, types, shapes and attributes, and so is the same for
+ * forward and replay. Where an operand begins does not count: what the library cannot load is copied first.
  */
+#include "device/cuda/cudnn/conv.h"
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
@@ -186,13 +191,137 @@ template <typename T, int KIND> void launch(const rw_kernel *k, const rw_conv &c
     RW_LAUNCH((tile_kernel<T, KIND>), blocks, dim3(TILE, TILE_ROWS), 0, k, swaps ? b : a, swaps ? a : b, add, to, c, e);
 }
 
+/* ---- the library ---- */
+
+static_assert(static_cast<int>(RW_DNN_CONV_FORWARD) == RW_CONV_FORWARD &&
+                  static_cast<int>(RW_DNN_CONV_DATA) == RW_CONV_DATA &&
+                  static_cast<int>(RW_DNN_CONV_WEIGHT) == RW_CONV_WEIGHT,
+              "one order of kinds");
+
+constexpr size_t LOADED = 16, WORKSPACE_ALIGN = 256;
+
+size_t aligned(size_t bytes)
+{
+    return (bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
+}
+
+constexpr int INPUTS = 3; /* of a forward a bias, of a weight's gradient a sum: that one the library does not see */
+
+struct choice {
+    bool by_library; /* the workspace: its own part, copies of inputs, a weight's gradient before it is added */
+    rw_dnn_conv_signature signature;
+    size_t own;
+    bool copied[INPUTS];
+    size_t at[INPUTS], gradient_at;
+    size_t workspace;
+};
+
+rw_dnn_conv_signature signature_of(const rw_conv &c, rw_conv_kind kind, bool third)
+{
+    rw_dnn_conv_signature s = {};
+    s.n = c.n, s.h = c.h, s.w = c.w, s.c = c.c;
+    s.oh = c.oh, s.ow = c.ow, s.oc = c.oc, s.kh = c.kh, s.kw = c.kw;
+    for (int i = 0; i < 2; i++) s.stride[i] = c.stride[i], s.padding[i] = c.padding[i], s.dilation[i] = c.dilation[i];
+    s.groups = c.groups;
+    s.dtype = static_cast<int32_t>(c.dtype);
+    s.kind = static_cast<int32_t>(kind);
+    s.bias = kind == RW_CONV_FORWARD && third;
+    return s;
+}
+
+/* Behind the library's own part. */
+void lay_out(choice *c, const rw_layout *const *in, size_t size)
+{
+    const bool sums = in[2] && c->signature.kind == RW_DNN_CONV_WEIGHT;
+    c->workspace = c->own;
+    for (int i = 0; i < INPUTS; i++) {
+        c->copied[i] = in[i] && !(i == 2 && sums) && static_cast<size_t>(in[i]->offset) * size % LOADED != 0;
+        c->at[i] = c->workspace;
+        if (c->copied[i]) c->workspace += aligned(static_cast<size_t>(in[i]->numel) * size);
+    }
+    c->gradient_at = c->workspace;
+    if (sums) c->workspace += aligned(static_cast<size_t>(in[2]->numel) * size);
+}
+
+/* in[2] is NULL where there is none. pins: workspace is asked for; else a kernel runs, and what is pinned looked up. */
+rw_status choose(choice *ret, const void *device, const rw_conv &c, rw_conv_kind kind, const rw_layout *const *in,
+                 bool pins)
+{
+    rw_dnn_conv *const library = static_cast<const rw_cuda *>(device)->conv;
+    *ret = {};
+    ret->signature = signature_of(c, kind, in[2] != nullptr);
+    if (!(c.n && c.h && c.w && c.c && c.oh && c.ow && c.oc)) return RW_OK; /* nothing to sum up */
+    if (pins) {
+        const rw_status status = rw_dnn_conv_query(library, &ret->signature, &ret->by_library, &ret->own);
+        if (status) return status;
+    } else {
+        ret->by_library = rw_dnn_conv_has(library, &ret->signature, &ret->own);
+    }
+    if (ret->by_library) lay_out(ret, in, rw_dtype_size(c.dtype));
+    return RW_OK;
+}
+
+/* Input i where the library may load it. A failure is seen by rw_cuda_launched(). */
+const void *loaded(const rw_kernel *k, const choice &c, int i)
+{
+    if (!c.copied[i]) return k->in[i].data;
+    void *const to = static_cast<char *>(k->workspace) + c.at[i];
+    cudaMemcpyAsync(to, k->in[i].data, static_cast<size_t>(k->in[i].layout->numel) * rw_dtype_size(k->in[i].dtype),
+                    cudaMemcpyDeviceToDevice, rw_stream(k));
+    return to;
+}
+
+/* to = a + b, which may be one place. */
+template <typename T> __global__ void __launch_bounds__(256) plus_kernel(const T *a, const T *b, T *to, int64_t n)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < n) to[i] = narrow<T>(widen(a[i]) + widen(b[i]));
+}
+
+/* The library's product, and what a weight's gradient is added to. */
+template <typename T> rw_status run_library(const rw_kernel *k, const choice &c, rw_conv_kind kind)
+{
+    const bool sums = kind == RW_CONV_WEIGHT && rw_kernel_has(k, 2);
+    char *const workspace = static_cast<char *>(k->workspace);
+    T *const to = static_cast<T *>(k->out[0].data);
+    T *const made = sums ? reinterpret_cast<T *>(workspace + c.gradient_at) : to;
+    const void *const a = loaded(k, c, 0), *const b = loaded(k, c, 1);
+    const void *const bias = c.signature.bias ? loaded(k, c, 2) : nullptr;
+    const void *const x = kind == RW_CONV_DATA ? made : a, *const w = kind == RW_CONV_WEIGHT ? made : b;
+    const void *const y = kind == RW_CONV_FORWARD ? made : kind == RW_CONV_DATA ? a : b;
+    const rw_cuda *const cuda = static_cast<const rw_cuda *>(k->device);
+    const rw_status status = rw_dnn_conv_run(cuda->conv, &c.signature, x, w, y, bias, workspace, c.own);
+    const int64_t n = k->out[0].layout->numel;
+    if (!status && sums)
+        RW_LAUNCH(plus_kernel<T>, blocks_for(n, 256), 256, 0, k, made, static_cast<const T *>(k->in[2].data), to, n);
+    return status;
+}
+
+template <int KIND> size_t workspace_of(const rw_op_call *call)
+{
+    const rw_conv_kind kind = static_cast<rw_conv_kind>(KIND);
+    const rw_layout *const third = call->n_inputs > 2 ? call->in[2].layout : nullptr;
+    const rw_layout *const in[] = { call->in[0].layout, call->in[1].layout, third };
+    choice c;
+    return choose(&c, call->device, rw_conv_of_call(call, kind), kind, in, true) ? SIZE_MAX : c.workspace;
+}
+
 template <int KIND> rw_status run(const rw_kernel *k)
 {
-    const rw_conv c = rw_conv_of_kernel(k, static_cast<rw_conv_kind>(KIND));
+    const rw_conv_kind kind = static_cast<rw_conv_kind>(KIND);
+    const rw_conv c = rw_conv_of_kernel(k, kind);
     if (!k->out[0].layout->numel) return RW_OK;
+    const rw_layout *const third = rw_kernel_has(k, 2) ? k->in[2].layout : nullptr;
+    const rw_layout *const in[] = { k->in[0].layout, k->in[1].layout, third };
+    choice by;
+    choose(&by, k->device, c, kind, in, false);
+    if (k->workspace_bytes < by.workspace) return RW_ERR_MEMORY;
     return with_float_type(c.dtype, [&](auto type) {
         using T = decltype(type);
-        launch<T, KIND>(k, c, rw_kernel_has(k, 2) ? static_cast<const T *>(k->in[2].data) : nullptr);
+        const rw_status status = by.by_library ? run_library<T>(k, by, kind) : RW_OK;
+        if (status) return status;
+        if (!by.by_library)
+            launch<T, KIND>(k, c, rw_kernel_has(k, 2) ? static_cast<const T *>(k->in[2].data) : nullptr);
         return rw_cuda_launched(k);
     });
 }
@@ -212,4 +341,19 @@ extern "C" rw_status rw_conv2d_data_cuda(const rw_kernel *k)
 extern "C" rw_status rw_conv2d_weight_cuda(const rw_kernel *k)
 {
     return run<RW_CONV_WEIGHT>(k);
+}
+
+extern "C" size_t rw_conv2d_workspace_cuda(const rw_op_call *call)
+{
+    return workspace_of<RW_CONV_FORWARD>(call);
+}
+
+extern "C" size_t rw_conv2d_data_workspace_cuda(const rw_op_call *call)
+{
+    return workspace_of<RW_CONV_DATA>(call);
+}
+
+extern "C" size_t rw_conv2d_weight_workspace_cuda(const rw_op_call *call)
+{
+    return workspace_of<RW_CONV_WEIGHT>(call);
 }

@@ -284,7 +284,7 @@ static bool fits(const algorithm &algo, const problem &p, const preference &pref
     return check_algorithm(algo, p) == CUBLAS_STATUS_SUCCESS;
 }
 
-static bool is_rotating()
+bool blas_rotates()
 {
     if (!rotates_known) {
         const char *v = getenv("CUDASIM_BLAS_ROTATE");
@@ -303,7 +303,7 @@ static int answer(const problem &p, const preference &pref, int requested, cubla
     for (const algorithm &algo : algorithms)
         if (fits(algo, p, pref, alignment)) found.push_back(&algo);
     uint64_t first = signature(p, pref, alignment);
-    if (is_rotating()) first += questions;
+    if (blas_rotates()) first += questions;
     questions++;
     int n = 0;
     for (; n < requested && n < static_cast<int>(found.size()); n++) {

@@ -89,6 +89,8 @@ cublasStatus_t default_algorithm(const problem &p, cublasLtMatmulAlgo_t *packed)
 cublasStatus_t check_algorithm(const algorithm &algo, const problem &p);
 
 bool blas_is_alive(const void *object);
+/* Does a second question for the same product give another answer? */
+bool blas_rotates();
 
 /* The door of a call: takes the lock, gives a planted status. */
 class blas_entry {

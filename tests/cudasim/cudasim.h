@@ -31,8 +31,16 @@ void cudasim_clear_report(void);
 /* Everything as in a fresh process, but for the environment, which is read again. Frees what is alive. */
 void cudasim_restart(void);
 
-/* Every question for algorithms gets its answers in another order (also CUDASIM_BLAS_ROTATE=1): a re-query shows. */
+/* Every question for algorithms, of products and convolutions, gets its answers in another order (also
+ * CUDASIM_BLAS_ROTATE=1): a re-query shows. */
 void cudasim_set_blas_rotation(bool on);
+
+/* The version of cuDNN that is installed, 91900 at first; 0: none is (also CUDASIM_CUDNN). */
+void cudasim_set_cudnn(int version);
+/* Whether a library that is opened while the program runs is installed. */
+bool cudasim_has_library(const char *file);
+/* The engines that cuDNN offers, in this order, "3,8"; NULL for its own choice. convolution.cc has their table. */
+void cudasim_set_dnn_engines(const char *ids);
 
 void cudasim_set_seed(uint64_t seed);
 void cudasim_set_lazy(bool lazy);
@@ -57,7 +65,7 @@ long cudasim_calls(const char *function);
 
 struct cudasim_live {
     size_t device_allocations, device_bytes, host_allocations, host_bytes, registrations;
-    size_t streams, events, graphs, graph_execs, blas_objects;
+    size_t streams, events, graphs, graph_execs, blas_objects, dnn_objects;
     size_t queued; /* pieces of work that have not run */
 };
 struct cudasim_live cudasim_live(void);

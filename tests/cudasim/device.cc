@@ -79,6 +79,7 @@ static void configure()
     if (const char *v = setting("CUDASIM_SMS")) config.multiprocessors = atoi(v);
     if (const char *v = setting("CUDASIM_CAPABILITY")) config.major = atoi(v) / 10, config.minor = atoi(v) % 10;
     if (const char *v = setting("CUDASIM_FAIL")) plant_list(v);
+    if (const char *v = setting("CUDASIM_CUDNN")) config.cudnn = atoi(v);
     if (config.strict) watch_faults();
     random_seed(config.seed);
 }
@@ -427,6 +428,7 @@ void cudasim_restart(void)
     lock_scope scope;
     free_all_streams();
     free_all_blas();
+    free_all_dnn();
     free_all_memory();
     counters.clear();
     kernels_left = 0;
@@ -448,6 +450,8 @@ CUDASIM_SETTER(cudasim_set_driver, bool present, config.driver = present)
 CUDASIM_SETTER(cudasim_set_devices, int count, config.devices = count)
 CUDASIM_SETTER(cudasim_set_memory, size_t bytes, config.memory = bytes)
 CUDASIM_SETTER(cudasim_set_multiprocessors, int count, config.multiprocessors = count)
+CUDASIM_SETTER(cudasim_set_cudnn, int version, config.cudnn = version)
+CUDASIM_SETTER(cudasim_set_dnn_engines, const char *ids, config.dnn_engines = ids ? ids : "")
 CUDASIM_SETTER(cudasim_break, cudaError_t code, broken = code)
 
 void cudasim_set_strict(bool strict)
@@ -501,6 +505,7 @@ struct cudasim_live cudasim_live(void)
     count_memory(&live);
     count_streams(&live);
     count_blas(&live);
+    count_dnn(&live);
     return live;
 }
 
@@ -508,7 +513,7 @@ size_t cudasim_live_allocations(void)
 {
     const struct cudasim_live l = cudasim_live();
     return l.device_allocations + l.host_allocations + l.registrations + l.streams + l.events + l.graphs +
-           l.graph_execs + l.blas_objects;
+           l.graph_execs + l.blas_objects + l.dnn_objects;
 }
 
 void cudasim_print_live(FILE *file)
@@ -517,9 +522,9 @@ void cudasim_print_live(FILE *file)
     fprintf(file,
             "alive: %zu device allocations (%zu bytes), %zu pinned (%zu bytes), %zu registrations, %zu streams, %zu "
             "events, "
-            "%zu graphs, %zu executable graphs, %zu cuBLASLt objects; %zu pieces of work wait\n",
+            "%zu graphs, %zu executable graphs, %zu cuBLASLt objects, %zu of cuDNN; %zu pieces of work wait\n",
             l.device_allocations, l.device_bytes, l.host_allocations, l.host_bytes, l.registrations, l.streams,
-            l.events, l.graphs, l.graph_execs, l.blas_objects, l.queued);
+            l.events, l.graphs, l.graph_execs, l.blas_objects, l.dnn_objects, l.queued);
     lock_scope scope;
     print_allocations(file);
 }

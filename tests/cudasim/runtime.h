@@ -10,6 +10,7 @@
 #include <pthread.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace cudasim {
@@ -19,6 +20,8 @@ struct settings {
     bool lazy = false, strict = false, driver = true;
     int devices = 1, multiprocessors = 132, major = 9, minor = 0;
     size_t memory = size_t(2) << 30;
+    int cudnn = 91900;       /* 0: not installed */
+    std::string dnn_engines; /* ids with commas between; empty: all */
 };
 extern settings config;
 
@@ -101,9 +104,11 @@ bool is_stream(cudaStream_t stream);
 bool is_here(cudaStream_t stream);
 void free_all_streams();
 void free_all_blas();
+void free_all_dnn();
 void count_streams(struct cudasim_live *live);
 void count_memory(struct cudasim_live *live);
 void count_blas(struct cudasim_live *live);
+void count_dnn(struct cudasim_live *live);
 void print_allocations(FILE *file);
 
 } // namespace cudasim

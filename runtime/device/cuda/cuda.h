@@ -23,6 +23,7 @@ extern "C" {
 
 struct rw_blaslt;
 struct rw_sdpa;
+struct rw_dnn_conv;
 struct rw_staging;
 struct rw_cuda_files;
 
@@ -38,6 +39,7 @@ struct rw_cuda {
     uint64_t known_base; /* what was put there last */
     struct rw_blaslt *blaslt;
     struct rw_sdpa *sdpa;
+    struct rw_dnn_conv *conv;
     struct rw_staging *staging;
     struct rw_cuda_files *files; /* NULL before the first store in a file */
     cudaEvent_t *marks; /* for a trace's times */

@@ -2,6 +2,7 @@
 #include "device/cuda/blaslt.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/current.h"
+#include "device/cuda/cudnn/conv.h"
 #include "device/cuda/cudnn/sdpa.h"
 #include "device/cuda/digest.h"
 #include "device/cuda/files.h"
@@ -72,7 +73,8 @@ static rw_status make_state(struct rw_cuda *cuda)
     TRY(cudaMemsetAsync(cuda->ticket_base, 0, sizeof *cuda->ticket_base, cuda->stream));
     rw_status status = rw_staging_create(&cuda->staging, cuda);
     if (!status) status = rw_blaslt_create(&cuda->blaslt, cuda);
-    return status ? status : rw_sdpa_create(&cuda->sdpa, cuda);
+    if (!status) status = rw_sdpa_create(&cuda->sdpa, cuda);
+    return status ? status : rw_dnn_conv_create(&cuda->conv, cuda);
 }
 
 static void cuda_close(void *state)
@@ -84,6 +86,7 @@ static void cuda_close(void *state)
     rw_cuda_files_close(cuda);
     rw_blaslt_destroy(&cuda->blaslt);
     rw_sdpa_destroy(&cuda->sdpa);
+    rw_dnn_conv_destroy(&cuda->conv);
     rw_staging_destroy(&cuda->staging);
     for (size_t i = 0; i < cuda->n_marks; i++) cudaEventDestroy(cuda->marks[i]);
     rw_free(cuda->marks);

@@ -1,6 +1,9 @@
 /* Opening cuBLASLt and cuDNN at run time. See library.h. */
 #include "device/cuda/library.h"
 
+#ifdef RW_CUDASIM
+#include <cudasim.h>
+#endif
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +37,8 @@ rw_status rw_cuda_library(struct rw_cuda *cuda, enum rw_library library, const c
                           size_t n)
 {
 #ifdef RW_CUDASIM
-    void *handle = dlopen(NULL, RTLD_NOW); /* the simulator's stand-ins are part of the program */
+    /* The simulator's stand-ins are part of the program. */
+    void *handle = dlopen(cudasim_has_library(files[library]) ? NULL : files[library], RTLD_NOW);
 #else
     void *handle = dlopen(files[library], RTLD_NOW | RTLD_LOCAL);
     if (!handle) handle = open_in_folders(files[library]);

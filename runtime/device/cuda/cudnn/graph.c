@@ -5,7 +5,11 @@
 
 #include <string.h>
 
-#define MOST_CHOICES 8
+#define MOST_CHOICES 64 /* of a convolution in float32 the first thirty may round to TF32 */
+
+#define MOST_NOTES 32
+/* What take_first() adds to a plan, beside what make() has: the engine's configuration and the plan. */
+#define ADDED 2
 
 /* By their numbers: headers of the first releases of cuDNN 9 name neither. */
 #define HEURISTICS_DEVICEPROP ((cudnnBackendAttributeName_t)204)
@@ -18,7 +22,7 @@ typedef cudnnBackendDescriptor_t descriptor;
 static descriptor make(struct rw_dnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     descriptor d = NULL;
-    if (!g->failed && g->to->n == RW_DNN_DESCRIPTORS) g->failed = CUDNN_STATUS_INTERNAL_ERROR;
+    if (!g->failed && g->to->n == RW_DNN_DESCRIPTORS - ADDED) g->failed = CUDNN_STATUS_INTERNAL_ERROR;
     if (!g->failed) g->failed = g->dnn->BackendCreateDescriptor(type, &d);
     if (d) g->to->all[g->to->n++] = d;
     return d;
@@ -87,7 +91,7 @@ struct rw_dnn_tensor rw_dnn_dense(struct rw_dnn_graph *g, int64_t id, cudnnDataT
 static descriptor operation(struct rw_dnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     const descriptor d = make(g, type);
-    if (g->n_operations == RW_DNN_OPERATIONS) g->failed = CUDNN_STATUS_INTERNAL_ERROR;
+    if (!g->failed && g->n_operations == RW_DNN_OPERATIONS) g->failed = CUDNN_STATUS_INTERNAL_ERROR;
     if (!g->failed) g->operations[g->n_operations++] = d;
     return d;
 }
@@ -163,60 +167,154 @@ struct rw_dnn_tensor rw_dnn_exchange(struct rw_dnn_graph *g, struct rw_dnn_tenso
     return y;
 }
 
-/* ---- the choice ---- */
+/* By kind: the numbers of an operation's attributes. */
+struct convolution_attributes {
+    cudnnBackendAttributeName_t alpha, beta, conv, w, x, y;
+};
 
-/* A last check: the form of the graph is what makes it deterministic. */
-static bool is_deterministic(struct rw_dnn_graph *g, descriptor config)
+static struct convolution_attributes attributes_of(cudnnBackendDescriptorType_t kind)
 {
-    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
-    descriptor engine = make(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-    int64_t n = 0;
-    if (g->failed ||
-        g->dnn->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine))
-        return false;
-    if (g->dnn->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                    CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes))
-        return false;
-    for (int64_t i = 0; i < n; i++)
-        if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) return false;
-    return true;
+    if (kind == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR)
+        return (struct convolution_attributes){
+            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y
+        };
+    if (kind == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR)
+        return (struct convolution_attributes){
+            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY
+        };
+    return (struct convolution_attributes){
+        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY
+    };
 }
 
-/* An engine may refuse a plan: that is no failure. */
-static bool make_plan(struct rw_dnn_graph *g, descriptor config, size_t limit)
+static descriptor convolution(struct rw_dnn_graph *g, const struct rw_dnn_convolution *c)
 {
-    int64_t bytes = 0, n = 0;
-    const descriptor plan = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    const int64_t axes = 2;
+    const descriptor d = make(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    set(g, d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &c->precision);
+    set(g, d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    set(g, d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &axes);
+    set(g, d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, axes, c->padding);
+    set(g, d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, axes, c->padding);
+    set(g, d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, axes, c->stride);
+    set(g, d, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, axes, c->dilation);
+    finalize(g, d);
+    return d;
+}
+
+void rw_dnn_convolve(struct rw_dnn_graph *g, const struct rw_dnn_convolution *c, struct rw_dnn_tensor x,
+                     struct rw_dnn_tensor w, struct rw_dnn_tensor y)
+{
+    static const double one = 1, zero = 0;
+    static const float narrow_one = 1, narrow_zero = 0;
+    const struct convolution_attributes at = attributes_of(c->kind);
+    const bool wide = c->precision == CUDNN_DATA_DOUBLE;
+    const cudnnBackendAttributeType_t type = wide ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
+    const descriptor d = convolution(g, c), op = operation(g, c->kind);
+    set(g, op, at.alpha, type, 1, wide ? (const void *)&one : &narrow_one);
+    set(g, op, at.beta, type, 1, wide ? (const void *)&zero : &narrow_zero);
+    set_descriptor(g, op, at.conv, d);
+    set_descriptor(g, op, at.w, w.d);
+    set_descriptor(g, op, at.x, x.d);
+    set_descriptor(g, op, at.y, y.d);
+    finalize(g, op);
+}
+
+/* ---- the choice ---- */
+
+/* What is only looked at, and not part of a plan. */
+static descriptor borrow(struct rw_dnn_graph *g, cudnnBackendDescriptorType_t type)
+{
+    descriptor d = NULL;
+    if (!g->failed) g->failed = g->dnn->BackendCreateDescriptor(type, &d);
+    return d;
+}
+
+/* True when that worked. A refusal is none of the graph's failures. */
+static bool took(struct rw_dnn_graph *g, cudnnStatus_t status)
+{
+    if (status && !rw_dnn_is_refusal(status)) g->failed = status;
+    return status == CUDNN_STATUS_SUCCESS;
+}
+
+/* By its notes. Of attention it is the form of the graph that makes it deterministic, and this only a last check. */
+static bool is_taken(struct rw_dnn_graph *g, descriptor config)
+{
+    const uint32_t refused = g->refused | 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    cudnnBackendNumericalNote_t notes[MOST_NOTES];
+    descriptor engine = borrow(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    int64_t n = 0;
+    bool taken = !g->failed;
+    taken = taken && took(g, g->dnn->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine));
+    taken = taken && took(g, g->dnn->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                                         CUDNN_TYPE_NUMERICAL_NOTE, MOST_NOTES, &n, notes));
+    if (n > MOST_NOTES) taken = false; /* a later library's: not all were told */
+    for (int64_t i = 0; taken && i < n; i++) taken = (unsigned)notes[i] < 32 && !(refused >> notes[i] & 1);
+    if (engine) g->dnn->BackendDestroyDescriptor(engine);
+    return taken;
+}
+
+/* What a plan of this engine wants, when it makes one. */
+static bool ask_workspace(struct rw_dnn_graph *g, descriptor plan, descriptor config, int64_t *ret)
+{
+    int64_t n = 0;
     set_device(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, PLAN_DEVICEPROP);
     set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
-    if (g->failed || g->dnn->BackendFinalize(plan)) return false;
-    if (g->dnn->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &bytes))
-        return false;
-    if (bytes < 0) return false;
-    if ((uint64_t)bytes > limit) {
-        if (!g->to->least_refused || (size_t)bytes < g->to->least_refused) g->to->least_refused = (size_t)bytes;
-        return false;
+    return !g->failed && took(g, g->dnn->BackendFinalize(plan)) &&
+           took(g, g->dnn->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
+                                               ret)) &&
+           *ret >= 0;
+}
+
+static void make_plan(struct rw_dnn_graph *g, descriptor config, size_t limit)
+{
+    struct rw_dnn_plan *const to = g->to;
+    int64_t bytes = 0;
+    const descriptor plan = borrow(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    const bool has = ask_workspace(g, plan, config, &bytes);
+    if (has && (uint64_t)bytes <= limit) {
+        to->plan = to->all[to->n++] = plan;
+        to->workspace = (size_t)bytes;
+        return;
     }
-    g->to->plan = plan;
-    g->to->workspace = (size_t)bytes;
-    return true;
+    if (has && (!to->least_refused || (size_t)bytes < to->least_refused)) to->least_refused = (size_t)bytes;
+    if (plan) g->dnn->BackendDestroyDescriptor(plan);
+}
+
+/* The first of the library's choices that is taken; its descriptor becomes the plan's. */
+static void take_first(struct rw_dnn_graph *g, descriptor heuristics, size_t limit)
+{
+    descriptor configs[MOST_CHOICES];
+    int64_t n = 0;
+    for (int i = 0; i < MOST_CHOICES; i++) configs[i] = borrow(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    if (!g->failed && took(g, g->dnn->BackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CHOICES, &n, configs)))
+        for (int64_t i = 0; i < n && i < MOST_CHOICES && !g->failed && !g->to->plan; i++) {
+            if (!is_taken(g, configs[i])) continue;
+            make_plan(g, configs[i], limit);
+            if (!g->to->plan) continue;
+            g->to->all[g->to->n++] = configs[i];
+            configs[i] = NULL;
+        }
+    for (int i = 0; i < MOST_CHOICES; i++)
+        if (configs[i]) g->dnn->BackendDestroyDescriptor(configs[i]);
 }
 
 static void choose(struct rw_dnn_graph *g, descriptor graph, cudnnBackendHeurMode_t mode, size_t limit)
 {
-    descriptor configs[MOST_CHOICES];
-    int64_t n = 0;
     const descriptor heuristics = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_descriptor(g, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     if (!g->dnn->handle) set_descriptor(g, heuristics, HEURISTICS_DEVICEPROP, g->dnn->described);
     set(g, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    for (int i = 0; i < MOST_CHOICES; i++) configs[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    if (g->failed || g->dnn->BackendFinalize(heuristics)) return;
-    if (g->dnn->BackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                    MOST_CHOICES, &n, configs))
-        return;
-    for (int64_t i = 0; i < n && i < MOST_CHOICES && !g->to->plan; i++)
-        if (is_deterministic(g, configs[i])) make_plan(g, configs[i], limit);
+    if (!g->failed && took(g, g->dnn->BackendFinalize(heuristics))) take_first(g, heuristics, limit);
 }
 
 cudnnStatus_t rw_dnn_plan(struct rw_dnn_graph *g, size_t limit)
@@ -226,7 +324,7 @@ cudnnStatus_t rw_dnn_plan(struct rw_dnn_graph *g, size_t limit)
     set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_operations, g->operations);
     finalize(g, graph);
     choose(g, graph, CUDNN_HEUR_MODE_A, limit);
-    if (!g->to->plan) choose(g, graph, CUDNN_HEUR_MODE_FALLBACK, limit);
+    if (!g->failed && !g->to->plan) choose(g, graph, CUDNN_HEUR_MODE_FALLBACK, limit);
     return g->failed;
 }
 

@@ -33,6 +33,7 @@ struct rw_dnn_graph {
     cudnnBackendDescriptor_t operations[RW_DNN_OPERATIONS];
     int n_operations;
     int64_t next; /* number of the next tensor that is not in memory */
+    uint32_t refused; /* engines that are not taken, beside those that are not deterministic: bits by numerical note */
     cudnnStatus_t failed;
 };
 
@@ -68,6 +69,28 @@ struct rw_dnn_tensor rw_dnn_reduce(struct rw_dnn_graph *g, cudnnReduceTensorOp_t
                                    struct rw_dnn_tensor y);
 /* x with its last two axes exchanged. */
 struct rw_dnn_tensor rw_dnn_exchange(struct rw_dnn_graph *g, struct rw_dnn_tensor x, cudnnDataType_t type);
+
+struct rw_dnn_convolution {
+    cudnnBackendDescriptorType_t kind; /* CUDNN_BACKEND_OPERATION_CONVOLUTION_..._DESCRIPTOR */
+    cudnnDataType_t precision;         /* of the sums */
+    const int64_t *stride, *padding, *dilation;
+};
+
+/* Of x, w and y two are read and one is the result, by kind; groups follow from their channels. */
+void rw_dnn_convolve(struct rw_dnn_graph *g, const struct rw_dnn_convolution *c, struct rw_dnn_tensor x,
+                     struct rw_dnn_tensor w, struct rw_dnn_tensor y);
+
+/*
+ * A refusal follows from the graph, the library and the device alone: it is the same whenever it is asked for. Other
+ * failures may come from the memory that is left or from work before, and may not decide which engine is taken.
+ */
+static inline bool rw_dnn_is_refusal(cudnnStatus_t status)
+{
+    const int category = CUDNN_STATUS_CATEGORY(status);
+    return category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM ||
+           (category == CUDNN_STATUS_INTERNAL_ERROR && status != CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED &&
+            status != CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED);
+}
 
 /*
  * Asks for engines and makes a plan of the first deterministic one that takes the graph within `limit` bytes of

@@ -8,9 +8,15 @@
 rw_status rw_cudnn_status(const struct rw_cudnn *dnn, struct rw_cuda *cuda, cudnnStatus_t status, const char *call)
 {
     if (status == CUDNN_STATUS_SUCCESS) return RW_OK;
-    return rw_cuda_fail(cuda,
-                        status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ? RW_ERR_MEMORY : RW_ERR_DEVICE,
-                        "cuDNN: %s: %s (%d)", call, dnn->GetErrorString(status), (int)status);
+    if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_EXECUTION_FAILED) {
+        /* What a kernel before it did may be the cause: then the device's own error says so, and what it means. */
+        const cudaError_t error = cudaStreamQuery(cuda->stream);
+        if (error && error != cudaErrorNotReady) return rw_cuda_status(cuda, error, call);
+    }
+    const bool memory = status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+                        status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+    return rw_cuda_fail(cuda, memory ? RW_ERR_MEMORY : RW_ERR_DEVICE, "cuDNN: %s: %s (%d)", call,
+                        dnn->GetErrorString(status), (int)status);
 }
 
 rw_status rw_cudnn_load(struct rw_cudnn *dnn, struct rw_cuda *cuda)
@@ -34,6 +40,7 @@ rw_status rw_cudnn_open(struct rw_cudnn *dnn, struct rw_cuda *cuda)
     rw_status status = rw_cudnn_load(dnn, cuda);
     if (!status) status = rw_cudnn_status(dnn, cuda, dnn->Create(&dnn->handle), "cudnnCreate");
     if (!status) status = rw_cudnn_status(dnn, cuda, dnn->SetStream(dnn->handle, cuda->stream), "cudnnSetStream");
+    if (status) rw_cudnn_close(dnn);
     return status;
 }
 

@@ -23,8 +23,6 @@ extern "C" {
 
 struct rw_sdpa;
 
-#ifndef RW_CUDASIM
-
 /*
  * Fills a signature from layouts. The forward's o is dense [batch, seq, heads, d]: o and dy are then NULL. The
  * backward's o and dy are given as [batch, heads, seq, d].
@@ -55,51 +53,6 @@ rw_status rw_sdpa_forward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *
 rw_status rw_sdpa_backward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q, const void *k,
                            const void *v, const void *o, const void *stats, const void *dy, void *dq, void *dk,
                            void *dv, void *workspace, size_t workspace_bytes);
-
-#else /* the simulator has no cuDNN */
-
-static inline bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_layout *q,
-                                    const rw_layout *k, const rw_layout *v, const rw_layout *o, const rw_layout *dy,
-                                    bool packed, double scale, bool causal, double dropout)
-{
-    return false;
-}
-
-static inline rw_status rw_sdpa_create(struct rw_sdpa **ret, struct rw_cuda *cuda)
-{
-    return RW_OK;
-}
-
-static inline struct rw_sdpa *rw_sdpa_of(struct rw_cuda *cuda)
-{
-    return NULL;
-}
-
-static inline void rw_sdpa_destroy(struct rw_sdpa **sdpa)
-{
-}
-
-static inline rw_status rw_sdpa_query(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, bool *ret_has,
-                                      size_t *ret_workspace)
-{
-    return RW_ERR_UNSUPPORTED;
-}
-
-static inline rw_status rw_sdpa_forward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q,
-                                        const void *k, const void *v, void *o, void *stats, void *workspace,
-                                        size_t workspace_bytes)
-{
-    return RW_ERR_UNSUPPORTED;
-}
-
-static inline rw_status rw_sdpa_backward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q,
-                                         const void *k, const void *v, const void *o, const void *stats, const void *dy,
-                                         void *dq, void *dk, void *dv, void *workspace, size_t workspace_bytes)
-{
-    return RW_ERR_UNSUPPORTED;
-}
-
-#endif
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,67 @@
+/*
+ * cuDNN's convolutions for the CUDA kernels, pinned. Never required: where the library is not installed or does not
+ * take a signature, convolutions run the kernels of their own.
+ *
+ * Off unless REWIND_CONV=cudnn when the context is made. The library is opened at the first question. Each product is
+ * one operation of the graph API, a forward with a bias two, on images that lie channels last and a weight as it lies
+ * here. An engine is taken only without a note that says that its sums have no fixed order, are rounded in between, or
+ * are of something else than the products (FFT, Winograd: there an error of one pixel reaches its neighbours); in
+ * float32 also none that uses tensor cores, which there means TF32, unless the context allows it. The first that is
+ * left and wants no more workspace than the limit is pinned for the life of the context (law 6), and so is that there
+ * is none. What is asked and in which order follows from what is recorded, so no policy changes it.
+ */
+#ifndef RW_DEVICE_CUDA_CUDNN_CONV_H
+#define RW_DEVICE_CUDA_CUDNN_CONV_H
+
+#include "device/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RW_DNN_CONV_WORKSPACE_LIMIT ((size_t)256 << 20)
+/* Signatures of a context: plans take host memory, and images may be of any size. Those behind have no engine. */
+#define RW_DNN_CONV_MOST 1024
+
+/* In the order of enum rw_conv_kind (ops/conv/conv.h). */
+enum rw_dnn_conv_kind { RW_DNN_CONV_FORWARD, RW_DNN_CONV_DATA, RW_DNN_CONV_WEIGHT };
+
+/*
+ * x [n, h, w, c] and y [n, oh, ow, oc] dense, the weight dense [oc, c / groups, kh, kw]; all at 16 bytes. What of them
+ * is read and what is made says the kind. All bytes count: no padding.
+ */
+struct rw_dnn_conv_signature {
+    int64_t n, h, w, c, oh, ow, oc, kh, kw;
+    int64_t stride[2], padding[2], dilation[2];
+    int64_t groups;
+    int32_t dtype;
+    int32_t kind;
+    int64_t bias; /* of a forward: is one added, [oc], before the sum is rounded? */
+};
+
+struct rw_dnn_conv;
+
+rw_status rw_dnn_conv_create(struct rw_dnn_conv **ret, struct rw_cuda *cuda);
+void rw_dnn_conv_destroy(struct rw_dnn_conv **conv);
+
+/*
+ * Pins the implementation of a signature. Call it where the op's workspace is asked for: that is outside a graph's
+ * capture. A failure, which is not a refusal, pins nothing: it is asked again.
+ * @param ret_has  false when the library is not used: not asked for, not there, or without an engine. So it stays.
+ * @param ret_workspace bytes that a run takes, at 256 bytes.
+ */
+rw_status rw_dnn_conv_query(struct rw_dnn_conv *conv, const struct rw_dnn_conv_signature *s, bool *ret_has,
+                            size_t *ret_workspace);
+
+/* Has rw_dnn_conv_query() pinned an engine for it? Asks nobody. */
+bool rw_dnn_conv_has(const struct rw_dnn_conv *conv, const struct rw_dnn_conv_signature *s, size_t *ret_workspace);
+
+/* Queues a run of what is pinned on the context's stream. RW_ERR_DEVICE when that fails: nothing else is tried. */
+rw_status rw_dnn_conv_run(struct rw_dnn_conv *conv, const struct rw_dnn_conv_signature *s, const void *x, const void *w,
+                          const void *y, const void *bias, void *workspace, size_t workspace_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
