@@ -274,22 +274,25 @@ static bool ask_workspace(struct rw_dnn_graph *g, descriptor plan, descriptor co
            *ret >= 0;
 }
 
-static void make_plan(struct rw_dnn_graph *g, descriptor config, size_t limit)
+/* Both descriptors are the plan's then. */
+static bool make_plan(struct rw_dnn_graph *g, descriptor config, size_t limit)
 {
     struct rw_dnn_plan *const to = g->to;
     int64_t bytes = 0;
     const descriptor plan = borrow(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     const bool has = ask_workspace(g, plan, config, &bytes);
     if (has && (uint64_t)bytes <= limit) {
+        to->all[to->n++] = config;
         to->plan = to->all[to->n++] = plan;
         to->workspace = (size_t)bytes;
-        return;
+        return true;
     }
     if (has && (!to->least_refused || (size_t)bytes < to->least_refused)) to->least_refused = (size_t)bytes;
     if (plan) g->dnn->BackendDestroyDescriptor(plan);
+    return false;
 }
 
-/* The first of the library's choices that is taken; its descriptor becomes the plan's. */
+/* The first of the library's choices that is taken. */
 static void take_first(struct rw_dnn_graph *g, descriptor heuristics, size_t limit)
 {
     descriptor configs[MOST_CHOICES];
@@ -297,13 +300,8 @@ static void take_first(struct rw_dnn_graph *g, descriptor heuristics, size_t lim
     for (int i = 0; i < MOST_CHOICES; i++) configs[i] = borrow(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (!g->failed && took(g, g->dnn->BackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                           CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CHOICES, &n, configs)))
-        for (int64_t i = 0; i < n && i < MOST_CHOICES && !g->failed && !g->to->plan; i++) {
-            if (!is_taken(g, configs[i])) continue;
-            make_plan(g, configs[i], limit);
-            if (!g->to->plan) continue;
-            g->to->all[g->to->n++] = configs[i];
-            configs[i] = NULL;
-        }
+        for (int64_t i = 0; i < n && i < MOST_CHOICES && !g->failed && !g->to->plan; i++)
+            if (is_taken(g, configs[i]) && make_plan(g, configs[i], limit)) configs[i] = NULL;
     for (int i = 0; i < MOST_CHOICES; i++)
         if (configs[i]) g->dnn->BackendDestroyDescriptor(configs[i]);
 }
