@@ -3,7 +3,8 @@
 # and writes what it finds, with the machine's description, to bench/results/DEVICE/. No network: nothing is installed.
 #
 #   scripts/gpu_check.sh [PART...]    all without an argument, in this order, however they are given:
-#                                     machine build tests sanitizer identity figures sweep kernels peers
+#                                     machine build tests convolutions sanitizer identity figures sweep kernels
+#                                     peers
 #
 # Parts can be run singly: figures.txt is made anew from what lies in the folder. A part that fails, is cut off or
 # writes nothing shows as figures that were missed. What differs or fails makes the exit status 1, a slow step does not.
@@ -20,6 +21,7 @@ declare -A seconds=(
     [machine]=5     # [1]
     [build]=$all_seconds # waited for: without it there is nothing to run
     [tests]=400     # [300] a process per test: each waits for its device's context, six suites side by side
+    [convolutions]=120 # not run yet: those suites once more, and ResNet-50 twice, by cuDNN
     [sanitizer]=45  # [33]  the six runs side by side
     [identity]=140  # [100] the eight models and types side by side: 128,000 steps of 150 small kernels
     [figures]=90    # [45]  124M: six rows of eleven steps, twice four with another attention and with digests; 1.5B:
@@ -28,7 +30,7 @@ declare -A seconds=(
     [kernels]=15    # [4]
     [peers]=150     # [116] three eager rows and three compiled ones; compiling takes nearly all of it
 )
-parts=(machine build tests sanitizer identity figures sweep kernels peers)
+parts=(machine build tests convolutions sanitizer identity figures sweep kernels peers)
 
 chosen=${*:-${parts[*]}}
 for part in $chosen; do
@@ -44,18 +46,20 @@ steps=${REWIND_GPU_STEPS:-1000}
 batch=${REWIND_GPU_BATCH:-32}
 preset=${REWIND_GPU_PRESET:-gpt2-124m}
 seq=${REWIND_GPU_SEQ:-1024}
+images=${REWIND_GPU_IMAGES:-published}
+side=${REWIND_GPU_SIDE:-224}
 # GPT-2 XL: 1.5 billion parameters
 large=${REWIND_GPU_LARGE:-"--preset gpt2-124m --layers 48 --width 1600 --heads 25 --batch 16"}
 tools=${REWIND_GPU_TOOLS:-memcheck racecheck}
-passed=0 failed=0 cut_off=0
+passed=0 failed=0 skipped=0 cut_off=0
 
 name=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1)
 [ -n "$name" ] || { echo "no GPU: nvidia-smi is missing, does not answer, or lists none" >&2; exit 2; }
 out=${REWIND_OUT:-$rewind_root/bench/results/$(tr 'A-Z ' 'a-z-' <<<"$name")}
 mkdir -p "$out" || exit 2
 # A whole run shows nothing of an earlier one, also when it ends early
-[ $# -gt 0 ] || rm -f "$out"/{machine,tests,sanitizer,identity,sweep,kernels,figures}.txt \
-    "$out"/sweep.{csv,json,html,svg} "$out"/{identity,steps,steps-1.5b,steps-cudnn,steps-digest,kernels,pytorch}.json
+[ $# -gt 0 ] || rm -f "$out"/{machine,tests,convolutions,sanitizer,identity,sweep,kernels,figures}.txt \
+    "$out"/{sweep,resnet50-own/sweep,resnet50-cudnn/sweep}.{csv,json,html,svg} "$out"/{identity,steps,steps-1.5b,steps-cudnn,steps-digest,kernels,pytorch}.json
 
 PATH=$PATH:/usr/local/cuda/bin # nvcc and compute-sanitizer, where the toolkit is not in the path
 
@@ -119,10 +123,24 @@ suite() {
     echo $? >"$out/$2.status"
 }
 
+# verdict NAME FILE: counts what suite() has left of it, and says it in FILE as well
+verdict() {
+    local ok bad left_out status
+    status=$(cat "$out/$1.status")
+    left_out=$(grep -c '^ok .*# SKIP' "$out/$1.log")
+    ok=$(($(grep -c '^ok ' "$out/$1.log") - left_out)) bad=$(grep -c '^not ok ' "$out/$1.log")
+    if [ "$status" -eq 124 ]; then cut_off=$((cut_off + 1)); # time ran out: no verdict, and none is counted
+    elif [ "$status" -ne 0 ] && [ "$bad" -eq 0 ] || [ $((ok + bad + left_out)) -eq 0 ]; then bad=$((bad + 1)); fi
+    passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left_out))
+    echo "$1: $ok passed, $bad failed, $left_out skipped, exit status $status" | tee -a "$out/$2"
+    if [ "$bad" -gt 0 ]; then grep -v '^ok ' "$out/$1.log" | tail -25 | tee -a "$out/$2"; fi
+    rm -f "$out/$1.log" "$out/$1.status"
+}
+
 # Several at a time: a process per test waits for its device's context, not for the device. The one that compares how
 # much of the device everybody uses runs by itself.
 tests() {
-    local t ok bad left_out status
+    local t
     : >"$out/tests.txt"
     passed=0 failed=0 skipped=0 cut_off=0
     suite 60 conformance_memory 1
@@ -132,20 +150,28 @@ tests() {
     done < <(grep -x -e mistakes -e fuzz "$build/tests/gpu_suites.txt" # the longest first
              grep -v -x -e mistakes -e fuzz -e conformance_memory "$build/tests/gpu_suites.txt")
     wait
-    while read -r t; do
-        status=$(cat "$out/$t.status")
-        left_out=$(grep -c '^ok .*# SKIP' "$out/$t.log")
-        ok=$(($(grep -c '^ok ' "$out/$t.log") - left_out)) bad=$(grep -c '^not ok ' "$out/$t.log")
-        if [ "$status" -eq 124 ]; then cut_off=$((cut_off + 1)); # time ran out: no verdict, and none is counted
-        elif [ "$status" -ne 0 ] && [ "$bad" -eq 0 ] || [ $((ok + bad + left_out)) -eq 0 ]; then bad=$((bad + 1)); fi
-        passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left_out))
-        echo "$t: $ok passed, $bad failed, $left_out skipped, exit status $status" | tee -a "$out/tests.txt"
-        if [ "$bad" -gt 0 ]; then grep -v '^ok ' "$out/$t.log" | tail -25 | tee -a "$out/tests.txt"; fi
-        rm -f "$out/$t.log" "$out/$t.status"
-    done <"$build/tests/gpu_suites.txt"
+    while read -r t; do verdict "$t" tests.txt; done <"$build/tests/gpu_suites.txt"
     [ $((passed + failed)) -gt 0 ] || failed=1 # no suites: Criterion is missing
     echo "tests on the GPU: $passed passed, $failed failed, $skipped skipped, $cut_off suites cut off" |
         tee -a "$out/tests.txt"
+}
+
+# By cuDNN, which the other parts do not ask for: the suites that have convolutions, and the steps of a network beside
+# those by our own tiles. recompute_sweep holds every row to the bytes of the first.
+convolutions() {
+    local t by status
+    : >"$out/convolutions.txt"
+    for t in accuracy conv golden gradcheck offsets; do REWIND_CONV=cudnn suite 100 $t & done
+    wait
+    for t in accuracy conv golden gradcheck offsets; do verdict $t convolutions.txt; done
+    for by in own cudnn; do
+        mkdir -p "$out/resnet50-$by"
+        REWIND_CONV=$by limited 40 "$bench/recompute_sweep" --device cuda --model resnet50 --preset "$images" \
+            --dtype bf16 --batch 32 --seq "$side" --steps 3 --policy "none full" --out "$out/resnet50-$by" |
+            sed "s/^/convolutions by $by: /" | tee -a "$out/convolutions.txt"
+        status=${PIPESTATUS[0]}
+        [ "$status" -eq 0 ] || { failed=$((failed + 1)); echo "ResNet-50, $by: exit status $status"; }
+    done
 }
 
 # Heads of 64 in bfloat16 take the tensor cores' attention, float32 and odd sizes the portable one, llama the other ops.

@@ -187,6 +187,16 @@ strict_graph() {
     later suite "sim_graph, strict" "${on_simulator[@]}" CUDASIM_STRICT=1 CUDASIM_SEED=2 "$1/tests/sim_graph"
 }
 
+# Once more by the simulated cuDNN: the suites whose tables have convolutions.
+by_cudnn() {
+    local t more="sim_gradcheck sim_offsets"
+    [ -z "$quick" ] || more=
+    for t in sim_conv sim_golden sim_accuracy $more; do
+        grep -qx "$t" "$1/tests/sim_suites.txt" || continue
+        later suite "$t, convolutions by cuDNN" "${on_simulator[@]}" REWIND_CONV=cudnn "$1/tests/$t"
+    done
+}
+
 # The same kernels thousands of times.
 long_ones="sim_alloc_failure sim_conformance_memory sim_gradcheck sim_identity sim_models sim_residual"
 
@@ -304,7 +314,7 @@ main() {
         compiled "$REWIND_BUILD"
     fi
     simulator "" "$REWIND_BUILD" && simulated "" "$REWIND_BUILD" suite "${quick:+$long_ones}" &&
-        strict_graph "$REWIND_BUILD"
+        strict_graph "$REWIND_BUILD" && by_cudnn "$REWIND_BUILD"
     suites "" "$REWIND_BUILD" suite
     together
     if [ -n "$tsan" ]; then
