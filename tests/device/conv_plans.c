@@ -5,6 +5,7 @@
  */
 #include "device/described.h"
 
+#include "device/cuda/cudnn/conv.h"
 #include "device/cuda/cudnn/conv_graph.h"
 
 struct layer {

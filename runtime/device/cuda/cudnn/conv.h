@@ -14,6 +14,7 @@
 #define RW_DEVICE_CUDA_CUDNN_CONV_H
 
 #include "device/cuda/cuda.h"
+#include "device/cuda/cudnn/conv_signature.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,22 +23,6 @@ extern "C" {
 #define RW_DNN_CONV_WORKSPACE_LIMIT ((size_t)256 << 20)
 /* Signatures of a context: plans take host memory, and images may be of any size. Those behind have no engine. */
 #define RW_DNN_CONV_MOST 1024
-
-/* In the order of enum rw_conv_kind (ops/conv/conv.h). */
-enum rw_dnn_conv_kind { RW_DNN_CONV_FORWARD, RW_DNN_CONV_DATA, RW_DNN_CONV_WEIGHT };
-
-/*
- * x [n, h, w, c] and y [n, oh, ow, oc] dense, the weight dense [oc, c / groups, kh, kw]; all at 16 bytes. What of them
- * is read and what is made says the kind. All bytes count: no padding.
- */
-struct rw_dnn_conv_signature {
-    int64_t n, h, w, c, oh, ow, oc, kh, kw;
-    int64_t stride[2], padding[2], dilation[2];
-    int64_t groups;
-    int32_t dtype;
-    int32_t kind;
-    int64_t bias; /* of a forward: is one added, [oc], before the sum is rounded? */
-};
 
 struct rw_dnn_conv;
 

@@ -5,7 +5,7 @@
 #ifndef RW_DEVICE_CUDA_CUDNN_CONV_GRAPH_H
 #define RW_DEVICE_CUDA_CUDNN_CONV_GRAPH_H
 
-#include "device/cuda/cudnn/conv.h"
+#include "device/cuda/cudnn/conv_signature.h"
 #include "device/cuda/cudnn/graph.h"
 
 /* Operands by their numbers in a plan. */
