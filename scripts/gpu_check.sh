@@ -59,7 +59,8 @@ out=${REWIND_OUT:-$rewind_root/bench/results/$(tr 'A-Z ' 'a-z-' <<<"$name")}
 mkdir -p "$out" || exit 2
 # A whole run shows nothing of an earlier one, also when it ends early
 [ $# -gt 0 ] || rm -f "$out"/{machine,tests,convolutions,sanitizer,identity,sweep,kernels,figures}.txt \
-    "$out"/{sweep,resnet50-own/sweep,resnet50-cudnn/sweep}.{csv,json,html,svg} "$out"/{identity,steps,steps-1.5b,steps-cudnn,steps-digest,kernels,pytorch}.json
+    "$out"/{sweep,resnet50-own/sweep,resnet50-cudnn/sweep}.{csv,json,html,svg} \
+    "$out"/{identity,steps,steps-1.5b,steps-cudnn,steps-digest,kernels,pytorch}.json
 
 PATH=$PATH:/usr/local/cuda/bin # nvcc and compute-sanitizer, where the toolkit is not in the path
 

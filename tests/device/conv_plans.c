@@ -66,7 +66,8 @@ static uint32_t notes_of(const struct rw_cudnn *dnn, const struct rw_dnn_plan *p
 static void makes_plans(rw_dtype dtype, bool tf32)
 {
     const uint32_t harmless = 1u << CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP,
-                   cores = 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE, down = 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
+                   cores = 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
+                   down = 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
     const uint32_t may = harmless | (dtype == RW_F32 && !tf32 ? 0 : cores) | (dtype == RW_F32 && tf32 ? down : 0);
     struct rw_cudnn dnn;
     library_open(&dnn);

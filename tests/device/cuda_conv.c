@@ -1,7 +1,7 @@
 /*
  * Convolutions by the simulated device's cuDNN: asked for or not, there or not, which engines are taken, that the
- * choice stays, and what a failure of each call leaves behind. What is computed: ops/conv.c and the tables of cases, which
- * scripts/test.sh runs with REWIND_CONV=cudnn as well.
+ * choice stays, and what a failure of each call leaves behind. What is computed: ops/conv.c and the tables of cases,
+ * which scripts/test.sh runs with REWIND_CONV=cudnn as well.
  */
 #include "support/compare.h"
 #include "support/support.h"
