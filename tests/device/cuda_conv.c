@@ -6,6 +6,7 @@
 #include "support/compare.h"
 #include "support/support.h"
 
+#include "base/alloc.h"
 #include "device/cuda/cudnn/conv.h"
 #include "record/context.h"
 
@@ -404,6 +405,32 @@ Test(cuda_conv, without_memory_for_an_answer)
 Test(cuda_conv, without_memory_for_a_plan)
 {
     every_call_fails("cudnnBackendFinalize", CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, RW_ERR_MEMORY);
+}
+
+/* Each allocation of a first step, the table's among them. */
+Test(cuda_conv, without_memory_of_our_own)
+{
+    size_t bytes;
+    long runs;
+    uint64_t failures = 0;
+    unsigned char *const expected = once("cudnn", RW_BF16, false, &bytes, &runs);
+    for (uint64_t n = 1;; n++) {
+        struct world o;
+        open_context(&o, "cudnn", false);
+        make_layer(&o, RW_BF16);
+        const uint64_t before = rw_alloc_count();
+        rw_alloc_fail_at(n);
+        const rw_status got = try_step(&o);
+        rw_alloc_fail_at(0);
+        const bool struck = rw_alloc_count() - before >= n;
+        if (got) cr_assert_eq(got, RW_ERR_MEMORY, "allocation %d: %s", (int)n, rw_error_message(o.b.ctx));
+        failures += got != RW_OK;
+        same(expected, step(&o, &bytes), bytes, "behind a failure");
+        close_world(&o);
+        if (!struck) break;
+    }
+    cr_assert_gt(failures, 10, "%d failures", (int)failures);
+    free(expected);
 }
 
 /* It is there, and yet it cannot be used: that is told, and not taken for a library that is not there. */
