@@ -360,10 +360,10 @@ static void every_call_fails(const char *function, int code, rw_status status)
     struct world o;
     size_t bytes;
     long failures = 0, runs;
-    unsigned char *const expected = once("cudnn", RW_BF16, false, &bytes, &runs);
+    unsigned char *const expected = once("cudnn", RW_F32, false, &bytes, &runs);
     for (long n = 1;; n += n < 60 ? 1 : 37) {
         open_context(&o, "cudnn", false);
-        make_layer(&o, RW_BF16);
+        make_layer(&o, RW_F32);
         cudasim_fail_call(function, n, code);
         const long before = cudasim_calls(function);
         const rw_status got = try_step(&o);
@@ -413,11 +413,11 @@ Test(cuda_conv, without_memory_of_our_own)
     size_t bytes;
     long runs;
     uint64_t failures = 0;
-    unsigned char *const expected = once("cudnn", RW_BF16, false, &bytes, &runs);
+    unsigned char *const expected = once("cudnn", RW_F32, false, &bytes, &runs);
     for (uint64_t n = 1;; n++) {
         struct world o;
         open_context(&o, "cudnn", false);
-        make_layer(&o, RW_BF16);
+        make_layer(&o, RW_F32);
         const uint64_t before = rw_alloc_count();
         rw_alloc_fail_at(n);
         const rw_status got = try_step(&o);
