@@ -131,17 +131,18 @@ template <typename State, typename T> struct merged {
 /*
  * to[c] = part[c] + part[stride + c] + ..., over `divisor`, added to sum[c] if there is a sum. In double. blockDim:
  * columns x rows, powers of two; a thread takes the parts that are its row modulo their number, then the rows are
- * merged pairwise. gridDim.y: one result or two.
+ * merged pairwise. gridDim.y: results.
  */
 template <template <typename> class R, typename W, typename T>
 __global__ void __launch_bounds__(PARTS_THREADS) merge_parts_kernel(merged<typename R<W>::state, T> first,
                                                                     merged<typename R<W>::state, T> second,
+                                                                    merged<typename R<W>::state, T> third,
                                                                     int64_t parts, int64_t stride, int64_t n,
                                                                     double divisor)
 {
     using D = R<double>;
     __shared__ typename D::state shared[PARTS_THREADS];
-    const merged<typename R<W>::state, T> m = blockIdx.y ? second : first;
+    const merged<typename R<W>::state, T> m = blockIdx.y == 0 ? first : blockIdx.y == 1 ? second : third;
     const int64_t c = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     typename D::state s = D::empty();
     for (int64_t p = threadIdx.y; p < parts && c < n; p += PARTS_AHEAD * blockDim.y) {
@@ -165,18 +166,19 @@ __global__ void __launch_bounds__(PARTS_THREADS) merge_parts_kernel(merged<typen
         m.to[c] = added(narrow<T>(static_cast<wide<T>>(D::result(s) / divisor)), m.sum, c);
 }
 
-/* to and sum: of T or, with T in 16 bits, float32. second: of another result with as many parts; or nothing. */
+/* to and sum: of T or, with T in 16 bits, float32. second, third: other results of as many parts; or nothing. */
 template <template <typename> class R, typename T>
 static inline void merge_parts(const rw_kernel *k, merged<typename R<wide<T>>::state, T> first, int64_t parts,
                                int64_t stride, int64_t n, double divisor,
-                               merged<typename R<wide<T>>::state, T> second = {})
+                               merged<typename R<wide<T>>::state, T> second = {},
+                               merged<typename R<wide<T>>::state, T> third = {})
 {
     const unsigned most = n <= PARTS_SHORT ? PARTS_FEW : PARTS_COLUMNS;
     unsigned columns = 1;
     while (columns < most && columns < n) columns *= 2;
     if (!n) return;
-    RW_LAUNCH((merge_parts_kernel<R, wide<T>, T>), dim3(blocks_for(n, columns), second.to ? 2 : 1),
-              dim3(columns, PARTS_THREADS / columns), 0, k, first, second, parts, stride, n, divisor);
+    RW_LAUNCH((merge_parts_kernel<R, wide<T>, T>), dim3(blocks_for(n, columns), third.to ? 3 : second.to ? 2 : 1),
+              dim3(columns, PARTS_THREADS / columns), 0, k, first, second, third, parts, stride, n, divisor);
 }
 
 /* The same of one result, whose type is not known as such. */

@@ -136,14 +136,14 @@ static rw_status grad_of(rw_grad_call *g, int at, rw_tensor *dy, rw_tensor *sum)
 
 static rw_status grad(rw_grad_call *g)
 {
-    return grad_of(g, 0, rw_grad_upstream(g, 0), NULL);
+    return grad_of(g, 0, rw_grad_upstream(g, 0), rw_grad_columns(g, 2));
 }
 
 static rw_status grad_add(rw_grad_call *g)
 {
     rw_tensor *const dy = rw_grad_upstream(g, 0);
     if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, dy));
-    return grad_of(g, 1, dy, NULL);
+    return grad_of(g, 1, dy, rw_grad_columns(g, 3));
 }
 
 /* Into the second output flows what a gradient of a gradient found: the slope is taken there. */
@@ -201,6 +201,11 @@ static const rw_op_def rw_op_linear_add = { .name = "linear_add",
                                             .workspace = RW_WORKSPACES(workspace_add_cpu,
                                                                        rw_linear_add_workspace_cuda),
                                             .lowered = RW_OP_ALL_INPUTS };
+
+int rw_bias_of(const rw_op_def *op)
+{
+    return op == &rw_op_linear ? 2 : op == &rw_op_linear_add ? 3 : -1;
+}
 
 rw_tensor *rw_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
 {

@@ -33,8 +33,8 @@ static rw_status check_forward(rw_op_call *call)
     return rw_op_output_like(call, 0, 0);
 }
 
-/* (x, weight, dy, with a->sums one for each vector's gradient, and perhaps one for dx) -> dx, dweight, for layernorm
-   dbias. A sum is what the gradient is added to. */
+/* (x, weight, dy, with a->sums one for each vector, and perhaps one for dx) -> dx and the vectors: dweight, for
+   layernorm dbias, and perhaps the sums of dx's columns. A sum is what an output is added to. */
 static rw_status check_backward(rw_op_call *call)
 {
     const int of_dx = rw_norm_addend(call->attrs, call->n_outputs);
@@ -62,14 +62,15 @@ static size_t workspace_backward_cpu(const rw_op_call *call)
 {
     const rw_layout *const x = call->in[0].layout;
     const int64_t width = x->dim[x->rank - 1], blocks = rw_norm_blocks(x->numel / width);
-    return (size_t)(blocks * 2 * width) * (call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float));
+    const size_t size = call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float);
+    return (size_t)(blocks * rw_norm_vectors(call->n_outputs) * width) * size;
 }
 
 RW_DECLARE_KERNELS(rw_norm)
 RW_DECLARE_KERNELS(rw_norm_backward)
 RW_DECLARE_CUDA_WORKSPACE(rw_norm_backward_workspace_cuda)
 
-/* _add: with sums for the vectors' gradients, behind which the one for dx lies. */
+/* _add: with sums for the vectors' gradients, behind which the one for dx lies. _columns: of dx are summed up too. */
 #define BACKWARD(NAME, N_OUTPUTS, OPTIONAL, ...)                                                                       \
     static const rw_op_def rw_op_##NAME = { .name = #NAME,                                                             \
                                             .n_inputs = RW_OP_VARIADIC,                                                \
@@ -82,10 +83,16 @@ RW_DECLARE_CUDA_WORKSPACE(rw_norm_backward_workspace_cuda)
                                             .workspace = RW_WORKSPACES(workspace_backward_cpu,                         \
                                                                        rw_norm_backward_workspace_cuda) };
 
+#define INPUTS_3_TO_4 (RW_OP_INPUT(3) | RW_OP_INPUT(4))
+#define INPUTS_3_TO_5 (INPUTS_3_TO_4 | RW_OP_INPUT(5))
 BACKWARD(layernorm_backward, 3, RW_OP_INPUT(3), { 0, 3 })
-BACKWARD(layernorm_backward_add, 3, RW_OP_INPUT(3) | RW_OP_INPUT(4) | RW_OP_INPUT(5), { 0, 5 }, { 1, 3 }, { 2, 4 })
+BACKWARD(layernorm_backward_add, 3, INPUTS_3_TO_5, { 0, 5 }, { 1, 3 }, { 2, 4 })
+BACKWARD(layernorm_backward_columns, 4, RW_OP_INPUT(3), { 0, 3 })
+BACKWARD(layernorm_backward_columns_add, 4, INPUTS_3_TO_5 | RW_OP_INPUT(6), { 0, 6 }, { 1, 3 }, { 2, 4 }, { 3, 5 })
 BACKWARD(rmsnorm_backward, 2, RW_OP_INPUT(3), { 0, 3 })
-BACKWARD(rmsnorm_backward_add, 2, RW_OP_INPUT(3) | RW_OP_INPUT(4), { 0, 4 }, { 1, 3 })
+BACKWARD(rmsnorm_backward_add, 2, INPUTS_3_TO_4, { 0, 4 }, { 1, 3 })
+BACKWARD(rmsnorm_backward_columns, 3, RW_OP_INPUT(3), { 0, 3 })
+BACKWARD(rmsnorm_backward_columns_add, 3, INPUTS_3_TO_5, { 0, 5 }, { 1, 3 }, { 2, 4 })
 
 /* Of primitives: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) - xh mean(h xh)) with h = dy weight. */
 static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
@@ -113,22 +120,34 @@ static bool has_sums(rw_grad_call *g, int vectors, rw_tensor **ret_sums)
     return all;
 }
 
-/* Gradients so far are added to in the same pass: x may be a residual stream, the vectors are parameters. */
+/*
+ * Gradients so far are added to in the same pass: x may be a residual stream, the vectors are parameters. Where x is
+ * what a layer with a bias has made, so are the sums of dx's columns taken, which are that bias's gradient.
+ */
 static rw_status grad(rw_grad_call *g)
 {
-    static const rw_op_def *const ops[2][2] = { { &rw_op_layernorm_backward, &rw_op_layernorm_backward_add },
-                                                { &rw_op_rmsnorm_backward, &rw_op_rmsnorm_backward_add } };
+    static const rw_op_def *const ops[2][2][2] = {
+        { { &rw_op_layernorm_backward, &rw_op_layernorm_backward_add },
+          { &rw_op_layernorm_backward_columns, &rw_op_layernorm_backward_columns_add } },
+        { { &rw_op_rmsnorm_backward, &rw_op_rmsnorm_backward_add },
+          { &rw_op_rmsnorm_backward_columns, &rw_op_rmsnorm_backward_columns_add } }
+    };
     const struct rw_norm_attrs forward = *(const struct rw_norm_attrs *)rw_grad_attrs(g);
     if (rw_grad_again(g)) return grad_again(g, &forward);
     struct rw_norm_attrs a = forward;
+    const int made = a.rms ? 1 : 2; /* gradients of vectors */
     a.vectors = 1;
-    rw_tensor *in[6] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
-    rw_tensor *out[3] = { NULL, NULL, NULL };
+    rw_tensor *in[7] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
+    rw_tensor *out[4] = { NULL, NULL, NULL, NULL };
+    bool columns = rw_grad_wants_columns(g, 0, &in[3 + made]);
     /* layernorm's backward gives dbias also where there is no bias: nothing is added to that */
-    a.sums = (a.rms || forward.vectors == 2) && has_sums(g, forward.vectors, in + 3);
-    const int of_dx = a.sums ? 3 + forward.vectors : 3;
+    a.sums = (a.rms || forward.vectors == 2) && has_sums(g, forward.vectors, in + 3) && (!columns || in[3 + made]);
+    /* without sums they would be rounded to x's type before they are added to a wider one */
+    columns &= a.sums || !in[3 + made] || rw_tensor_dtype(in[3 + made]) == rw_tensor_dtype(in[0]);
+    const int of_dx = a.sums ? 3 + made + columns : 3;
     in[of_dx] = rw_grad_addend(g, 0);
-    rw_apply(rw_grad_tape(g), ops[a.rms != 0][a.sums], in, in[of_dx] ? of_dx + 1 : of_dx, &a, sizeof a, out);
+    rw_apply(rw_grad_tape(g), ops[a.rms != 0][columns][a.sums], in, in[of_dx] ? of_dx + 1 : of_dx, &a, sizeof a, out);
+    if (columns) rw_grad_set_columns(g, 0, out[1 + made], a.sums);
     if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set_sum(g, 0, out[0]));
     for (int i = 1; i <= forward.vectors; i++) {
         if (!rw_grad_wanted(g, i)) continue;

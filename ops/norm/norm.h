@@ -8,16 +8,30 @@ struct rw_norm_attrs {
     double eps;
     int32_t vectors; /* weight, or weight and bias */
     int32_t rms;
-    int32_t sums; /* of a backward: dweight and dbias are added to inputs 3 and on, one for each */
+    int32_t sums; /* of a backward: outputs from 1 on are added to inputs 3 and on, one for each */
     int32_t unused;
 };
+
+/*
+ * Vectors that a block of rows of a backward sums up: dweight, dbias, which rmsnorm has not, and, as the last output of
+ * a backward that has it, the columns of dx.
+ */
+static inline bool rw_norm_has_columns(const struct rw_norm_attrs *a, int n_outputs)
+{
+    return n_outputs > (a->rms ? 2 : 3);
+}
+
+/* As many have room in the workspace; two at least, of which rmsnorm leaves one alone. */
+static inline int64_t rw_norm_vectors(int n_outputs)
+{
+    return n_outputs > 3 ? n_outputs - 1 : 2;
+}
 
 /* The input that dx of a backward is added to, if there is one. */
 static inline int rw_norm_addend(const struct rw_norm_attrs *a, int n_outputs)
 {
     return a->sums ? 2 + n_outputs : 3;
 }
-
 
 /* Rows are summed to dweight and dbias in this many blocks: a function of their number alone. */
 static inline int64_t rw_norm_blocks(int64_t rows)

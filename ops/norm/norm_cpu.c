@@ -1,7 +1,7 @@
 /*
- * Rows of layernorm and rmsnorm. The backward sums dweight and dbias per block of rows into the workspace, then adds
- * the blocks in order. Means are taken in lanes of float (double for float64), twice over the row: first the mean,
- * then the variance around it.
+ * Rows of layernorm and rmsnorm. The backward sums dweight, dbias and the columns of dx, where they are asked for, per
+ * block of rows into the workspace, then adds the blocks in order. Means are taken in lanes of float (double for
+ * float64), twice over the row: first the mean, then the variance around it.
  */
 #include "device/cpu/isa.h"
 #include "ops/norm/norm.h"
@@ -85,8 +85,13 @@ rw_status RW_ISA_NAME(rw_norm_cpu)(const rw_kernel *k)
     return RW_OK;
 }
 
-/* in: x, weight, dy, perhaps sums; out: dx, dweight, dbias, added to the sums. dw and db: what this block adds. */
-VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n, float *dw, float *db)
+/* What a block of rows adds to dweight, dbias and the sums of dx's columns; NULL where there are none. */
+struct block {
+    void *dw, *db, *dx;
+};
+
+/* in: x, weight, dy, perhaps sums; out: dx, dweight, dbias, sums of dx's columns, added to the sums. */
+VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int64_t n, const struct block *b)
 {
     const struct rw_norm_attrs *const a = k->attrs;
     const int sum = rw_norm_addend(a, k->n_outputs);
@@ -104,22 +109,25 @@ VEC_INLINE void backward_row(const rw_kernel *k, rw_dtype dtype, int64_t at, int
     for (int64_t i = 0; i < n; i += VF_LANES) {
         const vf dy = load(k->in[2].data, dtype, at, i, n), xh = (load(k->in[0].data, dtype, at, i, n) - mean) * r;
         const vf h = dy * load(k->in[1].data, dtype, 0, i, n);
-        store(dw, RW_F32, 0, i, n, load(dw, RW_F32, 0, i, n) + dy * xh);
-        store(db, RW_F32, 0, i, n, load(db, RW_F32, 0, i, n) + dy);
+        store(b->dw, RW_F32, 0, i, n, load(b->dw, RW_F32, 0, i, n) + dy * xh);
+        if (b->db) store(b->db, RW_F32, 0, i, n, load(b->db, RW_F32, 0, i, n) + dy);
         vf dx = r * (h - mean_h - xh * mean_hx);
         if (adds) dx += load(k->in[sum].data, dtype, at, i, n);
         store(k->out[0].data, dtype, at, i, n, dx);
+        if (!b->dx) continue;
+        const vf stored = load(k->out[0].data, dtype, at, i, n); /* what the layer gets: it has been rounded */
+        store(b->dx, RW_F32, 0, i, n, load(b->dx, RW_F32, 0, i, n) + stored);
     }
 }
 
-static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, double *dw, double *db)
+static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, const struct block *b)
 {
     const struct rw_norm_attrs *const a = k->attrs;
     const int addend = rw_norm_addend(a, k->n_outputs);
     const double *const x = (const double *)k->in[0].data + at, *const w = k->in[1].data,
                         *const dy = (const double *)k->in[2].data + at,
                         *const sum = rw_kernel_has(k, addend) ? (const double *)k->in[addend].data + at : NULL;
-    double *const dx = (double *)k->out[0].data + at;
+    double *const dx = (double *)k->out[0].data + at, *const dw = b->dw, *const db = b->db, *const columns = b->dx;
     double mean = 0, square = 0, mean_h = 0, mean_hx = 0;
     for (int64_t i = 0; !a->rms && i < n; i++) mean += x[i] / (double)n;
     for (int64_t i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
@@ -131,20 +139,21 @@ static void backward_row_d(const rw_kernel *k, int64_t at, int64_t n, double *dw
     for (int64_t i = 0; i < n; i++) {
         const double xh = (x[i] - mean) * r, g = dy[i];
         dw[i] += g * xh;
-        db[i] += g;
+        if (db) db[i] += g;
         const double d = r * (g * w[i] - mean_h - xh * mean_hx);
         dx[i] = sum ? sum[i] + d : d;
+        if (columns) columns[i] += dx[i];
     }
 }
 
 #define COLUMNS 256
 
-/* Columns [c, c + n) of dweight (o = 1) or dbias (o = 2): the blocks' sums, in order. */
+/* Columns [c, c + n) of output o, a vector: the blocks' sums, in order. */
 static void add_blocks(const rw_kernel *k, int o, int64_t blocks, int64_t width, int64_t c, int64_t n)
 {
     double sum[COLUMNS] = { 0 };
     for (int64_t b = 0; b < blocks; b++) {
-        const int64_t at = (b * 2 + o - 1) * width + c;
+        const int64_t at = (b * rw_norm_vectors(k->n_outputs) + o - 1) * width + c;
         if (k->in[0].dtype == RW_F64) for (int64_t i = 0; i < n; i++) sum[i] += ((const double *)k->workspace)[at + i];
         else for (int64_t i = 0; i < n; i++) sum[i] += (double)((const float *)k->workspace)[at + i];
     }
@@ -166,20 +175,23 @@ static void add_all_blocks(const rw_kernel *k, int64_t blocks, int64_t width)
 rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_norm_backward_cpu)(const rw_kernel *k)
 {
+    const struct rw_norm_attrs *const a = k->attrs;
     const rw_layout *const l = k->in[0].layout;
     const int64_t n = l->dim[l->rank - 1], rows = l->numel / n, blocks = rw_norm_blocks(rows);
-    const size_t size = k->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float);
+    const size_t size = k->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float), vector = (size_t)n * size;
+    const size_t block = (size_t)rw_norm_vectors(k->n_outputs) * vector;
+    const bool columns = rw_norm_has_columns(a, k->n_outputs);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (l->numel >= RW_PARALLEL_FROM)
-    for (int64_t b = 0; b < blocks; b++) {
-        char *const dw = (char *)k->workspace + (size_t)(b * 2 * n) * size, *const db = dw + (size_t)n * size;
-        memset(dw, 0, (size_t)(2 * n) * size);
-        for (int64_t i = rows * b / blocks; i < rows * (b + 1) / blocks; i++) {
-            if (k->in[0].dtype == RW_F64) backward_row_d(k, i * n, n, (double *)(void *)dw, (double *)(void *)db);
-            else if (k->in[0].dtype == RW_BF16)
-                backward_row(k, RW_BF16, i * n, n, (float *)(void *)dw, (float *)(void *)db);
-            else if (k->in[0].dtype == RW_F16)
-                backward_row(k, RW_F16, i * n, n, (float *)(void *)dw, (float *)(void *)db);
-            else backward_row(k, RW_F32, i * n, n, (float *)(void *)dw, (float *)(void *)db);
+    for (int64_t i = 0; i < blocks; i++) {
+        char *const dw = (char *)k->workspace + (size_t)i * block;
+        const struct block b = { dw, a->rms ? NULL : dw + vector,
+                                 columns ? dw + (size_t)(k->n_outputs - 2) * vector : NULL };
+        memset(dw, 0, block);
+        for (int64_t row = rows * i / blocks; row < rows * (i + 1) / blocks; row++) {
+            if (k->in[0].dtype == RW_F64) backward_row_d(k, row * n, n, &b);
+            else if (k->in[0].dtype == RW_BF16) backward_row(k, RW_BF16, row * n, n, &b);
+            else if (k->in[0].dtype == RW_F16) backward_row(k, RW_F16, row * n, n, &b);
+            else backward_row(k, RW_F32, row * n, n, &b);
         }
     }
     add_all_blocks(k, blocks, n);

@@ -3,8 +3,8 @@
  * once. Rows that are too wide for that, or that do not divide into packs, are read again for every sum.
  *
  * The backward takes the statistics again. A block of it takes a run of rows and sums dweight and dbias column by
- * column in registers, then into the workspace; a second kernel adds the blocks. Their number follows from the shape
- * alone.
+ * column in registers, the columns of dx in shared memory, then into the workspace; a second kernel adds the blocks.
+ * Their number follows from the shape alone.
  */
 #include "ops/common/parts.cuh"
 #include "ops/common/rows.cuh"
@@ -22,6 +22,7 @@ struct norm_rows {
     int64_t rows, n;
     double eps;
     bool rms, bias;
+    int vectors, columns; /* of a block's sums in the workspace: how many, and where those of dx's columns are, or 0 */
 };
 
 norm_rows norm_of(const rw_kernel *k)
@@ -29,7 +30,9 @@ norm_rows norm_of(const rw_kernel *k)
     const rw_norm_attrs *const a = static_cast<const rw_norm_attrs *>(k->attrs);
     const rw_layout *const l = k->in[0].layout;
     const int64_t n = l->dim[l->rank - 1];
-    return { l->numel / n, n, a->eps, a->rms != 0, a->vectors == 2 };
+    const bool columns = rw_norm_has_columns(a, k->n_outputs);
+    return { l->numel / n, n, a->eps, a->rms != 0, a->vectors == 2, static_cast<int>(rw_norm_vectors(k->n_outputs)),
+             columns ? k->n_outputs - 2 : 0 };
 }
 
 /* ---- forward, the row in registers ---- */
@@ -141,10 +144,34 @@ template <typename T, int G> void launch_forward(const rw_kernel *k, const norm_
 
 /* ---- backward, rows in registers ---- */
 
-/* Sums of a thread's columns. */
-template <int N, bool RMS> struct columns {
-    float dw[N], db[RMS ? 1 : N];
+/* Sums of a thread's columns; of dweight alone, or of dbias too. */
+template <int N, bool ONE> struct columns {
+    float dw[N], db[ONE ? 1 : N];
 };
+
+/*
+ * The sums of dx's columns are in shared memory: there is no room for them in registers. Nor is there for those of
+ * dbias beside them where rows are the widest of a warp.
+ */
+template <typename T, int PACKS, int G, bool RMS, bool OF_DX> constexpr bool shares_db()
+{
+    return OF_DX && !RMS && G == ROW_WARP && PACKS * pack<T>::size == 32;
+}
+
+/* Where a thread has its four columns q of what is summed up there, first those of dx. Neighbours lie side by side. */
+template <int QUADS, int G> __device__ __forceinline__ pack<float> *shared_quad(pack<float> *sums, int which, int q)
+{
+    constexpr int groups = G == ROW_WARP ? THREADS / G : 1;
+    return sums + ((which * groups + threadIdx.x / G) * QUADS + q) * G + threadIdx.x % G;
+}
+
+template <typename F> __device__ __forceinline__ void add_quad(pack<float> *to, F element)
+{
+    pack<float> v = *to;
+#pragma unroll
+    for (int e = 0; e < 4; e++) v.x[e] += element(e);
+    *to = v;
+}
 
 /*
  * Packs of what dx is added to that are asked for together. Where rows and the columns' sums leave few registers, only
@@ -159,13 +186,17 @@ template <typename T, int PACKS, int G, bool RMS> constexpr int ahead_of_sum()
 /*
  * With d = x - mean, h = dy weight, s = 1 / sqrt(var + eps): dx = s h - s mean(h) - d s^3 mean(h d). The sums of d d, h
  * and h d are taken in one round. sum, where it is not NULL, is what dx is added to: it is asked for before that round.
+ * shared_sums: where OF_DX asks for those of dx's columns.
  */
-template <typename T, int PACKS, int G, bool RMS>
+template <typename T, int PACKS, int G, bool RMS, bool OF_DX, bool ONE>
 __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, const held_row<T, PACKS, G> &dy,
                                              const T *weight, const T *sum, T *dx, float eps, int t, int n,
-                                             float *shared, int &round, columns<PACKS * pack<T>::size, RMS> &to)
+                                             float *shared, int &round, columns<PACKS * pack<T>::size, ONE> &to,
+                                             pack<float> *shared_sums)
 {
     using row = held_row<T, PACKS, G>;
+    constexpr bool db_shared = shares_db<T, PACKS, G, RMS, OF_DX>();
+    constexpr int quads = PACKS * row::size / 4;
     const float count = static_cast<float>(n), mean = RMS ? 0 : mean_of(x, count, shared, round);
     float sums[3] = { 0, 0, 0 };
 #pragma unroll
@@ -203,17 +234,42 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
             const float d = widen(x.v[p].x[e]) - mean, g = widen(dy.v[p].x[e]);
             const int c = p * row::size + e;
             to.dw[c] = fmaf(g, d * scale, to.dw[c]);
-            if (!RMS) to.db[c] += g;
+            if (!ONE) to.db[c] += g;
             const float d_x = fmaf(g * widen(w.x[e]), scale, fmaf(-d, by_d, -by_one));
             out.x[e] = narrow<T>(sum ? widen(b.x[e]) + d_x : d_x);
         }
         store_pack(dx + at, out);
+        for (int q = 0; OF_DX && q < row::size; q += 4) {
+            const int i = (p * row::size + q) / 4;
+            add_quad(shared_quad<quads, G>(shared_sums, 0, i), [&](int e) { return widen(out.x[q + e]); });
+            if (db_shared)
+                add_quad(shared_quad<quads, G>(shared_sums, 1, i), [&](int e) { return widen(dy.v[p].x[q + e]); });
+        }
+    }
+}
+
+/* The sums of a block's groups of threads of what lies in shared memory, in order, to where the block's are. */
+template <typename T, int PACKS, int G>
+__device__ void store_shared(pack<float> *shared_sums, int which, float *out, int n)
+{
+    using row = held_row<T, PACKS, G>;
+    constexpr int quads = PACKS * row::size / 4, groups = G == ROW_WARP ? THREADS / G : 1;
+    const int t = threadIdx.x % G;
+    for (int q = 0; q < quads; q++) {
+        const int at = row::place(q * 4 / row::size, t) + q * 4 % row::size;
+        if (at >= n) continue;
+        const pack<float> *const first = shared_sums + (which * groups * quads + q) * G + t;
+        pack<float> v = *first;
+        for (int w = 1; w < groups; w++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) v.x[e] += first[w * quads * G].x[e];
+        store_raw(out + at, v);
     }
 }
 
 /* Warps in order: each adds its columns to those of the warps before it; the last one's sums are the block's. */
-template <typename T, int PACKS, bool RMS>
-__device__ void add_warps(columns<PACKS * pack<T>::size, RMS> &to, float *shared, int n)
+template <typename T, int PACKS, bool ONE>
+__device__ void add_warps(columns<PACKS * pack<T>::size, ONE> &to, float *shared, int n)
 {
     using row = held_row<T, PACKS, ROW_WARP>;
     const int t = threadIdx.x & 31;
@@ -224,7 +280,7 @@ __device__ void add_warps(columns<PACKS * pack<T>::size, RMS> &to, float *shared
                 const int at = c * ROW_WARP + t; /* lanes side by side: no two meet in a bank */
                 if (row::place(c / row::size, t) >= n) continue;
                 shared[at] = to.dw[c] = warp ? shared[at] + to.dw[c] : to.dw[c];
-                if (!RMS)
+                if (!ONE)
                     shared[ROW_WARP_MOST + at] = to.db[c] = warp ? shared[ROW_WARP_MOST + at] + to.db[c] : to.db[c];
             }
         }
@@ -238,14 +294,16 @@ constexpr int BLOCKS = G == ROW_WARP ? 3 : PACKS * pack<T>::size * (sizeof(T) ==
 
 /*
  * Does it ask for the next row before it computes with the one at hand? A block waits at barriers for its row. Warps
- * hide each other's waits, but a few of wide rows do not.
+ * hide each other's waits, but a few of wide rows do not. Of the widest rows in float32 a second one has no room beside
+ * three sums.
  */
-template <typename T, int PACKS, int G, bool RMS> constexpr bool asks_early()
+template <typename T, int PACKS, int G, bool RMS, bool OF_DX> constexpr bool asks_early()
 {
+    if (G != ROW_WARP && OF_DX && !RMS && sizeof(T) == 4 && PACKS * pack<T>::size == 32) return false;
     return G != ROW_WARP || (sizeof(T) == 2 && PACKS * pack<T>::size == 24);
 }
 
-template <typename T, int PACKS, int G, bool RMS>
+template <typename T, int PACKS, int G, bool RMS, bool OF_DX>
 __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS, G, RMS>))
     backward_kernel(const T *x, const T *weight, const T *dy, const T *addend, T *dx, float *part, norm_rows a)
 {
@@ -253,23 +311,30 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS,
     __shared__ float shared[G == ROW_WARP ? 2 * ROW_WARP_MOST : 2 * ROW_SUMS * (G / 32)];
     const int t = threadIdx.x % G, n = static_cast<int>(a.n), groups = blockDim.x / G;
     const int64_t from = a.rows * blockIdx.x / gridDim.x, to = a.rows * (blockIdx.x + 1) / gridDim.x;
-    columns<PACKS * row::size, RMS> sum = {};
+    constexpr bool db_shared = shares_db<T, PACKS, G, RMS, OF_DX>(), one = RMS || db_shared;
+    constexpr int quads = PACKS * row::size / 4;
+    columns<PACKS * row::size, one> sum = {};
+    RW_SHARED_DYNAMIC(pack<float>, shared_sums);
+    for (int i = 0; i < OF_DX + db_shared; i++)
+        for (int q = 0; q < quads; q++) *shared_quad<quads, G>(shared_sums, i, q) = pack<float>{};
     int round = 0;
     row rx, rdy, next_x, next_dy;
     int64_t i = from + threadIdx.x / G;
-    constexpr bool early = asks_early<T, PACKS, G, RMS>();
+    constexpr bool early = asks_early<T, PACKS, G, RMS, OF_DX>();
     if (i < to) rx.load(x + i * n, t, n), rdy.load(dy + i * n, t, n);
     for (; i < to; i += groups) {
         if (early && i + groups < to)
             next_x.load(x + (i + groups) * n, t, n), next_dy.load(dy + (i + groups) * n, t, n);
-        backward_row<T, PACKS, G, RMS>(rx, rdy, weight, addend ? addend + i * n : nullptr, dx + i * n,
-                                       static_cast<float>(a.eps), t, n, shared, round, sum);
+        backward_row<T, PACKS, G, RMS, OF_DX>(rx, rdy, weight, addend ? addend + i * n : nullptr, dx + i * n,
+                                              static_cast<float>(a.eps), t, n, shared, round, sum, shared_sums);
         if (early) rx = next_x, rdy = next_dy;
         else if (i + groups < to) rx.load(x + (i + groups) * n, t, n), rdy.load(dy + (i + groups) * n, t, n);
     }
-    if (G == ROW_WARP) add_warps<T, PACKS, RMS>(sum, shared, n);
+    if (G == ROW_WARP) add_warps<T, PACKS, one>(sum, shared, n);
     if (G == ROW_WARP && threadIdx.x < THREADS - 32) return;
-    float *const out = part + static_cast<int64_t>(blockIdx.x) * 2 * n;
+    float *const out = part + static_cast<int64_t>(blockIdx.x) * a.vectors * n;
+    if (OF_DX) store_shared<T, PACKS, G>(shared_sums, 0, out + a.columns * n, n);
+    if (db_shared) store_shared<T, PACKS, G>(shared_sums, 1, out + n, n);
     constexpr int each = G == ROW_WARP ? 4 : 1; /* a block's threads have no registers left for it */
 #pragma unroll
     for (int c = 0; c < PACKS * row::size; c += each) {
@@ -277,11 +342,11 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G, (BLOCKS<T, PACKS,
         if (at >= n) continue;
         if (each == 1) {
             out[at] = sum.dw[c];
-            if (!RMS) out[n + at] = sum.db[c];
+            if (!one) out[n + at] = sum.db[c];
             continue;
         }
         store_raw(out + at, pack<float>{ sum.dw[c], sum.dw[c + 1], sum.dw[c + 2], sum.dw[c + 3] });
-        if (!RMS) store_raw(out + n + at, pack<float>{ sum.db[c], sum.db[c + 1], sum.db[c + 2], sum.db[c + 3] });
+        if (!one) store_raw(out + n + at, pack<float>{ sum.db[c], sum.db[c + 1], sum.db[c + 2], sum.db[c + 3] });
     }
 }
 
@@ -295,10 +360,12 @@ __global__ void __launch_bounds__(ROW_BLOCK, 2)
     constexpr int G = ROW_BLOCK;
     __shared__ W shared[2 * ROW_SUMS * (G / 32)];
     const int64_t from = a.rows * blockIdx.x / gridDim.x, to = a.rows * (blockIdx.x + 1) / gridDim.x;
-    W *const dw = part + static_cast<int64_t>(blockIdx.x) * 2 * a.n, *const db = dw + a.n;
+    W *const dw = part + static_cast<int64_t>(blockIdx.x) * a.vectors * a.n, *const db = dw + a.n;
+    W *const of_dx = a.columns ? dw + a.columns * a.n : nullptr;
     const W count = W(a.n);
     int round = 0;
-    for (int64_t c = threadIdx.x; c < a.n; c += G) dw[c] = db[c] = 0;
+    for (int64_t c = threadIdx.x; c < a.n; c += G)
+        for (int v = 0; v < a.vectors; v++) dw[v * a.n + c] = 0;
     for (int64_t i = from; i < to; i++) {
         const T *const xi = x + i * a.n, *const dyi = dy + i * a.n;
         W mean, scale, sums[2] = { 0, 0 };
@@ -313,10 +380,11 @@ __global__ void __launch_bounds__(ROW_BLOCK, 2)
         for (int64_t c = threadIdx.x; c < a.n; c += G) {
             const W g = widen(dyi[c]), xh = (widen(xi[c]) - mean) * scale;
             dw[c] += g * xh;
-            db[c] += g;
+            if (!a.rms) db[c] += g;
             W d = scale * (g * widen(weight[c]) - mean_h - xh * mean_hx);
             if (addend) d += widen(addend[i * a.n + c]);
             dx[i * a.n + c] = narrow<T>(d);
+            if (of_dx) of_dx[c] += widen(narrow<T>(d));
         }
     }
 }
@@ -334,15 +402,16 @@ const void *sum_of(const rw_kernel *k, int o)
     return has ? k->in[2 + o].data : nullptr;
 }
 
-/* Outputs from `o` up to `end`, of type Out, from the blocks' sums. */
+/* Outputs from `o` up to `end`, three at most, of type Out, from the blocks' sums. */
 template <typename Out, typename W>
-void merge_vectors(const rw_kernel *k, const W *part, int64_t blocks, int64_t n, int o, int end)
+void merge_vectors(const rw_kernel *k, const W *part, int64_t blocks, const norm_rows &a, int o, int end)
 {
     const auto vector = [=](int i) {
-        return merged<sum_state<W>, Out>{ reinterpret_cast<const sum_state<W> *>(part + (i - 1) * n),
+        if (i >= end) return merged<sum_state<W>, Out>{};
+        return merged<sum_state<W>, Out>{ reinterpret_cast<const sum_state<W> *>(part + (i - 1) * a.n),
                                           static_cast<Out *>(k->out[i].data), sum_of(k, i) };
     };
-    merge_parts<summed, Out>(k, vector(o), blocks, 2 * n, n, 1, o + 1 < end ? vector(o + 1) : decltype(vector(o)){});
+    merge_parts<summed, Out>(k, vector(o), blocks, a.vectors * a.n, a.n, 1, vector(o + 1), vector(o + 2));
 }
 
 template <typename T, int G, bool RMS> void launch_held(const rw_kernel *k, const norm_rows &a, unsigned blocks)
@@ -352,8 +421,15 @@ template <typename T, int G, bool RMS> void launch_held(const rw_kernel *k, cons
     T *const dx = static_cast<T *>(k->out[0].data);
     float *const part = static_cast<float *>(k->workspace);
     const auto launch = [&](auto n) {
-        RW_LAUNCH((backward_kernel<T, decltype(n)::value, G, RMS>), blocks, G == ROW_WARP ? THREADS : G, 0, k, x, w, dy,
-                  addend, dx, part, a);
+        constexpr int threads = G == ROW_WARP ? THREADS : G;
+        constexpr size_t vectors = 1 + shares_db<T, decltype(n)::value, G, RMS, true>();
+        constexpr size_t shared = vectors * decltype(n)::value * pack<T>::size * threads * sizeof(float);
+        if (a.columns)
+            RW_LAUNCH((backward_kernel<T, decltype(n)::value, G, RMS, true>), blocks, threads, shared, k, x, w, dy,
+                      addend, dx, part, a);
+        else
+            RW_LAUNCH((backward_kernel<T, decltype(n)::value, G, RMS, false>), blocks, threads, 0, k, x, w, dy, addend,
+                      dx, part, a);
     };
     if constexpr (G == ROW_WARP)
         if (a.n > G * 16 && a.n <= G * 24) return launch(row_packs<24 / pack<T>::size>());
@@ -395,7 +471,8 @@ extern "C" size_t rw_norm_backward_workspace_cuda(const rw_op_call *call)
 {
     const rw_layout *const x = call->in[0].layout;
     const int64_t width = x->dim[x->rank - 1], blocks = rw_norm_cuda_blocks(x->numel / width, width);
-    return static_cast<size_t>(blocks * 2 * width) * (call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float));
+    return static_cast<size_t>(blocks * rw_norm_vectors(call->n_outputs) * width) *
+           (call->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float));
 }
 
 extern "C" rw_status rw_norm_backward_cuda(const rw_kernel *k)
@@ -412,9 +489,9 @@ extern "C" rw_status rw_norm_backward_cuda(const rw_kernel *k)
                       static_cast<const T *>(k->in[1].data), static_cast<const T *>(k->in[2].data),
                       addend_of<T>(k), static_cast<T *>(k->out[0].data), part, a);
         for (int o = 1, end; o < k->n_outputs; o = end) {
-            end = o + 1 < k->n_outputs && k->out[o].dtype == k->out[o + 1].dtype ? o + 2 : o + 1;
-            if (k->out[o].dtype == k->in[0].dtype) merge_vectors<T>(k, part, blocks, a.n, o, end);
-            else merge_vectors<W>(k, part, blocks, a.n, o, end);
+            for (end = o + 1; end < k->n_outputs && k->out[end].dtype == k->out[o].dtype;) end++;
+            if (k->out[o].dtype == k->in[0].dtype) merge_vectors<T>(k, part, blocks, a, o, end);
+            else merge_vectors<W>(k, part, blocks, a, o, end);
         }
         return rw_cuda_launched(k);
     });

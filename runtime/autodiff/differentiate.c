@@ -27,7 +27,7 @@ struct walk {
     rw_tensor **grads;
     bool again;
     struct rw_grad_taker *taker;
-    uint32_t *first_use; /* by value: the consumer that is met last; NULL without a taker */
+    struct rw_use *use;  /* by value; NULL without a taker */
     rw_tensor **room;    /* what a rule keeps by operand, for the largest node: upstream, result, lent, is_sum */
 };
 
@@ -94,8 +94,8 @@ static rw_status complete(const struct walk *w, const struct rw_node *node, uint
     rw_status status = RW_OK;
     for (int i = 0; w->taker && !status && i < node->n_inputs; i++) {
         const uint32_t in = w->t->operands[node->first_input + (uint32_t)i];
-        if (w->first_use[in] != n) continue;
-        w->first_use[in] = RW_NONE_ID; /* it may be several of the inputs */
+        if (w->use[in].first != n) continue;
+        w->use[in].first = RW_NONE_ID; /* it may be several of the inputs */
         status = hand_out(w, in);
     }
     return status;
@@ -108,7 +108,9 @@ static rw_status visit(const struct walk *w, uint32_t n)
     rw_tensor **const result = w->room + node->n_outputs, **const lent = result + node->n_inputs;
     struct rw_grad_call g;
     g.tape = t;
+    g.index = n;
     g.node = *node;
+    g.use = w->use;
     g.grads = w->grads;
     g.again = w->again;
     g.has_set = false;
@@ -162,7 +164,7 @@ static rw_status begin(const struct walk *w, const struct rw_root *roots, size_t
         if (w->grads[y->id] && y->producer != RW_NONE_ID && y->producer >= *ret_end) *ret_end = y->producer + 1;
     }
     for (size_t i = 0; w->taker && !status && i < n; i++) {
-        const uint32_t v = roots[i].value, use = w->first_use[v];
+        const uint32_t v = roots[i].value, use = w->use[v].first;
         if (is_repeated(roots, i) || (use != RW_NONE_ID && use < *ret_end)) continue;
         w->t->origin = rw_origin_of(w->t, rw_tape_value(w->t, v)->producer);
         status = hand_out(w, v);
@@ -170,14 +172,18 @@ static rw_status begin(const struct walk *w, const struct rw_root *roots, size_t
     return status;
 }
 
-static rw_status find_first_uses(struct walk *w)
+static rw_status find_uses(struct walk *w)
 {
     const rw_tape *const t = w->t;
-    w->first_use = rw_malloc(t->n_values * sizeof *w->first_use);
-    if (!w->first_use) return rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
-    for (size_t v = 0; v < t->n_values; v++) w->first_use[v] = RW_NONE_ID;
+    w->use = rw_calloc(t->n_values, sizeof *w->use);
+    if (!w->use) return rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
+    for (size_t v = 0; v < t->n_values; v++) w->use[v].first = RW_NONE_ID;
     for (uint32_t n = (uint32_t)t->n_nodes; n-- > 0;)
-        for (uint32_t i = 0; i < t->nodes[n].n_inputs; i++) w->first_use[t->operands[t->nodes[n].first_input + i]] = n;
+        for (uint32_t i = 0; i < t->nodes[n].n_inputs; i++) {
+            struct rw_use *const use = &w->use[t->operands[t->nodes[n].first_input + i]];
+            use->first = n;
+            use->n++;
+        }
     return RW_OK;
 }
 
@@ -200,12 +206,12 @@ rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roo
     struct walk w = { .t = t, .grads = grads, .again = again, .taker = taker };
     uint32_t n = 0;
     rw_spread_requirement(t);
-    rw_status status = taker ? find_first_uses(&w) : RW_OK;
+    rw_status status = taker ? find_uses(&w) : RW_OK;
     if (!status) status = make_room(&w);
     if (!status) status = begin(&w, roots, n_roots, &n);
     while (!status && n-- > 0) status = visit(&w, n);
     t->origin = (struct rw_origin){ 0 };
-    rw_free(w.first_use);
+    rw_free(w.use);
     rw_free(w.room);
     return status;
 }

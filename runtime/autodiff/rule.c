@@ -132,6 +132,52 @@ rw_tensor *rw_grad_wide_addend(rw_grad_call *g, int i)
     return g->lent[i] = g->grads[value];
 }
 
+/* Does anybody else contribute to input i's gradient, behind this rule or in it? */
+static bool is_last_part(const rw_grad_call *g, int i)
+{
+    int uses = 0;
+    for (int k = 0; k < g->node.n_inputs; k++) uses += value_of(g, k) == value_of(g, i);
+    return uses == 1 && g->use[value_of(g, i)].first == g->index;
+}
+
+/* The bias, a value, of the layer that made input i; RW_NONE_ID: what the sums of columns ask for is not so. */
+static uint32_t bias_behind(const rw_grad_call *g, int i)
+{
+    const rw_tape *const t = g->tape;
+    if (!g->use || !rw_grad_wanted(g, i) || !is_last_part(g, i)) return RW_NONE_ID;
+    const rw_tensor *const x = rw_grad_input(g, i);
+    if (x->producer == RW_NONE_ID || rw_layout_of(t->ctx, x)->rank < 2) return RW_NONE_ID;
+    const struct rw_node *const layer = &t->nodes[x->producer];
+    const int bias = rw_bias_of(t->ctx->ops[layer->op]);
+    if (!has(layer->n_inputs, bias)) return RW_NONE_ID;
+    const uint32_t b = t->operands[layer->first_input + (uint32_t)bias];
+    return g->use[b].n == 1 && rw_tape_value(t, b)->flags & RW_VALUE_REQUIRES ? b : RW_NONE_ID;
+}
+
+bool rw_grad_wants_columns(const rw_grad_call *g, int i, rw_tensor **ret_sum)
+{
+    const uint32_t bias = bias_behind(g, i);
+    *ret_sum = bias == RW_NONE_ID ? NULL : g->grads[bias];
+    return bias != RW_NONE_ID;
+}
+
+void rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns, bool added)
+{
+    struct rw_use *const use = &g->use[bias_behind(g, i)];
+    use->columns = columns;
+    use->added = added;
+}
+
+rw_tensor *rw_grad_columns(rw_grad_call *g, int bias)
+{
+    const rw_tensor *const dy = rw_grad_upstream(g, 0);
+    if (!g->use || !dy || !rw_grad_wanted(g, bias)) return NULL;
+    const struct rw_use *const use = &g->use[value_of(g, bias)];
+    if (!use->columns || use->columns->producer != dy->producer) return NULL;
+    if (use->added) g->lent[bias] = g->grads[value_of(g, bias)];
+    return use->columns;
+}
+
 static rw_status hand_over(rw_grad_call *g, int i, rw_tensor *dx, bool is_sum)
 {
     rw_context *const ctx = g->tape->ctx;

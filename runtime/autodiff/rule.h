@@ -7,9 +7,19 @@
 /* Attributes up to this size are copied into the call itself, larger ones to the heap. */
 #define RW_RULE_ATTRS 128
 
+/* A value that was there before differentiation: who uses it, and what a rule left for another one. */
+struct rw_use {
+    uint32_t first;     /* the consumer that is met last, RW_NONE_ID once it was; without one, RW_NONE_ID */
+    uint32_t n;         /* operands that are this value */
+    rw_tensor *columns; /* of a bias: rw_grad_set_columns() */
+    bool added;
+};
+
 struct rw_grad_call {
     rw_tape *tape;
+    uint32_t index;
     struct rw_node node; /* a copy: the array may move while the rule records */
+    struct rw_use *use;  /* per value; NULL: not known */
     rw_tensor **grads;   /* the sums so far, per value */
     rw_tensor **upstream; /* by output */
     /* By input: what the rule handed over and is not in its sum yet; the sum that the rule was given to add to; and

@@ -19,6 +19,20 @@ rw_tensor *rw_fill_at(rw_site at, rw_tape *t, rw_dtype dtype, rw_shape shape, do
 /* sum + term, over either when it dies: how differentiation adds contributions. */
 rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *term);
 
+/*
+ * The bias of a layer gets the sums of the columns, over all axes but the last, of what flows into the layer's result.
+ * The rule that makes the last part of that gradient may take them while it makes it: rw_grad_wants_columns() says
+ * whether input i is such a result, of two axes at least, with a bias that has no other use; *ret_sum is what the sums
+ * may be added to, or NULL. It hands them over as rw_grad_set_columns(); added: they contain *ret_sum. The layer's own
+ * rule then gets them for its input `bias`, ready for rw_grad_set_sum(), and NULL where there are none.
+ */
+bool rw_grad_wants_columns(const rw_grad_call *g, int i, rw_tensor **ret_sum);
+void rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns, bool added);
+rw_tensor *rw_grad_columns(rw_grad_call *g, int bias);
+
+/* The input that is such a bias, where the node has so many; -1: the op is no such layer. */
+int rw_bias_of(const rw_op_def *op);
+
 /* n elements of a float type into host memory: what rw_init_normal() and rw_init_uniform() upload. Element i comes from
    word i of the ticket, pairs (2i, 2i + 1) share Box-Muller. */
 void rw_random_fill_normal(void *data, rw_dtype dtype, int64_t n, rw_ticket ticket, double mean, double std,

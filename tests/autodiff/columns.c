@@ -47,6 +47,13 @@ static rw_tensor *scaled(rw_tape *t, rw_tensor *x, rw_tensor *u, rw_tensor *v)
     return rw_rmsnorm(t, rw_rmsnorm(t, x, u, 1e-5f), v, 1e-5f);
 }
 
+/* The sums of the bias's columns come with the norm's backward. */
+static rw_tensor *behind(rw_tape *t, rw_tensor *x, rw_tensor *u, rw_tensor *v)
+{
+    rw_tensor *const h = rw_linear_add(t, x, matrix(t, rw_tensor_dtype(x)), v, x);
+    return rw_add(t, rw_rmsnorm(t, h, u, 1e-5f), h);
+}
+
 /* Weight and bias are one: the sum of one of the two is taken by itself. */
 static rw_tensor *normed_by_one(rw_tape *t, rw_tensor *x, rw_tensor *u, rw_tensor *v)
 {
@@ -59,7 +66,8 @@ static const struct {
     int accumulated; /* sums that are added afterwards */
     int steps;       /* 1 where a vector has two uses: (old + a) + b is not old + (a + b) */
 } programs[] = { { "shifted", shifted, 0, 3 }, { "layer", layer, 0, 3 },   { "activated", activated, 0, 3 },
-                 { "normed", normed, 0, 3 },   { "scaled", scaled, 0, 3 }, { "normed_by_one", normed_by_one, 2, 1 } };
+                 { "normed", normed, 0, 3 },   { "scaled", scaled, 0, 3 }, { "behind", behind, 0, 3 },
+                 { "normed_by_one", normed_by_one, 2, 1 } };
 
 struct data {
     rw_dtype dtype;

@@ -83,7 +83,7 @@ STREAMS = [
     Stream(rf'random_cuda:dropout_kernel<{ANY}, true>', share=2 / 3),
     Stream(rf'random_cuda:deviates_kernel<{ANY}, (true|false)>', load=0, share=0),
     Stream(rf'norm_cuda:forward_kernel<{FLOATS}, \d, \d+>'),
-    Stream(rf'norm_cuda:backward_kernel<{FLOATS}, \d, \d+, (true|false)>', share=2 / 3),
+    Stream(rf'norm_cuda:backward_kernel<{FLOATS}, \d, \d+, (true|false), (true|false)>', share=2 / 3),
     Stream(rf'softmax_cuda:forward_kernel<{FLOATS}, \d, \d+>'),
     Stream(rf'softmax_cuda:backward_kernel<{FLOATS}, \d, \d+>', share=2 / 3),
     # Its loads are groups of copies to shared memory, which are not counted here; only its results are looked at.
