@@ -228,7 +228,7 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
         const pack<T> w = load_pack_anywhere(weight + at);
         const pack<T> b = before[p % AHEAD].elements();
         ask(p + AHEAD);
-        pack<T> out;
+        float made[row::size];
 #pragma unroll
         for (int e = 0; e < row::size; e++) {
             const float d = widen(x.v[p].x[e]) - mean, g = widen(dy.v[p].x[e]);
@@ -236,9 +236,12 @@ __device__ __forceinline__ void backward_row(const held_row<T, PACKS, G> &x, con
             to.dw[c] = fmaf(g, d * scale, to.dw[c]);
             if (!ONE) to.db[c] += g;
             const float d_x = fmaf(g * widen(w.x[e]), scale, fmaf(-d, by_d, -by_one));
-            out.x[e] = narrow<T>(sum ? widen(b.x[e]) + d_x : d_x);
+            made[e] = sum ? widen(b.x[e]) + d_x : d_x;
         }
-        store_pack(dx + at, out);
+        const raw<pack<T>> words = narrow_pack<T>(made);
+        store_raw(dx + at, words);
+        const pack<T> out = words.elements();
+#pragma unroll
         for (int q = 0; OF_DX && q < row::size; q += 4) {
             const int i = (p * row::size + q) / 4;
             add_quad(shared_quad<quads, G>(shared_sums, 0, i), [&](int e) { return widen(out.x[q + e]); });
