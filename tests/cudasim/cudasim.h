@@ -31,6 +31,14 @@ void cudasim_clear_report(void);
 /* Everything as in a fresh process, but for the environment, which is read again. Frees what is alive. */
 void cudasim_restart(void);
 
+/*
+ * Another runtime on the same devices, as who links libcudart statically has beside everybody else's: the last error of
+ * a thread is its own, what ends the context is everybody's. The second says which one the thread's next calls are made
+ * to, 0 for the first, and returns the one before. own_runtime.h does both for a shared object.
+ */
+int cudasim_new_runtime(void);
+int cudasim_call_runtime(int runtime);
+
 /* Every question for algorithms, of products and convolutions, gets its answers in another order (also
  * CUDASIM_BLAS_ROTATE=1): a re-query shows. */
 void cudasim_set_blas_rotation(bool on);

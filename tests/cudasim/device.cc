@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <map>
 #include <set>
 #include <string>
@@ -17,7 +18,9 @@ cudaError_t broken;
 
 static pthread_mutex_t lock;
 static pthread_once_t lock_once = PTHREAD_ONCE_INIT;
-static thread_local cudaError_t last_error;
+static thread_local std::vector<cudaError_t> last_errors; /* by runtime */
+static thread_local size_t runtime_of_calls;
+static std::atomic<size_t> runtimes(1);
 static thread_local int current_device;
 static thread_local std::vector<int> pushed; /* devices of the driver's stack of contexts */
 static std::set<int> contexts; /* devices that have a context */
@@ -143,9 +146,16 @@ entry::~entry()
     pthread_mutex_unlock(&lock);
 }
 
+/* That of the runtime which the thread calls. */
+static cudaError_t &last_error()
+{
+    if (last_errors.size() <= runtime_of_calls) last_errors.resize(runtime_of_calls + 1);
+    return last_errors[runtime_of_calls];
+}
+
 void set_last_error(cudaError_t error)
 {
-    if (error && error != cudaErrorNotReady) last_error = error;
+    if (error && error != cudaErrorNotReady) last_error() = error;
 }
 
 cudaError_t entry::give(cudaError_t error)
@@ -254,8 +264,8 @@ cudaError_t cudaGetLastError(void)
 {
     lock_scope scope;
     if (const cudaError_t e = unusable()) return e;
-    const cudaError_t e = last_error;
-    last_error = cudaSuccess;
+    const cudaError_t e = last_error();
+    last_error() = cudaSuccess;
     return e;
 }
 
@@ -263,7 +273,7 @@ cudaError_t cudaPeekAtLastError(void)
 {
     lock_scope scope;
     if (const cudaError_t e = unusable()) return e;
-    return last_error;
+    return last_error();
 }
 
 const char *cudaGetErrorName(cudaError_t error)
@@ -419,7 +429,7 @@ cudaError_t cudaDeviceReset(void)
     if (!config.driver) return cudaErrorInsufficientDriver;
     free_all_streams();
     free_all_memory();
-    broken = last_error = cudaSuccess;
+    broken = last_error() = cudaSuccess;
     return cudaSuccess;
 }
 
@@ -432,10 +442,23 @@ void cudasim_restart(void)
     free_all_memory();
     counters.clear();
     kernels_left = 0;
-    broken = last_error = cudaSuccess;
+    broken = cudaSuccess;
+    last_errors.clear();
     contexts.clear();
     cudasim_clear_report();
     configure();
+}
+
+int cudasim_new_runtime(void)
+{
+    return static_cast<int>(runtimes++);
+}
+
+int cudasim_call_runtime(int runtime)
+{
+    const size_t before = runtime_of_calls;
+    runtime_of_calls = static_cast<size_t>(runtime);
+    return static_cast<int>(before);
 }
 
 #define CUDASIM_SETTER(name, parameter, statement) \

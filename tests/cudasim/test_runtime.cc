@@ -29,6 +29,26 @@ Test(cudasim_runtime, errors_have_names_and_are_told_once)
     cr_assert_str_eq(cudaGetErrorName((cudaError_t)12345), "unrecognized error code");
 }
 
+Test(cudasim_runtime, another_runtime_has_last_errors_of_its_own)
+{
+    const int other = cudasim_new_runtime();
+    GIVES(cudaSetDevice(3), cudaErrorInvalidDevice);
+    cr_assert_eq(cudasim_call_runtime(other), 0);
+    OK(cudaPeekAtLastError());
+    GIVES(cudaMemset(nullptr, 0, 16), cudaErrorInvalidValue);
+    cr_assert_eq(cudasim_call_runtime(0), other);
+    GIVES(cudaGetLastError(), cudaErrorInvalidDevice);
+    OK(cudaGetLastError());
+    cudasim_call_runtime(other);
+    GIVES(cudaGetLastError(), cudaErrorInvalidValue);
+    cudasim_break(cudaErrorIllegalAddress); /* the context is everybody's */
+    for (const int runtime : { 0, other }) {
+        cudasim_call_runtime(runtime);
+        GIVES(cudaGetLastError(), cudaErrorIllegalAddress);
+    }
+    cudasim_call_runtime(0);
+}
+
 Test(cudasim_runtime, without_a_driver_every_call_says_so)
 {
     int count = 77, version = -1;
