@@ -26,19 +26,33 @@ __global__ void __launch_bounds__(THREADS)
 {
     const int64_t first = static_cast<int64_t>(blockIdx.x) * (THREADS * UNROLL) + threadIdx.x;
     const int64_t width = static_cast<int64_t>(a.width.d);
-    T v[UNROLL];
+    int64_t column[UNROLL];
+    const int32_t *token[UNROLL];
+    int32_t row[UNROLL];
+    T v[UNROLL] = {};
+    /* All rows are known before the first is asked for, and none is under a condition: such loads wait for one another.
+       What lies behind the end is the last element again, what is out of range the first row. */
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
-        const int64_t i = first + u * THREADS;
-        v[u] = {};
-        if (i >= a.n) continue;
-        const int64_t token = static_cast<int64_t>(a.width.quotient(static_cast<uint64_t>(i))), row = index[token];
-        if (row >= 0 && row < a.rows) v[u] = table[row * width + (i - token * width)];
-        else guard.report();
+        const int64_t i = first + u * THREADS < a.n ? first + u * THREADS : a.n - 1;
+        const int64_t t = static_cast<int64_t>(a.width.quotient(static_cast<uint64_t>(i)));
+        token[u] = index + t;
+        column[u] = i - t * width;
     }
 #pragma unroll
-    for (int u = 0; u < UNROLL; u++)
-        if (first + u * THREADS < a.n) y[first + u * THREADS] = v[u];
+    for (int u = 0; u < UNROLL; u++) row[u] = *token[u];
+    bool outside[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) outside[u] = row[u] < 0 || row[u] >= a.rows;
+    if (a.rows) {
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) v[u] = table[(outside[u] ? 0 : row[u]) * width + column[u]];
+    }
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        if (outside[u]) guard.report();
+        if (first + u * THREADS < a.n) y[first + u * THREADS] = outside[u] ? T{} : v[u];
+    }
 }
 
 template <typename T> rw_status gather(const rw_kernel *k, int64_t width)
