@@ -172,9 +172,15 @@ static rw_status begin(const struct walk *w, const struct rw_root *roots, size_t
     return status;
 }
 
-static rw_status find_uses(struct walk *w)
+/* A node behind all roots has no part in a gradient: what an earlier pass recorded, for one. */
+static rw_status find_uses(struct walk *w, const struct rw_root *roots, size_t n_roots)
 {
     const rw_tape *const t = w->t;
+    uint32_t end = 0;
+    for (size_t i = 0; i < n_roots; i++) {
+        const uint32_t maker = rw_tape_value(t, roots[i].value)->producer;
+        if (maker != RW_NONE_ID && maker >= end) end = maker + 1;
+    }
     w->use = rw_calloc(t->n_values, sizeof *w->use);
     if (!w->use) return rw_fail(t->ctx, RW_ERR_MEMORY, "backward: out of memory");
     for (size_t v = 0; v < t->n_values; v++) w->use[v].first = RW_NONE_ID;
@@ -182,7 +188,7 @@ static rw_status find_uses(struct walk *w)
         for (uint32_t i = 0; i < t->nodes[n].n_inputs; i++) {
             struct rw_use *const use = &w->use[t->operands[t->nodes[n].first_input + i]];
             use->first = n;
-            use->n++;
+            use->n += n < end;
         }
     return RW_OK;
 }
@@ -206,7 +212,7 @@ rw_status rw_differentiate(rw_tape *t, const struct rw_root *roots, size_t n_roo
     struct walk w = { .t = t, .grads = grads, .again = again, .taker = taker };
     uint32_t n = 0;
     rw_spread_requirement(t);
-    rw_status status = taker ? find_uses(&w) : RW_OK;
+    rw_status status = taker ? find_uses(&w, roots, n_roots) : RW_OK;
     if (!status) status = make_room(&w);
     if (!status) status = begin(&w, roots, n_roots, &n);
     while (!status && n-- > 0) status = visit(&w, n);

@@ -10,7 +10,7 @@
 /* A value that was there before differentiation: who uses it, and what a rule left for another one. */
 struct rw_use {
     uint32_t first;     /* the consumer that is met last, RW_NONE_ID once it was; without one, RW_NONE_ID */
-    uint32_t n;         /* operands that are this value */
+    uint32_t n;         /* operands that are this value, of nodes that backward may pass */
     rw_tensor *columns; /* of a bias: rw_grad_set_columns() */
     bool added;
 };

@@ -233,7 +233,7 @@ Test(behind_norms, any_policy)
 
 /* ---- where they are taken by themselves ---- */
 
-enum way { ALONE, BIAS_TWICE, ANOTHER_READER, AN_EARLIER_READER, WITHIN_THE_NORM, WITHOUT_ROWS, WAYS };
+enum way { ALONE, BIAS_TWICE, READ_BEHIND, ANOTHER_READER, AN_EARLIER_READER, WITHIN_THE_NORM, WITHOUT_ROWS, WAYS };
 
 static rw_tensor *record(struct fixture *b, enum way way, rw_tensor *bias, rw_tensor **ret_h)
 {
@@ -250,12 +250,16 @@ static rw_tensor *record(struct fixture *b, enum way way, rw_tensor *bias, rw_te
     if (way == ANOTHER_READER) y = rw_add(t, y, rw_mul(t, h, h));
     if (way == BIAS_TWICE) y = rw_add(t, y, bias);
     if (before) y = rw_add(t, y, before);
-    return rw_sum(t, rw_mul(t, y, numbers(b, RW_F64, shape, 3, 1)), RW_ALL_AXES, false);
+    rw_tensor *const loss = rw_sum(t, rw_mul(t, y, numbers(b, RW_F64, shape, 3, 1)), RW_ALL_AXES, false);
+    if (way == READ_BEHIND) rw_mul(t, bias, bias); /* no part of the loss */
+    return loss;
 }
 
 Test(behind_norms, only_what_is_whole)
 {
-    static const int with_columns[WAYS] = { [ALONE] = 1, [ANOTHER_READER] = 1, [WITHIN_THE_NORM] = 1 };
+    static const int with_columns[WAYS] = {
+        [ALONE] = 1, [READ_BEHIND] = 1, [ANOTHER_READER] = 1, [WITHIN_THE_NORM] = 1
+    };
     for (enum way way = ALONE; way < WAYS; way++) {
         struct fixture b = fixture_open(1, 2);
         struct stream s = { .dtype = RW_F64, .rows = way == WITHOUT_ROWS ? 1 : 6, .width = 8, .rms = true };
