@@ -9,7 +9,7 @@
  *                  thread has none yet. What cannot be caught: OpenMP ends the process when it starts threads itself,
  *                  as it does after a parallel region of the caller's own with fewer threads, in the same thread, or
  *                  where OMP_STACKSIZE asks for more than a thread's usual stack.
- *   stack          128 KiB are enough for a thread that calls the library: what musl gives one, and less than others do.
+ *   stack          128 KiB are enough for a thread that calls the library: as much as musl gives one.
  *   address space  oneDNN makes its code when a step is planned, and only while 16 MiB of address space are free, as it
  *                  crashes without. Another thread that takes them in that moment is not seen.
  *   fork()         in the child one thread computes, whatever was asked for: the parent's threads are not there. The
