@@ -11,7 +11,7 @@
  * four of them, one in each of the modes and types, one is followed by the step that succeeds.
  *
  * On the simulated device a step takes long: there four of them fail, spread over all, or with
- * REWIND_ALLOC_STRIDE=N every N-th.
+ * REWIND_ALLOC_STRIDE=N every N-th, from the first one on or from REWIND_ALLOC_FIRST=I. So N runs fail all of them.
  */
 #include "support/support.h"
 
@@ -64,6 +64,12 @@ static uint64_t stride(uint64_t n)
 {
     const char *const wanted = getenv("REWIND_ALLOC_STRIDE");
     return wanted && atoi(wanted) > 0 ? (uint64_t)atoi(wanted) : test_device() == RW_DEVICE_CPU ? 1 : n / 4 + 1;
+}
+
+static uint64_t first(void)
+{
+    const char *const wanted = getenv("REWIND_ALLOC_FIRST");
+    return wanted && atoi(wanted) > 0 ? (uint64_t)atoi(wanted) : 1;
 }
 
 struct step {
@@ -308,7 +314,7 @@ static void fail_first_steps(rw_dtype dtype, const struct mode *mode, uint64_t t
     const int64_t live = rw_alloc_live();
     cr_assert_gt(n, 200);
     survived = 0;
-    for (uint64_t i = 1; i <= n; i += stride(n)) {
+    for (uint64_t i = first(); i <= n; i += stride(n)) {
         const struct failure f = { mode, dtype, i, n };
         struct step s = open_step(dtype);
         fail(&s, &f, expected, -1);
@@ -354,7 +360,7 @@ static void fail_later_steps(const char *verify, rw_dtype dtype)
     cr_assert_eq(rw_alloc_live(), live, "a step that succeeds leaves nothing either");
     cr_assert_gt(n, 50);
     for (size_t m = 0; m < N_MODES; m++)
-        for (uint64_t i = 1; i <= n; i += stride(n)) {
+        for (uint64_t i = first(); i <= n; i += stride(n)) {
             const struct failure f = { &modes[m], dtype, i, n };
             fail(&s, &f, expected, live);
             if (i / stride(n) % FAILURES == FAILURES - 1 || i + stride(n) > n) succeed(&s, &f, expected);
