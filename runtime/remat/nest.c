@@ -40,6 +40,16 @@ static uint64_t late_bytes(const struct rw_replayable *g, uint32_t place)
     return bytes;
 }
 
+/* Where there are no more places than stages may be: all where one may begin. */
+static void cut_everywhere(struct rw_nest *n)
+{
+    n->cut[0] = 0;
+    n->n_stages = 1;
+    for (uint32_t i = 1; i < n->g->n_nodes; i++)
+        if (rw_place_may_begin(n->g, i)) n->cut[n->n_stages++] = i;
+    n->cut[n->n_stages] = (uint32_t)n->g->n_nodes;
+}
+
 /* The narrowest place of each of n windows, which hold equal parts of what backward reads. */
 static void cut_at_narrow_places(struct rw_nest *n, const int64_t *crossing, size_t n_stages)
 {
@@ -83,23 +93,26 @@ static size_t stage_of(const struct rw_nest *n, uint32_t place)
 static rw_status count_adjoints(struct rw_nest *n, const struct rw_schedule *s)
 {
     const uint64_t alignment = n->g->p->t->ctx->device->alignment;
-    int64_t *const live = rw_calloc(s->n_actions + 1, sizeof *live);
-    if (!live) return RW_ERR_MEMORY;
+    int64_t *const begun = rw_calloc(2 * (s->n_actions + 1), sizeof *begun);
+    if (!begun) return RW_ERR_MEMORY;
+    int64_t *const ended = begun + s->n_actions + 1;
     for (uint32_t i = 0; i < s->n_buffers; i++) {
         const struct rw_buffer *const b = &s->buffers[i];
         if (!rw_buffer_is_placed(s, i) || b->first < s->n_forward) continue;
-        live[b->first] += (int64_t)rw_round_up(b->bytes, alignment);
-        live[b->last + 1] -= (int64_t)rw_round_up(b->bytes, alignment);
+        begun[b->first] += (int64_t)rw_round_up(b->bytes, alignment);
+        ended[b->last + 1] += (int64_t)rw_round_up(b->bytes, alignment);
     }
     int64_t now = 0;
     for (size_t a = 0; a < s->n_actions; a++) {
-        now += live[a];
+        const int64_t before = now - ended[a];
+        now = before + begun[a];
         const uint32_t place = place_of(n->g, s->actions[a].node);
         if (place == RW_NONE_ID) continue;
-        uint64_t *const most = &n->adjoint[stage_of(n, place)];
-        if ((uint64_t)now > *most) *most = (uint64_t)now;
+        const size_t stage = stage_of(n, place);
+        if (!n->adjoint[stage]) n->entering[stage] = (uint64_t)before;
+        if ((uint64_t)now > n->adjoint[stage]) n->adjoint[stage] = (uint64_t)now;
     }
-    rw_free(live);
+    rw_free(begun);
     return RW_OK;
 }
 
@@ -115,11 +128,16 @@ static void count_late(struct rw_nest *n)
         if (!g->late[v] || !rw_value_may_drop(g, v)) continue;
         const uint32_t reader = place_of(g, g->p->order[g->late[v]]);
         const size_t i = stage_of(n, g->maker[v]), last = reader == RW_NONE_ID ? i : stage_of(n, reader);
-        n->late[stretch(n, i, (last < i ? i : last) + 1)] += g->bytes[v];
+        const size_t of = stretch(n, i, (last < i ? i : last) + 1);
+        n->late[of] += g->bytes[v];
+        if (n->needed[of] <= g->maker[v]) n->needed[of] = g->maker[v] + 1;
     }
     for (size_t i = T; i-- > 0;)
         for (size_t t = i + 1; t <= T; t++) {
             const bool inner = i + 1 < t;
+            uint32_t *const needed = &n->needed[stretch(n, i, t)];
+            if (inner && n->needed[stretch(n, i, t - 1)] > *needed) *needed = n->needed[stretch(n, i, t - 1)];
+            if (inner && n->needed[stretch(n, i + 1, t)] > *needed) *needed = n->needed[stretch(n, i + 1, t)];
             n->late[stretch(n, i, t)] += inner ? n->late[stretch(n, i, t - 1)] + n->late[stretch(n, i + 1, t)] : 0;
             if (i + 2 < t) n->late[stretch(n, i, t)] -= n->late[stretch(n, i + 1, t - 1)];
         }
@@ -146,12 +164,16 @@ static rw_status find_stages(struct rw_nest *n, const struct rw_schedule *none)
     size_t most = g->n_nodes / NODES_PER_STAGE;
     if (most > STAGES_MOST) most = STAGES_MOST;
     if (most < STAGES_LEAST) most = STAGES_LEAST;
-    if (most > g->n_nodes) most = g->n_nodes;
-    int64_t *const crossing = rw_calloc(g->n_nodes + 2, sizeof *crossing);
-    if (!crossing) return RW_ERR_MEMORY;
-    count_crossing(g, crossing);
-    cut_at_narrow_places(n, crossing, most);
-    rw_free(crossing);
+    if (most < g->n_nodes) {
+        int64_t *const crossing = rw_calloc(g->n_nodes + 2, sizeof *crossing);
+        if (!crossing) return RW_ERR_MEMORY;
+        count_crossing(g, crossing);
+        cut_at_narrow_places(n, crossing, most);
+        rw_free(crossing);
+    } else {
+        cut_everywhere(n);
+        n->finest = true;
+    }
     for (size_t i = 0; i < n->n_stages; i++)
         for (uint32_t k = n->cut[i]; k < n->cut[i + 1]; k++) n->seconds[i] += g->seconds[k];
     count_stretches(n);
@@ -166,13 +188,25 @@ static size_t slots_of(const struct rw_nest *n, uint64_t bytes)
     return (size_t)(rw_round_up(bytes, n->slot) / n->slot);
 }
 
-/* What a stretch takes when all that backward reads of it is there. */
+/* What a stretch takes when all that backward reads of it is there. Where stages are as small as they can be, in each
+   what that one and those before it read, and the gradients there; else one bound for all. */
 static uint64_t all_bytes(const struct rw_nest *n, size_t i, size_t t)
 {
-    uint64_t adjoint = 0;
-    for (size_t k = i; k < t; k++)
-        if (n->adjoint[k] > adjoint) adjoint = n->adjoint[k];
-    return n->late[stretch(n, i, t)] + adjoint;
+    uint64_t most = 0;
+    for (size_t k = i; k < t; k++) {
+        const uint64_t here = n->late[stretch(n, i, n->finest ? k + 1 : t)] + n->adjoint[k];
+        if (here > most) most = here;
+    }
+    return most;
+}
+
+/* Seconds of its replay: where stages are as small as they can be, as far as its backward reads what is made. Of a
+   stage of many nodes all count. */
+static float all_seconds(const struct rw_nest *n, size_t i, size_t t)
+{
+    double seconds = 0;
+    for (size_t k = i; k < t && (!n->finest || n->cut[k] < n->needed[stretch(n, i, t)]); k++) seconds += n->seconds[k];
+    return (float)seconds;
 }
 
 static void solve_stretch(struct rw_nest *n, size_t i, size_t t)
@@ -180,8 +214,7 @@ static void solve_stretch(struct rw_nest *n, size_t i, size_t t)
     float *const best = n->inside + stretch(n, i, t) * SLOTS;
     uint8_t *const choice = n->inside_choice + stretch(n, i, t) * SLOTS;
     const size_t at_once = slots_of(n, all_bytes(n, i, t));
-    float seconds = 0;
-    for (size_t k = i; k < t; k++) seconds += (float)n->seconds[k];
+    const float seconds = all_seconds(n, i, t);
     for (size_t m = 0; m < SLOTS; m++) {
         best[m] = m >= at_once ? seconds : INFINITY;
         choice[m] = NO_CUT;
@@ -192,7 +225,8 @@ static void solve_stretch(struct rw_nest *n, size_t i, size_t t)
         const size_t x = slots_of(n, n->crossing[stretch(n, i, j)]);
         const size_t fresh = slots_of(n, n->crossing[stretch(n, j - 1, j)]);
         const size_t before = j - 1 > i ? slots_of(n, n->crossing[stretch(n, i, j - 1)]) : 0;
-        const size_t on_the_way = x > before + fresh ? x : before + fresh;
+        const size_t there = n->finest ? slots_of(n, n->entering[t - 1]) : 0;
+        const size_t on_the_way = (x > before + fresh ? x : before + fresh) + there;
         pass += (float)n->seconds[j - 1];
         if (on_the_way > widest) widest = on_the_way;
         const float *const left = n->inside + stretch(n, i, j) * SLOTS;
@@ -237,6 +271,29 @@ static uint64_t most_bytes(const struct rw_nest *n)
     return all + largest;
 }
 
+static uint64_t divisor(uint64_t a, uint64_t b)
+{
+    while (b) {
+        const uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Of all sizes: where it is no smaller than a slot must be, no size is rounded. */
+static uint64_t common_divisor(const struct rw_nest *n)
+{
+    const size_t T = n->n_stages;
+    uint64_t d = 0;
+    for (size_t i = 0; i < T; i++) {
+        d = divisor(divisor(d, n->adjoint[i]), n->entering[i]);
+        for (size_t t = i + 1; t <= T; t++)
+            d = divisor(divisor(d, n->late[stretch(n, i, t)]), n->crossing[stretch(n, i, t)]);
+    }
+    return d;
+}
+
 /* As large as it must be; a little larger, so that the widest of cuts is a whole number of slots and rounding costs
    nothing where cuts are equal. */
 static uint64_t slot_for(const struct rw_nest *n)
@@ -245,6 +302,8 @@ static uint64_t slot_for(const struct rw_nest *n)
     uint64_t widest = 0;
     for (size_t i = 1; i < n->n_stages; i++)
         if (n->crossing[stretch(n, i - 1, i)] > widest) widest = n->crossing[stretch(n, i - 1, i)];
+    const uint64_t common = n->finest ? common_divisor(n) : 0;
+    if (common >= slot) return common;
     return widest < slot ? slot : (widest + widest / slot - 1) / (widest / slot);
 }
 
@@ -265,15 +324,17 @@ rw_status rw_nest_init(struct rw_nest *n, const struct rw_replayable *g, const s
                            .cut = rw_malloc((T + 1) * sizeof *n->cut),
                            .crossing = rw_calloc(stretches, sizeof *n->crossing),
                            .late = rw_calloc(stretches, sizeof *n->late),
+                           .needed = rw_calloc(stretches, sizeof *n->needed),
                            .adjoint = rw_calloc(T, sizeof *n->adjoint),
+                           .entering = rw_calloc(T, sizeof *n->entering),
                            .seconds = rw_calloc(T, sizeof *n->seconds),
                            .inside = rw_malloc(stretches * SLOTS * sizeof *n->inside),
                            .whole = rw_malloc(T * SLOTS * sizeof *n->whole),
                            .inside_choice = rw_malloc(stretches * SLOTS),
                            .whole_choice = rw_malloc(T * SLOTS),
                            .recipe_slot = rw_malloc(SLOTS * sizeof *n->recipe_slot) };
-    const bool has_all = n->cut && n->crossing && n->late && n->adjoint && n->seconds && n->inside && n->whole &&
-                         n->inside_choice && n->whole_choice && n->recipe_slot;
+    const bool has_all = n->cut && n->crossing && n->late && n->needed && n->adjoint && n->entering && n->seconds &&
+                         n->inside && n->whole && n->inside_choice && n->whole_choice && n->recipe_slot;
     rw_status status = has_all ? RW_OK : RW_ERR_MEMORY;
     if (!status && g->n_nodes) status = find_stages(n, none);
     if (status) rw_nest_finish(n);
@@ -283,8 +344,8 @@ rw_status rw_nest_init(struct rw_nest *n, const struct rw_replayable *g, const s
 
 void rw_nest_finish(struct rw_nest *n)
 {
-    void *const arrays[] = { n->cut, n->crossing, n->late, n->adjoint, n->seconds, n->inside, n->whole,
-                             n->inside_choice, n->whole_choice, n->recipe_slot };
+    void *const arrays[] = { n->cut, n->crossing, n->late, n->needed, n->adjoint, n->entering, n->seconds,
+                             n->inside, n->whole, n->inside_choice, n->whole_choice, n->recipe_slot };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     *n = (struct rw_nest){ 0 };
 }
