@@ -188,16 +188,13 @@ static size_t slots_of(const struct rw_nest *n, uint64_t bytes)
     return (size_t)(rw_round_up(bytes, n->slot) / n->slot);
 }
 
-/* What a stretch takes when all that backward reads of it is there. Where stages are as small as they can be, in each
-   what that one and those before it read, and the gradients there; else one bound for all. */
+/* What a stretch takes when all that backward reads of it is there. */
 static uint64_t all_bytes(const struct rw_nest *n, size_t i, size_t t)
 {
-    uint64_t most = 0;
-    for (size_t k = i; k < t; k++) {
-        const uint64_t here = n->late[stretch(n, i, n->finest ? k + 1 : t)] + n->adjoint[k];
-        if (here > most) most = here;
-    }
-    return most;
+    uint64_t adjoint = 0;
+    for (size_t k = i; k < t; k++)
+        if (n->adjoint[k] > adjoint) adjoint = n->adjoint[k];
+    return n->late[stretch(n, i, t)] + adjoint;
 }
 
 /* Seconds of its replay: where stages are as small as they can be, as far as its backward reads what is made. Of a
