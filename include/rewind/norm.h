@@ -34,6 +34,9 @@ typedef struct rw_batchnorm_params {
  * rw_assign() does: running = (1 - momentum) running + momentum batch, where the batch's variance is over n - 1. What
  * is recorded on the same tape reads the old ones. params may be NULL.
  *
+ * Of an x that rw_concat() made along the channels the pieces are read, not x: it is neither made nor kept for this.
+ * Name x (ckpt_name()) for the other way. The bytes are the same.
+ *
  * With `relu` and `add` these are the bytes, and the gradients' bytes, of rw_relu() of rw_add() of the two, in one pass
  * over memory in place of three, when it is made again for backward too. relu's own backward reads the result where
  * something was added; else it reads what there is already, and is a part of batchnorm's.

@@ -4,6 +4,8 @@
 #include "ops/common/channels.h"
 #include "ops/common/kernels.h"
 #include "ops/pointwise/pointwise.h"
+#include "ops/shape/joined.h"
+#include "record/maker.h"
 #include "record/own_ops.h"
 
 #include <rewind/norm.h>
@@ -12,16 +14,26 @@
 
 /* ---- checks ---- */
 
-static rw_status check_image(rw_op_call *call)
+/* Input `at` is x, or the first of its pieces, which have one type and differ in their channels alone. */
+static rw_status check_image(rw_op_call *call, int at, struct rw_groups *ret)
 {
     const struct rw_groups_attrs *const a = call->attrs;
-    const rw_layout *const x = call->in[0].layout;
-    RW_CHECK(rw_want_float(call, 0));
+    const rw_layout *const x = call->in[at].layout;
+    RW_CHECK(rw_want_float(call, at));
     if (x->rank != 4 && x->rank != 2) return rw_op_error(call, RW_ERR_SHAPE, "x needs four axes or two");
     if (!(a->eps >= 0 && isfinite(a->eps))) return rw_op_error(call, RW_ERR_ARGUMENT, "eps %g", a->eps);
-    const int64_t c = x->dim[x->rank - 1];
+    int64_t c = rw_groups_channels(x);
+    for (int i = at + 1; i <= at + a->more; i++) {
+        rw_shape s = rw_in_shape(call, i);
+        RW_CHECK(rw_want_same_dtype(call, at, i));
+        if (s.rank == x->rank && __builtin_add_overflow(c, s.dim[s.rank - 1], &c)) c = INT64_MAX;
+        s.dim[x->rank - 1] = rw_groups_channels(x);
+        if (!rw_shape_equal(s, rw_in_shape(call, at)))
+            return rw_op_error(call, RW_ERR_SHAPE, "piece %d of x has another shape", i - at);
+    }
     if (a->groups < 0 || (a->groups && c % a->groups))
         return rw_op_error(call, RW_ERR_ARGUMENT, "%lld groups of %lld channels", (long long)a->groups, (long long)c);
+    *ret = rw_groups_of(a, x, c);
     return RW_OK;
 }
 
@@ -43,13 +55,16 @@ static rw_status want_statistics(rw_op_call *call, int i, const struct rw_groups
 static rw_status check_forward(rw_op_call *call)
 {
     const struct rw_groups_attrs *const a = call->attrs;
-    RW_CHECK(check_image(call));
-    const struct rw_groups g = rw_groups_of(a, call->in[0].layout);
-    RW_CHECK(want_vector(call, 1, call->in[0].dtype, g.c, "weight"));
-    RW_CHECK(want_vector(call, 2, call->in[0].dtype, g.c, "bias"));
+    struct rw_groups g;
+    RW_CHECK(check_image(call, 0, &g));
+    const int weight = rw_groups_weight(&g);
+    rw_shape y = rw_in_shape(call, 0);
+    y.dim[y.rank - 1] = g.c;
+    RW_CHECK(want_vector(call, weight, call->in[0].dtype, g.c, "weight"));
+    RW_CHECK(want_vector(call, weight + 1, call->in[0].dtype, g.c, "bias"));
     if (call->n_inputs > rw_groups_added(&g)) RW_CHECK(rw_want_same_dtype(call, 0, rw_groups_added(&g)));
-    RW_CHECK(rw_op_output_like(call, 0, 0));
-    if (g.given) return want_statistics(call, 3, &g);
+    RW_CHECK(rw_op_output(call, 0, call->in[0].dtype, y));
+    if (g.given) return want_statistics(call, weight + 2, &g);
     if (!a->groups && g.rows < 2)
         return rw_op_error(call, RW_ERR_SHAPE, "%lld elements of a channel have no variance", (long long)g.rows);
     for (int i = 1; i < 3; i++)
@@ -62,12 +77,13 @@ static rw_status check_backward(rw_op_call *call)
 {
     const struct rw_groups_attrs *const a = call->attrs;
     const int x = rw_groups_backward_x(a->relu != 0);
-    if (call->n_inputs != x + 1) return rw_op_error(call, RW_ERR_ARGUMENT, "%d inputs", call->n_inputs);
-    RW_CHECK(check_image(call));
-    const struct rw_groups g = rw_groups_of(a, call->in[0].layout);
+    struct rw_groups g;
+    RW_CHECK(check_image(call, x, &g));
+    rw_shape dy = rw_in_shape(call, x);
+    dy.dim[dy.rank - 1] = g.c;
     RW_CHECK(want_vector(call, 1, call->in[0].dtype, g.c, "weight"));
     RW_CHECK(rw_want_same_dtype(call, 0, x));
-    if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, x)))
+    if (!rw_shape_equal(rw_in_shape(call, 0), dy))
         return rw_op_error(call, RW_ERR_SHAPE, "dy has not x's shape");
     RW_CHECK(want_statistics(call, 2, &g));
     if (g.relu) RW_CHECK(want_vector(call, 4, call->in[0].dtype, g.c, "bias"));
@@ -95,16 +111,22 @@ static rw_op_cost cost(const rw_op_call *call)
     return rw_cost_pointwise(call, a->given && call->n_outputs == 1 ? 3 : 8);
 }
 
+/* Of y and of dx, which are whole. */
+static struct rw_groups groups_of(const rw_op_call *call)
+{
+    return rw_groups_of(call->attrs, call->out[0].layout, rw_groups_channels(call->out[0].layout));
+}
+
 static size_t workspace(const rw_op_call *call)
 {
-    const struct rw_groups g = rw_groups_of(call->attrs, call->in[0].layout);
+    const struct rw_groups g = groups_of(call);
     const int64_t numbers = rw_groups_workspace(&g, RW_GROUPS_LINES, !g.given);
     return (size_t)numbers * rw_dtype_size(rw_groups_wide(call->in[0].dtype));
 }
 
 static size_t workspace_backward(const rw_op_call *call)
 {
-    const struct rw_groups g = rw_groups_of(call->attrs, call->in[0].layout);
+    const struct rw_groups g = groups_of(call);
     const int64_t numbers = rw_groups_workspace(&g, g.relu ? RW_GROUPS_LINES_OF_RELU : RW_GROUPS_LINES, true);
     return (size_t)numbers * rw_dtype_size(rw_groups_wide(call->in[0].dtype));
 }
@@ -127,6 +149,28 @@ static const rw_op_def rw_op_batchnorm_update = { .name = "batchnorm_update", .n
 
 /* ---- rules ---- */
 
+/* x, or what its pieces make up; in the type in which the op takes it, which a recipe may have raised. */
+static rw_tensor *x_of(rw_grad_call *g)
+{
+    const struct rw_groups_attrs *const a = rw_grad_attrs(g);
+    rw_tensor *const x = a->more ? rw_grad_value(g, a->whole) : rw_grad_input(g, 0);
+    return a->more ? rw_cast(rw_grad_tape(g), x, rw_tensor_dtype(rw_grad_input(g, 0))) : x;
+}
+
+static bool wants_x(const rw_grad_call *g)
+{
+    const struct rw_groups_attrs *const a = rw_grad_attrs(g);
+    return a->more ? rw_tensor_requires_grad(rw_grad_value(g, a->whole)) : rw_grad_wanted(g, 0);
+}
+
+static rw_status set_x(rw_grad_call *g, rw_tensor *dx)
+{
+    const struct rw_groups_attrs *const a = rw_grad_attrs(g);
+    if (!a->more) return rw_grad_set(g, 0, dx);
+    rw_tensor *const x = rw_grad_value(g, a->whole);
+    return rw_grad_set_value(g, x, dx ? rw_cast(rw_grad_tape(g), dx, rw_tensor_dtype(x)) : NULL);
+}
+
 /*
  * Of primitives, x as [segments, rows, groups, width]: xh = (x - mean) / sqrt(var + eps), dx = r (h - mean(h) - xh
  * mean(h xh)) with h = dy weight, the means being 0 where the statistics are constants.
@@ -134,15 +178,16 @@ static const rw_op_def rw_op_batchnorm_update = { .name = "batchnorm_update", .n
 static rw_status grad_again(rw_grad_call *g, const struct rw_groups *of, rw_tensor *dz)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const x0 = rw_grad_input(g, 0), *const w0 = rw_grad_input(g, 1);
+    const int weight = rw_groups_weight(of);
+    rw_tensor *const x0 = x_of(g), *const w0 = rw_grad_input(g, weight);
     const rw_shape image = rw_tensor_shape(x0), vector = rw_tensor_shape(w0);
     const rw_shape cut = RW_SHAPE(of->segments, of->rows, of->groups, of->width), row = RW_SHAPE(of->groups, of->width);
     rw_tensor *const x = rw_reshape(t, x0, cut), *const w = rw_reshape(t, w0, row);
     rw_tensor *const dy = rw_reshape(t, dz, cut);
     rw_tensor *mean, *var, *centred;
     if (of->given) {
-        mean = rw_reshape(t, rw_cast(t, rw_grad_input(g, 3), rw_tensor_dtype(x0)), row);
-        var = rw_reshape(t, rw_cast(t, rw_grad_input(g, 4), rw_tensor_dtype(x0)), row);
+        mean = rw_reshape(t, rw_cast(t, rw_grad_input(g, weight + 2), rw_tensor_dtype(x0)), row);
+        var = rw_reshape(t, rw_cast(t, rw_grad_input(g, weight + 3), rw_tensor_dtype(x0)), row);
         centred = rw_sub(t, x, mean);
     } else {
         mean = rw_mean(t, x, RW_AXES(1, 3), true);
@@ -151,16 +196,17 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_groups *of, rw_tens
     }
     rw_tensor *const r = rw_pow_scalar(t, rw_add_scalar(t, var, of->eps), -0.5);
     rw_tensor *const xh = rw_mul(t, centred, r), *h = rw_mul(t, dy, w);
-    if (rw_grad_wanted(g, 0)) {
+    if (wants_x(g)) {
         if (!of->given) {
             rw_tensor *const inner = rw_mul(t, xh, rw_mean(t, rw_mul(t, h, xh), RW_AXES(1, 3), true));
             h = rw_sub(t, h, rw_add(t, inner, rw_mean(t, h, RW_AXES(1, 3), true)));
         }
-        RW_CHECK(rw_grad_set(g, 0, rw_reshape(t, rw_mul(t, r, h), image)));
+        RW_CHECK(set_x(g, rw_reshape(t, rw_mul(t, r, h), image)));
     }
-    if (rw_grad_wanted(g, 1))
-        RW_CHECK(rw_grad_set(g, 1, rw_reshape(t, rw_sum_to(t, rw_mul(t, dy, xh), row), vector)));
-    return rw_grad_wanted(g, 2) ? rw_grad_set(g, 2, rw_reshape(t, rw_sum_to(t, dy, row), vector)) : RW_OK;
+    if (rw_grad_wanted(g, weight))
+        RW_CHECK(rw_grad_set(g, weight, rw_reshape(t, rw_sum_to(t, rw_mul(t, dy, xh), row), vector)));
+    if (!rw_grad_wanted(g, weight + 1)) return RW_OK;
+    return rw_grad_set(g, weight + 1, rw_reshape(t, rw_sum_to(t, dy, row), vector));
 }
 
 /* The fused backward op. It goes through the relu of the result itself, unless that stood behind a sum: dz has then. */
@@ -168,16 +214,18 @@ static rw_status grad_at_once(rw_grad_call *g, const struct rw_groups *of, bool 
 {
     struct rw_groups_attrs a = *(const struct rw_groups_attrs *)rw_grad_attrs(g);
     a.relu = relu;
-    rw_tensor *in[6] = { dz, rw_grad_input(g, 1), of->given ? rw_grad_input(g, 3) : rw_grad_output(g, 1),
-                         of->given ? rw_grad_input(g, 4) : rw_grad_output(g, 2) };
-    const int x = rw_groups_backward_x(relu);
-    if (relu) in[4] = rw_grad_input(g, 2);
-    in[x] = rw_grad_input(g, 0);
+    const int weight = rw_groups_weight(of), x = rw_groups_backward_x(relu);
+    rw_tensor *in[RW_PIECES_MOST + 5] = {
+        dz, rw_grad_input(g, weight), of->given ? rw_grad_input(g, weight + 2) : rw_grad_output(g, 1),
+        of->given ? rw_grad_input(g, weight + 3) : rw_grad_output(g, 2), rw_grad_input(g, weight + 1)
+    };
     rw_tensor *out[3] = { NULL, NULL, NULL };
-    rw_apply(rw_grad_tape(g), a.groups ? &rw_op_group_norm_backward : &rw_op_batchnorm_backward, in, x + 1, &a,
+    for (int i = 0; i < weight; i++) in[x + i] = rw_grad_input(g, i);
+    rw_apply(rw_grad_tape(g), a.groups ? &rw_op_group_norm_backward : &rw_op_batchnorm_backward, in, x + weight, &a,
              sizeof a, out);
-    for (int i = 0; i < 3; i++)
-        if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, out[i]));
+    if (wants_x(g)) RW_CHECK(set_x(g, out[0]));
+    for (int i = 0; i < 2; i++)
+        if (rw_grad_wanted(g, weight + i)) RW_CHECK(rw_grad_set(g, weight + i, out[1 + i]));
     return RW_OK;
 }
 
@@ -185,13 +233,14 @@ static rw_status grad_at_once(rw_grad_call *g, const struct rw_groups *of, bool 
 static rw_status grad(rw_grad_call *g)
 {
     const struct rw_groups_attrs *const a = rw_grad_attrs(g);
-    const struct rw_groups of = rw_groups_of(a, rw_tensor_layout(rw_grad_input(g, 0)));
-    const int added = rw_groups_added(&of);
+    const rw_layout *const y = rw_tensor_layout(rw_grad_output(g, 0));
+    const struct rw_groups of = rw_groups_of(a, y, rw_groups_channels(y));
+    const int weight = rw_groups_weight(&of), added = rw_groups_added(&of);
     const bool adds = rw_grad_n_inputs(g) > added, apart = of.relu && (adds || rw_grad_again(g));
     rw_tensor *const dz = apart ? rw_relu_slope(g, rw_grad_output(g, 0), rw_grad_upstream(g, 0))
                                 : rw_grad_upstream(g, 0);
     if (adds && rw_grad_wanted(g, added)) RW_CHECK(rw_grad_set(g, added, dz));
-    if (!rw_grad_wanted(g, 0) && !rw_grad_wanted(g, 1) && !rw_grad_wanted(g, 2)) return RW_OK;
+    if (!wants_x(g) && !rw_grad_wanted(g, weight) && !rw_grad_wanted(g, weight + 1)) return RW_OK;
     return rw_grad_again(g) ? grad_again(g, &of, dz) : grad_at_once(g, &of, of.relu && !apart, dz);
 }
 
@@ -208,10 +257,15 @@ FORWARD(group_norm_given, 5, 1, NULL)
 static rw_tensor *remake(rw_tape *t, const rw_op_call *call, int i, rw_tensor *const *in, rw_tensor *const *out)
 {
     struct rw_groups_attrs a = *(const struct rw_groups_attrs *)call->attrs;
-    rw_tensor *const of[] = { in[0], in[1], in[2], out[1], out[2], call->n_inputs > 3 ? in[3] : NULL };
+    const struct rw_groups g = groups_of(call);
+    const int added = rw_groups_added(&g);
+    rw_tensor *of[RW_PIECES_MOST + 5];
+    for (int k = 0; k < added; k++) of[k] = in[k];
+    of[added] = out[1], of[added + 1] = out[2];
+    of[added + 2] = call->n_inputs > added ? in[added] : NULL;
     const rw_op_def *const op = a.groups ? &rw_op_group_norm_given : &rw_op_batchnorm_eval;
     a.given = 1;
-    return i ? NULL : rw_apply(t, op, of, call->n_inputs > 3 ? 6 : 5, &a, sizeof a, NULL);
+    return i ? NULL : rw_apply(t, op, of, call->n_inputs > added ? added + 3 : added + 2, &a, sizeof a, NULL);
 }
 
 FORWARD(batchnorm, 3, 3, remake)
@@ -229,14 +283,31 @@ static bool is_image(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
     return false;
 }
 
-/* What is recorded of in[0], an image, or [n, c]. */
-static rw_tensor *apply(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor **in, int n,
+/* An image as the kernels take it; [n, c] as it is. */
+static rw_tensor *inside(rw_site at, rw_tape *t, rw_tensor *x)
+{
+    return rw_tensor_shape(x).rank == 4 ? rw_channels_inside_at(at, t, x) : x;
+}
+
+/* What is recorded of in[0], which is inside, or the first of several pieces. */
+static rw_tensor *apply(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *const *in, int n,
                         const struct rw_groups_attrs *a, rw_tensor **out)
 {
-    const bool image = rw_tensor_shape(in[0]).rank == 4;
-    if (image) in[0] = rw_channels_inside_at(at, t, in[0]);
     rw_tensor *const y = rw_apply_at(at, t, op, in, n, a, sizeof *a, out);
-    return y && image ? rw_channels_outside_at(at, t, y) : y;
+    return y && rw_tensor_shape(y).rank == 4 ? rw_channels_outside_at(at, t, y) : y;
+}
+
+/* x, or the pieces that it was joined of, into `in`; returns how many that are. */
+static int pieces_of(rw_tensor *x, rw_tensor **in, struct rw_groups_attrs *a)
+{
+    const int n = rw_joined_pieces(x, rw_tensor_shape(x).rank - 1, in);
+    if (!n) {
+        in[0] = x;
+        return 1;
+    }
+    a->more = n - 1;
+    a->whole = rw_value_number(x);
+    return n;
 }
 
 /* Running statistics are none, both buffers, or in evaluation whatever there is. */
@@ -280,13 +351,15 @@ rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weig
     const rw_batchnorm_params *const p = params ? params : &defaults;
     if (!is_image(at, t, x, "batchnorm") || !statistics_are_sound(at, t, mean, var, p)) return NULL;
     if (!addend_is_sound(at, t, x, p->add)) return NULL;
-    const struct rw_groups_attrs a = { .eps = rw_constant(x, p->eps != 0 ? p->eps : 1e-5), .given = p->evaluate,
-                                       .relu = p->relu };
+    struct rw_groups_attrs a = { .eps = rw_constant(x, p->eps != 0 ? p->eps : 1e-5), .given = p->evaluate,
+                                 .relu = p->relu };
     const struct rw_composite c = rw_composite_begin(t, "batchnorm");
-    rw_tensor *in[6] = { x, weight, bias, mean, var }, *out[3];
+    rw_tensor *in[RW_PIECES_MOST + 5], *out[3];
     const rw_shape s = rw_tensor_shape(x);
-    int n = p->evaluate ? 5 : 3;
-    if (p->add && p->add != rw_none()) in[n++] = s.rank == 4 ? rw_channels_inside_at(at, t, p->add) : p->add;
+    int n = pieces_of(inside(at, t, x), in, &a);
+    in[n++] = weight, in[n++] = bias;
+    if (p->evaluate) in[n++] = mean, in[n++] = var;
+    if (p->add && p->add != rw_none()) in[n++] = inside(at, t, p->add);
     rw_tensor *y = apply(at, t, p->evaluate ? &rw_op_batchnorm_eval : &rw_op_batchnorm, in, n, &a, out);
     if (y && !p->evaluate && mean != rw_none() &&
         !update(at, t, out, mean, var, p->momentum, rw_shape_numel(s) / (s.dim[1] ? s.dim[1] : 1)))
@@ -299,7 +372,7 @@ static rw_tensor *of_images(rw_site at, rw_tape *t, const rw_op_def *op, rw_tens
 {
     const struct rw_groups_attrs a = { .eps = rw_constant(x, eps), .groups = groups };
     const struct rw_composite c = rw_composite_begin(t, op->name);
-    rw_tensor *in[] = { x, weight, bias };
+    rw_tensor *const in[] = { inside(at, t, x), weight, bias };
     return rw_composite_end(&c, apply(at, t, op, in, 3, &a, NULL));
 }
 

@@ -9,8 +9,11 @@
  * Rows of a segment are cut into blocks by the shape. A block has a mean and a sum of squares around it for each
  * channel, and these are merged in order.
  *
- *     forward   (x, weight, bias[, mean, variance][, what is added]) -> y[, mean, variance]
- *     backward  (dy, weight, mean, variance[, bias], x)              -> dx, dweight, dbias
+ * Of batchnorm x may come in pieces, each of some of the channels and dense: those of a concatenation, which then
+ * nobody has to make or to keep (ops/shape/joined.h). No byte depends on where x is cut.
+ *
+ *     forward   (pieces of x, weight, bias[, mean, variance][, what is added]) -> y[, mean, variance]
+ *     backward  (dy, weight, mean, variance[, bias], pieces of x)              -> dx, dweight, dbias
  *
  * Backward has a bias where relu stood behind the result, with nothing added: it makes each result again, as forward
  * did, to see which were above 0. So nobody has to keep them for that.
@@ -25,6 +28,8 @@ struct rw_groups_attrs {
     int64_t groups; /* of an image's channels; 0: batchnorm */
     int64_t given;  /* mean and variance are inputs, and constants */
     int64_t relu;   /* of the result, behind what is added to it; backward: dy is that of relu's result */
+    int64_t more;   /* pieces of x behind the first */
+    int64_t whole;  /* which value of the tape they make up, where there are more */
 };
 
 struct rw_groups {
@@ -32,18 +37,20 @@ struct rw_groups {
     int64_t block, blocks;                    /* rows of a block, blocks of a segment */
     double eps;
     bool given, relu;
+    int64_t more;
 };
 
 #define RW_GROUPS_BLOCK 32768 /* elements of a block, about */
 #define RW_GROUPS_ROWS_LEAST 8
 #define RW_GROUPS_ROWS_MOST 2048
 
-static inline struct rw_groups rw_groups_of(const struct rw_groups_attrs *a, const rw_layout *x)
+/* Of x, or of a piece of it, and of c channels in all. */
+static inline struct rw_groups rw_groups_of(const struct rw_groups_attrs *a, const rw_layout *x, int64_t c)
 {
     struct rw_groups g;
     int64_t pixels = 1;
     for (int i = 1; i < x->rank - 1; i++) pixels *= x->dim[i];
-    g.c = x->dim[x->rank - 1];
+    g.c = c;
     g.segments = a->groups ? x->dim[0] : 1;
     g.rows = a->groups ? pixels : pixels * x->dim[0];
     g.groups = a->groups ? a->groups : g.c;
@@ -55,13 +62,49 @@ static inline struct rw_groups rw_groups_of(const struct rw_groups_attrs *a, con
     g.eps = a->eps;
     g.given = a->given != 0;
     g.relu = a->relu != 0;
+    g.more = a->more;
     return g;
 }
 
-/* Which input of forward is added to the result, where there is one more. */
+static inline int64_t rw_groups_channels(const rw_layout *x)
+{
+    return x->dim[x->rank - 1];
+}
+
+/* Which input of forward is the weight, in front of the bias, the mean and the variance. */
+static inline int rw_groups_weight(const struct rw_groups *g)
+{
+    return (int)g->more + 1;
+}
+
+/* Which one is added to the result, where there is one more. */
 static inline int rw_groups_added(const struct rw_groups *g)
 {
-    return g->given ? 5 : 3;
+    return rw_groups_weight(g) + (g->given ? 4 : 2);
+}
+
+/* A piece of x: channels [first, first + c) of all. begin() is the first of `left`, next() goes on until none is. */
+struct rw_groups_piece {
+    const rw_view *x;
+    int64_t left, first, c;
+};
+
+static inline struct rw_groups_piece rw_groups_begin(const struct rw_groups *g, const rw_view *x)
+{
+    struct rw_groups_piece p;
+    p.x = x;
+    p.left = g->more + 1;
+    p.first = 0;
+    p.c = rw_groups_channels(x->layout);
+    return p;
+}
+
+static inline void rw_groups_next(struct rw_groups_piece *p)
+{
+    p->first += p->c;
+    p->left--;
+    p->x++;
+    if (p->left) p->c = rw_groups_channels(p->x->layout);
 }
 
 /* Of statistics and of what is computed in. */
@@ -70,7 +113,7 @@ static inline rw_dtype rw_groups_wide(rw_dtype dtype)
     return dtype == RW_F64 ? RW_F64 : RW_F32;
 }
 
-/* Where backward's x stands, behind a bias or without one. */
+/* Where backward's pieces of x begin, behind a bias or without one. */
 static inline int rw_groups_backward_x(bool relu)
 {
     return relu ? 5 : 4;

@@ -85,8 +85,9 @@ VEC_INLINE vd d_where_above(vd y, double least, vd x)
 rw_status RW_ISA_NAME(rw_groups_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_groups_cpu)(const rw_kernel *k)
 {
-    const struct rw_groups g = rw_groups_of(k->attrs, k->in[0].layout);
-    const bool parallel = k->in[0].layout->numel >= RW_PARALLEL_FROM;
+    const rw_layout *const y = k->out[0].layout;
+    const struct rw_groups g = rw_groups_of(k->attrs, y, rw_groups_channels(y));
+    const bool parallel = y->numel >= RW_PARALLEL_FROM;
     if (k->in[0].dtype == RW_F64) d_forward(k, RW_F64, &g, parallel);
     else f_forward(k, k->in[0].dtype, &g, parallel);
     return RW_OK;
@@ -95,8 +96,9 @@ rw_status RW_ISA_NAME(rw_groups_cpu)(const rw_kernel *k)
 rw_status RW_ISA_NAME(rw_groups_backward_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_groups_backward_cpu)(const rw_kernel *k)
 {
-    const struct rw_groups g = rw_groups_of(k->attrs, k->out[0].layout);
-    const bool parallel = k->in[0].layout->numel >= RW_PARALLEL_FROM;
+    const rw_layout *const dx = k->out[0].layout;
+    const struct rw_groups g = rw_groups_of(k->attrs, dx, rw_groups_channels(dx));
+    const bool parallel = dx->numel >= RW_PARALLEL_FROM;
     if (k->in[0].dtype == RW_F64) d_backward(k, RW_F64, &g, parallel);
     else f_backward(k, k->in[0].dtype, &g, parallel);
     return RW_OK;

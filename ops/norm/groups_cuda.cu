@@ -1,11 +1,13 @@
 /*
  * batchnorm, group_norm and instance_norm on CUDA. A block of threads takes 32 channels of a block of rows; warps take
- * rows in turn and are added in order; blocks are merged by a second kernel, in double. See groups.h.
+ * rows in turn and are added in order; blocks are merged by a second kernel, in double. Of an x in pieces blockIdx.y is
+ * the piece, and the grid is as wide as the widest one needs. See groups.h.
  */
 #include "device/cuda/kernel.cuh"
 
 extern "C" {
 #include "ops/norm/groups.h"
+#include "ops/shape/joined.h"
 }
 
 namespace {
@@ -23,34 +25,56 @@ template <typename W> __device__ W column_sum(W x, W (&shared)[WARPS][32])
     return sum;
 }
 
-struct rows_of {
-    int64_t from, to, channel;
+/* The pieces of x: of piece p the channels from first[p] to first[p + 1]. */
+template <typename T, int N> struct pieces {
+    const T *x[N];
+    int64_t first[N + 1];
 };
 
-__device__ rows_of rows_of_block(const rw_groups &g, int64_t across)
+/* One of them, that of this block. */
+template <typename T> struct piece {
+    const T *x;
+    int64_t first, c;
+};
+
+template <typename T, int N> __device__ piece<T> piece_of_block(const pieces<T, N> &all)
+{
+    const unsigned p = N == 1 ? 0 : blockIdx.y;
+    return { all.x[p], all.first[p], all.first[p + 1] - all.first[p] };
+}
+
+/* A thread's rows, and its channel, in its piece and of all. */
+struct rows_of {
+    int64_t from, to, own, channel;
+    bool there;
+};
+
+template <typename T> __device__ rows_of rows_of_block(const rw_groups &g, int64_t across, const piece<T> &p)
 {
     const int64_t unit = blockIdx.x / across, s = unit / g.blocks, from = unit % g.blocks * g.block;
     const int64_t to = from + g.block < g.rows ? from + g.block : g.rows;
-    return { s * g.rows + from, s * g.rows + to, blockIdx.x % across * 32 + threadIdx.x };
+    const int64_t own = blockIdx.x % across * 32 + threadIdx.x;
+    return { s * g.rows + from, s * g.rows + to, own, p.first + own, own < p.c };
 }
 
-template <typename T>
-__global__ void __launch_bounds__(32 * WARPS) statistics_kernel(const T *x, wide<T> *part, rw_groups g, int64_t across)
+template <typename T, int N>
+__global__ void __launch_bounds__(32 * WARPS)
+    statistics_kernel(pieces<T, N> x, wide<T> *part, rw_groups g, int64_t across)
 {
     using W = wide<T>;
     __shared__ W shared[WARPS][32];
-    const rows_of b = rows_of_block(g, across);
+    const piece<T> p = piece_of_block(x);
+    const rows_of b = rows_of_block(g, across, p);
     W sum = 0, square = 0;
-    for (int64_t r = b.from + threadIdx.y; r < b.to && b.channel < g.c; r += WARPS)
-        sum += widen(x[r * g.c + b.channel]);
+    for (int64_t r = b.from + threadIdx.y; r < b.to && b.there; r += WARPS) sum += widen(p.x[r * p.c + b.own]);
     const W mean = column_sum(sum, shared) / static_cast<W>(b.to - b.from);
-    for (int64_t r = b.from + threadIdx.y; r < b.to && b.channel < g.c; r += WARPS) {
-        const W d = widen(x[r * g.c + b.channel]) - mean;
+    for (int64_t r = b.from + threadIdx.y; r < b.to && b.there; r += WARPS) {
+        const W d = widen(p.x[r * p.c + b.own]) - mean;
         square += d * d;
     }
     square = column_sum(square, shared);
     W *const to = part + blockIdx.x / across * 2 * g.c;
-    if (threadIdx.y || b.channel >= g.c) return;
+    if (threadIdx.y || !b.there) return;
     to[b.channel] = mean;
     to[g.c + b.channel] = square;
 }
@@ -82,15 +106,22 @@ template <typename W> __device__ W scale_of(W var, double eps)
     return 1 / static_cast<W>(sqrt(static_cast<double>(var) + eps));
 }
 
-/* Of element i: its channel, and where its statistics lie. */
+/* Of an element: its channel, where its statistics lie, and where it lies itself in what is whole. */
 struct place {
-    int64_t channel, segment, statistic;
+    int64_t channel, statistic, at;
 };
 
-__device__ place place_of(const rw_groups &g, int64_t i)
+__device__ place place_of(const rw_groups &g, int64_t row, int64_t channel)
 {
-    const int64_t c = i % g.c, s = i / g.c / g.rows;
-    return { c, s, s * g.groups + c / g.width };
+    return { channel, row / g.rows * g.groups + channel / g.width, row * g.c + channel };
+}
+
+/* Of element i of a piece; false behind the last one. */
+template <typename T> __device__ bool find_place(const rw_groups &g, const piece<T> &p, int64_t i, place *ret)
+{
+    if (i >= g.segments * g.rows * p.c) return false;
+    *ret = place_of(g, i / p.c, p.first + i % p.c);
+    return true;
 }
 
 /* The result without what is added to it, rounded to its type. */
@@ -108,34 +139,36 @@ __device__ wide<T> upstream_of(T dy, T x, T weight, const T *bias, wide<T> mean,
 }
 
 /* The result is rounded before it is added to, as by an op of its own, and may lie where either operand does. */
-template <typename T>
+template <typename T, int N>
 __global__ void __launch_bounds__(THREADS)
-    normalise_kernel(const T *x, const T *weight, const T *bias, const wide<T> *mean, const wide<T> *var,
-                     const T *added, T *y, rw_groups g, int64_t n)
+    normalise_kernel(pieces<T, N> x, const T *weight, const T *bias, const wide<T> *mean, const wide<T> *var,
+                     const T *added, T *y, rw_groups g)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    const place p = place_of(g, i);
-    wide<T> z = result_of<T>(x[i], weight[p.channel], bias[p.channel], mean[p.statistic], var[p.statistic], g);
-    if (added) z += widen(added[i]);
-    y[i] = narrow<T>(!g.relu || z > 0 || z != z ? z : wide<T>(0));
+    const piece<T> of = piece_of_block(x);
+    place p;
+    if (!find_place(g, of, i, &p)) return;
+    wide<T> z = result_of<T>(of.x[i], weight[p.channel], bias[p.channel], mean[p.statistic], var[p.statistic], g);
+    if (added) z += widen(added[p.at]);
+    y[p.at] = narrow<T>(!g.relu || z > 0 || z != z ? z : wide<T>(0));
 }
 
 /* Of each channel the sums of dy, and of dy times x normalised. */
-template <typename T>
+template <typename T, int N>
 __global__ void __launch_bounds__(32 * WARPS)
-    sums_kernel(const T *x, const T *weight, const T *bias, const T *dy, const wide<T> *mean, const wide<T> *var,
+    sums_kernel(pieces<T, N> x, const T *weight, const T *bias, const T *dy, const wide<T> *mean, const wide<T> *var,
                 wide<T> *part, rw_groups g, int64_t across)
 {
     using W = wide<T>;
     __shared__ W shared[WARPS][32];
-    const rows_of b = rows_of_block(g, across);
+    const piece<T> own = piece_of_block(x);
+    const rows_of b = rows_of_block(g, across, own);
     W sum = 0, product = 0;
-    if (b.channel < g.c) {
-        const place p = place_of(g, b.from * g.c + b.channel);
+    if (b.there) {
+        const place p = place_of(g, b.from, b.channel);
         const W centre = mean[p.statistic], scale = scale_of(var[p.statistic], g.eps);
         for (int64_t r = b.from + threadIdx.y; r < b.to; r += WARPS) {
-            const T of = x[r * g.c + b.channel];
+            const T of = own.x[r * own.c + b.own];
             const W d = upstream_of<T>(dy[r * g.c + b.channel], of, weight[b.channel], bias + b.channel, centre,
                                        var[p.statistic], g);
             sum += d;
@@ -145,7 +178,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     sum = column_sum(sum, shared);
     product = column_sum(product, shared);
     W *const to = part + blockIdx.x / across * 2 * g.c;
-    if (threadIdx.y || b.channel >= g.c) return;
+    if (threadIdx.y || !b.there) return;
     to[b.channel] = sum;
     to[g.c + b.channel] = product;
 }
@@ -193,20 +226,22 @@ __global__ void means_kernel(const wide<T> *of_segment, const T *weight, wide<T>
     means[2 * i + 1] = g.given ? W(0) : static_cast<W>(hx / count);
 }
 
-template <typename T>
+template <typename T, int N>
 __global__ void __launch_bounds__(THREADS)
-    slope_kernel(const T *x, const T *weight, const T *bias, const T *dy, const wide<T> *mean, const wide<T> *var,
-                 const wide<T> *means, T *dx, rw_groups g, int64_t n)
+    slope_kernel(pieces<T, N> x, const T *weight, const T *bias, const T *dy, const wide<T> *mean, const wide<T> *var,
+                 const wide<T> *means, T *dx, rw_groups g)
 {
     using W = wide<T>;
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    const place p = place_of(g, i);
-    const W r = scale_of(var[p.statistic], g.eps), xh = (widen(x[i]) - mean[p.statistic]) * r;
+    const piece<T> own = piece_of_block(x);
+    place p;
+    if (!find_place(g, own, i, &p)) return;
+    const T of = own.x[i];
+    const W r = scale_of(var[p.statistic], g.eps), xh = (widen(of) - mean[p.statistic]) * r;
     const T *const at = bias + p.channel;
-    const W d = upstream_of<T>(dy[i], x[i], weight[p.channel], at, mean[p.statistic], var[p.statistic], g);
+    const W d = upstream_of<T>(dy[p.at], of, weight[p.channel], at, mean[p.statistic], var[p.statistic], g);
     const W h = d * widen(weight[p.channel]);
-    dx[i] = narrow<T>(r * (h - means[2 * p.statistic] - xh * means[2 * p.statistic + 1]));
+    dx[p.at] = narrow<T>(r * (h - means[2 * p.statistic] - xh * means[2 * p.statistic + 1]));
 }
 
 template <typename W>
@@ -219,9 +254,10 @@ __global__ void update_kernel(const W *mean, const W *var, W *to_mean, W *to_var
     to_var[i] = (1 - m) * to_var[i] + m * (unbiased * var[i]);
 }
 
-rw_groups groups_of(const rw_kernel *k) /* x, or dy */
+rw_groups groups_of(const rw_kernel *k) /* y, or dx */
 {
-    return rw_groups_of(static_cast<const rw_groups_attrs *>(k->attrs), k->in[0].layout);
+    const rw_layout *const whole = k->out[0].layout;
+    return rw_groups_of(static_cast<const rw_groups_attrs *>(k->attrs), whole, rw_groups_channels(whole));
 }
 
 template <typename T> const T *of(const rw_view &v)
@@ -234,46 +270,68 @@ template <typename T> T *to(const rw_kernel *k, int i)
     return static_cast<T *>(k->out[i].data);
 }
 
-template <typename T> void forward(const rw_kernel *k, const rw_groups &g)
+/* The pieces, and how many channels the widest of them has. */
+template <typename T, int N> pieces<T, N> pieces_at(const rw_groups &g, const rw_view *x, int64_t *ret_widest)
+{
+    pieces<T, N> all;
+    int n = 0;
+    *ret_widest = 0;
+    for (rw_groups_piece p = rw_groups_begin(&g, x); p.left; rw_groups_next(&p)) {
+        all.x[n] = of<T>(*p.x);
+        all.first[n++] = p.first;
+        if (p.c > *ret_widest) *ret_widest = p.c;
+    }
+    for (; n <= N; n++) all.first[n] = g.c;
+    return all;
+}
+
+template <typename T, int N> void forward(const rw_kernel *k, const rw_groups &g)
 {
     using W = wide<T>;
-    const int64_t across = (g.c + 31) / 32, units = g.segments * g.blocks, n = k->in[0].layout->numel;
-    const int added = rw_groups_added(&g);
+    const int weight = rw_groups_weight(&g), added = rw_groups_added(&g);
+    const int64_t units = g.segments * g.blocks, n = k->out[0].layout->numel;
+    const unsigned more = static_cast<unsigned>(g.more + 1);
+    int64_t widest;
+    const pieces<T, N> x = pieces_at<T, N>(g, k->in, &widest);
+    const int64_t across = (widest + 31) / 32;
     W *const part = static_cast<W *>(k->workspace);
-    const W *const mean = g.given ? of<W>(k->in[3]) : to<W>(k, 1), *const var = g.given ? of<W>(k->in[4]) : to<W>(k, 2);
+    const W *const mean = g.given ? of<W>(k->in[weight + 2]) : to<W>(k, 1);
+    const W *const var = g.given ? of<W>(k->in[weight + 3]) : to<W>(k, 2);
     if (!g.given && n)
-        RW_LAUNCH(statistics_kernel<T>, static_cast<unsigned>(across * units), dim3(32, WARPS), 0, k, of<T>(k->in[0]),
-                  part, g, across);
+        RW_LAUNCH((statistics_kernel<T, N>), dim3(static_cast<unsigned>(across * units), more), dim3(32, WARPS), 0, k,
+                  x, part, g, across);
     if (!g.given && g.segments > 0 && g.groups > 0)
         RW_LAUNCH(merge_kernel<W>, blocks_for(g.segments * g.groups, THREADS), THREADS, 0, k, part, to<W>(k, 1),
                   to<W>(k, 2), g);
     if (n)
-        RW_LAUNCH(normalise_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, of<T>(k->in[0]), of<T>(k->in[1]),
-                  of<T>(k->in[2]), mean, var, rw_kernel_has(k, added) ? of<T>(k->in[added]) : nullptr, to<T>(k, 0), g,
-                  n);
+        RW_LAUNCH((normalise_kernel<T, N>), dim3(blocks_for(g.segments * g.rows * widest, THREADS), more), THREADS, 0,
+                  k, x, of<T>(k->in[weight]), of<T>(k->in[weight + 1]), mean, var,
+                  rw_kernel_has(k, added) ? of<T>(k->in[added]) : nullptr, to<T>(k, 0), g);
 }
 
-template <typename T> void backward(const rw_kernel *k, const rw_groups &g)
+template <typename T, int N> void backward(const rw_kernel *k, const rw_groups &g)
 {
     using W = wide<T>;
-    const int64_t across = (g.c + 31) / 32, units = g.segments * g.blocks, n = k->in[0].layout->numel;
+    const int64_t units = g.segments * g.blocks, n = k->out[0].layout->numel;
+    const unsigned more = static_cast<unsigned>(g.more + 1);
+    int64_t widest;
+    const pieces<T, N> x = pieces_at<T, N>(g, k->in + rw_groups_backward_x(g.relu), &widest);
+    const int64_t across = (widest + 31) / 32;
     W *const part = static_cast<W *>(k->workspace), *const of_segment = part + units * 2 * g.c;
     W *const means = of_segment + g.segments * 2 * g.c;
     const T *const dy = of<T>(k->in[0]), *const weight = of<T>(k->in[1]);
     const T *const bias = g.relu ? of<T>(k->in[4]) : weight;
-    const T *const x = of<T>(k->in[rw_groups_backward_x(g.relu)]);
     const W *const mean = of<W>(k->in[2]), *const var = of<W>(k->in[3]);
     if (n)
-        RW_LAUNCH(sums_kernel<T>, static_cast<unsigned>(across * units), dim3(32, WARPS), 0, k, x, weight, bias, dy,
-                  mean, var, part, g, across);
+        RW_LAUNCH((sums_kernel<T, N>), dim3(static_cast<unsigned>(across * units), more), dim3(32, WARPS), 0, k, x,
+                  weight, bias, dy, mean, var, part, g, across);
     if (g.c)
         RW_LAUNCH(merge_sums_kernel<T>, blocks_for(g.c, THREADS), THREADS, 0, k, part, of_segment, to<T>(k, 1),
                   to<T>(k, 2), g);
     if (!n) return;
-    RW_LAUNCH(means_kernel<T>, blocks_for(g.segments * g.groups, THREADS), THREADS, 0, k, of_segment, of<T>(k->in[1]),
-              means, g);
-    RW_LAUNCH(slope_kernel<T>, blocks_for(n, THREADS), THREADS, 0, k, x, weight, bias, dy, mean, var, means,
-              to<T>(k, 0), g, n);
+    RW_LAUNCH(means_kernel<T>, blocks_for(g.segments * g.groups, THREADS), THREADS, 0, k, of_segment, weight, means, g);
+    RW_LAUNCH((slope_kernel<T, N>), dim3(blocks_for(g.segments * g.rows * widest, THREADS), more), THREADS, 0, k, x,
+              weight, bias, dy, mean, var, means, to<T>(k, 0), g);
 }
 
 } // namespace
@@ -281,7 +339,9 @@ template <typename T> void backward(const rw_kernel *k, const rw_groups &g)
 extern "C" rw_status rw_groups_cuda(const rw_kernel *k)
 {
     return with_float_type(k->in[0].dtype, [&](auto type) {
-        forward<decltype(type)>(k, groups_of(k));
+        const rw_groups g = groups_of(k);
+        if (g.more) forward<decltype(type), RW_PIECES_MOST>(k, g);
+        else forward<decltype(type), 1>(k, g);
         return rw_cuda_launched(k);
     });
 }
@@ -289,7 +349,9 @@ extern "C" rw_status rw_groups_cuda(const rw_kernel *k)
 extern "C" rw_status rw_groups_backward_cuda(const rw_kernel *k)
 {
     return with_float_type(k->in[0].dtype, [&](auto type) {
-        backward<decltype(type)>(k, groups_of(k));
+        const rw_groups g = groups_of(k);
+        if (g.more) backward<decltype(type), RW_PIECES_MOST>(k, g);
+        else backward<decltype(type), 1>(k, g);
         return rw_cuda_launched(k);
     });
 }

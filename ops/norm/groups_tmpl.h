@@ -7,12 +7,12 @@
 #define LANES (int64_t)(sizeof(V) / sizeof(T))
 #define OWN (sizeof(T) == sizeof(double) ? RW_F64 : RW_F32) /* of what lies in the workspace */
 
-/* Calls step(..., c, n) for the n channels from c on, over all channels: LANES at a time, and the rest. */
-#define OVER_CHANNELS(step, ...)                                                      \
-    do {                                                                              \
-        int64_t channel = 0;                                                          \
-        for (; channel + LANES <= g->c; channel += LANES) step(__VA_ARGS__, channel, LANES); \
-        if (channel < g->c) step(__VA_ARGS__, channel, g->c - channel);               \
+/* Calls step(..., c, n) for the n channels from c on, over `all` channels: LANES at a time, and the rest. */
+#define OVER_CHANNELS(all, step, ...)                                                        \
+    do {                                                                                     \
+        int64_t channel = 0;                                                                 \
+        for (; channel + LANES <= (all); channel += LANES) step(__VA_ARGS__, channel, LANES); \
+        if (channel < (all)) step(__VA_ARGS__, channel, (all)-channel);                      \
     } while (0)
 
 VEC_INLINE T F(element)(const void *p, rw_dtype dtype, int64_t i)
@@ -52,14 +52,17 @@ VEC_INLINE void F(add_square)(T *sum, const T *mean, const void *x, rw_dtype dty
 }
 
 /* Mean, and sum of squares around it, of each channel. */
-VEC_INLINE void F(statistics)(const struct rw_groups *g, const void *x, rw_dtype dtype, const struct F(block) *b)
+VEC_INLINE void F(statistics)(const struct rw_groups *g, const rw_view *x, rw_dtype dtype, const struct F(block) *b)
 {
-    T *const mean = b->part, *const square = b->part + g->c;
     const T n = (T)(b->to - b->from);
-    for (int64_t c = 0; c < g->c; c++) mean[c] = square[c] = 0;
-    for (int64_t r = b->from; r < b->to; r++) OVER_CHANNELS(F(add), mean, x, dtype, r * g->c);
-    for (int64_t c = 0; c < g->c; c++) mean[c] /= n;
-    for (int64_t r = b->from; r < b->to; r++) OVER_CHANNELS(F(add_square), square, mean, x, dtype, r * g->c);
+    for (struct rw_groups_piece p = rw_groups_begin(g, x); p.left; rw_groups_next(&p)) {
+        T *const mean = b->part + p.first, *const square = mean + g->c;
+        const void *const of = p.x->data;
+        for (int64_t c = 0; c < p.c; c++) mean[c] = square[c] = 0;
+        for (int64_t r = b->from; r < b->to; r++) OVER_CHANNELS(p.c, F(add), mean, of, dtype, r * p.c);
+        for (int64_t c = 0; c < p.c; c++) mean[c] /= n;
+        for (int64_t r = b->from; r < b->to; r++) OVER_CHANNELS(p.c, F(add_square), square, mean, of, dtype, r * p.c);
+    }
 }
 
 /* Of a group of a segment: blocks are merged in order, in double. */
@@ -103,7 +106,8 @@ VEC_INLINE void F(lines)(const struct rw_groups *g, const void *weight, const vo
 }
 
 /* Where a row's operands lie: x, dy or what is added, and the result; what each channel has: mean, 1 / sqrt(var + eps),
-   and two more; and the two lines of a result that is made again. */
+   and two more; and the two lines of a result that is made again. Of a piece of x the numbers are those of its first
+   channel; a step is told where the row begins in x, and in the others. */
 struct F(row) {
     const void *x, *dy;
     void *to;
@@ -112,21 +116,29 @@ struct F(row) {
     const T *scale, *bias;
 };
 
+VEC_INLINE struct F(row) F(row_of)(struct F(row) row, const struct rw_groups_piece *p)
+{
+    const int64_t c = p->first;
+    return (struct F(row)){ p->x->data, row.dy, row.to, row.mean + c, row.r + c, row.a + c, row.b + c, row.scale + c,
+                            row.bias + c };
+}
+
 /* dy, and behind relu 0 where the result, rounded to its type, is not above 0. */
-VEC_INLINE V F(upstream)(const struct F(row) *k, bool relu, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
+VEC_INLINE V F(upstream)(const struct F(row) *k, bool relu, rw_dtype dtype, int64_t in_x, int64_t at, int64_t c,
+                         int64_t n)
 {
     const V dy = F(load)(k->dy, dtype, at + c, n);
     if (!relu) return dy;
-    const V d = F(load)(k->x, dtype, at + c, n) - F(load)(k->mean, OWN, c, n);
+    const V d = F(load)(k->x, dtype, in_x + c, n) - F(load)(k->mean, OWN, c, n);
     const V y = d * F(load)(k->scale, OWN, c, n) + F(load)(k->bias, OWN, c, n);
     return F(where_above)(y, (T)rw_groups_rounds_to_zero(dtype), dy);
 }
 
 /* Rounded before it is added to, as by an op of its own. The result may lie where either operand does. */
-VEC_INLINE void F(normalise_row)(const struct F(row) *k, bool adds, bool relu, rw_dtype dtype, int64_t at, int64_t c,
-                                 int64_t n)
+VEC_INLINE void F(normalise_row)(const struct F(row) *k, bool adds, bool relu, rw_dtype dtype, int64_t in_x,
+                                 int64_t at, int64_t c, int64_t n)
 {
-    const V d = F(load)(k->x, dtype, at + c, n) - F(load)(k->mean, OWN, c, n);
+    const V d = F(load)(k->x, dtype, in_x + c, n) - F(load)(k->mean, OWN, c, n);
     V y = d * F(load)(k->a, OWN, c, n) + F(load)(k->b, OWN, c, n);
     if (adds) {
         const V more = F(load)(k->dy, dtype, at + c, n);
@@ -140,9 +152,10 @@ VEC_INLINE void F(normalise_row)(const struct F(row) *k, bool adds, bool relu, r
 }
 
 VEC_INLINE void F(normalise_rows)(const struct rw_groups *g, const struct F(row) *row, bool adds, bool relu,
-                                  rw_dtype dtype, const struct F(block) *b)
+                                  rw_dtype dtype, const struct F(block) *b, const struct rw_groups_piece *p)
 {
-    for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(normalise_row), row, adds, relu, dtype, i * g->c);
+    for (int64_t i = b->from; i < b->to; i++)
+        OVER_CHANNELS(p->c, F(normalise_row), row, adds, relu, dtype, i * p->c, i * g->c + p->first);
 }
 
 VEC_INLINE void F(normalise)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
@@ -150,18 +163,22 @@ VEC_INLINE void F(normalise)(const struct rw_groups *g, const rw_kernel *k, rw_d
     T *const weight = b->of_segment + 2 * g->c, *const bias = weight + g->c;
     const int added = rw_groups_added(g);
     const bool adds = rw_kernel_has(k, added);
-    const struct F(row) row = { .x = k->in[0].data, .dy = adds ? k->in[added].data : NULL, .to = k->out[0].data,
-                                .mean = b->of_segment, .a = weight, .b = bias };
-    if (adds && g->relu) F(normalise_rows)(g, &row, true, true, dtype, b);
-    else if (adds) F(normalise_rows)(g, &row, true, false, dtype, b);
-    else if (g->relu) F(normalise_rows)(g, &row, false, true, dtype, b);
-    else F(normalise_rows)(g, &row, false, false, dtype, b);
+    const struct F(row) all = { .dy = adds ? k->in[added].data : NULL, .to = k->out[0].data, .mean = b->of_segment,
+                                .r = b->of_segment + g->c, .a = weight, .b = bias, .scale = weight, .bias = bias };
+    for (struct rw_groups_piece p = rw_groups_begin(g, k->in); p.left; rw_groups_next(&p)) {
+        const struct F(row) row = F(row_of)(all, &p);
+        if (adds && g->relu) F(normalise_rows)(g, &row, true, true, dtype, b, &p);
+        else if (adds) F(normalise_rows)(g, &row, true, false, dtype, b, &p);
+        else if (g->relu) F(normalise_rows)(g, &row, false, true, dtype, b, &p);
+        else F(normalise_rows)(g, &row, false, false, dtype, b, &p);
+    }
 }
 
-VEC_INLINE void F(add_row)(const struct F(row) *k, bool relu, rw_dtype dtype, int64_t at, int64_t c, int64_t n)
+VEC_INLINE void F(add_row)(const struct F(row) *k, bool relu, rw_dtype dtype, int64_t in_x, int64_t at, int64_t c,
+                           int64_t n)
 {
-    const V dy = F(upstream)(k, relu, dtype, at, c, n);
-    const V d = F(load)(k->x, dtype, at + c, n) - F(load)(k->mean, OWN, c, n);
+    const V dy = F(upstream)(k, relu, dtype, in_x, at, c, n);
+    const V d = F(load)(k->x, dtype, in_x + c, n) - F(load)(k->mean, OWN, c, n);
     F(save)(k->a, OWN, c, n, F(load)(k->a, OWN, c, n) + dy);
     F(save)(k->b, OWN, c, n, F(load)(k->b, OWN, c, n) + dy * (d * F(load)(k->r, OWN, c, n)));
 }
@@ -169,20 +186,28 @@ VEC_INLINE void F(add_row)(const struct F(row) *k, bool relu, rw_dtype dtype, in
 VEC_INLINE struct F(row) F(backward_row)(const struct rw_groups *g, const rw_kernel *k, const struct F(block) *b)
 {
     const T *const mean = b->of_segment, *const scale = mean + RW_GROUPS_LINES * g->c;
-    return (struct F(row)){ .x = k->in[rw_groups_backward_x(g->relu)].data, .dy = k->in[0].data, .to = k->out[0].data,
-                            .mean = mean, .r = mean + g->c, .a = b->part, .b = b->part + g->c, .scale = scale,
-                            .bias = scale + g->c };
+    return (struct F(row)){ .dy = k->in[0].data, .to = k->out[0].data, .mean = mean, .r = mean + g->c, .a = b->part,
+                            .b = b->part + g->c, .scale = scale, .bias = scale + g->c };
+}
+
+VEC_INLINE void F(sum_rows)(const struct rw_groups *g, const struct F(row) *row, bool relu, rw_dtype dtype,
+                            const struct F(block) *b, const struct rw_groups_piece *p)
+{
+    for (int64_t c = 0; c < p->c; c++) row->a[c] = row->b[c] = 0;
+    for (int64_t i = b->from; i < b->to; i++)
+        OVER_CHANNELS(p->c, F(add_row), row, relu, dtype, i * p->c, i * g->c + p->first);
 }
 
 /* Of each channel the sums of dy, and of dy times x normalised. */
 VEC_INLINE void F(sums)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
 {
-    const struct F(row) row = F(backward_row)(g, k, b);
-    for (int64_t c = 0; c < g->c; c++) row.a[c] = row.b[c] = 0;
-    if (g->relu)
-        for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(add_row), &row, true, dtype, i * g->c);
-    else
-        for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(add_row), &row, false, dtype, i * g->c);
+    const struct F(row) all = F(backward_row)(g, k, b);
+    const rw_view *const x = k->in + rw_groups_backward_x(g->relu);
+    for (struct rw_groups_piece p = rw_groups_begin(g, x); p.left; rw_groups_next(&p)) {
+        const struct F(row) row = F(row_of)(all, &p);
+        if (g->relu) F(sum_rows)(g, &row, true, dtype, b, &p);
+        else F(sum_rows)(g, &row, false, dtype, b, &p);
+    }
 }
 
 /* The blocks' sums in order: of a segment beside its coefficients, of all to dbias and dweight. */
@@ -228,24 +253,33 @@ VEC_INLINE void F(mean_sums)(const struct rw_groups *g, const rw_kernel *k, rw_d
 }
 
 /* a: the weight; h and hx: the means of mean_sums(). */
-VEC_INLINE void F(slope_row)(const struct F(row) *k, const T *h, const T *hx, bool relu, rw_dtype dtype, int64_t at,
-                             int64_t c, int64_t n)
+VEC_INLINE void F(slope_row)(const struct F(row) *k, const T *h, const T *hx, bool relu, rw_dtype dtype, int64_t in_x,
+                             int64_t at, int64_t c, int64_t n)
 {
     const V r = F(load)(k->r, OWN, c, n);
-    const V xh = (F(load)(k->x, dtype, at + c, n) - F(load)(k->mean, OWN, c, n)) * r;
-    const V dy = F(upstream)(k, relu, dtype, at, c, n) * F(load)(k->a, OWN, c, n);
+    const V xh = (F(load)(k->x, dtype, in_x + c, n) - F(load)(k->mean, OWN, c, n)) * r;
+    const V dy = F(upstream)(k, relu, dtype, in_x, at, c, n) * F(load)(k->a, OWN, c, n);
     F(save)(k->to, dtype, at + c, n, r * (dy - F(load)(h, OWN, c, n) - xh * F(load)(hx, OWN, c, n)));
+}
+
+VEC_INLINE void F(slope_rows)(const struct rw_groups *g, const struct F(row) *row, bool relu, rw_dtype dtype,
+                              const struct F(block) *b, const struct rw_groups_piece *p)
+{
+    const T *const h = row->r + g->c, *const hx = h + g->c;
+    for (int64_t i = b->from; i < b->to; i++)
+        OVER_CHANNELS(p->c, F(slope_row), row, h, hx, relu, dtype, i * p->c, i * g->c + p->first);
 }
 
 VEC_INLINE void F(slope)(const struct rw_groups *g, const rw_kernel *k, rw_dtype dtype, const struct F(block) *b)
 {
-    const struct F(row) row = F(backward_row)(g, k, b);
-    const T *const h = row.r + g->c, *const hx = h + g->c;
-    for (int64_t c = 0; c < g->c; c++) row.a[c] = F(element)(k->in[1].data, dtype, c);
-    if (g->relu)
-        for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(slope_row), &row, h, hx, true, dtype, i * g->c);
-    else
-        for (int64_t i = b->from; i < b->to; i++) OVER_CHANNELS(F(slope_row), &row, h, hx, false, dtype, i * g->c);
+    const struct F(row) all = F(backward_row)(g, k, b);
+    const rw_view *const x = k->in + rw_groups_backward_x(g->relu);
+    for (int64_t c = 0; c < g->c; c++) all.a[c] = F(element)(k->in[1].data, dtype, c);
+    for (struct rw_groups_piece p = rw_groups_begin(g, x); p.left; rw_groups_next(&p)) {
+        const struct F(row) row = F(row_of)(all, &p);
+        if (g->relu) F(slope_rows)(g, &row, true, dtype, b, &p);
+        else F(slope_rows)(g, &row, false, dtype, b, &p);
+    }
 }
 
 static void F(forward)(const rw_kernel *k, rw_dtype type, const struct rw_groups *g, bool parallel)
@@ -253,13 +287,14 @@ static void F(forward)(const rw_kernel *k, rw_dtype type, const struct rw_groups
     const int64_t lines = RW_GROUPS_LINES;
     T *const coefficients = k->workspace, *const parts = coefficients + g->segments * lines * g->c;
     const int64_t units = g->segments * g->blocks;
-    const T *const mean = g->given ? k->in[3].data : k->out[1].data;
-    const T *const var = g->given ? k->in[4].data : k->out[2].data;
+    const int weight = rw_groups_weight(g);
+    const T *const mean = g->given ? k->in[weight + 2].data : k->out[1].data;
+    const T *const var = g->given ? k->in[weight + 3].data : k->out[2].data;
     if (!g->given) {
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
         for (int64_t i = 0; i < units; i++) {
             const struct F(block) b = F(block_of)(g, lines, coefficients, i);
-            OF_TYPE(F(statistics)(g, k->in[0].data, dtype, &b))
+            OF_TYPE(F(statistics)(g, k->in, dtype, &b))
         }
         for (int64_t i = 0; i < g->segments * g->groups; i++)
             F(merge)(g, parts, i / g->groups, i % g->groups, (T *)k->out[1].data + i, (T *)k->out[2].data + i);
@@ -267,7 +302,7 @@ static void F(forward)(const rw_kernel *k, rw_dtype type, const struct rw_groups
     for (int64_t s = 0; s < g->segments; s++) {
         T *const of = coefficients + s * lines * g->c;
         F(coefficients)(g, mean, var, s, of);
-        F(lines)(g, k->in[1].data, k->in[2].data, type, of + g->c, of + 2 * g->c);
+        F(lines)(g, k->in[weight].data, k->in[weight + 1].data, type, of + g->c, of + 2 * g->c);
     }
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (parallel)
     for (int64_t i = 0; i < units; i++) {

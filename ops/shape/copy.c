@@ -201,13 +201,9 @@ rw_tensor *rw_pad_axis_at(rw_site at, rw_tape *t, rw_tensor *x, rw_shape shape, 
 
 /* concat */
 
-struct concat_attrs {
-    int64_t axis;
-};
-
 static rw_status check_concat(rw_op_call *call)
 {
-    const struct concat_attrs *const a = call->attrs;
+    const struct rw_concat_attrs *const a = call->attrs;
     if (call->n_inputs < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "nothing to join");
     rw_shape out = rw_in_shape(call, 0);
     int axis;
@@ -226,7 +222,7 @@ static rw_status check_concat(rw_op_call *call)
 
 static rw_status grad_concat(rw_grad_call *g)
 {
-    const struct concat_attrs *const a = rw_grad_attrs(g);
+    const struct rw_concat_attrs *const a = rw_grad_attrs(g);
     int64_t at = 0;
     for (int i = 0; i < rw_grad_n_inputs(g); i++) {
         const rw_shape s = rw_tensor_shape(rw_grad_input(g, i));
@@ -240,20 +236,20 @@ static rw_status grad_concat(rw_grad_call *g)
 }
 
 RW_DECLARE_KERNELS(rw_concat)
-static const rw_op_def rw_op_concat = { .name = "concat",
-                                        .n_inputs = RW_OP_VARIADIC,
-                                        .n_outputs = 1,
-                                        .strided = RW_OP_ALL_INPUTS,
-                                        .check = check_concat,
-                                        .kernel = RW_KERNELS(rw_concat),
-                                        .grad = grad_concat,
-                                        .cost = cost_copy,
-                                        .alike = RW_OP_ALL_INPUTS };
+const rw_op_def rw_op_concat = { .name = "concat",
+                                 .n_inputs = RW_OP_VARIADIC,
+                                 .n_outputs = 1,
+                                 .strided = RW_OP_ALL_INPUTS,
+                                 .check = check_concat,
+                                 .kernel = RW_KERNELS(rw_concat),
+                                 .grad = grad_concat,
+                                 .cost = cost_copy,
+                                 .alike = RW_OP_ALL_INPUTS };
 
 rw_tensor *rw_concat_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
 {
     static const int inside_axis[] = { 0, 3, 1, 2 };
-    struct concat_attrs a = { axis };
+    struct rw_concat_attrs a = { axis };
     if (axis >= -4 && axis < 4 && rw_any_lies_channels_last(x, n)) a.axis = inside_axis[axis < 0 ? axis + 4 : axis];
     return rw_apply_in_order_at(at, t, &rw_op_concat, x, n, &a, sizeof a);
 }

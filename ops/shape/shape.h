@@ -9,6 +9,11 @@ struct rw_arange_attrs {
     int64_t dtype, n;
 };
 
+struct rw_concat_attrs {
+    int64_t axis;
+};
+extern const rw_op_def rw_op_concat;
+
 struct rw_pad_attrs {
     double value;
     int64_t axis, start, rank;

@@ -88,16 +88,24 @@ static rw_status hand_out(const struct walk *w, uint32_t value)
     return w->taker->take(w->taker, value, w->grads[value]);
 }
 
-/* The walk goes backwards: when it has passed the first node that uses a value, the value's gradient is complete. */
+/* The walk goes backwards: when it has passed the first node that uses a leaf, the leaf's gradient is complete. */
 static rw_status complete(const struct walk *w, const struct rw_node *node, uint32_t n)
 {
     rw_status status = RW_OK;
     for (int i = 0; w->taker && !status && i < node->n_inputs; i++) {
         const uint32_t in = w->t->operands[node->first_input + (uint32_t)i];
-        if (w->use[in].first != n) continue;
+        if (w->use[in].first != n || rw_tape_value(w->t, in)->leaf == RW_NONE_ID) continue;
         w->use[in].first = RW_NONE_ID; /* it may be several of the inputs */
         status = hand_out(w, in);
     }
+    return status;
+}
+
+/* That of what a node made is when the walk comes to the node: some read it by its pieces alone. */
+static rw_status hand_out_made(const struct walk *w, const struct rw_node *node)
+{
+    rw_status status = RW_OK;
+    for (uint32_t i = 0; w->taker && !status && i < node->n_outputs; i++) status = hand_out(w, node->first_output + i);
     return status;
 }
 
@@ -120,7 +128,8 @@ static rw_status visit(const struct walk *w, uint32_t n)
     g.is_sum = (bool *)(lent + node->n_inputs);
     memset(result, 0, node->n_inputs * (2 * sizeof *result + sizeof *g.is_sum));
     t->origin = rw_origin_of(t, n);
-    rw_status status = apply_rule(&g);
+    rw_status status = hand_out_made(w, &g.node);
+    if (!status) status = apply_rule(&g);
     return status ? status : complete(w, &g.node, n);
 }
 
@@ -153,7 +162,7 @@ static bool is_repeated(const struct rw_root *roots, size_t i)
     return false;
 }
 
-/* Begins at all roots. A root that no node of the walk uses is complete. *ret_end: behind the walk's first node. */
+/* Begins at all roots. A leaf that no node of the walk uses is complete. *ret_end: behind the walk's first node. */
 static rw_status begin(const struct walk *w, const struct rw_root *roots, size_t n, uint32_t *ret_end)
 {
     rw_status status = RW_OK;
@@ -166,6 +175,7 @@ static rw_status begin(const struct walk *w, const struct rw_root *roots, size_t
     for (size_t i = 0; w->taker && !status && i < n; i++) {
         const uint32_t v = roots[i].value, use = w->use[v].first;
         if (is_repeated(roots, i) || (use != RW_NONE_ID && use < *ret_end)) continue;
+        if (rw_tape_value(w->t, v)->leaf == RW_NONE_ID) continue;
         w->t->origin = rw_origin_of(w->t, rw_tape_value(w->t, v)->producer);
         status = hand_out(w, v);
     }

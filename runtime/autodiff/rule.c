@@ -2,10 +2,13 @@
 #include "autodiff/rule.h"
 
 #include "record/handle.h"
+#include "record/maker.h"
 #include "record/own_ops.h"
 #include "record/param.h"
 
 #include <rewind/ops.h>
+
+#include <assert.h>
 
 rw_tape *rw_grad_tape(const rw_grad_call *g)
 {
@@ -212,6 +215,23 @@ rw_status rw_grad_set(rw_grad_call *g, int i, rw_tensor *dx)
 rw_status rw_grad_set_sum(rw_grad_call *g, int i, rw_tensor *sum)
 {
     return hand_over(g, i, sum, has(g->node.n_inputs, i) && g->lent[i]);
+}
+
+rw_tensor *rw_grad_value(const rw_grad_call *g, int64_t number)
+{
+    return rw_tape_value(g->tape, (uint32_t)number);
+}
+
+rw_status rw_grad_set_value(rw_grad_call *g, rw_tensor *x, rw_tensor *dx)
+{
+    rw_context *const ctx = g->tape->ctx;
+    rw_tensor **const to = &g->grads[x->id];
+    g->has_set = true;
+    if (dx && *to) dx = rw_accumulate_at(RW_HERE, g->tape, *to, dx);
+    if (!dx) return ctx->status ? ctx->status : RW_ERR_MEMORY;
+    assert(dx->dtype == x->dtype && x->id < g->node.first_output);
+    *to = dx;
+    return RW_OK;
 }
 
 bool rw_grad_again(const rw_grad_call *g)

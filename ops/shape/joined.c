@@ -1,0 +1,60 @@
+/* See joined.h. */
+#include "ops/shape/joined.h"
+
+#include "ops/shape/shape.h"
+#include "record/maker.h"
+
+#include <string.h>
+
+/* Of how many tensors x is the concatenation, all of it; 0 for none. */
+static int joined_of(rw_tensor *x, int axis)
+{
+    struct rw_maker made;
+    const rw_layout *const layout = rw_tensor_layout(x);
+    rw_tensor *const whole = rw_tensor_base(x);
+    if (layout != rw_tensor_layout(whole) || rw_is_decided_about(whole)) return 0;
+    if (!rw_maker_of(whole, &made) || made.op != &rw_op_concat) return 0;
+    const int64_t along = ((const struct rw_concat_attrs *)made.attrs)->axis;
+    return (along < 0 ? along + layout->rank : along) == axis ? made.n_inputs : 0;
+}
+
+/* As many pieces as those of piece i take its place. */
+static void put(rw_tensor **piece, int n, int i, int pieces)
+{
+    rw_tensor *const whole = rw_tensor_base(piece[i]);
+    memmove(piece + i + pieces, piece + i + 1, (size_t)(n - i - 1) * sizeof *piece);
+    for (int k = 0; k < pieces; k++) piece[i + k] = rw_maker_input(whole, k);
+}
+
+/* A kernel may write over one of them. */
+static bool all_differ(rw_tensor *const *piece, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < i; k++)
+            if (rw_tensor_base(piece[i]) == rw_tensor_base(piece[k])) return false;
+    return true;
+}
+
+static bool any_requires_grad(rw_tensor *const *piece, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (rw_tensor_requires_grad(piece[i])) return true;
+    return false;
+}
+
+int rw_joined_pieces(rw_tensor *x, int axis, rw_tensor **piece)
+{
+    if (!x || !rw_tensor_requires_grad(x)) return 0;
+    int n = 1;
+    piece[0] = x;
+    for (int i = 0; i < n;) {
+        const int pieces = joined_of(piece[i], axis);
+        if (n - 1 + pieces > RW_PIECES_MOST) return 0;
+        if (pieces) {
+            put(piece, n, i, pieces);
+            n += pieces - 1;
+        } else if (rw_tensor_layout(piece[i])->dense) i++;
+        else return 0;
+    }
+    return n > 1 && all_differ(piece, n) && any_requires_grad(piece, n) ? n : 0;
+}
