@@ -9,7 +9,7 @@
 
 /* Bounds on memory and work: some milliseconds. Work is counted in neighbours that are looked at. */
 #define NEIGHBOURS_MOST ((uint64_t)1 << 22)
-#define SEARCH_WORK ((uint64_t)1 << 23)
+#define SEARCH_WORK ((uint64_t)1 << 24)
 #define WORK_PER_PAIR 256 /* few buffers need not take as long */
 #define MOVES_IN_VAIN 100
 #define BLOCK 64 /* steps whose largest load is known at once */
