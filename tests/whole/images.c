@@ -54,7 +54,8 @@ static double made_with(const rw_tape *t, bool relu)
     int64_t elements = 0;
     for (size_t i = 0; i < t->n_nodes; i++) {
         const struct rw_groups_attrs *const a = (const void *)(t->attrs + t->nodes[i].attrs);
-        if (!strcmp(t->ctx->ops[t->nodes[i].op]->name, "batchnorm") && (relu ? a->relu : t->nodes[i].n_inputs > 3 + a->more))
+        if (strcmp(t->ctx->ops[t->nodes[i].op]->name, "batchnorm") != 0) continue;
+        if (relu ? a->relu : t->nodes[i].n_inputs > 3 + a->more)
             elements += rw_tensor_layout(rw_tape_value((rw_tape *)t, t->nodes[i].first_output))->numel;
     }
     return (double)elements / 1e6;
