@@ -201,9 +201,10 @@ static uint64_t all_bytes(const struct rw_nest *n, size_t i, size_t t)
    stage of many nodes all count. */
 static float all_seconds(const struct rw_nest *n, size_t i, size_t t)
 {
-    double seconds = 0;
-    for (size_t k = i; k < t && (!n->finest || n->cut[k] < n->needed[stretch(n, i, t)]); k++) seconds += n->seconds[k];
-    return (float)seconds;
+    float seconds = 0;
+    for (size_t k = i; k < t && (!n->finest || n->cut[k] < n->needed[stretch(n, i, t)]); k++)
+        seconds += (float)n->seconds[k];
+    return seconds;
 }
 
 static void solve_stretch(struct rw_nest *n, size_t i, size_t t)
