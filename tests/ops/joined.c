@@ -26,7 +26,8 @@ static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
 struct form {
     int64_t n, side, widths[PIECES]; /* side 0: [n, c] */
     bool relu, adds, evaluates;
-    bool whole; /* the concatenations have names */
+    bool raised; /* in a recipe: pieces of 16 bits are cast to float32 */
+    bool whole;  /* the concatenations have names */
 };
 
 struct layers {
@@ -67,8 +68,10 @@ static rw_tensor *norm(struct layers *l, const struct form *f, int i, int64_t c)
     }
     rw_tensor *const more = f->adds ? piece(l, f, dtype, "more", i, c) : RW_NONE;
     ckpt_begin(l->b.t, "bn");
+    if (f->raised) rw_recipe_begin(l->b.t, &(rw_recipe){ .kind = RW_RECIPE_BF16 });
     rw_tensor *const y = rw_batchnorm(l->b.t, l->x[i], w, bias, mean, var,
                                       &(rw_batchnorm_params){ .relu = f->relu, .add = more, .evaluate = f->evaluates });
+    if (f->raised) rw_recipe_end(l->b.t);
     ckpt_end(l->b.t);
     cr_assert_not_null(y, "%s", rw_error_message(l->b.ctx));
     return y;
@@ -147,6 +150,7 @@ static const struct form forms[] = {
     { .n = 2, .side = 3, .widths = { 7, 0, 2 }, .adds = true },
     { .n = 4, .side = 6, .widths = { 3, 40, 17 }, .relu = true, .evaluates = true },
     { .n = 4, .side = 6, .widths = { 0, 5, 16 }, .adds = true, .evaluates = true },
+    { .n = 2, .side = 7, .widths = { 20, 4, 9 }, .relu = true, .raised = true },
 };
 
 Test(ops_joined, a_batchnorm_of_pieces_has_the_bytes_of_that_of_the_whole)
