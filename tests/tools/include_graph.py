@@ -6,8 +6,8 @@
 A .c and its header are one room. No room may reach itself through others, nor may a folder of runtime/ or a family of
 ops/. An arrow within runtime/ stays in its folder or goes to one that stands before it in ORDER; runtime/ includes
 nothing of ops/. Kernels and headers of ops/ include ops/, base/, device/ and the headers of OF_OPS; the other files of
-an op ops/, those headers and the public ones. Calls within runtime/, which BUILD's objects tell, count as includes do: a
-function that a later folder defines is seen, whoever declares it."""
+an op ops/, those headers and the public ones. Calls within runtime/, which BUILD's objects tell, count as includes do:
+a function that a later folder defines is seen, whoever declares it."""
 import pathlib
 import re
 import subprocess
