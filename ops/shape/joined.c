@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Of how many tensors x is the concatenation, all of it; 0 for none. */
+/* Of how many tensors x is the concatenation, all of it; 0 for none, or where one has gaps: only the whole is dense. */
 static int joined_of(rw_tensor *x, int axis)
 {
     struct rw_maker made;
@@ -15,6 +15,8 @@ static int joined_of(rw_tensor *x, int axis)
     if (layout != rw_tensor_layout(whole) || rw_is_decided_about(whole)) return 0;
     if (!rw_maker_of(whole, &made) || made.op != &rw_op_concat) return 0;
     const int64_t along = ((const struct rw_concat_attrs *)made.attrs)->axis;
+    for (int i = 0; i < made.n_inputs; i++)
+        if (!rw_tensor_layout(rw_maker_input(whole, i))->dense) return 0;
     return (along < 0 ? along + layout->rank : along) == axis ? made.n_inputs : 0;
 }
 
@@ -53,8 +55,7 @@ int rw_joined_pieces(rw_tensor *x, int axis, rw_tensor **piece)
         if (pieces) {
             put(piece, n, i, pieces);
             n += pieces - 1;
-        } else if (rw_tensor_layout(piece[i])->dense) i++;
-        else return 0;
+        } else i++;
     }
     return n > 1 && all_differ(piece, n) && any_requires_grad(piece, n) ? n : 0;
 }

@@ -342,6 +342,11 @@ static rw_tensor *of_columns(rw_tape *t, rw_tensor **x)
     return rw_concat(t, (rw_tensor *const[]){ x[0], rw_slice(t, x[1], 1, 2, 5) }, 2, 1);
 }
 
+static rw_tensor *of_columns_inside(rw_tape *t, rw_tensor **x)
+{
+    return rw_concat(t, (rw_tensor *const[]){ of_columns(t, x), x[2] }, 2, 1);
+}
+
 static rw_tensor *a_part(rw_tape *t, rw_tensor **x)
 {
     return rw_slice(t, side_by_side(t, x), 0, 1, 4);
@@ -388,6 +393,7 @@ Test(ops_joined, what_is_read_by_its_pieces)
     cr_expect_eq(read_of(along_the_batch, true), 1);
     cr_expect_eq(read_of(twice, true), 1);
     cr_expect_eq(read_of(of_columns, true), 1);
+    cr_expect_eq(read_of(of_columns_inside, true), 2);
     cr_expect_eq(read_of(a_part, true), 1);
     cr_expect_eq(read_of(of_one, true), 1);
     cr_expect_eq(read_of(detached, true), 1);
