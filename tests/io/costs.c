@@ -436,7 +436,7 @@ Test(costs, memory_may_cost_the_most_that_a_file_can_say)
                   p.ms, p.bound_ms, p.gap);
         rw_tape_reset(b.t);
     }
-    cr_expect_gt(ms[0], 1e6 * ms[1], "%g and %g ms", ms[0], ms[1]);
+    cr_expect_gt(ms[0], ms[1] + 1e7, "%g and %g ms", ms[0], ms[1]); /* the price alone is ten times that */
     fixture_close(&b);
 }
 
