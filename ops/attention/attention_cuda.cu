@@ -84,16 +84,19 @@ void copy_to_workspace(choice *c, int input, int64_t elements)
     c->workspace += static_cast<size_t>((bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN);
 }
 
-/* The library tells operands apart by their strides; where they begin, it only wants at 16 bytes. */
-rw_status ask_library(choice *c, const subject &s)
+/* The library tells operands apart by their strides; where they begin, it only wants at 16 bytes. pins: the workspace
+   is asked for; else a kernel runs, and what is pinned is looked up. */
+rw_status ask_library(choice *c, const subject &s, bool pins)
 {
-    rw_sdpa *const sdpa = rw_sdpa_of(const_cast<rw_cuda *>(s.cuda));
+    rw_sdpa *const sdpa = s.cuda->sdpa;
     bool has = false;
-    if (!sdpa || !rw_att_is_plain(s.attrs) || s.attrs->extras || s.in[0]->dim[3] != s.in[2]->dim[3] ||
+    if (!rw_att_is_plain(s.attrs) || s.attrs->extras || s.in[0]->dim[3] != s.in[2]->dim[3] ||
         !rw_sdpa_describe(&c->signature, s.dtype, s.in[0], s.in[1], s.in[2], s.in[O], s.in[DY], s.packed,
                                    s.attrs->scale, s.attrs->causal != 0, s.attrs->dropout))
         return RW_OK;
-    const rw_status status = rw_sdpa_query(sdpa, &c->signature, &has, &c->workspace);
+    rw_status status = RW_OK;
+    if (pins) status = rw_sdpa_query(sdpa, &c->signature, &has, &c->workspace);
+    else has = rw_sdpa_has(sdpa, &c->signature, &c->workspace);
     if (status || !has) return status;
     c->by = way::CUDNN;
     c->sdpa = sdpa;
@@ -102,10 +105,10 @@ rw_status ask_library(choice *c, const subject &s)
     return RW_OK;
 }
 
-rw_status choose(choice *c, const subject &s)
+rw_status choose(choice *c, const subject &s, bool pins)
 {
     *c = {};
-    const rw_status status = ask_library(c, s);
+    const rw_status status = ask_library(c, s, pins);
     if (status || c->by == way::CUDNN) return status;
     const att_extents e = rw_att_extents(s.in[0], s.in[1], s.in[2]);
     c->workspace = s.backward() ? rw_att_stat_bytes(&e, s.dtype) : 0;
@@ -259,7 +262,8 @@ rw_status begin(const rw_kernel *k, att_call *c, const choice &ch)
 rw_status choose_again(choice *c, const rw_kernel *k)
 {
     const auto layout = [=](int i) { return k->in[i].layout; };
-    const rw_status status = choose(c, subject_of(k->op, k->device, k->in[0].dtype, k->attrs, k->n_inputs, layout));
+    const subject s = subject_of(k->op, k->device, k->in[0].dtype, k->attrs, k->n_inputs, layout);
+    const rw_status status = choose(c, s, false);
     if (status) return status;
     return k->workspace_bytes < c->workspace ? RW_ERR_MEMORY : RW_OK;
 }
@@ -271,7 +275,7 @@ extern "C" size_t rw_attention_workspace_cuda(const rw_op_call *call)
     const auto layout = [=](int i) { return call->in[i].layout; };
     const subject s = subject_of(call->op, call->device, call->in[0].dtype, call->attrs, call->n_inputs, layout);
     choice c;
-    return choose(&c, s) ? SIZE_MAX : c.workspace;
+    return choose(&c, s, true) ? SIZE_MAX : c.workspace;
 }
 
 extern "C" rw_status rw_attention_cuda(const rw_kernel *k)

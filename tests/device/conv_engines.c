@@ -4,6 +4,7 @@
  * again, and in a context of its own. Skipped where cuDNN is not installed. What is computed: scripts/gpu_check.sh runs
  * ops/conv.c and the tables of cases with REWIND_CONV=cudnn.
  */
+#include "device/conv_layer.h"
 #include "support/support.h"
 
 #include "device/cuda/cudnn/conv.h"
@@ -16,21 +17,16 @@
 
 enum { STEPS = 10, KINDS = 3 };
 
-struct layer {
-    int64_t n, c, side, oc;
-    int k, stride, padding, dilation, groups;
-};
-
 /* Sums long enough to be cut into parts; strides; groups and dilation; a filter for each channel; odd numbers. */
 static const struct layer layers[] = {
-    { 4, 16, 12, 32, 3, 1, 1, 1, 1 }, { 2, 3, 17, 24, 5, 2, 2, 1, 1 },  { 2, 16, 9, 24, 3, 1, 2, 2, 4 },
-    { 3, 32, 10, 32, 3, 1, 1, 1, 32 }, { 3, 7, 11, 5, 3, 2, 1, 1, 1 },
+    { 4, 16, 12, 12, 32, 3, 1, 1, 1, 1 }, { 2, 3, 17, 17, 24, 5, 2, 2, 1, 1 }, { 2, 16, 9, 9, 24, 3, 1, 2, 2, 4 },
+    { 3, 32, 10, 10, 32, 3, 1, 1, 1, 32 }, { 3, 7, 11, 11, 5, 3, 2, 1, 1, 1 },
 };
 
 static void open_context(struct fixture *b, const struct layer *l, rw_dtype dtype)
 {
     *b = fixture_open(7, 2);
-    rw_init_normal(rw_param(b->ctx, "x", dtype, RW_SHAPE(l->n, l->c, l->side, l->side)), 0, 1);
+    rw_init_normal(rw_param(b->ctx, "x", dtype, RW_SHAPE(l->n, l->c, l->h, l->w)), 0, 1);
     rw_init_normal(rw_param(b->ctx, "w", dtype, RW_SHAPE(l->oc, l->c / l->groups, l->k, l->k)), 0, 0.2);
     rw_init_normal(rw_param(b->ctx, "b", dtype, RW_SHAPE(l->oc)), 0, 1);
 }
@@ -75,27 +71,12 @@ static unsigned char *launched(struct fixture *b, const struct layer *l, size_t 
 /* Of how many of the three products the library has an engine pinned. */
 static int pinned(const struct fixture *b, const struct layer *l, rw_dtype dtype)
 {
-    const int64_t out = (l->side + 2 * l->padding - l->dilation * (l->k - 1) - 1) / l->stride + 1;
     const struct rw_cuda *const cuda = b->ctx->device_state;
     size_t workspace;
     int n = 0;
     for (int kind = 0; kind < KINDS; kind++) {
-        const struct rw_dnn_conv_signature s = { .n = l->n,
-                                                 .h = l->side,
-                                                 .w = l->side,
-                                                 .c = l->c,
-                                                 .oh = out,
-                                                 .ow = out,
-                                                 .oc = l->oc,
-                                                 .kh = l->k,
-                                                 .kw = l->k,
-                                                 .stride = { l->stride, l->stride },
-                                                 .padding = { l->padding, l->padding },
-                                                 .dilation = { l->dilation, l->dilation },
-                                                 .groups = l->groups,
-                                                 .dtype = dtype,
-                                                 .kind = kind,
-                                                 .bias = kind == RW_DNN_CONV_FORWARD };
+        const bool bias = kind == RW_DNN_CONV_FORWARD;
+        const struct rw_dnn_conv_signature s = signature_of(l, dtype, (enum rw_dnn_conv_kind)kind, bias);
         n += rw_dnn_conv_has(cuda->conv, &s, &workspace);
     }
     return n;

@@ -3,14 +3,11 @@
  * engine that is chosen are those that may be taken. No device is needed, one is described; nothing is run. Skipped
  * where cuDNN is not installed.
  */
+#include "device/conv_layer.h"
 #include "device/described.h"
 
 #include "device/cuda/cudnn/conv.h"
 #include "device/cuda/cudnn/conv_graph.h"
-
-struct layer {
-    int64_t n, c, h, w, oc, k, stride, padding, dilation, groups;
-};
 
 /* The first layer of a ResNet, one of the usual ones, 1 x 1, groups and dilation, a filter for each channel, odd
    numbers. */
@@ -21,27 +18,6 @@ static const struct layer layers[] = {
 };
 
 static const char *const kinds[] = { "forward", "data", "weight", "forward with a bias" };
-
-static struct rw_dnn_conv_signature signature_of(const struct layer *l, rw_dtype dtype, int kind)
-{
-    const int64_t reach = l->dilation * (l->k - 1) + 1;
-    return (struct rw_dnn_conv_signature){ .n = l->n,
-                                           .h = l->h,
-                                           .w = l->w,
-                                           .c = l->c,
-                                           .oh = (l->h + 2 * l->padding - reach) / l->stride + 1,
-                                           .ow = (l->w + 2 * l->padding - reach) / l->stride + 1,
-                                           .oc = l->oc,
-                                           .kh = l->k,
-                                           .kw = l->k,
-                                           .stride = { l->stride, l->stride },
-                                           .padding = { l->padding, l->padding },
-                                           .dilation = { l->dilation, l->dilation },
-                                           .groups = l->groups,
-                                           .dtype = dtype,
-                                           .kind = kind == 3 ? RW_DNN_CONV_FORWARD : kind,
-                                           .bias = kind == 3 };
-}
 
 /* Of the engine that a plan is made of; its configuration comes before the plan. */
 static uint32_t notes_of(const struct rw_cudnn *dnn, const struct rw_dnn_plan *plan)
@@ -73,7 +49,9 @@ static void makes_plans(rw_dtype dtype, bool tf32)
     library_open(&dnn);
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
         for (int kind = 0; kind < 4; kind++) {
-            const struct rw_dnn_conv_signature s = signature_of(&layers[i], dtype, kind);
+            const bool bias = kind == 3;
+            const struct rw_dnn_conv_signature s = signature_of(
+                &layers[i], dtype, bias ? RW_DNN_CONV_FORWARD : (enum rw_dnn_conv_kind)kind, bias);
             struct rw_dnn_plan plan = { .n = 0 };
             const cudnnStatus_t status = rw_dnn_conv_build(&dnn, &s, tf32, RW_DNN_CONV_WORKSPACE_LIMIT, &plan);
             cr_expect(status == CUDNN_STATUS_SUCCESS && plan.plan, "layer %zu, %s: %s", i, kinds[kind],
@@ -117,7 +95,7 @@ Test(conv_plans, f64)
 /* What the library does not take is no failure: extents that do not go together, and no room at all. */
 Test(conv_plans, what_is_refused_has_no_plan)
 {
-    struct rw_dnn_conv_signature s = signature_of(&layers[1], RW_F32, RW_DNN_CONV_FORWARD);
+    struct rw_dnn_conv_signature s = signature_of(&layers[1], RW_F32, RW_DNN_CONV_FORWARD, false);
     struct rw_dnn_plan plan = { .n = 0 };
     struct rw_cudnn dnn;
     library_open(&dnn);

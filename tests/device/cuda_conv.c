@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "device/cuda/cudnn/conv.h"
+#include "device/cuda/cudnn/pins.h"
 #include "record/context.h"
 
 #include <criterion/criterion.h>
@@ -343,13 +344,13 @@ Test(cuda_conv, the_table_has_an_end)
     s.stride[0] = s.stride[1] = s.dilation[0] = s.dilation[1] = s.groups = 1;
     s.dtype = RW_F32;
     for (int pass = 0; pass < 2; pass++)
-        for (s.n = 1; s.n <= RW_DNN_CONV_MOST + 2; s.n++) {
+        for (s.n = 1; s.n <= RW_DNN_PINS_MOST + 2; s.n++) {
             cr_assert_eq(rw_dnn_conv_query(conv, &s, &has, &workspace), RW_OK);
-            cr_assert_eq(has, s.n <= RW_DNN_CONV_MOST, "signature %lld", (long long)s.n);
+            cr_assert_eq(has, s.n <= RW_DNN_PINS_MOST, "signature %lld", (long long)s.n);
             cr_assert_eq(rw_dnn_conv_has(conv, &s, &workspace), has);
             n += has;
         }
-    cr_expect_eq(n, 2 * RW_DNN_CONV_MOST);
+    cr_expect_eq(n, 2 * RW_DNN_PINS_MOST);
     close_world(&o);
 }
 

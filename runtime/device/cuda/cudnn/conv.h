@@ -7,7 +7,7 @@
  * here. An engine is taken only without a note that says that its sums have no fixed order, are rounded in between, or
  * are of something else than the products (FFT, Winograd: there an error of one pixel reaches its neighbours); in
  * float32 also none that uses tensor cores, which there means TF32, unless the context allows it. The first that is
- * left and wants no more workspace than the limit is pinned for the life of the context (law 6), and so is that there
+ * left and wants no more workspace than the limit is pinned for the life of the context (pins.h), and so is that there
  * is none. What is asked and in which order follows from what is recorded, so no policy changes it.
  */
 #ifndef RW_DEVICE_CUDA_CUDNN_CONV_H
@@ -21,8 +21,6 @@ extern "C" {
 #endif
 
 #define RW_DNN_CONV_WORKSPACE_LIMIT ((size_t)256 << 20)
-/* Signatures of a context: plans take host memory, and images may be of any size. Those behind have no engine. */
-#define RW_DNN_CONV_MOST 1024
 
 struct rw_dnn_conv;
 

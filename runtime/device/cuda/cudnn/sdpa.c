@@ -1,38 +1,20 @@
-/* cuDNN's attention: which operands it takes, the table of pinned plans, and runs. See sdpa.h. */
+/* cuDNN's attention: which operands it takes, what is pinned, and runs. See sdpa.h. */
 #include "device/cuda/cudnn/sdpa.h"
 
+#include "device/cuda/cudnn/pins.h"
 #include "device/cuda/cudnn/sdpa_graph.h"
 
 #include "base/alloc.h"
 
 #include <float.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define DETERMINISTIC_CAPABILITY 90
-#define WORKSPACE_ALIGN 256
 #define PACK 8 /* elements of 16 bytes: what addresses and strides are multiples of */
 
-struct entry {
-    struct rw_sdpa_signature signature;
-    struct rw_dnn_plan plan;
-    int64_t calls;            /* the batch is cut into this many equal pieces, each a run of the plan */
-    size_t dot_at, workspace; /* where the rows' sums lie behind the plan's own workspace, and all of it */
-    struct entry *next;
-};
-
 struct rw_sdpa {
-    struct rw_cuda *cuda;
-    struct rw_cudnn dnn;
-    bool opened; /* looked for, once */
-    bool has;    /* else it was not asked for, or is not there */
-    struct entry *entries;
+    struct rw_dnn_pins pins;
 };
-
-static rw_status failed(struct rw_sdpa *sdpa, cudnnStatus_t status, const char *call)
-{
-    return rw_cudnn_status(&sdpa->dnn, sdpa->cuda, status, call);
-}
 
 /* ---- which operands ---- */
 
@@ -92,136 +74,81 @@ bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_la
     return true;
 }
 
-/* ---- the library ---- */
+/* ---- what is pinned ---- */
 
-static bool is_wanted(void)
+/* Behind the plan's own workspace lie, in backward, the sums of rows. */
+static size_t bytes_of_sums(const struct rw_sdpa_signature *s)
 {
-    const char *const choice = getenv("REWIND_SDPA");
-    return choice && !strcmp(choice, "cudnn");
+    return s->backward ? rw_dnn_aligned((size_t)(s->batch * s->heads * s->seq) * sizeof(float)) : 0;
+}
+
+/* The next number of pieces, equal ones, of which each should need at most `limit` bytes; 0 when there is none. */
+static int64_t more_pieces(const struct rw_sdpa_signature *s, int64_t pieces, size_t needed, size_t limit)
+{
+    const size_t all = needed * (size_t)pieces;
+    for (int64_t n = pieces + 1; n <= s->batch; n++)
+        if (s->batch % n == 0 && all / (size_t)n <= limit) return n;
+    return 0;
+}
+
+/* Of a part of the batch, as large as the limit on workspace allows. */
+static cudnnStatus_t build(const struct rw_dnn_pins *p, const void *signature, struct rw_dnn_pin *pin)
+{
+    const struct rw_sdpa_signature *const s = signature;
+    const size_t sums = bytes_of_sums(s);
+    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+    if (s->backward && p->cuda->capability != DETERMINISTIC_CAPABILITY) return status;
+    if (sums >= RW_SDPA_WORKSPACE_LIMIT) return status;
+    const size_t limit = RW_SDPA_WORKSPACE_LIMIT - sums;
+    for (int64_t n = 1; n && !pin->plan.plan && !status;) {
+        struct rw_sdpa_signature piece = *s;
+        piece.batch /= n;
+        rw_dnn_free_plan(&p->dnn, &pin->plan);
+        status = rw_sdpa_build(&p->dnn, &piece, limit, &pin->plan);
+        pin->pieces = n;
+        n = pin->plan.least_refused ? more_pieces(s, n, pin->plan.least_refused, limit) : 0;
+    }
+    return status;
 }
 
 rw_status rw_sdpa_create(struct rw_sdpa **ret, struct rw_cuda *cuda)
 {
     struct rw_sdpa *const sdpa = rw_calloc(1, sizeof *sdpa);
     if (!sdpa) return RW_ERR_MEMORY;
-    sdpa->cuda = cuda;
+    rw_dnn_pins_init(&sdpa->pins, cuda, "REWIND_SDPA", sizeof(struct rw_sdpa_signature), build);
     *ret = sdpa;
     return RW_OK;
 }
 
-struct rw_sdpa *rw_sdpa_of(struct rw_cuda *cuda)
+void rw_sdpa_destroy(struct rw_sdpa **sdpa)
 {
-    struct rw_sdpa *const sdpa = cuda->sdpa;
-    if (!sdpa->opened) {
-        const bool had_message = cuda->message[0];
-        sdpa->opened = true;
-        sdpa->has = is_wanted() && rw_cudnn_open(&sdpa->dnn, sdpa->cuda) == RW_OK;
-        if (!had_message) cuda->message[0] = '\0'; /* that it is not there is no failure */
-    }
-    return sdpa->has ? sdpa : NULL;
+    if (!*sdpa) return;
+    rw_dnn_pins_finish(&(*sdpa)->pins);
+    rw_free(*sdpa);
+    *sdpa = NULL;
 }
 
-static void free_entry(struct rw_sdpa *sdpa, struct entry *e)
+bool rw_sdpa_has(const struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, size_t *ret_workspace)
 {
-    rw_dnn_free_plan(&sdpa->dnn, &e->plan);
-    rw_free(e);
-}
-
-void rw_sdpa_destroy(struct rw_sdpa **psdpa)
-{
-    struct rw_sdpa *const sdpa = *psdpa;
-    if (!sdpa) return;
-    while (sdpa->entries) {
-        struct entry *const e = sdpa->entries;
-        sdpa->entries = e->next;
-        free_entry(sdpa, e);
-    }
-    rw_cudnn_close(&sdpa->dnn);
-    rw_free(sdpa);
-    *psdpa = NULL;
-}
-
-/* ---- the table: a step has few signatures ---- */
-
-static size_t aligned(size_t bytes)
-{
-    return (bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
-}
-
-/* The next number of pieces, equal ones, of which each should need at most `limit` bytes; 0 when there is none. */
-static int64_t more_calls(const struct rw_sdpa_signature *s, int64_t calls, size_t needed, size_t limit)
-{
-    const size_t all = needed * (size_t)calls;
-    for (int64_t n = calls + 1; n <= s->batch; n++)
-        if (s->batch % n == 0 && all / (size_t)n <= limit) return n;
-    return 0;
-}
-
-/* Plans for a part of the batch, as large as the limit on workspace allows. */
-static cudnnStatus_t build(struct rw_sdpa *sdpa, struct entry *e, size_t limit)
-{
-    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
-    for (int64_t calls = 1; calls && !e->plan.plan && !status;) {
-        struct rw_sdpa_signature piece = e->signature;
-        piece.batch /= calls;
-        rw_dnn_free_plan(&sdpa->dnn, &e->plan);
-        status = rw_sdpa_build(&sdpa->dnn, &piece, limit, &e->plan);
-        e->calls = calls;
-        calls = e->plan.least_refused ? more_calls(&e->signature, calls, e->plan.least_refused, limit) : 0;
-    }
-    return status;
-}
-
-static rw_status pin(struct rw_sdpa *sdpa, struct entry *e)
-{
-    const struct rw_sdpa_signature *const s = &e->signature;
-    const size_t dot = s->backward ? aligned((size_t)(s->batch * s->heads * s->seq) * sizeof(float)) : 0;
-    if (s->backward && sdpa->cuda->capability != DETERMINISTIC_CAPABILITY) return RW_OK;
-    if (dot >= RW_SDPA_WORKSPACE_LIMIT) return RW_OK;
-    const cudnnStatus_t built = build(sdpa, e, RW_SDPA_WORKSPACE_LIMIT - dot);
-    if (built && CUDNN_STATUS_CATEGORY(built) != CUDNN_STATUS_NOT_SUPPORTED)
-        return failed(sdpa, built, s->backward ? "the plan of attention's backward" : "the plan of attention");
-    e->dot_at = aligned(e->plan.workspace);
-    e->workspace = e->dot_at + dot;
-    if (!e->plan.plan) rw_dnn_free_plan(&sdpa->dnn, &e->plan);
-    return RW_OK;
-}
-
-static rw_status find(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, struct entry **ret)
-{
-    for (struct entry *e = sdpa->entries; e; e = e->next) {
-        if (memcmp(&e->signature, s, sizeof *s)) continue;
-        *ret = e;
-        return RW_OK;
-    }
-    struct entry *const e = rw_calloc(1, sizeof *e);
-    if (!e) return RW_ERR_MEMORY;
-    e->signature = *s;
-    const rw_status status = pin(sdpa, e);
-    if (status) {
-        free_entry(sdpa, e);
-        return status;
-    }
-    e->next = sdpa->entries;
-    sdpa->entries = e;
-    *ret = e;
-    return RW_OK;
+    const struct rw_dnn_pin *const pin = rw_dnn_pinned(&sdpa->pins, s);
+    if (pin) *ret_workspace = rw_dnn_aligned(pin->plan.workspace) + bytes_of_sums(s);
+    return pin != NULL;
 }
 
 rw_status rw_sdpa_query(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, bool *ret_has, size_t *ret_workspace)
 {
-    struct entry *e;
-    const rw_status status = find(sdpa, s, &e);
+    const rw_status status = rw_dnn_pin(&sdpa->pins, s,
+                                        s->backward ? "the plan of attention's backward" : "the plan of attention");
     if (status) return status;
-    *ret_has = e->plan.plan != NULL;
-    *ret_workspace = *ret_has ? e->workspace : 0;
+    *ret_has = rw_sdpa_has(sdpa, s, ret_workspace);
     return RW_OK;
 }
 
 /* ---- runs ---- */
 
 /* The operands of a run: addresses by number, NULL where the plan has none. */
-static cudnnStatus_t execute(struct rw_sdpa *sdpa, const struct entry *e, void *const *operands, void *workspace)
+static cudnnStatus_t execute(const struct rw_sdpa *sdpa, const struct rw_dnn_pin *pin, void *const *operands,
+                             void *workspace)
 {
     int64_t ids[RW_SDPA_OPERANDS];
     void *addresses[RW_SDPA_OPERANDS];
@@ -231,13 +158,12 @@ static cudnnStatus_t execute(struct rw_sdpa *sdpa, const struct entry *e, void *
         ids[n] = i;
         addresses[n++] = operands[i];
     }
-    return rw_dnn_execute(&sdpa->dnn, &e->plan, n, ids, addresses, workspace);
+    return rw_dnn_execute(&sdpa->pins.dnn, &pin->plan, n, ids, addresses, workspace);
 }
 
-/* From one piece of the batch to the next. */
-static void step_on(const struct entry *e, void **operands)
+/* From one of so many pieces of the batch to the next. */
+static void step_on(const struct rw_sdpa_signature *s, int64_t pieces, void **operands)
 {
-    const struct rw_sdpa_signature *const s = &e->signature;
     const int64_t size = 2, queries = s->heads * s->seq;
     const int64_t bytes[RW_SDPA_OPERANDS] = {
         [RW_SDPA_Q] = s->q[0] * size,
@@ -251,29 +177,29 @@ static void step_on(const struct entry *e, void **operands)
         [RW_SDPA_STATS] = queries * (int64_t)sizeof(float),
     };
     for (int i = 1; i < RW_SDPA_OPERANDS; i++)
-        if (operands[i]) operands[i] = (char *)operands[i] + bytes[i] * (s->batch / e->calls);
+        if (operands[i]) operands[i] = (char *)operands[i] + bytes[i] * (s->batch / pieces);
 }
 
-static rw_status run(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, void **operands, char *workspace,
+static rw_status run(const struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, void **operands, char *workspace,
                      size_t workspace_bytes)
 {
     static const float lowest = -FLT_MAX, one = 1;
-    struct entry *e;
-    rw_status status = find(sdpa, s, &e);
-    if (status) return status;
-    if (!e->plan.plan) return RW_ERR_UNSUPPORTED;
-    if (workspace_bytes < e->workspace)
-        return rw_cuda_fail(sdpa->cuda, RW_ERR_DEVICE, "cuDNN: the plan gave too little workspace");
-    operands[RW_SDPA_SCALE] = &e->signature.scale;
+    const char *const name = s->backward ? "attention's backward" : "attention";
+    const struct rw_dnn_pin *const pin = rw_dnn_pinned(&sdpa->pins, s);
+    size_t wanted = 0;
+    if (!rw_sdpa_has(sdpa, s, &wanted) || workspace_bytes < wanted)
+        return rw_cuda_fail(sdpa->pins.cuda, RW_ERR_DEVICE, "cuDNN: %s: the plan gave too little workspace", name);
+    const struct rw_sdpa_signature *const kept = (const void *)pin->signature; /* it lives as long as a graph may */
+    operands[RW_SDPA_SCALE] = (void *)&kept->scale;
     if (s->causal) operands[RW_SDPA_LOWEST] = (void *)&lowest;
     if (s->backward) {
         operands[RW_SDPA_ONE] = (void *)&one;
-        operands[RW_SDPA_DOT] = workspace + e->dot_at;
+        operands[RW_SDPA_DOT] = workspace + rw_dnn_aligned(pin->plan.workspace);
     }
-    for (int64_t i = 0; i < e->calls && !status; i++) {
-        if (i) step_on(e, operands);
-        status = failed(sdpa, execute(sdpa, e, operands, workspace),
-                        s->backward ? "attention's backward" : "attention");
+    rw_status status = RW_OK;
+    for (int64_t i = 0; i < pin->pieces && !status; i++) {
+        if (i) step_on(s, pin->pieces, operands);
+        status = rw_cudnn_status(&sdpa->pins.dnn, sdpa->pins.cuda, execute(sdpa, pin, operands, workspace), name);
     }
     return status;
 }

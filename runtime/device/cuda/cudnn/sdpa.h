@@ -2,11 +2,11 @@
  * cuDNN's fused attention for the CUDA kernels, pinned. Never required: where the library is not installed, does not
  * take a signature or wants too much workspace, attention runs the kernels of its own.
  *
- * Off unless REWIND_SDPA=cudnn. The library is opened at the first question. Engine and knobs are chosen once per
- * signature and kept for the life of the context (law 6). The backward is the form that is deterministic on compute
- * capability 9.0: dQ is written by one product, nothing is added up in memory. Its workspace grows with the product of
- * the sequence lengths in cuDNN 9.19, hence the limit; a batch that needs more runs in equal pieces, one after the
- * other.
+ * Off unless REWIND_SDPA=cudnn when the context is made. The library is opened at the first question. Engine and knobs
+ * are chosen once per signature and kept for the life of the context (pins.h). The backward is the form that is
+ * deterministic on compute capability 9.0: dQ is written by one product, nothing is added up in memory. Its workspace
+ * grows with the product of the sequence lengths in cuDNN 9.19, hence the limit; a batch that needs more runs in equal
+ * pieces, one after the other.
  */
 #ifndef RW_DEVICE_CUDA_CUDNN_SDPA_H
 #define RW_DEVICE_CUDA_CUDNN_SDPA_H
@@ -36,16 +36,19 @@ bool rw_sdpa_describe(struct rw_sdpa_signature *ret, rw_dtype dtype, const rw_la
 
 rw_status rw_sdpa_create(struct rw_sdpa **ret, struct rw_cuda *cuda);
 
-/* The device's cuDNN, or NULL: not asked for, or not there. Opens it at the first call. */
-struct rw_sdpa *rw_sdpa_of(struct rw_cuda *cuda);
 void rw_sdpa_destroy(struct rw_sdpa **sdpa);
 
 /*
- * Pins the implementation of a signature. *ret_has is false when the library has none within the limit: then it never
- * will. Call it where the op's workspace is asked for: that is outside a graph's capture.
+ * Pins the implementation of a signature. Call it where the op's workspace is asked for: that is outside a graph's
+ * capture. A failure, which is not a refusal, pins nothing: it is asked again.
+ * @param ret_has  false when the library is not used: not asked for, not there, or without an engine within the limit.
+ *                 So it stays.
  * @param ret_workspace bytes that a run takes, aligned to 256.
  */
 rw_status rw_sdpa_query(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, bool *ret_has, size_t *ret_workspace);
+
+/* Has rw_sdpa_query() pinned an engine for it? Asks nobody. */
+bool rw_sdpa_has(const struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, size_t *ret_workspace);
 
 /* Queue a run on the context's stream. RW_ERR_DEVICE when what is pinned is refused: nothing else is tried. */
 rw_status rw_sdpa_forward(struct rw_sdpa *sdpa, const struct rw_sdpa_signature *s, const void *q, const void *k,

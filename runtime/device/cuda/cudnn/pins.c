@@ -1,0 +1,85 @@
+/* See pins.h. */
+#include "device/cuda/cudnn/pins.h"
+
+#include "device/cuda/current.h"
+
+#include "base/alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void rw_dnn_pins_init(struct rw_dnn_pins *p, struct rw_cuda *cuda, const char *variable, size_t size,
+                      rw_dnn_build_fn build)
+{
+    const char *const choice = getenv(variable);
+    *p = (struct rw_dnn_pins){ .cuda = cuda, .build = build, .size = size };
+    p->wanted = choice && !strcmp(choice, "cudnn");
+}
+
+static void free_pin(struct rw_dnn_pins *p, struct rw_dnn_pin *pin)
+{
+    rw_dnn_free_plan(&p->dnn, &pin->plan);
+    rw_free(pin);
+}
+
+void rw_dnn_pins_finish(struct rw_dnn_pins *p)
+{
+    while (p->first) {
+        struct rw_dnn_pin *const pin = p->first;
+        p->first = pin->next;
+        free_pin(p, pin);
+    }
+    rw_cudnn_close(&p->dnn);
+}
+
+/* That it is not there is no failure. What may be otherwise the next time is one, and decides nothing. */
+static rw_status open_once(struct rw_dnn_pins *p)
+{
+    if (p->opened || !p->wanted) return RW_OK;
+    const bool had_message = p->cuda->message[0];
+    const rw_status status = rw_cudnn_open(&p->dnn, p->cuda);
+    if (status && status != RW_ERR_UNSUPPORTED) return status;
+    if (status && !had_message) p->cuda->message[0] = '\0';
+    p->opened = true;
+    p->has = !status;
+    return RW_OK;
+}
+
+static const struct rw_dnn_pin *find(const struct rw_dnn_pins *p, const void *signature)
+{
+    const struct rw_dnn_pin *pin = p->first;
+    while (pin && memcmp(pin->signature, signature, p->size)) pin = pin->next;
+    return pin;
+}
+
+const struct rw_dnn_pin *rw_dnn_pinned(const struct rw_dnn_pins *p, const void *signature)
+{
+    const struct rw_dnn_pin *const pin = find(p, signature);
+    return pin && pin->plan.plan ? pin : NULL;
+}
+
+static rw_status add(struct rw_dnn_pins *p, const void *signature, const char *plan)
+{
+    struct rw_dnn_pin *const pin = rw_calloc(1, sizeof *pin + p->size);
+    if (!pin) return RW_ERR_MEMORY;
+    pin->pieces = 1;
+    memcpy(pin->signature, signature, p->size);
+    const cudnnStatus_t built = p->build(p, signature, pin);
+    if (built && !rw_dnn_is_refusal(built)) {
+        free_pin(p, pin);
+        return rw_cudnn_status(&p->dnn, p->cuda, built, plan);
+    }
+    if (!pin->plan.plan) rw_dnn_free_plan(&p->dnn, &pin->plan);
+    pin->next = p->first;
+    p->first = pin;
+    p->n++;
+    return RW_OK;
+}
+
+rw_status rw_dnn_pin(struct rw_dnn_pins *p, const void *signature, const char *plan)
+{
+    RW_ON_DEVICE(p->cuda);
+    const rw_status status = open_once(p);
+    if (status || !p->has || find(p, signature) || p->n == RW_DNN_PINS_MOST) return status;
+    return add(p, signature, plan);
+}
