@@ -6,6 +6,8 @@
  * element of a row's result is one sum over the depth, in whatever cut the row lies: its bits do not depend on its
  * company, which tests/ops/moe.c holds for every number of rows. A sum of outer products is one of the sums of its
  * cuts, which follow from the number of rows alone.
+ *
+ * What the processor's matrix unit takes goes to it from here (moe_amx.h).
  */
 #ifndef RW_OPS_MOE_ONEDNN_H
 #define RW_OPS_MOE_ONEDNN_H

@@ -4,6 +4,18 @@
 #include "ops/common/vec_native.h"
 #include "ops/moe/moe.h"
 
+/* By the type of the rows: float64 as it is, the others in vectors of float. */
+#define BY_TYPE(name)                                                                                                  \
+    static void name(const rw_kernel *k, int64_t i)                                                                    \
+    {                                                                                                                  \
+        switch (k->in[0].dtype) {                                                                                      \
+        case RW_F64: name##_doubles(k, i); return;                                                                     \
+        case RW_BF16: name##_vectors(k, RW_BF16, i); return;                                                           \
+        case RW_F16: name##_vectors(k, RW_F16, i); return;                                                             \
+        default: name##_vectors(k, RW_F32, i); return;                                                                 \
+        }                                                                                                              \
+    }
+
 static void weigh_doubles(const rw_kernel *k, int64_t row)
 {
     const int64_t n = k->in[0].layout->dim[1], slots = k->in[1].layout->numel;
@@ -53,15 +65,7 @@ static void combine_doubles(const rw_kernel *k, int64_t token)
     }
 }
 
-static void combine(const rw_kernel *k, int64_t token)
-{
-    switch (k->in[0].dtype) {
-    case RW_F64: combine_doubles(k, token); return;
-    case RW_BF16: combine_vectors(k, RW_BF16, token); return;
-    case RW_F16: combine_vectors(k, RW_F16, token); return;
-    default: combine_vectors(k, RW_F32, token); return;
-    }
-}
+BY_TYPE(combine)
 
 VEC_INLINE void weigh_vectors(const rw_kernel *k, rw_dtype dtype, int64_t row)
 {
@@ -72,15 +76,7 @@ VEC_INLINE void weigh_vectors(const rw_kernel *k, rw_dtype dtype, int64_t row)
         else nf_put_some(k->out[0].data, dtype, i, end - i, w * nf_get_some(k->in[0].data, dtype, i, end - i));
 }
 
-static void weigh(const rw_kernel *k, int64_t row)
-{
-    switch (k->in[0].dtype) {
-    case RW_F64: weigh_doubles(k, row); return;
-    case RW_BF16: weigh_vectors(k, RW_BF16, row); return;
-    case RW_F16: weigh_vectors(k, RW_F16, row); return;
-    default: weigh_vectors(k, RW_F32, row); return;
-    }
-}
+BY_TYPE(weigh)
 
 /* Sixteen chains, element i in chain i mod 16, added up in order. */
 #define CHAINS 16
@@ -104,15 +100,7 @@ VEC_INLINE void dot_vectors(const rw_kernel *k, rw_dtype dtype, int64_t slot)
     ((float *)k->out[0].data)[slot] = total;
 }
 
-static void dot(const rw_kernel *k, int64_t slot)
-{
-    switch (k->in[0].dtype) {
-    case RW_F64: dot_doubles(k, slot); return;
-    case RW_BF16: dot_vectors(k, RW_BF16, slot); return;
-    case RW_F16: dot_vectors(k, RW_F16, slot); return;
-    default: dot_vectors(k, RW_F32, slot); return;
-    }
-}
+BY_TYPE(dot)
 
 static rw_status run(const rw_kernel *k, int64_t n, void (*one)(const rw_kernel *k, int64_t i))
 {
