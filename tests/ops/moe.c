@@ -57,6 +57,9 @@ Test(moe, among_equals_the_lower_index_is_chosen)
     expect_choice(equal, 1, 6, NULL, (rw_moe_choice){ .k = 6 }, (const int32_t[]){ 0, 1, 2, 3, 4, 5 });
     expect_choice(border, 1, 6, NULL, (rw_moe_choice){ .k = 4 }, (const int32_t[]){ 1, 3, 2, 4 });
     expect_choice(low, 1, 6, NULL, (rw_moe_choice){ .k = 3 }, (const int32_t[]){ 3, 0, 1 });
+    /* zeros are equal, whatever their sign; below them the one nearer to zero is larger */
+    const float signs[6] = { -0.0f, 0, -1, 0, -0.0f, -2 };
+    expect_choice(signs, 1, 6, NULL, (rw_moe_choice){ .k = 6 }, (const int32_t[]){ 0, 1, 3, 4, 2, 5 });
     /* over more experts than a warp has lanes */
     float many[70] = { 0 };
     many[33] = many[65] = many[1] = 1;
