@@ -207,55 +207,93 @@ static float all_seconds(const struct rw_nest *n, size_t i, size_t t)
     return seconds;
 }
 
+/* One way through a stretch [i, t): pass to the cut j, keep what crosses it. */
+struct way {
+    size_t j, x, widest;       /* x: slots that j takes; widest: slots of the pass to it */
+    float pass;                /* seconds */
+    const float *left, *right; /* F of [i, j) and of [j, t) */
+};
+
+/* The way by the next cut; from one with j = i, that by the first. False behind the last. */
+static bool next_way(const struct rw_nest *n, size_t i, size_t t, struct way *w)
+{
+    const size_t j = ++w->j;
+    if (j >= t) return false;
+    const size_t before = j - 1 > i ? w->x : 0;
+    const size_t fresh = slots_of(n, n->crossing[stretch(n, j - 1, j)]);
+    const size_t there = n->finest ? slots_of(n, n->entering[t - 1]) : 0;
+    w->x = slots_of(n, n->crossing[stretch(n, i, j)]);
+    const size_t on_the_way = (w->x > before + fresh ? w->x : before + fresh) + there;
+    if (on_the_way > w->widest) w->widest = on_the_way;
+    w->pass += (float)n->seconds[j - 1];
+    w->left = n->inside + stretch(n, i, j) * SLOTS;
+    w->right = n->inside + stretch(n, j, t) * SLOTS;
+    return true;
+}
+
+/* best[m] = the less of it and base + left[m] + right[m - x]. Nothing but that, so that it is done by vectors: which
+   cut was best is found on the way back. */
+static void take_less(float *restrict best, float base, const float *left, const float *right, size_t x, size_t first,
+                      size_t end)
+{
+    for (size_t m = first; m < end; m++) {
+        const float c = base + left[m] + right[m - x];
+        best[m] = c < best[m] ? c : best[m];
+    }
+}
+
+static size_t least_of(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 static void solve_stretch(struct rw_nest *n, size_t i, size_t t)
 {
     float *const best = n->inside + stretch(n, i, t) * SLOTS;
-    uint8_t *const choice = n->inside_choice + stretch(n, i, t) * SLOTS;
-    const size_t at_once = slots_of(n, all_bytes(n, i, t));
+    const size_t at_once = least_of(slots_of(n, all_bytes(n, i, t)), SLOTS);
     const float seconds = all_seconds(n, i, t);
-    for (size_t m = 0; m < SLOTS; m++) {
-        best[m] = m >= at_once ? seconds : INFINITY;
-        choice[m] = NO_CUT;
-    }
-    float pass = 0;
-    size_t widest = 0;
-    for (size_t j = i + 1; j < t; j++) {
-        const size_t x = slots_of(n, n->crossing[stretch(n, i, j)]);
-        const size_t fresh = slots_of(n, n->crossing[stretch(n, j - 1, j)]);
-        const size_t before = j - 1 > i ? slots_of(n, n->crossing[stretch(n, i, j - 1)]) : 0;
-        const size_t there = n->finest ? slots_of(n, n->entering[t - 1]) : 0;
-        const size_t on_the_way = (x > before + fresh ? x : before + fresh) + there;
-        pass += (float)n->seconds[j - 1];
-        if (on_the_way > widest) widest = on_the_way;
-        const float *const left = n->inside + stretch(n, i, j) * SLOTS;
-        const float *const right = n->inside + stretch(n, j, t) * SLOTS;
-        for (size_t m = widest; m < SLOTS && m < at_once; m++) {
-            const float c = pass + left[m] + right[m - x];
-            choice[m] = c < best[m] ? (uint8_t)j : choice[m];
-            best[m] = c < best[m] ? c : best[m];
-        }
-    }
+    for (size_t m = 0; m < SLOTS; m++) best[m] = m >= at_once ? seconds : INFINITY;
+    for (struct way w = { .j = i }; next_way(n, i, t, &w);)
+        take_less(best, w.pass, w.left, w.right, w.x, w.widest, at_once);
+}
+
+/* What gave F(i, t, m), finite: the first of the best cuts, NO_CUT for all at once. */
+static uint8_t inside_choice(const struct rw_nest *n, size_t i, size_t t, size_t m)
+{
+    const float best = n->inside[stretch(n, i, t) * SLOTS + m];
+    if (m >= slots_of(n, all_bytes(n, i, t))) return NO_CUT;
+    struct way w = { .j = i };
+    while (next_way(n, i, t, &w))
+        if (m >= w.widest && w.pass + w.left[m] + w.right[m - w.x] == best) break;
+    return (uint8_t)w.j;
 }
 
 static void solve_whole(struct rw_nest *n, size_t i)
 {
     const size_t T = n->n_stages;
+    const float *const last = n->inside + stretch(n, i, T) * SLOTS;
     float *const best = n->whole + i * SLOTS;
-    uint8_t *const choice = n->whole_choice + i * SLOTS;
-    const size_t kept = slots_of(n, all_bytes(n, i, T));
-    for (size_t m = 0; m < SLOTS; m++) {
-        best[m] = m >= kept ? 0 : n->inside[stretch(n, i, T) * SLOTS + m];
-        choice[m] = m >= kept ? NO_CUT : (uint8_t)T;
-    }
+    const size_t kept = least_of(slots_of(n, all_bytes(n, i, T)), SLOTS);
+    for (size_t m = 0; m < SLOTS; m++) best[m] = m >= kept ? 0 : last[m];
     for (size_t j = i + 1; j < T; j++) {
         const size_t x = slots_of(n, n->crossing[stretch(n, i, j)]);
-        const float *const left = n->inside + stretch(n, i, j) * SLOTS, *const right = n->whole + j * SLOTS;
-        for (size_t m = x; m < SLOTS && m < kept; m++) {
-            const float c = left[m] + right[m - x];
-            choice[m] = c < best[m] ? (uint8_t)j : choice[m];
-            best[m] = c < best[m] ? c : best[m];
-        }
+        take_less(best, 0, n->inside + stretch(n, i, j) * SLOTS, n->whole + j * SLOTS, x, x, kept);
     }
+}
+
+/* What gave G(i, m), finite: T for a segment to the end, else the first of the best cuts, NO_CUT for nothing dropped.
+ */
+static uint8_t whole_choice(const struct rw_nest *n, size_t i, size_t m)
+{
+    const size_t T = n->n_stages;
+    const float best = n->whole[i * SLOTS + m];
+    if (m >= slots_of(n, all_bytes(n, i, T))) return NO_CUT;
+    if (n->inside[stretch(n, i, T) * SLOTS + m] == best) return (uint8_t)T;
+    for (size_t j = i + 1; j < T; j++) {
+        const size_t x = slots_of(n, n->crossing[stretch(n, i, j)]);
+        if (m >= x && n->inside[stretch(n, i, j) * SLOTS + m] + n->whole[j * SLOTS + m - x] == best) return (uint8_t)j;
+    }
+    return (uint8_t)T;
 }
 
 /* With more than what this takes every cut is kept and every stage replayed once: no segment is inside another. */
@@ -328,11 +366,9 @@ rw_status rw_nest_init(struct rw_nest *n, const struct rw_replayable *g, const s
                            .seconds = rw_calloc(T, sizeof *n->seconds),
                            .inside = rw_malloc(stretches * SLOTS * sizeof *n->inside),
                            .whole = rw_malloc(T * SLOTS * sizeof *n->whole),
-                           .inside_choice = rw_malloc(stretches * SLOTS),
-                           .whole_choice = rw_malloc(T * SLOTS),
                            .recipe_slot = rw_malloc(SLOTS * sizeof *n->recipe_slot) };
     const bool has_all = n->cut && n->crossing && n->late && n->needed && n->adjoint && n->entering && n->seconds &&
-                         n->inside && n->whole && n->inside_choice && n->whole_choice && n->recipe_slot;
+                         n->inside && n->whole && n->recipe_slot;
     rw_status status = has_all ? RW_OK : RW_ERR_MEMORY;
     if (!status && g->n_nodes) status = find_stages(n, none);
     if (status) rw_nest_finish(n);
@@ -342,8 +378,8 @@ rw_status rw_nest_init(struct rw_nest *n, const struct rw_replayable *g, const s
 
 void rw_nest_finish(struct rw_nest *n)
 {
-    void *const arrays[] = { n->cut, n->crossing, n->late, n->needed, n->adjoint, n->entering, n->seconds,
-                             n->inside, n->whole, n->inside_choice, n->whole_choice, n->recipe_slot };
+    void *const arrays[] = { n->cut,      n->crossing, n->late,   n->needed, n->adjoint,
+                             n->entering, n->seconds,  n->inside, n->whole,  n->recipe_slot };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     *n = (struct rw_nest){ 0 };
 }
@@ -362,7 +398,7 @@ static rw_status build(struct builder *b, size_t i, size_t t, size_t m, uint32_t
 {
     const struct rw_nest *const n = b->n;
     for (;;) {
-        const uint8_t j = n->inside_choice[stretch(n, i, t) * SLOTS + m];
+        const uint8_t j = inside_choice(n, i, t, m);
         if (j == NO_CUT) {
             memset(b->stage_depth + i, (int)depth, t - i);
             return RW_OK;
@@ -381,7 +417,7 @@ static rw_status build_whole(struct builder *b, size_t m)
 {
     const struct rw_nest *const n = b->n;
     for (size_t i = 0; i < n->n_stages;) {
-        const uint8_t j = n->whole_choice[i * SLOTS + m];
+        const uint8_t j = whole_choice(n, i, m);
         if (j == NO_CUT) {
             memset(b->stage_depth + i, 0, n->n_stages - i);
             return RW_OK;

@@ -33,17 +33,16 @@
 struct rw_nest {
     const struct rw_replayable *g;
     size_t n_stages;
-    bool finest;                           /* there is a cut wherever there may be one */
-    uint32_t *cut;                         /* cut[i] is where stage i begins; n_stages + 1 of them */
-    uint64_t *crossing;                    /* by stretch: bytes made in it that forward reads behind it */
-    uint64_t *late;                        /* by stretch: bytes made in it that its own backward reads */
-    uint32_t *needed;                      /* by stretch: where the last node that makes such a value ends; 0: none */
-    uint64_t *adjoint;                     /* by stage: most bytes of gradients and workspaces in its backward */
-    uint64_t *entering;                    /* by stage: of gradients that are there when its backward begins */
-    double *seconds;                       /* by stage, of a replay */
-    uint64_t slot;                         /* bytes */
-    float *inside, *whole;                 /* F by stretch and slot, G by stage and slot */
-    uint8_t *inside_choice, *whole_choice; /* the cut j that was best */
+    bool finest;           /* there is a cut wherever there may be one */
+    uint32_t *cut;         /* cut[i] is where stage i begins; n_stages + 1 of them */
+    uint64_t *crossing;    /* by stretch: bytes made in it that forward reads behind it */
+    uint64_t *late;        /* by stretch: bytes made in it that its own backward reads */
+    uint32_t *needed;      /* by stretch: where the last node that makes such a value ends; 0: none */
+    uint64_t *adjoint;     /* by stage: most bytes of gradients and workspaces in its backward */
+    uint64_t *entering;    /* by stage: of gradients that are there when its backward begins */
+    double *seconds;       /* by stage, of a replay */
+    uint64_t slot;         /* bytes */
+    float *inside, *whole; /* F by stretch and slot, G by stage and slot */
     size_t n_recipes;
     uint32_t *recipe_slot; /* slots at which the step gets faster, from the most memory to the least */
 };

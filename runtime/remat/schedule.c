@@ -94,7 +94,6 @@ static uint32_t target_buffer(struct emitter *e, const struct rw_target *target,
     if (!rw_grow(&s->results, &s->cap_results, s->n_results, 1, sizeof *s->results)) return RW_NONE_ID;
     s->results[s->n_results] = (struct rw_result){ .value = base,
                                                    .of = target->of,
-                                                   
                                                    .layout = v->layout,
                                                    .dtype = v->dtype,
                                                    .offset = s->results_bytes,
