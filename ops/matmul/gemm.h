@@ -29,6 +29,7 @@ static inline int64_t gemm_align(int64_t x, int64_t to)
 /* One operand: rows by columns at these strides, and where it starts for each element of the batch. */
 struct gemm_operand {
     const void *data;
+    const int32_t *picks; /* for gemm_amx.h alone: see there */
     int64_t row, col;
     int64_t batch[RW_MAX_RANK]; /* strides, 0 where it is broadcast */
     int64_t pack_bytes;         /* of a dense copy, when oneDNN cannot take the strides; else 0 */

@@ -30,7 +30,11 @@ static inline int64_t rw_gemm_amx_depth(const struct gemm *g)
     return gemm_align(g->k, AMX_BLOCK);
 }
 
-/* Packs rows of a, or columns of b, from `first` on, n of them. From g->a or g->b, or what makes them. */
+/*
+ * Packs rows of a, or columns of b, from `first` on, n of them. From g->a or g->b, or what makes them. Where an operand
+ * has picks, row i of what lies there is row picks[i] of it: n rows of an a whose numbers along the depth lie side by
+ * side (then first is 0), or the depth of a b whose columns do.
+ */
 void rw_gemm_amx_pack(const struct gemm *g, bool is_a, int64_t first, int64_t n, uint16_t *to);
 
 /* Bytes that a thread needs for a tile of c. */

@@ -8,8 +8,9 @@
 
 #include <immintrin.h>
 
-/* Steps whose blocks are met before the next ones come: those of one operand then fit the nearest cache. */
-#define STEPS 8
+/* Steps whose blocks are met before the next ones come: those of one operand then fit the nearest cache, and sums leave
+   the unit seldom. */
+#define STEPS 16
 #define BLOCK_OF_STEP (AMX_BLOCK * AMX_BLOCK)
 #define HALF_OF_STEP (BLOCK_OF_STEP / 2)
 #define SUMS (AMX_BLOCK * AMX_BLOCK)
@@ -46,11 +47,31 @@ static inline __mmask32 first_of(int64_t n)
     return n <= 0 ? 0 : n >= 32 ? (__mmask32)-1 : ((__mmask32)1 << n) - 1;
 }
 
-/* Where a matrix lies whose rows follow `row` numbers behind one another, what is outside of [rows, cols] is zero. */
+/* Where a matrix lies whose rows follow `row` numbers behind one another, or are picked among such; what is outside of
+   [rows, cols] is zero. */
 struct lying {
     const uint16_t *data;
     int64_t row, rows, cols;
+    const int32_t *picks;
 };
+
+static inline const uint16_t *number_at(const struct lying *x, int64_t row, int64_t col)
+{
+    return x->data + (x->picks ? x->picks[row] : row) * x->row + col;
+}
+
+/* Of a row that is there. */
+static inline __m512i load_row(const struct lying *x, int64_t row, int64_t col, __mmask32 mask)
+{
+    return row < x->rows ? _mm512_maskz_loadu_epi16(mask, number_at(x, row, col)) : _mm512_setzero_si512();
+}
+
+/* Rows that are packed later come from memory while others are. */
+static inline void fetch_rows(const struct lying *x, int64_t row, int64_t col)
+{
+    const int64_t end = row + AMX_BLOCK < x->rows ? row + AMX_BLOCK : x->rows;
+    for (int64_t i = row; i < end; i++) __builtin_prefetch(number_at(x, i, col));
+}
 
 /* 16 rows, of each 16 pairs of numbers that lie side by side. */
 static inline void load_along(const struct lying *x, int64_t row, int64_t col, __m512i r[16])
@@ -61,33 +82,50 @@ static inline void load_along(const struct lying *x, int64_t row, int64_t col, _
                                  : _mm512_setzero_si512();
 }
 
-static inline __m512i load_half(const struct lying *x, int64_t row, int64_t col, __mmask16 mask)
+/* 16 pairs of rows, of each 16 columns and the 16 behind them: a pair is what lies one below the other. */
+static inline void load_across(const struct lying *x, int64_t row, int64_t col, __m512i near[16], __m512i far[16])
 {
-    if (row >= x->rows) return _mm512_setzero_si512();
-    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, x->data + row * x->row + col));
-}
-
-/* 16 pairs of rows, of each 16 columns: a pair is what lies one below the other. */
-static inline void load_across(const struct lying *x, int64_t row, int64_t col, __m512i r[16])
-{
-    const __mmask16 mask = (__mmask16)first_of(x->cols - col < 16 ? x->cols - col : 16);
+    const __mmask32 mask = first_of(x->cols - col);
+    const __m512i even = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+                                          37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i odd = _mm512_add_epi16(even, _mm512_set1_epi16(16));
     for (int i = 0; i < 16; i++) {
-        const __m512i low = load_half(x, row + 2 * i, col, mask), high = load_half(x, row + 2 * i + 1, col, mask);
-        r[i] = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+        const __m512i low = load_row(x, row + 2 * i, col, mask), high = load_row(x, row + 2 * i + 1, col, mask);
+        near[i] = _mm512_permutex2var_epi16(low, even, high);
+        far[i] = _mm512_permutex2var_epi16(low, odd, high);
     }
 }
 
 /* A step of a block, half by half. along: numbers along the depth lie side by side. A half of a has its 16 rows, one of
    b its 16 pairs one after the other. */
+static inline void put_half(__m512i r[16], bool turned, uint16_t *to)
+{
+    if (turned) turn(r);
+    for (int i = 0; i < 16; i++) _mm512_store_si512(to + 32 * i, r[i]);
+}
+
 static inline void pack_step(const struct lying *x, bool along, bool is_a, int64_t at, int64_t d, uint16_t *to)
 {
-    for (int64_t half = 0; half < AMX_BLOCK; half += 16, to += HALF_OF_STEP) {
-        __m512i r[16];
-        if (along) load_along(x, at + half, d, r);
-        else load_across(x, d, at + half, r);
-        if (along != is_a) turn(r);
-        for (int i = 0; i < 16; i++) _mm512_store_si512(to + 32 * i, r[i]);
+    __m512i r[16], far[16];
+    if (along) {
+        for (int64_t half = 0; half < AMX_BLOCK; half += 16, to += HALF_OF_STEP) {
+            load_along(x, at + half, d, r);
+            put_half(r, !is_a, to);
+        }
+        return;
     }
+    fetch_rows(x, d + AMX_BLOCK, at);
+    load_across(x, d, at, r, far);
+    put_half(r, is_a, to);
+    put_half(far, is_a, to + HALF_OF_STEP);
+}
+
+/* A block of a whose rows lie along the depth: row after row, as they come from memory. */
+static inline void copy_block(const struct lying *x, int64_t at, int64_t depth, uint16_t *to)
+{
+    for (int64_t i = 0; i < AMX_BLOCK; i++)
+        for (int64_t d = 0; d < depth; d += AMX_BLOCK)
+            _mm512_store_si512(to + d * AMX_BLOCK + i * AMX_BLOCK, load_row(x, at + i, d, first_of(x->cols - d)));
 }
 
 /* The blocks of n rows or columns, `apart` numbers one behind the other, in the order in which they lie: across, one
@@ -96,6 +134,10 @@ static inline void pack_blocks(const struct lying *x, bool along, bool is_a, int
                                uint16_t *to)
 {
     const int64_t at_once = along ? AMX_BLOCK : n;
+    if (along && is_a) {
+        for (int64_t at = 0; at < n; at += AMX_BLOCK) copy_block(x, at, depth, to + at / AMX_BLOCK * apart);
+        return;
+    }
     for (int64_t first = 0; first < n; first += at_once)
         for (int64_t d = 0; d < depth; d += AMX_BLOCK)
             for (int64_t at = first; at < first + at_once && at < n; at += AMX_BLOCK)
@@ -125,7 +167,7 @@ static void pack_made_along(const struct gemm *g, const struct gemm_source *from
         for (int64_t d = 0; d < g->k; d += PART_DEPTH) {
             const int64_t rows = n - at < AMX_BLOCK ? n - at : AMX_BLOCK;
             const int64_t cols = g->k - d < PART_DEPTH ? g->k - d : PART_DEPTH;
-            const struct lying x = { part, PART_DEPTH, rows, cols };
+            const struct lying x = { part, PART_DEPTH, rows, cols, NULL };
             for (int64_t r = 0; r < rows; r++) from->make(from->of, first + at + r, d, cols, part + r * PART_DEPTH);
             pack_lying(&x, true, is_a, rows, gemm_align(cols, AMX_BLOCK), 0, to + at * depth + d * AMX_BLOCK);
         }
@@ -139,7 +181,7 @@ static void pack_made_across(const struct gemm *g, const struct gemm_source *fro
     for (int64_t at = 0; at < n; at += PART_WIDE)
         for (int64_t d = 0; d < g->k; d += most) {
             const int64_t cols = n - at < PART_WIDE ? n - at : PART_WIDE, rows = g->k - d < most ? g->k - d : most;
-            const struct lying x = { part, PART_WIDE, rows, cols };
+            const struct lying x = { part, PART_WIDE, rows, cols, NULL };
             for (int64_t r = 0; r < rows; r++) from->make(from->of, d + r, first + at, cols, part + r * PART_WIDE);
             pack_lying(&x, false, is_a, cols, gemm_align(rows, AMX_BLOCK), AMX_BLOCK * depth,
                        to + at * depth + d * AMX_BLOCK);
@@ -157,7 +199,8 @@ void rw_gemm_amx_pack(const struct gemm *g, bool is_a, int64_t first, int64_t n,
         return;
     }
     const uint16_t *const data = (const uint16_t *)o->data + first * wide;
-    const struct lying x = deep == 1 ? (struct lying){ data, wide, n, g->k } : (struct lying){ data, deep, g->k, n };
+    const struct lying x = deep == 1 ? (struct lying){ data, wide, n, g->k, o->picks }
+                                     : (struct lying){ data, deep, g->k, n, o->picks };
     pack_lying(&x, deep == 1, is_a, n, depth, AMX_BLOCK * depth, to);
 }
 
@@ -172,36 +215,6 @@ static void configure(void)
         uint8_t rows[16];
     } tiles = { .palette = 1, .bytes = { 64, 64, 64, 64, 64, 64, 64, 64 }, .rows = { 16, 16, 16, 16, 16, 16, 16, 16 } };
     __asm__ volatile("ldtilecfg %0" : : "m"(tiles)); /* the intrinsic tells the compiler of its first bytes alone */
-}
-
-/* Registers 0 to 3: the sums of both halves of a block of a with both of b. */
-static inline void multiply(const uint16_t *a, const uint16_t *b, int64_t steps, float *sums, bool goes_on)
-{
-    if (goes_on) {
-        _tile_loadd(0, sums, 64);
-        _tile_loadd(1, sums + 256, 64);
-        _tile_loadd(2, sums + 512, 64);
-        _tile_loadd(3, sums + 768, 64);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    }
-    for (int64_t i = 0; i < steps; i++, a += BLOCK_OF_STEP, b += BLOCK_OF_STEP) {
-        _tile_loadd(4, a, 64);
-        _tile_loadd(6, b, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, b + HALF_OF_STEP, 64);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a + HALF_OF_STEP, 64);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_stored(0, sums, 64);
-    _tile_stored(1, sums + 256, 64);
-    _tile_stored(2, sums + 512, 64);
-    _tile_stored(3, sums + 768, 64);
 }
 
 static inline __m512 of_bf16(const void *p, int64_t i, __mmask16 mask)
@@ -234,23 +247,91 @@ static inline void finish_row(const struct gemm *g, bool wide, bool bias, bool a
     if (!wide) _mm512_mask_storeu_epi16((uint16_t *)g->c + at, mask, (__m512i)_mm512_cvtne2ps_pbh(y[1], y[0]));
 }
 
-static inline void finish_rows(const struct gemm *g, bool wide, bool bias, bool adds, const struct place *p,
-                               const float *sums)
+/* A block whose sums are made, and whose rows are not yet numbers of c. */
+struct unfinished {
+    const struct gemm *g;
+    struct place at;
+    const float *sums; /* NULL: there is none */
+};
+
+static inline void finish_rows(const struct unfinished *u, bool wide, bool bias, bool adds, int64_t from, int64_t to)
 {
-    const __mmask32 mask = first_of(p->cols);
+    const __mmask32 mask = first_of(u->at.cols);
     __m512 from_bias[2] = { _mm512_setzero_ps(), _mm512_setzero_ps() };
     for (int half = 0; bias && half < 2; half++)
-        from_bias[half] = of_bf16(g->bias, p->col + 16 * half, (__mmask16)(mask >> (16 * half)));
-    for (int64_t i = 0; i < p->rows; i++) finish_row(g, wide, bias, adds, p, i, sums, from_bias, mask);
+        from_bias[half] = of_bf16(u->g->bias, u->at.col + 16 * half, (__mmask16)(mask >> (16 * half)));
+    for (int64_t i = from; i < to; i++) finish_row(u->g, wide, bias, adds, &u->at, i, u->sums, from_bias, mask);
 }
 
-static void finish(const struct gemm *g, const struct place *p, const float *sums)
+/* What becomes of sums, by what is known when a tile begins. */
+enum end { END_BF16, END_BF16_MORE, END_F32, END_F32_MORE };
+
+static enum end end_of(const struct gemm *g)
 {
-    const bool wide = g->to == RW_F32;
-    if (!wide && !g->has_bias && !g->adds) finish_rows(g, false, false, false, p, sums);
-    else if (!wide && !g->adds) finish_rows(g, false, true, false, p, sums);
-    else if (!wide) finish_rows(g, false, g->has_bias, true, p, sums);
-    else finish_rows(g, true, g->has_bias, g->adds, p, sums);
+    const bool more = g->has_bias || g->adds;
+    return g->to == RW_F32 ? more ? END_F32_MORE : END_F32 : more ? END_BF16_MORE : END_BF16;
+}
+
+static inline void finish(const struct unfinished *u, enum end end, int64_t from, int64_t to)
+{
+    if (end == END_BF16) finish_rows(u, false, false, false, from, to);
+    else if (end == END_F32) finish_rows(u, true, false, false, from, to);
+    else if (end == END_BF16_MORE) finish_rows(u, false, u->g->has_bias, u->g->adds, from, to);
+    else finish_rows(u, true, u->g->has_bias, u->g->adds, from, to);
+}
+
+/* Rows of c, and of what is added, that are to be in the second cache when the next block is finished. */
+struct ahead {
+    const char *c, *sum;     /* sum: NULL where nothing is added, or it is c */
+    int64_t row, last, rows; /* bytes between rows, and of a row's last one */
+};
+
+/* A few lines a step: as many as the first cache can wait for at once would stop the unit's loads. */
+static inline void fetch(const struct ahead *x, int64_t from, int64_t to)
+{
+    for (int64_t i = from; i < to; i++) {
+        __builtin_prefetch(x->c + i * x->row, 1, 2);
+        __builtin_prefetch(x->c + i * x->row + x->last, 1, 2);
+        if (!x->sum) continue;
+        __builtin_prefetch(x->sum + i * x->row, 0, 2);
+        __builtin_prefetch(x->sum + i * x->row + x->last, 0, 2);
+    }
+}
+
+/* Registers 0 to 3: the sums of both halves of a block of a with both of b. Meanwhile the processor finishes the block
+   before, some rows a step: the unit would wait for it otherwise, and it for the unit. */
+static inline void multiply(const uint16_t *a, const uint16_t *b, int64_t steps, float *sums, bool goes_on,
+                            const struct unfinished *u, enum end end, const struct ahead *x)
+{
+    const int64_t share = gemm_ceil_div(x->rows, steps);
+    const int64_t rows = u->sums ? u->at.rows : 0, each = gemm_ceil_div(rows, steps);
+    if (goes_on) {
+        _tile_loadd(0, sums, 64);
+        _tile_loadd(1, sums + 256, 64);
+        _tile_loadd(2, sums + 512, 64);
+        _tile_loadd(3, sums + 768, 64);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t i = 0, row = 0; i < steps; i++, a += BLOCK_OF_STEP, b += BLOCK_OF_STEP, row += each) {
+        _tile_loadd(4, a, 64);
+        _tile_loadd(6, b, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + HALF_OF_STEP, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, a + HALF_OF_STEP, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+        fetch(x, i * share, (i + 1) * share < x->rows ? (i + 1) * share : x->rows);
+        finish(u, end, row, row + each < rows ? row + each : rows);
+    }
+    _tile_stored(0, sums, 64);
+    _tile_stored(1, sums + 256, 64);
+    _tile_stored(2, sums + 512, 64);
+    _tile_stored(3, sums + 768, 64);
 }
 
 size_t rw_gemm_amx_scratch(const struct gemm *g, int64_t tile_m, int64_t tile_n)
@@ -260,43 +341,72 @@ size_t rw_gemm_amx_scratch(const struct gemm *g, int64_t tile_m, int64_t tile_n)
     return (size_t)blocks * SUMS * sizeof(float);
 }
 
-/* What a block is written to, and added to, comes from memory while its last sums are made. */
-static inline void fetch(const struct gemm *g, const struct place *p)
+/* A tile of c, and how it is made. */
+struct tile {
+    const struct gemm *g;
+    const uint16_t *a, *b;
+    int64_t rows, cols, depth;
+    bool outer_a;
+};
+
+/* The block of c where the blocks of both operands meet; none: they are behind the last ones. */
+static inline struct place place_at(const struct tile *t, int64_t outer, int64_t inner)
 {
-    const int64_t size = (int64_t)rw_dtype_size(g->to);
-    for (int64_t i = 0, at = p->at * size; i < p->rows; i++, at += g->c_row * size) {
-        __builtin_prefetch((char *)g->c + at, 1);
-        __builtin_prefetch((char *)g->c + at + p->cols * size - 1, 1);
-        if (g->adds && g->sum != g->c) {
-            __builtin_prefetch((const char *)g->sum + at);
-            __builtin_prefetch((const char *)g->sum + at + p->cols * size - 1);
-        }
-    }
+    const int64_t row = t->outer_a ? outer : inner, col = t->outer_a ? inner : outer;
+    return (struct place){ row * t->g->c_row + col, col, t->rows - row < AMX_BLOCK ? t->rows - row : AMX_BLOCK,
+                           t->cols - col < AMX_BLOCK ? t->cols - col : AMX_BLOCK };
 }
 
-/* Steps [first, first + steps) of the block of a at row and that of b at col. */
-static inline void meet(const struct gemm *g, const uint16_t *a, const uint16_t *b, int64_t row, int64_t rows,
-                        int64_t col, int64_t cols, int64_t first, int64_t steps, float *sums)
+static inline struct ahead ahead_at(const struct tile *t, int64_t outer, int64_t inner)
 {
-    const int64_t depth = rw_gemm_amx_depth(g), own_rows = rows - row < AMX_BLOCK ? rows - row : AMX_BLOCK;
-    const bool last = (first + steps) * AMX_BLOCK == depth;
-    const struct place p = { row * g->c_row + col, col, own_rows, cols - col < AMX_BLOCK ? cols - col : AMX_BLOCK };
-    if (last) fetch(g, &p);
-    multiply(a + row * depth + first * BLOCK_OF_STEP, b + col * depth + first * BLOCK_OF_STEP, steps, sums, first > 0);
-    if (last) finish(g, &p, sums);
+    const struct place p = place_at(t, outer, inner);
+    const int64_t size = (int64_t)rw_dtype_size(t->g->to);
+    struct ahead x = { .row = t->g->c_row * size, .last = p.cols * size - 1, .rows = p.rows };
+    if (p.rows <= 0 || p.cols <= 0) return (struct ahead){ .rows = 0 };
+    x.c = (const char *)t->g->c + p.at * size;
+    if (t->g->adds && t->g->sum != t->g->c) x.sum = (const char *)t->g->sum + p.at * size;
+    return x;
+}
+
+/* Steps [first, first + steps) of two blocks. Behind the last ones what they made is *u; then the block after them is
+   fetched as well. */
+static inline void meet(const struct tile *t, int64_t outer, int64_t inner, int64_t first, int64_t steps, float *sums,
+                        struct unfinished *u, enum end end)
+{
+    const int64_t row = t->outer_a ? outer : inner, col = t->outer_a ? inner : outer;
+    const bool last = (first + steps) * AMX_BLOCK == t->depth;
+    const bool on = inner + AMX_BLOCK < (t->outer_a ? t->cols : t->rows);
+    const struct ahead x = !last ? (struct ahead){ .rows = 0 }
+                           : on  ? ahead_at(t, outer, inner + AMX_BLOCK)
+                                 : ahead_at(t, outer + AMX_BLOCK, 0);
+    multiply(t->a + row * t->depth + first * BLOCK_OF_STEP, t->b + col * t->depth + first * BLOCK_OF_STEP, steps, sums,
+             first > 0, u, end, &x);
+    *u = (struct unfinished){ t->g, place_at(t, outer, inner), last ? sums : NULL };
+}
+
+static inline void meet_all(const struct tile *t, float *scratch, enum end end)
+{
+    const int64_t all = t->depth / AMX_BLOCK, parts = gemm_ceil_div(all, STEPS), part = gemm_ceil_div(all, parts);
+    const int64_t outer = t->outer_a ? t->rows : t->cols, inner = t->outer_a ? t->cols : t->rows;
+    struct unfinished u = { .g = t->g };
+    for (int64_t o = 0; o < outer; o += AMX_BLOCK)
+        for (int64_t first = 0; first < all; first += part)
+            for (int64_t i = 0; i < inner; i += AMX_BLOCK)
+                meet(t, o, i, first, all - first < part ? all - first : part,
+                     scratch + (parts > 1 ? i / AMX_BLOCK * SUMS : 0), &u, end);
+    if (u.sums) finish(&u, end, 0, u.at.rows);
 }
 
 void rw_gemm_amx_tile(const struct gemm *g, const uint16_t *a, const uint16_t *b, int64_t rows, int64_t cols,
                       bool outer_a, float *scratch)
 {
-    const int64_t all = rw_gemm_amx_depth(g) / AMX_BLOCK, parts = gemm_ceil_div(all, STEPS);
-    const int64_t outer = outer_a ? rows : cols, inner = outer_a ? cols : rows, part = gemm_ceil_div(all, parts);
+    const struct tile t = { g, a, b, rows, cols, rw_gemm_amx_depth(g), outer_a };
+    const enum end end = end_of(g);
     configure();
-    for (int64_t o = 0; o < outer; o += AMX_BLOCK)
-        for (int64_t first = 0; first < all; first += part)
-            for (int64_t i = 0; i < inner; i += AMX_BLOCK)
-                meet(g, a, b, outer_a ? o : i, rows, outer_a ? i : o, cols, first,
-                     all - first < part ? all - first : part, scratch + (parts > 1 ? i / AMX_BLOCK * SUMS : 0));
+    if (end == END_BF16) meet_all(&t, scratch, END_BF16);
+    else if (end == END_BF16_MORE) meet_all(&t, scratch, END_BF16_MORE);
+    else if (end == END_F32) meet_all(&t, scratch, END_F32);
+    else meet_all(&t, scratch, END_F32_MORE);
     _tile_release();
 }
 

@@ -39,17 +39,10 @@ static int64_t cols_of(const struct moe_product *m)
 
 /* ---- descriptions ---- */
 
-/* x's rows from `first` on, where they have to be gathered. */
-struct gathered {
-    const struct moe_product *m;
-    int64_t first, width;
-};
-
-static void gather(const void *of, int64_t row, int64_t col, int64_t n, void *to)
+/* The rows of x that belong to n rows from `first` on. */
+static void pick(const struct moe_product *m, int64_t first, int64_t n, int32_t *to)
 {
-    const struct gathered *const g = of;
-    const int64_t source = rw_moe_source(g->m, g->first + row);
-    memcpy(to, (const uint16_t *)g->m->x + source * g->width + col, (size_t)n * sizeof(uint16_t));
+    for (int64_t i = 0; i < n; i++) to[i] = (int32_t)rw_moe_source(m, first + i);
 }
 
 /* Rows times columns [col, col + cols) of the expert's matrix. */
@@ -143,17 +136,17 @@ static struct at place_of(const rw_kernel *k, const struct room *r)
 static void linear_unit(const struct moe_product *m, const struct at *p, int64_t expert, int64_t col, int64_t cols)
 {
     const struct moe_range rows = rw_moe_rows_of(m->offsets, expert, m->rows);
-    struct gathered from = { m, rows.from, m->depth };
+    int32_t picks[ROWS];
     struct gemm g = linear_of(m, expert, col, cols, rows.to - rows.from);
-    if (m->gathers) g.from_a = (struct gemm_source){ .make = gather, .of = &from };
-    else g.a.data = (const uint16_t *)m->x + rows.from * m->depth;
+    if (m->gathers) g.a.picks = picks;
     if (g.m > 0) rw_gemm_amx_pack(&g, false, 0, cols, p->b);
-    for (int64_t row = 0; row < g.m; row += ROWS) {
-        const int64_t n = least_of(g.m - row, ROWS);
-        struct gemm tile = g;
-        rw_gemm_amx_pack(&g, true, row, n, p->a);
-        tile.c = (uint16_t *)m->y + (rows.from + row) * m->width + col;
-        rw_gemm_amx_tile(&tile, p->a, p->b, n, cols, true, p->scratch);
+    for (int64_t row = rows.from; row < rows.to; row += ROWS) {
+        const int64_t n = least_of(rows.to - row, ROWS);
+        if (m->gathers) pick(m, row, n, picks);
+        else g.a.data = (const uint16_t *)m->x + row * m->depth;
+        g.c = (uint16_t *)m->y + row * m->width + col;
+        rw_gemm_amx_pack(&g, true, 0, n, p->a);
+        rw_gemm_amx_tile(&g, p->a, p->b, n, cols, true, p->scratch);
     }
 }
 
@@ -171,13 +164,17 @@ void rw_moe_amx_linear(const rw_kernel *k, const struct moe_product *m)
 
 /* ---- sums of outer products ---- */
 
-/* Into c, c_row numbers between its rows. Of x, as its rows lie or gathered, what `of` says; dy is packed already. */
+/* Into c, c_row numbers between its rows. Of x, as its rows lie or picked, what `of` says; dy is packed already. */
 static void outer_part(const struct moe_product *m, const struct at *p, const struct gemm *of, int64_t row, int64_t in)
 {
-    struct gathered from = { m, row, m->in };
+    int32_t picks[OUTER_ROWS];
     struct gemm g = *of;
-    if (m->gathers) g.from_b = (struct gemm_source){ .make = gather, .of = &from };
-    rw_gemm_amx_pack(&g, false, m->gathers ? in : 0, g.n, p->b);
+    if (m->gathers) {
+        pick(m, row, g.k, picks);
+        g.b.data = (const uint16_t *)m->x + in;
+        g.b.picks = picks;
+    }
+    rw_gemm_amx_pack(&g, false, 0, g.n, p->b);
     rw_gemm_amx_tile(&g, p->a, p->b, g.m, g.n, false, p->scratch);
 }
 
