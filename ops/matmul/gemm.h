@@ -56,6 +56,7 @@ struct gemm {
     const void *sum; /* like c, and may be c */
     void *c;         /* [batch..., m, n], dense but for its rows */
     int64_t c_row;   /* between rows of c and of the sum: n, or more where c is a part of the columns of one matrix */
+    bool streams;    /* for gemm_amx.h alone: c, in float32, is written past the caches, of which it is larger */
     bool panels;     /* a and b are made by these, in a batch of one; strides are then those of a panel */
     bool a_lies;     /* but a lies in memory, [m, k], dense */
     struct gemm_source from_a, from_b;

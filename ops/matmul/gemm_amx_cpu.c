@@ -223,6 +223,14 @@ static inline __m512 of_bf16(const void *p, int64_t i, __mmask16 mask)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
 
+/* Sixteen numbers of c. Past the caches: whole lines alone. */
+static inline void put_wide(const struct gemm *g, int64_t at, __mmask16 mask, __m512 y)
+{
+    float *const to = (float *)g->c + at;
+    if (g->streams && mask == (__mmask16)-1 && (uintptr_t)to % 64 == 0) _mm512_stream_ps(to, y);
+    else _mm512_mask_storeu_ps(to, mask, y);
+}
+
 /* A part of c that a block writes: from `at` on, columns of the tile from col on. */
 struct place {
     int64_t at, col, rows, cols;
@@ -242,7 +250,7 @@ static inline void finish_row(const struct gemm *g, bool wide, bool bias, bool a
             y[half] = _mm512_add_ps(y[half],
                                     _mm512_maskz_loadu_ps(masks[half], (const float *)g->sum + at + 16 * half));
         if (adds && !wide) y[half] = _mm512_add_ps(y[half], of_bf16(g->sum, at + 16 * half, masks[half]));
-        if (wide) _mm512_mask_storeu_ps((float *)g->c + at + 16 * half, masks[half], y[half]);
+        if (wide) put_wide(g, at + 16 * half, masks[half], y[half]);
     }
     if (!wide) _mm512_mask_storeu_epi16((uint16_t *)g->c + at, mask, (__m512i)_mm512_cvtne2ps_pbh(y[1], y[0]));
 }
@@ -376,9 +384,9 @@ static inline void meet(const struct tile *t, int64_t outer, int64_t inner, int6
     const int64_t row = t->outer_a ? outer : inner, col = t->outer_a ? inner : outer;
     const bool last = (first + steps) * AMX_BLOCK == t->depth;
     const bool on = inner + AMX_BLOCK < (t->outer_a ? t->cols : t->rows);
-    const struct ahead x = !last ? (struct ahead){ .rows = 0 }
-                           : on  ? ahead_at(t, outer, inner + AMX_BLOCK)
-                                 : ahead_at(t, outer + AMX_BLOCK, 0);
+    const struct ahead x = !last || t->g->streams ? (struct ahead){ .rows = 0 }
+                           : on                   ? ahead_at(t, outer, inner + AMX_BLOCK)
+                                                  : ahead_at(t, outer + AMX_BLOCK, 0);
     multiply(t->a + row * t->depth + first * BLOCK_OF_STEP, t->b + col * t->depth + first * BLOCK_OF_STEP, steps, sums,
              first > 0, u, end, &x);
     *u = (struct unfinished){ t->g, place_at(t, outer, inner), last ? sums : NULL };
@@ -407,6 +415,7 @@ void rw_gemm_amx_tile(const struct gemm *g, const uint16_t *a, const uint16_t *b
     else if (end == END_BF16_MORE) meet_all(&t, scratch, END_BF16_MORE);
     else if (end == END_F32) meet_all(&t, scratch, END_F32);
     else meet_all(&t, scratch, END_F32_MORE);
+    if (g->streams) _mm_sfence(); /* before another thread reads it */
     _tile_release();
 }
 

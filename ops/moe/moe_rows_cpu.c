@@ -36,21 +36,52 @@ static void dot_doubles(const rw_kernel *k, int64_t slot)
     ((double *)k->out[0].data)[slot] = total;
 }
 
-/* A token's rows in the order of its slots, a vector of columns after another. */
+/* Vectors of a row that are added up at once. */
+#define AT_ONCE 4
+/* Rows, or slots, that are on their way from memory. */
+#define ROWS_AHEAD 4
+#define SLOTS_AHEAD 2
+#define LINE 64 /* bytes of a line of the cache */
+
+/* What a later call reads, a part of a row from element `at` on: rows lie anywhere, and the processor finds only what
+   lies one after the other by itself. */
+VEC_INLINE void fetch(const void *p, rw_dtype dtype, int64_t at, int64_t n)
+{
+    const int64_t size = is_half(dtype) ? 2 : 4;
+    const char *const from = (const char *)p + at * size;
+    for (int64_t i = 0; i < n * size; i += LINE) __builtin_prefetch(from + i);
+}
+
+/* Columns [i, i + vecs vectors) of a token's rows, in the order of its slots. next: rows of the next token, or NULL. */
+VEC_INLINE void combine_columns(const rw_kernel *k, rw_dtype dtype, const int32_t *own, const int32_t *next, int64_t to,
+                                int64_t i, int vecs)
+{
+    const void *const x = k->in[0].data;
+    const int64_t each = k->in[1].layout->dim[1], n = k->in[0].layout->dim[1], rows = k->in[0].layout->dim[0];
+    nf sum[AT_ONCE];
+    for (int v = 0; v < vecs; v++) sum[v] = nf_all(0);
+    for (int64_t s = 0; s < each; s++) {
+        const int64_t at = rw_moe_within(own[s], rows) * n + i;
+        if (next) fetch(x, dtype, rw_moe_within(next[s], rows) * n + i, vecs * NF_LANES);
+        for (int v = 0; v < vecs; v++) sum[v] += nf_get(x, dtype, at + v * NF_LANES);
+    }
+    for (int v = 0; v < vecs; v++) nf_put(k->out[0].data, dtype, to + i + v * NF_LANES, sum[v]);
+}
+
 VEC_INLINE void combine_vectors(const rw_kernel *k, rw_dtype dtype, int64_t token)
 {
-    const int32_t *const inverse = k->in[1].data;
     const int64_t each = k->in[1].layout->dim[1], n = k->in[0].layout->dim[1], rows = k->in[0].layout->dim[0];
-    for (int64_t i = 0; i < n; i += NF_LANES) {
-        const bool whole = n - i >= NF_LANES;
-        nf sum = nf_all(0);
-        for (int64_t s = 0; s < each; s++) {
-            const int64_t at = rw_moe_within(inverse[token * each + s], rows) * n + i;
-            sum += whole ? nf_get(k->in[0].data, dtype, at) : nf_get_some(k->in[0].data, dtype, at, n - i);
-        }
-        if (whole) nf_put(k->out[0].data, dtype, token * n + i, sum);
-        else nf_put_some(k->out[0].data, dtype, token * n + i, n - i, sum);
-    }
+    const int32_t *const own = (const int32_t *)k->in[1].data + token * each;
+    const int32_t *const next = token + 1 < k->in[1].layout->dim[0] ? own + each : NULL;
+    int64_t i = 0;
+    for (; n - i >= AT_ONCE * NF_LANES; i += AT_ONCE * NF_LANES)
+        combine_columns(k, dtype, own, next, token * n, i, AT_ONCE);
+    for (; n - i >= NF_LANES; i += NF_LANES) combine_columns(k, dtype, own, next, token * n, i, 1);
+    if (i == n) return;
+    nf sum = nf_all(0);
+    for (int64_t s = 0; s < each; s++)
+        sum += nf_get_some(k->in[0].data, dtype, rw_moe_within(own[s], rows) * n + i, n - i);
+    nf_put_some(k->out[0].data, dtype, token * n + i, n - i, sum);
 }
 
 static void combine_doubles(const rw_kernel *k, int64_t token)
@@ -69,11 +100,17 @@ BY_TYPE(combine)
 
 VEC_INLINE void weigh_vectors(const rw_kernel *k, rw_dtype dtype, int64_t row)
 {
+    const void *const x = k->in[0].data;
+    void *const y = k->out[0].data;
     const int64_t n = k->in[0].layout->dim[1], slots = k->in[1].layout->numel, end = (row + 1) * n;
     const nf w = nf_all(((const float *)k->in[1].data)[rw_moe_within(((const int32_t *)k->in[2].data)[row], slots)]);
+    if (row + ROWS_AHEAD < k->in[0].layout->dim[0]) {
+        fetch(x, dtype, (row + ROWS_AHEAD) * n, n);
+        fetch(y, dtype, (row + ROWS_AHEAD) * n, n);
+    }
     for (int64_t i = row * n; i < end; i += NF_LANES)
-        if (end - i >= NF_LANES) nf_put(k->out[0].data, dtype, i, w * nf_get(k->in[0].data, dtype, i));
-        else nf_put_some(k->out[0].data, dtype, i, end - i, w * nf_get_some(k->in[0].data, dtype, i, end - i));
+        if (end - i >= NF_LANES) nf_put(y, dtype, i, w * nf_get(x, dtype, i));
+        else nf_put_some(y, dtype, i, end - i, w * nf_get_some(x, dtype, i, end - i));
 }
 
 BY_TYPE(weigh)
@@ -86,10 +123,15 @@ VEC_INLINE void dot_vectors(const rw_kernel *k, rw_dtype dtype, int64_t slot)
 {
     const void *const a = k->in[0].data, *const b = k->in[1].data;
     const int64_t n = k->in[0].layout->dim[1], rows = k->in[0].layout->dim[0];
-    const int64_t at = rw_moe_within(((const int32_t *)k->in[2].data)[slot], rows) * n, end = at + n;
+    const int32_t *const inverse = (const int32_t *)k->in[2].data + slot;
+    const int64_t at = rw_moe_within(*inverse, rows) * n, end = at + n;
     nf chains[CHAIN_VECS];
     float sum[CHAINS], total = 0;
     int64_t i = at;
+    if (slot + SLOTS_AHEAD < k->out[0].layout->numel) {
+        const int64_t later = rw_moe_within(inverse[SLOTS_AHEAD], rows) * n;
+        fetch(a, dtype, later, n), fetch(b, dtype, later, n);
+    }
     for (int v = 0; v < CHAIN_VECS; v++) chains[v] = nf_all(0);
     for (; end - i >= CHAINS; i += CHAINS)
         for (int v = 0; v < CHAIN_VECS; v++)
