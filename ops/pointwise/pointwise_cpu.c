@@ -93,9 +93,9 @@ static void make_slopes(const rw_kernel *k, int64_t at, int64_t n)
     }
 }
 
-rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make);
+rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make, int addend);
 rw_status RW_ISA_NAME(rw_gelu_tanh_backward_sum_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_gelu_tanh_backward_sum_cpu)(const rw_kernel *k)
 {
-    return RW_ISA_NAME(rw_sum_rows_cpu)(k, make_slopes);
+    return RW_ISA_NAME(rw_sum_rows_cpu)(k, make_slopes, 2);
 }

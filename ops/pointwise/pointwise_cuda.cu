@@ -176,14 +176,6 @@ template <typename R, typename T, int N> struct gelu_slopes {
     const T *z, *dy;
     T *dz;
 
-    static __device__ __forceinline__ loaded<T, N> rounded(const wide<T> (&x)[N])
-    {
-        loaded<T, N> y;
-        if constexpr (N == 1) y.x = narrow<T>(x[0]);
-        else memcpy(y.word, narrow_pack<T>(x).word, sizeof y);
-        return y;
-    }
-
     __device__ __forceinline__ held ask(int64_t at) const
     {
         const int n = at < 0 ? 0 : N;
@@ -200,49 +192,27 @@ template <typename R, typename T, int N> struct gelu_slopes {
             if constexpr (std::is_same<wide<T>, double>::value) d_op_gelu_tanh_backward(x, &slope[i], 0);
             else f_op_gelu_tanh_backward(x, &slope[i], 0);
         }
-        const loaded<T, N> made = rounded(slope);
-        if (at < 0) return made;
-        if (!(reinterpret_cast<uintptr_t>(dz + at) % sizeof made)) *reinterpret_cast<loaded<T, N> *>(dz + at) = made;
-        else for (int i = 0; i < N; i++) dz[at + i] = made.elements().x[i];
+        const loaded<T, N> made = rounded<T, N>(slope);
+        if (at >= 0) store_made<T, N>(dz + at, made);
         return made;
     }
 };
 
-template <typename T, int N>
-void gelu_columns(const rw_kernel *k, const struct rw_reduce_cut &cut, const job &j)
-{
-    const gelu_slopes<summed<wide<T>>, T, N> x = { static_cast<const T *>(k->in[0].data),
-                                                   static_cast<const T *>(k->in[1].data),
-                                                   static_cast<T *>(k->out[0].data) };
-    launch_columns<summed, T, N, gelu_slopes>(k, cut, j, x, j.parts > 1 ? k->workspace : k->out[1].data);
-}
-
 } // namespace
 
-/* The order of the sums is sum_to's: the same source of columns_kernel, but for where elements come from. */
 extern "C" size_t rw_gelu_tanh_backward_sum_workspace_cuda(const rw_op_call *call)
 {
-    const rw_layout *const z = call->in[0].layout;
-    const struct rw_reduce_plan plan = rw_reduce_plan(z, rw_reduce_rows(z->rank));
-    return rw_reduce_cuda_workspace(&plan, z, call->in[0].dtype, RW_REDUCE_SUM);
+    return made_columns_workspace(call);
 }
 
 extern "C" rw_status rw_gelu_tanh_backward_sum_cuda(const rw_kernel *k)
 {
-    const rw_layout *const l = k->out[0].layout;
-    const struct rw_reduce_plan plan = rw_reduce_plan(l, rw_reduce_rows(l->rank));
-    const struct rw_reduce_cut cut = rw_reduce_cut(&plan, l, k->out[0].dtype);
-    const void *const sum = rw_kernel_has(k, 2) ? k->in[2].data : nullptr;
-    const job j = { plan.groups, plan.rows, plan.run, cut.chunks, cut.parts, cut.part, 1, sum,
-                    k->out[1].dtype != k->out[0].dtype };
-    return with_float_type(k->out[0].dtype, [&](auto type) {
+    return sum_made_columns(k, 2, [k](auto type, auto n, const struct rw_reduce_cut &cut, const job &j, void *to) {
         using T = decltype(type);
-        if (cut.pack == 1) gelu_columns<T, 1>(k, cut, j);
-        else if constexpr (sizeof(T) < sizeof(double)) gelu_columns<T, pack<T>::size>(k, cut, j);
-        const auto *const part = static_cast<const sum_state<wide<T>> *>(k->workspace);
-        void *const to = k->out[1].data;
-        if (cut.parts > 1 && j.wide) merge_parts<summed, wide<T>>(k, part, cut.parts, plan.run, to, plan.run, 1, sum);
-        else if (cut.parts > 1) merge_parts<summed, T>(k, part, cut.parts, plan.run, to, plan.run, 1, sum);
-        return rw_cuda_launched(k);
+        constexpr int N = decltype(n)::value;
+        const gelu_slopes<summed<wide<T>>, T, N> x = { static_cast<const T *>(k->in[0].data),
+                                                       static_cast<const T *>(k->in[1].data),
+                                                       static_cast<T *>(k->out[0].data) };
+        launch_columns<summed, T, N, gelu_slopes>(k, cut, j, x, to);
     });
 }

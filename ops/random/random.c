@@ -3,6 +3,7 @@
 
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "ops/reduce/reduce.h"
 #include "record/own_ops.h"
 
 #include <string.h>
@@ -23,10 +24,62 @@ static rw_status check_dropout_add(rw_op_call *call)
     return check_dropout(call);
 }
 
+/* (dy, and perhaps a sum) -> dx, and the sums of its columns, added to that: dropout, sum_to and accumulate in one. */
+static rw_status check_dropout_columns(rw_op_call *call)
+{
+    RW_CHECK(check_dropout(call));
+    const rw_shape s = rw_in_shape(call, 0);
+    const int last = call->n_inputs - 1;
+    if (call->n_inputs < 1 || call->n_inputs > 2 || s.rank < 1)
+        return rw_op_error(call, RW_ERR_ARGUMENT, "takes dy, of an axis at least, and at most a sum");
+    if (last) RW_CHECK(rw_want_sum_of(call, last, 0));
+    return rw_op_output(call, 1, call->in[last].dtype, RW_SHAPE(s.dim[s.rank - 1]));
+}
+
+static rw_op_cost cost_dropout(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 20);
+}
+
+static size_t workspace_columns_cpu(const rw_op_call *call)
+{
+    const rw_layout *const dy = call->in[0].layout;
+    return rw_reduce_sum_workspace_cpu(dy, rw_reduce_rows(dy->rank));
+}
+
+RW_DECLARE_KERNELS(rw_dropout_columns)
+RW_DECLARE_CUDA_WORKSPACE(rw_dropout_columns_workspace_cuda)
+static const rw_op_def rw_op_dropout_columns = { .name = "dropout_columns",
+                                                 .n_inputs = RW_OP_VARIADIC,
+                                                 .n_outputs = 2,
+                                                 .flags = RW_OP_RANDOM,
+                                                 .inplace = RW_INPLACE({ 0, 0 }, { 1, 1 }),
+                                                 .optional = RW_OP_INPUT(1),
+                                                 .check = check_dropout_columns,
+                                                 .kernel = RW_KERNELS(rw_dropout_columns),
+                                                 .cost = cost_dropout,
+                                                 .workspace = RW_WORKSPACES(workspace_columns_cpu,
+                                                                            rw_dropout_columns_workspace_cuda) };
+
+/* Of what a layer with a bias has made, and nobody else reads: the sums of the columns are that bias's gradient. */
+static bool takes_columns(const rw_grad_call *g, rw_tensor **ret_sum)
+{
+    const rw_shape s = rw_tensor_shape(rw_grad_input(g, 0));
+    const int64_t columns = s.rank ? s.dim[s.rank - 1] : 1;
+    return !rw_grad_again(g) && columns > 1 && rw_shape_numel(s) >= 2 * columns && rw_grad_is_whole(g, 0) &&
+           rw_grad_wants_columns(g, 0, ret_sum);
+}
+
 /* Dropout of the gradient, with the same ticket: the mask is drawn again instead of being kept. */
 static rw_status grad_dropout(rw_grad_call *g)
 {
-    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const dy = rw_grad_upstream(g, 0), *in[2] = { dy, NULL }, *out[2] = { NULL, NULL };
+    if (takes_columns(g, &in[1])) {
+        rw_apply(rw_grad_tape(g), &rw_op_dropout_columns, in, in[1] ? 2 : 1, rw_grad_attrs(g),
+                 sizeof(struct rw_dropout_attrs), out);
+        rw_grad_set_columns(g, 0, out[1], in[1] != NULL);
+        return rw_grad_set(g, 0, out[0]);
+    }
     return rw_grad_set(
         g, 0,
         rw_apply(rw_grad_tape(g), &rw_op_dropout, &dy, 1, rw_grad_attrs(g), sizeof(struct rw_dropout_attrs), NULL));
@@ -36,11 +89,6 @@ static rw_status grad_dropout_add(rw_grad_call *g)
 {
     if (rw_grad_wanted(g, 1)) RW_CHECK(rw_grad_set(g, 1, rw_grad_upstream(g, 0)));
     return rw_grad_wanted(g, 0) ? grad_dropout(g) : RW_OK;
-}
-
-static rw_op_cost cost_dropout(const rw_op_call *call)
-{
-    return rw_cost_pointwise(call, 20);
 }
 
 RW_DECLARE_KERNELS(rw_dropout)

@@ -6,6 +6,7 @@
 #include "ops/common/util.h"
 #include "ops/random/philox_vec.h"
 #include "ops/random/random.h"
+#include "ops/reduce/reduce.h"
 
 /* ---- dropout ---- */
 
@@ -70,12 +71,17 @@ VEC_INLINE void drop_range(const struct drop *d, rw_dtype dtype, bool adds, int6
 BLOCK_FUNCTION(drop_block, false)
 BLOCK_FUNCTION(drop_block_and_add, true)
 
-static rw_status drop(const rw_kernel *k, const void *residual)
+static struct drop drop_of(const rw_kernel *k, const void *residual)
 {
     const struct rw_dropout_attrs *const a = k->attrs;
-    const struct drop d = {
+    return (struct drop){
         .k = k, .threshold = philox_threshold(a->p), .factor = 1 / (1 - a->p), .residual = residual
     };
+}
+
+static rw_status drop(const rw_kernel *k, const void *residual)
+{
+    const struct drop d = drop_of(k, residual);
     void (*const block)(const struct drop *, int64_t) = residual ? drop_block_and_add : drop_block;
     const int64_t numel = k->out[0].layout->numel, blocks = (numel + DROP_BLOCK - 1) / DROP_BLOCK;
     if (numel < RW_PARALLEL_FROM || k->threads < 2) {
@@ -97,6 +103,38 @@ rw_status RW_ISA_NAME(rw_dropout_add_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_dropout_add_cpu)(const rw_kernel *k)
 {
     return drop(k, k->in[1].data);
+}
+
+/* Elements [at, at + n), of which the first may lie within a block of words. */
+VEC_INLINE void drop_any(const struct drop *d, rw_dtype dtype, int64_t at, int64_t n)
+{
+    uint32_t words[PHILOX_WORDS];
+    const int64_t within = at % 4, rest = within ? 4 - within : 0, head = rest < n ? rest : n;
+    if (head) {
+        philox_fill(d->k->ticket.seed, d->k->ticket.offset + (uint64_t)at / 4, words);
+        memmove(words, words + within, (size_t)head * sizeof *words);
+        if (dtype == RW_F64) drop_d(d, false, words, at, head);
+        else drop_f(d, dtype, false, words, at, head);
+    }
+    drop_range(d, dtype, false, at + head, n - head);
+}
+
+static void make_dropped(const rw_kernel *k, int64_t at, int64_t n)
+{
+    const struct drop d = drop_of(k, NULL);
+    switch (k->out[0].dtype) {
+    case RW_F64: drop_any(&d, RW_F64, at, n); return;
+    case RW_BF16: drop_any(&d, RW_BF16, at, n); return;
+    case RW_F16: drop_any(&d, RW_F16, at, n); return;
+    default: drop_any(&d, RW_F32, at, n); return;
+    }
+}
+
+rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make, int addend);
+rw_status RW_ISA_NAME(rw_dropout_columns_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_dropout_columns_cpu)(const rw_kernel *k)
+{
+    return RW_ISA_NAME(rw_sum_rows_cpu)(k, make_dropped, 1);
 }
 
 /* ---- deviates ---- */

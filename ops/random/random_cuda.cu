@@ -4,9 +4,8 @@
  * has SLEEF's (1 and 0.5): with the roundings of root and product, the two differ by less than 6 ulp of double, and
  * are then rounded to the type.
  */
-#include "device/cuda/kernel.cuh"
 #include "ops/random/random.h"
-
+#include "ops/reduce/columns.cuh"
 
 namespace {
 
@@ -192,6 +191,70 @@ extern "C" rw_status rw_dropout_cuda(const rw_kernel *k)
 extern "C" rw_status rw_dropout_add_cuda(const rw_kernel *k)
 {
     return dropout<true>(k);
+}
+
+/* ---- dropout of a gradient, and the sums of its columns ---- */
+
+namespace {
+
+/* Word i, without an address that is computed: words stay in registers. */
+__device__ __forceinline__ uint32_t one_of(const uint32_t *word, uint64_t i)
+{
+    return i < 2 ? (i ? word[1] : word[0]) : i == 2 ? word[2] : word[3];
+}
+
+/* Elements of dx, dropped and stored as they are added up; the words are dropout_kernel's. */
+template <typename R, typename T, int N> struct dropped {
+    using held = loaded<T, N>;
+    static constexpr int ahead = LOADS, blocks = 3; /* the words take registers */
+    const T *dy;
+    T *dx;
+    device_ticket ticket;
+    uint32_t threshold;
+    wide<T> factor;
+
+    __device__ __forceinline__ held ask(int64_t at) const
+    {
+        return load<R, T, N>(dy, at < 0 ? 0 : at, 0, at < 0 ? 0 : N);
+    }
+
+    __device__ __forceinline__ held take(const held &v, int64_t at) const
+    {
+        if (at < 0) return v;
+        constexpr int BLOCKS = (N + WORDS - 1) / WORDS;
+        const bundle<T, N> x = v.elements();
+        const uint64_t element = static_cast<uint64_t>(at), block = ticket.first_block() + element / WORDS;
+        uint32_t word[BLOCKS * WORDS];
+        wide<T> kept[N];
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) rw_philox(ticket.seed, block + static_cast<uint64_t>(b), word + b * WORDS);
+        if (N == 1) word[0] = one_of(word, element % WORDS); /* a pack begins with a block */
+#pragma unroll
+        for (int i = 0; i < N; i++) kept[i] = word[i] >= threshold ? widen(x.x[i]) * factor : wide<T>(0);
+        const held made = rounded<T, N>(kept);
+        store_made<T, N>(dx + at, made);
+        return made;
+    }
+};
+
+} // namespace
+
+extern "C" size_t rw_dropout_columns_workspace_cuda(const rw_op_call *call)
+{
+    return made_columns_workspace(call);
+}
+
+extern "C" rw_status rw_dropout_columns_cuda(const rw_kernel *k)
+{
+    const double p = static_cast<const rw_dropout_attrs *>(k->attrs)->p;
+    return sum_made_columns(k, 1, [=](auto type, auto n, const struct rw_reduce_cut &cut, const job &j, void *to) {
+        using T = decltype(type);
+        constexpr int N = decltype(n)::value;
+        const dropped<summed<wide<T>>, T, N> x = { static_cast<const T *>(k->in[0].data),
+                                                   static_cast<T *>(k->out[0].data), ticket_of(k),
+                                                   philox_threshold(p), static_cast<wide<T>>(1 / (1 - p)) };
+        launch_columns<summed, T, N, dropped>(k, cut, j, x, to);
+    });
 }
 
 extern "C" rw_status rw_rand_cuda(const rw_kernel *k)

@@ -176,6 +176,56 @@ void launch_columns(const rw_kernel *k, const struct rw_reduce_cut &cut, const j
               dim3(lanes, RW_REDUCE_CUDA_THREADS / lanes), 0, k, x, to, j);
 }
 
+/*
+ * Output 1 of a kernel: sums over all axes but the last of output 0, added to input `addend` if there is one. Elements
+ * are made as they are added up, by the source that launch(type, n, cut, job, to) gives to launch_columns(). The order
+ * is that of sum_to of what is stored.
+ */
+template <typename F> rw_status sum_made_columns(const rw_kernel *k, int addend, const F &launch)
+{
+    const rw_layout *const l = k->out[0].layout;
+    const struct rw_reduce_plan plan = rw_reduce_plan(l, rw_reduce_rows(l->rank));
+    const struct rw_reduce_cut cut = rw_reduce_cut(&plan, l, k->out[0].dtype);
+    const void *const sum = rw_kernel_has(k, addend) ? k->in[addend].data : nullptr;
+    const job j = { plan.groups, plan.rows, plan.run, cut.chunks, cut.parts, cut.part, 1, sum,
+                    k->out[1].dtype != k->out[0].dtype };
+    return with_float_type(k->out[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        void *const to = k->out[1].data, *const first = cut.parts > 1 ? k->workspace : to;
+        if (cut.pack == 1) launch(type, std::integral_constant<int, 1>{}, cut, j, first);
+        else if constexpr (sizeof(T) < sizeof(double))
+            launch(type, std::integral_constant<int, pack<T>::size>{}, cut, j, first);
+        const auto *const part = static_cast<const sum_state<wide<T>> *>(k->workspace);
+        if (cut.parts > 1 && j.wide) merge_parts<summed, wide<T>>(k, part, cut.parts, plan.run, to, plan.run, 1, sum);
+        else if (cut.parts > 1) merge_parts<summed, T>(k, part, cut.parts, plan.run, to, plan.run, 1, sum);
+        return rw_cuda_launched(k);
+    });
+}
+
+/* Bytes of workspace for that, where what is made has the layout of input 0. */
+inline size_t made_columns_workspace(const rw_op_call *call)
+{
+    const rw_layout *const l = call->in[0].layout;
+    const struct rw_reduce_plan plan = rw_reduce_plan(l, rw_reduce_rows(l->rank));
+    return rw_reduce_cuda_workspace(&plan, l, call->in[0].dtype, RW_REDUCE_SUM);
+}
+
+/* Elements made of such a source, at `to`, whose alignment may be any. */
+template <typename T, int N> __device__ __forceinline__ void store_made(T *to, const loaded<T, N> &made)
+{
+    if (!(reinterpret_cast<uintptr_t>(to) % sizeof made)) *reinterpret_cast<loaded<T, N> *>(to) = made;
+    else for (int i = 0; i < N; i++) to[i] = made.elements().x[i];
+}
+
+/* N numbers rounded to their type. */
+template <typename T, int N> __device__ __forceinline__ loaded<T, N> rounded(const wide<T> (&x)[N])
+{
+    loaded<T, N> y;
+    if constexpr (N == 1) y.x = narrow<T>(x[0]);
+    else memcpy(y.word, narrow_pack<T>(x).word, sizeof y);
+    return y;
+}
+
 } // namespace
 
 #endif

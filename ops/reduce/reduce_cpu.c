@@ -258,7 +258,8 @@ VEC_INLINE void task(const struct pass_job *j, rw_dtype dtype, enum pass pass, i
         reduce_runs(j, dtype, pass, plan->parts > 1 ? 0 : i, plan->parts > 1 ? i : 0);
         return;
     }
-    const int64_t p = i % plan->parts, chunk = i / plan->parts % plan->chunks, g = i / plan->parts / plan->chunks;
+    /* a thread's tasks follow one another: chunks of the same rows, the last of which may be narrow */
+    const int64_t chunk = i % plan->chunks, p = i / plan->chunks % plan->parts, g = i / plan->chunks / plan->parts;
     reduce_columns(j, dtype, pass, g, chunk, p);
 }
 
@@ -342,10 +343,10 @@ rw_status RW_ISA_NAME(rw_reduce_cpu)(const rw_kernel *k)
     return RW_OK;
 }
 
-/* Output 1: sums over all axes but the last of output 0, which `make` makes, added to input 2 if there is one. There is
-   more than one row and column. */
-rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make);
-rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make)
+/* Output 1: sums over all axes but the last of output 0, which `make` makes, added to input `addend` if there is one.
+   There is more than one row and column. */
+rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make, int addend);
+rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make, int addend)
 {
     const rw_layout *const l = k->out[0].layout;
     const struct rw_reduce_plan plan = rw_reduce_plan(l, rw_reduce_rows(l->rank));
@@ -354,7 +355,7 @@ rw_status RW_ISA_NAME(rw_sum_rows_cpu)(const rw_kernel *k, rw_reduce_make make)
     sum.out = &k->out[1];
     sum.n_inputs = sum.n_outputs = 1;
     run_pass(&(struct pass_job){ .k = &sum, .plan = &plan, .part = k->workspace, .divisor = 1, .maker = k,
-                                 .make = make, .sum = rw_kernel_has(k, 2) ? k->in[2].data : NULL },
+                                 .make = make, .sum = rw_kernel_has(k, addend) ? k->in[addend].data : NULL },
              PASS_SUM);
     return RW_OK;
 }

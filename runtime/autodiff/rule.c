@@ -164,6 +164,11 @@ bool rw_grad_wants_columns(const rw_grad_call *g, int i, rw_tensor **ret_sum)
     return bias != RW_NONE_ID;
 }
 
+bool rw_grad_is_whole(const rw_grad_call *g, int i)
+{
+    return g->use && is_last_part(g, i) && !g->grads[value_of(g, i)];
+}
+
 void rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns, bool added)
 {
     struct rw_use *const use = &g->use[bias_behind(g, i)];

@@ -25,8 +25,12 @@ rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *t
  * whether input i is such a result, of two axes at least, with a bias that has no other use; *ret_sum is what the sums
  * may be added to, or NULL. It hands them over as rw_grad_set_columns(); added: they contain *ret_sum. The layer's own
  * rule then gets them for its input `bias`, ready for rw_grad_set_sum(), and NULL where there are none.
+ *
+ * rw_grad_is_whole(): whether what the rule makes for input i is not only the last part but all of it. A rule that does
+ * not add to what others have contributed asks for that, too: sums of its part would be of no use.
  */
 bool rw_grad_wants_columns(const rw_grad_call *g, int i, rw_tensor **ret_sum);
+bool rw_grad_is_whole(const rw_grad_call *g, int i);
 void rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns, bool added);
 rw_tensor *rw_grad_columns(rw_grad_call *g, int bias);
 

@@ -98,6 +98,7 @@ STREAMS = [
     Stream(rf'row_loss_cuda:rows_backward_kernel<{ANY}, false>'),
     Stream(r'reduce_cuda:columns_kernel<\w+, (float, 4|__half, 8|__nv_bfloat16, 8), stored>', store=0, share=1),
     Stream(r'pointwise_cuda:columns_kernel<summed, (float, 4|__half, 8|__nv_bfloat16, 8), gelu_slopes>', share=2 / 3),
+    Stream(r'random_cuda:columns_kernel<summed, (float, 4|__half, 8|__nv_bfloat16, 8), dropped>'),
     # A term of 16 bits and a float32 sum are read, a float32 sum is written.
     Stream(r'pointwise_cuda:add_wide_kernel<.*>', share=0.6, stores=2),
     Stream(r'reduce_cuda:runs_kernel<\w+, (float, 4|__half, 8|__nv_bfloat16, 8), \d+>', store=0, share=1),
@@ -168,7 +169,7 @@ OTHERS = [
     (r'pointwise_cuda:add_wide_any_kernel<.*>', 'terms that begin off an aligned address'),
     (r'(norm|softmax)_cuda:\w+_any_kernel<.*>', 'float64, and rows that do not divide into packs'),
     (r'softmax_cuda:columns_kernel<.*>', 'another axis than the last: columns side by side'),
-    (r'\w+:(columns|runs)_kernel<\w+, \w+, 1, (\d+|stored|gelu_slopes)>',
+    (r'\w+:(columns|runs)_kernel<\w+, \w+, 1, (\d+|stored|gelu_slopes|dropped)>',
      'float64, and rows that do not divide into packs'),
     (r'\w+:merge_parts_kernel<.*>', 'the second stage of a sum: small'),
     (r'reduce_cuda:first_in_\w+_kernel<.*>', 'the gradient of a maximum'),
