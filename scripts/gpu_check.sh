@@ -162,9 +162,9 @@ tests() {
 convolutions() {
     local t by status
     : >"$out/convolutions.txt"
-    for t in accuracy conv conv_engines golden gradcheck offsets; do REWIND_CONV=cudnn suite 100 $t & done
+    for t in accuracy conv conv_engines joined_conv golden gradcheck offsets; do REWIND_CONV=cudnn suite 100 $t & done
     wait
-    for t in accuracy conv conv_engines golden gradcheck offsets; do verdict $t convolutions.txt; done
+    for t in accuracy conv conv_engines joined_conv golden gradcheck offsets; do verdict $t convolutions.txt; done
     for by in own cudnn; do
         mkdir -p "$out/resnet50-$by"
         REWIND_CONV=$by limited 40 "$bench/recompute_sweep" --device cuda --model resnet50 --preset "$images" \

@@ -191,7 +191,7 @@ strict_graph() {
 by_cudnn() {
     local t more="sim_gradcheck sim_offsets"
     [ -z "$quick" ] || more=
-    for t in sim_conv sim_golden sim_accuracy $more; do
+    for t in sim_conv sim_joined_conv sim_golden sim_accuracy $more; do
         grep -qx "$t" "$1/tests/sim_suites.txt" || continue
         later suite "$t, convolutions by cuDNN" "${on_simulator[@]}" REWIND_CONV=cudnn "$1/tests/$t"
     done

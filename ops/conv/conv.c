@@ -3,6 +3,8 @@
 #include "ops/common/kernels.h"
 #include "ops/conv/conv.h"
 #include "ops/reduce/reduce.h"
+#include "ops/shape/joined.h"
+#include "record/maker.h"
 #include "record/own_ops.h"
 
 #include <rewind/conv.h>
@@ -49,6 +51,22 @@ static rw_status check_images(rw_op_call *call, int n)
     return check_numbers(call, call->attrs);
 }
 
+/* The shape of an x whose first piece is input `first`; pieces differ in their channels alone. */
+static rw_status shape_of_pieces(rw_op_call *call, int first, rw_shape *ret)
+{
+    const struct rw_conv_attrs *const a = call->attrs;
+    *ret = rw_in_shape(call, first);
+    for (int i = first + 1; i <= first + a->more; i++) {
+        const rw_shape piece = rw_in_shape(call, i);
+        for (int k = 0; k < 3; k++)
+            if (piece.dim[k] != ret->dim[k])
+                return rw_op_error(call, RW_ERR_SHAPE, "piece %d of x has another shape", i - first);
+        if (__builtin_add_overflow(ret->dim[3], piece.dim[3], &ret->dim[3]))
+            return rw_op_error(call, RW_ERR_SHAPE, "more channels than can be counted");
+    }
+    return RW_OK;
+}
+
 /* Channels of x [n, h, w, c] and y [n, oh, ow, oc] beside those of a weight [oc, c / groups, kh, kw]. */
 static rw_status check_channels(rw_op_call *call, int64_t c, int64_t oc, rw_shape weight)
 {
@@ -74,16 +92,18 @@ static rw_status shape_of_result(rw_op_call *call, rw_shape x, rw_shape weight, 
 
 static rw_status check_forward(rw_op_call *call)
 {
-    rw_shape y;
-    if (call->n_inputs < 2 || call->n_inputs > 3)
+    const struct rw_conv_inputs at = rw_conv_inputs_of(call->attrs);
+    rw_shape x, y;
+    if (call->n_inputs <= at.other || call->n_inputs > at.third + 1)
         return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, weight and at most a bias");
-    RW_CHECK(check_images(call, 2));
-    const rw_shape x = rw_in_shape(call, 0), weight = rw_in_shape(call, 1);
+    RW_CHECK(check_images(call, at.third));
+    RW_CHECK(shape_of_pieces(call, at.first, &x));
+    const rw_shape weight = rw_in_shape(call, at.other);
     RW_CHECK(check_channels(call, x.dim[3], weight.dim[0], weight));
     RW_CHECK(shape_of_result(call, x, weight, &y));
-    if (call->n_inputs == 3) {
-        RW_CHECK(rw_want_same_dtype(call, 0, 2));
-        if (call->in[2].layout->rank != 1 || call->in[2].layout->dim[0] != weight.dim[0])
+    if (call->n_inputs > at.third) {
+        RW_CHECK(rw_want_same_dtype(call, 0, at.third));
+        if (call->in[at.third].layout->rank != 1 || call->in[at.third].layout->dim[0] != weight.dim[0])
             return rw_op_error(call, RW_ERR_SHAPE, "bias is not [%lld]", (long long)weight.dim[0]);
     }
     return rw_op_output(call, 0, call->in[0].dtype, y);
@@ -114,16 +134,18 @@ static rw_status check_data(rw_op_call *call)
 static rw_status check_weight(rw_op_call *call)
 {
     const struct rw_conv_attrs *const a = call->attrs;
-    rw_shape y;
-    if (call->n_inputs < 2 || call->n_inputs > 3)
+    const struct rw_conv_inputs at = rw_conv_inputs_of(a);
+    rw_shape x, y;
+    if (call->n_inputs <= at.other || (call->n_inputs > at.third + 1 && !a->sum_first))
         return rw_op_error(call, RW_ERR_ARGUMENT, "takes x, dy and a sum that is added to");
     RW_CHECK(check_images(call, call->n_inputs));
-    const rw_shape x = rw_in_shape(call, 0), dy = rw_in_shape(call, 1);
+    RW_CHECK(shape_of_pieces(call, at.first, &x));
+    const rw_shape dy = rw_in_shape(call, at.other);
     const rw_shape weight = RW_SHAPE(dy.dim[3], x.dim[3] / a->groups, a->made[0], a->made[1]);
     RW_CHECK(check_channels(call, x.dim[3], dy.dim[3], weight));
     RW_CHECK(shape_of_result(call, x, weight, &y));
     if (!rw_shape_equal(y, dy)) return rw_op_error(call, RW_ERR_SHAPE, "dy has not the convolution's shape");
-    if (call->n_inputs == 3 && !rw_shape_equal(rw_in_shape(call, 2), weight))
+    if (call->n_inputs > at.third && !rw_shape_equal(rw_in_shape(call, at.third), weight))
         return rw_op_error(call, RW_ERR_SHAPE, "the sum has not the weight's shape");
     return rw_op_output(call, 0, call->in[0].dtype, weight);
 }
@@ -181,38 +203,99 @@ static const rw_op_def rw_op_conv2d_weight = { .name = "conv2d_weight", .n_input
                                                .workspace = RW_WORKSPACES(workspace_weight,
                                                                           rw_conv2d_weight_workspace_cuda) };
 
-static rw_tensor *convolved(rw_grad_call *g, rw_tensor *x, rw_tensor *weight)
+/* Of x in pieces: where the library adds, and where the op adds to a sum, which comes first then. No gradients: what is
+   to be differentiated again reads the whole. */
+#define JOINED(NAME, ADD)                                                                                            \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = RW_OP_VARIADIC, .n_outputs = 1, ADD           \
+                                            .check = check_weight, .kernel = RW_KERNELS(rw_conv2d_weight),           \
+                                            .cost = cost_weight,                                                     \
+                                            .workspace = RW_WORKSPACES(workspace_weight,                             \
+                                                                       rw_conv2d_weight_workspace_cuda) };
+#define TO_THE_SUM .inplace = RW_INPLACE({ 0, 0 }), .optional = RW_OP_INPUT(0),
+JOINED(conv2d_weight_joined, )
+JOINED(conv2d_weight_joined_add, TO_THE_SUM)
+
+/* A node's own, for another one of an x that is whole. */
+static struct rw_conv_attrs attrs_of_rule(const rw_grad_call *g)
 {
     struct rw_conv_attrs a = *(const struct rw_conv_attrs *)rw_grad_attrs(g);
-    a.made[0] = a.made[1] = 0;
+    a.made[0] = a.made[1] = a.more = a.whole = a.sum_first = 0;
+    return a;
+}
+
+static rw_tensor *convolved(rw_grad_call *g, rw_tensor *x, rw_tensor *weight)
+{
+    const struct rw_conv_attrs a = attrs_of_rule(g);
     return rw_apply(rw_grad_tape(g), &rw_op_conv2d, (rw_tensor *const[]){ x, weight }, 2, &a, sizeof a, NULL);
 }
 
 /* The gradient of an x. */
 static rw_tensor *of_data(rw_grad_call *g, rw_tensor *dy, rw_tensor *weight, const rw_tensor *x)
 {
-    struct rw_conv_attrs a = *(const struct rw_conv_attrs *)rw_grad_attrs(g);
+    struct rw_conv_attrs a = attrs_of_rule(g);
     for (int i = 0; i < 2; i++) a.made[i] = rw_tensor_shape(x).dim[1 + i];
     return rw_apply(rw_grad_tape(g), &rw_op_conv2d_data, (rw_tensor *const[]){ dy, weight }, 2, &a, sizeof a, NULL);
+}
+
+static struct rw_conv_attrs attrs_of_weight(const rw_grad_call *g, int i)
+{
+    struct rw_conv_attrs a = attrs_of_rule(g);
+    for (int k = 0; k < 2; k++) a.made[k] = rw_tensor_shape(rw_grad_input(g, i)).dim[2 + k];
+    return a;
 }
 
 /* The gradient of input i, a weight, is added to what is there. */
 static rw_status set_weight(rw_grad_call *g, int i, rw_tensor *x, rw_tensor *dy)
 {
-    struct rw_conv_attrs a = *(const struct rw_conv_attrs *)rw_grad_attrs(g);
-    for (int k = 0; k < 2; k++) a.made[k] = rw_tensor_shape(rw_grad_input(g, i)).dim[2 + k];
+    const struct rw_conv_attrs a = attrs_of_weight(g, i);
     rw_tensor *const in[] = { x, dy, rw_grad_addend(g, i) };
     const int n = in[2] ? 3 : 2;
     return rw_grad_set_sum(g, i, rw_apply(rw_grad_tape(g), &rw_op_conv2d_weight, in, n, &a, sizeof a, NULL));
 }
 
+/* The same where x is the inputs in front of that one. */
+static rw_status set_weight_of_pieces(rw_grad_call *g, int i, rw_tensor *dy)
+{
+    struct rw_conv_attrs a = attrs_of_weight(g, i);
+    rw_tensor *in[RW_PIECES_MOST + 2] = { rw_grad_addend(g, i) };
+    int n = in[0] != NULL;
+    a.more = i - 1;
+    a.sum_first = n;
+    for (int k = 0; k < i; k++) in[n++] = rw_grad_input(g, k);
+    in[n++] = dy;
+    const rw_op_def *const op = a.sum_first ? &rw_op_conv2d_weight_joined_add : &rw_op_conv2d_weight_joined;
+    return rw_grad_set_sum(g, i, rw_apply(rw_grad_tape(g), op, in, n, &a, sizeof a, NULL));
+}
+
+/* The gradient of an x in pieces is that of what they make up. */
+static rw_status grad_of_pieces(rw_grad_call *g, int weight, rw_tensor *dy)
+{
+    const struct rw_conv_attrs *const a = rw_grad_attrs(g);
+    rw_tape *const t = rw_grad_tape(g);
+    rw_tensor *const whole = rw_grad_value(g, a->whole), *const w = rw_grad_input(g, weight);
+    if (rw_tensor_requires_grad(whole)) {
+        rw_tensor *const dx = of_data(g, dy, w, whole);
+        RW_CHECK(rw_grad_set_value(g, whole, dx ? rw_cast(t, dx, rw_tensor_dtype(whole)) : NULL));
+    }
+    if (!rw_grad_wanted(g, weight)) return RW_OK;
+    if (!rw_grad_again(g)) return set_weight_of_pieces(g, weight, dy);
+    return set_weight(g, weight, rw_cast(t, whole, rw_tensor_dtype(w)), dy);
+}
+
+static rw_status grad_of_whole(rw_grad_call *g, rw_tensor *dy)
+{
+    rw_tensor *const x = rw_grad_input(g, 0), *const weight = rw_grad_input(g, 1);
+    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, of_data(g, dy, weight, x)));
+    return rw_grad_wanted(g, 1) ? set_weight(g, 1, x, dy) : RW_OK;
+}
+
 static rw_status grad_forward(rw_grad_call *g)
 {
-    rw_tensor *const x = rw_grad_input(g, 0), *const weight = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
-    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, of_data(g, dy, weight, x)));
-    if (rw_grad_wanted(g, 1)) RW_CHECK(set_weight(g, 1, x, dy));
-    if (rw_grad_n_inputs(g) > 2 && rw_grad_wanted(g, 2)) return rw_grad_set_sum_to(g, 2, dy);
-    return RW_OK;
+    const struct rw_conv_attrs *const a = rw_grad_attrs(g);
+    const struct rw_conv_inputs at = rw_conv_inputs_of(a);
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
+    RW_CHECK(a->more ? grad_of_pieces(g, at.other, dy) : grad_of_whole(g, dy));
+    return rw_grad_n_inputs(g) > at.third && rw_grad_wanted(g, at.third) ? rw_grad_set_sum_to(g, at.third, dy) : RW_OK;
 }
 
 /* u has the shape of an x. */
@@ -257,14 +340,30 @@ static bool is_image(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, co
     return false;
 }
 
+/* x, or the pieces that it was joined of, into `in`; returns how many that are. */
+static int pieces_of(rw_tensor *x, rw_tensor **in, struct rw_conv_attrs *a)
+{
+    const int n = rw_joined_pieces(x, 3, in);
+    if (!n) {
+        in[0] = x;
+        return 1;
+    }
+    a->more = n - 1;
+    a->whole = rw_value_number(x);
+    return n;
+}
+
 rw_tensor *rw_conv2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                         const rw_conv2d_params *params)
 {
-    const struct rw_conv_attrs a = attrs_of(params);
+    struct rw_conv_attrs a = attrs_of(params);
     if (!is_image(at, t, x, weight, "conv2d")) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "conv2d");
-    rw_tensor *const in[] = { rw_channels_inside_at(at, t, x), weight, bias };
-    rw_tensor *const y = rw_apply_at(at, t, &rw_op_conv2d, in, bias == rw_none() ? 2 : 3, &a, sizeof a, NULL);
+    rw_tensor *in[RW_PIECES_MOST + 2];
+    int n = pieces_of(rw_channels_inside_at(at, t, x), in, &a);
+    in[n++] = weight;
+    if (bias != rw_none()) in[n++] = bias;
+    rw_tensor *const y = rw_apply_at(at, t, &rw_op_conv2d, in, n, &a, sizeof a, NULL);
     return rw_composite_end(&c, y ? rw_channels_outside_at(at, t, y) : NULL);
 }
 

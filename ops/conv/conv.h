@@ -9,6 +9,14 @@
  *     conv2d_weight  (x, dy[, sum])      -> dweight
  *
  * x [n, h, w, c] and y [n, oh, ow, oc] lie channels last and dense; a weight is [oc, c / groups, kh, kw].
+ *
+ * An x that is read may come in pieces, each of some of the channels and dense: those of a concatenation, which then
+ * nobody has to make or to keep (ops/shape/joined.h). A kernel puts them side by side in its workspace, as much of them
+ * as it works on at a time, and does with that what it does with an x that is whole: the bytes are the same.
+ *
+ *     conv2d                    (pieces of x, weight[, bias]) -> y
+ *     conv2d_weight_joined      (pieces of x, dy)             -> dweight
+ *     conv2d_weight_joined_add  (sum, pieces of x, dy)        -> dweight
  */
 #ifndef RW_OPS_CONV_H
 #define RW_OPS_CONV_H
@@ -19,6 +27,9 @@ struct rw_conv_attrs {
     int64_t made[2];     /* extents that the inputs do not tell: h, w of a dx; kh, kw of a dweight */
     int64_t stride[2], padding[2], dilation[2];
     int64_t groups;
+    int64_t more;      /* pieces of x behind the first */
+    int64_t whole;     /* of conv2d: which value of the tape they make up, where there are more */
+    int64_t sum_first; /* the sum that is added to is input 0 */
 };
 
 struct rw_conv {
@@ -30,13 +41,29 @@ struct rw_conv {
 
 enum rw_conv_kind { RW_CONV_FORWARD, RW_CONV_DATA, RW_CONV_WEIGHT };
 
-/* Of a node of one of the three kinds, by the layouts of x or dx, of y or dy, and of the weight or its gradient. */
+/* Which inputs of a node are what: x or its first piece, or dy; what it is multiplied with; and a bias or a sum, which
+   there may be fewer inputs than. */
+struct rw_conv_inputs {
+    int first, other, third;
+};
+
+static inline struct rw_conv_inputs rw_conv_inputs_of(const struct rw_conv_attrs *a)
+{
+    struct rw_conv_inputs in;
+    in.first = a->sum_first ? 1 : 0;
+    in.other = in.first + (int)a->more + 1;
+    in.third = a->sum_first ? 0 : in.other + 1;
+    return in;
+}
+
+/* Of a node of one of the three kinds, by the layouts of x or dx, or of a piece of it, of y or dy, and of the weight or
+   its gradient. */
 static inline struct rw_conv rw_conv_of(const struct rw_conv_attrs *a, rw_dtype dtype, const rw_layout *x,
                                         const rw_layout *y, const rw_layout *weight)
 {
     struct rw_conv c;
     c.dtype = dtype;
-    c.n = x->dim[0], c.h = x->dim[1], c.w = x->dim[2], c.c = x->dim[3];
+    c.n = x->dim[0], c.h = x->dim[1], c.w = x->dim[2], c.c = weight->dim[1] * a->groups;
     c.oh = y->dim[1], c.ow = y->dim[2], c.oc = y->dim[3];
     c.cg = weight->dim[1], c.kh = weight->dim[2], c.kw = weight->dim[3];
     for (int i = 0; i < 2; i++) {
@@ -52,7 +79,9 @@ static inline struct rw_conv rw_conv_of(const struct rw_conv_attrs *a, rw_dtype 
 static inline struct rw_conv rw_conv_of_kernel(const rw_kernel *k, enum rw_conv_kind kind)
 {
     const struct rw_conv_attrs *const a = (const struct rw_conv_attrs *)k->attrs;
-    const rw_layout *const in0 = k->in[0].layout, *const in1 = k->in[1].layout, *const out = k->out[0].layout;
+    const struct rw_conv_inputs at = rw_conv_inputs_of(a);
+    const rw_layout *const in0 = k->in[at.first].layout, *const in1 = k->in[at.other].layout;
+    const rw_layout *const out = k->out[0].layout;
     if (kind == RW_CONV_FORWARD) return rw_conv_of(a, k->out[0].dtype, in0, out, in1);
     if (kind == RW_CONV_DATA) return rw_conv_of(a, k->out[0].dtype, out, in0, in1);
     return rw_conv_of(a, k->out[0].dtype, in0, in1, out);
@@ -61,7 +90,9 @@ static inline struct rw_conv rw_conv_of_kernel(const rw_kernel *k, enum rw_conv_
 static inline struct rw_conv rw_conv_of_call(const rw_op_call *call, enum rw_conv_kind kind)
 {
     const struct rw_conv_attrs *const a = (const struct rw_conv_attrs *)call->attrs;
-    const rw_layout *const in0 = call->in[0].layout, *const in1 = call->in[1].layout, *const out = call->out[0].layout;
+    const struct rw_conv_inputs at = rw_conv_inputs_of(a);
+    const rw_layout *const in0 = call->in[at.first].layout, *const in1 = call->in[at.other].layout;
+    const rw_layout *const out = call->out[0].layout;
     if (kind == RW_CONV_FORWARD) return rw_conv_of(a, call->out[0].dtype, in0, out, in1);
     if (kind == RW_CONV_DATA) return rw_conv_of(a, call->out[0].dtype, out, in0, in1);
     return rw_conv_of(a, call->out[0].dtype, in0, in1, out);

@@ -82,17 +82,49 @@ static void run_own(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_
 void RW_ISA_NAME(rw_gemm_own_tile)(const struct gemm *g, int64_t item, int64_t row, int64_t rows, int64_t col,
                                    int64_t cols);
 
-static rw_status run(const rw_kernel *k, enum rw_conv_kind kind)
+static struct conv_operands operands_of(const rw_kernel *k, enum rw_conv_kind kind)
 {
-    const struct rw_conv c = rw_conv_of_kernel(k, kind);
-    const bool third = rw_kernel_has(k, 2);
-    const struct conv_operands o = { .x = k->in[0].data, .y = k->in[1].data, .to = k->out[0].data,
-                                     .bias = third && kind == RW_CONV_FORWARD ? k->in[2].data : NULL,
-                                     .sum = third && kind == RW_CONV_WEIGHT ? k->in[2].data : NULL };
-    if (rw_conv_is_product(&c, kind)) return rw_conv_run_product(k, kind, &c, &o, RW_ISA_NAME(rw_gemm_own_tile));
-    bool done = !k->out[0].layout->numel;
-    if (!done) RW_CHECK(rw_conv_run_library(k, kind, &c, &o, &done));
-    if (!done) run_own(k, kind, &c, &o);
+    const struct rw_conv_attrs *const a = k->attrs;
+    const struct rw_conv_inputs at = rw_conv_inputs_of(a);
+    const void *const third = rw_kernel_has(k, at.third) ? k->in[at.third].data : NULL;
+    return (struct conv_operands){ .x = a->more ? NULL : k->in[at.first].data,
+                                   .y = k->in[at.other].data,
+                                   .piece = &k->in[at.first],
+                                   .pieces = a->more ? a->more + 1 : 0,
+                                   .bias = kind == RW_CONV_FORWARD ? third : NULL,
+                                   .sum = kind == RW_CONV_WEIGHT ? third : NULL,
+                                   .to = k->out[0].data };
+}
+
+/* An x in pieces is put together in front of the workspace that k has then. */
+static rw_status make_whole(rw_kernel *k, const struct rw_conv *c, struct conv_operands *o)
+{
+    if (!o->pieces) return RW_OK;
+    const size_t bytes = rw_conv_packed_bytes(c, c->n * c->h * c->w);
+    if (k->workspace_bytes < bytes) return RW_ERR_MEMORY;
+    rw_conv_pack_all(c, o, k->threads, k->workspace);
+    o->x = k->workspace;
+    o->pieces = 0;
+    k->workspace = (char *)k->workspace + bytes;
+    k->workspace_bytes -= bytes;
+    return RW_OK;
+}
+
+static rw_status run(const rw_kernel *kernel, enum rw_conv_kind kind)
+{
+    rw_kernel k = *kernel;
+    const struct rw_conv c = rw_conv_of_kernel(&k, kind);
+    struct conv_operands o = operands_of(&k, kind);
+    if (!k.out[0].layout->numel) return RW_OK;
+    if (rw_conv_is_product(&c, kind)) {
+        RW_CHECK(make_whole(&k, &c, &o));
+        return rw_conv_run_product(&k, kind, &c, &o, RW_ISA_NAME(rw_gemm_own_tile));
+    }
+    bool done = false;
+    RW_CHECK(rw_conv_run_library(&k, kind, &c, &o, &done));
+    if (done) return RW_OK;
+    RW_CHECK(make_whole(&k, &c, &o));
+    run_own(&k, kind, &c, &o);
     return RW_OK;
 }
 

@@ -8,6 +8,7 @@
  */
 #include "device/cuda/cudnn/conv.h"
 #include "device/cuda/kernel.cuh"
+#include "ops/common/units.cuh"
 
 extern "C" {
 #include "ops/conv/conv.h"
@@ -158,7 +159,42 @@ __global__ void __launch_bounds__(32 * WARPS)
     to[at] = narrow<T>(sum ? part + widen(sum[at]) : part);
 }
 
+/* ---- an x in pieces ---- */
+
+/* Units of a piece, `own` of each pixel, go to units [first, first + own) of `all`. */
+template <typename U>
+__global__ void __launch_bounds__(256)
+    pack_kernel(const U *piece, U *to, int64_t n, int64_t own, int64_t all, int64_t first)
+{
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < n) to[i / own * all + first + i % own] = piece[i];
+}
+
+/* Side by side, at the beginning of the workspace. */
+void pack(const rw_kernel *k, const rw_conv &c, int from, int64_t pieces)
+{
+    const int64_t size = static_cast<int64_t>(rw_dtype_size(c.dtype)), pixels = c.n * c.h * c.w, all = c.c * size;
+    int64_t first = 0;
+    for (const rw_view *v = k->in + from; v < k->in + from + pieces; v++) {
+        const int64_t own = v->layout->dim[3] * size, unit = own ? widest_unit(first | own | all, v->data) : 1;
+        const int64_t n = pixels * own / unit;
+        if (n)
+            with_unit(static_cast<size_t>(unit), [&](auto u) {
+                using U = decltype(u);
+                RW_LAUNCH(pack_kernel<U>, blocks_for(n, 256), 256, 0, k, static_cast<const U *>(v->data),
+                          static_cast<U *>(k->workspace), n, own / unit, all / unit, first / unit);
+                return RW_OK;
+            });
+        first += own;
+    }
+}
+
 /* ---- the run ---- */
+
+/* Operands where they are: x or dy, what it is multiplied with, a bias or a sum. */
+struct operands {
+    const void *at[3];
+};
 
 extents extents_of(const rw_conv &c, rw_conv_kind kind)
 {
@@ -172,9 +208,10 @@ extents extents_of(const rw_conv &c, rw_conv_kind kind)
     return e;
 }
 
-template <typename T, int KIND> void launch(const rw_kernel *k, const rw_conv &c, const T *add)
+template <typename T, int KIND> void launch(const rw_kernel *k, const rw_conv &c, const operands &o)
 {
-    const T *const a = static_cast<const T *>(k->in[0].data), *const b = static_cast<const T *>(k->in[1].data);
+    const T *const a = static_cast<const T *>(o.at[0]), *const b = static_cast<const T *>(o.at[1]);
+    const T *const add = static_cast<const T *>(o.at[2]);
     T *const to = static_cast<T *>(k->out[0].data);
     if (rw_conv_is_depthwise(&c)) {
         const int64_t n = k->out[0].layout->numel, across = (c.c + 31) / 32;
@@ -208,9 +245,9 @@ size_t aligned(size_t bytes)
 constexpr int INPUTS = 3; /* of a forward a bias, of a weight's gradient a sum: that one the library does not see */
 
 struct choice {
-    bool by_library; /* the workspace: its own part, copies of inputs, a weight's gradient before it is added */
+    bool by_library; /* the workspace: x put together, the library's part, copies of inputs, a gradient before a sum */
     rw_dnn_conv_signature signature;
-    size_t own;
+    size_t packed, own;
     bool copied[INPUTS];
     size_t at[INPUTS], gradient_at;
     size_t workspace;
@@ -229,13 +266,14 @@ rw_dnn_conv_signature signature_of(const rw_conv &c, rw_conv_kind kind, bool thi
     return s;
 }
 
-/* Behind the library's own part. */
+/* Behind the library's own part. What was put together lies where the library may load it. */
 void lay_out(choice *c, const rw_layout *const *in, size_t size)
 {
     const bool sums = in[2] && c->signature.kind == RW_DNN_CONV_WEIGHT;
-    c->workspace = c->own;
+    c->workspace = c->packed + c->own;
     for (int i = 0; i < INPUTS; i++) {
-        c->copied[i] = in[i] && !(i == 2 && sums) && static_cast<size_t>(in[i]->offset) * size % LOADED != 0;
+        const bool is_given = in[i] && !(i == 2 && sums) && !(i == 0 && c->packed);
+        c->copied[i] = is_given && static_cast<size_t>(in[i]->offset) * size % LOADED != 0;
         c->at[i] = c->workspace;
         if (c->copied[i]) c->workspace += aligned(static_cast<size_t>(in[i]->numel) * size);
     }
@@ -243,12 +281,15 @@ void lay_out(choice *c, const rw_layout *const *in, size_t size)
     if (sums) c->workspace += aligned(static_cast<size_t>(in[2]->numel) * size);
 }
 
-/* in[2] is NULL where there is none. pins: workspace is asked for; else a kernel runs, and what is pinned looked up. */
+/* in[2] is NULL where there is none. pieces: x comes in some. pins: workspace is asked for; else a kernel runs, and
+   what is pinned looked up. */
 rw_status choose(choice *ret, const void *device, const rw_conv &c, rw_conv_kind kind, const rw_layout *const *in,
-                 bool pins)
+                 bool pieces, bool pins)
 {
     rw_dnn_conv *const library = static_cast<const rw_cuda *>(device)->conv;
     *ret = {};
+    if (pieces) ret->packed = aligned(static_cast<size_t>(c.n * c.h * c.w * c.c) * rw_dtype_size(c.dtype));
+    ret->workspace = ret->packed;
     ret->signature = signature_of(c, kind, in[2] != nullptr);
     if (!(c.n && c.h && c.w && c.c && c.oh && c.ow && c.oc)) return RW_OK; /* nothing to sum up */
     if (pins) {
@@ -261,12 +302,14 @@ rw_status choose(choice *ret, const void *device, const rw_conv &c, rw_conv_kind
     return RW_OK;
 }
 
-/* Input i where the library may load it. A failure is seen by rw_cuda_launched(). */
-const void *loaded(const rw_kernel *k, const choice &c, int i)
+/* Operand i, input `input` if that is where it is, where the library may load it. A failure is seen by
+   rw_cuda_launched(). */
+const void *loaded(const rw_kernel *k, const choice &c, const operands &o, int i, int input)
 {
-    if (!c.copied[i]) return k->in[i].data;
+    if (!c.copied[i]) return o.at[i];
     void *const to = static_cast<char *>(k->workspace) + c.at[i];
-    cudaMemcpyAsync(to, k->in[i].data, static_cast<size_t>(k->in[i].layout->numel) * rw_dtype_size(k->in[i].dtype),
+    const rw_view &in = k->in[input];
+    cudaMemcpyAsync(to, in.data, static_cast<size_t>(in.layout->numel) * rw_dtype_size(in.dtype),
                     cudaMemcpyDeviceToDevice, rw_stream(k));
     return to;
 }
@@ -279,51 +322,67 @@ template <typename T> __global__ void __launch_bounds__(256) plus_kernel(const T
 }
 
 /* The library's product, and what a weight's gradient is added to. */
-template <typename T> rw_status run_library(const rw_kernel *k, const choice &c, rw_conv_kind kind)
+template <typename T>
+rw_status run_library(const rw_kernel *k, const choice &c, rw_conv_kind kind, const rw_conv_inputs &from,
+                      const operands &o)
 {
-    const bool sums = kind == RW_CONV_WEIGHT && rw_kernel_has(k, 2);
+    const bool sums = kind == RW_CONV_WEIGHT && o.at[2];
     char *const workspace = static_cast<char *>(k->workspace);
     T *const to = static_cast<T *>(k->out[0].data);
     T *const made = sums ? reinterpret_cast<T *>(workspace + c.gradient_at) : to;
-    const void *const a = loaded(k, c, 0), *const b = loaded(k, c, 1);
-    const void *const bias = c.signature.bias ? loaded(k, c, 2) : nullptr;
+    const void *const a = loaded(k, c, o, 0, from.first), *const b = loaded(k, c, o, 1, from.other);
+    const void *const bias = c.signature.bias ? loaded(k, c, o, 2, from.third) : nullptr;
     const void *const x = kind == RW_CONV_DATA ? made : a, *const w = kind == RW_CONV_WEIGHT ? made : b;
     const void *const y = kind == RW_CONV_FORWARD ? made : kind == RW_CONV_DATA ? a : b;
     const rw_cuda *const cuda = static_cast<const rw_cuda *>(k->device);
-    const rw_status status = rw_dnn_conv_run(cuda->conv, &c.signature, x, w, y, bias, workspace, c.own);
+    const rw_status status = rw_dnn_conv_run(cuda->conv, &c.signature, x, w, y, bias, workspace + c.packed, c.own);
     const int64_t n = k->out[0].layout->numel;
     if (!status && sums)
-        RW_LAUNCH(plus_kernel<T>, blocks_for(n, 256), 256, 0, k, made, static_cast<const T *>(k->in[2].data), to, n);
+        RW_LAUNCH(plus_kernel<T>, blocks_for(n, 256), 256, 0, k, made, static_cast<const T *>(o.at[2]), to, n);
     return status;
 }
 
 template <int KIND> size_t workspace_of(const rw_op_call *call)
 {
     const rw_conv_kind kind = static_cast<rw_conv_kind>(KIND);
-    const rw_layout *const third = call->n_inputs > 2 ? call->in[2].layout : nullptr;
-    const rw_layout *const in[] = { call->in[0].layout, call->in[1].layout, third };
-    choice c;
-    return choose(&c, call->device, rw_conv_of_call(call, kind), kind, in, true) ? SIZE_MAX : c.workspace;
+    const rw_conv_attrs *const a = static_cast<const rw_conv_attrs *>(call->attrs);
+    const rw_conv_inputs at = rw_conv_inputs_of(a);
+    const rw_layout *const third = call->n_inputs > at.third ? call->in[at.third].layout : nullptr;
+    const rw_layout *const in[] = { call->in[at.first].layout, call->in[at.other].layout, third };
+    const rw_conv c = rw_conv_of_call(call, kind);
+    choice by;
+    return choose(&by, call->device, c, kind, in, a->more > 0, true) ? SIZE_MAX : by.workspace;
+}
+
+template <typename T, int KIND>
+rw_status run_of(const rw_kernel *k, const rw_conv &c, const choice &by, const rw_conv_inputs &from)
+{
+    const int64_t more = static_cast<const rw_conv_attrs *>(k->attrs)->more;
+    const bool has_third = rw_kernel_has(k, from.third);
+    const operands o = { { more ? k->workspace : k->in[from.first].data, k->in[from.other].data,
+                           has_third ? k->in[from.third].data : nullptr } };
+    if (more) pack(k, c, from.first, more + 1);
+    if (!by.by_library) {
+        launch<T, KIND>(k, c, o);
+        return rw_cuda_launched(k);
+    }
+    const rw_status status = run_library<T>(k, by, static_cast<rw_conv_kind>(KIND), from, o);
+    return status ? status : rw_cuda_launched(k);
 }
 
 template <int KIND> rw_status run(const rw_kernel *k)
 {
     const rw_conv_kind kind = static_cast<rw_conv_kind>(KIND);
+    const rw_conv_attrs *const a = static_cast<const rw_conv_attrs *>(k->attrs);
+    const rw_conv_inputs at = rw_conv_inputs_of(a);
     const rw_conv c = rw_conv_of_kernel(k, kind);
     if (!k->out[0].layout->numel) return RW_OK;
-    const rw_layout *const third = rw_kernel_has(k, 2) ? k->in[2].layout : nullptr;
-    const rw_layout *const in[] = { k->in[0].layout, k->in[1].layout, third };
+    const rw_layout *const third = rw_kernel_has(k, at.third) ? k->in[at.third].layout : nullptr;
+    const rw_layout *const in[] = { k->in[at.first].layout, k->in[at.other].layout, third };
     choice by;
-    choose(&by, k->device, c, kind, in, false);
+    choose(&by, k->device, c, kind, in, a->more > 0, false);
     if (k->workspace_bytes < by.workspace) return RW_ERR_MEMORY;
-    return with_float_type(c.dtype, [&](auto type) {
-        using T = decltype(type);
-        const rw_status status = by.by_library ? run_library<T>(k, by, kind) : RW_OK;
-        if (status) return status;
-        if (!by.by_library)
-            launch<T, KIND>(k, c, rw_kernel_has(k, 2) ? static_cast<const T *>(k->in[2].data) : nullptr);
-        return rw_cuda_launched(k);
-    });
+    return with_float_type(c.dtype, [&](auto type) { return run_of<decltype(type), KIND>(k, c, by, at); });
 }
 
 } // namespace

@@ -13,6 +13,9 @@
  * bands have sums of their own, which are added in order (many pixels, a small weight), or each unit has some of the
  * filters and sees all images (few pixels, a large weight). The library itself would cut it by the number of threads,
  * and bits would depend on that.
+ *
+ * Of an x in pieces a thread puts together the rows of its unit, which are near then when the library reads them; where
+ * units are filters, of which each reads all of x, that is put together once.
  */
 #include "ops/conv/conv_run.h"
 
@@ -45,6 +48,7 @@ struct plan {
     struct rw_onednn_primitive *primitive[UNITS]; /* of a band; else of a unit, and of the last one */
     int copy[UNITS], copies;                      /* which copy of the weight a primitive takes */
     size_t scratch, turned, dense, pack;          /* bytes: per thread, of a weight in any layout, of a unit's dy */
+    size_t rows, whole;                           /* of an x that comes in pieces: of a unit's, or of all of it */
     size_t workspace;
 };
 
@@ -212,8 +216,25 @@ static bool is_for_library(const struct rw_conv *c)
            c->n < most && c->padding[0] < c->kh * c->dilation[0] && c->padding[1] < c->kw * c->dilation[1];
 }
 
+/* Of a weight's gradient: what a thread has for itself. */
+static size_t own_bytes(const struct plan *p)
+{
+    return p->scratch + p->turned + p->pack + p->rows;
+}
+
+/* Of a unit of an x in pieces, the largest. */
+static size_t bytes_of_rows(const struct rw_conv *c, enum rw_conv_kind kind, const struct plan *p)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < p->bands; i++) {
+        const struct rows r = rows_of(c, kind, p, i);
+        if (r.x_end - r.x > most) most = r.x_end - r.x;
+    }
+    return rw_conv_packed_bytes(c, (p->bands > 1 ? 1 : p->each) * most * c->w);
+}
+
 static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, struct rw_onednn *onednn, int threads,
-                           bool bias, bool planning, struct plan *ret)
+                           bool bias, bool pieces, bool planning, struct plan *ret)
 {
     *ret = (struct plan){ .threads = rw_conv_products(c) < RW_CONV_PARALLEL_FROM ? 1 : threads, .bands = 1 };
     ret->own = !is_for_library(c);
@@ -223,23 +244,29 @@ static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, stru
     RW_CHECK(ask_library(c, kind, onednn, bias, planning, ret));
     if (ret->own) return RW_OK;
     const size_t each_thread = (size_t)ret->threads;
+    if (pieces && ret->filters) ret->whole = rw_conv_packed_bytes(c, c->n * c->h * c->w);
+    else if (pieces) ret->rows = bytes_of_rows(c, kind, ret);
     if (kind == RW_CONV_WEIGHT) {
         ret->dense = aligned((size_t)weight_elements(c) * sizeof(float));
         if (ret->filters) ret->pack = aligned((size_t)(c->n * c->oh * c->ow * ret->each) * rw_dtype_size(c->dtype));
-        ret->workspace = each_thread * (ret->scratch + ret->turned + ret->pack) +
+        ret->workspace = ret->whole + each_thread * own_bytes(ret) +
                          ret->dense * (size_t)(ret->filters ? 1 : ret->units);
-    } else ret->workspace = each_thread * ret->scratch + ret->turned * (size_t)ret->copies;
+    } else ret->workspace = each_thread * (ret->scratch + ret->rows) + ret->turned * (size_t)ret->copies;
     return RW_OK;
 }
 
 size_t rw_conv_workspace_cpu(const rw_op_call *call, enum rw_conv_kind kind)
 {
     const struct rw_conv c = rw_conv_of_call(call, kind);
-    if (rw_conv_is_product(&c, kind)) return rw_conv_product_workspace(call, &c, kind);
+    const struct rw_conv_attrs *const a = call->attrs;
+    const bool third = rw_conv_inputs_of(a).third < call->n_inputs, pieces = a->more > 0;
+    const size_t whole = pieces ? rw_conv_packed_bytes(&c, c.n * c.h * c.w) : 0;
+    if (rw_conv_is_product(&c, kind)) return whole + rw_conv_product_workspace(call, &c, kind, third);
     const struct rw_cpu *const cpu = call->device;
-    const bool bias = kind == RW_CONV_FORWARD && call->n_inputs == 3;
+    const bool bias = kind == RW_CONV_FORWARD && third;
     struct plan p;
-    return make_plan(&c, kind, cpu->onednn, call->threads, bias, true, &p) ? SIZE_MAX : p.workspace;
+    if (make_plan(&c, kind, cpu->onednn, call->threads, bias, pieces, true, &p)) return SIZE_MAX;
+    return p.own ? whole : p.workspace;
 }
 
 /* ---- the run ---- */
@@ -264,18 +291,30 @@ static size_t begin_of_y(const struct job *j, const struct rows *r, int64_t unit
     return (size_t)((image * j->c->oh + r->y) * j->c->ow * j->c->oc) * rw_dtype_size(j->c->dtype);
 }
 
+/* A unit's x, which lies there in pieces: put together at `to`. */
+static const char *rows_at(const struct job *j, const struct rows *r, int64_t unit, char *to)
+{
+    const struct rw_conv *const c = j->c;
+    if (!j->o->pieces) return (const char *)j->o->x + begin_of_x(j, r, unit);
+    const int64_t images = j->p->bands > 1 ? 1 : unit == j->p->units - 1 ? j->p->rest : j->p->each;
+    const int64_t first = (unit / j->p->bands * j->p->each * c->h + r->x) * c->w;
+    rw_conv_pack(c, j->o, first, images * (r->x_end - r->x) * c->w, to);
+    return to;
+}
+
 /* y or dx of a group of images, or of a band. */
 static rw_status run_images(const struct job *j, enum rw_conv_kind kind, int64_t unit, int thread)
 {
     const struct plan *const p = j->p;
     const bool forward = kind == RW_CONV_FORWARD;
     const struct rows r = rows_of(j->c, kind, p, unit % p->bands);
-    const size_t x = begin_of_x(j, &r, unit), y = begin_of_y(j, &r, unit);
-    const char *const image = forward ? (const char *)j->o->x + x : (char *)j->o->to + x;
-    const char *const result = forward ? (char *)j->o->to + y : (const char *)j->o->x + y;
+    const size_t y = begin_of_y(j, &r, unit);
     const int which = primitive_of(p, unit);
     const char *const weight = j->at + (size_t)p->copy[which] * p->turned;
-    char *const scratch = j->at + (size_t)p->copies * p->turned + (size_t)thread * p->scratch;
+    char *const scratch = j->at + (size_t)p->copies * p->turned + (size_t)thread * (p->scratch + p->rows);
+    const char *const image = forward ? rows_at(j, &r, unit, scratch + p->scratch)
+                                      : (char *)j->o->to + begin_of_x(j, &r, unit);
+    const char *const result = forward ? (char *)j->o->to + y : (const char *)j->o->x + y;
     return rw_onednn_conv_run(p->primitive[which], thread, image, weight, j->o->bias, result, scratch);
 }
 
@@ -285,12 +324,6 @@ static void pack_filters(const struct rw_conv *c, const void *dy, int64_t first,
     const size_t size = rw_dtype_size(c->dtype), row = (size_t)n * size;
     const char *from = (const char *)dy + (size_t)first * size;
     for (int64_t i = 0; i < c->n * c->oh * c->ow; i++, from += (size_t)c->oc * size, to += row) memcpy(to, from, row);
-}
-
-/* Of a weight's gradient: what a thread has for itself. */
-static size_t own_bytes(const struct plan *p)
-{
-    return p->scratch + p->turned + p->pack;
 }
 
 /* A weight's gradient of some images, a band or some filters, dense, in float32. */
@@ -310,7 +343,7 @@ static rw_status run_weight(const struct job *j, int64_t unit, int thread)
         to = sums + (size_t)(unit * p->each * c->cg * c->kh * c->kw) * sizeof(float);
     } else {
         const struct rows r = rows_of(c, RW_CONV_WEIGHT, p, unit % p->bands);
-        x += begin_of_x(j, &r, unit);
+        x = rows_at(j, &r, unit, packed + p->pack);
         dy += begin_of_y(j, &r, unit);
         to = sums + (size_t)unit * p->dense;
     }
@@ -381,11 +414,17 @@ rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const 
 {
     const struct rw_cpu *const cpu = k->device;
     struct plan p;
-    RW_CHECK(make_plan(c, kind, cpu->onednn, k->threads, o->bias != NULL, false, &p));
+    RW_CHECK(make_plan(c, kind, cpu->onednn, k->threads, o->bias != NULL, o->pieces > 0, false, &p));
     *ret_done = !p.own;
     if (p.own) return RW_OK;
     if (k->workspace_bytes < p.workspace) return RW_ERR_MEMORY;
-    const struct job j = { c, &p, o, k->workspace };
+    struct conv_operands all = *o;
+    if (p.whole) {
+        rw_conv_pack_all(c, o, p.threads, k->workspace);
+        all.x = k->workspace;
+        all.pieces = 0;
+    }
+    const struct job j = { c, &p, &all, (char *)k->workspace + p.whole };
     if (kind != RW_CONV_WEIGHT) RW_CHECK(turn_weights(&j));
     RW_CHECK(run_units(&j, kind));
     if (kind == RW_CONV_WEIGHT) add_up(&j);

@@ -127,9 +127,9 @@ static struct gemm product_of(const struct rw_conv *c, enum rw_conv_kind kind, b
     return g;
 }
 
-size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c, enum rw_conv_kind kind)
+size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c, enum rw_conv_kind kind, bool third)
 {
-    struct gemm g = product_of(c, kind, call->n_inputs == 3);
+    struct gemm g = product_of(c, kind, third);
     const size_t bytes = rw_gemm_workspace_cpu(call, &g);
     if (!g.adds) return bytes;
     g.adds = false; /* what it is added to may be absent when it runs: room for either */

@@ -13,6 +13,8 @@
 /* x and weight of conv2d, dy and weight of conv2d_data, x and dy of conv2d_weight: x, y. */
 struct conv_operands {
     const void *x, *y;
+    const rw_view *piece; /* of x, where that is not whole yet and NULL */
+    int64_t pieces;       /* how many; 0: x is whole */
     const void *bias; /* [oc], or NULL */
     const void *sum;  /* of conv2d_weight: what is added, or NULL */
     void *to;
@@ -24,9 +26,14 @@ rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const 
 
 /* Is it carried out as a matrix product? And that; tile: the own loops of this instruction set. */
 bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind);
-size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c, enum rw_conv_kind kind);
+size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c, enum rw_conv_kind kind, bool third);
 rw_status rw_conv_run_product(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
                               const struct conv_operands *o, rw_gemm_tile_fn tile);
+
+/* The pieces of x side by side: some pixels of it, in the order of memory, or all; and the bytes that these take. */
+size_t rw_conv_packed_bytes(const struct rw_conv *c, int64_t pixels);
+void rw_conv_pack(const struct rw_conv *c, const struct conv_operands *o, int64_t first, int64_t pixels, void *to);
+void rw_conv_pack_all(const struct rw_conv *c, const struct conv_operands *o, int threads, void *to);
 
 /* From this many multiplications on, starting threads pays. */
 #define RW_CONV_PARALLEL_FROM 524288.0

@@ -135,6 +135,7 @@ OTHERS = [
     (r'attention_cuda:pack_kernel', 'operands that begin off an aligned address'),
     (r'conv_cuda:tile_kernel<.*>', 'limited by arithmetic; what is multiplied is gathered element by element'),
     (r'conv_cuda:depthwise(_weight)?_kernel<.*>', 'taps of a pixel, each read from the cache by its neighbours'),
+    (r'conv_cuda:pack_kernel<.*>', 'rows of any width, beside the product that reads them'),
     (r'conv_cuda:plus_kernel<.*>', 'of a weight, beside the product whose result it reads'),
     (r'groups_cuda:(statistics|sums)_kernel<.*>', 'columns side by side, rows in turn'),
     (r'groups_cuda:(normalise|slope)_kernel<.*>', 'elements side by side, each with the numbers of its channel'),

@@ -97,12 +97,12 @@ Test(images, published_sizes)
 }
 
 /* What a step of eight images of the published size keeps, by planning alone. */
-static double kept_under(enum model_kind kind, const char *policy)
+static double kept_under(enum model_kind kind, rw_dtype dtype, const char *policy)
 {
     enum { N = 8, SIDE_OF_ALL = 224 };
     struct fixture b = fixture_open(1, 2);
-    const struct model_config c = config_of(kind, "published", RW_F32);
-    rw_tensor *const images = rw_input(b.t, RW_F32, RW_SHAPE(N, SIDE_OF_ALL, SIDE_OF_ALL, 3), NULL);
+    const struct model_config c = config_of(kind, "published", dtype);
+    rw_tensor *const images = rw_input(b.t, dtype, RW_SHAPE(N, SIDE_OF_ALL, SIDE_OF_ALL, 3), NULL);
     rw_tensor *const x = rw_permute(b.t, images, (const int[]){ 0, 3, 1, 2 }); /* channels last: no copy is made */
     rw_tensor *const loss = images_loss(&c, b.ctx, b.t, x, rw_input(b.t, RW_I32, RW_SHAPE(N), NULL));
     char *text = NULL;
@@ -127,17 +127,33 @@ static double kept_under(enum model_kind kind, const char *policy)
  */
 Test(images, kept_with_bn_and_relu_made_again)
 {
-    const double resnet = kept_under(MODEL_RESNET50, "none"), densenet = kept_under(MODEL_DENSENET121, "none");
-    const double bare = kept_under(MODEL_RESNET50, "discard:bn,relu") / resnet;
-    const double less = kept_under(MODEL_RESNET50, "discard:bn,pool,projection") / resnet;
-    const double half = kept_under(MODEL_DENSENET121, "discard:bn,relu") / densenet;
-    const double pooled = kept_under(MODEL_DENSENET121, "discard:bn,pool") / densenet;
+    const double resnet = kept_under(MODEL_RESNET50, RW_F32, "none");
+    const double densenet = kept_under(MODEL_DENSENET121, RW_F32, "none");
+    const double bare = kept_under(MODEL_RESNET50, RW_F32, "discard:bn,relu") / resnet;
+    const double less = kept_under(MODEL_RESNET50, RW_F32, "discard:bn,pool,projection") / resnet;
+    const double half = kept_under(MODEL_DENSENET121, RW_F32, "discard:bn,relu") / densenet;
+    const double pooled = kept_under(MODEL_DENSENET121, RW_F32, "discard:bn,pool") / densenet;
     cr_expect_leq(bare, 0.5637, "resnet50: %.4f", bare);
     cr_expect_leq(less, 0.4717, "resnet50 without pool and first projections: %.4f", less);
     cr_expect_leq(half, 0.3095, "densenet121: %.4f", half);
     cr_expect_leq(pooled, 0.2978, "densenet121 without its pool: %.4f", pooled);
     cr_expect_leq(densenet / 8, 85.9e6, "densenet121 under none: %.0f bytes an image", densenet / 8);
     cr_expect_leq(resnet / 8, 80.8e6, "resnet50 under none: %.0f bytes an image", resnet / 8);
+}
+
+/*
+ * unet, by the pixel of an image of the published width: two relus in each of four levels down and up, 64 channels at
+ * the top and half as many elements in each level below; two at the bottom; what is brought up again; what pools make,
+ * with a byte for each element of it; and both sides of the loss. No concatenation is among them: what brings up and a
+ * relu made its pieces.
+ */
+Test(images, unet_keeps_no_concatenation)
+{
+    enum { LEVELS = 8 + 4 + 2 + 1, DOWN = 2 * 8 * LEVELS, UP = 3 * 8 * LEVELS, BOTTOM = 8, POOLED = 2 * LEVELS };
+    const double pixels = 8.0 * 224 * 224, elements = DOWN + UP + BOTTOM + POOLED + 2;
+    cr_expect_eq(elements, 640);
+    cr_expect_eq(kept_under(MODEL_UNET, RW_F32, "none"), pixels * (4 * elements + POOLED));
+    cr_expect_eq(kept_under(MODEL_UNET, RW_BF16, "none"), pixels * (2 * elements + POOLED));
 }
 
 #define STEPS 20
