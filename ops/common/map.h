@@ -17,8 +17,8 @@
 /* Elements of a block: enough to hide the cost of handing it out, few enough to balance threads. */
 #define MAP_BLOCK 16384
 
-/* Bytes ahead of a vector that are fetched with it. What forward has kept comes from far: a kernel as short as gelu waits
-   for its input longer than it computes. */
+/* Bytes ahead of a vector that are fetched with it. What forward has kept comes from far: a kernel as short as gelu
+   waits for its input longer than it computes. */
 #define MAP_AHEAD 2048
 
 /* Operands are counted by constants: their loops are unrolled, so that vectors stay in registers. */
