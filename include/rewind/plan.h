@@ -92,8 +92,9 @@ RW_API rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points,
  * What one run of a node takes, by its signature: op, types, layouts, attributes; and what each byte of a step's peak
  * takes that the caches have no room for. Predictions are sums of these. Without any, nodes are taken at nominal rates:
  * good for comparing plans, not for milliseconds. A node that was not measured (another batch, another length) is taken
- * at nominal rates times what its op took over them where it was. A plan is a pure function of the tape, the policy and
- * the costs.
+ * at nominal rates times what its op took over them where it was; where its op never was, times what all ops took that
+ * are bound by the same, arithmetic or memory. So costs of one model are the machine's ceilings for another one. A plan
+ * is a pure function of the tape, the policy and the costs.
  */
 
 /**

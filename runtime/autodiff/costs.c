@@ -13,11 +13,15 @@
 #define NOMINAL_BYTES_PER_S 1e10
 #define NOMINAL_NODE_S 1e-6
 
+static enum rw_cost_bound bound_of(rw_op_cost cost)
+{
+    return cost.flops / NOMINAL_FLOPS_PER_S > cost.bytes / NOMINAL_BYTES_PER_S ? RW_BOUND_ARITHMETIC : RW_BOUND_MEMORY;
+}
+
 double rw_nominal_seconds(rw_op_cost cost)
 {
-    const double arithmetic = cost.flops / NOMINAL_FLOPS_PER_S;
-    const double traffic = cost.bytes / NOMINAL_BYTES_PER_S;
-    return NOMINAL_NODE_S + (arithmetic > traffic ? arithmetic : traffic);
+    return NOMINAL_NODE_S + (bound_of(cost) == RW_BOUND_ARITHMETIC ? cost.flops / NOMINAL_FLOPS_PER_S
+                                                                   : cost.bytes / NOMINAL_BYTES_PER_S);
 }
 
 static void mix_desc(struct rw_hash *h, const rw_desc *d)
@@ -66,7 +70,8 @@ double rw_costs_seconds(const struct rw_costs *costs, const rw_op_call *call, si
     if (e) return (double)e->picoseconds * 1e-12;
     const uint8_t dtype = call->n_outputs ? (uint8_t)call->out[0].dtype : 0;
     const struct rw_cost_class *c = class_of(costs, call->op->name, dtype);
-    if (!c) c = &costs->kind[costs->n_kinds - 1]; /* all ops together */
+    const enum rw_cost_bound bound = bound_of(cost);
+    if (!c) c = costs->all[bound].nominal > 0 ? &costs->all[bound] : &costs->all[!bound];
     return nominal * c->measured / c->nominal;
 }
 
@@ -92,8 +97,12 @@ static bool count_class(struct rw_costs *costs, const struct rw_cost_entry *e)
         *c = (struct rw_cost_class){ .dtype = e->dtype };
         memcpy(c->op, e->op, sizeof c->op);
     }
-    c->measured += (double)e->picoseconds * 1e-12;
-    c->nominal += rw_nominal_seconds((rw_op_cost){ (double)e->operations, (double)e->bytes });
+    const rw_op_cost cost = { (double)e->operations, (double)e->bytes };
+    struct rw_cost_class *const count[] = { c, &costs->all[bound_of(cost)] };
+    for (int i = 0; i < 2; i++) {
+        count[i]->measured += (double)e->picoseconds * 1e-12;
+        count[i]->nominal += rw_nominal_seconds(cost);
+    }
     return true;
 }
 
@@ -122,18 +131,11 @@ uint64_t rw_costs_entries_hash(const struct rw_costs *costs)
 
 bool rw_costs_seal(struct rw_costs *costs)
 {
-    struct rw_cost_class all = { .op = "*", .dtype = UINT8_MAX };
     qsort(costs->entry, costs->n, sizeof *costs->entry, by_signature);
     for (size_t i = 0; i < costs->n; i++) {
         if (i && costs->entry[i].signature == costs->entry[i - 1].signature) return false;
         if (!count_class(costs, &costs->entry[i])) return false;
     }
-    for (size_t i = 0; i < costs->n_kinds; i++) {
-        all.measured += costs->kind[i].measured;
-        all.nominal += costs->kind[i].nominal;
-    }
-    if (!rw_grow(&costs->kind, &costs->cap_kinds, costs->n_kinds, 1, sizeof all)) return false;
-    costs->kind[costs->n_kinds++] = all;
     struct rw_hash h = hash_entries(costs);
     rw_hash_mix(&h, costs->memory.near_bytes);
     rw_hash_mix(&h, costs->memory.picoseconds);

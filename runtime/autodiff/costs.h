@@ -1,7 +1,8 @@
 /*
  * Costs: what one run of a node takes on this machine, by the node's signature - its op, types, layouts and attributes
  * - as it was measured in real steps. A node that was not measured is taken at nominal rates, times what its op took
- * over those rates where it was measured. Without costs nominal rates are all there is.
+ * over those rates where it was measured; of an op that never was, times what all took that are bound by the same, by
+ * arithmetic or by memory: a matrix unit says nothing of gelu. Without costs nominal rates are all there is.
  *
  * A node's cost is that of one whose memory is in the processor's caches. What is not there has a price of its own, by
  * the bytes that a step works in: struct rw_memory_cost.
@@ -48,7 +49,10 @@ struct rw_cost_entry {
     uint8_t dtype;       /* of the first output */
 };
 
-/* An op in a type: what it takes over nominal rates. */
+/* What a node waits for, at nominal rates. */
+enum rw_cost_bound { RW_BOUND_MEMORY, RW_BOUND_ARITHMETIC };
+
+/* An op in a type, or all ops of a bound: what they take over nominal rates. */
 struct rw_cost_class {
     char op[RW_COST_OP];
     uint8_t dtype;
@@ -60,6 +64,7 @@ struct rw_costs {
     size_t n, cap;
     struct rw_cost_class *kind; /* in the order of their first entry */
     size_t n_kinds, cap_kinds;
+    struct rw_cost_class all[2]; /* by bound; their op and dtype say nothing */
     struct rw_memory_cost memory;
     int threads; /* of the host, when they were measured */
     uint64_t hash;
@@ -84,6 +89,6 @@ double rw_costs_seconds(const struct rw_costs *costs, const rw_op_call *call, si
 rw_status rw_costs_add(struct rw_costs *costs, const struct rw_cost_entry *entry);
 bool rw_costs_seal(struct rw_costs *costs);
 uint64_t rw_costs_entries_hash(const struct rw_costs *costs); /* of a sealed table, without its cost of memory */
-void rw_costs_free(struct rw_costs *costs); /* NULL-safe */
+void rw_costs_free(struct rw_costs *costs);                   /* NULL-safe */
 
 #endif

@@ -278,6 +278,38 @@ Test(costs, an_op_that_was_measured_speaks_for_its_kind)
     fixture_close(&b);
 }
 
+static struct rw_cost_entry entry_of(const char *op, uint64_t signature, double flops, double bytes, double times)
+{
+    struct rw_cost_entry e = { .signature = signature, .dtype = RW_F32, .operations = rw_cost_number(flops),
+                               .bytes = rw_cost_number(bytes) };
+    snprintf(e.op, sizeof e.op, "%s", op);
+    e.picoseconds = rw_cost_number(1e12 * times * rw_nominal_seconds((rw_op_cost){ flops, bytes }));
+    return e;
+}
+
+/* A product at ten times the nominal rate, a copy at half of it: an exp, which is bound by memory, is like the copy. */
+Test(costs, an_op_that_never_ran_is_like_those_bound_by_the_same)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct rw_costs *const costs = rw_calloc(1, sizeof *costs);
+    rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(500, 500), NULL);
+    rw_tensor *const exp = rw_exp(b.t, in), *const product = rw_matmul(b.t, in, in);
+    const struct rw_cost_entry matmul = entry_of("a product", 1, 1e12, 1e8, 0.1), copy = entry_of("a copy", 2, 0, 1e9, 2);
+    double nominal;
+    cr_assert_eq(rw_costs_add(costs, &matmul), RW_OK);
+    cr_assert(rw_costs_seal(costs));
+    cr_expect_float_eq(seconds_of(&b, costs, exp, &nominal) / nominal, 0.1, 1e-6, "for want of better");
+    struct rw_costs *const both = rw_calloc(1, sizeof *both);
+    cr_assert_eq(rw_costs_add(both, &matmul), RW_OK);
+    cr_assert_eq(rw_costs_add(both, &copy), RW_OK);
+    cr_assert(rw_costs_seal(both));
+    cr_expect_float_eq(seconds_of(&b, both, exp, &nominal) / nominal, 2, 1e-6);
+    cr_expect_float_eq(seconds_of(&b, both, product, &nominal) / nominal, 0.1, 1e-6);
+    rw_costs_free(costs);
+    rw_costs_free(both);
+    fixture_close(&b);
+}
+
 Test(costs, are_in_the_key_of_every_plan)
 {
     struct fixture b = measured();
