@@ -235,7 +235,8 @@ RW_API rw_tensor *rw_logsumexp_at(rw_site at, rw_tape *t, rw_tensor *x, uint32_t
 
 /**
  * x / (1 - p) where word i of the ticket is at least p * 2^32, else 0. 0 <= p < 1. The mask is never kept: the
- * backward draws it again. p = 0 gives x itself and draws nothing.
+ * backward draws it again. p = 0 gives x itself and draws nothing. Elements are counted in x's order; of an image that
+ * lies channels last, as convolutions leave it, in that of its memory, in which the result lies too.
  */
 RW_API rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, double p);
 #define rw_dropout(...) rw_dropout_at(RW_HERE, __VA_ARGS__)

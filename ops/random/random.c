@@ -1,6 +1,7 @@
 /* dropout, dropout_add, rand, randn, and the fills behind rw_init_normal() and rw_init_uniform(). */
 #include "ops/random/random.h"
 
+#include "ops/common/channels.h"
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/reduce/reduce.h"
@@ -101,7 +102,7 @@ rw_tensor *rw_dropout_at(rw_site at, rw_tape *t, rw_tensor *x, double p)
     p = rw_constant(x, p);
     if (p == 0) return rw_operand_check(at, t, x, "dropout", "x") ? x : NULL;
     const struct rw_dropout_attrs a = { p };
-    return rw_apply_at(at, t, &rw_op_dropout, &x, 1, &a, sizeof a, NULL);
+    return rw_apply_in_order_at(at, t, &rw_op_dropout, &x, 1, &a, sizeof a);
 }
 
 RW_DECLARE_KERNELS(rw_dropout_add)
@@ -117,7 +118,7 @@ rw_tensor *rw_dropout_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *re
     if (p == 0) return rw_add_at(at, t, residual, x);
     const struct rw_dropout_attrs a = { p };
     rw_tensor *const in[] = { x, residual };
-    return rw_apply_at(at, t, &rw_op_dropout_add, in, 2, &a, sizeof a, NULL);
+    return rw_apply_in_order_at(at, t, &rw_op_dropout_add, in, 2, &a, sizeof a);
 }
 
 /* rand and randn */

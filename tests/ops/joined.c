@@ -230,9 +230,9 @@ Test(ops_joined, second_gradients)
  * A stage of dense layers: each takes all that was made before it, normalises it and makes more channels of it. Kept
  * are what went into the stage and what each layer but the last has made; and of each the normalised whole, which the
  * weight's gradient reads, with two numbers for each channel. With batch norms made again these go, and what is left
- * grows as the number of layers.
+ * grows as the number of layers. Dropout behind a layer, whose mask is drawn again, changes nothing of it.
  */
-static void kept_by_stage(int layers, const char *policy)
+static void kept_by_stage(int layers, bool drops, const char *policy)
 {
     enum { N = 1, SIDE = 2, FIRST = 128, GROWTH = 128 }; /* buffers are multiples of 512 bytes */
     struct fixture b = fixture_open(3, 1);
@@ -251,7 +251,8 @@ static void kept_by_stage(int layers, const char *policy)
         rw_tensor *const y = rw_batchnorm(b.t, x, scale, bias, RW_NONE, RW_NONE,
                                           &(rw_batchnorm_params){ .relu = true });
         ckpt_end(b.t);
-        x = rw_concat(b.t, (rw_tensor *const[]){ x, rw_conv2d(b.t, y, w, RW_NONE, NULL) }, 2, 1);
+        rw_tensor *const more = rw_dropout(b.t, rw_conv2d(b.t, y, w, RW_NONE, NULL), drops ? 0.2 : 0);
+        x = rw_concat(b.t, (rw_tensor *const[]){ x, more }, 2, 1);
     }
     cr_assert_eq(rw_backward(b.t, rw_sum(b.t, x, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_memory_stats(b.ctx, &memory), RW_OK);
@@ -262,7 +263,8 @@ static void kept_by_stage(int layers, const char *policy)
         want += i + 1 < layers ? each * GROWTH : 0; /* nobody reads the last one again */
         if (!strcmp(policy, "none")) want += each * c + 2 * 4 * c;
     }
-    cr_expect_eq(memory.kept, want, "%d layers, %s: %zu bytes, not %zu", layers, policy, memory.kept, want);
+    cr_expect_eq(memory.kept, want, "%d layers%s, %s: %zu bytes, not %zu", layers, drops ? " with dropout" : "", policy,
+                 memory.kept, want);
     fixture_close(&b);
 }
 
@@ -270,10 +272,11 @@ Test(ops_joined, layers_of_a_stage_keep_their_growth)
 {
     static const int layers[] = { 1, 2, 5, 24, 48 };
     const size_t n = test_device() == RW_DEVICE_CPU ? sizeof layers / sizeof *layers : 3;
-    for (size_t i = 0; i < n; i++) {
-        kept_by_stage(layers[i], "none");
-        kept_by_stage(layers[i], "discard:bn");
-    }
+    for (size_t i = 0; i < n; i++)
+        for (int drops = 0; drops < 2; drops++) {
+            kept_by_stage(layers[i], drops, "none");
+            kept_by_stage(layers[i], drops, "discard:bn");
+        }
 }
 
 /* How many pieces a batchnorm reads of what `join` makes of three tensors, of which one requires a gradient. */

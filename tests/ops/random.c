@@ -189,6 +189,36 @@ Test(random, fills_share_no_words)
     fixture_close(&b);
 }
 
+/* An image that lies channels last is counted as it lies, the result lies as it does, and no copy is made. */
+Test(random, an_image_is_counted_as_it_lies)
+{
+    enum { N = 2, H = 3, W = 5, C = 7, ALL = N * H * W * C };
+    struct fixture b = fixture_open(5, 2);
+    float y[2][ALL], dx[2][ALL];
+    for (int adds = 0; adds < 2; adds++) {
+        for (int image = 0; image < 2; image++) {
+            const rw_shape shape = RW_SHAPE(N, H, W, C);
+            rw_generator_set(b.ctx, (rw_generator_state){ 77, 1000 });
+            rw_tensor *const given = rw_require_grad(b.t, rw_randn(b.t, RW_F32, shape));
+            rw_tensor *const x = image ? rw_permute(b.t, given, (const int[]){ 0, 3, 1, 2 }) : given;
+            rw_tensor *const z = adds ? rw_dropout_add(b.t, x, rw_tanh(b.t, x), 0.5) : rw_dropout(b.t, x, 0.5);
+            const size_t nodes = b.t->n_nodes;
+            rw_tensor *const back = image ? rw_permute(b.t, z, (const int[]){ 0, 2, 3, 1 }) : z;
+            cr_assert_not_null(back, "%s", rw_error_message(b.ctx));
+            cr_expect(rw_tensor_layout(back)->dense && rw_contiguous(b.t, back) == back);
+            cr_expect_eq(b.t->n_nodes, nodes + (size_t)image);
+            cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, back, back), RW_ALL_AXES, false)), RW_OK, "%s",
+                         rw_error_message(b.ctx));
+            cr_assert_eq(rw_read(b.t, back, y[image], sizeof y[image]), RW_OK);
+            cr_assert_eq(rw_read(b.t, rw_gradient(given), dx[image], sizeof dx[image]), RW_OK);
+            rw_tape_reset(b.t);
+        }
+        cr_expect_eq(memcmp(y[0], y[1], sizeof y[0]), 0);
+        cr_expect_eq(memcmp(dx[0], dx[1], sizeof dx[0]), 0);
+    }
+    fixture_close(&b);
+}
+
 Test(random, dropout_keeps_the_expected_share)
 {
     struct fixture b = fixture_open(5, 2);
