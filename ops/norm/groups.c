@@ -370,10 +370,12 @@ rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weig
 static rw_tensor *of_images(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, int64_t groups,
                             rw_tensor *weight, rw_tensor *bias, double eps)
 {
-    const struct rw_groups_attrs a = { .eps = rw_constant(x, eps), .groups = groups };
+    struct rw_groups_attrs a = { .eps = rw_constant(x, eps), .groups = groups };
     const struct rw_composite c = rw_composite_begin(t, op->name);
-    rw_tensor *const in[] = { inside(at, t, x), weight, bias };
-    return rw_composite_end(&c, apply(at, t, op, in, 3, &a, NULL));
+    rw_tensor *in[RW_PIECES_MOST + 2];
+    int n = pieces_of(inside(at, t, x), in, &a);
+    in[n++] = weight, in[n++] = bias;
+    return rw_composite_end(&c, apply(at, t, op, in, n, &a, NULL));
 }
 
 rw_tensor *rw_group_norm_at(rw_site at, rw_tape *t, rw_tensor *x, int groups, rw_tensor *weight, rw_tensor *bias,

@@ -9,8 +9,8 @@
  * Rows of a segment are cut into blocks by the shape. A block has a mean and a sum of squares around it for each
  * channel, and these are merged in order.
  *
- * Of batchnorm x may come in pieces, each of some of the channels and dense: those of a concatenation, which then
- * nobody has to make or to keep (ops/shape/joined.h). No byte depends on where x is cut.
+ * x may come in pieces, each of some of the channels and dense: those of a concatenation, which then nobody has to make
+ * or to keep (ops/shape/joined.h). A group may reach over several. No byte depends on where x is cut.
  *
  *     forward   (pieces of x, weight, bias[, mean, variance][, what is added]) -> y[, mean, variance]
  *     backward  (dy, weight, mean, variance[, bias], pieces of x)              -> dx, dweight, dbias

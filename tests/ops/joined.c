@@ -1,5 +1,5 @@
 /*
- * What is read by its pieces: a batchnorm of concatenations has the bytes that it has of the whole, under every policy,
+ * What is read by its pieces: a norm of concatenations has the bytes that it has of the whole, under every policy,
  * and so have the gradients of the whole itself; the whole is neither made nor kept, so that what layers keep which
  * each read all that was made before them grows as they do, and no faster; and when it is read as it is after all.
  *
@@ -28,6 +28,7 @@ struct form {
     bool relu, adds, evaluates;
     bool raised; /* in a recipe: pieces of 16 bits are cast to float32 */
     bool whole;  /* the concatenations have names */
+    int groups;  /* of a group_norm; -1: an instance_norm; 0: a batchnorm */
 };
 
 struct layers {
@@ -69,8 +70,11 @@ static rw_tensor *norm(struct layers *l, const struct form *f, int i, int64_t c)
     rw_tensor *const more = f->adds ? piece(l, f, dtype, "more", i, c) : RW_NONE;
     ckpt_begin(l->b.t, "bn");
     if (f->raised) rw_recipe_begin(l->b.t, &(rw_recipe){ .kind = RW_RECIPE_BF16 });
-    rw_tensor *const y = rw_batchnorm(l->b.t, l->x[i], w, bias, mean, var,
-                                      &(rw_batchnorm_params){ .relu = f->relu, .add = more, .evaluate = f->evaluates });
+    const rw_batchnorm_params params = { .relu = f->relu, .add = more, .evaluate = f->evaluates };
+    rw_tensor *const y =
+        f->groups > 0   ? rw_group_norm(l->b.t, l->x[i], f->groups, w, bias, 1e-5)
+        : f->groups < 0 ? rw_instance_norm(l->b.t, l->x[i], w, bias, 1e-5)
+                        : rw_batchnorm(l->b.t, l->x[i], w, bias, mean, var, &params);
     if (f->raised) rw_recipe_end(l->b.t);
     ckpt_end(l->b.t);
     cr_assert_not_null(y, "%s", rw_error_message(l->b.ctx));
@@ -111,12 +115,13 @@ static rw_tensor *loss_of(struct layers *l)
     return loss;
 }
 
-/* How many pieces the last batchnorm reads. */
+/* How many pieces the last norm reads. */
 static int64_t pieces_read(const rw_tape *t)
 {
     for (size_t i = t->n_nodes; i-- > 0;) {
         const char *const name = t->ctx->ops[t->nodes[i].op]->name;
-        if (!strcmp(name, "batchnorm") || !strcmp(name, "batchnorm_eval"))
+        if (!strcmp(name, "batchnorm") || !strcmp(name, "batchnorm_eval") || !strcmp(name, "group_norm") ||
+            !strcmp(name, "instance_norm"))
             return ((const struct rw_groups_attrs *)(const void *)(t->attrs + t->nodes[i].attrs))->more + 1;
     }
     return 0;
@@ -151,9 +156,13 @@ static const struct form forms[] = {
     { .n = 4, .side = 6, .widths = { 3, 40, 17 }, .relu = true, .evaluates = true },
     { .n = 4, .side = 6, .widths = { 0, 5, 16 }, .adds = true, .evaluates = true },
     { .n = 2, .side = 7, .widths = { 20, 4, 9 }, .relu = true, .raised = true },
+    { .n = 2, .side = 9, .widths = { 4, 8, 36 }, .groups = 4 },
+    { .n = 2, .side = 18, .widths = { 32, 64, 16 }, .groups = 16 },
+    { .n = 2, .side = 6, .widths = { 8, 0, 16 }, .groups = 1, .raised = true },
+    { .n = 3, .side = 5, .widths = { 5, 17, 1 }, .groups = -1 },
 };
 
-Test(ops_joined, a_batchnorm_of_pieces_has_the_bytes_of_that_of_the_whole)
+Test(ops_joined, a_norm_of_pieces_has_the_bytes_of_that_of_the_whole)
 {
     static const char *const policies[] = { "none", "full", "uniform:2", "discard:bn", "ops:scale" };
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
@@ -196,9 +205,9 @@ Test(ops_joined, results_and_verification)
 }
 
 /* d/d of the first piece of the squares of the gradients of x2 and of the pieces. */
-static double *again(bool whole, size_t *ret)
+static double *again(bool whole, int groups, size_t *ret)
 {
-    struct form f = { .n = 3, .side = 2, .widths = { 2, 3, 1 }, .relu = true, .whole = whole };
+    struct form f = { .n = 3, .side = 2, .widths = { 2, 4, 2 }, .relu = true, .whole = whole, .groups = groups };
     struct layers l = layers_open(&f, RW_F64, 1, "none");
     rw_tape *const t = l.b.t;
     rw_tensor *of[] = { l.x[PIECES - 1], l.leaf[0], l.leaf[2] }, *dx[3];
@@ -215,15 +224,18 @@ static double *again(bool whole, size_t *ret)
 
 Test(ops_joined, second_gradients)
 {
-    size_t n;
-    double *const want = again(true, &n), *const got = again(false, &n);
-    double most = 0;
-    for (size_t i = 0; i < n; i++) {
-        cr_expect_float_eq(got[i], want[i], 1e-10, "element %zu: %g, not %g", i, got[i], want[i]);
-        most = fmax(most, fabs(want[i]));
+    for (int groups = -1; groups < 3; groups++) {
+        size_t n;
+        double *const want = again(true, groups, &n), *const got = again(false, groups, &n);
+        double most = 0;
+        for (size_t i = 0; i < n; i++) {
+            cr_expect_float_eq(got[i], want[i], 1e-10, "%d groups, element %zu: %g, not %g", groups, i, got[i],
+                               want[i]);
+            most = fmax(most, fabs(want[i]));
+        }
+        cr_expect_gt(most, 1e-3);
+        free(want), free(got);
     }
-    cr_expect_gt(most, 1e-3);
-    free(want), free(got);
 }
 
 /*

@@ -297,6 +297,40 @@ Test(ops_joined_conv, kept_are_the_pieces)
     }
 }
 
+/* A residual block behind an upsampling: the whole goes through a norm of groups, and past it through a convolution of
+   one tap. Neither keeps it. */
+static size_t kept_by_block(bool whole, rw_dtype dtype)
+{
+    enum { N = 2, SIDE = 8, C = 32 };
+    struct fixture b = fixture_open(3, 1);
+    rw_memory memory;
+    rw_tensor *piece[2];
+    for (int i = 0; i < 2; i++) {
+        rw_tensor *const given = param(b.ctx, i ? "b" : "a", dtype, RW_SHAPE(N, SIDE, SIDE, C));
+        rw_tensor *const x = rw_permute(b.t, given, (const int[]){ 0, 3, 1, 2 });
+        piece[i] = i ? rw_scale(b.t, x, 2) : rw_relu(b.t, x); /* one that is kept anyway, and one that is not */
+    }
+    rw_tensor *const x = rw_concat(b.t, piece, 2, 1), *const w = param(b.ctx, "w", dtype, RW_SHAPE(C, 2 * C, 1, 1));
+    if (whole) ckpt_name(b.t, x, "whole");
+    rw_tensor *const scale = param(b.ctx, "scale", dtype, RW_SHAPE(2 * C));
+    rw_tensor *const bias = param(b.ctx, "bias", dtype, RW_SHAPE(2 * C));
+    rw_tensor *const past = rw_conv2d(b.t, x, w, RW_NONE, NULL);
+    rw_tensor *const h = rw_relu(b.t, rw_group_norm(b.t, x, 8, scale, bias, 1e-5));
+    rw_tensor *const y = rw_add(b.t, past, rw_conv2d(b.t, h, w, RW_NONE, NULL));
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_memory_stats(b.ctx, &memory), RW_OK);
+    fixture_close(&b);
+    return memory.kept / (N * SIDE * SIDE * C * rw_dtype_size(dtype)); /* statistics are less than one of these */
+}
+
+Test(ops_joined_conv, a_norm_and_a_convolution_keep_the_pieces_once)
+{
+    for (size_t d = 0; d < sizeof types / sizeof *types; d++) {
+        cr_expect_eq(kept_by_block(true, types[d]), 1 + 2 + 2);
+        cr_expect_eq(kept_by_block(false, types[d]), 1 + 1 + 2);
+    }
+}
+
 /* ---- when the whole is read ---- */
 
 static int64_t read_of(rw_tensor *join(rw_tape *t, rw_tensor **x))
