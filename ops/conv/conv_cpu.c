@@ -102,7 +102,7 @@ static rw_status make_whole(rw_kernel *k, const struct rw_conv *c, struct conv_o
     if (!o->pieces) return RW_OK;
     const size_t bytes = rw_conv_packed_bytes(c, c->n * c->h * c->w);
     if (k->workspace_bytes < bytes) return RW_ERR_MEMORY;
-    rw_conv_pack_all(c, o, k->threads, k->workspace);
+    rw_conv_pack_all(c, o, rw_conv_products(c) < RW_CONV_PARALLEL_FROM ? 1 : k->threads, k->workspace);
     o->x = k->workspace;
     o->pieces = 0;
     k->workspace = (char *)k->workspace + bytes;

@@ -49,6 +49,7 @@ struct plan {
     int copy[UNITS], copies;                      /* which copy of the weight a primitive takes */
     size_t scratch, turned, dense, pack;          /* bytes: per thread, of a weight in any layout, of a unit's dy */
     size_t rows, whole;                           /* of an x that comes in pieces: of a unit's, or of all of it */
+    int64_t places;                               /* for a unit's: as many as may be at work at a time */
     size_t workspace;
 };
 
@@ -219,7 +220,7 @@ static bool is_for_library(const struct rw_conv *c)
 /* Of a weight's gradient: what a thread has for itself. */
 static size_t own_bytes(const struct plan *p)
 {
-    return p->scratch + p->turned + p->pack + p->rows;
+    return p->scratch + p->turned + p->pack;
 }
 
 /* Of a unit of an x in pieces, the largest. */
@@ -233,6 +234,12 @@ static size_t bytes_of_rows(const struct rw_conv *c, enum rw_conv_kind kind, con
     return rw_conv_packed_bytes(c, (p->bands > 1 ? 1 : p->each) * most * c->w);
 }
 
+/* In front of all else in the workspace. */
+static size_t bytes_of_x(const struct plan *p)
+{
+    return p->whole + (size_t)p->places * p->rows;
+}
+
 static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, struct rw_onednn *onednn, int threads,
                            bool bias, bool pieces, bool planning, struct plan *ret)
 {
@@ -244,14 +251,15 @@ static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, stru
     RW_CHECK(ask_library(c, kind, onednn, bias, planning, ret));
     if (ret->own) return RW_OK;
     const size_t each_thread = (size_t)ret->threads;
+    ret->places = ret->units < ret->threads ? ret->units : ret->threads;
     if (pieces && ret->filters) ret->whole = rw_conv_packed_bytes(c, c->n * c->h * c->w);
     else if (pieces) ret->rows = bytes_of_rows(c, kind, ret);
     if (kind == RW_CONV_WEIGHT) {
         ret->dense = aligned((size_t)weight_elements(c) * sizeof(float));
         if (ret->filters) ret->pack = aligned((size_t)(c->n * c->oh * c->ow * ret->each) * rw_dtype_size(c->dtype));
-        ret->workspace = ret->whole + each_thread * own_bytes(ret) +
-                         ret->dense * (size_t)(ret->filters ? 1 : ret->units);
-    } else ret->workspace = each_thread * (ret->scratch + ret->rows) + ret->turned * (size_t)ret->copies;
+        ret->workspace = each_thread * own_bytes(ret) + ret->dense * (size_t)(ret->filters ? 1 : ret->units);
+    } else ret->workspace = each_thread * ret->scratch + ret->turned * (size_t)ret->copies;
+    ret->workspace += bytes_of_x(ret);
     return RW_OK;
 }
 
@@ -275,7 +283,8 @@ struct job {
     const struct rw_conv *c;
     const struct plan *p;
     const struct conv_operands *o;
-    char *at; /* workspace */
+    char *rows; /* workspace: of an x in pieces what is put together, then the rest */
+    char *at;
 };
 
 /* Where a unit begins in x or dx, and in y or dy, in bytes. */
@@ -291,13 +300,14 @@ static size_t begin_of_y(const struct job *j, const struct rows *r, int64_t unit
     return (size_t)((image * j->c->oh + r->y) * j->c->ow * j->c->oc) * rw_dtype_size(j->c->dtype);
 }
 
-/* A unit's x, which lies there in pieces: put together at `to`. */
-static const char *rows_at(const struct job *j, const struct rows *r, int64_t unit, char *to)
+/* A unit's x. Of one in pieces it is put together. */
+static const char *rows_at(const struct job *j, const struct rows *r, int64_t unit, int thread)
 {
     const struct rw_conv *const c = j->c;
     if (!j->o->pieces) return (const char *)j->o->x + begin_of_x(j, r, unit);
     const int64_t images = j->p->bands > 1 ? 1 : unit == j->p->units - 1 ? j->p->rest : j->p->each;
     const int64_t first = (unit / j->p->bands * j->p->each * c->h + r->x) * c->w;
+    char *const to = j->rows + (size_t)(j->p->places < j->p->threads ? unit : thread) * j->p->rows;
     rw_conv_pack(c, j->o, first, images * (r->x_end - r->x) * c->w, to);
     return to;
 }
@@ -311,9 +321,8 @@ static rw_status run_images(const struct job *j, enum rw_conv_kind kind, int64_t
     const size_t y = begin_of_y(j, &r, unit);
     const int which = primitive_of(p, unit);
     const char *const weight = j->at + (size_t)p->copy[which] * p->turned;
-    char *const scratch = j->at + (size_t)p->copies * p->turned + (size_t)thread * (p->scratch + p->rows);
-    const char *const image = forward ? rows_at(j, &r, unit, scratch + p->scratch)
-                                      : (char *)j->o->to + begin_of_x(j, &r, unit);
+    char *const scratch = j->at + (size_t)p->copies * p->turned + (size_t)thread * p->scratch;
+    const char *const image = forward ? rows_at(j, &r, unit, thread) : (char *)j->o->to + begin_of_x(j, &r, unit);
     const char *const result = forward ? (char *)j->o->to + y : (const char *)j->o->x + y;
     return rw_onednn_conv_run(p->primitive[which], thread, image, weight, j->o->bias, result, scratch);
 }
@@ -343,7 +352,7 @@ static rw_status run_weight(const struct job *j, int64_t unit, int thread)
         to = sums + (size_t)(unit * p->each * c->cg * c->kh * c->kw) * sizeof(float);
     } else {
         const struct rows r = rows_of(c, RW_CONV_WEIGHT, p, unit % p->bands);
-        x = rows_at(j, &r, unit, packed + p->pack);
+        x = rows_at(j, &r, unit, thread);
         dy += begin_of_y(j, &r, unit);
         to = sums + (size_t)unit * p->dense;
     }
@@ -424,7 +433,7 @@ rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const 
         all.x = k->workspace;
         all.pieces = 0;
     }
-    const struct job j = { c, &p, &all, (char *)k->workspace + p.whole };
+    const struct job j = { c, &p, &all, k->workspace, (char *)k->workspace + bytes_of_x(&p) };
     if (kind != RW_CONV_WEIGHT) RW_CHECK(turn_weights(&j));
     RW_CHECK(run_units(&j, kind));
     if (kind == RW_CONV_WEIGHT) add_up(&j);

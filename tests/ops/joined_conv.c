@@ -331,6 +331,26 @@ Test(ops_joined_conv, a_norm_and_a_convolution_keep_the_pieces_once)
     }
 }
 
+/* However many threads there are, what they put together is no more than the whole: the peak is no higher. */
+Test(ops_joined_conv, the_peak_is_no_higher)
+{
+    static const struct form many = { 16, 24, 24, { 16, 8, 8 }, 16, 3, 1, 1 };
+    for (int threads = 1; threads <= 16; threads *= 4) {
+        size_t peak[2];
+        for (int whole = 0; whole < 2; whole++) {
+            struct form f = many;
+            rw_memory memory;
+            f.whole = whole;
+            struct layer l = layer_open(&f, RW_F32, threads, "none");
+            cr_assert_eq(rw_backward(l.b.t, loss_of(&l)), RW_OK, "%s", rw_error_message(l.b.ctx));
+            cr_assert_eq(rw_memory_stats(l.b.ctx, &memory), RW_OK);
+            peak[whole] = memory.predicted_peak;
+            fixture_close(&l.b);
+        }
+        cr_expect_leq(peak[0], peak[1], "%d threads: %zu bytes, not %zu", threads, peak[0], peak[1]);
+    }
+}
+
 /* ---- when the whole is read ---- */
 
 static int64_t read_of(rw_tensor *join(rw_tape *t, rw_tensor **x))
