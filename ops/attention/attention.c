@@ -106,14 +106,28 @@ static rw_status check(rw_op_call *call)
     return rw_op_output(call, 1, rw_att_sum_type(call->in[0].dtype), RW_SHAPE(q.dim[0], q.dim[1], q.dim[2]));
 }
 
+/* sum: the input that the sums are added to; -1: none. */
+static rw_status check_columns(rw_op_call *call, int sum)
+{
+    const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1);
+    const rw_shape columns = RW_SHAPE((q.dim[1] + 2 * k.dim[1]) * q.dim[3]);
+    if (sum >= 0) {
+        RW_CHECK(rw_want_sum_of(call, sum, 0));
+        if (!rw_shape_equal(rw_in_shape(call, sum), columns))
+            return rw_op_error(call, RW_ERR_SHAPE, "the sum has not a number for each column");
+    }
+    return rw_op_output(call, 1, call->in[sum < 0 ? 0 : sum].dtype, columns);
+}
+
 static rw_status check_backward(rw_op_call *call)
 {
     const struct rw_attention_backward_attrs *const a = call->attrs;
     RW_CHECK(check_operands(call));
     const bool sinks = a->forward.extras >> ATT_SINKS & 1;
-    const int gradients = a->packed ? 1 : 3;
+    const int gradients = a->packed ? 1 + (a->columns != 0) : 3;
     const rw_shape q = rw_in_shape(call, 0), k = rw_in_shape(call, 1);
     call->n_outputs = gradients + sinks;
+    if (a->columns) RW_CHECK(check_columns(call, rw_att_extra(&a->forward, ATT_SUM, 6)));
     if (sinks)
         RW_CHECK(rw_op_output(call, gradients, rw_att_sum_type(call->in[0].dtype),
                               RW_SHAPE(q.dim[0], q.dim[1], q.dim[2])));
@@ -196,7 +210,11 @@ static size_t workspace_cpu(const rw_op_call *call)
 static size_t workspace_backward_cpu(const rw_op_call *call)
 {
     const struct att_extents e = extents(call);
-    return per_thread(call, rw_att_backward_elements(&e, call->attrs, call->in[0].dtype)) + span_bytes(call, 6);
+    const size_t own = per_thread(call, rw_att_backward_elements(&e, call->attrs, call->in[0].dtype));
+    const struct rw_attention_backward_attrs *const a = call->attrs;
+    const size_t number = rw_dtype_size(rw_att_sum_type(call->in[0].dtype));
+    const size_t parts = a->columns ? (size_t)(e.batch * e.q_blocks * rw_att_columns(&e)) * number : 0;
+    return own + span_bytes(call, 6) + parts;
 }
 
 static size_t workspace_mask_backward_cpu(const rw_op_call *call)
@@ -207,14 +225,16 @@ static size_t workspace_mask_backward_cpu(const rw_op_call *call)
 
 RW_DECLARE_CUDA_WORKSPACE(rw_attention_workspace_cuda)
 RW_DECLARE_KERNELS(rw_attention_backward)
-static const rw_op_def rw_op_attention_backward = { .name = "attention_backward",
-                                                    .n_inputs = RW_OP_VARIADIC,
-                                                    .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_RANDOM,
-                                                    .strided = RW_OP_ALL_INPUTS, .check = check_backward,
-                                                    .kernel = RW_KERNELS(rw_attention_backward),
-                                                    .cost = cost_backward, .draws = draws,
-                                                    .workspace = RW_WORKSPACES(workspace_backward_cpu,
-                                                                               rw_attention_workspace_cuda) };
+/* _columns: with what the sums of the columns are added to, at input 6. */
+#define BACKWARD(NAME, ...)                                                                                            \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = RW_OP_VARIADIC, .n_outputs = RW_OP_VARIADIC,    \
+                                            .flags = RW_OP_RANDOM, .strided = RW_OP_ALL_INPUTS,                        \
+                                            .check = check_backward, .kernel = RW_KERNELS(rw_attention_backward),      \
+                                            .cost = cost_backward, .draws = draws,                                     \
+                                            .workspace = RW_WORKSPACES(workspace_backward_cpu,                         \
+                                                                       rw_attention_workspace_cuda), __VA_ARGS__ };
+BACKWARD(attention_backward)
+BACKWARD(attention_backward_columns, .inplace = RW_INPLACE({ 1, 6 }), .optional = RW_OP_INPUT(6))
 
 RW_DECLARE_KERNELS(rw_attention_mask_backward)
 static const rw_op_def rw_op_attention_mask_backward = { .name = "attention_mask_backward",
@@ -296,9 +316,27 @@ static rw_status set_sinks(rw_grad_call *g, int at, rw_tensor *rows)
     return rw_grad_set(g, at, rw_cast(t, sum, rw_tensor_dtype(rw_grad_input(g, at))));
 }
 
+/* Where q, k and v are all of what a layer with a bias has made, its gradient is made here, too. out: as check says. */
+static void apply_backward(rw_grad_call *g, struct rw_attention_backward_attrs *a, rw_tensor **in, int n,
+                           rw_tensor **out)
+{
+    const rw_shape q = rw_tensor_shape(in[0]), k = rw_tensor_shape(in[1]);
+    rw_tensor *sum = NULL;
+    a->packed = is_one_buffer(g, in);
+    a->columns = a->packed && rw_grad_pieces_want_columns(g, 3, (q.dim[1] + 2 * k.dim[1]) * q.dim[3], &sum);
+    if (sum) {
+        for (int i = n++; i > 6; i--) in[i] = in[i - 1];
+        in[6] = sum;
+        a->forward.extras |= 1 << ATT_SUM;
+    }
+    const rw_op_def *const op = sum ? &rw_op_attention_backward_columns : &rw_op_attention_backward;
+    rw_apply(rw_grad_tape(g), op, in, n, a, sizeof *a, out);
+    if (a->columns && out[1]) rw_grad_set_columns_of_pieces(g, 3, out[1], sum != NULL);
+}
+
 static rw_status grad(rw_grad_call *g)
 {
-    struct rw_attention_backward_attrs a = { *(const struct rw_attention_attrs *)rw_grad_attrs(g), 0 };
+    struct rw_attention_backward_attrs a = { *(const struct rw_attention_attrs *)rw_grad_attrs(g), 0, 0 };
     const int mask = rw_att_extra(&a.forward, ATT_MASK, 3), slopes = rw_att_extra(&a.forward, ATT_SLOPES, 3);
     const int sinks = rw_att_extra(&a.forward, ATT_SINKS, 3);
     if (slopes >= 0 && rw_grad_wanted(g, slopes))
@@ -310,9 +348,8 @@ static rw_status grad(rw_grad_call *g)
     bool wanted = sinks >= 0 && rw_grad_wanted(g, sinks);
     for (int i = 0; i < 3; i++) wanted |= rw_grad_wanted(g, i);
     if (!wanted) return RW_OK;
-    a.packed = is_one_buffer(g, in);
-    rw_apply(rw_grad_tape(g), &rw_op_attention_backward, in, n, &a, sizeof a, out);
-    if (sinks >= 0 && rw_grad_wanted(g, sinks)) RW_CHECK(set_sinks(g, sinks, out[a.packed ? 1 : 3]));
+    apply_backward(g, &a, in, n, out);
+    if (sinks >= 0 && rw_grad_wanted(g, sinks)) RW_CHECK(set_sinks(g, sinks, out[a.packed ? 1 + a.columns : 3]));
     if (a.packed) return set_pieces(g, out[0], rw_tensor_shape(in[0]).dim[1], rw_tensor_shape(in[1]).dim[1]);
     for (int i = 0; i < 3; i++)
         if (rw_grad_wanted(g, i)) RW_CHECK(rw_grad_set(g, i, out[i]));
@@ -336,7 +373,8 @@ static rw_tensor *record(rw_site at, const char *name, rw_tape *t, rw_tensor *q,
     struct rw_attention_attrs a = { .scale = scale != 0 ? scale : 1 / sqrt((double)(d > 0 ? d : 1)),
                                     .dropout = rw_constant(q, o->dropout), .soft_cap = rw_constant(q, o->soft_cap),
                                     .causal = o->causal, .window = o->window };
-    rw_tensor *const extra[] = { o->mask, o->slopes, o->sinks, o->documents };
+    rw_tensor *const extra[] = { [ATT_MASK] = o->mask, [ATT_SLOPES] = o->slopes, [ATT_SINKS] = o->sinks,
+                                 [ATT_DOCUMENTS] = o->documents };
     rw_tensor *in[3 + ATT_EXTRAS] = { q, k, v }, *out[2] = { NULL, NULL };
     int n = 3;
     for (int i = 0; i < ATT_DLSE; i++) {

@@ -11,9 +11,10 @@ extern const rw_op_def rw_op_attention;
 
 /*
  * What may come in besides q, k and v, as inputs 3, 4 ... of the forward and 6, 7 ... of backward, those that are there
- * in this order. The last is backward's alone.
+ * in this order. The first and the last are backward's alone; the first, where it is there, is its input 6.
  */
 enum att_extra {
+    ATT_SUM,       /* what the sums of the columns are added to */
     ATT_MASK,      /* added to the scores, of q's type or that of sums; or of RW_BOOL, who sees whom */
     ATT_SLOPES,    /* [heads], of sums' type */
     ATT_SINKS,     /* [heads], of q's type */
@@ -33,11 +34,13 @@ struct rw_attention_attrs {
 
 /*
  * Backward's. packed: one output [batch, seq, heads + 2 kv_heads, d], in which dq, dk and dv lie side by side, instead
- * of three [batch, heads, seq, d]. Sinks have one more: their gradient by row [batch, heads, seq], of sums' type.
+ * of three [batch, heads, seq, d]. columns, of what is packed: one more, the sums of its columns over batch and seq
+ * [(heads + 2 kv_heads) d], of the type of what they are added to, else of q's. Sinks have one more: their gradient by
+ * row [batch, heads, seq], of sums' type.
  */
 struct rw_attention_backward_attrs {
     struct rw_attention_attrs forward;
-    int64_t packed;
+    int64_t packed, columns;
 };
 
 /*
@@ -66,7 +69,7 @@ rw_status rw_att_grad_again(rw_grad_call *g);
 /* Does anything but scale, causality and dropout stand between the products and the softmax? */
 static inline bool rw_att_is_plain(const struct rw_attention_attrs *a)
 {
-    return a->soft_cap == 0 && !a->window && !(a->extras & ~(1 << ATT_DLSE));
+    return a->soft_cap == 0 && !a->window && !(a->extras & ~(1 << ATT_DLSE | 1 << ATT_SUM));
 }
 
 /* The input that an extra is, of an op with `first` inputs before them; -1: it is not there. */
@@ -234,6 +237,18 @@ static inline struct att_result rw_att_gradient(const rw_kernel *k, int i)
         r.batch = x->dim[1] * r.head;
     }
     return r;
+}
+
+/* Columns of what a packed backward writes: those of each query head, then keys' and values'. */
+static inline int64_t rw_att_columns(const struct att_extents *e)
+{
+    return (e->heads + 2 * e->kv_heads) * e->d;
+}
+
+/* Where those of head `head` of gradient i begin: 0 for q, 1 for k, 2 for v. */
+static inline int64_t rw_att_column(const struct att_extents *e, int i, int64_t head)
+{
+    return ((i ? e->heads + (i - 1) * e->kv_heads : 0) + head) * e->d;
 }
 
 /* Types of 16 bits and ragged rows are summed in rows of their own; the others straight in the output. */

@@ -30,6 +30,7 @@ struct att {
     uint32_t threshold; /* of dropout's words; 0: no dropout */
     int64_t per_thread; /* elements of workspace */
     struct att_result gradient[3]; /* of backward */
+    void *part; /* sums of the columns of each block of rows [batch, blocks, columns]; NULL: not asked for */
     /* Options. plain: there are none, and nothing below is set but dlse. */
     bool plain;
     const struct att_span *span; /* by row, and by batch: so many elements apart */
@@ -400,6 +401,15 @@ static rw_status begin_options(struct att *a, int first)
     return a->plain ? RW_OK : fill_spans(a, (size_t)a->per_thread * size * (size_t)a->k->threads);
 }
 
+/* Behind what the threads have and the table of spans. */
+static size_t parts_at(const struct att *a)
+{
+    const size_t size = a->k->in[0].dtype == RW_F64 ? sizeof(double) : sizeof(float);
+    const rw_view *const documents = a->extra[ATT_DOCUMENTS];
+    const size_t own = (size_t)a->per_thread * size * (size_t)a->k->threads;
+    return own + (a->plain ? 0 : rw_att_span_bytes(documents ? documents->layout : NULL, a->e.seq));
+}
+
 static struct att begin(const rw_kernel *k)
 {
     const struct rw_attention_attrs *const p = k->attrs;
@@ -429,6 +439,30 @@ rw_status RW_ISA_NAME(rw_attention_cpu)(const rw_kernel *k)
     return RW_OK;
 }
 
+#define COLUMNS 64
+
+/* Columns [c, c + n): the blocks' sums, in order. */
+static void add_blocks(const struct att *a, int64_t c, int64_t n)
+{
+    const rw_view *const out = &a->k->out[1];
+    const int at = rw_att_extra(a->k->attrs, ATT_SUM, 6);
+    const void *const before = at >= 0 && rw_kernel_has(a->k, at) ? a->k->in[at].data : NULL;
+    double sum[COLUMNS] = { 0 };
+    for (int64_t b = 0; b < a->e.batch * a->e.q_blocks; b++) {
+        const int64_t from = b * rw_att_columns(&a->e) + c;
+        if (a->k->in[0].dtype == RW_F64) for (int64_t i = 0; i < n; i++) sum[i] += ((const double *)a->part)[from + i];
+        else for (int64_t i = 0; i < n; i++) sum[i] += (double)((const float *)a->part)[from + i];
+    }
+    for (int64_t i = 0; i < n; i++) put_added(out->data, out->dtype, c + i, sum[i], before);
+}
+
+static void add_all_blocks(const struct att *a)
+{
+    const int64_t columns = rw_att_columns(&a->e), work = a->e.batch * a->e.q_blocks * columns;
+#pragma omp parallel for num_threads(a->k->threads) schedule(static) if (work >= RW_PARALLEL_FROM)
+    for (int64_t c = 0; c < columns; c += COLUMNS) add_blocks(a, c, columns - c < COLUMNS ? columns - c : COLUMNS);
+}
+
 rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k)
 {
@@ -439,7 +473,10 @@ rw_status RW_ISA_NAME(rw_attention_backward_cpu)(const rw_kernel *k)
     for (int i = 0; i < 3; i++) a.gradient[i] = rw_att_gradient(k, i);
     const int64_t pairs = a.e.batch * a.e.kv_heads;
     const int64_t two = pairs * a.e.kv_blocks + a.e.batch * a.e.heads * a.e.q_blocks;
+    const struct rw_attention_backward_attrs *const attrs = k->attrs;
+    if (attrs->columns) a.part = (char *)k->workspace + parts_at(&a);
     run(&a, a.e.two_pass ? two : pairs, backward);
+    if (a.part) add_all_blocks(&a);
     return RW_OK;
 }
 

@@ -6,6 +6,13 @@
  */
 #include "device/cuda/cudnn/sdpa.h"
 #include "ops/attention/attention_cuda.cuh"
+#include "ops/common/parts.cuh"
+
+extern "C" {
+#include "ops/reduce/reduce.h"
+}
+
+extern "C" rw_status rw_reduce_cuda(const rw_kernel *k);
 
 namespace {
 
@@ -22,6 +29,7 @@ struct choice {
     bool copied[INPUTS]; /* into the workspace */
     size_t at[INPUTS];   /* where */
     size_t spans;        /* where the table of spans is */
+    size_t columns;      /* where tensor cores' kernels leave parts of the sums of columns */
     size_t workspace;    /* the implementation's own comes first */
     rw_sdpa *sdpa;
     rw_sdpa_signature signature;
@@ -34,7 +42,7 @@ struct subject {
     const rw_attention_attrs *attrs;
     const rw_layout *in[INPUTS]; /* NULL from O on in the forward */
     const rw_layout *documents; /* NULL: none */
-    bool packed;                /* what a backward writes */
+    bool packed, columns;       /* what a backward writes */
 
     bool backward() const { return in[DY]; }
 };
@@ -52,6 +60,7 @@ subject subject_of(const rw_op_def *op, const void *device, rw_dtype dtype, cons
     for (int i = 0; i < n_inputs && i < (backward ? INPUTS : 3); i++) s.in[i] = layout(i);
     if (documents >= 0) s.documents = layout(documents);
     if (backward) s.packed = static_cast<const rw_attention_backward_attrs *>(attrs)->packed != 0;
+    if (backward) s.columns = static_cast<const rw_attention_backward_attrs *>(attrs)->columns != 0;
     return s;
 }
 
@@ -90,7 +99,7 @@ rw_status ask_library(choice *c, const subject &s, bool pins)
 {
     rw_sdpa *const sdpa = s.cuda->sdpa;
     bool has = false;
-    if (!rw_att_is_plain(s.attrs) || s.attrs->extras || s.in[0]->dim[3] != s.in[2]->dim[3] ||
+    if (!rw_att_is_plain(s.attrs) || s.attrs->extras >> ATT_DLSE || s.in[0]->dim[3] != s.in[2]->dim[3] ||
         !rw_sdpa_describe(&c->signature, s.dtype, s.in[0], s.in[1], s.in[2], s.in[O], s.in[DY], s.packed,
                                    s.attrs->scale, s.attrs->causal != 0, s.attrs->dropout))
         return RW_OK;
@@ -105,19 +114,47 @@ rw_status ask_library(choice *c, const subject &s, bool pins)
     return RW_OK;
 }
 
-rw_status choose(choice *c, const subject &s, bool pins)
+void choose_ours(choice *c, const subject &s)
 {
-    *c = {};
-    const rw_status status = ask_library(c, s, pins);
-    if (status || c->by == way::CUDNN) return status;
     const att_extents e = rw_att_extents(s.in[0], s.in[1], s.in[2]);
     c->workspace = s.backward() ? rw_att_stat_bytes(&e, s.dtype) : 0;
     c->spans = c->workspace = (c->workspace + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
     if (!rw_att_is_plain(s.attrs)) c->workspace += rw_att_span_bytes(s.documents, e.seq);
-    if (!tensor_cores_take(s)) return RW_OK;
+    if (!tensor_cores_take(s)) return;
     c->by = way::TENSOR_CORES;
     for (const int i : { 0, 1, 2, DY })
         if (s.in[i] && !has_aligned_rows(s.in[i])) copy_to_workspace(c, i, s.in[i]->numel);
+}
+
+/* Tiles of rows of all batches, each with the sums of its columns. */
+int64_t parts_of(const att_extents &e)
+{
+    return e.batch * ((e.seq + ATT_PART_ROWS - 1) / ATT_PART_ROWS);
+}
+
+/* Tensor cores' kernels leave the sums of each tile; behind others a sum is taken of what they have stored. */
+size_t columns_bytes(const choice &c, const subject &s)
+{
+    const att_extents e = rw_att_extents(s.in[0], s.in[1], s.in[2]);
+    if (c.by == way::TENSOR_CORES) return static_cast<size_t>(parts_of(e) * rw_att_columns(&e)) * sizeof(float);
+    rw_layout l = {};
+    l.rank = 2, l.dim[0] = e.batch * e.seq, l.dim[1] = rw_att_columns(&e);
+    const struct rw_reduce_plan plan = rw_reduce_plan(&l, rw_reduce_rows(l.rank));
+    return rw_reduce_cuda_workspace(&plan, &l, s.dtype, RW_REDUCE_SUM);
+}
+
+rw_status choose(choice *c, const subject &s, bool pins)
+{
+    *c = {};
+    const rw_status status = ask_library(c, s, pins);
+    if (status) return status;
+    if (c->by != way::CUDNN) choose_ours(c, s);
+    if (!s.columns) return RW_OK;
+    const size_t bytes = columns_bytes(*c, s);
+    if (c->by == way::TENSOR_CORES) {
+        c->columns = c->workspace = (c->workspace + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
+        c->workspace += bytes;
+    } else if (c->workspace < bytes) c->workspace = bytes; /* all else that was there has been read by then */
     return RW_OK;
 }
 
@@ -258,6 +295,40 @@ rw_status begin(const rw_kernel *k, att_call *c, const choice &ch)
     return RW_OK;
 }
 
+/* ---- sums of columns ---- */
+
+const void *sum_before(const rw_kernel *k)
+{
+    const int at = rw_att_extra(static_cast<const rw_attention_attrs *>(k->attrs), ATT_SUM, INPUTS);
+    return at >= 0 && rw_kernel_has(k, at) ? k->in[at].data : nullptr;
+}
+
+/* Of the parts that tensor cores' kernels have left. */
+void merge_columns(const rw_kernel *k, const att_call &c, const att_extents &e)
+{
+    const auto *const part = reinterpret_cast<const sum_state<float> *>(c.part);
+    const int64_t n = rw_att_columns(&e), parts = parts_of(e);
+    void *const to = k->out[1].data;
+    const void *const sum = sum_before(k);
+    if (k->out[1].dtype == RW_F32) merge_parts<summed, float>(k, part, parts, n, to, n, 1, sum);
+    else if (k->out[1].dtype == RW_BF16) merge_parts<summed, bf16>(k, part, parts, n, to, n, 1, sum);
+    else merge_parts<summed, f16>(k, part, parts, n, to, n, 1, sum);
+}
+
+/* Of what was stored, as sum_to takes them. */
+rw_status sum_stored_columns(const rw_kernel *k)
+{
+    const rw_layout *const l = k->out[0].layout;
+    rw_reduce_attrs attrs = {};
+    attrs.axes = rw_reduce_rows(l->rank - 1), attrs.kind = RW_REDUCE_SUM;
+    const rw_view in[] = { k->out[0], { const_cast<void *>(sum_before(k)), k->out[1].layout, k->out[1].dtype } };
+    rw_kernel sum = *k;
+    sum.attrs = &attrs;
+    sum.in = in, sum.n_inputs = 2;
+    sum.out = &k->out[1], sum.n_outputs = 1;
+    return rw_reduce_cuda(&sum);
+}
+
 /* The choice for a running kernel, and whether it got the workspace that goes with it. */
 rw_status choose_again(choice *c, const rw_kernel *k)
 {
@@ -297,8 +368,27 @@ extern "C" rw_status rw_attention_cuda(const rw_kernel *k)
     return ch.by == way::TENSOR_CORES ? rw_attention_mma_forward(k, c) : rw_attention_portable_forward(k, c);
 }
 
+/* Everything but what is summed up behind it. */
+static rw_status run_ours(const rw_kernel *k, const choice &ch, att_call *ret_c, bool columns)
+{
+    att_call &c = *ret_c;
+    rw_status status = begin(k, &c, ch);
+    if (status) return status;
+    const bool fast = ch.by == way::TENSOR_CORES;
+    for (int i = 0; i < 3; i++) c.out[i] = rw_att_gradient(k, i);
+    c.lse = k->in[LSE].data;
+    c.stat = k->workspace;
+    if (columns && fast) c.part = reinterpret_cast<float *>(static_cast<char *>(k->workspace) + ch.columns);
+    if (c.options.sinks) c.options.sink_rows = k->out[k->n_outputs - 1].data;
+    status = rw_attention_prepare_rows(k, c, fast ? 1.4426950408889634 : 1,
+                                       fast && k->out[0].dtype == RW_F16 ? ATT_LIFT_F16 : 0);
+    if (status) return status;
+    return fast ? rw_attention_mma_backward(k, c) : rw_attention_portable_backward(k, c);
+}
+
 extern "C" rw_status rw_attention_backward_cuda(const rw_kernel *k)
 {
+    const bool columns = static_cast<const rw_attention_backward_attrs *>(k->attrs)->columns != 0;
     choice ch;
     att_call c;
     rw_status status = choose_again(&ch, k);
@@ -308,19 +398,14 @@ extern "C" rw_status rw_attention_backward_cuda(const rw_kernel *k)
         const void *const o = aligned(k, ch, O), *const dy = aligned(k, ch, DY);
         status = rw_sdpa_backward(ch.sdpa, &ch.signature, q, key, v, o, k->in[LSE].data, dy, rw_att_gradient(k, 0).p,
                                   rw_att_gradient(k, 1).p, rw_att_gradient(k, 2).p, k->workspace, k->workspace_bytes);
-        return status ? status : rw_cuda_launched(k);
+        if (!status) status = rw_cuda_launched(k);
+        return status || !columns ? status : sum_stored_columns(k);
     }
-    status = begin(k, &c, ch);
-    if (status) return status;
-    for (int i = 0; i < 3; i++) c.out[i] = rw_att_gradient(k, i);
-    c.lse = k->in[LSE].data;
-    c.stat = k->workspace;
-    if (c.options.sinks) c.options.sink_rows = k->out[k->n_outputs - 1].data;
-    const bool fast = ch.by == way::TENSOR_CORES;
-    status = rw_attention_prepare_rows(k, c, fast ? 1.4426950408889634 : 1,
-                                       fast && k->out[0].dtype == RW_F16 ? ATT_LIFT_F16 : 0);
-    if (status) return status;
-    return fast ? rw_attention_mma_backward(k, c) : rw_attention_portable_backward(k, c);
+    status = run_ours(k, ch, &c, columns);
+    if (status || !columns) return status;
+    if (ch.by != way::TENSOR_CORES) return sum_stored_columns(k);
+    merge_columns(k, c, rw_att_extents(k->in[0].layout, k->in[1].layout, k->in[2].layout));
+    return rw_cuda_launched(k);
 }
 
 extern "C" rw_status rw_attention_mask_backward_cuda(const rw_kernel *k)

@@ -46,6 +46,7 @@ struct att_call {
     att_operand q, k, v, o, dy;
     const void *lse;
     att_result out[3]; /* o; or dq, dk and dv */
+    float *part; /* of a packed backward on tensor cores; see rw_attention_mma_backward(). NULL: not asked for */
     void *stat; /* backward's: for each row log-sum-exp, then for each row delta */
     bool plain; /* no options but, perhaps, a gradient of the log-sum-exp */
     att_options options;
@@ -59,6 +60,12 @@ constexpr int64_t ATT_ROWS_MOST = INT64_C(1) << 30;
  * multiples of 16 bytes.
  */
 rw_status rw_attention_mma_forward(const rw_kernel *k, const att_call &c);
+
+/*
+ * c.part: where the sums of the columns of what is stored go, [batch, tiles of ATT_PART_ROWS rows, columns]; the order
+ * within a tile is that of its warps' rows.
+ */
+constexpr int ATT_PART_ROWS = 128;
 rw_status rw_attention_mma_backward(const rw_kernel *k, const att_call &c);
 
 /* Kernels for everything else. */

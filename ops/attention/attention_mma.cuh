@@ -30,6 +30,7 @@ struct args {
     result out[3];
     float *lse;
     const float *stat, *delta; /* of backward; stat is the log-sum-exp in base 2 */
+    float *part; /* of a packed backward: sums of the columns of each batch and tile; NULL: not asked for */
     int heads, kv_heads, group, seq, kv_seq, reach, stat_rows, q_tiles, kv_tiles;
     float scale, scale_2, keep_factor; /* scale_2: scale * log2(e) */
     uint32_t threshold;
@@ -237,12 +238,13 @@ __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float
 
 /*
  * A warp's rows of a head, from `row` on as far as there are any, row 16 i + 8 half + g times factor[i][half]. They
- * pass through rows of shared memory that no other warp reads, so that each lane writes 16 bytes.
+ * pass through rows of shared memory that no other warp reads, so that each lane writes 16 bytes; stored(x) sees them. A
+ * lane's are of the same eight columns in all rows: chunk lane % (D / 8).
  */
-template <typename T, int D, int M>
+template <typename T, int D, int M, typename F>
 __device__ __forceinline__ void write_rows(const result_rows &y, int row, int rows,
                                            const float (&c)[M][D / 8][4], const float (&factor)[M][2],
-                                           shared_address room)
+                                           shared_address room, const F &stored)
 {
     uint16_t *const to = y.p + row * y.row;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -261,8 +263,50 @@ __device__ __forceinline__ void write_rows(const result_rows &y, int row, int ro
     for (int i = lane; i < M * 16 * (D / 8); i += 32) {
         const int r = i / (D / 8), chunk = i % (D / 8);
         const pack<uint32_t> x = load_shared_16(room + place<D>(r, chunk));
-        if (row + r < rows) store_raw(to + r * y.row + chunk * 8, x);
+        if (row + r >= rows) continue;
+        store_raw(to + r * y.row + chunk * 8, x);
+        stored(x);
     }
+}
+
+/* A warp's rows of a gradient; with `sums`, those of their columns as they were stored then lie where its rows did. */
+template <typename T, int D, int M>
+__device__ __forceinline__ void write_gradient(const result_rows &y, int row, int rows, const float (&c)[M][D / 8][4],
+                                               const float (&factor)[M][2], shared_address room, bool sums)
+{
+    const int lane = threadIdx.x % 32;
+    float sum[8] = {};
+    write_rows<T, D, M>(y, row, rows, c, factor, room, [&](const pack<uint32_t> &x) {
+        if (!sums) return;
+        pack<T> v;
+        memcpy(&v, &x, sizeof v);
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum[i] += widen(v.x[i]);
+    });
+    if (!sums) return;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+#pragma unroll
+        for (int d = D / 8; d < 32; d *= 2) sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], d);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (lane < D / 8) store_shared(room + (lane * 8 + i) * 4, __float_as_uint(sum[i]));
+}
+
+/* The warps' sums, in order: those of the block's rows. After a barrier. rooms: of the first warp. */
+template <int D, int M, int WARPS> __device__ __forceinline__ void write_part(float *to, shared_address rooms)
+{
+    const int column = threadIdx.x * 4;
+    pack<float> sum = {};
+    if (column >= D) return;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        const pack<uint32_t> x = load_shared_16(rooms + w * M * 16 * D * 2 + column * 4);
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum.x[i] += __uint_as_float(x.x[i]);
+    }
+    store_pack(to + column, sum);
 }
 
 /* ---- dropout ---- */

@@ -172,7 +172,8 @@ __global__ void __launch_bounds__(forward_tiles<D>::THREADS, 2) forward_kernel(c
                 a.lse[rows_before(a) + row + i * 16 + half * 8 + lane / 4] =
                     total == 0 ? -INFINITY : fmaf(run.high[i][half], a.scale, logf(total * (1 / LIFTED<T>)));
         }
-    write_rows<T, D, M>(rows_of(a.out[0], b, h), row, a.seq, o, factor, shared + S::Q + own * D * 2);
+    write_rows<T, D, M>(rows_of(a.out[0], b, h), row, a.seq, o, factor, shared + S::Q + own * D * 2,
+                        [](const pack<uint32_t> &) {});
 }
 
 /* ---- backward ---- */
@@ -182,6 +183,15 @@ __device__ __forceinline__ result_rows result_of_pair(const result &x, int tiles
 {
     const int pair = static_cast<int>(blockIdx.x / tiles);
     return rows_of(x, pair / heads, pair % heads);
+}
+
+/* Where the sums of this block's columns go. before: heads of the packed result before this one's kind. */
+template <int D>
+__device__ __forceinline__ float *part_of(const args &a, int tiles, int heads, int before, bool last_first)
+{
+    const unit u = unit_of(tiles, last_first);
+    const int64_t columns = static_cast<int64_t>(a.heads + 2 * a.kv_heads) * D;
+    return a.part + (static_cast<int64_t>(u.pair / heads) * tiles + u.tile) * columns + (before + u.pair % heads) * D;
 }
 
 /*
@@ -285,8 +295,11 @@ __global__ void __launch_bounds__(query_tiles<D>::THREADS, 2) queries_kernel(con
     __syncthreads();
     float factor[M][2];
     for (int i = 0; i < M; i++) factor[i][0] = factor[i][1] = LIFT<T> > 0 ? a.scale / (LIFTED<T> * unit) : a.scale;
-    write_rows<T, D, M>(result_of_pair(a.out[0], a.q_tiles, a.heads), row, a.seq, dq, factor,
-                        shared + S::Q + own * D * 2);
+    write_gradient<T, D, M>(result_of_pair(a.out[0], a.q_tiles, a.heads), row, a.seq, dq, factor,
+                            shared + S::Q + own * D * 2, a.part);
+    if (!a.part) return;
+    __syncthreads();
+    write_part<D, M, S::WARPS>(part_of<D>(a, a.q_tiles, a.heads, 0, true), shared + S::Q);
 }
 
 /*
@@ -419,10 +432,14 @@ __global__ void __launch_bounds__(key_tiles<D>::THREADS) keys_kernel(const args 
         of_dk[i][0] = of_dk[i][1] = LIFT<T> > 0 ? a.scale / (LIFTED<T> * unit) : a.scale;
         of_dv[i][0] = of_dv[i][1] = a.keep_factor / LIFTED<T>;
     }
-    write_rows<T, D, M>(result_of_pair(a.out[1], a.kv_tiles, a.kv_heads), key, a.kv_seq, dk, of_dk,
-                        shared + S::K + own * D * 2);
-    write_rows<T, D, M>(result_of_pair(a.out[2], a.kv_tiles, a.kv_heads), key, a.kv_seq, dv, of_dv,
-                        shared + S::V + own * D * 2);
+    write_gradient<T, D, M>(result_of_pair(a.out[1], a.kv_tiles, a.kv_heads), key, a.kv_seq, dk, of_dk,
+                            shared + S::K + own * D * 2, a.part);
+    write_gradient<T, D, M>(result_of_pair(a.out[2], a.kv_tiles, a.kv_heads), key, a.kv_seq, dv, of_dv,
+                            shared + S::V + own * D * 2, a.part);
+    if (!a.part) return;
+    __syncthreads();
+    write_part<D, M, S::WARPS>(part_of<D>(a, a.kv_tiles, a.kv_heads, a.heads, false), shared + S::K);
+    write_part<D, M, S::WARPS>(part_of<D>(a, a.kv_tiles, a.kv_heads, a.heads + a.kv_heads, false), shared + S::V);
 }
 
 /* ---- launches ---- */
@@ -439,6 +456,7 @@ args args_of(const att_call &c, int q_rows, int kv_rows)
     a.lse = const_cast<float *>(static_cast<const float *>(c.lse));
     a.stat = static_cast<const float *>(c.stat);
     a.delta = a.stat ? a.stat + c.pairs * c.stat_rows : nullptr;
+    a.part = c.part;
     a.heads = c.heads, a.kv_heads = c.kv_heads, a.group = c.group;
     a.seq = c.seq, a.kv_seq = c.kv_seq, a.reach = c.reach;
     a.stat_rows = c.stat_rows;
@@ -477,6 +495,7 @@ template <typename T, int D, bool DROP> rw_status backward(const rw_kernel *k, c
 {
     using K = key_tiles<D>;
     using Q = query_tiles<D>;
+    static_assert(K::ROWS == ATT_PART_ROWS && Q::ROWS == ATT_PART_ROWS);
     const args a = args_of(c, Q::ROWS, K::ROWS);
     const rw_status status = launch(k, keys_kernel<T, D, DROP>, a, c.kv_pairs * a.kv_tiles, K::THREADS, K::SHARED);
     return status ? status : launch(k, queries_kernel<T, D, DROP>, a, c.pairs * a.q_tiles, Q::THREADS, Q::SHARED);

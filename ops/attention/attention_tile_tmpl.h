@@ -430,6 +430,52 @@ VEC_INLINE void F(write_rows)(rw_dtype dtype, const struct att_result *to, int64
     for (int64_t r = 0; r < rows; r++) F(write_row)(to->p, dtype, at + r * to->row, from + r * width, d, 1);
 }
 
+/* LANES columns of a row of a result, n of which are there. */
+VEC_INLINE V F(stored)(const void *p, rw_dtype dtype, int64_t at, int64_t n)
+{
+    if (n >= LANES && is_half(dtype)) {
+        T x[LANES];
+        vf_store((float *)(void *)x, vf_load_half((const uint16_t *)p + at, dtype));
+        return F(load)(x);
+    }
+    if (n >= LANES) return F(load)((const T *)p + at);
+    T x[LANES] = { 0 };
+    for (int64_t i = 0; i < n; i++) x[i] = F(element)(p, dtype, at + i);
+    return F(load)(x);
+}
+
+#define AT_ONCE (4 * LANES) /* columns */
+
+/* Of n columns from element `at` on, at most AT_ONCE; a constant leaves the sums in registers. */
+VEC_INLINE void F(sum_rows)(T *to, const struct att_result *y, rw_dtype dtype, int64_t at, int64_t rows, int64_t n)
+{
+    V sum[AT_ONCE / LANES];
+    for (int64_t v = 0; v < AT_ONCE / LANES; v++) sum[v] = F(all)(0);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t v = 0; v < AT_ONCE / LANES && v * LANES < n; v++)
+            sum[v] += F(stored)(y->p, dtype, at + r * y->row + v * LANES, n - v * LANES);
+    T all[AT_ONCE];
+    for (int64_t v = 0; v < AT_ONCE / LANES; v++) F(store)(all + v * LANES, sum[v]);
+    memcpy(to, all, (size_t)n * sizeof *all);
+}
+
+/*
+ * Where somebody asks for the sums of the columns of gradient i (0 for q, 1 for k, 2 for v): those of block `block` of a
+ * head's rows, which were just stored, from element `at` on.
+ */
+VEC_INLINE void F(sum_columns)(const struct att *a, rw_dtype dtype, int i, int64_t b, int64_t head, int64_t block,
+                               int64_t at)
+{
+    const struct att_result *const y = &a->gradient[i];
+    const int64_t rows = att_extent(a->e.seq, block), d = a->e.d;
+    if (!a->part) return;
+    T *const to = (T *)a->part + (b * a->e.q_blocks + block) * rw_att_columns(&a->e) + rw_att_column(&a->e, i, head);
+    for (int64_t c = 0; c < d; c += AT_ONCE) {
+        if (c + AT_ONCE <= d) F(sum_rows)(to + c, y, dtype, at + c, rows, AT_ONCE);
+        else F(sum_rows)(to + c, y, dtype, at + c, rows, d - c);
+    }
+}
+
 /* The sinks' gradient by row: a sink has a probability and no value. */
 static void F(sink_rows)(const struct att *a, const struct F(block) *x)
 {
@@ -464,8 +510,10 @@ VEC_INLINE void F(backward_queries)(const struct att *a, rw_dtype dtype, T *room
     }
     const struct att_result *const result = &a->gradient[0];
     if (dq && a->extra[ATT_SINKS]) F(sink_rows)(a, &x);
-    if (dq)
-        F(write_rows)(dtype, result, att_begin(result, b, h, i * ATT_BLOCK), x.queries, x.dq, a->e.width, a->e.d);
+    if (!dq) return;
+    const int64_t at = att_begin(result, b, h, i * ATT_BLOCK);
+    F(write_rows)(dtype, result, at, x.queries, x.dq, a->e.width, a->e.d);
+    F(sum_columns)(a, dtype, 0, b, h, i, at);
 }
 
 /* dk and dv of key blocks [from, to) of one kv head, summed over its query heads and their blocks in order. */
@@ -486,9 +534,13 @@ VEC_INLINE void F(backward_keys)(const struct att *a, rw_dtype dtype, T *room, i
     }
     for (int64_t h = kv_head * a->e.group; h < (kv_head + 1) * a->e.group; h++)
         for (int64_t i = 0; i < a->e.q_blocks; i++) F(backward_queries)(a, dtype, room, b, h, i, from, to, &sums, dq);
-    if (in_output) return;
-    F(write_rows)(dtype, dk, k_at, rows, sums.dk, width, a->e.d);
-    F(write_rows)(dtype, dv, v_at, rows, sums.dv, v_width, a->e.dv);
+    if (!in_output) F(write_rows)(dtype, dk, k_at, rows, sums.dk, width, a->e.d);
+    if (!in_output) F(write_rows)(dtype, dv, v_at, rows, sums.dv, v_width, a->e.dv);
+    for (int64_t j = from; j < to; j++) {
+        const int64_t below = (j - from) * ATT_BLOCK;
+        F(sum_columns)(a, dtype, 1, b, kv_head, j, k_at + below * dk->row);
+        F(sum_columns)(a, dtype, 2, b, kv_head, j, v_at + below * dv->row);
+    }
 }
 
 /* One tile of the mask's gradient, summed over the batches and heads that it serves, in order. */
@@ -518,5 +570,6 @@ VEC_INLINE void F(mask_backward)(const struct att *a, rw_dtype dtype, T *room, i
     }
 }
 
+#undef AT_ONCE
 #undef N_LANES
 #undef N_MOST

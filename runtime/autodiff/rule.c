@@ -143,18 +143,61 @@ static bool is_last_part(const rw_grad_call *g, int i)
     return uses == 1 && g->use[value_of(g, i)].first == g->index;
 }
 
-/* The bias, a value, of the layer that made input i; RW_NONE_ID: what the sums of columns ask for is not so. */
-static uint32_t bias_behind(const rw_grad_call *g, int i)
+/* The bias, a value, of the layer that made value v; RW_NONE_ID: what the sums of columns ask for is not so. */
+static uint32_t bias_of_maker(const rw_grad_call *g, uint32_t v)
 {
     const rw_tape *const t = g->tape;
-    if (!g->use || !rw_grad_wanted(g, i) || !is_last_part(g, i)) return RW_NONE_ID;
-    const rw_tensor *const x = rw_grad_input(g, i);
+    const rw_tensor *const x = rw_tape_value(t, v);
     if (x->producer == RW_NONE_ID || rw_layout_of(t->ctx, x)->rank < 2) return RW_NONE_ID;
     const struct rw_node *const layer = &t->nodes[x->producer];
     const int bias = rw_bias_of(t->ctx->ops[layer->op]);
     if (!has(layer->n_inputs, bias)) return RW_NONE_ID;
     const uint32_t b = t->operands[layer->first_input + (uint32_t)bias];
     return g->use[b].n == 1 && rw_tape_value(t, b)->flags & RW_VALUE_REQUIRES ? b : RW_NONE_ID;
+}
+
+static uint32_t bias_behind(const rw_grad_call *g, int i)
+{
+    if (!g->use || !rw_grad_wanted(g, i) || !is_last_part(g, i)) return RW_NONE_ID;
+    return bias_of_maker(g, value_of(g, i));
+}
+
+/* What input i, a view, looks into; RW_NONE_ID where anybody else reads that, or a view on the way, or a gradient has
+   flowed into one of them. */
+static uint32_t seen_alone(const rw_grad_call *g, int i)
+{
+    const rw_tape *const t = g->tape;
+    for (uint32_t v = value_of(g, i);;) {
+        if (g->use[v].n != 1 || g->grads[v]) return RW_NONE_ID;
+        const uint32_t maker = rw_tape_value(t, v)->producer;
+        if (maker == RW_NONE_ID || !(t->ctx->ops[t->nodes[maker].op]->flags & RW_OP_VIEW)) return v;
+        v = t->operands[t->nodes[maker].first_input];
+    }
+}
+
+static uint32_t bias_behind_pieces(const rw_grad_call *g, int n, int64_t columns)
+{
+    const uint32_t whole = g->use ? seen_alone(g, 0) : RW_NONE_ID;
+    if (whole == RW_NONE_ID) return RW_NONE_ID;
+    for (int i = 0; i < n; i++)
+        if (!rw_grad_wanted(g, i) || seen_alone(g, i) != whole) return RW_NONE_ID;
+    const rw_layout *const l = rw_layout_of(g->tape->ctx, rw_tape_value(g->tape, whole));
+    return l->rank && l->dim[l->rank - 1] == columns ? bias_of_maker(g, whole) : RW_NONE_ID;
+}
+
+bool rw_grad_pieces_want_columns(const rw_grad_call *g, int n, int64_t columns, rw_tensor **ret_sum)
+{
+    const uint32_t bias = bias_behind_pieces(g, n, columns);
+    *ret_sum = bias == RW_NONE_ID ? NULL : g->grads[bias];
+    return bias != RW_NONE_ID;
+}
+
+void rw_grad_set_columns_of_pieces(rw_grad_call *g, int n, rw_tensor *columns, bool added)
+{
+    const int64_t count = rw_tensor_shape(columns).dim[0];
+    struct rw_use *const use = &g->use[bias_behind_pieces(g, n, count)];
+    use->columns = columns;
+    use->added = added;
 }
 
 bool rw_grad_wants_columns(const rw_grad_call *g, int i, rw_tensor **ret_sum)
@@ -178,10 +221,10 @@ void rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns, bool added)
 
 rw_tensor *rw_grad_columns(rw_grad_call *g, int bias)
 {
-    const rw_tensor *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const dy = rw_grad_upstream(g, 0);
     if (!g->use || !dy || !rw_grad_wanted(g, bias)) return NULL;
     const struct rw_use *const use = &g->use[value_of(g, bias)];
-    if (!use->columns || use->columns->producer != dy->producer) return NULL;
+    if (!use->columns || use->columns->producer != rw_tensor_base(dy)->producer) return NULL;
     if (use->added) g->lent[bias] = g->grads[value_of(g, bias)];
     return use->columns;
 }

@@ -28,10 +28,16 @@ rw_tensor *rw_accumulate_at(rw_site at, rw_tape *t, rw_tensor *sum, rw_tensor *t
  *
  * rw_grad_is_whole(): whether what the rule makes for input i is not only the last part but all of it. A rule that does
  * not add to what others have contributed asks for that, too: sums of its part would be of no use.
+ *
+ * rw_grad_pieces_want_columns(): the same of a rule whose inputs 0 to n - 1 are views that fill such a result, of so
+ * many columns, where nobody else reads that, nor a view of it. Their gradients lie in one buffer as the views do in
+ * the result, and that buffer's sums of columns are handed over as rw_grad_set_columns_of_pieces().
  */
 bool rw_grad_wants_columns(const rw_grad_call *g, int i, rw_tensor **ret_sum);
 bool rw_grad_is_whole(const rw_grad_call *g, int i);
 void rw_grad_set_columns(rw_grad_call *g, int i, rw_tensor *columns, bool added);
+bool rw_grad_pieces_want_columns(const rw_grad_call *g, int n, int64_t columns, rw_tensor **ret_sum);
+void rw_grad_set_columns_of_pieces(rw_grad_call *g, int n, rw_tensor *columns, bool added);
 rw_tensor *rw_grad_columns(rw_grad_call *g, int bias);
 
 /* The input that is such a bias, where the node has so many; -1: the op is no such layer. */
