@@ -132,6 +132,32 @@ static void check_packed(rw_dtype dtype)
 Test(ptx_attention, bf16_packed) { check_packed(RW_BF16); }
 Test(ptx_attention, f16_packed) { check_packed(RW_F16); }
 
+/* They are what a layer has made, whose bias gets the sums of the columns of that gradient. */
+static rw_tensor *build_layer(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const rw_shape in = c->in[0].shape;
+    const int64_t d = c->in[1].shape.dim[0] / 4;
+    /* small: of scores that lie far apart ex2.approx.ftz flushes what the text keeps below the normal numbers */
+    rw_tensor *const h = rw_linear(t, x[0], rw_scale(t, x[2], 0.0625), rw_scale(t, x[1], 0.0625));
+    rw_tensor *qkv = rw_reshape(t, h, RW_SHAPE(in.dim[0], in.dim[1], 4, d));
+    return build_packed(t, &qkv, &(struct op_case){ .causal = c->causal, .in[0].shape = rw_tensor_shape(qkv) });
+}
+
+static void check_columns(rw_dtype dtype)
+{
+    struct fixture b = fixture_open(1, 1);
+    for (int i = 0; i < 4; i++) {
+        struct op_case c = { .name = "columns", .build = build_layer, .sizes = OP_TERMS, .n = 3, .causal = i & 1 };
+        const int64_t d = i & 2 ? 64 : 128, seq = i & 2 ? 140 : 70;
+        c.in[0].shape = RW_SHAPE(2, seq, 8), c.in[1].shape = RW_SHAPE(4 * d), c.in[2].shape = RW_SHAPE(4 * d, 8);
+        check_bytes(&b, &c, dtype, &(struct op_data){ .w = NULL }, seq);
+    }
+    fixture_close(&b);
+}
+
+Test(ptx_attention, bf16_columns) { check_columns(RW_BF16); }
+Test(ptx_attention, f16_columns) { check_columns(RW_F16); }
+
 /* q, k and v are cut out of tensors with one row more, of infinities: who reads behind the last row shows. */
 static rw_tensor *build_cut(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
