@@ -32,8 +32,8 @@ static inline int64_t rw_gemm_amx_depth(const struct gemm *g)
 
 /*
  * Packs rows of a, or columns of b, from `first` on, n of them. From g->a or g->b, or what makes them. Where an operand
- * has picks, row i of what lies there is row picks[i] of it: n rows of an a whose numbers along the depth lie side by
- * side (then first is 0), or the depth of a b whose columns do.
+ * has picks, row i of what is packed is row picks[i] of what lies there: n rows of an a whose numbers along the depth
+ * lie side by side (then first is 0), or the depth of an operand whose numbers across it do.
  */
 void rw_gemm_amx_pack(const struct gemm *g, bool is_a, int64_t first, int64_t n, uint16_t *to);
 

@@ -24,13 +24,15 @@ struct rw_moe_scatter_attrs {
     int64_t experts;
 };
 
-/* k: slots of a token. gathers: x has a row for each token. turned: x [T k, out] times weight [E, out, in]. */
+/* k: slots of a token. gathers: x has a row for each token. turned: x's rows times weight [E, out, in], not its
+   transpose. */
 struct rw_moe_linear_attrs {
     int64_t k, gathers, turned;
 };
 
+/* gathers: x, gathers_dy: dy has a row for each token. */
 struct rw_moe_outer_attrs {
-    int64_t k, gathers, experts;
+    int64_t k, gathers, gathers_dy, experts;
 };
 
 struct rw_moe_gather_attrs {

@@ -41,10 +41,10 @@ static int64_t cols_of(const struct moe_product *m)
 
 /* ---- descriptions ---- */
 
-/* The rows of x that belong to n rows from `first` on. */
+/* The rows of an operand with a row for each token that belong to n rows from `first` on. */
 static void pick(const struct moe_product *m, int64_t first, int64_t n, int32_t *to)
 {
-    for (int64_t i = 0; i < n; i++) to[i] = (int32_t)rw_moe_source(m, first + i);
+    for (int64_t i = 0; i < n; i++) to[i] = (int32_t)rw_moe_source(m, true, first + i);
 }
 
 /* Rows times columns [col, col + cols) of the expert's matrix. */
@@ -166,18 +166,26 @@ void rw_moe_amx_linear(const rw_kernel *k, const struct moe_product *m)
 
 /* ---- sums of outer products ---- */
 
-/* Into c, c_row numbers between its rows. Of x, as its rows lie or picked, what `of` says; dy is packed already. */
-static void outer_part(const struct moe_product *m, const struct at *p, const struct gemm *of, int64_t row, int64_t in)
+/* Packs an operand's part, as its rows lie or picked. */
+static void pack_part(const struct moe_product *m, const struct gemm *of, bool is_dy, int64_t row, int64_t first,
+                      uint16_t *to)
 {
     int32_t picks[OUTER_ROWS];
     struct gemm g = *of;
-    if (m->gathers) {
+    struct gemm_operand *const x = is_dy ? &g.a : &g.b;
+    if (is_dy ? m->gathers_dy : m->gathers) {
         pick(m, row, g.k, picks);
-        g.b.data = (const uint16_t *)m->x + in;
-        g.b.picks = picks;
+        x->data = (const uint16_t *)(is_dy ? m->dy : m->x) + first;
+        x->picks = picks;
     }
-    rw_gemm_amx_pack(&g, false, 0, g.n, p->b);
-    rw_gemm_amx_tile(&g, p->a, p->b, g.m, g.n, false, p->scratch);
+    rw_gemm_amx_pack(&g, is_dy, 0, is_dy ? g.m : g.n, to);
+}
+
+/* Into c, c_row numbers between its rows; dy is packed already. */
+static void outer_part(const struct moe_product *m, const struct at *p, const struct gemm *g, int64_t row, int64_t in)
+{
+    pack_part(m, g, false, row, in, p->b);
+    rw_gemm_amx_tile(g, p->a, p->b, g->m, g->n, false, p->scratch);
 }
 
 /* Few rows: the result is written, and what is added read, while the unit multiplies. */
@@ -187,7 +195,7 @@ static void outer_at_once(const struct moe_product *m, const struct at *p, struc
     for (int64_t in = 0; in < m->in; in += OUTER_ACROSS) {
         const int64_t at = (expert * m->out + out) * m->in + in, size = (int64_t)rw_dtype_size(m->to);
         struct gemm g = outer_of(m, rows.from, rows.to - rows.from, out, outs, in, least_of(m->in - in, OUTER_ACROSS));
-        if (!in) rw_gemm_amx_pack(&g, true, 0, outs, p->a);
+        if (!in) pack_part(m, &g, true, rows.from, out, p->a);
         g.to = m->to;
         g.c_row = m->in;
         g.c = (char *)m->y + at * size;
@@ -207,7 +215,7 @@ static void outer_in_parts(const struct moe_product *m, const struct at *p, rw_m
         if (rows.from == rows.to) memset(p->sum, 0, (size_t)(outs * OUTER_ACROSS) * sizeof *p->sum);
         for (int64_t row = rows.from; row < rows.to; row += OUTER_ROWS) {
             struct gemm g = outer_of(m, row, least_of(rows.to - row, OUTER_ROWS), out, outs, in, ins);
-            rw_gemm_amx_pack(&g, true, 0, outs, p->a);
+            pack_part(m, &g, true, row, out, p->a);
             g.adds = row > rows.from;
             g.c = p->sum;
             g.sum = p->sum;

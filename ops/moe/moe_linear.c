@@ -5,6 +5,7 @@
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/moe/moe_onednn.h"
+#include "record/maker.h"
 
 /* Inputs: x, weight [E, out, in], offsets [E + 1], order [T k], inverse [T, k] for the gradient. */
 static rw_status check_linear(rw_op_call *call)
@@ -25,8 +26,8 @@ static rw_status check_linear(rw_op_call *call)
     return rw_op_output(call, 0, call->in[0].dtype, RW_SHAPE(rows, w.dim[a->turned ? 2 : 1]));
 }
 
-/* Inputs: dy [T k, out], x, offsets, order, inverse for the gradient, and the sum so far, if there is one: of their
-   type or, over 16 bits, of float32. */
+/* Inputs: dy [T k, out] and x, or rows of tokens for either, offsets, order, inverse for the gradient, and the sum so
+   far, if there is one: of their type or, over 16 bits, of float32. */
 static rw_status check_outer(rw_op_call *call)
 {
     const struct rw_moe_outer_attrs *const a = call->attrs;
@@ -47,7 +48,7 @@ static rw_op_cost cost_linear(const rw_op_call *call)
 static rw_op_cost cost_outer(const rw_op_call *call)
 {
     const rw_layout *const y = call->out[0].layout;
-    const double rows = (double)call->in[0].layout->dim[0];
+    const double rows = (double)call->in[3].layout->dim[0];
     return (rw_op_cost){ 2 * rows * (double)y->dim[1] * (double)y->dim[2], rw_cost_bytes(call) };
 }
 
@@ -66,7 +67,7 @@ static size_t workspace_linear(const rw_op_call *call)
 static size_t workspace_outer(const rw_op_call *call)
 {
     const rw_layout *const y = call->out[0].layout;
-    const struct moe_product m = { .rows = call->in[0].layout->dim[0], .experts = y->dim[0], .in = y->dim[2],
+    const struct moe_product m = { .rows = call->in[3].layout->dim[0], .experts = y->dim[0], .in = y->dim[2],
                                    .out = y->dim[1] };
     const size_t bytes = rw_moe_library_workspace(call, &m, true);
     return bytes ? bytes : (size_t)(MOE_OUTER_ELEMENTS * call->threads) * SIZE_OF_SUM(call);
@@ -102,31 +103,47 @@ static rw_tensor *product(rw_tape *t, rw_tensor *x, rw_tensor *w, rw_tensor *con
     return rw_apply(t, &rw_op_moe_linear, in, 5, &a, sizeof a, NULL);
 }
 
-static rw_tensor *outer(rw_tape *t, rw_tensor *dy, rw_tensor *x, rw_tensor *const *routes, bool gathers,
-                        int64_t experts, rw_tensor *sum)
+/* Rows, or those of tokens that they are gathered from. */
+struct rows {
+    rw_tensor *x;
+    bool gathers;
+};
+
+/* What moe_gather made by these routes is read where it came from: then nobody needs its rows. */
+static struct rows rows_of(rw_tensor *x, rw_tensor *const *routes)
 {
-    const struct rw_moe_outer_attrs a = { rw_tensor_shape(routes[2]).dim[1], gathers, experts };
-    rw_tensor *const in[] = { dy, x, routes[0], routes[1], routes[2], sum };
+    struct rw_maker made;
+    if (!rw_maker_of(x, &made) || made.op != &rw_op_moe_gather || rw_maker_input(x, 1) != routes[1] ||
+        ((const struct rw_moe_gather_attrs *)made.attrs)->k != rw_tensor_shape(routes[2]).dim[1])
+        return (struct rows){ x, false };
+    return (struct rows){ rw_maker_input(x, 0), true };
+}
+
+static rw_tensor *outer(rw_tape *t, struct rows dy, struct rows x, rw_tensor *const *routes, int64_t experts,
+                        rw_tensor *sum)
+{
+    const struct rw_moe_outer_attrs a = { rw_tensor_shape(routes[2]).dim[1], x.gathers, dy.gathers, experts };
+    rw_tensor *const in[] = { dy.x, x.x, routes[0], routes[1], routes[2], sum };
     return rw_apply(t, &rw_op_moe_outer, in, sum ? 6 : 5, &a, sizeof a, NULL);
 }
 
-/* y = x w^T by expert, or x w when turned; then x has a row for each row. */
+/* y = x w^T by expert, or x w when turned. */
 static rw_status grad_linear(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     const struct rw_moe_linear_attrs a = *(const struct rw_moe_linear_attrs *)rw_grad_attrs(g);
-    rw_tensor *const x = rw_grad_input(g, 0), *const w = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const w = rw_grad_input(g, 1);
     rw_tensor *const routes[] = { rw_grad_input(g, 2), rw_grad_input(g, 3), rw_grad_input(g, 4) };
-    const int64_t experts = rw_tensor_shape(w).dim[0];
+    const struct rows x = { rw_grad_input(g, 0), a.gathers }, dy = rows_of(rw_grad_upstream(g, 0), routes);
     if (rw_grad_wanted(g, 0)) {
-        rw_tensor *const rows = product(t, dy, w, routes, false, !a.turned);
+        rw_tensor *const rows = product(t, dy.x, w, routes, dy.gathers, !a.turned);
         RW_CHECK(rw_grad_set(g, 0, of_tokens(t, rows, routes[2], routes[1], a.gathers)));
     }
     if (!rw_grad_wanted(g, 1)) return RW_OK;
     rw_tensor *const sum = rw_grad_wide_addend(g, 1);
-    rw_tensor *const dw = a.turned ? outer(t, x, dy, routes, false, experts, sum)
-                                   : outer(t, dy, x, routes, a.gathers, experts, sum);
-    return rw_grad_set_sum(g, 1, dw);
+    const int64_t experts = rw_tensor_shape(w).dim[0];
+    return rw_grad_set_sum(g, 1, a.turned ? outer(t, x, dy, routes, experts, sum)
+                                          : outer(t, dy, x, routes, experts, sum));
 }
 
 static rw_status grad_outer(rw_grad_call *g)
@@ -136,9 +153,12 @@ static rw_status grad_outer(rw_grad_call *g)
     rw_tensor *const dy = rw_grad_input(g, 0), *const x = rw_grad_input(g, 1);
     rw_tensor *const routes[] = { rw_grad_input(g, 2), rw_grad_input(g, 3), rw_grad_input(g, 4) };
     rw_tensor *const u = rw_grad_narrowed(g, 0, rw_grad_upstream(g, 0));
-    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, product(t, x, u, routes, a.gathers, false)));
+    if (rw_grad_wanted(g, 0)) {
+        rw_tensor *const rows = product(t, x, u, routes, a.gathers, false);
+        RW_CHECK(rw_grad_set(g, 0, of_tokens(t, rows, routes[2], routes[1], a.gathers_dy)));
+    }
     if (rw_grad_wanted(g, 1)) {
-        rw_tensor *const rows = product(t, dy, u, routes, false, true);
+        rw_tensor *const rows = product(t, dy, u, routes, a.gathers_dy, true);
         RW_CHECK(rw_grad_set(g, 1, of_tokens(t, rows, routes[2], routes[1], a.gathers)));
     }
     if (rw_grad_n_inputs(g) == 6 && rw_grad_wanted(g, 5)) RW_CHECK(rw_grad_set(g, 5, rw_grad_upstream(g, 0)));

@@ -123,9 +123,10 @@ rw_status RW_ISA_NAME(rw_moe_outer_cpu)(const rw_kernel *k)
     const rw_layout *const y = k->out[0].layout;
     const struct moe_product m = { .x = k->in[1].data, .dy = k->in[0].data, .y = k->out[0].data,
                                    .sum = rw_kernel_has(k, 5) ? k->in[5].data : NULL, .offsets = k->in[2].data,
-                                   .order = k->in[3].data, .rows = k->in[0].layout->dim[0],
-                                   .tokens = k->in[1].layout->dim[0], .k = a->k, .in = y->dim[2], .out = y->dim[1],
-                                   .experts = a->experts, .to = k->out[0].dtype, .gathers = a->gathers };
+                                   .order = k->in[3].data, .rows = k->in[3].layout->dim[0],
+                                   .tokens = k->in[a->gathers_dy ? 0 : 1].layout->dim[0], .k = a->k,
+                                   .in = y->dim[2], .out = y->dim[1], .experts = a->experts,
+                                   .to = k->out[0].dtype, .gathers = a->gathers, .gathers_dy = a->gathers_dy };
     bool ran;
     RW_CHECK(rw_moe_library_outer(k, &m, put_sum, &ran));
     if (ran) return RW_OK;

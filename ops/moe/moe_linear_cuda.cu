@@ -21,12 +21,11 @@ struct product_args {
     void *y;
     const int32_t *offsets, *order;
     int64_t rows, tokens, k, experts, in, out, depth, width, blocks;
-    bool gathers, turned;
+    bool gathers, gathers_dy, turned;
 
-    __device__ __forceinline__ int64_t source(int64_t row) const
-    {
-        return gathers ? rw_moe_within(order[row] / k, tokens) : row;
-    }
+    __device__ __forceinline__ int64_t of_token(int64_t row) const { return rw_moe_within(order[row] / k, tokens); }
+    __device__ __forceinline__ int64_t source(int64_t row) const { return gathers ? of_token(row) : row; }
+    __device__ __forceinline__ int64_t source_of_dy(int64_t row) const { return gathers_dy ? of_token(row) : row; }
 };
 
 /* sum[i][j] += over DEPTH of a[p][ty * 4 + i] b[p][tx * 4 + j] */
@@ -106,7 +105,7 @@ template <typename T, typename S> __global__ void __launch_bounds__(THREADS) out
         for (int i = threadIdx.x / TILE; i < DEPTH; i += THREADS / TILE) {
             const bool in = row + i < r.to;
             const bool has_out = in && first + lane < a.out, has_in = in && col + lane < a.in;
-            outs[i][lane] = has_out ? widen(dy[(row + i) * a.out + first + lane]) : static_cast<W>(0);
+            outs[i][lane] = has_out ? widen(dy[a.source_of_dy(row + i) * a.out + first + lane]) : static_cast<W>(0);
             ins[i][lane] = has_in ? widen(x[a.source(row + i) * a.in + col + lane]) : static_cast<W>(0);
         }
         __syncthreads();
@@ -160,9 +159,9 @@ extern "C" rw_status rw_moe_outer_cuda(const rw_kernel *k)
     a.x = k->in[1].data, a.other = k->in[0].data, a.y = k->out[0].data;
     a.sum = rw_kernel_has(k, 5) ? k->in[5].data : nullptr;
     a.offsets = static_cast<const int32_t *>(k->in[2].data), a.order = static_cast<const int32_t *>(k->in[3].data);
-    a.rows = k->in[0].layout->dim[0], a.tokens = k->in[1].layout->dim[0], a.k = p->k;
+    a.rows = k->in[3].layout->dim[0], a.tokens = k->in[p->gathers_dy ? 0 : 1].layout->dim[0], a.k = p->k;
     a.experts = p->experts, a.out = y->dim[1], a.in = y->dim[2];
-    a.gathers = p->gathers != 0;
+    a.gathers = p->gathers != 0, a.gathers_dy = p->gathers_dy != 0;
     a.blocks = (a.in + TILE - 1) / TILE;
     const int64_t down = (a.out + TILE - 1) / TILE;
     const bool widened = k->out[0].dtype != k->in[0].dtype;

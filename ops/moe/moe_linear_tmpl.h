@@ -82,7 +82,7 @@ VEC_INLINE void F(linear)(const struct moe_product *m, rw_dtype dtype, T *room, 
     for (int64_t row = rows.from; row < rows.to; row += MOE_STRIP) {
         const int64_t n = rows.to - row < MOE_STRIP ? rows.to - row : MOE_STRIP;
         for (int64_t r = 0; r < n; r++)
-            F(widen)(a + r * m->depth, m->x, dtype, rw_moe_source(m, row + r) * m->depth, m->depth);
+            F(widen)(a + r * m->depth, m->x, dtype, rw_moe_source(m, m->gathers, row + r) * m->depth, m->depth);
         memset(a + n * m->depth, 0, (size_t)((MOE_STRIP - n) * m->depth) * sizeof *a);
         F(multiply)(c, a, m->depth, 1, b, m->depth, false);
         for (int64_t r = 0; r < n; r++)
@@ -103,9 +103,9 @@ VEC_INLINE void F(outer)(const struct moe_product *m, rw_dtype dtype, T *room, i
     for (int64_t from = rows.from; from < rows.to; from += MOE_OUTER_ROWS) {
         const int64_t n = rows.to - from < MOE_OUTER_ROWS ? rows.to - from : MOE_OUTER_ROWS;
         for (int64_t r = 0; r < n; r++) {
-            F(widen)(b + r * MOE_COLS, m->x, dtype, rw_moe_source(m, from + r) * m->in + col, cols);
+            F(widen)(b + r * MOE_COLS, m->x, dtype, rw_moe_source(m, m->gathers, from + r) * m->in + col, cols);
             for (int64_t j = cols; j < MOE_COLS; j++) b[r * MOE_COLS + j] = 0;
-            F(widen)(a + r * most, m->dy, dtype, (from + r) * m->out + first, outs);
+            F(widen)(a + r * most, m->dy, dtype, rw_moe_source(m, m->gathers_dy, from + r) * m->out + first, outs);
             for (int64_t i = outs; i < most; i++) a[r * most + i] = 0;
         }
         for (int64_t i = 0; i < outs; i += MOE_STRIP) F(multiply)(c + i * MOE_COLS, a + i, 1, most, b, n, true);

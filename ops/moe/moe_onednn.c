@@ -155,7 +155,7 @@ static void copy_rows(const struct moe_product *m, const void *from, bool gather
     const size_t bytes = (size_t)cols * size;
     for (int64_t i = 0; i < cut; i++) {
         char *const at = to + (size_t)(i * width) * size;
-        const int64_t source = i < n ? gathers ? rw_moe_source(m, row + i) : row + i : 0;
+        const int64_t source = i < n ? rw_moe_source(m, gathers, row + i) : 0;
         if (i < n) memcpy(at, (const char *)from + (size_t)(source * width + col) * size, bytes);
         else memset(at, 0, bytes);
     }
@@ -204,8 +204,8 @@ static rw_status outer_unit(const struct moe_product *m, const struct library *l
         const bool whole = n == cuts[cut];
         const char *a = (const char *)m->dy + (size_t)(row * m->out + first) * l->size;
         const char *b = (const char *)m->x + (size_t)(row * m->in + col) * l->size;
-        if (!whole) {
-            copy_rows(m, m->dy, false, m->out, l->size, row, n, cuts[cut], first, outs, r->a);
+        if (!whole || m->gathers_dy) {
+            copy_rows(m, m->dy, m->gathers_dy, m->out, l->size, row, n, cuts[cut], first, outs, r->a);
             a = r->a;
         }
         if (!whole || m->gathers) {

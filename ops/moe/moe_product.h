@@ -9,16 +9,16 @@ struct moe_product {
     const void *x, *dy, *weight, *sum; /* sum: of an outer product, or NULL */
     void *y;
     const int32_t *offsets, *order;
-    int64_t rows, tokens; /* of x, when it is gathered */
+    int64_t rows, tokens; /* tokens: rows of what is gathered */
     int64_t k, in, out, depth, width, experts;
     rw_dtype to; /* of an outer product and its sum */
-    bool gathers, turned;
+    bool gathers, gathers_dy, turned; /* x, and dy */
 };
 
-/* The row of x that belongs to row r. */
-static inline int64_t rw_moe_source(const struct moe_product *m, int64_t r)
+/* The row of an operand that belongs to row r. */
+static inline int64_t rw_moe_source(const struct moe_product *m, bool gathers, int64_t r)
 {
-    return m->gathers ? rw_moe_within(m->order[r] / m->k, m->tokens) : r;
+    return gathers ? rw_moe_within(m->order[r] / m->k, m->tokens) : r;
 }
 
 /* What becomes of a tile of a sum, c's rows c_row apart, and of what is added: elements from `at` on of m->y. */

@@ -541,3 +541,74 @@ Test(moe, the_library_s_products_are_those_of_float64)
         products_free(&want), products_free(&one), products_free(&many);
     }
 }
+
+/* ---- gradients of rows that are not made, but read where their tokens' lie ---- */
+
+struct gradients {
+    unsigned char *dx, *dw, *ddx, *ddw; /* the last two in float64, of the sum of the first two's squares */
+};
+
+/* k slots of a token. `others`: rows are combined by routes other than those of the product. lie: by way of rows that
+   lie in memory, as both their signs are turned twice. */
+static struct gradients through_rows(rw_dtype dtype, int k, bool gathers, bool others, bool lie)
+{
+    enum { TOKENS = 90 };
+    struct fixture b = fixture_open(1, 2);
+    int32_t index[2][TOKENS * 2];
+    rw_moe_routes r[2];
+    struct gradients ret;
+    for (int i = 0; i < TOKENS * k; i++) index[0][i] = (i * 7 + i / 5) % 3, index[1][i] = (i * 5 + i / 3) % 3;
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, k), index[i]), WIDE_EXPERTS, &r[i]),
+                     RW_OK);
+    rw_tensor *const x = numbers(b.t, dtype, RW_SHAPE(gathers ? TOKENS : TOKENS * k, WIDE_IN), 1, 0);
+    rw_tensor *const w = numbers(b.t, dtype, RW_SHAPE(WIDE_EXPERTS, WIDE_OUT, WIDE_IN), 2, 0);
+    rw_tensor *rows = gathers ? rw_moe_linear_of_tokens(b.t, x, w, &r[0]) : rw_moe_linear(b.t, x, w, &r[0]);
+    if (lie) rows = rw_neg(b.t, rw_neg(b.t, rows));
+    rw_tensor *const y = rw_moe_combine(b.t, rows, &r[others]);
+    rw_tensor *const both[] = { x, w };
+    rw_tensor *grads[2], *again[2];
+    cr_assert_eq(rw_grad(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false), both, 2, grads), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    ret = (struct gradients){ bytes_of(b.t, grads[0]), bytes_of(b.t, grads[1]), NULL, NULL };
+    if (dtype != RW_F64) {
+        fixture_close(&b);
+        return ret;
+    }
+    rw_tensor *const squares = rw_add(b.t, rw_sum(b.t, rw_mul(b.t, grads[0], grads[0]), RW_ALL_AXES, false),
+                                      rw_sum(b.t, rw_mul(b.t, grads[1], grads[1]), RW_ALL_AXES, false));
+    cr_assert_eq(rw_grad(b.t, squares, both, 2, again), RW_OK, "%s", rw_error_message(b.ctx));
+    ret.ddx = bytes_of(b.t, again[0]), ret.ddw = bytes_of(b.t, again[1]);
+    fixture_close(&b);
+    return ret;
+}
+
+static void expect_near(const void *got, const void *want, size_t n, const char *what)
+{
+    const double *const a = got, *const b = want;
+    double most = 0;
+    for (size_t i = 0; i < n; i++) most = fmax(most, fabs(b[i]));
+    for (size_t i = 0; i < n; i++)
+        cr_assert_float_eq(a[i], b[i], 1e-12 * most, "%s %zu: %g, not %g", what, i, a[i], b[i]);
+}
+
+Test(moe, gradients_of_rows_are_read_where_they_come_from)
+{
+    static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16 };
+    for (int i = 0; i < 3 * 8; i++) {
+        const rw_dtype dtype = types[i / 8];
+        const int k = 1 + i % 2, tokens = 90;
+        const bool gathers = i / 2 % 2, others = i / 4 % 2;
+        struct gradients read = through_rows(dtype, k, gathers, others, false);
+        struct gradients lie = through_rows(dtype, k, gathers, others, true);
+        const size_t n = (size_t)(gathers ? tokens : tokens * k) * WIDE_IN, w = WIDE_EXPERTS * WIDE_OUT * WIDE_IN;
+        cr_expect_eq(first_difference(read.dx, lie.dx, n * rw_dtype_size(dtype)), -1, "dx, case %d", i);
+        cr_expect_eq(first_difference(read.dw, lie.dw, w * rw_dtype_size(dtype)), -1, "dw, case %d", i);
+        if (dtype == RW_F64) { /* tokens' sums are added up in another order */
+            expect_near(read.ddx, lie.ddx, n, "ddx");
+            expect_near(read.ddw, lie.ddw, w, "ddw");
+        }
+        free(read.dx), free(read.dw), free(read.ddx), free(read.ddw);
+        free(lie.dx), free(lie.dw), free(lie.ddx), free(lie.ddw);
+    }
+}
