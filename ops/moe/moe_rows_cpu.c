@@ -25,15 +25,20 @@ static void weigh_doubles(const rw_kernel *k, int64_t row)
     for (int64_t i = 0; i < n; i++) to[i] = w * from[i];
 }
 
+static double dot_of_doubles(const double *a, const double *b, int64_t n)
+{
+    double sum[16] = { 0 }, total = 0;
+    for (int64_t i = 0; i < n; i++) sum[i % 16] += a[i] * b[i];
+    for (int l = 0; l < 16; l++) total += sum[l];
+    return total;
+}
+
 static void dot_doubles(const rw_kernel *k, int64_t slot)
 {
     const int64_t n = k->in[0].layout->dim[1];
     const int64_t at = rw_moe_within(((const int32_t *)k->in[2].data)[slot], k->in[0].layout->dim[0]) * n;
     const double *const a = (const double *)k->in[0].data + at, *const b = (const double *)k->in[1].data + at;
-    double sum[16] = { 0 }, total = 0;
-    for (int64_t i = 0; i < n; i++) sum[i % 16] += a[i] * b[i];
-    for (int l = 0; l < 16; l++) total += sum[l];
-    ((double *)k->out[0].data)[slot] = total;
+    ((double *)k->out[0].data)[slot] = dot_of_doubles(a, b, n);
 }
 
 /* Vectors of a row that are added up at once. */
@@ -119,30 +124,69 @@ BY_TYPE(weigh)
 #define CHAINS 16
 #define CHAIN_VECS (CHAINS / NF_LANES)
 
+/* The product of a's row and b's, from element `at` on; w times b's is written to `to`, unless that is NULL. */
+VEC_INLINE float dot_of_row(rw_dtype dtype, const void *a, const void *b, int64_t at, int64_t n, nf w, void *to)
+{
+    const int64_t end = at + n;
+    nf chains[CHAIN_VECS];
+    float sum[CHAINS], total = 0;
+    int64_t i = at;
+    for (int v = 0; v < CHAIN_VECS; v++) chains[v] = nf_all(0);
+    for (; end - i >= CHAINS; i += CHAINS)
+        for (int v = 0; v < CHAIN_VECS; v++) {
+            const nf y = nf_get(b, dtype, i + v * NF_LANES);
+            chains[v] += nf_get(a, dtype, i + v * NF_LANES) * y;
+            if (to) nf_put(to, dtype, i + v * NF_LANES, w * y);
+        }
+    memcpy(sum, chains, sizeof sum);
+    for (int l = 0; i + l < end; l++) sum[l] += f_get(a, dtype, i + l) * f_get(b, dtype, i + l);
+    for (; to && i < end; i += NF_LANES) {
+        const int64_t some = end - i < NF_LANES ? end - i : NF_LANES;
+        if (some == NF_LANES) nf_put(to, dtype, i, w * nf_get(b, dtype, i));
+        else nf_put_some(to, dtype, i, some, w * nf_get_some(b, dtype, i, some));
+    }
+    for (int l = 0; l < CHAINS; l++) total += sum[l];
+    return total;
+}
+
 VEC_INLINE void dot_vectors(const rw_kernel *k, rw_dtype dtype, int64_t slot)
 {
     const void *const a = k->in[0].data, *const b = k->in[1].data;
     const int64_t n = k->in[0].layout->dim[1], rows = k->in[0].layout->dim[0];
     const int32_t *const inverse = (const int32_t *)k->in[2].data + slot;
-    const int64_t at = rw_moe_within(*inverse, rows) * n, end = at + n;
-    nf chains[CHAIN_VECS];
-    float sum[CHAINS], total = 0;
-    int64_t i = at;
     if (slot + SLOTS_AHEAD < k->out[0].layout->numel) {
         const int64_t later = rw_moe_within(inverse[SLOTS_AHEAD], rows) * n;
         fetch(a, dtype, later, n), fetch(b, dtype, later, n);
     }
-    for (int v = 0; v < CHAIN_VECS; v++) chains[v] = nf_all(0);
-    for (; end - i >= CHAINS; i += CHAINS)
-        for (int v = 0; v < CHAIN_VECS; v++)
-            chains[v] += nf_get(a, dtype, i + v * NF_LANES) * nf_get(b, dtype, i + v * NF_LANES);
-    memcpy(sum, chains, sizeof sum);
-    for (int l = 0; i + l < end; l++) sum[l] += f_get(a, dtype, i + l) * f_get(b, dtype, i + l);
-    for (int l = 0; l < CHAINS; l++) total += sum[l];
-    ((float *)k->out[0].data)[slot] = total;
+    ((float *)k->out[0].data)[slot] = dot_of_row(dtype, a, b, rw_moe_within(*inverse, rows) * n, n, nf_all(0), NULL);
 }
 
 BY_TYPE(dot)
+
+/* Into the workspace, as a row's slot may have another one. */
+VEC_INLINE void weigh_backward_vectors(const rw_kernel *k, rw_dtype dtype, int64_t row)
+{
+    const void *const x = k->in[0].data, *const dy = k->in[1].data;
+    const int64_t n = k->in[0].layout->dim[1], slot = ((const int32_t *)k->in[3].data)[row];
+    const nf w = nf_all(((const float *)k->in[2].data)[rw_moe_within(slot, k->in[2].layout->numel)]);
+    if (row + ROWS_AHEAD < k->in[0].layout->dim[0]) {
+        fetch(x, dtype, (row + ROWS_AHEAD) * n, n);
+        fetch(dy, dtype, (row + ROWS_AHEAD) * n, n);
+    }
+    ((float *)k->workspace)[row] = dot_of_row(dtype, x, dy, row * n, n, w, k->out[0].data);
+}
+
+static void weigh_backward_doubles(const rw_kernel *k, int64_t row)
+{
+    const int64_t n = k->in[0].layout->dim[1], slot = ((const int32_t *)k->in[3].data)[row];
+    const double w = ((const double *)k->in[2].data)[rw_moe_within(slot, k->in[2].layout->numel)];
+    const double *const x = k->in[0].data, *const dy = k->in[1].data;
+    double *const dx = k->out[0].data;
+    ((double *)k->workspace)[row] = dot_of_doubles(x + row * n, dy + row * n, n);
+    for (int64_t i = row * n; i < (row + 1) * n; i++) dx[i] = w * dy[i];
+}
+
+BY_TYPE(weigh_backward)
 
 static rw_status run(const rw_kernel *k, int64_t n, void (*one)(const rw_kernel *k, int64_t i))
 {
@@ -181,4 +225,17 @@ rw_status RW_ISA_NAME(rw_moe_dot_cpu)(const rw_kernel *k);
 rw_status RW_ISA_NAME(rw_moe_dot_cpu)(const rw_kernel *k)
 {
     return run(k, k->out[0].layout->numel, dot);
+}
+
+rw_status RW_ISA_NAME(rw_moe_weigh_backward_cpu)(const rw_kernel *k);
+rw_status RW_ISA_NAME(rw_moe_weigh_backward_cpu)(const rw_kernel *k)
+{
+    const int32_t *const inverse = k->in[4].data;
+    const int64_t rows = k->in[0].layout->dim[0], slots = k->out[1].layout->numel;
+    const size_t size = rw_dtype_size(k->out[1].dtype);
+    RW_CHECK(run(k, rows, weigh_backward));
+    for (int64_t i = 0; i < slots; i++)
+        memcpy((char *)k->out[1].data + (size_t)i * size,
+               (const char *)k->workspace + (size_t)rw_moe_within(inverse[i], rows) * size, size);
+    return RW_OK;
 }

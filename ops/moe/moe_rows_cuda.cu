@@ -53,6 +53,30 @@ __global__ void __launch_bounds__(THREADS) dot_kernel(const T *x, const T *y, wi
     if (threadIdx.x % 32 == 0) to[slot] = sum;
 }
 
+/* A warp for each row: weighed, and its dot product as above, by row. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    weigh_backward_kernel(const T *x, const T *dy, const wide<T> *weights, T *dx, wide<T> *dots, const row_args a)
+{
+    const int64_t row = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / 32;
+    if (row >= a.n) return;
+    const wide<T> w = weights[rw_moe_within(a.routes[row], a.rows)];
+    wide<T> sum = 0;
+    for (int64_t i = row * a.width + threadIdx.x % 32; i < (row + 1) * a.width; i += 32) {
+        const wide<T> u = widen(dy[i]);
+        sum += widen(x[i]) * u;
+        dx[i] = narrow<T>(w * u);
+    }
+    const wide<T> all = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) dots[row] = all;
+}
+
+template <typename W> __global__ void __launch_bounds__(THREADS) by_slot_kernel(const W *dots, W *to, const row_args a)
+{
+    const int64_t slot = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (slot < a.n) to[slot] = dots[rw_moe_within(a.routes[slot], a.rows)];
+}
+
 row_args args_of(const rw_kernel *k, int routes, int64_t each, int64_t rows)
 {
     row_args a = {};
@@ -111,6 +135,23 @@ extern "C" rw_status rw_moe_dot_cuda(const rw_kernel *k)
         using T = decltype(type);
         RW_LAUNCH(dot_kernel<T>, blocks_for(a.n, WARPS), THREADS, 0, k, static_cast<const T *>(k->in[0].data),
                   static_cast<const T *>(k->in[1].data), static_cast<wide<T> *>(k->out[0].data), a);
+        return rw_cuda_launched(k);
+    });
+}
+
+extern "C" rw_status rw_moe_weigh_backward_cuda(const rw_kernel *k)
+{
+    row_args a = args_of(k, 3, 1, k->in[2].layout->numel), slots = args_of(k, 4, 1, k->in[0].layout->dim[0]);
+    a.n = k->in[0].layout->dim[0], slots.n = k->out[1].layout->numel;
+    if (!a.n) return RW_OK;
+    return with_float_type(k->in[0].dtype, [&](auto type) {
+        using T = decltype(type);
+        wide<T> *const dots = static_cast<wide<T> *>(k->workspace);
+        RW_LAUNCH(weigh_backward_kernel<T>, blocks_for(a.n, WARPS), THREADS, 0, k,
+                  static_cast<const T *>(k->in[0].data), static_cast<const T *>(k->in[1].data),
+                  static_cast<const wide<T> *>(k->in[2].data), static_cast<T *>(k->out[0].data), dots, a);
+        RW_LAUNCH(by_slot_kernel<wide<T>>, blocks_for(slots.n, THREADS), THREADS, 0, k, dots,
+                  static_cast<wide<T> *>(k->out[1].data), slots);
         return rw_cuda_launched(k);
     });
 }

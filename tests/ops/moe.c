@@ -612,3 +612,45 @@ Test(moe, gradients_of_rows_are_read_where_they_come_from)
         free(lie.dx), free(lie.dw), free(lie.ddx), free(lie.ddw);
     }
 }
+
+/* ---- a gradient in one pass, where nobody differentiates it again ---- */
+
+/* Bytes of the gradients of rows [90, n] and of weights, by rw_backward() or, of two ops, rw_grad(). */
+static void weighed(rw_dtype dtype, int64_t n, bool again, unsigned char **ret_dx, unsigned char **ret_dw)
+{
+    enum { TOKENS = 45, EACH = 2 };
+    const rw_dtype wide = dtype == RW_F64 ? RW_F64 : RW_F32;
+    struct fixture b = fixture_open(1, 3);
+    int32_t index[TOKENS * EACH];
+    rw_moe_routes r;
+    for (int i = 0; i < TOKENS * EACH; i++) index[i] = i % 11 == 5 ? RW_MOE_DROPPED : (i * 7 + i / 5) % 4;
+    cr_assert_eq(rw_moe_route(b.t, rw_input(b.t, RW_I32, RW_SHAPE(TOKENS, EACH), index), 4, &r), RW_OK);
+    rw_tensor *const x = numbers(b.t, dtype, RW_SHAPE(TOKENS * EACH, n), 3, 0);
+    rw_tensor *const w = numbers(b.t, wide, RW_SHAPE(TOKENS, EACH), 4, 0);
+    rw_tensor *const y = rw_moe_weigh(b.t, x, w, &r);
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false);
+    rw_tensor *const both[] = { x, w };
+    rw_tensor *grads[2];
+    cr_assert_eq(again ? rw_grad(b.t, loss, both, 2, grads) : rw_backward(b.t, loss), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    *ret_dx = bytes_of(b.t, again ? grads[0] : rw_gradient(x));
+    *ret_dw = bytes_of(b.t, again ? grads[1] : rw_gradient(w));
+    fixture_close(&b);
+}
+
+Test(moe, rows_are_weighed_and_multiplied_in_one_pass)
+{
+    static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
+    static const int64_t widths[] = { 1, 15, 16, 64, 77, 300 };
+    for (int i = 0; i < 4 * 6; i++) {
+        const rw_dtype dtype = types[i / 6];
+        const int64_t n = widths[i % 6];
+        const size_t weights = 90 * (dtype == RW_F64 ? sizeof(double) : sizeof(float));
+        unsigned char *dx[2], *dw[2];
+        for (int k = 0; k < 2; k++) weighed(dtype, n, k, &dx[k], &dw[k]);
+        cr_expect_eq(first_difference(dx[0], dx[1], 90 * (size_t)n * rw_dtype_size(dtype)), -1, "%s, dx of %d columns",
+                     rw_dtype_name(dtype), (int)n);
+        cr_expect_eq(first_difference(dw[0], dw[1], weights), -1, "%s, dw of %d columns", rw_dtype_name(dtype), (int)n);
+        for (int k = 0; k < 2; k++) free(dx[k]), free(dw[k]);
+    }
+}
