@@ -174,11 +174,13 @@ static inline void merge_parts(const rw_kernel *k, merged<typename R<wide<T>>::s
                                merged<typename R<wide<T>>::state, T> third = {})
 {
     const unsigned most = n <= PARTS_SHORT ? PARTS_FEW : PARTS_COLUMNS;
-    unsigned columns = 1;
+    unsigned columns = 1, rows = 1;
     while (columns < most && columns < n) columns *= 2;
+    /* A row without a part adds nothing: with fewer of them the same parts are merged in the same order. */
+    while (rows < PARTS_THREADS / columns && (rows < parts || rows * columns < 32)) rows *= 2;
     if (!n) return;
     RW_LAUNCH((merge_parts_kernel<R, wide<T>, T>), dim3(blocks_for(n, columns), third.to ? 3 : second.to ? 2 : 1),
-              dim3(columns, PARTS_THREADS / columns), 0, k, first, second, third, parts, stride, n, divisor);
+              dim3(columns, rows), 0, k, first, second, third, parts, stride, n, divisor);
 }
 
 /* The same of one result, whose type is not known as such. */

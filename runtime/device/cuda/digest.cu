@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr int THREADS = 256;
+constexpr int THREADS = 256; /* at most: few words have few threads */
 constexpr int64_t BLOCK_WORDS = 16384;
 
 __device__ uint64_t mix_a(uint64_t x)
@@ -43,7 +43,7 @@ __global__ void digest_kernel(const unsigned char *data, int64_t bytes, rw_diges
     __shared__ uint64_t shared[32];
     const int64_t words = (bytes + 7) / 8, from = static_cast<int64_t>(blockIdx.x) * BLOCK_WORDS;
     uint64_t a = 0, b = 0;
-    for (int64_t i = from + threadIdx.x; i < words && i < from + BLOCK_WORDS; i += THREADS) {
+    for (int64_t i = from + threadIdx.x; i < words && i < from + BLOCK_WORDS; i += blockDim.x) {
         const uint64_t word = word_at(data, i, bytes), place = static_cast<uint64_t>(i + 1);
         a += mix_a(word + place * 0x9e3779b97f4a7c15u);
         b += mix_b(word ^ mix_a(place));
@@ -59,6 +59,13 @@ __global__ void compare_kernel(const rw_digest *a, const rw_digest *b, uint32_t 
 {
     if ((a->lo != b->lo || a->hi != b->hi) && !words->bad_comparison)
         words->bad_comparison = serial + 1;
+}
+
+/* Whole warps, no more than have a word. */
+unsigned threads_for(size_t bytes)
+{
+    const size_t words = (bytes + 7) / 8;
+    return words < THREADS ? static_cast<unsigned>((words + 31) / 32 * 32) : THREADS;
 }
 
 rw_kernel kernel_on(struct rw_cuda *cuda)
@@ -78,8 +85,8 @@ extern "C" cudaError_t rw_cuda_digest(struct rw_cuda *cuda, const void *data, si
     const cudaError_t error = cudaMemsetAsync(ret, 0, sizeof *ret, cuda->stream);
     if (error) return error;
     if (bytes)
-        RW_LAUNCH(digest_kernel, blocks_for(static_cast<int64_t>(bytes), 8 * BLOCK_WORDS), THREADS, 0, &k,
-                  static_cast<const unsigned char *>(data), static_cast<int64_t>(bytes), ret);
+        RW_LAUNCH(digest_kernel, blocks_for(static_cast<int64_t>(bytes), 8 * BLOCK_WORDS), threads_for(bytes), 0,
+                  &k, static_cast<const unsigned char *>(data), static_cast<int64_t>(bytes), ret);
     return cudaPeekAtLastError();
 }
 
