@@ -28,7 +28,11 @@ static int choose(void)
     enum rw_isa isa = most;
     if (asked && !strcmp(asked, "base")) isa = RW_ISA_BASE;
     if (asked && !strcmp(asked, "v3")) isa = RW_ISA_V3;
-    return (int)(isa < most ? isa : most);
+    if (isa > most) isa = most;
+#ifdef RW_NO_ISA_BASE
+    if (isa < RW_ISA_V3) isa = RW_ISA_V3;
+#endif
+    return (int)isa;
 }
 
 /* Benign race: every thread computes the same value. Kept as value + 1 so that 0 means "not yet". */

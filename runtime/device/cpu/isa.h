@@ -34,6 +34,13 @@ bool rw_cpu_has_amx(void);
 #define RW_ISA_CASE_V4(name)
 #endif
 
+/* Without the baseline's kernels (-Dcpu_base=false) v3 is the least. */
+#ifdef RW_NO_ISA_BASE
+#define RW_ISA_LEAST(name) name##_v3(k)
+#else
+#define RW_ISA_LEAST(name) name##_base(k)
+#endif
+
 #define RW_CPU_KERNEL(name)                      \
     rw_status name##_base(const rw_kernel *k);   \
     rw_status name##_v3(const rw_kernel *k);     \
@@ -42,7 +49,7 @@ bool rw_cpu_has_amx(void);
     {                                            \
         RW_ISA_CASE_V4(name)                     \
         RW_ISA_CASE_V3(name)                     \
-        return name##_base(k);                   \
+        return RW_ISA_LEAST(name);               \
     }
 
 #endif
