@@ -238,8 +238,8 @@ __device__ __forceinline__ void add_product(float (&c)[M][D / 8][4], const float
 
 /*
  * A warp's rows of a head, from `row` on as far as there are any, row 16 i + 8 half + g times factor[i][half]. They
- * pass through rows of shared memory that no other warp reads, so that each lane writes 16 bytes; stored(x) sees them. A
- * lane's are of the same eight columns in all rows: chunk lane % (D / 8).
+ * pass through rows of shared memory that no other warp reads, so that each lane writes 16 bytes; stored(x) sees them.
+ * A lane's are of the same eight columns in all rows: chunk lane % (D / 8).
  */
 template <typename T, int D, int M, typename F>
 __device__ __forceinline__ void write_rows(const result_rows &y, int row, int rows,

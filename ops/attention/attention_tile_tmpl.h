@@ -460,8 +460,8 @@ VEC_INLINE void F(sum_rows)(T *to, const struct att_result *y, rw_dtype dtype, i
 }
 
 /*
- * Where somebody asks for the sums of the columns of gradient i (0 for q, 1 for k, 2 for v): those of block `block` of a
- * head's rows, which were just stored, from element `at` on.
+ * Where somebody asks for the sums of the columns of gradient i (0 for q, 1 for k, 2 for v): those of block `block` of
+ * a head's rows, which were just stored, from element `at` on.
  */
 VEC_INLINE void F(sum_columns)(const struct att *a, rw_dtype dtype, int i, int64_t b, int64_t head, int64_t block,
                                int64_t at)

@@ -294,7 +294,8 @@ Test(costs, an_op_that_never_ran_is_like_those_bound_by_the_same)
     struct rw_costs *const costs = rw_calloc(1, sizeof *costs);
     rw_tensor *const in = rw_input(b.t, RW_F32, RW_SHAPE(500, 500), NULL);
     rw_tensor *const exp = rw_exp(b.t, in), *const product = rw_matmul(b.t, in, in);
-    const struct rw_cost_entry matmul = entry_of("a product", 1, 1e12, 1e8, 0.1), copy = entry_of("a copy", 2, 0, 1e9, 2);
+    const struct rw_cost_entry matmul = entry_of("a product", 1, 1e12, 1e8, 0.1);
+    const struct rw_cost_entry copy = entry_of("a copy", 2, 0, 1e9, 2);
     double nominal;
     cr_assert_eq(rw_costs_add(costs, &matmul), RW_OK);
     cr_assert(rw_costs_seal(costs));
