@@ -340,19 +340,6 @@ static bool is_image(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, co
     return false;
 }
 
-/* x, or the pieces that it was joined of, into `in`; returns how many that are. */
-static int pieces_of(rw_tensor *x, rw_tensor **in, struct rw_conv_attrs *a)
-{
-    const int n = rw_joined_pieces(x, 3, in);
-    if (!n) {
-        in[0] = x;
-        return 1;
-    }
-    a->more = n - 1;
-    a->whole = rw_value_number(x);
-    return n;
-}
-
 rw_tensor *rw_conv2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                         const rw_conv2d_params *params)
 {
@@ -360,7 +347,7 @@ rw_tensor *rw_conv2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
     if (!is_image(at, t, x, weight, "conv2d")) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "conv2d");
     rw_tensor *in[RW_PIECES_MOST + 2];
-    int n = pieces_of(rw_channels_inside_at(at, t, x), in, &a);
+    int n = rw_joined_pieces(rw_channels_inside_at(at, t, x), 3, in, &a.more, &a.whole);
     in[n++] = weight;
     if (bias != rw_none()) in[n++] = bias;
     rw_tensor *const y = rw_apply_at(at, t, &rw_op_conv2d, in, n, &a, sizeof a, NULL);

@@ -297,19 +297,6 @@ static rw_tensor *apply(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *
     return y && rw_tensor_shape(y).rank == 4 ? rw_channels_outside_at(at, t, y) : y;
 }
 
-/* x, or the pieces that it was joined of, into `in`; returns how many that are. */
-static int pieces_of(rw_tensor *x, rw_tensor **in, struct rw_groups_attrs *a)
-{
-    const int n = rw_joined_pieces(x, rw_tensor_shape(x).rank - 1, in);
-    if (!n) {
-        in[0] = x;
-        return 1;
-    }
-    a->more = n - 1;
-    a->whole = rw_value_number(x);
-    return n;
-}
-
 /* Running statistics are none, both buffers, or in evaluation whatever there is. */
 static bool statistics_are_sound(rw_site at, rw_tape *t, rw_tensor *mean, rw_tensor *var, const rw_batchnorm_params *p)
 {
@@ -356,7 +343,7 @@ rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weig
     const struct rw_composite c = rw_composite_begin(t, "batchnorm");
     rw_tensor *in[RW_PIECES_MOST + 5], *out[3];
     const rw_shape s = rw_tensor_shape(x);
-    int n = pieces_of(inside(at, t, x), in, &a);
+    int n = rw_joined_pieces(inside(at, t, x), s.rank - 1, in, &a.more, &a.whole);
     in[n++] = weight, in[n++] = bias;
     if (p->evaluate) in[n++] = mean, in[n++] = var;
     if (p->add && p->add != rw_none()) in[n++] = inside(at, t, p->add);
@@ -373,7 +360,7 @@ static rw_tensor *of_images(rw_site at, rw_tape *t, const rw_op_def *op, rw_tens
     struct rw_groups_attrs a = { .eps = rw_constant(x, eps), .groups = groups };
     const struct rw_composite c = rw_composite_begin(t, op->name);
     rw_tensor *in[RW_PIECES_MOST + 2];
-    int n = pieces_of(inside(at, t, x), in, &a);
+    int n = rw_joined_pieces(inside(at, t, x), rw_tensor_shape(x).rank - 1, in, &a.more, &a.whole);
     in[n++] = weight, in[n++] = bias;
     return rw_composite_end(&c, apply(at, t, op, in, n, &a, NULL));
 }

@@ -44,7 +44,8 @@ static bool any_requires_grad(rw_tensor *const *piece, int n)
     return false;
 }
 
-int rw_joined_pieces(rw_tensor *x, int axis, rw_tensor **piece)
+/* 0: x is to be read as it is. */
+static int find_pieces(rw_tensor *x, int axis, rw_tensor **piece)
 {
     if (!x || !rw_tensor_requires_grad(x)) return 0;
     int n = 1;
@@ -58,4 +59,13 @@ int rw_joined_pieces(rw_tensor *x, int axis, rw_tensor **piece)
         } else i++;
     }
     return n > 1 && all_differ(piece, n) && any_requires_grad(piece, n) ? n : 0;
+}
+
+int rw_joined_pieces(rw_tensor *x, int axis, rw_tensor **piece, int64_t *ret_more, int64_t *ret_whole)
+{
+    const int n = find_pieces(x, axis, piece);
+    if (!n) piece[0] = x;
+    *ret_more = n ? n - 1 : 0;
+    *ret_whole = n ? rw_value_number(x) : 0;
+    return n ? n : 1;
 }

@@ -21,11 +21,14 @@
 #define RW_PIECES_MOST 96
 
 /*
- * The pieces of x along an axis, two or more, into piece[RW_PIECES_MOST]; 0 where x is to be read as it is: it is no
- * concatenation of dense tensors, or not along that axis; it has more pieces, or one of them twice; it requires no
- * gradient, or they don't. A concatenation that has a name, or that ckpt_save() and the like have decided about, is a
- * piece itself.
+ * The pieces of x along an axis into piece[RW_PIECES_MOST]; returns how many. One, x itself (NULL too), where it is to
+ * be read as it is: it is no concatenation of dense tensors, or not along that axis; it has more pieces, or one of them
+ * twice; it requires no gradient, or they don't. A concatenation that has a name, or that ckpt_save() and the like have
+ * decided about, is a piece itself.
+ *
+ * ret_more, ret_whole: what an op's attributes say of that: pieces behind the first, and, where there are any, which
+ * value of the tape they make up, else 0.
  */
-int rw_joined_pieces(rw_tensor *x, int axis, rw_tensor **piece);
+int rw_joined_pieces(rw_tensor *x, int axis, rw_tensor **piece, int64_t *ret_more, int64_t *ret_whole);
 
 #endif

@@ -3,12 +3,9 @@
  * pass that makes them. They are sums of what was stored, and change nothing else; where somebody else reads what the
  * layer has made, or the bias has another use, the layer takes them by itself.
  */
-#include "support/compare.h"
-#include "support/steps.h"
+#include "autodiff/behind.h"
 
-#include <criterion/criterion.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { FEATURES = 8 };
@@ -30,23 +27,9 @@ static int64_t columns_of(const struct call *c)
     return (c->heads + 2 * c->kv_heads) * c->d;
 }
 
-static rw_tensor *numbers(struct fixture *b, rw_dtype dtype, rw_shape shape, int salt)
-{
-    const int64_t n = rw_shape_numel(shape);
-    float *const x = malloc((size_t)(n + 1) * sizeof *x);
-    for (int64_t i = 0; i < n; i++) x[i] = (float)((i * 37 + i / 11 * 5 + salt * 17) % 101) / 128 - 0.375f;
-    rw_tensor *const y = rw_cast(b->t, rw_input(b->t, RW_F32, shape, x), dtype);
-    free(x);
-    return y;
-}
-
 static void make_bias(struct fixture *b, struct call *c)
 {
-    const rw_shape shape = RW_SHAPE(columns_of(c));
-    c->bias = c->constant ? rw_buffer(b->ctx, "bias", c->dtype, shape) : rw_param(b->ctx, "bias", c->dtype, shape);
-    char *const zeros = calloc(1, rw_tensor_bytes(c->bias));
-    cr_assert_eq(rw_write(c->bias, zeros, rw_tensor_bytes(c->bias)), RW_OK);
-    free(zeros);
+    c->bias = bias_of_zeros(b, c->dtype, columns_of(c), c->constant);
 }
 
 static rw_tensor *of_layer(struct fixture *b, struct call *c)
@@ -93,20 +76,6 @@ static rw_tensor *loss_of(struct fixture *b, struct call *c)
     rw_tensor *const loss = attend(b, c, qkv);
     ckpt_end(b->t);
     return loss;
-}
-
-static char *read_gradient(struct fixture *b, rw_tensor *x, size_t *ret_bytes)
-{
-    rw_tensor *const g = rw_gradient(x);
-    char *const bytes = malloc(rw_tensor_bytes(g) + 1);
-    cr_assert_eq(rw_read(b->t, g, bytes, rw_tensor_bytes(g)), RW_OK, "%s", rw_error_message(b->ctx));
-    *ret_bytes = rw_tensor_bytes(g);
-    return bytes;
-}
-
-static void backward(struct fixture *b, rw_tensor *loss)
-{
-    cr_assert_eq(rw_backward(b->t, loss), RW_OK, "%s", rw_error_message(b->ctx));
 }
 
 /* The bias's gradient against float64 sums of the columns that were stored, `times` over. */

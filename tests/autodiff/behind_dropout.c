@@ -4,11 +4,8 @@
  * what is dropped is the bytes of a dropout that sums nothing; where more flows into the layer than dropout's, or the
  * bias has another use, dropout sums nothing.
  */
-#include "support/compare.h"
-#include "support/steps.h"
+#include "autodiff/behind.h"
 
-#include <criterion/criterion.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { FEATURES = 8 };
@@ -26,23 +23,9 @@ static int64_t width_of(const struct layer *s)
     return s->shape.dim[s->shape.rank - 1];
 }
 
-static rw_tensor *numbers(struct fixture *b, rw_dtype dtype, rw_shape shape, int salt)
-{
-    const int64_t n = rw_shape_numel(shape);
-    float *const x = malloc((size_t)(n + 1) * sizeof *x);
-    for (int64_t i = 0; i < n; i++) x[i] = (float)((i * 37 + i / 11 * 5 + salt * 17) % 101) / 128 - 0.375f;
-    rw_tensor *const y = rw_cast(b->t, rw_input(b->t, RW_F32, shape, x), dtype);
-    free(x);
-    return y;
-}
-
 static void make_bias(struct fixture *b, struct layer *s)
 {
-    const rw_shape shape = RW_SHAPE(width_of(s));
-    s->bias = s->constant ? rw_buffer(b->ctx, "bias", s->dtype, shape) : rw_param(b->ctx, "bias", s->dtype, shape);
-    char *const zeros = calloc(1, rw_tensor_bytes(s->bias));
-    cr_assert_eq(rw_write(s->bias, zeros, rw_tensor_bytes(s->bias)), RW_OK);
-    free(zeros);
+    s->bias = bias_of_zeros(b, s->dtype, width_of(s), s->constant);
 }
 
 static rw_tensor *of_layer(struct fixture *b, struct layer *s)
@@ -63,20 +46,6 @@ static rw_tensor *loss_of(struct fixture *b, struct layer *s)
     rw_tensor *const y = s->residual ? rw_dropout_add(b->t, h, x, 0.25) : rw_dropout(b->t, h, 0.25);
     ckpt_end(b->t);
     return rw_sum(b->t, rw_mul(b->t, y, numbers(b, s->dtype, s->shape, 3)), RW_ALL_AXES, false);
-}
-
-static char *read_gradient(struct fixture *b, rw_tensor *x, size_t *ret_bytes)
-{
-    rw_tensor *const g = rw_gradient(x);
-    char *const bytes = malloc(rw_tensor_bytes(g) + 1);
-    cr_assert_eq(rw_read(b->t, g, bytes, rw_tensor_bytes(g)), RW_OK, "%s", rw_error_message(b->ctx));
-    *ret_bytes = rw_tensor_bytes(g);
-    return bytes;
-}
-
-static void backward(struct fixture *b, rw_tensor *loss)
-{
-    cr_assert_eq(rw_backward(b->t, loss), RW_OK, "%s", rw_error_message(b->ctx));
 }
 
 /* The layer alone with dh flowing into it, as often: it takes the sums by itself. */
