@@ -290,7 +290,8 @@ static rw_status run_joint(struct walk *w, size_t index, size_t last)
 {
     const struct rw_action *const first = &w->plan->actions[index], *const second = &w->plan->actions[last];
     rw_view of_first[4], of_second[5];
-    if (first->n_words > 4) w->workspace++; /* which may be what the fill writes: the second's serves both */
+    /* Counted as handed out; but the fill may write it: the second's serves both. */
+    if (first->n_words > 4) give_workspace(w, first, 4, &(rw_kernel){ 0 });
     const rw_status filled = last > index + 1 ? run_action(w, index + 1) : RW_OK;
     if (filled) return filled;
     find_operands(w, first, rw_plan_node(w->t, w->plan, first->node), of_first);

@@ -200,3 +200,30 @@ Test(found, an_effect_on_a_value_without_elements_happens_once)
     cr_assert_eq(fuzz_tally_runs[5], 1);
     fixture_close(&b);
 }
+
+/* Of a loss and its gradient in one pass only the gradient's workspace is used; the loss's lies on top here. */
+Test(found, seed_100_a_loss_and_its_gradient_have_two_workspaces)
+{
+    static const int32_t zero[] = { 0 };
+    struct fixture b = fixture_open(107, 1);
+    rw_tape *const t = b.t;
+    rw_tensor *const x = rw_param(b.ctx, "x", RW_F32, RW_SHAPE(1, 1));
+    rw_init_normal(x, 0, 0.5);
+    ckpt_set_policy(t, "full");
+    ckpt_begin(t, "outer");
+    rw_tensor *const sum = rw_sum(t, x, RW_ALL_AXES, false);
+    ckpt_begin(t, "inner");
+    rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(1), zero);
+    rw_tensor *const gelu = rw_gelu(t, rw_index_select(t, x, 0, index));
+    ckpt_end(t);
+    rw_tensor *const lse = rw_logsumexp(t, gelu, RW_ALL_AXES, false);
+    rw_tensor *const entropy = rw_cross_entropy_ignore(t, rw_minimum(t, sum, x), index, -100);
+    ckpt_end(t);
+    rw_tensor *const other = rw_scale(t, rw_sum(t, rw_mul(t, lse, rw_tanh(t, lse)), RW_ALL_AXES, false), 1.0);
+    cr_assert_eq(rw_backward(t, rw_add(t, other, entropy)), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_memory m;
+    rw_memory_stats(b.ctx, &m);
+    cr_assert_gt(m.measured_peak, 0);
+    cr_assert_eq(m.predicted_peak, m.measured_peak, "%zu and %zu", m.predicted_peak, m.measured_peak);
+    fixture_close(&b);
+}
