@@ -196,8 +196,8 @@ refused() {
 cp steps.jsonl good.jsonl
 status=0
 "$program" $small --steps 40 --lr 900 --clip 1e8 --on grad_nonfinite=note --log wild.jsonl --good good.jsonl \
-    --dashboard page.html --tensorboard tb --prometheus metrics --checkpoint wild --save-every 2 --on loss_nonfinite=roll_back >log 2>&1 ||
-    status=$?
+    --dashboard page.html --tensorboard tb --prometheus metrics --checkpoint wild --save-every 2 \
+    --on loss_nonfinite=roll_back >log 2>&1 || status=$?
 [ $status -eq 3 ] && [ "$(grep -c '"recovery":"roll_back"' wild.jsonl)" -eq 10 ] &&
     [ "$(grep -c '"recovery":"stop"' wild.jsonl)" -eq 1 ] && grep -q "rate halved to 450" page.html &&
     grep -q "known to be good" page.html && grep -q '^rewind_alerts_total{alert="loss_nonfinite"} 11$' metrics &&
