@@ -63,12 +63,12 @@ static double step(struct runner *r, const char *policy)
     return status ? NAN : ms;
 }
 
-static double predict(struct runner *r, const char *policy)
+static rw_prediction predict(struct runner *r, const char *policy)
 {
     rw_prediction p = { .ms = NAN };
     rw_tape_plan(r->t, model_loss(&r->m, r->t, BATCH, seq, r->tokens, r->tokens), policy, &p);
     rw_tape_reset(r->t);
-    return p.ms;
+    return p;
 }
 
 /* By a file: what is saved is what is loaded. */
@@ -98,10 +98,10 @@ static double worst_of(enum model_kind kind)
     rw_costs_end(measures.ctx);
     take_costs(&measures, &runs);
     for (int p = 0; p < n; p++) {
-        const double measured = median_of(ms[p], rounds), predicted = predict(&runs, policies[p]);
-        const double off = fabs(predicted / measured - 1);
-        printf("# %s %s: predicted %.2f ms, measured %.2f ms, %.3f times\n", model_name(kind), policies[p], predicted,
-               measured, predicted / measured);
+        const rw_prediction says = predict(&runs, policies[p]);
+        const double measured = median_of(ms[p], rounds), times = says.ms / measured, off = fabs(times - 1);
+        printf("# %s %s: %.1f MiB, predicted %.2f ms, measured %.2f ms, %.3f times\n", model_name(kind), policies[p],
+               (double)says.peak_bytes / (1 << 20), says.ms, measured, times);
         if (!(off <= worst)) worst = off;
     }
     close_runner(&measures);

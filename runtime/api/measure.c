@@ -38,7 +38,8 @@ struct sample {
     size_t n;
     double sum;
     double share;     /* of the arena that a node is the first to use; until the step ends, of all its nodes */
-    uint64_t live;    /* the largest sum of live bytes, of that plan */
+    uint64_t live;    /* the largest sum of live bytes, of that plan; */
+    uint64_t beside;  /* what it reads and writes beside them */
     size_t n_nodes;   /* in the step under way */
     uint32_t touched; /* the next one that it has; RW_NONE_ID: the last */
 };
@@ -193,6 +194,7 @@ static void add_time(struct measure *m, const struct rw_run *r, size_t action, d
     s->sum += us;
     if (m->touches.sum) s->share += (double)m->touches.bytes[action] / (double)m->touches.sum;
     s->live = r->plan->largest_live;
+    s->beside = r->plan->beside_bytes;
     m->us += us;
     m->nominal_us += 1e6 * rw_nominal_seconds((rw_op_cost){ (double)s->entry.operations, (double)s->entry.bytes });
 }
@@ -281,7 +283,7 @@ static double usual(struct mean *step, size_t n)
 /* Without what the step pays for its arena: at least half, whatever the price of memory is worth. */
 static double near_us(const struct sample *s, struct rw_memory_cost memory, double us)
 {
-    return fmax(us - 1e6 * s->share * rw_memory_seconds(memory, s->live), us / 2);
+    return fmax(us - 1e6 * s->share * rw_memory_seconds(rw_memory_beside(memory, s->beside), s->live), us / 2);
 }
 
 static rw_status add_usual(struct measure *m, struct rw_costs *costs)

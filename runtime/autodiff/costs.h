@@ -20,12 +20,19 @@
 /*
  * A step writes each byte of its arena for a first time, and reads it for a last one. Where the arena is no larger than
  * the caches that is as fast as any other access; what it has more comes from far away and leaves again. Between the
- * two the same bytes are used again and again, and are near.
+ * two the same bytes are used again and again, and are near. The caches hold what the step has beside its arena too.
  */
 struct rw_memory_cost {
     uint64_t near_bytes;  /* that the caches hold */
     uint64_t picoseconds; /* of each MiB more, in a step; 0: nothing is known of caches */
 };
+
+/* What is left of the caches for an arena beside which a step reads and writes so many bytes. */
+static inline struct rw_memory_cost rw_memory_beside(struct rw_memory_cost m, uint64_t bytes)
+{
+    m.near_bytes -= bytes < m.near_bytes ? bytes : m.near_bytes;
+    return m;
+}
 
 /* Seconds of a byte that is not near. */
 static inline double rw_memory_price(struct rw_memory_cost m)

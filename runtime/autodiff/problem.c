@@ -66,6 +66,19 @@ static void list_remakes(struct rw_problem *p)
     for (size_t n = p->first_remake; n < p->t->n_nodes; n++) p->remake[p->t->nodes[n].first_output] = (uint32_t)n;
 }
 
+/* Each once, as a step goes through it. */
+static uint64_t count_beside(const struct rw_problem *p)
+{
+    const rw_tape *const t = p->t;
+    uint64_t bytes = 0;
+    for (uint32_t v = 0; v < p->mark.values; v++) {
+        const struct rw_tensor *const x = rw_tape_value(t, v);
+        if (p->asked[v] && x->producer == RW_NONE_ID && rw_tape_base(t, v) == v) bytes += rw_tensor_bytes(x);
+    }
+    for (size_t i = 0; i < p->targets.n_params; i++) bytes += t->ctx->by_id[p->targets.params[i]]->grad_bytes;
+    return bytes;
+}
+
 static bool is_optional(const rw_op_def *op, uint32_t input)
 {
     return op->optional >> (input < 31 ? input : 31) & 1;
@@ -156,6 +169,8 @@ static rw_status fill(struct rw_problem *p)
     mark_given(p);
     mark_needed(p);
     mark_asked(p);
+    p->beside_bytes = count_beside(p);
+    if (p->t->ctx->costs) p->memory = rw_memory_beside(p->t->ctx->costs->memory, p->beside_bytes);
     return make_order_holding(p);
 }
 
@@ -166,7 +181,6 @@ rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_requ
     assert(rw_tape_is_valid(t));
     t->ctx->eager = false; /* what planning records runs as part of the plan */
     *p = (struct rw_problem){ .t = t, .mark = rw_tape_mark(t) };
-    if (t->ctx->costs) p->memory = t->ctx->costs->memory;
     rw_status status = rw_targets_init(&p->targets, t, request);
     if (!status && (status = fill(p))) rw_fail(t->ctx, status, "planning: %s", rw_status_name(status));
     t->ctx->eager = eager;

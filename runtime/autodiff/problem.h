@@ -27,7 +27,8 @@ struct rw_problem {
     uint64_t *workspace; /* needed node -> bytes of workspace */
     rw_op_cost *cost;    /* needed node -> arithmetic and traffic */
     double *seconds;     /* needed node -> predicted time of one run, by the context's costs (costs.h) */
-    struct rw_memory_cost memory; /* by the same: what a step pays besides */
+    uint64_t beside_bytes; /* that needed nodes read or write beside the arena: leaves, parameters' gradients */
+    struct rw_memory_cost memory; /* by the same costs: what a step pays besides, those bytes in the caches, too */
     struct rw_holding *holding; /* what the device's libraries made for the nodes, NULL where nobody counts that */
 };
 

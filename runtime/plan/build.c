@@ -135,6 +135,7 @@ rw_status rw_planning_place(struct rw_planning *g, rw_plan **ret_plan)
     plan->serial = ++ctx->n_plans;
     plan->arena_bytes = arena;
     plan->store_bytes = store;
+    plan->beside_bytes = g->problem.beside_bytes;
     plan->largest_live = g->cost.peak;
     plan->kept_bytes = g->cost.kept;
     plan->replayed_bytes = g->cost.replayed;

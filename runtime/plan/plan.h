@@ -82,6 +82,7 @@ struct rw_plan {
     bool seeded; /* with gradients that are given when it runs; false: with ones */
 
     uint64_t arena_bytes, results_bytes;
+    uint64_t beside_bytes; /* the problem's */
     uint64_t largest_live, kept_bytes, replayed_bytes, workspace_bytes;
     rw_cost cost;
 };

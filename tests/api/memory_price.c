@@ -47,8 +47,8 @@ Test(memory_price, is_where_blocks_begin_to_take_longer_and_by_how_much)
         { { 1, 1, 1, 1, 1, 1.31 }, 0, 128 * MIB, 0.31 },
         { { 1, 5, 5, 5, 5, 5 }, 0, 8 * MIB, 4 },
         { { 1, 1, 1, 5, 5, 5 }, 0, 32 * MIB, 4 },
-        { { 1, 2, 2.9, 3.1, 4, 5 }, 0, 32 * MIB, 4 }, /* half way is 3 */
-        { { 1, 1, 3, 4, 5, 5 }, 0, 16 * MIB, 4 },     /* at half way it is far */
+        { { 1, 1.5, 1.9, 2.1, 3, 5 }, 0, 32 * MIB, 4 }, /* a quarter of the way is 2 */
+        { { 1, 1, 2, 4, 5, 5 }, 0, 16 * MIB, 4 },       /* at a quarter it is far */
         { { 1, 1, 4, 1, 1, 5 }, 0, 16 * MIB, 4 },     /* the first that is far counts */
         { { 1, 1, 1, 5, 5, 5 }, 2, 32 * MIB, 6 },     /* written once and read once */
         { { 1, 1, 1, 5, 5, 5 }, -2, 32 * MIB, 4 },    /* reading is at least as fast as it is */
@@ -170,14 +170,15 @@ static double us_of(const struct fixture *b, const char *op)
     return 0;
 }
 
-/* Of 16 MiB 6 are near: 10 MiB at 2 us each, half of it by each of the two that use the memory first. */
+/* Of 16 MiB 6 are near, as the input's 8 lie in the caches, too: 10 MiB at 2 us each, half of it by each of the two
+   that use the memory first. */
 Test(memory_price, is_taken_off_who_uses_memory_first_by_his_share)
 {
-    struct fixture b = open_fake(6 * MIB, 2e-6 / (double)MIB);
+    struct fixture b = open_fake(14 * MIB, 2e-6 / (double)MIB);
     fake.more = 100;
     measure_row(&b, 8);
     cr_expect_eq(fake.asked, 1);
-    cr_expect_eq(b.ctx->costs->memory.near_bytes, 6 * MIB);
+    cr_expect_eq(b.ctx->costs->memory.near_bytes, 14 * MIB);
     cr_expect_eq(b.ctx->costs->memory.picoseconds, 2000000);
     cr_expect_float_eq(us_of(&b, "first"), 1000 - 10, 1e-5, "%.7g", us_of(&b, "first"));
     cr_expect_float_eq(us_of(&b, "second"), 1100 - 10, 1e-5, "%.7g", us_of(&b, "second"));
@@ -190,9 +191,9 @@ Test(memory_price, is_taken_off_who_uses_memory_first_by_his_share)
 Test(memory_price, takes_at_most_half_of_a_node)
 {
     static const double seconds[] = { 99e-6, 101e-6, 1e-3, 1,
-                                      1e6 }; /* each MiB beyond 6; half of a node is 5 of them */
+                                      1e6 }; /* each MiB beyond 6, behind the input's 8; half of a node is 5 of them */
     for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++) {
-        struct fixture b = open_fake(6 * MIB, seconds[i] / (double)MIB);
+        struct fixture b = open_fake(14 * MIB, seconds[i] / (double)MIB);
         measure_row(&b, 8);
         const double want = fmax(1000 - 5e6 * seconds[i], 500);
         cr_expect_float_eq(us_of(&b, "first"), want, 1e-4, "%g: %.7g", seconds[i], us_of(&b, "first"));
@@ -237,10 +238,12 @@ Test(memory_price, is_asked_for_once_and_for_large_steps_alone)
 
 /* ---- predictions ---- */
 
+#define CHAIN_BYTES (2 << 20)
+
 /* A chain of squares of 2 MiB in regions, kept whole 24 MiB and more. */
 static rw_tensor *chain(struct fixture *b)
 {
-    enum { N = 1 << 19 };
+    enum { N = CHAIN_BYTES / sizeof(float) };
     static float ones[N];
     rw_tensor *x = rw_require_grad(b->t, rw_input(b->t, RW_F32, RW_SHAPE(N), ones));
     for (int i = 0; i < 12; i++) {
@@ -293,12 +296,14 @@ Test(memory_price, a_prediction_is_nodes_and_the_price_of_what_is_beyond)
     struct fixture b = fixture_open(3, 1);
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
         const rw_prediction p = predict(&b, policies[i]);
-        const uint64_t live = p.largest_live, near[] = { 0, 1, live / 2, live - 1, live, live + 1, UINT64_MAX };
+        const uint64_t live = p.largest_live, in = CHAIN_BYTES;
+        const uint64_t near[] = { 0, in, in + 1, in + live / 2, in + live - 1, in + live, in + live + 1, UINT64_MAX };
         b.ctx->costs = calloc(1, sizeof *b.ctx->costs); /* nominal ones */
         for (size_t k = 0; k < sizeof near / sizeof *near; k++)
             for (size_t j = 0; j < sizeof prices / sizeof *prices; j++) {
                 b.ctx->costs->memory = (struct rw_memory_cost){ near[k], prices[j] };
-                const double far = near[k] < live ? (double)(live - near[k]) : 0;
+                const uint64_t left = near[k] > in ? near[k] - in : 0;
+                const double far = left < live ? (double)(live - left) : 0;
                 const double want = p.ms + far / (double)MIB * (double)prices[j] * 1e-9;
                 const double ms = predict(&b, policies[i]).ms;
                 cr_expect(fabs(ms - want) <= 1e-12 * want, "%s, %llu near, %llu: %.17g, not %.17g", policies[i],
@@ -307,6 +312,36 @@ Test(memory_price, a_prediction_is_nodes_and_the_price_of_what_is_beyond)
         free(b.ctx->costs);
         b.ctx->costs = NULL;
     }
+    fixture_close(&b);
+}
+
+/* Parameters that are read and gradients that are added to go through the caches: each once, however often. */
+Test(memory_price, caches_hold_what_lies_beside_the_arena)
+{
+    enum { N = 1 << 18 };
+    struct fixture b = fixture_open(3, 1);
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(N));
+    rw_tensor *const table = rw_buffer(b.ctx, "table", RW_F32, RW_SHAPE(N));
+    rw_tensor *const unread = rw_buffer(b.ctx, "unread", RW_F32, RW_SHAPE(N));
+    const uint64_t beside = 3 * N * sizeof(float); /* of w its gradient, too */
+    b.ctx->costs = calloc(1, sizeof *b.ctx->costs);
+    double ms[4];
+    for (int i = 0; i < 4; i++) {
+        rw_tensor *const y = rw_tanh(b.t, rw_mul(b.t, rw_mul(b.t, w, table), rw_exp(b.t, rw_mul(b.t, w, table))));
+        rw_prediction p;
+        rw_exp(b.t, unread); /* which nobody needs */
+        b.ctx->costs->memory.near_bytes = i == 1 ? beside : i == 2 ? beside + MIB : i == 3 ? beside - MIB : 0;
+        b.ctx->costs->memory.picoseconds = 1000000000;
+        cr_assert_eq(rw_tape_plan(b.t, rw_sum(b.t, y, RW_ALL_AXES, false), "none", &p), RW_OK);
+        cr_assert_gt(p.largest_live, 2 * MIB);
+        ms[i] = p.ms;
+        rw_tape_reset(b.t);
+    }
+    cr_expect_float_eq(ms[1], ms[0], 1e-9, "all of it: %g %g", ms[1], ms[0]);
+    cr_expect_float_eq(ms[2], ms[0] - 1, 1e-9, "a MiB is left: %g %g", ms[2], ms[0]);
+    cr_expect_float_eq(ms[3], ms[0], 1e-9, "%g %g", ms[3], ms[0]);
+    free(b.ctx->costs);
+    b.ctx->costs = NULL;
     fixture_close(&b);
 }
 

@@ -49,7 +49,7 @@ bool rw_cpu_memory_price(const double *written, double read, uint64_t *ret_near,
     const double near = written[0], far = written[SIZES - 1];
     if (far < CLEARLY * near) return false;
     int last = 0;
-    while (written[last + 1] < (near + far) / 2) last++;
+    while (written[last + 1] < near + (far - near) / 4) last++;
     *ret_near = LEAST << last;
     *ret_seconds = far - near + fmax(read, 0);
     return true;
