@@ -75,6 +75,15 @@ static double predict(const struct rw_problem *p, const struct rw_schedule *s, d
     return lane[RW_LANE_COMPUTE];
 }
 
+/* What was moved comes back from as far away as what no cache holds. */
+static uint64_t bytes_back(const struct rw_schedule *s)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; s->n_slots && i < s->n_actions; i++)
+        if (s->actions[i].kind == RW_ACTION_IN) bytes += s->buffers[s->refs[s->actions[i].word]].bytes;
+    return bytes;
+}
+
 rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule *s, struct rw_sweep_scratch *scratch,
                            struct rw_cost_of_schedule *ret)
 {
@@ -88,7 +97,7 @@ rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule 
     ret->peak_action = all.action;
     count_bytes(s, alignment, ret);
     for (size_t i = 0; i < s->n_actions; i++) ret->n_replays += s->actions[i].kind == RW_ACTION_REPLAY;
-    ret->seconds = predict(p, s, scratch->end) + rw_memory_seconds(p->memory, ret->peak);
+    ret->seconds = predict(p, s, scratch->end) + rw_memory_seconds(p->memory, ret->peak + bytes_back(s));
     return RW_OK;
 }
 

@@ -11,16 +11,30 @@
 #define PASSES 4 /* the fastest counts: who else is on the machine makes it slower */
 #define CLEARLY 1.3
 #define WRITTEN 1024
+#define ROWS 64 /* more than prefetchers follow */
+#define ROW 4096
+#define COLUMNS 256
 
 /* Whole lines are written by the widest stores there are, as kernels do: narrow ones fetch a line before they write it.
    The C library's memset() has them, and for so few bytes at a time nothing else; the compiler's own has not. */
 static void *(*const volatile write_lines)(void *to, int byte, size_t n) = memset;
 
+/* As products read the operand that they pack: a few columns of many rows, then the next few. */
+static uint64_t read_band(const char *band)
+{
+    uint64_t sum = 0;
+    for (int column = 0; column < ROW; column += COLUMNS)
+        for (int row = 0; row < ROWS; row++) {
+            const uint64_t *const word = (const uint64_t *)(const void *)(band + row * ROW + column);
+            for (size_t i = 0; i < COLUMNS / sizeof *word; i++) sum += word[i];
+        }
+    return sum;
+}
+
 /* Seconds of a pass of all threads, each through its part. */
 static double pass(char *block, size_t bytes, int threads, bool writes)
 {
-    const long n = (long)(bytes / WRITTEN), words = (long)(bytes / sizeof(uint64_t));
-    const uint64_t *const word = (const uint64_t *)(const void *)block;
+    const long n = (long)(bytes / WRITTEN), bands = (long)(bytes / (ROWS * ROW));
     const double begin = rw_now_s();
     uint64_t sum = 0;
     if (writes) {
@@ -28,7 +42,7 @@ static double pass(char *block, size_t bytes, int threads, bool writes)
         for (long i = 0; i < n; i++) write_lines(block + i * WRITTEN, 1, WRITTEN);
     } else {
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : sum)
-        for (long i = 0; i < words; i++) sum += word[i];
+        for (long i = 0; i < bands; i++) sum += read_band(block + i * ROWS * ROW);
     }
     const double seconds = rw_now_s() - begin;
     *(volatile char *)block = (char)sum;
