@@ -14,6 +14,7 @@
 #define ROWS 64 /* more than prefetchers follow */
 #define ROW 4096
 #define COLUMNS 256
+#define BAND ((size_t)ROWS * ROW)
 
 /* Whole lines are written by the widest stores there are, as kernels do: narrow ones fetch a line before they write it.
    The C library's memset() has them, and for so few bytes at a time nothing else; the compiler's own has not. */
@@ -31,18 +32,24 @@ static uint64_t read_band(const char *band)
     return sum;
 }
 
+enum way { WRITES, READS, READS_COLUMNS };
+
 /* Seconds of a pass of all threads, each through its part. */
-static double pass(char *block, size_t bytes, int threads, bool writes)
+static double pass(char *block, size_t bytes, int threads, enum way way)
 {
-    const long n = (long)(bytes / WRITTEN), bands = (long)(bytes / (ROWS * ROW));
+    const long n = (long)(bytes / WRITTEN), words = (long)(bytes / sizeof(uint64_t)), bands = (long)(bytes / BAND);
+    const uint64_t *const word = (const uint64_t *)(const void *)block;
     const double begin = rw_now_s();
     uint64_t sum = 0;
-    if (writes) {
+    if (way == WRITES) {
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (long i = 0; i < n; i++) write_lines(block + i * WRITTEN, 1, WRITTEN);
+    } else if (way == READS) {
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : sum)
+        for (long i = 0; i < words; i++) sum += word[i];
     } else {
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : sum)
-        for (long i = 0; i < bands; i++) sum += read_band(block + i * ROWS * ROW);
+        for (long i = 0; i < bands; i++) sum += read_band(block + i * BAND);
     }
     const double seconds = rw_now_s() - begin;
     *(volatile char *)block = (char)sum;
@@ -50,12 +57,18 @@ static double pass(char *block, size_t bytes, int threads, bool writes)
 }
 
 /* Of a byte, written or read again in a block of so many. */
-static double time_of(void *block, size_t bytes, int threads, bool writes)
+static double time_of(void *block, size_t bytes, int threads, enum way way)
 {
     double least = INFINITY;
-    pass(block, bytes, threads, writes);
-    for (int i = 0; i < PASSES; i++) least = fmin(least, pass(block, bytes, threads, writes));
+    pass(block, bytes, threads, way);
+    for (int i = 0; i < PASSES; i++) least = fmin(least, pass(block, bytes, threads, way));
     return least / (double)bytes;
+}
+
+/* How much longer a byte of the largest block takes than one of the smallest. */
+static double longer(void *block, int threads, enum way way)
+{
+    return time_of(block, RW_MEMORY_TIMED, threads, way) - time_of(block, LEAST, threads, way);
 }
 
 bool rw_cpu_memory_price(const double *written, double read, uint64_t *ret_near, double *ret_seconds)
@@ -72,8 +85,8 @@ bool rw_cpu_memory_price(const double *written, double read, uint64_t *ret_near,
 bool rw_cpu_memory_time(void *block, int threads, uint64_t *ret_near, double *ret_seconds)
 {
     double written[SIZES];
-    for (int i = SIZES; i-- > 0;) written[i] = time_of(block, LEAST << i, threads, true);
+    for (int i = SIZES; i-- > 0;) written[i] = time_of(block, LEAST << i, threads, WRITES);
     if (!rw_cpu_memory_price(written, 0, ret_near, ret_seconds)) return false;
-    const double read = time_of(block, RW_MEMORY_TIMED, threads, false) - time_of(block, LEAST, threads, false);
-    return rw_cpu_memory_price(written, read, ret_near, ret_seconds);
+    const double straight = longer(block, threads, READS), columns = longer(block, threads, READS_COLUMNS);
+    return rw_cpu_memory_price(written, (straight + columns) / 2, ret_near, ret_seconds);
 }
