@@ -1,8 +1,8 @@
 /*
  * What memory costs that is not in the caches: how large a block may be until going through it takes clearly longer a
- * byte, and how much longer it takes to write and to read a byte of a block that is far larger. Written straight through, as most
- * kernels do; read half straight through, and half by a few columns of many rows, as products read the operand that they
- * pack: prefetchers help them less.
+ * byte, and how much longer it takes to write and to read a byte of a block that is far larger. Written straight
+ * through, as most kernels do; read half straight through, and half by a few columns of many rows, as products read
+ * the operand that they pack: prefetchers help them less.
  */
 #ifndef RW_DEVICE_CPU_MEMORY_TIME_H
 #define RW_DEVICE_CPU_MEMORY_TIME_H
