@@ -38,8 +38,8 @@ struct sample {
     size_t n;
     double sum;
     double share;     /* of the arena that a node is the first to use; until the step ends, of all its nodes */
-    uint64_t live;    /* the largest sum of live bytes, of that plan; */
-    uint64_t beside;  /* what it reads and writes beside them */
+    uint64_t live;    /* the largest sum of live bytes, of that plan */
+    uint64_t beside;  /* what that plan reads and writes beside them */
     size_t n_nodes;   /* in the step under way */
     uint32_t touched; /* the next one that it has; RW_NONE_ID: the last */
 };

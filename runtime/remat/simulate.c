@@ -75,15 +75,6 @@ static double predict(const struct rw_problem *p, const struct rw_schedule *s, d
     return lane[RW_LANE_COMPUTE];
 }
 
-/* What was moved comes back from as far away as what no cache holds. */
-static uint64_t bytes_back(const struct rw_schedule *s)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; s->n_slots && i < s->n_actions; i++)
-        if (s->actions[i].kind == RW_ACTION_IN) bytes += s->buffers[s->refs[s->actions[i].word]].bytes;
-    return bytes;
-}
-
 rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule *s, struct rw_sweep_scratch *scratch,
                            struct rw_cost_of_schedule *ret)
 {
@@ -96,8 +87,13 @@ rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule 
     ret->peak = all.bytes;
     ret->peak_action = all.action;
     count_bytes(s, alignment, ret);
-    for (size_t i = 0; i < s->n_actions; i++) ret->n_replays += s->actions[i].kind == RW_ACTION_REPLAY;
-    ret->seconds = predict(p, s, scratch->end) + rw_memory_seconds(p->memory, ret->peak + bytes_back(s));
+    uint64_t back = 0; /* what was moved comes from as far away as what no cache holds */
+    for (size_t i = 0; i < s->n_actions; i++) {
+        const struct rw_action *const a = &s->actions[i];
+        ret->n_replays += a->kind == RW_ACTION_REPLAY;
+        if (a->kind == RW_ACTION_IN) back += s->buffers[s->refs[a->word]].bytes;
+    }
+    ret->seconds = predict(p, s, scratch->end) + rw_memory_seconds(p->memory, ret->peak + back);
     return RW_OK;
 }
 

@@ -20,8 +20,7 @@
  * Of times alone. written[i]: seconds that a byte takes which is written again, in blocks of 8, 16 ... 256 MiB; read:
  * how much longer than in the smallest of them one takes that is read in the largest. Near are blocks of which a byte
  * takes less than a quarter of the way from the smallest's time to the largest's: in twice what the caches hold about
- * half of a pass is far. False, and nothing is said, where the largest's
- * is not clearly longer.
+ * half of a pass is far. False, and nothing is said, where the largest's is not clearly longer.
  */
 bool rw_cpu_memory_price(const double *written, double read, uint64_t *ret_near, double *ret_seconds);
 
