@@ -45,7 +45,7 @@ static bool open_runner(struct runner *r, enum model_kind kind)
 
 static void close_runner(struct runner *r)
 {
-    if (rw_error_status(r->ctx)) fprintf(stderr, "%s\n", rw_error_message(r->ctx));
+    if (r->ctx && rw_error_status(r->ctx)) fprintf(stderr, "prediction: %s\n", rw_error_message(r->ctx));
     rw_tape_destroy(&r->t);
     rw_context_destroy(&r->ctx);
 }
@@ -88,7 +88,11 @@ static double worst_of(enum model_kind kind)
     double ms[N][MOST], worst = 0;
     const char *const *const policies = kind > MODEL_VIT ? of_pictures : of_text;
     const int n = folder ? N : STAYING;
-    if (!open_runner(&measures, kind) || !open_runner(&runs, kind)) return NAN;
+    if (!open_runner(&measures, kind) || !open_runner(&runs, kind)) {
+        close_runner(&measures); /* says why */
+        close_runner(&runs);
+        return NAN;
+    }
     step(&measures, "none"); /* pages, plans */
     rw_costs_begin(measures.ctx);
     for (int i = -1; i < rounds; i++) {
