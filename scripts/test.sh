@@ -7,6 +7,8 @@
 #                              without those that take it longest, within five minutes on two idle cores once built
 #   scripts/test.sh --tsan     all suites, and two contexts in two threads, under ThreadSanitizer as well
 #   scripts/test.sh --valgrind all suites and that program under Valgrind as well
+#
+# What hangs is ended after REWIND_TEST_LIMIT seconds (900), and counts as a failure.
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
@@ -77,11 +79,37 @@ skip() {
     echo "skipped $1: $2"
 }
 
+# Seconds for a suite or program beyond what a fuzzer is given; the longest takes three minutes on two cores
+limit=${REWIND_TEST_LIMIT:-900}
+
+# limited COMMAND...: ends the command, and what it started, after that time, with status 124. What its processes were
+# at then stands in its errors.
+limited() {
+    local group seconds=$((limit + ${REWIND_FUZZ_SECONDS:-60}))
+    setsid "$@" &
+    group=$!
+    until_ended "$group" "$seconds" && { wait "$group"; return; }
+    echo "ended after $seconds s; its processes (state, what each thread waits for, CPU time):" >&2
+    ps -s "$group" -L -o pid,lwp,stat,wchan:24,time,args >&2
+    kill -KILL -- "-$group"
+    wait "$group" 2>/dev/null
+    return 124
+}
+
+# until_ended PROCESS SECONDS: fails where the process is still there after that time
+until_ended() {
+    local until=$((SECONDS + $2))
+    while kill -0 "$1" 2>/dev/null; do
+        [ "$SECONDS" -lt "$until" ] || return 1
+        sleep 0.1
+    done
+}
+
 # check NAME COMMAND...: a program that is one test
 check() {
     local name=$1
     shift
-    "$@" >"$log" 2>&1
+    limited "$@" >"$log" 2>&1
     verdict "$name" $?
 }
 
@@ -96,12 +124,13 @@ optional() {
 
 # suite NAME COMMAND...: a Criterion program; counts its tests. One that dies or runs none counts as a failure, and so
 # does a report of a sanitizer or of Valgrind. They write to files: of a test's own process Criterion passes on neither
-# the exit status nor the output.
+# the exit status nor the output. One that hangs is ended, and says what its processes waited for: all else would wait
+# for it.
 suite() {
     local name=$1 began=$SECONDS
     shift
     rm -f "$log".report.*
-    "$@" --tap >"$log" 2>"$log.err" </dev/null
+    limited "$@" --tap >"$log" 2>"$log.err" </dev/null
     local status=$? ok bad left_out
     left_out=$(grep -c '^ok .*# SKIP' "$log")
     ok=$(($(grep -c '^ok ' "$log") - left_out))
@@ -335,6 +364,7 @@ main() {
         together
     fi
     if [ -n "$valgrind" ]; then
+        limit=$((limit * 50))
         check "valgrind two contexts" env REWIND_ISA=v3 OMP_NUM_THREADS=1 valgrind -q --error-exitcode=1 \
             --leak-check=full --errors-for-leak-kinds=definite "$REWIND_BUILD/tests/two_contexts"
         later with_memcheck planted "valgrind sees a planted read past the end" 'planted/read*' "read_past_the_end" \
