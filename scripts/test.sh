@@ -85,15 +85,23 @@ limit=${REWIND_TEST_LIMIT:-900}
 # limited COMMAND...: ends the command, and what it started, after that time, with status 124. What its processes were
 # at then stands in its errors.
 limited() {
-    local group seconds=$((limit + ${REWIND_FUZZ_SECONDS:-60}))
-    setsid "$@" &
-    group=$!
-    until_ended "$group" "$seconds" && { wait "$group"; return; }
+    local first seconds=$((limit + ${REWIND_FUZZ_SECONDS:-60})) all
+    "$@" &
+    first=$!
+    until_ended "$first" "$seconds" && { wait "$first"; return; }
+    all=$(descendants "$first")
     echo "ended after $seconds s; its processes (state, what each thread waits for, CPU time):" >&2
-    ps -s "$group" -L -o pid,lwp,stat,wchan:24,time,args >&2
-    kill -KILL -- "-$group"
-    wait "$group" 2>/dev/null
+    ps -L -o ppid,pid,lwp,stat,wchan:24,time,args -p "$all" >&2
+    kill -KILL ${all//,/ }
+    wait "$first" 2>/dev/null
     return 124
+}
+
+# descendants PROCESS: it and all below it, with commas. Criterion gives each test a session of its own.
+descendants() {
+    local all=$1 new=$1
+    while new=$(pgrep -d , -P "$new"); do all+=,$new; done
+    echo "$all"
 }
 
 # until_ended PROCESS SECONDS: fails where the process is still there after that time
@@ -117,7 +125,7 @@ check() {
 optional() {
     local name=$1 status
     shift
-    "$@" >"$log" 2>&1
+    limited "$@" >"$log" 2>&1
     status=$?
     if [ "$status" -eq 77 ]; then skip "$name" "$(tail -1 "$log")"; else verdict "$name" "$status"; fi
 }
