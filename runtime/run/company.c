@@ -14,6 +14,19 @@
 #define PATIENCE_MOST 32 /* times how much faster it is: so trying takes some 3 % of the time */
 #define PATIENCE_EVER 4096
 
+struct rw_company *rw_company_of(struct rw_companies *all, uint64_t plan)
+{
+    struct rw_company *last = all->of, *first = all->of, *own = NULL;
+    for (struct rw_company *c = all->of; c < all->of + RW_COMPANIES; c++) {
+        if (c->asked && c->plan == plan) own = c;
+        if (c->asked > last->asked) last = c;
+        if (c->asked < first->asked) first = c;
+    }
+    if (!own) *(own = first) = (struct rw_company){ .plan = plan, .alone = last->alone };
+    own->asked = ++all->asked;
+    return own;
+}
+
 static void begin(struct rw_company *c, bool alone)
 {
     c->alone = alone;
@@ -56,7 +69,7 @@ void rw_company_note(struct rw_company *c, unsigned little, double seconds)
     c->seconds += seconds;
     c->work += little;
     if (c->alone) {
-        if (c->seconds > SOON_ALONE_S && c->seconds > CLEARLY * c->together * c->work) judge_alone(c);
+        if (c->together && c->seconds > SOON_ALONE_S && c->seconds > CLEARLY * c->together * c->work) judge_alone(c);
     } else if (c->apart && c->seconds > SOON_TOGETHER_S && c->seconds > VERY_CLEARLY * c->apart * c->work) {
         judge_together(c);
     }

@@ -106,6 +106,7 @@ struct rw_run {
     void *own_gradients; /* of a rehearsal or a private run: where it writes what would be parameters' gradients */
     struct rw_run_words *words; /* what kernels that have long returned could not say; NULL: they say it at once */
     int threads;                /* of the host, for the part that is queued next */
+    struct rw_company *company; /* the pool's for its plan, for the same part */
     uint64_t stopped_at;        /* by the pool's clock */
     struct rw_run *next_queued; /* in the pool's list of those that nobody has waited for */
     struct rw_observer *observer[RW_RUN_OBSERVERS];
@@ -120,7 +121,7 @@ struct rw_pool {
     uint64_t clock;
     size_t n_stopped;
     size_t waiting_most; /* bytes that stopped runs may hold, but for the one that stopped last */
-    struct rw_company company;
+    struct rw_companies companies;
 };
 
 /* Does somebody want to see every launch? Then nothing is captured, and the host waits for each. */

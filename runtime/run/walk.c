@@ -100,7 +100,7 @@ static inline rw_kernel kernel_of(const struct rw_run *r, const struct rw_action
     const rw_context *const ctx = r->tape->ctx;
     const struct rw_node *const node = at->node;
     const bool recorded = action->node < p->mark_nodes;
-    const bool alone = (action->flags & RW_ACTION_ALONE) || (action->little && ctx->pool->company.alone);
+    const bool alone = (action->flags & RW_ACTION_ALONE) || (action->little && r->company->alone);
     return (rw_kernel){ .op = ctx->ops[node->op],
                         .attrs = recorded ? r->tape->attrs + node->attrs : p->attrs + (node->attrs - p->mark_attrs),
                         .in = at->in, .out = at->out, .n_inputs = at->n_in, .n_outputs = at->n_out,
@@ -137,7 +137,7 @@ static rw_status run_kernel(struct walk *w, const struct rw_action *action, cons
     const bool timed = action->little && w->run->threads > 1;
     const double begin = timed ? rw_now_s() : 0;
     const rw_status status = kernel(&k);
-    if (timed) rw_company_note(&w->ctx->pool->company, action->little, rw_now_s() - begin);
+    if (timed) rw_company_note(w->run->company, action->little, rw_now_s() - begin);
     return status ? rw_walk_failed(w->run, at->action, status) : RW_OK;
 }
 
@@ -348,7 +348,7 @@ rw_status rw_walk(struct rw_run *r, size_t from, size_t to, size_t *ret_reached)
     }
     if (ctx->device->range && w.region != RW_NONE_ID) ctx->device->range(ctx->device_state, NULL);
     if (!(r->flags & RW_RUN_UPDATE)) ctx->memory.measured_peak = r->highest;
-    if (i == r->plan->n_actions) rw_company_judge(&ctx->pool->company);
+    if (i == r->plan->n_actions) rw_company_judge(r->company);
     *ret_reached = i;
     return status;
 }

@@ -104,17 +104,20 @@ static rw_op_cost some(const rw_op_call *call)
 static const rw_op_def waiting = { .name = "waiting", .n_inputs = 1, .n_outputs = 1, .check = check,
                                    .kernel[RW_DEVICE_CPU] = waiting_kernel, .cost = some };
 
+static void run_of(struct fixture *b, const rw_op_def *op)
+{
+    float y;
+    rw_tensor *x = rw_rand(b->t, RW_F32, RW_SHAPE(1));
+    for (int n = 0; n < NODES; n++) x = rw_apply(b->t, op, &x, 1, NULL, 0, NULL);
+    cr_assert_eq(rw_read(b->t, x, &y, sizeof y), RW_OK, "%s", rw_error_message(b->ctx));
+    rw_tape_reset(b->t);
+}
+
 /* The share of nodes that ran in one thread, of so many runs. */
 static double share_alone(struct fixture *b, int runs)
 {
     alone = together = 0;
-    for (int i = 0; i < runs; i++) {
-        float y;
-        rw_tensor *x = rw_rand(b->t, RW_F32, RW_SHAPE(1));
-        for (int n = 0; n < NODES; n++) x = rw_apply(b->t, &waiting, &x, 1, NULL, 0, NULL);
-        cr_assert_eq(rw_read(b->t, x, &y, sizeof y), RW_OK, "%s", rw_error_message(b->ctx));
-        rw_tape_reset(b->t);
-    }
+    for (int i = 0; i < runs; i++) run_of(b, &waiting);
     cr_assert_eq(alone + together, NODES * runs);
     return (double)alone / (NODES * runs);
 }
@@ -130,6 +133,31 @@ Test(threads, nodes_run_in_one_for_as_long_as_all_have_to_wait_for_cores)
     cores_are_busy = false;
     share_alone(&b, 80);
     cr_expect_leq(share_alone(&b, 20), 0.05, "idle again: %d of %d", alone, alone + together);
+    fixture_close(&b);
+}
+
+/* The same work at nominal rates, in a tenth of the time. */
+static rw_status quick_kernel(const rw_kernel *k)
+{
+    clock_us += k->threads == 1 ? ALONE_US / 10 : TOGETHER_US / 10;
+    *(k->threads > 1 ? &together : &alone) += 1;
+    memcpy(k->out[0].data, k->in[0].data, sizeof(float));
+    return RW_OK;
+}
+
+static const rw_op_def quick = { .name = "quick", .n_inputs = 1, .n_outputs = 1, .check = check,
+                                 .kernel[RW_DEVICE_CPU] = quick_kernel, .cost = some };
+
+/* In one thread the one takes less than the other does in all: that says nothing of either. */
+Test(threads, plans_that_take_turns_are_not_compared_with_each_other)
+{
+    struct fixture b = fixture_open(1, THREADS);
+    for (int i = 0; i < 64; i++) {
+        if (i == 4) alone = together = 0;
+        run_of(&b, &waiting);
+        run_of(&b, &quick);
+    }
+    cr_expect_leq(alone, 2 * NODES, "%d of %d", alone, alone + together); /* each once, to see */
     fixture_close(&b);
 }
 
@@ -190,4 +218,29 @@ Test(threads, one_thread_that_is_a_little_slower_is_tried_and_left)
     int runs = 0;
     for (int i = 0; i < 100; i++) runs += judged(&c, 0.1, 0.12);
     cr_expect_eq(runs, 1, "%d", runs);
+}
+
+Test(threads, a_plan_that_has_not_run_begins_as_the_one_that_ran_last)
+{
+    struct rw_companies all = { 0 };
+    rw_company_of(&all, 7)->alone = true;
+    cr_expect(rw_company_of(&all, 8)->alone);
+    rw_company_of(&all, 8)->alone = false;
+    cr_expect_not(rw_company_of(&all, 9)->alone);
+    cr_expect(rw_company_of(&all, 7)->alone, "its own was forgotten");
+    cr_expect(rw_company_of(&all, 10)->alone);
+    struct rw_company *const c = rw_company_of(&all, 10);
+    rw_company_note(c, 1, 0.01);
+    cr_expect(c->alone, "given up before all were tried");
+}
+
+Test(threads, the_plan_that_ran_longest_ago_is_forgotten)
+{
+    struct rw_companies all = { 0 };
+    for (uint64_t plan = 1; plan <= RW_COMPANIES; plan++) rw_company_of(&all, plan)->together = (double)plan;
+    cr_expect_eq(rw_company_of(&all, 1)->together, 1);
+    rw_company_of(&all, RW_COMPANIES + 1);
+    for (uint64_t plan = 1; plan <= RW_COMPANIES; plan++)
+        if (plan != 2) cr_expect_eq(rw_company_of(&all, plan)->together, (double)plan, "plan %d", (int)plan);
+    cr_expect_eq(rw_company_of(&all, 2)->together, 0);
 }
