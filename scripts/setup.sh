@@ -5,7 +5,7 @@ rewind_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 REWIND_BUILD=${REWIND_BUILD:-$rewind_root/build}
 
 rewind_packages=(build-essential meson ninja-build pkg-config libdnnl-dev libsleef-dev libxxhash-dev libcjson-dev
-                 libcriterion-dev librandom123-dev)
+                 libcriterion-dev librandom123-dev procps)
 
 rewind_install() {
     local missing=() sudo= p

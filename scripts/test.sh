@@ -8,7 +8,7 @@
 #   scripts/test.sh --tsan     all suites, and two contexts in two threads, under ThreadSanitizer as well
 #   scripts/test.sh --valgrind all suites and that program under Valgrind as well
 #
-# What hangs is ended after REWIND_TEST_LIMIT seconds (900), and counts as a failure.
+# What hangs counts as a failure: it is ended after REWIND_TEST_LIMIT seconds (900) more than a fuzzer has.
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
@@ -79,18 +79,18 @@ skip() {
     echo "skipped $1: $2"
 }
 
-# Seconds for a suite or program beyond what a fuzzer is given; the longest takes three minutes on two cores
-limit=${REWIND_TEST_LIMIT:-900}
+# Seconds for a suite or program; the longest takes three minutes on two cores
+limit=$((${REWIND_TEST_LIMIT:-900} + ${REWIND_FUZZ_SECONDS:-60}))
 
 # limited COMMAND...: ends the command, and what it started, after that time, with status 124. What its processes were
 # at then stands in its errors.
 limited() {
-    local first seconds=$((limit + ${REWIND_FUZZ_SECONDS:-60})) all
+    local first all
     "$@" &
     first=$!
-    until_ended "$first" "$seconds" && { wait "$first"; return; }
+    until_ended "$first" "$limit" && { wait "$first"; return; }
     all=$(descendants "$first")
-    echo "ended after $seconds s; its processes (state, what each thread waits for, CPU time):" >&2
+    echo "ended after $limit s; its processes (state, what each thread waits for, CPU time):" >&2
     ps -L -o ppid,pid,lwp,stat,wchan:24,time,args -p "$all" >&2
     kill -KILL ${all//,/ }
     wait "$first" 2>/dev/null
@@ -111,6 +111,16 @@ until_ended() {
         [ "$SECONDS" -lt "$until" ] || return 1
         sleep 0.1
     done
+}
+
+# A program that hangs, and what it started in a session of its own, are named and gone.
+hangs_are_ended() {
+    local status
+    limit=1 limited sh -c 'setsid sleep 9876 & sleep 6789' 2>"$log.hang"
+    status=$?
+    cat "$log.hang"
+    [ "$status" -eq 124 ] && grep -q 'sleep 9876' "$log.hang" && grep -q 'sleep 6789$' "$log.hang" &&
+        ! pgrep -f 'sleep (9876|6789)$'
 }
 
 # check NAME COMMAND...: a program that is one test
@@ -349,6 +359,7 @@ main() {
     log=$(mktemp)
     trap 'rm -rf "$log" "$log".*' EXIT
     optional "no line over 120 columns" columns
+    check "what hangs is ended" hangs_are_ended
     check "folders point one way" "$rewind_root/tests/tools/include_graph.py" "$REWIND_BUILD"
     check "each mutation has its place" "$rewind_root/tests/mutation/campaign.py" check
     check "two contexts in two threads" "$REWIND_BUILD/tests/two_contexts"
