@@ -110,12 +110,29 @@ static rw_status make_whole(rw_kernel *k, const struct rw_conv *c, struct conv_o
     return RW_OK;
 }
 
+/* The turned weight, too, lies in front of the workspace. */
+static rw_status rotate(rw_kernel *k, struct rw_conv *c, struct conv_operands *o)
+{
+    const size_t bytes = rw_conv_rotated_bytes(c);
+    if (k->workspace_bytes < bytes) return RW_ERR_MEMORY;
+    rw_conv_rotate(c, o->y, k->threads, k->workspace);
+    *c = rw_conv_rotated(c);
+    o->y = k->workspace;
+    k->workspace = (char *)k->workspace + bytes;
+    k->workspace_bytes -= bytes;
+    return RW_OK;
+}
+
 static rw_status run(const rw_kernel *kernel, enum rw_conv_kind kind)
 {
     rw_kernel k = *kernel;
-    const struct rw_conv c = rw_conv_of_kernel(&k, kind);
+    struct rw_conv c = rw_conv_of_kernel(&k, kind);
     struct conv_operands o = operands_of(&k, kind);
     if (!k.out[0].layout->numel) return RW_OK;
+    if (rw_conv_rotates(&c, kind)) {
+        RW_CHECK(rotate(&k, &c, &o));
+        kind = RW_CONV_FORWARD;
+    }
     if (rw_conv_is_product(&c, kind)) {
         RW_CHECK(make_whole(&k, &c, &o));
         return rw_conv_run_product(&k, kind, &c, &o, RW_ISA_NAME(rw_gemm_own_tile));

@@ -29,7 +29,7 @@
 #include <string.h>
 
 #define UNITS 8      /* of images and bands, at most; where there are fewer images, bands make up for them */
-#define BAND_LEAST 8 /* rows */
+#define BAND_LEAST 7 /* rows */
 #define FILTER_UNITS 4
 #define FILTERS_ALIGN 16
 #define SUM_BLOCK 4096 /* elements of a weight that a thread adds up at a time */
@@ -117,11 +117,19 @@ static bool are_convolutions(const struct rw_conv *c, enum rw_conv_kind kind, co
     return true;
 }
 
+/* A power of two: of three bands on two threads one has two. */
+static int64_t bands_of(int64_t wanted, int64_t rows)
+{
+    int64_t bands = 1;
+    while (2 * bands <= wanted && rows / (2 * bands) >= BAND_LEAST) bands *= 2;
+    return bands;
+}
+
 /* Into groups of images, or images and bands of them. */
 static void cut_images(const struct rw_conv *c, enum rw_conv_kind kind, int64_t units, struct plan *p)
 {
-    const int64_t rows = kind == RW_CONV_DATA ? c->h : c->oh, most = rows / BAND_LEAST;
-    const int64_t wanted = c->n < units ? gemm_ceil_div(units, c->n) : 1, bands = wanted < most ? wanted : most;
+    const int64_t rows = kind == RW_CONV_DATA ? c->h : c->oh;
+    const int64_t bands = bands_of(c->n < units ? gemm_ceil_div(units, c->n) : 1, rows);
     cut(p, c->n, c->n < units ? c->n : units, 1);
     if (bands < 2) return;
     p->band = gemm_ceil_div(rows, bands);
@@ -263,18 +271,26 @@ static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, stru
     return RW_OK;
 }
 
-size_t rw_conv_workspace_cpu(const rw_op_call *call, enum rw_conv_kind kind)
+static size_t workspace_of(const rw_op_call *call, const struct rw_conv *c, enum rw_conv_kind kind)
 {
-    const struct rw_conv c = rw_conv_of_call(call, kind);
     const struct rw_conv_attrs *const a = call->attrs;
     const bool third = rw_conv_inputs_of(a).third < call->n_inputs, pieces = a->more > 0;
-    const size_t whole = pieces ? rw_conv_packed_bytes(&c, c.n * c.h * c.w) : 0;
-    if (rw_conv_is_product(&c, kind)) return whole + rw_conv_product_workspace(call, &c, kind, third);
+    const size_t whole = pieces ? rw_conv_packed_bytes(c, c->n * c->h * c->w) : 0;
+    if (rw_conv_is_product(c, kind)) return whole + rw_conv_product_workspace(call, c, kind, third);
     const struct rw_cpu *const cpu = call->device;
     const bool bias = kind == RW_CONV_FORWARD && third;
     struct plan p;
-    if (make_plan(&c, kind, cpu->onednn, call->threads, bias, pieces, true, &p)) return SIZE_MAX;
+    if (make_plan(c, kind, cpu->onednn, call->threads, bias, pieces, true, &p)) return SIZE_MAX;
     return p.own ? whole : p.workspace;
+}
+
+size_t rw_conv_workspace_cpu(const rw_op_call *call, enum rw_conv_kind kind)
+{
+    const struct rw_conv c = rw_conv_of_call(call, kind);
+    if (!rw_conv_rotates(&c, kind)) return workspace_of(call, &c, kind);
+    const struct rw_conv rotated = rw_conv_rotated(&c);
+    const size_t bytes = workspace_of(call, &rotated, RW_CONV_FORWARD);
+    return bytes == SIZE_MAX ? bytes : rw_conv_rotated_bytes(&c) + bytes;
 }
 
 /* ---- the run ---- */
@@ -406,16 +422,13 @@ static rw_status turn_weights(const struct job *j)
 {
     const struct plan *const p = j->p;
     char *const scratch = j->at + (size_t)p->copies * p->turned;
-    rw_status status = RW_OK;
-    const int allowed = omp_get_max_threads();
-    omp_set_num_threads(1);
-    for (int i = 0, made = 0; i < primitives(p) && !status; i++) {
+    for (int i = 0, made = 0; i < primitives(p); i++) {
         if (p->copy[i] < made) continue;
         char *const to = j->at + (size_t)made++ * p->turned;
-        status = rw_onednn_conv_turn_weight(p->primitive[i], 0, j->o->y, to, scratch);
+        if (p->threads > 1) RW_CHECK(rw_onednn_conv_spread_weight(p->primitive[i], j->o->y, to, scratch));
+        else RW_CHECK(rw_onednn_conv_turn_weight(p->primitive[i], 0, j->o->y, to, scratch));
     }
-    omp_set_num_threads(allowed);
-    return status;
+    return RW_OK;
 }
 
 rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,

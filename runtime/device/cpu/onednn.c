@@ -50,6 +50,8 @@ struct rw_onednn_primitive {
     bool fast;                  /* else there is no primitive */
     dnnl_primitive_t primitive;
     dnnl_primitive_t turn; /* of a convolution: its weight from or to a dense one */
+    dnnl_primitive_t spread; /* the same by several threads, or NULL */
+    int spread_by;
     /* Operands: a, b, bias, c of a product; image, weight in the primitive's layout, bias, result of a convolution;
        scratch memory; the dense weight. */
     dnnl_memory_desc_t operand[OPERANDS];
@@ -117,6 +119,7 @@ static void primitive_free(struct rw_onednn_primitive *p)
     for (size_t i = 0; i < p->n_slots; i++) slot_finish(&p->slots[i]);
     if (p->primitive) dnnl_primitive_destroy(p->primitive);
     if (p->turn) dnnl_primitive_destroy(p->turn);
+    if (p->spread) dnnl_primitive_destroy(p->spread);
     rw_free(p->slots);
     rw_free(p);
 }
@@ -286,14 +289,21 @@ static dnnl_status_t hint_of(struct rw_onednn_primitive *p, dnnl_primitive_desc_
     return status == dnnl_unimplemented ? dnnl_success : status;
 }
 
-/* The copy between the dense weight and the primitive's own. Its scratch memory is that of the primitive. */
-static dnnl_status_t make_turn(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr)
+/* The copy between the dense weight and the primitive's own. */
+static dnnl_status_t describe_turn(const struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr,
+                                   dnnl_primitive_desc_t *ret)
 {
     const bool out = p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT;
     const dnnl_memory_desc_t *const from = &p->operand[out ? SECOND : PLAIN], *const to = &p->operand[out ? PLAIN
                                                                                                          : SECOND];
+    return dnnl_reorder_primitive_desc_create(ret, from, p->owner->engine, to, p->owner->engine, attr);
+}
+
+/* Its scratch memory is that of the primitive. */
+static dnnl_status_t make_turn(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr)
+{
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t status = dnnl_reorder_primitive_desc_create(&pd, from, p->owner->engine, to, p->owner->engine, attr);
+    dnnl_status_t status = describe_turn(p, attr, &pd);
     if (!status) {
         const dnnl_memory_desc_t *const scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
         if (dnnl_memory_desc_get_size(scratch) > dnnl_memory_desc_get_size(&p->operand[SCRATCH]))
@@ -327,20 +337,48 @@ static dnnl_status_t make_conv(struct rw_onednn_primitive *p, dnnl_primitive_att
     return status;
 }
 
-/* The number of threads is fixed when a primitive is made: here, one. */
-static rw_status make_for_one_thread(struct rw_onednn_primitive *p)
+/* The number of threads is fixed when a primitive is made. */
+static rw_status make_for_threads(struct rw_onednn_primitive *p, int threads,
+                                  dnnl_status_t (*make)(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr))
 {
     dnnl_primitive_attr_t attr;
     if (!library_has_room()) return RW_ERR_MEMORY;
     dnnl_status_t status = dnnl_primitive_attr_create(&attr);
     if (status) return status_of(status);
-    const int threads = omp_get_max_threads();
-    omp_set_num_threads(1);
-    status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-    if (!status) status = p->signature.kind == MATMUL ? make_matmul(p, attr) : make_conv(p, attr);
+    const int allowed = omp_get_max_threads();
     omp_set_num_threads(threads);
+    status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (!status) status = make(p, attr);
+    omp_set_num_threads(allowed);
     dnnl_primitive_attr_destroy(attr);
     return status_of(status);
+}
+
+/* Where it takes no more scratch memory than the copy by one thread. */
+static dnnl_status_t make_spread(struct rw_onednn_primitive *p, dnnl_primitive_attr_t attr)
+{
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_primitive_t made = NULL;
+    dnnl_status_t status = describe_turn(p, attr, &pd);
+    const dnnl_memory_desc_t *const scratch = status ? NULL
+                                                     : dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    if (!status && dnnl_memory_desc_get_size(scratch) <= dnnl_memory_desc_get_size(&p->operand[SCRATCH]))
+        status = dnnl_primitive_create(&made, pd);
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    if (status) return status;
+    if (p->spread) dnnl_primitive_destroy(p->spread);
+    p->spread = made;
+    return status;
+}
+
+/* A weight's gradient is brought back by the thread that made it. */
+static rw_status spread_by(struct rw_onednn_primitive *p, int threads)
+{
+    if (p->signature.kind != CONVOLUTION || p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT) return RW_OK;
+    if (threads == 1 || p->spread_by == threads) return RW_OK;
+    FORWARD(make_for_threads(p, threads, make_spread));
+    p->spread_by = threads;
+    return RW_OK;
 }
 
 static rw_status add_streams(struct rw_onednn *o, size_t threads)
@@ -378,7 +416,9 @@ static rw_status add_slots(struct rw_onednn_primitive *p, size_t threads)
 static rw_status add_threads(struct rw_onednn_primitive *p, size_t threads)
 {
     struct rw_onednn *const o = p->owner;
-    if (!p->fast || (o->n_streams >= threads && p->n_slots >= threads)) return RW_OK;
+    if (!p->fast) return RW_OK;
+    FORWARD(spread_by(p, (int)threads));
+    if (o->n_streams >= threads && p->n_slots >= threads) return RW_OK;
     if (!library_has_room()) return RW_ERR_MEMORY;
     FORWARD(add_streams(o, threads));
     return add_slots(p, threads);
@@ -425,7 +465,7 @@ static rw_status add(struct rw_onednn *o, const struct signature *s, struct rw_o
     if (!p) return RW_ERR_MEMORY;
     p->signature = *s;
     p->owner = o;
-    const rw_status status = make_for_one_thread(p);
+    const rw_status status = make_for_threads(p, 1, s->kind == MATMUL ? make_matmul : make_conv);
     if (status) {
         primitive_free(p);
         return status;
@@ -630,8 +670,8 @@ rw_status rw_onednn_conv_run(struct rw_onednn_primitive *p, int thread, const vo
     return execute(p, p->primitive, thread, args, has_bias ? 5 : 4);
 }
 
-rw_status rw_onednn_conv_turn_weight(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
-                                     void *scratch)
+static rw_status turn_by(struct rw_onednn_primitive *p, dnnl_primitive_t turn, int thread, const void *from, void *to,
+                         void *scratch)
 {
     dnnl_memory_t *const of = p->slots[thread].of;
     const bool out = p->signature.of.conv.kind == RW_ONEDNN_BACKWARD_WEIGHT;
@@ -642,5 +682,20 @@ rw_status rw_onednn_conv_turn_weight(struct rw_onednn_primitive *p, int thread, 
     if (status) return status_of(status);
     const dnnl_exec_arg_t args[] = { { DNNL_ARG_FROM, source }, { DNNL_ARG_TO, target },
                                      { DNNL_ARG_SCRATCHPAD, of[SCRATCH] } };
-    return execute(p, p->turn, thread, args, 3);
+    return execute(p, turn, thread, args, 3);
+}
+
+rw_status rw_onednn_conv_turn_weight(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
+                                     void *scratch)
+{
+    return turn_by(p, p->turn, thread, from, to, scratch);
+}
+
+rw_status rw_onednn_conv_spread_weight(struct rw_onednn_primitive *p, const void *from, void *to, void *scratch)
+{
+    const int allowed = omp_get_max_threads();
+    omp_set_num_threads(p->spread ? p->spread_by : 1);
+    const rw_status status = turn_by(p, p->spread ? p->spread : p->turn, 0, from, to, scratch);
+    omp_set_num_threads(allowed);
+    return status;
 }

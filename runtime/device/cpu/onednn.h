@@ -4,7 +4,7 @@
  * A primitive is made once per signature (extents, strides, type, bias, sum), when a plan is made, so a run finds what
  * it needs and forward and replay run the same code (law 6): which code that is depends on the signature and the
  * processor alone. It is made for one thread: who wants more cuts the work into units by its shape alone and runs one
- * primitive per unit, so no bit can depend on the number of threads.
+ * primitive per unit, so no bit can depend on the number of threads. Only copies of weights are made by several.
  *
  * A plan holds the primitives that it was made with. Of those that no plan holds, the table keeps the RW_ONEDNN_IDLE
  * most recently used ones. oneDNN has a cache of its own beside it, of 1024 entries for the whole process.
@@ -90,6 +90,9 @@ rw_status rw_onednn_conv_run(struct rw_onednn_primitive *p, int thread, const vo
    data, or out of it, of a weight's gradient in float32. */
 rw_status rw_onednn_conv_turn_weight(struct rw_onednn_primitive *p, int thread, const void *from, void *to,
                                      void *scratch);
+
+/* The first of these, by all threads that the primitive was last prepared for. Nobody else may be at work with it. */
+rw_status rw_onednn_conv_spread_weight(struct rw_onednn_primitive *p, const void *from, void *to, void *scratch);
 
 /* How many signatures the table knows, and about how many bytes they take: oneDNN does not say what a primitive's code
  * takes, and a fixed number stands for it. */
