@@ -1,10 +1,12 @@
-"""The networks for images, the vision transformer, T5 and DeepSeek of bench/models in PyTorch: the same layers and
-shapes. A model is called with what it is given, and `run`, which calls each part that may be checkpointed."""
+"""All models of bench/models in PyTorch: the same layers and shapes. A model is called with what it is given, and
+`run`, which calls each part that may be checkpointed."""
 import math
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+import pytorch_models
 
 PRESETS = {  # width; of transformers what bench/models says
     "images": {"tiny": (8, 256), "small": (24, 256), "published": (64, 1000)},
@@ -13,6 +15,8 @@ PRESETS = {  # width; of transformers what bench/models says
            "t5-small": (6, 512, 8, 64, 2048, 32128, False), "t5-v1.1-small": (8, 512, 6, 64, 1024, 32128, True)},
     "deepseek": {"tiny": (4, 64, 4, 192, 8, 2, 4, 2, 32, 16, 8, 32, 24), "small": (6, 256, 8, 704, 16, 4, 4, 2, 96,
                                                                                    32, 16, 96, 64)},
+    "mamba2": {"tiny": (4, 64, 16, 16, 256), "small": (6, 256, 32, 64, 256),
+               "mamba2-130m": (24, 768, 64, 128, 50288)},
 }
 
 
@@ -365,9 +369,82 @@ class DeepSeek(nn.Module):
         return loss + 0.1 * self.loss(self.norms[3](x), targets[:, 1:]) + aux + more
 
 
+class Mamba2Block(nn.Module):
+    """All heads share one B and one C; the scan by chunks of 64 places, in float32 where numbers decay, its products in
+    the model's type."""
+
+    chunk = 64
+
+    def __init__(self, width, n, p, state):
+        super().__init__()
+        self.n, self.p, self.state = n, p, state
+        inner, mixed = n * p, n * p + 2 * state
+        self.norm, self.up = nn.RMSNorm(width, 1e-5), nn.Linear(width, inner + mixed + n, bias=False)
+        self.conv = nn.Conv1d(mixed, mixed, 4, padding=3, groups=mixed)
+        self.dt_bias, self.d = nn.Parameter(torch.full((n,), -4.6)), nn.Parameter(torch.ones(n))
+        self.a_log = nn.Parameter(torch.linspace(0, math.log(16), n))
+        self.gate_norm, self.proj = nn.RMSNorm(inner, 1e-5), nn.Linear(inner, width, bias=False)
+
+    def scan(self, x, dt, b, c):
+        """x [batch, seq, head, p], dt [batch, seq, head], b and c [batch, seq, state]"""
+        chunks = (-1, self.chunk)
+        x = (x * dt[..., None].to(x.dtype)).unflatten(1, chunks).transpose(2, 3)  # [batch, chunk, head, place, p]
+        steps = (-self.a_log.float().exp() * dt).unflatten(1, chunks).transpose(2, 3).cumsum(-1)
+        b, c = b.unflatten(1, chunks)[:, :, None], c.unflatten(1, chunks)[:, :, None]
+        later = torch.ones(self.chunk, self.chunk, dtype=torch.bool).triu(1)
+        decay = (steps[..., :, None] - steps[..., None, :]).masked_fill(later, -math.inf).exp().to(x.dtype)
+        inside = ((c @ b.transpose(-1, -2)) * decay) @ x
+        rest = (steps[..., -1:] - steps).exp().to(x.dtype)
+        added = ((x * rest[..., None]).transpose(-1, -2) @ b).float()
+        share = steps[..., -1].exp()[..., None, None]
+        state, before = torch.zeros_like(added[:, 0]), []
+        for i in range(added.shape[1]):
+            before.append(state)
+            state = state * share[:, i] + added[:, i]
+        before = torch.stack(before, 1).to(x.dtype)
+        y = inside + (c @ before.transpose(-1, -2)) * steps.exp()[..., None].to(x.dtype)
+        return y.transpose(2, 3).flatten(1, 2)
+
+    def forward(self, x):
+        inner, seq = self.n * self.p, x.shape[1]
+        z, mixed, dt = self.up(self.norm(x)).split((inner, inner + 2 * self.state, self.n), -1)
+        mixed = F.silu(self.conv(mixed.transpose(1, 2))[..., :seq].transpose(1, 2))
+        u, b, c = mixed.split((inner, self.state, self.state), -1)
+        u = u.unflatten(-1, (self.n, self.p))
+        y = self.scan(u, F.softplus((dt + self.dt_bias).float()), b, c) + u * self.d[:, None]
+        return x + self.proj(self.gate_norm(y.flatten(2) * F.silu(z)))
+
+
+class Mamba2(nn.Module):
+    def __init__(self, layers, width, p, state, vocab):
+        super().__init__()
+        self.wte, self.norm = nn.Embedding(vocab, width), nn.RMSNorm(width, 1e-5)
+        nn.init.normal_(self.wte.weight, 0, 0.02)
+        self.h = nn.ModuleList(Mamba2Block(width, 2 * width // p, p, state) for _ in range(layers))
+
+    def forward(self, tokens, targets, run):
+        x = self.wte(tokens)
+        for block in self.h:
+            x = run(block, x)
+        return F.cross_entropy(F.linear(self.norm(x), self.wte.weight).flatten(0, 1).float(), targets.flatten())
+
+
+class Decoder(nn.Module):
+    """GPT or Llama of pytorch_models.py, its blocks called as those of the others are."""
+
+    def __init__(self, name, preset, side):
+        super().__init__()
+        self.decoder = pytorch_models.Model(pytorch_models.Config(name, preset, max_seq=side))
+
+    def forward(self, tokens, targets, run):
+        return self.decoder(tokens, targets, lambda _, block, x: run(block, x))
+
+
 def model(name, preset, side):
-    if name in ("t5", "deepseek"):
-        return {"t5": T5, "deepseek": DeepSeek}[name](*PRESETS[name][preset])
+    if name in ("gpt", "llama"):
+        return Decoder(name, preset, side)
+    if name in ("t5", "deepseek", "mamba2"):
+        return {"t5": T5, "deepseek": DeepSeek, "mamba2": Mamba2}[name](*PRESETS[name][preset])
     if name == "vit":
         return ViT(*PRESETS[name][preset], side)
     nets = {"resnet50": resnet50, "mobilenet": mobilenet, "densenet121": densenet121, "vgg16": VGG16, "unet": UNet}

@@ -113,7 +113,7 @@ static bool fit_policy(const struct sweep_options *o, const struct sweep_text *t
            s.at_most.peak_bytes);
     if (s.above.total_bytes) printf("%d takes %zu; ", s.most + 1, s.above.total_bytes);
     else printf("%d is beyond the budget; ", s.most + 1);
-    printf("%.1f ms predicted%s\n", s.at_most.ms, o->has_costs ? "" : " at nominal rates");
+    printf("%.1f ms predicted%s\n", s.at_most.ms, o->has_ceilings ? " by the machine's ceilings" : "");
     fflush(stdout);
     if (prove(&s, text, &m, &resident)) return false;
     const bool good = m.measured_peak == s.at_most.peak_bytes && total_of(&m) <= o->fit;
@@ -194,6 +194,7 @@ bool sweep_advise(const struct sweep_options *o)
     for (int i = 0; !status && i < 2; i++) status = rw_tape_create(&larger[i], r.m.ctx);
     for (int i = 0; !status && i < o->n_policies; i++) status = advise(o, &r, o->policies[i], larger);
     for (int i = 0; i < 2; i++) rw_tape_destroy(&larger[i]);
-    if (!status && !o->has_costs) printf("times are at nominal rates: --costs FILE measures and keeps them\n");
+    if (!status && o->has_ceilings)
+        printf("times are by the machine's ceilings: --costs FILE measures the model's own and keeps them\n");
     return !sweep_run_close(&r, status);
 }

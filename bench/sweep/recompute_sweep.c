@@ -189,17 +189,37 @@ static void find_costs(struct sweep_options *o)
     o->measures_costs = !o->has_costs;
 }
 
+/* The machine's ceilings as costs, in a file for as long as this runs: nothing of the model has to run for them. */
+static rw_status take_ceilings(struct sweep_options *o, char *path)
+{
+    const rw_context_params params = sweep_context_params(o);
+    rw_context *ctx = NULL;
+    rw_status status = rw_context_create(&ctx, &params);
+    const int f = status ? -1 : mkstemp(path);
+    if (!status) status = rw_costs_ceilings(ctx);
+    if (!status) status = f < 0 ? RW_ERR_IO : rw_costs_save(ctx, path);
+    if (status) sweep_print_error(ctx, status);
+    if (f >= 0) close(f);
+    rw_context_destroy(&ctx);
+    o->costs = path;
+    o->has_costs = o->has_ceilings = !status;
+    return status;
+}
+
 /* --fit, --advise. Plans alone: costs are measured first where a file is named that is not there. */
 static int answer(struct sweep_options *o, const struct sweep_text *text)
 {
+    char ceilings[] = "/tmp/rewind-ceilings-XXXXXX";
     const bool named = o->costs != NULL;
     find_costs(o);
     rw_status status = try_policies(o);
-    if (!status && named && o->measures_costs) status = sweep_measure_costs(o, text, o->seqs[0]);
+    if (!status && !named) status = take_ceilings(o, ceilings);
+    else if (!status && o->measures_costs) status = sweep_measure_costs(o, text, o->seqs[0]);
     if (isatty(2)) fprintf(stderr, "\r\033[K");
-    if (status) return 2;
-    const bool advised = !o->advise || sweep_advise(o);
-    return advised && (!o->fit || sweep_fit(o, text)) ? 0 : 1;
+    const bool advised = !status && (!o->advise || sweep_advise(o));
+    const bool good = advised && (!o->fit || sweep_fit(o, text));
+    if (!named) remove(ceilings);
+    return status ? 2 : good ? 0 : 1;
 }
 
 static int sweep(struct sweep_options *o, const struct sweep_text *text)

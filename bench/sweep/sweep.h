@@ -28,7 +28,7 @@ struct sweep_options {
     bool fit_seq;  /* --grow seq: the length is what grows; false: the batch */
     bool advise;   /* --advise */
     const char *costs; /* the file of costs, read when it is there, else measured and written */
-    bool has_costs, measures_costs;
+    bool has_costs, measures_costs, has_ceilings; /* ceilings: costs of the machine, not of the model */
     double ceiling; /* 1e12 operations per second of a plain product on the device, measured before the first row */
     uint64_t seed;
     char command[1024];

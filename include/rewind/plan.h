@@ -92,9 +92,10 @@ RW_API rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points,
  * What one run of a node takes, by its signature: op, types, layouts, attributes; and what each byte of a step's peak
  * takes that the caches have no room for. Predictions are sums of these. Without any, nodes are taken at nominal rates:
  * good for comparing plans, not for milliseconds. A node that was not measured (another batch, another length) is taken
- * at nominal rates times what its op took over them where it was; where its op never was, times what all ops took that
- * are bound by the same, arithmetic or memory. So costs of one model are the machine's ceilings for another one. A plan
- * is a pure function of the tape, the policy and the costs.
+ * at nominal rates times what its op took over them where it was; where its op never was, times what all ops of its
+ * type took that are bound by the same, arithmetic or memory, or of any type. So costs of one model are the machine's
+ * ceilings for another one; rw_costs_ceilings() measures them without a model. A plan is a pure function of the tape,
+ * the policy and the costs.
  */
 
 /**
@@ -113,6 +114,19 @@ RW_API rw_status rw_costs_begin(rw_context *ctx);
  * it costs nothing. RW_ERR_ARGUMENT without rw_costs_begin(); RW_ERR_MEMORY changes nothing.
  */
 RW_API rw_status rw_costs_end(rw_context *ctx);
+
+/**
+ * Costs where nothing of the caller's is to run: a layer of a decoder and one of a network for images, small and always
+ * the same, are timed forward and backward in float32, bfloat16, float16 and float64 (convolutions in the first two),
+ * in contexts of their own, which are gone when the call returns; and what memory costs beyond the caches. So every op
+ * is taken at what the machine reaches in its type. They stand beside what was measured before with as many threads,
+ * which is not measured again; of what is measured later, what nodes took counts. Takes one to three seconds, 100 MB,
+ * and with them 256 MiB for a quarter of a second. Not for while costs are measured or a thread of the caller's
+ * computes: these times would be in them.
+ * @return RW_OK; RW_ERR_MEMORY, RW_ERR_DEVICE, RW_ERR_POLICY where REWIND_POLICY is none: nothing changes. Errors stick
+ *         to the context.
+ */
+RW_API rw_status rw_costs_ceilings(rw_context *ctx);
 
 /** Signatures that the context has costs of. */
 RW_API size_t rw_costs_count(const rw_context *ctx);

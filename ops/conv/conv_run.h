@@ -1,8 +1,8 @@
 /*
  * How a convolution is carried out on the CPU: by oneDNN, for float32 and bfloat16 where it has fast code, as a matrix
  * product where that is faster (conv_product.c), as its convolution else (conv_onednn.c); all others by the library's
- * own loops (conv_own_tmpl.h). A dx may be made as forward is (conv_rotated.c). Always the work is cut into units by its shape alone and one thread computes a unit, so
- * the bits do not depend on the number of threads.
+ * own loops (conv_own_tmpl.h). A dx may be made as forward is (conv_rotated.c). Always the work is cut into units by its
+ * shape alone and one thread computes a unit, so the bits do not depend on the number of threads.
  */
 #ifndef RW_OPS_CONV_RUN_H
 #define RW_OPS_CONV_RUN_H
@@ -30,7 +30,7 @@ size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c
 rw_status rw_conv_run_product(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
                               const struct conv_operands *o, rw_gemm_tile_fn tile);
 
-/* Is dx made as forward is, of dy by the weight turned half round (conv_rotated.c)? That convolution; and its weight. */
+/* Is dx made as forward is, of dy by the weight turned half round? That convolution; and its weight. */
 bool rw_conv_rotates(const struct rw_conv *c, enum rw_conv_kind kind);
 struct rw_conv rw_conv_rotated(const struct rw_conv *c);
 size_t rw_conv_rotated_bytes(const struct rw_conv *c);

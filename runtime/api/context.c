@@ -2,6 +2,8 @@
  * Contexts: their creation, what the environment says, threads, the generator; and the one place where control goes up:
  * record calls what runs, by the table that is filled here.
  */
+#include "api/context.h"
+
 #include "api/ask.h"
 #include "api/clip.h"
 #include "api/sweep.h"
@@ -122,7 +124,21 @@ static size_t half_of_memory(void)
     return pages > 0 && page > 0 ? (size_t)pages / 2 * (size_t)page : SIZE_MAX;
 }
 
-rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *params)
+/* With threads, generator, plans and room for runs. */
+static rw_status open_bare(rw_context *ctx, const rw_context_params *params)
+{
+    ctx->up = &upward;
+    ctx->n_users = 1;
+    rw_threads_init();
+    ctx->threads = params->threads ? params->threads : default_threads();
+    ctx->generator.seed = params->seed;
+    ctx->store.fns = ctx->device->store;
+    ctx->plans = rw_calloc(1, sizeof *ctx->plans);
+    if (!ctx->plans) return RW_ERR_MEMORY;
+    return rw_runs_init(ctx, params->waiting_bytes ? params->waiting_bytes : half_of_memory());
+}
+
+rw_status rw_context_create_bare(rw_context **ret_ctx, const rw_context_params *params)
 {
     const rw_context_params p = params ? *params : (rw_context_params){ 0 };
     if (!ret_ctx || (unsigned)p.device >= RW_DEVICE_COUNT || p.threads < 0 || p.threads > RW_MAX_THREADS)
@@ -134,18 +150,21 @@ rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *param
         rw_free(ctx);
         return status;
     }
-    ctx->up = &upward;
-    ctx->n_users = 1;
-    rw_threads_init();
-    ctx->threads = p.threads ? p.threads : default_threads();
-    ctx->generator.seed = p.seed;
+    status = open_bare(ctx, &p);
+    if (status) rw_context_destroy(&ctx);
+    else *ret_ctx = ctx;
+    return status;
+}
+
+rw_status rw_context_create(rw_context **ret_ctx, const rw_context_params *params)
+{
+    rw_context *ctx;
+    rw_status status = rw_context_create_bare(ret_ctx ? &ctx : NULL, params);
+    if (status) return status;
     ctx->eager = is_set("REWIND_EAGER");
     ctx->orders = names("REWIND_DEBUG", "order");
     ctx->verify = verify_mode_of(getenv("REWIND_VERIFY"));
-    ctx->store.fns = ctx->device->store;
-    ctx->plans = rw_calloc(1, sizeof *ctx->plans);
-    status = ctx->plans ? rw_runs_init(ctx, p.waiting_bytes ? p.waiting_bytes : half_of_memory()) : RW_ERR_MEMORY;
-    if (!status) status = attach_all(ctx);
+    status = attach_all(ctx);
     if (status) {
         rw_context_destroy(&ctx);
         return status;

@@ -10,7 +10,8 @@
  * What an arena costs that is larger than the caches (struct rw_memory_cost) is the step's, not a node's: it is taken
  * off those that use memory for the first time.
  */
-#include "autodiff/costs.h"
+#include "api/measure.h"
+
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "run/call.h"
@@ -286,6 +287,16 @@ static double near_us(const struct sample *s, struct rw_memory_cost memory, doub
     return fmax(us - 1e6 * s->share * rw_memory_seconds(rw_memory_beside(memory, s->beside), s->live), us / 2);
 }
 
+/* Once, as long as threads are as many. */
+void rw_costs_price_memory(const rw_context *ctx, struct rw_costs *costs, bool may_ask)
+{
+    double seconds;
+    if (ctx->costs && ctx->costs->threads == ctx->threads) costs->memory = ctx->costs->memory;
+    if (costs->memory.picoseconds || !may_ask || !ctx->device->time_memory) return;
+    if (!ctx->device->time_memory(ctx->device_state, ctx->threads, &costs->memory.near_bytes, &seconds)) return;
+    costs->memory.picoseconds = rw_cost_number(seconds * 1e12 * (1 << 20));
+}
+
 static rw_status add_usual(struct measure *m, struct rw_costs *costs)
 {
     rw_status status = RW_OK;
@@ -299,32 +310,13 @@ static rw_status add_usual(struct measure *m, struct rw_costs *costs)
     return status;
 }
 
-/* Asked where a step was larger than any cache that a core has for itself; once, as long as threads are as many. */
+/* Asked where a step was larger than any cache that a core has for itself. */
 static void price_memory(const struct measure *m, struct rw_costs *costs)
 {
-    const rw_context *const ctx = m->ctx;
     uint64_t most = 0;
-    double seconds;
     for (size_t i = 0; i < m->n; i++)
         if (m->sample[i].live > most) most = m->sample[i].live;
-    if (ctx->costs && ctx->costs->threads == ctx->threads) costs->memory = ctx->costs->memory;
-    if (costs->memory.picoseconds || most < WORTH_ASKING || !ctx->device->time_memory) return;
-    if (!ctx->device->time_memory(ctx->device_state, ctx->threads, &costs->memory.near_bytes, &seconds)) return;
-    costs->memory.picoseconds = rw_cost_number(seconds * 1e12 * (1 << 20));
-}
-
-/* What was known before and not measured again, with as many threads. */
-static rw_status add_older(const struct measure *m, struct rw_costs *costs)
-{
-    const struct rw_costs *const old = m->ctx->costs;
-    const size_t n_new = costs->n;
-    rw_status status = RW_OK;
-    for (size_t i = 0; !status && old && old->threads == m->ctx->threads && i < old->n; i++) {
-        bool again = false;
-        for (size_t k = 0; k < n_new && !again; k++) again = costs->entry[k].signature == old->entry[i].signature;
-        if (!again) status = rw_costs_add(costs, &old->entry[i]);
-    }
-    return status;
+    rw_costs_price_memory(m->ctx, costs, most >= WORTH_ASKING);
 }
 
 rw_status rw_costs_end(rw_context *ctx)
@@ -336,7 +328,8 @@ rw_status rw_costs_end(rw_context *ctx)
     close_step(m);
     if (costs) price_memory(m, costs);
     rw_status status = costs ? add_usual(m, costs) : RW_ERR_MEMORY;
-    if (!status) status = add_older(m, costs);
+    const bool older = ctx->costs && ctx->costs->threads == ctx->threads; /* and was not measured again */
+    if (!status && older) status = rw_costs_add_missing(costs, ctx->costs);
     if (!status && costs->n && !rw_costs_seal(costs)) status = RW_ERR_MEMORY;
     if (status) {
         rw_costs_free(costs);

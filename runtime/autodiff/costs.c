@@ -62,6 +62,15 @@ static struct rw_cost_class *class_of(const struct rw_costs *costs, const char *
     return NULL;
 }
 
+/* What says most of an op that was never measured. */
+static const struct rw_cost_class *class_of_bound(const struct rw_costs *costs, enum rw_cost_bound bound, uint8_t dtype)
+{
+    const struct rw_cost_class *const best[] = { &costs->typed[bound][dtype], &costs->all[bound] };
+    for (int i = 0; i < 2; i++)
+        if (best[i]->nominal > 0) return best[i];
+    return &costs->all[!bound];
+}
+
 double rw_costs_seconds(const struct rw_costs *costs, const rw_op_call *call, size_t attrs_size, rw_op_cost cost)
 {
     const double nominal = rw_nominal_seconds(cost);
@@ -70,8 +79,7 @@ double rw_costs_seconds(const struct rw_costs *costs, const rw_op_call *call, si
     if (e) return (double)e->picoseconds * 1e-12;
     const uint8_t dtype = call->n_outputs ? (uint8_t)call->out[0].dtype : 0;
     const struct rw_cost_class *c = class_of(costs, call->op->name, dtype);
-    const enum rw_cost_bound bound = bound_of(cost);
-    if (!c) c = costs->all[bound].nominal > 0 ? &costs->all[bound] : &costs->all[!bound];
+    if (!c) c = class_of_bound(costs, bound_of(cost), dtype);
     return nominal * c->measured / c->nominal;
 }
 
@@ -80,6 +88,18 @@ rw_status rw_costs_add(struct rw_costs *costs, const struct rw_cost_entry *entry
     if (!rw_grow(&costs->entry, &costs->cap, costs->n, 1, sizeof *costs->entry)) return RW_ERR_MEMORY;
     costs->entry[costs->n++] = *entry;
     return RW_OK;
+}
+
+rw_status rw_costs_add_missing(struct rw_costs *costs, const struct rw_costs *from)
+{
+    const size_t n = costs->n;
+    rw_status status = RW_OK;
+    for (size_t i = 0; !status && i < from->n; i++) {
+        bool there = false;
+        for (size_t k = 0; k < n && !there; k++) there = costs->entry[k].signature == from->entry[i].signature;
+        if (!there) status = rw_costs_add(costs, &from->entry[i]);
+    }
+    return status;
 }
 
 static int by_signature(const void *a, const void *b)
@@ -98,8 +118,9 @@ static bool count_class(struct rw_costs *costs, const struct rw_cost_entry *e)
         memcpy(c->op, e->op, sizeof c->op);
     }
     const rw_op_cost cost = { (double)e->operations, (double)e->bytes };
-    struct rw_cost_class *const count[] = { c, &costs->all[bound_of(cost)] };
-    for (int i = 0; i < 2; i++) {
+    const enum rw_cost_bound bound = bound_of(cost);
+    struct rw_cost_class *const count[] = { c, &costs->typed[bound][e->dtype], &costs->all[bound] };
+    for (int i = 0; i < 3; i++) {
         count[i]->measured += (double)e->picoseconds * 1e-12;
         count[i]->nominal += rw_nominal_seconds(cost);
     }

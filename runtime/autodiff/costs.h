@@ -1,8 +1,9 @@
 /*
  * Costs: what one run of a node takes on this machine, by the node's signature - its op, types, layouts and attributes
- * - as it was measured in real steps. A node that was not measured is taken at nominal rates, times what its op took
- * over those rates where it was measured; of an op that never was, times what all took that are bound by the same, by
- * arithmetic or by memory: a matrix unit says nothing of gelu. Without costs nominal rates are all there is.
+ * - as it was measured in real steps, or in some of the library's own (api/ceilings.c). A node that was not measured is
+ * taken at nominal rates, times what its op took over those rates where it was measured; of an op that never was, times
+ * what all of its type took, or else of any, that are bound by the same, by arithmetic or by memory: a matrix unit says
+ * nothing of gelu. Without costs nominal rates are all there is.
  *
  * A node's cost is that of one whose memory is in the processor's caches. What is not there has a price of its own, by
  * the bytes that a step works in: struct rw_memory_cost.
@@ -59,7 +60,7 @@ struct rw_cost_entry {
 /* What a node waits for, at nominal rates. */
 enum rw_cost_bound { RW_BOUND_MEMORY, RW_BOUND_ARITHMETIC };
 
-/* An op in a type, or all ops of a bound: what they take over nominal rates. */
+/* An op in a type, all ops of a bound in a type, or in any: what they take over nominal rates. */
 struct rw_cost_class {
     char op[RW_COST_OP];
     uint8_t dtype;
@@ -71,7 +72,7 @@ struct rw_costs {
     size_t n, cap;
     struct rw_cost_class *kind; /* in the order of their first entry */
     size_t n_kinds, cap_kinds;
-    struct rw_cost_class all[2]; /* by bound; their op and dtype say nothing */
+    struct rw_cost_class typed[2][RW_DTYPE_COUNT], all[2]; /* by bound; their op says nothing */
     struct rw_memory_cost memory;
     int threads; /* of the host, when they were measured */
     uint64_t hash;
@@ -94,6 +95,7 @@ double rw_costs_seconds(const struct rw_costs *costs, const rw_op_call *call, si
 /* Adds an entry; in any order. RW_ERR_MEMORY. rw_costs_seal() makes the table ready: false where a signature is there
    twice, or without memory. */
 rw_status rw_costs_add(struct rw_costs *costs, const struct rw_cost_entry *entry);
+rw_status rw_costs_add_missing(struct rw_costs *costs, const struct rw_costs *from); /* whose signatures it lacks */
 bool rw_costs_seal(struct rw_costs *costs);
 uint64_t rw_costs_entries_hash(const struct rw_costs *costs); /* of a sealed table, without its cost of memory */
 void rw_costs_free(struct rw_costs *costs);                   /* NULL-safe */

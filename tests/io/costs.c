@@ -232,6 +232,99 @@ Test(costs, what_interrupts_now_one_node_and_now_another_counts)
     fixture_close(&b);
 }
 
+/* ---- ceilings ---- */
+
+static uint64_t picoseconds_of(const rw_context *ctx, uint64_t signature)
+{
+    for (size_t i = 0; i < ctx->costs->n; i++)
+        if (ctx->costs->entry[i].signature == signature) return ctx->costs->entry[i].picoseconds;
+    return 0;
+}
+
+static bool knows(const rw_context *ctx, const char *op, rw_dtype dtype)
+{
+    for (size_t i = 0; i < ctx->costs->n_kinds; i++)
+        if (!strcmp(ctx->costs->kind[i].op, op) && ctx->costs->kind[i].dtype == dtype) return true;
+    return false;
+}
+
+/* Nothing of the caller's runs, what it measured stays as it is, and what the environment asks of its steps is not
+   asked of these. */
+Test(costs, ceilings_are_measured_beside_what_is_known)
+{
+    if (test_device() != RW_DEVICE_CPU) return;
+    setenv("REWIND_VERIFY", "1", 1);
+    setenv("REWIND_POLICY", "budget:1B", 1);
+    struct fixture b = fixture_open(1, 1);
+    unsetenv("REWIND_VERIFY");
+    net_init(&net, b.ctx, 3, 32, RW_F32, 1);
+    const struct rw_cost_entry known = { .signature = 77, .picoseconds = 5, .op = "mine", .dtype = RW_F32 };
+    b.ctx->costs = rw_calloc(1, sizeof *b.ctx->costs);
+    cr_assert(!rw_costs_add(b.ctx->costs, &known) && rw_costs_seal(b.ctx->costs));
+    b.ctx->costs->threads = rw_context_threads(b.ctx);
+    const size_t params = b.ctx->n_params;
+    rw_memory before, after;
+    cr_assert_eq(rw_memory_stats(b.ctx, &before), RW_OK);
+    cr_assert_eq(rw_costs_ceilings(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_memory_stats(b.ctx, &after), RW_OK);
+    cr_expect_eq(memcmp(&before, &after, sizeof before), 0);
+    cr_expect_eq(b.ctx->n_params, params);
+    cr_expect_eq(picoseconds_of(b.ctx, 77), 5);
+    for (rw_dtype d = 0; d < RW_DTYPE_COUNT; d++) {
+        cr_expect_eq(knows(b.ctx, "linear", d), rw_dtype_is_float(d), "%s", rw_dtype_name(d));
+        cr_expect_eq(knows(b.ctx, "conv2d_weight", d), d == RW_F32 || d == RW_BF16, "%s", rw_dtype_name(d));
+    }
+    cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
+    const uint64_t hash = b.ctx->costs->hash;
+    cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(b.ctx->costs->hash, hash);
+    fixture_close(&b);
+}
+
+Test(costs, of_which_there_is_no_memory_for_ceilings_stay_as_they_were)
+{
+    if (test_device() != RW_DEVICE_CPU) return;
+    struct fixture b = measured();
+    const uint64_t hash = b.ctx->costs->hash;
+    for (uint64_t n = 1; n < 400; n = 2 * n + 1) {
+        rw_alloc_fail_from(n);
+        const rw_status status = rw_costs_ceilings(b.ctx);
+        rw_alloc_fail_at(0);
+        cr_assert_eq(status, RW_ERR_MEMORY, "allocation %llu: %s", (unsigned long long)n, rw_error_message(b.ctx));
+        cr_expect(strstr(rw_error_message(b.ctx), "rw_costs_ceilings"), "%s", rw_error_message(b.ctx));
+        cr_assert_eq(b.ctx->costs->hash, hash);
+        rw_error_clear(b.ctx);
+    }
+    fixture_close(&b);
+}
+
+/* An op that was never measured: by its type's rate for what binds it, else by any type's. */
+Test(costs, of_an_op_unknown_are_those_of_its_type)
+{
+    static const struct rw_cost_entry entries[] = {
+        { .signature = 1, .picoseconds = 2000000, .operations = 100000, .op = "a", .dtype = RW_F32 },
+        { .signature = 2, .picoseconds = 8000000, .operations = 100000, .op = "b", .dtype = RW_F64 },
+        { .signature = 3, .picoseconds = 500000, .bytes = 10000, .op = "c", .dtype = RW_F32 },
+    };
+    struct rw_costs *const costs = rw_calloc(1, sizeof *costs);
+    for (int i = 0; i < 3; i++) cr_assert_eq(rw_costs_add(costs, &entries[i]), RW_OK);
+    cr_assert(rw_costs_seal(costs));
+    static const rw_op_def op = { .name = "unknown" };
+    const rw_op_cost products = { .flops = 1e12 }, bytes = { .bytes = 1e10 };
+    const rw_layout number = { .numel = 1 };
+    const struct {
+        rw_dtype dtype;
+        double by_arithmetic, by_memory; /* seconds; nominal ones are 10 and 1, and a microsecond for the node */
+    } cases[] = { { RW_F32, 10, 0.25 }, { RW_F64, 40, 0.25 }, { RW_BF16, 25, 0.25 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const rw_desc out = { .dtype = cases[i].dtype, .layout = &number };
+        const rw_op_call call = { .op = &op, .n_outputs = 1, .out = (rw_desc *)(uintptr_t)&out };
+        cr_expect_float_eq(rw_costs_seconds(costs, &call, 0, products), cases[i].by_arithmetic, 1e-5);
+        cr_expect_float_eq(rw_costs_seconds(costs, &call, 0, bytes), cases[i].by_memory, 1e-5);
+    }
+    rw_costs_free(costs);
+}
+
 /* A length that was never run: taken from the ops that were. */
 Test(costs, what_was_not_measured_is_scaled_from_what_was)
 {

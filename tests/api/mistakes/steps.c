@@ -83,6 +83,7 @@ static void predictions(struct trial *m, struct world *w)
     STATUS("rw_tape_plan", RW_ERR_POLICY, rw_tape_plan(t, w->loss, "total:50%", p));
     SILENT("rw_costs_begin", RW_ERR_ARGUMENT, rw_costs_begin(NULL));
     SILENT("rw_costs_end", RW_ERR_ARGUMENT, rw_costs_end(NULL));
+    SILENT("rw_costs_ceilings", RW_ERR_ARGUMENT, rw_costs_ceilings(NULL));
     STATUS("rw_costs_end", RW_ERR_ARGUMENT, rw_costs_end(w->ctx));
     STATUS_OF("rw_costs_begin", RW_ERR_ARGUMENT, rw_costs_begin(w->ctx), rw_costs_begin(w->ctx));
     SILENT("rw_costs_save", RW_ERR_ARGUMENT, rw_costs_save(NULL, w->path));
