@@ -55,10 +55,24 @@ static const struct rw_cost_entry *find(const struct rw_costs *costs, uint64_t s
     return low < costs->n && costs->entry[low].signature == signature ? &costs->entry[low] : NULL;
 }
 
-static struct rw_cost_class *class_of(const struct rw_costs *costs, const char *op, uint8_t dtype)
+/* Names are cut where there is no room. */
+static int compare_class(const char *op, uint8_t dtype, const char *other_op, uint8_t other_dtype)
 {
-    for (size_t i = 0; i < costs->n_kinds; i++)
-        if (costs->kind[i].dtype == dtype && !strncmp(costs->kind[i].op, op, RW_COST_OP - 1)) return &costs->kind[i];
+    const int by_name = strncmp(op, other_op, RW_COST_OP - 1);
+    return by_name ? by_name : (int)dtype - (int)other_dtype;
+}
+
+static const struct rw_cost_class *class_of(const struct rw_costs *costs, const char *op, uint8_t dtype)
+{
+    size_t low = 0, high = costs->n_kinds;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        const struct rw_cost_class *const c = &costs->kind[middle];
+        const int by = compare_class(c->op, c->dtype, op, dtype);
+        if (!by) return c;
+        if (by < 0) low = middle + 1;
+        else high = middle;
+    }
     return NULL;
 }
 
@@ -108,23 +122,50 @@ static int by_signature(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static bool count_class(struct rw_costs *costs, const struct rw_cost_entry *e)
+static int by_class(const void *a, const void *b)
 {
-    struct rw_cost_class *c = class_of(costs, e->op, e->dtype);
-    if (!c) {
-        if (!rw_grow(&costs->kind, &costs->cap_kinds, costs->n_kinds, 1, sizeof *c)) return false;
-        c = &costs->kind[costs->n_kinds++];
-        *c = (struct rw_cost_class){ .dtype = e->dtype };
-        memcpy(c->op, e->op, sizeof c->op);
+    const struct rw_cost_entry *const x = *(const struct rw_cost_entry *const *)a;
+    const struct rw_cost_entry *const y = *(const struct rw_cost_entry *const *)b;
+    const int by = compare_class(x->op, x->dtype, y->op, y->dtype);
+    return by ? by : by_signature(x, y);
+}
+
+static void count_in(struct rw_cost_class *c, const struct rw_cost_entry *e)
+{
+    c->measured += (double)e->picoseconds * 1e-12;
+    c->nominal += rw_nominal_seconds((rw_op_cost){ (double)e->operations, (double)e->bytes });
+}
+
+static void count_bounds(struct rw_costs *costs)
+{
+    for (size_t i = 0; i < costs->n; i++) {
+        const struct rw_cost_entry *const e = &costs->entry[i];
+        const enum rw_cost_bound bound = bound_of((rw_op_cost){ (double)e->operations, (double)e->bytes });
+        count_in(&costs->typed[bound][e->dtype], e);
+        count_in(&costs->all[bound], e);
     }
-    const rw_op_cost cost = { (double)e->operations, (double)e->bytes };
-    const enum rw_cost_bound bound = bound_of(cost);
-    struct rw_cost_class *const count[] = { c, &costs->typed[bound][e->dtype], &costs->all[bound] };
-    for (int i = 0; i < 3; i++) {
-        count[i]->measured += (double)e->picoseconds * 1e-12;
-        count[i]->nominal += rw_nominal_seconds(cost);
+}
+
+/* Sorted, not searched one by one: a file may have as many ops as lines. */
+static bool count_classes(struct rw_costs *costs)
+{
+    const struct rw_cost_entry **const entry = rw_malloc(costs->n * sizeof *entry + 1);
+    const struct rw_cost_entry *last = NULL;
+    bool good = entry != NULL;
+    for (size_t i = 0; good && i < costs->n; i++) entry[i] = &costs->entry[i];
+    if (good) qsort(entry, costs->n, sizeof *entry, by_class);
+    for (size_t i = 0; good && i < costs->n; last = entry[i++]) {
+        if (!last || compare_class(last->op, last->dtype, entry[i]->op, entry[i]->dtype)) {
+            good = rw_grow(&costs->kind, &costs->cap_kinds, costs->n_kinds, 1, sizeof *costs->kind);
+            if (!good) break;
+            struct rw_cost_class *const c = &costs->kind[costs->n_kinds++];
+            *c = (struct rw_cost_class){ .dtype = entry[i]->dtype };
+            memcpy(c->op, entry[i]->op, sizeof c->op);
+        }
+        count_in(&costs->kind[costs->n_kinds - 1], entry[i]);
     }
-    return true;
+    rw_free(entry);
+    return good;
 }
 
 static void mix_entry(struct rw_hash *h, const struct rw_cost_entry *e)
@@ -153,10 +194,10 @@ uint64_t rw_costs_entries_hash(const struct rw_costs *costs)
 bool rw_costs_seal(struct rw_costs *costs)
 {
     qsort(costs->entry, costs->n, sizeof *costs->entry, by_signature);
-    for (size_t i = 0; i < costs->n; i++) {
-        if (i && costs->entry[i].signature == costs->entry[i - 1].signature) return false;
-        if (!count_class(costs, &costs->entry[i])) return false;
-    }
+    for (size_t i = 1; i < costs->n; i++)
+        if (costs->entry[i].signature == costs->entry[i - 1].signature) return false;
+    if (!count_classes(costs)) return false;
+    count_bounds(costs);
     struct rw_hash h = hash_entries(costs);
     rw_hash_mix(&h, costs->memory.near_bytes);
     rw_hash_mix(&h, costs->memory.picoseconds);

@@ -70,7 +70,7 @@ struct rw_cost_class {
 struct rw_costs {
     struct rw_cost_entry *entry; /* by rising signature */
     size_t n, cap;
-    struct rw_cost_class *kind; /* in the order of their first entry */
+    struct rw_cost_class *kind; /* by rising op, then type */
     size_t n_kinds, cap_kinds;
     struct rw_cost_class typed[2][RW_DTYPE_COUNT], all[2]; /* by bound; their op says nothing */
     struct rw_memory_cost memory;

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static char dir[32], path[64], other[64];
@@ -323,6 +324,25 @@ Test(costs, of_an_op_unknown_are_those_of_its_type)
         cr_expect_float_eq(rw_costs_seconds(costs, &call, 0, bytes), cases[i].by_memory, 1e-5);
     }
     rw_costs_free(costs);
+}
+
+/* As many ops as lines, as nobody's file has: found by sorting, not by looking through all. */
+Test(costs, of_many_ops_are_read_at_once)
+{
+    enum { N = 200000 };
+    struct fixture b = measured();
+    struct rw_costs *const many = rw_calloc(1, sizeof *many);
+    for (uint64_t i = 0; i < N; i++) {
+        struct rw_cost_entry e = { .signature = i, .picoseconds = 1 + i % 5, .operations = i, .bytes = 1 };
+        snprintf(e.op, sizeof e.op, "op%llu", (unsigned long long)(i * 7919 % N));
+        cr_assert_eq(rw_costs_add(many, &e), RW_OK);
+    }
+    const clock_t begin = clock();
+    cr_assert(rw_costs_seal(many));
+    cr_expect_lt((double)(clock() - begin) / CLOCKS_PER_SEC, 5, "sorted in a fraction of a second, searched in minutes");
+    cr_expect_eq(many->n_kinds, N);
+    rw_costs_free(many);
+    fixture_close(&b);
 }
 
 /* A length that was never run: taken from the ops that were. */
