@@ -69,7 +69,7 @@ static inline struct rw_conv rw_conv_of(const struct rw_conv_attrs *a, rw_dtype 
     for (int i = 0; i < 2; i++) {
         c.stride[i] = a->stride[i];
         c.padding[i] = a->padding[i];
-        c.dilation[i] = a->dilation[i];
+        c.dilation[i] = weight->dim[2 + i] > 1 ? a->dilation[i] : 1; /* one tap is no farther from itself */
     }
     c.groups = a->groups;
     c.ocg = c.oc / c.groups;

@@ -248,11 +248,36 @@ static size_t bytes_of_x(const struct plan *p)
     return p->whole + (size_t)p->places * p->rows;
 }
 
+/* Outputs along axis i that meet tap t: from the first whose place is not in front of x, to the last not behind it. */
+static int64_t outputs_under(const struct rw_conv *c, int i, int64_t tap)
+{
+    const int64_t extent = i ? c->w : c->h, out = i ? c->ow : c->oh, at = rw_conv_under(c, i, 0, tap);
+    const int64_t first = at < 0 ? gemm_ceil_div(-at, c->stride[i]) : 0;
+    const int64_t end = at < extent ? (extent - 1 - at) / c->stride[i] + 1 : 0;
+    return (end < out ? end : out) - first;
+}
+
+/*
+ * Its code for AVX-512 does, where a kernel is dilated and where some tap meets no pixel at all: sums of bfloat16 that
+ * are far off, or of memory behind the operands, and at times in float32. tests/ops/conv.c has such shapes.
+ */
+bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind)
+{
+    if (kind != RW_CONV_WEIGHT) return false;
+    for (int i = 0; i < 2; i++) {
+        const int64_t taps = i ? c->kw : c->kh;
+        if (c->dilation[i] > 1) return true;
+        for (int64_t tap = 0; tap < taps; tap++)
+            if (outputs_under(c, i, tap) < 1) return true;
+    }
+    return false;
+}
+
 static rw_status make_plan(const struct rw_conv *c, enum rw_conv_kind kind, struct rw_onednn *onednn, int threads,
                            bool bias, bool pieces, bool planning, struct plan *ret)
 {
     *ret = (struct plan){ .threads = rw_conv_products(c) < RW_CONV_PARALLEL_FROM ? 1 : threads, .bands = 1 };
-    ret->own = !is_for_library(c);
+    ret->own = !is_for_library(c) || rw_conv_library_errs(c, kind);
     if (ret->own) return RW_OK;
     if (kind == RW_CONV_WEIGHT) cut_weight(c, ret);
     else cut_images(c, kind, UNITS, ret);

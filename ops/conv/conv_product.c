@@ -10,7 +10,7 @@
  *
  * The library's convolution goes through the weight once for each image, and a weight's gradient through x once for
  * each part of the filters; with few pixels, or in bfloat16, where both operands have to be turned first, that takes up
- * to six times as long as the product does.
+ * to six times as long as the product does. Gradients of weights that the library gets wrong are products, too.
  */
 #include "ops/conv/conv_run.h"
 
@@ -49,6 +49,7 @@ bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind)
 {
     if (c->dtype != RW_F32 && c->dtype != RW_BF16) return false;
     if (c->groups != 1 || !c->n || !c->c || !c->oc || !c->oh || !c->ow || !c->h || !c->w) return false;
+    if (rw_conv_library_errs(c, kind)) return true;
     if (is_one_tap(c)) return one_tap_is_product(c, kind);
     if (kind == RW_CONV_DATA || c->oc < FILTERS_LEAST) return false;
     return c->n * c->oh * c->ow < FEW_IN_ALL || (kind == RW_CONV_WEIGHT && are_patches(c));

@@ -24,6 +24,9 @@ struct conv_operands {
 rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
                               const struct conv_operands *o, bool *ret_done);
 
+/* Is it a gradient of a weight that the library (2.6.3) gets wrong, or reads beyond its operands for? */
+bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind);
+
 /* Is it carried out as a matrix product? And that; tile: the own loops of this instruction set. */
 bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind);
 size_t rw_conv_product_workspace(const rw_op_call *call, const struct rw_conv *c, enum rw_conv_kind kind, bool third);
