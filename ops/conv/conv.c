@@ -8,6 +8,7 @@
 #include "record/own_ops.h"
 
 #include <rewind/conv.h>
+#include <rewind/select.h>
 
 /* ---- checks ---- */
 
@@ -365,10 +366,18 @@ static int64_t extent_of_transposed(const struct rw_conv_attrs *a, int i, int64_
     return made;
 }
 
+/* A result that is larger by a stride or more is that of an x with as many rows or columns of zeros behind it. */
+static rw_tensor *with_zeros_behind(rw_site at, rw_tape *t, rw_tensor *x, const int64_t *zeros)
+{
+    if (!zeros[0] && !zeros[1]) return x;
+    return rw_pad_at(at, t, x, (const int64_t[]){ 0, zeros[1], 0, zeros[0] }, 4, RW_PAD_CONSTANT, 0);
+}
+
 rw_tensor *rw_conv_transpose2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                                   const rw_conv2d_params *params)
 {
     struct rw_conv_attrs a = attrs_of(params);
+    int64_t zeros[2];
     if (!is_image(at, t, x, weight, "conv_transpose2d")) return NULL;
     for (int i = 0; i < 2; i++) {
         const int64_t more = params ? params->output_padding[i] : 0;
@@ -377,11 +386,13 @@ rw_tensor *rw_conv_transpose2d_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tenso
                          i);
             return NULL;
         }
+        zeros[i] = a.stride[i] > 0 ? more / a.stride[i] : 0;
         a.made[i] = extent_of_transposed(&a, i, rw_tensor_shape(x).dim[2 + i], rw_tensor_shape(weight).dim[2 + i],
                                          more);
     }
     const struct rw_composite c = rw_composite_begin(t, "conv_transpose2d");
-    rw_tensor *const in[] = { rw_channels_inside_at(at, t, x), weight };
+    x = with_zeros_behind(at, t, x, zeros);
+    rw_tensor *const in[] = { x ? rw_channels_inside_at(at, t, x) : NULL, weight };
     rw_tensor *y = rw_apply_at(at, t, &rw_op_conv_transpose2d, in, 2, &a, sizeof a, NULL);
     if (y && bias != rw_none())
         y = rw_operand_check(at, t, bias, "conv_transpose2d", "bias")

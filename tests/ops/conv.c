@@ -294,6 +294,49 @@ Test(ops_conv, of_shapes_that_the_library_gets_wrong_are_exact)
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) expect_exact(&odd[i]);
 }
 
+/* Of one channel, as its definition says: each element of x goes to where the kernel's taps lie. */
+static void transpose_by_hand(const double *x, const double *w, const rw_conv2d_params *p, int64_t h, int64_t k,
+                              int64_t out, double *y)
+{
+    memset(y, 0, (size_t)(out * out) * sizeof *y);
+    for (int64_t i = 0; i < h * h * k * k; i++) {
+        const int64_t iy = i / (k * k) / h, ix = i / (k * k) % h, ty = i / k % k, tx = i % k;
+        const int64_t oy = iy * p->stride[0] - p->padding[0] + ty * p->dilation[0];
+        const int64_t ox = ix * p->stride[1] - p->padding[1] + tx * p->dilation[1];
+        if (oy >= 0 && oy < out && ox >= 0 && ox < out) y[oy * out + ox] += x[iy * h + ix] * w[ty * k + tx];
+    }
+}
+
+/* Output padding of a stride or more, which a dilation allows: into what is cut off at the end, and behind it. */
+Test(ops_conv, a_transposed_one_is_larger_by_up_to_its_dilation)
+{
+    enum { H = 4, K = 3 };
+    double x[H * H], w[K * K], y[32 * 32], by_hand[32 * 32];
+    for (int i = 0; i < H * H; i++) x[i] = whole(i);
+    for (int i = 0; i < K * K; i++) w[i] = whole_too(i);
+    for (int stride = 1; stride <= 2; stride++)
+        for (int more = 0; more < 4; more++)
+            for (int padding = 0; padding < 4; padding++) {
+                struct fixture b = fixture_open(1, 1);
+                const rw_conv2d_params p = { .stride = { stride, stride },
+                                             .padding = { padding, padding },
+                                             .dilation = { 4, 4 },
+                                             .output_padding = { more, more } };
+                rw_tensor *const in = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(1, 1, H, H), x));
+                rw_tensor *const z = rw_conv_transpose2d(b.t, in, rw_input(b.t, RW_F64, RW_SHAPE(1, 1, K, K), w),
+                                                         RW_NONE, &p);
+                cr_assert_not_null(z, "%s", rw_error_message(b.ctx));
+                const int64_t out = (H - 1) * stride - 2 * padding + 4 * (K - 1) + more + 1;
+                cr_assert(rw_shape_equal(rw_tensor_shape(z), RW_SHAPE(1, 1, out, out)));
+                cr_assert_eq(rw_read(b.t, z, y, (size_t)(out * out) * sizeof *y), RW_OK, "%s", rw_error_message(b.ctx));
+                transpose_by_hand(x, w, &p, H, K, out, by_hand);
+                cr_expect_eq(memcmp(y, by_hand, (size_t)(out * out) * sizeof *y), 0, "stride %d, %d more, padding %d",
+                             stride, more, padding);
+                cr_expect_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, z, z), RW_ALL_AXES, false)), RW_OK);
+                fixture_close(&b);
+            }
+}
+
 Test(ops_conv, a_second_step_adds_to_the_weights_gradient)
 {
     for (size_t d = 0; d < 2; d++)
