@@ -7,7 +7,7 @@ set -eu
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
     bench/linear_loss bench/moe_layer bench/codes bench/quantized bench/save bench/states bench/update_inside \
     bench/monitor bench/busy bench/offload_step \
-    examples/train_gpt >&2
+    bench/model_step examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
 rounds=${REWIND_ROUNDS:-5}
@@ -17,10 +17,10 @@ load() { echo "# $(nproc) cores, load $1: $(cut -d' ' -f1-3 /proc/loadavg)"; }
 load before
 "$bench/host_cost"
 "$bench/memory_figures"
-"$bench/prediction"
+saved=$(mktemp -d)
+"$bench/prediction" 9 0 small 256 "$saved"
 "$bench/budgets" "$rounds"
 "$bench/shapes" 2>/dev/null
-saved=$(mktemp -d)
 "$bench/save" "$saved" "$rounds"
 "$bench/states" "$saved"
 "$bench/offload_step" "$saved" "$rounds" | sed '/, at most /!s/^/# /'
@@ -104,6 +104,9 @@ compare ""
 peer "$rounds" "$threads" 0 >"$theirs"
 "$bench/block_step" "$rounds" "$threads" 0 >>"$ours"
 compare ", no dropout"
+# Every model, beside torch.compile too: the better half of an hour
+LD_PRELOAD=$preload "$python" "$rewind_root/bench/peers/pytorch_zoo.py" "$bench/model_step" --rounds "$rounds" --compile |
+    grep -v '^{'
 "$python" "$rewind_root/bench/peers/pytorch_training.py" "$REWIND_BUILD/examples/train_gpt" \
     "$rewind_root/bench/data/kjv.txt" 2>/dev/null | grep '^losses' || true
 load after

@@ -9,6 +9,8 @@
 
 /* ---- the largest that fits ---- */
 
+enum fit { FITS, BUDGET_TOO_SMALL, TOO_LARGE };
+
 struct search {
     const struct sweep_options *o;
     const char *policy;
@@ -16,6 +18,7 @@ struct search {
     int open_for; /* length that the run's model has positions for: they are parameters */
     int most;     /* size that has been found to fit, 0 for none */
     rw_prediction at_most, above;
+    int tried; /* the size that was tried last */
 };
 
 static void sizes_of(const struct sweep_options *o, int x, int *ret_batch, int *ret_seq)
@@ -24,11 +27,12 @@ static void sizes_of(const struct sweep_options *o, int x, int *ret_batch, int *
     *ret_seq = o->fit_seq ? x : o->seqs[0];
 }
 
-/* A budget that nothing fits into is one more that doesn't fit. */
-static rw_status try_size(struct search *s, int x, bool *ret_fits)
+/* A budget that nothing fits into is one more that doesn't fit; one that is a share of the size may do so at another. */
+static rw_status try_size(struct search *s, int x, enum fit *ret)
 {
     int batch, seq;
     rw_prediction p = { 0 };
+    s->tried = x;
     sizes_of(s->o, x, &batch, &seq);
     rw_status status = RW_OK;
     const int wanted = seq > s->o->model.max_seq ? seq : s->o->model.max_seq;
@@ -38,13 +42,14 @@ static rw_status try_size(struct search *s, int x, bool *ret_fits)
         s->open_for = wanted;
     }
     if (!status) status = sweep_predict(&s->run, batch, seq, s->policy, &p);
-    *ret_fits = !status && p.total_bytes <= s->o->fit;
     if (status == RW_ERR_BUDGET) {
         rw_error_clear(s->run.m.ctx);
-        s->above = (rw_prediction){ 0 };
+        s->above = (rw_prediction){ .least_bytes = p.least_bytes };
+        *ret = strchr(s->policy, '%') && p.least_bytes <= s->o->fit ? BUDGET_TOO_SMALL : TOO_LARGE;
         return RW_OK;
     }
-    if (*ret_fits) s->most = x, s->at_most = p;
+    *ret = !status && p.total_bytes <= s->o->fit ? FITS : TOO_LARGE;
+    if (*ret == FITS) s->most = x, s->at_most = p;
     else s->above = p;
     return status;
 }
@@ -52,17 +57,18 @@ static rw_status try_size(struct search *s, int x, bool *ret_fits)
 static rw_status search(struct search *s)
 {
     const int limit = s->o->fit_seq ? (int)(((int64_t)1 << 30) / s->o->batch) : (1 << 30) / s->o->seqs[0];
-    bool fits = true;
+    enum fit fit = FITS;
     int low = 0, high = 1;
     rw_status status = RW_OK;
-    while (!status && fits && high <= limit) {
-        status = try_size(s, high, &fits);
-        if (fits) low = high, high *= 2;
+    while (!status && (fit == FITS || (fit == BUDGET_TOO_SMALL && !s->most)) && high <= limit) {
+        status = try_size(s, high, &fit);
+        if (fit == FITS) low = high;
+        if (fit != TOO_LARGE) high *= 2;
     }
     while (!status && high - low > 1) {
         const int middle = low + (high - low) / 2;
-        status = try_size(s, middle, &fits);
-        if (fits) low = middle;
+        status = try_size(s, middle, &fit);
+        if (fit == FITS || (fit == BUDGET_TOO_SMALL && !s->most)) low = middle;
         else high = middle;
     }
     return status;
@@ -105,8 +111,9 @@ static bool fit_policy(const struct sweep_options *o, const struct sweep_text *t
     if (!status) status = search(&s);
     if (sweep_run_close(&s.run, status)) return false;
     if (!s.most) {
-        printf("%-32s nothing fits: %s 1 takes %zu of %zu bytes\n", policy, what,
-               s.above.total_bytes ? s.above.total_bytes : s.at_most.total_bytes, o->fit);
+        const size_t takes = s.above.total_bytes ? s.above.total_bytes : s.above.least_bytes;
+        printf("%-32s nothing fits: %s %d takes %s%zu of %zu bytes\n", policy, what, s.tried,
+               s.above.total_bytes ? "" : "at least ", takes, o->fit);
         return true;
     }
     printf("%-32s %s %d takes %zu of %zu bytes (arena %zu), ", policy, what, s.most, s.at_most.total_bytes, o->fit,

@@ -293,7 +293,7 @@ static rw_status read_part(struct reader *r)
     }
     return refuse(r, begin, RW_ERR_POLICY,
                   "unknown policy \"%.*s\" (none, full, selective:, uniform:, block:, ops:, names:, discard:, "
-                  "megatron:, offload:, budget:)", (int)n, begin);
+                  "megatron:, offload:, budget:, total:)", (int)n, begin);
 }
 
 rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message, size_t size)
