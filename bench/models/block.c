@@ -13,6 +13,14 @@ rw_tensor *model_norm(const struct model *m, rw_tape *t, rw_tensor *x, rw_tensor
     }
 }
 
+rw_tensor *model_block_norm(const struct model *m, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias)
+{
+    ckpt_begin(t, "layernorm");
+    rw_tensor *const y = model_norm(m, t, x, weight, bias);
+    ckpt_end(t);
+    return y;
+}
+
 static rw_tensor *repeat_heads(rw_tape *t, rw_tensor *x, int times)
 {
     if (times == 1) return x;
@@ -88,6 +96,6 @@ static rw_tensor *feed_forward(const struct model *m, rw_tape *t, rw_tensor *res
 rw_tensor *model_block(const struct model *m, rw_tape *t, rw_tensor *x, int layer)
 {
     const struct model_layer *const p = &m->layer[layer];
-    x = attention(m, t, x, model_norm(m, t, x, p->norm1, p->norm1_bias), p);
-    return feed_forward(m, t, x, model_norm(m, t, x, p->norm2, p->norm2_bias), p);
+    x = attention(m, t, x, model_block_norm(m, t, x, p->norm1, p->norm1_bias), p);
+    return feed_forward(m, t, x, model_block_norm(m, t, x, p->norm2, p->norm2_bias), p);
 }

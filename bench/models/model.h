@@ -9,9 +9,9 @@
  *   vit     GPT's layers over patches of an image: vit.c
  *   resnet50, vgg16, mobilenet, densenet121, unet: see images.h
  *
- * Every layer is a region "block"; inside it "core_attn" is the attention and "mlp" the feed-forward part; deepseek's
- * have "mla_up_proj", "moe", "moe_act", "shared_experts" and "layernorm" too, t5's decoder "cross_attn"; what predicts
- * more than one token ahead is a region "mtp". mamba2's have "ssd" and nothing else.
+ * Every layer is a region "block"; inside it "layernorm" are the norms, "core_attn" is the attention and "mlp" the
+ * feed-forward part; deepseek's have "mla_up_proj", "moe", "moe_act" and "shared_experts" too, t5's decoder
+ * "cross_attn"; what predicts more than one token ahead is a region "mtp". mamba2's have "ssd" and nothing else.
  */
 #ifndef REWIND_BENCH_MODEL_H
 #define REWIND_BENCH_MODEL_H

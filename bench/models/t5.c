@@ -142,7 +142,7 @@ struct attention {
 static rw_tensor *attend(const struct model *m, rw_tape *t, rw_tensor *x, rw_tensor *memory, struct attention a)
 {
     const struct model_config *const c = &m->config;
-    rw_tensor *const h = model_norm(m, t, x, a.norm, RW_NONE);
+    rw_tensor *const h = model_block_norm(m, t, x, a.norm, RW_NONE);
     const int64_t d = c->head_width, counts[2] = { c->heads, c->heads };
     rw_tensor *part[2];
     rw_tensor *const q = heads_of(t, ckpt_name(t, rw_linear(t, h, a.q, RW_NONE), "qkv"), d);
@@ -163,7 +163,7 @@ static rw_tensor *attend(const struct model *m, rw_tape *t, rw_tensor *x, rw_ten
 
 static rw_tensor *feed_forward(const struct model *m, rw_tape *t, rw_tensor *x, const struct model_layer *p)
 {
-    rw_tensor *h = model_norm(m, t, x, p->norm2, RW_NONE);
+    rw_tensor *h = model_block_norm(m, t, x, p->norm2, RW_NONE);
     ckpt_begin(t, "mlp");
     rw_tensor *const up = ckpt_name(t, rw_linear(t, h, p->up, RW_NONE), "ffn_up");
     if (m->config.gated) h = rw_mul(t, rw_gelu_tanh(t, rw_linear(t, h, p->gate, RW_NONE)), up);

@@ -81,7 +81,8 @@ static void every_policy(enum model_kind kind, rw_dtype dtype, bool scores)
                                             "selective:mlp",
                                             "selective:block,mlp",
                                             "ops:linear,attention",
-                                            "names:save=qkv" };
+                                            "names:save=qkv",
+                                            "megatron:layernorm" };
     const struct model_config c = { .kind = kind,
                                     .layers = 3,
                                     .width = 32,
@@ -126,10 +127,11 @@ Test(models, vit_bfloat16) { every_policy(MODEL_VIT, RW_BF16, false); }
 /* Twenty steps with 1 to 5 threads, each under another policy; on a device, which has no threads, two under one. */
 Test(models, twenty_steps)
 {
-    static const enum model_kind kinds[] = { MODEL_DEEPSEEK, MODEL_T5, MODEL_VIT };
+    static const enum model_kind kinds[] = { MODEL_DEEPSEEK, MODEL_T5, MODEL_VIT, MODEL_GPT, MODEL_LLAMA };
     static const char *const policies[] = { "full", "uniform:2", "ops:linear", "selective:core_attn", "budget:80%" };
     const int n = test_device() == RW_DEVICE_CPU ? 5 : 1, steps = n > 1 ? MANY_STEPS : 2;
-    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    const size_t n_kinds = sizeof kinds / sizeof *kinds - (n > 1 ? 0 : 2);
+    for (size_t k = 0; k < n_kinds; k++) {
         const struct model_config c = { .kind = kinds[k], .layers = 2, .width = 32, .heads = 4, .kv_heads = 4,
                                         .vocab = 61, .max_seq = SEQ, .dropout = 0.1f, .dtype = RW_F32 };
         struct outcome none = train_steps(&c, "none", 1, steps);
