@@ -6,8 +6,8 @@ set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
     bench/linear_loss bench/moe_layer bench/codes bench/quantized bench/save bench/states bench/update_inside \
-    bench/monitor bench/busy bench/offload_step \
-    bench/model_step examples/train_gpt >&2
+    bench/monitor bench/busy bench/offload_step bench/convolutions bench/model_step \
+    examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
 rounds=${REWIND_ROUNDS:-5}
@@ -32,6 +32,7 @@ rm -rf "$saved"
 "$bench/moe_layer" "$rounds"
 "$bench/quantized" "$rounds"
 "$bench/codes"
+"$bench/convolutions" "$rounds" | grep -v '^#'
 ours=$(mktemp) theirs=$(mktemp)
 trap 'rm -f "$ours" "$theirs"' EXIT
 "$bench/block_step" "$rounds" | tee "$ours" | grep -v '^{'
