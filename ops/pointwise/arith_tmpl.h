@@ -67,6 +67,14 @@ VEC_INLINE V F(softplus)(V x)
     return F(select)((VM)(x < 0), rest, x + rest);
 }
 
+/* SLEEF's is infinite from 10^38 or 10^307 on: of what is so large 1 is no part, and 2^64 can be taken off. */
+VEC_INLINE V F(log1p_of_all)(V x)
+{
+    const VM large = (VM)(x > (VS)1e37);
+    const V y = F(log1p)(F(select)(large, x * (VS)0x1p-64, x));
+    return F(select)(large, y + (VS)44.361419555836499802, y);
+}
+
 VEC_INLINE V F(cdf)(V x)
 {
     return (VS)0.5 * (ONE + F(erf)(x * (VS)0.70710678118654752440));
@@ -100,7 +108,7 @@ ARITH1(abs, F(select)((VM)(x < 0), -x, x + (VS)0))
 ARITH1(sign, F(select)((VM)(x > 0), ONE, F(select)((VM)(x < 0), -ONE, F(select)((VM)(x == 0), ZERO, x))))
 ARITH1(exp, F(exp)(x))
 ARITH1(log, F(log)(x))
-ARITH1(log1p, F(log1p)(x))
+ARITH1(log1p, F(log1p_of_all)(x))
 ARITH1(sqrt, F(sqrt)(x))
 ARITH1(tanh, F(tanh)(x))
 ARITH1(erf, F(erf)(x))

@@ -10,6 +10,7 @@
 #include "support/support.h"
 
 #include <criterion/criterion.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -234,6 +235,25 @@ Test(ops_pointwise, special_values)
     cr_assert(isnan(out[0]) && out[3] == INFINITY && !signbit(out[5]));
     rw_read(b.t, rw_log(b.t, a), out, sizeof out);
     cr_assert(out[2] == INFINITY && isnan(out[3]) && out[4] == -INFINITY && isnan(out[7]));
+    fixture_close(&b);
+}
+
+/* Up to the largest number, and -0 stays what it is. */
+Test(pointwise, log1p_of_what_is_large)
+{
+    struct fixture b = fixture_open(1, 1);
+    const double wide[4] = { 9e36, 1.1e37, 1.5e307, DBL_MAX };
+    const float narrow[4] = { 9e36f, 1.1e37f, FLT_MAX, -0.0f };
+    double doubles[4];
+    float floats[4];
+    rw_read(b.t, rw_log1p(b.t, rw_input(b.t, RW_F64, RW_SHAPE(4), wide)), doubles, sizeof doubles);
+    rw_read(b.t, rw_log1p(b.t, rw_input(b.t, RW_F32, RW_SHAPE(4), narrow)), floats, sizeof floats);
+    for (int i = 0; i < 4; i++) {
+        const double want = log1p(narrow[i]);
+        cr_expect_float_eq(doubles[i], log1p(wide[i]), 4 * DBL_EPSILON * log1p(wide[i]), "%g: %g", wide[i], doubles[i]);
+        cr_expect_float_eq(floats[i], want, 4 * FLT_EPSILON * want, "%g: %g", (double)narrow[i], (double)floats[i]);
+    }
+    cr_expect(signbit(floats[3]));
     fixture_close(&b);
 }
 
