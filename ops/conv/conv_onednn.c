@@ -258,12 +258,14 @@ static int64_t outputs_under(const struct rw_conv *c, int i, int64_t tap)
 }
 
 /*
- * Its code for AVX-512 does, where a kernel is dilated and where some tap meets no pixel at all: sums of bfloat16 that
- * are far off, or of memory behind the operands, and at times in float32. tests/ops/conv.c has such shapes.
+ * Its code for AVX-512 does. Gradients of a weight that is dilated, or of which some tap meets no pixel at all: sums of
+ * bfloat16 that are far off, or of memory behind the operands, and at times in float32. A dx of one tap with a stride
+ * along rows alone: columns between are not written. tests/ops/conv.c has such shapes.
  */
 bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind)
 {
-    if (kind != RW_CONV_WEIGHT) return false;
+    if (kind == RW_CONV_DATA) return c->kh * c->kw == 1 && c->stride[0] == 1 && c->stride[1] > 1;
+    if (kind == RW_CONV_FORWARD) return false;
     for (int i = 0; i < 2; i++) {
         const int64_t taps = i ? c->kw : c->kh;
         if (c->dilation[i] > 1) return true;

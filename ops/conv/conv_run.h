@@ -24,7 +24,7 @@ struct conv_operands {
 rw_status rw_conv_run_library(const rw_kernel *k, enum rw_conv_kind kind, const struct rw_conv *c,
                               const struct conv_operands *o, bool *ret_done);
 
-/* Is it a gradient of a weight that the library (2.6.3) gets wrong, or reads beyond its operands for? */
+/* Is it a gradient that the library (2.6.3) gets wrong, or reads beyond its operands for? */
 bool rw_conv_library_errs(const struct rw_conv *c, enum rw_conv_kind kind);
 
 /* Is it carried out as a matrix product? And that; tile: the own loops of this instruction set. */
