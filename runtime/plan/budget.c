@@ -164,8 +164,7 @@ rw_status rw_budget_limits(const struct rw_problem *p, const struct rw_policy *p
     rw_status status = rw_frontier_init(&s.frontier, p);
     if (!status && policy->moves) status = rw_frontier_add_moved(&s.frontier);
     if (!status && !policy->moves) status = rw_frontier_bound(&s.frontier, bytes, ret_bound);
-    if (!status && policy->moves) *ret_bound = rw_frontier_none_seconds(&s.frontier) -
-                                           rw_memory_seconds(p->memory, rw_frontier_none_peak(&s.frontier));
+    if (!status && policy->moves) status = rw_frontier_seconds_without_replays(&s.frontier, ret_bound);
     if (!status) status = find_least(&s, ret_least);
     finish(&s);
     return status;

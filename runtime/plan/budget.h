@@ -32,7 +32,7 @@ rw_status rw_budget_points(const struct rw_problem *p, rw_point **ret_points, si
 
 /*
  * The least arena that a budget can ask for; the seconds that no choice within so many bytes can be below: where values
- * may move, what `none` takes. RW_ERR_MEMORY is not recorded.
+ * may move, what runs without any replay. RW_ERR_MEMORY is not recorded.
  */
 rw_status rw_budget_limits(const struct rw_problem *p, const struct rw_policy *policy, uint64_t bytes,
                            uint64_t *ret_least, double *ret_bound);

@@ -191,15 +191,28 @@ static double bound_of(struct bounder *b, const int64_t *all, double bytes)
     return best;
 }
 
-rw_status rw_bound_replay(const struct rw_replayable *g, const struct rw_schedule *none, uint64_t bytes,
+/* What some candidate moves out is there and takes nothing, as far as anybody knows. */
+static uint8_t *flags_of_all(const struct rw_replayable *g)
+{
+    uint8_t *const flags = rw_malloc(g->n_values * sizeof *flags);
+    for (size_t v = 0; flags && v < g->n_values; v++)
+        flags[v] = (uint8_t)(g->flags[v] | (g->flags[v] & RW_MAY_WAIT ? RW_IS_FREE : 0));
+    return flags;
+}
+
+rw_status rw_bound_replay(const struct rw_replayable *graph, const struct rw_schedule *none, uint64_t bytes,
                           double *ret_seconds)
 {
+    struct rw_replayable with_flags = *graph;
+    const struct rw_replayable *const g = &with_flags;
+    with_flags.flags = flags_of_all(graph);
     struct bounder b = { .g = g,
                          .cut = { .replayed = rw_malloc(g->n_nodes * sizeof *b.cut.replayed) },
                          .need = rw_malloc(g->n_values * sizeof *b.need),
                          .alive = rw_calloc(g->p->n_order + 2, sizeof *b.alive) };
     int64_t *const all = rw_calloc(g->p->n_order + 2, sizeof *all);
-    rw_status status = b.cut.replayed && b.need && b.alive && all ? rw_closure_init(&b.closure, g) : RW_ERR_MEMORY;
+    const bool has_room = g->flags && b.cut.replayed && b.need && b.alive && all;
+    rw_status status = has_room ? rw_closure_init(&b.closure, g) : RW_ERR_MEMORY;
     if (!status) status = count_alive(&b, none);
     if (!status) {
         count_all(&b, all);
@@ -210,5 +223,6 @@ rw_status rw_bound_replay(const struct rw_replayable *g, const struct rw_schedul
     rw_free(b.need);
     rw_free(b.alive);
     rw_free(all);
+    rw_free(with_flags.flags);
     return status;
 }

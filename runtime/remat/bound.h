@@ -28,7 +28,7 @@
 #include "remat/schedule.h"
 
 /* none: the schedule that drops nothing, buffers merged. INFINITY when no choice is possible. RW_ERR_MEMORY. */
-rw_status rw_bound_replay(const struct rw_replayable *g, const struct rw_schedule *none, uint64_t bytes,
+rw_status rw_bound_replay(const struct rw_replayable *graph, const struct rw_schedule *none, uint64_t bytes,
                           double *ret_seconds);
 
 #endif

@@ -112,6 +112,16 @@ static bool is_inside(const rw_tape *t, const struct rw_policy *policy, uint32_t
     return false;
 }
 
+bool rw_policy_may_move(const struct rw_problem *p, const struct rw_policy *whole, uint32_t v)
+{
+    const rw_tape *const t = p->t;
+    const struct rw_tensor *const x = rw_tape_value(t, v);
+    const uint32_t region = rw_node_region(t, &t->nodes[x->producer]);
+    const struct rw_policy *const policy = rw_region_policy(t, region, whole);
+    return rw_policy_moves_tag(policy, x->tag ? t->ctx->names.text[x->tag - 1] : "") ||
+           (policy->n_moved_regions && is_inside(t, policy, region, rw_policy_moves_region));
+}
+
 static bool is_discarded(const rw_tape *t, const struct rw_policy *policy, uint32_t region)
 {
     return policy->n_discards && is_inside(t, policy, region, rw_policy_discards);

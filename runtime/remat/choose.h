@@ -22,4 +22,7 @@
 /* RW_ERR_MEMORY leaves *ret_choice empty. */
 rw_status rw_policy_choose(const struct rw_problem *p, const struct rw_policy *policy, struct rw_choice *ret_choice);
 
+/* Does the policy, or that of the value's part, move it where it keeps it: by its tag, or by a region around it? */
+bool rw_policy_may_move(const struct rw_problem *p, const struct rw_policy *whole, uint32_t v);
+
 #endif

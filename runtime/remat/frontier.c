@@ -85,6 +85,14 @@ static double seconds_without_replays(const struct rw_problem *p, const struct r
     return seconds;
 }
 
+rw_status rw_frontier_seconds_without_replays(struct rw_frontier *f, double *ret_seconds)
+{
+    struct rw_candidates *const c = &f->candidates;
+    const rw_status status = rw_candidate_simulate(c, 0);
+    if (!status) *ret_seconds = seconds_without_replays(c->graph.p, &c->sim.schedule);
+    return status;
+}
+
 rw_status rw_frontier_bound(struct rw_frontier *f, uint64_t bytes, double *ret_seconds)
 {
     struct rw_candidates *const c = &f->candidates;

@@ -72,4 +72,10 @@ static inline const struct rw_policy *rw_frontier_policy(const struct rw_frontie
  */
 rw_status rw_frontier_bound(struct rw_frontier *f, uint64_t bytes, double *ret_seconds);
 
+/*
+ * What runs whatever is chosen, where values may move, too. Not what `none` takes: that replays where a part or a mark
+ * asks for it. RW_ERR_MEMORY.
+ */
+rw_status rw_frontier_seconds_without_replays(struct rw_frontier *f, double *ret_seconds);
+
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/round.h"
+#include "remat/choose.h"
 
 #include <math.h>
 
@@ -25,12 +26,20 @@ static bool reserve(struct rw_replayable *g, size_t nodes, size_t values)
            g->late && g->flags && g->value_of && g->place_of;
 }
 
-/* Does it stand in a part of the tape that keeps everything? */
+/* Does the caller ask for one of its outputs to be made again? The others are made with it. */
+static bool is_replayed_by_hand(const struct rw_problem *p, const struct rw_node *node)
+{
+    for (uint32_t i = 0; i < node->n_outputs; i++)
+        if (rw_tape_value(p->t, node->first_output + i)->flags & RW_VALUE_RECOMPUTE) return true;
+    return false;
+}
+
+/* Does it stand in a part of the tape that keeps everything? A mark on a single value wins over that. */
 static bool is_kept_by_its_part(const struct rw_problem *p, const struct rw_node *node)
 {
     const struct rw_policy *const whole = p->targets.request->policy;
     const struct rw_policy *const policy = rw_region_policy(p->t, rw_node_region(p->t, node), whole);
-    return policy != whole && policy->kind == RW_POLICY_NONE && !policy->n_discards;
+    return policy != whole && policy->kind == RW_POLICY_NONE && !policy->n_discards && !is_replayed_by_hand(p, node);
 }
 
 static uint8_t flags_of(const struct rw_problem *p, uint32_t base)
@@ -40,7 +49,8 @@ static uint8_t flags_of(const struct rw_problem *p, uint32_t base)
     const bool once = p->t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC);
     const bool fixed = once || (x->flags & RW_VALUE_SAVE) || is_kept_by_its_part(p, node);
     const bool free = p->wanted[base] || (x->flags & RW_VALUE_OFFLOAD);
-    return (uint8_t)((free ? RW_IS_FREE : 0) | (fixed ? RW_IS_FIXED : 0));
+    const bool waits = rw_policy_may_move(p, p->targets.request->policy, base);
+    return (uint8_t)((free ? RW_IS_FREE : 0) | (fixed ? RW_IS_FIXED : 0) | (waits ? RW_MAY_WAIT : 0));
 }
 
 static void add_output(struct rw_replayable *g, uint32_t base, uint32_t place)

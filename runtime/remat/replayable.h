@@ -15,8 +15,9 @@
 
 enum rw_replayable_flag {
     RW_IS_FREE = 1 << 0, /* asked for, read by a commit, or moved out by the caller: it is there and takes nothing */
-    RW_IS_FIXED = 1 << 1 /* may not be dropped: its op runs once, the caller saves it, or its part of the tape
-                            keeps everything */
+    RW_IS_FIXED = 1 << 1, /* may not be dropped: its op runs once, the caller saves it, or its part of the tape
+                             keeps everything */
+    RW_MAY_WAIT = 1 << 2  /* its part of the tape may move it out under a policy by name: a bound cannot count it */
 };
 
 struct rw_replayable {

@@ -257,6 +257,97 @@ Test(budgets, hold_on_random_tapes_whose_values_may_move)
     cr_expect_gt(seen.moved, 12, "%zu", seen.moved);
 }
 
+/* ---- the bound ---- */
+
+/* Nodes of any cost in regions and in parts of which some replay, some keep and some move; some values are marked. */
+static rw_tensor *tape_with_marks(struct fixture *b, uint64_t seed)
+{
+    static const char *const parts[] = { "none", "full", "offload:r", "names:offload=tag", "ops:made" };
+    struct dice d = { seed };
+    rw_tensor *value[40] = { rw_param(b->ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4)) };
+    const int nodes = 6 + (int)below(&d, 30);
+    int open = 0; /* nodes that are left of the part */
+    for (int i = 1; i <= nodes; i++) {
+        if (!open && below(&d, 2)) open = 1 + (int)below(&d, 8), ckpt_policy_begin(b->t, parts[below(&d, 5)]);
+        const bool region = below(&d, 3) > 0;
+        if (region) ckpt_begin(b->t, "r");
+        for (int k = 1 + (int)below(&d, 3); k && i <= nodes; k--, i++) {
+            rw_tensor *in[2] = { value[i - 1], value[i - 1 - (i > 1 ? below(&d, i < 4 ? i - 1 : 3) : 0)] };
+            const int n = in[0] != in[1] && below(&d, 2) ? 2 : 1;
+            const struct made a = { .units = 1 + below(&d, 16), .us = (double)(1 + below(&d, 50)),
+                                    .reads = (int32_t)below(&d, n == 2 ? 8 : 2) | (int32_t)below(&d, 2) * 4,
+                                    .tail = !below(&d, 4) };
+            value[i] = made_apply(b->t, in, n, a);
+            const int64_t mark = below(&d, 12);
+            if (mark == 0) ckpt_save(b->t, value[i]);
+            if (mark == 1 || mark == 2) ckpt_recompute(b->t, value[i]);
+            if (mark == 3) ckpt_offload(b->t, value[i]);
+            if (mark == 4) ckpt_name(b->t, value[i], "tag");
+        }
+        i--;
+        if (region) ckpt_end(b->t);
+        if (open && (!--open || i >= nodes)) open = 0, ckpt_policy_end(b->t);
+    }
+    return rw_sum(b->t, value[nodes], RW_ALL_AXES, false);
+}
+
+static void expect_bound(double ms, double bound, uint64_t seed, const char *when)
+{
+    cr_expect(bound <= ms * (1 + 1e-9), "tape %llu, %s: %.9g ms, bound %.9g", (unsigned long long)seed, when, ms,
+              bound);
+}
+
+Test(budgets, no_plan_is_below_the_bound_whatever_parts_and_marks_say)
+{
+    static rw_point point[1024];
+    size_t planned = 0, listed = 0;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct fixture b = fixture_open(3, 1);
+        const double rate = seed % 2 ? 1e9 : 1e12;
+        const rw_offload o = { .out_bytes_per_s = rate, .in_bytes_per_s = rate };
+        cr_assert_eq(rw_context_set_offload(b.ctx, &o), RW_OK);
+        rw_tensor *const loss = tape_with_marks(&b, seed);
+        for (int k = 0; k < 8; k++) {
+            rw_prediction p;
+            char policy[64];
+            snprintf(policy, sizeof policy, "budget:%d%%%s", 100 - k / 2 * 20, k % 2 ? "+offload" : "");
+            const rw_status status = rw_tape_plan(b.t, loss, policy, &p);
+            if (status) cr_assert_eq(status, RW_ERR_BUDGET, "%s", rw_error_message(b.ctx));
+            else expect_bound(p.ms, p.bound_ms, seed, policy);
+            planned += !status;
+            rw_error_clear(b.ctx);
+        }
+        size_t n = 1024;
+        cr_assert_eq(rw_tape_frontier(b.t, loss, point, &n), RW_OK, "%s", rw_error_message(b.ctx));
+        for (size_t i = 0; i < n && i < 1024; i++) expect_bound(point[i].ms, point[i].bound_ms, seed, "a point");
+        listed += n;
+        fixture_close(&b);
+    }
+    cr_expect(planned > 150 && listed > 300, "%zu, %zu", planned, listed);
+}
+
+/* In a part that keeps everything, marks win, and what is made again brings the other outputs of its node along. */
+Test(budgets, the_bound_knows_what_is_made_again_beside_a_marked_value)
+{
+    struct fixture b = fixture_open(3, 1);
+    rw_tensor *x = normal(&b, "p", RW_SHAPE(2048, 1)), *const w = normal(&b, "w", RW_SHAPE(1));
+    rw_point point[64];
+    size_t n = 64;
+    ckpt_policy_begin(b.t, "none");
+    ckpt_begin(b.t, "r");
+    for (int i = 0; i < 8; i++) {
+        x = ckpt_recompute(b.t, rw_layernorm(b.t, x, w, w, 1e-5f));
+        x = rw_mul(b.t, x, x);
+    }
+    ckpt_end(b.t);
+    ckpt_policy_end(b.t);
+    rw_tensor *const loss = rw_mean(b.t, rw_mul(b.t, x, x), RW_ALL_AXES, false);
+    cr_assert_eq(rw_tape_frontier(b.t, loss, point, &n), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert(n >= 1 && n < 64);
+    for (size_t i = 0; i < n; i++) expect_bound(point[i].ms, point[i].bound_ms, 0, "layers");
+    fixture_close(&b);
+}
+
 Test(budgets, a_share_is_of_what_none_takes)
 {
     struct fixture b = fixture_open(3, 2);
