@@ -48,6 +48,7 @@ rw_status rw_candidate_simulate(struct rw_candidates *c, uint32_t candidate)
     rw_choice_finish(&choice);
     if (status) return status;
     c->candidate[candidate].peak = cost.peak;
+    c->candidate[candidate].moved = cost.moved;
     c->candidate[candidate].seconds = cost.seconds;
     c->n_simulations++;
     return RW_OK;

@@ -18,7 +18,7 @@ struct rw_candidate {
     uint32_t base;
     struct rw_policy policy; /* of a named one; nothing in it is owned */
     struct rw_recipe recipe; /* of the others; empty once the candidate is out */
-    uint64_t peak;           /* simulated, bytes */
+    uint64_t peak, moved;    /* simulated, bytes */
     double seconds;          /* of the step, predicted */
 };
 

@@ -22,10 +22,17 @@ rw_status rw_frontier_choose(const struct rw_frontier *f, size_t point, struct r
     return rw_candidate_choose(&f->candidates, f->point[point].candidate, ret_choice);
 }
 
+struct rw_frontier_point rw_frontier_point_of(const struct rw_candidates *c, uint32_t candidate)
+{
+    const struct rw_candidate *const x = &c->candidate[candidate];
+    return (struct rw_frontier_point){ x->peak, x->moved, x->seconds, candidate };
+}
+
 int rw_frontier_faster_first(const void *pa, const void *pb)
 {
     const struct rw_frontier_point *const a = pa, *const b = pb;
     if (a->seconds != b->seconds) return a->seconds < b->seconds ? -1 : 1;
+    if (a->moved != b->moved) return a->moved < b->moved ? -1 : 1;
     if (a->peak != b->peak) return a->peak < b->peak ? -1 : 1;
     return a->candidate < b->candidate ? -1 : 1;
 }
@@ -37,7 +44,7 @@ static rw_status list_points(struct rw_frontier *f)
     struct rw_frontier_point *const point = rw_malloc(c->n * sizeof *point);
     if (!point) return RW_ERR_MEMORY;
     for (uint32_t i = 0; i < c->n; i++)
-        point[i] = (struct rw_frontier_point){ c->candidate[i].peak, c->candidate[i].seconds, i };
+        point[i] = rw_frontier_point_of(c, i);
     qsort(point, c->n, sizeof *point, rw_frontier_faster_first);
     uint64_t least = UINT64_MAX;
     for (size_t i = 0; i < c->n; i++) {

@@ -25,21 +25,27 @@
 
 struct rw_frontier_point {
     uint64_t peak;  /* simulated, bytes; what placement needs may be more */
+    uint64_t moved; /* bytes that wait outside */
     double seconds; /* of the step, predicted */
     uint32_t candidate;
 };
 
 struct rw_frontier {
     struct rw_candidates candidates; /* number 0 is `none` */
-    struct rw_frontier_point *point; /* in order of seconds, then of peak, then of candidate: the fastest first */
+    struct rw_frontier_point *point; /* the fastest first: rw_frontier_faster_first() */
     size_t n_points;
 };
+
+struct rw_frontier_point rw_frontier_point_of(const struct rw_candidates *c, uint32_t candidate);
 
 /* RW_ERR_MEMORY leaves *f empty. The problem stays open as long as the frontier is used. */
 rw_status rw_frontier_init(struct rw_frontier *f, const struct rw_problem *p);
 void rw_frontier_finish(struct rw_frontier *f);
 
-/* For qsort(): the order of points. */
+/*
+ * For qsort(): the order of points, by seconds, then by what waits outside, then by peak and candidate. Copies that are
+ * hidden take no time, but who has room for a value does not move it.
+ */
 int rw_frontier_faster_first(const void *a, const void *b);
 
 /* Adds what moves values, at the rates of the context's store. The points that are there stay. RW_ERR_MEMORY. */

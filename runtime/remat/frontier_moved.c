@@ -53,19 +53,13 @@ static rw_status try_coarsely(struct grid *g, size_t stride)
     return status;
 }
 
-static struct rw_frontier_point point_of(const struct rw_candidates *c, size_t candidate)
-{
-    return (struct rw_frontier_point){ c->candidate[candidate].peak, c->candidate[candidate].seconds,
-                                       (uint32_t)candidate };
-}
-
 /* Of what has been tried so far and the points that there were, the moved ones that nothing undercuts. */
 static size_t list_good(struct grid *g)
 {
     const struct rw_candidates *const c = &g->f->candidates;
     size_t n = 0, good = 0;
     for (size_t i = 0; i < g->n; i++) g->point[n++] = g->f->point[i];
-    for (size_t i = g->first; i < c->n; i++) g->point[n++] = point_of(c, i);
+    for (size_t i = g->first; i < c->n; i++) g->point[n++] = rw_frontier_point_of(c, (uint32_t)i);
     qsort(g->point, n, sizeof *g->point, rw_frontier_faster_first);
     uint64_t least = UINT64_MAX;
     for (size_t i = 0; i < n; i++) {
@@ -99,7 +93,7 @@ static void merge(struct grid *g)
     const struct rw_candidates *const c = &f->candidates;
     size_t n = 0;
     for (size_t i = 0; i < f->n_points; i++) g->point[n++] = f->point[i];
-    for (size_t i = g->first; i < c->n; i++) g->point[n++] = point_of(c, i);
+    for (size_t i = g->first; i < c->n; i++) g->point[n++] = rw_frontier_point_of(c, (uint32_t)i);
     qsort(g->point, n, sizeof *g->point, rw_frontier_faster_first);
     uint64_t least = UINT64_MAX;
     f->n_points = 0;

@@ -87,13 +87,13 @@ rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule 
     ret->peak = all.bytes;
     ret->peak_action = all.action;
     count_bytes(s, alignment, ret);
-    uint64_t back = 0; /* what was moved comes from as far away as what no cache holds */
     for (size_t i = 0; i < s->n_actions; i++) {
         const struct rw_action *const a = &s->actions[i];
         ret->n_replays += a->kind == RW_ACTION_REPLAY;
-        if (a->kind == RW_ACTION_IN) back += s->buffers[s->refs[a->word]].bytes;
+        if (a->kind == RW_ACTION_IN) ret->moved += s->buffers[s->refs[a->word]].bytes;
     }
-    ret->seconds = predict(p, s, scratch->end) + rw_memory_seconds(p->memory, ret->peak + back);
+    /* what was moved comes back from as far away as what no cache holds */
+    ret->seconds = predict(p, s, scratch->end) + rw_memory_seconds(p->memory, ret->peak + ret->moved);
     return RW_OK;
 }
 

@@ -17,6 +17,7 @@ struct rw_cost_of_schedule {
     uint64_t kept;        /* bytes alive between the last action of forward and the first of backward */
     uint64_t replayed;    /* most bytes of replayed values alive at one time */
     uint64_t workspace;   /* largest of one action, in bytes */
+    uint64_t moved;       /* bytes that wait outside */
     size_t n_replays;     /* actions that repeat a node */
     double seconds;       /* predicted, by the problem's costs: its nodes', and that of its peak (autodiff/costs.h) */
 };

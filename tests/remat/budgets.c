@@ -257,6 +257,27 @@ Test(budgets, hold_on_random_tapes_whose_values_may_move)
     cr_expect_gt(seen.moved, 12, "%zu", seen.moved);
 }
 
+/* Copies that are hidden take no time where cores are left, but who has room does not move anything. */
+Test(budgets, that_are_enough_move_nothing)
+{
+    size_t moving = 0;
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        struct fixture b = fixture_open(3, 1);
+        const rw_offload o = { .out_bytes_per_s = 1e12, .in_bytes_per_s = 1e12 };
+        cr_assert_eq(rw_context_set_offload(b.ctx, &o), RW_OK);
+        rw_tensor *const p = rw_param(b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+        const uint32_t loss = random_tape(b.t, p, 8 + (int)(seed * 4), seed)->id;
+        const struct answer none = plan_under(&b, loss, "none"), all = plan_under(&b, loss, "budget:1GiB+offload"),
+                            some = plan_under(&b, loss, "budget:75%+offload");
+        cr_expect_eq(all.seconds, none.seconds);
+        cr_expect_eq(all.outside, 0, "tape %llu: %llu bytes", (unsigned long long)seed,
+                     (unsigned long long)all.outside);
+        moving += some.outside > 0;
+        fixture_close(&b);
+    }
+    cr_expect_gt(moving, 8, "%zu: or this shows nothing", moving);
+}
+
 /* ---- the bound ---- */
 
 /* Nodes of any cost in regions and in parts of which some replay, some keep and some move; some values are marked. */
