@@ -40,11 +40,13 @@ static rw_tensor *weights_of(const struct router *r, rw_tensor *scores)
 rw_tensor *rw_moe_router_at(rw_site at, rw_tape *t, rw_tensor *logits, const rw_moe_router_params *params,
                             rw_tensor **ret_index, rw_tensor **ret_scores)
 {
+    if (ret_index) *ret_index = NULL;
+    if (ret_scores) *ret_scores = NULL;
+    if (!rw_moe_is_there(at, t, "moe_router", "params", params)) return NULL;
+    if (!rw_moe_is_there(at, t, "moe_router", "ret_index", ret_index)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "moe_router");
     const rw_dtype dtype = rw_tensor_dtype(logits);
     struct router r = { at, t, params, NULL };
-    *ret_index = NULL;
-    if (ret_scores) *ret_scores = NULL;
     if (logits && dtype != RW_F32 && dtype != RW_F64) {
         rw_refuse_at(at, t, RW_ERR_DTYPE, "moe_router: logits of %s, not f32 or f64: what is compared is not rounded",
                      rw_dtype_name(dtype));
@@ -68,6 +70,7 @@ rw_tensor *rw_moe_router_at(rw_site at, rw_tape *t, rw_tensor *logits, const rw_
 rw_tensor *rw_moe_aux_loss_at(rw_site at, rw_tape *t, rw_tensor *scores, const rw_moe_routes *routes,
                               double coefficient)
 {
+    if (!rw_moe_is_there(at, t, "moe_aux_loss", "routes", routes)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "moe_aux_loss");
     const rw_shape s = rw_tensor_shape(scores), index = rw_tensor_shape(routes->inverse);
     const double tokens = s.rank == 2 ? (double)s.dim[0] : 0, k = index.rank == 2 ? (double)index.dim[1] : 0;
@@ -112,6 +115,7 @@ static const rw_op_def rw_op_moe_balance = { .name = "moe_balance", .n_inputs = 
 
 rw_status rw_moe_count_at(rw_site at, rw_tape *t, rw_tensor *total, const rw_moe_routes *routes)
 {
+    if (!rw_moe_is_there(at, t, "moe_count", "routes", routes)) return RW_ERR_ARGUMENT;
     const struct rw_composite c = rw_composite_begin(t, "moe_count");
     rw_tensor *const sum = rw_add_at(at, t, total, routes->load);
     rw_status status = sum ? rw_assign_at(at, t, total, sum) : RW_ERR_ARGUMENT;

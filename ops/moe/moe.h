@@ -41,6 +41,13 @@ struct rw_moe_gather_attrs {
 
 extern const rw_op_def rw_op_moe_gather, rw_op_moe_combine;
 
+/* Is there what an argument of `name` points at? Else it is refused, before anything is recorded. */
+static inline bool rw_moe_is_there(rw_site at, rw_tape *t, const char *name, const char *argument, const void *pointer)
+{
+    if (!pointer) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: %s is NULL", name, argument);
+    return pointer != NULL;
+}
+
 /* Routes come from the caller: one that did not come from rw_moe_route() may lead nowhere, but not out of memory. */
 RW_HOST_DEVICE int64_t rw_moe_within(int64_t i, int64_t n)
 {

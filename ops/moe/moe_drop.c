@@ -39,6 +39,7 @@ static const rw_op_def rw_op_moe_drop = { .name = "moe_drop", .n_inputs = RW_OP_
 rw_tensor *rw_moe_drop_at(rw_site at, rw_tape *t, rw_tensor *index, rw_tensor *weights, const rw_moe_routes *routes,
                           int64_t capacity)
 {
+    if (!rw_moe_is_there(at, t, "moe_drop", "routes", routes)) return NULL;
     const struct rw_moe_drop_attrs a = { capacity };
     rw_tensor *const in[] = { index, routes->order, routes->inverse, routes->offsets, weights };
     return rw_apply_at(at, t, &rw_op_moe_drop, in, weights == rw_none() ? 4 : 5, &a, sizeof a, NULL);

@@ -176,12 +176,14 @@ static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight
 
 rw_tensor *rw_moe_linear_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, const rw_moe_routes *routes)
 {
+    if (!rw_moe_is_there(at, t, "moe_linear", "routes", routes)) return NULL;
     return record(at, t, x, weight, routes, false);
 }
 
 rw_tensor *rw_moe_linear_of_tokens_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight,
                                       const rw_moe_routes *routes)
 {
+    if (!rw_moe_is_there(at, t, "moe_linear_of_tokens", "routes", routes)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "moe_linear_of_tokens");
     return rw_composite_end(&c, record(at, t, x, weight, routes, true));
 }

@@ -46,6 +46,7 @@ static const rw_op_def rw_op_moe_topk = { .name = "moe_topk", .n_inputs = RW_OP_
 
 rw_tensor *rw_moe_topk_at(rw_site at, rw_tape *t, rw_tensor *scores, rw_tensor *bias, const rw_moe_choice *choice)
 {
+    if (!rw_moe_is_there(at, t, "moe_topk", "choice", choice)) return NULL;
     struct rw_moe_topk_attrs a = { choice->k, choice->groups, choice->best_groups, choice->group_sum };
     rw_tensor *const in[] = { scores, bias };
     if (!a.groups) a.groups = 1;
@@ -148,6 +149,7 @@ static const rw_op_def rw_op_moe_route = { .name = "moe_route", .n_inputs = 1, .
 
 rw_status rw_moe_route_at(rw_site at, rw_tape *t, rw_tensor *index, int64_t experts, rw_moe_routes *ret)
 {
+    if (!rw_moe_is_there(at, t, "moe_route", "ret", ret)) return RW_ERR_ARGUMENT;
     const struct rw_moe_route_attrs a = { experts };
     rw_tensor *out[4] = { NULL, NULL, NULL, NULL };
     *ret = (rw_moe_routes){ NULL, NULL, NULL, NULL };

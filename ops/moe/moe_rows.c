@@ -161,12 +161,14 @@ static rw_status grad_dot(rw_grad_call *g)
 
 rw_tensor *rw_moe_weigh_at(rw_site at, rw_tape *t, rw_tensor *rows, rw_tensor *weights, const rw_moe_routes *routes)
 {
+    if (!rw_moe_is_there(at, t, "moe_weigh", "routes", routes)) return NULL;
     rw_tensor *const in[] = { rows, weights, routes->order, routes->inverse };
     return rw_apply_at(at, t, &rw_op_moe_weigh, in, 4, NULL, 0, NULL);
 }
 
 rw_tensor *rw_moe_combine_at(rw_site at, rw_tape *t, rw_tensor *rows, const rw_moe_routes *routes)
 {
+    if (!rw_moe_is_there(at, t, "moe_combine", "routes", routes)) return NULL;
     rw_tensor *const in[] = { rows, routes->inverse, routes->order };
     return rw_apply_at(at, t, &rw_op_moe_combine, in, 3, NULL, 0, NULL);
 }

@@ -71,6 +71,36 @@ static void experts(struct trial *m, struct world *w)
     TENSOR("rw_moe_z_loss", RW_ERR_ARGUMENT, rw_moe_z_loss(t, NULL, 1));
 }
 
+/* Structs that a call needs, and where it writes to; routes that rw_moe_route() left NULL, or that have one hole. */
+static void structs_of_experts(struct trial *m, struct world *w)
+{
+    rw_tape *const t = w->t;
+    rw_tensor *const x = w->x, *index = NULL;
+    const rw_moe_routes none = { NULL, NULL, NULL, NULL }, hole = { w->index, w->index, w->index, NULL };
+    const rw_moe_router_params one = { .choice = { .k = 1 } };
+    TENSOR("moe_router: params is NULL", RW_ERR_ARGUMENT, rw_moe_router(t, x, NULL, &index, NULL));
+    TENSOR("moe_router: params is NULL", RW_ERR_ARGUMENT, rw_moe_router(t, x, NULL, NULL, NULL));
+    TENSOR("moe_router: ret_index is NULL", RW_ERR_ARGUMENT, rw_moe_router(t, x, &one, NULL, NULL));
+    ALLOWED_OF("rw_moe_router", index = x, !rw_moe_router(t, x, NULL, &index, w->parts) && !index && !w->parts[0]);
+    TENSOR("moe_topk: choice is NULL", RW_ERR_ARGUMENT, rw_moe_topk(t, x, RW_NONE, NULL));
+    STATUS("moe_route: ret is NULL", RW_ERR_ARGUMENT, rw_moe_route(t, w->index, 3, NULL));
+    SILENT("moe_route: ret is NULL", RW_ERR_ARGUMENT, rw_moe_route(NULL, w->index, 3, NULL));
+    TENSOR("moe_linear: routes is NULL", RW_ERR_ARGUMENT, rw_moe_linear(t, x, w->cube, NULL));
+    TENSOR("moe_linear_of_tokens: routes is NULL", RW_ERR_ARGUMENT, rw_moe_linear_of_tokens(t, x, w->cube, NULL));
+    TENSOR("moe_weigh: routes is NULL", RW_ERR_ARGUMENT, rw_moe_weigh(t, x, x, NULL));
+    TENSOR("moe_combine: routes is NULL", RW_ERR_ARGUMENT, rw_moe_combine(t, x, NULL));
+    TENSOR("moe_drop: routes is NULL", RW_ERR_ARGUMENT, rw_moe_drop(t, w->index, RW_NONE, NULL, 1));
+    STATUS("moe_count: routes is NULL", RW_ERR_ARGUMENT, rw_moe_count(t, w->vector, NULL));
+    TENSOR("moe_aux_loss: routes is NULL", RW_ERR_ARGUMENT, rw_moe_aux_loss(t, x, NULL, 1));
+    TENSOR("rw_moe_linear", RW_ERR_ARGUMENT, rw_moe_linear(t, x, w->cube, &none));
+    TENSOR("rw_moe_linear_of_tokens", RW_ERR_ARGUMENT, rw_moe_linear_of_tokens(t, x, w->cube, &none));
+    TENSOR("rw_moe_weigh", RW_ERR_ARGUMENT, rw_moe_weigh(t, x, x, &none));
+    TENSOR("rw_moe_combine", RW_ERR_ARGUMENT, rw_moe_combine(t, x, &none));
+    TENSOR("rw_moe_drop", RW_ERR_ARGUMENT, rw_moe_drop(t, w->index, RW_NONE, &none, 1));
+    STATUS("rw_moe_count", RW_ERR_ARGUMENT, rw_moe_count(t, w->vector, &hole));
+    TENSOR("rw_moe_aux_loss", RW_ERR_ARGUMENT, rw_moe_aux_loss(t, x, &hole, 1));
+}
+
 /* w->heads is [1, 2, 3, 4] of float32, w->vector [3]. */
 static void with_options(struct trial *m, struct world *w)
 {
@@ -116,6 +146,7 @@ static void attention(struct trial *m, struct world *w)
               rw_attention(t, many, many, many, &(rw_attention_params){ .dropout = 0.5f }));
     with_options(m, w);
     experts(m, w);
+    structs_of_experts(m, w);
     TENSOR("rw_rope_interleaved", RW_ERR_SHAPE, rw_rope_interleaved(t, w->x, RW_NONE, 10000));
     TENSOR("rw_rope_interleaved", RW_ERR_ARGUMENT, rw_rope_interleaved(t, q, RW_NONE, 0));
     TENSOR("rw_rope", RW_ERR_ARGUMENT, rw_rope(t, q, NULL, 10000));
