@@ -2,12 +2,16 @@
  * rewind/moe.h - mixture of experts: routing, products by expert, and a whole layer of them.
  *
  * No shape depends on data: of T tokens, each with k experts, there are always T k rows, and which rows are an expert's
- * is read on the device. So plans are cached, peaks are known and graphs captured as for any other op. A token's result
- * does not depend on the other tokens of its batch, bit for bit, unless experts have a capacity: nothing is padded or
- * added up across tokens. On a CPU not on how many they are either; on CUDA the router's product is the library's,
- * which takes another way for another number of rows.
+ * is read on the device. So plans are cached, peaks are known and graphs captured as for any other op.
  *
- * Conventions are those of rewind/ops.h: a result belongs to the tape, NULL after a mistake, whose message sticks.
+ * Of a batch of so many tokens, a token's result and its gradient do not depend on what the others are or how they are
+ * ordered, bit for bit, unless experts have a capacity: nothing is padded or added up across tokens. On how many there
+ * are they may depend, in the last bits: a router is an rw_linear(), and a product of another number of rows may be
+ * summed in another order.
+ *
+ * Conventions are those of rewind/ops.h: a result belongs to the tape, NULL after a mistake, whose message sticks. What
+ * is pointed at, choices, parameters, routes and what receives a result, is needed unless it says otherwise: NULL is
+ * RW_ERR_ARGUMENT.
  * Thread-safety: as for the context.
  */
 #ifndef REWIND_MOE_H

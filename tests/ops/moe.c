@@ -246,6 +246,8 @@ static struct layer layer_of(rw_tape *t, rw_dtype dtype, int64_t tokens, int64_t
     return l;
 }
 
+/* So small that a CPU's products are its own loops, one chain per element whatever the rows: then nothing of a layer
+   depends on how many tokens there are either. */
 Test(moe, a_tokens_result_does_not_depend_on_the_other_tokens)
 {
     static const rw_dtype types[] = { RW_F64, RW_F32, RW_BF16, RW_F16 };
@@ -271,6 +273,86 @@ Test(moe, a_tokens_result_does_not_depend_on_the_other_tokens)
                 rw_tape_reset(b.t);
             }
         free(y), free(dx);
+        fixture_close(&b);
+    }
+}
+
+/* ---- a layer of full size, of the library's products ---- */
+
+enum { FULL = 1024, FULL_EXPERTS = 256, FULL_CHOSEN = 8, FULL_INNER = 16 };
+
+/* What the tokens beside one are: numbers, the same in another order, or all of them that token: its experts then have
+   as many rows as there are tokens, and their products are cut in another way. */
+enum company { OTHERS, TURNED_ROUND, COPIES, COMPANIES };
+
+struct weights {
+    rw_tensor *router, *up, *down;
+};
+
+static rw_tensor *normal(rw_context *ctx, const char *name, rw_dtype dtype, rw_shape shape, double deviation)
+{
+    rw_tensor *const p = rw_buffer(ctx, name, dtype, shape);
+    cr_assert_eq(rw_init_normal(p, 0, deviation), RW_OK, "%s", rw_error_message(ctx));
+    return p;
+}
+
+static rw_tensor *full_layer(rw_tape *t, const struct weights *w, rw_tensor *x)
+{
+    const rw_dtype dtype = rw_tensor_dtype(x);
+    const rw_moe_router_params p = { .choice = { .k = FULL_CHOSEN }, .score = RW_MOE_SIGMOID, .normalize = true };
+    rw_moe_routes r;
+    rw_tensor *index = NULL;
+    rw_tensor *const logits = rw_linear(t, dtype == RW_F64 ? x : rw_cast(t, x, RW_F32), w->router, RW_NONE);
+    rw_tensor *const weights = rw_moe_router(t, logits, &p, &index, NULL);
+    cr_assert_eq(rw_moe_route(t, index, FULL_EXPERTS, &r), RW_OK, "%s", rw_error_message(rw_tape_context(t)));
+    rw_tensor *const h = rw_moe_weigh(t, rw_silu(t, rw_moe_linear_of_tokens(t, x, w->up, &r)), weights, &r);
+    return rw_moe_combine(t, rw_moe_linear(t, h, w->down, &r), &r);
+}
+
+/* The result and the gradient of the first of so many tokens, which lies last where they are turned round. */
+static unsigned char *full_token(rw_tape *t, const struct weights *w, rw_dtype dtype, int64_t tokens,
+                                 enum company company)
+{
+    const size_t row = FULL * rw_dtype_size(dtype), n = (size_t)tokens;
+    char *const data = malloc(n * row), *const all = malloc(n * row);
+    for (int64_t i = 0; i < tokens; i++) {
+        const int64_t to = company == TURNED_ROUND ? tokens - 1 - i : i, from = company == COPIES ? 0 : i;
+        for (int64_t c = 0; c < FULL; c++) number_put(data, dtype, to * FULL + c, number(from * FULL + c, 5) * 2);
+    }
+    rw_tensor *const x = rw_require_grad(t, rw_input(t, dtype, RW_SHAPE(tokens, FULL), data));
+    rw_tensor *const y = full_layer(t, w, x);
+    cr_assert_eq(rw_backward(t, rw_sum(t, rw_mul(t, y, y), RW_ALL_AXES, false)), RW_OK, "%s",
+                 rw_error_message(rw_tape_context(t)));
+    unsigned char *const both = malloc(2 * row);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(rw_read(t, i ? rw_gradient(x) : y, all, n * row), RW_OK);
+        memcpy(both + (size_t)i * row, all + (company == TURNED_ROUND ? n - 1 : 0) * row, row);
+    }
+    free(data), free(all);
+    rw_tape_reset(t);
+    return both;
+}
+
+Test(moe, a_token_of_a_full_layer_has_the_same_bits_beside_any_others)
+{
+    static const rw_dtype types[] = { RW_F32, RW_BF16 };
+    for (size_t d = 0; d < 2; d++) {
+        struct fixture b = fixture_open(7, 2);
+        const struct weights w = {
+            normal(b.ctx, "router", RW_F32, RW_SHAPE(FULL_EXPERTS, FULL), 0.1),
+            normal(b.ctx, "up", types[d], RW_SHAPE(FULL_EXPERTS, FULL_INNER, FULL), 0.05),
+            normal(b.ctx, "down", types[d], RW_SHAPE(FULL_EXPERTS, FULL, FULL_INNER), 0.25),
+        };
+        for (int64_t tokens = 37; tokens < 150; tokens += 84) {
+            unsigned char *const first = full_token(b.t, &w, types[d], tokens, OTHERS);
+            for (int c = TURNED_ROUND; c < COMPANIES; c++) {
+                unsigned char *const again = full_token(b.t, &w, types[d], tokens, (enum company)c);
+                cr_expect_eq(first_difference(first, again, 2 * FULL * rw_dtype_size(types[d])), -1,
+                             "%s, %lld tokens, company %d", rw_dtype_name(types[d]), (long long)tokens, c);
+                free(again);
+            }
+            free(first);
+        }
         fixture_close(&b);
     }
 }
