@@ -1,10 +1,12 @@
 /*
  * docs/ops.md: every op with PyTorch's name, its types, what backward reads of it and what it may write over. All but
- * PyTorch's names comes from the definitions and from what the cases record, and the page is held to it.
+ * PyTorch's names comes from the definitions and from what the cases and table_calls.c record, and the page is held to
+ * it. Then the functions that are made of ops, with what they record.
  *
  * REWIND_OPS_TABLE=docs/ops.md build/tests/table writes the page anew.
  */
 #include "autodiff/problem.h"
+#include "ops/table_calls.h"
 #include "record/own_ops.h"
 #include "support/op_run.h"
 #include "support/support.h"
@@ -25,12 +27,31 @@ static const struct {
 #include "ops/torch_names.h"
 };
 
-/* What is known of the op rw_builtin_name(i). */
+/* What an op makes beside its result, in the order of its outputs; a row that says so reads one of them. */
+static const struct {
+    const char *op, *outputs[3];
+} made[] = {
+    { "attention", { "result", "lse" } },
+    { "batchnorm", { "result", "mean", "rstd" } },
+    { "cross_entropy", { "result", "lse" } },
+    { "cross_entropy_rows", { "result", "lse" } },
+    { "group_norm", { "result", "mean", "rstd" } },
+    { "instance_norm", { "result", "mean", "rstd" } },
+    { "linear_gelu", { "result", "what gelu is taken of" } },
+    { "max_pool2d", { "result", "places" } },
+    { "topk", { "result", "places" } },
+};
+
+#define MOST_INPUTS 8
+
+/* What is known of the op rw_builtin_name(i). Recorded by a case, or else by a call. */
 static struct {
-    uint32_t types; /* of its first operand, or of its result: bits by rw_dtype */
-    const struct op_case *c; /* the one that records least beside it */
-    uint32_t nodes;          /* that c records */
-    rw_dtype dtype;          /* that c was recorded in */
+    uint32_t types[MOST_INPUTS]; /* of its operands, or [0] of its result: bits by rw_dtype */
+    const struct op_case *c;     /* the one with most operands, and of those the one that records least beside it */
+    const struct table_call *call;
+    int named;                   /* operands of the op */
+    uint32_t nodes;              /* that it records */
+    rw_dtype dtype;              /* that it was recorded in */
 } known[MOST_OPS];
 
 struct text {
@@ -71,89 +92,180 @@ static uint32_t node_of(const rw_tape *t, const char *op)
     return n;
 }
 
-static void learn(const rw_tape *t, const struct op_case *c, rw_dtype dtype)
+/* The place of an op in the list of all, whose length stands for what is not there: gradients' own. */
+static size_t place_of(const char *op)
+{
+    size_t i = 0;
+    while (rw_builtin_name(i) && strcmp(rw_builtin_name(i), op)) i++;
+    return i;
+}
+
+static rw_dtype type_of(const rw_tape *t, uint32_t value)
+{
+    return (rw_dtype)rw_tape_value(t, value)->dtype;
+}
+
+static void learn_types(const rw_tape *t)
+{
+    for (uint32_t n = 0; n < t->n_nodes; n++) {
+        const struct rw_node *const node = &t->nodes[n];
+        const size_t i = place_of(t->ctx->ops[node->op]->name);
+        cr_assert_lt(i, MOST_OPS);
+        if (!node->n_inputs) known[i].types[0] |= 1u << type_of(t, node->first_output);
+        for (uint32_t k = 0; k < node->n_inputs && k < MOST_INPUTS; k++)
+            known[i].types[k] |= 1u << type_of(t, t->operands[node->first_input + k]);
+    }
+}
+
+/* Operands of a node that have names: what an op takes any number of has none. */
+static int named_of(const rw_tape *t, const struct rw_node *node)
+{
+    char name[32];
+    int n = 0;
+    const rw_op_def *const op = t->ctx->ops[node->op];
+    while (n < node->n_inputs && strncmp(rw_op_input_name(op, n, name, sizeof name), "input ", 6)) n++;
+    return n;
+}
+
+/* Who recorded the tape knows its ops, if nobody knows them better. */
+static void learn(const rw_tape *t, const struct op_case *c, const struct table_call *call, rw_dtype dtype)
 {
     for (size_t i = 0; rw_builtin_name(i); i++) {
-        cr_assert_lt(i, MOST_OPS);
-        if (node_of(t, rw_builtin_name(i)) == t->n_nodes) continue;
-        known[i].types |= 1u << dtype;
-        if (known[i].c && known[i].nodes <= t->n_nodes) continue;
+        const uint32_t node = node_of(t, rw_builtin_name(i));
+        if (node == t->n_nodes) continue;
+        const int named = named_of(t, &t->nodes[node]);
+        if ((known[i].c || known[i].call) &&
+            (!c || named < known[i].named || (named == known[i].named && known[i].nodes <= t->n_nodes)))
+            continue;
+        known[i].named = named;
         known[i].c = c;
+        known[i].call = call;
         known[i].nodes = t->n_nodes;
         known[i].dtype = dtype;
     }
 }
 
-static void learn_all(struct fixture *b)
+/* The case on inputs of a type that may have no gradients. */
+static void record_bare(rw_tape *t, const struct op_case *c, rw_dtype dtype)
 {
-    static const rw_dtype dtypes[] = { RW_F32, RW_F64, RW_BF16, RW_F16, RW_I32, RW_BOOL };
+    rw_tensor *x[OP_INPUTS] = { NULL };
+    for (int i = 0; i < c->n; i++)
+        x[i] = op_operand_of(t, &c->in[i], rw_input(t, dtype, op_base_shape(&c->in[i]), NULL));
+    c->build(t, x, c);
+}
+
+static const rw_dtype dtypes[] = { RW_F32, RW_F64, RW_BF16, RW_F16, RW_I32, RW_BOOL };
+#define DTYPES (sizeof dtypes / sizeof *dtypes)
+
+static void learn_cases(struct fixture *b, rw_dtype dtype)
+{
     static const struct op_data none;
     size_t n;
     const struct op_case *const all = op_cases(&n);
-    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
-        for (size_t i = 0; i < n; i++) {
-            struct recording r;
-            if (!is_plain(&all[i]) || (!all[i].n && all[i].dtype != dtypes[d])) continue;
-            rw_tape_reset(b->t);
-            if (op_record(&r, b->t, &all[i], dtypes[d], &none, OP_PLAIN)) learn(b->t, &all[i], dtypes[d]);
-            rw_error_clear(b->ctx);
-        }
+    for (size_t i = 0; i < n; i++) {
+        struct recording r;
+        if (!is_plain(&all[i]) || (!all[i].n && all[i].dtype != dtype)) continue;
+        rw_tape_reset(b->t);
+        if (!rw_dtype_is_float(dtype)) record_bare(b->t, &all[i], dtype);
+        else if (op_record(&r, b->t, &all[i], dtype, &none, OP_PLAIN)) learn(b->t, &all[i], NULL, dtype);
+        learn_types(b->t);
+        rw_error_clear(b->ctx);
+    }
+}
+
+static void learn_calls(struct fixture *b, rw_dtype dtype)
+{
+    for (const struct table_call *c = table_calls; c->function; c++) {
+        rw_tape_reset(b->t);
+        if (c->record(b->t, dtype)) learn(b->t, NULL, c, dtype);
+        learn_types(b->t);
+        rw_error_clear(b->ctx);
+    }
+}
+
+static void learn_all(struct fixture *b)
+{
+    for (size_t d = 0; d < DTYPES; d++) learn_cases(b, dtypes[d]);
+    for (size_t d = 0; d < DTYPES; d++) learn_calls(b, dtypes[d]);
     rw_tape_reset(b->t);
 }
 
 /* ---- what backward reads ---- */
 
-static bool is_read(const rw_tape *t, uint32_t base)
+/* By what the node's own rule recorded: what reads its operands for another node's sake is not its doing. */
+static bool is_read(const rw_tape *t, uint32_t node, uint32_t base)
 {
     for (uint32_t n = 0; n < t->n_nodes; n++)
-        for (uint32_t i = 0; t->nodes[n].adjoint && i < t->nodes[n].n_inputs; i++)
+        for (uint32_t i = 0; t->nodes[n].adjoint && t->nodes[n].of == node && i < t->nodes[n].n_inputs; i++)
             if (rw_tape_base(t, t->operands[t->nodes[n].first_input + i]) == base) return true;
     return false;
+}
+
+static const char *output_name(const char *op, uint32_t i)
+{
+    for (size_t k = 0; k < sizeof made / sizeof *made; k++)
+        if (!strcmp(made[k].op, op)) return made[k].outputs[i];
+    cr_assert_fail("no name for result %u of %s", i, op);
+    return "";
 }
 
 static void print_operand(struct text *text, const rw_op_def *op, bool input, uint32_t i)
 {
     char name[32];
     if (input) print(text, "%s", rw_op_input_name(op, (int)i, name, sizeof name));
-    else if (op->n_outputs == 1) print(text, "result");
-    else print(text, "result %u", i);
+    else print(text, "%s", op->n_outputs == 1 ? "result" : output_name(op->name, i));
+    cr_assert(!input || strncmp(name, "input ", 6), "ops/common/builtin.c has no name for %s of %s", name, op->name);
 }
 
-static void print_reads(struct text *text, const rw_tape *t, const struct rw_node *node)
+static void print_reads(struct text *text, const rw_tape *t, uint32_t which)
 {
+    const struct rw_node *const node = &t->nodes[which];
     const rw_op_def *const op = t->ctx->ops[node->op];
     const size_t before = text->n;
     for (uint32_t i = 0; i < (uint32_t)node->n_inputs + node->n_outputs; i++) {
         const bool input = i < node->n_inputs;
         const uint32_t k = input ? i : i - node->n_inputs;
         const uint32_t base = input ? rw_tape_base(t, t->operands[node->first_input + k]) : node->first_output + k;
-        if (!is_read(t, base)) continue;
+        if (!is_read(t, which, base)) continue;
         if (text->n > before) print(text, ", ");
         print_operand(text, op, input, k);
     }
     if (text->n == before) print(text, "nothing");
 }
 
-static void print_kept(struct text *text, struct fixture *b, size_t which)
+/* Records what is known of the op, and a loss of it; NULL where that has no gradient. */
+static rw_tensor *record_known(struct fixture *b, size_t which)
 {
     static const struct op_data none;
-    struct recording r;
-    struct rw_problem problem;
     const struct op_case *const c = known[which].c;
+    struct recording r;
     rw_tape_reset(b->t);
+    if (!c) {
+        rw_tensor *const y = known[which].call->record(b->t, known[which].dtype);
+        cr_assert(y, "%s", rw_error_message(b->ctx));
+        return rw_tensor_requires_grad(y) ? rw_sum(b->t, rw_mul(b->t, y, y), RW_ALL_AXES, false) : NULL;
+    }
     cr_assert(op_record(&r, b->t, c, known[which].dtype, &none, OP_PLAIN));
+    if (!rw_dtype_is_float(rw_tensor_dtype(r.y)) || !c->n) return NULL;
+    return op_record_loss(&r, b->t, c, &none, OP_PLAIN);
+}
+
+static void print_kept(struct text *text, struct fixture *b, size_t which)
+{
+    struct rw_problem problem;
+    const rw_tensor *const y = record_known(b, which);
     const uint32_t node = node_of(b->t, rw_builtin_name(which));
-    if (!b->t->ctx->ops[b->t->nodes[node].op]->grad || !rw_dtype_is_float(rw_tensor_dtype(r.y)) || !c->n) {
+    if (!b->t->ctx->ops[b->t->nodes[node].op]->grad || !y) {
         print(text, "no gradient");
         return;
     }
-    const uint32_t loss = op_record_loss(&r, b->t, c, &none, OP_PLAIN)->id;
+    const uint32_t loss = y->id;
     const struct rw_request request = {
         .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = &b->t->policy
     };
     cr_assert_eq(rw_problem_open(&problem, b->t, &request), RW_OK, "%s: %s", rw_builtin_name(which),
                  rw_error_message(b->ctx));
-    print_reads(text, b->t, &b->t->nodes[node]);
+    print_reads(text, b->t, node);
     rw_problem_close(&problem);
 }
 
@@ -161,7 +273,9 @@ static void print_inplace(struct text *text, const rw_op_def *op, uint32_t n_inp
 {
     const size_t before = text->n;
     for (const rw_inplace *p = op->inplace; p && p->output != UINT16_MAX; p++) {
-        if (p->input >= n_inputs) continue;
+        bool again = p->input >= n_inputs;
+        for (const rw_inplace *q = op->inplace; q < p; q++) again |= q->input == p->input;
+        if (again) continue;
         if (text->n > before) print(text, ", ");
         print_operand(text, op, true, p->input);
     }
@@ -190,46 +304,105 @@ static void print_recipe(struct text *text, const rw_op_def *op, uint32_t n_inpu
     if (text->n == before) print(text, "-");
 }
 
-static void print_types(struct text *text, uint32_t types)
+static void print_set(struct text *text, uint32_t types)
 {
     const uint32_t floats = 1u << RW_F32 | 1u << RW_F64 | 1u << RW_BF16 | 1u << RW_F16;
+    const uint32_t any = floats | 1u << RW_I32 | 1u << RW_BOOL;
     const size_t before = text->n;
-    if ((types & floats) == floats) print(text, "floats");
+    if ((types & any) == any) print(text, "any");
+    else if ((types & floats) == floats) print(text, "floats");
     for (int d = 0; d < RW_DTYPE_COUNT; d++) {
-        if (!(types >> d & 1) || ((types & floats) == floats && floats >> d & 1)) continue;
+        if (!(types >> d & 1)) continue;
+        if (((types & any) == any && any >> d & 1) || ((types & floats) == floats && floats >> d & 1)) continue;
         print(text, "%s%s", text->n > before ? ", " : "", rw_dtype_name((rw_dtype)d));
     }
+}
+
+/* Of the first operand, and of those whose types are others. */
+static void print_types(struct text *text, const rw_op_def *op, const uint32_t *types)
+{
+    char name[32];
+    uint32_t before = 0;
+    print_set(text, types[0]);
+    for (uint32_t k = 1; k < MOST_INPUTS; k++) {
+        if (!types[k] || types[k] == types[0]) continue;
+        if (!strncmp(rw_op_input_name(op, (int)k, name, sizeof name), "input ", 6)) continue; /* one of several */
+        if (before && before != types[k]) print(text, ": "), print_set(text, before);
+        print(text, "%s %s", before == types[k] ? "," : ";", name);
+        before = types[k];
+    }
+    if (before) print(text, ": "), print_set(text, before);
 }
 
 static void print_row(struct text *text, struct fixture *b, size_t which)
 {
     print(text, "| `%s` | %s | ", rw_builtin_name(which), torch_name(rw_builtin_name(which)));
-    if (!known[which].c) { /* it has tests of its own, and its header says the rest */
-        print(text, "| | | |\n");
-        return;
-    }
-    print_types(text, known[which].types);
+    cr_assert(known[which].c || known[which].call, "neither a case nor table_calls.c records %s",
+              rw_builtin_name(which));
+    record_known(b, which);
+    const uint32_t node = node_of(b->t, rw_builtin_name(which)), n_inputs = b->t->nodes[node].n_inputs;
+    const rw_op_def *const op = b->t->ctx->ops[b->t->nodes[node].op];
+    print_types(text, op, known[which].types);
     print(text, " | ");
     print_kept(text, b, which);
     print(text, " | ");
-    const struct rw_node *const node = &b->t->nodes[node_of(b->t, rw_builtin_name(which))];
-    print_inplace(text, b->t->ctx->ops[node->op], node->n_inputs);
+    print_inplace(text, op, n_inputs);
     print(text, " | ");
-    print_recipe(text, b->t->ctx->ops[node->op], node->n_inputs);
+    print_recipe(text, op, n_inputs);
     print(text, " |\n");
+}
+
+/* ---- functions that are made of ops ---- */
+
+static bool is_op(const char *function)
+{
+    return rw_builtin_name(place_of(function)) != NULL;
+}
+
+/* The ops that a call records, each once, in their order. */
+static void print_parts(struct text *text, struct fixture *b, const struct table_call *c)
+{
+    rw_tensor *y = NULL;
+    for (size_t d = 0; d < DTYPES && !y; d++) {
+        rw_error_clear(b->ctx);
+        rw_tape_reset(b->t);
+        y = c->record(b->t, dtypes[d]);
+    }
+    cr_assert(y && b->t->n_nodes, "%s: %s", c->function, rw_error_message(b->ctx));
+    for (uint32_t n = 0; n < b->t->n_nodes; n++) {
+        const char *const op = b->t->ctx->ops[b->t->nodes[n].op]->name;
+        if (node_of(b->t, op) == n) print(text, "%s`%s`", n ? ", " : "", op);
+    }
+}
+
+static void print_functions(struct text *text, struct fixture *b)
+{
+    for (const struct table_call *c = table_calls; c->function; c++) {
+        if (is_op(c->function)) continue;
+        print(text, "| `%s` | %s | ", c->function, c->torch);
+        print_parts(text, b, c);
+        print(text, " |\n");
+    }
 }
 
 static struct text page;
 
 static const char head[] =
     "# The ops\n\n"
-    "What the definitions say: `tests/ops/table.c` writes this page and holds it to them. *Types* are those that\n"
-    "the tests record of the first operand; *floats* are f32, f64, bf16 and f16. *Backward reads* is what\n"
-    "recompute can save: under `none` it is kept from forward to backward. *May write over* is what an op's\n"
-    "result may take the memory of. *Recipe* is what an open one ([precision.md](precision.md)) casts inputs to.\n"
-    "Empty columns belong to ops with tests of their own, whose headers say the rest. What is missing:\n"
+    "What the definitions say: `tests/ops/table.c` writes this page and holds it to them. *Types* are those that the\n"
+    "tests record of the first operand, and of others where theirs are other ones; *floats* are f32, f64, bf16 and\n"
+    "f16, *any* are those, i32 and bool. *Backward reads* is what the op's own rule reads, and so what recompute can\n"
+    "save: under `none` it is kept from forward to backward. What is no operand there is made beside the result:\n"
+    "*lse*, a log-sum-exp, statistics, places. *May write over* is what an op's result may take the memory of. *Recipe* is\n"
+    "what an open one ([precision.md](precision.md)) casts inputs to. What is missing:\n"
     "[adding_an_op.md](adding_an_op.md).\n\n"
     "| op | PyTorch | types | backward reads | may write over | recipe |\n|---|---|---|---|---|---|\n";
+
+static const char head_of_functions[] =
+    "\n## Functions that are made of ops\n\n"
+    "What a call of each records, on a small example: the ops above say what it keeps and may write over. Options\n"
+    "record others; the headers say which there are.\n\n"
+    "| function | PyTorch | composed of |\n|---|---|---|\n";
 
 static void print_page(void)
 {
@@ -237,7 +410,35 @@ static void print_page(void)
     learn_all(&b);
     print(&page, "%s", head);
     for (size_t i = 0; rw_builtin_name(i); i++) print_row(&page, &b, i);
+    print(&page, "%s", head_of_functions);
+    print_functions(&page, &b);
     fixture_close(&b);
+}
+
+/* Headers whose functions record what they are named for. */
+static const char *const headers[] = { "attention", "compare",   "conv",      "create",     "custom_grad", "einsum",
+                                       "float8",    "gather",    "losses",    "moe",        "norm",        "ops",
+                                       "pointwise", "quantized", "recurrent", "reductions", "select" };
+
+Test(table, every_function_that_records_has_a_row)
+{
+    static const char rest[] = "_at(rw_site at, rw_tape *t";
+    static char header[TEXT_MOST];
+    print_page();
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        char row[256];
+        snprintf(row, sizeof row, "%s/%s.h", REWIND_HEADERS, headers[i]);
+        FILE *const f = fopen(row, "r");
+        cr_assert_not_null(f, "%s", row);
+        header[fread(header, 1, sizeof header - 1, f)] = '\0';
+        fclose(f);
+        for (const char *end = header; (end = strstr(end, rest)); end++) {
+            const char *name = end;
+            while (strncmp(name, "rw_", 3)) name--;
+            snprintf(row, sizeof row, "\n| `%.*s` |", (int)(end - name - 3), name + 3);
+            cr_expect(strstr(page.at, row), "%s.h: no row%s", headers[i], row);
+        }
+    }
 }
 
 Test(table, the_page_says_what_the_definitions_say)
