@@ -539,6 +539,42 @@ Test(moe, losses_are_what_their_closed_forms_say)
     fixture_close(&b);
 }
 
+/*
+ * By the logits z of T tokens, p their softmax and load a constant, as it counts rows:
+ *     aux: c E / (k T^2) p_te (load_e - sum over i of p_ti load_i)        z-loss: 2 c / T logsumexp(z_t) p_te
+ */
+Test(moe, gradients_of_losses_are_what_their_closed_forms_say)
+{
+    enum { T = 3, E = 4, K = 2 };
+    struct fixture b = fixture_open(1, 1);
+    static const double logits[T][E] = { { 1, 0, 2, 0.5 }, { 0.25, -1, 3, 1 }, { -0.5, 0.75, 1.5, 0.125 } };
+    static const double load[E] = { 1, 1, 3, 1 }; /* chosen: 2 0, 2 3, 2 1 */
+    rw_tensor *const z = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(T, E), logits)), *index, *scores;
+    const rw_moe_router_params params = { .choice = { .k = K }, .score = RW_MOE_SOFTMAX };
+    rw_moe_routes r;
+    cr_assert(rw_moe_router(b.t, z, &params, &index, &scores));
+    cr_assert_eq(rw_moe_route(b.t, index, E, &r), RW_OK);
+    rw_tensor *const losses[] = { rw_moe_aux_loss(b.t, scores, &r, 0.01), rw_moe_z_loss(b.t, z, 0.5) };
+    for (int loss = 0; loss < 2; loss++) {
+        rw_tensor *grad;
+        cr_assert_eq(rw_grad(b.t, losses[loss], &z, 1, &grad), RW_OK, "%s", rw_error_message(b.ctx));
+        double *const got = bytes_of(b.t, grad);
+        for (int t = 0; t < T; t++) {
+            double sum = 0, mean = 0;
+            for (int e = 0; e < E; e++) sum += exp(logits[t][e]);
+            for (int e = 0; e < E; e++) mean += exp(logits[t][e]) / sum * load[e];
+            for (int e = 0; e < E; e++) {
+                const double p = exp(logits[t][e]) / sum;
+                const double want = loss ? 2 * 0.5 / T * log(sum) * p : 0.01 * E / (K * T * T) * p * (load[e] - mean);
+                cr_expect_float_eq(got[t * E + e], want, 1e-15, "loss %d, token %d, expert %d: %g, not %g", loss, t, e,
+                                   got[t * E + e], want);
+            }
+        }
+        free(got);
+    }
+    fixture_close(&b);
+}
+
 /* ---- experts large enough for the library's products ---- */
 
 enum { WIDE_IN = 80, WIDE_OUT = 400, WIDE_EXPERTS = 3, WIDE_ROWS = 600 };

@@ -393,8 +393,8 @@ static const char head[] =
     "tests record of the first operand, and of others where theirs are other ones; *floats* are f32, f64, bf16 and\n"
     "f16, *any* are those, i32 and bool. *Backward reads* is what the op's own rule reads, and so what recompute can\n"
     "save: under `none` it is kept from forward to backward. What is no operand there is made beside the result:\n"
-    "*lse*, a log-sum-exp, statistics, places. *May write over* is what an op's result may take the memory of. *Recipe* is\n"
-    "what an open one ([precision.md](precision.md)) casts inputs to. What is missing:\n"
+    "*lse*, a log-sum-exp, statistics, places. *May write over* is what an op's result may take the memory of.\n"
+    "*Recipe* is what an open one ([precision.md](precision.md)) casts inputs to. What is missing:\n"
     "[adding_an_op.md](adding_an_op.md).\n\n"
     "| op | PyTorch | types | backward reads | may write over | recipe |\n|---|---|---|---|---|---|\n";
 
