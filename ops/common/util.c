@@ -109,6 +109,16 @@ rw_tensor *rw_grad_narrowed(rw_grad_call *g, int i, rw_tensor *x)
     return x ? rw_cast(rw_grad_tape(g), x, rw_tensor_dtype(rw_grad_input(g, i))) : NULL;
 }
 
+rw_tensor *rw_grad_widened(rw_grad_call *g, rw_tensor *x)
+{
+    return x && rw_dtype_size(rw_tensor_dtype(x)) == 2 ? rw_cast(rw_grad_tape(g), x, RW_F32) : x;
+}
+
+rw_status rw_grad_set_narrowed(rw_grad_call *g, int i, rw_tensor *dx)
+{
+    return rw_grad_set(g, i, rw_grad_narrowed(g, i, dx));
+}
+
 double rw_constant(const rw_tensor *x, double value)
 {
     if (rw_tensor_dtype(x) == RW_F64) return value;

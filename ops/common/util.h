@@ -34,6 +34,14 @@ rw_status rw_want_sum_of(rw_op_call *call, int sum, int term);
 /* For rules: x in the type of input i, which its gradient's sum may be wider than. */
 rw_tensor *rw_grad_narrowed(rw_grad_call *g, int i, rw_tensor *x);
 
+/* For rules that compose what else a fused op does: x in the type that it computes in, float32 for 16 bits, in which
+   squares would leave the range between two ops, and differences lose their bits. Other types stay as they are, without
+   a node; so does NULL. */
+rw_tensor *rw_grad_widened(rw_grad_call *g, rw_tensor *x);
+
+/* What is made of widened operands as the gradient of input i, in that one's type. */
+rw_status rw_grad_set_narrowed(rw_grad_call *g, int i, rw_tensor *dx);
+
 static inline rw_shape rw_in_shape(const rw_op_call *call, int i)
 {
     return rw_layout_shape(call->in[i].layout);

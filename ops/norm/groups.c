@@ -166,7 +166,7 @@ static bool wants_x(const rw_grad_call *g)
 static rw_status set_x(rw_grad_call *g, rw_tensor *dx)
 {
     const struct rw_groups_attrs *const a = rw_grad_attrs(g);
-    if (!a->more) return rw_grad_set(g, 0, dx);
+    if (!a->more) return rw_grad_set_narrowed(g, 0, dx);
     rw_tensor *const x = rw_grad_value(g, a->whole);
     return rw_grad_set_value(g, x, dx ? rw_cast(rw_grad_tape(g), dx, rw_tensor_dtype(x)) : NULL);
 }
@@ -179,11 +179,11 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_groups *of, rw_tens
 {
     rw_tape *const t = rw_grad_tape(g);
     const int weight = rw_groups_weight(of);
-    rw_tensor *const x0 = x_of(g), *const w0 = rw_grad_input(g, weight);
+    rw_tensor *const x0 = rw_grad_widened(g, x_of(g)), *const w0 = rw_grad_widened(g, rw_grad_input(g, weight));
     const rw_shape image = rw_tensor_shape(x0), vector = rw_tensor_shape(w0);
     const rw_shape cut = RW_SHAPE(of->segments, of->rows, of->groups, of->width), row = RW_SHAPE(of->groups, of->width);
     rw_tensor *const x = rw_reshape(t, x0, cut), *const w = rw_reshape(t, w0, row);
-    rw_tensor *const dy = rw_reshape(t, dz, cut);
+    rw_tensor *const dy = rw_reshape(t, rw_grad_widened(g, dz), cut);
     rw_tensor *mean, *var, *centred;
     if (of->given) {
         mean = rw_reshape(t, rw_cast(t, rw_grad_input(g, weight + 2), rw_tensor_dtype(x0)), row);
@@ -204,9 +204,9 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_groups *of, rw_tens
         RW_CHECK(set_x(g, rw_reshape(t, rw_mul(t, r, h), image)));
     }
     if (rw_grad_wanted(g, weight))
-        RW_CHECK(rw_grad_set(g, weight, rw_reshape(t, rw_sum_to(t, rw_mul(t, dy, xh), row), vector)));
+        RW_CHECK(rw_grad_set_narrowed(g, weight, rw_reshape(t, rw_sum_to(t, rw_mul(t, dy, xh), row), vector)));
     if (!rw_grad_wanted(g, weight + 1)) return RW_OK;
-    return rw_grad_set(g, weight + 1, rw_reshape(t, rw_sum_to(t, dy, row), vector));
+    return rw_grad_set_narrowed(g, weight + 1, rw_reshape(t, rw_sum_to(t, dy, row), vector));
 }
 
 /* The fused backward op. It goes through the relu of the result itself, unless that stood behind a sum: dz has then. */

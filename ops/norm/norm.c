@@ -98,7 +98,8 @@ BACKWARD(rmsnorm_backward_columns_add, 3, INPUTS_3_TO_5, { 0, 5 }, { 1, 3 }, { 2
 static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const x = rw_grad_input(g, 0), *const w = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const x = rw_grad_widened(g, rw_grad_input(g, 0)), *const w = rw_grad_widened(g, rw_grad_input(g, 1));
+    rw_tensor *const dy = rw_grad_widened(g, rw_grad_upstream(g, 0));
     const rw_shape vector = rw_tensor_shape(w);
     rw_tensor *const centred = a->rms ? x : rw_sub(t, x, rw_mean(t, x, RW_AXES(-1), true));
     rw_tensor *const var = rw_mean(t, rw_mul(t, centred, centred), RW_AXES(-1), true);
@@ -106,9 +107,9 @@ static rw_status grad_again(rw_grad_call *g, const struct rw_norm_attrs *a)
     rw_tensor *const xh = rw_mul(t, centred, r), *const h = rw_mul(t, dy, w);
     rw_tensor *inner = rw_mul(t, xh, rw_mean(t, rw_mul(t, h, xh), RW_AXES(-1), true));
     if (!a->rms) inner = rw_add(t, inner, rw_mean(t, h, RW_AXES(-1), true));
-    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set(g, 0, rw_mul(t, r, rw_sub(t, h, inner))));
-    if (rw_grad_wanted(g, 1)) RW_CHECK(rw_grad_set(g, 1, rw_sum_to(t, rw_mul(t, dy, xh), vector)));
-    if (a->vectors == 2 && rw_grad_wanted(g, 2)) return rw_grad_set(g, 2, rw_sum_to(t, dy, vector));
+    if (rw_grad_wanted(g, 0)) RW_CHECK(rw_grad_set_narrowed(g, 0, rw_mul(t, r, rw_sub(t, h, inner))));
+    if (rw_grad_wanted(g, 1)) RW_CHECK(rw_grad_set_narrowed(g, 1, rw_sum_to(t, rw_mul(t, dy, xh), vector)));
+    if (a->vectors == 2 && rw_grad_wanted(g, 2)) return rw_grad_set_narrowed(g, 2, rw_sum_to(t, dy, vector));
     return RW_OK;
 }
 
