@@ -46,16 +46,21 @@ static rw_tensor *off_zero(rw_tape *t, rw_tensor *a, rw_tensor *which)
 static rw_status set_composed(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const a = rw_grad_input(g, 0), *const b = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const a = rw_grad_widened(g, rw_grad_input(g, 0)), *const b = rw_grad_widened(g, rw_grad_input(g, 1));
+    rw_tensor *const dy = rw_grad_widened(g, rw_grad_upstream(g, 0));
     rw_tensor *const zero = rw_fill_at(RW_HERE, t, rw_tensor_dtype(b), RW_SCALAR, 0);
     if (rw_grad_wanted(g, 0)) {
         rw_tensor *const one = rw_fill_at(RW_HERE, t, rw_tensor_dtype(b), RW_SCALAR, 1);
         rw_tensor *const safe = off_zero(t, a, rw_leave_at(RW_HERE, t, one, b));
-        RW_CHECK(rw_grad_set_broadcast(g, 0, rw_mul(t, dy, rw_mul(t, b, rw_pow(t, safe, rw_add_scalar(t, b, -1))))));
+        rw_tensor *const slope = rw_mul(t, b, rw_pow(t, safe, rw_add_scalar(t, b, -1)));
+        RW_CHECK(rw_grad_set_broadcast(g, 0, rw_grad_narrowed(g, 0, rw_mul(t, dy, slope))));
     }
     if (!rw_grad_wanted(g, 1)) return RW_OK;
     rw_tensor *const safe = off_zero(t, a, rw_at_least_at(RW_HERE, t, b, zero));
-    return rw_grad_set_broadcast(g, 1, rw_mul(t, dy, rw_mul(t, rw_grad_output(g, 0), rw_log(t, safe))));
+    /* as stored in 16 bits the power may be infinite where dy times it is not */
+    rw_tensor *const power = a == rw_grad_input(g, 0) ? rw_grad_output(g, 0) : rw_pow(t, a, b);
+    rw_tensor *const db = rw_mul(t, dy, rw_mul(t, power, rw_log(t, safe)));
+    return rw_grad_set_broadcast(g, 1, rw_grad_narrowed(g, 1, db));
 }
 
 static rw_status grad_pow(rw_grad_call *g)

@@ -33,11 +33,13 @@ static const rw_op_def rw_op_swiglu_backward = { .name = "swiglu_backward",
 static rw_status grad_again(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const gate = rw_grad_input(g, 0), *const up = rw_grad_input(g, 1), *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const gate = rw_grad_widened(g, rw_grad_input(g, 0));
+    rw_tensor *const up = rw_grad_widened(g, rw_grad_input(g, 1));
+    rw_tensor *const dy = rw_grad_widened(g, rw_grad_upstream(g, 0));
     rw_tensor *const s = rw_sigmoid(t, gate);
     rw_tensor *const slope = rw_mul(t, s, rw_add_scalar(t, rw_mul(t, gate, rw_add_scalar(t, rw_neg(t, s), 1)), 1));
-    RW_CHECK(rw_grad_set(g, 0, rw_mul(t, rw_mul(t, dy, up), slope)));
-    return rw_grad_set(g, 1, rw_mul(t, dy, rw_mul(t, gate, s)));
+    RW_CHECK(rw_grad_set_narrowed(g, 0, rw_mul(t, rw_mul(t, dy, up), slope)));
+    return rw_grad_set_narrowed(g, 1, rw_mul(t, dy, rw_mul(t, gate, s)));
 }
 
 static rw_status grad(rw_grad_call *g)

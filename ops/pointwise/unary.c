@@ -60,16 +60,25 @@ BACKWARD(silu)
 BACKWARD(gelu)
 BACKWARD(gelu_tanh)
 
-/* dy times an expression in x (the input), y (the output) and t (the tape), or the fused op. */
-#define RULE(NAME, FUSED_OP, KEPT, EXPR)                                                                               \
+/* dy times an expression in x (the input), y (the output) and t (the tape). */
+#define RULE(NAME, EXPR)                                                                                               \
     static rw_status grad_##NAME(rw_grad_call *g)                                                                      \
     {                                                                                                                  \
         rw_tape *const t = rw_grad_tape(g);                                                                            \
         rw_tensor *const dy = rw_grad_upstream(g, 0), *const x = rw_grad_input(g, 0), *const y = rw_grad_output(g, 0); \
-        const rw_op_def *const fused = FUSED_OP;                                                                       \
         (void)x, (void)y;                                                                                              \
-        if (fused && !rw_grad_again(g)) return rw_grad_set(g, 0, rw_pointwise_at(RW_HERE, t, fused, KEPT, dy));        \
         return rw_grad_set(g, 0, EXPR);                                                                                \
+    }
+
+/* The fused op, or dy times an expression in k, which is kept, in the type that the fused op computes in. */
+#define FUSED_RULE(NAME, KEPT, EXPR)                                                                                   \
+    static rw_status grad_##NAME(rw_grad_call *g)                                                                      \
+    {                                                                                                                  \
+        rw_tape *const t = rw_grad_tape(g);                                                                            \
+        rw_tensor *dy = rw_grad_upstream(g, 0), *k = KEPT;                                                             \
+        if (!rw_grad_again(g)) return rw_grad_set(g, 0, rw_pointwise_at(RW_HERE, t, &rw_op_##NAME##_backward, k, dy)); \
+        dy = rw_grad_widened(g, dy), k = rw_grad_widened(g, k);                                                        \
+        return rw_grad_set_narrowed(g, 0, EXPR);                                                                       \
     }
 
 static rw_tensor *one_minus(rw_tape *t, rw_tensor *x)
@@ -114,24 +123,24 @@ static double constant_of(const rw_grad_call *g)
     return ((const struct rw_pointwise_attrs *)rw_grad_attrs(g))->constant;
 }
 
-RULE(scale, NULL, x, rw_scale(t, dy, constant_of(g)))
-RULE(add_scalar, NULL, x, dy)
-RULE(neg, NULL, x, rw_neg(t, dy))
-RULE(pow_scalar, NULL, x, rw_mul(t, dy, pow_slope(t, x, constant_of(g))))
-RULE(abs, NULL, x, rw_mul(t, dy, rw_sign_at(RW_HERE, t, x)))
-RULE(exp, NULL, y, rw_mul(t, dy, y))
-RULE(log, NULL, x, rw_div(t, dy, x))
-RULE(log1p, NULL, x, rw_div(t, dy, rw_add_scalar(t, x, 1)))
-RULE(sqrt, &rw_op_sqrt_backward, y, rw_div(t, rw_scale(t, dy, 0.5), y))
-RULE(tanh, &rw_op_tanh_backward, y, rw_mul(t, dy, one_minus(t, rw_mul(t, y, y))))
-RULE(erf, NULL, x, rw_mul(t, dy, rw_scale(t, rw_exp(t, rw_neg(t, rw_mul(t, x, x))), 2 / sqrt(3.14159265358979323846))))
-RULE(sin, NULL, x, rw_mul(t, dy, rw_cos(t, x)))
-RULE(cos, NULL, x, rw_neg(t, rw_mul(t, dy, rw_sin(t, x))))
-RULE(softplus, NULL, x, rw_mul(t, dy, rw_sigmoid(t, x)))
-RULE(sigmoid, &rw_op_sigmoid_backward, y, rw_mul(t, dy, rw_mul(t, y, one_minus(t, y))))
-RULE(relu, NULL, y, rw_relu_slope(g, y, dy))
-RULE(silu, &rw_op_silu_backward, x, rw_mul(t, dy, silu_slope(t, x)))
-RULE(gelu, &rw_op_gelu_backward, x, rw_mul(t, dy, gelu_slope(t, x)))
+RULE(scale, rw_scale(t, dy, constant_of(g)))
+RULE(add_scalar, dy)
+RULE(neg, rw_neg(t, dy))
+RULE(pow_scalar, rw_mul(t, dy, pow_slope(t, x, constant_of(g))))
+RULE(abs, rw_mul(t, dy, rw_sign_at(RW_HERE, t, x)))
+RULE(exp, rw_mul(t, dy, y))
+RULE(log, rw_div(t, dy, x))
+RULE(log1p, rw_div(t, dy, rw_add_scalar(t, x, 1)))
+FUSED_RULE(sqrt, rw_grad_output(g, 0), rw_div(t, rw_scale(t, dy, 0.5), k))
+FUSED_RULE(tanh, rw_grad_output(g, 0), rw_mul(t, dy, one_minus(t, rw_mul(t, k, k))))
+RULE(erf, rw_mul(t, dy, rw_scale(t, rw_exp(t, rw_neg(t, rw_mul(t, x, x))), 2 / sqrt(3.14159265358979323846))))
+RULE(sin, rw_mul(t, dy, rw_cos(t, x)))
+RULE(cos, rw_neg(t, rw_mul(t, dy, rw_sin(t, x))))
+RULE(softplus, rw_mul(t, dy, rw_sigmoid(t, x)))
+FUSED_RULE(sigmoid, rw_grad_output(g, 0), rw_mul(t, dy, rw_mul(t, k, one_minus(t, k))))
+RULE(relu, rw_relu_slope(g, y, dy))
+FUSED_RULE(silu, rw_grad_input(g, 0), rw_mul(t, dy, silu_slope(t, k)))
+FUSED_RULE(gelu, rw_grad_input(g, 0), rw_mul(t, dy, gelu_slope(t, k)))
 
 rw_tensor *rw_relu_slope(rw_grad_call *g, rw_tensor *y, rw_tensor *dy)
 {
@@ -144,10 +153,13 @@ rw_tensor *rw_gelu_tanh_slope(rw_grad_call *g, rw_tensor *x, rw_tensor *dy)
 {
     rw_tape *const t = rw_grad_tape(g);
     if (!rw_grad_again(g)) return rw_pointwise_at(RW_HERE, t, &rw_op_gelu_tanh_backward, x, dy);
-    return rw_mul(t, dy, gelu_tanh_slope(t, x));
+    const rw_dtype dtype = rw_tensor_dtype(x);
+    rw_tensor *const slope = gelu_tanh_slope(t, rw_grad_widened(g, x));
+    rw_tensor *const dx = rw_mul(t, rw_grad_widened(g, dy), slope);
+    return dx ? rw_cast(t, dx, dtype) : NULL;
 }
 
-RULE(gelu_tanh, NULL, x, rw_gelu_tanh_slope(g, x, dy))
+RULE(gelu_tanh, rw_gelu_tanh_slope(g, x, dy))
 
 #define UNARY_OP(NAME, GRAD, FLAGS, RAISED)                                                             \
     RW_DECLARE_KERNELS(rw_##NAME)                                                                       \

@@ -89,8 +89,9 @@ static rw_tensor *through_tanh(rw_tape *t, rw_tensor *dy, rw_tensor *y)
 static rw_status again_lstm(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const gates = rw_grad_input(g, 0), *const c = rw_grad_input(g, 1);
-    rw_tensor *const dh = rw_grad_upstream(g, 0), *dc = rw_grad_upstream(g, 1);
+    rw_tensor *const gates = rw_grad_widened(g, rw_grad_input(g, 0));
+    rw_tensor *const c = rw_grad_widened(g, rw_grad_input(g, 1));
+    rw_tensor *const dh = rw_grad_widened(g, rw_grad_upstream(g, 0)), *dc = rw_grad_widened(g, rw_grad_upstream(g, 1));
     const int64_t h = rw_tensor_shape(c).dim[1];
     rw_tensor *const i = rw_sigmoid(t, gate(t, gates, 0, h)), *const f = rw_sigmoid(t, gate(t, gates, 1, h));
     rw_tensor *const a = rw_tanh(t, gate(t, gates, 2, h)), *const o = rw_sigmoid(t, gate(t, gates, 3, h));
@@ -105,15 +106,16 @@ static rw_status again_lstm(rw_grad_call *g)
         through_tanh(t, rw_mul(t, dc, i), a),
         dh ? through_sigmoid(t, rw_mul(t, dh, y), o) : rw_scale(t, o, 0),
     };
-    RW_CHECK(rw_grad_set(g, 0, rw_concat(t, parts, RW_LSTM_GATES, -1)));
-    return rw_grad_set(g, 1, rw_mul(t, dc, f));
+    RW_CHECK(rw_grad_set_narrowed(g, 0, rw_concat(t, parts, RW_LSTM_GATES, -1)));
+    return rw_grad_set_narrowed(g, 1, rw_mul(t, dc, f));
 }
 
 static rw_status again_gru(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const x = rw_grad_input(g, 0), *const y = rw_grad_input(g, 1), *const h = rw_grad_input(g, 2);
-    rw_tensor *const dh = rw_grad_upstream(g, 0);
+    rw_tensor *const x = rw_grad_widened(g, rw_grad_input(g, 0)), *const y = rw_grad_widened(g, rw_grad_input(g, 1));
+    rw_tensor *const h = rw_grad_widened(g, rw_grad_input(g, 2));
+    rw_tensor *const dh = rw_grad_widened(g, rw_grad_upstream(g, 0));
     const int64_t n = rw_tensor_shape(h).dim[1];
     rw_tensor *const r = rw_sigmoid(t, rw_add(t, gate(t, x, 0, n), gate(t, y, 0, n)));
     rw_tensor *const z = rw_sigmoid(t, rw_add(t, gate(t, x, 1, n), gate(t, y, 1, n)));
@@ -123,9 +125,9 @@ static rw_status again_gru(rw_grad_call *g)
     rw_tensor *const dr = through_sigmoid(t, rw_mul(t, da, of_h), r);
     rw_tensor *const dz = through_sigmoid(t, rw_mul(t, dh, rw_sub(t, h, a)), z);
     rw_tensor *const parts[] = { dr, dz, da }, *const other[] = { dr, dz, rw_mul(t, da, r) };
-    RW_CHECK(rw_grad_set(g, 0, rw_concat(t, parts, RW_GRU_GATES, -1)));
-    RW_CHECK(rw_grad_set(g, 1, rw_concat(t, other, RW_GRU_GATES, -1)));
-    return rw_grad_set(g, 2, rw_mul(t, dh, z));
+    RW_CHECK(rw_grad_set_narrowed(g, 0, rw_concat(t, parts, RW_GRU_GATES, -1)));
+    RW_CHECK(rw_grad_set_narrowed(g, 1, rw_concat(t, other, RW_GRU_GATES, -1)));
+    return rw_grad_set_narrowed(g, 2, rw_mul(t, dh, z));
 }
 
 /* ---- rules ---- */

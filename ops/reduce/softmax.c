@@ -49,14 +49,15 @@ static rw_status grad_softmax(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     const struct rw_softmax_attrs a = *(const struct rw_softmax_attrs *)rw_grad_attrs(g);
-    rw_tensor *const y = rw_grad_output(g, 0), *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *y = rw_grad_output(g, 0), *dy = rw_grad_upstream(g, 0);
     if (!rw_grad_again(g)) {
         rw_tensor *const in[] = { y, dy };
         return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_softmax_backward, in, 2, &a, sizeof a, NULL));
     }
+    y = rw_grad_widened(g, y), dy = rw_grad_widened(g, dy);
     rw_tensor *const dot = rw_sum(t, rw_mul(t, y, dy), axis_set(&a), true);
     rw_tensor *const dx = rw_mul(t, y, rw_sub(t, dy, dot));
-    return rw_grad_set(g, 0, a.scale == 1 ? dx : rw_scale(t, dx, a.scale));
+    return rw_grad_set_narrowed(g, 0, a.scale == 1 ? dx : rw_scale(t, dx, a.scale));
 }
 
 /* dx = dy - exp(y) * sum(dy) */
@@ -64,12 +65,13 @@ static rw_status grad_log_softmax(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     const struct rw_softmax_attrs a = *(const struct rw_softmax_attrs *)rw_grad_attrs(g);
-    rw_tensor *const y = rw_grad_output(g, 0), *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *y = rw_grad_output(g, 0), *dy = rw_grad_upstream(g, 0);
     if (!rw_grad_again(g)) {
         rw_tensor *const in[] = { y, dy };
         return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_log_softmax_backward, in, 2, &a, sizeof a, NULL));
     }
-    return rw_grad_set(g, 0, rw_sub(t, dy, rw_mul(t, rw_exp(t, y), rw_sum(t, dy, axis_set(&a), true))));
+    y = rw_grad_widened(g, y), dy = rw_grad_widened(g, dy);
+    return rw_grad_set_narrowed(g, 0, rw_sub(t, dy, rw_mul(t, rw_exp(t, y), rw_sum(t, dy, axis_set(&a), true))));
 }
 
 #define SOFTMAX(NAME, KERNEL, GRAD)                                                                                    \
