@@ -52,11 +52,12 @@ ELEMENT_OP(bce_with_logits_slope, 3, NULL)
 static rw_tensor *bce_slope(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_input(g, 2) };
+    rw_tensor *in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_input(g, 2) };
     if (!rw_grad_again(g)) return rw_apply(t, &rw_op_bce_with_logits_slope, in, 3, NULL, 0, NULL);
+    for (int i = 0; i < 3; i++) in[i] = rw_grad_widened(g, in[i]);
     rw_tensor *const positive = rw_mul(t, in[2], in[1]);
     rw_tensor *const all = rw_add_scalar(t, rw_sub(t, positive, in[1]), 1);
-    return rw_sub(t, rw_mul(t, all, rw_sigmoid(t, in[0])), positive);
+    return rw_grad_narrowed(g, 0, rw_sub(t, rw_mul(t, all, rw_sigmoid(t, in[0])), positive));
 }
 
 static rw_status grad_bce(rw_grad_call *g)
@@ -88,12 +89,13 @@ static rw_status grad_huber(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     const struct rw_pointwise_attrs a = *(const struct rw_pointwise_attrs *)rw_grad_attrs(g);
-    rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
+    rw_tensor *in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_upstream(g, 0) };
     rw_tensor *slope;
     if (rw_grad_again(g)) {
+        for (int i = 0; i < 3; i++) in[i] = rw_grad_widened(g, in[i]);
         rw_tensor *const d = rw_scale(t, rw_sub(t, in[0], in[1]), 1 / a.constant), *const one = scalar(t, in[0], 1);
         rw_tensor *const clipped = rw_maximum(t, rw_minimum(t, d, one), rw_neg(t, one));
-        slope = rw_mul(t, in[2], rw_scale(t, clipped, a.constant));
+        slope = rw_grad_narrowed(g, 0, rw_mul(t, in[2], rw_scale(t, clipped, a.constant)));
     } else {
         slope = rw_apply(t, &rw_op_huber_backward, in, 3, &a, sizeof a, NULL);
     }

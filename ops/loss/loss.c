@@ -59,22 +59,22 @@ static const rw_op_def rw_op_cross_entropy_backward = { .name = "cross_entropy_b
                                                         .workspace = RW_WORKSPACES(
                                                             NULL, rw_cross_entropy_backward_workspace_cuda) };
 
-/* The fused backward has no gradient of its own; (softmax - onehot) * dy / n has. */
+/* The fused backward has no gradient of its own; (softmax - onehot) * dy / n has. In the loss's type: dy may be the
+   scale of a loss, and 1 / n a number that 16 bits do not hold. */
 static rw_tensor *again(rw_grad_call *g, const struct rw_cross_entropy_attrs *a)
 {
     rw_tape *const t = rw_grad_tape(g);
-    rw_tensor *const x = rw_grad_input(g, 0), *const dy = rw_grad_upstream(g, 0);
+    rw_tensor *const x = rw_grad_widened(g, rw_grad_input(g, 0)), *const dy = rw_grad_upstream(g, 0);
     rw_tensor *const weights = rw_cross_entropy_weights_at(RW_HERE, t, rw_grad_input(g, 1), rw_tensor_shape(x),
                                                            rw_tensor_dtype(x), a);
     rw_tensor *const rows = rw_neg(t, rw_sum(t, weights, RW_AXES(-1), true)); /* 1 / n, or 0 for an ignored row */
-    rw_tensor *const scale = rw_cast(t, dy, rw_tensor_dtype(x));
-    return rw_mul(t, rw_add(t, rw_mul(t, rw_softmax(t, x, -1), rows), weights), scale);
+    return rw_mul(t, rw_add(t, rw_mul(t, rw_softmax(t, x, -1), rows), weights), dy);
 }
 
 static rw_status grad(rw_grad_call *g)
 {
     const struct rw_cross_entropy_attrs a = *(const struct rw_cross_entropy_attrs *)rw_grad_attrs(g);
-    if (rw_grad_again(g)) return rw_grad_set(g, 0, again(g, &a));
+    if (rw_grad_again(g)) return rw_grad_set_narrowed(g, 0, again(g, &a));
     rw_tensor *const in[] = { rw_grad_input(g, 0), rw_grad_input(g, 1), rw_grad_output(g, 1), rw_grad_upstream(g, 0) };
     return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_cross_entropy_backward, in, 4, &a, sizeof a, NULL));
 }
@@ -176,7 +176,8 @@ static rw_status grad_mse(rw_grad_call *g)
     rw_tensor *dx;
     if (rw_grad_again(g)) {
         const int64_t n = rw_shape_numel(rw_tensor_shape(x));
-        dx = rw_mul(t, rw_scale(t, rw_sub(t, x, y), n ? 2 / (double)n : 0), rw_cast(t, dy, rw_tensor_dtype(x)));
+        rw_tensor *const d = rw_sub(t, rw_grad_widened(g, x), rw_grad_widened(g, y)); /* in the loss's type */
+        dx = rw_grad_narrowed(g, 0, rw_mul(t, rw_scale(t, d, n ? 2 / (double)n : 0), dy));
     } else {
         rw_tensor *const in[] = { x, y, dy };
         dx = rw_apply(rw_grad_tape(g), &rw_op_mse_loss_backward, in, 3, NULL, 0, NULL);
