@@ -1,6 +1,8 @@
 /*
  * Gradients of attention that can be differentiated again: ops that have gradients themselves, with the scores in
- * memory. What options put between the products and the softmax is a matrix here.
+ * memory. What options put between the products and the softmax is a matrix here. Of 16 bits all is computed in
+ * float32, as inside of the fused kernels: float16 does not hold every q k, and the slope of a soft cap is 1 less a
+ * number near 1.
  */
 #include "ops/attention/attention.h"
 #include "ops/random/random.h"
@@ -10,6 +12,7 @@ struct composed {
     rw_grad_call *g;
     rw_tape *t;
     const struct rw_attention_attrs *attrs;
+    rw_dtype wide;
     rw_shape q; /* [batch, heads, seq, d] */
     int64_t kv_heads, group, kv_seq;
     rw_tensor *slope; /* what soft-capping multiplies the scores' gradient by; NULL without */
@@ -32,8 +35,7 @@ static rw_tensor *transposed(const struct composed *c, rw_tensor *x)
 /* A matrix of attention_bias, which has one head where all are alike. */
 static rw_tensor *bias(const struct composed *c, bool seen)
 {
-    struct rw_attention_bias_attrs a = { *c->attrs, c->q.dim[1], c->q.dim[2], c->kv_seq,
-                                         rw_tensor_dtype(rw_grad_input(c->g, 0)), seen };
+    struct rw_attention_bias_attrs a = { *c->attrs, c->q.dim[1], c->q.dim[2], c->kv_seq, c->wide, seen };
     rw_tensor *in[ATT_EXTRAS];
     int n = 0;
     for (int i = 0; i < ATT_EXTRAS; i++) {
@@ -72,7 +74,7 @@ static rw_tensor *probabilities(struct composed *c, rw_tensor *scores)
     }
     s = rw_add(t, s, bias(c, false));
     const int sinks = rw_att_extra(a, ATT_SINKS, 3);
-    s = sinks < 0 ? rw_softmax(t, s, -1) : with_sinks(c, s, rw_grad_input(c->g, sinks));
+    s = sinks < 0 ? rw_softmax(t, s, -1) : with_sinks(c, s, rw_grad_widened(c->g, rw_grad_input(c->g, sinks)));
     return rw_mul(t, s, bias(c, true));
 }
 
@@ -88,16 +90,15 @@ static rw_status set_summed(const struct composed *c, int i, rw_tensor *dx)
 {
     const rw_shape shape = rw_tensor_shape(rw_grad_input(c->g, i));
     if (!dx) return rw_grad_set(c->g, i, NULL);
-    if (i == 0) return rw_grad_set(c->g, i, rw_reshape(c->t, dx, shape));
+    if (i == 0) return rw_grad_set_narrowed(c->g, i, rw_reshape(c->t, dx, shape));
     const rw_shape one = RW_SHAPE(shape.dim[0], shape.dim[1], 1, shape.dim[2], shape.dim[3]);
-    return rw_grad_set(c->g, i, rw_reshape(c->t, rw_sum_to(c->t, dx, one), shape));
+    return rw_grad_set_narrowed(c->g, i, rw_reshape(c->t, rw_sum_to(c->t, dx, one), shape));
 }
 
-/* The gradient of the log-sum-exp [b, h, s] as a column, in the scores' type. */
+/* The gradient of the log-sum-exp [b, h, s], which has the scores' type, as a column. */
 static rw_tensor *column_of(const struct composed *c, rw_tensor *dlse)
 {
-    rw_tensor *const x = rw_cast(c->t, dlse, rw_tensor_dtype(rw_grad_input(c->g, 0)));
-    return rw_reshape(c->t, x, RW_SHAPE(c->q.dim[0], c->kv_heads, c->group, c->q.dim[2], 1));
+    return rw_reshape(c->t, dlse, RW_SHAPE(c->q.dim[0], c->kv_heads, c->group, c->q.dim[2], 1));
 }
 
 /* ds: the gradient of what the softmax takes; flow: what a sink's probability is multiplied by. */
@@ -112,7 +113,7 @@ static rw_status set_extras(const struct composed *c, rw_tensor *ds, rw_tensor *
     }
     if (sinks < 0 || !rw_grad_wanted(c->g, sinks)) return RW_OK;
     rw_tensor *const all = rw_reshape(t, rw_mul(t, c->sink, flow), RW_SHAPE(c->q.dim[0], c->q.dim[1], c->q.dim[2]));
-    return rw_grad_set(c->g, sinks, rw_sum(t, all, RW_AXES(0, 2), false));
+    return rw_grad_set_narrowed(c->g, sinks, rw_sum(t, all, RW_AXES(0, 2), false));
 }
 
 rw_status rw_att_grad_again(rw_grad_call *g)
@@ -121,11 +122,14 @@ rw_status rw_att_grad_again(rw_grad_call *g)
     const struct rw_attention_attrs *const a = rw_grad_attrs(g);
     const rw_shape shape = rw_tensor_shape(rw_grad_input(g, 0)), keys = rw_tensor_shape(rw_grad_input(g, 1));
     const int64_t kv_heads = keys.dim[1];
-    struct composed c = { g, t, a, shape, kv_heads, kv_heads ? shape.dim[1] / kv_heads : 0, keys.dim[2], NULL, NULL };
-    rw_tensor *const q = grouped(t, rw_grad_input(g, 0), kv_heads), *const dlse = rw_grad_upstream(g, 1);
-    rw_tensor *const y = rw_grad_upstream(g, 0), *const dy = y ? grouped(t, rw_transpose(t, y, 1, 2), kv_heads) : NULL;
-    rw_tensor *const k = grouped(t, rw_grad_input(g, 1), kv_heads);
-    rw_tensor *const v = grouped(t, rw_grad_input(g, 2), kv_heads);
+    const rw_dtype wide = rw_att_sum_type(rw_tensor_dtype(rw_grad_input(g, 0)));
+    const int64_t group = kv_heads ? shape.dim[1] / kv_heads : 0;
+    struct composed c = { g, t, a, wide, shape, kv_heads, group, keys.dim[2], NULL, NULL };
+    rw_tensor *const dlse = rw_grad_upstream(g, 1), *const y = rw_grad_widened(g, rw_grad_upstream(g, 0));
+    rw_tensor *const q = grouped(t, rw_grad_widened(g, rw_grad_input(g, 0)), kv_heads);
+    rw_tensor *const dy = y ? grouped(t, rw_transpose(t, y, 1, 2), kv_heads) : NULL;
+    rw_tensor *const k = grouped(t, rw_grad_widened(g, rw_grad_input(g, 1)), kv_heads);
+    rw_tensor *const v = grouped(t, rw_grad_widened(g, rw_grad_input(g, 2)), kv_heads);
     rw_tensor *const p = probabilities(&c, rw_matmul(t, q, transposed(&c, k)));
     rw_tensor *flow = dlse ? column_of(&c, dlse) : NULL, *inner = flow;
     if (dy) {
