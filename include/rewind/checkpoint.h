@@ -46,9 +46,11 @@ RW_API rw_status ckpt_end_at(rw_site at, rw_tape *t);
  *                             takes at most so many bytes (B, KiB, MiB, GiB, TiB), or so much of what `none` takes; on
  *                             any tape, with or without regions. See docs/planner.md. Behind it +offload: values may
  *                             wait outside the device's memory as well, where that is predicted to be faster
- *   total:SIZE                the same for all that the context holds on the device: parameters, gradients, optimizer,
- *                             inputs, this step's results and the arena, from tables when the plan is made; not what
- *                             the device's libraries or a verifying run take for themselves
+ *   total:SIZE                the same for all that the context holds on the device while the step runs: parameters,
+ *                             gradients, optimizer, inputs and results of all tapes, from tables when the plan is made,
+ *                             and arenas as they are. Where there is no room free arenas go, and steps that wait for
+ *                             their backward are given up: they are computed again. Not what the device's libraries or
+ *                             a verifying run take for themselves
  *
  *   offload:NAME,NAME         as none, but what is kept of the values made in regions of these names waits outside the
  *                             device's memory (docs/offload.md). Behind any other policy: full+offload:NAME

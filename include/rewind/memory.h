@@ -31,7 +31,9 @@ typedef struct rw_memory {
     size_t predicted_peak;  ///< the arena's size as the plan says
     size_t measured_peak;   ///< highest byte of the arena that the run used: see above
     size_t host;            ///< room in host memory for values that are moved out, and for optimizer states
-    size_t arenas;          ///< memory of activations: of the largest step, and of each that waits for its backward
+    /** Memory of activations: of the largest step, also of an earlier one, and of each that waits for its backward.
+        Under `total:` no more than there is room for. */
+    size_t arenas;
     size_t runs;            ///< steps that wait for their backward: the loss was read, the tape not reset; 32 at most
     size_t waiting;         ///< what they hold of `arenas` and `host`: see rw_context_params.waiting_bytes
     size_t tape;            ///< the tapes' own bookkeeping: nodes, operands, values, attributes

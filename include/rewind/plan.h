@@ -19,10 +19,10 @@ extern "C" {
  */
 typedef struct rw_bytes {
     size_t parameters; ///< parameters and buffers of the context
-    size_t gradients;  ///< parameters' gradients
+    size_t gradients;  ///< parameters' gradients, those that the step makes room for among them
     size_t optimizer;  ///< optimizer states, as far as they have been made
     size_t inputs;     ///< copies of the inputs of all tapes of the context
-    size_t results;    ///< values that this step holds for reading
+    size_t results;    ///< values held for reading: this step's, and what tapes of the context hold already
     size_t passing;    ///< made by forward, and gone before backward begins
     size_t kept;       ///< made by forward for backward
     size_t replayed;   ///< made again for backward
@@ -48,7 +48,10 @@ typedef struct rw_prediction {
     size_t peak_bytes;   ///< of the arena: what rw_memory.measured_peak will be, exactly
     size_t largest_live; ///< no placement can be below
     size_t least_bytes;  ///< the least budget that would do; 0 where the policy is no budget
-    size_t total_bytes;  ///< all that the context holds on the device: at_peak without `host`
+    /** All that the step has the context hold on the device: at_peak without `host`, and the least `total:` for a plan
+        with this arena. Free arenas and steps that wait are not in it: under `total:` they give way, and what of them
+        there is room for stays; under other policies they stay. */
+    size_t total_bytes;
     double ms;           ///< predicted time of forward and backward, by the context's costs (below)
     double bound_ms;     ///< no step with this peak can be faster, by the same costs (behind +offload: none at all);
                          ///< 0 where the policy is no budget

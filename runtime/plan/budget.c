@@ -81,11 +81,21 @@ static rw_status refuse(struct search *s, const struct rw_policy *policy, uint64
                    policy->moves ? "+offload" : "");
 }
 
+uint64_t rw_gradients_to_come(const struct rw_problem *p)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < p->targets.n_params; i++) {
+        const struct rw_param *const param = p->t->ctx->by_id[p->targets.params[i]];
+        if (!param->grad) bytes += param->grad_bytes;
+    }
+    return bytes;
+}
+
 /* A share is of what `none` takes. A total is what its schedule leaves to the arena: results are the same
-   for all candidates, the rest is counted by who made it. */
+   for all candidates, the rest is counted by who made it. Arenas of other steps are not: what is free, or waits, goes
+   when the step runs (run/total.h). */
 static rw_status resolve(struct search *s, const struct rw_policy *policy, uint64_t *ret_bytes)
 {
-    const rw_memory *const held = &s->p->t->ctx->memory;
     uint64_t none = 0;
     size_t i = 0;
     *ret_bytes = policy->bytes;
@@ -97,7 +107,7 @@ static rw_status resolve(struct search *s, const struct rw_policy *policy, uint6
         *ret_bytes = (uint64_t)((double)none * policy->percent / 100);
         return RW_OK;
     }
-    s->beside = held->parameters + held->gradients + held->optimizer + held->inputs + s->sim.schedule.results_bytes;
+    s->beside = rw_context_holds(s->p->t->ctx) + rw_gradients_to_come(s->p) + s->sim.schedule.results_bytes;
     *ret_bytes = policy->bytes > s->beside ? policy->bytes - s->beside : 0;
     return RW_OK;
 }

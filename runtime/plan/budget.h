@@ -25,6 +25,9 @@ struct rw_decision {
  */
 rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *policy, struct rw_decision *ret);
 
+/* Bytes of gradients that the problem's step writes and that have no memory yet: the first run makes it. */
+uint64_t rw_gradients_to_come(const struct rw_problem *p);
+
 /*
  * All that budgets can give, the least memory first. *ret_points for rw_free(). RW_ERR_MEMORY is not recorded.
  */

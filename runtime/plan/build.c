@@ -103,7 +103,7 @@ static rw_status decide(struct rw_planning *g, const struct rw_request *request)
 
 rw_status rw_planning_open(struct rw_planning *g, rw_tape *t, const struct rw_request *request)
 {
-    *g = (struct rw_planning){ 0 };
+    *g = (struct rw_planning){ .total_bytes = request->policy->total ? request->policy->bytes : 0 };
     rw_status status = check_op_names(t, request->policy);
     if (!status) status = rw_part_budgets_check(t, request->policy);
     if (!status) status = rw_problem_open(&g->problem, t, request);
@@ -136,6 +136,7 @@ rw_status rw_planning_place(struct rw_planning *g, rw_plan **ret_plan)
     plan->arena_bytes = arena;
     plan->store_bytes = store;
     plan->beside_bytes = g->problem.beside_bytes;
+    plan->total_bytes = g->total_bytes;
     plan->largest_live = g->cost.peak;
     plan->kept_bytes = g->cost.kept;
     plan->replayed_bytes = g->cost.replayed;

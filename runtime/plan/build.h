@@ -22,6 +22,7 @@ struct rw_planning {
     struct rw_schedule schedule;
     struct rw_cost_of_schedule cost;
     struct rw_part_uses parts; /* those with a budget of their own */
+    uint64_t total_bytes; /* the plan's */
     uint64_t least; /* when opening failed with RW_ERR_BUDGET: the least budget that would do */
 };
 

@@ -47,6 +47,14 @@ void rw_plan_cache_finish(struct rw_plan_cache *cache)
     while (cache->n) drop(cache, &cache->entries[cache->n - 1]);
 }
 
+/* What it leaves to the arena. A gradient without memory counts where a step writes it. */
+static void mix_total(struct rw_hash *h, const rw_context *ctx)
+{
+    rw_hash_mix(h, rw_context_holds(ctx));
+    for (size_t i = 0; i < ctx->n_params; i++)
+        if (!ctx->params[i]->grad) rw_hash_mix(h, ctx->params[i]->tensor.id);
+}
+
 struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *request)
 {
     struct rw_hash h = t->hash;
@@ -59,10 +67,7 @@ struct rw_plan_key rw_request_key(const rw_tape *t, const struct rw_request *req
     for (size_t i = 0; i < request->n_values; i++) rw_hash_mix(&h, request->values[i]);
     if (request->kind == RW_PLAN_STEP) rw_hash_mix_bytes(&h, request->policy->spec, strlen(request->policy->spec));
     if (t->ctx->costs) rw_hash_mix(&h, t->ctx->costs->hash);
-    if (request->policy->total) { /* what it leaves to the arena */
-        const rw_memory *const held = &t->ctx->memory;
-        rw_hash_mix(&h, held->parameters + held->gradients + held->optimizer + held->inputs);
-    }
+    if (request->policy->total) mix_total(&h, t->ctx);
     if (t->n_parts) rw_hash_mix(&h, request->policy->whole); /* their own policies are in the tape's hash */
     for (size_t i = 0; i < t->n_held; i++) rw_hash_mix(&h, (uint64_t)t->held[i].value << 8 | 1);
     for (size_t i = 0; i < t->n_effects; i++) rw_hash_mix(&h, t->effects[i].done);

@@ -2,6 +2,7 @@
 #include "plan/predict.h"
 
 #include "base/alloc.h"
+#include "plan/budget.h"
 #include "remat/live.h"
 
 #include <stdio.h>
@@ -24,12 +25,13 @@ static rw_status sum_at_peak(const struct rw_planning *g, uint64_t *sums)
 
 static rw_bytes bytes_at_peak(const struct rw_planning *g, const rw_plan *plan, const uint64_t *sums)
 {
-    const rw_memory *const now = &g->problem.t->ctx->memory;
+    const rw_context *const ctx = g->problem.t->ctx;
+    const rw_memory *const now = &ctx->memory;
     return (rw_bytes){ .parameters = now->parameters,
-                       .gradients = now->gradients,
+                       .gradients = now->gradients + rw_gradients_to_come(&g->problem),
                        .optimizer = now->optimizer,
                        .inputs = now->inputs,
-                       .results = plan->results_bytes,
+                       .results = ctx->results_in_use + plan->results_bytes,
                        .passing = sums[RW_LIVE_PASSING],
                        .kept = sums[RW_LIVE_KEPT],
                        .replayed = sums[RW_LIVE_REPLAYED],

@@ -95,6 +95,7 @@ struct rw_context {
     bool disturbed; /* one of them has called all the same */
 
     rw_memory memory; /* running totals; rw_memory_stats() fills in the rest */
+    size_t results_in_use; /* of memory.results: blocks that somebody counts (run/results.h) */
     rw_cost work;     /* of all steps that were run, rehearsals apart */
 
     size_t n_users; /* itself, until rw_context_destroy(), its tapes and optimizers: the last one frees it */
@@ -105,6 +106,13 @@ struct rw_context {
 static inline void rw_context_release(rw_context *ctx)
 {
     if (!--ctx->n_users) ctx->up->destroy(ctx);
+}
+
+/* What the context holds on the device beside arenas, also when all that is free has been given back. */
+static inline size_t rw_context_holds(const rw_context *ctx)
+{
+    const rw_memory *const m = &ctx->memory;
+    return m->parameters + m->gradients + m->optimizer + m->inputs + ctx->results_in_use;
 }
 
 /* Frees the memory, from rw_malloc(), not now but later. */

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "record/own_ops.h"
 #include "run/sources.h"
+#include "run/total.h"
 #include "run/walk.h"
 
 #include <assert.h>
@@ -210,11 +211,11 @@ rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_ru
 {
     if (rw_is_called_by_a_kernel(t->ctx, "running a step")) return RW_ERR_ARGUMENT;
     struct rw_run *const stopped = rw_run_stopped(t, request);
-    if (stopped && goes_on(stopped)) {
+    if (stopped && goes_on(stopped) && rw_total_makes_room(stopped, 0)) {
         *ret_run = stopped;
         return RW_OK;
     }
-    rw_run_end(stopped); /* nobody will go on with it */
+    rw_run_end(stopped); /* nobody will go on with it, or not with so much */
     rw_plan *plan;
     const rw_status status = rw_plan_get(t, request, &plan);
     return status ? status : rw_run_make(t, plan, 0, ret_run);
@@ -222,7 +223,7 @@ rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_ru
 
 /* ---- memory ---- */
 
-static struct rw_run *stopped_first(const rw_context *ctx, const struct rw_run *but)
+struct rw_run *rw_run_stopped_first(const rw_context *ctx, const struct rw_run *but)
 {
     struct rw_run *found = NULL;
     for (const rw_tape *t = ctx->tapes; t; t = t->next)
@@ -248,6 +249,7 @@ static rw_status borrow(struct rw_run *r)
     rw_context *const ctx = context_of(r);
     const size_t bytes = r->plan->arena_bytes ? r->plan->arena_bytes + 2 * r->margin : 0;
     rw_status no_store = RW_OK;
+    if (!rw_total_makes_room(r, r->arena ? 0 : bytes)) return rw_total_refuse(r);
     if (r->arena || !bytes) return RW_OK;
     for (;;) {
         rw_status status = rw_arena_borrow(ctx, &ctx->pool->arenas, r->had, bytes, &r->arena);
@@ -257,7 +259,7 @@ static rw_status borrow(struct rw_run *r)
         }
         if (!status) return RW_OK;
         give_arena_back(r);
-        struct rw_run *const other = stopped_first(ctx, r);
+        struct rw_run *const other = rw_run_stopped_first(ctx, r);
         if (!other) break;
         rw_run_end(other);
     }
@@ -430,7 +432,7 @@ void rw_run_is_queued(struct rw_run *r, size_t to)
     r->stopped_at = ++pool->clock;
     while (pool->n_stopped > 1 &&
            (pool->n_stopped > RW_RUNS_STOPPED_MOST || rw_runs_waiting(context_of(r)) > pool->waiting_most))
-        rw_run_end(stopped_first(context_of(r), r));
+        rw_run_end(rw_run_stopped_first(context_of(r), r));
 }
 
 rw_status rw_run_advance(struct rw_run *r, size_t to)

@@ -19,6 +19,15 @@ static struct rw_arena *smallest_that_fits(const rw_context *ctx, const struct r
     return found;
 }
 
+/* `had` may have gone meanwhile. */
+static struct rw_arena *that_fits(const rw_context *ctx, const struct rw_arenas *arenas, const struct rw_arena *had,
+                                  size_t bytes)
+{
+    for (struct rw_arena *a = arenas->first; had && a; a = a->next)
+        if (a == had && !a->lent && a->bytes >= bytes) return a;
+    return smallest_that_fits(ctx, arenas, bytes);
+}
+
 static struct rw_arena *largest_free(const struct rw_arenas *arenas)
 {
     struct rw_arena *found = NULL;
@@ -93,10 +102,25 @@ static rw_status add(rw_context *ctx, struct rw_arenas *arenas, size_t bytes, st
     return RW_OK;
 }
 
+size_t rw_arena_growth(const rw_context *ctx, const struct rw_arenas *arenas, const struct rw_arena *had, size_t bytes)
+{
+    return that_fits(ctx, arenas, had, bytes) ? 0 : bytes;
+}
+
+void rw_arenas_free_others(rw_context *ctx, struct rw_arenas *arenas, const struct rw_arena *had, size_t bytes)
+{
+    struct rw_arena *a = that_fits(ctx, arenas, had, bytes);
+    if (!a || a->bytes > bytes) a = smallest_that_fits(ctx, arenas, bytes);
+    const bool stays = a && a->bytes == bytes;
+    if (stays) a->lent = true;
+    free_all_free(ctx, arenas);
+    if (stays) a->lent = false;
+}
+
 rw_status rw_arena_borrow(rw_context *ctx, struct rw_arenas *arenas, struct rw_arena *had, size_t bytes,
                           struct rw_arena **ret_arena)
 {
-    struct rw_arena *a = had && !had->lent && had->bytes >= bytes ? had : smallest_that_fits(ctx, arenas, bytes);
+    struct rw_arena *a = that_fits(ctx, arenas, had, bytes);
     if (!a) {
         a = largest_free(arenas);
         if (a && set_memory(ctx, arenas, a, bytes)) a = NULL;

@@ -25,13 +25,18 @@ struct rw_arenas {
 };
 
 /*
- * The arena `had` when it is free and large enough, else the smallest free one that fits, else the largest free one,
- * made larger, else a new one. A store is one of where the context's values wait now, and of this process.
+ * The arena `had` when it is still there, free and large enough, else the smallest free one that fits, else the largest
+ * free one, made larger, else a new one. A store is one of where the context's values wait now, and of this process.
  * RW_ERR_MEMORY or what opening a store came to; then no free one is left in the pool.
  */
 rw_status rw_arena_borrow(rw_context *ctx, struct rw_arenas *arenas, struct rw_arena *had, size_t bytes,
                           struct rw_arena **ret_arena);
 void rw_arena_give_back(struct rw_arena *arena);
+
+/* Bytes that borrowing one would come on top of what there is, at most: none when a free one fits. */
+size_t rw_arena_growth(const rw_context *ctx, const struct rw_arenas *arenas, const struct rw_arena *had, size_t bytes);
+/* The free ones go, but for one of exactly so many bytes. */
+void rw_arenas_free_others(rw_context *ctx, struct rw_arenas *arenas, const struct rw_arena *had, size_t bytes);
 
 /* The next one is opened anew: nobody knows what is in this one. The caller still gives it back. */
 void rw_store_close(rw_context *ctx, struct rw_arena *store);

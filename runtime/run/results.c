@@ -3,12 +3,12 @@
 
 #include "base/alloc.h"
 
-/* Of the free ones that of the same plan, else any. */
+/* Of the free ones that of the same plan, else any. Under `total:` one that is no larger than was counted. */
 static struct rw_results *free_block(const rw_tape *t, const rw_plan *plan)
 {
     struct rw_results *found = NULL;
     for (struct rw_results *r = t->results; r; r = r->next) {
-        if (r->references > 1) continue;
+        if (r->references > 1 || (plan->total_bytes && r->bytes != plan->results_bytes)) continue;
         if (r->plan == plan->serial) return r;
         if (!found || r->bytes > found->bytes) found = r;
     }
@@ -43,15 +43,32 @@ struct rw_results *rw_results_take(rw_tape *t, const rw_plan *plan)
     if (!r || !make_room(t->ctx, r, plan->results_bytes)) return NULL;
     r->plan = plan->serial;
     r->references++;
+    t->ctx->results_in_use += r->bytes;
     return r;
 }
 
 void rw_results_release(rw_context *ctx, struct rw_results *r)
 {
-    if (!r || --r->references) return;
+    if (!r) return;
+    if (--r->references == 1) ctx->results_in_use -= r->bytes;
+    if (r->references) return;
     ctx->memory.results -= r->bytes;
     ctx->device->free(ctx->device_state, r->data);
     rw_free(r);
+}
+
+void rw_results_free_unused(rw_context *ctx)
+{
+    for (rw_tape *t = ctx->tapes; t; t = t->next)
+        for (struct rw_results **link = &t->results; *link;) {
+            struct rw_results *const r = *link;
+            if (r->references > 1) {
+                link = &r->next;
+                continue;
+            }
+            *link = r->next;
+            rw_results_release(ctx, r);
+        }
 }
 
 rw_status rw_results_hold(rw_tape *t, struct rw_results *results, const struct rw_result *r)

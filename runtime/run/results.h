@@ -21,6 +21,9 @@ struct rw_results {
 struct rw_results *rw_results_take(rw_tape *t, const rw_plan *plan);
 void rw_results_release(rw_context *ctx, struct rw_results *results); /* NULL-safe */
 
+/* Blocks that only their pools count, of all tapes of the context, go. */
+void rw_results_free_unused(rw_context *ctx);
+
 /* Room for what a run of the plan will leave behind: nothing that has been computed is lost for want of it. */
 bool rw_results_reserve(rw_tape *t, const rw_plan *plan);
 
