@@ -1,7 +1,7 @@
 /*
  * The planner beside what others would keep (rivals.h), on one simulator: at a rival's own peak the answer is never
- * slower than the rival. First that rivals are what they are called: by Revolve's closed form, by the best of all
- * subsets.
+ * slower than the rival, or than a knapsack by a hundredth. First that rivals are what they are called: by Revolve's
+ * closed form, by the best of all subsets.
  *
  *   REWIND_RIVALS  prints each rival's peak and time, and ours, when set
  */
@@ -15,6 +15,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct step {
     struct fixture b;
@@ -73,21 +74,24 @@ static void open_chain(struct step *s, int steps, bool equal)
     open_problem(s, rw_sum(s->b.t, x, RW_ALL_AXES, false));
 }
 
+/* As bench/rivals prints them. */
+#define SEQ 256
+
 static void open_model(struct step *s, enum model_kind kind, float dropout)
 {
     static struct model m;
-    static const int32_t tokens[2 * 64];
+    static const int32_t tokens[2 * SEQ];
     *s = (struct step){ .b = fixture_open(1, 1) };
     struct model_config config = { 0 };
     cr_assert(model_preset(&config, "tiny"));
     config.kind = kind;
     config.layers = 12;
-    config.width = 128;
+    config.width = 256;
     config.hidden = 0;
-    config.max_seq = 64;
+    config.max_seq = SEQ;
     config.dropout = dropout;
     cr_assert_eq(model_declare(&m, s->b.ctx, &config), RW_OK);
-    open_problem(s, model_loss(&m, s->b.t, 2, 64, tokens, tokens));
+    open_problem(s, model_loss(&m, s->b.t, 2, SEQ, tokens, tokens));
 }
 
 /* ---- rivals are what they are called ---- */
@@ -239,24 +243,26 @@ static void open_program(struct step *s, int program)
 }
 
 /*
- * At the rival's own peak, to a thousandth. What the planner tries stands in a row of bounds (propose.c), less than a
- * hundredth of what `none` takes apart on these tapes, so between two of them a choice may be a node's replay faster;
- * with the next bound's bytes none is.
+ * At the rival's own peak: by name, sqrt(n) and Revolve are never faster. A knapsack fills its budget to the last slot,
+ * where ours asks one value after the other (fill.h), so it may be, by a hundredth. The bound is below them all,
+ * whoever made them.
  */
-static void check_rival(struct step *s, const struct rw_frontier *f, const char *name, struct rw_choice *c)
+static void check_rival(struct step *s, struct rw_frontier *f, const char *name, struct rw_choice *c)
 {
     const struct rw_cost_of_schedule cost = cost_of(s, c);
     const struct rw_frontier_point *const ours = rival_ours(f, cost.peak);
-    const struct rw_frontier_point *const next = rival_ours(f, cost.peak + rw_frontier_none_peak(f) / 100);
+    const double most = strncmp(name, "knapsack", 8) ? 1 + 1e-9 : 1.01;
+    double bound = 0;
     cr_assert_not_null(ours, "%s: %llu bytes", name, (unsigned long long)cost.peak);
-    cr_expect_leq(ours->seconds, cost.seconds * 1.0015, "%s: %.6f", name, ours->seconds / cost.seconds);
-    cr_expect_leq(next->seconds, cost.seconds * (1 + 1e-9), "%s: %.6f", name, next->seconds / cost.seconds);
+    cr_expect_leq(ours->seconds, cost.seconds * most, "%s: %.6f", name, ours->seconds / cost.seconds);
+    cr_assert_eq(rw_frontier_bound(f, cost.peak, &bound), RW_OK);
+    cr_expect_leq(bound, cost.seconds * (1 + 1e-6), "%s: %.6f", name, bound / cost.seconds);
     if (!getenv("REWIND_RIVALS")) return;
-    fprintf(stderr, "%-20s %8.3f MiB %8.3f ms  ours %8.3f  %.4f\n", name, (double)cost.peak / 1048576,
-            1e3 * cost.seconds, 1e3 * ours->seconds, ours->seconds / cost.seconds);
+    fprintf(stderr, "%-20s %8.3f MiB %8.3f ms  ours %8.3f  %.4f  bound %8.3f\n", name, (double)cost.peak / 1048576,
+            1e3 * cost.seconds, 1e3 * ours->seconds, ours->seconds / cost.seconds, 1e3 * bound);
 }
 
-Test(beside_rivals, none_is_faster_at_its_own_peak, .timeout = 600)
+Test(beside_rivals, ours_is_as_fast_at_a_rivals_own_peak, .timeout = 600)
 {
     for (int program = 0; program < PROGRAMS; program++) {
         struct step s;
