@@ -323,3 +323,18 @@ Test(beside_rivals, a_knapsack_takes_more_for_less_and_ours_does_not)
         close_step(&s);
     }
 }
+
+/* Of items alike the first are taken, so what is replayed is a chain to the end of forward, all of it at once. */
+Test(beside_rivals, a_knapsack_of_equal_steps_frees_nothing)
+{
+    struct step s;
+    open_chain(&s, 24, true);
+    const struct rw_cost_of_schedule none = cost_of_none(&s);
+    for (int percent = 0; percent < 100; percent += 5) {
+        struct rw_choice c = rival_knapsack(&s.problem, percent / 100.0);
+        const struct rw_cost_of_schedule cost = cost_of(&s, &c);
+        cr_expect_eq(cost.peak, none.peak, "%d %%", percent);
+        cr_expect_gt(cost.seconds, none.seconds, "%d %%", percent);
+    }
+    close_step(&s);
+}
