@@ -3,8 +3,8 @@ Writes a file of golden values, which tests/ops/golden.c holds the ops to: input
 float64. A family of ops has a script make_NAME.py, which writes NAME.golden beside itself. It is run by hand when a
 case is added (PyTorch 2 or newer); nothing needs it to build or to test.
 
-Inputs and upstream weights are numbers that bfloat16 holds exactly, so that one reference serves float64, float32 and
-bfloat16. A result y is followed by y.m, the size of the terms that its rounding errors are relative to; likewise g0
+Inputs and upstream weights are numbers that bfloat16 and float16 hold exactly, so that one reference serves all four
+types. A result y is followed by y.m, the size of the terms that its rounding errors are relative to; likewise g0
 and g0.m of the gradient of input 0. The number of roundings stands in op_roundings.h and .c, what M is in op_sizes.c.
 
 The file: "RWGOLD01", then tensors up to the end, all little-endian: u32 length of the name, the name, u32 type (0
@@ -32,7 +32,8 @@ def put(name, x, code):
 
 
 def exact(x):
-    return x.to(torch.bfloat16).to(torch.float64)
+    """The nearest that bfloat16 holds and, of those below 2^-16, float16 too."""
+    return x.to(torch.bfloat16).to(torch.float16).to(torch.float64)
 
 
 def normal(*shape, size=1.0):
