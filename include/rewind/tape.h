@@ -61,7 +61,14 @@ RW_API rw_tensor *rw_require_grad(rw_tape *t, rw_tensor *x);
  */
 RW_API rw_status rw_read(rw_tape *t, rw_tensor *x, void *out, size_t bytes);
 
-/** The value of a tensor with one element, as a double; NaN on an error (see rw_error_message). */
+/**
+ * The value of a tensor with one element, as a double; NaN on an error (see rw_error_message). Read before its
+ * backward, a loss runs the forward part of its step, and rw_backward() goes on from there. Not so one that is computed
+ * from gradients of rw_grad(): they belong to no step's forward part, so the loss is evaluated by itself, and
+ * rw_backward() begins anew, planned for a step whose loss is there. Under a budget its least may be higher than that
+ * of the step as it was recorded; rw_tape_plan() says which when it is asked after the loss was read. To read such a
+ * loss behind rw_backward() costs nothing.
+ */
 RW_API double rw_item(rw_tape *t, rw_tensor *x);
 
 /**

@@ -368,3 +368,49 @@ Test(prediction, total_counts_every_byte_that_is_there)
     rw_adamw_destroy(&opt);
     fixture_close(&b);
 }
+
+/* A loss that is computed from a gradient: x <- sin(tanh(x^2)), ten times, and the mean square of what rw_grad() gives
+   of it. */
+static rw_tensor *penalty(struct fixture *b, rw_tensor *w)
+{
+    rw_tensor *x = w, *g = NULL;
+    for (int i = 0; i < 10; i++) x = rw_sin(b->t, rw_tanh(b->t, rw_mul(b->t, x, x)));
+    rw_tensor *const y = rw_mean(b->t, rw_mul(b->t, x, x), RW_ALL_AXES, false);
+    cr_assert_eq(rw_grad(b->t, y, &w, 1, &g), RW_OK);
+    return rw_add(b->t, y, rw_mean(b->t, rw_mul(b->t, g, g), RW_ALL_AXES, false));
+}
+
+/* Read before its backward it makes another step of it: what rw_tape_plan() says then is what backward does, down to
+   the least that it names. Read behind it, it changes nothing. */
+Test(prediction, a_loss_with_gradients_in_it)
+{
+    for (int before = 0; before < 2; before++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE(1024));
+        rw_prediction p = { .least_bytes = 0 };
+        rw_memory m;
+        char policy[64];
+        rw_init_normal(w, 0, 1);
+        rw_tensor *const loss = penalty(&b, w);
+        cr_assert_eq(rw_tape_plan(b.t, loss, "budget:1B", &p), RW_ERR_BUDGET);
+        rw_error_clear(b.ctx);
+        const size_t recorded = p.least_bytes;
+        if (before) rw_item(b.t, loss);
+        cr_assert_eq(rw_tape_plan(b.t, loss, "budget:1B", &p), RW_ERR_BUDGET);
+        rw_error_clear(b.ctx);
+        cr_expect(before || p.least_bytes == recorded);
+        snprintf(policy, sizeof policy, "budget:%zuB", p.least_bytes - 1);
+        cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+        cr_expect_eq(rw_backward(b.t, loss), RW_ERR_BUDGET);
+        rw_error_clear(b.ctx);
+        snprintf(policy, sizeof policy, "budget:%zuB", p.least_bytes);
+        cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+        cr_assert_eq(rw_tape_plan(b.t, loss, NULL, &p), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+        rw_item(b.t, loss);
+        cr_assert_eq(rw_memory_stats(b.ctx, &m), RW_OK);
+        cr_expect_eq(m.measured_peak, p.peak_bytes);
+        cr_expect_leq(m.predicted_peak, p.least_bytes);
+        fixture_close(&b);
+    }
+}
