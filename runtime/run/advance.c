@@ -207,11 +207,31 @@ struct rw_run *rw_run_stopped(const rw_tape *t, const struct rw_request *q)
     return NULL;
 }
 
+static struct rw_run *stopped_first(const rw_context *ctx, const struct rw_run *but)
+{
+    struct rw_run *found = NULL;
+    for (const rw_tape *t = ctx->tapes; t; t = t->next)
+        for (struct rw_run *r = t->runs; r; r = r->next)
+            if (r->state == RW_RUN_STOPPED && r != but && (!found || r->stopped_at < found->stopped_at)) found = r;
+    return found;
+}
+
+/* Under `total:` steps that wait give theirs, too, where all that is free is not enough. False: nor is that. */
+static bool make_room(struct rw_run *r, size_t bytes)
+{
+    while (!rw_total_fits(r, bytes)) {
+        struct rw_run *const other = stopped_first(context_of(r), r);
+        if (!other) return false;
+        rw_run_end(other);
+    }
+    return true;
+}
+
 rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_run **ret_run)
 {
     if (rw_is_called_by_a_kernel(t->ctx, "running a step")) return RW_ERR_ARGUMENT;
     struct rw_run *const stopped = rw_run_stopped(t, request);
-    if (stopped && goes_on(stopped) && rw_total_makes_room(stopped, 0)) {
+    if (stopped && goes_on(stopped) && make_room(stopped, 0)) {
         *ret_run = stopped;
         return RW_OK;
     }
@@ -222,15 +242,6 @@ rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_ru
 }
 
 /* ---- memory ---- */
-
-struct rw_run *rw_run_stopped_first(const rw_context *ctx, const struct rw_run *but)
-{
-    struct rw_run *found = NULL;
-    for (const rw_tape *t = ctx->tapes; t; t = t->next)
-        for (struct rw_run *r = t->runs; r; r = r->next)
-            if (r->state == RW_RUN_STOPPED && r != but && (!found || r->stopped_at < found->stopped_at)) found = r;
-    return found;
-}
 
 size_t rw_runs_waiting(const rw_context *ctx)
 {
@@ -249,7 +260,7 @@ static rw_status borrow(struct rw_run *r)
     rw_context *const ctx = context_of(r);
     const size_t bytes = r->plan->arena_bytes ? r->plan->arena_bytes + 2 * r->margin : 0;
     rw_status no_store = RW_OK;
-    if (!rw_total_makes_room(r, r->arena ? 0 : bytes)) return rw_total_refuse(r);
+    if (!make_room(r, r->arena ? 0 : bytes)) return rw_total_refuse(r);
     if (r->arena || !bytes) return RW_OK;
     for (;;) {
         rw_status status = rw_arena_borrow(ctx, &ctx->pool->arenas, r->had, bytes, &r->arena);
@@ -259,7 +270,7 @@ static rw_status borrow(struct rw_run *r)
         }
         if (!status) return RW_OK;
         give_arena_back(r);
-        struct rw_run *const other = rw_run_stopped_first(ctx, r);
+        struct rw_run *const other = stopped_first(ctx, r);
         if (!other) break;
         rw_run_end(other);
     }
@@ -432,7 +443,7 @@ void rw_run_is_queued(struct rw_run *r, size_t to)
     r->stopped_at = ++pool->clock;
     while (pool->n_stopped > 1 &&
            (pool->n_stopped > RW_RUNS_STOPPED_MOST || rw_runs_waiting(context_of(r)) > pool->waiting_most))
-        rw_run_end(rw_run_stopped_first(context_of(r), r));
+        rw_run_end(stopped_first(context_of(r), r));
 }
 
 rw_status rw_run_advance(struct rw_run *r, size_t to)

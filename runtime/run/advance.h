@@ -10,9 +10,6 @@ rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_ru
 /* The one that stopped in a plan of that request, whether it can go on or not; NULL when there is none. */
 struct rw_run *rw_run_stopped(const rw_tape *t, const struct rw_request *request);
 
-/* Of the runs of the context that have stopped the one that stopped first, `but` apart; NULL when there is none. */
-struct rw_run *rw_run_stopped_first(const rw_context *ctx, const struct rw_run *but);
-
 /* Bytes that stopped runs hold, in the device's memory and outside. */
 size_t rw_runs_waiting(const rw_context *ctx);
 

@@ -1,8 +1,6 @@
 /* See total.h. */
 #include "run/total.h"
 
-#include "run/advance.h"
-
 static bool is_bounded(const struct rw_run *r)
 {
     return r->plan->total_bytes && !r->margin && !(r->flags & (RW_RUN_REHEARSAL | RW_RUN_PRIVATE));
@@ -21,18 +19,13 @@ static bool is_within(const struct rw_run *r, size_t bytes)
     return would_hold(r, bytes) <= r->plan->total_bytes;
 }
 
-bool rw_total_makes_room(struct rw_run *r, size_t bytes)
+bool rw_total_fits(const struct rw_run *r, size_t bytes)
 {
     rw_context *const ctx = r->tape->ctx;
-    if (!is_bounded(r)) return true;
-    while (!is_within(r, bytes)) {
-        rw_arenas_free_others(ctx, &ctx->pool->arenas, r->had, bytes);
-        if (is_within(r, bytes)) return true;
-        rw_results_free_unused(ctx);
-        struct rw_run *const other = is_within(r, bytes) ? NULL : rw_run_stopped_first(ctx, r);
-        if (!other) break;
-        rw_run_end(other);
-    }
+    if (!is_bounded(r) || is_within(r, bytes)) return true;
+    rw_arenas_free_others(ctx, &ctx->pool->arenas, r->had, bytes);
+    if (is_within(r, bytes)) return true;
+    rw_results_free_unused(ctx);
     return is_within(r, bytes);
 }
 
