@@ -13,10 +13,6 @@
 #define CANDIDATES_LEAST 96
 #define CANDIDATES_MOST 512
 
-/* Tapes of which neighbours are searched. */
-#define SHORT_TAPE 24 /* nodes */
-#define NEIGHBOURS_MOST 2000
-
 rw_status rw_frontier_choose(const struct rw_frontier *f, size_t point, struct rw_choice *ret_choice)
 {
     return rw_candidate_choose(&f->candidates, f->point[point].candidate, ret_choice);
@@ -66,7 +62,7 @@ static rw_status propose_all(struct rw_candidates *c)
     const size_t n_try = n < CANDIDATES_LEAST ? CANDIDATES_LEAST : n > CANDIDATES_MOST ? CANDIDATES_MOST : n;
     status = rw_propose_recipes(c, n_try);
     if (!status) status = rw_propose_named(c);
-    if (!status && c->graph.n_nodes <= SHORT_TAPE) status = rw_search_neighbours(c, NEIGHBOURS_MOST);
+    if (!status && c->graph.n_nodes <= RW_SHORT_TAPE) status = rw_search_neighbours(c, RW_NEIGHBOURS_MOST);
     return status;
 }
 

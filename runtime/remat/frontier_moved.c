@@ -13,6 +13,7 @@
 #include "remat/frontier.h"
 
 #include "base/alloc.h"
+#include "remat/neighbours.h"
 
 #include <stdlib.h>
 
@@ -87,11 +88,14 @@ static rw_status try_beside(struct grid *g, size_t stride, int step)
 }
 
 /* Points that are there stay; of the others those that nothing undercuts. */
-static void merge(struct grid *g)
+static rw_status merge(struct grid *g)
 {
     struct rw_frontier *const f = g->f;
     const struct rw_candidates *const c = &f->candidates;
     size_t n = 0;
+    rw_free(g->point);
+    g->point = rw_malloc((g->n + c->n - g->first) * sizeof *g->point);
+    if (!g->point) return RW_ERR_MEMORY;
     for (size_t i = 0; i < f->n_points; i++) g->point[n++] = f->point[i];
     for (size_t i = g->first; i < c->n; i++) g->point[n++] = rw_frontier_point_of(c, (uint32_t)i);
     qsort(g->point, n, sizeof *g->point, rw_frontier_faster_first);
@@ -105,6 +109,7 @@ static void merge(struct grid *g)
     rw_free(f->point);
     f->point = g->point;
     g->point = NULL;
+    return RW_OK;
 }
 
 static rw_status try_all(struct grid *g)
@@ -130,7 +135,9 @@ rw_status rw_frontier_add_moved(struct rw_frontier *f)
     g.tried = rw_calloc(g.n * RW_MOVED_PARTS, sizeof *g.tried);
     g.point = rw_malloc((g.n + most) * sizeof *g.point);
     rw_status status = g.at && g.tried && g.point ? try_all(&g) : RW_ERR_MEMORY;
-    if (!status) merge(&g);
+    if (!status && f->candidates.graph.n_nodes <= RW_SHORT_TAPE)
+        status = rw_search_moved_neighbours(&f->candidates, RW_NEIGHBOURS_MOST);
+    if (!status) status = merge(&g);
     rw_free(g.at);
     rw_free(g.tried);
     rw_free(g.point);

@@ -1,6 +1,8 @@
 /* See neighbours.h. */
 #include "remat/neighbours.h"
 
+#include "remat/move.h"
+
 /* Nodes of a tape of which two values at once are tried where every node is a segment. */
 #define VERY_SHORT 10
 
@@ -11,7 +13,8 @@ static bool is_beaten(const struct rw_candidates *c, size_t candidate)
     for (size_t i = 0; i < c->n; i++) {
         const struct rw_candidate *const y = &c->candidate[i];
         if (i == candidate || y->peak > x->peak || y->seconds > x->seconds) continue;
-        if (i < candidate || y->peak < x->peak || y->seconds < x->seconds) return true;
+        if (y->peak < x->peak || y->seconds < x->seconds || y->moved < x->moved) return true;
+        if (i < candidate && y->moved == x->moved) return true;
     }
     return false;
 }
@@ -176,7 +179,7 @@ static rw_status take_turns(struct rw_candidates *c, size_t first, size_t most_s
 {
     rw_status status = RW_OK;
     for (size_t i = first; !status && i < c->n && c->n_simulations < most_simulations; i++)
-        if (!c->candidate[i].named && !is_beaten(c, i)) status = turn(c, i);
+        if (!c->candidate[i].named && !c->candidate[i].part && !is_beaten(c, i)) status = turn(c, i);
     return status;
 }
 
@@ -191,4 +194,118 @@ rw_status rw_search_neighbours(struct rw_candidates *c, size_t most_simulations)
     const size_t found = c->n;
     status = take_turns(c, 0, most + most_simulations, try_pairs_of_each);
     return status ? status : take_turns(c, found, most + 2 * most_simulations, take_turn);
+}
+
+/* ---- where values may move ---- */
+
+/* Backward need not read it: it may be read by what is replayed. */
+static bool may_move(const struct rw_replayable *g, uint32_t v)
+{
+    const struct rw_tensor *const x = rw_tape_value(g->p->t, g->value[v]);
+    return !(g->flags[v] & RW_IS_FREE) && !(x->flags & (RW_VALUE_SAVE | RW_VALUE_RECOMPUTE)) &&
+           rw_tensor_bytes(x) >= RW_LEAST_MOVED;
+}
+
+/* What a value can become. */
+static size_t list_drops(const struct rw_candidates *c, size_t from, uint32_t v, uint8_t *drops)
+{
+    size_t n = 0;
+    drops[n++] = RW_DROP_NOT;
+    if (rw_value_may_drop(&c->graph, v)) {
+        drops[n++] = RW_DROP_ONCE;
+        if (c->candidate[from].recipe.n_stretches) drops[n++] = RW_DROP_AT;
+    }
+    if (may_move(&c->graph, v)) drops[n++] = RW_DROP_MOVED;
+    return n;
+}
+
+static rw_status try_two(struct rw_candidates *c, size_t from, uint32_t v, uint8_t drop_v, uint32_t w, uint8_t drop_w)
+{
+    struct rw_recipe r;
+    const rw_status status = rw_recipe_copy(&r, &c->candidate[from].recipe, &c->graph);
+    if (status) return status;
+    r.drop[v] = drop_v;
+    r.drop[w] = drop_w;
+    return add(c, r);
+}
+
+static rw_status try_moves(struct rw_candidates *c, size_t from)
+{
+    rw_status status = RW_OK;
+    for (uint32_t v = 0; !status && v < c->graph.n_values; v++) {
+        uint8_t drops[4];
+        const size_t n = list_drops(c, from, v, drops);
+        for (size_t i = 0; !status && i < n; i++)
+            if (drops[i] != c->candidate[from].recipe.drop[v]) status = try_two(c, from, v, drops[i], v, drops[i]);
+    }
+    return status;
+}
+
+/* Two values, each otherwise. */
+static rw_status try_pairs_of_moves(struct rw_candidates *c, size_t from)
+{
+    rw_status status = RW_OK;
+    for (uint32_t v = 0; !status && v < c->graph.n_values; v++)
+        for (uint32_t w = v + 1; !status && w < c->graph.n_values; w++) {
+            uint8_t of_v[4], of_w[4];
+            const size_t n = list_drops(c, from, v, of_v), m = list_drops(c, from, w, of_w);
+            for (size_t i = 0; !status && i < n * m; i++) {
+                const uint8_t *const is = c->candidate[from].recipe.drop;
+                const uint8_t drop_v = of_v[i / m], drop_w = of_w[i % m];
+                if (drop_v != is[v] && drop_w != is[w]) status = try_two(c, from, v, drop_v, w, drop_w);
+            }
+        }
+    return status;
+}
+
+static rw_status recipe_of_moved(struct rw_candidates *c, uint32_t candidate, struct rw_recipe *r)
+{
+    const struct rw_candidate *const base = &c->candidate[c->candidate[candidate].base];
+    struct rw_choice choice;
+    rw_status status = rw_candidate_choose(c, candidate, &choice);
+    if (status) return status;
+    status = base->named ? rw_recipe_init(r, &c->graph) : rw_recipe_copy(r, &base->recipe, &c->graph);
+    for (uint32_t v = 0; !status && v < c->graph.n_values; v++) {
+        const struct rw_fate *const fate = &choice.fate[c->graph.value[v]];
+        if (fate->what == RW_MOVE && fate->why == RW_WHY_BUDGET) r->drop[v] = RW_DROP_MOVED;
+    }
+    rw_choice_finish(&choice);
+    return status;
+}
+
+/* What moves a part of what a recipe or `none` keeps becomes a recipe of its own, where that is no worse: of `none`
+   it may be, where parts of the tape have policies of their own. */
+static rw_status write_down(struct rw_candidates *c, uint32_t candidate)
+{
+    struct rw_candidate *const x = &c->candidate[candidate], before = *x;
+    if (!x->part || (x->base && c->candidate[x->base].named)) return RW_OK;
+    rw_status status = recipe_of_moved(c, candidate, &x->recipe);
+    if (status) return status;
+    x->part = 0;
+    status = rw_candidate_simulate(c, candidate);
+    if (!status && x->peak <= before.peak && x->seconds <= before.seconds) return RW_OK;
+    rw_recipe_finish(&x->recipe);
+    *x = before;
+    return status;
+}
+
+/* `none` has no recipe; the one that keeps all is beaten by it and would never have a turn. */
+static rw_status take_turn_of_kept(struct rw_candidates *c)
+{
+    struct rw_recipe r;
+    rw_status status = rw_recipe_init(&r, &c->graph);
+    if (!status) status = rw_candidates_add(c, r);
+    const size_t kept = c->n - 1;
+    if (!status) status = try_moves(c, kept);
+    return status ? status : try_pairs_of_moves(c, kept);
+}
+
+rw_status rw_search_moved_neighbours(struct rw_candidates *c, size_t most_simulations)
+{
+    rw_status status = RW_OK;
+    for (uint32_t i = 0; !status && i < c->n; i++)
+        if (!c->candidate[i].named && !is_beaten(c, i)) status = write_down(c, i);
+    if (!status) status = take_turn_of_kept(c);
+    if (!status) status = take_turns(c, 0, c->n_simulations + most_simulations, try_moves);
+    return status ? status : take_turns(c, 0, c->n_simulations + most_simulations, try_pairs_of_moves);
 }

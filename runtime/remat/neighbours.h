@@ -8,6 +8,8 @@
  * some are then made again once, beside others that are made again for each that reads them - and a third at the
  * neighbours of what that has found, each with as many simulations.
  *
+ * Where values may move, every value is also tried outside, kept in place of moved, and so on, one or two at a time.
+ *
  * Source: Paquete, Chiarandini and Stuetzle, "Pareto local optimum sets in the biobjective traveling salesman problem",
  * Metaheuristics for Multiobjective Optimisation (2004).
  */
@@ -16,7 +18,14 @@
 
 #include "remat/candidates.h"
 
+/* Tapes of which neighbours are searched. */
+#define RW_SHORT_TAPE 24 /* nodes */
+#define RW_NEIGHBOURS_MOST 2000
+
 /* RW_ERR_MEMORY. */
 rw_status rw_search_neighbours(struct rw_candidates *c, size_t most_simulations);
+
+/* The same where values may wait outside: of what moves parts of what another one keeps, too. RW_ERR_MEMORY. */
+rw_status rw_search_moved_neighbours(struct rw_candidates *c, size_t most_simulations);
 
 #endif

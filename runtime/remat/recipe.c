@@ -70,6 +70,7 @@ static enum rw_why why_of(const struct rw_replayable *g, uint32_t base)
 static struct rw_fate fate_of(enum rw_why why, uint8_t drop)
 {
     struct rw_fate fate = { .why = (uint8_t)why };
+    if (drop == RW_DROP_MOVED) return (struct rw_fate){ .what = RW_MOVE, .why = RW_WHY_BUDGET };
     if (why == RW_WHY_CALLER_REPLAYS && !drop) drop = RW_DROP_ONCE;
     if (why == RW_WHY_CALLER_MOVES) fate.what = RW_MOVE;
     if (why != RW_WHY_CALLER_REPLAYS && why != RW_WHY_BUDGET) return fate;

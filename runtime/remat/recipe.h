@@ -13,8 +13,13 @@ struct rw_stretch {
     uint32_t parent;     /* in the list, before this one; RW_NONE_ID: the step */
 };
 
-/* What becomes of a value: kept, made again once, or made again in each visit at a depth that reads it. */
-enum rw_drop { RW_DROP_NOT, RW_DROP_ONCE, RW_DROP_AT /* + depth - 1; depth from 1 on */ };
+/* What becomes of a value: kept, made again once, made again in each visit at a depth that reads it, or moved out. */
+enum rw_drop {
+    RW_DROP_NOT,
+    RW_DROP_ONCE,
+    RW_DROP_AT, /* + depth - 1; depth from 1 on */
+    RW_DROP_MOVED = UINT8_MAX
+};
 
 struct rw_recipe {
     uint8_t *drop; /* value of the graph -> enum rw_drop */

@@ -14,12 +14,17 @@ int64_t below(struct dice *d, int64_t n)
 
 rw_tensor *random_tape(rw_tape *t, rw_tensor *p, int nodes, uint64_t seed)
 {
+    return random_tape_of(t, p, nodes, seed, 1);
+}
+
+rw_tensor *random_tape_of(rw_tape *t, rw_tensor *p, int nodes, uint64_t seed, int64_t times)
+{
     struct dice d = { seed }, tails = { seed + 1000000 };
     rw_tensor *value[64] = { p };
     for (int i = 1; i <= nodes; i++) {
         rw_tensor *in[2] = { value[i - 1], value[i - 1 - (i > 1 ? below(&d, i < 4 ? i - 1 : 3) : 0)] };
         const int n = in[0] != in[1] && below(&d, 2) ? 2 : 1;
-        const struct made a = { .units = 1 + below(&d, 8), .us = (double)(1 + below(&d, 50)),
+        const struct made a = { .units = times * (1 + below(&d, 8)), .us = (double)(1 + below(&d, 50)),
                                 .reads = (int32_t)below(&d, n == 2 ? 8 : 2) | (int32_t)below(&d, 2) * 4,
                                 .tail = nodes <= MOST_WITH_TAILS && !below(&tails, 4) };
         value[i] = made_apply(t, in, n, a);

@@ -11,5 +11,6 @@ int64_t below(struct dice *d, int64_t n);
 
 /* The loss of a tape of so many nodes (63 at most): each reads the one before and perhaps another of the last four. */
 rw_tensor *random_tape(rw_tape *t, rw_tensor *p, int nodes, uint64_t seed);
+rw_tensor *random_tape_of(rw_tape *t, rw_tensor *p, int nodes, uint64_t seed, int64_t times); /* so many times larger */
 
 #endif
