@@ -321,7 +321,8 @@ RW_API rw_tensor *rw_grad_wide_addend(rw_grad_call *g, int i);
 RW_API rw_status rw_grad_set_sum(rw_grad_call *g, int i, rw_tensor *sum);
 /**
  * True under rw_grad(), whose result may be differentiated again: a rule with a fused backward op that has no gradient
- * of its own should then emit ops that have one.
+ * of its own should then emit ops that have one. Of 16 bits a fused op computes in float32 between its operands and its
+ * result; so should these, between rw_cast()s at the head and at the end.
  */
 RW_API bool rw_grad_again(const rw_grad_call *g);
 #ifdef __cplusplus

@@ -49,7 +49,7 @@ bool rw_conv_is_product(const struct rw_conv *c, enum rw_conv_kind kind)
 {
     if (c->dtype != RW_F32 && c->dtype != RW_BF16) return false;
     if (c->groups != 1 || !c->n || !c->c || !c->oc || !c->oh || !c->ow || !c->h || !c->w) return false;
-    if (rw_conv_library_errs(c, kind)) return kind == RW_CONV_WEIGHT;
+    if (rw_conv_library_errs(c, kind)) return kind == RW_CONV_WEIGHT || is_dense(c);
     if (is_one_tap(c)) return one_tap_is_product(c, kind);
     if (kind == RW_CONV_DATA || c->oc < FILTERS_LEAST) return false;
     return c->n * c->oh * c->ow < FEW_IN_ALL || (kind == RW_CONV_WEIGHT && are_patches(c));

@@ -66,7 +66,7 @@ BACKWARD(gelu_tanh)
     {                                                                                                                  \
         rw_tape *const t = rw_grad_tape(g);                                                                            \
         rw_tensor *const dy = rw_grad_upstream(g, 0), *const x = rw_grad_input(g, 0), *const y = rw_grad_output(g, 0); \
-        (void)x, (void)y;                                                                                              \
+        (void)t, (void)x, (void)y;                                                                                     \
         return rw_grad_set(g, 0, EXPR);                                                                                \
     }
 
@@ -78,6 +78,16 @@ BACKWARD(gelu_tanh)
         rw_tensor *dy = rw_grad_upstream(g, 0), *k = KEPT;                                                             \
         if (!rw_grad_again(g)) return rw_grad_set(g, 0, rw_pointwise_at(RW_HERE, t, &rw_op_##NAME##_backward, k, dy)); \
         dy = rw_grad_widened(g, dy), k = rw_grad_widened(g, k);                                                        \
+        return rw_grad_set_narrowed(g, 0, EXPR);                                                                       \
+    }
+
+/* Without a fused op: dy times an expression in x, a power of which is not rounded to 16 bits before it is used. */
+#define WIDE_RULE(NAME, EXPR)                                                                                          \
+    static rw_status grad_##NAME(rw_grad_call *g)                                                                      \
+    {                                                                                                                  \
+        rw_tape *const t = rw_grad_tape(g);                                                                            \
+        rw_tensor *const dy = rw_grad_widened(g, rw_grad_upstream(g, 0));                                              \
+        rw_tensor *const x = rw_grad_widened(g, rw_grad_input(g, 0));                                                  \
         return rw_grad_set_narrowed(g, 0, EXPR);                                                                       \
     }
 
@@ -126,14 +136,14 @@ static double constant_of(const rw_grad_call *g)
 RULE(scale, rw_scale(t, dy, constant_of(g)))
 RULE(add_scalar, dy)
 RULE(neg, rw_neg(t, dy))
-RULE(pow_scalar, rw_mul(t, dy, pow_slope(t, x, constant_of(g))))
+WIDE_RULE(pow_scalar, rw_mul(t, dy, pow_slope(t, x, constant_of(g))))
 RULE(abs, rw_mul(t, dy, rw_sign_at(RW_HERE, t, x)))
 RULE(exp, rw_mul(t, dy, y))
 RULE(log, rw_div(t, dy, x))
 RULE(log1p, rw_div(t, dy, rw_add_scalar(t, x, 1)))
 FUSED_RULE(sqrt, rw_grad_output(g, 0), rw_div(t, rw_scale(t, dy, 0.5), k))
 FUSED_RULE(tanh, rw_grad_output(g, 0), rw_mul(t, dy, one_minus(t, rw_mul(t, k, k))))
-RULE(erf, rw_mul(t, dy, rw_scale(t, rw_exp(t, rw_neg(t, rw_mul(t, x, x))), 2 / sqrt(3.14159265358979323846))))
+WIDE_RULE(erf, rw_mul(t, dy, rw_scale(t, rw_exp(t, rw_neg(t, rw_mul(t, x, x))), 2 / sqrt(3.14159265358979323846))))
 RULE(sin, rw_mul(t, dy, rw_cos(t, x)))
 RULE(cos, rw_neg(t, rw_mul(t, dy, rw_sin(t, x))))
 RULE(softplus, rw_mul(t, dy, rw_sigmoid(t, x)))

@@ -19,8 +19,7 @@
 #define N_SIGMOID_G (2 * N_SIGMOID + 1)
 /* exp, the logarithm of it and 1, and their sum: what log1p makes of an error is no more than that error. */
 #define N_SOFTPLUS (2 * N_F + 2)
-/* exp of -x x, where |x| <= 2: a rounding of x x weighs 4; the constant and the product with the upstream gradient.
-   Two of them are stored beside x x. */
+/* exp of -x x, where |x| <= 2: a rounding of x x weighs 4; the constant and the product with the upstream gradient. */
 #define N_ERF_G (N_F + 6)
 /* 1 - y y: y twice, product, difference, product with the upstream gradient. */
 #define N_TANH_G (2 * N_F + 3)

@@ -59,20 +59,35 @@ static rw_status failed(rw_tape *t)
     return status ? status : RW_ERR_ARGUMENT;
 }
 
-rw_status op_run(struct outcome *o, rw_tape *t, const struct op_case *c, rw_dtype dtype, const struct op_data *data,
-                 enum op_mode mode)
+/* composed: by rw_grad(). */
+static rw_status run(struct outcome *o, rw_tape *t, const struct op_case *c, rw_dtype dtype, const struct op_data *data,
+                     enum op_mode mode, bool composed)
 {
     struct recording r;
+    rw_tensor *g[OP_INPUTS] = { NULL };
     memset(o, 0, sizeof *o);
     op_record(&r, t, c, dtype, data, mode);
     rw_tensor *const loss = op_record_loss(&r, t, c, data, mode);
     if (!loss) return failed(t);
     rw_require_grad(t, r.y); /* keeps y to be read */
-    rw_status status = c->n ? rw_backward(t, loss) : RW_OK;
+    rw_status status = RW_OK;
+    if (c->n) status = composed ? rw_grad(t, loss, r.base, (size_t)c->n, g) : rw_backward(t, loss);
     if (!status) status = keep(o, t, r.y, 0);
-    for (int i = 0; i < c->n && !status; i++) status = keep(o, t, rw_gradient(r.base[i]), 1 + i);
+    for (int i = 0; i < c->n && !status; i++) status = keep(o, t, composed ? g[i] : rw_gradient(r.base[i]), 1 + i);
     o->n = 1 + c->n;
     return status;
+}
+
+rw_status op_run(struct outcome *o, rw_tape *t, const struct op_case *c, rw_dtype dtype, const struct op_data *data,
+                 enum op_mode mode)
+{
+    return run(o, t, c, dtype, data, mode, false);
+}
+
+rw_status op_run_composed(struct outcome *o, rw_tape *t, const struct op_case *c, rw_dtype dtype,
+                          const struct op_data *data)
+{
+    return run(o, t, c, dtype, data, OP_PLAIN, true);
 }
 
 void op_forget(struct outcome *o)

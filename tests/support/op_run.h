@@ -43,6 +43,10 @@ rw_tensor *op_record_loss(struct recording *r, rw_tape *t, const struct op_case 
 rw_status op_run(struct outcome *o, rw_tape *t, const struct op_case *c, rw_dtype dtype, const struct op_data *data,
                  enum op_mode mode);
 
+/* The same with the gradients of rw_grad(), whose rules compose them of ops that can be differentiated again. */
+rw_status op_run_composed(struct outcome *o, rw_tape *t, const struct op_case *c, rw_dtype dtype,
+                          const struct op_data *data);
+
 /* The M of each element, in float64; they may carry a sign. Resets the tape. The caller forgets the outcome, on failure
  * too. */
 rw_status op_run_sizes(struct outcome *o, rw_tape *t, const struct op_case *c, const struct op_data *data);
