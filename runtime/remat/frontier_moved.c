@@ -126,6 +126,14 @@ static rw_status try_all(struct grid *g)
     return status ? status : try_beside(g, 1, 1);
 }
 
+/* Prefixes cannot skip a value: where there is time, each is tried otherwise. n: simulations of such a tape. */
+static rw_status search(struct rw_candidates *c, size_t n)
+{
+    if (c->graph.n_nodes > RW_MEDIUM_TAPE) return RW_OK;
+    const bool is_short = c->graph.n_nodes <= RW_SHORT_TAPE || n > RW_NEIGHBOURS_MOST;
+    return rw_search_moved_neighbours(c, is_short ? RW_NEIGHBOURS_MOST : n);
+}
+
 rw_status rw_frontier_add_moved(struct rw_frontier *f)
 {
     const size_t n = ACTIONS_IN_ALL / (f->candidates.sim.schedule.n_actions + 1);
@@ -135,8 +143,7 @@ rw_status rw_frontier_add_moved(struct rw_frontier *f)
     g.tried = rw_calloc(g.n * RW_MOVED_PARTS, sizeof *g.tried);
     g.point = rw_malloc((g.n + most) * sizeof *g.point);
     rw_status status = g.at && g.tried && g.point ? try_all(&g) : RW_ERR_MEMORY;
-    if (!status && f->candidates.graph.n_nodes <= RW_SHORT_TAPE)
-        status = rw_search_moved_neighbours(&f->candidates, RW_NEIGHBOURS_MOST);
+    if (!status) status = search(&f->candidates, n);
     if (!status) status = merge(&g);
     rw_free(g.at);
     rw_free(g.tried);

@@ -297,7 +297,7 @@ static rw_status take_turn_of_kept(struct rw_candidates *c)
     if (!status) status = rw_candidates_add(c, r);
     const size_t kept = c->n - 1;
     if (!status) status = try_moves(c, kept);
-    return status ? status : try_pairs_of_moves(c, kept);
+    return status || c->graph.n_nodes > RW_SHORT_TAPE ? status : try_pairs_of_moves(c, kept);
 }
 
 rw_status rw_search_moved_neighbours(struct rw_candidates *c, size_t most_simulations)
@@ -307,5 +307,6 @@ rw_status rw_search_moved_neighbours(struct rw_candidates *c, size_t most_simula
         if (!c->candidate[i].named && !is_beaten(c, i)) status = write_down(c, i);
     if (!status) status = take_turn_of_kept(c);
     if (!status) status = take_turns(c, 0, c->n_simulations + most_simulations, try_moves);
-    return status ? status : take_turns(c, 0, c->n_simulations + most_simulations, try_pairs_of_moves);
+    if (status || c->graph.n_nodes > RW_SHORT_TAPE) return status;
+    return take_turns(c, 0, c->n_simulations + most_simulations, try_pairs_of_moves);
 }

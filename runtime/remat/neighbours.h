@@ -18,8 +18,9 @@
 
 #include "remat/candidates.h"
 
-/* Tapes of which neighbours are searched. */
+/* Tapes of which neighbours are searched; of longer ones those in one value alone, and where values may move alone. */
 #define RW_SHORT_TAPE 24 /* nodes */
+#define RW_MEDIUM_TAPE 96
 #define RW_NEIGHBOURS_MOST 2000
 
 /* RW_ERR_MEMORY. */

@@ -556,6 +556,37 @@ static void check_moved(double rate, int layers)
     close_step(&s);
 }
 
+/* On tapes that are too long for every choice to be tried: the best that moving the first parts of what is kept gives
+   is reached, and now and then left far behind, as a value can be skipped. */
+Test(optimum, of_what_is_kept_any_value_may_move_on_longer_tapes)
+{
+    size_t better = 0, n = 0;
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        struct step s = { .b = fixture_open(1, 1) };
+        struct rw_frontier moved, parts;
+        const rw_offload o = { .out_bytes_per_s = seed % 2 ? 16e9 : 4e9, .in_bytes_per_s = 16e9 };
+        cr_assert_eq(rw_context_set_offload(s.b.ctx, &o), RW_OK);
+        rw_tensor *const p = rw_param(s.b.ctx, "p", RW_F32, RW_SHAPE(MADE_UNIT / 4));
+        open_problem(&s, random_tape_of(s.b.t, p, 26 + (int)(3 * seed), seed, LARGER));
+        cr_assert_eq(rw_frontier_init(&moved, &s.problem), RW_OK);
+        cr_assert_eq(rw_frontier_init(&parts, &s.problem), RW_OK);
+        cr_assert_eq(rw_frontier_add_moved(&moved), RW_OK);
+        try_all_parts(&parts);
+        for (unsigned percent = 95; percent > 10; percent -= 5, n++) {
+            const uint64_t bytes = rw_frontier_none_peak(&parts) * percent / 100;
+            const double best = best_within(&parts.candidates, bytes), planned = planned_within(&moved, bytes);
+            cr_expect(planned <= best * 1.02, "tape %llu, %u %%: %g, by parts %g", (unsigned long long)seed, percent,
+                      planned, best);
+            better += planned * 1.01 < best;
+        }
+        rw_frontier_finish(&moved);
+        rw_frontier_finish(&parts);
+        close_step(&s);
+    }
+    fprintf(stderr, "26 to 62 nodes, values may move: at %zu of %zu budgets faster than by parts\n", better, n);
+    cr_expect_gt(better * 50, n);
+}
+
 Test(optimum, is_nearly_reached_where_values_move)
 {
     for (int layers = 12; layers <= 36; layers += 24) {
