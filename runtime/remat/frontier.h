@@ -12,7 +12,8 @@
  *
  *     moved       of points that these come to: the first sixteenths of what each keeps wait outside the device's
  *                 memory, where that is asked for (frontier_moved.c). What a point drops is cheap to make again for its
- *                 bytes, so what it keeps, and what goes out, is what is dear
+ *                 bytes, so what it keeps, and what goes out, is what is dear. Of tapes that are not long, what
+ *                 differs from these in a value or two as well (neighbours.h)
  *
  * Each is simulated. Those that are slower and no smaller than another one go; what is left are the points. A planner
  * that takes, for a budget, the first of the points in order of seconds whose placed size fits is monotone by

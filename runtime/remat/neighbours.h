@@ -8,7 +8,7 @@
  * some are then made again once, beside others that are made again for each that reads them - and a third at the
  * neighbours of what that has found, each with as many simulations.
  *
- * Where values may move, every value is also tried outside, kept in place of moved, and so on, one or two at a time.
+ * Where values may move, turns are of values that are kept, replayed or moved otherwise: one at a time, then two.
  *
  * Source: Paquete, Chiarandini and Stuetzle, "Pareto local optimum sets in the biobjective traveling salesman problem",
  * Metaheuristics for Multiobjective Optimisation (2004).
