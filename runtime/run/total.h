@@ -12,8 +12,8 @@
 #include "run/run.h"
 
 /*
- * Before the run borrows an arena of so many bytes, or with 0 before it goes on with the one it has: is there room, once
- * what is free has gone as far as it must? Where not, steps that wait are the caller's to end.
+ * Before the run borrows an arena of so many bytes, or with 0 before it goes on with the one it has: is there room,
+ * once what is free has gone as far as it must? Where not, steps that wait are the caller's to end.
  */
 bool rw_total_fits(const struct rw_run *r, size_t bytes);
 
