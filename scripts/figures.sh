@@ -106,8 +106,8 @@ peer "$rounds" "$threads" 0 >"$theirs"
 "$bench/block_step" "$rounds" "$threads" 0 >>"$ours"
 compare ", no dropout"
 # Every model, beside torch.compile too: the better half of an hour
-LD_PRELOAD=$preload "$python" "$rewind_root/bench/peers/pytorch_zoo.py" "$bench/model_step" --rounds "$rounds" --compile |
-    grep -v '^{'
+LD_PRELOAD=$preload "$python" "$rewind_root/bench/peers/pytorch_zoo.py" "$bench/model_step" --rounds "$rounds" \
+    --compile | grep -v '^{'
 "$python" "$rewind_root/bench/peers/pytorch_training.py" "$REWIND_BUILD/examples/train_gpt" \
     "$rewind_root/bench/data/kjv.txt" 2>/dev/null | grep '^losses' || true
 load after

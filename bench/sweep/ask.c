@@ -27,7 +27,7 @@ static void sizes_of(const struct sweep_options *o, int x, int *ret_batch, int *
     *ret_seq = o->fit_seq ? x : o->seqs[0];
 }
 
-/* A budget that nothing fits into is one more that doesn't fit; one that is a share of the size may do so at another. */
+/* A budget that nothing fits into is one more that doesn't fit; a share of the size may do at another size. */
 static rw_status try_size(struct search *s, int x, enum fit *ret)
 {
     int batch, seq;

@@ -1,8 +1,8 @@
 /*
  * How a convolution is carried out on the CPU: by oneDNN, for float32 and bfloat16 where it has fast code, as a matrix
  * product where that is faster (conv_product.c), as its convolution else (conv_onednn.c); all others by the library's
- * own loops (conv_own_tmpl.h). A dx may be made as forward is (conv_rotated.c). Always the work is cut into units by its
- * shape alone and one thread computes a unit, so the bits do not depend on the number of threads.
+ * own loops (conv_own_tmpl.h). A dx may be made as forward is (conv_rotated.c). Always the work is cut into units by
+ * its shape alone and one thread computes a unit, so the bits do not depend on the number of threads.
  */
 #ifndef RW_OPS_CONV_RUN_H
 #define RW_OPS_CONV_RUN_H

@@ -339,7 +339,7 @@ Test(costs, of_many_ops_are_read_at_once)
     }
     const clock_t begin = clock();
     cr_assert(rw_costs_seal(many));
-    cr_expect_lt((double)(clock() - begin) / CLOCKS_PER_SEC, 5, "sorted in a fraction of a second, searched in minutes");
+    cr_expect_lt((double)(clock() - begin) / CLOCKS_PER_SEC, 5, "sorted in a part of a second, searched in minutes");
     cr_expect_eq(many->n_kinds, N);
     rw_costs_free(many);
     fixture_close(&b);

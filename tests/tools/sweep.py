@@ -69,7 +69,7 @@ def check_fit():
         assert int(above) == int(batch) + 1 and int(takes) <= int(most) < int(beyond), said
     assert int(found[1][1]) > int(found[0][1]), 'full fits more than none'
     said = run('--policy', 'budget:20%', '--fit', '64MiB')
-    assert 'batch' in said and 'as predicted' in said, f'a share that is too small for one may be enough for many: {said}'
+    assert 'batch' in said and 'as predicted' in said, f'a share too small for one may be enough for many: {said}'
     said = run('--policy', 'full', '--fit', '8MiB', '--grow', 'seq')
     found = re.findall(r'^full +length (\d+) takes (\d+) of (\d+) bytes \(arena \d+\), (\d+) takes (\d+)', said, re.M)
     assert len(found) == 1 and said.count('as predicted') == 1, said
