@@ -295,7 +295,8 @@ sanitized() {
     later with_sanitizers planted "asan sees planted leaks" 'planted/leak*' \
         "leak_of_the_calling_thread leak_of_an_openmp_thread" "$1/tests/planted"
     simulator "asan " "$1" && simulated "asan " "$1" sanitized_suite \
-        "sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models" \
+        "sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models sim_budgets sim_offsets sim_accuracy \
+            sim_accumulate sim_pieces" \
         --filter 'fuzz/!(*shrinks*|*shrunk*)'
     suites "asan " "$1" sanitized_suite
 }

@@ -153,6 +153,7 @@ rw_status RW_ISA_NAME(rw_cross_entropy_weights_cpu)(const rw_kernel *k)
     const int32_t *const target = k->in[0].data;
     const int64_t rows = k->in[0].layout->numel, counted = count_rows(target, rows, a->classes, a->ignore);
     if (counted < 0) return RW_ERR_ARGUMENT;
+    if (!k->out[0].layout->numel) return RW_OK;
     memset(k->out[0].data, 0, (size_t)k->out[0].layout->numel * rw_dtype_size(k->out[0].dtype));
     for (int64_t i = 0; i < rows; i++) {
         if (target[i] == a->ignore) continue;

@@ -168,6 +168,12 @@ Test(budgets, are_bounds_and_monotone_in_bytes_and_seconds)
 
 /* ---- on random tapes ---- */
 
+#ifdef __SANITIZE_ADDRESS__
+#define MARKED_TAPES 4
+#else
+#define MARKED_TAPES 24
+#endif
+
 struct seen {
     size_t lost, moved;     /* answers: with a larger arena than what lives, with values outside */
     size_t least, none;     /* tapes of which the least loses, or `none` */
@@ -230,7 +236,7 @@ Test(budgets, hold_on_random_tapes_also_where_placement_loses)
 Test(budgets, hold_on_random_tapes_whatever_memory_costs)
 {
     struct seen seen = { 0 };
-    for (uint64_t seed = 1; seed <= 24; seed++) {
+    for (uint64_t seed = 1; seed <= MARKED_TAPES; seed++) {
         struct fixture b = fixture_open(3, 1);
         const uint64_t units = seed % 3 * 15, us = 1 + seed % 4 * 5;
         b.ctx->costs = rw_calloc(1, sizeof *b.ctx->costs); /* nominal ones, and memory's */
