@@ -1,5 +1,4 @@
-/* The table of oneDNN's primitives, and who holds them. See onednn_primitive.h. What oneDNN itself allocates, when a primitive is
- * made, is outside our count. */
+/* See onednn_primitive.h. What oneDNN itself allocates, when a primitive is made, is outside our count. */
 #include "device/cpu/onednn_primitive.h"
 
 #include "base/alloc.h"
