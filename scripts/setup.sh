@@ -38,10 +38,11 @@ rewind_configure() {
 
 # rewind_ninja DIR [TARGETS]
 rewind_ninja() {
-    local dir=$1
+    local dir=$1 began=$SECONDS
     shift
     echo "Building $dir"
     ninja -C "$dir" "$@" >"$dir.log" 2>&1 || { tail -40 "$dir.log"; return 1; }
+    [ $((SECONDS - began)) -lt 20 ] || echo "Built $dir in $((SECONDS - began)) s"
 }
 
 # rewind_build DIR [MESON OPTIONS]: everything

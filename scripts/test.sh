@@ -55,11 +55,11 @@ together() {
     rm -rf "$log".*
 }
 
-# verdict NAME STATUS: counts a test whose output is in the log
+# verdict NAME STATUS [SECONDS]: counts a test whose output is in the log
 verdict() {
     if [ "$2" -eq 0 ]; then
         passed=$((passed + 1))
-        echo "ok      $1"
+        echo "ok      $1$([ "${3:-0}" -lt 10 ] || echo " ($3 s)")"
     else
         failed=$((failed + 1))
         echo "FAILED  $1"
@@ -125,19 +125,19 @@ hangs_are_ended() {
 
 # check NAME COMMAND...: a program that is one test
 check() {
-    local name=$1
+    local name=$1 began=$SECONDS
     shift
     limited "$@" >"$log" 2>&1
-    verdict "$name" $?
+    verdict "$name" $? $((SECONDS - began))
 }
 
 # optional NAME COMMAND...: the same, unless it ends with status 77: its last line says why it cannot run here
 optional() {
-    local name=$1 status
+    local name=$1 began=$SECONDS status
     shift
     limited "$@" >"$log" 2>&1
     status=$?
-    if [ "$status" -eq 77 ]; then skip "$name" "$(tail -1 "$log")"; else verdict "$name" "$status"; fi
+    if [ "$status" -eq 77 ]; then skip "$name" "$(tail -1 "$log")"; else verdict "$name" "$status" $((SECONDS - began)); fi
 }
 
 # suite NAME COMMAND...: a Criterion program; counts its tests. One that dies or runs none counts as a failure, and so
