@@ -68,8 +68,9 @@ static rw_tensor *attention(const struct model *m, rw_tape *t, rw_tensor *residu
     rw_tensor *k = rw_transpose(t, part[1], 1, 2);
     rw_tensor *const v = rw_transpose(t, part[2], 1, 2);
     if (c->kind == MODEL_LLAMA) {
-        q = rw_rope(t, q, RW_NONE, 10000.0f);
-        k = rw_rope(t, k, RW_NONE, 10000.0f);
+        const float base = c->rope_base > 0 ? c->rope_base : 10000;
+        q = rw_rope(t, q, RW_NONE, base);
+        k = rw_rope(t, k, RW_NONE, base);
     }
     ckpt_begin(t, "core_attn");
     const rw_attention_params params = { .causal = c->kind != MODEL_VIT, .dropout = c->dropout };

@@ -22,10 +22,11 @@ bool deepseek_preset(struct model_config *c, const char *name)
         const char *name;
         int layers, width, heads, hidden, experts, chosen, groups, best_groups, expert_hidden, shared, dense_layers;
         int head_width, rope_width, q_rank, kv_rank, vocab, ahead;
+        bool softmax;
     } presets[] = {
-        { "tiny", 4, 64, 4, 192, 8, 2, 4, 2, 32, 1, 1, 16, 8, 32, 24, 256, 1 },
-        { "small", 6, 256, 8, 704, 16, 4, 4, 2, 96, 1, 1, 32, 16, 96, 64, 256, 1 },
-        { "v2-lite", 27, 2048, 16, 10944, 64, 6, 1, 1, 1408, 2, 1, 128, 64, 0, 512, 102400, 0 },
+        { "tiny", 4, 64, 4, 192, 8, 2, 4, 2, 32, 1, 1, 16, 8, 32, 24, 256, 1, false },
+        { "small", 6, 256, 8, 704, 16, 4, 4, 2, 96, 1, 1, 32, 16, 96, 64, 256, 1, false },
+        { "v2-lite", 27, 2048, 16, 10944, 64, 6, 1, 1, 1408, 2, 1, 128, 64, 0, 512, 102400, 0, true },
     };
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
         if (strcmp(presets[i].name, name)) continue;
@@ -36,7 +37,7 @@ bool deepseek_preset(struct model_config *c, const char *name)
         c->shared = presets[i].shared, c->dense_layers = presets[i].dense_layers;
         c->head_width = presets[i].head_width, c->rope_width = presets[i].rope_width;
         c->q_rank = presets[i].q_rank, c->kv_rank = presets[i].kv_rank, c->vocab = presets[i].vocab;
-        c->ahead = presets[i].ahead;
+        c->ahead = presets[i].ahead, c->softmax = presets[i].softmax;
         return true;
     }
     return false;
@@ -91,8 +92,10 @@ void deepseek_layer(struct model *m, int l,
         p->ahead_norm = param(m, l, "ahead.ln_f.weight", RW_SHAPE(c->width));
     }
     if (dense) return;
-    p->balance = buffer(m, l, "bias");
-    p->load = buffer(m, l, "load");
+    if (!c->softmax) {
+        p->balance = buffer(m, l, "bias");
+        p->load = buffer(m, l, "load");
+    }
     p->router = param(m, l, "moe.router.weight", RW_SHAPE(c->experts, c->width));
     p->experts_up = param(m, l, "moe.up.weight", RW_SHAPE(c->experts, 2 * f, c->width));
     p->experts_down = param(m, l, "moe.down.weight", RW_SHAPE(c->experts, c->width, f));
@@ -174,6 +177,12 @@ static rw_tensor *dense(const struct model *m, rw_tape *t, const char *region, r
     return y;
 }
 
+/* Each row over its sum, as the auxiliary loss wants it. */
+static rw_tensor *of_one(rw_tape *t, rw_tensor *scores)
+{
+    return rw_div(t, scores, rw_add_scalar(t, rw_sum(t, scores, RW_AXES(-1), true), 1e-20));
+}
+
 /* What the router compares is float32 in every model of 16 bits. */
 static rw_tensor *route(const struct model *m, rw_tape *t, const struct model_layer *p, rw_tensor *x,
                         rw_moe_routes *routes, rw_tensor **aux)
@@ -182,15 +191,16 @@ static rw_tensor *route(const struct model *m, rw_tape *t, const struct model_la
     const rw_dtype wide = c->dtype == RW_F64 ? RW_F64 : RW_F32;
     const rw_moe_router_params params = {
         .choice = { .k = c->chosen, .groups = c->groups, .best_groups = c->best_groups },
-        .score = RW_MOE_SIGMOID,
-        .bias = rw_cast(t, p->balance, wide),
-        .normalize = true,
+        .score = c->softmax ? RW_MOE_SOFTMAX : RW_MOE_SIGMOID,
+        .bias = c->softmax ? RW_NONE : rw_cast(t, p->balance, wide),
+        .normalize = !c->softmax,
     };
     rw_tensor *index, *scores;
     rw_tensor *const logits = rw_linear(t, rw_cast(t, x, wide), rw_cast(t, p->router, wide), RW_NONE);
     rw_tensor *const weights = rw_moe_router(t, logits, &params, &index, &scores);
-    if (rw_moe_route(t, index, c->experts, routes) || rw_moe_count(t, p->load, routes)) return NULL;
-    rw_tensor *const shares = rw_div(t, scores, rw_add_scalar(t, rw_sum(t, scores, RW_AXES(-1), true), 1e-20));
+    if (rw_moe_route(t, index, c->experts, routes)) return NULL;
+    if (!c->softmax && rw_moe_count(t, p->load, routes)) return NULL;
+    rw_tensor *const shares = c->softmax ? scores : of_one(t, scores);
     rw_tensor *const loss = rw_cast(t, rw_moe_aux_loss(t, shares, routes, AUX_COEFFICIENT), wide);
     *aux = *aux ? rw_add(t, *aux, loss) : loss;
     if (c->capacity == 0) return weights;
@@ -271,7 +281,7 @@ rw_tensor *deepseek_ahead(const struct model *m, rw_tape *t, rw_tensor *x, rw_te
 int deepseek_balance(const struct model *m, rw_tape *t, rw_tensor **ret)
 {
     int n = 0;
-    for (int l = m->config.dense_layers; l < m->config.layers + m->config.ahead; l++)
+    for (int l = m->config.dense_layers; !m->config.softmax && l < m->config.layers + m->config.ahead; l++)
         ret[n++] = rw_moe_balance(t, m->layer[l].balance, m->layer[l].load, BALANCE_RATE);
     return n;
 }

@@ -18,7 +18,8 @@ bool mamba2_preset(struct model_config *c, const char *name)
         int layers, width, head_width, state, vocab;
     } presets[] = { { "tiny", 4, 64, 16, 16, 256 },
                     { "small", 6, 256, 32, 64, 256 },
-                    { "mamba2-130m", 24, 768, 64, 128, 50288 } };
+                    { "mamba2-130m", 24, 768, 64, 128, 50288 },
+                    { "mamba2-2.7b", 64, 2560, 64, 128, 50288 } };
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
         if (strcmp(presets[i].name, name)) continue;
         c->layers = presets[i].layers, c->width = presets[i].width, c->vocab = presets[i].vocab;

@@ -33,27 +33,38 @@ static bool preset_of_images(struct model_config *c, const char *name)
     return false;
 }
 
+/* Of gpt and llama, whose key and value heads gpt has not; kind -1: of both. */
+static bool preset_of_text(struct model_config *c, const char *name)
+{
+    static const struct {
+        int kind;
+        const char *name;
+        int layers, width, heads, kv_heads, hidden, vocab;
+        float rope_base;
+    } presets[] = { { -1, "tiny", 4, 64, 4, 2, 0, 256, 0 },
+                    { -1, "small", 6, 256, 8, 4, 0, 256, 0 },
+                    { -1, "gpt2-124m", 12, 768, 12, 4, 0, 50304, 0 },
+                    { MODEL_GPT, "gpt2-1.5b", 48, 1600, 25, 25, 0, 50304, 0 },
+                    { MODEL_LLAMA, "tinyllama-1.1b", 22, 2048, 32, 4, 5632, 32000, 10000 },
+                    { MODEL_LLAMA, "llama3-8b", 32, 4096, 32, 8, 14336, 128256, 500000 } };
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        if (strcmp(presets[i].name, name) || (presets[i].kind >= 0 && presets[i].kind != (int)c->kind)) continue;
+        c->layers = presets[i].layers, c->width = presets[i].width, c->heads = presets[i].heads;
+        c->kv_heads = c->kind == MODEL_LLAMA ? presets[i].kv_heads : presets[i].heads;
+        c->hidden = presets[i].hidden, c->vocab = presets[i].vocab, c->rope_base = presets[i].rope_base;
+        return true;
+    }
+    return false;
+}
+
 bool model_preset(struct model_config *c, const char *name)
 {
     if (c->kind >= MODEL_RESNET50) return preset_of_images(c, name);
     if (c->kind == MODEL_VIT) return vit_preset(c, name);
     if (c->kind == MODEL_T5) return t5_preset(c, name);
     if (c->kind == MODEL_MAMBA2) return mamba2_preset(c, name);
-    static const struct {
-        const char *name;
-        int layers, width, heads, kv_heads;
-    } presets[] = { { "tiny", 4, 64, 4, 2 }, { "small", 6, 256, 8, 4 }, { "gpt2-124m", 12, 768, 12, 4 } };
     if (c->kind == MODEL_DEEPSEEK) return deepseek_preset(c, name);
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
-        if (strcmp(presets[i].name, name)) continue;
-        c->layers = presets[i].layers;
-        c->width = presets[i].width;
-        c->heads = presets[i].heads;
-        c->kv_heads = c->kind == MODEL_LLAMA ? presets[i].kv_heads : presets[i].heads;
-        c->vocab = strcmp(name, "gpt2-124m") ? 256 : 50304;
-        return true;
-    }
-    return false;
+    return preset_of_text(c, name);
 }
 
 static rw_tensor *param(const struct model *m, int layer, const char *name, rw_shape shape)

@@ -43,6 +43,7 @@ struct model_config {
     int layers, width, heads, kv_heads;
     int hidden;   /* of the feed-forward part; 0: 4 width (gpt, t5, vit), 8/3 width rounded up to 32 (llama) */
     int vocab;
+    float rope_base; /* of llama; 0: 10000 */
     int max_seq;  /* of vit the largest side */
     float dropout;
     rw_dtype dtype;
@@ -51,6 +52,7 @@ struct model_config {
        kv_rank: of the latents, q_rank 0 with a kv_rank: q is made of x itself. */
     int experts, chosen, groups, best_groups, expert_hidden, shared, dense_layers;
     int head_width, rope_width, q_rank, kv_rank;
+    bool softmax;    /* of deepseek: its router is version 2's, by softmax, without a bias that balances */
     int ahead;       /* of deepseek: tokens predicted behind the next one, each by a layer more */
     double capacity; /* of deepseek's experts, over what they need on the average; 0: all that comes */
     bool by_weight;  /* what is beyond it is dropped by weight, not by position */
@@ -79,9 +81,10 @@ struct model {
     struct model_layer layer[2 * MODEL_MAX_LAYERS];          /* t5's decoder stands behind its encoder */
 };
 
-/* Fills in a preset: tiny, small, gpt2-124m; of deepseek tiny, small, v2-lite; of mamba2 tiny, small, mamba2-130m; of
-   t5 tiny, small, t5-small, t5-v1.1-small; of networks for images tiny, small, published, of which, but for vit, the
-   first layer's width is all. False when there is none of that name. */
+/* Fills in a preset: tiny, small, and as published: of gpt gpt2-124m and gpt2-1.5b, of llama tinyllama-1.1b and llama3-8b
+   (and gpt2-124m, its layers of that size), of deepseek v2-lite, of mamba2 mamba2-130m and mamba2-2.7b, of t5 t5-small
+   and t5-v1.1-small, of networks for images published, of which, but for vit, the first layer's width is all. False when
+   there is none of that name. */
 bool model_preset(struct model_config *config, const char *name);
 
 /* Creates the parameters in ctx, of at most MODEL_MAX_LAYERS layers, and initialises them as GPT-2 does: normal 0.02,

@@ -63,7 +63,8 @@ typedef struct rw_prediction {
 
 /**
  * What rw_backward(t, loss) would take under a policy, as ckpt_set_policy() takes it; NULL: the tape's own. Nothing
- * runs, nothing is allocated on the device, no plan stays in the cache, the tape's policy stays.
+ * runs, nothing is allocated on the device, no plan stays in the cache, the tape's policy stays. On the CPU parameters
+ * take memory only once something is written to them: one can plan for a model that this machine could not hold.
  * @param ret untouched on failure, but that RW_ERR_BUDGET writes least_bytes: of the part, where one with a budget
  *        of its own does not fit.
  * @return RW_OK; RW_ERR_ARGUMENT on NULL or a loss that backward would not take (RW_ERR_SHAPE, RW_ERR_REGION as

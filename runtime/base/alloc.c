@@ -107,7 +107,7 @@ struct mapping {
     size_t bytes;
 };
 
-static void *take_aligned(size_t bytes, size_t alignment)
+static void *take_aligned(size_t bytes, size_t alignment, bool zero)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), most = SIZE_MAX - 4 * page - 2 * alignment;
     if (bytes > most) return NULL;
@@ -131,23 +131,54 @@ static void give_aligned(void *p)
     memcpy(&m, (char *)p - sizeof m, sizeof m);
     munmap(m.at, m.bytes);
 }
-#else
-static void *take_aligned(size_t bytes, size_t alignment)
+#elif defined __SANITIZE_ADDRESS__
+/* So that the block ends where its guard begins. */
+static void *take_aligned(size_t bytes, size_t alignment, bool zero)
 {
     void *p = NULL;
-    return posix_memalign(&p, alignment, bytes ? bytes : alignment) ? NULL : p;
+    if (posix_memalign(&p, alignment, bytes ? bytes : alignment)) return NULL;
+    return zero ? memset(p, 0, bytes) : p;
 }
 
 static void give_aligned(void *p)
 {
     free(p);
 }
+#else
+/* Of calloc(), which leaves the pages of large blocks to the system until they are touched. What free() wants stands
+   before the block. */
+static void *take_aligned(size_t bytes, size_t alignment, bool zero)
+{
+    void *whole;
+    if (bytes > SIZE_MAX - alignment - sizeof whole) return NULL;
+    const size_t all = bytes + alignment + sizeof whole;
+    whole = zero ? calloc(1, all) : malloc(all);
+    if (!whole) return NULL;
+    char *p = (char *)whole + sizeof whole;
+    p += -(uintptr_t)p & (alignment - 1);
+    memcpy(p - sizeof whole, &whole, sizeof whole);
+    return p;
+}
+
+static void give_aligned(void *p)
+{
+    void *whole;
+    if (!p) return;
+    memcpy(&whole, (char *)p - sizeof whole, sizeof whole);
+    free(whole);
+}
 #endif
 
 void *rw_malloc_aligned(size_t bytes, size_t alignment)
 {
     if (alignment < sizeof(void *)) alignment = sizeof(void *);
-    return refuse() ? NULL : taken(take_aligned(bytes, alignment));
+    return refuse() ? NULL : taken(take_aligned(bytes, alignment, false));
+}
+
+void *rw_calloc_aligned(size_t bytes, size_t alignment)
+{
+    if (alignment < sizeof(void *)) alignment = sizeof(void *);
+    return refuse() ? NULL : taken(take_aligned(bytes, alignment, true));
 }
 
 void rw_free(void *p)

@@ -14,6 +14,7 @@ void *rw_malloc(size_t bytes);
 void *rw_calloc(size_t n, size_t size); /* zero-filled; refuses an overflowing product */
 void *rw_realloc(void *p, size_t bytes); /* on failure p is untouched */
 void *rw_malloc_aligned(size_t bytes, size_t alignment); /* alignment a power of two; freed by rw_free_aligned */
+void *rw_calloc_aligned(size_t bytes, size_t alignment); /* the same, zero-filled: large ones only when touched */
 void rw_free(void *p);
 void rw_free_aligned(void *p);
 char *rw_strdup(const char *s);

@@ -35,6 +35,8 @@ struct rw_device_fns {
     int (*enter)(void *state);
     void (*leave)(void *state, int previous);
     void *(*alloc)(void *state, size_t bytes); /* NULL without memory */
+    /* All zero, and no memory of the machine's until it is touched. NULL: the device has none such. */
+    void *(*alloc_zero)(void *state, size_t bytes);
     void (*free)(void *state, void *p);
     /* The caller's side may be host memory or the device's own. When upload() returns, `from` has been read. */
     rw_status (*upload)(void *state, void *to, const void *from, size_t bytes);

@@ -312,20 +312,33 @@ Test(models, fused_and_explicit_attention_agree)
     }
 }
 
-/* torchvision's vit_b_16; t5-small, google/t5-v1_1-small and state-spaces/mamba2-130m as published. */
+/* torchvision's vit_b_16; the others as published: openai-community/gpt2 and gpt2-xl (of 50,257 tokens, which the presets
+   fill up), TinyLlama-1.1B, Meta-Llama-3-8B, DeepSeek-V2-Lite, state-spaces/mamba2-130m and -2.7b, t5-small and
+   google/t5-v1_1-small. Large ones are declared, not touched; sanitizers touch what they watch. */
 Test(models, parameters_of_published_sizes)
 {
     static const struct {
         enum model_kind kind;
         const char *preset;
         int64_t parameters;
+        int vocab, max_seq; /* 0: the preset's */
     } rows[] = { { MODEL_VIT, "published", 86567656 },
                  { MODEL_MAMBA2, "mamba2-130m", 128989632 },
                  { MODEL_T5, "t5-small", 60506624 },
-                 { MODEL_T5, "t5-v1.1-small", 76961152 } };
+                 { MODEL_T5, "t5-v1.1-small", 76961152 },
+                 { MODEL_GPT, "gpt2-124m", 124439808, 50257, 1024 },
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+                 { MODEL_GPT, "gpt2-1.5b", 1557611200, 50257, 1024 },
+                 { MODEL_LLAMA, "tinyllama-1.1b", 1100048384 },
+                 { MODEL_LLAMA, "llama3-8b", 8030261248 },
+                 { MODEL_MAMBA2, "mamba2-2.7b", 2702599680 },
+                 { MODEL_DEEPSEEK, "v2-lite", 15706484224 },
+#endif
+    };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct model_config c = { .kind = rows[i].kind, .dtype = RW_BF16 };
         cr_assert(model_preset(&c, rows[i].preset));
+        if (rows[i].vocab) c.vocab = rows[i].vocab, c.max_seq = rows[i].max_seq;
         struct fixture b = fixture_open(1, 1);
         struct model m;
         cr_assert_eq(model_declare(&m, b.ctx, &c), RW_OK, "%s", rw_error_message(b.ctx));

@@ -72,6 +72,13 @@ static void *cpu_alloc(void *state, size_t bytes)
     return p;
 }
 
+static void *cpu_alloc_zero(void *state, size_t bytes)
+{
+    void *const p = rw_calloc_aligned(bytes, CPU_ALIGNMENT);
+    if (p) ask_for_huge_pages(p, bytes);
+    return p;
+}
+
 static void cpu_free(void *state, void *p)
 {
     rw_free_aligned(p);
@@ -144,6 +151,7 @@ const struct rw_device_fns rw_device_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .alloc = cpu_alloc,
+    .alloc_zero = cpu_alloc_zero,
     .free = cpu_free,
     .upload = cpu_copy,
     .download = cpu_copy,
