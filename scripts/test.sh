@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs every test. The last line is "N passed, N failed, N skipped" over every single test.
 #
-#   scripts/test.sh            all suites, headers, install, examples; the suites again under ASan and UBSan; the
-#                              fuzzers, each for a minute (REWIND_FUZZ_SECONDS)
+#   scripts/test.sh            all suites, headers, install, examples; the suites again under ASan and UBSan, those on
+#                              the simulated device under them alone, but for those that take it longest; the fuzzers,
+#                              each for a minute (REWIND_FUZZ_SECONDS)
 #   scripts/test.sh --quick    the suites, and what is read in the sources: columns, includes; on the simulated device
 #                              without those that take it longest, within five minutes on two idle cores once built
 #   scripts/test.sh --tsan     all suites, and two contexts in two threads, under ThreadSanitizer as well
@@ -216,13 +217,16 @@ simulator() {
 on_simulator=(env REWIND_TEST_DEVICE=cuda CUDASIM_LAZY=1 REWIND_FUZZ_PROGRAMS="${REWIND_SIM_FUZZ_PROGRAMS:-25}"
               REWIND_FUZZ_MAX=12)
 
-# simulated LABEL DIR FUNCTION WITHOUT [ARGUMENT...]: queues the suites on the simulated device; arguments are for
-# sim_fuzz
+# simulated LABEL DIR FUNCTION with|without SUITES [ARGUMENT...]: queues the suites on the simulated device, these alone
+# or all but these; arguments are for sim_fuzz
 simulated() {
-    local label=$1 dir=$2 function=$3 without=$4 t arguments
-    shift 4
+    local label=$1 dir=$2 function=$3 how=$4 named=$5 t arguments
+    shift 5
     for t in $(each_suite "$dir/tests/sim_suites.txt"); do
-        [[ " $without " == *" $t "* ]] && continue
+        case " $named " in
+        *" $t "*) [ "$how" = with ] || continue ;;
+        *) [ "$how" = without ] || continue ;;
+        esac
         arguments=()
         [ "$t" = sim_fuzz ] && arguments=("$@")
         later "$function" "$label$t" "${on_simulator[@]}" "$dir/tests/$t" "${arguments[@]}"
@@ -247,6 +251,10 @@ by_cudnn() {
 
 # The same kernels thousands of times.
 long_ones="sim_alloc_failure sim_conformance_memory sim_gradcheck sim_identity sim_models sim_residual"
+
+# Those that would take minutes under sanitizers, and repeat for long what the others run.
+unsanitized="sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models sim_budgets sim_offsets "
+unsanitized+="sim_accuracy sim_accumulate sim_pieces"
 
 # compiled DIR: queues the PTX of attention's kernels, run by the simulator
 compiled() {
@@ -288,15 +296,12 @@ build_sanitized() {
     rewind_ninja "$1" tests/planted $(cat "$1"/tests/{,sim_}suites.txt | sed 's|^|tests/|')
 }
 
-# sanitized DIR: queues the suites of a build with ASan and UBSan. On the simulated device without what repeats for long
-# what the others run, the same kernels thousands of times, and without the shrinker, which is the tests' own: it is
-# sanitized on the CPU.
+# sanitized DIR: queues the suites of a build with ASan and UBSan. The shrinker, which is the tests' own, is sanitized on
+# the CPU alone.
 sanitized() {
     later with_sanitizers planted "asan sees planted leaks" 'planted/leak*' \
         "leak_of_the_calling_thread leak_of_an_openmp_thread" "$1/tests/planted"
-    simulator "asan " "$1" && simulated "asan " "$1" sanitized_suite \
-        "sim_identity sim_conformance_memory sim_gradcheck sim_reduce sim_models sim_budgets sim_offsets sim_accuracy \
-            sim_accumulate sim_pieces" \
+    simulator "asan " "$1" && simulated "asan " "$1" sanitized_suite without "$unsanitized" \
         --filter 'fuzz/!(*shrinks*|*shrunk*)'
     suites "asan " "$1" sanitized_suite
 }
@@ -355,6 +360,12 @@ programs() {
     done <"$REWIND_BUILD/examples/examples.txt"
 }
 
+# What is not simulated under sanitizers, and with --quick what does not take long.
+plainly_simulated() {
+    if [ -n "$quick" ]; then simulated "" "$REWIND_BUILD" suite without "$long_ones"
+    else simulated "" "$REWIND_BUILD" suite with "$unsanitized sim_fuzz"; fi
+}
+
 main() {
     rewind_install && rewind_build "$REWIND_BUILD" || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
     log=$(mktemp)
@@ -371,8 +382,7 @@ main() {
         programs
         compiled "$REWIND_BUILD"
     fi
-    simulator "" "$REWIND_BUILD" && simulated "" "$REWIND_BUILD" suite "${quick:+$long_ones}" &&
-        strict_graph "$REWIND_BUILD" && by_cudnn "$REWIND_BUILD"
+    simulator "" "$REWIND_BUILD" && plainly_simulated && strict_graph "$REWIND_BUILD" && by_cudnn "$REWIND_BUILD"
     suites "" "$REWIND_BUILD" suite
     together
     if [ -n "$tsan" ]; then
