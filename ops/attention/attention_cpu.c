@@ -5,22 +5,11 @@
  */
 #include "device/cpu/isa.h"
 #include "ops/attention/attention.h"
+#include "ops/common/vec_transpose.h"
 #include "ops/random/philox_vec.h"
 #include "ops/common/util.h"
 
 #include <omp.h>
-
-/* Registers of c in the inner loop: rows by vectors. */
-#if defined(RW_ISA_IS_V4)
-#define ATT_ROWS 8
-#define ATT_VECS 2
-#elif defined(RW_ISA_IS_V3)
-#define ATT_ROWS 4
-#define ATT_VECS 1
-#else
-#define ATT_ROWS 2
-#define ATT_VECS 1
-#endif
 
 struct att {
     const rw_kernel *k;
@@ -192,40 +181,6 @@ VEC_INLINE nf nf_keep(const uint32_t *words, uint32_t threshold, nf factor)
     return (nf)((ni)factor & (ni)(*(const nu *)words >= threshold));
 }
 
-#if defined(RW_ISA_IS_V4)
-/* Exchanges the squares of s by s elements that lie across the diagonal of each square of twice the size. */
-VEC_INLINE void vf_exchange(vf r[VF_LANES], int s, vi lower, vi upper)
-{
-    for (int i = 0; i < VF_LANES; i++) {
-        if (i & s) continue;
-        const __m512 x = (__m512)r[i], y = (__m512)r[i + s];
-        r[i] = (vf)_mm512_permutex2var_ps(x, (__m512i)lower, y);
-        r[i + s] = (vf)_mm512_permutex2var_ps(x, (__m512i)upper, y);
-    }
-}
-
-/* Sixteen vectors as a matrix. */
-VEC_INLINE void vf_transpose(vf r[VF_LANES])
-{
-    vf_exchange(r, 1, (vi){ 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30 },
-                (vi){ 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31 });
-    vf_exchange(r, 2, (vi){ 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29 },
-                (vi){ 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31 });
-    vf_exchange(r, 4, (vi){ 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27 },
-                (vi){ 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31 });
-    vf_exchange(r, 8, (vi){ 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23 },
-                (vi){ 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31 });
-}
-#else
-VEC_INLINE void vf_transpose(vf r[VF_LANES])
-{
-    float m[VF_LANES][VF_LANES];
-    memcpy(m, r, sizeof m);
-    for (int i = 0; i < VF_LANES; i++)
-        for (int l = 0; l < VF_LANES; l++) r[i][l] = m[l][i];
-}
-#endif
-
 #define T float
 #define V vf
 #define N nf
@@ -290,14 +245,6 @@ VEC_INLINE nd nd_mul_add(nd a, nd b, nd c)
 #else
     return a * b + c;
 #endif
-}
-
-VEC_INLINE void vd_transpose(vd r[VD_LANES])
-{
-    double m[VD_LANES][VD_LANES];
-    memcpy(m, r, sizeof m);
-    for (int i = 0; i < VD_LANES; i++)
-        for (int l = 0; l < VD_LANES; l++) r[i][l] = m[l][i];
 }
 
 #define T double

@@ -7,48 +7,7 @@
  * sums across lanes, K and V rows are read where they lie, and only the queries are turned once per block.
  */
 
-#define N_LANES (int)(NATIVE_BYTES / sizeof(T))
-#define N_MOST (ATT_VECS * LANES / N_LANES)
-
-/* c [ROWS, VECS] (+)= a b: a's element (r, p) at r * a_row + p * a_col, b's row p at p * b_row. No lane meets another,
-   so the sums may lie in vectors of the machine's own width, and in registers on every machine. */
-VEC_INLINE void F(inner)(int rows, int vecs, T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b,
-                         int64_t b_row, int64_t depth, bool add)
-{
-    const int n = vecs * LANES / N_LANES;
-    N sum[ATT_ROWS][N_MOST];
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < n; v++) sum[r][v] = add ? *(const N *)(c + r * c_row + v * N_LANES) : G(all)(0);
-    for (int64_t p = 0; p < depth; p++) {
-        N y[N_MOST];
-        for (int v = 0; v < n; v++) y[v] = *(const N *)(b + p * b_row + v * N_LANES);
-        for (int r = 0; r < rows; r++) {
-            const N x = G(all)(a[r * a_row + p * a_col]);
-            for (int v = 0; v < n; v++) sum[r][v] = G(mul_add)(x, y[v], sum[r][v]);
-        }
-    }
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < n; v++) *(N *)(c + r * c_row + v * N_LANES) = sum[r][v];
-}
-
-VEC_INLINE void F(strip)(int vecs, T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b,
-                         int64_t b_row, int64_t rows, int64_t depth, bool add)
-{
-    int64_t r = 0;
-    for (; r + ATT_ROWS <= rows; r += ATT_ROWS)
-        F(inner)(ATT_ROWS, vecs, c + r * c_row, c_row, a + r * a_row, a_row, a_col, b, b_row, depth, add);
-    for (; r < rows; r++) F(inner)(1, vecs, c + r * c_row, c_row, a + r * a_row, a_row, a_col, b, b_row, depth, add);
-}
-
-/* width: of c and b, whole vectors. */
-static void F(multiply)(T *c, int64_t c_row, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row,
-                        int64_t rows, int64_t width, int64_t depth, bool add)
-{
-    int64_t j = 0;
-    for (; j + ATT_VECS * LANES <= width; j += ATT_VECS * LANES)
-        F(strip)(ATT_VECS, c + j, c_row, a, a_row, a_col, b + j, b_row, rows, depth, add);
-    for (; j < width; j += LANES) F(strip)(1, c + j, c_row, a, a_row, a_col, b + j, b_row, rows, depth, add);
-}
+#include "ops/common/product_tmpl.h"
 
 VEC_INLINE T F(element)(const void *p, rw_dtype dtype, int64_t i)
 {
