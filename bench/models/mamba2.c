@@ -71,23 +71,25 @@ rw_status mamba2_init(const struct model *m, rw_tensor *p)
     return rw_init_normal(p, 0, strstr(name, "proj.weight") ? 0.02 / sqrt(m->config.layers) : 0.02);
 }
 
-/* A part of x [batch, seq, ...] as [batch, seq, n, of `width` each]. */
-static rw_tensor *part(rw_tape *t, rw_tensor *x, int64_t from, int64_t n, int64_t width)
+/* A piece [batch, seq, ...] as [batch, seq, n, of `width` each]. */
+static rw_tensor *by_heads(rw_tape *t, rw_tensor *x, int64_t n, int64_t width)
 {
     const rw_shape s = rw_tensor_shape(x);
-    return rw_reshape(t, rw_slice(t, x, -1, from, from + n * width), RW_SHAPE(s.dim[0], s.dim[1], n, width));
+    return rw_reshape(t, x, RW_SHAPE(s.dim[0], s.dim[1], n, width));
 }
 
 static rw_tensor *scan(const struct model *m, rw_tape *t, const struct model_layer *p, rw_tensor *xbc, rw_tensor *dt)
 {
     const struct model_config *const c = &m->config;
-    const int64_t inner = c->heads * c->head_width, states = c->groups * c->state;
-    rw_tensor *const x = part(t, xbc, 0, c->heads, c->head_width);
+    const int64_t states = c->groups * c->state, widths[] = { c->heads * c->head_width, states, states };
+    rw_tensor *piece[3];
+    if (rw_split(t, xbc, -1, widths, 3, piece)) return NULL;
+    rw_tensor *const x = by_heads(t, piece[0], c->heads, c->head_width);
     const rw_ssd_operands o = { .x = x,
                                 .dt = rw_softplus(t, rw_add(t, dt, p->dt_bias)),
                                 .a = rw_neg(t, rw_exp(t, p->a_log)),
-                                .b = part(t, xbc, inner, c->groups, c->state),
-                                .c = part(t, xbc, inner + states, c->groups, c->state),
+                                .b = by_heads(t, piece[1], c->groups, c->state),
+                                .c = by_heads(t, piece[2], c->groups, c->state),
                                 .state = RW_NONE };
     rw_tensor *const y = rw_ssd_scan(t, &o, c->chunk, NULL);
     return rw_add(t, y, rw_mul(t, x, rw_unsqueeze(t, p->d, 1)));
@@ -98,14 +100,13 @@ rw_tensor *mamba2_block(const struct model *m, rw_tape *t, rw_tensor *x, int lay
     const struct model_config *const c = &m->config;
     const struct model_layer *const p = &m->layer[layer];
     const rw_shape s = rw_tensor_shape(x);
-    const int64_t inner = c->heads * c->head_width, conv = convolved(c);
-    rw_tensor *const h = rw_linear(t, rw_rmsnorm(t, x, p->norm1, 1e-5f), p->up, RW_NONE);
+    const int64_t inner = c->heads * c->head_width, widths[] = { inner, convolved(c), c->heads };
+    rw_tensor *piece[3], *const h = rw_linear(t, rw_rmsnorm(t, x, p->norm1, 1e-5f), p->up, RW_NONE);
     ckpt_begin(t, "ssd");
-    rw_tensor *const z = rw_slice(t, h, -1, 0, inner), *const joined = rw_slice(t, h, -1, inner, inner + conv);
-    rw_tensor *const dt = rw_slice(t, h, -1, inner + conv, inner + conv + c->heads);
-    rw_tensor *const xbc = rw_silu(t, rw_causal_conv1d(t, joined, p->conv, p->conv_bias));
-    rw_tensor *y = rw_reshape(t, scan(m, t, p, xbc, dt), RW_SHAPE(s.dim[0], s.dim[1], inner));
-    y = rw_rmsnorm(t, rw_swiglu(t, z, y), p->gate_norm, 1e-5f);
+    if (rw_split(t, h, -1, widths, 3, piece)) return NULL; /* the gate z; x, B and C; dt */
+    rw_tensor *const xbc = rw_silu(t, rw_causal_conv1d(t, piece[1], p->conv, p->conv_bias));
+    rw_tensor *y = rw_reshape(t, scan(m, t, p, xbc, piece[2]), RW_SHAPE(s.dim[0], s.dim[1], inner));
+    y = rw_rmsnorm(t, rw_swiglu(t, piece[0], y), p->gate_norm, 1e-5f);
     ckpt_end(t);
     return rw_add(t, x, rw_dropout(t, rw_linear(t, y, p->proj, RW_NONE), c->dropout));
 }
