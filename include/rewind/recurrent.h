@@ -100,14 +100,16 @@ typedef struct rw_ssd_operands {
  *     y[t] = state[t] c[t]
  *
  * by chunks: products inside a chunk, a state for each, a pass over the states in order (Dao and Gu, arXiv 2405.21060).
- * Composed of ordinary ops: under none they keep a number for each pair of places of a chunk and each head, which a
- * region around the call makes again instead. 16 bits are computed in float32 and rounded once at the end; under a
- * recipe operands may be of several types, and y is float32. Every sum has an order that shapes and chunk alone decide;
- * another chunk may round differently. Differentiable any number of times.
+ * One op, which keeps its operands alone: backward makes the states before the chunks again, and what belongs to pairs
+ * of places a chunk at a time. Operands may be of any strides. 16 bits are computed in float32 and rounded once at the
+ * end; under a recipe operands may be of several types, and y is float32. Every sum has an order that shapes and chunk
+ * alone decide; another chunk may round differently. Without a place y is empty and the state behind it the one before.
+ * Differentiable any number of times; a gradient that is to be differentiated again has a number for each pair of
+ * places of a chunk and each head in memory.
  * @param chunk places of a chunk; 0: RW_SSD_CHUNK. At most 8189 chunks.
  * @param ret_state receives the state behind the last place, owned by the tape; NULL on an error. May be NULL.
- * @return y [batch, length, heads, p]. Errors: RW_ERR_SHAPE, RW_ERR_DTYPE; RW_ERR_ARGUMENT for a chunk below 0 and
- *         without operands.
+ * @return y [batch, length, heads, p]. Errors: RW_ERR_SHAPE, RW_ERR_DTYPE; RW_ERR_ARGUMENT for a chunk below 0, too
+ *         many chunks, and without operands.
  */
 RW_API rw_tensor *rw_ssd_scan_at(rw_site at, rw_tape *t, const rw_ssd_operands *operands, int64_t chunk,
                                  rw_tensor **ret_state);

@@ -130,6 +130,7 @@ static const struct {
     { "softplus", "x" },
     { "split", "x" },
     { "sqrt", "x" },
+    { "ssd_scan", "x dt a b c state" },
     { "straight_through", "y x" },
     { "sub", "a b" },
     { "sum", "x" },

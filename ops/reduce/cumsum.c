@@ -29,10 +29,10 @@ static rw_status grad(rw_grad_call *g)
 }
 
 RW_DECLARE_KERNELS(rw_cumsum)
-static const rw_op_def rw_op_cumsum = { .name = "cumsum", .n_inputs = 1, .n_outputs = 1,
-                                        .inplace = RW_INPLACE({ 0, 0 }), .check = check,
-                                        .kernel = RW_KERNELS(rw_cumsum), .grad = grad, .cost = cost,
-                                        .raised = RW_OP_INPUT(0) };
+const rw_op_def rw_op_cumsum = { .name = "cumsum", .n_inputs = 1, .n_outputs = 1,
+                                 .inplace = RW_INPLACE({ 0, 0 }), .check = check,
+                                 .kernel = RW_KERNELS(rw_cumsum), .grad = grad, .cost = cost,
+                                 .raised = RW_OP_INPUT(0) };
 
 static rw_tensor *apply(rw_site at, rw_tape *t, rw_tensor *x, int64_t axis, bool backwards)
 {

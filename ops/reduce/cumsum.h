@@ -4,6 +4,8 @@
 
 #include <rewind/op.h>
 
+extern const rw_op_def rw_op_cumsum;
+
 struct rw_cumsum_attrs {
     int64_t axis, backwards; /* backwards: of the elements from each on */
 };

@@ -39,6 +39,7 @@ static const struct {
     { "instance_norm", { "result", "mean", "rstd" } },
     { "linear_gelu", { "result", "what gelu is taken of" } },
     { "max_pool2d", { "result", "places" } },
+    { "ssd_scan", { "result", "state" } },
     { "topk", { "result", "places" } },
 };
 

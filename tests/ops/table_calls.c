@@ -34,6 +34,7 @@ static rw_tensor *buffer(rw_tape *t, const char *role, rw_dtype dtype, rw_shape 
 
 /* ---- ops that no case records ---- */
 
+CALL(arange, rw_arange(t, dtype, 0, 3, 1))
 CALL(argmax, rw_argmax(t, X, 1, false))
 CALL(argmin, rw_argmin(t, X, 1, false))
 CALL(dequantize, rw_dequantize(t, in(t, RW_F8_E4M3, RW_SHAPE(2, 3)), in(t, RW_F32, RW_SCALAR), RW_SCALING_TENSOR,
@@ -126,14 +127,6 @@ static rw_tensor *record_gru(rw_tape *t, rw_dtype dtype)
     return rw_gru(t, in(t, dtype, RW_SHAPE(2, 1, 3)), in(t, dtype, RW_SHAPE(1, 2)), &w, NULL);
 }
 
-static rw_tensor *record_ssd_scan(rw_tape *t, rw_dtype dtype)
-{
-    const rw_ssd_operands o = { in(t, dtype, RW_SHAPE(1, 8, 2, 4)), in(t, dtype, RW_SHAPE(1, 8, 2)),
-                                in(t, dtype, RW_SHAPE(2)),          in(t, dtype, RW_SHAPE(1, 8, 1, 3)),
-                                in(t, dtype, RW_SHAPE(1, 8, 1, 3)), RW_NONE };
-    return rw_ssd_scan(t, &o, 4, NULL);
-}
-
 static rw_tensor *record_unbind(rw_tape *t, rw_dtype dtype)
 {
     rw_tensor *part[2];
@@ -175,6 +168,7 @@ static rw_tensor *record_moe_linear_of_tokens(rw_tape *t, rw_dtype dtype)
 
 const struct table_call table_calls[] = {
     /* clang-format off: a line each */
+    { "arange", NULL, record_arange },
     { "argmax", NULL, record_argmax },
     { "argmin", NULL, record_argmin },
     { "assign", NULL, record_assign },
@@ -216,7 +210,6 @@ const struct table_call table_calls[] = {
     { "rope_interleaved", "-", record_rope_interleaved },
     { "sign", NULL, record_sign },
     { "smooth_l1_loss", "F.smooth_l1_loss", record_smooth_l1_loss },
-    { "ssd_scan", "mamba_ssm's mamba_chunk_scan_combined", record_ssd_scan },
     { "stack", "torch.stack", record_stack },
     { "straight_through", NULL, record_straight_through },
     { "transpose", "torch.transpose", record_transpose },

@@ -120,6 +120,7 @@
 { "softplus", "F.softplus" },
 { "split", "torch.split" },
 { "sqrt", "torch.sqrt" },
+{ "ssd_scan", "mamba_ssm's mamba_chunk_scan_combined" },
 { "straight_through", "-" },
 { "sub", "torch.sub" },
 { "sum", "torch.sum" },

@@ -268,6 +268,9 @@ static void record_every_op(rw_tape *t, rw_tensor *x, rw_tensor *state)
     rw_tensor *const eight = rw_zeros(t, RW_F32, RW_SHAPE(8, 2)), *const six = rw_zeros(t, RW_F32, RW_SHAPE(6, 2));
     const rw_recurrent_weights lstm = { eight, eight, RW_NONE, RW_NONE }, gru = { six, six, RW_NONE, RW_NONE };
     rw_lstm_cell(t, x, x, x, &lstm, NULL), rw_gru_cell(t, x, x, &gru);
+    rw_tensor *const places = rw_zeros(t, RW_F32, RW_SHAPE(1, 2, 1, 2));
+    rw_ssd_scan(t, &(rw_ssd_operands){ places, rw_select(t, places, 3, 0), rw_zeros(t, RW_F32, RW_SHAPE(1)), places,
+                                       places, RW_NONE }, 0, NULL);
     rw_max_pool2d(t, q, &(rw_pool2d_params){ .kernel = { 2, 2 } }), rw_global_avg_pool2d(t, q);
     rw_avg_pool2d(t, q, &(rw_pool2d_params){ .kernel = { 2, 2 } });
 }
@@ -313,7 +316,6 @@ static bool is_composed(const char *name)
         "quantized_create",
         "rope_interleaved",
         "smooth_l1_loss",
-        "ssd_scan",
         "stack",
         "transpose",
         "unbind",

@@ -1,0 +1,110 @@
+/*
+ * What the checks and kernels of ssd_scan share. C11 and C++17.
+ *
+ *     ssd_scan       (x, dt, a, b, c [, state]) -> y, state behind the last place
+ *     ssd_scan_grad  (x, dt, a, b, c [, state] [, dy] [, dstate]) -> dx, ddt, da, db, dc [, dstate before the first]
+ *
+ * By chunks of q places (Dao and Gu, arXiv 2405.21060, section 6). Inside of a chunk s[i] is the sum of dt a from its
+ * first place to place i, so what was added at j has shrunk by exp(s[i] - s[j]) at i. Of one head:
+ *
+ *              places of b, x                              [p, n]
+ *             +----------+              state before H ---------------+
+ *      places | \        |                    |                       |
+ *      of c   |   \  0   |              y[i] += exp(s[i]) H c[i]      |  H' = exp(s[last]) H
+ *             | m   \    |                                            |       + sum over j of exp(s[last] - s[j])
+ *             |       \  |              y[i] += sum over j of m x'[j] |         x'[j] b[j]^T
+ *             +----------+                                            v
+ *             m[i][j] = (c[i] b[j]) exp(s[i] - s[j]),  x'[j] = dt[j] x[j]      to the next chunk
+ *
+ * Backward goes over the chunks from the last to the first with dH', the gradient of the state behind a chunk:
+ *
+ *     dx'[j] = sum over i of m[i][j] dy[i] + exp(s[last] - s[j]) dH' b[j]
+ *     dm = dy x'^T,   dscores = dm exp(s[i] - s[j]), added up over the heads of a group
+ *     dc = dscores b + exp(s[i]) H^T dy[i],   db = dscores^T c + exp(s[last] - s[j]) dH'^T x'[j]
+ *     dH = exp(s[last]) dH' + sum over i of exp(s[i]) dy[i] c[i]^T
+ *     ds[i] = row i of dm m less its column i, and what the exponentials outside of m get;
+ *     the gradient of dt[t] a is the sum of ds from t to the chunk's end.
+ *
+ * Only operands are kept: backward makes the states before the chunks again, in its workspace. Of m there is never more
+ * than what belongs to one chunk.
+ */
+#ifndef RW_OPS_RECURRENT_SSD_SCAN_H
+#define RW_OPS_RECURRENT_SSD_SCAN_H
+
+#include <rewind/op.h>
+#include <rewind/recurrent.h>
+
+struct rw_ssd_attrs {
+    int64_t chunk;                /* places of a chunk, 1 at least */
+    int64_t state, dy, dstate;    /* which of the optional inputs there are; the last two of ssd_scan_grad */
+};
+
+enum { SSD_X, SSD_DT, SSD_A, SSD_B, SSD_C, SSD_OPERANDS };
+
+struct rw_ssd {
+    int64_t b, l, h, p, g, n; /* batch, length, heads, width of a head, groups, width of a state */
+    int64_t q, chunks, r;     /* places of a chunk, chunks, heads of a group */
+    int state, dy, dstate;    /* inputs; -1: not there */
+};
+
+static inline struct rw_ssd rw_ssd_of(const rw_layout *x, const rw_layout *b, const struct rw_ssd_attrs *a)
+{
+    struct rw_ssd s;
+    int next = SSD_OPERANDS;
+    s.b = x->dim[0], s.l = x->dim[1], s.h = x->dim[2], s.p = x->dim[3], s.g = b->dim[2], s.n = b->dim[3];
+    s.q = a->chunk < s.l ? a->chunk : s.l ? s.l : 1;
+    s.chunks = s.l / s.q + (s.l % s.q != 0);
+    s.r = s.g ? s.h / s.g : 0;
+    s.state = a->state ? next++ : -1;
+    s.dy = a->dy ? next++ : -1;
+    s.dstate = a->dstate ? next++ : -1;
+    return s;
+}
+
+/* How many places chunk c has. */
+static inline int64_t rw_ssd_places(const struct rw_ssd *s, int64_t c)
+{
+    const int64_t rest = s->l - c * s->q;
+    return rest < s->q ? rest : s->q;
+}
+
+/* On the CPU so many heads of a group are one part: they share the scores of a chunk. Of db and dc each part has a sum
+   of its own, in the workspace; they are added in order. */
+#define RW_SSD_HEADS 4
+
+static inline int64_t rw_ssd_parts(const struct rw_ssd *s)
+{
+    return (s->r + RW_SSD_HEADS - 1) / RW_SSD_HEADS;
+}
+
+/* Sides of the tiles on the CPU: whole vectors of every type. */
+#define RW_SSD_SIDE 16
+
+static inline int64_t rw_ssd_side(int64_t n)
+{
+    return (n + RW_SSD_SIDE - 1) / RW_SSD_SIDE * RW_SSD_SIDE;
+}
+
+/* Elements of a thread's workspace on the CPU, in the type of sums: see ssd_scan_tmpl.h. */
+static inline int64_t rw_ssd_forward_elements(const struct rw_ssd *s)
+{
+    const int64_t q = rw_ssd_side(s->q), p = rw_ssd_side(s->p), n = rw_ssd_side(s->n);
+    return 3 * q * n + 2 * q * q + 2 * q * p + RW_SSD_HEADS * n * p + 4 * q;
+}
+
+static inline int64_t rw_ssd_backward_elements(const struct rw_ssd *s)
+{
+    const int64_t q = rw_ssd_side(s->q), p = rw_ssd_side(s->p), n = rw_ssd_side(s->n);
+    return 7 * q * n + 3 * q * q + 5 * q * p + RW_SSD_HEADS * (s->chunks + 1) * n * p + 6 * q + q * n;
+}
+
+/* Of the sums that threads share: of da for each batch and head, of db and dc for each part. */
+static inline int64_t rw_ssd_shared_elements(const struct rw_ssd *s)
+{
+    return s->b * s->h + 2 * s->b * s->g * rw_ssd_parts(s) * s->l * s->n;
+}
+
+/* The gradient of ssd_scan of ops that have gradients themselves. */
+rw_status rw_ssd_grad_again(rw_grad_call *g);
+
+#endif
