@@ -1,4 +1,4 @@
-/* Square matrices of vectors of fixed width (vec.h), turned in registers where the machine has an instruction for it. */
+/* Squares of vectors of fixed width (vec.h), turned in registers where the machine has instructions for it. */
 #ifndef RW_OPS_COMMON_VEC_TRANSPOSE_H
 #define RW_OPS_COMMON_VEC_TRANSPOSE_H
 

@@ -291,8 +291,9 @@ Test(ops_ssd_scan, without_a_place_the_state_stays)
             unsigned char *const want = bytes_of(&m, m.wlast);
             cr_expect_eq(first_difference(before, after, rw_tensor_bytes(m.last)), -1, "%s", rw_dtype_name(types[d]));
             rw_tensor *const loss = loss_of(&m, OF_STATE), *of[2] = { NULL };
-            if (composed) cr_assert_eq(rw_grad(m.b.t, loss, (rw_tensor *[]){ m.param[STATE], m.param[A] }, 2, of), RW_OK);
-            else cr_assert_eq(rw_backward(m.b.t, loss), RW_OK, "%s", rw_error_message(m.b.ctx));
+            rw_tensor *const wanted[] = { m.param[STATE], m.param[A] };
+            const rw_status status = composed ? rw_grad(m.b.t, loss, wanted, 2, of) : rw_backward(m.b.t, loss);
+            cr_assert_eq(status, RW_OK, "%s", rw_error_message(m.b.ctx));
             rw_tensor *const dstate = composed ? of[0] : rw_gradient(m.param[STATE]);
             unsigned char *const got = bytes_of(&m, rw_cast(m.b.t, dstate, types[d])); /* of 16 bits in float32 */
             unsigned char *const da = bytes_of(&m, composed ? of[1] : rw_gradient(m.param[A]));

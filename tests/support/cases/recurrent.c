@@ -259,8 +259,8 @@ void op_count_ssd_scan(struct op_case *c)
 
 static void scans(void)
 {
-    const int64_t all[][7] = { { 1, 1, 1, 1, 1, 1, 0 }, { 2, 5, 2, 2, 1, 3, 2 }, { 1, 4, 4, 1, 2, 2, 2 }, { 1, 5, 6, 2, 1, 3, 3 },
-                               { 2, 70, 4, 8, 2, 16, 32 } }; /* b, l, h, p, g, n, chunk */
+    const int64_t all[][7] = { { 1, 1, 1, 1, 1, 1, 0 }, { 2, 5, 2, 2, 1, 3, 2 }, { 1, 4, 4, 1, 2, 2, 2 },
+                               { 1, 5, 6, 2, 1, 3, 3 }, { 2, 70, 4, 8, 2, 16, 32 } }; /* b, l, h, p, g, n, chunk */
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const int64_t *const s = all[i];
         struct op_case *const c = op_case_next(OP_ATTENTION, op_build_ssd_scan, OP_TERMS, 4);
