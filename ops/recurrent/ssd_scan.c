@@ -102,13 +102,14 @@ static size_t bytes_of(const rw_op_call *call, int64_t elements)
 static size_t workspace_cpu(const rw_op_call *call)
 {
     const struct rw_ssd s = of_call(call);
-    return bytes_of(call, rw_ssd_forward_elements(&s) * call->threads);
+    return bytes_of(call, rw_ssd_forward_elements(&s) * rw_ssd_threads(&s, call->threads));
 }
 
 static size_t workspace_grad_cpu(const rw_op_call *call)
 {
     const struct rw_ssd s = of_call(call);
-    return bytes_of(call, rw_ssd_backward_elements(&s) * call->threads + rw_ssd_shared_elements(&s));
+    const int64_t own = rw_ssd_backward_elements(&s) * rw_ssd_threads(&s, call->threads);
+    return bytes_of(call, own + rw_ssd_shared_elements(&s));
 }
 
 /* ---- rules ---- */

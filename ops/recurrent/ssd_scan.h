@@ -35,8 +35,8 @@
 #include <rewind/recurrent.h>
 
 struct rw_ssd_attrs {
-    int64_t chunk;                /* places of a chunk, 1 at least */
-    int64_t state, dy, dstate;    /* which of the optional inputs there are; the last two of ssd_scan_grad */
+    int64_t chunk;             /* places of a chunk, 1 at least */
+    int64_t state, dy, dstate; /* which of the optional inputs there are; the last two of ssd_scan_grad */
 };
 
 enum { SSD_X, SSD_DT, SSD_A, SSD_B, SSD_C, SSD_OPERANDS };
@@ -75,6 +75,13 @@ static inline int64_t rw_ssd_places(const struct rw_ssd *s, int64_t c)
 static inline int64_t rw_ssd_parts(const struct rw_ssd *s)
 {
     return (s->r + RW_SSD_HEADS - 1) / RW_SSD_HEADS;
+}
+
+/* How many of so many threads have a part to work on: each has a workspace of its own. */
+static inline int rw_ssd_threads(const struct rw_ssd *s, int threads)
+{
+    const int64_t units = s->b * s->g * rw_ssd_parts(s);
+    return units < 1 ? 1 : units < threads ? (int)units : threads;
 }
 
 /* Sides of the tiles on the CPU: whole vectors of every type. */

@@ -15,6 +15,7 @@ struct ssd {
     const rw_kernel *k;
     struct rw_ssd s;
     int64_t q, p, n;    /* sides of tiles */
+    int threads;
     int64_t per_thread; /* elements of a thread's workspace */
     void *shared;       /* what threads leave for the sums of backward */
 };
@@ -136,6 +137,7 @@ static struct ssd open_scan(const rw_kernel *k)
 {
     struct ssd a = { .k = k, .s = rw_ssd_of(k->in[SSD_X].layout, k->in[SSD_B].layout, k->attrs) };
     a.q = rw_ssd_side(a.s.q), a.p = rw_ssd_side(a.s.p), a.n = rw_ssd_side(a.s.n);
+    a.threads = rw_ssd_threads(&a.s, k->threads);
     return a;
 }
 
@@ -156,7 +158,7 @@ rw_status RW_ISA_NAME(rw_ssd_scan_cpu)(const rw_kernel *k)
     struct ssd a = open_scan(k);
     const int64_t units = a.s.b * a.s.g * rw_ssd_parts(&a.s);
     a.per_thread = rw_ssd_forward_elements(&a.s);
-#pragma omp parallel for num_threads(k->threads) schedule(dynamic)
+#pragma omp parallel for num_threads(a.threads) schedule(dynamic)
     for (int64_t i = 0; i < units; i++) {
         if (is_double(&a)) vd_forward(&a, room_of_thread(&a), unit_of(&a.s, i));
         else vf_forward(&a, room_of_thread(&a), unit_of(&a.s, i));
@@ -170,9 +172,9 @@ rw_status RW_ISA_NAME(rw_ssd_scan_grad_cpu)(const rw_kernel *k)
     struct ssd a = open_scan(k);
     const int64_t units = a.s.b * a.s.g * rw_ssd_parts(&a.s), rows = a.s.b * a.s.l * a.s.g;
     a.per_thread = rw_ssd_backward_elements(&a.s);
-    a.shared = (char *)k->workspace + (size_t)(a.per_thread * k->threads) * (is_double(&a) ? sizeof(double)
-                                                                                            : sizeof(float));
-#pragma omp parallel num_threads(k->threads)
+    a.shared = (char *)k->workspace + (size_t)(a.per_thread * a.threads) * (is_double(&a) ? sizeof(double)
+                                                                                          : sizeof(float));
+#pragma omp parallel num_threads(a.threads)
     {
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < units; i++) {
