@@ -17,6 +17,8 @@ static rw_status check_numbers(rw_op_call *call)
             return rw_op_error(call, RW_ERR_ARGUMENT, "kernel %lld of axis %d", (long long)a->kernel[i], i);
         if (a->stride[i] < 1)
             return rw_op_error(call, RW_ERR_ARGUMENT, "stride %lld of axis %d", (long long)a->stride[i], i);
+        if (a->dilation[i] < 1)
+            return rw_op_error(call, RW_ERR_ARGUMENT, "dilation %lld of axis %d", (long long)a->dilation[i], i);
         if (a->padding[i] < 0 || a->padding[i] > a->kernel[i] / 2)
             return rw_op_error(call, RW_ERR_ARGUMENT, "padding %lld of axis %d: 0 to half of the kernel",
                                (long long)a->padding[i], i);
@@ -39,6 +41,13 @@ static rw_status check_image(rw_op_call *call, int i)
     return check_numbers(call);
 }
 
+/* A last window that is not whole begins within the image, or in front of it, to be one. */
+static int64_t number_of_windows(const struct rw_pool_attrs *a, int i, int64_t extent, int64_t beyond_first)
+{
+    const int64_t more = a->up && beyond_first % a->stride[i] ? 1 : 0, n = beyond_first / a->stride[i] + 1 + more;
+    return more && (n - 1) * a->stride[i] >= extent + a->padding[i] ? n - 1 : n;
+}
+
 /* The shape of what is pooled from x [n, h, w, c]. */
 static rw_status shape_of_result(rw_op_call *call, rw_shape x, rw_shape *ret)
 {
@@ -46,10 +55,16 @@ static rw_status shape_of_result(rw_op_call *call, rw_shape x, rw_shape *ret)
     *ret = x;
     for (int i = 0; i < 2; i++) {
         const int64_t padded = x.dim[1 + i] + 2 * a->padding[i];
-        if (padded < a->kernel[i])
-            return rw_op_error(call, RW_ERR_SHAPE, "a window of %lld, x has %lld with its padding",
-                               (long long)a->kernel[i], (long long)padded);
-        ret->dim[1 + i] = (padded - a->kernel[i]) / a->stride[i] + 1;
+        const int64_t window = (a->kernel[i] - 1) * a->dilation[i] + 1;
+        if (a->adaptive[i]) {
+            if (x.dim[1 + i] < 1) return rw_op_error(call, RW_ERR_SHAPE, "an image without elements");
+            ret->dim[1 + i] = a->adaptive[i];
+            continue;
+        }
+        if (padded < window)
+            return rw_op_error(call, RW_ERR_SHAPE, "a window of %lld, x has %lld with its padding", (long long)window,
+                               (long long)padded);
+        ret->dim[1 + i] = number_of_windows(a, i, x.dim[1 + i], padded - window);
     }
     return RW_OK;
 }
@@ -180,6 +195,17 @@ static bool is_image(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
     return false;
 }
 
+/* What the other of the two has alone is refused, not left out. */
+static bool has_options(rw_site at, rw_tape *t, const rw_op_def *op, const rw_pool2d_params *p)
+{
+    const bool most = op == &rw_op_max_pool2d;
+    const char *fault = NULL;
+    if (most && p->divisor_override) fault = "a maximum has no divisor";
+    else if (!most && (p->dilation[0] > 1 || p->dilation[1] > 1)) fault = "an average has no dilation";
+    if (fault) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: %s", op->name, fault);
+    return !fault;
+}
+
 static rw_tensor *pool(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, const rw_pool2d_params *p)
 {
     struct rw_pool_attrs a = { .exclude = 0 };
@@ -188,11 +214,15 @@ static rw_tensor *pool(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: params is NULL", op->name);
         return NULL;
     }
+    if (!has_options(at, t, op, p)) return NULL;
     a.exclude = op == &rw_op_avg_pool2d && p->exclude_padding;
+    a.up = p->ceil_mode;
+    a.divisor = p->divisor_override;
     for (int i = 0; i < 2; i++) {
         a.kernel[i] = p->kernel[i];
         a.stride[i] = p->stride[i] ? p->stride[i] : p->kernel[i];
         a.padding[i] = p->padding[i];
+        a.dilation[i] = p->dilation[i] ? p->dilation[i] : 1;
     }
     const struct rw_composite c = rw_composite_begin(t, op->name);
     rw_tensor *const inside = rw_channels_inside_at(at, t, x);
@@ -210,10 +240,82 @@ rw_tensor *rw_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_pool2
     return pool(at, t, &rw_op_avg_pool2d, x, params);
 }
 
+/* x inside, which lies there for the mean too. */
+static rw_tensor *mean_of_all(rw_site at, rw_tape *t, rw_tensor *x)
+{
+    rw_tensor *const y = rw_mean_at(at, t, rw_channels_inside_at(at, t, x), RW_AXES(1, 2), true);
+    return y ? rw_channels_outside_at(at, t, y) : NULL;
+}
+
 rw_tensor *rw_global_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x)
 {
     if (!is_image(at, t, x, "global_avg_pool2d")) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "global_avg_pool2d");
-    rw_tensor *const y = rw_mean_at(at, t, rw_channels_inside_at(at, t, x), RW_AXES(1, 2), true);
+    return rw_composite_end(&c, mean_of_all(at, t, x));
+}
+
+/* ---- adaptive pooling ---- */
+
+/* Of windows that cut an extent as evenly as they can: as many elements as the largest may have. */
+static int64_t widest(int64_t extent, int64_t made)
+{
+    return extent % made ? extent / made + 2 : extent / made;
+}
+
+/* x inside -> inside. Along an axis that stays as it is, a window is an element. */
+static rw_tensor *cut_evenly(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, int64_t h, int64_t w)
+{
+    if (!x) return NULL;
+    const rw_shape s = rw_tensor_shape(x);
+    const struct rw_pool_attrs a = { .kernel = { widest(s.dim[1], h), widest(s.dim[2], w) }, .stride = { 1, 1 },
+                                     .dilation = { 1, 1 }, .adaptive = { h, w } };
+    return rw_apply_at(at, t, op, &x, 1, &a, sizeof a, NULL);
+}
+
+/*
+ * Windows too large for a place of a byte: the largest of each row of one, then of these. The first row among equals
+ * has the first of equals.
+ */
+static rw_tensor *largest(rw_site at, rw_tape *t, rw_tensor *x, int64_t h, int64_t w)
+{
+    const rw_shape s = rw_tensor_shape(x);
+    if (widest(s.dim[1], h) * widest(s.dim[2], w) > RW_POOL_PLACES)
+        x = cut_evenly(at, t, &rw_op_max_pool2d, x, s.dim[1], w);
+    return cut_evenly(at, t, &rw_op_max_pool2d, x, h, w);
+}
+
+/* The extents asked for, 0 being those of x; false, with an error, where there are none, or no elements to pool. */
+static bool extents_of(rw_site at, rw_tape *t, rw_tensor *x, const char *what, int64_t *h, int64_t *w)
+{
+    if (!is_image(at, t, x, what)) return false;
+    const rw_shape s = rw_tensor_shape(x);
+    if (!*h) *h = s.dim[2];
+    if (!*w) *w = s.dim[3];
+    if (*h < 0 || *w < 0)
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: a result of %lld x %lld", what, (long long)*h, (long long)*w);
+    else if (!s.dim[2] || !s.dim[3])
+        rw_refuse_at(at, t, RW_ERR_SHAPE, "%s: an image of %lld x %lld elements", what, (long long)s.dim[2],
+                     (long long)s.dim[3]);
+    else return true;
+    return false;
+}
+
+rw_tensor *rw_adaptive_avg_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, int64_t height, int64_t width)
+{
+    static const char what[] = "adaptive_avg_pool2d";
+    if (!extents_of(at, t, x, what, &height, &width)) return NULL;
+    const struct rw_composite c = rw_composite_begin(t, what);
+    if (height == 1 && width == 1) return rw_composite_end(&c, mean_of_all(at, t, x));
+    rw_tensor *const y = cut_evenly(at, t, &rw_op_avg_pool2d, rw_channels_inside_at(at, t, x), height, width);
+    return rw_composite_end(&c, y ? rw_channels_outside_at(at, t, y) : NULL);
+}
+
+rw_tensor *rw_adaptive_max_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, int64_t height, int64_t width)
+{
+    static const char what[] = "adaptive_max_pool2d";
+    if (!extents_of(at, t, x, what, &height, &width)) return NULL;
+    const struct rw_composite c = rw_composite_begin(t, what);
+    rw_tensor *const inside = rw_channels_inside_at(at, t, x);
+    rw_tensor *const y = inside ? largest(at, t, inside, height, width) : NULL;
     return rw_composite_end(&c, y ? rw_channels_outside_at(at, t, y) : NULL);
 }

@@ -13,14 +13,19 @@
 #ifndef RW_OPS_CONV_POOL_H
 #define RW_OPS_CONV_POOL_H
 
+#include "base/host_device.h"
+
 #include <rewind/op.h>
 
 #define RW_POOL_PLACES 256 /* most elements of a window: a place is a byte */
 
 struct rw_pool_attrs {
     int64_t made[2]; /* h, w of a dx */
-    int64_t kernel[2], stride[2], padding[2];
-    int64_t exclude; /* what lies outside of the image does not count in an average */
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
+    int64_t exclude;     /* what lies outside of the image does not count in an average */
+    int64_t up;          /* a last window that begins within the image counts, whole or not */
+    int64_t divisor;     /* of an average's sums; 0: what counts in the window */
+    int64_t adaptive[2]; /* h, w of the result, whose windows cut the image evenly; kernel: the most of one. 0: none */
 };
 
 enum rw_pool_kind { RW_POOL_MAX, RW_POOL_MAX_BACKWARD, RW_POOL_PICK, RW_POOL_AVG, RW_POOL_AVG_BACKWARD };
@@ -54,34 +59,74 @@ struct rw_pool_range {
     int64_t from, to;
 };
 
-static inline struct rw_pool_range rw_pool_inside(const struct rw_pool *p, int i, int64_t out)
+/* Where a window begins, perhaps in front of the image. */
+RW_HOST_DEVICE int64_t rw_pool_begin(const struct rw_pool *p, int i, int64_t out)
 {
-    const int64_t begin = out * p->a.stride[i] - p->a.padding[i], end = begin + p->a.kernel[i], most = i ? p->w : p->h;
-    const struct rw_pool_range r = { begin < 0 ? 0 : begin, end < most ? end : most };
+    if (p->a.adaptive[i]) return out * (i ? p->w : p->h) / p->a.adaptive[i];
+    return out * p->a.stride[i] - p->a.padding[i];
+}
+
+/* Behind its last element, perhaps behind the image. */
+RW_HOST_DEVICE int64_t rw_pool_end(const struct rw_pool *p, int i, int64_t out)
+{
+    const int64_t made = p->a.adaptive[i];
+    if (made) return ((out + 1) * (i ? p->w : p->h) + made - 1) / made;
+    return rw_pool_begin(p, i, out) + (p->a.kernel[i] - 1) * p->a.dilation[i] + 1;
+}
+
+/* Elements from `from` on, a dilation apart. */
+RW_HOST_DEVICE struct rw_pool_range rw_pool_inside(const struct rw_pool *p, int i, int64_t out)
+{
+    const int64_t begin = rw_pool_begin(p, i, out), end = rw_pool_end(p, i, out), most = i ? p->w : p->h;
+    const int64_t apart = p->a.dilation[i], before = begin < 0 ? (apart - 1 - begin) / apart * apart : 0;
+    const struct rw_pool_range r = { begin + before, end < most ? end : most };
     return r;
 }
 
-static inline struct rw_pool_range rw_pool_over(const struct rw_pool *p, int i, int64_t in)
+/* Of windows with gaps some have the element in one: rw_pool_place() tells. */
+RW_HOST_DEVICE struct rw_pool_range rw_pool_over(const struct rw_pool *p, int i, int64_t in)
 {
-    const int64_t at = in + p->a.padding[i], first = at - p->a.kernel[i] + 1, most = i ? p->ow : p->oh;
+    const int64_t most = i ? p->ow : p->oh, made = p->a.adaptive[i], extent = i ? p->w : p->h;
+    if (made) {
+        const struct rw_pool_range even = { in * made / extent, ((in + 1) * made + extent - 1) / extent };
+        return even;
+    }
+    const int64_t at = in + p->a.padding[i], first = at - (p->a.kernel[i] - 1) * p->a.dilation[i];
     const int64_t last = at / p->a.stride[i] + 1;
     const struct rw_pool_range r = { first <= 0 ? 0 : (first + p->a.stride[i] - 1) / p->a.stride[i],
                                      last < most ? last : most };
     return r;
 }
 
-/* The place of an input element in a window, both along an axis. */
-static inline int64_t rw_pool_place(const struct rw_pool *p, int i, int64_t out, int64_t in)
+/* The place of an input element in a window over it, both along an axis; -1: it lies in a gap. */
+RW_HOST_DEVICE int64_t rw_pool_place(const struct rw_pool *p, int i, int64_t out, int64_t in)
 {
-    return in + p->a.padding[i] - out * p->a.stride[i];
+    const int64_t from = in - rw_pool_begin(p, i, out), apart = p->a.dilation[i];
+    if (apart == 1) return from;
+    return from % apart ? -1 : from / apart;
+}
+
+/* The input element at a place of a window; outside of the image where all of a window is in the padding. */
+RW_HOST_DEVICE int64_t rw_pool_at(const struct rw_pool *p, int i, int64_t out, int64_t place)
+{
+    return rw_pool_begin(p, i, out) + place * p->a.dilation[i];
+}
+
+/* Elements of an average's window along an axis: those of the padding count, what a last one reaches behind it not. */
+RW_HOST_DEVICE int64_t rw_pool_counted(const struct rw_pool *p, int i, int64_t out)
+{
+    const struct rw_pool_range inside = rw_pool_inside(p, i, out);
+    if (p->a.exclude || p->a.adaptive[i]) return inside.to - inside.from;
+    const int64_t begin = rw_pool_begin(p, i, out), most = (i ? p->w : p->h) + p->a.padding[i];
+    return (begin + p->a.kernel[i] < most ? begin + p->a.kernel[i] : most) - begin;
 }
 
 /* What a window's sum is divided by. */
-static inline double rw_pool_count(const struct rw_pool *p, int64_t oy, int64_t ox)
+RW_HOST_DEVICE int64_t rw_pool_count(const struct rw_pool *p, int64_t oy, int64_t ox)
 {
-    if (!p->a.exclude) return (double)(p->a.kernel[0] * p->a.kernel[1]);
-    const struct rw_pool_range y = rw_pool_inside(p, 0, oy), x = rw_pool_inside(p, 1, ox);
-    return (double)((y.to - y.from) * (x.to - x.from));
+    if (p->a.divisor) return p->a.divisor;
+    if (!p->a.exclude && !p->a.up && !p->a.adaptive[0]) return p->a.kernel[0] * p->a.kernel[1];
+    return rw_pool_counted(p, 0, oy) * rw_pool_counted(p, 1, ox);
 }
 
 #endif

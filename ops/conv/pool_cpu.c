@@ -4,6 +4,8 @@
 #include "ops/common/vec_native.h"
 #include "ops/conv/pool.h"
 
+#include <math.h>
+
 struct pool_operands {
     const void *x; /* x, u or dy */
     unsigned char *places;
@@ -27,11 +29,11 @@ VEC_INLINE void max_of_vector(const struct rw_pool *p, const struct pool_operand
                               struct rw_pool_range ys, struct rw_pool_range xs, int64_t oy, int64_t ox, int64_t c)
 {
     const int64_t to = ((image * p->oh + oy) * p->ow + ox) * p->c + c;
-    nf best = nf_all(0);
+    nf best = nf_all(-INFINITY); /* of nothing but padding */
     ni place = { 0 };
     bool first = true;
-    for (int64_t y = ys.from; y < ys.to; y++)
-        for (int64_t z = xs.from; z < xs.to; z++, first = false) {
+    for (int64_t y = ys.from; y < ys.to; y += p->a.dilation[0])
+        for (int64_t z = xs.from; z < xs.to; z += p->a.dilation[1], first = false) {
             const nf x = nf_get(o->x, dtype, ((image * p->h + y) * p->w + z) * p->c + c);
             const ni more = first ? (ni)(x == x) | (ni)(x != x) : (ni)(x > best) | (ni)(x != x);
             const int here = (int)(rw_pool_place(p, 0, oy, y) * p->a.kernel[1] + rw_pool_place(p, 1, ox, z));

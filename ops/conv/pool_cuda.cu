@@ -9,37 +9,7 @@ namespace {
 
 constexpr int THREADS = 256;
 
-/* What rw_pool_inside() and rw_pool_over() say, on the device. */
-struct range {
-    int64_t from, to;
-};
-
-__device__ range inside(const rw_pool &p, int i, int64_t out)
-{
-    const int64_t begin = out * p.a.stride[i] - p.a.padding[i], end = begin + p.a.kernel[i], most = i ? p.w : p.h;
-    return { begin < 0 ? 0 : begin, end < most ? end : most };
-}
-
-__device__ range over(const rw_pool &p, int i, int64_t in)
-{
-    const int64_t at = in + p.a.padding[i], first = at - p.a.kernel[i] + 1, most = i ? p.ow : p.oh;
-    const int64_t last = at / p.a.stride[i] + 1;
-    return { first <= 0 ? 0 : (first + p.a.stride[i] - 1) / p.a.stride[i], last < most ? last : most };
-}
-
-__device__ int64_t place_of(const rw_pool &p, int64_t oy, int64_t ox, int64_t y, int64_t x)
-{
-    return (y + p.a.padding[0] - oy * p.a.stride[0]) * p.a.kernel[1] + x + p.a.padding[1] - ox * p.a.stride[1];
-}
-
-template <typename W> __device__ W count_of(const rw_pool &p, int64_t oy, int64_t ox)
-{
-    if (!p.a.exclude) return static_cast<W>(p.a.kernel[0] * p.a.kernel[1]);
-    const range y = inside(p, 0, oy), x = inside(p, 1, ox);
-    return static_cast<W>((y.to - y.from) * (x.to - x.from));
-}
-
-/* The first of the largest; NaN is larger than anything. n: elements; words: of the places, the last one whole. */
+/* The first of the largest; NaN is larger than anything. n: elements; bytes: of the places, the last word whole. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     max_kernel(const T *x, T *to, unsigned char *places, rw_pool p, int64_t n, int64_t bytes)
@@ -48,15 +18,17 @@ __global__ void __launch_bounds__(THREADS)
     if (i >= n && i < bytes) places[i] = 0;
     if (i >= n) return;
     const int64_t c = i % p.c, ox = i / p.c % p.ow, oy = i / p.c / p.ow % p.oh, image = i / p.c / p.ow / p.oh;
-    const range ys = inside(p, 0, oy), xs = inside(p, 1, ox);
-    wide<T> best = 0;
-    int64_t place = -1;
-    for (int64_t y = ys.from; y < ys.to; y++)
-        for (int64_t z = xs.from; z < xs.to; z++) {
+    const rw_pool_range ys = rw_pool_inside(&p, 0, oy), xs = rw_pool_inside(&p, 1, ox);
+    wide<T> best = -static_cast<wide<T>>(INFINITY); /* of nothing but padding */
+    int64_t place = 0;
+    bool first = true;
+    for (int64_t y = ys.from; y < ys.to; y += p.a.dilation[0])
+        for (int64_t z = xs.from; z < xs.to; z += p.a.dilation[1]) {
             const wide<T> v = widen(x[((image * p.h + y) * p.w + z) * p.c + c]);
-            if (place >= 0 && !(v > best) && v == v) continue;
+            if (!first && !(v > best) && v == v) continue;
             best = v;
-            place = place_of(p, oy, ox, y, z);
+            place = rw_pool_place(&p, 0, oy, y) * p.a.kernel[1] + rw_pool_place(&p, 1, ox, z);
+            first = false;
         }
     to[i] = narrow<T>(best);
     places[i] = static_cast<unsigned char>(place);
@@ -68,11 +40,11 @@ __global__ void __launch_bounds__(THREADS) avg_kernel(const T *x, T *to, rw_pool
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const int64_t c = i % p.c, ox = i / p.c % p.ow, oy = i / p.c / p.ow % p.oh, image = i / p.c / p.ow / p.oh;
-    const range ys = inside(p, 0, oy), xs = inside(p, 1, ox);
+    const rw_pool_range ys = rw_pool_inside(&p, 0, oy), xs = rw_pool_inside(&p, 1, ox);
     wide<T> sum = 0;
     for (int64_t y = ys.from; y < ys.to; y++)
         for (int64_t z = xs.from; z < xs.to; z++) sum += widen(x[((image * p.h + y) * p.w + z) * p.c + c]);
-    to[i] = narrow<T>(sum / count_of<wide<T>>(p, oy, ox));
+    to[i] = narrow<T>(sum / static_cast<wide<T>>(rw_pool_count(&p, oy, ox)));
 }
 
 template <typename T>
@@ -82,9 +54,10 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const int64_t c = i % p.c, ox = i / p.c % p.ow, oy = i / p.c / p.ow % p.oh, image = i / p.c / p.ow / p.oh;
-    const int64_t y = oy * p.a.stride[0] - p.a.padding[0] + places[i] / p.a.kernel[1];
-    const int64_t z = ox * p.a.stride[1] - p.a.padding[1] + places[i] % p.a.kernel[1];
-    to[i] = x[((image * p.h + y) * p.w + z) * p.c + c];
+    const int64_t y = rw_pool_at(&p, 0, oy, places[i] / p.a.kernel[1]);
+    const int64_t z = rw_pool_at(&p, 1, ox, places[i] % p.a.kernel[1]);
+    const bool there = y >= 0 && y < p.h && z >= 0 && z < p.w;
+    to[i] = there ? x[((image * p.h + y) * p.w + z) * p.c + c] : narrow<T>(0);
 }
 
 /* places: of a maximum; NULL of an average. */
@@ -95,13 +68,15 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const int64_t c = i % p.c, z = i / p.c % p.w, y = i / p.c / p.w % p.h, image = i / p.c / p.w / p.h;
-    const range ys = over(p, 0, y), xs = over(p, 1, z);
+    const rw_pool_range ys = rw_pool_over(&p, 0, y), xs = rw_pool_over(&p, 1, z);
     wide<T> sum = 0;
     for (int64_t oy = ys.from; oy < ys.to; oy++)
         for (int64_t ox = xs.from; ox < xs.to; ox++) {
             const int64_t at = ((image * p.oh + oy) * p.ow + ox) * p.c + c;
-            if (!places) sum += widen(dy[at]) / count_of<wide<T>>(p, oy, ox);
-            else if (places[at] == place_of(p, oy, ox, y, z)) sum += widen(dy[at]);
+            const int64_t py = rw_pool_place(&p, 0, oy, y), px = rw_pool_place(&p, 1, ox, z);
+            if (py < 0 || px < 0) continue;
+            if (!places) sum += widen(dy[at]) / static_cast<wide<T>>(rw_pool_count(&p, oy, ox));
+            else if (places[at] == py * p.a.kernel[1] + px) sum += widen(dy[at]);
         }
     to[i] = narrow<T>(sum);
 }

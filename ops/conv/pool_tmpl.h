@@ -36,12 +36,13 @@ VEC_INLINE void F(max_window)(const struct rw_pool *p, const struct pool_operand
     T best[LANES] = { 0 }, x[LANES] = { 0 };
     int32_t place[LANES] = { 0 };
     bool first = true;
-    for (int64_t y = ys.from; y < ys.to; y++)
-        for (int64_t z = xs.from; z < xs.to; z++, first = false) {
+    for (int64_t y = ys.from; y < ys.to; y += p->a.dilation[0])
+        for (int64_t z = xs.from; z < xs.to; z += p->a.dilation[1], first = false) {
             F(take)(x, o->x, dtype, ((image * p->h + y) * p->w + z) * p->c + c, n);
             F(most)(best, place, x,
                     (int32_t)(rw_pool_place(p, 0, oy, y) * p->a.kernel[1] + rw_pool_place(p, 1, ox, z)), n, first);
         }
+    for (int64_t l = 0; first && l < n; l++) best[l] = -(T)INFINITY; /* nothing but padding */
     F(give)(o->to, dtype, at, n, best);
     for (int64_t l = 0; l < n; l++) o->places[at + l] = (unsigned char)place[l];
 }
@@ -66,10 +67,11 @@ VEC_INLINE void F(pick)(const struct rw_pool *p, const struct pool_operands *o, 
 {
     const int64_t at = ((image * p->oh + oy) * p->ow + ox) * p->c + c;
     for (int64_t l = 0; l < n; l++) {
-        const int64_t y = oy * p->a.stride[0] - p->a.padding[0] + o->places[at + l] / p->a.kernel[1];
-        const int64_t z = ox * p->a.stride[1] - p->a.padding[1] + o->places[at + l] % p->a.kernel[1];
-        T x;
-        F(take)(&x, o->x, dtype, ((image * p->h + y) * p->w + z) * p->c + c + l, 1);
+        const int64_t y = rw_pool_at(p, 0, oy, o->places[at + l] / p->a.kernel[1]);
+        const int64_t z = rw_pool_at(p, 1, ox, o->places[at + l] % p->a.kernel[1]);
+        T x = 0;
+        if (y >= 0 && y < p->h && z >= 0 && z < p->w)
+            F(take)(&x, o->x, dtype, ((image * p->h + y) * p->w + z) * p->c + c + l, 1);
         F(give)(o->to, dtype, at + l, 1, &x);
     }
 }
@@ -83,7 +85,9 @@ VEC_INLINE void F(backward)(const struct rw_pool *p, const struct pool_operands 
     for (int64_t oy = ys.from; oy < ys.to; oy++)
         for (int64_t ox = xs.from; ox < xs.to; ox++) {
             const int64_t at = ((image * p->oh + oy) * p->ow + ox) * p->c + c;
-            const int64_t here = rw_pool_place(p, 0, oy, y) * p->a.kernel[1] + rw_pool_place(p, 1, ox, z);
+            const int64_t py = rw_pool_place(p, 0, oy, y), px = rw_pool_place(p, 1, ox, z);
+            const int64_t here = py * p->a.kernel[1] + px;
+            if (py < 0 || px < 0) continue;
             F(take)(dy, o->x, dtype, at, n);
             if (max)
                 for (int64_t l = 0; l < n; l++) sum[l] += o->places[at + l] == here ? dy[l] : 0;

@@ -60,7 +60,8 @@ static void convolutions(struct state *s)
 {
     const int groups = 1 + fz_byte(s) % 2, kernel = 1 + fz_byte(s) % 3, a = fz_byte(s) % 4, b = fz_byte(s) % 4;
     const rw_conv2d_params params = { { a, b }, { b, a % 2 }, { 1, 1 + b % 2 }, { a % 2, 0 }, groups };
-    const rw_pool2d_params pool = { { kernel, a }, { b, b }, { a % 2, 0 }, fz_ask(s, 2) };
+    const rw_pool2d_params pool = { { kernel, a }, { b, b }, { a % 2, 0 }, fz_ask(s, 2), { b % 3, a % 3 },
+                                    a > 2, b / 3 };
     const int64_t in = groups * small(s), out = groups * small(s), high = small(s), wide = small(s) + 1;
     const rw_dtype type = floating(s);
     const uint8_t op = fz_byte(s) % 6;
@@ -73,7 +74,10 @@ static void convolutions(struct state *s)
     case 2: RECORDED(rw_conv_transpose2d, T, x, w, bias, &params); break;
     case 3: RECORDED(rw_max_pool2d, T, x, &pool); break;
     case 4: RECORDED(rw_avg_pool2d, T, x, &pool); break;
-    default: RECORDED(rw_global_avg_pool2d, T, x);
+    default:
+        if (a == 1) RECORDED(rw_adaptive_avg_pool2d, T, x, b, kernel);
+        else if (a == 2) RECORDED(rw_adaptive_max_pool2d, T, x, b, kernel);
+        else RECORDED(rw_global_avg_pool2d, T, x);
     }
 }
 

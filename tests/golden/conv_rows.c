@@ -15,6 +15,19 @@ static const struct golden_row rows[] = {
     COUNTED(avg_pool2d, avg_pool2d, pool, SHAPE(3, 3, 2, 1)),
     COUNTED(avg_pool2d_inside, avg_pool2d, pool, SHAPE(2, 3, 1, 1), .keep = true),
     COUNTED(global_avg_pool2d, global_avg_pool2d, pool, ),
+    COUNTED(max_pool2d_dilated, max_pool2d, pool, SHAPE(3, 2, 1, 1, 2)),
+    COUNTED(max_pool2d_up, max_pool2d, pool, SHAPE(3, 3, 2, 1, 1, 1)),
+    COUNTED(max_pool2d_all, max_pool2d, pool, SHAPE(3, 3, 3, 1, 2, 1)),
+    COUNTED(avg_pool2d_up, avg_pool2d, pool, SHAPE(3, 2, 2, 1, 0, 1)),
+    COUNTED(avg_pool2d_up_inside, avg_pool2d, pool, SHAPE(3, 3, 2, 1, 0, 1), .keep = true),
+    COUNTED(avg_pool2d_divisor, avg_pool2d, pool, SHAPE(2, 2, 3, 0, 0, 1, 3)),
+    COUNTED(adaptive_avg_pool2d_3x4, adaptive_avg_pool2d, adaptive_pool, SHAPE(3, 4)),
+    COUNTED(adaptive_avg_pool2d_7x7, adaptive_avg_pool2d, adaptive_pool, SHAPE(7, 7)),
+    COUNTED(adaptive_avg_pool2d_1x1, adaptive_avg_pool2d, adaptive_pool, SHAPE(1, 1)),
+    COUNTED(adaptive_max_pool2d_3x4, adaptive_max_pool2d, adaptive_pool, SHAPE(3, 4)),
+    COUNTED(adaptive_max_pool2d_7x7, adaptive_max_pool2d, adaptive_pool, SHAPE(7, 7)),
+    COUNTED(adaptive_max_pool2d_1x1, adaptive_max_pool2d, adaptive_pool, SHAPE(1, 1)),
+    COUNTED(adaptive_max_pool2d_far, adaptive_max_pool2d, adaptive_pool, SHAPE(1, 2)),
 };
 
 const struct golden_set golden_conv = { "conv.golden", rows, sizeof rows / sizeof *rows };

@@ -37,4 +37,26 @@ case("avg_pool2d", lambda x: F.avg_pool2d(x, 3, 2, 1), [normal(2, 5, 7, 8)])
 case("avg_pool2d_inside", lambda x: F.avg_pool2d(x, (2, 3), 1, 1, count_include_pad=False), [normal(2, 5, 7, 8)])
 case("global_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, 1), [normal(2, 19, 5, 3)])
 
+maximum("max_pool2d_dilated", (2, 5, 9, 8), (3, 2), 1, 1, 2)
+maximum("max_pool2d_up", (2, 19, 6, 8), 3, 2, 1, 1, True)
+maximum("max_pool2d_all", (1, 3, 12, 11), 3, 3, 1, 2, True)
+# Elements of the padding count, what a last window reaches behind that does not.
+case("avg_pool2d_up", lambda x: F.avg_pool2d(x, (3, 2), 2, 1, True), [normal(2, 5, 6, 7)])
+case("avg_pool2d_up.gap", lambda x: F.avg_pool2d(x, (3, 2), 2, 1, True), [normal(1, 3, 4, 4)])
+case("avg_pool2d_up_inside", lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), [normal(2, 5, 6, 8)])
+case("avg_pool2d_divisor", lambda x: F.avg_pool2d(x, 2, 3, 0, True, True, 3), [normal(2, 4, 7, 6)])
+for height, width in ((3, 4), (7, 7), (1, 1)):
+    case(f"adaptive_avg_pool2d_{height}x{width}", lambda x: F.adaptive_avg_pool2d(x, (height, width)),
+         [normal(2, 19, 5, 6)])
+    case(f"adaptive_max_pool2d_{height}x{width}", lambda x: F.adaptive_max_pool2d(x, (height, width)),
+         [torch.randint(-6, 7, (2, 19, 5, 6)) / 2],
+         sizes=lambda w, y, x: (y, torch.autograd.grad((F.adaptive_max_pool2d(v := x.clone().requires_grad_(),
+                                                                              (height, width)) * w.abs()).sum(),
+                                                       [v])[0]))
+# Windows of more elements than a byte counts.
+case("adaptive_max_pool2d_far", lambda x: F.adaptive_max_pool2d(x, (1, 2)),
+     [torch.randint(-200, 201, (1, 2, 20, 33)) / 2],
+     sizes=lambda w, y, x: (y, torch.autograd.grad((F.adaptive_max_pool2d(v := x.clone().requires_grad_(), (1, 2)) *
+                                                    w.abs()).sum(), [v])[0]))
+
 write(__file__)

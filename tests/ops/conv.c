@@ -489,6 +489,29 @@ Test(ops_conv, a_maximum_is_the_first_of_equals_and_nan_is_larger)
     fixture_close(&b);
 }
 
+/* Dilated windows may lie in the padding alone: nothing flows into those, nor back out of them. */
+Test(ops_conv, pooling_of_nothing_but_padding)
+{
+    struct fixture b = fixture_open(1, 1);
+    const double one[] = { 3 }, up[] = { 5 };
+    double y, g;
+    rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(1, 1, 1, 1), one));
+    rw_tensor *const u = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(1, 1, 1, 1), up));
+    rw_tensor *const most = rw_max_pool2d(b.t, x, POOL(.kernel = { 2, 2 }, .padding = { 1, 1 }, .dilation = { 2, 2 }));
+    rw_tensor *const sum = rw_sum(b.t, rw_mul(b.t, most, u), RW_ALL_AXES, false);
+    rw_tensor *slope, *again;
+    cr_assert_eq(rw_read(b.t, most, &y, sizeof y), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect(isinf(y) && y < 0, "%g", y);
+    cr_assert_eq(rw_grad(b.t, sum, (rw_tensor *const[]){ x }, 1, &slope), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, slope, &g, sizeof g), RW_OK);
+    cr_expect_eq(g, 0);
+    rw_tensor *const twice = rw_sum(b.t, rw_scale(b.t, slope, 7), RW_ALL_AXES, false);
+    cr_assert_eq(rw_grad(b.t, twice, (rw_tensor *const[]){ u }, 1, &again), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, again, &g, sizeof g), RW_OK);
+    cr_expect_eq(g, 0, "%g", g);
+    fixture_close(&b);
+}
+
 Test(ops_conv, mistakes_of_pooling_are_named_and_leave_nothing)
 {
     struct fixture b = fixture_open(1, 1);
@@ -496,6 +519,8 @@ Test(ops_conv, mistakes_of_pooling_are_named_and_leave_nothing)
     rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(2, 4, 5, 6), NULL);
     rw_tensor *const flat = rw_input(t, RW_F32, RW_SHAPE(2, 4), NULL);
     rw_tensor *const index = rw_input(t, RW_I32, RW_SHAPE(2, 4, 5, 6), NULL);
+    rw_tensor *const bare = rw_input(t, RW_F32, RW_SHAPE(2, 4, 0, 6), NULL);
+    rw_tensor *const wide = rw_input(t, RW_F32, RW_SHAPE(1, 1, 257, 2), NULL);
     const size_t n = rw_tape_mark(t).nodes;
     refuses(&b, rw_max_pool2d(t, x, NULL), RW_ERR_ARGUMENT, "max_pool2d: params is NULL", n);
     refuses(&b, rw_max_pool2d(t, x, POOL(.stride = { 1, 1 })), RW_ERR_ARGUMENT, "kernel 0 of axis 0", n);
@@ -506,6 +531,17 @@ Test(ops_conv, mistakes_of_pooling_are_named_and_leave_nothing)
     refuses(&b, rw_max_pool2d(t, x, POOL(.kernel = { 257, 1 }, .padding = { 128, 0 })), RW_ERR_ARGUMENT, "257", n);
     refuses(&b, rw_max_pool2d(t, flat, POOL(.kernel = { 2, 2 })), RW_ERR_SHAPE, "max_pool2d: x of rank 2", n);
     refuses(&b, rw_global_avg_pool2d(t, flat), RW_ERR_SHAPE, "global_avg_pool2d: x of rank 2", n);
+    refuses(&b, rw_max_pool2d(t, x, POOL(.kernel = { 2, 2 }, .dilation = { 1, -1 })), RW_ERR_ARGUMENT, "dilation -1",
+            n);
+    refuses(&b, rw_max_pool2d(t, x, POOL(.kernel = { 3, 3 }, .dilation = { 2, 3 })), RW_ERR_SHAPE, "a window of 7", n);
+    refuses(&b, rw_max_pool2d(t, x, POOL(.kernel = { 2, 2 }, .divisor_override = 2)), RW_ERR_ARGUMENT, "no divisor", n);
+    refuses(&b, rw_avg_pool2d(t, x, POOL(.kernel = { 2, 2 }, .dilation = { 2, 1 })), RW_ERR_ARGUMENT, "no dilation", n);
+    refuses(&b, rw_adaptive_avg_pool2d(t, x, -1, 2), RW_ERR_ARGUMENT, "adaptive_avg_pool2d: a result of -1 x 2", n);
+    refuses(&b, rw_adaptive_max_pool2d(t, flat, 1, 1), RW_ERR_SHAPE, "adaptive_max_pool2d: x of rank 2", n);
+    refuses(&b, rw_adaptive_max_pool2d(t, bare, 1, 1), RW_ERR_SHAPE, "an image of 0 x 6 elements", n);
+    refuses(&b, rw_adaptive_max_pool2d(t, wide, 1, 1), RW_ERR_ARGUMENT, "a window of 257 elements", n);
+    refuses(&b, rw_adaptive_avg_pool2d(t, index, 2, 2), RW_ERR_DTYPE, "avg_pool2d", n);
+    refuses(&b, rw_adaptive_avg_pool2d(t, x, INT64_MAX, 2), RW_ERR_SHAPE, "avg_pool2d", n);
     refuses(&b, rw_max_pool2d(t, index, POOL(.kernel = { 2, 2 })), RW_ERR_DTYPE, "max_pool2d", n);
     refuses(&b, rw_avg_pool2d(t, NULL, POOL(.kernel = { 2, 2 })), RW_ERR_ARGUMENT, "x is NULL", n);
     fixture_close(&b);

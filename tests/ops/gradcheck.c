@@ -87,7 +87,8 @@ static double place(const struct op_case *c, int input, int64_t i, int64_t n)
 {
     if (is_cast(c)) return op_number(OP_TIES, i, input);
     const bool largest = isinf(c->value) && (c->build == op_build_norm || c->build == op_build_normalize);
-    if (c->build == op_build_max || c->build == op_build_max_pool2d || c->build == op_build_topk || largest) {
+    if (c->build == op_build_max || c->build == op_build_max_pool2d ||
+        c->build == op_build_adaptive_max_pool2d || c->build == op_build_topk || largest) {
         cr_assert(n % 13, "%s: 13 steps through the numbers must meet each", c->name);
         return (double)(i * 13 % n) / 64;
     }

@@ -78,6 +78,8 @@ static rw_tensor *record_batchnorm(rw_tape *t, rw_dtype dtype)
 #define ATTENTION &(rw_attention_options){ .causal = true, .window = 2 }
 #define LOGITS in(t, dtype, RW_SHAPE(2, 3)), INDEX
 
+CALL(adaptive_avg_pool2d, rw_adaptive_avg_pool2d(t, IMAGE, 2, 3))
+CALL(adaptive_max_pool2d, rw_adaptive_max_pool2d(t, IMAGE, 2, 3))
 CALL(attention_lse, rw_attention_lse(t, HEADS, HEADS, HEADS, ATTENTION, &(rw_tensor *){ NULL }))
 CALL(attention_with, rw_attention_with(t, HEADS, HEADS, HEADS, ATTENTION))
 CALL(cross_entropy_ignore, rw_cross_entropy_ignore(t, LOGITS, -100))
@@ -168,6 +170,8 @@ static rw_tensor *record_moe_linear_of_tokens(rw_tape *t, rw_dtype dtype)
 
 const struct table_call table_calls[] = {
     /* clang-format off: a line each */
+    { "adaptive_avg_pool2d", "F.adaptive_avg_pool2d", record_adaptive_avg_pool2d },
+    { "adaptive_max_pool2d", "F.adaptive_max_pool2d", record_adaptive_max_pool2d },
     { "arange", NULL, record_arange },
     { "argmax", NULL, record_argmax },
     { "argmin", NULL, record_argmin },

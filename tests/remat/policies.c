@@ -286,6 +286,8 @@ static bool was_recorded(const rw_context *ctx, const char *name)
 static bool is_composed(const char *name)
 {
     static const char *const all[] = {
+        "adaptive_avg_pool2d",
+        "adaptive_max_pool2d",
         "attention_lse",
         "attention_with",
         "cross_entropy_ignore",

@@ -179,17 +179,23 @@ B(batchnorm, rw_batchnorm(t, x[0], x[1], x[2], RW_NONE, RW_NONE, &(rw_batchnorm_
 B(batchnorm_eval, evaluated(t, x, c))
 B(group_norm, rw_group_norm(t, x[0], c->axis, x[1], x[2], op_single(c->value)))
 B(instance_norm, rw_instance_norm(t, x[0], x[1], x[2], op_single(c->value)))
-/* shape: extents of the kernel, stride, padding; keep: padding does not count */
+/* shape: extents of the kernel, stride, padding[, dilation, whether extents are rounded up, divisor]; keep: padding
+   does not count */
 #define POOL(c)                                                                                                        \
     &(rw_pool2d_params)                                                                                                \
     {                                                                                                                  \
         .kernel = { (int)c->shape.dim[0], (int)c->shape.dim[1] },                                                      \
         .stride = { (int)c->shape.dim[2], (int)c->shape.dim[2] },                                                      \
-        .padding = { (int)c->shape.dim[3], (int)c->shape.dim[3] }, .exclude_padding = c->keep                          \
+        .padding = { (int)c->shape.dim[3], (int)c->shape.dim[3] }, .exclude_padding = c->keep,                         \
+        .dilation = { (int)c->shape.dim[4], (int)c->shape.dim[4] }, .ceil_mode = c->shape.dim[5],                      \
+        .divisor_override = (int)c->shape.dim[6]                                                                       \
     }
 B(max_pool2d, rw_max_pool2d(t, x[0], POOL(c)))
 B(avg_pool2d, rw_avg_pool2d(t, x[0], POOL(c)))
 B(global_avg_pool2d, rw_global_avg_pool2d(t, x[0]))
+/* shape: extents of the result */
+B(adaptive_avg_pool2d, rw_adaptive_avg_pool2d(t, x[0], c->shape.dim[0], c->shape.dim[1]))
+B(adaptive_max_pool2d, rw_adaptive_max_pool2d(t, x[0], c->shape.dim[0], c->shape.dim[1]))
 B(conv_transpose2d, rw_conv_transpose2d(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, CONV(c)))
 B(rope, rw_rope(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, op_single(c->value)))
 /* keep: the table is read elsewhere too, and the gradient is added to what flows from there */

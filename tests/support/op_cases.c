@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MOST_CASES 2048
+#define MOST_CASES 4096
 
 static struct op_case table[MOST_CASES];
 static size_t n_table;

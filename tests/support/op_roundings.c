@@ -162,6 +162,24 @@ void op_count_pool(struct op_case *c)
     c->r[1].n = most ? window : 2 * window;
 }
 
+/*
+ * The same of windows that cut an extent of n into m: none has more than n / m + 2 elements, no element lies in more
+ * than m / n + 2 windows. A mean of all is that of op_count_pool(), which takes two roundings more.
+ */
+void op_count_adaptive_pool(struct op_case *c)
+{
+    const rw_shape x = c->in[0].shape, y = c->shape;
+    const bool most = c->build == op_build_adaptive_max_pool2d;
+    int window = 1, windows = 1;
+    for (int i = 0; i < 2; i++) {
+        const int n = (int)x.dim[2 + i], m = y.dim[i] ? (int)y.dim[i] : n;
+        window *= n / m + 2;
+        windows *= m / n + 2;
+    }
+    c->r[0].n = most ? 0 : window + 2;
+    c->r[1].n = most ? windows : 2 * windows + 1;
+}
+
 /* ---- reductions ---- */
 
 /* How many elements meet in one of the result. Axes are counted from the first. */

@@ -60,6 +60,7 @@ void op_count_attention(struct op_case *c);
 void op_count_conv(struct op_case *c);
 void op_count_groups(struct op_case *c);
 void op_count_pool(struct op_case *c);
+void op_count_adaptive_pool(struct op_case *c);
 void op_count_rope(struct op_case *c);
 void op_count_embedding(struct op_case *c);
 void op_count_cross_entropy(struct op_case *c);
