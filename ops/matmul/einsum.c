@@ -1,23 +1,31 @@
 /*
- * einsum, planned into permutes, reshapes, products and sums. An operand's own letters that the result does not name
- * are summed first; then two operands at a time: letters of both that somebody still needs are the batch, those that
- * nobody needs are summed by the product.
+ * einsum, planned into permutes, reshapes, products and sums. First each operand by itself: of a letter that stands in
+ * it twice the diagonal is taken, an axis of extent 1 that is longer elsewhere is dropped, letters of its own that the
+ * result does not name are summed. Then two operands at a time: letters of both that somebody still needs are the
+ * batch, those that nobody needs are summed by the product.
+ *
+ * The axes of an ellipsis are letters too, which no equation can name: FIRST_OF_ELLIPSIS is the last one of them.
  */
 #include "ops/common/util.h"
 #include "record/own_ops.h"
 
 #include <rewind/einsum.h>
+#include <rewind/select.h>
 
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#define NO_ELLIPSIS -1
+#define FIRST_OF_ELLIPSIS 1 /* the letter of its last axis; that in front of it is the next one, ... */
+
 /* The letters of an operand's axes, in order. */
 struct letters {
     int n;
     char at[RW_MAX_RANK];
     int column[RW_MAX_RANK]; /* in the equation, from 1 */
+    int ellipsis, dots;      /* in front of which letter one stands, or NO_ELLIPSIS; its column */
 };
 
 struct plan {
@@ -26,8 +34,10 @@ struct plan {
     const char *equation;
     int n;
     struct letters in[RW_EINSUM_OPERANDS], out;
-    int64_t extent[128];
-    int used[128]; /* in how many operands */
+    int64_t extent[128]; /* the largest but 1 */
+    int used[128];       /* in how many operands, where it is not dropped */
+    int stands[128];     /* how often in all of them */
+    int wide;            /* axes of the longest ellipsis */
 };
 
 static bool RW_PRINTF(4, 5) fault(const struct plan *p, rw_status status, int column, const char *fmt, ...)
@@ -48,17 +58,34 @@ static bool has(const struct letters *l, char c)
 
 /* ---- reading ---- */
 
+/* The three dots at *from, once in a tensor. */
+static bool read_ellipsis(const struct plan *p, const char **from, struct letters *l)
+{
+    const int column = (int)(*from - p->equation) + 1;
+    if ((*from)[1] != '.' || (*from)[2] != '.')
+        return fault(p, RW_ERR_ARGUMENT, column, "'.' that is no part of an ellipsis");
+    if (l->ellipsis != NO_ELLIPSIS) return fault(p, RW_ERR_ARGUMENT, column, "a second ellipsis in one tensor");
+    l->ellipsis = l->n;
+    l->dots = column;
+    *from += 2;
+    return true;
+}
+
 /* Letters up to a comma, an arrow or the end. */
 static bool read_letters(const struct plan *p, const char **from, struct letters *l)
 {
     const char *s = *from;
+    l->ellipsis = NO_ELLIPSIS;
     for (; *s && *s != ',' && *s != '-'; s++) {
         const int column = (int)(s - p->equation) + 1;
         if (*s == ' ') continue;
-        if (*s == '.') return fault(p, RW_ERR_ARGUMENT, column, "an ellipsis is not taken; name the axes");
+        if (*s == '.') {
+            if (!read_ellipsis(p, &s, l)) return false;
+            continue;
+        }
         if (!((*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z')))
             return fault(p, RW_ERR_ARGUMENT, column, "'%c' is no letter", isprint((unsigned char)*s) ? *s : '?');
-        if (has(l, *s)) return fault(p, RW_ERR_ARGUMENT, column, "'%c' stands twice in one tensor", *s);
+        if (l == &p->out && has(l, *s)) return fault(p, RW_ERR_ARGUMENT, column, "'%c' stands twice in the result", *s);
         if (l->n == RW_MAX_RANK) return fault(p, RW_ERR_SHAPE, column, "more than %d axes", RW_MAX_RANK);
         l->column[l->n] = column;
         l->at[l->n++] = *s;
@@ -80,13 +107,33 @@ static bool read_operands(struct plan *p, const char **from)
     return fault(p, RW_ERR_ARGUMENT, (int)(*from - p->equation) + 1, "%d operands, but %d are given", n, p->n);
 }
 
-/* Letters that stand once. */
+/* Puts n axes where l has its ellipsis. */
+static bool spell_ellipsis(const struct plan *p, struct letters *l, int n)
+{
+    if (l->ellipsis == NO_ELLIPSIS) return true;
+    if (l->n + n > RW_MAX_RANK) return fault(p, RW_ERR_SHAPE, l->dots, "more than %d axes", RW_MAX_RANK);
+    const size_t behind = (size_t)(l->n - l->ellipsis);
+    memmove(l->at + l->ellipsis + n, l->at + l->ellipsis, behind);
+    memmove(l->column + l->ellipsis + n, l->column + l->ellipsis, behind * sizeof *l->column);
+    for (int i = 0; i < n; i++) {
+        l->at[l->ellipsis + i] = (char)(FIRST_OF_ELLIPSIS + n - 1 - i);
+        l->column[l->ellipsis + i] = l->dots;
+    }
+    l->n += n;
+    return true;
+}
+
+/* The axes of an ellipsis, then letters that stand once. */
 static bool default_result(struct plan *p)
 {
+    const int end = (int)strlen(p->equation) + 1;
+    p->out.ellipsis = 0;
+    p->out.dots = end;
+    if (!spell_ellipsis(p, &p->out, p->wide)) return false;
     for (int c = 'A'; c <= 'z'; c++) {
-        if (p->used[c] != 1) continue;
+        if (p->stands[c] != 1) continue;
         if (p->out.n == RW_MAX_RANK)
-            return fault(p, RW_ERR_SHAPE, (int)strlen(p->equation) + 1, "a result of more than %d axes", RW_MAX_RANK);
+            return fault(p, RW_ERR_SHAPE, end, "a result of more than %d axes", RW_MAX_RANK);
         p->out.at[p->out.n++] = (char)c;
     }
     return true;
@@ -102,8 +149,31 @@ static bool read_result(struct plan *p, const char *s)
     if (*s)
         return fault(p, RW_ERR_ARGUMENT, (int)(s - p->equation) + 1, "a result is one tensor's letters, and the last");
     for (int i = 0; i < p->out.n; i++)
-        if (!p->used[(int)p->out.at[i]])
+        if (!p->stands[(int)p->out.at[i]])
             return fault(p, RW_ERR_ARGUMENT, p->out.column[i], "no operand has '%c'", p->out.at[i]);
+    return spell_ellipsis(p, &p->out, p->wide);
+}
+
+/* Text for a message: a letter, or an axis of an ellipsis. */
+static const char *name_of(char c, char *text, size_t size)
+{
+    if (c < 'A') snprintf(text, size, "axis %d of an ellipsis", -(c - FIRST_OF_ELLIPSIS + 1));
+    else snprintf(text, size, "'%c'", c);
+    return text;
+}
+
+/* A letter's extent along axis k of an operand: as before, in the same operand exactly, or 1 on either side. */
+static bool measure_axis(struct plan *p, const struct letters *l, int k, rw_shape s)
+{
+    char text[32];
+    const int c = l->at[k];
+    const char *const own = memchr(l->at, c, (size_t)k);
+    const int64_t extent = s.dim[k], before = own ? s.dim[own - l->at] : p->extent[c];
+    const bool met = p->stands[c]++ > 0;
+    if (met && extent != before && (own || (extent != 1 && before != 1)))
+        return fault(p, RW_ERR_SHAPE, l->column[k], "%s is %lld here and %lld before",
+                     name_of(l->at[k], text, sizeof text), (long long)extent, (long long)before);
+    if (!met || p->extent[c] == 1) p->extent[c] = extent;
     return true;
 }
 
@@ -112,17 +182,14 @@ static bool measure(struct plan *p, rw_tensor *const *x)
 {
     for (int i = 0; i < p->n; i++) {
         const rw_shape s = rw_tensor_shape(x[i]);
-        const struct letters *const l = &p->in[i];
-        const int column = l->n ? l->column[0] : 1;
-        if (s.rank != l->n)
+        struct letters *const l = &p->in[i];
+        const int column = l->n ? l->column[0] : 1, more = s.rank - l->n;
+        if (more < 0 || (more && l->ellipsis == NO_ELLIPSIS))
             return fault(p, RW_ERR_SHAPE, column, "%d letters for operand %d, of rank %d", l->n, i, s.rank);
-        for (int k = 0; k < l->n; k++) {
-            int64_t *const extent = &p->extent[(int)l->at[k]];
-            if (p->used[(int)l->at[k]]++ && *extent != s.dim[k])
-                return fault(p, RW_ERR_SHAPE, l->column[k], "'%c' is %lld here and %lld before", l->at[k],
-                             (long long)s.dim[k], (long long)*extent);
-            *extent = s.dim[k];
-        }
+        if (!spell_ellipsis(p, l, more)) return false;
+        if (more > p->wide) p->wide = more;
+        for (int k = 0; k < l->n; k++)
+            if (!measure_axis(p, l, k, s)) return false;
     }
     return true;
 }
@@ -163,6 +230,53 @@ static bool is_needed(const struct plan *p, char c, int next)
     bool needed = has(&p->out, c);
     for (int i = next; i < p->n && !needed; i++) needed = has(&p->in[i], c);
     return needed;
+}
+
+/*
+ * The diagonal of axes a < b, of n elements each, at the end: of both in one axis, each element that is n + 1 places
+ * behind the one before. *l: without the second.
+ */
+static rw_tensor *diagonal(const struct plan *p, rw_tensor *x, struct letters *l, int a, int b)
+{
+    const char both = l->at[a];
+    const int64_t n = rw_tensor_shape(x).dim[a];
+    struct letters left = { 0 };
+    int axes[RW_MAX_RANK], rank = 0;
+    rw_shape s = { 0 };
+    for (int i = 0; i < l->n; i++) {
+        if (i == a || i == b) continue;
+        s.dim[rank] = rw_tensor_shape(x).dim[i];
+        axes[rank++] = i;
+        append(&left, l->at[i]);
+    }
+    axes[rank] = a, axes[rank + 1] = b;
+    s.rank = rank + 1;
+    s.dim[rank] = n * n;
+    append(&left, both);
+    *l = left;
+    x = rw_permute_at(p->at, p->t, x, axes);
+    if (x) x = rw_reshape_at(p->at, p->t, x, s);
+    if (x && n) x = rw_unfold_at(p->at, p->t, x, -1, 1, n + 1);
+    return x && n ? rw_select_at(p->at, p->t, x, -1, 0) : x;
+}
+
+/* Diagonals of what stands twice, and no axes of extent 1 that are longer elsewhere. */
+static rw_tensor *plain(struct plan *p, rw_tensor *x, struct letters *l)
+{
+    for (int b = 1; x && b < l->n; b++) {
+        const char *const first = memchr(l->at, l->at[b], (size_t)b);
+        if (!first) continue;
+        x = diagonal(p, x, l, (int)(first - l->at), b);
+        b = 0;
+    }
+    for (int i = 0; x && i < l->n; i++) {
+        if (rw_tensor_shape(x).dim[i] == p->extent[(int)l->at[i]]) continue;
+        x = rw_select_at(p->at, p->t, x, i, 0);
+        memmove(l->at + i, l->at + i + 1, (size_t)(l->n - i - 1));
+        l->n--, i--;
+    }
+    for (int i = 0; x && i < l->n; i++) p->used[(int)l->at[i]]++;
+    return x;
 }
 
 /* Sums what only this operand has and the result does not name. */
@@ -268,13 +382,16 @@ static rw_tensor *contract(const struct plan *p, rw_tensor *a, struct letters *l
     return shaped(p, r.summed.n ? multiply(p, left, right, &r) : spread(p, left, right, &r), extents(p, l));
 }
 
-static rw_tensor *record(const struct plan *p, rw_tensor *const *x)
+static rw_tensor *record(struct plan *p, rw_tensor *const *x)
 {
+    rw_tensor *of[RW_EINSUM_OPERANDS];
+    for (int i = 0; i < p->n; i++)
+        if (!(of[i] = plain(p, x[i], &p->in[i]))) return NULL;
     struct letters l = p->in[0];
-    rw_tensor *y = sum_own(p, x[0], &l);
+    rw_tensor *y = sum_own(p, of[0], &l);
     for (int i = 1; i < p->n && y; i++) {
         struct letters b = p->in[i];
-        rw_tensor *const next = sum_own(p, x[i], &b);
+        rw_tensor *const next = sum_own(p, of[i], &b);
         y = next ? contract(p, y, &l, next, &b, i) : NULL;
     }
     return y ? ordered(p, y, &l, &p->out) : NULL;

@@ -11,12 +11,15 @@ Test(einsum, a_message_points_at_the_place)
         int column;
         const char *text;
     } wrong[] = {
-        { "ij,jk->il", 9, "no operand has 'l'" },      { "ij,jj->i", 5, "twice" },
+        { "ij,jk->il", 9, "no operand has 'l'" },      { "ij,jj->i", 5, "'j' is 4 here and 3" },
         { "ij, j?->i", 6, "'?' is no letter" },        { "ij,jk,k->i", 7, "more operands" },
         { "ij->i", 3, "1 operands" },                  { "ij,jk-i", 6, "without" },
-        { "ij,jk->i,k", 9, "last" },                   { "i...,jk->i", 2, "ellipsis" },
+        { "ij,jk->i,k", 9, "last" },                   { "i..,jk->i", 2, "no part of an ellipsis" },
         { "ij,ik->jk", 4, "'i' is 3 here and 2" },     { "ij,ijk->k", 4, "3 letters for operand 1" },
-        { "ij,jk->kk", 9, "twice" },                   { "ab,cdefghijk->a", 12, "more than 8" },
+        { "ij,jk->kk", 9, "twice in the result" },     { "ab,cdefghijk->a", 12, "more than 8" },
+        { "...i...,jk->i", 5, "a second ellipsis" },   { "i...jk,jk->i", 1, "3 letters for operand 0" },
+        { "ij,jk->...i...", 12, "a second ellipsis" }, { "...a,...b->ab", 6, "axis -1 of an ellipsis is 3 here and 2" },
+        { "ij,jk->i..", 9, "no part of an ellipsis" },  { "ij , j k - > i", 10, "without '>'" },
     };
     struct fixture b = fixture_open(1, 1);
     rw_tensor *const x[] = { rw_input(b.t, RW_F32, RW_SHAPE(2, 3), NULL), rw_input(b.t, RW_F32, RW_SHAPE(3, 4), NULL) };
@@ -44,5 +47,8 @@ Test(einsum, records_no_more_than_it_needs)
     cr_expect(product && rw_tensor_base(product) == product, "a product that needs no reshape is the result");
     rw_tensor *const each = rw_einsum(b.t, "bij,bij->bij", same, 2);
     cr_expect(each && rw_tensor_base(each) == each);
+    rw_tensor *const square = rw_input(b.t, RW_F32, RW_SHAPE(3, 3), NULL);
+    rw_tensor *const across = rw_einsum(b.t, "ii->i", &square, 1);
+    cr_expect(across && rw_tensor_base(across) == square, "a diagonal of a dense matrix is a view");
     fixture_close(&b);
 }

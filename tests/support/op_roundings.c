@@ -316,6 +316,22 @@ void op_count_embedding(struct op_case *c)
     c->r[1] = (struct roundings){ quotient(rw_shape_numel(c->shape), 1) + most + 1, 1 };
 }
 
+/* The largest extent of each letter up to the next comma or arrow; '.' stands for all axes of an ellipsis. */
+static const char *measure_letters(const char *s, rw_shape shape, int64_t *extents)
+{
+    int letters = 0, axis = 0;
+    for (const char *l = s; *l && *l != ',' && *l != '-'; l++) letters += *l != '.' && *l != ' ';
+    for (; *s && *s != ',' && *s != '-'; s++) {
+        int64_t extent = 1;
+        if (*s == ' ') continue;
+        if (*s != '.') extent = shape.dim[axis++];
+        else
+            for (const int end = axis + shape.rank - letters; axis < end; axis++) extent *= shape.dim[axis];
+        if (extent > extents[(int)*s]) extents[(int)*s] = extent;
+    }
+    return s;
+}
+
 /*
  * A sum of as many products as the letters have elements that are not its own; each step of the plan is stored. A
  * gradient is such a sum of the others.
@@ -324,13 +340,17 @@ void op_count_einsum(struct op_case *c)
 {
     int64_t extents[128] = { 0 }, all = 1, own = 1;
     const char *s = c->equation;
-    for (int i = 0; i < c->n; i++, s += *s == ',')
-        for (int k = 0; *s && *s != ',' && *s != '-'; s++, k++) extents[(int)*s] = c->in[i].shape.dim[k];
+    for (int i = 0; i < c->n; i++, s += *s == ',') s = measure_letters(s, c->in[i].shape, extents);
     for (int i = 0; i < 128; i++) all *= extents[i] ? extents[i] : 1;
     for (s = strchr(c->equation, '>'); s && *++s;) own *= extents[(int)*s] ? extents[(int)*s] : 1;
     c->r[0] = (struct roundings){ (int)(all / own) + c->n, c->n };
-    for (int i = 0; i < c->n; i++)
-        c->r[1 + i] = (struct roundings){ quotient(all, rw_shape_numel(c->in[i].shape)) + c->n + 1, c->n + 1 };
+    s = c->equation;
+    for (int i = 0; i < c->n; i++, s += *s == ',') {
+        int64_t here[128] = { 0 }, elements = 1;
+        s = measure_letters(s, c->in[i].shape, here);
+        for (int k = 0; k < 128; k++) elements *= here[k] ? here[k] : 1;
+        c->r[1 + i] = (struct roundings){ quotient(all, elements) + c->n + 1, c->n + 1 };
+    }
 }
 
 /* Mean over rows of logsumexp - x; the gradient is a softmax less 1 at the target, over the number of rows. */
