@@ -93,11 +93,20 @@ RW_API rw_tensor *rw_masked_fill_at(rw_site at, rw_tape *t, rw_tensor *x, rw_ten
 #define rw_masked_fill(...) rw_masked_fill_at(RW_HERE, __VA_ARGS__)
 
 /**
- * x within bounds: low below low, high above high, NaN where x is NaN. The gradient passes where low <= x <= high.
- * -INFINITY and INFINITY leave a side open. low above high gives high everywhere; a bound that is NaN is an error.
+ * x within bounds: low below low, high above high, NaN where x is NaN. The gradient passes where low < x < high; at a
+ * bound it is 0, as in PyTorch from 2.15 on. -INFINITY and INFINITY leave a side open: PyTorch's clamp_max, clamp_min.
+ * low above high gives high everywhere; a bound that is NaN is an error.
  */
 RW_API rw_tensor *rw_clamp_at(rw_site at, rw_tape *t, rw_tensor *x, double low, double high);
 #define rw_clamp(...) rw_clamp_at(RW_HERE, __VA_ARGS__)
+
+/**
+ * The same by bounds that are tensors of x's type, which broadcast with it, PyTorch's clamp of tensors; one of them may
+ * be RW_NONE. Recorded as rw_minimum() of rw_maximum(x, low) and high: NaN of any of the three is NaN; the gradient
+ * goes to what was taken, of equals to x, where PyTorch shares it.
+ */
+RW_API rw_tensor *rw_clamp_tensor_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *low, rw_tensor *high);
+#define rw_clamp_tensor(...) rw_clamp_tensor_at(RW_HERE, __VA_ARGS__)
 
 #ifdef __cplusplus
 }

@@ -88,7 +88,7 @@ RW_API rw_tensor *rw_pow_scalar_at(rw_site at, rw_tape *t, rw_tensor *x, double 
 RW_API rw_tensor *rw_neg_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_neg(...) rw_neg_at(RW_HERE, __VA_ARGS__)
 
-/** |x|; gradient 0 at 0. */
+/** |x|; gradient 0 at 0 and of NaN. */
 RW_API rw_tensor *rw_abs_at(rw_site at, rw_tape *t, rw_tensor *x);
 #define rw_abs(...) rw_abs_at(RW_HERE, __VA_ARGS__)
 

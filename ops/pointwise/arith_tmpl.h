@@ -98,14 +98,15 @@ ARITH2(take, F(select)((VM)(z != 0), x, ZERO))
 ARITH2(leave, F(select)((VM)(z != 0), ZERO, x))
 
 ARITH3(clamp, F(select)((VM)(x < z), F(select)((VM)(z > w), w, z), F(select)((VM)(x > w), w, x)))
-ARITH3(within, F(select)((VM)((x >= z) & (x <= w)), ONE, ZERO))
+ARITH3(within,
+       F(select)((VM)((x > z) | (z == -(VS)INFINITY)), F(select)((VM)((x < w) | (w == (VS)INFINITY)), ONE, ZERO), ZERO))
 
 ARITH1(scale, x *a)
 ARITH1(add_scalar, x + a)
 ARITH1(pow_scalar, F(pow)(x, F(all)(a)))
 ARITH1(neg, -x)
 ARITH1(abs, F(select)((VM)(x < 0), -x, x + (VS)0))
-ARITH1(sign, F(select)((VM)(x > 0), ONE, F(select)((VM)(x < 0), -ONE, F(select)((VM)(x == 0), ZERO, x))))
+ARITH1(sign, F(select)((VM)(x > 0), ONE, F(select)((VM)(x < 0), -ONE, ZERO)))
 ARITH1(exp, F(exp)(x))
 ARITH1(log, F(log)(x))
 ARITH1(log1p, F(log1p_of_all)(x))

@@ -1,4 +1,4 @@
-/* clamp: within two bounds, which are tensors of one element. The gradient passes where x was within them. */
+/* clamp: within two bounds, which are tensors of one element. The gradient passes where x was between them. */
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 #include "ops/pointwise/pointwise.h"
@@ -18,7 +18,7 @@ static rw_op_cost cost(const rw_op_call *call)
     return rw_cost_pointwise(call, 2);
 }
 
-/* 1 where low <= x <= high, else 0 */
+/* 1 where low < x < high, an infinite bound being none, else 0 */
 RW_DECLARE_KERNELS(rw_within)
 static const rw_op_def rw_op_within = { .name = "within", .n_inputs = 3, .n_outputs = 1, .flags = RW_OP_NO_GRADIENT,
                                         .strided = RW_OP_ALL_INPUTS, .inplace = RW_INPLACE({ 0, 0 }), .check = check,
@@ -49,4 +49,21 @@ rw_tensor *rw_clamp_at(rw_site at, rw_tape *t, rw_tensor *x, double low, double 
     const struct rw_composite c = rw_composite_begin(t, "clamp");
     rw_tensor *const in[] = { x, rw_fill_at(at, t, dtype, RW_SCALAR, low), rw_fill_at(at, t, dtype, RW_SCALAR, high) };
     return rw_composite_end(&c, in[1] && in[2] ? rw_apply_at(at, t, &rw_op_clamp, in, 3, NULL, 0, NULL) : NULL);
+}
+
+/* Of bounds that are tensors: the larger of x and low, then the smaller of that and high. */
+rw_tensor *rw_clamp_tensor_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *low, rw_tensor *high)
+{
+    static const char what[] = "clamp_tensor";
+    if (!rw_operand_check(at, t, x, what, "x") || (low != rw_none() && !rw_operand_check(at, t, low, what, "low")) ||
+        (high != rw_none() && !rw_operand_check(at, t, high, what, "high")))
+        return NULL;
+    if (low == rw_none() && high == rw_none()) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: neither low nor high", what);
+        return NULL;
+    }
+    const struct rw_composite c = rw_composite_begin(t, what);
+    rw_tensor *y = low == rw_none() ? x : rw_maximum_at(at, t, x, low);
+    if (y && high != rw_none()) y = rw_minimum_at(at, t, y, high);
+    return rw_composite_end(&c, y);
 }

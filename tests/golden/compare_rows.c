@@ -15,6 +15,7 @@ static const struct golden_row rows[] = {
     COUNTED(where_number, where_number, broadcast, .r = { { 0, 0 } }),
     COUNTED(masked_fill, masked_fill, broadcast, .value = -1.5, .r = { { 1, 0 } }),
     ROW(clamp, clamp, ),
+    COUNTED(clamp_tensor, clamp_tensor, broadcast, .r = { { 0, 0 }, { 0, 0 }, { 0, 0 }, { 37, 0 } }),
 };
 
 const struct golden_set golden_compare = { "compare.golden", rows, sizeof rows / sizeof *rows };

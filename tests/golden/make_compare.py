@@ -30,9 +30,17 @@ f = lambda x, z: z + x.masked_fill(torch.logical_and(z > 1 / 64, torch.isfinite(
 case("masked_fill", f, [normal(2, 3, 19), normal(3, 1)], sizes=own(f))
 
 f = lambda x: torch.clamp(x, -0.5, 0.75)
-# No element lies at a bound: there the gradient passes, as it long did in PyTorch; 2.15, which wrote this, gives 0.
 x = normal(3, 37)
 assert not ((x == -0.5) | (x == 0.75)).any()
 case("clamp", f, [x], sizes=own(f))
+# At a bound the gradient is 0 from PyTorch 2.15 on; it passed before.
+x = torch.randint(-8, 9, (3, 37)) / 8
+assert (x == -0.5).any() and (x == 0.75).any()
+case("clamp.bounds", f, [x], sizes=own(f))
+
+f = lambda x, low, high: torch.clamp(x, low, high)
+x, low, high = normal(3, 37), normal(37), normal(3, 1)
+assert not ((x == low) | (x == high) | (low == high)).any()
+case("clamp_tensor", f, [x, low, high], sizes=own(f))
 
 write(__file__)

@@ -78,10 +78,10 @@ Test(corners, slopes_at_zero_and_of_nan)
     for (int d = 0; d < 2; d++) {
         rw_tensor *const x = made(&b, wide[d], RW_SHAPE(6), signs), *const z = made(&b, wide[d], RW_SHAPE(6), signs);
         double *const relu = gradient(&b, rw_relu(b.t, x), x), *const size = gradient(&b, rw_abs(b.t, z), z);
-        const double slope[] = { 0, 0, 1, 0, 0, 1 }, sign[] = { -1, 0, 1, NAN, 0, 1 };
+        const double slope[] = { 0, 0, 1, 0, 0, 1 }, sign[] = { -1, 0, 1, 0, 0, 1 };
         for (int i = 0; i < 6; i++) {
             if (i != 3) cr_assert_eq(relu[i], slope[i], "relu, element %d: %g", i, relu[i]);
-            cr_assert(isnan(sign[i]) ? isnan(size[i]) : size[i] == sign[i], "abs, element %d: %g", i, size[i]);
+            cr_assert_eq(size[i], sign[i], "abs, element %d: %g", i, size[i]);
         }
         free(relu), free(size);
         rw_tape_reset(b.t);

@@ -93,6 +93,7 @@ static double place(const struct op_case *c, int input, int64_t i, int64_t n)
         return (double)(i * 13 % n) / 64;
     }
     const enum op_range range = c->in[input].range == OP_TIES ? OP_SIGNED : c->in[input].range;
+    if (c->build == op_build_clamp_tensor && input == 2) return op_number(range, i, input) + 1.0 / 128;
     return op_number(range, i, input) + (input % 2 ? 0 : 1.0 / 64);
 }
 

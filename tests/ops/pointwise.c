@@ -233,6 +233,8 @@ Test(ops_pointwise, special_values)
     cr_assert(isnan(out[0]) && out[2] == 1 && out[3] == 0 && out[7] == 0);
     rw_read(b.t, rw_abs(b.t, a), out, sizeof out);
     cr_assert(isnan(out[0]) && out[3] == INFINITY && !signbit(out[5]));
+    rw_read(b.t, rw_sign(b.t, a), out, sizeof out);
+    cr_assert(out[0] == 0 && out[2] == 1 && out[3] == -1 && out[5] == 0 && !signbit(out[5]) && out[7] == -1);
     rw_read(b.t, rw_log(b.t, a), out, sizeof out);
     cr_assert(out[2] == INFINITY && isnan(out[3]) && out[4] == -INFINITY && isnan(out[7]));
     fixture_close(&b);

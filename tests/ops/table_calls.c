@@ -82,6 +82,7 @@ CALL(adaptive_avg_pool2d, rw_adaptive_avg_pool2d(t, IMAGE, 2, 3))
 CALL(adaptive_max_pool2d, rw_adaptive_max_pool2d(t, IMAGE, 2, 3))
 CALL(attention_lse, rw_attention_lse(t, HEADS, HEADS, HEADS, ATTENTION, &(rw_tensor *){ NULL }))
 CALL(attention_with, rw_attention_with(t, HEADS, HEADS, HEADS, ATTENTION))
+CALL(clamp_tensor, rw_clamp_tensor(t, X, X, X))
 CALL(cross_entropy_ignore, rw_cross_entropy_ignore(t, LOGITS, -100))
 CALL(cross_entropy_with, rw_cross_entropy_with(t, LOGITS, RW_NONE, PARAMS(rw_cross_entropy_params, .z_loss = 1e-4)))
 CALL(einsum, rw_einsum(t, "bik,bkj->bij", ((rw_tensor *const[]){ in(t, dtype, RW_SHAPE(2, 3, 4)),
@@ -179,6 +180,7 @@ const struct table_call table_calls[] = {
     { "attention_lse", "torch.ops.aten._scaled_dot_product_flash_attention", record_attention_lse },
     { "attention_with", "F.scaled_dot_product_attention(attn_mask=), flex_attention", record_attention_with },
     { "batchnorm", NULL, record_batchnorm },
+    { "clamp_tensor", "torch.clamp of tensors, but that the first of equals takes the gradient", record_clamp_tensor },
     { "cross_entropy_ignore", "F.cross_entropy(ignore_index=)", record_cross_entropy_ignore },
     { "cross_entropy_with", "F.cross_entropy with its options", record_cross_entropy_with },
     { "custom_grad", NULL, record_custom_grad },

@@ -214,7 +214,7 @@ Test(truth, gradients_of_what_was_not_taken_are_zero)
 {
     struct fixture b = open();
     const double x[] = { -2, -0.5, 0, 1, 1.5, NAN }, inf[] = { INFINITY, INFINITY, 1, INFINITY, NAN, 1 };
-    const double want[] = { 0, 1, 1, 1, 0, 0 };
+    const double want[] = { 0, 0, 1, 0, 0, 0 };
     for (size_t d = 0; d < 4; d++) {
         rw_tensor *const p = rw_require_grad(b.t, numbers(&b, floats[d], RW_SHAPE(6), x));
         rw_tensor *const q = rw_require_grad(b.t, numbers(&b, floats[d], RW_SHAPE(6), inf));
@@ -238,20 +238,26 @@ Test(truth, clamp_with_open_sides_and_bounds_that_cross)
     struct fixture b = open();
     const double x[] = { -INFINITY, -3, 0.25, 3, INFINITY, NAN };
     const struct {
-        double low, high, want[6];
-    } all[] = { { -INFINITY, 1, { -INFINITY, -3, 0.25, 1, 1, NAN } },
-                { -1, INFINITY, { -1, -1, 0.25, 3, INFINITY, NAN } },
-                { 2, -2, { -2, -2, -2, -2, -2, NAN } } };
+        double low, high, want[6], slope[6];
+    } all[] = { { -INFINITY, 1, { -INFINITY, -3, 0.25, 1, 1, NAN }, { 1, 1, 1, 0, 0, 0 } },
+                { -1, INFINITY, { -1, -1, 0.25, 3, INFINITY, NAN }, { 0, 0, 1, 1, 1, 0 } },
+                { 2, -2, { -2, -2, -2, -2, -2, NAN }, { 0 } } };
     for (size_t d = 0; d < 4; d++)
         for (size_t i = 0; i < 3; i++) {
-            unsigned char got[64];
-            rw_tensor *const y = rw_clamp(b.t, numbers(&b, floats[d], RW_SHAPE(6), x), all[i].low, all[i].high);
+            unsigned char got[64], dx[64];
+            rw_tensor *const p = rw_require_grad(b.t, numbers(&b, floats[d], RW_SHAPE(6), x));
+            rw_tensor *const y = rw_clamp(b.t, p, all[i].low, all[i].high);
+            cr_assert_eq(rw_backward(b.t, rw_sum(b.t, y, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
             cr_assert_eq(rw_read(b.t, y, got, rw_tensor_bytes(y)), RW_OK);
+            cr_assert_eq(rw_read(b.t, rw_gradient(p), dx, rw_tensor_bytes(p)), RW_OK);
             for (int k = 0; k < 6; k++) {
                 const double g = number_get(got, floats[d], k), w = all[i].want[k];
                 cr_expect(g == w || (isnan(g) && isnan(w)), "%s, %zu, element %d: %g", rw_dtype_name(floats[d]), i, k,
                           g);
+                cr_expect_eq(number_get(dx, floats[d], k), all[i].slope[k], "%s, %zu, slope %d",
+                             rw_dtype_name(floats[d]), i, k);
             }
+            rw_tape_reset(b.t);
         }
     fixture_close(&b);
 }
@@ -278,6 +284,8 @@ Test(truth, what_is_refused)
     REFUSED(RW_ERR_ARGUMENT, rw_masked_fill(b.t, f, NULL, 0));
     REFUSED(RW_ERR_ARGUMENT, rw_gt_scalar(b.t, NULL, 0));
     REFUSED(RW_ERR_ARGUMENT, rw_clamp(b.t, f, NAN, 1));
+    REFUSED(RW_ERR_ARGUMENT, rw_clamp_tensor(b.t, f, RW_NONE, RW_NONE));
+    REFUSED(RW_ERR_ARGUMENT, rw_clamp_tensor(b.t, f, NULL, f));
     REFUSED(RW_ERR_DTYPE, rw_clamp(b.t, i, 0, 1));
     REFUSED(RW_ERR_DTYPE, rw_param(b.ctx, "p", RW_BOOL, RW_SHAPE(2)));
     REFUSED(RW_ERR_DTYPE, rw_add(b.t, truth, truth));

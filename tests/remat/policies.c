@@ -290,6 +290,7 @@ static bool is_composed(const char *name)
         "adaptive_max_pool2d",
         "attention_lse",
         "attention_with",
+        "clamp_tensor",
         "cross_entropy_ignore",
         "cross_entropy_with",
         "einsum",

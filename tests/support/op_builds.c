@@ -309,6 +309,7 @@ B(masked_fill,
   rw_add(t, x[1], rw_masked_fill(t, x[0], rw_logical_and(t, rw_gt_scalar(t, x[1], 1.0 / 64), rw_isfinite(t, x[1])),
                                  c->value)))
 B(clamp, rw_clamp(t, x[0], -0.5, 0.75))
+B(clamp_tensor, rw_clamp_tensor(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE))
 
 /* ---- parts of a tensor ---- */
 

@@ -87,10 +87,27 @@ static void clamp(void)
     }
 }
 
+static void clamp_by_tensors(void)
+{
+    const struct op_operand all[][3] = { { { S(1), 0, 0 }, { S(1), 0, 0 }, { S(1), 0, 0 } },
+                                         { { S(5, 37), OP_TURNED, 0 }, { S(37), 0, 0 }, { S(5, 1), 0, 0 } },
+                                         { { S(4, 16), OP_SLICED, 0 }, { S(4, 16), OP_EXPANDED, 0 }, { S(1), 0, 0 } },
+                                         { { S(2, 0, 3), 0, 0 }, { S(3), 0, 0 }, { S(2, 1, 1), 0, 0 } } };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int n = 2; n <= 3; n++) {
+            struct op_case *const c = op_case_next(OP_POINTWISE, op_build_clamp_tensor, op_values, n);
+            for (int k = 0; k < n; k++) c->in[k] = all[i][k];
+            op_count_broadcast(c);
+            c->r[3].n = (int)rw_shape_numel(all[i][0].shape); /* all of them may meet in an element of high */
+            op_case_describe(c, "clamp_tensor");
+        }
+}
+
 void op_cases_compare(void)
 {
     compare();
     choose();
     where();
     clamp();
+    clamp_by_tensors();
 }
