@@ -2,7 +2,8 @@
  * rewind/norm.h - normalisation of images: by batch, by group of channels, by channel. That of rows (rw_layernorm(),
  * rw_rmsnorm()) is in rewind/ops.h.
  *
- * x is [n, c, h, w], in the order of rewind/conv.h, or [n, c]; weight and bias are [c], all of one floating-point type.
+ * x is [n, c, h, w], in the order of rewind/conv.h, or [n, c]; weight and bias are [c], all of one floating-point type,
+ * or RW_NONE: ones and zeros, PyTorch's affine=False.
  * Statistics are computed and kept in float32, of float64 in float64: 2 numbers for each channel or group; beside them
  * backward reads x again. All functions record on tape t and return a tensor owned by the tape, as those of
  * rewind/ops.h; thread-safety is theirs.
@@ -23,6 +24,9 @@ typedef struct rw_batchnorm_params {
     bool evaluate;   ///< x is normalised by the running statistics, which stay as they are, [false]
     bool relu;       ///< the result is rw_relu() of that, and of its sum with `add`, [false]
     rw_tensor *add;  ///< of x's shape and type: added to the result; NULL or RW_NONE: nothing
+    /** A buffer of one number, of the running statistics' type: how many batches they are of. It is counted up with
+        them, and all batches weigh alike: PyTorch's momentum=None. NULL or RW_NONE: by the momentum */
+    rw_tensor *batches;
 } rw_batchnorm_params;
 
 /**
@@ -41,7 +45,8 @@ typedef struct rw_batchnorm_params {
  * over memory in place of three, when it is made again for backward too. relu's own backward reads the result where
  * something was added; else it reads what there is already, and is a part of batchnorm's.
  * Errors: RW_ERR_SHAPE also for a batch with fewer than two elements of a channel; RW_ERR_ARGUMENT for running
- * statistics that are missing or no buffers, eps below 0, a momentum outside of 0 to 1; RW_ERR_DTYPE.
+ * statistics that are missing or no buffers, eps below 0, a momentum outside of 0 to 1 or beside `batches`, and what
+ * that is if not what it says; RW_ERR_DTYPE.
  */
 RW_API rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                                   rw_tensor *running_mean, rw_tensor *running_var, const rw_batchnorm_params *params);
@@ -55,7 +60,7 @@ RW_API rw_tensor *rw_group_norm_at(rw_site at, rw_tape *t, rw_tensor *x, int gro
                                    double eps);
 #define rw_group_norm(...) rw_group_norm_at(RW_HERE, __VA_ARGS__)
 
-/** The same by the mean and variance of each image's channels, PyTorch's instance_norm with weight and bias. */
+/** The same by the mean and variance of each image's channels, PyTorch's instance_norm. */
 RW_API rw_tensor *rw_instance_norm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                                       double eps);
 #define rw_instance_norm(...) rw_instance_norm_at(RW_HERE, __VA_ARGS__)

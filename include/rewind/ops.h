@@ -182,12 +182,15 @@ RW_API rw_tensor *rw_linear_add_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tens
  * Normalisation over the last axis. No statistics are kept: the backward takes them again from x.
  */
 
-/** x [..., c], weight [c], bias [c] or RW_NONE -> (x - mean) / sqrt(var + eps) * weight + bias, var with divisor c. */
+/**
+ * x [..., c], weight [c] or RW_NONE, bias [c] or RW_NONE -> (x - mean) / sqrt(var + eps) * weight + bias, var with
+ * divisor c.
+ */
 RW_API rw_tensor *rw_layernorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
                                  double eps);
 #define rw_layernorm(...) rw_layernorm_at(RW_HERE, __VA_ARGS__)
 
-/** x [..., c], weight [c] -> x / sqrt(mean(x^2) + eps) * weight. Source: Zhang and Sennrich, arXiv 1910.07467. */
+/** x [..., c], weight [c] or RW_NONE -> x / sqrt(mean(x^2) + eps) * weight. Zhang and Sennrich, arXiv 1910.07467. */
 RW_API rw_tensor *rw_rmsnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, double eps);
 #define rw_rmsnorm(...) rw_rmsnorm_at(RW_HERE, __VA_ARGS__)
 

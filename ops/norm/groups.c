@@ -283,6 +283,13 @@ static bool is_image(rw_site at, rw_tape *t, rw_tensor *x, const char *name)
     return false;
 }
 
+/* A weight or a bias that is left out: ones or zeros, which no gradient is asked for. Inside of a composite. */
+static rw_tensor *vector_or(rw_site at, rw_tape *t, rw_tensor *vector, const rw_tensor *x, double value)
+{
+    if (vector != rw_none()) return vector;
+    return rw_fill_at(at, t, rw_tensor_dtype(x), RW_SHAPE(rw_tensor_shape(x).dim[1]), value);
+}
+
 /* An image as the kernels take it; [n, c] as it is. */
 static rw_tensor *inside(rw_site at, rw_tape *t, rw_tensor *x)
 {
@@ -297,6 +304,18 @@ static rw_tensor *apply(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *
     return y && rw_tensor_shape(y).rank == 4 ? rw_channels_outside_at(at, t, y) : y;
 }
 
+/* What is wrong with the number of batches, if anything is. */
+static const char *fault_of_batches(const rw_tensor *mean, const rw_batchnorm_params *p)
+{
+    if (p->momentum > 0) return "both a momentum and a number of batches";
+    if (mean == rw_none()) return "a number of batches without running statistics";
+    if (rw_tensor_kind_of(p->batches) != RW_TENSOR_BUFFER) return "the number of batches must be a buffer";
+    if (rw_shape_numel(rw_tensor_shape(p->batches)) != 1 || rw_tensor_shape(p->batches).rank > 1)
+        return "the number of batches is more than a number";
+    if (rw_tensor_dtype(p->batches) != rw_tensor_dtype(mean)) return "the number of batches is of another type";
+    return NULL;
+}
+
 /* Running statistics are none, both buffers, or in evaluation whatever there is. */
 static bool statistics_are_sound(rw_site at, rw_tape *t, rw_tensor *mean, rw_tensor *var, const rw_batchnorm_params *p)
 {
@@ -308,6 +327,7 @@ static bool statistics_are_sound(rw_site at, rw_tape *t, rw_tensor *mean, rw_ten
              (rw_tensor_kind_of(mean) != RW_TENSOR_BUFFER || rw_tensor_kind_of(var) != RW_TENSOR_BUFFER))
         fault = "running statistics must be buffers made by rw_buffer()";
     else if (!(p->momentum >= 0 && p->momentum <= 1)) fault = "the momentum is not between 0 and 1";
+    else if (p->batches && p->batches != rw_none()) fault = fault_of_batches(mean, p);
     if (fault) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "batchnorm: %s", fault);
     return !fault;
 }
@@ -331,6 +351,26 @@ static bool update(rw_site at, rw_tape *t, rw_tensor *const *of, rw_tensor *mean
     return rw_apply_at(at, t, &rw_op_batchnorm_update, in, 4, &a, sizeof a, NULL) != NULL;
 }
 
+/* running + (batch - running) / batches, which is the mean of all batches. */
+static bool average(rw_site at, rw_tape *t, rw_tensor *running, rw_tensor *batch, rw_tensor *share)
+{
+    rw_tensor *const apart = batch ? rw_sub_at(at, t, batch, running) : NULL;
+    rw_tensor *const step = apart ? rw_mul_at(at, t, apart, share) : NULL;
+    rw_tensor *const next = step ? rw_add_at(at, t, running, step) : NULL;
+    return next && !rw_assign_at(at, t, running, next);
+}
+
+/* The same of ordinary ops, where each batch counts alike: one more of them, and its share. */
+static bool update_all(rw_site at, rw_tape *t, rw_tensor *const *of, rw_tensor *mean, rw_tensor *var,
+                       rw_tensor *batches, int64_t n)
+{
+    rw_tensor *const count = rw_add_scalar_at(at, t, batches, 1);
+    rw_tensor *const share = count ? rw_pow_scalar_at(at, t, count, -1) : NULL;
+    if (!share || rw_assign_at(at, t, batches, count)) return false;
+    return average(at, t, mean, of[1], share) &&
+           average(at, t, var, rw_scale_at(at, t, of[2], (double)n / (double)(n - 1)), share);
+}
+
 rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, rw_tensor *mean,
                            rw_tensor *var, const rw_batchnorm_params *params)
 {
@@ -344,12 +384,15 @@ rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weig
     rw_tensor *in[RW_PIECES_MOST + 5], *out[3];
     const rw_shape s = rw_tensor_shape(x);
     int n = rw_joined_pieces(inside(at, t, x), s.rank - 1, in, &a.more, &a.whole);
-    in[n++] = weight, in[n++] = bias;
+    in[n++] = vector_or(at, t, weight, x, 1), in[n++] = vector_or(at, t, bias, x, 0);
     if (p->evaluate) in[n++] = mean, in[n++] = var;
     if (p->add && p->add != rw_none()) in[n++] = inside(at, t, p->add);
     rw_tensor *y = apply(at, t, p->evaluate ? &rw_op_batchnorm_eval : &rw_op_batchnorm, in, n, &a, out);
+    const int64_t rows = rw_shape_numel(s) / (s.dim[1] ? s.dim[1] : 1);
+    const bool counts = p->batches && p->batches != rw_none();
     if (y && !p->evaluate && mean != rw_none() &&
-        !update(at, t, out, mean, var, p->momentum, rw_shape_numel(s) / (s.dim[1] ? s.dim[1] : 1)))
+        !(counts ? update_all(at, t, out, mean, var, p->batches, rows)
+                 : update(at, t, out, mean, var, p->momentum, rows)))
         y = NULL;
     return rw_composite_end(&c, y);
 }
@@ -361,7 +404,7 @@ static rw_tensor *of_images(rw_site at, rw_tape *t, const rw_op_def *op, rw_tens
     const struct rw_composite c = rw_composite_begin(t, op->name);
     rw_tensor *in[RW_PIECES_MOST + 2];
     int n = rw_joined_pieces(inside(at, t, x), rw_tensor_shape(x).rank - 1, in, &a.more, &a.whole);
-    in[n++] = weight, in[n++] = bias;
+    in[n++] = vector_or(at, t, weight, x, 1), in[n++] = vector_or(at, t, bias, x, 0);
     return rw_composite_end(&c, apply(at, t, op, in, n, &a, NULL));
 }
 

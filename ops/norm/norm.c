@@ -176,17 +176,33 @@ static const rw_op_def rw_op_rmsnorm = { .name = "rmsnorm",
                                          .cost = cost,
                                          .raised = RW_OP_ALL_INPUTS };
 
+static rw_tensor *record(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
+                         double eps)
+{
+    const bool rms = op == &rw_op_rmsnorm, has_bias = !rms && bias != rw_none();
+    const struct rw_norm_attrs a = { .eps = rw_constant(x, eps), .vectors = has_bias ? 2 : 1, .rms = rms };
+    rw_tensor *const in[] = { x, weight, bias };
+    return rw_apply_at(at, t, op, in, has_bias ? 3 : 2, &a, sizeof a, NULL);
+}
+
+/* Without a weight the product is with ones, which changes no bit. */
+static rw_tensor *record_plain(rw_site at, rw_tape *t, const rw_op_def *op, rw_tensor *x, rw_tensor *bias, double eps)
+{
+    if (!rw_operand_check(at, t, x, op->name, "x")) return NULL;
+    const rw_shape s = rw_tensor_shape(x);
+    const struct rw_composite c = rw_composite_begin(t, op->name);
+    rw_tensor *const ones = rw_fill_at(at, t, rw_tensor_dtype(x), RW_SHAPE(s.rank ? s.dim[s.rank - 1] : 1), 1);
+    return rw_composite_end(&c, ones ? record(at, t, op, x, ones, bias, eps) : NULL);
+}
+
 rw_tensor *rw_layernorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, double eps)
 {
-    const bool has_bias = bias != rw_none();
-    const struct rw_norm_attrs a = { .eps = rw_constant(x, eps), .vectors = has_bias ? 2 : 1 };
-    rw_tensor *const in[] = { x, weight, bias };
-    return rw_apply_at(at, t, &rw_op_layernorm, in, has_bias ? 3 : 2, &a, sizeof a, NULL);
+    return weight == rw_none() ? record_plain(at, t, &rw_op_layernorm, x, bias, eps)
+                               : record(at, t, &rw_op_layernorm, x, weight, bias, eps);
 }
 
 rw_tensor *rw_rmsnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, double eps)
 {
-    const struct rw_norm_attrs a = { .eps = rw_constant(x, eps), .vectors = 1, .rms = 1 };
-    rw_tensor *const in[] = { x, weight };
-    return rw_apply_at(at, t, &rw_op_rmsnorm, in, 2, &a, sizeof a, NULL);
+    return weight == rw_none() ? record_plain(at, t, &rw_op_rmsnorm, x, rw_none(), eps)
+                               : record(at, t, &rw_op_rmsnorm, x, weight, rw_none(), eps);
 }

@@ -38,4 +38,58 @@ norm("group_norm", (3, 6, 4, 5), lambda x, w, b: F.group_norm(x, 2, w, b, EPS), 
 norm("group_norm.wide", (2, 34, 3, 2), lambda x, w, b: F.group_norm(x, 2, w, b, EPS), 2)
 norm("instance_norm", (3, 5, 4, 6), lambda x, w, b: F.instance_norm(x, weight=w, bias=b, eps=EPS), 5)
 
+
+
+def number(i, salt, positive):
+    """op_number() of tests/support/op_builds.c, signed or positive."""
+    wrap = 2**64 - 1
+    mixed = ((i * 0x9E3779B97F4A7C15 + (salt + 1) * 0xD1B54A32D192ED03) & wrap) ^ (i >> 7)
+    k = ((mixed * 0xBF58476D1CE4E5B9) & wrap) >> 57
+    return (k + 8) / 32 if positive else (k - 64) / 32
+
+
+def statistics(n):
+    return [torch.tensor([number(i, 9, positive) for i in range(n)]) for positive in (False, True)]
+
+
+def given_sizes(w, y, x, *vectors):
+    """As sizes(0), of statistics that are constants."""
+    row = lambda v: v.reshape(1, -1, *(1 for _ in x.shape[2:]))
+    mean, var = map(row, statistics(x.shape[1]))
+    weight, bias = map(row, vectors) if vectors else (torch.ones(()), torch.zeros(()))
+    r = (var + EPS).rsqrt()
+    xh, axes = (x.abs() + mean.abs()) * r, (0, *range(2, x.dim()))
+    of_vectors = ((w.abs() * xh).sum(axes), w.abs().sum(axes)) if vectors else ()
+    return (xh * weight.abs() + bias.abs(), w.abs() * weight.abs() * r, *of_vectors)
+
+
+given = lambda x, *v: F.batch_norm(x, *statistics(x.shape[1]), *v, False, 0.1, EPS)
+for variant, shape in [("", (3, 5, 4, 6)), (".flat", (7, 19))]:
+    case("batchnorm_eval" + variant, given, [normal(*shape), normal(shape[1]), normal(shape[1])], sizes=given_sizes)
+    case("batchnorm_eval_plain" + variant, lambda x: given(x, None, None), [normal(*shape)], sizes=given_sizes)
+
+
+def plain(name, x, f, groups):
+    """Without weight and bias: as with ones and zeros."""
+    ones, zeros = torch.ones(x[1]), torch.zeros(x[1])
+    case(name, f, [normal(*x)], sizes=lambda w, y, x: sizes(groups)(w, y, x, ones, zeros)[:2])
+
+
+plain("batchnorm_plain", (3, 5, 4, 6), lambda x: F.batch_norm(x, None, None, None, None, True, 0.1, EPS), 0)
+plain("group_norm_plain", (3, 6, 4, 5), lambda x: F.group_norm(x, 2, eps=EPS), 2)
+plain("instance_norm_plain", (3, 5, 4, 6), lambda x: F.instance_norm(x, eps=EPS), 5)
+
+
+def of_rows(mean):
+    def f(w, y, x):
+        average = lambda v: v.mean(-1, keepdim=True) if mean else torch.zeros(())
+        r = ((x - average(x)).square().mean(-1, keepdim=True) + EPS).rsqrt()
+        xh, h = (x.abs() + average(x.abs())) * r, w.abs()
+        return xh, r * (h + average(h) + xh * (h * xh).mean(-1, keepdim=True))
+    return f
+
+
+case("layernorm_plain", lambda x: F.layer_norm(x, x.shape[-1:], eps=EPS), [normal(2, 3, 37)], sizes=of_rows(True))
+case("rmsnorm_plain", lambda x: F.rms_norm(x, x.shape[-1:], eps=EPS), [normal(2, 3, 37)], sizes=of_rows(False))
+
 write(__file__)

@@ -120,6 +120,48 @@ Test(ops_batchnorm, running_statistics_move_by_the_momentum_when_the_step_ends)
     fixture_close(&m.b);
 }
 
+/*
+ * The running statistics of PyTorch 2.15, BatchNorm2d(2, momentum=m, affine=False) in float64, after each of three
+ * batches [2, 2, 1, 3] of the numbers below. Without a momentum all batches weigh alike.
+ */
+Test(ops_batchnorm, running_statistics_are_those_of_pytorch)
+{
+    static const double momentum[] = { 0.3, 0 }, want[2][3][4] = {
+        { { 0.0125, 0.075, 0.928125, 0.9625 }, { 0.12125, 0.09, 0.8503125, 0.874375 },
+          { 0.159875, 0.2005, 0.85771875, 0.8401875 } },
+        { { 1.0 / 24, 0.25, 0.7604166666666667, 0.875 }, { 0.20833333333333334, 0.1875, 0.7145833333333333, 0.771875 },
+          { 0.22222222222222227, 0.2777777777777778, 0.7680555555555556, 0.7680555555555556 } },
+    };
+    for (int counted = 0; counted < 2; counted++) {
+        struct fixture b = fixture_open(1, 1);
+        rw_tensor *const mean = rw_buffer(b.ctx, "mean", RW_F64, RW_SHAPE(2));
+        rw_tensor *const var = rw_buffer(b.ctx, "var", RW_F64, RW_SHAPE(2));
+        rw_tensor *const batches = rw_buffer(b.ctx, "batches", RW_F64, RW_SCALAR);
+        rw_init_constant(mean, 0), rw_init_constant(var, 1), rw_init_constant(batches, 0);
+        ckpt_set_policy(b.t, "full");
+        for (int step = 0; step < 3; step++) {
+            double image[12], got[5];
+            for (int i = 0; i < 12; i++) image[i] = (i * 7 + step * 5) % 11 / 4.0 - 1;
+            rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(2, 2, 1, 3), image));
+            ckpt_begin(b.t, "bn");
+            rw_tensor *const y = rw_batchnorm(b.t, x, RW_NONE, RW_NONE, mean, var,
+                                              &(rw_batchnorm_params){ .momentum = momentum[counted],
+                                                                      .batches = counted ? batches : NULL });
+            ckpt_end(b.t);
+            cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK, "%s",
+                         rw_error_message(b.ctx));
+            rw_tape_reset(b.t);
+            cr_assert_eq(rw_read(b.t, mean, got, 2 * sizeof *got), RW_OK);
+            cr_assert_eq(rw_read(b.t, var, got + 2, 2 * sizeof *got), RW_OK);
+            cr_assert_eq(rw_read(b.t, batches, got + 4, sizeof *got), RW_OK);
+            for (int i = 0; i < 4; i++)
+                cr_expect_float_eq(got[i], want[counted][step][i], 1e-15, "step %d, number %d: %.17g", step, i, got[i]);
+            cr_expect_eq(got[4], counted ? step + 1 : 0);
+        }
+        fixture_close(&b);
+    }
+}
+
 Test(ops_batchnorm, an_evaluation_reads_them_and_leaves_them)
 {
     struct model m = open_model(RW_F64, 2, "full");
@@ -334,6 +376,15 @@ Test(ops_batchnorm, mistakes_are_named_and_leave_nothing)
     refuses(&m, rw_group_norm(t, x, 2, m.weight, m.bias, 1), RW_ERR_ARGUMENT, "2 groups of 19 channels", n);
     refuses(&m, rw_group_norm(t, x, 0, m.weight, m.bias, 1), RW_ERR_ARGUMENT, "group_norm: 0 groups", n);
     refuses(&m, rw_instance_norm(t, rows, m.weight, m.bias, 1), RW_ERR_SHAPE, "instance_norm: x of rank 3", n);
+    rw_tensor *const several = rw_buffer(m.b.ctx, "several", RW_F32, RW_SHAPE(2));
+    rw_tensor *const wide = rw_buffer(m.b.ctx, "wide", RW_F64, RW_SCALAR);
+    rw_tensor *const batches = rw_buffer(m.b.ctx, "batches", RW_F32, RW_SCALAR);
+    refuses(&m, BN(x, m.mean, m.var, .batches = v), RW_ERR_ARGUMENT, "the number of batches must be a buffer", n);
+    refuses(&m, BN(x, m.mean, m.var, .batches = several), RW_ERR_ARGUMENT, "more than a number", n);
+    refuses(&m, BN(x, m.mean, m.var, .batches = wide), RW_ERR_ARGUMENT, "batches is of another type", n);
+    refuses(&m, BN(x, RW_NONE, RW_NONE, .batches = batches), RW_ERR_ARGUMENT, "without running statistics", n);
+    refuses(&m, BN(x, m.mean, m.var, .batches = batches, .momentum = 0.5), RW_ERR_ARGUMENT, "both a momentum", n);
+    refuses(&m, BN(x, m.mean, other, .batches = batches), RW_ERR_SHAPE, "batchnorm", n);
     rw_tape_destroy(&elsewhere);
     fixture_close(&m.b);
 }

@@ -129,8 +129,10 @@ B(linear_add,
   rw_linear_add(t, x[1], x[2], c->n == 4 ? x[3] : RW_NONE, c->keep ? x[0] : rw_scale(t, x[0], 1)))
 /* keep: in a residual stream, which x lives on in and whose gradient the norm's is added to */
 #define BESIDE(x, y) (c->keep ? rw_add(t, x, y) : (y))
-B(layernorm, BESIDE(x[0], rw_layernorm(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, op_single(c->value))))
-B(rmsnorm, BESIDE(x[0], rw_rmsnorm(t, x[0], x[1], op_single(c->value))))
+#define WEIGHT (c->n > 1 ? x[1] : RW_NONE)
+#define BIAS (c->n > 2 ? x[2] : RW_NONE)
+B(layernorm, BESIDE(x[0], rw_layernorm(t, x[0], WEIGHT, BIAS, op_single(c->value))))
+B(rmsnorm, BESIDE(x[0], rw_rmsnorm(t, x[0], WEIGHT, op_single(c->value))))
 B(sum, rw_sum(t, x[0], c->axes, c->keep))
 B(mean, rw_mean(t, x[0], c->axes, c->keep))
 B(max, rw_max(t, x[0], c->axes, c->keep))
@@ -168,17 +170,18 @@ rw_tensor *op_statistic(rw_tape *t, rw_dtype dtype, int64_t n, bool variance)
 
 static rw_tensor *evaluated(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
-    const int64_t n = c->in[1].shape.dim[0];
+    const int64_t n = c->in[0].shape.dim[1];
     const rw_dtype dtype = rw_tensor_dtype(x[0]);
     rw_tensor *const mean = op_statistic(t, dtype, n, false), *const var = op_statistic(t, dtype, n, true);
-    return rw_batchnorm(t, x[0], x[1], x[2], mean, var,
+    return rw_batchnorm(t, x[0], WEIGHT, BIAS, mean, var,
                         &(rw_batchnorm_params){ .eps = op_single(c->value), .evaluate = true });
 }
 
-B(batchnorm, rw_batchnorm(t, x[0], x[1], x[2], RW_NONE, RW_NONE, &(rw_batchnorm_params){ .eps = op_single(c->value) }))
+B(batchnorm,
+  rw_batchnorm(t, x[0], WEIGHT, BIAS, RW_NONE, RW_NONE, &(rw_batchnorm_params){ .eps = op_single(c->value) }))
 B(batchnorm_eval, evaluated(t, x, c))
-B(group_norm, rw_group_norm(t, x[0], c->axis, x[1], x[2], op_single(c->value)))
-B(instance_norm, rw_instance_norm(t, x[0], x[1], x[2], op_single(c->value)))
+B(group_norm, rw_group_norm(t, x[0], c->axis, WEIGHT, BIAS, op_single(c->value)))
+B(instance_norm, rw_instance_norm(t, x[0], WEIGHT, BIAS, op_single(c->value)))
 /* shape: extents of the kernel, stride, padding[, dilation, whether extents are rounded up, divisor]; keep: padding
    does not count */
 #define POOL(c)                                                                                                        \

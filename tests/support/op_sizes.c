@@ -121,8 +121,9 @@ void op_sizes_swiglu(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tens
 void op_sizes_norm(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     (void)y;
-    const rw_shape vector = rw_tensor_shape(x[1]);
-    rw_tensor *const size = absolute(t, x[0]), *const gain = absolute(t, x[1]), *const up = absolute(t, w);
+    rw_tensor *const one = rw_full(t, RW_F64, RW_SCALAR, 1);
+    rw_tensor *const size = absolute(t, x[0]), *const gain = c->n > 1 ? absolute(t, x[1]) : one;
+    rw_tensor *const up = absolute(t, w);
     rw_tensor *const centred = c->rms ? x[0] : rw_sub(t, x[0], rw_mean(t, x[0], RW_AXES(-1), true));
     rw_tensor *const var = rw_mean(t, rw_mul(t, centred, centred), RW_AXES(-1), true);
     rw_tensor *const r = rw_pow_scalar(t, rw_add_scalar(t, var, (double)(float)c->value), -0.5);
@@ -133,8 +134,8 @@ void op_sizes_norm(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor
     m[0] = rw_mul(t, xh, gain);
     if (c->n == 3) m[0] = rw_add(t, m[0], absolute(t, x[2]));
     m[1] = rw_mul(t, r, rw_add(t, h, inner));
-    m[2] = rw_sum_to(t, rw_mul(t, up, xh), vector);
-    if (c->n == 3) m[3] = rw_sum_to(t, up, vector);
+    if (c->n > 1) m[2] = rw_sum_to(t, rw_mul(t, up, xh), rw_tensor_shape(x[1]));
+    if (c->n == 3) m[3] = rw_sum_to(t, up, rw_tensor_shape(x[1]));
     if (c->keep) m[0] = rw_add(t, m[0], size), m[1] = rw_add(t, m[1], up);
 }
 
@@ -148,7 +149,7 @@ static rw_tensor *steepness(rw_tape *t, rw_tensor *x, uint32_t axes)
 void op_sizes_groups(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
 {
     (void)y;
-    const rw_shape s = rw_tensor_shape(x[0]), vector = rw_tensor_shape(x[1]);
+    const rw_shape s = rw_tensor_shape(x[0]), vector = RW_SHAPE(s.dim[1]);
     const bool image = s.rank == 4, batch = c->build == op_build_batchnorm || c->build == op_build_batchnorm_eval;
     const int64_t pixels = image ? s.dim[2] * s.dim[3] : 1, groups = c->build == op_build_group_norm ? c->axis
                                                                                                     : s.dim[1];
@@ -157,7 +158,8 @@ void op_sizes_groups(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tens
     const int in[] = { 0, 2, 3, 1 }, out[] = { 0, 3, 1, 2 };
     rw_tensor *const inside = rw_reshape(t, image ? rw_permute(t, x[0], in) : x[0], cut);
     rw_tensor *const up = absolute(t, rw_reshape(t, image ? rw_permute(t, w, in) : w, cut));
-    rw_tensor *const size = absolute(t, inside), *const gain = absolute(t, rw_reshape(t, x[1], row));
+    rw_tensor *const one = rw_full(t, RW_F64, row, 1), *const size = absolute(t, inside);
+    rw_tensor *const gain = c->n > 1 ? absolute(t, rw_reshape(t, x[1], row)) : one;
     rw_tensor *mean = rw_mean(t, inside, RW_AXES(1, 3), true), *of_size = rw_mean(t, size, RW_AXES(1, 3), true);
     rw_tensor *const centred = rw_sub(t, inside, mean);
     rw_tensor *var = rw_mean(t, rw_mul(t, centred, centred), RW_AXES(1, 3), true);
@@ -170,10 +172,11 @@ void op_sizes_groups(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tens
     rw_tensor *const xh = rw_mul(t, rw_add(t, size, of_size), r), *const h = rw_mul(t, up, gain);
     rw_tensor *const inner = rw_mul(t, xh, rw_mean(t, rw_mul(t, h, xh), RW_AXES(1, 3), true));
     rw_tensor *const means = rw_add(t, inner, rw_mean(t, h, RW_AXES(1, 3), true));
-    m[0] = rw_add(t, rw_mul(t, xh, gain), absolute(t, rw_reshape(t, x[2], row)));
+    m[0] = rw_mul(t, xh, gain);
+    if (c->n > 2) m[0] = rw_add(t, m[0], absolute(t, rw_reshape(t, x[2], row)));
     m[1] = rw_mul(t, r, given ? h : rw_add(t, h, means));
-    m[2] = rw_reshape(t, rw_sum_to(t, rw_mul(t, up, xh), row), vector);
-    m[3] = rw_reshape(t, rw_sum_to(t, up, row), vector);
+    if (c->n > 1) m[2] = rw_reshape(t, rw_sum_to(t, rw_mul(t, up, xh), row), vector);
+    if (c->n > 2) m[3] = rw_reshape(t, rw_sum_to(t, up, row), vector);
     for (int i = 0; i < 2; i++)
         m[i] = image ? rw_permute(t, rw_reshape(t, m[i], RW_SHAPE(s.dim[0], s.dim[2], s.dim[3], s.dim[1])), out)
                      : rw_reshape(t, m[i], s);

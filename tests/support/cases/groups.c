@@ -15,21 +15,25 @@ void op_cases_groups(void)
         { { S(3, 6, 3, 4), OP_EXPANDED, 0 }, 2 }, { { S(9, 12), 0, 0 }, 3 },
         { { S(6, 5), OP_TURNED, 0 }, 1 },        { { S(4, 40, 30, 30), 0, 0 }, 8 },
         { { S(70, 3, 50, 2), 0, 0 }, 1 },
+        { { S(0, 4, 3, 3), 0, 0 }, 2 },          { { S(3, 0, 4, 5), 0, 0 }, 1 },
+        { { S(3, 4, 0, 5), 0, 0 }, 2 },          { { S(0, 6), 0, 0 }, 3 },
     };
     static const op_build builds[] = { op_build_batchnorm, op_build_batchnorm_eval, op_build_group_norm,
                                        op_build_instance_norm };
     static const char *const names[] = { "batchnorm", "batchnorm_eval", "group_norm", "instance_norm" };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        for (int form = 0; form < 4; form++) {
+        for (int kind = 0; kind < 8; kind++) { /* each without weight and bias too */
             const rw_shape s = all[i].x.shape;
+            const int form = kind % 4;
             if (form == 3 && s.rank == 2) continue; /* one element has no variance */
-            struct op_case *const c = op_case_next(OP_NORMS, builds[form], op_sizes_groups, 3);
+            if (form == 0 && rw_shape_numel(s) == 0 && s.dim[1]) continue; /* nor has none of a batch */
+            struct op_case *const c = op_case_next(OP_NORMS, builds[form], op_sizes_groups, kind > 3 ? 1 : 3);
             c->in[0] = all[i].x;
             c->in[1].shape = c->in[2].shape = S(s.dim[1]);
             c->axis = form == 2 ? all[i].groups : 0;
             c->value = 1e-3;
             op_count_groups(c);
             c->large = rw_shape_numel(s) > 4096;
-            op_case_describe(c, "%s of %d", names[form], c->axis);
+            op_case_describe(c, "%s%s of %d", kind > 3 ? "plain " : "", names[form], c->axis);
         }
 }

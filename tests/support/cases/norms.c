@@ -3,6 +3,21 @@
 #include "support/op_builds.h"
 #include "support/op_roundings.h"
 
+/* Neither weight nor bias. */
+static void add_plain(const struct op_operand *shapes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        for (int rms = 0; rms < 2; rms++) {
+            struct op_case *const c = op_case_next(OP_NORMS, rms ? op_build_rmsnorm : op_build_layernorm, op_sizes_norm,
+                                                   1);
+            c->rms = rms;
+            c->value = 1e-3;
+            c->in[0] = shapes[i];
+            op_count_norm(c);
+            op_case_describe(c, "plain %s", rms ? "rmsnorm" : "layernorm");
+        }
+}
+
 void op_cases_norms(void)
 {
     const struct op_operand shapes[] = {
@@ -13,6 +28,7 @@ void op_cases_norms(void)
         { S(70, 1600), 0, 0 },       { S(3, 8192), 0, 0 }, { S(2, 8200), 0, 0 },
         { S(70, 744), 0, 0 },        { S(17, 520), 0, 0 }
     };
+    add_plain(shapes, 10);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int form = 0; form < 6; form++) { /* layernorm, without bias, rmsnorm; each beside its input too */
             const int kind = form % 3;
