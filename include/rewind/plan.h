@@ -77,16 +77,19 @@ RW_API rw_status rw_tape_plan(rw_tape *t, rw_tensor *loss, const char *policy, r
 typedef struct rw_point {
     size_t peak_bytes; ///< the budget that gives it: its arena takes at most so much
     double ms;         ///< predicted
-    double bound_ms;   ///< no plan within peak_bytes can be faster; 0 where that is not known
+    double bound_ms;   ///< no plan within peak_bytes can be faster (behind +offload: none at all); 0 where that is not
+                       ///< known
 } rw_point;
 
 /**
- * The whole of what budgets can give: from the least memory to the fastest step, bytes rising and time falling.
+ * The whole of what budgets can give: from the least memory to the fastest step, bytes rising and time falling. Where
+ * the tape's policy is a budget with +offload, of whatever size, what budgets with +offload can give: values may wait
+ * outside the device's memory, at the rates of rw_context_set_offload(), measured first if they are not known.
  * @param points receives the points; may be NULL with *n of 0.
  * @param n      room for so many; receives how many were written, or with room for none how many there are. With less
  *               room some in between are left out, never the first or the last; with room for one the first.
- * @return as rw_tape_plan(); RW_ERR_UNSUPPORTED where parts of the tape have budgets of their own. Nothing is written
- *         on failure.
+ * @return as rw_tape_plan() for such a budget; RW_ERR_UNSUPPORTED where parts of the tape have budgets of their own.
+ *         Nothing is written on failure.
  */
 RW_API rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points, size_t *n);
 

@@ -62,7 +62,23 @@ static void thin(const rw_point *points, size_t n, rw_point *ret, size_t room)
     for (size_t i = 0; i < room; i++) ret[i] = points[room == 1 ? 0 : i * (n - 1) / (room - 1)];
 }
 
-static char frontier[] = "budget:";
+static rw_status find_points(rw_tape *t, uint32_t loss, rw_point **ret_points, size_t *ret_n)
+{
+    static char spec[] = "budget:";
+    const struct rw_policy budgets = { .kind = RW_POLICY_BUDGET, .spec = spec, .moves = t->policy.moves };
+    const struct rw_request request = rw_step_request(t, &loss, 1);
+    struct rw_problem problem;
+    rw_status status = rw_part_budgets_check(t, &budgets);
+    if (!status) status = rw_problem_open(&problem, t, &request);
+    if (status) return status;
+    status = rw_measure_store_for_budgets(&problem, &budgets);
+    if (!status) {
+        status = rw_budget_points(&problem, &budgets, ret_points, ret_n);
+        if (status) rw_fail(t->ctx, status, "rw_tape_frontier: %s", rw_status_name(status));
+    }
+    rw_problem_close(&problem);
+    return status;
+}
 
 rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points, size_t *n)
 {
@@ -71,17 +87,10 @@ rw_status rw_tape_frontier(rw_tape *t, rw_tensor *loss, rw_point *points, size_t
     if (!n || (*n && !points)) return rw_fail_null(ctx, "rw_tape_frontier", n ? "points" : "n");
     const uint32_t id = rw_loss_check(t, loss, "rw_tape_frontier");
     if (id == RW_NONE_ID) return ctx->status;
-    const struct rw_request request = rw_step_request(t, &id, 1);
-    struct rw_problem problem;
     rw_point *all;
     size_t n_all;
-    const struct rw_policy budgets = { .kind = RW_POLICY_BUDGET, .spec = frontier };
-    rw_status status = rw_part_budgets_check(t, &budgets);
-    if (!status) status = rw_problem_open(&problem, t, &request);
+    const rw_status status = find_points(t, id, &all, &n_all);
     if (status) return status;
-    status = rw_budget_points(&problem, &all, &n_all);
-    rw_problem_close(&problem);
-    if (status) return rw_fail(ctx, status, "rw_tape_frontier: %s", rw_status_name(status));
     if (*n && n_all > *n) thin(all, n_all, points, *n);
     else if (*n) thin(all, n_all, points, n_all);
     if (!*n || n_all < *n) *n = n_all;

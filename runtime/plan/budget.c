@@ -27,6 +27,12 @@ static void finish(struct search *s)
     rw_free(s->offset);
 }
 
+static rw_status find_frontier(struct search *s, const struct rw_policy *policy)
+{
+    const rw_status status = rw_frontier_init(&s->frontier, s->p);
+    return !status && policy->moves ? rw_frontier_add_moved(&s->frontier) : status;
+}
+
 static rw_status place(struct search *s, size_t point, uint64_t *ret_bytes)
 {
     rw_choice_finish(&s->choice);
@@ -116,8 +122,7 @@ static rw_status decide(struct search *s, const struct rw_policy *policy)
 {
     uint64_t bytes = 0;
     bool found = false;
-    rw_status status = rw_frontier_init(&s->frontier, s->p);
-    if (!status && policy->moves) status = rw_frontier_add_moved(&s->frontier);
+    rw_status status = find_frontier(s, policy);
     if (!status) status = resolve(s, policy, &bytes);
     if (!status) status = find(s, bytes, &found);
     return status || found ? status : refuse(s, policy, bytes);
@@ -141,8 +146,16 @@ rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *p
     return status;
 }
 
-/* Of what is placed, the fastest first, what is no smaller than another one is of no use to anybody. */
-static rw_status list_points(struct search *s, rw_point *points, size_t *ret_n)
+/* Where values may move, all that is known is what runs without any replay. */
+static rw_status find_bound(struct search *s, const struct rw_policy *policy, uint64_t bytes, double *ret_seconds)
+{
+    return policy->moves ? rw_frontier_seconds_without_replays(&s->frontier, ret_seconds)
+                         : rw_frontier_bound(&s->frontier, bytes, ret_seconds);
+}
+
+/* Of what is placed, the fastest first, what is no smaller than another one is of no use to anybody; nor is what is as
+   fast as a smaller one, and moves less. */
+static rw_status list_points(struct search *s, const struct rw_policy *policy, rw_point *points, size_t *ret_n)
 {
     rw_status status = RW_OK;
     for (size_t i = 0; !status && i < s->frontier.n_points; i++) {
@@ -152,7 +165,8 @@ static rw_status list_points(struct search *s, rw_point *points, size_t *ret_n)
         double bound = 0;
         status = place(s, i, &size);
         if (status || (*ret_n && size >= points[*ret_n - 1].peak_bytes)) continue;
-        status = rw_frontier_bound(&s->frontier, size, &bound);
+        status = find_bound(s, policy, size, &bound);
+        *ret_n -= *ret_n && points[*ret_n - 1].ms == s->cost.seconds * 1e3;
         points[(*ret_n)++] = (rw_point){ .peak_bytes = size, .ms = s->cost.seconds * 1e3, .bound_ms = bound * 1e3 };
     }
     return status;
@@ -171,23 +185,22 @@ rw_status rw_budget_limits(const struct rw_problem *p, const struct rw_policy *p
                            uint64_t *ret_least, double *ret_bound)
 {
     struct search s = { .p = p };
-    rw_status status = rw_frontier_init(&s.frontier, p);
-    if (!status && policy->moves) status = rw_frontier_add_moved(&s.frontier);
-    if (!status && !policy->moves) status = rw_frontier_bound(&s.frontier, bytes, ret_bound);
-    if (!status && policy->moves) status = rw_frontier_seconds_without_replays(&s.frontier, ret_bound);
+    rw_status status = find_frontier(&s, policy);
+    if (!status) status = find_bound(&s, policy, bytes, ret_bound);
     if (!status) status = find_least(&s, ret_least);
     finish(&s);
     return status;
 }
 
-rw_status rw_budget_points(const struct rw_problem *p, rw_point **ret_points, size_t *ret_n)
+rw_status rw_budget_points(const struct rw_problem *p, const struct rw_policy *policy, rw_point **ret_points,
+                           size_t *ret_n)
 {
     struct search s = { .p = p };
     rw_point *points = NULL;
     size_t n = 0;
-    rw_status status = rw_frontier_init(&s.frontier, p);
+    rw_status status = find_frontier(&s, policy);
     if (!status && !(points = rw_malloc(s.frontier.n_points * sizeof *points))) status = RW_ERR_MEMORY;
-    if (!status) status = list_points(&s, points, &n);
+    if (!status) status = list_points(&s, policy, points, &n);
     finish(&s);
     if (status) {
         rw_free(points);

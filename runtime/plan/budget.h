@@ -29,9 +29,11 @@ rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *p
 uint64_t rw_gradients_to_come(const struct rw_problem *p);
 
 /*
- * All that budgets can give, the least memory first. *ret_points for rw_free(). RW_ERR_MEMORY is not recorded.
+ * All that budgets can give, the least memory first: where that one's values may move, all that such ones can give.
+ * *ret_points for rw_free(). RW_ERR_MEMORY is not recorded.
  */
-rw_status rw_budget_points(const struct rw_problem *p, rw_point **ret_points, size_t *ret_n);
+rw_status rw_budget_points(const struct rw_problem *p, const struct rw_policy *policy, rw_point **ret_points,
+                           size_t *ret_n);
 
 /*
  * The least arena that a budget can ask for; the seconds that no choice within so many bytes can be below: where values

@@ -44,27 +44,41 @@ static rw_status check_op_names(const rw_tape *t, const struct rw_policy *policy
 }
 
 /* Once, before the first plan that moves something or might. */
-static rw_status measure_store(rw_context *ctx)
+rw_status rw_try_to_measure_store(rw_context *ctx)
 {
     struct rw_store_place *const store = &ctx->store;
     if (!store->fns->measure || (store->rate.out > 0 && store->rate.in > 0)) return RW_OK;
     struct rw_store_rate rate;
     const rw_status status = store->fns->measure(ctx->device_state, store->path, ctx->threads, &rate);
-    if (status) return rw_fail(ctx, status, "planning: how fast values move to and from files cannot be measured");
+    if (status) return status;
     if (!(store->rate.out > 0)) store->rate.out = rate.out;
     if (!(store->rate.in > 0)) store->rate.in = rate.in;
     store->rate.loss = rate.loss;
     return RW_OK;
 }
 
+static rw_status measure_store(rw_context *ctx)
+{
+    const rw_status status = rw_try_to_measure_store(ctx);
+    if (status) return rw_fail(ctx, status, "planning: how fast values move to and from files cannot be measured");
+    return RW_OK;
+}
+
+/* Marks move values under every policy. */
+rw_status rw_measure_store_for_budgets(const struct rw_problem *p, const struct rw_policy *policy)
+{
+    struct rw_choice none;
+    rw_status status = rw_policy_choose(p, &rw_policy_none, &none);
+    if (status) return rw_fail(p->t->ctx, status, "planning: %s", rw_status_name(status));
+    if (policy->moves || rw_choice_moves(p, &none)) status = measure_store(p->t->ctx);
+    rw_choice_finish(&none);
+    return status;
+}
+
 static rw_status decide_by_budget(struct rw_planning *g, const struct rw_policy *policy)
 {
     struct rw_decision d = { .cost = { 0 } };
-    struct rw_choice none;
-    rw_status status = rw_policy_choose(&g->problem, &rw_policy_none, &none);
-    if (status) return rw_fail(g->problem.t->ctx, status, "planning: %s", rw_status_name(status));
-    if (policy->moves || rw_choice_moves(&g->problem, &none)) status = measure_store(g->problem.t->ctx);
-    rw_choice_finish(&none);
+    rw_status status = rw_measure_store_for_budgets(&g->problem, policy);
     if (!status) status = rw_budget_decide(&g->problem, policy, &d);
     g->choice = d.choice;
     g->schedule = d.schedule;

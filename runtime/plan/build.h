@@ -30,6 +30,13 @@ rw_status rw_planning_open(struct rw_planning *planning, rw_tape *t, const struc
 rw_status rw_planning_place(struct rw_planning *planning, rw_plan **ret_plan);
 void rw_planning_close(struct rw_planning *planning);
 
+/*
+ * How fast the context's store is, measured unless that is known: before the first schedule in which values move.
+ * rw_measure_store_for_budgets() does so where they may under that budget, and records errors.
+ */
+rw_status rw_try_to_measure_store(rw_context *ctx);
+rw_status rw_measure_store_for_budgets(const struct rw_problem *p, const struct rw_policy *policy);
+
 /* The three in one. */
 rw_status rw_plan_build(rw_tape *t, const struct rw_request *request, rw_plan **ret_plan);
 

@@ -271,6 +271,46 @@ Test(prediction, budgets_with_offload_have_limits_of_their_own)
     fixture_close(&b);
 }
 
+/* Where the tape's policy lets values move, at each point and a byte below it: what a budget with +offload says. */
+Test(prediction, the_frontier_follows_the_tapes_policy_in_what_may_move)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct net n;
+    rw_point replays[256], moves[256];
+    rw_prediction p;
+    size_t n_replays = 256, n_moves = 256, faster = 0;
+    char policy[64];
+    net_init(&n, b.ctx, 4, 32, RW_F32, 1);
+    cr_assert_eq(rw_context_set_offload(b.ctx, &(rw_offload){ .out_bytes_per_s = 3e9, .in_bytes_per_s = 2e9 }), RW_OK);
+    rw_tensor *const loss = net_step(&b, &n);
+    cr_assert_eq(ckpt_set_policy(b.t, "budget:75%"), RW_OK);
+    cr_assert_eq(rw_tape_frontier(b.t, loss, replays, &n_replays), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(ckpt_set_policy(b.t, "budget:1B+offload"), RW_OK);
+    cr_assert_eq(rw_tape_frontier(b.t, loss, moves, &n_moves), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert(n_moves > 3 && n_moves < 256);
+    for (size_t i = 0; i < n_moves; i++) {
+        cr_expect(!i || (moves[i].peak_bytes > moves[i - 1].peak_bytes && moves[i].ms < moves[i - 1].ms), "%zu", i);
+        snprintf(policy, sizeof policy, "budget:%zuB+offload", moves[i].peak_bytes);
+        cr_assert_eq(rw_tape_plan(b.t, loss, policy, &p), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect(p.peak_bytes <= moves[i].peak_bytes && p.ms == moves[i].ms, "%s: %zu, %g", policy, p.peak_bytes,
+                  p.ms);
+        cr_expect(p.bound_ms == moves[i].bound_ms && p.least_bytes == moves[0].peak_bytes, "%s", policy);
+        snprintf(policy, sizeof policy, "budget:%zuB+offload", moves[i].peak_bytes - 1);
+        cr_expect_eq(rw_tape_plan(b.t, loss, policy, &p), i ? RW_OK : RW_ERR_BUDGET);
+        cr_expect(!i || p.ms == moves[i - 1].ms, "%s: %g", policy, p.ms);
+        rw_error_clear(b.ctx);
+    }
+    /* of what replays alone give, each point is matched, and some are beaten */
+    for (size_t i = 0; i < n_replays; i++) {
+        size_t k = n_moves;
+        while (k && moves[k - 1].peak_bytes > replays[i].peak_bytes) k--;
+        cr_assert(k && moves[k - 1].ms <= replays[i].ms, "%zu", i);
+        faster += moves[k - 1].ms < replays[i].ms;
+    }
+    cr_expect_gt(faster, n_replays / 4, "%zu of %zu", faster, n_replays);
+    fixture_close(&b);
+}
+
 /* All that the context holds is at most so much: predicted, and when it has run; also when the optimizer comes
    later. */
 Test(prediction, total_bounds_all_that_the_context_holds)
