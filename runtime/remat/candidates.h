@@ -28,6 +28,7 @@ struct rw_candidates {
     size_t n, cap;
     struct rw_simulation sim; /* of the one that was simulated last */
     size_t n_simulations;
+    size_t more, end_more; /* [more, end_more) are filled in another order: close to others, nothing is moved of them */
 };
 
 /* RW_ERR_MEMORY leaves *c empty. */

@@ -146,21 +146,45 @@ static int worthier_first(const void *pa, const void *pb)
     return a->value > b->value ? -1 : a->value < b->value;
 }
 
+/* Seconds of replay that a value saves when it is kept. */
+static double saved_by(const struct rw_fill *f, uint32_t v)
+{
+    return f->g->seconds[f->g->maker[v]] * (f->gap_at[v + 1] - f->gap_at[v]);
+}
+
+static bool may_be_kept(const struct rw_fill *f, const struct rw_recipe *base, uint32_t v)
+{
+    return base->drop[v] && f->gap_at[v] < f->gap_at[v + 1];
+}
+
+static void sort_turns(struct rw_fill *f)
+{
+    if (f->n_turns) qsort(f->turn, f->n_turns, sizeof *f->turn, worthier_first);
+}
+
 void rw_fill_rank(struct rw_fill *f, const struct rw_recipe *base, const bool *replayed_by_better)
 {
     const struct rw_replayable *const g = f->g;
     f->n_turns = 0;
     for (uint32_t v = 0; v < g->n_values; v++) {
-        const uint32_t begin = f->gap_at[v], end = f->gap_at[v + 1];
-        if (!base->drop[v] || begin == end) continue;
+        if (!may_be_kept(f, base, v)) continue;
         double length = 0;
-        for (uint32_t k = begin; k < end; k++) length += (double)(f->gap[k].to - f->gap[k].from) + 1;
+        for (uint32_t k = f->gap_at[v]; k < f->gap_at[v + 1]; k++)
+            length += (double)(f->gap[k].to - f->gap[k].from) + 1;
         const bool later = !replayed_by_better || replayed_by_better[g->maker[v]];
-        const double saved = g->seconds[g->maker[v]] * (end - begin);
         const double bytes = (double)g->bytes[v] + 1;
-        f->turn[f->n_turns++] = (struct rw_fill_turn){ v, later, later ? saved / (bytes * length) : 1 / length };
+        f->turn[f->n_turns++] = (struct rw_fill_turn){ v, later,
+                                                       later ? saved_by(f, v) / (bytes * length) : 1 / length };
     }
-    if (f->n_turns) qsort(f->turn, f->n_turns, sizeof *f->turn, worthier_first);
+    sort_turns(f);
+}
+
+void rw_fill_rank_by_seconds(struct rw_fill *f, const struct rw_recipe *base)
+{
+    f->n_turns = 0;
+    for (uint32_t v = 0; v < f->g->n_values; v++)
+        if (may_be_kept(f, base, v)) f->turn[f->n_turns++] = (struct rw_fill_turn){ v, false, saved_by(f, v) };
+    sort_turns(f);
 }
 
 void rw_fill_to(struct rw_fill *f, uint64_t most, struct rw_recipe *r)

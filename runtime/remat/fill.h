@@ -9,8 +9,12 @@
  *     live      .:|:.     .:||||:..:||||:.    .:|:.
  *               x|...... gap of x ......|x'                room here: the bound - the highest of live in the gap
  *
- * Values are asked in turn: first those that a better solution keeps, the shortest gaps first; then the others by the
- * seconds of replay that they save per byte and action. Each that is kept is added to what lives.
+ * Values are asked in turn. Each that is kept is added to what lives. Two orders, as neither is always the better one:
+ *
+ *     first those that a better solution keeps, the shortest gaps first; then the others by the seconds of replay that
+ *     they save per byte and action
+ *
+ *     those that save the most seconds first, whatever they take and a better solution does
  */
 #ifndef RW_REMAT_FILL_H
 #define RW_REMAT_FILL_H
@@ -43,6 +47,7 @@ void rw_fill_finish(struct rw_fill *f);
 
 /* Whose turn it is when. replayed_by_better: place -> a better solution replays it as well; NULL: there is none. */
 void rw_fill_rank(struct rw_fill *f, const struct rw_recipe *base, const bool *replayed_by_better);
+void rw_fill_rank_by_seconds(struct rw_fill *f, const struct rw_recipe *base);
 
 /* *r, a copy of the base, keeps what fits below most bytes. */
 void rw_fill_to(struct rw_fill *f, uint64_t most, struct rw_recipe *r);

@@ -8,7 +8,8 @@
 
 #include <stdlib.h>
 
-/* How much is tried: so many actions are simulated in all, but at least so many candidates. */
+/* How much is tried: so many actions are simulated in all, but at least so many candidates; half as many again, in
+   another order, where it is more than these. */
 #define ACTIONS_IN_ALL 120000
 #define CANDIDATES_LEAST 96
 #define CANDIDATES_MOST 512
@@ -60,7 +61,7 @@ static rw_status propose_all(struct rw_candidates *c)
     if (status) return status;
     const size_t n = ACTIONS_IN_ALL / (c->sim.schedule.n_actions + 1);
     const size_t n_try = n < CANDIDATES_LEAST ? CANDIDATES_LEAST : n > CANDIDATES_MOST ? CANDIDATES_MOST : n;
-    status = rw_propose_recipes(c, n_try);
+    status = rw_propose_recipes(c, n_try, n > CANDIDATES_LEAST ? n_try / 2 : 0);
     if (!status) status = rw_propose_named(c);
     if (!status && c->graph.n_nodes <= RW_SHORT_TAPE) status = rw_search_neighbours(c, RW_NEIGHBOURS_MOST);
     return status;

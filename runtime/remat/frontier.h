@@ -7,7 +7,8 @@
  *     cuts        what is best for some price of a byte (closure.h): any tape, single values
  *     nests       segments inside of segments (nest.h): for budgets in which the inputs of all blocks don't fit
  *     filled      for a row of bounds between the least and the most: the fastest of these that fits, with what is left
- *                 spent on values that are kept besides (fill.h)
+ *                 spent on values that are kept besides (fill.h); of tapes that are simulated quickly, in a second
+ *                 order as well
  *     neighbours  of a short tape: what differs from these in one value or cut (neighbours.h)
  *
  *     moved       of points that these come to: the first sixteenths of what each keeps wait outside the device's

@@ -29,8 +29,9 @@ struct grid {
     size_t first;                    /* moved candidates are those from here on */
     uint32_t *at;                    /* by their number behind that: the point */
     bool *tried;                     /* by point and part */
+    struct rw_frontier_point *base;  /* of which parts are moved */
     struct rw_frontier_point *point; /* all there are, for sorting */
-    size_t n, left;                  /* points; how many more may be tried */
+    size_t n, left;                  /* bases; how many more may be tried */
 };
 
 static rw_status try_one(struct grid *g, size_t point, int part)
@@ -42,7 +43,7 @@ static rw_status try_one(struct grid *g, size_t point, int part)
     *tried = true;
     g->left--;
     g->at[c->n - g->first] = (uint32_t)point;
-    return rw_candidates_add_moved(c, g->f->point[point].candidate, (uint8_t)part);
+    return rw_candidates_add_moved(c, g->base[point].candidate, (uint8_t)part);
 }
 
 static rw_status try_coarsely(struct grid *g, size_t stride)
@@ -59,7 +60,7 @@ static size_t list_good(struct grid *g)
 {
     const struct rw_candidates *const c = &g->f->candidates;
     size_t n = 0, good = 0;
-    for (size_t i = 0; i < g->n; i++) g->point[n++] = g->f->point[i];
+    for (size_t i = 0; i < g->f->n_points; i++) g->point[n++] = g->f->point[i];
     for (size_t i = g->first; i < c->n; i++) g->point[n++] = rw_frontier_point_of(c, (uint32_t)i);
     qsort(g->point, n, sizeof *g->point, rw_frontier_faster_first);
     uint64_t least = UINT64_MAX;
@@ -94,7 +95,7 @@ static rw_status merge(struct grid *g)
     const struct rw_candidates *const c = &f->candidates;
     size_t n = 0;
     rw_free(g->point);
-    g->point = rw_malloc((g->n + c->n - g->first) * sizeof *g->point);
+    g->point = rw_malloc((f->n_points + c->n - g->first) * sizeof *g->point);
     if (!g->point) return RW_ERR_MEMORY;
     for (size_t i = 0; i < f->n_points; i++) g->point[n++] = f->point[i];
     for (size_t i = g->first; i < c->n; i++) g->point[n++] = rw_frontier_point_of(c, (uint32_t)i);
@@ -134,19 +135,33 @@ static rw_status search(struct rw_candidates *c, size_t n)
     return rw_search_moved_neighbours(c, is_short ? RW_NEIGHBOURS_MOST : n);
 }
 
+/* What the grid leaves out of many that are alike would be missed. */
+static void list_bases(struct grid *g)
+{
+    const struct rw_candidates *const c = &g->f->candidates;
+    for (size_t i = 0; i < g->f->n_points; i++) {
+        const size_t candidate = g->f->point[i].candidate;
+        if (candidate < c->more || candidate >= c->end_more) g->base[g->n++] = g->f->point[i];
+    }
+}
+
 rw_status rw_frontier_add_moved(struct rw_frontier *f)
 {
     const size_t n = ACTIONS_IN_ALL / (f->candidates.sim.schedule.n_actions + 1);
     const size_t most = n < TRIED_LEAST ? TRIED_LEAST : n > TRIED_MOST ? TRIED_MOST : n;
-    struct grid g = { .f = f, .first = f->candidates.n, .n = f->n_points, .left = most };
+    struct grid g = { .f = f, .first = f->candidates.n, .left = most };
     g.at = rw_malloc(most * sizeof *g.at);
-    g.tried = rw_calloc(g.n * RW_MOVED_PARTS, sizeof *g.tried);
-    g.point = rw_malloc((g.n + most) * sizeof *g.point);
-    rw_status status = g.at && g.tried && g.point ? try_all(&g) : RW_ERR_MEMORY;
+    g.tried = rw_calloc(f->n_points * RW_MOVED_PARTS, sizeof *g.tried);
+    g.base = rw_malloc(f->n_points * sizeof *g.base);
+    g.point = rw_malloc((f->n_points + most) * sizeof *g.point);
+    rw_status status = g.at && g.tried && g.base && g.point ? RW_OK : RW_ERR_MEMORY;
+    if (!status) list_bases(&g);
+    if (!status) status = try_all(&g);
     if (!status) status = search(&f->candidates, n);
     if (!status) status = merge(&g);
     rw_free(g.at);
     rw_free(g.tried);
+    rw_free(g.base);
     rw_free(g.point);
     return status;
 }

@@ -7,6 +7,7 @@
 #include "remat/nest.h"
 
 #include <math.h>
+#include <string.h>
 
 struct proposer {
     struct rw_candidates *c;
@@ -106,6 +107,13 @@ static rw_status propose_nests(struct proposer *m)
 
 /* ---- filled ---- */
 
+struct filling {
+    bool dearest_first; /* the order (fill.h) */
+    double from;        /* begins from the fastest candidate below such a share of the bound: less leaves more to fill */
+    size_t end;         /* the candidates that it may begin from are those before this one */
+    size_t n;           /* bounds */
+};
+
 /* The fastest of the candidates [first_cut, end) with at most that peak; end for none. */
 static size_t fastest_below(const struct proposer *m, size_t end, uint64_t most)
 {
@@ -123,62 +131,89 @@ static uint64_t bound(uint64_t least, uint64_t most, size_t i, size_t n)
     return least + (uint64_t)((double)(most - least) * x * sqrt(x));
 }
 
-static rw_status fill_base(struct proposer *m, size_t base, const uint64_t *bounds, size_t n)
+static void rank(const struct proposer *m, const struct filling *x, size_t base, struct rw_fill *fill)
+{
+    const bool is_cut = base > m->first_cut && base < m->first_nest;
+    const struct rw_recipe *const recipe = &m->c->candidate[base].recipe;
+    if (x->dearest_first) rw_fill_rank_by_seconds(fill, recipe);
+    else rw_fill_rank(fill, recipe, is_cut ? m->hull.cut[base - m->first_cut - 1].replayed : NULL);
+}
+
+/* What is filled like the one before is no candidate. *last: the values that one drops. */
+static rw_status fill_to(struct proposer *m, size_t base, struct rw_fill *fill, uint64_t bound, const uint8_t **last)
+{
+    const struct rw_replayable *const g = &m->c->graph;
+    struct rw_recipe r = { 0 };
+    const rw_status status = rw_recipe_copy(&r, &m->c->candidate[base].recipe, g);
+    if (status) return status;
+    rw_fill_to(fill, bound, &r);
+    if (*last && !memcmp(*last, r.drop, g->n_values * sizeof *r.drop)) {
+        rw_recipe_finish(&r);
+        return RW_OK;
+    }
+    *last = r.drop;
+    return rw_candidates_add(m->c, r);
+}
+
+static rw_status fill_base(struct proposer *m, const struct filling *x, size_t base, const uint64_t *bounds, size_t n)
 {
     struct rw_candidates *const c = m->c;
     struct rw_fill fill;
+    const uint8_t *last = NULL;
     rw_status status = rw_candidate_simulate(c, (uint32_t)base);
     if (!status) status = rw_fill_init(&fill, &c->graph, &c->sim.schedule);
     if (status) return status;
-    const bool is_cut = base > m->first_cut && base < m->first_nest;
-    rw_fill_rank(&fill, &c->candidate[base].recipe, is_cut ? m->hull.cut[base - m->first_cut - 1].replayed : NULL);
-    for (size_t i = 0; !status && i < n; i++) {
-        struct rw_recipe r = { 0 };
-        status = rw_recipe_copy(&r, &c->candidate[base].recipe, &c->graph);
-        if (!status) rw_fill_to(&fill, bounds[i], &r);
-        status = add(m, status, r);
-    }
+    rank(m, x, base, &fill);
+    for (size_t i = 0; !status && i < n; i++) status = fill_to(m, base, &fill, bounds[i], &last);
     rw_fill_finish(&fill);
     return status;
 }
 
-/* Bounds that begin from the same candidate come one after the other: it is simulated once for them. */
-static rw_status fill_each(struct proposer *m, const uint64_t *bounds, size_t n)
+static size_t base_of(const struct proposer *m, const struct filling *x, uint64_t bound)
 {
-    const size_t end = m->c->n;
+    return fastest_below(m, x->end, (uint64_t)((double)bound * x->from));
+}
+
+/* Bounds that begin from the same candidate come one after the other: it is simulated once for them. */
+static rw_status fill_each(struct proposer *m, const struct filling *x, const uint64_t *bounds)
+{
     rw_status status = RW_OK;
-    for (size_t i = 0; !status && i < n;) {
-        const size_t base = fastest_below(m, end, bounds[i]);
+    for (size_t i = 0; !status && i < x->n;) {
+        const size_t base = base_of(m, x, bounds[i]);
         size_t k = i + 1;
-        while (k < n && fastest_below(m, end, bounds[k]) == base) k++;
-        if (base < end) status = fill_base(m, base, bounds + i, k - i);
+        while (k < x->n && base_of(m, x, bounds[k]) == base) k++;
+        if (base < x->end) status = fill_base(m, x, base, bounds + i, k - i);
         i = k;
     }
     return status;
 }
 
-static rw_status propose_filled(struct proposer *m)
+static rw_status propose_filled(struct proposer *m, const struct filling *x)
 {
-    const size_t n = m->n_try / 2;
     const uint64_t none = m->c->candidate[0].peak;
-    uint64_t *const bounds = rw_malloc(n * sizeof *bounds);
+    uint64_t *const bounds = rw_malloc(x->n * sizeof *bounds);
     if (!bounds) return RW_ERR_MEMORY;
     uint64_t least = none;
-    for (size_t i = m->first_cut; i < m->c->n; i++)
+    for (size_t i = m->first_cut; i < x->end; i++)
         if (m->c->candidate[i].peak < least) least = m->c->candidate[i].peak;
-    for (size_t i = 0; i < n; i++) bounds[i] = bound(least, none, i, n);
-    const rw_status status = least < none ? fill_each(m, bounds, n) : RW_OK;
+    for (size_t i = 0; i < x->n; i++) bounds[i] = bound(least, none, i, x->n);
+    const rw_status status = least < none ? fill_each(m, x, bounds) : RW_OK;
     rw_free(bounds);
     return status;
 }
 
-rw_status rw_propose_recipes(struct rw_candidates *c, size_t n_try)
+rw_status rw_propose_recipes(struct rw_candidates *c, size_t n_try, size_t n_more)
 {
     struct proposer m = { .c = c, .n_try = n_try };
     rw_status status = rw_nest_init(&m.nest, &c->graph, &c->sim.schedule);
     if (!status) status = propose_cuts(&m);
     if (!status) status = propose_nests(&m);
-    if (!status) status = propose_filled(&m);
+    const struct filling by_cuts = { .from = 1, .end = c->n, .n = n_try / 2 };
+    const struct filling by_seconds = { .dearest_first = true, .from = 0.75, .end = c->n, .n = n_more };
+    if (!status) status = propose_filled(&m, &by_cuts);
+    c->more = c->end_more = c->n;
+    if (!status && n_more) status = propose_filled(&m, &by_seconds);
+    c->end_more = c->n;
     rw_nest_finish(&m.nest);
     rw_hull_finish(&m.hull);
     return status;
