@@ -55,6 +55,8 @@ static struct fixture begin(const struct model_config *c, const char *policy, st
 {
     struct fixture b = fixture_open(5, 2);
     cr_assert_eq(model_create(m, b.ctx, c), RW_OK, "%s", rw_error_message(b.ctx));
+    const rw_offload fast = { .out_bytes_per_s = 1e12, .in_bytes_per_s = 1e12 }; /* budgets move what they can */
+    cr_assert_eq(rw_context_set_offload(b.ctx, &fast), RW_OK);
     cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
     cr_assert_eq(rw_adamw_create(opt, b.ctx, &(rw_adamw_params){ .lr = 1e-2 }), RW_OK);
     return b;
@@ -74,6 +76,7 @@ static struct outcome record_every_step(const struct model_config *c, const char
         rw_tensor *const loss = model_loss(&m, b.t, BATCH, SEQ, tokens, targets);
         cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
         o.loss[s] = rw_item(b.t, loss);
+        rw_memory_stats(b.ctx, &o.memory);
         if (max_norm > 0) cr_assert_eq(rw_clip_grad_norm(b.ctx, max_norm, NULL), RW_OK);
         cr_assert_eq(rw_adamw_step(opt), RW_OK);
         rw_tape_reset(b.t);
@@ -146,6 +149,27 @@ Test(graph, gpt_float32) { every_policy(MODEL_GPT, RW_F32); }
 Test(graph, gpt_bfloat16) { every_policy(MODEL_GPT, RW_BF16); }
 Test(graph, gpt_float64) { every_policy(MODEL_GPT, RW_F64); }
 Test(graph, llama_float32) { every_policy(MODEL_LLAMA, RW_F32); }
+
+/* What the planner chose is captured like any other plan, moves with it. Wide enough for values that may move. */
+static void every_budget(rw_dtype dtype)
+{
+    static const char *const budgets[] = { "budget:95%", "budget:85%", "budget:95%+offload", "budget:80%+offload" };
+    struct model_config c = config(MODEL_GPT, dtype);
+    c.width = 64;
+    struct outcome recorded = record_every_step(&c, "none", 0);
+    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
+        struct outcome o = launch_every_step(&c, budgets[i], &(rw_graph_params){ 0 }, true);
+        same(&recorded, &o, budgets[i]);
+        cr_expect_lt(o.memory.measured_peak, recorded.memory.measured_peak, "%s", budgets[i]);
+        cr_expect_eq(o.memory.host > 0, strstr(budgets[i], "+offload") != NULL, "%s: %zu", budgets[i], o.memory.host);
+        release(&o);
+    }
+    release(&recorded);
+}
+
+Test(graph, budgets_float32) { every_budget(RW_F32); }
+Test(graph, budgets_bfloat16) { every_budget(RW_BF16); }
+Test(graph, budgets_float16) { every_budget(RW_F16); }
 
 Test(graph, clipping_is_part_of_the_step)
 {

@@ -21,6 +21,11 @@ static const char *const policies[] = { "full",           "selective:outer",  "s
                                         "full+offload:outer", "offload:outer",  "block:2+offload:inner,middle",
                                         "names:offload=up" };
 #define POLICIES (sizeof policies / sizeof *policies)
+
+/* From what takes hardly less than none to the least that each of the nets below can do with. */
+static const char *const budgets[] = { "budget:90%", "budget:75%", "budget:90%+offload", "budget:75%+offload",
+                                       "budget:55%+offload" };
+#define BUDGETS (sizeof budgets / sizeof *budgets)
 #define STEPS 20
 
 static int steps_of_a_run(void)
@@ -35,7 +40,7 @@ struct outcome {
     size_t bytes; /* of the gradients of one step, and of the parameters */
     int steps;
     rw_generator_state generator;
-    size_t replayed;
+    size_t replayed, outside; /* nodes, and room for what waits outside the device's memory, of a step */
 };
 
 struct run {
@@ -66,6 +71,7 @@ static void train_step(struct outcome *o, struct fixture *b, const struct net *n
     rw_memory_stats(b->ctx, &m);
     cr_assert_eq(m.predicted_peak, m.measured_peak, "%s: predicted %zu, measured %zu", policy, m.predicted_peak,
                  m.measured_peak);
+    o->outside = m.host;
     keep_gradients(o, b->ctx);
 }
 
@@ -75,6 +81,8 @@ static struct outcome train_run(struct run run)
     struct net n;
     struct outcome o = { 0 };
     rw_adamw *opt = NULL;
+    const rw_offload fast = { .out_bytes_per_s = 1e12, .in_bytes_per_s = 1e12 }; /* budgets move what they can */
+    cr_assert_eq(rw_context_set_offload(b.ctx, &fast), RW_OK);
     net_init(&n, b.ctx, 5, 24, run.dtype, run.nesting);
     cr_assert_eq(ckpt_set_policy(b.t, run.policy), RW_OK, "%s", rw_error_message(b.ctx));
     cr_assert_eq(rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 1e-2 }), RW_OK);
@@ -144,6 +152,28 @@ Test(identity, float16_one_deep) { all_policies(RW_F16, 1); }
 Test(identity, bfloat16_three_deep) { all_policies(RW_BF16, 3); }
 Test(identity, float64_two_deep) { all_policies(RW_F64, 2); }
 
+/* The planner's own choices: values of each layer kept here and replayed there, and moved where they may. */
+static void all_budgets(rw_dtype dtype, int nesting)
+{
+    struct outcome none = train("none", dtype, nesting, 2, steps_of_a_run());
+    for (size_t p = 0; p < BUDGETS; p++) {
+        struct outcome o = train(budgets[p], dtype, nesting, 2, steps_of_a_run());
+        const bool may_move = strstr(budgets[p], "+offload");
+        same(&none, &o, budgets[p]);
+        cr_expect(may_move ? o.outside > 0 : o.replayed > 0 && !o.outside,
+                  "%s: %zu nodes replayed, %zu bytes outside: the comparison proves nothing", budgets[p], o.replayed,
+                  o.outside);
+        release(&o);
+    }
+    release(&none);
+}
+
+Test(identity, budgets_in_float32_without_regions) { all_budgets(RW_F32, 0); }
+Test(identity, budgets_in_float32_two_deep) { all_budgets(RW_F32, 2); }
+Test(identity, budgets_in_bfloat16) { all_budgets(RW_BF16, 1); }
+Test(identity, budgets_in_float16) { all_budgets(RW_F16, 1); }
+Test(identity, budgets_in_float64) { all_budgets(RW_F64, 1); }
+
 Test(identity, number_of_threads)
 {
     static const rw_dtype types[] = { RW_F32, RW_BF16, RW_F64 };
@@ -173,7 +203,8 @@ Test(identity, eager_and_lazy)
 /* A plan made for this very step and one from the cache: no byte tells them apart. */
 Test(identity, cached_plans_and_new_ones)
 {
-    static const char *const some[] = { "none", "full", "selective:inner", "uniform:2", "ops:linear" };
+    static const char *const some[] = { "none", "full", "selective:inner", "uniform:2", "ops:linear", "budget:75%",
+                                        "budget:75%+offload" };
     for (size_t p = 0; p < sizeof some / sizeof *some; p++) {
         struct outcome hit = train_run((struct run){ some[p], RW_F32, 2, 2, 8, false });
         struct outcome miss = train_run((struct run){ some[p], RW_F32, 2, 2, 8, true });
