@@ -101,14 +101,15 @@ struct trial {
 };
 
 /* One that is no smaller than the plan is no advice. */
-static void note(struct trial *x, const char *policy, uint64_t bytes, double seconds)
+static void note(struct trial *x, const char *policy, uint64_t bytes, const struct rw_cost_of_schedule *cost)
 {
     struct rw_advice *const a = x->advice;
     if (bytes >= x->arena || a->n_rows == RW_ADVICE_MOST) return;
     struct rw_advice_row *const row = &a->row[a->n_rows++];
     snprintf(row->policy, sizeof row->policy, "%s", policy);
     row->bytes = bytes;
-    row->seconds = seconds;
+    row->moved = cost->moved;
+    row->seconds = cost->seconds;
 }
 
 static rw_status simulate(struct trial *x, const struct rw_policy *policy)
@@ -129,7 +130,7 @@ static rw_status simulate(struct trial *x, const struct rw_policy *policy)
     status = offset ? rw_place_schedule(&x->sim.schedule, p->t->ctx->device->alignment, offset, &bytes)
                     : RW_ERR_MEMORY;
     rw_free(offset);
-    if (!status) note(x, policy->spec, bytes, cost.seconds);
+    if (!status) note(x, policy->spec, bytes, &cost);
     return status;
 }
 
@@ -178,7 +179,38 @@ static void cull(struct rw_advice *a)
     a->n_rows = n;
 }
 
-/* A dozen plans of a tape this long take seconds. */
+/* Rates that were given count for any store. */
+static rw_status find_store(struct trial *x)
+{
+    rw_context *const ctx = x->g->problem.t->ctx;
+    const struct rw_store_place *const store = &ctx->store;
+    const bool known = store->rate.out > 0 && store->rate.in > 0;
+    x->advice->store = RW_STORE_IS_WEIGHED;
+    if (known) return RW_OK;
+    if (ctx->kind == RW_DEVICE_CPU && !store->path) {
+        x->advice->store = RW_STORE_IS_NONE;
+        return RW_OK;
+    }
+    const rw_status status = rw_try_to_measure_store(ctx);
+    if (status == RW_ERR_MEMORY) return status;
+    if (status) x->advice->store = RW_STORE_IS_BROKEN;
+    return RW_OK;
+}
+
+static rw_status try_moves(struct trial *x, const uint32_t *name, size_t n)
+{
+    const rw_tape *const t = x->g->problem.t;
+    rw_status status = RW_OK;
+    if (x->advice->store != RW_STORE_IS_WEIGHED) return RW_OK;
+    for (size_t i = 0; !status && i < n; i++) {
+        const char *const text = t->ctx->names.text[name[i]];
+        status = try_policy(x, "offload:", text);
+        if (!status) status = try_policy(x, "full+offload:", text);
+    }
+    return status;
+}
+
+/* Two dozen plans of a tape this long take seconds. */
 #define NODES_MOST 20000
 
 static rw_status try_all(struct trial *x)
@@ -194,7 +226,7 @@ static rw_status try_all(struct trial *x)
         status = try_policy(x, "selective:", text);
         if (!status) status = try_policy(x, "discard:", text);
     }
-    return status;
+    return status ? status : try_moves(x, name, n);
 }
 
 rw_status rw_advise(const struct rw_planning *g, uint64_t arena, struct rw_advice *ret)
@@ -202,6 +234,7 @@ rw_status rw_advise(const struct rw_planning *g, uint64_t arena, struct rw_advic
     *ret = (struct rw_advice){ 0 };
     struct trial x = { .g = g, .advice = ret, .arena = arena };
     rw_status status = find_holdings(g, ret);
+    if (!status) status = find_store(&x);
     if (!status) status = try_all(&x);
     rw_simulation_finish(&x.sim);
     if (!status) cull(ret);

@@ -1,17 +1,21 @@
-/* What fills memory at the peak of a plan, and which policies would take less. */
+/*
+ * What fills memory at the peak of a plan, and which policies would take less. Those that move values are among them
+ * where it is known what moving takes: there is a store outside the device's memory, or its rates were given.
+ */
 #ifndef RW_PLAN_ADVICE_H
 #define RW_PLAN_ADVICE_H
 
 #include "plan/build.h"
 
 #define RW_ADVICE_POLICY 64
-#define RW_ADVICE_MOST 24
+#define RW_ADVICE_MOST 40
 #define RW_HOLDINGS_MOST 6
 
 /* A policy that was tried on the problem. */
 struct rw_advice_row {
     char policy[RW_ADVICE_POLICY];
     uint64_t bytes; /* its arena */
+    uint64_t moved; /* what waits outside the device's memory */
     double seconds;
 };
 
@@ -23,11 +27,18 @@ struct rw_holding_line {
     uint64_t bytes;
 };
 
+enum rw_advice_store {
+    RW_STORE_IS_WEIGHED,
+    RW_STORE_IS_NONE, /* host memory of a CPU: what it takes is taken from the arena */
+    RW_STORE_IS_BROKEN /* it cannot be measured */
+};
+
 struct rw_advice {
     struct rw_advice_row row[RW_ADVICE_MOST]; /* smaller than the plan, none beaten in both; the fastest first */
     size_t n_rows;
     struct rw_holding_line held[RW_HOLDINGS_MOST]; /* the largest first */
     size_t n_held;
+    uint8_t store; /* enum rw_advice_store */
 };
 
 /* arena: the plan's bytes. RW_ERR_MEMORY, which is not recorded. */

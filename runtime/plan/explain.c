@@ -118,16 +118,32 @@ static void print_holdings(const struct rw_planning *g, const struct rw_advice *
     }
 }
 
+/* Where values could wait. */
+static void print_store(const rw_context *ctx, const struct rw_advice *a, FILE *out)
+{
+    const char *const path = ctx->store.path;
+    if (a->store == RW_STORE_IS_WEIGHED)
+        fprintf(out, ", budget:SIZE+offload with values that wait in %s as well\n", path ? path : "host memory");
+    else if (a->store == RW_STORE_IS_BROKEN)
+        fprintf(out, "\n  nothing can wait in %s: its speed cannot be measured\n", path ? path : "host memory");
+    else
+        fprintf(out, "\n  values could wait in a file, too (offload:NAME, budget:SIZE+offload), where "
+                     "rw_context_set_offload() or REWIND_OFFLOAD names a folder on a disk\n");
+}
+
 static void print_rows(const struct rw_planning *g, const rw_plan *plan, const struct rw_advice *a, FILE *out)
 {
     fprintf(out, a->n_rows ? "what takes less:\n" : "no policy that was tried takes less\n");
     for (size_t i = 0; i < a->n_rows; i++) {
         const struct rw_advice_row *const r = &a->row[i];
-        fprintf(out, "  %-32s %14" PRIu64 " bytes less (%4.1f %% of the arena), %+5.1f %% time\n", r->policy,
+        fprintf(out, "  %-32s %14" PRIu64 " bytes less (%4.1f %% of the arena), %+5.1f %% time", r->policy,
                 plan->arena_bytes - r->bytes, 100 - 100 * (double)r->bytes / (double)plan->arena_bytes,
                 100 * (r->seconds / g->cost.seconds - 1));
+        if (r->moved) fprintf(out, ", %" PRIu64 " bytes wait outside", r->moved);
+        fprintf(out, "\n");
     }
-    fprintf(out, "  budget:SIZE asks for the fastest step whose arena takes at most SIZE\n");
+    fprintf(out, "  budget:SIZE asks for the fastest step whose arena takes at most SIZE");
+    print_store(g->problem.t->ctx, a, out);
 }
 
 static void print_peak(const struct rw_planning *g, const rw_plan *plan, FILE *out)

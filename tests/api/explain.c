@@ -5,10 +5,14 @@
 #include "remat/random_tape.h"
 #include "support/support.h"
 
+#include "record/context.h"
+
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { BLOCKS = 12, N = 1024, VALUE = N * sizeof(float), ROOM = 1 << 16 };
 
@@ -222,7 +226,7 @@ static int follow(struct fixture *b, rw_tensor *loss, const char *text, const rw
     double ms_before = 0;
     int n = 0;
     if (!at) return strstr(text, "no policy that was tried takes less\n") ? 0 : -1;
-    for (at = strchr(at, '\n') + 1; strncmp(at, "  budget:SIZE", 13); at = strchr(at, '\n') + 1, n++) {
+    for (at = strchr(at, '\n') + 1; strncmp(at, "  budget:SIZE ", 14); at = strchr(at, '\n') + 1, n++) {
         rw_prediction then;
         char policy[64];
         size_t less;
@@ -261,4 +265,73 @@ Test(explain, advice_holds_when_it_is_followed)
             fixture_close(&b);
         }
     cr_expect(offered > 8 && nothing > 0 && discards > 0, "%d, %d, %d", offered, nothing, discards);
+}
+
+/* ---- what could wait outside the device's memory ---- */
+
+/* What is said of a net whose values could go to a store of that speed. */
+static int explain_with_store(const rw_offload *store, char *text, int *ret_moves)
+{
+    struct fixture b = fixture_open(1, 1);
+    struct net net;
+    net_init(&net, b.ctx, 4, 64, RW_F32, 2);
+    cr_assert_eq(rw_context_set_offload(b.ctx, store), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tensor *const loss = net_loss(&net, b.t, 96, 0);
+    const rw_prediction now = explain_prediction(&b, loss, text);
+    const int n = follow(&b, loss, text, &now);
+    *ret_moves = (int)count(text, " bytes wait outside\n");
+    fixture_close(&b);
+    return n;
+}
+
+/* A fast store beats replays, a slow one is beaten by them: of both what is offered holds. */
+Test(explain, offers_to_move_what_pays)
+{
+    static char text[ROOM];
+    int moves;
+    const rw_offload fast = { .out_bytes_per_s = 1e12, .in_bytes_per_s = 1e12 };
+    const rw_offload slow = { .out_bytes_per_s = 1e3, .in_bytes_per_s = 1e3 };
+    const int of_fast = explain_with_store(&fast, text, &moves);
+    cr_expect(of_fast > 0 && moves == of_fast, "%s", text);
+    cr_expect(strstr(text, "\n  offload:outer ") && strstr(text, ", budget:SIZE+offload with values that"), "%s", text);
+    const int of_slow = explain_with_store(&slow, text, &moves);
+    cr_expect(of_slow > 0 && moves < of_slow && !strstr(text, "\n  offload:"), "%s", text);
+}
+
+/* Host memory of a CPU is the arena's: where nothing is known of a store no rate is made up, and what is missing is
+   said. */
+Test(explain, says_what_is_missing_where_there_is_no_store)
+{
+    static char text[ROOM];
+    int moves;
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("a device of its own memory has a store anyway");
+    const int n = explain_with_store(NULL, text, &moves);
+    cr_expect(n > 0 && !moves && !strstr(text, "  offload:"), "%s", text);
+    cr_expect(strstr(text, "\n  values could wait in a file, too (offload:NAME, budget:SIZE+offload), where "
+                           "rw_context_set_offload() or REWIND_OFFLOAD names a folder on a disk\n"), "%s", text);
+}
+
+/* A folder is measured once, for the plans that follow as well; one that is gone costs nothing but the offer. */
+Test(explain, measures_a_folder_and_survives_one_that_is_gone)
+{
+    static char text[ROOM];
+    char folder[] = "explain-XXXXXX";
+    if (test_device() != RW_DEVICE_CPU) cr_skip_test("a device of its own memory has a store anyway");
+    for (int gone = 0; gone < 2; gone++) {
+        struct fixture b = fixture_open(1, 1);
+        struct net net;
+        cr_assert(gone ? !mkdir(folder, 0700) : mkdtemp(folder) != NULL);
+        net_init(&net, b.ctx, 4, 64, RW_F32, 1);
+        cr_assert_eq(rw_context_set_offload(b.ctx, &(rw_offload){ .path = folder }), RW_OK);
+        rw_tensor *const loss = net_loss(&net, b.t, 96, 0);
+        if (gone) cr_assert_eq(rmdir(folder), 0);
+        const rw_prediction now = explain_prediction(&b, loss, text);
+        cr_expect_gt(follow(&b, loss, text, &now), 0, "%s", text);
+        const char *const said = strstr(text, gone ? "nothing can wait in /" : "values that wait in /");
+        cr_expect(said && strstr(said, folder), "%s", text);
+        cr_expect_eq(b.ctx->store.rate.out > 0, !gone);
+        cr_expect_eq(rw_error_status(b.ctx), RW_OK, "an answer is no error");
+        fixture_close(&b);
+        if (!gone) cr_assert_eq(rmdir(folder), 0);
+    }
 }
