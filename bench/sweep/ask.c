@@ -142,23 +142,23 @@ bool sweep_fit(const struct sweep_options *o, const struct sweep_text *text)
 
 /* ---- advice ---- */
 
-/* The fastest steps that a planner finds within shares of the arena. */
-static void print_budgets(const rw_point *point, size_t n, const rw_prediction *now)
+/* The fastest steps that a planner finds within shares of the arena. behind: what stands behind a budget. */
+static void print_budgets(const rw_point *point, size_t n, const char *behind, const rw_prediction *now)
 {
     static const int percent[] = { 90, 75, 50, 25, 10 };
-    printf("the fastest steps that the planner finds:\n");
+    printf("the fastest steps that the planner finds%s:\n", *behind ? " where values may wait outside" : "");
     for (size_t k = 0; k < sizeof percent / sizeof *percent; k++) {
         size_t i = n;
         while (i > 0 && point[i - 1].peak_bytes > now->peak_bytes / 100 * (size_t)percent[k]) i--;
         if (!i) break;
         const rw_point *const p = &point[i - 1];
-        printf("  budget:%zuB%*s %14zu bytes less (%4.1f %% of the arena), %+5.1f %% time", p->peak_bytes, 12, "",
-               now->peak_bytes - p->peak_bytes, 100 - 100 * (double)p->peak_bytes / (double)now->peak_bytes,
-               100 * (p->ms / now->ms - 1));
+        printf("  budget:%zuB%s%*s %14zu bytes less (%4.1f %% of the arena), %+5.1f %% time", p->peak_bytes, behind,
+               *behind ? 4 : 12, "", now->peak_bytes - p->peak_bytes,
+               100 - 100 * (double)p->peak_bytes / (double)now->peak_bytes, 100 * (p->ms / now->ms - 1));
         if (p->bound_ms > 0) printf(", at most %.1f %% above the best there is", 100 * (p->ms / p->bound_ms - 1));
         printf("\n");
     }
-    if (n) printf("  budget:%zuB is the least\n", point[0].peak_bytes);
+    if (n) printf("  budget:%zuB%s is the least\n", point[0].peak_bytes, behind);
 }
 
 static rw_tensor *record(struct sweep_run *r, rw_tape *t, int batch, int seq)
@@ -168,39 +168,74 @@ static rw_tensor *record(struct sweep_run *r, rw_tape *t, int batch, int seq)
     return tokens && targets ? model_loss_of(&r->m, t, tokens, targets) : NULL;
 }
 
-/* larger: tapes for the step of twice the batch and of twice the length. */
-static rw_status advise(const struct sweep_options *o, struct sweep_run *r, const char *policy, rw_tape *const *larger)
+static rw_status advise_budgets(const struct sweep_options *o, struct sweep_run *r, rw_tensor *loss,
+                                const rw_prediction *now)
+{
+    rw_point points[SWEEP_POINTS];
+    size_t n = SWEEP_POINTS;
+    rw_status status = rw_tape_frontier(r->t, loss, points, &n);
+    if (!status) print_budgets(points, n, "", now);
+    if (status || !sweep_has_store(o)) return status;
+    n = SWEEP_POINTS;
+    status = sweep_moved_points(r, loss, points, &n);
+    if (!status) print_budgets(points, n, "+offload", now);
+    return status;
+}
+
+/* What the step is compared with: twice the batch; each length of the list above the first, or twice that. */
+struct larger {
+    int n, seq[CKPT_GROWN_MOST]; /* the first is of the batch */
+    rw_tape *tape[CKPT_GROWN_MOST];
+};
+
+static struct larger larger_of(const struct sweep_options *o)
+{
+    struct larger x = { .n = 1, .seq = { o->seqs[0] } };
+    for (int i = 1; i < o->n_seqs && x.n < CKPT_GROWN_MOST; i++)
+        if (o->seqs[i] > o->seqs[0]) x.seq[x.n++] = o->seqs[i];
+    if (x.n == 1) x.seq[x.n++] = 2 * o->seqs[0];
+    return x;
+}
+
+static rw_status advise_growth(const struct sweep_options *o, struct sweep_run *r, rw_tensor *loss,
+                               const struct larger *x)
+{
+    rw_grown grown[CKPT_GROWN_MOST] = { { x->tape[0], record(r, x->tape[0], 2 * o->batch, x->seq[0]), "batch", 2 } };
+    for (int i = 1; i < x->n; i++)
+        grown[i] = (rw_grown){ x->tape[i], record(r, x->tape[i], o->batch, x->seq[i]), "length",
+                               (double)x->seq[i] / o->seqs[0] };
+    const rw_status status = rw_error_status(r->m.ctx);
+    return status ? status : ckpt_explain_growth(r->t, loss, grown, (size_t)x->n, stdout);
+}
+
+static rw_status advise(const struct sweep_options *o, struct sweep_run *r, const char *policy, const struct larger *x)
 {
     const int batch = o->batch, seq = o->seqs[0];
     rw_prediction now;
-    rw_point points[SWEEP_POINTS];
-    size_t n = SWEEP_POINTS;
     rw_status status = ckpt_set_policy(r->t, policy);
-    for (int i = 0; !status && i < 2; i++) status = ckpt_set_policy(larger[i], policy);
+    for (int i = 0; !status && i < x->n; i++) status = ckpt_set_policy(x->tape[i], policy);
     if (!status) status = sweep_predict(r, batch, seq, NULL, &now);
     if (status) return status;
     printf("batch %d, length %d\n", batch, seq);
     rw_tensor *const loss = record(r, r->t, batch, seq);
     status = loss ? ckpt_explain(r->t, stdout) : rw_error_status(r->m.ctx);
-    if (!status) status = rw_tape_frontier(r->t, loss, points, &n);
-    if (!status) print_budgets(points, n, &now);
-    const rw_grown grown[] = { { larger[0], record(r, larger[0], 2 * batch, seq), "batch", 2 },
-                               { larger[1], record(r, larger[1], batch, 2 * seq), "length", 2 } };
-    if (!status) status = rw_error_status(r->m.ctx);
-    if (!status) status = ckpt_explain_growth(r->t, loss, grown, 2, stdout);
+    if (!status) status = advise_budgets(o, r, loss, &now);
+    if (!status) status = advise_growth(o, r, loss, x);
     rw_tape_reset(r->t);
-    for (int i = 0; i < 2; i++) rw_tape_reset(larger[i]);
+    for (int i = 0; i < x->n; i++) rw_tape_reset(x->tape[i]);
     return status;
 }
 
 bool sweep_advise(const struct sweep_options *o)
 {
     struct sweep_run r;
-    rw_tape *larger[2] = { NULL };
-    rw_status status = sweep_run_open(&r, o, 2 * o->seqs[0]);
-    for (int i = 0; !status && i < 2; i++) status = rw_tape_create(&larger[i], r.m.ctx);
-    for (int i = 0; !status && i < o->n_policies; i++) status = advise(o, &r, o->policies[i], larger);
-    for (int i = 0; i < 2; i++) rw_tape_destroy(&larger[i]);
+    struct larger x = larger_of(o);
+    int longest = 0;
+    for (int i = 0; i < x.n; i++) longest = x.seq[i] > longest ? x.seq[i] : longest;
+    rw_status status = sweep_run_open(&r, o, longest);
+    for (int i = 0; !status && i < x.n; i++) status = rw_tape_create(&x.tape[i], r.m.ctx);
+    for (int i = 0; !status && i < o->n_policies; i++) status = advise(o, &r, o->policies[i], &x);
+    for (int i = 0; i < x.n; i++) rw_tape_destroy(&x.tape[i]);
     if (!status && o->has_ceilings)
         printf("times are by the machine's ceilings: --costs FILE measures the model's own and keeps them\n");
     return !sweep_run_close(&r, status);

@@ -173,18 +173,29 @@ static void frontier(FILE *f, const struct sweep_row *rows, int n, const struct 
     fprintf(f, "\" />\n");
 }
 
-/* What was predicted of the whole way from the least memory to none: a staircase, as a smaller budget takes the next
-   plan; and what no plan can be below. */
+/* A staircase, as a smaller budget takes the next plan. */
+static void stairs(FILE *f, const rw_point *point, size_t n, double none_ms, const struct scale *x,
+                   const struct scale *y)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (i) fprintf(f, "%.1f,%.1f ", at(x, mib(point[i].peak_bytes)), at(y, point[i - 1].ms / none_ms));
+        fprintf(f, "%.1f,%.1f ", at(x, mib(point[i].peak_bytes)), at(y, point[i].ms / none_ms));
+    }
+}
+
+/* What was predicted of the whole way from the least memory to none, also where values may move; and what no plan can
+   be below that moves nothing. */
 static void curve(FILE *f, const struct sweep_curve *c, const struct scale *x, const struct scale *y)
 {
     if (!c->n || c->none_ms <= 0) return;
     fprintf(f, "<polyline class=\"predicted\" points=\"");
-    for (size_t i = 0; i < c->n; i++) {
-        const double ratio = c->point[i].ms / c->none_ms;
-        if (i) fprintf(f, "%.1f,%.1f ", at(x, mib(c->point[i].peak_bytes)), at(y, c->point[i - 1].ms / c->none_ms));
-        fprintf(f, "%.1f,%.1f ", at(x, mib(c->point[i].peak_bytes)), at(y, ratio));
-    }
+    stairs(f, c->point, c->n, c->none_ms, x, y);
     fprintf(f, "\"><title>predicted</title></polyline>\n");
+    if (c->n_moved) {
+        fprintf(f, "<polyline class=\"moved\" points=\"");
+        stairs(f, c->moved, c->n_moved, c->none_ms, x, y);
+        fprintf(f, "\"><title>predicted with +offload</title></polyline>\n");
+    }
     if (!c->has_bound) return;
     fprintf(f, "<polyline class=\"bound\" points=\"");
     for (size_t i = 0; i < c->n; i++)
@@ -207,6 +218,8 @@ void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const stru
     double most = 0, slow = 1, fast = 1;
     for (size_t i = 0; i < c->n; i++)
         if (c->none_ms > 0) slow = fmax(slow, fmin(2, c->point[i].ms / c->none_ms)); /* what is slower is cut off */
+    for (size_t i = 0; i < c->n_moved; i++)
+        if (c->none_ms > 0) slow = fmax(slow, fmin(2, c->moved[i].ms / c->none_ms));
     for (int i = 0; i < n; i++) {
         most = fmax(most, mib(rows[i].peak));
         slow = fmax(slow, rows[i].ratio);

@@ -10,8 +10,8 @@
 #define CHART                                                                                                          \
     "text{fill:var(--ink);font:12px system-ui,sans-serif}.soft{fill:var(--soft)}.grid{stroke:var(--line)}"             \
     ".label{stroke:var(--bg);stroke-width:4px;paint-order:stroke}"                                                     \
-    ".predicted{fill:none;stroke:var(--ink);stroke-width:1.5}.bound{fill:none;stroke:var(--soft);"                     \
-    "stroke-dasharray:6 4}.ring{fill:none;stroke:var(--ink)}"                                                          \
+    ".predicted{fill:none;stroke:var(--ink);stroke-width:1.5}.moved{fill:none;stroke:var(--b);stroke-width:1.5}"       \
+    ".bound{fill:none;stroke:var(--soft);stroke-dasharray:6 4}.ring{fill:none;stroke:var(--ink)}"                      \
     ".frontier{fill:none;stroke:var(--a);stroke-width:1.5;stroke-dasharray:2 4}"
 
 static const char head[] =
@@ -84,8 +84,11 @@ static void section(FILE *f, int seq, const struct sweep_row *rows, int n, const
                "hand, and squares budgets; the dotted line joins those that no other beats in both. The solid line was "
                "predicted before anything ran, %zu points from the least memory to <code>none</code>, with costs "
                "measured in this run; small rings are what was predicted of each row%s. A point shows its numbers "
-               "under the pointer.</p>\n<div class=\"wide\">", curve->n,
-            curve->has_bound ? "; no plan can be below the dashed line" : "");
+               "under the pointer.%s</p>\n<div class=\"wide\">", curve->n,
+            curve->has_bound ? "; no plan can be below the dashed line" : "",
+            curve->n_moved ? " The other solid line is of budgets with <code>+offload</code>: values may wait outside "
+                             "the device's memory as well, and the dashed line is no bound of these."
+                           : "");
     sweep_chart_loss(f, rows, n);
     fprintf(f, "</div>\n<p class=\"soft\">%d of %d rows have the bytes of <code>none</code>: losses and gradients at "
                "every step, on the same parameters. Their curves are one line.</p>\n", same, n);

@@ -64,7 +64,7 @@ static bool judge(struct sweep_row *r, const struct sweep_row *none)
     r->identical = outcome_same(&none->outcome, &r->outcome, where, sizeof where);
     if (!r->identical) fprintf(stderr, "recompute_sweep: %s: not the bytes of none: %s\n", r->policy, where);
     if (r->peak != r->predicted) fprintf(stderr, "recompute_sweep: %s: the peak is not the predicted one\n", r->policy);
-    if (!r->replayed && strcmp(r->policy, "none"))
+    if (!r->replayed && strcmp(r->policy, "none") && !strstr(r->policy, "offload"))
         fprintf(stderr,
                 "recompute_sweep: %s: replays nothing; the model's regions are block, core_attn and mlp, of "
                 "deepseek mla_up_proj, moe, moe_act, shared_experts and layernorm, too, of mamba2 block "
@@ -97,8 +97,10 @@ static rw_status find_curve(const struct sweep_options *o, int seq, struct sweep
     rw_tensor *const targets = tokens ? rw_input(r.t, RW_I32, RW_SHAPE(o->batch, seq), NULL) : NULL;
     rw_tensor *const loss = targets ? model_loss_of(&r.m, r.t, tokens, targets) : NULL;
     if (!status) status = rw_error_status(r.m.ctx);
-    ret->n = SWEEP_POINTS;
+    ret->n = ret->n_moved = SWEEP_POINTS;
     if (!status) status = rw_tape_frontier(r.t, loss, ret->point, &ret->n);
+    if (!sweep_has_store(o)) ret->n_moved = 0;
+    else if (!status) status = sweep_moved_points(&r, loss, ret->moved, &ret->n_moved);
     if (!status) ret->none_ms = none.ms;
     for (size_t i = 0; !status && i < ret->n; i++) ret->has_bound |= ret->point[i].bound_ms > 0;
     return sweep_run_close(&r, status);

@@ -3,6 +3,7 @@
 
 #include <malloc.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 rw_context_params sweep_context_params(const struct sweep_options *o)
@@ -54,6 +55,24 @@ rw_status sweep_predict(struct sweep_run *r, int batch, int seq, const char *pol
     const rw_status status = loss ? rw_tape_plan(r->t, loss, policy, ret) : rw_error_status(r->m.ctx);
     rw_tape_reset(r->t);
     return status;
+}
+
+rw_status sweep_moved_points(struct sweep_run *r, rw_tensor *loss, rw_point *points, size_t *n)
+{
+    char *const policy = strdup(ckpt_policy(r->t));
+    rw_status status = policy ? ckpt_set_policy(r->t, "budget:100%+offload") : RW_ERR_MEMORY; /* of any size */
+    if (!status) status = rw_tape_frontier(r->t, loss, points, n);
+    if (!status) status = ckpt_set_policy(r->t, policy);
+    free(policy);
+    return status;
+}
+
+bool sweep_has_store(const struct sweep_options *o)
+{
+    const char *const folder = getenv("REWIND_OFFLOAD");
+    bool named = (folder && *folder) || strcmp(o->device, rw_device_name(RW_DEVICE_CPU));
+    for (int i = 0; i < o->n_policies; i++) named |= strstr(o->policies[i], "offload") != NULL;
+    return named;
 }
 
 void sweep_fill_batch(const struct sweep_text *text, int batch, int seq, int step, int32_t *tokens, int32_t *targets)

@@ -24,6 +24,12 @@ rw_status sweep_print_error(rw_context *ctx, rw_status status);
 /* What would be taken of zeros; nothing runs. The tape is reset. */
 rw_status sweep_predict(struct sweep_run *r, int batch, int seq, const char *policy, rw_prediction *ret);
 
+/* What rw_tape_frontier() says of budgets with +offload. The tape's policy stays. */
+rw_status sweep_moved_points(struct sweep_run *r, rw_tensor *loss, rw_point *points, size_t *n);
+
+/* Has somebody named a store, or has the device one that is not its own memory? */
+bool sweep_has_store(const struct sweep_options *o);
+
 /* Batch of step s: windows that start at places given by a fixed hash, so that every run sees the same bytes. */
 void sweep_fill_batch(const struct sweep_text *text, int batch, int seq, int step, int32_t *tokens, int32_t *targets);
 

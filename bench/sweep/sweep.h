@@ -52,10 +52,11 @@ struct sweep_row {
     bool identical;
 };
 
-/* Of one sequence length: what rw_tape_frontier() says, in times of what is predicted of none. */
+/* Of one sequence length: what rw_tape_frontier() says, in times of what is predicted of none; where there is a store
+   (sweep_has_store()), also what it says of budgets with +offload. */
 struct sweep_curve {
-    rw_point point[SWEEP_POINTS];
-    size_t n;
+    rw_point point[SWEEP_POINTS], moved[SWEEP_POINTS];
+    size_t n, n_moved;
     double none_ms;
     bool has_bound;
 };

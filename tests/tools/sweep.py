@@ -4,8 +4,10 @@
     tests/tools/sweep.py BUILD
 
 Every row has its policy as it was given and the peak that was predicted; budgets hold; a cost file is written and taken
-again; what --fit answers fits, and one more does not; --advise names policies that the program takes."""
+again; what --fit answers fits, and one more does not; --advise names policies that the program takes, for the
+lengths that it is asked about; where there is a store, what could wait there is drawn and weighed."""
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -16,8 +18,9 @@ PROGRAM = pathlib.Path(sys.argv[1]).resolve() / 'bench/recompute_sweep'
 MODEL = ['--preset', 'tiny', '--seq', '32', '--batch', '2', '--threads', '1', '--steps', '2']
 
 
-def run(*options, status=0):
-    done = subprocess.run([PROGRAM, *MODEL, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def run(*options, status=0, store=''):
+    done = subprocess.run([PROGRAM, *MODEL, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, 'REWIND_OFFLOAD': str(store)})
     assert done.returncode == status, (options, done.returncode, done.stdout, done.stderr)
     return done.stdout + done.stderr
 
@@ -34,10 +37,21 @@ def check_rows(out):
     assert rows[3]['peak_bytes'] <= 0.6 * none and rows[4]['peak_bytes'] <= 1 << 20, rows
     page = (out / 'sweep.html').read_text()
     assert page.count('class="predicted"') == 1 and page.count('class="ring"') == len(rows), 'the chart'
+    assert 'class="moved"' not in page, 'there is no store'
     for drawing in page, (out / 'sweep.svg').read_text():
         curve, bound = (points(drawing, name) for name in ('predicted', 'bound'))
         assert len(curve) > 8 and len(bound) > 4, 'the frontier and the lower bound'
         assert all(y >= fastest(curve, x) - 0.11 for x, y in bound), 'no plan is below the bound' # y grows downwards
+
+
+def check_store(out):
+    run('--policy', 'none', '--budget', '60%+offload', '--out', out, store=out)
+    none, row = json.loads((out / 'sweep.json').read_text())
+    assert row['identical'] and row['peak_bytes'] <= 0.6 * none['peak_bytes'], row
+    for name in 'sweep.html', 'sweep.svg':
+        moved, replayed = (points((out / name).read_text(), curve) for curve in ('moved', 'predicted'))
+        assert len(moved) > 8 and min(x for x, _ in moved) <= min(x for x, _ in replayed) + 0.1, 'the least'
+        assert all(fastest(replayed, x) <= max(y for at, y in moved if at <= x + 0.1) + 0.11 for x, _ in replayed), name
 
 
 def points(drawing, name):
@@ -87,6 +101,15 @@ def check_advice(out):
     none, *rows = json.loads((out / 'sweep.json').read_text())
     for (policy, less), r in zip(offered, rows, strict=True):
         assert none['peak_bytes'] - r['peak_bytes'] == int(less), (policy, less, r)
+    assert 'length x 2:' in said and 'names a folder on a disk' in said and 'offload:block' not in said, said
+
+
+def check_advice_of_more(out):
+    said = run('--seq', '32,128,64', '--policy', 'none', '--advise', store=out)
+    for size in 'batch x 2', 'length x 4', 'length x 2':
+        assert re.search(rf'^{size}: (fits|no plan)', said, re.M), said
+    assert re.search(r'^  offload:block .* bytes less .* time, \d+ bytes wait outside$', said, re.M), said
+    assert re.search(r'^  budget:\d+B\+offload .* bytes less', said, re.M) and f'wait in {out} as well' in said, said
 
 
 def check_mistakes(out):
@@ -101,5 +124,7 @@ with tempfile.TemporaryDirectory() as folder:
     check_costs(target)
     check_fit()
     check_advice(target)
+    check_advice_of_more(target)
+    check_store(target)
     check_mistakes(target)
 print('recompute_sweep: rows, costs, --fit and --advise agree')
