@@ -1,14 +1,17 @@
 /*
  * The planner beside what others would keep (tests/remat/rivals.h): each rival's peak and predicted step time, what
- * we take at exactly that peak, and the one over the other. All counted by rw_simulate(); nothing runs.
+ * we take at exactly that peak, and the one over the other; the worst of all ratios last. All counted by
+ * rw_simulate(); nothing runs.
  *
  *   rivals [KIND]...    KIND  gpt, llama: 12 layers, without dropout, as compilers that draw other numbers for a replay
  *                             want it; chain: 24 steps of unequal bytes and seconds, of which backward reads the input
  */
+#include "figure.h"
 #include "models/made.h"
 #include "models/model.h"
 #include "remat/rivals.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +60,9 @@ static double mib(uint64_t bytes)
     return (double)bytes / 1048576;
 }
 
+/* Ours over a rival's, the worst so far. */
+static double worst;
+
 static void print_rival(const struct rw_problem *p, const struct rw_frontier *f, const char *name,
                         struct rw_choice *choice)
 {
@@ -65,8 +71,10 @@ static void print_rival(const struct rw_problem *p, const struct rw_frontier *f,
     if (rw_simulate(p, choice, &sim, &cost)) fail(p->t->ctx);
     const struct rw_frontier_point *const ours = rival_ours(f, cost.peak);
     printf("  %-20s %8.2f  %9.3f", name, mib(cost.peak), 1e3 * cost.seconds);
-    if (ours) printf("  %9.3f  %.4f\n", 1e3 * ours->seconds, ours->seconds / cost.seconds);
+    const double ratio = ours ? ours->seconds / cost.seconds : INFINITY;
+    if (ours) printf("  %9.3f  %.4f\n", 1e3 * ours->seconds, ratio);
     else printf("       none\n");
+    worst = fmax(worst, ratio);
     rw_simulation_finish(&sim);
     rw_choice_finish(choice);
 }
@@ -107,5 +115,6 @@ int main(int argc, char **argv)
     static const char *const kinds[] = { "gpt", "llama", "chain" };
     for (size_t i = 0; argc == 1 && i < sizeof kinds / sizeof *kinds; i++) print_kind(kinds[i]);
     for (int i = 1; i < argc; i++) print_kind(argv[i]);
+    figure("predicted step over what others would keep, each at its own peak, worst of all", worst, "times", 1.001);
     return 0;
 }

@@ -6,7 +6,7 @@ set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
     bench/linear_loss bench/moe_layer bench/codes bench/quantized bench/save bench/states bench/update_inside \
-    bench/monitor bench/busy bench/offload_step bench/convolutions bench/model_step \
+    bench/monitor bench/busy bench/offload_step bench/convolutions bench/model_step bench/rivals tests/optimum \
     examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
 python=${REWIND_PYTHON:-python3}
@@ -20,6 +20,8 @@ load before
 saved=$(mktemp -d)
 "$bench/prediction" 9 0 small 256 "$saved"
 "$bench/budgets" "$rounds"
+"$bench/rivals" | grep ', at most '
+REWIND_FIGURES=1 REWIND_OPTIMUM=200 "$REWIND_BUILD/tests/optimum" 2>/dev/null | grep ', at most '
 "$bench/shapes" 2>/dev/null
 "$bench/save" "$saved" "$rounds"
 "$bench/states" "$saved"

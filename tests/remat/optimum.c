@@ -8,6 +8,7 @@
  *   REWIND_OPTIMUM  how many random tapes of up to five nodes, and of those whose values may move (1000; under
  *                   AddressSanitizer 100); of longer ones a twentieth
  */
+#include "figure.h"
 #include "remat/random_tape.h"
 #include "support/support.h"
 
@@ -170,6 +171,17 @@ static void say(const char *what, const struct gap *gap)
     fprintf(stderr, "\n");
 }
 
+/* Lines for scripts/figures.sh, with the bounds that the tests hold. */
+static void print_figures(const char *what, const struct gap *gap)
+{
+    char text[128];
+    if (!getenv("REWIND_FIGURES")) return;
+    snprintf(text, sizeof text, "planned over the best of all choices, mean, tapes of %s", what);
+    figure(text, gap->sum / (double)gap->n, "times", 1.01);
+    snprintf(text, sizeof text, "planned over the best of all choices, most, tapes of %s", what);
+    figure(text, gap->most, "times", 1.10);
+}
+
 static size_t tapes(void)
 {
     const char *const text = getenv("REWIND_OPTIMUM");
@@ -200,6 +212,7 @@ static void check_gap(int least_nodes, int most_nodes, size_t n, uint64_t first,
     char what[64];
     snprintf(what, sizeof what, "%d to %d nodes%s", least_nodes, most_nodes, memory.picoseconds ? ", far memory" : "");
     say(what, &gap);
+    if (n > 1 && !memory.picoseconds) print_figures(what, &gap);
     cr_expect_leq(gap.sum, 1.01 * (double)gap.n);
     cr_expect_leq(gap.most, 1.10);
     cr_expect_leq(gap.missed * 50, gap.n);
@@ -305,6 +318,7 @@ Test(optimum, is_nearly_reached_where_each_value_may_move, .timeout = 3600)
     struct gap gap = { .most = 0 };
     for (uint64_t seed = 1; seed <= tapes(); seed++) compare_with_all_moves(seed, &gap);
     say("3 to 8 nodes, values may move", &gap);
+    print_figures("3 to 8 nodes, values may move", &gap);
     cr_expect_leq(gap.sum, 1.01 * (double)gap.n);
     cr_expect_leq(gap.most, 1.10, "tape %llu: %.4f", (unsigned long long)gap.seed, gap.most);
     cr_expect_leq(gap.missed * 1000, gap.n);
