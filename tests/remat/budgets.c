@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysinfo.h>
 
 /* ---- programs: regions, nested regions, no regions, branches, skips, results and gradients read on the way ---- */
 
@@ -523,6 +524,61 @@ Test(budgets, a_step_that_does_not_fit_runs_nothing_and_can_be_run_under_another
     cr_assert_eq(ckpt_set_policy(b.t, "budget:60%"), RW_OK);
     cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
     cr_expect_geq(counted_runs[1], 1);
+    fixture_close(&b);
+}
+
+/* Who has room asks for what `none` does, also with a size that no machine has; what is no size is refused, and the old
+   policy stays. */
+Test(budgets, of_more_than_there_is_are_those_of_none)
+{
+    static const char *const sizes[] = { "budget:80GiB", "budget:255TiB", "total:255TiB", "budget:255TiB+offload" };
+    static const char *const beyond[] = { "budget:900TiB", "total:900TiB", "budget:256TiB+offload" };
+    struct fixture b = fixture_open(17, 2);
+    rw_tensor *const loss = skips(&b);
+    rw_prediction none, p;
+    cr_assert_eq(rw_tape_plan(b.t, loss, "none", &none), RW_OK);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        cr_assert_eq(rw_tape_plan(b.t, loss, sizes[i], &p), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect(p.peak_bytes == none.peak_bytes && p.ms == none.ms && !p.cost.replayed_nodes, "%s", sizes[i]);
+    }
+    cr_assert_eq(ckpt_set_policy(b.t, sizes[0]), RW_OK);
+    for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {
+        cr_expect_eq(ckpt_set_policy(b.t, beyond[i]), RW_ERR_POLICY, "%s", beyond[i]);
+        cr_expect(strstr(rw_error_message(b.ctx), "less than 256TiB is expected, found"), "%s",
+                  rw_error_message(b.ctx));
+        cr_expect_str_eq(ckpt_policy(b.t), sizes[0]);
+        rw_error_clear(b.ctx);
+    }
+    cr_expect_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}
+
+/* A plan says what it would take; the step is refused before anything runs, with what there is. */
+Test(budgets, a_step_beyond_the_machine_is_refused_before_it_runs)
+{
+    struct sysinfo info;
+    struct fixture b = fixture_open(17, 2);
+    rw_prediction p;
+    char there[32];
+    if (test_device() != RW_DEVICE_CPU || sysinfo(&info)) cr_skip_test("who counts the memory is the driver");
+    const uint64_t all = ((uint64_t)info.totalram + info.totalswap) * info.mem_unit;
+    if (all >> 37) cr_skip_test("more than this machine has is more than a plan can address");
+    const int64_t n = (int64_t)(all / sizeof(float));
+    rw_tensor *const x = rw_broadcast_to(b.t, normal(&b, "x", RW_SHAPE(1)), RW_SHAPE(n));
+    rw_tensor *const loss = rw_sum(b.t, counted_square(b.t, counted_square(b.t, x, 0), 1), RW_ALL_AXES, false);
+    counted_clear();
+    cr_assert_eq(ckpt_set_policy(b.t, "budget:255TiB"), RW_OK);
+    cr_assert_eq(rw_tape_plan(b.t, loss, NULL, &p), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_gt(p.peak_bytes, all);
+    cr_expect_eq(rw_backward(b.t, loss), RW_ERR_MEMORY);
+    snprintf(there, sizeof there, "the machine has %llu", (unsigned long long)all);
+    cr_expect(strstr(rw_error_message(b.ctx), "the arena takes ") && strstr(rw_error_message(b.ctx), there), "%s",
+              rw_error_message(b.ctx));
+    cr_expect(!counted_runs[0] && !counted_runs[1]);
+    rw_error_clear(b.ctx);
+    cr_expect_str_eq(ckpt_policy(b.t), "budget:255TiB");
+    rw_tape_reset(b.t);
+    cr_expect_eq(rw_backward(b.t, skips(&b)), RW_OK, "%s", rw_error_message(b.ctx));
     fixture_close(&b);
 }
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 
 /* What disks take past the page cache: a value that lies elsewhere is copied once more on its way to a file. */
 #define CPU_ALIGNMENT 512
@@ -65,10 +66,23 @@ static void ask_for_huge_pages(void *p, size_t bytes)
     if (before < bytes) madvise((char *)p + before, (bytes - before) / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
 }
 
+/* What the machine has, with room to swap: nothing larger can be used. Where nobody says, that is no bound. */
+static uint64_t all_memory(void)
+{
+    struct sysinfo info;
+    return sysinfo(&info) ? UINT64_MAX : ((uint64_t)info.totalram + info.totalswap) * info.mem_unit;
+}
+
+/* A system that promises more than there is would give it, and end the process when it is touched. */
 static void *cpu_alloc(void *state, size_t bytes)
 {
-    void *const p = rw_malloc_aligned(bytes, CPU_ALIGNMENT);
+    struct rw_cpu *const cpu = state;
+    const uint64_t all = all_memory();
+    void *const p = bytes > all ? NULL : rw_malloc_aligned(bytes, CPU_ALIGNMENT);
     if (p) ask_for_huge_pages(p, bytes);
+    else if (bytes > all)
+        snprintf(cpu->message, sizeof cpu->message, "the machine has %llu bytes, swap included",
+                 (unsigned long long)all);
     return p;
 }
 
