@@ -1,4 +1,5 @@
 /* ckpt_explain_growth(): what of a step grows with which size, and how a larger one could fit where this one does. */
+#include "plan/build.h"
 #include "record/tape.h"
 
 #include <rewind/checkpoint.h>
@@ -116,22 +117,42 @@ struct remedy {
     rw_status status; /* RW_OK; RW_ERR_BUDGET: nothing would; RW_ERR_UNSUPPORTED: parts have budgets of their own */
     size_t total;     /* that this step takes, or the least that the larger one can */
     double ms;
+    const char *behind; /* of its policy */
 };
 
-/* The larger step within what this one takes in all. */
-static rw_status find_remedy(const rw_grown *g, const rw_prediction *now, const rw_prediction *then, struct remedy *ret)
+/* The larger step within what this one takes in all. behind: what stands behind the budget. */
+static rw_status try_budget(const rw_grown *g, const rw_prediction *now, const rw_prediction *then, const char *behind,
+                            struct remedy *ret)
 {
     rw_context *const ctx = g->tape->ctx;
     const size_t beside = then->total_bytes - then->peak_bytes;
     const size_t room = now->total_bytes > beside ? now->total_bytes - beside : 1;
     char policy[48];
     rw_prediction p = { 0 };
-    snprintf(policy, sizeof policy, "budget:%zuB", room);
+    snprintf(policy, sizeof policy, "budget:%zuB%s", room, behind);
+    ret->behind = behind;
     ret->status = predict(g->tape, g->loss, policy, &p);
     ret->total = ret->status == RW_ERR_BUDGET ? p.least_bytes + beside : now->total_bytes;
     ret->ms = p.ms;
     if (ret->status != RW_ERR_BUDGET && ret->status != RW_ERR_UNSUPPORTED) return ret->status;
     rw_error_clear(ctx);
+    return RW_OK;
+}
+
+/* Where values can wait outside, that is tried as well: it takes less, or less time, or it is nothing new. A store that
+   cannot be measured is no offer. */
+static rw_status find_remedy(const rw_grown *g, const rw_prediction *now, const rw_prediction *then, struct remedy *ret)
+{
+    rw_context *const ctx = g->tape->ctx;
+    struct remedy moves = { 0 };
+    rw_status status = try_budget(g, now, then, "", ret);
+    if (status || ret->status == RW_ERR_UNSUPPORTED || !rw_store_is_of_use(ctx)) return status;
+    status = rw_try_to_measure_store(ctx);
+    if (status) return status == RW_ERR_MEMORY ? rw_fail(ctx, status, "ckpt_explain_growth: out of memory") : RW_OK;
+    status = try_budget(g, now, then, "+offload", &moves);
+    if (status) return status;
+    if (ret->status != moves.status ? !moves.status : moves.status ? moves.total < ret->total : moves.ms < ret->ms)
+        *ret = moves;
     return RW_OK;
 }
 
@@ -142,11 +163,11 @@ static void print_remedy(const rw_grown *g, const rw_prediction *now, const rw_p
     if (then->total_bytes <= now->total_bytes) fprintf(out, "takes no more than this step\n");
     else if (r->status == RW_ERR_UNSUPPORTED) fprintf(out, "parts of it have budgets of their own\n");
     else if (r->status)
-        fprintf(out, "no plan takes what this step does, %zu bytes in all; the least is total:%zuB\n", now->total_bytes,
-                r->total);
+        fprintf(out, "no plan takes what this step does, %zu bytes in all; the least is total:%zuB%s\n",
+                now->total_bytes, r->total, r->behind);
     else
-        fprintf(out, "fits into what this step takes under total:%zuB, %+.1f %% time over its own policy\n", r->total,
-                100 * (r->ms / then->ms - 1));
+        fprintf(out, "fits into what this step takes under total:%zuB%s, %+.1f %% time over its own policy\n", r->total,
+                r->behind, 100 * (r->ms / then->ms - 1));
 }
 
 rw_status ckpt_explain_growth(rw_tape *t, rw_tensor *loss, const rw_grown *grown, size_t n, FILE *out)

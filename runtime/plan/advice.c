@@ -179,22 +179,14 @@ static void cull(struct rw_advice *a)
     a->n_rows = n;
 }
 
-/* Rates that were given count for any store. */
 static rw_status find_store(struct trial *x)
 {
     rw_context *const ctx = x->g->problem.t->ctx;
-    const struct rw_store_place *const store = &ctx->store;
-    const bool known = store->rate.out > 0 && store->rate.in > 0;
-    x->advice->store = RW_STORE_IS_WEIGHED;
-    if (known) return RW_OK;
-    if (ctx->kind == RW_DEVICE_CPU && !store->path) {
-        x->advice->store = RW_STORE_IS_NONE;
-        return RW_OK;
-    }
+    x->advice->store = RW_STORE_IS_NONE;
+    if (!rw_store_is_of_use(ctx)) return RW_OK;
     const rw_status status = rw_try_to_measure_store(ctx);
-    if (status == RW_ERR_MEMORY) return status;
-    if (status) x->advice->store = RW_STORE_IS_BROKEN;
-    return RW_OK;
+    x->advice->store = status ? RW_STORE_IS_BROKEN : RW_STORE_IS_WEIGHED;
+    return status == RW_ERR_MEMORY ? status : RW_OK;
 }
 
 static rw_status try_moves(struct trial *x, const uint32_t *name, size_t n)

@@ -35,6 +35,14 @@ void rw_planning_close(struct rw_planning *planning);
  * rw_measure_store_for_budgets() does so where they may under that budget, and records errors.
  */
 rw_status rw_try_to_measure_store(rw_context *ctx);
+
+/* Is there a store that does not take its memory from where the arena lies? Rates that were given count for any. */
+static inline bool rw_store_is_of_use(const rw_context *ctx)
+{
+    const struct rw_store_place *const store = &ctx->store;
+    return (store->rate.out > 0 && store->rate.in > 0) || ctx->kind != RW_DEVICE_CPU || store->path;
+}
+
 rw_status rw_measure_store_for_budgets(const struct rw_problem *p, const struct rw_policy *policy);
 
 /* The three in one. */

@@ -131,6 +131,31 @@ Test(grown, names_the_least_where_nothing_fits_and_what_fits_anyhow)
     program_close(&p);
 }
 
+/* With a fast store the larger step fits where it did not, and faster where it did; a slow one is not asked for. */
+Test(grown, weighs_what_could_wait_outside)
+{
+    static const double rates[] = { 0, 1e12, 1e2 };
+    for (int i = test_device() == RW_DEVICE_CPU ? 0 : 1; i < 3; i++) { /* another device has a store anyway */
+        struct program p = program_open(), q = program_open();
+        const rw_offload store = { .out_bytes_per_s = rates[i], .in_bytes_per_s = rates[i] };
+        rw_prediction r;
+        char policy[64];
+        cr_assert_eq(rw_context_set_offload(p.b.ctx, &store), RW_OK);
+        cr_assert_eq(rw_context_set_offload(q.b.ctx, &store), RW_OK);
+        rw_tensor *const loss = record(&p, p.b.t, 4, 128, false);
+        const rw_grown grown = { p.larger[0], record(&p, p.larger[0], 4, 256, false), "sequence", 2 };
+        const char *const text = explained(&p, loss, &grown, 1), *const said = strstr(text, "under total:");
+        cr_assert_not_null(said, "%s", text);
+        cr_assert_eq(sscanf(said, "under %63[^,]", policy), 1);
+        cr_expect_eq(strstr(policy, "+offload") != NULL, i == 1, "rate %g: %s", rates[i], text);
+        cr_assert_eq(rw_tape_plan(q.b.t, record(&q, q.b.t, 4, 256, false), policy, &r), RW_OK, "%s: %s", policy,
+                     rw_error_message(q.b.ctx));
+        cr_expect_leq(r.total_bytes, strtoull(policy + strlen("total:"), NULL, 10));
+        program_close(&q);
+        program_close(&p);
+    }
+}
+
 #define REFUSED(call, words)                                                                       \
     do {                                                                                           \
         cr_expect_eq((call), RW_ERR_ARGUMENT);                                                     \
