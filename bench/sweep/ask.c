@@ -38,7 +38,7 @@ static rw_status try_size(struct search *s, int x, enum fit *ret)
     const int wanted = seq > s->o->model.max_seq ? seq : s->o->model.max_seq;
     if (wanted != s->open_for) {
         sweep_run_close(&s->run, RW_OK);
-        status = sweep_run_open(&s->run, s->o, wanted);
+        status = sweep_plan_open(&s->run, s->o, wanted);
         s->open_for = wanted;
     }
     if (!status) status = sweep_predict(&s->run, batch, seq, s->policy, &p);
@@ -107,7 +107,7 @@ static bool fit_policy(const struct sweep_options *o, const struct sweep_text *t
     struct search s = { .o = o, .policy = policy, .open_for = o->model.max_seq };
     rw_memory m;
     size_t resident = 0;
-    rw_status status = sweep_run_open(&s.run, o, 0);
+    rw_status status = sweep_plan_open(&s.run, o, 0);
     if (!status) status = search(&s);
     if (sweep_run_close(&s.run, status)) return false;
     if (!s.most) {
@@ -122,6 +122,10 @@ static bool fit_policy(const struct sweep_options *o, const struct sweep_text *t
     else printf("%d is beyond the budget; ", s.most + 1);
     printf("%.1f ms predicted%s\n", s.at_most.ms, o->has_ceilings ? " by the machine's ceilings" : "");
     fflush(stdout);
+    if (!strcmp(o->device, "cpu") && s.at_most.total_bytes > sweep_machine_bytes()) {
+        printf("%-32s not run: this machine has %zu bytes\n", "", sweep_machine_bytes());
+        return true;
+    }
     if (prove(&s, text, &m, &resident)) return false;
     const bool good = m.measured_peak == s.at_most.peak_bytes && total_of(&m) <= o->fit;
     printf("%-32s ran once: %zu bytes in all, arena %zu: %s", "", total_of(&m), m.measured_peak,
@@ -232,7 +236,7 @@ bool sweep_advise(const struct sweep_options *o)
     struct larger x = larger_of(o);
     int longest = 0;
     for (int i = 0; i < x.n; i++) longest = x.seq[i] > longest ? x.seq[i] : longest;
-    rw_status status = sweep_run_open(&r, o, longest);
+    rw_status status = sweep_plan_open(&r, o, longest);
     for (int i = 0; !status && i < x.n; i++) status = rw_tape_create(&x.tape[i], r.m.ctx);
     for (int i = 0; !status && i < o->n_policies; i++) status = advise(o, &r, o->policies[i], &x);
     for (int i = 0; i < x.n; i++) rw_tape_destroy(&x.tape[i]);

@@ -90,7 +90,7 @@ static rw_status find_curve(const struct sweep_options *o, int seq, struct sweep
 {
     struct sweep_run r;
     rw_prediction none;
-    rw_status status = sweep_run_open(&r, o, 0);
+    rw_status status = sweep_plan_open(&r, o, 0);
     *ret = (struct sweep_curve){ 0 };
     if (!status) status = sweep_predict(&r, o->batch, seq, "none", &none);
     rw_tensor *const tokens = status ? NULL : rw_input(r.t, RW_I32, RW_SHAPE(o->batch, seq), NULL);
@@ -167,7 +167,7 @@ static rw_status try_policies(struct sweep_options *o)
 {
     struct sweep_run r;
     rw_prediction p;
-    rw_status status = sweep_run_open(&r, o, 0);
+    rw_status status = sweep_plan_open(&r, o, 0);
     const bool question = o->fit || o->advise; /* sizes are what is asked for: the smallest step will do */
     for (int i = 0; !status && i < o->n_policies; i++)
         for (int s = 0; !status && s < o->n_seqs; s++) {

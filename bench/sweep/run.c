@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 rw_context_params sweep_context_params(const struct sweep_options *o)
 {
@@ -21,7 +22,8 @@ rw_status sweep_print_error(rw_context *ctx, rw_status status)
     return status;
 }
 
-rw_status sweep_run_open(struct sweep_run *r, const struct sweep_options *o, int max_seq)
+static rw_status open_run(struct sweep_run *r, const struct sweep_options *o, int max_seq,
+                          rw_status (*make)(struct model *m, rw_context *ctx, const struct model_config *config))
 {
     const rw_context_params params = sweep_context_params(o);
     struct model_config config = o->model;
@@ -30,12 +32,28 @@ rw_status sweep_run_open(struct sweep_run *r, const struct sweep_options *o, int
     rw_status status = rw_context_create(&ctx, &params);
     if (status) return sweep_print_error(NULL, status);
     if (max_seq > config.max_seq) config.max_seq = max_seq;
-    status = model_create(&r->m, ctx, &config);
+    status = make(&r->m, ctx, &config);
     r->m.ctx = ctx;
     if (!status) status = rw_tape_create(&r->t, ctx);
     if (!status) status = rw_adamw_create(&r->opt, ctx, &(rw_adamw_params){ .lr = 3e-4, .weight_decay = 0.1 });
     if (!status && o->has_costs) status = rw_costs_load(ctx, o->costs);
     return status;
+}
+
+rw_status sweep_run_open(struct sweep_run *r, const struct sweep_options *o, int max_seq)
+{
+    return open_run(r, o, max_seq, model_create);
+}
+
+rw_status sweep_plan_open(struct sweep_run *r, const struct sweep_options *o, int max_seq)
+{
+    return open_run(r, o, max_seq, model_declare);
+}
+
+size_t sweep_machine_bytes(void)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : SIZE_MAX;
 }
 
 rw_status sweep_run_close(struct sweep_run *r, rw_status status)

@@ -16,6 +16,12 @@ rw_context_params sweep_context_params(const struct sweep_options *o);
 /* With the costs of o, if there are any. On a failure it is to be closed as well. */
 rw_status sweep_run_open(struct sweep_run *r, const struct sweep_options *o, int max_seq);
 
+/* The same for planning alone: parameters are there, and nobody writes to them, so that on a CPU they take nothing. */
+rw_status sweep_plan_open(struct sweep_run *r, const struct sweep_options *o, int max_seq);
+
+/* Memory of the machine; SIZE_MAX where nobody says. */
+size_t sweep_machine_bytes(void);
+
 /* Says what went wrong, when something did. Returns status. */
 rw_status sweep_run_close(struct sweep_run *r, rw_status status);
 

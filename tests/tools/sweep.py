@@ -89,6 +89,9 @@ def check_fit():
     assert len(found) == 1 and said.count('as predicted') == 1, said
     length, takes, most, above, beyond = map(int, found[0])
     assert above == length + 1 and takes <= most < beyond, said
+    machine = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    said = run('--model', 'llama', '--preset', 'tinyllama-1.1b', '--policy', 'full', '--fit', f'{3 * machine >> 20}MiB')
+    assert f'not run: this machine has {machine} bytes' in said, f'what is too large for the machine is planned: {said}'
 
 
 def check_advice(out):
