@@ -35,6 +35,18 @@ static rw_status check_shapes(rw_op_call *call, const struct rw_ssd *s)
     return RW_OK;
 }
 
+/* Operands of stride 0 may have extents that no workspace has room for: its size, from above, is then no int64_t. */
+static rw_status check_size(rw_op_call *call, const struct rw_ssd *s)
+{
+    const double side = RW_SSD_SIDE, q = (double)s->q + side, n = (double)s->n + side, p = (double)s->p + side;
+    const double chunks = (double)s->chunks + 1, all = (double)s->b * chunks, threads = (double)call->threads;
+    const double states = (all * (double)s->h + RW_SSD_HEADS * threads * chunks) * n * p;
+    const double pairs = (all * (double)(s->h + s->g) + 2 * threads) * q * q;
+    const double rows = 8 * (all * (double)(s->h + s->g) + threads) * q * (n + p);
+    if (2 * (states + pairs + rows) < 0x1p56) return RW_OK;
+    return rw_op_error(call, RW_ERR_SHAPE, "no memory holds what belongs to chunks of %lld places", (long long)s->q);
+}
+
 static rw_status check_operands(rw_op_call *call, struct rw_ssd *s)
 {
     const struct rw_ssd_attrs *const a = call->attrs;
@@ -50,6 +62,7 @@ static rw_status check_operands(rw_op_call *call, struct rw_ssd *s)
     if (a->chunk < 1) return rw_op_error(call, RW_ERR_ARGUMENT, "chunks of %lld places", (long long)a->chunk);
     *s = of_call(call);
     RW_CHECK(check_shapes(call, s));
+    RW_CHECK(check_size(call, s));
     if (s->chunks <= MOST_CHUNKS) return RW_OK;
     return rw_op_error(call, RW_ERR_ARGUMENT, "%lld chunks of %lld places: at most %d are possible",
                        (long long)s->chunks, (long long)s->q, MOST_CHUNKS);

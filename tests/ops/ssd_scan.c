@@ -316,6 +316,23 @@ Test(ops_ssd_scan, empty_extents)
     }
 }
 
+/* Of stride 0: y has no element, and what belongs to a chunk would take more bytes than there are addresses. */
+Test(ops_ssd_scan, extents_beyond_all_memory_are_refused)
+{
+    struct fixture b = fixture_open(1, 2);
+    const int64_t l = INT64_C(1) << 33;
+    rw_tensor *const one = rw_zeros(b.t, RW_F32, RW_SHAPE(1, 1, 1, 1));
+    rw_tensor *const none = rw_zeros(b.t, RW_F32, RW_SHAPE(1, 1, 1, 0));
+    rw_tensor *const places = rw_broadcast_to(b.t, one, RW_SHAPE(1, l, 1, 1));
+    const rw_ssd_operands o = { rw_broadcast_to(b.t, none, RW_SHAPE(1, l, 1, 0)), rw_select(b.t, places, 3, 0),
+                                rw_zeros(b.t, RW_F32, RW_SHAPE(1)), places, places, RW_NONE };
+    rw_tensor *last = o.x;
+    cr_expect_null(rw_ssd_scan(b.t, &o, l, &last));
+    cr_expect_null(last);
+    cr_expect_eq(rw_error_status(b.ctx), RW_ERR_SHAPE, "%s", rw_error_message(b.ctx));
+    fixture_close(&b);
+}
+
 /* ---- one op ---- */
 
 Test(ops_ssd_scan, is_one_op_and_keeps_its_operands_alone)
