@@ -81,6 +81,26 @@ RW_API rw_tensor *rw_attention_merge_at(rw_site at, rw_tape *t, rw_tensor *a, rw
 RW_API rw_tensor *rw_rope_interleaved_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, double base);
 #define rw_rope_interleaved(...) rw_rope_interleaved_at(RW_HERE, __VA_ARGS__)
 
+/** Zero means the default in brackets. */
+typedef struct rw_rope_params {
+    double base;            ///< [10000]
+    bool interleaved;       ///< pairs (2i, 2i + 1), [(i, i + d/2)]
+    rw_tensor *frequencies; ///< [d/2], of a floating-point type: by what pair i turns from one position to the next
+    double scale;           ///< of cos and sin, [1]
+} rw_rope_params;
+
+/**
+ * rw_rope() by frequencies of one's own, for contexts longer than a model was trained for: divided by a factor (linear
+ * scaling), of a larger base (NTK), blended from both (YaRN, arXiv 2309.00071, whose factor on cos and sin is `scale`),
+ * or any table: `inv_freq` and `attention_scaling` of Hugging Face's models. They are read in float32 (float64 for
+ * float64), angles are taken in double; no gradient flows into them. NULL or RW_NONE: base^(-2i / d).
+ * @param params may be NULL
+ * Errors: as rw_rope(); RW_ERR_SHAPE for frequencies of another shape, RW_ERR_ARGUMENT for a scale that is not finite.
+ */
+RW_API rw_tensor *rw_rope_with_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions,
+                                  const rw_rope_params *params);
+#define rw_rope_with(...) rw_rope_with_at(RW_HERE, __VA_ARGS__)
+
 #ifdef __cplusplus
 }
 #endif

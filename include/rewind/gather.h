@@ -61,10 +61,18 @@ RW_API rw_tensor *rw_scatter_add_at(rw_site at, rw_tape *t, rw_tensor *x, int ax
 RW_API rw_tensor *rw_index_select_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, rw_tensor *index);
 #define rw_index_select(...) rw_index_select_at(RW_HERE, __VA_ARGS__)
 
+/**
+ * rw_embedding() of a table one of whose rows takes no gradient, PyTorch's padding_idx; negative: from the end. It is
+ * read as any other. Where the index names it, the gradient is set to 0 before it is added up: a pass over that.
+ */
+RW_API rw_tensor *rw_embedding_padded_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index, int64_t padding);
+#define rw_embedding_padded(...) rw_embedding_padded_at(RW_HERE, __VA_ARGS__)
+
 /** What rw_embedding_bag() makes of a bag's rows. */
 typedef enum rw_bag_mode {
     RW_BAG_SUM,
-    RW_BAG_MEAN ///< of an empty bag: 0
+    RW_BAG_MEAN, ///< of an empty bag: 0
+    RW_BAG_MAX   ///< of rw_embedding_bag_with() alone; of equals the first takes the gradient
 } rw_bag_mode;
 
 /**
@@ -73,6 +81,28 @@ typedef enum rw_bag_mode {
  */
 RW_API rw_tensor *rw_embedding_bag_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index, rw_bag_mode mode);
 #define rw_embedding_bag(...) rw_embedding_bag_at(RW_HERE, __VA_ARGS__)
+
+/** Zero and RW_NONE mean that there is none of it. */
+typedef struct rw_embedding_bag_params {
+    rw_bag_mode mode;
+    rw_tensor *weights; ///< of the index's shape and the table's type: what each row counts in a sum
+    rw_tensor *offsets; ///< [b] of RW_I32, of an index [m]: where bag i begins, from 0 on, never falling
+    bool pads;          ///< `padding` holds
+    int64_t padding;    ///< rows of this index are in no bag and take no gradient; negative: from the end
+} rw_embedding_bag_params;
+
+/**
+ * PyTorch's embedding_bag with its options: table [n, c], index [b, m], or [m] with offsets -> [b, c]. Composed of
+ * ordinary ops on the rows, which are in memory; without options it is rw_embedding_bag(). Gradients flow into the
+ * table and the weights. A bag without rows gives 0.
+ * Errors: RW_ERR_ARGUMENT for weights with another mode than RW_BAG_SUM, RW_BAG_MAX with offsets or of no rows, an
+ * index [m] without offsets, [b, m] with them, a padding outside of the table; when it runs, for offsets outside of the
+ * index or a first one that is not 0. RW_ERR_SHAPE, RW_ERR_DTYPE.
+ * @param params may be NULL
+ */
+RW_API rw_tensor *rw_embedding_bag_with_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index,
+                                           const rw_embedding_bag_params *params);
+#define rw_embedding_bag_with(...) rw_embedding_bag_with_at(RW_HERE, __VA_ARGS__)
 
 #ifdef __cplusplus
 }

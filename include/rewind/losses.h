@@ -32,6 +32,9 @@ typedef struct rw_cross_entropy_params {
     bool ignores;           ///< `ignored` holds; else a target of -100 is ignored
     int32_t ignored;        ///< rows of this target count nothing
     int64_t chunk;          ///< of rw_linear_cross_entropy(): rows of logits at a time [by the shapes]
+    /** Of rw_linear_cross_entropy(): [classes] of x's type, added to the logits; and what rw_cross_entropy_with() is
+        given as `weight`. NULL or RW_NONE: none. */
+    rw_tensor *bias, *class_weight;
 } rw_cross_entropy_params;
 
 /**
@@ -40,6 +43,11 @@ typedef struct rw_cross_entropy_params {
  *     (1 - e) w[target] (l - logits[target]) + e / classes sum_c w[c] (l - logits[c]) + z_loss l^2
  * and the mean is over the sum of w[target], as in PyTorch; 0 where no row counts. A target that is neither ignored nor
  * a class is RW_ERR_ARGUMENT when it runs. The gradient overwrites the logits when nobody else needs them.
+ *
+ * A target [..., classes] of a floating-point type is one of probabilities y, as in PyTorch: a row's loss is
+ *     sum_c w[c] ((1 - e) y[c] + e / classes) (l - logits[c]) + z_loss l^2
+ * the mean is over the rows, and the gradient flows into the probabilities too. Composed: it keeps what log_softmax
+ * makes. `ignores` is RW_ERR_ARGUMENT there.
  * @param params may be NULL
  */
 RW_API rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target,
@@ -47,11 +55,12 @@ RW_API rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *lo
 #define rw_cross_entropy_with(...) rw_cross_entropy_with_at(RW_HERE, __VA_ARGS__)
 
 /**
- * Cross-entropy of rw_linear(x, weight, RW_NONE), by chunks of rows: x [..., d], weight [classes, d] of the same type,
- * target [...] of RW_I32. No more than one chunk's logits are in memory at a time, forward or backward, under every
- * policy; backward makes them again, which is one product more. The gradient of the weight is added up chunk by chunk,
- * rounded to the type of the gradient each time: float32 of a parameter of 16 bits. Under rw_grad(), whose result may
- * be differentiated again, all logits are kept.
+ * Cross-entropy of rw_linear(x, weight, bias), the bias being that of params, by chunks of rows: x [..., d], weight
+ * [classes, d] of the same type, target [...] of RW_I32. No more than one chunk's logits are in memory at a time,
+ * forward or backward, under every policy; backward makes them again, which is one product more. The gradient of the
+ * weight is added up chunk by chunk, rounded to the type of the gradient each time: float32 of a parameter of 16 bits;
+ * that of the bias in float32
+ * (float64), rounded once. Under rw_grad(), whose result may be differentiated again, all logits are kept.
  *
  * A chunk has as many rows as params says, or the least power of two from 256 on whose logits are as many as the
  * elements of x; more where there would be over 1024 chunks. The bytes of the result depend on it.
@@ -90,7 +99,11 @@ RW_API rw_tensor *rw_huber_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tens
                                    rw_reduction reduction);
 #define rw_huber_loss(...) rw_huber_loss_at(RW_HERE, __VA_ARGS__)
 
-/** rw_huber_loss() with a delta of beta, over beta; |x - y| with a beta of 0. */
+/** (x - y)^2: rw_mse_loss() with any reduction. */
+RW_API rw_tensor *rw_mse_loss_with_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y, rw_reduction reduction);
+#define rw_mse_loss_with(...) rw_mse_loss_with_at(RW_HERE, __VA_ARGS__)
+
+/** rw_huber_loss() with a delta of beta, over beta; with a beta of 0 |x - y|, PyTorch's l1_loss. */
 RW_API rw_tensor *rw_smooth_l1_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y, double beta,
                                        rw_reduction reduction);
 #define rw_smooth_l1_loss(...) rw_smooth_l1_loss_at(RW_HERE, __VA_ARGS__)

@@ -66,7 +66,8 @@ RW_API rw_tensor *rw_gru_cell_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor
 
 /**
  * One layer of PyTorch's LSTM along a sequence: x [length, n, in] -> [length, n, h], the states h of all steps. x is
- * multiplied once for all of them; a step is then a product with hh and a cell. length is 1 to 8189.
+ * multiplied once for all of them; a step is then a product with hh and a cell. length is 1 to 8189; 0 is
+ * refused, as in PyTorch.
  * @param h, c the states before the first step, [n, h]; RW_NONE stands for zeros.
  * @param ret_h, ret_c receive the states behind the last step, owned by the tape; NULL on an error. May be NULL.
  * Errors: as rw_lstm_cell().

@@ -117,7 +117,7 @@ static const struct {
     { "reshape", "x" },
     { "rmsnorm", "x weight" },
     { "roll", "x" },
-    { "rope", "x positions" },
+    { "rope", "x positions frequencies" },
     { "scale", "x" },
     { "scatter_add", "src index x" },
     { "select", "x" },

@@ -3,6 +3,10 @@
 #include "ops/common/kernels.h"
 #include "ops/common/util.h"
 
+#include <rewind/compare.h>
+#include <rewind/gather.h>
+#include <rewind/select.h>
+
 #include <string.h>
 
 static rw_status check_forward(rw_op_call *call)
@@ -36,7 +40,7 @@ static rw_status grad_backward(rw_grad_call *g)
     if (rw_grad_n_inputs(g) > 2 && rw_grad_wanted(g, 2)) RW_CHECK(rw_grad_set(g, 2, rw_grad_upstream(g, 0)));
     if (!rw_grad_wanted(g, 0)) return RW_OK;
     rw_tensor *const dy = rw_grad_narrowed(g, 0, rw_grad_upstream(g, 0));
-    return rw_grad_set(g, 0, rw_embedding(rw_grad_tape(g), dy, rw_grad_input(g, 1)));
+    return rw_grad_set(g, 0, rw_embedding(rw_grad_tape(g), dy, rw_grad_input(g, 1))); /* a padding is masked before */
 }
 
 /* Where each row's tokens begin, then the tokens sorted by row. */
@@ -69,11 +73,25 @@ static const rw_op_def rw_op_embedding_backward = { .name = "embedding_backward"
                                                     .workspace = RW_WORKSPACES(workspace_backward_cpu,
                                                                                rw_embedding_backward_workspace_cuda) };
 
+struct padding_attrs {
+    int64_t row; /* which takes no gradient; -1: none */
+};
+
+/* dy, which is 0 where the index is that of the padding. */
+static rw_tensor *without_padding(rw_tape *t, rw_tensor *dy, rw_tensor *index, const struct padding_attrs *a)
+{
+    rw_tensor *const mask = rw_eq_scalar(t, index, (double)a->row);
+    return rw_masked_fill(t, dy, rw_unsqueeze(t, mask, -1), 0);
+}
+
 static rw_status grad(rw_grad_call *g)
 {
     const rw_shape table = rw_tensor_shape(rw_grad_input(g, 0));
     const struct rw_table_attrs a = { table.dim[0], table.dim[1] };
-    rw_tensor *const in[] = { rw_grad_upstream(g, 0), rw_grad_input(g, 1), rw_grad_wide_addend(g, 0) };
+    const struct padding_attrs *const padding = rw_grad_attrs(g);
+    rw_tensor *dy = rw_grad_upstream(g, 0);
+    if (padding->row >= 0) dy = without_padding(rw_grad_tape(g), dy, rw_grad_input(g, 1), padding);
+    rw_tensor *const in[] = { dy, rw_grad_input(g, 1), rw_grad_wide_addend(g, 0) };
     return rw_grad_set_sum(g, 0,
                            rw_apply(rw_grad_tape(g), &rw_op_embedding_backward, in, in[2] ? 3 : 2, &a, sizeof a, NULL));
 }
@@ -89,6 +107,23 @@ static const rw_op_def rw_op_embedding = { .name = "embedding",
 
 rw_tensor *rw_embedding_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index)
 {
+    const struct padding_attrs a = { -1 };
     rw_tensor *const in[] = { table, index };
-    return rw_apply_at(at, t, &rw_op_embedding, in, 2, NULL, 0, NULL);
+    return rw_apply_at(at, t, &rw_op_embedding, in, 2, &a, sizeof a, NULL);
+}
+
+rw_tensor *rw_embedding_padded_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index, int64_t padding)
+{
+    static const char what[] = "embedding_padded";
+    if (!rw_operand_check(at, t, table, what, "table")) return NULL;
+    const int64_t rows = rw_tensor_shape(table).rank ? rw_tensor_shape(table).dim[0] : 0;
+    if (padding < -rows || padding >= rows) {
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: row %lld of a table of %lld", what, (long long)padding,
+                     (long long)rows);
+        return NULL;
+    }
+    const struct padding_attrs a = { padding < 0 ? padding + rows : padding };
+    const struct rw_composite c = rw_composite_begin(t, what);
+    rw_tensor *const in[] = { table, index };
+    return rw_composite_end(&c, rw_apply_at(at, t, &rw_op_embedding, in, 2, &a, sizeof a, NULL));
 }

@@ -5,8 +5,19 @@
 #include "ops/common/util.h"
 
 #include <rewind/attention.h>
+#include <rewind/create.h>
+#include <rewind/custom_grad.h>
 
 #include <math.h>
+
+static rw_status check_frequencies(rw_op_call *call, int i)
+{
+    const rw_layout *const f = call->in[i].layout;
+    const int64_t half = call->in[0].layout->dim[3] / 2;
+    RW_CHECK(rw_want_dtype(call, i, rw_rope_wide(call->in[0].dtype)));
+    if (f->rank == 1 && f->dim[0] == half) return RW_OK;
+    return rw_op_error(call, RW_ERR_SHAPE, "frequencies [%lld] are needed", (long long)half);
+}
 
 static rw_status check(rw_op_call *call)
 {
@@ -15,8 +26,11 @@ static rw_status check(rw_op_call *call)
     RW_CHECK(rw_want_float(call, 0));
     if (x->rank != 4 || x->dim[3] % 2)
         return rw_op_error(call, RW_ERR_SHAPE, "x [batch, heads, seq, d] with an even d is needed");
-    if (!(a->base > 0 && isfinite(a->base))) return rw_op_error(call, RW_ERR_ARGUMENT, "base %g", a->base);
-    if (call->n_inputs == 2) {
+    if (!a->given && !(a->base > 0 && isfinite(a->base)))
+        return rw_op_error(call, RW_ERR_ARGUMENT, "base %g", a->base);
+    if (!isfinite(a->scale)) return rw_op_error(call, RW_ERR_ARGUMENT, "scale %g", a->scale);
+    if (a->given) RW_CHECK(check_frequencies(call, 2));
+    if (call->n_inputs > 1) {
         RW_CHECK(rw_want_dtype(call, 1, RW_I32));
         if (call->in[1].layout->rank != 1 || call->in[1].layout->dim[0] != x->dim[2])
             return rw_op_error(call, RW_ERR_SHAPE, "positions [%lld] are needed", (long long)x->dim[2]);
@@ -56,7 +70,8 @@ static rw_status grad(rw_grad_call *g)
     struct rw_rope_attrs a = *(const struct rw_rope_attrs *)rw_grad_attrs(g);
     a.inverse = !a.inverse;
     const int n = rw_grad_n_inputs(g);
-    rw_tensor *const in[] = { rw_grad_upstream(g, 0), n == 2 ? rw_grad_input(g, 1) : NULL };
+    rw_tensor *in[] = { rw_grad_upstream(g, 0), NULL, NULL };
+    for (int i = 1; i < n; i++) in[i] = rw_grad_input(g, i);
     return rw_grad_set(g, 0, rw_apply(rw_grad_tape(g), &rw_op_rope, in, n, &a, sizeof a, NULL));
 }
 
@@ -76,4 +91,36 @@ rw_tensor *rw_rope_interleaved_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tenso
 {
     const struct rw_composite c = rw_composite_begin(t, "rope_interleaved");
     return rw_composite_end(&c, record(at, t, x, positions, base, true));
+}
+
+/* Frequencies as the op takes them: a constant, in the type that angles have. */
+static rw_tensor *constant(rw_site at, rw_tape *t, rw_tensor *frequencies, const rw_tensor *x)
+{
+    rw_tensor *const wide = rw_cast_at(at, t, frequencies, rw_rope_wide(rw_tensor_dtype(x)));
+    return wide ? rw_detach_at(at, t, wide) : NULL;
+}
+
+rw_tensor *rw_rope_with_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *positions, const rw_rope_params *params)
+{
+    static const char what[] = "rope_with";
+    static const rw_rope_params defaults;
+    const rw_rope_params *const p = params ? params : &defaults;
+    const bool given = p->frequencies && p->frequencies != rw_none();
+    if (!rw_operand_check(at, t, x, what, "x") ||
+        (given && !rw_operand_check(at, t, p->frequencies, what, "frequencies")))
+        return NULL;
+    if (given && !rw_dtype_is_float(rw_tensor_dtype(p->frequencies))) {
+        rw_refuse_at(at, t, RW_ERR_DTYPE, "%s: frequencies are of type %s", what,
+                     rw_dtype_name(rw_tensor_dtype(p->frequencies)));
+        return NULL;
+    }
+    const struct rw_rope_attrs a = { .base = given ? 0 : rw_constant(x, p->base != 0 ? p->base : 10000),
+                                     .interleaved = p->interleaved, .given = given, .scale = rw_constant(x, p->scale) };
+    const struct rw_composite c = rw_composite_begin(t, what);
+    const rw_shape s = rw_tensor_shape(x);
+    if (given && positions == rw_none())
+        positions = rw_arange_at(at, t, RW_I32, 0, s.rank == 4 ? (double)s.dim[2] : 0, 1);
+    rw_tensor *const in[] = { x, positions, given && positions ? constant(at, t, p->frequencies, x) : NULL };
+    const int n = given ? 3 : positions == rw_none() ? 1 : 2;
+    return rw_composite_end(&c, given && !in[2] ? NULL : rw_apply_at(at, t, &rw_op_rope, in, n, &a, sizeof a, NULL));
 }

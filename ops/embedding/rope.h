@@ -2,13 +2,29 @@
 #ifndef RW_OPS_ROPE_H
 #define RW_OPS_ROPE_H
 
+#include "base/host_device.h"
+
 #include <rewind/op.h>
 
 struct rw_rope_attrs {
     double base;
     int64_t inverse;
     int64_t interleaved;
+    int64_t given; /* input 2 holds the angles by which the pairs turn at position 1; base has no meaning */
+    double scale;  /* of cos and sin; 0: 1 */
 };
+
+/* cos and sin are multiplied by it. */
+RW_HOST_DEVICE double rw_rope_scale(const struct rw_rope_attrs *a)
+{
+    return a->scale != 0 ? a->scale : 1;
+}
+
+/* float64 of float64, else float32. */
+static inline rw_dtype rw_rope_wide(rw_dtype dtype)
+{
+    return dtype == RW_F64 ? RW_F64 : RW_F32;
+}
 
 /* Pair i: elements i and i + d/2, or 2i and 2i + 1. The steps from the first of one to that of the next, and to its
    second. */

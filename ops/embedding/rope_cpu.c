@@ -15,10 +15,10 @@ VEC_INLINE void fill_position(const rw_kernel *k, rw_dtype dtype, const double *
                               int64_t half)
 {
     const struct rw_rope_attrs *const a = k->attrs;
-    const double sign = a->inverse ? -1 : 1;
+    const double scale = rw_rope_scale(a), sign = a->inverse ? -scale : scale;
     for (int64_t i = 0; i < half; i += VD_LANES) {
         const vd angle = position * vd_load(frequency + i);
-        const vd c = vd_cos(angle), z = sign * vd_sin(angle);
+        const vd c = scale * vd_cos(angle), z = sign * vd_sin(angle);
         for (int64_t l = 0; l < VD_LANES && i + l < half; l++) {
             const int64_t at = s * 2 * half + i + l;
             if (dtype == RW_F64) {
@@ -32,6 +32,12 @@ VEC_INLINE void fill_position(const rw_kernel *k, rw_dtype dtype, const double *
     }
 }
 
+static double given_frequency(const rw_kernel *k, int64_t i)
+{
+    const rw_view *const f = &k->in[2];
+    return f->dtype == RW_F64 ? ((const double *)f->data)[i] : (double)((const float *)f->data)[i];
+}
+
 /* The table, per position half cosines and then half sines; the frequencies lie behind it. */
 static void fill_table(const rw_kernel *k, int64_t seq, int64_t half)
 {
@@ -39,10 +45,10 @@ static void fill_table(const rw_kernel *k, int64_t seq, int64_t half)
     const size_t table = rw_rope_table_bytes(seq, half, k->in[0].dtype);
     double *const frequency = (double *)(void *)((char *)k->workspace + table);
     for (int64_t i = 0; i < (half + VD_LANES - 1) / VD_LANES * VD_LANES; i++)
-        frequency[i] = i < half ? pow(a->base, -(double)i / (double)half) : 0;
+        frequency[i] = i >= half ? 0 : a->given ? given_frequency(k, i) : pow(a->base, -(double)i / (double)half);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (seq * half >= RW_PARALLEL_FROM / 4)
     for (int64_t s = 0; s < seq; s++) {
-        const double position = k->n_inputs == 2 ? ((const int32_t *)k->in[1].data)[s] : (double)s;
+        const double position = k->n_inputs > 1 ? ((const int32_t *)k->in[1].data)[s] : (double)s;
         if (k->in[0].dtype == RW_F64) fill_position(k, RW_F64, frequency, position, s, half);
         else fill_position(k, RW_F32, frequency, position, s, half);
     }

@@ -7,18 +7,20 @@ namespace {
 
 constexpr int THREADS = 256;
 
-/* Per position `half` cosines, then `half` sines. */
+/* Per position `half` cosines, then `half` sines. frequencies: NULL where base says them. */
 template <typename W>
 __global__ void __launch_bounds__(THREADS)
-    table_kernel(W *table, const int32_t *positions, int64_t seq, int64_t half, double base, double sign)
+    table_kernel(W *table, const int32_t *positions, const W *frequencies, int64_t seq, int64_t half, rw_rope_attrs a)
 {
     const int64_t n = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     if (n >= seq * half) return;
     const int64_t s = n / half, i = n % half;
     const double position = positions ? static_cast<double>(positions[s]) : static_cast<double>(s);
-    const double angle = position * pow(base, -static_cast<double>(i) / static_cast<double>(half));
-    table[s * 2 * half + i] = static_cast<W>(cos(angle));
-    table[s * 2 * half + half + i] = static_cast<W>(sign * sin(angle));
+    const double frequency = frequencies ? static_cast<double>(frequencies[i])
+                                         : pow(a.base, -static_cast<double>(i) / static_cast<double>(half));
+    const double angle = position * frequency, scale = rw_rope_scale(&a);
+    table[s * 2 * half + i] = static_cast<W>(scale * cos(angle));
+    table[s * 2 * half + half + i] = static_cast<W>((a.inverse ? -scale : scale) * sin(angle));
 }
 
 struct rope_args {
@@ -99,10 +101,11 @@ template <typename T> rw_status run(const rw_kernel *k)
     const rw_layout *const l = k->in[0].layout;
     const int64_t seq = l->dim[2], half = l->dim[3] / 2;
     if (k->workspace_bytes < rw_rope_table_bytes(seq, half, k->in[0].dtype)) return RW_ERR_MEMORY;
-    const void *const positions = k->n_inputs == 2 ? k->in[1].data : nullptr;
+    const void *const positions = k->n_inputs > 1 ? k->in[1].data : nullptr;
+    const void *const frequencies = attrs->given ? k->in[2].data : nullptr;
     RW_LAUNCH(table_kernel<wide<T>>, blocks_for(seq * half, THREADS), THREADS, 0, k,
-              static_cast<wide<T> *>(k->workspace), static_cast<const int32_t *>(positions), seq, half, attrs->base,
-              attrs->inverse ? -1.0 : 1.0);
+              static_cast<wide<T> *>(k->workspace), static_cast<const int32_t *>(positions),
+              static_cast<const wide<T> *>(frequencies), seq, half, *attrs);
     bool packs = !attrs->interleaved && half % P == 0 && l->stride[3] == 1 && is_aligned_16(k->in[0].data) &&
                  is_aligned_16(k->out[0].data);
     for (int axis = 0; axis < 3; axis++) packs &= l->dim[axis] == 1 || l->stride[axis] % P == 0;

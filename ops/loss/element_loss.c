@@ -185,6 +185,16 @@ rw_tensor *rw_huber_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y, 
     return rw_composite_end(&c, reduce(at, t, huber(at, t, x, y, delta), reduction));
 }
 
+rw_tensor *rw_mse_loss_with_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y, rw_reduction reduction)
+{
+    static const char what[] = "mse_loss_with";
+    if (!takes_pair(at, t, what, x, y, reduction)) return NULL;
+    const struct rw_composite c = rw_composite_begin(t, what);
+    if (reduction == RW_REDUCTION_MEAN) return rw_composite_end(&c, rw_mse_loss_at(at, t, x, y));
+    rw_tensor *const d = rw_sub_at(at, t, x, y);
+    return rw_composite_end(&c, reduce(at, t, d ? rw_mul_at(at, t, d, d) : NULL, reduction));
+}
+
 /* |d| - beta / 2 beyond beta, d^2 / (2 beta) up to it: Huber's over beta; |d| with a beta of 0. */
 rw_tensor *rw_smooth_l1_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *y, double beta,
                                 rw_reduction reduction)

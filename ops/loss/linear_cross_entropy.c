@@ -15,10 +15,12 @@
 struct linear_loss_attrs {
     struct rw_row_loss_attrs row;
     int64_t chunk;
+    int64_t biased, weighed; /* there is a bias; behind it there are class weights, and their sum */
 };
 
-/* losses of the rows, x, weight, target, the logarithms of the rows' sums -> the losses of the rows */
-enum { ROWS, X, WEIGHT, TARGET, LSE, INPUTS };
+/* losses of the rows, x, weight, target, the logarithms of the rows' sums[, bias][, class weights, their sum] -> the
+   losses of the rows */
+enum { ROWS, X, WEIGHT, TARGET, LSE, BIAS, MOST_INPUTS = BIAS + 3 };
 
 static rw_status check(rw_op_call *call)
 {
@@ -44,33 +46,50 @@ static void add_product(rw_tape *t, rw_tensor **sum, rw_tensor *a, rw_tensor *b,
     *sum = first && !*sum ? rw_matmul(t, turned, b) : rw_matmul_add_at(RW_HERE, t, *sum, turned, b);
 }
 
+/* Adds the sums of slope's columns, in the type that losses have: it is a product with ones. */
+static void add_columns(rw_tape *t, rw_tensor **sum, rw_tensor *slope)
+{
+    if (!slope) return;
+    const rw_shape s = rw_tensor_shape(slope);
+    const rw_dtype dtype = rw_tensor_dtype(slope);
+    if (!*sum) *sum = rw_fill_at(RW_HERE, t, rw_loss_dtype(dtype), RW_SHAPE(s.dim[1], 1), 0);
+    add_product(t, sum, slope, rw_fill_at(RW_HERE, t, dtype, RW_SHAPE(s.dim[0], 1), 1), false);
+}
+
 static rw_status grad(rw_grad_call *g)
 {
     rw_tape *const t = rw_grad_tape(g);
     const struct linear_loss_attrs *const a = rw_grad_attrs(g);
-    const struct rw_class_weights none = { RW_NONE, RW_NONE };
+    struct rw_class_weights w = { RW_NONE, RW_NONE };
+    const int weights = BIAS + (int)a->biased;
+    if (a->weighed) w.weight = rw_grad_input(g, weights), w.sum = rw_grad_input(g, weights + 1);
+    rw_tensor *const bias = a->biased ? rw_grad_input(g, BIAS) : RW_NONE;
     rw_tensor *const x = rw_grad_input(g, X), *const weight = rw_grad_input(g, WEIGHT);
     const int64_t rows = rw_tensor_shape(x).dim[0];
     const bool wants_x = rw_grad_wanted(g, X), wants_weight = rw_grad_wanted(g, WEIGHT);
-    rw_tensor *part[MOST_CHUNKS], *sum = wants_weight ? rw_grad_wide_addend(g, WEIGHT) : NULL;
+    const bool wants_bias = a->biased && rw_grad_wanted(g, BIAS);
+    rw_tensor *part[MOST_CHUNKS], *columns = NULL, *sum = wants_weight ? rw_grad_wide_addend(g, WEIGHT) : NULL;
     int n = 0;
     for (int64_t at = 0; at < rows || !n; at += a->chunk, n++) {
         const int64_t some = least(a->chunk, rows - at);
         rw_tensor *const xs = rows_of(t, x, at, some), *const target = rows_of(t, rw_grad_input(g, TARGET), at, some);
         rw_tensor *const lse = rows_of(t, rw_grad_input(g, LSE), at, some);
         rw_tensor *const dy = rows_of(t, rw_grad_upstream(g, 0), at, some);
-        rw_tensor *const logits = rw_linear(t, xs, weight, RW_NONE);
-        rw_tensor *const slope = logits ? rw_cross_entropy_rows_gradient(t, logits, target, lse, dy, &none, &a->row,
+        rw_tensor *const logits = rw_linear(t, xs, weight, bias);
+        rw_tensor *const slope = logits ? rw_cross_entropy_rows_gradient(t, logits, target, lse, dy, &w, &a->row,
                                                                          rw_grad_again(g)) : NULL;
+        if (wants_bias) add_columns(t, &columns, slope);
         if (wants_weight) add_product(t, &sum, slope, xs, n == 0);
         part[n] = wants_x ? rw_matmul(t, slope, weight) : NULL;
     }
     if (wants_weight) RW_CHECK(rw_grad_set_sum(g, WEIGHT, sum));
+    if (wants_bias)
+        RW_CHECK(rw_grad_set_narrowed(g, BIAS, columns ? rw_reshape(t, columns, rw_tensor_shape(bias)) : NULL));
     if (!wants_x) return RW_OK;
     return rw_grad_set(g, X, n > 1 ? rw_concat(t, part, n, 0) : part[0]);
 }
 
-static const rw_op_def rw_op_linear_cross_entropy = { .name = "linear_cross_entropy", .n_inputs = INPUTS,
+static const rw_op_def rw_op_linear_cross_entropy = { .name = "linear_cross_entropy", .n_inputs = RW_OP_VARIADIC,
                                                       .n_outputs = 1, .flags = RW_OP_VIEW, .check = check,
                                                       .kernel = RW_NO_KERNELS, .grad = grad };
 
@@ -85,42 +104,49 @@ static int64_t chunk_of(int64_t rows, int64_t width, int64_t classes, int64_t as
 }
 
 /* The rows' losses, chunk by chunk. x [rows, d], target [rows] */
-static rw_tensor *record_rows(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *target,
-                              const struct linear_loss_attrs *a)
+static rw_tensor *record_rows(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias,
+                              rw_tensor *target, const struct rw_class_weights *w, const struct linear_loss_attrs *a)
 {
-    const struct rw_class_weights none = { RW_NONE, RW_NONE };
     const int64_t rows = rw_tensor_shape(x).dim[0];
     rw_tensor *loss[MOST_CHUNKS], *lse[MOST_CHUNKS];
     int n = 0;
     for (int64_t from = 0; from < rows || !n; from += a->chunk, n++) {
         const int64_t some = least(a->chunk, rows - from);
         rw_tensor *const xs = rows_of(t, x, from, some), *const targets = rows_of(t, target, from, some);
-        rw_tensor *const factors[] = { xs, weight }; /* the last layer is never one of 8-bit codes */
-        rw_tensor *const logits = xs && targets ? rw_apply_at(at, t, &rw_op_linear, factors, 2, NULL, 0, NULL) : NULL;
-        loss[n] = logits ? rw_cross_entropy_rows_at(at, t, logits, targets, &none, &a->row, &lse[n]) : NULL;
+        rw_tensor *const factors[] = { xs, weight, bias }; /* the last layer is never one of 8-bit codes */
+        rw_tensor *const logits = xs && targets ? rw_apply_at(at, t, &rw_op_linear, factors, a->biased ? 3 : 2, NULL, 0,
+                                                              NULL) : NULL;
+        loss[n] = logits ? rw_cross_entropy_rows_at(at, t, logits, targets, w, &a->row, &lse[n]) : NULL;
         if (!loss[n]) return NULL;
     }
-    rw_tensor *const in[INPUTS] = { n > 1 ? rw_concat_at(at, t, loss, n, 0) : loss[0], x, weight, target,
-                                    n > 1 ? rw_concat_at(at, t, lse, n, 0) : lse[0] };
+    rw_tensor *in[MOST_INPUTS] = { n > 1 ? rw_concat_at(at, t, loss, n, 0) : loss[0], x, weight, target,
+                                   n > 1 ? rw_concat_at(at, t, lse, n, 0) : lse[0] };
     if (!in[ROWS] || !in[LSE]) return NULL;
-    return rw_apply_at(at, t, &rw_op_linear_cross_entropy, in, INPUTS, a, sizeof *a, NULL);
+    n = BIAS;
+    if (a->biased) in[n++] = bias;
+    if (a->weighed) in[n++] = w->weight, in[n++] = w->sum;
+    return rw_apply_at(at, t, &rw_op_linear_cross_entropy, in, n, a, sizeof *a, NULL);
 }
 
 static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *target,
-                         struct linear_loss_attrs *a, rw_reduction reduction)
+                         const rw_cross_entropy_params *p, struct linear_loss_attrs *a)
 {
-    const struct rw_class_weights none = { RW_NONE, RW_NONE };
     const rw_shape shape = rw_tensor_shape(target);
     x = rw_lowered_at(at, t, x);
     weight = x ? rw_lowered_at(at, t, weight) : NULL;
+    rw_tensor *const bias = weight && a->biased ? rw_lowered_at(at, t, p->bias) : RW_NONE;
+    if (!weight || !bias) return NULL;
+    const struct rw_class_weights w = rw_class_weights_at(at, t, a->weighed ? p->class_weight : RW_NONE,
+                                                          rw_loss_dtype(rw_tensor_dtype(x)));
+    if (!w.sum) return NULL;
     rw_tensor *const matrix = weight ? rw_matrix_of_rows(t, x) : NULL;
     rw_tensor *const flat = matrix ? rw_reshape_at(at, t, target, RW_SHAPE(rw_shape_numel(shape))) : NULL;
     if (!flat) return NULL;
     const rw_shape s = rw_tensor_shape(matrix);
     a->chunk = chunk_of(s.dim[0], s.dim[1], rw_tensor_shape(weight).dim[0], a->chunk);
-    rw_tensor *const rows = record_rows(at, t, matrix, weight, flat, a);
-    if (rows && reduction == RW_REDUCTION_NONE) return rw_reshape_at(at, t, rows, shape);
-    return rw_reduce_rows_at(at, t, rows, flat, &none, &a->row, reduction);
+    rw_tensor *const rows = record_rows(at, t, matrix, weight, bias, flat, &w, a);
+    if (rows && p->reduction == RW_REDUCTION_NONE) return rw_reshape_at(at, t, rows, shape);
+    return rw_reduce_rows_at(at, t, rows, flat, &w, &a->row, p->reduction);
 }
 
 /* What the nodes would refuse of a matrix, or not refuse at all, in the caller's terms. */
@@ -139,15 +165,33 @@ static bool check_operands(rw_site at, rw_tape *t, const rw_tensor *x, const rw_
     return false;
 }
 
+/* A vector of params with a number for each class, or none. */
+static bool check_vector(rw_site at, rw_tape *t, rw_tensor *vector, const char *name, int64_t classes)
+{
+    if (!vector || vector == RW_NONE) return true;
+    if (!rw_operand_check(at, t, vector, "linear_cross_entropy", name)) return false;
+    const rw_shape s = rw_tensor_shape(vector);
+    if (s.rank == 1 && s.dim[0] == classes) return true;
+    rw_refuse_at(at, t, RW_ERR_SHAPE, "linear_cross_entropy: the %s is not [%lld]", name, (long long)classes);
+    return false;
+}
+
 rw_tensor *rw_linear_cross_entropy_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *target,
                                       const rw_cross_entropy_params *params)
 {
     static const char what[] = "linear_cross_entropy";
-    struct linear_loss_attrs a = { .chunk = params ? params->chunk : 0 };
+    static const rw_cross_entropy_params defaults;
+    const rw_cross_entropy_params *const p = params ? params : &defaults;
+    struct linear_loss_attrs a = { .chunk = p->chunk, .biased = p->bias && p->bias != RW_NONE,
+                                   .weighed = p->class_weight && p->class_weight != RW_NONE };
     if (!rw_operand_check(at, t, x, what, "x") || !rw_operand_check(at, t, weight, what, "weight") ||
         !rw_operand_check(at, t, target, what, "target") || !check_operands(at, t, x, weight, target) ||
         !rw_row_loss_attrs_of(at, t, what, params, &a.row))
         return NULL;
+    const int64_t classes = rw_tensor_shape(weight).dim[0];
+    if (!check_vector(at, t, p->bias, "bias", classes) ||
+        !check_vector(at, t, p->class_weight, "class weight", classes))
+        return NULL;
     const struct rw_composite c = rw_composite_begin(t, what);
-    return rw_composite_end(&c, record(at, t, x, weight, target, &a, params ? params->reduction : RW_REDUCTION_MEAN));
+    return rw_composite_end(&c, record(at, t, x, weight, target, p, &a));
 }

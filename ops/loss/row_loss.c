@@ -214,6 +214,58 @@ static rw_tensor *record(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *t
                              reduction);
 }
 
+/* What each class of each row counts: its probability, smoothed, times its weight. */
+static rw_tensor *soft_shares(rw_site at, rw_tape *t, rw_tensor *target, rw_tensor *weight, int64_t classes,
+                              const struct rw_row_loss_attrs *a, rw_dtype dtype)
+{
+    rw_tensor *share = rw_cast_at(at, t, target, dtype);
+    if (share && a->smoothing > 0) share = rw_scale_at(at, t, share, 1 - a->smoothing);
+    if (share && a->smoothing > 0) share = rw_add_scalar_at(at, t, share, a->smoothing / (double)classes);
+    return share && is_given(weight) ? rw_mul_at(at, t, share, weight) : share;
+}
+
+/* Of probabilities: -sum(share log(softmax(x))) of each row and z-loss, by ordinary ops; the mean is over the rows. */
+static rw_tensor *record_soft(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *weight,
+                              const struct rw_row_loss_attrs *a, rw_reduction reduction)
+{
+    const rw_shape s = rw_tensor_shape(logits);
+    const rw_dtype dtype = rw_loss_dtype(rw_tensor_dtype(logits));
+    const int64_t classes = s.dim[s.rank - 1], rows = rw_shape_numel(s) / classes;
+    const struct rw_class_weights w = rw_class_weights_at(at, t, weight, dtype);
+    rw_tensor *const x = w.sum ? rw_cast_at(at, t, logits, dtype) : NULL;
+    rw_tensor *const share = x ? soft_shares(at, t, target, w.weight, classes, a, dtype) : NULL;
+    rw_tensor *const p = share ? rw_log_softmax_at(at, t, x, -1) : NULL;
+    rw_tensor *const each = p ? rw_mul_at(at, t, p, share) : NULL;
+    rw_tensor *loss = each ? rw_sum_at(at, t, rw_neg_at(at, t, each), RW_AXES(-1), false) : NULL;
+    if (loss && a->z > 0) {
+        rw_tensor *const l = rw_logsumexp_at(at, t, x, RW_AXES(-1), false);
+        rw_tensor *const square = l ? rw_scale_at(at, t, rw_mul_at(at, t, l, l), a->z) : NULL;
+        loss = square ? rw_add_at(at, t, loss, square) : NULL;
+    }
+    if (!loss || reduction == RW_REDUCTION_NONE) return loss;
+    loss = rw_sum_at(at, t, loss, RW_ALL_AXES, false);
+    return !loss || reduction == RW_REDUCTION_SUM ? loss : rw_scale_at(at, t, loss, rows ? 1 / (double)rows : 0);
+}
+
+/* Probabilities have the logits' shape; numbers of classes are looked at by the ops. */
+static bool fits_probabilities(rw_site at, rw_tape *t, const rw_tensor *logits, const rw_tensor *target,
+                               const rw_tensor *weight, const rw_cross_entropy_params *p)
+{
+    const rw_shape s = rw_tensor_shape(logits), w = rw_tensor_shape(weight);
+    if (p && p->ignores)
+        rw_refuse_at(at, t, RW_ERR_ARGUMENT, "cross_entropy_with: rows of probabilities have no target to be ignored");
+    else if (!rw_dtype_is_float(rw_tensor_dtype(logits)))
+        rw_refuse_at(at, t, RW_ERR_DTYPE, "cross_entropy_with: logits are of type %s",
+                     rw_dtype_name(rw_tensor_dtype(logits)));
+    else if (s.rank < 1 || s.dim[s.rank - 1] < 1 || !rw_shape_equal(s, rw_tensor_shape(target)))
+        rw_refuse_at(at, t, RW_ERR_SHAPE, "cross_entropy_with: logits and probabilities [..., classes] are needed");
+    else if (is_given(weight) && (w.rank != 1 || w.dim[0] != s.dim[s.rank - 1]))
+        rw_refuse_at(at, t, RW_ERR_SHAPE, "cross_entropy_with: a weight for each of %lld classes is needed",
+                     (long long)s.dim[s.rank - 1]);
+    else return true;
+    return false;
+}
+
 rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *logits, rw_tensor *target, rw_tensor *weight,
                                     const rw_cross_entropy_params *params)
 {
@@ -223,9 +275,12 @@ rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *logits, r
         (weight != RW_NONE && !rw_operand_check(at, t, weight, what, "weight")) ||
         !rw_row_loss_attrs_of(at, t, what, params, &a))
         return NULL;
+    const rw_reduction reduction = params ? params->reduction : RW_REDUCTION_MEAN;
+    const bool soft = rw_dtype_is_float(rw_tensor_dtype(target));
+    if (soft && !fits_probabilities(at, t, logits, target, weight, params)) return NULL;
     const struct rw_composite c = rw_composite_begin(t, what);
-    return rw_composite_end(&c, record(at, t, logits, target, weight, &a,
-                                       params ? params->reduction : RW_REDUCTION_MEAN));
+    return rw_composite_end(&c, soft ? record_soft(at, t, logits, target, weight, &a, reduction)
+                                     : record(at, t, logits, target, weight, &a, reduction));
 }
 
 /* The share of a row's target, taken and not multiplied with: a probability of 0 elsewhere is an infinite logarithm. */

@@ -205,6 +205,13 @@ static const rw_op_def rw_op_list_back = { .name = "index_select_back", .n_input
                                            .workspace = RW_WORKSPACES(workspace_list_cpu,
                                                                       rw_index_select_back_workspace_cuda) };
 
+rw_tensor *rw_rows_added_at(rw_site at, rw_tape *t, rw_tensor *src, rw_tensor *index, rw_shape x)
+{
+    const struct rw_gather_attrs a = attrs_of(0, x);
+    rw_tensor *const in[] = { src, index };
+    return rw_apply_at(at, t, &rw_op_list_back, in, 2, &a, sizeof a, NULL);
+}
+
 /* dy by rows of input 0, handed over with the sum so far. */
 static rw_status set_rows(rw_grad_call *g, rw_tensor *dy, rw_tensor *index, int axis)
 {

@@ -25,6 +25,9 @@ extern "C" {
 /* Records zeros of shape x, with dy added where gather along an axis, from 0 on, took each element from. */
 rw_tensor *rw_gather_back(rw_tape *t, rw_tensor *dy, rw_tensor *index, rw_shape x, int axis);
 
+/* Zeros of shape x [n, c], with each row of src [m, c] added to the one that index [m] names, in order. */
+rw_tensor *rw_rows_added_at(rw_site at, rw_tape *t, rw_tensor *src, rw_tensor *index, rw_shape x);
+
 #ifdef __cplusplus
 }
 #endif

@@ -38,4 +38,23 @@ case("topk", lambda x: x.topk(7, -1).values, [x], sizes=own(lambda x: x.topk(7, 
 x = x.T.contiguous()
 case("topk_outer", lambda x: x.topk(33, 0).values, [x], sizes=own(lambda x: x.topk(33, 0).values))
 
+k = at(7, 4, 9)
+weights = normal(4, 9)
+none = {"mode": "mean", "padding_idx": 6}
+
+
+def most(x):
+    return F.embedding_bag(k, x, mode="max")
+
+
+case("bag_weighted", lambda x, w: F.embedding_bag(k, x, mode="sum", per_sample_weights=w), [normal(7, 19), weights],
+     index=k)
+case("bag_padded", lambda x: F.embedding_bag(k, x, **none), [normal(7, 19)], index=k)
+case("bag_max", most, [normal(7, 19)], index=k, sizes=own(most))
+flat, begin = k.reshape(-1), torch.tensor([0, 0, 3, 3])
+case("bag_offsets", lambda x: F.embedding_bag(flat, x, begin, mode="sum"), [normal(7, 19)], index=flat)
+case("bag_offsets_weighted", lambda x, w: F.embedding_bag(flat, x, begin, mode="sum", per_sample_weights=w),
+     [normal(7, 19), normal(36)], index=flat)
+case("bag_offsets_padded", lambda x: F.embedding_bag(flat, x, begin, **none), [normal(7, 19)], index=flat)
+
 write(__file__)

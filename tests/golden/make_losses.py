@@ -48,16 +48,40 @@ def rows(name, x, target, ignore=-100, smoothing=0.0, z=0.0, weighted=False, red
          sizes=lambda w, y, x: row_sizes(x, 0, *options, w))
 
 
-def linear(name, x, weight, target, ignore=-100, smoothing=0.0, z=0.0, reduction=MEAN):
-    options = (target, ignore, single(smoothing), z, None, reduction)
+def linear(name, x, weight, target, ignore=-100, smoothing=0.0, z=0.0, reduction=MEAN, bias=(), weighted=False):
+    options = (target, ignore, single(smoothing), z, class_weights(len(weight)) if weighted else None, reduction)
 
-    def sizes(w, y, x, weight):
+    def sizes(w, y, x, weight, *bias):
         a, b = x.abs(), weight.abs()
-        off = F.linear(a, b).amax(-1, keepdim=True)
-        m_y, slope = row_sizes(F.linear(x, weight), off, *options, w)
-        return m_y, slope @ b, slope.reshape(-1, len(b)).T @ a.reshape(-1, a.shape[-1])
-    case(name, lambda x, weight: loss_of(*options)(F.linear(x, weight)), [x, weight], index=target,
-         loss=reduction != NONE, sizes=sizes)
+        off = F.linear(a, b, *[v.abs() for v in bias]).amax(-1, keepdim=True)
+        m_y, slope = row_sizes(F.linear(x, weight, *bias), off, *options, w)
+        rows = slope.reshape(-1, len(b))
+        return m_y, slope @ b, rows.T @ a.reshape(-1, a.shape[-1]), *[rows.sum(0) for _ in bias]
+    case(name, lambda x, weight, *bias: loss_of(*options)(F.linear(x, weight, *bias)), [x, weight, *bias],
+         index=target, loss=reduction != NONE, sizes=sizes)
+
+
+def soft(name, x, target, smoothing=0.0, z=0.0, weighted=False, reduction=MEAN):
+    gain = class_weights(x.shape[-1]) if weighted else torch.ones(x.shape[-1])
+    smoothing = single(smoothing)
+
+    def f(x, target):
+        a, b = x.reshape(-1, x.shape[-1]), target.reshape(-1, x.shape[-1])
+        rows = F.cross_entropy(a, b, gain, label_smoothing=smoothing, reduction="none")
+        rows = rows + z * torch.logsumexp(a, -1) ** 2
+        return rows.reshape(x.shape[:-1]) if reduction == NONE else rows.mean() if reduction == MEAN else rows.sum()
+
+    def sizes(w, y, x, target):
+        """As op_sizes_soft_loss() of op_sizes.c."""
+        share = (target.abs() * (1 - smoothing) + smoothing / x.shape[-1]) * gain
+        total, l = share.sum(-1, keepdim=True), torch.logsumexp(x, -1, keepdim=True).abs()
+        k = 1 + 8 * x.abs().amax(-1, keepdim=True) + l
+        rows = (share * (k + x.abs())).sum(-1) + 2 * z * (l * k)[..., 0]
+        factor = (1 / rows.numel() if reduction == MEAN else 1) * (w.abs()[..., None] if reduction == NONE else 1)
+        slope = F.softmax(x, -1) * k * (total + 2 * z * (1 + l)) + share
+        m_y = rows if reduction == NONE else factor * rows.sum()
+        return m_y, factor * slope, factor * (k + x.abs()) * gain
+    case(name, f, [x, target], loss=reduction != NONE, sizes=sizes)
 
 
 def targets(*values):
@@ -154,4 +178,12 @@ def kl(name, x, y, log_target, reduction):
 for name, reduction in [("kl_div", MEAN), ("kl_div_each", NONE)]:
     kl(name, normal(5, 19), positive(5, 19), False, reduction)
 kl("kl_div_log", normal(5, 19), normal(5, 19), True, SUM)
+linear("linear_cross_entropy_bias", normal(2, 7, 9), normal(13, 9), many, bias=(normal(13),))
+linear("linear_cross_entropy_weighted", normal(2, 7, 9), normal(13, 9), many, smoothing=0.1, bias=(normal(13),),
+       weighted=True)
+soft("cross_entropy_soft", normal(2, 3, 37, size=2), exact(F.softmax(normal(2, 3, 37), -1)))
+soft("cross_entropy_soft_all", normal(2, 3, 37, size=2), exact(F.softmax(normal(2, 3, 37), -1)), 0.3, 0.125, True, SUM)
+soft("cross_entropy_soft_rows", normal(5, 11, size=2), exact(torch.rand(5, 11)), 0.2, 0, True, NONE)
+elements("mse_loss_sum", lambda x, y: F.mse_loss(x, y, reduction=SUM), [normal(5, 37), normal(5, 37)],
+         lambda x, y: ((x - y) ** 2, 2 * (x - y).abs(), 2 * (x - y).abs()), SUM)
 write(__file__)

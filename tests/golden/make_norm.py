@@ -2,7 +2,7 @@
 import torch
 import torch.nn.functional as F
 
-from writer import case, normal, single, write
+from writer import case, normal, number, single, write
 
 EPS = single(1e-3)
 
@@ -37,15 +37,6 @@ norm("batchnorm.wide", (2, 40, 3, 3), batch, 0)
 norm("group_norm", (3, 6, 4, 5), lambda x, w, b: F.group_norm(x, 2, w, b, EPS), 2)
 norm("group_norm.wide", (2, 34, 3, 2), lambda x, w, b: F.group_norm(x, 2, w, b, EPS), 2)
 norm("instance_norm", (3, 5, 4, 6), lambda x, w, b: F.instance_norm(x, weight=w, bias=b, eps=EPS), 5)
-
-
-
-def number(i, salt, positive):
-    """op_number() of tests/support/op_builds.c, signed or positive."""
-    wrap = 2**64 - 1
-    mixed = ((i * 0x9E3779B97F4A7C15 + (salt + 1) * 0xD1B54A32D192ED03) & wrap) ^ (i >> 7)
-    k = ((mixed * 0xBF58476D1CE4E5B9) & wrap) >> 57
-    return (k + 8) / 32 if positive else (k - 64) / 32
 
 
 def statistics(n):

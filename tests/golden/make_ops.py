@@ -4,7 +4,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from writer import case, exact, gradients, normal, positive, single, write
+from writer import case, exact, gradients, normal, number, positive, single, write
 
 # ---- element-wise
 
@@ -368,5 +368,32 @@ for variant, shapes in [("linear_add", [(2, 5, 7), (2, 5, 33), (7, 33), (7,)]),
     case(variant, lambda r, x, weight, *bias: r + F.linear(x, weight, *bias), [normal(*s) for s in shapes])
 for variant, shape in [("dropout_add", (5, 37)), ("dropout_add.small", (3,))]:
     case(variant, lambda x, r: r + x * kept(0.3, *shape), [normal(*shape), normal(*shape)])
+
+
+def rope_with(name, x, interleaved, scale):
+    half, seq = x.shape[-1] // 2, x.shape[2]
+    frequencies = torch.tensor([number(i, 5, True) / 4 for i in range(half)])
+    angle = torch.arange(seq).double()[:, None] * frequencies
+    cos, sin = scale * angle.cos(), scale * angle.sin()
+
+    def halves(x):
+        return (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
+
+    def whole(a, b):
+        return torch.stack([a, b], -1).flatten(-2) if interleaved else torch.cat([a, b], -1)
+
+    def f(x):
+        a, b = halves(x)
+        return whole(a * cos - b * sin, b * cos + a * sin)
+
+    def size(x):
+        a, b = halves(x.abs())
+        return whole(*[(a + b) * (1 + angle) * scale] * 2)
+    case(name, f, [x], sizes=lambda w, y, x: (size(x), size(w)))
+
+
+rope_with("rope_with", normal(2, 3, 5, 36), False, single(1.25))
+rope_with("rope_with_pairs", normal(1, 2, 4, 10), True, single(1))
+case("embedding_padded", lambda t: F.embedding(index.long(), t, padding_idx=2), [normal(7, 19)], index=index)
 
 write(__file__)

@@ -44,6 +44,14 @@ def positive(*shape):
     return exact(torch.rand(*shape) * 3 + 0.25)
 
 
+def number(i, salt, positive):
+    """op_number() of tests/support/op_builds.c, signed or positive."""
+    wrap = 2**64 - 1
+    mixed = ((i * 0x9E3779B97F4A7C15 + (salt + 1) * 0xD1B54A32D192ED03) & wrap) ^ (i >> 7)
+    k = ((mixed * 0xBF58476D1CE4E5B9) & wrap) >> 57
+    return (k + 8) / 32 if positive else (k - 64) / 32
+
+
 def single(x):
     """A constant as the float that the library is given."""
     return float(torch.tensor(x, dtype=torch.float32))

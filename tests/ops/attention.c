@@ -180,6 +180,43 @@ Test(attention, a_row_that_is_masked_whole_gives_zeros)
 
 /* ---- documents ---- */
 
+/* By the frequencies that its base stands for, rounded to float32, a rope of its own is nearly the other. */
+Test(attention, a_rope_by_frequencies_of_its_own)
+{
+    struct fixture b = fixture_open(5, 1);
+    enum { PLACES = 6, WIDTH = 8, ALL = 2 * PLACES * WIDTH };
+    double own[ALL], other[ALL], far[ALL];
+    float frequency[WIDTH / 2];
+    for (int i = 0; i < WIDTH / 2; i++) frequency[i] = (float)pow(100, -2.0 * i / WIDTH);
+    rw_tensor *const x = rw_randn(b.t, RW_F64, RW_SHAPE(1, 2, PLACES, WIDTH));
+    rw_tensor *const f = rw_input(b.t, RW_F32, RW_SHAPE(WIDTH / 2), frequency);
+    const rw_rope_params params = { .frequencies = f, .scale = 2 }, base = { .base = 100 };
+    const int32_t late[PLACES] = { 7, 8, 9, 10, 11, 12 };
+    rw_tensor *const positions = rw_input(b.t, RW_I32, RW_SHAPE(PLACES), late);
+    cr_assert_eq(rw_read(b.t, rw_rope_with(b.t, x, RW_NONE, &params), own, sizeof own), RW_OK, "%s",
+                 rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, rw_rope(b.t, x, RW_NONE, 100), other, sizeof other), RW_OK);
+    for (int i = 0; i < ALL; i++) cr_expect_float_eq(own[i], 2 * other[i], 1e-5, "%d: %g and %g", i, own[i], other[i]);
+    cr_assert_eq(rw_read(b.t, rw_rope_with(b.t, x, positions, &base), own, sizeof own), RW_OK);
+    cr_assert_eq(rw_read(b.t, rw_rope(b.t, x, positions, 100), far, sizeof far), RW_OK);
+    cr_expect_arr_eq(own, far, sizeof far, "the same op");
+    rw_tape *const t = b.t;
+    rw_tensor *const odd = rw_input(t, RW_F32, RW_SHAPE(3), NULL);
+    rw_tensor *const flat = rw_reshape(t, x, RW_SHAPE(2, PLACES, WIDTH));
+    const rw_rope_params wrong[] = { { .frequencies = odd }, { .scale = NAN }, { .base = -1 },
+                                     { .frequencies = positions } };
+    static const rw_status status[] = { RW_ERR_SHAPE, RW_ERR_ARGUMENT, RW_ERR_ARGUMENT, RW_ERR_DTYPE };
+    for (int i = 0; i < 4; i++) {
+        cr_expect_null(rw_rope_with(t, x, RW_NONE, &wrong[i]), "%d", i);
+        cr_expect_eq(rw_error_status(b.ctx), status[i], "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+    }
+    cr_expect_null(rw_rope_with(t, flat, RW_NONE, &params));
+    cr_expect_eq(rw_error_status(b.ctx), RW_ERR_SHAPE, "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    fixture_close(&b);
+}
+
 Test(attention, documents_that_fall_or_leave_the_row_are_refused_when_they_are_read)
 {
     static const int32_t wrong[][3] = { { 0, 5, 4 }, { -1, 2, 8 }, { 0, 3, 9 } };

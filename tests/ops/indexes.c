@@ -236,6 +236,59 @@ Test(indexes, one_out_of_range_is_named_when_it_runs)
     fixture_close(&b);
 }
 
+/* The row of the padding is read, and takes nothing; nor does it give anything to the gradient of a gradient. */
+Test(indexes, a_padding_is_read_and_has_no_gradient)
+{
+    struct fixture b = fixture_open(1, 1);
+    const double rows[] = { 1, 2, 3, 4, 5, 6 }, up[] = { 1, 10, 100, 1000, 1e4, 1e5 }, more[] = { 7, 8, 9, 10, 11, 12 };
+    const int32_t places[] = { 2, 0, 2 };
+    double y[6], first[6], second[6];
+    rw_tensor *const table = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), rows));
+    rw_tensor *const u = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), up));
+    rw_tensor *const z = rw_embedding_padded(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(3), places), -3);
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, z, u), RW_ALL_AXES, false);
+    rw_tensor *slope, *again;
+    cr_assert_eq(rw_grad(b.t, loss, &table, 1, &slope), RW_OK, "%s", rw_error_message(b.ctx));
+    rw_tensor *const weighed = rw_mul(b.t, slope, rw_input(b.t, RW_F64, RW_SHAPE(3, 2), more));
+    cr_assert_eq(rw_grad(b.t, rw_sum(b.t, weighed, RW_ALL_AXES, false), &u, 1, &again), RW_OK);
+    cr_assert_eq(rw_read(b.t, z, y, sizeof y), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_assert_eq(rw_read(b.t, slope, first, sizeof first), RW_OK);
+    cr_assert_eq(rw_read(b.t, again, second, sizeof second), RW_OK);
+    const double want[][6] = { { 5, 6, 1, 2, 5, 6 }, { 0, 0, 0, 0, 10001, 100010 }, { 11, 12, 0, 0, 11, 12 } };
+    for (int i = 0; i < 6; i++)
+        cr_expect(y[i] == want[0][i] && first[i] == want[1][i] && second[i] == want[2][i], "%d: %g, %g, %g", i, y[i],
+                  first[i], second[i]);
+    fixture_close(&b);
+}
+
+/* Bags that have nothing give 0 in each mode, not a quotient by 0 or minus infinity; offsets have to begin with 0. */
+Test(indexes, bags_of_nothing_but_padding)
+{
+    struct fixture b = fixture_open(1, 1);
+    const float rows[] = { 1, -2, -3, 4 };
+    const int32_t places[] = { 1, 1, 0, 1 }, begin[] = { 0, 4 }, late[] = { 1, 2 }, far[] = { 0, 5 };
+    rw_tensor *const table = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), rows);
+    rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(2, 2), places);
+    rw_tensor *const flat = rw_reshape(b.t, index, RW_SHAPE(4));
+    for (int mode = RW_BAG_SUM; mode <= RW_BAG_MAX; mode++) {
+        float y[4];
+        const rw_embedding_bag_params p = { .mode = (rw_bag_mode)mode, .pads = true, .padding = 1 };
+        cr_assert_eq(rw_read(b.t, rw_embedding_bag_with(b.t, table, index, &p), y, sizeof y), RW_OK);
+        cr_expect(y[0] == 0 && y[1] == 0 && y[2] == 1 && y[3] == -2, "mode %d: %g %g %g %g", mode, y[0], y[1], y[2],
+                  y[3]);
+    }
+    for (int i = 0; i < 3; i++) {
+        float y[4];
+        rw_tensor *const offsets = rw_input(b.t, RW_I32, RW_SHAPE(2), i == 0 ? begin : i == 1 ? late : far);
+        const rw_embedding_bag_params p = { .mode = RW_BAG_MEAN, .offsets = offsets };
+        cr_expect_eq(rw_read(b.t, rw_embedding_bag_with(b.t, table, flat, &p), y, sizeof y),
+                     i ? RW_ERR_ARGUMENT : RW_OK, "%d", i);
+        if (!i) cr_expect(y[0] == -2 && y[1] == 2.5f && y[2] == 0 && y[3] == 0, "%g %g %g %g", y[0], y[1], y[2], y[3]);
+        rw_error_clear(b.ctx);
+    }
+    fixture_close(&b);
+}
+
 Test(indexes, what_is_refused)
 {
     struct fixture b = fixture_open(1, 1);
@@ -266,7 +319,22 @@ Test(indexes, what_is_refused)
     REFUSED(RW_ERR_SHAPE, rw_embedding_bag(b.t, x, list, RW_BAG_SUM));
     REFUSED(RW_ERR_DTYPE, rw_embedding_bag(b.t, x, x, RW_BAG_SUM));
     REFUSED(RW_ERR_DTYPE, rw_embedding_bag(b.t, at, at, RW_BAG_SUM));
-    REFUSED(RW_ERR_ARGUMENT, rw_embedding_bag(b.t, x, at, (rw_bag_mode)2));
+    REFUSED(RW_ERR_ARGUMENT, rw_embedding_bag(b.t, x, at, RW_BAG_MAX));
+    rw_tensor *const real = rw_input(b.t, RW_F32, RW_SHAPE(2), NULL);
+#define BAG(table, index, ...) rw_embedding_bag_with(b.t, table, index, &(rw_embedding_bag_params){ __VA_ARGS__ })
+    REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .mode = (rw_bag_mode)3));
+    REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .mode = RW_BAG_MEAN, .weights = x));
+    REFUSED(RW_ERR_ARGUMENT, BAG(x, list, .mode = RW_BAG_MAX, .offsets = list));
+    REFUSED(RW_ERR_ARGUMENT, BAG(x, list, .mode = RW_BAG_SUM));
+    REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .offsets = list));
+    REFUSED(RW_ERR_ARGUMENT, BAG(x, at, .pads = true, .padding = 100));
+    REFUSED(RW_ERR_ARGUMENT, BAG(NULL, at, .mode = RW_BAG_SUM));
+    REFUSED(RW_ERR_SHAPE, BAG(x, list, .offsets = at));
+    REFUSED(RW_ERR_DTYPE, BAG(x, list, .offsets = real));
+    REFUSED(RW_ERR_DTYPE, BAG(x, x, .mode = RW_BAG_SUM));
+    REFUSED(RW_ERR_DTYPE, BAG(at, at, .mode = RW_BAG_MAX));
+    REFUSED(RW_ERR_ARGUMENT, rw_embedding_padded(b.t, x, at, 100));
+    REFUSED(RW_ERR_ARGUMENT, rw_embedding_padded(b.t, NULL, at, 0));
     const struct {
         rw_tensor *x;
         int64_t k;

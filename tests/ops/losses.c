@@ -3,6 +3,7 @@
  * same bytes under every policy and for every number of threads, and what their header promises of corners. Values and
  * gradients are held to derived bounds by accuracy.c, golden.c and gradcheck.c.
  */
+#include "record/own_ops.h"
 #include "support/support.h"
 
 #include <criterion/criterion.h>
@@ -348,5 +349,43 @@ Test(losses, infinities_and_zeros_that_count_nothing)
     rw_tensor *const zero = rw_input(b.t, RW_F32, RW_SHAPE(3), (const float[]){ 0, 0, 0 });
     take(&b, rw_huber_loss(b.t, x, zero, 2, RW_REDUCTION_SUM), x, &loss, g);
     cr_expect(isfinite(loss) && g[0] == 2 && g[1] == -2 && g[2] == 0.5f, "%g %g %g %g", loss, g[0], g[1], g[2]);
+    fixture_close(&b);
+}
+
+static void refuses(struct fixture *b, rw_tensor *loss, rw_status status, const char *text)
+{
+    cr_expect_null(loss, "%s", text);
+    cr_expect(rw_error_status(b->ctx) == status && strstr(rw_error_message(b->ctx), text), "\"%s\" is not in: %s", text,
+              rw_error_message(b->ctx));
+    rw_error_clear(b->ctx);
+}
+
+Test(losses, what_probabilities_and_options_of_the_last_layer_have_to_be)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tape *const t = b.t;
+    rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(3, 5), NULL);
+    rw_tensor *const y = rw_input(t, RW_F32, RW_SHAPE(3, 5), NULL);
+    rw_tensor *const w = rw_input(t, RW_F32, RW_SHAPE(7, 5), NULL), *const v = rw_input(t, RW_F32, RW_SHAPE(5), NULL);
+    rw_tensor *const target = rw_input(t, RW_I32, RW_SHAPE(3), NULL);
+    rw_tensor *const u = rw_input(t, RW_BF16, RW_SHAPE(7), NULL);
+    rw_tensor *const flat = rw_input(t, RW_F32, RW_SHAPE(3), NULL);
+    const size_t n = rw_tape_mark(t).nodes;
+#define SOFT(x, y, w, ...) rw_cross_entropy_with(t, x, y, w, &(rw_cross_entropy_params){ __VA_ARGS__ })
+#define LINEAR(...) rw_linear_cross_entropy(t, x, w, target, &(rw_cross_entropy_params){ __VA_ARGS__ })
+    refuses(&b, SOFT(x, flat, RW_NONE, .z_loss = 0), RW_ERR_SHAPE, "logits and probabilities [..., classes]");
+    refuses(&b, SOFT(target, flat, RW_NONE, .z_loss = 0), RW_ERR_DTYPE, "logits are of type i32");
+    refuses(&b, SOFT(x, y, RW_NONE, .ignores = true), RW_ERR_ARGUMENT, "have no target to be ignored");
+    refuses(&b, SOFT(x, y, flat, .z_loss = 0), RW_ERR_SHAPE, "a weight for each of 5 classes");
+    refuses(&b, SOFT(x, y, RW_NONE, .label_smoothing = 1), RW_ERR_ARGUMENT, "a label smoothing of 1");
+    refuses(&b, LINEAR(.bias = v), RW_ERR_SHAPE, "the bias is not [7]");
+    refuses(&b, LINEAR(.class_weight = v), RW_ERR_SHAPE, "the class weight is not [7]");
+    refuses(&b, LINEAR(.bias = u), RW_ERR_DTYPE, "linear");
+    refuses(&b, rw_mse_loss_with(t, x, y, (rw_reduction)3), RW_ERR_ARGUMENT, "mse_loss_with: reduction 3");
+    cr_expect_eq(rw_tape_mark(t).nodes, n, "the tape has grown");
+    rw_tensor *const none = rw_input(t, RW_F32, RW_SHAPE(0, 5), NULL);
+    float loss = 1;
+    cr_assert_eq(rw_read(t, rw_cross_entropy_with(t, none, none, RW_NONE, NULL), &loss, sizeof loss), RW_OK);
+    cr_expect_eq(loss, 0, "no rows: %g", loss);
     fixture_close(&b);
 }

@@ -88,6 +88,9 @@ CALL(cross_entropy_with, rw_cross_entropy_with(t, LOGITS, RW_NONE, PARAMS(rw_cro
 CALL(einsum, rw_einsum(t, "bik,bkj->bij", ((rw_tensor *const[]){ in(t, dtype, RW_SHAPE(2, 3, 4)),
                                                                  in(t, dtype, RW_SHAPE(2, 4, 5)) }), 2))
 CALL(eq_scalar, rw_eq_scalar(t, X, 1))
+CALL(embedding_bag_with, rw_embedding_bag_with(t, X, in(t, RW_I32, RW_SHAPE(2, 3)), PARAMS(rw_embedding_bag_params,
+                                                                                          .mode = RW_BAG_MAX)))
+CALL(embedding_padded, rw_embedding_padded(t, X, INDEX, 0))
 CALL(full, rw_full(t, dtype, RW_SHAPE(2, 3), 1))
 CALL(ge_scalar, rw_ge_scalar(t, X, 1))
 CALL(global_avg_pool2d, rw_global_avg_pool2d(t, IMAGE))
@@ -97,6 +100,7 @@ CALL(le_scalar, rw_le_scalar(t, X, 1))
 CALL(lt_scalar, rw_lt_scalar(t, X, 1))
 CALL(masked_fill, rw_masked_fill(t, X, in(t, RW_BOOL, RW_SHAPE(2, 3)), 1))
 CALL(moe_z_loss, rw_moe_z_loss(t, X, 1e-3))
+CALL(mse_loss_with, rw_mse_loss_with(t, X, X, RW_REDUCTION_SUM))
 CALL(ne_scalar, rw_ne_scalar(t, X, 1))
 CALL(nll_loss, rw_nll_loss(t, LOGITS, RW_NONE, NULL))
 CALL(norm, rw_norm(t, X, 2, RW_AXES(1), false))
@@ -104,6 +108,7 @@ CALL(normalize, rw_normalize(t, X, 2, 1, 1e-12))
 CALL(ones, rw_ones(t, dtype, RW_SHAPE(2, 3)))
 CALL(prod, rw_prod(t, X, RW_AXES(1), false))
 CALL(rope_interleaved, rw_rope_interleaved(t, HEADS, RW_NONE, 10000))
+CALL(rope_with, rw_rope_with(t, HEADS, RW_NONE, NULL))
 CALL(smooth_l1_loss, rw_smooth_l1_loss(t, X, X, 1, RW_REDUCTION_MEAN))
 CALL(stack, rw_stack(t, ((rw_tensor *const[]){ X, X }), 2, 0))
 CALL(transpose, rw_transpose(t, X, 0, 1))
@@ -187,6 +192,8 @@ const struct table_call table_calls[] = {
     { "dequantize", NULL, record_dequantize },
     { "detach", NULL, record_detach },
     { "einsum", "torch.einsum", record_einsum },
+    { "embedding_bag_with", "F.embedding_bag with its options", record_embedding_bag_with },
+    { "embedding_padded", "F.embedding(padding_idx=)", record_embedding_padded },
     { "eq_scalar", "torch.eq", record_eq_scalar },
     { "full", "torch.full", record_full },
     { "ge_scalar", "torch.ge", record_ge_scalar },
@@ -206,6 +213,7 @@ const struct table_call table_calls[] = {
     { "moe_router", "F.softmax, torch.topk, torch.gather", record_moe_router },
     { "moe_topk", NULL, record_moe_topk },
     { "moe_z_loss", "-", record_moe_z_loss },
+    { "mse_loss_with", "F.mse_loss(reduction=)", record_mse_loss_with },
     { "ne_scalar", "torch.ne", record_ne_scalar },
     { "nll_loss", "F.nll_loss", record_nll_loss },
     { "norm", "torch.linalg.vector_norm", record_norm },
@@ -214,6 +222,7 @@ const struct table_call table_calls[] = {
     { "prod", "torch.prod", record_prod },
     { "quantize", NULL, record_quantize },
     { "rope_interleaved", "-", record_rope_interleaved },
+    { "rope_with", "-", record_rope_with },
     { "sign", NULL, record_sign },
     { "smooth_l1_loss", "F.smooth_l1_loss", record_smooth_l1_loss },
     { "stack", "torch.stack", record_stack },

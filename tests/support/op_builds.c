@@ -201,6 +201,18 @@ B(adaptive_avg_pool2d, rw_adaptive_avg_pool2d(t, x[0], c->shape.dim[0], c->shape
 B(adaptive_max_pool2d, rw_adaptive_max_pool2d(t, x[0], c->shape.dim[0], c->shape.dim[1]))
 B(conv_transpose2d, rw_conv_transpose2d(t, x[0], x[1], c->n == 3 ? x[2] : RW_NONE, CONV(c)))
 B(rope, rw_rope(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, op_single(c->value)))
+/* shape: of positions; keep: pairs side by side; value: scale. */
+static rw_tensor *rotated(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const int64_t half = c->in[0].shape.dim[3] / 2;
+    double *const f = malloc((size_t)(half + 1) * sizeof *f);
+    for (int64_t i = 0; i < half; i++) f[i] = op_number(OP_POSITIVE, i, 5) / 4;
+    const rw_rope_params params = { .interleaved = c->keep, .frequencies = rw_input(t, RW_F64, RW_SHAPE(half), f),
+                                    .scale = op_single(c->value) };
+    free(f);
+    return rw_rope_with(t, x[0], c->shape.rank ? indexes(t, c, INT32_MAX) : RW_NONE, &params);
+}
+B(rope_with, rotated(t, x, c))
 /* keep: the table is read elsewhere too, and the gradient is added to what flows from there */
 static rw_tensor *embedded(rw_tape *t, rw_tensor *table, const struct op_case *c)
 {
@@ -208,6 +220,8 @@ static rw_tensor *embedded(rw_tape *t, rw_tensor *table, const struct op_case *c
     return c->keep ? rw_add(t, rows, rw_sum(t, table, RW_AXES(0), true)) : rows;
 }
 B(embedding, embedded(t, x[0], c))
+/* axis: the padding */
+B(embedding_padded, rw_embedding_padded(t, x[0], indexes(t, c, c->in[0].shape.dim[0]), c->axis))
 B(cross_entropy,
   c->axis == -100
       ? rw_cross_entropy(t, x[0], indexes(t, c, c->in[0].shape.dim[c->in[0].shape.rank - 1]))
@@ -244,8 +258,19 @@ rw_tensor *op_build_cross_entropy_with(rw_tape *t, rw_tensor **x, const struct o
 
 rw_tensor *op_build_linear_cross_entropy(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
+    const int64_t classes = c->in[1].shape.dim[0];
+    rw_cross_entropy_params params = params_of(c);
+    params.bias = c->n > 2 ? x[2] : NULL;
+    params.class_weight = class_weights(t, c, classes);
+    return rw_linear_cross_entropy(t, x[0], x[1], indexes(t, c, classes), &params);
+}
+
+/* Probabilities are operand 1; they need not add up to 1. */
+rw_tensor *op_build_soft_cross_entropy(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
     const rw_cross_entropy_params params = params_of(c);
-    return rw_linear_cross_entropy(t, x[0], x[1], indexes(t, c, c->in[1].shape.dim[0]), &params);
+    const rw_shape s = c->in[0].shape;
+    return rw_cross_entropy_with(t, x[0], x[1], class_weights(t, c, s.dim[s.rank - 1]), &params);
 }
 rw_tensor *op_build_nll_loss(rw_tape *t, rw_tensor **x, const struct op_case *c)
 {
@@ -269,6 +294,7 @@ B(normalize, rw_normalize(t, x[0], c->value, c->axis, op_single(0.0078125)))
 B(cumsum, rw_cumsum(t, x[0], c->axis))
 B(einsum, rw_einsum(t, c->equation, x, c->n))
 B(mse_loss, rw_mse_loss(t, x[0], x[1]))
+B(mse_loss_with, rw_mse_loss_with(t, x[0], x[1], c->loss.reduction))
 B(reshape, rw_reshape(t, x[0], c->shape))
 B(permute, rw_permute(t, x[0], (const int[]){ 2, 0, 1 }))
 B(contiguous, rw_contiguous(t, x[0]))
@@ -375,3 +401,16 @@ B(gather, rw_gather(t, x[0], c->axis, indexes(t, c, along(c))))
 B(scatter_add, rw_scatter_add(t, c->keep ? x[0] : rw_scale(t, x[0], 1), c->axis, indexes(t, c, along(c)), x[1]))
 B(index_select, rw_index_select(t, x[0], c->axis, indexes(t, c, along(c))))
 B(embedding_bag, rw_embedding_bag(t, x[0], indexes(t, c, c->in[0].shape.dim[0]), c->keep ? RW_BAG_MEAN : RW_BAG_SUM))
+
+/* axis: the mode; value: the padding, -1 none; operand 1: weights; causal: bags of 0, 3, 0 ... places, by offsets */
+rw_tensor *op_build_embedding_bag_with(rw_tape *t, rw_tensor **x, const struct op_case *c)
+{
+    const int64_t n = rw_shape_numel(c->shape), bags = 4;
+    const int32_t offsets[] = { 0, 0, (int32_t)(n < 3 ? n : 3), (int32_t)(n < 3 ? n : 3) };
+    const rw_embedding_bag_params params = {
+        .mode = (rw_bag_mode)c->axis, .weights = c->n > 1 ? x[1] : NULL, .pads = c->value >= 0,
+        .padding = c->value >= 0 ? (int64_t)c->value : 0,
+        .offsets = c->causal ? rw_input(t, RW_I32, RW_SHAPE(bags), offsets) : NULL
+    };
+    return rw_embedding_bag_with(t, x[0], indexes(t, c, c->in[0].shape.dim[0]), &params);
+}

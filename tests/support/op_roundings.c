@@ -301,6 +301,26 @@ void op_count_rope(struct op_case *c)
     c->r[0].n = c->r[1].n = N_F + 8;
 }
 
+/* A factor on cos and sin. */
+void op_count_rope_with(struct op_case *c)
+{
+    c->r[0].n = c->r[1].n = N_F + 9;
+}
+
+/*
+ * A bag has at most all rows, each times its weight, and a quotient behind its sum; the row of a table, or a weight, as
+ * many gradients as there are places, of c columns. The weights' gradient is stored, and so is the table's by place.
+ */
+void op_count_bag_with(struct op_case *c)
+{
+    const int n = (int)rw_shape_numel(c->shape);
+    if (c->axis == RW_BAG_MAX) c->r[1].n = n;
+    if (c->axis == RW_BAG_MAX) return;
+    c->r[0].n = n + 3;
+    c->r[1] = (struct roundings){ n + 4, 1 };
+    c->r[2] = (struct roundings){ (int)c->in[0].shape.dim[1] + 2, 1 };
+}
+
 /* The most that any row of a table is asked for. */
 void op_count_embedding(struct op_case *c)
 {
@@ -372,6 +392,14 @@ void op_count_row_loss(struct op_case *c)
     c->r[1].n = 2 * n + 2 * N_F + 30 + rows;
 }
 
+/* The same of shares that are computed, whose gradient is a log-softmax. */
+void op_count_soft_loss(struct op_case *c)
+{
+    op_count_row_loss(c);
+    c->r[0].n += 4, c->r[1].n += 8;
+    c->r[2].n = c->r[0].n + 4;
+}
+
 /*
  * The logits before that, of d terms, which are stored; a product with their gradient, which is stored, behind it. That
  * of the weight is stored after each chunk.
@@ -383,6 +411,7 @@ void op_count_linear_loss(struct op_case *c)
     c->r[0] = (struct roundings){ 2 * n + 2 * N_F + 24 + 2 * rows + d, 1 };
     c->r[1] = (struct roundings){ 3 * n + 2 * N_F + 30 + rows + d, 2 };
     c->r[2] = (struct roundings){ 2 * n + 2 * N_F + 30 + 2 * rows + d + chunks, 2 + chunks };
+    c->r[3] = c->r[2];
 }
 
 /*
@@ -415,6 +444,14 @@ void op_count_bce(struct op_case *c)
 }
 
 /* The distance, its square or product, the difference; over beta once more, stored. */
+/* A difference and its square; of the slope the factor, and each of the product's two operands. */
+void op_count_mse_with(struct op_case *c)
+{
+    c->r[0] = (struct roundings){ 0, 2 };
+    c->r[1] = c->r[2] = (struct roundings){ 5, 4 };
+    count_elements(c, 4);
+}
+
 void op_count_huber(struct op_case *c)
 {
     c->r[0] = (struct roundings){ 0, 1 };

@@ -277,7 +277,10 @@ static void sizes_rope(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_te
     double *const angles = malloc((size_t)(seq * half + 1) * sizeof *angles);
     for (int64_t i = 0; i < seq * half; i++) {
         const int64_t position = c->shape.rank ? op_index(c, i / half, INT32_MAX) : i / half;
-        angles[i] = 1 + (double)position * pow(c->value, -(double)(i % half) / (double)half);
+        const bool given = c->build == op_build_rope_with;
+        const double frequency = given ? op_number(OP_POSITIVE, i % half, 5) / 4
+                                       : pow(c->value, -(double)(i % half) / (double)half);
+        angles[i] = (1 + (double)position * frequency) * (given ? fabs(c->value) : 1);
     }
     rw_tensor *const weight = rw_input(t, RW_F64, RW_SHAPE(seq, half), angles);
     free(angles);
@@ -301,6 +304,12 @@ void op_sizes_rope_interleaved(rw_tape *t, const struct op_case *c, rw_tensor **
 {
     (void)y;
     sizes_rope(t, c, x, w, m, true);
+}
+
+void op_sizes_rope_with(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    sizes_rope(t, c, x, w, m, c->keep);
 }
 
 void op_sizes_cross_entropy(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
@@ -383,6 +392,37 @@ void op_sizes_row_loss(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_te
     row_sizes(t, c, x[0], NULL, w, m);
 }
 
+/* As row_sizes(), of shares that are operand 1, smoothed and weighed. */
+void op_sizes_soft_loss(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    const rw_shape s = rw_tensor_shape(x[0]);
+    const int64_t classes = s.dim[s.rank - 1], rows = rw_shape_numel(s) / classes;
+    double *const each = calloc((size_t)classes + 1, sizeof *each);
+    for (int64_t i = 0; i < classes; i++) each[i] = c->loss.weighted ? op_class_weight(i) : 1;
+    rw_tensor *const gain = rw_input(t, RW_F64, RW_SHAPE(classes), each);
+    free(each);
+    const double factor = c->loss.reduction != RW_REDUCTION_MEAN ? 1 : rows ? 1 / (double)rows : 0;
+    rw_tensor *const soft = rw_scale(t, absolute(t, x[1]), 1 - c->loss.smoothing);
+    rw_tensor *const share = rw_mul(t, rw_add_scalar(t, soft, c->loss.smoothing / (double)classes), gain);
+    rw_tensor *const total = rw_sum(t, share, RW_AXES(-1), true);
+    rw_tensor *const l = absolute(t, rw_logsumexp(t, x[0], RW_AXES(-1), true));
+    rw_tensor *const k = rw_add(t, steepness(t, x[0], RW_AXES(-1)), l);
+    rw_tensor *const far = rw_add(t, k, absolute(t, x[0]));
+    rw_tensor *const loss = rw_add(t, rw_sum(t, rw_mul(t, share, far), RW_AXES(-1), true),
+                                   rw_scale(t, rw_mul(t, l, k), 2 * c->loss.z));
+    rw_tensor *const steep = rw_add(t, total, rw_scale(t, one_plus(t, l), 2 * c->loss.z));
+    m[0] = c->loss.reduction == RW_REDUCTION_NONE ? rw_reshape(t, loss, c->shape)
+                                                  : rw_scale(t, rw_sum(t, loss, RW_ALL_AXES, false), factor);
+    m[1] = rw_scale(t, rw_add(t, product(t, rw_softmax(t, x[0], -1), k, steep), share), factor);
+    m[2] = rw_scale(t, rw_mul(t, far, gain), factor);
+    rw_shape keep = s;
+    keep.dim[s.rank - 1] = 1;
+    for (int i = 1; w && i < 3; i++)
+        m[i] = rw_mul(t, m[i], c->loss.reduction == RW_REDUCTION_NONE ? rw_reshape(t, absolute(t, w), keep)
+                                                                      : absolute(t, w));
+}
+
 /* Logits are off by some u |x| |weight|^T. */
 void op_sizes_linear_loss(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y,
                           rw_tensor **m)
@@ -390,11 +430,13 @@ void op_sizes_linear_loss(rw_tape *t, const struct op_case *c, rw_tensor **x, rw
     (void)y;
     const int64_t classes = c->in[1].shape.dim[0], d = c->in[1].shape.dim[1], rows = rw_shape_numel(c->shape);
     rw_tensor *const a = absolute(t, x[0]), *const b = absolute(t, x[1]);
-    rw_tensor *const off = rw_max(t, rw_linear(t, a, b, RW_NONE), RW_AXES(-1), true);
-    row_sizes(t, c, rw_linear(t, x[0], x[1], RW_NONE), off, w, m);
+    rw_tensor *const bias = c->n > 2 ? x[2] : RW_NONE, *const size = c->n > 2 ? absolute(t, x[2]) : RW_NONE;
+    rw_tensor *const off = rw_max(t, rw_linear(t, a, b, size), RW_AXES(-1), true);
+    row_sizes(t, c, rw_linear(t, x[0], x[1], bias), off, w, m);
     rw_tensor *const slope = rw_reshape(t, m[1], RW_SHAPE(rows, classes));
     m[1] = rw_reshape(t, rw_matmul(t, slope, b), c->in[0].shape);
     m[2] = rw_matmul(t, rw_transpose(t, slope, 0, 1), rw_reshape(t, a, RW_SHAPE(rows, d)));
+    if (c->n > 2) m[3] = rw_sum(t, slope, RW_AXES(0), false);
 }
 
 /* What each element's loss and its derivatives are made of, as the reduction weighs them. */
@@ -433,6 +475,13 @@ static void huber_sizes(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_t
     rw_tensor *const loss = rw_add(t, rw_mul(t, d, d), rw_scale(t, rw_add_scalar(t, d, c->value), c->value));
     rw_tensor *const slope = rw_scale(t, d, over);
     element_sizes(t, c, w, rw_scale(t, loss, over), (rw_tensor *[]){ slope, slope }, m);
+}
+
+void op_sizes_mse_with(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)
+{
+    (void)y;
+    rw_tensor *const d = absolute(t, rw_sub(t, x[0], x[1])), *const slope = rw_scale(t, d, 2);
+    element_sizes(t, c, w, rw_mul(t, d, d), (rw_tensor *[]){ slope, slope }, m);
 }
 
 void op_sizes_huber(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tensor *w, rw_tensor *y, rw_tensor **m)

@@ -110,6 +110,14 @@ static void add_ropes(void)
             of_pairs->build = op_build_rope_interleaved;
             of_pairs->sizes = op_sizes_rope_interleaved;
             op_case_describe(of_pairs, given ? "rope_interleaved of positions" : "rope_interleaved");
+            struct op_case *const own = op_case_next(OP_ATTENTION, op_build_rope_with, op_sizes_rope_with, 1);
+            *own = *c;
+            own->build = op_build_rope_with;
+            own->sizes = op_sizes_rope_with;
+            own->keep = i % 2;
+            own->value = given ? 1.25 : 1;
+            op_count_rope_with(own);
+            op_case_describe(own, given ? "rope_with frequencies, of positions" : "rope_with frequencies");
         }
 }
 

@@ -99,6 +99,34 @@ static void bags(void)
     }
 }
 
+/* Each mode with what it takes: weights, a padding, offsets, and all of it. */
+static void bags_with(void)
+{
+    const rw_shape all[][2] = { { S(1, 1), S(1, 1) },   { S(7, 19), S(5, 3) }, { S(5, 64), S(2, 10) },
+                                { S(11, 33), S(4, 6) }, { S(4, 8), S(0, 3) } };
+    static const struct {
+        rw_bag_mode mode;
+        bool weights, padding, offsets;
+    } forms[] = { { RW_BAG_SUM, true, false, false },  { RW_BAG_SUM, false, true, false },
+                  { RW_BAG_MEAN, false, true, false }, { RW_BAG_MAX, false, false, false },
+                  { RW_BAG_MAX, false, true, false },  { RW_BAG_SUM, true, true, true },
+                  { RW_BAG_MEAN, false, true, true },  { RW_BAG_SUM, false, false, true } };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (size_t k = 0; k < sizeof forms / sizeof *forms; k++) {
+            const bool most = forms[k].mode == RW_BAG_MAX;
+            struct op_case *const c = op_case_next(OP_TABLES, op_build_embedding_bag_with, most ? op_values : OP_TERMS,
+                                                   forms[k].weights ? 2 : 1);
+            c->in[0].shape = all[i][0];
+            c->shape = forms[k].offsets ? S(rw_shape_numel(all[i][1])) : all[i][1];
+            c->in[1].shape = c->shape;
+            c->axis = forms[k].mode;
+            c->causal = forms[k].offsets;
+            c->value = forms[k].padding ? 0 : -1;
+            op_count_bag_with(c);
+            op_case_describe(c, "embedding_bag_with form %d of %d", (int)k, (int)rw_shape_numel(c->shape));
+        }
+}
+
 static void largest(void)
 {
     const struct {
@@ -123,5 +151,6 @@ void op_cases_gather(void)
     gathers();
     lists();
     bags();
+    bags_with();
     largest();
 }

@@ -39,12 +39,34 @@ static void add_rows(void)
         }
 }
 
+static void add_soft(void)
+{
+    const struct op_operand shapes[] = { { S(1, 1), 0, 0 },          { S(2, 3, 37), 0, 0 },  { S(5, 11), OP_TURNED, 0 },
+                                         { S(4, 16), OP_SLICED, 0 }, { S(0, 5), 0, 0 },      { S(11), 0, 0 },
+                                         { S(3, 257), 0, 0 } };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t k = 0; k < sizeof options / sizeof *options; k++) {
+            struct op_case *const c = op_case_next(OP_TABLES, op_build_soft_cross_entropy, op_sizes_soft_loss, 2);
+            rw_shape rows = shapes[i].shape;
+            rows.rank--;
+            rows.dim[rows.rank] = 0;
+            c->in[0] = c->in[1] = shapes[i];
+            c->in[0].range = OP_SCORES;
+            c->in[1].range = OP_POSITIVE;
+            take(c, options[k], rows, false);
+            op_count_soft_loss(c);
+            op_case_describe(c, "cross_entropy_with probabilities, option %d", (int)k);
+        }
+}
+
 static void add_linear(void)
 {
     static const struct op_loss kinds[] = { { 0, 0, false, RW_REDUCTION_MEAN, 3 },
                                             { 0.1, 0.125, false, RW_REDUCTION_SUM, 4 },
                                             { 0, 0, false, RW_REDUCTION_NONE, 1 },
-                                            { 0.2, 0, false, RW_REDUCTION_MEAN, 0 } };
+                                            { 0.2, 0, false, RW_REDUCTION_MEAN, 0 },
+                                            { 0.1, 0, true, RW_REDUCTION_MEAN, 3 },
+                                            { 0.1, 0.125, true, RW_REDUCTION_NONE, 4 } };
     const struct {
         struct op_operand x;
         int64_t classes;
@@ -53,10 +75,12 @@ static void add_linear(void)
                    { { S(300, 48), 0, 0 }, 200 } };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-            struct op_case *const c = op_case_next(OP_TABLES, op_build_linear_cross_entropy, op_sizes_linear_loss, 2);
+            struct op_case *const c = op_case_next(OP_TABLES, op_build_linear_cross_entropy, op_sizes_linear_loss,
+                                                   k > 3 ? 3 : 2);
             rw_shape rows = shapes[i].x.shape;
             c->in[0] = shapes[i].x;
             c->in[1].shape = S(shapes[i].classes, rows.dim[rows.rank - 1]);
+            c->in[2].shape = S(shapes[i].classes);
             rows.rank--;
             rows.dim[rows.rank] = 0;
             take(c, kinds[k], rows, k % 2);
@@ -103,6 +127,7 @@ static void add_elements(void)
           { OP_WIDE, OP_SIGNED, OP_POSITIVE } },
         { "bce_with_logits weighed", op_build_bce_with_logits, op_sizes_bce, op_count_bce, 4, 1, false,
           { OP_WIDE, OP_SIGNED, OP_POSITIVE, OP_SIGNED } },
+        { "mse_loss_with", op_build_mse_loss_with, op_sizes_mse_with, op_count_mse_with, 2, 0, false, { 0 } },
         { "huber_loss", op_build_huber_loss, op_sizes_huber, op_count_huber, 2, 0.75, false, { 0 } },
         { "smooth_l1_loss", op_build_smooth_l1_loss, op_sizes_smooth_l1, op_count_huber, 2, 0.5, false, { 0 } },
         { "smooth_l1_loss of 0", op_build_smooth_l1_loss, op_sizes_smooth_l1, op_count_huber, 2, 0, false, { 0 } },
@@ -134,6 +159,7 @@ static void add_elements(void)
 void op_cases_losses(void)
 {
     add_rows();
+    add_soft();
     add_linear();
     add_nll();
     add_elements();
