@@ -138,7 +138,8 @@ optional() {
     shift
     limited "$@" >"$log" 2>&1
     status=$?
-    if [ "$status" -eq 77 ]; then skip "$name" "$(tail -1 "$log")"; else verdict "$name" "$status" $((SECONDS - began)); fi
+    if [ "$status" -eq 77 ]; then skip "$name" "$(tail -1 "$log")"
+    else verdict "$name" "$status" $((SECONDS - began)); fi
 }
 
 # suite NAME COMMAND...: a Criterion program; counts its tests. One that dies or runs none counts as a failure, and so
@@ -296,8 +297,8 @@ build_sanitized() {
     rewind_ninja "$1" tests/planted $(cat "$1"/tests/{,sim_}suites.txt | sed 's|^|tests/|')
 }
 
-# sanitized DIR: queues the suites of a build with ASan and UBSan. The shrinker, which is the tests' own, is sanitized on
-# the CPU alone.
+# sanitized DIR: queues the suites of a build with ASan and UBSan. The shrinker, which is the tests' own, is sanitized
+# on the CPU alone.
 sanitized() {
     later with_sanitizers planted "asan sees planted leaks" 'planted/leak*' \
         "leak_of_the_calling_thread leak_of_an_openmp_thread" "$1/tests/planted"

@@ -81,10 +81,10 @@ struct model {
     struct model_layer layer[2 * MODEL_MAX_LAYERS];          /* t5's decoder stands behind its encoder */
 };
 
-/* Fills in a preset: tiny, small, and as published: of gpt gpt2-124m and gpt2-1.5b, of llama tinyllama-1.1b and llama3-8b
-   (and gpt2-124m, its layers of that size), of deepseek v2-lite, of mamba2 mamba2-130m and mamba2-2.7b, of t5 t5-small
-   and t5-v1.1-small, of networks for images published, of which, but for vit, the first layer's width is all. False when
-   there is none of that name. */
+/* Fills in a preset: tiny, small, and as published: of gpt gpt2-124m and gpt2-1.5b, of llama tinyllama-1.1b and
+   llama3-8b (and gpt2-124m, its layers of that size), of deepseek v2-lite, of mamba2 mamba2-130m and mamba2-2.7b, of t5
+   t5-small and t5-v1.1-small, of networks for images published, of which, but for vit, the first layer's width is all.
+   False when there is none of that name. */
 bool model_preset(struct model_config *config, const char *name);
 
 /* Creates the parameters in ctx, of at most MODEL_MAX_LAYERS layers, and initialises them as GPT-2 does: normal 0.02,

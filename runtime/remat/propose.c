@@ -109,7 +109,7 @@ static rw_status propose_nests(struct proposer *m)
 
 struct filling {
     bool dearest_first; /* the order (fill.h) */
-    double from;        /* begins from the fastest candidate below such a share of the bound: less leaves more to fill */
+    double from;        /* of the bound: where the fastest candidate below it begins; less leaves more to fill */
     size_t end;         /* the candidates that it may begin from are those before this one */
     size_t n;           /* bounds */
 };

@@ -312,8 +312,8 @@ Test(models, fused_and_explicit_attention_agree)
     }
 }
 
-/* torchvision's vit_b_16; the others as published: openai-community/gpt2 and gpt2-xl (of 50,257 tokens, which the presets
-   fill up), TinyLlama-1.1B, Meta-Llama-3-8B, DeepSeek-V2-Lite, state-spaces/mamba2-130m and -2.7b, t5-small and
+/* torchvision's vit_b_16; the others as published: openai-community/gpt2 and gpt2-xl (of 50,257 tokens, which the
+   presets fill up), TinyLlama-1.1B, Meta-Llama-3-8B, DeepSeek-V2-Lite, state-spaces/mamba2-130m and -2.7b, t5-small and
    google/t5-v1_1-small. Large ones are declared, not touched; sanitizers touch what they watch. */
 Test(models, parameters_of_published_sizes)
 {
