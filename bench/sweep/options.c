@@ -97,8 +97,8 @@ static const char *const wanted[] = {
     [OUT - LAYERS] = "a folder, at most 4000 bytes",
     [MODEL - LAYERS] = "gpt, llama, deepseek, mamba2, t5, vit, resnet50, vgg16, mobilenet, densenet121 or unet",
     [PRESET - LAYERS] = "tiny or small; of gpt gpt2-124m or gpt2-1.5b; of llama tinyllama-1.1b or llama3-8b; of "
-                        "deepseek v2-lite; of mamba2 mamba2-130m or mamba2-2.7b; of t5 t5-small or t5-v1.1-small; for images "
-                        "published",
+                        "deepseek v2-lite; of mamba2 mamba2-130m or mamba2-2.7b; of t5 t5-small or t5-v1.1-small; for "
+                        "images published",
     [BUDGET - LAYERS] = "1 to 64 budgets separated by commas, as 75%,256MiB",
     [FIT - LAYERS] = "a size, as 4GiB or 1536MiB",
     [GROW - LAYERS] = "batch or seq",
