@@ -19,7 +19,7 @@ static void options(struct trial *m, struct world *w)
     TENSOR("cross_entropy_with", RW_ERR_SHAPE, rw_cross_entropy_with(t, w->p, w->index, w->four, NULL));
     TENSOR("cross_entropy_with", RW_ERR_SHAPE, rw_cross_entropy_with(t, w->p, w->index, w->y, NULL));
     TENSOR("cross_entropy_with", RW_ERR_SHAPE, rw_cross_entropy_with(t, w->turned, w->index, RW_NONE, NULL));
-    TENSOR("cross_entropy_with", RW_ERR_DTYPE, rw_cross_entropy_with(t, w->p, w->four, RW_NONE, NULL));
+    TENSOR("cross_entropy_with", RW_ERR_SHAPE, rw_cross_entropy_with(t, w->p, w->four, RW_NONE, NULL));
     TENSOR("cross_entropy_with", RW_ERR_DTYPE, rw_cross_entropy_with(t, w->index, w->index, RW_NONE, NULL));
     TENSOR("cross_entropy_with", RW_ERR_ARGUMENT,
            rw_cross_entropy_with(t, w->p, w->index, RW_NONE, WITH(.label_smoothing = 1)));
