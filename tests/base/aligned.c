@@ -50,6 +50,7 @@ Test(aligned, zeros_are_zero)
         }
 }
 
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* which end the process where so much is asked for */
 Test(aligned, what_no_machine_has_is_refused)
 {
     volatile size_t most = SIZE_MAX; /* volatile: compilers know that malloc() has no such block */
@@ -57,3 +58,4 @@ Test(aligned, what_no_machine_has_is_refused)
     cr_expect_null(plain_calloc_aligned(most - 100, 512));
     cr_expect_null(plain_malloc_aligned(most / 2, 512));
 }
+#endif
