@@ -343,7 +343,7 @@ static const char *measure_letters(const char *s, rw_shape shape, int64_t *exten
     for (const char *l = s; *l && *l != ',' && *l != '-'; l++) letters += *l != '.' && *l != ' ';
     for (; *s && *s != ',' && *s != '-'; s++) {
         int64_t extent = 1;
-        if (*s == ' ') continue;
+        if (*s == ' ' || (*s == '.' && s[1] == '.')) continue; /* the last of three stands for all */
         if (*s != '.') extent = shape.dim[axis++];
         else
             for (const int end = axis + shape.rank - letters; axis < end; axis++) extent *= shape.dim[axis];
