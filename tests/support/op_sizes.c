@@ -153,7 +153,7 @@ void op_sizes_groups(rw_tape *t, const struct op_case *c, rw_tensor **x, rw_tens
     const bool image = s.rank == 4, batch = c->build == op_build_batchnorm || c->build == op_build_batchnorm_eval;
     const int64_t pixels = image ? s.dim[2] * s.dim[3] : 1, groups = c->build == op_build_group_norm ? c->axis
                                                                                                     : s.dim[1];
-    const rw_shape row = RW_SHAPE(groups, s.dim[1] / groups);
+    const rw_shape row = RW_SHAPE(groups, groups ? s.dim[1] / groups : 1);
     const rw_shape cut = RW_SHAPE(batch ? 1 : s.dim[0], batch ? s.dim[0] * pixels : pixels, groups, row.dim[1]);
     const int in[] = { 0, 2, 3, 1 }, out[] = { 0, 3, 1, 2 };
     rw_tensor *const inside = rw_reshape(t, image ? rw_permute(t, x[0], in) : x[0], cut);
