@@ -111,7 +111,7 @@ def check_advice_of_more(out):
     said = run('--seq', '32,128,64', '--policy', 'none', '--advise', store=out)
     for size in 'batch x 2', 'length x 4', 'length x 2':
         assert re.search(rf'^{size}: (fits|no plan)', said, re.M), said
-    assert re.search(r'^  offload:block .* bytes less .* time, \d+ bytes wait outside$', said, re.M), said
+    assert 'where values may wait outside' in said, said # what is worth moving by name, the disk decides: explain.c
     assert re.search(r'^  budget:\d+B\+offload .* bytes less', said, re.M) and f'wait in {out} as well' in said, said
 
 
