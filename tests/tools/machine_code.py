@@ -41,6 +41,8 @@ STACK = [
     (r'quantize_cuda:block_kernel<.*>', 0.01, 'one word, once for a block'),
     (r'(attention_(mma|portable)|conv|moe_linear)_cuda:\w+<.*>', 0.01,
      'all registers are taken: a word is put aside for a whole tile'),
+    (r'ssd_scan_cuda:(product|pairs|steps|sums)_kernel<.*>', 0.1, 'a few words, beside a division that is a call'),
+    (r'pool_cuda:backward_kernel<.*>', 0.01, 'a few words, beside divisions that are calls'),
 ]
 
 # Bit-equal to the CPU, and without a division or a root, whose own code fuses.
