@@ -78,11 +78,12 @@ rw_status sweep_predict(struct sweep_run *r, int batch, int seq, const char *pol
 rw_status sweep_moved_points(struct sweep_run *r, rw_tensor *loss, rw_point *points, size_t *n)
 {
     char *const policy = strdup(ckpt_policy(r->t));
-    rw_status status = policy ? ckpt_set_policy(r->t, "budget:100%+offload") : RW_ERR_MEMORY; /* of any size */
+    if (!policy) return RW_ERR_MEMORY;
+    rw_status status = ckpt_set_policy(r->t, "budget:100%+offload"); /* of any size */
     if (!status) status = rw_tape_frontier(r->t, loss, points, n);
-    if (!status) status = ckpt_set_policy(r->t, policy);
+    const rw_status back = ckpt_set_policy(r->t, policy);
     free(policy);
-    return status;
+    return status ? status : back;
 }
 
 bool sweep_has_store(const struct sweep_options *o)

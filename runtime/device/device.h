@@ -35,7 +35,7 @@ struct rw_device_fns {
     int (*enter)(void *state);
     void (*leave)(void *state, int previous);
     void *(*alloc)(void *state, size_t bytes); /* NULL without memory */
-    /* All zero, and no memory of the machine's until it is touched. NULL: the device has none such. */
+    /* The same, all zero; on the host's memory large blocks take some only when they are touched. */
     void *(*alloc_zero)(void *state, size_t bytes);
     void (*free)(void *state, void *p);
     /* The caller's side may be host memory or the device's own. When upload() returns, `from` has been read. */

@@ -34,9 +34,7 @@ static bool fill_state(rw_context *ctx, struct rw_param *p, rw_dtype dtype, rw_s
     p->bytes = (size_t)layout->numel * rw_dtype_size(dtype);
     p->grad_clear = true;
     if (p->lent) return true;
-    if (ctx->device->alloc_zero) return (p->data = ctx->device->alloc_zero(ctx->device_state, p->bytes));
-    p->data = ctx->device->alloc(ctx->device_state, p->bytes);
-    return p->data && ctx->device->clear(ctx->device_state, p->data, p->bytes) == RW_OK;
+    return (p->data = ctx->device->alloc_zero(ctx->device_state, p->bytes));
 }
 
 static void enter(rw_context *ctx, struct rw_param *p)

@@ -172,6 +172,14 @@ static rw_status cuda_clear(void *state, void *to, size_t bytes)
     return RW_OK;
 }
 
+static void *cuda_alloc_zero(void *state, size_t bytes)
+{
+    void *const p = cuda_alloc(state, bytes);
+    if (!p || !cuda_clear(state, p, bytes)) return p;
+    cuda_free(state, p);
+    return NULL;
+}
+
 static struct rw_device_queue cuda_queue(void *state, int lane)
 {
     const struct rw_cuda *const cuda = state;
@@ -343,6 +351,7 @@ const struct rw_device_fns rw_device_cuda = {
     .enter = cuda_enter,
     .leave = cuda_leave,
     .alloc = cuda_alloc,
+    .alloc_zero = cuda_alloc_zero,
     .free = cuda_free,
     .upload = cuda_upload,
     .download = cuda_download,
