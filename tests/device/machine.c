@@ -327,3 +327,22 @@ Test(machine, large_blocks_are_on_huge_pages)
     cpu->free(state, small);
     cpu->close(state);
 }
+
+/* So that a step of a model which the machine cannot hold is planned there. */
+Test(machine, parameters_take_memory_when_they_are_written)
+{
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+    cr_skip_test("sanitizers touch what they watch");
+#else
+    struct fixture b = fixture_open(1, 1);
+    const size_t before = resident();
+    rw_prediction p;
+    rw_tensor *const w = rw_param(b.ctx, "w", RW_F32, RW_SHAPE((int64_t)(128 * MIB / sizeof(float))));
+    rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, w, w), RW_ALL_AXES, false);
+    cr_assert_eq(rw_tape_plan(b.t, loss, "full", &p), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_lt(resident(), before + 16 * MIB);
+    cr_assert_eq(rw_init_constant(w, 1), RW_OK);
+    cr_expect_geq(resident(), before + 128 * MIB);
+    fixture_close(&b);
+#endif
+}

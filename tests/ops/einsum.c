@@ -35,6 +35,19 @@ Test(einsum, a_message_points_at_the_place)
     fixture_close(&b);
 }
 
+/* An extent of 1 stretches between operands, not within one. */
+Test(einsum, a_diagonal_is_of_a_square)
+{
+    struct fixture b = fixture_open(1, 1);
+    for (int turned = 0; turned < 2; turned++) {
+        rw_tensor *const x = rw_input(b.t, RW_F32, turned ? RW_SHAPE(1, 3) : RW_SHAPE(3, 1), NULL);
+        cr_expect_null(rw_einsum(b.t, "ii->i", &x, 1));
+        cr_expect_eq(rw_error_status(b.ctx), RW_ERR_SHAPE, "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+    }
+    fixture_close(&b);
+}
+
 /* Products where something is summed, one multiplication where nothing is, and views cost nothing. */
 Test(einsum, records_no_more_than_it_needs)
 {

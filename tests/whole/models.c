@@ -176,6 +176,20 @@ Test(models, deepseek_of_a_capacity)
     }
 }
 
+/* Version 2's router: by softmax, without a bias, so that there is nothing to balance. */
+Test(models, deepseek_by_softmax)
+{
+    struct model_config c = { .kind = MODEL_DEEPSEEK, .max_seq = SEQ, .dtype = RW_F32 };
+    cr_assert(model_preset(&c, "tiny"));
+    c.layers = 2, c.ahead = 0;
+    struct outcome other = train(&c, "none", 1);
+    c.softmax = true;
+    struct outcome none = train(&c, "none", 1), full = train(&c, "full", 3);
+    same(&none, &full, "full");
+    cr_expect_neq(other.loss[0], none.loss[0]);
+    free(none.gradients), free(none.parameters), free(other.gradients), free(other.parameters);
+}
+
 /* With a head of zeros. */
 static double loss_of(const struct model_config *c, int seq, const int32_t *tokens)
 {
