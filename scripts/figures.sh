@@ -5,7 +5,7 @@
 set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 rewind_setup bench/host_cost bench/memory_figures bench/shapes bench/block_step bench/prediction bench/budgets \
-    bench/linear_loss bench/moe_layer bench/codes bench/quantized bench/save bench/states bench/update_inside \
+    bench/linear_loss bench/discard_step bench/moe_layer bench/codes bench/quantized bench/save bench/states bench/update_inside \
     bench/monitor bench/busy bench/offload_step bench/convolutions bench/model_step bench/rivals tests/optimum \
     examples/train_gpt >&2
 bench=$REWIND_BUILD/bench
@@ -35,6 +35,7 @@ rm -rf "$saved"
 "$bench/quantized" "$rounds"
 "$bench/codes"
 "$bench/convolutions" "$rounds" | grep -v '^#'
+"$bench/discard_step" "$rounds"
 ours=$(mktemp) theirs=$(mktemp)
 trap 'rm -f "$ours" "$theirs"' EXIT
 "$bench/block_step" "$rounds" | tee "$ours" | grep -v '^{'
