@@ -1,8 +1,10 @@
 /*
  * Predicted over measured step time. One context measures costs in steps under `none`, in turn with another one whose
  * steps under several policies are timed, so that noise hits all alike; then the second takes the first one's costs
- * from a file, and what rw_tape_plan() says of each policy is held against the median. With a folder on a disk policies
- * that move values into files there are among them.
+ * from a file, and what rw_tape_plan() says of each policy is held against the time measured: the median of what its
+ * steps took over the measuring context's of the same round, times the median of those, so that a machine that changes
+ * its speed between rounds changes nothing. With a folder on a disk policies that move values into files there are among
+ * them.
  *
  *   prediction [ROUNDS] [THREADS] [PRESET] [LENGTH] [FOLDER or -] [MODEL]...
  *       gpt and llama, or the models that are named; networks for images see pictures of LENGTH x LENGTH
@@ -101,7 +103,7 @@ static double worst_by_ceilings(enum model_kind kind, const char *const *policie
 static double worst_of(enum model_kind kind, double *ret_by_ceilings)
 {
     static struct runner measures, runs;
-    double ms[N][MOST], medians[N], worst = 0;
+    double over[N][MOST], beside[MOST], medians[N], worst = 0;
     const char *const *const policies = kind > MODEL_VIT ? of_pictures : of_text;
     const int n = folder ? N : STAYING;
     if (!open_runner(&measures, kind) || !open_runner(&runs, kind)) {
@@ -112,14 +114,16 @@ static double worst_of(enum model_kind kind, double *ret_by_ceilings)
     step(&measures, "none"); /* pages, plans */
     rw_costs_begin(measures.ctx);
     for (int i = -1; i < rounds; i++) {
-        step(&measures, "none");
-        for (int p = 0; p < n; p++) ms[p][i < 0 ? 0 : i] = step(&runs, policies[p]);
+        const double none = step(&measures, "none");
+        for (int p = 0; p < n; p++) over[p][i < 0 ? 0 : i] = step(&runs, policies[p]) / none;
+        beside[i < 0 ? 0 : i] = none;
     }
     rw_costs_end(measures.ctx);
+    const double usual = median_of(beside, rounds);
     take_costs(&measures, &runs);
     for (int p = 0; p < n; p++) {
         const rw_prediction says = predict(&runs, policies[p]);
-        const double measured = median_of(ms[p], rounds), times = says.ms / measured, off = fabs(times - 1);
+        const double measured = usual * median_of(over[p], rounds), times = says.ms / measured, off = fabs(times - 1);
         medians[p] = measured;
         printf("# %s %s: %.1f MiB, predicted %.2f ms, measured %.2f ms, %.3f times\n", model_name(kind), policies[p],
                (double)says.peak_bytes / (1 << 20), says.ms, measured, times);
