@@ -23,6 +23,12 @@ struct box {
     double left, right, top, bottom;
 };
 
+/* Where no text goes: points, texts, and the stretches of the predicted lines. */
+struct places {
+    struct box taken[2 * SWEEP_MOST + 5 * SWEEP_POINTS];
+    int n;
+};
+
 static double at(const struct scale *s, double x)
 {
     return s->from + (x - s->lo) / (s->hi - s->lo) * (s->to - s->from);
@@ -87,16 +93,39 @@ static bool overlap(const struct box *a, const struct box *b)
     return a->left < b->right && b->left < a->right && a->top < b->bottom && b->top < a->bottom;
 }
 
-static bool is_free(const struct box *b, const struct box *taken, int n)
+static bool is_free(const struct box *b, const struct places *p)
 {
     if (b->left < LEFT || b->right > W - RIGHT || b->top < TOP - LINE || b->bottom > H - BOTTOM) return false;
-    for (int i = 0; i < n; i++)
-        if (overlap(b, &taken[i])) return false;
+    for (int i = 0; i < p->n; i++)
+        if (overlap(b, &p->taken[i])) return false;
     return true;
 }
 
+static void take_stretch(struct places *p, double x0, double y0, double x1, double y1)
+{
+    p->taken[p->n++] = (struct box){ fmin(x0, x1) - 1, fmax(x0, x1) + 1, fmin(y0, y1) - 1, fmax(y0, y1) + 1 };
+}
+
+static void take_stairs(struct places *p, const rw_point *point, size_t n, double none_ms, const struct scale *x,
+                        const struct scale *y)
+{
+    for (size_t i = 1; i < n; i++) {
+        const double x0 = at(x, mib(point[i - 1].peak_bytes)), y0 = at(y, point[i - 1].ms / none_ms);
+        const double x1 = at(x, mib(point[i].peak_bytes)), y1 = at(y, point[i].ms / none_ms);
+        take_stretch(p, x0, y0, x1, y0);
+        take_stretch(p, x1, y0, x1, y1);
+    }
+}
+
+static void take_bound(struct places *p, const struct sweep_curve *c, const struct scale *x, const struct scale *y)
+{
+    for (size_t i = 1; c->has_bound && i < c->n; i++)
+        take_stretch(p, at(x, mib(c->point[i - 1].peak_bytes)), at(y, c->point[i - 1].bound_ms / c->none_ms),
+                     at(x, mib(c->point[i].peak_bytes)), at(y, c->point[i].bound_ms / c->none_ms));
+}
+
 /* A place for the text of the point (px, py), clear of all that is taken: beside it, over or under it, further off. */
-static struct box place_label(double px, double py, size_t length, const struct box *taken, int n)
+static struct box place_label(double px, double py, size_t length, const struct places *p)
 {
     const double w = GLYPH * (double)length;
     for (int far = 0; far < 12; far++) {
@@ -105,7 +134,7 @@ static struct box place_label(double px, double py, size_t length, const struct 
         for (int i = 0; i < 3; i++) {
             const double top = py - LINE / 2 + shift + tops[i];
             const struct box b = { lefts[i], lefts[i] + w, top, top + LINE };
-            if (is_free(&b, taken, n)) return b;
+            if (is_free(&b, p)) return b;
         }
     }
     const double left = fmax(LEFT, fmin(px + 9, W - RIGHT - w));
@@ -124,17 +153,24 @@ static void label(FILE *f, const struct sweep_row *r, double px, double py, cons
     fprintf(f, "</text>\n");
 }
 
-static void points(FILE *f, const struct sweep_row *rows, int n, const struct scale *x, const struct scale *y)
+static void points(FILE *f, const struct sweep_row *rows, int n, const struct sweep_curve *c, const struct scale *x,
+                   const struct scale *y)
 {
-    struct box taken[2 * SWEEP_MOST];
+    struct places places = { .n = 0 };
+    if (c->none_ms > 0) {
+        take_stairs(&places, c->point, c->n, c->none_ms, x, y);
+        take_stairs(&places, c->moved, c->n_moved, c->none_ms, x, y);
+        take_bound(&places, c, x, y);
+    }
     for (int i = 0; i < n; i++) {
         const double px = at(x, mib(rows[i].peak)), py = at(y, rows[i].ratio);
-        taken[i] = (struct box){ px - 6, px + 6, py - 6, py + 6 };
+        places.taken[places.n++] = (struct box){ px - 6, px + 6, py - 6, py + 6 };
     }
     for (int i = 0; i < n; i++) {
         const struct sweep_row *const r = &rows[i];
         const double px = at(x, mib(r->peak)), py = at(y, r->ratio);
-        taken[n + i] = place_label(px, py, strlen(r->policy), taken, n + i);
+        const struct box place = place_label(px, py, strlen(r->policy), &places);
+        places.taken[places.n++] = place;
         fprintf(f, "<g><title>");
         sweep_escape(f, r->policy);
         fprintf(f, ": %.1f ms, %.3f times none; peak %.1f MiB, kept %.1f MiB; %s</title>", r->step_ms, r->ratio,
@@ -144,7 +180,7 @@ static void points(FILE *f, const struct sweep_row *rows, int n, const struct sc
             fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"var(%s)\" />", px, py, colour);
         else fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"9\" height=\"9\" fill=\"var(%s)\" />", px - 4.5, py - 4.5,
                      colour);
-        label(f, r, px, py, &taken[n + i]);
+        label(f, r, px, py, &place);
         fprintf(f, "</g>\n");
     }
 }
@@ -173,13 +209,15 @@ static void frontier(FILE *f, const struct sweep_row *rows, int n, const struct 
     fprintf(f, "\" />\n");
 }
 
-/* A staircase, as a smaller budget takes the next plan. */
+/* A staircase, as a smaller budget takes the next plan; what is above the chart is cut off. */
 static void stairs(FILE *f, const rw_point *point, size_t n, double none_ms, const struct scale *x,
                    const struct scale *y)
 {
     for (size_t i = 0; i < n; i++) {
-        if (i) fprintf(f, "%.1f,%.1f ", at(x, mib(point[i].peak_bytes)), at(y, point[i - 1].ms / none_ms));
-        fprintf(f, "%.1f,%.1f ", at(x, mib(point[i].peak_bytes)), at(y, point[i].ms / none_ms));
+        const double px = at(x, mib(point[i].peak_bytes)), py = at(y, point[i].ms / none_ms);
+        if (py < TOP) continue;
+        if (i) fprintf(f, "%.1f,%.1f ", px, fmax(TOP, at(y, point[i - 1].ms / none_ms)));
+        fprintf(f, "%.1f,%.1f ", px, py);
     }
 }
 
@@ -234,7 +272,7 @@ void sweep_chart_memory(FILE *f, const struct sweep_row *rows, int n, const stru
     curve(f, c, &x, &y);
     rings(f, rows, n, c, &x, &y);
     frontier(f, rows, n, &x, &y);
-    points(f, rows, n, &x, &y);
+    points(f, rows, n, c, &x, &y);
     fprintf(f, "</svg>\n");
 }
 
