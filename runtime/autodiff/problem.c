@@ -3,6 +3,7 @@
 
 #include "autodiff/remake.h"
 #include "base/alloc.h"
+#include "record/overwrite.h"
 
 #include <assert.h>
 
@@ -96,6 +97,14 @@ static void mark_asked(struct rw_problem *p)
     }
 }
 
+/* Asked once: what is tried on the problem asks for them again and again. */
+static void list_bases(struct rw_problem *p)
+{
+    const rw_tape *const t = p->t;
+    for (size_t i = 0; i < t->n_operands; i++) p->base[i] = rw_tape_base(t, t->operands[i]);
+    for (uint32_t v = 0; v < t->n_values; v++) p->bytes[v] = rw_tensor_bytes(rw_tape_value(t, v));
+}
+
 static rw_status ask_costs(struct rw_problem *p, uint32_t n)
 {
     const rw_tape *const t = p->t;
@@ -105,6 +114,7 @@ static rw_status ask_costs(struct rw_problem *p, uint32_t n)
     p->seconds[n] = rw_costs_seconds(t->ctx->costs, &call, node->attrs_size, p->cost[n]);
     const size_t bytes = call.op->workspace[t->ctx->kind] ? call.op->workspace[t->ctx->kind](&call) : 0;
     p->workspace[n] = bytes;
+    p->overwrites[n] = is_commit(t, node) ? 0 : rw_overwrites(t, node);
     return bytes == SIZE_MAX ? RW_ERR_MEMORY : RW_OK;
 }
 
@@ -158,13 +168,17 @@ static rw_status fill(struct rw_problem *p)
     p->asked = rw_calloc(values, sizeof *p->asked);
     p->given = rw_malloc(values * sizeof *p->given);
     p->remake = rw_malloc(values * sizeof *p->remake);
+    p->base = rw_malloc(p->t->n_operands * sizeof *p->base);
+    p->bytes = rw_malloc(values * sizeof *p->bytes);
     p->order = rw_malloc(nodes * sizeof *p->order);
+    p->overwrites = rw_calloc(nodes, sizeof *p->overwrites);
     p->workspace = rw_calloc(nodes, sizeof *p->workspace);
     p->cost = rw_calloc(nodes, sizeof *p->cost);
     p->seconds = rw_calloc(nodes, sizeof *p->seconds);
-    if (!p->needed || !p->wanted || !p->target_of || !p->asked || !p->given || !p->remake || !p->order ||
-        !p->workspace || !p->cost || !p->seconds)
+    if (!p->needed || !p->wanted || !p->target_of || !p->asked || !p->given || !p->remake || !p->base ||
+        !p->bytes || !p->order || !p->overwrites || !p->workspace || !p->cost || !p->seconds)
         return RW_ERR_MEMORY;
+    list_bases(p);
     list_remakes(p);
     mark_given(p);
     mark_needed(p);
@@ -174,13 +188,15 @@ static rw_status fill(struct rw_problem *p)
     return make_order_holding(p);
 }
 
+static _Atomic uint64_t n_opened;
+
 rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_request *request)
 {
     RW_ON_DEVICE_OF(t->ctx); /* for those who ask a library how much workspace it takes */
     const bool eager = t->ctx->eager;
     assert(rw_tape_is_valid(t));
     t->ctx->eager = false; /* what planning records runs as part of the plan */
-    *p = (struct rw_problem){ .t = t, .mark = rw_tape_mark(t) };
+    *p = (struct rw_problem){ .serial = ++n_opened, .t = t, .mark = rw_tape_mark(t) };
     rw_status status = rw_targets_init(&p->targets, t, request);
     if (!status && (status = fill(p))) rw_fail(t->ctx, status, "planning: %s", rw_status_name(status));
     t->ctx->eager = eager;
@@ -191,8 +207,8 @@ rw_status rw_problem_open(struct rw_problem *p, rw_tape *t, const struct rw_requ
 
 void rw_problem_close(struct rw_problem *p)
 {
-    void *const arrays[] = { p->needed, p->wanted, p->target_of, p->asked, p->given, p->remake, p->order,
-                             p->workspace, p->cost, p->seconds };
+    void *const arrays[] = { p->needed, p->wanted, p->target_of, p->asked, p->given, p->remake, p->base,
+                             p->bytes, p->order, p->overwrites, p->workspace, p->cost, p->seconds };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     rw_targets_finish(&p->targets);
     rw_holding_release(p->holding);

@@ -12,6 +12,7 @@
 #include "autodiff/targets.h"
 
 struct rw_problem {
+    uint64_t serial; /* of this opening, from 1: no other one of the process has it */
     rw_tape *t;
     struct rw_tape_mark mark; /* in front of what differentiation recorded */
     struct rw_targets targets;
@@ -22,8 +23,11 @@ struct rw_problem {
     bool *given;         /* base value -> it is there before anything runs: a leaf, or held from an earlier run */
     size_t first_remake; /* nodes from here on are remakes: each makes a value that another one makes too (remake.h) */
     uint32_t *remake;    /* base value -> its remake, or RW_NONE_ID */
+    uint32_t *base;      /* operand of the tape -> its base value */
+    uint64_t *bytes;     /* base value -> what it takes */
     uint32_t *order;     /* needed nodes in tape order, views and commits left out */
     size_t n_order;
+    uint64_t *overwrites; /* needed node -> what it may write over what: rw_overwrites(); of commits nothing */
     uint64_t *workspace; /* needed node -> bytes of workspace */
     rw_op_cost *cost;    /* needed node -> arithmetic and traffic */
     double *seconds;     /* needed node -> predicted time of one run, by the context's costs (costs.h) */
@@ -42,6 +46,12 @@ static inline double rw_problem_seconds(const struct rw_problem *p, uint32_t nod
 double rw_move_seconds(const struct rw_problem *p, int lane, uint64_t bytes);
 /* What compute loses meanwhile. */
 double rw_move_loss(const struct rw_problem *p, uint64_t bytes);
+
+/* The base value of an input of the node. */
+static inline uint32_t rw_problem_input(const struct rw_problem *p, const struct rw_node *node, uint32_t i)
+{
+    return p->base[node->first_input + i];
+}
 
 /* Does the node, of those that may run, make a value in place of another node? */
 static inline bool rw_problem_remakes(const struct rw_problem *p, uint32_t node)

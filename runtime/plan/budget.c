@@ -13,8 +13,9 @@ struct search {
     struct rw_choice choice; /* of the point that was placed last */
     struct rw_simulation sim;
     struct rw_cost_of_schedule cost;
-    uint64_t *offset;
+    uint64_t *offset; /* of its buffers */
     size_t cap_offset;
+    uint64_t arena; /* what they take */
     uint64_t beside; /* total: bytes that are there beside the arena */
     uint64_t least;  /* see struct rw_decision */
 };
@@ -48,10 +49,9 @@ static rw_status find(struct search *s, uint64_t bytes, bool *ret_found)
 {
     *ret_found = false;
     for (size_t i = 0; i < s->frontier.n_points; i++) {
-        uint64_t size = 0;
         if (s->frontier.point[i].peak > bytes) continue;
-        const rw_status status = place(s, i, &size);
-        *ret_found = !status && size <= bytes;
+        const rw_status status = place(s, i, &s->arena);
+        *ret_found = !status && s->arena <= bytes;
         if (status || *ret_found) return status;
     }
     return RW_OK;
@@ -134,9 +134,10 @@ rw_status rw_budget_decide(const struct rw_problem *p, const struct rw_policy *p
     const rw_status status = decide(&s, policy);
     *ret = (struct rw_decision){ 0 };
     if (!status) {
-        *ret = (struct rw_decision){ s.choice, s.sim.schedule, s.cost }; /* the very one that was placed */
+        *ret = (struct rw_decision){ s.choice, s.sim.schedule, s.cost, s.offset, s.arena }; /* what was placed last */
         s.choice = (struct rw_choice){ 0 };
         s.sim.schedule = (struct rw_schedule){ 0 };
+        s.offset = NULL;
     } else if (status == RW_ERR_BUDGET) {
         ret->least = s.least;
     } else {

@@ -16,6 +16,8 @@ struct rw_decision {
     struct rw_choice choice;
     struct rw_schedule schedule; /* of the choice, buffers merged */
     struct rw_cost_of_schedule cost;
+    uint64_t *offset; /* where its buffers lie: rw_place_schedule() */
+    uint64_t arena;
     uint64_t least; /* with RW_ERR_BUDGET: the least budget that would do */
 };
 

@@ -83,6 +83,8 @@ static rw_status decide_by_budget(struct rw_planning *g, const struct rw_policy 
     g->choice = d.choice;
     g->schedule = d.schedule;
     g->cost = d.cost;
+    g->offset = d.offset;
+    g->arena = d.arena;
     g->least = d.least;
     return status;
 }
@@ -134,20 +136,29 @@ static rw_status check_size(rw_context *ctx, uint64_t bytes)
                    (unsigned long long)bytes);
 }
 
+/* Who decided by a budget has done so. */
+static rw_status place_buffers(struct rw_planning *g)
+{
+    if (g->offset) return RW_OK;
+    g->offset = rw_malloc(g->schedule.n_buffers * sizeof *g->offset);
+    if (!g->offset) return RW_ERR_MEMORY;
+    return rw_place_schedule(&g->schedule, g->problem.t->ctx->device->alignment, g->offset, &g->arena);
+}
+
 rw_status rw_planning_place(struct rw_planning *g, rw_plan **ret_plan)
 {
     rw_context *const ctx = g->problem.t->ctx;
-    uint64_t arena = 0, store = 0;
+    uint64_t store = 0;
     rw_plan *plan = NULL;
-    uint64_t *const offset = rw_malloc(g->schedule.n_buffers * sizeof *offset);
-    rw_status status = offset ? rw_place_schedule(&g->schedule, ctx->device->alignment, offset, &arena) : RW_ERR_MEMORY;
+    rw_status status = place_buffers(g);
     if (!status) status = rw_place_slots(&g->schedule, &store);
-    if (!status) status = check_size(ctx, arena);
-    if (!status) status = rw_plan_assemble(&g->problem, &g->schedule, offset, &plan);
-    rw_free(offset);
+    if (!status) status = check_size(ctx, g->arena);
+    if (!status) status = rw_plan_assemble(&g->problem, &g->schedule, g->offset, &plan);
+    rw_free(g->offset); /* another schedule may follow */
+    g->offset = NULL;
     if (status) return rw_fail(ctx, status, "planning: %s", rw_status_name(status));
     plan->serial = ++ctx->n_plans;
-    plan->arena_bytes = arena;
+    plan->arena_bytes = g->arena;
     plan->store_bytes = store;
     plan->beside_bytes = g->problem.beside_bytes;
     plan->total_bytes = g->total_bytes;
@@ -164,6 +175,7 @@ void rw_planning_close(struct rw_planning *g)
 {
     rw_schedule_finish(&g->schedule);
     rw_choice_finish(&g->choice);
+    rw_free(g->offset);
     rw_part_uses_finish(&g->parts);
     rw_problem_close(&g->problem);
 }

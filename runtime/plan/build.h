@@ -21,6 +21,8 @@ struct rw_planning {
     struct rw_choice choice;
     struct rw_schedule schedule;
     struct rw_cost_of_schedule cost;
+    uint64_t *offset; /* of the schedule's buffers in the arena, NULL until they are placed */
+    uint64_t arena;   /* what they take */
     struct rw_part_uses parts; /* those with a budget of their own */
     uint64_t total_bytes; /* the plan's */
     uint64_t least; /* when opening failed with RW_ERR_BUDGET: the least budget that would do */

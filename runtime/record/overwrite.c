@@ -29,3 +29,15 @@ bool rw_may_overwrite(const rw_tape *t, const struct rw_node *node, uint32_t out
     }
     return true;
 }
+
+uint64_t rw_overwrites(const rw_tape *t, const struct rw_node *node)
+{
+    const rw_inplace *const pairs = t->ctx->ops[node->op]->inplace;
+    uint64_t bits = 0;
+    for (size_t k = 0; pairs && pairs[k].output != UINT16_MAX; k++) {
+        const bool exists = pairs[k].output < node->n_outputs && pairs[k].input < node->n_inputs;
+        const size_t bit = k < RW_OVERWRITES_LAST ? k : RW_OVERWRITES_LAST;
+        if (exists && rw_may_overwrite(t, node, pairs[k].output, pairs[k].input)) bits |= (uint64_t)1 << bit;
+    }
+    return bits;
+}

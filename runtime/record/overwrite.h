@@ -11,4 +11,8 @@
  */
 bool rw_may_overwrite(const rw_tape *t, const struct rw_node *node, uint32_t output, uint32_t input);
 
+/* The same of the pairs that the node's op lists: bit k for pair k, the last bit for all from there on, if for any. */
+#define RW_OVERWRITES_LAST 63
+uint64_t rw_overwrites(const rw_tape *t, const struct rw_node *node);
+
 #endif

@@ -44,7 +44,7 @@ rw_status rw_candidate_simulate(struct rw_candidates *c, uint32_t candidate)
     struct rw_cost_of_schedule cost;
     rw_status status = rw_candidate_choose(c, candidate, &choice);
     if (status) return status;
-    status = rw_simulate(c->graph.p, &choice, &c->sim, &cost);
+    status = rw_simulate_briefly(c->graph.p, &choice, &c->sim, &cost);
     rw_choice_finish(&choice);
     if (status) return status;
     c->candidate[candidate].peak = cost.peak;

@@ -9,17 +9,24 @@
 
 /* ---- what lives, and the gaps ---- */
 
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 static void count_live(struct rw_fill *f, const struct rw_schedule *s)
 {
     const uint64_t alignment = f->g->p->t->ctx->device->alignment;
+    int64_t *const live = f->live + f->n_leaves; /* by action */
     for (uint32_t i = 0; i < s->n_buffers; i++) {
         const struct rw_buffer *const b = &s->buffers[i];
         if (!rw_buffer_is_placed(s, i)) continue;
         const int64_t bytes = (int64_t)rw_round_up(b->bytes, alignment);
-        f->live[b->first] += bytes;
-        if (b->last + 1 < f->n_actions) f->live[b->last + 1] -= bytes;
+        live[b->first] += bytes;
+        if (b->last + 1 < f->n_actions) live[b->last + 1] -= bytes;
     }
-    for (size_t a = 1; a < f->n_actions; a++) f->live[a] += f->live[a - 1];
+    for (size_t a = 1; a < f->n_actions; a++) live[a] += live[a - 1];
+    for (size_t i = f->n_leaves; i-- > 1;) f->live[i] = larger(f->live[2 * i], f->live[2 * i + 1]);
 }
 
 /* The last action that names each buffer: of one whose memory is taken over that is not the end of its life. */
@@ -77,7 +84,7 @@ rw_status rw_fill_init(struct rw_fill *f, const struct rw_replayable *g, const s
 {
     *f = (struct rw_fill){ .g = g, .n_actions = s->n_actions, .n_leaves = 1 };
     while (f->n_leaves < s->n_actions) f->n_leaves *= 2;
-    f->live = rw_calloc(s->n_actions, sizeof *f->live);
+    f->live = rw_calloc(2 * f->n_leaves, sizeof *f->live);
     f->most = rw_malloc(2 * f->n_leaves * sizeof *f->most);
     f->added = rw_malloc(2 * f->n_leaves * sizeof *f->added);
     f->gap_at = rw_malloc((g->n_values + 1) * sizeof *f->gap_at);
@@ -104,12 +111,10 @@ void rw_fill_finish(struct rw_fill *f)
 
 /* ---- a tree over the actions: the most in a range, and adding to a range ---- */
 
-static void build_tree(struct rw_fill *f)
+static void reset_tree(struct rw_fill *f)
 {
     memset(f->added, 0, 2 * f->n_leaves * sizeof *f->added);
-    for (size_t i = 0; i < f->n_leaves; i++) f->most[f->n_leaves + i] = i < f->n_actions ? f->live[i] : 0;
-    for (size_t i = f->n_leaves; i-- > 1;)
-        f->most[i] = f->most[2 * i] > f->most[2 * i + 1] ? f->most[2 * i] : f->most[2 * i + 1];
+    memcpy(f->most, f->live, 2 * f->n_leaves * sizeof *f->most);
 }
 
 /* Node i covers [first, first + span). */
@@ -119,7 +124,18 @@ static int64_t most_in(const struct rw_fill *f, size_t i, size_t first, size_t s
     if (gap->from <= first && gap->to >= first + span - 1) return f->most[i];
     const int64_t a = most_in(f, 2 * i, first, span / 2, gap);
     const int64_t b = most_in(f, 2 * i + 1, first + span / 2, span / 2, gap);
-    return (a > b ? a : b) + f->added[i];
+    return larger(a, b) + f->added[i];
+}
+
+/* Does more than `most` live at some action of the gap? Asks no further where nothing below does. */
+static bool exceeds(const struct rw_fill *f, size_t i, size_t first, size_t span, const struct rw_gap *gap,
+                    int64_t most)
+{
+    if (f->most[i] <= most || gap->to < first || gap->from >= first + span) return false;
+    if (gap->from <= first && gap->to >= first + span - 1) return true;
+    const int64_t below = most - f->added[i];
+    return exceeds(f, 2 * i, first, span / 2, gap, below) ||
+           exceeds(f, 2 * i + 1, first + span / 2, span / 2, gap, below);
 }
 
 static void add_to(struct rw_fill *f, size_t i, size_t first, size_t span, const struct rw_gap *gap, int64_t bytes)
@@ -132,8 +148,7 @@ static void add_to(struct rw_fill *f, size_t i, size_t first, size_t span, const
     }
     add_to(f, 2 * i, first, span / 2, gap, bytes);
     add_to(f, 2 * i + 1, first + span / 2, span / 2, gap, bytes);
-    const int64_t a = f->most[2 * i], b = f->most[2 * i + 1];
-    f->most[i] = (a > b ? a : b) + f->added[i];
+    f->most[i] = larger(f->most[2 * i], f->most[2 * i + 1]) + f->added[i];
 }
 
 /* ---- turns ---- */
@@ -157,8 +172,22 @@ static bool may_be_kept(const struct rw_fill *f, const struct rw_recipe *base, u
     return base->drop[v] && f->gap_at[v] < f->gap_at[v + 1];
 }
 
+/* The most that lives in its gaps. */
+static int64_t most_in_gaps(const struct rw_fill *f, uint32_t v)
+{
+    int64_t most = 0;
+    for (uint32_t k = f->gap_at[v]; k < f->gap_at[v + 1]; k++)
+        most = larger(most, most_in(f, 1, 0, f->n_leaves, &f->gap[k]));
+    return most;
+}
+
 static void sort_turns(struct rw_fill *f)
 {
+    reset_tree(f);
+    for (size_t i = 0; i < f->n_turns; i++) {
+        const uint32_t v = f->turn[i].value;
+        f->turn[i].least = most_in_gaps(f, v) + (int64_t)f->g->bytes[v];
+    }
     if (f->n_turns) qsort(f->turn, f->n_turns, sizeof *f->turn, worthier_first);
 }
 
@@ -173,8 +202,8 @@ void rw_fill_rank(struct rw_fill *f, const struct rw_recipe *base, const bool *r
             length += (double)(f->gap[k].to - f->gap[k].from) + 1;
         const bool later = !replayed_by_better || replayed_by_better[g->maker[v]];
         const double bytes = (double)g->bytes[v] + 1;
-        f->turn[f->n_turns++] = (struct rw_fill_turn){ v, later,
-                                                       later ? saved_by(f, v) / (bytes * length) : 1 / length };
+        const double worth = later ? saved_by(f, v) / (bytes * length) : 1 / length;
+        f->turn[f->n_turns++] = (struct rw_fill_turn){ .value = v, .later = later, .worth = worth };
     }
     sort_turns(f);
 }
@@ -183,20 +212,21 @@ void rw_fill_rank_by_seconds(struct rw_fill *f, const struct rw_recipe *base)
 {
     f->n_turns = 0;
     for (uint32_t v = 0; v < f->g->n_values; v++)
-        if (may_be_kept(f, base, v)) f->turn[f->n_turns++] = (struct rw_fill_turn){ v, false, saved_by(f, v) };
+        if (may_be_kept(f, base, v))
+            f->turn[f->n_turns++] = (struct rw_fill_turn){ .value = v, .worth = saved_by(f, v) };
     sort_turns(f);
 }
 
 void rw_fill_to(struct rw_fill *f, uint64_t most, struct rw_recipe *r)
 {
     const struct rw_replayable *const g = f->g;
-    build_tree(f);
+    reset_tree(f);
     for (size_t i = 0; i < f->n_turns; i++) {
         const uint32_t v = f->turn[i].value;
         const int64_t bytes = (int64_t)g->bytes[v];
-        bool fits = true;
+        bool fits = f->turn[i].least <= (int64_t)most;
         for (uint32_t k = f->gap_at[v]; fits && k < f->gap_at[v + 1]; k++)
-            fits = most_in(f, 1, 0, f->n_leaves, &f->gap[k]) + bytes <= (int64_t)most;
+            fits = !exceeds(f, 1, 0, f->n_leaves, &f->gap[k], (int64_t)most - bytes);
         if (!fits) continue;
         for (uint32_t k = f->gap_at[v]; k < f->gap_at[v + 1]; k++) add_to(f, 1, 0, f->n_leaves, &f->gap[k], bytes);
         r->drop[v] = RW_DROP_NOT;

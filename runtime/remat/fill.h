@@ -26,8 +26,8 @@
 struct rw_fill {
     const struct rw_replayable *g;
     size_t n_actions, n_leaves; /* leaves of the tree, a power of two */
-    int64_t *live;              /* by action */
-    int64_t *most, *added;      /* of the tree: node i has the children 2 i and 2 i + 1 */
+    int64_t *live;              /* of a tree: the most below node i, whose children are 2 i and 2 i + 1 */
+    int64_t *most, *added;      /* the same with what is kept besides; what was added to all below node i */
     struct rw_gap {
         uint32_t value, from, to; /* actions, inclusive */
     } *gap;                       /* by value */
@@ -37,6 +37,7 @@ struct rw_fill {
         uint32_t value;
         bool later;
         double worth;
+        int64_t least; /* no bound below has room for it, whatever is kept before */
     } *turn;
     size_t n_turns;
 };

@@ -52,25 +52,11 @@ static bool is_free(const rw_tape *t, const struct rw_schedule *s, uint32_t grad
     return true;
 }
 
-/* May that output of the action take over the memory of an input, which lies in buffer `in`? */
-static bool may_take(const rw_tape *t, const struct rw_schedule *s, uint32_t index, const rw_inplace *pair, uint32_t in)
+/* Can an output take over the memory of an input, which lies in buffer `in`? */
+static bool may_take(const struct rw_schedule *s, uint32_t index, uint32_t in)
 {
-    const struct rw_action *const action = &s->actions[index];
     const struct rw_buffer *const b = &s->buffers[in];
-    return b->source == RW_NONE_ID && b->last == index && b->bytes &&
-           rw_may_overwrite(t, &t->nodes[action->node], pair->output, pair->input);
-}
-
-/* What the action may write over what, a list; NULL for nothing. */
-static const rw_inplace *pairs_of(const rw_tape *t, const struct rw_action *action)
-{
-    const rw_inplace *const pairs = t->ctx->ops[t->nodes[action->node].op]->inplace;
-    return action->kind == RW_ACTION_COMMIT || rw_action_is_move(action->kind) ? NULL : pairs;
-}
-
-static bool is_pair(const rw_inplace *pair)
-{
-    return pair && pair->output != UINT16_MAX;
+    return b->source == RW_NONE_ID && b->last == index && b->bytes;
 }
 
 /* Forward writes no gradient: a step may stop behind it while another one adds to the same. */
@@ -79,16 +65,14 @@ static bool is_made_in_backward(const struct rw_schedule *s, const struct rw_buf
     return b->first >= s->n_forward && !rw_action_is_move(s->actions[b->first].kind);
 }
 
-/* The buffers of a pair's two sides, as the action names them. False where the node has no such operand. */
-static bool sides_of(const rw_tape *t, const struct rw_schedule *s, uint32_t index, const rw_inplace *pair,
-                     uint32_t *ret_out, uint32_t *ret_in)
+/* The buffers of a pair's two sides, as the action names them. */
+static void find_sides(const rw_tape *t, const struct rw_schedule *s, uint32_t index, const rw_inplace *pair,
+                       uint32_t *ret_out, uint32_t *ret_in)
 {
     const struct rw_action *const action = &s->actions[index];
     const struct rw_node *const node = &t->nodes[action->node];
-    if (pair->output >= node->n_outputs || pair->input >= node->n_inputs) return false;
     *ret_out = s->refs[action->word + node->n_inputs + pair->output];
     *ret_in = s->refs[action->word + pair->input];
-    return true;
 }
 
 /* Does an input of the action lie there already? */
@@ -108,11 +92,11 @@ static bool is_used(const rw_tape *t, const struct rw_schedule *s, uint32_t inde
 static void merge_into_gradient(const rw_tape *t, struct rw_schedule *s, uint32_t index, const rw_inplace *pair)
 {
     uint32_t out, in;
-    if (!sides_of(t, s, index, pair, &out, &in)) return;
+    find_sides(t, s, index, pair, &out, &in);
     const struct rw_buffer *const o = &s->buffers[out];
     struct rw_buffer *const b = &s->buffers[in];
     if (o->source == RW_NONE_ID || s->sources[o->source].kind != RW_SOURCE_GRADIENT) return;
-    if (!may_take(t, s, index, pair, in) || b->bytes != rw_tensor_bytes(rw_tape_value(t, o->value))) return;
+    if (!may_take(s, index, in) || b->bytes != rw_tensor_bytes(rw_tape_value(t, o->value))) return;
     if (!is_made_in_backward(s, b) || is_used(t, s, index, o->source)) return;
     if (is_free(t, s, s->sources[o->source].index, b)) b->source = o->source;
 }
@@ -131,19 +115,33 @@ static bool is_taken(const rw_tape *t, const struct rw_schedule *s, uint32_t ind
 static void merge_in_arena(const rw_tape *t, struct rw_schedule *s, uint32_t index, const rw_inplace *pair)
 {
     uint32_t out, in;
-    if (!sides_of(t, s, index, pair, &out, &in)) return;
+    find_sides(t, s, index, pair, &out, &in);
     struct rw_buffer *const o = &s->buffers[out];
     in = rw_buffer_root(s, in);
-    if (o->source != RW_NONE_ID || o->merged != out || !may_take(t, s, index, pair, in)) return;
+    if (o->source != RW_NONE_ID || o->merged != out || !may_take(s, index, in)) return;
     if (s->buffers[in].bytes != o->bytes || is_taken(t, s, index, in)) return;
     o->merged = in;
     s->buffers[in].last = o->last;
 }
 
-void rw_merge_in_place(const rw_tape *t, struct rw_schedule *s)
+/* What the action may write over what, in the order in which its op lists it. */
+static void merge_each(const struct rw_problem *p, struct rw_schedule *s, uint32_t index,
+                       void (*merge)(const rw_tape *t, struct rw_schedule *s, uint32_t index, const rw_inplace *pair))
 {
-    for (uint32_t i = (uint32_t)s->n_actions; i-- > 0;)
-        for (const rw_inplace *p = pairs_of(t, &s->actions[i]); is_pair(p); p++) merge_into_gradient(t, s, i, p);
-    for (uint32_t i = 0; i < s->n_actions; i++)
-        for (const rw_inplace *p = pairs_of(t, &s->actions[i]); is_pair(p); p++) merge_in_arena(t, s, i, p);
+    const struct rw_action *const action = &s->actions[index];
+    const uint64_t may = rw_action_is_move(action->kind) ? 0 : p->overwrites[action->node];
+    if (!may) return;
+    const struct rw_node *const node = &p->t->nodes[action->node];
+    const rw_inplace *const pair = p->t->ctx->ops[node->op]->inplace;
+    for (size_t k = 0; pair[k].output != UINT16_MAX; k++) {
+        if (k < RW_OVERWRITES_LAST ? !(may >> k & 1) : !rw_may_overwrite(p->t, node, pair[k].output, pair[k].input))
+            continue;
+        merge(p->t, s, index, &pair[k]);
+    }
+}
+
+void rw_merge_in_place(const struct rw_problem *p, struct rw_schedule *s)
+{
+    for (uint32_t i = (uint32_t)s->n_actions; i-- > s->n_forward;) merge_each(p, s, i, merge_into_gradient);
+    for (uint32_t i = 0; i < s->n_actions; i++) merge_each(p, s, i, merge_in_arena);
 }

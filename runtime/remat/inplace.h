@@ -5,6 +5,6 @@
 #include "remat/schedule.h"
 
 /* Fills in `merged`, lengthens the lives of what is taken over, and moves sums into parameters' gradients. */
-void rw_merge_in_place(const rw_tape *t, struct rw_schedule *s);
+void rw_merge_in_place(const struct rw_problem *p, struct rw_schedule *s);
 
 #endif

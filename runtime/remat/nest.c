@@ -188,44 +188,66 @@ static size_t slots_of(const struct rw_nest *n, uint64_t bytes)
     return (size_t)(rw_round_up(bytes, n->slot) / n->slot);
 }
 
-/* What a stretch takes when all that backward reads of it is there. */
-static uint64_t all_bytes(const struct rw_nest *n, size_t i, size_t t)
+static size_t least_of(size_t a, size_t b)
 {
-    uint64_t adjoint = 0;
-    for (size_t k = i; k < t; k++)
-        if (n->adjoint[k] > adjoint) adjoint = n->adjoint[k];
-    return n->late[stretch(n, i, t)] + adjoint;
+    return a < b ? a : b;
+}
+
+static size_t most_of(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* A stretch takes what its backward reads of it, and gradients and workspaces beside that. */
+static void count_slots(struct rw_nest *n)
+{
+    for (size_t i = 0; i < n->n_stages; i++) {
+        uint64_t adjoint = 0;
+        float seconds = 0;
+        for (size_t t = i + 1; t <= n->n_stages; t++) {
+            const size_t s = stretch(n, i, t);
+            adjoint = n->adjoint[t - 1] > adjoint ? n->adjoint[t - 1] : adjoint;
+            n->wide[s] = (uint16_t)least_of(slots_of(n, n->crossing[s]), SLOTS);
+            n->kept[s] = (uint16_t)least_of(slots_of(n, n->late[s] + adjoint), SLOTS);
+            n->pass[s] = seconds += (float)n->seconds[t - 1];
+        }
+    }
 }
 
 /* Seconds of its replay: where stages are as small as they can be, as far as its backward reads what is made. Of a
    stage of many nodes all count. */
 static float all_seconds(const struct rw_nest *n, size_t i, size_t t)
 {
-    float seconds = 0;
-    for (size_t k = i; k < t && (!n->finest || n->cut[k] < n->needed[stretch(n, i, t)]); k++)
-        seconds += (float)n->seconds[k];
-    return seconds;
+    size_t end = t;
+    while (n->finest && end > i && n->cut[end - 1] >= n->needed[stretch(n, i, t)]) end--;
+    return end > i ? n->pass[stretch(n, i, end)] : 0;
 }
 
 /* One way through a stretch [i, t): pass to the cut j, keep what crosses it. */
 struct way {
-    size_t j, x, widest;       /* x: slots that j takes; widest: slots of the pass to it */
-    float pass;                /* seconds */
+    size_t j, x, widest; /* x: slots that j takes; widest: slots of the pass to it */
+    size_t there;        /* slots of what is there on all ways */
+    size_t first;        /* with fewer slots it is none */
+    float pass;          /* seconds */
     const float *left, *right; /* F of [i, j) and of [j, t) */
 };
 
-/* The way by the next cut; from one with j = i, that by the first. False behind the last. */
+/* In front of the first one. */
+static struct way no_way(const struct rw_nest *n, size_t i, size_t t)
+{
+    return (struct way){ .j = i, .there = n->finest ? slots_of(n, n->entering[t - 1]) : 0 };
+}
+
+/* The way by the next cut. False behind the last. */
 static bool next_way(const struct rw_nest *n, size_t i, size_t t, struct way *w)
 {
     const size_t j = ++w->j;
     if (j >= t) return false;
     const size_t before = j - 1 > i ? w->x : 0;
-    const size_t fresh = slots_of(n, n->crossing[stretch(n, j - 1, j)]);
-    const size_t there = n->finest ? slots_of(n, n->entering[t - 1]) : 0;
-    w->x = slots_of(n, n->crossing[stretch(n, i, j)]);
-    const size_t on_the_way = (w->x > before + fresh ? w->x : before + fresh) + there;
-    if (on_the_way > w->widest) w->widest = on_the_way;
-    w->pass += (float)n->seconds[j - 1];
+    w->x = n->wide[stretch(n, i, j)];
+    w->widest = most_of(w->widest, most_of(w->x, before + n->wide[stretch(n, j - 1, j)]) + w->there);
+    w->first = most_of(w->widest, most_of(n->least[stretch(n, i, j)], n->least[stretch(n, j, t)] + w->x));
+    w->pass = n->pass[stretch(n, i, j)];
     w->left = n->inside + stretch(n, i, j) * SLOTS;
     w->right = n->inside + stretch(n, j, t) * SLOTS;
     return true;
@@ -242,27 +264,24 @@ static void take_less(float *restrict best, float base, const float *left, const
     }
 }
 
-static size_t least_of(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 static void solve_stretch(struct rw_nest *n, size_t i, size_t t)
 {
     float *const best = n->inside + stretch(n, i, t) * SLOTS;
-    const size_t at_once = least_of(slots_of(n, all_bytes(n, i, t)), SLOTS);
+    const size_t at_once = n->kept[stretch(n, i, t)];
     const float seconds = all_seconds(n, i, t);
+    size_t least = at_once;
     for (size_t m = 0; m < SLOTS; m++) best[m] = m >= at_once ? seconds : INFINITY;
-    for (struct way w = { .j = i }; next_way(n, i, t, &w);)
-        take_less(best, w.pass, w.left, w.right, w.x, w.widest, at_once);
+    for (struct way w = no_way(n, i, t); next_way(n, i, t, &w); least = least_of(least, w.first))
+        take_less(best, w.pass, w.left, w.right, w.x, w.first, at_once);
+    n->least[stretch(n, i, t)] = (uint16_t)least;
 }
 
 /* What gave F(i, t, m), finite: the first of the best cuts, NO_CUT for all at once. */
 static uint8_t inside_choice(const struct rw_nest *n, size_t i, size_t t, size_t m)
 {
     const float best = n->inside[stretch(n, i, t) * SLOTS + m];
-    if (m >= slots_of(n, all_bytes(n, i, t))) return NO_CUT;
-    struct way w = { .j = i };
+    if (m >= n->kept[stretch(n, i, t)]) return NO_CUT;
+    struct way w = no_way(n, i, t);
     while (next_way(n, i, t, &w))
         if (m >= w.widest && w.pass + w.left[m] + w.right[m - w.x] == best) break;
     return (uint8_t)w.j;
@@ -273,10 +292,10 @@ static void solve_whole(struct rw_nest *n, size_t i)
     const size_t T = n->n_stages;
     const float *const last = n->inside + stretch(n, i, T) * SLOTS;
     float *const best = n->whole + i * SLOTS;
-    const size_t kept = least_of(slots_of(n, all_bytes(n, i, T)), SLOTS);
+    const size_t kept = n->kept[stretch(n, i, T)];
     for (size_t m = 0; m < SLOTS; m++) best[m] = m >= kept ? 0 : last[m];
     for (size_t j = i + 1; j < T; j++) {
-        const size_t x = slots_of(n, n->crossing[stretch(n, i, j)]);
+        const size_t x = n->wide[stretch(n, i, j)];
         take_less(best, 0, n->inside + stretch(n, i, j) * SLOTS, n->whole + j * SLOTS, x, x, kept);
     }
 }
@@ -287,10 +306,10 @@ static uint8_t whole_choice(const struct rw_nest *n, size_t i, size_t m)
 {
     const size_t T = n->n_stages;
     const float best = n->whole[i * SLOTS + m];
-    if (m >= slots_of(n, all_bytes(n, i, T))) return NO_CUT;
+    if (m >= n->kept[stretch(n, i, T)]) return NO_CUT;
     if (n->inside[stretch(n, i, T) * SLOTS + m] == best) return (uint8_t)T;
     for (size_t j = i + 1; j < T; j++) {
-        const size_t x = slots_of(n, n->crossing[stretch(n, i, j)]);
+        const size_t x = n->wide[stretch(n, i, j)];
         if (m >= x && n->inside[stretch(n, i, j) * SLOTS + m] + n->whole[j * SLOTS + m - x] == best) return (uint8_t)j;
     }
     return (uint8_t)T;
@@ -302,7 +321,8 @@ static uint64_t most_bytes(const struct rw_nest *n)
     uint64_t all = 0, largest = 0;
     for (size_t i = 0; i < n->n_stages; i++) {
         if (i) all += n->crossing[stretch(n, i - 1, i)];
-        if (all_bytes(n, i, i + 1) > largest) largest = all_bytes(n, i, i + 1);
+        const uint64_t bytes = n->late[stretch(n, i, i + 1)] + n->adjoint[i];
+        if (bytes > largest) largest = bytes;
     }
     return all + largest;
 }
@@ -346,6 +366,7 @@ static uint64_t slot_for(const struct rw_nest *n)
 static void solve(struct rw_nest *n)
 {
     n->slot = slot_for(n);
+    count_slots(n);
     for (size_t length = 1; length <= n->n_stages; length++)
         for (size_t i = 0; i + length <= n->n_stages; i++) solve_stretch(n, i, i + length);
     for (size_t i = n->n_stages; i-- > 0;) solve_whole(n, i);
@@ -364,11 +385,15 @@ rw_status rw_nest_init(struct rw_nest *n, const struct rw_replayable *g, const s
                            .adjoint = rw_calloc(T, sizeof *n->adjoint),
                            .entering = rw_calloc(T, sizeof *n->entering),
                            .seconds = rw_calloc(T, sizeof *n->seconds),
+                           .wide = rw_malloc(stretches * sizeof *n->wide),
+                           .kept = rw_malloc(stretches * sizeof *n->kept),
+                           .least = rw_malloc(stretches * sizeof *n->least),
+                           .pass = rw_malloc(stretches * sizeof *n->pass),
                            .inside = rw_malloc(stretches * SLOTS * sizeof *n->inside),
                            .whole = rw_malloc(T * SLOTS * sizeof *n->whole),
                            .recipe_slot = rw_malloc(SLOTS * sizeof *n->recipe_slot) };
     const bool has_all = n->cut && n->crossing && n->late && n->needed && n->adjoint && n->entering && n->seconds &&
-                         n->inside && n->whole && n->recipe_slot;
+                         n->wide && n->kept && n->least && n->pass && n->inside && n->whole && n->recipe_slot;
     rw_status status = has_all ? RW_OK : RW_ERR_MEMORY;
     if (!status && g->n_nodes) status = find_stages(n, none);
     if (status) rw_nest_finish(n);
@@ -378,8 +403,8 @@ rw_status rw_nest_init(struct rw_nest *n, const struct rw_replayable *g, const s
 
 void rw_nest_finish(struct rw_nest *n)
 {
-    void *const arrays[] = { n->cut,      n->crossing, n->late,   n->needed, n->adjoint,
-                             n->entering, n->seconds,  n->inside, n->whole,  n->recipe_slot };
+    void *const arrays[] = { n->cut,  n->crossing, n->late,  n->needed, n->adjoint, n->entering, n->seconds,
+                             n->wide, n->kept,     n->least, n->pass,   n->inside,  n->whole,    n->recipe_slot };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     *n = (struct rw_nest){ 0 };
 }
@@ -408,7 +433,7 @@ static rw_status build(struct builder *b, size_t i, size_t t, size_t m, uint32_t
         const rw_status status = build(b, i, j, m, child, depth + 1);
         if (status) return status;
         b->cut_depth[j] = (uint8_t)depth;
-        m -= slots_of(n, n->crossing[stretch(n, i, j)]);
+        m -= n->wide[stretch(n, i, j)];
         i = j;
     }
 }
@@ -428,7 +453,7 @@ static rw_status build_whole(struct builder *b, size_t m)
         const rw_status status = build(b, i, j, m, s, 1);
         if (status || j == n->n_stages) return status;
         b->cut_depth[j] = 0;
-        m -= slots_of(n, n->crossing[stretch(n, i, j)]);
+        m -= n->wide[stretch(n, i, j)];
         i = j;
     }
     return RW_OK;

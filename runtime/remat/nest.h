@@ -42,6 +42,10 @@ struct rw_nest {
     uint64_t *entering;    /* by stage: of gradients that are there when its backward begins */
     double *seconds;       /* by stage, of a replay */
     uint64_t slot;         /* bytes */
+    /* By stretch, for the recurrences: slots that cross its end, that it takes when all of it is there, the least for
+       which F is finite, each at most as many as there are; seconds of one replay. */
+    uint16_t *wide, *kept, *least;
+    float *pass;
     float *inside, *whole; /* F by stretch and slot, G by stage and slot */
     size_t n_recipes;
     uint32_t *recipe_slot; /* slots at which the step gets faster, from the most memory to the least */

@@ -292,7 +292,7 @@ rw_status rw_overlap(const struct rw_problem *p, const struct rw_choice *c, stru
                      struct rw_schedule *s)
 {
     s->n_waits = s->n_slots = 0;
-    if (!any_is_moved(c, s)) return RW_OK;
+    if (!s->moves || !any_is_moved(c, s)) return RW_OK;
     if (reserve(scratch, s)) return RW_ERR_MEMORY;
     struct planner w = { .p = p, .s = s, .scratch = scratch, .time = scratch->time, .trip = scratch->trip };
     find_trips(&w, c);

@@ -54,28 +54,14 @@ static rw_status add_segments(const struct rw_recipe *r, const struct rw_replaya
     return RW_OK;
 }
 
-static enum rw_why why_of(const struct rw_replayable *g, uint32_t base)
+/* Of a value that is dropped or moved, and of which the caller said nothing, or that it is to be replayed. */
+static struct rw_fate fate_of(struct rw_fate kept, uint8_t drop)
 {
-    const rw_tape *const t = g->p->t;
-    const struct rw_tensor *const x = rw_tape_value(t, base);
-    const struct rw_node *const node = &t->nodes[x->producer];
-    if (t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC)) return RW_WHY_EFFECT;
-    if (node->adjoint) return RW_WHY_ADJOINT;
-    if (g->p->wanted[base]) return RW_WHY_RESULT;
-    if (x->flags & RW_VALUE_SAVE) return RW_WHY_CALLER_SAVES;
-    if (x->flags & RW_VALUE_OFFLOAD) return RW_WHY_CALLER_MOVES;
-    return x->flags & RW_VALUE_RECOMPUTE ? RW_WHY_CALLER_REPLAYS : RW_WHY_BUDGET;
-}
-
-static struct rw_fate fate_of(enum rw_why why, uint8_t drop)
-{
-    struct rw_fate fate = { .why = (uint8_t)why };
+    struct rw_fate fate = { .why = kept.why };
     if (drop == RW_DROP_MOVED) return (struct rw_fate){ .what = RW_MOVE, .why = RW_WHY_BUDGET };
-    if (why == RW_WHY_CALLER_REPLAYS && !drop) drop = RW_DROP_ONCE;
-    if (why == RW_WHY_CALLER_MOVES) fate.what = RW_MOVE;
-    if (why != RW_WHY_CALLER_REPLAYS && why != RW_WHY_BUDGET) return fate;
+    if (kept.why != RW_WHY_CALLER_REPLAYS && kept.why != RW_WHY_BUDGET) return kept;
     if (drop == RW_DROP_ONCE) fate.what = RW_REPLAY;
-    if (drop >= RW_DROP_AT) fate.level = drop - RW_DROP_AT + 1u;
+    else fate.level = drop - RW_DROP_AT + 1u;
     return fate;
 }
 
@@ -84,15 +70,14 @@ rw_status rw_recipe_choose(const struct rw_recipe *r, const struct rw_replayable
     struct rw_choice c;
     rw_status status = rw_choice_init(&c, g->p);
     if (status) return status;
-    status = add_segments(r, g, &c);
-    for (uint32_t v = 0; !status && v < g->p->t->n_values; v++) {
-        const uint32_t value = g->value_of[v];
-        if (rw_problem_makes(g->p, v)) c.fate[v] = fate_of(why_of(g, v), value == RW_NONE_ID ? 0 : r->drop[value]);
-    }
+    if (r->n_stretches) status = add_segments(r, g, &c);
     if (status) {
         rw_choice_finish(&c);
         return status;
     }
+    if (g->p->t->n_values) memcpy(c.fate, g->kept, g->p->t->n_values * sizeof *c.fate);
+    for (uint32_t v = 0; v < g->n_values; v++)
+        if (r->drop[v]) c.fate[g->value[v]] = fate_of(g->kept[g->value[v]], r->drop[v]);
     assert(rw_choice_is_valid(&c, g->p));
     *ret_choice = c;
     return RW_OK;

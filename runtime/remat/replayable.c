@@ -20,10 +20,11 @@ static bool reserve(struct rw_replayable *g, size_t nodes, size_t values)
     g->last_read = rw_malloc(values * sizeof *g->last_read);
     g->late = rw_calloc(values, sizeof *g->late);
     g->flags = rw_calloc(values, sizeof *g->flags);
+    g->kept = rw_calloc(t->n_values, sizeof *g->kept);
     g->value_of = rw_malloc(t->n_values * sizeof *g->value_of);
     g->place_of = rw_malloc(t->n_nodes * sizeof *g->place_of);
     return g->node && g->seconds && g->input_at && g->output_at && g->value && g->maker && g->bytes && g->last_read &&
-           g->late && g->flags && g->value_of && g->place_of;
+           g->late && g->flags && g->kept && g->value_of && g->place_of;
 }
 
 /* Does the caller ask for one of its outputs to be made again? The others are made with it. */
@@ -51,6 +52,32 @@ static uint8_t flags_of(const struct rw_problem *p, uint32_t base)
     const bool free = p->wanted[base] || (x->flags & RW_VALUE_OFFLOAD);
     const bool waits = rw_policy_may_move(p, p->targets.request->policy, base);
     return (uint8_t)((free ? RW_IS_FREE : 0) | (fixed ? RW_IS_FIXED : 0) | (waits ? RW_MAY_WAIT : 0));
+}
+
+static enum rw_why why_of(const struct rw_problem *p, uint32_t base)
+{
+    const rw_tape *const t = p->t;
+    const struct rw_tensor *const x = rw_tape_value(t, base);
+    const struct rw_node *const node = &t->nodes[x->producer];
+    if (t->ctx->ops[node->op]->flags & (RW_OP_STATEFUL | RW_OP_NONDETERMINISTIC)) return RW_WHY_EFFECT;
+    if (node->adjoint) return RW_WHY_ADJOINT;
+    if (p->wanted[base]) return RW_WHY_RESULT;
+    if (x->flags & RW_VALUE_SAVE) return RW_WHY_CALLER_SAVES;
+    if (x->flags & RW_VALUE_OFFLOAD) return RW_WHY_CALLER_MOVES;
+    return x->flags & RW_VALUE_RECOMPUTE ? RW_WHY_CALLER_REPLAYS : RW_WHY_BUDGET;
+}
+
+/* What the caller asked to be moved or replayed is, whatever is chosen. */
+static void list_fates(struct rw_replayable *g)
+{
+    for (uint32_t v = 0; v < g->p->t->n_values; v++) {
+        if (!rw_problem_makes(g->p, v)) continue;
+        const enum rw_why why = why_of(g->p, v);
+        const enum rw_what what = why == RW_WHY_CALLER_MOVES     ? RW_MOVE
+                                  : why == RW_WHY_CALLER_REPLAYS ? RW_REPLAY
+                                                                 : RW_KEEP;
+        g->kept[v] = (struct rw_fate){ .what = (uint8_t)what, .why = (uint8_t)why };
+    }
 }
 
 static void add_output(struct rw_replayable *g, uint32_t base, uint32_t place)
@@ -151,6 +178,7 @@ rw_status rw_replayable_init(struct rw_replayable *g, const struct rw_problem *p
     }
     rw_status status = reserve(g, nodes, values) ? RW_OK : RW_ERR_MEMORY;
     if (!status) status = fill(g);
+    if (!status) list_fates(g);
     if (status) rw_replayable_finish(g);
     return status;
 }
@@ -158,7 +186,7 @@ rw_status rw_replayable_init(struct rw_replayable *g, const struct rw_problem *p
 void rw_replayable_finish(struct rw_replayable *g)
 {
     void *const arrays[] = { g->node, g->seconds, g->input_at, g->input, g->output_at, g->value, g->maker, g->bytes,
-                             g->last_read, g->late, g->flags, g->value_of, g->place_of };
+                             g->last_read, g->late, g->flags, g->kept, g->value_of, g->place_of };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
     *g = (struct rw_replayable){ 0 };
 }

@@ -11,7 +11,7 @@
 #ifndef RW_REMAT_REPLAYABLE_H
 #define RW_REMAT_REPLAYABLE_H
 
-#include "autodiff/problem.h"
+#include "remat/choice.h"
 
 enum rw_replayable_flag {
     RW_IS_FREE = 1 << 0, /* asked for, read by a commit, or moved out by the caller: it is there and takes nothing */
@@ -34,6 +34,7 @@ struct rw_replayable {
     uint32_t *last_read; /* value -> the last place of forward that reads it; its maker's when none does */
     uint32_t *late;      /* value -> the last place in the problem's order of an adjoint node that reads it; 0: none */
     uint8_t *flags;      /* value -> enum rw_replayable_flag */
+    struct rw_fate *kept; /* base value of the tape -> its fate where all is kept that may be */
     uint32_t *value_of;  /* base value of the tape -> value, RW_NONE_ID */
     uint32_t *place_of;  /* node of the tape -> place, the first of several, RW_NONE_ID */
     size_t cap_input;

@@ -19,14 +19,9 @@ struct emitter {
     struct rw_order_scratch *s;
 };
 
-static uint32_t operand_base(const rw_tape *t, const struct rw_node *node, uint32_t i)
-{
-    return rw_tape_base(t, t->operands[node->first_input + i]);
-}
-
 static bool drops(const struct emitter *e, uint32_t base)
 {
-    return !e->p->given[base] && rw_fate_drops(&e->choice->fate[base]);
+    return e->s->dropped[base];
 }
 
 /* ---- buffers, sources, results ---- */
@@ -60,6 +55,38 @@ static int by_gradient(const void *pa, const void *pb)
     const struct rw_read_gradient *const a = pa, *const b = pb;
     if (a->gradient != b->gradient) return a->gradient < b->gradient ? -1 : 1;
     return a->buffer < b->buffer ? -1 : a->buffer > b->buffer;
+}
+
+/* Do the gradients come in the order of the last schedule? Nearly always: adjoint nodes have one order. */
+static bool come_as_before(const struct rw_gradient_order *o, const struct rw_schedule *s)
+{
+    if (o->n != s->n_read_gradients) return false;
+    for (size_t i = 0; i < o->n; i++)
+        if (o->gradient[i] != s->read_gradients[i].gradient) return false;
+    return true;
+}
+
+/* They were noted in the order of their buffers. */
+static rw_status sort_read_gradients(struct rw_gradient_order *o, struct rw_schedule *s)
+{
+    const size_t n = s->n_read_gradients;
+    size_t cap_gradient = o->cap, cap_from = o->cap;
+    if (!n) return RW_OK;
+    if (!rw_grow(&o->gradient, &cap_gradient, 0, n, sizeof *o->gradient) ||
+        !rw_grow(&o->from, &cap_from, 0, n, sizeof *o->from) || !rw_grow(&o->read, &o->cap, 0, n, sizeof *o->read))
+        return RW_ERR_MEMORY;
+    if (!come_as_before(o, s)) {
+        for (uint32_t i = 0; i < n; i++) {
+            o->gradient[i] = s->read_gradients[i].gradient;
+            o->read[i] = (struct rw_read_gradient){ o->gradient[i], i };
+        }
+        qsort(o->read, n, sizeof *o->read, by_gradient);
+        for (size_t i = 0; i < n; i++) o->from[i] = o->read[i].buffer;
+        o->n = n;
+    }
+    memcpy(o->read, s->read_gradients, n * sizeof *o->read);
+    for (size_t i = 0; i < n; i++) s->read_gradients[i] = o->read[o->from[i]];
+    return RW_OK;
 }
 
 /* A value that is there before anything runs. */
@@ -109,7 +136,7 @@ static uint32_t target_buffer(struct emitter *e, const struct rw_target *target,
 static uint32_t committed_buffer(struct emitter *e, const struct rw_node *node, uint32_t base)
 {
     const uint32_t written = node->n_inputs - node->n_outputs + (base - node->first_output);
-    const uint32_t source = e->out->buffers[e->s->buffer[operand_base(e->t, node, written)]].source;
+    const uint32_t source = e->out->buffers[e->s->buffer[rw_problem_input(e->p, node, written)]].source;
     const struct rw_source *const s = &e->out->sources[source];
     if (s->kind != RW_SOURCE_ADDEND && s->kind != RW_SOURCE_OLD)
         return add_buffer(e->out, (struct rw_buffer){ .value = base, .first = UINT32_MAX, .source = source });
@@ -120,7 +147,7 @@ static uint32_t committed_buffer(struct emitter *e, const struct rw_node *node, 
 /* The buffer that a node's output is written to in this action. */
 static uint32_t output_buffer(struct emitter *e, const struct rw_node *node, uint32_t base, uint8_t kind)
 {
-    const uint64_t bytes = rw_tensor_bytes(rw_tape_value(e->t, base));
+    const uint64_t bytes = e->p->bytes[base];
     if (kind == RW_ACTION_COMMIT) return committed_buffer(e, node, base);
     const uint32_t target = kind == RW_ACTION_REPLAY ? RW_NONE_ID : e->p->target_of[base];
     if (target != RW_NONE_ID) return target_buffer(e, &e->p->targets.target[target], base, bytes);
@@ -174,11 +201,20 @@ static rw_status add_inputs(struct emitter *e, const struct rw_node *node, uint8
 {
     const bool commits = kind == RW_ACTION_COMMIT;
     for (uint32_t i = 0; i < node->n_inputs; i++) {
-        const uint32_t b = commits ? rw_problem_read_by_commit(e->p, node, i) : operand_base(e->t, node, i);
+        const uint32_t b = commits ? rw_problem_read_by_commit(e->p, node, i) : rw_problem_input(e->p, node, i);
         uint32_t buffer = find(e, b);
         if (buffer == RW_NONE_ID && e->p->given[b]) buffer = e->s->buffer[b] = given_buffer(e, b);
         if (!touch(e->out, buffer, false)) return RW_ERR_MEMORY;
     }
+    return RW_OK;
+}
+
+/* What a replay makes for the whole step is there from now on, unless forward still reads what it made itself. */
+static rw_status note_replay(struct emitter *e, uint32_t base, uint32_t buffer)
+{
+    if (e->choice->fate[base].level || e->s->early[base])
+        return rw_visits_note(&e->s->visits, base, serving(e, base), buffer);
+    e->s->buffer[base] = buffer;
     return RW_OK;
 }
 
@@ -190,7 +226,7 @@ static rw_status add_outputs(struct emitter *e, const struct rw_node *node, uint
         const uint32_t buffer = output_buffer(e, node, b, kind);
         if (!touch(e->out, buffer, true)) return RW_ERR_MEMORY;
         if (kind == RW_ACTION_REPLAY) {
-            const rw_status status = drops(e, b) ? rw_visits_note(&e->s->visits, b, serving(e, b), buffer) : RW_OK;
+            const rw_status status = drops(e, b) ? note_replay(e, b, buffer) : RW_OK;
             if (status) return status;
         } else if (!e->p->given[b] && (!drops(e, b) || e->s->early[b])) {
             e->s->buffer[b] = buffer;
@@ -218,7 +254,7 @@ static rw_status emit(struct emitter *e, uint32_t n, uint8_t kind)
     if (!status) status = add_outputs(e, node, kind);
     if (!status) status = add_workspace(e, n);
     for (uint32_t i = 0; kind == RW_ACTION_FORWARD && i < node->n_inputs; i++)
-        read_early(e, operand_base(e->t, node, i));
+        read_early(e, rw_problem_input(e->p, node, i));
     action.n_words = (uint16_t)(s->n_refs - action.word);
     s->actions[s->n_actions++] = action;
     return status;
@@ -256,7 +292,7 @@ static rw_status demand(struct emitter *e, uint32_t base)
         const struct rw_node *const node = &e->t->nodes[n];
         const size_t before = s->n_stack;
         for (uint32_t i = 0; !status && i < node->n_inputs; i++) {
-            const uint32_t in = operand_base(e->t, node, i);
+            const uint32_t in = rw_problem_input(e->p, node, i);
             if (!is_there(e, in)) status = push(s, in);
         }
         if (status || s->n_stack > before) continue;
@@ -270,7 +306,7 @@ static rw_status emit_backward(struct emitter *e, uint32_t n)
 {
     const struct rw_node *const node = &e->t->nodes[n];
     rw_status status = rw_visits_enter(&e->s->visits, e->choice->segment_of[n]);
-    for (uint32_t i = 0; !status && i < node->n_inputs; i++) status = demand(e, operand_base(e->t, node, i));
+    for (uint32_t i = 0; !status && i < node->n_inputs; i++) status = demand(e, rw_problem_input(e->p, node, i));
     return status ? status : emit(e, n, RW_ACTION_BACKWARD);
 }
 
@@ -291,7 +327,7 @@ static rw_status emit_all(struct emitter *e)
     const struct rw_problem *const p = e->p;
     rw_status status = RW_OK;
     bool late = false, own = false;
-    for (size_t i = 0; !status && i < p->n_order; i++) {
+    for (size_t i = e->s->front.n; !status && i < p->n_order; i++) {
         const uint32_t n = p->order[i];
         if (n >= p->mark.nodes && !own) e->out->n_before = e->out->n_actions;
         own |= n >= p->mark.nodes;
@@ -308,43 +344,6 @@ static rw_status emit_all(struct emitter *e)
     return status ? status : emit_commits(e);
 }
 
-/* How often forward reads what is dropped: until the last time it is there. */
-static void count_early_reads(struct emitter *e)
-{
-    for (size_t i = 0; i < e->p->n_order; i++) {
-        const struct rw_node *const node = &e->t->nodes[e->p->order[i]];
-        for (uint32_t k = 0; !node->adjoint && k < node->n_inputs; k++) {
-            const uint32_t b = operand_base(e->t, node, k);
-            if (drops(e, b)) e->s->early[b]++;
-        }
-    }
-}
-
-static rw_status reset(struct rw_order_scratch *s, const struct rw_problem *p, const struct rw_choice *c)
-{
-    const size_t n = p->t->n_values;
-    if (s->cap_values < n) {
-        rw_free(s->buffer);
-        rw_free(s->early);
-        s->buffer = rw_malloc(n * sizeof *s->buffer);
-        s->early = rw_malloc(n * sizeof *s->early);
-        s->cap_values = s->buffer && s->early ? n : 0;
-    }
-    if (s->cap_values < n) return RW_ERR_MEMORY;
-    for (size_t v = 0; v < n; v++) s->buffer[v] = RW_NONE_ID;
-    if (n) memset(s->early, 0, n * sizeof *s->early);
-    return rw_visits_init(&s->visits, c);
-}
-
-void rw_order_scratch_finish(struct rw_order_scratch *s)
-{
-    rw_free(s->buffer);
-    rw_free(s->early);
-    rw_free(s->stack);
-    rw_visits_finish(&s->visits);
-    *s = (struct rw_order_scratch){ 0 };
-}
-
 static void clear(struct rw_schedule *s)
 {
     s->n_actions = s->n_refs = s->n_buffers = s->n_sources = s->n_read_gradients = s->n_results = s->n_forward = 0;
@@ -353,17 +352,132 @@ static void clear(struct rw_schedule *s)
     s->results_bytes = 0;
 }
 
+/* ---- the front ---- */
+
+/* How often forward reads a value behind the front: until the last time it is there. */
+static void count_early_reads(const struct emitter *e, struct rw_front *front)
+{
+    const struct rw_problem *const p = e->p;
+    if (e->t->n_values) memset(front->early, 0, e->t->n_values * sizeof *front->early);
+    for (size_t i = front->n; i < p->n_order; i++) {
+        const struct rw_node *const node = &e->t->nodes[p->order[i]];
+        for (uint32_t k = 0; !node->adjoint && k < node->n_inputs; k++) front->early[rw_problem_input(p, node, k)]++;
+    }
+}
+
+static rw_status make_front(const struct emitter *e)
+{
+    const struct rw_problem *const p = e->p;
+    struct rw_front *const front = &e->s->front;
+    struct emitter first = *e;
+    rw_status status = RW_OK;
+    first.out = &front->schedule;
+    front->of = 0;
+    clear(&front->schedule);
+    for (size_t v = 0; v < p->t->n_values; v++) {
+        e->s->buffer[v] = RW_NONE_ID;
+        e->s->dropped[v] = false;
+    }
+    for (front->n = 0; !status && front->n < p->n_order; front->n++) {
+        const uint32_t n = p->order[front->n];
+        if (n >= p->mark.nodes || p->t->nodes[n].adjoint) break;
+        status = emit(&first, n, RW_ACTION_FORWARD);
+    }
+    if (status) return status;
+    if (p->t->n_values) memcpy(front->buffer, e->s->buffer, p->t->n_values * sizeof *front->buffer);
+    count_early_reads(e, front);
+    front->of = p->serial;
+    return RW_OK;
+}
+
+static bool copy(void *array, size_t *capacity, size_t *n, const void *from, size_t n_from, size_t size)
+{
+    void *to;
+    if (!rw_grow(array, capacity, 0, n_from, size)) return false;
+    memcpy(&to, array, sizeof to); /* as in rw_grow_array() */
+    if (n_from) memcpy(to, from, n_from * size);
+    *n = n_from;
+    return true;
+}
+
+static bool copy_schedule(struct rw_schedule *to, const struct rw_schedule *from)
+{
+    clear(to);
+    to->results_bytes = from->results_bytes;
+    return copy(&to->actions, &to->cap_actions, &to->n_actions, from->actions, from->n_actions, sizeof *to->actions) &&
+           copy(&to->refs, &to->cap_refs, &to->n_refs, from->refs, from->n_refs, sizeof *to->refs) &&
+           copy(&to->buffers, &to->cap_buffers, &to->n_buffers, from->buffers, from->n_buffers, sizeof *to->buffers) &&
+           copy(&to->sources, &to->cap_sources, &to->n_sources, from->sources, from->n_sources, sizeof *to->sources) &&
+           copy(&to->read_gradients, &to->cap_read_gradients, &to->n_read_gradients, from->read_gradients,
+                from->n_read_gradients, sizeof *to->read_gradients) &&
+           copy(&to->results, &to->cap_results, &to->n_results, from->results, from->n_results, sizeof *to->results);
+}
+
+/* What is dropped and not read by forward any more is gone behind the front. */
+static rw_status begin(struct emitter *e)
+{
+    const struct rw_front *const front = &e->s->front;
+    const size_t n = e->t->n_values;
+    if (front->of != e->p->serial) {
+        const rw_status status = make_front(e);
+        if (status) return status;
+    }
+    bool moves = false;
+    for (size_t v = 0; v < n; v++) {
+        const bool dropped = !e->p->given[v] && rw_fate_drops(&e->choice->fate[v]);
+        moves |= e->choice->fate[v].what == RW_MOVE;
+        e->s->dropped[v] = dropped;
+        e->s->buffer[v] = dropped && !front->early[v] ? RW_NONE_ID : front->buffer[v];
+    }
+    if (n) memcpy(e->s->early, front->early, n * sizeof *e->s->early);
+    e->out->moves = moves;
+    return copy_schedule(e->out, &front->schedule) ? RW_OK : RW_ERR_MEMORY;
+}
+
+/* ---- the whole ---- */
+
+static void free_by_value(struct rw_order_scratch *s)
+{
+    void *const arrays[] = { s->dropped, s->buffer, s->early, s->front.buffer, s->front.early };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) rw_free(arrays[i]);
+}
+
+static rw_status reserve(struct rw_order_scratch *s, size_t n)
+{
+    if (s->cap_values >= n) return RW_OK;
+    free_by_value(s);
+    s->front.of = 0;
+    s->dropped = rw_malloc(n * sizeof *s->dropped);
+    s->buffer = rw_malloc(n * sizeof *s->buffer);
+    s->early = rw_malloc(n * sizeof *s->early);
+    s->front.buffer = rw_malloc(n * sizeof *s->front.buffer);
+    s->front.early = rw_malloc(n * sizeof *s->front.early);
+    const bool has_all = s->dropped && s->buffer && s->early && s->front.buffer && s->front.early;
+    s->cap_values = has_all ? n : 0;
+    return has_all ? RW_OK : RW_ERR_MEMORY;
+}
+
+void rw_order_scratch_finish(struct rw_order_scratch *s)
+{
+    free_by_value(s);
+    rw_schedule_finish(&s->front.schedule);
+    rw_free(s->reads.gradient);
+    rw_free(s->reads.from);
+    rw_free(s->reads.read);
+    rw_free(s->stack);
+    rw_visits_finish(&s->visits);
+    *s = (struct rw_order_scratch){ 0 };
+}
+
 rw_status rw_order(const struct rw_problem *p, const struct rw_choice *c, struct rw_order_scratch *scratch,
                    struct rw_schedule *s)
 {
     struct emitter e = { .p = p, .t = p->t, .choice = c, .out = s, .s = scratch };
-    clear(s);
-    rw_status status = reset(scratch, p, c);
-    if (!status) {
-        count_early_reads(&e);
-        status = emit_all(&e);
-        if (s->n_read_gradients) qsort(s->read_gradients, s->n_read_gradients, sizeof *s->read_gradients, by_gradient);
-    }
+    rw_status status = reserve(scratch, p->t->n_values);
+    if (!status) status = begin(&e);
+    if (!status) status = rw_visits_init(&scratch->visits, c);
+    if (!status) status = emit_all(&e);
+    if (!status) status = sort_read_gradients(&scratch->reads, s);
     assert(status || rw_schedule_is_valid(p, c, s));
     return status;
 }

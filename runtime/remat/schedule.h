@@ -135,6 +135,7 @@ struct rw_schedule {
     size_t n_read_gradients, cap_read_gradients;
     struct rw_result *results;
     size_t n_results, cap_results;
+    bool moves; /* the choice moves some value: waits and slots are yet to come (overlap.h) */
     struct rw_wait *waits; /* in the order of the actions that wait; empty for a schedule of one lane */
     size_t n_waits, cap_waits;
     struct rw_life *slots; /* outside the device */
@@ -144,9 +145,26 @@ struct rw_schedule {
     uint64_t results_bytes;
 };
 
+/* The nodes of forward that every schedule of a problem begins with, whatever is chosen: emitted once. */
+struct rw_front {
+    uint64_t of; /* the problem's serial; 0: of none */
+    size_t n;    /* of the problem's order: up to the first node of any backward */
+    struct rw_schedule schedule;
+    uint32_t *buffer; /* base value -> the buffer that it has behind them when nothing is dropped */
+    uint32_t *early;  /* base value -> reads of forward still to come behind them */
+};
+
 /* What ordering works with. All zero is empty; its memory is used again by the next schedule that is made with it. */
 struct rw_order_scratch {
-    uint32_t *buffer; /* base value -> the buffer that forward or backward itself made, while it is there */
+    struct rw_front front;
+    struct rw_gradient_order {
+        uint32_t *gradient, *from; /* as the last schedule read them; which of them comes where when they are sorted */
+        struct rw_read_gradient *read;
+        size_t n, cap;
+    } reads;
+    bool *dropped;    /* base value -> given up after the reads of forward */
+    uint32_t *buffer; /* base value -> its buffer while it is there for every visit: forward or backward itself made it,
+                         or a replay for the whole step */
     uint32_t *early;  /* base value that is dropped -> reads of forward still to come */
     size_t cap_values;
     struct rw_visits visits;

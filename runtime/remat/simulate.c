@@ -52,6 +52,14 @@ static void count_bytes(const struct rw_schedule *s, uint64_t alignment, struct 
     }
 }
 
+/* One action behind the other. */
+static double sum_up(const struct rw_problem *p, const struct rw_schedule *s)
+{
+    double seconds = 0;
+    for (size_t i = 0; i < s->n_actions; i++) seconds += rw_problem_seconds(p, s->actions[i].node);
+    return seconds;
+}
+
 /* The lanes side by side: an action of another lane begins behind the compute before it, compute stands where it waits,
    and loses what copying takes of its cores. */
 static double predict(const struct rw_problem *p, const struct rw_schedule *s, double *end)
@@ -75,25 +83,32 @@ static double predict(const struct rw_problem *p, const struct rw_schedule *s, d
     return lane[RW_LANE_COMPUTE];
 }
 
+/* What choices are compared by. *ret_n: how many lives the scratch has now. */
+static rw_status count_in_brief(const struct rw_problem *p, const struct rw_schedule *s,
+                                struct rw_sweep_scratch *scratch, struct rw_cost_of_schedule *ret, size_t *ret_n)
+{
+    const uint64_t alignment = p->t->ctx->device->alignment;
+    if (reserve(scratch, s->n_buffers, s->n_actions)) return RW_ERR_MEMORY;
+    const size_t n = list_lives(s, scratch);
+    const struct rw_live_peak all = rw_lives_sweep(scratch->life, NULL, n, alignment, scratch->delta, s->n_actions);
+    *ret = (struct rw_cost_of_schedule){ .peak = all.bytes, .peak_action = all.action };
+    for (size_t i = 0; i < s->n_slots; i++) ret->moved += s->slots[i].bytes; /* each comes back once */
+    ret->seconds = s->n_slots ? predict(p, s, scratch->end) : sum_up(p, s);
+    /* what was moved comes back from as far away as what no cache holds */
+    ret->seconds += rw_memory_seconds(p->memory, ret->peak + ret->moved);
+    *ret_n = n;
+    return RW_OK;
+}
+
 rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule *s, struct rw_sweep_scratch *scratch,
                            struct rw_cost_of_schedule *ret)
 {
     const uint64_t alignment = p->t->ctx->device->alignment;
-    if (reserve(scratch, s->n_buffers, s->n_actions)) return RW_ERR_MEMORY;
-    *ret = (struct rw_cost_of_schedule){ 0 };
-    const size_t n = list_lives(s, scratch);
-    const struct rw_live_peak all = rw_lives_sweep(scratch->life, NULL, n, alignment, scratch->delta, s->n_actions);
+    size_t n = 0;
+    if (count_in_brief(p, s, scratch, ret, &n)) return RW_ERR_MEMORY;
     ret->replayed = rw_lives_sweep(scratch->life, scratch->keep, n, alignment, scratch->delta, s->n_actions).bytes;
-    ret->peak = all.bytes;
-    ret->peak_action = all.action;
     count_bytes(s, alignment, ret);
-    for (size_t i = 0; i < s->n_actions; i++) {
-        const struct rw_action *const a = &s->actions[i];
-        ret->n_replays += a->kind == RW_ACTION_REPLAY;
-        if (a->kind == RW_ACTION_IN) ret->moved += s->buffers[s->refs[a->word]].bytes;
-    }
-    /* what was moved comes back from as far away as what no cache holds */
-    ret->seconds = predict(p, s, scratch->end) + rw_memory_seconds(p->memory, ret->peak + ret->moved);
+    for (size_t i = 0; i < s->n_actions; i++) ret->n_replays += s->actions[i].kind == RW_ACTION_REPLAY;
     return RW_OK;
 }
 
@@ -105,14 +120,28 @@ void rw_simulation_finish(struct rw_simulation *sim)
     rw_sweep_scratch_finish(&sim->sweep);
 }
 
-rw_status rw_simulate(const struct rw_problem *p, const struct rw_choice *c, struct rw_simulation *sim,
-                      struct rw_cost_of_schedule *ret)
+static rw_status make_schedule(const struct rw_problem *p, const struct rw_choice *c, struct rw_simulation *sim)
 {
     rw_status status = rw_order(p, c, &sim->order, &sim->schedule);
     if (!status) status = rw_updates_early(p, &sim->schedule);
     if (!status) status = rw_overlap(p, c, &sim->overlap, &sim->schedule);
     if (status) return status;
-    rw_merge_in_place(p->t, &sim->schedule);
+    rw_merge_in_place(p, &sim->schedule);
     assert(rw_schedule_is_valid(p, c, &sim->schedule));
-    return rw_schedule_cost(p, &sim->schedule, &sim->sweep, ret);
+    return RW_OK;
+}
+
+rw_status rw_simulate(const struct rw_problem *p, const struct rw_choice *c, struct rw_simulation *sim,
+                      struct rw_cost_of_schedule *ret)
+{
+    const rw_status status = make_schedule(p, c, sim);
+    return status ? status : rw_schedule_cost(p, &sim->schedule, &sim->sweep, ret);
+}
+
+rw_status rw_simulate_briefly(const struct rw_problem *p, const struct rw_choice *c, struct rw_simulation *sim,
+                              struct rw_cost_of_schedule *ret)
+{
+    size_t n;
+    const rw_status status = make_schedule(p, c, sim);
+    return status ? status : count_in_brief(p, &sim->schedule, &sim->sweep, ret, &n);
 }

@@ -49,4 +49,8 @@ void rw_simulation_finish(struct rw_simulation *sim);
 rw_status rw_simulate(const struct rw_problem *p, const struct rw_choice *c, struct rw_simulation *sim,
                       struct rw_cost_of_schedule *ret);
 
+/* The same for who compares choices: peak, moved and seconds alone. */
+rw_status rw_simulate_briefly(const struct rw_problem *p, const struct rw_choice *c, struct rw_simulation *sim,
+                              struct rw_cost_of_schedule *ret);
+
 #endif

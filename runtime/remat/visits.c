@@ -10,8 +10,8 @@ rw_status rw_visits_init(struct rw_visits *v, const struct rw_choice *c)
     v->choice = c;
     v->depth = 0;
     v->last_id = 1;
+    if (v->n_made) memset(v->made, 0, v->cap_made * sizeof *v->made);
     v->n_made = 0;
-    if (v->cap_made) memset(v->made, 0, v->cap_made * sizeof *v->made);
     if (!rw_grow(&v->path, &v->cap_path, 0, 1, sizeof *v->path)) return RW_ERR_MEMORY;
     v->path[0] = (struct rw_visit){ .segment = 0, .id = 1 };
     return RW_OK;

@@ -123,7 +123,7 @@ Test(overlap, copies_stand_around_what_they_read_and_bring)
         cr_assert_gt(sim.schedule.n_actions, computed);
         check_trips(&s, &sim.schedule);
         check_order(&sim.schedule);
-        rw_merge_in_place(s.b.t, &sim.schedule);
+        rw_merge_in_place(&s.problem, &sim.schedule);
         cr_assert(rw_schedule_is_valid(&s.problem, &s.choice, &sim.schedule));
         cr_assert_eq(rw_schedule_cost(&s.problem, &sim.schedule, &sim.sweep, &cost), RW_OK);
         cr_assert_eq(cost.n_replays, 0);
