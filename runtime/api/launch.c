@@ -8,6 +8,7 @@
  */
 #include "autodiff/roots.h"
 #include "plan/cache.h"
+#include "plan/fits.h"
 #include "record/kept_codes.h"
 #include "run/advance.h"
 #include "base/alloc.h"
@@ -115,6 +116,7 @@ static rw_status plan_of(rw_graph *g, rw_plan **ret_plan)
         status = request.recorders ? rw_plan_build(t, &request, ret_plan) : rw_plan_get(t, &request, ret_plan);
     end_passes(g);
     if (!status && !request.recorders) (*ret_plan)->references++;
+    if (!status && (status = rw_plan_check_size(t, &request, *ret_plan))) rw_plan_release(*ret_plan);
     t->n_held = n_held;
     rw_free(used_up);
     return status;

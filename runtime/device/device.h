@@ -38,6 +38,8 @@ struct rw_device_fns {
     /* The same, all zero; on the host's memory large blocks take some only when they are touched. */
     void *(*alloc_zero)(void *state, size_t bytes);
     void (*free)(void *state, void *p);
+    /* The most that alloc() could give where nothing else is in use; UINT64_MAX: nobody says. */
+    uint64_t (*memory)(void *state);
     /* The caller's side may be host memory or the device's own. When upload() returns, `from` has been read. */
     rw_status (*upload)(void *state, void *to, const void *from, size_t bytes);
     rw_status (*download)(void *state, void *to, const void *from, size_t bytes);

@@ -182,6 +182,15 @@ static void reverse(rw_point *points, size_t n)
     }
 }
 
+rw_status rw_budget_least(const struct rw_problem *p, const struct rw_policy *policy, uint64_t *ret_bytes)
+{
+    struct search s = { .p = p };
+    rw_status status = find_frontier(&s, policy);
+    if (!status) status = find_least(&s, ret_bytes);
+    finish(&s);
+    return status;
+}
+
 rw_status rw_budget_limits(const struct rw_problem *p, const struct rw_policy *policy, uint64_t bytes,
                            uint64_t *ret_least, double *ret_bound)
 {

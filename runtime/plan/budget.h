@@ -37,6 +37,9 @@ uint64_t rw_gradients_to_come(const struct rw_problem *p);
 rw_status rw_budget_points(const struct rw_problem *p, const struct rw_policy *policy, rw_point **ret_points,
                            size_t *ret_n);
 
+/* The least arena that a budget can ask for, whatever the policy's own is. RW_ERR_MEMORY is not recorded. */
+rw_status rw_budget_least(const struct rw_problem *p, const struct rw_policy *policy, uint64_t *ret_bytes);
+
 /*
  * The least arena that a budget can ask for; the seconds that no choice within so many bytes can be below: where values
  * may move, what runs without any replay. RW_ERR_MEMORY is not recorded.

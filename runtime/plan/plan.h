@@ -81,6 +81,7 @@ struct rw_plan {
     size_t n_roots;
     bool seeded; /* with gradients that are given when it runs; false: with ones */
 
+    bool fits; /* the device could hold the arena: fits.h has asked */
     uint64_t arena_bytes, results_bytes;
     uint64_t beside_bytes; /* the problem's */
     uint64_t total_bytes;  /* of a policy `total:`: most that the context may hold while it runs; 0: no bound */

@@ -2,6 +2,7 @@
 #include "run/advance.h"
 
 #include "plan/cache.h"
+#include "plan/fits.h"
 #include "base/alloc.h"
 #include "record/own_ops.h"
 #include "run/sources.h"
@@ -237,7 +238,8 @@ rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_ru
     }
     rw_run_end(stopped); /* nobody will go on with it, or not with so much */
     rw_plan *plan;
-    const rw_status status = rw_plan_get(t, request, &plan);
+    rw_status status = rw_plan_get(t, request, &plan);
+    if (!status) status = rw_plan_check_size(t, request, plan);
     return status ? status : rw_run_make(t, plan, 0, ret_run);
 }
 

@@ -582,6 +582,59 @@ Test(budgets, a_step_beyond_the_machine_is_refused_before_it_runs)
     fixture_close(&b);
 }
 
+/* 48 values of a sixteenth of the device's memory each. */
+static rw_tensor *too_large(struct fixture *b, rw_tensor *p, uint64_t all)
+{
+    rw_tensor *x = rw_broadcast_to(b->t, p, RW_SHAPE((int64_t)(all / 16 / sizeof(float))));
+    for (int i = 0; i < 48; i++) x = counted_square(b->t, x, i % COUNTERS);
+    return rw_sum(b->t, x, RW_ALL_AXES, false);
+}
+
+/* Where a budget would do, the call says which one: the least. Nothing has run, gradients are what they were. */
+Test(budgets, a_step_beyond_the_machine_names_the_least_budget_that_would_do)
+{
+    struct fixture b = fixture_open(17, 2);
+    const uint64_t all = b.ctx->device->memory(b.ctx->device_state);
+    if (all >> 37) cr_skip_test("more than this machine has is more than a plan can address");
+    rw_tensor *const p = normal(&b, "p", RW_SHAPE(1));
+    size_t bytes;
+    rw_prediction plan;
+    cr_assert_eq(rw_backward(b.t, rw_sum(b.t, counted_square(b.t, p, 0), RW_ALL_AXES, false)), RW_OK);
+    rw_tape_reset(b.t);
+    unsigned char *const before = all_gradients(b.ctx, &bytes);
+    counted_clear();
+    for (int by_graph = 0; by_graph < 2; by_graph++) {
+        rw_graph *g = NULL;
+        char part[64], budget[64];
+        unsigned long long arena, there, least;
+        rw_tensor *const loss = too_large(&b, p, all);
+        const rw_status status = by_graph ? rw_graph_create(&g, b.t, loss, NULL) : rw_backward(b.t, loss);
+        cr_assert_eq(status, RW_ERR_MEMORY, "%d: %s", by_graph, rw_error_message(b.ctx));
+        const char *const said = strstr(rw_error_message(b.ctx), "the arena takes ");
+        cr_assert(said, "%s", rw_error_message(b.ctx));
+        cr_assert_eq(sscanf(said, "the arena takes %llu bytes, the %63s has %llu", &arena, part, &there), 3);
+        const char *const advice = strstr(rw_error_message(b.ctx), "the least budget that would do is budget:");
+        cr_assert(advice && sscanf(advice, "the least budget that would do is budget:%lluB", &least) == 1, "%s",
+                  rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        cr_assert_eq(rw_tape_plan(b.t, loss, NULL, &plan), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect(arena == plan.peak_bytes && arena > all && there == all);
+        snprintf(budget, sizeof budget, "budget:%lluB", least);
+        cr_assert_eq(rw_tape_plan(b.t, loss, budget, &plan), RW_OK, "%s", rw_error_message(b.ctx));
+        cr_expect(plan.peak_bytes == least && least <= all);
+        snprintf(budget, sizeof budget, "budget:%lluB", least - 1);
+        cr_expect_eq(rw_tape_plan(b.t, loss, budget, &plan), RW_ERR_BUDGET);
+        rw_error_clear(b.ctx);
+        rw_tape_reset(b.t);
+    }
+    for (int i = 0; i < COUNTERS; i++) cr_expect_eq(counted_runs[i], 0);
+    unsigned char *const after = all_gradients(b.ctx, &bytes);
+    cr_expect_eq(first_difference(before, after, bytes), -1);
+    free(before);
+    free(after);
+    fixture_close(&b);
+}
+
 static void check_allocations(const char *policy)
 {
     struct fixture b = fixture_open(3, 1);

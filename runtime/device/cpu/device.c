@@ -73,6 +73,11 @@ static uint64_t all_memory(void)
     return sysinfo(&info) ? UINT64_MAX : ((uint64_t)info.totalram + info.totalswap) * info.mem_unit;
 }
 
+static uint64_t cpu_memory(void *state)
+{
+    return all_memory();
+}
+
 /* A system that promises more than there is would give it, and end the process when it is touched. */
 static void *cpu_alloc(void *state, size_t bytes)
 {
@@ -167,6 +172,7 @@ const struct rw_device_fns rw_device_cpu = {
     .alloc = cpu_alloc,
     .alloc_zero = cpu_alloc_zero,
     .free = cpu_free,
+    .memory = cpu_memory,
     .upload = cpu_copy,
     .download = cpu_copy,
     .clear = cpu_clear,

@@ -141,6 +141,15 @@ static void *cuda_alloc(void *state, size_t bytes)
     return NULL;
 }
 
+static uint64_t cuda_memory(void *state)
+{
+    RW_ON_DEVICE(state);
+    size_t available = 0, total = 0;
+    if (!cudaMemGetInfo(&available, &total)) return total;
+    cudaGetLastError();
+    return UINT64_MAX;
+}
+
 static void cuda_free(void *state, void *p)
 {
     RW_ON_DEVICE(state);
@@ -353,6 +362,7 @@ const struct rw_device_fns rw_device_cuda = {
     .alloc = cuda_alloc,
     .alloc_zero = cuda_alloc_zero,
     .free = cuda_free,
+    .memory = cuda_memory,
     .upload = cuda_upload,
     .download = cuda_download,
     .clear = cuda_clear,

@@ -1,0 +1,48 @@
+/* See fits.h. */
+#include "plan/fits.h"
+
+#include "plan/budget.h"
+
+#include <stdio.h>
+
+/* The least arena of that step that a budget can ask for, *ret_known: where one may be set. What updates record inside
+   of it is recorded once: nobody asks again. */
+static rw_status find_least(rw_tape *t, const struct rw_request *request, uint64_t *ret, bool *ret_known)
+{
+    const struct rw_policy *const policy = request->policy;
+    struct rw_problem problem;
+    *ret_known = request->kind == RW_PLAN_STEP && !request->recorders && !rw_has_part_budgets(t, policy);
+    if (!*ret_known) return RW_OK;
+    rw_status status = rw_problem_open(&problem, t, request);
+    if (status) return status;
+    status = rw_measure_store_for_budgets(&problem, policy);
+    if (!status && (status = rw_budget_least(&problem, policy, ret)))
+        rw_fail(t->ctx, status, "planning: %s", rw_status_name(status));
+    rw_problem_close(&problem);
+    return status;
+}
+
+static rw_status refuse(rw_tape *t, const struct rw_request *request, const rw_plan *plan, uint64_t all)
+{
+    const bool on_host = t->ctx->device->on_host;
+    char advice[96] = "";
+    uint64_t least = 0;
+    bool known;
+    const rw_status status = find_least(t, request, &least, &known);
+    if (status) return status;
+    if (known)
+        snprintf(advice, sizeof advice, least <= all ? "; the least budget that would do is budget:%lluB%s"
+                                                     : "; no budget would do, the least is budget:%lluB%s",
+                 (unsigned long long)least, request->policy->moves ? "+offload" : "");
+    return rw_fail(t->ctx, RW_ERR_MEMORY, "run: the arena takes %llu bytes, the %s has %llu%s%s",
+                   (unsigned long long)plan->arena_bytes, on_host ? "machine" : "device", (unsigned long long)all,
+                   on_host ? ", swap included" : "", advice);
+}
+
+rw_status rw_plan_check_size(rw_tape *t, const struct rw_request *request, rw_plan *plan)
+{
+    if (plan->fits) return RW_OK;
+    const uint64_t all = t->ctx->device->memory(t->ctx->device_state);
+    plan->fits = plan->arena_bytes <= all;
+    return plan->fits ? RW_OK : refuse(t, request, plan, all);
+}
