@@ -142,14 +142,16 @@ RW_API size_t rw_costs_count(const rw_context *ctx);
 RW_API void rw_costs_clear(rw_context *ctx);
 
 /**
- * Writes the context's costs as text: library version, device, machine, threads, memory's price, a line for each
- * signature, a hash. The file appears whole or not at all, as with rw_save(). RW_ERR_ARGUMENT on NULL or without costs,
- * RW_ERR_IO, RW_ERR_MEMORY.
+ * Writes the context's costs as text: library version, device, machine, threads, memory's price, how fast values were
+ * measured to move to the folder of rw_context_set_offload() and back, a line for each signature, a hash. The file
+ * appears whole or not at all, as with rw_save(). RW_ERR_ARGUMENT on NULL or without costs, RW_ERR_IO, RW_ERR_MEMORY.
  */
 RW_API rw_status rw_costs_save(const rw_context *ctx, const char *path);
 
 /**
- * Takes the costs of a file in place of the context's. One of before memory had a price is taken without.
+ * Takes the costs of a file in place of the context's. One of before memory had a price is taken without, and so is one
+ * that knows no folder. What it knows of one holds while values wait there, before or after this call, and nothing is
+ * measured again; rates given to rw_context_set_offload() win. So of one tape all who load a file make the same plans.
  * @return RW_OK; RW_ERR_UNSUPPORTED for a file of another library version, device, machine or number of threads;
  *         RW_ERR_IO for one that is unreadable, cut off or not what rw_costs_save() writes, with line and column;
  *         RW_ERR_ARGUMENT, RW_ERR_MEMORY. Nothing changes on failure.

@@ -1,6 +1,7 @@
 /* rw_context_set_offload(): where values wait outside the device's memory. */
 #include "api/offload.h"
 
+#include "autodiff/costs.h"
 #include "base/alloc.h"
 #include "run/run.h"
 
@@ -59,8 +60,10 @@ rw_status rw_context_set_offload(rw_context *ctx, const rw_offload *offload)
     if (status) return status;
     rw_free(ctx->store.path);
     ctx->store = (struct rw_store_place){ .fns = in_files ? ctx->device->file_store : ctx->device->store, .path = path,
+                                          .given = { o.out_bytes_per_s, o.in_bytes_per_s, 0 },
                                           .rate = { o.out_bytes_per_s, o.in_bytes_per_s, 0 },
                                           .serial = ctx->store.serial + 1 };
+    rw_costs_tell_store(ctx);
     rw_stores_close_free(ctx, &ctx->pool->stores);
     return RW_OK;
 }

@@ -113,7 +113,10 @@ rw_status rw_costs_add_missing(struct rw_costs *costs, const struct rw_costs *fr
         for (size_t k = 0; k < n && !there; k++) there = costs->entry[k].signature == from->entry[i].signature;
         if (!there) status = rw_costs_add(costs, &from->entry[i]);
     }
-    return status;
+    if (status || costs->folder || !from->folder) return status;
+    costs->store = from->store;
+    costs->folder = rw_strdup(from->folder);
+    return costs->folder ? RW_OK : RW_ERR_MEMORY;
 }
 
 static int by_signature(const void *a, const void *b)
@@ -191,6 +194,19 @@ uint64_t rw_costs_entries_hash(const struct rw_costs *costs)
     return h.a ^ h.b;
 }
 
+uint64_t rw_costs_hash(const struct rw_costs *costs)
+{
+    struct rw_hash h = hash_entries(costs);
+    rw_hash_mix(&h, costs->memory.near_bytes);
+    rw_hash_mix(&h, costs->memory.picoseconds);
+    if (!costs->folder) return h.a ^ h.b;
+    rw_hash_mix(&h, costs->store.out);
+    rw_hash_mix(&h, costs->store.in);
+    rw_hash_mix(&h, costs->store.loss);
+    rw_hash_mix_bytes(&h, costs->folder, strlen(costs->folder));
+    return h.a ^ h.b;
+}
+
 bool rw_costs_seal(struct rw_costs *costs)
 {
     qsort(costs->entry, costs->n, sizeof *costs->entry, by_signature);
@@ -198,10 +214,7 @@ bool rw_costs_seal(struct rw_costs *costs)
         if (costs->entry[i].signature == costs->entry[i - 1].signature) return false;
     if (!count_classes(costs)) return false;
     count_bounds(costs);
-    struct rw_hash h = hash_entries(costs);
-    rw_hash_mix(&h, costs->memory.near_bytes);
-    rw_hash_mix(&h, costs->memory.picoseconds);
-    costs->hash = h.a ^ h.b;
+    costs->hash = rw_costs_hash(costs);
     return true;
 }
 
@@ -210,5 +223,38 @@ void rw_costs_free(struct rw_costs *costs)
     if (!costs) return;
     rw_free(costs->entry);
     rw_free(costs->kind);
+    rw_free(costs->folder);
     rw_free(costs);
+}
+
+/* ---- where moved values wait ---- */
+
+static uint64_t at_least_one(uint64_t x)
+{
+    return x ? x : 1;
+}
+
+struct rw_store_cost rw_store_cost_of(struct rw_store_rate measured)
+{
+    return (struct rw_store_cost){ at_least_one(rw_cost_number(measured.out)),
+                                   at_least_one(rw_cost_number(measured.in)),
+                                   rw_cost_number(measured.loss * 1e12 * (1 << 20)) };
+}
+
+/* Who gave both rates has said all. */
+void rw_store_learn(struct rw_store_place *store, struct rw_store_cost measured)
+{
+    const struct rw_store_rate given = store->given;
+    store->measured = measured;
+    if (given.out > 0 && given.in > 0) return;
+    store->rate = (struct rw_store_rate){ given.out > 0 ? given.out : (double)measured.out,
+                                          given.in > 0 ? given.in : (double)measured.in,
+                                          (double)measured.loss * (1e-12 / (1 << 20)) };
+}
+
+void rw_costs_tell_store(rw_context *ctx)
+{
+    const struct rw_costs *const costs = ctx->costs;
+    if (costs && costs->folder && ctx->store.path && !strcmp(costs->folder, ctx->store.path))
+        rw_store_learn(&ctx->store, costs->store);
 }

@@ -74,6 +74,8 @@ struct rw_costs {
     size_t n_kinds, cap_kinds;
     struct rw_cost_class typed[2][RW_DTYPE_COUNT], all[2]; /* by bound; their op says nothing */
     struct rw_memory_cost memory;
+    char *folder; /* whose disk is known: its whole path; NULL: none is */
+    struct rw_store_cost store;
     int threads; /* of the host, when they were measured */
     uint64_t hash;
 };
@@ -95,9 +97,20 @@ double rw_costs_seconds(const struct rw_costs *costs, const rw_op_call *call, si
 /* Adds an entry; in any order. RW_ERR_MEMORY. rw_costs_seal() makes the table ready: false where a signature is there
    twice, or without memory. */
 rw_status rw_costs_add(struct rw_costs *costs, const struct rw_cost_entry *entry);
-rw_status rw_costs_add_missing(struct rw_costs *costs, const struct rw_costs *from); /* whose signatures it lacks */
+rw_status rw_costs_add_missing(struct rw_costs *costs, const struct rw_costs *from); /* signatures and disk it lacks */
 bool rw_costs_seal(struct rw_costs *costs);
-uint64_t rw_costs_entries_hash(const struct rw_costs *costs); /* of a sealed table, without its cost of memory */
+uint64_t rw_costs_hash(const struct rw_costs *costs);         /* of a sealed table */
+uint64_t rw_costs_entries_hash(const struct rw_costs *costs); /* without its costs of memory and of a disk */
 void rw_costs_free(struct rw_costs *costs);                   /* NULL-safe */
+
+/* ---- where moved values wait ---- */
+
+struct rw_store_cost rw_store_cost_of(struct rw_store_rate measured);
+
+/* It was measured, here or by who wrote the context's costs. Rates that the caller gave hold all the same. */
+void rw_store_learn(struct rw_store_place *store, struct rw_store_cost measured);
+
+/* What the context's costs know of where values wait now, if anything: for who changes one of the two. */
+void rw_costs_tell_store(rw_context *ctx);
 
 #endif

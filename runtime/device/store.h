@@ -16,6 +16,12 @@ struct rw_store_rate {
     double loss;
 };
 
+/* The same as it was measured, in whole numbers: a file holds just that, and who reads it plans like who wrote it. */
+struct rw_store_cost {
+    uint64_t out, in; /* bytes per second, at least 1; 0: it was not measured */
+    uint64_t loss;    /* picoseconds by each MiB */
+};
+
 struct rw_store_fns {
     const char *name;
     bool in_file; /* a capture cannot hold its copies */

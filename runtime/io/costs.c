@@ -2,17 +2,20 @@
  * rw_costs_save() and rw_costs_load(): costs as a text file. Whole numbers alone, so that no locale and no rounding
  * comes in between:
  *
- *     rewind costs 2
+ *     rewind costs 3
  *     library 0.1.0
  *     device cpu
  *     machine AMD EPYC 9B45, v4
  *     threads 2
  *     memory 67108864 50331648                              bytes that caches hold, picoseconds of each MiB more
+ *     store 1502000000 903000000 31457 /scratch             bytes per second out and in, picoseconds that compute loses
+ *                                                           by each MiB, the folder; or "store none"
  *     nodes 57
  *     SIGNATURE PICOSECONDS OPERATIONS BYTES TYPE OP        57 lines, signatures rising, in 16 hexadecimal digits
  *     end HASH
  *
- * Files of version 1 have no line "memory", and their costs know no caches.
+ * Files of version 2 have no line "store", those of version 1 no line "memory" either: their costs know no disk, and no
+ * caches.
  */
 #include "autodiff/costs.h"
 #include "base/alloc.h"
@@ -53,14 +56,33 @@ static struct place place_of(const rw_context *ctx, int threads)
 
 /* ---- saving ---- */
 
-static bool write_text(const rw_context *ctx, FILE *f)
+/* What is known of where values wait now; else of where they waited when the costs were loaded. *costs shares what the
+   context's hold. A name that would end the line is left out. */
+static void add_store(const rw_context *ctx, struct rw_costs *costs)
 {
-    const struct rw_costs *const costs = ctx->costs;
+    if (ctx->store.measured.out && ctx->store.path) {
+        costs->store = ctx->store.measured;
+        costs->folder = ctx->store.path;
+    }
+    if (costs->folder && strchr(costs->folder, '\n')) costs->folder = NULL;
+    costs->hash = rw_costs_hash(costs);
+}
+
+static void write_store(const struct rw_costs *costs, FILE *f)
+{
+    const struct rw_store_cost *const s = &costs->store;
+    if (!costs->folder) fprintf(f, "store none\n");
+    else fprintf(f, "store %" PRIu64 " %" PRIu64 " %" PRIu64 " %s\n", s->out, s->in, s->loss, costs->folder);
+}
+
+static bool write_text(const rw_context *ctx, const struct rw_costs *costs, FILE *f)
+{
     const struct place p = place_of(ctx, costs->threads);
-    fprintf(f, "rewind costs 2\nlibrary %s\ndevice %s\nmachine %s\nthreads %s\n", p.library, p.device, p.machine,
+    fprintf(f, "rewind costs 3\nlibrary %s\ndevice %s\nmachine %s\nthreads %s\n", p.library, p.device, p.machine,
             p.threads);
-    fprintf(f, "memory %" PRIu64 " %" PRIu64 "\nnodes %zu\n", costs->memory.near_bytes, costs->memory.picoseconds,
-            costs->n);
+    fprintf(f, "memory %" PRIu64 " %" PRIu64 "\n", costs->memory.near_bytes, costs->memory.picoseconds);
+    write_store(costs, f);
+    fprintf(f, "nodes %zu\n", costs->n);
     for (size_t i = 0; i < costs->n; i++) {
         const struct rw_cost_entry *const e = &costs->entry[i];
         fprintf(f, "%016" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %s %s\n", e->signature, e->picoseconds,
@@ -77,9 +99,11 @@ rw_status rw_costs_save(const rw_context *read_only, const char *path)
         return rw_fail(ctx, RW_ERR_ARGUMENT,
                        "rw_costs_save: %s: the context has no costs: none were measured or loaded", path);
     struct rw_part part;
+    struct rw_costs costs = *ctx->costs;
     const char *why = NULL;
+    add_store(ctx, &costs);
     rw_status status = rw_part_open(&part, path, &why);
-    if (!status) status = rw_part_close(&part, write_text(ctx, part.file) ? RW_OK : RW_ERR_IO);
+    if (!status) status = rw_part_close(&part, write_text(ctx, &costs, part.file) ? RW_OK : RW_ERR_IO);
     if (!status) return RW_OK;
     return rw_fail(ctx, status, "rw_costs_save: %s: %s", path,
                    why ? why : status == RW_ERR_IO ? strerror(errno) : rw_status_name(status));
@@ -226,27 +250,63 @@ static rw_status read_memory(struct reader *r, struct rw_memory_cost *ret)
     return refuse(r, RW_ERR_IO, "bytes and picoseconds, up to 10^18 each, are expected, found \"%.40s\"", text);
 }
 
+/* "store OUT IN PICOSECONDS FOLDER", or "store none" */
+static rw_status read_store(struct reader *r, struct rw_costs *costs)
+{
+    uint64_t *const number[] = { &costs->store.out, &costs->store.in, &costs->store.loss };
+    static const char *const what[] = { "\"none\" or bytes per second, from 1 to 10^18,",
+                                        "bytes per second, from 1 to 10^18,", "picoseconds, up to 10^18," };
+    static const size_t column = sizeof "store ";
+    char *text;
+    const rw_status status = read_word(r, "store", &text);
+    if (status || !strcmp(text, "none")) return status;
+    char *at = text;
+    for (int i = 0; i < 3; i++) {
+        char *const end = read_number(at, 10, NUMBER_MOST, number[i]);
+        if (!end || *end != ' ' || (i < 2 && !*number[i]))
+            return refuse(r, RW_ERR_IO, "column %zu: %s expected, found \"%.40s\"", column + (size_t)(at - text),
+                          what[i], at);
+        at = end + 1;
+    }
+    if (*at != '/')
+        return refuse(r, RW_ERR_IO, "column %zu: the whole path of a folder expected, found \"%.40s\"",
+                      column + (size_t)(at - text), at);
+    costs->folder = rw_strdup(at);
+    return costs->folder ? RW_OK : rw_fail(r->ctx, RW_ERR_MEMORY, "rw_costs_load: out of memory");
+}
+
+/* 1 to 3. */
+static rw_status read_version(struct reader *r, int *ret)
+{
+    char *text;
+    const rw_status status = read_word(r, "rewind", &text);
+    if (status) return status;
+    if (strncmp(text, "costs ", 6) || text[6] < '1' || text[6] > '3' || text[7])
+        return refuse(r, RW_ERR_UNSUPPORTED, "\"rewind costs 3\" is expected, found \"rewind %.40s\"", text);
+    *ret = text[6] - '0';
+    return RW_OK;
+}
+
 static rw_status read_costs(struct reader *r, struct rw_costs *costs)
 {
     const struct place here = place_of(r->ctx, r->ctx->threads);
     char *text;
     uint64_t n = 0;
-    rw_status status = read_word(r, "rewind", &text);
-    const bool knows_memory = !status && !strcmp(text, "costs 2");
-    if (!status && !knows_memory && strcmp(text, "costs 1"))
-        status = refuse(r, RW_ERR_UNSUPPORTED, "\"rewind costs 2\" is expected, found \"rewind %.40s\"", text);
+    int version = 0;
+    rw_status status = read_version(r, &version);
     if (!status) status = read_place(r, "library", here.library);
     if (!status) status = read_place(r, "device", here.device);
     if (!status) status = read_place(r, "machine", here.machine);
     if (!status) status = read_place(r, "threads", here.threads);
-    if (!status && knows_memory) status = read_memory(r, &costs->memory);
+    if (!status && version > 1) status = read_memory(r, &costs->memory);
+    if (!status && version > 2) status = read_store(r, costs);
     if (!status) status = read_word(r, "nodes", &text);
     if (status) return status;
     const char *const end = read_number(text, 10, NODES_MOST, &n);
     if (!end || *end || !n)
         return refuse(r, RW_ERR_IO, "a number of nodes from 1 to %u is expected, found \"%.40s\"", NODES_MOST, text);
     status = read_entries(r, (size_t)n, costs);
-    return status ? status : read_end(r, knows_memory ? costs->hash : rw_costs_entries_hash(costs));
+    return status ? status : read_end(r, version > 1 ? costs->hash : rw_costs_entries_hash(costs));
 }
 
 rw_status rw_costs_load(rw_context *ctx, const char *path)
@@ -267,5 +327,6 @@ rw_status rw_costs_load(rw_context *ctx, const char *path)
     costs->threads = ctx->threads;
     rw_costs_free(ctx->costs);
     ctx->costs = costs;
+    rw_costs_tell_store(ctx);
     return RW_OK;
 }

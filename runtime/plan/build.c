@@ -51,9 +51,7 @@ rw_status rw_try_to_measure_store(rw_context *ctx)
     struct rw_store_rate rate;
     const rw_status status = store->fns->measure(ctx->device_state, store->path, ctx->threads, &rate);
     if (status) return status;
-    if (!(store->rate.out > 0)) store->rate.out = rate.out;
-    if (!(store->rate.in > 0)) store->rate.in = rate.in;
-    store->rate.loss = rate.loss;
+    rw_store_learn(store, rw_store_cost_of(rate));
     return RW_OK;
 }
 

@@ -38,9 +38,11 @@ struct rw_param; /* record/param.h */
 /* Where moved values wait: rw_context_set_offload(). */
 struct rw_store_place {
     const struct rw_store_fns *fns;
-    char *path;                /* of files: their folder; NULL in host memory */
-    struct rw_store_rate rate; /* given or measured; 0: neither yet */
-    uint64_t serial;           /* counts the calls */
+    char *path; /* of files: their folder; NULL in host memory */
+    struct rw_store_rate given;    /* by the caller; 0: not */
+    struct rw_store_cost measured; /* here, or as the context's costs say (autodiff/costs.h) */
+    struct rw_store_rate rate;     /* what holds of the two; 0: neither yet */
+    uint64_t serial; /* counts the calls */
 };
 
 struct rw_context {

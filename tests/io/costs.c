@@ -489,7 +489,8 @@ Test(costs, files_from_elsewhere_are_refused_by_line)
     size_t bytes;
     cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
     char *const text = text_of(path, &bytes);
-    with_line(&b, text, 1, "rewind costs 3", RW_ERR_UNSUPPORTED);
+    with_line(&b, text, 1, "rewind costs 4", RW_ERR_UNSUPPORTED);
+    with_line(&b, text, 1, "rewind costs 10", RW_ERR_UNSUPPORTED);
     with_line(&b, text, 1, "safetensors", RW_ERR_IO);
     with_line(&b, text, 2, "library 0.0.9", RW_ERR_UNSUPPORTED);
     with_line(&b, text, 3, "device tpu", RW_ERR_UNSUPPORTED);
@@ -506,9 +507,21 @@ Test(costs, files_from_elsewhere_are_refused_by_line)
     cr_expect(strstr(rw_error_message(b.ctx), "line 6: bytes and picoseconds, up to 10^18 each, are expected, found "
                                               "\"5 -1\""), "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
-    with_line(&b, text, 7, "nodes 0", RW_ERR_IO);
-    with_line(&b, text, 7, "nodes -1", RW_ERR_IO);
-    with_line(&b, text, 7, "nodes 99999999999999999999", RW_ERR_IO);
+    static const char *const no_store[] = {
+        "store", "store ", "store nobody", "store none ", "store 5", "store 5 5 5", "store 5 5 5 ", "store 5 5 5 tmp",
+        "store 0 5 5 /tmp", "store 5 0 5 /tmp", "store -5 5 5 /tmp", "store 5.5 5 5 /tmp", "store 5  5 5 /tmp",
+        "store 5 5 9999999999999999999 /tmp", "nodes 5",
+    };
+    for (size_t i = 0; i < sizeof no_store / sizeof *no_store; i++) with_line(&b, text, 7, no_store[i], RW_ERR_IO);
+    const char *const no_folder = other_line(text, 7, "store 5 5 5 folder");
+    write_file(other, no_folder, strlen(no_folder));
+    cr_assert_eq(rw_costs_load(b.ctx, other), RW_ERR_IO);
+    cr_expect(strstr(rw_error_message(b.ctx), "line 7: column 13: the whole path of a folder expected, found \"folder"),
+              "%s", rw_error_message(b.ctx));
+    rw_error_clear(b.ctx);
+    with_line(&b, text, 8, "nodes 0", RW_ERR_IO);
+    with_line(&b, text, 8, "nodes -1", RW_ERR_IO);
+    with_line(&b, text, 8, "nodes 99999999999999999999", RW_ERR_IO);
     static const char *const bad[] = {
         "", "x", "0123456789abcdef", "0123456789abcdef 0 1 1 f32 add", "0123456789abcdef -5 1 1 f32 add",
         "0123456789abcde 5 1 1 f32 add", "0123456789abcdef 5 1 1 f99 add", "0123456789abcdef 5 1 1 f32",
@@ -516,9 +529,9 @@ Test(costs, files_from_elsewhere_are_refused_by_line)
         "0123456789ABCDEF 5 1 1 f32 add", "0123456789abcdef 99999999999999999999 1 1 f32 add",
         "0123456789abcdef 5 1 1 f32 addddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd",
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) with_line(&b, text, 8, bad[i], RW_ERR_IO);
-    with_line(&b, text, 9, "0000000000000000 5 1 1 f32 add", RW_ERR_IO);
-    const int last = 8 + (int)rw_costs_count(b.ctx);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) with_line(&b, text, 9, bad[i], RW_ERR_IO);
+    with_line(&b, text, 10, "0000000000000000 5 1 1 f32 add", RW_ERR_IO);
+    const int last = 9 + (int)rw_costs_count(b.ctx);
     with_line(&b, text, last, "end 0123456789abcdef", RW_ERR_IO);
     with_line(&b, text, last, "end", RW_ERR_IO);
     char more[1 << 16];
@@ -555,7 +568,29 @@ Test(costs, files_of_version_1_are_read)
     fixture_close(&b);
 }
 
-/* A file of version 1 knows no line "memory", one of version 2 cannot do without. */
+/* They were written before costs knew of a folder. */
+Test(costs, files_of_version_2_are_read)
+{
+    struct fixture b = measured();
+    char old[1 << 16];
+    size_t bytes;
+    b.ctx->costs->memory = (struct rw_memory_cost){ 1 << 10, 1000000000 };
+    cr_assert(rw_costs_seal(b.ctx->costs));
+    cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
+    char *const text = text_of(path, &bytes);
+    const char *const store = strstr(text, "store none\n");
+    cr_assert_not_null(store);
+    snprintf(old, sizeof old, "rewind costs 2\n%.*s%s", (int)(store - text) - 15, text + 15, strchr(store, '\n') + 1);
+    write_file(other, old, strlen(old));
+    rw_costs_clear(b.ctx);
+    cr_assert_eq(rw_costs_load(b.ctx, other), RW_OK, "%s", rw_error_message(b.ctx));
+    cr_expect_eq(b.ctx->costs->memory.picoseconds, 1000000000);
+    cr_expect_null(b.ctx->costs->folder);
+    free(text);
+    fixture_close(&b);
+}
+
+/* A file of version 1 knows no line "memory", one of version 2 cannot do without, and knows no line "store". */
 Test(costs, a_version_has_the_lines_that_it_has)
 {
     struct fixture b = measured();
@@ -564,6 +599,8 @@ Test(costs, a_version_has_the_lines_that_it_has)
     char *const text = text_of(path, &bytes), *const memory = strstr(text, "memory ");
     const char *const first = other_line(text, 1, "rewind costs 1");
     expect_refused(&b, first, strlen(first), RW_ERR_IO, 6, "a line that version 1 does not have");
+    const char *const second = other_line(text, 1, "rewind costs 2");
+    expect_refused(&b, second, strlen(second), RW_ERR_IO, 7, "a line that version 2 does not have");
     memmove(memory, strchr(memory, '\n') + 1, strlen(strchr(memory, '\n') + 1) + 1);
     expect_refused(&b, text, strlen(text), RW_ERR_IO, 6, "a line that version 2 must have");
     free(text);
@@ -592,6 +629,101 @@ Test(costs, memory_may_cost_the_most_that_a_file_can_say)
         rw_tape_reset(b.t);
     }
     cr_expect_gt(ms[0], ms[1] + 1e7, "%g and %g ms", ms[0], ms[1]); /* the price alone is ten times that */
+    fixture_close(&b);
+}
+
+/* ---- where values wait ---- */
+
+static void wait_in(struct fixture *b, const char *folder, double out, double in)
+{
+    const rw_offload o = { .path = folder, .out_bytes_per_s = out, .in_bytes_per_s = in };
+    cr_assert_eq(rw_context_set_offload(b->ctx, &o), RW_OK, "%s", rw_error_message(b->ctx));
+}
+
+struct moves {
+    double ms;
+    size_t peak, host;
+};
+
+/* Of a plan that moves values; no step runs. */
+static struct moves predicted_moves(struct fixture *b)
+{
+    rw_prediction p;
+    cr_assert_eq(rw_tape_plan(b->t, net_loss(&net, b->t, 60, 0), "budget:40%+offload", &p), RW_OK, "%s",
+                 rw_error_message(b->ctx));
+    rw_tape_reset(b->t);
+    return (struct moves){ p.ms, p.peak_bytes, p.at_peak.host };
+}
+
+static bool is_same(struct moves a, struct moves b)
+{
+    return a.ms == b.ms && a.peak == b.peak && a.host == b.host;
+}
+
+/* One context measures its disk and writes that down; another one, as in another process, plans the same to the bit and
+   measures nothing: rates that no disk has are taken as they are. */
+Test(costs, a_file_knows_how_fast_the_folder_is)
+{
+    struct fixture a = measured();
+    const struct net of_a = net;
+    for (size_t i = 0; i < a.ctx->costs->n; i++) a.ctx->costs->entry[i].picoseconds *= 10000; /* longer than copies */
+    cr_assert(rw_costs_seal(a.ctx->costs));
+    wait_in(&a, dir, 0, 0);
+    cr_expect_gt(predicted_moves(&a).host, 0);
+    cr_assert_gt(a.ctx->store.measured.out, 0);
+    const struct rw_store_cost odd[] = { a.ctx->store.measured, { 123456789, 987654321, 77777 } };
+    for (int i = 0; i < 2; i++) {
+        rw_store_learn(&a.ctx->store, odd[i]);
+        const struct moves there = predicted_moves(&a);
+        cr_assert_eq(rw_costs_save(a.ctx, path), RW_OK, "%s", rw_error_message(a.ctx));
+        for (int before = 0; before < 2; before++) {
+            struct fixture b = fixture_open(1, 1);
+            net_init(&net, b.ctx, 3, 32, RW_F32, 1);
+            if (before) wait_in(&b, dir, 0, 0);
+            cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
+            if (!before) wait_in(&b, dir, 0, 0);
+            cr_expect(is_same(predicted_moves(&b), there), "%d, %d", i, before);
+            cr_expect(!memcmp(&b.ctx->store.measured, &odd[i], sizeof odd[i]), "%d, %d: measured again", i, before);
+            fixture_close(&b);
+            net = of_a;
+        }
+    }
+    fixture_close(&a);
+}
+
+/* What is known of one folder says nothing of another, is not lost meanwhile, and gives way to what the caller says. */
+Test(costs, what_is_known_of_a_folder_is_of_that_folder)
+{
+    struct fixture b = measured();
+    char there[80], *text;
+    size_t bytes;
+    snprintf(there, sizeof there, "\nstore 5000000000 4000000000 333 %s\n", dir);
+    wait_in(&b, dir, 0, 0);
+    rw_store_learn(&b.ctx->store, (struct rw_store_cost){ 5000000000, 4000000000, 333 });
+    cr_assert_eq(rw_costs_save(b.ctx, path), RW_OK);
+    text = text_of(path, &bytes);
+    cr_assert_not_null(strstr(text, there), "%s", text);
+    free(text);
+    cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK, "%s", rw_error_message(b.ctx));
+    const uint64_t hash = b.ctx->costs->hash;
+    wait_in(&b, "/tmp", 0, 0);
+    cr_expect(b.ctx->store.rate.out == 0 && b.ctx->store.rate.in == 0);
+    wait_in(&b, dir, 0, 3e9);
+    cr_expect(b.ctx->store.rate.out == 5e9 && b.ctx->store.rate.in == 3e9 && b.ctx->store.rate.loss > 0);
+    wait_in(&b, dir, 2e9, 3e9);
+    cr_expect(b.ctx->store.rate.out == 2e9 && b.ctx->store.rate.in == 3e9 && b.ctx->store.rate.loss == 0);
+    wait_in(&b, "/tmp", 0, 0);
+    cr_assert_eq(rw_costs_begin(b.ctx), RW_OK);
+    steps(&b, 2, 24);
+    cr_assert_eq(rw_costs_end(b.ctx), RW_OK);
+    cr_assert_eq(rw_costs_save(b.ctx, other), RW_OK);
+    text = text_of(other, &bytes);
+    cr_expect_not_null(strstr(text, there), "costs that were measured since know it too: %s", text);
+    free(text);
+    cr_assert_eq(rw_costs_load(b.ctx, path), RW_OK);
+    cr_expect_eq(b.ctx->costs->hash, hash);
+    b.ctx->costs->store.loss++;
+    cr_expect_neq(rw_costs_hash(b.ctx->costs), hash, "another plan, another key");
     fixture_close(&b);
 }
 
