@@ -17,8 +17,9 @@
  * byte of an output unwritten, writes over an input, writes up to 4096 bytes off an operand or its workspace, reads
  * what is not its own where that matters, depends on addresses, threads or its place in the plan, remembers, or is
  * wrong in one of its runs. Then the two plans' runs are compared, value by value: replays, sums, gradients,
- * results; their arenas lie at other addresses and hold other bytes where nothing was written. Gradients and results
- * are looked at once more at the end. A gradient rule that records other ops when it is asked again is named too.
+ * results; their arenas lie at other addresses and hold other bytes where nothing was written, and who writes up to
+ * 4096 bytes before or behind the arena is named. Gradients and results are looked at once more at the end. A gradient
+ * rule that records other ops when it is asked again is named too.
  *
  * REWIND_VERIFY=1 moreover runs every node that rw_item(), rw_read() and rw_eval() ask for by itself like that. A
  * step writes gradients to memory of its own; they are handed out, and buffers assigned, when all is equal. Else the

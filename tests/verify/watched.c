@@ -4,6 +4,9 @@
  */
 #include "support/support.h"
 
+#include "run/run.h"
+#include "verify/probe.h"
+
 #include <rewind/ops.h>
 
 #include <criterion/criterion.h>
@@ -393,6 +396,52 @@ Test(watched, an_impure_sum_is_seen_as_soon_as_there_is_something_to_add_to)
     cr_assert_str_eq(r.op, "adds");
     cr_assert_eq(r.element, 5);
     fixture_close(&x.b);
+}
+
+/* ---- around the arena ---- */
+
+static const rw_context *beside;
+
+static void write_to_lent(bool behind)
+{
+    for (const struct rw_arena *a = beside->pool->arenas.first; a; a = a->next)
+        if (a->lent) ((char *)a->data)[behind ? a->bytes - RW_MARGIN : RW_MARGIN - 1] = 1;
+}
+
+static void writes_behind_the_arena(const rw_kernel *k) { write_to_lent(true); }
+static void writes_before_the_arena(const rw_kernel *k) { write_to_lent(false); }
+
+/* No protected page ends the program: the report says who did it, and gradients are what they were. */
+Test(watched, a_write_beside_the_arena_is_named)
+{
+    ON_THE_CPU();
+    static void (*const plants[])(const rw_kernel *k) = { writes_before_the_arena, writes_behind_the_arena };
+    static const char *const said[] = { "it wrote before the arena", "it wrote behind the arena" };
+    for (int i = 0; i < 2; i++) {
+        struct world x = open_world(NULL, plants[i]);
+        ckpt_report r = { 0 };
+        beside = x.b.ctx;
+        cr_assert_eq(ckpt_verify(x.b.t, x.loss, &r), RW_ERR_MISMATCH);
+        cr_expect(r.cause == CKPT_CAUSE_OUTSIDE && !strcmp(r.op, "own") && !strcmp(r.detail, said[i]), "%s: %s", r.op,
+                  r.detail);
+        fixture_close(&x.b);
+        x = open_world("1", NULL);
+        beside = x.b.ctx;
+        size_t bytes;
+        cr_assert_eq(rw_backward(x.b.t, x.loss), RW_OK, "%s", rw_error_message(x.b.ctx));
+        unsigned char *const before = all_gradients(x.b.ctx, &bytes);
+        rw_tape_reset(x.b.t);
+        record(&x);
+        own.plant = plants[i];
+        cr_assert_eq(rw_backward(x.b.t, x.loss), RW_ERR_MISMATCH);
+        cr_expect(strstr(rw_error_message(x.b.ctx), said[i]), "%s", rw_error_message(x.b.ctx));
+        rw_error_clear(x.b.ctx);
+        unsigned char *const after = all_gradients(x.b.ctx, &bytes);
+        cr_expect_eq(first_difference(before, after, bytes), -1);
+        free(before);
+        free(after);
+        fixture_close(&x.b);
+    }
 }
 
 /* ---- rules ---- */
