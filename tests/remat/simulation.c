@@ -76,7 +76,7 @@ static void check_plan(const struct rw_planning *g, const rw_plan *plan, const c
 static void check_policy(struct fixture *b, uint32_t loss, const char *policy, struct rw_simulation *sim)
 {
     struct rw_planning g;
-    struct rw_cost_of_schedule cost;
+    struct rw_cost_of_schedule cost, brief;
     rw_plan *plan = NULL;
     cr_assert_eq(ckpt_set_policy(b->t, policy), RW_OK);
     const struct rw_request request = { .kind = RW_PLAN_STEP, .values = &loss, .n_values = 1, .policy = &b->t->policy };
@@ -89,21 +89,24 @@ static void check_policy(struct fixture *b, uint32_t loss, const char *policy, s
     cr_assert_eq(rw_simulate(&g.problem, &g.choice, sim, &cost), RW_OK);
     cr_expect_eq(rw_alloc_count(), allocations, "%s", policy);
     cr_expect(same_cost(&cost, &g.cost), "%s, again", policy);
+    cr_assert_eq(rw_simulate_briefly(&g.problem, &g.choice, sim, &brief), RW_OK);
+    cr_expect(brief.peak == cost.peak && brief.moved == cost.moved && brief.seconds == cost.seconds, "%s", policy);
     rw_plan_release(plan);
     rw_planning_close(&g);
 }
 
+/* What remains of one program in the memory of a simulation is nothing to the next. */
 Test(simulation, is_what_the_plan_of_every_policy_and_model_costs)
 {
+    struct rw_simulation sim = { 0 };
     for (int program = 0; program < PROGRAMS; program++) {
         struct fixture b = fixture_open(3, 2);
-        struct rw_simulation sim = { 0 };
         const uint32_t loss = record(&b, program)->id;
         cr_assert_eq(rw_error_status(b.ctx), RW_OK, "%s", rw_error_message(b.ctx));
         for (size_t i = 0; i < POLICIES; i++) check_policy(&b, loss, policies[i], &sim);
-        rw_simulation_finish(&sim);
         fixture_close(&b);
     }
+    rw_simulation_finish(&sim);
 }
 
 /* Values that are moved: what lies outside does not count, and a copy that reads is waited for. */
