@@ -1,242 +1,463 @@
 /*
- * The networks for images of bench/models: their parameters to the unit, what their ops make at the published sizes,
- * and that twenty steps of the small ones have the same bytes under every policy and with 1 to 5 threads.
+ * The networks for images of bench/models beside the tables of their papers: of each layer the parameters and what it
+ * makes of one image, to the unit, and of a step each value that is kept, to the byte. What is expected is worked out
+ * here from the published architectures: He et al., arXiv 1512.03385, table 1, with the stride in the 3x3 convolution;
+ * Simonyan and Zisserman, arXiv 1409.1556, table 1, column D; Howard et al., arXiv 1704.04861, table 1; Huang et al.,
+ * arXiv 1608.06993, table 1; Ronneberger et al., arXiv 1505.04597, figure 1, with padding and for images of three
+ * channels.
  */
 #include "support/support.h"
 
 #include "models/images.h"
-#include "ops/norm/groups.h"
 #include "record/context.h"
 #include "record/tape.h"
 
 #include <criterion/criterion.h>
-#include <math.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What a network has by its definition: torchvision's for all but unet. Elements in millions, of one image, of the
-   outputs of convolutions, batch norms, relus, sums or concatenations, pools, and copies beside that of the image,
-   which is turned once: vgg16's map is flattened in the order of its weights. */
-static const struct network {
-    enum model_kind kind;
-    int64_t parameters;
-    int height, width;
-    double conv, bn, relu, joined, pool, copies;
-} networks[] = {
-    { MODEL_RESNET50, 25557032, 224, 224, 11.11, 11.11, 9.61, 5.52, 0.20 },
-    { MODEL_VGG16, 138357544, 224, 224, 13.55, 0, 13.56, 0, 1.53, 0.025 },
-    { MODEL_MOBILENET, 4231976, 224, 224, 5.04, 5.04, 5.04, 0, 0.00 },
-    { MODEL_DENSENET121, 7978856, 224, 224, 6.90, 15.67, 15.67, 10.17, 0.38 },
-    { MODEL_UNET, 31031745, 416, 608, 123.7, 0, 123.4, 60.7, 7.6 },
+/* ---- lists of numbers with names, in no order ---- */
+
+#define MOST_ENTRIES 1024
+
+struct entry {
+    char name[20];
+    int64_t n;
 };
 
-static struct model_config config_of(enum model_kind kind, const char *preset, rw_dtype dtype)
+struct list {
+    int n;
+    struct entry entry[MOST_ENTRIES];
+};
+
+static void put(struct list *l, const char *name, int64_t n)
 {
-    struct model_config c = { .kind = kind, .dtype = dtype };
-    cr_assert(model_preset(&c, preset));
-    return c;
+    struct entry *const e = &l->entry[l->n++];
+    cr_assert_leq(l->n, MOST_ENTRIES);
+    snprintf(e->name, sizeof e->name, "%s", name);
+    e->n = n;
 }
 
-/* Millions of elements in the first outputs of the tape's nodes with these ops. */
-static double made(const rw_tape *t, const char *const *ops, int n)
+static int by_name(const void *a, const void *b)
 {
-    int64_t elements = 0;
-    for (size_t i = 0; i < t->n_nodes; i++)
-        for (int k = 0; k < n; k++)
-            if (!strcmp(t->ctx->ops[t->nodes[i].op]->name, ops[k]))
-                elements += rw_tensor_layout(rw_tape_value((rw_tape *)t, t->nodes[i].first_output))->numel;
-    return (double)elements / 1e6;
+    const struct entry *const x = a, *const y = b;
+    const int order = strcmp(x->name, y->name);
+    return order ? order : (x->n > y->n) - (x->n < y->n);
 }
-/* Of those that batch norms make, with a relu or a sum in the same pass. */
-static double made_with(const rw_tape *t, bool relu)
+
+static int64_t sum_of(const struct list *l, const char *name)
 {
-    int64_t elements = 0;
-    for (size_t i = 0; i < t->n_nodes; i++) {
-        const struct rw_groups_attrs *const a = (const void *)(t->attrs + t->nodes[i].attrs);
-        if (strcmp(t->ctx->ops[t->nodes[i].op]->name, "batchnorm") != 0) continue;
-        if (relu ? a->relu : t->nodes[i].n_inputs > 3 + a->more)
-            elements += rw_tensor_layout(rw_tape_value((rw_tape *)t, t->nodes[i].first_output))->numel;
+    int64_t sum = 0;
+    for (int i = 0; i < l->n; i++) sum += !name || !strcmp(l->entry[i].name, name) ? l->entry[i].n : 0;
+    return sum;
+}
+
+static void same(struct list *a, struct list *b, const char *what, const char *network)
+{
+    qsort(a->entry, (size_t)a->n, sizeof *a->entry, by_name);
+    qsort(b->entry, (size_t)b->n, sizeof *b->entry, by_name);
+    for (int i = 0; i < a->n && i < b->n; i++)
+        cr_assert(!by_name(&a->entry[i], &b->entry[i]), "%s of %s: %s %" PRId64 ", and by the table %s %" PRId64, what,
+                  network, a->entry[i].name, a->entry[i].n, b->entry[i].name, b->entry[i].n);
+    cr_assert_eq(a->n, b->n, "%s of %s: %d, and by the table %d", what, network, a->n, b->n);
+}
+
+/* ---- tables ---- */
+
+/* What the layers so far have and make, of images that are now `height` x `width` of so many channels. */
+struct table {
+    int64_t channels, height, width;
+    int64_t images, size;    /* of what is kept; bytes of an element */
+    struct list parameters;  /* of each layer: weight and bias */
+    struct list made;        /* by each op, elements of one image */
+    struct list kept, again; /* bytes under none, and with bn and relu made again */
+};
+
+enum keeps { NOTHING, UNDER_NONE, ALWAYS };
+
+/* An arena places values at multiples of 512 bytes. */
+static int64_t room(int64_t bytes)
+{
+    return (bytes + 511) / 512 * 512;
+}
+
+static void keep(struct table *t, const char *op, int64_t elements, int64_t size, enum keeps keeps)
+{
+    const int64_t bytes = room(elements * size);
+    if (keeps >= UNDER_NONE) put(&t->kept, op, bytes);
+    if (keeps == ALWAYS) put(&t->again, op, bytes);
+}
+
+static void make(struct table *t, const char *op, enum keeps keeps)
+{
+    const int64_t elements = t->channels * t->height * t->width;
+    put(&t->made, op, elements);
+    keep(t, op, t->images * elements, t->size, keeps);
+}
+
+static void conv_of(struct table *t, int64_t out, int64_t kernel, int64_t stride, int64_t groups, enum keeps keeps)
+{
+    put(&t->parameters, "conv", out * t->channels / groups * kernel * kernel);
+    t->channels = out;
+    t->height = (t->height + stride - 1) / stride;
+    t->width = (t->width + stride - 1) / stride;
+    make(t, "conv2d", keeps);
+}
+
+static void conv(struct table *t, int64_t out, int64_t kernel, int64_t stride)
+{
+    conv_of(t, out, kernel, stride, 1, ALWAYS); /* the batch norm behind it reads it */
+}
+
+/* With mean and variance of each channel, in float32. */
+static void norm(struct table *t, enum keeps keeps)
+{
+    put(&t->parameters, "bn", 2 * t->channels);
+    make(t, "batchnorm", keeps);
+    for (int i = 0; i < 2; i++) keep(t, "batchnorm", t->channels, 4, ALWAYS);
+}
+
+/* With the place of each largest, in a byte. */
+static void max_pool(struct table *t, enum keeps keeps)
+{
+    t->height = (t->height + 1) / 2;
+    t->width = (t->width + 1) / 2;
+    make(t, "max_pool2d", keeps);
+    keep(t, "max_pool2d", t->images * t->channels * t->height * t->width, 1, ALWAYS);
+}
+
+static void dense(struct table *t, int64_t out, enum keeps keeps)
+{
+    put(&t->parameters, "fc", t->channels * out + out);
+    t->channels = out;
+    make(t, "linear", keeps);
+}
+
+/* The loss's gradient reads them, and the logarithm of the sum of each row. */
+static void logits(struct table *t)
+{
+    dense(t, 1000, ALWAYS);
+    keep(t, "cross_entropy", t->images, 4, ALWAYS);
+}
+
+/* The mean of each map and a dense layer, whose gradient reads it. */
+static void classify(struct table *t)
+{
+    t->height = t->width = 1;
+    make(t, "mean", ALWAYS);
+    logits(t);
+}
+
+/* ---- networks ---- */
+
+/* What a block ends with is a relu behind a sum: the relu reads it. The projection's batch norm is read by nobody. */
+static void bottleneck(struct table *t, int64_t width, int64_t stride, bool projects)
+{
+    struct table in = *t;
+    conv(t, width, 1, 1);
+    norm(t, UNDER_NONE);
+    conv(t, width, 3, stride);
+    norm(t, UNDER_NONE);
+    conv(t, 4 * width, 1, 1);
+    norm(t, UNDER_NONE);
+    if (!projects) return;
+    struct table side = *t;
+    side.channels = in.channels, side.height = in.height, side.width = in.width;
+    conv(&side, 4 * width, 1, stride);
+    norm(&side, NOTHING);
+    *t = side;
+}
+
+static void resnet50(struct table *t)
+{
+    static const int blocks[] = { 3, 4, 6, 3 };
+    conv(t, 64, 7, 2);
+    norm(t, NOTHING); /* the pool knows where its largest were, and a batch norm's relu reads what is there already */
+    max_pool(t, ALWAYS);
+    for (int stage = 0; stage < 4; stage++)
+        for (int b = 0; b < blocks[stage]; b++) bottleneck(t, 64 << stage, stage && !b ? 2 : 1, !b);
+    classify(t);
+}
+
+static void mobilenet(struct table *t)
+{
+    static const struct {
+        int out, stride;
+    } rows[] = { { 64, 1 }, { 128, 2 }, { 128, 1 }, { 256, 2 }, { 256, 1 }, { 512, 2 }, { 512, 1 }, { 512, 1 },
+                 { 512, 1 }, { 512, 1 }, { 512, 1 }, { 1024, 2 }, { 1024, 1 } };
+    conv(t, 32, 3, 2);
+    norm(t, UNDER_NONE);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        conv_of(t, t->channels, 3, rows[i].stride, t->channels, ALWAYS);
+        norm(t, UNDER_NONE);
+        conv(t, rows[i].out, 1, 1);
+        norm(t, i + 1 < sizeof rows / sizeof *rows ? UNDER_NONE : NOTHING); /* the last is only averaged */
     }
-    return (double)elements / 1e6;
+    classify(t);
 }
 
-#define MADE(...) made(b.t, (const char *const[]){ __VA_ARGS__ }, sizeof((const char *const[]){ __VA_ARGS__ }) / 8)
+/* Batch norms read the pieces of a concatenation: it is not made. */
+static void densenet121(struct table *t)
+{
+    static const int layers[] = { 6, 12, 24, 16 };
+    conv(t, 64, 7, 2);
+    norm(t, NOTHING);
+    max_pool(t, ALWAYS);
+    for (int stage = 0; stage < 4; stage++) {
+        for (int i = 0; i < layers[stage]; i++) {
+            const int64_t channels = t->channels;
+            norm(t, UNDER_NONE);
+            conv(t, 128, 1, 1);
+            norm(t, UNDER_NONE);
+            conv(t, 32, 3, 1);
+            t->channels = channels + 32;
+            make(t, "concat", NOTHING);
+        }
+        norm(t, stage < 3 ? UNDER_NONE : NOTHING);
+        if (stage == 3) break;
+        conv_of(t, t->channels / 2, 1, 1, 1, NOTHING); /* only averaged */
+        t->height /= 2, t->width /= 2;
+        make(t, "avg_pool2d", ALWAYS);
+    }
+    classify(t);
+}
+
+/* With a bias, and relu behind it, which reads its own result. */
+static void conv_relu(struct table *t, int64_t out)
+{
+    conv_of(t, out, 3, 1, 1, NOTHING);
+    t->parameters.entry[t->parameters.n - 1].n += out;
+    make(t, "relu", UNDER_NONE);
+}
+
+static void vgg16(struct table *t)
+{
+    static const int convs[] = { 2, 2, 3, 3, 3 };
+    for (int stage = 0; stage < 5; stage++) {
+        for (int i = 0; i < convs[stage]; i++) conv_relu(t, 64 << (stage < 3 ? stage : 3));
+        max_pool(t, stage < 4 ? ALWAYS : NOTHING);
+    }
+    make(t, "contiguous", ALWAYS); /* the map in the order of the weights behind it */
+    t->channels *= t->height * t->width;
+    t->height = t->width = 1;
+    for (int i = 0; i < 2; i++) {
+        dense(t, 4096, NOTHING);
+        make(t, "relu", UNDER_NONE);
+        make(t, "dropout", UNDER_NONE);
+    }
+    logits(t);
+}
+
+/* The path up reads the pieces of its concatenations; the loss reads both of its sides. */
+static void unet(struct table *t)
+{
+    for (int i = 0; i < 4; i++) {
+        for (int k = 0; k < 2; k++) conv_relu(t, 64 << i);
+        max_pool(t, ALWAYS);
+    }
+    for (int k = 0; k < 2; k++) conv_relu(t, 1024);
+    for (int i = 3; i >= 0; i--) {
+        const int64_t out = 64 << i;
+        put(&t->parameters, "up", t->channels * out * 4 + out);
+        t->channels = out, t->height *= 2, t->width *= 2;
+        make(t, "conv_transpose2d", NOTHING);
+        make(t, "add", UNDER_NONE); /* with its bias */
+        t->channels = 2 * out;
+        make(t, "concat", NOTHING);
+        for (int k = 0; k < 2; k++) conv_relu(t, out);
+    }
+    conv_of(t, 1, 1, 1, 1, NOTHING);
+    t->parameters.entry[t->parameters.n - 1].n++;
+    for (int k = 0; k < 2; k++) make(t, "sigmoid", UNDER_NONE);
+}
+
+/* What a network has by its definition, torchvision's for all but unet, and what its layers make, in millions of
+   elements of an image of that size: convolutions, batch norms, relus beside them, concatenations, pools. */
+static const struct network {
+    enum model_kind kind;
+    void (*layers)(struct table *t);
+    int64_t parameters;
+    int height, width;
+    double conv, bn, relu, joined, pool;
+} networks[] = {
+    { MODEL_RESNET50, resnet50, 25557032, 224, 224, 11.11, 11.11, 0, 0, 0.20 },
+    { MODEL_VGG16, vgg16, 138357544, 224, 224, 13.55, 0, 13.56, 0, 1.53 },
+    { MODEL_MOBILENET, mobilenet, 4231976, 224, 224, 5.04, 5.04, 0, 0, 0 },
+    { MODEL_DENSENET121, densenet121, 7978856, 224, 224, 6.90, 15.67, 0, 10.17, 0.38 },
+    { MODEL_UNET, unet, 31031745, 416, 608, 123.7, 0, 123.4, 60.7, 7.6 },
+};
+#define NETWORKS (sizeof networks / sizeof *networks)
+
+static struct table *table_of(const struct network *n, int64_t images, int64_t height, int64_t width, int64_t size)
+{
+    struct table *const t = calloc(1, sizeof *t);
+    cr_assert_not_null(t);
+    t->channels = 3, t->height = height, t->width = width;
+    t->images = images, t->size = size;
+    n->layers(t);
+    return t;
+}
 
 /* To the last digit that is given. */
-static void is(double a, double given, const char *what, const struct network *n)
+static void is(int64_t elements, double given, const char *what, const struct network *n)
 {
-    const double digit = given >= 100 || n->kind == MODEL_UNET ? 0.1 : 0.01;
-    cr_expect(fabs(a - given) <= digit / 2 + 1e-9, "%s of %s: %.4f, not %.2f million", what, model_name(n->kind), a,
-              given);
+    const double digit = n->kind == MODEL_UNET ? 0.1 : 0.01, a = (double)elements / 1e6;
+    cr_expect(a - given <= digit / 2 + 1e-9 && given - a <= digit / 2 + 1e-9, "%s of %s: %.4f, not %.2f million", what,
+              model_name(n->kind), a, given);
 }
 
-Test(images, published_sizes)
+/* The tables themselves: beside sums that others have published. */
+Test(images, tables_add_up_to_published_sums)
 {
-    for (size_t i = 0; i < sizeof networks / sizeof *networks; i++) {
+    for (size_t i = 0; i < NETWORKS; i++) {
         const struct network *const n = &networks[i];
-        struct fixture b = fixture_open(1, 1);
-        const struct model_config c = config_of(n->kind, "published", RW_BF16);
-        rw_tensor *const y = images_forward(&c, b.ctx, b.t,
-                                            rw_input(b.t, RW_BF16, RW_SHAPE(2, 3, n->height, n->width), NULL));
-        cr_assert_not_null(y, "%s", rw_error_message(b.ctx));
-        int64_t parameters = 0;
-        for (size_t k = 0; rw_param_get(b.ctx, k); k++)
-            if (rw_tensor_kind_of(rw_param_get(b.ctx, k)) == RW_TENSOR_PARAM)
-                parameters += rw_shape_numel(rw_tensor_shape(rw_param_get(b.ctx, k)));
-        cr_expect_eq(parameters, n->parameters, "%s: %lld parameters", model_name(n->kind), (long long)parameters);
-        is(MADE("conv2d") / 2, n->conv, "convolutions", n);
-        is(MADE("batchnorm") / 2, n->bn, "batch norms", n);
-        is((MADE("relu") + made_with(b.t, true)) / 2, n->relu, "relus", n);
-        is((n->kind == MODEL_RESNET50 ? made_with(b.t, false) : MADE("concat")) / 2, n->joined,
-           "sums and concatenations", n);
-        is(MADE("max_pool2d", "avg_pool2d") / 2, n->pool, "pools", n);
-        is(MADE("contiguous") / 2, n->copies + 3.0 * n->height * n->width / 1e6, "copies beside that of the image", n);
-        fixture_close(&b);
+        struct table *const t = table_of(n, 1, n->height, n->width, 4);
+        cr_expect_eq(sum_of(&t->parameters, NULL), n->parameters, "%s: %" PRId64, model_name(n->kind),
+                     sum_of(&t->parameters, NULL));
+        is(sum_of(&t->made, "conv2d"), n->conv, "convolutions", n);
+        is(sum_of(&t->made, "batchnorm"), n->bn, "batch norms", n);
+        is(sum_of(&t->made, "relu"), n->relu, "relus", n);
+        is(sum_of(&t->made, "concat"), n->joined, "concatenations", n);
+        is(sum_of(&t->made, "max_pool2d") + sum_of(&t->made, "avg_pool2d"), n->pool, "pools", n);
+        free(t);
     }
 }
 
-/* What a step of eight images of the published size keeps, by planning alone. */
-static double kept_under(enum model_kind kind, rw_dtype dtype, const char *policy)
+/* ---- the models ---- */
+
+struct world {
+    struct fixture b;
+    rw_tensor *loss;
+};
+
+/* Recorded, not run. The images lie channels last: no copy is made of them. */
+static struct world record(const struct network *n, int64_t images, int64_t height, int64_t width, rw_dtype dtype)
 {
-    enum { N = 8, SIDE_OF_ALL = 224 };
-    struct fixture b = fixture_open(1, 2);
-    const struct model_config c = config_of(kind, "published", dtype);
-    rw_tensor *const images = rw_input(b.t, dtype, RW_SHAPE(N, SIDE_OF_ALL, SIDE_OF_ALL, 3), NULL);
-    rw_tensor *const x = rw_permute(b.t, images, (const int[]){ 0, 3, 1, 2 }); /* channels last: no copy is made */
-    rw_tensor *const loss = images_loss(&c, b.ctx, b.t, x, rw_input(b.t, RW_I32, RW_SHAPE(N), NULL));
+    struct model_config c = { .kind = n->kind, .dtype = dtype };
+    struct world w = { .b = fixture_open(1, 2) };
+    cr_assert(model_preset(&c, "published"));
+    rw_tensor *const lie = rw_input(w.b.t, dtype, RW_SHAPE(images, height, width, 3), NULL);
+    rw_tensor *const x = rw_permute(w.b.t, lie, (const int[]){ 0, 3, 1, 2 });
+    w.loss = images_loss(&c, w.b.ctx, w.b.t, x, rw_input(w.b.t, RW_I32, RW_SHAPE(images), NULL));
+    cr_assert_not_null(w.loss, "%s", rw_error_message(w.b.ctx));
+    return w;
+}
+
+/* Of each layer, which is what a parameter's name begins with: weight and bias. */
+static void list_parameters(rw_context *ctx, struct list *ret)
+{
+    char last[64] = "";
+    for (size_t i = 0; rw_param_get(ctx, i); i++) {
+        const rw_tensor *const p = rw_param_get(ctx, i);
+        char layer[64], kind[8];
+        int number;
+        if (rw_tensor_kind_of(p) != RW_TENSOR_PARAM) continue;
+        cr_assert_eq(sscanf(rw_tensor_name(p), "%7[^.].%d", kind, &number), 2, "%s", rw_tensor_name(p));
+        snprintf(layer, sizeof layer, "%s.%d", kind, number);
+        if (strcmp(layer, last) != 0) put(ret, kind, 0);
+        ret->entry[ret->n - 1].n += rw_shape_numel(rw_tensor_shape(p));
+        strcpy(last, layer);
+    }
+}
+
+/* By nodes of ops that the table knows. */
+static void list_made(rw_tape *t, int64_t images, const struct list *known, struct list *ret)
+{
+    for (size_t i = 0; i < t->n_nodes; i++) {
+        const char *const op = t->ctx->ops[t->nodes[i].op]->name;
+        bool is_known = false;
+        for (int k = 0; k < known->n; k++) is_known |= !strcmp(known->entry[k].name, op);
+        if (is_known) put(ret, op, rw_tensor_layout(rw_tape_value(t, t->nodes[i].first_output))->numel / images);
+    }
+}
+
+/* Each value, by the op that made it; returns what is kept in all. */
+static int64_t list_kept(const struct world *w, const char *policy, struct list *ret)
+{
     char *text = NULL;
-    size_t n = 0, kept = 0;
-    FILE *const f = open_memstream(&text, &n);
-    cr_assert(loss && f, "%s", rw_error_message(b.ctx));
-    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_assert_eq(ckpt_explain(b.t, f), RW_OK, "%s", rw_error_message(b.ctx));
+    size_t size = 0;
+    int64_t all = 0;
+    FILE *const f = open_memstream(&text, &size);
+    cr_assert_not_null(f);
+    cr_assert_eq(ckpt_set_policy(w->b.t, policy), RW_OK, "%s", rw_error_message(w->b.ctx));
+    cr_assert_eq(ckpt_explain_with(w->b.t, f, CKPT_EXPLAIN_ALL), RW_OK, "%s", rw_error_message(w->b.ctx));
     fclose(f);
-    const char *const line = strstr(text, "\nkept ");
-    cr_assert(line && sscanf(line, "\nkept %zu bytes;", &kept) == 1, "%s", text);
-    free(text);
-    fixture_close(&b);
-    return (double)kept;
-}
-
-/*
- * Under none a batch norm keeps its input, which a convolution made, and the next convolution the result. Without the
- * latter resnet50 keeps the former: 11.11 of 20.18 million elements, more than half (docs/figures.md has the list),
- * and what the pool makes. That made again, too, and two convolutions of 64 channels, it is less. densenet121 keeps
- * what its convolutions make, each once, and the batch norms' results, which alone grow with the square of the layers.
- */
-Test(images, kept_with_bn_and_relu_made_again)
-{
-    const double resnet = kept_under(MODEL_RESNET50, RW_F32, "none");
-    const double densenet = kept_under(MODEL_DENSENET121, RW_F32, "none");
-    const double bare = kept_under(MODEL_RESNET50, RW_F32, "discard:bn,relu") / resnet;
-    const double less = kept_under(MODEL_RESNET50, RW_F32, "discard:bn,pool,projection") / resnet;
-    const double half = kept_under(MODEL_DENSENET121, RW_F32, "discard:bn,relu") / densenet;
-    const double pooled = kept_under(MODEL_DENSENET121, RW_F32, "discard:bn,pool") / densenet;
-    cr_expect_leq(bare, 0.5637, "resnet50: %.4f", bare);
-    cr_expect_leq(less, 0.4717, "resnet50 without pool and first projections: %.4f", less);
-    cr_expect_leq(half, 0.3095, "densenet121: %.4f", half);
-    cr_expect_leq(pooled, 0.2978, "densenet121 without its pool: %.4f", pooled);
-    cr_expect_leq(densenet / 8, 85.9e6, "densenet121 under none: %.0f bytes an image", densenet / 8);
-    cr_expect_leq(resnet / 8, 80.8e6, "resnet50 under none: %.0f bytes an image", resnet / 8);
-}
-
-/*
- * unet, by the pixel of an image of the published width: two relus in each of four levels down and up, 64 channels at
- * the top and half as many elements in each level below; two at the bottom; what is brought up again; what pools make,
- * with a byte for each element of it; and both sides of the loss. No concatenation is among them: what brings up and a
- * relu made its pieces.
- */
-Test(images, unet_keeps_no_concatenation)
-{
-    enum { LEVELS = 8 + 4 + 2 + 1, DOWN = 2 * 8 * LEVELS, UP = 3 * 8 * LEVELS, BOTTOM = 8, POOLED = 2 * LEVELS };
-    const double pixels = 8.0 * 224 * 224, elements = DOWN + UP + BOTTOM + POOLED + 2;
-    cr_expect_eq(elements, 640);
-    cr_expect_eq(kept_under(MODEL_UNET, RW_F32, "none"), pixels * (4 * elements + POOLED));
-    cr_expect_eq(kept_under(MODEL_UNET, RW_BF16, "none"), pixels * (2 * elements + POOLED));
-}
-
-#define STEPS 20
-#define BATCH 2
-#define SIDE 32
-
-/* Twenty steps of AdamW: parameters, buffers and the last gradients. */
-static unsigned char *trained(enum model_kind kind, rw_dtype dtype, const char *policy, int threads, size_t *ret)
-{
-    struct fixture b = fixture_open(5, threads);
-    const struct model_config config = config_of(kind, "tiny", dtype);
-    struct model m;
-    rw_adamw *opt = NULL;
-    int32_t tokens[BATCH * SIDE], targets[BATCH * SIDE];
-    cr_assert_eq(model_create(&m, b.ctx, &config), RW_OK, "%s", rw_error_message(b.ctx));
-    cr_assert_eq(rw_adamw_create(&opt, b.ctx, &(rw_adamw_params){ .lr = 1e-3 }), RW_OK);
-    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK, "%s", rw_error_message(b.ctx));
-    for (int step = 0; step < STEPS; step++) {
-        for (int i = 0; i < BATCH * SIDE; i++) {
-            tokens[i] = (step * 31 + i * 7) % 97 + 32;
-            targets[i] = (step * 5 + i) % 256;
-        }
-        cr_assert_eq(rw_backward(b.t, model_loss(&m, b.t, BATCH, SIDE, tokens, targets)), RW_OK, "%s, %s: %s",
-                     model_name(kind), policy, rw_error_message(b.ctx));
-        rw_tape_reset(b.t);
-        cr_assert_eq(rw_adamw_step(opt), RW_OK, "%s", rw_error_message(b.ctx));
-        if (step + 1 < STEPS) rw_zero_grad(b.ctx);
+    for (const char *line = text; line; line = strchr(line, '\n')) {
+        char op[24];
+        int64_t bytes;
+        line += *line == '\n';
+        if (sscanf(line, "kept %" SCNd64 " bytes;", &all) == 1) continue;
+        if (sscanf(line, "  kept %" SCNd64 " %23s", &bytes, op) == 2) put(ret, op, bytes);
     }
-    size_t n, more;
-    unsigned char *all = all_parameters(b.ctx, &n), *const gradients = all_gradients(b.ctx, &more);
-    all = realloc(all, n + more);
-    memcpy(all + n, gradients, more);
-    free(gradients);
-    *ret = n + more;
-    rw_adamw_destroy(&opt);
-    fixture_close(&b);
+    free(text);
     return all;
 }
 
-static void same_under_all(enum model_kind kind)
+Test(images, each_layer_is_as_published)
 {
-    static const char *const policies[] = { "full", "uniform:2", "ops:conv2d", "discard:bn,relu", "selective:conv" };
-    for (int half = 0; half < 2; half++) {
-        const rw_dtype dtype = half ? RW_BF16 : RW_F32;
-        size_t n, more;
-        unsigned char *const none = trained(kind, dtype, "none", 1, &n);
-        const int most = test_device() == RW_DEVICE_CPU ? 5 : 1;
-        for (int i = 0; i < most + 3; i++) {
-            const char *const policy = i < 5 && i < most ? policies[i] : i < most + 2 ? "none" : "full";
-            const int threads = i < most ? i % 5 + 1 : i - most + 2;
-            unsigned char *const again = trained(kind, dtype, policy, threads, &more);
-            cr_assert_eq(n, more);
-            cr_expect_eq(first_difference(none, again, n), -1, "%s, %s, %s, %d threads", model_name(kind),
-                         rw_dtype_name(dtype), policy, threads);
-            free(again);
-            if (test_device() != RW_DEVICE_CPU) break;
-        }
-        free(none);
-        if (test_device() != RW_DEVICE_CPU) break;
+    for (size_t i = 0; i < NETWORKS; i++) {
+        const struct network *const n = &networks[i];
+        struct table *const t = table_of(n, 2, n->height, n->width, 2);
+        struct world w = record(n, 2, n->height, n->width, RW_BF16);
+        struct list *const found = calloc(2, sizeof *found);
+        list_parameters(w.b.ctx, &found[0]);
+        list_made(w.b.t, 2, &t->made, &found[1]);
+        same(&found[0], &t->parameters, "a layer's parameters", model_name(n->kind));
+        same(&found[1], &t->made, "elements that a layer makes", model_name(n->kind));
+        free(found), free(t);
+        fixture_close(&w.b);
     }
 }
 
-Test(images, resnet50)
+static void keeps(const struct network *n, rw_dtype dtype, const char *policy, bool again)
 {
-    same_under_all(MODEL_RESNET50);
+    enum { IMAGES = 8, SIDE = 224 };
+    struct table *const t = table_of(n, IMAGES, SIDE, SIDE, (int64_t)rw_dtype_size(dtype));
+    struct world w = record(n, IMAGES, SIDE, SIDE, dtype);
+    struct list *const found = calloc(1, sizeof *found), *const expected = again ? &t->again : &t->kept;
+    const int64_t all = list_kept(&w, policy, found);
+    same(found, expected, policy, model_name(n->kind));
+    cr_expect_eq(all, sum_of(expected, NULL), "%s under %s: %" PRId64 " bytes, not %" PRId64, model_name(n->kind),
+                 policy, all, sum_of(expected, NULL));
+    free(found), free(t);
+    fixture_close(&w.b);
 }
 
-Test(images, vgg16)
+Test(images, keep_under_none_what_backward_reads)
 {
-    same_under_all(MODEL_VGG16);
+    for (size_t i = 0; i < NETWORKS; i++) {
+        keeps(&networks[i], RW_F32, "none", false);
+        keeps(&networks[i], RW_BF16, "none", false);
+    }
 }
 
-Test(images, mobilenet)
+/* Those with batch norms, each with the relu that is a part of it. */
+Test(images, keep_convolutions_results_where_bn_and_relu_are_made_again)
 {
-    same_under_all(MODEL_MOBILENET);
+    for (size_t i = 0; i < NETWORKS; i++) {
+        if (networks[i].kind == MODEL_VGG16 || networks[i].kind == MODEL_UNET) continue;
+        keeps(&networks[i], RW_F32, "discard:bn,relu", true);
+        keeps(&networks[i], RW_BF16, "discard:bn,relu", true);
+    }
 }
 
-Test(images, densenet121)
+/* What goes below the convolutions' results at the least price: the pool, and two convolutions of few channels and a
+   large result. docs/figures.md has the lists. */
+Test(images, keep_less_than_convolutions_results)
 {
-    same_under_all(MODEL_DENSENET121);
-}
-
-Test(images, unet)
-{
-    same_under_all(MODEL_UNET);
+    const struct {
+        const struct network *n;
+        const char *policy;
+        double most; /* of what is kept under none */
+    } rows[] = { { &networks[0], "discard:bn,pool,projection", 0.4717 }, { &networks[3], "discard:bn,pool", 0.2978 } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct world w = record(rows[i].n, 8, 224, 224, RW_F32);
+        struct list *const unused = calloc(1, sizeof *unused);
+        const double none = (double)list_kept(&w, "none", unused), less = (double)list_kept(&w, rows[i].policy, unused);
+        cr_expect_leq(less / none, rows[i].most, "%s: %.4f", model_name(rows[i].n->kind), less / none);
+        free(unused);
+        fixture_close(&w.b);
+    }
 }
