@@ -27,6 +27,7 @@ bool deepseek_preset(struct model_config *c, const char *name)
         { "tiny", 4, 64, 4, 192, 8, 2, 4, 2, 32, 1, 1, 16, 8, 32, 24, 256, 1, false },
         { "small", 6, 256, 8, 704, 16, 4, 4, 2, 96, 1, 1, 32, 16, 96, 64, 256, 1, false },
         { "v2-lite", 27, 2048, 16, 10944, 64, 6, 1, 1, 1408, 2, 1, 128, 64, 0, 512, 102400, 0, true },
+        { "v3", 61, 7168, 128, 18432, 256, 8, 8, 4, 2048, 1, 3, 128, 64, 1536, 512, 129280, 1, false },
     };
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
         if (strcmp(presets[i].name, name)) continue;
@@ -57,6 +58,7 @@ void deepseek_defaults(struct model_config *c)
 static rw_tensor *buffer(const struct model *m, int layer, const char *name)
 {
     char full[64];
+    if (m->counted) return RW_NONE;
     snprintf(full, sizeof full, "h.%d.moe.%s", layer, name);
     return rw_buffer(m->ctx, full, RW_F32, RW_SHAPE(m->config.experts));
 }

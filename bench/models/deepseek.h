@@ -4,7 +4,7 @@
 
 #include "models/model.h"
 
-/* Presets of this kind: tiny, small, v2-lite. False when there is none of that name. */
+/* Presets of this kind: tiny, small, v2-lite, v3. False when there is none of that name. */
 bool deepseek_preset(struct model_config *c, const char *name);
 
 /* Fills in what a configuration leaves 0, from its width and heads. */

@@ -70,6 +70,10 @@ bool model_preset(struct model_config *c, const char *name)
 static rw_tensor *param(const struct model *m, int layer, const char *name, rw_shape shape)
 {
     char full[64];
+    if (m->counted) {
+        *m->counted += rw_shape_numel(shape);
+        return RW_NONE;
+    }
     if (layer < 0) snprintf(full, sizeof full, "%s", name);
     else snprintf(full, sizeof full, "h.%d.%s", layer, name);
     return rw_param(m->ctx, full, m->config.dtype, shape);
@@ -127,16 +131,34 @@ static void create_all(struct model *m)
     else if (c->kind != MODEL_VIT) m->head = param(m, -1, "head.weight", RW_SHAPE(c->vocab, c->width));
 }
 
+static void create_parameters(struct model *m)
+{
+    defaults(&m->config);
+    if (m->config.kind == MODEL_T5) t5_create(m, param);
+    else create_all(m);
+}
+
+static bool is_too_deep(const struct model_config *c)
+{
+    return c->layers > MODEL_MAX_LAYERS || c->ahead > MODEL_MAX_LAYERS;
+}
+
 rw_status model_declare(struct model *m, rw_context *ctx, const struct model_config *config)
 {
-    if (config->layers > MODEL_MAX_LAYERS || config->ahead > MODEL_MAX_LAYERS) return RW_ERR_ARGUMENT;
+    if (is_too_deep(config)) return RW_ERR_ARGUMENT;
     *m = (struct model){ .config = *config, .ctx = ctx };
-    struct model_config *const c = &m->config;
-    if (c->kind >= MODEL_RESNET50) return images_create(c, ctx);
-    defaults(c);
-    if (c->kind == MODEL_T5) t5_create(m, param);
-    else create_all(m);
+    if (config->kind >= MODEL_RESNET50) return images_create(config, ctx);
+    create_parameters(m);
     return rw_error_status(ctx);
+}
+
+int64_t model_parameters(const struct model_config *config)
+{
+    int64_t n = 0;
+    if (config->kind >= MODEL_RESNET50 || is_too_deep(config)) return 0;
+    struct model m = { .config = *config, .counted = &n };
+    create_parameters(&m);
+    return n;
 }
 
 rw_status model_create(struct model *m, rw_context *ctx, const struct model_config *config)

@@ -79,12 +79,13 @@ struct model {
     rw_tensor *decoder_positions, *encoder_norm;             /* t5's */
     rw_tensor *patch, *patch_bias, *class_token, *head_bias; /* vit's */
     struct model_layer layer[2 * MODEL_MAX_LAYERS];          /* t5's decoder stands behind its encoder */
+    int64_t *counted; /* parameters are counted there and not made; NULL: they are made */
 };
 
 /* Fills in a preset: tiny, small, and as published: of gpt gpt2-124m and gpt2-1.5b, of llama tinyllama-1.1b and
-   llama3-8b (and gpt2-124m, its layers of that size), of deepseek v2-lite, of mamba2 mamba2-130m and mamba2-2.7b, of t5
-   t5-small and t5-v1.1-small, of networks for images published, of which, but for vit, the first layer's width is all.
-   False when there is none of that name. */
+   llama3-8b (and gpt2-124m, its layers of that size), of deepseek v2-lite and v3, of mamba2 mamba2-130m and
+   mamba2-2.7b, of t5 t5-small and t5-v1.1-small, of networks for images published, of which, but for vit, the first
+   layer's width is all. False when there is none of that name. */
 bool model_preset(struct model_config *config, const char *name);
 
 /* Creates the parameters in ctx, of at most MODEL_MAX_LAYERS layers, and initialises them as GPT-2 does: normal 0.02,
@@ -93,6 +94,9 @@ rw_status model_create(struct model *m, rw_context *ctx, const struct model_conf
 
 /* The same without initialising them: their bytes are zeros. */
 rw_status model_declare(struct model *m, rw_context *ctx, const struct model_config *config);
+
+/* How many parameters it would have, in any size: none is made, and there is no context. Of networks for images 0. */
+int64_t model_parameters(const struct model_config *config);
 
 /* Initialises the parameters again from the context's generator. */
 rw_status model_init(const struct model *m);

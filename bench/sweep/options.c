@@ -13,9 +13,9 @@ static const char usage[] =
     "  --model gpt|llama|deepseek|mamba2|t5|vit|resnet50|vgg16|mobilenet|densenet121|unet\n"
     "                          [gpt]\n"
     "  --preset tiny|small     [small], or a published size: of gpt gpt2-124m, gpt2-1.5b; of llama\n"
-    "                          tinyllama-1.1b, llama3-8b; of deepseek v2-lite; of mamba2 mamba2-130m, mamba2-2.7b;\n"
-    "                          of t5 t5-small, t5-v1.1-small; of networks for images published, and their --seq is\n"
-    "                          a side\n"
+    "                          tinyllama-1.1b, llama3-8b; of deepseek v2-lite, v3; of mamba2 mamba2-130m,\n"
+    "                          mamba2-2.7b; of t5 t5-small, t5-v1.1-small; of networks for images\n"
+    "                          published, and their --seq is a side\n"
     "  --layers N --width N --heads N --kv-heads N   instead of the preset's\n"
     "  --policy LIST           policies separated by blanks, e.g. \"none budget:50% full selective:core_attn,mlp\"\n"
     "  --budget LIST           a row more for each budget, separated by commas: 75%,50%,256MiB\n"
@@ -97,8 +97,8 @@ static const char *const wanted[] = {
     [OUT - LAYERS] = "a folder, at most 4000 bytes",
     [MODEL - LAYERS] = "gpt, llama, deepseek, mamba2, t5, vit, resnet50, vgg16, mobilenet, densenet121 or unet",
     [PRESET - LAYERS] = "tiny or small; of gpt gpt2-124m or gpt2-1.5b; of llama tinyllama-1.1b or llama3-8b; of "
-                        "deepseek v2-lite; of mamba2 mamba2-130m or mamba2-2.7b; of t5 t5-small or t5-v1.1-small; for "
-                        "images published",
+                        "deepseek v2-lite or v3; of mamba2 mamba2-130m or mamba2-2.7b; of t5 t5-small or "
+                        "t5-v1.1-small; for images published",
     [BUDGET - LAYERS] = "1 to 64 budgets separated by commas, as 75%,256MiB",
     [FIT - LAYERS] = "a size, as 4GiB or 1536MiB",
     [GROW - LAYERS] = "batch or seq",
