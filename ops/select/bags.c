@@ -166,8 +166,18 @@ static rw_tensor *record_maximum(const struct bags *b)
     return empty ? rw_masked_fill_at(b->at, b->t, most, empty, 0) : NULL;
 }
 
+/* Where offsets begin no bag, no place of the index is in one. */
+static bool leave_all(struct bags *b)
+{
+    const bool weighted = b->weights;
+    b->index = rw_slice_at(b->at, b->t, b->index, 0, 0, 0);
+    if (b->index && weighted) b->weights = rw_slice_at(b->at, b->t, b->weights, 0, 0, 0);
+    return b->index && (!weighted || b->weights);
+}
+
 static rw_tensor *record(struct bags *b)
 {
+    if (b->offsets && !b->bags && !leave_all(b)) return NULL;
     if (b->padding < 0 && !b->weights && !b->offsets && b->mode != RW_BAG_MAX)
         return rw_embedding_bag_at(b->at, b->t, b->table, b->index, b->mode);
     if (b->padding >= 0 && !(b->kept = rw_ne_scalar_at(b->at, b->t, b->index, (double)b->padding))) return NULL;

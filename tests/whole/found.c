@@ -227,3 +227,29 @@ Test(found, seed_100_a_loss_and_its_gradient_have_two_workspaces)
     cr_assert_eq(m.predicted_peak, m.measured_peak, "%zu and %zu", m.predicted_peak, m.measured_peak);
     fixture_close(&b);
 }
+
+/* Where offsets begin no bag, the rows of the index were given to one before the first. */
+Test(found, seed_39_no_bag_takes_no_row)
+{
+    static const int32_t rows[] = { 0, 1, 2 };
+    for (int way = 0; way < 4; way++) {
+        struct fixture b = fixture_open(46, 1);
+        rw_tensor *const table = rw_param(b.ctx, "table", RW_F32, RW_SHAPE(3, 2));
+        rw_tensor *const weights = rw_param(b.ctx, "weights", RW_F32, RW_SHAPE(3));
+        rw_init_normal(table, 0, 0.5);
+        rw_init_normal(weights, 0, 0.5);
+        const rw_embedding_bag_params params = { .mode = way == 1 ? RW_BAG_MEAN : RW_BAG_SUM,
+                                                 .offsets = rw_input(b.t, RW_I32, RW_SHAPE(0), NULL),
+                                                 .weights = way == 2 ? weights : RW_NONE,
+                                                 .pads = way == 3 };
+        rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(3), rows);
+        rw_tensor *const y = rw_embedding_bag_with(b.t, table, index, &params);
+        cr_assert(rw_shape_equal(rw_tensor_shape(y), RW_SHAPE(0, 2)), "%s", rw_error_message(b.ctx));
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y, y), RW_ALL_AXES, false)), RW_OK, "%s",
+                     rw_error_message(b.ctx));
+        float g[6];
+        cr_assert_eq(rw_read(NULL, rw_gradient(table), g, sizeof g), RW_OK, "%s", rw_error_message(b.ctx));
+        for (int i = 0; i < 6; i++) cr_assert_eq(g[i], 0);
+        fixture_close(&b);
+    }
+}
