@@ -112,6 +112,29 @@ def sources_of(mutations):
     return {path: (ROOT / path).read_text() for path in {m.path for m in mutations}}
 
 
+# What no operand of ?: begins or ends with
+BEGINS = re.compile(r'[<>=!+*/%&|^-]=|[<>=/%|^?:,;]|&&|\.[a-z]')
+ENDS = re.compile(r'(?:[*/%&|^<>=!,?:;]|->|(?<![+])[+]|(?<!-)-)$')
+
+
+def misfits(m, original, texts):
+    """Why no compiler would take the text with its switch, as far as that can be seen without one."""
+    instead = '\n'.join(m.instead).strip()
+    begin = m.place(texts)[0][0]
+    before = texts[m.path][:begin].rstrip()
+    if texts[m.path][:begin].rpartition('\n')[2].lstrip().startswith('#'):
+        yield 'what it mutates is a directive\'s, which has no switch'
+    if any(text.count(a) != text.count(b) for text in (original, instead) for a, b in ('()', '[]', '{}')):
+        yield 'a bracket has no other'
+    elif not is_statement(instead) if is_statement(original) else instead.endswith(';'):
+        yield 'a statement and an expression cannot stand for each other: the semicolon belongs inside of <<<>>>'
+    elif is_statement(original) and not before.endswith((';', '{', '}', ')', ':', 'else', '*/')):
+        yield 'a statement cannot stand within an expression: the semicolon belongs outside of <<<>>>'
+    elif not is_statement(original) and any(not text or BEGINS.match(text) or ENDS.search(text)
+                                               for text in (original.strip(), instead)):
+        yield 'what it mutates is no whole expression'
+
+
 def faults_of(mutations):
     texts = sources_of(mutations)
     places = [(m, *m.place(texts)) for m in mutations]
@@ -127,13 +150,18 @@ def faults_of(mutations):
     for suite, where in re.findall(r"'\w+/(\w+)': '([^']*)'", (ROOT / 'tests/meson.build').read_text()):
         suites |= {suite} if 'cpu' in where.split() else set()
         suites |= {f'sim_{suite}'} if 'sim' in where.split() else set()
+    faults += [f'{m.name}: {why}' for m, span, original in places if span for why in misfits(m, original, texts)]
     return faults + [f'{m.name}: no suite is called {s}' for m in mutations for s in m.suites
                      if s.split(':')[0] not in suites]
 
 
+def is_statement(text):
+    return text.endswith((';', '}'))
+
+
 def switched(m, original):
     instead = '\n'.join(m.instead)
-    if original.endswith(';') or original.endswith('}'):
+    if is_statement(original):
         return f'if (RW_MUTANT({m.number})) {{ {instead} }} else {{ {original} }}'
     return f'(RW_MUTANT({m.number}) ? ({instead}) : ({original}))'
 
