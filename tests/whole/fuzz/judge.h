@@ -18,7 +18,7 @@ struct fz_verdict {
 struct fz_coverage {
     uint64_t programs, replaying, finite, with_grad, nested, empty, two_tapes, assigns;
     uint64_t nodes, replayed;
-    uint64_t statements[128]; /* by op */
+    uint64_t statements[256]; /* by op */
 };
 
 /* What is broken on purpose, for the tests of the shrinker. All zero: nothing. */

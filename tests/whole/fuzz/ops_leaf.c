@@ -14,12 +14,27 @@ static uint64_t mixed(uint64_t x)
     return x ^ x >> 32;
 }
 
+/* From 0 on and never falling: bags of up to two elements and a half, or all that there is. */
+static double offset_of(const struct fz_statement *s, int step, int64_t i)
+{
+    const double at = (double)(i * (int64_t)((s->word[1] + (uint32_t)step) % 6) / 2), most = s->out[0].bound - 1;
+    return at < most ? at : most;
+}
+
+int32_t fz_ignored(const struct fz_program *p, int value)
+{
+    const struct fz_statement *const leaf = &p->s[value / FZ_OUTS];
+    const bool one = !strcmp(fz_op(leaf->op)->name, "targets") && leaf->word[2] % 3 == 0 && leaf->word[2] % 2 == 0;
+    return one ? 1 : -100;
+}
+
 double fz_element(const struct fz_program *p, const struct fz_statement *s, int step, int64_t i)
 {
     const uint64_t x = mixed((uint64_t)s->word[0] << 32 ^ s->word[1] ^ (uint64_t)step << 56 ^
                              (uint64_t)i * 0x632be59bd9b4e019u);
     if (s->out[0].dtype == RW_BOOL) return (double)(x & 1);
     if (s->out[0].dtype != RW_I32) return (double)(int64_t)(x % 33 - 16) / 8; /* exact in every type */
+    if (!strcmp(fz_op(s->op)->name, "offsets")) return offset_of(s, step, i);
     if (s->word[2] % 3 == 0 && x >> 40 & 1 && !strcmp(fz_op(s->op)->name, "targets")) return s->word[2] % 2 ? -100 : 1;
     return (double)(x % (uint64_t)s->out[0].bound);
 }
@@ -108,6 +123,7 @@ const struct fz_op fz_leaf_ops[] = {
     { "input", 2, FZ_LEAF, 0, choose_leaf, resolve_float, record_input, "rw_input(t, ^0, @0, $[step])" },
     { "index", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_I32, @0, $[step])" },
     { "targets", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_I32, @0, $[step])" },
+    { "offsets", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_I32, @0, $[step])" },
     { "mask", 0, FZ_LEAF, 0, NULL, resolve_leaf, record_input, "rw_input(t, RW_BOOL, @0, $[step])" },
     { "randn", 2, FZ_LEAF, 0, choose_leaf, resolve_float, record_randn, "rw_randn(t, ^0, @0)" },
     { "rand", 2, FZ_LEAF, 0, choose_leaf, resolve_float, record_rand, "rw_rand(t, ^0, @0)" },

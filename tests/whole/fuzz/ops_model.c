@@ -1,6 +1,8 @@
 /* The ops that models are made of: products, norms, attention, rope, tables, losses, dropout. */
 #include "whole/fuzz/generate.h"
+#include "whole/fuzz/leaf.h"
 
+#include <rewind/attention.h>
 #include <rewind/ops.h>
 
 #include <math.h>
@@ -146,6 +148,7 @@ static int choose_norm(struct fz_generator *g, int op)
     const int x = fz_any(g, 1, 5);
     if (x < 0 || !last(fz_type_of(g->p, x)->shape)) return -1;
     const struct fz_type t = *fz_type_of(g->p, x);
+    if (fz_chance(g, 25)) return fz_emit(g, op, 1, x);
     const int w = fz_like(g, t.dtype, RW_SHAPE(last(t.shape)));
     const bool bias = !strcmp(fz_op(op)->name, "layernorm") && fz_chance(g, 50);
     return bias ? fz_emit(g, op, 3, x, w, fz_like(g, t.dtype, RW_SHAPE(last(t.shape)))) : fz_emit(g, op, 2, x, w);
@@ -153,26 +156,28 @@ static int choose_norm(struct fz_generator *g, int op)
 
 static bool resolve_norm(const struct fz_program *p, struct fz_statement *s)
 {
-    const struct fz_type *const x = fz_in(p, s, 0), *const w = fz_in(p, s, 1);
+    const struct fz_type *const x = fz_in(p, s, 0);
     if (!rw_dtype_is_float(x->dtype) || !x->shape.rank || !last(x->shape)) return false;
-    double extra = 0;
+    double extra = 0, bound = 1;
     for (int i = 1; i < s->n_in; i++) {
         const struct fz_type *const v = fz_in(p, s, i);
         if (v->dtype != x->dtype || !rw_shape_equal(v->shape, RW_SHAPE(last(x->shape)))) return false;
+        if (i == 1) bound = v->bound;
         extra += v->slope;
     }
     s->f = s->word[0] % 2 ? 0.125 : 0.015625;
-    return fz_out(s, 0, x->dtype, x->shape, 3 * w->bound + 2, x->slope * w->bound / sqrt(s->f) + extra);
+    return fz_out(s, 0, x->dtype, x->shape, 3 * bound + 2, x->slope * bound / sqrt(s->f) + extra);
 }
 
 static void record_layernorm(struct fz_call *c)
 {
-    c->out[0] = rw_layernorm_at(c->at, c->t, c->in[0], c->in[1], c->s->n_in > 2 ? c->in[2] : RW_NONE, (float)c->s->f);
+    c->out[0] = rw_layernorm_at(c->at, c->t, c->in[0], c->s->n_in > 1 ? c->in[1] : RW_NONE,
+                                c->s->n_in > 2 ? c->in[2] : RW_NONE, (float)c->s->f);
 }
 
 static void record_rmsnorm(struct fz_call *c)
 {
-    c->out[0] = rw_rmsnorm_at(c->at, c->t, c->in[0], c->in[1], (float)c->s->f);
+    c->out[0] = rw_rmsnorm_at(c->at, c->t, c->in[0], c->s->n_in > 1 ? c->in[1] : RW_NONE, (float)c->s->f);
 }
 
 /* Attention and rope: values of rank 4, made of others by reshape and permute or new */
@@ -248,6 +253,40 @@ static void record_rope(struct fz_call *c)
     c->out[0] = rw_rope_at(c->at, c->t, c->in[0], c->s->n_in > 1 ? c->in[1] : RW_NONE, (float)c->s->f);
 }
 
+/* By a table of frequencies: x, frequencies[, positions]. k[0]: interleaved; f: scale, 0 for the default */
+
+static int choose_rope_with(struct fz_generator *g, int op)
+{
+    int x = fz_any(g, 4, 4);
+    const int64_t batch = 1 + fz_below(g, 2), heads = 1 + fz_below(g, 3), seq = fz_extent(g), half = 1 + fz_below(g, 4);
+    if (x < 0 || fz_type_of(g->p, x)->shape.dim[3] % 2) x = fz_like(g, g->dtype, RW_SHAPE(batch, heads, seq, 2 * half));
+    if (x < 0) return -1;
+    const struct fz_type t = *fz_type_of(g->p, x);
+    const int table = fz_like(g, fz_chance(g, 50) ? t.dtype : RW_F32, RW_SHAPE(last(t.shape) / 2));
+    if (fz_chance(g, 50)) return fz_emit(g, op, 2, x, table);
+    return fz_emit(g, op, 3, x, table, fz_index(g, RW_SHAPE(t.shape.dim[2]), 50));
+}
+
+static bool resolve_rope_with(const struct fz_program *p, struct fz_statement *s)
+{
+    if (s->n_in < 2) return false;
+    const struct fz_type *const x = fz_in(p, s, 0), *const table = fz_in(p, s, 1);
+    struct fz_statement plain = *s;
+    plain.n_in--;
+    plain.in[1] = s->in[2];
+    if (!rw_dtype_is_float(table->dtype) || !resolve_rope(p, &plain)) return false;
+    if (!rw_shape_equal(table->shape, RW_SHAPE(last(x->shape) / 2))) return false;
+    s->k[0] = s->word[0] & 1;
+    s->f = s->word[1] & 1 ? 0.75 : 0;
+    return fz_out(s, 0, x->dtype, x->shape, 1.5 * x->bound, 1.5 * x->slope);
+}
+
+static void record_rope_with(struct fz_call *c)
+{
+    const rw_rope_params params = { .interleaved = c->s->k[0], .frequencies = c->in[1], .scale = c->s->f };
+    c->out[0] = rw_rope_with_at(c->at, c->t, c->in[0], c->s->n_in > 2 ? c->in[2] : RW_NONE, &params);
+}
+
 /* Tables and losses */
 
 static int choose_embedding(struct fz_generator *g, int op)
@@ -296,9 +335,7 @@ static bool resolve_cross_entropy(const struct fz_program *p, struct fz_statemen
     rw_shape rows = x->shape;
     rows.rank--;
     if (!rw_shape_equal(rows, target->shape) || target->bound > (double)last(x->shape)) return false;
-    const struct fz_statement *const leaf = &p->s[s->in[1] / FZ_OUTS]; /* a target of 1 is ignored, or -100 */
-    const bool one = !strcmp(fz_op(leaf->op)->name, "targets") && leaf->word[2] % 3 == 0 && leaf->word[2] % 2 == 0;
-    s->k[0] = one ? 1 : -100;
+    s->k[0] = fz_ignored(p, s->in[1]);
     return fz_out(s, 0, x->dtype == RW_F64 ? RW_F64 : RW_F32, RW_SCALAR, 2 * x->bound + 3, 2 * x->slope);
 }
 
@@ -373,14 +410,18 @@ static void record_dropout_add(struct fz_call *c)
 }
 
 const struct fz_op fz_model_ops[] = {
-    { "linear", 12, 0, 7, choose_linear, resolve_linear, record_linear, NULL },
-    { "linear_gelu", 6, 0, 7, choose_linear, resolve_linear_gelu, record_linear_gelu, NULL },
-    { "linear_add", 8, 0, 15, choose_linear_add, resolve_linear_add, record_linear_add, NULL },
+    { "linear", 12, 0, 7, choose_linear, resolve_linear, record_linear, "rw_linear(t, $0, $1, $2)" },
+    { "linear_gelu", 6, 0, 7, choose_linear, resolve_linear_gelu, record_linear_gelu,
+      "rw_linear_gelu(t, $0, $1, $2)" },
+    { "linear_add", 8, 0, 15, choose_linear_add, resolve_linear_add, record_linear_add,
+      "rw_linear_add(t, $0, $1, $3, $2)" },
     { "matmul", 10, 0, 3, choose_matmul, resolve_matmul, record_matmul, "rw_matmul(t, $0, $1)" },
-    { "layernorm", 7, 0, 7, choose_norm, resolve_norm, record_layernorm, NULL },
+    { "layernorm", 7, 0, 7, choose_norm, resolve_norm, record_layernorm, "rw_layernorm(t, $0, $1, $2, ~f)" },
     { "rmsnorm", 6, 0, 3, choose_norm, resolve_norm, record_rmsnorm, "rw_rmsnorm(t, $0, $1, ~f)" },
     { "attention", 8, 0, 7, choose_attention, resolve_attention, record_attention, NULL },
-    { "rope", 5, 0, 1, choose_rope, resolve_rope, record_rope, NULL },
+    { "rope", 5, 0, 1, choose_rope, resolve_rope, record_rope, "rw_rope(t, $0, $1, ~f)" },
+    { "rope_with", 5, 0, 1, choose_rope_with, resolve_rope_with, record_rope_with,
+      "rw_rope_with(t, $0, $2, &(rw_rope_params){ .interleaved = %0, .frequencies = $1, .scale = ~ })" },
     { "embedding", 6, 0, 1, choose_embedding, resolve_embedding, record_embedding, "rw_embedding(t, $0, $1)" },
     { "cross_entropy", 6, 0, 1, choose_cross_entropy, resolve_cross_entropy, record_cross_entropy,
       "rw_cross_entropy_ignore(t, $0, $1, %0)" },

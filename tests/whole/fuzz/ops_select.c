@@ -131,6 +131,37 @@ static bool resolve_clamp(const struct fz_program *p, struct fz_statement *s)
     return like(p, s, fz_in(p, s, 0)->shape);
 }
 
+/* x and a lower bound[, and an upper one] */
+static int choose_clamp(struct fz_generator *g, int op)
+{
+    const int x = fz_any(g, 0, 6);
+    if (x < 0) return -1;
+    const struct fz_type t = *fz_type_of(g->p, x);
+    rw_shape row = t.shape;
+    if (row.rank > 1 && fz_chance(g, 50)) row = RW_SHAPE(row.dim[row.rank - 1]);
+    const int low = fz_like(g, t.dtype, row);
+    return fz_chance(g, 40) ? fz_emit(g, op, 2, x, low) : fz_emit(g, op, 3, x, low, fz_like(g, t.dtype, t.shape));
+}
+
+static bool resolve_clamp_tensor(const struct fz_program *p, struct fz_statement *s)
+{
+    const struct fz_type *const x = fz_in(p, s, 0);
+    rw_shape joint = x->shape;
+    double bound = 0, slope = 0;
+    for (int i = 0; i < s->n_in; i++) {
+        const struct fz_type *const y = fz_in(p, s, i);
+        if (!is_float(y) || y->dtype != x->dtype || !fz_broadcast(joint, y->shape, &joint)) return false;
+        bound = larger(bound, y->bound);
+        slope += y->slope;
+    }
+    return fz_out(s, 0, x->dtype, joint, bound, slope);
+}
+
+static void record_clamp_tensor(struct fz_call *c)
+{
+    c->out[0] = rw_clamp_tensor_at(c->at, c->t, c->in[0], c->in[1], c->s->n_in > 2 ? c->in[2] : RW_NONE);
+}
+
 static void record_unary(struct fz_call *c)
 {
     c->out[0] = (*(const unary_fn *)fz_op(c->s->op)->function)(c->at, c->t, c->in[0]);
@@ -498,6 +529,8 @@ const struct fz_op fz_select_ops[] = {
     { "where", 6, 0, 6, choose_where, resolve_where, record_where, "rw_where(t, $0, $1, $2)" },
     { "masked_fill", 4, 0, 1, choose_filled, resolve_filled, record_filled, "rw_masked_fill(t, $0, $1, ~)" },
     { "clamp", 3, 0, 1, choose_any, resolve_clamp, record_clamp, "rw_clamp(t, $0, -0.5, 0.75)" },
+    { "clamp_tensor", 4, 0, 7, choose_clamp, resolve_clamp_tensor, record_clamp_tensor,
+      "rw_clamp_tensor(t, $0, $1, $2)" },
     { "select", 4, 0, 1, choose_ranked, resolve_select, record_select, "rw_select(t, $0, %0, %1)" },
     { "unsqueeze", 2, 0, 1, choose_any, resolve_unsqueeze, record_unsqueeze, "rw_unsqueeze(t, $0, %0)" },
     { "unbind", 8, 0, 1, choose_ranked, resolve_unbind, record_unbind, NULL },

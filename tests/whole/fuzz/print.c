@@ -59,7 +59,8 @@ static void print_call(const struct printer *p, const struct fz_statement *s)
         const int digit = c[1] - '0';
         switch (*c) {
         case '$':
-            if (digit >= 0 && digit < FZ_INS) print_name(p, s->in[digit]), c++;
+            if (digit >= 0 && digit < s->n_in) print_name(p, s->in[digit]), c++;
+            else if (digit >= 0 && digit < FZ_INS) fprintf(p->out, "RW_NONE"), c++;
             else fprintf(p->out, "%sv%d", c[1] == '[' ? "e" : "", (int)(s - p->p->s));
             break;
         case '%': fprintf(p->out, "%lld", (long long)s->k[digit]), c++; break;
@@ -104,6 +105,8 @@ static bool print_special(const struct printer *p, const struct fz_statement *s)
     } else if (!strcmp(name, "topk")) {
         fprintf(o, "rw_tensor *v%d[2];\n            rw_topk(t, ", i), print_name(p, s->in[0]);
         fprintf(o, ", %lld, %lld, v%d, v%d + 1);\n", (long long)s->k[1], (long long)s->k[0], i, i);
+    } else if (!strcmp(name, "ssd_scan")) {
+        fprintf(o, "rw_tensor *v%d[2];\n            v%d[0] = ", i, i), print_call(p, s), fprintf(o, "v%d + 1);\n", i);
     } else if (!strncmp(name, "fuzz_", 5)) {
         if (s->n_out > 1) fprintf(o, "rw_tensor *v%d[%d];\n            rw_apply(t, &%s, &", i, s->n_out, name);
         else fprintf(o, "rw_tensor *const v%d = rw_apply(t, &%s, &", i, name);
@@ -123,17 +126,6 @@ static void print_expression(const struct printer *p, const struct fz_statement 
     const char *const name = fz_op(s->op)->name;
     if (fz_op(s->op)->text) {
         print_call(p, s);
-    } else if (!strcmp(name, "linear_add")) {
-        fprintf(o, "rw_linear_add(t, "), print_name(p, s->in[0]), fprintf(o, ", "), print_name(p, s->in[1]);
-        fprintf(o, ", "), s->n_in > 3 ? print_name(p, s->in[3]) : (void)fprintf(o, "RW_NONE");
-        fprintf(o, ", "), print_name(p, s->in[2]), fputc(')', o);
-    } else if (!strncmp(name, "linear", 6) || !strcmp(name, "layernorm")) {
-        fprintf(o, "rw_%s(t, ", name), print_operands(p, s, 0), fprintf(o, s->n_in < 3 ? ", RW_NONE" : "");
-        if (name[1] == 'a') fprintf(o, ", "), print_number(o, s->f), fputc('f', o);
-        fputc(')', o);
-    } else if (!strcmp(name, "rope")) {
-        fprintf(o, "rw_rope(t, "), print_operands(p, s, 0), fprintf(o, s->n_in < 2 ? ", RW_NONE, " : ", "),
-            print_number(o, s->f), fprintf(o, "f)");
     } else if (!strcmp(name, "attention")) {
         fprintf(o, "rw_attention(t, "), print_operands(p, s, 0);
         fprintf(o, ", &(rw_attention_params){ .causal = %lld, .scale = ", (long long)s->k[0]), print_number(o, s->f);

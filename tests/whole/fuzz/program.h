@@ -11,7 +11,7 @@
 #include <rewind/rewind.h>
 
 #define FZ_STATEMENTS 240
-#define FZ_INS 4
+#define FZ_INS 6
 #define FZ_OUTS 3
 #define FZ_ACTIONS 20
 #define FZ_LOSSES 3
@@ -96,7 +96,8 @@ struct fz_op {
     /* Works out k, f and out from the operands' types and the words. */
     bool (*resolve)(const struct fz_program *p, struct fz_statement *s);
     void (*record)(struct fz_call *c);
-    /* $i operand, %i integer attribute k[i], ~ the attribute f, @i shape and ^i type of output i, # axes in k[0]. */
+    /* $i operand, RW_NONE if there is none, %i integer attribute k[i], ~ the attribute f, @i shape and ^i type of
+       output i, # axes in k[0]. */
     const char *text;
     const void *function; /* for rows that share record: a pointer to the library's function pointer */
 };
@@ -107,7 +108,8 @@ int fz_op_named(const char *name);
 
 /* The family tables that fz_op() joins, each ended by a row without a name. */
 extern const struct fz_op fz_leaf_ops[], fz_mark_ops[], fz_pointwise_ops[], fz_reduce_ops[], fz_shape_ops[],
-    fz_model_ops[], fz_own_ops[], fz_select_ops[];
+    fz_model_ops[], fz_own_ops[], fz_select_ops[], fz_loss_ops[], fz_table_ops[], fz_image_ops[], fz_einsum_ops[],
+    fz_scan_ops[];
 
 /* The value's type. */
 const struct fz_type *fz_type_of(const struct fz_program *p, int value);
