@@ -135,8 +135,10 @@ static rw_status put(struct pass *p, char *at, const void *given, enum rw_patter
 static rw_status furnish(struct pass *p)
 {
     const struct rw_at *const at = p->at;
+    const rw_context *const ctx = p->room->probe->ctx;
     const int n = at->n_in + at->n_out;
-    rw_status status = RW_OK;
+    /* The device's own memory is read at once, beside what is queued: that may still write it, or move it back. */
+    rw_status status = ctx->device->finish(ctx->device_state);
     for (int i = 0; !status && i < n; i++) {
         const rw_view *const from = i < at->n_in ? &at->in[i] : &at->out[i - at->n_in];
         p->views[i] = *from;

@@ -253,3 +253,19 @@ Test(found, seed_39_no_bag_takes_no_row)
         fixture_close(&b);
     }
 }
+
+/* On a GPU the verifier copied an operand of a node, to run that by itself, while the operand was still on its way
+   back. */
+Test(found, seed_4000032_what_comes_back_is_looked_at_once_it_has)
+{
+    static const int32_t zero[] = { 0 };
+    struct fixture b = fixture_open(4000039, 1);
+    rw_tensor *const table = rw_param(b.ctx, "table", RW_F32, RW_SHAPE(1, 1));
+    rw_init_normal(table, 0, 0.5);
+    rw_tensor *const row = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(1), zero));
+    ckpt_offload(b.t, row);
+    ckpt_report report = { 0 };
+    const rw_status status = ckpt_verify(b.t, rw_max(b.t, row, RW_ALL_AXES, false), &report);
+    cr_assert_eq(status, RW_OK, "%s: %s, %s", rw_status_name(status), report.op, report.detail);
+    fixture_close(&b);
+}
