@@ -3,9 +3,10 @@
 
 void rw_find_holders(const struct rw_schedule *s, uint32_t action, uint32_t *holder)
 {
-    for (uint32_t i = 0; i < s->n_buffers; i++) holder[i] = RW_NONE_ID;
+    const struct rw_buffer *const b = s->buffers;
+    for (uint32_t i = 0; i < s->n_buffers; i++) holder[i] = b[i].merged == i && b[i].first <= action ? i : RW_NONE_ID;
     for (uint32_t i = 0; i < s->n_buffers; i++)
-        if (s->buffers[i].first <= action) holder[rw_buffer_root(s, i)] = i;
+        if (b[i].merged != i && b[i].first <= action) holder[rw_buffer_root(s, i)] = i;
 }
 
 enum rw_live_kind rw_live_kind_of(const struct rw_problem *p, const struct rw_schedule *s, uint32_t root,

@@ -26,6 +26,8 @@ static inline uint64_t rw_buffer_room(const struct rw_problem *p, const struct r
 /*
  * Of several values that share memory one after the other: the one that lies there behind the action. holder has an
  * entry for each buffer and is filled in for those that have memory of their own, with RW_NONE_ID before the first.
+ * Those that take memory over are numbered in the order in which they do; who has it first may have a later number, as
+ * what comes back from outside has.
  */
 void rw_find_holders(const struct rw_schedule *s, uint32_t action, uint32_t *holder);
 

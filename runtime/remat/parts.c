@@ -222,16 +222,25 @@ static uint32_t owner_of(const struct rw_parts *x, const struct rw_schedule *s, 
     return producer == RW_NONE_ID ? RW_NONE_ID : x->part_of[producer];
 }
 
-/* Of several values that share memory each holds it until the next one takes it over. */
+static void begin_life(struct rw_parts *x, const struct rw_schedule *s, uint32_t buffer, uint32_t part)
+{
+    const struct rw_buffer *const b = &s->buffers[buffer];
+    const uint32_t root = rw_buffer_root(s, buffer);
+    x->holder[root] = buffer;
+    x->life[buffer] = (struct rw_life){ .first = b->first, .last = s->buffers[root].last, .bytes = b->bytes };
+    x->keep[buffer] = s->buffers[root].source == RW_NONE_ID && owner_of(x, s, b) == part;
+}
+
+/* Of several values that share memory each holds it until the next one takes it over: who has it first, then the
+   others in the order of their numbers (live.h). */
 static void list_lives(struct rw_parts *x, const struct rw_schedule *s, uint32_t part)
 {
+    for (uint32_t i = 0; i < s->n_buffers; i++)
+        if (s->buffers[i].merged == i) begin_life(x, s, i, part);
     for (uint32_t i = 0; i < s->n_buffers; i++) {
-        const struct rw_buffer *const b = &s->buffers[i];
-        const uint32_t root = rw_buffer_root(s, i);
-        if (root != i) x->life[x->holder[root]].last = b->first - 1;
-        x->holder[root] = i;
-        x->life[i] = (struct rw_life){ .first = b->first, .last = s->buffers[root].last, .bytes = b->bytes };
-        x->keep[i] = s->buffers[root].source == RW_NONE_ID && owner_of(x, s, b) == part;
+        if (s->buffers[i].merged == i) continue;
+        x->life[x->holder[rw_buffer_root(s, i)]].last = s->buffers[i].first - 1;
+        begin_life(x, s, i, part);
     }
 }
 
