@@ -186,7 +186,7 @@ static size_t tapes(void)
 {
     const char *const text = getenv("REWIND_OPTIMUM");
 #ifdef __SANITIZE_ADDRESS__
-    const size_t all = 100;
+    const size_t all = 40;
 #else
     const size_t all = 1000;
 #endif

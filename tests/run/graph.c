@@ -11,7 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 2, SEQ = 13, STEPS = 6 };
+#ifdef __SANITIZE_ADDRESS__
+enum { STEPS = 3 }; /* the first launch, the second, and one that comes behind a launch of a graph that has run */
+#else
+enum { STEPS = 6 };
+#endif
+enum { BATCH = 2, SEQ = 13 };
 
 struct outcome {
     double loss[STEPS];

@@ -10,6 +10,8 @@
  * has to carry the step past the place where it stopped. Of a first step each failure needs a context of its own; of
  * four of them, one in each of the modes and types, one is followed by the step that succeeds.
  *
+ * Under sanitizers each fails in one of modes and types, the next one in another.
+ *
  * On the simulated device a step takes long: there four of them fail, spread over all, or with
  * REWIND_ALLOC_STRIDE=N every N-th, from the first one on or from REWIND_ALLOC_FIRST=I. So N runs fail all of them.
  */
@@ -60,16 +62,23 @@ static const struct mode {
 static const rw_dtype types[] = { RW_F32, RW_BF16 };
 #define N_TYPES (sizeof types / sizeof *types)
 
+#ifdef __SANITIZE_ADDRESS__
+enum { EVERY = N_MODES * N_TYPES };
+#else
+enum { EVERY = 1 };
+#endif
+
 static uint64_t stride(uint64_t n)
 {
     const char *const wanted = getenv("REWIND_ALLOC_STRIDE");
-    return wanted && atoi(wanted) > 0 ? (uint64_t)atoi(wanted) : test_device() == RW_DEVICE_CPU ? 1 : n / 4 + 1;
+    return wanted && atoi(wanted) > 0 ? (uint64_t)atoi(wanted) : test_device() == RW_DEVICE_CPU ? EVERY : n / 4 + 1;
 }
 
-static uint64_t first(void)
+/* turn: that of a mode and type */
+static uint64_t first(uint64_t turn)
 {
     const char *const wanted = getenv("REWIND_ALLOC_FIRST");
-    return wanted && atoi(wanted) > 0 ? (uint64_t)atoi(wanted) : 1;
+    return wanted && atoi(wanted) > 0 ? (uint64_t)atoi(wanted) : 1 + turn % EVERY;
 }
 
 struct step {
@@ -301,7 +310,7 @@ Test(alloc_failure, of_creation)
         }
 }
 
-/* turn: which of four failures is followed by the step that succeeds. */
+/* turn: that of this mode and type. Which of four failures is followed by the step that succeeds follows from it. */
 static void fail_first_steps(rw_dtype dtype, const struct mode *mode, uint64_t turn)
 {
     struct step whole = open_step(dtype);
@@ -314,7 +323,7 @@ static void fail_first_steps(rw_dtype dtype, const struct mode *mode, uint64_t t
     const int64_t live = rw_alloc_live();
     cr_assert_gt(n, 200);
     survived = 0;
-    for (uint64_t i = first(); i <= n; i += stride(n)) {
+    for (uint64_t i = first(turn); i <= n; i += stride(n)) {
         const struct failure f = { mode, dtype, i, n };
         struct step s = open_step(dtype);
         fail(&s, &f, expected, -1);
@@ -360,7 +369,7 @@ static void fail_later_steps(const char *verify, rw_dtype dtype)
     cr_assert_eq(rw_alloc_live(), live, "a step that succeeds leaves nothing either");
     cr_assert_gt(n, 50);
     for (size_t m = 0; m < N_MODES; m++)
-        for (uint64_t i = first(); i <= n; i += stride(n)) {
+        for (uint64_t i = first(m + (dtype == types[0] ? 0 : N_MODES)); i <= n; i += stride(n)) {
             const struct failure f = { &modes[m], dtype, i, n };
             fail(&s, &f, expected, live);
             if (i / stride(n) % FAILURES == FAILURES - 1 || i + stride(n) > n) succeed(&s, &f, expected);
