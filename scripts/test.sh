@@ -25,6 +25,9 @@ done
 
 passed=0 failed=0 skipped=0
 
+# Suites run side by side, one to a core: a thread of OpenMP that waits for work leaves its core to them.
+export OMP_WAIT_POLICY=passive
+
 # later FUNCTION ARGUMENT...: one of the calls that together() makes
 later() {
     printf '%q ' "$@" >>"$log.queue"
