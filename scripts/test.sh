@@ -285,7 +285,7 @@ ptx_accuracy() {
 # every leak of ours in whatever they call.
 with_sanitizers() {
     UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:log_path=$log.report \
-        ASAN_OPTIONS=detect_leaks=1:log_path=$log.report "$@"
+        ASAN_OPTIONS=detect_leaks=1:handle_sigill=1:log_path=$log.report "$@"
 }
 
 sanitized_suite() { REWIND_FUZZ_PROGRAMS=${REWIND_FUZZ_PROGRAMS:-60} with_sanitizers suite "$@"; }
@@ -305,6 +305,8 @@ build_sanitized() {
 sanitized() {
     later with_sanitizers planted "asan sees planted leaks" 'planted/leak*' \
         "leak_of_the_calling_thread leak_of_an_openmp_thread" "$1/tests/planted"
+    later with_sanitizers planted "asan sees a planted overflow" 'planted/overflow*' "overflow_in_a_kernel" \
+        "$1/tests/planted"
     simulator "asan " "$1" && simulated "asan " "$1" sanitized_suite without "$unsanitized" \
         --filter 'fuzz/!(*shrinks*|*shrunk*)'
     suites "asan " "$1" sanitized_suite

@@ -179,30 +179,37 @@ static inline bool map_is_aligned(const void *p, size_t bytes)
     return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
+/* Where inputs and outputs lie: what no op has a say in is compiled once. A pack has P elements of these sizes. */
+template <int N_IN, int N_OUT>
+void map_lay_out(map_args<N_IN, N_OUT> &a, const rw_kernel *k, int P, size_t in_size, size_t out_size)
+{
+    rw_axes m;
+    rw_axes_join(k, N_IN, &m);
+    a.rank = m.rank;
+    const int last = m.rank - 1;
+    for (int axis = 0; axis < m.rank; axis++) a.dim[axis].set(m.dim[axis]);
+    for (int j = 0; j < N_IN; j++) {
+        a.in[j] = k->in[j].data;
+        a.step[j] = m.stride[j][last];
+        a.whole_in[j] = a.step[j] == 1 && map_is_aligned(a.in[j], P * in_size);
+        for (int axis = 0; axis <= last; axis++) a.stride[j][axis] = m.stride[j][axis];
+        for (int axis = 0; axis < last; axis++) a.whole_in[j] &= m.stride[j][axis] % P == 0;
+    }
+    for (int j = 0; j < N_OUT; j++) {
+        a.out[j] = k->out[j].data;
+        a.whole_out[j] = map_is_aligned(a.out[j], P * out_size);
+    }
+}
+
 /* The kernel function of an op. */
 template <typename Op> rw_status map_run(const rw_kernel *k, const Op &op)
 {
     constexpr int P = map_pack<Op>();
     map_args<Op::inputs, Op::outputs> a = {};
-    rw_axes m;
     a.numel = k->out[0].layout->numel;
     if (!a.numel) return RW_OK;
-    rw_axes_join(k, Op::inputs, &m);
-    a.rank = m.rank;
-    const int last = m.rank - 1;
-    for (int axis = 0; axis < m.rank; axis++) a.dim[axis].set(m.dim[axis]);
-    for (int j = 0; j < Op::inputs; j++) {
-        a.in[j] = k->in[j].data;
-        a.step[j] = m.stride[j][last];
-        a.whole_in[j] = a.step[j] == 1 && map_is_aligned(a.in[j], P * sizeof(typename Op::In));
-        for (int axis = 0; axis <= last; axis++) a.stride[j][axis] = m.stride[j][axis];
-        for (int axis = 0; axis < last; axis++) a.whole_in[j] &= m.stride[j][axis] % P == 0;
-    }
-    for (int j = 0; j < Op::outputs; j++) {
-        a.out[j] = k->out[j].data;
-        a.whole_out[j] = map_is_aligned(a.out[j], P * sizeof(typename Op::Out));
-    }
-    if (m.rank == 1 || m.dim[last] % P == 0)
+    map_lay_out(a, k, P, sizeof(typename Op::In), sizeof(typename Op::Out));
+    if (a.rank == 1 || a.dim[a.rank - 1].d % P == 0)
         RW_LAUNCH((map_packs<Op>), blocks_for(a.numel, P * map_unroll<Op>() * MAP_THREADS), MAP_THREADS, 0, k, a, op);
     else
         RW_LAUNCH((map_elements<Op>), blocks_for(a.numel, MAP_THREADS), MAP_THREADS, 0, k, a, op);

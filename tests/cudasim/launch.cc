@@ -34,6 +34,12 @@ static cudaError_t run(const std::shared_ptr<kernel_launch> &k)
     return kernel_runner(*k);
 }
 
+void pack_parameter(std::vector<char> &all, const void *p, size_t size, size_t align)
+{
+    all.resize((all.size() + align - 1) / align * align);
+    all.insert(all.end(), static_cast<const char *>(p), static_cast<const char *>(p) + size);
+}
+
 void launch(const char *name, const void *function, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
             std::function<void()> thread, std::vector<char> parameters)
 {

@@ -7,6 +7,7 @@
 
 #include <criterion/criterion.h>
 #include <omp.h>
+#include <stdint.h>
 
 /*
  * More than one each, because a dead pointer may lie about in a register or a stack. Inlined, so that the report shows
@@ -29,6 +30,14 @@ Test(planted, leak_of_an_openmp_thread)
 {
 #pragma omp parallel num_threads(3)
     if (omp_get_thread_num()) leak();
+}
+
+/* Kernels, like this file, are compiled to trap (kernel_sanitize_args). */
+Test(planted, overflow_in_a_kernel)
+{
+    volatile int32_t most = INT32_MAX, sum;
+    sum = most + 1;
+    (void)sum;
 }
 
 Test(planted, read_past_the_end)

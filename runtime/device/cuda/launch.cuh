@@ -24,7 +24,7 @@ static inline cudaStream_t rw_stream(const rw_kernel *k)
 
 template <typename... P, typename... A>
 static inline void rw_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                             cudaStream_t stream, A... args)
+                             cudaStream_t stream, const A &...args)
 {
     if (cudaPeekAtLastError()) return;
     /* With the kernel's address: more than 48 KiB of dynamic shared memory has to be asked for, as on a device. */

@@ -22,7 +22,12 @@
 #define __device__
 #define __global__
 #define __constant__
+#ifdef __SANITIZE_ADDRESS__
+/* Each kernel's copy of each function would be checked code of its own: most of the time to compile. */
+#define __forceinline__ inline
+#else
 #define __forceinline__ inline __attribute__((always_inline))
+#endif
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
@@ -59,15 +64,13 @@ void *dynamic_shared();
 void launch(const char *name, const void *function, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
             std::function<void()> thread, std::vector<char> parameters = {});
 
+void pack_parameter(std::vector<char> &all, const void *p, size_t size, size_t align);
+
 /* A kernel's parameters one behind the other, each where its alignment lets it begin. */
 template <typename... P> std::vector<char> pack_parameters(const P &...parameters)
 {
     std::vector<char> all;
-    const auto add = [&all](const void *p, size_t size, size_t align) {
-        all.resize((all.size() + align - 1) / align * align);
-        all.insert(all.end(), static_cast<const char *>(p), static_cast<const char *>(p) + size);
-    };
-    (add(&parameters, sizeof parameters, alignof(P)), ...);
+    (pack_parameter(all, &parameters, sizeof parameters, alignof(P)), ...);
     return all;
 }
 
