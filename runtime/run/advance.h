@@ -1,21 +1,11 @@
-/* Runs are found or made, advanced to an action, waited for, ended. */
+/* Runs are found or made (life.h), advanced to an action, waited for, settled. */
 #ifndef RW_RUN_ADVANCE_H
 #define RW_RUN_ADVANCE_H
 
-#include "run/run.h"
-
-/* The run that stopped in a plan of that request and can go on to its end, or a new one. Errors are recorded. */
-rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_run **ret_run);
-
-/* The one that stopped in a plan of that request, whether it can go on or not; NULL when there is none. */
-struct rw_run *rw_run_stopped(const rw_tape *t, const struct rw_request *request);
+#include "run/life.h"
 
 /* Bytes that stopped runs hold, in the device's memory and outside. */
 size_t rw_runs_waiting(const rw_context *ctx);
-
-/* A new run of a plan. The context's observers are attached. */
-rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run **ret_run);
-void rw_run_watch(struct rw_run *r, struct rw_observer *o);
 
 /*
  * Queues the actions up to `to`, and waits for none of them. A failure that was found before the first one was queued
@@ -39,19 +29,11 @@ rw_status rw_runs_wait(rw_context *ctx);
 /* Advances, waits, settles; ends the run unless it has stopped. */
 rw_status rw_run_through(struct rw_run *r, size_t to);
 
-/* An owned run begins anew, at the addresses it had, if they are free. */
-void rw_run_restart(struct rw_run *r);
-
-/* Gives back what it has. NULL-safe. */
-void rw_run_end(struct rw_run *r);
-
 /* The tape's own runs end: those that have stopped. */
 void rw_runs_end(rw_tape *t);
 /* The tape is reset: they end, others are waited for, what the tape holds goes. */
 void rw_runs_reset(rw_tape *t);
 rw_status rw_runs_init(rw_context *ctx, size_t waiting_most); /* of the pool */
 void rw_runs_finish(rw_context *ctx);
-
-bool rw_run_is_valid(const struct rw_run *r);
 
 #endif

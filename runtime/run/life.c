@@ -1,0 +1,240 @@
+/* See life.h. */
+#include "run/life.h"
+
+#include "base/alloc.h"
+#include "plan/cache.h"
+#include "record/own_ops.h"
+#include "run/total.h"
+
+#include <assert.h>
+#include <string.h>
+
+static rw_context *context_of(const struct rw_run *r)
+{
+    return r->tape->ctx;
+}
+
+bool rw_run_is_valid(const struct rw_run *r)
+{
+    const rw_plan *const p = r->plan;
+    if (!p || p->references < 1 || !r->results || r->results->references < 2) return false;
+    if (r->next_action > p->n_actions || r->settled > r->next_action || r->n_observers > RW_RUN_OBSERVERS) return false;
+    if (r->arena && (!r->arena->lent || r->arena->bytes < p->arena_bytes + 2 * r->margin)) return false;
+    switch ((enum rw_run_state)r->state) {
+    case RW_RUN_NEW: return r->next_action == 0;
+    case RW_RUN_STOPPED:
+        return r->next_action < p->n_actions && (r->arena != NULL) == (p->arena_bytes > 0) &&
+               (r->store != NULL) == (p->store_bytes > 0);
+    case RW_RUN_QUEUED:
+    case RW_RUN_DONE: return r->next_action == p->n_actions && !r->arena;
+    case RW_RUN_FAILED: return !r->arena;
+    }
+    return false;
+}
+
+/* ---- making and ending ---- */
+
+void rw_run_set_state(struct rw_run *r, enum rw_run_state state)
+{
+    struct rw_pool *const pool = context_of(r)->pool;
+    pool->n_stopped += (state == RW_RUN_STOPPED) - (r->state == RW_RUN_STOPPED);
+    r->state = (uint8_t)state;
+}
+
+void rw_run_give_arena_back(struct rw_run *r)
+{
+    if (r->arena) rw_arena_give_back(r->arena);
+    if (r->store) rw_arena_give_back(r->store);
+    if (r->arena) r->had = r->arena;
+    r->arena = r->store = NULL;
+}
+
+static struct rw_run *take_spare(rw_context *ctx)
+{
+    struct rw_run *r = ctx->pool->spare;
+    if (r) {
+        ctx->pool->spare = r->next;
+    } else {
+        r = rw_calloc(1, sizeof *r);
+        if (r && ctx->device->make_words && !(r->words = ctx->device->make_words(ctx->device_state))) {
+            rw_free(r);
+            r = NULL;
+        }
+    }
+    return r;
+}
+
+/* What a spare run keeps for the next. */
+static void make_spare(rw_context *ctx, struct rw_run *r)
+{
+    *r = (struct rw_run){ .next = ctx->pool->spare, .sources = r->sources, .cap_sources = r->cap_sources,
+                          .views = r->views, .cap_views = r->cap_views, .words = r->words,
+                          .events = r->events, .n_events = r->n_events, .ones = r->ones, .ones_of = r->ones_of,
+                          .n_ones = r->n_ones };
+    ctx->pool->spare = r;
+}
+
+/* Two events for each action beside the compute lane. */
+static bool make_events(struct rw_run *r, size_t n)
+{
+    const rw_context *const ctx = context_of(r);
+    if (!ctx->device->make_events || r->n_events >= n) return true;
+    struct rw_events *const events = ctx->device->make_events(ctx->device_state, n);
+    if (!events) return false;
+    if (r->events) ctx->device->free_events(ctx->device_state, r->events);
+    r->events = events;
+    r->n_events = n;
+    return true;
+}
+
+static rw_status attach_observers(struct rw_run *r)
+{
+    rw_status status = RW_OK;
+    for (struct rw_attach *a = context_of(r)->attach; !status && a; a = a->next) {
+        struct rw_observer *o = NULL;
+        status = a->attach(a, r, &o);
+        if (!status && o) rw_run_watch(r, o);
+    }
+    return status;
+}
+
+void rw_run_watch(struct rw_run *r, struct rw_observer *o)
+{
+    assert(r->n_observers < RW_RUN_OBSERVERS);
+    r->observer[r->n_observers++] = o;
+}
+
+rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run **ret_run)
+{
+    rw_context *const ctx = t->ctx;
+    struct rw_run *const r = take_spare(ctx);
+    if (!r) return rw_fail(ctx, RW_ERR_MEMORY, "run: out of memory");
+    r->tape = t;
+    r->plan = plan;
+    r->flags = (uint8_t)flags;
+    r->next = t->runs;
+    t->runs = r;
+    plan->references++;
+    r->n_effects = t->n_effects;
+    r->n_retained = t->n_retained;
+    r->results = rw_results_take(t, plan);
+    rw_status status = r->results && rw_grow(&r->sources, &r->cap_sources, 0, plan->n_sources, sizeof *r->sources) &&
+                               rw_grow(&r->views, &r->cap_views, 0, plan->most_operands, sizeof *r->views) &&
+                               make_events(r, 2 * plan->n_aside)
+                           ? RW_OK
+                           : RW_ERR_MEMORY;
+    if (!status) status = attach_observers(r);
+    if (status) {
+        rw_run_end(r);
+        return rw_fail(ctx, status, "run: %s", rw_status_name(status));
+    }
+    *ret_run = r;
+    return RW_OK;
+}
+
+void rw_run_leave_queue(struct rw_run *r)
+{
+    for (struct rw_run **link = &context_of(r)->pool->queued; *link; link = &(*link)->next_queued) {
+        if (*link != r) continue;
+        *link = r->next_queued;
+        return;
+    }
+}
+
+void rw_run_end(struct rw_run *r)
+{
+    if (!r) return;
+    rw_context *const ctx = context_of(r);
+    for (int i = r->n_observers; i-- > 0;)
+        if (r->observer[i]->detach) r->observer[i]->detach(r->observer[i], r);
+    rw_run_leave_queue(r);
+    rw_run_give_arena_back(r);
+    ctx->device->free(ctx->device_state, r->own_gradients);
+    rw_run_set_state(r, RW_RUN_DONE);
+    rw_results_release(ctx, r->results);
+    rw_plan_release(r->plan);
+    struct rw_run **link = &r->tape->runs;
+    while (*link != r) link = &(*link)->next;
+    *link = r->next;
+    make_spare(ctx, r);
+}
+
+void rw_run_restart(struct rw_run *r)
+{
+    rw_run_give_arena_back(r);
+    rw_run_set_state(r, RW_RUN_NEW);
+    r->next_action = r->settled = r->from = r->reached = 0;
+}
+
+/* ---- finding ---- */
+
+/* What may run only once and is still to come in this run: has somebody else run it since it stopped? */
+static bool has_been_overtaken(const struct rw_run *r)
+{
+    const rw_tape *const t = r->tape;
+    if (t->n_held == r->n_held && !r->plan->n_effects) return false;
+    for (size_t i = r->next_action; i < r->plan->n_actions; i++) {
+        const struct rw_action *const a = &r->plan->actions[i];
+        if (a->node >= r->plan->mark_nodes || (a->kind != RW_ACTION_FORWARD && a->kind != RW_ACTION_COMMIT)) continue;
+        const struct rw_node *const node = &t->nodes[a->node];
+        const uint32_t flags = t->ctx->ops[node->op]->flags;
+        if ((flags & RW_OP_STATEFUL) && rw_tape_effect(t, a->node)->done) return true;
+        if ((flags & RW_OP_NONDETERMINISTIC) && node->n_outputs && rw_tape_held(t, node->first_output)) return true;
+    }
+    return false;
+}
+
+/* Nodes that were recorded since are none of its business: a plan names what stood before its own mark. */
+static bool goes_on(const struct rw_run *r)
+{
+    const rw_tape *const t = r->tape;
+    return r->n_effects == t->n_effects && r->n_retained == t->n_retained && !has_been_overtaken(r);
+}
+
+/* A plan that is given what it begins with can be given ones. */
+static bool is_of(const rw_plan *p, const struct rw_request *q)
+{
+    return p->n_roots == q->n_values && (p->seeded || !q->seeded) &&
+           !memcmp(p->roots, q->values, p->n_roots * sizeof *p->roots);
+}
+
+struct rw_run *rw_run_stopped(const rw_tape *t, const struct rw_request *q)
+{
+    for (struct rw_run *r = t->runs; r && q->kind == RW_PLAN_STEP; r = r->next)
+        if (r->state == RW_RUN_STOPPED && !r->flags && is_of(r->plan, q)) return r;
+    return NULL;
+}
+
+struct rw_run *rw_runs_stopped_first(const rw_context *ctx, const struct rw_run *but)
+{
+    struct rw_run *found = NULL;
+    for (const rw_tape *t = ctx->tapes; t; t = t->next)
+        for (struct rw_run *r = t->runs; r; r = r->next)
+            if (r->state == RW_RUN_STOPPED && r != but && (!found || r->stopped_at < found->stopped_at)) found = r;
+    return found;
+}
+
+bool rw_run_make_room(struct rw_run *r, size_t bytes)
+{
+    while (!rw_total_fits(r, bytes)) {
+        struct rw_run *const other = rw_runs_stopped_first(context_of(r), r);
+        if (!other) return false;
+        rw_run_end(other);
+    }
+    return true;
+}
+
+rw_status rw_run_find(rw_tape *t, const struct rw_request *request, struct rw_run **ret_run)
+{
+    if (rw_is_called_by_a_kernel(t->ctx, "running a step")) return RW_ERR_ARGUMENT;
+    struct rw_run *const stopped = rw_run_stopped(t, request);
+    if (stopped && goes_on(stopped) && rw_run_make_room(stopped, 0)) {
+        *ret_run = stopped;
+        return RW_OK;
+    }
+    rw_run_end(stopped); /* nobody will go on with it, or not with so much */
+    rw_plan *plan;
+    rw_status status = rw_plan_get(t, request, &plan);
+    if (!status) status = rw_plan_check_size(t, request, plan);
+    return status ? status : rw_run_make(t, plan, 0, ret_run);
+}
