@@ -103,7 +103,8 @@ static rw_tensor *create(rw_site at, rw_context *ctx, const char *what, const ch
     struct rw_param *const p = rw_calloc(1, sizeof *p);
     if (!p || !fill_param(ctx, p, name, dtype, shape, grad)) {
         if (p) free_param(ctx, p);
-        rw_fail(ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory for \"%s\"", what, at.file, at.line, name);
+        rw_fail(ctx, RW_ERR_MEMORY, "%s at %s:%d: out of memory for \"%s\" of %lld numbers of type %s", what, at.file,
+                at.line, name, (long long)rw_shape_numel(shape), rw_dtype_name(dtype));
         return NULL;
     }
     *place_of(ctx, name) = (uint32_t)ctx->n_params + 1;

@@ -14,7 +14,8 @@ const struct rw_policy rw_policy_none = { .spec = none, .whole = true };
 
 struct reader {
     const char *spec, *at;
-    const char *unsupported; /* the first part that is well-formed and not in this version, or NULL */
+    const char *unsupported; /* a part that is not in this version, read whole before it is refused: a mistake in it or
+                                behind it is named first; or NULL */
     struct rw_policy out;
     char *message;
     size_t size;
@@ -135,18 +136,15 @@ static rw_status read_labels(struct reader *r)
 static rw_status read_count(struct reader *r)
 {
     const char *const begin = r->at;
+    const int64_t most = 1000000000;
     int64_t n = 0;
-    while (isdigit((unsigned char)*r->at) && n < 1000000000) n = n * 10 + (*r->at++ - '0');
+    for (; isdigit((unsigned char)*r->at); r->at++) n = n > most ? n : n * 10 + (*r->at - '0');
     if (r->at == begin || n == 0)
         return refuse(r, begin, RW_ERR_POLICY, "a number of regions, at least 1, is expected, found \"%s\"", begin);
+    if (n > most)
+        return refuse(r, begin, RW_ERR_POLICY, "a number of regions is at most 1000000000, found \"%s\"", begin);
     r->out.n = n;
     return RW_OK;
-}
-
-/* A part that is read whole before it is refused: a mistake in it or behind it is named first. */
-static void note_unsupported(struct reader *r, const char *at)
-{
-    if (!r->unsupported) r->unsupported = at;
 }
 
 static rw_status read_moved_regions(struct reader *r)
@@ -301,8 +299,10 @@ rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message
     struct reader r = { .spec = spec, .at = spec, .message = message, .size = size };
     rw_status status = read_part(&r);
     const bool decides_alone = r.out.kind == RW_POLICY_BUDGET; /* about every value: no names can be added */
-    if (!status && !decides_alone && !r.unsupported && !strncmp(r.at, "+discard:", 9)) {
+    bool may_discard = !decides_alone;
+    if (!status && may_discard && !strncmp(r.at, "+discard:", 9)) {
         r.at += 8;
+        may_discard = false;
         status = read_discarded(&r);
     }
     if (!status && decides_alone && !strcmp(r.at, "+offload")) {
@@ -311,15 +311,16 @@ rw_status rw_policy_parse(const char *spec, struct rw_policy *ret, char *message
     }
     if (!status && *r.at == '+') {
         r.at++;
-        if (decides_alone) note_unsupported(&r, r.at);
-        status = !strncmp(r.at, "offload:", 8)
-                     ? read_moved_regions(&r)
-                     : refuse(&r, r.at, RW_ERR_POLICY, "\"offload:\" is expected after \"+\"");
+        const char *const expected = may_discard ? "\"discard:\" or \"offload:\"" : "\"offload:\"";
+        if (decides_alone) r.unsupported = r.at;
+        status = !strncmp(r.at, "offload:", 8) ? read_moved_regions(&r)
+                                               : refuse(&r, r.at, RW_ERR_POLICY, "%s is expected after \"+\"",
+                                                        decides_alone ? "\"offload\"" : expected);
     }
     if (!status && *r.at) status = refuse(&r, r.at, RW_ERR_POLICY, "the end is expected, found \"%s\"", r.at);
     if (!status && r.unsupported)
-        status = refuse(&r, r.unsupported, RW_ERR_UNSUPPORTED, "\"%.*s\" is not in this version",
-                        (int)word_length(r.unsupported), r.unsupported);
+        status = refuse(&r, r.unsupported, RW_ERR_UNSUPPORTED,
+                        "names behind a budget, which chooses what it moves, are not in this version: \"+offload\"");
     if (!status && !(r.out.spec = rw_strdup(spec))) status = no_memory(&r);
     if (status) rw_policy_finish(&r.out);
     else *ret = r.out;

@@ -69,6 +69,24 @@ Test(policy, what_is_discarded_and_what_is_replayed_are_two_lists)
     }
 }
 
+Test(policy, a_mistake_is_told_as_what_it_is)
+{
+    static const struct {
+        const char *spec, *words;
+    } bad[] = { { "full+full", "column 6: \"discard:\" or \"offload:\" is expected after \"+\"" },
+                { "full+discard:a+full", "column 16: \"offload:\" is expected after \"+\"" },
+                { "budget:50%+full", "column 12: \"offload\" is expected after \"+\"" },
+                { "budget:50%+offload:a", "column 12: names behind a budget" },
+                { "uniform:99999999999", "column 9: a number of regions is at most 1000000000" },
+                { "uniform:99999999999999999999999999", "column 9: a number of regions is at most 1000000000" } };
+    struct rw_policy p;
+    char message[256];
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cr_expect_neq(rw_policy_parse(bad[i].spec, &p, message, sizeof message), RW_OK, "%s", bad[i].spec);
+        cr_expect(strstr(message, bad[i].words), "%s", message);
+    }
+}
+
 Test(policy, names_are_looked_up_whole)
 {
     struct rw_policy p;
