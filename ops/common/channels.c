@@ -42,9 +42,11 @@ rw_tensor *rw_apply_in_order_at(rw_site at, rw_tape *t, const rw_op_def *op, rw_
                                 const void *attrs, size_t attrs_size)
 {
     if (!t || !rw_any_lies_channels_last(in, n)) return rw_apply_at(at, t, op, in, n, attrs, attrs_size, NULL);
+    rw_tensor **const inside = rw_scratch_at(at, t, op->name, (size_t)n, sizeof *inside);
+    if (!inside) return NULL;
     const struct rw_composite c = rw_composite_begin(t, op->name);
-    rw_tensor *inside[n];
     for (int i = 0; i < n; i++) inside[i] = rw_channels_inside_at(at, t, in[i]);
     rw_tensor *const y = rw_apply_at(at, t, op, inside, n, attrs, attrs_size, NULL);
+    rw_free(inside);
     return rw_composite_end(&c, y ? rw_channels_outside_at(at, t, y) : NULL);
 }

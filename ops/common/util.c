@@ -12,6 +12,13 @@ static void shape_text(char *text, size_t size, rw_shape s)
     if (n < size) snprintf(text + n, size - n, "]");
 }
 
+void *rw_scratch_at(rw_site at, rw_tape *t, const char *name, size_t n, size_t size)
+{
+    void *const room = rw_calloc(n, size);
+    if (!room) rw_refuse_at(at, t, RW_ERR_MEMORY, "%s: out of memory", name);
+    return room;
+}
+
 rw_status rw_broadcast(rw_op_call *call, rw_shape a, rw_shape b, rw_shape *ret)
 {
     RW_CHECK(rw_op_shape(call, a));

@@ -2,6 +2,7 @@
 #ifndef RW_OPS_COMMON_UTIL_H
 #define RW_OPS_COMMON_UTIL_H
 
+#include "base/alloc.h"
 #include "record/own_ops.h"
 
 #include <rewind/ops.h>
@@ -14,6 +15,10 @@
         const rw_status status_ = (expr);       \
         if (status_) return status_;            \
     } while (0)
+
+/* Memory while a call lasts, for what it has as many of as a caller likes: that may be too much for a thread's stack.
+   For rw_free(). NULL after a refusal in the op's name. */
+void *rw_scratch_at(rw_site at, rw_tape *t, const char *name, size_t n, size_t size);
 
 /* NumPy broadcasting of two shapes; the message gives both. */
 rw_status rw_broadcast(rw_op_call *call, rw_shape a, rw_shape b, rw_shape *ret);

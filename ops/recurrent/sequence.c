@@ -150,11 +150,17 @@ static rw_tensor *state_of(const struct recurrence *r, rw_tensor *state, rw_tens
 static rw_tensor *record_steps(const struct recurrence *r, rw_tensor *x, rw_tensor **h, rw_tensor **c)
 {
     const int n = (int)rw_tensor_shape(x).dim[0];
-    rw_tensor *step[n], *const product = product_of(r, x);
-    if (!product || rw_unbind_at(r->at, r->t, product, 0, n, step)) return NULL;
-    for (int i = 0; i < n; i++)
-        if (!(*h = step[i] = c ? lstm_step(r, step[i], *h, *c, c) : gru_step(r, step[i], *h))) return NULL;
-    return rw_stack_at(r->at, r->t, step, n, 0);
+    rw_tensor *const product = product_of(r, x), *y = NULL;
+    rw_tensor **const step = product ? rw_scratch_at(r->at, r->t, r->name, (size_t)n, sizeof *step) : NULL;
+    int made = 0;
+    if (step && !rw_unbind_at(r->at, r->t, product, 0, n, step)) {
+        while (made < n &&
+               (*h = step[made] = c ? lstm_step(r, step[made], *h, *c, c) : gru_step(r, step[made], *h)))
+            made++;
+        if (made == n) y = rw_stack_at(r->at, r->t, step, n, 0);
+    }
+    rw_free(step);
+    return y;
 }
 
 rw_tensor *rw_lstm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *h, rw_tensor *c,

@@ -107,12 +107,11 @@ static rw_tensor *state_of(const struct scan *s, rw_tensor *x)
     return x ? rw_reshape(s->t, rw_grad_widened(s->g, x), shape) : zeros(s, shape);
 }
 
-/* Over the chunks in their order, or from the last: *state becomes whole state + more. Returns, side by side, what it
-   was before each. */
-static rw_tensor *pass(const struct scan *s, rw_tensor *more, bool backwards, rw_tensor **state)
+/* See pass(). met, each, left: room for a tensor of each chunk. */
+static rw_tensor *pass_chunks(const struct scan *s, rw_tensor *more, bool backwards, rw_tensor **state,
+                              rw_tensor **met, rw_tensor **each, rw_tensor **left)
 {
     const int n = (int)s->s.chunks;
-    rw_tensor *met[n], *each[n], *left[n];
     if (rw_unbind(s->t, more, 1, n, each) || rw_unbind(s->t, s->whole, 1, n, left)) return NULL;
     for (int k = 0; k < n; k++) {
         const int i = backwards ? n - 1 - k : k;
@@ -120,6 +119,17 @@ static rw_tensor *pass(const struct scan *s, rw_tensor *more, bool backwards, rw
         *state = rw_add(s->t, times(s, *state, left[i]), each[i]);
     }
     return rw_stack(s->t, met, n, 1);
+}
+
+/* Over the chunks in their order, or from the last: *state becomes whole state + more. Returns, side by side, what it
+   was before each. */
+static rw_tensor *pass(const struct scan *s, rw_tensor *more, bool backwards, rw_tensor **state)
+{
+    const size_t n = (size_t)s->s.chunks;
+    rw_tensor **const room = rw_scratch_at(RW_HERE, s->t, "ssd_scan", 3 * n, sizeof *room);
+    rw_tensor *const all = room ? pass_chunks(s, more, backwards, state, room, room + n, room + 2 * n) : NULL;
+    rw_free(room);
+    return all;
 }
 
 /* All that the gradient reads. Returns the sums. */

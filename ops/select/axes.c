@@ -101,7 +101,9 @@ static rw_status failed(rw_tape *t)
 rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int n, rw_tensor **ret_parts)
 {
     if (!t || n < 1 || n > UNBIND_MOST || !ret_parts) return rw_split_at(at, t, x, axis, &(int64_t){ 0 }, n, ret_parts);
-    int64_t sizes[n];
+    int64_t *const sizes = rw_scratch_at(at, t, "unbind", (size_t)n, sizeof *sizes);
+    for (int i = 0; i < n; i++) ret_parts[i] = NULL;
+    if (!sizes) return failed(t);
     for (int i = 0; i < n; i++) sizes[i] = 1;
     const struct rw_composite c = rw_composite_begin(t, "unbind");
     rw_tensor *last = NULL;
@@ -109,6 +111,7 @@ rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int n, rw
         last = ret_parts[0];
         for (int i = 0; i < n && last; i++) last = ret_parts[i] = rw_select_at(at, t, ret_parts[i], axis, 0);
     }
+    rw_free(sizes);
     if (rw_composite_end(&c, last)) return RW_OK;
     for (int i = 0; i < n; i++) ret_parts[i] = NULL;
     return failed(t);
@@ -119,11 +122,13 @@ rw_status rw_unbind_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, int n, rw
 rw_tensor *rw_stack_at(rw_site at, rw_tape *t, rw_tensor *const *x, int n, int axis)
 {
     if (n < 1 || n >= RW_OP_MAX_OPERANDS || !x) return rw_concat_at(at, t, x, n, axis);
-    rw_tensor *part[n], *result = NULL;
+    rw_tensor **const part = t ? rw_scratch_at(at, t, "stack", (size_t)n, sizeof *part) : NULL, *result = NULL;
     int made = 0;
+    if (!part) return NULL;
     const struct rw_composite c = rw_composite_begin(t, "stack");
     while (made < n && (part[made] = rw_unsqueeze_at(at, t, x[made], axis))) made++;
     if (made == n) result = rw_concat_at(at, t, part, n, axis);
+    rw_free(part);
     return rw_composite_end(&c, result);
 }
 

@@ -201,22 +201,30 @@ static rw_status check_split(rw_op_call *call)
     return RW_OK;
 }
 
-static rw_status grad_split(rw_grad_call *g)
+/* part: room for the pieces' gradients. */
+static rw_tensor *join(rw_grad_call *g, rw_tensor **part, int n, int axis)
 {
     rw_tape *const t = rw_grad_tape(g);
-    const struct split_attrs *const a = rw_grad_attrs(g);
-    const int n = (int)a->n, axis = (int)a->axis;
-    rw_tensor *part[n];
     for (int i = 0; i < n; i++) {
         part[i] = rw_grad_upstream(g, i);
         if (part[i]) continue;
         rw_tensor *const y = rw_grad_output(g, i);
         part[i] = rw_fill_at(RW_HERE, t, rw_tensor_dtype(y), rw_tensor_shape(y), 0);
-        if (!part[i]) return rw_grad_set(g, 0, NULL);
+        if (!part[i]) return NULL;
     }
     /* Under rw_grad() the pieces may be differentiated themselves: they are joined by a node that reads them. */
     rw_tensor *const whole = rw_grad_again(g) ? NULL : rw_whole_of_pieces(t, part, n, axis);
-    return rw_grad_set(g, 0, whole ? whole : rw_concat(t, part, n, axis));
+    return whole ? whole : rw_concat(t, part, n, axis);
+}
+
+static rw_status grad_split(rw_grad_call *g)
+{
+    const struct split_attrs *const a = rw_grad_attrs(g);
+    const int n = (int)a->n, axis = (int)a->axis;
+    rw_tensor **const part = rw_scratch_at(RW_HERE, rw_grad_tape(g), "split", (size_t)n, sizeof *part);
+    rw_tensor *const dx = part ? join(g, part, n, axis) : NULL;
+    rw_free(part);
+    return rw_grad_set(g, 0, dx);
 }
 
 static const rw_op_def rw_op_split = { .name = "split", .n_inputs = 1, .n_outputs = RW_OP_VARIADIC, .flags = RW_OP_VIEW,
@@ -237,11 +245,15 @@ rw_status rw_split_at(rw_site at, rw_tape *t, rw_tensor *x, int axis, const int6
     if (n < 1 || (size_t)n > SPLIT_MOST || !ret_parts || !sizes || !t)
         return refuse_split(at, t, x, n, !ret_parts ? "ret_parts" : !sizes ? "sizes" : NULL);
     for (int i = 0; i < n; i++) ret_parts[i] = NULL;
-    int64_t a[2 + n]; /* a struct split_attrs */
-    a[0] = axis;
-    a[1] = n;
-    memcpy(a + 2, sizes, (size_t)n * sizeof *sizes);
-    if (rw_apply_at(at, t, &rw_op_split, &x, 1, a, sizeof a, ret_parts)) return RW_OK;
+    const size_t bytes = sizeof(struct split_attrs) + (size_t)n * sizeof *sizes;
+    struct split_attrs *const a = rw_scratch_at(at, t, "split", 1, bytes);
+    if (a) {
+        a->axis = axis, a->n = n;
+        memcpy(a->size, sizes, (size_t)n * sizeof *sizes);
+    }
+    const bool ok = a && rw_apply_at(at, t, &rw_op_split, &x, 1, a, bytes, ret_parts);
+    rw_free(a);
+    if (ok) return RW_OK;
     for (int i = 0; i < n; i++) ret_parts[i] = NULL;
     const rw_status status = rw_error_status(rw_tape_context(t));
     return status ? status : RW_ERR_ARGUMENT;

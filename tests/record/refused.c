@@ -98,6 +98,52 @@ Test(refused, a_call_of_several_nodes_leaves_none_of_them)
     cr_assert_gt(eagerly, 20);
 }
 
+/* Calls with as many parts as one likes, which they keep in memory of their own. */
+static rw_tensor *split(struct fixture *b, rw_tensor *x)
+{
+    const int64_t sizes[] = { 1, 1 };
+    rw_tensor *part[2];
+    return rw_split(b->t, x, 0, sizes, 2, part) ? NULL : part[0];
+}
+
+static rw_tensor *unbind(struct fixture *b, rw_tensor *x)
+{
+    rw_tensor *part[2];
+    return rw_unbind(b->t, x, 0, 2, part) ? NULL : part[0];
+}
+
+static rw_tensor *stack(struct fixture *b, rw_tensor *x)
+{
+    return rw_stack(b->t, (rw_tensor *[]){ x, x }, 2, 0);
+}
+
+static rw_tensor *join_images(struct fixture *b, rw_tensor *x)
+{
+    return rw_concat(b->t, (rw_tensor *[]){ x, x }, 2, 0);
+}
+
+static rw_tensor *take_steps(struct fixture *b, rw_tensor *x)
+{
+    rw_tensor *const w = rw_param_find(b->ctx, "w");
+    return rw_gru(b->t, x, RW_NONE, &(rw_recurrent_weights){ w, w, RW_NONE, RW_NONE }, NULL);
+}
+
+Test(refused, memory_for_the_parts_of_a_call)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_param(b.ctx, "w", RW_F32, RW_SHAPE(3, 1));
+    rw_tensor *const x = rw_rand(b.t, RW_F32, RW_SHAPE(2, 3, 1));
+    rw_tensor *const image = rw_rand(b.t, RW_F32, RW_SHAPE(1, 2, 2, 2));
+    rw_tensor *const turned = rw_permute(b.t, image, (const int[]){ 0, 3, 1, 2 });
+    rw_tensor *(*const calls[])(struct fixture *, rw_tensor *) = { split, unbind, stack, join_images, take_steps };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        uint64_t failures = 0;
+        while (is_refused(&b, calls[i] == join_images ? turned : x, calls[i], failures + 1)) failures++;
+        cr_expect_gt(failures, 0, "call %zu", i);
+    }
+    fixture_close(&b);
+}
+
 /* What stands behind the rank of a shape is no part of the program: the tape's hash is the same, and so the plan. */
 Test(refused, extents_behind_the_rank_tell_nothing)
 {

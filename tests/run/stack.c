@@ -1,6 +1,7 @@
 /*
  * A caller's thread with a small stack: 128 KiB, what musl gives one. Everything that a step does with one thread runs
- * there, planning as well, the own loops of products with it, whose blocks lie on the stack.
+ * there, planning as well, the own loops of products with it, whose blocks lie on the stack; and calls that have
+ * thousands of operands, pieces or steps.
  */
 #include "support/support.h"
 
@@ -65,16 +66,21 @@ static void *run(void *argument)
     return NULL;
 }
 
-static void expect_to_run(const struct model_config *config)
+static void run_small(void *(*f)(void *), const void *argument)
 {
     pthread_t thread;
     pthread_attr_t attributes;
     failed = NULL;
     pthread_attr_init(&attributes);
     cr_assert_eq(pthread_attr_setstacksize(&attributes, STACK), 0);
-    cr_assert_eq(pthread_create(&thread, &attributes, run, (void *)config), 0);
+    cr_assert_eq(pthread_create(&thread, &attributes, f, (void *)argument), 0);
     pthread_join(thread, NULL);
     pthread_attr_destroy(&attributes);
+}
+
+static void expect_to_run(const struct model_config *config)
+{
+    run_small(run, config);
     cr_assert_null(failed, "%s, %s: %s", model_name(config->kind), rw_dtype_name(config->dtype), failed);
 }
 
@@ -99,4 +105,94 @@ Test(stack, is_small_on_another_processor)
 {
     setenv("REWIND_ISA", "v3", 1);
     each_model(RW_F32);
+}
+
+/* ---- calls with as many parts as there may be ---- */
+
+enum { MOST_PIECES = 8189, MANY = 20000 }; /* rw_split()'s most; more pointers than the stack has room for */
+
+static rw_tensor *part[MANY];
+static int64_t ones[MOST_PIECES];
+
+static rw_tensor *filled(rw_tape *t, rw_shape shape)
+{
+    return rw_require_grad(t, rw_full(t, RW_F32, shape, 0.5));
+}
+
+static rw_tensor *same(rw_tensor *x, int n)
+{
+    for (int i = 0; i < n; i++) part[i] = x;
+    return x;
+}
+
+/* Each records a value whose gradient has as many parts, of x [n, 1]; NULL where a call failed. */
+static rw_tensor *pieces(rw_tape *t, rw_tensor *x, int n)
+{
+    for (int i = 0; i < n; i++) ones[i] = 1;
+    return rw_split(t, x, 0, ones, n, part) ? NULL : rw_mul(t, part[0], part[n - 1]);
+}
+
+static rw_tensor *elements(rw_tape *t, rw_tensor *x, int n)
+{
+    return rw_unbind(t, x, 0, n, part) ? NULL : rw_mul(t, part[0], part[n - 1]);
+}
+
+static rw_tensor *layers(rw_tape *t, rw_tensor *x, int n)
+{
+    rw_tensor *const row = same(rw_slice(t, x, 0, 0, 1), n);
+    return row ? rw_stack(t, part, n, 0) : NULL;
+}
+
+/* Whose memory goes over their channels first: they are turned before they are joined. */
+static rw_tensor *images(rw_tape *t, rw_tensor *x, int n)
+{
+    rw_tensor *const image = rw_reshape(t, rw_slice(t, x, 0, 0, 8), RW_SHAPE(1, 2, 2, 2));
+    rw_tensor *const turned = same(rw_permute(t, image, (const int[]){ 0, 3, 1, 2 }), n);
+    return turned ? rw_concat(t, part, n, 0) : NULL;
+}
+
+static rw_tensor *steps(rw_tape *t, rw_tensor *x, int n)
+{
+    rw_tensor *const w = filled(t, RW_SHAPE(4, 1)), *const in = rw_reshape(t, x, RW_SHAPE(n, 1, 1));
+    return rw_lstm(t, in, RW_NONE, RW_NONE, &(rw_recurrent_weights){ w, w, RW_NONE, RW_NONE }, NULL, NULL);
+}
+
+static rw_tensor *chunks(rw_tape *t, rw_tensor *x, int n)
+{
+    rw_tensor *const rows = rw_reshape(t, x, RW_SHAPE(1, n, 1, 1)), *const dt = rw_reshape(t, x, RW_SHAPE(1, n, 1));
+    rw_tensor *const a = rw_full(t, RW_F32, RW_SHAPE(1), -1);
+    return rw_ssd_scan(t, &(rw_ssd_operands){ rows, dt, a, rows, rows, RW_NONE }, 1, NULL);
+}
+
+static const struct call {
+    const char *name;
+    rw_tensor *(*record)(rw_tape *t, rw_tensor *x, int n);
+    int n;
+} calls[] = { { "split", pieces, MOST_PIECES }, { "unbind", elements, MOST_PIECES },
+              { "stack", layers, MANY },        { "images", images, MANY },
+              { "lstm", steps, MOST_PIECES },   { "ssd_scan", chunks, MOST_PIECES } };
+
+static void *record(void *argument)
+{
+    const struct call *const call = argument;
+    rw_context *ctx = NULL;
+    rw_tape *t = NULL;
+    rw_tensor *dx = NULL;
+    if (rw_context_create(&ctx, &(rw_context_params){ .device = test_device(), .threads = 1 })) say("context", NULL);
+    else if (rw_tape_create(&t, ctx)) say("tape", ctx);
+    else {
+        rw_tensor *const x = filled(t, RW_SHAPE(call->n, 1)), *const y = call->record(t, x, call->n);
+        if (!y || rw_grad(t, rw_sum(t, y, RW_ALL_AXES, false), &x, 1, &dx)) say(call->name, ctx);
+    }
+    rw_tape_destroy(&t);
+    rw_context_destroy(&ctx);
+    return NULL;
+}
+
+Test(stack, is_small_for_calls_of_thousands_of_parts)
+{
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        run_small(record, &calls[i]);
+        cr_assert_null(failed, "%s", failed);
+    }
 }
