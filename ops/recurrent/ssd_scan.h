@@ -25,11 +25,16 @@
  *     ds[i] = row i of dm m less its column i, and what the exponentials outside of m get;
  *     the gradient of dt[t] a is the sum of ds from t to the chunk's end.
  *
+ * What is left behind a step that is large beside the others is a difference of sums of its size. So a sum is two
+ * numbers, the second what rounding took from the first, and of two sums both are subtracted: see rw_ssd_add().
+ *
  * Only operands are kept: backward makes the states before the chunks again, in its workspace. Of m there is never more
  * than what belongs to one chunk.
  */
 #ifndef RW_OPS_RECURRENT_SSD_SCAN_H
 #define RW_OPS_RECURRENT_SSD_SCAN_H
+
+#include "base/host_device.h"
 
 #include <rewind/op.h>
 #include <rewind/recurrent.h>
@@ -68,6 +73,36 @@ static inline int64_t rw_ssd_places(const struct rw_ssd *s, int64_t c)
     return rest < s->q ? rest : s->q;
 }
 
+/*
+ * No step dt a needs to be larger than this. The recurrence is finite only while no exponential of a step overflows, so
+ * its steps are below 710; then nothing that has come over one that is smaller than minus this is above exp(-1024), 0
+ * in every type. Of steps that are cut off no sum is infinite, and no difference of sums NaN.
+ */
+RW_HOST_DEVICE double rw_ssd_most(int64_t q)
+{
+    return 1024 * ((double)q + 1);
+}
+
+/* A sum of steps and what its roundings took from it. */
+struct rw_ssd_sum {
+    double all, rest;
+};
+
+/* Adds a step, which is not larger than `most` (Knuth's TwoSum). */
+RW_HOST_DEVICE struct rw_ssd_sum rw_ssd_add(struct rw_ssd_sum s, double step, double most)
+{
+    const double x = step < -most ? -most : step > most ? most : step;
+    const double all = s.all + x, part = all - s.all;
+    const struct rw_ssd_sum sum = { all, s.rest + ((s.all - (all - part)) + (x - part)) };
+    return sum;
+}
+
+/* Does nothing come over such a step? Then it has no gradient; a sum of what cancels is only nearly 0. */
+RW_HOST_DEVICE bool rw_ssd_forgets(double step, double most)
+{
+    return step < -most;
+}
+
 /* On the CPU so many heads of a group are one part: they share the scores of a chunk. Of db and dc each part has a sum
    of its own, in the workspace; they are added in order. */
 #define RW_SSD_HEADS 4
@@ -96,13 +131,13 @@ static inline int64_t rw_ssd_side(int64_t n)
 static inline int64_t rw_ssd_forward_elements(const struct rw_ssd *s)
 {
     const int64_t q = rw_ssd_side(s->q), p = rw_ssd_side(s->p), n = rw_ssd_side(s->n);
-    return 3 * q * n + 2 * q * q + 2 * q * p + RW_SSD_HEADS * n * p + 4 * q;
+    return 3 * q * n + 2 * q * q + 2 * q * p + RW_SSD_HEADS * n * p + 5 * q;
 }
 
 static inline int64_t rw_ssd_backward_elements(const struct rw_ssd *s)
 {
     const int64_t q = rw_ssd_side(s->q), p = rw_ssd_side(s->p), n = rw_ssd_side(s->n);
-    return 7 * q * n + 3 * q * q + 5 * q * p + RW_SSD_HEADS * (s->chunks + 1) * n * p + 6 * q + q * n;
+    return 7 * q * n + 3 * q * q + 5 * q * p + RW_SSD_HEADS * (s->chunks + 1) * n * p + 7 * q + q * n;
 }
 
 /* Of the sums that threads share: of da for each batch and head, of db and dc for each part. */

@@ -1,7 +1,8 @@
 /*
  * The gradient of ssd_scan that can be differentiated again: ops that have gradients themselves, with a number for each
  * pair of places of a chunk and each head in memory. Of 16 bits all is computed in float32, as inside of the fused
- * kernels. Formulas and names are those of ssd_scan.h. Axes: [batch, chunk, group, head of a group, place, ...].
+ * kernels, but sums of dt a and differences of them in float64: see rw_ssd_add(). Formulas and names are those of
+ * ssd_scan.h. Axes: [batch, chunk, group, head of a group, place, ...].
  */
 #include "ops/common/util.h"
 #include "ops/recurrent/ssd_scan.h"
@@ -24,6 +25,7 @@ struct scan {
     rw_dtype wide;
     rw_tensor *x, *dt, *a, *b, *c, *dy; /* by chunks; x is not multiplied by dt, both are columns or rows of places */
     rw_tensor *added;                   /* dt x */
+    rw_tensor *comes;                   /* 1, or 0 where nothing comes over a step: [..., place] */
     rw_tensor *share, *rest, *whole;    /* exp of the sums, of what follows, of all: [..., place, 1], [..., 1, 1] */
     rw_tensor *before, *after;          /* states before the chunks, gradients of those behind them */
     rw_tensor *dsum, *dlast;            /* gradients of the sums [..., place] and of the last one [..., 1] */
@@ -89,6 +91,11 @@ static rw_tensor *over_heads(const struct scan *s, rw_tensor *x)
     return rw_sum(s->t, x, RW_AXES(HEAD), true);
 }
 
+static rw_tensor *narrowed(const struct scan *s, rw_tensor *x)
+{
+    return rw_cast(s->t, x, s->wide);
+}
+
 /* ---- what forward computes ---- */
 
 /* exp of the sum of dt a behind place j and up to place i, for j up to i; 0 elsewhere. sums [..., place] */
@@ -96,7 +103,7 @@ static rw_tensor *shares(const struct scan *s, rw_tensor *sums)
 {
     rw_tensor *const place = rw_arange(s->t, RW_I32, 0, (double)s->s.q, 1);
     rw_tensor *const later = rw_lt(s->t, column(s, place), place);
-    rw_tensor *const apart = rw_sub(s->t, column(s, sums), rw_unsqueeze(s->t, sums, -2));
+    rw_tensor *const apart = narrowed(s, rw_sub(s->t, column(s, sums), rw_unsqueeze(s->t, sums, -2)));
     return rw_exp(s->t, rw_masked_fill(s->t, apart, later, -INFINITY));
 }
 
@@ -132,6 +139,17 @@ static rw_tensor *pass(const struct scan *s, rw_tensor *more, bool backwards, rw
     return all;
 }
 
+/* Of dt a, in float64. */
+static rw_tensor *sums_of(struct scan *s)
+{
+    const struct rw_cumsum_attrs along = { PLACE, 0 };
+    const double most = rw_ssd_most(s->s.q);
+    rw_tensor *const dt = rw_cast(s->t, rw_select(s->t, s->dt, -1, 0), RW_F64);
+    rw_tensor *const steps = rw_mul(s->t, dt, rw_cast(s->t, s->a, RW_F64)), *some = rw_clamp(s->t, steps, -most, most);
+    s->comes = narrowed(s, rw_ge(s->t, steps, rw_fill_at(RW_HERE, s->t, RW_F64, RW_SHAPE(1), -most)));
+    return rw_apply(s->t, &rw_op_cumsum, &some, 1, &along, sizeof along, NULL);
+}
+
 /* All that the gradient reads. Returns the sums. */
 static rw_tensor *prepare(struct scan *s)
 {
@@ -144,13 +162,10 @@ static rw_tensor *prepare(struct scan *s)
     s->c = by_chunks(s, rw_grad_input(s->g, SSD_C), 1, e->n);
     s->dy = dy ? by_chunks(s, dy, e->r, e->p) : zeros(s, RW_SHAPE(e->b, e->chunks, e->g, e->r, e->q, e->p));
     s->added = times(s, s->x, s->dt);
-    const struct rw_cumsum_attrs along = { PLACE, 0 };
-    rw_tensor *const steps = times(s, rw_select(s->t, s->dt, -1, 0), s->a);
-    rw_tensor *const sums = rw_apply(s->t, &rw_op_cumsum, &steps, 1, &along, sizeof along, NULL);
-    rw_tensor *const last = rw_slice(s->t, sums, -1, e->q - 1, e->q);
-    s->share = column(s, rw_exp(s->t, sums));
-    s->rest = column(s, rw_exp(s->t, rw_sub(s->t, last, sums)));
-    s->whole = column(s, rw_exp(s->t, last));
+    rw_tensor *const sums = sums_of(s), *const last = rw_slice(s->t, sums, -1, e->q - 1, e->q);
+    s->share = column(s, rw_exp(s->t, narrowed(s, sums)));
+    s->rest = column(s, rw_exp(s->t, narrowed(s, rw_sub(s->t, last, sums))));
+    s->whole = column(s, rw_exp(s->t, narrowed(s, last)));
     return sums;
 }
 
@@ -201,7 +216,7 @@ static rw_status set_steps(struct scan *s, rw_tensor *dx)
 {
     const struct rw_cumsum_attrs along = { PLACE, 1 };
     rw_tensor *const later = rw_apply(s->t, &rw_op_cumsum, &s->dsum, 1, &along, sizeof along, NULL);
-    rw_tensor *const steps = rw_add(s->t, later, s->dlast);
+    rw_tensor *const steps = times(s, rw_add(s->t, later, s->dlast), s->comes);
     if (rw_grad_wanted(s->g, SSD_DT)) {
         rw_tensor *const dt = column(s, rw_add(s->t, times(s, steps, s->a), dots(s, dx, s->x)));
         rw_tensor *const all = by_places(s, dt, RW_SHAPE(s->s.b, 0, s->s.h, 1));

@@ -30,7 +30,8 @@ template <typename T> struct operand {
 
 /* The workspace: [batch, chunk, head, ...], or of groups. */
 template <typename W> struct room {
-    W *sum, *share, *rest;         /* [place]: of dt a; exp of it, and of what follows */
+    W *sum, *low;                  /* [place]: of dt a; what rounding has taken from it */
+    W *share, *rest;               /* [place]: exp of the sum, and of what follows */
     W *scores, *before;            /* [place, place] of groups; states before the chunks [n, p] */
     W *dscores, *after;            /* their gradients; of states those behind the chunks */
     W *rows, *columns;             /* [tile, place]: of dm m below the diagonal */
@@ -54,7 +55,7 @@ template <typename W> room<W> room_of(const rw_ssd &s, W *at, bool backward)
         return p;
     };
     room<W> r = {};
-    r.sum = cut(heads * s.q), r.share = cut(heads * s.q), r.rest = cut(heads * s.q);
+    r.sum = cut(heads * s.q), r.low = cut(heads * s.q), r.share = cut(heads * s.q), r.rest = cut(heads * s.q);
     r.scores = cut(groups * s.q * s.q), r.before = cut(heads * s.n * s.p);
     if (backward) {
         r.dscores = cut(groups * s.q * s.q), r.after = cut(heads * s.n * s.p);
@@ -91,6 +92,12 @@ __device__ __forceinline__ place_of place(const rw_ssd &s, int64_t unit, int64_t
 __device__ __forceinline__ int64_t head_of(const rw_ssd &s, const place_of &at, int64_t h)
 {
     return at.unit / s.g * s.h + h;
+}
+
+/* The sum of steps behind place j and up to place i, of places from `from` on. */
+template <typename W> __device__ __forceinline__ W between(const room<W> &r, int64_t from, int i, int j)
+{
+    return r.sum[from + i] - r.sum[from + j] + (r.low[from + i] - r.low[from + j]);
 }
 
 /* ---- products ---- */
@@ -241,7 +248,7 @@ template <typename T, bool SHARES_ALONE> struct results_of {
     {
         const scan<T> &s = a;
         const int64_t g = u.which / a.s.r, from = u.unit * a.s.q, q = a.s.q;
-        const W *const before = a.r.before + u.unit * a.s.n * a.s.p, *const sums = a.r.sum + from;
+        const W *const before = a.r.before + u.unit * a.s.n * a.s.p;
         const W *const scores = a.r.scores + (u.unit / a.s.h * a.s.g + g) * q * q;
         W sum[SIDE][SIDE] = {};
         multiply<false, true>(
@@ -257,7 +264,7 @@ template <typename T, bool SHARES_ALONE> struct results_of {
         const int end = at.row0 + TILE < u.places ? at.row0 + TILE : u.places;
         multiply<false, true>(
             sum, at, u.places, cols(), 0, end,
-            [&](int i, int j) { return j <= i ? scores[i * q + j] * exp(sums[i] - sums[j]) : W(0); },
+            [&](int i, int j) { return j <= i ? scores[i * q + j] * exp(between(s.r, from, i, j)) : W(0); },
             [&](int j, int p) { return s.dt.at(u.b, u.first + j, u.which) * s.x.at(u.b, u.first + j, u.which, p); });
         each_of(sum, at, u.places, cols(), [&](int i, int p, W y) {
             s.out[0][((u.b * s.s.l + u.first + i) * s.s.h + u.which) * s.s.p + p] = narrow<T>(y);
@@ -276,7 +283,7 @@ template <typename T> struct inputs_of {
         const scan<T> &s = a;
         const int64_t g = u.which / a.s.r, from = u.unit * a.s.q, q = a.s.q;
         const int64_t part = (u.unit * ((cols() + TILE - 1) / TILE) + at.col_tile) * q;
-        const W *const after = a.r.after + u.unit * a.s.n * a.s.p, *const sums = a.r.sum + from;
+        const W *const after = a.r.after + u.unit * a.s.n * a.s.p;
         const W *const scores = a.r.scores + (u.unit / a.s.h * a.s.g + g) * q * q;
         W sum[SIDE][SIDE] = {};
         multiply<false, true>(
@@ -289,7 +296,7 @@ template <typename T> struct inputs_of {
         });
         multiply<true, true>(
             sum, at, u.places, cols(), at.row0, u.places,
-            [&](int j, int i) { return i >= j ? scores[i * q + j] * exp(sums[i] - sums[j]) : W(0); },
+            [&](int j, int i) { return i >= j ? scores[i * q + j] * exp(between(s.r, from, i, j)) : W(0); },
             [&](int i, int p) { return s.dy.at(u.b, u.first + i, u.which, p); });
         row_sums(sum, at, u.places, cols(), a.r.of_dt + part,
                  [&](int j, int p) { return s.x.at(u.b, u.first + j, u.which, p); });
@@ -356,7 +363,6 @@ template <typename T> __global__ void __launch_bounds__(THREADS) pairs_kernel(co
     if (beside > below) return;
     for (int64_t h = u.which * s.s.r; h < (u.which + 1) * s.s.r; h++) {
         const int64_t unit = head_of(s.s, u, h), part = unit * across * q;
-        const W *const sums = s.r.sum + unit * q;
         W dm[SIDE][SIDE] = {}, columns[SIDE] = {};
         multiply<false, false>(
             dm, at, u.places, u.places, 0, static_cast<int>(s.s.p),
@@ -368,7 +374,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) pairs_kernel(co
             for (int j = 0; j < SIDE; j++) {
                 const int row = at.row + i, col = at.col + j;
                 const bool is_there = row < u.places && col <= row;
-                const W dscore = is_there ? dm[i][j] * exp(sums[row] - sums[col]) : W(0);
+                const W dscore = is_there ? dm[i][j] * exp(between(s.r, unit * q, row, col)) : W(0);
                 all[i][j] += dscore;
                 dm[i][j] = is_there && col < row ? dscore * s.r.scores[group + row * q + col] : W(0);
                 columns[j] += dm[i][j];
@@ -395,14 +401,16 @@ template <typename T> __global__ void __launch_bounds__(THREADS) sums_kernel(con
     const int64_t unit = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, from = unit * s.s.q;
     if (unit >= heads) return;
     const place_of u = place(s.s, unit, s.s.h);
-    const double rate = static_cast<double>(s.a.at(u.which));
-    double sum = 0;
+    const double rate = static_cast<double>(s.a.at(u.which)), most = rw_ssd_most(s.s.q);
+    rw_ssd_sum sum = { 0, 0 };
     for (int i = 0; i < u.places; i++) {
-        sum += static_cast<double>(s.dt.at(u.b, u.first + i, u.which)) * rate;
-        s.r.sum[from + i] = static_cast<W>(sum);
-        s.r.share[from + i] = exp(static_cast<W>(sum));
+        sum = rw_ssd_add(sum, static_cast<double>(s.dt.at(u.b, u.first + i, u.which)) * rate, most);
+        const W all = static_cast<W>(sum.all);
+        s.r.sum[from + i] = all;
+        s.r.low[from + i] = static_cast<W>(sum.all - static_cast<double>(all) + sum.rest);
+        s.r.share[from + i] = exp(all);
     }
-    for (int i = 0; i < u.places; i++) s.r.rest[from + i] = exp(static_cast<W>(sum) - s.r.sum[from + i]);
+    for (int i = 0; i < u.places; i++) s.r.rest[from + i] = exp(between(s.r, from, u.places - 1, i));
 }
 
 /* A thread for each number of a state: what a chunk adds becomes what there is before it, or of a gradient behind it.
@@ -457,7 +465,7 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t unit = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, q = s.s.q;
     if (unit >= heads) return;
     const place_of u = place(s.s, unit, s.s.h);
-    const double rate = static_cast<double>(s.a.at(u.which));
+    const double rate = static_cast<double>(s.a.at(u.which)), most = rw_ssd_most(q);
     double sum = static_cast<double>(s.r.whole[unit]), da = 0;
     for (int i = 0; i < u.places; i++)
         sum += static_cast<double>(tiles_sum(s.r.of_rest + unit * wide_tiles * q + i, q, 0, wide_tiles));
@@ -469,6 +477,7 @@ __global__ void __launch_bounds__(THREADS)
                      tiles_sum(s.r.of_rest + wide_part, q, 0, wide_tiles);
         const W dt = s.dt.at(u.b, u.first + i, u.which), of_dt = tiles_sum(s.r.of_dt + wide_part, q, 0, wide_tiles);
         sum += static_cast<double>(ds);
+        if (rw_ssd_forgets(static_cast<double>(dt) * rate, most)) sum *= 0;
         da += static_cast<double>(dt) * sum;
         s.out[SSD_DT][(u.b * s.s.l + u.first + i) * s.s.h + u.which] =
             narrow<T>(static_cast<W>(rate * sum + static_cast<double>(of_dt)));

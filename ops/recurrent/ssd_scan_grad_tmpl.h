@@ -67,10 +67,11 @@ static void F(pair_row)(const struct ssd *a, struct F(head) *d, const struct F(c
     const int64_t from = j / RW_SSD_SIDE * RW_SSD_SIDE;
     T *const m = d->m + j * a->q, share[RW_SSD_SIDE];
     const T *const scores = c->scores + j * a->q;
+    const struct F(place) down = F(place)(x, j);
     V left = { 0 };
     for (int64_t i = from; i < c->lanes; i += LANES) {
         for (int64_t l = 0; l < LANES; l += N_LANES)
-            *(N *)(share + l) = G(exp)(*(const N *)(x->sum + i + l) - G(all)(x->sum[j]));
+            *(N *)(share + l) = G(exp)(-F(between)(x->sum + i + l, x->low + i + l, &down));
         for (int64_t l = i; l < j && l < i + LANES; l++) share[l - i] = 0;
         const V dm = *(const V *)(m + i), dscore = dm * *(const V *)share, pair = *(const V *)(scores + i) *
                                                                                  *(const V *)share;
@@ -157,9 +158,11 @@ static double F(steps)(const struct ssd *a, const struct F(head) *d, const struc
 {
     const rw_view *const out = &a->k->out[SSD_DT], *const rates = &a->k->in[SSD_A];
     const double rate = (double)F(element)(rates, d->h * rates->layout->stride[0]);
+    const double most = rw_ssd_most(a->s.q);
     double sum = (double)last, da = 0;
     for (int64_t i = c->places - 1; i >= 0; i--) {
         sum += (double)d->ds[i];
+        if (rw_ssd_forgets((double)x->dt[i] * rate, most)) sum *= 0;
         da += (double)x->dt[i] * sum;
         const T ddt = (T)(rate * sum + (double)of_dt[i]);
         F(give)(out->data, out->dtype, (d->b * a->s.l + c->at + i) * a->s.h + d->h, &ddt, 1, 1);
@@ -219,8 +222,8 @@ static void F(backward)(const struct ssd *a, T *room, struct ssd_unit u)
                           .turned = F(cut)(&room, q * a->n), .scores = F(cut)(&room, q * q) };
     struct F(turned) t = { .c = F(cut)(&room, q * a->n), .dscores = F(cut)(&room, q * q),
                            .dc = F(cut)(&room, q * a->n), .db = F(cut)(&room, q * a->n) };
-    struct F(places) x = { .dt = F(cut)(&room, q), .sum = F(cut)(&room, q), .share = F(cut)(&room, q),
-                           .rest = F(cut)(&room, q) };
+    struct F(places) x = { .dt = F(cut)(&room, q), .sum = F(cut)(&room, q), .low = F(cut)(&room, q),
+                           .share = F(cut)(&room, q), .rest = F(cut)(&room, q) };
     struct F(head) d = { .b = u.b, .x = F(cut)(&room, q * a->p), .dy = F(cut)(&room, q * a->p),
                          .dx = F(cut)(&room, q * a->p), .x_turned = F(cut)(&room, q * a->p),
                          .dy_turned = F(cut)(&room, q * a->p), .m = F(cut)(&room, q * q),

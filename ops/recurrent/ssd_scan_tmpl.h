@@ -10,9 +10,9 @@
 
 /* Of one head in a chunk, place by place. Behind the last place dt and both shares are 0, the sum minus infinity. */
 struct F(places) {
-    T *dt, *sum;     /* sum: of dt a up to this place */
-    T *share, *rest; /* exp of the sum, and of what follows up to the chunk's end */
-    T whole;         /* exp of the sum of all */
+    T *dt, *sum, *low; /* sum: of dt a up to this place; low: what rounding has taken from it */
+    T *share, *rest;   /* exp of the sum, and of what follows up to the chunk's end */
+    T whole;           /* exp of the sum of all */
 };
 
 /* A group's part of a chunk: c and b as rows, b turned as well, and their scores. */
@@ -95,18 +95,40 @@ static void F(open_chunk)(const struct ssd *a, struct F(chunk) *c, const struct 
     F(group_rows)(a, SSD_B, c->b, u, c);
 }
 
+/* Place i in all lanes. */
+struct F(place) {
+    N sum, low;
+};
+
+VEC_INLINE struct F(place) F(place)(const struct F(places) *x, int64_t i)
+{
+    return (struct F(place)){ G(all)(x->sum[i]), G(all)(x->low[i]) };
+}
+
+/* The sums of the steps behind so many places and up to one. */
+VEC_INLINE N F(between)(const T *sum, const T *low, const struct F(place) *up)
+{
+    return up->sum - *(const N *)sum + (up->low - *(const N *)low);
+}
+
 static void F(head_places)(const struct ssd *a, struct F(places) *x, int64_t b, int64_t h, const struct F(chunk) *c)
 {
     const rw_view *const dt = &a->k->in[SSD_DT], *const rates = &a->k->in[SSD_A];
     const int64_t *const s = dt->layout->stride, last = c->places - 1;
     const double rate = (double)F(element)(rates, h * rates->layout->stride[0]);
-    double sum = 0;
+    const double most = rw_ssd_most(a->s.q);
+    struct rw_ssd_sum sum = { 0, 0 };
     F(take)(x->dt, dt->data, dt->dtype, b * s[0] + c->at * s[1] + h * s[2], s[1], c->places);
-    for (int64_t i = 0; i < c->places; i++) x->sum[i] = (T)(sum += (double)x->dt[i] * rate);
-    for (int64_t i = c->places; i < c->lanes; i++) x->dt[i] = 0, x->sum[i] = -(T)INFINITY;
+    for (int64_t i = 0; i < c->places; i++) {
+        sum = rw_ssd_add(sum, (double)x->dt[i] * rate, most);
+        x->sum[i] = (T)sum.all;
+        x->low[i] = (T)(sum.all - (double)x->sum[i] + sum.rest);
+    }
+    for (int64_t i = c->places; i < c->lanes; i++) x->dt[i] = x->low[i] = 0, x->sum[i] = -(T)INFINITY;
+    const struct F(place) end = F(place)(x, last);
     for (int64_t i = 0; i < c->lanes; i += N_LANES) {
         *(N *)(x->share + i) = G(exp)(*(const N *)(x->sum + i));
-        *(N *)(x->rest + i) = G(exp)(G(all)(x->sum[last]) - *(const N *)(x->sum + i));
+        *(N *)(x->rest + i) = G(exp)(F(between)(x->sum + i, x->low + i, &end));
     }
     for (int64_t i = c->places; i < c->lanes; i++) x->rest[i] = 0;
     x->whole = x->share[last];
@@ -148,10 +170,12 @@ static void F(pairs)(const struct ssd *a, T *m, const struct F(chunk) *c, const 
 {
     for (int64_t i = 0; i < c->places; i++) {
         T *const row = m + i * a->q;
+        const T *const sum = x->sum, *const low = x->low, *const scores = c->scores + i * a->q;
+        const struct F(place) up = F(place)(x, i);
         const int64_t lanes = rw_ssd_side(i + 1);
         for (int64_t j = 0; j < lanes; j += N_LANES) {
-            const N share = G(exp)(G(all)(x->sum[i]) - *(const N *)(x->sum + j));
-            *(N *)(row + j) = *(const N *)(c->scores + i * a->q + j) * share;
+            const N share = G(exp)(F(between)(sum + j, low + j, &up));
+            *(N *)(row + j) = *(const N *)(scores + j) * share;
         }
         for (int64_t j = i + 1; j < lanes; j++) row[j] = 0;
     }
@@ -181,8 +205,8 @@ static void F(forward)(const struct ssd *a, T *room, struct ssd_unit u)
 {
     struct F(chunk) c = { .b = F(cut)(&room, a->q * a->n), .c = F(cut)(&room, a->q * a->n),
                           .turned = F(cut)(&room, a->q * a->n), .scores = F(cut)(&room, a->q * a->q) };
-    struct F(places) x = { .dt = F(cut)(&room, a->q), .sum = F(cut)(&room, a->q), .share = F(cut)(&room, a->q),
-                           .rest = F(cut)(&room, a->q) };
+    struct F(places) x = { .dt = F(cut)(&room, a->q), .sum = F(cut)(&room, a->q), .low = F(cut)(&room, a->q),
+                           .share = F(cut)(&room, a->q), .rest = F(cut)(&room, a->q) };
     T *const state = F(cut)(&room, RW_SSD_HEADS * a->n * a->p);
     for (int64_t h = u.first; h < u.end; h++)
         F(read_state)(a, a->s.state, state + (h - u.first) * a->n * a->p, u.b, h);

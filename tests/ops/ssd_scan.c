@@ -1,7 +1,7 @@
 /*
- * ssd_scan: one op whose results are those of the recurrence, place by place, and whose fused gradient is the composed
- * one; the same bytes on any number of threads, for strided operands, and for a sample whatever others are in the
- * batch; gradients of either result alone; nothing at all along an axis; what is kept.
+ * ssd_scan: one op whose results are those of the recurrence, place by place, behind steps of any size, and whose fused
+ * gradient is the composed one; the same bytes on any number of threads, for strided operands, and for a sample
+ * whatever others are in the batch; gradients of either result alone; nothing at all along an axis; what is kept.
  */
 #include "support/steps.h"
 
@@ -200,6 +200,97 @@ Test(ops_ssd_scan, gradients_are_the_composed_ones)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int state = 0; state < 2; state++)
             for (int which = OF_Y; which <= (OF_Y | OF_STATE); which++) fused_is_composed(sizes[i], state, which);
+}
+
+/* ---- behind a large step ---- */
+
+enum { PLACES = 12, LARGE = 3 }; /* LARGE: where the step is */
+
+/* x, b, c are 1, but x of the large step, which adds 1 as well; the results add up to the loss. */
+struct steps {
+    double x[PLACES], dt[PLACES], a;
+    double y[PLACES], ddt[PLACES], da;
+};
+
+/* What the recurrence gives, forth and back. */
+static struct steps recurrence_over(double large, rw_dtype dtype)
+{
+    struct steps s = { .a = -16 };
+    double state = 0, g = 0;
+    for (int t = 0; t < PLACES; t++) {
+        s.dt[t] = t == LARGE ? large : (t % 4 + 1) / 100.0;
+        if (dtype == RW_F32) s.dt[t] = (float)s.dt[t];
+        s.x[t] = t == LARGE ? 1 / (float)large : 1;
+        s.y[t] = state = exp(s.dt[t] * s.a) * state + s.dt[t] * s.x[t];
+    }
+    for (int t = PLACES - 1; t >= 0; t--) {
+        const double keep = exp(s.dt[t] * s.a), of_step = t ? (g + 1) * keep * s.y[t - 1] : 0;
+        s.ddt[t] = s.a * of_step + (g + 1) * s.x[t];
+        s.da += s.dt[t] * of_step;
+        g = keep * (g + 1);
+    }
+    return s;
+}
+
+static rw_tensor *numbers(struct fixture *b, rw_dtype dtype, rw_shape shape, const double *x)
+{
+    return rw_require_grad(b->t, rw_cast(b->t, rw_input(b->t, RW_F64, shape, x), dtype));
+}
+
+static void read_as_doubles(struct fixture *b, rw_tensor *x, double *to, int n)
+{
+    double room[PLACES]; /* of any type */
+    cr_assert_eq(rw_read(b->t, x, room, rw_tensor_bytes(x)), RW_OK, "%s", rw_error_message(b->ctx));
+    for (int i = 0; i < n; i++) to[i] = rw_tensor_dtype(x) == RW_F64 ? room[i] : (double)((const float *)room)[i];
+}
+
+/* Within 32 roundings of the largest; used: 3.5. Composed ones in float64 are made of plain sums, in which a large step
+   has a part of at most 1024 (PLACES + 1): within some roundings of that. */
+static void compare(const struct steps *s, rw_dtype dtype, const struct steps *want, bool composed, bool rates)
+{
+    const double bound = dtype == RW_F32 ? 32 * 0x1p-24 : composed ? 1024 * (PLACES + 1) * 0x1p-52 : 32 * 0x1p-53;
+    close_to(s->y, want->y, PLACES, bound, "y");
+    close_to(s->ddt, want->ddt, PLACES, bound, "ddt");
+    if (rates) close_to(&s->da, &want->da, 1, bound, "da");
+}
+
+/* Gradients by rw_backward(), or composed ones, whose gradients are looked at as well. */
+static void step_over(double large, rw_dtype dtype, int64_t chunk, bool composed)
+{
+    static const double ones[PLACES] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    const struct steps want = recurrence_over(large, dtype);
+    struct steps got = { 0 };
+    struct fixture b = fixture_open(3, 1);
+    rw_tensor *const x = numbers(&b, dtype, RW_SHAPE(1, PLACES, 1, 1), want.x), *d[2], *dd;
+    rw_tensor *const of[] = { numbers(&b, dtype, RW_SHAPE(1, PLACES, 1), want.dt),
+                              numbers(&b, dtype, RW_SHAPE(1), &want.a) };
+    rw_tensor *const one = numbers(&b, dtype, RW_SHAPE(1, PLACES, 1, 1), ones);
+    rw_tensor *const y = rw_ssd_scan(b.t, &(rw_ssd_operands){ x, of[0], of[1], one, one, RW_NONE }, chunk, NULL);
+    rw_tensor *const loss = rw_sum(b.t, y, RW_ALL_AXES, false);
+    read_as_doubles(&b, y, got.y, PLACES);
+    if (composed) cr_assert_eq(rw_grad(b.t, loss, of, 2, d), RW_OK, "%s", rw_error_message(b.ctx));
+    else cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s", rw_error_message(b.ctx));
+    read_as_doubles(&b, composed ? d[0] : rw_gradient(of[0]), got.ddt, PLACES);
+    read_as_doubles(&b, composed ? d[1] : rw_gradient(of[1]), &got.da, 1);
+    compare(&got, dtype, &want, composed, large > 1000);
+    if (composed) {
+        cr_assert_eq(rw_grad(b.t, rw_sum(b.t, d[0], RW_ALL_AXES, false), &of[0], 1, &dd), RW_OK);
+        read_as_doubles(&b, dd, got.ddt, PLACES);
+        for (int i = 0; i < PLACES; i++) cr_expect(isfinite(got.ddt[i]), "%g of place %d", got.ddt[i], i);
+    }
+    fixture_close(&b);
+}
+
+Test(ops_ssd_scan, nothing_is_lost_behind_a_large_step)
+{
+    static const double larges[] = { 100, 1e4, 1e6, 3e38 };
+    static const int64_t chunks[] = { 0, 1, 5 };
+    for (size_t i = 0; i < sizeof larges / sizeof *larges; i++)
+        for (size_t k = 0; k < sizeof chunks / sizeof *chunks; k++)
+            for (int composed = 0; composed < 2; composed++) {
+                step_over(larges[i], RW_F32, chunks[k], composed);
+                step_over(larges[i], RW_F64, chunks[k], composed);
+            }
 }
 
 /* ---- operands ---- */
