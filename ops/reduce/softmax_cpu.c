@@ -49,7 +49,8 @@ VEC_INLINE vf scores(const struct row *r, rw_dtype dtype, int64_t i, float scale
     return x;
 }
 
-/* Exponentials wait in the output where that holds them exactly; elsewhere they are taken again. */
+/* Exponentials wait in the output where that holds them exactly; elsewhere they are taken again. Of a logarithm the
+   maximum is subtracted first: what is near it loses no digit to that. */
 VEC_INLINE void softmax_row_f(const struct row *r, rw_dtype dtype, bool logarithm)
 {
     const float scale = (float)r->scale;
@@ -64,10 +65,10 @@ VEC_INLINE void softmax_row_f(const struct row *r, rw_dtype dtype, bool logarith
         if (keep) store(r->y, dtype, r->at, i, r->seen, e);
     }
     const float total = vf_sum(sum);
-    const float inverse = total > 0 || total != total ? 1 / total : 0, shift = most + logf(total);
+    const float inverse = total > 0 || total != total ? 1 / total : 0, log_total = logf(total);
     for (int64_t i = 0; i < r->seen; i += VF_LANES) {
         if (keep) store(r->y, dtype, r->at, i, r->seen, tail(r->y, dtype, r->at, i, r->seen, 0) * inverse);
-        else if (logarithm) store(r->y, dtype, r->at, i, r->seen, scores(r, dtype, i, scale) - shift);
+        else if (logarithm) store(r->y, dtype, r->at, i, r->seen, scores(r, dtype, i, scale) - most - log_total);
         else store(r->y, dtype, r->at, i, r->seen, vf_exp(scores(r, dtype, i, scale) - most) * inverse);
     }
     if (r->seen < r->n) memset((char *)r->y + (size_t)(r->at + r->seen) * float_size(dtype), 0,
@@ -80,10 +81,10 @@ VEC_INLINE void softmax_row_d(const struct row *r, rw_dtype dtype, bool logarith
     for (int64_t i = 0; i < r->seen; i++) most = fmax(most, get(r->x, dtype, r->at + i * r->stride) * r->scale);
     if (most == -INFINITY) most = 0;
     for (int64_t i = 0; i < r->seen; i++) total += exp(get(r->x, dtype, r->at + i * r->stride) * r->scale - most);
-    const double inverse = total > 0 || total != total ? 1 / total : 0, shift = most + log(total);
+    const double inverse = total > 0 || total != total ? 1 / total : 0, log_total = log(total);
     for (int64_t i = 0; i < r->seen; i++) {
         const double x = get(r->x, dtype, r->at + i * r->stride) * r->scale;
-        put(r->y, dtype, r->at + i * r->stride, logarithm ? x - shift : exp(x - most) * inverse);
+        put(r->y, dtype, r->at + i * r->stride, logarithm ? x - most - log_total : exp(x - most) * inverse);
     }
     for (int64_t i = r->seen; i < r->n; i++) put(r->y, dtype, r->at + i * r->stride, 0);
 }
@@ -140,11 +141,11 @@ VEC_INLINE void softmax_columns(const struct row *r, rw_dtype dtype, int64_t lan
     }
     m = nf_select((ni)(m == -INFINITY), (nf){ 0 }, m);
     for (int64_t i = 0; i < r->n; i++) sum += nf_exp(columns(r->x, dtype, r->at + i * r->stride, lanes) - m);
-    const nf inverse = nf_select((ni)(sum == 0), (nf){ 0 }, 1 / sum), shift = m + nf_log(sum);
+    const nf inverse = nf_select((ni)(sum == 0), (nf){ 0 }, 1 / sum), log_sum = nf_log(sum);
     for (int64_t i = 0; i < r->n; i++) {
         const int64_t at = r->at + i * r->stride;
         const nf x = columns(r->x, dtype, at, lanes);
-        put_columns(r->y, dtype, at, lanes, logarithm ? x - shift : nf_exp(x - m) * inverse);
+        put_columns(r->y, dtype, at, lanes, logarithm ? x - m - log_sum : nf_exp(x - m) * inverse);
     }
 }
 

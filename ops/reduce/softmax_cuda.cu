@@ -30,14 +30,15 @@ struct job {
     }
 };
 
-/* From the sum of exponentials below `most` to what the elements are scaled and shifted by. */
+/* From the sum of exponentials below `most` to what the elements are scaled and shifted by: by `most` first, as what is
+ * near it loses no digit to that. */
 template <typename W> struct normal {
-    W most, inverse, shift;
+    W most, inverse, log_sum;
 };
 
 template <typename W> __device__ __forceinline__ normal<W> normal_of(W most, W sum)
 {
-    return { most, sum > 0 || sum != sum ? 1 / sum : 0, most + static_cast<W>(log(sum)) };
+    return { most, sum > 0 || sum != sum ? 1 / sum : 0, static_cast<W>(log(sum)) };
 }
 
 /* The same of a reducer's state, whose infinities are no distance apart: here they give NaN, and nothing but -inf gives
@@ -51,7 +52,7 @@ template <typename W> __device__ __forceinline__ normal<W> normal_of(const expon
 
 template <typename W> __device__ __forceinline__ W normalised(W x, const normal<W> &a, bool logarithm)
 {
-    return logarithm ? x - a.shift : static_cast<W>(exp(x - a.most)) * a.inverse;
+    return logarithm ? x - a.most - a.log_sum : static_cast<W>(exp(x - a.most)) * a.inverse;
 }
 
 /* ---- rows in registers ---- */
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(G == ROW_WARP ? THREADS : G) forward_kernel(co
 #pragma unroll
         for (int e = 0; e < row::size; e++) {
             const float v = s[p * row::size + e];
-            const float normalised = j.logarithm ? v - a.shift : v * a.inverse;
+            const float normalised = j.logarithm ? v - a.most - a.log_sum : v * a.inverse;
             out.x[e] = narrow<T>(row::place(p, t) + e < seen ? normalised : 0);
         }
         store_pack(y + i * n + row::place(p, t), out);

@@ -97,6 +97,30 @@ Test(extremes, exponentials_are_shifted_by_the_maximum)
     fixture_close(&b);
 }
 
+/* [ROWS, cols], or its columns as rows, with an offset that leaves every difference what it was. */
+static void *log_softmax_beside(struct fixture *b, rw_dtype dtype, int cols, bool columns, double offset)
+{
+    rw_tensor *const x = rw_add_scalar(b->t, logits(b, dtype, cols, columns), offset);
+    return read_all(b, rw_log_softmax(b->t, x, columns ? 0 : 1));
+}
+
+Test(extremes, an_offset_of_all_logits_changes_no_byte_of_a_logarithm)
+{
+    struct fixture b = fixture_open(1, 2);
+    for (int l = 0; l < 2; l++)
+        for (int columns = 0; columns < 2; columns++)
+            for (int d = 0; d < 2; d++) {
+                const rw_dtype dtype = d ? RW_F64 : RW_F32;
+                const size_t bytes = (size_t)(ROWS * lengths[l]) * (d ? sizeof(double) : sizeof(float));
+                void *const want = log_softmax_beside(&b, dtype, lengths[l], columns, 0);
+                void *const got = log_softmax_beside(&b, dtype, lengths[l], columns, d ? 0x1p40 : 0x1p20);
+                cr_expect_eq(memcmp(want, got, bytes), 0, "%s, %d, columns %d", rw_dtype_name(dtype), lengths[l],
+                             columns);
+                free(want), free(got);
+            }
+    fixture_close(&b);
+}
+
 /* Rows of -inf up to the maximum: the causal form, square, so that every row sees one logit more. */
 Test(extremes, causal_softmax_is_shifted_too)
 {
