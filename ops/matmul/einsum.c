@@ -34,6 +34,7 @@ struct plan {
     const char *equation;
     int n;
     struct letters in[RW_EINSUM_OPERANDS], out;
+    int begins[RW_EINSUM_OPERANDS]; /* the column of each operand's first letter, whatever becomes of its axes */
     int64_t extent[128]; /* the largest but 1 */
     int used[128];       /* in how many operands, where it is not dropped */
     int stands[128];     /* how often in all of them */
@@ -369,8 +370,7 @@ static rw_tensor *contract(const struct plan *p, rw_tensor *a, struct letters *l
     const struct roles r = roles_of(p, l, b, i + 1);
     const int rank = r.batch.n + r.rows.n + r.columns.n;
     if (rank > RW_MAX_RANK || (r.summed.n && r.batch.n + 2 > RW_MAX_RANK)) {
-        fault(p, RW_ERR_SHAPE, p->in[i].n ? p->in[i].column[0] : 1, "a product of %d axes; %d are possible", rank,
-              RW_MAX_RANK);
+        fault(p, RW_ERR_SHAPE, p->begins[i], "a product of %d axes; %d are possible", rank, RW_MAX_RANK);
         return NULL;
     }
     const struct letters of_a = joined(&r.batch, &r.rows, &r.summed);
@@ -385,8 +385,10 @@ static rw_tensor *contract(const struct plan *p, rw_tensor *a, struct letters *l
 static rw_tensor *record(struct plan *p, rw_tensor *const *x)
 {
     rw_tensor *of[RW_EINSUM_OPERANDS];
-    for (int i = 0; i < p->n; i++)
+    for (int i = 0; i < p->n; i++) {
+        p->begins[i] = p->in[i].n ? p->in[i].column[0] : 1;
         if (!(of[i] = plain(p, x[i], &p->in[i]))) return NULL;
+    }
     struct letters l = p->in[0];
     rw_tensor *y = sum_own(p, of[0], &l);
     for (int i = 1; i < p->n && y; i++) {

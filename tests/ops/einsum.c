@@ -35,6 +35,22 @@ Test(einsum, a_message_points_at_the_place)
     fixture_close(&b);
 }
 
+/* Of an operand that had a diagonal, and of one that had none. */
+Test(einsum, a_product_of_too_many_axes_is_of_the_operand_that_makes_it)
+{
+    static const char *const equations[] = { "abcdefgh,iij,hi->abcdefgj", "abcdefgh,ij,hi->abcdefgj" };
+    struct fixture b = fixture_open(1, 1);
+    rw_tensor *x[] = { rw_ones(b.t, RW_F32, RW_SHAPE(2, 2, 2, 2, 2, 2, 2, 2)), rw_ones(b.t, RW_F32, RW_SHAPE(2, 2, 2)),
+                       rw_ones(b.t, RW_F32, RW_SHAPE(2, 2)) };
+    for (int i = 0; i < 2; i++) {
+        cr_expect_null(rw_einsum(b.t, equations[i], x, 3), "%s", equations[i]);
+        cr_expect(strstr(rw_error_message(b.ctx), "column 10: a product of 10 axes"), "%s", rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+        x[1] = x[2];
+    }
+    fixture_close(&b);
+}
+
 /* An extent of 1 stretches between operands, not within one. */
 Test(einsum, a_diagonal_is_of_a_square)
 {
