@@ -107,6 +107,7 @@ rw_tensor *rw_rope_with_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *posi
     const rw_rope_params *const p = params ? params : &defaults;
     const bool given = p->frequencies && p->frequencies != rw_none();
     if (!rw_operand_check(at, t, x, what, "x") ||
+        (positions != rw_none() && !rw_operand_check(at, t, positions, what, "positions")) ||
         (given && !rw_operand_check(at, t, p->frequencies, what, "frequencies")))
         return NULL;
     if (given && !rw_dtype_is_float(rw_tensor_dtype(p->frequencies))) {

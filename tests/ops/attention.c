@@ -211,6 +211,12 @@ Test(attention, a_rope_by_frequencies_of_its_own)
         cr_expect_eq(rw_error_status(b.ctx), status[i], "%s", rw_error_message(b.ctx));
         rw_error_clear(b.ctx);
     }
+    for (int given = 0; given < 2; given++) {
+        cr_expect_null(rw_rope_with(t, x, NULL, given ? &params : &base));
+        cr_expect(rw_error_status(b.ctx) == RW_ERR_ARGUMENT && strstr(rw_error_message(b.ctx), "rope_with at") &&
+                  strstr(rw_error_message(b.ctx), "positions is NULL"), "%d: %s", given, rw_error_message(b.ctx));
+        rw_error_clear(b.ctx);
+    }
     cr_expect_null(rw_rope_with(t, flat, RW_NONE, &params));
     cr_expect_eq(rw_error_status(b.ctx), RW_ERR_SHAPE, "%s", rw_error_message(b.ctx));
     rw_error_clear(b.ctx);
