@@ -33,7 +33,7 @@ typedef struct rw_cross_entropy_params {
     int32_t ignored;        ///< rows of this target count nothing
     int64_t chunk;          ///< of rw_linear_cross_entropy(): rows of logits at a time [by the shapes]
     /** Of rw_linear_cross_entropy(): [classes] of x's type, added to the logits; and what rw_cross_entropy_with() is
-        given as `weight`. NULL or RW_NONE: none. */
+        given as `weight`. NULL or RW_NONE: none. Of another loss these two and `chunk` are RW_ERR_ARGUMENT. */
     rw_tensor *bias, *class_weight;
 } rw_cross_entropy_params;
 

@@ -191,6 +191,15 @@ bool rw_row_loss_attrs_of(rw_site at, rw_tape *t, const char *what, const rw_cro
     return false;
 }
 
+/* Options of rw_linear_cross_entropy() alone are refused elsewhere, not left out. */
+static bool has_no_layer(rw_site at, rw_tape *t, const char *what, const rw_cross_entropy_params *p)
+{
+    const char *const name = !p ? NULL : is_given(p->bias) ? "bias" : is_given(p->class_weight) ? "class_weight"
+                                       : p->chunk ? "chunk" : NULL;
+    if (name) rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: %s is of linear_cross_entropy alone", what, name);
+    return !name;
+}
+
 rw_tensor *rw_reduce_rows_at(rw_site at, rw_tape *t, rw_tensor *rows, rw_tensor *target,
                              const struct rw_class_weights *w, const struct rw_row_loss_attrs *attrs,
                              rw_reduction reduction)
@@ -273,7 +282,7 @@ rw_tensor *rw_cross_entropy_with_at(rw_site at, rw_tape *t, rw_tensor *logits, r
     struct rw_row_loss_attrs a;
     if (!rw_operand_check(at, t, logits, what, "logits") || !rw_operand_check(at, t, target, what, "target") ||
         (weight != RW_NONE && !rw_operand_check(at, t, weight, what, "weight")) ||
-        !rw_row_loss_attrs_of(at, t, what, params, &a))
+        !rw_row_loss_attrs_of(at, t, what, params, &a) || !has_no_layer(at, t, what, params))
         return NULL;
     const rw_reduction reduction = params ? params->reduction : RW_REDUCTION_MEAN;
     const bool soft = rw_dtype_is_float(rw_tensor_dtype(target));
@@ -320,7 +329,8 @@ rw_tensor *rw_nll_loss_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *targe
     struct rw_row_loss_attrs a;
     if (!rw_operand_check(at, t, x, what, "x") || !rw_operand_check(at, t, target, what, "target") ||
         (weight != RW_NONE && !rw_operand_check(at, t, weight, what, "weight")) ||
-        !rw_row_loss_attrs_of(at, t, what, params, &a) || !fits_targets(at, t, what, x, target))
+        !rw_row_loss_attrs_of(at, t, what, params, &a) || !has_no_layer(at, t, what, params) ||
+        !fits_targets(at, t, what, x, target))
         return NULL;
     if (a.smoothing > 0 || a.z > 0) {
         rw_refuse_at(at, t, RW_ERR_ARGUMENT, "%s: label smoothing and z-loss are of logits", what);

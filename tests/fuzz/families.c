@@ -154,12 +154,14 @@ static void losses(struct state *s)
     const int64_t rows = small(s), classes = small(s);
     const rw_dtype type = floating(s);
     const rw_reduction reduction = (rw_reduction)(fz_byte(s) % 4);
-    const rw_cross_entropy_params params = { reduction, fz_number(s), fz_number(s), fz_ask(s, 2), 0, fz_byte(s) % 4 };
+    rw_cross_entropy_params params = { reduction, fz_number(s), fz_number(s), fz_ask(s, 2), 0, fz_byte(s) % 4 };
     rw_tensor *const x = fitting(s, type, RW_SHAPE(rows, classes));
     rw_tensor *const y = fitting(s, type, RW_SHAPE(rows, classes));
     rw_tensor *const target = fitting(s, RW_I32, RW_SHAPE(rows)), *const w = optional(s, RW_F32, RW_SHAPE(classes));
     rw_tensor *const matrix = fitting(s, type, RW_SHAPE(5, classes));
-    switch (fz_byte(s) % 7) {
+    const int op = fz_byte(s) % 7;
+    if (op != 1 && params.chunk > 1) params.chunk = 0; /* else it is refused */
+    switch (op) {
     case 0: RECORDED(rw_cross_entropy_with, T, x, target, w, fz_ask(s, 4) ? NULL : &params); break;
     case 1: RECORDED(rw_linear_cross_entropy, T, x, matrix, target, &params); break;
     case 2: RECORDED(rw_nll_loss, T, x, target, w, &params); break;

@@ -167,7 +167,7 @@ Test(losses, chunks_add_up_to_the_whole)
         int32_t tokens[61];
         for (int i = 0; i < 61; i++) tokens[i] = i * 5 % 37;
         rw_tensor *const x = rw_embedding(b.t, table, rw_input(b.t, RW_I32, RW_SHAPE(61), tokens));
-        const rw_cross_entropy_params p = { .label_smoothing = 0.25, .z_loss = 0.5, .chunk = l.chunk };
+        const rw_cross_entropy_params p = { .label_smoothing = 0.25, .z_loss = 0.5, .chunk = k ? l.chunk : 0 };
         rw_tensor *const loss = k ? rw_linear_cross_entropy(b.t, x, table, targets(b.t, l), &p)
                                   : rw_cross_entropy_with(b.t, rw_linear(b.t, x, table, RW_NONE), targets(b.t, l),
                                                           RW_NONE, &p);
@@ -304,8 +304,9 @@ Test(losses, reductions_give_the_shapes_of_their_names)
     rw_tensor *const x = rw_input(b.t, RW_BF16, RW_SHAPE(2, 3, 5), NULL), *const w = parameter(&b, "w", RW_BF16, 7, 5);
     rw_tensor *const y = rw_input(b.t, RW_I32, RW_SHAPE(2, 3), NULL);
     for (int r = RW_REDUCTION_MEAN; r <= RW_REDUCTION_NONE; r++) {
-        const rw_cross_entropy_params p = { .reduction = (rw_reduction)r, .chunk = 2 };
+        rw_cross_entropy_params p = { .reduction = (rw_reduction)r, .chunk = 2 };
         rw_tensor *const a = rw_linear_cross_entropy(b.t, x, w, y, &p);
+        p.chunk = 0;
         rw_tensor *const c = rw_cross_entropy_with(b.t, rw_linear(b.t, x, w, RW_NONE), y, RW_NONE, &p);
         const rw_shape want = r == RW_REDUCTION_NONE ? RW_SHAPE(2, 3) : RW_SCALAR;
         cr_expect(rw_shape_equal(rw_tensor_shape(a), want) && rw_tensor_dtype(a) == RW_F32);
@@ -387,5 +388,28 @@ Test(losses, what_probabilities_and_options_of_the_last_layer_have_to_be)
     float loss = 1;
     cr_assert_eq(rw_read(t, rw_cross_entropy_with(t, none, none, RW_NONE, NULL), &loss, sizeof loss), RW_OK);
     cr_expect_eq(loss, 0, "no rows: %g", loss);
+    fixture_close(&b);
+}
+
+/* Options of another loss are refused, not left out. */
+Test(losses, options_of_another_loss_are_refused_by_name)
+{
+    struct fixture b = fixture_open(1, 1);
+    rw_tape *const t = b.t;
+    rw_tensor *const x = rw_input(t, RW_F32, RW_SHAPE(2, 3), NULL), *const v = rw_input(t, RW_F32, RW_SHAPE(3), NULL);
+    rw_tensor *const target = rw_input(t, RW_I32, RW_SHAPE(2), NULL);
+    const size_t n = rw_tape_mark(t).nodes;
+#define NLL(...) rw_nll_loss(t, x, target, RW_NONE, &(rw_cross_entropy_params){ __VA_ARGS__ })
+    refuses(&b, NLL(.class_weight = v), RW_ERR_ARGUMENT, "nll_loss: class_weight");
+    refuses(&b, NLL(.bias = v), RW_ERR_ARGUMENT, "nll_loss: bias");
+    refuses(&b, NLL(.chunk = 7), RW_ERR_ARGUMENT, "nll_loss: chunk");
+    refuses(&b, NLL(.label_smoothing = 0.5), RW_ERR_ARGUMENT, "nll_loss: label smoothing");
+    refuses(&b, SOFT(x, target, RW_NONE, .class_weight = v), RW_ERR_ARGUMENT, "cross_entropy_with: class_weight");
+    refuses(&b, SOFT(x, target, RW_NONE, .bias = v), RW_ERR_ARGUMENT, "cross_entropy_with: bias");
+    refuses(&b, SOFT(x, x, RW_NONE, .bias = v), RW_ERR_ARGUMENT, "cross_entropy_with: bias");
+    refuses(&b, SOFT(x, target, RW_NONE, .chunk = 7), RW_ERR_ARGUMENT, "cross_entropy_with: chunk");
+    cr_expect_eq(rw_tape_mark(t).nodes, n, "the tape has grown");
+    cr_expect(NLL(.bias = RW_NONE, .class_weight = RW_NONE), "%s", rw_error_message(b.ctx));
+    cr_expect(SOFT(x, target, RW_NONE, .bias = RW_NONE, .class_weight = RW_NONE), "%s", rw_error_message(b.ctx));
     fixture_close(&b);
 }
