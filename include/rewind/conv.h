@@ -61,11 +61,12 @@ typedef struct rw_pool2d_params {
 /**
  * The largest of each window, PyTorch's max_pool2d: x [n, c, h, w] -> [n, c, oh, ow] with oh = (h + 2 padding -
  * dilation (kernel - 1) - 1) / stride + 1, rounded down, or up with ceil_mode, but to no window that begins behind the
- * image. Padding is never the largest, NaN always is; of equal ones the first. Minus infinity, without a gradient,
- * where a dilated window has nothing but padding. Keeps one byte for each element of the result, its place within the
- * window, and neither x nor the result. A gradient is added up by input element, in the order of the windows.
- * Errors: RW_ERR_SHAPE, RW_ERR_DTYPE; RW_ERR_ARGUMENT also for a window of more than 256 elements, a divisor, and
- * without params.
+ * image; where that is the first, it may be larger than the image with its padding. Padding is never the largest, NaN
+ * always is; of equal ones the first. Minus infinity, without a gradient, where a dilated window has nothing but
+ * padding. Keeps one byte for each element of the result, its place within the window, and neither x nor the result. A
+ * gradient is added up by input element, in the order of the windows.
+ * Errors: RW_ERR_SHAPE; RW_ERR_DTYPE; RW_ERR_ARGUMENT also for a window of more
+ * than 256 elements, a divisor, and without params.
  */
 RW_API rw_tensor *rw_max_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_pool2d_params *params);
 #define rw_max_pool2d(...) rw_max_pool2d_at(RW_HERE, __VA_ARGS__)

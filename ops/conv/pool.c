@@ -41,9 +41,11 @@ static rw_status check_image(rw_op_call *call, int i)
     return check_numbers(call);
 }
 
-/* A last window that is not whole begins within the image, or in front of it, to be one. */
+/* A last window that is not whole begins within the image, or in front of it, to be one. It may be the first, which
+   then reaches less than a stride behind what there is. */
 static int64_t number_of_windows(const struct rw_pool_attrs *a, int i, int64_t extent, int64_t beyond_first)
 {
+    if (beyond_first < 0) return a->up && beyond_first > -a->stride[i] ? 1 : 0;
     const int64_t more = a->up && beyond_first % a->stride[i] ? 1 : 0, n = beyond_first / a->stride[i] + 1 + more;
     return more && (n - 1) * a->stride[i] >= extent + a->padding[i] ? n - 1 : n;
 }
@@ -61,10 +63,10 @@ static rw_status shape_of_result(rw_op_call *call, rw_shape x, rw_shape *ret)
             ret->dim[1 + i] = a->adaptive[i];
             continue;
         }
-        if (padded < window)
+        ret->dim[1 + i] = number_of_windows(a, i, x.dim[1 + i], padded - window);
+        if (!ret->dim[1 + i])
             return rw_op_error(call, RW_ERR_SHAPE, "a window of %lld, x has %lld with its padding", (long long)window,
                                (long long)padded);
-        ret->dim[1 + i] = number_of_windows(a, i, x.dim[1 + i], padded - window);
     }
     return RW_OK;
 }

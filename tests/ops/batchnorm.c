@@ -2,6 +2,7 @@
  * batchnorm: running statistics change once a step under every policy, to the values that PyTorch's rule gives; an
  * evaluation reads them and leaves them; the same bytes on any number of threads; what is kept; what is refused.
  */
+#include "support/compare.h"
 #include "support/steps.h"
 
 #include "record/mark.h"
@@ -159,6 +160,61 @@ Test(ops_batchnorm, running_statistics_are_those_of_pytorch)
             cr_expect_eq(got[4], counted ? step + 1 : 0);
         }
         fixture_close(&b);
+    }
+}
+
+/* A layer twice in each of three steps: batch i, of two rows, has in channel c the mean 40 + c + i^2, the variance
+   2 (i + 1)^2. */
+static void in_each_step_twice(const char *policy, int threads, rw_dtype dtype, unsigned char *ret)
+{
+    struct fixture b = fixture_open(1, threads);
+    rw_tensor *const mean = rw_buffer(b.ctx, "mean", dtype, RW_SHAPE(C));
+    rw_tensor *const var = rw_buffer(b.ctx, "var", dtype, RW_SHAPE(C));
+    rw_tensor *const batches = rw_buffer(b.ctx, "batches", dtype, RW_SHAPE(1));
+    const size_t each = rw_tensor_bytes(mean);
+    rw_init_constant(mean, 5), rw_init_constant(var, 7), rw_init_constant(batches, 0);
+    cr_assert_eq(ckpt_set_policy(b.t, policy), RW_OK);
+    for (int step = 0; step < 3; step++) {
+        rw_tensor *y[2];
+        ckpt_begin(b.t, "bn");
+        for (int k = 0; k < 2; k++) {
+            const int i = 2 * step + k;
+            float image[2 * C];
+            for (int c = 0; c < C; c++) image[c] = (float)(41 + c + i * i + i), image[C + c] = (float)(39 + c + i * i - i);
+            rw_tensor *const x = rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, C), image), dtype);
+            y[k] = rw_batchnorm(b.t, rw_relu(b.t, rw_require_grad(b.t, x)), RW_NONE, RW_NONE, mean, var,
+                                &(rw_batchnorm_params){ .batches = batches });
+        }
+        ckpt_end(b.t);
+        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y[0], y[1]), RW_ALL_AXES, false)), RW_OK, "%s: %s", policy,
+                     rw_error_message(b.ctx));
+        rw_tape_reset(b.t);
+    }
+    cr_assert_eq(rw_read(b.t, mean, ret, each), RW_OK);
+    cr_assert_eq(rw_read(b.t, var, ret + each, each), RW_OK);
+    cr_assert_eq(rw_read(b.t, batches, ret + 2 * each, rw_tensor_bytes(batches)), RW_OK);
+    fixture_close(&b);
+}
+
+/* Each of the six batches weighs a sixth; a second use within a step reads what the first one left. */
+Test(ops_batchnorm, each_use_within_a_step_counts_as_a_batch)
+{
+    static const char *const policies[] = { "none", "full", "uniform:1", "discard:bn", "ops:relu" };
+    for (int wide = 0; wide < 2; wide++) {
+        const rw_dtype dtype = wide ? RW_F64 : RW_F32;
+        const double bound = wide ? 1e-13 : 3e-5; /* some roundings of numbers up to 100 */
+        unsigned char one[8 * (2 * C + 1)] = { 0 }, again[8 * (2 * C + 1)] = { 0 };
+        in_each_step_twice("none", 1, dtype, one);
+        for (int c = 0; c < C; c++) {
+            const double mean = number_get(one, dtype, c), var = number_get(one, dtype, C + c);
+            cr_expect_float_eq(mean, 40 + c + 55.0 / 6, bound, "mean of channel %d: %g", c, mean);
+            cr_expect_float_eq(var, 91.0 / 3, bound, "variance of channel %d: %g", c, var);
+        }
+        cr_expect_eq(number_get(one, dtype, 2 * C), 6, "%g batches", number_get(one, dtype, 2 * C));
+        for (size_t p = 0; p < sizeof policies / sizeof *policies; p++) {
+            in_each_step_twice(policies[p], 2, dtype, again);
+            cr_expect_arr_eq(one, again, sizeof one, "%s, %s", policies[p], rw_dtype_name(dtype));
+        }
     }
 }
 

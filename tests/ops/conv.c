@@ -512,6 +512,37 @@ Test(ops_conv, pooling_of_nothing_but_padding)
     fixture_close(&b);
 }
 
+/*
+ * Windows that reach behind the padded image, by PyTorch's rule: the extents of its max_pool2d(ceil_mode=True) of an
+ * image [1, n] of 0, 1, 2 ..., and the last maximum and mean. One that would begin behind image and padding is none.
+ */
+Test(ops_conv, a_window_may_be_larger_than_the_image_where_extents_are_rounded_up)
+{
+    static const struct {
+        int n, kernel, stride, padding, extent;
+        double most, mean;
+    } all[] = {
+        { 3, 4, 2, 0, 1, 2, 1 }, { 3, 4, 3, 0, 1, 2, 1 },     { 1, 4, 4, 1, 1, 0, 0 },     { 5, 2, 4, 1, 2, 4, 3.5 },
+        { 1, 2, 3, 0, 1, 0, 0 }, { 4, 2, 5, 1, 1, 0, 0 },     { 2, 5, 3, 1, 1, 1, 0.25 },  { 6, 3, 4, 0, 2, 5, 4.5 },
+    };
+    const double image[] = { 0, 1, 2, 3, 4, 5 };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int mean = 0; mean < 2; mean++) {
+            struct fixture b = fixture_open(1, 1);
+            double y[3] = { -1, -1, -1 };
+            rw_tensor *const x = rw_require_grad(b.t, rw_input(b.t, RW_F64, RW_SHAPE(1, 1, 1, all[i].n), image));
+            const rw_pool2d_params p = { .kernel = { 1, all[i].kernel }, .stride = { 1, all[i].stride },
+                                         .padding = { 0, all[i].padding }, .ceil_mode = true };
+            rw_tensor *const of = mean ? rw_avg_pool2d(b.t, x, &p) : rw_max_pool2d(b.t, x, &p);
+            cr_assert(of, "%zu: %s", i, rw_error_message(b.ctx));
+            cr_assert_eq(rw_tensor_shape(of).dim[3], all[i].extent, "%zu: %d", i, (int)rw_tensor_shape(of).dim[3]);
+            cr_assert_eq(rw_read(b.t, of, y, rw_tensor_bytes(of)), RW_OK, "%s", rw_error_message(b.ctx));
+            cr_expect_eq(y[all[i].extent - 1], mean ? all[i].mean : all[i].most, "%zu: %g", i, y[all[i].extent - 1]);
+            cr_expect_eq(rw_backward(b.t, rw_sum(b.t, of, RW_ALL_AXES, false)), RW_OK, "%s", rw_error_message(b.ctx));
+            fixture_close(&b);
+        }
+}
+
 Test(ops_conv, mistakes_of_pooling_are_named_and_leave_nothing)
 {
     struct fixture b = fixture_open(1, 1);
@@ -544,5 +575,7 @@ Test(ops_conv, mistakes_of_pooling_are_named_and_leave_nothing)
     refuses(&b, rw_adaptive_avg_pool2d(t, x, INT64_MAX, 2), RW_ERR_SHAPE, "avg_pool2d", n);
     refuses(&b, rw_max_pool2d(t, index, POOL(.kernel = { 2, 2 })), RW_ERR_DTYPE, "max_pool2d", n);
     refuses(&b, rw_avg_pool2d(t, NULL, POOL(.kernel = { 2, 2 })), RW_ERR_ARGUMENT, "x is NULL", n);
+    refuses(&b, rw_max_pool2d(t, x, POOL(.kernel = { 8, 2 }, .stride = { 3, 1 }, .ceil_mode = true)), RW_ERR_SHAPE,
+            "a window of 8, x has 5", n);
     fixture_close(&b);
 }

@@ -266,7 +266,7 @@ Test(indexes, bags_of_nothing_but_padding)
 {
     struct fixture b = fixture_open(1, 1);
     const float rows[] = { 1, -2, -3, 4 };
-    const int32_t places[] = { 1, 1, 0, 1 }, begin[] = { 0, 4 }, late[] = { 1, 2 }, far[] = { 0, 5 };
+    const int32_t places[] = { 1, 1, 0, 1 }, begin[] = { 0, 4 };
     rw_tensor *const table = rw_input(b.t, RW_F32, RW_SHAPE(2, 2), rows);
     rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(2, 2), places);
     rw_tensor *const flat = rw_reshape(b.t, index, RW_SHAPE(4));
@@ -277,16 +277,44 @@ Test(indexes, bags_of_nothing_but_padding)
         cr_expect(y[0] == 0 && y[1] == 0 && y[2] == 1 && y[3] == -2, "mode %d: %g %g %g %g", mode, y[0], y[1], y[2],
                   y[3]);
     }
-    for (int i = 0; i < 3; i++) {
-        float y[4];
-        rw_tensor *const offsets = rw_input(b.t, RW_I32, RW_SHAPE(2), i == 0 ? begin : i == 1 ? late : far);
-        const rw_embedding_bag_params p = { .mode = RW_BAG_MEAN, .offsets = offsets };
-        cr_expect_eq(rw_read(b.t, rw_embedding_bag_with(b.t, table, flat, &p), y, sizeof y),
-                     i ? RW_ERR_ARGUMENT : RW_OK, "%d", i);
-        if (!i) cr_expect(y[0] == -2 && y[1] == 2.5f && y[2] == 0 && y[3] == 0, "%g %g %g %g", y[0], y[1], y[2], y[3]);
-        rw_error_clear(b.ctx);
-    }
+    float y[4];
+    const rw_embedding_bag_params p = { .mode = RW_BAG_MEAN, .offsets = rw_input(b.t, RW_I32, RW_SHAPE(2), begin) };
+    cr_expect_eq(rw_read(b.t, rw_embedding_bag_with(b.t, table, flat, &p), y, sizeof y), RW_OK);
+    cr_expect(y[0] == -2 && y[1] == 2.5f && y[2] == 0 && y[3] == 0, "%g %g %g %g", y[0], y[1], y[2], y[3]);
     fixture_close(&b);
+}
+
+/* Offsets begin with 0, do not fall, and end within the index, of as many places as `n` says. */
+Test(indexes, offsets_of_bags_are_looked_at_when_they_are_read)
+{
+    static const struct {
+        int n, bags, offset[3];
+        bool fits;
+    } all[] = {
+        { 3, 2, { 0, 3 }, true },  { 3, 3, { 0, 1, 1 }, true },  { 0, 2, { 0, 0 }, true },  { 3, 1, { 0 }, true },
+        { 3, 2, { 1, 2 }, false }, { 3, 2, { 2, 0 }, false },    { 3, 2, { -1, 2 }, false }, { 3, 2, { 0, -1 }, false },
+        { 3, 2, { 0, 4 }, false }, { 3, 3, { 0, 2, 1 }, false }, { 0, 1, { 1 }, false },     { 3, 1, { 3 }, false },
+        { 3, 3, { 0, 4, 2 }, false },
+    };
+    static const int32_t zero[3];
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct fixture b = fixture_open(1, 1);
+        float y[6];
+        rw_tensor *const table = rw_ones(b.t, RW_F32, RW_SHAPE(2, 2));
+        rw_tensor *const index = rw_input(b.t, RW_I32, RW_SHAPE(all[i].n), zero);
+        const rw_embedding_bag_params p = { .offsets = rw_input(b.t, RW_I32, RW_SHAPE(all[i].bags), all[i].offset) };
+        rw_tensor *const bags = rw_embedding_bag_with(b.t, table, index, &p);
+        cr_assert(bags, "%zu: %s", i, rw_error_message(b.ctx));
+        cr_expect_eq(rw_read(b.t, bags, y, rw_tensor_bytes(bags)), all[i].fits ? RW_OK : RW_ERR_ARGUMENT, "%zu: %s", i,
+                     rw_error_message(b.ctx));
+        for (int k = 0; all[i].fits && k < all[i].bags; k++) {
+            const int end = k + 1 < all[i].bags ? all[i].offset[k + 1] : all[i].n, rows = end - all[i].offset[k];
+            cr_expect(y[2 * k] == (float)rows && y[2 * k + 1] == (float)rows, "%zu, bag %d: %g", i, k, y[2 * k]);
+        }
+        cr_expect(all[i].fits || strstr(rw_error_message(b.ctx), "embedding_bag_offsets recorded at"), "%zu: %s", i,
+                  rw_error_message(b.ctx));
+        fixture_close(&b);
+    }
 }
 
 Test(indexes, what_is_refused)
