@@ -65,7 +65,7 @@ typedef struct rw_pool2d_params {
  * always is; of equal ones the first. Minus infinity, without a gradient, where a dilated window has nothing but
  * padding. Keeps one byte for each element of the result, its place within the window, and neither x nor the result. A
  * gradient is added up by input element, in the order of the windows.
- * Errors: RW_ERR_SHAPE; RW_ERR_DTYPE; RW_ERR_ARGUMENT also for a window of more
+ * Errors: RW_ERR_SHAPE, also for an image without elements; RW_ERR_DTYPE; RW_ERR_ARGUMENT also for a window of more
  * than 256 elements, a divisor, and without params.
  */
 RW_API rw_tensor *rw_max_pool2d_at(rw_site at, rw_tape *t, rw_tensor *x, const rw_pool2d_params *params);

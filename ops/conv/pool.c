@@ -58,8 +58,8 @@ static rw_status shape_of_result(rw_op_call *call, rw_shape x, rw_shape *ret)
     for (int i = 0; i < 2; i++) {
         const int64_t padded = x.dim[1 + i] + 2 * a->padding[i];
         const int64_t window = (a->kernel[i] - 1) * a->dilation[i] + 1;
+        if (x.dim[1 + i] < 1) return rw_op_error(call, RW_ERR_SHAPE, "an image without elements");
         if (a->adaptive[i]) {
-            if (x.dim[1 + i] < 1) return rw_op_error(call, RW_ERR_SHAPE, "an image without elements");
             ret->dim[1 + i] = a->adaptive[i];
             continue;
         }

@@ -577,5 +577,9 @@ Test(ops_conv, mistakes_of_pooling_are_named_and_leave_nothing)
     refuses(&b, rw_avg_pool2d(t, NULL, POOL(.kernel = { 2, 2 })), RW_ERR_ARGUMENT, "x is NULL", n);
     refuses(&b, rw_max_pool2d(t, x, POOL(.kernel = { 8, 2 }, .stride = { 3, 1 }, .ceil_mode = true)), RW_ERR_SHAPE,
             "a window of 8, x has 5", n);
+    refuses(&b, rw_max_pool2d(t, bare, POOL(.kernel = { 2, 2 }, .padding = { 1, 0 })), RW_ERR_SHAPE,
+            "an image without elements", n);
+    refuses(&b, rw_avg_pool2d(t, bare, POOL(.kernel = { 2, 2 }, .padding = { 1, 0 }, .exclude_padding = true)),
+            RW_ERR_SHAPE, "an image without elements", n);
     fixture_close(&b);
 }
