@@ -36,7 +36,8 @@ typedef struct rw_batchnorm_params {
  * running_mean and running_var are buffers [c] (rw_buffer()) of float32, of a float64 x float64; or both RW_NONE, but
  * not in evaluation, which takes any tensors. A batch changes them when the step ends, once, under every policy, as
  * rw_assign() does: running = (1 - momentum) running + momentum batch, where the batch's variance is over n - 1. What
- * is recorded on the same tape reads the old ones. params may be NULL.
+ * is recorded on the same tape reads the old ones, but for the batches of further uses of the layer: each goes on from
+ * what the one before it left. params may be NULL.
  *
  * Of an x that rw_concat() made along the channels the pieces are read, not x: it is neither made nor kept for this.
  * Name x (ckpt_name()) for the other way. The bytes are the same.

@@ -20,6 +20,7 @@ static const struct {
     { "attention_merge", "a b a_lse b_lse" },
     { "avg_pool2d", "x" },
     { "batchnorm", "x weight bias add" },
+    { "batchnorm_average", "mean variance running_mean running_var batches" },
     { "batchnorm_eval", "x weight bias running_mean running_var add" },
     { "batchnorm_update", "mean variance running_mean running_var" },
     { "bce_with_logits", "x target pos_weight" },

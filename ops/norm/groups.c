@@ -92,7 +92,7 @@ static rw_status check_backward(rw_op_call *call)
     return RW_OK;
 }
 
-/* (mean, variance, running mean, running variance), a commit to the last two. */
+/* (mean, variance, running mean, running variance[, number of batches]), a commit to the last two, or three. */
 static rw_status check_update(rw_op_call *call)
 {
     for (int i = 1; i < 4; i++) {
@@ -100,8 +100,8 @@ static rw_status check_update(rw_op_call *call)
         if (!rw_shape_equal(rw_in_shape(call, 0), rw_in_shape(call, i)))
             return rw_op_error(call, RW_ERR_SHAPE, "the running %s has another shape", i == 2 ? "mean" : "variance");
     }
-    RW_CHECK(rw_op_output_like(call, 0, 2));
-    return rw_op_output_like(call, 1, 3);
+    for (int i = 2; i < call->n_inputs; i++) RW_CHECK(rw_op_output_like(call, i - 2, i));
+    return RW_OK;
 }
 
 /* Statistics take most: they are found in x, or in backward the sums with dy. */
@@ -143,9 +143,12 @@ RW_DECLARE_KERNELS(rw_groups_update)
 BACKWARD(batchnorm_backward)
 BACKWARD(group_norm_backward)
 
-static const rw_op_def rw_op_batchnorm_update = { .name = "batchnorm_update", .n_inputs = 4, .n_outputs = 2,
-                                                  .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,
-                                                  .check = check_update, .kernel = RW_KERNELS(rw_groups_update) };
+#define UPDATE(NAME, IN, OUT)                                                                                      \
+    static const rw_op_def rw_op_##NAME = { .name = #NAME, .n_inputs = IN, .n_outputs = OUT,                       \
+                                            .flags = RW_OP_STATEFUL | RW_OP_NO_GRADIENT | RW_OP_COMMIT,            \
+                                            .check = check_update, .kernel = RW_KERNELS(rw_groups_update) };
+UPDATE(batchnorm_update, 4, 2)
+UPDATE(batchnorm_average, 5, 3)
 
 /* ---- rules ---- */
 
@@ -342,33 +345,18 @@ static bool addend_is_sound(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *add
     return false;
 }
 
-/* Of x's first output's statistics: n / (n - 1) makes a variance that of all there is, not of the batch. */
-static bool update(rw_site at, rw_tape *t, rw_tensor *const *of, rw_tensor *mean, rw_tensor *var, double momentum,
-                   int64_t n)
+/*
+ * Of x's first output's statistics: n / (n - 1) makes a variance that of all there is, not of the batch. The op reads
+ * what it writes when the step ends, so that of two uses of a layer on one tape the second goes on from the first.
+ */
+static bool update(rw_site at, rw_tape *t, rw_tensor *const *of, rw_tensor *mean, rw_tensor *var,
+                   const rw_batchnorm_params *p, int64_t n)
 {
-    const struct rw_running_attrs a = { momentum > 0 ? momentum : 0.1, (double)n / (double)(n - 1) };
-    rw_tensor *const in[] = { of[1], of[2], mean, var };
-    return rw_apply_at(at, t, &rw_op_batchnorm_update, in, 4, &a, sizeof a, NULL) != NULL;
-}
-
-/* running + (batch - running) / batches, which is the mean of all batches. */
-static bool average(rw_site at, rw_tape *t, rw_tensor *running, rw_tensor *batch, rw_tensor *share)
-{
-    rw_tensor *const apart = batch ? rw_sub_at(at, t, batch, running) : NULL;
-    rw_tensor *const step = apart ? rw_mul_at(at, t, apart, share) : NULL;
-    rw_tensor *const next = step ? rw_add_at(at, t, running, step) : NULL;
-    return next && !rw_assign_at(at, t, running, next);
-}
-
-/* The same of ordinary ops, where each batch counts alike: one more of them, and its share. */
-static bool update_all(rw_site at, rw_tape *t, rw_tensor *const *of, rw_tensor *mean, rw_tensor *var,
-                       rw_tensor *batches, int64_t n)
-{
-    rw_tensor *const count = rw_add_scalar_at(at, t, batches, 1);
-    rw_tensor *const share = count ? rw_pow_scalar_at(at, t, count, -1) : NULL;
-    if (!share || rw_assign_at(at, t, batches, count)) return false;
-    return average(at, t, mean, of[1], share) &&
-           average(at, t, var, rw_scale_at(at, t, of[2], (double)n / (double)(n - 1)), share);
+    const bool counts = p->batches && p->batches != rw_none();
+    const struct rw_running_attrs a = { counts ? 0 : p->momentum > 0 ? p->momentum : 0.1, (double)n / (double)(n - 1) };
+    rw_tensor *const in[] = { of[1], of[2], mean, var, p->batches };
+    const rw_op_def *const op = counts ? &rw_op_batchnorm_average : &rw_op_batchnorm_update;
+    return rw_apply_at(at, t, op, in, op->n_inputs, &a, sizeof a, NULL) != NULL;
 }
 
 rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weight, rw_tensor *bias, rw_tensor *mean,
@@ -389,11 +377,7 @@ rw_tensor *rw_batchnorm_at(rw_site at, rw_tape *t, rw_tensor *x, rw_tensor *weig
     if (p->add && p->add != rw_none()) in[n++] = inside(at, t, p->add);
     rw_tensor *y = apply(at, t, p->evaluate ? &rw_op_batchnorm_eval : &rw_op_batchnorm, in, n, &a, out);
     const int64_t rows = rw_shape_numel(s) / (s.dim[1] ? s.dim[1] : 1);
-    const bool counts = p->batches && p->batches != rw_none();
-    if (y && !p->evaluate && mean != rw_none() &&
-        !(counts ? update_all(at, t, out, mean, var, p->batches, rows)
-                 : update(at, t, out, mean, var, p->momentum, rows)))
-        y = NULL;
+    if (y && !p->evaluate && mean != rw_none() && !update(at, t, out, mean, var, p, rows)) y = NULL;
     return rw_composite_end(&c, y);
 }
 

@@ -135,7 +135,7 @@ static inline float rw_groups_rounds_to_zero(rw_dtype dtype)
 }
 
 struct rw_running_attrs {
-    double momentum;
+    double momentum; /* 0: a share of all batches, whose number is counted up */
     double unbiased; /* n / (n - 1) */
 };
 

@@ -245,13 +245,20 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename W>
-__global__ void update_kernel(const W *mean, const W *var, W *to_mean, W *to_var, rw_running_attrs a, int64_t n)
+__global__ void update_kernel(const W *mean, const W *var, W *to_mean, W *to_var, const W *batches, rw_running_attrs a,
+                              int64_t n)
 {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    const W m = static_cast<W>(a.momentum), unbiased = static_cast<W>(a.unbiased);
+    const W m = batches ? 1 / (*batches + 1) : static_cast<W>(a.momentum), unbiased = static_cast<W>(a.unbiased);
     to_mean[i] = (1 - m) * to_mean[i] + m * mean[i];
     to_var[i] = (1 - m) * to_var[i] + m * (unbiased * var[i]);
+}
+
+/* By itself, behind all blocks that read it. */
+template <typename W> __global__ void count_kernel(W *batches)
+{
+    *batches += 1;
 }
 
 rw_groups groups_of(const rw_kernel *k) /* y, or dx */
@@ -360,11 +367,12 @@ extern "C" rw_status rw_groups_update_cuda(const rw_kernel *k)
 {
     const int64_t n = k->out[0].layout->numel;
     const rw_running_attrs a = *static_cast<const rw_running_attrs *>(k->attrs);
-    if (!n) return RW_OK;
     return with_float_type(k->out[0].dtype, [&](auto type) {
         using W = wide<decltype(type)>;
-        RW_LAUNCH(update_kernel<W>, blocks_for(n, THREADS), THREADS, 0, k, of<W>(k->in[0]), of<W>(k->in[1]),
-                  to<W>(k, 0), to<W>(k, 1), a, n);
+        W *const batches = k->n_outputs > 2 ? to<W>(k, 2) : nullptr;
+        if (n) RW_LAUNCH(update_kernel<W>, blocks_for(n, THREADS), THREADS, 0, k, of<W>(k->in[0]), of<W>(k->in[1]),
+                         to<W>(k, 0), to<W>(k, 1), batches, a, n);
+        if (batches) RW_LAUNCH(count_kernel<W>, 1, 1, 0, k, batches);
         return rw_cuda_launched(k);
     });
 }

@@ -341,11 +341,13 @@ VEC_INLINE void F(update)(const rw_kernel *k)
     const struct rw_running_attrs *const a = k->attrs;
     const T *const mean = k->in[0].data, *const var = k->in[1].data;
     T *const to_mean = k->out[0].data, *const to_var = k->out[1].data;
-    const T m = (T)a->momentum, unbiased = (T)a->unbiased;
+    T *const batches = k->n_outputs > 2 ? k->out[2].data : NULL;
+    const T m = batches ? 1 / (*batches + 1) : (T)a->momentum, unbiased = (T)a->unbiased;
     for (int64_t i = 0; i < k->out[0].layout->numel; i++) {
         to_mean[i] = (1 - m) * to_mean[i] + m * mean[i];
         to_var[i] = (1 - m) * to_var[i] + m * (unbiased * var[i]);
     }
+    if (batches) *batches += 1;
 }
 
 #undef LANES

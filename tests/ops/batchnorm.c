@@ -180,14 +180,15 @@ static void in_each_step_twice(const char *policy, int threads, rw_dtype dtype, 
         for (int k = 0; k < 2; k++) {
             const int i = 2 * step + k;
             float image[2 * C];
-            for (int c = 0; c < C; c++) image[c] = (float)(41 + c + i * i + i), image[C + c] = (float)(39 + c + i * i - i);
+            for (int c = 0; c < C; c++)
+                image[c] = (float)(41 + c + i * i + i), image[C + c] = (float)(39 + c + i * i - i);
             rw_tensor *const x = rw_cast(b.t, rw_input(b.t, RW_F32, RW_SHAPE(2, C), image), dtype);
             y[k] = rw_batchnorm(b.t, rw_relu(b.t, rw_require_grad(b.t, x)), RW_NONE, RW_NONE, mean, var,
                                 &(rw_batchnorm_params){ .batches = batches });
         }
         ckpt_end(b.t);
-        cr_assert_eq(rw_backward(b.t, rw_sum(b.t, rw_mul(b.t, y[0], y[1]), RW_ALL_AXES, false)), RW_OK, "%s: %s", policy,
-                     rw_error_message(b.ctx));
+        rw_tensor *const loss = rw_sum(b.t, rw_mul(b.t, y[0], y[1]), RW_ALL_AXES, false);
+        cr_assert_eq(rw_backward(b.t, loss), RW_OK, "%s: %s", policy, rw_error_message(b.ctx));
         rw_tape_reset(b.t);
     }
     cr_assert_eq(rw_read(b.t, mean, ret, each), RW_OK);

@@ -73,6 +73,14 @@ static rw_tensor *record_batchnorm(rw_tape *t, rw_dtype dtype)
     return rw_batchnorm(t, IMAGE, in(t, wide, RW_SHAPE(3)), in(t, wide, RW_SHAPE(3)), mean, var, NULL);
 }
 
+static rw_tensor *record_batchnorm_average(rw_tape *t, rw_dtype dtype)
+{
+    const rw_dtype wide = dtype == RW_F64 ? RW_F64 : RW_F32;
+    rw_tensor *const mean = buffer(t, "mean", wide, RW_SHAPE(3)), *const var = buffer(t, "var", wide, RW_SHAPE(3));
+    return rw_batchnorm(t, IMAGE, RW_NONE, RW_NONE, mean, var,
+                        PARAMS(rw_batchnorm_params, .batches = buffer(t, "batches", wide, RW_SCALAR)));
+}
+
 /* ---- functions that are made of other ops ---- */
 
 #define ATTENTION &(rw_attention_options){ .causal = true, .window = 2 }
@@ -185,6 +193,7 @@ const struct table_call table_calls[] = {
     { "attention_lse", "torch.ops.aten._scaled_dot_product_flash_attention", record_attention_lse },
     { "attention_with", "F.scaled_dot_product_attention(attn_mask=), flex_attention", record_attention_with },
     { "batchnorm", NULL, record_batchnorm },
+    { "batchnorm_average", NULL, record_batchnorm_average },
     { "clamp_tensor", "torch.clamp of tensors, but that the first of equals takes the gradient", record_clamp_tensor },
     { "cross_entropy_ignore", "F.cross_entropy(ignore_index=)", record_cross_entropy_ignore },
     { "cross_entropy_with", "F.cross_entropy with its options", record_cross_entropy_with },

@@ -10,6 +10,7 @@
 { "attention_merge", "-" },
 { "avg_pool2d", "F.avg_pool2d" },
 { "batchnorm", "F.batch_norm(training=True)" },
+{ "batchnorm_average", "its running statistics with momentum=None" },
 { "batchnorm_eval", "F.batch_norm(training=False)" },
 { "batchnorm_update", "its running statistics" },
 { "bce_with_logits", "F.binary_cross_entropy_with_logits" },

@@ -141,7 +141,7 @@ OTHERS = [
     (r'conv_cuda:plus_kernel<.*>', 'of a weight, beside the product whose result it reads'),
     (r'groups_cuda:(statistics|sums)_kernel<.*>', 'columns side by side, rows in turn'),
     (r'groups_cuda:(normalise|slope)_kernel<.*>', 'elements side by side, each with the numbers of its channel'),
-    (r'groups_cuda:(merge|merge_sums|means|update)_kernel<.*>', 'a number for each channel or group'),
+    (r'groups_cuda:(merge|merge_sums|means|update|count)_kernel<.*>', 'a number for each channel or group'),
     (r'pool_cuda:(max|avg|pick|backward)_kernel<.*>', 'windows: elements side by side, each read from the cache again'),
     (r'causal_conv1d_cuda:(rows|weight)_kernel<.*>', 'taps of a place, each read from the cache by its neighbours'),
     (r'cells_cuda:(lstm|gru)(_backward)?_kernel<.*>', 'elements side by side, each with its gates; functions limit it'),
