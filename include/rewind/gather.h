@@ -97,7 +97,8 @@ typedef struct rw_embedding_bag_params {
  * table and the weights. A bag without rows gives 0.
  * Errors: RW_ERR_ARGUMENT for weights with another mode than RW_BAG_SUM, RW_BAG_MAX with offsets or of no rows, an
  * index [m] without offsets, [b, m] with them, a padding outside of the table; when it runs, for offsets outside of the
- * index or a first one that is not 0. RW_ERR_SHAPE, RW_ERR_DTYPE.
+ * index, that fall, or whose first is not 0: embedding_bag_offsets is named, the op that reads them. RW_ERR_SHAPE,
+ * RW_ERR_DTYPE.
  * @param params may be NULL
  */
 RW_API rw_tensor *rw_embedding_bag_with_at(rw_site at, rw_tape *t, rw_tensor *table, rw_tensor *index,

@@ -1,8 +1,10 @@
 /*
  * embedding_bag with its options, composed: rows of the table, what each of them counts, and their sum. Bags of any
- * length are rows that are added up by the number of their bag.
+ * length are rows that are added up by the number of their bag, which embedding_bag_offsets finds.
  */
+#include "ops/common/kernels.h"
 #include "ops/common/util.h"
+#include "ops/select/bags.h"
 #include "ops/select/gather.h"
 
 #include <rewind/compare.h>
@@ -12,6 +14,29 @@
 #include <rewind/select.h>
 
 #include <math.h>
+
+/* ---- offsets -> the number of each place's bag, [places] ---- */
+
+static rw_status check_offsets(rw_op_call *call)
+{
+    const struct rw_bags_attrs *const a = call->attrs;
+    RW_CHECK(rw_want_dtype(call, 0, RW_I32));
+    if (call->in[0].layout->rank != 1) return rw_op_error(call, RW_ERR_SHAPE, "offsets [b] are needed");
+    if (a->places && !call->in[0].layout->numel) return rw_op_error(call, RW_ERR_SHAPE, "places without a bag");
+    return rw_op_output(call, 0, RW_I32, RW_SHAPE(a->places));
+}
+
+static rw_op_cost cost(const rw_op_call *call)
+{
+    return rw_cost_pointwise(call, 1);
+}
+
+RW_DECLARE_KERNELS(rw_bags)
+static const rw_op_def rw_op_embedding_bag_offsets = { .name = "embedding_bag_offsets", .n_inputs = 1, .n_outputs = 1,
+                                                       .flags = RW_OP_NO_GRADIENT, .check = check_offsets,
+                                                       .kernel = RW_KERNELS(rw_bags), .cost = cost };
+
+/* ---- the function ---- */
 
 struct bags {
     rw_site at;
@@ -105,17 +130,11 @@ static rw_tensor *widened(const struct bags *b, rw_tensor *x)
     return x ? rw_cast_at(b->at, b->t, x, rw_tensor_dtype(b->table) == RW_F64 ? RW_F64 : RW_F32) : NULL;
 }
 
-/* The bag of each place of the index: how many of them have begun, less one. */
+/* The bag of each place of the index. */
 static rw_tensor *bag_numbers(const struct bags *b)
 {
-    const int64_t n = rw_tensor_shape(b->index).dim[0];
-    rw_tensor *const none = rw_zeros_at(b->at, b->t, RW_F64, RW_SHAPE(n + 1));
-    rw_tensor *const ones = none ? rw_ones_at(b->at, b->t, RW_F64, RW_SHAPE(b->bags)) : NULL;
-    rw_tensor *const begun = ones ? rw_scatter_add_at(b->at, b->t, none, 0, b->offsets, ones) : NULL;
-    rw_tensor *const sums = begun ? rw_cumsum_at(b->at, b->t, begun, 0) : NULL;
-    rw_tensor *const places = sums ? rw_slice_at(b->at, b->t, sums, 0, 0, n) : NULL;
-    rw_tensor *const less = places ? rw_add_scalar_at(b->at, b->t, places, -1) : NULL;
-    return less ? rw_cast_at(b->at, b->t, less, RW_I32) : NULL;
+    const struct rw_bags_attrs a = { rw_tensor_shape(b->index).dim[0] };
+    return rw_apply_at(b->at, b->t, &rw_op_embedding_bag_offsets, &b->offsets, 1, &a, sizeof a, NULL);
 }
 
 /* Sums over the bags of x, [b, m, w] or [n, w] -> [b, w]. */

@@ -73,6 +73,11 @@ static rw_tensor *record_batchnorm(rw_tape *t, rw_dtype dtype)
     return rw_batchnorm(t, IMAGE, in(t, wide, RW_SHAPE(3)), in(t, wide, RW_SHAPE(3)), mean, var, NULL);
 }
 
+static rw_tensor *record_embedding_bag_offsets(rw_tape *t, rw_dtype dtype)
+{
+    return rw_embedding_bag_with(t, X, INDEX, PARAMS(rw_embedding_bag_params, .offsets = INDEX));
+}
+
 static rw_tensor *record_batchnorm_average(rw_tape *t, rw_dtype dtype)
 {
     const rw_dtype wide = dtype == RW_F64 ? RW_F64 : RW_F32;
@@ -201,6 +206,7 @@ const struct table_call table_calls[] = {
     { "dequantize", NULL, record_dequantize },
     { "detach", NULL, record_detach },
     { "einsum", "torch.einsum", record_einsum },
+    { "embedding_bag_offsets", NULL, record_embedding_bag_offsets },
     { "embedding_bag_with", "F.embedding_bag with its options", record_embedding_bag_with },
     { "embedding_padded", "F.embedding(padding_idx=)", record_embedding_padded },
     { "eq_scalar", "torch.eq", record_eq_scalar },
