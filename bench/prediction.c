@@ -3,8 +3,8 @@
  * steps under several policies are timed, so that noise hits all alike; then the second takes the first one's costs
  * from a file, and what rw_tape_plan() says of each policy is held against the time measured: the median of what its
  * steps took over the measuring context's of the same round, times the median of those, so that a machine that changes
- * its speed between rounds changes nothing. With a folder on a disk policies that move values into files there are among
- * them.
+ * its speed between rounds changes nothing. With a folder on a disk policies that move values into files there are
+ * among them.
  *
  *   prediction [ROUNDS] [THREADS] [PRESET] [LENGTH] [FOLDER or -] [MODEL]...
  *       gpt and llama, or the models that are named; networks for images see pictures of LENGTH x LENGTH

@@ -67,8 +67,8 @@ typedef struct rw_prediction {
  * take memory only once something is written to them: one can plan for a model that this machine could not hold, as
  * long as the system promises so much for each of its parameters (by default Linux does not for one larger than memory
  * and swap).
- * It says what a step takes that begins now. Behind an rw_item() or rw_read() of the loss rw_backward() goes on with the
- * step that this began, as it was planned then: rw_memory.predicted_peak.
+ * It says what a step takes that begins now. Behind an rw_item() or rw_read() of the loss rw_backward() goes on with
+ * the step that this began, as it was planned then: rw_memory.predicted_peak.
  * @param ret untouched on failure, but that RW_ERR_BUDGET writes least_bytes: of the part, where one with a budget
  *        of its own does not fit.
  * @return RW_OK; RW_ERR_ARGUMENT on NULL or a loss that backward would not take (RW_ERR_SHAPE, RW_ERR_REGION as
