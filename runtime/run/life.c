@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "plan/cache.h"
+#include "plan/fits.h"
 #include "record/own_ops.h"
 #include "run/total.h"
 
