@@ -9,11 +9,6 @@
 
 #include <assert.h>
 
-static rw_context *context_of(const struct rw_run *r)
-{
-    return r->tape->ctx;
-}
-
 /* ---- memory ---- */
 
 size_t rw_runs_waiting(const rw_context *ctx)
@@ -30,7 +25,7 @@ size_t rw_runs_waiting(const rw_context *ctx)
    again. */
 static rw_status borrow(struct rw_run *r)
 {
-    rw_context *const ctx = context_of(r);
+    rw_context *const ctx = rw_run_context(r);
     const size_t bytes = r->plan->arena_bytes ? r->plan->arena_bytes + 2 * r->margin : 0;
     rw_status no_store = RW_OK;
     if (!rw_run_make_room(r, r->arena ? 0 : bytes)) return rw_total_refuse(r);
@@ -78,7 +73,7 @@ static void note_memory(rw_context *ctx, const rw_plan *plan)
 
 rw_status rw_run_prepare(struct rw_run *r, size_t to)
 {
-    rw_context *const ctx = context_of(r);
+    rw_context *const ctx = rw_run_context(r);
     assert(rw_run_is_valid(r));
     r->threads = r->plan->threads;
     r->company = rw_company_of(&ctx->pool->companies, r->plan->serial);
@@ -107,7 +102,7 @@ static void spoil(const struct rw_run *r, size_t from, size_t to)
         for (uint32_t k = 0; !rw_action_is_move(a->kind) && k < node->n_outputs; k++) {
             const uint32_t word = p->words[a->word + node->n_inputs + k];
             if (!rw_word_is(p, word, RW_SOURCE_GRADIENT)) continue;
-            struct rw_param *const param = context_of(r)->by_id[p->sources[rw_word_source(word)].index];
+            struct rw_param *const param = rw_run_context(r)->by_id[p->sources[rw_word_source(word)].index];
             param->grad_spoiled = !param->grad_clear;
         }
     }
@@ -122,7 +117,7 @@ static void tell_end(struct rw_run *r, rw_status status, size_t action)
 /* Nothing of the run is under way any more: what it has added to gradients is marked. */
 static void give_up(struct rw_run *r, rw_status status, size_t action)
 {
-    rw_context *const ctx = context_of(r);
+    rw_context *const ctx = rw_run_context(r);
     tell_end(r, status, action);
     if (status == RW_ERR_ARGUMENT) rw_walk_failed(r, action, status);
     rw_fail(ctx, status, status == RW_ERR_MISMATCH ? "run: a comparison failed" : "run: the device failed");
@@ -149,7 +144,7 @@ static rw_status read_words(struct rw_run *r, size_t *ret_action)
 
 rw_status rw_run_fail(struct rw_run *r, rw_status status)
 {
-    rw_context *const ctx = context_of(r);
+    rw_context *const ctx = rw_run_context(r);
     size_t action = 0;
     ctx->device->finish(ctx->device_state); /* what was queued reads memory that may go */
     rw_run_leave_queue(r);
@@ -163,7 +158,7 @@ rw_status rw_run_fail(struct rw_run *r, rw_status status)
    that it failed. */
 static rw_status await_copies(const struct rw_run *r, size_t to)
 {
-    rw_context *const ctx = context_of(r);
+    rw_context *const ctx = rw_run_context(r);
     if (!r->store || to == r->plan->n_actions) return RW_OK;
     if (!ctx->device->on_host && !r->store->fns->in_file) return RW_OK;
     const rw_status status = ctx->device->finish(ctx->device_state);
@@ -172,7 +167,7 @@ static rw_status await_copies(const struct rw_run *r, size_t to)
 
 static rw_status walk(struct rw_run *r, size_t to)
 {
-    rw_context *const ctx = context_of(r);
+    rw_context *const ctx = rw_run_context(r);
     ctx->running = true;
     const rw_status status = rw_walk(r, r->from, to, &r->reached);
     const bool disturbed = ctx->disturbed;
@@ -192,7 +187,7 @@ rw_status rw_run_walk(struct rw_run *r, size_t to)
 
 static void join_queue(struct rw_run *r)
 {
-    struct rw_run **link = &context_of(r)->pool->queued;
+    struct rw_run **link = &rw_run_context(r)->pool->queued;
     for (; *link; link = &(*link)->next_queued)
         if (*link == r) return;
     r->next_queued = NULL;
@@ -201,22 +196,22 @@ static void join_queue(struct rw_run *r)
 
 void rw_run_is_queued(struct rw_run *r, size_t to)
 {
-    struct rw_pool *const pool = context_of(r)->pool;
+    struct rw_pool *const pool = rw_run_context(r)->pool;
     r->from = r->next_action;
     r->reached = r->next_action = to;
     join_queue(r);
     if (to == r->plan->n_actions) {
         rw_run_give_arena_back(r);
         const bool counts = !(r->flags & (RW_RUN_REHEARSAL | RW_RUN_UPDATE)) && r->plan->kind == RW_PLAN_STEP;
-        if (counts) add_work(&context_of(r)->work, &r->plan->cost);
+        if (counts) add_work(&rw_run_context(r)->work, &r->plan->cost);
         rw_run_set_state(r, RW_RUN_QUEUED);
         return;
     }
     rw_run_set_state(r, RW_RUN_STOPPED);
     r->stopped_at = ++pool->clock;
     while (pool->n_stopped > 1 &&
-           (pool->n_stopped > RW_RUNS_STOPPED_MOST || rw_runs_waiting(context_of(r)) > pool->waiting_most))
-        rw_run_end(rw_runs_stopped_first(context_of(r), r));
+           (pool->n_stopped > RW_RUNS_STOPPED_MOST || rw_runs_waiting(rw_run_context(r)) > pool->waiting_most))
+        rw_run_end(rw_runs_stopped_first(rw_run_context(r), r));
 }
 
 rw_status rw_run_advance(struct rw_run *r, size_t to)
@@ -291,7 +286,7 @@ static rw_status hold_results(struct rw_run *r)
 
 rw_status rw_run_settle(struct rw_run *r)
 {
-    rw_context *const ctx = context_of(r);
+    rw_context *const ctx = rw_run_context(r);
     const rw_plan *const p = r->plan;
     const rw_status status = hold_results(r);
     if (status) {
@@ -311,7 +306,7 @@ rw_status rw_run_through(struct rw_run *r, size_t to)
 {
     rw_status status = rw_run_advance(r, to);
     if (!status) {
-        status = rw_runs_wait(context_of(r));
+        status = rw_runs_wait(rw_run_context(r));
         const rw_status settled = r->state == RW_RUN_FAILED ? RW_OK : rw_run_settle(r);
         if (!status) status = settled;
     }

@@ -10,11 +10,6 @@
 #include <assert.h>
 #include <string.h>
 
-static rw_context *context_of(const struct rw_run *r)
-{
-    return r->tape->ctx;
-}
-
 bool rw_run_is_valid(const struct rw_run *r)
 {
     const rw_plan *const p = r->plan;
@@ -37,7 +32,7 @@ bool rw_run_is_valid(const struct rw_run *r)
 
 void rw_run_set_state(struct rw_run *r, enum rw_run_state state)
 {
-    struct rw_pool *const pool = context_of(r)->pool;
+    struct rw_pool *const pool = rw_run_context(r)->pool;
     pool->n_stopped += (state == RW_RUN_STOPPED) - (r->state == RW_RUN_STOPPED);
     r->state = (uint8_t)state;
 }
@@ -78,7 +73,7 @@ static void make_spare(rw_context *ctx, struct rw_run *r)
 /* Two events for each action beside the compute lane. */
 static bool make_events(struct rw_run *r, size_t n)
 {
-    const rw_context *const ctx = context_of(r);
+    const rw_context *const ctx = rw_run_context(r);
     if (!ctx->device->make_events || r->n_events >= n) return true;
     struct rw_events *const events = ctx->device->make_events(ctx->device_state, n);
     if (!events) return false;
@@ -91,7 +86,7 @@ static bool make_events(struct rw_run *r, size_t n)
 static rw_status attach_observers(struct rw_run *r)
 {
     rw_status status = RW_OK;
-    for (struct rw_attach *a = context_of(r)->attach; !status && a; a = a->next) {
+    for (struct rw_attach *a = rw_run_context(r)->attach; !status && a; a = a->next) {
         struct rw_observer *o = NULL;
         status = a->attach(a, r, &o);
         if (!status && o) rw_run_watch(r, o);
@@ -135,7 +130,7 @@ rw_status rw_run_make(rw_tape *t, rw_plan *plan, unsigned flags, struct rw_run *
 
 void rw_run_leave_queue(struct rw_run *r)
 {
-    for (struct rw_run **link = &context_of(r)->pool->queued; *link; link = &(*link)->next_queued) {
+    for (struct rw_run **link = &rw_run_context(r)->pool->queued; *link; link = &(*link)->next_queued) {
         if (*link != r) continue;
         *link = r->next_queued;
         return;
@@ -145,7 +140,7 @@ void rw_run_leave_queue(struct rw_run *r)
 void rw_run_end(struct rw_run *r)
 {
     if (!r) return;
-    rw_context *const ctx = context_of(r);
+    rw_context *const ctx = rw_run_context(r);
     for (int i = r->n_observers; i-- > 0;)
         if (r->observer[i]->detach) r->observer[i]->detach(r->observer[i], r);
     rw_run_leave_queue(r);
@@ -218,7 +213,7 @@ struct rw_run *rw_runs_stopped_first(const rw_context *ctx, const struct rw_run 
 bool rw_run_make_room(struct rw_run *r, size_t bytes)
 {
     while (!rw_total_fits(r, bytes)) {
-        struct rw_run *const other = rw_runs_stopped_first(context_of(r), r);
+        struct rw_run *const other = rw_runs_stopped_first(rw_run_context(r), r);
         if (!other) return false;
         rw_run_end(other);
     }

@@ -1,12 +1,4 @@
-/*
- * A run's life:
- *
- *     make --> NEW --> STOPPED between forward and backward --> QUEUED --> DONE --> end
- *                 \_______________________________________________/
- *
- * and FAILED from each of them. Who moves it on is advance.h; here it is found or made, begins anew, ends, and gives
- * back what it holds.
- */
+/* Runs are found or made, begin anew, end, and give back what they hold. Who moves one on is advance.h. */
 #ifndef RW_RUN_LIFE_H
 #define RW_RUN_LIFE_H
 

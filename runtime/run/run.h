@@ -1,5 +1,5 @@
 /*
- * Pass 5: a run, a plan under way. What it is made of; what is done with it is in advance.h.
+ * Pass 5: a run, a plan under way. What it is made of; it is found, made and ended in life.h, moved on in advance.h.
  *
  *     NEW --advance--> STOPPED --advance--> QUEUED --wait--> DONE
  *           (before its last action)   (behind its last action)        FAILED from anywhere
@@ -123,6 +123,11 @@ struct rw_pool {
     size_t waiting_most; /* bytes that stopped runs may hold, but for the one that stopped last */
     struct rw_companies companies;
 };
+
+static inline rw_context *rw_run_context(const struct rw_run *r)
+{
+    return r->tape->ctx;
+}
 
 /* Does somebody want to see every launch? Then nothing is captured, and the host waits for each. */
 static inline bool rw_run_is_watched_each_time(const struct rw_run *r)
