@@ -45,11 +45,11 @@ static int choose_conv(struct fz_generator *g, int op)
     return fz_chance(g, 50) ? fz_emit(g, op, 2, x, w) : fz_emit(g, op, 3, x, w, fz_like(g, t.dtype, RW_SHAPE(out)));
 }
 
-/* How often a window fits into n, the last one cut off or not; 0: not once. */
+/* How often a window fits into n, the last one, which may be the first, cut off or not; 0: not once. */
 static int64_t windows(int64_t n, int64_t padding, int64_t window, int64_t stride, bool ceil)
 {
     const int64_t room = n + 2 * padding - window;
-    if (room < 0) return 0;
+    if (room < 0) return ceil && room > -stride;
     const int64_t m = (room + (ceil ? stride - 1 : 0)) / stride + 1;
     return ceil && (m - 1) * stride >= n + padding ? m - 1 : m;
 }
