@@ -73,6 +73,18 @@ static rw_prediction predict(struct runner *r, const char *policy)
     return p;
 }
 
+/* What the file says of memory: what caches hold, and the price of the rest. */
+static void print_memory(const char *path)
+{
+    char line[256];
+    FILE *const f = fopen(path, "r");
+    double near, picoseconds;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "memory %lf %lf", &near, &picoseconds) == 2)
+            printf("# caches hold %.0f MiB, each MiB more takes %.1f us a step\n", near / (1 << 20), 1e-6 * picoseconds);
+    if (f) fclose(f);
+}
+
 /* By a file: what is saved is what is loaded. */
 static void take_costs(const struct runner *from, struct runner *to)
 {
@@ -80,6 +92,7 @@ static void take_costs(const struct runner *from, struct runner *to)
     const int f = mkstemp(path);
     if (f < 0 || rw_costs_save(from->ctx, path) || rw_costs_load(to->ctx, path))
         fprintf(stderr, "prediction: %s\n", f < 0 ? "no file" : rw_error_message(to->ctx));
+    else print_memory(path);
     close(f);
     remove(path);
 }
