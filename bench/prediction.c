@@ -2,9 +2,9 @@
  * Predicted over measured step time. One context measures costs in steps under `none`, in turn with another one whose
  * steps under several policies are timed, so that noise hits all alike; then the second takes the first one's costs
  * from a file, and what rw_tape_plan() says of each policy is held against the time measured: the median of what its
- * steps took over the measuring context's of the same round, times the median of those, so that a machine that changes
- * its speed between rounds changes nothing. With a folder on a disk policies that move values into files there are
- * among them.
+ * steps took over the measuring context's of the same round, times the mean of the middle half of those, which is what
+ * costs are (docs/planner.md), so that a machine that changes its speed between rounds changes nothing. With a folder on
+ * a disk policies that move values into files there are among them.
  *
  *   prediction [ROUNDS] [THREADS] [PRESET] [LENGTH] [FOLDER or -] [MODEL]...
  *       gpt and llama, or the models that are named; networks for images see pictures of LENGTH x LENGTH
@@ -113,6 +113,16 @@ static double worst_by_ceilings(enum model_kind kind, const char *const *policie
     return worst;
 }
 
+/* As rw_costs_end() means it: of the middle half. */
+static double usual_of(double *x, int n)
+{
+    const int from = (n + 1) / 4;
+    double sum = 0;
+    median_of(x, n); /* sorts */
+    for (int i = from; i < n - from; i++) sum += x[i];
+    return sum / (n - 2 * from);
+}
+
 static double worst_of(enum model_kind kind, double *ret_by_ceilings)
 {
     static struct runner measures, runs;
@@ -132,7 +142,7 @@ static double worst_of(enum model_kind kind, double *ret_by_ceilings)
         beside[i < 0 ? 0 : i] = none;
     }
     rw_costs_end(measures.ctx);
-    const double usual = median_of(beside, rounds);
+    const double usual = usual_of(beside, rounds);
     take_costs(&measures, &runs);
     for (int p = 0; p < n; p++) {
         const rw_prediction says = predict(&runs, policies[p]);

@@ -115,6 +115,16 @@ static rw_status open_tape(struct probe *p)
     return ckpt_set_policy(p->t, "none");
 }
 
+/* What memory costs is asked once for all types. */
+static rw_status tell_memory(struct probe *p, const struct rw_costs *costs)
+{
+    p->ctx->costs = rw_calloc(1, sizeof *p->ctx->costs);
+    if (!p->ctx->costs) return RW_ERR_MEMORY;
+    p->ctx->costs->memory = costs->memory;
+    p->ctx->costs->threads = p->ctx->threads;
+    return RW_OK;
+}
+
 static rw_status probe_type(rw_context *ctx, rw_dtype dtype, struct rw_costs *costs)
 {
     struct probe p = { .dtype = dtype };
@@ -122,7 +132,8 @@ static rw_status probe_type(rw_context *ctx, rw_dtype dtype, struct rw_costs *co
     rw_status status = rw_context_create_bare(&p.ctx, &(rw_context_params){ .device = ctx->kind,
                                                                             .threads = ctx->threads });
     if (status) return rw_fail(ctx, status, "rw_costs_ceilings: %s", rw_status_name(status));
-    status = open_tape(&p);
+    status = tell_memory(&p, costs);
+    if (!status) status = open_tape(&p);
     if (!status) status = time_steps(&p);
     if (!status) status = rw_costs_add_missing(costs, p.ctx->costs);
     if (status)
@@ -138,9 +149,10 @@ static rw_status probe_types(rw_context *ctx, struct rw_costs *costs)
     rw_status status = RW_OK;
     if (ctx->costs && ctx->costs->threads == ctx->threads) status = rw_costs_add_missing(costs, ctx->costs);
     if (status) return rw_fail(ctx, status, "rw_costs_ceilings: out of memory");
+    costs->memory = rw_costs_known_memory(ctx);
+    if (!costs->memory.picoseconds) costs->memory = rw_costs_ask_memory(ctx);
     for (size_t i = 0; !status && i < sizeof types / sizeof *types; i++) status = probe_type(ctx, types[i], costs);
     if (status) return status;
-    rw_costs_price_memory(ctx, costs, true);
     return rw_costs_seal(costs) ? RW_OK : rw_fail(ctx, RW_ERR_MEMORY, "rw_costs_ceilings: out of memory");
 }
 

@@ -7,15 +7,14 @@
  *
  * A node's time lasts until the next one begins, so what a step takes is the sum, the walker's own part included.
  *
- * What an arena costs that is larger than the caches (struct rw_memory_cost) is the step's, not a node's: it is taken
- * off those that use memory for the first time.
+ * What a node takes longer because its operands are far (remat/caches.h) is its place's in that step: it is taken off.
  */
 #include "api/measure.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "run/call.h"
-#include "run/touch.h"
+#include "run/far.h"
 
 #include <rewind/plan.h>
 
@@ -38,9 +37,7 @@ struct sample {
     struct mean step[RW_COST_SAMPLES];
     size_t n;
     double sum;
-    double share;     /* of the arena that a node is the first to use; until the step ends, of all its nodes */
-    uint64_t live;    /* the largest sum of live bytes, of that plan */
-    uint64_t beside;  /* what that plan reads and writes beside them */
+    double far;       /* bytes of a node that came from beyond the caches; until the step ends, of all its nodes */
     size_t n_nodes;   /* in the step under way */
     uint32_t touched; /* the next one that it has; RW_NONE_ID: the last */
 };
@@ -57,7 +54,9 @@ struct measure {
     size_t n, cap;
     uint32_t touched;      /* the first sample that the step under way has */
     double us, nominal_us; /* of the step under way */
-    struct rw_touches touches;
+    struct rw_memory_cost memory; /* as the context knew it, or asked for: asked, where a step was large */
+    bool asked;
+    struct rw_far far;
     uint32_t *slot; /* signature -> sample + 1, open addressing; n_slots a power of two */
     size_t n_slots;
     rw_desc *desc; /* of one call */
@@ -80,7 +79,7 @@ static void close_step(struct measure *m)
     while (m->touched != RW_NONE_ID) {
         struct sample *const s = &m->sample[m->touched];
         s->step[s->n++ % RW_COST_SAMPLES] = (struct mean){ s->sum / (double)s->n_nodes, m->us / m->nominal_us };
-        s->share /= (double)s->n_nodes;
+        s->far /= (double)s->n_nodes;
         s->sum = 0;
         s->n_nodes = 0;
         m->touched = s->touched;
@@ -190,21 +189,30 @@ static void add_time(struct measure *m, const struct rw_run *r, size_t action, d
     if (!s->n_nodes++) {
         s->touched = m->touched;
         m->touched = (uint32_t)(s - m->sample);
-        s->share = 0;
+        s->far = 0;
     }
     s->sum += us;
-    if (m->touches.sum) s->share += (double)m->touches.bytes[action] / (double)m->touches.sum;
-    s->live = r->plan->largest_live;
-    s->beside = r->plan->beside_bytes;
+    if (m->far.of == r->plan->serial) s->far += (double)m->far.bytes[action];
     m->us += us;
     m->nominal_us += 1e6 * rw_nominal_seconds((rw_op_cost){ (double)s->entry.operations, (double)s->entry.bytes });
+}
+
+/* Once, where a step is larger than any cache that a core has for itself. */
+static void ask_memory(struct measure *m, const rw_plan *plan)
+{
+    if (m->asked || m->memory.picoseconds || plan->largest_live < WORTH_ASKING) return;
+    m->asked = true;
+    m->memory = rw_costs_ask_memory(m->ctx);
 }
 
 static void end(struct rw_observer *o, struct rw_run *r, rw_status status, size_t action)
 {
     struct measure *const m = measure_of(o);
-    if (!status && m->from < m->to && rw_touches_count(&m->touches, r->tape, r->plan)) m->touches.sum = 0;
-    for (size_t i = m->from; !status && i < m->to; i++) add_time(m, r, i, time_of(m, i - m->from));
+    const bool any = !status && m->from < m->to;
+    if (any) ask_memory(m, r->plan);
+    /* without memory nodes keep what they took */
+    if (any && m->memory.picoseconds) (void)rw_far_count(&m->far, r->tape, r->plan, m->memory.near_bytes);
+    for (size_t i = m->from; any && i < m->to; i++) add_time(m, r, i, time_of(m, i - m->from));
     m->from = m->to = 0;
 }
 
@@ -230,7 +238,7 @@ static void destroy(struct rw_attach *self)
 {
     struct measure *const m = (struct measure *)self;
     forget(m);
-    rw_touches_finish(&m->touches);
+    rw_far_finish(&m->far);
     rw_free(m->times);
     rw_free(m->desc);
     rw_free(m);
@@ -261,6 +269,8 @@ rw_status rw_costs_begin(rw_context *ctx)
         ctx->attach = &m->attach;
     }
     m->on = true;
+    m->asked = false;
+    m->memory = rw_costs_known_memory(ctx);
     return RW_OK;
 }
 
@@ -281,20 +291,26 @@ static double usual(struct mean *step, size_t n)
     return sum / (double)(n - 2 * from);
 }
 
-/* Without what the step pays for its arena: at least half, whatever the price of memory is worth. */
+/* Without what it paid for what is far: at least half, whatever the price is worth. */
 static double near_us(const struct sample *s, struct rw_memory_cost memory, double us)
 {
-    return fmax(us - 1e6 * s->share * rw_memory_seconds(rw_memory_beside(memory, s->beside), s->live), us / 2);
+    return fmax(us - 1e6 * s->far * rw_far_seconds(memory), us / 2);
 }
 
-/* Once, as long as threads are as many. */
-void rw_costs_price_memory(const rw_context *ctx, struct rw_costs *costs, bool may_ask)
+struct rw_memory_cost rw_costs_known_memory(const rw_context *ctx)
 {
+    const bool known = ctx->costs && ctx->costs->threads == ctx->threads;
+    return known ? ctx->costs->memory : (struct rw_memory_cost){ 0 };
+}
+
+struct rw_memory_cost rw_costs_ask_memory(const rw_context *ctx)
+{
+    const struct rw_device_fns *const device = ctx->device;
+    struct rw_memory_cost m = { 0 };
     double seconds;
-    if (ctx->costs && ctx->costs->threads == ctx->threads) costs->memory = ctx->costs->memory;
-    if (costs->memory.picoseconds || !may_ask || !ctx->device->time_memory) return;
-    if (!ctx->device->time_memory(ctx->device_state, ctx->threads, &costs->memory.near_bytes, &seconds)) return;
-    costs->memory.picoseconds = rw_cost_number(seconds * 1e12 * (1 << 20));
+    if (!device->time_memory || !device->time_memory(ctx->device_state, ctx->threads, &m.near_bytes, &seconds)) return m;
+    m.picoseconds = rw_cost_number(seconds * 1e12 * (1 << 20));
+    return m;
 }
 
 static rw_status add_usual(struct measure *m, struct rw_costs *costs)
@@ -310,15 +326,6 @@ static rw_status add_usual(struct measure *m, struct rw_costs *costs)
     return status;
 }
 
-/* Asked where a step was larger than any cache that a core has for itself. */
-static void price_memory(const struct measure *m, struct rw_costs *costs)
-{
-    uint64_t most = 0;
-    for (size_t i = 0; i < m->n; i++)
-        if (m->sample[i].live > most) most = m->sample[i].live;
-    rw_costs_price_memory(m->ctx, costs, most >= WORTH_ASKING);
-}
-
 rw_status rw_costs_end(rw_context *ctx)
 {
     if (!ctx) return RW_ERR_ARGUMENT;
@@ -326,7 +333,7 @@ rw_status rw_costs_end(rw_context *ctx)
     if (!m || !m->on) return rw_fail(ctx, RW_ERR_ARGUMENT, "rw_costs_end: rw_costs_begin() was not called");
     struct rw_costs *const costs = rw_calloc(1, sizeof *costs);
     close_step(m);
-    if (costs) price_memory(m, costs);
+    if (costs) costs->memory = m->memory;
     rw_status status = costs ? add_usual(m, costs) : RW_ERR_MEMORY;
     const bool older = ctx->costs && ctx->costs->threads == ctx->threads; /* and was not measured again */
     if (!status && older) status = rw_costs_add_missing(costs, ctx->costs);

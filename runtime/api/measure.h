@@ -4,7 +4,9 @@
 
 #include "autodiff/costs.h"
 
-/* What a byte beyond the caches takes: as the context knows it, or measured where it may be asked. */
-void rw_costs_price_memory(const rw_context *ctx, struct rw_costs *costs, bool may_ask);
+/* What a byte beyond the caches takes: as the context's costs have it, for as many threads as it has now; and as its
+   device says when it is asked, for a quarter of a second. No picoseconds: nothing is known. */
+struct rw_memory_cost rw_costs_known_memory(const rw_context *ctx);
+struct rw_memory_cost rw_costs_ask_memory(const rw_context *ctx);
 
 #endif

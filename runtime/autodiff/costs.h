@@ -5,8 +5,8 @@
  * what all of its type took, or else of any, that are bound by the same, by arithmetic or by memory: a matrix unit says
  * nothing of gelu. Without costs nominal rates are all there is.
  *
- * A node's cost is that of one whose memory is in the processor's caches. What is not there has a price of its own, by
- * the bytes that a step works in: struct rw_memory_cost.
+ * A node's cost is that of one whose memory is in the processor's caches. What is not there has a price of its own, a
+ * byte: struct rw_memory_cost.
  *
  * The table is a pure function of what was measured or loaded; its hash is in every plan's key.
  */
@@ -19,33 +19,24 @@
 #define RW_COST_OP 64 /* a name, with its end */
 
 /*
- * A step writes each byte of its arena for a first time, and reads it for a last one. Where the arena is no larger than
- * the caches that is as fast as any other access; what it has more comes from far away and leaves again. Between the
- * two the same bytes are used again and again, and are near. The caches hold what the step has beside its arena too.
+ * What comes from beyond the caches takes longer. Which bytes do is a matter of the order in which a step uses them:
+ * remat/caches.h.
  */
 struct rw_memory_cost {
     uint64_t near_bytes;  /* that the caches hold */
-    uint64_t picoseconds; /* of each MiB more, in a step; 0: nothing is known of caches */
+    uint64_t picoseconds; /* that a MiB takes longer which is far, written and read; 0: nothing is known of caches */
 };
 
-/* What is left of the caches for an arena beside which a step reads and writes so many bytes. */
-static inline struct rw_memory_cost rw_memory_beside(struct rw_memory_cost m, uint64_t bytes)
-{
-    m.near_bytes -= bytes < m.near_bytes ? bytes : m.near_bytes;
-    return m;
-}
-
-/* Seconds of a byte that is not near. */
+/* Seconds of a byte that is far, twice: it comes and pushes another one out, which comes again. */
 static inline double rw_memory_price(struct rw_memory_cost m)
 {
     return (double)m.picoseconds * (1e-12 / (1 << 20));
 }
 
-/* Of a step whose arena is so large. */
-static inline double rw_memory_seconds(struct rw_memory_cost m, uint64_t arena)
+/* Of a byte that comes from afar once. */
+static inline double rw_far_seconds(struct rw_memory_cost m)
 {
-    if (arena <= m.near_bytes) return 0;
-    return (double)(arena - m.near_bytes) * rw_memory_price(m);
+    return rw_memory_price(m) / 2;
 }
 
 /* In whole numbers, so that a file holds the same. */

@@ -184,7 +184,7 @@ static rw_status fill(struct rw_problem *p)
     mark_needed(p);
     mark_asked(p);
     p->beside_bytes = count_beside(p);
-    if (p->t->ctx->costs) p->memory = rw_memory_beside(p->t->ctx->costs->memory, p->beside_bytes);
+    if (p->t->ctx->costs) p->memory = p->t->ctx->costs->memory;
     return make_order_holding(p);
 }
 

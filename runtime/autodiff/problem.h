@@ -32,7 +32,7 @@ struct rw_problem {
     rw_op_cost *cost;    /* needed node -> arithmetic and traffic */
     double *seconds;     /* needed node -> predicted time of one run, by the context's costs (costs.h) */
     uint64_t beside_bytes; /* that needed nodes read or write beside the arena: leaves, parameters' gradients */
-    struct rw_memory_cost memory; /* by the same costs: what a step pays besides, those bytes in the caches, too */
+    struct rw_memory_cost memory; /* by the same costs */
     struct rw_holding *holding; /* what the device's libraries made for the nodes, NULL where nobody counts that */
 };
 

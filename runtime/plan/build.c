@@ -158,7 +158,6 @@ rw_status rw_planning_place(struct rw_planning *g, rw_plan **ret_plan)
     plan->serial = ++ctx->n_plans;
     plan->arena_bytes = g->arena;
     plan->store_bytes = store;
-    plan->beside_bytes = g->problem.beside_bytes;
     plan->total_bytes = g->total_bytes;
     plan->largest_live = g->cost.peak;
     plan->kept_bytes = g->cost.kept;

@@ -83,7 +83,6 @@ struct rw_plan {
 
     bool fits; /* the device could hold the arena: fits.h has asked */
     uint64_t arena_bytes, results_bytes;
-    uint64_t beside_bytes; /* the problem's */
     uint64_t total_bytes;  /* of a policy `total:`: most that the context may hold while it runs; 0: no bound */
     uint64_t largest_live, kept_bytes, replayed_bytes, workspace_bytes;
     rw_cost cost;

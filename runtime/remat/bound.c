@@ -20,6 +20,8 @@ struct bounder {
     uint8_t *need;
     int64_t *alive; /* place in the problem's order -> bytes of gradients in flight in front of it, and what its node
                        makes and works with besides */
+    int64_t *aside; /* the same -> what of memory's price is not paid for these: that node's, less the parameters and
+                       inputs that are used in front of it and again from it on */
     uint32_t first; /* place from which on all nodes are of backward */
 };
 
@@ -32,6 +34,44 @@ static void note_reads(const struct rw_problem *p, uint32_t *last)
         for (uint32_t k = 0; k < node->n_inputs; k++)
             last[rw_tape_base(p->t, p->t->operands[node->first_input + k])] = i;
     }
+}
+
+/* What every reader of a base value reads of it, and where the first one stands. */
+static void note_leaves(const struct rw_problem *p, uint32_t *first, double *least)
+{
+    for (uint32_t i = p->n_order; i-- > 0;) {
+        const struct rw_node *const node = &p->t->nodes[p->order[i]];
+        for (uint32_t k = 0; k < node->n_inputs; k++) {
+            const uint32_t v = rw_problem_input(p, node, k);
+            const double bytes = fmin((double)p->bytes[v], p->cost[p->order[i]].bytes);
+            least[v] = first[v] == RW_NONE_ID ? bytes : fmin(least[v], bytes);
+            first[v] = i;
+        }
+    }
+}
+
+/* Parameters and inputs take of the caches what is read of them on both sides of a moment. */
+static rw_status count_leaves(struct bounder *b, const uint32_t *last)
+{
+    const struct rw_problem *const p = b->g->p;
+    const rw_tape *const t = p->t;
+    uint32_t *const first = rw_malloc(t->n_values * sizeof *first);
+    double *const least = rw_malloc(t->n_values * sizeof *least);
+    const bool ok = first && least;
+    for (size_t v = 0; ok && v < t->n_values; v++) first[v] = RW_NONE_ID;
+    if (ok) note_leaves(p, first, least);
+    for (uint32_t v = 0; ok && v < t->n_values; v++) {
+        const struct rw_tensor *const x = rw_tape_value(t, v);
+        if (first[v] == RW_NONE_ID || x->producer != RW_NONE_ID || rw_tape_base(t, v) != v) continue;
+        const uint8_t kind = t->leaves[x->leaf].kind;
+        if (kind != RW_LEAF_PARAM && kind != RW_LEAF_INPUT) continue;
+        b->aside[first[v] + 1] -= (int64_t)least[v];
+        b->aside[last[v] + 1] += (int64_t)least[v];
+    }
+    for (size_t i = 1; ok && i < p->n_order; i++) b->aside[i] += b->aside[i - 1];
+    rw_free(first);
+    rw_free(least);
+    return ok ? RW_OK : RW_ERR_MEMORY;
 }
 
 /* Base values that lie in the arena; the others take nothing of it. */
@@ -76,11 +116,16 @@ static rw_status count_alive(struct bounder *b, const struct rw_schedule *none)
         }
     }
     for (size_t i = 1; ok && i < p->n_order; i++) b->alive[i] += b->alive[i - 1];
-    for (uint32_t i = 0; ok && i < p->n_order; i++)
-        if (p->t->nodes[p->order[i]].adjoint) b->alive[i] += made_by(p, p->order[i], placed);
+    rw_status status = ok ? count_leaves(b, last) : RW_ERR_MEMORY;
+    for (uint32_t i = 0; ok && i < p->n_order; i++) {
+        if (!p->t->nodes[p->order[i]].adjoint) continue;
+        const int64_t made = made_by(p, p->order[i], placed);
+        b->alive[i] += made;
+        b->aside[i] += made;
+    }
     rw_free(last);
     rw_free(placed);
-    return ok ? RW_OK : RW_ERR_MEMORY;
+    return status;
 }
 
 /* ---- one moment ---- */
@@ -110,10 +155,10 @@ static double dual(struct bounder *b, double price, double room)
 }
 
 /* Bytes that cost nothing but replay: all, or those that the caches hold where the rest has a price. */
-static double free_bytes(const struct bounder *b, double bytes)
+static double free_bytes(const struct bounder *b, uint32_t at, double bytes)
 {
     const struct rw_memory_cost memory = b->g->p->memory;
-    return memory.picoseconds ? fmin(bytes, (double)memory.near_bytes) : bytes;
+    return memory.picoseconds ? fmin(bytes, fmax(0, (double)memory.near_bytes + (double)b->aside[at])) : bytes;
 }
 
 /* Prices among which the best one is, the bytes that they are of, and what is paid for memory whatever is kept. */
@@ -141,7 +186,7 @@ static double narrow(struct bounder *b, double all, double far, struct range *r)
 /* The dual is concave in the price: where a cut keeps too much, the price is too low. */
 static double bound_at(struct bounder *b, uint32_t at, double bytes)
 {
-    const double alive = look_at(b, at), near = free_bytes(b, bytes);
+    const double alive = look_at(b, at), near = free_bytes(b, at, bytes);
     const double highest = rw_closure_highest_price(&b->closure);
     struct range r = { .highest = highest, .room = near - alive };
     dual(b, highest, r.room);
@@ -185,7 +230,7 @@ static double bound_of(struct bounder *b, const int64_t *all, double bytes)
         uint32_t fullest = from;
         for (uint32_t i = from; i < to; i++)
             if (all[i] > all[fullest]) fullest = i;
-        if (to > from && (double)all[fullest] > free_bytes(b, bytes)) best = fmax(best, bound_at(b, fullest, bytes));
+        if (to > from && (double)all[fullest] > free_bytes(b, fullest, bytes)) best = fmax(best, bound_at(b, fullest, bytes));
         if (to > from) from = to;
     }
     return best;
@@ -209,9 +254,10 @@ rw_status rw_bound_replay(const struct rw_replayable *graph, const struct rw_sch
     struct bounder b = { .g = g,
                          .cut = { .replayed = rw_malloc(g->n_nodes * sizeof *b.cut.replayed) },
                          .need = rw_malloc(g->n_values * sizeof *b.need),
-                         .alive = rw_calloc(g->p->n_order + 2, sizeof *b.alive) };
+                         .alive = rw_calloc(g->p->n_order + 2, sizeof *b.alive),
+                         .aside = rw_calloc(g->p->n_order + 2, sizeof *b.aside) };
     int64_t *const all = rw_calloc(g->p->n_order + 2, sizeof *all);
-    const bool has_room = g->flags && b.cut.replayed && b.need && b.alive && all;
+    const bool has_room = g->flags && b.cut.replayed && b.need && b.alive && b.aside && all;
     rw_status status = has_room ? rw_closure_init(&b.closure, g) : RW_ERR_MEMORY;
     if (!status) status = count_alive(&b, none);
     if (!status) {
@@ -222,6 +268,7 @@ rw_status rw_bound_replay(const struct rw_replayable *graph, const struct rw_sch
     rw_free(b.cut.replayed);
     rw_free(b.need);
     rw_free(b.alive);
+    rw_free(b.aside);
     rw_free(all);
     rw_free(with_flags.flags);
     return status;

@@ -94,6 +94,12 @@ enum rw_source_kind {
     RW_SOURCE_NOWHERE /* an operand without elements needs no memory */
 };
 
+/* Do kernels use what lies there, or is it on its way, nothing, or absent most of the time? */
+static inline bool rw_source_is_used(uint8_t kind)
+{
+    return kind != RW_SOURCE_STORE && kind != RW_SOURCE_NOWHERE && kind != RW_SOURCE_ADDEND;
+}
+
 struct rw_source {
     uint8_t kind;
     uint32_t index; /* parameter, root, leaf of the tape, base value held by the tape, result or slot of the plan */

@@ -8,6 +8,7 @@
 #include "remat/overlap.h"
 
 #include <assert.h>
+#include <math.h>
 
 void rw_sweep_scratch_finish(struct rw_sweep_scratch *s)
 {
@@ -15,6 +16,7 @@ void rw_sweep_scratch_finish(struct rw_sweep_scratch *s)
     rw_free(s->keep);
     rw_free(s->delta);
     rw_free(s->end);
+    rw_caches_finish(&s->caches);
     *s = (struct rw_sweep_scratch){ 0 };
 }
 
@@ -52,17 +54,53 @@ static void count_bytes(const struct rw_schedule *s, uint64_t alignment, struct 
     }
 }
 
+/* ---- time ---- */
+
+/* Bytes of an operand that come from afar. Memories are buffers, and behind them the sources. Of a table of parameters a few rows may be all that an op reads: never more
+   than its traffic. */
+static uint64_t far_bytes(const struct rw_problem *p, const struct rw_schedule *s, const struct rw_action *a,
+                          uint32_t word, struct rw_caches *x)
+{
+    const uint32_t buffer = s->refs[a->word + word], root = rw_buffer_root(s, buffer);
+    const struct rw_buffer *const b = &s->buffers[buffer];
+    const uint32_t source = s->buffers[root].source;
+    const enum rw_use use = word < p->t->nodes[a->node].n_inputs ? RW_USE_READ : RW_USE_WRITE;
+    if (source == RW_NONE_ID) return rw_caches_use(x, root, b->bytes, use);
+    if (!rw_source_is_used(s->sources[source].kind)) return 0;
+    const double traffic = p->cost[a->node].bytes, bytes = (double)p->bytes[b->value];
+    return rw_caches_use(x, (uint32_t)s->n_buffers + source, (uint64_t)fmin(bytes, traffic), RW_USE_BESIDE);
+}
+
+/* What the action takes beside its node's own time: half the price of a byte for each that comes from afar. */
+static double far_seconds(const struct rw_problem *p, const struct rw_schedule *s, size_t i, struct rw_caches *x)
+{
+    const struct rw_action *const a = &s->actions[i];
+    uint64_t bytes = 0;
+    for (uint32_t w = 0; w < a->n_words; w++) bytes += far_bytes(p, s, a, w, x);
+    for (uint32_t w = 0; w < a->n_words; w++) {
+        const uint32_t root = rw_buffer_root(s, s->refs[a->word + w]);
+        if (s->buffers[root].source == RW_NONE_ID && s->buffers[root].last == i) rw_caches_die(x, root);
+    }
+    return (double)bytes * rw_far_seconds(p->memory);
+}
+
+/* caches: NULL where all that the step uses is near. */
+static double seconds_of(const struct rw_problem *p, const struct rw_schedule *s, size_t i, struct rw_caches *caches)
+{
+    return rw_problem_seconds(p, s->actions[i].node) + (caches ? far_seconds(p, s, i, caches) : 0);
+}
+
 /* One action behind the other. */
-static double sum_up(const struct rw_problem *p, const struct rw_schedule *s)
+static double sum_up(const struct rw_problem *p, const struct rw_schedule *s, struct rw_caches *caches)
 {
     double seconds = 0;
-    for (size_t i = 0; i < s->n_actions; i++) seconds += rw_problem_seconds(p, s->actions[i].node);
+    for (size_t i = 0; i < s->n_actions; i++) seconds += seconds_of(p, s, i, caches);
     return seconds;
 }
 
 /* The lanes side by side: an action of another lane begins behind the compute before it, compute stands where it waits,
    and loses what copying takes of its cores. */
-static double predict(const struct rw_problem *p, const struct rw_schedule *s, double *end)
+static double predict(const struct rw_problem *p, const struct rw_schedule *s, struct rw_caches *caches, double *end)
 {
     double lane[RW_LANES] = { 0 };
     size_t wait = 0;
@@ -76,11 +114,23 @@ static double predict(const struct rw_problem *p, const struct rw_schedule *s, d
             lane[a->lane] += rw_move_seconds(p, a->lane, bytes);
             lane[RW_LANE_COMPUTE] += rw_move_loss(p, bytes);
         } else {
-            lane[a->lane] += rw_problem_seconds(p, a->node);
+            lane[a->lane] += seconds_of(p, s, i, caches);
         }
         end[i] = lane[a->lane];
     }
     return lane[RW_LANE_COMPUTE];
+}
+
+/* Predicted, of a schedule with that peak. */
+static rw_status count_seconds(const struct rw_problem *p, const struct rw_schedule *s,
+                               struct rw_sweep_scratch *scratch, struct rw_cost_of_schedule *ret)
+{
+    /* what was moved comes back from where no cache is */
+    const bool all_near = !s->n_slots && ret->peak + p->beside_bytes <= p->memory.near_bytes;
+    struct rw_caches *const caches = all_near || !p->memory.picoseconds ? NULL : &scratch->caches;
+    if (caches && rw_caches_begin(caches, s->n_buffers + s->n_sources, p->memory.near_bytes)) return RW_ERR_MEMORY;
+    ret->seconds = s->n_slots ? predict(p, s, caches, scratch->end) : sum_up(p, s, caches);
+    return RW_OK;
 }
 
 /* What choices are compared by. *ret_n: how many lives the scratch has now. */
@@ -93,11 +143,8 @@ static rw_status count_in_brief(const struct rw_problem *p, const struct rw_sche
     const struct rw_live_peak all = rw_lives_sweep(scratch->life, NULL, n, alignment, scratch->delta, s->n_actions);
     *ret = (struct rw_cost_of_schedule){ .peak = all.bytes, .peak_action = all.action };
     for (size_t i = 0; i < s->n_slots; i++) ret->moved += s->slots[i].bytes; /* each comes back once */
-    ret->seconds = s->n_slots ? predict(p, s, scratch->end) : sum_up(p, s);
-    /* what was moved comes back from as far away as what no cache holds */
-    ret->seconds += rw_memory_seconds(p->memory, ret->peak + ret->moved);
     *ret_n = n;
-    return RW_OK;
+    return count_seconds(p, s, scratch, ret);
 }
 
 rw_status rw_schedule_cost(const struct rw_problem *p, const struct rw_schedule *s, struct rw_sweep_scratch *scratch,

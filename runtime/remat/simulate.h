@@ -9,6 +9,7 @@
 #ifndef RW_REMAT_SIMULATE_H
 #define RW_REMAT_SIMULATE_H
 
+#include "remat/caches.h"
 #include "remat/overlap.h"
 
 struct rw_cost_of_schedule {
@@ -19,7 +20,7 @@ struct rw_cost_of_schedule {
     uint64_t workspace;   /* largest of one action, in bytes */
     uint64_t moved;       /* bytes that wait outside */
     size_t n_replays;     /* actions that repeat a node */
-    double seconds;       /* predicted, by the problem's costs: its nodes', and that of its peak (autodiff/costs.h) */
+    double seconds;       /* predicted, by the problem's costs: its nodes', and those of what comes from afar */
 };
 
 /* Room for sweeps. All zero is empty. */
@@ -30,6 +31,7 @@ struct rw_sweep_scratch {
     int64_t *delta;
     double *end; /* of each action */
     size_t cap_delta;
+    struct rw_caches caches;
 };
 void rw_sweep_scratch_finish(struct rw_sweep_scratch *scratch);
 

@@ -1,0 +1,135 @@
+/* See far.h. */
+#include "run/far.h"
+
+#include "base/alloc.h"
+#include "run/call.h"
+
+#include <math.h>
+#include <string.h>
+
+static uint64_t bytes_of(const rw_desc *d)
+{
+    return (uint64_t)d->layout->numel * rw_dtype_size(d->dtype);
+}
+
+static bool call_of(struct rw_far *x, const rw_tape *t, const rw_plan *plan, size_t action, rw_op_call *ret)
+{
+    const struct rw_node *const node = rw_plan_node(t, plan, plan->actions[action].node);
+    if (!rw_grow(&x->desc, &x->cap_desc, 0, (size_t)node->n_inputs + node->n_outputs, sizeof *x->desc)) return false;
+    *ret = rw_plan_call(t, plan, node, x->desc);
+    return true;
+}
+
+static bool reserve(struct rw_far *x, const rw_plan *plan)
+{
+    const size_t units = (size_t)(plan->arena_bytes / plan->unit) + 1;
+    return rw_grow(&x->bytes, &x->cap, 0, plan->n_actions, sizeof *x->bytes) &&
+           rw_grow(&x->lies, &x->cap_lies, 0, units, sizeof *x->lies) &&
+           rw_grow(&x->word, &x->cap_word, 0, plan->n_words, sizeof *x->word) &&
+           rw_grow(&x->memory, &x->cap_memory, 0, plan->n_words + plan->n_sources, sizeof *x->memory);
+}
+
+/* ---- which memory a word names ---- */
+
+/* Of a source that some read in part the most counts. */
+static void name(struct rw_far *x, const rw_plan *plan, size_t action, uint32_t w, uint64_t bytes, bool begins)
+{
+    const uint32_t at = plan->actions[action].word + w, word = plan->words[at];
+    if (rw_word_is_source(word)) {
+        struct rw_far_memory *const m = &x->memory[rw_word_source(word)];
+        x->word[at] = rw_word_source(word);
+        if (bytes > m->bytes) m->bytes = bytes;
+        return;
+    }
+    if (begins) {
+        x->lies[word] = (uint32_t)x->n_memory++;
+        x->memory[x->lies[word]].bytes = bytes;
+    }
+    x->word[at] = x->lies[word];
+    x->memory[x->word[at]].last = action;
+}
+
+/* Does an input of the action begin where that output does? Then it is written over it. */
+static bool is_written_over(const uint32_t *words, int n_inputs, uint32_t output)
+{
+    for (int i = 0; i < n_inputs; i++)
+        if (words[i] == words[output]) return true;
+    return false;
+}
+
+static bool name_words(struct rw_far *x, const rw_tape *t, const rw_plan *plan, size_t action, uint64_t workspace)
+{
+    const uint32_t *const words = plan->words + plan->actions[action].word;
+    rw_op_call call;
+    if (!call_of(x, t, plan, action, &call)) return false;
+    for (int i = 0; i < call.n_inputs; i++) name(x, plan, action, (uint32_t)i, bytes_of(&call.in[i]), false);
+    for (int i = 0; i < call.n_outputs; i++) {
+        const uint32_t output = (uint32_t)(call.n_inputs + i);
+        name(x, plan, action, output, bytes_of(&call.out[i]), !is_written_over(words, call.n_inputs, output));
+    }
+    if (workspace) name(x, plan, action, plan->actions[action].n_words - 1u, workspace, true);
+    return true;
+}
+
+static bool name_all(struct rw_far *x, const rw_tape *t, const rw_plan *plan)
+{
+    memset(x->memory, 0, plan->n_sources * sizeof *x->memory);
+    x->n_memory = plan->n_sources;
+    for (size_t i = 0, w = 0; i < plan->n_actions; i++) {
+        const bool works = w < plan->n_workspaces && plan->workspaces[w].action == i;
+        if (!name_words(x, t, plan, i, works ? plan->workspaces[w].bytes : 0)) return false;
+        w += works;
+    }
+    return true;
+}
+
+/* ---- what is far ---- */
+
+static uint64_t use(struct rw_far *x, const rw_plan *plan, uint32_t at, bool is_input, double traffic)
+{
+    const uint32_t m = x->word[at];
+    const uint64_t bytes = x->memory[m].bytes;
+    if (m >= plan->n_sources) return rw_caches_use(&x->caches, m, bytes, is_input ? RW_USE_READ : RW_USE_WRITE);
+    if (!rw_source_is_used(plan->sources[m].kind)) return 0;
+    return rw_caches_use(&x->caches, m, (uint64_t)fmin((double)bytes, traffic), RW_USE_BESIDE);
+}
+
+static bool count_action(struct rw_far *x, const rw_tape *t, const rw_plan *plan, size_t action)
+{
+    const struct rw_action *const a = &plan->actions[action];
+    rw_op_call call;
+    if (!call_of(x, t, plan, action, &call)) return false;
+    const double traffic = rw_call_cost(&call).bytes;
+    x->bytes[action] = 0;
+    for (uint32_t w = 0; w < a->n_words; w++)
+        x->bytes[action] += use(x, plan, a->word + w, w < (uint32_t)call.n_inputs, traffic);
+    for (uint32_t w = 0; w < a->n_words; w++) {
+        const uint32_t m = x->word[a->word + w];
+        if (m >= plan->n_sources && x->memory[m].last == action) rw_caches_die(&x->caches, m);
+    }
+    return true;
+}
+
+rw_status rw_far_count(struct rw_far *x, const rw_tape *t, const rw_plan *plan, uint64_t near_bytes)
+{
+    if (x->of == plan->serial && x->near_bytes == near_bytes) return RW_OK;
+    x->of = 0;
+    if (!reserve(x, plan) || !name_all(x, t, plan) || rw_caches_begin(&x->caches, x->n_memory, near_bytes))
+        return RW_ERR_MEMORY;
+    for (size_t i = 0; i < plan->n_actions; i++)
+        if (!count_action(x, t, plan, i)) return RW_ERR_MEMORY;
+    x->of = plan->serial;
+    x->near_bytes = near_bytes;
+    return RW_OK;
+}
+
+void rw_far_finish(struct rw_far *x)
+{
+    rw_free(x->bytes);
+    rw_free(x->memory);
+    rw_free(x->lies);
+    rw_free(x->word);
+    rw_free(x->desc);
+    rw_caches_finish(&x->caches);
+    *x = (struct rw_far){ 0 };
+}

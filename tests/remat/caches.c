@@ -1,0 +1,131 @@
+/*
+ * What caches hold: against what LRU is by its definition, by hand where something dies and its place is taken, and
+ * that nobody gets around what the lower bound counts on.
+ */
+#include "remat/caches.h"
+
+#include <criterion/criterion.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { MOST = 24, LONG = 400 };
+
+static uint32_t random_below(uint32_t n)
+{
+    static uint64_t state = 88172645463325252u;
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)(state >> 33) % n;
+}
+
+static struct rw_caches begin(size_t n, uint64_t near)
+{
+    struct rw_caches x = { 0 };
+    cr_assert_eq(rw_caches_begin(&x, n, near), RW_OK);
+    return x;
+}
+
+/* Distinct ones used since the last use of `it`, or since the beginning. */
+static int distance(const uint32_t *used, int n, uint32_t it)
+{
+    bool seen[MOST] = { false };
+    int distinct = 0;
+    for (int i = n; i-- > 0 && used[i] != it;)
+        if (!seen[used[i]]) seen[used[i]] = true, distinct++;
+    return distinct;
+}
+
+/* Of equal ones a use is near where fewer others than caches hold were used since; the first one where fewer were used
+   at all. */
+Test(caches, least_recently_used_goes_first)
+{
+    for (int near = 0; near < MOST + 2; near++) {
+        struct rw_caches x = begin(MOST, (uint64_t)near * 7);
+        uint32_t used[LONG];
+        for (int i = 0; i < LONG; i++) {
+            used[i] = random_below(random_below(2) ? MOST : MOST / 3);
+            const bool is_far = distance(used, i, used[i]) >= near;
+            cr_assert_eq(rw_caches_use(&x, used[i], 7, RW_USE_BESIDE), is_far ? 7 : 0, "%d near, use %d", near, i);
+        }
+        rw_caches_finish(&x);
+    }
+}
+
+/* The same memory without a list of its own each time: what the second step finds is not the first one's. */
+Test(caches, each_step_begins_anew)
+{
+    struct rw_caches x = begin(3, 10);
+    cr_expect_eq(rw_caches_use(&x, 0, 12, RW_USE_WRITE), 2);
+    cr_expect_eq(rw_caches_use(&x, 0, 12, RW_USE_READ), 2, "as many as caches hold");
+    rw_caches_die(&x, 0);
+    cr_assert_eq(rw_caches_begin(&x, 2, 10), RW_OK);
+    cr_expect_eq(rw_caches_use(&x, 0, 10, RW_USE_WRITE), 0);
+    cr_expect_eq(rw_caches_use(&x, 1, 1, RW_USE_WRITE), 1);
+    cr_expect_eq(rw_caches_use(&x, 0, 10, RW_USE_READ), 1, "which pushed a byte out");
+    rw_caches_finish(&x);
+}
+
+Test(caches, what_is_written_lies_where_something_died)
+{
+    enum { A, B, C, D, W, N };
+    struct rw_caches x = begin(N, 100);
+    cr_expect_eq(rw_caches_use(&x, A, 40, RW_USE_WRITE), 0);
+    cr_expect_eq(rw_caches_use(&x, B, 60, RW_USE_WRITE), 0);
+    rw_caches_die(&x, A);
+    rw_caches_die(&x, A); /* an operand that is there twice */
+    rw_caches_die(&x, B);
+    cr_expect_eq(rw_caches_use(&x, W, 10, RW_USE_BESIDE), 10, "a parameter lies where nothing else did");
+    cr_expect_eq(rw_caches_use(&x, C, 70, RW_USE_WRITE), 0, "all of b, which died last, and some of a");
+    cr_expect_eq(rw_caches_use(&x, D, 30, RW_USE_WRITE), 10, "what the parameter has left of a");
+    cr_expect_eq(rw_caches_use(&x, C, 70, RW_USE_READ), 0, "which pushed the parameter out, not c");
+    cr_expect_eq(rw_caches_use(&x, W, 10, RW_USE_BESIDE), 10);
+    rw_caches_finish(&x);
+}
+
+/* What comes back from outside was not written by anybody here. */
+Test(caches, what_is_read_first_comes_from_afar)
+{
+    struct rw_caches x = begin(2, 1000);
+    cr_expect_eq(rw_caches_use(&x, 0, 10, RW_USE_READ), 10);
+    cr_expect_eq(rw_caches_use(&x, 0, 10, RW_USE_READ), 0);
+    cr_expect_eq(rw_caches_use(&x, 1, 990, RW_USE_WRITE), 0);
+    rw_caches_finish(&x);
+}
+
+/* Of all that is alive at a moment and used behind it, what caches don't hold comes from afar behind it, and as much
+   did before. */
+Test(caches, nobody_gets_around_what_they_do_not_hold)
+{
+    static struct use { uint32_t m; uint64_t far; bool dies; } use[LONG];
+    for (int round = 0; round < 300; round++) {
+        const uint64_t near = random_below(60), size = 1 + random_below(9);
+        struct rw_caches x = begin(LONG, near);
+        uint32_t alive[LONG], n_alive = 0, n = 0;
+        for (int i = 0; i < LONG; i++) {
+            const bool begins = !n_alive || (n < LONG && random_below(3) == 0);
+            const uint32_t k = begins ? n_alive : random_below(n_alive);
+            if (begins) alive[n_alive++] = n++;
+            use[i] = (struct use){ .m = alive[k], .dies = !begins && random_below(4) == 0 };
+            use[i].far = rw_caches_use(&x, alive[k], size, begins ? RW_USE_WRITE : RW_USE_READ);
+            if (!use[i].dies) continue;
+            rw_caches_die(&x, alive[k]);
+            alive[k] = alive[--n_alive];
+        }
+        uint64_t before = 0, all = 0;
+        for (int i = 0; i < LONG; i++) all += use[i].far;
+        for (int i = 0; i < LONG; i++) {
+            bool begun[LONG] = { false }, again[LONG] = { false };
+            uint64_t both = 0;
+            for (int k = 0; k < i; k++) begun[use[k].m] = true;
+            for (int k = i; k < LONG; k++) again[use[k].m] = true;
+            for (int k = 0; k < LONG; k++) both += begun[k] && again[k] ? size : 0;
+            const uint64_t least = both > near ? both - near : 0;
+            cr_assert(before >= least && all - before >= least, "%llu near, %d: %llu, %llu of %llu",
+                      (unsigned long long)near, i, (unsigned long long)least, (unsigned long long)before,
+                      (unsigned long long)all);
+            before += use[i].far;
+        }
+        rw_caches_finish(&x);
+    }
+}
