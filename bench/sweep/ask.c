@@ -123,7 +123,7 @@ static bool fit_policy(const struct sweep_options *o, const struct sweep_text *t
     printf("%.1f ms predicted%s\n", s.at_most.ms, o->has_ceilings ? " by the machine's ceilings" : "");
     fflush(stdout);
     if (!strcmp(o->device, "cpu") && s.at_most.total_bytes > sweep_machine_bytes()) {
-        printf("%-32s not run: this machine has %zu bytes\n", "", sweep_machine_bytes());
+        printf("%-32s not run: the process may hold %zu bytes\n", "", sweep_machine_bytes());
         return true;
     }
     if (prove(&s, text, &m, &resident)) return false;

@@ -1,11 +1,12 @@
 /* See run.h. */
 #include "sweep/run.h"
 
+#include "device/cpu/memory_limits.h"
+
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 rw_context_params sweep_context_params(const struct sweep_options *o)
 {
@@ -52,8 +53,7 @@ rw_status sweep_plan_open(struct sweep_run *r, const struct sweep_options *o, in
 
 size_t sweep_machine_bytes(void)
 {
-    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : SIZE_MAX;
+    return (size_t)rw_memory_limits().resident;
 }
 
 rw_status sweep_run_close(struct sweep_run *r, rw_status status)

@@ -19,7 +19,7 @@ rw_status sweep_run_open(struct sweep_run *r, const struct sweep_options *o, int
 /* The same for planning alone: parameters are there, and nobody writes to them, so that on a CPU they take nothing. */
 rw_status sweep_plan_open(struct sweep_run *r, const struct sweep_options *o, int max_seq);
 
-/* Memory of the machine; SIZE_MAX where nobody says. */
+/* What the process may have in memory at once, of the machine's; SIZE_MAX where nobody says. */
 size_t sweep_machine_bytes(void);
 
 /* Says what went wrong, when something did. Returns status. */

@@ -37,8 +37,8 @@ typedef struct rw_context_params {
     /** CUDA: products of float32 may take their factors rounded to TF32, which keeps 10 bits of the fraction's 23, for
         the tensor cores. Sums stay float32, replays the same bytes. The CPU ignores it. */
     bool tf32;
-    /** Most bytes that steps hold while they wait for their backward, but for the last one [half of the machine's
-        memory]. Those that stopped first give theirs back, and are computed again, to the same bytes. */
+    /** Most bytes that steps hold while they wait for their backward, but for the last one [half of the memory that the
+        process may take]. Those that stopped first give theirs back, and are computed again, to the same bytes. */
     size_t waiting_bytes;
 } rw_context_params;
 

@@ -9,6 +9,7 @@
 #include "api/sweep.h"
 #include "autodiff/costs.h"
 #include "base/alloc.h"
+#include "device/cpu/memory_limits.h"
 #include "device/cpu/threads.h"
 #include "plan/cache.h"
 #include "record/counts.h"
@@ -25,7 +26,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static bool is_set(const char *variable)
 {
@@ -117,13 +117,6 @@ static int default_threads(void)
     return n < RW_MAX_THREADS ? n : RW_MAX_THREADS;
 }
 
-/* Pages that the machine has: what it can't tell is no bound. */
-static size_t half_of_memory(void)
-{
-    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (size_t)pages / 2 * (size_t)page : SIZE_MAX;
-}
-
 /* With threads, generator, plans and room for runs. */
 static rw_status open_bare(rw_context *ctx, const rw_context_params *params)
 {
@@ -135,7 +128,8 @@ static rw_status open_bare(rw_context *ctx, const rw_context_params *params)
     ctx->store.fns = ctx->device->store;
     ctx->plans = rw_calloc(1, sizeof *ctx->plans);
     if (!ctx->plans) return RW_ERR_MEMORY;
-    return rw_runs_init(ctx, params->waiting_bytes ? params->waiting_bytes : half_of_memory());
+    return rw_runs_init(ctx, params->waiting_bytes ? params->waiting_bytes
+                                                     : (size_t)(rw_memory_limits().resident / 2));
 }
 
 rw_status rw_context_create_bare(rw_context **ret_ctx, const rw_context_params *params)

@@ -21,6 +21,16 @@ struct rw_device_queue {
     const uint64_t *ticket_base;
 };
 
+/* Bytes, and in words whose they are and what of them: "the <has> 17 bytes<note>". */
+struct rw_device_memory {
+    uint64_t bytes;
+    const char *has, *note;
+};
+
+/* What the library itself takes and more: under a limit as small as this no process could have opened a device. Of
+   blocks that are smaller nobody asks whether they could be held. */
+#define RW_ALWAYS_HELD ((uint64_t)16 << 20)
+
 struct rw_device_fns {
     const char *name;
     size_t alignment; /* of every buffer in the arena */
@@ -38,8 +48,8 @@ struct rw_device_fns {
     /* The same, all zero; on the host's memory large blocks take some only when they are touched. */
     void *(*alloc_zero)(void *state, size_t bytes);
     void (*free)(void *state, void *p);
-    /* The most that alloc() could give where nothing else is in use; UINT64_MAX: nobody says. */
-    uint64_t (*memory)(void *state);
+    /* The most that alloc() could give where nothing else is in use, now; UINT64_MAX: nobody says. */
+    struct rw_device_memory (*memory)(void *state);
     /* The caller's side may be host memory or the device's own. When upload() returns, `from` has been read. */
     rw_status (*upload)(void *state, void *to, const void *from, size_t bytes);
     rw_status (*download)(void *state, void *to, const void *from, size_t bytes);

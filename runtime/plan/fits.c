@@ -22,27 +22,28 @@ static rw_status find_least(rw_tape *t, const struct rw_request *request, uint64
     return status;
 }
 
-static rw_status refuse(rw_tape *t, const struct rw_request *request, const rw_plan *plan, uint64_t all)
+static rw_status refuse(rw_tape *t, const struct rw_request *request, const rw_plan *plan,
+                        const struct rw_device_memory *all)
 {
-    const bool on_host = t->ctx->device->on_host;
     char advice[96] = "";
     uint64_t least = 0;
     bool known;
     const rw_status status = find_least(t, request, &least, &known);
     if (status) return status;
     if (known)
-        snprintf(advice, sizeof advice, least <= all ? "; the least budget that would do is budget:%lluB%s"
+        snprintf(advice, sizeof advice, least <= all->bytes ? "; the least budget that would do is budget:%lluB%s"
                                                      : "; no budget would do, the least is budget:%lluB%s",
                  (unsigned long long)least, request->policy->moves ? "+offload" : "");
-    return rw_fail(t->ctx, RW_ERR_MEMORY, "run: the arena takes %llu bytes, the %s has %llu%s%s",
-                   (unsigned long long)plan->arena_bytes, on_host ? "machine" : "device", (unsigned long long)all,
-                   on_host ? ", swap included" : "", advice);
+    return rw_fail(t->ctx, RW_ERR_MEMORY, "run: the arena takes %llu bytes, the %s %llu%s%s",
+                   (unsigned long long)plan->arena_bytes, all->has, (unsigned long long)all->bytes, all->note, advice);
 }
 
 rw_status rw_plan_check_size(rw_tape *t, const struct rw_request *request, rw_plan *plan)
 {
     if (plan->fits) return RW_OK;
-    const uint64_t all = t->ctx->device->memory(t->ctx->device_state);
-    plan->fits = plan->arena_bytes <= all;
-    return plan->fits ? RW_OK : refuse(t, request, plan, all);
+    plan->fits = plan->arena_bytes <= RW_ALWAYS_HELD;
+    if (plan->fits) return RW_OK;
+    const struct rw_device_memory all = t->ctx->device->memory(t->ctx->device_state);
+    plan->fits = plan->arena_bytes <= all.bytes;
+    return plan->fits ? RW_OK : refuse(t, request, plan, &all);
 }

@@ -7,8 +7,9 @@
 
 #include "plan/build.h"
 
-/* RW_ERR_MEMORY, recorded, for a plan of that request whose arena is larger than all memory of the device. Of a plan
-   that has passed nobody asks again. */
+/* RW_ERR_MEMORY, recorded, for a plan of that request whose arena is larger than all memory that the device could give.
+   Of a plan that has passed nobody asks again: were a limit lowered since, its arena is there, or is refused when it is
+   allocated. One that was refused is asked about each time: a limit may have been raised. */
 rw_status rw_plan_check_size(rw_tape *t, const struct rw_request *request, rw_plan *plan);
 
 #endif

@@ -2,6 +2,7 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/isa.h"
 #include "device/cpu/lanes.h"
+#include "device/cpu/memory_limits.h"
 #include "device/cpu/memory_time.h"
 #include "device/cpu/onednn.h"
 #include "device/cpu/threads.h"
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/sysinfo.h>
 
 /* What disks take past the page cache: a value that lies elsewhere is copied once more on its way to a file. */
 #define CPU_ALIGNMENT 512
@@ -66,28 +66,27 @@ static void ask_for_huge_pages(void *p, size_t bytes)
     if (before < bytes) madvise((char *)p + before, (bytes - before) / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
 }
 
-/* What the machine has, with room to swap: nothing larger can be used. Where nobody says, that is no bound. */
-static uint64_t all_memory(void)
+static struct rw_device_memory cpu_memory(void *state)
 {
-    struct sysinfo info;
-    return sysinfo(&info) ? UINT64_MAX : ((uint64_t)info.totalram + info.totalswap) * info.mem_unit;
+    return rw_memory_limits().all;
 }
 
-static uint64_t cpu_memory(void *state)
+/* Whether so much could be had; else the reason becomes the message. */
+static bool could_hold(struct rw_cpu *cpu, size_t bytes)
 {
-    return all_memory();
+    if (bytes <= RW_ALWAYS_HELD) return true;
+    const struct rw_device_memory all = cpu_memory(cpu);
+    if (bytes <= all.bytes) return true;
+    snprintf(cpu->message, sizeof cpu->message, "the %s %llu bytes%s", all.has, (unsigned long long)all.bytes,
+             all.note);
+    return false;
 }
 
 /* A system that promises more than there is would give it, and end the process when it is touched. */
 static void *cpu_alloc(void *state, size_t bytes)
 {
-    struct rw_cpu *const cpu = state;
-    const uint64_t all = all_memory();
-    void *const p = bytes > all ? NULL : rw_malloc_aligned(bytes, CPU_ALIGNMENT);
+    void *const p = could_hold(state, bytes) ? rw_malloc_aligned(bytes, CPU_ALIGNMENT) : NULL;
     if (p) ask_for_huge_pages(p, bytes);
-    else if (bytes > all)
-        snprintf(cpu->message, sizeof cpu->message, "the machine has %llu bytes, swap included",
-                 (unsigned long long)all);
     return p;
 }
 

@@ -141,13 +141,14 @@ static void *cuda_alloc(void *state, size_t bytes)
     return NULL;
 }
 
-static uint64_t cuda_memory(void *state)
+static struct rw_device_memory cuda_memory(void *state)
 {
     RW_ON_DEVICE(state);
+    struct rw_device_memory all = { UINT64_MAX, "device has", "" };
     size_t available = 0, total = 0;
-    if (!cudaMemGetInfo(&available, &total)) return total;
-    cudaGetLastError();
-    return UINT64_MAX;
+    if (!cudaMemGetInfo(&available, &total)) all.bytes = total;
+    else cudaGetLastError();
+    return all;
 }
 
 static void cuda_free(void *state, void *p)
